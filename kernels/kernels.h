@@ -1,0 +1,157 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/types.h"
+
+// The element-wise work of the data path: one Args struct per kernel and one
+// table of implementations per kind of memory. cpu/*.cc and cuda/*.cu carry
+// the same names. All sizes are elements unless the name says bytes. Pointers
+// need only their element's alignment. n may be 0.
+//
+// float16 and bfloat16 are read exactly and written round-to-nearest-even;
+// overflow gives an infinity, a NaN stays a (quiet) NaN. Arithmetic on
+// float16/bfloat16/float32 is done in float32, on float64 in float64, on
+// integers in their own type, wrapping. Every multiplication and addition
+// below rounds by itself (none is fused), so that all tables give the same
+// bits, but for the order of the sums. A minimum or maximum is a NaN if either
+// side is one.
+//
+// `nonfinite`: where an Args has one, and it is not null, *nonfinite is set to
+// 1 if any value WRITTEN by the call is an infinity or a NaN, and is left
+// alone otherwise. Integers are always finite.
+namespace gradientflow::kernels {
+
+// dst[i] = dst_type(scale * src[i]).
+// When `settled` is not null, also settled[i] = src_type(dst[i]): the sender
+// keeps exactly what its receivers get. `settled` may equal src; dst must not
+// overlap either, unless dst == src, dst_type == src_type and scale != 1.
+// Both types are gradient types; or src_type == dst_type is any type and
+// scale == 1 (a copy).
+struct ConvertArgs {
+  const void* src;
+  DType src_type;
+  void* dst;
+  DType dst_type;
+  void* settled;
+  std::size_t n;
+  float scale;
+  std::uint32_t* nonfinite;
+};
+
+// dst[i] = dst_type(out_scale * ((dst_scale * dst[i]) op src[i])).
+// Both types are gradient types; or dst_type == src_type is any type and both
+// scales are 1 (float64 takes scales too). No overlap.
+struct AccumulateArgs {
+  void* dst;
+  DType dst_type;
+  const void* src;
+  DType src_type;
+  std::size_t n;
+  ReduceOp op;
+  float dst_scale;
+  float out_scale;
+  std::uint32_t* nonfinite;
+};
+
+// v = round(scale * (srcs[0][i] op srcs[1][i] op ...)), in that order and in
+// float32 (float64, or the integer type); then dsts[d][i] = dst_type(v) for
+// every d. `round` first takes v through round_type (pass dst_type for none).
+// srcs[own] is of dst_type, all others of src_type; own = -1: all of src_type.
+// A dst may equal a src of the same type; otherwise no overlap. sources and
+// dests are at least 1 and at most kMaxParties.
+// Same restriction on types as AccumulateArgs.
+inline constexpr int kMaxParties = 64;
+struct ReduceManyArgs {
+  const void* const* srcs;
+  int sources;
+  int own;
+  DType src_type;
+  void* const* dsts;
+  int dests;
+  DType dst_type;
+  DType round_type;
+  std::size_t n;
+  ReduceOp op;
+  float scale;
+  std::uint32_t* nonfinite;
+};
+
+// Coarse-grained sparse communication before the wire, one pass over one run
+// of one chunk (GradientFlow, arXiv 1902.06855, section on CSC, Algorithm 1):
+//   s = grads[i] + residual[i]                     (in float32)
+//   send:  grads[i] = type(s);  residual[i] = 0
+//   keep:  residual[i] = keep_factor * s;  grads[i] = zero_kept ? 0 : as it was
+// *norm += sum |s| in float32 (null: not wanted). The sum's order is fixed for
+// a given n and instruction set, so a repeated run gives the same bits.
+struct ResidualArgs {
+  void* grads;
+  DType type;  // A gradient type.
+  float* residual;
+  std::size_t n;
+  bool send;
+  bool zero_kept;
+  float keep_factor;
+  float* norm;
+};
+
+// *norm += scale * sum |src[i]|, accumulated in float32, in an order that is
+// fixed as for ResidualArgs.
+struct L1NormArgs {
+  const void* src;
+  DType type;  // A gradient type.
+  std::size_t n;
+  float scale;
+  float* norm;
+};
+
+// *sum += sum src[i]^2, accumulated in float64.
+struct SumSquaresArgs {
+  const void* src;
+  DType type;  // A gradient type.
+  std::size_t n;
+  double* sum;
+};
+
+// Momentum SGD with the update where the gradient is (Algorithm 1):
+//   g = grad_scale * grads[i] + weight_decay * weights[i]
+//   momentum_buf[i] = momentum * momentum_buf[i] + lr * g
+//   weights[i] -= nesterov ? momentum * momentum_buf[i] + lr * g
+//                          : momentum_buf[i]
+struct SgdArgs {
+  float* weights;
+  float* momentum_buf;
+  const void* grads;
+  DType type;  // Of grads; a gradient type.
+  std::size_t n;
+  float lr;
+  float momentum;
+  float weight_decay;
+  float grad_scale;
+  bool nesterov;
+};
+
+// One implementation of every kernel over one kind of memory. All calls are
+// asynchronous on `stream` (CPU tables ignore it and finish before they
+// return) and return 0, EINVAL for types or counts that the Args do not allow
+// (nothing is touched), or the device's error code of the launch.
+struct KernelTable {
+  const char* name;  // "cpu-scalar", "cpu-avx2", "cpu-avx512", "cuda".
+  int (*convert)(const ConvertArgs&, void* stream);
+  int (*accumulate)(const AccumulateArgs&, void* stream);
+  int (*reduce_many)(const ReduceManyArgs&, void* stream);
+  int (*residual)(const ResidualArgs&, void* stream);
+  int (*l1_norm)(const L1NormArgs&, void* stream);
+  int (*sum_squares)(const SumSquaresArgs&, void* stream);
+  int (*sgd)(const SgdArgs&, void* stream);
+};
+
+// The best table this CPU can run. Thread-safe; the table lives for ever.
+const KernelTable& CpuKernels();
+
+// Every table this CPU can run, the scalar reference first. For tests and
+// benchmarks. Null-terminated.
+const KernelTable* const* AllCpuKernels();
+
+}  // namespace gradientflow::kernels

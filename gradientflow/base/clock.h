@@ -1,0 +1,29 @@
+#pragma once
+
+#include <chrono>
+
+namespace gradientflow {
+
+// The only source of time. Injected, so that tests and the planner can move it
+// by hand. Thread-safe; never goes backwards.
+class Clock {
+ public:
+  using Time = std::chrono::nanoseconds;  // Since an arbitrary origin.
+  virtual ~Clock() = default;
+  virtual Time Now() const = 0;
+};
+
+// std::chrono::steady_clock: comparable between processes of one machine.
+class SteadyClock final : public Clock {
+ public:
+  Time Now() const override {
+    return std::chrono::duration_cast<Time>(
+        std::chrono::steady_clock::now().time_since_epoch());
+  }
+};
+
+inline double Seconds(Clock::Time t) {
+  return std::chrono::duration<double>(t).count();
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace gradientflow {
+
+// What the caller can do about a failure. The numbers are part of the C API
+// and of the wire format: never renumber.
+enum class StatusCode : std::int32_t {
+  kOk = 0,
+  kInvalidArgument = 1,     // The caller broke a documented precondition.
+  kFailedPrecondition = 2,  // Right call, wrong moment.
+  kUnavailable = 3,         // A peer or link is gone.
+  kAborted = 4,             // Cancelled here or by another rank.
+  kDeadlineExceeded = 5,    // A peer did not answer in time.
+  kResourceExhausted = 6,   // Memory, file descriptors, address space.
+  kUnimplemented = 7,       // Not built in, or not supported here.
+  kInternal = 8,            // A bug in this library.
+  kDataLoss = 9,            // Garbage from a peer or in a file.
+};
+
+inline constexpr std::uint64_t kMaxStatusCode = 9;
+
+const char* Name(StatusCode code);
+
+// What went wrong, or OK. A value: cheap to move, safe to store and to hand to
+// another thread. Never thrown.
+class [[nodiscard]] Status {
+ public:
+  Status() = default;  // OK.
+  Status(StatusCode code, std::string message)
+      : code_(code), message_(std::move(message)) {
+    assert(code != StatusCode::kOk);
+  }
+
+  bool ok() const { return code_ == StatusCode::kOk; }
+  StatusCode code() const { return code_; }
+  const std::string& message() const { return message_; }
+  // "UNAVAILABLE: rank 2 ..." for logs.
+  std::string ToString() const;
+
+ private:
+  StatusCode code_ = StatusCode::kOk;
+  std::string message_;
+};
+
+// A T, or the reason there is none. value() REQUIRES ok().
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}   // NOLINT: implicit.
+  Result(Status why) : status_(std::move(why)) {  // NOLINT: implicit.
+    assert(!status_.ok());
+  }
+
+  bool ok() const { return value_.has_value(); }
+  const Status& status() const { return status_; }
+  T& value() & {
+    assert(ok());
+    return *value_;
+  }
+  const T& value() const& {
+    assert(ok());
+    return *value_;
+  }
+  T&& value() && {
+    assert(ok());
+    return *std::move(value_);
+  }
+
+ private:
+  Status status_;
+  std::optional<T> value_;
+};
+
+}  // namespace gradientflow
+
+// Leaves the enclosing function with the Status if it is not OK.
+#define GF_RETURN_IF_ERROR(expr)                                        \
+  do {                                                                  \
+    if (::gradientflow::Status gf_status_ = (expr); !gf_status_.ok()) { \
+      return gf_status_;                                                \
+    }                                                                   \
+  } while (false)

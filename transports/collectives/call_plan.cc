@@ -1,0 +1,288 @@
+#include "transports/collectives/call_plan.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+#include "gradientflow/base/str_cat.h"
+#include "transports/wire.h"
+
+namespace gradientflow {
+namespace {
+
+// Shared memory has no latency to hide, only two synchronisations to pay for.
+constexpr std::size_t kSharedSegments = 16;
+constexpr std::size_t kTwoLevelSegments = 4;
+constexpr std::size_t kChoicesKept = 256;
+
+Status Invalid(const CollectiveCall& call, const std::string& what) {
+  return Status(StatusCode::kInvalidArgument,
+                StrCat(Name(call.kind), ": ", what));
+}
+
+Status ValidateTypes(const CollectiveCall& call) {
+  if (static_cast<int>(call.dtype) >= kernels::kDTypes ||
+      static_cast<int>(call.wire) >= kernels::kDTypes) {
+    return Invalid(call, "unknown dtype");
+  }
+  if (static_cast<int>(call.op) > static_cast<int>(ReduceOp::kMean)) {
+    return Invalid(call, StrCat("unknown operation ", int(call.op)));
+  }
+  const bool floats =
+      IsGradientType(call.dtype) || call.dtype == DType::kFloat64;
+  if (call.wire != call.dtype &&
+      (call.kind != CollectiveKind::kAllreduce || !IsGradientType(call.dtype) ||
+       !IsGradientType(call.wire))) {
+    return Invalid(
+        call, StrCat("wire dtype ", Name(call.wire), " for ", Name(call.dtype),
+                     ": only an allreduce of float32, float16 or "
+                     "bfloat16 can convert"));
+  }
+  if (Reduces(call.kind) && !floats &&
+      (call.op == ReduceOp::kMean || call.scale != 1.0F)) {
+    return Invalid(call, StrCat("a mean or a scale needs a floating-point "
+                                "dtype, not ",
+                                Name(call.dtype)));
+  }
+  return Status();
+}
+
+Status ValidateCounts(const CollectiveCall& call,
+                      const std::vector<std::size_t>& counts, int size,
+                      const char* name) {
+  if (counts.size() == static_cast<std::size_t>(size)) return Status();
+  return Invalid(call,
+                 StrCat(name, " holds ", counts.size(),
+                        " counts, expected one for each of ", size, " ranks"));
+}
+
+Status ValidateExtents(const CollectiveCall& call) {
+  std::size_t sum = 0;
+  std::size_t end = 0;
+  for (const Extent& extent : call.extents) {
+    if (extent.begin < end || extent.count == 0) {
+      return Invalid(call, "extents must ascend and hold something");
+    }
+    end = extent.begin + extent.count;
+    sum += extent.count;
+  }
+  if (call.extents.empty() || sum == call.count) return Status();
+  return Invalid(
+      call, StrCat("extents hold ", sum, " elements, count is ", call.count));
+}
+
+std::size_t Sum(const std::vector<std::size_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
+
+// Elements of the input and of the output on this rank.
+std::pair<std::size_t, std::size_t> Needs(const CollectiveCall& call,
+                                          const CallGroup& group) {
+  const auto size = static_cast<std::size_t>(group.size);
+  const bool root = group.rank == call.root;
+  switch (call.kind) {
+    case CollectiveKind::kAllreduce:
+    case CollectiveKind::kBroadcast:
+      return {0, call.count};
+    case CollectiveKind::kReduce:
+      return {call.count, root ? call.count : 0};
+    case CollectiveKind::kAllgather:
+      return {call.count, call.count * size};
+    case CollectiveKind::kReduceScatter:
+      return {call.count * size, call.count};
+    case CollectiveKind::kAllToAll:
+      return {Sum(call.send_counts), Sum(call.recv_counts)};
+    case CollectiveKind::kGather:
+      return {call.recv_counts[group.rank], root ? Sum(call.recv_counts) : 0};
+    case CollectiveKind::kScatter:
+      return {root ? Sum(call.send_counts) : 0, call.send_counts[group.rank]};
+    case CollectiveKind::kBarrier:
+      return {0, 0};
+  }
+  return {0, 0};
+}
+
+}  // namespace
+
+const char* Name(CollectiveKind kind) {
+  constexpr const char* kNames[] = {"allreduce", "broadcast",      "reduce",
+                                    "allgather", "reduce_scatter", "all_to_all",
+                                    "gather",    "scatter",        "barrier"};
+  return kNames[static_cast<int>(kind)];
+}
+
+bool Reduces(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllreduce ||
+         kind == CollectiveKind::kReduce ||
+         kind == CollectiveKind::kReduceScatter;
+}
+
+Status ValidateCall(const CollectiveCall& call, const CallGroup& group) {
+  if (static_cast<int>(call.kind) >
+      static_cast<int>(CollectiveKind::kBarrier)) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("unknown kind of collective: ", int(call.kind)));
+  }
+  GF_RETURN_IF_ERROR(ValidateTypes(call));
+  if (call.root < 0 || call.root >= group.size) {
+    return Invalid(
+        call, StrCat("root ", call.root, ", expected 0 to ", group.size - 1));
+  }
+  if (call.kind == CollectiveKind::kAllToAll ||
+      call.kind == CollectiveKind::kScatter) {
+    GF_RETURN_IF_ERROR(
+        ValidateCounts(call, call.send_counts, group.size, "send_counts"));
+  }
+  if (call.kind == CollectiveKind::kAllToAll ||
+      call.kind == CollectiveKind::kGather) {
+    GF_RETURN_IF_ERROR(
+        ValidateCounts(call, call.recv_counts, group.size, "recv_counts"));
+  }
+  if (call.kind == CollectiveKind::kAllToAll &&
+      call.send_counts[group.rank] != call.recv_counts[group.rank]) {
+    return Invalid(
+        call, StrCat("rank ", group.rank, " sends itself ",
+                     call.send_counts[group.rank], " elements but expects ",
+                     call.recv_counts[group.rank]));
+  }
+  if (call.algorithm == AllreduceAlgorithm::kShared && !group.all_share &&
+      group.size > 1) {
+    return Invalid(call,
+                   "the shared algorithm needs ranks that all share "
+                   "memory");
+  }
+  GF_RETURN_IF_ERROR(ValidateExtents(call));
+  const auto [input, output] = Needs(call, group);
+  if ((input > 0 && call.input == nullptr) ||
+      (output > 0 && call.output == nullptr)) {
+    return Invalid(call, "a buffer is null");
+  }
+  return Status();
+}
+
+void CallPlanner::ChooseAlgorithm(const CollectiveCall& call, CallPlan* plan) {
+  if (call.algorithm != AllreduceAlgorithm::kAuto) {
+    plan->algorithm = call.algorithm;
+    plan->why = "asked for";
+    return;
+  }
+  const std::pair key{call.count, SizeOf(call.wire)};
+  auto choice = choices_.find(key);
+  if (choice == choices_.end()) {
+    AllreduceQuestion question;
+    question.size = group_.size;
+    question.topology = group_.topology;
+    question.count = call.count;
+    question.wire_element_bytes = SizeOf(call.wire);
+    question.model = costs_;
+    question.all_share_memory = group_.all_share;
+    question.hosts_share_memory = group_.hosts_share;
+    if (choices_.size() >= kChoicesKept) choices_.clear();
+    choice = choices_.emplace(key, ChooseAllreduce(question)).first;
+  }
+  plan->algorithm = choice->second.algorithm;
+  plan->why = choice->second.reason;
+}
+
+CallPlan CallPlanner::Plan(const CollectiveCall& call) {
+  CallPlan plan;
+  plan.count = call.count;
+  std::size_t unit = segment_bytes_;
+  bool whole = false;
+  switch (call.kind) {
+    case CollectiveKind::kAllreduce:
+      ChooseAlgorithm(call, &plan);
+      if (plan.algorithm == AllreduceAlgorithm::kShared) {
+        plan.one_sided = true;
+        unit *= kSharedSegments;
+      } else if (plan.algorithm == AllreduceAlgorithm::kTwoLevel &&
+                 group_.hosts_share) {
+        plan.one_sided = true;
+        unit *= kTwoLevelSegments;
+      }
+      break;
+    case CollectiveKind::kReduceScatter:
+      plan.blocked_input = true;
+      break;
+    case CollectiveKind::kAllgather:
+      plan.blocked_data = true;
+      break;
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kReduce:
+      break;
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kAllToAll:
+    case CollectiveKind::kGather:
+    case CollectiveKind::kScatter:
+      whole = true;
+      plan.count = 1;
+      break;
+  }
+  plan.segment_elements =
+      whole ? 1 : std::max<std::size_t>(unit / SizeOf(call.dtype), 1);
+  plan.segments =
+      (plan.count + plan.segment_elements - 1) / plan.segment_elements;
+  return plan;
+}
+
+Schedule ScheduleFor(const CollectiveCall& call, const CallPlan& plan,
+                     const CallGroup& group, std::size_t count) {
+  const int rank = group.rank;
+  const int size = group.size;
+  // A few segments go down a chain; one alone gets there sooner by a tree.
+  constexpr std::uint64_t kChainSegments = 4;
+  switch (call.kind) {
+    case CollectiveKind::kAllreduce:
+      return MakeAllreduce(plan.algorithm, rank,
+                           {size, group.topology, plan.one_sided}, count);
+    case CollectiveKind::kBroadcast:
+      return plan.segments >= kChainSegments
+                 ? ChainBroadcast(rank, size, call.root, count)
+                 : TreeBroadcast(rank, size, call.root, count);
+    case CollectiveKind::kReduce:
+      return DirectReduce(rank, size, call.root, count);
+    case CollectiveKind::kAllgather:
+      return size > 8 ? RingAllgather(rank, size, count)
+                      : DirectAllgather(rank, size, count);
+    case CollectiveKind::kReduceScatter:
+      return DirectReduceScatter(rank, size, count);
+    case CollectiveKind::kAllToAll:
+      return PairwiseAllToAll(rank, call.send_counts, call.recv_counts);
+    case CollectiveKind::kGather:
+      return DirectGather(rank, call.root, call.recv_counts);
+    case CollectiveKind::kScatter:
+      return DirectScatter(rank, call.root, call.send_counts);
+    case CollectiveKind::kBarrier:
+      return DisseminationBarrier(rank, size);
+  }
+  return {};
+}
+
+std::uint32_t SignatureOf(const CollectiveCall& call, const CallPlan& plan) {
+  std::uint64_t hash = 0xCBF29CE484222325;
+  const auto mix = [&hash](std::uint64_t value) {
+    // Every bit of a value must reach the few that travel.
+    hash = (hash ^ value) * 0xFF51AFD7ED558CCD;
+    hash ^= hash >> 33;
+    hash *= 0xC4CEB9FE1A85EC53;
+    hash ^= hash >> 29;
+  };
+  mix(static_cast<std::uint64_t>(call.kind));
+  mix(static_cast<std::uint64_t>(call.dtype));
+  mix(static_cast<std::uint64_t>(call.wire));
+  mix(static_cast<std::uint64_t>(call.op));
+  mix(static_cast<std::uint64_t>(call.root));
+  mix(static_cast<std::uint64_t>(plan.algorithm));
+  mix(std::bit_cast<std::uint32_t>(call.scale));
+  mix(call.step);
+  mix(call.bucket);
+  // All-to-all counts differ by rank, each message's length is checked.
+  if (call.kind != CollectiveKind::kAllToAll) mix(call.count);
+  for (const Extent& extent : call.extents) {
+    mix(extent.begin);
+    mix(extent.count);
+  }
+  return static_cast<std::uint32_t>(hash) & kSignatureMask;
+}
+
+}  // namespace gradientflow

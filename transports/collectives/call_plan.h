@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "gradientflow/base/status.h"
+#include "transports/collectives/choose.h"
+#include "transports/collectives/collective.h"
+#include "transports/collectives/schedule.h"
+
+namespace gradientflow {
+
+// Who takes part, and how.
+struct CallGroup {
+  int rank = 0;
+  int size = 1;
+  Topology topology;
+  bool all_share = false;    // All ranks share memory.
+  bool hosts_share = false;  // The ranks of each host do.
+};
+
+// How a call is carried out: the algorithm, and the segments it is cut into.
+// Depends on nothing but arguments that are equal on all ranks, so all ranks
+// plan alike.
+struct CallPlan {
+  AllreduceAlgorithm algorithm = AllreduceAlgorithm::kAuto;
+  std::string why;  // One line for the trace.
+  bool one_sided = false;
+  std::size_t count = 0;  // Elements cut into segments.
+  std::size_t segment_elements = 0;
+  std::uint64_t segments = 0;
+  // The buffer holds `size` blocks of `count`; a segment is the same part of
+  // every block.
+  bool blocked_input = false;
+  bool blocked_data = false;
+};
+
+// Whether such calls combine the ranks' values.
+bool Reduces(CollectiveKind kind);
+
+// kInvalidArgument: what is wrong with `call`, whoever's rank it is.
+Status ValidateCall(const CollectiveCall& call, const CallGroup& group);
+
+// Plans calls, and remembers the choices of algorithm it made.
+// NOT thread-safe.
+class CallPlanner {
+ public:
+  CallPlanner(const CallGroup& group, const CostModel& costs,
+              std::size_t segment_bytes)
+      : group_(group), costs_(costs), segment_bytes_(segment_bytes) {}
+
+  // REQUIRES a valid call.
+  CallPlan Plan(const CollectiveCall& call);
+
+  void SetCosts(const CostModel& costs) {
+    costs_ = costs;
+    choices_.clear();
+  }
+  const CostModel& costs() const { return costs_; }
+
+ private:
+  void ChooseAlgorithm(const CollectiveCall& call, CallPlan* plan);
+
+  const CallGroup group_;
+  CostModel costs_;
+  const std::size_t segment_bytes_;
+  // By elements and bytes of each on the wire.
+  std::map<std::pair<std::size_t, std::size_t>, AllreduceChoice> choices_;
+};
+
+// This rank's part in a segment of `count` elements.
+Schedule ScheduleFor(const CollectiveCall& call, const CallPlan& plan,
+                     const CallGroup& group, std::size_t count);
+
+// What all ranks must agree on, in the upper half (kSignatureMask) of 32 bits.
+std::uint32_t SignatureOf(const CollectiveCall& call, const CallPlan& plan);
+
+}  // namespace gradientflow

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gradientflow/base/done.h"
+#include "gradientflow/base/dtype.h"
+#include "gradientflow/base/status.h"
+#include "transports/collectives/choose.h"
+
+namespace gradientflow {
+
+enum class CollectiveKind : std::uint8_t {
+  kAllreduce,
+  kBroadcast,
+  kReduce,
+  kAllgather,
+  kReduceScatter,
+  kAllToAll,
+  kGather,
+  kScatter,
+  kBarrier,
+};
+const char* Name(CollectiveKind kind);
+
+// Elements [begin, begin + count) of CollectiveCall::output.
+struct Extent {
+  std::size_t begin = 0;
+  std::size_t count = 0;
+};
+
+// Calls of one channel begin in the same order on every rank. The channels do
+// not wait for each other: a plain call may come before a bucket on one rank
+// and after it on another, whose backward is further.
+enum class Channel : std::uint8_t {
+  kPlain,      // Whoever calls.
+  kGradients,  // The session's own, for its steps.
+};
+inline constexpr int kChannels = 2;
+
+// One call of a collective. Every rank makes the same calls in the same order
+// with the same kind, count, dtypes, op, root and algorithm.
+//
+//                 input               output
+// kAllreduce      -                   count, in place
+// kBroadcast      -                   count, in place
+// kReduce         count               count on the root, may equal input
+// kAllgather      count               count * size
+// kReduceScatter  count * size        count
+// kAllToAll       sum(send_counts)    sum(recv_counts)
+// kGather         recv_counts[rank]   sum(recv_counts) on the root
+// kScatter        send_counts sum     send_counts[rank]   (input on the root)
+// kBarrier        -                   -
+// Buffers do not overlap unless said. They are lent until `done` runs.
+struct CollectiveCall {
+  CollectiveKind kind = CollectiveKind::kAllreduce;
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::size_t count = 0;  // Elements; see above.
+  DType dtype = DType::kFloat32;
+  DType wire = DType::kFloat32;  // Equal to dtype, or both gradient types.
+  ReduceOp op = ReduceOp::kSum;
+  float scale = 1.0F;  // Also multiplies the result (allreduce, floats).
+  int root = 0;
+  // kAllToAll: both. kGather: recv_counts, on every rank, one per rank;
+  // kScatter: send_counts likewise.
+  std::vector<std::size_t> send_counts;
+  std::vector<std::size_t> recv_counts;
+  // kAllreduce only: the elements of `output` that take part, ascending and
+  // disjoint, `count` in sum. Empty: [0, count).
+  std::vector<Extent> extents;
+  AllreduceAlgorithm algorithm = AllreduceAlgorithm::kAuto;
+  Channel channel = Channel::kPlain;
+  // For errors, traces and reports: "step 7 bucket 3".
+  std::uint64_t step = 0;
+  std::uint64_t bucket = 0;
+};
+
+// Collectives over a fixed set of ranks.
+// NOT thread-safe: the thread that drives the engine calls.
+class Collective {
+ public:
+  virtual ~Collective() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Starts `call` when those before it leave room; several may be in flight.
+  // `done`'s flags carry kFlagNonfinite if the result holds an inf or NaN (on
+  // every rank alike; allreduce of floats).
+  virtual void Start(const CollectiveCall& call, Done done) = 0;
+
+  // Makes progress without blocking. Returns whether anything moved.
+  virtual bool Poll() = 0;
+
+  // Calls started and not done.
+  virtual std::size_t in_flight() const = 0;
+
+  // Bytes this rank has sent to others so far, headers apart.
+  virtual std::uint64_t bytes_sent() const = 0;
+};
+
+}  // namespace gradientflow

@@ -1,0 +1,377 @@
+#include "transports/collectives/executor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+
+namespace gradientflow {
+namespace {
+
+constexpr std::size_t kSchedulesKept = 64;
+
+std::uint64_t SyncsIn(const Schedule& schedule) {
+  std::uint64_t syncs = 0;
+  for (const auto& round : schedule.rounds) {
+    for (const Step& step : round) syncs += step.kind == Step::Kind::kSync;
+  }
+  return syncs;
+}
+
+bool Is16Bit(DType type) { return SizeOf(type) == 2; }
+
+}  // namespace
+
+Executor::Executor(const ExecutorParts& parts, const CallGroup& group,
+                   const CostModel& costs, const ExecutorOptions& options)
+    : parts_(parts),
+      group_(group),
+      planner_(group, costs, options.segment_bytes),
+      options_(options),
+      context_{*parts.fabric, parts.arena, *parts.kernels,
+               slabs_,        bytes_sent_, &Executor::OnMessage,
+               this} {
+  for (Queue& queue : queues_) {
+    queue.first_segment = segments_.size();
+    for (int i = 0; i < options.segments_in_flight; ++i) {
+      segments_.push_back(std::make_unique<Segment>(
+          context_, static_cast<std::uint32_t>(segments_.size())));
+    }
+  }
+}
+
+Executor::~Executor() = default;
+
+void Executor::Start(const CollectiveCall& call, Done done) {
+  Status status = parts_.fabric->status();
+  if (status.ok()) status = ValidateCall(call, group_);
+  if (!status.ok()) {
+    ended_.push_back({done, 0, status});
+    return;
+  }
+  std::unique_ptr<Operation> operation;
+  if (spare_.empty()) {
+    operation = std::make_unique<Operation>();
+  } else {
+    operation = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  operation->call = call;
+  operation->done = done;
+  Prepare(operation.get());
+  queues_[static_cast<std::size_t>(call.channel)].operations.push_back(
+      std::move(operation));
+  ++operations_;
+}
+
+void Executor::Prepare(Operation* operation) {
+  Operation& op = *operation;
+  op.plan = planner_.Plan(op.call);
+  op.sequence =
+      queues_[static_cast<std::size_t>(op.call.channel)].next_sequence++;
+  op.signature = SignatureOf(op.call, op.plan);
+  op.launched = op.finished = 0;
+  op.flags = 0;
+  op.begin = parts_.clock->Now();
+  op.full_segment.reset();
+  op.op = op.call.op == ReduceOp::kMean
+              ? kernels::ReduceOp::kSum
+              : static_cast<kernels::ReduceOp>(op.call.op);
+  op.pre = 1.0F;
+  op.post = op.call.scale;
+  if (op.call.op == ReduceOp::kMean) {
+    op.post /= static_cast<float>(group_.size);
+  }
+  op.last = 1.0;
+  const bool root_only = op.call.kind == CollectiveKind::kReduce;
+  if (op.call.dtype == DType::kFloat64 && Reduces(op.call.kind)) {
+    op.post = 1.0F;
+    op.last = double{op.call.scale};
+    if (op.call.op == ReduceOp::kMean) op.last /= group_.size;
+    if (root_only && group_.rank != op.call.root) op.last = 1.0;
+  }
+  op.extent_starts.clear();
+  std::size_t before = 0;
+  for (const Extent& extent : op.call.extents) {
+    op.extent_starts.push_back(before);
+    before += extent.count;
+  }
+  auto* output = static_cast<std::byte*>(op.call.output);
+  op.data = op.call.extents.empty()
+                ? Elements(output, op.element_bytes())
+                : Elements(output, op.element_bytes(), &op.call.extents,
+                           &op.extent_starts);
+  // The schedules only read it.
+  op.input = Elements(static_cast<std::byte*>(const_cast<void*>(op.call.input)),
+                      op.element_bytes());
+  if (op.call.kind == CollectiveKind::kBarrier) {
+    op.call.dtype = op.call.wire = DType::kInt8;
+    op.data = Elements(&op.barrier, 1);
+  }
+}
+
+// A group of one has no one to talk to.
+bool Executor::RunAlone(Operation* operation) {
+  const CollectiveCall& call = operation->call;
+  if (call.kind != CollectiveKind::kAllreduce || group_.size > 1) {
+    return false;
+  }
+  const bool floats = IsGradientType(call.dtype);
+  operation->data.ForEachRun(
+      0, call.count, [&](std::byte* run, std::size_t n, std::size_t) {
+        const void* source = run;
+        void* dest = run;
+        std::uint32_t nonfinite = 0;
+        parts_.kernels->reduce_many(
+            {&source, 1, -1, call.dtype, &dest, 1, call.dtype, call.dtype, n,
+             operation->op, operation->post, floats ? &nonfinite : nullptr},
+            nullptr);
+        if (nonfinite != 0) operation->flags |= kFlagNonfinite;
+      });
+  operation->launched = operation->finished = operation->plan.segments;
+  return true;
+}
+
+std::shared_ptr<const Schedule> Executor::ScheduleOf(const Operation& operation,
+                                                     std::size_t count) {
+  const CollectiveCall& call = operation.call;
+  const CallPlan& plan = operation.plan;
+  const bool by_counts = !call.send_counts.empty() || !call.recv_counts.empty();
+  const ScheduleKey key{call.kind, plan.algorithm, call.root, count,
+                        plan.segments >= 4};
+  if (!by_counts) {
+    const auto found = schedules_.find(key);
+    if (found != schedules_.end()) return found->second;
+  }
+  auto schedule =
+      std::make_shared<const Schedule>(ScheduleFor(call, plan, group_, count));
+  if (!by_counts) {
+    if (schedules_.size() >= kSchedulesKept) schedules_.clear();
+    schedules_.emplace(key, schedule);
+  }
+  return schedule;
+}
+
+// Gives idle segments the next parts of the calls, in order.
+bool Executor::Launch(Queue* queue) {
+  bool moved = false;
+  for (auto& owned : queue->operations) {
+    Operation* operation = owned.get();
+    if (operation->launched == operation->plan.segments) continue;
+    if (RunAlone(operation)) {
+      moved = true;
+      continue;
+    }
+    const auto in_flight =
+        static_cast<std::size_t>(options_.segments_in_flight);
+    for (std::size_t i = 0; i < in_flight; ++i) {
+      if (operation->launched == operation->plan.segments) break;
+      Segment* segment = segments_[queue->first_segment + i].get();
+      if (!segment->idle()) continue;
+      LaunchNext(queue, operation, segment);
+      moved = true;
+    }
+    if (operation->launched < operation->plan.segments) break;
+  }
+  return moved;
+}
+
+void Executor::LaunchNext(Queue* queue, Operation* operation,
+                          Segment* segment) {
+  const CallPlan& plan = operation->plan;
+  const std::uint64_t index = operation->launched++;
+  const std::size_t begin = index * plan.segment_elements;
+  const std::size_t count = std::min(plan.segment_elements, plan.count - begin);
+  std::shared_ptr<const Schedule> schedule = ScheduleOf(*operation, count);
+  if (schedule->multi_hop && operation->pre == 1.0F &&
+      (Is16Bit(operation->call.wire) || Is16Bit(operation->call.dtype)) &&
+      operation->op == kernels::ReduceOp::kSum) {
+    std::swap(operation->pre, operation->post);
+  }
+  const std::uint64_t first_sync = queue->next_sync;
+  queue->next_sync += SyncsIn(*schedule);
+  segment->Start(operation, index, begin, count, std::move(schedule),
+                 first_sync);
+  ++running_;
+  segment->Advance();
+  Settle(segment);
+}
+
+// Takes the result of a segment that has come to its end. Returns whether it
+// has.
+bool Executor::Settle(Segment* segment) {
+  if (!segment->status().ok()) {
+    parts_.fabric->Fail(segment->status());
+    return true;
+  }
+  if (!segment->done()) return false;
+  Operation* operation = segment->operation();
+  operation->flags |= segment->flags();
+  ++operation->finished;
+  ++advances_;
+  segment->Reset();
+  --running_;
+  return true;
+}
+
+void Executor::OnMessage(void* self, std::uint64_t cookie, std::uint32_t flags,
+                         const Status& status) {
+  auto& executor = *static_cast<Executor*>(self);
+  if (!status.ok()) return executor.parts_.fabric->Fail(status);
+  ++executor.advances_;
+  Segment& segment = *executor.segments_[cookie >> 32];
+  if (segment.idle()) return;
+  segment.OnMessage(static_cast<std::uint32_t>(cookie), flags);
+  if (segment.awaits_messages()) return;
+  segment.Advance();
+  executor.Settle(&segment);
+}
+
+bool Executor::Poll() {
+  bool moved = RunEnded();
+  if (operations_ > 0) {
+    for (Queue& queue : queues_) moved |= Launch(&queue);
+    for (auto& segment : segments_) {
+      if (running_ == 0) break;
+      if (segment->idle() || segment->awaits_messages()) continue;
+      moved |= segment->Advance();
+      Settle(segment.get());
+    }
+    Retire();
+  }
+  // When nothing waits for messages there may be no need to look for any.
+  if (ended_.empty()) moved |= parts_.fabric->Poll();
+  if (parts_.fabric->departed() > 0 && running_ > 0) FailIfDeparted();
+  if (!parts_.fabric->status().ok()) {
+    FailAll(parts_.fabric->status());
+  } else if (operations_ > 0) {
+    Retire();
+  }
+  moved |= RunEnded();
+  return moved;
+}
+
+// Ends the calls whose segments all are done, in order.
+void Executor::Retire() {
+  for (Queue& queue : queues_) {
+    while (!queue.operations.empty()) {
+      std::unique_ptr<Operation>& front = queue.operations.front();
+      if (front->finished < front->plan.segments) break;
+      Finish(*front);
+      spare_.push_back(std::move(front));
+      queue.operations.pop_front();
+      --operations_;
+    }
+  }
+}
+
+void Executor::Finish(const Operation& operation) {
+  if (operation.last != 1.0) {
+    operation.data.ForEachRun(
+        0, operation.call.count,
+        [&](std::byte* run, std::size_t n, std::size_t) {
+          for (std::size_t i = 0; i < n; ++i) {
+            double value;
+            std::memcpy(&value, run + i * sizeof(value), sizeof(value));
+            value *= operation.last;
+            std::memcpy(run + i * sizeof(value), &value, sizeof(value));
+          }
+        });
+  }
+  if (parts_.recorder != nullptr) {
+    parts_.recorder->Record({"collective", Name(operation.call.kind),
+                             operation.call.step, operation.sequence,
+                             operation.call.count * operation.wire_bytes(),
+                             operation.begin, parts_.clock->Now()});
+  }
+  if (options_.trace && parts_.logger != nullptr) Trace(operation);
+  parts_.fabric->CallDone(static_cast<int>(operation.call.channel),
+                          operation.sequence);
+  ended_.push_back({operation.done, operation.flags, Status()});
+}
+
+// Who waits for a departed rank's message is for the fabric to find; who waits
+// for it at a kSync is found here.
+void Executor::FailIfDeparted() {
+  std::vector<int> ranks;
+  for (const auto& segment : segments_) {
+    if (!segment->idle()) segment->AddAwaited(&ranks);
+  }
+  for (int rank : ranks) parts_.fabric->FailIfDeparted(rank);
+}
+
+void Executor::FailAll(const Status& why) {
+  // The fabric has given back every buffer.
+  parts_.fabric->Poll();
+  // Before this rank's memory changes hands: a peer that still reads it finds
+  // at its next kSync that this rank is not there, and knows the reading void.
+  if (parts_.arena != nullptr && !std::exchange(retracted_, true)) {
+    for (int slot = 0; slot < kSyncSlots; ++slot) {
+      parts_.arena->slot(group_.rank, slot)
+          .arrived.store(0, std::memory_order_seq_cst);
+    }
+  }
+  for (auto& segment : segments_) {
+    if (!segment->idle()) segment->Reset();
+  }
+  running_ = 0;
+  for (Queue& queue : queues_) {
+    for (auto& operation : queue.operations) {
+      ended_.push_back({operation->done, 0, why});
+    }
+    queue.operations.clear();
+  }
+  operations_ = 0;
+}
+
+bool Executor::RunEnded() {
+  bool any = false;
+  while (!ended_.empty()) {
+    Ended ended = std::move(ended_.front());
+    ended_.pop_front();
+    ended.done(ended.status, ended.flags);
+    any = true;
+  }
+  return any;
+}
+
+void Executor::Trace(const Operation& operation) const {
+  const CollectiveCall& call = operation.call;
+  const double seconds = Seconds(parts_.clock->Now() - operation.begin);
+  parts_.logger->Log(
+      LogLevel::kInfo,
+      StrCat(Name(call.kind), " #", operation.sequence, " step ", call.step,
+             " bucket ", call.bucket, ": ", call.count, " ", Name(call.dtype),
+             operation.converts() ? StrCat(" as ", Name(call.wire)) : "", ", ",
+             call.count * operation.wire_bytes(), " bytes, ",
+             operation.plan.segments, " segments, ",
+             Name(operation.plan.algorithm), " (", operation.plan.why, "), ",
+             seconds * 1e3, " ms"));
+}
+
+std::vector<int> Executor::AwaitedRanks() const {
+  std::vector<int> ranks = parts_.fabric->AwaitedPeers();
+  for (const auto& segment : segments_) {
+    if (!segment->idle()) segment->AddAwaited(&ranks);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+std::string Executor::OldestCall() const {
+  std::string text;
+  for (const Queue& queue : queues_) {
+    if (queue.operations.empty()) continue;
+    const Operation& operation = *queue.operations.front();
+    const CollectiveCall& call = operation.call;
+    text +=
+        StrCat(text.empty() ? "" : " and in ", Name(call.kind), " #",
+               operation.sequence, " of ", call.count, " ", Name(call.dtype),
+               ", step ", call.step, " bucket ", call.bucket);
+  }
+  return text;
+}
+
+}  // namespace gradientflow

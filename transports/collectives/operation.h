@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "gradientflow/base/clock.h"
+#include "gradientflow/base/done.h"
+#include "transports/collectives/call_plan.h"
+#include "transports/collectives/collective.h"
+#include "transports/collectives/elements.h"
+
+namespace gradientflow {
+
+// A call on its way: what its segments share.
+struct Operation {
+  CollectiveCall call;
+  CallPlan plan;
+  Done done;
+  std::uint64_t sequence = 0;  // In its channel; the same on all ranks.
+  std::uint32_t signature = 0;
+  kernels::ReduceOp op = kernels::ReduceOp::kSum;
+  // A mean is scaled before the sum (pre) or after it (post).
+  float pre = 1.0F;
+  float post = 1.0F;
+  // Factor of a float64 result: kernels take float32 factors, which would
+  // cost half of its digits.
+  double last = 1.0;
+  std::vector<std::size_t> extent_starts;
+  Elements data;
+  Elements input;
+  std::shared_ptr<const Schedule> full_segment;  // Of segment_elements.
+  std::uint64_t launched = 0;                    // Segments.
+  std::uint64_t finished = 0;
+  std::uint32_t flags = 0;  // kFlagNonfinite.
+  std::byte barrier{};      // The one element a barrier moves.
+  Clock::Time begin{};
+
+  bool converts() const { return call.wire != call.dtype; }
+  std::size_t element_bytes() const { return SizeOf(call.dtype); }
+  std::size_t wire_bytes() const { return SizeOf(call.wire); }
+};
+
+}  // namespace gradientflow

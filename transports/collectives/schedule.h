@@ -1,0 +1,157 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+// A collective is a value: what one rank does, with no pointers and no
+// transport. One executor runs any schedule over any fabric; tests run them
+// with no network; the planner prices them.
+namespace gradientflow {
+
+// The most ranks whose contributions one kReduceMany or kPullReduce sums. More
+// are summed in batches, own first.
+inline constexpr int kMaxReduceParties = 64;
+
+// A run of elements.
+struct Slice {
+  enum class Space : std::uint8_t {
+    kData,     // The call's buffer: in place, or the output. Pool dtype.
+    kInput,    // The call's separate, read-only input, if it has one.
+    kScratch,  // Landing zone of received contributions. Wire dtype.
+  } space = Space::kData;
+  std::size_t offset = 0;  // Elements.
+  std::size_t count = 0;   // Elements; 0: the step is skipped, on both sides.
+};
+
+struct Step {
+  enum class Kind : std::uint8_t {
+    kSend,        // src (kData or kInput) -> peer, converted to the wire dtype
+    kRecv,        // peer -> dst (kScratch, or kData: converted back)
+    kReduce,      // dst (kData) op= src (kScratch)
+    kReduceMany,  // dst (kData) = own op all of src, in rank order; see below
+    kCopy,        // dst (kData) = src (kInput or kData), locally
+    // One-sided, for ranks that share memory; `dst` in kData, the same slice
+    // of the same-sized buffer on every sharing rank:
+    kSync,        // waits until every sharing rank has come this far
+    kPullReduce,  // dst = op over the sharing ranks' dst, in rank order
+    kPush,        // writes my dst to the sharing ranks' dst
+  };
+  Kind kind = Kind::kSend;
+  int peer = -1;  // kSend, kRecv.
+  Slice src;
+  Slice dst;
+
+  // kReduceMany: src is the first of `sources` landings, each of src.count
+  // elements, one behind the other, from the other ranks in ascending order;
+  // `own` (kData or kInput) comes at place `own_place` among them.
+  int sources = 0;
+  int own_place = 0;
+  Slice own;
+
+  // Scaling of a mean by 1/size, once per contribution. Before the sum (see
+  // Schedule::multi_hop) it happens where `raw` is set, otherwise where `final`
+  // is:
+  //   kSend        raw: what is sent is this rank's own contribution, and
+  //                nobody downstream scales it: send it scaled
+  //   kReduce      raw: dst holds this rank's own contribution: scale dst,
+  //                not src, before adding
+  //   kReduceMany, raw: all that is summed is unscaled: scale the sum. (The
+  //   kPullReduce  sends to a raw kReduceMany are not raw.)
+  //   final: after a kReduce, kReduceMany or kPullReduce dst holds the finished
+  //   result: scale it if the contributions were not.
+  // raw and settle are never on one step.
+  bool raw = false;
+  bool final = false;
+  // kSend: the sender keeps what the receiver gets (rounded to the wire
+  // dtype), so that all ranks end with the same bits.
+  bool settle = false;
+  // kPullReduce: also writes the result to the sharing ranks (kPush, fused).
+  bool push = false;
+};
+
+// Messages of one round run concurrently; its local steps run after them, in
+// order. Round k + 1 starts when round k is done on this rank.
+struct Schedule {
+  std::vector<std::vector<Step>> rounds;
+  std::size_t scratch_elements = 0;
+  // Whether partial sums travel (ring, halving-doubling, two-level): then with
+  // a 16-bit wire (or pool) a mean is scaled before the sum, not after it, so
+  // that no partial sum overflows.
+  bool multi_hop = false;
+};
+
+// Block b of `count` elements cut into `size` blocks, as even as they come.
+struct Block {
+  std::size_t begin = 0;
+  std::size_t count = 0;
+};
+Block BlockOf(std::size_t count, int size, int b);
+
+// Who shares a host with whom: host[r] is any number that the ranks of one
+// host have in common. Empty: every rank alone.
+struct Topology {
+  std::vector<int> host;
+};
+
+// Each function below gives rank `rank` of [0, size)'s part. The k-th message
+// from a rank to a peer matches the peer's k-th receive from it. Formulas and
+// sources: gradientflow/docs/algorithms.md. REQUIRES 0 <= rank < size.
+//
+// Allreduce of `count` elements of kData, in place. All ranks end with the
+// same bits.
+//                     rounds             elements sent per rank
+// Ring                2(size-1)          2 count (size-1)/size
+// HalvingDoubling     2 log2(size) + 2*  2 count (size-1)/size   *if not 2^k
+// TwoSync             2                  2 count (size-1)/size
+// OneRound            1                  count (size-1)
+// Shared              3 (one-sided)      0; 2 count of memory traffic
+// TwoLevel            inside, across, inside; see two_level.cc
+Schedule RingAllreduce(int rank, int size, std::size_t count);
+Schedule HalvingDoublingAllreduce(int rank, int size, std::size_t count);
+Schedule TwoSyncAllreduce(int rank, int size, std::size_t count);
+Schedule OneRoundAllreduce(int rank, int size, std::size_t count);
+// REQUIRES all ranks to share memory. OneRound and Shared are TwoSync beyond
+// kMaxReduceParties ranks.
+Schedule SharedAllreduce(int rank, int size, std::size_t count);
+// `one_sided`: ranks of one host share memory: kSync/kPullReduce/kPush inside.
+// REQUIRES topology.host to name every rank's host.
+Schedule TwoLevelAllreduce(int rank, const Topology& topology,
+                           std::size_t count, bool one_sided);
+
+// `root`'s kData to every rank's. Binomial tree; a chain (for long buffers,
+// which the executor cuts into segments that follow each other down it).
+Schedule TreeBroadcast(int rank, int size, int root, std::size_t count);
+Schedule ChainBroadcast(int rank, int size, int root, std::size_t count);
+
+// kInput of `count` on every rank, reduced into `root`'s kData, in rank order.
+// Non-roots have no kData.
+Schedule DirectReduce(int rank, int size, int root, std::size_t count);
+
+// kInput of `count` elements; kData of size * count on every rank. The own
+// block, too, is rounded to the wire dtype.
+Schedule RingAllgather(int rank, int size, std::size_t count);
+Schedule DirectAllgather(int rank, int size, std::size_t count);
+
+// kInput of size * count elements; block `rank`, reduced in rank order, into
+// kData of `count`.
+Schedule DirectReduceScatter(int rank, int size, std::size_t count);
+
+// kInput holds what goes to rank 0, 1, ... one behind the other, send_counts
+// elements each; kData likewise what comes. Staggered pairwise exchange, with
+// a few peers at a time. REQUIRES send_counts[rank] == recv_counts[rank].
+Schedule PairwiseAllToAll(int rank, const std::vector<std::size_t>& send_counts,
+                          const std::vector<std::size_t>& recv_counts);
+
+// counts[r]: rank r's kInput elements; the root's kData holds them one behind
+// the other. Scatter is the reverse.
+Schedule DirectGather(int rank, int root,
+                      const std::vector<std::size_t>& counts);
+Schedule DirectScatter(int rank, int root,
+                       const std::vector<std::size_t>& counts);
+
+// Dissemination, ceil(log2 size) rounds of one-element messages. kData has one
+// element, whose value does not matter (int8).
+Schedule DisseminationBarrier(int rank, int size);
+
+}  // namespace gradientflow

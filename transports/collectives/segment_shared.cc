@@ -1,0 +1,199 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "gradientflow/base/str_cat.h"
+#include "transports/collectives/segment.h"
+
+// The steps of a segment whose ranks share memory: each reads its peers'
+// buffers where they are and writes its result into them.
+namespace gradientflow {
+namespace {
+
+// One tile is read from all and written to all while it is in the L2 cache.
+constexpr std::size_t kTileBytes = std::size_t{32} << 10;
+// So much per Advance(), then others have their turn.
+constexpr std::size_t kTurnBytes = std::size_t{1} << 20;
+// SyncSlot::flags: the buffer holds just the segment, without gaps.
+constexpr std::uint32_t kStaged = 1U << 8;
+
+}  // namespace
+
+// Peers reach only what lies in the arena: anything else goes through a copy
+// there.
+void Segment::Stage() {
+  const CollectiveCall& call = operation_->call;
+  const std::size_t element_bytes = operation_->element_bytes();
+  const std::size_t end = call.extents.empty() ? call.count
+                                               : call.extents.back().begin +
+                                                     call.extents.back().count;
+  if (context_.arena->Contains(call.output, end * element_bytes)) return;
+  staged_ = true;
+  const std::size_t bytes = count_ * element_bytes;
+  if (bounce_.bytes < bytes) {
+    if (bounce_.data != nullptr) context_.arena->Free(bounce_);
+    bounce_ = {};
+    Result<BufferView> bounce = context_.arena->Allocate(bytes);
+    if (!bounce.ok()) {
+      status_ = bounce.status();
+      return;
+    }
+    bounce_ = bounce.value();
+  }
+  operation_->data.ForEachRun(
+      begin_, count_, [&](std::byte* run, std::size_t n, std::size_t offset) {
+        std::memcpy(bounce_.data + offset * element_bytes, run,
+                    n * element_bytes);
+      });
+  data_ = Elements(bounce_.data, element_bytes);
+  data_begin_ = 0;
+}
+
+void Segment::Unstage() {
+  const std::size_t element_bytes = operation_->element_bytes();
+  operation_->data.ForEachRun(
+      begin_, count_, [&](std::byte* run, std::size_t n, std::size_t offset) {
+        std::memcpy(run, bounce_.data + offset * element_bytes,
+                    n * element_bytes);
+      });
+}
+
+void Segment::Publish(SyncSlot* slot) {
+  const void* base = staged_ ? bounce_.data : operation_->call.output;
+  slot->offset = context_.arena->OffsetOf(base);
+  slot->signature =
+      operation_->sequence << 32 | operation_->signature | (index_ & 0xFFFF);
+  slot->flags = (staged_ ? kStaged : 0) |
+                (nonfinite_ != 0 ? kFlagNonfinite : flags_ & kFlagNonfinite);
+  slot->arrived.store(sync_, std::memory_order_release);
+  context_.arena->RingSleepers();
+}
+
+// Each channel counts its own syncs, and has its own slots.
+int Segment::SlotOf(std::uint64_t sync) const {
+  constexpr int kSlots = kSyncSlots / kChannels;
+  return static_cast<int>(operation_->call.channel) * kSlots +
+         static_cast<int>(sync % kSlots);
+}
+
+bool Segment::RunSync() {
+  const int slot = SlotOf(sync_);
+  if (!published_) {
+    published_ = true;
+    Publish(&context_.arena->slot(context_.fabric.rank(), slot));
+  }
+  if (!Collect(sync_, slot)) return false;
+  published_ = false;
+  ++sync_;
+  return status_.ok();
+}
+
+// Whether every sharing rank has come to sync `value`; then shared_ tells
+// where their buffers are.
+bool Segment::Collect(std::uint64_t value, int slot) {
+  const std::vector<int>& members = context_.arena->members();
+  for (int rank : members) {
+    const SyncSlot& theirs = context_.arena->slot(rank, slot);
+    if (theirs.arrived.load(std::memory_order_acquire) < value) return false;
+  }
+  const SyncSlot& mine = context_.arena->slot(context_.fabric.rank(), slot);
+  const CollectiveCall& call = operation_->call;
+  const std::size_t element_bytes = operation_->element_bytes();
+  const std::size_t end = call.extents.empty() ? call.count
+                                               : call.extents.back().begin +
+                                                     call.extents.back().count;
+  shared_.clear();
+  for (int rank : members) {
+    const SyncSlot& theirs = context_.arena->slot(rank, slot);
+    if (theirs.signature != mine.signature) {
+      status_ =
+          Status(StatusCode::kInvalidArgument,
+                 StrCat("rank ", rank, " came to another call than rank ",
+                        context_.fabric.rank(), ": ", Name(call.kind), " ",
+                        operation_->sequence, " of ", call.count, " ",
+                        Name(call.dtype), ", step ", call.step, " bucket ",
+                        call.bucket,
+                        "; kind, dtype, operation, count or step differ"));
+      return false;
+    }
+    flags_ |= theirs.flags & kFlagNonfinite;
+    const bool staged = (theirs.flags & kStaged) != 0;
+    std::byte* base = context_.arena->At(
+        rank, theirs.offset, (staged ? count_ : end) * element_bytes);
+    if (base == nullptr) {
+      status_ = Status(StatusCode::kDataLoss,
+                       StrCat("rank ", rank, " published offset ",
+                              theirs.offset, ", outside its memory"));
+      return false;
+    }
+    Shared shared;
+    shared.rank = rank;
+    shared.data =
+        staged ? Elements(base, element_bytes) : operation_->data.At(base);
+    shared.begin = staged ? 0 : begin_;
+    shared_.push_back(shared);
+  }
+  return true;
+}
+
+bool Segment::RunPullReduce(const Step& step) {
+  const CollectiveCall& call = operation_->call;
+  const auto parties = static_cast<int>(shared_.size());
+  const float scale = (step.raw ? operation_->pre : 1.0F) *
+                      (step.final ? operation_->post : 1.0F);
+  const std::size_t tile = kTileBytes / operation_->element_bytes();
+  std::array<const void*, kernels::kMaxParties> sources;
+  std::array<void*, kernels::kMaxParties> dests;
+  const std::size_t turn_end = std::min(
+      step.dst.count, pulled_ + kTurnBytes / operation_->element_bytes());
+  while (pulled_ < turn_end) {
+    const std::size_t offset = step.dst.offset + pulled_;
+    std::size_t n = std::min(tile, turn_end - pulled_);
+    data_.ForEachRun(
+        data_begin_ + offset, n,
+        [&](std::byte* mine, std::size_t run, std::size_t done) {
+          for (int i = 0; i < parties; ++i) {
+            std::byte* at = shared_[i].data.Contiguous(
+                shared_[i].begin + offset + done, run);
+            sources[i] = at;
+            dests[i] = at;
+          }
+          if (!step.push) dests[0] = mine;
+          context_.kernels.reduce_many(
+              {sources.data(), parties, -1, call.dtype, dests.data(),
+               step.push ? parties : 1, call.dtype, call.dtype, run,
+               operation_->op, scale, nonfinite(step.final)},
+              nullptr);
+        });
+    pulled_ += n;
+  }
+  if (pulled_ < step.dst.count) return false;
+  pulled_ = 0;
+  return true;
+}
+
+void Segment::RunPush(const Step& step) {
+  data_.ForEachRun(
+      data_begin_ + step.dst.offset, step.dst.count,
+      [&](std::byte* mine, std::size_t run, std::size_t done) {
+        for (const Shared& peer : shared_) {
+          std::byte* at =
+              peer.data.Contiguous(peer.begin + step.dst.offset + done, run);
+          if (at != mine) {
+            std::memcpy(at, mine, run * operation_->element_bytes());
+          }
+        }
+      });
+}
+
+void Segment::AddAwaited(std::vector<int>* ranks) const {
+  if (!published_) return;
+  for (int rank : context_.arena->members()) {
+    const SyncSlot& theirs = context_.arena->slot(rank, SlotOf(sync_));
+    if (theirs.arrived.load(std::memory_order_acquire) < sync_) {
+      ranks->push_back(rank);
+    }
+  }
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,315 @@
+#include "transports/fabric.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+
+// Messages and their receives. Who lives, and how it ends: fabric_life.cc.
+namespace gradientflow {
+namespace {
+
+constexpr std::uint64_t kPollsPerGlance = 64;
+
+int LaneOf(const Link& link, Tag tag) {
+  if (link.lanes() == 1) return 0;
+  // Lane 0 is left to control messages, which data must not delay. Any lane
+  // will do for a message by itself: no two have the same tag.
+  const Tag spread = (tag & kPointToPointBit) != 0 ? tag : tag >> 12;
+  return 1 + static_cast<int>(spread % static_cast<Tag>(link.lanes() - 1));
+}
+
+}  // namespace
+
+Fabric::Fabric(int rank, int size, const Clock& clock,
+               std::unique_ptr<Poller> poller, const FabricOptions& options)
+    : rank_(rank),
+      size_(size),
+      clock_(clock),
+      poller_(std::move(poller)),
+      options_(options),
+      peers_(static_cast<std::size_t>(size)) {
+  last_tick_ = last_beat_ = clock_.Now();
+}
+
+Fabric::~Fabric() {
+  Fail(Status(StatusCode::kAborted, "the session was closed"));
+  torn_down_ = true;  // Without a word: Leave() was the place for that.
+  for (Peer& peer : peers_) {
+    if (peer.link != nullptr) peer.link->Close();
+  }
+  TearDown();
+  RunReady();
+}
+
+void Fabric::Connect(std::vector<std::unique_ptr<Link>> links) {
+  for (int r = 0; r < size_; ++r) {
+    peers_[r].link = std::move(links[r]);
+    const Link* link = peers_[r].link.get();
+    if (link != nullptr && std::strcmp(link->kind(), "tcp") == 0) {
+      sockets_carry_data_ = true;
+    }
+    peers_[r].heard = clock_.Now();
+  }
+}
+
+void Fabric::OnSent(void* self, std::uint64_t slot, std::uint32_t flags,
+                    const Status& status) {
+  auto& fabric = *static_cast<Fabric*>(self);
+  // A send that fails does so because its peer went down: the verdict on that
+  // is what its Done will hear.
+  if (!status.ok()) return;
+  const Lent lent = std::exchange(fabric.sends_[slot], Lent{});
+  fabric.free_sends_.push_back(slot);
+  lent.done(status, flags);
+}
+
+void Fabric::Send(int peer, Tag tag, ConstBufferView src, std::uint32_t flags,
+                  Done done) {
+  if (!status_.ok()) {
+    ready_.push_back({done, 0, status_});
+    return;
+  }
+  if (free_sends_.empty()) {
+    free_sends_.push_back(sends_.size());
+    sends_.emplace_back();
+  }
+  const std::uint64_t slot = free_sends_.back();
+  free_sends_.pop_back();
+  sends_[slot] = {done, peer};
+  Peer& to = peers_[peer];
+  if (to.down) return FailIfDeparted(peer);
+  OutMessage message;
+  message.header.kind = MessageKind::kData;
+  message.header.flags = flags;
+  message.header.tag = tag;
+  message.header.payload_bytes = src.bytes;
+  message.payload = src;
+  message.done = {&Fabric::OnSent, this, slot};
+  to.link->Send(LaneOf(*to.link, tag), message);
+}
+
+// A peer that said good-bye and closed is an error only for who needs it.
+void Fabric::FailIfDeparted(int peer) {
+  const Peer& gone = peers_[peer];
+  if (!gone.left || !gone.down) return;
+  Fail(Status(StatusCode::kUnavailable,
+              StrCat("rank ", peer, " (", gone.link->address(),
+                     ") has left the job, but rank ", rank_,
+                     " still needs it at ", progress_)));
+}
+
+void Fabric::Recv(int peer, Tag tag, BufferView dst, std::uint32_t flags,
+                  Done done) {
+  Peer& from = peers_[peer];
+  if (!status_.ok()) {
+    ready_.push_back({done, 0, status_});
+    return;
+  }
+  Match& match = from.matches[tag];
+  if (match.posted) {
+    ready_.push_back(
+        {done, 0,
+         Status(StatusCode::kInternal, StrCat("tag ", tag, " from rank ", peer,
+                                              " is already awaited"))});
+    return;
+  }
+  match.posted = true;
+  match.dst = dst;
+  match.expected_flags = flags;
+  match.done = done;
+  if (match.arrived) {
+    Complete(peer, tag);
+  } else if (match.paused_lane >= 0) {
+    const int lane = std::exchange(match.paused_lane, -1);
+    --from.paused_lanes;
+    from.link->Resume(lane);
+  } else if (from.down) {
+    FailIfDeparted(peer);
+  }
+}
+
+bool Fabric::Check(int peer, const Match& match, Status* why) const {
+  const bool same_call =
+      (match.header.flags & kSignatureMask) == match.expected_flags;
+  if (same_call && match.header.payload_bytes == match.dst.bytes) return true;
+  const Link& link = *peers_[peer].link;
+  *why =
+      Status(StatusCode::kInvalidArgument,
+             StrCat("rank ", peer, " (", link.address(), ") sent ",
+                    match.header.payload_bytes, " bytes, rank ", rank_,
+                    " expected ", match.dst.bytes,
+                    same_call ? ""
+                              : ", and of another call: kind, dtype, operation,"
+                                " count or step differ",
+                    " (tag ", match.header.tag, ")"));
+  return false;
+}
+
+void Fabric::CallDone(int series, std::uint64_t call) {
+  next_call_[static_cast<std::size_t>(series)] = CallTag(series, call + 1);
+  for (int r = 0; r < size_; ++r) {
+    for (const auto& [tag, match] : peers_[r].matches) {
+      if (!match.posted && IsStale(tag)) Fail(StaleMessage(r, match.header));
+    }
+  }
+}
+
+// Numbers of calls wrap around.
+bool Fabric::IsStale(Tag tag) const {
+  if ((tag & kPointToPointBit) != 0) return false;
+  const Tag next = next_call_[tag >> 62];
+  return static_cast<std::int64_t>(((tag >> 32) - (next >> 32)) << 34) < 0;
+}
+
+Status Fabric::StaleMessage(int peer, const Header& header) const {
+  return Status(
+      StatusCode::kInvalidArgument,
+      StrCat("rank ", peer, " (", peers_[peer].link->address(), ") sent ",
+             header.payload_bytes, " bytes of collective #",
+             header.tag >> 32 & 0x3FFFFFFF, ", which rank ", rank_,
+             " has finished without them: the ranks call different"
+             " collectives"));
+}
+
+Result<LinkEvents::Landing> Fabric::OnHeader(int peer, int lane,
+                                             const Header& header) {
+  Peer& from = peers_[peer];
+  from.heard = clock_.Now();
+  if (header.kind != MessageKind::kData) {
+    from.control.resize(header.payload_bytes);
+    return Landing{from.control.data(), false};
+  }
+  Match& match = from.matches[header.tag];
+  if (match.arriving) {
+    return Status(StatusCode::kDataLoss,
+                  StrCat("rank ", peer, " (", from.link->address(),
+                         ") sent tag ", header.tag, " twice"));
+  }
+  match.header = header;
+  if (match.posted) {
+    Status why;
+    if (!Check(peer, match, &why)) {
+      // Not by failing the link: the peer, too, is to hear why.
+      if ((header.tag & kPointToPointBit) == 0) {
+        Fail(why);
+        return Landing{nullptr, true};
+      }
+    } else {
+      match.arriving = true;
+      return Landing{match.dst.data, false};
+    }
+  } else if (IsStale(header.tag)) {
+    Fail(StaleMessage(peer, header));
+    return Landing{nullptr, true};
+  } else if (from.held_bytes > 0 && from.held_bytes + header.payload_bytes >
+                                        options_.unexpected_bytes) {
+    if (match.paused_lane < 0) ++from.paused_lanes;
+    match.paused_lane = lane;
+    return Landing{nullptr, true};
+  }
+  if (match.paused_lane >= 0) {
+    match.paused_lane = -1;
+    --from.paused_lanes;
+  }
+  // The length is the peer's word: no memory is touched before bytes come.
+  if (header.payload_bytes > 0) {
+    match.held.reset(new (std::nothrow) std::byte[header.payload_bytes]);
+    if (match.held == nullptr) {
+      return Status(
+          StatusCode::kResourceExhausted,
+          StrCat("rank ", peer, " (", from.link->address(), ") sends ",
+                 header.payload_bytes, " bytes that rank ", rank_,
+                 " does not await and cannot hold"));
+    }
+  }
+  match.arriving = true;
+  from.held_bytes += header.payload_bytes;
+  return Landing{match.held.get(), false};
+}
+
+void Fabric::OnMessage(int peer, int lane, const Header& header) {
+  (void)lane;
+  if (header.kind != MessageKind::kData) return OnControl(peer, header);
+  Match& match = peers_[peer].matches[header.tag];
+  match.arrived = true;
+  if (match.posted) Complete(peer, header.tag);
+}
+
+// Hands an arrived message to its receive.
+void Fabric::Complete(int peer, Tag tag) {
+  Peer& from = peers_[peer];
+  auto node = from.matches.extract(tag);
+  Match& match = node.mapped();
+  Status status;
+  const bool fits = Check(peer, match, &status);
+  if (match.held != nullptr) {
+    if (fits) {
+      std::memcpy(match.dst.data, match.held.get(), match.header.payload_bytes);
+    }
+    from.held_bytes -= match.header.payload_bytes;
+    if (from.paused_lanes > 0) ResumePaused(from);
+  }
+  ready_.push_back({match.done, match.header.flags, status});
+  if (!fits && (tag & kPointToPointBit) == 0) Fail(status);
+}
+
+void Fabric::ResumePaused(Peer& peer) {
+  std::vector<int> lanes;
+  for (auto& [tag, match] : peer.matches) {
+    if (match.paused_lane < 0) continue;
+    lanes.push_back(std::exchange(match.paused_lane, -1));
+    --peer.paused_lanes;
+  }
+  for (int lane : lanes) peer.link->Resume(lane);
+}
+
+bool Fabric::RunReady() {
+  bool any = false;
+  while (!ready_.empty()) {
+    Ready ready = std::move(ready_.front());
+    ready_.pop_front();
+    ready.done(ready.status, ready.flags);
+    any = true;
+  }
+  return any;
+}
+
+bool Fabric::Poll() {
+  bool moved = RunReady();
+  if (!torn_down_ && status_.ok()) {
+    for (Peer& peer : peers_) {
+      if (peer.link != nullptr && !peer.down) moved |= peer.link->Poll();
+    }
+    // Shared-memory links have been looked at; their descriptors only tell that
+    // a peer is gone, which can wait for some rounds.
+    if (sockets_carry_data_ || ++polls_ % kPollsPerGlance == 0) {
+      moved |= poller_->Poll(std::chrono::nanoseconds(0));
+    }
+    if (!suspect_.ok()) DecideDown();
+  }
+  if (!torn_down_ && !status_.ok()) TearDown();
+  moved |= RunReady();
+  return moved;
+}
+
+void Fabric::Wait(std::chrono::nanoseconds timeout) {
+  if (!ready_.empty() || !status_.ok()) return;
+  if (!suspect_.ok())
+    timeout = std::min<std::chrono::nanoseconds>(timeout,
+                                                 std::chrono::milliseconds(5));
+  bool may_sleep = true;
+  for (Peer& peer : peers_) {
+    if (peer.link != nullptr && !peer.down) {
+      may_sleep &= peer.link->PrepareToSleep();
+    }
+  }
+  if (may_sleep) poller_->Poll(timeout);
+  for (Peer& peer : peers_) {
+    if (peer.link != nullptr && !peer.down) peer.link->WakeUp();
+  }
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,190 @@
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "gradientflow/base/buffer.h"
+#include "gradientflow/base/clock.h"
+#include "gradientflow/base/done.h"
+#include "gradientflow/base/status.h"
+#include "transports/link.h"
+#include "transports/poller.h"
+
+namespace gradientflow {
+
+// Tags below this belong to collectives (their lengths must match, or the job
+// ends); above it to point-to-point messages.
+inline constexpr Tag kPointToPointBit = Tag{1} << 63;
+// The tag of a collective's message: which of two series of calls, the call's
+// number within it, and 32 bits that are the call's own.
+constexpr Tag CallTag(int series, std::uint64_t call) {
+  return static_cast<Tag>(series) << 62 | (call & 0x3FFFFFFF) << 32;
+}
+
+struct FabricOptions {
+  // Bytes per peer that may wait for a receive before its lane is paused.
+  std::size_t unexpected_bytes = std::size_t{32} << 20;
+  std::chrono::nanoseconds heartbeat_timeout = std::chrono::seconds(30);
+};
+
+// One rank's ends of reliable tagged messages to its peers: matches messages
+// to receives, tells whether peers live, spreads the news when one does not.
+// The links do the moving; where they lead (this process, this host, another)
+// is theirs to know.
+//
+// NOT thread-safe but for Wake(): the thread that drives it calls. Every Done
+// runs exactly once, inside Poll() or the destructor.
+class Fabric final : public LinkEvents {
+ public:
+  Fabric(int rank, int size, const Clock& clock, std::unique_ptr<Poller> poller,
+         const FabricOptions& options);
+  ~Fabric() override;  // Closes at once; Leave() first for good manners.
+
+  // links[r]: to rank r; null for this rank. Once, before anything else.
+  void Connect(std::vector<std::unique_ptr<Link>> links);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  Poller& poller() { return *poller_; }
+  const Link* link(int peer) const { return peers_[peer].link.get(); }
+
+  // Lends `src` until `done` runs.
+  void Send(int peer, Tag tag, ConstBufferView src, std::uint32_t flags,
+            Done done);
+  // Lends `dst` until `done` runs. `flags`: those that must agree with the
+  // sender's (kSignatureMask). Each (peer, tag) is received once.
+  void Recv(int peer, Tag tag, BufferView dst, std::uint32_t flags, Done done);
+
+  // Collective `call` of `series` is done here, and all before it: a message of
+  // theirs that still comes is of a call that this rank did not make, and ends
+  // the job.
+  void CallDone(int series, std::uint64_t call);
+
+  // Moves what can be moved and runs what is done. Returns whether anything
+  // did.
+  bool Poll();
+  // Blocks until something may have happened, at most `timeout`.
+  void Wait(std::chrono::nanoseconds timeout);
+  // Any thread: ends a Wait(), now or next.
+  void Wake() { poller_->Wake(); }
+
+  // Heartbeats out, silence in. Call every 100 ms or so. `waiting`: this rank
+  // waits for peers, so one that is silent for too long is an error.
+  void Tick(bool waiting);
+  // Sent along with heartbeats: what this rank is doing, for stall reports.
+  void SetProgressText(std::string text) { progress_ = std::move(text); }
+  const std::string& progress_text_of(int peer) const {
+    return peers_[peer].progress;
+  }
+  // Asks every peer for its progress text.
+  void AskProgress();
+  // Peers that a posted receive waits for, ascending.
+  std::vector<int> AwaitedPeers() const;
+
+  // Peers that have said good-bye and gone.
+  int departed() const { return departed_; }
+  // Ends the job if `peer`, which this rank needs, is one of them.
+  void FailIfDeparted(int peer);
+
+  // Ends the job: the next Poll() tells the peers, drops the links and fails
+  // every pending operation with `why`; later ones fail too. The first call
+  // decides. That Poll() takes 100 ms at most.
+  void Fail(const Status& why);
+  const Status& status() const { return status_; }  // Why it failed, or OK.
+
+  // Good-bye to all: flushes, and waits `patience` at most for the peers'.
+  void Leave(std::chrono::nanoseconds patience);
+
+  // LinkEvents.
+  Result<Landing> OnHeader(int peer, int lane, const Header& header) override;
+  void OnMessage(int peer, int lane, const Header& header) override;
+  void OnDown(int peer, const Status& why) override;
+
+ private:
+  // A receive, a message, or both, that share a tag.
+  struct Match {
+    bool posted = false;    // Recv() was called.
+    bool arriving = false;  // The header is here.
+    bool arrived = false;   // The payload is here.
+    BufferView dst;
+    std::uint32_t expected_flags = 0;
+    Done done;
+    Header header;
+    // The payload of a message not yet awaited.
+    std::unique_ptr<std::byte[]> held;
+    int paused_lane = -1;
+  };
+  struct Peer {
+    std::unique_ptr<Link> link;
+    std::unordered_map<Tag, Match> matches;
+    std::size_t held_bytes = 0;
+    int paused_lanes = 0;
+    Clock::Time heard{};
+    std::string progress;
+    std::vector<std::byte> control;  // Payload of a control message.
+    bool down = false;
+    bool left = false;
+  };
+  struct Lent {  // A send's buffer.
+    Done done;
+    int peer = 0;
+  };
+  struct Ready {
+    Done done;
+    std::uint32_t flags;
+    Status status;
+  };
+
+  // Whether the message is what the receive expects.
+  bool Check(int peer, const Match& match, Status* why) const;
+  bool IsStale(Tag tag) const;
+  Status StaleMessage(int peer, const Header& header) const;
+  void Complete(int peer, Tag tag);
+  void OnControl(int peer, const Header& header);
+  void SendControl(int peer, MessageKind kind, std::string text, Tag tag = 0);
+  void ResumePaused(Peer& peer);
+  void TearDown();
+  bool RunReady();
+  void DecideDown();
+  static void OnSent(void* self, std::uint64_t slot, std::uint32_t flags,
+                     const Status& status);
+  static void FreeControl(void* self, std::uint64_t cookie, std::uint32_t,
+                          const Status&);
+
+  const int rank_;
+  const int size_;
+  const Clock& clock_;
+  std::unique_ptr<Poller> poller_;
+  const FabricOptions options_;
+  std::vector<Peer> peers_;
+  std::deque<Ready> ready_;
+  std::array<Tag, 2> next_call_ = {CallTag(0, 0), CallTag(1, 0)};  // By series.
+  // Sends whose buffer is lent, by slot; so that each Done runs even if its
+  // link is dropped.
+  std::vector<Lent> sends_;
+  std::vector<std::uint64_t> free_sends_;
+  // Texts of control messages on their way, by cookie.
+  std::unordered_map<std::uint64_t, std::string> control_out_;
+  std::uint64_t next_control_ = 0;
+  std::string progress_;
+  Status status_;
+  bool torn_down_ = false;
+  int departed_ = 0;
+  bool sockets_carry_data_ = false;  // Some link is of kind "tcp".
+  std::uint64_t polls_ = 0;
+  // A peer went down without a word: others may know why.
+  Status suspect_;
+  Clock::Time suspect_since_{};
+  Clock::Time last_beat_{};
+  Clock::Time last_tick_{};
+  bool leaving_ = false;
+};
+
+}  // namespace gradientflow

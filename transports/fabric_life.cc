@@ -1,0 +1,203 @@
+#include <algorithm>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+#include "transports/fabric.h"
+
+// Heartbeats, verdicts, failure and good-bye.
+namespace gradientflow {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A peer that goes down may be a victim: its own last word, or another's, says
+// who began. This long is waited for it.
+constexpr milliseconds kVerdictPatience(150);
+constexpr milliseconds kAbortFlush(100);
+
+}  // namespace
+
+void Fabric::FreeControl(void* self, std::uint64_t cookie, std::uint32_t,
+                         const Status&) {
+  static_cast<Fabric*>(self)->control_out_.erase(cookie);
+}
+
+void Fabric::SendControl(int peer, MessageKind kind, std::string text,
+                         Tag tag) {
+  Peer& to = peers_[peer];
+  // A peer that reads nothing must not make this rank's memory grow.
+  if (to.link == nullptr || to.down || to.link->queued_messages() > 1024) {
+    return;
+  }
+  text.resize(std::min<std::size_t>(text.size(), kMaxControlBytes));
+  const std::uint64_t cookie = next_control_++;
+  const std::string& kept =
+      control_out_.emplace(cookie, std::move(text)).first->second;
+  OutMessage message;
+  message.header.kind = kind;
+  message.header.tag = tag;
+  message.header.payload_bytes = kept.size();
+  message.payload = {
+      reinterpret_cast<const std::byte*>(kept.data()), kept.size(), {}};
+  message.done = {&Fabric::FreeControl, this, cookie};
+  to.link->Send(0, message);
+}
+
+void Fabric::OnControl(int peer, const Header& header) {
+  Peer& from = peers_[peer];
+  std::string text(reinterpret_cast<const char*>(from.control.data()),
+                   from.control.size());
+  switch (header.kind) {
+    case MessageKind::kPing:
+      SendControl(peer, MessageKind::kPong, progress_);
+      break;
+    case MessageKind::kPong:
+      from.progress = std::move(text);
+      break;
+    case MessageKind::kAbort:
+      Fail(Status(header.tag > 0 && header.tag <= kMaxStatusCode
+                      ? static_cast<StatusCode>(header.tag)
+                      : StatusCode::kAborted,
+                  std::move(text)));
+      break;
+    case MessageKind::kBye:
+      if (!leaving_ && !from.left) {
+        SendControl(peer, MessageKind::kBye, "");
+      }
+      from.left = true;
+      break;
+    case MessageKind::kData:
+      break;
+  }
+}
+
+void Fabric::OnDown(int peer, const Status& why) {
+  Peer& gone = peers_[peer];
+  gone.down = true;
+  if (leaving_) return;
+  if (gone.left) {
+    ++departed_;
+    const bool awaited =
+        std::any_of(gone.matches.begin(), gone.matches.end(),
+                    [](const auto& entry) { return entry.second.posted; }) ||
+        std::any_of(sends_.begin(), sends_.end(), [&](const Lent& lent) {
+          return lent.done.run != nullptr && lent.peer == peer;
+        });
+    if (awaited) FailIfDeparted(peer);
+  } else if (suspect_.ok()) {
+    suspect_ = why;
+    suspect_since_ = clock_.Now();
+  }
+}
+
+// The time for last words is over: the peer that went down is to blame.
+void Fabric::DecideDown() {
+  if (clock_.Now() - suspect_since_ >= kVerdictPatience) Fail(suspect_);
+}
+
+void Fabric::Tick(bool waiting) {
+  if (!status_.ok() || size_ == 1) return;
+  // A rank that polls seldom, too, is to hear of a death soon.
+  if (!sockets_carry_data_) poller_->Poll(std::chrono::nanoseconds(0));
+  const Clock::Time now = clock_.Now();
+  // This process itself may have been stopped: its peers' silence since then
+  // means nothing.
+  if (now - last_tick_ > options_.heartbeat_timeout / 2) {
+    for (Peer& peer : peers_) peer.heard = now;
+  }
+  last_tick_ = now;
+  if (now - last_beat_ > options_.heartbeat_timeout / 5) {
+    last_beat_ = now;
+    for (int r = 0; r < size_; ++r) {
+      if (!peers_[r].left) SendControl(r, MessageKind::kPong, progress_);
+    }
+  }
+  for (int r = 0; waiting && r < size_; ++r) {
+    const Peer& peer = peers_[r];
+    if (r == rank_ || peer.left || peer.down || peer.paused_lanes > 0) {
+      continue;
+    }
+    if (now - peer.heard <= options_.heartbeat_timeout) continue;
+    Fail(Status(StatusCode::kDeadlineExceeded,
+                StrCat("rank ", r, " (", peer.link->address(),
+                       ") has been silent for ", Seconds(now - peer.heard),
+                       " s: its process is stopped or cut off; rank ", rank_,
+                       " was at ", progress_)));
+    return;
+  }
+}
+
+void Fabric::AskProgress() {
+  for (int r = 0; r < size_; ++r) {
+    if (!peers_[r].left) SendControl(r, MessageKind::kPing, "");
+  }
+}
+
+std::vector<int> Fabric::AwaitedPeers() const {
+  std::vector<int> awaited;
+  for (int r = 0; r < size_; ++r) {
+    const bool waits =
+        std::any_of(peers_[r].matches.begin(), peers_[r].matches.end(),
+                    [](const auto& entry) { return entry.second.posted; });
+    if (waits) awaited.push_back(r);
+  }
+  return awaited;
+}
+
+void Fabric::Fail(const Status& why) {
+  if (status_.ok()) status_ = why;
+}
+
+void Fabric::TearDown() {
+  if (!torn_down_) {
+    torn_down_ = true;
+    for (int r = 0; r < size_; ++r) {
+      SendControl(r, MessageKind::kAbort, status_.message(),
+                  static_cast<Tag>(status_.code()));
+    }
+    const Clock::Time give_up = clock_.Now() + kAbortFlush;
+    for (bool queued = true; queued && clock_.Now() < give_up;) {
+      queued = false;
+      for (Peer& peer : peers_) {
+        if (peer.link == nullptr || peer.down) continue;
+        peer.link->Poll();
+        queued |= !peer.down && peer.link->queued_messages() > 0;
+      }
+      if (queued) poller_->Poll(milliseconds(1));
+    }
+    for (Peer& peer : peers_) {
+      if (peer.link != nullptr) peer.link->Close();
+      peer.down = true;
+    }
+  }
+  // From here no link touches a lent buffer.
+  for (Peer& peer : peers_) {
+    for (auto& [tag, match] : peer.matches) {
+      if (match.posted) ready_.push_back({match.done, 0, status_});
+    }
+    peer.matches.clear();
+  }
+  for (Lent& send : sends_) {
+    if (send.done.run != nullptr) ready_.push_back({send.done, 0, status_});
+    send = Lent{};
+  }
+}
+
+void Fabric::Leave(std::chrono::nanoseconds patience) {
+  if (!status_.ok()) return;
+  leaving_ = true;
+  for (int r = 0; r < size_; ++r) SendControl(r, MessageKind::kBye, "");
+  const Clock::Time give_up = clock_.Now() + patience;
+  for (;;) {
+    Poll();
+    bool waiting = false;
+    for (const Peer& peer : peers_) {
+      if (peer.link == nullptr || peer.down) continue;
+      waiting |= !peer.left || peer.link->queued_messages() > 0;
+    }
+    if (!waiting || !status_.ok() || clock_.Now() >= give_up) return;
+    Wait(milliseconds(20));
+  }
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,170 @@
+#include "transports/poller.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <system_error>
+#include <vector>
+
+#include "gradientflow/base/str_cat.h"
+
+namespace gradientflow {
+
+struct Poller::Registration {
+  Target* target = nullptr;  // Null: none.
+  std::uint64_t cookie = 0;
+  // Differs between registrations of one descriptor number, so that an event
+  // fetched for one is not given to the next.
+  std::uint32_t generation = 0;
+};
+
+struct Poller::State {
+  std::vector<Registration> by_fd;
+};
+
+namespace {
+
+// Of a Poll(); the rest is for the next one.
+constexpr int kEventsAtOnce = 64;
+// No descriptor has this number.
+constexpr std::uint64_t kWakeKey = ~std::uint64_t{0};
+
+std::uint64_t Key(int fd, std::uint32_t generation) {
+  return (std::uint64_t{generation} << 32) | static_cast<std::uint32_t>(fd);
+}
+
+Status SystemError(const char* what, int error) {
+  const bool scarce =
+      error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOSPC;
+  return Status(scarce ? StatusCode::kResourceExhausted : StatusCode::kInternal,
+                StrCat(what, ": ", std::generic_category().message(error)));
+}
+
+int Milliseconds(std::chrono::nanoseconds timeout) {
+  const auto whole = std::chrono::ceil<std::chrono::milliseconds>(timeout);
+  return static_cast<int>(std::clamp<std::int64_t>(whole.count(), 0, INT_MAX));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Poller>> Poller::Create() {
+  const int epoll_fd = ::epoll_create1(EPOLL_CLOEXEC);
+  if (epoll_fd < 0) return SystemError("epoll_create1", errno);
+  const int wake_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_fd < 0) {
+    const int error = errno;
+    ::close(epoll_fd);
+    return SystemError("eventfd", error);
+  }
+  std::unique_ptr<Poller> poller(new Poller(epoll_fd, wake_fd));
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.u64 = kWakeKey;
+  if (::epoll_ctl(epoll_fd, EPOLL_CTL_ADD, wake_fd, &event) != 0) {
+    return SystemError("epoll_ctl", errno);
+  }
+  return poller;
+}
+
+Poller::Poller(int epoll_fd, int wake_fd)
+    : epoll_fd_(epoll_fd),
+      wake_fd_(wake_fd),
+      state_(std::make_unique<State>()) {}
+
+Poller::~Poller() {
+  ::close(wake_fd_);
+  ::close(epoll_fd_);
+}
+
+Status Poller::Add(int fd, std::uint32_t events, Target* target,
+                   std::uint64_t cookie) {
+  if (fd < 0 || target == nullptr) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("expected an open descriptor and a target, seen ", fd,
+                         target == nullptr ? " and none" : ""));
+  }
+  const auto slot = static_cast<std::size_t>(fd);
+  if (slot >= state_->by_fd.size()) state_->by_fd.resize(slot + 1);
+  Registration& entry = state_->by_fd[slot];
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = Key(fd, entry.generation + 1);
+  if (::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event) != 0) {
+    return SystemError("epoll_ctl(add)", errno);
+  }
+  ++entry.generation;
+  entry.target = target;
+  entry.cookie = cookie;
+  return Status();
+}
+
+Status Poller::Modify(int fd, std::uint32_t events, Target* target,
+                      std::uint64_t cookie) {
+  const auto slot = static_cast<std::size_t>(fd);
+  if (fd < 0 || slot >= state_->by_fd.size() ||
+      state_->by_fd[slot].target == nullptr || target == nullptr) {
+    return Status(StatusCode::kFailedPrecondition,
+                  StrCat("descriptor ", fd, " is not registered"));
+  }
+  Registration& entry = state_->by_fd[slot];
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = Key(fd, entry.generation);
+  if (::epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, fd, &event) != 0) {
+    return SystemError("epoll_ctl(modify)", errno);
+  }
+  entry.target = target;
+  entry.cookie = cookie;
+  return Status();
+}
+
+void Poller::Remove(int fd) {
+  const auto slot = static_cast<std::size_t>(fd);
+  if (fd < 0 || slot >= state_->by_fd.size()) return;
+  Registration& entry = state_->by_fd[slot];
+  if (entry.target == nullptr) return;
+  entry.target = nullptr;
+  ++entry.generation;
+  ::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, nullptr);
+}
+
+bool Poller::Poll(std::chrono::nanoseconds timeout) {
+  std::array<epoll_event, kEventsAtOnce> events;
+  const int count = ::epoll_wait(epoll_fd_, events.data(), kEventsAtOnce,
+                                 Milliseconds(timeout));
+  bool moved = false;
+  for (int i = 0; i < count; ++i) {
+    const std::uint64_t key = events[i].data.u64;
+    if (key == kWakeKey) {
+      // A call that does not block leaves the wish for the next that would.
+      std::uint64_t wishes = 0;
+      if (timeout > std::chrono::nanoseconds(0) &&
+          ::read(wake_fd_, &wishes, sizeof(wishes)) < 0) {
+        continue;  // EAGAIN: nothing to take back.
+      }
+      continue;
+    }
+    // By value: a target may add registrations, which moves the table.
+    const Registration entry = state_->by_fd[key & 0xFFFFFFFF];
+    if (entry.target == nullptr || entry.generation != key >> 32) continue;
+    moved |= entry.target->OnEvents(entry.cookie, events[i].events);
+  }
+  return moved;
+}
+
+void Poller::Wake() {
+  const std::uint64_t one = 1;
+  // Async-signal-safe: leave the interrupted code's errno alone. A full counter
+  // (EAGAIN) wakes as well.
+  const int saved = errno;
+  while (::write(wake_fd_, &one, sizeof(one)) < 0 && errno == EINTR) {
+  }
+  errno = saved;
+}
+
+}  // namespace gradientflow

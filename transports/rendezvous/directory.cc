@@ -1,0 +1,143 @@
+#include "transports/rendezvous/directory.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+
+#include "gradientflow/base/str_cat.h"
+#include "transports/tcp/socket.h"
+
+namespace gradientflow::rendezvous {
+namespace {
+
+// Of a file that is read: more than any list of cards.
+constexpr std::size_t kMostFileBytes = std::size_t{1} << 30;
+constexpr std::size_t kReadBytes = std::size_t{64} << 10;
+
+std::string Hex(std::string_view bytes) {
+  std::string text;
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += "0123456789abcdef"[byte >> 4];
+    text += "0123456789abcdef"[byte & 15];
+  }
+  return text;
+}
+
+// FNV-1a. The token itself is not written down: it is a secret.
+std::string HashOf(std::string_view token) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : token) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  }
+  std::string bytes;
+  for (int i = 0; i < 8; ++i) {
+    bytes += static_cast<char>((hash >> (56 - 8 * i)) & 0xFF);
+  }
+  return Hex(bytes);
+}
+
+Status FileError(const std::string& path, int error) {
+  return SocketError(StatusCode::kUnavailable, "rendezvous: " + path, error);
+}
+
+bool WriteAll(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t wrote = ::write(fd, bytes.data(), bytes.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return false;
+    bytes.remove_prefix(static_cast<std::size_t>(wrote));
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<Directory> Directory::Open(const std::string& path,
+                                  std::string_view token,
+                                  const std::string& nonce) {
+  struct stat found = {};
+  if (path.empty() || path.front() != '/') {
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("rendezvous: expected file:///directory, seen file://", path));
+  }
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    return FileError(path, errno);
+  }
+  if (::stat(path.c_str(), &found) != 0) return FileError(path, errno);
+  if (!S_ISDIR(found.st_mode)) return FileError(path, ENOTDIR);
+  return Directory(path, StrCat(path, "/gradientflow-", HashOf(token), "."),
+                   "." + nonce);
+}
+
+Status Directory::Write(const std::string& name, FrameType type,
+                        std::string_view body) const {
+  const std::string final_path = prefix_ + name;
+  const std::string path = final_path + suffix_;
+  const int fd =
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (fd < 0) return FileError(path, errno);
+  const bool written = WriteAll(fd, EncodeFrame(type, body));
+  int error = errno;
+  // Network file systems may tell only now that there is no room.
+  const bool closed = ::close(fd) == 0;
+  if (written && !closed) error = errno;
+  if (!written || !closed) {
+    ::unlink(path.c_str());
+    return FileError(path, error);
+  }
+  if (::rename(path.c_str(), final_path.c_str()) != 0) {
+    error = errno;
+    ::unlink(path.c_str());
+    return FileError(final_path, error);
+  }
+  return Status();
+}
+
+std::optional<Frame> Directory::Read(const std::string& name) const {
+  const int fd = ::open((prefix_ + name).c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return std::nullopt;
+  std::string bytes;
+  ssize_t got = 0;
+  do {
+    const std::size_t have = bytes.size();
+    bytes.resize(have + kReadBytes);
+    got = ::read(fd, &bytes[have], kReadBytes);
+    bytes.resize(have + static_cast<std::size_t>(got > 0 ? got : 0));
+  } while ((got > 0 && bytes.size() < kMostFileBytes) ||
+           (got < 0 && errno == EINTR));
+  ::close(fd);
+  Result<Frame> frame = DecodeFrame(bytes);
+  if (got < 0 || !frame.ok()) return std::nullopt;
+  return std::move(frame).value();
+}
+
+std::optional<std::string> Directory::Read(const std::string& name,
+                                           FrameType type) const {
+  std::optional<Frame> frame = Read(name);
+  if (!frame || frame->type != type) return std::nullopt;
+  return std::move(frame->body);
+}
+
+void Directory::Remove(const std::string& name) const {
+  ::unlink((prefix_ + name).c_str());
+}
+
+Result<std::string> MakeNonce() {
+  std::array<char, 16> random;
+  if (::getrandom(random.data(), random.size(), 0) !=
+      static_cast<ssize_t>(random.size())) {
+    return Status(StatusCode::kInternal,
+                  StrCat("getrandom: ", ErrorText(errno)));
+  }
+  return Hex(std::string_view(random.data(), random.size()));
+}
+
+}  // namespace gradientflow::rendezvous

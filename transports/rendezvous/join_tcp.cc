@@ -1,0 +1,202 @@
+#include <poll.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+#include "transports/rendezvous/frames.h"
+#include "transports/rendezvous/ways.h"
+#include "transports/tcp/addresses.h"
+#include "transports/tcp/socket.h"
+
+namespace gradientflow::rendezvous {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr milliseconds kLongestWait(100);
+constexpr milliseconds kFirstBackoff(10);
+constexpr milliseconds kLastBackoff(500);
+// For an address that does not answer, before the next is tried.
+constexpr seconds kConnectPatience(3);
+
+class Joiner {
+ public:
+  explicit Joiner(const Call& call) : call_(call) {}
+  Result<std::vector<std::string>> Run();
+
+ private:
+  using Answer = std::optional<Result<std::vector<std::string>>>;
+
+  // One try at one address; none: try again.
+  Answer Try(const SocketAddress& server);
+  bool WaitForConnection(const Socket& socket, const SocketAddress& server);
+  Answer Talk(FrameStream& stream);
+  Answer OnFrame(FrameStream& stream, const Frame& frame);
+  // Blocks until ready, or a moment at most.
+  void Wait(int fd, short events, Clock::Time until) const;
+  std::size_t MostCardsBytes() const {
+    return static_cast<std::size_t>(call_.options.size) * (kMaxCardBytes + 4);
+  }
+  std::string Who() const {
+    return StrCat("rendezvous: rank ", call_.options.rank, ": ");
+  }
+
+  const Call& call_;
+  bool joined_ = false;
+  std::vector<std::string> cards_;
+  std::string trouble_ = "not tried";
+};
+
+void Joiner::Wait(int fd, short events, Clock::Time until) const {
+  const Clock::Time now = call_.clock.Now();
+  const auto patience =
+      std::min<Clock::Time>(std::max(until, now) - now, kLongestWait);
+  pollfd ready = {fd, events, 0};
+  ::poll(&ready, fd < 0 ? 0 : 1,
+         static_cast<int>(std::chrono::ceil<milliseconds>(patience).count()));
+}
+
+bool Joiner::WaitForConnection(const Socket& socket,
+                               const SocketAddress& server) {
+  const Clock::Time until = std::min<Clock::Time>(
+      call_.options.deadline, call_.clock.Now() + kConnectPatience);
+  pollfd ready = {socket.fd(), POLLOUT, 0};
+  while (::poll(&ready, 1, 0) != 1) {
+    if (call_.clock.Now() >= until) {
+      trouble_ = server.ToString() + ": no answer";
+      return false;
+    }
+    Wait(socket.fd(), POLLOUT, until);
+  }
+  const int error = ConnectError(socket);
+  if (error != 0) trouble_ = StrCat(server.ToString(), ": ", ErrorText(error));
+  return error == 0;
+}
+
+Joiner::Answer Joiner::OnFrame(FrameStream& stream, const Frame& frame) {
+  switch (frame.type) {
+    case FrameType::kWelcome:
+      joined_ = true;
+      stream.AllowBodies(MostCardsBytes());
+      return std::nullopt;
+    case FrameType::kCards: {
+      auto cards =
+          DecodeTexts(frame.body, static_cast<std::size_t>(call_.options.size));
+      if (!joined_ || !cards) break;
+      cards_ = *std::move(cards);
+      stream.Queue(MakeFrame(FrameType::kAck, ""));
+      return std::nullopt;
+    }
+    case FrameType::kGo:
+      if (cards_.empty()) break;
+      return std::move(cards_);
+    case FrameType::kRefused:
+    case FrameType::kFailed:
+      return DecodeStatus(frame.body);
+    case FrameType::kJoin:
+    case FrameType::kAck:
+      break;
+  }
+  return Status(StatusCode::kDataLoss,
+                StrCat(Who(), "rank 0 at ", call_.options.address,
+                       " sent a frame of type ", static_cast<int>(frame.type),
+                       " that was not expected now"));
+}
+
+Joiner::Answer Joiner::Talk(FrameStream& stream) {
+  for (;;) {
+    const Clock::Time until = call_.options.deadline +
+                              (joined_ ? Clock::Time(kGrace) : Clock::Time(0));
+    if (!stream.Flush()) {
+      // What rank 0 said last may still be read below.
+      trouble_ = stream.trouble();
+    }
+    Frame frame;
+    switch (stream.Read(&frame)) {
+      case FrameStream::State::kFrame: {
+        Answer answer = OnFrame(stream, frame);
+        if (answer) return answer;
+        continue;
+      }
+      case FrameStream::State::kGarbage:
+        return Status(StatusCode::kDataLoss,
+                      StrCat(Who(), "the process at ", call_.options.address,
+                             " is not rank 0: ", stream.trouble()));
+      case FrameStream::State::kClosed:
+        if (joined_) {
+          return Status(StatusCode::kUnavailable,
+                        StrCat(Who(), "rank 0 at ", call_.options.address,
+                               " has gone: ", stream.trouble()));
+        }
+        trouble_ = stream.trouble();
+        return std::nullopt;
+      case FrameStream::State::kWaiting:
+        break;
+    }
+    if (call_.clock.Now() >= until) {
+      trouble_ = "connected, but no answer";
+      return std::nullopt;
+    }
+    Wait(stream.fd(),
+         static_cast<short>(POLLIN | (stream.flushed() ? 0 : POLLOUT)), until);
+  }
+}
+
+Joiner::Answer Joiner::Try(const SocketAddress& server) {
+  Result<Socket> socket = StartConnect(server, 0);
+  if (!socket.ok()) {
+    if (socket.status().code() == StatusCode::kResourceExhausted) {
+      return socket.status();
+    }
+    trouble_ = socket.status().message();
+    return std::nullopt;
+  }
+  if (!WaitForConnection(socket.value(), server)) return std::nullopt;
+  if (LocalAddress(socket.value()).ToString() == server.ToString()) {
+    // While nobody listens, TCP may connect a port of this host to itself.
+    trouble_ = server.ToString() + ": nobody listens";
+    return std::nullopt;
+  }
+  Join join;
+  join.rank = static_cast<std::uint32_t>(call_.options.rank);
+  join.size = static_cast<std::uint32_t>(call_.options.size);
+  join.token = call_.options.job_token;
+  join.card = call_.my_card;
+  FrameStream stream(std::move(socket).value(), kMostJoinBytes);
+  stream.Queue(MakeFrame(FrameType::kJoin, EncodeJoin(join)));
+  return Talk(stream);
+}
+
+Result<std::vector<std::string>> Joiner::Run() {
+  const Result<HostPort> where = ParseHostPort(call_.options.address);
+  if (!where.ok()) return where.status();
+  milliseconds backoff = kFirstBackoff;
+  while (call_.clock.Now() < call_.options.deadline) {
+    const Result<std::vector<SocketAddress>> servers = Resolve(where.value());
+    // A name may be made known only once rank 0's host is up.
+    if (!servers.ok()) trouble_ = servers.status().message();
+    for (std::size_t i = 0; servers.ok() && i < servers.value().size(); ++i) {
+      Answer answer = Try(servers.value()[i]);
+      if (answer) return *std::move(answer);
+    }
+    Wait(-1, 0, call_.clock.Now() + backoff);
+    backoff = std::min(backoff * 2, kLastBackoff);
+  }
+  return Status(StatusCode::kDeadlineExceeded,
+                StrCat(Who(),
+                       joined_ ? "joined, but had no word from rank 0 at "
+                               : "cannot reach rank 0 at ",
+                       call_.options.address, " in time: ", trouble_));
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> JoinTcp(const Call& call) {
+  return Joiner(call).Run();
+}
+
+}  // namespace gradientflow::rendezvous

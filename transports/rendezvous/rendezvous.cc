@@ -1,0 +1,37 @@
+#include "transports/rendezvous/rendezvous.h"
+
+#include <string_view>
+
+#include "gradientflow/base/str_cat.h"
+#include "transports/rendezvous/ways.h"
+
+namespace gradientflow {
+
+Result<std::vector<std::string>> ExchangeCards(const RendezvousOptions& options,
+                                               const std::string& my_card,
+                                               const Clock& clock) {
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("rendezvous: expected a rank from 0 to size - 1, "
+                         "seen rank ",
+                         options.rank, " of ", options.size));
+  }
+  if (my_card.size() > kMaxCardBytes ||
+      options.job_token.size() > kMaxTokenBytes) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("rendezvous: expected at most ", kMaxCardBytes,
+               " bytes of card and ", kMaxTokenBytes, " of token, seen ",
+               my_card.size(), " and ", options.job_token.size()));
+  }
+  if (options.size == 1) return std::vector<std::string>{my_card};
+  const rendezvous::Call call = {options, my_card, clock};
+  constexpr std::string_view kFile = "file://";
+  if (options.address.starts_with(kFile)) {
+    return rendezvous::MeetInFiles(call, options.address.substr(kFile.size()));
+  }
+  return options.rank == 0 ? rendezvous::ServeTcp(call)
+                           : rendezvous::JoinTcp(call);
+}
+
+}  // namespace gradientflow

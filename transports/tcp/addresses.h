@@ -1,0 +1,57 @@
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gradientflow/base/status.h"
+
+namespace gradientflow {
+
+// An IPv4 or IPv6 address with a port. A value.
+class SocketAddress {
+ public:
+  SocketAddress() = default;  // Of no family.
+  // REQUIRES bytes <= sizeof(storage).
+  SocketAddress(const sockaddr_storage& storage, socklen_t bytes)
+      : storage_(storage), bytes_(bytes) {}
+
+  // "10.0.0.2:4321" or "[fd00::1]:4321": numbers only.
+  static std::optional<SocketAddress> Parse(std::string_view text);
+  // The inverse.
+  std::string ToString() const;
+
+  int family() const { return storage_.ss_family; }
+  const sockaddr* data() const {
+    return reinterpret_cast<const sockaddr*>(&storage_);
+  }
+  socklen_t bytes() const { return bytes_; }
+  void SetPort(std::uint16_t port);
+  bool IsLoopback() const;
+  bool IsLinkLocal() const;  // IPv6 only.
+
+ private:
+  sockaddr_storage storage_ = {};
+  socklen_t bytes_ = 0;
+};
+
+struct HostPort {
+  std::string host;  // Without brackets.
+  std::uint16_t port = 0;
+};
+
+// "host:port" or "[ipv6]:port"; kInvalidArgument says what was expected.
+Result<HostPort> ParseHostPort(std::string_view text);
+
+// All addresses of a name. May ask a name server, and block for it.
+Result<std::vector<SocketAddress>> Resolve(const HostPort& where);
+
+// "a:1,b:2": what TcpListener publishes. kInvalidArgument names a bad part.
+std::string JoinAddresses(const std::vector<SocketAddress>& addresses);
+Result<std::vector<SocketAddress>> SplitAddresses(std::string_view text);
+
+}  // namespace gradientflow

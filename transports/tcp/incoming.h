@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <vector>
+
+#include "gradientflow/base/status.h"
+#include "transports/tcp/hello.h"
+#include "transports/tcp/socket.h"
+
+namespace gradientflow {
+
+// The lanes that peers of a higher rank open to this one, picked out of
+// whatever connects. NOT thread-safe.
+class IncomingLanes {
+ public:
+  struct Args {
+    int rank = 0;
+    int lanes = 1;
+    std::uint64_t session_key = 0;
+    std::vector<bool> expected;  // By rank.
+  };
+  explicit IncomingLanes(Args args);
+
+  // Takes in all that wait at `listener`. An error ends the set-up.
+  Status AcceptAll(const Socket& listener);
+  // For poll(), in the order of connections.
+  std::vector<int> Descriptors() const;
+  // That one is ready, or gone. An error ends the set-up.
+  Status OnReady(int fd);
+
+  bool complete() const { return missing_ == 0; }
+  // Whether all lanes of the rank are there.
+  bool complete(int peer) const;
+  // REQUIRES complete(). Once per rank.
+  std::vector<Socket> TakeLanes(int peer);
+
+ private:
+  struct Connection {
+    Socket socket;
+    HelloReader reader;
+    bool greeted = false;  // A peer indeed; its confirmation is awaited.
+  };
+  using Connections = std::list<Connection>;
+
+  // Whether the connection is to be kept.
+  Result<bool> OnHello(Connection& connection, const LaneHello& hello);
+  bool IsPeer(const LaneHello& hello) const;
+
+  const Args args_;
+  Connections connections_;                 // Oldest first.
+  std::vector<std::vector<Socket>> lanes_;  // By rank, lane.
+  std::size_t missing_ = 0;
+  std::size_t most_connections_ = 0;
+};
+
+}  // namespace gradientflow

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "gradientflow/base/status.h"
+#include "transports/link.h"
+#include "transports/wire.h"
+
+namespace gradientflow {
+
+// Takes the byte stream of one lane apart into messages. Knows no socket, so
+// that tests and the fuzzer can feed it.
+//
+// Small messages come through a read-ahead buffer, header and payload with one
+// read; what is missing of a payload is read straight into its landing.
+class LaneReader {
+ public:
+  // Where bytes come from.
+  class Source {
+   public:
+    virtual ~Source() = default;
+    // Fills the pieces in order. Bytes read; 0: the end; -EAGAIN: none now;
+    // any other negative number: -errno.
+    virtual std::int64_t Read(const iovec* pieces, int count) = 0;
+  };
+  // Where messages go. May call Stop(), Resume().
+  class Sink {
+   public:
+    virtual ~Sink() = default;
+    virtual Result<LinkEvents::Landing> OnHeader(int lane,
+                                                 const Header& header) = 0;
+    virtual void OnMessage(int lane, const Header& header) = 0;
+  };
+
+  enum class Outcome : std::uint8_t {
+    kDrained,  // The source has no more at present.
+    kMore,     // The budget is spent; there may be more.
+    kPaused,   // The sink wants no more before Resume().
+    kEnded,    // The stream has ended: end_error(), in_message().
+    kFailed,   // Garbage, or refused by the sink: why().
+    kStopped,  // By Stop().
+  };
+
+  // `source` and `sink` outlive the reader.
+  LaneReader(int lane, Source* source, Sink* sink)
+      : lane_(lane), source_(source), sink_(sink) {}
+
+  // Reads until one of the outcomes. `budget_bytes` bounds the work, but a
+  // header is always followed by what is there of its payload. `*moved` is set
+  // if any byte was read or message delivered.
+  Outcome Advance(std::size_t budget_bytes, bool* moved);
+
+  void Resume() { paused_ = false; }
+  bool paused() const { return paused_; }
+  // No callback, and no access to a landing, after this.
+  void Stop() { stopped_ = true; }
+
+  int end_error() const { return end_error_; }  // errno; 0: closed in order.
+  // Whether part of a message has arrived, or one that was paused.
+  bool in_message() const;
+  const Status& why() const { return why_; }
+  bool refused() const { return refused_; }  // By the sink.
+
+ private:
+  enum class Reading : std::uint8_t { kHeader, kLanding, kPayload };
+
+  // Each returns false if `*outcome` says why to leave.
+  bool Step(Outcome* outcome);
+  bool ReadHeader(Outcome* outcome);
+  bool FindLanding(Outcome* outcome);
+  bool Deliver(Outcome* outcome);
+  bool Fill(Outcome* outcome, bool* moved);
+
+  // Moves what the buffer holds of the payload.
+  void TakeBuffered();
+  std::size_t buffered() const { return end_ - begin_; }
+  std::size_t missing() const {
+    return static_cast<std::size_t>(header_.payload_bytes) - landed_bytes_;
+  }
+
+  const int lane_;
+  Source* const source_;
+  Sink* const sink_;
+
+  Reading reading_ = Reading::kHeader;
+  bool paused_ = false;
+  bool stopped_ = false;
+  bool drained_ = false;  // By the last read.
+  Header header_;
+  std::byte* landing_ = nullptr;
+  std::size_t landed_bytes_ = 0;
+  std::size_t spent_bytes_ = 0;  // Of the budget.
+  int end_error_ = 0;
+  bool refused_ = false;
+  Status why_;
+
+  // Read ahead: [begin_, end_).
+  std::size_t begin_ = 0;
+  std::size_t end_ = 0;
+  std::array<std::byte, std::size_t{8} << 10> buffer_;
+};
+
+}  // namespace gradientflow

@@ -1,0 +1,75 @@
+#include "transports/tcp/lane_writer.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+namespace gradientflow {
+
+void LaneWriter::Push(const OutMessage& message) {
+  assert(message.header.payload_bytes == message.payload.bytes);
+  queue_.push_back(
+      {EncodeHeader(message.header), message.payload, message.done});
+}
+
+std::size_t LaneWriter::Gather(std::span<iovec> pieces,
+                               std::size_t most_bytes) {
+  std::size_t count = 0;
+  std::size_t skip = front_bytes_;
+  const auto add = [&](const std::byte* data, std::size_t bytes) {
+    const std::size_t skipped = std::min(skip, bytes);
+    skip -= skipped;
+    const std::size_t rest = std::min(bytes - skipped, most_bytes);
+    if (rest == 0) return;
+    most_bytes -= rest;
+    // sendmsg() takes non-const pieces, and only reads them.
+    pieces[count++] = {const_cast<std::byte*>(data + skipped), rest};
+  };
+  for (std::size_t i = written_;
+       i < queue_.size() && most_bytes > 0 && count + 2 <= pieces.size(); ++i) {
+    add(queue_[i].header.data(), kHeaderBytes);
+    add(queue_[i].payload.data, queue_[i].payload.bytes);
+  }
+  return count;
+}
+
+void LaneWriter::Wrote(std::size_t bytes) {
+  while (bytes > 0) {
+    assert(!empty());
+    const std::size_t left = queue_[written_].bytes() - front_bytes_;
+    const std::size_t taken = std::min(bytes, left);
+    bytes -= taken;
+    front_bytes_ += taken;
+    if (taken < left) return;
+    ++written_;
+    front_bytes_ = 0;
+  }
+}
+
+bool LaneWriter::PopWritten(Done* done) {
+  if (completed_ < written_) {
+    *done = std::exchange(queue_[completed_++].done, Done{});
+    return true;
+  }
+  // The front is dropped rarely, so that a message costs O(1).
+  if (completed_ == queue_.size() ||
+      (completed_ >= 1024 && completed_ >= queue_.size() / 2)) {
+    queue_.erase(queue_.begin(),
+                 queue_.begin() + static_cast<std::ptrdiff_t>(completed_));
+    written_ -= completed_;
+    completed_ = 0;
+  }
+  return false;
+}
+
+std::vector<Done> LaneWriter::TakeAll() {
+  std::vector<Done> all;
+  for (std::size_t i = completed_; i < queue_.size(); ++i) {
+    all.push_back(queue_[i].done);
+  }
+  queue_.clear();
+  completed_ = written_ = front_bytes_ = 0;
+  return all;
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,168 @@
+#include "transports/tcp/socket.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <system_error>
+
+#include "gradientflow/base/str_cat.h"
+
+namespace gradientflow {
+namespace {
+
+// An idle connection to a machine that has vanished fails after
+// idle + count * interval. (TCP_USER_TIMEOUT would also end one whose reader
+// is merely paused; that a peer stays silent is for heartbeats to tell.)
+constexpr int kKeepIdleSeconds = 20;
+constexpr int kKeepIntervalSeconds = 5;
+constexpr int kKeepCount = 4;
+
+bool SetOption(const Socket& socket, int level, int option, int value) {
+  return ::setsockopt(socket.fd(), level, option, &value, sizeof(value)) == 0;
+}
+
+// Before connect() or listen(): the window scale is agreed on there.
+void SetBuffers(const Socket& socket, std::size_t bytes) {
+  if (bytes == 0) return;
+  const int size = static_cast<int>(std::min<std::size_t>(bytes, INT_MAX / 2));
+  // The kernel clips to its limits: a smaller buffer is slower, not wrong.
+  SetOption(socket, SOL_SOCKET, SO_SNDBUF, size);
+  SetOption(socket, SOL_SOCKET, SO_RCVBUF, size);
+}
+
+Result<Socket> NewSocket(int family) {
+  Socket socket(
+      ::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) {
+    return SocketError(StatusCode::kUnavailable, "socket", errno);
+  }
+  return socket;
+}
+
+}  // namespace
+
+std::string ErrorText(int error) {
+  return std::generic_category().message(error);
+}
+
+Status SocketError(StatusCode code, std::string_view what, int error) {
+  const bool scarce =
+      error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
+  return Status(scarce ? StatusCode::kResourceExhausted : code,
+                StrCat(what, ": ", ErrorText(error)));
+}
+
+Result<Socket> ListenOn(const SocketAddress& at, std::size_t buffer_bytes) {
+  Result<Socket> made = NewSocket(at.family());
+  if (!made.ok()) return made;
+  const Socket& socket = made.value();
+  SetBuffers(socket, buffer_bytes);
+  SetOption(socket, SOL_SOCKET, SO_REUSEADDR, 1);
+  if (at.family() == AF_INET6) SetOption(socket, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+  if (::bind(socket.fd(), at.data(), at.bytes()) != 0 ||
+      ::listen(socket.fd(), SOMAXCONN) != 0) {
+    const int error = errno;
+    return SocketError(error == EADDRINUSE ? StatusCode::kFailedPrecondition
+                                           : StatusCode::kUnavailable,
+                       StrCat("cannot listen on ", at.ToString()), error);
+  }
+  return made;
+}
+
+Result<Socket> StartConnect(const SocketAddress& to, std::size_t buffer_bytes) {
+  Result<Socket> made = NewSocket(to.family());
+  if (!made.ok()) return made;
+  const Socket& socket = made.value();
+  SetBuffers(socket, buffer_bytes);
+  if (::connect(socket.fd(), to.data(), to.bytes()) != 0 &&
+      errno != EINPROGRESS && errno != EINTR) {
+    return SocketError(StatusCode::kUnavailable, to.ToString(), errno);
+  }
+  return made;
+}
+
+int ConnectError(const Socket& socket) {
+  int error = 0;
+  socklen_t bytes = sizeof(error);
+  if (::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) {
+    return errno;
+  }
+  return error;
+}
+
+Result<Socket> Accept(const Socket& listener) {
+  Socket socket(
+      ::accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (socket.valid()) return socket;
+  const Status why = SocketError(StatusCode::kUnavailable, "accept", errno);
+  // All other errors concern the one connection that would have been accepted.
+  if (why.code() == StatusCode::kResourceExhausted) return why;
+  return socket;
+}
+
+Status PrepareConnection(const Socket& socket) {
+  if (!SetOption(socket, IPPROTO_TCP, TCP_NODELAY, 1)) {
+    return SocketError(StatusCode::kUnavailable, "setsockopt(TCP_NODELAY)",
+                       errno);
+  }
+  SetOption(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  SetOption(socket, IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleSeconds);
+  SetOption(socket, IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalSeconds);
+  SetOption(socket, IPPROTO_TCP, TCP_KEEPCNT, kKeepCount);
+  return Status();
+}
+
+SocketAddress LocalAddress(const Socket& socket) {
+  sockaddr_storage storage = {};
+  socklen_t bytes = sizeof(storage);
+  if (::getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&storage),
+                    &bytes) != 0) {
+    return SocketAddress();
+  }
+  return SocketAddress(storage, bytes);
+}
+
+SocketAddress PeerAddress(const Socket& socket) {
+  sockaddr_storage storage = {};
+  socklen_t bytes = sizeof(storage);
+  if (::getpeername(socket.fd(), reinterpret_cast<sockaddr*>(&storage),
+                    &bytes) != 0) {
+    return SocketAddress();
+  }
+  return SocketAddress(storage, bytes);
+}
+
+std::int64_t Receive(const Socket& socket, void* to, std::size_t bytes) {
+  for (;;) {
+    const ssize_t got = ::recv(socket.fd(), to, bytes, MSG_DONTWAIT);
+    if (got >= 0) return got;
+    if (errno != EINTR) return -std::int64_t{errno};
+  }
+}
+
+std::int64_t Send(const Socket& socket, const void* from, std::size_t bytes) {
+  for (;;) {
+    const ssize_t sent =
+        ::send(socket.fd(), from, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent >= 0) return sent;
+    if (errno != EINTR) return -std::int64_t{errno};
+  }
+}
+
+bool EqualSecrets(std::string_view a, std::string_view b) {
+  if (a.size() != b.size()) return false;
+  // volatile: the compiler must not leave the loop early.
+  volatile unsigned char difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference = static_cast<unsigned char>(
+        difference |
+        (static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i])));
+  }
+  return difference == 0;
+}
+
+}  // namespace gradientflow

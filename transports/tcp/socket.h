@@ -1,0 +1,71 @@
+#pragma once
+
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "gradientflow/base/status.h"
+#include "transports/tcp/addresses.h"
+
+namespace gradientflow {
+
+// Owns the descriptor of a TCP socket.
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    if (this != &other) {
+      Close();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  ~Socket() { Close(); }
+
+  int fd() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  void Close() {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+// "Connection refused".
+std::string ErrorText(int error);
+// kResourceExhausted where descriptors or memory have run out; else `code`.
+Status SocketError(StatusCode code, std::string_view what, int error);
+
+// All sockets are non-blocking and close-on-exec.
+// `buffer_bytes`: of each direction; 0: the kernel's own tuning.
+Result<Socket> ListenOn(const SocketAddress& at, std::size_t buffer_bytes);
+// Has begun to connect: ConnectError() tells once it is writable.
+Result<Socket> StartConnect(const SocketAddress& to, std::size_t buffer_bytes);
+int ConnectError(const Socket& socket);  // errno, or 0: connected.
+// An invalid Socket if nobody waits (or has gone again).
+Result<Socket> Accept(const Socket& listener);
+
+// For a connection that carries messages: no delay, and an idle peer whose
+// machine has vanished is noticed.
+Status PrepareConnection(const Socket& socket);
+
+SocketAddress LocalAddress(const Socket& socket);
+SocketAddress PeerAddress(const Socket& socket);
+
+// Bytes moved; 0: the peer has closed (Receive only); -EAGAIN: not now; any
+// other negative number: -errno. Never raises SIGPIPE.
+std::int64_t Receive(const Socket& socket, void* to, std::size_t bytes);
+std::int64_t Send(const Socket& socket, const void* from, std::size_t bytes);
+
+// Takes as long wherever the first difference is. The length is no secret.
+bool EqualSecrets(std::string_view a, std::string_view b);
+
+}  // namespace gradientflow

@@ -1,0 +1,349 @@
+#include "transports/tcp/tcp_link.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <bit>
+#include <cassert>
+#include <cerrno>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+
+namespace gradientflow {
+namespace {
+
+// Per lane and call, so that no lane starves the others.
+constexpr std::size_t kReadBudgetBytes = std::size_t{1} << 20;
+constexpr std::size_t kWriteBudgetBytes = std::size_t{1} << 20;
+// Of one sendmsg().
+constexpr std::size_t kMostPieces = 128;
+constexpr std::size_t kMostBytesAtOnce = std::size_t{512} << 10;
+
+// Calls `visit(index)` for each set bit; `bits` is a snapshot.
+template <typename Visit>
+void ForEachBit(std::uint64_t bits, const Visit& visit) {
+  for (; bits != 0; bits &= bits - 1) {
+    visit(static_cast<std::size_t>(std::countr_zero(bits)));
+  }
+}
+
+}  // namespace
+
+std::int64_t TcpLink::Lane::Read(const iovec* pieces, int count) {
+  msghdr message = {};
+  message.msg_iov = const_cast<iovec*>(pieces);
+  message.msg_iovlen = static_cast<std::size_t>(count);
+  for (;;) {
+    const ssize_t got = ::recvmsg(socket.fd(), &message, MSG_DONTWAIT);
+    if (got >= 0) return got;
+    if (errno != EINTR) return -std::int64_t{errno};
+  }
+}
+
+Result<std::unique_ptr<TcpLink>> TcpLink::Create(TcpLinkArgs args) {
+  if (args.lanes.empty() || args.lanes.size() > kMaxTcpLanes) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("expected 1 to ", kMaxTcpLanes, " lanes, seen ",
+                         args.lanes.size()));
+  }
+  std::unique_ptr<TcpLink> link(new TcpLink(std::move(args)));
+  for (const auto& lane : link->lanes_) {
+    GF_RETURN_IF_ERROR(link->Register(*lane));
+  }
+  return link;
+}
+
+TcpLink::TcpLink(TcpLinkArgs args)
+    : peer_(args.peer),
+      address_(std::move(args.address)),
+      poller_(args.poller),
+      events_(args.events) {
+  LaneReader::Sink* const sink = this;
+  for (Socket& socket : args.lanes) {
+    lanes_.push_back(std::make_unique<Lane>(static_cast<int>(lanes_.size()),
+                                            std::move(socket), sink));
+  }
+}
+
+TcpLink::~TcpLink() { Close(); }
+
+void TcpLink::Send(int lane, const OutMessage& message) {
+  assert(lane >= 0 && lane < lanes());
+  if (closed_) return;
+  Lane& to = *lanes_[static_cast<std::size_t>(lane)];
+  to.writer.Push(message);
+  if (writing_ && !to.blocked && !to.broken) to_write_ |= to.bit();
+}
+
+std::size_t TcpLink::queued_messages() const {
+  std::size_t queued = 0;
+  for (const auto& lane : lanes_) queued += lane->writer.waiting();
+  return queued;
+}
+
+void TcpLink::Resume(int lane) {
+  assert(lane >= 0 && lane < lanes());
+  Lane& resumed = *lanes_[static_cast<std::size_t>(lane)];
+  if (gone() || !resumed.reader.paused()) return;
+  // Not here: the caller may be a callback of this very lane.
+  resumed.reader.Resume();
+  to_read_ |= resumed.bit();
+}
+
+bool TcpLink::Poll() {
+  if (closed_) return false;
+  if (down_) return CompleteAll(cause_);
+  bool moved = false;
+  ForEachBit(std::exchange(to_read_, 0), [&](std::size_t i) {
+    if (!gone()) moved |= Read(*lanes_[i]);
+  });
+  ForEachBit(to_write_, [&](std::size_t i) {
+    if (!gone()) moved |= Write(*lanes_[i]);
+  });
+  return moved;
+}
+
+bool TcpLink::PrepareToSleep() {
+  if (closed_) return true;
+  if (down_) return queued_messages() == 0;
+  return (to_read_ | to_write_) == 0;
+}
+
+void TcpLink::Close() {
+  if (closed_) return;
+  closed_ = true;
+  Disconnect();
+  for (const auto& lane : lanes_) lane->writer.TakeAll();
+}
+
+bool TcpLink::OnEvents(std::uint64_t cookie, std::uint32_t events) {
+  Lane& lane = *lanes_[cookie];
+  if (gone() || lane.ended) return false;
+  bool moved = false;
+  if (lane.reader.paused()) {
+    // Not asked for: only EPOLLHUP and EPOLLERR come. What has arrived is
+    // still good, and worth waiting for if the peer closed in order.
+    if ((events & (EPOLLHUP | EPOLLERR)) != 0) {
+      lane.broken = true;
+      lane.blocked = false;
+      Deregister(lane);
+      if (!bye_) EndLane(lane, ConnectError(lane.socket));
+      return true;
+    }
+  } else if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
+    moved |= Read(lane);
+  }
+  if (!gone() && !lane.ended && lane.blocked && (events & EPOLLOUT) != 0) {
+    lane.blocked = false;
+    moved |= Write(lane);
+  }
+  return moved;
+}
+
+Result<LinkEvents::Landing> TcpLink::OnHeader(int lane, const Header& header) {
+  if (header.kind != MessageKind::kData && lane != 0) {
+    return Explain(
+        StatusCode::kDataLoss,
+        StrCat("expected control messages on lane 0 only, seen kind ",
+               static_cast<int>(header.kind), " on lane ", lane));
+  }
+  return events_->OnHeader(peer_, lane, header);
+}
+
+void TcpLink::OnMessage(int lane, const Header& header) {
+  bye_ |= header.kind == MessageKind::kBye;
+  events_->OnMessage(peer_, lane, header);
+}
+
+// ---- In.
+
+bool TcpLink::Read(Lane& lane) {
+  if (lane.ended) return false;
+  bool moved = false;
+  const LaneReader::Outcome outcome =
+      lane.reader.Advance(kReadBudgetBytes, &moved);
+  if (gone()) return true;
+  switch (outcome) {
+    case LaneReader::Outcome::kMore:
+      to_read_ |= lane.bit();
+      break;
+    case LaneReader::Outcome::kEnded:
+      EndLane(lane, lane.reader.end_error());
+      return true;
+    case LaneReader::Outcome::kFailed: {
+      // The sink's own errors say already who and where.
+      const Status& why = lane.reader.why();
+      Fail(lane.reader.refused()
+               ? why
+               : Explain(why.code(),
+                         StrCat("lane ", lane.index, ": ", why.message())));
+      return true;
+    }
+    case LaneReader::Outcome::kDrained:
+    case LaneReader::Outcome::kPaused:
+    case LaneReader::Outcome::kStopped:
+      break;
+  }
+  const Status registered = Register(lane);
+  if (!registered.ok()) Fail(registered);
+  if (!gone() && outcome == LaneReader::Outcome::kPaused && !writing_) {
+    FailIfDrained();
+  }
+  return moved;
+}
+
+// ---- Out.
+
+bool TcpLink::Write(Lane& lane) {
+  std::size_t spent = 0;
+  int error = 0;
+  while (!lane.writer.empty() && spent < kWriteBudgetBytes && !lane.blocked) {
+    std::array<iovec, kMostPieces> pieces;
+    msghdr message = {};
+    message.msg_iov = pieces.data();
+    message.msg_iovlen = lane.writer.Gather(pieces, kMostBytesAtOnce);
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < message.msg_iovlen; ++i) {
+      bytes += pieces[i].iov_len;
+    }
+    const ssize_t sent =
+        ::sendmsg(lane.socket.fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
+      error = errno;
+      break;
+    }
+    const std::size_t taken = sent < 0 ? 0 : static_cast<std::size_t>(sent);
+    lane.writer.Wrote(taken);
+    spent += taken;
+    lane.blocked = taken < bytes;
+  }
+  if (lane.writer.empty() || lane.blocked) to_write_ &= ~lane.bit();
+  if (!lane.writer.empty() && !lane.blocked) to_write_ |= lane.bit();
+  CompleteWritten(lane);
+  if (gone()) return true;
+  if (error != 0) {
+    lane.broken = true;
+    to_write_ &= ~lane.bit();
+    // The peer's last words may wait to be read: they come first.
+    Read(lane);
+    if (!gone() && !lane.ended && (!lane.reader.paused() || !bye_)) {
+      EndLane(lane, error);
+    }
+    return true;
+  }
+  const Status registered = Register(lane);
+  if (!registered.ok()) Fail(registered);
+  return spent > 0;
+}
+
+void TcpLink::CompleteWritten(Lane& lane) {
+  Done done;
+  while (!gone() && lane.writer.PopWritten(&done)) done(Status());
+}
+
+bool TcpLink::CompleteAll(const Status& why) {
+  bool any = false;
+  for (const auto& lane : lanes_) {
+    for (const Done& done : lane->writer.TakeAll()) {
+      if (closed_) return true;
+      done(why);
+      any = true;
+    }
+  }
+  return any;
+}
+
+// ---- Registration.
+
+Status TcpLink::Register(Lane& lane) {
+  if (lane.ended) return Status();
+  const std::uint32_t wanted =
+      (lane.reader.paused() ? 0U : static_cast<std::uint32_t>(EPOLLIN)) |
+      (lane.blocked ? static_cast<std::uint32_t>(EPOLLOUT) : 0U);
+  if (wanted == lane.registered) return Status();
+  if (wanted == 0) {
+    Deregister(lane);
+    return Status();
+  }
+  const int fd = lane.socket.fd();
+  const auto cookie = static_cast<std::uint64_t>(lane.index);
+  Status status = lane.registered == 0
+                      ? poller_->Add(fd, wanted, this, cookie)
+                      : poller_->Modify(fd, wanted, this, cookie);
+  if (status.ok()) lane.registered = wanted;
+  return status;
+}
+
+void TcpLink::Deregister(Lane& lane) {
+  if (lane.registered != 0) poller_->Remove(lane.socket.fd());
+  lane.registered = 0;
+}
+
+// ---- The end.
+
+Status TcpLink::Explain(StatusCode code, const std::string& what) const {
+  return Status(code, StrCat("rank ", peer_, " (", address_, ", tcp): ", what));
+}
+
+void TcpLink::EndLane(Lane& lane, int error) {
+  if (gone() || lane.ended) return;
+  Deregister(lane);
+  lane.ended = true;
+  lane.blocked = false;
+  const bool cut = lane.reader.in_message();
+  std::string what = error == 0 ? "the connection was closed by the peer, or "
+                                  "its process has ended"
+                                : "the connection broke: " + ErrorText(error);
+  if (cut) what += ", in mid-message";
+  if (cause_.ok() || cut) cause_ = Explain(StatusCode::kUnavailable, what);
+  cut_ |= cut;
+  StopWriting();
+  FailIfDrained();
+}
+
+// The peer, if it lives, sees the end of every lane and closes its own.
+void TcpLink::StopWriting() {
+  if (!std::exchange(writing_, false)) return;
+  to_write_ = 0;
+  for (const auto& lane : lanes_) {
+    lane->blocked = false;
+    if (lane->ended) continue;
+    ::shutdown(lane->socket.fd(), SHUT_WR);
+    const Status registered = Register(*lane);
+    if (!registered.ok()) return Fail(registered);
+  }
+}
+
+// A paused lane is waited for only if the peer closed in order: after a death
+// what it holds may never be asked for.
+void TcpLink::FailIfDrained() {
+  if (gone()) return;
+  for (const auto& lane : lanes_) {
+    if (!lane->ended && !(lane->reader.paused() && !bye_)) return;
+  }
+  Fail(bye_ && !cut_ ? Explain(StatusCode::kUnavailable, "closed") : cause_);
+}
+
+void TcpLink::Fail(const Status& why) {
+  if (gone()) return;
+  down_ = true;
+  cause_ = why;
+  Disconnect();
+  CompleteAll(why);
+  if (!closed_) events_->OnDown(peer_, why);
+}
+
+void TcpLink::Disconnect() {
+  to_read_ = to_write_ = 0;
+  for (const auto& lane : lanes_) {
+    lane->reader.Stop();
+    Deregister(*lane);
+    lane->ended = true;
+    lane->socket.Close();
+  }
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradientflow/base/status.h"
+#include "transports/link.h"
+#include "transports/poller.h"
+#include "transports/tcp/lane_reader.h"
+#include "transports/tcp/lane_writer.h"
+#include "transports/tcp/socket.h"
+#include "transports/wire.h"
+
+namespace gradientflow {
+
+inline constexpr int kMaxTcpLanes = 64;
+
+struct TcpLinkArgs {
+  int peer = 0;
+  std::string address;           // Of the peer, for error messages.
+  std::vector<Socket> lanes;     // Connected; 1 to kMaxTcpLanes.
+  Poller* poller = nullptr;      // Outlives the link.
+  LinkEvents* events = nullptr;  // Outlives the link.
+};
+
+// Frames over TCP connections, one per lane. Sends happen in Poll() and when a
+// full connection has room again; receives when the Poller tells. The bytes of
+// each lane are taken apart by LaneReader and put together by LaneWriter.
+//
+// When one connection ends the peer has closed, or died: the others are read
+// to their end too, so that nothing that arrived is lost, and then OnDown().
+// A callback may Close() the link, but not destroy it.
+class TcpLink final : public Link,
+                      private Poller::Target,
+                      private LaneReader::Sink {
+ public:
+  static Result<std::unique_ptr<TcpLink>> Create(TcpLinkArgs args);
+  ~TcpLink() override;
+
+  const char* kind() const override { return "tcp"; }
+  const char* address() const override { return address_.c_str(); }
+  int lanes() const override { return static_cast<int>(lanes_.size()); }
+  void Send(int lane, const OutMessage& message) override;
+  bool Poll() override;
+  void Resume(int lane) override;
+  bool PrepareToSleep() override;
+  void WakeUp() override {}
+  std::size_t queued_messages() const override;
+  void Close() override;
+
+ private:
+  struct Lane final : LaneReader::Source {
+    Lane(int lane, Socket connected, LaneReader::Sink* sink)
+        : index(lane), socket(std::move(connected)), reader(lane, this, sink) {}
+    std::int64_t Read(const iovec* pieces, int count) override;
+    std::uint64_t bit() const { return std::uint64_t{1} << index; }
+
+    const int index;
+    Socket socket;
+    LaneReader reader;
+    LaneWriter writer;
+    std::uint32_t registered = 0;  // Events asked of the poller; 0: none.
+    bool blocked = false;          // The connection is full.
+    bool ended = false;            // Nothing more will be read.
+    bool broken = false;           // Nothing more will be written.
+  };
+
+  explicit TcpLink(TcpLinkArgs args);
+
+  // Poller::Target, LaneReader::Sink.
+  bool OnEvents(std::uint64_t cookie, std::uint32_t events) override;
+  Result<LinkEvents::Landing> OnHeader(int lane, const Header& header) override;
+  void OnMessage(int lane, const Header& header) override;
+
+  // Each returns whether anything moved; may end in Fail().
+  bool Read(Lane& lane);
+  bool Write(Lane& lane);
+  void CompleteWritten(Lane& lane);
+  bool CompleteAll(const Status& why);
+
+  Status Register(Lane& lane);  // As its state asks for.
+  void Deregister(Lane& lane);
+
+  // One connection is at its end. `error`: an errno; 0: closed in order.
+  void EndLane(Lane& lane, int error);
+  void StopWriting();
+  void FailIfDrained();
+  void Fail(const Status& why);
+  void Disconnect();
+  bool gone() const { return closed_ || down_; }
+  Status Explain(StatusCode code, const std::string& what) const;
+
+  const int peer_;
+  const std::string address_;
+  Poller* const poller_;
+  LinkEvents* const events_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+
+  // Lanes, by bit, that Poll() shall see to.
+  std::uint64_t to_write_ = 0;
+  std::uint64_t to_read_ = 0;
+  bool bye_ = false;     // The peer has said that it will close.
+  bool writing_ = true;  // No lane has ended.
+  bool cut_ = false;     // A lane ended in the middle of a message.
+  Status cause_;         // Why the first lane ended.
+  bool down_ = false;    // OnDown() has been told.
+  bool closed_ = false;  // By Close(): nothing runs any more.
+};
+
+}  // namespace gradientflow

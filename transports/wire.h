@@ -1,0 +1,49 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "gradientflow/base/status.h"
+
+// The frame that precedes every payload between two ranks; the grammar and a
+// worked example are in gradientflow/docs/wire_format.md.
+namespace gradientflow {
+
+// Matches a receive to a send of the same pair of ranks.
+using Tag = std::uint64_t;
+
+enum class MessageKind : std::uint8_t {
+  kData = 1,
+  kPing = 2,   // "Are you there?"; tag = the sender's count of pings.
+  kPong = 3,   // Answer; tag = the ping's; payload = a Progress text.
+  kAbort = 4,  // The sender gives the job up; payload = an AbortNotice.
+  kBye = 5,    // The sender closes in good order; nothing follows.
+};
+
+inline constexpr std::size_t kHeaderBytes = 32;
+inline constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 40;
+inline constexpr std::uint64_t kMaxControlBytes = 16384;  // All but kData.
+// Header::flags.
+inline constexpr std::uint32_t kFlagNonfinite = 1;  // Payload holds inf/NaN.
+// A hash of the call that sent the message (kind, dtype, operation, count...):
+// sender and receiver must agree. All other bits are zero.
+inline constexpr std::uint32_t kSignatureMask = 0xFFFF0000;
+
+struct Header {
+  MessageKind kind = MessageKind::kData;
+  std::uint32_t flags = 0;
+  Tag tag = 0;
+  std::uint64_t payload_bytes = 0;
+  std::uint32_t epoch = 0;  // Membership version; 0 until members may change.
+};
+
+// Little-endian, with a magic, a version and a checksum over the rest.
+std::array<std::byte, kHeaderBytes> EncodeHeader(const Header& header);
+
+// kDataLoss if the bytes are no header of this version, or name an impossible
+// length; the message says what was expected and what was seen.
+Result<Header> DecodeHeader(std::span<const std::byte, kHeaderBytes> bytes);
+
+}  // namespace gradientflow

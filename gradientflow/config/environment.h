@@ -1,0 +1,36 @@
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+namespace gradientflow {
+
+// A view of null-terminated "NAME=value" strings, as environ has them; null is
+// an empty one. The first of two entries with the same name counts, as for
+// getenv.
+class Environment {
+ public:
+  explicit Environment(const char* const* environ) : environ_(environ) {}
+
+  std::optional<std::string_view> Find(std::string_view name) const {
+    for (auto entry = environ_; entry != nullptr && *entry != nullptr;
+         ++entry) {
+      const std::string_view line(*entry);
+      if (line.size() > name.size() && line[name.size()] == '=' &&
+          line.substr(0, name.size()) == name) {
+        return line.substr(name.size() + 1);
+      }
+    }
+    return std::nullopt;
+  }
+
+  // "" if it is unset.
+  std::string_view Get(std::string_view name) const {
+    return Find(name).value_or(std::string_view());
+  }
+
+ private:
+  const char* const* environ_;
+};
+
+}  // namespace gradientflow

@@ -1,0 +1,75 @@
+#include "gradientflow/config/options.h"
+
+#include <string>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+#include "gradientflow/config/load_options.h"
+#include "gradientflow/config/settings_table.h"
+
+namespace gradientflow {
+namespace {
+
+Status Bad(std::string text) {
+  return Status(StatusCode::kInvalidArgument, std::move(text));
+}
+
+Status CheckJob(const Options& options) {
+  if (options.rank < 0 || options.size < 0) {
+    return Bad(
+        "rank and size are not set: set both, or use Options::FromEnv()");
+  }
+  if (options.rank >= options.size) {
+    return Bad(StrCat("rank: expected 0..", options.size - 1, ", as size is ",
+                      options.size, ", got ", options.rank));
+  }
+  if (options.size > 1 && options.rendezvous.empty()) {
+    return Bad(
+        StrCat("rendezvous: expected host:port or file:///directory, "
+               "as size is ",
+               options.size, ", got ''"));
+  }
+  if (options.size > 1 && !options.timeline.empty() &&
+      options.timeline.find("%r") == std::string::npos) {
+    return Bad(
+        StrCat("timeline: expected %r (the rank) in the name, as size "
+               "is ",
+               options.size, " and each rank writes a file, got '",
+               options.timeline, "'"));
+  }
+  return Status();
+}
+
+Status CheckSparse(const Options& options) {
+  if (options.sparsity > 0 && options.residual == ResidualMode::kMomentum &&
+      !(options.momentum > 0)) {
+    return Bad(
+        "momentum: expected more than 0, as sparsity is on and residual is "
+        "momentum; without momentum set residual to plain");
+  }
+  return Status();
+}
+
+}  // namespace
+
+Result<Options> Options::FromEnv(const char* const* environ) {
+  LoadedOptions loaded = LoadOptions(environ);
+  GF_RETURN_IF_ERROR(loaded.status());
+  return std::move(loaded.options);
+}
+
+Status Options::Validate() const {
+  // The table's parsers know each field's range: what one does not take back
+  // is no value of that field.
+  Options scratch;
+  for (const Setting& setting : Settings()) {
+    const std::string text = setting.print(*this);
+    if (!setting.parse(text, &scratch)) {
+      return Bad(BadValueText(setting.name, setting, text));
+    }
+  }
+  GF_RETURN_IF_ERROR(CheckJob(*this));
+  return CheckSparse(*this);
+}
+
+}  // namespace gradientflow

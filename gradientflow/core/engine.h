@@ -1,0 +1,113 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradientflow/base/clock.h"
+#include "gradientflow/core/aggregator.h"
+#include "gradientflow/core/pool_layout.h"
+#include "gradientflow/core/progress.h"
+#include "gradientflow/core/watchdog.h"
+#include "gradientflow/observe/recorder.h"
+#include "transports/collectives/executor.h"
+#include "transports/fabric.h"
+
+namespace gradientflow {
+
+// Borrowed; outlives the engine.
+struct EngineParts {
+  const PoolLayout* layout = nullptr;
+  const std::vector<std::string>* names = nullptr;  // Of tensors.
+  Fabric* fabric = nullptr;
+  Executor* executor = nullptr;
+  Aggregator* aggregator = nullptr;
+  const Clock* clock = nullptr;
+  Recorder* recorder = nullptr;
+  std::function<void()> on_tick;
+};
+
+// How communication went, in one step.
+struct EngineTimes {
+  double backward_seconds = 0;
+  double exposed_seconds = 0;
+  double hidden_seconds = 0;
+};
+
+// Takes tensors that are ready, in whatever order, and lets the aggregator
+// send what is contiguously ready. Next in the data path: the aggregator
+// (aggregation/dense.h, aggregation/sparse.h).
+//
+// Ready() and Missing(): any thread. All else: the baton's holder.
+class Engine final : public Progress::Work {
+ public:
+  Engine(const EngineParts& parts, const WatchdogOptions& watchdog,
+         bool overlap);
+
+  // Tensor `i` is written. Returns whether the driving thread has something
+  // to look at: then Progress::Notify(). Wait-free. Twice in a step, or an
+  // index out of range, is an error of the step.
+  bool Ready(std::size_t i);
+
+  // Names of tensors not ready, at most `limit` of them; and how many.
+  std::vector<std::string> Missing(std::size_t limit, std::size_t* count) const;
+
+  // Opens a step for Ready(). REQUIRES that none is open.
+  void Begin(std::uint64_t step, float loss_scale);
+  // Backward is over; from here the wait for communication is exposed.
+  // kFailedPrecondition if a tensor is missing: the step stays as it was.
+  Status EndBackward();
+  // After EndBackward(): everything is aggregated, or the job has failed.
+  bool StepDone() const;
+  // Closes the step.
+  EngineTimes End();
+  // A step is open, and no tensor of it was marked yet.
+  bool untouched() const;
+  // Somebody waits for a message outside of any collective: it is watched like
+  // one.
+  void EnterWait() { ++waits_; }
+  void LeaveWait() { --waits_; }
+  // When each tensor became ready, seconds after the first, in pool order.
+  std::vector<float> ReadySeconds() const;
+
+  // Progress::Work.
+  bool Poll() override;
+  bool Pending() const override;
+  void Block(std::chrono::nanoseconds timeout) override;
+  void Wake() override { parts_.fabric->Wake(); }
+  void Tick() override;
+
+ private:
+  void AdvancePrefix();
+  void MeasureBusy();
+  std::string ProgressText() const;
+
+  const EngineParts parts_;
+  const bool overlap_;
+  Watchdog watchdog_;
+  const std::size_t tensors_;
+  // By tensor: written in this step; and when.
+  std::unique_ptr<std::atomic<std::uint8_t>[]> ready_;
+  std::unique_ptr<std::atomic<std::int64_t>[]> ready_at_;
+  // Tensors are grouped by a few hundred kB of pool: only the last of a group
+  // wakes the progress thread.
+  std::vector<std::uint32_t> group_of_;  // By tensor.
+  std::vector<std::uint32_t> group_size_;
+  std::unique_ptr<std::atomic<std::uint32_t>[]> group_left_;
+  // Tensors marked wrongly: index + 1 of the first, 0 for none.
+  std::atomic<std::uint64_t> misused_{0};
+
+  int waits_ = 0;
+  bool open_ = false;
+  bool backward_over_ = false;
+  std::uint64_t step_ = 0;
+  std::size_t prefix_ = 0;  // Tensors in pool order that are ready.
+  Clock::Time over_at_{};
+  Clock::Time busy_since_{};
+  Clock::Time busy_{};
+};
+
+}  // namespace gradientflow

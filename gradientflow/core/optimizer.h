@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "gradientflow/base/dtype.h"
+#include "gradientflow/base/status.h"
+#include "gradientflow/core/optimizer_config.h"
+#include "gradientflow/core/pool_layout.h"
+#include "kernels/kernels.h"
+#include "transports/collectives/collective.h"
+
+namespace gradientflow {
+
+// What a step exchanged: the gradients to update from.
+struct ExchangedGradients {
+  const void* pool = nullptr;  // All of it, aligned for `type`.
+  DType type = DType::kFloat32;
+  // Of the pool, ascending and disjoint: {{0, elements}} when dense, else
+  // ExtentsOf() the sparse plan. Lent for the call.
+  std::span<const Extent> extents = {};
+};
+
+// Chunk-aware momentum SGD (arXiv 1902.06855, Algorithm 1) and LARS (You,
+// Gitman, Ginsburg, arXiv 1708.03888): only what was exchanged is updated,
+//   hu <- momentum * hu + rate * (g + weight_decay * w);  w <- w - hu
+// (nesterov: w <- w - momentum * hu - rate * (...)). Everywhere else weights
+// and momentum keep their bits: the chunk's history is in the residual.
+//
+// rate is lr for SGD, and for LARS lr times the layer's
+//   eta * |w| / (|g| + weight_decay * |w| + eps),     1 where a norm is 0,
+// with |w| over the whole tensor and |g| over its exchanged part.
+//
+// Equal gradients and weights give equal bits on every rank that uses the
+// same kernel table. NOT thread-safe.
+class Optimizer {
+ public:
+  // `layout` and `kernels` outlive the optimizer; the kernels work on host
+  // memory. `skip_lars`: tensors (by forward index) whose LARS factor is 1,
+  // as usual for biases and batch norms; empty for none.
+  Optimizer(const PoolLayout& layout, const kernels::KernelTable& kernels,
+            std::vector<bool> skip_lars = {});
+
+  // weights[i]: tensor i's float32 master weights, the caller's; may be null
+  // if the tensor has no elements. kInvalidArgument (nothing has changed)
+  // names the field or tensor; kResourceExhausted (nothing has changed) if
+  // there is no memory for the momentum; kInternal if a kernel fails, which
+  // leaves weights and momentum unspecified.
+  Status Step(const OptimizerConfig& config,
+              const ExchangedGradients& gradients,
+              std::span<float* const> weights);
+
+  // hu in pool order; empty before the first Step(), which allocates it.
+  std::span<const float> momentum() const;
+  // Puts back the bytes of a momentum(). kInvalidArgument on another size.
+  Status RestoreMomentum(std::span<const std::byte> bytes);
+
+ private:
+  Status Validate(const OptimizerConfig& config,
+                  const ExchangedGradients& gradients,
+                  std::span<float* const> weights) const;
+  Status AllocateMomentum();
+  Result<float> LarsFactor(const OptimizerConfig& config,
+                           const ExchangedGradients& gradients,
+                           std::span<const TensorPart> parts,
+                           const float* weights) const;
+  Status UpdateTensor(const OptimizerConfig& config,
+                      const ExchangedGradients& gradients,
+                      std::span<const TensorPart> parts, float* weights);
+
+  const PoolLayout& layout_;
+  const kernels::KernelTable& kernels_;
+  const std::vector<bool> skip_lars_;
+  std::unique_ptr<float[]> momentum_;
+  std::vector<TensorPart> parts_;  // Kept, so that steps allocate nothing.
+};
+
+}  // namespace gradientflow

@@ -1,0 +1,125 @@
+// gradientflow_info: what this build and this machine can do, and how the
+// present environment would configure a session, without starting one.
+
+#include <CLI/CLI.hpp>
+#include <cstddef>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "gradientflow/base/status.h"
+#include "gradientflow/base/str_cat.h"
+#include "gradientflow/config/load_options.h"
+#include "gradientflow/config/settings_table.h"
+#include "gradientflow/config/settings_text.h"
+#include "gradientflow/config/version.h"
+#include "gradientflow/observe/host_facts.h"
+#include "kernels/kernels.h"
+
+extern char** environ;
+
+namespace gradientflow {
+namespace {
+
+constexpr const char* kAbsent = "not built in";
+
+std::string Version() { return StrCat(kVersionMajor, ".", kVersionMinor); }
+
+// What the variables are worth: their own problems, else those they make
+// together.
+Status Verdict(const LoadedOptions& loaded) {
+  GF_RETURN_IF_ERROR(loaded.status());
+  return loaded.options.Validate();
+}
+
+void PrintText(const LoadedOptions& loaded) {
+  const Status memory = ProbeSharedMemory();
+  std::cout << "GradientFlow " << Version() << "\n"
+            << "CPU kernels:    " << kernels::CpuKernels().name << "\n"
+            << "CUDA:           " << kAbsent << "\n"
+            << "NCCL:           " << kAbsent << "\n"
+            << "RDMA:           " << kAbsent << "\n"
+            << "shared memory:  "
+            << (memory.ok() ? "available" : memory.message()) << "\n"
+            << "interfaces:     ";
+  const char* separator = "";
+  for (const NetworkInterface& interface : ListNetworkInterfaces()) {
+    std::cout << separator << interface.name
+              << (interface.loopback ? " (loopback)" : "");
+    for (const std::string& address : interface.addresses) {
+      std::cout << " " << address;
+    }
+    separator = "\n                ";
+  }
+  std::cout << (*separator == '\0' ? "none is up" : "") << "\n\n"
+            << SettingsReport(loaded);
+}
+
+void PrintJson(const LoadedOptions& loaded, const Status& verdict) {
+  nlohmann::json settings = nlohmann::json::array();
+  for (std::size_t i = 0; i < Settings().size(); ++i) {
+    const Setting& setting = Settings()[i];
+    settings.push_back({{"name", setting.name},
+                        {"variable", setting.variable()},
+                        {"value", setting.PrintForLog(loaded.options)},
+                        {"default", setting.print(Options())},
+                        {"set_by", loaded.origins[i].ToString()},
+                        {"expected", setting.expected},
+                        {"meaning", setting.meaning}});
+  }
+  nlohmann::json interfaces = nlohmann::json::array();
+  for (const NetworkInterface& interface : ListNetworkInterfaces()) {
+    interfaces.push_back({{"name", interface.name},
+                          {"loopback", interface.loopback},
+                          {"addresses", interface.addresses}});
+  }
+  const nlohmann::json document = {{"version", Version()},
+                                   {"cpu_kernels", kernels::CpuKernels().name},
+                                   {"cuda", false},
+                                   {"nccl", false},
+                                   {"rdma", false},
+                                   {"shared_memory", ProbeSharedMemory().ok()},
+                                   {"interfaces", interfaces},
+                                   {"settings", settings},
+                                   {"error", verdict.message()}};
+  // A variable may hold bytes that are no UTF-8.
+  std::cout << document.dump(2, ' ', false,
+                             nlohmann::json::error_handler_t::replace)
+            << "\n";
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app(
+      "Shows what this build and machine can do, every setting with its "
+      "value, its default and who set it, and what is wrong with the "
+      "environment, if anything (then it exits with 1).",
+      "gradientflow_info");
+  bool json = false;
+  bool markdown = false;
+  app.add_flag("--json", json, "One JSON object");
+  app.add_flag("--markdown", markdown, "Only the README's table of settings")
+      ->excludes("--json");
+  app.footer("\n" + SettingsHelp());
+  CLI11_PARSE(app, argc, argv);
+
+  if (markdown) {
+    std::cout << SettingsMarkdown();
+    return 0;
+  }
+  const LoadedOptions loaded = LoadOptions(environ);
+  const Status verdict = Verdict(loaded);
+  if (json) {
+    PrintJson(loaded, verdict);
+  } else {
+    PrintText(loaded);
+  }
+  std::cout.flush();
+  if (verdict.ok()) return 0;
+  std::cerr << "gradientflow_info: " << verdict.message() << "\n";
+  return 1;
+}
+
+}  // namespace
+}  // namespace gradientflow
+
+int main(int argc, char** argv) { return gradientflow::Main(argc, argv); }

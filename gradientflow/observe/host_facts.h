@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "gradientflow/base/status.h"
+
+// What this machine offers, for reports to a person. Nothing is kept.
+namespace gradientflow {
+
+struct NetworkInterface {
+  std::string name;
+  bool loopback = false;
+  std::vector<std::string> addresses;  // IPv4, then IPv6; numeric.
+};
+
+// Those that are up and have an IPv4 or IPv6 address, in the kernel's order.
+std::vector<NetworkInterface> ListNetworkInterfaces();
+
+// OK if this process can make, map and write anonymous shared memory; else the
+// step that failed and the system's reason.
+Status ProbeSharedMemory();
+
+}  // namespace gradientflow

@@ -1,0 +1,136 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradientflow/base/buffer.h"
+#include "gradientflow/base/status.h"
+#include "gradientflow/config/options.h"
+#include "gradientflow/core/optimizer_config.h"
+#include "transports/collectives/collective.h"
+
+namespace gradientflow {
+
+struct TensorSpec {
+  std::string name;  // For reports; unique within the job.
+  std::size_t elements = 0;
+  bool always_dense = false;  // CSC always sends the chunks it touches.
+  bool skip_lars = false;     // LARS factor 1: biases, batch norms.
+};
+
+// What one step did, on this rank.
+struct StepStats {
+  std::uint64_t step = 0;  // Counted from 0.
+  std::uint64_t buckets = 0;
+  std::uint64_t bytes_sent = 0;       // To other ranks, headers apart.
+  std::uint64_t selected_chunks = 0;  // Of `chunks`; all when dense.
+  std::uint64_t chunks = 0;
+  double backward_seconds = 0;  // First to last GradientReady of the step.
+  double exposed_seconds = 0;   // FinishStep's wait for communication.
+  double hidden_seconds = 0;    // Communication during backward.
+  // A rank's gradients held an inf or NaN: true on every rank in the same
+  // step. The optimiser step skips; residuals keep what is finite.
+  bool nonfinite = false;
+  std::uint64_t bucket_bytes = 0;  // theta in force.
+};
+
+// One rank's part in a training job: owns the gradient pool, the progress
+// thread and the links to the other ranks.
+//
+//   auto session = Session::Open(options, tensors).value();
+//   for each step:
+//     for each tensor, as backward makes it:
+//       write the gradient into session->gradient(i), then
+//       session->GradientReady(i);
+//     session->FinishStep();  // Every gradient is now the group's.
+//
+// Thread-safe unless a method says otherwise.
+class Session {
+ public:
+  // Joins the job. `tensors` in forward order: backward makes them last to
+  // first, and the pool is laid out in that, the generation order. May be
+  // empty (collectives only). Blocks until every rank has joined with the same
+  // tensors and settings; a difference is kInvalidArgument on every rank and
+  // names the rank and the first difference; kDeadlineExceeded names who did
+  // not come.
+  static Result<std::unique_ptr<Session>> Open(
+      const Options& options, const std::vector<TensorSpec>& tensors);
+
+  virtual ~Session() = default;  // Leaves the job. Blocks shortly.
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual const Options& options() const = 0;  // As in force.
+  virtual std::size_t tensors() const = 0;
+
+  // Where tensor `i`'s gradient lives, in pool_dtype; valid as long as the
+  // session. The pool is all of them, without gaps.
+  virtual BufferView gradient(std::size_t i) const = 0;
+  virtual BufferView pool() const = 0;
+  virtual std::size_t pool_offset(std::size_t i) const = 0;  // Elements.
+
+  // Lends gradient(i) to the session until FinishStep() returns. Once per
+  // tensor and step, in any order, from any thread. Wait-free but for the
+  // tensor that completes a bucket, which may wake the progress thread. An
+  // error here (bad index, twice) is reported by FinishStep().
+  virtual void GradientReady(std::size_t i) = 0;
+  // The tensor took no part in this step on this rank: counts as zeros.
+  virtual void GradientAbsent(std::size_t i) = 0;
+
+  // Blocks until the step's gradients are aggregated: mean (or sum) over the
+  // ranks, divided by the loss scale. kFailedPrecondition, and the step goes
+  // on, if a tensor is neither ready nor absent. After any other error every
+  // gradient is unspecified and the session takes no more steps.
+  // One thread at a time.
+  virtual Result<StepStats> FinishStep() = 0;
+
+  // Takes effect with the next step; the same on all ranks. Not a positive
+  // number: ends the job, as FinishStep() will say. One thread with
+  // FinishStep().
+  virtual void SetLossScale(float scale) = 0;
+
+  // Updates the float32 weights from the step just finished; weights[i] is
+  // tensor i's, `elements` long, the caller's. Only what was sent changes.
+  // Skips a nonfinite step. Momentum lives in the session. One thread with
+  // FinishStep().
+  virtual Status OptimizerStep(const OptimizerConfig& config,
+                               const std::vector<float*>& weights) = 0;
+
+  // Chunks whose gradients the last step exchanged, one byte each (0 or 1);
+  // empty when dense.
+  virtual std::vector<std::uint8_t> selection() const = 0;
+
+  // Residual, momentum, selection, loss scale and step number, of this rank.
+  // Between steps only. RestoreState() refuses (kInvalidArgument) the state of
+  // other tensors, dtypes or settings, and damaged bytes (kDataLoss).
+  virtual Result<std::vector<std::byte>> SaveState() const = 0;
+  virtual Status RestoreState(const std::vector<std::byte>& state) = 0;
+
+  // Collectives on plain buffers, in the same order on every rank; they may
+  // run while a step does. Start() returns a ticket at once; Wait() blocks and
+  // ends it. Run() is both.
+  virtual Result<std::uint64_t> Start(const CollectiveCall& call) = 0;
+  virtual Status Wait(std::uint64_t ticket) = 0;
+  virtual Status Run(const CollectiveCall& call) = 0;
+
+  // Point to point: matched by (peer, tag) in order. Block until the buffer is
+  // free (Send) or filled (Recv). A length that differs from the sent one is
+  // kInvalidArgument on the receiver, and ends nothing else.
+  virtual Status Send(int peer, std::uint32_t tag, const void* data,
+                      std::size_t bytes) = 0;
+  virtual Status Recv(int peer, std::uint32_t tag, void* data,
+                      std::size_t bytes) = 0;
+
+  // `bytes` that shared-memory collectives read without a copy; zeroed, until
+  // FreeShared() or the session ends. Ordinary memory where no peer shares.
+  virtual Result<BufferView> AllocateShared(std::size_t bytes) = 0;
+  virtual void FreeShared(BufferView view) = 0;
+
+  // Ends the job on every rank with `why`.
+  virtual void Abort(const Status& why) = 0;
+};
+
+}  // namespace gradientflow

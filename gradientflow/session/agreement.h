@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "gradientflow/config/options.h"
+#include "gradientflow/session.h"
+
+namespace gradientflow {
+
+// Lines "name=value": the settings that must not differ between ranks, and
+// the tensors. Long lists of tensors end in a hash of all of them.
+std::string AgreementText(const Options& options,
+                          const std::vector<TensorSpec>& tensors);
+
+}  // namespace gradientflow

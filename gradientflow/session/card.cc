@@ -1,0 +1,80 @@
+#include "gradientflow/session/card.h"
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "gradientflow/base/str_cat.h"
+
+namespace gradientflow {
+namespace {
+
+std::vector<std::string> Lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+std::string Field(const nlohmann::json& json, const char* name) {
+  const auto found = json.find(name);
+  return found != json.end() && found->is_string() ? found->get<std::string>()
+                                                   : std::string();
+}
+
+}  // namespace
+
+std::string EncodeCard(const Card& card) {
+  return nlohmann::json{{"host_id", card.host_id},
+                        {"tcp", card.tcp_address},
+                        {"shm", card.shm_address},
+                        {"nonce", card.nonce},
+                        {"agreement", card.agreement}}
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Result<Card> DecodeCard(int rank, const std::string& text) {
+  const nlohmann::json json =
+      nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto nonce = json.is_object() ? json.find("nonce") : json.end();
+  if (!json.is_object() || nonce == json.end() ||
+      !nonce->is_number_unsigned()) {
+    return Status(StatusCode::kDataLoss,
+                  StrCat("rank ", rank, " joined with a card that is none: ",
+                         text.substr(0, 80)));
+  }
+  Card card;
+  card.host_id = Field(json, "host_id");
+  card.tcp_address = Field(json, "tcp");
+  card.shm_address = Field(json, "shm");
+  card.nonce = nonce->get<std::uint64_t>();
+  card.agreement = Field(json, "agreement");
+  return card;
+}
+
+Status CheckAgreement(const std::vector<Card>& cards) {
+  const std::vector<std::string> mine = Lines(cards[0].agreement);
+  for (std::size_t rank = 1; rank < cards.size(); ++rank) {
+    if (cards[rank].agreement == cards[0].agreement) continue;
+    const std::vector<std::string> theirs = Lines(cards[rank].agreement);
+    for (std::size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i) {
+      const std::string a = i < mine.size() ? mine[i] : "nothing";
+      const std::string b = i < theirs.size() ? theirs[i] : "nothing";
+      if (a == b) continue;
+      return Status(StatusCode::kInvalidArgument,
+                    StrCat("the ranks disagree: rank 0 has ", a, ", rank ",
+                           rank, " has ", b));
+    }
+  }
+  return Status();
+}
+
+std::uint64_t SessionKey(const std::vector<Card>& cards) {
+  std::uint64_t key = 0xCBF29CE484222325;
+  for (const Card& card : cards) {
+    key = (key ^ card.nonce) * 0x100000001B3;
+    key ^= key >> 31;
+  }
+  return key;
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,56 @@
+#include "gradientflow/session/inproc.h"
+
+#include <chrono>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+#include "gradientflow/session/session_impl.h"
+
+namespace gradientflow {
+namespace {
+
+// Outlives every session: it has no state.
+const SteadyClock& SharedClock() {
+  static const SteadyClock clock;
+  return clock;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Session>> OpenInProcess(
+    const std::shared_ptr<InprocGroup>& group, const Options& options,
+    const std::vector<TensorSpec>& tensors) {
+  Options adapted = options;
+  adapted.size = group->size();
+  adapted.rendezvous = "in-process:1";  // Met already; never looked up.
+  if (adapted.rank < 0 || adapted.rank >= adapted.size) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("rank ", adapted.rank, " of ", adapted.size));
+  }
+  Result<std::unique_ptr<Poller>> poller = Poller::Create();
+  if (!poller.ok()) return poller.status();
+  FabricOptions fabric;
+  fabric.heartbeat_timeout =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(
+          std::chrono::duration<double>(options.heartbeat_timeout_seconds));
+  Transport transport;
+  transport.fabric =
+      std::make_unique<Fabric>(adapted.rank, adapted.size, SharedClock(),
+                               std::move(poller).value(), fabric);
+  Result<std::vector<std::unique_ptr<Link>>> links = group->Connect(
+      adapted.rank, &transport.fabric->poller(), transport.fabric.get());
+  if (!links.ok()) return links.status();
+  transport.fabric->Connect(std::move(links).value());
+  transport.keep_alive = group;
+  transport.group.rank = adapted.rank;
+  transport.group.size = adapted.size;
+  transport.group.topology.host.assign(static_cast<std::size_t>(adapted.size),
+                                       0);
+  if (adapted.fabric != FabricKind::kTcp && adapted.size > 1) {
+    transport.arena = &group->arena(adapted.rank);
+    transport.group.all_share = transport.group.hosts_share = true;
+  }
+  return OpenOver(std::move(transport), adapted, tensors);
+}
+
+}  // namespace gradientflow

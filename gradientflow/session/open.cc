@@ -1,0 +1,84 @@
+#include <memory>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+#include "gradientflow/config/settings_text.h"
+#include "gradientflow/observe/null_recorder.h"
+#include "gradientflow/observe/stderr_logger.h"
+#include "gradientflow/observe/timeline.h"
+#include "gradientflow/session/agreement.h"
+#include "gradientflow/session/session_impl.h"
+
+// The composition root: who is who, by the options.
+namespace gradientflow {
+namespace {
+
+Result<SessionImpl::Parts> MakeParts(const Options& options,
+                                     const std::vector<TensorSpec>& tensors) {
+  SessionImpl::Parts parts;
+  parts.options = options;
+  if (parts.options.rank < 0) parts.options.rank = 0;
+  if (parts.options.size < 0) parts.options.size = 1;
+  GF_RETURN_IF_ERROR(parts.options.Validate());
+  parts.tensors = tensors;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].name.empty()) parts.tensors[i].name = StrCat("tensor", i);
+  }
+  parts.clock = std::make_unique<SteadyClock>();
+  parts.logger =
+      std::make_unique<StderrLogger>(options.log_level, parts.options.rank);
+  if (options.timeline.empty()) {
+    parts.recorder = std::make_unique<NullRecorder>();
+    return parts;
+  }
+  Timeline::Config config;
+  config.path = options.timeline;
+  config.rank = parts.options.rank;
+  Result<std::unique_ptr<Timeline>> timeline = Timeline::Open(config);
+  if (!timeline.ok()) return timeline.status();
+  parts.drain_recorder = [raw = timeline.value().get(),
+                          logger = parts.logger.get(), told = false]() mutable {
+    const Status status = raw->Drain();
+    if (!status.ok() && !std::exchange(told, true)) {
+      logger->Log(LogLevel::kWarning, status.message());
+    }
+  };
+  parts.recorder = std::move(timeline).value();
+  return parts;
+}
+
+Result<std::unique_ptr<Session>> Upcast(
+    Result<std::unique_ptr<SessionImpl>> session) {
+  if (!session.ok()) return session.status();
+  return std::unique_ptr<Session>(std::move(session).value());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Session>> OpenOver(
+    Transport transport, const Options& options,
+    const std::vector<TensorSpec>& tensors) {
+  Result<SessionImpl::Parts> parts = MakeParts(options, tensors);
+  if (!parts.ok()) return parts.status();
+  return Upcast(
+      SessionImpl::Create(std::move(parts).value(), std::move(transport)));
+}
+
+Result<std::unique_ptr<Session>> Session::Open(
+    const Options& options, const std::vector<TensorSpec>& tensors) {
+  Result<SessionImpl::Parts> made = MakeParts(options, tensors);
+  if (!made.ok()) return made.status();
+  SessionImpl::Parts parts = std::move(made).value();
+  parts.logger->Log(LogLevel::kInfo, ChangedSettings(parts.options));
+  JoinArgs join;
+  join.options = &parts.options;
+  join.agreement = AgreementText(parts.options, parts.tensors);
+  join.clock = parts.clock.get();
+  join.logger = parts.logger.get();
+  Result<Transport> transport = Join(join);
+  if (!transport.ok()) return transport.status();
+  return Upcast(
+      SessionImpl::Create(std::move(parts), std::move(transport).value()));
+}
+
+}  // namespace gradientflow

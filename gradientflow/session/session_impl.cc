@@ -1,0 +1,241 @@
+#include "gradientflow/session/session_impl.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "gradientflow/aggregation/dense.h"
+#include "gradientflow/aggregation/sparse.h"
+#include "gradientflow/base/str_cat.h"
+#include "gradientflow/session/agreement.h"
+
+// How a session is put together and taken apart. Its steps are in
+// session_step.cc, its collectives in session_calls.cc.
+namespace gradientflow {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr int kSpinMicroseconds = 50;
+
+std::vector<std::string> NamesOf(const std::vector<TensorSpec>& specs) {
+  std::vector<std::string> names;
+  for (const TensorSpec& spec : specs) names.push_back(spec.name);
+  return names;
+}
+
+// Spinning pays if no other rank needs the core.
+microseconds SpinTime(const Options& options, const CallGroup& group) {
+  if (options.spin_microseconds >= 0) {
+    return microseconds(options.spin_microseconds);
+  }
+  const auto near =
+      std::count(group.topology.host.begin(), group.topology.host.end(),
+                 group.topology.host[group.rank]);
+  const auto cores = static_cast<long>(std::thread::hardware_concurrency());
+  return microseconds(near <= cores ? kSpinMicroseconds : 0);
+}
+
+}  // namespace
+
+SessionImpl::SessionImpl(Parts parts, Transport transport, PoolLayout layout)
+    : options_(std::move(parts.options)),
+      clock_(std::move(parts.clock)),
+      logger_(std::move(parts.logger)),
+      recorder_(std::move(parts.recorder)),
+      drain_recorder_(std::move(parts.drain_recorder)),
+      specs_(std::move(parts.tensors)),
+      names_(NamesOf(specs_)),
+      layout_(std::move(layout)),
+      transport_(std::move(transport)) {}
+
+Result<std::unique_ptr<SessionImpl>> SessionImpl::Create(Parts parts,
+                                                         Transport transport) {
+  std::vector<std::size_t> elements;
+  for (const TensorSpec& spec : parts.tensors) {
+    elements.push_back(spec.elements);
+  }
+  Result<PoolLayout> layout = PoolLayout::Create(elements);
+  if (!layout.ok()) return layout.status();
+  std::unique_ptr<SessionImpl> session(new SessionImpl(
+      std::move(parts), std::move(transport), std::move(layout).value()));
+  GF_RETURN_IF_ERROR(session->Build());
+  return session;
+}
+
+Status SessionImpl::Build() {
+  Result<PoolMemory> pool = PoolMemory::Allocate(
+      transport_.arena, layout_.elements() * SizeOf(options_.pool_dtype));
+  if (!pool.ok()) return pool.status();
+  pool_ = std::move(pool).value();
+  loss_scale_ = options_.loss_scale;
+  tuning_ = options_.bucket_bytes == kAutoBytes;
+  const kernels::KernelTable& kernels = kernels::CpuKernels();
+
+  ExecutorOptions executor;
+  executor.segment_bytes = options_.segment_bytes;
+  executor.segments_in_flight = options_.segments_in_flight;
+  executor.trace = options_.trace_collectives;
+  executor_ = std::make_unique<Executor>(
+      ExecutorParts{transport_.fabric.get(), transport_.arena, &kernels,
+                    clock_.get(), recorder_.get(), logger_.get()},
+      transport_.group, TypicalCostModel(), executor);
+  bucket_bytes_ = tuning_ ? 0 : options_.bucket_bytes;
+  GF_RETURN_IF_ERROR(BuildAggregator());
+  WatchdogOptions watchdog;
+  watchdog.timeout_seconds = options_.timeout_seconds;
+  watchdog.stall_check_seconds = options_.stall_check_seconds;
+  watchdog.logger = logger_.get();
+  engine_ = std::make_unique<Engine>(
+      EngineParts{&layout_, &names_, transport_.fabric.get(), executor_.get(),
+                  aggregator_.get(), clock_.get(), recorder_.get(),
+                  drain_recorder_},
+      watchdog, options_.overlap);
+  std::vector<bool> skip_lars;
+  for (const TensorSpec& spec : specs_) skip_lars.push_back(spec.skip_lars);
+  optimizer_ = std::make_unique<Optimizer>(layout_, kernels, skip_lars);
+  progress_ = std::make_unique<Progress>(*engine_, *clock_,
+                                         SpinTime(options_, transport_.group));
+  GF_RETURN_IF_ERROR(Agree());
+  GF_RETURN_IF_ERROR(Measure());
+  progress_->Do([this] {
+    bytes_before_ = executor_->bytes_sent();
+    engine_->Begin(step_, loss_scale_);
+  });
+  return Status();
+}
+
+Status SessionImpl::BuildAggregator() {
+  Result<AllreduceAlgorithm> algorithm =
+      ParseAllreduceAlgorithm(options_.algorithm);
+  if (!algorithm.ok()) return algorithm.status();
+  if (algorithm.value() == AllreduceAlgorithm::kShared &&
+      !transport_.group.all_share && options_.size > 1) {
+    return Status(StatusCode::kInvalidArgument,
+                  "algorithm=shared needs all ranks to share memory; use auto");
+  }
+  AggregatorParts parts;
+  parts.collective = executor_.get();
+  parts.layout = &layout_;
+  parts.pool = pool_.view().data;
+  parts.pool_dtype = options_.pool_dtype;
+  parts.wire_dtype = options_.wire_dtype;
+  parts.reduce = options_.reduce;
+  parts.bucket_bytes = bucket_bytes_;
+  parts.algorithm = algorithm.value();
+  parts.recorder = recorder_.get();
+  parts.clock = clock_.get();
+  if (options_.sparsity <= 0 || layout_.elements() == 0) {
+    aggregator_ = std::make_unique<DenseAggregator>(parts);
+    return Status();
+  }
+  ChunkSelectorConfig config;
+  config.pool_elements = layout_.elements();
+  config.chunk_elements = options_.chunk_elements;
+  config.sparsity = options_.sparsity;
+  config.warmup_steps = options_.warmup_steps;
+  std::vector<bool> dense;
+  for (const TensorSpec& spec : specs_) dense.push_back(spec.always_dense);
+  config.always_dense = ChunksTouching(layout_, dense, options_.chunk_elements);
+  Result<ChunkSelector> selector = ChunkSelector::Create(config);
+  if (!selector.ok()) return selector.status();
+  SparseConfig sparse;
+  sparse.zero_kept = options_.residual == ResidualMode::kPlain;
+  sparse.keep_factor = sparse.zero_kept ? 1.0F : options_.momentum;
+  sparse.kernels = &kernels::CpuKernels();
+  aggregator_ = std::make_unique<SparseAggregator>(parts, sparse,
+                                                   std::move(selector).value());
+  return Status();
+}
+
+// The settings and tensors that all ranks must share, as lines.
+std::string SessionImpl::Settings() const {
+  return AgreementText(options_, specs_);
+}
+
+// Ranks that met at a rendezvous have compared their settings line by line;
+// this holds for ranks joined in any way.
+Status SessionImpl::Agree() {
+  if (options_.size == 1) return Status();
+  const std::int64_t mine =
+      static_cast<std::int64_t>(std::hash<std::string>()(Settings()));
+  std::vector<std::int64_t> all(static_cast<std::size_t>(options_.size));
+  CollectiveCall call;
+  call.kind = CollectiveKind::kAllgather;
+  call.input = &mine;
+  call.output = all.data();
+  call.count = 1;
+  call.dtype = call.wire = DType::kInt64;
+  GF_RETURN_IF_ERROR(Run(call));
+  for (int r = 0; r < options_.size; ++r) {
+    if (all[static_cast<std::size_t>(r)] == mine) continue;
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("rank ", r, " has other tensors or settings than rank ",
+               options_.rank));
+  }
+  return Status();
+}
+
+Status SessionImpl::Measure() {
+  if (options_.size > 1) {
+    Result<MeasuredCosts> costs = MeasureCosts(
+        options_.size, transport_.group.all_share,
+        [this](const CollectiveCall& call) { return Run(call); }, *clock_);
+    if (!costs.ok()) return costs.status();
+    costs_ = costs.value();
+    progress_->Do([this] { executor_->SetCosts(costs_.model); });
+    if (logger_->Enabled(LogLevel::kInfo)) {
+      logger_->Log(
+          LogLevel::kInfo,
+          StrCat("measured: latency ", costs_.channel.latency_seconds * 1e6,
+                 " us, bandwidth ", 1e-9 / costs_.channel.seconds_per_byte,
+                 " GB/s"));
+    }
+  }
+  if (tuning_) {
+    bucket_bytes_ = DefaultBucketBytes(costs_.channel);
+    progress_->Do([this] { aggregator_->SetBucketBytes(bucket_bytes_); });
+  }
+  return Status();
+}
+
+SessionImpl::~SessionImpl() {
+  if (progress_ != nullptr) {
+    progress_->Do([this] {
+      if (executor_->in_flight() > 0) {
+        transport_.fabric->Fail(
+            Status(StatusCode::kAborted,
+                   StrCat("rank ", options_.rank,
+                          " closed its session with collectives in flight")));
+        executor_->Poll();
+      }
+      transport_.fabric->Leave(milliseconds(2000));
+    });
+    progress_.reset();
+    // What is still pending ends here, while those who wait for it are there.
+    transport_.fabric.reset();
+  }
+  if (drain_recorder_) drain_recorder_();
+  shared_.clear();
+}
+
+BufferView SessionImpl::gradient(std::size_t i) const {
+  const std::size_t element_bytes = SizeOf(options_.pool_dtype);
+  return {pool_.view().data + layout_.offset(i) * element_bytes,
+          layout_.tensor_elements(i) * element_bytes,
+          {}};
+}
+
+void SessionImpl::Abort(const Status& why) {
+  progress_->Do([&] {
+    transport_.fabric->Fail(Status(
+        why.code(),
+        StrCat("rank ", options_.rank, " gave the job up: ", why.message())));
+    engine_->Poll();
+  });
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,134 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gradientflow/base/clock.h"
+#include "gradientflow/core/aggregator.h"
+#include "gradientflow/core/engine.h"
+#include "gradientflow/core/optimizer.h"
+#include "gradientflow/core/pool_layout.h"
+#include "gradientflow/core/progress.h"
+#include "gradientflow/observe/logger.h"
+#include "gradientflow/observe/recorder.h"
+#include "gradientflow/session.h"
+#include "gradientflow/session/pool_memory.h"
+#include "gradientflow/session/transport.h"
+#include "gradientflow/session/tuning.h"
+#include "transports/collectives/executor.h"
+
+namespace gradientflow {
+
+// A session over ranks that are joined already. See session.h for what its
+// methods promise.
+class SessionImpl final : public Session {
+ public:
+  // What does not depend on the other ranks.
+  struct Parts {
+    Options options;
+    std::vector<TensorSpec> tensors;
+    std::unique_ptr<Clock> clock;
+    std::unique_ptr<Logger> logger;
+    std::unique_ptr<Recorder> recorder;
+    std::function<void()> drain_recorder;  // May be empty.
+  };
+  static Result<std::unique_ptr<SessionImpl>> Create(Parts parts,
+                                                     Transport transport);
+  ~SessionImpl() override;
+
+  int rank() const override { return options_.rank; }
+  int size() const override { return options_.size; }
+  const Options& options() const override { return options_; }
+  std::size_t tensors() const override { return layout_.tensors(); }
+  BufferView gradient(std::size_t i) const override;
+  BufferView pool() const override { return pool_.view(); }
+  std::size_t pool_offset(std::size_t i) const override {
+    return layout_.offset(i);
+  }
+  void GradientReady(std::size_t i) override;
+  void GradientAbsent(std::size_t i) override;
+  Result<StepStats> FinishStep() override;
+  void SetLossScale(float scale) override;
+  Status OptimizerStep(const OptimizerConfig& config,
+                       const std::vector<float*>& weights) override;
+  std::vector<std::uint8_t> selection() const override { return selection_; }
+  Result<std::vector<std::byte>> SaveState() const override;
+  Status RestoreState(const std::vector<std::byte>& state) override;
+  Result<std::uint64_t> Start(const CollectiveCall& call) override;
+  Status Wait(std::uint64_t ticket) override;
+  Status Run(const CollectiveCall& call) override;
+  Status Send(int peer, std::uint32_t tag, const void* data,
+              std::size_t bytes) override;
+  Status Recv(int peer, std::uint32_t tag, void* data,
+              std::size_t bytes) override;
+  Result<BufferView> AllocateShared(std::size_t bytes) override;
+  void FreeShared(BufferView view) override;
+  void Abort(const Status& why) override;
+
+ private:
+  // An operation that somebody waits for.
+  struct Pending {
+    bool done = false;
+    Status status;
+  };
+
+  SessionImpl(Parts parts, Transport transport, PoolLayout layout);
+  Status Build();
+  Status BuildAggregator();
+  Status Agree();
+  Status Measure();
+  StepStats CloseStep();
+  Status Tune();
+  Result<Tag> NextTag(
+      std::map<std::pair<int, std::uint32_t>, std::uint32_t>* counts, int peer,
+      std::uint32_t tag);
+  std::string Settings() const;
+  static void OnDone(void* pending, std::uint64_t, std::uint32_t,
+                     const Status& status);
+
+  Options options_;
+  const std::unique_ptr<Clock> clock_;
+  const std::unique_ptr<Logger> logger_;
+  const std::unique_ptr<Recorder> recorder_;
+  const std::function<void()> drain_recorder_;
+  std::vector<TensorSpec> specs_;
+  std::vector<std::string> names_;
+  const PoolLayout layout_;
+  Transport transport_;
+  PoolMemory pool_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Aggregator> aggregator_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<Progress> progress_;
+
+  MeasuredCosts costs_;
+  std::size_t bucket_bytes_ = 0;
+  bool tuning_ = false;
+  std::uint64_t step_ = 0;
+  float loss_scale_ = 1.0F;
+  std::uint64_t bytes_before_ = 0;
+  Status failed_;
+  // Of the step last finished.
+  std::vector<Extent> exchanged_;
+  std::vector<std::uint8_t> selection_;
+  bool skip_update_ = false;
+
+  // Touched with the baton held.
+  std::map<std::uint64_t, std::unique_ptr<Pending>> tickets_;
+  std::uint64_t next_ticket_ = 1;
+  std::map<std::pair<int, std::uint32_t>, std::uint32_t> sends_;
+  std::map<std::pair<int, std::uint32_t>, std::uint32_t> receives_;
+  std::map<std::byte*, PoolMemory> shared_;
+};
+
+// A session over a transport made elsewhere: ranks that are threads (see
+// session/inproc.h), tests.
+Result<std::unique_ptr<Session>> OpenOver(
+    Transport transport, const Options& options,
+    const std::vector<TensorSpec>& tensors);
+
+}  // namespace gradientflow

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradientflow/base/clock.h"
+#include "gradientflow/base/status.h"
+#include "gradientflow/config/options.h"
+#include "gradientflow/observe/logger.h"
+#include "transports/collectives/call_plan.h"
+#include "transports/fabric.h"
+#include "transports/shm/arena.h"
+
+namespace gradientflow {
+
+// The ranks, joined: links to all of them, and the memory shared with some.
+struct Transport {
+  std::shared_ptr<void> keep_alive;  // What the arena belongs to.
+  SharedArena* arena = nullptr;      // Null if no rank shares memory.
+  std::unique_ptr<Fabric> fabric;
+  CallGroup group;
+};
+
+struct JoinArgs {
+  const Options* options = nullptr;
+  // Lines "name=value" that must not differ between ranks.
+  std::string agreement;
+  const Clock* clock = nullptr;
+  Logger* logger = nullptr;
+};
+
+// Meets the other ranks at the rendezvous, compares what must be equal, and
+// connects: shared memory to the ranks of this host, TCP to the others, as the
+// options say. Blocks until all are there. kInvalidArgument: the ranks differ
+// (names the rank and the line); kDeadlineExceeded: names who did not come.
+Result<Transport> Join(const JoinArgs& args);
+
+}  // namespace gradientflow

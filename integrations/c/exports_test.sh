@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# The shared library exports exactly the functions that its header declares,
+# and needs nothing at run time that a machine without a compiler lacks.
+set -u -o pipefail
+library=$1 header=$2
+
+declared=$(grep -oE '\bgf_[a-z0-9_]+\(' "$header" | tr -d '(' | sort -u)
+exported=$(nm -D --defined-only "$library" | awk '{print $NF}' |
+  sed 's/@.*//' | sort -u)
+[[ -n $declared ]] || { echo "no function in $header?"; exit 1; }
+
+rc=0
+# Comments may name functions as "gf_*_init()", which the pattern passes over.
+if ! diff <(echo "$declared") <(echo "$exported"); then
+  echo "< declared in the header, > exported by the library"
+  rc=1
+fi
+
+needed=$(readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
+for name in $needed; do
+  case $name in
+    libc.so.6 | libm.so.6 | libpthread.so.0 | libdl.so.2 | librt.so.1) ;;
+    ld-linux*) ;;
+    *)
+      echo "needs $name"
+      rc=1
+      ;;
+  esac
+done
+exit "$rc"

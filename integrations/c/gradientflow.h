@@ -1,0 +1,213 @@
+/* GradientFlow's C API: stable, C99, no exceptions; also for Python's ctypes.
+ *
+ * Every function that can fail returns a gf_status; GF_OK is 0. After a
+ * failure gf_last_error() gives the text, per thread, until that thread's next
+ * failing call. Functions are thread-safe unless they say otherwise. Structs
+ * start with their size, so that later versions can add fields: set it with
+ * gf_*_init(). Pointers handed out by a session live as long as the session.
+ */
+#ifndef INTEGRATIONS_C_GRADIENTFLOW_H_
+#define INTEGRATIONS_C_GRADIENTFLOW_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define GF_VERSION_MAJOR 1
+#define GF_VERSION_MINOR 0
+
+#if defined(__GNUC__)
+#define GF_API __attribute__((visibility("default")))
+#else
+#define GF_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef int32_t gf_status;
+enum {
+  GF_OK = 0,
+  GF_INVALID_ARGUMENT = 1,    /* The caller broke a precondition. */
+  GF_FAILED_PRECONDITION = 2, /* Right call, wrong moment. */
+  GF_UNAVAILABLE = 3,         /* A peer or link is gone. */
+  GF_ABORTED = 4,             /* Ended here or by another rank. */
+  GF_DEADLINE_EXCEEDED = 5,   /* A peer did not answer in time. */
+  GF_RESOURCE_EXHAUSTED = 6,
+  GF_UNIMPLEMENTED = 7,
+  GF_INTERNAL = 8, /* A bug in the library. */
+  GF_DATA_LOSS = 9 /* Garbage from a peer or in a saved state. */
+};
+
+enum {
+  GF_FLOAT32 = 0,
+  GF_FLOAT16 = 1,
+  GF_BFLOAT16 = 2,
+  GF_FLOAT64 = 3,
+  GF_INT8 = 4,
+  GF_INT32 = 5,
+  GF_INT64 = 6
+};
+enum { GF_SUM = 0, GF_MIN = 1, GF_MAX = 2, GF_PRODUCT = 3, GF_MEAN = 4 };
+
+typedef struct gf_options gf_options; /* Settings; freed by gf_options_free. */
+typedef struct gf_session gf_session; /* A rank's part in a job. */
+
+/* GF_VERSION_MAJOR * 1000 + GF_VERSION_MINOR of the library loaded. */
+GF_API int32_t gf_version(void);
+/* Never null; "" if nothing failed yet on this thread. */
+GF_API const char* gf_last_error(void);
+/* "OK", "UNAVAILABLE", ... Static storage. */
+GF_API const char* gf_status_name(gf_status status);
+
+/* -- Settings ---------------------------------------------------------- */
+
+/* Defaults and GRADIENTFLOW_* and launcher variables of this process. */
+GF_API gf_status gf_options_from_env(gf_options** out);
+/* Defaults alone. */
+GF_API gf_status gf_options_default(gf_options** out);
+/* `name` without the prefix, any case: "rank", "WIRE_DTYPE", "bucket_bytes";
+ * `value` as in the environment. Both are copied. */
+GF_API gf_status gf_options_set(gf_options*, const char* name,
+                                const char* value);
+/* The present value as text, into buf (always terminated). */
+GF_API gf_status gf_options_get(const gf_options*, const char* name, char* buf,
+                                size_t buf_bytes);
+GF_API void gf_options_free(gf_options*); /* Null is fine. */
+
+/* -- Joining ------------------------------------------------------------ */
+
+typedef struct {
+  size_t struct_bytes;
+  const char* name; /* Unique; copied. Null: "tensor<i>". */
+  size_t elements;
+  int32_t always_dense; /* CSC always sends it. */
+} gf_tensor;
+GF_API void gf_tensor_init(gf_tensor*);
+
+/* Joins the job; blocks until all ranks have. `tensors` in forward order, may
+ * be null with count 0. Settings and tensors are copied. On failure *out is
+ * NULL. */
+GF_API gf_status gf_open(const gf_options*, const gf_tensor* tensors,
+                         size_t count, gf_session** out);
+/* Leaves the job and frees everything. Null is fine. Not while another thread
+ * uses the session. */
+GF_API void gf_close(gf_session*);
+
+GF_API int32_t gf_rank(const gf_session*);
+GF_API int32_t gf_size(const gf_session*);
+
+/* -- A step ------------------------------------------------------------- */
+
+/* Where tensor i's gradient lives, in the pool's dtype. */
+GF_API gf_status gf_gradient(const gf_session*, size_t tensor, void** data,
+                             size_t* bytes);
+/* All gradients, contiguous, in generation order (last tensor first). */
+GF_API gf_status gf_pool(const gf_session*, void** data, size_t* bytes);
+/* Where in the pool tensor i begins, in elements. */
+GF_API gf_status gf_pool_offset(const gf_session*, size_t tensor,
+                                size_t* elements);
+
+/* The gradient is written; lent until gf_finish_step() returns. Any thread,
+ * any order, once per step. Does not block. */
+GF_API gf_status gf_ready(gf_session*, size_t tensor);
+/* The tensor took no part in this step here: counts as zeros. */
+GF_API gf_status gf_absent(gf_session*, size_t tensor);
+
+typedef struct {
+  size_t struct_bytes;
+  uint64_t step;
+  uint64_t buckets;
+  uint64_t bytes_sent;
+  uint64_t selected_chunks;
+  uint64_t chunks;
+  double backward_seconds;
+  double exposed_seconds;
+  double hidden_seconds;
+  int32_t nonfinite; /* 1 on all ranks alike. */
+  uint64_t bucket_bytes;
+} gf_step_stats;
+GF_API void gf_step_stats_init(gf_step_stats*);
+
+/* Blocks until the step is aggregated. `stats` may be null. */
+GF_API gf_status gf_finish_step(gf_session*, gf_step_stats* stats);
+GF_API gf_status gf_set_loss_scale(gf_session*, float scale);
+
+enum { GF_SGD = 0, GF_LARS = 1 };
+typedef struct {
+  size_t struct_bytes;
+  int32_t kind; /* GF_SGD or GF_LARS. */
+  float lr;
+  float momentum;
+  float weight_decay;
+  int32_t nesterov;
+  float lars_eta;
+  float lars_eps;
+} gf_optimizer;
+GF_API void gf_optimizer_init(gf_optimizer*);
+/* weights[i]: tensor i's float32 weights, the caller's. Chunk-aware: only what
+ * was sent changes. Skips a nonfinite step. */
+GF_API gf_status gf_optimizer_step(gf_session*, const gf_optimizer*,
+                                   float* const* weights, size_t count);
+/* 1 for each chunk the last step sent; *chunks = 0 when dense. `out` may be
+ * null to ask for the count. */
+GF_API gf_status gf_selection(const gf_session*, uint8_t* out, size_t out_bytes,
+                              size_t* chunks);
+
+/* -- Checkpoints -------------------------------------------------------- */
+
+/* This rank's residual, momentum, selection and step, between steps. `out`
+ * null: only *bytes is set. kInvalidArgument if out_bytes is too small. */
+GF_API gf_status gf_save_state(const gf_session*, void* out, size_t out_bytes,
+                               size_t* bytes);
+GF_API gf_status gf_restore_state(gf_session*, const void* state, size_t bytes);
+
+/* -- Collectives on plain buffers --------------------------------------- */
+/* Same order and arguments on every rank. Counts are elements. They block. */
+
+GF_API gf_status gf_allreduce(gf_session*, void* data, size_t count,
+                              int32_t dtype, int32_t op);
+GF_API gf_status gf_broadcast(gf_session*, void* data, size_t count,
+                              int32_t dtype, int32_t root);
+/* `output` on the root only, may equal input. */
+GF_API gf_status gf_reduce(gf_session*, const void* input, void* output,
+                           size_t count, int32_t dtype, int32_t op,
+                           int32_t root);
+/* output: count * size. */
+GF_API gf_status gf_allgather(gf_session*, const void* input, void* output,
+                              size_t count, int32_t dtype);
+/* input: count * size; output: count. */
+GF_API gf_status gf_reduce_scatter(gf_session*, const void* input, void* output,
+                                   size_t count, int32_t dtype, int32_t op);
+/* send_counts[r] elements to rank r, recv_counts[r] from it. */
+GF_API gf_status gf_all_to_all(gf_session*, const void* input,
+                               const size_t* send_counts, void* output,
+                               const size_t* recv_counts, int32_t dtype);
+/* counts[r]: elements of rank r, on every rank. */
+GF_API gf_status gf_gather(gf_session*, const void* input, void* output,
+                           const size_t* counts, int32_t dtype, int32_t root);
+GF_API gf_status gf_scatter(gf_session*, const void* input, void* output,
+                            const size_t* counts, int32_t dtype, int32_t root);
+GF_API gf_status gf_barrier(gf_session*);
+GF_API gf_status gf_send(gf_session*, const void* data, size_t bytes,
+                         int32_t peer, uint32_t tag);
+GF_API gf_status gf_recv(gf_session*, void* data, size_t bytes, int32_t peer,
+                         uint32_t tag);
+
+/* As gf_allreduce, but returns at once; `data` is lent until gf_wait(). */
+GF_API gf_status gf_allreduce_start(gf_session*, void* data, size_t count,
+                                    int32_t dtype, int32_t op,
+                                    uint64_t* ticket);
+GF_API gf_status gf_wait(gf_session*, uint64_t ticket);
+
+/* Memory that shared-memory collectives use without a copy. */
+GF_API gf_status gf_alloc_shared(gf_session*, size_t bytes, void** out);
+GF_API gf_status gf_free_shared(gf_session*, void* data);
+
+/* Ends the job on all ranks with this text. */
+GF_API gf_status gf_abort(gf_session*, const char* why);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* INTEGRATIONS_C_GRADIENTFLOW_H_ */

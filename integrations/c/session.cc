@@ -1,0 +1,256 @@
+#include <cstddef>
+#include <cstring>
+
+#include "gradientflow/base/str_cat.h"
+#include "integrations/c/handles.h"
+
+using gradientflow::BufferView;
+using gradientflow::OptimizerConfig;
+using gradientflow::Result;
+using gradientflow::Session;
+using gradientflow::Status;
+using gradientflow::StatusCode;
+using gradientflow::StepStats;
+using gradientflow::StrCat;
+using gradientflow::TensorSpec;
+using gradientflow::c_api::Guard;
+using gradientflow::c_api::Invalid;
+
+namespace {
+
+// Structs of a caller built against an older header are shorter: their missing
+// fields keep the defaults.
+template <typename Struct>
+Struct WithDefaults(const Struct& given, void (*init)(Struct*)) {
+  Struct full;
+  init(&full);
+  std::memcpy(
+      &full, &given,
+      given.struct_bytes < sizeof(full) ? given.struct_bytes : sizeof(full));
+  full.struct_bytes = sizeof(full);
+  return full;
+}
+
+gf_status CheckTensor(const gf_session* session, size_t tensor) {
+  if (session == nullptr) return Invalid("session is null");
+  if (tensor >= session->tensor_elements.size()) {
+    return Invalid(StrCat("tensor ", tensor, ": there are only ",
+                          session->tensor_elements.size()));
+  }
+  return GF_OK;
+}
+
+}  // namespace
+
+void gf_tensor_init(gf_tensor* tensor) {
+  *tensor = gf_tensor{};
+  tensor->struct_bytes = sizeof(*tensor);
+}
+
+void gf_step_stats_init(gf_step_stats* stats) {
+  *stats = gf_step_stats{};
+  stats->struct_bytes = sizeof(*stats);
+}
+
+void gf_optimizer_init(gf_optimizer* optimizer) {
+  const OptimizerConfig defaults;
+  *optimizer = gf_optimizer{sizeof(*optimizer),    GF_SGD,
+                            defaults.lr,           defaults.momentum,
+                            defaults.weight_decay, defaults.nesterov ? 1 : 0,
+                            defaults.lars_eta,     defaults.lars_eps};
+}
+
+gf_status gf_open(const gf_options* options, const gf_tensor* tensors,
+                  size_t count, gf_session** out) {
+  if (out == nullptr) return Invalid("out is null");
+  *out = nullptr;
+  if (options == nullptr || (tensors == nullptr && count > 0)) {
+    return Invalid("gf_open: options or tensors are null");
+  }
+  return Guard([&]() -> Status {
+    std::vector<TensorSpec> specs;
+    auto handle = std::make_unique<gf_session>();
+    const auto* at = reinterpret_cast<const char*>(tensors);
+    for (size_t i = 0; i < count; ++i) {
+      const auto& given = *reinterpret_cast<const gf_tensor*>(at);
+      if (given.struct_bytes < offsetof(gf_tensor, always_dense)) {
+        return Status(StatusCode::kInvalidArgument,
+                      StrCat("tensor ", i, ": struct_bytes is ",
+                             given.struct_bytes, "; call gf_tensor_init()"));
+      }
+      const gf_tensor tensor = WithDefaults(given, gf_tensor_init);
+      specs.push_back({tensor.name != nullptr ? tensor.name : "",
+                       tensor.elements, tensor.always_dense != 0});
+      handle->tensor_elements.push_back(tensor.elements);
+      at += given.struct_bytes;
+    }
+    Result<std::unique_ptr<Session>> session =
+        Session::Open(options->options, specs);
+    if (!session.ok()) return session.status();
+    handle->session = std::move(session).value();
+    *out = handle.release();
+    return Status();
+  });
+}
+
+void gf_close(gf_session* session) { delete session; }
+
+int32_t gf_rank(const gf_session* session) {
+  return session == nullptr ? -1 : session->session->rank();
+}
+
+int32_t gf_size(const gf_session* session) {
+  return session == nullptr ? -1 : session->session->size();
+}
+
+gf_status gf_gradient(const gf_session* session, size_t tensor, void** data,
+                      size_t* bytes) {
+  if (gf_status bad = CheckTensor(session, tensor); bad != GF_OK) return bad;
+  const BufferView view = session->session->gradient(tensor);
+  if (data != nullptr) *data = view.data;
+  if (bytes != nullptr) *bytes = view.bytes;
+  return GF_OK;
+}
+
+gf_status gf_pool(const gf_session* session, void** data, size_t* bytes) {
+  if (session == nullptr) return Invalid("session is null");
+  const BufferView view = session->session->pool();
+  if (data != nullptr) *data = view.data;
+  if (bytes != nullptr) *bytes = view.bytes;
+  return GF_OK;
+}
+
+gf_status gf_pool_offset(const gf_session* session, size_t tensor,
+                         size_t* elements) {
+  if (gf_status bad = CheckTensor(session, tensor); bad != GF_OK) return bad;
+  if (elements == nullptr) return Invalid("elements is null");
+  *elements = session->session->pool_offset(tensor);
+  return GF_OK;
+}
+
+gf_status gf_ready(gf_session* session, size_t tensor) {
+  if (gf_status bad = CheckTensor(session, tensor); bad != GF_OK) return bad;
+  session->session->GradientReady(tensor);
+  return GF_OK;
+}
+
+gf_status gf_absent(gf_session* session, size_t tensor) {
+  if (gf_status bad = CheckTensor(session, tensor); bad != GF_OK) return bad;
+  session->session->GradientAbsent(tensor);
+  return GF_OK;
+}
+
+gf_status gf_finish_step(gf_session* session, gf_step_stats* stats) {
+  if (session == nullptr) return Invalid("session is null");
+  if (stats != nullptr && stats->struct_bytes < offsetof(gf_step_stats, step)) {
+    return Invalid(StrCat("stats: struct_bytes is ", stats->struct_bytes,
+                          "; call gf_step_stats_init()"));
+  }
+  return Guard([&]() -> Status {
+    Result<StepStats> result = session->session->FinishStep();
+    if (!result.ok()) return result.status();
+    if (stats == nullptr) return Status();
+    const StepStats& s = result.value();
+    const gf_step_stats full = {sizeof(full),       s.step,
+                                s.buckets,          s.bytes_sent,
+                                s.selected_chunks,  s.chunks,
+                                s.backward_seconds, s.exposed_seconds,
+                                s.hidden_seconds,   s.nonfinite ? 1 : 0,
+                                s.bucket_bytes};
+    const size_t room = stats->struct_bytes;
+    std::memcpy(stats, &full, room < sizeof(full) ? room : sizeof(full));
+    stats->struct_bytes = room;
+    return Status();
+  });
+}
+
+gf_status gf_set_loss_scale(gf_session* session, float scale) {
+  if (session == nullptr) return Invalid("session is null");
+  if (!(scale > 0)) {
+    return Invalid(StrCat("loss scale ", scale, ": expected more than 0"));
+  }
+  return Guard([&]() -> Status {
+    session->session->SetLossScale(scale);
+    return Status();
+  });
+}
+
+gf_status gf_optimizer_step(gf_session* session, const gf_optimizer* optimizer,
+                            float* const* weights, size_t count) {
+  if (session == nullptr || optimizer == nullptr ||
+      (weights == nullptr && count > 0)) {
+    return Invalid("gf_optimizer_step: an argument is null");
+  }
+  if (optimizer->struct_bytes < offsetof(gf_optimizer, lr)) {
+    return Invalid(StrCat("optimizer: struct_bytes is ",
+                          optimizer->struct_bytes,
+                          "; call gf_optimizer_init()"));
+  }
+  const gf_optimizer given = WithDefaults(*optimizer, gf_optimizer_init);
+  if (given.kind != GF_SGD && given.kind != GF_LARS) {
+    return Invalid(
+        StrCat("optimizer kind ", given.kind, ": expected GF_SGD or GF_LARS"));
+  }
+  return Guard([&] {
+    OptimizerConfig config;
+    config.kind = static_cast<OptimizerConfig::Kind>(given.kind);
+    config.lr = given.lr;
+    config.momentum = given.momentum;
+    config.weight_decay = given.weight_decay;
+    config.nesterov = given.nesterov != 0;
+    config.lars_eta = given.lars_eta;
+    config.lars_eps = given.lars_eps;
+    return session->session->OptimizerStep(
+        config, std::vector<float*>(weights, weights + count));
+  });
+}
+
+gf_status gf_selection(const gf_session* session, uint8_t* out,
+                       size_t out_bytes, size_t* chunks) {
+  if (session == nullptr || chunks == nullptr) {
+    return Invalid("gf_selection: session or chunks is null");
+  }
+  return Guard([&]() -> Status {
+    const std::vector<std::uint8_t> selection = session->session->selection();
+    *chunks = selection.size();
+    if (out == nullptr) return Status();
+    if (out_bytes < selection.size()) {
+      return Status(
+          StatusCode::kInvalidArgument,
+          StrCat("out has ", out_bytes, " bytes, needs ", selection.size()));
+    }
+    std::copy(selection.begin(), selection.end(), out);
+    return Status();
+  });
+}
+
+gf_status gf_save_state(const gf_session* session, void* out, size_t out_bytes,
+                        size_t* bytes) {
+  if (session == nullptr || bytes == nullptr) {
+    return Invalid("gf_save_state: session or bytes is null");
+  }
+  return Guard([&]() -> Status {
+    Result<std::vector<std::byte>> state = session->session->SaveState();
+    if (!state.ok()) return state.status();
+    *bytes = state.value().size();
+    if (out == nullptr) return Status();
+    if (out_bytes < *bytes) {
+      return Status(StatusCode::kInvalidArgument,
+                    StrCat("out has ", out_bytes, " bytes, needs ", *bytes));
+    }
+    std::memcpy(out, state.value().data(), *bytes);
+    return Status();
+  });
+}
+
+gf_status gf_restore_state(gf_session* session, const void* state,
+                           size_t bytes) {
+  if (session == nullptr || state == nullptr) {
+    return Invalid("gf_restore_state: an argument is null");
+  }
+  return Guard([&] {
+    const auto* begin = static_cast<const std::byte*>(state);
+    return session->session->RestoreState(
+        std::vector<std::byte>(begin, begin + bytes));
+  });
+}

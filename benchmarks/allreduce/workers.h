@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "benchmarks/allreduce/group.h"
+#include "gradientflow/config/options.h"
+
+// The groups that can be compared. All their ranks are processes of this
+// machine.
+namespace gradientflow::benchmarks {
+
+struct GroupSettings {
+  std::string folder;  // For sockets and rendezvous; exists.
+  int ranks = 2;
+  FabricKind fabric = FabricKind::kAuto;
+  std::size_t most_bytes = 0;  // Of a batch.
+  bool plain = false;          // Buffers from the heap, not the session.
+  std::string gloo_python;     // An interpreter that can import torch.
+  std::string gloo_script;
+  std::string openmpi_program;  // openmpi_peer.c, compiled.
+};
+
+// This library: one Session per rank.
+Result<std::unique_ptr<Group>> StartOurs(const GroupSettings& settings);
+
+// The bare loop: every rank sums its share of all ranks' buffers, which all
+// have mapped, and stores the result to all of them.
+Result<std::unique_ptr<Group>> StartBareShared(const GroupSettings& settings);
+
+// The bare exchange: two processes send each other batch.bytes at once, over
+// batch.connections connections; nothing is reduced.
+inline constexpr int kMostConnections = 4;
+Result<std::unique_ptr<Group>> StartBareExchange(const GroupSettings& settings);
+
+Result<std::unique_ptr<Group>> StartGloo(const GroupSettings& settings);
+Result<std::unique_ptr<Group>> StartOpenMpi(const GroupSettings& settings);
+
+}  // namespace gradientflow::benchmarks

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "gradientflow/base/status.h"
+
+namespace gradientflow::faults {
+
+// Where in its life a rank is, in order.
+enum class Phase : std::int32_t {
+  kStarting,
+  kOpening,    // Rendezvous, links, agreement, measuring.
+  kBackward,   // Some buckets are in flight already.
+  kFinishing,  // In FinishStep().
+  kOptimizer,
+  kBetween,  // Between steps.
+  kClosing,
+  kClosed,
+};
+inline constexpr int kPhases = 8;
+std::string_view Name(Phase phase);
+
+// What a rank tells the process that watches it: in memory that both share,
+// so that it survives the rank.
+struct alignas(64) RankReport {
+  static constexpr std::size_t kTextBytes = 4096;
+
+  std::atomic<Phase> phase{Phase::kStarting};
+  std::atomic<std::uint64_t> step{0};
+  std::atomic<std::uint64_t> wrong_sums{0};  // Elements.
+  std::atomic<std::int64_t> ended_ns{0};     // SteadyClock; 0: not yet.
+  std::atomic<StatusCode> code{StatusCode::kOk};
+  char text[kTextBytes] = {};  // Written before ended_ns.
+
+  void End(std::int64_t now_ns, const Status& status);
+};
+static_assert(std::atomic<StatusCode>::is_always_lock_free);
+
+// One RankReport per rank, in anonymous memory that children inherit.
+class Board {
+ public:
+  explicit Board(int ranks);
+  ~Board();
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+
+  RankReport& operator[](int rank) { return reports_[rank]; }
+
+ private:
+  const int ranks_;
+  RankReport* reports_;
+};
+
+}  // namespace gradientflow::faults

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "benchmarks/faults/board.h"
+#include "gradientflow/base/status.h"
+#include "gradientflow/config/options.h"
+#include "gradientflow/session.h"
+
+namespace gradientflow::faults {
+
+enum class JobFabric : std::uint8_t {
+  kTcp,
+  kShm,
+  kMixed,  // The last rank lives on a host of its own.
+};
+std::string_view Name(JobFabric fabric);
+std::optional<JobFabric> ParseJobFabric(std::string_view name);
+
+// A small training job whose every result is known.
+struct JobConfig {
+  int ranks = 3;
+  JobFabric fabric = JobFabric::kTcp;
+  std::string rendezvous;
+  std::string job_token = "faults";
+  std::uint64_t steps = 6;
+  std::vector<std::size_t> tensor_elements = {200000, 7, 50001, 1, 120000};
+  std::size_t bucket_bytes = std::size_t{64} << 10;
+  DType wire_dtype = DType::kFloat32;
+  double heartbeat_timeout_seconds = 1.5;
+  double join_timeout_seconds = 2;
+  double timeout_seconds = 60;
+};
+
+// What `rank` of the job passes to Session::Open().
+Options OptionsOf(const JobConfig& job, int rank);
+std::vector<TensorSpec> TensorsOf(const JobConfig& job);
+
+// Small integers, so that sums are exact in every order and in float16.
+float GradientOf(int rank, std::uint64_t step, std::size_t element);
+// Of all ranks.
+float SumOf(int ranks, std::uint64_t step, std::size_t element);
+
+// Fills `session`'s gradients for `step` and marks them ready, last tensor
+// first.
+void Backward(const JobConfig& job, std::uint64_t step, Session* session);
+// Elements of the pool that are not the sum over the ranks.
+std::uint64_t CountWrong(const JobConfig& job, std::uint64_t step,
+                         const Session& session);
+
+// Opens, trains and closes as `rank`, telling `report` all along.
+Status Train(const JobConfig& job, int rank, RankReport* report);
+
+}  // namespace gradientflow::faults

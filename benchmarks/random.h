@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+namespace gradientflow::benchmarks {
+
+// The same numbers on every machine, unlike std's distributions
+// (splitmix64, Steele et al. 2014).
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed) {}
+
+  std::uint64_t Bits() {
+    std::uint64_t z = state_ += 0x9e3779b97f4a7c15;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+  }
+  // In (0, 1).
+  double Uniform() {
+    return (static_cast<double>(Bits() >> 12) + 0.5) / 4503599627370496.0;
+  }
+  // Mean 0, variance 1 (Box and Muller).
+  double Normal() {
+    const double radius = std::sqrt(-2 * std::log(Uniform()));
+    return radius * std::cos(6.283185307179586 * Uniform());
+  }
+  // 0 to n - 1 in random order (Fisher and Yates).
+  std::vector<std::size_t> Permutation(std::size_t n) {
+    std::vector<std::size_t> order(n);
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    for (std::size_t i = n; i > 1; --i) {
+      std::swap(order[i - 1], order[Bits() % i]);
+    }
+    return order;
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+}  // namespace gradientflow::benchmarks

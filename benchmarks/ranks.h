@@ -1,0 +1,21 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gradientflow/base/status.h"
+
+namespace gradientflow::benchmarks {
+
+// "127.0.0.1:port" with a port that is free now: where ranks can meet.
+Result<std::string> LocalRendezvous();
+
+// Runs `rank_main(rank)` in `ranks` child processes at once and returns what
+// each returned, by rank. The first that fails or dies ends the others, and
+// the error names it. Children die with this process, whatever ends it.
+// REQUIRES: no other threads in this process.
+Result<std::vector<std::string>> RunRanks(
+    int ranks, const std::function<Result<std::string>(int rank)>& rank_main);
+
+}  // namespace gradientflow::benchmarks

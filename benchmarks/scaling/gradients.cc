@@ -1,0 +1,70 @@
+#include "benchmarks/scaling/gradients.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "benchmarks/random.h"
+#include "kernels/kernels.h"
+
+namespace gradientflow::benchmarks {
+namespace {
+
+// Fits a core's cache; a prime, so that chunks do not repeat.
+constexpr std::size_t kTable = 131071;
+
+void Convert(const void* src, DType src_type, void* dst, DType dst_type,
+             std::size_t n) {
+  kernels::ConvertArgs args{};
+  args.src = src;
+  args.src_type = src_type;
+  args.dst = dst;
+  args.dst_type = dst_type;
+  args.n = n;
+  args.scale = 1;
+  kernels::CpuKernels().convert(args, nullptr);
+}
+
+}  // namespace
+
+Gradients::Gradients(DType dtype)
+    : element_bytes_(SizeOf(dtype)),
+      values_(kTable),
+      table_(kTable * element_bytes_) {
+  Random random(0x6772616473);
+  for (float& value : values_) value = static_cast<float>(random.Normal());
+  std::vector<std::byte> rounded(kTable * SizeOf(DType::kFloat16));
+  Convert(values_.data(), DType::kFloat32, rounded.data(), DType::kFloat16,
+          kTable);
+  Convert(rounded.data(), DType::kFloat16, values_.data(), DType::kFloat32,
+          kTable);
+  Convert(values_.data(), DType::kFloat32, table_.data(), dtype, kTable);
+}
+
+std::size_t Gradients::Shift(int rank, std::uint64_t step) {
+  return Random((step << 16) + static_cast<std::uint64_t>(rank)).Bits() %
+         kTable;
+}
+
+float Gradients::Value(int rank, std::uint64_t step,
+                       std::size_t element) const {
+  return values_[(element + Shift(rank, step)) % kTable];
+}
+
+void Gradients::Fill(int rank, std::uint64_t step, BufferView pool) const {
+  std::size_t from = Shift(rank, step) * element_bytes_;
+  for (std::size_t to = 0; to < pool.bytes;) {
+    const std::size_t n = std::min(table_.size() - from, pool.bytes - to);
+    std::memcpy(pool.data + to, table_.data() + from, n);
+    to += n;
+    from = 0;
+  }
+}
+
+float ElementAt(ConstBufferView pool, DType dtype, std::size_t element) {
+  float value = 0;
+  Convert(pool.data + element * SizeOf(dtype), dtype, &value, DType::kFloat32,
+          1);
+  return value;
+}
+
+}  // namespace gradientflow::benchmarks

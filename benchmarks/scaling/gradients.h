@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "gradientflow/base/buffer.h"
+#include "gradientflow/base/dtype.h"
+
+namespace gradientflow::benchmarks {
+
+// Random gradients at the speed of a copy: every rank and step reads one table
+// of normal numbers from another place. Values are exact in float16, so that
+// the oracle need not know how a pool rounds.
+class Gradients {
+ public:
+  // `dtype`: kFloat32 or kFloat16.
+  explicit Gradients(DType dtype);
+
+  // What rank `rank`'s backward makes of pool element `element` in `step`.
+  float Value(int rank, std::uint64_t step, std::size_t element) const;
+
+  // The whole pool of `rank` in `step`. REQUIRES: of the dtype given.
+  void Fill(int rank, std::uint64_t step, BufferView pool) const;
+
+ private:
+  static std::size_t Shift(int rank, std::uint64_t step);
+
+  std::size_t element_bytes_;
+  std::vector<float> values_;
+  std::vector<std::byte> table_;  // values_ in dtype.
+};
+
+// An element of a pool as float32.
+float ElementAt(ConstBufferView pool, DType dtype, std::size_t element);
+
+}  // namespace gradientflow::benchmarks

@@ -1,0 +1,64 @@
+#include "benchmarks/scaling/oracle.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "benchmarks/random.h"
+#include "gradientflow/base/str_cat.h"
+
+namespace gradientflow::benchmarks {
+namespace {
+
+constexpr std::size_t kSamples = 2000;
+constexpr std::uint64_t kHashPrime = 0x100000001b3;
+
+// Unit roundoff: half of the distance from 1 to the next number.
+double Roundoff(DType dtype) {
+  return dtype == DType::kFloat16 ? 0x1p-11 : 0x1p-24;
+}
+
+}  // namespace
+
+Oracle::Oracle(const Gradients& gradients, const Pool& pool)
+    : gradients_(gradients), pool_(pool) {
+  Random random(pool.elements);
+  const std::size_t last = pool.elements - 1;
+  elements_ = {0, last};
+  for (std::size_t i = 2; i < std::min(kSamples, pool.elements); ++i) {
+    elements_.push_back(random.Bits() % pool.elements);
+  }
+  residuals_.resize(elements_.size() * static_cast<std::size_t>(pool.ranks));
+}
+
+Status Oracle::Check(std::uint64_t step, ConstBufferView pool,
+                     const std::vector<std::uint8_t>& selection) {
+  double* residual = residuals_.data();
+  for (const std::size_t element : elements_) {
+    double mean = 0;
+    double magnitude = 0;
+    const bool sent =
+        selection.empty() || selection[element / pool_.chunk_elements] != 0;
+    for (int rank = 0; rank < pool_.ranks; ++rank, ++residual) {
+      const double g = gradients_.Value(rank, step, element) + *residual;
+      mean += g / pool_.ranks;
+      magnitude += std::fabs(g) / pool_.ranks;
+      *residual = sent ? 0 : pool_.momentum * g;
+    }
+    if (!sent) continue;
+    const float seen = ElementAt(pool, pool_.dtype, element);
+    // A contribution is rounded when the residual is added and at most at
+    // every hop, a result once more.
+    const double bound =
+        (pool_.ranks + 2) * Roundoff(pool_.dtype) * magnitude + 1e-7;
+    if (!(std::fabs(seen - mean) <= bound)) {
+      return Status(StatusCode::kDataLoss,
+                    StrCat("step ", step, ": element ", element, ": expected ",
+                           mean, " +- ", bound, ", got ", seen));
+    }
+    hash_ = (hash_ ^ std::bit_cast<std::uint32_t>(seen)) * kHashPrime;
+  }
+  return Status();
+}
+
+}  // namespace gradientflow::benchmarks

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "benchmarks/scaling/gradients.h"
+#include "gradientflow/base/status.h"
+
+namespace gradientflow::benchmarks {
+
+// Follows a sample of the pool's elements through the steps in float64, for
+// all ranks, and says what the group's gradients must be. It knows nothing of
+// buckets, algorithms or fabrics; which chunks were sent is told.
+class Oracle {
+ public:
+  struct Pool {
+    std::size_t elements = 0;
+    DType dtype = DType::kFloat32;
+    int ranks = 1;
+    std::size_t chunk_elements = 0;
+    float momentum = 0;  // Decay of what is not sent.
+  };
+
+  Oracle(const Gradients& gradients, const Pool& pool);
+
+  // Checks the pool after `step`, the mean over the ranks of gradients and
+  // residuals wherever a chunk was sent. `selection`: one byte per chunk, or
+  // empty when all were. kDataLoss names the first wrong element. Steps must
+  // be passed in order, from 0, without gaps.
+  Status Check(std::uint64_t step, ConstBufferView pool,
+               const std::vector<std::uint8_t>& selection);
+
+  std::size_t samples() const { return elements_.size(); }
+  // Of the bits of all samples sent so far: the same on every rank.
+  std::uint64_t hash() const { return hash_; }
+
+ private:
+  const Gradients& gradients_;
+  Pool pool_;
+  std::vector<std::size_t> elements_;
+  std::vector<double> residuals_;  // [sample][rank].
+  std::uint64_t hash_ = 0xcbf29ce484222325;
+};
+
+}  // namespace gradientflow::benchmarks

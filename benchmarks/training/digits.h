@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gradientflow/base/status.h"
+
+namespace gradientflow::benchmarks {
+
+inline constexpr std::size_t kPixels = 64;
+inline constexpr int kClasses = 10;
+
+// 8x8 images of handwritten digits with their labels.
+struct Digits {
+  std::vector<float> pixels;  // count() * kPixels, 0 (white) to 1.
+  std::vector<int> labels;    // 0 to 9.
+
+  std::size_t count() const { return labels.size(); }
+};
+
+// Reads benchmarks/data/digits.csv. kInvalidArgument names the line.
+Result<Digits> LoadDigits(const std::string& path);
+
+struct Split {
+  Digits train;
+  Digits test;
+};
+// A fixed random fifth to test on, the rest to train on.
+Split SplitDigits(const Digits& digits, std::uint64_t seed);
+
+}  // namespace gradientflow::benchmarks

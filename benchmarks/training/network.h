@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace gradientflow::benchmarks {
+
+// A multi-layer perceptron: affine layers with ReLU between them and a
+// softmax cross-entropy loss. `Real` is float, or double for checks.
+// NOT thread-safe.
+template <typename Real>
+class Network {
+ public:
+  struct Tensor {
+    std::string name;          // "fc1.weight", "fc1.bias", "fc2.weight", ...
+    std::vector<Real> values;  // Weights: [inputs][outputs].
+  };
+
+  // `widths`: inputs, hidden layers, classes; at least two. Weights are drawn
+  // from a normal distribution of variance 2 / inputs (He et al. 2015), biases
+  // are zero.
+  Network(std::vector<std::size_t> widths, std::uint64_t seed);
+
+  std::vector<Tensor>& tensors() { return tensors_; }  // In forward order.
+
+  // Sum over the samples of the loss. `inputs`: labels.size() rows of
+  // widths[0]; lent until Backward() returns.
+  double Forward(std::span<const Real> inputs, std::span<const int> labels);
+
+  // Samples of the last Forward() that were put into their class.
+  std::size_t correct() const { return correct_; }
+
+  // Gradients of `scale` times the sum returned by Forward(), from the last
+  // tensor to the first: gradient(i) says where tensor i's goes (its size,
+  // overwritten), then ready(i) is called.
+  void Backward(Real scale, const std::function<Real*(std::size_t)>& gradient,
+                const std::function<void(std::size_t)>& ready);
+
+ private:
+  void ForwardLayer(std::size_t layer, const Real* in, std::vector<Real>& out);
+  double Loss(std::span<const int> labels);
+
+  std::vector<std::size_t> widths_;
+  std::vector<Tensor> tensors_;
+  std::span<const Real> inputs_;
+  std::vector<std::vector<Real>> outputs_;  // Per layer; the last becomes the
+                                            // loss's gradient to its input.
+  std::size_t samples_ = 0;
+  std::size_t correct_ = 0;
+};
+
+extern template class Network<float>;
+extern template class Network<double>;
+
+}  // namespace gradientflow::benchmarks

@@ -1,0 +1,118 @@
+#include "benchmarks/training/digits.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/benchmarks/temporary_file.h"
+
+namespace gradientflow::benchmarks {
+namespace {
+
+constexpr char kData[] = "benchmarks/data/digits.csv";
+
+std::string Header() {
+  std::string line;
+  for (int i = 0; i < 64; ++i) line += "p" + std::to_string(i) + ",";
+  return line + "label\n";
+}
+
+std::string Image(const std::string& pixel, const std::string& label) {
+  std::string line;
+  for (int i = 0; i < 64; ++i) line += (i == 5 ? pixel : "0") + ",";
+  return line + label + "\n";
+}
+
+std::string ErrorOf(const std::string& text) {
+  const TemporaryFolder folder;
+  const auto digits = LoadDigits(folder.Write("digits.csv", text));
+  EXPECT_FALSE(digits.ok());
+  if (digits.ok()) return "";
+  EXPECT_EQ(digits.status().code(), StatusCode::kInvalidArgument);
+  return digits.status().message();
+}
+
+TEST(Digits, ShippedFileHasEveryImageAndClass) {
+  const auto digits = LoadDigits(kData);
+  ASSERT_TRUE(digits.ok()) << digits.status().ToString();
+  EXPECT_EQ(digits.value().count(), 1797U);
+  EXPECT_EQ(digits.value().pixels.size(), 1797U * kPixels);
+  std::array<int, kClasses> counts{};
+  for (const int label : digits.value().labels) {
+    ++counts[static_cast<std::size_t>(label)];
+  }
+  EXPECT_EQ(counts, (std::array<int, kClasses>{178, 182, 177, 183, 181, 182,
+                                               181, 179, 174, 180}));
+  const auto [low, high] = std::minmax_element(digits.value().pixels.begin(),
+                                               digits.value().pixels.end());
+  EXPECT_EQ(*low, 0.0F);
+  EXPECT_EQ(*high, 1.0F);
+}
+
+TEST(Digits, PixelsAreScaledToOne) {
+  const TemporaryFolder folder;
+  const auto digits =
+      LoadDigits(folder.Write("digits.csv", Header() + Image("4", "7")));
+  ASSERT_TRUE(digits.ok()) << digits.status().ToString();
+  EXPECT_EQ(digits.value().pixels[5], 0.25F);
+  EXPECT_EQ(digits.value().labels, std::vector<int>{7});
+}
+
+TEST(Digits, ErrorsNameTheLineWhatWasExpectedAndWhatWasSeen) {
+  EXPECT_NE(ErrorOf(Header() + Image("0", "1") + Image("17", "1"))
+                .find("digits.csv:3: p5: expected a number from 0 to 16, got "
+                      "\"17\""),
+            std::string::npos);
+  EXPECT_NE(ErrorOf(Header() + Image("x", "1")).find("got \"x\""),
+            std::string::npos);
+  EXPECT_NE(ErrorOf(Header() + Image("", "1")).find("got \"\""),
+            std::string::npos);
+  EXPECT_NE(ErrorOf(Header() + Image("1.5", "1")).find("got \"1.5\""),
+            std::string::npos);
+  EXPECT_NE(ErrorOf(Header() + Image("1", "10"))
+                .find(":2: label: expected a number from 0 to 9, got \"10\""),
+            std::string::npos);
+  EXPECT_NE(
+      ErrorOf(Header() + "1,2,3\n").find(":2: expected 65 columns, got 3"),
+      std::string::npos);
+  EXPECT_NE(ErrorOf(Image("1", "1")).find("expected column \"p0\", got \"0\""),
+            std::string::npos);
+  EXPECT_NE(ErrorOf(Header()).find("expected rows, got none"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf("").find("expected rows, got none"), std::string::npos);
+}
+
+TEST(Digits, MissingFileIsNamed) {
+  const auto digits = LoadDigits("no/such/file.csv");
+  ASSERT_FALSE(digits.ok());
+  EXPECT_EQ(digits.status().message(), "no/such/file.csv: cannot be opened");
+}
+
+TEST(SplitDigits, KeepsEverySampleOnceAndAFifthForTests) {
+  Digits digits;
+  for (int i = 0; i < 1797; ++i) {
+    digits.pixels.insert(digits.pixels.end(), kPixels,
+                         static_cast<float>(i) / 2048);
+    digits.labels.push_back(i % 10);
+  }
+  const Split split = SplitDigits(digits, 4);
+  EXPECT_EQ(split.test.count(), 359U);
+  EXPECT_EQ(split.train.count(), 1438U);
+  std::set<float> seen;
+  for (const Digits* part : {&split.train, &split.test}) {
+    for (std::size_t i = 0; i < part->count(); ++i) {
+      const float pixel = part->pixels[i * kPixels];
+      seen.insert(pixel);
+      EXPECT_EQ(part->labels[i], static_cast<int>(pixel * 2048) % 10);
+    }
+  }
+  EXPECT_EQ(seen.size(), 1797U);
+  EXPECT_EQ(SplitDigits(digits, 4).test.pixels, split.test.pixels);
+  EXPECT_NE(SplitDigits(digits, 5).test.pixels, split.test.pixels);
+}
+
+}  // namespace
+}  // namespace gradientflow::benchmarks

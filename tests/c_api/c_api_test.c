@@ -1,0 +1,297 @@
+/* Every function of the C API, called from C99, by ranks that are processes. */
+#define _XOPEN_SOURCE 700 /* For mkdtemp() and fork(). */
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "integrations/c/gradientflow.h"
+
+enum { RANKS = 3, TENSORS = 3, CHUNK = 10 };
+
+static int g_rank = -1;
+
+#define CHECK(condition)                                                \
+  do {                                                                  \
+    if (!(condition)) {                                                 \
+      fprintf(stderr, "rank %d, line %d: %s; last error: %s\n", g_rank, \
+              __LINE__, #condition, gf_last_error());                   \
+      exit(1);                                                          \
+    }                                                                   \
+  } while (0)
+#define CHECK_OK(call) CHECK((call) == GF_OK)
+#define CHECK_INVALID(call)               \
+  do {                                    \
+    CHECK((call) == GF_INVALID_ARGUMENT); \
+    CHECK(strlen(gf_last_error()) > 0);   \
+  } while (0)
+
+static void test_without_a_session(void) {
+  gf_options* options = NULL;
+  char text[64];
+  char small[3];
+  gf_step_stats stats;
+  CHECK(gf_version() == GF_VERSION_MAJOR * 1000 + GF_VERSION_MINOR);
+  CHECK(strcmp(gf_status_name(GF_UNAVAILABLE), "UNAVAILABLE") == 0);
+  CHECK(strcmp(gf_status_name(12345), "UNKNOWN") == 0);
+  CHECK(strcmp(gf_last_error(), "") == 0);
+  CHECK_OK(gf_options_default(&options));
+  CHECK_OK(gf_options_set(options, "wire_dtype", "float16"));
+  CHECK_OK(gf_options_get(options, "WIRE_DTYPE", text, sizeof(text)));
+  CHECK(strcmp(text, "float16") == 0);
+  CHECK_INVALID(gf_options_get(options, "wire_dtype", small, sizeof(small)));
+  CHECK_INVALID(gf_options_set(options, "wire_dtype", "float17"));
+  CHECK(strstr(gf_last_error(), "float17") != NULL);
+  CHECK_INVALID(gf_options_set(options, "no_such_setting", "1"));
+  CHECK_INVALID(gf_options_set(NULL, "rank", "1"));
+  CHECK_INVALID(gf_options_default(NULL));
+  CHECK_INVALID(gf_options_from_env(NULL));
+  gf_options_free(options);
+  gf_options_free(NULL);
+  CHECK(gf_rank(NULL) == -1 && gf_size(NULL) == -1);
+  gf_step_stats_init(&stats);
+  CHECK_INVALID(gf_finish_step(NULL, &stats));
+  CHECK_INVALID(gf_open(NULL, NULL, 0, NULL));
+  gf_close(NULL);
+}
+
+static gf_session* open_session(int rank, const char* meeting_place) {
+  static const size_t elements[TENSORS] = {25, 7, 40};
+  gf_tensor tensors[TENSORS];
+  gf_options* options = NULL;
+  gf_session* session = NULL;
+  char text[16];
+  int i;
+  CHECK_OK(gf_options_from_env(&options));
+  sprintf(text, "%d", rank);
+  CHECK_OK(gf_options_set(options, "rank", text));
+  sprintf(text, "%d", (int)RANKS);
+  CHECK_OK(gf_options_set(options, "size", text));
+  CHECK_OK(gf_options_set(options, "rendezvous", meeting_place));
+  CHECK_OK(gf_options_set(options, "arena_bytes", "64MB"));
+  CHECK_OK(gf_options_set(options, "sparsity", "0.5"));
+  sprintf(text, "%d", (int)CHUNK);
+  CHECK_OK(gf_options_set(options, "chunk_elements", text));
+  for (i = 0; i < TENSORS; ++i) {
+    gf_tensor_init(&tensors[i]);
+    tensors[i].elements = elements[i];
+  }
+  tensors[0].name = "first";
+  tensors[0].always_dense = 1;
+  CHECK_OK(gf_open(options, tensors, TENSORS, &session));
+  gf_options_free(options);
+  CHECK(gf_rank(session) == rank);
+  CHECK(gf_size(session) == RANKS);
+  return session;
+}
+
+static void write_gradients(gf_session* session, float scale) {
+  size_t i;
+  size_t k;
+  for (i = TENSORS; i-- > 0;) {
+    void* data = NULL;
+    size_t bytes = 0;
+    CHECK_OK(gf_gradient(session, i, &data, &bytes));
+    for (k = 0; k < bytes / sizeof(float); ++k) {
+      ((float*)data)[k] = scale * (float)(g_rank + 1);
+    }
+    if (i != 1) CHECK_OK(gf_ready(session, i));
+  }
+  CHECK_OK(gf_absent(session, 1));
+}
+
+static void test_steps(gf_session* session) {
+  gf_step_stats stats;
+  gf_optimizer optimizer;
+  float first[25] = {0};
+  float second[7] = {0};
+  float third[40] = {0};
+  float* weights[TENSORS];
+  float* pool = NULL;
+  void* data = NULL;
+  size_t bytes = 0;
+  size_t offset = 0;
+  weights[0] = first;
+  weights[1] = second;
+  weights[2] = third;
+  CHECK_OK(gf_set_loss_scale(session, 2.0F));
+  CHECK_INVALID(gf_set_loss_scale(session, 0.0F));
+  CHECK(gf_finish_step(session, NULL) == GF_FAILED_PRECONDITION);
+  stats.struct_bytes = 0;
+  CHECK_INVALID(gf_finish_step(session, &stats));
+  write_gradients(session, 2.0F);
+  gf_step_stats_init(&stats);
+  CHECK_OK(gf_finish_step(session, &stats));
+  CHECK(stats.step == 0 && stats.nonfinite == 0);
+  CHECK(stats.chunks == 8 && stats.selected_chunks == 8);
+  CHECK_OK(gf_pool(session, &data, &bytes));
+  CHECK(bytes == 72 * sizeof(float));
+  pool = (float*)data;
+  CHECK_OK(gf_pool_offset(session, 0, &offset));
+  CHECK(offset == 47);
+  CHECK(pool[0] == 2.0F && pool[71] == 2.0F); /* (1 + 2 + 3) / 3 */
+  CHECK(pool[40] == 0.0F);                    /* Absent everywhere. */
+  gf_optimizer_init(&optimizer);
+  optimizer.lr = 0.5F;
+  CHECK_OK(gf_optimizer_step(session, &optimizer, weights, TENSORS));
+  CHECK(first[0] == -1.0F && second[0] == 0.0F && third[39] == -1.0F);
+  optimizer.struct_bytes = 0;
+  CHECK_INVALID(gf_optimizer_step(session, &optimizer, weights, TENSORS));
+  gf_optimizer_init(&optimizer);
+  optimizer.kind = 77;
+  CHECK_INVALID(gf_optimizer_step(session, &optimizer, weights, TENSORS));
+  CHECK_INVALID(gf_gradient(session, TENSORS, &data, &bytes));
+  CHECK_INVALID(gf_ready(session, TENSORS));
+  CHECK_INVALID(gf_absent(session, TENSORS));
+  CHECK_INVALID(gf_pool_offset(session, TENSORS, &offset));
+}
+
+static void test_state(gf_session* session) {
+  uint8_t selection[8];
+  size_t chunks = 0;
+  size_t bytes = 0;
+  char* state = NULL;
+  CHECK_OK(gf_selection(session, NULL, 0, &chunks));
+  CHECK(chunks == sizeof(selection));
+  CHECK_INVALID(gf_selection(session, selection, 1, &chunks));
+  CHECK_OK(gf_selection(session, selection, sizeof(selection), &chunks));
+  CHECK(selection[0] == 1 && selection[7] == 1);
+  CHECK_OK(gf_save_state(session, NULL, 0, &bytes));
+  state = (char*)malloc(bytes);
+  CHECK(state != NULL);
+  CHECK_INVALID(gf_save_state(session, state, bytes - 1, &bytes));
+  CHECK_OK(gf_save_state(session, state, bytes, &bytes));
+  CHECK_OK(gf_restore_state(session, state, bytes));
+  state[bytes / 2] ^= 1;
+  CHECK(gf_restore_state(session, state, bytes) == GF_DATA_LOSS);
+  free(state);
+}
+
+static void test_reductions(gf_session* session) {
+  double sums[5];
+  int32_t values[2 * RANKS];
+  int32_t block[2];
+  uint64_t ticket = 0;
+  int i;
+  for (i = 0; i < 5; ++i) sums[i] = g_rank + i;
+  CHECK_OK(gf_allreduce(session, sums, 5, GF_FLOAT64, GF_SUM));
+  for (i = 0; i < 5; ++i) CHECK(sums[i] == 3.0 + 3.0 * i);
+  for (i = 0; i < 2 * RANKS; ++i) values[i] = g_rank * 10 + i;
+  CHECK_OK(gf_allreduce_start(session, values, 6, GF_INT32, GF_MAX, &ticket));
+  CHECK_OK(gf_wait(session, ticket));
+  for (i = 0; i < 2 * RANKS; ++i) CHECK(values[i] == 20 + i);
+  CHECK_INVALID(gf_wait(session, ticket));
+  CHECK_OK(gf_reduce_scatter(session, values, block, 2, GF_INT32, GF_SUM));
+  CHECK(block[1] == 3 * (20 + 2 * g_rank + 1));
+  CHECK_OK(gf_reduce(session, block, values, 2, GF_INT32, GF_MIN, 1));
+  if (g_rank == 1) CHECK(values[0] == 60 && values[1] == 63);
+  CHECK_INVALID(gf_allreduce(session, values, 1, GF_INT32, GF_MEAN));
+  CHECK_INVALID(gf_allreduce(session, values, 1, 99, GF_SUM));
+  CHECK_INVALID(gf_allreduce(session, values, 1, GF_INT32, -1));
+  CHECK_INVALID(gf_allreduce(NULL, values, 1, GF_INT32, GF_SUM));
+}
+
+static void test_moves(gf_session* session) {
+  int8_t byte = (int8_t)(g_rank + 40);
+  int8_t all[RANKS];
+  int64_t in[RANKS];
+  int64_t out[RANKS];
+  size_t sends[RANKS];
+  size_t receives[RANKS];
+  int i;
+  CHECK_OK(gf_allgather(session, &byte, all, 1, GF_INT8));
+  for (i = 0; i < RANKS; ++i) CHECK(all[i] == 40 + i);
+  CHECK_OK(gf_broadcast(session, &byte, 1, GF_INT8, 2));
+  CHECK(byte == 42);
+  for (i = 0; i < RANKS; ++i) {
+    in[i] = 100 * g_rank + i;
+    sends[i] = receives[i] = 1;
+  }
+  CHECK_OK(gf_all_to_all(session, in, sends, out, receives, GF_INT64));
+  for (i = 0; i < RANKS; ++i) CHECK(out[i] == 100 * i + g_rank);
+  CHECK_INVALID(gf_all_to_all(session, in, NULL, out, NULL, GF_INT64));
+  CHECK_OK(gf_gather(session, in, out, sends, GF_INT64, 0));
+  if (g_rank == 0) CHECK(out[2] == 200);
+  CHECK_OK(gf_scatter(session, out, in, sends, GF_INT64, 0));
+  CHECK(in[0] == 100 * g_rank);
+  CHECK_OK(gf_barrier(session));
+}
+
+static void test_messages(gf_session* session) {
+  char text[8] = "sent";
+  void* shared = NULL;
+  if (g_rank == 0) {
+    CHECK_OK(gf_send(session, text, sizeof(text), 1, 9));
+    CHECK_INVALID(gf_send(session, text, 1, RANKS, 9));
+  } else if (g_rank == 1) {
+    memset(text, 0, sizeof(text));
+    CHECK_OK(gf_recv(session, text, sizeof(text), 0, 9));
+    CHECK(strcmp(text, "sent") == 0);
+    CHECK_INVALID(gf_recv(session, text, 1, -5, 9));
+  }
+  CHECK_OK(gf_alloc_shared(session, 4000, &shared));
+  ((float*)shared)[999] = 1.5F;
+  CHECK_OK(gf_allreduce(session, shared, 1000, GF_FLOAT32, GF_MEAN));
+  CHECK(((float*)shared)[999] == 1.5F);
+  CHECK_OK(gf_free_shared(session, shared));
+}
+
+static void test_abort(gf_session* session) {
+  gf_status status;
+  char here = 1;
+  int32_t r;
+  /* All have left the barrier before rank 2 ends the job. */
+  for (r = 0; r < gf_size(session); ++r) {
+    if (r == 2) continue;
+    if (g_rank == 2) CHECK_OK(gf_recv(session, &here, 1, r, 99));
+    if (g_rank == r) CHECK_OK(gf_send(session, &here, 1, 2, 99));
+  }
+  if (g_rank == 2) CHECK_OK(gf_abort(session, "enough is enough"));
+  status = gf_barrier(session);
+  CHECK(status == GF_ABORTED);
+  CHECK(strstr(gf_last_error(), "enough is enough") != NULL);
+  CHECK(strstr(gf_last_error(), "rank 2") != NULL);
+}
+
+static int run_rank(int rank, const char* meeting_place) {
+  gf_session* session;
+  g_rank = rank;
+  session = open_session(rank, meeting_place);
+  test_steps(session);
+  test_state(session);
+  test_reductions(session);
+  test_moves(session);
+  test_messages(session);
+  CHECK_OK(gf_barrier(session));
+  test_abort(session);
+  gf_close(session);
+  return 0;
+}
+
+int main(void) {
+  char path[512];
+  char meeting_place[600];
+  pid_t children[RANKS];
+  int failed = 0;
+  int r;
+  test_without_a_session();
+  snprintf(path, sizeof(path), "/tmp/c_api_XXXXXX");
+  if (mkdtemp(path) == NULL) return 1;
+  snprintf(meeting_place, sizeof(meeting_place), "file://%s", path);
+  for (r = 0; r < RANKS; ++r) {
+    children[r] = fork();
+    if (children[r] == 0) return run_rank(r, meeting_place);
+    CHECK(children[r] > 0);
+  }
+  for (r = 0; r < RANKS; ++r) {
+    int status = 0;
+    waitpid(children[r], &status, 0);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) failed = 1;
+  }
+  printf(failed ? "FAILED\n" : "OK\n");
+  return failed;
+}

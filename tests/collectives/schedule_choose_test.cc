@@ -1,0 +1,251 @@
+// What schedules are said to cost, and which one is taken.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gradientflow/base/str_cat.h"
+#include "tests/collectives/symbolic_executor.h"
+#include "transports/collectives/choose.h"
+#include "transports/collectives/cost_model.h"
+#include "transports/collectives/schedule.h"
+
+namespace gradientflow {
+namespace {
+
+using Algorithm = AllreduceAlgorithm;
+
+constexpr Algorithm kAll[] = {Algorithm::kRing,    Algorithm::kHalvingDoubling,
+                              Algorithm::kTwoSync, Algorithm::kOneRound,
+                              Algorithm::kShared,  Algorithm::kTwoLevel};
+
+constexpr LinkModel kLink{30e-6, 1e-9, 2e-10, 0};
+
+std::vector<Schedule> SchedulesOf(Algorithm algorithm, int size,
+                                  const Topology& topology, std::size_t count,
+                                  bool one_sided) {
+  std::vector<Schedule> ranks;
+  for (int r = 0; r < size; ++r) {
+    ranks.push_back(
+        MakeAllreduce(algorithm, r, {size, topology, one_sided}, count));
+  }
+  return ranks;
+}
+
+double Played(Algorithm algorithm, const AllreduceQuestion& question) {
+  return PriceSchedules(
+      SchedulesOf(algorithm, question.size, question.topology, question.count,
+                  question.hosts_share_memory),
+      question.topology, question.wire_element_bytes, question.model);
+}
+
+TEST(CostModel, FormulasEqualThePlayedSchedulesOnEqualLinks) {
+  // 720720 elements: all blocks are even.
+  constexpr std::size_t kCount = 720720;
+  const double bytes = 4.0 * kCount;
+  const CostModel model{kLink, kLink};
+  for (int size : {2, 3, 4, 5, 7, 8, 12, 16}) {
+    const auto played = [&](Algorithm algorithm) {
+      return PriceSchedules(SchedulesOf(algorithm, size, {}, kCount, false), {},
+                            4, model);
+    };
+    const double near = 1e-9;
+    EXPECT_NEAR(played(Algorithm::kRing), RingSeconds(size, bytes, kLink),
+                near);
+    EXPECT_NEAR(played(Algorithm::kTwoSync), TwoSyncSeconds(size, bytes, kLink),
+                near);
+    EXPECT_NEAR(played(Algorithm::kOneRound),
+                OneRoundSeconds(size, bytes, kLink), near);
+    const double halving = HalvingDoublingSeconds(size, bytes, kLink);
+    const bool power_of_two = (size & (size - 1)) == 0;
+    // Where ranks fold, those who do not come too early and are in the way.
+    EXPECT_GE(played(Algorithm::kHalvingDoubling), halving - near);
+    EXPECT_LE(played(Algorithm::kHalvingDoubling),
+              power_of_two ? halving + near : 1.2 * halving);
+    EXPECT_NEAR(played(Algorithm::kShared), SharedSeconds(size, bytes, kLink),
+                near);
+  }
+}
+
+TEST(CostModel, ClosedFormsAreThePublishedOnes) {
+  // 4 ranks, 4000 bytes, a = 1, b = 0.01, c = 0.001: worked out by hand.
+  const LinkModel link{1, 0.01, 0.001, 0};
+  EXPECT_DOUBLE_EQ(RingSeconds(4, 4000, link), 6 + 60 + 3);
+  EXPECT_DOUBLE_EQ(HalvingDoublingSeconds(4, 4000, link), 4 + 60 + 3);
+  EXPECT_DOUBLE_EQ(TwoSyncSeconds(4, 4000, link), 2 + 60 + 4);
+  EXPECT_DOUBLE_EQ(OneRoundSeconds(4, 4000, link), 1 + 120 + 16);
+  EXPECT_DOUBLE_EQ(SharedSeconds(4, 4000, link), 2 + 8);
+  EXPECT_DOUBLE_EQ(HalvingDoublingSeconds(5, 4000, link), 67 + 2 + 80 + 4);
+  for (auto* seconds : {&RingSeconds, &HalvingDoublingSeconds, &TwoSyncSeconds,
+                        &OneRoundSeconds, &SharedSeconds}) {
+    EXPECT_EQ(seconds(1, 4000, link), 0);
+  }
+}
+
+TEST(CostModel, MessagesCostTheirSenderOneAfterTheOther) {
+  LinkModel link = kLink;
+  link.message_seconds = 5e-6;
+  const CostModel model{link, link};
+  const auto played = PriceSchedules(
+      SchedulesOf(Algorithm::kOneRound, 9, {}, 1, false), {}, 4, model);
+  EXPECT_NEAR(played, OneRoundSeconds(9, 4, link), 1e-7);
+  EXPECT_GT(played, 8 * 5e-6);
+}
+
+TEST(CostModel, RanksOfAHostShareItsLine) {
+  // Two hosts of four: two-sync sends 4 * 4 * n/8 across per round and way.
+  const Topology topology{{0, 0, 0, 0, 1, 1, 1, 1}};
+  const CostModel model{{0, 0, 0, 0}, {0, 1e-9, 0, 0}};
+  constexpr std::size_t kCount = 8000;
+  const double played = PriceSchedules(
+      SchedulesOf(Algorithm::kTwoSync, 8, topology, kCount, false), topology, 4,
+      model);
+  EXPECT_NEAR(played, 2 * 16 * 4000e-9, 0.3 * 2 * 16 * 4000e-9);
+  EXPECT_GE(played, 2 * 16 * 4000e-9 * 0.999);
+}
+
+TEST(CostModel, SchedulesThatDoNotFitTogetherNeverEnd) {
+  auto ranks = SchedulesOf(Algorithm::kRing, 3, {}, 30, false);
+  ranks[1].rounds.clear();
+  EXPECT_EQ(PriceSchedules(ranks, {}, 4, TypicalCostModel()),
+            std::numeric_limits<double>::infinity());
+}
+
+AllreduceQuestion Ask(int size, std::size_t count) {
+  AllreduceQuestion question;
+  question.size = size;
+  question.count = count;
+  question.model = TypicalCostModel();
+  return question;
+}
+
+TEST(ChooseAllreduce, TakesOneRoundForTinyAndMoreRoundsForLargeBuffers) {
+  EXPECT_EQ(ChooseAllreduce(Ask(4, 16)).algorithm, Algorithm::kOneRound);
+  const auto large = ChooseAllreduce(Ask(4, 32 << 20)).algorithm;
+  EXPECT_NE(large, Algorithm::kOneRound);
+  // Hundreds of ranks with small buffers: logarithmic latency.
+  EXPECT_EQ(ChooseAllreduce(Ask(512, 16)).algorithm,
+            Algorithm::kHalvingDoubling);
+  // The ring reduces least, which decides if there is no latency.
+  auto bandwidth_only = Ask(3, 32 << 20);
+  bandwidth_only.model.across.latency_seconds = 0;
+  bandwidth_only.model.across.message_seconds = 0;
+  EXPECT_EQ(ChooseAllreduce(bandwidth_only).algorithm, Algorithm::kRing);
+}
+
+TEST(ChooseAllreduce, TakesSharedMemoryWhereThereIsSome) {
+  auto question = Ask(4, 1 << 20);
+  question.topology.host = {3, 3, 3, 3};
+  EXPECT_NE(ChooseAllreduce(question).algorithm, Algorithm::kShared);
+  question.all_share_memory = true;
+  EXPECT_EQ(ChooseAllreduce(question).algorithm, Algorithm::kShared);
+  auto many = Ask(kMaxReduceParties + 1, 1 << 20);
+  many.topology.host.assign(static_cast<std::size_t>(many.size), 0);
+  many.all_share_memory = true;
+  EXPECT_NE(ChooseAllreduce(many).algorithm, Algorithm::kShared);
+}
+
+TEST(ChooseAllreduce, TakesTwoLevelsWhereHostsHaveCompany) {
+  auto question = Ask(16, 4 << 20);
+  for (int r = 0; r < 16; ++r) question.topology.host.push_back(r / 4);
+  question.hosts_share_memory = true;
+  EXPECT_EQ(ChooseAllreduce(question).algorithm, Algorithm::kTwoLevel);
+  for (int r = 0; r < 16; ++r) {
+    question.topology.host[static_cast<std::size_t>(r)] = r;
+  }
+  EXPECT_NE(ChooseAllreduce(question).algorithm, Algorithm::kTwoLevel);
+}
+
+TEST(ChooseAllreduce, IsNotMuchSlowerThanTheBestPlayedSchedule) {
+  const std::vector<std::vector<int>> topologies = {
+      {0, 0},
+      {0, 1},
+      {0, 1, 2, 3},
+      {0, 0, 1, 1},
+      {0, 0, 0, 1, 1, 1, 2, 2, 2},
+      {0, 0, 0, 1},
+      {0, 1, 0, 1, 0, 1, 0, 1},
+      {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7}};
+  for (const auto& host : topologies) {
+    for (bool shared : {false, true}) {
+      for (std::size_t count : {1, 1000, 30'000, 1'000'000, 20'000'000}) {
+        auto question = Ask(static_cast<int>(host.size()), count);
+        question.topology.host = host;
+        question.hosts_share_memory = shared;
+        question.all_share_memory =
+            shared &&
+            std::all_of(host.begin(), host.end(), [](int h) { return h == 0; });
+        double best = std::numeric_limits<double>::infinity();
+        Algorithm fastest = Algorithm::kAuto;
+        for (Algorithm algorithm : kAll) {
+          if (std::isinf(PredictAllreduce(algorithm, question))) continue;
+          const double seconds = Played(algorithm, question);
+          if (seconds < best) fastest = algorithm;
+          best = std::min(best, seconds);
+        }
+        const auto choice = ChooseAllreduce(question);
+        EXPECT_LE(Played(choice.algorithm, question), 1.3 * best)
+            << choice.reason << "; played fastest: " << Name(fastest) << " "
+            << best * 1e3 << " ms, shared " << shared << ", hosts "
+            << ::testing::PrintToString(host);
+      }
+    }
+  }
+}
+
+TEST(ChooseAllreduce, SaysWhyAndAnswersEqualQuestionsAlike) {
+  const auto question = Ask(4, 1 << 20);
+  const auto choice = ChooseAllreduce(question);
+  const std::string name = Name(choice.algorithm);
+  EXPECT_EQ(choice.reason.rfind(name, 0), 0U) << choice.reason;
+  EXPECT_NE(choice.reason.find("4194304 bytes, 4 ranks"), std::string::npos)
+      << choice.reason;
+  EXPECT_EQ(choice.seconds, PredictAllreduce(choice.algorithm, question));
+  EXPECT_EQ(ChooseAllreduce(question).reason, choice.reason);
+}
+
+TEST(ChooseAllreduce, AnswersForOneRankAndForNothing) {
+  EXPECT_EQ(ChooseAllreduce(Ask(1, 1000)).seconds, 0);
+  EXPECT_GE(ChooseAllreduce(Ask(4, 0)).seconds, 0);
+}
+
+TEST(AllreduceNames, ParseToWhatTheyName) {
+  for (Algorithm algorithm : kAll) {
+    const auto parsed = ParseAllreduceAlgorithm(Name(algorithm));
+    ASSERT_TRUE(parsed.ok());
+    EXPECT_EQ(parsed.value(), algorithm);
+  }
+  EXPECT_EQ(ParseAllreduceAlgorithm("auto").value(), Algorithm::kAuto);
+  const auto unknown = ParseAllreduceAlgorithm("rign");
+  EXPECT_EQ(unknown.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(unknown.status().message().find("\"rign\""), std::string::npos);
+  EXPECT_NE(unknown.status().message().find("halving_doubling"),
+            std::string::npos);
+}
+
+TEST(MakeAllreduce, MakesWhatEveryNameSays) {
+  const Topology topology{{0, 0, 1, 1, 1}};
+  for (Algorithm algorithm : kAll) {
+    for (bool one_sided : {false, true}) {
+      std::vector<gradientflow::testing::SymbolicRank> ranks(5);
+      for (std::size_t r = 0; r < 5; ++r) {
+        ranks[r].schedule = MakeAllreduce(algorithm, static_cast<int>(r),
+                                          {5, topology, one_sided}, 33);
+        ranks[r].data.resize(33);
+        for (auto& cell : ranks[r].data) cell.value = 1 << r;
+      }
+      gradientflow::testing::SymbolicOptions options;
+      if (algorithm == Algorithm::kTwoLevel) options.topology = topology;
+      ASSERT_EQ(testing::Execute(&ranks, options), "") << Name(algorithm);
+      for (const auto& rank : ranks) {
+        for (const auto& cell : rank.data) EXPECT_EQ(cell.value, 31);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradientflow

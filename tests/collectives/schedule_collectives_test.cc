@@ -1,0 +1,307 @@
+// The other collectives, from every root, with uneven and empty parts.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "tests/collectives/symbolic_executor.h"
+#include "transports/collectives/schedule.h"
+
+namespace gradientflow::testing {
+namespace {
+
+constexpr std::size_t kCounts[] = {0, 1, 2, 7, 97};
+constexpr double kQuantum = 1.0 / 64;
+using Counts = std::vector<std::size_t>;
+
+class CollectiveSchedule : public ::testing::TestWithParam<int> {
+ protected:
+  int size() const { return GetParam(); }
+  std::size_t ranks() const { return static_cast<std::size_t>(size()); }
+
+  std::vector<SymbolicRank> Make(
+      const std::function<Schedule(int)>& make) const {
+    std::vector<SymbolicRank> ranks(static_cast<std::size_t>(size()));
+    for (int r = 0; r < size(); ++r) {
+      ranks[static_cast<std::size_t>(r)].schedule = make(r);
+    }
+    return ranks;
+  }
+};
+
+// Element i of rank r's contribution: exact on the wire.
+double Value(std::size_t r, std::size_t i) {
+  return static_cast<double>(r * 1000 + i + 1);
+}
+Cells Contribution(std::size_t r, std::size_t count) {
+  Cells cells(count);
+  for (std::size_t i = 0; i < count; ++i) cells[i].value = Value(r, i);
+  return cells;
+}
+
+SymbolicOptions LossyWire() {
+  SymbolicOptions options;
+  options.wire_quantum = kQuantum;
+  return options;
+}
+
+using Broadcast = Schedule (*)(int, int, int, std::size_t);
+
+TEST_P(CollectiveSchedule, BroadcastGivesTheRootsBitsToAll) {
+  for (Broadcast broadcast : {&TreeBroadcast, &ChainBroadcast}) {
+    for (int root = 0; root < size(); ++root) {
+      for (std::size_t count : kCounts) {
+        auto ranks =
+            Make([&](int r) { return broadcast(r, size(), root, count); });
+        for (std::size_t r = 0; r < ranks.size(); ++r) {
+          ranks[r].data = Contribution(r, count);
+          for (Cell& cell : ranks[r].data) cell.value /= 3;
+        }
+        const auto wanted = ranks[static_cast<std::size_t>(root)].data;
+        ASSERT_EQ(Execute(&ranks, LossyWire()), "");
+        for (const auto& rank : ranks) {
+          for (std::size_t i = 0; i < count; ++i) {
+            ASSERT_EQ(rank.data[i].value, ranks[0].data[i].value);
+            ASSERT_NEAR(rank.data[i].value, wanted[i].value, kQuantum);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(BroadcastSchedule, TreeIsLogarithmicallyDeep) {
+  // A rank's depth: hops to the root along its receives.
+  const auto parent = [](int r) {
+    return TreeBroadcast(r, 100, 3, 1).rounds[0][0].peer;
+  };
+  for (int r = 0; r < 100; ++r) {
+    int depth = 0;
+    for (int at = r; at != 3; at = parent(at)) ++depth;
+    EXPECT_LE(depth, 7) << "rank " << r;
+  }
+}
+
+TEST_P(CollectiveSchedule, ReduceLeavesTheMeanOnTheRoot) {
+  for (int root = 0; root < size(); ++root) {
+    for (std::size_t count : kCounts) {
+      auto ranks =
+          Make([&](int r) { return DirectReduce(r, size(), root, count); });
+      for (std::size_t r = 0; r < ranks.size(); ++r) {
+        ranks[r].input = Contribution(r, count);
+      }
+      const auto at = static_cast<std::size_t>(root);
+      ranks[at].data.resize(count);
+      SymbolicOptions options;
+      options.mean = MeanScaling::kAfterSum;
+      ASSERT_EQ(Execute(&ranks, options), "");
+      for (std::size_t i = 0; i < count; ++i) {
+        double sum = 0;
+        for (std::size_t r = 0; r < ranks.size(); ++r) sum += Value(r, i);
+        ASSERT_DOUBLE_EQ(ranks[at].data[i].value, sum / size());
+      }
+    }
+  }
+}
+
+TEST(ReduceSchedule, AddsInRankOrderWhateverTheRoot) {
+  std::mt19937 random(5);
+  std::uniform_real_distribution<double> values(-1, 1);
+  std::vector<Cells> inputs(7, Cells(50));
+  for (auto& input : inputs) {
+    for (Cell& cell : input) cell.value = values(random);
+  }
+  Cells first;
+  for (int root = 0; root < 7; ++root) {
+    std::vector<SymbolicRank> ranks(7);
+    for (std::size_t r = 0; r < 7; ++r) {
+      ranks[r].schedule = DirectReduce(static_cast<int>(r), 7, root, 50);
+      ranks[r].input = inputs[r];
+    }
+    auto& result = ranks[static_cast<std::size_t>(root)].data;
+    result.resize(50);
+    ASSERT_EQ(Execute(&ranks), "");
+    if (root == 0) first = result;
+    for (std::size_t i = 0; i < 50; ++i) {
+      ASSERT_EQ(result[i].value, first[i].value) << "root " << root;
+    }
+  }
+}
+
+using Allgather = Schedule (*)(int, int, std::size_t);
+
+TEST_P(CollectiveSchedule, AllgatherGivesAllBlocksToAllWithTheSameBits) {
+  for (Allgather allgather : {&RingAllgather, &DirectAllgather}) {
+    for (std::size_t count : kCounts) {
+      auto ranks = Make([&](int r) { return allgather(r, size(), count); });
+      for (std::size_t r = 0; r < ranks.size(); ++r) {
+        ranks[r].input = Contribution(r, count);
+        for (Cell& cell : ranks[r].input) cell.value /= 3;
+        ranks[r].data.resize(count * ranks.size());
+      }
+      ASSERT_EQ(Execute(&ranks, LossyWire()), "");
+      for (const auto& rank : ranks) {
+        for (std::size_t i = 0; i < rank.data.size(); ++i) {
+          ASSERT_EQ(rank.data[i].value, ranks[0].data[i].value);
+          ASSERT_NEAR(rank.data[i].value, Value(i / count, i % count) / 3,
+                      kQuantum);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CollectiveSchedule, ReduceScatterLeavesItsBlocksSumOnEachRank) {
+  for (std::size_t count : kCounts) {
+    auto ranks =
+        Make([&](int r) { return DirectReduceScatter(r, size(), count); });
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      ranks[r].input = Contribution(r, count * ranks.size());
+      ranks[r].data.resize(count);
+    }
+    ASSERT_EQ(Execute(&ranks), "");
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      for (std::size_t i = 0; i < count; ++i) {
+        double sum = 0;
+        for (std::size_t q = 0; q < ranks.size(); ++q) {
+          sum += Value(q, r * count + i);
+        }
+        ASSERT_EQ(ranks[r].data[i].value, sum) << "rank " << r;
+      }
+    }
+  }
+}
+
+TEST_P(CollectiveSchedule, AllToAllDeliversUnevenParts) {
+  std::mt19937 random(static_cast<unsigned>(size()));
+  for (int trial = 0; trial < 10; ++trial) {
+    // sends[r][q] elements from r to q; every third part is empty.
+    std::vector<Counts> sends(ranks(), Counts(ranks()));
+    for (auto& row : sends) {
+      for (auto& n : row) n = random() % 3 == 0 ? 0 : random() % 20;
+    }
+    const auto column = [&](std::size_t q) {
+      Counts recvs;
+      for (const auto& row : sends) recvs.push_back(row[q]);
+      return recvs;
+    };
+    auto all = Make([&](int r) {
+      const auto at = static_cast<std::size_t>(r);
+      return PairwiseAllToAll(r, sends[at], column(at));
+    });
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      for (std::size_t q = 0; q < all.size(); ++q) {
+        const auto part = Contribution(r * 100 + q, sends[r][q]);
+        all[r].input.insert(all[r].input.end(), part.begin(), part.end());
+      }
+      const Counts recvs = column(r);
+      all[r].data.resize(
+          std::accumulate(recvs.begin(), recvs.end(), std::size_t{0}));
+    }
+    ASSERT_EQ(Execute(&all), "");
+    for (std::size_t q = 0; q < all.size(); ++q) {
+      std::size_t at = 0;
+      for (std::size_t r = 0; r < all.size(); ++r) {
+        for (std::size_t i = 0; i < sends[r][q]; ++i) {
+          ASSERT_EQ(all[q].data[at++].value, Value(r * 100 + q, i));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CollectiveSchedule, GatherAndScatterMoveUnevenParts) {
+  std::mt19937 random(static_cast<unsigned>(size()));
+  for (int root = 0; root < size(); ++root) {
+    Counts counts(ranks());
+    for (auto& n : counts) n = random() % 3 == 0 ? 0 : random() % 20;
+    const auto at = static_cast<std::size_t>(root);
+    Cells whole;
+    for (std::size_t r = 0; r < ranks(); ++r) {
+      const auto part = Contribution(r, counts[r]);
+      whole.insert(whole.end(), part.begin(), part.end());
+    }
+
+    auto gather = Make([&](int r) { return DirectGather(r, root, counts); });
+    for (std::size_t r = 0; r < ranks(); ++r) {
+      gather[r].input = Contribution(r, counts[r]);
+    }
+    gather[at].data.resize(whole.size());
+    ASSERT_EQ(Execute(&gather), "");
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      ASSERT_EQ(gather[at].data[i].value, whole[i].value);
+    }
+
+    auto scatter = Make([&](int r) { return DirectScatter(r, root, counts); });
+    for (std::size_t r = 0; r < ranks(); ++r) {
+      scatter[r].data.resize(counts[r]);
+    }
+    scatter[at].input = whole;
+    ASSERT_EQ(Execute(&scatter), "");
+    for (std::size_t r = 0; r < ranks(); ++r) {
+      for (std::size_t i = 0; i < counts[r]; ++i) {
+        ASSERT_EQ(scatter[r].data[i].value, Value(r, i));
+      }
+    }
+  }
+}
+
+TEST_P(CollectiveSchedule, NoRankLeavesTheBarrierBeforeAllHaveEntered) {
+  for (int late = 0; late < size(); ++late) {
+    auto ranks = Make([&](int r) { return DisseminationBarrier(r, size()); });
+    for (auto& rank : ranks) rank.data.resize(1);
+    SymbolicOptions options;
+    // All but one get as far as they can first.
+    for (int turn = 0; turn < 10; ++turn) {
+      for (int r = 0; r < size(); ++r) {
+        if (r != late) options.turns.push_back(r);
+      }
+    }
+    options.turns.push_back(late);
+    SymbolicExecutor executor(&ranks, options);
+    ASSERT_EQ(executor.Run(), "");
+    EXPECT_TRUE(executor.all_began_before_any_finished()) << "late " << late;
+  }
+}
+
+TEST(SymbolicExecutor, SeesARankLeaveABarrierEarly) {
+  std::vector<SymbolicRank> ranks(4);
+  for (int r = 0; r < 4; ++r) {
+    auto& rank = ranks[static_cast<std::size_t>(r)];
+    rank.schedule = DisseminationBarrier(r, 4);
+    rank.schedule.rounds.pop_back();  // Neighbors only.
+    rank.data.resize(1);
+  }
+  SymbolicOptions options;
+  options.turns = {0, 1, 2, 0, 1, 2, 0, 1, 2, 3};
+  SymbolicExecutor executor(&ranks, options);
+  ASSERT_EQ(executor.Run(), "");
+  EXPECT_FALSE(executor.all_began_before_any_finished());
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, CollectiveSchedule,
+                         ::testing::Values(1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16,
+                                           17, 32));
+
+TEST(CollectiveSchedule, SumsMoreRanksThanOneStepTakes) {
+  constexpr int kSize = kMaxReduceParties + 6;
+  std::vector<SymbolicRank> ranks(kSize);
+  for (int r = 0; r < kSize; ++r) {
+    auto& rank = ranks[static_cast<std::size_t>(r)];
+    rank.schedule = DirectReduce(r, kSize, 66, 10);
+    rank.input = Contribution(static_cast<std::size_t>(r), 10);
+  }
+  ranks[66].data.resize(10);
+  ASSERT_EQ(Execute(&ranks), "");
+  for (std::size_t i = 0; i < 10; ++i) {
+    double sum = 0;
+    for (std::size_t r = 0; r < kSize; ++r) sum += Value(r, i);
+    EXPECT_EQ(ranks[66].data[i].value, sum);
+  }
+}
+
+}  // namespace
+}  // namespace gradientflow::testing

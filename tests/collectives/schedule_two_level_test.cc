@@ -1,0 +1,164 @@
+// Two-level allreduce over equal, uneven and scattered hosts, with messages and
+// with shared memory inside.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "tests/collectives/symbolic_executor.h"
+#include "transports/collectives/schedule.h"
+
+namespace gradientflow::testing {
+namespace {
+
+std::vector<SymbolicRank> Schedules(const Topology& topology, std::size_t count,
+                                    bool one_sided, unsigned seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> values(-1, 1);
+  std::vector<SymbolicRank> ranks(topology.host.size());
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    ranks[r].schedule =
+        TwoLevelAllreduce(static_cast<int>(r), topology, count, one_sided);
+    ranks[r].data.resize(count);
+    for (Cell& cell : ranks[r].data) cell.value = values(random);
+  }
+  return ranks;
+}
+
+void ExpectMeanOnAllRanks(const Topology& topology, std::size_t count,
+                          bool one_sided, SymbolicOptions options) {
+  const std::size_t size = topology.host.size();
+  auto ranks = Schedules(topology, count, one_sided,
+                         static_cast<unsigned>(count + size));
+  std::vector<double> mean(count);
+  for (const auto& rank : ranks) {
+    for (std::size_t i = 0; i < count; ++i) {
+      mean[i] += rank.data[i].value / static_cast<double>(size);
+    }
+  }
+  options.topology = topology;
+  ASSERT_EQ(Execute(&ranks, options), "");
+  const double bound = 1e-12 + options.wire_quantum * static_cast<double>(size);
+  for (std::size_t r = 0; r < size; ++r) {
+    for (std::size_t i = 0; i < count; ++i) {
+      ASSERT_EQ(ranks[r].data[i].value, ranks[0].data[i].value)
+          << "rank " << r << " element " << i << " of " << count;
+      ASSERT_EQ(ranks[r].data[i].scaled, size == 1 ? 0 : 1);
+      ASSERT_NEAR(ranks[r].data[i].value, mean[i], bound);
+    }
+  }
+}
+
+void CheckTopology(const Topology& topology, std::size_t count, unsigned seed) {
+  std::vector<int> turns(topology.host.size());
+  std::iota(turns.begin(), turns.end(), 0);
+  std::shuffle(turns.begin(), turns.end(), std::mt19937(seed));
+  for (bool one_sided : {false, true}) {
+    for (auto scaling : {MeanScaling::kBeforeSum, MeanScaling::kAfterSum}) {
+      for (double quantum : {0.0, 1.0 / 64}) {
+        SymbolicOptions options;
+        options.wire_quantum = quantum;
+        options.mean = scaling;
+        options.turns = turns;
+        ASSERT_NO_FATAL_FAILURE(
+            ExpectMeanOnAllRanks(topology, count, one_sided, options))
+            << "one-sided " << one_sided << " quantum " << quantum
+            << " topology " << ::testing::PrintToString(topology.host);
+      }
+    }
+  }
+}
+
+TEST(TwoLevelSchedule, LeavesTheSameMeanOnChosenTopologies) {
+  const std::vector<std::vector<int>> topologies = {
+      {0},
+      {4, 4, 4},
+      {0, 1},
+      {0, 0, 1, 1},
+      {0, 1, 0, 1},
+      {7, 7, 7, -2, -2, -2, 5, 5, 5},
+      {0, 0, 1},
+      {1, 0, 0, 0, 2, 2},
+      {0, 0, 1, 1, 1, 2, 2, 2, 2},
+      {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7},
+      {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8},
+      {0, 1, 2, 3, 4, 4},
+  };
+  for (const auto& host : topologies) {
+    for (std::size_t count : {0, 1, 2, 7, 16, 97, 128, 1000}) {
+      CheckTopology({host}, count, static_cast<unsigned>(count));
+    }
+  }
+}
+
+TEST(TwoLevelSchedule, LeavesTheSameMeanOnRandomTopologies) {
+  std::mt19937 random(20);
+  for (int trial = 0; trial < 150; ++trial) {
+    const int size = std::uniform_int_distribution<int>(1, 20)(random);
+    const int hosts = std::uniform_int_distribution<int>(1, size)(random);
+    Topology topology;
+    for (int r = 0; r < size; ++r) {
+      topology.host.push_back(
+          std::uniform_int_distribution<int>(0, hosts - 1)(random));
+    }
+    const auto count =
+        std::uniform_int_distribution<std::size_t>(0, 200)(random);
+    ASSERT_NO_FATAL_FAILURE(
+        CheckTopology(topology, count, static_cast<unsigned>(trial)));
+  }
+}
+
+TEST(TwoLevelSchedule, GoesAcrossByRingWhenBlocksAreLarge) {
+  // 3 hosts: not a power of two, and more than the small blocks' bound.
+  for (std::size_t count : {std::size_t{13'000}, std::size_t{30'000}}) {
+    CheckTopology({{0, 0, 1, 1, 2, 2}}, count, 1);
+    CheckTopology({{0, 0, 1, 1, 2}}, count, 2);
+  }
+}
+
+TEST(TwoLevelSchedule, UsesEveryContributionRawOnce) {
+  // One-sided, or by messages: the lane scales what it sums, on its host.
+  const Topology topology{{0, 0, 0, 1, 1, 2}};
+  for (bool one_sided : {false, true}) {
+    for (std::size_t count : {std::size_t{97}, std::size_t{1000}}) {
+      auto ranks = Schedules(topology, count, one_sided, 1);
+      SymbolicOptions options;
+      options.topology = topology;
+      ASSERT_EQ(Execute(&ranks, options), "");
+      for (int host = 0; host < 3; ++host) {
+        for (std::size_t i = 0; i < count; ++i) {
+          int raw = 0;
+          for (std::size_t r = 0; r < ranks.size(); ++r) {
+            if (topology.host[r] == host) raw += ranks[r].raw_uses[i];
+          }
+          ASSERT_EQ(raw, 1) << "host " << host << " element " << i;
+        }
+      }
+      for (std::size_t i = 0; i < count; ++i) {
+        int finished = 0;
+        for (const auto& rank : ranks) finished += rank.final_uses[i];
+        ASSERT_EQ(finished, 1) << "element " << i;
+      }
+    }
+  }
+}
+
+TEST(TwoLevelSchedule, SendsBetweenHostsOnlyAlongLanes) {
+  const Topology topology{{0, 0, 0, 1, 1, 1}};
+  for (int r = 0; r < 6; ++r) {
+    for (const auto& round :
+         TwoLevelAllreduce(r, topology, 100'000, true).rounds) {
+      for (const Step& step : round) {
+        if (step.kind != Step::Kind::kSend) continue;
+        EXPECT_EQ(step.peer, (r + 3) % 6);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradientflow::testing

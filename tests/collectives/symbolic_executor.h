@@ -1,0 +1,401 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gradientflow/base/str_cat.h"
+#include "transports/collectives/schedule.h"
+
+// Runs the schedules of all ranks with no transport and checks as it goes:
+// bounds, message lengths, leftovers, deadlocks, slices that are written while
+// in use, values scaled never, twice, or added to unscaled ones.
+namespace gradientflow::testing {
+
+// One element. Sums and products with integers below 2^53 are exact.
+struct Cell {
+  double value = 0;
+  int scaled = 0;  // How often a mean's factor went in.
+};
+using Cells = std::vector<Cell>;
+
+enum class MeanScaling { kNone, kBeforeSum, kAfterSum };
+
+struct SymbolicOptions {
+  // What travels is rounded to multiples of this; 0: exact.
+  double wire_quantum = 0;
+  // kBeforeSum applies to multi_hop schedules; others scale after the sum.
+  MeanScaling mean = MeanScaling::kNone;
+  // Who shares memory; empty: all.
+  Topology topology;
+  // The ranks take turns in this order; empty: 0, 1, ...
+  std::vector<int> turns;
+};
+
+struct SymbolicRank {
+  Schedule schedule;
+  Cells data;
+  Cells input;
+  // How often each element of data was used raw, and finished.
+  std::vector<int> raw_uses;
+  std::vector<int> final_uses;
+};
+
+class SymbolicExecutor {
+ public:
+  SymbolicExecutor(std::vector<SymbolicRank>* ranks, SymbolicOptions options)
+      : ranks_(*ranks), options_(std::move(options)), states_(ranks->size()) {
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      states_[r].scratch.resize(ranks_[r].schedule.scratch_elements);
+      ranks_[r].raw_uses.assign(ranks_[r].data.size(), 0);
+      ranks_[r].final_uses.assign(ranks_[r].data.size(), 0);
+      if (options_.turns.size() < ranks_.size()) {
+        options_.turns.push_back(static_cast<int>(r));
+      }
+    }
+  }
+
+  // The first thing that went wrong, or "".
+  std::string Run() {
+    for (bool progress = true; progress && error_.empty();) {
+      progress = false;
+      for (int r : options_.turns) {
+        progress = Advance(static_cast<std::size_t>(r)) || progress;
+        if (!error_.empty()) return error_;
+      }
+    }
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      if (!Finished(r)) {
+        return StrCat("deadlock: rank ", r, " waits in round ",
+                      states_[r].round, " of ",
+                      ranks_[r].schedule.rounds.size());
+      }
+    }
+    for (const auto& [pair, queue] : wire_) {
+      if (!queue.empty()) {
+        return StrCat(queue.size(), " messages left over from rank ",
+                      pair.first, " to ", pair.second);
+      }
+    }
+    return error_;
+  }
+
+  // Whether all ranks had begun by the time the first one was finished.
+  bool all_began_before_any_finished() const { return barrier_held_; }
+
+ private:
+  struct State {
+    Cells scratch;
+    std::size_t round = 0;
+    std::size_t local = 0;  // Steps of the round done, once messages are.
+    bool posted = false;
+    bool received = false;
+    int syncs = 0;
+    bool in_sync = false;
+    bool began = false;
+  };
+
+  bool Finished(std::size_t r) const {
+    return states_[r].round == ranks_[r].schedule.rounds.size();
+  }
+
+  void Fail(std::size_t r, const std::string& what) {
+    if (error_.empty()) {
+      error_ = StrCat("rank ", r, " round ", states_[r].round, ": ", what);
+    }
+  }
+
+  // One round, or part of it: up to a wait.
+  bool Advance(std::size_t r) {
+    State& state = states_[r];
+    state.began = true;
+    if (Finished(r)) return false;
+    const auto& steps = ranks_[r].schedule.rounds[state.round];
+    bool progress = false;
+    if (!state.posted) {
+      if (steps.empty()) Fail(r, "empty round");
+      CheckHazards(r, steps);
+      for (const Step& step : steps) {
+        if (step.kind == Step::Kind::kSend) PostSend(r, step);
+      }
+      state.posted = true;
+      progress = true;
+    }
+    if (!state.received) {
+      if (!AllArrived(r, steps)) return progress;
+      for (const Step& step : steps) {
+        if (step.kind == Step::Kind::kRecv) Receive(r, step);
+      }
+      state.received = true;
+    }
+    for (; state.local < steps.size(); ++state.local) {
+      const Step& step = steps[state.local];
+      if (step.kind == Step::Kind::kSync) {
+        if (!state.in_sync) ++state.syncs;
+        progress = progress || !state.in_sync;
+        state.in_sync = !SyncReached(r);
+        if (state.in_sync) return progress;
+      } else {
+        RunLocal(r, step);
+      }
+    }
+    const std::size_t next = state.round + 1;
+    state.round = next;
+    state.local = 0;
+    state.posted = state.received = false;
+    if (Finished(r)) {
+      barrier_held_ =
+          barrier_held_ && std::all_of(states_.begin(), states_.end(),
+                                       [](const State& s) { return s.began; });
+    }
+    return true;
+  }
+
+  bool Shares(std::size_t a, std::size_t b) const {
+    const auto& host = options_.topology.host;
+    return host.empty() || host[a] == host[b];
+  }
+
+  bool SyncReached(std::size_t r) const {
+    for (std::size_t q = 0; q < ranks_.size(); ++q) {
+      if (Shares(r, q) && states_[q].syncs < states_[r].syncs) return false;
+    }
+    return true;
+  }
+
+  Cell* At(std::size_t r, const Slice& slice) {
+    Cells& space = slice.space == Slice::Space::kData    ? ranks_[r].data
+                   : slice.space == Slice::Space::kInput ? ranks_[r].input
+                                                         : states_[r].scratch;
+    if (slice.offset + slice.count > space.size()) {
+      Fail(r, StrCat("slice [", slice.offset, ", +", slice.count, ") of ",
+                     space.size(), " elements"));
+      return nullptr;
+    }
+    return space.data() + slice.offset;
+  }
+
+  static bool Overlap(const Slice& a, const Slice& b) {
+    return a.space == b.space && a.offset < b.offset + b.count &&
+           b.offset < a.offset + a.count;
+  }
+
+  // What arrives may not land where the round's other messages are.
+  void CheckHazards(std::size_t r, const std::vector<Step>& steps) {
+    for (const Step& in : steps) {
+      if (in.kind != Step::Kind::kRecv) continue;
+      if (in.dst.space == Slice::Space::kInput) Fail(r, "input is read-only");
+      for (const Step& other : steps) {
+        if (&other == &in) continue;
+        if (other.kind == Step::Kind::kSend && Overlap(in.dst, other.src)) {
+          Fail(r, "receives where it sends from");
+        }
+        if (other.kind == Step::Kind::kRecv && Overlap(in.dst, other.dst)) {
+          Fail(r, "two receives land in one place");
+        }
+      }
+    }
+  }
+
+  bool ScalesFirst(std::size_t r) const {
+    return options_.mean == MeanScaling::kBeforeSum &&
+           ranks_[r].schedule.multi_hop;
+  }
+
+  Cell Scaled(Cell cell) const {
+    return {cell.value / static_cast<double>(ranks_.size()), cell.scaled + 1};
+  }
+
+  Cell OnWire(Cell cell) const {
+    const double q = options_.wire_quantum;
+    return {q == 0 ? cell.value : std::nearbyint(cell.value / q) * q,
+            cell.scaled};
+  }
+
+  // What a reduction leaves, given `cell` before any scaling after the sum.
+  Cell Finish(std::size_t r, const Step& step, Cell cell) const {
+    const bool none = options_.mean == MeanScaling::kNone;
+    const bool scale = ScalesFirst(r) ? step.raw : step.final;
+    return scale && !none ? Scaled(cell) : cell;
+  }
+
+  Cell Add(std::size_t r, Cell a, Cell b) {
+    if (a.scaled != b.scaled) Fail(r, "adds scaled to unscaled values");
+    return {a.value + b.value, a.scaled};
+  }
+
+  void CountUses(std::size_t r, const Step& step, const Slice& slice) {
+    if (slice.space != Slice::Space::kData) return;
+    for (std::size_t i = 0; i < slice.count; ++i) {
+      ranks_[r].raw_uses[slice.offset + i] += step.raw ? 1 : 0;
+      ranks_[r].final_uses[slice.offset + i] += step.final ? 1 : 0;
+    }
+  }
+
+  void PostSend(std::size_t r, const Step& step) {
+    if (step.src.space == Slice::Space::kScratch) Fail(r, "sends scratch");
+    if (step.raw && step.settle) Fail(r, "raw and settle on one send");
+    if (step.peer < 0 || step.peer >= static_cast<int>(ranks_.size()) ||
+        step.peer == static_cast<int>(r)) {
+      Fail(r, StrCat("sends to ", step.peer));
+      return;
+    }
+    Cell* src = At(r, step.src);
+    if (src == nullptr) return;
+    CountUses(r, step, step.src);
+    Cells message;
+    for (std::size_t i = 0; i < step.src.count; ++i) {
+      const bool scale = step.raw && ScalesFirst(r);
+      message.push_back(OnWire(scale ? Scaled(src[i]) : src[i]));
+      if (!step.settle) continue;
+      if (step.src.space == Slice::Space::kInput) Fail(r, "settles input");
+      src[i] = message.back();
+    }
+    if (step.src.count > 0) {
+      wire_[{static_cast<int>(r), step.peer}].push_back(std::move(message));
+    }
+  }
+
+  bool AllArrived(std::size_t r, const std::vector<Step>& steps) {
+    std::map<int, std::size_t> wanted;
+    for (const Step& step : steps) {
+      if (step.kind == Step::Kind::kRecv && step.dst.count > 0) {
+        ++wanted[step.peer];
+      }
+    }
+    return std::all_of(wanted.begin(), wanted.end(), [&](const auto& want) {
+      return wire_[{want.first, static_cast<int>(r)}].size() >= want.second;
+    });
+  }
+
+  void Receive(std::size_t r, const Step& step) {
+    if (step.dst.count == 0) return;
+    auto& queue = wire_[{step.peer, static_cast<int>(r)}];
+    const Cells message = std::move(queue.front());
+    queue.pop_front();
+    Cell* dst = At(r, step.dst);
+    if (message.size() != step.dst.count) {
+      Fail(r, StrCat("expected ", step.dst.count, " elements from rank ",
+                     step.peer, ", got ", message.size()));
+    } else if (dst != nullptr) {
+      std::copy(message.begin(), message.end(), dst);
+    }
+  }
+
+  void RunLocal(std::size_t r, const Step& step) {
+    switch (step.kind) {
+      case Step::Kind::kReduce:
+        return Reduce(r, step);
+      case Step::Kind::kReduceMany:
+        return ReduceMany(r, step);
+      case Step::Kind::kCopy:
+        return CopySlice(r, step);
+      case Step::Kind::kPullReduce:
+        return PullReduce(r, step);
+      case Step::Kind::kPush:
+        return Push(r, step.dst);
+      case Step::Kind::kSend:
+      case Step::Kind::kRecv:
+      case Step::Kind::kSync:
+        return;
+    }
+  }
+
+  void Reduce(std::size_t r, const Step& step) {
+    Cell* dst = At(r, step.dst);
+    const Cell* src = At(r, step.src);
+    if (dst == nullptr || src == nullptr) return;
+    CountUses(r, step, step.dst);
+    const bool none = options_.mean == MeanScaling::kNone;
+    for (std::size_t i = 0; i < step.dst.count; ++i) {
+      Cell mine = dst[i];
+      if (ScalesFirst(r) && step.raw) mine = Scaled(mine);
+      dst[i] = Add(r, mine, src[i]);
+      if (!none && !ScalesFirst(r) && step.final) dst[i] = Scaled(dst[i]);
+    }
+  }
+
+  void ReduceMany(std::size_t r, const Step& step) {
+    if (step.sources + 1 > kMaxReduceParties) Fail(r, "too many sources");
+    const std::size_t n = step.dst.count;
+    if (step.src.count != n || step.own.count != n) Fail(r, "uneven slices");
+    Slice landings = step.src;
+    landings.count *= static_cast<std::size_t>(step.sources);
+    Cell* dst = At(r, step.dst);
+    const Cell* own = At(r, step.own);
+    const Cell* src = At(r, landings);
+    if (dst == nullptr || own == nullptr || src == nullptr) return;
+    CountUses(r, step, step.dst);
+    for (std::size_t i = 0; i < n; ++i) {
+      Cell sum;
+      for (int s = 0; s <= step.sources; ++s) {
+        const int landing = s < step.own_place ? s : s - 1;
+        const Cell term = s == step.own_place
+                              ? own[i]
+                              : src[static_cast<std::size_t>(landing) * n + i];
+        sum = s == 0 ? term : Add(r, sum, term);
+      }
+      dst[i] = Finish(r, step, sum);
+    }
+  }
+
+  void CopySlice(std::size_t r, const Step& step) {
+    Cell* dst = At(r, step.dst);
+    const Cell* src = At(r, step.src);
+    if (step.src.count != step.dst.count) Fail(r, "uneven copy");
+    if (dst == nullptr || src == nullptr) return;
+    std::copy(src, src + step.dst.count, dst);
+  }
+
+  void PullReduce(std::size_t r, const Step& step) {
+    for (std::size_t i = 0; i < step.dst.count; ++i) {
+      const Slice at{step.dst.space, step.dst.offset + i, 1};
+      Cell sum;
+      bool first = true;
+      int parties = 0;
+      for (std::size_t q = 0; q < ranks_.size(); ++q) {
+        if (!Shares(r, q)) continue;
+        const Cell* term = At(q, at);
+        if (term == nullptr) return;
+        sum = first ? *term : Add(r, sum, *term);
+        first = false;
+        ++parties;
+      }
+      if (parties > kMaxReduceParties) Fail(r, "too many sharing ranks");
+      *At(r, at) = Finish(r, step, sum);
+    }
+    CountUses(r, step, step.dst);
+    if (step.push) Push(r, step.dst);
+  }
+
+  void Push(std::size_t r, const Slice& slice) {
+    const Cell* src = At(r, slice);
+    for (std::size_t q = 0; q < ranks_.size(); ++q) {
+      if (q == r || !Shares(r, q)) continue;
+      Cell* dst = At(q, slice);
+      if (src == nullptr || dst == nullptr) return;
+      std::copy(src, src + slice.count, dst);
+    }
+  }
+
+  std::vector<SymbolicRank>& ranks_;
+  SymbolicOptions options_;
+  std::vector<State> states_;
+  std::map<std::pair<int, int>, std::deque<Cells>> wire_;
+  std::string error_;
+  bool barrier_held_ = true;
+};
+
+inline std::string Execute(std::vector<SymbolicRank>* ranks,
+                           const SymbolicOptions& options = {}) {
+  return SymbolicExecutor(ranks, options).Run();
+}
+
+}  // namespace gradientflow::testing

@@ -1,0 +1,197 @@
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradientflow/base/clock.h"
+#include "gradientflow/base/status.h"
+#include "tests/transports/tcp_pair.h"
+#include "transports/fabric.h"
+#include "transports/poller.h"
+#include "transports/tcp/tcp_link.h"
+#include "transports/wire.h"
+
+// What a fabric makes of a peer that says well-formed hellos and then anything.
+// As without a sanitizer: what is too large is refused, not fatal.
+extern "C" const char* __asan_default_options() {  // NOLINT: its name.
+  return "allocator_may_return_null=1";
+}
+extern "C" const char* __tsan_default_options() {  // NOLINT: its name.
+  return "allocator_may_return_null=1";
+}
+
+namespace gradientflow {
+namespace {
+
+constexpr Tag kTag = CallTag(0, 1);
+
+class HostilePeer : public ::testing::Test {
+ protected:
+  HostilePeer() : fabric_(0, 2, clock_, Poller::Create().value(), Config()) {
+    TcpLinkArgs args;
+    args.peer = 1;
+    args.poller = &fabric_.poller();
+    args.events = &fabric_;
+    for (int lane = 0; lane < 2; ++lane) {
+      auto made = tcp_test::MakeConnection("127.0.0.1:0");
+      args.lanes.push_back(std::move(made->one));
+      raw_.push_back(std::move(made->other));
+    }
+    args.address = PeerAddress(args.lanes[0]).ToString();
+    address_ = "rank 1 (" + args.address;
+    std::vector<std::unique_ptr<Link>> links(2);
+    links[1] = TcpLink::Create(std::move(args)).value();
+    fabric_.Connect(std::move(links));
+  }
+  static FabricOptions Config() {
+    FabricOptions options;
+    options.heartbeat_timeout = std::chrono::milliseconds(300);
+    return options;
+  }
+
+  void Write(int lane, const void* data, std::size_t bytes) {
+    EXPECT_EQ(::send(raw_[lane].fd(), data, bytes, MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes));
+  }
+  void WriteHeader(int lane, Tag tag, std::uint64_t payload_bytes,
+                   MessageKind kind = MessageKind::kData) {
+    Header header;
+    header.kind = kind;
+    header.tag = tag;
+    header.payload_bytes = payload_bytes;
+    const auto bytes = EncodeHeader(header);
+    Write(lane, bytes.data(), bytes.size());
+  }
+  void Receive(Tag tag) {
+    fabric_.Recv(1, tag, {landing_.data(), landing_.size(), {}}, 0,
+                 {&HostilePeer::OnDone, this, 0});
+  }
+  static void OnDone(void* self, std::uint64_t, std::uint32_t,
+                     const Status& status) {
+    auto& test = *static_cast<HostilePeer*>(self);
+    ++test.dones_;
+    test.received_ = status;
+  }
+  // Drives, as a rank that waits does, until the receive ends.
+  void Drive() {
+    const Clock::Time give_up = clock_.Now() + std::chrono::seconds(10);
+    while (dones_ == 0 && clock_.Now() < give_up) {
+      fabric_.Poll();
+      fabric_.Tick(true);
+      fabric_.Wait(std::chrono::milliseconds(5));
+    }
+  }
+  void ExpectEnd(StatusCode code, const std::string& what) {
+    Drive();
+    EXPECT_EQ(dones_, 1);
+    EXPECT_EQ(received_.code(), code) << received_.ToString();
+    EXPECT_NE(received_.message().find(address_), std::string::npos)
+        << received_.ToString();
+    EXPECT_NE(received_.message().find(what), std::string::npos)
+        << received_.ToString();
+  }
+
+  const SteadyClock clock_;
+  std::vector<Socket> raw_;
+  std::string address_;
+  std::array<std::byte, 64> landing_ = {};
+  int dones_ = 0;
+  Status received_;
+  Fabric fabric_;
+};
+
+TEST_F(HostilePeer, NoiseInsteadOfAHeaderIsDataLoss) {
+  Receive(kTag);
+  const std::string noise(500, 'x');
+  Write(1, noise.data(), noise.size());
+  ExpectEnd(StatusCode::kDataLoss, "magic");
+}
+
+TEST_F(HostilePeer, ControlMessageOfImpossibleLengthIsDataLoss) {
+  Receive(kTag);
+  WriteHeader(0, 0, kMaxControlBytes + 1, MessageKind::kPing);
+  ExpectEnd(StatusCode::kDataLoss, "at most 16384 bytes");
+}
+
+TEST_F(HostilePeer, LengthThatIsNotAwaitedIsAMismatch) {
+  Receive(kTag);
+  WriteHeader(1, kTag, landing_.size() + 8);
+  ExpectEnd(StatusCode::kInvalidArgument, "sent 72 bytes, rank 0 expected 64");
+}
+
+TEST_F(HostilePeer, HugeLengthThatNobodyAwaitsTakesNoMemory) {
+  Receive(kTag);
+  WriteHeader(1, CallTag(0, 2), std::uint64_t{1} << 39);
+  // Then nothing: refused at once, or silence in the end.
+  Drive();
+  EXPECT_EQ(dones_, 1);
+  EXPECT_TRUE(received_.code() == StatusCode::kResourceExhausted ||
+              received_.code() == StatusCode::kDeadlineExceeded)
+      << received_.ToString();
+  EXPECT_NE(received_.message().find(address_), std::string::npos)
+      << received_.ToString();
+}
+
+TEST_F(HostilePeer, SameTagTwiceIsDataLoss) {
+  Receive(kTag);
+  const std::array<char, 8> payload = {};
+  for (int i = 0; i < 2; ++i) {
+    WriteHeader(1, CallTag(0, 2), payload.size());
+    Write(1, payload.data(), payload.size());
+  }
+  ExpectEnd(StatusCode::kDataLoss, "twice");
+}
+
+TEST_F(HostilePeer, EndInMidMessageIsUnavailable) {
+  Receive(kTag);
+  WriteHeader(1, kTag, landing_.size());
+  Write(1, "abc", 3);
+  raw_.clear();
+  ExpectEnd(StatusCode::kUnavailable, "mid-message");
+}
+
+TEST_F(HostilePeer, SilenceIsDeadlineExceeded) {
+  Receive(kTag);
+  ExpectEnd(StatusCode::kDeadlineExceeded, "silent");
+}
+
+TEST_F(HostilePeer, AbortWithACodeThatDoesNotExistIsAborted) {
+  Receive(kTag);
+  WriteHeader(0, 4711, 3, MessageKind::kAbort);
+  Write(0, "why", 3);
+  Drive();
+  EXPECT_EQ(dones_, 1);
+  EXPECT_EQ(received_.code(), StatusCode::kAborted) << received_.ToString();
+  EXPECT_EQ(received_.message(), "why");
+}
+
+TEST_F(HostilePeer, ByeWithoutWhatIsAwaitedIsADeparture) {
+  Receive(kTag);
+  WriteHeader(0, 0, 0, MessageKind::kBye);
+  // Closed once it has answered.
+  fabric_.Poll();
+  raw_.clear();
+  ExpectEnd(StatusCode::kUnavailable, "has left the job");
+}
+
+TEST_F(HostilePeer, ByeWithASendOnItsWayIsADeparture) {
+  // More than connections hold, so that it cannot all be gone.
+  std::vector<std::byte> large(std::size_t{64} << 20);
+  fabric_.Send(1, kTag, {large.data(), large.size(), {}}, 0,
+               {&HostilePeer::OnDone, this, 0});
+  for (int i = 0; i < 100; ++i) fabric_.Poll();
+  WriteHeader(0, 0, 0, MessageKind::kBye);
+  fabric_.Poll();
+  raw_.clear();
+  ExpectEnd(StatusCode::kUnavailable, "has left the job");
+}
+
+}  // namespace
+}  // namespace gradientflow

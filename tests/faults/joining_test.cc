@@ -1,0 +1,135 @@
+#include <dirent.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "benchmarks/faults/processes.h"
+#include "benchmarks/ranks.h"
+#include "tests/faults/scenario.h"
+#include "tests/faults/strangers.h"
+
+// Ranks that do not come, cannot come, or have no business here.
+namespace gradientflow::faults {
+namespace {
+
+class Joining : public ::testing::TestWithParam<const char*> {
+ protected:
+  Joining() {
+    job_.rendezvous = GetParam() == std::string("file")
+                          ? folder_.url()
+                          : benchmarks::LocalRendezvous().value();
+  }
+
+  const Folder folder_;
+  JobConfig job_;
+};
+
+TEST_P(Joining, MissingRankIsNamedWhenTheTimeIsOver) {
+  job_.join_timeout_seconds = 1.5;
+  Scenario ranks(3, [&](int rank, Board& board) -> Status {
+    if (rank == 2) return Status();
+    return Train(job_, rank, &board[rank]);
+  });
+  for (int r : {0, 1}) {
+    ranks.ExpectError(r, 4, StatusCode::kDeadlineExceeded, {"2"});
+  }
+}
+
+TEST_P(Joining, NoFileDescriptorsLeftIsSaidToBeThat) {
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+  // It probes memory through a pipe, and takes having none for a fault.
+  GTEST_SKIP() << "the undefined-behaviour sanitizer needs descriptors itself";
+#endif
+#endif
+  job_.join_timeout_seconds = 2;
+  Scenario ranks(3, [&](int rank, Board& board) -> Status {
+    if (rank == 0) {
+      const int next = dup(STDERR_FILENO);
+      close(next);
+      const auto few = static_cast<rlim_t>(next) + 3;
+      const rlimit limit = {few, few};
+      if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return Status();
+    }
+    return Train(job_, rank, &board[rank]);
+  });
+  ranks.ExpectError(0, 5, StatusCode::kResourceExhausted, {});
+  for (int r : {1, 2}) {
+    ASSERT_TRUE(ranks.EndsWithin(r, 10));
+    EXPECT_NE(ranks[r].code.load(), StatusCode::kOk);
+  }
+}
+
+TEST_P(Joining, ArenaThatIsTooSmallNamesTheSetting) {
+  job_.fabric = JobFabric::kShm;
+  Scenario ranks(2, [&](int rank, Board&) -> Status {
+    JobConfig job = job_;
+    job.ranks = 2;
+    Options options = OptionsOf(job, rank);
+    options.arena_bytes = std::size_t{8} << 20;
+    std::vector<TensorSpec> tensors = TensorsOf(job);
+    tensors[0].elements = std::size_t{16} << 20;
+    return Session::Open(options, tensors).status();
+  });
+  for (int r : {0, 1}) {
+    ranks.ExpectError(r, 10, StatusCode::kResourceExhausted, {"arena_bytes"});
+  }
+}
+
+TEST_P(Joining, StrangerWithAnotherTokenIsKeptOut) {
+  job_.join_timeout_seconds = 5;
+  // Rank 3 of the processes wants to be rank 1, and is the first to come.
+  Scenario ranks(4, [&](int process, Board& board) -> Status {
+    JobConfig job = job_;
+    if (process == 3) {
+      job.job_token = "another job";
+      job.join_timeout_seconds = 1;
+      return Train(job, 1, &board[process]);
+    }
+    Eventually([&] { return board[3].ended_ns.load() != 0 || process == 0; },
+               5);
+    return Train(job, process, &board[process]);
+  });
+  ASSERT_TRUE(ranks.EndsWithin(3, 10));
+  EXPECT_NE(ranks[3].code.load(), StatusCode::kOk);
+  for (int r : {0, 1, 2}) ranks.ExpectSuccess(r, 20);
+}
+
+TEST_P(Joining, PortScannerDisturbsNoOne) {
+  job_.join_timeout_seconds = 20;
+  job_.steps = 30;
+  Scenario ranks(4, [&](int process, Board& board) -> Status {
+    if (process < 3) {
+      // The last to come: the others wait with their ports open.
+      if (process == 2) {
+        Eventually([&] { return board[3].step.load() > 0; }, 15);
+      }
+      return Train(job_, process, &board[process]);
+    }
+    Scanner scanner(getppid());
+    std::uint64_t opened = 0;
+    while (board[0].ended_ns.load() == 0) {
+      opened += scanner.KnockAtAllPorts();
+      board[3].step.store(opened);
+      Pause(std::chrono::milliseconds(1));
+    }
+    return opened > 0 ? Status()
+                      : Status(StatusCode::kInternal, "found no port");
+  });
+  for (int r : {0, 1, 2}) ranks.ExpectSuccess(r, 30);
+  ranks.ExpectSuccess(3, 30);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rendezvous, Joining, ::testing::Values("tcp", "file"),
+                         [](const auto& test) {
+                           return std::string(test.param);
+                         });
+
+}  // namespace
+}  // namespace gradientflow::faults

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "benchmarks/faults/board.h"
+#include "benchmarks/faults/job.h"
+#include "benchmarks/faults/processes.h"
+#include "gradientflow/base/status.h"
+
+// Ranks as processes that a test scripts.
+namespace gradientflow::faults {
+
+inline std::int64_t After(double seconds) {
+  return NowNs() + static_cast<std::int64_t>(seconds * 1e9);
+}
+
+// An empty folder, until it goes.
+class Folder {
+ public:
+  Folder() : path_(::testing::TempDir() + "gradientflow-faults-XXXXXX") {
+    if (mkdtemp(path_.data()) == nullptr) ADD_FAILURE() << path_;
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string url() const { return "file://" + path_; }
+
+ private:
+  std::string path_;
+};
+
+// REQUIRES: no other threads in this process.
+class Scenario {
+ public:
+  using Main = std::function<Status(int rank, Board& board)>;
+
+  // What `main` returns is what the rank ended with.
+  Scenario(int ranks, const Main& main)
+      : board_(ranks), processes_(ranks, [this, main](int rank) {
+          const Status status = main(rank, board_);
+          if (board_[rank].ended_ns.load() == 0) {
+            board_[rank].End(NowNs(), status);
+          }
+          return 0;
+        }) {}
+
+  Board& board() { return board_; }
+  Processes& processes() { return processes_; }
+  RankReport& operator[](int rank) { return board_[rank]; }
+
+  // False, and a failure of the test, if a rank has not ended by then, crashed
+  // or computed a wrong sum.
+  bool EndsWithin(int rank, double seconds) {
+    const bool ended = processes_.WaitFor(rank, After(seconds)) &&
+                       board_[rank].ended_ns.load() != 0;
+    EXPECT_TRUE(ended) << "rank " << rank << " hangs or crashed in "
+                       << Name(board_[rank].phase.load()) << " of step "
+                       << board_[rank].step.load();
+    EXPECT_EQ(board_[rank].wrong_sums.load(), 0U) << "rank " << rank;
+    return ended;
+  }
+  void ExpectSuccess(int rank, double seconds) {
+    if (!EndsWithin(rank, seconds)) return;
+    EXPECT_EQ(board_[rank].code.load(), StatusCode::kOk)
+        << "rank " << rank << ": " << board_[rank].text;
+  }
+  // An error of `code` whose text has all of `parts`.
+  void ExpectError(int rank, double seconds, StatusCode code,
+                   const std::vector<std::string>& parts) {
+    if (!EndsWithin(rank, seconds)) return;
+    EXPECT_EQ(board_[rank].code.load(), code)
+        << "rank " << rank << ": " << board_[rank].text;
+    for (const std::string& part : parts) {
+      EXPECT_NE(std::string(board_[rank].text).find(part), std::string::npos)
+          << "rank " << rank << ": expected \"" << part
+          << "\" in: " << board_[rank].text;
+    }
+  }
+
+ private:
+  Board board_;
+  Processes processes_;
+};
+
+// Waits for something that another process does. Whether it came.
+inline bool Eventually(const std::function<bool()>& there, double seconds) {
+  const std::int64_t deadline = After(seconds);
+  while (!there()) {
+    if (NowNs() > deadline) return false;
+    Pause(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+// One step, checked.
+inline Status TrainStep(const JobConfig& job, std::uint64_t step,
+                        Session* session, RankReport* report) {
+  report->step.store(step);
+  report->phase.store(Phase::kBackward);
+  Backward(job, step, session);
+  report->phase.store(Phase::kFinishing);
+  const Result<StepStats> stats = session->FinishStep();
+  if (!stats.ok()) return stats.status();
+  report->wrong_sums.fetch_add(CountWrong(job, step, *session));
+  report->phase.store(Phase::kBetween);
+  return Status();
+}
+
+}  // namespace gradientflow::faults

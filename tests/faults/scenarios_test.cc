@@ -1,0 +1,148 @@
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "benchmarks/faults/processes.h"
+#include "tests/faults/scenario.h"
+#include "transports/collectives/collective.h"
+
+// Faults of ranks that live: each must be told from a death.
+namespace gradientflow::faults {
+namespace {
+
+class Scenarios : public ::testing::TestWithParam<JobFabric> {
+ protected:
+  Scenarios() {
+    job_.fabric = GetParam();
+    job_.rendezvous = folder_.url();
+    job_.join_timeout_seconds = 20;
+  }
+  Result<std::unique_ptr<Session>> Open(int rank) const {
+    return Session::Open(OptionsOf(job_, rank), TensorsOf(job_));
+  }
+
+  const Folder folder_;
+  JobConfig job_;
+};
+
+TEST_P(Scenarios, LeavingInTheMiddleOfTheJobIsSaidToBeThat) {
+  Scenario ranks(3, [&](int rank, Board& board) -> Status {
+    if (rank != 2) return Train(job_, rank, &board[rank]);
+    auto session = Open(rank);
+    if (!session.ok()) return session.status();
+    GF_RETURN_IF_ERROR(TrainStep(job_, 0, session.value().get(), &board[2]));
+    return TrainStep(job_, 1, session.value().get(), &board[2]);
+  });
+  ranks.ExpectSuccess(2, 30);
+  for (int r : {0, 1}) {
+    ranks.ExpectError(r, 3, StatusCode::kUnavailable,
+                      {"step 2", "rank 2 (", "has left the job"});
+  }
+}
+
+TEST_P(Scenarios, RankThatDoesNotComeIsNamedWithTheTensorsAwaited) {
+  job_.timeout_seconds = 2;
+  const int warnings = memfd_create("stderr", MFD_CLOEXEC);
+  ASSERT_GE(warnings, 0);
+  Scenario ranks(3, [&](int rank, Board& board) -> Status {
+    if (rank == 0) dup2(warnings, STDERR_FILENO);
+    Options options = OptionsOf(job_, rank);
+    options.log_level = LogLevel::kWarning;
+    options.stall_check_seconds = 0.7;
+    auto session = Session::Open(options, TensorsOf(job_));
+    if (!session.ok()) return session.status();
+    GF_RETURN_IF_ERROR(TrainStep(job_, 0, session.value().get(), &board[rank]));
+    if (rank == 1) {
+      // In "backward", until the others have given up.
+      session.value()->GradientReady(4);
+      Eventually([&] { return board[0].ended_ns.load() != 0; }, 20);
+      CollectiveCall barrier;
+      barrier.kind = CollectiveKind::kBarrier;
+      return session.value()->Run(barrier);
+    }
+    return TrainStep(job_, 1, session.value().get(), &board[rank]);
+  });
+  for (int r : {0, 2}) {
+    ranks.ExpectError(r, 30, StatusCode::kDeadlineExceeded,
+                      {"step 1", "rank 1 (", "4 of 5 tensors awaited",
+                       "layer3, layer2, layer1, layer0"});
+  }
+  // The one that was late hears why there is nothing left to come to.
+  ranks.ExpectError(1, 5, StatusCode::kDeadlineExceeded, {"rank 1 ("});
+  std::string said(16384, '\0');
+  said.resize(static_cast<std::size_t>(
+      std::max<ssize_t>(0, pread(warnings, said.data(), said.size(), 0))));
+  close(warnings);
+  EXPECT_NE(said.find("stall: rank 0 has waited"), std::string::npos) << said;
+  EXPECT_NE(said.find("rank 1 ("), std::string::npos) << said;
+  EXPECT_NE(said.find("layer3"), std::string::npos) << said;
+}
+
+TEST_P(Scenarios, StopShorterThanTheTimeOutDisturbsNoOne) {
+  job_.heartbeat_timeout_seconds = 3;
+  Scenario ranks(3, [&](int rank, Board& board) {
+    return Train(job_, rank, &board[rank]);
+  });
+  ASSERT_TRUE(Eventually(
+      [&] {
+        return ranks[1].phase.load() > Phase::kOpening &&
+               ranks[1].step.load() >= 1;
+      },
+      30));
+  ranks.processes().Signal(1, SIGSTOP);
+  Pause(std::chrono::milliseconds(1000));
+  ranks.processes().Signal(1, SIGCONT);
+  for (int r = 0; r < 3; ++r) ranks.ExpectSuccess(r, 30);
+}
+
+TEST_P(Scenarios, AbortReachesAllRanksWithItsText) {
+  Scenario ranks(3, [&](int rank, Board& board) -> Status {
+    auto session = Open(rank);
+    if (!session.ok()) return session.status();
+    for (std::uint64_t step = 0; step < 4; ++step) {
+      if (rank == 0 && step == 2) {
+        session.value()->Abort(
+            Status(StatusCode::kAborted, "the loss is not a number"));
+      }
+      GF_RETURN_IF_ERROR(
+          TrainStep(job_, step, session.value().get(), &board[rank]));
+    }
+    return Status();
+  });
+  for (int r = 0; r < 3; ++r) {
+    ranks.ExpectError(
+        r, 30, StatusCode::kAborted,
+        {"step ", "rank 0 gave the job up: the loss is not a number"});
+  }
+}
+
+TEST_P(Scenarios, ResumedAfterTheOthersGaveUpIsAnErrorToo) {
+  Scenario ranks(3, [&](int rank, Board& board) {
+    return Train(job_, rank, &board[rank]);
+  });
+  ASSERT_TRUE(Eventually(
+      [&] { return ranks[2].phase.load() >= Phase::kFinishing; }, 30));
+  ranks.processes().Signal(2, SIGSTOP);
+  for (int r : {0, 1}) {
+    ranks.ExpectError(r, 10, StatusCode::kDeadlineExceeded,
+                      {"rank 2 (", "silent"});
+  }
+  ranks.processes().Signal(2, SIGCONT);
+  ASSERT_TRUE(ranks.EndsWithin(2, 10));
+  EXPECT_NE(ranks[2].code.load(), StatusCode::kOk);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fabrics, Scenarios,
+                         ::testing::Values(JobFabric::kTcp, JobFabric::kShm,
+                                           JobFabric::kMixed),
+                         [](const auto& test) {
+                           return std::string(Name(test.param));
+                         });
+
+}  // namespace
+}  // namespace gradientflow::faults

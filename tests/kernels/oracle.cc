@@ -1,0 +1,271 @@
+#include "tests/kernels/oracle.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define GRADIENTFLOW_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define GRADIENTFLOW_ASAN 1
+#endif
+#endif
+#ifdef GRADIENTFLOW_ASAN
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace gradientflow::kernels::testing {
+namespace {
+
+constexpr std::size_t kCanaryBytes = 128;
+constexpr std::uint8_t kCanary = 0xA5;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// A binary format: significant bits, and the exponent of its least normal.
+struct Format {
+  int precision;
+  int min_exponent;
+  int max_exponent;
+};
+
+Format FormatOf(DType type) {
+  switch (type) {
+    case DType::kFloat16:
+      return {11, -14, 15};
+    case DType::kBFloat16:
+      return {8, -126, 127};
+    case DType::kFloat32:
+      return {24, -126, 127};
+    default:
+      return {53, -1022, 1023};
+  }
+}
+
+// The stored fields of a value that the format holds exactly.
+std::uint64_t Encode(DType type, double value) {
+  const Format format = FormatOf(type);
+  const int mantissa_bits = format.precision - 1;
+  const int bias = format.max_exponent;
+  const int total_bits = static_cast<int>(SizeOf(type)) * 8;
+  std::uint64_t bits = 0;
+  const double magnitude = std::fabs(value);
+  if (std::isnan(value)) {
+    bits = ((std::uint64_t{2} * bias + 1) * 2 + 1) << (mantissa_bits - 1);
+  } else if (std::isinf(value)) {
+    bits = (std::uint64_t{2} * bias + 1) << mantissa_bits;
+  } else if (magnitude >= std::ldexp(1.0, format.min_exponent)) {
+    const int exponent = std::ilogb(magnitude);
+    const double mantissa = std::ldexp(magnitude, mantissa_bits - exponent) -
+                            std::ldexp(1.0, mantissa_bits);
+    bits = static_cast<std::uint64_t>(exponent + bias) << mantissa_bits |
+           static_cast<std::uint64_t>(mantissa);
+  } else {
+    bits = static_cast<std::uint64_t>(
+        std::ldexp(magnitude, mantissa_bits - format.min_exponent));
+  }
+  if (std::signbit(value)) bits |= std::uint64_t{1} << (total_bits - 1);
+  return bits;
+}
+
+double Decode(DType type, std::uint64_t bits) {
+  const Format format = FormatOf(type);
+  const int mantissa_bits = format.precision - 1;
+  const int total_bits = static_cast<int>(SizeOf(type)) * 8;
+  const bool negative = (bits >> (total_bits - 1) & 1) != 0;
+  const auto mantissa =
+      static_cast<double>(bits & ((std::uint64_t{1} << mantissa_bits) - 1));
+  const int field =
+      static_cast<int>(bits >> mantissa_bits & (2u * format.max_exponent + 1));
+  double value;
+  if (field == 2 * format.max_exponent + 1) {
+    value = mantissa != 0 ? std::nan("") : kInfinity;
+  } else if (field == 0) {
+    value = std::ldexp(mantissa, format.min_exponent - mantissa_bits);
+  } else {
+    value = std::ldexp(mantissa + std::ldexp(1.0, mantissa_bits),
+                       field - format.max_exponent - mantissa_bits);
+  }
+  return std::copysign(value, negative ? -1.0 : 1.0);
+}
+
+bool IsFloating(DType type) {
+  return IsGradientType(type) || type == DType::kFloat64;
+}
+
+}  // namespace
+
+double RoundTo(DType type, double value) {
+  const Format format = FormatOf(type);
+  if (type == DType::kFloat64 || !std::isfinite(value) || value == 0) {
+    return value;
+  }
+  const int exponent = std::max(std::ilogb(value), format.min_exponent);
+  const int unit = exponent - (format.precision - 1);
+  const double rounded =
+      std::ldexp(std::nearbyint(std::ldexp(value, -unit)), unit);
+  if (std::fabs(rounded) >= std::ldexp(1.0, format.max_exponent + 1)) {
+    return std::copysign(kInfinity, value);
+  }
+  return rounded;
+}
+
+Elements::Elements(DType type, std::size_t n, std::size_t shift)
+    : type_(type),
+      n_(n),
+      bytes_((n + shift) * SizeOf(type) + 2 * kCanaryBytes + 64, kCanary) {
+  const auto address = reinterpret_cast<std::uintptr_t>(bytes_.data());
+  begin_ = kCanaryBytes + (64 - address % 64) % 64 + shift * SizeOf(type);
+  Guard(true);
+}
+
+Elements::Elements(const Elements& other)
+    : Elements(other.type_, other.n_,
+               reinterpret_cast<std::uintptr_t>(other.data()) % 64 /
+                   SizeOf(other.type_)) {
+  if (n_ > 0) std::memcpy(data(), other.data(), n_ * SizeOf(type_));
+}
+
+Elements::~Elements() { Guard(false); }
+
+void Elements::Guard(bool on) const {
+#ifdef GRADIENTFLOW_ASAN
+  const std::uint8_t* end = bytes_.data() + begin_ + n_ * SizeOf(type_);
+  const auto tail =
+      static_cast<std::size_t>(bytes_.data() + bytes_.size() - end);
+  const std::size_t head = (begin_ - 8) / 8 * 8;
+  if (on) {
+    __asan_poison_memory_region(bytes_.data(), head);
+    __asan_poison_memory_region(end, tail);
+  } else {
+    __asan_unpoison_memory_region(bytes_.data(), bytes_.size());
+  }
+#else
+  static_cast<void>(on);
+#endif
+}
+
+std::uint64_t Elements::Bits(std::size_t i) const {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, bytes_.data() + begin_ + i * SizeOf(type_), SizeOf(type_));
+  return bits;
+}
+
+void Elements::SetBits(std::size_t i, std::uint64_t bits) {
+  std::memcpy(bytes_.data() + begin_ + i * SizeOf(type_), &bits, SizeOf(type_));
+}
+
+double Elements::Get(std::size_t i) const {
+  const std::uint64_t bits = Bits(i);
+  if (IsFloating(type_)) return Decode(type_, bits);
+  const int unused = 64 - static_cast<int>(SizeOf(type_)) * 8;
+  return static_cast<double>(static_cast<std::int64_t>(bits << unused) >>
+                             unused);
+}
+
+void Elements::Set(std::size_t i, double value) {
+  if (IsFloating(type_)) {
+    SetBits(i, Encode(type_, RoundTo(type_, value)));
+  } else {
+    SetBits(i, static_cast<std::uint64_t>(static_cast<std::int64_t>(value)));
+  }
+}
+
+void Elements::Fill(std::mt19937_64& random) {
+  std::normal_distribution<double> normal;
+  std::uniform_int_distribution<int> kind(0, 9);
+  for (std::size_t i = 0; i < n_; ++i) {
+    if (!IsFloating(type_)) {
+      SetBits(i, random());
+      continue;
+    }
+    double value = normal(random);
+    const int k = kind(random);
+    if (k == 0) value *= 1e-6;
+    if (k == 1) value *= 100;
+    if (k == 2) value = std::copysign(0.0, value);
+    Set(i, value);
+  }
+}
+
+bool Elements::SameBits(const Elements& other) const {
+  return n_ == other.n_ && type_ == other.type_ &&
+         (n_ == 0 ||
+          std::memcmp(data(), other.data(), n_ * SizeOf(type_)) == 0);
+}
+
+bool Elements::CanariesIntact() const {
+  Guard(false);
+  const auto is_canary = [](std::uint8_t byte) { return byte == kCanary; };
+  const auto begin = bytes_.begin() + static_cast<std::ptrdiff_t>(begin_);
+  const auto end = begin + static_cast<std::ptrdiff_t>(n_ * SizeOf(type_));
+  const bool intact = std::all_of(bytes_.begin(), begin, is_canary) &&
+                      std::all_of(end, bytes_.end(), is_canary);
+  Guard(true);
+  return intact;
+}
+
+::testing::AssertionResult Is(const Elements& elements, std::size_t i,
+                              double expected) {
+  const double seen = elements.Get(i);
+  bool same;
+  if (std::isnan(expected)) {
+    const int mantissa_bits = FormatOf(elements.type()).precision - 1;
+    const bool quiet = (elements.Bits(i) >> (mantissa_bits - 1) & 1) != 0;
+    same = std::isnan(seen) && quiet;
+  } else {
+    same = seen == expected && std::signbit(seen) == std::signbit(expected);
+  }
+  if (same) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure()
+         << "element " << i << " of " << elements.size() << ": expected "
+         << expected << ", seen " << seen << " (bits 0x" << std::hex
+         << elements.Bits(i) << ")";
+}
+
+double Combine(ReduceOp op, DType type, double a, double b) {
+  const DType arithmetic = IsGradientType(type) ? DType::kFloat32 : type;
+  if (op == ReduceOp::kSum) return RoundTo(arithmetic, a + b);
+  if (op == ReduceOp::kProduct) return RoundTo(arithmetic, a * b);
+  if (std::isnan(a) || std::isnan(b)) return std::nan("");
+  if (op == ReduceOp::kMin) return a < b ? a : b;
+  return a > b ? a : b;
+}
+
+bool IsNonFinite(const Elements& elements, std::size_t i) {
+  return !std::isfinite(elements.Get(i));
+}
+
+double FloatUlps(float seen, double exact) {
+  const double unit =
+      exact == 0 ? std::ldexp(1.0, -149)
+                 : std::ldexp(1.0, std::max(std::ilogb(exact), -126) - 23);
+  return std::fabs(static_cast<double>(seen) - exact) / unit;
+}
+
+double NormUlpBound(std::size_t n) {
+  // Half a unit for each addition on the way of one element: into its lane's
+  // slot (at most 128 per piece), over the pieces (4096 elements at least),
+  // across slots and lanes, and into *norm.
+  const auto elements = static_cast<double>(n);
+  return 0.5 * (std::min(elements, 128.0) + elements / 4096) + 8;
+}
+
+std::vector<const KernelTable*> Tables() {
+  std::vector<const KernelTable*> tables;
+  for (const KernelTable* const* table = AllCpuKernels(); *table != nullptr;
+       ++table) {
+    tables.push_back(*table);
+  }
+  return tables;
+}
+
+std::string TableName(
+    const ::testing::TestParamInfo<const KernelTable*>& info) {
+  std::string name = info.param->name;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+}  // namespace gradientflow::kernels::testing

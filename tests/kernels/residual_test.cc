@@ -1,0 +1,144 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+
+#include "kernels/kernels.h"
+#include "tests/kernels/oracle.h"
+
+namespace gradientflow::kernels::testing {
+namespace {
+
+struct How {
+  bool send = false;
+  bool zero_kept = false;
+  float keep_factor = 1;
+};
+
+class Residual : public EveryTable {
+ protected:
+  int Run(Elements& grads, Elements& residual, How how, float* norm = nullptr) {
+    return kernels().residual(
+        {grads.data(), grads.type(), static_cast<float*>(residual.data()),
+         grads.size(), how.send, how.zero_kept, how.keep_factor, norm},
+        nullptr);
+  }
+
+  void ExpectOracle(DType type, std::size_t n, How how) {
+    Elements grads(type, n, n % 3);
+    Elements residual(DType::kFloat32, n, n % 5);
+    grads.Fill(random_);
+    residual.Fill(random_);
+    const Elements old_grads = grads;
+    const Elements old_residual = residual;
+    float norm = 2.5f;
+    ASSERT_EQ(Run(grads, residual, how, &norm), 0);
+    double exact_norm = 2.5;
+    for (std::size_t i = 0; i < n; ++i) {
+      const double sum =
+          RoundTo(DType::kFloat32, old_grads.Get(i) + old_residual.Get(i));
+      exact_norm += std::fabs(sum);
+      const double kept = RoundTo(DType::kFloat32, sum * how.keep_factor);
+      const double grad_if_kept = how.zero_kept ? 0.0 : old_grads.Get(i);
+      ASSERT_TRUE(Is(residual, i, how.send ? 0.0 : kept));
+      ASSERT_TRUE(Is(grads, i, how.send ? RoundTo(type, sum) : grad_if_kept));
+    }
+    EXPECT_LE(FloatUlps(norm, exact_norm), NormUlpBound(n)) << n;
+    ASSERT_TRUE(grads.CanariesIntact() && residual.CanariesIntact());
+  }
+};
+
+GRADIENTFLOW_FOR_EVERY_TABLE(Residual);
+
+TEST_P(Residual, SendsTheSumAndKeepsNothingBack) {
+  for (const DType type : kGradientTypes) {
+    for (const std::size_t n : kSizes) ExpectOracle(type, n, {true});
+  }
+}
+
+TEST_P(Residual, KeepsTheDecayedSumAndTheGradientAsItWas) {
+  for (const DType type : kGradientTypes) {
+    for (const std::size_t n : kSizes) {
+      ExpectOracle(type, n, {false, false, 0.9f});
+    }
+  }
+}
+
+TEST_P(Residual, ZeroesAKeptGradientWhereAsked) {
+  for (const DType type : kGradientTypes) {
+    for (const std::size_t n : kSizes) {
+      ExpectOracle(type, n, {false, true, 0.9f});
+    }
+  }
+}
+
+TEST_P(Residual, HandlesEveryTailLengthAndLongRuns) {
+  for (std::size_t n = 0; n < 140; ++n) {
+    ExpectOracle(DType::kFloat16, n, {n % 2 == 0, n % 3 == 0, 0.5f});
+  }
+  for (const std::size_t n : {8191, 8193, 32000, 100003}) {
+    ExpectOracle(DType::kFloat32, n, {true});
+    ExpectOracle(DType::kBFloat16, n, {false, true, 0.9f});
+  }
+}
+
+TEST_P(Residual, DoesWithoutANorm) {
+  Elements grads(DType::kFloat16, 77);
+  Elements residual(DType::kFloat32, 77);
+  grads.Fill(random_);
+  residual.Fill(random_);
+  Elements grads_too = grads;
+  Elements residual_too = residual;
+  float norm = 0;
+  ASSERT_EQ(Run(grads, residual, {true}), 0);
+  ASSERT_EQ(Run(grads_too, residual_too, {true}, &norm), 0);
+  EXPECT_TRUE(grads.SameBits(grads_too));
+  EXPECT_GT(norm, 0);
+}
+
+// Algorithm 1 with gradient 1, momentum 0.9: the residuals and what is sent.
+TEST_P(Residual, FollowsTheGoldenHistoryOfTheMomentumCorrection) {
+  Elements residual(DType::kFloat32, 3);
+  for (std::size_t i = 0; i < 3; ++i) residual.Set(i, 0);
+  const bool send[] = {false, false, true, false, true};
+  const double history[] = {0.9, 1.71, 0, 0.9, 0};
+  const double sent[] = {0, 0, 2.71, 0, 1.9};
+  for (int step = 0; step < 5; ++step) {
+    Elements grads(DType::kFloat32, 3);
+    for (std::size_t i = 0; i < 3; ++i) grads.Set(i, 1);
+    ASSERT_EQ(Run(grads, residual, {send[step], true, 0.9f}), 0);
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_NEAR(residual.Get(i), history[step], 1e-6);
+      EXPECT_NEAR(grads.Get(i), sent[step], 1e-6);
+    }
+  }
+}
+
+TEST_P(Residual, RepeatsItsNormBitForBitAtAnyAddress) {
+  Elements grads(DType::kFloat32, 32000);
+  Elements residual(DType::kFloat32, 32000);
+  grads.Fill(random_);
+  residual.Fill(random_);
+  float first = 0;
+  for (std::size_t shift = 0; shift < 16; ++shift) {
+    Elements grads_too(DType::kFloat32, 32000, shift);
+    Elements residual_too(DType::kFloat32, 32000, 15 - shift);
+    for (std::size_t i = 0; i < 32000; ++i) {
+      grads_too.SetBits(i, grads.Bits(i));
+      residual_too.SetBits(i, residual.Bits(i));
+    }
+    float norm = 0;
+    ASSERT_EQ(Run(grads_too, residual_too, {true}, &norm), 0);
+    if (shift == 0) first = norm;
+    EXPECT_EQ(norm, first);
+  }
+}
+
+TEST_P(Residual, RefusesOtherTypes) {
+  Elements grads(DType::kFloat64, 4);
+  Elements residual(DType::kFloat32, 4);
+  EXPECT_NE(Run(grads, residual, {true}), 0);
+}
+
+}  // namespace
+}  // namespace gradientflow::kernels::testing

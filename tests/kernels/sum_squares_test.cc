@@ -1,0 +1,58 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+
+#include "kernels/kernels.h"
+#include "tests/kernels/oracle.h"
+
+namespace gradientflow::kernels::testing {
+namespace {
+
+class SumSquares : public EveryTable {
+ protected:
+  int Run(const Elements& src, double* sum) {
+    return kernels().sum_squares({src.data(), src.type(), src.size(), sum},
+                                 nullptr);
+  }
+};
+
+GRADIENTFLOW_FOR_EVERY_TABLE(SumSquares);
+
+TEST_P(SumSquares, AgreesWithALongDoubleSum) {
+  for (const DType type : kGradientTypes) {
+    for (std::size_t n = 0; n < 300; ++n) {
+      const std::size_t size = n < 200 ? n : n * 37;
+      Elements src(type, size, n % 6);
+      src.Fill(random_);
+      long double exact = 0.5L;
+      for (std::size_t i = 0; i < size; ++i) {
+        exact += static_cast<long double>(src.Get(i)) * src.Get(i);
+      }
+      double sum = 0.5;
+      ASSERT_EQ(Run(src, &sum), 0);
+      // All terms are positive: half a unit in the last place per addition.
+      const double bound =
+          static_cast<double>(size + 1) * 0x1p-53 * static_cast<double>(exact);
+      EXPECT_NEAR(sum, static_cast<double>(exact), bound) << size;
+    }
+  }
+}
+
+TEST_P(SumSquares, CountsEveryElementOnceEvenWhereAFloat32WouldOverflow) {
+  Elements src(DType::kFloat32, 1234);
+  for (std::size_t i = 0; i < src.size(); ++i) src.Set(i, -0x1p100);
+  double sum = 0;
+  ASSERT_EQ(Run(src, &sum), 0);
+  EXPECT_EQ(sum, 1234 * 0x1p200);
+}
+
+TEST_P(SumSquares, RefusesOtherTypes) {
+  const Elements src(DType::kFloat64, 4);
+  double sum = 0;
+  EXPECT_NE(Run(src, &sum), 0);
+  EXPECT_EQ(sum, 0);
+}
+
+}  // namespace
+}  // namespace gradientflow::kernels::testing

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Checks the house rules that no compiler or clang-tidy knows."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+MOST_LINES = 500
+USUAL_LINES = 300  # For nine files of ten.
+
+SOURCE = (".cc", ".h", ".cu", ".c")
+CODE = SOURCE + (".py", ".sh", ".bzl")
+
+
+def in_tests(path):
+    return path.startswith("tests/") and path.endswith(SOURCE)
+
+
+def is_source(path):
+    return path.endswith(SOURCE)
+
+
+def outside_cuda(path):
+    return is_source(path) and not (
+        path.startswith(("kernels/cuda/", "transports/nccl/",
+                         "gradientflow/device/cuda_", "tests/"))
+        or (path.startswith("integrations/torch/") and path.endswith(".cc")))
+
+
+def is_library(path):
+    return is_source(path) and path.startswith(
+        ("gradientflow/", "kernels/", "transports/", "integrations/c/"))
+
+
+# What, where it applies, and why it is wrong there.
+RULES = [
+    (r"\bgetenv\s*\(", is_source, "settings come in through Options"),
+    (r"\b(sleep_for|sleep_until|usleep|nanosleep)\s*\(|[^_\w.]sleep\s*\(",
+     in_tests, "tests do not sleep: use a manual clock or wait for an event"),
+    (r"#\s*include\s*[<\"](cuda|nccl|nvml|cublas)", outside_cuda,
+     "CUDA headers stay in the CUDA folders"),
+    (r"#\s*if.*\bCUDA\b|#\s*ifdef\s+__CUDACC__", outside_cuda,
+     "no #ifdef on CUDA: select() picks the file"),
+    (r"^\s*throw\b", is_library, "library code returns a Status"),
+    (r"\bDISABLED_", in_tests, "no disabled tests"),
+    (r"\b(TODO|FIXME|XXX)\b", is_source, "finish it, or open an issue"),
+    (r"^using namespace std\b", is_source, "no using namespace"),
+]
+COMMENT = re.compile(r"//.*|/\*.*?\*/")
+# `environ` is read where a process begins, and handed down from there.
+ENVIRON = re.compile(r"::environ\b|\bextern\b.*\benviron\b")
+MAIN = re.compile(r"\bint main\s*\(|^\s*\w*_?MAIN\s*\(|gf_options_from_env",
+                  re.M)
+
+
+def problems(path, text):
+    lines = text.splitlines()
+    if path.endswith(CODE) and len(lines) > MOST_LINES:
+        yield f"{path}: {len(lines)} lines; {MOST_LINES} is the most"
+    rules = [(re.compile(p), why) for p, where, why in RULES if where(path)]
+    for number, line in enumerate(lines, 1):
+        for pattern, why in rules:
+            words = "TODO" in pattern.pattern
+            if pattern.search(line if words else COMMENT.sub("", line)):
+                yield f"{path}:{number}: {line.strip()}: {why}"
+    if is_source(path) and path.endswith(".h"):
+        # Highway's -inl.h files are included once per instruction set.
+        if "#pragma once" not in text and not (
+                path.startswith("integrations/c/")
+                or path.endswith("-inl.h")):
+            yield f"{path}: no #pragma once"
+    code = COMMENT.sub("", text)
+    if is_source(path) and ENVIRON.search(code) and not MAIN.search(text):
+        yield f"{path}: reads environ, and is not where a process begins"
+
+
+def self_test():
+    assert list(problems("tests/a.cc", "  usleep(3);"))
+    assert list(problems("kernels/a.cc", 'auto x = getenv("A");'))
+    assert list(problems("kernels/a.cc", "#include <cuda.h>"))
+    assert not list(problems("kernels/cuda/a.cc", "#include <cuda.h>"))
+    assert list(problems("kernels/a.cc", "a\n" * (MOST_LINES + 1)))
+    assert list(problems("gradientflow/a.cc", "use(::environ);"))
+    assert not list(problems("gradientflow/a.cc", "// sleep(1) getenv()"))
+
+
+def main():
+    self_test()
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"],
+                            check=True, capture_output=True, text=True)
+    bad, lengths = [], {}
+    for path in sorted(set(listed.stdout.splitlines())):
+        file = pathlib.Path(path)
+        if not path.endswith(CODE) or not file.exists():
+            continue
+        text = file.read_text()
+        lengths[path] = text.count("\n")
+        bad += problems(path, text)
+    long = [p for p, n in lengths.items() if n > USUAL_LINES]
+    if not lengths:
+        bad.append("no sources found: is this a git checkout?")
+    elif len(long) * 10 > len(lengths):
+        bad.append(f"{len(long)} of {len(lengths)} files are over "
+                   f"{USUAL_LINES} lines: {' '.join(long)}")
+    print("\n".join(bad), end="\n" if bad else "")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

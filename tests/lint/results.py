@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Counts the test cases of one `bazel test`, from its build event file.
+
+Usage: results.py NAME EVENTS.json BAZEL_EXIT_CODE
+Prints skips with their reasons and failures by name, and as its last line
+`passed failed skipped`. Whatever ends without a verdict counts as failed: a
+target that does not build, a test that dies before it writes its report.
+"""
+
+import collections
+import json
+import pathlib
+import sys
+import urllib.parse
+import xml.etree.ElementTree as xml
+
+
+def reports(events):
+    """{(test, shard, run): last attempt's (status, path of its XML)}."""
+    found = {}
+    for event in events:
+        key = event.get("id", {}).get("testResult")
+        if not key:
+            continue
+        result = event["testResult"]
+        files = [f["uri"] for f in result.get("testActionOutput", [])
+                 if f["name"] == "test.xml"]
+        path = urllib.parse.unquote(urllib.parse.urlparse(files[0]).path) \
+            if files else None
+        # Attempts come in order: the last one stands.
+        found[key["label"], key.get("shard", 1), key.get("run", 1)] = (
+            result["status"], path)
+    return found
+
+
+def unbuilt(events):
+    """Labels of the targets that did not build, and root causes elsewhere."""
+    labels = set()
+    for event in events:
+        for kind in ("targetCompleted", "configuredLabel",
+                     "unconfiguredLabel"):
+            key = event.get("id", {}).get(kind)
+            if not key:
+                continue
+            skipped = event.get("aborted", {}).get("reason") == "SKIPPED"
+            if not event.get("completed", {}).get("success") and not skipped:
+                labels.add(key["label"])
+    return labels
+
+
+def cases(path):
+    """Yields (name, 'passed'|'failed'|'skipped', text) from a report."""
+    for case in xml.parse(path).getroot().iter("testcase"):
+        name = ".".join(
+            filter(None, (case.get("classname"), case.get("name"))))
+        bad = case.find("failure") is not None or \
+            case.find("error") is not None
+        skip = case.find("skipped")
+        if bad:
+            yield name, "failed", ""
+        elif skip is not None or case.get("result") == "skipped":
+            text = skip.get("message") if skip is not None else ""
+            yield name, "skipped", text or "no reason given"
+        elif case.get("status") != "notrun":
+            yield name, "passed", ""
+
+
+def verdicts(label, status, path):
+    found = []
+    if path and pathlib.Path(path).exists():
+        try:
+            found = list(cases(path))
+        except xml.ParseError as error:
+            found = [(label, "failed", f"unreadable report: {error}")]
+    # A crash or time-out after the last case, or instead of all of them.
+    if status != "PASSED" and not any(v == "failed" for _, v, _ in found):
+        found.append((label, "failed", status))
+    # A test that ran nothing proves nothing.
+    return found or [(label, "failed", "no test cases in it")]
+
+
+def main():
+    name, events_path, exit_code = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    file = pathlib.Path(events_path)
+    text = file.read_text() if file.exists() else ""
+    events = [json.loads(line) for line in text.splitlines()]
+    count = collections.Counter()
+    for label in sorted(unbuilt(events)):
+        count["failed"] += 1
+        print(f"[{name}] FAILED {label}: does not build")
+    for (label, _, _), (status, path) in sorted(reports(events).items()):
+        for case, verdict, why in verdicts(label, status, path):
+            count[verdict] += 1
+            if verdict != "passed":
+                reason = ": " + " ".join(why.split()) if why else ""
+                print(f"[{name}] {verdict.upper()} {label} {case}{reason}")
+    if exit_code != 0 and not count["failed"]:
+        count["failed"] += 1
+        print(f"[{name}] FAILED bazel ended with {exit_code}")
+    print(count["passed"], count["failed"], count["skipped"])
+
+
+if __name__ == "__main__":
+    main()

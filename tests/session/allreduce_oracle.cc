@@ -1,0 +1,242 @@
+#include "tests/session/allreduce_oracle.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "gradientflow/base/str_cat.h"
+
+namespace gradientflow::testing {
+namespace {
+
+using kernels::testing::Elements;
+using kernels::testing::RoundTo;
+
+std::uint64_t Scramble(std::uint64_t x) {
+  x = (x ^ (x >> 31)) * 0xFF51AFD7ED558CCD;
+  return x ^ (x >> 29);
+}
+
+bool IsFloat(DType dtype) {
+  return IsGradientType(dtype) || dtype == DType::kFloat64;
+}
+
+int PrecisionOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return 11;
+    case DType::kBFloat16:
+      return 8;
+    case DType::kFloat64:
+      return 53;
+    default:
+      return 24;
+  }
+}
+
+// In units of the last place, at the coarser of the two types, of the sum of
+// magnitudes: what orders of summation and roundings on the way may cost.
+//   contributions travel once   one rounding each, one of the result
+//   partial results travel      one rounding per hop
+struct Bound {
+  AllreduceAlgorithm algorithm;
+  double base;
+  double per_rank;
+};
+constexpr Bound kMaxUlp[] = {
+    {AllreduceAlgorithm::kAuto, 2, 0.5},
+    {AllreduceAlgorithm::kRing, 2, 0.5},
+    {AllreduceAlgorithm::kHalvingDoubling, 2, 0.5},
+    {AllreduceAlgorithm::kTwoLevel, 2, 0.5},
+    {AllreduceAlgorithm::kTwoSync, 2, 0},
+    {AllreduceAlgorithm::kOneRound, 2, 0},
+    {AllreduceAlgorithm::kShared, 2, 0},
+};
+// Sums of the ranks in the type of the wire: float32 and float64 round at
+// each addition, whatever the algorithm.
+constexpr double kWidePerRank = 0.5;
+// A product's factors each bring their own relative error.
+constexpr double kProductPerRank = 1.5;
+
+double MaxUlp(const AllreduceCase& c, int size) {
+  const bool narrow = PrecisionOf(c.wire) < 24 || PrecisionOf(c.dtype) < 24;
+  const auto* bound =
+      std::find_if(std::begin(kMaxUlp), std::end(kMaxUlp),
+                   [&](const Bound& b) { return b.algorithm == c.algorithm; });
+  double per_rank = narrow ? bound->per_rank : kWidePerRank;
+  if (c.op == ReduceOp::kProduct) per_rank = kProductPerRank;
+  return bound->base + per_rank * size;
+}
+
+std::uint64_t Wrap(DType dtype, std::uint64_t bits) {
+  return dtype == DType::kInt64
+             ? bits
+             : bits & ((std::uint64_t{1} << (8 * SizeOf(dtype))) - 1);
+}
+
+std::int64_t Signed(DType dtype, std::uint64_t bits) {
+  const auto shift = static_cast<int>(64 - 8 * SizeOf(dtype));
+  return static_cast<std::int64_t>(bits << shift) >> shift;
+}
+
+std::uint64_t ExpectedBits(const AllreduceCase& c, int size, std::size_t i) {
+  std::uint64_t total = InputBits(c.dtype, 0, i);
+  for (int r = 1; r < size; ++r) {
+    const std::uint64_t next = InputBits(c.dtype, r, i);
+    const bool less = Signed(c.dtype, next) < Signed(c.dtype, total);
+    switch (c.op) {
+      case ReduceOp::kProduct:
+        total *= next;
+        break;
+      case ReduceOp::kMin:
+        total = less ? next : total;
+        break;
+      case ReduceOp::kMax:
+        total = less ? total : next;
+        break;
+      default:
+        total += next;
+    }
+  }
+  return Wrap(c.dtype, total);
+}
+
+struct Exact {
+  double value = 0;
+  double magnitude = 0;  // What roundings are relative to.
+};
+
+Exact ExpectedValue(const AllreduceCase& c, const std::vector<Elements>& inputs,
+                    std::size_t i) {
+  Exact exact{inputs[0].Get(i), std::fabs(inputs[0].Get(i))};
+  for (std::size_t r = 1; r < inputs.size(); ++r) {
+    const double next = inputs[r].Get(i);
+    switch (c.op) {
+      case ReduceOp::kProduct:
+        exact.value *= next;
+        break;
+      case ReduceOp::kMin:
+        exact.value = std::min(exact.value, next);
+        break;
+      case ReduceOp::kMax:
+        exact.value = std::max(exact.value, next);
+        break;
+      default:
+        exact.value += next;
+    }
+    exact.magnitude += std::fabs(next);
+  }
+  const bool sums = c.op == ReduceOp::kSum || c.op == ReduceOp::kMean;
+  double factor = double{c.scale};
+  if (c.op == ReduceOp::kMean) factor /= static_cast<double>(inputs.size());
+  exact.value *= factor;
+  exact.magnitude = sums ? exact.magnitude * factor : std::fabs(exact.value);
+  return exact;
+}
+
+::testing::AssertionResult CheckFloats(const AllreduceCase& c,
+                                       const std::vector<Elements>& inputs,
+                                       const Elements& seen) {
+  const int precision = std::min(PrecisionOf(c.dtype), PrecisionOf(c.wire));
+  const bool exact_op = (c.op == ReduceOp::kMin || c.op == ReduceOp::kMax) &&
+                        c.dtype == c.wire && c.scale == 1.0F;
+  const double ulps = exact_op ? 0 : MaxUlp(c, static_cast<int>(inputs.size()));
+  for (std::size_t i = 0; i < c.count; ++i) {
+    const Exact exact = ExpectedValue(c, inputs, i);
+    const double unit =
+        exact.magnitude == 0
+            ? 0
+            : std::ldexp(1.0, std::ilogb(exact.magnitude) + 1 - precision);
+    const double error = std::fabs(seen.Get(i) - exact.value);
+    if (error <= ulps * unit) continue;
+    return ::testing::AssertionFailure()
+           << "element " << i << " is " << seen.Get(i) << ", expected "
+           << exact.value << " within " << ulps << " units of " << unit;
+  }
+  return ::testing::AssertionSuccess();
+}
+
+::testing::AssertionResult CheckIntegers(const AllreduceCase& c, int size,
+                                         const Elements& seen) {
+  for (std::size_t i = 0; i < c.count; ++i) {
+    const std::uint64_t expected = ExpectedBits(c, size, i);
+    if (seen.Bits(i) == expected) continue;
+    return ::testing::AssertionFailure()
+           << "element " << i << " has bits " << seen.Bits(i) << ", expected "
+           << expected;
+  }
+  return ::testing::AssertionSuccess();
+}
+
+}  // namespace
+
+std::string Describe(const AllreduceCase& c) {
+  return StrCat(c.count, " ", Name(c.dtype), " as ", Name(c.wire), ", ",
+                Name(c.op), ", scale ", c.scale, ", ", Name(c.algorithm));
+}
+
+bool Valid(const AllreduceCase& c) {
+  if (IsFloat(c.dtype)) {
+    return c.dtype == c.wire ||
+           (IsGradientType(c.dtype) && IsGradientType(c.wire));
+  }
+  return c.dtype == c.wire && c.op != ReduceOp::kMean && c.scale == 1.0F;
+}
+
+std::uint64_t InputBits(DType dtype, int rank, std::size_t i) {
+  return Wrap(dtype,
+              Scramble(Scramble(i + 1) +
+                       static_cast<std::uint64_t>(rank) * 0x9E3779B97F4A7C15));
+}
+
+Elements Input(DType dtype, int rank, std::size_t count) {
+  Elements elements(dtype, count, static_cast<std::size_t>(rank) % 3);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t bits = InputBits(DType::kInt64, rank, i);
+    if (!IsFloat(dtype)) {
+      elements.SetBits(i, Wrap(dtype, bits));
+      continue;
+    }
+    const double magnitude =
+        0.5 + static_cast<double>(bits >> 12 & 0xFFFFF) / double{0xFFFFF};
+    elements.Set(i, (bits & 1) != 0 ? -magnitude : magnitude);
+  }
+  return elements;
+}
+
+std::uint64_t Digest(const Elements& elements) {
+  std::uint64_t hash = elements.size();
+  for (std::size_t i = 0; i < elements.size(); ++i) {
+    hash = Scramble(hash + elements.Bits(i)) * 0x100000001B3;
+  }
+  return hash;
+}
+
+std::uint64_t RunAndCheck(Session& session, const AllreduceCase& c) {
+  Elements data = Input(c.dtype, session.rank(), c.count);
+  CollectiveCall call;
+  call.output = data.data();
+  call.count = c.count;
+  call.dtype = c.dtype;
+  call.wire = c.wire;
+  call.op = c.op;
+  call.scale = c.scale;
+  call.algorithm = c.algorithm;
+  const Status status = session.Run(call);
+  const std::string what =
+      StrCat(Describe(c), ", rank ", session.rank(), " of ", session.size());
+  EXPECT_TRUE(status.ok()) << what << ": " << status.ToString();
+  EXPECT_TRUE(data.CanariesIntact()) << what;
+  if (IsFloat(c.dtype)) {
+    std::vector<Elements> inputs;
+    for (int r = 0; r < session.size(); ++r) {
+      inputs.push_back(Input(c.dtype, r, c.count));
+    }
+    EXPECT_TRUE(CheckFloats(c, inputs, data)) << what;
+  } else {
+    EXPECT_TRUE(CheckIntegers(c, session.size(), data)) << what;
+  }
+  return Digest(data);
+}
+
+}  // namespace gradientflow::testing

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gradientflow/session.h"
+#include "tests/kernels/oracle.h"
+
+// What an allreduce is checked against: a second, slow account of it.
+namespace gradientflow::testing {
+
+struct AllreduceCase {
+  DType dtype = DType::kFloat32;
+  DType wire = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  AllreduceAlgorithm algorithm = AllreduceAlgorithm::kAuto;
+  std::size_t count = 0;
+  float scale = 1.0F;
+};
+std::string Describe(const AllreduceCase& c);
+
+// Whether the library promises to run it.
+bool Valid(const AllreduceCase& c);
+
+// Rank `rank`'s element `i`; floats are such that a product of eight is a
+// normal float16. Integers may be any bits.
+std::uint64_t InputBits(DType dtype, int rank, std::size_t i);
+
+kernels::testing::Elements Input(DType dtype, int rank, std::size_t count);
+
+// Runs it on `session` and checks every element. Returns a digest of the bits,
+// which must be the same on all ranks.
+std::uint64_t RunAndCheck(Session& session, const AllreduceCase& c);
+
+std::uint64_t Digest(const kernels::testing::Elements& elements);
+
+}  // namespace gradientflow::testing

@@ -1,0 +1,174 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tests/session/allreduce_oracle.h"
+#include "tests/session/ranks.h"
+
+// Every allreduce there is, over everything it can run over, against an
+// account in float64 (or wrapping integers).
+namespace gradientflow::testing {
+namespace {
+
+using Algorithm = AllreduceAlgorithm;
+using kernels::testing::Elements;
+
+constexpr std::size_t kSegmentBytes = 16384;
+constexpr std::size_t kSegment = kSegmentBytes / sizeof(float);
+constexpr std::size_t kCounts[] = {
+    0, 1, 2, 7, 97, 1000, kSegment - 1, kSegment + 1, 2 * kSegment + 3};
+constexpr DType kAllTypes[] = {
+    DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64,
+    DType::kInt8,    DType::kInt32,   DType::kInt64};
+constexpr DType kGradientTypes[] = {DType::kFloat32, DType::kFloat16,
+                                    DType::kBFloat16};
+constexpr ReduceOp kAllOps[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
+                                ReduceOp::kProduct, ReduceOp::kMean};
+
+std::vector<Algorithm> AlgorithmsOver(Over over) {
+  std::vector<Algorithm> algorithms = {
+      Algorithm::kAuto,    Algorithm::kRing,     Algorithm::kHalvingDoubling,
+      Algorithm::kTwoSync, Algorithm::kOneRound, Algorithm::kTwoLevel};
+  if (over == Over::kMemory) algorithms.push_back(Algorithm::kShared);
+  return algorithms;
+}
+
+class Allreduce : public ::testing::TestWithParam<std::tuple<Over, int>> {
+ protected:
+  Job MakeJob() const {
+    Job job;
+    std::tie(job.over, job.size) = GetParam();
+    job.options.segment_bytes = kSegmentBytes;
+    job.options.segments_in_flight = 3;
+    return job;
+  }
+
+  // Runs all `cases` on all ranks of one job; all must come to the same bits.
+  void Agree(const std::vector<AllreduceCase>& cases) const {
+    const Job job = MakeJob();
+    std::vector<std::vector<std::uint64_t>> digests(
+        static_cast<std::size_t>(job.size));
+    RunRanks(job, [&](Session& session) {
+      auto& mine = digests[static_cast<std::size_t>(session.rank())];
+      for (const AllreduceCase& c : cases) {
+        mine.push_back(RunAndCheck(session, c));
+        if (::testing::Test::HasFailure()) return;
+      }
+    });
+    if (HasFailure()) return;
+    for (std::size_t r = 1; r < digests.size(); ++r) {
+      for (std::size_t i = 0; i < cases.size(); ++i) {
+        ASSERT_EQ(digests[r][i], digests[0][i])
+            << "ranks 0 and " << r << " differ: " << Describe(cases[i]);
+      }
+    }
+  }
+};
+
+TEST_P(Allreduce, OfEverySizeByEveryAlgorithm) {
+  std::vector<AllreduceCase> cases;
+  for (Algorithm algorithm : AlgorithmsOver(std::get<Over>(GetParam()))) {
+    for (std::size_t count : kCounts) {
+      cases.push_back({DType::kFloat32, DType::kFloat32, ReduceOp::kMean,
+                       algorithm, count});
+      cases.push_back({DType::kFloat32, DType::kFloat16, ReduceOp::kMean,
+                       algorithm, count});
+      cases.push_back(
+          {DType::kInt32, DType::kInt32, ReduceOp::kSum, algorithm, count});
+    }
+  }
+  Agree(cases);
+}
+
+TEST_P(Allreduce, OfEveryTypeWithEveryOperation) {
+  const std::vector<Algorithm> algorithms =
+      AlgorithmsOver(std::get<Over>(GetParam()));
+  std::vector<AllreduceCase> cases;
+  for (DType dtype : kAllTypes) {
+    for (ReduceOp op : kAllOps) {
+      for (std::size_t count : {std::size_t{97}, std::size_t{1031}}) {
+        const Algorithm algorithm =
+            algorithms[cases.size() % algorithms.size()];
+        const AllreduceCase c = {dtype, dtype, op, algorithm, count};
+        if (Valid(c)) cases.push_back(c);
+      }
+    }
+  }
+  Agree(cases);
+}
+
+TEST_P(Allreduce, WithEveryWireAndScale) {
+  std::vector<AllreduceCase> cases;
+  for (Algorithm algorithm : AlgorithmsOver(std::get<Over>(GetParam()))) {
+    for (DType dtype : kGradientTypes) {
+      for (DType wire : kGradientTypes) {
+        cases.push_back({dtype, wire, ReduceOp::kMean, algorithm, 531, 0.25F});
+        cases.push_back({dtype, wire, ReduceOp::kMax, algorithm, 131});
+      }
+    }
+  }
+  Agree(cases);
+}
+
+TEST_P(Allreduce, GivesTheSameBitsWhenRunAgain) {
+  const Job job = MakeJob();
+  RunRanks(job, [&](Session& session) {
+    for (Algorithm algorithm : AlgorithmsOver(job.over)) {
+      for (DType wire : {DType::kFloat32, DType::kBFloat16}) {
+        const AllreduceCase c = {DType::kFloat32, wire, ReduceOp::kMean,
+                                 algorithm, 2 * kSegment + 11};
+        const std::uint64_t first = RunAndCheck(session, c);
+        for (int again = 0; again < 3; ++again) {
+          EXPECT_EQ(RunAndCheck(session, c), first) << Describe(c);
+        }
+      }
+    }
+  });
+}
+
+// Eight ranks' sum would be beyond float16: the mean must come without it.
+TEST_P(Allreduce, MeanOfLargeFloat16DoesNotOverflow) {
+  const Job job = MakeJob();
+  RunRanks(job, [&](Session& session) {
+    for (Algorithm algorithm : AlgorithmsOver(job.over)) {
+      for (DType dtype : {DType::kFloat16, DType::kFloat32}) {
+        constexpr std::size_t kCount = 301;
+        Elements data(dtype, kCount);
+        for (std::size_t i = 0; i < kCount; ++i) {
+          data.Set(i, 60000.0 + 32.0 * session.rank());
+        }
+        CollectiveCall call;
+        call.output = data.data();
+        call.count = kCount;
+        call.dtype = dtype;
+        call.wire = DType::kFloat16;
+        call.op = ReduceOp::kMean;
+        call.algorithm = algorithm;
+        ASSERT_TRUE(session.Run(call).ok());
+        const double exact = 60000.0 + 16.0 * (session.size() - 1);
+        for (std::size_t i = 0; i < kCount; ++i) {
+          // float16 is 32 apart here; one rounding per hop.
+          ASSERT_NEAR(data.Get(i), exact, 16.0 * (session.size() + 1))
+              << Name(algorithm) << " " << Name(dtype) << " element " << i;
+        }
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    InProcess, Allreduce,
+    ::testing::Combine(::testing::Values(Over::kMemory, Over::kMessages),
+                       ::testing::Values(1, 2, 3, 4, 5, 7, 8)),
+    ParamName);
+INSTANTIATE_TEST_SUITE_P(Joined, Allreduce,
+                         ::testing::Combine(::testing::Values(Over::kTcp,
+                                                              Over::kMixed),
+                                            ::testing::Values(2, 3, 5)),
+                         ParamName);
+
+}  // namespace
+}  // namespace gradientflow::testing

@@ -1,0 +1,286 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tests/session/allreduce_oracle.h"
+#include "tests/session/ranks.h"
+
+// All collectives but allreduce, over everything they can run over: moved
+// elements keep their bits, reduced ones are compared with float64.
+namespace gradientflow::testing {
+namespace {
+
+using kernels::testing::Elements;
+
+constexpr std::size_t kSegmentBytes = 16384;
+constexpr std::size_t kCounts[] = {0, 1, 2, 7, 97, 1000, 4095, 4097};
+constexpr DType kAllTypes[] = {
+    DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64,
+    DType::kInt8,    DType::kInt32,   DType::kInt64};
+
+class Collectives : public ::testing::TestWithParam<std::tuple<Over, int>> {
+ protected:
+  void Run(const std::function<void(Session&)>& body) const {
+    Job job;
+    std::tie(job.over, job.size) = GetParam();
+    job.options.segment_bytes = kSegmentBytes;
+    job.options.segments_in_flight = 2;
+    RunRanks(job, body);
+  }
+};
+
+CollectiveCall Call(CollectiveKind kind, DType dtype, std::size_t count,
+                    int root = 0) {
+  CollectiveCall call;
+  call.kind = kind;
+  call.count = count;
+  call.dtype = call.wire = dtype;
+  call.root = root;
+  return call;
+}
+
+std::size_t Sum(const std::vector<std::size_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
+
+// Elements [to, to + n) are [from, from + n) of rank `rank`'s input.
+void ExpectInput(const Elements& seen, std::size_t to, int rank,
+                 std::size_t from, std::size_t n) {
+  const Elements input = Input(seen.type(), rank, from + n);
+  for (std::size_t i = 0; i < n; ++i) {
+    ASSERT_EQ(seen.Bits(to + i), input.Bits(from + i))
+        << "element " << i << " of rank " << rank << "'s part";
+  }
+  EXPECT_TRUE(seen.CanariesIntact());
+}
+
+TEST_P(Collectives, BroadcastFromEveryRoot) {
+  Run([](Session& session) {
+    for (std::size_t count : kCounts) {
+      // Every root, but for long buffers only the first ones.
+      const int roots =
+          count > 1000 ? std::min(2, session.size()) : session.size();
+      for (int root = 0; root < roots; ++root) {
+        const DType dtype = kAllTypes[(count + root) % std::size(kAllTypes)];
+        Elements data = Input(dtype, session.rank(), count);
+        CollectiveCall call =
+            Call(CollectiveKind::kBroadcast, dtype, count, root);
+        call.output = data.data();
+        ASSERT_TRUE(session.Run(call).ok());
+        ExpectInput(data, 0, root, 0, count);
+      }
+    }
+  });
+}
+
+TEST_P(Collectives, AllgatherInRankOrder) {
+  Run([](Session& session) {
+    int round = 0;
+    for (std::size_t count : kCounts) {
+      const DType dtype = kAllTypes[round++ % std::size(kAllTypes)];
+      const Elements mine = Input(dtype, session.rank(), count);
+      Elements all(dtype, count * session.size());
+      CollectiveCall call = Call(CollectiveKind::kAllgather, dtype, count);
+      call.input = mine.data();
+      call.output = all.data();
+      ASSERT_TRUE(session.Run(call).ok());
+      for (int r = 0; r < session.size(); ++r) {
+        ExpectInput(all, r * count, r, 0, count);
+      }
+    }
+  });
+}
+
+// Combines in rank order, as the library promises here: the same bits.
+double ReducedInOrder(ReduceOp op, DType dtype,
+                      const std::vector<Elements>& inputs, std::size_t i) {
+  const auto kernel_op = op == ReduceOp::kMean
+                             ? kernels::ReduceOp::kSum
+                             : static_cast<kernels::ReduceOp>(op);
+  double value = inputs[0].Get(i);
+  for (std::size_t r = 1; r < inputs.size(); ++r) {
+    value =
+        kernels::testing::Combine(kernel_op, dtype, value, inputs[r].Get(i));
+  }
+  return value;
+}
+
+void ExpectReduced(const Elements& seen, ReduceOp op,
+                   const std::vector<Elements>& inputs, std::size_t from) {
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    const double exact = ReducedInOrder(op, seen.type(), inputs, from + i);
+    ASSERT_TRUE(kernels::testing::Is(
+        seen, i, kernels::testing::RoundTo(seen.type(), exact)))
+        << "element " << i;
+  }
+  EXPECT_TRUE(seen.CanariesIntact());
+}
+
+TEST_P(Collectives, ReduceToEveryRootInRankOrder) {
+  Run([](Session& session) {
+    const int size = session.size();
+    int round = 0;
+    constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMin,
+                                 ReduceOp::kProduct};
+    for (std::size_t count : kCounts) {
+      const ReduceOp op = kOps[round % std::size(kOps)];
+      const int root = round % size;
+      const DType dtype = kAllTypes[round++ % 4];
+      std::vector<Elements> inputs;
+      for (int r = 0; r < size; ++r) {
+        inputs.push_back(Input(dtype, r, count));
+      }
+      const bool is_root = session.rank() == root;
+      Elements output(dtype, is_root ? count : 0);
+      CollectiveCall call = Call(CollectiveKind::kReduce, dtype, count, root);
+      call.op = op;
+      call.input = inputs[session.rank()].data();
+      call.output = is_root ? output.data() : nullptr;
+      ASSERT_TRUE(session.Run(call).ok());
+      if (is_root) ExpectReduced(output, op, inputs, 0);
+    }
+  });
+}
+
+TEST_P(Collectives, ReduceInPlaceOnTheRoot) {
+  Run([](Session& session) {
+    std::vector<std::int64_t> data(2049, 1 + session.rank());
+    CollectiveCall call =
+        Call(CollectiveKind::kReduce, DType::kInt64, data.size());
+    call.input = data.data();
+    call.output = session.rank() == 0 ? data.data() : nullptr;
+    ASSERT_TRUE(session.Run(call).ok());
+    const std::int64_t n = session.size();
+    const std::int64_t expected =
+        session.rank() == 0 ? n * (n + 1) / 2 : 1 + session.rank();
+    EXPECT_EQ(data, std::vector<std::int64_t>(data.size(), expected));
+  });
+}
+
+TEST_P(Collectives, ReduceScatterGivesEachRankItsBlock) {
+  Run([](Session& session) {
+    const auto size = static_cast<std::size_t>(session.size());
+    int round = 0;
+    for (std::size_t count : kCounts) {
+      const DType dtype = kAllTypes[round++ % 4];
+      std::vector<Elements> inputs;
+      for (int r = 0; r < session.size(); ++r) {
+        inputs.push_back(Input(dtype, r, count * size));
+      }
+      Elements output(dtype, count);
+      CollectiveCall call = Call(CollectiveKind::kReduceScatter, dtype, count);
+      call.input = inputs[session.rank()].data();
+      call.output = output.data();
+      ASSERT_TRUE(session.Run(call).ok());
+      ExpectReduced(output, ReduceOp::kSum, inputs, session.rank() * count);
+    }
+  });
+}
+
+// What rank `from` sends to rank `to`: uneven, and now and then nothing.
+std::size_t Sent(int from, int to, int round) {
+  const int mix = from * 31 + to * 17 + round * 7;
+  return mix % 4 == 0 ? 0 : static_cast<std::size_t>(mix * 37 % 1500);
+}
+
+TEST_P(Collectives, AllToAllWithUnevenCountsAndZeros) {
+  Run([](Session& session) {
+    const int me = session.rank();
+    for (int round = 0; round < 6; ++round) {
+      const DType dtype = kAllTypes[round];
+      CollectiveCall call = Call(CollectiveKind::kAllToAll, dtype, 0);
+      for (int r = 0; r < session.size(); ++r) {
+        call.send_counts.push_back(Sent(me, r, round));
+        call.recv_counts.push_back(Sent(r, me, round));
+      }
+      const Elements input = Input(dtype, me, Sum(call.send_counts));
+      Elements output(dtype, Sum(call.recv_counts));
+      call.input = input.data();
+      call.output = output.data();
+      ASSERT_TRUE(session.Run(call).ok());
+      std::size_t to = 0;
+      for (int r = 0; r < session.size(); ++r) {
+        std::size_t from = 0;
+        for (int before = 0; before < me; ++before) {
+          from += Sent(r, before, round);
+        }
+        ExpectInput(output, to, r, from, Sent(r, me, round));
+        to += Sent(r, me, round);
+      }
+    }
+  });
+}
+
+std::vector<std::size_t> UnevenCounts(int size, int round) {
+  std::vector<std::size_t> counts;
+  for (int r = 0; r < size; ++r) counts.push_back(Sent(r, 3, round));
+  return counts;
+}
+
+TEST_P(Collectives, GatherAndScatterWithUnevenCounts) {
+  Run([](Session& session) {
+    const int me = session.rank();
+    for (int round = 0; round < 6; ++round) {
+      const DType dtype = kAllTypes[round];
+      const int root = round % session.size();
+      const std::vector<std::size_t> counts =
+          UnevenCounts(session.size(), round);
+      const Elements mine = Input(dtype, me, counts[me]);
+      Elements all(dtype, me == root ? Sum(counts) : 0);
+      CollectiveCall gather = Call(CollectiveKind::kGather, dtype, 0, root);
+      gather.recv_counts = counts;
+      gather.input = mine.data();
+      gather.output = all.data();
+      ASSERT_TRUE(session.Run(gather).ok());
+      std::size_t at = 0;
+      for (int r = 0; me == root && r < session.size(); at += counts[r++]) {
+        ExpectInput(all, at, r, 0, counts[r]);
+      }
+      // And back to where it came from.
+      Elements again(dtype, counts[me]);
+      CollectiveCall scatter = Call(CollectiveKind::kScatter, dtype, 0, root);
+      scatter.send_counts = counts;
+      scatter.input = all.data();
+      scatter.output = again.data();
+      ASSERT_TRUE(session.Run(scatter).ok());
+      EXPECT_TRUE(again.SameBits(mine));
+    }
+  });
+}
+
+TEST_P(Collectives, BarrierWaitsForAll) {
+  Job job;
+  std::tie(job.over, job.size) = GetParam();
+  std::atomic<int> arrived{0};
+  RunRanks(job, [&](Session& session) {
+    for (int round = 1; round <= 5; ++round) {
+      ++arrived;
+      ASSERT_TRUE(
+          session.Run(Call(CollectiveKind::kBarrier, DType::kInt8, 0)).ok());
+      EXPECT_GE(arrived.load(), round * session.size());
+      ASSERT_TRUE(
+          session.Run(Call(CollectiveKind::kBarrier, DType::kInt8, 0)).ok());
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(InProcess, Collectives,
+                         ::testing::Combine(::testing::Values(Over::kMemory,
+                                                              Over::kMessages),
+                                            ::testing::Values(1, 2, 3, 5, 8)),
+                         ParamName);
+INSTANTIATE_TEST_SUITE_P(Joined, Collectives,
+                         ::testing::Combine(::testing::Values(Over::kTcp,
+                                                              Over::kMixed),
+                                            ::testing::Values(2, 3)),
+                         ParamName);
+
+}  // namespace
+}  // namespace gradientflow::testing

@@ -1,0 +1,117 @@
+#include "tests/session/ranks.h"
+
+#include <barrier>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+#include "gradientflow/session/inproc.h"
+
+namespace gradientflow::testing {
+namespace {
+
+constexpr std::size_t kArenaBytes = std::size_t{256} << 20;
+
+// An empty folder in which ranks can meet, removed in the end.
+class MeetingPlace {
+ public:
+  MeetingPlace() : path_(::testing::TempDir() + "/gf_ranks_XXXXXX") {
+    if (mkdtemp(path_.data()) == nullptr) path_.clear();
+  }
+  ~MeetingPlace() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  MeetingPlace(const MeetingPlace&) = delete;
+  MeetingPlace& operator=(const MeetingPlace&) = delete;
+  std::string address() const { return "file://" + path_; }
+
+ private:
+  std::string path_;
+};
+
+void OnThreads(int size, const std::function<void(int)>& body) {
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r) threads.emplace_back(body, r);
+  for (std::thread& thread : threads) thread.join();
+}
+
+Options OptionsOf(const Job& job, int rank, std::vector<TensorSpec>* tensors) {
+  Options options = job.options;
+  options.rank = rank;
+  options.size = job.size;
+  options.arena_bytes = kArenaBytes;
+  if (job.over == Over::kMessages || job.over == Over::kTcp) {
+    options.fabric = FabricKind::kTcp;
+  }
+  if (job.over == Over::kMixed) options.host_id = StrCat("host", rank / 2);
+  *tensors = job.tensors;
+  if (job.adapt) job.adapt(rank, &options, tensors);
+  return options;
+}
+
+}  // namespace
+
+const char* OverName(Over over) {
+  constexpr const char* kNames[] = {"memory", "messages", "tcp", "mixed"};
+  return kNames[static_cast<int>(over)];
+}
+
+std::string ParamName(
+    const ::testing::TestParamInfo<std::tuple<Over, int>>& info) {
+  return StrCat(OverName(std::get<Over>(info.param)),
+                std::get<int>(info.param));
+}
+
+Options Job::TestOptions() {
+  Options options;
+  options.socket_ifname = "lo";
+  options.log_level = LogLevel::kError;
+  options.fifo_bytes = std::size_t{64} << 10;
+  options.timeout_seconds = 60;
+  options.join_timeout_seconds = 60;
+  options.bucket_bytes = std::size_t{64} << 10;
+  return options;
+}
+
+void OpenRanks(const Job& job,
+               const std::function<void(int rank, Opened)>& body) {
+  if (job.over == Over::kMemory || job.over == Over::kMessages) {
+    ShmOptions shm;
+    shm.arena_bytes = kArenaBytes;
+    shm.fifo_bytes = job.options.fifo_bytes;
+    Result<std::shared_ptr<InprocGroup>> group =
+        InprocGroup::Create(job.size, shm);
+    ASSERT_TRUE(group.ok()) << group.status().message();
+    OnThreads(job.size, [&](int rank) {
+      std::vector<TensorSpec> tensors;
+      const Options options = OptionsOf(job, rank, &tensors);
+      body(rank, OpenInProcess(group.value(), options, tensors));
+    });
+    return;
+  }
+  const MeetingPlace place;
+  OnThreads(job.size, [&](int rank) {
+    std::vector<TensorSpec> tensors;
+    Options options = OptionsOf(job, rank, &tensors);
+    options.rendezvous = place.address();
+    body(rank, Session::Open(options, tensors));
+  });
+}
+
+void RunRanks(const Job& job, const std::function<void(Session&)>& body) {
+  // What a body ends is not to end a rank that is still on its way in.
+  std::barrier<> opened_by_all(job.size);
+  OpenRanks(job, [&](int rank, Opened opened) {
+    opened_by_all.arrive_and_wait();
+    ASSERT_TRUE(opened.ok())
+        << OverName(job.over) << ", rank " << rank << " of " << job.size << ": "
+        << opened.status().ToString();
+    body(*opened.value());
+  });
+}
+
+}  // namespace gradientflow::testing

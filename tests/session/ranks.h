@@ -1,0 +1,50 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gradientflow/session.h"
+
+// Ranks as threads, each with a session of its own.
+namespace gradientflow::testing {
+
+enum class Over {
+  kMemory,    // All ranks share memory.
+  kMessages,  // In-process messages, no shared memory.
+  kTcp,       // Session::Open() over TCP on loopback.
+  kMixed,     // Session::Open(); two ranks a host, TCP between the hosts.
+};
+inline constexpr Over kEverywhere[] = {Over::kMemory, Over::kMessages,
+                                       Over::kTcp, Over::kMixed};
+const char* OverName(Over over);
+// For tests over all of them with some numbers of ranks.
+std::string ParamName(
+    const ::testing::TestParamInfo<std::tuple<Over, int>>& info);
+
+struct Job {
+  int size = 1;
+  Over over = Over::kMemory;
+  Options options = TestOptions();
+  std::vector<TensorSpec> tensors;
+  // Makes one rank's settings or tensors differ; may be empty.
+  std::function<void(int rank, Options*, std::vector<TensorSpec>*)> adapt;
+
+  // Quiet, and with time-outs that a test can wait for.
+  static Options TestOptions();
+};
+
+// Runs `body` on all ranks at once, each on its thread; returns when all have.
+// A session that does not open is a test failure.
+void RunRanks(const Job& job, const std::function<void(Session&)>& body);
+
+// The same for jobs that may fail to open.
+using Opened = Result<std::unique_ptr<Session>>;
+void OpenRanks(const Job& job,
+               const std::function<void(int rank, Opened)>& body);
+
+}  // namespace gradientflow::testing

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "gradientflow/session.h"
+#include "tests/session/ranks.h"
+
+// Steps whose gradients, and so whose means, are known.
+namespace gradientflow::testing {
+
+class Steps : public ::testing::TestWithParam<std::tuple<Over, int>> {
+ protected:
+  // Eleven tensors of float32, "weight0", ...: small, large, empty.
+  static Job MakeJob();
+};
+
+// What a suite derived from Steps runs over; and Steps itself.
+#define GF_INSTANTIATE_STEPS_OF(suite)                                      \
+  INSTANTIATE_TEST_SUITE_P(                                                 \
+      InProcess, suite,                                                     \
+      ::testing::Combine(::testing::Values(Over::kMemory, Over::kMessages), \
+                         ::testing::Values(2, 3)),                          \
+      ParamName);                                                           \
+  INSTANTIATE_TEST_SUITE_P(Joined, suite,                                   \
+                           ::testing::Values(std::tuple{Over::kTcp, 2},     \
+                                             std::tuple{Over::kMixed, 3}),  \
+                           ParamName)
+#define GF_INSTANTIATE_STEPS() GF_INSTANTIATE_STEPS_OF(Steps)
+
+std::vector<TensorSpec> SomeTensors();
+std::vector<std::size_t> AllTensors(const Session& session);
+
+// The gradient as float32. REQUIRES such a pool.
+std::span<float> Floats(const Session& session, std::size_t tensor);
+
+// What `rank` computes: multiples of 1/64 up to 1, exact in float16, as are
+// sums of a few.
+float Gradient(int rank, std::size_t tensor, std::size_t i, int step);
+
+// Writes the tensor's gradient, times `loss_scale`; and marks it ready; and
+// all of them, last first.
+void Fill(Session& session, std::size_t tensor, int step,
+          float loss_scale = 1.0F);
+void Produce(Session& session, std::size_t tensor, int step,
+             float loss_scale = 1.0F);
+void ProduceAll(Session& session, int step, float loss_scale = 1.0F);
+
+// Every element is the mean over the ranks; those for which `takes_part` is
+// false count as zeros.
+void ExpectMean(Session& session, std::size_t tensor, int step,
+                const std::function<bool(int)>& takes_part,
+                double tolerance = 1e-7);
+
+StepStats FinishAndCheck(Session& session, int step, double tolerance = 1e-7);
+
+}  // namespace gradientflow::testing

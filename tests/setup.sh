@@ -1,0 +1,80 @@
+# shellcheck shell=bash
+# Sourced by tests/run and benchmarks/run: brings a Debian 12 or Ubuntu 24.04
+# machine to where everything builds. Asks nothing, needs no terminal.
+#
+#   gf_setup [package...]           what building and testing needs, and these
+#   gf_setup_optional package...    tries; a failure is a message, not an error
+
+GF_PACKAGES=(
+  g++ binutils git python3 iproute2
+  clang libclang-rt-dev clang-format-14 clang-tidy-14 shellcheck
+  googletest libbenchmark-dev libhwy-dev libcli11-dev nlohmann-json3-dev
+)
+
+_gf_missing() {
+  local package
+  for package in "$@"; do
+    dpkg-query -W -f '${db:Status-Abbrev}\n' "$package" 2>/dev/null |
+      grep -q '^ii' || echo "$package"
+  done
+}
+
+_gf_apt_get() {
+  local as_root=()
+  ((EUID == 0)) || as_root=(sudo -n)
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=a \
+    apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@" \
+    </dev/null >"$_gf_apt_log" 2>&1
+}
+
+# Once per run: lists on a fresh machine are empty, on others mostly stale.
+_gf_apt_update() {
+  [[ -n ${_gf_apt_updated-} ]] && return
+  _gf_apt_updated=1
+  # One source that is down need not matter: the install decides.
+  _gf_apt_get update || tail -n 5 "$_gf_apt_log" >&2
+}
+
+_gf_install() {
+  local missing=() _gf_apt_log
+  mapfile -t missing < <(_gf_missing "$@")
+  ((${#missing[@]})) || return 0
+  local line="apt-get install -y --no-install-recommends ${missing[*]}"
+  if ! command -v apt-get >/dev/null; then
+    echo "setup: no apt-get here. These Debian packages, or their like, are" \
+      "missing: ${missing[*]}" >&2
+    return 1
+  fi
+  if ((EUID != 0)) && ! sudo -n true 2>/dev/null; then
+    echo "setup: neither root nor passwordless sudo. Please run, as root:" >&2
+    echo "  apt-get update && $line" >&2
+    return 1
+  fi
+  _gf_apt_log=$(mktemp)
+  echo "setup: installing ${missing[*]}"
+  _gf_apt_update
+  local rc=0
+  _gf_apt_get install -y --no-install-recommends "${missing[@]}" || rc=1
+  if ((rc)); then
+    tail -n 15 "$_gf_apt_log" >&2
+    echo "setup: this failed: $line" >&2
+  fi
+  rm -f "$_gf_apt_log"
+  return "$rc"
+}
+
+gf_setup() {
+  # Any bazel that is already here will do (it would conflict with Debian's).
+  local packages=("${GF_PACKAGES[@]}" "$@")
+  command -v bazel >/dev/null || packages+=(bazel-bootstrap)
+  if ! _gf_install "${packages[@]}"; then
+    command -v bazel >/dev/null ||
+      echo "setup: no bazel. Where the distribution has no bazel-bootstrap," \
+        "put Bazel 4.2 on the PATH as 'bazel' and run this again." >&2
+    return 1
+  fi
+}
+
+gf_setup_optional() {
+  _gf_install "$@" || echo "setup: going on without: $(_gf_missing "$@" | xargs)"
+}

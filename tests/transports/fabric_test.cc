@@ -1,0 +1,252 @@
+#include "transports/fabric.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gradientflow/base/manual_clock.h"
+#include "transports/inproc/create.h"
+#include "transports/link.h"
+#include "transports/poller.h"
+
+// The fabrics of two or three ranks, driven by turns on one thread.
+namespace gradientflow {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// How one operation ended.
+struct Ending {
+  int times = 0;
+  std::uint32_t flags = 0;
+  Status status;
+  Done done() {
+    return {[](void* self, std::uint64_t, std::uint32_t f, const Status& s) {
+              auto& ending = *static_cast<Ending*>(self);
+              ++ending.times;
+              ending.flags = f;
+              ending.status = s;
+            },
+            this, 0};
+  }
+};
+
+class FabricTest : public ::testing::Test {
+ protected:
+  void Make(int size, FabricOptions options = {}) {
+    ShmOptions shm;
+    shm.arena_bytes = std::size_t{1} << 20;
+    shm.fifo_bytes = std::size_t{16} << 10;
+    auto group = InprocGroup::Create(size, shm);
+    ASSERT_TRUE(group.ok()) << group.status().message();
+    for (int r = 0; r < size; ++r) {
+      fabrics_.push_back(std::make_unique<Fabric>(
+          r, size, clock_, Poller::Create().value(), options));
+      Fabric& fabric = *fabrics_.back();
+      auto links = group.value()->Connect(r, &fabric.poller(), &fabric);
+      ASSERT_TRUE(links.ok());
+      fabric.Connect(std::move(links).value());
+    }
+  }
+  Fabric& at(int rank) { return *fabrics_[static_cast<std::size_t>(rank)]; }
+
+  void PollAll(int rounds = 200) {
+    for (int i = 0; i < rounds; ++i) {
+      for (auto& fabric : fabrics_) {
+        if (fabric != nullptr) fabric->Poll();
+      }
+    }
+  }
+  static ConstBufferView View(const std::string& text) {
+    return {reinterpret_cast<const std::byte*>(text.data()), text.size(), {}};
+  }
+  static BufferView Room(std::string* text) {
+    return {reinterpret_cast<std::byte*>(text->data()), text->size(), {}};
+  }
+
+  ManualClock clock_;
+  std::vector<std::unique_ptr<Fabric>> fabrics_;
+};
+
+TEST_F(FabricTest, MatchesMessagesToReceivesInEitherOrder) {
+  Make(2);
+  const std::string a = "first";
+  const std::string b = "second";
+  std::string got_a(a.size(), '?');
+  std::string got_b(b.size(), '?');
+  Ending sent_a;
+  Ending sent_b;
+  Ending received_a;
+  Ending received_b;
+  at(0).Send(1, CallTag(0, 1), View(a), kFlagNonfinite, sent_a.done());
+  PollAll();
+  EXPECT_EQ(received_a.times, 0);
+  at(1).Recv(0, CallTag(0, 2), Room(&got_b), 0, received_b.done());
+  at(1).Recv(0, CallTag(0, 1), Room(&got_a), 0, received_a.done());
+  EXPECT_EQ(received_a.times, 0) << "inside the call";
+  at(0).Send(1, CallTag(0, 2), View(b), 0, sent_b.done());
+  PollAll();
+  EXPECT_EQ(got_a, a);
+  EXPECT_EQ(got_b, b);
+  EXPECT_EQ(received_a.flags & kFlagNonfinite, kFlagNonfinite);
+  for (const Ending* ending : {&sent_a, &sent_b, &received_a, &received_b}) {
+    EXPECT_EQ(ending->times, 1);
+    EXPECT_TRUE(ending->status.ok());
+  }
+}
+
+TEST_F(FabricTest, HoldsALaneBackRatherThanMemory) {
+  FabricOptions options;
+  options.unexpected_bytes = 1000;
+  Make(2, options);
+  constexpr int kMessages = 20;
+  std::vector<std::string> out(kMessages);
+  std::vector<std::string> in(kMessages, std::string(700, '?'));
+  std::vector<Ending> sent(kMessages);
+  std::vector<Ending> received(kMessages);
+  for (int i = 0; i < kMessages; ++i) {
+    out[i].assign(700, static_cast<char>('a' + i));
+    at(0).Send(1, CallTag(0, i), View(out[i]), 0, sent[i].done());
+  }
+  PollAll();
+  for (int i = kMessages; i-- > 0;) {
+    at(1).Recv(0, CallTag(0, i), Room(&in[i]), 0, received[i].done());
+  }
+  PollAll(2000);
+  EXPECT_EQ(in, out);
+  for (const Ending& ending : received) EXPECT_EQ(ending.times, 1);
+}
+
+TEST_F(FabricTest, EndsTheJobOnAllRanksWhenCallsDiffer) {
+  for (const bool early : {false, true}) {
+    fabrics_.clear();
+    Make(3);
+    const std::string out = "1234";
+    std::string in(4, '?');
+    Ending sent;
+    Ending received;
+    if (early) {
+      at(0).Send(1, CallTag(0, 1), View(out), 0x10000, sent.done());
+      PollAll();
+    }
+    at(1).Recv(0, CallTag(0, 1), Room(&in), 0x20000, received.done());
+    if (!early) {
+      at(0).Send(1, CallTag(0, 1), View(out), 0x10000, sent.done());
+    }
+    PollAll();
+    EXPECT_EQ(received.times, 1);
+    EXPECT_EQ(received.status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(received.status.message().find("rank 0"), std::string::npos);
+    EXPECT_EQ(in, "????");
+    for (const int rank : {0, 1, 2}) {
+      EXPECT_EQ(at(rank).status().message(), received.status.message());
+    }
+  }
+}
+
+TEST_F(FabricTest, EndsTheJobOnAMessageOfACallThatWasNotMade) {
+  for (const bool early : {false, true}) {
+    fabrics_.clear();
+    Make(2);
+    const std::string out = "1234";
+    Ending sent;
+    if (!early) at(1).CallDone(1, 7);
+    at(0).Send(1, CallTag(0, 7), View(out), 0, sent.done());
+    PollAll();
+    EXPECT_TRUE(at(1).status().ok()) << "another series, or yet to come";
+    at(0).Send(1, CallTag(1, 7), View(out), 0, sent.done());
+    if (early) PollAll();
+    if (early) at(1).CallDone(1, 7);
+    PollAll();
+    EXPECT_EQ(at(1).status().code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(at(0).status().code(), StatusCode::kInvalidArgument);
+  }
+}
+
+TEST_F(FabricTest, FailsOnlyTheReceiveOfAMessageOfAnotherLength) {
+  Make(2);
+  const Tag tag = kPointToPointBit | 5;
+  const std::string out = "12345";
+  std::string in(4, '?');
+  Ending sent;
+  Ending received;
+  at(0).Send(1, tag, View(out), 0, sent.done());
+  at(1).Recv(0, tag, Room(&in), 0, received.done());
+  PollAll();
+  EXPECT_EQ(received.status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(in, "????");
+  EXPECT_TRUE(sent.status.ok());
+  EXPECT_TRUE(at(1).status().ok());
+}
+
+TEST_F(FabricTest, RunsEveryDoneOnceWhenItFails) {
+  Make(2);
+  std::string in(4, '?');
+  Ending before;
+  Ending after;
+  at(1).Recv(0, CallTag(0, 1), Room(&in), 0, before.done());
+  at(0).Fail(Status(StatusCode::kAborted, "no more"));
+  PollAll();
+  at(1).Recv(0, CallTag(0, 2), Room(&in), 0, after.done());
+  PollAll();
+  for (const Ending* ending : {&before, &after}) {
+    EXPECT_EQ(ending->times, 1);
+    EXPECT_EQ(ending->status.code(), StatusCode::kAborted);
+    EXPECT_EQ(ending->status.message(), "no more");
+  }
+}
+
+TEST_F(FabricTest, BlamesThePeerThatIsSilentWhileItIsNeeded) {
+  FabricOptions options;
+  options.heartbeat_timeout = seconds(10);
+  Make(2, options);
+  for (int i = 0; i < 300; ++i) {
+    clock_.Advance(milliseconds(100));
+    at(0).Tick(/*waiting=*/false);
+  }
+  EXPECT_TRUE(at(0).status().ok()) << "nobody waits";
+  for (int i = 0; i < 300 && at(0).status().ok(); ++i) {
+    clock_.Advance(milliseconds(100));
+    at(0).Tick(/*waiting=*/true);
+  }
+  EXPECT_EQ(at(0).status().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_NE(at(0).status().message().find("rank 1"), std::string::npos);
+}
+
+TEST_F(FabricTest, HeartbeatsKeepASlowPeerAlive) {
+  FabricOptions options;
+  options.heartbeat_timeout = seconds(10);
+  Make(2, options);
+  for (int i = 0; i < 600; ++i) {
+    clock_.Advance(milliseconds(100));
+    at(0).Tick(/*waiting=*/true);
+    at(1).Tick(/*waiting=*/false);
+    PollAll(2);
+  }
+  EXPECT_TRUE(at(0).status().ok()) << at(0).status().message();
+}
+
+TEST_F(FabricTest, DepartureIsAnErrorOnlyForWhoStillNeedsThePeer) {
+  Make(2);
+  at(1).SetProgressText("work");
+  at(0).Leave(milliseconds(0));
+  PollAll();
+  fabrics_[0].reset();
+  PollAll();
+  EXPECT_TRUE(at(1).status().ok()) << at(1).status().message();
+  std::string in(4, '?');
+  Ending received;
+  at(1).Recv(0, CallTag(0, 1), Room(&in), 0, received.done());
+  PollAll();
+  EXPECT_EQ(received.times, 1);
+  EXPECT_EQ(received.status.code(), StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace gradientflow

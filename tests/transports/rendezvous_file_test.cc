@@ -1,0 +1,220 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/transports/rendezvous_ranks.h"
+
+namespace gradientflow {
+namespace {
+
+namespace fs = std::filesystem;
+using rendezvous_test::AllCards;
+using rendezvous_test::CardOf;
+using rendezvous_test::Cards;
+using rendezvous_test::Meet;
+using rendezvous_test::OptionsFor;
+using rendezvous_test::Says;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class RendezvousFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ =
+        fs::path(testing::TempDir()) /
+        (std::string("rendezvous_") +
+         testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(directory_);
+    fs::create_directory(directory_);
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+
+  std::string address() const { return "file://" + directory_.string(); }
+  RendezvousOptions Rank(int rank, int size,
+                         milliseconds patience = seconds(10)) const {
+    return OptionsFor(address(), rank, size, patience);
+  }
+  std::size_t Files() const {
+    return static_cast<std::size_t>(
+        std::distance(fs::directory_iterator(directory_), {}));
+  }
+  fs::path FileNamed(const std::string& ending) const {
+    for (const auto& entry : fs::directory_iterator(directory_)) {
+      if (entry.path().string().ends_with(ending)) return entry.path();
+    }
+    return {};
+  }
+
+  fs::path directory_;
+};
+
+TEST_F(RendezvousFile, GivesEveryRankAllCardsAndLeavesNothing) {
+  for (const int size : {2, 3, 7}) {
+    std::vector<RendezvousOptions> all;
+    all.reserve(static_cast<std::size_t>(size));
+    for (int r = 0; r < size; ++r) all.push_back(Rank(r, size));
+    for (const Cards& cards : Meet(all)) {
+      ASSERT_TRUE(cards.ok()) << cards.status().ToString();
+      EXPECT_EQ(cards.value(), AllCards(size));
+    }
+    EXPECT_EQ(Files(), 0u);
+  }
+}
+
+TEST_F(RendezvousFile, RunsOneAfterTheOtherDoNotMix) {
+  for (int run = 0; run < 5; ++run) {
+    for (const Cards& cards : Meet({Rank(0, 2), Rank(1, 2)})) {
+      ASSERT_TRUE(cards.ok()) << run << cards.status().ToString();
+    }
+  }
+}
+
+TEST_F(RendezvousFile, JobsWithOtherTokensDoNotMeet) {
+  RendezvousOptions other_0 = Rank(0, 2);
+  RendezvousOptions other_1 = Rank(1, 2);
+  other_0.job_token = other_1.job_token = "another";
+  for (const Cards& cards : Meet({Rank(0, 2), Rank(1, 2), other_0, other_1})) {
+    EXPECT_TRUE(cards.ok()) << cards.status().ToString();
+  }
+}
+
+// The files of a run that crashed at the worst moments, by copying a live
+// one's.
+class StaleFiles : public RendezvousFile {
+ protected:
+  // All files that a run of `size` ranks writes, as they were at some time.
+  void CrashAfterJoining(int size) {
+    const fs::path kept = directory_.string() + "_kept";
+    fs::remove_all(kept);
+    fs::create_directory(kept);
+    std::vector<RendezvousOptions> all;
+    all.reserve(static_cast<std::size_t>(size));
+    for (int r = 0; r < size; ++r) all.push_back(Rank(r, size));
+    // Files live briefly: a busy machine may need several runs to see them.
+    for (int run = 0; run < 100 && Joins(kept) < size; ++run) {
+      std::atomic<bool> met = false;
+      std::thread ranks([&] {
+        EXPECT_TRUE(Meet(all)[0].ok());
+        met = true;
+      });
+      std::error_code ignored;
+      while (!met) {
+        for (const auto& entry : fs::directory_iterator(directory_, ignored)) {
+          fs::copy(entry.path(), kept / entry.path().filename(),
+                   fs::copy_options::overwrite_existing, ignored);
+        }
+      }
+      ranks.join();
+    }
+    ASSERT_EQ(Joins(kept), size);
+    for (const auto& entry : fs::directory_iterator(kept)) {
+      fs::copy(entry.path(), directory_ / entry.path().filename(),
+               fs::copy_options::overwrite_existing);
+    }
+    fs::remove_all(kept);
+  }
+  static int Joins(const fs::path& in) {
+    int joins = 0;
+    for (const auto& entry : fs::directory_iterator(in)) {
+      const std::string stem = entry.path().stem().string();
+      joins += stem.ends_with(".join") ? 1 : 0;
+    }
+    return joins;
+  }
+};
+
+TEST_F(StaleFiles, OfACrashedRunAreNotTakenForThisOnes) {
+  CrashAfterJoining(3);
+  EXPECT_GT(Files(), 0u);
+  // Rank 2's left-over join is there first: its card must not be taken.
+  std::vector<Cards> early;
+  std::thread ranks([&] { early = Meet({Rank(0, 3), Rank(1, 3)}); });
+  const SteadyClock clock;
+  const std::string fresh = "a fresh card";
+  const Cards last = ExchangeCards(Rank(2, 3), fresh, clock);
+  ranks.join();
+  ASSERT_TRUE(last.ok()) << last.status().ToString();
+  EXPECT_EQ(last.value()[2], fresh);
+  for (const Cards& cards : early) {
+    ASSERT_TRUE(cards.ok()) << cards.status().ToString();
+    EXPECT_EQ(cards.value()[0], CardOf(0));
+    EXPECT_EQ(cards.value()[2], fresh);
+  }
+}
+
+TEST_F(StaleFiles, DoNotStandInForAMissingRank) {
+  CrashAfterJoining(3);
+  const auto results =
+      Meet({Rank(0, 3, milliseconds(400)), Rank(1, 3, milliseconds(400))});
+  for (const Cards& result : results) {
+    EXPECT_EQ(result.status().code(), StatusCode::kDeadlineExceeded);
+    EXPECT_TRUE(Says(result, "ranks 2 of 3 did not"))
+        << result.status().ToString();
+  }
+}
+
+TEST_F(RendezvousFile, GarbageFilesAreNotTaken) {
+  std::vector<Cards> results;
+  std::thread first([&] { results = Meet({Rank(1, 2)}); });
+  const SteadyClock clock;
+  const Clock::Time give_up = clock.Now() + seconds(5);
+  while (FileNamed(".join.1").empty() && clock.Now() < give_up) {
+    std::this_thread::yield();
+  }
+  const std::string stem = FileNamed(".join.1").stem().stem().string();
+  ASSERT_FALSE(stem.empty());
+  for (const char* name : {".verdict", ".go", ".ack.1", ".dup.1", ".dup.0"}) {
+    std::ofstream(directory_ / (stem + name)) << "GFRV garbage of some length";
+  }
+  const auto zero = Meet({Rank(0, 2)});
+  first.join();
+  EXPECT_TRUE(zero[0].ok()) << zero[0].status().ToString();
+  EXPECT_TRUE(results[0].ok()) << results[0].status().ToString();
+}
+
+TEST_F(RendezvousFile, MissingRanksAreNamedToAllThatCame) {
+  const auto results =
+      Meet({Rank(0, 5, milliseconds(300)), Rank(3, 5, milliseconds(300))});
+  for (const Cards& result : results) {
+    EXPECT_EQ(result.status().code(), StatusCode::kDeadlineExceeded);
+    EXPECT_TRUE(Says(result, "ranks 1, 2, 4 of 5 did not join in time"))
+        << result.status().ToString();
+  }
+  EXPECT_EQ(Files(), 0u);
+}
+
+TEST_F(RendezvousFile, ARankClaimedTwiceFailsAllAndNamesBoth) {
+  const auto results = Meet({Rank(0, 3), Rank(2, 3), Rank(2, 3)});
+  for (const Cards& result : results) {
+    EXPECT_EQ(result.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_TRUE(Says(result, "rank 2 is claimed twice: by process"))
+        << result.status().ToString();
+  }
+  EXPECT_EQ(Files(), 0u);
+}
+
+TEST_F(RendezvousFile, AnotherSizeIsNamed) {
+  const auto results =
+      Meet({Rank(0, 2, milliseconds(300)), Rank(1, 3, milliseconds(300))});
+  for (const Cards& result : results) {
+    EXPECT_EQ(result.status().code(), StatusCode::kDeadlineExceeded);
+  }
+  EXPECT_TRUE(Says(results[0], "which expects 3 ranks, rank 0 expects 2"))
+      << results[0].status().ToString();
+}
+
+TEST_F(RendezvousFile, BadDirectoriesAreReported) {
+  for (const std::string where :
+       {"file://", "file://relative", "file:///proc/none/such"}) {
+    const auto results = Meet({OptionsFor(where, 0, 2, seconds(1))});
+    EXPECT_FALSE(results[0].ok()) << where;
+  }
+}
+
+}  // namespace
+}  // namespace gradientflow

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gradientflow/base/clock.h"
+#include "gradientflow/base/status.h"
+#include "transports/rendezvous/rendezvous.h"
+#include "transports/tcp/addresses.h"
+#include "transports/tcp/socket.h"
+
+// Ranks as threads that meet.
+namespace gradientflow::rendezvous_test {
+
+using Cards = Result<std::vector<std::string>>;
+
+inline std::string CardOf(int rank) {
+  return "card of " + std::to_string(rank) +
+         std::string(static_cast<std::size_t>(rank) * 1000, 'x');
+}
+
+inline std::vector<std::string> AllCards(int size) {
+  std::vector<std::string> cards;
+  cards.reserve(static_cast<std::size_t>(size));
+  for (int r = 0; r < size; ++r) cards.push_back(CardOf(r));
+  return cards;
+}
+
+// "127.0.0.1:port", free a moment ago.
+inline std::string FreeAddress(const char* at = "127.0.0.1:0") {
+  const Result<Socket> socket = ListenOn(*SocketAddress::Parse(at), 0);
+  return socket.ok() ? LocalAddress(socket.value()).ToString() : "";
+}
+
+inline RendezvousOptions OptionsFor(const std::string& address, int rank,
+                                    int size,
+                                    std::chrono::milliseconds patience) {
+  RendezvousOptions options;
+  options.address = address;
+  options.job_token = "secret";
+  options.rank = rank;
+  options.size = size;
+  options.deadline = SteadyClock().Now() + patience;
+  return options;
+}
+
+// Each participant in a thread of its own; results in the same order.
+inline std::vector<Cards> Meet(const std::vector<RendezvousOptions>& all) {
+  std::vector<std::optional<Cards>> results(all.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    threads.emplace_back([&, i] {
+      const SteadyClock clock;
+      results[i] = ExchangeCards(all[i], CardOf(all[i].rank), clock);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<Cards> plain;
+  plain.reserve(results.size());
+  for (auto& result : results) plain.push_back(*std::move(result));
+  return plain;
+}
+
+inline bool Says(const Cards& result, const std::string& text) {
+  return result.status().message().find(text) != std::string::npos;
+}
+
+}  // namespace gradientflow::rendezvous_test

@@ -1,0 +1,182 @@
+#pragma once
+
+#include <dirent.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "gradientflow/base/status.h"
+#include "transports/link.h"
+#include "transports/poller.h"
+#include "transports/wire.h"
+
+// What the tests of shared-memory links have in common.
+namespace gradientflow::testing {
+
+// Bytes that depend on seed and place, so that any shift or mix-up shows.
+inline std::vector<std::byte> Pattern(std::uint64_t seed, std::size_t bytes) {
+  std::vector<std::byte> out(bytes);
+  std::uint64_t x = seed * 0x9e3779b97f4a7c15 + 0x2545f4914f6cdd1d;
+  for (std::size_t i = 0; i < bytes; ++i) {
+    if (i % 8 == 0) {
+      x ^= x << 13;
+      x ^= x >> 7;
+      x ^= x << 17;
+    }
+    out[i] = static_cast<std::byte>(x >> (8 * (i % 8)));
+  }
+  return out;
+}
+
+struct Received {
+  int peer = -1;
+  Header header;
+  std::vector<std::byte> payload;
+};
+
+// One end of any number of links: keeps what arrives, sends what it owns, and
+// drives the links as a fabric would.
+class Endpoint final : public LinkEvents {
+ public:
+  Endpoint() : poller_(std::move(Poller::Create()).value()) {}
+
+  Poller* poller() { return poller_.get(); }
+  void Take(std::vector<std::unique_ptr<Link>> links) {
+    links_ = std::move(links);
+  }
+  Link& to(int peer) { return *links_[static_cast<std::size_t>(peer)]; }
+  void Drop(int peer) { links_[static_cast<std::size_t>(peer)].reset(); }
+
+  // Sends a Pattern(seed) of `bytes` under tag = seed.
+  void Send(int peer, std::uint64_t seed, std::size_t bytes) {
+    auto sending = std::make_unique<Sending>();
+    sending->payload = Pattern(seed, bytes);
+    sending->owner = this;
+    sending->seed = seed;
+    OutMessage message;
+    message.header.tag = seed;
+    message.header.payload_bytes = bytes;
+    message.payload = {sending->payload.data(), bytes, DeviceId{}};
+    message.done = {&Endpoint::OnSent, sending.get(), 0};
+    sends_.push_back(std::move(sending));
+    to(peer).Send(0, message);
+  }
+
+  bool PollOnce() {
+    bool moved = false;
+    for (auto& link : links_) {
+      if (link != nullptr) moved |= link->Poll();
+    }
+    return poller_->Poll(std::chrono::nanoseconds(0)) || moved;
+  }
+
+  // Polls, and blocks when there is nothing to do. False: nothing came for
+  // `watchdog`, so a wake-up was lost.
+  bool PollOrSleep(std::chrono::nanoseconds watchdog) {
+    if (PollOnce()) return true;
+    bool may_sleep = true;
+    for (auto& link : links_) {
+      if (link != nullptr) may_sleep &= link->PrepareToSleep();
+    }
+    const auto start = std::chrono::steady_clock::now();
+    if (may_sleep) {
+      ++sleeps;
+      poller_->Poll(watchdog);
+    }
+    for (auto& link : links_) {
+      if (link != nullptr) link->WakeUp();
+    }
+    return std::chrono::steady_clock::now() - start < watchdog;
+  }
+
+  // Drives until `done()`; false if a wake-up was lost.
+  template <typename Condition>
+  bool Await(Condition done) {
+    while (!done()) {
+      if (!PollOrSleep(std::chrono::seconds(20))) return false;
+    }
+    return true;
+  }
+
+  Result<Landing> OnHeader(int peer, int /*lane*/,
+                           const Header& header) override {
+    ++headers;
+    if (!refuse.ok()) return refuse;
+    if (pause) return Landing{nullptr, true};
+    arriving_[peer].assign(header.payload_bytes, std::byte{0xee});
+    return Landing{header.payload_bytes > 0 ? arriving_[peer].data() : nullptr,
+                   false};
+  }
+  void OnMessage(int peer, int /*lane*/, const Header& header) override {
+    if (keep_payloads) {
+      received.push_back({peer, header, std::move(arriving_[peer])});
+    }
+    arriving_[peer] = {};
+    ++messages;
+    if (close_on_message) to(peer).Close();
+  }
+  void OnDown(int peer, const Status& why) override {
+    down.emplace_back(peer, why);
+  }
+
+  std::vector<Received> received;
+  std::vector<std::pair<int, Status>> down;
+  std::vector<std::pair<std::uint64_t, Status>> sent;  // Tag, how it ended.
+  std::size_t messages = 0;
+  std::size_t headers = 0;
+  std::size_t sleeps = 0;
+  bool keep_payloads = true;
+  bool pause = false;
+  bool close_on_message = false;
+  Status refuse;
+
+ private:
+  struct Sending {
+    std::vector<std::byte> payload;
+    Endpoint* owner;
+    std::uint64_t seed;
+  };
+  static void OnSent(void* self, std::uint64_t, std::uint32_t,
+                     const Status& status) {
+    auto* const sending = static_cast<Sending*>(self);
+    sending->owner->sent.emplace_back(sending->seed, status);
+    // From here a link that still read the buffer would send garbage.
+    std::fill(sending->payload.begin(), sending->payload.end(),
+              std::byte{0xdd});
+  }
+
+  std::unique_ptr<Poller> poller_;
+  std::map<int, std::vector<std::byte>> arriving_;
+  std::deque<std::unique_ptr<Sending>> sends_;
+  std::vector<std::unique_ptr<Link>> links_;  // Dropped first.
+};
+
+inline bool Intact(const Received& message) {
+  return message.payload ==
+         Pattern(message.header.tag,
+                 static_cast<std::size_t>(message.header.payload_bytes));
+}
+
+// Entries of a directory, "." and ".." apart.
+inline std::size_t CountEntries(const char* path) {
+  DIR* const dir = ::opendir(path);
+  if (dir == nullptr) return 0;
+  std::size_t count = 0;
+  while (const dirent* entry = ::readdir(dir)) {
+    count += entry->d_name[0] != '.' ? 1 : 0;
+  }
+  ::closedir(dir);
+  return count;
+}
+
+}  // namespace gradientflow::testing

@@ -1,0 +1,131 @@
+#include "transports/wire.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <random>
+#include <string>
+
+namespace gradientflow {
+namespace {
+
+using Bytes = std::array<std::byte, kHeaderBytes>;
+
+bool Same(const Header& a, const Header& b) {
+  return a.kind == b.kind && a.flags == b.flags && a.tag == b.tag &&
+         a.payload_bytes == b.payload_bytes && a.epoch == b.epoch;
+}
+
+std::string TroubleWith(const Bytes& bytes) {
+  const Result<Header> header = DecodeHeader(bytes);
+  if (header.ok()) return "";
+  EXPECT_EQ(header.status().code(), StatusCode::kDataLoss);
+  return header.status().message();
+}
+
+Header Some(MessageKind kind, std::uint64_t payload_bytes) {
+  Header header;
+  header.kind = kind;
+  header.payload_bytes = payload_bytes;
+  return header;
+}
+
+TEST(Wire, EveryFieldComesBack) {
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 1000; ++i) {
+    Header header;
+    header.kind = static_cast<MessageKind>(1 + random() % 5);
+    header.flags = static_cast<std::uint32_t>(random()) &
+                   (kSignatureMask | kFlagNonfinite);
+    header.tag = random();
+    header.payload_bytes =
+        random() % (1 + (header.kind == MessageKind::kData ? kMaxPayloadBytes
+                                                           : kMaxControlBytes));
+    header.epoch = static_cast<std::uint32_t>(random());
+    const Result<Header> decoded = DecodeHeader(EncodeHeader(header));
+    ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+    EXPECT_TRUE(Same(decoded.value(), header));
+  }
+}
+
+// The example in gradientflow/docs/wire_format.md: a change here is a new
+// version of the format.
+TEST(Wire, TheDocumentedExampleHolds) {
+  Header header;
+  header.flags = 0xABCD0001;
+  header.tag = 0x0102030405060708;
+  header.payload_bytes = 65536;
+  header.epoch = 3;
+  const unsigned char expected[] = {
+      0x47, 0x46, 0x01, 0x01, 0x01, 0x00, 0xcd, 0xab,  //
+      0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01,  //
+      0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00,  //
+      0x03, 0x00, 0x00, 0x00};
+  const Bytes bytes = EncodeHeader(header);
+  for (std::size_t i = 0; i < sizeof(expected); ++i) {
+    EXPECT_EQ(std::to_integer<int>(bytes[i]), expected[i]) << "byte " << i;
+  }
+  const unsigned char checksum[] = {0x20, 0x6b, 0x03, 0x6f};
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(std::to_integer<int>(bytes[28 + i]), checksum[i]) << i;
+  }
+}
+
+TEST(Wire, AnySingleFlippedBitIsNoticed) {
+  const Bytes good = EncodeHeader(Some(MessageKind::kData, 12345));
+  for (std::size_t bit = 0; bit < kHeaderBytes * 8; ++bit) {
+    Bytes bad = good;
+    bad[bit / 8] ^= static_cast<std::byte>(1 << (bit % 8));
+    EXPECT_NE(TroubleWith(bad), "") << "bit " << bit;
+  }
+}
+
+TEST(Wire, RandomBytesAreNoHeader) {
+  std::mt19937_64 random(2);
+  for (int i = 0; i < 10000; ++i) {
+    Bytes bytes;
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+    if (i % 2 == 0) {  // Past the first checks.
+      bytes[0] = std::byte{0x47};
+      bytes[1] = std::byte{0x46};
+      bytes[2] = std::byte{1};
+    }
+    EXPECT_NE(TroubleWith(bytes), "");
+  }
+}
+
+TEST(Wire, ErrorsSayWhatWasExpectedAndSeen) {
+  Bytes bytes = EncodeHeader(Some(MessageKind::kData, 0));
+  bytes[2] = std::byte{9};
+  EXPECT_NE(TroubleWith(bytes).find("expected version 1, seen 9"),
+            std::string::npos)
+      << TroubleWith(bytes);
+  const auto trouble = [](const Header& header) {
+    return TroubleWith(EncodeHeader(header));
+  };
+  EXPECT_NE(trouble(Some(static_cast<MessageKind>(6), 0))
+                .find("expected a kind from 1 to 5, seen 6"),
+            std::string::npos);
+  EXPECT_NE(trouble(Some(static_cast<MessageKind>(0), 0)), "");
+  Header flags;
+  flags.flags = 2;
+  EXPECT_NE(trouble(flags).find("seen 0x2"), std::string::npos);
+}
+
+TEST(Wire, LengthsAreLimitedByKind) {
+  const auto ok = [](MessageKind kind, std::uint64_t bytes) {
+    return TroubleWith(EncodeHeader(Some(kind, bytes))).empty();
+  };
+  EXPECT_TRUE(ok(MessageKind::kData, kMaxPayloadBytes));
+  EXPECT_FALSE(ok(MessageKind::kData, kMaxPayloadBytes + 1));
+  EXPECT_FALSE(ok(MessageKind::kData, ~std::uint64_t{0}));
+  for (const MessageKind kind : {MessageKind::kPing, MessageKind::kPong,
+                                 MessageKind::kAbort, MessageKind::kBye}) {
+    EXPECT_TRUE(ok(kind, kMaxControlBytes));
+    EXPECT_FALSE(ok(kind, kMaxControlBytes + 1));
+  }
+}
+
+}  // namespace
+}  // namespace gradientflow

@@ -25,7 +25,10 @@ struct TensorSpec {
 struct StepStats {
   std::uint64_t step = 0;  // Counted from 0.
   std::uint64_t buckets = 0;
-  std::uint64_t bytes_sent = 0;       // To other ranks, headers apart.
+  // To other ranks, headers apart; in shared memory, read from and written to
+  // others' buffers. Over all ranks both come to 2 (p - 1) times the pool, for
+  // a dense step by ring, two-sync or shared.
+  std::uint64_t bytes_sent = 0;
   std::uint64_t selected_chunks = 0;  // Of `chunks`; all when dense.
   std::uint64_t chunks = 0;
   double backward_seconds = 0;  // First to last GradientReady of the step.

@@ -118,7 +118,8 @@ typedef struct {
   size_t struct_bytes;
   uint64_t step;
   uint64_t buckets;
-  uint64_t bytes_sent;
+  uint64_t bytes_sent; /* Headers apart; in shared memory, bytes read from and
+                          written to other ranks' buffers. */
   uint64_t selected_chunks;
   uint64_t chunks;
   double backward_seconds;

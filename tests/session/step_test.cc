@@ -209,6 +209,24 @@ TEST_P(Steps, ReportAnOverflowOnTheWireOnEveryRank) {
   }
 }
 
+TEST_P(Steps, CountTheBytesBetweenRanks) {
+  Job job = MakeJob();
+  const bool memory = std::get<0>(GetParam()) == Over::kMemory;
+  job.options.algorithm = memory ? "shared" : "ring";
+  job.options.bucket_bytes = kInfiniteBytes;
+  std::atomic<std::uint64_t> sent{0};
+  std::atomic<std::uint64_t> pool{0};
+  RunRanks(job, [&](Session& session) {
+    ProduceAll(session, 0);
+    sent += FinishAndCheck(session, 0).bytes_sent;
+    if (session.rank() > 0) return;
+    for (std::size_t i : AllTensors(session)) {
+      pool += Floats(session, i).size_bytes();
+    }
+  });
+  EXPECT_EQ(sent.load(), 2 * (job.size - 1) * pool.load());
+}
+
 GF_INSTANTIATE_STEPS();
 
 }  // namespace

@@ -97,7 +97,8 @@ class Collective {
   // Calls started and not done.
   virtual std::size_t in_flight() const = 0;
 
-  // Bytes this rank has sent to others so far, headers apart.
+  // Bytes this rank has sent to others so far, headers apart; in shared
+  // memory, those it has read from and written to others' buffers.
   virtual std::uint64_t bytes_sent() const = 0;
 };
 

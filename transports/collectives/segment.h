@@ -111,6 +111,7 @@ class Segment {
   bool Collect(std::uint64_t value, int slot);
   bool RunPullReduce(const Step& step);
   void RunPush(const Step& step);
+  void CountShared(std::size_t elements, int peers, int ways);
   int SlotOf(std::uint64_t sync) const;
   void Stage();
   void Unstage();

@@ -169,6 +169,7 @@ bool Segment::RunPullReduce(const Step& step) {
   }
   if (pulled_ < step.dst.count) return false;
   pulled_ = 0;
+  CountShared(step.dst.count, parties - 1, step.push ? 2 : 1);
   return true;
 }
 
@@ -184,6 +185,13 @@ void Segment::RunPush(const Step& step) {
           }
         }
       });
+  CountShared(step.dst.count, static_cast<int>(shared_.size()) - 1, 1);
+}
+
+// `peers` buffers read or written, or both (`ways` 2).
+void Segment::CountShared(std::size_t elements, int peers, int ways) {
+  context_.bytes_sent += elements * operation_->element_bytes() *
+                         static_cast<std::size_t>(peers * ways);
 }
 
 void Segment::AddAwaited(std::vector<int>* ranks) const {

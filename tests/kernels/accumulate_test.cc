@@ -72,6 +72,13 @@ TEST_P(Accumulate, HandlesEveryTailLength) {
   }
 }
 
+TEST_P(Accumulate, HandlesRunsOfManyBlocks) {
+  for (const std::size_t n : {4099, 20011}) {
+    ExpectOracle(DType::kFloat32, DType::kFloat16, n, kHows[0]);
+    ExpectOracle(DType::kBFloat16, DType::kBFloat16, n, kHows[0]);
+  }
+}
+
 TEST_P(Accumulate, TakesScalesOnFloat64) {
   for (const How how : kHows) {
     for (const std::size_t n : kSizes) {
@@ -93,9 +100,9 @@ TEST_P(Accumulate, WrapsIntegers) {
     src.SetBits(0, mask);                            // and minus one.
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct}) {
       Elements result = dst;
-      std::uint32_t nonfinite = 0;
-      ASSERT_EQ(Run(result, src, {op, 1, 1}, &nonfinite), 0);
-      EXPECT_EQ(nonfinite, 0u);
+      Scalar<std::uint32_t> nonfinite;
+      ASSERT_EQ(Run(result, src, {op, 1, 1}, nonfinite.get()), 0);
+      EXPECT_EQ(*nonfinite, 0u);
       for (std::size_t i = 0; i < dst.size(); ++i) {
         const std::uint64_t a = dst.Bits(i);
         const std::uint64_t b = src.Bits(i);
@@ -136,9 +143,9 @@ TEST_P(Accumulate, MinAndMaxOfANanAreANanFromEitherSide) {
       src.Set(20, NAN);
       dst.Set(37, NAN);
       src.Set(37, NAN);
-      std::uint32_t nonfinite = 0;
-      ASSERT_EQ(Run(dst, src, {op, 1, 1}, &nonfinite), 0);
-      EXPECT_EQ(nonfinite, 1u);
+      Scalar<std::uint32_t> nonfinite;
+      ASSERT_EQ(Run(dst, src, {op, 1, 1}, nonfinite.get()), 0);
+      EXPECT_EQ(*nonfinite, 1u);
       for (std::size_t i = 0; i < 40; ++i) {
         EXPECT_EQ(std::isnan(dst.Get(i)), i == 3 || i == 20 || i == 37) << i;
       }
@@ -158,13 +165,13 @@ TEST_P(Accumulate, FlagsOverflowOfTheWrittenTypeAtAnyPlace) {
       dst.Fill(random_);
       src.Fill(random_);
       dst.Set(at, large);
-      std::uint32_t nonfinite = 0;
+      Scalar<std::uint32_t> nonfinite;
       Elements finite = dst;
-      ASSERT_EQ(Run(finite, src, {}, &nonfinite), 0);
-      ASSERT_EQ(nonfinite, 0u);
+      ASSERT_EQ(Run(finite, src, {}, nonfinite.get()), 0);
+      ASSERT_EQ(*nonfinite, 0u);
       src.Set(at, large);
-      ASSERT_EQ(Run(dst, src, {}, &nonfinite), 0);
-      ASSERT_EQ(nonfinite, 1u) << at;
+      ASSERT_EQ(Run(dst, src, {}, nonfinite.get()), 0);
+      ASSERT_EQ(*nonfinite, 1u) << at;
     }
   }
 }

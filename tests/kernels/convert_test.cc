@@ -156,14 +156,14 @@ TEST_P(Convert, CopiesEveryTypeBitForBit) {
       for (std::size_t i = 0; i < n; ++i) src.SetBits(i, random_());
       Elements dst(type, n, 2);
       Elements settled(type, n, 3);
-      std::uint32_t nonfinite = 7;
-      ASSERT_EQ(Run(src, dst, 1, &settled, &nonfinite), 0);
+      Scalar<std::uint32_t> nonfinite(7);
+      ASSERT_EQ(Run(src, dst, 1, &settled, nonfinite.get()), 0);
       EXPECT_TRUE(dst.SameBits(src));
       EXPECT_TRUE(settled.SameBits(src));
       EXPECT_TRUE(dst.CanariesIntact() && settled.CanariesIntact());
       bool any = false;
       for (std::size_t i = 0; i < n; ++i) any |= IsNonFinite(src, i);
-      EXPECT_EQ(nonfinite, any ? 1u : 7u);
+      EXPECT_EQ(*nonfinite, any ? 1u : 7u);
     }
   }
 }
@@ -176,12 +176,12 @@ TEST_P(Convert, FlagsANonFiniteValueAtAnyPlace) {
         Elements src(from, kN);
         src.Fill(random_);
         Elements dst(to, kN);
-        std::uint32_t nonfinite = 0;
-        ASSERT_EQ(Run(src, dst, 1, nullptr, &nonfinite), 0);
-        ASSERT_EQ(nonfinite, 0u);
+        Scalar<std::uint32_t> nonfinite;
+        ASSERT_EQ(Run(src, dst, 1, nullptr, nonfinite.get()), 0);
+        ASSERT_EQ(*nonfinite, 0u);
         src.Set(at, at % 2 == 0 ? NAN : -INFINITY);
-        ASSERT_EQ(Run(src, dst, 1, nullptr, &nonfinite), 0);
-        ASSERT_EQ(nonfinite, 1u) << at;
+        ASSERT_EQ(Run(src, dst, 1, nullptr, nonfinite.get()), 0);
+        ASSERT_EQ(*nonfinite, 1u) << at;
       }
     }
   }
@@ -201,14 +201,14 @@ TEST_P(Convert, FlagsOnlyWhatItsRoundingMakesInfinite) {
       Elements src(DType::kFloat32, 33);
       src.Fill(random_);
       Elements dst(border.type, 33);
-      std::uint32_t nonfinite = 0;
+      Scalar<std::uint32_t> nonfinite;
       src.Set(20, sign * border.finite);
-      ASSERT_EQ(Run(src, dst, 1, nullptr, &nonfinite), 0);
-      EXPECT_EQ(nonfinite, 0u);
+      ASSERT_EQ(Run(src, dst, 1, nullptr, nonfinite.get()), 0);
+      EXPECT_EQ(*nonfinite, 0u);
       EXPECT_FALSE(IsNonFinite(dst, 20));
       src.Set(20, sign * border.infinite);
-      ASSERT_EQ(Run(src, dst, 1, nullptr, &nonfinite), 0);
-      EXPECT_EQ(nonfinite, 1u);
+      ASSERT_EQ(Run(src, dst, 1, nullptr, nonfinite.get()), 0);
+      EXPECT_EQ(*nonfinite, 1u);
       EXPECT_TRUE(IsNonFinite(dst, 20));
     }
   }
@@ -219,11 +219,11 @@ TEST_P(Convert, FlagsASettledValueThatOverflowsItsNarrowerType) {
   for (std::size_t i = 0; i < 5; ++i) src.Set(i, 60000);
   Elements dst(DType::kBFloat16, 5);
   Elements settled(DType::kFloat16, 5);
-  std::uint32_t nonfinite = 0;
-  ASSERT_EQ(Run(src, dst, 4, nullptr, &nonfinite), 0);
-  EXPECT_EQ(nonfinite, 0u);
-  ASSERT_EQ(Run(src, dst, 4, &settled, &nonfinite), 0);
-  EXPECT_EQ(nonfinite, 1u);
+  Scalar<std::uint32_t> nonfinite;
+  ASSERT_EQ(Run(src, dst, 4, nullptr, nonfinite.get()), 0);
+  EXPECT_EQ(*nonfinite, 0u);
+  ASSERT_EQ(Run(src, dst, 4, &settled, nonfinite.get()), 0);
+  EXPECT_EQ(*nonfinite, 1u);
 }
 
 TEST_P(Convert, RefusesMixedPlainTypesAndTouchesNothing) {

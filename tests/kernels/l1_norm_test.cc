@@ -21,9 +21,9 @@ class L1Norm : public EveryTable {
     src.Fill(random_);
     double exact = 0;
     for (std::size_t i = 0; i < n; ++i) exact += std::fabs(src.Get(i));
-    float norm = 1;
-    ASSERT_EQ(Run(src, 0.25f, &norm), 0);
-    EXPECT_LE(FloatUlps(norm, 1 + exact * 0.25), NormUlpBound(n)) << n;
+    Scalar<float> norm(1);
+    ASSERT_EQ(Run(src, 0.25f, norm.get()), 0);
+    EXPECT_LE(FloatUlps(*norm, 1 + exact * 0.25), NormUlpBound(n)) << n;
   }
 };
 
@@ -44,33 +44,34 @@ TEST_P(L1Norm, CountsEveryElementOnce) {
     for (const std::size_t n : {1, 63, 64, 65, 8191, 8192, 8257, 100003}) {
       Elements src(type, n);
       for (std::size_t i = 0; i < n; ++i) src.Set(i, i % 2 == 0 ? 1 : -1);
-      float norm = 0;
-      ASSERT_EQ(Run(src, 1, &norm), 0);
-      EXPECT_EQ(norm, static_cast<float>(n));
+      Scalar<float> norm;
+      ASSERT_EQ(Run(src, 1, norm.get()), 0);
+      EXPECT_EQ(*norm, static_cast<float>(n));
     }
   }
 }
 
 TEST_P(L1Norm, AddsNothingForNoElements) {
-  float norm = 3;
-  ASSERT_EQ(kernels().l1_norm({nullptr, DType::kFloat32, 0, 1, &norm}, nullptr),
-            0);
-  EXPECT_EQ(norm, 3);
+  Scalar<float> norm(3);
+  ASSERT_EQ(
+      kernels().l1_norm({nullptr, DType::kFloat32, 0, 1, norm.get()}, nullptr),
+      0);
+  EXPECT_EQ(*norm, 3);
 }
 
 TEST_P(L1Norm, RepeatsBitForBitAtAnyAddress) {
   Elements src(DType::kFloat32, 20011);
   src.Fill(random_);
-  float first = 0;
-  ASSERT_EQ(Run(src, 1, &first), 0);
+  Scalar<float> first;
+  ASSERT_EQ(Run(src, 1, first.get()), 0);
   for (std::size_t shift = 1; shift < 16; ++shift) {
     Elements shifted(DType::kFloat32, src.size(), shift);
     for (std::size_t i = 0; i < src.size(); ++i) {
       shifted.SetBits(i, src.Bits(i));
     }
-    float norm = 0;
-    ASSERT_EQ(Run(shifted, 1, &norm), 0);
-    EXPECT_EQ(norm, first);
+    Scalar<float> norm;
+    ASSERT_EQ(Run(shifted, 1, norm.get()), 0);
+    EXPECT_EQ(*norm, *first);
   }
 }
 
@@ -78,19 +79,19 @@ TEST_P(L1Norm, CarriesANanOrAnInfinity) {
   Elements src(DType::kFloat16, 100);
   src.Fill(random_);
   src.Set(90, -INFINITY);
-  float norm = 0;
-  ASSERT_EQ(Run(src, 1, &norm), 0);
-  EXPECT_EQ(norm, INFINITY);
+  Scalar<float> norm;
+  ASSERT_EQ(Run(src, 1, norm.get()), 0);
+  EXPECT_EQ(*norm, INFINITY);
   src.Set(91, NAN);
-  ASSERT_EQ(Run(src, 1, &norm), 0);
-  EXPECT_TRUE(std::isnan(norm));
+  ASSERT_EQ(Run(src, 1, norm.get()), 0);
+  EXPECT_TRUE(std::isnan(*norm));
 }
 
 TEST_P(L1Norm, RefusesOtherTypes) {
   const Elements src(DType::kInt32, 4);
-  float norm = 0;
-  EXPECT_NE(Run(src, 1, &norm), 0);
-  EXPECT_EQ(norm, 0);
+  Scalar<float> norm;
+  EXPECT_NE(Run(src, 1, norm.get()), 0);
+  EXPECT_EQ(*norm, 0);
 }
 
 }  // namespace

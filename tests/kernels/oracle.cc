@@ -114,9 +114,10 @@ double RoundTo(DType type, double value) {
 Elements::Elements(DType type, std::size_t n, std::size_t shift)
     : type_(type),
       n_(n),
-      bytes_((n + shift) * SizeOf(type) + 2 * kCanaryBytes + 64, kCanary) {
-  const auto address = reinterpret_cast<std::uintptr_t>(bytes_.data());
-  begin_ = kCanaryBytes + (64 - address % 64) % 64 + shift * SizeOf(type);
+      begin_(kCanaryBytes + shift * SizeOf(type)),
+      total_(begin_ + n * SizeOf(type) + kCanaryBytes),
+      bytes_(static_cast<std::uint8_t*>(AllocateTestMemory(total_))) {
+  std::memset(bytes_, kCanary, total_);
   Guard(true);
 }
 
@@ -127,19 +128,20 @@ Elements::Elements(const Elements& other)
   if (n_ > 0) std::memcpy(data(), other.data(), n_ * SizeOf(type_));
 }
 
-Elements::~Elements() { Guard(false); }
+Elements::~Elements() {
+  Guard(false);
+  FreeTestMemory(bytes_, total_);
+}
 
 void Elements::Guard(bool on) const {
 #ifdef GRADIENTFLOW_ASAN
-  const std::uint8_t* end = bytes_.data() + begin_ + n_ * SizeOf(type_);
-  const auto tail =
-      static_cast<std::size_t>(bytes_.data() + bytes_.size() - end);
+  const std::size_t end = begin_ + n_ * SizeOf(type_);
   const std::size_t head = (begin_ - 8) / 8 * 8;
   if (on) {
-    __asan_poison_memory_region(bytes_.data(), head);
-    __asan_poison_memory_region(end, tail);
+    __asan_poison_memory_region(bytes_, head);
+    __asan_poison_memory_region(bytes_ + end, total_ - end);
   } else {
-    __asan_unpoison_memory_region(bytes_.data(), bytes_.size());
+    __asan_unpoison_memory_region(bytes_, total_);
   }
 #else
   static_cast<void>(on);
@@ -148,12 +150,12 @@ void Elements::Guard(bool on) const {
 
 std::uint64_t Elements::Bits(std::size_t i) const {
   std::uint64_t bits = 0;
-  std::memcpy(&bits, bytes_.data() + begin_ + i * SizeOf(type_), SizeOf(type_));
+  std::memcpy(&bits, bytes_ + begin_ + i * SizeOf(type_), SizeOf(type_));
   return bits;
 }
 
 void Elements::SetBits(std::size_t i, std::uint64_t bits) {
-  std::memcpy(bytes_.data() + begin_ + i * SizeOf(type_), &bits, SizeOf(type_));
+  std::memcpy(bytes_ + begin_ + i * SizeOf(type_), &bits, SizeOf(type_));
 }
 
 double Elements::Get(std::size_t i) const {
@@ -198,10 +200,11 @@ bool Elements::SameBits(const Elements& other) const {
 bool Elements::CanariesIntact() const {
   Guard(false);
   const auto is_canary = [](std::uint8_t byte) { return byte == kCanary; };
-  const auto begin = bytes_.begin() + static_cast<std::ptrdiff_t>(begin_);
-  const auto end = begin + static_cast<std::ptrdiff_t>(n_ * SizeOf(type_));
-  const bool intact = std::all_of(bytes_.begin(), begin, is_canary) &&
-                      std::all_of(end, bytes_.end(), is_canary);
+  const std::uint8_t* begin = bytes_ + begin_;
+  const std::uint8_t* end = begin + n_ * SizeOf(type_);
+  const bool intact =
+      std::all_of<const std::uint8_t*>(bytes_, begin, is_canary) &&
+      std::all_of<const std::uint8_t*>(end, bytes_ + total_, is_canary);
   Guard(true);
   return intact;
 }
@@ -250,15 +253,6 @@ double NormUlpBound(std::size_t n) {
   // across slots and lanes, and into *norm.
   const auto elements = static_cast<double>(n);
   return 0.5 * (std::min(elements, 128.0) + elements / 4096) + 8;
-}
-
-std::vector<const KernelTable*> Tables() {
-  std::vector<const KernelTable*> tables;
-  for (const KernelTable* const* table = AllCpuKernels(); *table != nullptr;
-       ++table) {
-    tables.push_back(*table);
-  }
-  return tables;
 }
 
 std::string TableName(

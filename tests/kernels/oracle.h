@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/kernels.h"
+#include "tests/kernels/backend.h"
 
 // What the kernels are checked against: number formats written down a second
 // time, in float64, and buffers that notice a step over their borders.
@@ -29,8 +30,8 @@ inline constexpr std::size_t kSizes[] = {0,  1,  7,  8,  9,  15,  16,  17,
 double RoundTo(DType type, double value);
 
 // Elements with `kCanaryBytes` of canary before and after them, starting
-// `shift` elements off a multiple of 64 bytes. Under AddressSanitizer the
-// canaries may not be read either.
+// `shift` elements off a multiple of 64 bytes, in memory of the table under
+// test. Under AddressSanitizer the canaries may not be read either.
 class Elements {
  public:
   Elements(DType type, std::size_t n, std::size_t shift = 0);
@@ -40,8 +41,8 @@ class Elements {
 
   DType type() const { return type_; }
   std::size_t size() const { return n_; }
-  void* data() { return bytes_.data() + begin_; }
-  const void* data() const { return bytes_.data() + begin_; }
+  void* data() { return bytes_ + begin_; }
+  const void* data() const { return bytes_ + begin_; }
 
   // The element's exact value (not for kInt64 beyond 2^53).
   double Get(std::size_t i) const;
@@ -63,8 +64,28 @@ class Elements {
 
   DType type_;
   std::size_t n_;
-  std::vector<std::uint8_t> bytes_;
-  std::size_t begin_;
+  std::size_t begin_;  // Bytes before the first element.
+  std::size_t total_;
+  std::uint8_t* bytes_;
+};
+
+// One value in memory of the table under test, for what kernels write.
+template <typename T>
+class Scalar {
+ public:
+  explicit Scalar(T value = {})
+      : value_(static_cast<T*>(AllocateTestMemory(sizeof(T)))) {
+    *value_ = value;
+  }
+  ~Scalar() { FreeTestMemory(value_, sizeof(T)); }
+  Scalar(const Scalar&) = delete;
+  Scalar& operator=(const Scalar&) = delete;
+
+  T* get() { return value_; }
+  T operator*() const { return *value_; }
+
+ private:
+  T* value_;
 };
 
 // Whether element i is `expected` bit for bit; any quiet NaN is a NaN.
@@ -84,19 +105,58 @@ double FloatUlps(float seen, double exact);
 // are summed in pieces of at most 8192 elements, then the pieces.
 double NormUlpBound(std::size_t n);
 
-// A test that runs once for every table of this CPU.
+// A table whose calls are done when they return.
+class SynchronousTable {
+ public:
+  explicit SynchronousTable(const KernelTable& table) : table_(table) {}
+
+  int convert(const ConvertArgs& args, void* stream) const {
+    return Wait(table_.convert, args, stream);
+  }
+  int accumulate(const AccumulateArgs& args, void* stream) const {
+    return Wait(table_.accumulate, args, stream);
+  }
+  int reduce_many(const ReduceManyArgs& args, void* stream) const {
+    return Wait(table_.reduce_many, args, stream);
+  }
+  int residual(const ResidualArgs& args, void* stream) const {
+    return Wait(table_.residual, args, stream);
+  }
+  int l1_norm(const L1NormArgs& args, void* stream) const {
+    return Wait(table_.l1_norm, args, stream);
+  }
+  int sum_squares(const SumSquaresArgs& args, void* stream) const {
+    return Wait(table_.sum_squares, args, stream);
+  }
+  int sgd(const SgdArgs& args, void* stream) const {
+    return Wait(table_.sgd, args, stream);
+  }
+
+ private:
+  template <typename Args>
+  static int Wait(int (*call)(const Args&, void*), const Args& args,
+                  void* stream) {
+    BeforeLaunch();
+    const int rc = call(args, stream);
+    AfterLaunch();
+    return rc;
+  }
+
+  const KernelTable& table_;
+};
+
+// A test that runs once for every table of the backend.
 class EveryTable : public ::testing::TestWithParam<const KernelTable*> {
  protected:
-  const KernelTable& kernels() const { return *GetParam(); }
+  SynchronousTable kernels() const { return SynchronousTable(*GetParam()); }
   std::mt19937_64 random_{20190215};
 };
 
-std::vector<const KernelTable*> Tables();
 std::string TableName(const ::testing::TestParamInfo<const KernelTable*>& info);
 
 #define GRADIENTFLOW_FOR_EVERY_TABLE(Suite)                            \
   INSTANTIATE_TEST_SUITE_P(                                            \
-      Cpu, Suite,                                                      \
+      Tables, Suite,                                                   \
       ::testing::ValuesIn(::gradientflow::kernels::testing::Tables()), \
       ::gradientflow::kernels::testing::TableName)
 

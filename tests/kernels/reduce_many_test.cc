@@ -62,8 +62,8 @@ class ReduceMany : public EveryTable {
 
   void ExpectOracle(Call call, int sources, int dests, std::size_t n) {
     AddBuffers(call, sources, dests, n);
-    std::uint32_t nonfinite = 0;
-    ASSERT_EQ(Run(call, &nonfinite), 0);
+    Scalar<std::uint32_t> nonfinite;
+    ASSERT_EQ(Run(call, nonfinite.get()), 0);
     bool any = false;
     for (const Elements& dst : call.dsts) {
       for (std::size_t i = 0; i < n; ++i) {
@@ -72,7 +72,7 @@ class ReduceMany : public EveryTable {
       }
       ASSERT_TRUE(dst.CanariesIntact());
     }
-    EXPECT_EQ(nonfinite, any ? 1u : 0u);
+    EXPECT_EQ(*nonfinite, any ? 1u : 0u);
   }
 };
 
@@ -136,9 +136,9 @@ TEST_P(ReduceMany, WrapsIntegers) {
       call.src_type = call.dst_type = call.round_type = type;
       call.op = op;
       AddBuffers(call, 7, 2, 203);
-      std::uint32_t nonfinite = 0;
-      ASSERT_EQ(Run(call, &nonfinite), 0);
-      EXPECT_EQ(nonfinite, 0u);
+      Scalar<std::uint32_t> nonfinite;
+      ASSERT_EQ(Run(call, nonfinite.get()), 0);
+      EXPECT_EQ(*nonfinite, 0u);
       for (std::size_t i = 0; i < 203; ++i) {
         std::uint64_t bits = call.srcs[0].Bits(i);
         for (std::size_t s = 1; s < 7; ++s) {
@@ -149,6 +149,15 @@ TEST_P(ReduceMany, WrapsIntegers) {
         ASSERT_EQ(call.dsts[1].Bits(i), bits & mask);
       }
     }
+  }
+}
+
+TEST_P(ReduceMany, HandlesRunsOfManyBlocks) {
+  for (const std::size_t n : {4099, 20011}) {
+    Call call;
+    call.src_type = DType::kFloat16;
+    call.round_type = DType::kFloat16;
+    ExpectOracle(call, 3, 2, n);
   }
 }
 
@@ -191,9 +200,9 @@ TEST_P(ReduceMany, MinAndMaxOfANanInAnySourceAreANan) {
       call.op = op;
       AddBuffers(call, 3, 1, 70);
       call.srcs[source].Set(50, NAN);
-      std::uint32_t nonfinite = 0;
-      ASSERT_EQ(Run(call, &nonfinite), 0);
-      EXPECT_EQ(nonfinite, 1u);
+      Scalar<std::uint32_t> nonfinite;
+      ASSERT_EQ(Run(call, nonfinite.get()), 0);
+      EXPECT_EQ(*nonfinite, 1u);
       for (std::size_t i = 0; i < 70; ++i) {
         EXPECT_EQ(std::isnan(call.dsts[0].Get(i)), i == 50);
       }

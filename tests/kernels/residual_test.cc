@@ -31,8 +31,8 @@ class Residual : public EveryTable {
     residual.Fill(random_);
     const Elements old_grads = grads;
     const Elements old_residual = residual;
-    float norm = 2.5f;
-    ASSERT_EQ(Run(grads, residual, how, &norm), 0);
+    Scalar<float> norm(2.5f);
+    ASSERT_EQ(Run(grads, residual, how, norm.get()), 0);
     double exact_norm = 2.5;
     for (std::size_t i = 0; i < n; ++i) {
       const double sum =
@@ -43,7 +43,7 @@ class Residual : public EveryTable {
       ASSERT_TRUE(Is(residual, i, how.send ? 0.0 : kept));
       ASSERT_TRUE(Is(grads, i, how.send ? RoundTo(type, sum) : grad_if_kept));
     }
-    EXPECT_LE(FloatUlps(norm, exact_norm), NormUlpBound(n)) << n;
+    EXPECT_LE(FloatUlps(*norm, exact_norm), NormUlpBound(n)) << n;
     ASSERT_TRUE(grads.CanariesIntact() && residual.CanariesIntact());
   }
 };
@@ -89,11 +89,11 @@ TEST_P(Residual, DoesWithoutANorm) {
   residual.Fill(random_);
   Elements grads_too = grads;
   Elements residual_too = residual;
-  float norm = 0;
+  Scalar<float> norm;
   ASSERT_EQ(Run(grads, residual, {true}), 0);
-  ASSERT_EQ(Run(grads_too, residual_too, {true}, &norm), 0);
+  ASSERT_EQ(Run(grads_too, residual_too, {true}, norm.get()), 0);
   EXPECT_TRUE(grads.SameBits(grads_too));
-  EXPECT_GT(norm, 0);
+  EXPECT_GT(*norm, 0);
 }
 
 // Algorithm 1 with gradient 1, momentum 0.9: the residuals and what is sent.
@@ -127,10 +127,10 @@ TEST_P(Residual, RepeatsItsNormBitForBitAtAnyAddress) {
       grads_too.SetBits(i, grads.Bits(i));
       residual_too.SetBits(i, residual.Bits(i));
     }
-    float norm = 0;
-    ASSERT_EQ(Run(grads_too, residual_too, {true}, &norm), 0);
-    if (shift == 0) first = norm;
-    EXPECT_EQ(norm, first);
+    Scalar<float> norm;
+    ASSERT_EQ(Run(grads_too, residual_too, {true}, norm.get()), 0);
+    if (shift == 0) first = *norm;
+    EXPECT_EQ(*norm, first);
   }
 }
 

@@ -58,6 +58,12 @@ class Sgd : public EveryTable {
 
 GRADIENTFLOW_FOR_EVERY_TABLE(Sgd);
 
+TEST_P(Sgd, HandlesRunsOfManyBlocks) {
+  for (const DType type : kGradientTypes) {
+    ExpectOracle(type, 20011, {0.03f, 0.875f, 1e-4f, 1.0f / 3, true});
+  }
+}
+
 TEST_P(Sgd, FollowsItsFormulasBitForBit) {
   for (const DType type : kGradientTypes) {
     for (const bool nesterov : {false, true}) {

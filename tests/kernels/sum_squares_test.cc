@@ -29,12 +29,12 @@ TEST_P(SumSquares, AgreesWithALongDoubleSum) {
       for (std::size_t i = 0; i < size; ++i) {
         exact += static_cast<long double>(src.Get(i)) * src.Get(i);
       }
-      double sum = 0.5;
-      ASSERT_EQ(Run(src, &sum), 0);
+      Scalar<double> sum(0.5);
+      ASSERT_EQ(Run(src, sum.get()), 0);
       // All terms are positive: half a unit in the last place per addition.
       const double bound =
           static_cast<double>(size + 1) * 0x1p-53 * static_cast<double>(exact);
-      EXPECT_NEAR(sum, static_cast<double>(exact), bound) << size;
+      EXPECT_NEAR(*sum, static_cast<double>(exact), bound) << size;
     }
   }
 }
@@ -42,16 +42,16 @@ TEST_P(SumSquares, AgreesWithALongDoubleSum) {
 TEST_P(SumSquares, CountsEveryElementOnceEvenWhereAFloat32WouldOverflow) {
   Elements src(DType::kFloat32, 1234);
   for (std::size_t i = 0; i < src.size(); ++i) src.Set(i, -0x1p100);
-  double sum = 0;
-  ASSERT_EQ(Run(src, &sum), 0);
-  EXPECT_EQ(sum, 1234 * 0x1p200);
+  Scalar<double> sum;
+  ASSERT_EQ(Run(src, sum.get()), 0);
+  EXPECT_EQ(*sum, 1234 * 0x1p200);
 }
 
 TEST_P(SumSquares, RefusesOtherTypes) {
   const Elements src(DType::kFloat64, 4);
-  double sum = 0;
-  EXPECT_NE(Run(src, &sum), 0);
-  EXPECT_EQ(sum, 0);
+  Scalar<double> sum;
+  EXPECT_NE(Run(src, sum.get()), 0);
+  EXPECT_EQ(*sum, 0);
 }
 
 }  // namespace

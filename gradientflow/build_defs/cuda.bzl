@@ -1,0 +1,129 @@
+"""CUDA sources: compiled by nvcc, or handed to a C++ compiler as they are."""
+
+load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
+load("@local_cuda//:config.bzl", "CUDA_VERSION", "NVCC")
+
+# Products and sums round one by one (kernels.h): -fmad=false.
+_FLAGS = [
+    "-std=c++20",
+    "-O3",
+    "-fmad=false",
+    "-Xcompiler=-fPIC",
+    "-Xcompiler=-Wall",
+    "-Werror=all-warnings",
+]
+
+def _architectures(ctx):
+    """nvcc's flags: code for each architecture, and for later ones, PTX."""
+    architectures = sorted([
+        int(name)
+        for name in ctx.var.get("cuda_archs", "80,90,100").split(",")
+    ])
+    flags = [
+        "-gencode=arch=compute_%d,code=sm_%d" % (a, a)
+        for a in architectures
+    ]
+    last = architectures[-1]
+    return flags + ["-gencode=arch=compute_%d,code=compute_%d" % (last, last)]
+
+def _compile(ctx, toolchain, source, headers, context):
+    object_file = ctx.actions.declare_file(
+        "_nvcc/%s/%s.o" % (ctx.label.name, source.short_path),
+    )
+    arguments = ctx.actions.args()
+    arguments.add_all(_FLAGS + _architectures(ctx))
+    arguments.add("-ccbin", toolchain.compiler_executable)
+    arguments.add_all(context.quote_includes, before_each = "-I")
+    arguments.add_all(context.includes, before_each = "-I")
+    arguments.add_all(context.system_includes, before_each = "-isystem")
+    arguments.add_all(["-c", source, "-o", object_file])
+    ctx.actions.run(
+        executable = NVCC,
+        arguments = [arguments],
+        inputs = depset([source] + headers, transitive = [context.headers]),
+        outputs = [object_file],
+        env = {"GRADIENTFLOW_CUDA_VERSION": CUDA_VERSION},
+        mnemonic = "Nvcc",
+        progress_message = "Compiling %s for CUDA" % source.short_path,
+        use_default_shell_env = True,
+    )
+    return object_file
+
+def _cuda_library(ctx):
+    toolchain = find_cpp_toolchain(ctx)
+    features = cc_common.configure_features(
+        ctx = ctx,
+        cc_toolchain = toolchain,
+        requested_features = ctx.features,
+        unsupported_features = ctx.disabled_features,
+    )
+    deps = [dep[CcInfo] for dep in ctx.attr.deps + [ctx.attr._runtime]]
+    of_deps = cc_common.merge_cc_infos(cc_infos = deps)
+    objects = depset([
+        _compile(
+            ctx,
+            toolchain,
+            source,
+            ctx.files.hdrs,
+            of_deps.compilation_context,
+        )
+        for source in ctx.files.srcs
+    ])
+    linking, _ = cc_common.create_linking_context_from_compilation_outputs(
+        actions = ctx.actions,
+        name = ctx.label.name,
+        cc_toolchain = toolchain,
+        compilation_outputs = cc_common.create_compilation_outputs(
+            objects = objects,
+            pic_objects = objects,
+        ),
+        disallow_dynamic_library = True,
+        feature_configuration = features,
+        linking_contexts = [dep.linking_context for dep in deps],
+    )
+    own = CcInfo(
+        compilation_context = cc_common.create_compilation_context(
+            headers = depset(ctx.files.hdrs),
+        ),
+        linking_context = linking,
+    )
+    return [
+        DefaultInfo(files = objects),
+        cc_common.merge_cc_infos(direct_cc_infos = [own], cc_infos = deps),
+    ]
+
+cuda_library = rule(
+    doc = """A library of .cu files, as cc_library is one of .cc files.
+
+    nvcc compiles each for the architectures that --define=cuda_archs names
+    (compute capabilities with commas between), and its host code with the
+    toolchain's compiler. The result is a static archive. Only where
+    @local_cuda's HAVE_CUDA is True.
+    """,
+    implementation = _cuda_library,
+    attrs = {
+        "srcs": attr.label_list(allow_files = [".cu"]),
+        "hdrs": attr.label_list(allow_files = [".h", ".cuh"]),
+        "deps": attr.label_list(providers = [CcInfo]),
+        "_runtime": attr.label(default = "@local_cuda//:runtime"),
+        "_cc_toolchain": attr.label(
+            default = "@bazel_tools//tools/cpp:current_cc_toolchain",
+        ),
+    },
+    fragments = ["cpp"],
+    toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
+)
+
+def _cuda_as_cc(ctx):
+    copies = []
+    for source in ctx.files.srcs:
+        copy = ctx.actions.declare_file(source.short_path + ".cc")
+        ctx.actions.symlink(output = copy, target_file = source)
+        copies.append(copy)
+    return DefaultInfo(files = depset(copies))
+
+cuda_as_cc = rule(
+    doc = "The same .cu files by names that cc_library takes: <path>.cu.cc.",
+    implementation = _cuda_as_cc,
+    attrs = {"srcs": attr.label_list(allow_files = [".cu"])},
+)

@@ -1,0 +1,196 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/types.h"
+
+// The work of coarse-grained sparse communication and of the optimiser on a
+// whole pool, many chunks or tensors a launch, with every decision read from
+// memory of the device: the host launches and never looks. kernels.h has what
+// works on one run of elements, and the rules of rounding, which hold here
+// too. cpu/chunks/*.cc and cuda/chunks/*.cu carry the same names.
+//
+// All pointers are to memory of the table's device, but for the Args
+// themselves. Offsets and counts are elements, 64 bits wide.
+namespace gradientflow::kernels {
+
+// The chunks [first, first + count) of a pool of `elements`, cut into chunks of
+// `chunk_elements` (at least 1); the last chunk may be short.
+struct ChunkRange {
+  std::size_t elements;
+  std::size_t chunk_elements;
+  std::size_t first;
+  std::size_t count;
+};
+
+// slots[c], by chunk of the pool: its place among the chunks that are sent
+// (0, 1, ..., rising with c), or kNotSent.
+inline constexpr std::uint32_t kNotSent = 0xFFFFFFFFU;
+
+// Before the wire, one pass (GradientFlow, arXiv 1902.06855, section on CSC,
+// Algorithm 1). For every chunk of the range, s = grads[i] + residual[i] (in
+// float32), and
+//   sent:  packed[(slots[c] - first_slot) * chunk_elements + (i - chunk's
+//          begin)] = packed_type(scale * s);  residual[i] = 0;
+//          grads and norms[c] stay as they are
+//   kept:  residual[i] = keep_factor * s;  if zero_kept, grads[i] = 0;
+//          norms[c] = norm_scale * sum |s|
+// The sum is in float32, in an order that is fixed for a given number of
+// elements and table. Only the pool's last chunk may be short, so a sent one
+// leaves no gap. REQUIRES: slots of the range's sent chunks are at least
+// first_slot.
+struct ChunkResidualArgs {
+  ChunkRange range;
+  const std::uint32_t* slots;  // Of all chunks of the pool.
+  void* grads;                 // The pool.
+  DType type;                  // A gradient type.
+  float* residual;             // As long as the pool.
+  void* packed;
+  DType packed_type;  // A gradient type.
+  std::uint32_t first_slot;
+  float scale;
+  bool zero_kept;
+  float keep_factor;
+  float norm_scale;
+  float* norms;  // Of all chunks of the pool.
+};
+
+// After the wire, one pass: for every SENT chunk of the range,
+//   grads[i] = type(packed[...as above...]);
+//   norms[c] = norm_scale * sum |grads[i]|
+// Kept chunks are not touched. `nonfinite` (may be null) as in kernels.h, for
+// the gradients; a norm that overflows shows in top_k.
+struct ChunkUnpackArgs {
+  ChunkRange range;
+  const std::uint32_t* slots;
+  void* grads;
+  DType type;
+  const void* packed;
+  DType packed_type;
+  std::uint32_t first_slot;
+  float norm_scale;
+  float* norms;
+  std::uint32_t* nonfinite;
+};
+
+// A step that is skipped gives back what it sent: for every SENT chunk of the
+// range, v = scale * grads[i] (in float32) and
+//   residual[i] = v is finite ? v : 0
+// and for every kept chunk, residual[i] = 0 where it is not finite.
+struct ChunkRestoreArgs {
+  ChunkRange range;
+  const std::uint32_t* slots;
+  const void* grads;
+  DType type;
+  float* residual;
+  float scale;
+};
+
+// residual[i] *= factor, for all chunks of the range.
+struct ChunkRescaleArgs {
+  ChunkRange range;
+  float* residual;
+  float factor;
+};
+
+// The chunks to send next: those with always[c] != 0 (null: none), and of the
+// others those with the largest norms until there are k in all; a tie goes to
+// the lower id; a norm that is inf or NaN is above all finite ones (and all
+// such are equal). Equals ChunkSelector::Select() of gradientflow/core bit for
+// bit. Writes slots[0, chunks), and selected[c] = 1 or 0.
+// Also *nonfinite = 1 if any norm is inf or NaN, otherwise left alone.
+// REQUIRES: k <= chunks; at most k chunks are always sent; chunks <= 2^31.
+struct TopKArgs {
+  const float* norms;
+  const std::uint8_t* always;
+  std::size_t chunks;
+  std::size_t k;
+  std::uint32_t* slots;
+  std::uint8_t* selected;
+  void* workspace;  // TopKWorkspaceBytes(chunks), aligned to 16.
+  std::uint32_t* nonfinite;
+};
+std::size_t TopKWorkspaceBytes(std::size_t chunks);
+
+// A run of elements of one tensor that lies in one chunk: what a block of an
+// optimiser's kernel works on. The table of all of them is made once.
+struct Tile {
+  std::uint64_t pool_begin;    // Of the pool.
+  std::uint64_t tensor_begin;  // Of the tensor.
+  std::uint32_t tensor;        // Index of weights[] and rates[].
+  std::uint32_t count;         // 1 to kTileElements.
+  std::uint32_t chunk;         // Of the pool; 0 where slots is null.
+  std::uint32_t reserved;
+};
+inline constexpr std::uint32_t kTileElements = 16384;
+
+// For tile t of [0, tiles): weight_squares[t] = sum of the weights' squares;
+// gradient_squares[t] = the same of the gradients, 0 if the tile's chunk is
+// kept back. Squares and sums in float64, in a fixed order.
+struct TileSquaresArgs {
+  const Tile* tiles;
+  std::size_t count;
+  const std::uint32_t* slots;  // Null: everything was sent.
+  float* const* weights;       // By tensor.
+  const void* grads;           // The pool.
+  DType type;
+  double* weight_squares;
+  double* gradient_squares;
+};
+
+// LARS (You, Gitman, Ginsburg, arXiv 1708.03888). For tensor t, with |w|^2 and
+// |g|^2 the sums over its tiles [first_tile[t], first_tile[t + 1]) in order:
+//   rates[t] = lr * eta * |w| / (|g| + weight_decay * |w| + eps)
+// and rates[t] = lr where a norm is 0 or skip[t] != 0. The quotient is taken
+// in float64, rounded to float32, then multiplied by lr in float32.
+struct LarsRatesArgs {
+  const std::uint64_t* first_tile;  // tensors + 1 of them.
+  std::size_t tensors;
+  const double* weight_squares;
+  const double* gradient_squares;
+  const std::uint8_t* skip;  // By tensor; null: none.
+  float lr;
+  float eta;
+  float eps;
+  float weight_decay;
+  float* rates;
+};
+
+// Momentum SGD as SgdArgs of kernels.h, for every tile whose chunk was sent;
+// other weights and momenta keep their bits. The rate is rates[tensor], or
+// `lr` where rates is null. Does nothing if skip is not null and *skip != 0.
+struct TileSgdArgs {
+  const Tile* tiles;
+  std::size_t count;
+  const std::uint32_t* slots;  // Null: everything was sent.
+  float* const* weights;       // By tensor.
+  float* momentum_buf;         // As long as the pool.
+  const void* grads;           // The pool.
+  DType type;
+  const float* rates;
+  float lr;
+  float momentum;
+  float weight_decay;
+  bool nesterov;
+  const std::uint32_t* skip;
+};
+
+// One implementation over one kind of memory. Calls are as KernelTable's:
+// asynchronous on `stream`, 0 or EINVAL or the device's error code.
+struct ChunkKernelTable {
+  const char* name;  // "cpu", "cuda".
+  int (*chunk_residual)(const ChunkResidualArgs&, void* stream);
+  int (*chunk_unpack)(const ChunkUnpackArgs&, void* stream);
+  int (*chunk_restore)(const ChunkRestoreArgs&, void* stream);
+  int (*chunk_rescale)(const ChunkRescaleArgs&, void* stream);
+  int (*top_k)(const TopKArgs&, void* stream);
+  int (*tile_squares)(const TileSquaresArgs&, void* stream);
+  int (*lars_rates)(const LarsRatesArgs&, void* stream);
+  int (*tile_sgd)(const TileSgdArgs&, void* stream);
+};
+
+// On the CPU, by the element kernels of CpuKernels(). Lives for ever.
+const ChunkKernelTable& CpuChunkKernels();
+
+}  // namespace gradientflow::kernels

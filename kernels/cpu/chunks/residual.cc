@@ -1,0 +1,77 @@
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+
+#include "kernels/chunk_kernels.h"
+#include "kernels/cpu/chunks/functions.h"
+#include "kernels/kernels.h"
+
+namespace gradientflow::kernels::cpu {
+namespace {
+
+// Sums up in the residual, which is cleared in any case: no scratch memory.
+int Send(const ChunkResidualArgs& args, std::size_t c) {
+  const Run run = RunOf(args.range, c);
+  float* residual = args.residual + run.begin;
+  const std::size_t slot = args.slots[c] - args.first_slot;
+  void* packed = ElementAt(args.packed, args.packed_type,
+                           slot * args.range.chunk_elements);
+  int error = CpuKernels().accumulate(
+      {.dst = residual,
+       .dst_type = DType::kFloat32,
+       .src = ElementAt(args.grads, args.type, run.begin),
+       .src_type = args.type,
+       .n = run.count,
+       .op = ReduceOp::kSum,
+       .dst_scale = 1,
+       .out_scale = args.scale,
+       .nonfinite = nullptr},
+      nullptr);
+  if (error != 0) return error;
+  error = CpuKernels().convert({.src = residual,
+                                .src_type = DType::kFloat32,
+                                .dst = packed,
+                                .dst_type = args.packed_type,
+                                .settled = nullptr,
+                                .n = run.count,
+                                .scale = 1,
+                                .nonfinite = nullptr},
+                               nullptr);
+  std::fill_n(residual, run.count, 0.0F);
+  return error;
+}
+
+int Keep(const ChunkResidualArgs& args, std::size_t c) {
+  const Run run = RunOf(args.range, c);
+  float norm = 0;
+  const int error = CpuKernels().residual(
+      {.grads = ElementAt(args.grads, args.type, run.begin),
+       .type = args.type,
+       .residual = args.residual + run.begin,
+       .n = run.count,
+       .send = false,
+       .zero_kept = args.zero_kept,
+       .keep_factor = args.keep_factor,
+       .norm = &norm},
+      nullptr);
+  args.norms[c] = args.norm_scale * norm;
+  return error;
+}
+
+}  // namespace
+
+int ChunkResidual(const ChunkResidualArgs& args, void*) {
+  if (!IsAllowed(args.range) || !IsGradientType(args.type) ||
+      !IsGradientType(args.packed_type) ||
+      !SlotsAllowed(args.range, args.slots, args.first_slot)) {
+    return EINVAL;
+  }
+  for (std::size_t i = 0; i < args.range.count; ++i) {
+    const std::size_t c = args.range.first + i;
+    const int error = args.slots[c] != kNotSent ? Send(args, c) : Keep(args, c);
+    if (error != 0) return error;
+  }
+  return 0;
+}
+
+}  // namespace gradientflow::kernels::cpu

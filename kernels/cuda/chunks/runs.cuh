@@ -1,0 +1,171 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/chunk_kernels.h"
+#include "kernels/cuda/chunks/rows.cuh"
+#include "kernels/cuda/launch.cuh"
+
+// How the chunks of a range are dealt out. A tiny chunk is one warp's, others
+// are one block's; a long one is cut into slices, a block's each, whose sums
+// are added up by a second launch. One block per piece of work, and not a loop
+// in few blocks: the device balances sent and kept chunks as they come.
+namespace gradientflow::kernels::cuda {
+
+inline constexpr std::size_t kMostByWarp = 1024;
+inline constexpr std::size_t kMostByBlock = 65536;
+inline constexpr std::size_t kSlice = 16384;
+
+// Whether the pool has all chunks of the range.
+inline bool IsAllowed(const ChunkRange& range) {
+  if (range.chunk_elements == 0) return false;
+  const std::size_t chunks = range.elements / range.chunk_elements +
+                             (range.elements % range.chunk_elements != 0);
+  return range.first <= chunks && range.count <= chunks - range.first;
+}
+
+inline unsigned GridOf(std::size_t blocks) {
+  constexpr std::size_t kMost = std::numeric_limits<std::int32_t>::max();
+  return static_cast<unsigned>(std::min(blocks, kMost));
+}
+
+// Elements of one chunk, [begin, begin + count) of the pool, of which the first
+// is the chunk's `offset`th.
+struct Run {
+  std::size_t chunk;
+  std::size_t begin;
+  std::size_t offset;
+  unsigned count;
+};
+
+// How many slices a chunk of so many elements has. Of its own length alone, for
+// the order of its sum is too.
+__host__ __device__ inline std::size_t SlicesOf(std::size_t elements) {
+  return elements <= kMostByBlock ? 1 : (elements + kSlice - 1) / kSlice;
+}
+
+__device__ inline std::size_t ChunkLength(const ChunkRange& range,
+                                          std::size_t chunk) {
+  const std::size_t left = range.elements - chunk * range.chunk_elements;
+  return left < range.chunk_elements ? left : range.chunk_elements;
+}
+
+// Of each chunk of the range there are `slices`; `item` counts them all. The
+// pool's last chunk may have fewer: then the count is 0.
+__device__ inline Run RunOf(const ChunkRange& range, std::size_t slices,
+                            std::size_t item) {
+  Run run = {range.first + item, 0, 0, 0};
+  std::size_t slice = 0;
+  if (slices > 1) {
+    run.chunk = range.first + item / slices;
+    slice = item % slices;
+  }
+  const std::size_t length = ChunkLength(range, run.chunk);
+  const std::size_t size = length <= kMostByBlock ? kMostByBlock : kSlice;
+  run.offset = slice * size;
+  run.begin = run.chunk * range.chunk_elements + run.offset;
+  if (run.offset < length) {
+    const std::size_t left = length - run.offset;
+    run.count = static_cast<unsigned>(left < size ? left : size);
+  }
+  return run;
+}
+
+// Where sums of runs go: a chunk's norm, or where it has several slices a
+// partial sum.
+struct NormSink {
+  float scale;
+  float* norms;
+  std::size_t slices;
+  float* partials;
+
+  __device__ void Put(const Run& run, std::size_t item, float sum) const {
+    if (slices > 1) {
+      partials[item] = sum;
+    } else {
+      norms[run.chunk] = scale * sum;
+    }
+  }
+};
+
+// norms[c] from the partial sums of chunks that were sent (kSent) or kept, one
+// block a chunk.
+template <bool kSent>
+__global__ void __launch_bounds__(kBlockThreads)
+    AddSlices(ChunkRange range, const std::uint32_t* slots, NormSink sink) {
+  for (std::size_t i = blockIdx.x; i < range.count; i += gridDim.x) {
+    const std::size_t chunk = range.first + i;
+    if ((slots[chunk] != kNotSent) != kSent) continue;
+    const std::size_t slices = SlicesOf(ChunkLength(range, chunk));
+    const float* partials = sink.partials + i * sink.slices;
+    float sum = 0;
+    for (std::size_t s = threadIdx.x; s < slices; s += kBlockThreads) {
+      sum += partials[s];
+    }
+#pragma unroll
+    for (int mask = kWarp / 2; mask > 0; mask /= 2) {
+      sum += __shfl_xor_sync(kAllLanes, sum, mask);
+    }
+    sum = FoldWarps(sum, Shared<float>());
+    if (threadIdx.x == 0) sink.norms[chunk] = sink.scale * sum;
+  }
+}
+
+// The two forms of one kernel over the chunks of args.range.
+template <typename Args>
+struct RunKernels {
+  void (*by_warp)(Args);
+  void (*by_block)(Args, std::size_t slices, float* partials);
+};
+
+inline constexpr std::size_t kSharedBytes = kBlockWarps * sizeof(float);
+
+inline std::size_t SlicesPerChunk(const ChunkRange& range) {
+  return SlicesOf(std::min(range.elements, range.chunk_elements));
+}
+
+// `partials`: for the sums of slices, where a chunk has several.
+template <typename Args>
+int LaunchRuns(const RunKernels<Args>& kernels, const Args& args,
+               float* partials, void* stream) {
+  const ChunkRange& range = args.range;
+  if (range.chunk_elements <= kMostByWarp) {
+    const Shape shape = {GridOf((range.count + kBlockWarps - 1) / kBlockWarps),
+                         kBlockThreads};
+    return Launch(kernels.by_warp, shape, stream, args);
+  }
+  const std::size_t slices = SlicesPerChunk(range);
+  const Shape shape = {GridOf(range.count * slices), kBlockThreads,
+                       kSharedBytes};
+  return Launch(kernels.by_block, shape, stream, args, slices, partials);
+}
+
+// The same of kernels that write norms: of the chunks sent, or of those kept.
+template <bool kSent, typename Args>
+int LaunchRunsWithNorms(const RunKernels<Args>& kernels, const Args& args,
+                        void* stream) {
+  const ChunkRange& range = args.range;
+  const std::size_t slices = SlicesPerChunk(range);
+  if (slices == 1) return LaunchRuns(kernels, args, nullptr, stream);
+  void* partials = nullptr;
+  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  int error = static_cast<int>(cudaMallocAsync(
+      &partials, range.count * slices * sizeof(float), cuda_stream));
+  if (error != 0) return error;
+  error = LaunchRuns(kernels, args, static_cast<float*>(partials), stream);
+  if (error == 0) {
+    const NormSink sink = {args.norm_scale, args.norms, slices,
+                           static_cast<float*>(partials)};
+    const Shape shape = {GridOf(range.count), kBlockThreads, kSharedBytes};
+    error = Launch(&AddSlices<kSent>, shape, stream, range, args.slots, sink);
+  }
+  const int freed = static_cast<int>(cudaFreeAsync(partials, cuda_stream));
+  return error != 0 ? error : freed;
+}
+
+}  // namespace gradientflow::kernels::cuda

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+
+// How kernels are launched and how much of the device they take. Everything of
+// CUDA that the kernels use is in this folder's headers and few built-ins, so
+// that tests/cuda_shim can run the same sources on a CPU:
+//   threadIdx, blockIdx, blockDim, gridDim (only .x); __syncthreads();
+//   __shfl_xor_sync, __shfl_up_sync, __shfl_sync, __ballot_sync (all lanes);
+//   atomicAdd, atomicOr, atomicMax, atomicExch on unsigned int; __threadfence;
+//   __popc, __clz, __float_as_uint, __uint_as_float; __ldcs, __stcs on uint4
+//   and uint2;
+//   dynamic shared memory, by Shared<T>() below; cudaMallocAsync/FreeAsync.
+namespace gradientflow::kernels::cuda {
+
+inline constexpr int kWarp = 32;
+inline constexpr unsigned kAllLanes = 0xFFFFFFFFU;
+
+// The block's dynamic shared memory, as many bytes as the launch asked for.
+extern __shared__ __align__(16) unsigned char gf_shared_memory[];
+template <typename T>
+__device__ T* Shared() {
+  return reinterpret_cast<T*>(gf_shared_memory);
+}
+
+struct Shape {
+  unsigned blocks = 1;
+  unsigned threads = 256;
+  std::size_t shared_bytes = 0;
+};
+
+// Multiprocessors of the current device; asked for once a device.
+int Multiprocessors();
+
+// Blocks for a loop over `items` with a stride of the grid: enough to fill the
+// device `waves` times over, not more than there is work for.
+inline unsigned BlocksFor(std::size_t items, std::size_t items_per_block,
+                          int per_multiprocessor) {
+  const std::size_t wanted = (items + items_per_block - 1) / items_per_block;
+  const auto most = static_cast<std::size_t>(Multiprocessors()) *
+                    static_cast<std::size_t>(per_multiprocessor);
+  return static_cast<unsigned>(
+      std::max<std::size_t>(1, std::min(wanted, most)));
+}
+
+// Launches kernel(args...); 0 or the launch's cudaError_t.
+template <typename... Params, typename... Args>
+int Launch(void (*kernel)(Params...), const Shape& shape, void* stream,
+           Args... args) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(shape.blocks);
+  config.blockDim = dim3(shape.threads);
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  return static_cast<int>(
+      cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
+}
+
+}  // namespace gradientflow::kernels::cuda

@@ -1,0 +1,162 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/element.cuh"
+#include "kernels/types.h"
+
+// All element types, and packs of them: what one thread reads or writes at
+// once. A pack is 16 bytes of the widest type at work and as many elements of
+// the others, so that the lanes of a warp access neighbouring bytes and every
+// 32-byte sector is touched by one instruction, whole.
+namespace gradientflow::kernels::cuda {
+
+// The type arithmetic on T is done in, and the ways there and back.
+template <typename T>
+struct ComputeOf {
+  using Type = T;
+};
+template <>
+struct ComputeOf<Half> {
+  using Type = float;
+};
+template <>
+struct ComputeOf<BFloat> {
+  using Type = float;
+};
+template <typename T>
+using Compute = typename ComputeOf<T>::Type;
+
+template <typename T>
+__device__ Compute<T> Widen(T v) {
+  return v;
+}
+template <>
+__device__ inline float Widen<Half>(Half v) {
+  return ToFloat(v);
+}
+template <>
+__device__ inline float Widen<BFloat>(BFloat v) {
+  return ToFloat(v);
+}
+
+template <typename T>
+__device__ T Narrow(Compute<T> v) {
+  return v;
+}
+template <>
+__device__ inline Half Narrow<Half>(float v) {
+  return FromFloat<Half>(v);
+}
+template <>
+__device__ inline BFloat Narrow<BFloat>(float v) {
+  return FromFloat<BFloat>(v);
+}
+
+template <typename T>
+__device__ bool IsNonFinite(T) {
+  return false;  // Integers.
+}
+template <>
+__device__ inline bool IsNonFinite<float>(float v) {
+  return !IsFinite(v);
+}
+template <>
+__device__ inline bool IsNonFinite<double>(double v) {
+  return !(v - v == 0);
+}
+template <>
+__device__ inline bool IsNonFinite<Half>(Half v) {
+  return (v.bits & 0x7C00U) == 0x7C00U;
+}
+template <>
+__device__ inline bool IsNonFinite<BFloat>(BFloat v) {
+  return (v.bits & 0x7F80U) == 0x7F80U;
+}
+
+__device__ inline float Abs(float v) {
+  return __uint_as_float(__float_as_uint(v) & 0x7FFFFFFFU);
+}
+
+template <typename A, typename B>
+inline constexpr bool kSame = false;
+template <typename A>
+inline constexpr bool kSame<A, A> = true;
+
+template <typename A, typename B = A>
+inline constexpr int kPackOf =
+    static_cast<int>(16 / (sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B)));
+
+template <typename T, int kN>
+struct Pack {
+  T at[kN];
+};
+
+template <int kBytes>
+struct WordOf;
+template <>
+struct WordOf<16> {
+  using Type = uint4;
+};
+template <>
+struct WordOf<8> {
+  using Type = uint2;
+};
+
+// Elements [0, kN) of `src`. kAligned: `src` is a multiple of the pack's
+// bytes, and one access that marks the cache line as used up does it; a pack
+// of one element is always aligned.
+template <int kN, bool kAligned = true, typename T>
+__device__ Pack<T, kN> Load(const T* src) {
+  Pack<T, kN> pack;
+  if constexpr (kAligned && kN > 1) {
+    using Word = typename WordOf<kN * sizeof(T)>::Type;
+    union {
+      Word word;
+      Pack<T, kN> pack;
+    } both;
+    both.word = __ldcs(reinterpret_cast<const Word*>(src));
+    pack = both.pack;
+  } else {
+#pragma unroll
+    for (int e = 0; e < kN; ++e) pack.at[e] = src[e];
+  }
+  return pack;
+}
+
+template <bool kAligned = true, typename T, int kN>
+__device__ void Store(T* dst, const Pack<T, kN>& pack) {
+  if constexpr (kAligned && kN > 1) {
+    using Word = typename WordOf<kN * sizeof(T)>::Type;
+    union {
+      Word word;
+      Pack<T, kN> pack;
+    } both;
+    both.pack = pack;
+    __stcs(reinterpret_cast<Word*>(dst), both.word);
+  } else {
+#pragma unroll
+    for (int e = 0; e < kN; ++e) dst[e] = pack.at[e];
+  }
+}
+
+// Calls visit(T()) with the type behind one that mixes with no other; else
+// EINVAL.
+template <typename Visit>
+int WithPlainType(DType type, Visit visit) {
+  switch (type) {
+    case DType::kFloat64:
+      return visit(double());
+    case DType::kInt8:
+      return visit(std::int8_t());
+    case DType::kInt32:
+      return visit(std::int32_t());
+    case DType::kInt64:
+      return visit(std::int64_t());
+    default:
+      return EINVAL;
+  }
+}
+
+}  // namespace gradientflow::kernels::cuda

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/span.cuh"
+
+// Sums over all elements, in an order that depends on their number alone: not
+// on the device, its load or the pointers' alignment. Tiles of a fixed size are
+// summed by one block each, element i always by the same thread, which has it
+// after the same others; the tiles' sums go to memory, and one block adds
+// them. What must be in flight is as span.cuh says: a tile's barrier lets one
+// block wait while the others of its multiprocessor load.
+namespace gradientflow::kernels::cuda {
+
+inline constexpr unsigned kWarps = kThreads / kWarp;
+inline constexpr unsigned kTotalThreads = 1024;
+
+// The sum of the block's values, in thread 0, in a fixed order. `slots`: one
+// for each warp, in shared memory, which no thread may still be reading.
+template <typename P>
+__device__ P SumOfBlock(P value, P* slots) {
+  const unsigned lane = threadIdx.x % kWarp;
+  const unsigned warp = threadIdx.x / kWarp;
+#pragma unroll
+  for (int far = kWarp / 2; far > 0; far /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, far);
+  }
+  if (lane == 0) slots[warp] = value;
+  __syncthreads();
+  if (warp != 0) return value;
+  value = lane < blockDim.x / kWarp ? slots[lane] : P{0};
+#pragma unroll
+  for (int far = kWarp / 2; far > 0; far /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, far);
+  }
+  return value;
+}
+
+// The elements of a tile. Body has kPack; kUnroll; Partial, the type of its
+// sums, which is its State too; and Run, as span.cuh says.
+template <class Body>
+inline constexpr std::size_t kTileOf = kStep<Body::kPack * Body::kUnroll>;
+
+template <class Body>
+__global__ void SumTiles(const Body body, const std::size_t n,
+                         typename Body::Partial* partials) {
+  using Partial = typename Body::Partial;
+  constexpr int kN = Body::kPack;
+  // Two sets of slots: while thread 0's warp reads one, the rest goes on.
+  Partial* slots = Shared<Partial>();
+  unsigned set = 0;
+  for (std::size_t tile = blockIdx.x; tile * kTileOf<Body> < n;
+       tile += gridDim.x) {
+    Partial sum = 0;
+    const std::size_t begin = tile * kTileOf<Body>;
+    std::size_t i = begin + std::size_t{threadIdx.x} * kN;
+    if (n - begin >= kTileOf<Body>) {
+      body.template Run<kN, Body::kUnroll>(i, sum);
+    } else {
+      for (; i + kN <= n; i += kStep<kN>) body.template Run<kN, 1>(i, sum);
+      const std::size_t end = n - i < kN ? n : i;
+#pragma unroll 1
+      for (; i < end; ++i) body.template Run<1, 1>(i, sum);
+    }
+    sum = SumOfBlock(sum, slots + set * kWarps);
+    if (threadIdx.x == 0) partials[tile] = sum;
+    set ^= 1U;
+  }
+}
+
+// *result += scale * (the sum of all partials), which is taken in float64.
+template <typename Partial, typename Result>
+__global__ void AddPartials(const Partial* partials, const std::size_t count,
+                            const float scale, Result* result) {
+  constexpr unsigned kAtOnce = 4;
+  double sum = 0;
+  for (std::size_t i = threadIdx.x; i < count; i += kAtOnce * kTotalThreads) {
+    Partial in[kAtOnce];
+#pragma unroll
+    for (unsigned k = 0; k < kAtOnce; ++k) {
+      const std::size_t at = i + std::size_t{k} * kTotalThreads;
+      in[k] = at < count ? partials[at] : Partial{0};
+    }
+#pragma unroll
+    for (unsigned k = 0; k < kAtOnce; ++k) sum += static_cast<double>(in[k]);
+  }
+  sum = SumOfBlock(sum, Shared<double>());
+  if (threadIdx.x == 0) {
+    *result += static_cast<Result>(scale) * static_cast<Result>(sum);
+  }
+}
+
+// Runs `body` over [0, n); then *result, of the device, += scale * its sum.
+template <class Body, typename Result>
+int LaunchSum(const Body& body, std::size_t n, float scale, Result* result,
+              void* stream) {
+  using Partial = typename Body::Partial;
+  if (n == 0) return 0;
+  const std::size_t tiles = (n + kTileOf<Body> - 1) / kTileOf<Body>;
+  const auto queue = static_cast<cudaStream_t>(stream);
+  void* memory = nullptr;
+  const cudaError_t allocated =
+      cudaMallocAsync(&memory, tiles * sizeof(Partial), queue);
+  if (allocated != cudaSuccess) return static_cast<int>(allocated);
+  auto* partials = static_cast<Partial*>(memory);
+  Shape shape;
+  shape.threads = kThreads;
+  shape.blocks = BlocksFor(tiles, 1, kSpanBlocks);
+  shape.shared_bytes = 2 * kWarps * sizeof(Partial);
+  int error = Launch(SumTiles<Body>, shape, stream, body, n, partials);
+  if (error == 0) {
+    Shape one;
+    one.threads = kTotalThreads;
+    one.shared_bytes = kTotalThreads / kWarp * sizeof(double);
+    error = Launch(AddPartials<Partial, Result>, one, stream, partials, tiles,
+                   scale, result);
+  }
+  const cudaError_t freed = cudaFreeAsync(memory, queue);
+  return error != 0 ? error : static_cast<int>(freed);
+}
+
+}  // namespace gradientflow::kernels::cuda

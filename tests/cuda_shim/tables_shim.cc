@@ -1,0 +1,29 @@
+#include <cstddef>
+#include <vector>
+
+#include "kernels/chunk_kernels.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/kernels.h"
+#include "tests/cuda_shim/cuda_shim.h"
+#include "tests/kernels/backend.h"
+#include "tests/kernels/chunk_oracle.h"
+
+// CUDA's tables on the CPU.
+namespace gradientflow::kernels::testing {
+
+std::vector<const KernelTable*> Tables() { return {CudaKernels()}; }
+std::vector<const ChunkKernelTable*> ChunkTables() {
+  return {CudaChunkKernels()};
+}
+
+void* AllocateTestMemory(std::size_t bytes) {
+  return cuda_shim::AllocateManaged(bytes);
+}
+void FreeTestMemory(void* memory, std::size_t) {
+  cuda_shim::FreeManaged(memory);
+}
+
+void BeforeLaunch() { cuda_shim::LetHostTouchManaged(false); }
+void AfterLaunch() { cuda_shim::LetHostTouchManaged(true); }
+
+}  // namespace gradientflow::kernels::testing

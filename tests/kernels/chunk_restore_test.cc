@@ -1,0 +1,140 @@
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+#include "kernels/chunk_kernels.h"
+#include "tests/kernels/chunk_oracle.h"
+#include "tests/kernels/oracle.h"
+
+namespace gradientflow::kernels::testing {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// About one element of ten is an infinity or a NaN.
+void Spoil(Elements& elements, std::mt19937_64& random) {
+  const double values[] = {kInfinity, -kInfinity, std::nan("")};
+  for (std::size_t i = 0; i < elements.size(); ++i) {
+    if (random() % 10 == 0) elements.Set(i, values[random() % 3]);
+  }
+}
+
+class ChunkRestore : public EveryChunkTable {
+ protected:
+  int Run(const ChunkRange& range, const Slots& slots, const Elements& grads,
+          Elements& residual, float scale) {
+    return Launch(&ChunkKernelTable::chunk_restore,
+                  {.range = range,
+                   .slots = slots.data(),
+                   .grads = grads.data(),
+                   .type = grads.type(),
+                   .residual = static_cast<float*>(residual.data()),
+                   .scale = scale});
+  }
+
+  void ExpectOracle(const ChunkRange& range, DType type, Sent sent,
+                    float scale) {
+    const Slots slots = MakeSlots(ChunksOf(range), sent, random_);
+    Elements grads = RandomElements(type, range.elements);
+    Elements residual = RandomElements(DType::kFloat32, range.elements);
+    Spoil(grads, random_);
+    Spoil(residual, random_);
+    const Elements old_grads = grads;
+    Elements expected = residual;
+    for (std::size_t i = 0; i < range.elements; ++i) {
+      const std::size_t c = i / range.chunk_elements;
+      if (!InRange(range, c)) continue;
+      if (slots[c] != kNotSent) {
+        expected.Set(i, double{scale} * grads.Get(i));
+      }
+      if (IsNonFinite(expected, i)) expected.Set(i, 0);
+    }
+    ASSERT_EQ(Run(range, slots, grads, residual, scale), 0);
+    ASSERT_TRUE(Matches(residual, expected));
+    ASSERT_TRUE(Matches(grads, old_grads));
+  }
+};
+
+GRADIENTFLOW_FOR_EVERY_CHUNK_TABLE(ChunkRestore);
+
+TEST_P(ChunkRestore, GivesBackWhatWasSentAndClearsWhatIsNotFinite) {
+  for (const DType type : kGradientTypes) {
+    for (const ChunkRange& range : Ranges()) {
+      for (const Sent sent : kSents) {
+        for (const float scale : {1.0F, 1.0F / 3}) {
+          ASSERT_NO_FATAL_FAILURE(ExpectOracle(range, type, sent, scale));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ChunkRestore, ClearsWhatOverflowsOnlyOnceScaled) {
+  for (const DType type : kGradientTypes) {
+    ExpectOracle({950, 100, 0, 10}, type, Sent::kSome, 0x1p127F);
+  }
+}
+
+TEST_P(ChunkRestore, HandlesChunksOfEveryLength) {
+  for (std::size_t n = 1; n < 140; ++n) {
+    ExpectOracle({3 * n - n / 2, n, 0, 3}, DType::kFloat16, Sent::kSome, 8);
+  }
+}
+
+TEST_P(ChunkRestore, RefusesOtherTypesAndRangesAndTouchesNothing) {
+  const Slots slots = MakeSlots(3, Sent::kAll, random_);
+  Elements residual = RandomElements(DType::kFloat32, 20);
+  const Elements before = residual;
+  for (const DType type : kPlainTypes) {
+    const Elements grads(type, 20);
+    EXPECT_EQ(Run({20, 7, 0, 3}, slots, grads, residual, 1), EINVAL);
+  }
+  const Elements grads = RandomElements(DType::kFloat16, 20);
+  for (const ChunkRange& bad : BadRanges()) {
+    EXPECT_EQ(Run(bad, slots, grads, residual, 1), EINVAL);
+  }
+  EXPECT_TRUE(Matches(residual, before));
+}
+
+class ChunkRescale : public EveryChunkTable {
+ protected:
+  int Run(const ChunkRange& range, Elements& residual, float factor) {
+    return Launch(&ChunkKernelTable::chunk_rescale,
+                  {.range = range,
+                   .residual = static_cast<float*>(residual.data()),
+                   .factor = factor});
+  }
+};
+
+GRADIENTFLOW_FOR_EVERY_CHUNK_TABLE(ChunkRescale);
+
+TEST_P(ChunkRescale, MultipliesTheRangeAndNothingElse) {
+  for (const ChunkRange& range : Ranges()) {
+    for (const float factor : {0.0F, 1.0F, 0.5F, 1.0F / 3, -3e30F}) {
+      Elements residual = RandomElements(DType::kFloat32, range.elements);
+      Spoil(residual, random_);
+      Elements expected = residual;
+      for (std::size_t i = 0; i < range.elements; ++i) {
+        if (!InRange(range, i / range.chunk_elements)) continue;
+        expected.Set(i, double{factor} * residual.Get(i));
+      }
+      ASSERT_EQ(Run(range, residual, factor), 0);
+      ASSERT_TRUE(Matches(residual, expected)) << factor;
+    }
+  }
+}
+
+TEST_P(ChunkRescale, RefusesRangesThatThePoolLacks) {
+  Elements residual = RandomElements(DType::kFloat32, 20);
+  const Elements before = residual;
+  for (const ChunkRange& bad : BadRanges()) {
+    EXPECT_EQ(Run(bad, residual, 2), EINVAL);
+  }
+  EXPECT_TRUE(Matches(residual, before));
+}
+
+}  // namespace
+}  // namespace gradientflow::kernels::testing

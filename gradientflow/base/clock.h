@@ -26,4 +26,9 @@ inline double Seconds(Clock::Time t) {
   return std::chrono::duration<double>(t).count();
 }
 
+inline Clock::Time FromSeconds(double seconds) {
+  return std::chrono::duration_cast<Clock::Time>(
+      std::chrono::duration<double>(seconds));
+}
+
 }  // namespace gradientflow

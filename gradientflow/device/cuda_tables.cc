@@ -1,0 +1,90 @@
+#include "gradientflow/device/cuda_tables.h"
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "gradientflow/device/cuda_context.h"
+#include "gradientflow/device/cuda_device.h"
+#include "kernels/cuda/cuda_kernels.h"
+
+namespace gradientflow {
+namespace {
+
+using kernels::ChunkKernelTable;
+using kernels::KernelTable;
+
+// Functions in tables know nothing but their arguments, so each device has
+// functions of its own.
+template <int kIndex, class Kernel, class Args>
+int Launch(Kernel kernel, const Args& args, void* stream) {
+  const CurrentContext current(*CudaContext::Find(kIndex));
+  if (current.error() != cudaSuccess) return current.error();
+  const int error = kernel(args, stream);
+  // Told by what is returned: not also to the caller's own CUDA code.
+  if (error != 0 && cudaPeekAtLastError() == error) (void)cudaGetLastError();
+  return error;
+}
+
+template <int kIndex, auto kMember, class Args>
+int Run(const Args& args, void* stream) {
+  return Launch<kIndex>(kernels::CudaKernels()->*kMember, args, stream);
+}
+template <int kIndex, auto kMember, class Args>
+int RunChunks(const Args& args, void* stream) {
+  return Launch<kIndex>(kernels::CudaChunkKernels()->*kMember, args, stream);
+}
+
+struct Tables {
+  KernelTable elements;
+  ChunkKernelTable chunks;
+};
+
+template <int kIndex>
+constexpr Tables TablesOf() {
+  using Element = KernelTable;
+  using Chunk = ChunkKernelTable;
+  return {
+      {
+          "cuda",
+          &Run<kIndex, &Element::convert>,
+          &Run<kIndex, &Element::accumulate>,
+          &Run<kIndex, &Element::reduce_many>,
+          &Run<kIndex, &Element::residual>,
+          &Run<kIndex, &Element::l1_norm>,
+          &Run<kIndex, &Element::sum_squares>,
+          &Run<kIndex, &Element::sgd>,
+      },
+      {
+          "cuda",
+          &RunChunks<kIndex, &Chunk::chunk_residual>,
+          &RunChunks<kIndex, &Chunk::chunk_unpack>,
+          &RunChunks<kIndex, &Chunk::chunk_restore>,
+          &RunChunks<kIndex, &Chunk::chunk_rescale>,
+          &RunChunks<kIndex, &Chunk::top_k>,
+          &RunChunks<kIndex, &Chunk::tile_squares>,
+          &RunChunks<kIndex, &Chunk::lars_rates>,
+          &RunChunks<kIndex, &Chunk::tile_sgd>,
+      },
+  };
+}
+
+template <std::size_t... kIndex>
+constexpr std::array<Tables, sizeof...(kIndex)> AllTables(
+    std::index_sequence<kIndex...>) {
+  return {TablesOf<static_cast<int>(kIndex)>()...};
+}
+
+constexpr std::array<Tables, kMaxCudaDevices> kTables =
+    AllTables(std::make_index_sequence<kMaxCudaDevices>());
+
+}  // namespace
+
+const KernelTable& CudaTable(int index) { return kTables[index].elements; }
+const ChunkKernelTable& CudaChunkTable(int index) {
+  return kTables[index].chunks;
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,62 @@
+#include "kernels/cuda/cuda_kernels.h"
+#include "tests/device/fake_cudart_world.h"
+
+// The CUDA kernels of the fake runtime: the fake device's, on its streams.
+namespace gradientflow::kernels {
+namespace {
+
+using testing::CurrentDevice;
+using testing::FakeCudaStream;
+using testing::Said;
+
+template <auto kMember, class Table, class Args>
+int Launch(const Table& table, const Args& args, void* stream) {
+  if (const cudaError_t error = testing::Enter("launch")) return Said(error);
+  const FakeCudaStream* own = testing::Of(static_cast<cudaStream_t>(stream));
+  if (own->device != CurrentDevice()) {
+    return Said(cudaErrorInvalidResourceHandle);
+  }
+  return (table.*kMember)(args, own->stream->native());
+}
+
+template <auto kMember, class Args>
+int Run(const Args& args, void* stream) {
+  return Launch<kMember>(testing::FakeCudart::device(0).kernels(), args,
+                         stream);
+}
+
+template <auto kMember, class Args>
+int RunChunks(const Args& args, void* stream) {
+  return Launch<kMember>(testing::FakeCudart::device(0).chunk_kernels(), args,
+                         stream);
+}
+
+constexpr KernelTable kTable = {
+    "cuda",
+    &Run<&KernelTable::convert>,
+    &Run<&KernelTable::accumulate>,
+    &Run<&KernelTable::reduce_many>,
+    &Run<&KernelTable::residual>,
+    &Run<&KernelTable::l1_norm>,
+    &Run<&KernelTable::sum_squares>,
+    &Run<&KernelTable::sgd>,
+};
+
+constexpr ChunkKernelTable kChunkTable = {
+    "cuda",
+    &RunChunks<&ChunkKernelTable::chunk_residual>,
+    &RunChunks<&ChunkKernelTable::chunk_unpack>,
+    &RunChunks<&ChunkKernelTable::chunk_restore>,
+    &RunChunks<&ChunkKernelTable::chunk_rescale>,
+    &RunChunks<&ChunkKernelTable::top_k>,
+    &RunChunks<&ChunkKernelTable::tile_squares>,
+    &RunChunks<&ChunkKernelTable::lars_rates>,
+    &RunChunks<&ChunkKernelTable::tile_sgd>,
+};
+
+}  // namespace
+
+const KernelTable* CudaKernels() { return &kTable; }
+const ChunkKernelTable* CudaChunkKernels() { return &kChunkTable; }
+
+}  // namespace gradientflow::kernels

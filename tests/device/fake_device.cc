@@ -1,0 +1,168 @@
+#include "tests/device/fake_device.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+#include "tests/device/fake_kernels.h"
+#include "tests/device/fake_queue.h"
+#include "tests/device/fake_state.h"
+#include "tests/device/fake_stream.h"
+
+namespace gradientflow::testing {
+namespace {
+
+constexpr std::align_val_t kAlignment{256};
+
+// Of exactly `bytes` (but never none), so that the address sanitizer sees the
+// first byte too far.
+Result<DeviceMemory> NewMemory(const std::shared_ptr<FakeState>& state,
+                               std::size_t bytes, FakeMemory::Kind kind,
+                               int fill) {
+  bytes = std::max<std::size_t>(bytes, 1);
+  const std::size_t free = state->memory.free_bytes();
+  void* data = nullptr;
+  if (kind != FakeMemory::Kind::kDevice || bytes <= free) {
+    data = ::operator new(bytes, kAlignment, std::nothrow);
+  }
+  if (data == nullptr) {
+    return Status(
+        StatusCode::kResourceExhausted,
+        StrCat("fake device: ", bytes, " bytes asked for, ", free, " free"));
+  }
+  std::memset(data, fill, bytes);
+  const auto release = [state](std::byte* memory) {
+    state->memory.Remove(memory);
+    ::operator delete(memory, kAlignment);
+  };
+  DeviceMemory memory(static_cast<std::byte*>(data), release);
+  GF_RETURN_IF_ERROR(state->memory.Add(data, bytes, kind));
+  return memory;
+}
+
+std::uint64_t NewUniqueId() {
+  static std::atomic<std::uint64_t> last{0};
+  // Far from what a test would choose.
+  return (std::uint64_t{0xFA4E} << 48) + ++last;
+}
+
+}  // namespace
+
+FakeDevice::FakeDevice(const FakeOptions& options)
+    : unique_id_(options.unique_id != 0 ? options.unique_id : NewUniqueId()),
+      state_(std::make_shared<FakeState>(options)),
+      default_queue_(std::make_shared<FakeQueue>(state_)) {
+  default_queue_->BecomeDefault();
+}
+
+FakeDevice::~FakeDevice() { default_queue_->Stop(); }
+
+DeviceId FakeDevice::id() const { return state_->options.id; }
+
+std::string FakeDevice::description() const {
+  return StrCat("fake:", state_->options.id.index);
+}
+
+const kernels::KernelTable& FakeDevice::kernels() const {
+  return FakeKernels();
+}
+
+const kernels::ChunkKernelTable& FakeDevice::chunk_kernels() const {
+  return FakeChunkKernels();
+}
+
+Result<DeviceMemory> FakeDevice::Allocate(std::size_t bytes) {
+  GF_RETURN_IF_ERROR(state_->Enter(FakeCall::kAllocate));
+  return NewMemory(state_, bytes, FakeMemory::Kind::kDevice, 0);
+}
+
+Result<DeviceMemory> FakeDevice::AllocatePinned(std::size_t bytes) {
+  GF_RETURN_IF_ERROR(state_->Enter(FakeCall::kAllocatePinned));
+  return NewMemory(state_, bytes, FakeMemory::Kind::kPinned, kFakePoison);
+}
+
+Result<std::shared_ptr<void>> FakeDevice::RegisterHost(void* data,
+                                                       std::size_t bytes) {
+  GF_RETURN_IF_ERROR(state_->Enter(FakeCall::kRegisterHost));
+  if (bytes == 0) return std::shared_ptr<void>();
+  if (data == nullptr) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("fake device: ", bytes, " bytes at nullptr"));
+  }
+  GF_RETURN_IF_ERROR(
+      state_->memory.Add(data, bytes, FakeMemory::Kind::kPinned));
+  const auto release = [state = state_](void* memory) {
+    state->memory.Remove(memory);
+  };
+  return std::shared_ptr<void>(data, release);
+}
+
+Result<std::unique_ptr<Stream>> FakeDevice::NewStream(bool /*urgent*/) {
+  GF_RETURN_IF_ERROR(state_->Enter(FakeCall::kNewStream));
+  auto queue = std::make_shared<FakeQueue>(state_);
+  {
+    const MutexLock lock(mutex_);
+    std::erase_if(queues_, [](const auto& one) { return one.expired(); });
+    queues_.push_back(queue);
+  }
+  return std::unique_ptr<Stream>(
+      std::make_unique<FakeStream>(std::move(queue), true));
+}
+
+std::unique_ptr<Stream> FakeDevice::Wrap(void* native) {
+  std::shared_ptr<FakeQueue> found;
+  if (native == nullptr || native == default_queue_.get()) {
+    found = default_queue_;
+  } else {
+    const MutexLock lock(mutex_);
+    for (const auto& one : queues_) {
+      auto queue = one.lock();
+      if (queue.get() == native) found = std::move(queue);
+    }
+  }
+  return std::make_unique<FakeStream>(std::move(found), false);
+}
+
+Result<std::unique_ptr<Event>> FakeDevice::NewEvent() {
+  GF_RETURN_IF_ERROR(state_->Enter(FakeCall::kNewEvent));
+  return std::unique_ptr<Event>(std::make_unique<FakeEvent>(state_));
+}
+
+bool FakeDevice::Owns(const void* pointer) const {
+  const auto kind = state_->memory.Find("Owns", pointer, 1);
+  return kind.ok() && kind.value() == FakeMemory::Kind::kDevice;
+}
+
+void FakeDevice::HoldStreams() { state_->scheduler.Hold(); }
+void FakeDevice::ReleaseStreams() { state_->scheduler.Release(); }
+
+std::function<void()> FakeDevice::HoldStream(Stream* stream) {
+  Point* point = state_->NewPoint();
+  const Status status =
+      FakeQueue::Of(stream->native())->Push(FakeTask{point, nullptr, nullptr});
+  if (!status.ok()) std::abort();  // The stream is destroyed.
+  // With the state, which may outlive the device.
+  return [state = state_, point] { point->Finish(); };
+}
+
+std::uint64_t FakeDevice::count(FakeCall call) const {
+  return state_->counts[static_cast<int>(call)].load();
+}
+
+std::uint64_t FakeDevice::pageable_copies() const {
+  return state_->pageable_copies.load();
+}
+
+void FakeDevice::FailCall(FakeCall call, std::uint64_t nth, Status why) {
+  state_->PlanCall(call, nth, std::move(why));
+}
+
+void FakeDevice::FailWork(std::uint64_t nth, Status why) {
+  state_->PlanWork(nth, std::move(why));
+}
+
+}  // namespace gradientflow::testing

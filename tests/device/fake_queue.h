@@ -1,0 +1,68 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "gradientflow/base/status.h"
+#include "tests/device/fake_state.h"
+#include "tests/device/gate.h"
+
+namespace gradientflow::testing {
+
+// What a stream of a FakeDevice does next: each part may be absent.
+struct FakeTask {
+  Point* wait_for = nullptr;
+  std::function<Status()> run;  // Not called once the device has failed.
+  Point* finish = nullptr;
+};
+
+// A thread and what is left for it to do, in order. native() of its streams.
+class FakeQueue {
+ public:
+  explicit FakeQueue(std::shared_ptr<FakeState> state);
+  ~FakeQueue();  // REQUIRES: Stop() was called.
+  FakeQueue(const FakeQueue&) = delete;
+  FakeQueue& operator=(const FakeQueue&) = delete;
+
+  FakeState& state() { return *state_; }
+
+  // Any thread. kFailedPrecondition after Stop().
+  Status Push(FakeTask task);
+  // Blocks until all that was pushed is done.
+  Status Drain();
+  // The same, and ends the thread. Once.
+  void Stop();
+
+  // The queue that a native stream stands for. Null: the default queue of the
+  // one device that there is. Null if there is none such.
+  static FakeQueue* Of(void* native);
+  // Makes this the default queue of a device, until Stop().
+  void BecomeDefault();
+
+ private:
+  struct Node {
+    FakeTask task;
+    bool stop = false;
+    std::atomic<Node*> next{nullptr};
+  };
+
+  void Append(std::unique_ptr<Node> node);
+  Node* Next();
+  void Run();
+  void Do(FakeTask* task);
+
+  const std::shared_ptr<FakeState> state_;
+  Gate* const gate_;
+  std::atomic<bool> stopped_{false};
+  // A list of any number of producers and one consumer, which never writes
+  // what producers read: nothing done here is ordered before a later push.
+  std::atomic<Node*> last_;
+  Node* first_;  // The worker's: done already; its next is the next.
+  FakeScheduler::Turn turn_;
+  std::thread thread_;
+};
+
+}  // namespace gradientflow::testing

@@ -1,0 +1,130 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+
+#include "gradientflow/base/mutex.h"
+#include "gradientflow/base/status.h"
+#include "tests/device/fake_device.h"
+#include "tests/device/gate.h"
+
+// What a FakeDevice shares with its streams, events and memory. Workers touch
+// only the atomics here, and no mutex but in errors: whatever orders one
+// stream's worker against another's hides a missing Stream::Wait() from the
+// thread sanitizer.
+namespace gradientflow::testing {
+
+// When streams may go on: HoldStreams(), lag.
+class FakeScheduler {
+ public:
+  explicit FakeScheduler(FakeLag lag) : lag_(lag) {}
+
+  void Hold() { held_.store(true, std::memory_order_release); }
+  void Release();
+  // The host looked at an event.
+  void Poll();
+  // The host waits for a stream, which until the end of this goes on.
+  void BeginBlocking();
+  void EndBlocking() { blocked_.fetch_sub(1, std::memory_order_relaxed); }
+
+  // Of a new worker; lives as long as this.
+  Gate* NewGate();
+
+  // Of a worker, before a task. `state` is its own random state.
+  struct Turn {
+    std::uint64_t random;
+    std::uint64_t polls_seen;
+  };
+  Turn NewTurn(std::uint64_t seed) const;
+  void AwaitTurn(Gate* gate, Turn* turn) const;
+
+ private:
+  bool MayRun(Turn* turn) const;
+  void WakeAll();
+
+  const FakeLag lag_;
+  std::atomic<bool> held_{false};
+  std::atomic<int> blocked_{0};
+  std::atomic<std::uint64_t> polls_{0};
+  Mutex mutex_;  // Of the host's threads only.
+  std::deque<Gate> gates_ GF_GUARDED_BY(mutex_);
+};
+
+// Which memory there is. For the host's threads only.
+class FakeMemory {
+ public:
+  enum class Kind { kDevice, kPinned, kPageable };
+
+  explicit FakeMemory(std::size_t limit) : limit_(limit) {}
+
+  std::size_t free_bytes() const;  // Of the device.
+  // kInvalidArgument if it overlaps memory that is there.
+  Status Add(const void* begin, std::size_t bytes, Kind kind);
+  void Remove(const void* begin);
+  // kInvalidArgument, naming `what`, if the range lies partly in known memory.
+  Result<Kind> Find(const char* what, const void* begin,
+                    std::size_t bytes) const;
+
+ private:
+  struct Range {
+    std::size_t bytes;
+    Kind kind;
+  };
+  const std::size_t limit_;
+  mutable Mutex mutex_;
+  std::map<std::uintptr_t, Range> ranges_ GF_GUARDED_BY(mutex_);
+  std::size_t used_ GF_GUARDED_BY(mutex_) = 0;
+};
+
+struct FakeState {
+  explicit FakeState(const FakeOptions& the_options)
+      : options(the_options),
+        scheduler(the_options.lag),
+        memory(the_options.memory_bytes) {}
+
+  // At the begin of every call: counts it, and returns the error planned for
+  // it, or the device's.
+  Status Enter(FakeCall call);
+  // The device's error, which stays.
+  Status error() const;
+  void Fail(Status why);
+
+  // Lives as long as this: whoever frees a point is ordered after all who had
+  // it, which hides what their streams are not.
+  Point* NewPoint();
+
+  // Of a worker: the failure planned for the work that it is about to do.
+  Status NextWork();
+
+  void PlanCall(FakeCall call, std::uint64_t nth, Status why);
+  void PlanWork(std::uint64_t nth, Status why);
+
+  const FakeOptions options;
+  FakeScheduler scheduler;
+  FakeMemory memory;
+  std::array<std::atomic<std::uint64_t>, kFakeCalls> counts{};
+  std::atomic<std::uint64_t> pageable_copies{0};
+  std::atomic<std::uint64_t> streams{0};
+
+ private:
+  struct Plan {
+    FakeCall call = FakeCall::kAny;
+    std::uint64_t left = 0;
+    Status why;  // OK: no plan.
+  };
+  std::atomic<bool> failed_{false};
+  std::atomic<bool> call_planned_{false};
+  std::atomic<bool> work_planned_{false};
+  mutable Mutex mutex_;  // Taken by workers only for errors and plans.
+  Status error_ GF_GUARDED_BY(mutex_);
+  Plan call_plan_ GF_GUARDED_BY(mutex_);
+  Plan work_plan_ GF_GUARDED_BY(mutex_);
+  Mutex points_mutex_;  // Of the host's threads only.
+  std::deque<Point> points_ GF_GUARDED_BY(points_mutex_);
+};
+
+}  // namespace gradientflow::testing

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <semaphore.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+// What the threads of a FakeDevice wait by. A mutex would order its holders
+// both ways, and a count of references those who drop them: either would hide
+// from the thread sanitizer that two streams are not ordered.
+namespace gradientflow::testing {
+
+// Stops one thread until another posts; only the post comes before the wait.
+class Gate {
+ public:
+  Gate() { ::sem_init(&semaphore_, 0, 0); }
+  ~Gate() { ::sem_destroy(&semaphore_); }
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+  void Post() { ::sem_post(&semaphore_); }
+  // Ends for any post, old ones too: look again at what was waited for.
+  void Wait() {
+    while (::sem_wait(&semaphore_) != 0) {  // EINTR.
+    }
+  }
+
+ private:
+  sem_t semaphore_;
+};
+
+// A point in a stream's work, passed once.
+class Point {
+ public:
+  Point() = default;
+  ~Point() {
+    Node* list = head_.load(std::memory_order_acquire);
+    if (list != Done()) Free(list);
+  }
+  Point(const Point&) = delete;
+  Point& operator=(const Point&) = delete;
+
+  bool done() const { return head_.load(std::memory_order_acquire) == Done(); }
+
+  // Posts once: when the point is passed, or now if it is. The gate must live
+  // until then.
+  void WakeWhenDone(Gate* gate) {
+    auto node = std::make_unique<Node>(Node{gate, nullptr});
+    node->next = head_.load(std::memory_order_relaxed);
+    do {
+      if (node->next == Done()) return gate->Post();
+      // Release only: those who wait are not ordered among each other.
+    } while (!head_.compare_exchange_weak(node->next, node.get(),
+                                          std::memory_order_release,
+                                          std::memory_order_relaxed));
+    node.release();  // NOLINT: the list's now.
+  }
+
+  void Finish() {
+    Node* list = head_.exchange(Done(), std::memory_order_acq_rel);
+    for (Node* node = list; node != nullptr; node = node->next) {
+      node->gate->Post();
+    }
+    Free(list);
+  }
+
+  // Blocks the calling thread until the point is passed.
+  void Await() {
+    Gate gate;
+    WakeWhenDone(&gate);
+    gate.Wait();  // The one post: nobody touches the gate after it.
+    // The post may have been our own: this is what orders us after Finish().
+    if (!done()) std::abort();
+  }
+
+ private:
+  struct Node {
+    Gate* gate;
+    Node* next;
+  };
+
+  static Node* Done() {
+    static Node done = {nullptr, nullptr};
+    return &done;
+  }
+  static void Free(Node* list) {
+    while (list != nullptr) delete std::exchange(list, list->next);
+  }
+
+  std::atomic<Node*> head_{nullptr};
+};
+
+}  // namespace gradientflow::testing

@@ -15,6 +15,21 @@ constexpr std::size_t kSharedSegments = 16;
 constexpr std::size_t kTwoLevelSegments = 4;
 constexpr std::size_t kChoicesKept = 256;
 
+class Hash {
+ public:
+  // Every bit of a value must reach the few that travel.
+  void Mix(std::uint64_t value) {
+    hash_ = (hash_ ^ value) * 0xFF51AFD7ED558CCD;
+    hash_ ^= hash_ >> 33;
+    hash_ *= 0xC4CEB9FE1A85EC53;
+    hash_ ^= hash_ >> 29;
+  }
+  std::uint64_t value() const { return hash_; }
+
+ private:
+  std::uint64_t hash_ = 0xCBF29CE484222325;
+};
+
 Status Invalid(const CollectiveCall& call, const std::string& what) {
   return Status(StatusCode::kInvalidArgument,
                 StrCat(Name(call.kind), ": ", what));
@@ -75,9 +90,22 @@ std::size_t Sum(const std::vector<std::size_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
-// Elements of the input and of the output on this rank.
-std::pair<std::size_t, std::size_t> Needs(const CollectiveCall& call,
-                                          const CallGroup& group) {
+}  // namespace
+
+const char* Name(CollectiveKind kind) {
+  constexpr const char* kNames[] = {"allreduce", "broadcast",      "reduce",
+                                    "allgather", "reduce_scatter", "all_to_all",
+                                    "gather",    "scatter",        "barrier"};
+  return kNames[static_cast<int>(kind)];
+}
+
+bool Reduces(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllreduce ||
+         kind == CollectiveKind::kReduce ||
+         kind == CollectiveKind::kReduceScatter;
+}
+
+CallBuffers BuffersOf(const CollectiveCall& call, const CallGroup& group) {
   const auto size = static_cast<std::size_t>(group.size);
   const bool root = group.rank == call.root;
   switch (call.kind) {
@@ -100,21 +128,6 @@ std::pair<std::size_t, std::size_t> Needs(const CollectiveCall& call,
       return {0, 0};
   }
   return {0, 0};
-}
-
-}  // namespace
-
-const char* Name(CollectiveKind kind) {
-  constexpr const char* kNames[] = {"allreduce", "broadcast",      "reduce",
-                                    "allgather", "reduce_scatter", "all_to_all",
-                                    "gather",    "scatter",        "barrier"};
-  return kNames[static_cast<int>(kind)];
-}
-
-bool Reduces(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllreduce ||
-         kind == CollectiveKind::kReduce ||
-         kind == CollectiveKind::kReduceScatter;
 }
 
 Status ValidateCall(const CollectiveCall& call, const CallGroup& group) {
@@ -152,7 +165,13 @@ Status ValidateCall(const CollectiveCall& call, const CallGroup& group) {
                    "memory");
   }
   GF_RETURN_IF_ERROR(ValidateExtents(call));
-  const auto [input, output] = Needs(call, group);
+  if (call.feed != nullptr && (call.kind != CollectiveKind::kAllreduce ||
+                               !IsGradientType(call.dtype))) {
+    return Invalid(call, StrCat("a feed is for an allreduce of float32, "
+                                "float16 or bfloat16, not of ",
+                                Name(call.dtype)));
+  }
+  const auto [input, output] = BuffersOf(call, group);
   if ((input > 0 && call.input == nullptr) ||
       (output > 0 && call.output == nullptr)) {
     return Invalid(call, "a buffer is null");
@@ -187,6 +206,7 @@ void CallPlanner::ChooseAlgorithm(const CollectiveCall& call, CallPlan* plan) {
 CallPlan CallPlanner::Plan(const CollectiveCall& call) {
   CallPlan plan;
   plan.count = call.count;
+  plan.same_dtypes = group_.same_dtypes;
   std::size_t unit = segment_bytes_;
   bool whole = false;
   switch (call.kind) {
@@ -218,8 +238,9 @@ CallPlan CallPlanner::Plan(const CollectiveCall& call) {
       plan.count = 1;
       break;
   }
+  // By bytes on the wire: the pool's are not the same on all ranks.
   plan.segment_elements =
-      whole ? 1 : std::max<std::size_t>(unit / SizeOf(call.dtype), 1);
+      whole ? 1 : std::max<std::size_t>(unit / SizeOf(call.wire), 1);
   plan.segments =
       (plan.count + plan.segment_elements - 1) / plan.segment_elements;
   return plan;
@@ -258,31 +279,33 @@ Schedule ScheduleFor(const CollectiveCall& call, const CallPlan& plan,
   return {};
 }
 
-std::uint32_t SignatureOf(const CollectiveCall& call, const CallPlan& plan) {
-  std::uint64_t hash = 0xCBF29CE484222325;
-  const auto mix = [&hash](std::uint64_t value) {
-    // Every bit of a value must reach the few that travel.
-    hash = (hash ^ value) * 0xFF51AFD7ED558CCD;
-    hash ^= hash >> 33;
-    hash *= 0xC4CEB9FE1A85EC53;
-    hash ^= hash >> 29;
-  };
-  mix(static_cast<std::uint64_t>(call.kind));
-  mix(static_cast<std::uint64_t>(call.dtype));
-  mix(static_cast<std::uint64_t>(call.wire));
-  mix(static_cast<std::uint64_t>(call.op));
-  mix(static_cast<std::uint64_t>(call.root));
-  mix(static_cast<std::uint64_t>(plan.algorithm));
-  mix(std::bit_cast<std::uint32_t>(call.scale));
-  mix(call.step);
-  mix(call.bucket);
-  // All-to-all counts differ by rank, each message's length is checked.
-  if (call.kind != CollectiveKind::kAllToAll) mix(call.count);
-  for (const Extent& extent : call.extents) {
-    mix(extent.begin);
-    mix(extent.count);
+std::uint64_t HashOf(const std::vector<Extent>& extents) {
+  if (extents.empty()) return 0;
+  Hash hash;
+  for (const Extent& extent : extents) {
+    hash.Mix(extent.begin);
+    hash.Mix(extent.count);
   }
-  return static_cast<std::uint32_t>(hash) & kSignatureMask;
+  return hash.value() | 1;
+}
+
+std::uint32_t SignatureOf(const CollectiveCall& call, const CallPlan& plan) {
+  Hash hash;
+  hash.Mix(static_cast<std::uint64_t>(call.kind));
+  hash.Mix(static_cast<std::uint64_t>(call.wire));
+  hash.Mix(static_cast<std::uint64_t>(call.op));
+  hash.Mix(static_cast<std::uint64_t>(call.root));
+  hash.Mix(static_cast<std::uint64_t>(plan.algorithm));
+  hash.Mix(std::bit_cast<std::uint32_t>(call.scale));
+  hash.Mix(call.step);
+  hash.Mix(call.bucket);
+  // All-to-all counts differ by rank, each message's length is checked.
+  if (call.kind != CollectiveKind::kAllToAll) hash.Mix(call.count);
+  if (plan.same_dtypes) {
+    hash.Mix(static_cast<std::uint64_t>(call.dtype));
+    hash.Mix(call.extents.empty() ? call.packed_from : HashOf(call.extents));
+  }
+  return static_cast<std::uint32_t>(hash.value()) & kSignatureMask;
 }
 
 }  // namespace gradientflow

@@ -20,6 +20,11 @@ struct CallGroup {
   Topology topology;
   bool all_share = false;    // All ranks share memory.
   bool hosts_share = false;  // The ranks of each host do.
+  // A call's buffers have the same dtype and the same extents on all ranks.
+  // False in a mixed group: some ranks hold what they give to an allreduce
+  // packed and in the wire dtype already (a device's pool, staged) and others
+  // do not. All still end with the same bits, rounded to the wire dtype.
+  bool same_dtypes = true;
 };
 
 // How a call is carried out: the algorithm, and the segments it is cut into.
@@ -29,7 +34,8 @@ struct CallPlan {
   AllreduceAlgorithm algorithm = AllreduceAlgorithm::kAuto;
   std::string why;  // One line for the trace.
   bool one_sided = false;
-  std::size_t count = 0;  // Elements cut into segments.
+  bool same_dtypes = true;  // Of the group.
+  std::size_t count = 0;    // Elements cut into segments.
   std::size_t segment_elements = 0;
   std::uint64_t segments = 0;
   // The buffer holds `size` blocks of `count`; a segment is the same part of
@@ -40,6 +46,17 @@ struct CallPlan {
 
 // Whether such calls combine the ranks' values.
 bool Reduces(CollectiveKind kind);
+
+// Elements that `call` reads or writes on this rank; see CollectiveCall.
+// REQUIRES a valid call.
+struct CallBuffers {
+  std::size_t input = 0;
+  std::size_t output = 0;  // With extents: those that take part.
+};
+CallBuffers BuffersOf(const CollectiveCall& call, const CallGroup& group);
+
+// Never 0 for extents that hold something.
+std::uint64_t HashOf(const std::vector<Extent>& extents);
 
 // kInvalidArgument: what is wrong with `call`, whoever's rank it is.
 Status ValidateCall(const CollectiveCall& call, const CallGroup& group);
@@ -55,6 +72,7 @@ class CallPlanner {
   // REQUIRES a valid call.
   CallPlan Plan(const CollectiveCall& call);
 
+  void SetMixedDtypes() { group_.same_dtypes = false; }
   void SetCosts(const CostModel& costs) {
     costs_ = costs;
     choices_.clear();
@@ -64,7 +82,7 @@ class CallPlanner {
  private:
   void ChooseAlgorithm(const CollectiveCall& call, CallPlan* plan);
 
-  const CallGroup group_;
+  CallGroup group_;
   CostModel costs_;
   const std::size_t segment_bytes_;
   // By elements and bytes of each on the wire.

@@ -40,8 +40,26 @@ enum class Channel : std::uint8_t {
 };
 inline constexpr int kChannels = 2;
 
+// The buffer of an allreduce that fills while the call is under way, and whose
+// result is wanted part by part: a device's memory, staged. Elements are
+// counted as the call does: packed, whatever the extents.
+// Called on the thread that drives; must not block nor start calls.
+class Feed {
+ public:
+  virtual ~Feed() = default;
+  // Elements [0, available()) are in `output`. Only grows, up to the call's
+  // count; what is beyond is not touched.
+  virtual std::size_t available() const = 0;
+  // Elements [begin, begin + count) hold their result and are not touched any
+  // more. Parts come in any order, each element once, all before `done` says
+  // OK. After a `done` with an error nothing comes.
+  virtual void Finished(std::size_t begin, std::size_t count) = 0;
+};
+
 // One call of a collective. Every rank makes the same calls in the same order
-// with the same kind, count, dtypes, op, root and algorithm.
+// with the same kind, count, dtypes, op, root and algorithm. (In a mixed group,
+// see CallGroup::same_dtypes, an allreduce's `dtype` may differ; `wire`
+// never.)
 //
 //                 input               output
 // kAllreduce      -                   count, in place
@@ -71,6 +89,12 @@ struct CollectiveCall {
   // kAllreduce only: the elements of `output` that take part, ascending and
   // disjoint, `count` in sum. Empty: [0, count).
   std::vector<Extent> extents;
+  // `output` is packed here and has extents elsewhere, or had them: their
+  // HashOf(), so that ranks still compare them. 0: it has not.
+  std::uint64_t packed_from = 0;
+  // kAllreduce of a gradient type only. Null: all is there. Lent like the
+  // buffers.
+  Feed* feed = nullptr;
   AllreduceAlgorithm algorithm = AllreduceAlgorithm::kAuto;
   Channel channel = Channel::kPlain;
   // For errors, traces and reports: "step 7 bucket 3".

@@ -112,14 +112,16 @@ void Executor::Prepare(Operation* operation) {
 }
 
 // A group of one has no one to talk to.
-bool Executor::RunAlone(Operation* operation) {
+bool Executor::RunsAlone(const Operation& operation) const {
+  return operation.call.kind == CollectiveKind::kAllreduce && group_.size == 1;
+}
+
+void Executor::LaunchAlone(Operation* operation) {
   const CollectiveCall& call = operation->call;
-  if (call.kind != CollectiveKind::kAllreduce || group_.size > 1) {
-    return false;
-  }
   const bool floats = IsGradientType(call.dtype);
+  const Part part = operation->NextPart();
   operation->data.ForEachRun(
-      0, call.count, [&](std::byte* run, std::size_t n, std::size_t) {
+      part.begin, part.count, [&](std::byte* run, std::size_t n, std::size_t) {
         const void* source = run;
         void* dest = run;
         std::uint32_t nonfinite = 0;
@@ -129,8 +131,10 @@ bool Executor::RunAlone(Operation* operation) {
             nullptr);
         if (nonfinite != 0) operation->flags |= kFlagNonfinite;
       });
-  operation->launched = operation->finished = operation->plan.segments;
-  return true;
+  ++operation->launched;
+  ++operation->finished;
+  ++advances_;
+  if (call.feed != nullptr) call.feed->Finished(part.begin, part.count);
 }
 
 std::shared_ptr<const Schedule> Executor::ScheduleOf(const Operation& operation,
@@ -153,45 +157,46 @@ std::shared_ptr<const Schedule> Executor::ScheduleOf(const Operation& operation,
   return schedule;
 }
 
-// Gives idle segments the next parts of the calls, in order.
+// Gives idle segments the next parts of the calls, in order, as far as there
+// are any: a part that its feed has not brought yet holds up those behind it.
 bool Executor::Launch(Queue* queue) {
   bool moved = false;
+  const auto in_flight = static_cast<std::size_t>(options_.segments_in_flight);
+  std::size_t i = 0;
   for (auto& owned : queue->operations) {
     Operation* operation = owned.get();
-    if (operation->launched == operation->plan.segments) continue;
-    if (RunAlone(operation)) {
-      moved = true;
-      continue;
-    }
-    const auto in_flight =
-        static_cast<std::size_t>(options_.segments_in_flight);
-    for (std::size_t i = 0; i < in_flight; ++i) {
-      if (operation->launched == operation->plan.segments) break;
-      Segment* segment = segments_[queue->first_segment + i].get();
-      if (!segment->idle()) continue;
-      LaunchNext(queue, operation, segment);
+    while (operation->launched < operation->plan.segments) {
+      if (!operation->NextPartIsThere()) return moved;
+      if (RunsAlone(*operation)) {
+        LaunchAlone(operation);
+        moved = true;
+        continue;
+      }
+      while (i < in_flight && !segments_[queue->first_segment + i]->idle()) ++i;
+      if (i == in_flight) return moved;
+      LaunchNext(queue, operation, segments_[queue->first_segment + i].get());
       moved = true;
     }
-    if (operation->launched < operation->plan.segments) break;
   }
   return moved;
 }
 
 void Executor::LaunchNext(Queue* queue, Operation* operation,
                           Segment* segment) {
-  const CallPlan& plan = operation->plan;
+  const Part part = operation->NextPart();
   const std::uint64_t index = operation->launched++;
-  const std::size_t begin = index * plan.segment_elements;
-  const std::size_t count = std::min(plan.segment_elements, plan.count - begin);
-  std::shared_ptr<const Schedule> schedule = ScheduleOf(*operation, count);
-  if (schedule->multi_hop && operation->pre == 1.0F &&
-      (Is16Bit(operation->call.wire) || Is16Bit(operation->call.dtype)) &&
+  std::shared_ptr<const Schedule> schedule = ScheduleOf(*operation, part.count);
+  const bool narrow = Is16Bit(operation->call.wire) ||
+                      Is16Bit(operation->call.dtype) ||
+                      // Some rank's buffer may be.
+                      !group_.same_dtypes;
+  if (schedule->multi_hop && operation->pre == 1.0F && narrow &&
       operation->op == kernels::ReduceOp::kSum) {
     std::swap(operation->pre, operation->post);
   }
   const std::uint64_t first_sync = queue->next_sync;
   queue->next_sync += SyncsIn(*schedule);
-  segment->Start(operation, index, begin, count, std::move(schedule),
+  segment->Start(operation, index, part.begin, part.count, std::move(schedule),
                  first_sync);
   ++running_;
   segment->Advance();
@@ -210,8 +215,12 @@ bool Executor::Settle(Segment* segment) {
   operation->flags |= segment->flags();
   ++operation->finished;
   ++advances_;
+  const Part part = {segment->begin(), segment->count()};
   segment->Reset();
   --running_;
+  if (operation->call.feed != nullptr) {
+    operation->call.feed->Finished(part.begin, part.count);
+  }
   return true;
 }
 

@@ -61,6 +61,12 @@ class Executor final : public Collective {
   // with nothing in flight.
   void SetCosts(const CostModel& costs) { planner_.SetCosts(costs); }
   const CostModel& costs() const { return planner_.costs(); }
+  // CallGroup::same_dtypes = false from now on; on all ranks, with nothing in
+  // flight.
+  void SetMixedDtypes() {
+    group_.same_dtypes = false;
+    planner_.SetMixedDtypes();
+  }
   const CallGroup& group() const { return group_; }
 
   // Ranks that the calls in flight wait for, ascending.
@@ -88,7 +94,8 @@ class Executor final : public Collective {
       std::tuple<CollectiveKind, AllreduceAlgorithm, int, std::size_t, bool>;
 
   void Prepare(Operation* operation);
-  bool RunAlone(Operation* operation);
+  bool RunsAlone(const Operation& operation) const;
+  void LaunchAlone(Operation* operation);
   bool Launch(Queue* queue);
   void LaunchNext(Queue* queue, Operation* operation, Segment* segment);
   std::shared_ptr<const Schedule> ScheduleOf(const Operation& operation,
@@ -104,7 +111,7 @@ class Executor final : public Collective {
                         const Status& status);
 
   const ExecutorParts parts_;
-  const CallGroup group_;
+  CallGroup group_;
   CallPlanner planner_;
   const ExecutorOptions options_;
   Slabs slabs_;

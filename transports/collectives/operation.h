@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -11,6 +13,12 @@
 #include "transports/collectives/elements.h"
 
 namespace gradientflow {
+
+// Elements of a call, packed.
+struct Part {
+  std::size_t begin = 0;
+  std::size_t count = 0;
+};
 
 // A call on its way: what its segments share.
 struct Operation {
@@ -37,6 +45,16 @@ struct Operation {
   Clock::Time begin{};
 
   bool converts() const { return call.wire != call.dtype; }
+  // What the next segment takes. REQUIRES launched < plan.segments.
+  Part NextPart() const {
+    const std::size_t first = launched * plan.segment_elements;
+    return {first, std::min(plan.segment_elements, plan.count - first)};
+  }
+  bool NextPartIsThere() const {
+    const Part part = NextPart();
+    return call.feed == nullptr ||
+           part.begin + part.count <= call.feed->available();
+  }
   std::size_t element_bytes() const { return SizeOf(call.dtype); }
   std::size_t wire_bytes() const { return SizeOf(call.wire); }
 };

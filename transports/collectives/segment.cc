@@ -32,6 +32,7 @@ void Segment::Start(Operation* operation, std::uint64_t index,
   schedule_ = std::move(schedule);
   sync_ = first_sync;
   data_ = operation->data;
+  dtype_ = operation->call.dtype;
   data_begin_ = begin;
   const auto ranks = static_cast<std::size_t>(context_.fabric.size());
   sent_.assign(ranks, 0);
@@ -197,7 +198,7 @@ void Segment::PostRecv(const Step& step, std::uint32_t index,
   if (step.dst.space == Slice::Space::kScratch) {
     landing = Scratch(step.dst.offset);
   } else {
-    if (!operation_->converts()) {
+    if (!converts()) {
       landing = data_.Contiguous(Position(step.dst), step.dst.count);
     }
     if (landing == nullptr) {
@@ -233,7 +234,7 @@ const std::byte* Segment::WireImage(const Step& step) {
   const std::size_t begin = Position(step.src);
   const std::size_t count = step.src.count;
   const float scale = step.raw ? operation_->pre : 1.0F;
-  if (!operation_->converts() && scale == 1.0F) {
+  if (!converts() && scale == 1.0F) {
     const std::byte* direct = memory.Contiguous(begin, count);
     if (direct != nullptr) return direct;
   }
@@ -242,13 +243,13 @@ const std::byte* Segment::WireImage(const Step& step) {
   }
   const CollectiveCall& call = operation_->call;
   std::byte* wire = NewSlot(count * operation_->wire_bytes(), round_);
-  const bool settle = step.settle && (operation_->converts() || scale != 1.0F);
+  const bool settle = step.settle && (converts() || scale != 1.0F);
   memory.ForEachRun(
       begin, count, [&](std::byte* run, std::size_t n, std::size_t offset) {
         context_.kernels.convert(
-            {run, call.dtype, wire + offset * operation_->wire_bytes(),
-             call.wire, settle ? run : nullptr, n, scale,
-             nonfinite(step.settle && operation_->converts())},
+            {run, dtype_, wire + offset * operation_->wire_bytes(), call.wire,
+             settle ? run : nullptr, n, scale,
+             nonfinite(step.settle && converts())},
             nullptr);
       });
   encoded_.push_back({step.src, wire});
@@ -271,7 +272,7 @@ void Segment::OnMessage(std::uint32_t step, std::uint32_t flags) {
         [&](std::byte* run, std::size_t n, std::size_t offset) {
           context_.kernels.convert(
               {decode.wire + offset * operation_->wire_bytes(), call.wire, run,
-               call.dtype, nullptr, n, 1.0F, nullptr},
+               dtype_, nullptr, n, 1.0F, nonfinite(converts())},
               nullptr);
         });
   }

@@ -57,6 +57,8 @@ class Segment {
   bool awaits_messages() const { return traffic_[round_ % 2].pending > 0; }
   const Status& status() const { return status_; }
   Operation* operation() const { return operation_; }
+  std::size_t begin() const { return begin_; }
+  std::size_t count() const { return count_; }
   std::uint32_t flags() const { return flags_; }
   // Ranks that have not come to the kSync at hand.
   void AddAwaited(std::vector<int>* ranks) const;
@@ -87,6 +89,8 @@ class Segment {
   };
 
   const std::vector<Step>& steps() const { return schedule_->rounds[round_]; }
+  bool converts() const { return dtype_ != operation_->call.wire; }
+  std::size_t element_bytes() const { return SizeOf(dtype_); }
   std::size_t Position(const Slice& slice) const;
   const Elements& MemoryOf(const Slice& slice) const;
   std::byte* Scratch(std::size_t elements) const;
@@ -115,6 +119,7 @@ class Segment {
   int SlotOf(std::uint64_t sync) const;
   void Stage();
   void Unstage();
+  std::size_t OutputEnd() const;
   std::uint32_t* nonfinite(bool wanted) {
     return wanted ? &nonfinite_ : nullptr;
   }
@@ -127,7 +132,8 @@ class Segment {
   std::size_t begin_ = 0;
   std::size_t count_ = 0;
   Elements data_;
-  std::size_t data_begin_ = 0;  // Of element `begin_` in data_.
+  DType dtype_ = DType::kFloat32;  // Of data_ (and of an input, if any).
+  std::size_t data_begin_ = 0;     // Of element `begin_` in data_.
   bool done_ = false;
   Status status_;
   std::uint32_t flags_ = 0;

@@ -41,8 +41,8 @@ void Segment::RunReduce(const Step& step) {
       Position(step.dst), step.dst.count,
       [&](std::byte* run, std::size_t n, std::size_t offset) {
         context_.kernels.accumulate(
-            {run, call.dtype, src + offset * operation_->wire_bytes(),
-             call.wire, n, operation_->op, pre, post, nonfinite(step.final)},
+            {run, dtype_, src + offset * operation_->wire_bytes(), call.wire, n,
+             operation_->op, pre, post, nonfinite(step.final)},
             nullptr);
       });
 }
@@ -52,6 +52,10 @@ void Segment::RunReduceMany(const Step& step) {
   const CollectiveCall& call = operation_->call;
   const float scale = (step.raw ? operation_->pre : 1.0F) *
                       (step.final ? operation_->post : 1.0F);
+  // Where all ranks sum the same, a buffer that is wider than the wire would
+  // keep digits that others do not have.
+  const DType round =
+      step.final && !operation_->plan.same_dtypes ? call.wire : dtype_;
   const Elements& own_memory = MemoryOf(step.own);
   const std::size_t own_begin = Position(step.own);
   std::array<const void*, kernels::kMaxParties> sources;
@@ -71,8 +75,7 @@ void Segment::RunReduceMany(const Step& step) {
         void* dst = run;
         context_.kernels.reduce_many(
             {sources.data(), step.sources + 1, step.own_place, call.wire, &dst,
-             1, call.dtype, call.dtype, n, operation_->op, scale,
-             nonfinite(step.final)},
+             1, dtype_, round, n, operation_->op, scale, nonfinite(step.final)},
             nullptr);
       });
 }
@@ -90,7 +93,7 @@ void Segment::AccumulateAll(const Step& step) {
       [&](std::byte* run, std::size_t n, std::size_t offset) {
         const std::byte* own = own_memory.Contiguous(own_begin + offset, n);
         if (own != run) {
-          std::memcpy(run, own, n * operation_->element_bytes());
+          std::memcpy(run, own, n * element_bytes());
         }
         for (int i = 0; i < step.sources; ++i) {
           const bool last = i + 1 == step.sources;
@@ -98,7 +101,7 @@ void Segment::AccumulateAll(const Step& step) {
               Scratch(step.src.offset +
                       static_cast<std::size_t>(i) * step.src.count + offset);
           context_.kernels.accumulate(
-              {run, call.dtype, src, call.wire, n, operation_->op, 1.0F,
+              {run, dtype_, src, call.wire, n, operation_->op, 1.0F,
                last ? scale : 1.0F, nonfinite(last && step.final)},
               nullptr);
         }
@@ -112,7 +115,7 @@ void Segment::RunCopy(const Step& step) {
                    [&](std::byte* run, std::size_t n, std::size_t offset) {
                      const std::byte* src = from.Contiguous(begin + offset, n);
                      if (src != run) {
-                       std::memmove(run, src, n * operation_->element_bytes());
+                       std::memmove(run, src, n * element_bytes());
                      }
                    });
 }

@@ -19,17 +19,19 @@ constexpr std::uint32_t kStaged = 1U << 8;
 
 }  // namespace
 
-// Peers reach only what lies in the arena: anything else goes through a copy
-// there.
+// Peers reach only what lies in the arena, and in a mixed group only what has
+// no gaps and the wire dtype: anything else goes through a copy there.
 void Segment::Stage() {
   const CollectiveCall& call = operation_->call;
-  const std::size_t element_bytes = operation_->element_bytes();
-  const std::size_t end = call.extents.empty() ? call.count
-                                               : call.extents.back().begin +
-                                                     call.extents.back().count;
-  if (context_.arena->Contains(call.output, end * element_bytes)) return;
+  const bool mixed = !operation_->plan.same_dtypes;
+  const bool as_agreed = !mixed || (!converts() && call.extents.empty());
+  if (as_agreed &&
+      context_.arena->Contains(call.output, OutputEnd() * element_bytes())) {
+    return;
+  }
   staged_ = true;
-  const std::size_t bytes = count_ * element_bytes;
+  if (mixed) dtype_ = call.wire;
+  const std::size_t bytes = count_ * element_bytes();
   if (bounce_.bytes < bytes) {
     if (bounce_.data != nullptr) context_.arena->Free(bounce_);
     bounce_ = {};
@@ -42,20 +44,31 @@ void Segment::Stage() {
   }
   operation_->data.ForEachRun(
       begin_, count_, [&](std::byte* run, std::size_t n, std::size_t offset) {
-        std::memcpy(bounce_.data + offset * element_bytes, run,
-                    n * element_bytes);
+        context_.kernels.convert(
+            {run, call.dtype, bounce_.data + offset * element_bytes(), dtype_,
+             nullptr, n, 1.0F, nullptr},
+            nullptr);
       });
-  data_ = Elements(bounce_.data, element_bytes);
+  data_ = Elements(bounce_.data, element_bytes());
   data_begin_ = 0;
 }
 
 void Segment::Unstage() {
-  const std::size_t element_bytes = operation_->element_bytes();
+  const DType dtype = operation_->call.dtype;
   operation_->data.ForEachRun(
       begin_, count_, [&](std::byte* run, std::size_t n, std::size_t offset) {
-        std::memcpy(run, bounce_.data + offset * element_bytes,
-                    n * element_bytes);
+        context_.kernels.convert(
+            {bounce_.data + offset * element_bytes(), dtype_, run, dtype,
+             nullptr, n, 1.0F, nonfinite(dtype != dtype_)},
+            nullptr);
       });
+}
+
+// Elements from the start of the call's buffer to the end of its last extent.
+std::size_t Segment::OutputEnd() const {
+  const CollectiveCall& call = operation_->call;
+  if (call.extents.empty()) return call.count;
+  return call.extents.back().begin + call.extents.back().count;
 }
 
 void Segment::Publish(SyncSlot* slot) {
@@ -98,10 +111,8 @@ bool Segment::Collect(std::uint64_t value, int slot) {
   }
   const SyncSlot& mine = context_.arena->slot(context_.fabric.rank(), slot);
   const CollectiveCall& call = operation_->call;
-  const std::size_t element_bytes = operation_->element_bytes();
-  const std::size_t end = call.extents.empty() ? call.count
-                                               : call.extents.back().begin +
-                                                     call.extents.back().count;
+  const bool mixed = !operation_->plan.same_dtypes;
+  const std::size_t end = mixed ? call.count : OutputEnd();
   shared_.clear();
   for (int rank : members) {
     const SyncSlot& theirs = context_.arena->slot(rank, slot);
@@ -119,7 +130,7 @@ bool Segment::Collect(std::uint64_t value, int slot) {
     flags_ |= theirs.flags & kFlagNonfinite;
     const bool staged = (theirs.flags & kStaged) != 0;
     std::byte* base = context_.arena->At(
-        rank, theirs.offset, (staged ? count_ : end) * element_bytes);
+        rank, theirs.offset, (staged ? count_ : end) * element_bytes());
     if (base == nullptr) {
       status_ = Status(StatusCode::kDataLoss,
                        StrCat("rank ", rank, " published offset ",
@@ -128,8 +139,8 @@ bool Segment::Collect(std::uint64_t value, int slot) {
     }
     Shared shared;
     shared.rank = rank;
-    shared.data =
-        staged ? Elements(base, element_bytes) : operation_->data.At(base);
+    shared.data = staged || mixed ? Elements(base, element_bytes())
+                                  : operation_->data.At(base);
     shared.begin = staged ? 0 : begin_;
     shared_.push_back(shared);
   }
@@ -137,34 +148,32 @@ bool Segment::Collect(std::uint64_t value, int slot) {
 }
 
 bool Segment::RunPullReduce(const Step& step) {
-  const CollectiveCall& call = operation_->call;
   const auto parties = static_cast<int>(shared_.size());
   const float scale = (step.raw ? operation_->pre : 1.0F) *
                       (step.final ? operation_->post : 1.0F);
-  const std::size_t tile = kTileBytes / operation_->element_bytes();
+  const std::size_t tile = kTileBytes / element_bytes();
   std::array<const void*, kernels::kMaxParties> sources;
   std::array<void*, kernels::kMaxParties> dests;
-  const std::size_t turn_end = std::min(
-      step.dst.count, pulled_ + kTurnBytes / operation_->element_bytes());
+  const std::size_t turn_end =
+      std::min(step.dst.count, pulled_ + kTurnBytes / element_bytes());
   while (pulled_ < turn_end) {
     const std::size_t offset = step.dst.offset + pulled_;
     std::size_t n = std::min(tile, turn_end - pulled_);
-    data_.ForEachRun(
-        data_begin_ + offset, n,
-        [&](std::byte* mine, std::size_t run, std::size_t done) {
-          for (int i = 0; i < parties; ++i) {
-            std::byte* at = shared_[i].data.Contiguous(
-                shared_[i].begin + offset + done, run);
-            sources[i] = at;
-            dests[i] = at;
-          }
-          if (!step.push) dests[0] = mine;
-          context_.kernels.reduce_many(
-              {sources.data(), parties, -1, call.dtype, dests.data(),
-               step.push ? parties : 1, call.dtype, call.dtype, run,
-               operation_->op, scale, nonfinite(step.final)},
-              nullptr);
-        });
+    data_.ForEachRun(data_begin_ + offset, n,
+                     [&](std::byte* mine, std::size_t run, std::size_t done) {
+                       for (int i = 0; i < parties; ++i) {
+                         std::byte* at = shared_[i].data.Contiguous(
+                             shared_[i].begin + offset + done, run);
+                         sources[i] = at;
+                         dests[i] = at;
+                       }
+                       if (!step.push) dests[0] = mine;
+                       context_.kernels.reduce_many(
+                           {sources.data(), parties, -1, dtype_, dests.data(),
+                            step.push ? parties : 1, dtype_, dtype_, run,
+                            operation_->op, scale, nonfinite(step.final)},
+                           nullptr);
+                     });
     pulled_ += n;
   }
   if (pulled_ < step.dst.count) return false;
@@ -174,24 +183,23 @@ bool Segment::RunPullReduce(const Step& step) {
 }
 
 void Segment::RunPush(const Step& step) {
-  data_.ForEachRun(
-      data_begin_ + step.dst.offset, step.dst.count,
-      [&](std::byte* mine, std::size_t run, std::size_t done) {
-        for (const Shared& peer : shared_) {
-          std::byte* at =
-              peer.data.Contiguous(peer.begin + step.dst.offset + done, run);
-          if (at != mine) {
-            std::memcpy(at, mine, run * operation_->element_bytes());
-          }
-        }
-      });
+  data_.ForEachRun(data_begin_ + step.dst.offset, step.dst.count,
+                   [&](std::byte* mine, std::size_t run, std::size_t done) {
+                     for (const Shared& peer : shared_) {
+                       std::byte* at = peer.data.Contiguous(
+                           peer.begin + step.dst.offset + done, run);
+                       if (at != mine) {
+                         std::memcpy(at, mine, run * element_bytes());
+                       }
+                     }
+                   });
   CountShared(step.dst.count, static_cast<int>(shared_.size()) - 1, 1);
 }
 
 // `peers` buffers read or written, or both (`ways` 2).
 void Segment::CountShared(std::size_t elements, int peers, int ways) {
-  context_.bytes_sent += elements * operation_->element_bytes() *
-                         static_cast<std::size_t>(peers * ways);
+  context_.bytes_sent +=
+      elements * element_bytes() * static_cast<std::size_t>(peers * ways);
 }
 
 void Segment::AddAwaited(std::vector<int>* ranks) const {

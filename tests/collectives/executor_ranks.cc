@@ -1,0 +1,211 @@
+#include "tests/collectives/executor_ranks.h"
+
+#include <algorithm>
+#include <barrier>
+#include <cmath>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+#include "kernels/kernels.h"
+#include "transports/poller.h"
+#include "transports/shm/shm_options.h"
+#include "transports/wire.h"
+
+namespace gradientflow::testing {
+namespace {
+
+// Another's arena, shared with some of its members only.
+class HostArena final : public SharedArena {
+ public:
+  HostArena(SharedArena& all, std::vector<int> members)
+      : all_(all), members_(std::move(members)) {}
+
+  const std::vector<int>& members() const override { return members_; }
+  Result<BufferView> Allocate(std::size_t bytes) override {
+    return all_.Allocate(bytes);
+  }
+  void Free(BufferView view) override { all_.Free(view); }
+  bool Contains(const void* data, std::size_t bytes) const override {
+    return all_.Contains(data, bytes);
+  }
+  std::uint64_t OffsetOf(const void* data) const override {
+    return all_.OffsetOf(data);
+  }
+  std::byte* At(int rank, std::uint64_t offset,
+                std::size_t bytes) const override {
+    return all_.At(rank, offset, bytes);
+  }
+  SyncSlot& slot(int rank, int index) const override {
+    return all_.slot(rank, index);
+  }
+  void RingSleepers() override { all_.RingSleepers(); }
+
+ private:
+  SharedArena& all_;
+  const std::vector<int> members_;
+};
+
+CallGroup GroupOf(const RanksSetup& setup, int rank) {
+  CallGroup group;
+  group.rank = rank;
+  group.size = setup.size;
+  const int per_host =
+      setup.ranks_per_host > 0 ? setup.ranks_per_host : setup.size;
+  for (int r = 0; r < setup.size; ++r) {
+    group.topology.host.push_back(r / per_host);
+  }
+  group.hosts_share = setup.memory && setup.size > 1;
+  group.all_share = group.hosts_share && per_host >= setup.size;
+  group.same_dtypes = setup.same_dtypes;
+  return group;
+}
+
+}  // namespace
+
+std::string Describe(const RanksSetup& setup) {
+  return StrCat(setup.size, " ranks by ", setup.memory ? "memory" : "messages",
+                ", ", setup.ranks_per_host, " a host");
+}
+
+TestRank::TestRank(const RanksSetup& setup, int rank,
+                   std::shared_ptr<InprocGroup> group)
+    : inproc_(std::move(group)), group_(GroupOf(setup, rank)) {
+  Result<std::unique_ptr<Poller>> poller = Poller::Create();
+  fabric_ = std::make_unique<Fabric>(
+      rank, setup.size, clock_, std::move(poller).value(), FabricOptions());
+  Result<std::vector<std::unique_ptr<Link>>> links =
+      inproc_->Connect(rank, &fabric_->poller(), fabric_.get());
+  fabric_->Connect(std::move(links).value());
+  if (group_.hosts_share) {
+    std::vector<int> members;
+    for (int r = 0; r < setup.size; ++r) {
+      if (group_.topology.host[r] == group_.topology.host[rank]) {
+        members.push_back(r);
+      }
+    }
+    arena_ = std::make_unique<HostArena>(inproc_->arena(rank), members);
+  }
+  ExecutorOptions options;
+  options.segment_bytes = setup.segment_bytes;
+  options.segments_in_flight = setup.segments_in_flight;
+  executor_ = std::make_unique<Executor>(
+      ExecutorParts{fabric_.get(), arena_.get(), &kernels::CpuKernels(),
+                    &clock_, nullptr, nullptr},
+      group_, TypicalCostModel(), options);
+}
+
+void TestRank::Drive(Collective* front, const std::function<bool()>& done) {
+  while (!done()) {
+    bool moved = front != nullptr && front->Poll();
+    moved |= executor_->Poll();
+    if (!moved) std::this_thread::yield();
+  }
+}
+
+void OnRanks(const RanksSetup& setup,
+             const std::function<void(TestRank&)>& body) {
+  ShmOptions shm;
+  shm.arena_bytes = std::size_t{256} << 20;
+  shm.fifo_bytes = std::size_t{64} << 10;
+  Result<std::shared_ptr<InprocGroup>> group =
+      InprocGroup::Create(setup.size, shm);
+  ASSERT_TRUE(group.ok()) << group.status().message();
+  std::barrier<> through(setup.size);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < setup.size; ++r) {
+    threads.emplace_back([&, r] {
+      TestRank rank(setup, r, group.value());
+      body(rank);
+      if (::testing::Test::HasFailure()) {
+        // A body that gave up leaves nobody waiting.
+        rank.fabric().Fail(Status(StatusCode::kAborted, "the test has failed"));
+        rank.executor().Poll();
+      }
+      through.arrive_and_wait();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void Ending::OnDone(void* self, std::uint64_t, std::uint32_t flags,
+                    const Status& status) {
+  auto& ending = *static_cast<Ending*>(self);
+  ++ending.times;
+  ending.nonfinite = (flags & kFlagNonfinite) != 0;
+  ending.status = status;
+}
+
+std::vector<AllreduceAlgorithm> AlgorithmsFor(const RanksSetup& setup) {
+  using Algorithm = AllreduceAlgorithm;
+  std::vector<Algorithm> algorithms = {
+      Algorithm::kAuto,    Algorithm::kRing,     Algorithm::kHalvingDoubling,
+      Algorithm::kTwoSync, Algorithm::kOneRound, Algorithm::kTwoLevel};
+  if (setup.memory && setup.ranks_per_host == 0) {
+    algorithms.push_back(Algorithm::kShared);
+  }
+  return algorithms;
+}
+
+std::vector<std::byte> Encode(DType dtype, const std::vector<float>& values) {
+  std::vector<std::byte> bytes(values.size() * SizeOf(dtype));
+  kernels::CpuKernels().convert({values.data(), DType::kFloat32, bytes.data(),
+                                 dtype, nullptr, values.size(), 1.0F, nullptr},
+                                nullptr);
+  return bytes;
+}
+
+std::vector<float> Decode(DType dtype, const std::byte* data,
+                          std::size_t count) {
+  std::vector<float> values(count);
+  kernels::CpuKernels().convert({data, dtype, values.data(), DType::kFloat32,
+                                 nullptr, count, 1.0F, nullptr},
+                                nullptr);
+  return values;
+}
+
+std::vector<float> Contribution(int rank, std::size_t count,
+                                std::uint64_t seed) {
+  std::mt19937_64 random(seed * 1000 + static_cast<std::uint64_t>(rank));
+  std::uniform_real_distribution<float> magnitude(0.5F, 1.5F);
+  std::vector<float> values(count);
+  for (float& value : values) {
+    value = (random() & 1) != 0 ? magnitude(random) : -magnitude(random);
+  }
+  return values;
+}
+
+std::vector<Exact> ExactSum(int size, std::size_t count, std::uint64_t seed,
+                            double factor) {
+  std::vector<Exact> exact(count);
+  for (int r = 0; r < size; ++r) {
+    const std::vector<float> values = Contribution(r, count, seed);
+    for (std::size_t i = 0; i < count; ++i) {
+      exact[i].value += factor * double{values[i]};
+      exact[i].magnitude += std::fabs(factor * double{values[i]});
+    }
+  }
+  return exact;
+}
+
+int Precision(DType dtype) {
+  return dtype == DType::kFloat16 ? 11 : dtype == DType::kBFloat16 ? 8 : 24;
+}
+
+::testing::AssertionResult Near(const std::vector<float>& seen,
+                                const std::vector<Exact>& exact, int precision,
+                                double ulps) {
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    const double unit =
+        std::ldexp(1.0, std::ilogb(exact[i].magnitude) + 1 - precision);
+    const double error = std::fabs(double{seen[i]} - exact[i].value);
+    if (error <= ulps * unit) continue;
+    return ::testing::AssertionFailure()
+           << "element " << i << " is " << seen[i] << ", expected "
+           << exact[i].value << " within " << ulps << " units of " << unit;
+  }
+  return ::testing::AssertionSuccess();
+}
+
+}  // namespace gradientflow::testing

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradientflow/base/clock.h"
+#include "gradientflow/base/done.h"
+#include "gradientflow/base/dtype.h"
+#include "gradientflow/base/status.h"
+#include "transports/collectives/call_plan.h"
+#include "transports/collectives/executor.h"
+#include "transports/fabric.h"
+#include "transports/inproc/create.h"
+#include "transports/shm/arena.h"
+
+// Ranks as threads, each with an executor of its own and nothing above it.
+namespace gradientflow::testing {
+
+struct RanksSetup {
+  int size = 1;
+  bool memory = true;      // Ranks of a host share it.
+  int ranks_per_host = 0;  // 0: all on one.
+  bool same_dtypes = true;
+  std::size_t segment_bytes = 4096;
+  int segments_in_flight = 3;
+};
+std::string Describe(const RanksSetup& setup);
+
+// One of the ranks, to be used on its thread.
+class TestRank {
+ public:
+  TestRank(const RanksSetup& setup, int rank,
+           std::shared_ptr<InprocGroup> group);
+  TestRank(const TestRank&) = delete;
+  TestRank& operator=(const TestRank&) = delete;
+
+  int rank() const { return group_.rank; }
+  int size() const { return group_.size; }
+  const CallGroup& group() const { return group_; }
+  SharedArena* arena() const { return arena_.get(); }  // Null: no memory.
+  Fabric& fabric() { return *fabric_; }
+  Executor& executor() { return *executor_; }
+
+  // Polls `front`, if any, and the executor until `done`.
+  void Drive(Collective* front, const std::function<bool()>& done);
+  void Drive(const std::function<bool()>& done) { Drive(nullptr, done); }
+
+ private:
+  const SteadyClock clock_;
+  const std::shared_ptr<InprocGroup> inproc_;
+  CallGroup group_;
+  std::unique_ptr<SharedArena> arena_;
+  std::unique_ptr<Fabric> fabric_;
+  std::unique_ptr<Executor> executor_;
+};
+
+// Runs `body` on all ranks at once; none is taken down before all are through.
+void OnRanks(const RanksSetup& setup,
+             const std::function<void(TestRank&)>& body);
+
+// How a call ended.
+struct Ending {
+  int times = 0;
+  bool nonfinite = false;
+  Status status;
+
+  bool over() const { return times > 0; }
+  Done done() { return {&Ending::OnDone, this, 0}; }
+  static void OnDone(void* self, std::uint64_t, std::uint32_t flags,
+                     const Status& status);
+};
+
+// The algorithms that this setup can run, kAuto among them.
+std::vector<AllreduceAlgorithm> AlgorithmsFor(const RanksSetup& setup);
+
+// `values` in memory as `dtype`, rounded once; and back.
+std::vector<std::byte> Encode(DType dtype, const std::vector<float>& values);
+std::vector<float> Decode(DType dtype, const std::byte* data,
+                          std::size_t count);
+
+// Rank `rank`'s contribution: of about 1, with signs; never only zeros.
+std::vector<float> Contribution(int rank, std::size_t count,
+                                std::uint64_t seed);
+
+// What all of them come to, in float64, and the sum of their magnitudes.
+struct Exact {
+  double value = 0;
+  double magnitude = 0;
+};
+std::vector<Exact> ExactSum(int size, std::size_t count, std::uint64_t seed,
+                            double factor);
+
+// Digits of a float type, the hidden one among them.
+int Precision(DType dtype);
+
+// Whether `seen` is `exact` within `ulps` units of the last place of a type of
+// `precision` bits.
+::testing::AssertionResult Near(const std::vector<float>& seen,
+                                const std::vector<Exact>& exact, int precision,
+                                double ulps);
+
+}  // namespace gradientflow::testing

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <mutex>
+
+#include "tests/nccl/fake_world.h"
+#include "transports/nccl/abi.h"
+
+// What the functions of libfake_nccl.so share. All under State().mutex.
+namespace gradientflow::testing {
+
+using Code = nccl::ReturnCode;
+using Lock = std::unique_lock<std::mutex>;
+
+// Ends the process if the communicator is gone.
+FakeComm* From(nccl::Comm comm);
+// Whether NCCL would refuse a call now.
+bool Busy(const FakeComm& comm);
+// Counts a call that NCCL does not allow.
+Code Misuse();
+// Gives the pending part to its stream.
+void Flush(FakeComm* comm);
+
+}  // namespace gradientflow::testing

@@ -1,0 +1,227 @@
+// The life of libfake_nccl.so's communicators.
+#include "tests/nccl/fake_nccl.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "tests/nccl/fake_calls.h"
+#include "tests/nccl/fake_world.h"
+
+namespace gradientflow::testing {
+
+FakeComm* From(nccl::Comm comm) {
+  auto* fake = reinterpret_cast<FakeComm*>(comm);
+  if (fake == nullptr || fake->gone) {
+    std::fprintf(stderr, "libfake_nccl: use of a communicator that is gone\n");
+    std::abort();
+  }
+  return fake;
+}
+
+// Whether NCCL would take a call now.
+bool Busy(const FakeComm& comm) {
+  const FakeNcclState& state = State();
+  return comm.polls_left > 0 || comm.pending != nullptr ||
+         comm.world->joined < static_cast<int>(comm.world->comms.size()) ||
+         state.mode(FakeNcclMode::kHangInit) != 0;
+}
+
+Code Misuse() {
+  State().Count(FakeNcclCount::kMisuses);
+  return Code::kInvalidUsage;
+}
+
+namespace {
+
+double ScalarIn(nccl::DataType type, const void* scalar) {
+  if (type == nccl::DataType::kFloat64) {
+    double wide;
+    std::memcpy(&wide, scalar, sizeof(wide));
+    return wide;
+  }
+  float value;
+  std::memcpy(&value, scalar, sizeof(value));
+  return value;
+}
+
+}  // namespace
+}  // namespace gradientflow::testing
+
+using namespace gradientflow;           // NOLINT
+using namespace gradientflow::testing;  // NOLINT
+
+// NCCL's names and parameters. NOLINTBEGIN
+extern "C" {
+
+void fake_nccl_reset() {
+  const Lock lock(State().mutex);
+  State().modes = FakeNcclState::AtFirst();
+  State().counts = {};
+  State().changed.notify_all();
+}
+
+void fake_nccl_set(FakeNcclMode mode, int value) {
+  const Lock lock(State().mutex);
+  State().modes[static_cast<int>(mode)] = value;
+  State().changed.notify_all();
+}
+
+int fake_nccl_get(FakeNcclCount count) {
+  const Lock lock(State().mutex);
+  return State().counts[static_cast<int>(count)];
+}
+
+void fake_nccl_set_enqueue(FakeNcclEnqueue* enqueue) {
+  const Lock lock(State().mutex);
+  State().enqueue = enqueue;
+}
+
+Code ncclGetVersion(int* version) {
+  const Lock lock(State().mutex);
+  *version = State().mode(FakeNcclMode::kVersion);
+  return Code::kSuccess;
+}
+
+Code ncclGetUniqueId(nccl::UniqueId* id) {
+  const Lock lock(State().mutex);
+  std::memset(id->bytes, 'x', sizeof(id->bytes));
+  std::snprintf(id->bytes, sizeof(id->bytes), "%d", State().next_id++);
+  return static_cast<Code>(State().mode(FakeNcclMode::kIdError));
+}
+
+Code ncclCommInitRankConfig(nccl::Comm* comm, int size, nccl::UniqueId id,
+                            int rank, nccl::Config* config) {
+  FakeNcclState& state = State();
+  const Lock lock(state.mutex);
+  *comm = nullptr;
+  if (config->size != sizeof(nccl::Config) || config->magic != 0xCAFEBEEF ||
+      config->version < 21800 || config->blocking != 0 || rank < 0 ||
+      rank >= size) {
+    return Code::kInvalidArgument;
+  }
+  auto& world = state.worlds[std::string(id.bytes, sizeof(id.bytes))];
+  if (world == nullptr) {
+    world = std::make_shared<FakeWorld>();
+    world->comms.resize(static_cast<std::size_t>(size));
+  }
+  if (world->comms[static_cast<std::size_t>(rank)] != nullptr) return Misuse();
+  auto fake = std::make_unique<FakeComm>();
+  fake->world = world;
+  fake->rank = rank;
+  world->comms[static_cast<std::size_t>(rank)] = fake.get();
+  ++world->joined;
+  *comm = reinterpret_cast<nccl::Comm>(fake.get());
+  state.comms.push_back(std::move(fake));
+  state.Count(FakeNcclCount::kBegun);
+  return Code::kInProgress;
+}
+
+Code ncclCommGetAsyncError(nccl::Comm comm, Code* error) {
+  FakeNcclState& state = State();
+  const Lock lock(state.mutex);
+  FakeComm* fake = From(comm);
+  *error = static_cast<Code>(state.mode(FakeNcclMode::kAsyncError));
+  if (fake->mismatch) *error = Code::kInvalidUsage;
+  if (*error != Code::kSuccess) return Code::kSuccess;
+  if (fake->polls_left > 0) --fake->polls_left;
+  if (fake->pending != nullptr && fake->polls_left == 0) Flush(fake);
+  const bool hangs =
+      fake->finalizing && state.mode(FakeNcclMode::kHangFinalize) != 0;
+  if (hangs || Busy(*fake)) *error = Code::kInProgress;
+  return Code::kSuccess;
+}
+
+Code ncclCommFinalize(nccl::Comm comm) {
+  const Lock lock(State().mutex);
+  FakeComm* fake = From(comm);
+  if (Busy(*fake) || std::exchange(fake->finalizing, true)) return Misuse();
+  fake->polls_left = 2;
+  return Code::kInProgress;
+}
+
+Code ncclCommDestroy(nccl::Comm comm) {
+  const Lock lock(State().mutex);
+  FakeComm* fake = From(comm);
+  if (Busy(*fake) || !fake->finalizing) return Misuse();
+  fake->gone = true;
+  State().Count(FakeNcclCount::kDestroyed);
+  return Code::kSuccess;
+}
+
+Code ncclCommAbort(nccl::Comm comm) {
+  FakeNcclState& state = State();
+  Lock lock(state.mutex);
+  FakeComm* fake = From(comm);
+  fake->gone = true;
+  state.Count(FakeNcclCount::kAborted);
+  state.changed.wait(lock,
+                     [&] { return state.mode(FakeNcclMode::kHangAbort) == 0; });
+  fake->aborted = true;
+  state.changed.notify_all();
+  return Code::kSuccess;
+}
+
+Code ncclCommCuDevice(nccl::Comm comm, int* device) {
+  const Lock lock(State().mutex);
+  *device = State().mode(FakeNcclMode::kDevice);
+  return Busy(*From(comm)) ? Misuse() : Code::kSuccess;
+}
+
+const char* ncclGetErrorString(Code code) {
+  return code == Code::kRemoteError ? "fake remote error" : "fake error";
+}
+
+const char* ncclGetLastError(nccl::Comm comm) {
+  const Lock lock(State().mutex);
+  From(comm);
+  return "last words";
+}
+
+#ifndef FAKE_NCCL_WITHOUT_REGISTER
+Code ncclCommRegister(nccl::Comm comm, void* data, std::size_t bytes,
+                      void** handle) {
+  const Lock lock(State().mutex);
+  if (Busy(*From(comm)) || data == nullptr || bytes == 0) return Misuse();
+  State().Count(FakeNcclCount::kRegistered);
+  *handle = data;
+  return Code::kSuccess;
+}
+
+Code ncclCommDeregister(nccl::Comm comm, void* handle) {
+  const Lock lock(State().mutex);
+  if (Busy(*From(comm)) || handle == nullptr) return Misuse();
+  State().Count(FakeNcclCount::kDeregistered);
+  return Code::kSuccess;
+}
+#endif
+
+Code ncclRedOpCreatePreMulSum(nccl::RedOp* op, void* scalar,
+                              nccl::DataType type,
+                              nccl::ScalarResidence residence,
+                              nccl::Comm comm) {
+  const Lock lock(State().mutex);
+  FakeComm* fake = From(comm);
+  if (Busy(*fake) || residence != nccl::ScalarResidence::kHostImmediate ||
+      (type != nccl::DataType::kFloat32 && type != nccl::DataType::kFloat64)) {
+    return Misuse();
+  }
+  *op = static_cast<nccl::RedOp>(5 + fake->operators.size());
+  fake->operators.push_back({type, ScalarIn(type, scalar), true});
+  State().Count(FakeNcclCount::kOperators);
+  return Code::kSuccess;
+}
+
+Code ncclRedOpDestroy(nccl::RedOp op, nccl::Comm comm) {
+  const Lock lock(State().mutex);
+  FakeComm* fake = From(comm);
+  const std::size_t own = static_cast<std::size_t>(op) - 5;
+  if (own >= fake->operators.size()) return Misuse();
+  if (!std::exchange(fake->operators[own].alive, false)) return Misuse();
+  State().Count(FakeNcclCount::kOperatorsDestroyed);
+  return Code::kSuccess;
+}
+
+}  // extern "C". NOLINTEND

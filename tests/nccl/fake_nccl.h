@@ -1,0 +1,52 @@
+#pragma once
+
+// How tests steer libfake_nccl.so, an NCCL whose ranks are threads of one
+// process and whose memory is the host's. Its functions are found by dlsym().
+namespace gradientflow::testing {
+
+enum class FakeNcclMode : int {
+  kVersion,          // What ncclGetVersion says; 22809.
+  kDevice,           // What ncclCommCuDevice says; 0.
+  kIdError,          // Code that ncclGetUniqueId returns; 0.
+  kHangInit,         // 1: no communicator is ever ready.
+  kHangCollectives,  // 1: what runs on a stream ends by ncclCommAbort alone.
+  kHangAbort,        // 1: ncclCommAbort does not return.
+  kHangFinalize,     // 1: ncclCommFinalize is never done.
+  kBusyPolls,        // Times ncclCommGetAsyncError says ncclInProgress after
+                     // each call; 0.
+  kCallError,        // Code that the next collective returns, once; 0.
+  kAsyncError,       // Code that ncclCommGetAsyncError reports; 0.
+};
+inline constexpr int kFakeNcclModes = 10;
+
+enum class FakeNcclCount : int {
+  kBegun,
+  kDestroyed,
+  kAborted,
+  kCollectives,  // Reached their stream.
+  kEnded,        // Of those: not on their stream any more.
+  kRegistered,
+  kDeregistered,
+  kOperators,           // Made.
+  kOperatorsDestroyed,  // And not there any more.
+  kMisuses,  // Calls that NCCL does not allow at that moment, or with such
+             // arguments.
+};
+inline constexpr int kFakeNcclCounts = 10;
+
+extern "C" {
+// All modes as at first, all counts 0; ends what hangs.
+using FakeNcclReset = void();
+using FakeNcclSet = void(FakeNcclMode mode, int value);
+using FakeNcclGet = int(FakeNcclCount count);
+// `enqueue` makes a stream call fn(arg) after all that was submitted before.
+using FakeNcclEnqueue = void(void* stream, void (*fn)(void*), void* arg);
+using FakeNcclSetEnqueue = void(FakeNcclEnqueue* enqueue);
+}
+
+inline constexpr char kFakeNcclReset[] = "fake_nccl_reset";
+inline constexpr char kFakeNcclSet[] = "fake_nccl_set";
+inline constexpr char kFakeNcclGet[] = "fake_nccl_get";
+inline constexpr char kFakeNcclSetEnqueue[] = "fake_nccl_set_enqueue";
+
+}  // namespace gradientflow::testing

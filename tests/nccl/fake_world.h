@@ -1,0 +1,125 @@
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/nccl/fake_nccl.h"
+#include "transports/nccl/abi.h"
+
+// The ranks behind libfake_nccl.so. One mutex guards everything: this is about
+// being right.
+namespace gradientflow::testing {
+
+enum class FakeKind : int {
+  kAllReduce,
+  kBroadcast,
+  kReduce,
+  kAllGather,
+  kReduceScatter,
+  kMessages,
+};
+
+struct FakeMessage {
+  bool send;
+  void* data;
+  std::size_t bytes;
+  int peer;
+};
+
+// One rank's part in an operation.
+struct FakePart {
+  FakeKind kind;
+  const void* send = nullptr;
+  void* recv = nullptr;
+  std::size_t count = 0;
+  nccl::DataType type = nccl::DataType::kInt8;
+  nccl::RedOp op = nccl::RedOp::kSum;
+  double factor = 1.0;  // Of a pre-multiplying op.
+  int root = 0;
+  std::vector<FakeMessage> messages;
+};
+
+struct FakeWorld;
+struct FakeComm;
+
+// On its way to a stream, which may never come to it.
+struct FakeSubmitted {
+  FakeComm* comm;
+  std::size_t number;
+  std::unique_ptr<FakePart> part;
+};
+
+struct FakeComm {
+  std::shared_ptr<FakeWorld> world;
+  int rank = 0;
+  std::size_t begun = 0;  // Operations of all ranks so far.
+  struct Operator {
+    nccl::DataType type;
+    double factor;
+    bool alive;
+  };
+  std::vector<Operator> operators;
+  int polls_left = 0;
+  std::unique_ptr<FakePart> pending;  // Reaches `stream` after polls_left.
+  void* stream = nullptr;
+  std::vector<std::unique_ptr<FakeSubmitted>> submitted;
+  bool finalizing = false;
+  bool aborted = false;
+  bool gone = false;  // Aborted or destroyed.
+  bool mismatch = false;
+};
+
+struct FakeWorld {
+  struct Meeting {
+    std::vector<FakePart*> parts;
+    int arrived = 0;
+    int left = 0;
+    bool done = false;
+  };
+  struct Sent {
+    const void* data;
+    std::size_t bytes;
+    bool* taken;
+  };
+  std::vector<FakeComm*> comms;
+  int joined = 0;
+  std::map<std::size_t, Meeting> meetings;
+  std::map<std::pair<int, int>, std::deque<Sent>> mail;  // By from, to.
+};
+
+struct FakeNcclState {
+  static std::array<int, kFakeNcclModes> AtFirst() {
+    std::array<int, kFakeNcclModes> modes = {};
+    modes[static_cast<std::size_t>(FakeNcclMode::kVersion)] = 22809;
+    return modes;
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::array<int, kFakeNcclModes> modes = AtFirst();
+  std::array<int, kFakeNcclCounts> counts{};
+  FakeNcclEnqueue* enqueue = nullptr;
+  int next_id = 1;
+  std::map<std::string, std::shared_ptr<FakeWorld>> worlds;
+  std::vector<std::unique_ptr<FakeComm>> comms;  // All there ever were.
+
+  int mode(FakeNcclMode which) const {
+    return modes[static_cast<std::size_t>(which)];
+  }
+  void Count(FakeNcclCount which) { ++counts[static_cast<std::size_t>(which)]; }
+};
+FakeNcclState& State();
+
+// On the stream's thread: meets the other ranks and does the work, or waits
+// until `comm` is aborted.
+void RunPart(FakeComm* comm, std::size_t number, FakePart* part);
+
+}  // namespace gradientflow::testing

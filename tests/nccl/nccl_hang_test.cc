@@ -1,0 +1,34 @@
+#include <gtest/gtest.h>
+
+#include "tests/nccl/nccl_trouble.h"
+
+// An end that has to leave something behind, which a sanitizer would report.
+namespace gradientflow::testing {
+namespace {
+
+TEST_F(NcclFailure, DestructionDoesNotWaitForAnAbortThatHangs) {
+  NcclJob job = JobWhereWaitingTakesTime(1);
+  job.adjust = [before = job.adjust](int rank, NcclArgs* args) {
+    before(rank, args);
+    args->abort_seconds = 5;
+  };
+  CreateNcclRanks(job, [&](int rank, FakeDevice& device, auto made) {
+    ASSERT_TRUE(made.ok());
+    NcclRank self{rank, device, *made.value()};
+    const DeviceMemory memory = Ones(self, 11);
+    nccl_.Set(FakeNcclMode::kHangCollectives, 1);
+    nccl_.Set(FakeNcclMode::kHangAbort, 1);
+    Outcome outcome;
+    made.value()->Start(Bucket(memory, 11), outcome.done());
+    made.value().reset();
+    EXPECT_TRUE(outcome.ended);
+    ExpectSays(outcome.status,
+               {"calls in flight", "did not give the buffers back"});
+    // Let the device come to an end before its memory does.
+    nccl_.Set(FakeNcclMode::kHangAbort, 0);
+    nccl_.Await(FakeNcclCount::kEnded, 1);
+  });
+}
+
+}  // namespace
+}  // namespace gradientflow::testing

@@ -1,0 +1,135 @@
+#include "tests/nccl/nccl_oracle.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "gradientflow/base/str_cat.h"
+
+namespace gradientflow::testing {
+namespace {
+
+using kernels::testing::Elements;
+
+int PrecisionOf(DType type) {
+  switch (type) {
+    case DType::kFloat16:
+      return 11;
+    case DType::kBFloat16:
+      return 8;
+    case DType::kFloat64:
+      return 53;
+    default:
+      return 24;
+  }
+}
+
+// Each input rounds once for its factor and once for that factor's own
+// rounding, and each partial sum once; a product's factors bring theirs.
+constexpr double kBaseUlps = 2;
+constexpr double kUlpsPerRank = 1.5;
+
+std::int64_t Signed(DType type, std::uint64_t bits) {
+  const auto shift = static_cast<int>(64 - 8 * SizeOf(type));
+  return static_cast<std::int64_t>(bits << shift) >> shift;
+}
+
+std::uint64_t CombineBits(const CollectiveCall& call, std::uint64_t a,
+                          std::uint64_t b) {
+  const bool less = Signed(call.dtype, b) < Signed(call.dtype, a);
+  switch (call.op) {
+    case ReduceOp::kProduct:
+      return a * b;
+    case ReduceOp::kMin:
+      return less ? b : a;
+    case ReduceOp::kMax:
+      return less ? a : b;
+    default:
+      return a + b;
+  }
+}
+
+double CombineValues(ReduceOp op, double a, double b) {
+  switch (op) {
+    case ReduceOp::kProduct:
+      return a * b;
+    case ReduceOp::kMin:
+      return std::min(a, b);
+    case ReduceOp::kMax:
+      return std::max(a, b);
+    default:
+      return a + b;
+  }
+}
+
+}  // namespace
+
+bool IsFloat(DType type) {
+  return IsGradientType(type) || type == DType::kFloat64;
+}
+
+Elements NcclInput(DType type, int rank, std::size_t count,
+                   std::uint64_t seed) {
+  std::mt19937_64 random(seed * 1000 + static_cast<std::uint64_t>(rank));
+  Elements elements(type, count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t bits = random();
+    if (!IsFloat(type)) {
+      const int spare = 64 - 8 * static_cast<int>(SizeOf(type));
+      elements.SetBits(i, bits << spare >> spare);
+      continue;
+    }
+    const double magnitude = 0.5 + std::ldexp(double(bits >> 12), -52);
+    elements.Set(i, (bits & 1) != 0 ? -magnitude : magnitude);
+  }
+  return elements;
+}
+
+::testing::AssertionResult IsReduced(const CollectiveCall& call,
+                                     const std::vector<Elements>& inputs,
+                                     std::size_t from, const Elements& seen,
+                                     std::size_t at) {
+  if (!IsFloat(call.dtype)) {
+    std::uint64_t total = inputs[0].Bits(from);
+    for (std::size_t r = 1; r < inputs.size(); ++r) {
+      total = CombineBits(call, total, inputs[r].Bits(from));
+    }
+    if (Signed(call.dtype, total) == Signed(call.dtype, seen.Bits(at))) {
+      return ::testing::AssertionSuccess();
+    }
+    return ::testing::AssertionFailure()
+           << "element " << from << " has bits " << seen.Bits(at)
+           << ", expected " << total;
+  }
+  double value = inputs[0].Get(from);
+  double magnitude = std::fabs(value);
+  for (std::size_t r = 1; r < inputs.size(); ++r) {
+    value = CombineValues(call.op, value, inputs[r].Get(from));
+    magnitude += std::fabs(inputs[r].Get(from));
+  }
+  double factor = double{call.scale};
+  if (call.op == ReduceOp::kMean) factor /= double(inputs.size());
+  value *= factor;
+  const bool sums = call.op == ReduceOp::kSum || call.op == ReduceOp::kMean;
+  magnitude = sums ? magnitude * factor : std::fabs(value);
+  const int precision =
+      std::min(PrecisionOf(call.dtype), PrecisionOf(call.wire));
+  const double unit = std::ldexp(1.0, std::ilogb(magnitude) + 1 - precision);
+  const double bound =
+      unit * (kBaseUlps + kUlpsPerRank * double(inputs.size()));
+  if (std::fabs(seen.Get(at) - value) <= bound) {
+    return ::testing::AssertionSuccess();
+  }
+  return ::testing::AssertionFailure()
+         << "element " << from << " is " << seen.Get(at) << ", expected "
+         << value << " within " << bound;
+}
+
+std::string Describe(const CollectiveCall& call) {
+  return StrCat(Name(call.kind), " of ", call.count, " ", Name(call.dtype),
+                " as ", Name(call.wire), ", ", Name(call.op), ", scale ",
+                call.scale, ", root ", call.root, ", ", call.extents.size(),
+                " extents");
+}
+
+}  // namespace gradientflow::testing

@@ -1,0 +1,148 @@
+#include "tests/nccl/nccl_ranks.h"
+
+#include <dlfcn.h>
+
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gradientflow/base/clock.h"
+#include "tests/device/fake_queue.h"
+
+namespace gradientflow::testing {
+namespace {
+
+using kernels::testing::Elements;
+
+void EnqueueOnFakeStream(void* stream, void (*fn)(void*), void* arg) {
+  FakeTask task;
+  task.run = [fn, arg] {
+    fn(arg);
+    return Status();
+  };
+  const Status pushed = FakeQueue::Of(stream)->Push(std::move(task));
+  EXPECT_TRUE(pushed.ok()) << pushed.ToString();
+}
+
+template <typename Function>
+Function* Find(void* library, const char* name) {
+  auto* found = reinterpret_cast<Function*>(::dlsym(library, name));
+  if (found == nullptr) std::abort();  // Not the library that tests expect.
+  return found;
+}
+
+// Where rank 0 leaves bytes for the others.
+class Board {
+ public:
+  Status Broadcast(int rank, void* data, std::size_t bytes) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (rank == 0) {
+      const auto* begin = static_cast<const std::byte*>(data);
+      bytes_.assign(begin, begin + bytes);
+      there_.notify_all();
+      return Status();
+    }
+    there_.wait(lock, [this] { return !bytes_.empty(); });
+    EXPECT_EQ(bytes_.size(), bytes);
+    std::memcpy(data, bytes_.data(), bytes);
+    return Status();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable there_;
+  std::vector<std::byte> bytes_;
+};
+
+}  // namespace
+
+FakeNccl::FakeNccl(const char* path) {
+  Result<std::shared_ptr<const NcclApi>> api = LoadNccl(path);
+  EXPECT_TRUE(api.ok()) << api.status().ToString();
+  if (api.ok()) api_ = std::move(api).value();
+  void* library = ::dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  reset_ = Find<FakeNcclReset>(library, kFakeNcclReset);
+  set_ = Find<FakeNcclSet>(library, kFakeNcclSet);
+  get_ = Find<FakeNcclGet>(library, kFakeNcclGet);
+  reset_();
+  Find<FakeNcclSetEnqueue>(library, kFakeNcclSetEnqueue)(EnqueueOnFakeStream);
+}
+
+FakeNccl::~FakeNccl() { reset_(); }
+
+void FakeNccl::Await(FakeNcclCount count, int value) const {
+  while (Get(count) != value) std::this_thread::yield();
+}
+
+Outcome NcclRank::Run(const CollectiveCall& call) {
+  Outcome outcome;
+  collective.Start(call, outcome.done());
+  EXPECT_FALSE(outcome.ended) << "done inside Start()";
+  PollUntil(outcome);
+  return outcome;
+}
+
+void NcclRank::PollUntil(const Outcome& outcome) {
+  while (!outcome.ended) {
+    if (!collective.Poll()) std::this_thread::yield();
+  }
+}
+
+DeviceMemory NcclRank::Upload(const Elements& from) const {
+  const std::size_t bytes = from.size() * SizeOf(from.type());
+  Result<DeviceMemory> memory = device.Allocate(bytes);
+  EXPECT_TRUE(memory.ok()) << memory.status().ToString();
+  if (bytes > 0) std::memcpy(memory.value().get(), from.data(), bytes);
+  return memory.value();
+}
+
+void NcclRank::Download(const DeviceMemory& from, Elements* to) {
+  const std::size_t bytes = to->size() * SizeOf(to->type());
+  if (bytes > 0) std::memcpy(to->data(), from.get(), bytes);
+}
+
+void CreateNcclRanks(
+    const NcclJob& job,
+    const std::function<void(int rank, FakeDevice& device,
+                             Result<std::unique_ptr<NcclCollective>> made)>&
+        body) {
+  Board board;
+  const SteadyClock clock;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < job.size; ++rank) {
+    threads.emplace_back([&, rank] {
+      FakeOptions options;
+      options.lag = job.lag;
+      options.seed = 100 + static_cast<std::uint64_t>(rank);
+      FakeDevice device(options);
+      NcclArgs args;
+      args.api = job.nccl->api();
+      args.rank = rank;
+      args.size = job.size;
+      args.device = &device;
+      args.clock = &clock;
+      args.broadcast = [&board, rank](void* data, std::size_t bytes) {
+        return board.Broadcast(rank, data, bytes);
+      };
+      if (job.adjust) job.adjust(rank, &args);
+      body(rank, device, NcclCollective::Create(std::move(args)));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void RunNcclRanks(const NcclJob& job,
+                  const std::function<void(NcclRank&)>& body) {
+  CreateNcclRanks(job, [&](int rank, FakeDevice& device,
+                           Result<std::unique_ptr<NcclCollective>> made) {
+    ASSERT_TRUE(made.ok()) << made.status().ToString();
+    NcclRank self{rank, device, *made.value()};
+    body(self);
+  });
+}
+
+}  // namespace gradientflow::testing

@@ -1,0 +1,169 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "tests/nccl/nccl_oracle.h"
+#include "tests/nccl/nccl_ranks.h"
+#include "transports/wire.h"
+
+// Call after call: what is kept, what grows, what waits.
+namespace gradientflow::testing {
+namespace {
+
+using kernels::testing::Elements;
+
+constexpr std::size_t kElements = 1000;
+
+CollectiveCall Allreduce(const DeviceMemory& memory, std::size_t count) {
+  CollectiveCall call;
+  call.output = memory.get();
+  call.count = count;
+  return call;
+}
+
+TEST(NcclSteady, FactorsAreMadeOnceAndOldOnesGivenBack) {
+  FakeNccl nccl;
+  NcclJob job;
+  job.nccl = &nccl;
+  RunNcclRanks(job, [&](NcclRank& self) {
+    const DeviceMemory memory =
+        self.Upload(NcclInput(DType::kFloat32, 0, kElements, 1));
+    CollectiveCall call = Allreduce(memory, kElements);
+    for (int i = 0; i < 20; ++i) {
+      call.scale = i % 2 == 0 ? 0.5F : 0.25F;
+      EXPECT_TRUE(self.Run(call).status.ok());
+    }
+    EXPECT_EQ(nccl.Get(FakeNcclCount::kOperators), 2);
+    for (int i = 0; i < 20; ++i) {
+      call.scale = 1.0F + 0.01F * static_cast<float>(1 + i);
+      EXPECT_TRUE(self.Run(call).status.ok());
+    }
+    EXPECT_EQ(nccl.Get(FakeNcclCount::kOperators), 22);
+    EXPECT_EQ(nccl.Get(FakeNcclCount::kOperatorsDestroyed), 22 - 8);
+  });
+  EXPECT_EQ(nccl.Get(FakeNcclCount::kOperatorsDestroyed), 22);
+}
+
+// Staging that grows while smaller calls still use what was there.
+TEST(NcclSteady, StagingGrowsUnderCallsInFlight) {
+  FakeNccl nccl;
+  NcclJob job;
+  job.nccl = &nccl;
+  job.size = 2;
+  job.lag = FakeLag::kNone;
+  RunNcclRanks(job, [](NcclRank& self) {
+    // Above and below the unit by which it grows.
+    const std::size_t counts[] = {1000, 1200000, 999, 2300001};
+    std::vector<std::vector<Elements>> inputs;
+    std::vector<DeviceMemory> memory;
+    std::vector<CollectiveCall> calls;
+    std::vector<Outcome> outcomes(std::size(counts));
+    self.device.HoldStreams();
+    for (std::size_t i = 0; i < std::size(counts); ++i) {
+      inputs.emplace_back();
+      for (int r = 0; r < 2; ++r) {
+        inputs[i].push_back(NcclInput(DType::kFloat32, r, counts[i], i));
+      }
+      memory.push_back(self.Upload(inputs[i][self.rank]));
+      calls.push_back(Allreduce(memory[i], counts[i]));
+      calls[i].wire = DType::kBFloat16;
+      self.collective.Start(calls[i], outcomes[i].done());
+    }
+    self.device.ReleaseStreams();
+    for (std::size_t i = 0; i < std::size(counts); ++i) {
+      self.PollUntil(outcomes[i]);
+      ASSERT_TRUE(outcomes[i].status.ok());
+      Elements seen(DType::kFloat32, counts[i]);
+      NcclRank::Download(memory[i], &seen);
+      for (std::size_t e = 0; e < counts[i]; e += 97) {
+        ASSERT_TRUE(IsReduced(calls[i], inputs[i], e, seen, e));
+      }
+    }
+  });
+}
+
+// Every fifth call has a NaN, which no other call may be blamed for.
+TEST(NcclSteady, MoreCallsThanFitOnTheDeviceEndInOrderWithTheirOwnFlags) {
+  FakeNccl nccl;
+  NcclJob job;
+  job.nccl = &nccl;
+  job.size = 2;
+  job.lag = FakeLag::kNone;
+  RunNcclRanks(job, [](NcclRank& self) {
+    constexpr std::size_t kCalls = 200;
+    std::vector<Elements> inputs;
+    for (int r = 0; r < 2; ++r) {
+      inputs.push_back(NcclInput(DType::kFloat32, r, kCalls, 1));
+      for (std::size_t i = 0; i < kCalls; i += 5) {
+        inputs[r].Set(i, std::nan(""));
+      }
+    }
+    const DeviceMemory memory = self.Upload(inputs[self.rank]);
+    std::vector<std::pair<std::uint64_t, std::uint32_t>> ended;
+    self.device.HoldStreams();
+    for (std::size_t i = 0; i < kCalls; ++i) {
+      CollectiveCall call = Allreduce(memory, 1);
+      call.output = memory.get() + i * 4;
+      // Both ways to look.
+      if (i % 2 == 0) call.wire = DType::kBFloat16;
+      self.collective.Start(
+          call, {[](void* to, std::uint64_t cookie, std::uint32_t flags,
+                    const Status& status) {
+                   EXPECT_TRUE(status.ok());
+                   static_cast<decltype(ended)*>(to)->emplace_back(cookie,
+                                                                   flags);
+                 },
+                 &ended, i});
+    }
+    EXPECT_EQ(self.collective.in_flight(), kCalls);
+    self.device.ReleaseStreams();
+    while (self.collective.in_flight() > 0) self.collective.Poll();
+    ASSERT_EQ(ended.size(), kCalls);
+    Elements seen(DType::kFloat32, kCalls);
+    NcclRank::Download(memory, &seen);
+    CollectiveCall call = Allreduce(memory, kCalls);
+    call.wire = DType::kBFloat16;
+    for (std::size_t i = 0; i < kCalls; ++i) {
+      EXPECT_EQ(ended[i].first, i);
+      EXPECT_EQ(ended[i].second, i % 5 == 0 ? kFlagNonfinite : 0U) << i;
+      if (i % 5 == 0) continue;
+      ASSERT_TRUE(IsReduced(call, inputs, i, seen, i));
+    }
+  });
+}
+
+TEST(NcclSteady, CallsWaitForTheProducersEvent) {
+  FakeNccl nccl;
+  NcclJob job;
+  job.nccl = &nccl;
+  job.size = 2;
+  RunNcclRanks(job, [](NcclRank& self) {
+    const Elements produced = NcclInput(DType::kInt64, self.rank, kElements, 1);
+    const DeviceMemory source = self.Upload(produced);
+    const DeviceMemory memory =
+        self.Upload(NcclInput(DType::kInt64, self.rank, kElements, 2));
+    Result<std::unique_ptr<Stream>> stream = self.device.NewStream(false);
+    Result<std::unique_ptr<Event>> event = self.device.NewEvent();
+    ASSERT_TRUE(stream.ok() && event.ok());
+    Stream& producer = *stream.value();
+    ASSERT_TRUE(producer.Copy(memory.get(), source.get(), kElements * 8).ok());
+    ASSERT_TRUE(producer.Record(event.value().get()).ok());
+    CollectiveCall call = Allreduce(memory, kElements);
+    call.dtype = call.wire = DType::kInt64;
+    ASSERT_TRUE(self.collective.stream(call.channel).Wait(*event.value()).ok());
+    ASSERT_TRUE(self.Run(call).status.ok());
+    Elements seen(DType::kInt64, kElements);
+    NcclRank::Download(memory, &seen);
+    const std::vector<Elements> inputs = {
+        NcclInput(DType::kInt64, 0, kElements, 1),
+        NcclInput(DType::kInt64, 1, kElements, 1)};
+    for (std::size_t i = 0; i < kElements; ++i) {
+      ASSERT_TRUE(IsReduced(call, inputs, i, seen, i));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace gradientflow::testing

@@ -1,0 +1,100 @@
+#include "transports/nccl/plan.h"
+
+#include <gtest/gtest.h>
+
+namespace gradientflow {
+namespace {
+
+CollectiveCall Allreduce(DType type, ReduceOp op, float scale) {
+  CollectiveCall call;
+  call.count = 12;
+  call.dtype = call.wire = type;
+  call.op = op;
+  call.scale = scale;
+  return call;
+}
+
+TEST(PlanNcclCall, PlainMeanIsNcclsOwn) {
+  const NcclPlan plan =
+      PlanNcclCall(Allreduce(DType::kFloat32, ReduceOp::kMean, 1.0F), 4);
+  EXPECT_FALSE(plan.staged);
+  EXPECT_EQ(plan.op, nccl::RedOp::kAvg);
+  EXPECT_EQ(plan.premul, 1.0);
+  EXPECT_EQ(plan.after, AfterPass::kLook);
+}
+
+TEST(PlanNcclCall, WideSumsTakeTheirScaleBeforehand) {
+  for (const DType type : {DType::kFloat32, DType::kFloat64}) {
+    const NcclPlan plan =
+        PlanNcclCall(Allreduce(type, ReduceOp::kMean, 0.5F), 4);
+    EXPECT_EQ(plan.premul, 0.125);
+    EXPECT_EQ(plan.after_scale, 1.0F);
+  }
+}
+
+// A factor in half precision would cost digits, or all of them.
+TEST(PlanNcclCall, HalvesAndOtherOperationsTakeTheirScaleAfterwards) {
+  for (const auto& [type, op] : {std::pair(DType::kFloat16, ReduceOp::kMean),
+                                 std::pair(DType::kBFloat16, ReduceOp::kSum),
+                                 std::pair(DType::kFloat32, ReduceOp::kMax)}) {
+    const NcclPlan plan = PlanNcclCall(Allreduce(type, op, 0x1p-16F), 4);
+    EXPECT_EQ(plan.premul, 1.0);
+    EXPECT_EQ(plan.after, AfterPass::kScale);
+    EXPECT_EQ(plan.after_scale, 0x1p-16F);
+    EXPECT_TRUE(plan.look);
+  }
+}
+
+// Neither a sum over the wire's range nor a scale below it loses anything.
+TEST(PlanNcclCall, ConversionDividesOnTheWayInAndScalesOnTheWayOut) {
+  CollectiveCall call = Allreduce(DType::kFloat32, ReduceOp::kMean, 0x1p-16F);
+  call.wire = DType::kFloat16;
+  const NcclPlan plan = PlanNcclCall(call, 4);
+  EXPECT_TRUE(plan.staged);
+  EXPECT_EQ(plan.type, DType::kFloat16);
+  EXPECT_EQ(plan.op, nccl::RedOp::kSum);
+  EXPECT_EQ(plan.pack_scale, 0.25F);
+  EXPECT_EQ(plan.after, AfterPass::kUnpack);
+  EXPECT_EQ(plan.after_scale, 0x1p-16F);
+}
+
+TEST(PlanNcclCall, OnlyGapsArePacked) {
+  CollectiveCall call = Allreduce(DType::kInt32, ReduceOp::kSum, 1.0F);
+  call.extents = {{5, 12}};
+  EXPECT_FALSE(PlanNcclCall(call, 4).staged);
+  EXPECT_EQ(PlanNcclCall(call, 4).after, AfterPass::kNone);
+  call.extents = {{5, 6}, {20, 6}};
+  EXPECT_TRUE(PlanNcclCall(call, 4).staged);
+}
+
+TEST(PlanNcclCall, OnlyAllreducesLookForInfAndNan) {
+  CollectiveCall call = Allreduce(DType::kFloat32, ReduceOp::kSum, 1.0F);
+  for (const CollectiveKind kind :
+       {CollectiveKind::kReduce, CollectiveKind::kReduceScatter,
+        CollectiveKind::kBroadcast}) {
+    call.kind = kind;
+    EXPECT_FALSE(PlanNcclCall(call, 4).look);
+    EXPECT_EQ(PlanNcclCall(call, 4).after, AfterPass::kNone);
+  }
+}
+
+TEST(RingBytes, CountsWhatARingSends) {
+  CollectiveCall call = Allreduce(DType::kFloat32, ReduceOp::kSum, 1.0F);
+  EXPECT_EQ(RingBytes(call, 0, 4), 72U);
+  EXPECT_EQ(RingBytes(call, 0, 1), 0U);
+  call.wire = DType::kFloat16;
+  EXPECT_EQ(RingBytes(call, 0, 4), 36U);
+  call.wire = DType::kFloat32;
+  call.kind = CollectiveKind::kAllgather;
+  EXPECT_EQ(RingBytes(call, 0, 4), 144U);
+  call.kind = CollectiveKind::kBroadcast;
+  call.root = 1;
+  EXPECT_EQ(RingBytes(call, 0, 4), 0U);  // The last of the ring.
+  EXPECT_EQ(RingBytes(call, 2, 4), 48U);
+  call.kind = CollectiveKind::kAllToAll;
+  call.send_counts = {1, 2, 3, 4};
+  EXPECT_EQ(RingBytes(call, 2, 4), 28U);
+}
+
+}  // namespace
+}  // namespace gradientflow

@@ -1,0 +1,149 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradientflow/base/clock.h"
+#include "gradientflow/base/status.h"
+#include "gradientflow/device/device.h"
+#include "gradientflow/observe/logger.h"
+#include "gradientflow/observe/recorder.h"
+#include "transports/collectives/call_plan.h"
+#include "transports/collectives/collective.h"
+#include "transports/nccl/lane.h"
+#include "transports/nccl/nccl_api.h"
+
+namespace gradientflow {
+
+// What a rank brings to its NCCL collectives. Pointers are borrowed and outlive
+// them.
+struct NcclArgs {
+  std::shared_ptr<const NcclApi> api;  // LoadNccl().
+  int rank = 0;
+  int size = 1;
+  Device* device = nullptr;  // The current CUDA device of Create()'s thread.
+  const Clock* clock = nullptr;
+  Recorder* recorder = nullptr;  // May be null.
+  Logger* logger = nullptr;      // May be null.
+  bool trace = false;            // One line per collective.
+
+  // Gives rank 0's `bytes` bytes to all ranks, over a way of their own; called
+  // once by every rank, in Create().
+  std::function<Status(void* data, std::size_t bytes)> broadcast;
+  // Ranks that are known to be gone, or are awaited, for messages: "rank 2 does
+  // not answer"; empty if there are none. May be null.
+  std::function<std::string()> culprits;
+  // Called again and again while Create() or the destructor waits, and where
+  // heartbeats go on; should block for a moment. An error ends the wait. Null:
+  // the thread yields.
+  std::function<Status()> while_waiting;
+
+  double init_seconds = 120;     // For all ranks to come to Create().
+  double timeout_seconds = 600;  // Without any call ending. 0: for ever.
+  double close_seconds = 5;      // For a good end; then it is aborted.
+  double abort_seconds = 5;      // For NCCL to give the buffers back.
+  double culprit_seconds = 2;    // For `culprits` to say who broke NCCL.
+
+  // For allreduces that convert or have gaps: bytes of the device, per channel,
+  // that are there (and registered) from the beginning; more when needed.
+  std::size_t staging_bytes = 0;
+};
+
+// Collectives over NCCL, for buffers in memory of a CUDA device. No call waits
+// for the device or for another rank. Each channel has a communicator and a
+// stream of its own, so that none waits for the other. Calls of a channel run
+// on the device in the order of Start(); `done` runs once the host sees that.
+// A call's `feed` is refused: all of it must be there.
+//
+// Differs from the executor in what NCCL decides: the algorithm (`algorithm` is
+// not looked at), the order of sums, and minima and maxima of NaN.
+// bytes_sent() is what a ring would send.
+//
+// NOT thread-safe, as its base says. REQUIRES of the thread that drives it: its
+// current CUDA device is args.device, or NCCL starts CUDA on another one too.
+class NcclCollective final : public Collective {
+ public:
+  // On all ranks together, the same library version everywhere; blocks until
+  // they are connected. REQUIRES that all ranks will call it: see to that
+  // beforehand, since the others wait for one that does not.
+  // kDeadlineExceeded after init_seconds, kAborted if rank 0 could not begin,
+  // kFailedPrecondition if the thread's device is not args.device; or what
+  // NCCL, the device, `broadcast` or `while_waiting` report.
+  static Result<std::unique_ptr<NcclCollective>> Create(NcclArgs args);
+  // Ends calls that are in flight with kAborted. Takes close_seconds and
+  // abort_seconds at most.
+  ~NcclCollective() override;
+
+  int rank() const override { return args_.rank; }
+  int size() const override { return args_.size; }
+  // Buffers must be of args.device, and what they need must have been waited
+  // for by stream(call.channel), or be there.
+  void Start(const CollectiveCall& call, Done done) override;
+  bool Poll() override;
+  std::size_t in_flight() const override;
+  std::uint64_t bytes_sent() const override;
+
+  // Where the calls of a channel run. Before Start(), let it Wait() for the
+  // event behind which the buffers are ready.
+  Stream& stream(Channel channel) { return lane(channel).stream(); }
+
+  // Tells NCCL of memory of the device that calls will use again and again, for
+  // copies it can then spare; of use from NCCL 2.19 on, OK and without effect
+  // before. The memory stays until the collective is gone.
+  // REQUIRES that no call is in flight.
+  Status Register(void* data, std::size_t bytes);
+
+  // Ends the collective: NCCL is aborted, and when it has given the buffers
+  // back (or after abort_seconds) every call in flight ends with `why` and its
+  // own name. The first reason stays, but for one that named no culprit.
+  void Fail(const Status& why);
+  // Why it has ended, or OK. Other ranks wait until they are told.
+  const Status& status() const { return status_; }
+
+  // The oldest call in flight of each channel, for reports; see Executor.
+  std::string OldestCall() const;
+
+ private:
+  enum class State : std::uint8_t { kOpen, kAborting, kFailed };
+
+  explicit NcclCollective(NcclArgs args);
+  NcclLane& lane(Channel channel) {
+    return *lanes_[static_cast<std::size_t>(channel)];
+  }
+  Status Open();
+  Status ShareIds(std::array<nccl::UniqueId, kChannels>* ids);
+  Status CheckDevice();
+  Status WaitUntil(const std::function<Result<bool>()>& there, double seconds,
+                   const std::string& what);
+  Status CheckBuffers(const CollectiveCall& call) const;
+  bool Advance();
+  void FailIfStalled();
+  void FailHere(const Status& why);
+  void BeginAbort(const Status& why);
+  bool AdvanceAbort();
+  void AwaitAbort();
+  bool Drained();
+  std::string Culprits() const;
+  bool RunEnded();
+  Status CloseLanes();
+  void Log(LogLevel level, const std::string& line) const;
+
+  const NcclArgs args_;
+  CallGroup group_;
+  std::array<std::unique_ptr<NcclLane>, kChannels> lanes_;
+  std::vector<void*> registered_[kChannels];
+  std::vector<EndedCall> ended_;
+  std::size_t next_ended_ = 0;  // Of ended_: those before it have been told.
+
+  State state_ = State::kOpen;
+  Status status_;
+  bool culprit_open_ = false;  // status_ names none yet.
+  Clock::Time aborting_since_{};
+};
+
+}  // namespace gradientflow

@@ -13,8 +13,10 @@
 #include "gradientflow/config/settings_table.h"
 #include "gradientflow/config/settings_text.h"
 #include "gradientflow/config/version.h"
+#include "gradientflow/device/cuda_facts.h"
 #include "gradientflow/observe/host_facts.h"
 #include "kernels/kernels.h"
+#include "transports/nccl/create.h"
 
 extern char** environ;
 
@@ -32,12 +34,43 @@ Status Verdict(const LoadedOptions& loaded) {
   return loaded.options.Validate();
 }
 
+// Without the "cuda: " that every line of the facts begins with.
+std::string Cuda(const CudaFacts& facts) {
+  const std::string text = facts.ToString();
+  return text.substr(text.find(' ') + 1);
+}
+
+nlohmann::json CudaJson(const CudaFacts& facts) {
+  nlohmann::json devices = nlohmann::json::array();
+  for (const CudaFacts::Device& device : facts.devices) {
+    devices.push_back(
+        {{"name", device.name},
+         {"compute_capability", StrCat(device.major, ".", device.minor)},
+         {"free_bytes", device.free_bytes},
+         {"total_bytes", device.total_bytes},
+         {"problem", device.problem}});
+  }
+  return {{"built_in", facts.built_in},
+          {"driver", CudaVersionText(facts.driver_version)},
+          {"runtime", CudaVersionText(facts.runtime_version)},
+          {"devices", devices},
+          {"summary", Cuda(facts)}};
+}
+
+// The library that a session with these settings would load.
+std::string Nccl(const Options& options) {
+  const auto api = LoadNccl(options.nccl_library);
+  if (!api.ok()) return api.status().message();
+  return StrCat(NcclVersionText(api.value()->version), " (", api.value()->path,
+                ")");
+}
+
 void PrintText(const LoadedOptions& loaded) {
   const Status memory = ProbeSharedMemory();
   std::cout << "GradientFlow " << Version() << "\n"
             << "CPU kernels:    " << kernels::CpuKernels().name << "\n"
-            << "CUDA:           " << kAbsent << "\n"
-            << "NCCL:           " << kAbsent << "\n"
+            << "CUDA:           " << Cuda(ReadCudaFacts()) << "\n"
+            << "NCCL:           " << Nccl(loaded.options) << "\n"
             << "RDMA:           " << kAbsent << "\n"
             << "shared memory:  "
             << (memory.ok() ? "available" : memory.message()) << "\n"
@@ -75,8 +108,8 @@ void PrintJson(const LoadedOptions& loaded, const Status& verdict) {
   }
   const nlohmann::json document = {{"version", Version()},
                                    {"cpu_kernels", kernels::CpuKernels().name},
-                                   {"cuda", false},
-                                   {"nccl", false},
+                                   {"cuda", CudaJson(ReadCudaFacts())},
+                                   {"nccl", Nccl(loaded.options)},
                                    {"rdma", false},
                                    {"shared_memory", ProbeSharedMemory().ok()},
                                    {"interfaces", interfaces},

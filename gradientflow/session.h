@@ -70,10 +70,19 @@ class Session {
   virtual std::size_t tensors() const = 0;
 
   // Where tensor `i`'s gradient lives, in pool_dtype; valid as long as the
-  // session. The pool is all of them, without gaps.
+  // session. The pool is all of them, without gaps. In the memory of
+  // pool().device, as options().device says.
   virtual BufferView gradient(std::size_t i) const = 0;
   virtual BufferView pool() const = 0;
   virtual std::size_t pool_offset(std::size_t i) const = 0;  // Elements.
+
+  // With a pool on a GPU: the stream (cudaStream_t) that gradients are computed
+  // on, the legacy default stream until this is called. GradientReady(i) then
+  // means that the work that writes gradient(i) has been submitted to it;
+  // communication waits for that on the device, and the stream never waits for
+  // communication. Between steps; one thread with FinishStep(). The stream is
+  // the caller's, and outlives the session. Ignored with a pool on the CPU.
+  virtual void SetStream(void* native) = 0;
 
   // Lends gradient(i) to the session until FinishStep() returns. Once per
   // tensor and step, in any order, from any thread. Wait-free but for the
@@ -96,7 +105,9 @@ class Session {
   virtual void SetLossScale(float scale) = 0;
 
   // Updates the float32 weights from the step just finished; weights[i] is
-  // tensor i's, `elements` long, the caller's. Only what was sent changes.
+  // tensor i's, `elements` long, the caller's, where the pool is: with a GPU
+  // the update is submitted to the stream, and nobody waits. Only what was sent
+  // changes.
   // Skips a nonfinite step. Momentum lives in the session. One thread with
   // FinishStep().
   virtual Status OptimizerStep(const OptimizerConfig& config,
@@ -112,8 +123,10 @@ class Session {
   virtual Result<std::vector<std::byte>> SaveState() const = 0;
   virtual Status RestoreState(const std::vector<std::byte>& state) = 0;
 
-  // Collectives on plain buffers, in the same order on every rank; they may
-  // run while a step does. Start() returns a ticket at once; Wait() blocks and
+  // Collectives on plain buffers, of the host or of the pool's device, in the
+  // same order on every rank; they may run while a step does. Of the device:
+  // what the stream has been given so far comes before, and Wait() returns when
+  // the result is complete. Start() returns a ticket at once; Wait() blocks and
   // ends it. Run() is both.
   virtual Result<std::uint64_t> Start(const CollectiveCall& call) = 0;
   virtual Status Wait(std::uint64_t ticket) = 0;

@@ -41,7 +41,9 @@ class DenseAggregator final : public Aggregator {
   std::span<const Extent> exchanged() const override { return exchanged_; }
   std::span<const std::uint8_t> selection() const override { return {}; }
   void SetBucketBytes(std::size_t bytes) override;
-  std::span<const float> residual() const override { return {}; }
+  Result<std::span<const float>> residual() override {
+    return std::span<const float>();
+  }
   std::span<const std::uint8_t> next_selection() const override { return {}; }
   Status Restore(std::uint64_t next_step, float loss_scale,
                  std::span<const std::byte> residual,

@@ -33,8 +33,8 @@ std::byte* SparseAggregator::At(std::size_t element) const {
   return parts_.pool + element * SizeOf(parts_.pool_dtype);
 }
 
-std::span<const float> SparseAggregator::residual() const {
-  return {residual_.get(), parts_.layout->elements()};
+Result<std::span<const float>> SparseAggregator::residual() {
+  return std::span<const float>(residual_.get(), parts_.layout->elements());
 }
 
 void SparseAggregator::Begin(std::uint64_t step, float loss_scale) {

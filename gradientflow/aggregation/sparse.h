@@ -45,7 +45,7 @@ class SparseAggregator final : public Aggregator {
     return selection_;
   }
   void SetBucketBytes(std::size_t bytes) override { bucket_bytes_ = bytes; }
-  std::span<const float> residual() const override;
+  Result<std::span<const float>> residual() override;
   std::span<const std::uint8_t> next_selection() const override {
     return selector_.selected();
   }

@@ -11,6 +11,8 @@
 namespace gradientflow {
 
 enum class FabricKind : std::uint8_t { kAuto, kShm, kTcp };
+// How ranks on GPUs exchange what is in their memory.
+enum class DeviceCollectives : std::uint8_t { kAuto, kNccl, kStaged };
 enum class AddressFamily : std::uint8_t { kAny, kIpv4, kIpv6 };
 enum class LogLevel : std::uint8_t { kError, kWarning, kInfo, kDebug };
 
@@ -62,6 +64,16 @@ struct Options {
   // Busy-wait before blocking; -1: 50 us if there is a core per rank of the
   // host, else 0.
   int spin_microseconds = -1;
+
+  // -- The device ---------------------------------------------------------
+  // Where the gradient pool lives: "cpu", "cuda" (this host's ranks take its
+  // GPUs in turn) or "cuda:N". Ranks may differ.
+  std::string device = "cpu";
+  // kAuto: NCCL where every rank has a GPU of its own and the library, else
+  // staged: compressed on the GPU, then by shared memory and TCP.
+  DeviceCollectives device_collectives = DeviceCollectives::kAuto;
+  std::string
+      nccl_library;  // Path; empty: libnccl.so.2 as the loader finds it.
 
   // -- Gradients ----------------------------------------------------------
   DType pool_dtype = DType::kFloat32;

@@ -15,12 +15,20 @@ constexpr std::array<Names, 3> kFabricNames = {"auto", "shm", "tcp"};
 constexpr std::array<Names, 3> kFamilyNames = {"any", "ipv4", "ipv6"};
 constexpr std::array<Names, 4> kLevelNames = {"error", "warning", "info",
                                               "debug"};
+constexpr std::array<Names, 3> kCollectivesNames = {"auto", "nccl", "staged"};
 constexpr std::array<Names, 2> kResidualNames = {"momentum", "plain"};
 constexpr std::array<Names, 7> kAlgorithmNames = {
     "auto",      "ring",   "halving_doubling", "two_sync",
     "one_round", "shared", "two_level"};
 
+constexpr std::uint64_t kMaxDevices = 1024;
+
 bool AnyText(std::string_view) { return true; }
+bool IsDevice(std::string_view text) {
+  return text == "cpu" || text == "cuda" ||
+         (text.substr(0, 5) == "cuda:" &&
+          ParseUnsigned(text.substr(5)).value_or(kMaxDevices) < kMaxDevices);
+}
 bool SomeText(std::string_view text) { return !text.empty(); }
 bool RendezvousOrEmpty(std::string_view text) {
   return text.empty() || IsRendezvous(text);
@@ -33,6 +41,7 @@ constexpr std::size_t kTiB = std::size_t{1} << 40;
 
 constexpr std::string_view kJob = "The job";
 constexpr std::string_view kFabric = "The fabric";
+constexpr std::string_view kDevice = "The device";
 constexpr std::string_view kGradients = "Gradients";
 constexpr std::string_view kSparse = "Coarse-grained sparse communication";
 constexpr std::string_view kFailure = "Failure";
@@ -118,6 +127,20 @@ constexpr std::array kSettings = {
         kFabric, "spin_microseconds", "an integer from 0 to 1000000, or auto",
         "Busy-wait before blocking: less latency, more CPU. auto: 50 if there "
         "is a core per rank of the host, else 0."),
+
+    Row<c::Text<&O::device, IsDevice>>(
+        kDevice, "device", "cpu, cuda or cuda:N",
+        "Where the gradient pool lives. cuda: this host's ranks take its GPUs "
+        "in turn. Ranks may differ."),
+    Row<c::Choice<&O::device_collectives, kCollectivesNames>>(
+        kDevice, "device_collectives", "auto, nccl or staged",
+        "How GPUs exchange. nccl needs one GPU per rank; staged compresses on "
+        "the GPU and goes by shared memory and TCP, for plain Ethernet and "
+        "mixed ranks. auto: nccl where all ranks can."),
+    Row<c::Text<&O::nccl_library, AnyText>>(
+        kDevice, "nccl_library", "a path, or nothing",
+        "NCCL's shared library. Nothing: libnccl.so.2, as the loader finds "
+        "it."),
 
     Row<c::GradientType<&O::pool_dtype>>(kGradients, "pool_dtype",
                                          kGradientTypes,

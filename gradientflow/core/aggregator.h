@@ -53,12 +53,19 @@ class Aggregator {
   virtual void SetBucketBytes(std::size_t bytes) = 0;
 
   // State to save and restore, between steps: float32 in pool order, and one
-  // byte per chunk for the step that comes. Empty when dense.
-  virtual std::span<const float> residual() const = 0;
+  // byte per chunk for the step that comes. Empty when dense. residual() may
+  // block while a device's memory is copied; the copy lasts until the next
+  // Begin().
+  virtual Result<std::span<const float>> residual() = 0;
   virtual std::span<const std::uint8_t> next_selection() const = 0;
   virtual Status Restore(std::uint64_t next_step, float loss_scale,
                          std::span<const std::byte> residual,
                          std::span<const std::byte> next_selection) = 0;
+
+  // For an optimiser on the device: by chunk, where what the last step sent
+  // lies (kernels::kNotSent: kept back), in the device's memory. Null: the
+  // pool is the host's, or all of it was sent.
+  virtual const std::uint32_t* device_slots() const { return nullptr; }
 };
 
 }  // namespace gradientflow

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "gradientflow/base/str_cat.h"
 
@@ -10,6 +11,7 @@ namespace {
 
 constexpr std::size_t kGroupElements = std::size_t{128} << 10;
 constexpr std::size_t kNamesInText = 4;
+constexpr std::chrono::nanoseconds kDeviceNap = std::chrono::microseconds(50);
 
 std::string Join(const std::vector<std::string>& names, std::size_t count) {
   std::string text;
@@ -23,7 +25,28 @@ std::string Join(const std::vector<std::string>& names, std::size_t count) {
   return text;
 }
 
+// Group of each tensor, by tensor: some of the pool's neighbours together.
+std::vector<std::uint32_t> GroupTensors(const PoolLayout& layout) {
+  std::vector<std::uint32_t> group_of(layout.tensors());
+  std::size_t filled = 0;
+  std::uint32_t group = 0;
+  for (std::size_t i : layout.order()) {
+    if (filled >= kGroupElements) {
+      filled = 0;
+      ++group;
+    }
+    filled += layout.tensor_elements(i);
+    group_of[i] = group;
+  }
+  return group_of;
+}
+
 }  // namespace
+
+std::size_t Engine::GroupsOf(const PoolLayout& layout) {
+  if (layout.tensors() == 0) return 0;
+  return GroupTensors(layout)[layout.order().back()] + std::size_t{1};
+}
 
 Engine::Engine(const EngineParts& parts, const WatchdogOptions& watchdog,
                bool overlap)
@@ -33,30 +56,45 @@ Engine::Engine(const EngineParts& parts, const WatchdogOptions& watchdog,
       tensors_(parts.layout->tensors()),
       ready_(new std::atomic<std::uint8_t>[tensors_]()),
       ready_at_(new std::atomic<std::int64_t>[tensors_]()),
-      group_of_(tensors_) {
-  std::size_t filled = kGroupElements;
+      group_of_(GroupTensors(*parts.layout)),
+      group_size_(GroupsOf(*parts.layout)),
+      group_left_(new std::atomic<std::uint32_t>[group_size_.size()]()),
+      group_end_(group_size_.size()),
+      group_recorded_(new std::atomic<std::uint8_t>[group_size_.size()]()) {
   for (std::size_t i : parts.layout->order()) {
-    if (filled >= kGroupElements) {
-      filled = 0;
-      group_size_.push_back(0);
-    }
-    filled += parts.layout->tensor_elements(i);
-    group_of_[i] = static_cast<std::uint32_t>(group_size_.size() - 1);
-    ++group_size_.back();
+    ++group_size_[group_of_[i]];
+    group_end_[group_of_[i]] =
+        parts.layout->offset(i) + parts.layout->tensor_elements(i);
   }
-  group_left_.reset(new std::atomic<std::uint32_t>[group_size_.size()]());
 }
 
 bool Engine::Ready(std::size_t i) {
   if (i >= tensors_ || ready_[i].exchange(1, std::memory_order_acq_rel) != 0) {
-    std::uint64_t none = 0;
-    misused_.compare_exchange_strong(none, i + 1);
+    Misused(
+        Status(StatusCode::kInvalidArgument,
+               i >= tensors_
+                   ? StrCat("tensor ", i,
+                            " was marked ready, but there are only ", tensors_)
+                   : StrCat("tensor ", (*parts_.names)[i],
+                            " was marked ready or absent twice")));
     return false;
   }
   ready_at_[i].store(parts_.clock->Now().count(), std::memory_order_relaxed);
-  const bool last =
-      group_left_[group_of_[i]].fetch_sub(1, std::memory_order_acq_rel) == 1;
-  return last && overlap_;
+  const std::uint32_t group = group_of_[i];
+  if (group_left_[group].fetch_sub(1, std::memory_order_acq_rel) != 1) {
+    return false;
+  }
+  if (parts_.device != nullptr) {
+    const Status recorded = parts_.device->Ready(group);
+    if (!recorded.ok()) Misused(recorded);
+    group_recorded_[group].store(1, std::memory_order_release);
+  }
+  return overlap_;
+}
+
+void Engine::Misused(const Status& why) {
+  MutexLock lock(misuse_mutex_);
+  if (misuse_.ok()) misuse_ = why;
 }
 
 std::vector<std::string> Engine::Missing(std::size_t limit,
@@ -82,9 +120,14 @@ void Engine::Begin(std::uint64_t step, float loss_scale) {
     ready_[i].store(0, std::memory_order_relaxed);
   }
   for (std::size_t g = 0; g < group_size_.size(); ++g) {
+    group_recorded_[g].store(0, std::memory_order_relaxed);
     group_left_[g].store(group_size_[g], std::memory_order_release);
   }
-  misused_.store(0);
+  groups_awaited_ = 0;
+  {
+    MutexLock lock(misuse_mutex_);
+    misuse_ = Status();
+  }
   step_ = step;
   prefix_ = 0;
   backward_over_ = false;
@@ -94,16 +137,12 @@ void Engine::Begin(std::uint64_t step, float loss_scale) {
 }
 
 Status Engine::EndBackward() {
-  if (const std::uint64_t misused = misused_.load(); misused != 0) {
-    const std::size_t i = misused - 1;
-    return Status(StatusCode::kInvalidArgument,
-                  i >= tensors_
-                      ? StrCat("step ", step_, ": tensor ", i,
-                               " was marked ready, but "
-                               "there are only ",
-                               tensors_)
-                      : StrCat("step ", step_, ": tensor ", (*parts_.names)[i],
-                               " was marked ready or absent twice"));
+  {
+    MutexLock lock(misuse_mutex_);
+    if (!misuse_.ok()) {
+      return Status(misuse_.code(),
+                    StrCat("step ", step_, ": ", misuse_.message()));
+    }
   }
   std::size_t count = 0;
   const std::vector<std::string> missing = Missing(kNamesInText, &count);
@@ -121,7 +160,11 @@ Status Engine::EndBackward() {
 bool Engine::StepDone() const {
   // After a failure: no peer and no link touches the pool any more.
   return parts_.aggregator->Done() ||
-         (!parts_.fabric->status().ok() && parts_.executor->in_flight() == 0);
+         (!parts_.fabric->status().ok() && !InFlight());
+}
+
+bool Engine::InFlight() const {
+  return parts_.executor->in_flight() > 0 || parts_.collective->in_flight() > 0;
 }
 
 EngineTimes Engine::End() {
@@ -161,6 +204,7 @@ std::vector<float> Engine::ReadySeconds() const {
 }
 
 void Engine::AdvancePrefix() {
+  if (parts_.device != nullptr) return AdvanceGroups();
   const std::vector<std::size_t>& order = parts_.layout->order();
   const std::size_t before = prefix_;
   while (prefix_ < order.size() &&
@@ -173,17 +217,43 @@ void Engine::AdvancePrefix() {
                              parts_.layout->tensor_elements(last));
 }
 
+// As AdvancePrefix(), by whole groups: those that have an event to wait for.
+void Engine::AdvanceGroups() {
+  const std::size_t before = groups_awaited_;
+  while (groups_awaited_ < group_size_.size() &&
+         group_recorded_[groups_awaited_].load(std::memory_order_acquire) !=
+             0) {
+    const Status status = parts_.device->Await(groups_awaited_);
+    if (!status.ok()) return parts_.fabric->Fail(status);
+    ++groups_awaited_;
+  }
+  if (groups_awaited_ == before) return;
+  parts_.aggregator->Advance(group_end_[groups_awaited_ - 1]);
+}
+
 bool Engine::Poll() {
   if (open_ && (overlap_ || backward_over_)) AdvancePrefix();
   bool moved = open_ && parts_.aggregator->Work();
+  if (parts_.collective != parts_.executor && parts_.collective->Poll()) {
+    ++moves_;
+    moved = true;
+  }
   moved |= parts_.executor->Poll();
+  // What failed here and not on the way must end the step everywhere.
+  if (open_ && !parts_.aggregator->result().status.ok()) {
+    parts_.fabric->Fail(parts_.aggregator->result().status);
+  }
+  if (!parts_.fabric->status().ok() && !std::exchange(failure_told_, true) &&
+      parts_.on_failure) {
+    parts_.on_failure(parts_.fabric->status());
+  }
   MeasureBusy();
   return moved;
 }
 
 // Adds up the time in which something was on its way.
 void Engine::MeasureBusy() {
-  const bool busy = parts_.executor->in_flight() > 0;
+  const bool busy = InFlight();
   if (busy == (busy_since_ != Clock::Time{})) return;
   const Clock::Time now = parts_.clock->Now();
   if (!busy) busy_ += now - busy_since_;
@@ -192,12 +262,15 @@ void Engine::MeasureBusy() {
 
 bool Engine::Pending() const {
   if (!parts_.fabric->status().ok()) return false;
-  return waits_ > 0 || parts_.executor->in_flight() > 0 ||
-         (open_ && parts_.aggregator->HasWork()) ||
+  return waits_ > 0 || InFlight() || (open_ && parts_.aggregator->HasWork()) ||
          (open_ && backward_over_ && !parts_.aggregator->Done());
 }
 
 void Engine::Block(std::chrono::nanoseconds timeout) {
+  // No device wakes a sleeper: with one, look again soon.
+  if (parts_.device != nullptr && Pending()) {
+    timeout = std::min(timeout, kDeviceNap);
+  }
   parts_.fabric->Wait(timeout);
 }
 
@@ -216,7 +289,7 @@ std::string Engine::ProgressText() const {
 
 void Engine::Tick() {
   parts_.fabric->SetProgressText(ProgressText());
-  watchdog_.Tick(Pending());
+  watchdog_.Tick(Pending(), moves_);
   if (parts_.on_tick) parts_.on_tick();
 }
 

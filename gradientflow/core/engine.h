@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "gradientflow/base/clock.h"
+#include "gradientflow/base/mutex.h"
 #include "gradientflow/core/aggregator.h"
+#include "gradientflow/core/device_sync.h"
 #include "gradientflow/core/pool_layout.h"
 #include "gradientflow/core/progress.h"
 #include "gradientflow/core/watchdog.h"
@@ -24,10 +26,16 @@ struct EngineParts {
   const std::vector<std::string>* names = nullptr;  // Of tensors.
   Fabric* fabric = nullptr;
   Executor* executor = nullptr;
+  // What the aggregator calls: the executor, or what stands before it for a
+  // pool in a device's memory.
+  Collective* collective = nullptr;
   Aggregator* aggregator = nullptr;
+  DeviceSync* device = nullptr;  // Null: the pool is the host's.
   const Clock* clock = nullptr;
   Recorder* recorder = nullptr;
   std::function<void()> on_tick;
+  // Once, on the driving thread, when the job has failed; may be empty.
+  std::function<void(const Status&)> on_failure;
 };
 
 // How communication went, in one step.
@@ -51,6 +59,12 @@ class Engine final : public Progress::Work {
   // to look at: then Progress::Notify(). Wait-free. Twice in a step, or an
   // index out of range, is an error of the step.
   bool Ready(std::size_t i);
+
+  // A hook could not do its part: an error of the step. Any thread.
+  void Misused(const Status& why) GF_EXCLUDES(misuse_mutex_);
+
+  // How many events a DeviceSync needs for pools of this layout.
+  static std::size_t GroupsOf(const PoolLayout& layout);
 
   // Names of tensors not ready, at most `limit` of them; and how many.
   std::vector<std::string> Missing(std::size_t limit, std::size_t* count) const;
@@ -82,7 +96,9 @@ class Engine final : public Progress::Work {
 
  private:
   void AdvancePrefix();
+  void AdvanceGroups();
   void MeasureBusy();
+  bool InFlight() const;
   std::string ProgressText() const;
 
   const EngineParts parts_;
@@ -97,10 +113,17 @@ class Engine final : public Progress::Work {
   std::vector<std::uint32_t> group_of_;  // By tensor.
   std::vector<std::uint32_t> group_size_;
   std::unique_ptr<std::atomic<std::uint32_t>[]> group_left_;
-  // Tensors marked wrongly: index + 1 of the first, 0 for none.
-  std::atomic<std::uint64_t> misused_{0};
+  std::vector<std::size_t> group_end_;  // In pool elements.
+  // With a device: the group's event is recorded.
+  std::unique_ptr<std::atomic<std::uint8_t>[]> group_recorded_;
+  std::size_t groups_awaited_ = 0;
+  // What hooks did wrong; of the first.
+  Mutex misuse_mutex_;
+  Status misuse_ GF_GUARDED_BY(misuse_mutex_);
 
   int waits_ = 0;
+  std::uint64_t moves_ = 0;  // Of the device's collective.
+  bool failure_told_ = false;
   bool open_ = false;
   bool backward_over_ = false;
   std::uint64_t step_ = 0;

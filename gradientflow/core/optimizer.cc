@@ -37,19 +37,6 @@ Status CheckField(const char* name, float value) {
                         value));
 }
 
-Status CheckConfig(const OptimizerConfig& config) {
-  GF_RETURN_IF_ERROR(CheckField("lr", config.lr));
-  GF_RETURN_IF_ERROR(CheckField("momentum", config.momentum));
-  GF_RETURN_IF_ERROR(CheckField("weight_decay", config.weight_decay));
-  GF_RETURN_IF_ERROR(CheckField("lars_eta", config.lars_eta));
-  GF_RETURN_IF_ERROR(CheckField("lars_eps", config.lars_eps));
-  if (config.momentum >= 1) {
-    return Invalid(StrCat("optimizer momentum: expected a value in [0, 1), ",
-                          "seen ", config.momentum));
-  }
-  return {};
-}
-
 Status CheckExtents(std::span<const Extent> extents, std::size_t elements) {
   std::size_t end = 0;
   for (const Extent& extent : extents) {
@@ -66,6 +53,34 @@ Status CheckExtents(std::span<const Extent> extents, std::size_t elements) {
 }
 
 }  // namespace
+
+Status CheckConfig(const OptimizerConfig& config) {
+  GF_RETURN_IF_ERROR(CheckField("lr", config.lr));
+  GF_RETURN_IF_ERROR(CheckField("momentum", config.momentum));
+  GF_RETURN_IF_ERROR(CheckField("weight_decay", config.weight_decay));
+  GF_RETURN_IF_ERROR(CheckField("lars_eta", config.lars_eta));
+  GF_RETURN_IF_ERROR(CheckField("lars_eps", config.lars_eps));
+  if (config.momentum >= 1) {
+    return Invalid(StrCat("optimizer momentum: expected a value in [0, 1), ",
+                          "seen ", config.momentum));
+  }
+  return {};
+}
+
+Status CheckWeights(const PoolLayout& layout, std::span<float* const> weights) {
+  if (weights.size() != layout.tensors()) {
+    return Invalid(StrCat("optimizer: expected weights of ", layout.tensors(),
+                          " tensors, seen ", weights.size()));
+  }
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i] == nullptr && layout.tensor_elements(i) > 0) {
+      return Invalid(StrCat("optimizer: expected weights of tensor ", i, " (",
+                            layout.tensor_elements(i),
+                            " elements), seen a null pointer"));
+    }
+  }
+  return {};
+}
 
 Optimizer::Optimizer(const PoolLayout& layout,
                      const kernels::KernelTable& kernels,
@@ -84,17 +99,7 @@ Status Optimizer::Validate(const OptimizerConfig& config,
     return Invalid("optimizer: expected a pool, seen a null pointer");
   }
   GF_RETURN_IF_ERROR(CheckExtents(gradients.extents, layout_.elements()));
-  if (weights.size() != layout_.tensors()) {
-    return Invalid(StrCat("optimizer: expected weights of ", layout_.tensors(),
-                          " tensors, seen ", weights.size()));
-  }
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    if (weights[i] == nullptr && layout_.tensor_elements(i) > 0) {
-      return Invalid(StrCat("optimizer: expected weights of tensor ", i, " (",
-                            layout_.tensor_elements(i),
-                            " elements), seen a null pointer"));
-    }
-  }
+  GF_RETURN_IF_ERROR(CheckWeights(layout_, weights));
   if (!skip_lars_.empty() && skip_lars_.size() != layout_.tensors()) {
     return Invalid(StrCat("optimizer: expected skip_lars for ",
                           layout_.tensors(), " tensors or none, seen ",

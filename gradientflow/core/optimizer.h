@@ -23,6 +23,11 @@ struct ExchangedGradients {
   std::span<const Extent> extents = {};
 };
 
+// kInvalidArgument names the field, what was expected and what was seen.
+Status CheckConfig(const OptimizerConfig& config);
+// One pointer per tensor; null only where the tensor has no elements.
+Status CheckWeights(const PoolLayout& layout, std::span<float* const> weights);
+
 // Chunk-aware momentum SGD (arXiv 1902.06855, Algorithm 1) and LARS (You,
 // Gitman, Ginsburg, arXiv 1708.03888): only what was exchanged is updated,
 //   hu <- momentum * hu + rate * (g + weight_decay * w);  w <- w - hu

@@ -20,11 +20,12 @@ Watchdog::Watchdog(const WatchdogOptions& options, Fabric& fabric,
       clock_(clock),
       stands_since_(clock.Now()) {}
 
-void Watchdog::Tick(bool waiting) {
+void Watchdog::Tick(bool waiting, std::uint64_t moves) {
   fabric_.Tick(waiting);
   const Clock::Time now = clock_.Now();
-  if (!waiting || executor_.advances() != advances_) {
+  if (!waiting || executor_.advances() != advances_ || moves != moves_) {
     advances_ = executor_.advances();
+    moves_ = moves;
     stands_since_ = asked_at_ = reported_at_ = now;
     return;
   }

@@ -25,8 +25,9 @@ class Watchdog {
   Watchdog(const WatchdogOptions& options, Fabric& fabric,
            const Executor& executor, const Clock& clock);
 
-  // Every 100 ms or so. `waiting`: a call is in flight.
-  void Tick(bool waiting);
+  // Every 100 ms or so. `waiting`: a call is in flight. `moves` grows with what
+  // gets on elsewhere than in the executor.
+  void Tick(bool waiting, std::uint64_t moves);
 
  private:
   std::string Report(double seconds) const;
@@ -38,6 +39,7 @@ class Watchdog {
   const Executor& executor_;
   const Clock& clock_;
   std::uint64_t advances_ = 0;
+  std::uint64_t moves_ = 0;
   Clock::Time stands_since_{};
   Clock::Time asked_at_{};
   Clock::Time reported_at_{};

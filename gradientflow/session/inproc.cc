@@ -19,7 +19,7 @@ const SteadyClock& SharedClock() {
 
 Result<std::unique_ptr<Session>> OpenInProcess(
     const std::shared_ptr<InprocGroup>& group, const Options& options,
-    const std::vector<TensorSpec>& tensors) {
+    const std::vector<TensorSpec>& tensors, std::shared_ptr<Device> device) {
   Options adapted = options;
   adapted.size = group->size();
   adapted.rendezvous = "in-process:1";  // Met already; never looked up.
@@ -30,9 +30,7 @@ Result<std::unique_ptr<Session>> OpenInProcess(
   Result<std::unique_ptr<Poller>> poller = Poller::Create();
   if (!poller.ok()) return poller.status();
   FabricOptions fabric;
-  fabric.heartbeat_timeout =
-      std::chrono::duration_cast<std::chrono::nanoseconds>(
-          std::chrono::duration<double>(options.heartbeat_timeout_seconds));
+  fabric.heartbeat_timeout = FromSeconds(options.heartbeat_timeout_seconds);
   Transport transport;
   transport.fabric =
       std::make_unique<Fabric>(adapted.rank, adapted.size, SharedClock(),
@@ -50,7 +48,7 @@ Result<std::unique_ptr<Session>> OpenInProcess(
     transport.arena = &group->arena(adapted.rank);
     transport.group.all_share = transport.group.hosts_share = true;
   }
-  return OpenOver(std::move(transport), adapted, tensors);
+  return OpenOver(std::move(transport), adapted, tensors, std::move(device));
 }
 
 }  // namespace gradientflow

@@ -57,9 +57,10 @@ Result<std::unique_ptr<Session>> Upcast(
 
 Result<std::unique_ptr<Session>> OpenOver(
     Transport transport, const Options& options,
-    const std::vector<TensorSpec>& tensors) {
+    const std::vector<TensorSpec>& tensors, std::shared_ptr<Device> device) {
   Result<SessionImpl::Parts> parts = MakeParts(options, tensors);
   if (!parts.ok()) return parts.status();
+  parts.value().device = std::move(device);
   return Upcast(
       SessionImpl::Create(std::move(parts).value(), std::move(transport)));
 }

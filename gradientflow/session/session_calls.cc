@@ -11,13 +11,36 @@ void SessionImpl::OnDone(void* pending, std::uint64_t, std::uint32_t,
   waited.status = status;
 }
 
+Collective& SessionImpl::GradientCollective() const {
+  if (device_side_ != nullptr) return device_side_->collective();
+  return *executor_;
+}
+
+// What reaches the call's buffers.
+Collective& SessionImpl::CollectiveFor(const CollectiveCall& call) const {
+  if (device_side_ == nullptr) return *executor_;
+  const void* buffer = call.output != nullptr ? call.output : call.input;
+  if (buffer == nullptr || !device_->Owns(buffer)) return *executor_;
+  return device_side_->collective();
+}
+
+void SessionImpl::StartCall(const CollectiveCall& call, Pending* pending) {
+  Collective& collective = CollectiveFor(call);
+  if (&collective != executor_.get()) {
+    const Status fenced =
+        device_side_->sync().Fence(device_side_->stream(call.channel));
+    if (!fenced.ok()) return OnDone(pending, 0, 0, fenced);
+  }
+  collective.Start(call, {&SessionImpl::OnDone, pending, 0});
+}
+
 Result<std::uint64_t> SessionImpl::Start(const CollectiveCall& call) {
   std::uint64_t ticket = 0;
   progress_->Do([&] {
     ticket = next_ticket_++;
     auto& pending = tickets_[ticket];
     pending = std::make_unique<Pending>();
-    executor_->Start(call, {&SessionImpl::OnDone, pending.get(), 0});
+    StartCall(call, pending.get());
   });
   progress_->Notify();
   return ticket;
@@ -46,7 +69,7 @@ Status SessionImpl::Run(const CollectiveCall& call) {
   bool started = false;
   progress_->Drive([&] {
     if (!started) {
-      executor_->Start(call, {&SessionImpl::OnDone, &pending, 0});
+      StartCall(call, &pending);
       started = true;
     }
     return pending.done;

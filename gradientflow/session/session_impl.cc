@@ -5,13 +5,12 @@
 #include <cstring>
 #include <thread>
 
-#include "gradientflow/aggregation/dense.h"
-#include "gradientflow/aggregation/sparse.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/session/agreement.h"
 
-// How a session is put together and taken apart. Its steps are in
-// session_step.cc, its collectives in session_calls.cc.
+// How a session is put together and taken apart. What its gradients live in and
+// go through is in session_parts.cc, its steps in session_step.cc, its
+// collectives in session_calls.cc.
 namespace gradientflow {
 namespace {
 
@@ -46,6 +45,7 @@ SessionImpl::SessionImpl(Parts parts, Transport transport, PoolLayout layout)
       logger_(std::move(parts.logger)),
       recorder_(std::move(parts.recorder)),
       drain_recorder_(std::move(parts.drain_recorder)),
+      device_(std::move(parts.device)),
       specs_(std::move(parts.tensors)),
       names_(NamesOf(specs_)),
       layout_(std::move(layout)),
@@ -66,10 +66,6 @@ Result<std::unique_ptr<SessionImpl>> SessionImpl::Create(Parts parts,
 }
 
 Status SessionImpl::Build() {
-  Result<PoolMemory> pool = PoolMemory::Allocate(
-      transport_.arena, layout_.elements() * SizeOf(options_.pool_dtype));
-  if (!pool.ok()) return pool.status();
-  pool_ = std::move(pool).value();
   loss_scale_ = options_.loss_scale;
   tuning_ = options_.bucket_bytes == kAutoBytes;
   const kernels::KernelTable& kernels = kernels::CpuKernels();
@@ -83,16 +79,14 @@ Status SessionImpl::Build() {
                     clock_.get(), recorder_.get(), logger_.get()},
       transport_.group, TypicalCostModel(), executor);
   bucket_bytes_ = tuning_ ? 0 : options_.bucket_bytes;
+  GF_RETURN_IF_ERROR(BuildDevice());
   GF_RETURN_IF_ERROR(BuildAggregator());
   WatchdogOptions watchdog;
   watchdog.timeout_seconds = options_.timeout_seconds;
   watchdog.stall_check_seconds = options_.stall_check_seconds;
   watchdog.logger = logger_.get();
-  engine_ = std::make_unique<Engine>(
-      EngineParts{&layout_, &names_, transport_.fabric.get(), executor_.get(),
-                  aggregator_.get(), clock_.get(), recorder_.get(),
-                  drain_recorder_},
-      watchdog, options_.overlap);
+  engine_ =
+      std::make_unique<Engine>(PartsOfEngine(), watchdog, options_.overlap);
   std::vector<bool> skip_lars;
   for (const TensorSpec& spec : specs_) skip_lars.push_back(spec.skip_lars);
   optimizer_ = std::make_unique<Optimizer>(layout_, kernels, skip_lars);
@@ -101,52 +95,9 @@ Status SessionImpl::Build() {
   GF_RETURN_IF_ERROR(Agree());
   GF_RETURN_IF_ERROR(Measure());
   progress_->Do([this] {
-    bytes_before_ = executor_->bytes_sent();
+    bytes_before_ = BytesSent();
     engine_->Begin(step_, loss_scale_);
   });
-  return Status();
-}
-
-Status SessionImpl::BuildAggregator() {
-  Result<AllreduceAlgorithm> algorithm =
-      ParseAllreduceAlgorithm(options_.algorithm);
-  if (!algorithm.ok()) return algorithm.status();
-  if (algorithm.value() == AllreduceAlgorithm::kShared &&
-      !transport_.group.all_share && options_.size > 1) {
-    return Status(StatusCode::kInvalidArgument,
-                  "algorithm=shared needs all ranks to share memory; use auto");
-  }
-  AggregatorParts parts;
-  parts.collective = executor_.get();
-  parts.layout = &layout_;
-  parts.pool = pool_.view().data;
-  parts.pool_dtype = options_.pool_dtype;
-  parts.wire_dtype = options_.wire_dtype;
-  parts.reduce = options_.reduce;
-  parts.bucket_bytes = bucket_bytes_;
-  parts.algorithm = algorithm.value();
-  parts.recorder = recorder_.get();
-  parts.clock = clock_.get();
-  if (options_.sparsity <= 0 || layout_.elements() == 0) {
-    aggregator_ = std::make_unique<DenseAggregator>(parts);
-    return Status();
-  }
-  ChunkSelectorConfig config;
-  config.pool_elements = layout_.elements();
-  config.chunk_elements = options_.chunk_elements;
-  config.sparsity = options_.sparsity;
-  config.warmup_steps = options_.warmup_steps;
-  std::vector<bool> dense;
-  for (const TensorSpec& spec : specs_) dense.push_back(spec.always_dense);
-  config.always_dense = ChunksTouching(layout_, dense, options_.chunk_elements);
-  Result<ChunkSelector> selector = ChunkSelector::Create(config);
-  if (!selector.ok()) return selector.status();
-  SparseConfig sparse;
-  sparse.zero_kept = options_.residual == ResidualMode::kPlain;
-  sparse.keep_factor = sparse.zero_kept ? 1.0F : options_.momentum;
-  sparse.kernels = &kernels::CpuKernels();
-  aggregator_ = std::make_unique<SparseAggregator>(parts, sparse,
-                                                   std::move(selector).value());
   return Status();
 }
 
@@ -224,9 +175,8 @@ SessionImpl::~SessionImpl() {
 
 BufferView SessionImpl::gradient(std::size_t i) const {
   const std::size_t element_bytes = SizeOf(options_.pool_dtype);
-  return {pool_.view().data + layout_.offset(i) * element_bytes,
-          layout_.tensor_elements(i) * element_bytes,
-          {}};
+  return {pool().data + layout_.offset(i) * element_bytes,
+          layout_.tensor_elements(i) * element_bytes, pool().device};
 }
 
 void SessionImpl::Abort(const Status& why) {

@@ -12,9 +12,11 @@
 #include "gradientflow/core/optimizer.h"
 #include "gradientflow/core/pool_layout.h"
 #include "gradientflow/core/progress.h"
+#include "gradientflow/device/device.h"
 #include "gradientflow/observe/logger.h"
 #include "gradientflow/observe/recorder.h"
 #include "gradientflow/session.h"
+#include "gradientflow/session/device_side.h"
 #include "gradientflow/session/pool_memory.h"
 #include "gradientflow/session/transport.h"
 #include "gradientflow/session/tuning.h"
@@ -34,6 +36,8 @@ class SessionImpl final : public Session {
     std::unique_ptr<Logger> logger;
     std::unique_ptr<Recorder> recorder;
     std::function<void()> drain_recorder;  // May be empty.
+    // In place of what the options ask for; may be null.
+    std::shared_ptr<Device> device;
   };
   static Result<std::unique_ptr<SessionImpl>> Create(Parts parts,
                                                      Transport transport);
@@ -44,10 +48,13 @@ class SessionImpl final : public Session {
   const Options& options() const override { return options_; }
   std::size_t tensors() const override { return layout_.tensors(); }
   BufferView gradient(std::size_t i) const override;
-  BufferView pool() const override { return pool_.view(); }
+  BufferView pool() const override {
+    return device_side_ ? device_side_->pool() : pool_.view();
+  }
   std::size_t pool_offset(std::size_t i) const override {
     return layout_.offset(i);
   }
+  void SetStream(void* native) override;
   void GradientReady(std::size_t i) override;
   void GradientAbsent(std::size_t i) override;
   Result<StepStats> FinishStep() override;
@@ -77,6 +84,13 @@ class SessionImpl final : public Session {
 
   SessionImpl(Parts parts, Transport transport, PoolLayout layout);
   Status Build();
+  Status BuildDevice();
+  EngineParts PartsOfEngine();
+  // What aggregators call.
+  Collective& GradientCollective() const;
+  std::uint64_t BytesSent() const { return GradientCollective().bytes_sent(); }
+  Collective& CollectiveFor(const CollectiveCall& call) const;
+  void StartCall(const CollectiveCall& call, Pending* pending);
   Status BuildAggregator();
   Status Agree();
   Status Measure();
@@ -94,12 +108,14 @@ class SessionImpl final : public Session {
   const std::unique_ptr<Logger> logger_;
   const std::unique_ptr<Recorder> recorder_;
   const std::function<void()> drain_recorder_;
+  std::shared_ptr<Device> device_;
   std::vector<TensorSpec> specs_;
   std::vector<std::string> names_;
   const PoolLayout layout_;
   Transport transport_;
   PoolMemory pool_;
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<DeviceSide> device_side_;  // Null: all is the host's.
   std::unique_ptr<Aggregator> aggregator_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Optimizer> optimizer_;
@@ -129,6 +145,7 @@ class SessionImpl final : public Session {
 // session/inproc.h), tests.
 Result<std::unique_ptr<Session>> OpenOver(
     Transport transport, const Options& options,
-    const std::vector<TensorSpec>& tensors);
+    const std::vector<TensorSpec>& tensors,
+    std::shared_ptr<Device> device = nullptr);
 
 }  // namespace gradientflow

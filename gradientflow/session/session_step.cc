@@ -16,6 +16,10 @@ constexpr std::uint64_t kTuneAfter[] = {1, 4, 16};
 
 }  // namespace
 
+void SessionImpl::SetStream(void* native) {
+  if (device_side_ != nullptr) device_side_->sync().SetProducer(native);
+}
+
 void SessionImpl::GradientReady(std::size_t i) {
   if (engine_->Ready(i)) progress_->Notify();
 }
@@ -23,7 +27,14 @@ void SessionImpl::GradientReady(std::size_t i) {
 void SessionImpl::GradientAbsent(std::size_t i) {
   if (i < layout_.tensors()) {
     const BufferView view = gradient(i);
-    if (view.bytes > 0) std::memset(view.data, 0, view.bytes);
+    if (view.bytes == 0) return GradientReady(i);
+    if (device_side_ == nullptr) {
+      std::memset(view.data, 0, view.bytes);
+    } else if (const Status zeroed =
+                   device_side_->sync().Zero(view.data, view.bytes);
+               !zeroed.ok()) {
+      return engine_->Misused(zeroed);
+    }
   }
   GradientReady(i);
 }
@@ -75,8 +86,8 @@ StepStats SessionImpl::CloseStep() {
   StepStats stats;
   stats.step = step_++;
   stats.buckets = result.buckets;
-  stats.bytes_sent = executor_->bytes_sent() - bytes_before_;
-  bytes_before_ = executor_->bytes_sent();
+  stats.bytes_sent = BytesSent() - bytes_before_;
+  bytes_before_ = BytesSent();
   stats.selected_chunks = result.selected_chunks;
   stats.chunks = result.chunks;
   stats.backward_seconds = times.backward_seconds;
@@ -112,7 +123,7 @@ Status SessionImpl::Tune() {
                                   1.0 - options_.sparsity, costs_.channel);
   progress_->Do([this] {
     aggregator_->SetBucketBytes(bucket_bytes_);
-    bytes_before_ = executor_->bytes_sent();
+    bytes_before_ = BytesSent();
   });
   return Status();
 }
@@ -138,8 +149,13 @@ Status SessionImpl::OptimizerStep(const OptimizerConfig& config,
                   "OptimizerStep() comes after FinishStep()");
   }
   if (skip_update_) return Status();
+  if (device_side_ != nullptr) {
+    return device_side_->optimizer().Step(config, weights,
+                                          aggregator_->device_slots(),
+                                          device_side_->sync().producer());
+  }
   return optimizer_->Step(
-      config, {pool_.view().data, options_.pool_dtype, exchanged_}, weights);
+      config, {pool().data, options_.pool_dtype, exchanged_}, weights);
 }
 
 Result<std::vector<std::byte>> SessionImpl::SaveState() const {
@@ -149,8 +165,19 @@ Result<std::vector<std::byte>> SessionImpl::SaveState() const {
   state.step = step_;
   state.loss_scale = loss_scale_;
   state.selection = std::as_bytes(aggregator_->next_selection());
-  state.residual = std::as_bytes(aggregator_->residual());
-  state.momentum = std::as_bytes(optimizer_->momentum());
+  const Result<std::span<const float>> residual = aggregator_->residual();
+  if (!residual.ok()) return residual.status();
+  state.residual = std::as_bytes(residual.value());
+  std::vector<float> from_device;
+  if (device_side_ != nullptr) {
+    Result<std::vector<float>> momentum =
+        device_side_->optimizer().Momentum(device_side_->sync().producer());
+    if (!momentum.ok()) return momentum.status();
+    from_device = std::move(momentum).value();
+    state.momentum = std::as_bytes(std::span<const float>(from_device));
+  } else {
+    state.momentum = std::as_bytes(optimizer_->momentum());
+  }
   return WriteState(state);
 }
 
@@ -180,7 +207,10 @@ Status SessionImpl::RestoreState(const std::vector<std::byte>& bytes) {
     status = aggregator_->Restore(state.step, state.loss_scale, state.residual,
                                   state.selection);
     if (!status.ok()) return;
-    status = optimizer_->RestoreMomentum(state.momentum);
+    status = device_side_ == nullptr
+                 ? optimizer_->RestoreMomentum(state.momentum)
+                 : device_side_->optimizer().RestoreMomentum(
+                       state.momentum, device_side_->sync().producer());
     if (!status.ok()) return;
     step_ = state.step;
     loss_scale_ = state.loss_scale;

@@ -18,11 +18,6 @@ namespace {
 
 constexpr int kFewRanks = 8;
 
-Clock::Time FromSeconds(double seconds) {
-  return std::chrono::duration_cast<Clock::Time>(
-      std::chrono::duration<double>(seconds));
-}
-
 // What this rank offers to others, before it knows them.
 struct Offers {
   std::unique_ptr<TcpListener> tcp;

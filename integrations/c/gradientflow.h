@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define GF_VERSION_MAJOR 1
-#define GF_VERSION_MINOR 0
+#define GF_VERSION_MINOR 1
 
 #if defined(__GNUC__)
 #define GF_API __attribute__((visibility("default")))
@@ -82,6 +82,7 @@ typedef struct {
   const char* name; /* Unique; copied. Null: "tensor<i>". */
   size_t elements;
   int32_t always_dense; /* CSC always sends it. */
+  int32_t skip_lars;    /* LARS factor 1: biases, batch norms. Since 1.1. */
 } gf_tensor;
 GF_API void gf_tensor_init(gf_tensor*);
 
@@ -107,6 +108,17 @@ GF_API gf_status gf_pool(const gf_session*, void** data, size_t* bytes);
 /* Where in the pool tensor i begins, in elements. */
 GF_API gf_status gf_pool_offset(const gf_session*, size_t tensor,
                                 size_t* elements);
+
+enum { GF_CPU = 0, GF_CUDA = 1 };
+/* In whose memory the pool lies: GF_CPU or GF_CUDA, and which; as the option
+ * "device" says. Since 1.1. */
+GF_API gf_status gf_pool_device(const gf_session*, int32_t* kind,
+                                int32_t* index);
+/* With GF_CUDA: the cudaStream_t on which gradients are computed (at first the
+ * legacy default stream). gf_ready(i) then means that the work that writes
+ * gradient i has been submitted to it, and gf_optimizer_step() submits to it.
+ * Between steps. Without effect with GF_CPU. Since 1.1. */
+GF_API gf_status gf_set_stream(gf_session*, void* stream);
 
 /* The gradient is written; lent until gf_finish_step() returns. Any thread,
  * any order, once per step. Does not block. */
@@ -146,7 +158,8 @@ typedef struct {
   float lars_eps;
 } gf_optimizer;
 GF_API void gf_optimizer_init(gf_optimizer*);
-/* weights[i]: tensor i's float32 weights, the caller's. Chunk-aware: only what
+/* weights[i]: tensor i's float32 weights, the caller's, where the pool is.
+ * Chunk-aware: only what
  * was sent changes. Skips a nonfinite step. */
 GF_API gf_status gf_optimizer_step(gf_session*, const gf_optimizer*,
                                    float* const* weights, size_t count);

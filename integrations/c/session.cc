@@ -80,7 +80,8 @@ gf_status gf_open(const gf_options* options, const gf_tensor* tensors,
       }
       const gf_tensor tensor = WithDefaults(given, gf_tensor_init);
       specs.push_back({tensor.name != nullptr ? tensor.name : "",
-                       tensor.elements, tensor.always_dense != 0});
+                       tensor.elements, tensor.always_dense != 0,
+                       tensor.skip_lars != 0});
       handle->tensor_elements.push_back(tensor.elements);
       at += given.struct_bytes;
     }
@@ -126,6 +127,24 @@ gf_status gf_pool_offset(const gf_session* session, size_t tensor,
   if (elements == nullptr) return Invalid("elements is null");
   *elements = session->session->pool_offset(tensor);
   return GF_OK;
+}
+
+gf_status gf_pool_device(const gf_session* session, int32_t* kind,
+                         int32_t* index) {
+  if (session == nullptr) return Invalid("session is null");
+  const gradientflow::DeviceId device = session->session->pool().device;
+  const bool cuda = device.kind == gradientflow::DeviceId::Kind::kCuda;
+  if (kind != nullptr) *kind = cuda ? GF_CUDA : GF_CPU;
+  if (index != nullptr) *index = device.index;
+  return GF_OK;
+}
+
+gf_status gf_set_stream(gf_session* session, void* stream) {
+  if (session == nullptr) return Invalid("session is null");
+  return Guard([&]() -> Status {
+    session->session->SetStream(stream);
+    return Status();
+  });
 }
 
 gf_status gf_ready(gf_session* session, size_t tensor) {

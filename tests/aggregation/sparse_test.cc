@@ -114,6 +114,7 @@ class Sparse : public ::testing::TestWithParam<Setting> {
     job.over = s.over;
     job.size = s.ranks;
     job.tensors = Tensors();
+    job.weights_on_host = true;
     job.options.bucket_bytes = 700;
     job.options.segment_bytes = 4096;
     job.options.sparsity = s.sparsity;
@@ -151,7 +152,7 @@ TEST_P(Sparse, FollowsTheReference) {
           MakeGradients(settings.ranks, settings.elements, step);
       reference.Step(g);
       const StepStats stats = RunStep(session, g[session.rank()]);
-      ASSERT_TRUE(session.OptimizerStep(kSgd, weights.pointers()).ok());
+      ASSERT_TRUE(Update(session, kSgd, weights.pointers()).ok());
       ASSERT_EQ(session.selection(), reference.selection()) << "step " << step;
       const std::vector<float> residual = ResidualOf(session);
       const std::vector<float> flat = weights.Flat();
@@ -182,7 +183,7 @@ TEST_P(Sparse, RestoredRanksGoOnBitForBit) {
       const Gradients g =
           MakeGradients(settings.ranks, settings.elements, step);
       RunStep(session, g[session.rank()]);
-      ASSERT_TRUE(session.OptimizerStep(kSgd, w->pointers()).ok());
+      ASSERT_TRUE(Update(session, kSgd, w->pointers()).ok());
     }
   };
   RunRanks(job, [&](Session& session) {
@@ -229,6 +230,13 @@ constexpr Setting kSettings[] = {
     {"SingleElements", Over::kMemory, 2, 1, 0.9F, 0, ResidualMode::kPlain},
     {"Tcp", Over::kTcp, 2, 50, 0.85F, 2, ResidualMode::kMomentum},
     {"Mixed", Over::kMixed, 3, 50, 0.85F, 0, ResidualMode::kMomentum},
+    {"Device", Over::kDevices, 1, 40, 0.75F, 0, ResidualMode::kMomentum},
+    {"Devices", Over::kDevices, 3, 50, 0.8F, 0, ResidualMode::kMomentum},
+    {"PlainDevices", Over::kDevices, 2, 33, 0.85F, 3, ResidualMode::kPlain},
+    {"SomeDevices", Over::kSomeDevices, 3, 50, 0.8F, 2,
+     ResidualMode::kMomentum},
+    {"ChunkBeyondDevices", Over::kSomeDevices, 2, 100000, 0.5F, 0,
+     ResidualMode::kPlain},
 };
 INSTANTIATE_TEST_SUITE_P(Settings, Sparse, ::testing::ValuesIn(kSettings),
                          [](const auto& param) {
@@ -252,7 +260,7 @@ TEST(SparseGolden, FollowsThePublishedValues) {
     for (int step = 0; step < 6; ++step) {
       // All is sent in the first: it must not count.
       RunStep(session, {step == 0 ? 0.0 : 1.0, other[step]});
-      ASSERT_TRUE(session.OptimizerStep(kSgd, weights.pointers()).ok());
+      ASSERT_TRUE(Update(session, kSgd, weights.pointers()).ok());
       ASSERT_EQ(session.selection()[0], important[step]) << "step " << step;
       EXPECT_NEAR(ResidualOf(session)[0], hg[step], 1e-6);
       if (important[step] != 0) {
@@ -281,7 +289,7 @@ TEST(SparseGolden, IsDenseSgdBitForBitWhenEveryChunkIsSent) {
         const Gradients g = MakeGradients(3, Elements(session), step);
         const StepStats stats = RunStep(session, g[session.rank()]);
         EXPECT_EQ(stats.selected_chunks, stats.chunks);
-        ASSERT_TRUE(session.OptimizerStep(kSgd, weights.pointers()).ok());
+        ASSERT_TRUE(Update(session, kSgd, weights.pointers()).ok());
       }
       if (session.rank() == 0) results[sparse] = weights.Flat();
     });

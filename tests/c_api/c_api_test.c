@@ -82,6 +82,7 @@ static gf_session* open_session(int rank, const char* meeting_place) {
   }
   tensors[0].name = "first";
   tensors[0].always_dense = 1;
+  tensors[2].skip_lars = 1;
   CHECK_OK(gf_open(options, tensors, TENSORS, &session));
   gf_options_free(options);
   CHECK(gf_rank(session) == rank);
@@ -115,6 +116,8 @@ static void test_steps(gf_session* session) {
   void* data = NULL;
   size_t bytes = 0;
   size_t offset = 0;
+  int32_t kind = -1;
+  int32_t device = -1;
   weights[0] = first;
   weights[1] = second;
   weights[2] = third;
@@ -128,6 +131,9 @@ static void test_steps(gf_session* session) {
   CHECK_OK(gf_finish_step(session, &stats));
   CHECK(stats.step == 0 && stats.nonfinite == 0);
   CHECK(stats.chunks == 8 && stats.selected_chunks == 8);
+  CHECK_OK(gf_pool_device(session, &kind, &device));
+  CHECK(kind == GF_CPU && device == 0);
+  CHECK_OK(gf_set_stream(session, NULL));
   CHECK_OK(gf_pool(session, &data, &bytes));
   CHECK(bytes == 72 * sizeof(float));
   pool = (float*)data;
@@ -139,6 +145,11 @@ static void test_steps(gf_session* session) {
   optimizer.lr = 0.5F;
   CHECK_OK(gf_optimizer_step(session, &optimizer, weights, TENSORS));
   CHECK(first[0] == -1.0F && second[0] == 0.0F && third[39] == -1.0F);
+  /* Momentum 0.9 of 1, and 0.5 * 2 times the factor 1, or 0.001 * 5 / 10. */
+  optimizer.kind = GF_LARS;
+  CHECK_OK(gf_optimizer_step(session, &optimizer, weights, TENSORS));
+  CHECK(third[39] > -2.90001F && third[39] < -2.89999F);
+  CHECK(first[0] > -1.90051F && first[0] < -1.90049F);
   optimizer.struct_bytes = 0;
   CHECK_INVALID(gf_optimizer_step(session, &optimizer, weights, TENSORS));
   gf_optimizer_init(&optimizer);

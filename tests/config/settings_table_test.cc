@@ -39,6 +39,9 @@ const std::vector<Sample>& Samples() {
       {"arena_bytes", "1TB", "1TB"},
       {"fifo_bytes", "64K", "64KB"},
       {"spin_microseconds", "0", "0"},
+      {"device", "cuda:3", "cuda:3"},
+      {"device_collectives", "Staged", "staged"},
+      {"nccl_library", "/opt/libnccl.so", "/opt/libnccl.so"},
       {"pool_dtype", "bfloat16", "bfloat16"},
       {"wire_dtype", "Float16", "float16"},
       {"reduce", "sum", "sum"},
@@ -89,6 +92,7 @@ TEST(SettingsTable, FieldsHoldTheValueMeant) {
   EXPECT_EQ(o.fabric, FabricKind::kTcp);
   EXPECT_EQ(o.socket_family, AddressFamily::kIpv6);
   EXPECT_EQ(o.segment_bytes, 65536U);
+  EXPECT_EQ(o.device_collectives, DeviceCollectives::kStaged);
   EXPECT_EQ(o.pool_dtype, DType::kBFloat16);
   EXPECT_EQ(o.wire_dtype, DType::kFloat16);
   EXPECT_EQ(o.reduce, ReduceOp::kSum);
@@ -132,6 +136,9 @@ TEST(SettingsTable, RefusesValuesOutOfRangeAndKeepsTheOldOne) {
                                    {"size", "0", ""},
                                    {"rendezvous", "nowhere", ""},
                                    {"job_token", "", ""},
+                                   {"device", "cuda:", ""},
+                                   {"device", "cuda:1024", ""},
+                                   {"device", "gpu", ""},
                                    {"fabric", "rdma", ""},
                                    {"fabric", "", ""},
                                    {"socket_family", "ipv5", ""},

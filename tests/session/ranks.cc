@@ -39,12 +39,40 @@ void OnThreads(int size, const std::function<void(int)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
+thread_local FakeDevice* device_of_this_rank = nullptr;
+
+// A device with a stream that computes, if the rank has one.
+struct RankDevice {
+  RankDevice(const Job& job, int rank) {
+    if (job.over != Over::kDevices &&
+        (job.over != Over::kSomeDevices || rank % 2 == 0)) {
+      return;
+    }
+    FakeOptions options;
+    options.id.index = rank;
+    options.lag = FakeLag::kRandom;
+    options.check_kernel_memory = !job.weights_on_host;
+    options.seed = static_cast<std::uint64_t>(rank) + 1;
+    device = std::make_shared<FakeDevice>(options);
+    stream = std::move(device->NewStream(false)).value();
+    device_of_this_rank = device.get();
+  }
+  ~RankDevice() { device_of_this_rank = nullptr; }
+  RankDevice(const RankDevice&) = delete;
+  RankDevice& operator=(const RankDevice&) = delete;
+  std::shared_ptr<FakeDevice> device;
+  std::unique_ptr<Stream> stream;
+};
+
+bool InProcess(Over over) { return over != Over::kTcp && over != Over::kMixed; }
+
 Options OptionsOf(const Job& job, int rank, std::vector<TensorSpec>* tensors) {
   Options options = job.options;
   options.rank = rank;
   options.size = job.size;
   options.arena_bytes = kArenaBytes;
-  if (job.over == Over::kMessages || job.over == Over::kTcp) {
+  if (job.over == Over::kMessages || job.over == Over::kTcp ||
+      job.over == Over::kSomeDevices) {
     options.fabric = FabricKind::kTcp;
   }
   if (job.over == Over::kMixed) options.host_id = StrCat("host", rank / 2);
@@ -55,8 +83,17 @@ Options OptionsOf(const Job& job, int rank, std::vector<TensorSpec>* tensors) {
 
 }  // namespace
 
+Status Update(Session& session, const OptimizerConfig& config,
+              const std::vector<float*>& weights) {
+  GF_RETURN_IF_ERROR(session.OptimizerStep(config, weights));
+  return session.SaveState().status();  // Copies the momentum.
+}
+
+FakeDevice* DeviceOfThisRank() { return device_of_this_rank; }
+
 const char* OverName(Over over) {
-  constexpr const char* kNames[] = {"memory", "messages", "tcp", "mixed"};
+  constexpr const char* kNames[] = {"memory", "messages", "tcp",
+                                    "mixed",  "devices",  "someDevices"};
   return kNames[static_cast<int>(over)];
 }
 
@@ -72,6 +109,8 @@ Options Job::TestOptions() {
   options.log_level = LogLevel::kError;
   options.fifo_bytes = std::size_t{64} << 10;
   options.timeout_seconds = 60;
+  // The devices are fakes, whatever NCCL this machine has.
+  options.device_collectives = DeviceCollectives::kStaged;
   options.join_timeout_seconds = 60;
   options.bucket_bytes = std::size_t{64} << 10;
   return options;
@@ -79,7 +118,7 @@ Options Job::TestOptions() {
 
 void OpenRanks(const Job& job,
                const std::function<void(int rank, Opened)>& body) {
-  if (job.over == Over::kMemory || job.over == Over::kMessages) {
+  if (InProcess(job.over)) {
     ShmOptions shm;
     shm.arena_bytes = kArenaBytes;
     shm.fifo_bytes = job.options.fifo_bytes;
@@ -89,7 +128,13 @@ void OpenRanks(const Job& job,
     OnThreads(job.size, [&](int rank) {
       std::vector<TensorSpec> tensors;
       const Options options = OptionsOf(job, rank, &tensors);
-      body(rank, OpenInProcess(group.value(), options, tensors));
+      const RankDevice own(job, rank);
+      Opened opened =
+          OpenInProcess(group.value(), options, tensors, own.device);
+      if (opened.ok() && own.stream != nullptr) {
+        opened.value()->SetStream(own.stream->native());
+      }
+      body(rank, std::move(opened));
     });
     return;
   }

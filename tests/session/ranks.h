@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gradientflow/session.h"
+#include "tests/device/fake_device.h"
 
 // Ranks as threads, each with a session of its own.
 namespace gradientflow::testing {
@@ -18,6 +19,10 @@ enum class Over {
   kMessages,  // In-process messages, no shared memory.
   kTcp,       // Session::Open() over TCP on loopback.
   kMixed,     // Session::Open(); two ranks a host, TCP between the hosts.
+  // As kMemory, with every rank's pool on a (fake) device of its own.
+  kDevices,
+  // As kMessages, with the odd ranks' pools on devices.
+  kSomeDevices,
 };
 inline constexpr Over kEverywhere[] = {Over::kMemory, Over::kMessages,
                                        Over::kTcp, Over::kMixed};
@@ -31,6 +36,8 @@ struct Job {
   Over over = Over::kMemory;
   Options options = TestOptions();
   std::vector<TensorSpec> tensors;
+  // Devices may be given weights in the test's own memory.
+  bool weights_on_host = false;
   // Makes one rank's settings or tensors differ; may be empty.
   std::function<void(int rank, Options*, std::vector<TensorSpec>*)> adapt;
 
@@ -41,6 +48,13 @@ struct Job {
 // Runs `body` on all ranks at once, each on its thread; returns when all have.
 // A session that does not open is a test failure.
 void RunRanks(const Job& job, const std::function<void(Session&)>& body);
+
+// OptimizerStep(), and waits for a device to be done with it.
+Status Update(Session& session, const OptimizerConfig& config,
+              const std::vector<float*>& weights);
+
+// The device of the calling thread's rank, within a body; null if it has none.
+FakeDevice* DeviceOfThisRank();
 
 // The same for jobs that may fail to open.
 using Opened = Result<std::unique_ptr<Session>>;

@@ -211,7 +211,8 @@ TEST_P(Steps, ReportAnOverflowOnTheWireOnEveryRank) {
 
 TEST_P(Steps, CountTheBytesBetweenRanks) {
   Job job = MakeJob();
-  const bool memory = std::get<0>(GetParam()) == Over::kMemory;
+  const bool memory = std::get<0>(GetParam()) == Over::kMemory ||
+                      std::get<0>(GetParam()) == Over::kDevices;
   job.options.algorithm = memory ? "shared" : "ring";
   job.options.bucket_bytes = kInfiniteBytes;
   std::atomic<std::uint64_t> sent{0};

@@ -24,8 +24,10 @@ class Steps : public ::testing::TestWithParam<std::tuple<Over, int>> {
 #define GF_INSTANTIATE_STEPS_OF(suite)                                      \
   INSTANTIATE_TEST_SUITE_P(                                                 \
       InProcess, suite,                                                     \
-      ::testing::Combine(::testing::Values(Over::kMemory, Over::kMessages), \
-                         ::testing::Values(2, 3)),                          \
+      ::testing::Combine(                                                   \
+          ::testing::Values(Over::kMemory, Over::kMessages, Over::kDevices, \
+                            Over::kSomeDevices),                            \
+          ::testing::Values(2, 3)),                                         \
       ParamName);                                                           \
   INSTANTIATE_TEST_SUITE_P(Joined, suite,                                   \
                            ::testing::Values(std::tuple{Over::kTcp, 2},     \

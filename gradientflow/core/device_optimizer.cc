@@ -1,0 +1,209 @@
+#include "gradientflow/core/device_optimizer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+#include "gradientflow/core/optimizer.h"
+
+namespace gradientflow {
+namespace {
+
+Status KernelStatus(const Device& device, const char* kernel, int error) {
+  if (error == 0) return {};
+  return {StatusCode::kInternal,
+          StrCat("optimizer: kernel ", kernel, " on ", device.description(),
+                 " failed with device error ", error)};
+}
+
+// The device memory that receives a copy of `values`.
+template <typename T>
+Result<DeviceMemory> Upload(Device& device, Stream& stream,
+                            const std::vector<T>& values) {
+  const std::size_t bytes = values.size() * sizeof(T);
+  Result<DeviceMemory> memory = device.Allocate(bytes);
+  if (!memory.ok() || bytes == 0) return memory;
+  GF_RETURN_IF_ERROR(stream.Copy(memory.value().get(), values.data(), bytes));
+  GF_RETURN_IF_ERROR(stream.Synchronize());
+  return memory;
+}
+
+}  // namespace
+
+DeviceOptimizer::DeviceOptimizer(DeviceOptimizerParts parts)
+    : parts_(std::move(parts)) {}
+
+Result<std::unique_ptr<DeviceOptimizer>> DeviceOptimizer::Create(
+    DeviceOptimizerParts parts) {
+  std::unique_ptr<DeviceOptimizer> made(new DeviceOptimizer(std::move(parts)));
+  GF_RETURN_IF_ERROR(made->MakeTiles());
+  return made;
+}
+
+// Cuts every tensor at the borders of chunks and tiles, in tensor order.
+Status DeviceOptimizer::MakeTiles() {
+  const PoolLayout& layout = *parts_.layout;
+  std::vector<kernels::Tile> tiles;
+  std::vector<std::uint64_t> first_tile;
+  std::vector<std::uint8_t> skip(layout.tensors(), 0);
+  for (std::size_t i = 0; i < layout.tensors(); ++i) {
+    first_tile.push_back(tiles.size());
+    skip[i] = !parts_.skip_lars.empty() && parts_.skip_lars[i] ? 1 : 0;
+    for (std::size_t done = 0; done < layout.tensor_elements(i);) {
+      kernels::Tile tile = {};
+      tile.pool_begin = layout.offset(i) + done;
+      tile.tensor_begin = done;
+      tile.tensor = static_cast<std::uint32_t>(i);
+      std::size_t count = std::min<std::size_t>(
+          layout.tensor_elements(i) - done, kernels::kTileElements);
+      if (parts_.chunk_elements > 0) {
+        const std::size_t chunk = tile.pool_begin / parts_.chunk_elements;
+        const std::size_t end = (chunk + 1) * parts_.chunk_elements;
+        tile.chunk = static_cast<std::uint32_t>(chunk);
+        count = std::min(count, end - tile.pool_begin);
+      }
+      tile.count = static_cast<std::uint32_t>(count);
+      tiles.push_back(tile);
+      done += count;
+    }
+  }
+  first_tile.push_back(tiles.size());
+  tiles_count_ = tiles.size();
+  Device& device = *parts_.device;
+  Result<std::unique_ptr<Stream>> stream = device.NewStream(false);
+  if (!stream.ok()) return stream.status();
+  const std::size_t tensors = layout.tensors();
+  const struct {
+    DeviceMemory* memory;
+    Result<DeviceMemory> made;
+  } all[] = {
+      {&tiles_, Upload(device, *stream.value(), tiles)},
+      {&first_tile_, Upload(device, *stream.value(), first_tile)},
+      {&skip_, Upload(device, *stream.value(), skip)},
+      {&weight_squares_, device.Allocate(tiles_count_ * sizeof(double))},
+      {&gradient_squares_, device.Allocate(tiles_count_ * sizeof(double))},
+      {&rates_, device.Allocate(tensors * sizeof(float))},
+      {&weights_, device.Allocate(tensors * sizeof(float*))},
+      {&host_weights_, device.AllocatePinned(tensors * sizeof(float*))},
+  };
+  for (const auto& one : all) {
+    if (!one.made.ok()) return one.made.status();
+    *one.memory = one.made.value();
+  }
+  return {};
+}
+
+Status DeviceOptimizer::AllocateMomentum() {
+  if (momentum_ != nullptr) return {};
+  Result<DeviceMemory> memory =
+      parts_.device->Allocate(parts_.layout->elements() * sizeof(float));
+  if (!memory.ok()) return memory.status();
+  momentum_ = std::move(memory).value();
+  return {};
+}
+
+// The table of weights, when it is another than last time.
+Status DeviceOptimizer::UploadWeights(std::span<float* const> weights,
+                                      Stream& stream) {
+  if (std::equal(weights.begin(), weights.end(), uploaded_.begin(),
+                 uploaded_.end())) {
+    return {};
+  }
+  // An earlier copy may still be on its way.
+  GF_RETURN_IF_ERROR(stream.Synchronize());
+  uploaded_.assign(weights.begin(), weights.end());
+  const std::size_t bytes = uploaded_.size() * sizeof(float*);
+  if (bytes == 0) return {};
+  std::memcpy(host_weights_.get(), uploaded_.data(), bytes);
+  return stream.Copy(weights_.get(), host_weights_.get(), bytes);
+}
+
+Status DeviceOptimizer::TakeRates(const OptimizerConfig& config,
+                                  const std::uint32_t* slots, Stream& stream) {
+  const kernels::ChunkKernelTable& kernels = parts_.device->chunk_kernels();
+  kernels::TileSquaresArgs squares = {};
+  squares.tiles = As<const kernels::Tile>(tiles_);
+  squares.count = tiles_count_;
+  squares.slots = slots;
+  squares.weights = As<float* const>(weights_);
+  squares.grads = parts_.pool;
+  squares.type = parts_.type;
+  squares.weight_squares = As<double>(weight_squares_);
+  squares.gradient_squares = As<double>(gradient_squares_);
+  GF_RETURN_IF_ERROR(
+      KernelStatus(*parts_.device, "tile_squares",
+                   kernels.tile_squares(squares, stream.native())));
+  kernels::LarsRatesArgs rates = {};
+  rates.first_tile = As<const std::uint64_t>(first_tile_);
+  rates.tensors = parts_.layout->tensors();
+  rates.weight_squares = squares.weight_squares;
+  rates.gradient_squares = squares.gradient_squares;
+  rates.skip = As<const std::uint8_t>(skip_);
+  rates.lr = config.lr;
+  rates.eta = config.lars_eta;
+  rates.eps = config.lars_eps;
+  rates.weight_decay = config.weight_decay;
+  rates.rates = As<float>(rates_);
+  return KernelStatus(*parts_.device, "lars_rates",
+                      kernels.lars_rates(rates, stream.native()));
+}
+
+Status DeviceOptimizer::Step(const OptimizerConfig& config,
+                             std::span<float* const> weights,
+                             const std::uint32_t* slots, Stream& stream) {
+  GF_RETURN_IF_ERROR(CheckConfig(config));
+  GF_RETURN_IF_ERROR(CheckWeights(*parts_.layout, weights));
+  GF_RETURN_IF_ERROR(AllocateMomentum());
+  GF_RETURN_IF_ERROR(UploadWeights(weights, stream));
+  if (tiles_count_ == 0) return {};
+  const bool lars = config.kind == OptimizerConfig::Kind::kLars;
+  if (lars) GF_RETURN_IF_ERROR(TakeRates(config, slots, stream));
+  kernels::TileSgdArgs sgd = {};
+  sgd.tiles = As<const kernels::Tile>(tiles_);
+  sgd.count = tiles_count_;
+  sgd.slots = slots;
+  sgd.weights = As<float* const>(weights_);
+  sgd.momentum_buf = As<float>(momentum_);
+  sgd.grads = parts_.pool;
+  sgd.type = parts_.type;
+  sgd.rates = lars ? As<float>(rates_) : nullptr;
+  sgd.lr = config.lr;
+  sgd.momentum = config.momentum;
+  sgd.weight_decay = config.weight_decay;
+  sgd.nesterov = config.nesterov;
+  return KernelStatus(
+      *parts_.device, "tile_sgd",
+      parts_.device->chunk_kernels().tile_sgd(sgd, stream.native()));
+}
+
+Result<std::vector<float>> DeviceOptimizer::Momentum(Stream& stream) {
+  std::vector<float> copy;
+  if (momentum_ == nullptr) return copy;
+  copy.resize(parts_.layout->elements());
+  GF_RETURN_IF_ERROR(
+      stream.Copy(copy.data(), momentum_.get(), copy.size() * sizeof(float)));
+  GF_RETURN_IF_ERROR(stream.Synchronize());
+  return copy;
+}
+
+Status DeviceOptimizer::RestoreMomentum(std::span<const std::byte> bytes,
+                                        Stream& stream) {
+  GF_RETURN_IF_ERROR(stream.Synchronize());
+  if (bytes.empty()) {
+    momentum_.reset();
+    return {};
+  }
+  const std::size_t expected = parts_.layout->elements() * sizeof(float);
+  if (bytes.size() != expected) {
+    return {StatusCode::kInvalidArgument,
+            StrCat("momentum: expected 0 or ", expected, " bytes, seen ",
+                   bytes.size())};
+  }
+  GF_RETURN_IF_ERROR(AllocateMomentum());
+  GF_RETURN_IF_ERROR(stream.Copy(momentum_.get(), bytes.data(), bytes.size()));
+  return stream.Synchronize();
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "gradientflow/base/dtype.h"
+#include "gradientflow/base/status.h"
+#include "gradientflow/core/optimizer_config.h"
+#include "gradientflow/core/pool_layout.h"
+#include "gradientflow/device/device.h"
+
+namespace gradientflow {
+
+// What a DeviceOptimizer works on. Borrowed; outlives it.
+struct DeviceOptimizerParts {
+  const PoolLayout* layout = nullptr;
+  Device* device = nullptr;
+  const void* pool = nullptr;  // The device's.
+  DType type = DType::kFloat32;
+  std::size_t chunk_elements = 0;  // 0: dense.
+  std::vector<bool> skip_lars = {};
+};
+
+// The optimiser of core/optimizer.h (the same update, element for element) on
+// a device: two launches a step, four for LARS, that read from the device what
+// was sent. Nothing waits; weights and momentum change in the order of the
+// stream. NOT thread-safe.
+class DeviceOptimizer {
+ public:
+  // kResourceExhausted if the device has no room for the table of tiles (24
+  // bytes for each tensor, chunk and 16,384 elements).
+  static Result<std::unique_ptr<DeviceOptimizer>> Create(
+      DeviceOptimizerParts parts);
+
+  // weights[i]: tensor i's float32 master weights in the device's memory, the
+  // caller's until the stream has done this work. `slots`: see
+  // Aggregator::device_slots(). The momentum (float32 per element) is allocated
+  // by the first step.
+  Status Step(const OptimizerConfig& config, std::span<float* const> weights,
+              const std::uint32_t* slots, Stream& stream);
+
+  // hu in pool order, copied from the device (blocks); empty before the first
+  // Step().
+  Result<std::vector<float>> Momentum(Stream& stream);
+  // Puts back the bytes of a Momentum(); blocks. kInvalidArgument on another
+  // size.
+  Status RestoreMomentum(std::span<const std::byte> bytes, Stream& stream);
+
+ private:
+  explicit DeviceOptimizer(DeviceOptimizerParts parts);
+  Status MakeTiles();
+  Status AllocateMomentum();
+  Status UploadWeights(std::span<float* const> weights, Stream& stream);
+  Status TakeRates(const OptimizerConfig& config, const std::uint32_t* slots,
+                   Stream& stream);
+
+  template <typename T>
+  static T* As(const DeviceMemory& memory) {
+    return reinterpret_cast<T*>(memory.get());
+  }
+
+  const DeviceOptimizerParts parts_;
+  std::size_t tiles_count_ = 0;
+  DeviceMemory tiles_;
+  DeviceMemory first_tile_;
+  DeviceMemory skip_;
+  DeviceMemory weight_squares_;
+  DeviceMemory gradient_squares_;
+  DeviceMemory rates_;
+  DeviceMemory weights_;       // float* by tensor.
+  DeviceMemory host_weights_;  // The same, page-locked.
+  std::vector<float*> uploaded_;
+  DeviceMemory momentum_;
+};
+
+}  // namespace gradientflow

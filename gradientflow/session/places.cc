@@ -1,0 +1,107 @@
+#include "gradientflow/session/places.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <string>
+
+#include "gradientflow/base/str_cat.h"
+
+namespace gradientflow {
+namespace {
+
+constexpr std::size_t kFields = 3;
+constexpr std::int64_t kNcclMajor = 10000;  // Versions are 2.27.3: 22703.
+
+struct Ending {
+  bool done = false;
+  Status status;
+};
+
+void OnDone(void* self, std::uint64_t, std::uint32_t, const Status& status) {
+  auto& ending = *static_cast<Ending*>(self);
+  ending.done = true;
+  ending.status = status;
+}
+
+}  // namespace
+
+Status RunAtOpening(const OpeningParts& parts, const CollectiveCall& call) {
+  Ending ending;
+  parts.executor->Start(call, {&OnDone, &ending, 0});
+  while (!ending.done) {
+    if (parts.executor->Poll() || ending.done) continue;
+    parts.fabric->Tick(true);  // There is no engine yet that would.
+    if (parts.clock->Now() >= parts.deadline) {
+      std::string awaited;
+      for (int rank : parts.executor->AwaitedRanks()) {
+        awaited += StrCat(awaited.empty() ? "" : ", ", rank);
+      }
+      parts.fabric->Fail(Status(
+          StatusCode::kDeadlineExceeded,
+          StrCat("while opening the session, rank ", parts.executor->rank(),
+                 " waited in vain for ranks ", awaited)));
+      continue;
+    }
+    parts.fabric->Wait(std::chrono::milliseconds(1));
+  }
+  return ending.status;
+}
+
+Result<std::vector<Place>> ExchangePlaces(const OpeningParts& parts,
+                                          const Place& mine) {
+  const auto size = static_cast<std::size_t>(parts.executor->size());
+  if (size == 1) return std::vector<Place>{mine};
+  const std::int64_t out[kFields] = {mine.on_device, mine.device_id,
+                                     mine.nccl_version};
+  std::vector<std::int64_t> all(size * kFields);
+  CollectiveCall call;
+  call.kind = CollectiveKind::kAllgather;
+  call.input = out;
+  call.output = all.data();
+  call.count = kFields;
+  call.dtype = call.wire = DType::kInt64;
+  GF_RETURN_IF_ERROR(RunAtOpening(parts, call));
+  std::vector<Place> places;
+  for (std::size_t r = 0; r < size; ++r) {
+    const std::int64_t* fields = all.data() + r * kFields;
+    places.push_back({fields[0], fields[1], fields[2]});
+  }
+  return places;
+}
+
+bool AllCanNccl(const std::vector<Place>& places, std::string* why) {
+  std::map<std::int64_t, std::size_t> owners;
+  for (std::size_t r = 0; r < places.size(); ++r) {
+    const Place& place = places[r];
+    if (place.on_device == 0) {
+      *why = StrCat("rank ", r, " has its gradients on the CPU");
+      return false;
+    }
+    if (place.nccl_version == 0) {
+      *why = StrCat("rank ", r, " has no NCCL");
+      return false;
+    }
+    if (place.nccl_version / kNcclMajor !=
+        places[0].nccl_version / kNcclMajor) {
+      *why = StrCat("rank ", r, " has NCCL ", place.nccl_version,
+                    ", rank 0 has ", places[0].nccl_version);
+      return false;
+    }
+    const auto [owner, first] = owners.emplace(place.device_id, r);
+    if (!first) {
+      *why = StrCat("ranks ", owner->second, " and ", r, " share a GPU");
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Mixed(const std::vector<Place>& places) {
+  return std::any_of(places.begin(), places.end(), [&](const Place& place) {
+    return place.on_device != places[0].on_device;
+  });
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,131 @@
+#include <chrono>
+#include <utility>
+
+#include "gradientflow/aggregation/dense.h"
+#include "gradientflow/aggregation/device_sparse.h"
+#include "gradientflow/aggregation/sparse.h"
+#include "gradientflow/session/session_impl.h"
+
+// What a session's gradients live in and go through: the pool, the device, the
+// aggregator.
+namespace gradientflow {
+
+// Where the gradients are, here and on the other ranks.
+Status SessionImpl::BuildDevice() {
+  if (device_ == nullptr) {
+    Result<std::shared_ptr<Device>> device =
+        OpenDevice(options_, transport_.group);
+    if (!device.ok()) return device.status();
+    device_ = std::move(device).value();
+  }
+  std::shared_ptr<const NcclApi> nccl;
+  Place place;
+  if (device_ != nullptr) {
+    place = DeviceSide::PlaceOf(options_, *device_, *logger_, &nccl);
+  }
+  OpeningParts opening{
+      executor_.get(), transport_.fabric.get(), clock_.get(),
+      clock_->Now() + FromSeconds(options_.join_timeout_seconds)};
+  const Result<std::vector<Place>> places = ExchangePlaces(opening, place);
+  if (!places.ok()) return places.status();
+  if (Mixed(places.value())) executor_->SetMixedDtypes();
+  if (device_ == nullptr) {
+    Result<PoolMemory> pool = PoolMemory::Allocate(
+        transport_.arena, layout_.elements() * SizeOf(options_.pool_dtype));
+    if (!pool.ok()) return pool.status();
+    pool_ = std::move(pool).value();
+    return Status();
+  }
+  DeviceSideParts parts;
+  parts.options = &options_;
+  parts.layout = &layout_;
+  for (const TensorSpec& spec : specs_) {
+    parts.skip_lars.push_back(spec.skip_lars);
+  }
+  parts.arena = transport_.arena;
+  parts.opening = opening;
+  parts.group = &transport_.group;
+  parts.logger = logger_.get();
+  parts.recorder = recorder_.get();
+  Result<std::unique_ptr<DeviceSide>> side =
+      DeviceSide::Create(parts, device_, std::move(nccl), places.value());
+  if (!side.ok()) return side.status();
+  device_side_ = std::move(side).value();
+  return Status();
+}
+
+EngineParts SessionImpl::PartsOfEngine() {
+  EngineParts parts;
+  parts.layout = &layout_;
+  parts.names = &names_;
+  parts.fabric = transport_.fabric.get();
+  parts.executor = executor_.get();
+  parts.collective = &GradientCollective();
+  parts.aggregator = aggregator_.get();
+  parts.clock = clock_.get();
+  parts.recorder = recorder_.get();
+  parts.on_tick = drain_recorder_;
+  if (device_side_ != nullptr) {
+    parts.device = &device_side_->sync();
+    parts.on_failure = [this](const Status& why) { device_side_->Fail(why); };
+  }
+  return parts;
+}
+
+Status SessionImpl::BuildAggregator() {
+  Result<AllreduceAlgorithm> algorithm =
+      ParseAllreduceAlgorithm(options_.algorithm);
+  if (!algorithm.ok()) return algorithm.status();
+  if (algorithm.value() == AllreduceAlgorithm::kShared &&
+      !transport_.group.all_share && options_.size > 1) {
+    return Status(StatusCode::kInvalidArgument,
+                  "algorithm=shared needs all ranks to share memory; use auto");
+  }
+  AggregatorParts parts;
+  parts.collective = &GradientCollective();
+  parts.layout = &layout_;
+  parts.pool = pool().data;
+  parts.pool_dtype = options_.pool_dtype;
+  parts.wire_dtype = options_.wire_dtype;
+  parts.reduce = options_.reduce;
+  parts.bucket_bytes = bucket_bytes_;
+  parts.algorithm = algorithm.value();
+  parts.recorder = recorder_.get();
+  parts.clock = clock_.get();
+  if (options_.sparsity <= 0 || layout_.elements() == 0) {
+    aggregator_ = std::make_unique<DenseAggregator>(parts);
+    return Status();
+  }
+  ChunkSelectorConfig config;
+  config.pool_elements = layout_.elements();
+  config.chunk_elements = options_.chunk_elements;
+  config.sparsity = options_.sparsity;
+  config.warmup_steps = options_.warmup_steps;
+  std::vector<bool> dense;
+  for (const TensorSpec& spec : specs_) dense.push_back(spec.always_dense);
+  config.always_dense = ChunksTouching(layout_, dense, options_.chunk_elements);
+  Result<ChunkSelector> selector = ChunkSelector::Create(config);
+  if (!selector.ok()) return selector.status();
+  const bool zero_kept = options_.residual == ResidualMode::kPlain;
+  const float keep_factor = zero_kept ? 1.0F : options_.momentum;
+  if (device_side_ != nullptr) {
+    Result<std::unique_ptr<DeviceSparseAggregator>> made =
+        DeviceSparseAggregator::Create(
+            parts,
+            {zero_kept, keep_factor, device_.get(),
+             &device_side_->stream(Channel::kGradients)},
+            std::move(selector).value(), config.always_dense);
+    if (!made.ok()) return made.status();
+    aggregator_ = std::move(made).value();
+    return Status();
+  }
+  SparseConfig sparse;
+  sparse.zero_kept = zero_kept;
+  sparse.keep_factor = keep_factor;
+  sparse.kernels = &kernels::CpuKernels();
+  aggregator_ = std::make_unique<SparseAggregator>(parts, sparse,
+                                                   std::move(selector).value());
+  return Status();
+}
+
+}  // namespace gradientflow

@@ -20,14 +20,15 @@ struct Cell {
   int steps = 2;         // Per round and mode.
 };
 
-// One rank's part of `cell`: opens a session per mode and replays iterations,
-// the modes in turn. Every step's result is checked, outside the time taken.
-// `options` say who and where. Blocks until done.
+// One rank's part of `cell`: opens a session per mode and does iterations, the
+// modes in turn. Every step's result is checked, outside the time taken.
+// `options` say who, where, and on which device. Blocks until done.
 //
 // An iteration here is backward, what is left of the communication, and the
 // time that forward and update take on the GPU; it begins at one moment on all
-// ranks. Making gradients, and the update itself, belong to the GPU and cost
-// this machine no timed work.
+// ranks. On the CPU, making gradients, and the update itself, belong to the GPU
+// and cost this machine no timed work. On a device, backward is work there, and
+// its time alone is measured first, in the same process.
 Result<CellSamples> RunCell(const Cell& cell, const Options& options);
 
 }  // namespace gradientflow::benchmarks

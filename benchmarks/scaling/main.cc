@@ -1,7 +1,7 @@
 // How training scales with the techniques of the paper switched on one after
-// the other: backward passes measured on a V100 are replayed on a timer, the
-// communication is real. The path of one step: cell.cc ->
-// gradientflow/session.h.
+// the other: backward passes measured on a V100 are replayed on a timer, or
+// their operations are done on a GPU; the communication is real. The path of
+// one step: cell.cc -> gradientflow/session.h.
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -13,6 +13,7 @@
 #include "CLI/CLI.hpp"
 #include "benchmarks/scaling/model.h"
 #include "benchmarks/scaling/runner.h"
+#include "gradientflow/config/settings_table.h"
 
 namespace gradientflow::benchmarks {
 namespace {
@@ -23,12 +24,26 @@ constexpr char kAbout[] =
     "An iteration is backward, the communication it leaves exposed, and the\n"
     "time of forward and update; gradients are random numbers, every step's\n"
     "result is checked. Times of alexnet_bn and resnet50_gf are measured,\n"
-    "those of the other models follow from their operations.\n";
+    "those of the other models follow from their operations.\n"
+    "With --device cuda gradients live on a GPU, and backward is work there:\n"
+    "matrix products (cuBLAS) of the model's operations, measured alone "
+    "first.\n";
 
 struct Arguments {
   RunSettings run;
   std::string json;
 };
+
+// What the settings table takes for `name`.
+CLI::Validator As(const std::string& name) {
+  return CLI::Validator(
+      [name](const std::string& text) {
+        Options options;
+        const Status status = SetOption(&options, name, text);
+        return status.ok() ? std::string() : status.message();
+      },
+      "");
+}
 
 void AddOptions(CLI::App& app, Arguments& arguments) {
   RunSettings& run = arguments.run;
@@ -53,6 +68,12 @@ void AddOptions(CLI::App& app, Arguments& arguments) {
           std::map<std::string, FabricKind>{{"auto", FabricKind::kAuto},
                                             {"shm", FabricKind::kShm},
                                             {"tcp", FabricKind::kTcp}}));
+  app.add_option("--device", run.device,
+                 "where gradients live: cpu, cuda or cuda:N")
+      ->check(As("device"));
+  app.add_option("--device-collectives", run.device_collectives,
+                 "auto, nccl or staged: how GPUs exchange")
+      ->check(As("device_collectives"));
   app.add_option("--batch", run.batch, "images per rank; times scale with it")
       ->check(CLI::Range(1, 65536));
   app.add_option("--rounds", run.rounds, "of all modes in turn")
@@ -76,6 +97,15 @@ void PrintNotes(const RunSettings& run) {
       "\nspeed-up: images/s against one GPU without communication; gain: "
       "against the first mode;\nexposed: communication after backward; hidden: "
       "share of it that ran under backward;\ntheta: bucket size.\n");
+  if (run.device != "cpu") {
+    std::printf(
+        "Backward is matrix products on %s of twice the forward operations; "
+        "its time without\ncommunication was measured in the same processes, "
+        "on all ranks at once. Forward and\nupdate keep their proportion to "
+        "it, and are waited for.\n",
+        run.device.c_str());
+    return;
+  }
   if (run.batch != 128) {
     std::printf("Times are those of batch 128, scaled to batch %d.\n",
                 run.batch);

@@ -40,8 +40,8 @@ Result<Table> ReadTable(const std::string& data, const std::string& name) {
     if (!elements.ok()) return elements.status();
     const auto flops = NumberAt<double>(csv.value(), row, 3, 0, kMaxNumber);
     if (!flops.ok()) return flops.status();
-    table.tensors.push_back(
-        ModelTensor{csv.value().rows[row][0], elements.value(), 0});
+    table.tensors.push_back(ModelTensor{csv.value().rows[row][0],
+                                        elements.value(), 0, flops.value()});
     table.flops.push_back(flops.value());
   }
   return table;

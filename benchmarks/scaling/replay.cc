@@ -36,13 +36,31 @@ Clock::Time FromSeconds(double seconds) {
       std::chrono::duration<double>(seconds));
 }
 
-void ReplayBackward(const Model& model, const std::vector<std::size_t>& order,
-                    Clock::Time begin, Waiter& waiter,
-                    const std::function<void(std::size_t)>& ready) {
-  for (const std::size_t i : order) {
-    waiter.Until(begin + FromSeconds(model.tensors[i].ready_seconds));
+ReplayBackward::ReplayBackward(const ReplayParts& parts)
+    : parts_(parts), order_(parts.model->ReadyOrder()) {}
+
+Status ReplayBackward::Prepare(std::uint64_t step) {
+  parts_.gradients->Fill(parts_.rank, step, parts_.pool);
+  return Status();
+}
+
+Status ReplayBackward::Run(Clock::Time begin,
+                           const std::function<void(std::size_t)>& ready) {
+  begin_ = begin;
+  for (const std::size_t i : order_) {
+    parts_.waiter->Until(begin +
+                         FromSeconds(parts_.model->tensors[i].ready_seconds));
     ready(i);
   }
+  return Status();
+}
+
+Result<Clock::Time> ReplayBackward::End() {
+  return begin_ + FromSeconds(parts_.model->backward_seconds);
+}
+
+std::optional<double> ReplayBackward::seconds_alone() const {
+  return parts_.model->backward_seconds;
 }
 
 }  // namespace gradientflow::benchmarks

@@ -9,6 +9,7 @@
 #include "benchmarks/netns.h"
 #include "benchmarks/ranks.h"
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/config/settings_table.h"
 
 namespace gradientflow::benchmarks {
 namespace {
@@ -83,14 +84,17 @@ Result<Place> MakePlace(const RunSettings& settings, int ranks) {
 }
 
 Result<std::string> RankMain(const Cell& cell, const Place& place,
-                             FabricKind fabric, int rank) {
+                             const RunSettings& settings, int rank) {
   if (place.hosts) GF_RETURN_IF_ERROR(place.hosts->Enter(rank));
   Options options;
   options.rank = rank;
   options.size = cell.ranks;
   options.rendezvous = place.rendezvous;
   options.socket_ifname = place.interface;
-  options.fabric = fabric;
+  options.fabric = settings.fabric;
+  GF_RETURN_IF_ERROR(SetOption(&options, "device", settings.device));
+  GF_RETURN_IF_ERROR(
+      SetOption(&options, "device_collectives", settings.device_collectives));
   const Result<CellSamples> samples = RunCell(cell, options);
   if (!samples.ok()) return samples.status();
   return PackSamples(samples.value());
@@ -102,7 +106,7 @@ Result<std::vector<CellSamples>> RunRanksOf(const Cell& cell,
   const Result<Place> place = MakePlace(settings, cell.ranks);
   if (!place.ok()) return place.status();
   const auto texts = RunRanks(cell.ranks, [&](int rank) {
-    return RankMain(cell, place.value(), settings.fabric, rank);
+    return RankMain(cell, place.value(), settings, rank);
   });
   if (!texts.ok()) return texts.status();
   std::vector<CellSamples> by_mode(cell.modes.size());
@@ -117,18 +121,16 @@ Result<std::vector<CellSamples>> RunRanksOf(const Cell& cell,
 }
 
 std::string FabricLabel(const RunSettings& settings) {
+  std::string label = "tcp";
   if (settings.link_gbps > 0) {
-    return StrCat("tcp, ", settings.link_gbps, " Gb/s links");
+    label = StrCat("tcp, ", settings.link_gbps, " Gb/s links");
+  } else if (settings.fabric == FabricKind::kAuto) {
+    label = "auto";
+  } else if (settings.fabric == FabricKind::kShm) {
+    label = "shm";
   }
-  switch (settings.fabric) {
-    case FabricKind::kAuto:
-      return "auto";
-    case FabricKind::kShm:
-      return "shm";
-    case FabricKind::kTcp:
-      break;
-  }
-  return "tcp";
+  if (settings.device == "cpu") return label;
+  return StrCat(label, ", collectives ", settings.device_collectives);
 }
 
 Result<std::vector<Mode>> ChooseModes(const std::vector<std::string>& names) {
@@ -160,11 +162,10 @@ Status RunOne(const Cell& cell, const RunSettings& settings,
       row.mode = modes[i].name;
       row.label = modes[i].label;
       row.fabric = FabricLabel(settings);
+      row.device = settings.device;
       row.batch = cell.model.batch;
       if (first == 0) first = row.iteration_seconds;
       row.first_iteration_seconds = first;
-      row.base_images_per_second =
-          cell.model.batch / cell.model.iteration_seconds();
       on_row(row);
     }
   }

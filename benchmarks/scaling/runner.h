@@ -17,7 +17,9 @@ struct RunSettings {
   bool sweep = false;              // SweepModes() instead.
   std::vector<int> ranks = {1, 2, 4};
   FabricKind fabric = FabricKind::kAuto;
-  int batch = 128;  // Per rank.
+  std::string device = "cpu";               // As Options::device.
+  std::string device_collectives = "auto";  // As Options' of that name.
+  int batch = 128;                          // Per rank.
   int rounds = 5;
   int steps = 2;
   double link_gbps = 0;  // 0: the machine itself, unshaped.

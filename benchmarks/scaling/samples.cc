@@ -15,7 +15,8 @@ std::string PackSamples(const CellSamples& samples) {
     Json steps = Json::array();
     for (const StepSample& s : mode) {
       steps.push_back({s.iteration_seconds, s.exposed_seconds, s.hidden_seconds,
-                       s.bytes_sent, s.bucket_bytes, s.buckets});
+                       s.bytes_sent, s.bucket_bytes, s.buckets,
+                       s.base_seconds});
     }
     json.push_back(std::move(steps));
   }
@@ -31,7 +32,8 @@ Result<CellSamples> UnpackSamples(const std::string& text) {
   for (const Json& mode : json) {
     samples.emplace_back();
     for (const Json& s : mode) {
-      samples.back().push_back(StepSample{s[0], s[1], s[2], s[3], s[4], s[5]});
+      samples.back().push_back(
+          StepSample{s[0], s[1], s[2], s[3], s[4], s[5], s[6]});
     }
   }
   return samples;

@@ -15,6 +15,7 @@ struct StepSample {
   double bytes_sent = 0;
   double bucket_bytes = 0;
   double buckets = 0;
+  double base_seconds = 0;  // An iteration without communication.
 };
 
 // Per mode, per step.

@@ -33,9 +33,7 @@ double Row::images_per_second() const {
   return ranks * batch / iteration_seconds;
 }
 
-double Row::speedup() const {
-  return images_per_second() / base_images_per_second;
-}
+double Row::speedup() const { return ranks * base_seconds / iteration_seconds; }
 
 double Row::gain() const { return first_iteration_seconds / iteration_seconds; }
 
@@ -75,6 +73,7 @@ Row Combine(const std::vector<std::vector<StepSample>>& ranks) {
   row.bytes_sent = median(&StepSample::bytes_sent, false);
   row.bucket_bytes = median(&StepSample::bucket_bytes, false);
   row.buckets = median(&StepSample::buckets, false);
+  row.base_seconds = median(&StepSample::base_seconds, true);
   return row;
 }
 
@@ -100,6 +99,7 @@ std::string RowJson(const Row& row) {
                          {"mode", row.mode},
                          {"label", row.label},
                          {"fabric", row.fabric},
+                         {"device", row.device},
                          {"ranks", row.ranks},
                          {"batch", row.batch},
                          {"iteration_ms", 1e3 * row.iteration_seconds},

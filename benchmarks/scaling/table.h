@@ -13,6 +13,7 @@ struct Row {
   std::string mode;
   std::string label;
   std::string fabric;
+  std::string device = "cpu";  // Where the pool lies.
   int ranks = 1;
   int batch = 0;  // Per rank.
   double iteration_seconds = 0;
@@ -22,10 +23,10 @@ struct Row {
   double bucket_bytes = 0;
   double buckets = 0;
   double first_iteration_seconds = 0;  // Of the first mode on these ranks.
-  double base_images_per_second = 0;   // One GPU without communication.
+  double base_seconds = 0;             // An iteration without communication.
 
   double images_per_second() const;
-  double speedup() const;  // Against that.
+  double speedup() const;  // Against one GPU without communication.
   double gain() const;     // Against the first mode on these ranks.
   // Of the communication's time, what ran under backward; 0 to 1, and -1
   // where there was none.

@@ -1,6 +1,8 @@
 #include "benchmarks/scaling/replay.h"
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -27,19 +29,27 @@ class ManualWaiter final : public Waiter {
 Model Net(std::initializer_list<double> ready_seconds) {
   Model model;
   for (const double ready : ready_seconds) {
-    model.tensors.push_back(ModelTensor{"", 1, ready});
+    model.tensors.push_back(ModelTensor{"", 1, ready, 0});
   }
   return model;
 }
 
 using Events = std::vector<std::pair<std::size_t, Clock::Time>>;
 
+ReplayBackward Replay(const Model& model, Waiter& waiter) {
+  return ReplayBackward({.model = &model, .waiter = &waiter});
+}
+
 TEST(ReplayBackward, CallsEachTensorAtItsTimeInGenerationOrder) {
   const Model model = Net({0.015, 0.004, 0.004, 0.001});
   ManualWaiter waiter;
   Events events;
-  ReplayBackward(model, model.ReadyOrder(), waiter.Now(), waiter,
-                 [&](std::size_t i) { events.emplace_back(i, waiter.Now()); });
+  ReplayBackward backward = Replay(model, waiter);
+  ASSERT_TRUE(
+      backward
+          .Run(waiter.Now(),
+               [&](std::size_t i) { events.emplace_back(i, waiter.Now()); })
+          .ok());
   EXPECT_EQ(events, (Events{{3, milliseconds(1001)},
                             {2, milliseconds(1004)},
                             {1, milliseconds(1004)},
@@ -50,15 +60,52 @@ TEST(ReplayBackward, CatchesUpAfterASlowCallAsAGpuWould) {
   const Model model = Net({0.010, 0.003, 0.002, 0.001});
   ManualWaiter waiter;
   Events events;
-  ReplayBackward(model, model.ReadyOrder(), waiter.Now(), waiter,
-                 [&](std::size_t i) {
-                   events.emplace_back(i, waiter.Now());
-                   if (i == 3) waiter.Work(milliseconds(5));
-                 });
+  ReplayBackward backward = Replay(model, waiter);
+  ASSERT_TRUE(backward
+                  .Run(waiter.Now(),
+                       [&](std::size_t i) {
+                         events.emplace_back(i, waiter.Now());
+                         if (i == 3) waiter.Work(milliseconds(5));
+                       })
+                  .ok());
   EXPECT_EQ(events, (Events{{3, milliseconds(1001)},
                             {2, milliseconds(1006)},
                             {1, milliseconds(1006)},
                             {0, milliseconds(1010)}}));
+}
+
+TEST(ReplayBackward, EndsWhenTheModelsGpuWouldHoweverLateTheLastCallWas) {
+  Model model = Net({0.010, 0.001});
+  model.backward_seconds = 0.010;
+  ManualWaiter waiter;
+  ReplayBackward backward = Replay(model, waiter);
+  EXPECT_EQ(backward.seconds_alone(), 0.010);
+  ASSERT_TRUE(backward
+                  .Run(waiter.Now(),
+                       [&](std::size_t) { waiter.Work(milliseconds(50)); })
+                  .ok());
+  EXPECT_EQ(backward.End().value(), milliseconds(1010));
+}
+
+TEST(ReplayBackward, PreparesTheRanksGradientsInThePoolItself) {
+  const Model model = Net({0.001});
+  const Gradients gradients(DType::kFloat16);
+  std::vector<std::byte> pool(2 * 1009);
+  ManualWaiter waiter;
+  ReplayBackward backward({.model = &model,
+                           .gradients = &gradients,
+                           .waiter = &waiter,
+                           .pool = {pool.data(), pool.size(), {}},
+                           .rank = 3});
+  for (const std::uint64_t step : {0, 7}) {
+    ASSERT_TRUE(backward.Prepare(step).ok());
+    const ConstBufferView seen = backward.Read().value();
+    EXPECT_EQ(seen.data, pool.data());
+    for (const std::size_t element : {0, 1, 500, 1008}) {
+      EXPECT_EQ(ElementAt(seen, DType::kFloat16, element),
+                gradients.Value(3, step, element));
+    }
+  }
 }
 
 TEST(SleepingWaiter, NeverReturnsEarlyAndNotAtAllLateForThePast) {

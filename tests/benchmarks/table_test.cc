@@ -23,6 +23,7 @@ StepSample Sample(double iteration, double exposed, double hidden) {
   sample.exposed_seconds = exposed;
   sample.hidden_seconds = hidden;
   sample.bytes_sent = 1000;
+  sample.base_seconds = iteration / 2;
   return sample;
 }
 
@@ -33,6 +34,7 @@ TEST(Combine, TakesTheSlowestRankOfEachStepThenTheMedianOverSteps) {
                {Sample(0.4, 3, 5), Sample(0.3, 4, 5), Sample(0.9, 7, 5)}});
   EXPECT_EQ(row.ranks, 2);
   EXPECT_DOUBLE_EQ(row.iteration_seconds, 0.5);
+  EXPECT_DOUBLE_EQ(row.base_seconds, 0.25);
   EXPECT_DOUBLE_EQ(row.exposed_seconds, 4);
   EXPECT_DOUBLE_EQ(row.hidden_seconds, 4);
   EXPECT_DOUBLE_EQ(row.bytes_sent, 1000);
@@ -44,7 +46,7 @@ TEST(Row, SpeedUpIsImagesPerSecondAgainstOneRank) {
   row.ranks = 4;
   row.batch = 128;
   row.iteration_seconds = 0.05;
-  row.base_images_per_second = 128 / 0.04;
+  row.base_seconds = 0.04;
   EXPECT_DOUBLE_EQ(row.images_per_second(), 10240);
   EXPECT_DOUBLE_EQ(row.speedup(), 3.2);
 }
@@ -84,7 +86,7 @@ Row Example() {
   row.bucket_bytes = 4 << 20;
   row.buckets = 3;
   row.first_iteration_seconds = 0.46;
-  row.base_images_per_second = 3200;
+  row.base_seconds = 0.04;
   return row;
 }
 
@@ -110,6 +112,7 @@ TEST(RowJson, IsOneLineWithEveryColumn) {
   EXPECT_EQ(text.find('\n'), text.size() - 1);
   const auto json = nlohmann::json::parse(text);
   EXPECT_EQ(json["model"], "alexnet_bn");
+  EXPECT_EQ(json["device"], "cpu");
   EXPECT_DOUBLE_EQ(json["iteration_ms"].get<double>(), 40);
   EXPECT_DOUBLE_EQ(json["speedup"].get<double>(), 2);
   EXPECT_DOUBLE_EQ(json["hidden_share"].get<double>(), 0.9);
@@ -125,6 +128,7 @@ TEST(Samples, SurviveTheWayToTheParent) {
   EXPECT_TRUE(received.value()[1].empty());
   EXPECT_EQ(received.value()[0][0].hidden_seconds, 0.3);
   EXPECT_EQ(received.value()[0][0].bytes_sent, 1000);
+  EXPECT_EQ(received.value()[0][0].base_seconds, 0.05);
   EXPECT_FALSE(UnpackSamples("[[[0.1").ok());
 }
 

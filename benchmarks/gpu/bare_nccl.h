@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "gradientflow/core/bucket_plan.h"
+#include "gradientflow/device/device.h"
+#include "gradientflow/session.h"
+#include "transports/nccl/nccl_api.h"
+#include "transports/nccl/nccl_comm.h"
+
+namespace gradientflow::benchmarks {
+
+// What a program without this library does: an ncclAllReduce per bucket of the
+// session's pool, on one stream, and a wait for that stream. NOT thread-safe.
+class BareNccl {
+ public:
+  // On all ranks together: they meet over the session, whose pool is in the
+  // memory of `device`.
+  static Result<std::unique_ptr<BareNccl>> Create(Session& session,
+                                                  Device& device,
+                                                  std::vector<Bucket> buckets);
+  ~BareNccl();
+  BareNccl(const BareNccl&) = delete;
+  BareNccl& operator=(const BareNccl&) = delete;
+
+  // The mean over the ranks, in place, complete when this returns.
+  Status Step();
+
+ private:
+  BareNccl(Session& session, std::shared_ptr<const NcclApi> api,
+           std::vector<Bucket> buckets);
+  Status Await();
+
+  const BufferView pool_;
+  const DType dtype_;
+  const std::vector<Bucket> buckets_;
+  std::unique_ptr<Stream> stream_;
+  NcclComm comm_;
+};
+
+}  // namespace gradientflow::benchmarks

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradientflow/base/clock.h"
+#include "gradientflow/base/status.h"
+#include "gradientflow/device/device.h"
+
+namespace gradientflow::benchmarks {
+
+inline constexpr int kNoDevice = 3;  // Exit status.
+
+// How work on a device is timed: on the host's clock, around so many launches
+// that the wait at the end does not count; and held against the rate of a copy
+// from and to the device's memory, measured in turn with it. NOT thread-safe.
+class Rig {
+ public:
+  // Launches some work; `i` counts the launches, to take another set of inputs
+  // each time. Returns before the work is done.
+  using Launch = std::function<Status(int i)>;
+
+  struct Settings {
+    int rounds = 7;
+    double round_seconds = 0.01;  // Of one side in one round, at least.
+    std::size_t copy_bytes = std::size_t{256} << 20;  // Beyond any L2.
+  };
+
+  static Result<std::unique_ptr<Rig>> Create(std::shared_ptr<Device> device,
+                                             const Settings& settings);
+
+  Device& device() { return *device_; }
+  Stream& stream() { return *stream_; }
+  std::string description() const { return device_->description(); }
+  const Settings& settings() const { return settings_; }
+
+  // Of the device, with these bytes.
+  Result<DeviceMemory> Upload(const void* data, std::size_t bytes);
+  // Either way, done when this returns.
+  Status Copy(void* to, const void* from, std::size_t bytes);
+
+  // Medians over the rounds.
+  struct Timing {
+    double seconds = 0;                // Of one launch.
+    double copy_bytes_per_second = 0;  // Read and written.
+    double copy_share = 0;             // Rate over the copy's, round by round.
+  };
+  // `bytes`: what one launch reads and writes, at least.
+  Result<Timing> Measure(double bytes, const Launch& launch);
+
+  // Seconds per launch of `count` of them.
+  Result<double> Time(int count, const Launch& launch);
+  // How many launches take settings().round_seconds.
+  Result<int> CountFor(const Launch& launch);
+
+ private:
+  Rig(std::shared_ptr<Device> device, const Settings& settings)
+      : device_(std::move(device)), settings_(settings) {}
+  Status CopyBuffer(int i);
+
+  const std::shared_ptr<Device> device_;
+  const Settings settings_;
+  std::unique_ptr<Stream> stream_;
+  DeviceMemory copied_[4];
+  int copies_ = 0;
+};
+
+// The device's error code of a kernel, as a Status.
+Status KernelStatus(const std::string& kernel, int code);
+
+// Opens CUDA device `index`. If there is none, says "cuda: no device" and why.
+Result<std::shared_ptr<Device>> OpenGpu(int index);
+
+}  // namespace gradientflow::benchmarks

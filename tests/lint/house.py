@@ -9,7 +9,7 @@ import sys
 MOST_LINES = 500
 USUAL_LINES = 300  # For nine files of ten.
 
-SOURCE = (".cc", ".h", ".cu", ".c")
+SOURCE = (".cc", ".h", ".cu", ".cuh", ".c")
 CODE = SOURCE + (".py", ".sh", ".bzl")
 
 

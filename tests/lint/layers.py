@@ -91,7 +91,7 @@ def main():
     self_test()
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "*.cc", "*.h",
-         "*.cu", "*.c"], check=True, capture_output=True, text=True)
+         "*.cu", "*.cuh", "*.c"], check=True, capture_output=True, text=True)
     bad, seen = [], 0
     for source in sorted(set(listed.stdout.split())):
         if not pathlib.Path(source).exists():

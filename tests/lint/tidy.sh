@@ -8,10 +8,15 @@ cd "$(dirname "$0")/../.." || exit 1
 TIDY=${CLANG_TIDY:-clang-tidy-14}
 CLANG=${CLANG:-clang++}
 CACHE=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/gradientflow/tidy
-FLAGS=(-x c++ -std=c++20 -I. -isystem /usr/src/googletest/googletest/include)
+CUDA=${CUDA_HOME:-/usr/local/cuda}/include
+FLAGS=(-x c++ -std=c++20 -I. -isystem /usr/src/googletest/googletest/include
+  -isystem "$CUDA")
 
 one() {
   local file=$1 key out
+  # What is built with CUDA alone.
+  [[ -e $CUDA/cuda_runtime_api.h ]] || ! grep -q -E '#include "?<?(cuda|nccl)' \
+    "$file" || return 0
   key=$({
     "$CLANG" "${FLAGS[@]}" -E "$file" 2>/dev/null
     cat .clang-tidy "$file" "$0"

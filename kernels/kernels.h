@@ -114,6 +114,14 @@ struct SumSquaresArgs {
   double* sum;
 };
 
+// *nonfinite = 1 if any src[i] is an infinity or a NaN; else it is left alone.
+struct FindNonfiniteArgs {
+  const void* src;
+  DType type;  // A gradient type.
+  std::size_t n;
+  std::uint32_t* nonfinite;  // Not null.
+};
+
 // Momentum SGD with the update where the gradient is (Algorithm 1):
 //   g = grad_scale * grads[i] + weight_decay * weights[i]
 //   momentum_buf[i] = momentum * momentum_buf[i] + lr * g
@@ -144,6 +152,7 @@ struct KernelTable {
   int (*residual)(const ResidualArgs&, void* stream);
   int (*l1_norm)(const L1NormArgs&, void* stream);
   int (*sum_squares)(const SumSquaresArgs&, void* stream);
+  int (*find_nonfinite)(const FindNonfiniteArgs&, void* stream);
   int (*sgd)(const SgdArgs&, void* stream);
 };
 

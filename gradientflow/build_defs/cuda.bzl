@@ -11,6 +11,8 @@ _FLAGS = [
     "-Xcompiler=-fPIC",
     "-Xcompiler=-Wall",
     "-Werror=all-warnings",
+    # What does not fit the registers goes by memory: all kernels here fit.
+    "-Xptxas=-warn-spills,-warn-lmem-usage",
 ]
 
 def _architectures(ctx):

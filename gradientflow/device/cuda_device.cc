@@ -3,9 +3,11 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "gradientflow/base/mutex.h"
@@ -16,11 +18,10 @@
 #include "gradientflow/device/cuda_status.h"
 #include "gradientflow/device/cuda_stream.h"
 #include "gradientflow/device/cuda_tables.h"
+#include "kernels/cuda/cuda_kernels.h"
 
 namespace gradientflow {
 namespace {
-
-constexpr std::uint64_t kKeptScratchBytes = std::uint64_t{16} << 20;
 
 // What there is to know of a device once.
 struct Traits {
@@ -78,6 +79,10 @@ class CudaDevice final : public Device {
     GF_RETURN_IF_ERROR(current.check());
     return body();
   }
+  std::function<void()> CurrentSetter() const override {
+    return
+        [index = context_.index()] { static_cast<void>(cudaSetDevice(index)); };
+  }
 
   Result<DeviceMemory> Allocate(std::size_t bytes) override;
   Result<DeviceMemory> AllocatePinned(std::size_t bytes) override;
@@ -88,6 +93,7 @@ class CudaDevice final : public Device {
   Result<std::unique_ptr<Event>> NewEvent() override {
     return CudaEvent::Create(context_);
   }
+  Status KernelStatus(std::string_view kernel, int error) const override;
   bool Owns(const void* pointer) const override;
 
   // OK if this build's kernels run on the device.
@@ -172,14 +178,24 @@ bool CudaDevice::Owns(const void* pointer) const {
   const CurrentContext current(context_);
   cudaPointerAttributes attributes = {};
   if (current.error() != cudaSuccess ||
-      cudaPointerGetAttributes(&attributes, pointer) != cudaSuccess) {
-    (void)cudaGetLastError();
+      !Succeeded(cudaPointerGetAttributes(&attributes, pointer))) {
     return false;
   }
   // Managed memory has no place of its own: whoever may use it may have it.
   if (attributes.type == cudaMemoryTypeManaged) return true;
   return attributes.type == cudaMemoryTypeDevice &&
          attributes.device == context_.index();
+}
+
+Status CudaDevice::KernelStatus(std::string_view kernel, int error) const {
+  if (error == EINVAL) {  // The kernel's own: not one of CUDA's numbers.
+    return {StatusCode::kInternal,
+            StrCat("cuda:", context_.index(), ": kernel ", kernel,
+                   " does not take these types or counts")};
+  }
+  GF_CUDA_RETURN_IF_ERROR(context_.index(), static_cast<cudaError_t>(error),
+                          "kernel ", kernel);
+  return {};
 }
 
 Status CudaDevice::TryKernels() {
@@ -200,17 +216,11 @@ Status CudaDevice::TryKernels() {
   return zeroing_->Synchronize();
 }
 
-// Kernels take scratch from the device's pool, in the order of their stream.
-// By default the pool gives all back whenever the host synchronises.
-Status KeepScratch(int index) {
-  cudaMemPool_t pool = nullptr;
-  GF_CUDA_RETURN_IF_ERROR(index, cudaDeviceGetDefaultMemPool(&pool, index),
-                          "cudaDeviceGetDefaultMemPool()");
-  std::uint64_t kept = kKeptScratchBytes;
-  GF_CUDA_RETURN_IF_ERROR(
-      index,
-      cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept),
-      "cudaMemPoolSetAttribute(release threshold)");
+// Before any kernel of NCCL runs here: see kernels::LoadKernels().
+Status LoadKernels(int index) {
+  const kernels::LoadResult loaded = kernels::LoadKernels();
+  GF_CUDA_RETURN_IF_ERROR(index, static_cast<cudaError_t>(loaded.error),
+                          loaded.call);
   return {};
 }
 
@@ -227,7 +237,7 @@ Result<std::unique_ptr<Device>> Open(int index) {
   GF_RETURN_IF_ERROR(context.status());
   const CurrentContext current(*context.value());
   GF_RETURN_IF_ERROR(current.check());
-  GF_RETURN_IF_ERROR(KeepScratch(index));
+  GF_RETURN_IF_ERROR(LoadKernels(index));
   Result<Traits> traits = ReadTraits(index);
   GF_RETURN_IF_ERROR(traits.status());
   auto zeroing = CudaStream::Create(*context.value(), traits.value().ordinary);

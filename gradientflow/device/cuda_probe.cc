@@ -53,15 +53,13 @@ CudaFacts ProbeCuda(int* count) {
   *count = 0;
   facts.built_in = true;
   (void)cudaRuntimeGetVersion(&facts.runtime_version);
-  if (cudaDriverGetVersion(&facts.driver_version) != cudaSuccess ||
+  if (!Succeeded(cudaDriverGetVersion(&facts.driver_version)) ||
       facts.driver_version == 0) {
-    (void)cudaGetLastError();
     facts.reason = "no NVIDIA driver on this machine";
     return facts;
   }
   const cudaError_t error = cudaGetDeviceCount(count);
-  if (error != cudaSuccess) {
-    (void)cudaGetLastError();
+  if (!Succeeded(error)) {
     *count = 0;
     facts.reason =
         StrCat(cudaGetErrorString(error), " (", cudaGetErrorName(error),

@@ -69,9 +69,15 @@ bool DeviceIsLost(cudaError_t error) {
   }
 }
 
+bool Succeeded(cudaError_t error) {
+  if (error == cudaSuccess) return true;
+  if (cudaPeekAtLastError() == error) (void)cudaGetLastError();
+  return false;
+}
+
 Status CudaError(cudaError_t error, int device, const std::string& call,
                  const char* file, int line) {
-  if (cudaPeekAtLastError() == error) (void)cudaGetLastError();
+  (void)Succeeded(error);
   std::string message =
       StrCat("cuda:", device, ": ", call, ": ", cudaGetErrorString(error), " (",
              cudaGetErrorName(error), "), at ", file, ":", line);

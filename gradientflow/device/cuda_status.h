@@ -12,9 +12,14 @@ namespace gradientflow {
 // Whether the error means that this process can use the device no more.
 bool DeviceIsLost(cudaError_t error);
 
+// Takes `error`, of a call of ours, back from the thread's "last error", where
+// the caller's own CUDA code would find it; leaves another one there. Returns
+// whether there was none.
+bool Succeeded(cudaError_t error);
+
 // "cuda:0: cudaMalloc(8 bytes): out of memory (cudaErrorMemoryAllocation), at
-// file:line". Also takes the error back from the thread's "last error", where
-// the caller's own CUDA code would find it. REQUIRES: error != cudaSuccess.
+// file:line". Also takes the error back, as Succeeded(). REQUIRES: error !=
+// cudaSuccess.
 Status CudaError(cudaError_t error, int device, const std::string& call,
                  const char* file, int line);
 

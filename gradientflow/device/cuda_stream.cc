@@ -39,7 +39,7 @@ Result<bool> CudaEvent::Query() const {
   GF_RETURN_IF_ERROR(current.check());
   const cudaError_t error = cudaEventQuery(event_);
   if (error == cudaErrorNotReady) {
-    (void)cudaGetLastError();  // No error to us: none to the caller either.
+    (void)Succeeded(error);  // No error to us: none to the caller either.
     return false;
   }
   GF_CUDA_RETURN_IF_ERROR(device(), error, "cudaEventQuery()");

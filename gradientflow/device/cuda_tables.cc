@@ -8,6 +8,7 @@
 
 #include "gradientflow/device/cuda_context.h"
 #include "gradientflow/device/cuda_device.h"
+#include "gradientflow/device/cuda_status.h"
 #include "kernels/cuda/cuda_kernels.h"
 
 namespace gradientflow {
@@ -24,7 +25,7 @@ int Launch(Kernel kernel, const Args& args, void* stream) {
   if (current.error() != cudaSuccess) return current.error();
   const int error = kernel(args, stream);
   // Told by what is returned: not also to the caller's own CUDA code.
-  if (error != 0 && cudaPeekAtLastError() == error) (void)cudaGetLastError();
+  (void)Succeeded(static_cast<cudaError_t>(error));
   return error;
 }
 
@@ -55,6 +56,7 @@ constexpr Tables TablesOf() {
           &Run<kIndex, &Element::residual>,
           &Run<kIndex, &Element::l1_norm>,
           &Run<kIndex, &Element::sum_squares>,
+          &Run<kIndex, &Element::find_nonfinite>,
           &Run<kIndex, &Element::sgd>,
       },
       {

@@ -5,9 +5,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "gradientflow/base/buffer.h"
 #include "gradientflow/base/status.h"
+#include "gradientflow/base/str_cat.h"
 #include "kernels/chunk_kernels.h"
 #include "kernels/kernels.h"
 
@@ -86,6 +88,21 @@ class Device {
   // that look at that; what was current before is so again after.
   virtual Status RunCurrent(const std::function<Status()>& body) {
     return body();
+  }
+
+  // What makes the device current for the thread that calls it, for good; of
+  // use beyond the device's life.
+  virtual std::function<void()> CurrentSetter() const {
+    return [] {};
+  }
+
+  // What a kernel of kernels() or chunk_kernels() returned, as a Status
+  // with its name. The error may be that of earlier work: kUnavailable if the
+  // device is lost.
+  virtual Status KernelStatus(std::string_view kernel, int error) const {
+    if (error == 0) return {};
+    return {StatusCode::kInternal, StrCat(description(), ": kernel ", kernel,
+                                          " failed with device error ", error)};
   }
 
   // Whether `pointer` is memory of this device (not pinned host memory).

@@ -2,18 +2,19 @@
 
 #include "kernels/kernels.h"
 
-// One set of the seven kernels per instruction set, for cpu/table.cc. The
+// One set of the kernels per instruction set, for cpu/table.cc. The
 // vector namespaces carry the names Highway gives them; each kernel's .cc
 // file defines its function in both.
 namespace gradientflow::kernels {
 
-#define GRADIENTFLOW_DECLARE_KERNELS               \
-  int Convert(const ConvertArgs&, void* stream);   \
-  int Accumulate(const AccumulateArgs&, void*);    \
-  int ReduceMany(const ReduceManyArgs&, void*);    \
-  int Residual(const ResidualArgs&, void* stream); \
-  int L1Norm(const L1NormArgs&, void* stream);     \
-  int SumSquares(const SumSquaresArgs&, void*);    \
+#define GRADIENTFLOW_DECLARE_KERNELS                         \
+  int Convert(const ConvertArgs&, void* stream);             \
+  int Accumulate(const AccumulateArgs&, void*);              \
+  int ReduceMany(const ReduceManyArgs&, void*);              \
+  int Residual(const ResidualArgs&, void* stream);           \
+  int L1Norm(const L1NormArgs&, void* stream);               \
+  int SumSquares(const SumSquaresArgs&, void*);              \
+  int FindNonfinite(const FindNonfiniteArgs&, void* stream); \
   int Sgd(const SgdArgs&, void* stream);
 
 // One element after the other, in the words of kernels.h.

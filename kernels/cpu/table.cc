@@ -13,10 +13,11 @@ namespace gradientflow::kernels {
 namespace {
 
 // Every pointer of a table from one namespace.
-#define GRADIENTFLOW_TABLE(name, space)                                   \
-  KernelTable {                                                           \
-    name, &space::Convert, &space::Accumulate, &space::ReduceMany,        \
-        &space::Residual, &space::L1Norm, &space::SumSquares, &space::Sgd \
+#define GRADIENTFLOW_TABLE(name, space)                            \
+  KernelTable {                                                    \
+    name, &space::Convert, &space::Accumulate, &space::ReduceMany, \
+        &space::Residual, &space::L1Norm, &space::SumSquares,      \
+        &space::FindNonfinite, &space::Sgd                         \
   }
 
 constexpr KernelTable kScalar = GRADIENTFLOW_TABLE("cpu-scalar", scalar);

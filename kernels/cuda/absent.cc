@@ -5,5 +5,6 @@ namespace gradientflow::kernels {
 
 const KernelTable* CudaKernels() { return nullptr; }
 const ChunkKernelTable* CudaChunkKernels() { return nullptr; }
+LoadResult LoadKernels() { return {0, ""}; }
 
 }  // namespace gradientflow::kernels

@@ -41,15 +41,9 @@ template <>
 __device__ inline Half FromFloat<Half>(float v) {
   return {__half_as_ushort(__float2half_rn(v))};
 }
-// Round to nearest even; a NaN stays one.
 template <>
 __device__ inline BFloat FromFloat<BFloat>(float v) {
-  const unsigned bits = __float_as_uint(v);
-  if ((bits & 0x7FFFFFFFU) > 0x7F800000U) {
-    return {static_cast<std::uint16_t>((bits >> 16) | 0x40U)};
-  }
-  return {
-      static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16)};
+  return {__bfloat16_as_ushort(__float2bfloat16_rn(v))};
 }
 
 __device__ inline bool IsFinite(float v) {

@@ -14,6 +14,7 @@ int ReduceMany(const ReduceManyArgs& args, void* stream);
 int Residual(const ResidualArgs& args, void* stream);
 int L1Norm(const L1NormArgs& args, void* stream);
 int SumSquares(const SumSquaresArgs& args, void* stream);
+int FindNonfinite(const FindNonfiniteArgs& args, void* stream);
 int Sgd(const SgdArgs& args, void* stream);
 
 int ChunkResidual(const ChunkResidualArgs& args, void* stream);

@@ -15,7 +15,7 @@
 //   atomicAdd, atomicOr, atomicMax, atomicExch on unsigned int; __threadfence;
 //   __popc, __clz, __float_as_uint, __uint_as_float; __ldcs, __stcs on uint4
 //   and uint2;
-//   dynamic shared memory, by Shared<T>() below; cudaMallocAsync/FreeAsync.
+//   dynamic shared memory, by Shared<T>() below; scratch.cuh.
 namespace gradientflow::kernels::cuda {
 
 inline constexpr int kWarp = 32;
@@ -48,10 +48,28 @@ inline unsigned BlocksFor(std::size_t items, std::size_t items_per_block,
       std::max<std::size_t>(1, std::min(wanted, most)));
 }
 
-// Launches kernel(args...); 0 or the launch's cudaError_t.
+// One for every kernel that a Launch() names, reached or not: so LoadKernels()
+// knows them all. Made before main(), and then never changed.
+class KernelEntry {
+ public:
+  explicit KernelEntry(const void* kernel);
+  KernelEntry(const KernelEntry&) = delete;
+  KernelEntry& operator=(const KernelEntry&) = delete;
+
+  static const KernelEntry* First();
+  const void* kernel() const { return kernel_; }
+  const KernelEntry* next() const { return next_; }
+
+ private:
+  const void* const kernel_;
+  const KernelEntry* const next_;
+};
+template <auto kKernel>
+inline const KernelEntry kEntryOf(reinterpret_cast<const void*>(kKernel));
+
 template <typename... Params, typename... Args>
-int Launch(void (*kernel)(Params...), const Shape& shape, void* stream,
-           Args... args) {
+int LaunchPointer(void (*kernel)(Params...), const Shape& shape, void* stream,
+                  Args... args) {
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(shape.blocks);
   config.blockDim = dim3(shape.threads);
@@ -59,6 +77,13 @@ int Launch(void (*kernel)(Params...), const Shape& shape, void* stream,
   config.stream = static_cast<cudaStream_t>(stream);
   return static_cast<int>(
       cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
+}
+
+// Launches kKernel(args...); 0 or the launch's cudaError_t.
+template <auto kKernel, typename... Args>
+int Launch(const Shape& shape, void* stream, Args... args) {
+  static_cast<void>(&kEntryOf<kKernel>);
+  return LaunchPointer(kKernel, shape, stream, args...);
 }
 
 }  // namespace gradientflow::kernels::cuda

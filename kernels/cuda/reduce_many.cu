@@ -7,11 +7,13 @@
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/span.cuh"
 
-// In flight per thread: 64 bytes, two packs of each of two sources (int8: one).
+// In flight per thread: 64 bytes, two packs of each of two sources; int8, whose
+// elements take a register each, one of one.
 namespace gradientflow::kernels::cuda {
 namespace {
 
-constexpr int kSourcesAtOnce = 2;
+template <typename T>
+inline constexpr int kSourcesAtOnce = sizeof(T) == 1 ? 1 : 2;
 
 // Each v times `scale`, then through `type`, as ReduceManyArgs says. The
 // choice is outside of the loops, and the same for all threads.
@@ -46,7 +48,7 @@ struct ReduceBody {
   int dests;
   int own;
   ReduceOp op;
-  DType round_type;
+  DType round_type;  // float32: none.
   float scale;
   std::uint32_t* nonfinite;
 
@@ -83,8 +85,8 @@ struct ReduceBody {
   __device__ void AddSources(int begin, int end, std::size_t i,
                              C (&sums)[kElements]) const {
     int s = begin;
-    for (; s + kSourcesAtOnce <= end; s += kSourcesAtOnce) {
-      Add<T, kSourcesAtOnce, kN>(s, i, sums);
+    for (; s + kSourcesAtOnce<T> <= end; s += kSourcesAtOnce<T>) {
+      Add<T, kSourcesAtOnce<T>, kN>(s, i, sums);
     }
     if (s < end) Add<T, 1, kN>(s, i, sums);
   }
@@ -126,7 +128,9 @@ int Run(const ReduceManyArgs& args, void* stream) {
   body.dests = args.dests;
   body.own = args.own;
   body.op = args.op;
-  body.round_type = args.round_type;
+  // Narrow() rounds to dst_type in any case.
+  body.round_type =
+      args.round_type == args.dst_type ? DType::kFloat32 : args.round_type;
   body.scale = args.scale;
   body.nonfinite = args.nonfinite;
   constexpr int kUnroll = sizeof(D) == 1 ? 1 : 2;

@@ -20,6 +20,8 @@
 namespace gradientflow::kernels::cuda {
 
 inline constexpr unsigned kThreads = 256;
+// Blocks that fit one multiprocessor by their registers, which are 64 then.
+inline constexpr int kSpanResidentBlocks = 4;
 // Blocks of a grid for each multiprocessor.
 inline constexpr int kSpanBlocks = 32;
 // Where pointers allow no packs: single elements, of many at once.
@@ -85,7 +87,8 @@ __device__ inline void Report(const Watch& watch, std::uint32_t* nonfinite) {
 // [i + u * kStep<kN>, ... + kN) for u < kUnroll; and Finish(state), called by
 // all threads at the end.
 template <class Body, int kN, int kUnroll>
-__global__ void RunSpan(const Body body, const Span span) {
+__global__ void __launch_bounds__(kThreads, kSpanResidentBlocks)
+    RunSpan(const __grid_constant__ Body body, const Span span) {
   constexpr std::size_t kTile = std::size_t{kThreads} * kUnroll;
   typename Body::State state{};
   for (std::size_t first = blockIdx.x * kTile; first < span.packs;
@@ -129,9 +132,9 @@ int LaunchSpan(const Body& body, const Heads<kN>& heads, std::size_t n,
       span.packs, std::size_t{kThreads} * static_cast<std::size_t>(unroll),
       kSpanBlocks);
   if (heads.together()) {
-    return Launch(RunSpan<Body, kN, kUnroll>, shape, stream, body, span);
+    return Launch<&RunSpan<Body, kN, kUnroll>>(shape, stream, body, span);
   }
-  return Launch(RunSpan<Body, 1, kSingleUnroll>, shape, stream, body, span);
+  return Launch<&RunSpan<Body, 1, kSingleUnroll>>(shape, stream, body, span);
 }
 
 }  // namespace gradientflow::kernels::cuda

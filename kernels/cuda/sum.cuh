@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/scratch.cuh"
 #include "kernels/cuda/span.cuh"
 
 // Sums over all elements, in an order that depends on their number alone: not
@@ -44,8 +45,9 @@ template <class Body>
 inline constexpr std::size_t kTileOf = kStep<Body::kPack * Body::kUnroll>;
 
 template <class Body>
-__global__ void SumTiles(const Body body, const std::size_t n,
-                         typename Body::Partial* partials) {
+__global__ void __launch_bounds__(kThreads, kSpanResidentBlocks)
+    SumTiles(const Body body, const std::size_t n,
+             typename Body::Partial* partials) {
   using Partial = typename Body::Partial;
   constexpr int kN = Body::kPack;
   // Two sets of slots: while thread 0's warp reads one, the rest goes on.
@@ -72,8 +74,9 @@ __global__ void SumTiles(const Body body, const std::size_t n,
 
 // *result += scale * (the sum of all partials), which is taken in float64.
 template <typename Partial, typename Result>
-__global__ void AddPartials(const Partial* partials, const std::size_t count,
-                            const float scale, Result* result) {
+__global__ void __launch_bounds__(kTotalThreads)
+    AddPartials(const Partial* partials, const std::size_t count,
+                const float scale, Result* result) {
   constexpr unsigned kAtOnce = 4;
   double sum = 0;
   for (std::size_t i = threadIdx.x; i < count; i += kAtOnce * kTotalThreads) {
@@ -99,26 +102,20 @@ int LaunchSum(const Body& body, std::size_t n, float scale, Result* result,
   using Partial = typename Body::Partial;
   if (n == 0) return 0;
   const std::size_t tiles = (n + kTileOf<Body> - 1) / kTileOf<Body>;
-  const auto queue = static_cast<cudaStream_t>(stream);
-  void* memory = nullptr;
-  const cudaError_t allocated =
-      cudaMallocAsync(&memory, tiles * sizeof(Partial), queue);
-  if (allocated != cudaSuccess) return static_cast<int>(allocated);
-  auto* partials = static_cast<Partial*>(memory);
-  Shape shape;
-  shape.threads = kThreads;
-  shape.blocks = BlocksFor(tiles, 1, kSpanBlocks);
-  shape.shared_bytes = 2 * kWarps * sizeof(Partial);
-  int error = Launch(SumTiles<Body>, shape, stream, body, n, partials);
-  if (error == 0) {
+  return WithScratch(tiles * sizeof(Partial), stream, [&](void* memory) {
+    auto* partials = static_cast<Partial*>(memory);
+    Shape shape;
+    shape.threads = kThreads;
+    shape.blocks = BlocksFor(tiles, 1, kSpanBlocks);
+    shape.shared_bytes = 2 * kWarps * sizeof(Partial);
+    const int error = Launch<&SumTiles<Body>>(shape, stream, body, n, partials);
+    if (error != 0) return error;
     Shape one;
     one.threads = kTotalThreads;
     one.shared_bytes = kTotalThreads / kWarp * sizeof(double);
-    error = Launch(AddPartials<Partial, Result>, one, stream, partials, tiles,
-                   scale, result);
-  }
-  const cudaError_t freed = cudaFreeAsync(memory, queue);
-  return error != 0 ? error : static_cast<int>(freed);
+    return Launch<&AddPartials<Partial, Result>>(one, stream, partials, tiles,
+                                                 scale, result);
+  });
 }
 
 }  // namespace gradientflow::kernels::cuda

@@ -6,7 +6,8 @@ namespace {
 
 constexpr KernelTable kKernels = {
     "cuda",          &cuda::Convert, &cuda::Accumulate, &cuda::ReduceMany,
-    &cuda::Residual, &cuda::L1Norm,  &cuda::SumSquares, &cuda::Sgd,
+    &cuda::Residual, &cuda::L1Norm,  &cuda::SumSquares, &cuda::FindNonfinite,
+    &cuda::Sgd,
 };
 
 constexpr ChunkKernelTable kChunkKernels = {

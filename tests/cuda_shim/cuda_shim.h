@@ -18,6 +18,10 @@ void SetMultiprocessors(int count);
 // Kernels launched so far.
 std::uint64_t Launches();
 
+// From now, a launch of a kernel that cudaFuncGetAttributes() was not called
+// for aborts: a GPU would load it then, and might wait for what runs there.
+void RequireLoaded();
+
 // Memory as cudaMallocManaged gives: for kernels and the host. A multiple of
 // 64, and all zeros. Aborts when there is none.
 void* AllocateManaged(std::size_t bytes);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/types.h"
+#include "tests/cuda_shim/include/cuda_bf16.h"
 #include "tests/cuda_shim/include/cuda_fp16.h"
 #include "tests/kernels/oracle.h"
 
@@ -79,6 +80,23 @@ TEST(Half, RoundsRandomBitsAndEdges) {
                         -INFINITY, NAN, -NAN, 65519.996F, 65520.0F, -65520.0F,
                         0x1p-25F, 0x1.000002p-25F, -0x1p-25F}) {
     ExpectOracle(v);
+  }
+}
+
+void ExpectBFloatOracle(float value) {
+  Elements bfloat(DType::kBFloat16, 1);
+  bfloat.Set(0, double{value});
+  const auto expected = static_cast<unsigned>(bfloat.Bits(0));
+  ASSERT_EQ(__bfloat16_as_ushort(__float2bfloat16_rn(value)),
+            std::isnan(value) ? 0x7FFFU : expected)
+      << std::hexfloat << value;
+}
+
+TEST(BFloat, RoundsToEvenAroundAllAndTheirMiddles) {
+  for (unsigned bits = 0; bits < 65536; ++bits) {
+    for (const unsigned low : {0U, 1U, 0x7FFFU, 0x8000U, 0x8001U, 0xFFFFU}) {
+      ExpectBFloatOracle(__uint_as_float(bits << 16 | low));
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <set>
 #include <vector>
 
 #include "tests/cuda_shim/block.h"
@@ -30,6 +31,23 @@ std::mutex opted_in_mutex;
 std::map<const void*, int>& OptedIn() {
   static auto* const kernels = new std::map<const void*, int>;
   return *kernels;
+}
+
+// Kernels that need not be loaded at their first launch.
+std::atomic<bool> require_loaded{false};
+std::mutex loaded_mutex;
+std::set<const void*>& Loaded() {
+  static auto* const kernels = new std::set<const void*>;
+  return *kernels;
+}
+
+void CheckLoaded(const Kernel& kernel) {
+  if (!require_loaded) return;
+  const std::lock_guard<std::mutex> lock(loaded_mutex);
+  if (Loaded().count(kernel.address) == 1) return;
+  std::fprintf(stderr, "cuda_shim: launched before it was loaded: %s\n",
+               kernel.name);
+  std::abort();
 }
 
 std::size_t MostShared(const void* kernel) {
@@ -83,10 +101,12 @@ void SetSeed(std::uint64_t new_seed) {
 }
 void SetMultiprocessors(int count) { multiprocessors = count; }
 std::uint64_t Launches() { return launches; }
+void RequireLoaded() { require_loaded = true; }
 
 cudaError_t Launch(const cudaLaunchConfig_t& config, const Kernel& kernel) {
   const cudaError_t error = Check(config, kernel.address);
   if (error != cudaSuccess) return Return(error);
+  CheckLoaded(kernel);
   if (running_block != nullptr) {
     running_block->Fail("a kernel may not launch another one");
   }
@@ -108,6 +128,14 @@ cudaError_t Launch(const cudaLaunchConfig_t& config, const Kernel& kernel) {
 
 using gradientflow::cuda_shim::kMostShared;
 using gradientflow::cuda_shim::kUsualShared;
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel) {
+  namespace shim = gradientflow::cuda_shim;
+  if (kernel == nullptr) return shim::Return(cudaErrorInvalidValue);
+  const std::lock_guard<std::mutex> lock(shim::loaded_mutex);
+  shim::Loaded().insert(kernel);
+  return cudaSuccess;
+}
 
 cudaError_t cudaFuncSetAttribute(const void* kernel,
                                  cudaFuncAttribute attribute, int value) {

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdlib>
 #include <numeric>
 #include <set>
 #include <string>
@@ -143,6 +144,28 @@ TEST(Launch, TakesMoreSharedMemoryOnlyForKernelsThatAskedFirst) {
   EXPECT_EQ(OnGrid(Roomy, 1, 1, 227 * kKiB + 1, out.data()),
             cudaErrorInvalidValue);
   EXPECT_EQ(out[0], 1U);
+}
+
+__global__ void Late(unsigned* out) { atomicAdd(out, 1U); }
+
+TEST(Launch, AbortsForAKernelThatIsNotLoadedIfThatIsRequired) {
+  Managed<unsigned> out(1);
+  EXPECT_DEATH(
+      {
+        RequireLoaded();
+        OnGrid(Late, 1, 1, 0, out.data());
+      },
+      "launched before it was loaded: .*Launch");
+  cudaFuncAttributes attributes;
+  EXPECT_EQ(cudaFuncGetAttributes(&attributes, nullptr), cudaErrorInvalidValue);
+  EXPECT_EXIT(
+      {
+        RequireLoaded();
+        static_cast<void>(cudaFuncGetAttributes(
+            &attributes, reinterpret_cast<const void*>(&Late)));
+        std::_Exit(OnGrid(Late, 1, 1, 0, out.data()));
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 TEST(Launch, WorksOnSeveralThreadsAtOnce) {

@@ -99,7 +99,8 @@ class Heap {
   void CheckLeaks() {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [data, region] : regions_) {
-      if (!region.managed) Fail("cudaMallocAsync without cudaFreeAsync", data);
+      if (!region.managed)
+        Fail("cudaMallocFromPoolAsync without cudaFreeAsync", data);
     }
   }
 
@@ -148,7 +149,45 @@ void LetHostTouchManaged(bool may) { Heap::Get().LetHost(may); }
 using gradientflow::cuda_shim::DeviceAccess;
 using gradientflow::cuda_shim::Heap;
 
-cudaError_t cudaMallocAsync(void** pointer, std::size_t bytes, cudaStream_t) {
+// What was set on a pool; the memory is the heap's.
+struct CUmemPoolHandle_st {
+  bool kept = false;
+  bool may_make_streams_wait = true;
+};
+
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool,
+                              const cudaMemPoolProps* props) {
+  if (props->allocType != cudaMemAllocationTypePinned ||
+      props->handleTypes != cudaMemHandleTypeNone ||
+      props->location.type != cudaMemLocationTypeDevice ||
+      props->location.id != 0) {
+    return cudaErrorInvalidValue;
+  }
+  *pool = new CUmemPoolHandle_st;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  delete pool;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr which,
+                                    void* value) {
+  if (which == cudaMemPoolAttrReleaseThreshold) {
+    pool->kept = *static_cast<std::uint64_t*>(value) > 0;
+  } else {
+    pool->may_make_streams_wait = *static_cast<int*>(value) != 0;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaMallocFromPoolAsync(void** pointer, std::size_t bytes,
+                                    cudaMemPool_t pool, cudaStream_t) {
+  if (pool == nullptr || !pool->kept || pool->may_make_streams_wait) {
+    gradientflow::cuda_shim::Fail("scratch from a pool that is not set up",
+                                  pool);
+  }
   *pointer = bytes == 0 ? nullptr : Heap::Get().Add(bytes, false);
   return bytes == 0 || *pointer != nullptr ? cudaSuccess
                                            : cudaErrorMemoryAllocation;

@@ -12,11 +12,38 @@
 namespace gradientflow::cuda_shim {
 namespace {
 
+cudaMemPool_t NewPool() {
+  const cudaMemPoolProps props = {cudaMemAllocationTypePinned,
+                                  cudaMemHandleTypeNone,
+                                  {cudaMemLocationTypeDevice, 0}};
+  cudaMemPool_t pool = nullptr;
+  EXPECT_EQ(cudaMemPoolCreate(&pool, &props), cudaSuccess);
+  return pool;
+}
+
+// As kernels/cuda/device_facts.cu sets up its own.
+cudaMemPool_t Pool() {
+  static const cudaMemPool_t pool = [] {
+    const cudaMemPool_t made = NewPool();
+    std::uint64_t kept = 1;
+    EXPECT_EQ(
+        cudaMemPoolSetAttribute(made, cudaMemPoolAttrReleaseThreshold, &kept),
+        cudaSuccess);
+    int allowed = 0;
+    EXPECT_EQ(cudaMemPoolSetAttribute(
+                  made, cudaMemPoolReuseAllowInternalDependencies, &allowed),
+              cudaSuccess);
+    return made;
+  }();
+  return pool;
+}
+
 unsigned* Allocate(std::size_t n) {
-  unsigned* memory = nullptr;
-  EXPECT_EQ(cudaMallocAsync(&memory, n * sizeof(unsigned), nullptr),
-            cudaSuccess);
-  return memory;
+  void* memory = nullptr;
+  EXPECT_EQ(
+      cudaMallocFromPoolAsync(&memory, n * sizeof(unsigned), Pool(), nullptr),
+      cudaSuccess);
+  return static_cast<unsigned*>(memory);
 }
 void Free(void* memory) {
   EXPECT_EQ(cudaFreeAsync(memory, nullptr), cudaSuccess);
@@ -51,7 +78,7 @@ TEST(DeviceMemory, IsSetAndCopiedByTheRuntime) {
 
 TEST(DeviceMemory, IsNothingForNoBytes) {
   void* memory = &memory;
-  EXPECT_EQ(cudaMallocAsync(&memory, 0, nullptr), cudaSuccess);
+  EXPECT_EQ(cudaMallocFromPoolAsync(&memory, 0, Pool(), nullptr), cudaSuccess);
   EXPECT_EQ(memory, nullptr);
   Free(nullptr);
 }
@@ -90,7 +117,28 @@ TEST(DeviceMemory, AbortsAProcessThatEndsWithSomeLeft) {
         std::exit(0);
       },
       ::testing::KilledBySignal(SIGABRT),
-      "cudaMallocAsync without cudaFreeAsync");
+      "cudaMallocFromPoolAsync without cudaFreeAsync");
+}
+
+TEST(DeviceMemory, ComesOnlyFromPoolsOfOurOwnThatKeepItAndLetNoStreamWait) {
+  void* memory = nullptr;
+  const auto take = [&](cudaMemPool_t pool) {
+    static_cast<void>(cudaMallocFromPoolAsync(&memory, 8, pool, nullptr));
+  };
+  EXPECT_DEATH(take(nullptr), "pool that is not set up");
+  const cudaMemPool_t bare = NewPool();
+  EXPECT_DEATH(take(bare), "pool that is not set up");
+  std::uint64_t kept = 1;
+  EXPECT_EQ(
+      cudaMemPoolSetAttribute(bare, cudaMemPoolAttrReleaseThreshold, &kept),
+      cudaSuccess);
+  EXPECT_DEATH(take(bare), "pool that is not set up");
+  EXPECT_EQ(cudaMemPoolDestroy(bare), cudaSuccess);
+  cudaMemPoolProps props = {cudaMemAllocationTypePinned,
+                            cudaMemHandleTypeNone,
+                            {cudaMemLocationTypeDevice, 1}};
+  cudaMemPool_t pool = nullptr;
+  EXPECT_EQ(cudaMemPoolCreate(&pool, &props), cudaErrorInvalidValue);
 }
 
 TEST(ManagedMemory, IsTheHostsOrOnlyTheKernels) {

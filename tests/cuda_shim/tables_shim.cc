@@ -1,4 +1,5 @@
 #include <cstddef>
+#include <cstdlib>
 #include <vector>
 
 #include "kernels/chunk_kernels.h"
@@ -10,7 +11,6 @@
 
 // CUDA's tables on the CPU.
 namespace gradientflow::kernels::testing {
-
 std::vector<const KernelTable*> Tables() { return {CudaKernels()}; }
 std::vector<const ChunkKernelTable*> ChunkTables() {
   return {CudaChunkKernels()};
@@ -23,7 +23,15 @@ void FreeTestMemory(void* memory, std::size_t) {
   cuda_shim::FreeManaged(memory);
 }
 
-void BeforeLaunch() { cuda_shim::LetHostTouchManaged(false); }
+void BeforeLaunch() {
+  // As a device is opened. A launch of any other kernel ends the test.
+  static const int error = [] {
+    cuda_shim::RequireLoaded();
+    return LoadKernels().error;
+  }();
+  if (error != 0) std::abort();
+  cuda_shim::LetHostTouchManaged(false);
+}
 void AfterLaunch() { cuda_shim::LetHostTouchManaged(true); }
 
 }  // namespace gradientflow::kernels::testing

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -105,6 +107,14 @@ TEST(CudaDeviceTest, NoCallChangesTheThreadsDevice) {
   }
 }
 
+TEST(CudaDeviceTest, TheSetterAloneMakesTheDeviceCurrentForGood) {
+  FakeCudart::set_current(-1);
+  const std::function<void()> make_current = Open(1)->CurrentSetter();
+  EXPECT_EQ(FakeCudart::current(), -1);
+  make_current();
+  EXPECT_EQ(FakeCudart::current(), 1);
+}
+
 TEST(CudaDeviceTest, OtherDevicesAreNotStarted) {
   FakeCudart::set_current(-1);
   std::set<int> expected = FakeCudart::started();
@@ -176,6 +186,42 @@ TEST(CudaDeviceTest, AnEventThatIsNotDoneLeavesNoError) {
   FakeCudart::device(0).ReleaseStreams();
 }
 
+TEST(CudaDeviceTest, TheCallersOwnErrorIsLeftToTheCaller) {
+  FakeCudart::set_current(-1);
+  const auto device = Open(0);
+  const auto stream = device->NewStream(false).value();
+  const auto event = device->NewEvent().value();
+  FakeCudart::device(0).HoldStreams();
+  IsOk(stream->Record(event.get()));
+  FakeCudart::LeaveLastError(cudaErrorInvalidValue);
+  EXPECT_FALSE(event->Query().value());
+  EXPECT_EQ(FakeCudart::TakeLastError(), cudaErrorInvalidValue);
+  FakeCudart::device(0).ReleaseStreams();
+
+  int any = 0;
+  FakeCudart::LeaveLastError(cudaErrorInvalidValue);
+  FakeCudart::Fail("cuCtxSetCurrent", cudaErrorUnknown);
+  EXPECT_FALSE(device->Owns(&any));
+  EXPECT_EQ(FakeCudart::TakeLastError(), cudaErrorInvalidValue);
+}
+
+TEST(CudaDeviceTest, AKernelsErrorIsAStatus) {
+  const auto device = Open(1);
+  IsOk(device->KernelStatus("top_k", 0));
+  const auto expect = [&](int error, StatusCode code, const char* text) {
+    const Status status = device->KernelStatus("top_k", error);
+    EXPECT_EQ(status.code(), code) << status.message();
+    EXPECT_TRUE(Has(status.message(), "cuda:1: kernel top_k"));
+    EXPECT_TRUE(Has(status.message(), text)) << status.message();
+  };
+  expect(cudaErrorIllegalAddress, StatusCode::kUnavailable,
+         "lost for this process");
+  expect(cudaErrorMemoryAllocation, StatusCode::kResourceExhausted,
+         "another error");
+  expect(cudaErrorUnknown, StatusCode::kInternal, "another error");
+  expect(EINVAL, StatusCode::kInternal, "does not take");
+}
+
 TEST(CudaDeviceTest, ALostDeviceIsSaidToBeLost) {
   FakeCudart::set_current(-1);
   const auto device = Open(0);
@@ -217,6 +263,12 @@ TEST(CudaDeviceTest, WhatCannotBeOpenedSaysWhy) {
   EXPECT_TRUE(Has(third.message(), "no device 2: this process has 2"))
       << third.message();
 
+  FakeCudart::Fail("cudaFuncGetAttributes", cudaErrorUnknown);
+  const Status unloaded = OpenCudaDevice(0).status();
+  EXPECT_EQ(unloaded.code(), StatusCode::kInternal);
+  EXPECT_TRUE(Has(unloaded.message(), "cuda:0: cudaFuncGetAttributes: "));
+  EXPECT_TRUE(Has(unloaded.message(), "gradientflow/device/cuda_device.cc:"));
+  EXPECT_EQ(FakeCudart::TakeLastError(), cudaSuccess);
   FakeCudart::Fail("launch", cudaErrorNoKernelImageForDevice);
   const Status old = OpenCudaDevice(0).status();
   EXPECT_EQ(old.code(), StatusCode::kUnimplemented);

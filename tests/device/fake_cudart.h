@@ -12,7 +12,8 @@
 // uses them, on two FakeDevices: what links this instead of the runtime runs
 // the CUDA device where there is no GPU. It holds callers to what a GPU's
 // runtime would let pass: every call on a stream, an event or memory must come
-// with the context of its device, and nothing may change a thread's device.
+// with the context of its device, only CurrentSetter() may change a thread's
+// device, and a device loads the kernels before it is to launch one.
 namespace gradientflow::testing {
 
 inline constexpr int kFakeCudaDevices = 2;
@@ -31,6 +32,7 @@ struct FakeCudart {
   static void Fail(const std::string& function, cudaError_t error);
   // What the caller's own code would find by cudaGetLastError().
   static cudaError_t TakeLastError();
+  static void LeaveLastError(cudaError_t error);
   // Of the stream that was made last.
   static int last_priority();
   // As from now: version 0 is no driver.

@@ -85,26 +85,19 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return cudaSuccess;
 }
 
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= kFakeCudaDevices) {
+    return Said(cudaErrorInvalidDevice);
+  }
+  CurrentDevice() = device;
+  return cudaSuccess;
+}
+
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   if (const cudaError_t error = Enter("priority range")) return Said(error);
   *least = 0;
   *greatest = -5;
   return cudaSuccess;
-}
-
-cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) {
-  if (const cudaError_t error = Enter("default pool")) return Said(error);
-  static char there_is_one;
-  *pool = reinterpret_cast<cudaMemPool_t>(&there_is_one);
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr which,
-                                    void* value) {
-  if (const cudaError_t error = Enter("pool attribute")) return Said(error);
-  const bool known = pool != nullptr && value != nullptr &&
-                     which == cudaMemPoolAttrReleaseThreshold;
-  return known ? cudaSuccess : Said(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {

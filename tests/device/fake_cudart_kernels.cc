@@ -16,6 +16,7 @@ int Launch(const Table& table, const Args& args, void* stream) {
   if (own->device != CurrentDevice()) {
     return Said(cudaErrorInvalidResourceHandle);
   }
+  if (!testing::IsLoaded(CurrentDevice())) return Said(cudaErrorNotReady);
   return (table.*kMember)(args, own->stream->native());
 }
 
@@ -39,6 +40,7 @@ constexpr KernelTable kTable = {
     &Run<&KernelTable::residual>,
     &Run<&KernelTable::l1_norm>,
     &Run<&KernelTable::sum_squares>,
+    &Run<&KernelTable::find_nonfinite>,
     &Run<&KernelTable::sgd>,
 };
 
@@ -58,5 +60,16 @@ constexpr ChunkKernelTable kChunkTable = {
 
 const KernelTable* CudaKernels() { return &kTable; }
 const ChunkKernelTable* CudaChunkKernels() { return &kChunkTable; }
+
+LoadResult LoadKernels() {
+  constexpr const char* kCall = "cudaFuncGetAttributes";
+  if (const cudaError_t error = testing::Enter(kCall)) {
+    return {Said(error), kCall};
+  }
+  testing::FakeCudaWorld& world = testing::TheWorld();
+  const MutexLock lock(world.mutex);
+  world.loaded.insert(CurrentDevice());
+  return {0, kCall};
+}
 
 }  // namespace gradientflow::kernels

@@ -63,7 +63,9 @@ cudaError_t& LastError() {
 }
 
 cudaError_t Said(cudaError_t error) {
-  if (error != cudaSuccess) LastError() = error;
+  // What is not done is no failure: it hides none.
+  const bool hides = error == cudaErrorNotReady && LastError() != cudaSuccess;
+  if (error != cudaSuccess && !hides) LastError() = error;
   return error;
 }
 
@@ -93,6 +95,12 @@ cudaError_t Planned(const char* function) {
 cudaError_t Enter(const char* function) {
   if (const cudaError_t error = Planned(function)) return error;
   return CurrentDevice() < 0 ? cudaErrorDeviceUninitialized : cudaSuccess;
+}
+
+bool IsLoaded(int device) {
+  FakeCudaWorld& world = TheWorld();
+  const MutexLock lock(world.mutex);
+  return world.loaded.count(device) == 1;
 }
 
 FakeCudaStream* Of(cudaStream_t stream) {
@@ -129,6 +137,7 @@ void FakeCudart::set_current(int index) { CurrentDevice() = index; }
 cudaError_t FakeCudart::TakeLastError() {
   return std::exchange(LastError(), cudaSuccess);
 }
+void FakeCudart::LeaveLastError(cudaError_t error) { LastError() = error; }
 int FakeCudart::last_priority() { return TheWorld().priority; }
 
 void FakeCudart::SetDriver(int version, int devices) {

@@ -33,6 +33,7 @@ struct FakeCudaWorld {
   Mutex mutex;
   std::map<std::string, cudaError_t> failures GF_GUARDED_BY(mutex);
   std::set<int> started GF_GUARDED_BY(mutex);
+  std::set<int> loaded GF_GUARDED_BY(mutex);  // Devices, with the kernels.
   // What was handed out, to be given back by its address; and pinned.
   std::map<const void*, std::shared_ptr<void>> memory GF_GUARDED_BY(mutex);
   std::vector<std::unique_ptr<FakeCudaStream>> destroyed GF_GUARDED_BY(mutex);
@@ -58,6 +59,8 @@ cudaError_t Enter(const char* function);
 // `error`, remembered as the thread's last if it is one.
 cudaError_t Said(cudaError_t error);
 cudaError_t CodeOf(const Status& status);
+// Whether the device has loaded the kernels.
+bool IsLoaded(int device);
 // The driver's function of this name, or null.
 void* DriverFunction(const char* name);
 

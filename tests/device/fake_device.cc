@@ -50,6 +50,8 @@ std::uint64_t NewUniqueId() {
   return (std::uint64_t{0xFA4E} << 48) + ++last;
 }
 
+thread_local int current_of_thread = -1;
+
 }  // namespace
 
 FakeDevice::FakeDevice(const FakeOptions& options)
@@ -131,6 +133,24 @@ Result<std::unique_ptr<Event>> FakeDevice::NewEvent() {
   GF_RETURN_IF_ERROR(state_->Enter(FakeCall::kNewEvent));
   return std::unique_ptr<Event>(std::make_unique<FakeEvent>(state_));
 }
+
+Status FakeDevice::RunCurrent(const std::function<Status()>& body) {
+  const int before = std::exchange(current_of_thread, id().index);
+  const Status status = body();
+  current_of_thread = before;
+  return status;
+}
+
+std::function<void()> FakeDevice::CurrentSetter() const {
+  return [index = id().index] { current_of_thread = index; };
+}
+
+Status FakeDevice::KernelStatus(std::string_view kernel, int error) const {
+  if (error != 0) GF_RETURN_IF_ERROR(state_->error());
+  return Device::KernelStatus(kernel, error);
+}
+
+int FakeDevice::CurrentOfThread() { return current_of_thread; }
 
 bool FakeDevice::Owns(const void* pointer) const {
   const auto kind = state_->memory.Find("Owns", pointer, 1);

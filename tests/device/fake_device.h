@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gradientflow/base/buffer.h"
@@ -89,7 +90,14 @@ class FakeDevice final : public Device {
   // `native` is that of a stream of this device; calls on any other fail.
   std::unique_ptr<Stream> Wrap(void* native) override;
   Result<std::unique_ptr<Event>> NewEvent() override;
+  Status RunCurrent(const std::function<Status()>& body) override;
+  std::function<void()> CurrentSetter() const override;
+  // As a GPU does: a launch that finds the device broken says what broke it.
+  Status KernelStatus(std::string_view kernel, int error) const override;
   bool Owns(const void* pointer) const override;
+
+  // id().index of the device that is current for the calling thread, or -1.
+  static int CurrentOfThread();
 
   // Work that is submitted from now on does not begin before ReleaseStreams().
   // Whatever blocks on the host meanwhile, blocks until then.

@@ -203,6 +203,7 @@ constexpr KernelTable kTable = {
     &Run<&KernelTable::residual>,
     &Run<&KernelTable::l1_norm>,
     &Run<&KernelTable::sum_squares>,
+    &Run<&KernelTable::find_nonfinite>,
     &Run<&KernelTable::sgd>,
 };
 

@@ -68,6 +68,12 @@ void Visit(const kernels::SumSquaresArgs& args, const See& see) {
 }
 
 template <class See>
+void Visit(const kernels::FindNonfiniteArgs& args, const See& see) {
+  see("src", args.src, args.n * SizeOf(args.type));
+  see("nonfinite", args.nonfinite, sizeof(*args.nonfinite));
+}
+
+template <class See>
 void Visit(const kernels::SgdArgs& args, const See& see) {
   see("weights", args.weights, args.n * sizeof(float));
   see("momentum_buf", args.momentum_buf, args.n * sizeof(float));

@@ -128,6 +128,9 @@ class SynchronousTable {
   int sum_squares(const SumSquaresArgs& args, void* stream) const {
     return Wait(table_.sum_squares, args, stream);
   }
+  int find_nonfinite(const FindNonfiniteArgs& args, void* stream) const {
+    return Wait(table_.find_nonfinite, args, stream);
+  }
   int sgd(const SgdArgs& args, void* stream) const {
     return Wait(table_.sgd, args, stream);
   }

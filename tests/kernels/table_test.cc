@@ -27,6 +27,7 @@ TEST(CpuKernels, NamesEachTableOnceAndLeavesNoKernelOut) {
     EXPECT_NE(table->residual, nullptr);
     EXPECT_NE(table->l1_norm, nullptr);
     EXPECT_NE(table->sum_squares, nullptr);
+    EXPECT_NE(table->find_nonfinite, nullptr);
     EXPECT_NE(table->sgd, nullptr);
   }
 }

@@ -82,7 +82,7 @@ int LarsRates(const LarsRatesArgs& args, void* stream) {
   if (args.tensors == 0) return 0;
   const Shape shape = {GridOf(args.tensors), kBlockThreads,
                        sizeof(RatesShared)};
-  return Launch(&Rates, shape, stream, args);
+  return Launch<&Rates>(shape, stream, args);
 }
 
 }  // namespace gradientflow::kernels::cuda

@@ -61,8 +61,9 @@ int ChunkRescale(const ChunkRescaleArgs& args, void* stream) {
   const std::size_t n = last - begin + std::min(left, range.chunk_elements);
   float* residual = args.residual + begin;
   const Shape shape = {GridOf((n + kPerBlock - 1) / kPerBlock), kBlockThreads};
-  return Launch(AlignedFor<4>(residual) ? &Rescale<4> : &Rescale<1>, shape,
-                stream, residual, n, args.factor);
+  return AlignedFor<4>(residual)
+             ? Launch<&Rescale<4>>(shape, stream, residual, n, args.factor)
+             : Launch<&Rescale<1>>(shape, stream, residual, n, args.factor);
 }
 
 }  // namespace gradientflow::kernels::cuda

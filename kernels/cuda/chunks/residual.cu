@@ -122,9 +122,8 @@ __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
 
 template <typename T, typename P, int kWidth>
 int Start(const ChunkResidualArgs& args, void* stream) {
-  const RunKernels<ChunkResidualArgs> kernels = {&ByWarp<T, P, kWidth>,
-                                                 &ByBlock<T, P, kWidth>};
-  return LaunchRunsWithNorms<false>(kernels, args, stream);
+  return LaunchRunsWithNorms<false, &ByWarp<T, P, kWidth>,
+                             &ByBlock<T, P, kWidth>>(args, stream);
 }
 
 template <typename T, typename P>

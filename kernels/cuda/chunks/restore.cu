@@ -95,9 +95,8 @@ __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
 
 template <typename T, int kWidth>
 int Start(const ChunkRestoreArgs& args, void* stream) {
-  const RunKernels<ChunkRestoreArgs> kernels = {&ByWarp<T, kWidth>,
-                                                &ByBlock<T, kWidth>};
-  return LaunchRuns(kernels, args, nullptr, stream);
+  return LaunchRuns<&ByWarp<T, kWidth>, &ByBlock<T, kWidth>>(args, nullptr,
+                                                             stream);
 }
 
 }  // namespace

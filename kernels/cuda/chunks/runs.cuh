@@ -10,6 +10,7 @@
 #include "kernels/chunk_kernels.h"
 #include "kernels/cuda/chunks/rows.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/scratch.cuh"
 
 // How the chunks of a range are dealt out. A tiny chunk is one warp's, others
 // are one block's; a long one is cut into slices, a block's each, whose sums
@@ -116,56 +117,44 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-// The two forms of one kernel over the chunks of args.range.
-template <typename Args>
-struct RunKernels {
-  void (*by_warp)(Args);
-  void (*by_block)(Args, std::size_t slices, float* partials);
-};
-
 inline constexpr std::size_t kSharedBytes = kBlockWarps * sizeof(float);
 
 inline std::size_t SlicesPerChunk(const ChunkRange& range) {
   return SlicesOf(std::min(range.elements, range.chunk_elements));
 }
 
-// `partials`: for the sums of slices, where a chunk has several.
-template <typename Args>
-int LaunchRuns(const RunKernels<Args>& kernels, const Args& args,
-               float* partials, void* stream) {
+// Launches one of the two forms of a kernel over the chunks of args.range:
+// kByWarp(args), or kByBlock(args, slices, partials). `partials`: for the sums
+// of slices, where a chunk has several.
+template <auto kByWarp, auto kByBlock, typename Args>
+int LaunchRuns(const Args& args, float* partials, void* stream) {
   const ChunkRange& range = args.range;
   if (range.chunk_elements <= kMostByWarp) {
     const Shape shape = {GridOf((range.count + kBlockWarps - 1) / kBlockWarps),
                          kBlockThreads};
-    return Launch(kernels.by_warp, shape, stream, args);
+    return Launch<kByWarp>(shape, stream, args);
   }
   const std::size_t slices = SlicesPerChunk(range);
   const Shape shape = {GridOf(range.count * slices), kBlockThreads,
                        kSharedBytes};
-  return Launch(kernels.by_block, shape, stream, args, slices, partials);
+  return Launch<kByBlock>(shape, stream, args, slices, partials);
 }
 
 // The same of kernels that write norms: of the chunks sent, or of those kept.
-template <bool kSent, typename Args>
-int LaunchRunsWithNorms(const RunKernels<Args>& kernels, const Args& args,
-                        void* stream) {
+template <bool kSent, auto kByWarp, auto kByBlock, typename Args>
+int LaunchRunsWithNorms(const Args& args, void* stream) {
   const ChunkRange& range = args.range;
   const std::size_t slices = SlicesPerChunk(range);
-  if (slices == 1) return LaunchRuns(kernels, args, nullptr, stream);
-  void* partials = nullptr;
-  const auto cuda_stream = static_cast<cudaStream_t>(stream);
-  int error = static_cast<int>(cudaMallocAsync(
-      &partials, range.count * slices * sizeof(float), cuda_stream));
-  if (error != 0) return error;
-  error = LaunchRuns(kernels, args, static_cast<float*>(partials), stream);
-  if (error == 0) {
-    const NormSink sink = {args.norm_scale, args.norms, slices,
-                           static_cast<float*>(partials)};
+  if (slices == 1) return LaunchRuns<kByWarp, kByBlock>(args, nullptr, stream);
+  const std::size_t bytes = range.count * slices * sizeof(float);
+  return WithScratch(bytes, stream, [&](void* memory) {
+    auto* partials = static_cast<float*>(memory);
+    const int error = LaunchRuns<kByWarp, kByBlock>(args, partials, stream);
+    if (error != 0) return error;
+    const NormSink sink = {args.norm_scale, args.norms, slices, partials};
     const Shape shape = {GridOf(range.count), kBlockThreads, kSharedBytes};
-    error = Launch(&AddSlices<kSent>, shape, stream, range, args.slots, sink);
-  }
-  const int freed = static_cast<int>(cudaFreeAsync(partials, cuda_stream));
-  return error != 0 ? error : freed;
+    return Launch<&AddSlices<kSent>>(shape, stream, range, args.slots, sink);
+  });
 }
 
 }  // namespace gradientflow::kernels::cuda

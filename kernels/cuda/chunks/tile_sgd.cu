@@ -94,7 +94,7 @@ int TileSgd(const TileSgdArgs& args, void* stream) {
   if (args.count == 0) return 0;
   const Shape shape = {GridOf(args.count), kBlockThreads};
   return WithGradientType(args.type, [&](auto grad) {
-    return Launch(&UpdateTiles<decltype(grad)>, shape, stream, args);
+    return Launch<&UpdateTiles<decltype(grad)>>(shape, stream, args);
   });
 }
 

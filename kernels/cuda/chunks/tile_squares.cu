@@ -15,14 +15,16 @@ namespace gradientflow::kernels::cuda {
 namespace {
 
 // Weights and gradients are read one after the other, for they need not be
-// aligned alike: 64 bytes of a float32 stream a thread in flight.
-constexpr int kUnroll = 2;
+// aligned alike: 64 bytes a thread in flight, whatever the type. (Single
+// elements take a register each, so there it is 32 bytes of 16-bit types.)
+template <typename T, int kWidth>
+inline constexpr int kUnroll = kWidth == 4 && sizeof(T) == 2 ? 4 : 2;
 
 template <typename T, int kWidth>
 struct SquaresBody {
   const T* src;
   double sums[kPerLane];
-  RowBits<T, kWidth> rows[kUnroll];
+  RowBits<T, kWidth> rows[kUnroll<T, kWidth>];
 
   template <bool kWhole>
   __device__ void Load(int u, unsigned at, unsigned left) {
@@ -44,7 +46,7 @@ struct SquaresBody {
 template <int kWidth, typename T>
 __device__ double SumOfWarp(const T* src, unsigned n) {
   SquaresBody<T, kWidth> body = {src, {}, {}};
-  ForRows<kUnroll>(n, body);
+  ForRows<kUnroll<T, kWidth>>(n, body);
   return FoldRow<kWidth>(body.sums);
 }
 
@@ -86,7 +88,7 @@ int TileSquares(const TileSquaresArgs& args, void* stream) {
   const Shape shape = {GridOf(args.count), kBlockThreads,
                        kBlockWarps * sizeof(double)};
   return WithGradientType(args.type, [&](auto grad) {
-    return Launch(&Squares<decltype(grad)>, shape, stream, args);
+    return Launch<&Squares<decltype(grad)>>(shape, stream, args);
   });
 }
 

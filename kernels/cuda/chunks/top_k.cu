@@ -260,7 +260,7 @@ int Start(const TopKArgs& args, void* stream) {
       kMostWarps, (args.chunks + kPerWarp - 1) / kPerWarp);
   const Shape shape = {1, static_cast<unsigned>(warps) * kWarp,
                        sizeof(SelectShared)};
-  return Launch(&Select<kItems, kOneTile>, shape, stream, args);
+  return Launch<&Select<kItems, kOneTile>>(shape, stream, args);
 }
 
 }  // namespace

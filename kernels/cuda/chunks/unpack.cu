@@ -113,9 +113,8 @@ __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
 
 template <typename T, typename P, int kWidth>
 int Start(const ChunkUnpackArgs& args, void* stream) {
-  const RunKernels<ChunkUnpackArgs> kernels = {&ByWarp<T, P, kWidth>,
-                                               &ByBlock<T, P, kWidth>};
-  return LaunchRunsWithNorms<true>(kernels, args, stream);
+  return LaunchRunsWithNorms<true, &ByWarp<T, P, kWidth>,
+                             &ByBlock<T, P, kWidth>>(args, stream);
 }
 
 template <typename T, typename P>

@@ -96,22 +96,43 @@ enum cudaMemcpyKind {
   cudaMemcpyDeviceToDevice = 3,
   cudaMemcpyDefault = 4,
 };
+enum cudaMemAllocationType { cudaMemAllocationTypePinned = 1 };
+enum cudaMemAllocationHandleType { cudaMemHandleTypeNone = 0 };
+enum cudaMemLocationType { cudaMemLocationTypeDevice = 1 };
+struct cudaMemLocation {
+  cudaMemLocationType type;
+  int id;
+};
+struct cudaMemPoolProps {
+  cudaMemAllocationType allocType;
+  cudaMemAllocationHandleType handleTypes;
+  cudaMemLocation location;
+};
+enum cudaMemPoolAttr {
+  cudaMemPoolReuseAllowInternalDependencies = 3,
+  cudaMemPoolAttrReleaseThreshold = 4,
+};
+using cudaMemPool_t = struct CUmemPoolHandle_st*;
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*);
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool);
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr,
+                                    void* value);
+
 // Memory of kernels alone: the host that touches it ends in SIGSEGV. Full of
 // NaNs, with guarded borders, and the process aborts at its end if one is left.
-cudaError_t cudaMallocAsync(void** pointer, std::size_t bytes, cudaStream_t);
-template <typename T>
-cudaError_t cudaMallocAsync(T** pointer, std::size_t bytes,
-                            cudaStream_t stream) {
-  void* memory = nullptr;
-  const cudaError_t error = cudaMallocAsync(&memory, bytes, stream);
-  *pointer = static_cast<T*>(memory);
-  return error;
-}
+// From a pool that was made with all that we set on ours: not the default one,
+// which is the host program's.
+cudaError_t cudaMallocFromPoolAsync(void** pointer, std::size_t bytes,
+                                    cudaMemPool_t pool, cudaStream_t);
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t);
 cudaError_t cudaMemsetAsync(void* pointer, int byte, std::size_t bytes,
                             cudaStream_t = nullptr);
 cudaError_t cudaMemcpyAsync(void* dst, const void* src, std::size_t bytes,
                             cudaMemcpyKind, cudaStream_t = nullptr);
+
+// Loads the kernel (cuda_shim.h, RequireLoaded()), and says nothing of it.
+struct cudaFuncAttributes {};
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel);
 
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int);

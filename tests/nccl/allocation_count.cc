@@ -111,7 +111,7 @@ class QuietDevice final : public Device {
     real_kernels = &real_.kernels();
     table_.convert = QuietKernel<&KernelTable::convert>::Call;
     table_.reduce_many = QuietKernel<&KernelTable::reduce_many>::Call;
-    table_.sum_squares = QuietKernel<&KernelTable::sum_squares>::Call;
+    table_.find_nonfinite = QuietKernel<&KernelTable::find_nonfinite>::Call;
   }
   DeviceId id() const override { return real_.id(); }
   std::uint64_t unique_id() const override { return real_.unique_id(); }
@@ -144,6 +144,12 @@ class QuietDevice final : public Device {
     if (!real.ok()) return real;
     return std::unique_ptr<Event>(
         std::make_unique<QuietEvent>(std::move(real).value()));
+  }
+  Status RunCurrent(const std::function<Status()>& body) override {
+    return real_.RunCurrent(body);
+  }
+  std::function<void()> CurrentSetter() const override {
+    return real_.CurrentSetter();
   }
   bool Owns(const void* pointer) const override {
     const Pause pause;

@@ -18,6 +18,9 @@ FakeComm* From(nccl::Comm comm) {
     std::fprintf(stderr, "libfake_nccl: use of a communicator that is gone\n");
     std::abort();
   }
+  if (State().current() != fake->device) {
+    State().Count(FakeNcclCount::kStrayCalls);
+  }
   return fake;
 }
 
@@ -79,6 +82,11 @@ void fake_nccl_set_enqueue(FakeNcclEnqueue* enqueue) {
   State().enqueue = enqueue;
 }
 
+void fake_nccl_set_current(FakeNcclCurrent* current) {
+  const Lock lock(State().mutex);
+  State().current = current;
+}
+
 Code ncclGetVersion(int* version) {
   const Lock lock(State().mutex);
   *version = State().mode(FakeNcclMode::kVersion);
@@ -111,6 +119,7 @@ Code ncclCommInitRankConfig(nccl::Comm* comm, int size, nccl::UniqueId id,
   auto fake = std::make_unique<FakeComm>();
   fake->world = world;
   fake->rank = rank;
+  fake->device = state.current();
   world->comms[static_cast<std::size_t>(rank)] = fake.get();
   ++world->joined;
   *comm = reinterpret_cast<nccl::Comm>(fake.get());
@@ -166,7 +175,8 @@ Code ncclCommAbort(nccl::Comm comm) {
 
 Code ncclCommCuDevice(nccl::Comm comm, int* device) {
   const Lock lock(State().mutex);
-  *device = State().mode(FakeNcclMode::kDevice);
+  const int said = State().mode(FakeNcclMode::kDevice);
+  *device = said < 0 ? From(comm)->device : said;
   return Busy(*From(comm)) ? Misuse() : Code::kSuccess;
 }
 

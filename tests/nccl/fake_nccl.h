@@ -6,7 +6,8 @@ namespace gradientflow::testing {
 
 enum class FakeNcclMode : int {
   kVersion,          // What ncclGetVersion says; 22809.
-  kDevice,           // What ncclCommCuDevice says; 0.
+  kDevice,           // What ncclCommCuDevice says; -1: the device that was
+                     // current when the communicator was made.
   kIdError,          // Code that ncclGetUniqueId returns; 0.
   kHangInit,         // 1: no communicator is ever ready.
   kHangCollectives,  // 1: what runs on a stream ends by ncclCommAbort alone.
@@ -29,10 +30,11 @@ enum class FakeNcclCount : int {
   kDeregistered,
   kOperators,           // Made.
   kOperatorsDestroyed,  // And not there any more.
-  kMisuses,  // Calls that NCCL does not allow at that moment, or with such
-             // arguments.
+  kMisuses,     // Calls that NCCL does not allow at that moment, or with such
+                // arguments.
+  kStrayCalls,  // With another device current than at the beginning.
 };
-inline constexpr int kFakeNcclCounts = 10;
+inline constexpr int kFakeNcclCounts = 11;
 
 extern "C" {
 // All modes as at first, all counts 0; ends what hangs.
@@ -42,11 +44,15 @@ using FakeNcclGet = int(FakeNcclCount count);
 // `enqueue` makes a stream call fn(arg) after all that was submitted before.
 using FakeNcclEnqueue = void(void* stream, void (*fn)(void*), void* arg);
 using FakeNcclSetEnqueue = void(FakeNcclEnqueue* enqueue);
+// The calling thread's current device.
+using FakeNcclCurrent = int();
+using FakeNcclSetCurrent = void(FakeNcclCurrent* current);
 }
 
 inline constexpr char kFakeNcclReset[] = "fake_nccl_reset";
 inline constexpr char kFakeNcclSet[] = "fake_nccl_set";
 inline constexpr char kFakeNcclGet[] = "fake_nccl_get";
 inline constexpr char kFakeNcclSetEnqueue[] = "fake_nccl_set_enqueue";
+inline constexpr char kFakeNcclSetCurrent[] = "fake_nccl_set_current";
 
 }  // namespace gradientflow::testing

@@ -60,6 +60,7 @@ struct FakeSubmitted {
 struct FakeComm {
   std::shared_ptr<FakeWorld> world;
   int rank = 0;
+  int device = 0;
   std::size_t begun = 0;  // Operations of all ranks so far.
   struct Operator {
     nccl::DataType type;
@@ -99,6 +100,7 @@ struct FakeNcclState {
   static std::array<int, kFakeNcclModes> AtFirst() {
     std::array<int, kFakeNcclModes> modes = {};
     modes[static_cast<std::size_t>(FakeNcclMode::kVersion)] = 22809;
+    modes[static_cast<std::size_t>(FakeNcclMode::kDevice)] = -1;
     return modes;
   }
 
@@ -107,6 +109,7 @@ struct FakeNcclState {
   std::array<int, kFakeNcclModes> modes = AtFirst();
   std::array<int, kFakeNcclCounts> counts{};
   FakeNcclEnqueue* enqueue = nullptr;
+  FakeNcclCurrent* current = nullptr;
   int next_id = 1;
   std::map<std::string, std::shared_ptr<FakeWorld>> worlds;
   std::vector<std::unique_ptr<FakeComm>> comms;  // All there ever were.

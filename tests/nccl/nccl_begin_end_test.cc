@@ -53,7 +53,7 @@ TEST_F(NcclFailure, TheThreadsDeviceMustBeTheRanks) {
   CreateNcclRanks(Job(1), [&](int, FakeDevice&, auto made) {
     ASSERT_FALSE(made.ok());
     EXPECT_EQ(made.status().code(), StatusCode::kFailedPrecondition);
-    ExpectSays(made.status(), {"device is 3", "expected 0"});
+    ExpectSays(made.status(), {"device 3", "expected 0"});
   });
 }
 

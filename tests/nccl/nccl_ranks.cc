@@ -70,6 +70,8 @@ FakeNccl::FakeNccl(const char* path) {
   get_ = Find<FakeNcclGet>(library, kFakeNcclGet);
   reset_();
   Find<FakeNcclSetEnqueue>(library, kFakeNcclSetEnqueue)(EnqueueOnFakeStream);
+  Find<FakeNcclSetCurrent>(library,
+                           kFakeNcclSetCurrent)(FakeDevice::CurrentOfThread);
 }
 
 FakeNccl::~FakeNccl() { reset_(); }
@@ -116,6 +118,7 @@ void CreateNcclRanks(
   for (int rank = 0; rank < job.size; ++rank) {
     threads.emplace_back([&, rank] {
       FakeOptions options;
+      options.id.index = rank;
       options.lag = job.lag;
       options.seed = 100 + static_cast<std::uint64_t>(rank);
       FakeDevice device(options);
@@ -133,6 +136,7 @@ void CreateNcclRanks(
     });
   }
   for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(job.nccl->Get(FakeNcclCount::kStrayCalls), 0);
 }
 
 void RunNcclRanks(const NcclJob& job,

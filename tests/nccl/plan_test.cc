@@ -82,6 +82,11 @@ TEST(RingBytes, CountsWhatARingSends) {
   CollectiveCall call = Allreduce(DType::kFloat32, ReduceOp::kSum, 1.0F);
   EXPECT_EQ(RingBytes(call, 0, 4), 72U);
   EXPECT_EQ(RingBytes(call, 0, 1), 0U);
+  for (const int size : {2, 3, 5, 7}) {
+    std::uint64_t all = 0;
+    for (int rank = 0; rank < size; ++rank) all += RingBytes(call, rank, size);
+    EXPECT_EQ(all, 2 * 48U * static_cast<unsigned>(size - 1)) << size;
+  }
   call.wire = DType::kFloat16;
   EXPECT_EQ(RingBytes(call, 0, 4), 36U);
   call.wire = DType::kFloat32;

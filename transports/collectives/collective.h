@@ -124,6 +124,14 @@ class Collective {
   // Bytes this rank has sent to others so far, headers apart; in shared
   // memory, those it has read from and written to others' buffers.
   virtual std::uint64_t bytes_sent() const = 0;
+
+  // For reports: the oldest call in flight, "allreduce #7 of 5 float32, step 3
+  // bucket 1"; empty if there is none.
+  virtual std::string OldestCall() const = 0;
+
+  // Why it takes no calls any more, where that is known here and not by the
+  // fabric; else OK.
+  virtual Status failure() const { return Status(); }
 };
 
 }  // namespace gradientflow

@@ -73,7 +73,7 @@ class Executor final : public Collective {
   std::vector<int> AwaitedRanks() const;
   // The oldest call in flight of each channel, for reports: "allreduce #7 of 5
   // float32, step 3 bucket 1". Empty if there is none.
-  std::string OldestCall() const;
+  std::string OldestCall() const override;
 
  private:
   struct Ended {

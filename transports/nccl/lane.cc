@@ -67,7 +67,8 @@ Status NcclLane::Allocate() {
 
 Status NcclLane::GrowStaging(std::size_t bytes) {
   Staging grown;
-  grown.bytes = (bytes + kStagingUnit - 1) / kStagingUnit * kStagingUnit;
+  const std::size_t least = std::max(bytes, 2 * staging_.bytes);
+  grown.bytes = (least + kStagingUnit - 1) / kStagingUnit * kStagingUnit;
   Result<DeviceMemory> memory = parts_.device->Allocate(grown.bytes);
   if (!memory.ok()) return memory.status();
   grown.memory = std::move(memory).value();
@@ -76,10 +77,14 @@ Status NcclLane::GrowStaging(std::size_t bytes) {
   return Status();
 }
 
-Status NcclLane::RegisterStaging() {
-  if (staging_.memory == nullptr || staging_.handle != nullptr) return Status();
-  return comm_.Register(staging_.memory.get(), staging_.bytes,
-                        &staging_.handle);
+void NcclLane::RegisterStaging() {
+  if (staging_.memory == nullptr || staging_.handle != nullptr) return;
+  const Status done =
+      comm_.Register(staging_.memory.get(), staging_.bytes, &staging_.handle);
+  if (!done.ok() && parts_.logger != nullptr) {
+    parts_.logger->Log(LogLevel::kWarning,
+                       StrCat("without registered staging: ", done.message()));
+  }
 }
 
 void NcclLane::DeregisterStaging() {
@@ -124,7 +129,7 @@ Status NcclLane::IssueNext() {
         operation.call.count * SizeOf(operation.plan.type);
     if (bytes > staging_.bytes) {
       GF_RETURN_IF_ERROR(GrowStaging(bytes));
-      GF_RETURN_IF_ERROR(RegisterStaging());
+      RegisterStaging();
     }
   }
   std::byte* staging = staging_.memory.get();
@@ -194,10 +199,6 @@ Result<bool> NcclLane::Retire(std::vector<EndedCall>* ended) {
   queue_.erase(queue_.begin(), end);
   issued_ -= count;
   last_end_ = parts_.clock->Now();
-  if (issued_ == 0 && !outgrown_.empty()) {
-    for (Staging& old : outgrown_) comm_.Deregister(old.handle);
-    outgrown_.clear();
-  }
   return true;
 }
 

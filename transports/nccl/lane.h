@@ -67,8 +67,9 @@ class NcclLane {
   std::string OldestCall() const;
   std::uint64_t bytes_sent() const { return bytes_sent_; }
 
-  // Registers the staging, if there is one. REQUIRES comm().Ready().
-  Status RegisterStaging();
+  // Registers the staging, if there is one; does without if NCCL does not want
+  // it. REQUIRES comm().Ready().
+  void RegisterStaging();
   void DeregisterStaging();
 
   // After comm().Abort(): whether the device works for this lane no more.
@@ -102,7 +103,9 @@ class NcclLane {
   std::unique_ptr<Event> drained_;
   std::vector<NcclSlot> slots_;
   Staging staging_;
-  std::vector<Staging> outgrown_;   // Calls under way may still use them.
+  // Calls under way may still use them, and to free them is to wait for the
+  // device. Each is at most half of the next.
+  std::vector<Staging> outgrown_;
   std::unique_ptr<Stream> stream_;  // Goes first: waits for its work.
 
   std::vector<std::unique_ptr<NcclOperation>> queue_;

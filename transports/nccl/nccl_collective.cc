@@ -1,5 +1,6 @@
 #include "transports/nccl/nccl_collective.h"
 
+#include <algorithm>
 #include <tuple>
 #include <utility>
 
@@ -50,13 +51,27 @@ bool NcclCollective::Poll() {
   bool moved = RunEnded();
   if (state_ == State::kOpen) {
     moved = Advance() || moved;
-    FailIfStalled();
+    LookIfStanding();
   }
   if (state_ == State::kAborting) moved = AdvanceAbort() || moved;
   return RunEnded() || moved;
 }
 
 bool NcclCollective::Advance() {
+  const bool idle =
+      std::all_of(lanes_.begin(), lanes_.end(),
+                  [](const auto& lane) { return lane->calls() == 0; });
+  if (idle) return false;
+  bool any = false;
+  const Status status = args_.device->RunCurrent([this, &any] {
+    any = AdvanceLanes();
+    return Status();
+  });
+  if (!status.ok()) FailHere(status);
+  return any || !status.ok();
+}
+
+bool NcclCollective::AdvanceLanes() {
   bool any = false;
   for (auto& lane : lanes_) {
     if (state_ != State::kOpen) break;
@@ -67,16 +82,17 @@ bool NcclCollective::Advance() {
   return any;
 }
 
-void NcclCollective::FailIfStalled() {
-  if (args_.timeout_seconds <= 0 || state_ != State::kOpen) return;
+void NcclCollective::LookIfStanding() {
   for (auto& lane : lanes_) {
-    if (lane->calls() == 0) continue;
-    const Clock::Time stands = args_.clock->Now() - lane->standing_since();
-    if (Seconds(stands) <= args_.timeout_seconds) continue;
-    return FailHere(
-        Status(StatusCode::kDeadlineExceeded,
-               StrCat("NCCL: rank ", args_.rank, " saw no call end for ",
-                      Seconds(stands), " s in ", lane->OldestCall())));
+    if (state_ != State::kOpen || lane->calls() == 0) continue;
+    const double stands = Seconds(args_.clock->Now() - lane->standing_since());
+    if (stands > args_.standing_seconds && args_.on_standing) {
+      args_.on_standing();
+    }
+    if (args_.timeout_seconds <= 0 || stands <= args_.timeout_seconds) continue;
+    FailHere(Status(StatusCode::kDeadlineExceeded,
+                    StrCat("NCCL: rank ", args_.rank, " saw no call end for ",
+                           stands, " s in ", lane->OldestCall())));
   }
 }
 
@@ -107,7 +123,7 @@ void NcclCollective::BeginAbort(const Status& why) {
   aborting_since_ = args_.clock->Now();
   Log(LogLevel::kError, StrCat("NCCL is aborted: ", why.message()));
   for (auto& lane : lanes_) {
-    if (lane != nullptr) lane->comm().Abort();
+    if (lane != nullptr) lane->comm().Abort(args_.device->CurrentSetter());
   }
 }
 
@@ -186,14 +202,16 @@ Status NcclCollective::Register(void* data, std::size_t bytes) {
     return Status(StatusCode::kFailedPrecondition,
                   "NCCL: memory is registered before calls, not during them");
   }
-  for (int channel = 0; channel < kChannels; ++channel) {
-    NcclComm& comm = lanes_[channel]->comm();
-    if (!comm.can_register()) return Status();
-    void* handle = nullptr;
-    GF_RETURN_IF_ERROR(comm.Register(data, bytes, &handle));
-    if (handle != nullptr) registered_[channel].push_back(handle);
-  }
-  return Status();
+  return args_.device->RunCurrent([&]() -> Status {
+    for (int channel = 0; channel < kChannels; ++channel) {
+      NcclComm& comm = lanes_[channel]->comm();
+      if (!comm.can_register()) return Status();
+      void* handle = nullptr;
+      GF_RETURN_IF_ERROR(comm.Register(data, bytes, &handle));
+      if (handle != nullptr) registered_[channel].push_back(handle);
+    }
+    return Status();
+  });
 }
 
 void NcclCollective::Log(LogLevel level, const std::string& line) const {

@@ -26,7 +26,7 @@ struct NcclArgs {
   std::shared_ptr<const NcclApi> api;  // LoadNccl().
   int rank = 0;
   int size = 1;
-  Device* device = nullptr;  // The current CUDA device of Create()'s thread.
+  Device* device = nullptr;  // Made current for every call of NCCL.
   const Clock* clock = nullptr;
   Recorder* recorder = nullptr;  // May be null.
   Logger* logger = nullptr;      // May be null.
@@ -42,12 +42,16 @@ struct NcclArgs {
   // heartbeats go on; should block for a moment. An error ends the wait. Null:
   // the thread yields.
   std::function<Status()> while_waiting;
+  // Called again and again while no call has ended for standing_seconds though
+  // some are there; may call Fail(). May be null.
+  std::function<void()> on_standing;
 
   double init_seconds = 120;     // For all ranks to come to Create().
   double timeout_seconds = 600;  // Without any call ending. 0: for ever.
-  double close_seconds = 5;      // For a good end; then it is aborted.
-  double abort_seconds = 5;      // For NCCL to give the buffers back.
-  double culprit_seconds = 2;    // For `culprits` to say who broke NCCL.
+  double standing_seconds = 2;
+  double close_seconds = 5;    // For a good end; then it is aborted.
+  double abort_seconds = 5;    // For NCCL to give the buffers back.
+  double culprit_seconds = 2;  // For `culprits` to say who broke NCCL.
 
   // For allreduces that convert or have gaps: bytes of the device, per channel,
   // that are there (and registered) from the beginning; more when needed.
@@ -64,20 +68,24 @@ struct NcclArgs {
 // not looked at), the order of sums, and minima and maxima of NaN.
 // bytes_sent() is what a ring would send.
 //
-// NOT thread-safe, as its base says. REQUIRES of the thread that drives it: its
-// current CUDA device is args.device, or NCCL starts CUDA on another one too.
+// NOT thread-safe, as its base says.
 class NcclCollective final : public Collective {
  public:
   // On all ranks together, the same library version everywhere; blocks until
   // they are connected. REQUIRES that all ranks will call it: see to that
   // beforehand, since the others wait for one that does not.
   // kDeadlineExceeded after init_seconds, kAborted if rank 0 could not begin,
-  // kFailedPrecondition if the thread's device is not args.device; or what
+  // kFailedPrecondition if NCCL took another device than args.device; or what
   // NCCL, the device, `broadcast` or `while_waiting` report.
   static Result<std::unique_ptr<NcclCollective>> Create(NcclArgs args);
-  // Ends calls that are in flight with kAborted. Takes close_seconds and
-  // abort_seconds at most.
+  // Close().
   ~NcclCollective() override;
+
+  // Gives the communicators up; the streams stay. Ends calls that are in flight
+  // with kAborted. Takes close_seconds and abort_seconds at most. Returns
+  // whether the device works for no call any more; if not, the streams' work
+  // may never end.
+  bool Close();
 
   int rank() const override { return args_.rank; }
   int size() const override { return args_.size; }
@@ -105,24 +113,30 @@ class NcclCollective final : public Collective {
   // Why it has ended, or OK. Other ranks wait until they are told.
   const Status& status() const { return status_; }
 
-  // The oldest call in flight of each channel, for reports; see Executor.
-  std::string OldestCall() const;
+  // Of each channel.
+  std::string OldestCall() const override;
+  // status(), once it is known who has caused it.
+  Status failure() const override {
+    return state_ == State::kFailed ? status_ : Status();
+  }
 
  private:
-  enum class State : std::uint8_t { kOpen, kAborting, kFailed };
+  enum class State : std::uint8_t { kOpen, kAborting, kFailed, kClosed };
 
   explicit NcclCollective(NcclArgs args);
   NcclLane& lane(Channel channel) {
     return *lanes_[static_cast<std::size_t>(channel)];
   }
   Status Open();
+  Status OpenLanes();
   Status ShareIds(std::array<nccl::UniqueId, kChannels>* ids);
   Status CheckDevice();
   Status WaitUntil(const std::function<Result<bool>()>& there, double seconds,
                    const std::string& what);
   Status CheckBuffers(const CollectiveCall& call) const;
   bool Advance();
-  void FailIfStalled();
+  bool AdvanceLanes();
+  void LookIfStanding();
   void FailHere(const Status& why);
   void BeginAbort(const Status& why);
   bool AdvanceAbort();

@@ -134,15 +134,17 @@ void NcclComm::Destroy() {
   static_cast<void>(api_->comm_destroy(std::exchange(comm_, nullptr)));
 }
 
-void NcclComm::Abort() {
+void NcclComm::Abort(std::function<void()> make_current) {
   if (comm_ == nullptr) return;
   operators_.clear();
   abort_done_ = std::make_shared<std::atomic<bool>>(false);
-  aborter_ = std::thread(
-      [api = api_, done = abort_done_, comm = std::exchange(comm_, nullptr)] {
-        static_cast<void>(api->comm_abort(comm));
-        done->store(true);
-      });
+  aborter_ = std::thread([api = api_, done = abort_done_,
+                          comm = std::exchange(comm_, nullptr),
+                          make_current = std::move(make_current)] {
+    make_current();
+    static_cast<void>(api->comm_abort(comm));
+    done->store(true);
+  });
 }
 
 }  // namespace gradientflow

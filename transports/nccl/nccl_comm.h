@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -54,8 +55,9 @@ class NcclComm {
   void Destroy();
 
   // Ends what is under way, on this rank: on a thread of its own, since NCCL
-  // waits there for what it ends. Nothing but abort_done() from now on.
-  void Abort();
+  // waits there for what it ends; `make_current` is called there first. Nothing
+  // but abort_done() from now on.
+  void Abort(std::function<void()> make_current);
   bool abort_done() const {
     return abort_done_ == nullptr || abort_done_->load();
   }

@@ -48,6 +48,10 @@ Result<std::unique_ptr<NcclCollective>> NcclCollective::Create(NcclArgs args) {
 }
 
 Status NcclCollective::Open() {
+  return args_.device->RunCurrent([this] { return OpenLanes(); });
+}
+
+Status NcclCollective::OpenLanes() {
   const NcclLaneParts parts{args_.device, args_.clock, args_.recorder,
                             args_.logger, args_.trace, group_};
   // Before anyone waits for this rank.
@@ -66,7 +70,7 @@ Status NcclCollective::Open() {
     GF_RETURN_IF_ERROR(WaitUntil([&lane] { return lane.comm().Ready(); },
                                  args_.init_seconds,
                                  "for all ranks to connect"));
-    GF_RETURN_IF_ERROR(lane.RegisterStaging());
+    lane.RegisterStaging();
   }
   GF_RETURN_IF_ERROR(CheckDevice());
   Log(LogLevel::kInfo,
@@ -106,7 +110,7 @@ Status NcclCollective::CheckDevice() {
   if (device == args_.device->id().index) return Status();
   return Status(
       StatusCode::kFailedPrecondition,
-      StrCat("NCCL: the thread's current device is ", device, ", expected ",
+      StrCat("NCCL: took device ", device, ", expected ",
              args_.device->id().index, " (", args_.device->description(), ")"));
 }
 
@@ -143,18 +147,30 @@ Status NcclCollective::CloseLanes() {
   return Status();
 }
 
-NcclCollective::~NcclCollective() {
+bool NcclCollective::Close() {
+  if (state_ == State::kClosed) return true;
   if (state_ == State::kOpen) {
-    const Status closed = in_flight() > 0
-                              ? Status(StatusCode::kAborted,
-                                       "NCCL is closed with calls in flight")
-                              : CloseLanes();
+    const Status closed =
+        in_flight() > 0
+            ? Status(StatusCode::kAborted,
+                     "NCCL is closed with calls in flight")
+            : args_.device->RunCurrent([this] { return CloseLanes(); });
     if (!closed.ok()) BeginAbort(closed);
   }
-  if (state_ != State::kOpen) AwaitAbort();
+  if (state_ == State::kOpen) {
+    state_ = State::kClosed;
+    status_ = Status(StatusCode::kFailedPrecondition, "NCCL is closed");
+  } else {
+    AwaitAbort();
+  }
   RunEnded();
+  return state_ == State::kClosed || Drained();
+}
+
+NcclCollective::~NcclCollective() {
+  const bool drained = Close();
   for (auto& lane : lanes_) {
-    if (state_ == State::kOpen || lane == nullptr || lane->Drained()) continue;
+    if (drained || lane == nullptr || lane->Drained()) continue;
     // The device may still write there, and would be waited for.
     Log(LogLevel::kError, "NCCL: a communicator that hangs is left behind");
     static_cast<void>(lane.release());

@@ -15,8 +15,6 @@ namespace gradientflow {
 // What the pass after a reduction found; zeroed before it.
 struct Verdict {
   std::uint32_t nonfinite;
-  std::uint32_t unused;
-  double squares;  // Not finite if an element is not.
 };
 
 // What a call needs besides its buffers, from its issue to its end.

@@ -1,17 +1,7 @@
 #include "transports/nccl/passes.h"
 
-#include <cmath>
-
-#include "gradientflow/base/str_cat.h"
-
 namespace gradientflow {
 namespace {
-
-Status CheckKernel(const char* name, int code) {
-  if (code == 0) return Status();
-  return Status(StatusCode::kInternal,
-                StrCat("kernel ", name, " failed with code ", code));
-}
 
 // What the passes of one call share.
 struct Pass {
@@ -26,7 +16,7 @@ struct Pass {
 
   Status Pack(const void* run, std::size_t count, std::size_t before) const {
     const NcclPlan& plan = operation.plan;
-    return CheckKernel(
+    return target.device->KernelStatus(
         "convert",
         kernels.convert({run, operation.call.dtype,
                          target.staging + before * SizeOf(plan.type), plan.type,
@@ -36,23 +26,23 @@ struct Pass {
 
   Status Look(const void* run, std::size_t count) const {
     const DType type = operation.call.dtype;
-    return CheckKernel(
-        "sum_squares",
-        kernels.sum_squares(
-            {run, type, count, &operation.slot->device->squares}, stream));
+    return target.device->KernelStatus(
+        "find_nonfinite",
+        kernels.find_nonfinite(
+            {run, type, count, &operation.slot->device->nonfinite}, stream));
   }
 
   Status Scale(void* run, std::size_t count) const {
     const DType type = operation.call.dtype;
     const float scale = operation.plan.after_scale;
     if (IsGradientType(type)) {
-      return CheckKernel("convert",
-                         kernels.convert({run, type, run, type, nullptr, count,
-                                          scale, nonfinite()},
-                                         stream));
+      return target.device->KernelStatus(
+          "convert", kernels.convert({run, type, run, type, nullptr, count,
+                                      scale, nonfinite()},
+                                     stream));
     }
     const void* source = run;
-    return CheckKernel(
+    return target.device->KernelStatus(
         "reduce_many",
         kernels.reduce_many({&source, 1, -1, type, &run, 1, type, type, count,
                              kernels::ReduceOp::kSum, scale, nonfinite()},
@@ -64,7 +54,7 @@ struct Pass {
     const DType type = operation.call.dtype;
     const std::byte* packed = target.staging + before * SizeOf(wire);
     if (IsGradientType(type)) {
-      return CheckKernel(
+      return target.device->KernelStatus(
           "convert", kernels.convert({packed, wire, run, type, nullptr, count,
                                       operation.plan.after_scale, nonfinite()},
                                      stream));
@@ -124,8 +114,7 @@ Status RunAfter(const NcclOperation& operation, const PassTarget& target) {
 
 bool FoundNonfinite(const NcclOperation& operation) {
   if (!operation.plan.look || operation.slot == nullptr) return false;
-  const Verdict& verdict = *operation.slot->host;
-  return verdict.nonfinite != 0 || !std::isfinite(verdict.squares);
+  return operation.slot->host->nonfinite != 0;
 }
 
 }  // namespace gradientflow

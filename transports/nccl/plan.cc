@@ -78,6 +78,17 @@ std::string Text(const NcclPlan& plan, const CollectiveCall& call) {
   return StrCat(NameOf(plan.op), staged);
 }
 
+namespace {
+
+// Elements in one of `size` parts that differ by one at most.
+std::uint64_t PartOf(std::uint64_t count, int part, int size) {
+  const auto parts = static_cast<std::uint64_t>(size);
+  return count / parts +
+         (static_cast<std::uint64_t>(part) % parts < count % parts ? 1 : 0);
+}
+
+}  // namespace
+
 std::uint64_t RingBytes(const CollectiveCall& call, int rank, int size) {
   const std::uint64_t count = call.count;
   const auto others = static_cast<std::uint64_t>(size - 1);
@@ -86,7 +97,11 @@ std::uint64_t RingBytes(const CollectiveCall& call, int rank, int size) {
   std::uint64_t elements = 0;
   switch (call.kind) {
     case CollectiveKind::kAllreduce:
-      elements = 2 * count * others / static_cast<std::uint64_t>(size);
+      // All parts but the one it ends up with the sum of, and then all but the
+      // one it is given last.
+      elements = size == 1 ? 0
+                           : 2 * count - PartOf(count, rank + 1, size) -
+                                 PartOf(count, rank + 2, size);
       break;
     case CollectiveKind::kBroadcast:
       elements = rank != last ? count : 0;

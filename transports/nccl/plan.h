@@ -12,8 +12,7 @@ namespace gradientflow {
 // What runs over the result of a reduction, for n elements of s bytes.
 enum class AfterPass : std::uint8_t {
   kNone,
-  // Looks for an inf or NaN by sum_squares: reads n * s bytes. The sum is in
-  // float64, where no sum of finite float32 squares overflows.
+  // Looks for an inf or NaN: reads n * s bytes.
   kLook,
   // Scales, and looks, in place: reads and writes n * s each.
   kScale,

@@ -29,10 +29,7 @@ void DeviceSparseAggregator::Check(const Status& status) {
 }
 
 void DeviceSparseAggregator::CheckKernel(const char* kernel, int error) {
-  if (error == 0) return;
-  Check(Status(StatusCode::kInternal,
-               StrCat("kernel ", kernel, " of ", kernels_.name,
-                      " failed with device error ", error)));
+  Check(config_.device->KernelStatus(kernel, error));
 }
 
 kernels::ChunkRange DeviceSparseAggregator::Range(std::size_t first,

@@ -11,13 +11,6 @@
 namespace gradientflow {
 namespace {
 
-Status KernelStatus(const Device& device, const char* kernel, int error) {
-  if (error == 0) return {};
-  return {StatusCode::kInternal,
-          StrCat("optimizer: kernel ", kernel, " on ", device.description(),
-                 " failed with device error ", error)};
-}
-
 // The device memory that receives a copy of `values`.
 template <typename T>
 Result<DeviceMemory> Upload(Device& device, Stream& stream,
@@ -39,6 +32,9 @@ Result<std::unique_ptr<DeviceOptimizer>> DeviceOptimizer::Create(
     DeviceOptimizerParts parts) {
   std::unique_ptr<DeviceOptimizer> made(new DeviceOptimizer(std::move(parts)));
   GF_RETURN_IF_ERROR(made->MakeTiles());
+  Result<std::unique_ptr<Event>> stepped = made->parts_.device->NewEvent();
+  if (!stepped.ok()) return stepped.status();
+  made->stepped_ = std::move(stepped).value();
   return made;
 }
 
@@ -111,8 +107,8 @@ Status DeviceOptimizer::UploadWeights(std::span<float* const> weights,
                  uploaded_.end())) {
     return {};
   }
-  // An earlier copy may still be on its way.
-  GF_RETURN_IF_ERROR(stream.Synchronize());
+  // The copy of an earlier step may still be on its way, on whatever stream.
+  GF_RETURN_IF_ERROR(stepped_->Synchronize());
   uploaded_.assign(weights.begin(), weights.end());
   const std::size_t bytes = uploaded_.size() * sizeof(float*);
   if (bytes == 0) return {};
@@ -132,9 +128,8 @@ Status DeviceOptimizer::TakeRates(const OptimizerConfig& config,
   squares.type = parts_.type;
   squares.weight_squares = As<double>(weight_squares_);
   squares.gradient_squares = As<double>(gradient_squares_);
-  GF_RETURN_IF_ERROR(
-      KernelStatus(*parts_.device, "tile_squares",
-                   kernels.tile_squares(squares, stream.native())));
+  GF_RETURN_IF_ERROR(parts_.device->KernelStatus(
+      "tile_squares", kernels.tile_squares(squares, stream.native())));
   kernels::LarsRatesArgs rates = {};
   rates.first_tile = As<const std::uint64_t>(first_tile_);
   rates.tensors = parts_.layout->tensors();
@@ -146,8 +141,8 @@ Status DeviceOptimizer::TakeRates(const OptimizerConfig& config,
   rates.eps = config.lars_eps;
   rates.weight_decay = config.weight_decay;
   rates.rates = As<float>(rates_);
-  return KernelStatus(*parts_.device, "lars_rates",
-                      kernels.lars_rates(rates, stream.native()));
+  return parts_.device->KernelStatus(
+      "lars_rates", kernels.lars_rates(rates, stream.native()));
 }
 
 Status DeviceOptimizer::Step(const OptimizerConfig& config,
@@ -156,6 +151,15 @@ Status DeviceOptimizer::Step(const OptimizerConfig& config,
   GF_RETURN_IF_ERROR(CheckConfig(config));
   GF_RETURN_IF_ERROR(CheckWeights(*parts_.layout, weights));
   GF_RETURN_IF_ERROR(AllocateMomentum());
+  GF_RETURN_IF_ERROR(stream.Wait(*stepped_));
+  const Status launched = Launch(config, weights, slots, stream);
+  const Status recorded = stream.Record(stepped_.get());
+  return launched.ok() ? recorded : launched;
+}
+
+Status DeviceOptimizer::Launch(const OptimizerConfig& config,
+                               std::span<float* const> weights,
+                               const std::uint32_t* slots, Stream& stream) {
   GF_RETURN_IF_ERROR(UploadWeights(weights, stream));
   if (tiles_count_ == 0) return {};
   const bool lars = config.kind == OptimizerConfig::Kind::kLars;
@@ -173,8 +177,8 @@ Status DeviceOptimizer::Step(const OptimizerConfig& config,
   sgd.momentum = config.momentum;
   sgd.weight_decay = config.weight_decay;
   sgd.nesterov = config.nesterov;
-  return KernelStatus(
-      *parts_.device, "tile_sgd",
+  return parts_.device->KernelStatus(
+      "tile_sgd",
       parts_.device->chunk_kernels().tile_sgd(sgd, stream.native()));
 }
 
@@ -182,6 +186,7 @@ Result<std::vector<float>> DeviceOptimizer::Momentum(Stream& stream) {
   std::vector<float> copy;
   if (momentum_ == nullptr) return copy;
   copy.resize(parts_.layout->elements());
+  GF_RETURN_IF_ERROR(stream.Wait(*stepped_));
   GF_RETURN_IF_ERROR(
       stream.Copy(copy.data(), momentum_.get(), copy.size() * sizeof(float)));
   GF_RETURN_IF_ERROR(stream.Synchronize());
@@ -190,6 +195,7 @@ Result<std::vector<float>> DeviceOptimizer::Momentum(Stream& stream) {
 
 Status DeviceOptimizer::RestoreMomentum(std::span<const std::byte> bytes,
                                         Stream& stream) {
+  GF_RETURN_IF_ERROR(stream.Wait(*stepped_));
   GF_RETURN_IF_ERROR(stream.Synchronize());
   if (bytes.empty()) {
     momentum_.reset();

@@ -26,8 +26,9 @@ struct DeviceOptimizerParts {
 
 // The optimiser of core/optimizer.h (the same update, element for element) on
 // a device: two launches a step, four for LARS, that read from the device what
-// was sent. Nothing waits; weights and momentum change in the order of the
-// stream. NOT thread-safe.
+// was sent. Nothing waits, but for a step with other weights than the last one;
+// weights and momentum change in the order of the stream, and of the calls if
+// they come with several streams. NOT thread-safe.
 class DeviceOptimizer {
  public:
   // kResourceExhausted if the device has no room for the table of tiles (24
@@ -54,6 +55,8 @@ class DeviceOptimizer {
   Status MakeTiles();
   Status AllocateMomentum();
   Status UploadWeights(std::span<float* const> weights, Stream& stream);
+  Status Launch(const OptimizerConfig& config, std::span<float* const> weights,
+                const std::uint32_t* slots, Stream& stream);
   Status TakeRates(const OptimizerConfig& config, const std::uint32_t* slots,
                    Stream& stream);
 
@@ -74,6 +77,9 @@ class DeviceOptimizer {
   DeviceMemory host_weights_;  // The same, page-locked.
   std::vector<float*> uploaded_;
   DeviceMemory momentum_;
+  // Behind the last step, whose stream may have gone since: all that the steps
+  // share is used by one at a time.
+  std::unique_ptr<Event> stepped_;
 };
 
 }  // namespace gradientflow

@@ -52,7 +52,8 @@ Engine::Engine(const EngineParts& parts, const WatchdogOptions& watchdog,
                bool overlap)
     : parts_(parts),
       overlap_(overlap),
-      watchdog_(watchdog, *parts.fabric, *parts.executor, *parts.clock),
+      watchdog_(watchdog, *parts.fabric, *parts.executor, *parts.collective,
+                *parts.clock),
       tensors_(parts.layout->tensors()),
       ready_(new std::atomic<std::uint8_t>[tensors_]()),
       ready_at_(new std::atomic<std::int64_t>[tensors_]()),
@@ -140,7 +141,9 @@ Status Engine::EndBackward() {
   {
     MutexLock lock(misuse_mutex_);
     if (!misuse_.ok()) {
-      return Status(misuse_.code(),
+      // That code would say that the step can still be saved.
+      const bool curable = misuse_.code() == StatusCode::kFailedPrecondition;
+      return Status(curable ? StatusCode::kInternal : misuse_.code(),
                     StrCat("step ", step_, ": ", misuse_.message()));
     }
   }
@@ -239,16 +242,23 @@ bool Engine::Poll() {
     moved = true;
   }
   moved |= parts_.executor->Poll();
-  // What failed here and not on the way must end the step everywhere.
-  if (open_ && !parts_.aggregator->result().status.ok()) {
-    parts_.fabric->Fail(parts_.aggregator->result().status);
-  }
+  FailIfBroken();
   if (!parts_.fabric->status().ok() && !std::exchange(failure_told_, true) &&
       parts_.on_failure) {
     parts_.on_failure(parts_.fabric->status());
   }
   MeasureBusy();
   return moved;
+}
+
+// What failed here and not on the way must end the job everywhere.
+void Engine::FailIfBroken() {
+  if (open_ && !parts_.aggregator->result().status.ok()) {
+    parts_.fabric->Fail(parts_.aggregator->result().status);
+  }
+  if (parts_.collective == parts_.executor) return;
+  const Status failure = parts_.collective->failure();
+  if (!failure.ok()) parts_.fabric->Fail(failure);
 }
 
 // Adds up the time in which something was on its way.
@@ -275,7 +285,7 @@ void Engine::Block(std::chrono::nanoseconds timeout) {
 }
 
 std::string Engine::ProgressText() const {
-  std::string text = parts_.executor->OldestCall();
+  std::string text = parts_.collective->OldestCall();
   if (!text.empty()) text = "in " + text;
   if (open_ && tensors_ > 0 && !backward_over_) {
     std::size_t count = 0;

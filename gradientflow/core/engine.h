@@ -80,6 +80,8 @@ class Engine final : public Progress::Work {
   EngineTimes End();
   // A step is open, and no tensor of it was marked yet.
   bool untouched() const;
+  // Collectives of any kind are under way.
+  bool InFlight() const;
   // Somebody waits for a message outside of any collective: it is watched like
   // one.
   void EnterWait() { ++waits_; }
@@ -98,7 +100,7 @@ class Engine final : public Progress::Work {
   void AdvancePrefix();
   void AdvanceGroups();
   void MeasureBusy();
-  bool InFlight() const;
+  void FailIfBroken();
   std::string ProgressText() const;
 
   const EngineParts parts_;

@@ -13,10 +13,12 @@ constexpr int kOthersTold = 8;
 }  // namespace
 
 Watchdog::Watchdog(const WatchdogOptions& options, Fabric& fabric,
-                   const Executor& executor, const Clock& clock)
+                   const Executor& executor, const Collective& collective,
+                   const Clock& clock)
     : options_(options),
       fabric_(fabric),
       executor_(executor),
+      collective_(collective),
       clock_(clock),
       stands_since_(clock.Now()) {}
 
@@ -60,7 +62,7 @@ std::string Watchdog::Doing(int rank) const {
 
 std::string Watchdog::Report(double seconds) const {
   std::string text = StrCat("rank ", fabric_.rank(), " has waited ", seconds,
-                            " s in ", executor_.OldestCall(), "; awaited:");
+                            " s in ", collective_.OldestCall(), "; awaited:");
   const std::vector<int> awaited = executor_.AwaitedRanks();
   for (int rank : awaited) {
     text += StrCat(" ", Who(rank), ", which is ", Doing(rank), ";");

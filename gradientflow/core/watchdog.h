@@ -23,7 +23,8 @@ struct WatchdogOptions {
 class Watchdog {
  public:
   Watchdog(const WatchdogOptions& options, Fabric& fabric,
-           const Executor& executor, const Clock& clock);
+           const Executor& executor, const Collective& collective,
+           const Clock& clock);
 
   // Every 100 ms or so. `waiting`: a call is in flight. `moves` grows with what
   // gets on elsewhere than in the executor.
@@ -37,6 +38,7 @@ class Watchdog {
   const WatchdogOptions options_;
   Fabric& fabric_;
   const Executor& executor_;
+  const Collective& collective_;  // The executor, or what stands before it.
   const Clock& clock_;
   std::uint64_t advances_ = 0;
   std::uint64_t moves_ = 0;

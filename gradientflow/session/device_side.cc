@@ -13,6 +13,10 @@ namespace gradientflow {
 namespace {
 
 constexpr std::string_view kCuda = "cuda";
+// For a device to get to its end after the job has failed.
+constexpr double kIdleSeconds = 5;
+// Registered with NCCL from the beginning; a larger bucket has it grow.
+constexpr std::size_t kUsualStaging = std::size_t{32} << 20;
 
 // The bytes of rank 0, on all ranks.
 Status BroadcastAtOpening(const OpeningParts& opening, void* data,
@@ -29,7 +33,6 @@ Status BroadcastAtOpening(const OpeningParts& opening, void* data,
 
 Result<std::shared_ptr<Device>> OpenDevice(const Options& options,
                                            const CallGroup& group) {
-  if (options.device == "cpu") return std::shared_ptr<Device>();
   int index = 0;
   if (options.device == kCuda) {
     const std::vector<int>& hosts = group.topology.host;
@@ -73,6 +76,7 @@ Result<std::unique_ptr<DeviceSide>> DeviceSide::Create(
     const DeviceSideParts& parts, std::shared_ptr<Device> device,
     std::shared_ptr<const NcclApi> nccl, const std::vector<Place>& places) {
   std::unique_ptr<DeviceSide> side(new DeviceSide(std::move(device)));
+  side->opening_ = parts.opening;
   side->pool_bytes_ =
       parts.layout->elements() * SizeOf(parts.options->pool_dtype);
   Result<DeviceMemory> pool = side->device_->Allocate(side->pool_bytes_);
@@ -142,15 +146,29 @@ Status DeviceSide::MakeNccl(const DeviceSideParts& parts,
     opening.fabric->Wait(std::chrono::milliseconds(1));
     return opening.fabric->status();
   };
+  // A rank that closes in the midst of a call never ends it.
+  args.on_standing = [fabric] {
+    for (int r = 0; fabric->departed() > 0 && r < fabric->size(); ++r) {
+      fabric->FailIfDeparted(r);
+    }
+  };
   args.init_seconds = parts.options->join_timeout_seconds;
   args.timeout_seconds = parts.options->timeout_seconds;
-  return device_->RunCurrent([&]() -> Status {
-    Result<std::unique_ptr<NcclCollective>> made =
-        NcclCollective::Create(std::move(args));
-    if (!made.ok()) return made.status();
-    nccl_ = std::move(made).value();
-    return nccl_->Register(pool_.get(), pool_bytes_);
-  });
+  if (parts.options->wire_dtype != parts.options->pool_dtype) {
+    const std::size_t wire =
+        parts.layout->elements() * SizeOf(parts.options->wire_dtype);
+    args.staging_bytes = std::min(wire, kUsualStaging);
+  }
+  Result<std::unique_ptr<NcclCollective>> made =
+      NcclCollective::Create(std::move(args));
+  if (!made.ok()) return made.status();
+  nccl_ = std::move(made).value();
+  const Status registered = nccl_->Register(pool_.get(), pool_bytes_);
+  if (!registered.ok()) {
+    parts.logger->Log(LogLevel::kWarning, StrCat("the pool is not registered: ",
+                                                 registered.message()));
+  }
+  return Status();
 }
 
 Status DeviceSide::MakeStaged(const DeviceSideParts& parts) {
@@ -159,6 +177,7 @@ Status DeviceSide::MakeStaged(const DeviceSideParts& parts) {
   staged.device = device_.get();
   staged.arena = parts.arena;
   staged.fabric = parts.opening.fabric;
+  staged.clock = parts.opening.clock;
   staged.group = *parts.group;
   Result<std::unique_ptr<StagedCollective>> made =
       StagedCollective::Create(staged, StagedOptions());
@@ -167,9 +186,38 @@ Status DeviceSide::MakeStaged(const DeviceSideParts& parts) {
   return Status();
 }
 
-DeviceSide::~DeviceSide() {
-  // Work of these streams may still touch what is freed here.
-  if (sync_ != nullptr) (void)sync_->producer().Synchronize();
+DeviceSide::~DeviceSide() = default;
+
+bool DeviceSide::Close(const Status& job) {
+  if (staged_ != nullptr) {
+    while (staged_->in_flight() > 0) {
+      const bool moved = staged_->Poll();
+      if (opening_.executor->Poll() || moved) continue;
+      opening_.fabric->Wait(std::chrono::milliseconds(1));
+    }
+    if (staged_->left_behind()) return false;
+  }
+  if (nccl_ != nullptr && !nccl_->Close()) return false;
+  if (sync_ == nullptr) return true;
+  // Its work may still touch what is freed next.
+  Stream& producer = sync_->producer();
+  if (!job.ok() && !Idle(producer)) return false;
+  (void)producer.Synchronize();
+  return true;
+}
+
+// Whether the stream gets to its end in time.
+bool DeviceSide::Idle(Stream& stream) {
+  const Result<std::unique_ptr<Event>> end = device_->NewEvent();
+  // A device that reports an error works no more.
+  if (!end.ok() || !stream.Record(end.value().get()).ok()) return true;
+  const Clock::Time begin = opening_.clock->Now();
+  while (true) {
+    const Result<bool> reached = end.value()->Query();
+    if (!reached.ok() || reached.value()) return true;
+    if (Seconds(opening_.clock->Now() - begin) > kIdleSeconds) return false;
+    opening_.fabric->Wait(std::chrono::milliseconds(1));
+  }
 }
 
 BufferView DeviceSide::pool() const {

@@ -22,8 +22,8 @@
 
 namespace gradientflow {
 
-// The device that `options.device` asks for; null for "cpu". "cuda" takes the
-// host's GPUs in turn, by this rank's place among the ranks of its host.
+// The device that `options.device` asks for, which is not "cpu". "cuda" takes
+// the host's GPUs in turn, by this rank's place among the ranks of its host.
 Result<std::shared_ptr<Device>> OpenDevice(const Options& options,
                                            const CallGroup& group);
 
@@ -57,6 +57,7 @@ class DeviceSide {
 
   Device& device() { return *device_; }
   BufferView pool() const;
+  bool by_nccl() const { return nccl_ != nullptr; }
   // What buckets are given to.
   Collective& collective();
   // What the collective's reads of a channel's buffers come after.
@@ -65,6 +66,11 @@ class DeviceSide {
   DeviceOptimizer& optimizer() { return *optimizer_; }
   // The job has failed: nothing may go on waiting.
   void Fail(const Status& why);
+  // Ends what is in flight, and waits for the streams; only a few seconds where
+  // `job` says that it has failed. The fabric and the aggregator are still
+  // there, and nobody else drives them. False: the device may go on using
+  // memory of this and of the aggregator, so that neither can be destroyed.
+  bool Close(const Status& job);
 
  private:
   explicit DeviceSide(std::shared_ptr<Device> device)
@@ -72,8 +78,10 @@ class DeviceSide {
   Status MakeNccl(const DeviceSideParts& parts,
                   std::shared_ptr<const NcclApi> nccl);
   Status MakeStaged(const DeviceSideParts& parts);
+  bool Idle(Stream& stream);
 
   const std::shared_ptr<Device> device_;
+  OpeningParts opening_;
   DeviceMemory pool_;
   std::size_t pool_bytes_ = 0;
   std::unique_ptr<NcclCollective> nccl_;  // One of these two.

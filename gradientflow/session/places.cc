@@ -1,18 +1,20 @@
 #include "gradientflow/session/places.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <map>
 #include <string>
+#include <thread>
 
 #include "gradientflow/base/str_cat.h"
+#include "transports/nccl/nccl_api.h"
 
 namespace gradientflow {
 namespace {
 
 constexpr std::size_t kFields = 3;
-constexpr std::int64_t kNcclMajor = 10000;  // Versions are 2.27.3: 22703.
 
 struct Ending {
   bool done = false;
@@ -49,6 +51,21 @@ Status RunAtOpening(const OpeningParts& parts, const CollectiveCall& call) {
   return ending.status;
 }
 
+void RunBeside(const OpeningParts& parts, const std::function<void()>& body) {
+  std::atomic<bool> over{false};
+  std::thread beside([&] {
+    body();
+    over.store(true, std::memory_order_release);
+    parts.fabric->Wake();
+  });
+  while (!over.load(std::memory_order_acquire)) {
+    parts.executor->Poll();
+    parts.fabric->Tick(false);
+    parts.fabric->Wait(std::chrono::milliseconds(10));
+  }
+  beside.join();
+}
+
 Result<std::vector<Place>> ExchangePlaces(const OpeningParts& parts,
                                           const Place& mine) {
   const auto size = static_cast<std::size_t>(parts.executor->size());
@@ -83,10 +100,12 @@ bool AllCanNccl(const std::vector<Place>& places, std::string* why) {
       *why = StrCat("rank ", r, " has no NCCL");
       return false;
     }
-    if (place.nccl_version / kNcclMajor !=
-        places[0].nccl_version / kNcclMajor) {
-      *why = StrCat("rank ", r, " has NCCL ", place.nccl_version,
-                    ", rank 0 has ", places[0].nccl_version);
+    // NCCL itself refuses to connect to another version.
+    if (place.nccl_version != places[0].nccl_version) {
+      *why = StrCat("rank ", r, " has NCCL ",
+                    NcclVersionText(static_cast<int>(place.nccl_version)),
+                    ", rank 0 has ",
+                    NcclVersionText(static_cast<int>(places[0].nccl_version)));
       return false;
     }
     const auto [owner, first] = owners.emplace(place.device_id, r);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,11 +31,15 @@ struct OpeningParts {
 // it is not done by the deadline; the message names who is awaited.
 Status RunAtOpening(const OpeningParts& parts, const CollectiveCall& call);
 
+// Runs `body` on a thread of its own, and meanwhile on this one what tells the
+// other ranks that this one lives. Returns when the body does.
+void RunBeside(const OpeningParts& parts, const std::function<void()>& body);
+
 // Every rank's place, by rank. All ranks call.
 Result<std::vector<Place>> ExchangePlaces(const OpeningParts& parts,
                                           const Place& mine);
 
-// Whether all ranks can use NCCL: devices of their own, and one major version.
+// Whether all ranks can use NCCL: devices of their own, and one version.
 // If not, `why` says what is missing, and at which rank.
 bool AllCanNccl(const std::vector<Place>& places, std::string* why);
 

@@ -3,6 +3,15 @@
 
 // Collectives and messages on plain buffers, and memory for them.
 namespace gradientflow {
+namespace {
+
+// Whether the call's buffers are as long on all ranks.
+bool IsEven(CollectiveKind kind) {
+  return kind != CollectiveKind::kAllToAll && kind != CollectiveKind::kGather &&
+         kind != CollectiveKind::kScatter;
+}
+
+}  // namespace
 
 void SessionImpl::OnDone(void* pending, std::uint64_t, std::uint32_t,
                          const Status& status) {
@@ -16,22 +25,45 @@ Collective& SessionImpl::GradientCollective() const {
   return *executor_;
 }
 
-// What reaches the call's buffers.
-Collective& SessionImpl::CollectiveFor(const CollectiveCall& call) const {
-  if (device_side_ == nullptr) return *executor_;
-  const void* buffer = call.output != nullptr ? call.output : call.input;
-  if (buffer == nullptr || !device_->Owns(buffer)) return *executor_;
-  return device_side_->collective();
+// Whether some of the call's elements are in the device's memory.
+bool SessionImpl::ReachesDevice(const CollectiveCall& call) const {
+  const CallBuffers buffers = BuffersOf(call, transport_.group);
+  return (buffers.input > 0 && device_->Owns(call.input)) ||
+         (buffers.output > 0 && device_->Owns(call.output));
+}
+
+// Whether NCCL makes the call, and not the executor. All ranks must say the
+// same, those too that have no elements in it: where such a rank passes no
+// pointer either, that is taken for the device's.
+bool SessionImpl::GoesToDevice(const CollectiveCall& call) const {
+  if (call.kind == CollectiveKind::kBarrier) return false;
+  if (ReachesDevice(call)) return true;
+  const CallBuffers buffers = BuffersOf(call, transport_.group);
+  if (buffers.input + buffers.output > 0) return false;
+  if (IsEven(call.kind) && call.count == 0) return true;  // It ends at once.
+  const void* pointer = call.output != nullptr ? call.output : call.input;
+  return pointer == nullptr || device_->Owns(pointer);
 }
 
 void SessionImpl::StartCall(const CollectiveCall& call, Pending* pending) {
-  Collective& collective = CollectiveFor(call);
-  if (&collective != executor_.get()) {
+  const Done done = {&SessionImpl::OnDone, pending, 0};
+  if (device_side_ == nullptr) return executor_->Start(call, done);
+  const Status valid = ValidateCall(call, transport_.group);
+  if (!valid.ok()) return done(valid, 0);
+  if (ReachesDevice(call)) {
     const Status fenced =
         device_side_->sync().Fence(device_side_->stream(call.channel));
-    if (!fenced.ok()) return OnDone(pending, 0, 0, fenced);
+    if (!fenced.ok()) {
+      // The others wait for this call.
+      transport_.fabric->Fail(fenced);
+      return done(fenced, 0);
+    }
   }
-  collective.Start(call, {&SessionImpl::OnDone, pending, 0});
+  // What is staged takes its turn among the calls on host memory.
+  if (!device_side_->by_nccl() || GoesToDevice(call)) {
+    return device_side_->collective().Start(call, done);
+  }
+  executor_->Start(call, done);
 }
 
 Result<std::uint64_t> SessionImpl::Start(const CollectiveCall& call) {

@@ -156,21 +156,33 @@ Status SessionImpl::Measure() {
 SessionImpl::~SessionImpl() {
   if (progress_ != nullptr) {
     progress_->Do([this] {
-      if (executor_->in_flight() > 0) {
-        transport_.fabric->Fail(
-            Status(StatusCode::kAborted,
-                   StrCat("rank ", options_.rank,
-                          " closed its session with collectives in flight")));
-        executor_->Poll();
-      }
-      transport_.fabric->Leave(milliseconds(2000));
+      if (!engine_->InFlight()) return;
+      transport_.fabric->Fail(
+          Status(StatusCode::kAborted,
+                 StrCat("rank ", options_.rank,
+                        " closed its session with collectives in flight")));
+      engine_->Poll();
     });
     progress_.reset();
     // What is still pending ends here, while those who wait for it are there.
+    CloseDevice();
+    transport_.fabric->Leave(milliseconds(2000));
     transport_.fabric.reset();
   }
   if (drain_recorder_) drain_recorder_();
   shared_.clear();
+}
+
+void SessionImpl::CloseDevice() {
+  if (device_side_ == nullptr ||
+      device_side_->Close(transport_.fabric->status())) {
+    return;
+  }
+  logger_->Log(LogLevel::kError,
+               StrCat(device_->description(),
+                      " does not come to its end: its memory is left behind"));
+  static_cast<void>(aggregator_.release());
+  static_cast<void>(device_side_.release());
 }
 
 BufferView SessionImpl::gradient(std::size_t i) const {

@@ -85,11 +85,13 @@ class SessionImpl final : public Session {
   SessionImpl(Parts parts, Transport transport, PoolLayout layout);
   Status Build();
   Status BuildDevice();
+  void CloseDevice();
   EngineParts PartsOfEngine();
   // What aggregators call.
   Collective& GradientCollective() const;
   std::uint64_t BytesSent() const { return GradientCollective().bytes_sent(); }
-  Collective& CollectiveFor(const CollectiveCall& call) const;
+  bool ReachesDevice(const CollectiveCall& call) const;
+  bool GoesToDevice(const CollectiveCall& call) const;
   void StartCall(const CollectiveCall& call, Pending* pending);
   Status BuildAggregator();
   Status Agree();
@@ -114,6 +116,7 @@ class SessionImpl final : public Session {
   const PoolLayout layout_;
   Transport transport_;
   PoolMemory pool_;
+  bool mixed_ = false;  // Some ranks' gradients are on a device, not all.
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<DeviceSide> device_side_;  // Null: all is the host's.
   std::unique_ptr<Aggregator> aggregator_;

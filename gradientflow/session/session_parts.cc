@@ -12,9 +12,14 @@ namespace gradientflow {
 
 // Where the gradients are, here and on the other ranks.
 Status SessionImpl::BuildDevice() {
-  if (device_ == nullptr) {
-    Result<std::shared_ptr<Device>> device =
-        OpenDevice(options_, transport_.group);
+  OpeningParts opening{executor_.get(), transport_.fabric.get(), clock_.get(),
+                       Clock::Time{}};
+  if (device_ == nullptr && options_.device != "cpu") {
+    Result<std::shared_ptr<Device>> device = std::shared_ptr<Device>();
+    // Drivers take their time over the first context, and for kernels that are
+    // compiled here.
+    RunBeside(opening,
+              [&] { device = OpenDevice(options_, transport_.group); });
     if (!device.ok()) return device.status();
     device_ = std::move(device).value();
   }
@@ -23,12 +28,11 @@ Status SessionImpl::BuildDevice() {
   if (device_ != nullptr) {
     place = DeviceSide::PlaceOf(options_, *device_, *logger_, &nccl);
   }
-  OpeningParts opening{
-      executor_.get(), transport_.fabric.get(), clock_.get(),
-      clock_->Now() + FromSeconds(options_.join_timeout_seconds)};
+  opening.deadline = clock_->Now() + FromSeconds(options_.join_timeout_seconds);
   const Result<std::vector<Place>> places = ExchangePlaces(opening, place);
   if (!places.ok()) return places.status();
-  if (Mixed(places.value())) executor_->SetMixedDtypes();
+  mixed_ = Mixed(places.value());
+  if (mixed_) executor_->SetMixedDtypes();
   if (device_ == nullptr) {
     Result<PoolMemory> pool = PoolMemory::Allocate(
         transport_.arena, layout_.elements() * SizeOf(options_.pool_dtype));

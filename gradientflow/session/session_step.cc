@@ -148,6 +148,13 @@ Status SessionImpl::OptimizerStep(const OptimizerConfig& config,
     return Status(StatusCode::kFailedPrecondition,
                   "OptimizerStep() comes after FinishStep()");
   }
+  if (mixed_ && config.kind == OptimizerConfig::Kind::kLars) {
+    return Status(
+        StatusCode::kFailedPrecondition,
+        "LARS needs the gradients of all ranks on devices, or of all on the "
+        "CPU: else norms may differ in the last bit, and so would the ranks' "
+        "weights; use SGD here");
+  }
   if (skip_update_) return Status();
   if (device_side_ != nullptr) {
     return device_side_->optimizer().Step(config, weights,

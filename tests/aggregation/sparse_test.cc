@@ -233,6 +233,7 @@ constexpr Setting kSettings[] = {
     {"Device", Over::kDevices, 1, 40, 0.75F, 0, ResidualMode::kMomentum},
     {"Devices", Over::kDevices, 3, 50, 0.8F, 0, ResidualMode::kMomentum},
     {"PlainDevices", Over::kDevices, 2, 33, 0.85F, 3, ResidualMode::kPlain},
+    {"Nccl", Over::kNccl, 3, 50, 0.8F, 2, ResidualMode::kMomentum},
     {"SomeDevices", Over::kSomeDevices, 3, 50, 0.8F, 2,
      ResidualMode::kMomentum},
     {"ChunkBeyondDevices", Over::kSomeDevices, 2, 100000, 0.5F, 0,

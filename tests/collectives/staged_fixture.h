@@ -38,6 +38,7 @@ class ManualCollective final : public Collective {
   bool Poll() override { return false; }
   std::size_t in_flight() const override { return begun_ - ended_; }
   std::uint64_t bytes_sent() const override { return 4711; }
+  std::string OldestCall() const override { return {}; }
 
   // Only doubles what it is given.
   void Finish(std::size_t call, std::size_t begin, std::size_t count) {
@@ -89,6 +90,7 @@ class StagedPieces : public ::testing::Test {
     parts.inner = &inner_;
     parts.device = &device_;
     parts.fabric = &fabric_;
+    parts.clock = &clock_;
     parts.group = TwoRanks();
     StagedOptions options;
     options.piece_bytes = kPiece * sizeof(float);
@@ -134,7 +136,7 @@ class StagedPieces : public ::testing::Test {
     }
   }
 
-  const ManualClock clock_;
+  ManualClock clock_;
   FakeDevice device_;
   Fabric fabric_;
   ManualCollective inner_;

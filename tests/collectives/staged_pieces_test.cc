@@ -217,5 +217,34 @@ TEST_F(StagedPieces, OfACallThatIsLargerThanAllStagingGrowIt) {
   EXPECT_EQ(Values(memory, kCount)[kCount - 1], 3.0F);
 }
 
+// As where the caller's stream waits for a library that waits for a rank that
+// is gone.
+TEST_F(StagedPieces, EndCallsWithoutADeviceThatIsNotDoneAfterAFailure) {
+  const DeviceMemory memory = Upload(std::vector<float>(3 * kPiece, 1.0F));
+  device_.HoldStreams();
+  Ending ending;
+  staged_->Start(Allreduce(memory, 3 * kPiece), ending.done());
+  PollUntil([&] { return inner_.calls.size() == 1; });
+  fabric_.Fail(Status(StatusCode::kUnavailable, "rank 1 has died"));
+  staged_->Poll();
+  inner_.End(0, fabric_.status());
+  clock_.Advance(std::chrono::seconds(4));
+  staged_->Poll();
+  EXPECT_FALSE(ending.over());
+  EXPECT_FALSE(staged_->left_behind());
+  clock_.Advance(std::chrono::seconds(2));
+  PollUntil([&] { return ending.over(); });
+  EXPECT_TRUE(staged_->left_behind());
+  EXPECT_EQ(staged_->in_flight(), 0);
+  EXPECT_EQ(ending.status.code(), StatusCode::kUnavailable);
+  for (const char* part : {"rank 1 has died", "fake:0", "6 s"}) {
+    EXPECT_NE(ending.status.message().find(part), std::string::npos)
+        << ending.status.message();
+  }
+  device_.ReleaseStreams();
+  for (int i = 0; i < 10; ++i) staged_->Poll();
+  EXPECT_EQ(ending.times, 1);
+}
+
 }  // namespace
 }  // namespace gradientflow::testing

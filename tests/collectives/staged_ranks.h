@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "gradientflow/base/clock.h"
 #include "gradientflow/device/device.h"
 #include "tests/collectives/executor_ranks.h"
 #include "tests/device/fake_device.h"
@@ -35,6 +36,7 @@ class DeviceRank {
     parts.device = &device_;
     parts.arena = host.arena();
     parts.fabric = &host.fabric();
+    parts.clock = &clock_;
     parts.group = host.group();
     Result<std::unique_ptr<StagedCollective>> staged =
         StagedCollective::Create(parts, options);
@@ -100,6 +102,7 @@ class DeviceRank {
 
  private:
   TestRank& host_;
+  const SteadyClock clock_;
   FakeDevice device_;
   std::unique_ptr<StagedCollective> staged_;
   std::unique_ptr<Stream> work_;

@@ -195,6 +195,23 @@ TEST_P(DeviceSteps, SkipTheUpdateOfANonfiniteStep) {
   });
 }
 
+// Its norms are sums in another order there and here.
+TEST(MixedRanks, AreToldThatLarsWouldLetThemDrift) {
+  Job job;
+  job.over = Over::kSomeDevices;
+  job.size = 2;
+  job.tensors = SomeTensors();
+  RunRanks(job, [](Session& session) {
+    ProduceAll(session, 0);
+    FinishAndCheck(session, 0);
+    OptimizerConfig lars;
+    lars.kind = OptimizerConfig::Kind::kLars;
+    const Status status = session.OptimizerStep(lars, {});
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+    EXPECT_NE(status.message().find("LARS"), std::string::npos);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Modes, DeviceSteps, ::testing::ValuesIn(kModes),
                          [](const auto& mode) {
                            return std::string(mode.param.name);

@@ -3,12 +3,14 @@
 #include <barrier>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/session/inproc.h"
+#include "tests/nccl/nccl_ranks.h"
 
 namespace gradientflow::testing {
 namespace {
@@ -44,7 +46,7 @@ thread_local FakeDevice* device_of_this_rank = nullptr;
 // A device with a stream that computes, if the rank has one.
 struct RankDevice {
   RankDevice(const Job& job, int rank) {
-    if (job.over != Over::kDevices &&
+    if (job.over != Over::kDevices && job.over != Over::kNccl &&
         (job.over != Over::kSomeDevices || rank % 2 == 0)) {
       return;
     }
@@ -75,6 +77,10 @@ Options OptionsOf(const Job& job, int rank, std::vector<TensorSpec>* tensors) {
       job.over == Over::kSomeDevices) {
     options.fabric = FabricKind::kTcp;
   }
+  if (job.over == Over::kNccl) {
+    options.device_collectives = DeviceCollectives::kNccl;
+    options.nccl_library = kFakeNcclPath;
+  }
   if (job.over == Over::kMixed) options.host_id = StrCat("host", rank / 2);
   *tensors = job.tensors;
   if (job.adapt) job.adapt(rank, &options, tensors);
@@ -92,8 +98,8 @@ Status Update(Session& session, const OptimizerConfig& config,
 FakeDevice* DeviceOfThisRank() { return device_of_this_rank; }
 
 const char* OverName(Over over) {
-  constexpr const char* kNames[] = {"memory", "messages", "tcp",
-                                    "mixed",  "devices",  "someDevices"};
+  constexpr const char* kNames[] = {"memory",  "messages",    "tcp", "mixed",
+                                    "devices", "someDevices", "nccl"};
   return kNames[static_cast<int>(over)];
 }
 
@@ -119,6 +125,8 @@ Options Job::TestOptions() {
 void OpenRanks(const Job& job,
                const std::function<void(int rank, Opened)>& body) {
   if (InProcess(job.over)) {
+    std::optional<FakeNccl> nccl;
+    if (job.over == Over::kNccl) nccl.emplace();
     ShmOptions shm;
     shm.arena_bytes = kArenaBytes;
     shm.fifo_bytes = job.options.fifo_bytes;
@@ -136,6 +144,10 @@ void OpenRanks(const Job& job,
       }
       body(rank, std::move(opened));
     });
+    if (nccl) {
+      EXPECT_EQ(nccl->Get(FakeNcclCount::kStrayCalls), 0);
+      EXPECT_EQ(nccl->Get(FakeNcclCount::kMisuses), 0);
+    }
     return;
   }
   const MeetingPlace place;

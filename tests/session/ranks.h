@@ -23,6 +23,8 @@ enum class Over {
   kDevices,
   // As kMessages, with the odd ranks' pools on devices.
   kSomeDevices,
+  // As kDevices, by (fake) NCCL.
+  kNccl,
 };
 inline constexpr Over kEverywhere[] = {Over::kMemory, Over::kMessages,
                                        Over::kTcp, Over::kMixed};

@@ -26,7 +26,7 @@ class Steps : public ::testing::TestWithParam<std::tuple<Over, int>> {
       InProcess, suite,                                                     \
       ::testing::Combine(                                                   \
           ::testing::Values(Over::kMemory, Over::kMessages, Over::kDevices, \
-                            Over::kSomeDevices),                            \
+                            Over::kSomeDevices, Over::kNccl),               \
           ::testing::Values(2, 3)),                                         \
       ParamName);                                                           \
   INSTANTIATE_TEST_SUITE_P(Joined, suite,                                   \

@@ -2,20 +2,9 @@
 
 #include <utility>
 
-#include "gradientflow/base/str_cat.h"
 #include "kernels/kernels.h"
 
 namespace gradientflow {
-namespace {
-
-Status Launched(const char* what, int error) {
-  if (error == 0) return Status();
-  return Status(StatusCode::kInternal,
-                StrCat("kernel ", what, " was not launched: error ", error));
-}
-
-}  // namespace
-
 Result<std::unique_ptr<PieceStream>> PieceStream::Create(
     Device& device, int depth, std::size_t piece_bytes) {
   std::unique_ptr<PieceStream> pieces(
@@ -54,7 +43,7 @@ Status PieceStream::CopyOut(const StagedPiece& piece) {
              side.host_dtype, nullptr, n, 1.0F, nullptr},
             stream_->native());
       });
-  GF_RETURN_IF_ERROR(Launched("convert", error));
+  GF_RETURN_IF_ERROR(device_.KernelStatus("convert", error));
   return stream_->Copy(host, packed_.get(), piece.count * size);
 }
 
@@ -100,7 +89,7 @@ Status PieceStream::Unpack(const StagedPiece& piece) {
              side.device_dtype, nullptr, n, 1.0F, piece.job->nonfinite},
             stream_->native());
       });
-  return Launched("convert", error);
+  return device_.KernelStatus("convert", error);
 }
 
 Status PieceStream::ReduceAlone(const StagedJob& job) {
@@ -120,7 +109,7 @@ Status PieceStream::ReduceAlone(const StagedJob& job) {
              op, call.scale, job.nonfinite},
             stream_->native());
       });
-  GF_RETURN_IF_ERROR(Launched("reduce_many", error));
+  GF_RETURN_IF_ERROR(device_.KernelStatus("reduce_many", error));
   return FetchNonfinite(job);
 }
 

@@ -69,6 +69,16 @@ std::size_t StagedCollective::in_flight() const {
   return jobs_.size() + ended_.size() + parts_.inner->in_flight() - in_inner_;
 }
 
+std::string StagedCollective::OldestCall() const {
+  std::string text = parts_.inner->OldestCall();
+  if (!text.empty() || jobs_.empty()) return text;
+  const CollectiveCall& call = jobs_.front()->call;
+  return StrCat(Name(call.kind), " of ", call.count, " ", Name(call.dtype),
+                ", step ", call.step, " bucket ", call.bucket, ", on its way ",
+                jobs_.front()->begun ? "to " : "from ",
+                parts_.device->description());
+}
+
 std::size_t StagedCollective::staging_bytes() const {
   std::size_t bytes = 0;
   for (const StagingMemory& memory : staging_) bytes += memory.capacity_bytes();
@@ -243,7 +253,7 @@ CollectiveCall StagedCollective::InnerCall(StagedJob* job) const {
   if (job->output.count > 0) {
     inner.output = job->output.host;
     inner.dtype = inner.wire;
-    inner.packed_from = HashOf(inner.extents);
+    if (!inner.extents.empty()) inner.packed_from = HashOf(inner.extents);
     inner.extents.clear();
   }
   if (job->way == Way::kFed) inner.feed = job;

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "gradientflow/base/clock.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/device/device.h"
 #include "transports/collectives/call_plan.h"
@@ -29,6 +31,7 @@ struct StagedOptions {
   // Calls wait for room in their order. A single call needs its bytes on the
   // wire in one piece, and if that is more, the memory grows to it.
   std::size_t staging_bytes = std::size_t{64} << 20;
+  double abandon_seconds = 5;  // After a failure, for the device to be done.
 };
 
 // Borrowed; outlives the collective.
@@ -37,7 +40,8 @@ struct StagedParts {
   Device* device = nullptr;
   SharedArena* arena = nullptr;  // For staging; null: not shared.
   Fabric* fabric = nullptr;      // The inner collective's.
-  CallGroup group;               // By value.
+  const Clock* clock = nullptr;
+  CallGroup group;  // By value.
 };
 
 // Collectives on buffers in a device's memory, over a collective that works in
@@ -54,15 +58,16 @@ struct StagedParts {
 // What fails on the device ends the job on all ranks (Fabric::Fail) with an
 // error that names rank, device, call, step and bucket. `done` runs when
 // neither device nor peers use the call's buffers any more, after an error too:
-// the work that the device was given is waited for, by looking. NOT
+// the work that the device was given is waited for, by looking, and after an
+// error for abandon_seconds at most. NOT
 // thread-safe, as its base says.
 class StagedCollective final : public Collective {
  public:
   // kResourceExhausted, or the device's error.
   static Result<std::unique_ptr<StagedCollective>> Create(
       const StagedParts& parts, const StagedOptions& options);
-  // Waits for the device. REQUIRES in_flight() == 0, or that the inner
-  // collective is not driven any more.
+  // Waits for the device: if left_behind(), perhaps for ever. REQUIRES
+  // in_flight() == 0, or that the inner collective is not driven any more.
   ~StagedCollective() override;
 
   // Calls read their buffers after all that this stream was given before
@@ -81,6 +86,12 @@ class StagedCollective final : public Collective {
   std::uint64_t bytes_sent() const override {
     return parts_.inner->bytes_sent();
   }
+
+  std::string OldestCall() const override;
+
+  // The device was not done in time after a failure: it may still use the
+  // buffers of calls that have ended, and the staging.
+  bool left_behind() const { return left_behind_; }
 
   // Page-locked memory allocated so far.
   std::size_t staging_bytes() const;
@@ -114,6 +125,7 @@ class StagedCollective final : public Collective {
   bool IsOver(const StagedJob& job) const;
   void Fail(StagedJob* job, const char* doing, const Status& why);
   void Abandon(const Status& why);
+  void LeaveBehindIfLate();
   bool RunEnded();
   static void OnInnerDone(void* self, std::uint64_t job, std::uint32_t flags,
                           const Status& status);
@@ -124,11 +136,14 @@ class StagedCollective final : public Collective {
   std::vector<DeviceMemory> words_;  // StagedJob::nonfinite, many at a time.
   Jobs jobs_;                        // In the order of Start().
   Jobs spare_;
+  Jobs left_;  // See left_behind(); ended.
   std::size_t jobs_made_ = 0;
   std::size_t in_inner_ = 0;  // Jobs whose inner call is under way.
   std::deque<StagedPiece> ready_in_;
   std::deque<Ended> ended_;
   bool broken_ = false;  // The device, or what was asked of it, failed.
+  std::optional<Clock::Time> abandoned_at_;
+  bool left_behind_ = false;
   std::unique_ptr<PieceStream> out_;
   std::unique_ptr<PieceStream> in_;
   std::unique_ptr<Stream> gate_;

@@ -16,7 +16,7 @@ using Way = StagedJob::Way;
 
 bool StagedCollective::Poll() {
   bool moved = RunEnded();
-  if (!jobs_.empty()) {
+  if (!jobs_.empty() && !left_behind_) {
     moved |= LookAt(out_.get(), /*out=*/true);
     moved |= LookAt(in_.get(), /*out=*/false);
     if (!parts_.fabric->status().ok()) Abandon(parts_.fabric->status());
@@ -25,6 +25,7 @@ bool StagedCollective::Poll() {
     moved |= BeginJobs();
     moved |= SendIn();
     moved |= CloseJobs();
+    LeaveBehindIfLate();
   }
   moved |= RunEnded();
   return moved;
@@ -208,10 +209,34 @@ void StagedCollective::Fail(StagedJob* job, const char* doing,
 }
 
 void StagedCollective::Abandon(const Status& why) {
+  if (!abandoned_at_) abandoned_at_ = parts_.clock->Now();
   ready_in_.clear();
   for (const auto& job : jobs_) {
     if (job->status.ok()) job->status = why;
   }
+}
+
+// A stream that waits for another library, which waits for a rank that is gone,
+// never gets on.
+void StagedCollective::LeaveBehindIfLate() {
+  if (jobs_.empty() || !abandoned_at_) return;
+  const bool only_device = std::all_of(
+      jobs_.begin(), jobs_.end(),
+      [](const auto& job) { return job->begun && job->inner_done; });
+  const double late = Seconds(parts_.clock->Now() - *abandoned_at_);
+  if (!only_device || late < options_.abandon_seconds) return;
+  left_behind_ = true;
+  for (const auto& job : jobs_) {
+    if (job->done.run == nullptr) continue;
+    ended_.push_back(
+        {std::exchange(job->done, {}), 0,
+         Status(
+             job->status.code(),
+             StrCat(job->status.message(), "; ", parts_.device->description(),
+                    " was not done with the call's buffers after ", late,
+                    " s"))});
+  }
+  left_.swap(jobs_);
 }
 
 bool StagedCollective::RunEnded() {

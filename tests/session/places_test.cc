@@ -1,0 +1,55 @@
+#include "gradientflow/session/places.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace gradientflow::testing {
+namespace {
+
+std::vector<Place> ThreeGpus() {
+  return {{1, 11, 22809}, {1, 12, 22809}, {1, 13, 22809}};
+}
+
+// What keeps `places` from NCCL; empty if nothing does.
+std::string WhyNot(const std::vector<Place>& places) {
+  std::string why;
+  const bool can = AllCanNccl(places, &why);
+  EXPECT_EQ(can, why.empty()) << why;
+  return why;
+}
+
+TEST(Places, CanUseNcclEachWithItsOwnGpu) {
+  EXPECT_EQ(WhyNot(ThreeGpus()), "");
+  EXPECT_FALSE(Mixed(ThreeGpus()));
+}
+
+TEST(Places, CannotUseNcclWithARankOnTheCpu) {
+  std::vector<Place> places = ThreeGpus();
+  places[1] = {};
+  EXPECT_EQ(WhyNot(places), "rank 1 has its gradients on the CPU");
+  EXPECT_TRUE(Mixed(places));
+}
+
+TEST(Places, CannotUseNcclThatIsNotThere) {
+  std::vector<Place> places = ThreeGpus();
+  places[2].nccl_version = 0;
+  EXPECT_EQ(WhyNot(places), "rank 2 has no NCCL");
+}
+
+// NCCL refuses any other version, not only another major one.
+TEST(Places, CannotUseNcclOfTwoVersions) {
+  std::vector<Place> places = ThreeGpus();
+  places[2].nccl_version = 22808;
+  EXPECT_EQ(WhyNot(places), "rank 2 has NCCL 2.28.8, rank 0 has 2.28.9");
+}
+
+TEST(Places, CannotUseNcclOnASharedGpu) {
+  std::vector<Place> places = ThreeGpus();
+  places[2].device_id = 12;
+  EXPECT_EQ(WhyNot(places), "ranks 1 and 2 share a GPU");
+}
+
+}  // namespace
+}  // namespace gradientflow::testing

@@ -6,9 +6,11 @@
 
 namespace gradientflow::benchmarks {
 
-BareNccl::BareNccl(Session& session, std::shared_ptr<const NcclApi> api,
+BareNccl::BareNccl(Session& session, Device& device,
+                   std::shared_ptr<const NcclApi> api,
                    std::vector<Bucket> buckets)
-    : pool_(session.pool()),
+    : device_(device),
+      pool_(session.pool()),
       dtype_(session.options().pool_dtype),
       buckets_(std::move(buckets)),
       comm_(std::move(api), session.rank(), session.size()) {}
@@ -18,7 +20,7 @@ Result<std::unique_ptr<BareNccl>> BareNccl::Create(
   auto api = LoadNccl(session.options().nccl_library);
   if (!api.ok()) return api.status();
   std::unique_ptr<BareNccl> made(
-      new BareNccl(session, api.value(), std::move(buckets)));
+      new BareNccl(session, device, api.value(), std::move(buckets)));
   Result<std::unique_ptr<Stream>> stream = device.NewStream(/*urgent=*/false);
   if (!stream.ok()) return stream.status();
   made->stream_ = std::move(stream).value();
@@ -33,15 +35,22 @@ Result<std::unique_ptr<BareNccl>> BareNccl::Create(
   call.count = sizeof(id.bytes);
   call.dtype = call.wire = DType::kInt8;
   GF_RETURN_IF_ERROR(session.Run(call));
-  GF_RETURN_IF_ERROR(device.RunCurrent([&] { return made->comm_.Begin(id); }));
-  GF_RETURN_IF_ERROR(made->Await());
+  const Status begun = device.RunCurrent([&]() -> Status {
+    GF_RETURN_IF_ERROR(made->comm_.Begin(id));
+    return made->Await();
+  });
+  if (!begun.ok()) return begun;
   return made;
 }
 
 BareNccl::~BareNccl() {
-  if (comm_.get() != nullptr && comm_.Finalize().ok() && Await().ok()) {
+  if (comm_.get() == nullptr) return;
+  static_cast<void>(device_.RunCurrent([this]() -> Status {
+    GF_RETURN_IF_ERROR(comm_.Finalize());
+    GF_RETURN_IF_ERROR(Await());
     comm_.Destroy();
-  }
+    return Status();
+  }));
 }
 
 Status BareNccl::Await() {
@@ -53,6 +62,10 @@ Status BareNccl::Await() {
 }
 
 Status BareNccl::Step() {
+  return device_.RunCurrent([this] { return Allreduce(); });
+}
+
+Status BareNccl::Allreduce() {
   for (const Bucket& bucket : buckets_) {
     for (const Extent& extent : bucket.extents) {
       std::byte* data = pool_.data + extent.begin * SizeOf(dtype_);

@@ -29,10 +29,12 @@ class BareNccl {
   Status Step();
 
  private:
-  BareNccl(Session& session, std::shared_ptr<const NcclApi> api,
+  BareNccl(Session& session, Device& device, std::shared_ptr<const NcclApi> api,
            std::vector<Bucket> buckets);
   Status Await();
+  Status Allreduce();
 
+  Device& device_;
   const BufferView pool_;
   const DType dtype_;
   const std::vector<Bucket> buckets_;

@@ -164,6 +164,20 @@ KernelCase SumSquares(std::size_t n, DType type) {
   return made;
 }
 
+KernelCase FindNonfinite(std::size_t n, DType type) {
+  KernelCase made;
+  made.name = "find_nonfinite " + Short(type);
+  made.bytes = Bytes(n, SizeOf(type));
+  made.AddNormal(type, n);
+  made.AddZeros(sizeof(std::uint32_t));
+  made.launch = [=](const KernelTables& tables, const KernelCase::Memory& m,
+                    void* stream) {
+    return tables.elements.find_nonfinite(
+        {m[0], type, n, reinterpret_cast<std::uint32_t*>(m[1])}, stream);
+  };
+  return made;
+}
+
 KernelCase Sgd(std::size_t n, DType type) {
   KernelCase made;
   made.name = "sgd " + Short(type);
@@ -223,6 +237,7 @@ std::vector<MakeCase> ElementCases(std::size_t n) {
     made.push_back([=] { return Residual(n, type, false); });
     made.push_back([=] { return L1Norm(n, type); });
     made.push_back([=] { return SumSquares(n, type); });
+    made.push_back([=] { return FindNonfinite(n, type); });
     made.push_back([=] { return Sgd(n, type); });
   }
   return made;

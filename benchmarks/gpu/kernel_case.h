@@ -41,7 +41,7 @@ struct KernelCase {
 
   std::string name;
   double bytes = 0;      // Read and written, at least. 0: latency is the point.
-  double target = 0.85;  // Of the copy rate, where bytes is not 0.
+  double target = 0.85;  // Of the copy rate, where bytes is not 0; 0: none.
   double most_us = 0;    // Target for the time; 0: none.
   std::vector<CaseBuffer> buffers;
   std::function<int(const KernelTables&, const Memory&, void* stream)> launch;

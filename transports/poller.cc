@@ -57,6 +57,7 @@ int Milliseconds(std::chrono::nanoseconds timeout) {
 // looks after a device sleeps for less than a millisecond.
 int WaitFor(int epoll_fd, epoll_event* events, std::chrono::nanoseconds time) {
 #ifdef SYS_epoll_pwait2
+  static_assert(sizeof(timespec) == 16, "the call takes 64-bit times");
   // One that finds it missing, or forbidden, need not try again.
   static std::atomic<bool> missing{false};
   if (time % std::chrono::milliseconds(1) != std::chrono::nanoseconds(0) &&

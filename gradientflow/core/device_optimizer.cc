@@ -113,7 +113,9 @@ Status DeviceOptimizer::UploadWeights(std::span<float* const> weights,
   const std::size_t bytes = uploaded_.size() * sizeof(float*);
   if (bytes == 0) return {};
   std::memcpy(host_weights_.get(), uploaded_.data(), bytes);
-  return stream.Copy(weights_.get(), host_weights_.get(), bytes);
+  const Status copied = stream.Copy(weights_.get(), host_weights_.get(), bytes);
+  if (!copied.ok()) uploaded_.clear();
+  return copied;
 }
 
 Status DeviceOptimizer::TakeRates(const OptimizerConfig& config,

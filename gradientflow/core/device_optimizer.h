@@ -50,6 +50,9 @@ class DeviceOptimizer {
   // size.
   Status RestoreMomentum(std::span<const std::byte> bytes, Stream& stream);
 
+  // The end of the last step's work.
+  const Event& stepped() const { return *stepped_; }
+
  private:
   explicit DeviceOptimizer(DeviceOptimizerParts parts);
   Status MakeTiles();

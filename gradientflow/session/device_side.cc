@@ -188,7 +188,7 @@ Status DeviceSide::MakeStaged(const DeviceSideParts& parts) {
 
 DeviceSide::~DeviceSide() = default;
 
-bool DeviceSide::Close(const Status& job) {
+bool DeviceSide::Close() {
   if (staged_ != nullptr) {
     while (staged_->in_flight() > 0) {
       const bool moved = staged_->Poll();
@@ -198,24 +198,30 @@ bool DeviceSide::Close(const Status& job) {
     if (staged_->left_behind()) return false;
   }
   if (nccl_ != nullptr && !nccl_->Close()) return false;
-  if (sync_ == nullptr) return true;
-  // Its work may still touch what is freed next.
-  Stream& producer = sync_->producer();
-  if (!job.ok() && !Idle(producer)) return false;
-  (void)producer.Synchronize();
-  return true;
+  if (optimizer_ == nullptr) return true;
+  // Work of any of them may still touch what is freed next.
+  return AwaitEnd(sync_->producer()) && AwaitEnd(stream(Channel::kPlain)) &&
+         AwaitEnd(stream(Channel::kGradients)) && Await(optimizer_->stepped());
 }
 
-// Whether the stream gets to its end in time.
-bool DeviceSide::Idle(Stream& stream) {
+bool DeviceSide::AwaitEnd(Stream& stream) {
   const Result<std::unique_ptr<Event>> end = device_->NewEvent();
   // A device that reports an error works no more.
   if (!end.ok() || !stream.Record(end.value().get()).ok()) return true;
+  return Await(*end.value());
+}
+
+// Whether the event is reached: if the job has failed, in time. Meanwhile this
+// rank is not silent.
+bool DeviceSide::Await(const Event& event) {
   const Clock::Time begin = opening_.clock->Now();
   while (true) {
-    const Result<bool> reached = end.value()->Query();
+    const Result<bool> reached = event.Query();
     if (!reached.ok() || reached.value()) return true;
-    if (Seconds(opening_.clock->Now() - begin) > kIdleSeconds) return false;
+    opening_.executor->Poll();
+    opening_.fabric->Tick(false);
+    const double seconds = Seconds(opening_.clock->Now() - begin);
+    if (!opening_.fabric->status().ok() && seconds > kIdleSeconds) return false;
     opening_.fabric->Wait(std::chrono::milliseconds(1));
   }
 }

@@ -66,11 +66,11 @@ class DeviceSide {
   DeviceOptimizer& optimizer() { return *optimizer_; }
   // The job has failed: nothing may go on waiting.
   void Fail(const Status& why);
-  // Ends what is in flight, and waits for the streams; only a few seconds where
-  // `job` says that it has failed. The fabric and the aggregator are still
-  // there, and nobody else drives them. False: the device may go on using
-  // memory of this and of the aggregator, so that neither can be destroyed.
-  bool Close(const Status& job);
+  // Ends what is in flight, and waits for the streams; only a few seconds if
+  // the job has failed. The fabric and the aggregator are still there, and
+  // nobody else drives them. False: the device may go on using memory of this,
+  // of the aggregator and of the arena, so that none of them can be destroyed.
+  bool Close();
 
  private:
   explicit DeviceSide(std::shared_ptr<Device> device)
@@ -78,7 +78,8 @@ class DeviceSide {
   Status MakeNccl(const DeviceSideParts& parts,
                   std::shared_ptr<const NcclApi> nccl);
   Status MakeStaged(const DeviceSideParts& parts);
-  bool Idle(Stream& stream);
+  bool AwaitEnd(Stream& stream);
+  bool Await(const Event& event);
 
   const std::shared_ptr<Device> device_;
   OpeningParts opening_;

@@ -58,7 +58,7 @@ void RunBeside(const OpeningParts& parts, const std::function<void()>& body) {
     over.store(true, std::memory_order_release);
     parts.fabric->Wake();
   });
-  while (!over.load(std::memory_order_acquire)) {
+  while (!over.load(std::memory_order_acquire) && parts.fabric->status().ok()) {
     parts.executor->Poll();
     parts.fabric->Tick(false);
     parts.fabric->Wait(std::chrono::milliseconds(10));

@@ -155,15 +155,15 @@ Status SessionImpl::Measure() {
 
 SessionImpl::~SessionImpl() {
   if (progress_ != nullptr) {
-    progress_->Do([this] {
-      if (!engine_->InFlight()) return;
+    progress_.reset();
+    if (engine_->InFlight()) {
       transport_.fabric->Fail(
           Status(StatusCode::kAborted,
                  StrCat("rank ", options_.rank,
                         " closed its session with collectives in flight")));
-      engine_->Poll();
-    });
-    progress_.reset();
+    }
+    // The others are told why.
+    if (!transport_.fabric->status().ok()) engine_->Poll();
     // What is still pending ends here, while those who wait for it are there.
     CloseDevice();
     transport_.fabric->Leave(milliseconds(2000));
@@ -174,15 +174,15 @@ SessionImpl::~SessionImpl() {
 }
 
 void SessionImpl::CloseDevice() {
-  if (device_side_ == nullptr ||
-      device_side_->Close(transport_.fabric->status())) {
-    return;
-  }
+  if (device_side_ == nullptr || device_side_->Close()) return;
   logger_->Log(LogLevel::kError,
                StrCat(device_->description(),
                       " does not come to its end: its memory is left behind"));
   static_cast<void>(aggregator_.release());
   static_cast<void>(device_side_.release());
+  // The staging is in the arena.
+  static_cast<void>(
+      std::make_unique<std::shared_ptr<void>>(transport_.keep_alive).release());
 }
 
 BufferView SessionImpl::gradient(std::size_t i) const {

@@ -130,5 +130,14 @@ TEST_F(DeviceOptimizerTest, MomentumIsReadAndPutBackAfterTheStepBefore) {
   EXPECT_EQ(Read(weights, *first_), std::vector<float>(kElements, 3.5F));
 }
 
+TEST_F(DeviceOptimizerTest, AnUploadThatFailedIsMadeAgain) {
+  const DeviceMemory weights = Floats(5);
+  auto* const data = reinterpret_cast<float*>(weights.get());
+  device_.FailCall(FakeCall::kCopy, 0, Status(StatusCode::kInternal, "once"));
+  EXPECT_FALSE(optimizer_->Step(kSgd, {&data, 1}, nullptr, *first_).ok());
+  Step(kSgd, weights, *first_);
+  EXPECT_EQ(Read(weights, *first_), std::vector<float>(kElements, 4));
+}
+
 }  // namespace
 }  // namespace gradientflow

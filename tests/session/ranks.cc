@@ -59,7 +59,10 @@ struct RankDevice {
     stream = std::move(device->NewStream(false)).value();
     device_of_this_rank = device.get();
   }
-  ~RankDevice() { device_of_this_rank = nullptr; }
+  ~RankDevice() {
+    device_of_this_rank = nullptr;
+    if (device != nullptr) device->ReleaseStreams();
+  }
   RankDevice(const RankDevice&) = delete;
   RankDevice& operator=(const RankDevice&) = delete;
   std::shared_ptr<FakeDevice> device;

@@ -233,6 +233,18 @@ Clock::Time NcclLane::standing_since() const {
   return std::max(last_end_, queue_.front()->begin);
 }
 
+bool NcclLane::NeedsAll() const {
+  switch (queue_.front()->call.kind) {
+    case CollectiveKind::kAllreduce:
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kBarrier:
+      return true;
+    default:
+      return false;
+  }
+}
+
 std::string NcclLane::OldestCall() const { return Describe(*queue_.front()); }
 
 bool NcclLane::Drained() {

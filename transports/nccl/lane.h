@@ -62,6 +62,9 @@ class NcclLane {
 
   // Since when no call has ended while some were there. REQUIRES calls() > 0.
   Clock::Time standing_since() const;
+  // Whether the oldest call ends on no rank without all others. REQUIRES
+  // calls() > 0.
+  bool NeedsAll() const;
   // The oldest call: "allreduce #7 of 5 float32, step 3 bucket 1". REQUIRES
   // calls() > 0.
   std::string OldestCall() const;

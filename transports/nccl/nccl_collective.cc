@@ -86,7 +86,8 @@ void NcclCollective::LookIfStanding() {
   for (auto& lane : lanes_) {
     if (state_ != State::kOpen || lane->calls() == 0) continue;
     const double stands = Seconds(args_.clock->Now() - lane->standing_since());
-    if (stands > args_.standing_seconds && args_.on_standing) {
+    if (stands > args_.standing_seconds && args_.on_standing &&
+        lane->NeedsAll()) {
       args_.on_standing();
     }
     if (args_.timeout_seconds <= 0 || stands <= args_.timeout_seconds) continue;

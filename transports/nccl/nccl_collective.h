@@ -43,7 +43,7 @@ struct NcclArgs {
   // the thread yields.
   std::function<Status()> while_waiting;
   // Called again and again while no call has ended for standing_seconds though
-  // some are there; may call Fail(). May be null.
+  // one is there that needs all ranks; may call Fail(). May be null.
   std::function<void()> on_standing;
 
   double init_seconds = 120;     // For all ranks to come to Create().

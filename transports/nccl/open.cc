@@ -158,13 +158,14 @@ bool NcclCollective::Close() {
     if (!closed.ok()) BeginAbort(closed);
   }
   if (state_ == State::kOpen) {
-    state_ = State::kClosed;
     status_ = Status(StatusCode::kFailedPrecondition, "NCCL is closed");
+    state_ = State::kClosed;
   } else {
     AwaitAbort();
+    if (Drained()) state_ = State::kClosed;
   }
   RunEnded();
-  return state_ == State::kClosed || Drained();
+  return state_ == State::kClosed;
 }
 
 NcclCollective::~NcclCollective() {

@@ -1,0 +1,48 @@
+#include <gtest/gtest.h>
+
+#include <barrier>
+#include <string>
+
+#include "tests/device/fake_device.h"
+#include "tests/session/steps.h"
+
+// A device whose work does not end, as where a stream waits for a library that
+// waits for a rank that is gone.
+namespace gradientflow::testing {
+namespace {
+
+class StuckDevice : public ::testing::TestWithParam<Over> {};
+
+TEST_P(StuckDevice, KeepsNeitherTheStepNorTheSessionFromEnding) {
+  Job job;
+  job.over = GetParam();
+  job.size = 2;
+  job.tensors = SomeTensors();
+  std::barrier<> stepped(job.size);
+  RunRanks(job, [&](Session& session) {
+    ProduceAll(session, 0);
+    FinishAndCheck(session, 0);
+    stepped.arrive_and_wait();
+    if (session.rank() == 0) {
+      session.Abort(Status(StatusCode::kAborted, "the disk is full"));
+      return;
+    }
+    DeviceOfThisRank()->HoldStreams();
+    ProduceAll(session, 1);
+    const Result<StepStats> stats = session.FinishStep();
+    ASSERT_FALSE(stats.ok());
+    EXPECT_NE(stats.status().message().find("the disk is full"),
+              std::string::npos)
+        << stats.status().ToString();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, StuckDevice,
+                         ::testing::Values(Over::kDevices, Over::kSomeDevices,
+                                           Over::kNccl),
+                         [](const auto& over) {
+                           return std::string(OverName(over.param));
+                         });
+
+}  // namespace
+}  // namespace gradientflow::testing

@@ -178,9 +178,9 @@ GF_API gf_status gf_restore_state(gf_session*, const void* state, size_t bytes);
 
 /* -- Collectives on plain buffers --------------------------------------- */
 /* Same order and arguments on every rank. Counts are elements. They block.
- * Buffers are in the host's memory or in that of the session's GPU, alike on all
- * ranks with a GPU. Of a rank that has no elements in a call on host memory,
- * pass a pointer of the host all the same: null stands for the GPU. */
+ * Buffers are in the host's memory or in that of the session's GPU, alike on
+ * all ranks with a GPU. Of a rank that has no elements in a call on host
+ * memory, pass a pointer of the host all the same: null stands for the GPU. */
 
 GF_API gf_status gf_allreduce(gf_session*, void* data, size_t count,
                               int32_t dtype, int32_t op);

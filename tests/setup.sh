@@ -4,6 +4,8 @@
 #
 #   gf_setup [package...]           what building and testing needs, and these
 #   gf_setup_optional package...    tries; a failure is a message, not an error
+#   gf_build_cache                  sets GF_BAZEL_FLAGS, for builds that share
+#                                   what was compiled once
 
 GF_PACKAGES=(
   g++ binutils git python3 iproute2
@@ -77,4 +79,23 @@ gf_setup() {
 
 gf_setup_optional() {
   _gf_install "$@" || echo "setup: going on without: $(_gf_missing "$@" | xargs)"
+}
+
+# Objects that other clones of this user have compiled, with the same tools and
+# libraries: those are part of the cache's name, since Bazel does not look at
+# them. What is a week old goes.
+gf_build_cache() {
+  local root=${XDG_CACHE_HOME:-$HOME/.cache}/gradientflow/bazel stamp
+  stamp=$({
+    uname -m
+    bazel --version
+    dpkg-query -W -f '${Package} ${Version}\n' 'gcc*' 'g++*' 'clang*' 'libc6*' \
+      'libstdc++*' 'libhwy*' 'libcli11*' 'nlohmann*' 'libbenchmark*' 'googletest*'
+    "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" --version
+  } 2>/dev/null | sha256sum | cut -c1-16)
+  mkdir -p "$root/$stamp" || return 0
+  find "$root" -mindepth 1 -maxdepth 1 ! -name "$stamp" -exec rm -rf {} +
+  find "$root/$stamp" -type f -atime +7 -delete
+  # shellcheck disable=SC2034
+  GF_BAZEL_FLAGS=("--disk_cache=$root/$stamp")
 }

@@ -243,6 +243,7 @@ TEST_F(StagedPieces, EndCallsWithoutADeviceThatIsNotDoneAfterAFailure) {
   }
   device_.ReleaseStreams();
   for (int i = 0; i < 10; ++i) staged_->Poll();
+  staged_.reset();  // Before the memory that the device still writes to.
   EXPECT_EQ(ending.times, 1);
 }
 

@@ -141,10 +141,13 @@ TEST_P(DeviceCalls, ReachRanksThatHaveNoElements) {
 // call, and of one that never comes to it.
 TEST_P(DeviceCalls, EndWhereARankCloses) {
   for (const bool begun : {true, false}) {
+    // Lent until the session is gone.
+    std::vector<std::unique_ptr<Buffer>> lent(2);
     RunRanks(MakeJob(2), [&](Session& session) {
-      Buffer buffer(Of(100000, 1.0F));
+      auto& buffer = lent[static_cast<std::size_t>(session.rank())];
+      buffer = std::make_unique<Buffer>(Of(100000, 1.0F));
       CollectiveCall call;
-      call.output = buffer.data();
+      call.output = buffer->data();
       call.count = 100000;
       if (session.rank() == 1) {
         // A call that rank 0 never makes.

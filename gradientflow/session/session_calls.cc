@@ -32,12 +32,12 @@ bool SessionImpl::ReachesDevice(const CollectiveCall& call) const {
          (buffers.output > 0 && device_->Owns(call.output));
 }
 
-// Whether NCCL makes the call, and not the executor. All ranks must say the
-// same, those too that have no elements in it: where such a rank passes no
-// pointer either, that is taken for the device's.
-bool SessionImpl::GoesToDevice(const CollectiveCall& call) const {
+// Whether NCCL makes a call none of whose elements are in the device's memory,
+// and not the executor. All ranks must say the same, those too that have no
+// elements in it: where such a rank passes no pointer either, that is taken for
+// the device's.
+bool SessionImpl::GoesToDeviceEmpty(const CollectiveCall& call) const {
   if (call.kind == CollectiveKind::kBarrier) return false;
-  if (ReachesDevice(call)) return true;
   const CallBuffers buffers = BuffersOf(call, transport_.group);
   if (buffers.input + buffers.output > 0) return false;
   if (IsEven(call.kind) && call.count == 0) return true;  // It ends at once.
@@ -50,7 +50,8 @@ void SessionImpl::StartCall(const CollectiveCall& call, Pending* pending) {
   if (device_side_ == nullptr) return executor_->Start(call, done);
   const Status valid = ValidateCall(call, transport_.group);
   if (!valid.ok()) return done(valid, 0);
-  if (ReachesDevice(call)) {
+  const bool reaches = ReachesDevice(call);
+  if (reaches) {
     const Status fenced =
         device_side_->sync().Fence(device_side_->stream(call.channel));
     if (!fenced.ok()) {
@@ -60,7 +61,7 @@ void SessionImpl::StartCall(const CollectiveCall& call, Pending* pending) {
     }
   }
   // What is staged takes its turn among the calls on host memory.
-  if (!device_side_->by_nccl() || GoesToDevice(call)) {
+  if (!device_side_->by_nccl() || reaches || GoesToDeviceEmpty(call)) {
     return device_side_->collective().Start(call, done);
   }
   executor_->Start(call, done);

@@ -91,7 +91,7 @@ class SessionImpl final : public Session {
   Collective& GradientCollective() const;
   std::uint64_t BytesSent() const { return GradientCollective().bytes_sent(); }
   bool ReachesDevice(const CollectiveCall& call) const;
-  bool GoesToDevice(const CollectiveCall& call) const;
+  bool GoesToDeviceEmpty(const CollectiveCall& call) const;
   void StartCall(const CollectiveCall& call, Pending* pending);
   Status BuildAggregator();
   Status Agree();

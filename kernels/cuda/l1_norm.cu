@@ -31,24 +31,13 @@ struct L1NormBody {
   }
 };
 
-template <typename T>
-int Run(const L1NormArgs& args, void* stream) {
-  const T* src = static_cast<const T*>(args.src);
-  Heads<kPackOf<T>> heads;
-  heads.Add(src);
-  if (heads.aligned()) {
-    return LaunchSum(L1NormBody<T, true>{src}, args.n, args.scale, args.norm,
-                     stream);
-  }
-  return LaunchSum(L1NormBody<T, false>{src}, args.n, args.scale, args.norm,
-                   stream);
-}
-
 }  // namespace
 
 int L1Norm(const L1NormArgs& args, void* stream) {
-  return WithGradientType(
-      args.type, [&](auto t) { return Run<decltype(t)>(args, stream); });
+  return WithGradientType(args.type, [&](auto t) {
+    return LaunchSumOf<L1NormBody>(static_cast<const decltype(t)*>(args.src),
+                                   args.n, args.scale, args.norm, stream);
+  });
 }
 
 }  // namespace gradientflow::kernels::cuda

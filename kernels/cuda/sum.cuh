@@ -118,4 +118,16 @@ int LaunchSum(const Body& body, std::size_t n, float scale, Result* result,
   });
 }
 
+// The same with a Body<T, kAligned> that has src alone.
+template <template <typename, bool> class Body, typename T, typename Result>
+int LaunchSumOf(const T* src, std::size_t n, float scale, Result* result,
+                void* stream) {
+  Heads<kPackOf<T>> heads;
+  heads.Add(src);
+  if (heads.aligned()) {
+    return LaunchSum(Body<T, true>{src}, n, scale, result, stream);
+  }
+  return LaunchSum(Body<T, false>{src}, n, scale, result, stream);
+}
+
 }  // namespace gradientflow::kernels::cuda

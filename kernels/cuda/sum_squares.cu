@@ -34,22 +34,13 @@ struct SumSquaresBody {
   }
 };
 
-template <typename T>
-int Run(const SumSquaresArgs& args, void* stream) {
-  const T* src = static_cast<const T*>(args.src);
-  Heads<kPackOf<T>> heads;
-  heads.Add(src);
-  if (heads.aligned()) {
-    return LaunchSum(SumSquaresBody<T, true>{src}, args.n, 1, args.sum, stream);
-  }
-  return LaunchSum(SumSquaresBody<T, false>{src}, args.n, 1, args.sum, stream);
-}
-
 }  // namespace
 
 int SumSquares(const SumSquaresArgs& args, void* stream) {
-  return WithGradientType(
-      args.type, [&](auto t) { return Run<decltype(t)>(args, stream); });
+  return WithGradientType(args.type, [&](auto t) {
+    return LaunchSumOf<SumSquaresBody>(
+        static_cast<const decltype(t)*>(args.src), args.n, 1, args.sum, stream);
+  });
 }
 
 }  // namespace gradientflow::kernels::cuda

@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "tests/device/fake_cudart_world.h"
+#include "tests/device/kernel_tables.h"
 
 // The CUDA kernels of the fake runtime: the fake device's, on its streams.
 namespace gradientflow::kernels {
@@ -20,41 +21,22 @@ int Launch(const Table& table, const Args& args, void* stream) {
   return (table.*kMember)(args, own->stream->native());
 }
 
-template <auto kMember, class Args>
-int Run(const Args& args, void* stream) {
-  return Launch<kMember>(testing::FakeCudart::device(0).kernels(), args,
-                         stream);
-}
-
-template <auto kMember, class Args>
-int RunChunks(const Args& args, void* stream) {
-  return Launch<kMember>(testing::FakeCudart::device(0).chunk_kernels(), args,
-                         stream);
-}
-
-constexpr KernelTable kTable = {
-    "cuda",
-    &Run<&KernelTable::convert>,
-    &Run<&KernelTable::accumulate>,
-    &Run<&KernelTable::reduce_many>,
-    &Run<&KernelTable::residual>,
-    &Run<&KernelTable::l1_norm>,
-    &Run<&KernelTable::sum_squares>,
-    &Run<&KernelTable::find_nonfinite>,
-    &Run<&KernelTable::sgd>,
+struct Runner {
+  template <auto kMember, class Args>
+  static int Run(const Args& args, void* stream) {
+    return Launch<kMember>(testing::FakeCudart::device(0).kernels(), args,
+                           stream);
+  }
+  template <auto kMember, class Args>
+  static int RunChunks(const Args& args, void* stream) {
+    return Launch<kMember>(testing::FakeCudart::device(0).chunk_kernels(), args,
+                           stream);
+  }
 };
 
-constexpr ChunkKernelTable kChunkTable = {
-    "cuda",
-    &RunChunks<&ChunkKernelTable::chunk_residual>,
-    &RunChunks<&ChunkKernelTable::chunk_unpack>,
-    &RunChunks<&ChunkKernelTable::chunk_restore>,
-    &RunChunks<&ChunkKernelTable::chunk_rescale>,
-    &RunChunks<&ChunkKernelTable::top_k>,
-    &RunChunks<&ChunkKernelTable::tile_squares>,
-    &RunChunks<&ChunkKernelTable::lars_rates>,
-    &RunChunks<&ChunkKernelTable::tile_sgd>,
-};
+constexpr KernelTable kTable = testing::KernelsThrough<Runner>("cuda");
+constexpr ChunkKernelTable kChunkTable =
+    testing::ChunkKernelsThrough<Runner>("cuda");
 
 }  // namespace
 

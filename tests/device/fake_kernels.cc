@@ -10,6 +10,7 @@
 #include "tests/device/fake_device.h"
 #include "tests/device/fake_queue.h"
 #include "tests/device/kernel_memory.h"
+#include "tests/device/kernel_tables.h"
 
 namespace gradientflow::testing {
 namespace {
@@ -186,38 +187,19 @@ int Launch(const Args& args, void* stream) {
                                                            : kFakeLaunchError;
 }
 
-template <auto kMember, class Args>
-int Run(const Args& args, void* stream) {
-  return Launch<const KernelTable, kMember>(args, stream);
-}
-template <auto kMember, class Args>
-int RunChunks(const Args& args, void* stream) {
-  return Launch<const ChunkKernelTable, kMember>(args, stream);
-}
-
-constexpr KernelTable kTable = {
-    "fake",
-    &Run<&KernelTable::convert>,
-    &Run<&KernelTable::accumulate>,
-    &Run<&KernelTable::reduce_many>,
-    &Run<&KernelTable::residual>,
-    &Run<&KernelTable::l1_norm>,
-    &Run<&KernelTable::sum_squares>,
-    &Run<&KernelTable::find_nonfinite>,
-    &Run<&KernelTable::sgd>,
+struct Runner {
+  template <auto kMember, class Args>
+  static int Run(const Args& args, void* stream) {
+    return Launch<const KernelTable, kMember>(args, stream);
+  }
+  template <auto kMember, class Args>
+  static int RunChunks(const Args& args, void* stream) {
+    return Launch<const ChunkKernelTable, kMember>(args, stream);
+  }
 };
 
-constexpr ChunkKernelTable kChunkTable = {
-    "fake",
-    &RunChunks<&ChunkKernelTable::chunk_residual>,
-    &RunChunks<&ChunkKernelTable::chunk_unpack>,
-    &RunChunks<&ChunkKernelTable::chunk_restore>,
-    &RunChunks<&ChunkKernelTable::chunk_rescale>,
-    &RunChunks<&ChunkKernelTable::top_k>,
-    &RunChunks<&ChunkKernelTable::tile_squares>,
-    &RunChunks<&ChunkKernelTable::lars_rates>,
-    &RunChunks<&ChunkKernelTable::tile_sgd>,
-};
+constexpr KernelTable kTable = KernelsThrough<Runner>("fake");
+constexpr ChunkKernelTable kChunkTable = ChunkKernelsThrough<Runner>("fake");
 
 }  // namespace
 

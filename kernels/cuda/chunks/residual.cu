@@ -1,6 +1,5 @@
 #include <cuda_runtime.h>
 
-#include <cerrno>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -140,15 +139,8 @@ int StartTyped(const ChunkResidualArgs& args, void* stream) {
 }  // namespace
 
 int ChunkResidual(const ChunkResidualArgs& args, void* stream) {
-  if (!IsAllowed(args.range) || !IsGradientType(args.type) ||
-      !IsGradientType(args.packed_type)) {
-    return EINVAL;
-  }
-  if (args.range.count == 0) return 0;
-  return WithGradientType(args.type, [&](auto grad) {
-    return WithGradientType(args.packed_type, [&](auto packed) {
-      return StartTyped<decltype(grad), decltype(packed)>(args, stream);
-    });
+  return WithChunkTypes(args, [&](auto grad, auto packed) {
+    return StartTyped<decltype(grad), decltype(packed)>(args, stream);
   });
 }
 

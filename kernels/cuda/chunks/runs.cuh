@@ -3,12 +3,14 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 
 #include "kernels/chunk_kernels.h"
 #include "kernels/cuda/chunks/rows.cuh"
+#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/scratch.cuh"
 
@@ -28,6 +30,21 @@ inline bool IsAllowed(const ChunkRange& range) {
   const std::size_t chunks = range.elements / range.chunk_elements +
                              (range.elements % range.chunk_elements != 0);
   return range.first <= chunks && range.count <= chunks - range.first;
+}
+
+// Calls start(T(), P()) with the types behind args.type and args.packed_type,
+// if there are chunks to work on; EINVAL if the arguments are wrong.
+template <class Args, class Start>
+int WithChunkTypes(const Args& args, Start start) {
+  if (!IsAllowed(args.range) || !IsGradientType(args.type) ||
+      !IsGradientType(args.packed_type)) {
+    return EINVAL;
+  }
+  if (args.range.count == 0) return 0;
+  return WithGradientType(args.type, [&](auto grad) {
+    return WithGradientType(args.packed_type,
+                            [&](auto packed) { return start(grad, packed); });
+  });
 }
 
 inline unsigned GridOf(std::size_t blocks) {

@@ -42,7 +42,8 @@ struct ConvertArgs {
 
 // dst[i] = dst_type(out_scale * ((dst_scale * dst[i]) op src[i])).
 // Both types are gradient types; or dst_type == src_type is any type and both
-// scales are 1 (float64 takes scales too). No overlap.
+// scales are 1 (float64 takes scales too). Bitwise operations are on integers
+// only. No overlap.
 struct AccumulateArgs {
   void* dst;
   DType dst_type;
@@ -61,7 +62,7 @@ struct AccumulateArgs {
 // srcs[own] is of dst_type, all others of src_type; own = -1: all of src_type.
 // A dst may equal a src of the same type; otherwise no overlap. sources and
 // dests are at least 1 and at most kMaxParties.
-// Same restriction on types as AccumulateArgs.
+// Same restrictions on types and operations as AccumulateArgs.
 inline constexpr int kMaxParties = 64;
 struct ReduceManyArgs {
   const void* const* srcs;
@@ -142,8 +143,8 @@ struct SgdArgs {
 
 // One implementation of every kernel over one kind of memory. All calls are
 // asynchronous on `stream` (CPU tables ignore it and finish before they
-// return) and return 0, EINVAL for types or counts that the Args do not allow
-// (nothing is touched), or the device's error code of the launch.
+// return) and return 0, EINVAL for types, operations or counts that the Args do
+// not allow (nothing is touched), or the device's error code of the launch.
 struct KernelTable {
   const char* name;  // "cpu-scalar", "cpu-avx2", "cpu-avx512", "cuda".
   int (*convert)(const ConvertArgs&, void* stream);

@@ -15,12 +15,14 @@ enum class DType : std::uint8_t {
   kInt8 = 4,
   kInt32 = 5,
   kInt64 = 6,
+  kUInt8 = 7,
 };
-inline constexpr int kDTypes = 7;
+inline constexpr int kDTypes = 8;
 
 constexpr std::size_t SizeOf(DType type) {
   switch (type) {
     case DType::kInt8:
+    case DType::kUInt8:
       return 1;
     case DType::kFloat16:
     case DType::kBFloat16:
@@ -41,14 +43,36 @@ constexpr bool IsGradientType(DType type) {
          type == DType::kBFloat16;
 }
 
-// How the contributions of the ranks are combined. A mean is a kSum whose
-// result is scaled. The numbers are part of the C API.
+constexpr bool IsFloat(DType type) {
+  return IsGradientType(type) || type == DType::kFloat64;
+}
+
+// How the contributions of the ranks are combined. The numbers are part of the
+// C API, which has a mean as 4: here, a kSum whose result is scaled.
 enum class ReduceOp : std::uint8_t {
   kSum = 0,
   kMin = 1,
   kMax = 2,
   kProduct = 3,
+  kBitAnd = 5,  // On integers only, like the next two.
+  kBitOr = 6,
+  kBitXor = 7,
 };
-inline constexpr int kReduceOps = 4;
+
+// Whether `op` is one of the above and combines elements of `type`.
+constexpr bool Combines(ReduceOp op, DType type) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kMin:
+    case ReduceOp::kMax:
+    case ReduceOp::kProduct:
+      return true;
+    case ReduceOp::kBitAnd:
+    case ReduceOp::kBitOr:
+    case ReduceOp::kBitXor:
+      return !IsFloat(type);
+  }
+  return false;
+}
 
 }  // namespace gradientflow::kernels

@@ -13,7 +13,7 @@
 namespace gradientflow {
 
 struct DeviceSparseConfig {
-  bool zero_kept = false;    // ResidualMode::kPlain.
+  bool zero_kept = false;
   float keep_factor = 0.9F;  // Decay of what is kept back.
   Device* device = nullptr;  // Borrowed, as the stream; outlive the aggregator.
   // What the collective's reads of device memory come after. The pool is ready

@@ -12,7 +12,7 @@
 namespace gradientflow {
 
 struct SparseConfig {
-  bool zero_kept = false;    // ResidualMode::kPlain.
+  bool zero_kept = false;
   float keep_factor = 0.9F;  // Decay of what is kept back.
   const kernels::KernelTable* kernels = nullptr;
 };

@@ -7,9 +7,10 @@ namespace gradientflow {
 namespace {
 
 constexpr std::array<std::string_view, kernels::kDTypes> kDTypeNames = {
-    "float32", "float16", "bfloat16", "float64", "int8", "int32", "int64"};
-constexpr std::array<std::string_view, 5> kReduceOpNames = {"sum", "min", "max",
-                                                            "product", "mean"};
+    "float32", "float16", "bfloat16", "float64",
+    "int8",    "int32",   "int64",    "uint8"};
+constexpr std::array<std::string_view, kReduceOps> kReduceOpNames = {
+    "sum", "min", "max", "product", "mean", "bit_and", "bit_or", "bit_xor"};
 
 template <typename Enum, std::size_t N>
 std::optional<Enum> Parse(std::string_view name,

@@ -8,22 +8,33 @@
 namespace gradientflow {
 
 using kernels::DType;
+using kernels::IsFloat;
 using kernels::IsGradientType;
 using kernels::SizeOf;
 
-// "float32", "float16", "bfloat16", "float64", "int8", "int32", "int64".
+// "float32", "float16", "bfloat16", "float64", "int8", "int32", "int64",
+// "uint8".
 std::string_view Name(DType type);
 std::optional<DType> ParseDType(std::string_view name);
 
 // How a collective combines the ranks' values. kMean divides a sum by the
-// number of ranks. The numbers are part of the C API.
+// number of ranks, and is of floats; the bitwise ones are of integers. The
+// numbers are part of the C API, and those of kernels::ReduceOp.
 enum class ReduceOp : std::uint8_t {
   kSum = 0,
   kMin = 1,
   kMax = 2,
   kProduct = 3,
   kMean = 4,
+  kBitAnd = 5,
+  kBitOr = 6,
+  kBitXor = 7,
 };
+inline constexpr int kReduceOps = 8;
+
+constexpr bool IsBitwise(ReduceOp op) { return op >= ReduceOp::kBitAnd; }
+
+// "sum", "min", "max", "product", "mean", "bit_and", "bit_or", "bit_xor".
 std::string_view Name(ReduceOp op);
 std::optional<ReduceOp> ParseReduceOp(std::string_view name);
 

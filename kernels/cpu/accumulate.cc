@@ -49,7 +49,7 @@ int Accumulate(const AccumulateArgs& args, void* stream) {
   if (!IsGradientType(args.dst_type)) return scalar::Accumulate(args, stream);
   return VisitGradientType(args.dst_type, [&](auto dst) {
     return VisitGradientType(args.src_type, [&](auto src) {
-      return VisitOp(args.op, [&](auto op) {
+      return VisitOp<float>(args.op, [&](auto op) {
         return RunAccumulate<typename decltype(dst)::Type,
                              typename decltype(src)::Type, decltype(op)::kOp>(
             args);

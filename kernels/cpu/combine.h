@@ -13,9 +13,21 @@ struct OpTag {
   static constexpr ReduceOp kOp = op;
 };
 
-// f(OpTag<op>()); kBadArgs for a value that is no ReduceOp.
-template <class F>
+// f(OpTag<op>()) for an operation on elements of type T; kBadArgs for another.
+template <class T, class F>
 int VisitOp(ReduceOp op, F f) {
+  if constexpr (std::is_integral_v<T>) {
+    switch (op) {
+      case ReduceOp::kBitAnd:
+        return f(OpTag<ReduceOp::kBitAnd>());
+      case ReduceOp::kBitOr:
+        return f(OpTag<ReduceOp::kBitOr>());
+      case ReduceOp::kBitXor:
+        return f(OpTag<ReduceOp::kBitXor>());
+      default:
+        break;
+    }
+  }
   switch (op) {
     case ReduceOp::kSum:
       return f(OpTag<ReduceOp::kSum>());
@@ -25,11 +37,29 @@ int VisitOp(ReduceOp op, F f) {
       return f(OpTag<ReduceOp::kMax>());
     case ReduceOp::kProduct:
       return f(OpTag<ReduceOp::kProduct>());
+    default:
+      return kBadArgs;
   }
-  return kBadArgs;
 }
 
-// a op b. Integers wrap: they are added and multiplied as unsigned values.
+// a op b, of what is no minimum or maximum.
+template <ReduceOp op, class T>
+constexpr T CombineUnsigned(T a, T b) {
+  switch (op) {
+    case ReduceOp::kProduct:
+      return a * b;
+    case ReduceOp::kBitAnd:
+      return a & b;
+    case ReduceOp::kBitOr:
+      return a | b;
+    case ReduceOp::kBitXor:
+      return a ^ b;
+    default:
+      return a + b;
+  }
+}
+
+// a op b. Integers wrap: they are combined as unsigned values.
 // Of a minimum or maximum with a NaN, the NaN; of +0 and -0, b.
 template <ReduceOp op, class T>
 T Combine(T a, T b) {
@@ -42,9 +72,8 @@ T Combine(T a, T b) {
   } else if constexpr (std::is_integral_v<T>) {
     // Unsigned types below int would be promoted to a signed int.
     using Wide = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
-    const Wide x = static_cast<Wide>(a);
-    const Wide y = static_cast<Wide>(b);
-    return static_cast<T>(op == ReduceOp::kSum ? x + y : x * y);
+    return static_cast<T>(
+        CombineUnsigned<op>(static_cast<Wide>(a), static_cast<Wide>(b)));
   } else {
     return op == ReduceOp::kSum ? a + b : a * b;
   }

@@ -169,6 +169,8 @@ int VisitPlainType(DType type, F f) {
       return f(TypeTag<std::int32_t>());
     case DType::kInt64:
       return f(TypeTag<std::int64_t>());
+    case DType::kUInt8:
+      return f(TypeTag<std::uint8_t>());
     default:
       return kBadArgs;
   }

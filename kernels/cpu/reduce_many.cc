@@ -5,7 +5,7 @@
 #include "kernels/cpu/combine-inl.h"
 #include "kernels/cpu/element.h"
 #include "kernels/cpu/functions.h"
-#include "kernels/cpu/reduce_many_args.h"
+#include "kernels/cpu/reduce_args.h"
 #include "kernels/cpu/vec-inl.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
@@ -102,7 +102,7 @@ int ReduceMany(const ReduceManyArgs& args, void* stream) {
   }
   return VisitGradientType(args.dst_type, [&](auto dst) {
     return VisitGradientType(args.src_type, [&](auto src) {
-      return VisitOp(args.op, [&](auto op) {
+      return VisitOp<float>(args.op, [&](auto op) {
         return RunReduceMany<typename decltype(src)::Type,
                              typename decltype(dst)::Type, decltype(op)::kOp>(
             args);

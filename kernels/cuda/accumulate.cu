@@ -1,3 +1,4 @@
+#include "kernels/cpu/reduce_args.h"
 #include "kernels/cuda/combine.cuh"
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/functions.h"
@@ -5,11 +6,12 @@
 #include "kernels/cuda/span.cuh"
 
 // In flight per thread: 64 bytes, two packs of each side, or 48 bytes where
-// one side is narrower.
+// one side is narrower; of bytes, which take a register each, one of each.
 namespace gradientflow::kernels::cuda {
 namespace {
 
-constexpr int kUnroll = 2;
+template <typename D>
+inline constexpr int kUnroll = sizeof(D) == 1 ? 1 : 2;
 
 // `v` times `scale`, in T; integers have no scale.
 __device__ inline float Scaled(float scale, float v) { return scale * v; }
@@ -78,13 +80,13 @@ int Run(const AccumulateArgs& args, void* stream) {
   Heads<kPackOf<D, S>> heads;
   heads.Add(body.dst);
   heads.Add(body.src);
-  return LaunchSpan<kPackOf<D, S>, kUnroll>(body, heads, args.n, stream);
+  return LaunchSpan<kPackOf<D, S>, kUnroll<D>>(body, heads, args.n, stream);
 }
 
 }  // namespace
 
 int Accumulate(const AccumulateArgs& args, void* stream) {
-  if (!IsReduceOp(args.op)) return EINVAL;
+  if (!IsAllowed(args)) return EINVAL;
   if (IsGradientType(args.dst_type)) {
     return WithGradientType(args.dst_type, [&](auto dst) {
       return WithGradientType(args.src_type, [&](auto src) {
@@ -92,9 +94,6 @@ int Accumulate(const AccumulateArgs& args, void* stream) {
       });
     });
   }
-  if (args.src_type != args.dst_type) return EINVAL;
-  const bool scaled = args.dst_scale != 1 || args.out_scale != 1;
-  if (scaled && args.dst_type != DType::kFloat64) return EINVAL;
   return WithPlainType(args.dst_type, [&](auto t) {
     return Run<decltype(t), decltype(t)>(args, stream);
   });

@@ -3,24 +3,25 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/types.h"
 
 // The reductions on single elements, as cpu/combine.h has them.
 namespace gradientflow::kernels::cuda {
 
-constexpr bool IsReduceOp(ReduceOp op) {
-  return static_cast<int>(op) < kReduceOps;
-}
-
-// Integers are added and multiplied as unsigned ones, of no less than 32 bits,
-// because they wrap.
+// Integers are combined as unsigned ones, of no less than 32 bits, because they
+// wrap.
 template <typename T>
 struct WrappingOf {
   using Type = T;
 };
 template <>
 struct WrappingOf<std::int8_t> {
+  using Type = std::uint32_t;
+};
+template <>
+struct WrappingOf<std::uint8_t> {
   using Type = std::uint32_t;
 };
 template <>
@@ -32,41 +33,42 @@ struct WrappingOf<std::int64_t> {
   using Type = std::uint64_t;
 };
 
+// a[e] = f(a[e], b(e)).
+template <typename T, int kN, class B, class F>
+__device__ void CombineEach(T (&a)[kN], B b, F f) {
+#pragma unroll
+  for (int e = 0; e < kN; ++e) a[e] = static_cast<T>(f(a[e], b(e)));
+}
+
 // a[e] = a[e] op b(e). Of a minimum or maximum with a NaN, the NaN; of +0 and
 // -0, b. The choice is outside of the loop, and the same for all threads; b is
 // asked inside, so that no register holds it for long.
 template <typename T, int kN, class B>
 __device__ void Combine(ReduceOp op, T (&a)[kN], B b) {
-  using Wrapping = typename WrappingOf<T>::Type;
+  using W = typename WrappingOf<T>::Type;
+  if constexpr (std::is_integral_v<T>) {
+    switch (op) {
+      case ReduceOp::kBitAnd:
+        return CombineEach(a, b, [](W x, W y) { return x & y; });
+      case ReduceOp::kBitOr:
+        return CombineEach(a, b, [](W x, W y) { return x | y; });
+      case ReduceOp::kBitXor:
+        return CombineEach(a, b, [](W x, W y) { return x ^ y; });
+      default:
+        break;
+    }
+  }
   switch (op) {
-    case ReduceOp::kSum:
-#pragma unroll
-      for (int e = 0; e < kN; ++e) {
-        a[e] = static_cast<T>(static_cast<Wrapping>(a[e]) +
-                              static_cast<Wrapping>(b(e)));
-      }
-      break;
     case ReduceOp::kProduct:
-#pragma unroll
-      for (int e = 0; e < kN; ++e) {
-        a[e] = static_cast<T>(static_cast<Wrapping>(a[e]) *
-                              static_cast<Wrapping>(b(e)));
-      }
-      break;
+      return CombineEach(a, b, [](W x, W y) { return x * y; });
     case ReduceOp::kMin:
-#pragma unroll
-      for (int e = 0; e < kN; ++e) {
-        const T other = b(e);
-        a[e] = a[e] != a[e] || a[e] < other ? a[e] : other;
-      }
-      break;
+      return CombineEach(a, b,
+                         [](T x, T y) { return x != x || x < y ? x : y; });
     case ReduceOp::kMax:
-#pragma unroll
-      for (int e = 0; e < kN; ++e) {
-        const T other = b(e);
-        a[e] = a[e] != a[e] || a[e] > other ? a[e] : other;
-      }
-      break;
+      return CombineEach(a, b,
+                         [](T x, T y) { return x != x || x > y ? x : y; });
+    default:
+      return CombineEach(a, b, [](W x, W y) { return x + y; });
   }
 }
 

@@ -154,6 +154,8 @@ int WithPlainType(DType type, Visit visit) {
       return visit(std::int32_t());
     case DType::kInt64:
       return visit(std::int64_t());
+    case DType::kUInt8:
+      return visit(std::uint8_t());
     default:
       return EINVAL;
   }

@@ -1,14 +1,14 @@
 #include <algorithm>
 
-#include "kernels/cpu/reduce_many_args.h"
+#include "kernels/cpu/reduce_args.h"
 #include "kernels/cuda/combine.cuh"
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/functions.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/span.cuh"
 
-// In flight per thread: 64 bytes, two packs of each of two sources; int8, whose
-// elements take a register each, one of one.
+// In flight per thread: 64 bytes, two packs of each of two sources; of bytes,
+// which take a register each, one of one.
 namespace gradientflow::kernels::cuda {
 namespace {
 
@@ -151,7 +151,7 @@ int Run(const ReduceManyArgs& args, void* stream) {
 }  // namespace
 
 int ReduceMany(const ReduceManyArgs& args, void* stream) {
-  if (!IsAllowed(args) || !IsReduceOp(args.op)) return EINVAL;
+  if (!IsAllowed(args)) return EINVAL;
   if (IsGradientType(args.dst_type)) {
     return WithGradientType(args.dst_type, [&](auto dst) {
       return WithGradientType(args.src_type, [&](auto src) {

@@ -39,7 +39,8 @@ void CscReference::Exchange(std::size_t i,
       hg_[r][i] = settings_.momentum_residual
                       ? settings_.momentum * with_history
                       : with_history;
-      pool_[r][i] = settings_.momentum_residual ? g[r][i] : 0;
+      const bool shown = settings_.momentum_residual && !settings_.zero_kept;
+      pool_[r][i] = shown ? g[r][i] : 0;
       norms_[chunk] += std::fabs(with_history);
     }
   }

@@ -15,6 +15,7 @@ struct CscSettings {
   double sparsity = 0;
   std::uint64_t warmup_steps = 0;
   bool momentum_residual = true;  // Otherwise: kept undecayed, zero in pool.
+  bool zero_kept = false;         // Zero in the pool in any case.
   double momentum = 0.9;
   double lr = 0.1;
   std::vector<std::uint8_t> always_dense = {};  // By element.

@@ -103,6 +103,7 @@ struct Setting {
   float sparsity;
   std::uint64_t warmup_steps;
   ResidualMode residual;
+  bool zero_kept = false;
 };
 void PrintTo(const Setting& s, std::ostream* out) { *out << s.name; }
 
@@ -121,6 +122,7 @@ class Sparse : public ::testing::TestWithParam<Setting> {
     job.options.chunk_elements = s.chunk_elements;
     job.options.warmup_steps = s.warmup_steps;
     job.options.residual = s.residual;
+    job.options.zero_kept = s.zero_kept;
     return job;
   }
 
@@ -132,6 +134,7 @@ class Sparse : public ::testing::TestWithParam<Setting> {
     settings.sparsity = double{s.sparsity};
     settings.warmup_steps = s.warmup_steps;
     settings.momentum_residual = s.residual == ResidualMode::kMomentum;
+    settings.zero_kept = s.zero_kept;
     for (std::size_t t = Tensors().size(); t-- > 0;) {
       settings.elements += Tensors()[t].elements;
       settings.always_dense.resize(settings.elements,
@@ -227,6 +230,9 @@ constexpr Setting kSettings[] = {
     {"PlainMessages", Over::kMessages, 3, 61, 0.8F, 0, ResidualMode::kPlain},
     {"ChunkBeyondPool", Over::kMessages, 2, 100000, 0.5F, 0,
      ResidualMode::kMomentum},
+    {"ZeroKept", Over::kMemory, 3, 50, 0.8F, 0, ResidualMode::kMomentum, true},
+    {"ZeroKeptDevices", Over::kDevices, 2, 33, 0.85F, 3,
+     ResidualMode::kMomentum, true},
     {"SingleElements", Over::kMemory, 2, 1, 0.9F, 0, ResidualMode::kPlain},
     {"Tcp", Over::kTcp, 2, 50, 0.85F, 2, ResidualMode::kMomentum},
     {"Mixed", Over::kMixed, 3, 50, 0.85F, 0, ResidualMode::kMomentum},

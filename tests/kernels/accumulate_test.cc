@@ -87,46 +87,43 @@ TEST_P(Accumulate, TakesScalesOnFloat64) {
   }
 }
 
-// The low bits of sums and products are those of the unsigned ones.
-TEST_P(Accumulate, WrapsIntegers) {
-  for (const DType type : {DType::kInt8, DType::kInt32, DType::kInt64}) {
+TEST_P(Accumulate, CombinesIntegersBitForBit) {
+  for (const DType type : kIntegerTypes) {
     const int bits = static_cast<int>(SizeOf(type)) * 8;
-    const std::uint64_t mask = ~std::uint64_t{0} >> (64 - bits);
-    Elements dst(type, 517, 1);
-    Elements src(type, 517, 2);
-    dst.Fill(random_);
-    src.Fill(random_);
-    dst.SetBits(0, std::uint64_t{1} << (bits - 1));  // The least integer,
-    src.SetBits(0, mask);                            // and minus one.
-    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct}) {
-      Elements result = dst;
-      Scalar<std::uint32_t> nonfinite;
-      ASSERT_EQ(Run(result, src, {op, 1, 1}, nonfinite.get()), 0);
-      EXPECT_EQ(*nonfinite, 0u);
-      for (std::size_t i = 0; i < dst.size(); ++i) {
-        const std::uint64_t a = dst.Bits(i);
-        const std::uint64_t b = src.Bits(i);
-        const std::uint64_t both = op == ReduceOp::kSum ? a + b : a * b;
-        ASSERT_EQ(result.Bits(i), both & mask);
+    for (const ReduceOp op : kIntegerOps) {
+      for (const std::size_t n : kSizes) {
+        Elements dst(type, n, n % 4);
+        Elements src(type, n, n % 7);
+        dst.Fill(random_);
+        src.Fill(random_);
+        if (n > 0) {
+          dst.SetBits(n / 2, std::uint64_t{1} << (bits - 1));  // 10...0,
+          src.SetBits(n / 2, ~std::uint64_t{0});               // and 1...1.
+        }
+        Elements result = dst;
+        Scalar<std::uint32_t> nonfinite;
+        ASSERT_EQ(Run(result, src, {op, 1, 1}, nonfinite.get()), 0);
+        EXPECT_EQ(*nonfinite, 0u);
+        for (std::size_t i = 0; i < n; ++i) {
+          ASSERT_EQ(result.Bits(i),
+                    CombineBits(op, type, dst.Bits(i), src.Bits(i)));
+        }
+        ASSERT_TRUE(result.CanariesIntact());
       }
     }
   }
 }
 
-TEST_P(Accumulate, OrdersIntegersAsSigned) {
-  for (const DType type : {DType::kInt8, DType::kInt32, DType::kInt64}) {
-    Elements dst(type, 200);
-    Elements src(type, 200);
-    for (std::size_t i = 0; i < 200; ++i) {
-      dst.Set(i, static_cast<double>(i) - 100);
-      src.Set(i, static_cast<double>(i * 7 % 200) - 100);
-    }
+TEST_P(Accumulate, OrdersBytesByTheirSignIfTheyHaveOne) {
+  for (const DType type : {DType::kInt8, DType::kUInt8}) {
     for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
-      Elements result = dst;
-      ASSERT_EQ(Run(result, src, {op, 1, 1}), 0);
-      for (std::size_t i = 0; i < 200; ++i) {
-        ASSERT_TRUE(Is(result, i, Combine(op, type, dst.Get(i), src.Get(i))));
-      }
+      Elements dst(type, 1);
+      Elements src(type, 1);
+      dst.SetBits(0, 0x80);
+      src.SetBits(0, 0x7F);
+      ASSERT_EQ(Run(dst, src, {op, 1, 1}), 0);
+      const bool high = (type == DType::kUInt8) == (op == ReduceOp::kMax);
+      EXPECT_EQ(dst.Bits(0), high ? 0x80u : 0x7Fu);
     }
   }
 }
@@ -187,7 +184,32 @@ TEST_P(Accumulate, RefusesTypesThatDoNotMix) {
   const Elements others(DType::kInt64, 9);
   EXPECT_NE(Run(integers, others), 0);
   EXPECT_NE(Run(integers, integers, {ReduceOp::kSum, 1, 0.5f}), 0);
-  EXPECT_NE(Run(dst, dst, {static_cast<ReduceOp>(9), 1, 1}), 0);
+  const Elements bytes(DType::kInt8, 9);
+  Elements unsigned_bytes(DType::kUInt8, 9);
+  EXPECT_NE(Run(unsigned_bytes, bytes), 0);
+}
+
+TEST_P(Accumulate, RefusesOperationsThatTheTypeHasNot) {
+  for (const DType type :
+       {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
+    Elements dst(type, 70);
+    Elements src(type, 70);
+    dst.Fill(random_);
+    src.Fill(random_);
+    const Elements before = dst;
+    for (const ReduceOp op : kBitwiseOps) {
+      EXPECT_NE(Run(dst, src, {op, 1, 1}), 0);
+    }
+    EXPECT_TRUE(dst.SameBits(before));
+  }
+  for (const DType type : {DType::kFloat32, DType::kInt32, DType::kUInt8}) {
+    Elements dst(type, 70);
+    const Elements src = dst;
+    for (const int op : {4, 8, 255}) {  // 4 is the mean of collectives.
+      EXPECT_NE(Run(dst, src, {static_cast<ReduceOp>(op), 1, 1}), 0) << op;
+    }
+    EXPECT_TRUE(dst.SameBits(src));
+  }
 }
 
 }  // namespace

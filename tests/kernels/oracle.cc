@@ -90,8 +90,12 @@ double Decode(DType type, std::uint64_t bits) {
   return std::copysign(value, negative ? -1.0 : 1.0);
 }
 
-bool IsFloating(DType type) {
-  return IsGradientType(type) || type == DType::kFloat64;
+// The value of an integer of up to 64 bits, as two's complement if it is
+// signed.
+std::int64_t IntegerValue(DType type, std::uint64_t bits) {
+  if (type == DType::kUInt8) return static_cast<std::int64_t>(bits & 0xFF);
+  const int unused = 64 - static_cast<int>(SizeOf(type)) * 8;
+  return static_cast<std::int64_t>(bits << unused) >> unused;
 }
 
 }  // namespace
@@ -160,14 +164,12 @@ void Elements::SetBits(std::size_t i, std::uint64_t bits) {
 
 double Elements::Get(std::size_t i) const {
   const std::uint64_t bits = Bits(i);
-  if (IsFloating(type_)) return Decode(type_, bits);
-  const int unused = 64 - static_cast<int>(SizeOf(type_)) * 8;
-  return static_cast<double>(static_cast<std::int64_t>(bits << unused) >>
-                             unused);
+  if (IsFloat(type_)) return Decode(type_, bits);
+  return static_cast<double>(IntegerValue(type_, bits));
 }
 
 void Elements::Set(std::size_t i, double value) {
-  if (IsFloating(type_)) {
+  if (IsFloat(type_)) {
     SetBits(i, Encode(type_, RoundTo(type_, value)));
   } else {
     SetBits(i, static_cast<std::uint64_t>(static_cast<std::int64_t>(value)));
@@ -178,7 +180,7 @@ void Elements::Fill(std::mt19937_64& random) {
   std::normal_distribution<double> normal;
   std::uniform_int_distribution<int> kind(0, 9);
   for (std::size_t i = 0; i < n_; ++i) {
-    if (!IsFloating(type_)) {
+    if (!IsFloat(type_)) {
       SetBits(i, random());
       continue;
     }
@@ -234,6 +236,30 @@ double Combine(ReduceOp op, DType type, double a, double b) {
   if (std::isnan(a) || std::isnan(b)) return std::nan("");
   if (op == ReduceOp::kMin) return a < b ? a : b;
   return a > b ? a : b;
+}
+
+std::uint64_t CombineBits(ReduceOp op, DType type, std::uint64_t a,
+                          std::uint64_t b) {
+  const std::uint64_t mask = ~std::uint64_t{0} >> (64 - SizeOf(type) * 8);
+  const bool less = IntegerValue(type, a) < IntegerValue(type, b);
+  switch (op) {
+    case ReduceOp::kSum:
+      return (a + b) & mask;
+    case ReduceOp::kMin:
+      return less ? a : b;
+    case ReduceOp::kMax:
+      return less ? b : a;
+    case ReduceOp::kProduct:
+      return (a * b) & mask;
+    case ReduceOp::kBitAnd:
+      return a & b;
+    case ReduceOp::kBitOr:
+      return a | b;
+    case ReduceOp::kBitXor:
+      return a ^ b;
+  }
+  ADD_FAILURE() << "operation " << static_cast<int>(op);
+  return 0;
 }
 
 bool IsNonFinite(const Elements& elements, std::size_t i) {

@@ -17,10 +17,17 @@ namespace gradientflow::kernels::testing {
 
 inline constexpr DType kGradientTypes[] = {DType::kFloat32, DType::kFloat16,
                                            DType::kBFloat16};
-inline constexpr DType kPlainTypes[] = {DType::kFloat64, DType::kInt8,
-                                        DType::kInt32, DType::kInt64};
+inline constexpr DType kIntegerTypes[] = {DType::kInt8, DType::kInt32,
+                                          DType::kInt64, DType::kUInt8};
+inline constexpr DType kPlainTypes[] = {
+    DType::kFloat64, DType::kInt8, DType::kInt32, DType::kInt64, DType::kUInt8};
 inline constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMin,
                                     ReduceOp::kMax, ReduceOp::kProduct};
+inline constexpr ReduceOp kBitwiseOps[] = {ReduceOp::kBitAnd, ReduceOp::kBitOr,
+                                           ReduceOp::kBitXor};
+inline constexpr ReduceOp kIntegerOps[] = {
+    ReduceOp::kSum,    ReduceOp::kMin,   ReduceOp::kMax,   ReduceOp::kProduct,
+    ReduceOp::kBitAnd, ReduceOp::kBitOr, ReduceOp::kBitXor};
 
 // 0, 1, around one vector and one unrolled loop of 8 or 16 lanes, odd, prime.
 inline constexpr std::size_t kSizes[] = {0,  1,  7,  8,  9,  15,  16,  17,
@@ -92,8 +99,13 @@ class Scalar {
 ::testing::AssertionResult Is(const Elements& elements, std::size_t i,
                               double expected);
 
-// `a` op `b` in the arithmetic of `type`: float32 for the gradient types.
+// `a` op `b` in the arithmetic of `type`: float32 for the gradient types. For
+// sums, products and minima and maxima.
 double Combine(ReduceOp op, DType type, double a, double b);
+
+// `a` op `b` for an integer type, of elements' Bits().
+std::uint64_t CombineBits(ReduceOp op, DType type, std::uint64_t a,
+                          std::uint64_t b);
 
 // Whether one element, as a floating value, is an infinity or a NaN.
 bool IsNonFinite(const Elements& elements, std::size_t i);

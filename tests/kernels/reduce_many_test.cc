@@ -128,25 +128,29 @@ TEST_P(ReduceMany, ScalesFloat64) {
   }
 }
 
-TEST_P(ReduceMany, WrapsIntegers) {
-  for (const DType type : {DType::kInt8, DType::kInt32, DType::kInt64}) {
-    const std::uint64_t mask = ~std::uint64_t{0} >> (64 - SizeOf(type) * 8);
-    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct}) {
-      Call call;
-      call.src_type = call.dst_type = call.round_type = type;
-      call.op = op;
-      AddBuffers(call, 7, 2, 203);
-      Scalar<std::uint32_t> nonfinite;
-      ASSERT_EQ(Run(call, nonfinite.get()), 0);
-      EXPECT_EQ(*nonfinite, 0u);
-      for (std::size_t i = 0; i < 203; ++i) {
-        std::uint64_t bits = call.srcs[0].Bits(i);
-        for (std::size_t s = 1; s < 7; ++s) {
-          const std::uint64_t next = call.srcs[s].Bits(i);
-          bits = op == ReduceOp::kSum ? bits + next : bits * next;
+TEST_P(ReduceMany, CombinesIntegersBitForBit) {
+  for (const DType type : kIntegerTypes) {
+    for (const ReduceOp op : kIntegerOps) {
+      for (const int sources : {1, 2, 7}) {
+        for (const std::size_t n : kSizes) {
+          Call call;
+          call.src_type = call.dst_type = call.round_type = type;
+          call.op = op;
+          AddBuffers(call, sources, 2, n);
+          Scalar<std::uint32_t> nonfinite;
+          ASSERT_EQ(Run(call, nonfinite.get()), 0);
+          EXPECT_EQ(*nonfinite, 0u);
+          for (std::size_t i = 0; i < n; ++i) {
+            std::uint64_t bits = call.srcs[0].Bits(i);
+            for (std::size_t s = 1; s < call.srcs.size(); ++s) {
+              bits = CombineBits(op, type, bits, call.srcs[s].Bits(i));
+            }
+            ASSERT_EQ(call.dsts[0].Bits(i), bits);
+            ASSERT_EQ(call.dsts[1].Bits(i), bits);
+          }
+          ASSERT_TRUE(call.dsts[0].CanariesIntact());
+          ASSERT_TRUE(call.dsts[1].CanariesIntact());
         }
-        ASSERT_EQ(call.dsts[0].Bits(i), bits & mask);
-        ASSERT_EQ(call.dsts[1].Bits(i), bits & mask);
       }
     }
   }
@@ -206,6 +210,26 @@ TEST_P(ReduceMany, MinAndMaxOfANanInAnySourceAreANan) {
       for (std::size_t i = 0; i < 70; ++i) {
         EXPECT_EQ(std::isnan(call.dsts[0].Get(i)), i == 50);
       }
+    }
+  }
+}
+
+TEST_P(ReduceMany, RefusesOperationsThatTheTypeHasNot) {
+  const auto refuses = [&](DType type, ReduceOp op) {
+    Call call;
+    call.src_type = call.dst_type = call.round_type = type;
+    call.op = op;
+    AddBuffers(call, 2, 1, 70);
+    const Elements before = call.dsts[0];
+    return Run(call) != 0 && call.dsts[0].SameBits(before);
+  };
+  for (const DType type :
+       {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
+    for (const ReduceOp op : kBitwiseOps) EXPECT_TRUE(refuses(type, op));
+  }
+  for (const DType type : {DType::kFloat32, DType::kInt32, DType::kUInt8}) {
+    for (const int op : {4, 8, 255}) {  // 4 is the mean of collectives.
+      EXPECT_TRUE(refuses(type, static_cast<ReduceOp>(op))) << op;
     }
   }
 }

@@ -34,6 +34,7 @@ GF_SAME_VALUE(nccl::RedOp::kMax, ncclMax);
 GF_SAME_VALUE(nccl::RedOp::kMin, ncclMin);
 GF_SAME_VALUE(nccl::RedOp::kAvg, ncclAvg);
 GF_SAME_VALUE(nccl::DataType::kInt8, ncclInt8);
+GF_SAME_VALUE(nccl::DataType::kUint8, ncclUint8);
 GF_SAME_VALUE(nccl::DataType::kInt32, ncclInt32);
 GF_SAME_VALUE(nccl::DataType::kInt64, ncclInt64);
 GF_SAME_VALUE(nccl::DataType::kFloat16, ncclFloat16);

@@ -63,6 +63,7 @@ Code SubmitReduction(FakePart part, nccl::RedOp op, nccl::Comm comm,
 std::size_t BytesOf(nccl::DataType type) {
   switch (type) {
     case nccl::DataType::kInt8:
+    case nccl::DataType::kUint8:
       return 1;
     case nccl::DataType::kFloat16:
     case nccl::DataType::kBfloat16:

@@ -11,6 +11,8 @@ using kernels::DType;
 
 DType TypeOf(nccl::DataType type) {
   switch (type) {
+    case nccl::DataType::kUint8:
+      return DType::kUInt8;
     case nccl::DataType::kInt32:
       return DType::kInt32;
     case nccl::DataType::kInt64:

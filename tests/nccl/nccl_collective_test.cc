@@ -17,7 +17,7 @@ TEST_P(NcclCollectives, BroadcastFromEveryRoot) {
   Run([](NcclRank& self) {
     for (const std::size_t count : kCounts) {
       for (int root = 0; root < self.collective.size(); ++root) {
-        const DType type = kEveryType[(count + root) % 7];
+        const DType type = kEveryType[(count + root) % std::size(kEveryType)];
         CollectiveCall call =
             Call(CollectiveKind::kBroadcast, type, count, root);
         const DeviceMemory memory =
@@ -36,7 +36,7 @@ TEST_P(NcclCollectives, AllgatherInRankOrder) {
   Run([](NcclRank& self) {
     const auto size = static_cast<std::size_t>(self.collective.size());
     for (const std::size_t count : kCounts) {
-      const DType type = kEveryType[count % 7];
+      const DType type = kEveryType[count % std::size(kEveryType)];
       const std::vector<Elements> inputs =
           Inputs(self.collective.size(), type, count, 9);
       CollectiveCall call = Call(CollectiveKind::kAllgather, type, count);
@@ -123,12 +123,13 @@ std::size_t Sum(const std::vector<std::size_t>& counts, int first) {
 TEST_P(NcclCollectives, AllToAllWithUnevenCountsAndZeros) {
   Run([](NcclRank& self) {
     const int size = self.collective.size();
-    for (int round = 0; round < 8; ++round) {
-      const DType type = kEveryType[round % 7];
+    const int types = std::size(kEveryType);
+    for (int round = 0; round <= types; ++round) {
+      const DType type = kEveryType[round % types];
       CollectiveCall call = Call(CollectiveKind::kAllToAll, type, 0);
       for (int r = 0; r < size; ++r) {
         // In the last round only rank 0 has something to say.
-        const bool all = round < 7;
+        const bool all = round < types;
         const bool mine = all || self.rank == 0;
         call.send_counts.push_back(mine ? Sent(self.rank, r, round) : 0);
         call.recv_counts.push_back(all || r == 0 ? Sent(r, self.rank, round)
@@ -156,9 +157,9 @@ TEST_P(NcclCollectives, AllToAllWithUnevenCountsAndZeros) {
 TEST_P(NcclCollectives, GatherAndScatterWithUnevenCounts) {
   Run([](NcclRank& self) {
     const int size = self.collective.size();
-    for (int round = 0; round < 7; ++round) {
-      const DType type = kEveryType[round];
-      const int root = round % size;
+    int round = 0;
+    for (const DType type : kEveryType) {
+      const int root = ++round % size;
       std::vector<std::size_t> counts;
       for (int r = 0; r < size; ++r) counts.push_back(Sent(r, 3, round));
       const Elements mine = NcclInput(type, self.rank, counts[self.rank], 17);
@@ -225,6 +226,48 @@ TEST_P(NcclCollectives, ChannelsDoNotWaitForEachOther) {
       ExpectOk(outcomes[channel], calls[channel]);
     }
   });
+}
+
+// NCCL has none: an error on the rank that calls, and nothing else.
+TEST_P(NcclCollectives, BitwiseOperationsAreRefused) {
+  Run([&](NcclRank& self) {
+    CollectiveCall sum = Call(CollectiveKind::kAllreduce, DType::kUInt8, 9);
+    const std::vector<Elements> inputs =
+        Inputs(self.collective.size(), sum.dtype, sum.count, 19);
+    const DeviceMemory memory = self.Upload(inputs[self.rank]);
+    const DeviceMemory other = self.Upload(inputs[self.rank]);
+    sum.output = memory.get();
+    for (const CollectiveKind kind :
+         {CollectiveKind::kAllreduce, CollectiveKind::kReduce,
+          CollectiveKind::kReduceScatter}) {
+      for (const ReduceOp op :
+           {ReduceOp::kBitAnd, ReduceOp::kBitOr, ReduceOp::kBitXor}) {
+        CollectiveCall call = Call(kind, DType::kUInt8, 1);
+        call.op = op;
+        call.input = other.get();
+        call.output = memory.get();
+        const Outcome outcome = self.Run(call);
+        EXPECT_EQ(outcome.status.code(), StatusCode::kUnimplemented);
+        EXPECT_NE(outcome.status.message().find(Name(op)), std::string::npos)
+            << outcome.status.message();
+      }
+    }
+    // What does not reduce has no operation.
+    CollectiveCall broadcast =
+        Call(CollectiveKind::kBroadcast, DType::kFloat32, 1);
+    broadcast.op = ReduceOp::kBitOr;
+    const DeviceMemory word = self.Upload(Elements(DType::kFloat32, 1));
+    broadcast.output = word.get();
+    ExpectOk(self.Run(broadcast), broadcast);
+    ExpectOk(self.Run(sum), sum);
+    Elements seen(sum.dtype, sum.count);
+    NcclRank::Download(memory, &seen);
+    for (std::size_t i = 0; i < sum.count; ++i) {
+      EXPECT_TRUE(IsReduced(sum, inputs, i, seen, i));
+    }
+  });
+  EXPECT_EQ(nccl_.Get(FakeNcclCount::kCollectives),
+            2 * std::get<0>(GetParam()));
 }
 
 GRADIENTFLOW_FOR_NCCL_RANKS();

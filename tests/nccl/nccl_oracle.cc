@@ -29,26 +29,6 @@ int PrecisionOf(DType type) {
 constexpr double kBaseUlps = 2;
 constexpr double kUlpsPerRank = 1.5;
 
-std::int64_t Signed(DType type, std::uint64_t bits) {
-  const auto shift = static_cast<int>(64 - 8 * SizeOf(type));
-  return static_cast<std::int64_t>(bits << shift) >> shift;
-}
-
-std::uint64_t CombineBits(const CollectiveCall& call, std::uint64_t a,
-                          std::uint64_t b) {
-  const bool less = Signed(call.dtype, b) < Signed(call.dtype, a);
-  switch (call.op) {
-    case ReduceOp::kProduct:
-      return a * b;
-    case ReduceOp::kMin:
-      return less ? b : a;
-    case ReduceOp::kMax:
-      return less ? a : b;
-    default:
-      return a + b;
-  }
-}
-
 double CombineValues(ReduceOp op, double a, double b) {
   switch (op) {
     case ReduceOp::kProduct:
@@ -63,10 +43,6 @@ double CombineValues(ReduceOp op, double a, double b) {
 }
 
 }  // namespace
-
-bool IsFloat(DType type) {
-  return IsGradientType(type) || type == DType::kFloat64;
-}
 
 Elements NcclInput(DType type, int rank, std::size_t count,
                    std::uint64_t seed) {
@@ -92,9 +68,11 @@ Elements NcclInput(DType type, int rank, std::size_t count,
   if (!IsFloat(call.dtype)) {
     std::uint64_t total = inputs[0].Bits(from);
     for (std::size_t r = 1; r < inputs.size(); ++r) {
-      total = CombineBits(call, total, inputs[r].Bits(from));
+      total = kernels::testing::CombineBits(
+          static_cast<kernels::ReduceOp>(call.op), call.dtype, total,
+          inputs[r].Bits(from));
     }
-    if (Signed(call.dtype, total) == Signed(call.dtype, seen.Bits(at))) {
+    if (total == seen.Bits(at)) {
       return ::testing::AssertionSuccess();
     }
     return ::testing::AssertionFailure()

@@ -15,12 +15,11 @@ namespace gradientflow::testing {
 
 inline constexpr DType kEveryType[] = {
     DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64,
-    DType::kInt8,    DType::kInt32,   DType::kInt64};
+    DType::kInt8,    DType::kInt32,   DType::kInt64,    DType::kUInt8};
+// All that NCCL has.
 inline constexpr ReduceOp kEveryOp[] = {ReduceOp::kSum, ReduceOp::kMin,
                                         ReduceOp::kMax, ReduceOp::kProduct,
                                         ReduceOp::kMean};
-
-bool IsFloat(DType type);
 
 // Rank `rank`'s elements: floats of 0.5 to 1.5 and either sign; integers of any
 // bits.

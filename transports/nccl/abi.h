@@ -31,6 +31,7 @@ enum class RedOp : int { kSum = 0, kProd = 1, kMax = 2, kMin = 3, kAvg = 4 };
 
 enum class DataType : int {  // ncclDataType_t.
   kInt8 = 0,
+  kUint8 = 1,
   kInt32 = 2,
   kInt64 = 4,
   kFloat16 = 6,

@@ -18,7 +18,7 @@ NcclCollective::NcclCollective(NcclArgs args) : args_(std::move(args)) {
 void NcclCollective::Start(const CollectiveCall& call, Done done) {
   Status status = status_;
   if (status.ok()) status = ValidateCall(call, group_);
-  if (status.ok()) status = CheckBuffers(call);
+  if (status.ok()) status = CheckCall(call);
   if (!status.ok()) {
     ended_.push_back({done, 0, std::move(status)});
     return;
@@ -28,7 +28,12 @@ void NcclCollective::Start(const CollectiveCall& call, Done done) {
 }
 
 // The device would take a wrong address as its own end.
-Status NcclCollective::CheckBuffers(const CollectiveCall& call) const {
+Status NcclCollective::CheckCall(const CollectiveCall& call) const {
+  if (Reduces(call.kind) && IsBitwise(call.op)) {
+    return Status(StatusCode::kUnimplemented,
+                  StrCat(Name(call.kind), ": NCCL has no ", Name(call.op),
+                         ", only sum, min, max, product and mean"));
+  }
   if (call.feed != nullptr) {
     return Status(StatusCode::kInvalidArgument,
                   StrCat(Name(call.kind), ": NCCL takes no feed"));

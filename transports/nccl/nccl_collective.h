@@ -62,7 +62,8 @@ struct NcclArgs {
 // for the device or for another rank. Each channel has a communicator and a
 // stream of its own, so that none waits for the other. Calls of a channel run
 // on the device in the order of Start(); `done` runs once the host sees that.
-// A call's `feed` is refused: all of it must be there.
+// A call's `feed` is refused: all of it must be there. So is a bitwise
+// operation (kUnimplemented), which NCCL has not.
 //
 // Differs from the executor in what NCCL decides: the algorithm (`algorithm` is
 // not looked at), the order of sums, and minima and maxima of NaN.
@@ -133,7 +134,7 @@ class NcclCollective final : public Collective {
   Status CheckDevice();
   Status WaitUntil(const std::function<Result<bool>()>& there, double seconds,
                    const std::string& what);
-  Status CheckBuffers(const CollectiveCall& call) const;
+  Status CheckCall(const CollectiveCall& call) const;
   bool Advance();
   bool AdvanceLanes();
   void LookIfStanding();

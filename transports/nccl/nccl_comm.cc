@@ -44,6 +44,8 @@ nccl::DataType NcclType(DType type) {
       return nccl::DataType::kInt32;
     case DType::kInt64:
       return nccl::DataType::kInt64;
+    case DType::kUInt8:
+      return nccl::DataType::kUint8;
   }
   return nccl::DataType::kInt8;
 }

@@ -20,6 +20,10 @@ nccl::RedOp OperatorFor(ReduceOp op) {
       return nccl::RedOp::kProd;
     case ReduceOp::kMean:
       return nccl::RedOp::kAvg;
+    case ReduceOp::kBitAnd:
+    case ReduceOp::kBitOr:
+    case ReduceOp::kBitXor:
+      break;
   }
   return nccl::RedOp::kSum;
 }
@@ -40,11 +44,10 @@ NcclPlan PlanNcclCall(const CollectiveCall& call, int size) {
   plan.type = call.dtype;
   if (!Reduces(call.kind)) return plan;
   const bool gradients = IsGradientType(call.dtype);
-  const bool floats = gradients || call.dtype == DType::kFloat64;
   const bool mean = call.op == ReduceOp::kMean;
   const bool sum = mean || call.op == ReduceOp::kSum;
   plan.op = OperatorFor(call.op);
-  plan.look = call.kind == CollectiveKind::kAllreduce && floats;
+  plan.look = call.kind == CollectiveKind::kAllreduce && IsFloat(call.dtype);
   plan.after_scale = call.scale;
   plan.staged = call.kind == CollectiveKind::kAllreduce &&
                 (call.wire != call.dtype || call.extents.size() > 1);

@@ -35,7 +35,7 @@ struct NcclPlan {
   bool look = false;  // For an inf or NaN, in the pass.
 };
 
-// REQUIRES a valid call.
+// REQUIRES a valid call, of an operation that NCCL has: not a bitwise one.
 //
 // A scale is applied where it costs no pass and no digits: float32 and float64
 // sums take it as NCCL's pre-multiplication. Where elements convert, a mean is

@@ -4,6 +4,7 @@
 #include "kernels/cpu/combine.h"
 #include "kernels/cpu/element.h"
 #include "kernels/cpu/functions.h"
+#include "kernels/cpu/reduce_args.h"
 
 namespace gradientflow::kernels::scalar {
 namespace {
@@ -32,13 +33,14 @@ int Run(const AccumulateArgs& args) {
 
 template <class D, class S>
 int VisitOps(const AccumulateArgs& args) {
-  return VisitOp(args.op,
-                 [&](auto op) { return Run<D, S, decltype(op)::kOp>(args); });
+  return VisitOp<D>(
+      args.op, [&](auto op) { return Run<D, S, decltype(op)::kOp>(args); });
 }
 
 }  // namespace
 
 int Accumulate(const AccumulateArgs& args, void*) {
+  if (!IsAllowed(args)) return kBadArgs;
   if (IsGradientType(args.dst_type)) {
     return VisitGradientType(args.dst_type, [&](auto dst) {
       return VisitGradientType(args.src_type, [&](auto src) {
@@ -47,9 +49,6 @@ int Accumulate(const AccumulateArgs& args, void*) {
       });
     });
   }
-  if (args.src_type != args.dst_type) return kBadArgs;
-  const bool scaled = args.dst_scale != 1 || args.out_scale != 1;
-  if (scaled && args.dst_type != DType::kFloat64) return kBadArgs;
   return VisitPlainType(args.dst_type, [&](auto tag) {
     using T = typename decltype(tag)::Type;
     return VisitOps<T, T>(args);

@@ -4,7 +4,7 @@
 #include "kernels/cpu/combine.h"
 #include "kernels/cpu/element.h"
 #include "kernels/cpu/functions.h"
-#include "kernels/cpu/reduce_many_args.h"
+#include "kernels/cpu/reduce_args.h"
 
 namespace gradientflow::kernels::scalar {
 namespace {
@@ -53,8 +53,8 @@ int Run(const ReduceManyArgs& args) {
 
 template <class S, class D>
 int VisitOps(const ReduceManyArgs& args) {
-  return VisitOp(args.op,
-                 [&](auto op) { return Run<S, D, decltype(op)::kOp>(args); });
+  return VisitOp<D>(
+      args.op, [&](auto op) { return Run<S, D, decltype(op)::kOp>(args); });
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "gradientflow/base/status.h"
 #include "gradientflow/config/options.h"
 #include "gradientflow/core/optimizer_config.h"
+#include "gradientflow/session/exchange.h"
 #include "transports/collectives/collective.h"
 
 namespace gradientflow {
@@ -59,8 +61,10 @@ class Session {
   // tensors and settings; a difference is kInvalidArgument on every rank and
   // names the rank and the first difference; kDeadlineExceeded names who did
   // not come.
+  // `exchange`, if not empty, takes the place of options.rendezvous.
   static Result<std::unique_ptr<Session>> Open(
-      const Options& options, const std::vector<TensorSpec>& tensors);
+      const Options& options, const std::vector<TensorSpec>& tensors,
+      const Exchange& exchange = {});
 
   virtual ~Session() = default;  // Leaves the job. Blocks shortly.
 
@@ -131,6 +135,42 @@ class Session {
   virtual Result<std::uint64_t> Start(const CollectiveCall& call) = 0;
   virtual Status Wait(std::uint64_t ticket) = 0;
   virtual Status Run(const CollectiveCall& call) = 0;
+
+  // Some of the ranks, with collectives of their own (CollectiveCall::group) on
+  // the same links and thread: rank i of the group is ranks[i]. All members
+  // open it alike, with an `id` (not 0) of no other group that one of them has
+  // open. Local: nothing is sent. Host memory only.
+  virtual Status OpenGroup(GroupId id, const std::vector<int>& ranks) = 0;
+  // Its calls still in flight end the job; kInvalidArgument if it is not open.
+  virtual Status CloseGroup(GroupId id) = 0;
+
+  // Told once how a call ended: by the thread that drives, whichever it is,
+  // with no lock of the session's held. May start calls; must not wait for any.
+  using Completion = std::function<void(const Status&)>;
+  // As Start(), with `completion` in place of Wait(). An error returned here is
+  // the caller's, and `completion` does not run.
+  virtual Result<std::uint64_t> StartThen(const CollectiveCall& call,
+                                          Completion completion) = 0;
+  // One message to or from rank `peer` of `group`; matched by (group, peer,
+  // tag) in order. The bytes are lent until `completion`.
+  struct Message {
+    GroupId group = 0;
+    int peer = 0;  // StartRecv: kAnyRank takes the first that comes.
+    std::uint32_t tag = 0;
+    int* source = nullptr;  // StartRecv: set before `completion`; may be null.
+  };
+  virtual Result<std::uint64_t> StartSend(const Message& message,
+                                          const void* data, std::size_t bytes,
+                                          Completion completion) = 0;
+  virtual Result<std::uint64_t> StartRecv(const Message& message, void* data,
+                                          std::size_t bytes,
+                                          Completion completion) = 0;
+  // Drives until the completion of that ticket has returned, `seconds` at most
+  // (to 0.1 s; negative: without limit). kDeadlineExceeded: still under way.
+  virtual Status Await(std::uint64_t ticket, double seconds) = 0;
+
+  // OK, or why the job has ended.
+  virtual Status Check() const = 0;
 
   // Point to point: matched by (peer, tag) in order. Block until the buffer is
   // free (Send) or filled (Recv). A length that differs from the sent one is

@@ -66,8 +66,8 @@ void Fabric::OnSent(void* self, std::uint64_t slot, std::uint32_t flags,
   lent.done(status, flags);
 }
 
-void Fabric::Send(int peer, Tag tag, ConstBufferView src, std::uint32_t flags,
-                  Done done) {
+void Fabric::Send(int peer, MessageId id, ConstBufferView src,
+                  std::uint32_t flags, Done done) {
   if (!status_.ok()) {
     ready_.push_back({done, 0, status_});
     return;
@@ -84,11 +84,12 @@ void Fabric::Send(int peer, Tag tag, ConstBufferView src, std::uint32_t flags,
   OutMessage message;
   message.header.kind = MessageKind::kData;
   message.header.flags = flags;
-  message.header.tag = tag;
+  message.header.tag = id.tag;
+  message.header.group = id.group;
   message.header.payload_bytes = src.bytes;
   message.payload = src;
   message.done = {&Fabric::OnSent, this, slot};
-  to.link->Send(LaneOf(*to.link, tag), message);
+  to.link->Send(LaneOf(*to.link, id.tag), message);
 }
 
 // A peer that said good-bye and closed is an error only for who needs it.
@@ -101,19 +102,19 @@ void Fabric::FailIfDeparted(int peer) {
                      " still needs it at ", progress_)));
 }
 
-void Fabric::Recv(int peer, Tag tag, BufferView dst, std::uint32_t flags,
+void Fabric::Recv(int peer, MessageId id, BufferView dst, std::uint32_t flags,
                   Done done) {
   Peer& from = peers_[peer];
   if (!status_.ok()) {
     ready_.push_back({done, 0, status_});
     return;
   }
-  Match& match = from.matches[tag];
+  Match& match = from.matches[id];
   if (match.posted) {
     ready_.push_back(
         {done, 0,
-         Status(StatusCode::kInternal, StrCat("tag ", tag, " from rank ", peer,
-                                              " is already awaited"))});
+         Status(StatusCode::kInternal, StrCat("tag ", id.tag, " from rank ",
+                                              peer, " is already awaited"))});
     return;
   }
   match.posted = true;
@@ -121,7 +122,7 @@ void Fabric::Recv(int peer, Tag tag, BufferView dst, std::uint32_t flags,
   match.expected_flags = flags;
   match.done = done;
   if (match.arrived) {
-    Complete(peer, tag);
+    Complete(peer, id);
   } else if (match.paused_lane >= 0) {
     const int lane = std::exchange(match.paused_lane, -1);
     --from.paused_lanes;
@@ -148,20 +149,45 @@ bool Fabric::Check(int peer, const Match& match, Status* why) const {
   return false;
 }
 
-void Fabric::CallDone(int series, std::uint64_t call) {
-  next_call_[static_cast<std::size_t>(series)] = CallTag(series, call + 1);
+bool Fabric::HasMessage(int peer, MessageId id) const {
+  const auto found = peers_[peer].matches.find(id);
+  return found != peers_[peer].matches.end() && !found->second.posted;
+}
+
+void Fabric::CallDone(GroupId group, int series, std::uint64_t call) {
+  const auto [calls, fresh] =
+      next_calls_.try_emplace(group, NextCalls{CallTag(0, 0), CallTag(1, 0)});
+  calls->second[static_cast<std::size_t>(series)] = CallTag(series, call + 1);
   for (int r = 0; r < size_; ++r) {
-    for (const auto& [tag, match] : peers_[r].matches) {
-      if (!match.posted && IsStale(tag)) Fail(StaleMessage(r, match.header));
+    for (const auto& [id, match] : peers_[r].matches) {
+      if (!match.posted && IsStale(id)) Fail(StaleMessage(r, match.header));
     }
   }
 }
 
 // Numbers of calls wrap around.
-bool Fabric::IsStale(Tag tag) const {
-  if ((tag & kPointToPointBit) != 0) return false;
-  const Tag next = next_call_[tag >> 62];
-  return static_cast<std::int64_t>(((tag >> 32) - (next >> 32)) << 34) < 0;
+bool Fabric::IsStale(MessageId id) const {
+  if ((id.tag & kPointToPointBit) != 0) return false;
+  const auto calls = next_calls_.find(id.group);
+  if (calls == next_calls_.end()) return false;
+  const Tag next = calls->second[id.tag >> 62];
+  return static_cast<std::int64_t>(((id.tag >> 32) - (next >> 32)) << 34) < 0;
+}
+
+void Fabric::CloseGroup(GroupId group) {
+  next_calls_.erase(group);
+  for (Peer& peer : peers_) {
+    for (auto at = peer.matches.begin(); at != peer.matches.end();) {
+      const Match& match = at->second;
+      if (at->first.group != group || match.posted || !match.arrived) {
+        ++at;
+        continue;
+      }
+      peer.held_bytes -= match.header.payload_bytes;
+      at = peer.matches.erase(at);
+    }
+    if (peer.paused_lanes > 0) ResumePaused(peer);
+  }
 }
 
 Status Fabric::StaleMessage(int peer, const Header& header) const {
@@ -169,7 +195,9 @@ Status Fabric::StaleMessage(int peer, const Header& header) const {
       StatusCode::kInvalidArgument,
       StrCat("rank ", peer, " (", peers_[peer].link->address(), ") sent ",
              header.payload_bytes, " bytes of collective #",
-             header.tag >> 32 & 0x3FFFFFFF, ", which rank ", rank_,
+             header.tag >> 32 & 0x3FFFFFFF,
+             header.group == 0 ? "" : StrCat(" in group ", header.group),
+             ", which rank ", rank_,
              " has finished without them: the ranks call different"
              " collectives"));
 }
@@ -182,7 +210,8 @@ Result<LinkEvents::Landing> Fabric::OnHeader(int peer, int lane,
     from.control.resize(header.payload_bytes);
     return Landing{from.control.data(), false};
   }
-  Match& match = from.matches[header.tag];
+  const MessageId id(header.tag, header.group);
+  Match& match = from.matches[id];
   if (match.arriving) {
     return Status(StatusCode::kDataLoss,
                   StrCat("rank ", peer, " (", from.link->address(),
@@ -201,7 +230,7 @@ Result<LinkEvents::Landing> Fabric::OnHeader(int peer, int lane,
       match.arriving = true;
       return Landing{match.dst.data, false};
     }
-  } else if (IsStale(header.tag)) {
+  } else if (IsStale(id)) {
     Fail(StaleMessage(peer, header));
     return Landing{nullptr, true};
   } else if (from.held_bytes > 0 && from.held_bytes + header.payload_bytes >
@@ -233,15 +262,16 @@ Result<LinkEvents::Landing> Fabric::OnHeader(int peer, int lane,
 void Fabric::OnMessage(int peer, int lane, const Header& header) {
   (void)lane;
   if (header.kind != MessageKind::kData) return OnControl(peer, header);
-  Match& match = peers_[peer].matches[header.tag];
+  const MessageId id(header.tag, header.group);
+  Match& match = peers_[peer].matches[id];
   match.arrived = true;
-  if (match.posted) Complete(peer, header.tag);
+  if (match.posted) Complete(peer, id);
 }
 
 // Hands an arrived message to its receive.
-void Fabric::Complete(int peer, Tag tag) {
+void Fabric::Complete(int peer, MessageId id) {
   Peer& from = peers_[peer];
-  auto node = from.matches.extract(tag);
+  auto node = from.matches.extract(id);
   Match& match = node.mapped();
   Status status;
   const bool fits = Check(peer, match, &status);
@@ -253,12 +283,12 @@ void Fabric::Complete(int peer, Tag tag) {
     if (from.paused_lanes > 0) ResumePaused(from);
   }
   ready_.push_back({match.done, match.header.flags, status});
-  if (!fits && (tag & kPointToPointBit) == 0) Fail(status);
+  if (!fits && (id.tag & kPointToPointBit) == 0) Fail(status);
 }
 
 void Fabric::ResumePaused(Peer& peer) {
   std::vector<int> lanes;
-  for (auto& [tag, match] : peer.matches) {
+  for (auto& [id, match] : peer.matches) {
     if (match.paused_lane < 0) continue;
     lanes.push_back(std::exchange(match.paused_lane, -1));
     --peer.paused_lanes;

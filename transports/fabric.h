@@ -23,7 +23,8 @@ namespace gradientflow {
 // ends); above it to point-to-point messages.
 inline constexpr Tag kPointToPointBit = Tag{1} << 63;
 // The tag of a collective's message: which of two series of calls, the call's
-// number within it, and 32 bits that are the call's own.
+// number within it, and 32 bits that are the call's own. Each group has its own
+// series.
 constexpr Tag CallTag(int series, std::uint64_t call) {
   return static_cast<Tag>(series) << 62 | (call & 0x3FFFFFFF) << 32;
 }
@@ -56,16 +57,21 @@ class Fabric final : public LinkEvents {
   const Link* link(int peer) const { return peers_[peer].link.get(); }
 
   // Lends `src` until `done` runs.
-  void Send(int peer, Tag tag, ConstBufferView src, std::uint32_t flags,
+  void Send(int peer, MessageId id, ConstBufferView src, std::uint32_t flags,
             Done done);
   // Lends `dst` until `done` runs. `flags`: those that must agree with the
-  // sender's (kSignatureMask). Each (peer, tag) is received once.
-  void Recv(int peer, Tag tag, BufferView dst, std::uint32_t flags, Done done);
+  // sender's (kSignatureMask). Each (peer, id) is received once.
+  void Recv(int peer, MessageId id, BufferView dst, std::uint32_t flags,
+            Done done);
+  // A message that no Recv() waits for is here, or its header is.
+  bool HasMessage(int peer, MessageId id) const;
 
   // Collective `call` of `series` is done here, and all before it: a message of
   // theirs that still comes is of a call that this rank did not make, and ends
   // the job.
-  void CallDone(int series, std::uint64_t call);
+  void CallDone(GroupId group, int series, std::uint64_t call);
+  // The group is no more: what came for it and nobody received is dropped.
+  void CloseGroup(GroupId group);
 
   // Moves what can be moved and runs what is done. Returns whether anything
   // did.
@@ -108,7 +114,17 @@ class Fabric final : public LinkEvents {
   void OnDown(int peer, const Status& why) override;
 
  private:
-  // A receive, a message, or both, that share a tag.
+  struct HashOfId {
+    std::size_t operator()(const MessageId& id) const {
+      // Tags count in several fields: all bits must reach the low ones.
+      std::uint64_t hash =
+          (id.tag ^ std::uint64_t{id.group} << 40) * 0x9E3779B97F4A7C15;
+      return static_cast<std::size_t>(hash ^ hash >> 32);
+    }
+  };
+  // The next call of either series.
+  using NextCalls = std::array<Tag, 2>;
+  // A receive, a message, or both, that share an id.
   struct Match {
     bool posted = false;    // Recv() was called.
     bool arriving = false;  // The header is here.
@@ -123,7 +139,7 @@ class Fabric final : public LinkEvents {
   };
   struct Peer {
     std::unique_ptr<Link> link;
-    std::unordered_map<Tag, Match> matches;
+    std::unordered_map<MessageId, Match, HashOfId> matches;
     std::size_t held_bytes = 0;
     int paused_lanes = 0;
     Clock::Time heard{};
@@ -144,9 +160,9 @@ class Fabric final : public LinkEvents {
 
   // Whether the message is what the receive expects.
   bool Check(int peer, const Match& match, Status* why) const;
-  bool IsStale(Tag tag) const;
+  bool IsStale(MessageId id) const;
   Status StaleMessage(int peer, const Header& header) const;
-  void Complete(int peer, Tag tag);
+  void Complete(int peer, MessageId id);
   void OnControl(int peer, const Header& header);
   void SendControl(int peer, MessageKind kind, std::string text, Tag tag = 0);
   void ResumePaused(Peer& peer);
@@ -165,7 +181,7 @@ class Fabric final : public LinkEvents {
   const FabricOptions options_;
   std::vector<Peer> peers_;
   std::deque<Ready> ready_;
-  std::array<Tag, 2> next_call_ = {CallTag(0, 0), CallTag(1, 0)};  // By series.
+  std::unordered_map<GroupId, NextCalls> next_calls_;
   // Sends whose buffer is lent, by slot; so that each Done runs even if its
   // link is dropped.
   std::vector<Lent> sends_;

@@ -172,7 +172,7 @@ void Fabric::TearDown() {
   }
   // From here no link touches a lent buffer.
   for (Peer& peer : peers_) {
-    for (auto& [tag, match] : peer.matches) {
+    for (auto& [id, match] : peer.matches) {
       if (match.posted) ready_.push_back({match.done, 0, status_});
     }
     peer.matches.clear();

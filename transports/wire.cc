@@ -20,7 +20,7 @@ constexpr std::size_t kKindAt = 3;
 constexpr std::size_t kFlagsAt = 4;
 constexpr std::size_t kTagAt = 8;
 constexpr std::size_t kPayloadBytesAt = 16;
-constexpr std::size_t kEpochAt = 24;
+constexpr std::size_t kGroupAt = 24;
 constexpr std::size_t kChecksumAt = 28;
 
 std::uint32_t Checksum(const std::byte* header) {
@@ -76,7 +76,7 @@ std::array<std::byte, kHeaderBytes> EncodeHeader(const Header& header) {
   PutLittleEndian(&bytes[kFlagsAt], header.flags);
   PutLittleEndian(&bytes[kTagAt], header.tag);
   PutLittleEndian(&bytes[kPayloadBytesAt], header.payload_bytes);
-  PutLittleEndian(&bytes[kEpochAt], header.epoch);
+  PutLittleEndian(&bytes[kGroupAt], header.group);
   PutLittleEndian(&bytes[kChecksumAt], Checksum(bytes.data()));
   return bytes;
 }
@@ -104,7 +104,7 @@ Result<Header> DecodeHeader(std::span<const std::byte, kHeaderBytes> bytes) {
   header.tag = GetLittleEndian<std::uint64_t>(&bytes[kTagAt]);
   header.payload_bytes =
       GetLittleEndian<std::uint64_t>(&bytes[kPayloadBytesAt]);
-  header.epoch = GetLittleEndian<std::uint32_t>(&bytes[kEpochAt]);
+  header.group = GetLittleEndian<std::uint32_t>(&bytes[kGroupAt]);
   GF_RETURN_IF_ERROR(CheckFields(kind, header));
   return header;
 }

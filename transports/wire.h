@@ -11,8 +11,18 @@
 // worked example are in gradientflow/docs/wire_format.md.
 namespace gradientflow {
 
-// Matches a receive to a send of the same pair of ranks.
+// Matches a receive to a send of the same pair of ranks in one group.
 using Tag = std::uint64_t;
+// Which of the job's groups of ranks; 0: all of them.
+using GroupId = std::uint32_t;
+
+struct MessageId {
+  // A tag alone is one of all ranks.
+  MessageId(Tag of = 0, GroupId in = 0) : tag(of), group(in) {}
+  bool operator==(const MessageId&) const = default;
+  Tag tag;
+  GroupId group;
+};
 
 enum class MessageKind : std::uint8_t {
   kData = 1,
@@ -36,7 +46,7 @@ struct Header {
   std::uint32_t flags = 0;
   Tag tag = 0;
   std::uint64_t payload_bytes = 0;
-  std::uint32_t epoch = 0;  // Membership version; 0 until members may change.
+  GroupId group = 0;
 };
 
 // Little-endian, with a magic, a version and a checksum over the rest.

@@ -47,7 +47,8 @@ void AddOptions(CLI::App& app, Arguments& arguments) {
   app.add_option("--factor", arguments.factor, "from size to size");
   app.add_option("--dtype", arguments.dtype, "of the buffers");
   app.add_option("--wire", arguments.wire, "on the way; default: as --dtype");
-  app.add_option("--op", arguments.op, "sum, mean, min, max or product");
+  app.add_option("--op", arguments.op,
+                 "sum, mean, min, max, product, bit_and, bit_or or bit_xor");
   app.add_option("--ranks", run.group.ranks, "processes")
       ->check(CLI::Range(1, kMostRanks));
   app.add_option("--fabric", run.group.fabric, "auto, shm or tcp")

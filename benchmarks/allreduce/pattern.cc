@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 
@@ -33,6 +34,15 @@ bool Far(const std::byte* seen, const std::byte* expected) {
   return !(std::abs(a - b) <= kUlp * std::abs(b));
 }
 
+// Of whole numbers, as integers of any width see it.
+double Bitwise(ReduceOp op, double a, double b) {
+  const auto x = static_cast<std::int64_t>(a);
+  const auto y = static_cast<std::int64_t>(b);
+  if (op == ReduceOp::kBitAnd) return static_cast<double>(x & y);
+  if (op == ReduceOp::kBitOr) return static_cast<double>(x | y);
+  return static_cast<double>(x ^ y);
+}
+
 }  // namespace
 
 Pattern::Pattern(DType dtype, ReduceOp op, int ranks)
@@ -49,7 +59,7 @@ double Pattern::Value(int rank, std::size_t i) const {
       // Not negative: what rounding leaves of 1 - 1 is not 0.
       return ranks_ * static_cast<double>(mixed % 3);
     default:
-      return static_cast<double>(mixed) - 5;
+      return static_cast<double>(mixed) - (dtype_ == DType::kUInt8 ? 0 : 5);
   }
 }
 
@@ -71,6 +81,11 @@ double Pattern::Expected(std::size_t i) const {
       case ReduceOp::kProduct:
         result *= value;
         break;
+      case ReduceOp::kBitAnd:
+      case ReduceOp::kBitOr:
+      case ReduceOp::kBitXor:
+        result = Bitwise(op_, result, value);
+        break;
     }
   }
   return op_ == ReduceOp::kMean ? result / ranks_ : result;
@@ -87,6 +102,8 @@ std::vector<std::byte> Pattern::Period(
       return As<std::int32_t>(values);
     case DType::kInt64:
       return As<std::int64_t>(values);
+    case DType::kUInt8:
+      return As<std::uint8_t>(values);
     case DType::kFloat32:
       return As<float>(values);
     case DType::kFloat16:

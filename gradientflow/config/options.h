@@ -95,7 +95,8 @@ struct Options {
   std::size_t chunk_elements = 32000;
   std::uint64_t warmup_steps = 0;  // Sparsity rises linearly over these.
   ResidualMode residual = ResidualMode::kMomentum;
-  float momentum = 0.9F;  // Decay of what is kept back (kMomentum).
+  float momentum = 0.9F;   // Decay of what is kept back (kMomentum).
+  bool zero_kept = false;  // What is kept back reads as zero (kPlain: always).
 
   // -- Failure ------------------------------------------------------------
   // A peer that is alive but does not come to a collective.

@@ -190,6 +190,11 @@ constexpr std::array kSettings = {
         kSparse, "momentum", kShare,
         "Decay of what is kept back when residual is momentum; the "
         "optimiser's own."),
+    Row<c::Boolean<&O::zero_kept>>(
+        kSparse, "zero_kept", kOnOff,
+        "With residual momentum, too, gradients that are kept back read as "
+        "zero after the step, for code that looks at them before the optimiser "
+        "does: clipping by their norm, say."),
 
     Row<c::Duration<&O::timeout_seconds>>(
         kFailure, "timeout_seconds", kSeconds,

@@ -242,6 +242,7 @@ bool Engine::Poll() {
     moved = true;
   }
   moved |= parts_.executor->Poll();
+  moved |= parts_.messages->Poll();
   FailIfBroken();
   if (!parts_.fabric->status().ok() && !std::exchange(failure_told_, true) &&
       parts_.on_failure) {
@@ -272,7 +273,8 @@ void Engine::MeasureBusy() {
 
 bool Engine::Pending() const {
   if (!parts_.fabric->status().ok()) return false;
-  return waits_ > 0 || InFlight() || (open_ && parts_.aggregator->HasWork()) ||
+  return parts_.messages->in_flight() > 0 || InFlight() ||
+         (open_ && parts_.aggregator->HasWork()) ||
          (open_ && backward_over_ && !parts_.aggregator->Done());
 }
 

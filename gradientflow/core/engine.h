@@ -11,6 +11,7 @@
 #include "gradientflow/base/mutex.h"
 #include "gradientflow/core/aggregator.h"
 #include "gradientflow/core/device_sync.h"
+#include "gradientflow/core/messages.h"
 #include "gradientflow/core/pool_layout.h"
 #include "gradientflow/core/progress.h"
 #include "gradientflow/core/watchdog.h"
@@ -26,6 +27,7 @@ struct EngineParts {
   const std::vector<std::string>* names = nullptr;  // Of tensors.
   Fabric* fabric = nullptr;
   Executor* executor = nullptr;
+  Messages* messages = nullptr;
   // What the aggregator calls: the executor, or what stands before it for a
   // pool in a device's memory.
   Collective* collective = nullptr;
@@ -82,10 +84,6 @@ class Engine final : public Progress::Work {
   bool untouched() const;
   // Collectives of any kind are under way.
   bool InFlight() const;
-  // Somebody waits for a message outside of any collective: it is watched like
-  // one.
-  void EnterWait() { ++waits_; }
-  void LeaveWait() { --waits_; }
   // When each tensor became ready, seconds after the first, in pool order.
   std::vector<float> ReadySeconds() const;
 
@@ -123,7 +121,6 @@ class Engine final : public Progress::Work {
   Mutex misuse_mutex_;
   Status misuse_ GF_GUARDED_BY(misuse_mutex_);
 
-  int waits_ = 0;
   std::uint64_t moves_ = 0;  // Of the device's collective.
   bool failure_told_ = false;
   bool open_ = false;

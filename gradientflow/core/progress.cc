@@ -1,11 +1,6 @@
 #include "gradientflow/core/progress.h"
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-
-#include <climits>
+#include <algorithm>
 
 namespace gradientflow {
 namespace {
@@ -15,25 +10,27 @@ using std::chrono::nanoseconds;
 
 constexpr milliseconds kTick(100);
 
-void FutexWait(std::atomic<std::uint32_t>* word, std::uint32_t seen,
-               nanoseconds timeout) {
-  const timespec limit = {static_cast<time_t>(timeout.count() / 1000000000),
-                          static_cast<long>(timeout.count() % 1000000000)};
-  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &limit, nullptr, 0);
-}
-
-void FutexWake(std::atomic<std::uint32_t>* word) {
-  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
-}
+// What a sleeper is to do.
+constexpr std::uint32_t kAsleep = 0;
+constexpr std::uint32_t kDone = 1;
+constexpr std::uint32_t kDrive = 2;
 
 }  // namespace
 
-Progress::Progress(Work& work, const Clock& clock, nanoseconds spin)
-    : work_(work), clock_(clock), spin_(spin), last_tick_(clock.Now()) {
+Progress::Progress(Work& work, const Clock& clock, nanoseconds spin,
+                   Completions& completions)
+    : work_(work),
+      clock_(clock),
+      spin_(spin),
+      completions_(completions),
+      last_tick_(clock.Now()) {
   thread_ = std::thread([this] { Run(); });
 }
 
-Progress::~Progress() {
+Progress::~Progress() { Stop(); }
+
+void Progress::Stop() {
+  if (!thread_.joinable()) return;
   stop_.store(true);
   signal_.fetch_add(1);
   WakeParked();
@@ -57,41 +54,129 @@ void Progress::Notify() {
 }
 
 void Progress::Take() {
-  callers_.fetch_add(1);
-  // The progress thread may hold the baton in Block(); it lets go on waking.
-  if (blocked_.load()) work_.Wake();
-  baton_.Lock();
+  // A thread in Block() lets go on waking.
+  baton_.Take([this] {
+    if (blocked_.load()) work_.Wake();
+  });
 }
 
 void Progress::Release() {
+  baton_.Release();
+  Leave();
+}
+
+// One caller less: the progress thread may have to go on.
+void Progress::Leave() {
   callers_.fetch_sub(1);
-  baton_.Unlock();
   if (hint_.load()) WakeParked();
 }
 
 void Progress::Do(const std::function<void()>& task) {
+  callers_.fetch_add(1);
   Take();
   task();
+  Complete(1);
   Release();
+}
+
+// Runs what was asked for, with the baton let go: `callers`, those that this
+// thread counts for, do not drive meanwhile.
+void Progress::Complete(int callers) {
+  while (completions_.any()) {
+    const std::vector<Completions::Task> tasks = completions_.Take();
+    const bool pending = work_.Pending();
+    HandOver();
+    callers_.fetch_sub(callers);
+    baton_.Release();
+    if (pending) WakeParked();
+    for (const Completions::Task& task : tasks) task.tell();
+    callers_.fetch_add(callers);
+    Take();
+    for (const Completions::Task& task : tasks) task.told();
+  }
 }
 
 void Progress::Drive(const std::function<bool()>& done) {
+  DriveUntil(done, Clock::Time::max());
+}
+
+bool Progress::DriveUntil(const std::function<bool()>& done,
+                          Clock::Time deadline) {
+  callers_.fetch_add(1);
   Take();
   Clock::Time idle_since{};
-  while (!done()) {
-    Step(&idle_since, 1);
-    if (callers_.load() > 1) {
-      baton_.Unlock();
-      std::this_thread::yield();
-      baton_.Lock();
+  bool over = false;
+  while (!(over = done()) &&
+         (deadline == Clock::Time::max() || clock_.Now() < deadline)) {
+    if (driven_) {
+      if (Sleep(done, deadline)) {
+        Leave();
+        return true;
+      }
+      Take();
+      continue;
     }
+    // Others may have changed something since the last round.
+    WakeSleepers();
+    Step(&idle_since);
+    if (baton_.wanted() > 0) {
+      driven_ = true;
+      baton_.GiveWay();
+      driven_ = false;
+    }
+    // Last: another thread may drive by the time these have run.
+    Complete(1);
   }
+  Complete(1);
+  WakeSleepers();
+  HandOver();
   if (!work_.Pending()) hint_.store(false);
   Release();
+  return over;
+}
+
+// Whether `done` has returned true. If not, this thread may have to drive.
+bool Progress::Sleep(const std::function<bool()>& done, Clock::Time deadline) {
+  Sleeper self{&done};
+  sleepers_.push_back(&self);
+  baton_.Release();
+  while (self.word.load() == kAsleep) {
+    nanoseconds left = kTick;
+    if (deadline != Clock::Time::max()) {
+      left = std::min<nanoseconds>(left, deadline - clock_.Now());
+    }
+    if (left <= nanoseconds(0)) break;
+    FutexWait(&self.word, kAsleep, left);
+  }
+  if (self.word.load() == kDone) return true;
+  Take();
+  std::erase(sleepers_, &self);
+  const bool is_done = self.word.load() == kDone;
+  baton_.Release();
+  return is_done;
+}
+
+void Progress::WakeSleepers() {
+  std::erase_if(sleepers_, [](Sleeper* sleeper) {
+    if (!(*sleeper->done)()) return false;
+    // From here it may be gone.
+    sleeper->word.store(kDone);
+    FutexWake(&sleeper->word);
+    return true;
+  });
+}
+
+// This thread drives no more: a sleeper does.
+void Progress::HandOver() {
+  if (driven_ || sleepers_.empty()) return;
+  Sleeper* next = sleepers_.front();
+  sleepers_.erase(sleepers_.begin());
+  next->word.store(kDrive);
+  FutexWake(&next->word);
 }
 
 // One round of polling; blocks when the patience for that is over.
-void Progress::Step(Clock::Time* idle_since, int callers) {
+void Progress::Step(Clock::Time* idle_since) {
   const std::uint32_t seen = signal_.load();
   if (work_.Poll()) {
     *idle_since = Clock::Time{};
@@ -109,10 +194,10 @@ void Progress::Step(Clock::Time* idle_since, int callers) {
   }
   if (now - *idle_since < spin_) return;
   blocked_.store(true);
-  // Whoever changed something before it saw `blocked_` changed this too.
-  if (signal_.load() == seen && !stop_.load()) {
-    work_.Block(callers_.load() > callers ? nanoseconds(milliseconds(1))
-                                          : nanoseconds(kTick));
+  // Whoever changed something, or wanted the baton, before it saw `blocked_`
+  // is seen here.
+  if (signal_.load() == seen && baton_.wanted() == 0 && !stop_.load()) {
+    work_.Block(kTick);
   }
   blocked_.store(false);
 }
@@ -120,9 +205,9 @@ void Progress::Step(Clock::Time* idle_since, int callers) {
 void Progress::Run() {
   while (!stop_.load()) {
     if (callers_.load() == 0 && hint_.load()) {
-      baton_.Lock();
+      Take();
       RunWhilePending();
-      baton_.Unlock();
+      baton_.Release();
     } else {
       Park();
     }
@@ -132,11 +217,13 @@ void Progress::Run() {
 void Progress::RunWhilePending() {
   Clock::Time idle_since{};
   while (!stop_.load() && callers_.load() == 0) {
-    Step(&idle_since, 0);
+    Step(&idle_since);
+    Complete(0);
     if (work_.Pending()) continue;
     hint_.store(false);
     // What was notified before that store is seen by this poll.
     work_.Poll();
+    Complete(0);
     if (!work_.Pending()) return;
     hint_.store(true);
   }
@@ -149,14 +236,15 @@ void Progress::Park() {
   if (!needed && !stop_.load()) FutexWait(&signal_, seen, kTick);
   parked_.store(false);
   // Even with nothing in flight peers want to hear that this rank lives.
-  if (callers_.load() > 0 || !baton_.TryLock()) return;
+  if (callers_.load() > 0 || !baton_.TryTake()) return;
   if (clock_.Now() - last_tick_ >= kTick) {
     last_tick_ = clock_.Now();
     work_.Poll();
     work_.Tick();
+    Complete(0);
   }
   if (work_.Pending()) hint_.store(true);
-  baton_.Unlock();
+  baton_.Release();
 }
 
 }  // namespace gradientflow

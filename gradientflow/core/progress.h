@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <functional>
 #include <thread>
+#include <vector>
 
 #include "gradientflow/base/clock.h"
-#include "gradientflow/base/mutex.h"
+#include "gradientflow/core/baton.h"
+#include "gradientflow/core/completions.h"
 
 namespace gradientflow {
 
@@ -28,37 +30,63 @@ class Progress {
     virtual void Tick() = 0;  // Every 100 ms or so.
   };
 
-  // `spin`: how long to poll in vain before blocking.
-  Progress(Work& work, const Clock& clock, std::chrono::nanoseconds spin);
-  ~Progress();  // Stops the thread; REQUIRES that no caller drives.
+  // `spin`: how long to poll in vain before blocking. `completions` are run by
+  // whoever drives, without the baton. All outlive it.
+  Progress(Work& work, const Clock& clock, std::chrono::nanoseconds spin,
+           Completions& completions);
+  ~Progress();  // Stop(); REQUIRES that no caller drives.
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
+
+  // Ends the progress thread, which may be running completions. From here only
+  // callers drive. REQUIRES that this is not that thread; once or more.
+  void Stop();
 
   // Any thread: there is new work. Wait-free, but for waking a sleeper.
   void Notify();
 
-  // Drives until `done` returns true. Any thread, several at a time; `done`
-  // runs with the baton held.
+  // Drives until `done` returns true. Any thread, several at a time: one
+  // drives, the others sleep. `done` runs with the baton held, on any thread
+  // that drives, and not again once it has returned true.
   void Drive(const std::function<bool()>& done);
+  // As Drive(), until `deadline` at the latest, to a tick (100 ms) or so.
+  // Returns whether `done` has returned true.
+  bool DriveUntil(const std::function<bool()>& done, Clock::Time deadline);
 
   // Runs `task` with the baton held; it must not block.
   void Do(const std::function<void()>& task);
 
  private:
+  // A thread that sleeps in DriveUntil(), while another one drives.
+  struct Sleeper {
+    const std::function<bool()>* done;
+    std::atomic<std::uint32_t> word{0};  // kAsleep, kDone or kDrive.
+  };
+
   void Run();
   void RunWhilePending() GF_REQUIRES(baton_);
-  // `callers`: those that the driver itself counts for.
-  void Step(Clock::Time* idle_since, int callers) GF_REQUIRES(baton_);
+  void Step(Clock::Time* idle_since) GF_REQUIRES(baton_);
+  // `callers`: those that this thread counts for.
+  void Complete(int callers) GF_REQUIRES(baton_);
+  void WakeSleepers() GF_REQUIRES(baton_);
+  void HandOver() GF_REQUIRES(baton_);
+  bool Sleep(const std::function<bool()>& done, Clock::Time deadline)
+      GF_RELEASE(baton_);
   void Park();
   void WakeParked();
   void Take() GF_ACQUIRE(baton_);
   void Release() GF_RELEASE(baton_);
+  void Leave();
 
   Work& work_;
   const Clock& clock_;
   const std::chrono::nanoseconds spin_;
-  Mutex baton_;
-  std::atomic<int> callers_{0};       // Want the baton, or hold it.
+  Completions& completions_;
+  Baton baton_;
+  std::vector<Sleeper*> sleepers_ GF_GUARDED_BY(baton_);
+  // Some thread drives, and has let the baton go for a moment.
+  bool driven_ GF_GUARDED_BY(baton_) = false;
+  std::atomic<int> callers_{0};       // In Drive() or Do().
   std::atomic<bool> hint_{false};     // There may be work in flight.
   std::atomic<bool> blocked_{false};  // The holder is in Block().
   std::atomic<bool> parked_{false};   // The progress thread sleeps.

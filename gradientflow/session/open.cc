@@ -66,8 +66,12 @@ Result<std::unique_ptr<Session>> OpenOver(
 }
 
 Result<std::unique_ptr<Session>> Session::Open(
-    const Options& options, const std::vector<TensorSpec>& tensors) {
-  Result<SessionImpl::Parts> made = MakeParts(options, tensors);
+    const Options& options, const std::vector<TensorSpec>& tensors,
+    const Exchange& exchange) {
+  Options adapted = options;
+  // Never looked up.
+  if (exchange && adapted.rendezvous.empty()) adapted.rendezvous = "exchange:1";
+  Result<SessionImpl::Parts> made = MakeParts(adapted, tensors);
   if (!made.ok()) return made.status();
   SessionImpl::Parts parts = std::move(made).value();
   parts.logger->Log(LogLevel::kInfo, ChangedSettings(parts.options));
@@ -76,6 +80,7 @@ Result<std::unique_ptr<Session>> Session::Open(
   join.agreement = AgreementText(parts.options, parts.tensors);
   join.clock = parts.clock.get();
   join.logger = parts.logger.get();
+  join.exchange = exchange;
   Result<Transport> transport = Join(join);
   if (!transport.ok()) return transport.status();
   return Upcast(

@@ -1,7 +1,8 @@
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/session/session_impl.h"
 
-// Collectives and messages on plain buffers, and memory for them.
+// Collectives on plain buffers, and memory for them. Groups, messages and calls
+// that call back: session_groups.cc.
 namespace gradientflow {
 namespace {
 
@@ -18,6 +19,11 @@ void SessionImpl::OnDone(void* pending, std::uint64_t, std::uint32_t,
   auto& waited = *static_cast<Pending*>(pending);
   waited.done = true;
   waited.status = status;
+  if (!waited.completion) return;
+  SessionImpl& session = *waited.session;
+  session.completions_.Add(
+      {[&waited] { waited.completion(waited.status); },
+       [&session, &waited] { session.tickets_.erase(waited.ticket); }});
 }
 
 Collective& SessionImpl::GradientCollective() const {
@@ -27,7 +33,8 @@ Collective& SessionImpl::GradientCollective() const {
 
 // Whether some of the call's elements are in the device's memory.
 bool SessionImpl::ReachesDevice(const CollectiveCall& call) const {
-  const CallBuffers buffers = BuffersOf(call, transport_.group);
+  const CallBuffers buffers =
+      BuffersOf(call, *executor_->FindGroup(call.group));
   return (buffers.input > 0 && device_->Owns(call.input)) ||
          (buffers.output > 0 && device_->Owns(call.output));
 }
@@ -48,9 +55,19 @@ bool SessionImpl::GoesToDeviceEmpty(const CollectiveCall& call) const {
 void SessionImpl::StartCall(const CollectiveCall& call, Pending* pending) {
   const Done done = {&SessionImpl::OnDone, pending, 0};
   if (device_side_ == nullptr) return executor_->Start(call, done);
-  const Status valid = ValidateCall(call, transport_.group);
+  const CallGroup* group = executor_->FindGroup(call.group);
+  if (group == nullptr) return executor_->Start(call, done);  // It says so.
+  const Status valid = ValidateCall(call, *group);
   if (!valid.ok()) return done(valid, 0);
   const bool reaches = ReachesDevice(call);
+  if (call.group != 0) {
+    if (!reaches) return executor_->Start(call, done);
+    return done(Status(StatusCode::kUnimplemented,
+                       StrCat(Name(call.kind), " in group ", call.group,
+                              " on a device's memory: only the group of all "
+                              "ranks takes that; copy it to the host")),
+                0);
+  }
   if (reaches) {
     const Status fenced =
         device_side_->sync().Fence(device_side_->stream(call.channel));
@@ -68,22 +85,18 @@ void SessionImpl::StartCall(const CollectiveCall& call, Pending* pending) {
 }
 
 Result<std::uint64_t> SessionImpl::Start(const CollectiveCall& call) {
-  std::uint64_t ticket = 0;
-  progress_->Do([&] {
-    ticket = next_ticket_++;
-    auto& pending = tickets_[ticket];
-    pending = std::make_unique<Pending>();
-    StartCall(call, pending.get());
+  // What is wrong with the call is for Wait() to say.
+  return StartPending(0, {}, [&](const CallGroup&, Pending* pending) {
+    StartCall(call, pending);
+    return Status();
   });
-  progress_->Notify();
-  return ticket;
 }
 
 Status SessionImpl::Wait(std::uint64_t ticket) {
   Status status;
   progress_->Drive([&] {
     const auto found = tickets_.find(ticket);
-    if (found == tickets_.end()) {
+    if (found == tickets_.end() || found->second->completion) {
       status = Status(
           StatusCode::kInvalidArgument,
           StrCat("ticket ", ticket, " is unknown, or was waited for already"));
@@ -105,64 +118,6 @@ Status SessionImpl::Run(const CollectiveCall& call) {
       StartCall(call, &pending);
       started = true;
     }
-    return pending.done;
-  });
-  return pending.status;
-}
-
-Result<Tag> SessionImpl::NextTag(
-    std::map<std::pair<int, std::uint32_t>, std::uint32_t>* counts, int peer,
-    std::uint32_t tag) {
-  if (peer < 0 || peer >= options_.size || peer == options_.rank) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("peer ", peer, ": expected another rank, 0 to ",
-                         options_.size - 1, ", not ", options_.rank));
-  }
-  const std::uint32_t count = (*counts)[{peer, tag}]++;
-  return kPointToPointBit | Tag{tag} << 31 | (count & 0x7FFFFFFF);
-}
-
-Status SessionImpl::Send(int peer, std::uint32_t tag, const void* data,
-                         std::size_t bytes) {
-  Pending pending;
-  bool started = false;
-  progress_->Drive([&] {
-    if (!started) {
-      started = true;
-      Result<Tag> wire_tag = NextTag(&sends_, peer, tag);
-      if (!wire_tag.ok()) {
-        pending.status = wire_tag.status();
-        return true;
-      }
-      transport_.fabric->Send(peer, wire_tag.value(),
-                              {static_cast<const std::byte*>(data), bytes, {}},
-                              0, {&SessionImpl::OnDone, &pending, 0});
-      engine_->EnterWait();
-    }
-    if (pending.done) engine_->LeaveWait();
-    return pending.done;
-  });
-  return pending.status;
-}
-
-Status SessionImpl::Recv(int peer, std::uint32_t tag, void* data,
-                         std::size_t bytes) {
-  Pending pending;
-  bool started = false;
-  progress_->Drive([&] {
-    if (!started) {
-      started = true;
-      Result<Tag> wire_tag = NextTag(&receives_, peer, tag);
-      if (!wire_tag.ok()) {
-        pending.status = wire_tag.status();
-        return true;
-      }
-      transport_.fabric->Recv(peer, wire_tag.value(),
-                              {static_cast<std::byte*>(data), bytes, {}}, 0,
-                              {&SessionImpl::OnDone, &pending, 0});
-      engine_->EnterWait();
-    }
-    if (pending.done) engine_->LeaveWait();
     return pending.done;
   });
   return pending.status;

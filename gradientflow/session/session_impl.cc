@@ -85,13 +85,14 @@ Status SessionImpl::Build() {
   watchdog.timeout_seconds = options_.timeout_seconds;
   watchdog.stall_check_seconds = options_.stall_check_seconds;
   watchdog.logger = logger_.get();
+  messages_ = std::make_unique<Messages>(*transport_.fabric);
   engine_ =
       std::make_unique<Engine>(PartsOfEngine(), watchdog, options_.overlap);
   std::vector<bool> skip_lars;
   for (const TensorSpec& spec : specs_) skip_lars.push_back(spec.skip_lars);
   optimizer_ = std::make_unique<Optimizer>(layout_, kernels, skip_lars);
-  progress_ = std::make_unique<Progress>(*engine_, *clock_,
-                                         SpinTime(options_, transport_.group));
+  progress_ = std::make_unique<Progress>(
+      *engine_, *clock_, SpinTime(options_, transport_.group), completions_);
   GF_RETURN_IF_ERROR(Agree());
   GF_RETURN_IF_ERROR(Measure());
   progress_->Do([this] {
@@ -155,7 +156,8 @@ Status SessionImpl::Measure() {
 
 SessionImpl::~SessionImpl() {
   if (progress_ != nullptr) {
-    progress_.reset();
+    progress_->Stop();
+    progress_->Do([this] { closing_ = true; });
     if (engine_->InFlight()) {
       transport_.fabric->Fail(
           Status(StatusCode::kAborted,
@@ -167,7 +169,13 @@ SessionImpl::~SessionImpl() {
     // What is still pending ends here, while those who wait for it are there.
     CloseDevice();
     transport_.fabric->Leave(milliseconds(2000));
+    messages_->FailAll(Status(StatusCode::kAborted, "the session was closed"));
     transport_.fabric.reset();
+    // Nobody drives any more: who waited to be told hears it here.
+    for (const Completions::Task& task : completions_.Take()) {
+      task.tell();
+      task.told();
+    }
   }
   if (drain_recorder_) drain_recorder_();
   shared_.clear();

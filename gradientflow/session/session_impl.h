@@ -8,7 +8,9 @@
 
 #include "gradientflow/base/clock.h"
 #include "gradientflow/core/aggregator.h"
+#include "gradientflow/core/completions.h"
 #include "gradientflow/core/engine.h"
+#include "gradientflow/core/messages.h"
 #include "gradientflow/core/optimizer.h"
 #include "gradientflow/core/pool_layout.h"
 #include "gradientflow/core/progress.h"
@@ -66,6 +68,18 @@ class SessionImpl final : public Session {
   Status RestoreState(const std::vector<std::byte>& state) override;
   Result<std::uint64_t> Start(const CollectiveCall& call) override;
   Status Wait(std::uint64_t ticket) override;
+  Status OpenGroup(GroupId id, const std::vector<int>& ranks) override;
+  Status CloseGroup(GroupId id) override;
+  Result<std::uint64_t> StartThen(const CollectiveCall& call,
+                                  Completion completion) override;
+  Result<std::uint64_t> StartSend(const Message& message, const void* data,
+                                  std::size_t bytes,
+                                  Completion completion) override;
+  Result<std::uint64_t> StartRecv(const Message& message, void* data,
+                                  std::size_t bytes,
+                                  Completion completion) override;
+  Status Await(std::uint64_t ticket, double seconds) override;
+  Status Check() const override;
   Status Run(const CollectiveCall& call) override;
   Status Send(int peer, std::uint32_t tag, const void* data,
               std::size_t bytes) override;
@@ -76,10 +90,13 @@ class SessionImpl final : public Session {
   void Abort(const Status& why) override;
 
  private:
-  // An operation that somebody waits for.
+  // An operation that somebody waits for, or is to be told of.
   struct Pending {
     bool done = false;
     Status status;
+    std::uint64_t ticket = 0;
+    Completion completion = {};  // Empty: somebody waits.
+    SessionImpl* session = nullptr;
   };
 
   SessionImpl(Parts parts, Transport transport, PoolLayout layout);
@@ -98,9 +115,11 @@ class SessionImpl final : public Session {
   Status Measure();
   StepStats CloseStep();
   Status Tune();
-  Result<Tag> NextTag(
-      std::map<std::pair<int, std::uint32_t>, std::uint32_t>* counts, int peer,
-      std::uint32_t tag);
+  // Runs `start` with what its Done needs, and gives it a ticket. `start` needs
+  // `group` to be open, and may refuse.
+  Result<std::uint64_t> StartPending(
+      GroupId group, Completion completion,
+      const std::function<Status(const CallGroup&, Pending*)>& start);
   std::string Settings() const;
   static void OnDone(void* pending, std::uint64_t, std::uint32_t,
                      const Status& status);
@@ -122,6 +141,9 @@ class SessionImpl final : public Session {
   std::unique_ptr<Aggregator> aggregator_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<Messages> messages_;
+  Completions completions_;  // Touched with the baton held.
+  bool closing_ = false;     // Likewise.
   std::unique_ptr<Progress> progress_;
 
   MeasuredCosts costs_;
@@ -139,8 +161,6 @@ class SessionImpl final : public Session {
   // Touched with the baton held.
   std::map<std::uint64_t, std::unique_ptr<Pending>> tickets_;
   std::uint64_t next_ticket_ = 1;
-  std::map<std::pair<int, std::uint32_t>, std::uint32_t> sends_;
-  std::map<std::pair<int, std::uint32_t>, std::uint32_t> receives_;
   std::map<std::byte*, PoolMemory> shared_;
 };
 

@@ -64,6 +64,7 @@ EngineParts SessionImpl::PartsOfEngine() {
   parts.names = &names_;
   parts.fabric = transport_.fabric.get();
   parts.executor = executor_.get();
+  parts.messages = messages_.get();
   parts.collective = &GradientCollective();
   parts.aggregator = aggregator_.get();
   parts.clock = clock_.get();
@@ -110,8 +111,9 @@ Status SessionImpl::BuildAggregator() {
   config.always_dense = ChunksTouching(layout_, dense, options_.chunk_elements);
   Result<ChunkSelector> selector = ChunkSelector::Create(config);
   if (!selector.ok()) return selector.status();
-  const bool zero_kept = options_.residual == ResidualMode::kPlain;
-  const float keep_factor = zero_kept ? 1.0F : options_.momentum;
+  const bool plain = options_.residual == ResidualMode::kPlain;
+  const bool zero_kept = plain || options_.zero_kept;
+  const float keep_factor = plain ? 1.0F : options_.momentum;
   if (device_side_ != nullptr) {
     Result<std::unique_ptr<DeviceSparseAggregator>> made =
         DeviceSparseAggregator::Create(

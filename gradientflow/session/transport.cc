@@ -68,9 +68,11 @@ Result<Offers> MakeOffers(const JoinArgs& args) {
   return offers;
 }
 
-Result<std::vector<Card>> Exchange(const JoinArgs& args, const Card& mine,
-                                   Clock::Time deadline) {
+Result<std::vector<Card>> ExchangeWithAll(const JoinArgs& args,
+                                          const Card& mine,
+                                          Clock::Time deadline) {
   const Options& options = *args.options;
+  const auto ranks = static_cast<std::size_t>(options.size);
   RendezvousOptions rendezvous;
   rendezvous.address = options.rendezvous;
   rendezvous.job_token = options.job_token;
@@ -78,8 +80,14 @@ Result<std::vector<Card>> Exchange(const JoinArgs& args, const Card& mine,
   rendezvous.size = options.size;
   rendezvous.deadline = deadline;
   Result<std::vector<std::string>> texts =
-      ExchangeCards(rendezvous, EncodeCard(mine), *args.clock);
+      args.exchange ? args.exchange(EncodeCard(mine))
+                    : ExchangeCards(rendezvous, EncodeCard(mine), *args.clock);
   if (!texts.ok()) return texts.status();
+  if (texts.value().size() != ranks) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("the exchange brought ", texts.value().size(),
+                         " cards, expected ", ranks));
+  }
   std::vector<Card> cards;
   for (int r = 0; r < options.size; ++r) {
     Result<Card> card = DecodeCard(r, texts.value()[r]);
@@ -182,7 +190,7 @@ Result<Transport> Join(const JoinArgs& args) {
   Result<Offers> offers = MakeOffers(args);
   if (!offers.ok()) return offers.status();
   Result<std::vector<Card>> cards =
-      Exchange(args, offers.value().card, deadline);
+      ExchangeWithAll(args, offers.value().card, deadline);
   if (!cards.ok()) return cards.status();
   transport.group = GroupOf(options, cards.value());
   GF_RETURN_IF_ERROR(CheckReachable(options, transport.group));

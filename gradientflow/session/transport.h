@@ -8,6 +8,7 @@
 #include "gradientflow/base/status.h"
 #include "gradientflow/config/options.h"
 #include "gradientflow/observe/logger.h"
+#include "gradientflow/session/exchange.h"
 #include "transports/collectives/call_plan.h"
 #include "transports/fabric.h"
 #include "transports/shm/arena.h"
@@ -28,6 +29,7 @@ struct JoinArgs {
   std::string agreement;
   const Clock* clock = nullptr;
   Logger* logger = nullptr;
+  Exchange exchange;  // In place of the rendezvous; may be empty.
 };
 
 // Meets the other ranks at the rendezvous, compares what must be equal, and

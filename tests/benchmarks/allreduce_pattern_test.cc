@@ -3,6 +3,7 @@
 
 #include "benchmarks/allreduce/pattern.h"
 #include "gtest/gtest.h"
+#include "kernels/kernels.h"
 
 namespace gradientflow::benchmarks {
 namespace {
@@ -33,6 +34,46 @@ TEST(Pattern, ProductOfAllInputsIsRight) {
     }
   }
   EXPECT_EQ(pattern.CountWrong(kCount, product.data()), 0U);
+}
+
+TEST(Pattern, UnsignedBytesAreReducedAsSuch) {
+  for (const ReduceOp op :
+       {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kBitAnd,
+        ReduceOp::kBitOr, ReduceOp::kBitXor}) {
+    const Pattern pattern(DType::kUInt8, op, kMostRanks);
+    std::vector<std::uint8_t> all(kCount);
+    std::vector<std::uint8_t> input(kCount);
+    pattern.Fill(0, kCount, all.data());
+    for (int rank = 1; rank < kMostRanks; ++rank) {
+      pattern.Fill(rank, kCount, input.data());
+      kernels::CpuKernels().accumulate(
+          {all.data(), DType::kUInt8, input.data(), DType::kUInt8, kCount,
+           static_cast<kernels::ReduceOp>(op), 1.0F, 1.0F, nullptr},
+          nullptr);
+    }
+    EXPECT_EQ(pattern.CountWrong(kCount, all.data()), 0U) << Name(op);
+  }
+}
+
+TEST(Pattern, BitwiseResultsAreThoseOfTheIntegers) {
+  for (const ReduceOp op :
+       {ReduceOp::kBitAnd, ReduceOp::kBitOr, ReduceOp::kBitXor}) {
+    const Pattern pattern(DType::kInt64, op, 3);
+    std::vector<std::int64_t> data[3];
+    for (int rank = 0; rank < 3; ++rank) {
+      data[rank].resize(kCount);
+      pattern.Fill(rank, kCount, data[rank].data());
+    }
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const std::int64_t a = data[0][i];
+      const std::int64_t b = data[1][i];
+      const std::int64_t c = data[2][i];
+      data[0][i] = op == ReduceOp::kBitAnd  ? a & b & c
+                   : op == ReduceOp::kBitOr ? a | b | c
+                                            : a ^ b ^ c;
+    }
+    EXPECT_EQ(pattern.CountWrong(kCount, data[0].data()), 0U) << Name(op);
+  }
 }
 
 TEST(Pattern, MeansAreWholeNumbers) {

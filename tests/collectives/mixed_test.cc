@@ -279,7 +279,7 @@ TEST(MixedCalls, StillHaveToAgree) {
     call.count = 7;
     call.wire = DType::kFloat16;
     const auto signature = [&](const CollectiveCall& c) {
-      return SignatureOf(c, planner.Plan(c));
+      return SignatureOf(c, planner.Plan(c), group);
     };
     for (const Difference& difference : differences) {
       CollectiveCall other = call;

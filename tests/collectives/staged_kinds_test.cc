@@ -22,6 +22,10 @@ constexpr Kind kKinds[] = {
     Kind::kAllreduce,     Kind::kBroadcast, Kind::kReduce, Kind::kAllgather,
     Kind::kReduceScatter, Kind::kAllToAll,  Kind::kGather, Kind::kScatter};
 
+constexpr ReduceOp kIntegerOps[] = {
+    ReduceOp::kSum,    ReduceOp::kMin,   ReduceOp::kMax,   ReduceOp::kProduct,
+    ReduceOp::kBitAnd, ReduceOp::kBitOr, ReduceOp::kBitXor};
+
 // Which sides of a call lie on the device.
 struct Sides {
   bool input;
@@ -86,6 +90,9 @@ TEST_P(StagedKinds, GiveOnTheDeviceWhatTheyGiveOnTheHost) {
         for (const Sides& sides : kSides) {
           const int root = static_cast<int>(++seed) % size();
           CollectiveCall call = CallOf(kind, count, root, host.rank());
+          if (!IsFloat(dtype())) {
+            call.op = kIntegerOps[seed % std::size(kIntegerOps)];
+          }
           const CallBuffers buffers = BuffersOf(call, host.group());
           const std::string what =
               StrCat(Name(kind), " of ", count, " from rank ", root, ", rank ",
@@ -138,13 +145,12 @@ std::string ParamName(
                 std::get<1>(info.param) ? "memory" : "messages",
                 std::get<0>(info.param));
 }
-INSTANTIATE_TEST_SUITE_P(Ranks, StagedKinds,
-                         ::testing::Combine(::testing::Values(1, 2, 3, 5),
-                                            ::testing::Bool(),
-                                            ::testing::Values(DType::kFloat32,
-                                                              DType::kInt32,
-                                                              DType::kInt64)),
-                         ParamName);
+INSTANTIATE_TEST_SUITE_P(
+    Ranks, StagedKinds,
+    ::testing::Combine(::testing::Values(1, 2, 3, 5), ::testing::Bool(),
+                       ::testing::Values(DType::kFloat32, DType::kInt32,
+                                         DType::kInt64, DType::kUInt8)),
+    ParamName);
 
 }  // namespace
 }  // namespace gradientflow::testing

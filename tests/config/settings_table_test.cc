@@ -54,6 +54,7 @@ const std::vector<Sample>& Samples() {
       {"warmup_steps", "500", "500"},
       {"residual", "plain", "plain"},
       {"momentum", "0.95", "0.95"},
+      {"zero_kept", "on", "on"},
       {"timeout_seconds", "0.5", "0.5"},
       {"heartbeat_timeout_seconds", "5", "5"},
       {"stall_check_seconds", "1.25", "1.25"},

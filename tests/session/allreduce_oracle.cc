@@ -17,10 +17,6 @@ std::uint64_t Scramble(std::uint64_t x) {
   return x ^ (x >> 29);
 }
 
-bool IsFloat(DType dtype) {
-  return IsGradientType(dtype) || dtype == DType::kFloat64;
-}
-
 int PrecisionOf(DType dtype) {
   switch (dtype) {
     case DType::kFloat16:
@@ -74,31 +70,14 @@ std::uint64_t Wrap(DType dtype, std::uint64_t bits) {
              : bits & ((std::uint64_t{1} << (8 * SizeOf(dtype))) - 1);
 }
 
-std::int64_t Signed(DType dtype, std::uint64_t bits) {
-  const auto shift = static_cast<int>(64 - 8 * SizeOf(dtype));
-  return static_cast<std::int64_t>(bits << shift) >> shift;
-}
-
 std::uint64_t ExpectedBits(const AllreduceCase& c, int size, std::size_t i) {
   std::uint64_t total = InputBits(c.dtype, 0, i);
   for (int r = 1; r < size; ++r) {
-    const std::uint64_t next = InputBits(c.dtype, r, i);
-    const bool less = Signed(c.dtype, next) < Signed(c.dtype, total);
-    switch (c.op) {
-      case ReduceOp::kProduct:
-        total *= next;
-        break;
-      case ReduceOp::kMin:
-        total = less ? next : total;
-        break;
-      case ReduceOp::kMax:
-        total = less ? total : next;
-        break;
-      default:
-        total += next;
-    }
+    total =
+        kernels::testing::CombineBits(static_cast<kernels::ReduceOp>(c.op),
+                                      c.dtype, total, InputBits(c.dtype, r, i));
   }
-  return Wrap(c.dtype, total);
+  return total;
 }
 
 struct Exact {
@@ -177,8 +156,8 @@ std::string Describe(const AllreduceCase& c) {
 
 bool Valid(const AllreduceCase& c) {
   if (IsFloat(c.dtype)) {
-    return c.dtype == c.wire ||
-           (IsGradientType(c.dtype) && IsGradientType(c.wire));
+    return !IsBitwise(c.op) && (c.dtype == c.wire || (IsGradientType(c.dtype) &&
+                                                      IsGradientType(c.wire)));
   }
   return c.dtype == c.wire && c.op != ReduceOp::kMean && c.scale == 1.0F;
 }

@@ -22,11 +22,12 @@ constexpr std::size_t kCounts[] = {
     0, 1, 2, 7, 97, 1000, kSegment - 1, kSegment + 1, 2 * kSegment + 3};
 constexpr DType kAllTypes[] = {
     DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64,
-    DType::kInt8,    DType::kInt32,   DType::kInt64};
+    DType::kInt8,    DType::kInt32,   DType::kInt64,    DType::kUInt8};
 constexpr DType kGradientTypes[] = {DType::kFloat32, DType::kFloat16,
                                     DType::kBFloat16};
-constexpr ReduceOp kAllOps[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
-                                ReduceOp::kProduct, ReduceOp::kMean};
+constexpr ReduceOp kAllOps[] = {
+    ReduceOp::kSum,  ReduceOp::kMin,    ReduceOp::kMax,   ReduceOp::kProduct,
+    ReduceOp::kMean, ReduceOp::kBitAnd, ReduceOp::kBitOr, ReduceOp::kBitXor};
 
 std::vector<Algorithm> AlgorithmsOver(Over over) {
   std::vector<Algorithm> algorithms = {
@@ -92,6 +93,22 @@ TEST_P(Allreduce, OfEveryTypeWithEveryOperation) {
       for (std::size_t count : {std::size_t{97}, std::size_t{1031}}) {
         const Algorithm algorithm =
             algorithms[cases.size() % algorithms.size()];
+        const AllreduceCase c = {dtype, dtype, op, algorithm, count};
+        if (Valid(c)) cases.push_back(c);
+      }
+    }
+  }
+  Agree(cases);
+}
+
+// Odd counts, and some that need a second segment.
+TEST_P(Allreduce, OfIntegersWithEveryOperationByEveryAlgorithm) {
+  std::vector<AllreduceCase> cases;
+  for (Algorithm algorithm : AlgorithmsOver(std::get<Over>(GetParam()))) {
+    for (DType dtype : kernels::testing::kIntegerTypes) {
+      for (ReduceOp op : kAllOps) {
+        const std::size_t count =
+            cases.size() % 5 == 0 ? kSegmentBytes / SizeOf(dtype) + 5 : 77;
         const AllreduceCase c = {dtype, dtype, op, algorithm, count};
         if (Valid(c)) cases.push_back(c);
       }

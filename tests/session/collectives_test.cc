@@ -23,7 +23,7 @@ constexpr std::size_t kSegmentBytes = 16384;
 constexpr std::size_t kCounts[] = {0, 1, 2, 7, 97, 1000, 4095, 4097};
 constexpr DType kAllTypes[] = {
     DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64,
-    DType::kInt8,    DType::kInt32,   DType::kInt64};
+    DType::kInt8,    DType::kInt32,   DType::kInt64,    DType::kUInt8};
 
 class Collectives : public ::testing::TestWithParam<std::tuple<Over, int>> {
  protected:
@@ -98,6 +98,63 @@ TEST_P(Collectives, AllgatherInRankOrder) {
   });
 }
 
+constexpr ReduceOp kIntegerOps[] = {
+    ReduceOp::kSum,    ReduceOp::kMin,   ReduceOp::kMax,   ReduceOp::kProduct,
+    ReduceOp::kBitAnd, ReduceOp::kBitOr, ReduceOp::kBitXor};
+
+void ExpectReducedIntegers(const Elements& seen, ReduceOp op,
+                           const std::vector<Elements>& inputs,
+                           std::size_t from) {
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    std::uint64_t bits = inputs[0].Bits(from + i);
+    for (std::size_t r = 1; r < inputs.size(); ++r) {
+      bits = kernels::testing::CombineBits(static_cast<kernels::ReduceOp>(op),
+                                           seen.type(), bits,
+                                           inputs[r].Bits(from + i));
+    }
+    ASSERT_EQ(seen.Bits(i), bits)
+        << Name(op) << " of " << Name(seen.type()) << ", element " << i;
+  }
+  EXPECT_TRUE(seen.CanariesIntact());
+}
+
+std::vector<Elements> Inputs(const Session& session, DType dtype,
+                             std::size_t count) {
+  std::vector<Elements> inputs;
+  for (int r = 0; r < session.size(); ++r) {
+    inputs.push_back(Input(dtype, r, count));
+  }
+  return inputs;
+}
+
+TEST_P(Collectives, ReduceAndReduceScatterOfIntegersWithEveryOperation) {
+  Run([](Session& session) {
+    const auto size = static_cast<std::size_t>(session.size());
+    int round = 0;
+    for (DType dtype : kernels::testing::kIntegerTypes) {
+      for (ReduceOp op : kIntegerOps) {
+        const std::size_t count = round % 3 == 0 ? 4099 : 53;
+        const int root = round++ % session.size();
+        const std::vector<Elements> inputs =
+            Inputs(session, dtype, count * size);
+        const bool is_root = session.rank() == root;
+        Elements reduced(dtype, is_root ? count : 0);
+        CollectiveCall call = Call(CollectiveKind::kReduce, dtype, count, root);
+        call.op = op;
+        call.input = inputs[session.rank()].data();
+        call.output = is_root ? reduced.data() : nullptr;
+        ASSERT_TRUE(session.Run(call).ok());
+        ExpectReducedIntegers(reduced, op, inputs, 0);
+        Elements block(dtype, count);
+        call.kind = CollectiveKind::kReduceScatter;
+        call.output = block.data();
+        ASSERT_TRUE(session.Run(call).ok());
+        ExpectReducedIntegers(block, op, inputs, session.rank() * count);
+      }
+    }
+  });
+}
+
 // Combines in rank order, as the library promises here: the same bits.
 double ReducedInOrder(ReduceOp op, DType dtype,
                       const std::vector<Elements>& inputs, std::size_t i) {
@@ -133,10 +190,7 @@ TEST_P(Collectives, ReduceToEveryRootInRankOrder) {
       const ReduceOp op = kOps[round % std::size(kOps)];
       const int root = round % size;
       const DType dtype = kAllTypes[round++ % 4];
-      std::vector<Elements> inputs;
-      for (int r = 0; r < size; ++r) {
-        inputs.push_back(Input(dtype, r, count));
-      }
+      const std::vector<Elements> inputs = Inputs(session, dtype, count);
       const bool is_root = session.rank() == root;
       Elements output(dtype, is_root ? count : 0);
       CollectiveCall call = Call(CollectiveKind::kReduce, dtype, count, root);
@@ -170,10 +224,7 @@ TEST_P(Collectives, ReduceScatterGivesEachRankItsBlock) {
     int round = 0;
     for (std::size_t count : kCounts) {
       const DType dtype = kAllTypes[round++ % 4];
-      std::vector<Elements> inputs;
-      for (int r = 0; r < session.size(); ++r) {
-        inputs.push_back(Input(dtype, r, count * size));
-      }
+      const std::vector<Elements> inputs = Inputs(session, dtype, count * size);
       Elements output(dtype, count);
       CollectiveCall call = Call(CollectiveKind::kReduceScatter, dtype, count);
       call.input = inputs[session.rank()].data();
@@ -193,7 +244,7 @@ std::size_t Sent(int from, int to, int round) {
 TEST_P(Collectives, AllToAllWithUnevenCountsAndZeros) {
   Run([](Session& session) {
     const int me = session.rank();
-    for (int round = 0; round < 6; ++round) {
+    for (int round = 0; round < 8; ++round) {
       const DType dtype = kAllTypes[round];
       CollectiveCall call = Call(CollectiveKind::kAllToAll, dtype, 0);
       for (int r = 0; r < session.size(); ++r) {
@@ -227,7 +278,7 @@ std::vector<std::size_t> UnevenCounts(int size, int round) {
 TEST_P(Collectives, GatherAndScatterWithUnevenCounts) {
   Run([](Session& session) {
     const int me = session.rank();
-    for (int round = 0; round < 6; ++round) {
+    for (int round = 0; round < 8; ++round) {
       const DType dtype = kAllTypes[round];
       const int root = round % session.size();
       const std::vector<std::size_t> counts =

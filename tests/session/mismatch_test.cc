@@ -196,10 +196,19 @@ TEST_P(Calls, AreRefusedWhenTheyMakeNoSense) {
         Make(&b, Kind::kAllToAll, 5, DType::kFloat32),
         Make(&b, Kind::kGather, 5, DType::kFloat32),
         Make(&b, Kind::kScatter, 5, DType::kFloat32),
-        Make(&b, Kind::kAllreduce, 5, static_cast<DType>(99)),
+        Make(&b, Kind::kAllreduce, 5, static_cast<DType>(kernels::kDTypes)),
     };
-    bad.push_back(Make(&b, Kind::kAllreduce, 5, DType::kInt32));
-    bad.back().op = ReduceOp::kMean;
+    for (DType dtype : {DType::kInt32, DType::kUInt8}) {
+      bad.push_back(Make(&b, Kind::kAllreduce, 5, dtype));
+      bad.back().op = ReduceOp::kMean;
+    }
+    for (ReduceOp op :
+         {ReduceOp::kBitAnd, ReduceOp::kBitOr, ReduceOp::kBitXor}) {
+      bad.push_back(Make(&b, Kind::kAllreduce, 5, DType::kFloat32));
+      bad.push_back(Make(&b, Kind::kReduce, 5, DType::kFloat16));
+      bad.push_back(Make(&b, Kind::kReduceScatter, 1, DType::kFloat64));
+      for (std::size_t i = 1; i <= 3; ++i) bad[bad.size() - i].op = op;
+    }
     bad.push_back(Make(&b, Kind::kAllreduce, 5, DType::kFloat64));
     bad.back().wire = DType::kFloat16;
     bad.push_back(Make(&b, Kind::kAllreduce, 5, DType::kFloat32));
@@ -207,7 +216,7 @@ TEST_P(Calls, AreRefusedWhenTheyMakeNoSense) {
     bad.push_back(Make(&b, Kind::kAllreduce, 5, DType::kFloat32));
     bad.back().extents = {{0, 3}, {2, 2}};
     bad.push_back(Make(&b, Kind::kAllreduce, 5, DType::kFloat32));
-    bad.back().op = static_cast<ReduceOp>(17);
+    bad.back().op = static_cast<ReduceOp>(kReduceOps);
     bad.push_back(Make(&b, static_cast<Kind>(77), 5, DType::kFloat32));
     if (GetParam() != std::tuple{Over::kMemory, job.size}) {
       bad.push_back(Make(&b, Kind::kAllreduce, 5, DType::kFloat32));

@@ -156,17 +156,73 @@ TEST_F(FabricTest, EndsTheJobOnAMessageOfACallThatWasNotMade) {
     Make(2);
     const std::string out = "1234";
     Ending sent;
-    if (!early) at(1).CallDone(1, 7);
+    if (!early) at(1).CallDone(0, 1, 7);
     at(0).Send(1, CallTag(0, 7), View(out), 0, sent.done());
     PollAll();
     EXPECT_TRUE(at(1).status().ok()) << "another series, or yet to come";
     at(0).Send(1, CallTag(1, 7), View(out), 0, sent.done());
     if (early) PollAll();
-    if (early) at(1).CallDone(1, 7);
+    if (early) at(1).CallDone(0, 1, 7);
     PollAll();
     EXPECT_EQ(at(1).status().code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(at(0).status().code(), StatusCode::kInvalidArgument);
   }
+}
+
+TEST_F(FabricTest, KeepsGroupsApart) {
+  Make(2);
+  const std::string out[] = {"of all", "of 1st", "of 2nd"};
+  std::string in[3];
+  Ending sent;
+  Ending received[3];
+  const Tag tag = CallTag(0, 3);
+  for (const GroupId group : {2U, 0U, 1U}) {
+    at(0).Send(1, {tag, group}, View(out[group]), 0, sent.done());
+  }
+  // Calls of one group say nothing of another's.
+  at(1).CallDone(1, 0, 2);
+  PollAll();
+  for (const GroupId group : {0U, 1U, 2U}) {
+    EXPECT_TRUE(at(1).HasMessage(0, {tag, group}));
+    EXPECT_FALSE(at(1).HasMessage(0, {tag + 1, group}));
+    in[group].resize(6);
+    at(1).Recv(0, {tag, group}, Room(&in[group]), 0, received[group].done());
+    EXPECT_FALSE(at(1).HasMessage(0, {tag, group}));
+  }
+  PollAll();
+  for (const GroupId group : {0U, 1U, 2U}) {
+    EXPECT_EQ(received[group].times, 1);
+    EXPECT_EQ(in[group], out[group]);
+  }
+  at(1).CallDone(1, 0, 3);
+  at(0).Send(1, {tag, 2}, View(out[2]), 0, sent.done());
+  PollAll();
+  EXPECT_TRUE(at(1).status().ok()) << "group 2 has made no calls yet";
+  at(0).Send(1, {tag, 1}, View(out[1]), 0, sent.done());
+  PollAll();
+  EXPECT_NE(at(1).status().message().find("in group 1"), std::string::npos);
+}
+
+TEST_F(FabricTest, DropsWhatCameForAGroupThatIsClosed) {
+  FabricOptions options;
+  options.unexpected_bytes = 100;
+  Make(2, options);
+  const std::string out(90, 'x');
+  std::string in(90, '?');
+  Ending sent;
+  Ending received;
+  at(0).Send(1, {kPointToPointBit | 1, 7}, View(out), 0, sent.done());
+  at(0).Send(1, {kPointToPointBit | 2, 8}, View(out), 0, sent.done());
+  PollAll();
+  // The first fills what may wait; the second waits in the link.
+  EXPECT_TRUE(at(1).HasMessage(0, {kPointToPointBit | 1, 7}));
+  at(1).CloseGroup(7);
+  EXPECT_FALSE(at(1).HasMessage(0, {kPointToPointBit | 1, 7}));
+  PollAll();
+  at(1).Recv(0, {kPointToPointBit | 2, 8}, Room(&in), 0, received.done());
+  PollAll();
+  EXPECT_EQ(received.times, 1);
+  EXPECT_EQ(in, out);
 }
 
 TEST_F(FabricTest, FailsOnlyTheReceiveOfAMessageOfAnotherLength) {

@@ -14,7 +14,7 @@ using Bytes = std::array<std::byte, kHeaderBytes>;
 
 bool Same(const Header& a, const Header& b) {
   return a.kind == b.kind && a.flags == b.flags && a.tag == b.tag &&
-         a.payload_bytes == b.payload_bytes && a.epoch == b.epoch;
+         a.payload_bytes == b.payload_bytes && a.group == b.group;
 }
 
 std::string TroubleWith(const Bytes& bytes) {
@@ -42,7 +42,7 @@ TEST(Wire, EveryFieldComesBack) {
     header.payload_bytes =
         random() % (1 + (header.kind == MessageKind::kData ? kMaxPayloadBytes
                                                            : kMaxControlBytes));
-    header.epoch = static_cast<std::uint32_t>(random());
+    header.group = static_cast<std::uint32_t>(random());
     const Result<Header> decoded = DecodeHeader(EncodeHeader(header));
     ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
     EXPECT_TRUE(Same(decoded.value(), header));
@@ -56,7 +56,7 @@ TEST(Wire, TheDocumentedExampleHolds) {
   header.flags = 0xABCD0001;
   header.tag = 0x0102030405060708;
   header.payload_bytes = 65536;
-  header.epoch = 3;
+  header.group = 3;
   const unsigned char expected[] = {
       0x47, 0x46, 0x01, 0x01, 0x01, 0x00, 0xcd, 0xab,  //
       0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01,  //

@@ -10,9 +10,9 @@
 namespace gradientflow {
 namespace {
 
-// Shared memory has no latency to hide, only two synchronisations to pay for.
-constexpr std::size_t kSharedSegments = 16;
-constexpr std::size_t kTwoLevelSegments = 4;
+// One-sided segments have no latency to hide, only two synchronisations to pay
+// for; and those in flight, if they are staged, are to stay in the cache.
+constexpr std::size_t kOneSidedSegments = 4;
 constexpr std::size_t kChoicesKept = 256;
 
 class Hash {
@@ -40,11 +40,9 @@ Status ValidateTypes(const CollectiveCall& call) {
       static_cast<int>(call.wire) >= kernels::kDTypes) {
     return Invalid(call, "unknown dtype");
   }
-  if (static_cast<int>(call.op) > static_cast<int>(ReduceOp::kMean)) {
+  if (static_cast<int>(call.op) >= kReduceOps) {
     return Invalid(call, StrCat("unknown operation ", int(call.op)));
   }
-  const bool floats =
-      IsGradientType(call.dtype) || call.dtype == DType::kFloat64;
   if (call.wire != call.dtype &&
       (call.kind != CollectiveKind::kAllreduce || !IsGradientType(call.dtype) ||
        !IsGradientType(call.wire))) {
@@ -53,10 +51,15 @@ Status ValidateTypes(const CollectiveCall& call) {
                      ": only an allreduce of float32, float16 or "
                      "bfloat16 can convert"));
   }
-  if (Reduces(call.kind) && !floats &&
+  if (!Reduces(call.kind)) return Status();
+  if (!IsFloat(call.dtype) &&
       (call.op == ReduceOp::kMean || call.scale != 1.0F)) {
     return Invalid(call, StrCat("a mean or a scale needs a floating-point "
                                 "dtype, not ",
+                                Name(call.dtype)));
+  }
+  if (IsFloat(call.dtype) && IsBitwise(call.op)) {
+    return Invalid(call, StrCat(Name(call.op), " needs an integer dtype, not ",
                                 Name(call.dtype)));
   }
   return Status();
@@ -97,6 +100,40 @@ const char* Name(CollectiveKind kind) {
                                     "allgather", "reduce_scatter", "all_to_all",
                                     "gather",    "scatter",        "barrier"};
   return kNames[static_cast<int>(kind)];
+}
+
+Result<CallGroup> Subgroup(const CallGroup& all, GroupId id,
+                           const std::vector<int>& ranks) {
+  CallGroup group;
+  group.id = id;
+  group.rank = -1;
+  group.size = static_cast<int>(ranks.size());
+  group.members = ranks;
+  std::map<int, int> hosts;  // Counted anew.
+  std::vector<bool> seen(static_cast<std::size_t>(all.size), false);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const int rank = ranks[i];
+    if (rank < 0 || rank >= all.size || seen[static_cast<std::size_t>(rank)]) {
+      return Status(StatusCode::kInvalidArgument,
+                    StrCat("group ", id, ": rank ", rank, " at place ", i,
+                           rank < 0 || rank >= all.size
+                               ? StrCat(", expected 0 to ", all.size - 1)
+                               : ", which is there already"));
+    }
+    seen[static_cast<std::size_t>(rank)] = true;
+    if (rank == all.rank) group.rank = static_cast<int>(i);
+    if (all.topology.host.empty()) continue;
+    const int host = all.topology.host[static_cast<std::size_t>(rank)];
+    group.topology.host.push_back(
+        hosts.emplace(host, static_cast<int>(hosts.size())).first->second);
+  }
+  if (group.rank < 0) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("group ", id, ": rank ", all.rank,
+               ", which opens it, is not among its ", ranks.size(), " ranks"));
+  }
+  return group;
 }
 
 bool Reduces(CollectiveKind kind) {
@@ -214,12 +251,10 @@ CallPlan CallPlanner::Plan(const CollectiveCall& call) {
       ChooseAlgorithm(call, &plan);
       if (plan.algorithm == AllreduceAlgorithm::kShared) {
         plan.one_sided = true;
-        unit *= kSharedSegments;
-      } else if (plan.algorithm == AllreduceAlgorithm::kTwoLevel &&
-                 group_.hosts_share) {
-        plan.one_sided = true;
-        unit *= kTwoLevelSegments;
+      } else if (plan.algorithm == AllreduceAlgorithm::kTwoLevel) {
+        plan.one_sided = group_.hosts_share;
       }
+      if (plan.one_sided) unit *= kOneSidedSegments;
       break;
     case CollectiveKind::kReduceScatter:
       plan.blocked_input = true;
@@ -289,8 +324,12 @@ std::uint64_t HashOf(const std::vector<Extent>& extents) {
   return hash.value() | 1;
 }
 
-std::uint32_t SignatureOf(const CollectiveCall& call, const CallPlan& plan) {
+std::uint32_t SignatureOf(const CollectiveCall& call, const CallPlan& plan,
+                          const CallGroup& group) {
   Hash hash;
+  for (const int member : group.members) {
+    hash.Mix(static_cast<std::uint64_t>(member));
+  }
   hash.Mix(static_cast<std::uint64_t>(call.kind));
   hash.Mix(static_cast<std::uint64_t>(call.wire));
   hash.Mix(static_cast<std::uint64_t>(call.op));

@@ -10,6 +10,7 @@
 #include "transports/collectives/choose.h"
 #include "transports/collectives/collective.h"
 #include "transports/collectives/schedule.h"
+#include "transports/wire.h"
 
 namespace gradientflow {
 
@@ -17,6 +18,9 @@ namespace gradientflow {
 struct CallGroup {
   int rank = 0;
   int size = 1;
+  GroupId id = 0;
+  // The fabric's ranks of ranks 0 ... size - 1; empty: the same.
+  std::vector<int> members = {};
   Topology topology;
   bool all_share = false;    // All ranks share memory.
   bool hosts_share = false;  // The ranks of each host do.
@@ -25,7 +29,17 @@ struct CallGroup {
   // packed and in the wire dtype already (a device's pool, staged) and others
   // do not. All still end with the same bits, rounded to the wire dtype.
   bool same_dtypes = true;
+
+  int FabricRank(int r) const {
+    return members.empty() ? r : members[static_cast<std::size_t>(r)];
+  }
 };
+
+// The group of `ranks` of `all`, in that order. It shares no memory: what its
+// ranks share belongs to all. kInvalidArgument: a rank is none of `all`, is
+// there twice, or this one is missing.
+Result<CallGroup> Subgroup(const CallGroup& all, GroupId id,
+                           const std::vector<int>& ranks);
 
 // How a call is carried out: the algorithm, and the segments it is cut into.
 // Depends on nothing but arguments that are equal on all ranks, so all ranks
@@ -94,6 +108,7 @@ Schedule ScheduleFor(const CollectiveCall& call, const CallPlan& plan,
                      const CallGroup& group, std::size_t count);
 
 // What all ranks must agree on, in the upper half (kSignatureMask) of 32 bits.
-std::uint32_t SignatureOf(const CollectiveCall& call, const CallPlan& plan);
+std::uint32_t SignatureOf(const CollectiveCall& call, const CallPlan& plan,
+                          const CallGroup& group);
 
 }  // namespace gradientflow

@@ -9,6 +9,7 @@
 #include "gradientflow/base/dtype.h"
 #include "gradientflow/base/status.h"
 #include "transports/collectives/choose.h"
+#include "transports/wire.h"
 
 namespace gradientflow {
 
@@ -56,6 +57,9 @@ class Feed {
   virtual void Finished(std::size_t begin, std::size_t count) = 0;
 };
 
+// As the peer of a receive: whoever sends first.
+inline constexpr int kAnyRank = -1;
+
 // One call of a collective. Every rank makes the same calls in the same order
 // with the same kind, count, dtypes, op, root and algorithm. (In a mixed group,
 // see CallGroup::same_dtypes, an allreduce's `dtype` may differ; `wire`
@@ -97,6 +101,7 @@ struct CollectiveCall {
   Feed* feed = nullptr;
   AllreduceAlgorithm algorithm = AllreduceAlgorithm::kAuto;
   Channel channel = Channel::kPlain;
+  GroupId group = 0;  // Whose ranks `root` and the counts are of.
   // For errors, traces and reports: "step 7 bucket 3".
   std::uint64_t step = 0;
   std::uint64_t bucket = 0;

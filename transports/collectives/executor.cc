@@ -23,29 +23,98 @@ bool Is16Bit(DType type) { return SizeOf(type) == 2; }
 
 }  // namespace
 
-Executor::Executor(const ExecutorParts& parts, const CallGroup& group,
+Executor::Executor(const ExecutorParts& parts, const CallGroup& all,
                    const CostModel& costs, const ExecutorOptions& options)
-    : parts_(parts),
-      group_(group),
-      planner_(group, costs, options.segment_bytes),
-      options_(options),
-      context_{*parts.fabric, parts.arena, *parts.kernels,
-               slabs_,        bytes_sent_, &Executor::OnMessage,
-               this} {
-  for (Queue& queue : queues_) {
-    queue.first_segment = segments_.size();
-    for (int i = 0; i < options.segments_in_flight; ++i) {
-      segments_.push_back(std::make_unique<Segment>(
-          context_, static_cast<std::uint32_t>(segments_.size())));
-    }
-  }
+    : parts_(parts), options_(options), context_{*parts.fabric,
+                                                 parts.arena,
+                                                 *parts.kernels,
+                                                 slabs_,
+                                                 bytes_sent_,
+                                                 &Executor::OnMessage,
+                                                 this} {
+  auto calls = std::make_unique<GroupCalls>(all, costs, options.segment_bytes);
+  all_ = calls.get();
+  groups_[all.id] = std::move(calls);
 }
 
 Executor::~Executor() = default;
 
+Executor::GroupCalls* Executor::Find(GroupId id) const {
+  if (id == all_->group.id) return all_;
+  const auto found = groups_.find(id);
+  return found == groups_.end() ? nullptr : found->second.get();
+}
+
+const CallGroup* Executor::FindGroup(GroupId id) const {
+  const GroupCalls* calls = Find(id);
+  return calls == nullptr ? nullptr : &calls->group;
+}
+
+Status Executor::OpenGroup(GroupId id, const std::vector<int>& ranks) {
+  if (Find(id) != nullptr) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("group ", id, " is open already",
+                         id == 0 ? ": it is that of all ranks" : ""));
+  }
+  Result<CallGroup> group = Subgroup(all_->group, id, ranks);
+  if (!group.ok()) return group.status();
+  groups_[id] = std::make_unique<GroupCalls>(group.value(), costs(),
+                                             options_.segment_bytes);
+  return Status();
+}
+
+Status Executor::CloseGroup(GroupId id) {
+  GroupCalls* calls = Find(id);
+  if (calls == nullptr || calls == all_) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("group ", id, " is not open"));
+  }
+  for (const Queue& queue : calls->queues) {
+    if (queue.operations.empty()) continue;
+    return Status(
+        StatusCode::kFailedPrecondition,
+        StrCat("group ", id, " is closed with ", queue.operations.size(),
+               " calls in flight, ", Name(queue.operations.front()->call.kind),
+               " #", queue.operations.front()->sequence, " first"));
+  }
+  for (Queue& queue : calls->queues) {
+    free_segments_.insert(free_segments_.end(), queue.segments.begin(),
+                          queue.segments.end());
+  }
+  std::erase_if(schedules_, [&](const auto& entry) {
+    return std::get<GroupId>(entry.first) == id;
+  });
+  groups_.erase(id);
+  parts_.fabric->CloseGroup(id);
+  return Status();
+}
+
+void Executor::SetCosts(const CostModel& costs) {
+  for (auto& [id, calls] : groups_) calls->planner.SetCosts(costs);
+}
+
+void Executor::TakeSegments(Queue* queue) {
+  while (queue->segments.size() <
+         static_cast<std::size_t>(options_.segments_in_flight)) {
+    if (free_segments_.empty()) {
+      segments_.push_back(std::make_unique<Segment>(
+          context_, static_cast<std::uint32_t>(segments_.size())));
+      free_segments_.push_back(segments_.back().get());
+    }
+    queue->segments.push_back(free_segments_.back());
+    free_segments_.pop_back();
+  }
+}
+
 void Executor::Start(const CollectiveCall& call, Done done) {
   Status status = parts_.fabric->status();
-  if (status.ok()) status = ValidateCall(call, group_);
+  GroupCalls* calls = Find(call.group);
+  if (status.ok() && calls == nullptr) {
+    status =
+        Status(StatusCode::kInvalidArgument,
+               StrCat(Name(call.kind), ": group ", call.group, " is not open"));
+  }
+  if (status.ok()) status = ValidateCall(call, calls->group);
   if (!status.ok()) {
     ended_.push_back({done, 0, status});
     return;
@@ -59,18 +128,25 @@ void Executor::Start(const CollectiveCall& call, Done done) {
   }
   operation->call = call;
   operation->done = done;
-  Prepare(operation.get());
-  queues_[static_cast<std::size_t>(call.channel)].operations.push_back(
-      std::move(operation));
+  Prepare(calls, operation.get());
+  Enqueue(&calls->queues[static_cast<std::size_t>(call.channel)],
+          std::move(operation));
+}
+
+void Executor::Enqueue(Queue* queue, std::unique_ptr<Operation> operation) {
+  if (queue->segments.empty()) TakeSegments(queue);
+  if (queue->operations.empty()) busy_.push_back(queue);
+  queue->operations.push_back(std::move(operation));
   ++operations_;
 }
 
-void Executor::Prepare(Operation* operation) {
+void Executor::Prepare(GroupCalls* calls, Operation* operation) {
   Operation& op = *operation;
-  op.plan = planner_.Plan(op.call);
+  op.group = &calls->group;
+  op.plan = calls->planner.Plan(op.call);
   op.sequence =
-      queues_[static_cast<std::size_t>(op.call.channel)].next_sequence++;
-  op.signature = SignatureOf(op.call, op.plan);
+      calls->queues[static_cast<std::size_t>(op.call.channel)].next_sequence++;
+  op.signature = SignatureOf(op.call, op.plan, calls->group);
   op.launched = op.finished = 0;
   op.flags = 0;
   op.begin = parts_.clock->Now();
@@ -81,15 +157,15 @@ void Executor::Prepare(Operation* operation) {
   op.pre = 1.0F;
   op.post = op.call.scale;
   if (op.call.op == ReduceOp::kMean) {
-    op.post /= static_cast<float>(group_.size);
+    op.post /= static_cast<float>(op.group->size);
   }
   op.last = 1.0;
   const bool root_only = op.call.kind == CollectiveKind::kReduce;
   if (op.call.dtype == DType::kFloat64 && Reduces(op.call.kind)) {
     op.post = 1.0F;
     op.last = double{op.call.scale};
-    if (op.call.op == ReduceOp::kMean) op.last /= group_.size;
-    if (root_only && group_.rank != op.call.root) op.last = 1.0;
+    if (op.call.op == ReduceOp::kMean) op.last /= op.group->size;
+    if (root_only && op.group->rank != op.call.root) op.last = 1.0;
   }
   op.extent_starts.clear();
   std::size_t before = 0;
@@ -113,7 +189,8 @@ void Executor::Prepare(Operation* operation) {
 
 // A group of one has no one to talk to.
 bool Executor::RunsAlone(const Operation& operation) const {
-  return operation.call.kind == CollectiveKind::kAllreduce && group_.size == 1;
+  return operation.call.kind == CollectiveKind::kAllreduce &&
+         operation.group->size == 1;
 }
 
 void Executor::LaunchAlone(Operation* operation) {
@@ -142,14 +219,14 @@ std::shared_ptr<const Schedule> Executor::ScheduleOf(const Operation& operation,
   const CollectiveCall& call = operation.call;
   const CallPlan& plan = operation.plan;
   const bool by_counts = !call.send_counts.empty() || !call.recv_counts.empty();
-  const ScheduleKey key{call.kind, plan.algorithm, call.root, count,
-                        plan.segments >= 4};
+  const ScheduleKey key{call.group, call.kind, plan.algorithm,
+                        call.root,  count,     plan.segments >= 4};
   if (!by_counts) {
     const auto found = schedules_.find(key);
     if (found != schedules_.end()) return found->second;
   }
-  auto schedule =
-      std::make_shared<const Schedule>(ScheduleFor(call, plan, group_, count));
+  auto schedule = std::make_shared<const Schedule>(
+      ScheduleFor(call, plan, *operation.group, count));
   if (!by_counts) {
     if (schedules_.size() >= kSchedulesKept) schedules_.clear();
     schedules_.emplace(key, schedule);
@@ -161,7 +238,7 @@ std::shared_ptr<const Schedule> Executor::ScheduleOf(const Operation& operation,
 // are any: a part that its feed has not brought yet holds up those behind it.
 bool Executor::Launch(Queue* queue) {
   bool moved = false;
-  const auto in_flight = static_cast<std::size_t>(options_.segments_in_flight);
+  const std::size_t in_flight = queue->segments.size();
   std::size_t i = 0;
   for (auto& owned : queue->operations) {
     Operation* operation = owned.get();
@@ -172,9 +249,9 @@ bool Executor::Launch(Queue* queue) {
         moved = true;
         continue;
       }
-      while (i < in_flight && !segments_[queue->first_segment + i]->idle()) ++i;
+      while (i < in_flight && !queue->segments[i]->idle()) ++i;
       if (i == in_flight) return moved;
-      LaunchNext(queue, operation, segments_[queue->first_segment + i].get());
+      LaunchNext(queue, operation, queue->segments[i]);
       moved = true;
     }
   }
@@ -189,7 +266,7 @@ void Executor::LaunchNext(Queue* queue, Operation* operation,
   const bool narrow = Is16Bit(operation->call.wire) ||
                       Is16Bit(operation->call.dtype) ||
                       // Some rank's buffer may be.
-                      !group_.same_dtypes;
+                      !operation->group->same_dtypes;
   if (schedule->multi_hop && operation->pre == 1.0F && narrow &&
       operation->op == kernels::ReduceOp::kSum) {
     std::swap(operation->pre, operation->post);
@@ -240,12 +317,13 @@ void Executor::OnMessage(void* self, std::uint64_t cookie, std::uint32_t flags,
 bool Executor::Poll() {
   bool moved = RunEnded();
   if (operations_ > 0) {
-    for (Queue& queue : queues_) moved |= Launch(&queue);
-    for (auto& segment : segments_) {
-      if (running_ == 0) break;
-      if (segment->idle() || segment->awaits_messages()) continue;
-      moved |= segment->Advance();
-      Settle(segment.get());
+    for (Queue* queue : busy_) {
+      moved |= Launch(queue);
+      for (Segment* segment : queue->segments) {
+        if (segment->idle() || segment->awaits_messages()) continue;
+        moved |= segment->Advance();
+        Settle(segment);
+      }
     }
     Retire();
   }
@@ -263,16 +341,18 @@ bool Executor::Poll() {
 
 // Ends the calls whose segments all are done, in order.
 void Executor::Retire() {
-  for (Queue& queue : queues_) {
-    while (!queue.operations.empty()) {
-      std::unique_ptr<Operation>& front = queue.operations.front();
+  for (Queue* queue : busy_) {
+    while (!queue->operations.empty()) {
+      std::unique_ptr<Operation>& front = queue->operations.front();
       if (front->finished < front->plan.segments) break;
       Finish(*front);
       spare_.push_back(std::move(front));
-      queue.operations.pop_front();
+      queue->operations.pop_front();
       --operations_;
     }
   }
+  std::erase_if(busy_,
+                [](const Queue* queue) { return queue->operations.empty(); });
 }
 
 void Executor::Finish(const Operation& operation) {
@@ -295,7 +375,8 @@ void Executor::Finish(const Operation& operation) {
                              operation.begin, parts_.clock->Now()});
   }
   if (options_.trace && parts_.logger != nullptr) Trace(operation);
-  parts_.fabric->CallDone(static_cast<int>(operation.call.channel),
+  parts_.fabric->CallDone(operation.group->id,
+                          static_cast<int>(operation.call.channel),
                           operation.sequence);
   ended_.push_back({operation.done, operation.flags, Status()});
 }
@@ -304,8 +385,10 @@ void Executor::Finish(const Operation& operation) {
 // for it at a kSync is found here.
 void Executor::FailIfDeparted() {
   std::vector<int> ranks;
-  for (const auto& segment : segments_) {
-    if (!segment->idle()) segment->AddAwaited(&ranks);
+  for (const Queue* queue : busy_) {
+    for (const Segment* segment : queue->segments) {
+      if (!segment->idle()) segment->AddAwaited(&ranks);
+    }
   }
   for (int rank : ranks) parts_.fabric->FailIfDeparted(rank);
 }
@@ -317,7 +400,7 @@ void Executor::FailAll(const Status& why) {
   // at its next kSync that this rank is not there, and knows the reading void.
   if (parts_.arena != nullptr && !std::exchange(retracted_, true)) {
     for (int slot = 0; slot < kSyncSlots; ++slot) {
-      parts_.arena->slot(group_.rank, slot)
+      parts_.arena->slot(rank(), slot)
           .arrived.store(0, std::memory_order_seq_cst);
     }
   }
@@ -325,12 +408,13 @@ void Executor::FailAll(const Status& why) {
     if (!segment->idle()) segment->Reset();
   }
   running_ = 0;
-  for (Queue& queue : queues_) {
-    for (auto& operation : queue.operations) {
+  for (Queue* queue : busy_) {
+    for (auto& operation : queue->operations) {
       ended_.push_back({operation->done, 0, why});
     }
-    queue.operations.clear();
+    queue->operations.clear();
   }
+  busy_.clear();
   operations_ = 0;
 }
 
@@ -361,8 +445,10 @@ void Executor::Trace(const Operation& operation) const {
 
 std::vector<int> Executor::AwaitedRanks() const {
   std::vector<int> ranks = parts_.fabric->AwaitedPeers();
-  for (const auto& segment : segments_) {
-    if (!segment->idle()) segment->AddAwaited(&ranks);
+  for (const Queue* queue : busy_) {
+    for (const Segment* segment : queue->segments) {
+      if (!segment->idle()) segment->AddAwaited(&ranks);
+    }
   }
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
@@ -371,14 +457,14 @@ std::vector<int> Executor::AwaitedRanks() const {
 
 std::string Executor::OldestCall() const {
   std::string text;
-  for (const Queue& queue : queues_) {
-    if (queue.operations.empty()) continue;
-    const Operation& operation = *queue.operations.front();
+  for (const Queue* queue : busy_) {
+    const Operation& operation = *queue->operations.front();
     const CollectiveCall& call = operation.call;
-    text +=
-        StrCat(text.empty() ? "" : " and in ", Name(call.kind), " #",
-               operation.sequence, " of ", call.count, " ", Name(call.dtype),
-               ", step ", call.step, " bucket ", call.bucket);
+    text += StrCat(text.empty() ? "" : " and in ", Name(call.kind), " #",
+                   operation.sequence,
+                   call.group == 0 ? "" : StrCat(" of group ", call.group),
+                   " of ", call.count, " ", Name(call.dtype), ", step ",
+                   call.step, " bucket ", call.bucket);
   }
   return text;
 }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "gradientflow/base/clock.h"
@@ -39,39 +40,50 @@ struct ExecutorParts {
 
 // Collectives over a fabric: cuts each call into segments and runs their
 // schedules, a window of them at a time, in the order of the calls. The window
-// is what bounds the memory and how far a fast rank runs ahead.
+// is what bounds the memory and how far a fast rank runs ahead. Groups of some
+// of the ranks have calls and a window of their own, so that none waits for
+// another.
 // NOT thread-safe, as its base says.
 class Executor final : public Collective {
  public:
-  Executor(const ExecutorParts& parts, const CallGroup& group,
+  // `all`: the group of all ranks.
+  Executor(const ExecutorParts& parts, const CallGroup& all,
            const CostModel& costs, const ExecutorOptions& options);
   ~Executor() override;
 
-  int rank() const override { return group_.rank; }
-  int size() const override { return group_.size; }
+  int rank() const override { return group().rank; }
+  int size() const override { return group().size; }
   void Start(const CollectiveCall& call, Done done) override;
   bool Poll() override;
   std::size_t in_flight() const override { return operations_ + ended_.size(); }
   std::uint64_t bytes_sent() const override { return bytes_sent_; }
+
+  // Takes calls of that group from now on. kInvalidArgument: an id that is open
+  // or 0, or see Subgroup().
+  Status OpenGroup(GroupId id, const std::vector<int>& ranks);
+  // kFailedPrecondition: calls of it are in flight.
+  Status CloseGroup(GroupId id);
+  // Null: not open.
+  const CallGroup* FindGroup(GroupId id) const;
 
   // Grows with every message and segment done: a call that hangs lets it stand.
   std::uint64_t advances() const { return advances_; }
 
   // Replaces the model by which algorithms are chosen; the same on all ranks,
   // with nothing in flight.
-  void SetCosts(const CostModel& costs) { planner_.SetCosts(costs); }
-  const CostModel& costs() const { return planner_.costs(); }
-  // CallGroup::same_dtypes = false from now on; on all ranks, with nothing in
-  // flight.
+  void SetCosts(const CostModel& costs);
+  const CostModel& costs() const { return all_->planner.costs(); }
+  // CallGroup::same_dtypes = false for all ranks' group from now on; on all
+  // ranks, with nothing in flight.
   void SetMixedDtypes() {
-    group_.same_dtypes = false;
-    planner_.SetMixedDtypes();
+    all_->group.same_dtypes = false;
+    all_->planner.SetMixedDtypes();
   }
-  const CallGroup& group() const { return group_; }
+  const CallGroup& group() const { return all_->group; }
 
   // Ranks that the calls in flight wait for, ascending.
   std::vector<int> AwaitedRanks() const;
-  // The oldest call in flight of each channel, for reports: "allreduce #7 of 5
+  // The oldest call in flight of each queue, for reports: "allreduce #7 of 5
   // float32, step 3 bucket 1". Empty if there is none.
   std::string OldestCall() const override;
 
@@ -81,19 +93,30 @@ class Executor final : public Collective {
     std::uint32_t flags;
     Status status;
   };
-  // Calls in order, and the segments that run them: each channel has its own,
-  // so that none waits for the other.
+  // Calls in order, and the segments that run them: each channel of each group
+  // has its own, so that none waits for the other.
   struct Queue {
     std::uint64_t next_sequence = 1;
     std::uint64_t next_sync = 1;
     std::deque<std::unique_ptr<Operation>> operations;
-    std::size_t first_segment = 0;  // Of options_.segments_in_flight.
+    std::vector<Segment*> segments;  // options_.segments_in_flight, once used.
+  };
+  struct GroupCalls {
+    GroupCalls(const CallGroup& of, const CostModel& costs,
+               std::size_t segment_bytes)
+        : group(of), planner(of, costs, segment_bytes) {}
+    CallGroup group;
+    CallPlanner planner;
+    std::array<Queue, kChannels> queues;
   };
   // What a cached schedule depends on.
-  using ScheduleKey =
-      std::tuple<CollectiveKind, AllreduceAlgorithm, int, std::size_t, bool>;
+  using ScheduleKey = std::tuple<GroupId, CollectiveKind, AllreduceAlgorithm,
+                                 int, std::size_t, bool>;
 
-  void Prepare(Operation* operation);
+  GroupCalls* Find(GroupId id) const;
+  void Enqueue(Queue* queue, std::unique_ptr<Operation> operation);
+  void TakeSegments(Queue* queue);
+  void Prepare(GroupCalls* calls, Operation* operation);
   bool RunsAlone(const Operation& operation) const;
   void LaunchAlone(Operation* operation);
   bool Launch(Queue* queue);
@@ -111,18 +134,20 @@ class Executor final : public Collective {
                         const Status& status);
 
   const ExecutorParts parts_;
-  CallGroup group_;
-  CallPlanner planner_;
   const ExecutorOptions options_;
   Slabs slabs_;
   std::uint64_t bytes_sent_ = 0;
   std::uint64_t advances_ = 0;
   SegmentContext context_;
-  std::array<Queue, kChannels> queues_;
+  // Also of group 0: all_.
+  std::unordered_map<GroupId, std::unique_ptr<GroupCalls>> groups_;
+  GroupCalls* all_ = nullptr;
+  std::vector<Queue*> busy_;    // Those with operations.
   std::size_t operations_ = 0;  // In all queues.
   std::vector<std::unique_ptr<Operation>> spare_;
-  std::vector<std::unique_ptr<Segment>> segments_;
-  std::size_t running_ = 0;  // Segments not idle.
+  std::vector<std::unique_ptr<Segment>> segments_;  // By slot.
+  std::vector<Segment*> free_segments_;             // Of closed groups.
+  std::size_t running_ = 0;                         // Segments not idle.
   bool retracted_ = false;
   std::deque<Ended> ended_;
   std::map<ScheduleKey, std::shared_ptr<const Schedule>> schedules_;

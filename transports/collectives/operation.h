@@ -23,6 +23,7 @@ struct Part {
 // A call on its way: what its segments share.
 struct Operation {
   CollectiveCall call;
+  const CallGroup* group = nullptr;
   CallPlan plan;
   Done done;
   std::uint64_t sequence = 0;  // In its channel; the same on all ranks.

@@ -75,6 +75,9 @@ struct Step {
 struct Schedule {
   std::vector<std::vector<Step>> rounds;
   std::size_t scratch_elements = 0;
+  // What no sharing rank reads or writes here, in kData: where peers work in a
+  // copy of the buffer, because they cannot reach it, this part needs none.
+  Slice untouched;
   // Whether partial sums travel (ring, halving-doubling, two-level): then with
   // a 16-bit wire (or pool) a mean is scaled before the sum, not after it, so
   // that no partial sum overflows.

@@ -34,7 +34,7 @@ void Segment::Start(Operation* operation, std::uint64_t index,
   data_ = operation->data;
   dtype_ = operation->call.dtype;
   data_begin_ = begin;
-  const auto ranks = static_cast<std::size_t>(context_.fabric.size());
+  const auto ranks = static_cast<std::size_t>(operation->group->size);
   sent_.assign(ranks, 0);
   received_.assign(ranks, 0);
   if (schedule_->scratch_elements > 0) {
@@ -100,10 +100,11 @@ std::uint64_t Segment::Cookie(std::uint32_t step, std::size_t round) const {
   return std::uint64_t{slot_} << 32 | (round % 2) << 31 | step;
 }
 
-Tag Segment::NextTag(std::vector<std::uint16_t>* ordinals, int peer) {
-  return CallTag(static_cast<int>(operation_->call.channel),
-                 operation_->sequence) |
-         (index_ & 0xFFFFF) << 12 | ((*ordinals)[peer]++ & 0xFFF);
+MessageId Segment::NextId(std::vector<std::uint16_t>* ordinals, int peer) {
+  const Tag tag = CallTag(static_cast<int>(operation_->call.channel),
+                          operation_->sequence) |
+                  (index_ & 0xFFFFF) << 12 | ((*ordinals)[peer]++ & 0xFFF);
+  return {tag, operation_->group->id};
 }
 
 bool Segment::Advance() {
@@ -208,8 +209,8 @@ void Segment::PostRecv(const Step& step, std::uint32_t index,
   }
   ++traffic_[round % 2].pending;
   context_.fabric.Recv(
-      step.peer, NextTag(&received_, step.peer), {landing, bytes, {}},
-      operation_->signature,
+      operation_->group->FabricRank(step.peer), NextId(&received_, step.peer),
+      {landing, bytes, {}}, operation_->signature,
       {context_.on_message, context_.self, Cookie(index, round)});
 }
 
@@ -223,7 +224,8 @@ void Segment::PostSend(const Step& step, std::uint32_t index) {
   ++traffic_[round_ % 2].pending;
   context_.bytes_sent += bytes;
   context_.fabric.Send(
-      step.peer, NextTag(&sent_, step.peer), {wire, bytes, {}}, flags,
+      operation_->group->FabricRank(step.peer), NextId(&sent_, step.peer),
+      {wire, bytes, {}}, flags,
       {context_.on_message, context_.self, Cookie(index, round_)});
 }
 

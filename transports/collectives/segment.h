@@ -96,7 +96,7 @@ class Segment {
   std::byte* Scratch(std::size_t elements) const;
   std::byte* NewSlot(std::size_t bytes, std::size_t round);
   std::uint64_t Cookie(std::uint32_t step, std::size_t round) const;
-  Tag NextTag(std::vector<std::uint16_t>* ordinals, int peer);
+  MessageId NextId(std::vector<std::uint16_t>* ordinals, int peer);
 
   void PostRound();
   void PostReceives(std::size_t round);
@@ -119,6 +119,8 @@ class Segment {
   int SlotOf(std::uint64_t sync) const;
   void Stage();
   void Unstage();
+  template <typename F>
+  void ForEachStaged(F&& function);
   std::size_t OutputEnd() const;
   std::uint32_t* nonfinite(bool wanted) {
     return wanted ? &nonfinite_ : nullptr;
@@ -154,6 +156,7 @@ class Segment {
   std::vector<Shared> shared_;
   BufferView bounce_;  // Staging in the arena, kept from call to call.
   bool staged_ = false;
+  Slice kept_;  // What is not staged even then: Schedule::untouched.
 };
 
 }  // namespace gradientflow

@@ -42,26 +42,39 @@ void Segment::Stage() {
     }
     bounce_ = bounce.value();
   }
-  operation_->data.ForEachRun(
-      begin_, count_, [&](std::byte* run, std::size_t n, std::size_t offset) {
-        context_.kernels.convert(
-            {run, call.dtype, bounce_.data + offset * element_bytes(), dtype_,
-             nullptr, n, 1.0F, nullptr},
-            nullptr);
-      });
+  // What is summed in another type than the buffer's has to be copied too.
+  kept_ = mixed ? Slice() : schedule_->untouched;
+  ForEachStaged([&](std::byte* run, std::size_t n, std::byte* staged) {
+    context_.kernels.convert(
+        {run, call.dtype, staged, dtype_, nullptr, n, 1.0F, nullptr}, nullptr);
+  });
+  if (kept_.count > 0) return;
   data_ = Elements(bounce_.data, element_bytes());
   data_begin_ = 0;
 }
 
 void Segment::Unstage() {
   const DType dtype = operation_->call.dtype;
-  operation_->data.ForEachRun(
-      begin_, count_, [&](std::byte* run, std::size_t n, std::size_t offset) {
-        context_.kernels.convert(
-            {bounce_.data + offset * element_bytes(), dtype_, run, dtype,
-             nullptr, n, 1.0F, nonfinite(dtype != dtype_)},
-            nullptr);
-      });
+  ForEachStaged([&](std::byte* run, std::size_t n, const std::byte* staged) {
+    context_.kernels.convert({staged, dtype_, run, dtype, nullptr, n, 1.0F,
+                              nonfinite(dtype != dtype_)},
+                             nullptr);
+  });
+}
+
+// function(run of the buffer, elements, where it is in the staging).
+template <typename F>
+void Segment::ForEachStaged(F&& function) {
+  const auto each = [&](std::size_t begin, std::size_t end) {
+    if (begin == end) return;
+    operation_->data.ForEachRun(
+        begin_ + begin, end - begin,
+        [&](std::byte* run, std::size_t n, std::size_t offset) {
+          function(run, n, bounce_.data + (begin + offset) * element_bytes());
+        });
+  };
+  each(0, kept_.offset);
+  each(kept_.offset + kept_.count, count_);
 }
 
 // Elements from the start of the call's buffer to the end of its last extent.
@@ -149,6 +162,7 @@ bool Segment::Collect(std::uint64_t value, int slot) {
 
 bool Segment::RunPullReduce(const Step& step) {
   const auto parties = static_cast<int>(shared_.size());
+  const int me = context_.fabric.rank();
   const float scale = (step.raw ? operation_->pre : 1.0F) *
                       (step.final ? operation_->post : 1.0F);
   const std::size_t tile = kTileBytes / element_bytes();
@@ -162,8 +176,11 @@ bool Segment::RunPullReduce(const Step& step) {
     data_.ForEachRun(data_begin_ + offset, n,
                      [&](std::byte* mine, std::size_t run, std::size_t done) {
                        for (int i = 0; i < parties; ++i) {
-                         std::byte* at = shared_[i].data.Contiguous(
-                             shared_[i].begin + offset + done, run);
+                         std::byte* at = mine;
+                         if (shared_[i].rank != me) {
+                           at = shared_[i].data.Contiguous(
+                               shared_[i].begin + offset + done, run);
+                         }
                          sources[i] = at;
                          dests[i] = at;
                        }

@@ -5,7 +5,8 @@ namespace gradientflow {
 
 // Once all gradients are there, every rank reduces its block straight from all
 // buffers and stores the result to all of them: nothing is copied, and stores
-// find their cache lines where the loads left them.
+// find their cache lines where the loads left them. (A buffer that peers cannot
+// reach is copied, but for the rank's own block.)
 Schedule SharedAllreduce(int rank, int size, std::size_t count) {
   if (size > kMaxReduceParties) return TwoSyncAllreduce(rank, size, count);
   Schedule schedule;
@@ -16,6 +17,7 @@ Schedule SharedAllreduce(int rank, int size, std::size_t count) {
   reduce.raw = true;
   reduce.final = true;
   reduce.push = true;
+  schedule.untouched = reduce.dst;
   AppendRound({Sync()}, &schedule);
   AppendRound({reduce}, &schedule);
   AppendRound({Sync()}, &schedule);

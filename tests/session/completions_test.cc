@@ -1,0 +1,368 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <latch>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "gradientflow/base/str_cat.h"
+#include "tests/session/ranks.h"
+
+// Calls and messages that call back, and receives from any rank.
+namespace gradientflow::testing {
+namespace {
+
+CollectiveCall Sum(std::vector<double>* data) {
+  CollectiveCall call;
+  call.output = data->data();
+  call.count = data->size();
+  call.dtype = call.wire = DType::kFloat64;
+  return call;
+}
+
+class Completions : public ::testing::TestWithParam<std::tuple<Over, int>> {
+ protected:
+  static Job MakeJob() {
+    Job job;
+    job.over = std::get<0>(GetParam());
+    job.size = std::get<1>(GetParam());
+    return job;
+  }
+};
+
+TEST_P(Completions, RunOnceBeforeAwaitReturns) {
+  RunRanks(MakeJob(), [](Session& session) {
+    for (int round = 0; round < 50; ++round) {
+      std::vector<double> data(static_cast<std::size_t>(round) * 97,
+                               session.rank() + 1);
+      std::atomic<int> runs{0};
+      const Result<std::uint64_t> ticket =
+          session.StartThen(Sum(&data), [&](const Status& status) {
+            EXPECT_TRUE(status.ok());
+            ++runs;
+          });
+      ASSERT_TRUE(ticket.ok());
+      ASSERT_TRUE(session.Await(ticket.value(), -1).ok());
+      EXPECT_EQ(runs, 1);
+      EXPECT_TRUE(session.Await(ticket.value(), 0).ok());
+      const double sum = session.size() * (session.size() + 1) / 2.0;
+      EXPECT_EQ(data, std::vector<double>(data.size(), sum));
+    }
+  });
+}
+
+// Nobody waits: the progress thread drives, and the next call is started by the
+// completion of the one before.
+TEST_P(Completions, MayStartCalls) {
+  RunRanks(MakeJob(), [](Session& session) {
+    constexpr int kCalls = 30;
+    std::vector<std::vector<double>> data(kCalls, std::vector<double>(513, 1));
+    std::atomic<int> runs{0};
+    std::function<void(int)> next = [&](int i) {
+      const Result<std::uint64_t> ticket =
+          session.StartThen(Sum(&data[i]), [&, i](const Status& status) {
+            EXPECT_TRUE(status.ok());
+            if (i + 1 < kCalls) next(i + 1);
+            ++runs;
+            runs.notify_all();
+          });
+      EXPECT_TRUE(ticket.ok());
+    };
+    next(0);
+    for (int seen = runs; seen < kCalls; seen = runs) runs.wait(seen);
+    for (const auto& one : data) {
+      EXPECT_EQ(one, std::vector<double>(513, session.size()));
+    }
+  });
+}
+
+TEST_P(Completions, HoldNoLockOfTheSession) {
+  RunRanks(MakeJob(), [](Session& session) {
+    // What a Python thread does: it holds a lock that the completion wants, and
+    // calls the session.
+    std::vector<double> first(3, 1);
+    std::vector<double> second(3, 1);
+    std::atomic<bool> entered{false};
+    std::atomic<bool> released{false};
+    const Result<std::uint64_t> ticket =
+        session.StartThen(Sum(&first), [&](const Status&) {
+          entered = true;
+          entered.notify_all();
+          released.wait(false);
+        });
+    ASSERT_TRUE(ticket.ok());
+    entered.wait(false);
+    EXPECT_TRUE(session.Run(Sum(&second)).ok());
+    EXPECT_EQ(session.Await(ticket.value(), 0).code(),
+              StatusCode::kDeadlineExceeded);
+    released = true;
+    released.notify_all();
+    EXPECT_TRUE(session.Await(ticket.value(), -1).ok());
+  });
+}
+
+TEST_P(Completions, AwaitGivesUpInTimeAndTheCallGoesOn) {
+  RunRanks(MakeJob(), [](Session& session) {
+    std::vector<double> data(11, 2);
+    char byte = 0;
+    if (session.rank() == 1) {
+      ASSERT_TRUE(session.Recv(0, 1, &byte, 1).ok());
+    }
+    std::atomic<int> runs{0};
+    const Result<std::uint64_t> ticket =
+        session.StartThen(Sum(&data), [&](const Status&) { ++runs; });
+    ASSERT_TRUE(ticket.ok());
+    if (session.rank() == 0) {
+      EXPECT_EQ(session.Await(ticket.value(), 0.05).code(),
+                StatusCode::kDeadlineExceeded);
+      EXPECT_EQ(runs, 0);
+      ASSERT_TRUE(session.Send(1, 1, &byte, 1).ok());
+    }
+    EXPECT_TRUE(session.Await(ticket.value(), 60).ok());
+    EXPECT_EQ(runs, 1);
+    EXPECT_EQ(data, std::vector<double>(11, 2.0 * session.size()));
+  });
+}
+
+TEST_P(Completions, TakeMessagesFromAnyRank) {
+  RunRanks(MakeJob(), [](Session& session) {
+    const int size = session.size();
+    constexpr int kEach = 20;
+    if (session.rank() != 0) {
+      for (int i = 0; i < kEach; ++i) {
+        const int value = session.rank() * 1000 + i;
+        ASSERT_TRUE(session.Send(0, 3, &value, sizeof(value)).ok());
+      }
+      return;
+    }
+    const int all = kEach * (size - 1);
+    std::vector<int> values(static_cast<std::size_t>(all), -1);
+    std::vector<int> sources(values.size(), -1);
+    std::vector<std::uint64_t> tickets;
+    for (int i = 0; i < all; ++i) {
+      const Result<std::uint64_t> ticket = session.StartRecv(
+          {0, kAnyRank, 3, &sources[i]}, &values[i], sizeof(int),
+          [](const Status& status) { EXPECT_TRUE(status.ok()); });
+      ASSERT_TRUE(ticket.ok());
+      tickets.push_back(ticket.value());
+    }
+    for (const std::uint64_t ticket : tickets) {
+      ASSERT_TRUE(session.Await(ticket, -1).ok());
+    }
+    // Each sender's in order.
+    std::vector<int> next(static_cast<std::size_t>(size), 0);
+    for (int i = 0; i < all; ++i) {
+      ASSERT_GE(sources[i], 1);
+      EXPECT_EQ(values[i], sources[i] * 1000 + next[sources[i]]++);
+    }
+  });
+}
+
+// A receive from one rank, begun behind one from any, gets what comes later.
+TEST_P(Completions, ServeReceivesOfATagInOrder) {
+  RunRanks(MakeJob(), [](Session& session) {
+    if (session.rank() == 1) {
+      for (const int value : {10, 11}) {
+        ASSERT_TRUE(session.Send(0, 8, &value, sizeof(value)).ok());
+      }
+    }
+    if (session.rank() != 0) return;
+    int any = 0;
+    int one = 0;
+    int source = -1;
+    const auto told = [](const Status& status) { EXPECT_TRUE(status.ok()); };
+    const auto first =
+        session.StartRecv({0, kAnyRank, 8, &source}, &any, sizeof(any), told);
+    const auto second =
+        session.StartRecv({0, 1, 8, nullptr}, &one, sizeof(one), told);
+    ASSERT_TRUE(first.ok() && second.ok());
+    ASSERT_TRUE(session.Await(second.value(), -1).ok());
+    ASSERT_TRUE(session.Await(first.value(), -1).ok());
+    EXPECT_EQ(source, 1);
+    EXPECT_EQ(any, 10);
+    EXPECT_EQ(one, 11);
+  });
+}
+
+TEST_P(Completions, MessagesCountRanksWithinTheirGroup) {
+  RunRanks(MakeJob(), [](Session& session) {
+    const int last = session.size() - 1;
+    if (session.rank() != 0 && session.rank() != last) return;
+    // Rank 0 of the group is the job's last.
+    ASSERT_TRUE(session.OpenGroup(2, {last, 0}).ok());
+    const auto told = [](const Status& status) { EXPECT_TRUE(status.ok()); };
+    int value = session.rank() == 0 ? 41 : 0;
+    int source = -1;
+    const Result<std::uint64_t> ticket =
+        session.rank() == 0
+            ? session.StartSend({2, 0, 9}, &value, sizeof(value), told)
+            : session.StartRecv({2, kAnyRank, 9, &source}, &value,
+                                sizeof(value), told);
+    ASSERT_TRUE(ticket.ok());
+    ASSERT_TRUE(session.Await(ticket.value(), -1).ok());
+    EXPECT_EQ(value, 41);
+    if (session.rank() == last) {
+      EXPECT_EQ(source, 1);
+    }
+    // The same tag and peers, but another group.
+    EXPECT_EQ(session.StartSend({3, 0, 9}, &value, 4, told).status().code(),
+              StatusCode::kInvalidArgument);
+    EXPECT_EQ(session.StartSend({2, 2, 9}, &value, 4, told).status().code(),
+              StatusCode::kInvalidArgument);
+  });
+}
+
+TEST_P(Completions, HearOfAFailureAndOfTheEnd) {
+  RunRanks(MakeJob(), [](Session& session) {
+    std::atomic<int> failed{0};
+    const auto told = [&](const Status& status) {
+      EXPECT_FALSE(status.ok());
+      EXPECT_NE(status.message().find("enough"), std::string::npos)
+          << status.message();
+      ++failed;
+    };
+    char bytes[3] = {};
+    const auto any = session.StartRecv({0, kAnyRank, 1}, &bytes[0], 1, told);
+    const auto one = session.StartRecv(
+        {0, (session.rank() + 1) % session.size(), 2}, &bytes[1], 1, told);
+    ASSERT_TRUE(any.ok() && one.ok());
+    if (session.rank() == 0) {
+      session.Abort(Status(StatusCode::kAborted, "enough"));
+    }
+    EXPECT_TRUE(session.Await(any.value(), -1).ok());
+    EXPECT_TRUE(session.Await(one.value(), -1).ok());
+    EXPECT_EQ(failed, 2);
+    EXPECT_EQ(session.Check().code(), StatusCode::kAborted);
+    std::vector<double> data(1);
+    const auto late = session.StartThen(Sum(&data), told);
+    ASSERT_TRUE(late.ok());
+    EXPECT_TRUE(session.Await(late.value(), -1).ok());
+    EXPECT_EQ(failed, 3);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(InProcess, Completions,
+                         ::testing::Combine(::testing::Values(Over::kMemory,
+                                                              Over::kMessages,
+                                                              Over::kDevices),
+                                            ::testing::Values(2, 3, 5)),
+                         ParamName);
+INSTANTIATE_TEST_SUITE_P(Joined, Completions,
+                         ::testing::Values(std::tuple{Over::kTcp, 2},
+                                           std::tuple{Over::kMixed, 4}),
+                         ParamName);
+
+// A completion that asks for more while its session closes is refused.
+TEST(CompletionsAtTheEnd, MayStartNothingMore) {
+  Job job;
+  job.size = 2;
+  std::atomic<int> refused{0};
+  char bytes[2] = {};
+  OpenRanks(job, [&](int rank, Opened opened) {
+    ASSERT_TRUE(opened.ok());
+    Session* session = opened.value().get();
+    ASSERT_TRUE(session
+                    ->StartRecv({0, 1 - rank, 2}, &bytes[rank], 1,
+                                [&refused, session](const Status&) {
+                                  std::vector<double> data(1);
+                                  const auto more = session->StartThen(
+                                      Sum(&data), [](const Status&) {});
+                                  if (!more.ok()) ++refused;
+                                })
+                    .ok());
+    opened.value().reset();
+  });
+  EXPECT_EQ(refused, 2);
+}
+
+TEST(CompletionsAtTheEnd, RunWhenTheSessionCloses) {
+  Job job;
+  job.size = 2;
+  std::atomic<int> told{0};
+  std::latch first_closed(1);
+  char bytes[4] = {};
+  OpenRanks(job, [&](int rank, Opened opened) {
+    ASSERT_TRUE(opened.ok());
+    // The one that closes last may hear of the other's leaving first.
+    const auto ended = [&](const Status& status) {
+      if (rank == 0 || status.code() != StatusCode::kUnavailable) {
+        EXPECT_EQ(status.code(), StatusCode::kAborted);
+      }
+      ++told;
+    };
+    Session& session = *opened.value();
+    ASSERT_TRUE(
+        session.StartRecv({0, kAnyRank, 1}, &bytes[2 * rank], 1, ended).ok());
+    ASSERT_TRUE(
+        session.StartRecv({0, 1 - rank, 2}, &bytes[2 * rank + 1], 1, ended)
+            .ok());
+    if (rank == 1) first_closed.wait();
+    opened.value().reset();
+    if (rank == 0) first_closed.count_down();
+  });
+  EXPECT_EQ(told, 4);
+}
+
+// A framework's store stands in for the rendezvous.
+struct Store {
+  std::atomic<int> there{0};
+  std::vector<std::string> cards;
+};
+
+TEST(Exchanges, BringTheRanksTogether) {
+  constexpr int kRanks = 3;
+  Store store{{}, std::vector<std::string>(kRanks)};
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&store, rank] {
+      Options options = Job::TestOptions();
+      options.rank = rank;
+      options.size = kRanks;
+      Opened opened = Session::Open(
+          options, {},
+          [&](const std::string& mine) -> Result<std::vector<std::string>> {
+            store.cards[rank] = mine;
+            ++store.there;
+            store.there.notify_all();
+            for (int n = store.there; n < kRanks; n = store.there) {
+              store.there.wait(n);
+            }
+            return store.cards;
+          });
+      ASSERT_TRUE(opened.ok()) << opened.status().ToString();
+      std::vector<double> data(5, rank);
+      EXPECT_TRUE(opened.value()->Run(Sum(&data)).ok());
+      EXPECT_EQ(data, std::vector<double>(5, 3));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Exchanges, MayFail) {
+  Options options = Job::TestOptions();
+  options.rank = 0;
+  options.size = 2;
+  Opened opened = Session::Open(
+      options, {}, [](const std::string&) -> Result<std::vector<std::string>> {
+        return Status(StatusCode::kUnavailable, "the store is gone");
+      });
+  EXPECT_EQ(opened.status().code(), StatusCode::kUnavailable);
+  opened = Session::Open(options, {}, [](const std::string& mine) {
+    return Result<std::vector<std::string>>(std::vector{mine});
+  });
+  EXPECT_EQ(opened.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(opened.status().message().find("1 cards, expected 2"),
+            std::string::npos);
+  opened = Session::Open(options, {}, [](const std::string& mine) {
+    return Result<std::vector<std::string>>(
+        std::vector<std::string>{mine, "not a card"});
+  });
+  EXPECT_FALSE(opened.ok());
+}
+
+}  // namespace
+}  // namespace gradientflow::testing

@@ -20,15 +20,15 @@ Result<CollectiveCall> MakeCall(const gf_session* session, CollectiveKind kind,
   if (session == nullptr) {
     return Status(StatusCode::kInvalidArgument, "session is null");
   }
-  if (dtype < GF_FLOAT32 || dtype > GF_INT64) {
+  if (dtype < GF_FLOAT32 || dtype > GF_UINT8) {
     return Status(StatusCode::kInvalidArgument,
                   StrCat("dtype ", dtype,
                          ": expected GF_FLOAT32 (0) to "
-                         "GF_INT64 (6)"));
+                         "GF_UINT8 (7)"));
   }
-  if (op < GF_SUM || op > GF_MEAN) {
+  if (op < GF_SUM || op > GF_BIT_XOR) {
     return Status(StatusCode::kInvalidArgument,
-                  StrCat("op ", op, ": expected GF_SUM (0) to GF_MEAN (4)"));
+                  StrCat("op ", op, ": expected GF_SUM (0) to GF_BIT_XOR (7)"));
   }
   CollectiveCall call;
   call.kind = kind;

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define GF_VERSION_MAJOR 1
-#define GF_VERSION_MINOR 1
+#define GF_VERSION_MINOR 2
 
 #if defined(__GNUC__)
 #define GF_API __attribute__((visibility("default")))
@@ -46,9 +46,19 @@ enum {
   GF_FLOAT64 = 3,
   GF_INT8 = 4,
   GF_INT32 = 5,
-  GF_INT64 = 6
+  GF_INT64 = 6,
+  GF_UINT8 = 7 /* Since 1.2. */
 };
-enum { GF_SUM = 0, GF_MIN = 1, GF_MAX = 2, GF_PRODUCT = 3, GF_MEAN = 4 };
+enum {
+  GF_SUM = 0,
+  GF_MIN = 1,
+  GF_MAX = 2,
+  GF_PRODUCT = 3,
+  GF_MEAN = 4,
+  GF_BIT_AND = 5, /* Integers only, like the next two. Since 1.2. */
+  GF_BIT_OR = 6,
+  GF_BIT_XOR = 7
+};
 
 typedef struct gf_options gf_options; /* Settings; freed by gf_options_free. */
 typedef struct gf_session gf_session; /* A rank's part in a job. */
@@ -75,6 +85,21 @@ GF_API gf_status gf_options_get(const gf_options*, const char* name, char* buf,
                                 size_t buf_bytes);
 GF_API void gf_options_free(gf_options*); /* Null is fine. */
 
+/* How the ranks meet where a framework has a store of its own, in place of the
+ * setting "rendezvous". Called by gf_open(), once, on its thread: gives `mine`
+ * (mine_bytes, not text) to all ranks, and calls put(sink, r, card, bytes)
+ * once for every rank r, 0 to size - 1, its own too. Returns GF_OK; any other
+ * status fails gf_open() with `*why` (static or thread-local text, may stay
+ * null). Since 1.2. */
+typedef void (*gf_put)(void* sink, int32_t rank, const char* card,
+                       size_t bytes);
+typedef gf_status (*gf_exchange)(void* user, int32_t rank, int32_t size,
+                                 const char* mine, size_t mine_bytes,
+                                 gf_put put, void* sink, const char** why);
+/* `user` is the caller's and outlives gf_open(). Null: as the settings say. */
+GF_API gf_status gf_options_set_exchange(gf_options*, gf_exchange exchange,
+                                         void* user);
+
 /* -- Joining ------------------------------------------------------------ */
 
 typedef struct {
@@ -97,6 +122,8 @@ GF_API void gf_close(gf_session*);
 
 GF_API int32_t gf_rank(const gf_session*);
 GF_API int32_t gf_size(const gf_session*);
+/* GF_OK, or why the job has ended. Since 1.2. */
+GF_API gf_status gf_check(const gf_session*);
 
 /* -- A step ------------------------------------------------------------- */
 
@@ -216,6 +243,101 @@ GF_API gf_status gf_allreduce_start(gf_session*, void* data, size_t count,
                                     int32_t dtype, int32_t op,
                                     uint64_t* ticket);
 GF_API gf_status gf_wait(gf_session*, uint64_t ticket);
+
+/* -- Collectives that call back, and groups of ranks (since 1.2) -------- */
+
+/* Some of the job's ranks, with collectives of their own, on the session's
+ * links and thread: rank i of the group is the session's rank ranks[i]. The
+ * ranks are distinct, this one is among them, and all members name them in the
+ * same order. `id`, not 0, is alike on all members and of no other group that
+ * one of them has open. Local: nothing is sent. Host memory only. */
+GF_API gf_status gf_group_open(gf_session*, uint32_t id, const int32_t* ranks,
+                               size_t count);
+/* Calls of the group that are still under way end the job. */
+GF_API gf_status gf_group_close(gf_session*, uint32_t id);
+
+/* How a call ended. Runs once, on whatever thread drives the session, with none
+ * of the session's locks held: it may start calls. It must not wait for others,
+ * since they may be driven by the same thread. `message` is "" for GF_OK, and
+ * lives until it returns. */
+typedef void (*gf_done)(void* user, gf_status status, const char* message);
+
+enum {
+  GF_ALLREDUCE = 0,
+  GF_BROADCAST = 1,
+  GF_REDUCE = 2,
+  GF_ALLGATHER = 3,
+  GF_REDUCE_SCATTER = 4,
+  GF_ALL_TO_ALL = 5,
+  GF_GATHER = 6,
+  GF_SCATTER = 7,
+  GF_BARRIER = 8
+};
+typedef struct {
+  size_t struct_bytes;
+  int32_t kind;      /* GF_ALLREDUCE... */
+  uint32_t group;    /* As opened; 0: all ranks. Ranks below are the group's. */
+  const void* input; /* As in the blocking calls; null for allreduce and */
+  void* output;      /* broadcast, which are in place in `output`. */
+  size_t count;      /* Elements. */
+  int32_t dtype;
+  int32_t wire_dtype; /* On the wire; -1: dtype. Another one for allreduces of
+                         float32, float16 and bfloat16. */
+  int32_t op;
+  int32_t root;
+  float scale; /* Multiplies the result of an allreduce of floats, once. */
+  const size_t* send_counts; /* Copied. Scatter: of the root, on all ranks. */
+  const size_t* recv_counts; /* Copied. Gather: on all ranks. */
+} gf_call;
+GF_API void gf_call_init(gf_call*);
+
+/* Starts a collective and returns; the buffers are lent until `done` runs. An
+ * error returned here is the caller's: then `done` does not run. Calls of a
+ * group begin in the same order on all its ranks; groups do not wait for each
+ * other. */
+GF_API gf_status gf_start(gf_session*, const gf_call*, gf_done done, void* user,
+                          uint64_t* ticket);
+enum { GF_ANY_RANK = -1 };
+/* Messages match by (group, peer, tag), in order. */
+GF_API gf_status gf_send_start(gf_session*, uint32_t group, const void* data,
+                               size_t bytes, int32_t peer, uint32_t tag,
+                               gf_done done, void* user, uint64_t* ticket);
+/* `peer` may be GF_ANY_RANK: the first message with the tag that comes.
+ * Receives of one tag are served in the order in which they began. *source
+ * (null: not wanted) is set before `done` runs. */
+GF_API gf_status gf_recv_start(gf_session*, uint32_t group, void* data,
+                               size_t bytes, int32_t peer, uint32_t tag,
+                               int32_t* source, gf_done done, void* user,
+                               uint64_t* ticket);
+/* Drives the session until the `done` of that ticket has returned, at most
+ * `seconds` (to 0.1 s; negative: without limit). GF_DEADLINE_EXCEEDED: it is
+ * still under way. How the call ended is what `done` was told. */
+GF_API gf_status gf_await(gf_session*, uint64_t ticket, double seconds);
+
+/* -- Kernels (since 1.2) ------------------------------------------------ */
+/* For gradients that are not in a session's pool. On the host, on the caller's
+ * thread. Types: float32, float16, bfloat16. */
+
+/* dst[i] = dst_dtype(scale * src[i]); rounds to the nearest even. */
+GF_API gf_status gf_convert(const void* src, int32_t src_dtype, void* dst,
+                            int32_t dst_dtype, size_t n, float scale);
+/* CSC before the wire (GradientFlow, arXiv 1902.06855, Algorithm 1), for
+ * ceil(n / chunk_elements) chunks: s = grads + residual; of a chunk c with
+ * selected[c] != 0, grads = s and residual = 0; of others, residual =
+ * keep_factor * s and grads = zero_kept ? 0 : as they were. norms[c] = sum |s|
+ * (null: not wanted). */
+GF_API gf_status gf_csc_residual(void* grads, int32_t dtype, float* residual,
+                                 size_t n, size_t chunk_elements,
+                                 const uint8_t* selected, int32_t zero_kept,
+                                 float keep_factor, float* norms);
+/* norms[c] = scale * sum |src| over chunk c, where selected[c] != 0 (null:
+ * all); others are left alone. */
+GF_API gf_status gf_csc_norms(const void* src, int32_t dtype, size_t n,
+                              size_t chunk_elements, const uint8_t* selected,
+                              float scale, float* norms);
+/* selected[c] = 1 for the `keep` largest norms, ties to the lower c, else 0. */
+GF_API gf_status gf_csc_select(const float* norms, size_t chunks, size_t keep,
+                               uint8_t* selected);
 
 /* Memory that shared-memory collectives use without a copy. */
 GF_API gf_status gf_alloc_shared(gf_session*, size_t bytes, void** out);

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <exception>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <string>
 #include <vector>
@@ -14,11 +16,18 @@
 // What the C API's opaque pointers point to, and how errors leave.
 struct gf_options {
   gradientflow::Options options;
+  gf_exchange exchange = nullptr;
+  void* exchange_user = nullptr;
 };
 
 struct gf_session {
+  // kInvalidArgument: not open.
+  gradientflow::Result<std::size_t> GroupSize(uint32_t group) const;
+
   std::unique_ptr<gradientflow::Session> session;
   std::vector<std::size_t> tensor_elements;
+  mutable std::mutex mutex;
+  std::map<uint32_t, std::size_t> group_sizes;  // Guarded by `mutex`.
 };
 
 namespace gradientflow::c_api {

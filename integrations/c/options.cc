@@ -67,6 +67,14 @@ gf_status gf_options_default(gf_options** out) {
   });
 }
 
+gf_status gf_options_set_exchange(gf_options* options, gf_exchange exchange,
+                                  void* user) {
+  if (options == nullptr) return Invalid("options is null");
+  options->exchange = exchange;
+  options->exchange_user = user;
+  return GF_OK;
+}
+
 gf_status gf_options_set(gf_options* options, const char* name,
                          const char* value) {
   if (options == nullptr || name == nullptr || value == nullptr) {

@@ -40,6 +40,61 @@ gf_status CheckTensor(const gf_session* session, size_t tensor) {
   return GF_OK;
 }
 
+bool IsStatusCode(gf_status status) {
+  return status > GF_OK && status <= GF_DATA_LOSS;
+}
+
+// Collects what the caller's exchange brings.
+struct Cards {
+  std::vector<std::string> texts;
+  std::vector<bool> there;
+  Status status;
+};
+
+void PutCard(void* sink, int32_t rank, const char* card, size_t bytes) {
+  auto& cards = *static_cast<Cards*>(sink);
+  const auto ranks = static_cast<int32_t>(cards.texts.size());
+  if (rank < 0 || rank >= ranks || cards.there[rank] ||
+      (card == nullptr && bytes > 0)) {
+    cards.status =
+        Status(StatusCode::kInvalidArgument,
+               StrCat("the exchange put a card of rank ", rank,
+                      ": expected one of ", "each rank, 0 to ", ranks - 1));
+    return;
+  }
+  cards.there[rank] = true;
+  cards.texts[rank].assign(card, bytes);
+}
+
+gradientflow::Exchange ExchangeOf(const gf_options& options) {
+  if (options.exchange == nullptr) return {};
+  return
+      [&options](const std::string& mine) -> Result<std::vector<std::string>> {
+        const int rank = options.options.rank;
+        const int size = options.options.size;
+        Cards cards;
+        cards.texts.resize(static_cast<std::size_t>(size));
+        cards.there.resize(cards.texts.size());
+        const char* why = nullptr;
+        const gf_status status =
+            options.exchange(options.exchange_user, rank, size, mine.data(),
+                             mine.size(), &PutCard, &cards, &why);
+        if (status != GF_OK) {
+          return Status(IsStatusCode(status) ? static_cast<StatusCode>(status)
+                                             : StatusCode::kInternal,
+                        StrCat("the exchange of ranks' addresses failed: ",
+                               why == nullptr ? "no reason given" : why));
+        }
+        if (!cards.status.ok()) return cards.status;
+        for (int r = 0; r < size; ++r) {
+          if (cards.there[r]) continue;
+          return Status(StatusCode::kInvalidArgument,
+                        StrCat("the exchange brought no card of rank ", r));
+        }
+        return cards.texts;
+      };
+}
+
 }  // namespace
 
 void gf_tensor_init(gf_tensor* tensor) {
@@ -86,7 +141,7 @@ gf_status gf_open(const gf_options* options, const gf_tensor* tensors,
       at += given.struct_bytes;
     }
     Result<std::unique_ptr<Session>> session =
-        Session::Open(options->options, specs);
+        Session::Open(options->options, specs, ExchangeOf(*options));
     if (!session.ok()) return session.status();
     handle->session = std::move(session).value();
     *out = handle.release();
@@ -102,6 +157,11 @@ int32_t gf_rank(const gf_session* session) {
 
 int32_t gf_size(const gf_session* session) {
   return session == nullptr ? -1 : session->session->size();
+}
+
+gf_status gf_check(const gf_session* session) {
+  if (session == nullptr) return Invalid("session is null");
+  return Guard([&] { return session->session->Check(); });
 }
 
 gf_status gf_gradient(const gf_session* session, size_t tensor, void** data,

@@ -59,6 +59,30 @@ static void test_without_a_session(void) {
   gf_close(NULL);
 }
 
+static void test_kernels(void) {
+  float gradients[5] = {1, -2, 3, -4, 0.5F};
+  float residual[5] = {0, 0, 1, -1, 0.25F};
+  float norms[3] = {0, 0, 0};
+  uint16_t halves[2] = {0, 0};
+  uint8_t selected[3] = {0, 1, 0};
+  CHECK_OK(gf_convert(gradients, GF_FLOAT32, halves, GF_FLOAT16, 2, 0.5F));
+  CHECK(halves[0] == 0x3800 && halves[1] == 0xBC00); /* 0.5 and -1 */
+  CHECK_INVALID(gf_convert(gradients, GF_INT32, halves, GF_FLOAT16, 2, 1));
+  CHECK_OK(gf_csc_residual(gradients, GF_FLOAT32, residual, 5, 2, selected, 1,
+                           0.5F, norms));
+  CHECK(gradients[0] == 0 && gradients[2] == 4 && gradients[3] == -5);
+  CHECK(residual[1] == -1 && residual[2] == 0 && residual[4] == 0.375F);
+  CHECK(norms[0] == 3 && norms[1] == 9 && norms[2] == 0.75F);
+  CHECK_INVALID(gf_csc_residual(gradients, GF_FLOAT32, residual, 5, 0, selected,
+                                1, 0.5F, norms));
+  CHECK_OK(gf_csc_norms(gradients, GF_FLOAT32, 5, 2, selected, 0.5F, norms));
+  CHECK(norms[0] == 3 && norms[1] == 4.5F && norms[2] == 0.75F);
+  CHECK_INVALID(gf_csc_norms(gradients, GF_FLOAT32, 5, 2, NULL, 1, NULL));
+  CHECK_OK(gf_csc_select(norms, 3, 2, selected));
+  CHECK(selected[0] == 1 && selected[1] == 1 && selected[2] == 0);
+  CHECK_INVALID(gf_csc_select(norms, 3, 4, selected));
+}
+
 static gf_session* open_session(int rank, const char* meeting_place) {
   static const size_t elements[TENSORS] = {25, 7, 40};
   gf_tensor tensors[TENSORS];
@@ -186,6 +210,7 @@ static void test_reductions(gf_session* session) {
   double sums[5];
   int32_t values[2 * RANKS];
   int32_t block[2];
+  uint8_t bytes[3];
   uint64_t ticket = 0;
   int i;
   for (i = 0; i < 5; ++i) sums[i] = g_rank + i;
@@ -200,7 +225,26 @@ static void test_reductions(gf_session* session) {
   CHECK(block[1] == 3 * (20 + 2 * g_rank + 1));
   CHECK_OK(gf_reduce(session, block, values, 2, GF_INT32, GF_MIN, 1));
   if (g_rank == 1) CHECK(values[0] == 60 && values[1] == 63);
+  for (i = 0; i < 3; ++i) bytes[i] = (uint8_t)((100 << i) + g_rank);
+  CHECK_OK(gf_allreduce(session, bytes, 3, GF_UINT8, GF_SUM));
+  /* (100 + 101 + 102), (200 + ...) and (400 + ...), modulo 256 */
+  CHECK(bytes[0] == 47 && bytes[1] == 91 && bytes[2] == 179);
+  bytes[0] = (uint8_t)(0x80 | g_rank);
+  bytes[1] = bytes[2] = (uint8_t)(1 << g_rank);
+  CHECK_OK(gf_allreduce(session, bytes, 1, GF_UINT8, GF_MAX));
+  CHECK_OK(gf_allreduce(session, bytes + 1, 1, GF_UINT8, GF_BIT_OR));
+  CHECK_OK(gf_allreduce(session, bytes + 2, 1, GF_UINT8, GF_BIT_AND));
+  CHECK(bytes[0] == 0x82 && bytes[1] == 7 && bytes[2] == 0);
+  values[0] = ~g_rank;
+  CHECK_OK(gf_allreduce(session, values, 1, GF_INT32, GF_BIT_XOR));
+  CHECK(values[0] == ~3); /* ~0 ^ ~1 ^ ~2 */
+  CHECK_INVALID(gf_allreduce(session, sums, 1, GF_FLOAT64, GF_BIT_XOR));
+  CHECK(strstr(gf_last_error(), "bit_xor") != NULL);
+  CHECK(strstr(gf_last_error(), "float64") != NULL);
   CHECK_INVALID(gf_allreduce(session, values, 1, GF_INT32, GF_MEAN));
+  CHECK_INVALID(gf_allreduce(session, values, 1, GF_UINT8 + 1, GF_SUM));
+  CHECK(strstr(gf_last_error(), "GF_UINT8") != NULL);
+  CHECK_INVALID(gf_allreduce(session, values, 1, GF_INT32, GF_BIT_XOR + 1));
   CHECK_INVALID(gf_allreduce(session, values, 1, 99, GF_SUM));
   CHECK_INVALID(gf_allreduce(session, values, 1, GF_INT32, -1));
   CHECK_INVALID(gf_allreduce(NULL, values, 1, GF_INT32, GF_SUM));
@@ -290,6 +334,7 @@ int main(void) {
   int failed = 0;
   int r;
   test_without_a_session();
+  test_kernels();
   snprintf(path, sizeof(path), "/tmp/c_api_XXXXXX");
   if (mkdtemp(path) == NULL) return 1;
   snprintf(meeting_place, sizeof(meeting_place), "file://%s", path);

@@ -1,0 +1,207 @@
+#include "backend.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <limits>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <utility>
+
+#include "coalesced.h"
+#include "exchange.h"
+
+namespace gft {
+namespace {
+
+// The store that all groups of the job have below theirs.
+c10::intrusive_ptr<c10d::Store> JobStore(
+    const c10::intrusive_ptr<c10d::Store>& store) {
+  const auto prefixed =
+      c10::dynamic_intrusive_pointer_cast<c10d::PrefixStore>(store);
+  return prefixed ? prefixed->getUnderlyingNonPrefixStore() : store;
+}
+
+// A number that no other group of the job has.
+uint32_t AgreeOnNumber(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                       std::chrono::milliseconds timeout) {
+  const std::string key = NextRound(*store, "gradientflow/group", rank);
+  if (rank == 0) {
+    const int64_t number = JobStore(store)->add("gradientflow/groups", 1);
+    TORCH_CHECK_WITH(
+        DistBackendError,
+        number > 0 && number < std::numeric_limits<uint32_t>::max(),
+        "GradientFlow: the job has opened ", number, " groups");
+    store->set(key, std::to_string(number));
+    return static_cast<uint32_t>(number);
+  }
+  store->wait({key}, timeout);
+  return static_cast<uint32_t>(std::stoul(store->get_to_str(key)));
+}
+
+}  // namespace
+
+Backend::Options::Options(Milliseconds timeout)
+    : Base::Options("gradientflow", timeout) {}
+
+Backend::Backend(std::shared_ptr<Lease> lease, std::shared_ptr<Group> group,
+                 OptionsPtr options)
+    : Base(group->rank(), group->size()),
+      group_(std::move(group)),
+      options_(std::move(options)),
+      timeout_ms_(
+          std::clamp(options_->timeout, Milliseconds(1), kLongestTimeout)
+              .count()),
+      lease_(std::move(lease)) {}
+
+Backend::~Backend() { group_->Close(); }
+
+c10::intrusive_ptr<Backend> Backend::Open(const StorePtr& store, int rank,
+                                          int size, const OptionsPtr& options) {
+  TORCH_CHECK_VALUE(size > 0 && rank >= 0 && rank < size, "GradientFlow: rank ",
+                    rank, " of ", size,
+                    " ranks: expected a rank from 0 to the size less one");
+  Joining joining;
+  joining.store = store;
+  joining.prefix = "gradientflow";
+  joining.rank = rank;
+  joining.size = size;
+  joining.timeout =
+      std::clamp(options->timeout, Milliseconds(1), kLongestTimeout);
+  // A peer has as long to come to a collective as to come at all.
+  auto settings = gft::Options::FromEnv();
+  settings.Set("timeout_seconds", joining.timeout);
+  auto session = OpenOverStore(std::move(settings), joining, {});
+  auto group = std::make_shared<Group>(session);
+  auto lease = std::make_shared<Lease>(std::move(session));
+  return c10::intrusive_ptr<Backend>::unsafe_steal_from_new(
+      new Backend(std::move(lease), std::move(group), options));
+}
+
+c10::intrusive_ptr<Backend> Backend::Subgroup(const StorePtr& store,
+                                              const std::vector<int>& ranks,
+                                              const OptionsPtr& options) {
+  std::shared_ptr<Lease> lease;
+  {
+    const std::lock_guard lock(mutex_);
+    lease = lease_;
+  }
+  TORCH_CHECK_WITH(DistBackendError, lease != nullptr,
+                   "GradientFlow: a group of a process group that was shut "
+                   "down");
+  std::vector<int32_t> of_session;
+  for (const int rank : ranks) {
+    TORCH_CHECK_VALUE(rank >= 0 && rank < size_, "GradientFlow: rank ", rank,
+                      " in a group of ", size_, " ranks");
+    of_session.push_back(group_->ranks()[rank]);
+  }
+  const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
+  TORCH_CHECK_VALUE(mine != ranks.end(), "GradientFlow: rank ", rank_,
+                    " opens a group that it is not in");
+  const auto timeout =
+      std::clamp(options->timeout, Milliseconds(1), kLongestTimeout);
+  const uint32_t number =
+      AgreeOnNumber(store, static_cast<int>(mine - ranks.begin()), timeout);
+  auto group =
+      std::make_shared<Group>(lease->shared_session(), number, of_session);
+  return c10::intrusive_ptr<Backend>::unsafe_steal_from_new(
+      new Backend(std::move(lease), std::move(group), options));
+}
+
+c10::intrusive_ptr<c10d::Backend> Backend::split(
+    const StorePtr& store, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<Base::Options>& options) {
+  auto ours = c10::make_intrusive<Options>(
+      options ? options->timeout : Milliseconds(timeout_ms_.load()));
+  if (options) {
+    ours->group_name = options->group_name;
+    ours->global_ranks_in_group = options->global_ranks_in_group;
+  }
+  return Subgroup(store, ranks, ours);
+}
+
+void Backend::setTimeout(Milliseconds timeout) {
+  options_->timeout = timeout;
+  timeout_ms_.store(
+      std::clamp(timeout, Milliseconds(1), kLongestTimeout).count());
+}
+
+void Backend::shutdown() {
+  if (shut_down_.exchange(true)) return;
+  group_->WaitUntilIdle(Milliseconds(timeout_ms_.load()));
+  group_->Close();
+  std::shared_ptr<Lease> lease;
+  const std::lock_guard lock(mutex_);
+  lease.swap(lease_);
+}
+
+void Backend::abort() {
+  try {
+    const Session::Use session(group_->session());
+    gf_abort(session, ("aborted by rank " + std::to_string(rank_) + " of " +
+                       (group_->id() == 0 ? "the job" : group_->Description()))
+                          .c_str());
+  } catch (const c10::Error&) {
+    // The session is closed: nothing is left to end.
+  }
+}
+
+c10d::ErrorType Backend::getError() {
+  try {
+    const Session::Use session(group_->session());
+    switch (gf_check(session)) {
+      case GF_OK:
+        return c10d::ErrorType::SUCCESS;
+      case GF_DEADLINE_EXCEEDED:
+        return c10d::ErrorType::TIMEOUT;
+      case GF_UNAVAILABLE:
+        return c10d::ErrorType::REMOTE_ERROR;
+      default:
+        return c10d::ErrorType::COMM_ERROR;
+    }
+  } catch (const c10::Error&) {
+    return c10d::ErrorType::SUCCESS;  // Closed, as it was asked to.
+  }
+}
+
+c10::intrusive_ptr<Work> Backend::Begin(const Kind& kind, Milliseconds timeout,
+                                        Tensors results, bool counts) {
+  TORCH_CHECK_WITH(DistBackendError, !shut_down_.load(),
+                   "GradientFlow: ", kind.title,
+                   " on a process group that was shut down");
+  Work::Facts facts;
+  facts.type = kind.type;
+  facts.title = kind.title;
+  facts.sequence = counts ? sequence_.fetch_add(1) + 1 : sequence_.load();
+  facts.timeout = timeout > kNoTimeout ? std::min(timeout, kLongestTimeout)
+                                       : Milliseconds(timeout_ms_.load());
+  return c10::make_intrusive<Work>(group_, facts, std::move(results));
+}
+
+c10::intrusive_ptr<c10d::Work> Backend::Making::Commit() {
+  work_->Commit();
+  return std::exchange(work_, nullptr);
+}
+
+void Backend::startCoalescing() {
+  const std::lock_guard lock(mutex_);
+  // What a block left that an exception ended goes on by itself.
+  coalesced_.clear();
+  coalescing_.store(true);
+}
+
+c10::intrusive_ptr<c10d::Work> Backend::endCoalescing() {
+  const std::lock_guard lock(mutex_);
+  TORCH_CHECK(coalescing_.exchange(false),
+              "GradientFlow: endCoalescing() without startCoalescing()");
+  return c10::make_intrusive<Coalesced>(rank_, std::exchange(coalesced_, {}));
+}
+
+c10::intrusive_ptr<c10d::Work> Backend::Add(WorkPtr work) {
+  if (coalescing_.load(std::memory_order_relaxed)) {
+    const std::lock_guard lock(mutex_);
+    if (coalescing_.load()) coalesced_.push_back(work);
+  }
+  return work;
+}
+
+}  // namespace gft

@@ -1,0 +1,98 @@
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+
+#include "backend.h"
+
+// The barrier that names who did not come.
+namespace gft {
+namespace {
+
+constexpr char kMonitored[] = "gradientflow:monitored_barrier";
+
+// Rank 0 answers when its own time is up, so its answer comes later than that.
+constexpr std::chrono::milliseconds kForTheAnswer(5000);
+
+// Tags of users are not negative.
+constexpr uint32_t kTags = 1U << 31;
+// A barrier that failed leaves messages behind, which the next ones must not
+// take for theirs.
+constexpr uint32_t kRounds = 1024;
+
+std::string NamesOf(const at::Tensor& absent) {
+  std::string names;
+  int count = 0;
+  for (int64_t rank = 0; rank < absent.numel(); ++rank) {
+    if (absent[rank].item<uint8_t>() == 0) continue;
+    names += (count++ == 0 ? "" : ", ") + std::to_string(rank);
+  }
+  return (count == 1 ? "rank " : "ranks ") + names;
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Work> Backend::SendBytes(const at::Tensor& bytes,
+                                                  int peer, uint32_t tag) {
+  Making work(
+      Begin({c10d::OpType::BARRIER, kMonitored}, kNoTimeout, {}, false));
+  const void* data = work->lent().Read(bytes);
+  work->Send(data, bytes.nbytes(), peer, tag);
+  return work.Commit();
+}
+
+c10::intrusive_ptr<c10d::Work> Backend::ReceiveBytes(const at::Tensor& bytes,
+                                                     int peer, uint32_t tag) {
+  Making work(
+      Begin({c10d::OpType::BARRIER, kMonitored}, kNoTimeout, {}, false));
+  void* data = work->lent().Write(bytes);
+  work->Receive(data, bytes.nbytes(), peer, tag);
+  return work.Commit();
+}
+
+// Everybody writes to rank 0, which answers with the ranks that did not: one
+// byte for each rank, 1 for those.
+void Backend::monitoredBarrier(const c10d::BarrierOptions& opts,
+                               bool wait_all_ranks) {
+  using Clock = std::chrono::steady_clock;
+  const Milliseconds timeout = opts.timeout > kNoTimeout
+                                   ? std::min(opts.timeout, kLongestTimeout)
+                                   : Milliseconds(timeout_ms_.load());
+  const Clock::time_point deadline = Clock::now() + timeout;
+  const uint32_t tag = kTags | (monitored_.fetch_add(1) % kRounds);
+  // Throws if the job has ended.
+  const auto came = [](const WorkPtr& work, Clock::time_point until) {
+    return static_cast<Work&>(*work).WaitUntil(until) && work->wait();
+  };
+  at::Tensor absent = at::zeros({size_}, at::kByte);
+  if (rank_ != 0) {
+    SendBytes(at::zeros({1}, at::kByte), 0, tag);
+    const at::Tensor answer = at::empty({size_}, at::kByte);
+    const auto until = deadline + std::min(timeout, kForTheAnswer);
+    if (came(ReceiveBytes(answer, 0, tag), until)) {
+      absent = answer;
+    } else {
+      absent[0] = 1;
+    }
+  } else {
+    std::vector<WorkPtr> arrivals(1);
+    for (int rank = 1; rank < size_; ++rank) {
+      arrivals.push_back(ReceiveBytes(at::empty({1}, at::kByte), rank, tag));
+    }
+    for (int rank = 1; rank < size_; ++rank) {
+      if (came(arrivals[rank], deadline)) continue;
+      absent[rank] = 1;
+      if (!wait_all_ranks) break;
+    }
+    std::vector<WorkPtr> answers;
+    for (int rank = 1; rank < size_; ++rank) {
+      if (!arrivals[rank]->isCompleted()) continue;
+      answers.push_back(SendBytes(absent, rank, tag));
+    }
+    for (const WorkPtr& answer : answers) answer->wait();
+  }
+  TORCH_CHECK_WITH(DistBackendError, !absent.any().item<bool>(),
+                   "GradientFlow: rank ", rank_, ": ", NamesOf(absent),
+                   " failed to pass monitoredBarrier in ", timeout.count(),
+                   " ms");
+}
+
+}  // namespace gft

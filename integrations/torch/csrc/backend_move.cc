@@ -1,0 +1,195 @@
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+#include "backend.h"
+#include "backend_checks.h"
+
+// Operations that bring elements from rank to rank.
+namespace gft {
+namespace {
+
+constexpr char kBroadcast[] = "gradientflow:broadcast";
+constexpr char kAllgather[] = "gradientflow:all_gather";
+constexpr char kAllgatherBase[] = "gradientflow:_all_gather_base";
+constexpr char kAllgatherCoalesced[] = "gradientflow:all_gather_coalesced";
+constexpr char kAllgatherInto[] =
+    "gradientflow:all_gather_into_tensor_coalesced";
+constexpr char kGather[] = "gradientflow:gather";
+constexpr char kGatherInto[] = "gradientflow:gather_into_tensor";
+constexpr char kScatter[] = "gradientflow:scatter";
+
+gf_call CallOf(int32_t kind, const at::Tensor& part) {
+  const Elements elements = ForMove(part);
+  gf_call call;
+  gf_call_init(&call);
+  call.kind = kind;
+  call.count = elements.count;
+  call.dtype = elements.dtype;
+  return call;
+}
+
+// A type of its own from torch 2.14 on.
+template <typename T>
+constexpr T TypeOfCoalesced() {
+  if constexpr (requires { T::ALLGATHER_INTO_TENSOR_COALESCED; }) {
+    return T::ALLGATHER_INTO_TENSOR_COALESCED;
+  } else {
+    return T::ALLGATHER_COALESCED;
+  }
+}
+
+}  // namespace
+
+Backend::WorkPtr Backend::broadcast(Tensors& tensors,
+                                    const c10d::BroadcastOptions& opts) {
+  const at::Tensor& tensor = Only(kBroadcast, tensors);
+  CheckDense(kBroadcast, tensor);
+  CheckRoot(kBroadcast, opts.rootRank, size_);
+  Making work(
+      Begin({c10d::OpType::BROADCAST, kBroadcast}, opts.timeout, tensors));
+  gf_call call = CallOf(GF_BROADCAST, tensor);
+  call.root = static_cast<int32_t>(opts.rootRank);
+  // The root's memory is read only.
+  call.output = rank_ == call.root
+                    ? const_cast<void*>(work->lent().Read(tensor))
+                    : work->lent().Write(tensor);
+  work->Start(call);
+  return Add(work.Commit());
+}
+
+void Backend::StartAllgather(Work& work, void* output,
+                             const at::Tensor& input) {
+  gf_call call = CallOf(GF_ALLGATHER, input);
+  call.input = work.lent().Read(input);
+  call.output = output;
+  work.Start(call);
+}
+
+Backend::WorkPtr Backend::allgather(std::vector<Tensors>& outputs,
+                                    Tensors& inputs,
+                                    const c10d::AllgatherOptions& opts) {
+  const at::Tensor& input = Only(kAllgather, inputs);
+  CheckDense(kAllgather, input);
+  TORCH_CHECK_VALUE(outputs.size() == 1, "GradientFlow: ", kAllgather, ": ",
+                    outputs.size(), " lists of outputs, expected one");
+  CheckParts(kAllgather, outputs.front(), input, size_);
+  Making work(Begin({c10d::OpType::ALLGATHER, kAllgather}, opts.timeout,
+                    outputs.front()));
+  StartAllgather(*work, work->lent().WriteAll(outputs.front()), input);
+  return Add(work.Commit());
+}
+
+Backend::WorkPtr Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                          const c10d::AllgatherOptions& opts) {
+  CheckWhole(kAllgatherBase, output, input, size_);
+  Making work(Begin({c10d::OpType::_ALLGATHER_BASE, kAllgatherBase},
+                    opts.timeout, {output}));
+  StartAllgather(*work, work->lent().Write(output), input);
+  return Add(work.Commit());
+}
+
+Backend::WorkPtr Backend::allgather_coalesced(
+    std::vector<Tensors>& outputs, Tensors& inputs,
+    const c10d::AllgatherOptions& opts) {
+  constexpr auto kWhat = kAllgatherCoalesced;
+  TORCH_CHECK_VALUE(!inputs.empty(), "GradientFlow: ", kWhat,
+                    ": requires a non-empty list of inputs");
+  TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_),
+                    "GradientFlow: ", kWhat, ": ", outputs.size(),
+                    " lists of outputs, expected one for each of ", size_,
+                    " ranks");
+  for (const Tensors& list : outputs) {
+    TORCH_CHECK_VALUE(list.size() == inputs.size(), "GradientFlow: ", kWhat,
+                      ": a list of ", list.size(), " outputs for ",
+                      inputs.size(), " inputs");
+  }
+  std::vector<Tensors> parts(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    for (const Tensors& list : outputs) parts[i].push_back(list[i]);
+    CheckParts(kWhat, parts[i], inputs[i], size_);
+  }
+  Making work(Begin({c10d::OpType::ALLGATHER_COALESCED, kWhat}, opts.timeout,
+                    outputs.front()));
+  work->SetLists(outputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    StartAllgather(*work, work->lent().WriteAll(parts[i]), inputs[i]);
+  }
+  return Add(work.Commit());
+}
+
+Backend::WorkPtr Backend::allgather_into_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  constexpr auto kWhat = kAllgatherInto;
+  CheckPairs(kWhat, outputs.size(), inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    CheckWhole(kWhat, outputs[i], inputs[i], size_);
+  }
+  Making work(
+      Begin({TypeOfCoalesced<c10d::OpType>(), kWhat}, opts.timeout, outputs));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    StartAllgather(*work, work->lent().Write(outputs[i]), inputs[i]);
+  }
+  return Add(work.Commit());
+}
+
+void Backend::StartGather(Work& work, void* output, const at::Tensor& input,
+                          int root) {
+  gf_call call = CallOf(GF_GATHER, input);
+  const std::vector<size_t> counts(size_, call.count);
+  call.root = root;
+  call.recv_counts = counts.data();
+  call.input = work.lent().Read(input);
+  call.output = output;
+  work.Start(call);
+}
+
+Backend::WorkPtr Backend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                 const c10d::GatherOptions& opts) {
+  const at::Tensor& input = Only(kGather, inputs);
+  CheckDense(kGather, input);
+  CheckRoot(kGather, opts.rootRank, size_);
+  const bool root = rank_ == opts.rootRank;
+  CheckRootList(kGather, outputs.size(), root);
+  if (root) CheckParts(kGather, outputs.front(), input, size_);
+  Making work(Begin({c10d::OpType::GATHER, kGather}, opts.timeout,
+                    root ? outputs.front() : Tensors()));
+  StartGather(*work, root ? work->lent().WriteAll(outputs.front()) : nullptr,
+              input, static_cast<int>(opts.rootRank));
+  return Add(work.Commit());
+}
+
+Backend::WorkPtr Backend::gather_into_tensor(at::Tensor& output,
+                                             at::Tensor& input,
+                                             const c10d::GatherOptions& opts) {
+  CheckRoot(kGatherInto, opts.rootRank, size_);
+  const bool root = rank_ == opts.rootRank;
+  if (root) CheckWhole(kGatherInto, output, input, size_);
+  Making work(Begin({c10d::OpType::GATHER, kGatherInto}, opts.timeout,
+                    root ? Tensors{output} : Tensors()));
+  StartGather(*work, root ? work->lent().Write(output) : nullptr, input,
+              static_cast<int>(opts.rootRank));
+  return Add(work.Commit());
+}
+
+Backend::WorkPtr Backend::scatter(Tensors& outputs,
+                                  std::vector<Tensors>& inputs,
+                                  const c10d::ScatterOptions& opts) {
+  const at::Tensor& output = Only(kScatter, outputs);
+  CheckDense(kScatter, output);
+  CheckRoot(kScatter, opts.rootRank, size_);
+  const bool root = rank_ == opts.rootRank;
+  CheckRootList(kScatter, inputs.size(), root);
+  if (root) CheckParts(kScatter, inputs.front(), output, size_);
+  Making work(Begin({c10d::OpType::SCATTER, kScatter}, opts.timeout, outputs));
+  gf_call call = CallOf(GF_SCATTER, output);
+  const std::vector<size_t> counts(size_, call.count);
+  call.root = static_cast<int32_t>(opts.rootRank);
+  call.send_counts = counts.data();
+  if (root) call.input = work->lent().ReadAll(inputs.front());
+  call.output = work->lent().Write(output);
+  work->Start(call);
+  return Add(work.Commit());
+}
+
+}  // namespace gft

@@ -1,0 +1,144 @@
+#include <c10/util/Exception.h>
+
+#include "backend.h"
+#include "backend_checks.h"
+#include "library.h"
+
+// Operations that compute.
+namespace gft {
+namespace {
+
+constexpr char kAllreduce[] = "gradientflow:all_reduce";
+constexpr char kAllreduceCoalesced[] = "gradientflow:all_reduce_coalesced";
+constexpr char kReduce[] = "gradientflow:reduce";
+constexpr char kReduceScatter[] = "gradientflow:reduce_scatter";
+constexpr char kReduceScatterBase[] = "gradientflow:_reduce_scatter_base";
+constexpr char kReduceScatterCoalesced[] =
+    "gradientflow:reduce_scatter_tensor_coalesced";
+
+gf_call CallOf(int32_t kind, const Elements& elements) {
+  gf_call call;
+  gf_call_init(&call);
+  call.kind = kind;
+  call.count = elements.count;
+  call.dtype = elements.dtype;
+  call.op = elements.op;
+  return call;
+}
+
+}  // namespace
+
+void Backend::StartAllreduce(Work& work, const char* what,
+                             const at::Tensor& tensor, const c10d::ReduceOp& op,
+                             int32_t wire) {
+  CheckDense(what, tensor);
+  gf_call call = CallOf(GF_ALLREDUCE, ForReduce(what, tensor, op));
+  call.wire_dtype = wire;
+  call.output = work.lent().ReadWrite(tensor);
+  work.Start(call);
+}
+
+Backend::WorkPtr Backend::allreduce(Tensors& tensors,
+                                    const c10d::AllreduceOptions& opts) {
+  const at::Tensor& tensor = Only(kAllreduce, tensors);
+  if (tensor.is_sparse()) return allreduce_sparse(tensors, opts);
+  Making work(
+      Begin({c10d::OpType::ALLREDUCE, kAllreduce}, opts.timeout, tensors));
+  StartAllreduce(*work, kAllreduce, tensor, opts.reduceOp);
+  return Add(work.Commit());
+}
+
+Backend::WorkPtr Backend::AllreduceVia(at::ScalarType wire,
+                                       const at::Tensor& tensor,
+                                       const c10d::ReduceOp& op) {
+  const auto dtype = DtypeOf(wire);
+  TORCH_CHECK_VALUE(dtype, "GradientFlow: ", kAllreduce, ": no wire type ",
+                    wire);
+  Making work(
+      Begin({c10d::OpType::ALLREDUCE, kAllreduce}, kNoTimeout, {tensor}));
+  StartAllreduce(*work, kAllreduce, tensor, op, *dtype);
+  return Add(work.Commit());
+}
+
+Backend::WorkPtr Backend::allreduce_coalesced(
+    Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
+  TORCH_CHECK_VALUE(!tensors.empty(), "GradientFlow: ", kAllreduceCoalesced,
+                    ": requires a non-empty list of tensors");
+  Making work(Begin({c10d::OpType::ALLREDUCE_COALESCED, kAllreduceCoalesced},
+                    opts.timeout, tensors));
+  for (const at::Tensor& tensor : tensors) {
+    StartAllreduce(*work, kAllreduceCoalesced, tensor, opts.reduceOp);
+  }
+  return Add(work.Commit());
+}
+
+Backend::WorkPtr Backend::reduce(Tensors& tensors,
+                                 const c10d::ReduceOptions& opts) {
+  const at::Tensor& tensor = Only(kReduce, tensors);
+  CheckDense(kReduce, tensor);
+  CheckRoot(kReduce, opts.rootRank, size_);
+  const Elements elements = ForReduce(kReduce, tensor, opts.reduceOp);
+  Making work(Begin({c10d::OpType::REDUCE, kReduce}, opts.timeout, tensors));
+  gf_call call = CallOf(GF_REDUCE, elements);
+  call.root = static_cast<int32_t>(opts.rootRank);
+  if (rank_ == call.root) {
+    call.output = work->lent().ReadWrite(tensor);
+    call.input = call.output;
+  } else {
+    call.input = work->lent().Read(tensor);
+  }
+  work->Start(call);
+  return Add(work.Commit());
+}
+
+void Backend::StartReduceScatter(Work& work, const char* what,
+                                 const at::Tensor& output, const void* input,
+                                 const c10d::ReduceOp& op) {
+  gf_call call = CallOf(GF_REDUCE_SCATTER, ForReduce(what, output, op));
+  call.input = input;
+  call.output = work.lent().Write(output);
+  work.Start(call);
+}
+
+Backend::WorkPtr Backend::reduce_scatter(
+    Tensors& outputs, std::vector<Tensors>& inputs,
+    const c10d::ReduceScatterOptions& opts) {
+  const at::Tensor& output = Only(kReduceScatter, outputs);
+  TORCH_CHECK_VALUE(inputs.size() == 1, "GradientFlow: ", kReduceScatter, ": ",
+                    inputs.size(), " lists of inputs, expected one");
+  CheckParts(kReduceScatter, inputs.front(), output, size_);
+  Making work(Begin({c10d::OpType::REDUCE_SCATTER, kReduceScatter},
+                    opts.timeout, outputs));
+  const void* input = work->lent().ReadAll(inputs.front());
+  StartReduceScatter(*work, kReduceScatter, output, input, opts.reduceOp);
+  return Add(work.Commit());
+}
+
+Backend::WorkPtr Backend::_reduce_scatter_base(
+    at::Tensor& output, at::Tensor& input,
+    const c10d::ReduceScatterOptions& opts) {
+  CheckWhole(kReduceScatterBase, input, output, size_);
+  Making work(Begin({c10d::OpType::_REDUCE_SCATTER_BASE, kReduceScatterBase},
+                    opts.timeout, {output}));
+  const void* data = work->lent().Read(input);
+  StartReduceScatter(*work, kReduceScatterBase, output, data, opts.reduceOp);
+  return Add(work.Commit());
+}
+
+Backend::WorkPtr Backend::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
+  constexpr auto kWhat = kReduceScatterCoalesced;
+  CheckPairs(kWhat, outputs.size(), inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    CheckWhole(kWhat, inputs[i], outputs[i], size_);
+  }
+  Making work(Begin({c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, kWhat},
+                    opts.timeout, outputs));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const void* data = work->lent().Read(inputs[i]);
+    StartReduceScatter(*work, kWhat, outputs[i], data, opts.reduceOp);
+  }
+  return Add(work.Commit());
+}
+
+}  // namespace gft

@@ -1,0 +1,102 @@
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "backend.h"
+
+// The sum of sparse tensors: all ranks gather all elements, and add up.
+namespace gft {
+namespace {
+
+constexpr char kSparse[] = "gradientflow:sparse_all_reduce";
+
+// Of one operation; stages follow one another on the thread that drives.
+struct Sum {
+  at::Tensor result;  // The caller's.
+  at::Tensor mine;    // Coalesced, on the host.
+  at::Tensor counts;  // Non-zero elements of each rank.
+  at::Tensor indices;
+  at::Tensor values;
+  int size = 0;
+};
+
+gf_call AllgatherOf(Work& work, const at::Tensor& input, at::Tensor& output,
+                    int size) {
+  std::vector<int64_t> sizes = input.sizes().vec();
+  sizes.insert(sizes.begin(), size);
+  output = at::empty(sizes, input.options());
+  const Elements elements = ForMove(input);
+  gf_call call;
+  gf_call_init(&call);
+  call.kind = GF_ALLGATHER;
+  call.count = elements.count;
+  call.dtype = elements.dtype;
+  call.input = work.lent().Read(input);
+  call.output = work.lent().Write(output);
+  return call;
+}
+
+// `tensor` with zeros up to `rows` rows.
+at::Tensor Padded(const at::Tensor& tensor, int64_t rows) {
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  sizes.front() = rows;
+  at::Tensor padded = at::zeros(sizes, tensor.options());
+  padded.narrow(0, 0, tensor.size(0)).copy_(tensor);
+  return padded;
+}
+
+void AddUp(const Sum& sum) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> indices;
+  std::vector<at::Tensor> values;
+  for (int rank = 0; rank < sum.size; ++rank) {
+    const int64_t count = sum.counts[rank][0].item<int64_t>();
+    indices.push_back(sum.indices[rank].narrow(0, 0, count));
+    values.push_back(sum.values[rank].narrow(0, 0, count));
+  }
+  sum.result.copy_(at::sparse_coo_tensor(at::cat(indices).t(), at::cat(values),
+                                         sum.mine.sizes(), sum.mine.options())
+                       .coalesce());
+}
+
+// With everybody's counts known: as many rows from each as the most has.
+void GatherElements(Work& work, const std::shared_ptr<Sum>& sum) {
+  const at::NoGradGuard no_grad;
+  const int64_t rows = sum->counts.max().item<int64_t>();
+  if (rows == 0) {
+    sum->result.copy_(sum->mine);
+    return;
+  }
+  const at::Tensor indices = Padded(sum->mine.indices().t(), rows);
+  const at::Tensor values = Padded(sum->mine.values(), rows);
+  work.Then([sum](Work&) { AddUp(*sum); });
+  work.Start(AllgatherOf(work, indices, sum->indices, sum->size));
+  work.Start(AllgatherOf(work, values, sum->values, sum->size));
+}
+
+}  // namespace
+
+Backend::WorkPtr Backend::allreduce_sparse(Tensors& tensors,
+                                           const c10d::AllreduceOptions& opts) {
+  TORCH_CHECK_VALUE(tensors.size() == 1 && tensors.front().is_sparse(),
+                    "GradientFlow: ", kSparse,
+                    ": expected one tensor of layout Sparse");
+  TORCH_CHECK_VALUE(opts.reduceOp == c10d::ReduceOp::SUM,
+                    "GradientFlow: ", kSparse, ": ReduceOp.",
+                    NameOf(opts.reduceOp), " is not supported, expected SUM");
+  const at::NoGradGuard no_grad;
+  const auto sum = std::make_shared<Sum>();
+  sum->result = tensors.front();
+  sum->mine = tensors.front().detach().coalesce().cpu();
+  sum->size = size_;
+  Making work(
+      Begin({c10d::OpType::_ALLREDUCE_SPARSE, kSparse}, opts.timeout, tensors));
+  const at::Tensor count = at::full({1}, sum->mine._nnz(), at::kLong);
+  work->Then([sum](Work& work) { GatherElements(work, sum); });
+  work->Start(AllgatherOf(*work, count, sum->counts, size_));
+  return Add(work.Commit());
+}
+
+}  // namespace gft

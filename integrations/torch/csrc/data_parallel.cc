@@ -1,0 +1,282 @@
+#include "data_parallel.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace gft {
+
+using torch::autograd::variable_list;
+
+// AccumulateGrad keeps a gradient that nobody else holds, and clones another;
+// then it would be copied into the pool. Taken in before, it is copied once.
+class DataParallel::TakeHook final : public torch::autograd::FunctionPreHook {
+ public:
+  TakeHook(DataParallel& owner, size_t i) : owner_(owner), i_(i) {}
+
+  variable_list operator()(const variable_list& gradients) override {
+    // Nothing left to accumulate: the node does nothing.
+    if (!gradients.empty() && owner_.Take(i_, gradients[0])) {
+      return {at::Tensor()};
+    }
+    return gradients;
+  }
+
+ private:
+  DataParallel& owner_;
+  const size_t i_;
+};
+
+// DDP hooks the same way: a tensor's own post-accumulate hook is one place,
+// which a user's would take over.
+class DataParallel::ReadyHook final : public torch::autograd::FunctionPostHook {
+ public:
+  ReadyHook(DataParallel& owner, size_t i) : owner_(owner), i_(i) {}
+
+  variable_list operator()(const variable_list& outputs,
+                           const variable_list& inputs) override {
+    // Undefined: the parameter was reached, but nothing depends on it.
+    if (std::exchange(owner_.taken_[i_], 0) != 0 ||
+        (!inputs.empty() && inputs[0].defined())) {
+      owner_.OnGradient(i_);
+    }
+    return outputs;
+  }
+
+ private:
+  DataParallel& owner_;
+  const size_t i_;
+};
+
+std::shared_ptr<DataParallel> DataParallel::Make(
+    std::shared_ptr<Session> session, std::vector<std::string> names,
+    std::vector<at::Tensor> parameters, const DataParallelConfig& config) {
+  auto pool = std::make_unique<GradientPool>(
+      session, config.pool_type, std::move(names), std::move(parameters));
+  std::shared_ptr<DataParallel> made(
+      new DataParallel(std::move(session), std::move(pool), config));
+  made->AddHooks();
+  return made;
+}
+
+DataParallel::DataParallel(std::shared_ptr<Session> session,
+                           std::unique_ptr<GradientPool> pool,
+                           const DataParallelConfig& config)
+    : session_(std::move(session)),
+      pool_(std::move(pool)),
+      config_(config),
+      marked_(pool_->size(), 0),
+      taken_(pool_->size(), 0) {
+  gf_step_stats_init(&stats_);
+}
+
+DataParallel::~DataParallel() { Close(); }
+
+void DataParallel::AddHooks() {
+  for (size_t i = 0; i < pool_->size(); ++i) {
+    auto node = torch::autograd::impl::grad_accumulator(pool_->parameter(i));
+    auto take = std::make_unique<TakeHook>(*this, i);
+    const auto* taking = take.get();
+    node->add_pre_hook(std::move(take));
+    const uintptr_t ready =
+        node->add_post_hook(std::make_unique<ReadyHook>(*this, i));
+    hooked_.push_back({std::move(node), taking, ready});
+  }
+}
+
+void DataParallel::Close() {
+  if (session_ == nullptr) return;
+  for (Hooked& hooked : hooked_) {
+    std::erase_if(hooked.node->pre_hooks(),
+                  [&](const auto& hook) { return hook.get() == hooked.take; });
+    hooked.node->del_post_hook(hooked.ready);
+  }
+  hooked_.clear();
+  try {
+    const Session::Use use(*session_);
+    pool_->Detach(/*keep=*/true);
+  } catch (const c10::DistBackendError&) {
+    // Closed already, as the interpreter ends: the pool's memory is gone.
+    pool_->Detach(/*keep=*/false);
+  }
+  pool_.reset();
+  session_.reset();
+}
+
+const Session& DataParallel::session() const {
+  TORCH_CHECK(session_ != nullptr, "gradientflow.torch.DataParallel is closed");
+  return *session_;
+}
+
+void DataParallel::CheckNotBroken() const {
+  TORCH_CHECK_WITH(DistBackendError, broken_.empty(),
+                   "GradientFlow: no more steps: ", broken_);
+}
+
+void DataParallel::BeginForward() {
+  const Session::Use use(session());
+  CheckNotBroken();
+  // Checkpointing runs forward passes inside of backward.
+  if (!open_ || torch::autograd::get_current_graph_task_id() >= 0) return;
+  broken_ = c10::str("rank ", session_->rank(), ": backward of step ", steps_,
+                     " raised an error midway, when ",
+                     std::count(marked_.begin(), marked_.end(), 1), " of ",
+                     marked_.size(), " gradients had been handed over");
+  gf_abort(use, broken_.c_str());
+  CheckNotBroken();
+}
+
+void DataParallel::Watch(const at::Tensor& output) {
+  if (!output.requires_grad() || output.is_leaf()) return;
+  output.register_hook(
+      [weak = weak_from_this()](const at::TensorBase& /*gradient*/) {
+        const auto self = weak.lock();
+        if (self != nullptr && self->session_ != nullptr && self->sync_) {
+          self->Begin();
+        }
+      });
+}
+
+void DataParallel::SetLossScale(float scale) {
+  if (!config_.sparse) return;
+  Check(gf_set_loss_scale(Session::Use(session()), scale), "the loss scale");
+  loss_scale_ = scale;
+}
+
+void DataParallel::SetStream() const {
+  const at::Device device = pool_->all().device();
+  if (!device.is_cuda()) return;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  Check(gf_set_stream(Session::Use(*session_),
+                      guard.getStream(device).native_handle()),
+        "the stream of backward");
+}
+
+void DataParallel::Begin() {
+  if (open_) return;
+  CheckNotBroken();
+  std::fill(marked_.begin(), marked_.end(), 0);
+  SetStream();
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [self = shared_from_this()] { self->Finish(); });
+  open_ = true;
+}
+
+bool DataParallel::Take(size_t i, const at::Tensor& gradient) {
+  const Hooked& hooked = hooked_[i];
+  // A hook of someone else's runs on, or sees, what the node makes.
+  if (!gradient.defined() || at::GradMode::is_enabled() ||
+      hooked.node->tensor_post_acc_grad_hooks() != nullptr ||
+      hooked.node->pre_hooks().size() > 1 ||
+      hooked.node->post_hooks().size() > 1) {
+    return false;
+  }
+  if (!pool_->PutIn(i, gradient)) return false;
+  taken_[i] = 1;
+  return true;
+}
+
+void DataParallel::OnGradient(size_t i) {
+  if (!pool_->HasGradient(i)) return;
+  pool_->TakeIn(i);
+  if (!sync_) return;
+  Begin();
+  TORCH_CHECK(
+      marked_[i] == 0, "gradientflow.torch.DataParallel: '", pool_->name(i),
+      "' got a second gradient in one step, but the first may be on its way: "
+      "it is used in several re-entrant checkpoints (pass use_reentrant=False "
+      "to torch.utils.checkpoint), or an earlier backward raised an error");
+  marked_[i] = 1;
+  Check(gf_ready(Session::Use(*session_), i), "a gradient");
+}
+
+std::vector<uint8_t> DataParallel::UsedAnywhere() const {
+  std::vector<uint8_t> used(pool_->size(), 1);
+  if (!config_.find_unused) return used;
+  for (size_t i = 0; i < used.size(); ++i) used[i] = pool_->HasGradient(i);
+  Check(gf_allreduce(Session::Use(*session_), used.data(), used.size(), GF_INT8,
+                     GF_MAX),
+        "agreeing on used parameters");
+  return used;
+}
+
+// Makes the pool what gradients are to be, alike on all ranks.
+void DataParallel::ShowSparse() {
+  const at::NoGradGuard no_grad;
+  if (stats_.nonfinite != 0) {
+    // Kept-back chunks do not show what was in them.
+    pool_->all().fill_(std::numeric_limits<float>::quiet_NaN());
+    return;
+  }
+  if (loss_scale_ != 1.0F) pool_->all().mul_(loss_scale_);
+}
+
+void DataParallel::Finish() {
+  const Session::Use use(session());
+  try {
+    // What has a gradient from before takes part with that.
+    for (size_t i = 0; i < pool_->size(); ++i) {
+      if (marked_[i] != 0) continue;
+      const bool present = pool_->HasGradient(i);
+      if (present) pool_->TakeIn(i);
+      Check(present ? gf_ready(use, i) : gf_absent(use, i), "a gradient");
+    }
+    const std::vector<uint8_t> used = UsedAnywhere();
+    Check(gf_finish_step(use, &stats_), "ending a step");
+    ++steps_;
+    if (config_.sparse) ShowSparse();
+    for (size_t i = 0; i < pool_->size(); ++i) {
+      if (used[i] != 0) pool_->GiveOut(i);
+    }
+  } catch (const std::exception& error) {
+    broken_ = error.what();
+    open_ = false;
+    throw;
+  }
+  open_ = false;
+}
+
+void DataParallel::OptimizerStep(const gf_optimizer& optimizer) {
+  const Session::Use use(session());
+  CheckNotBroken();
+  std::vector<float*> weights;
+  for (size_t i = 0; i < pool_->size(); ++i) {
+    const at::Tensor& parameter = pool_->parameter(i);
+    TORCH_CHECK_VALUE(parameter.scalar_type() == at::kFloat &&
+                          parameter.is_non_overlapping_and_dense(),
+                      "'", pool_->name(i), "' is ", parameter.scalar_type(),
+                      ", expected dense float32 weights");
+    weights.push_back(static_cast<float*>(parameter.mutable_data_ptr()));
+  }
+  Check(gf_optimizer_step(use, &optimizer, weights.data(), weights.size()),
+        "the optimiser's step");
+  // Written behind autograd's back: a graph made before is stale.
+  for (size_t i = 0; i < pool_->size(); ++i) {
+    pool_->parameter(i).unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+std::vector<uint8_t> DataParallel::SaveState() const {
+  const Session::Use use(session());
+  size_t bytes = 0;
+  Check(gf_save_state(use, nullptr, 0, &bytes), "saving the state");
+  std::vector<uint8_t> state(bytes);
+  Check(gf_save_state(use, state.data(), bytes, &bytes), "saving the state");
+  return state;
+}
+
+void DataParallel::RestoreState(const uint8_t* state, size_t bytes) {
+  const Session::Use use(session());
+  Check(gf_restore_state(use, state, bytes), "restoring the state");
+  // The state's residual follows the scale in force, not the saved one.
+  Check(gf_set_loss_scale(use, loss_scale_), "the loss scale");
+}
+
+}  // namespace gft

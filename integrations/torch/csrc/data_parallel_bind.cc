@@ -1,0 +1,181 @@
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
+#include <vector>
+
+#include "bind.h"
+#include "data_parallel.h"
+#include "data_parallel_broadcast.h"
+#include "exchange.h"
+
+namespace gft {
+namespace {
+
+namespace py = pybind11;
+using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
+// Output tensors in tuples, lists, dicts and dataclasses. What is elsewhere is
+// not seen: then a step begins with its first gradient.
+void WatchAll(DataParallel& model, py::handle object) {
+  if (THPVariable_Check(object.ptr())) {
+    model.Watch(THPVariable_Unpack(object.ptr()));
+  } else if (py::isinstance<py::dict>(object)) {
+    for (const auto& item : py::reinterpret_borrow<py::dict>(object)) {
+      WatchAll(model, item.second);
+    }
+  } else if (py::isinstance<py::tuple>(object) ||
+             py::isinstance<py::list>(object)) {
+    for (const py::handle item : object) WatchAll(model, item);
+  } else if (py::hasattr(object, "__dataclass_fields__") &&
+             py::hasattr(object, "__dict__")) {
+    WatchAll(model, object.attr("__dict__"));
+  }
+}
+
+std::vector<gf_tensor> TensorsOf(const std::vector<std::string>& names,
+                                 const std::vector<at::Tensor>& parameters) {
+  std::vector<gf_tensor> tensors(names.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    gf_tensor_init(&tensors[i]);
+    tensors[i].name = names[i].c_str();
+    tensors[i].elements = static_cast<size_t>(parameters[i].numel());
+    // Biases and the weights of normalisation layers.
+    tensors[i].skip_lars = parameters[i].dim() <= 1 ? 1 : 0;
+  }
+  return tensors;
+}
+
+// A session over the ranks of a process group, who meet in its store.
+std::shared_ptr<Session> OpenIn(const GroupPtr& group, Options options,
+                                const std::vector<gf_tensor>& tensors) {
+  Joining joining;
+  joining.store = group->getStore();
+  TORCH_CHECK(
+      joining.store != nullptr,
+      "gradientflow.torch.DataParallel: the process group has no store");
+  joining.rank = group->getRank();
+  joining.size = group->getSize();
+  joining.timeout = options.GetTime("join_timeout_seconds");
+  joining.prefix =
+      NextRound(*joining.store, "gradientflow/data_parallel", joining.rank);
+  return OpenOverStore(std::move(options), std::move(joining), tensors);
+}
+
+std::shared_ptr<DataParallel> Open(const std::optional<GroupPtr>& group,
+                                   const Settings& settings,
+                                   std::vector<std::string> names,
+                                   std::vector<at::Tensor> parameters,
+                                   bool find_unused) {
+  Options options = Options::FromEnv();
+  const at::ScalarType type = PoolTypeFor(parameters);
+  const char* type_name = type == at::kHalf       ? "float16"
+                          : type == at::kBFloat16 ? "bfloat16"
+                                                  : "float32";
+  options.Set("pool_dtype", type_name);
+  if (type != at::kFloat) options.Set("wire_dtype", type_name);
+  const at::Device device = parameters.at(0).device();
+  options.Set("device", device.is_cuda()
+                            ? "cuda:" + std::to_string(device.index())
+                            : "cpu");
+  // Clipping by a norm of this rank's own values would drive the ranks apart.
+  options.Set("zero_kept", "on");
+  for (const auto& [name, value] : settings) options.Set(name.c_str(), value);
+  DataParallelConfig config;
+  config.pool_type = type;
+  config.sparse = std::stod(options.Get("sparsity")) > 0;
+  config.find_unused = find_unused;
+  const std::vector<gf_tensor> tensors = TensorsOf(names, parameters);
+  std::shared_ptr<Session> session =
+      group ? OpenIn(*group, std::move(options), tensors)
+            : Session::Open(options, tensors);
+  return DataParallel::Make(std::move(session), std::move(names),
+                            std::move(parameters), config);
+}
+
+py::dict StatsOf(const DataParallel& model) {
+  const gf_step_stats& stats = model.stats();
+  py::dict dict;
+  dict["step"] = stats.step;
+  dict["buckets"] = stats.buckets;
+  dict["bytes_sent"] = stats.bytes_sent;
+  dict["selected_chunks"] = stats.selected_chunks;
+  dict["chunks"] = stats.chunks;
+  dict["backward_seconds"] = stats.backward_seconds;
+  dict["exposed_seconds"] = stats.exposed_seconds;
+  dict["hidden_seconds"] = stats.hidden_seconds;
+  dict["nonfinite"] = stats.nonfinite != 0;
+  dict["bucket_bytes"] = stats.bucket_bytes;
+  return dict;
+}
+
+void Step(DataParallel& model, bool lars, float lr, float momentum,
+          float weight_decay, bool nesterov, float eta, float eps) {
+  gf_optimizer optimizer;
+  gf_optimizer_init(&optimizer);
+  optimizer.kind = lars ? GF_LARS : GF_SGD;
+  optimizer.lr = lr;
+  optimizer.momentum = momentum;
+  optimizer.weight_decay = weight_decay;
+  optimizer.nesterov = nesterov ? 1 : 0;
+  optimizer.lars_eta = eta;
+  optimizer.lars_eps = eps;
+  model.OptimizerStep(optimizer);
+}
+
+at::Tensor Save(const DataParallel& model) {
+  const std::vector<uint8_t> state = model.SaveState();
+  at::Tensor tensor =
+      at::empty({static_cast<int64_t>(state.size())}, at::kByte);
+  std::copy(state.begin(), state.end(), tensor.mutable_data_ptr<uint8_t>());
+  return tensor;
+}
+
+void Restore(DataParallel& model, const at::Tensor& state) {
+  TORCH_CHECK_VALUE(state.scalar_type() == at::kByte && state.is_contiguous() &&
+                        state.is_cpu(),
+                    "the session's state is ", state.scalar_type(), " on ",
+                    state.device(), ", expected uint8 on the CPU");
+  model.RestoreState(state.const_data_ptr<uint8_t>(), state.nbytes());
+}
+
+}  // namespace
+
+void BindDataParallel(py::module& module) {
+  using no_gil = py::call_guard<py::gil_scoped_release>;
+  py::class_<DataParallel, std::shared_ptr<DataParallel>>(module,
+                                                          "DataParallel")
+      .def(py::init(&Open), py::arg("group"), py::arg("settings"),
+           py::arg("names"), py::arg("parameters"), py::arg("find_unused"),
+           no_gil())
+      .def_property_readonly(
+          "rank", [](const DataParallel& m) { return m.session().rank(); })
+      .def_property_readonly(
+          "size", [](const DataParallel& m) { return m.session().size(); })
+      .def_property_readonly("stats", &StatsOf)
+      .def("begin_forward", &DataParallel::BeginForward)
+      .def("watch", &WatchAll)
+      .def("set_sync", &DataParallel::SetSync)
+      .def("set_loss_scale", &DataParallel::SetLossScale, no_gil())
+      .def(
+          "broadcast",
+          [](const DataParallel& model,
+             const std::vector<at::Tensor>& tensors) {
+            BroadcastTensors(model.session(), tensors);
+          },
+          no_gil())
+      .def("optimizer_step", &Step, py::arg("lars"), py::arg("lr"),
+           py::arg("momentum"), py::arg("weight_decay"), py::arg("nesterov"),
+           py::arg("eta"), py::arg("eps"), no_gil())
+      .def("save_state", &Save, no_gil())
+      .def("restore_state", &Restore, no_gil())
+      .def("close", &DataParallel::Close, no_gil());
+}
+
+}  // namespace gft

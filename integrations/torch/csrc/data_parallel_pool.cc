@@ -1,0 +1,123 @@
+#include "data_parallel_pool.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace gft {
+namespace {
+
+// Strides as autograd gives them to gradients, so that it adds in place.
+std::vector<int64_t> StridesOf(const at::Tensor& parameter) {
+  if (parameter.is_non_overlapping_and_dense()) {
+    return parameter.strides().vec();
+  }
+  return at::empty(parameter.sizes(), at::TensorOptions().device(at::kMeta))
+      .strides()
+      .vec();
+}
+
+}  // namespace
+
+at::ScalarType PoolTypeFor(const std::vector<at::Tensor>& parameters) {
+  const at::ScalarType first = parameters.at(0).scalar_type();
+  const bool alike =
+      std::all_of(parameters.begin(), parameters.end(),
+                  [first](const auto& p) { return p.scalar_type() == first; });
+  const bool narrow = first == at::kHalf || first == at::kBFloat16;
+  return alike && narrow ? first : at::kFloat;
+}
+
+GradientPool::GradientPool(std::shared_ptr<Session> session,
+                           at::ScalarType pool_type,
+                           std::vector<std::string> names,
+                           std::vector<at::Tensor> parameters)
+    : names_(std::move(names)), parameters_(std::move(parameters)) {
+  const Session::Use use(*session);
+  const auto options =
+      at::TensorOptions(pool_type).device(parameters_.at(0).device());
+  // Every view keeps the session, whose memory it is.
+  const auto keep = [session](void*) mutable { session.reset(); };
+  void* data = nullptr;
+  size_t bytes = 0;
+  Check(gf_pool(use, &data, &bytes), "the gradient pool");
+  const auto elements =
+      static_cast<int64_t>(bytes / at::elementSize(pool_type));
+  all_ = at::from_blob(data, {elements}, keep, options);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    Check(gf_gradient(use, i, &data, &bytes), "a gradient's place");
+    views_.push_back(at::from_blob(data, parameters_[i].sizes(),
+                                   StridesOf(parameters_[i]), keep, options));
+  }
+}
+
+bool GradientPool::HasGradient(size_t i) const {
+  return parameters_[i].grad().defined();
+}
+
+bool GradientPool::IsView(size_t i, const at::Tensor& gradient) const {
+  return gradient.is_same(views_[i]) ||
+         (gradient.layout() == at::kStrided &&
+          gradient.scalar_type() == views_[i].scalar_type() &&
+          gradient.const_data_ptr() == views_[i].const_data_ptr() &&
+          gradient.strides() == views_[i].strides());
+}
+
+bool GradientPool::PutIn(size_t i, const at::Tensor& gradient) {
+  const at::Tensor& parameter = parameters_[i];
+  const at::Tensor& view = views_[i];
+  if (parameter.grad().defined() || gradient.layout() != at::kStrided ||
+      gradient.scalar_type() != view.scalar_type() ||
+      parameter.scalar_type() != view.scalar_type() ||
+      gradient.device() != view.device() || gradient.sizes() != view.sizes()) {
+    return false;
+  }
+  const at::NoGradGuard no_grad;
+  view.copy_(gradient);
+  parameter.mutable_grad() = view;
+  return true;
+}
+
+void GradientPool::TakeIn(size_t i) {
+  const at::Tensor& parameter = parameters_[i];
+  at::Tensor& gradient = parameter.mutable_grad();
+  if (IsView(i, gradient)) return;
+  TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "the gradient of '",
+                    names_[i], "' has layout ", gradient.layout(),
+                    ", expected a dense one: an Embedding with sparse=True? "
+                    "Use sparse=False");
+  TORCH_CHECK_VALUE(gradient.device() == views_[i].device(), "'", names_[i],
+                    "' has a gradient on ", gradient.device(), ", but was on ",
+                    views_[i].device(),
+                    " when DataParallel was made: move a model before that");
+  const at::NoGradGuard no_grad;
+  views_[i].copy_(gradient);
+  if (parameter.scalar_type() == views_[i].scalar_type()) gradient = views_[i];
+}
+
+void GradientPool::GiveOut(size_t i) {
+  const at::Tensor& parameter = parameters_[i];
+  at::Tensor& gradient = parameter.mutable_grad();
+  if (parameter.scalar_type() == views_[i].scalar_type()) {
+    if (!gradient.defined()) gradient = views_[i];
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  if (!gradient.defined()) {
+    gradient = at::empty_strided(parameter.sizes(), StridesOf(parameter),
+                                 parameter.options().requires_grad(false));
+  }
+  gradient.copy_(views_[i]);
+}
+
+void GradientPool::Detach(bool keep) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    at::Tensor& gradient = parameters_[i].mutable_grad();
+    if (!gradient.defined() || !IsView(i, gradient)) continue;
+    gradient = keep ? gradient.clone() : at::Tensor();
+  }
+}
+
+}  // namespace gft

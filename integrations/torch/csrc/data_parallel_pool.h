@@ -1,0 +1,61 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "session.h"
+
+namespace gft {
+
+// The parameters' gradients as views of a session's pool. Where a parameter
+// has another type than the pool, its gradient is a tensor of its own that is
+// copied in and out.
+//
+// Not thread-safe: calls for one parameter come one after the other.
+class GradientPool {
+ public:
+  // parameters[i] is tensor i of the session, on the device of the pool, which
+  // has type `pool_type`. The session lives as long as the pool or any view.
+  GradientPool(std::shared_ptr<Session> session, at::ScalarType pool_type,
+               std::vector<std::string> names,
+               std::vector<at::Tensor> parameters);
+  GradientPool(const GradientPool&) = delete;
+  GradientPool& operator=(const GradientPool&) = delete;
+
+  size_t size() const { return parameters_.size(); }
+  const std::string& name(size_t i) const { return names_[i]; }
+  const at::Tensor& parameter(size_t i) const { return parameters_[i]; }
+  // All of it, flat.
+  const at::Tensor& all() const { return all_; }
+
+  bool HasGradient(size_t i) const;
+  // The pool gets `gradient`, and parameter i the view: whether that is what
+  // accumulating the gradient would amount to. If not, nothing happens.
+  bool PutIn(size_t i, const at::Tensor& gradient);
+  // The pool gets the values of parameter i's gradient, which becomes a view
+  // where the types agree. REQUIRES: HasGradient(i).
+  void TakeIn(size_t i);
+  // Parameter i's gradient gets the values of the pool.
+  void GiveOut(size_t i);
+  // Gradients that are views become copies, and outlive the session; or, if
+  // not to be kept, undefined, and the pool is not read.
+  void Detach(bool keep);
+
+ private:
+  bool IsView(size_t i, const at::Tensor& gradient) const;
+
+  const std::vector<std::string> names_;
+  const std::vector<at::Tensor> parameters_;
+  at::Tensor all_;
+  std::vector<at::Tensor> views_;
+};
+
+// The type of the pool for these parameters: their own if it is one, and of
+// float32, float16 and bfloat16; else float32.
+at::ScalarType PoolTypeFor(const std::vector<at::Tensor>& parameters);
+
+}  // namespace gft

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+namespace gft {
+
+// A tensor's elements, as the library counts them.
+struct Elements {
+  int32_t dtype = 0;
+  size_t count = 0;
+  int32_t op = 0;
+};
+
+// For an operation that computes. Complex tensors are pairs of reals, for sums
+// and means; bool is 0 and 1, where a sum is "any" and a product is "all".
+// Throws for types and operations that do not go together; `what` starts the
+// text.
+Elements ForReduce(const char* what, const at::Tensor& tensor,
+                   const c10d::ReduceOp& op);
+// For one that moves elements: of any type, as bytes if the library knows no
+// better.
+Elements ForMove(const at::Tensor& tensor);
+
+// "SUM", "AVG", ...
+std::string NameOf(const c10d::ReduceOp& op);
+
+}  // namespace gft

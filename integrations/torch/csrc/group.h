@@ -1,0 +1,59 @@
+#pragma once
+
+#include <integrations/c/gradientflow.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "session.h"
+
+namespace gft {
+
+// Some or all ranks of a session, and the operations under way in it, which
+// hold it. Thread-safe.
+class Group {
+ public:
+  // All ranks.
+  explicit Group(std::shared_ptr<Session> session);
+  // ranks[i], of the session, is rank i of the group. See gf_group_open().
+  Group(std::shared_ptr<Session> session, uint32_t id,
+        const std::vector<int32_t>& ranks);
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  Session& session() const { return *session_; }
+  uint32_t id() const { return id_; }
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(ranks_.size()); }
+  // Of the session, in the group's order.
+  const std::vector<int32_t>& ranks() const { return ranks_; }
+  // "ranks 0, 2 and 5".
+  std::string Description() const;
+
+  // Around each operation.
+  void Enter();
+  void Leave();
+  // Returns whether none is under way, or came to be so in time.
+  bool WaitUntilIdle(std::chrono::milliseconds timeout);
+  // Takes the group from the session. With operations under way it stays, until
+  // the session closes: they end as they would.
+  void Close();
+
+ private:
+  const std::shared_ptr<Session> session_;
+  const uint32_t id_;
+  std::vector<int32_t> ranks_;
+  int rank_ = 0;
+  std::mutex mutex_;
+  std::condition_variable idle_;
+  int under_way_ = 0;
+  int waiting_ = 0;
+  bool closed_ = false;
+};
+
+}  // namespace gft

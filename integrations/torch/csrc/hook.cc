@@ -1,0 +1,40 @@
+#include "hook.h"
+
+#include <utility>
+
+namespace gft {
+namespace {
+
+// The Reducer owns its hook; Python's handle needs it too.
+class Shared final : public c10d::CommHookInterface {
+ public:
+  explicit Shared(std::shared_ptr<Hook> hook) : hook_(std::move(hook)) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(
+      c10d::GradBucket& bucket) override {
+    return hook_->Run(bucket);
+  }
+  at::Tensor parseHookResult(const c10::IValue& result) override {
+    return hook_->Finish(result);
+  }
+
+ private:
+  const std::shared_ptr<Hook> hook_;
+};
+
+}  // namespace
+
+void Register(c10d::Reducer& reducer, std::shared_ptr<Hook> hook) {
+  reducer.register_comm_hook(std::make_unique<Shared>(std::move(hook)));
+}
+
+void CheckDense(const c10d::GradBucket& bucket, const char* hook) {
+  const at::Tensor& buffer = bucket.getBuffer();
+  TORCH_CHECK_VALUE(
+      buffer.layout() == at::kStrided && buffer.is_contiguous(), "the ", hook,
+      " hook: bucket ", bucket.getIndex(), " has gradients of layout ",
+      buffer.layout(),
+      ", expected dense ones: an Embedding with sparse=True? Use sparse=False");
+}
+
+}  // namespace gft

@@ -1,0 +1,148 @@
+#include <torch/csrc/utils/pybind.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
+#include <vector>
+
+#include "bind.h"
+#include "hook_cast.h"
+#include "hook_csc.h"
+
+namespace gft {
+namespace {
+
+namespace py = pybind11;
+using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
+using Reducer = std::shared_ptr<c10d::Reducer>;
+
+at::ScalarType WireOf(const std::string& name) {
+  if (name == "fp16") return at::kHalf;
+  if (name == "bf16") return at::kBFloat16;
+  TORCH_CHECK_VALUE(name == "fp32", "wire dtype '", name,
+                    "': expected 'fp16', 'bf16' or 'fp32'");
+  return at::kFloat;
+}
+
+py::dict StatsOf(const Hook& hook) {
+  const HookStats stats = hook.stats();
+  py::dict dict;
+  dict["steps"] = stats.steps;
+  dict["bytes_sent"] = stats.bytes_sent;
+  dict["chunks"] = stats.chunks;
+  dict["selected_chunks"] = stats.selected_chunks;
+  return dict;
+}
+
+std::shared_ptr<Hook> RegisterCast(const Reducer& reducer,
+                                   const GroupPtr& group,
+                                   const std::string& wire) {
+  auto hook = std::make_shared<CastHook>(group, WireOf(wire));
+  Register(*reducer, hook);
+  return hook;
+}
+
+std::shared_ptr<CscHook> RegisterCsc(
+    const Reducer& reducer, const GroupPtr& group,
+    std::vector<std::string> names, std::vector<at::Tensor> parameters,
+    std::vector<bool> always_dense, double sparsity, int64_t chunk_elements,
+    uint64_t warmup_steps, const std::string& wire, bool tensor_ops) {
+  const CscConfig config = {sparsity, chunk_elements, warmup_steps,
+                            WireOf(wire), tensor_ops};
+  auto hook = std::make_shared<CscHook>(
+      group, config,
+      CscLayout(std::move(names), std::move(parameters),
+                std::move(always_dense), chunk_elements));
+  Register(*reducer, hook);
+  return hook;
+}
+
+// (step, loss scale, buckets, selected, residuals), the buckets as lists of
+// parameters' indices.
+py::tuple Save(CscHook& hook) {
+  CscState state;
+  {
+    const py::gil_scoped_release no_gil;
+    state = hook.Save();
+  }
+  std::vector<at::Tensor> selected;
+  for (const std::vector<uint8_t>& chunks : state.selection.selected) {
+    selected.push_back(
+        at::empty({static_cast<int64_t>(chunks.size())}, at::kByte));
+    std::copy(chunks.begin(), chunks.end(),
+              selected.back().mutable_data_ptr<uint8_t>());
+  }
+  std::vector<std::optional<at::Tensor>> residuals;
+  for (const at::Tensor& residual : state.residuals) {
+    residuals.push_back(residual.defined() ? std::optional(residual)
+                                           : std::nullopt);
+  }
+  return py::make_tuple(state.step, state.loss_scale,
+                        state.selection.parameters, selected, residuals);
+}
+
+// Whether DDP's buckets hold just these parameters.
+bool HasBuckets(const c10d::Reducer& reducer, const CscLayout& layout,
+                const std::vector<std::vector<size_t>>& buckets) {
+  const auto present = reducer.get_grad_buckets(/*return_zero_tensors=*/false);
+  if (present.size() != buckets.size()) return false;
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    const std::vector<at::Tensor> parameters = present[b].getParameters();
+    if (parameters.size() != buckets[b].size()) return false;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (!parameters[i].is_same(layout.parameter(buckets[b][i]))) return false;
+    }
+  }
+  return true;
+}
+
+// Also gives DDP the buckets that the state speaks of: a new DDP would else
+// take a step with others, and send all in it.
+void Restore(CscHook& hook, const Reducer& reducer, uint64_t step,
+             float loss_scale, std::vector<std::vector<size_t>> buckets,
+             const std::vector<at::Tensor>& selected,
+             const std::vector<std::optional<at::Tensor>>& residuals) {
+  CscState state;
+  state.step = step;
+  state.loss_scale = loss_scale;
+  for (const at::Tensor& chunks : selected) {
+    const auto* begin = chunks.const_data_ptr<uint8_t>();
+    state.selection.selected.emplace_back(begin, begin + chunks.numel());
+  }
+  for (const std::optional<at::Tensor>& residual : residuals) {
+    state.residuals.push_back(residual.value_or(at::Tensor()));
+  }
+  const py::gil_scoped_release no_gil;
+  if (!buckets.empty() && !HasBuckets(*reducer, hook.layout(), buckets)) {
+    reducer->initialize_buckets(buckets);
+    TORCH_CHECK(HasBuckets(*reducer, hook.layout(), buckets),
+                "the csc hook: DDP did not take over the buckets of the state");
+  }
+  state.selection.parameters = std::move(buckets);
+  hook.Restore(std::move(state));
+}
+
+}  // namespace
+
+void BindHook(py::module& module) {
+  py::class_<Hook, std::shared_ptr<Hook>>(module, "Hook")
+      .def("stats", &StatsOf);
+  py::class_<CscHook, Hook, std::shared_ptr<CscHook>>(module, "CscHook")
+      .def("save", &Save)
+      .def("restore", &Restore)
+      .def("set_loss_scale", &CscHook::SetLossScale,
+           py::call_guard<py::gil_scoped_release>())
+      .def("finish_shadow", &CscHook::FinishShadow,
+           py::call_guard<py::gil_scoped_release>());
+  module.def("register_cast_hook", &RegisterCast, py::arg("reducer"),
+             py::arg("group"), py::arg("wire"));
+  module.def("register_csc_hook", &RegisterCsc, py::arg("reducer"),
+             py::arg("group"), py::arg("names"), py::arg("parameters"),
+             py::arg("always_dense"), py::arg("sparsity"),
+             py::arg("chunk_elements"), py::arg("warmup_steps"),
+             py::arg("wire"), py::arg("tensor_ops") = false);
+}
+
+}  // namespace gft

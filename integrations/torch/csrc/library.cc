@@ -1,0 +1,90 @@
+#include "library.h"
+
+#include <ATen/core/ATen_fwd.h>
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "bind.h"
+
+namespace gft {
+namespace {
+
+c10::DistBackendError ErrorOf(gf_status status, const std::string& what,
+                              const std::string& text) {
+  return c10::DistBackendError(
+      {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+      c10::str("GradientFlow: ", what, ": ",
+               text.empty() ? gf_status_name(status) : text.c_str()));
+}
+
+}  // namespace
+
+std::exception_ptr MakeError(gf_status status, const std::string& what,
+                             const std::string& text) {
+  return std::make_exception_ptr(ErrorOf(status, what, text));
+}
+
+void Check(gf_status status, const char* what) {
+  if (status != GF_OK) throw ErrorOf(status, what, gf_last_error());
+}
+
+std::optional<int32_t> DtypeOf(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return GF_FLOAT32;
+    case at::kHalf:
+      return GF_FLOAT16;
+    case at::kBFloat16:
+      return GF_BFLOAT16;
+    case at::kDouble:
+      return GF_FLOAT64;
+    case at::kChar:
+      return GF_INT8;
+    case at::kByte:
+      return GF_UINT8;
+    case at::kInt:
+      return GF_INT32;
+    case at::kLong:
+      return GF_INT64;
+    default:
+      return std::nullopt;
+  }
+}
+
+Options Options::FromEnv() {
+  gf_options* options = nullptr;
+  Check(gf_options_from_env(&options), "settings of the environment");
+  return Options(options);
+}
+
+void Options::Set(const char* name, const std::string& value) {
+  Check(gf_options_set(options_.get(), name, value.c_str()), name);
+}
+
+void Options::Set(const char* name, std::chrono::milliseconds time) {
+  // The library wants a positive number, at most 1e9.
+  const double seconds = static_cast<double>(time.count()) / 1000;
+  Set(name, std::to_string(std::clamp(seconds, 0.001, 1e9)));
+}
+
+std::string Options::Get(const char* name) const {
+  std::array<char, 4096> text{};
+  Check(gf_options_get(options_.get(), name, text.data(), text.size()), name);
+  return text.data();
+}
+
+std::chrono::milliseconds Options::GetTime(const char* name) const {
+  return std::chrono::milliseconds(std::llround(std::stod(Get(name)) * 1000));
+}
+
+void BindLibrary(pybind11::module& module) {
+  module.def(
+      "library_version", [] { return gf_version(); },
+      "Version of the libgradientflow.so loaded: major * 1000 + minor.");
+}
+
+}  // namespace gft

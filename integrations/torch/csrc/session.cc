@@ -1,0 +1,119 @@
+#include "session.h"
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace gft {
+namespace {
+
+thread_local int callbacks_here = 0;
+
+// Sessions that are open, for the interpreter's end.
+struct Registry {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<Session>> sessions;
+};
+
+Registry& TheRegistry() {
+  // Never destroyed: sessions may go after statics do.
+  static auto* registry = new Registry;
+  return *registry;
+}
+
+void Register(const std::shared_ptr<Session>& session) {
+  Registry& registry = TheRegistry();
+  const std::lock_guard lock(registry.mutex);
+  auto& all = registry.sessions;
+  all.erase(std::remove_if(all.begin(), all.end(),
+                           [](const auto& weak) { return weak.expired(); }),
+            all.end());
+  all.push_back(session);
+}
+
+}  // namespace
+
+InCallback::InCallback() { ++callbacks_here; }
+InCallback::~InCallback() { --callbacks_here; }
+bool InCallback::Here() { return callbacks_here > 0; }
+
+Session::Session(gf_session* session, std::chrono::milliseconds timeout)
+    : session_(session),
+      rank_(gf_rank(session)),
+      size_(gf_size(session)),
+      timeout_(timeout) {}
+
+std::shared_ptr<Session> Session::Open(const Options& options,
+                                       const std::vector<gf_tensor>& tensors) {
+  gf_session* opened = nullptr;
+  Check(gf_open(options.get(), tensors.data(), tensors.size(), &opened),
+        "joining the job");
+  const auto timeout = options.GetTime("timeout_seconds");
+  std::shared_ptr<Session> session(new Session(opened, timeout), Drop);
+  Register(session);
+  return session;
+}
+
+void Session::Drop(Session* session) {
+  CloseFromAnywhere(std::shared_ptr<Session>(session));
+}
+
+void Session::CloseFromAnywhere(std::shared_ptr<Session> session) {
+  if (session->users_.load() & kClosing) return;
+  // The library's thread cannot wait for its own end.
+  if (InCallback::Here()) {
+    std::thread([session = std::move(session)] { session->Close(); }).detach();
+  } else if (Py_IsInitialized() && PyGILState_Check()) {
+    const pybind11::gil_scoped_release released;
+    session->Close();
+  } else {
+    session->Close();
+  }
+}
+
+Lease::~Lease() { Session::CloseFromAnywhere(std::move(session_)); }
+
+Session::Use::Use(const Session& session) : session_(session) {
+  if (session.users_.fetch_add(1, std::memory_order_acquire) & kClosing) {
+    Use::~Use();
+    TORCH_CHECK_WITH(DistBackendError, false,
+                     "GradientFlow: the session of rank ", session.rank_,
+                     " is closed: its process group was shut down, or the "
+                     "interpreter is ending");
+  }
+}
+
+Session::Use::~Use() {
+  if (session_.users_.fetch_sub(1, std::memory_order_release) & kClosing) {
+    session_.users_.notify_all();
+  }
+}
+
+void Session::Close() {
+  if (users_.fetch_or(kClosing, std::memory_order_acq_rel) & kClosing) return;
+  // Calls inside end soon, those that wait for others too.
+  if (users_.load() != kClosing) {
+    gf_abort(session_, "the process group was shut down");
+  }
+  for (uint32_t now; (now = users_.load()) != kClosing;) users_.wait(now);
+  gf_close(session_);
+  session_ = nullptr;
+}
+
+void Session::CloseAll() {
+  std::vector<std::weak_ptr<Session>> all;
+  {
+    Registry& registry = TheRegistry();
+    const std::lock_guard lock(registry.mutex);
+    all.swap(registry.sessions);
+  }
+  for (const auto& weak : all) {
+    if (const auto session = weak.lock()) session->Close();
+  }
+}
+
+}  // namespace gft

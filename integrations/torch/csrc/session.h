@@ -1,0 +1,94 @@
+#pragma once
+
+#include <integrations/c/gradientflow.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "library.h"
+
+namespace gft {
+
+// This rank's part in a job, shared by all groups on it, by works under way and
+// by models. Thread-safe.
+class Session {
+ public:
+  // Joins; blocks until all ranks have, so not with the GIL. Throws.
+  static std::shared_ptr<Session> Open(const Options& options,
+                                       const std::vector<gf_tensor>& tensors);
+  ~Session() = default;
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // Keeps the session from closing while calls are made. Never blocks; throws
+  // if it is closed.
+  class Use {
+   public:
+    explicit Use(const Session& session);
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+    operator gf_session*() const { return session_.session_; }
+
+   private:
+    const Session& session_;
+  };
+
+  // Leaves the job; later calls fail. What is still under way ends with an
+  // error here and on other ranks. Not with the GIL, which callbacks may need;
+  // not from a callback.
+  void Close();
+  // The same from anywhere: lets go of the GIL, and does it on another thread
+  // where this one drives the session.
+  static void CloseFromAnywhere(std::shared_ptr<Session> session);
+  // Closes all that are open: before the interpreter ends.
+  static void CloseAll();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  // For a peer to come to an operation; after it the job ends.
+  std::chrono::milliseconds timeout() const { return timeout_; }
+
+ private:
+  Session(gf_session* session, std::chrono::milliseconds timeout);
+  static void Drop(Session* session);
+
+  gf_session* session_;
+  const int rank_;
+  const int size_;
+  const std::chrono::milliseconds timeout_;
+  // Calls inside, and whether it is closing.
+  static constexpr uint32_t kClosing = 1U << 31;
+  mutable std::atomic<uint32_t> users_{0};
+};
+
+// A session that closes when the last holder lets go: works hold the session
+// only, so that one kept for its result does not keep the job open.
+class Lease {
+ public:
+  explicit Lease(std::shared_ptr<Session> session)
+      : session_(std::move(session)) {}
+  ~Lease();
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+
+  const std::shared_ptr<Session>& shared_session() const { return session_; }
+
+ private:
+  std::shared_ptr<Session> session_;
+};
+
+// Marks a thread that runs a done callback, and so may be a session's own.
+class InCallback {
+ public:
+  InCallback();
+  ~InCallback();
+  InCallback(const InCallback&) = delete;
+  InCallback& operator=(const InCallback&) = delete;
+  static bool Here();
+};
+
+}  // namespace gft

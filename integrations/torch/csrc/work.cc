@@ -1,0 +1,256 @@
+#include "work.h"
+
+#include <ATen/core/jit_type.h>
+#include <Python.h>
+#include <c10/util/Exception.h>
+#include <c10/util/Logging.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "callbacks.h"
+#include "library.h"
+
+namespace gft {
+namespace {
+
+c10::TypePtr ListOfTensors() {
+  static const auto* type =
+      new c10::TypePtr(c10::ListType::create(c10::TensorType::get()));
+  return *type;
+}
+
+c10::TypePtr ListOfLists() {
+  static const auto* type =
+      new c10::TypePtr(c10::ListType::create(ListOfTensors()));
+  return *type;
+}
+
+// Whose callbacks run on this thread.
+thread_local const Work* marking_here = nullptr;
+
+// GPUs of the results: those whose streams the future's users wait on.
+std::vector<c10::Device> DevicesOf(const std::vector<at::Tensor>& tensors) {
+  std::vector<c10::Device> devices;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && !tensor.is_cpu())
+      devices.push_back(tensor.device());
+  }
+  return devices;
+}
+
+}  // namespace
+
+Work::Work(std::shared_ptr<Group> group, const Facts& facts,
+           std::vector<at::Tensor> results)
+    : c10d::Work(group->rank(), facts.type, facts.title),
+      group_(std::move(group)),
+      facts_(facts),
+      deadline_(facts.timeout < group_->session().timeout()
+                    ? Clock::now() + facts.timeout
+                    : Clock::time_point::max()),
+      results_(std::move(results)) {
+  group_->Enter();
+}
+
+Work::~Work() = default;
+
+void Work::SetFacts(const Facts& facts) { facts_ = facts; }
+
+void* Work::Hold() {
+  calls_.fetch_add(1, std::memory_order_relaxed);
+  c10::raw::intrusive_ptr::incref(this);
+  return this;
+}
+
+void Work::Release(gf_status started, uint64_t ticket) {
+  if (started == GF_OK) {
+    const std::lock_guard lock(mutex_);
+    tickets_.push_back(ticket);
+    return;
+  }
+  // `done` does not run.
+  calls_.fetch_sub(1, std::memory_order_relaxed);
+  c10::raw::intrusive_ptr::decref(this);
+  Check(started, facts_.title);
+}
+
+void Work::Start(gf_call call) {
+  call.group = group_->id();
+  const Session::Use session(group_->session());
+  uint64_t ticket = 0;
+  const gf_status started = gf_start(session, &call, OnDone, Hold(), &ticket);
+  Release(started, ticket);
+}
+
+void Work::Send(const void* data, size_t bytes, int peer, uint32_t tag) {
+  const Session::Use session(group_->session());
+  uint64_t ticket = 0;
+  const gf_status started = gf_send_start(session, group_->id(), data, bytes,
+                                          peer, tag, OnDone, Hold(), &ticket);
+  Release(started, ticket);
+}
+
+void Work::Receive(void* data, size_t bytes, int peer, uint32_t tag) {
+  const Session::Use session(group_->session());
+  uint64_t ticket = 0;
+  if (peer != GF_ANY_RANK) source_ = peer;
+  int32_t* source = peer == GF_ANY_RANK ? &source_ : nullptr;
+  const gf_status started =
+      gf_recv_start(session, group_->id(), data, bytes, peer, tag, source,
+                    OnDone, Hold(), &ticket);
+  Release(started, ticket);
+}
+
+void Work::Commit() { CallEnded(); }
+
+void Work::OnDone(void* self, gf_status status, const char* message) {
+  const InCallback here;
+  const auto work = c10::intrusive_ptr<Work>::reclaim(static_cast<Work*>(self));
+  if (status != GF_OK) {
+    work->Fail(MakeError(status, work->Description(), message));
+  }
+  work->CallEnded();
+}
+
+void Work::Fail(std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  if (!error_) error_ = std::move(error);
+}
+
+void Work::CallEnded() {
+  if (calls_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  // From here this thread is alone.
+  if (next_ && !error_) {
+    const auto next = std::exchange(next_, nullptr);
+    calls_.store(1, std::memory_order_relaxed);
+    try {
+      next(*this);
+    } catch (...) {
+      Fail(std::current_exception());
+    }
+    return CallEnded();
+  }
+  Complete();
+}
+
+void Work::Complete() {
+  try {
+    if (!error_) lent_.CopyBack();
+  } catch (...) {
+    Fail(std::current_exception());
+  }
+  lent_.Drop();
+  next_ = nullptr;
+  Future future;
+  bool later = false;
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    future = future_;
+    later = for_python_;
+  }
+  if (later) {
+    RunLater(
+        [self = c10::intrusive_ptr<Work>::unsafe_reclaim_from_nonowning(this),
+         future] {
+          self->Mark(future);
+          self->Finish();
+        });
+    return;
+  }
+  if (future) Mark(future);
+  Finish();
+}
+
+// After the future: whoever sees the operation completed may ask that.
+void Work::Finish() {
+  done_.store(true, std::memory_order_release);
+  finish(error_);
+  group_->Leave();
+}
+
+void Work::Mark(const Future& future) {
+  const Work* outer = std::exchange(marking_here, this);
+  try {
+    if (error_) {
+      future->setError(error_);
+    } else if (lists_.size() > 1) {
+      future->markCompleted(c10::IValue(lists_));
+    } else {
+      future->markCompleted(c10::IValue(results_));
+    }
+  } catch (const std::exception& error) {
+    // A callback's, which has no one to go to.
+    LOG(ERROR) << "GradientFlow: a callback of " << Description()
+               << " failed: " << error.what();
+  }
+  marking_here = outer;
+}
+
+bool Work::IsMarkingHere() const { return marking_here == this; }
+
+c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
+  bool ended = false;
+  bool fresh = false;
+  {
+    const std::lock_guard lock(mutex_);
+    ended = ended_;
+    if (!future_) {
+      fresh = true;
+      future_ = c10::make_intrusive<c10::ivalue::Future>(
+          lists_.size() > 1 ? ListOfLists() : ListOfTensors(),
+          DevicesOf(results_));
+    }
+    // Callbacks written in Python may wait for other operations.
+    if (!ended && PyGILState_Check()) for_python_ = true;
+  }
+  if (ended && fresh) Mark(future_);
+  return future_;
+}
+
+bool Work::isSuccess() const {
+  const std::lock_guard lock(mutex_);
+  return !error_;
+}
+
+std::exception_ptr Work::exception() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+int Work::sourceRank() const {
+  TORCH_CHECK(
+      opType_ == c10d::OpType::RECV || opType_ == c10d::OpType::RECVANYSOURCE,
+      "GradientFlow: ", facts_.title, " has no source rank");
+  return source_;
+}
+
+std::vector<at::Tensor> Work::result() {
+  {
+    const std::lock_guard lock(mutex_);
+    TORCH_CHECK(ended_, "GradientFlow: ", Description(),
+                " has no result yet: wait() for it");
+  }
+  if (lists_.size() <= 1) return results_;
+  std::vector<at::Tensor> all;
+  for (const auto& list : lists_)
+    all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+std::string Work::Description() const {
+  std::string text = facts_.title;
+  if (!results_.empty() && results_.front().defined()) {
+    int64_t elements = 0;
+    for (const at::Tensor& tensor : results_) elements += tensor.numel();
+    text += " of " + std::to_string(elements) + " " +
+            c10::toString(results_.front().scalar_type());
+  }
+  text += ", number " + std::to_string(facts_.sequence) + " of rank " +
+          std::to_string(rank_);
+  if (group_->id() != 0) text += " in a group of " + group_->Description();
+  return text;
+}
+
+}  // namespace gft

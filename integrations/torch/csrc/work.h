@@ -1,0 +1,119 @@
+#pragma once
+
+#include <c10/util/SmallVector.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "group.h"
+#include "lent.h"
+
+namespace gft {
+
+// One operation of torch's: one or more calls of the library that are under way
+// together, the memory lent to them, and what users wait on.
+//
+// The thread that makes it lends memory, starts calls and ends with Commit();
+// after that it is thread-safe. While a call is under way the library holds it
+// too, so nobody need keep it.
+class Work final : public c10d::Work {
+ public:
+  using Milliseconds = std::chrono::milliseconds;
+
+  struct Facts {
+    c10d::OpType type = c10d::OpType::UNKNOWN;
+    const char* title = "";  // "gradientflow:all_reduce"; static.
+    uint64_t sequence = 0;
+    Milliseconds timeout{0};
+  };
+  // `results` are what the future gives.
+  Work(std::shared_ptr<Group> group, const Facts& facts,
+       std::vector<at::Tensor> results);
+  ~Work() override;
+
+  // -- Building --
+  Lent& lent() { return lent_; }
+  // Results that are lists: the future's value if there are several.
+  void SetLists(std::vector<std::vector<at::Tensor>> lists) {
+    lists_ = std::move(lists);
+  }
+  void AddResults(const std::vector<at::Tensor>& tensors) {
+    results_.insert(results_.end(), tensors.begin(), tensors.end());
+  }
+  void SetFacts(const Facts& facts);
+  // Each throws what is wrong with the call; those before it go on. `group` of
+  // the call is set here.
+  void Start(gf_call call);
+  void Send(const void* data, size_t bytes, int peer, uint32_t tag);
+  // `peer` may be GF_ANY_RANK.
+  void Receive(void* data, size_t bytes, int peer, uint32_t tag);
+  // Runs when all calls so far have ended well, on the thread that drives; may
+  // start more. An exception is the work's error.
+  void Then(std::function<void(Work&)> next) { next_ = std::move(next); }
+  // All is started.
+  void Commit();
+
+  // -- c10d::Work --
+  bool isCompleted() override { return done_.load(); }
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override;
+  std::vector<at::Tensor> result() override;
+  // Drives the session on this thread. A `timeout` that passes is an error of
+  // the wait: the operation goes on. The operation's own ends the job, since
+  // its memory is lent to it. Throws the operation's error.
+  bool wait(Milliseconds timeout = kNoTimeout) override;
+  void synchronize() override {}  // Results are complete, on any stream.
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  uint64_t getSequencenumber() const override { return facts_.sequence; }
+  Milliseconds getTimeout() const { return facts_.timeout; }
+
+  // Drives until it is over or time is up; returns whether it is over.
+  bool WaitUntil(std::chrono::steady_clock::time_point deadline);
+  // "all_reduce of 1024 float" and so on, for texts.
+  std::string Description() const;
+
+ private:
+  using Future = c10::intrusive_ptr<c10::ivalue::Future>;
+  using Clock = std::chrono::steady_clock;
+
+  // Counts a call and gives the library its hold on this.
+  void* Hold();
+  void Release(gf_status started, uint64_t ticket);
+  static void OnDone(void* self, gf_status status, const char* message);
+  void CallEnded();
+  void Fail(std::exception_ptr error);
+  void Complete();
+  void Mark(const Future& future);
+  void Finish();
+  bool IsMarkingHere() const;
+  std::vector<uint64_t> Tickets() const;
+  // The operation's time is up: ends the job.
+  void Expire();
+
+  const std::shared_ptr<Group> group_;
+  Facts facts_;
+  Clock::time_point deadline_;  // max(): the session's own serves.
+  Lent lent_;
+  std::vector<at::Tensor> results_;
+  std::vector<std::vector<at::Tensor>> lists_;
+  std::function<void(Work&)> next_;
+  int32_t source_ = -1;
+
+  std::atomic<int> calls_{1};  // Under way; and one for Commit().
+  std::atomic<bool> done_{false};
+  bool ended_ = false;  // With mutex_, like all below: results are there.
+  std::exception_ptr error_;
+  c10::SmallVector<uint64_t, 2> tickets_;
+  Future future_;
+  bool for_python_ = false;  // The future's callbacks may block.
+};
+
+}  // namespace gft

@@ -1,0 +1,73 @@
+"""GradientFlow's own data parallelism: gradients live in one pool, leave in lazy
+buckets while backward runs, and the optimiser knows which chunks were sent.
+
+  torchrun --nproc-per-node 2 data_parallel.py --compression csc
+  mpirun -n 2 python3 data_parallel.py
+  srun -n 2 python3 data_parallel.py
+
+`--optimizer adamw` trains with one of torch's through the plain residual.
+"""
+
+from __future__ import annotations
+
+import digits
+import launch
+import torch
+import torch.distributed as dist
+
+import gradientflow.torch as gft
+
+
+def main() -> None:
+    parser = digits.arguments("gradientflow.torch.DataParallel.")
+    parser.add_argument("--compression", default="none",
+                        choices=("none", "fp16", "bf16", "csc"))
+    parser.add_argument("--sparsity", type=float, default=0.85,
+                        help="csc: share of the chunks kept back per step")
+    parser.add_argument("--chunk-elements", type=int, default=64,
+                        help="csc: unit of selection; small as the network is")
+    parser.add_argument("--warmup-steps", type=int, default=132,
+                        help="csc: steps in which the sparsity rises")
+    parser.add_argument("--optimizer", default="sgd",
+                        choices=("sgd", "lars", "adamw"))
+    args = parser.parse_args()
+
+    rank, size = launch.environment()
+    dist.init_process_group("gradientflow")
+    train, test = digits.load(args.data)
+    # Momentum correction is for the optimisers that know the chunks.
+    chunk_aware = args.optimizer != "adamw"
+    model = gft.DataParallel(
+        digits.network(args.seed),
+        compression=None if args.compression == "none" else args.compression,
+        sparsity=args.sparsity,
+        chunk_elements=args.chunk_elements,
+        warmup_steps=args.warmup_steps,
+        residual="momentum" if chunk_aware else "plain",
+        momentum=0.9)
+    if args.optimizer == "sgd":
+        optimizer = gft.SGD(model, args.lr, momentum=0.9)
+    elif args.optimizer == "lars":
+        optimizer = gft.LARS(model, 50 * args.lr, momentum=0.9)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), 0.03 * args.lr)
+    schedule = torch.optim.lr_scheduler.LinearLR(
+        optimizer, 1.0, 0.0, args.epochs * (len(train.labels) // args.batch))
+
+    for epoch in range(args.epochs):
+        for share in digits.batches(train, args.batch, epoch, rank, size):
+            optimizer.zero_grad()
+            digits.loss(model, share, args.batch, size).backward()
+            optimizer.step()
+            schedule.step()
+
+    if rank == 0:
+        print(f"DataParallel, {args.compression}, {size} ranks: test accuracy "
+              f"{100 * digits.accuracy(model.module, test):.2f} %, "
+              f"{model.stats['bytes_sent']} bytes in the last step")
+    model.close()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

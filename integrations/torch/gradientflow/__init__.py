@@ -1,0 +1,1 @@
+"""GradientFlow: gradient communication for data-parallel training."""

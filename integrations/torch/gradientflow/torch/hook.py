@@ -1,0 +1,298 @@
+"""Communication hooks for DistributedDataParallel, over any process group.
+
+The work is done in C++; Python runs once per step at most.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+import torch
+from torch.distributed.algorithms.join import JoinHook
+from torch.nn.parallel import DistributedDataParallel
+
+from gradientflow.torch import _C
+
+__all__ = ["CommHook", "register"]
+
+_STATE_VERSION = 1
+
+
+class CommHook:
+    """What :func:`register` returns: state and statistics of a hook."""
+
+    def __init__(
+        self,
+        ddp: DistributedDataParallel,
+        core: _C.Hook,
+        names: list[str],
+        parameters: list[torch.nn.Parameter],
+        settings: dict[str, Any],
+    ) -> None:
+        self._ddp = ddp
+        self._core = core
+        self._names = names
+        self._shapes = [tuple(parameter.shape) for parameter in parameters]
+        self._settings = settings
+
+    def stats(self) -> dict[str, int]:
+        """What the hook did on this rank.
+
+        ``steps`` and ``bytes_sent`` (payload given to allreduces) since it was
+        registered; ``chunks`` and ``selected_chunks`` of the last step.
+        """
+        return self._core.stats()
+
+    def set_loss_scale(self, scale: float) -> None:
+        """Tells what the coming losses are multiplied with.
+
+        Before backward, whenever the factor changes: what CSC keeps back
+        follows. ``register(..., grad_scaler=scaler)`` does so by itself.
+        """
+        if isinstance(self._core, _C.CscHook):
+            self._core.set_loss_scale(scale)
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's state, between steps; each rank saves its own.
+
+        What is kept back differs from rank to rank. Tensors are on the CPU.
+        """
+        state: dict[str, Any] = {
+            "version": _STATE_VERSION,
+            "settings": dict(self._settings),
+        }
+        if not isinstance(self._core, _C.CscHook):
+            return state
+        step, loss_scale, buckets, selected, residuals = self._core.save()
+        state["step"] = step
+        state["loss_scale"] = loss_scale
+        state["buckets"] = [[self._names[i] for i in b] for b in buckets]
+        state["selected"] = selected
+        state["residual"] = {
+            name: residual
+            for name, residual in zip(self._names, residuals)
+            if residual is not None
+        }
+        state["shapes"] = dict(zip(self._names, self._shapes))
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on, bit for bit, from a :meth:`state_dict` of this rank.
+
+        Between steps, on all ranks; gives DDP the buckets that it had. (Only a
+        state saved after the very first step, when DDP was about to rebuild
+        its buckets, goes on with other chunks.) ValueError, and nothing
+        changes, if it is of another model, other settings or another number of
+        ranks.
+        """
+        version = state.get("version")
+        if version != _STATE_VERSION:
+            raise ValueError(
+                f"the hook's state has version {version!r}, expected {_STATE_VERSION}"
+            )
+        for name, value in self._settings.items():
+            seen = state["settings"].get(name)
+            if seen != value:
+                raise ValueError(
+                    f"the hook's state was saved with {name}={seen!r}, but this"
+                    f" hook has {name}={value!r}"
+                )
+        if not isinstance(self._core, _C.CscHook):
+            return
+        self._check_model(state["shapes"])
+        index = {name: i for i, name in enumerate(self._names)}
+        residuals = [state["residual"].get(name) for name in self._names]
+        for name, shape, residual in zip(self._names, self._shapes, residuals):
+            _check_residual(name, shape, residual)
+        self._core.restore(
+            self._ddp.reducer,
+            state["step"],
+            state["loss_scale"],
+            [[index[name] for name in bucket] for bucket in state["buckets"]],
+            state["selected"],
+            residuals,
+        )
+
+    def _check_model(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        expected = dict(zip(self._names, self._shapes))
+        for name, shape in expected.items():
+            if name not in shapes:
+                raise ValueError(
+                    f"the hook's state has no parameter {name!r}, which this model has"
+                )
+            if tuple(shapes[name]) != shape:
+                raise ValueError(
+                    f"the hook's state has {name!r} of shape"
+                    f" {tuple(shapes[name])}, this model of {shape}"
+                )
+        for name in shapes:
+            if name not in expected:
+                raise ValueError(
+                    f"the hook's state has a parameter {name!r}, which this"
+                    " model has not"
+                )
+
+
+def _check_residual(
+    name: str, shape: tuple[int, ...], residual: torch.Tensor | None
+) -> None:
+    if residual is None:
+        return
+    if residual.dtype != torch.float32 or tuple(residual.shape) != shape:
+        raise ValueError(
+            f"the hook's state has a residual of {name!r} of {residual.dtype} and"
+            f" shape {tuple(residual.shape)}, expected torch.float32 and {shape}"
+        )
+
+
+def register(
+    ddp: DistributedDataParallel,
+    compression: Literal["fp16", "bf16", "csc"],
+    *,
+    sparsity: float = 0.85,
+    chunk_elements: int = 32000,
+    warmup_steps: int = 0,
+    wire_dtype: Literal["fp16", "bf16", "fp32"] = "fp16",
+    always_dense: Iterable[str] | None = None,
+    grad_scaler: torch.amp.GradScaler | None = None,
+) -> CommHook:
+    """Compresses the gradients that ``ddp`` exchanges.
+
+    Before the first backward, with the same arguments on all ranks. Works over
+    any process group, and in any of DDP's modes. ``join()`` is supported:
+    means are over all ranks.
+
+    Args:
+        ddp: what is trained.
+        compression: ``"fp16"``, ``"bf16"``: 16 bits between ranks. ``"csc"``:
+            only the chunks of gradients that mattered most in the step before;
+            the others count as zeros and are added to the next gradients.
+        sparsity: CSC: share of the chunks kept back, in [0, 1).
+        chunk_elements: CSC: elements of a chunk.
+        warmup_steps: CSC: steps in which the sparsity rises linearly.
+        wire_dtype: CSC: type of the chunks between ranks.
+        always_dense: CSC: names of parameters (as ``ddp.module`` has them) that
+            are sent in every step. Name those that some steps use on no rank
+            (``find_unused_parameters``): DDP drops what is sent for them then.
+        grad_scaler: CSC: the scaler used with this model, if any, so that what
+            is kept back follows its scale.
+
+    Raises:
+        ValueError: an argument is out of range.
+        RuntimeError: ``ddp`` has a hook, or has run backward.
+    """
+    if not isinstance(ddp, DistributedDataParallel):
+        raise TypeError(
+            f"ddp: expected a DistributedDataParallel, seen {type(ddp).__name__}"
+        )
+    names, parameters = _reduced(ddp)
+    settings: dict[str, Any] = {
+        "compression": compression,
+        "world_size": ddp.process_group.size(),
+    }
+    if compression in ("fp16", "bf16"):
+        core: _C.Hook = _C.register_cast_hook(
+            ddp.reducer, ddp.process_group, compression
+        )
+        return CommHook(ddp, core, names, parameters, settings)
+    if compression != "csc":
+        raise ValueError(
+            f"compression: expected 'fp16', 'bf16' or 'csc', seen {compression!r}"
+        )
+    _check_csc(sparsity, chunk_elements, warmup_steps, wire_dtype)
+    dense = _known(always_dense or (), names)
+    settings.update(
+        sparsity=float(sparsity),
+        chunk_elements=chunk_elements,
+        warmup_steps=warmup_steps,
+        wire_dtype=wire_dtype,
+        always_dense=sorted(dense),
+    )
+    core = _C.register_csc_hook(
+        ddp.reducer,
+        ddp.process_group,
+        names,
+        parameters,
+        [name in dense for name in names],
+        sparsity,
+        chunk_elements,
+        warmup_steps,
+        wire_dtype,
+    )
+    hook = CommHook(ddp, core, names, parameters, settings)
+    _follow_join(ddp, core)
+    if grad_scaler is not None:
+        scaler = grad_scaler
+
+        def follow_scale(*_: object) -> None:
+            hook.set_loss_scale(scaler.get_scale())
+
+        ddp.register_forward_pre_hook(follow_scale)
+    return hook
+
+
+def _reduced(
+    ddp: DistributedDataParallel,
+) -> tuple[list[str], list[torch.nn.Parameter]]:
+    """The parameters that DDP reduces, in its order."""
+
+    def each() -> Iterator[tuple[str, torch.nn.Parameter]]:
+        for prefix, module in ddp.module.named_modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                # DDP's own list has the leading dot of the root's parameters.
+                if f"{prefix}.{name}" in ddp.parameters_to_ignore:
+                    continue
+                if parameter.requires_grad:
+                    yield (f"{prefix}.{name}" if prefix else name), parameter
+
+    found: dict[int, tuple[str, torch.nn.Parameter]] = {}
+    for name, parameter in each():
+        found.setdefault(id(parameter), (name, parameter))
+    return [n for n, _ in found.values()], [p for _, p in found.values()]
+
+
+def _check_csc(
+    sparsity: float, chunk_elements: int, warmup_steps: int, wire_dtype: str
+) -> None:
+    if not (math.isfinite(sparsity) and 0 <= sparsity < 1):
+        raise ValueError(f"sparsity: expected a value in [0, 1), seen {sparsity}")
+    if chunk_elements < 1:
+        raise ValueError(f"chunk_elements: expected at least 1, seen {chunk_elements}")
+    if warmup_steps < 0:
+        raise ValueError(f"warmup_steps: expected at least 0, seen {warmup_steps}")
+    if wire_dtype not in ("fp16", "bf16", "fp32"):
+        raise ValueError(
+            f"wire_dtype: expected 'fp16', 'bf16' or 'fp32', seen {wire_dtype!r}"
+        )
+
+
+def _known(wanted: Iterable[str], names: list[str]) -> set[str]:
+    dense = set(wanted)
+    for name in sorted(dense - set(names)):
+        near = difflib.get_close_matches(name, names, 1)
+        raise ValueError(
+            f"always_dense: {name!r} is no parameter that is trained"
+            + (f"; did you mean {near[0]!r}?" if near else "")
+        )
+    return dense
+
+
+def _follow_join(ddp: DistributedDataParallel, core: _C.CscHook) -> None:
+    """A rank without inputs takes part in the exchange of norms, too."""
+    join_hook: Callable[..., JoinHook] = ddp.join_hook
+
+    class Shadow(JoinHook):
+        def __init__(self, **kwargs: Any) -> None:
+            self._hook = join_hook(**kwargs)
+
+        def main_hook(self) -> None:
+            self._hook.main_hook()
+            core.finish_shadow()
+
+        def post_hook(self, is_last_joiner: bool) -> None:
+            self._hook.post_hook(is_last_joiner)
+
+    ddp.join_hook = Shadow  # type: ignore[method-assign]

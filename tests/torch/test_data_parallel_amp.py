@@ -1,0 +1,123 @@
+"""DataParallel with gradients that are not finite, and with GradScaler."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import gradientflow.torch as gft
+from harness import Ranks, launch
+from parallel_models import Given, batch, bits_of, gradients_of, net, random_inputs
+
+
+def train_scaled(
+    ranks: Ranks, compression: str | None, optimizer: str
+) -> tuple[list[float], list[bytes]]:
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=3)
+    momentum = optimizer == "own"
+    model = gft.DataParallel(
+        net(),
+        compression=compression,
+        sparsity=0.6,
+        chunk_elements=20,
+        residual="momentum" if momentum else "plain",
+        grad_scaler=scaler,
+    )
+    if momentum:
+        opt: torch.optim.Optimizer = gft.SGD(model, 0.02, 0.9)
+    else:
+        opt = torch.optim.SGD(model.parameters(), 0.02)
+    scales = []
+    for step in range(12):
+        inputs, targets = batch(step, ranks.rank)
+        opt.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(inputs), targets)
+        if step == 5 and ranks.rank == 1:
+            loss = loss * float("inf")
+        before = bits_of(model)
+        scaler.scale(loss).backward()
+        scaler.unscale_(opt)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
+        scaler.step(opt)
+        scaler.update()
+        assert (bits_of(model) == before) == (step == 5), f"step {step}"
+        scales.append(scaler.get_scale())
+    for p in model.parameters():
+        assert p.isfinite().all()
+    return scales, bits_of(model)
+
+
+@pytest.mark.parametrize("optimizer", ["own", "torch"])
+@pytest.mark.parametrize("compression", [None, "fp16", "csc"])
+def test_grad_scaler_skips_on_all_ranks(
+    compression: str | None, optimizer: str
+) -> None:
+    results = launch(train_scaled, 3, compression, optimizer, backend="gloo")
+    assert all(result == results[0] for result in results)
+    scales = results[0][0]
+    assert [b / a for a, b in zip(scales, scales[1:])].count(0.5) == 1
+
+
+class FixedScale:
+    """What DataParallel asks a GradScaler for."""
+
+    def __init__(self) -> None:
+        self.scale = 1.0
+
+    def get_scale(self) -> float:
+        return self.scale
+
+
+def rescale(ranks: Ranks) -> None:
+    """A residual follows the scale: in unscaled units nothing is lost."""
+    shapes = {"w": (40,)}
+    scaler = FixedScale()
+    model = gft.DataParallel(
+        Given(shapes),
+        compression="csc",
+        sparsity=0.75,
+        chunk_elements=10,
+        wire_dtype="fp32",
+        grad_scaler=scaler,
+    )
+    given, taken = np.zeros(40), np.zeros(40)
+    for step, scale in enumerate([4.0, 4.0, 1024.0, 0.5, 0.5] + [8.0] * 12):
+        scaler.scale = scale
+        x = random_inputs(shapes, step, ranks.rank)["w"]
+        x = x if step < 5 else torch.zeros(40)
+        given += x.double().numpy()
+        taken += gradients_of(model, {"w": x * scale})["w"] / scale
+    total = torch.from_numpy(given)
+    dist.all_reduce(total)
+    np.testing.assert_allclose(total.numpy() / ranks.size, taken, atol=1e-5)
+
+
+def test_residual_follows_the_loss_scale() -> None:
+    launch(rescale, 2, backend="gloo")
+
+
+def poison(ranks: Ranks, compression: str | None, value: float) -> list[bool]:
+    shapes = {"v": (45,), "w": (64,)}
+    model = gft.DataParallel(
+        Given(shapes), compression=compression, sparsity=0.7, chunk_elements=10
+    )
+    finite = []
+    for step in range(10):
+        inputs = random_inputs(shapes, step, ranks.rank)
+        # Each chunk in turn, so that some are kept back and some are sent.
+        if step in (2, 5, 8) and ranks.rank == ranks.size - 1:
+            inputs["w"][10 * step % 64] = value
+        got = gradients_of(model, inputs)
+        finite.append(all(np.isfinite(g).all() for g in got.values()))
+        assert model.stats["nonfinite"] != finite[-1]
+    return finite
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize("compression", [None, "fp16", "csc"])
+def test_a_bad_gradient_is_seen_by_all(compression: str | None, value: float) -> None:
+    results = launch(poison, 3, compression, value, backend="gloo")
+    assert all(result == results[0] for result in results)
+    assert [step for step, finite in enumerate(results[0]) if not finite] == [2, 5, 8]

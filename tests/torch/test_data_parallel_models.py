@@ -1,0 +1,171 @@
+"""DataParallel: what models may be like, and which ranks train them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import gradientflow.torch as gft
+from harness import Ranks, launch
+from parallel_models import (
+    Given,
+    batch,
+    distance,
+    flat,
+    gradients_of,
+    net,
+    random_inputs,
+)
+
+
+def memory_formats(ranks: Ranks) -> None:
+    def model() -> torch.nn.Module:
+        torch.manual_seed(1)
+        conv = torch.nn.Conv2d(3, 8, 3)
+        return conv.to(memory_format=torch.channels_last)
+
+    alone, together = model(), gft.DataParallel(model())
+    for step in range(3):
+        shares = [
+            torch.randn(
+                (2, 3, 5, 5), generator=torch.Generator().manual_seed(9 * step + r)
+            )
+            for r in range(ranks.size)
+        ]
+        alone.zero_grad()
+        (sum(alone(x).square().sum() for x in shares) / ranks.size).backward()
+        together.zero_grad(set_to_none=step % 2 == 0)
+        together(shares[ranks.rank]).square().sum().backward()
+        grad = together.module.weight.grad
+        assert grad.is_contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(grad, alone.weight.grad, atol=1e-4, rtol=1e-4)
+
+
+def test_any_memory_format() -> None:
+    launch(memory_formats, 2)
+
+
+def several_models(ranks: Ranks) -> None:
+    shapes = {"a": (20,), "b": (7,)}
+    models = [gft.DataParallel(Given(shapes)) for _ in range(3)]
+    for step in range(3):
+        inputs = [random_inputs(shapes, step, r) for r in range(ranks.size)]
+        # Two models in one backward pass, then the third.
+        for model in models:
+            model.zero_grad()
+        (models[2](inputs[ranks.rank]) + models[0](inputs[ranks.rank])).backward()
+        models[1](inputs[ranks.rank]).backward()
+        for model in models:
+            for name, p in model.module.named_parameters():
+                mean = sum(flat(each)[name] for each in inputs) / ranks.size
+                np.testing.assert_allclose(p.grad.numpy(), mean, atol=1e-5)
+    models.pop(0).close()
+    gradients_of(models[0], inputs[ranks.rank])
+
+
+def test_several_models() -> None:
+    launch(several_models, 2, backend="gloo")
+    launch(several_models, 3)
+
+
+def part_of_the_ranks(ranks: Ranks) -> None:
+    group = dist.new_group([2, 0])
+    if ranks.rank == 1:
+        return
+    model = gft.DataParallel(net(ranks.rank), process_group=group)
+    assert model.size == 2
+    inputs = [batch(0, r) for r in (0, 2)]
+    x, y = inputs[ranks.rank // 2]
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    alone = net(0)
+    x, y = (torch.cat(parts) for parts in zip(*inputs))
+    torch.nn.functional.mse_loss(alone(x), y).backward()
+    # Rank 0 of the group has the weights.
+    expected = distance(model.module, alone)
+    for p, q in zip(model.parameters(), alone.parameters()):
+        if expected == 0:
+            torch.testing.assert_close(p.grad, q.grad, atol=1e-5, rtol=1e-5)
+
+
+def test_part_of_the_ranks() -> None:
+    launch(part_of_the_ranks, 3, backend="gloo")
+
+
+def names_in_state(ranks: Ranks) -> None:
+    model = gft.DataParallel(net())
+    plain = net()
+    assert list(model.state_dict()) == [f"module.{n}" for n in plain.state_dict()]
+    ddp_like = {f"module.{n}": v + 1 for n, v in plain.state_dict().items()}
+    model.load_state_dict(ddp_like)
+    assert torch.equal(model.module[0].bias, plain[0].bias + 1)
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        model.__reduce_ex__(2)
+
+
+def test_state_dict_is_named_as_ddp_does() -> None:
+    launch(names_in_state, 1)
+
+
+def buffers(ranks: Ranks) -> None:
+    torch.manual_seed(ranks.rank)
+    module = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4))
+    module.register_buffer("mask", torch.tensor([ranks.rank == 0, True]))
+    module.register_buffer("wide", torch.full((300_001,), float(ranks.rank)))
+    model = gft.DataParallel(module)
+    assert module.mask.tolist() == [True, True]
+    assert module.wide.eq(0).all()
+    for step in range(3):
+        x = torch.randn((6, 5), generator=torch.Generator().manual_seed(ranks.rank))
+        before = module[1].running_mean.clone()
+        dist.broadcast(before, 0)
+        model(x).sum().backward()
+        batch_mean = module[0](x).mean(0)
+        expected = 0.9 * before + 0.1 * batch_mean
+        torch.testing.assert_close(module[1].running_mean, expected.detach())
+        assert module[1].num_batches_tracked == step + 1
+    assert ranks.rank == 0 or not torch.equal(before, module[1].running_mean)
+    # Not in evaluation, and not without gradients.
+    model.eval()
+    module.wide.fill_(ranks.rank)
+    model(x)
+    model.train()
+    with torch.no_grad():
+        model(x)
+    assert module.wide.eq(ranks.rank).all()
+
+
+def test_buffers_are_those_of_rank_0() -> None:
+    launch(buffers, 3)
+
+
+def refusals(ranks: Ranks) -> None:
+    with pytest.raises(ValueError, match="expected parameters that require"):
+        gft.DataParallel(torch.nn.ReLU())
+    with pytest.raises(ValueError, match="contradicts compression='fp16'"):
+        gft.DataParallel(net(), compression="fp16", wire_dtype="bf16")
+    with pytest.raises(ValueError, match="expected 'fp16', 'bf16', 'csc' or None"):
+        gft.DataParallel(net(), compression="zip")
+    with pytest.raises(ValueError, match="residual: expected 'plain' or"):
+        gft.DataParallel(net(), compression="csc", residual="none")
+    with pytest.raises(dist.DistBackendError, match="sparsity"):
+        gft.DataParallel(net(), compression="csc", sparsity=1.0)
+    with pytest.raises(dist.DistBackendError, match="did you mean"):
+        gft.DataParallel(net(), options={"bucket_byte": "1"})
+    with pytest.raises(ValueError, match="expected a real type"):
+        gft.DataParallel(Given({"z": (3,)}, {"z": torch.complex64}))
+    with pytest.raises(ValueError, match="no shape yet"):
+        gft.DataParallel(torch.nn.LazyLinear(3))
+    model = gft.DataParallel(torch.nn.Embedding(10, 3, sparse=True))
+    with pytest.raises(ValueError, match="expected a dense one.*sparse=True"):
+        model(torch.tensor([1])).sum().backward()
+    model = gft.DataParallel(net())
+    model.close()
+    model.close()
+    with pytest.raises(RuntimeError, match="is closed"):
+        model(batch(0, 0)[0])
+
+
+def test_refuses_what_cannot_be() -> None:
+    launch(refusals, 1)

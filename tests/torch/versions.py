@@ -1,0 +1,18 @@
+"""What older versions of torch keep from backends that are not their own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+_VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
+SINCE_2_14 = _VERSION >= (2, 14)
+
+since_2_14 = pytest.mark.skipif(
+    not SINCE_2_14,
+    reason="torch 2.13 finds no backend by its entry point, and keeps"
+    " monitored_barrier and get_error for its own",
+)
+since_2_15 = pytest.mark.skipif(
+    _VERSION < (2, 15), reason="before torch 2.15 split_group is for GPUs alone"
+)

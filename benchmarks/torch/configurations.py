@@ -1,0 +1,212 @@
+"""The ways to train that are compared, by name.
+
+  none            one's own gradients, no communication: what a step costs alone
+  ddp+none        DistributedDataParallel (DDP) with a hook that sends nothing:
+                  its own copies into buckets and back
+  gloo            DDP over Gloo
+  gloo+fp16       the same with torch's fp16_compress_hook
+  gloo+powersgd   the same with torch's powerSGD_hook, rank 1
+  nccl            DDP over NCCL, on GPUs
+  ours            DDP over the backend "gradientflow"
+  ours+fp16       the same with gradientflow.torch.register(ddp, "fp16")
+  ours+csc        the same with "csc"
+  gloo+ourfp16    DDP over Gloo with our fp16 hook
+  gloo+ourcsc     DDP over Gloo with our csc hook
+  dp              gradientflow.torch.DataParallel with its SGD
+  dp+fp16         the same with FP16 on the wire
+  dp+csc          the same with coarse-grained sparse communication
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The same for every configuration."""
+
+    lr: float = 1e-4
+    momentum: float = 0.9
+    sparsity: float = 0.85
+    chunk_elements: int = 32000
+    warmup_steps: int = 0
+    # Of DataParallel with CSC. With "momentum", for its own SGD, gradients that
+    # are kept back read as anything; with "plain" as zero.
+    residual: str = "momentum"
+
+
+class Trainee:
+    """A model that is trained in one of the ways, and its optimiser."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer,
+                 sent_bytes: Callable[[], float | None] = lambda: None,
+                 close: Callable[[], None] = lambda: None) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        # By the library's own count, where it counts: of this rank, per step
+        # since the last call.
+        self.sent_bytes = sent_bytes
+        self.close = close
+
+    def no_sync(self) -> contextlib.AbstractContextManager[Any]:
+        if hasattr(self.model, "no_sync"):
+            return self.model.no_sync()
+        return contextlib.nullcontext()
+
+
+@dataclass(frozen=True)
+class Configuration:
+    name: str
+    backend: str | None  # Of torch.distributed; None: communicates nothing.
+    build: Callable[[nn.Module, Any, Recipe], Trainee]
+    ddp: bool = True  # DistributedDataParallel wraps the model.
+    sends: bool = True
+    half: bool = False  # 16 bits on the wire.
+    sparse: bool = False
+
+    def tolerance(self, largest: float) -> float:
+        """How far gradients up to `largest` may be from their exact mean."""
+        # FP16: two roundings to 11 bits and a sum of such; steps below its
+        # normal numbers are of 2^-24.
+        return 2e-3 * largest + 2.0**-22 if self.half else 1e-5 * largest
+
+
+def _torch_sgd(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    # One pass over memory, torch's fastest.
+    return torch.optim.SGD(model.parameters(), recipe.lr, recipe.momentum,
+                           fused=True)
+
+
+def _alone(model: nn.Module, group: Any, recipe: Recipe) -> Trainee:
+    return Trainee(model, _torch_sgd(model, recipe))
+
+
+def _ddp(model: nn.Module, group: Any,
+         **settings: Any) -> DistributedDataParallel:
+    # torch's own defaults throughout. Weights are equal by construction.
+    device = next(model.parameters()).device
+    return DistributedDataParallel(
+        model, process_group=group, init_sync=False,
+        device_ids=[device.index] if device.type == "cuda" else None,
+        **settings)
+
+
+def _plain(model: nn.Module, group: Any, recipe: Recipe) -> Trainee:
+    return Trainee(_ddp(model, group), _torch_sgd(model, recipe))
+
+
+def _silent(model: nn.Module, group: Any, recipe: Recipe) -> Trainee:
+    def hook(_, bucket):  # type: ignore[no-untyped-def]  # torch looks.
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    ddp = _ddp(model, group)
+    ddp.register_comm_hook(None, hook)
+    return Trainee(ddp, _torch_sgd(model, recipe))
+
+
+def _torch_fp16(model: nn.Module, group: Any, recipe: Recipe) -> Trainee:
+    ddp = _ddp(model, group)
+    ddp.register_comm_hook(group, default_hooks.fp16_compress_hook)
+    return Trainee(ddp, _torch_sgd(model, recipe))
+
+
+def _torch_powersgd(model: nn.Module, group: Any, recipe: Recipe) -> Trainee:
+    # All in one bucket: of several, PowerSGD begins its later allreduces as
+    # callbacks happen to run, in an order that differs between ranks, and Gloo
+    # ends the job.
+    ddp = _ddp(model, group, bucket_cap_mb=1 << 20)
+    state = powerSGD_hook.PowerSGDState(
+        group, matrix_approximation_rank=1,
+        # The least torch takes: buckets are rebuilt after the first step.
+        start_powerSGD_iter=max(2, recipe.warmup_steps))
+    ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    return Trainee(ddp, _torch_sgd(model, recipe))
+
+
+def _our_hook(compression: str) -> Callable[..., Trainee]:
+    def build(model: nn.Module, group: Any, recipe: Recipe) -> Trainee:
+        import gradientflow.torch as gft
+        ddp = _ddp(model, group)
+        hook = gft.register(ddp, compression, sparsity=recipe.sparsity,
+                            chunk_elements=recipe.chunk_elements,
+                            warmup_steps=recipe.warmup_steps)
+
+        before = hook.stats()
+
+        def sent_bytes() -> float:
+            nonlocal before
+            last, before = before, hook.stats()
+            steps = before["steps"] - last["steps"]
+            return (before["bytes_sent"] - last["bytes_sent"]) / max(steps, 1)
+
+        return Trainee(ddp, _torch_sgd(model, recipe), sent_bytes)
+    return build
+
+
+def _data_parallel(compression: str | None) -> Callable[..., Trainee]:
+    def build(model: nn.Module, group: Any, recipe: Recipe) -> Trainee:
+        import gradientflow.torch as gft
+        parallel = gft.DataParallel(
+            model, process_group=group, compression=compression,
+            sparsity=recipe.sparsity, chunk_elements=recipe.chunk_elements,
+            warmup_steps=recipe.warmup_steps, residual=recipe.residual,
+            momentum=recipe.momentum)
+        return Trainee(parallel,
+                       gft.SGD(parallel, recipe.lr, recipe.momentum),
+                       lambda: parallel.stats["bytes_sent"], parallel.close)
+    return build
+
+
+_LIST = (
+    Configuration("none", None, _alone, ddp=False, sends=False),
+    Configuration("ddp+none", "gloo", _silent, sends=False),
+    Configuration("gloo", "gloo", _plain),
+    Configuration("gloo+fp16", "gloo", _torch_fp16, half=True),
+    # Sent in full in its first two steps, of which the first is verified.
+    Configuration("gloo+powersgd", "gloo", _torch_powersgd),
+    Configuration("nccl", "nccl", _plain),
+    Configuration("ours", "gradientflow", _plain),
+    Configuration("ours+fp16", "gradientflow", _our_hook("fp16"), half=True),
+    Configuration("ours+csc", "gradientflow", _our_hook("csc"), half=True,
+                  sparse=True),
+    Configuration("gloo+ourfp16", "gloo", _our_hook("fp16"), half=True),
+    Configuration("gloo+ourcsc", "gloo", _our_hook("csc"), half=True,
+                  sparse=True),
+    Configuration("dp", "gradientflow", _data_parallel(None), ddp=False),
+    Configuration("dp+fp16", "gradientflow", _data_parallel("fp16"),
+                  ddp=False, half=True),
+    Configuration("dp+csc", "gradientflow", _data_parallel("csc"), ddp=False,
+                  half=True, sparse=True),
+)
+CONFIGURATIONS: Mapping[str, Configuration] = {c.name: c for c in _LIST}
+
+
+def named(names: list[str]) -> list[Configuration]:
+    """Raises ValueError for a name that there is not."""
+    for name in names:
+        if name not in CONFIGURATIONS:
+            raise ValueError(f"{name}: expected one of "
+                             f"{', '.join(CONFIGURATIONS)}")
+    return [CONFIGURATIONS[name] for name in names]
+
+
+def open_groups(configurations: list[Configuration]) -> dict[str | None, Any]:
+    """A process group of all ranks per backend. The default group exists."""
+    backends = dict.fromkeys(c.backend for c in configurations)
+    if "gradientflow" in backends:
+        import gradientflow.torch  # noqa: F401  Registers the backend.
+    return {backend: backend and dist.new_group(backend=backend)
+            for backend in backends}

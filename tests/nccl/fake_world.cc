@@ -246,8 +246,9 @@ void Exchange(FakeComm* comm, const FakePart& part,
 }  // namespace
 
 FakeNcclState& State() {
-  static FakeNcclState state;
-  return state;
+  // Never destroyed: streams that were held may come to it as the process ends.
+  static auto* state = new FakeNcclState;
+  return *state;
 }
 
 void RunPart(FakeComm* comm, std::size_t number, FakePart* part) {

@@ -134,8 +134,8 @@ Status SessionImpl::Agree() {
 Status SessionImpl::Measure() {
   if (options_.size > 1) {
     Result<MeasuredCosts> costs = MeasureCosts(
-        options_.size, transport_.group.all_share,
-        [this](const CollectiveCall& call) { return Run(call); }, *clock_);
+        options_.size, [this](const CollectiveCall& call) { return Run(call); },
+        *clock_);
     if (!costs.ok()) return costs.status();
     costs_ = costs.value();
     progress_->Do([this] { executor_->SetCosts(costs_.model); });

@@ -31,7 +31,7 @@ Result<double> TimeAllreduce(const Run& run, const Clock& clock,
 
 }  // namespace
 
-Result<MeasuredCosts> MeasureCosts(int size, bool all_share, const Run& run,
+Result<MeasuredCosts> MeasureCosts(int size, const Run& run,
                                    const Clock& clock) {
   std::vector<float> small(kSmallElements, 0.0F);
   std::vector<float> large(kLargeElements, 0.0F);
@@ -54,11 +54,10 @@ Result<MeasuredCosts> MeasureCosts(int size, bool all_share, const Run& run,
       std::max(slowest[1] - slowest[0], 1e-9) / bytes;
   costs.channel.latency_seconds = slowest[0];
   costs.model = TypicalCostModel();
-  LinkModel& link = all_share ? costs.model.inside : costs.model.across;
-  // A small allreduce is one exchange of messages, or two synchronisations; a
-  // large one moves 2(p-1)/p of its bytes.
-  link.latency_seconds = slowest[0] / (all_share ? 2 : 1);
-  link.seconds_per_byte =
+  // A small allreduce is one exchange of messages; a large one moves 2(p-1)/p
+  // of its bytes.
+  costs.model.across.latency_seconds = slowest[0];
+  costs.model.across.seconds_per_byte =
       costs.channel.seconds_per_byte * size / 2 / std::max(size - 1, 1);
   return costs;
 }

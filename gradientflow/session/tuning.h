@@ -15,15 +15,18 @@ namespace gradientflow {
 // What the links of this job do, as measured; equal on all ranks.
 struct MeasuredCosts {
   ChannelModel channel;  // Of a whole allreduce.
-  CostModel model;       // Of its parts, for choosing algorithms.
+  // Of its parts, for choosing algorithms. Inside a host as is typical, not
+  // measured: hosts differ less than busy cores make measurements differ, and
+  // the same job on one host chooses the same, and so rounds the same, in every
+  // run.
+  CostModel model;
 };
 
 // Runs some allreduces by `run` (blocking, on every rank alike) and times
 // them: 4 KiB for the latency, 2 MiB for the bandwidth. Some 10 ms on a fast
 // network, 100 ms at 1 Gb/s.
 Result<MeasuredCosts> MeasureCosts(
-    int size, bool all_share,
-    const std::function<Status(const CollectiveCall&)>& run,
+    int size, const std::function<Status(const CollectiveCall&)>& run,
     const Clock& clock);
 
 // theta from what backward was seen to do. `ready_seconds`: by tensor in pool

@@ -96,6 +96,9 @@ class Fabric final : public LinkEvents {
 
   // Peers that have said good-bye and gone.
   int departed() const { return departed_; }
+  bool HasDeparted(int peer) const {
+    return peers_[peer].left && peers_[peer].down;
+  }
   // Ends the job if `peer`, which this rank needs, is one of them.
   void FailIfDeparted(int peer);
 

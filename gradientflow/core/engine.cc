@@ -301,7 +301,7 @@ std::string Engine::ProgressText() const {
 
 void Engine::Tick() {
   parts_.fabric->SetProgressText(ProgressText());
-  watchdog_.Tick(Pending(), moves_);
+  watchdog_.Tick(Pending(), moves_ + parts_.messages->advances());
   if (parts_.on_tick) parts_.on_tick();
 }
 

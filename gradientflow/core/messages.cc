@@ -40,6 +40,7 @@ void Messages::OnDone(void* self, std::uint64_t slot, std::uint32_t flags,
   const Done done = messages.slots_[slot];
   messages.free_slots_.push_back(slot);
   --messages.in_flight_;
+  ++messages.advances_;
   done(status, flags);
 }
 
@@ -82,6 +83,7 @@ Status Messages::Recv(const CallGroup& group, int peer, std::uint32_t tag,
 void Messages::Post(const Receive& receive, int peer, std::uint32_t tag) {
   if (receive.source != nullptr) *receive.source = peer;
   --in_flight_;
+  ++advances_;
   fabric_.Recv(receive.group->FabricRank(peer),
                Next(&received_, *receive.group, peer, tag), receive.dst, 0,
                Track(receive.done));
@@ -121,12 +123,36 @@ bool Messages::Poll() {
   }
   for (auto at = waiting_.begin(); at != waiting_.end();) {
     moved |= Serve(at->first.second, &at->second);
+    if (!at->second.empty() && IsDeserted(at->second.front())) {
+      fabric_.Fail(Status(
+          StatusCode::kUnavailable,
+          StrCat("all ranks that rank ", fabric_.rank(), " could receive tag ",
+                 at->first.second, " from have left the job")));
+      return true;
+    }
     at = at->second.empty() ? waiting_.erase(at) : std::next(at);
   }
   return moved;
 }
 
+bool Messages::IsDeserted(const Receive& receive) const {
+  if (fabric_.departed() == 0) return false;
+  const CallGroup& group = *receive.group;
+  for (int r = 0; r < group.size; ++r) {
+    const bool may_send = receive.peer == kAnyRank || receive.peer == r;
+    if (r != group.rank && may_send &&
+        !fabric_.HasDeparted(group.FabricRank(r))) {
+      return false;
+    }
+  }
+  return true;
+}
+
 void Messages::FailAll(const Status& why) {
+  for (const Done& done : std::exchange(dropped_, {})) {
+    --in_flight_;
+    done(why, 0);
+  }
   const auto waiting = std::exchange(waiting_, {});
   for (const auto& [key, queue] : waiting) {
     for (const Receive& receive : queue) {

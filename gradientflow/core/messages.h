@@ -42,7 +42,9 @@ class Messages {
   bool Poll();
   // Calls begun and not done.
   std::size_t in_flight() const { return in_flight_; }
-  // Fails the receives that wait for any rank.
+  // Grows as calls end and begin: for the watchdog.
+  std::uint64_t advances() const { return advances_; }
+  // Fails the receives that wait for any rank, or behind one that does.
   void FailAll(const Status& why);
   // The group is closed: receives from any of its ranks end with kAborted; one
   // from a certain rank goes on waiting.
@@ -65,6 +67,8 @@ class Messages {
   MessageId Awaited(const CallGroup& group, int peer, std::uint32_t tag) const;
   void Post(const Receive& receive, int peer, std::uint32_t tag);
   bool Serve(std::uint32_t tag, std::deque<Receive>* queue);
+  // Whether nobody is left who could send what the receive waits for.
+  bool IsDeserted(const Receive& receive) const;
   static void OnDone(void* self, std::uint64_t slot, std::uint32_t flags,
                      const Status& status);
 
@@ -77,6 +81,7 @@ class Messages {
   std::vector<Done> slots_;    // Of calls on their way, by the fabric's cookie.
   std::vector<std::uint64_t> free_slots_;
   std::size_t in_flight_ = 0;
+  std::uint64_t advances_ = 0;
 };
 
 }  // namespace gradientflow

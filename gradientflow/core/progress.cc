@@ -75,7 +75,9 @@ void Progress::Do(const std::function<void()>& task) {
   callers_.fetch_add(1);
   Take();
   task();
-  Complete(1);
+  // What a driver that gave way has to tell may need locks of this caller: it
+  // tells itself, next.
+  if (!driven_) Complete(1);
   Release();
 }
 

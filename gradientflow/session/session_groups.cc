@@ -1,3 +1,4 @@
+#include <cmath>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -5,16 +6,29 @@
 
 // Groups of ranks, messages between two, and calls that call back.
 namespace gradientflow {
+namespace {
+
+// What completions hear that ask for more while a session ends.
+Status Closing() {
+  return {StatusCode::kAborted, "the session is being closed"};
+}
+
+}  // namespace
 
 Status SessionImpl::OpenGroup(GroupId id, const std::vector<int>& ranks) {
   Status status;
-  progress_->Do([&] { status = executor_->OpenGroup(id, ranks); });
+  progress_->Do(
+      [&] { status = closing_ ? Closing() : executor_->OpenGroup(id, ranks); });
   return status;
 }
 
 Status SessionImpl::CloseGroup(GroupId id) {
   Status status;
   progress_->Do([&] {
+    if (closing_) {
+      status = Closing();
+      return;
+    }
     status = executor_->CloseGroup(id);
     if (status.ok()) {
       messages_->Forget(id);
@@ -28,7 +42,8 @@ Status SessionImpl::CloseGroup(GroupId id) {
 
 Status SessionImpl::Check() const {
   Status status;
-  progress_->Do([&] { status = transport_.fabric->status(); });
+  progress_->Do(
+      [&] { status = closing_ ? Closing() : transport_.fabric->status(); });
   return status;
 }
 
@@ -40,7 +55,7 @@ Result<std::uint64_t> SessionImpl::StartPending(
   progress_->Do([&] {
     // A completion may ask for more.
     if (closing_) {
-      status = Status(StatusCode::kAborted, "the session is being closed");
+      status = Closing();
       return;
     }
     const CallGroup* of = executor_->FindGroup(group);
@@ -99,8 +114,14 @@ Result<std::uint64_t> SessionImpl::StartRecv(const Message& message, void* data,
 }
 
 Status SessionImpl::Await(std::uint64_t ticket, double seconds) {
-  const Clock::Time deadline =
-      seconds < 0 ? Clock::Time::max() : clock_->Now() + FromSeconds(seconds);
+  if (std::isnan(seconds)) {
+    return {StatusCode::kInvalidArgument,
+            "seconds to wait: expected a number, seen NaN"};
+  }
+  constexpr double kForEver = 1e9;
+  const Clock::Time deadline = seconds < 0 || seconds > kForEver
+                                   ? Clock::Time::max()
+                                   : clock_->Now() + FromSeconds(seconds);
   const bool told = progress_->DriveUntil(
       [&] { return tickets_.find(ticket) == tickets_.end(); }, deadline);
   if (told) return Status();

@@ -201,6 +201,7 @@ BufferView SessionImpl::gradient(std::size_t i) const {
 
 void SessionImpl::Abort(const Status& why) {
   progress_->Do([&] {
+    if (closing_) return;
     transport_.fabric->Fail(Status(
         why.code(),
         StrCat("rank ", options_.rank, " gave the job up: ", why.message())));

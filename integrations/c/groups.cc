@@ -65,6 +65,11 @@ Result<CollectiveCall> Translate(const gf_session& session,
                          given.wire_dtype, ", expected 0 to ",
                          gradientflow::kernels::kDTypes - 1));
   }
+  if (given.op < GF_SUM || given.op > GF_BIT_XOR) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("call: op ", given.op,
+                         ", expected GF_SUM (0) to GF_BIT_XOR (7)"));
+  }
   CollectiveCall call;
   call.kind = static_cast<CollectiveKind>(given.kind);
   call.group = given.group;

@@ -180,6 +180,8 @@ static void test_bad_calls(gf_session* session) {
   call.dtype = 99;
   CHECK_INVALID(gf_start(session, &call, tell, &told, &ticket), "dtype 99");
   call.dtype = GF_INT32;
+  call.op = 256;
+  CHECK_INVALID(gf_start(session, &call, tell, &told, &ticket), "op 256");
   call.op = GF_MEAN;
   CHECK_INVALID(gf_start(session, &call, tell, &told, &ticket), "mean");
   call.dtype = GF_FLOAT32;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -23,6 +24,7 @@ class Sleepy : public Progress::Work {
   bool Poll() override {
     EXPECT_FALSE(inside_.exchange(true)) << "two threads drive";
     ++polls;
+    if (on_poll) on_poll();
     inside_ = false;
     return false;
   }
@@ -42,6 +44,7 @@ class Sleepy : public Progress::Work {
   void Tick() override {}
 
   std::atomic<int> polls{0};
+  std::function<void()> on_poll;  // Set under the baton.
 
  private:
   std::atomic<bool> inside_{false};
@@ -119,6 +122,31 @@ TEST_F(ProgressTest, CompletionsRunWithoutTheBatonAndAreToldOfBeforeDone) {
   progress_.Drive([&] { return told == kTasks; });
   Join();
   EXPECT_EQ(ran, kTasks);
+}
+
+// It may hold locks that they want.
+TEST_F(ProgressTest, WhoOnlyPassesByTellsNobodyOfTheDriversCalls) {
+  constexpr int kTasks = 2000;
+  std::atomic<int> told{0};
+  int done = 0;  // Guarded by the baton.
+  thread_local bool passes_by = false;
+  progress_.Do([&] {
+    work_.on_poll = [&] {
+      completions_.Add({[&] {
+                          EXPECT_FALSE(passes_by);
+                          ++told;
+                        },
+                        [] {}});
+    };
+  });
+  Run([&] {
+    passes_by = true;
+    for (int i = 0; i < kTasks; ++i) progress_.Do([&] { ++done; });
+  });
+  progress_.Drive([&] { return done == kTasks; });
+  Join();
+  progress_.Do([&] { work_.on_poll = nullptr; });
+  EXPECT_GT(told, 0);
 }
 
 TEST_F(ProgressTest, ACompletionOfTheProgressThreadWakesTheDriver) {

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <latch>
@@ -122,7 +123,9 @@ TEST_P(Completions, AwaitGivesUpInTimeAndTheCallGoesOn) {
       EXPECT_EQ(runs, 0);
       ASSERT_TRUE(session.Send(1, 1, &byte, 1).ok());
     }
-    EXPECT_TRUE(session.Await(ticket.value(), 60).ok());
+    EXPECT_EQ(session.Await(ticket.value(), std::nan("")).code(),
+              StatusCode::kInvalidArgument);
+    EXPECT_TRUE(session.Await(ticket.value(), HUGE_VAL).ok());
     EXPECT_EQ(runs, 1);
     EXPECT_EQ(data, std::vector<double>(11, 2.0 * session.size()));
   });
@@ -277,6 +280,103 @@ TEST(CompletionsAtTheEnd, MayStartNothingMore) {
     opened.value().reset();
   });
   EXPECT_EQ(refused, 2);
+}
+
+TEST(CompletionsAtTheEnd, MayLookAtTheSession) {
+  Job job;
+  job.size = 2;
+  std::atomic<int> looked{0};
+  char bytes[2] = {};
+  OpenRanks(job, [&](int rank, Opened opened) {
+    ASSERT_TRUE(opened.ok());
+    Session* session = opened.value().get();
+    ASSERT_TRUE(session->OpenGroup(4, {0, 1}).ok());
+    const auto look = [&looked, session](const Status&) {
+      session->Abort(Status(StatusCode::kAborted, "too late"));
+      EXPECT_FALSE(session->Check().ok());
+      EXPECT_EQ(session->OpenGroup(5, {0, 1}).code(), StatusCode::kAborted);
+      EXPECT_EQ(session->CloseGroup(4).code(), StatusCode::kAborted);
+      ++looked;
+    };
+    ASSERT_TRUE(
+        session->StartRecv({0, kAnyRank, 2}, &bytes[rank], 1, look).ok());
+    opened.value().reset();
+  });
+  EXPECT_EQ(looked, 2);
+}
+
+TEST(CompletionsAtTheEnd, RunIfTheirGroupWasClosedJustBefore) {
+  Job job;
+  job.size = 2;
+  std::atomic<int> told{0};
+  char bytes[2] = {};
+  OpenRanks(job, [&](int rank, Opened opened) {
+    ASSERT_TRUE(opened.ok());
+    Session& session = *opened.value();
+    ASSERT_TRUE(session.OpenGroup(4, {0, 1}).ok());
+    ASSERT_TRUE(session
+                    .StartRecv({4, kAnyRank, 2}, &bytes[rank], 1,
+                               [&](const Status& status) {
+                                 EXPECT_FALSE(status.ok());
+                                 ++told;
+                               })
+                    .ok());
+    ASSERT_TRUE(session.CloseGroup(4).ok());
+    opened.value().reset();
+  });
+  EXPECT_EQ(told, 2);
+}
+
+TEST(ReceivesFromAnyRank, EndWhenAllOthersHaveLeft) {
+  Job job;
+  job.size = 3;
+  OpenRanks(job, [&](int rank, Opened opened) {
+    ASSERT_TRUE(opened.ok());
+    Session& session = *opened.value();
+    int value = rank;
+    if (rank != 0) {
+      // What came before the good-bye still counts.
+      ASSERT_TRUE(session.Send(0, 7, &value, sizeof(value)).ok());
+      return;
+    }
+    for (int i = 1; i <= 3; ++i) {
+      StatusCode code = StatusCode::kInternal;
+      const auto ticket = session.StartRecv(
+          {0, kAnyRank, 7}, &value, sizeof(value),
+          [&](const Status& status) { code = status.code(); });
+      ASSERT_TRUE(ticket.ok());
+      ASSERT_TRUE(session.Await(ticket.value(), 60).ok());
+      EXPECT_EQ(code, i < 3 ? StatusCode::kOk : StatusCode::kUnavailable);
+    }
+  });
+}
+
+// Collectives are not all that shows that peers are well.
+TEST(Messages, KeepTheTimeOutAway) {
+  Job job;
+  job.size = 2;
+  job.options.timeout_seconds = 2;
+  RunRanks(job, [](Session& session) {
+    const int peer = 1 - session.rank();
+    char never = 0;
+    const auto idle =
+        session.StartRecv({0, peer, 1}, &never, 1, [](const Status&) {});
+    ASSERT_TRUE(idle.ok());
+    for (int round = 0; round < 25; ++round) {
+      EXPECT_EQ(session.Await(idle.value(), 0.2).code(),
+                StatusCode::kDeadlineExceeded);
+      int value = 0;
+      if (session.rank() == 0) {
+        ASSERT_TRUE(session.Send(peer, 2, &round, sizeof(round)).ok());
+      } else {
+        ASSERT_TRUE(session.Recv(peer, 2, &value, sizeof(value)).ok());
+        EXPECT_EQ(value, round);
+      }
+    }
+    EXPECT_TRUE(session.Check().ok());
+    ASSERT_TRUE(session.Send(peer, 1, &never, 1).ok());
+    EXPECT_TRUE(session.Await(idle.value(), -1).ok());
+  });
 }
 
 TEST(CompletionsAtTheEnd, RunWhenTheSessionCloses) {

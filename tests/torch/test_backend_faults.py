@@ -305,6 +305,28 @@ def test_monitored_barrier_without_rank_0() -> None:
         assert "rank 0 failed to pass" in outcomes[rank].error
 
 
+def _ends_after_monitored(ranks: Ranks) -> list[float]:
+    began = time.monotonic()
+    if ranks.rank == 0:
+        with pytest.raises(dist.DistBackendError, match="rank 1 failed"):
+            dist.monitored_barrier(timeout=timedelta(milliseconds=300))
+        with pytest.raises(dist.DistBackendError, match="timed out after waiting"):
+            dist.irecv(torch.zeros(3), 1).wait(timedelta(milliseconds=200))
+        dist.destroy_process_group()
+        ranks.started("gone")
+    else:
+        ranks.wait_for("gone", [0])
+        dist.destroy_process_group()
+    return [time.monotonic() - began]
+
+
+@since_2_14
+def test_what_never_came_does_not_hold_up_the_end() -> None:
+    # The group's own time-out is a minute.
+    for seconds in launch(_ends_after_monitored, 2, destroy=False):
+        assert seconds[0] < 30
+
+
 def _monitored_again(ranks: Ranks) -> None:
     if ranks.rank == 0:
         with pytest.raises(dist.DistBackendError, match="rank 1 failed"):

@@ -6,6 +6,7 @@ Training is compared with one process that sees all samples.
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 
 import pytest
@@ -151,6 +152,56 @@ def _ddp_sparse(ranks: Ranks) -> None:
     for rows in index:
         exact.index_add_(0, rows, torch.ones(4, 4))
     torch.testing.assert_close(gradient.to_dense(), exact / ranks.size)
+
+
+def _sparse_among_others(ranks: Ranks) -> None:
+    """Ranks that are ahead and ranks that are behind, in turn."""
+    works, expected = [], []
+    for step in range(40):
+        rows = torch.randint(0, 30, (1, 1 + (step + ranks.rank) % 5))
+        values = torch.full((rows.shape[1], 3), float(ranks.rank + 1))
+        sparse = torch.sparse_coo_tensor(rows, values, (30, 3))
+        summed = sparse.to_dense()
+        dist.all_reduce(summed)
+        dense = torch.full((7,), float(step))
+        if step % ranks.size == ranks.rank:
+            time.sleep(0.002)
+        works.append(dist.all_reduce(sparse, async_op=True))
+        works.append(dist.all_reduce(dense, async_op=True))
+        expected.append((sparse, summed, dense, 7 * [float(step * ranks.size)]))
+    for work in works:
+        work.wait()
+    for sparse, summed, dense, total in expected:
+        torch.testing.assert_close(sparse.to_dense(), summed)
+        assert dense.tolist() == total
+
+
+def test_sparse_all_reduces_keep_their_place() -> None:
+    launch(_sparse_among_others, 3)
+
+
+class _Tables(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Embedding(50, 4, sparse=True)
+        self.second = nn.Embedding(50, 4, sparse=True)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.first(rows) + self.second(rows)
+
+
+def _ddp_two_tables(ranks: Ranks) -> None:
+    model = DistributedDataParallel(_Tables())
+    for step in range(10):
+        model.zero_grad()
+        model(torch.tensor([ranks.rank, step, 7])).sum().backward()
+        for parameter in model.parameters():
+            dense = parameter.grad.to_dense()
+            assert dense[7].tolist() == [1.0 + (step == 7)] * 4
+
+
+def test_ddp_with_two_sparse_tables() -> None:
+    launch(_ddp_two_tables, 3)
 
 
 def test_ddp_with_sparse_gradients() -> None:

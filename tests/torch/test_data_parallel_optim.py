@@ -195,6 +195,48 @@ def test_autograd_knows_that_weights_changed() -> None:
     launch(stale_graph, 1)
 
 
+def users_gradients(ranks: Ranks) -> None:
+    """What the user leaves in .grad is what the optimiser takes."""
+    ours, plain = gft.DataParallel(net()), net()
+    mine = gft.SGD(ours, 0.1, momentum=0.9)
+    theirs = torch.optim.SGD(plain.parameters(), 0.1, momentum=0.9)
+    for step in range(4):
+        for each in (ours, plain):
+            each.zero_grad()
+            inputs = torch.cat([batch(step, r)[0] for r in range(ranks.size)])
+            each(inputs).square().mean().backward()
+            first, second, *_, last = each.parameters()
+            first.grad = first.grad * 2
+            second.grad.mul_(3)
+            if step == 2:
+                last.grad = None if each is ours else torch.zeros_like(last)
+        mine.step()
+        theirs.step()
+        for a, b in zip(ours.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_takes_what_the_user_did_to_gradients(size: int) -> None:
+    launch(users_gradients, size)
+
+
+def formats(ranks: Ranks) -> None:
+    conv = torch.nn.Conv2d(3, 8, 3)
+    model = gft.DataParallel(torch.nn.Sequential(conv, torch.nn.Conv2d(8, 1, 1)))
+    optimizer = gft.SGD(model, 0.1)
+    model.to(memory_format=torch.channels_last)
+    model(torch.randn(2, 3, 8, 8)).sum().backward()
+    before = conv.weight.detach().clone()
+    with pytest.raises(ValueError, match=r"'0.weight' has strides.*memory format"):
+        optimizer.step()
+    assert torch.equal(conv.weight, before)
+
+
+def test_refuses_a_memory_format_that_changed() -> None:
+    launch(formats, 1)
+
+
 def refusals(ranks: Ranks) -> None:
     model = gft.DataParallel(net())
     with pytest.raises(TypeError, match="expected a gradientflow.torch.DataParallel"):

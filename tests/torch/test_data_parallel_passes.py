@@ -38,6 +38,35 @@ def passes(ranks: Ranks) -> None:
     check_mean(ranks, model, plain)
 
 
+def saliency(ranks: Ranks) -> None:
+    """torch.autograd.grad() of the inputs, by one rank alone, is no step."""
+    model, plain = gft.DataParallel(net()), net()
+    if ranks.rank == 0:
+        inputs = batch(3, 0)[0].requires_grad_()
+        (ours,) = torch.autograd.grad(model(inputs).sum(), inputs)
+        (theirs,) = torch.autograd.grad(plain(inputs).sum(), inputs)
+        torch.testing.assert_close(ours, theirs)
+        assert all(p.grad is None for p in model.parameters())
+    for each in (model, plain):
+        loss_of(each, 0, ranks.rank).backward()
+    check_mean(ranks, model, plain)
+    assert model.stats["step"] == 0
+    # Of some parameters, it is none either; into some, it is.
+    for each in (model, plain):
+        each.zero_grad()
+        some = list(each.parameters())[:2]
+        torch.autograd.grad(loss_of(each, 1, ranks.rank), some)
+        loss_of(each, 1, ranks.rank).backward(inputs=some)
+    for p in plain.parameters():
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+    check_mean(ranks, model, plain)
+    assert model.stats["step"] == 1
+
+
+def test_only_gradients_of_parameters_are_steps() -> None:
+    launch(saliency, 2, backend="gloo")
+
+
 def test_any_number_of_passes() -> None:
     launch(passes, 2, backend="gloo")
 

@@ -60,7 +60,10 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& opts,
   const uint32_t tag = kTags | (monitored_.fetch_add(1) % kRounds);
   // Throws if the job has ended.
   const auto came = [](const WorkPtr& work, Clock::time_point until) {
-    return static_cast<Work&>(*work).WaitUntil(until) && work->wait();
+    auto& message = static_cast<Work&>(*work);
+    if (message.WaitUntil(until)) return work->wait();
+    message.GiveUp();
+    return false;
   };
   at::Tensor absent = at::zeros({size_}, at::kByte);
   if (rank_ != 0) {

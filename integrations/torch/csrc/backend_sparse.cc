@@ -12,7 +12,7 @@ namespace {
 
 constexpr char kSparse[] = "gradientflow:sparse_all_reduce";
 
-// Of one operation; stages follow one another on the thread that drives.
+// Of one operation.
 struct Sum {
   at::Tensor result;  // The caller's.
   at::Tensor mine;    // Coalesced, on the host.
@@ -63,7 +63,6 @@ void AddUp(const Sum& sum) {
 
 // With everybody's counts known: as many rows from each as the most has.
 void GatherElements(Work& work, const std::shared_ptr<Sum>& sum) {
-  const at::NoGradGuard no_grad;
   const int64_t rows = sum->counts.max().item<int64_t>();
   if (rows == 0) {
     sum->result.copy_(sum->mine);
@@ -91,11 +90,15 @@ Backend::WorkPtr Backend::allreduce_sparse(Tensors& tensors,
   sum->result = tensors.front();
   sum->mine = tensors.front().detach().coalesce().cpu();
   sum->size = size_;
-  Making work(
-      Begin({c10d::OpType::_ALLREDUCE_SPARSE, kSparse}, opts.timeout, tensors));
+  const Kind kind{c10d::OpType::_ALLREDUCE_SPARSE, kSparse};
   const at::Tensor count = at::full({1}, sum->mine._nnz(), at::kLong);
-  work->Then([sum](Work& work) { GatherElements(work, sum); });
-  work->Start(AllgatherOf(*work, count, sum->counts, size_));
+  Making counting(Begin(kind, opts.timeout, {}, false));
+  counting->Start(AllgatherOf(*counting, count, sum->counts, size_));
+  // Waited for, and not gone on from by the thread that drives: that may be
+  // before or after this rank's next call, and the others' order would differ.
+  counting.Commit()->wait();
+  Making work(Begin(kind, opts.timeout, tensors));
+  GatherElements(*work, sum);
   return Add(work.Commit());
 }
 

@@ -138,7 +138,8 @@ void DataParallel::Watch(const at::Tensor& output) {
   output.register_hook(
       [weak = weak_from_this()](const at::TensorBase& /*gradient*/) {
         const auto self = weak.lock();
-        if (self != nullptr && self->session_ != nullptr && self->sync_) {
+        if (self != nullptr && self->session_ != nullptr && self->sync_ &&
+            self->ReachesParameters()) {
           self->Begin();
         }
       });
@@ -159,7 +160,21 @@ void DataParallel::SetStream() const {
         "the stream of backward");
 }
 
+// Whether this pass accumulates gradients of any parameter: autograd.grad(), of
+// the inputs say, does not, and is no step.
+bool DataParallel::ReachesParameters() const {
+  const auto* nodes = torch::autograd::get_current_graph_task_exec_info();
+  if (nodes == nullptr || nodes->empty()) return true;  // All that there are.
+  return std::any_of(hooked_.begin(), hooked_.end(), [&](const Hooked& hooked) {
+    const auto found = nodes->find(hooked.node.get());
+    return found != nodes->end() && found->second.needed_;
+  });
+}
+
+// Outputs on several devices have threads of their own.
 void DataParallel::Begin() {
+  if (open_) return;
+  const std::lock_guard lock(begin_);
   if (open_) return;
   CheckNotBroken();
   std::fill(marked_.begin(), marked_.end(), 0);
@@ -245,6 +260,7 @@ void DataParallel::Finish() {
 
 void DataParallel::OptimizerStep(const gf_optimizer& optimizer) {
   const Session::Use use(session());
+  const at::NoGradGuard no_grad;
   CheckNotBroken();
   std::vector<float*> weights;
   for (size_t i = 0; i < pool_->size(); ++i) {
@@ -253,6 +269,7 @@ void DataParallel::OptimizerStep(const gf_optimizer& optimizer) {
                           parameter.is_non_overlapping_and_dense(),
                       "'", pool_->name(i), "' is ", parameter.scalar_type(),
                       ", expected dense float32 weights");
+    pool_->Settle(i);
     weights.push_back(static_cast<float*>(parameter.mutable_data_ptr()));
   }
   Check(gf_optimizer_step(use, &optimizer, weights.data(), weights.size()),

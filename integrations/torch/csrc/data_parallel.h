@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -81,6 +82,7 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   bool Take(size_t i, const at::Tensor& gradient);
   void OnGradient(size_t i);
   // Within backward: opens a step that ends with the pass now running.
+  bool ReachesParameters() const;
   void Begin();
   void Finish();
   std::vector<uint8_t> UsedAnywhere() const;
@@ -100,6 +102,7 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
 
   bool sync_ = true;
   float loss_scale_ = 1.0F;
+  std::mutex begin_;
   std::atomic<bool> open_{false};  // A backward pass that ends a step runs.
   std::vector<uint8_t> marked_;    // By parameter: handed over in this step.
   std::vector<uint8_t> taken_;     // By parameter: by Take(), just now.

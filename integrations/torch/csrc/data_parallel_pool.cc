@@ -18,6 +18,15 @@ std::vector<int64_t> StridesOf(const at::Tensor& parameter) {
       .vec();
 }
 
+// Whether element k of the memory is the same element of both.
+bool IsLaidOutAlike(const at::Tensor& parameter, const at::Tensor& view) {
+  const std::vector<int64_t> strides = StridesOf(parameter);
+  for (int64_t d = 0; d < view.dim(); ++d) {
+    if (view.size(d) > 1 && strides[d] != view.stride(d)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 at::ScalarType PoolTypeFor(const std::vector<at::Tensor>& parameters) {
@@ -94,6 +103,23 @@ void GradientPool::TakeIn(size_t i) {
   const at::NoGradGuard no_grad;
   views_[i].copy_(gradient);
   if (parameter.scalar_type() == views_[i].scalar_type()) gradient = views_[i];
+}
+
+void GradientPool::Settle(size_t i) {
+  const at::Tensor& parameter = parameters_[i];
+  TORCH_CHECK_VALUE(IsLaidOutAlike(parameter, views_[i]), "'", names_[i],
+                    "' has strides ", parameter.strides(), ", but had ",
+                    views_[i].strides(),
+                    " when DataParallel was made: change a model's memory "
+                    "format before that");
+  if (!HasGradient(i)) {
+    views_[i].zero_();
+    return;
+  }
+  TORCH_CHECK_VALUE(parameter.grad().sizes() == views_[i].sizes(),
+                    "the gradient of '", names_[i], "' has shape ",
+                    parameter.grad().sizes(), ", expected ", views_[i].sizes());
+  TakeIn(i);
 }
 
 void GradientPool::GiveOut(size_t i) {

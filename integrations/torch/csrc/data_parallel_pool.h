@@ -41,6 +41,11 @@ class GradientPool {
   void TakeIn(size_t i);
   // Parameter i's gradient gets the values of the pool.
   void GiveOut(size_t i);
+  // What the optimiser is to take for parameter i's gradient is in the pool:
+  // one that the user has put in its place is copied, none at all is zeros.
+  // Throws c10::ValueError if the parameter is laid out in memory in another
+  // way than when the pool was made.
+  void Settle(size_t i);
   // Gradients that are views become copies, and outlive the session; or, if
   // not to be kept, undefined, and the pool is not read.
   void Detach(bool keep);

@@ -26,6 +26,9 @@ c10::TypePtr ListOfLists() {
   return *type;
 }
 
+// The session's own watchdog says more, but only if nothing else moves.
+constexpr std::chrono::milliseconds kForTheWatchdog(5000);
+
 // Whose callbacks run on this thread.
 thread_local const Work* marking_here = nullptr;
 
@@ -46,9 +49,10 @@ Work::Work(std::shared_ptr<Group> group, const Facts& facts,
     : c10d::Work(group->rank(), facts.type, facts.title),
       group_(std::move(group)),
       facts_(facts),
-      deadline_(facts.timeout < group_->session().timeout()
-                    ? Clock::now() + facts.timeout
-                    : Clock::time_point::max()),
+      deadline_(Clock::now() + facts.timeout +
+                (facts.timeout < group_->session().timeout()
+                     ? Milliseconds(0)
+                     : kForTheWatchdog)),
       results_(std::move(results)) {
   group_->Enter();
 }
@@ -167,7 +171,11 @@ void Work::Complete() {
 void Work::Finish() {
   done_.store(true, std::memory_order_release);
   finish(error_);
-  group_->Leave();
+  GiveUp();
+}
+
+void Work::GiveUp() {
+  if (counted_.exchange(false)) group_->Leave();
 }
 
 void Work::Mark(const Future& future) {
@@ -219,10 +227,14 @@ std::exception_ptr Work::exception() const {
   return error_;
 }
 
+bool Work::IsReceive() const {
+  return opType_ == c10d::OpType::RECV ||
+         opType_ == c10d::OpType::RECVANYSOURCE;
+}
+
 int Work::sourceRank() const {
-  TORCH_CHECK(
-      opType_ == c10d::OpType::RECV || opType_ == c10d::OpType::RECVANYSOURCE,
-      "GradientFlow: ", facts_.title, " has no source rank");
+  TORCH_CHECK(IsReceive(), "GradientFlow: ", facts_.title,
+              " has no source rank");
   return source_;
 }
 

@@ -75,6 +75,8 @@ class Work final : public c10d::Work {
   uint64_t getSequencenumber() const override { return facts_.sequence; }
   Milliseconds getTimeout() const { return facts_.timeout; }
 
+  // Nobody will wait for it again, nor does the end of its group.
+  void GiveUp();
   // Drives until it is over or time is up; returns whether it is over.
   bool WaitUntil(std::chrono::steady_clock::time_point deadline);
   // "all_reduce of 1024 float" and so on, for texts.
@@ -94,13 +96,14 @@ class Work final : public c10d::Work {
   void Mark(const Future& future);
   void Finish();
   bool IsMarkingHere() const;
+  bool IsReceive() const;
   std::vector<uint64_t> Tickets() const;
   // The operation's time is up: ends the job.
   void Expire();
 
   const std::shared_ptr<Group> group_;
   Facts facts_;
-  Clock::time_point deadline_;  // max(): the session's own serves.
+  const Clock::time_point deadline_;
   Lent lent_;
   std::vector<at::Tensor> results_;
   std::vector<std::vector<at::Tensor>> lists_;
@@ -109,6 +112,7 @@ class Work final : public c10d::Work {
 
   std::atomic<int> calls_{1};  // Under way; and one for Commit().
   std::atomic<bool> done_{false};
+  std::atomic<bool> counted_{true};  // By the group.
   bool ended_ = false;  // With mutex_, like all below: results are there.
   std::exception_ptr error_;
   c10::SmallVector<uint64_t, 2> tickets_;

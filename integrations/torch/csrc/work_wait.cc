@@ -57,6 +57,8 @@ bool Work::wait(Milliseconds timeout) {
                                          ? Clock::now() + timeout
                                          : Clock::time_point::max();
     if (!WaitUntil(std::min(theirs, deadline_))) {
+      // A receive may never end; all else does, by its own deadline.
+      if (theirs < deadline_ && IsReceive()) GiveUp();
       TORCH_CHECK_WITH(DistBackendError, deadline_ <= theirs,
                        "GradientFlow: timed out after waiting ",
                        timeout.count(), " ms for ", Description(),

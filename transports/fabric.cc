@@ -12,6 +12,8 @@ namespace gradientflow {
 namespace {
 
 constexpr std::uint64_t kPollsPerGlance = 64;
+// Of the limit for unexpected messages, where keeping to it would stop all.
+constexpr std::size_t kMostHeld = 16;
 
 int LaneOf(const Link& link, Tag tag) {
   if (link.lanes() == 1) return 0;
@@ -233,8 +235,9 @@ Result<LinkEvents::Landing> Fabric::OnHeader(int peer, int lane,
   } else if (IsStale(id)) {
     Fail(StaleMessage(peer, header));
     return Landing{nullptr, true};
-  } else if (from.held_bytes > 0 && from.held_bytes + header.payload_bytes >
-                                        options_.unexpected_bytes) {
+  } else if (!match.lifted && !from.link->hung_up() && from.held_bytes > 0 &&
+             from.held_bytes + header.payload_bytes >
+                 options_.unexpected_bytes) {
     if (match.paused_lane < 0) ++from.paused_lanes;
     match.paused_lane = lane;
     return Landing{nullptr, true};
@@ -294,6 +297,30 @@ void Fabric::ResumePaused(Peer& peer) {
     --peer.paused_lanes;
   }
   for (int lane : lanes) peer.link->Resume(lane);
+}
+
+// What this rank waits for may be behind a message that a lane is paused for:
+// that one is held after all. Called when nothing has moved for a while.
+void Fabric::LiftLimit(Peer& from) {
+  if (from.held_bytes >= kMostHeld * options_.unexpected_bytes) return;
+  const auto is_awaited = [&](int lane) {
+    return std::any_of(
+        from.matches.begin(), from.matches.end(), [&](const auto& entry) {
+          const auto& [id, match] = entry;
+          return match.posted && LaneOf(*from.link, id.tag) == lane;
+        });
+  };
+  // None at all: who waits does so for a message from any rank.
+  const bool from_any = AwaitedPeers().empty();
+  std::vector<int> lanes;
+  for (auto& [id, match] : from.matches) {
+    if (match.paused_lane < 0) continue;
+    if (!from_any && !is_awaited(match.paused_lane)) continue;
+    match.lifted = true;
+    lanes.push_back(std::exchange(match.paused_lane, -1));
+    --from.paused_lanes;
+  }
+  for (int lane : lanes) from.link->Resume(lane);
 }
 
 bool Fabric::RunReady() {

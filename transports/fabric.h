@@ -30,7 +30,8 @@ constexpr Tag CallTag(int series, std::uint64_t call) {
 }
 
 struct FabricOptions {
-  // Bytes per peer that may wait for a receive before its lane is paused.
+  // Bytes per peer that may wait for a receive before its lane is paused. What
+  // is awaited may come behind them: then, one by one, up to 16 times as many.
   std::size_t unexpected_bytes = std::size_t{32} << 20;
   std::chrono::nanoseconds heartbeat_timeout = std::chrono::seconds(30);
 };
@@ -139,6 +140,7 @@ class Fabric final : public LinkEvents {
     // The payload of a message not yet awaited.
     std::unique_ptr<std::byte[]> held;
     int paused_lane = -1;
+    bool lifted = false;  // Held whatever the limit, see LiftLimit().
   };
   struct Peer {
     std::unique_ptr<Link> link;
@@ -169,6 +171,7 @@ class Fabric final : public LinkEvents {
   void OnControl(int peer, const Header& header);
   void SendControl(int peer, MessageKind kind, std::string text, Tag tag = 0);
   void ResumePaused(Peer& peer);
+  void LiftLimit(Peer& from);
   void TearDown();
   bool RunReady();
   void DecideDown();

@@ -113,7 +113,8 @@ void Fabric::Tick(bool waiting) {
     }
   }
   for (int r = 0; waiting && r < size_; ++r) {
-    const Peer& peer = peers_[r];
+    Peer& peer = peers_[r];
+    if (!peer.down && peer.paused_lanes > 0) LiftLimit(peer);
     if (r == rank_ || peer.left || peer.down || peer.paused_lanes > 0) {
       continue;
     }

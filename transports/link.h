@@ -69,6 +69,10 @@ class Link {
   virtual bool PrepareToSleep() = 0;
   virtual void WakeUp() = 0;
 
+  // The peer is gone and OnDown() is not yet told: what it had sent still
+  // comes. Pausing that would hide the end, and bounds little: it is all here.
+  virtual bool hung_up() const { return false; }
+
   // Messages accepted by Send() that have not yet left. 0 once flushed.
   virtual std::size_t queued_messages() const = 0;
 

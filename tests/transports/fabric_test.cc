@@ -123,6 +123,89 @@ TEST_F(FabricTest, HoldsALaneBackRatherThanMemory) {
   for (const Ending& ending : received) EXPECT_EQ(ending.times, 1);
 }
 
+// Held to the limit, nothing would move again.
+TEST_F(FabricTest, HoldsMoreIfWhatIsAwaitedComesBehind) {
+  FabricOptions options;
+  options.unexpected_bytes = 1000;
+  Make(2, options);
+  constexpr int kMessages = 12;
+  std::vector<std::string> out(kMessages);
+  std::vector<std::string> in(kMessages, std::string(700, '?'));
+  std::vector<Ending> sent(kMessages);
+  std::vector<Ending> received(kMessages);
+  const auto receive = [&](int i) {
+    at(1).Recv(0, kPointToPointBit | static_cast<Tag>(i), Room(&in[i]), 0,
+               received[i].done());
+  };
+  receive(kMessages - 1);
+  for (int i = 0; i < kMessages; ++i) {
+    out[i].assign(700, static_cast<char>('a' + i));
+    at(0).Send(1, kPointToPointBit | static_cast<Tag>(i), View(out[i]), 0,
+               sent[i].done());
+  }
+  PollAll();
+  at(1).Tick(false);
+  PollAll();
+  EXPECT_FALSE(at(1).HasMessage(0, kPointToPointBit | 2)) << "nobody waits";
+  EXPECT_EQ(received.back().times, 0);
+  for (int i = 0; i < kMessages; ++i) {
+    at(1).Tick(true);
+    PollAll();
+  }
+  EXPECT_EQ(received.back().times, 1);
+  for (int i = 0; i + 1 < kMessages; ++i) receive(i);
+  PollAll();
+  EXPECT_EQ(in, out);
+}
+
+TEST_F(FabricTest, HoldsNoMoreThanSixteenTimesTheLimit) {
+  FabricOptions options;
+  options.unexpected_bytes = 1000;
+  Make(2, options);
+  constexpr int kMessages = 40;
+  const std::string out(700, 'x');
+  std::string in(700, '?');
+  std::vector<Ending> sent(kMessages);
+  Ending received;
+  at(1).Recv(0, kPointToPointBit | kMessages, Room(&in), 0, received.done());
+  for (int i = 0; i < kMessages; ++i) {
+    at(0).Send(1, kPointToPointBit | static_cast<Tag>(i), View(out), 0,
+               sent[i].done());
+  }
+  for (int i = 0; i < 2 * kMessages; ++i) {
+    PollAll(20);
+    at(1).Tick(true);
+  }
+  int held = 0;
+  while (at(1).HasMessage(0, kPointToPointBit | static_cast<Tag>(held))) ++held;
+  // And one for which the lane is paused.
+  EXPECT_EQ(held, 16000 / 700 + 2);
+  at(1).Fail(Status(StatusCode::kAborted, "enough"));
+  PollAll();
+}
+
+TEST_F(FabricTest, APausedLaneDoesNotHideADeath) {
+  FabricOptions options;
+  options.unexpected_bytes = 1000;
+  Make(2, options);
+  const std::string out(700, 'x');
+  std::string in(700, '?');
+  std::vector<Ending> sent(3);
+  Ending received;
+  at(1).Recv(0, kPointToPointBit | 9, Room(&in), 0, received.done());
+  for (int i = 0; i < 3; ++i) {
+    at(0).Send(1, kPointToPointBit | static_cast<Tag>(i), View(out), 0,
+               sent[i].done());
+  }
+  PollAll();
+  fabrics_[0].reset();  // Without a good-bye.
+  PollAll();
+  clock_.Advance(seconds(1));
+  PollAll();
+  EXPECT_EQ(at(1).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(received.times, 1);
+}
+
 TEST_F(FabricTest, EndsTheJobOnAllRanksWhenCallsDiffer) {
   for (const bool early : {false, true}) {
     fabrics_.clear();

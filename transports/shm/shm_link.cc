@@ -90,6 +90,7 @@ bool ShmLink::OnEvents(std::uint64_t cookie, std::uint32_t /*events*/) {
 
 void ShmLink::HangUp(const char* cause) {
   hung_up_ = Explain(Status(StatusCode::kUnavailable, cause));
+  paused_ = false;  // The owner is asked again.
   Disconnect();
 }
 
@@ -137,7 +138,8 @@ bool ShmLink::Poll() {
 }
 
 bool ShmLink::Drained() {
-  if (paused_ || CanRead()) return false;
+  if (paused_) return true;  // Nobody takes it.
+  if (CanRead()) return false;
   const Status seen = in_.Refresh();
   return !seen.ok() || !CanRead();
 }

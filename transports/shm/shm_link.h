@@ -51,6 +51,7 @@ class ShmLink final : public Link, private Poller::Target {
   void Resume(int lane) override;
   bool PrepareToSleep() override;
   void WakeUp() override;
+  bool hung_up() const override { return hung_up_.has_value(); }
   std::size_t queued_messages() const override;
   void Close() override;
 

@@ -126,11 +126,11 @@ TEST_F(ProgressTest, CompletionsRunWithoutTheBatonAndAreToldOfBeforeDone) {
 
 // It may hold locks that they want.
 TEST_F(ProgressTest, WhoOnlyPassesByTellsNobodyOfTheDriversCalls) {
-  constexpr int kTasks = 2000;
+  constexpr int kTasks = 500;
   // The progress thread may tell of the last ones when the test is over.
   static std::atomic<int> told{0};
   told = 0;
-  int done = 0;  // Guarded by the baton.
+  bool done = false;  // Guarded by the baton.
   thread_local bool passes_by = false;
   progress_.Do([&] {
     work_.on_poll = [&] {
@@ -143,12 +143,12 @@ TEST_F(ProgressTest, WhoOnlyPassesByTellsNobodyOfTheDriversCalls) {
   });
   Run([&] {
     passes_by = true;
-    for (int i = 0; i < kTasks; ++i) progress_.Do([&] { ++done; });
+    while (told < kTasks) progress_.Do([] {});
+    progress_.Do([&] { done = true; });
   });
-  progress_.Drive([&] { return done == kTasks; });
+  progress_.Drive([&] { return done; });
   Join();
   progress_.Do([&] { work_.on_poll = nullptr; });
-  EXPECT_GT(told, 0);
 }
 
 TEST_F(ProgressTest, ACompletionOfTheProgressThreadWakesTheDriver) {

@@ -44,7 +44,6 @@ void Progress::WakeParked() {
 }
 
 void Progress::Notify() {
-  hint_.store(true);
   signal_.fetch_add(1);
   if (blocked_.load()) {
     work_.Wake();
@@ -68,8 +67,11 @@ void Progress::Release() {
 // One caller less: the progress thread may have to go on.
 void Progress::Leave() {
   callers_.fetch_sub(1);
-  if (hint_.load()) WakeParked();
+  if (hint()) WakeParked();
 }
+
+// Nothing is in flight. What was told since the last poll remains to be seen.
+void Progress::Served() { served_.store(polled_); }
 
 void Progress::Do(const std::function<void()>& task) {
   callers_.fetch_add(1);
@@ -132,7 +134,7 @@ bool Progress::DriveUntil(const std::function<bool()>& done,
   Complete(1);
   WakeSleepers();
   HandOver();
-  if (!work_.Pending()) hint_.store(false);
+  if (!work_.Pending()) Served();
   Release();
   return over;
 }
@@ -179,7 +181,7 @@ void Progress::HandOver() {
 
 // One round of polling; blocks when the patience for that is over.
 void Progress::Step(Clock::Time* idle_since) {
-  const std::uint32_t seen = signal_.load();
+  polled_ = signal_.load();
   if (work_.Poll()) {
     *idle_since = Clock::Time{};
     return;
@@ -198,7 +200,7 @@ void Progress::Step(Clock::Time* idle_since) {
   blocked_.store(true);
   // Whoever changed something, or wanted the baton, before it saw `blocked_`
   // is seen here.
-  if (signal_.load() == seen && baton_.wanted() == 0 && !stop_.load()) {
+  if (signal_.load() == polled_ && baton_.wanted() == 0 && !stop_.load()) {
     work_.Block(kTick);
   }
   blocked_.store(false);
@@ -206,7 +208,7 @@ void Progress::Step(Clock::Time* idle_since) {
 
 void Progress::Run() {
   while (!stop_.load()) {
-    if (callers_.load() == 0 && hint_.load()) {
+    if (callers_.load() == 0 && hint()) {
       Take();
       RunWhilePending();
       baton_.Release();
@@ -222,19 +224,15 @@ void Progress::RunWhilePending() {
     Step(&idle_since);
     Complete(0);
     if (work_.Pending()) continue;
-    hint_.store(false);
-    // What was notified before that store is seen by this poll.
-    work_.Poll();
-    Complete(0);
-    if (!work_.Pending()) return;
-    hint_.store(true);
+    Served();
+    if (!hint()) return;
   }
 }
 
 void Progress::Park() {
   const std::uint32_t seen = signal_.load();
   parked_.store(true);
-  const bool needed = callers_.load() == 0 && hint_.load();
+  const bool needed = callers_.load() == 0 && hint();
   if (!needed && !stop_.load()) FutexWait(&signal_, seen, kTick);
   parked_.store(false);
   // Even with nothing in flight peers want to hear that this rank lives.
@@ -245,7 +243,7 @@ void Progress::Park() {
     work_.Tick();
     Complete(0);
   }
-  if (work_.Pending()) hint_.store(true);
+  if (work_.Pending()) signal_.fetch_add(1);
   baton_.Release();
 }
 

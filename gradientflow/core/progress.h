@@ -72,6 +72,8 @@ class Progress {
   void HandOver() GF_REQUIRES(baton_);
   bool Sleep(const std::function<bool()>& done, Clock::Time deadline)
       GF_RELEASE(baton_);
+  bool hint() const { return signal_.load() != served_.load(); }
+  void Served() GF_REQUIRES(baton_);
   void Park();
   void WakeParked();
   void Take() GF_ACQUIRE(baton_);
@@ -87,10 +89,13 @@ class Progress {
   // Some thread drives, and has let the baton go for a moment.
   bool driven_ GF_GUARDED_BY(baton_) = false;
   std::atomic<int> callers_{0};       // In Drive() or Do().
-  std::atomic<bool> hint_{false};     // There may be work in flight.
   std::atomic<bool> blocked_{false};  // The holder is in Block().
   std::atomic<bool> parked_{false};   // The progress thread sleeps.
+  // Counts what was told. There may be work in flight while it is not
+  // `served_`, its value before a poll that left none.
   std::atomic<std::uint32_t> signal_{0};
+  std::atomic<std::uint32_t> served_{0};
+  std::uint32_t polled_ GF_GUARDED_BY(baton_) = 0;  // Before the last poll.
   std::atomic<bool> stop_{false};
   Clock::Time last_tick_ GF_GUARDED_BY(baton_){};
   std::thread thread_;

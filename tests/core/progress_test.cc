@@ -6,8 +6,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace gradientflow {
@@ -184,6 +186,51 @@ TEST_F(ProgressTest, DeadlinesEndTheWaitOfDriversAndSleepers) {
   progress_.Do([&] { over = true; });
   Join();
   EXPECT_EQ(late, 3);
+}
+
+// Time stands still: no tick finds what was overlooked.
+class StoppedClock final : public Clock {
+ public:
+  Time Now() const override { return seconds(1); }
+};
+
+// Knows what is in flight once it has polled, as an engine does of gradients.
+class Unpolled final : public Progress::Work {
+ public:
+  bool Poll() override {
+    if (told.exchange(false)) seen.set_value();
+    return false;
+  }
+  bool Pending() const override {
+    if (const auto hook = std::exchange(on_pending, nullptr)) hook();
+    return false;
+  }
+  void Block(nanoseconds) override {}
+  void Wake() override {}
+  void Tick() override {}
+
+  std::atomic<bool> told{false};
+  std::promise<void> seen;
+  mutable std::function<void()> on_pending;  // Once. Set under the baton.
+};
+
+TEST(ProgressHandoverTest, WhatIsToldAsADriverLeavesIsSeen) {
+  for (int i = 0; i < 100; ++i) {
+    Unpolled work;
+    StoppedClock clock;
+    Completions completions;
+    Progress progress(work, clock, nanoseconds(0), completions);
+    progress.Drive([&] {
+      work.on_pending = [&] {
+        work.told = true;
+        progress.Notify();
+      };
+      return true;
+    });
+    ASSERT_EQ(work.seen.get_future().wait_for(seconds(20)),
+              std::future_status::ready)
+        << "after " << i << " rounds";
+  }
 }
 
 }  // namespace

@@ -199,7 +199,8 @@ constexpr std::array kSettings = {
     Row<c::Duration<&O::timeout_seconds>>(
         kFailure, "timeout_seconds", kSeconds,
         "A peer that lives but does not come to a collective for this long "
-        "ends the job. Longer than the slowest pause, such as a checkpoint."),
+        "ends the job, whatever other groups of ranks do meanwhile. Longer "
+        "than the slowest pause, such as a checkpoint."),
     Row<c::Duration<&O::heartbeat_timeout_seconds>>(
         kFailure, "heartbeat_timeout_seconds", kSeconds,
         "A peer whose process does not answer for this long ends the job. "

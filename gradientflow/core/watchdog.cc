@@ -13,7 +13,7 @@ constexpr int kOthersTold = 8;
 }  // namespace
 
 Watchdog::Watchdog(const WatchdogOptions& options, Fabric& fabric,
-                   const Executor& executor, const Collective& collective,
+                   Executor& executor, const Collective& collective,
                    const Clock& clock)
     : options_(options),
       fabric_(fabric),
@@ -28,7 +28,12 @@ void Watchdog::Tick(bool waiting, std::uint64_t moves) {
   if (!waiting || executor_.advances() != advances_ || moves != moves_) {
     advances_ = executor_.advances();
     moves_ = moves;
-    stands_since_ = asked_at_ = reported_at_ = now;
+    stands_since_ = now;
+  }
+  // Messages, or another group's calls, do not help those that stand.
+  const Clock::Time since = std::min(stands_since_, executor_.StandsSince(now));
+  if (since == now) {
+    asked_at_ = reported_at_ = now;
     return;
   }
   // In time for the report, ask the others what they are doing.
@@ -38,7 +43,7 @@ void Watchdog::Tick(bool waiting, std::uint64_t moves) {
     asked_at_ = now;
     fabric_.AskProgress();
   }
-  const double stands = Seconds(now - stands_since_);
+  const double stands = Seconds(now - since);
   if (stands > options_.timeout_seconds) {
     fabric_.Fail(Status(StatusCode::kDeadlineExceeded, Report(stands)));
     return;

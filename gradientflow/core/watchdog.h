@@ -17,14 +17,14 @@ struct WatchdogOptions {
 };
 
 // Sees to it that no wait lasts for ever: reports a stall with the ranks
-// awaited and what each of them says it is doing, and ends the job when
-// nothing has moved for too long. (Dead and silent processes are the fabric's
-// to find.) NOT thread-safe: the driving thread ticks.
+// awaited and what each of them says it is doing, and ends the job when calls
+// of some group, or all there is, have not moved for too long. (Dead and silent
+// processes are the fabric's to find.) NOT thread-safe: the driving thread
+// ticks.
 class Watchdog {
  public:
-  Watchdog(const WatchdogOptions& options, Fabric& fabric,
-           const Executor& executor, const Collective& collective,
-           const Clock& clock);
+  Watchdog(const WatchdogOptions& options, Fabric& fabric, Executor& executor,
+           const Collective& collective, const Clock& clock);
 
   // Every 100 ms or so. `waiting`: a call is in flight. `moves` grows with what
   // gets on elsewhere than in the executor.
@@ -37,7 +37,7 @@ class Watchdog {
 
   const WatchdogOptions options_;
   Fabric& fabric_;
-  const Executor& executor_;
+  Executor& executor_;
   const Collective& collective_;  // The executor, or what stands before it.
   const Clock& clock_;
   std::uint64_t advances_ = 0;

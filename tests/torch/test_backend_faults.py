@@ -195,6 +195,29 @@ def test_a_rank_that_does_not_come_is_named() -> None:
         assert 2 < outcomes[rank].ended - outcomes[rank].began < 20
 
 
+def _does_not_come_to_one(ranks: Ranks) -> None:
+    """All move in one group; in another they wait for rank 2."""
+    beside = dist.new_group()
+    if ranks.rank != 2:
+        # Nobody gives this call a deadline of its own by waiting for it.
+        future = dist.all_reduce(torch.ones(10), async_op=True).get_future()
+    tensor = torch.ones(10)
+    try:
+        while True:
+            dist.all_reduce(tensor, group=beside)
+    finally:
+        if ranks.rank != 2:
+            with pytest.raises(dist.DistBackendError, match="rank 2"):
+                future.wait()
+
+
+def test_another_group_does_not_keep_a_call_waiting() -> None:
+    outcomes = run(_does_not_come_to_one, 3, timeout=3.0, destroy=False)
+    for rank in (0, 1):
+        _assert_named(outcomes[rank], 2)
+        assert 2 < outcomes[rank].ended - outcomes[rank].began < 20
+
+
 def _explicit_wait(ranks: Ranks) -> None:
     tensor = torch.ones(10)
     if ranks.rank == 0:

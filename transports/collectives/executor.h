@@ -68,6 +68,10 @@ class Executor final : public Collective {
 
   // Grows with every message and segment done: a call that hangs lets it stand.
   std::uint64_t advances() const { return advances_; }
+  // Since when calls of some group and channel have stood still while others
+  // may have moved; `now` if there are none. To be asked regularly: it sees
+  // what has changed since it was asked last.
+  Clock::Time StandsSince(Clock::Time now);
 
   // Replaces the model by which algorithms are chosen; the same on all ranks,
   // with nothing in flight.
@@ -99,6 +103,10 @@ class Executor final : public Collective {
     std::uint64_t next_sequence = 1;
     std::uint64_t next_sync = 1;
     std::deque<std::unique_ptr<Operation>> operations;
+    // How far the first of them had come, and when that was found.
+    std::uint64_t front = 0;  // Its sequence.
+    std::uint64_t front_advances = 0;
+    Clock::Time moved_at{};
     std::vector<Segment*> segments;  // options_.segments_in_flight, once used.
   };
   struct GroupCalls {

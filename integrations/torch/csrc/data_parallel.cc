@@ -1,6 +1,7 @@
 #include "data_parallel.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -151,13 +152,25 @@ void DataParallel::SetLossScale(float scale) {
   loss_scale_ = scale;
 }
 
-void DataParallel::SetStream() const {
+std::optional<c10::Stream> DataParallel::CurrentStream() const {
   const at::Device device = pool_->all().device();
-  if (!device.is_cuda()) return;
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  Check(gf_set_stream(Session::Use(*session_),
-                      guard.getStream(device).native_handle()),
+  if (!device.is_cuda()) return std::nullopt;
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
+
+void DataParallel::SetStream() {
+  stream_ = CurrentStream();
+  if (!stream_) return;
+  Check(gf_set_stream(Session::Use(*session_), stream_->native_handle()),
         "the stream of backward");
+}
+
+void DataParallel::Follow(const std::optional<c10::Stream>& after,
+                          const std::optional<c10::Stream>& before) {
+  if (!after || !before || *after == *before) return;
+  c10::Event event(before->device_type());
+  event.record(*before);
+  event.block(*after);
 }
 
 // Whether this pass accumulates gradients of any parameter: autograd.grad(), of
@@ -209,6 +222,8 @@ void DataParallel::OnGradient(size_t i) {
       "it is used in several re-entrant checkpoints (pass use_reentrant=False "
       "to torch.utils.checkpoint), or an earlier backward raised an error");
   marked_[i] = 1;
+  // The node runs on the stream on which it was made.
+  Follow(stream_, CurrentStream());
   Check(gf_ready(Session::Use(*session_), i), "a gradient");
 }
 
@@ -236,15 +251,18 @@ void DataParallel::ShowSparse() {
 void DataParallel::Finish() {
   const Session::Use use(session());
   try {
+    const std::optional<c10::Stream> here = CurrentStream();
     // What has a gradient from before takes part with that.
     for (size_t i = 0; i < pool_->size(); ++i) {
       if (marked_[i] != 0) continue;
       const bool present = pool_->HasGradient(i);
       if (present) pool_->TakeIn(i);
+      Follow(stream_, here);
       Check(present ? gf_ready(use, i) : gf_absent(use, i), "a gradient");
     }
     const std::vector<uint8_t> used = UsedAnywhere();
     Check(gf_finish_step(use, &stats_), "ending a step");
+    Follow(here, stream_);
     ++steps_;
     if (config_.sparse) ShowSparse();
     for (size_t i = 0; i < pool_->size(); ++i) {
@@ -272,6 +290,7 @@ void DataParallel::OptimizerStep(const gf_optimizer& optimizer) {
     pool_->Settle(i);
     weights.push_back(static_cast<float*>(parameter.mutable_data_ptr()));
   }
+  SetStream();
   Check(gf_optimizer_step(use, &optimizer, weights.data(), weights.size()),
         "the optimiser's step");
   // Written behind autograd's back: a graph made before is stale.

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <c10/core/Stream.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -88,7 +90,13 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   std::vector<uint8_t> UsedAnywhere() const;
   void ShowSparse();
   void CheckNotBroken() const;
-  void SetStream() const;
+  // Of the pool's device, for this thread; none on the CPU.
+  std::optional<c10::Stream> CurrentStream() const;
+  // The session's stream is the current one from here on.
+  void SetStream();
+  // What `after` is given from now on comes after what `before` was given.
+  static void Follow(const std::optional<c10::Stream>& after,
+                     const std::optional<c10::Stream>& before);
 
   std::shared_ptr<Session> session_;
   std::unique_ptr<GradientPool> pool_;
@@ -102,6 +110,7 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
 
   bool sync_ = true;
   float loss_scale_ = 1.0F;
+  std::optional<c10::Stream> stream_;  // The session's, with a GPU.
   std::mutex begin_;
   std::atomic<bool> open_{false};  // A backward pass that ends a step runs.
   std::vector<uint8_t> marked_;    // By parameter: handed over in this step.

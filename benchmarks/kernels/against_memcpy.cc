@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -34,10 +35,17 @@ Buffer::Buffer(DType type, std::size_t elements)
                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
   if (data_ == MAP_FAILED) std::abort();
   madvise(data_, bytes_, MADV_HUGEPAGE);
-  // 0.5 to 1 in each of the formats, with a few different mantissas.
+  // 0.5 to 1 in each of the gradients' formats, with a few different mantissas;
+  // whole numbers in others.
   for (std::size_t i = 0; i < elements; ++i) {
     const auto step = static_cast<std::uint32_t>(i % 61);
-    if (type == DType::kFloat32) {
+    if (type == DType::kFloat64) {
+      static_cast<double*>(data_)[i] = step;
+    } else if (!IsGradientType(type)) {
+      const std::uint64_t whole = step;  // Little-endian, as all targets are.
+      std::memcpy(static_cast<std::byte*>(data_) + i * SizeOf(type), &whole,
+                  SizeOf(type));
+    } else if (type == DType::kFloat32) {
       static_cast<std::uint32_t*>(data_)[i] = 0x3F000000 + (step << 12);
     } else {
       const std::uint32_t half = type == DType::kFloat16 ? 0x3800 : 0x3F00;

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 #include "benchmarks/kernels/against_memcpy.h"
 #include "kernels/kernels.h"
@@ -10,34 +11,34 @@
 namespace gradientflow::kernels::bench {
 namespace {
 
-// Two pools summed and the mean stored to both, as two ranks with shared
-// memory do it: in place.
-void Bench(benchmark::State& state, const KernelTable& kernels,
+// Two buffers reduced and the result stored to both, as two ranks with shared
+// memory do it: in place. Both hold the same values, and the result is those.
+void Bench(benchmark::State& state, const KernelTable& kernels, DType type,
            std::size_t bytes) {
-  const std::size_t n = bytes / sizeof(float);
-  const Buffer first(DType::kFloat32, n);
-  const Buffer second(DType::kFloat32, n);
+  const bool mean = IsGradientType(type);
+  const std::size_t n = bytes / SizeOf(type);
+  const Buffer first(type, n);
+  const Buffer second(type, n);
   const void* srcs[] = {first.data(), second.data()};
   void* dsts[] = {first.data(), second.data()};
   std::uint32_t nonfinite = 0;
   const ReduceManyArgs args{srcs,
                             2,
                             -1,
-                            DType::kFloat32,
+                            type,
                             dsts,
                             2,
-                            DType::kFloat32,
-                            DType::kFloat32,
+                            type,
+                            type,
                             n,
-                            ReduceOp::kSum,
-                            0.5f,
+                            mean ? ReduceOp::kSum : ReduceOp::kMax,
+                            mean ? 0.5f : 1.0f,
                             &nonfinite};
   Job job;
   job.moved_bytes = 4 * bytes;
   job.run = [&] { kernels.reduce_many(args, nullptr); };
-  // Both held the same values, so the mean is what they held before.
   job.check = [&] {
-    const Buffer expected(DType::kFloat32, n);
+    const Buffer expected(type, n);
     return nonfinite == 0 &&
            std::memcmp(first.data(), expected.data(), bytes) == 0 &&
            std::memcmp(second.data(), expected.data(), bytes) == 0;
@@ -46,7 +47,20 @@ void Bench(benchmark::State& state, const KernelTable& kernels,
 }
 
 const bool kRegistered = [] {
-  Register("reduce_many_2_to_2_f32", Bench);
+  const struct {
+    DType type;
+    const char* name;
+  } types[] = {{DType::kFloat32, "f32"},
+               {DType::kFloat64, "f64"},
+               {DType::kInt64, "i64"},
+               {DType::kInt8, "i8"}};
+  for (const auto& [type, name] : types) {
+    Register(std::string("reduce_many_2_to_2_") + name,
+             [type = type](benchmark::State& state, const KernelTable& kernels,
+                           std::size_t bytes) {
+               Bench(state, kernels, type, bytes);
+             });
+  }
   return true;
 }();
 

@@ -1,10 +1,13 @@
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "kernels/cpu/combine.h"
 #include "kernels/cpu/element.h"
 #include "kernels/cpu/functions.h"
 #include "kernels/cpu/reduce_args.h"
+#include "kernels/cpu/scalar/blocks.h"
 
 namespace gradientflow::kernels::scalar {
 namespace {
@@ -18,16 +21,37 @@ int Run(const AccumulateArgs& args) {
   const C out_scale = static_cast<C>(args.out_scale);
   bool nonfinite = false;
   for (std::size_t i = 0; i < args.n; ++i) {
-    C value = Widen(dst[i]);
-    if constexpr (std::is_integral_v<D>) {
-      value = Combine<op>(value, Widen(src[i]));
-    } else {
-      value = out_scale * Combine<op>(dst_scale * value, Widen(src[i]));
-    }
+    const C value =
+        out_scale * Combine<op>(dst_scale * Widen(dst[i]), Widen(src[i]));
     dst[i] = Narrow<D>(value);
     nonfinite |= IsNonFinite(dst[i]);
   }
   if (nonfinite && args.nonfinite != nullptr) *args.nonfinite = 1;
+  return 0;
+}
+
+// Of a type that mixes with no other: T is its own ComputeType.
+template <class T, ReduceOp op>
+int RunPlain(const AccumulateArgs& args) {
+  [[maybe_unused]] const T dst_scale = static_cast<T>(args.dst_scale);
+  [[maybe_unused]] const T out_scale = static_cast<T>(args.out_scale);
+  std::uint64_t nonfinite = 0;
+  ForEachBlock(args.n, [&](std::size_t begin, auto count) {
+    T* dst = static_cast<T*>(args.dst) + begin;
+    const T* src = static_cast<const T*>(args.src) + begin;
+    T values[kBlock];
+    std::memcpy(values, dst, count * sizeof(T));
+    for (std::size_t i = 0; i < count; ++i) {
+      if constexpr (std::is_integral_v<T>) {
+        values[i] = Combine<op>(values[i], src[i]);
+      } else {
+        values[i] = out_scale * Combine<op>(dst_scale * values[i], src[i]);
+        nonfinite |= NonFiniteBits(values[i]);
+      }
+    }
+    std::memcpy(dst, values, count * sizeof(T));
+  });
+  if (nonfinite != 0 && args.nonfinite != nullptr) *args.nonfinite = 1;
   return 0;
 }
 
@@ -51,7 +75,8 @@ int Accumulate(const AccumulateArgs& args, void*) {
   }
   return VisitPlainType(args.dst_type, [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    return VisitOps<T, T>(args);
+    return VisitOp<T>(
+        args.op, [&](auto op) { return RunPlain<T, decltype(op)::kOp>(args); });
   });
 }
 

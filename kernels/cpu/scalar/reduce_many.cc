@@ -1,10 +1,13 @@
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "kernels/cpu/combine.h"
 #include "kernels/cpu/element.h"
 #include "kernels/cpu/functions.h"
 #include "kernels/cpu/reduce_args.h"
+#include "kernels/cpu/scalar/blocks.h"
 
 namespace gradientflow::kernels::scalar {
 namespace {
@@ -37,10 +40,7 @@ int Run(const ReduceManyArgs& args) {
     for (int s = 1; s < args.sources; ++s) {
       value = Combine<op>(value, LoadSource<S, D>(args, s, i));
     }
-    if constexpr (!std::is_integral_v<D>) {
-      value = static_cast<C>(args.scale) * value;
-    }
-    if constexpr (kIsGradient<D>) value = RoundTo(args.round_type, value);
+    value = RoundTo(args.round_type, static_cast<C>(args.scale) * value);
     const D result = Narrow<D>(value);
     nonfinite |= IsNonFinite(result);
     for (int d = 0; d < args.dests; ++d) {
@@ -48,6 +48,34 @@ int Run(const ReduceManyArgs& args) {
     }
   }
   if (nonfinite && args.nonfinite != nullptr) *args.nonfinite = 1;
+  return 0;
+}
+
+// Of a type that mixes with no other: T is its own ComputeType.
+template <class T, ReduceOp op>
+int RunPlain(const ReduceManyArgs& args) {
+  std::uint64_t nonfinite = 0;
+  ForEachBlock(args.n, [&](std::size_t begin, auto count) {
+    const std::size_t bytes = count * sizeof(T);
+    T values[kBlock];
+    std::memcpy(values, static_cast<const T*>(args.srcs[0]) + begin, bytes);
+    for (int s = 1; s < args.sources; ++s) {
+      const T* src = static_cast<const T*>(args.srcs[s]) + begin;
+      for (std::size_t i = 0; i < count; ++i) {
+        values[i] = Combine<op>(values[i], src[i]);
+      }
+    }
+    if constexpr (!std::is_integral_v<T>) {
+      for (std::size_t i = 0; i < count; ++i) {
+        values[i] = static_cast<T>(args.scale) * values[i];
+        nonfinite |= NonFiniteBits(values[i]);
+      }
+    }
+    for (int d = 0; d < args.dests; ++d) {
+      std::memcpy(static_cast<T*>(args.dsts[d]) + begin, values, bytes);
+    }
+  });
+  if (nonfinite != 0 && args.nonfinite != nullptr) *args.nonfinite = 1;
   return 0;
 }
 
@@ -71,7 +99,8 @@ int ReduceMany(const ReduceManyArgs& args, void*) {
   }
   return VisitPlainType(args.dst_type, [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    return VisitOps<T, T>(args);
+    return VisitOp<T>(
+        args.op, [&](auto op) { return RunPlain<T, decltype(op)::kOp>(args); });
   });
 }
 

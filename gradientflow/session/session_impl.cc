@@ -131,8 +131,18 @@ Status SessionImpl::Agree() {
   return Status();
 }
 
+// Whether buckets, or choices between hosts, depend on measured numbers. Alike
+// on all ranks.
+bool SessionImpl::GoesByMeasurement() const {
+  if (options_.size == 1) return false;
+  if (tuning_ && layout_.elements() > 0) return true;
+  const std::vector<int>& host = transport_.group.topology.host;
+  return host.empty() || std::any_of(host.begin(), host.end(),
+                                     [&](int h) { return h != host.front(); });
+}
+
 Status SessionImpl::Measure() {
-  if (options_.size > 1) {
+  if (GoesByMeasurement()) {
     Result<MeasuredCosts> costs = MeasureCosts(
         options_.size, [this](const CollectiveCall& call) { return Run(call); },
         *clock_);

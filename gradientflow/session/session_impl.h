@@ -112,6 +112,7 @@ class SessionImpl final : public Session {
   void StartCall(const CollectiveCall& call, Pending* pending);
   Status BuildAggregator();
   Status Agree();
+  bool GoesByMeasurement() const;
   Status Measure();
   StepStats CloseStep();
   Status Tune();

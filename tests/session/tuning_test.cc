@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "gradientflow/base/manual_clock.h"
+#include "tests/session/ranks.h"
 #include "transports/collectives/choose.h"
 
 namespace gradientflow {
@@ -76,6 +78,32 @@ TEST(MeasureCosts, ChoosesAlikeOnOneHostHoweverBusyItIs) {
     }
     EXPECT_EQ(chosen[0].back(), AllreduceAlgorithm::kShared);
   }
+}
+
+// What a session says as it opens.
+std::string Opening(testing::Over over, std::size_t bucket_bytes,
+                    const std::vector<TensorSpec>& tensors) {
+  testing::Job job;
+  job.size = 3;  // kMixed: on two hosts.
+  job.over = over;
+  job.tensors = tensors;
+  job.options.bucket_bytes = bucket_bytes;
+  job.options.log_level = LogLevel::kInfo;
+  ::testing::internal::CaptureStderr();
+  testing::RunRanks(job, [](Session&) {});
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(Opening, MeasuresIfSomethingDependsOnIt) {
+  const std::vector<TensorSpec> tensors = {{"weight", 1000}};
+  constexpr std::size_t kSet = 4096;
+  const auto measures = [](const std::string& text) {
+    return text.find("measured: latency") != std::string::npos;
+  };
+  EXPECT_TRUE(measures(Opening(testing::Over::kMemory, kAutoBytes, tensors)));
+  EXPECT_FALSE(measures(Opening(testing::Over::kMemory, kSet, tensors)));
+  EXPECT_FALSE(measures(Opening(testing::Over::kMemory, kAutoBytes, {})));
+  EXPECT_TRUE(measures(Opening(testing::Over::kMixed, kSet, {})));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 #include <string>
+#include <vector>
 
 namespace gradientflow::testing {
 
@@ -62,12 +63,19 @@ void ProduceAll(Session& session, int step, float loss_scale) {
 void ExpectMean(Session& session, std::size_t tensor, int step,
                 const std::function<bool(int)>& takes_part, double tolerance) {
   const std::span<const float> seen = Floats(session, tensor);
+  std::vector<int> ranks;
+  for (int rank = 0; rank < session.size(); ++rank) {
+    if (takes_part(rank)) ranks.push_back(rank);
+  }
   for (std::size_t i = 0; i < seen.size(); ++i) {
     double sum = 0;
-    for (int rank = 0; rank < session.size(); ++rank) {
-      if (takes_part(rank)) sum += double{Gradient(rank, tensor, i, step)};
+    for (const int rank : ranks) {
+      sum += double{Gradient(rank, tensor, i, step)};
     }
-    ASSERT_NEAR(double{seen[i]}, sum / session.size(), tolerance)
+    const double mean = sum / session.size();
+    // The macro takes longer than all else here.
+    if (std::fabs(double{seen[i]} - mean) <= tolerance) continue;
+    ASSERT_NEAR(double{seen[i]}, mean, tolerance)
         << "rank " << session.rank() << " step " << step << " tensor " << tensor
         << " element " << i;
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -248,7 +247,7 @@ Result<LinkEvents::Landing> Fabric::OnHeader(int peer, int lane,
   }
   // The length is the peer's word: no memory is touched before bytes come.
   if (header.payload_bytes > 0) {
-    match.held.reset(new (std::nothrow) std::byte[header.payload_bytes]);
+    match.held = held_memory_.Take(header.payload_bytes);
     if (match.held == nullptr) {
       return Status(
           StatusCode::kResourceExhausted,
@@ -283,6 +282,7 @@ void Fabric::Complete(int peer, MessageId id) {
       std::memcpy(match.dst.data, match.held.get(), match.header.payload_bytes);
     }
     from.held_bytes -= match.header.payload_bytes;
+    held_memory_.Give(std::move(match.held), match.header.payload_bytes);
     if (from.paused_lanes > 0) ResumePaused(from);
   }
   ready_.push_back({match.done, match.header.flags, status});

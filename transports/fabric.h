@@ -14,6 +14,7 @@
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/done.h"
 #include "gradientflow/base/status.h"
+#include "transports/held_memory.h"
 #include "transports/link.h"
 #include "transports/poller.h"
 
@@ -138,7 +139,7 @@ class Fabric final : public LinkEvents {
     Done done;
     Header header;
     // The payload of a message not yet awaited.
-    std::unique_ptr<std::byte[]> held;
+    HeldMemory::Block held;
     int paused_lane = -1;
     bool lifted = false;  // Held whatever the limit, see LiftLimit().
   };
@@ -185,6 +186,7 @@ class Fabric final : public LinkEvents {
   const Clock& clock_;
   std::unique_ptr<Poller> poller_;
   const FabricOptions options_;
+  HeldMemory held_memory_;
   std::vector<Peer> peers_;
   std::deque<Ready> ready_;
   std::unordered_map<GroupId, NextCalls> next_calls_;

@@ -136,9 +136,7 @@ Status SessionImpl::Agree() {
 bool SessionImpl::GoesByMeasurement() const {
   if (options_.size == 1) return false;
   if (tuning_ && layout_.elements() > 0) return true;
-  const std::vector<int>& host = transport_.group.topology.host;
-  return host.empty() || std::any_of(host.begin(), host.end(),
-                                     [&](int h) { return h != host.front(); });
+  return !transport_.group.topology.IsOneHost();
 }
 
 Status SessionImpl::Measure() {

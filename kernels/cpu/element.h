@@ -91,38 +91,13 @@ inline BFloat16 FromFloat<BFloat16>(float value) {
 }
 
 template <class T>
-inline constexpr bool kIsGradient =
-    std::is_same_v<T, float> || std::is_same_v<T, Float16> ||
-    std::is_same_v<T, BFloat16>;
-
-// The type arithmetic on T is done in.
-template <class T>
-using ComputeType = std::conditional_t<kIsGradient<T>, float, T>;
-
-template <class T>
-ComputeType<T> Widen(T value) {
-  if constexpr (kIsGradient<T>) {
-    return ToFloat(value);
-  } else {
-    return value;
-  }
-}
-
-template <class T>
-T Narrow(ComputeType<T> value) {
-  if constexpr (kIsGradient<T>) {
-    return FromFloat<T>(value);
-  } else {
-    return value;
-  }
-}
-
-template <class T>
 bool IsNonFinite(T value) {
   if constexpr (std::is_integral_v<T>) {
     return false;
+  } else if constexpr (std::is_same_v<T, double>) {
+    return !std::isfinite(value);
   } else {
-    return !std::isfinite(Widen(value));
+    return !std::isfinite(ToFloat(value));
   }
 }
 

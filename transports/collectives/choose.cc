@@ -149,9 +149,7 @@ double PredictFlat(Algorithm algorithm, const AllreduceQuestion& question,
   const double bytes = BytesOf(question);
   const LinkModel& inside = question.model.inside;
   LinkModel link = question.model.across;
-  const auto& host = topology.host;
-  if (std::all_of(host.begin(), host.end(),
-                  [&](int h) { return h == host.front(); })) {
+  if (topology.IsOneHost()) {
     return Formula(algorithm, question.size, bytes, inside);
   }
   if (algorithm == Algorithm::kRing) AverageHop(topology, inside, &link);

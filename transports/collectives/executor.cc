@@ -147,7 +147,7 @@ void Executor::Prepare(GroupCalls* calls, Operation* operation) {
   op.sequence =
       calls->queues[static_cast<std::size_t>(op.call.channel)].next_sequence++;
   op.signature = SignatureOf(op.call, op.plan, calls->group);
-  op.launched = op.finished = op.advances = 0;
+  op.launched = op.finished = op.messages = 0;
   op.flags = 0;
   op.begin = parts_.clock->Now();
   op.full_segment.reset();
@@ -210,7 +210,6 @@ void Executor::LaunchAlone(Operation* operation) {
       });
   ++operation->launched;
   ++operation->finished;
-  ++operation->advances;
   ++advances_;
   if (call.feed != nullptr) call.feed->Finished(part.begin, part.count);
 }
@@ -292,7 +291,6 @@ bool Executor::Settle(Segment* segment) {
   Operation* operation = segment->operation();
   operation->flags |= segment->flags();
   ++operation->finished;
-  ++operation->advances;
   ++advances_;
   const Part part = {segment->begin(), segment->count()};
   segment->Reset();
@@ -310,7 +308,7 @@ void Executor::OnMessage(void* self, std::uint64_t cookie, std::uint32_t flags,
   ++executor.advances_;
   Segment& segment = *executor.segments_[cookie >> 32];
   if (segment.idle()) return;
-  ++segment.operation()->advances;
+  ++segment.operation()->messages;
   segment.OnMessage(static_cast<std::uint32_t>(cookie), flags);
   if (segment.awaits_messages()) return;
   segment.Advance();
@@ -451,9 +449,9 @@ Clock::Time Executor::StandsSince(Clock::Time now) {
   for (Queue* queue : busy_) {
     const Operation& front = *queue->operations.front();
     if (front.sequence != queue->front ||
-        front.advances != queue->front_advances) {
+        front.advances() != queue->front_advances) {
       queue->front = front.sequence;
-      queue->front_advances = front.advances;
+      queue->front_advances = front.advances();
       queue->moved_at = now;
     }
     since = std::min(since, queue->moved_at);

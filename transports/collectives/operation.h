@@ -41,11 +41,13 @@ struct Operation {
   std::shared_ptr<const Schedule> full_segment;  // Of segment_elements.
   std::uint64_t launched = 0;                    // Segments.
   std::uint64_t finished = 0;
-  std::uint64_t advances = 0;  // Messages and segments done.
-  std::uint32_t flags = 0;     // kFlagNonfinite.
-  std::byte barrier{};         // The one element a barrier moves.
+  std::uint64_t messages = 0;
+  std::uint32_t flags = 0;  // kFlagNonfinite.
+  std::byte barrier{};      // The one element a barrier moves.
   Clock::Time begin{};
 
+  // Grows while it gets on.
+  std::uint64_t advances() const { return messages + finished; }
   bool converts() const { return call.wire != call.dtype; }
   // What the next segment takes. REQUIRES launched < plan.segments.
   Part NextPart() const {

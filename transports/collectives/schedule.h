@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -95,6 +96,12 @@ Block BlockOf(std::size_t count, int size, int b);
 // host have in common. Empty: every rank alone.
 struct Topology {
   std::vector<int> host;
+
+  bool IsOneHost() const {
+    return !host.empty() && std::all_of(host.begin(), host.end(), [&](int h) {
+      return h == host.front();
+    });
+  }
 };
 
 // Each function below gives rank `rank` of [0, size)'s part. The k-th message

@@ -14,23 +14,20 @@ namespace {
 
 template <class D, class S, ReduceOp op>
 int Run(const AccumulateArgs& args) {
-  using C = ComputeType<D>;
   D* dst = static_cast<D*>(args.dst);
   const S* src = static_cast<const S*>(args.src);
-  const C dst_scale = static_cast<C>(args.dst_scale);
-  const C out_scale = static_cast<C>(args.out_scale);
   bool nonfinite = false;
   for (std::size_t i = 0; i < args.n; ++i) {
-    const C value =
-        out_scale * Combine<op>(dst_scale * Widen(dst[i]), Widen(src[i]));
-    dst[i] = Narrow<D>(value);
+    const float sum =
+        Combine<op>(args.dst_scale * ToFloat(dst[i]), ToFloat(src[i]));
+    dst[i] = FromFloat<D>(args.out_scale * sum);
     nonfinite |= IsNonFinite(dst[i]);
   }
   if (nonfinite && args.nonfinite != nullptr) *args.nonfinite = 1;
   return 0;
 }
 
-// Of a type that mixes with no other: T is its own ComputeType.
+// Of a type that mixes with no other.
 template <class T, ReduceOp op>
 int RunPlain(const AccumulateArgs& args) {
   [[maybe_unused]] const T dst_scale = static_cast<T>(args.dst_scale);

@@ -13,11 +13,10 @@ namespace gradientflow::kernels::scalar {
 namespace {
 
 template <class S, class D>
-ComputeType<D> LoadSource(const ReduceManyArgs& args, int source,
-                          std::size_t i) {
+float LoadSource(const ReduceManyArgs& args, int source, std::size_t i) {
   const void* data = args.srcs[source];
-  if (source == args.own) return Widen(static_cast<const D*>(data)[i]);
-  return Widen(static_cast<const S*>(data)[i]);
+  if (source == args.own) return ToFloat(static_cast<const D*>(data)[i]);
+  return ToFloat(static_cast<const S*>(data)[i]);
 }
 
 float RoundTo(DType type, float value) {
@@ -33,15 +32,14 @@ float RoundTo(DType type, float value) {
 
 template <class S, class D, ReduceOp op>
 int Run(const ReduceManyArgs& args) {
-  using C = ComputeType<D>;
   bool nonfinite = false;
   for (std::size_t i = 0; i < args.n; ++i) {
-    C value = LoadSource<S, D>(args, 0, i);
+    float value = LoadSource<S, D>(args, 0, i);
     for (int s = 1; s < args.sources; ++s) {
       value = Combine<op>(value, LoadSource<S, D>(args, s, i));
     }
-    value = RoundTo(args.round_type, static_cast<C>(args.scale) * value);
-    const D result = Narrow<D>(value);
+    value = RoundTo(args.round_type, args.scale * value);
+    const D result = FromFloat<D>(value);
     nonfinite |= IsNonFinite(result);
     for (int d = 0; d < args.dests; ++d) {
       static_cast<D*>(args.dsts[d])[i] = result;
@@ -51,7 +49,7 @@ int Run(const ReduceManyArgs& args) {
   return 0;
 }
 
-// Of a type that mixes with no other: T is its own ComputeType.
+// Of a type that mixes with no other.
 template <class T, ReduceOp op>
 int RunPlain(const ReduceManyArgs& args) {
   std::uint64_t nonfinite = 0;

@@ -9,8 +9,8 @@
 #include "gradientflow/session/agreement.h"
 
 // How a session is put together and taken apart. What its gradients live in and
-// go through is in session_parts.cc, its steps in session_step.cc, its
-// collectives in session_calls.cc.
+// go through is in session_parts.cc, its steps in session_step.cc, its state in
+// session_state.cc, its collectives in session_calls.cc.
 namespace gradientflow {
 namespace {
 

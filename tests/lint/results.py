@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Counts the test cases of one `bazel test`, from its build event file.
+"""Counts the test cases of `bazel test`, from its build event files.
 
-Usage: results.py NAME EVENTS.json BAZEL_EXIT_CODE
+Usage: results.py NAME BAZEL_EXIT_CODE EVENTS.json...
 Prints skips with their reasons and failures by name, and as its last line
 `passed failed skipped`. Whatever ends without a verdict counts as failed: a
 target that does not build, a test that dies before it writes its report.
@@ -80,10 +80,9 @@ def verdicts(label, status, path):
 
 
 def main():
-    name, events_path, exit_code = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    file = pathlib.Path(events_path)
-    text = file.read_text() if file.exists() else ""
-    events = [json.loads(line) for line in text.splitlines()]
+    name, exit_code = sys.argv[1], int(sys.argv[2])
+    events = [json.loads(line) for path in map(pathlib.Path, sys.argv[3:])
+              if path.exists() for line in path.read_text().splitlines()]
     count = collections.Counter()
     for label in sorted(unbuilt(events)):
         count["failed"] += 1

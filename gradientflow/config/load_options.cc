@@ -49,14 +49,14 @@ void ResolveIdentity(const Launch& launch, LoadedOptions* loaded) {
   if (options.rank >= 0 && options.size >= 0) return;
   if (options.rank >= 0 || options.size >= 0) {
     const bool has_rank = options.rank >= 0;
-    loaded->problems.push_back(StrCat(
+    options.rank_problem = StrCat(
         has_rank ? "GRADIENTFLOW_RANK" : "GRADIENTFLOW_SIZE", " is set, but ",
         has_rank ? "GRADIENTFLOW_SIZE" : "GRADIENTFLOW_RANK",
-        " is not: set both or neither"));
+        " is not: set both or neither");
     return;
   }
   if (!launch.identity_problem.empty()) {
-    loaded->problems.push_back(launch.identity_problem);
+    options.rank_problem = launch.identity_problem;
     return;
   }
   if (launch.rank >= 0) {
@@ -72,13 +72,13 @@ void ResolveIdentity(const Launch& launch, LoadedOptions* loaded) {
   OriginOf(loaded, "size").detail = "no launcher";
 }
 
+// Whatever the size is: the program may set another one.
 void ResolveMeeting(const Launch& launch, LoadedOptions* loaded) {
   Options& options = loaded->options;
-  if (options.size <= 1) return;
   if (options.rendezvous.empty()) {
     options.rendezvous = launch.rendezvous;
     if (launch.rendezvous.empty()) {
-      loaded->problems.push_back(launch.rendezvous_problem);
+      options.rendezvous_problem = launch.rendezvous_problem;
     } else {
       OriginOf(loaded, "rendezvous") =
           FromLauncher(launch, launch.rendezvous_from);

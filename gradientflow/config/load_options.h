@@ -27,8 +27,9 @@ struct Origin {
 struct LoadedOptions {
   Options options;
   std::vector<Origin> origins;  // One per row of Settings().
-  // What is wrong with the environment, one sentence each. The settings
-  // concerned keep their defaults.
+  // What is wrong with GRADIENTFLOW_* variables, one sentence each. The
+  // settings concerned keep their defaults. What the launcher leaves open is no
+  // problem until it is needed: see Options::rank_problem.
   std::vector<std::string> problems;
 
   // OK, or kInvalidArgument with all the problems.

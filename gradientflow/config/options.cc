@@ -16,14 +16,19 @@ Status Bad(std::string text) {
 
 Status CheckJob(const Options& options) {
   if (options.rank < 0 || options.size < 0) {
-    return Bad(
-        "rank and size are not set: set both, or use Options::FromEnv()");
+    return Bad(!options.rank_problem.empty()
+                   ? options.rank_problem
+                   : "rank and size are not set: set both, or use "
+                     "Options::FromEnv()");
   }
   if (options.rank >= options.size) {
     return Bad(StrCat("rank: expected 0..", options.size - 1, ", as size is ",
                       options.size, ", got ", options.rank));
   }
   if (options.size > 1 && options.rendezvous.empty()) {
+    if (!options.rendezvous_problem.empty()) {
+      return Bad(options.rendezvous_problem);
+    }
     return Bad(
         StrCat("rendezvous: expected host:port or file:///directory, "
                "as size is ",

@@ -40,6 +40,11 @@ struct Options {
   // Where ranks meet: "host:port" (rank 0 listens there) or
   // "file:///shared/directory". Empty: from the launcher's variables.
   std::string rendezvous;
+  // By FromEnv(), if the environment says who this process is, or where ranks
+  // meet, only in part or not at all: the text for whoever needs it, and no
+  // error for a program that sets rank and size, or has the ranks meet itself.
+  std::string rank_problem;
+  std::string rendezvous_problem;
   // Ranks with another token cannot join: set one per job.
   std::string job_token = "gradientflow";
   // Ranks with equal host ids share memory. Empty: found out.
@@ -115,7 +120,8 @@ struct Options {
   // size and rendezvous still unset, the launcher's (torchrun, Open MPI,
   // Slurm). `environ`: null-terminated "NAME=value" strings.
   // kInvalidArgument names the variable, its value and what was expected; an
-  // unknown GRADIENTFLOW_* is an error too, with the nearest known name.
+  // unknown GRADIENTFLOW_* is an error too, with the nearest known name. What
+  // the launcher says in part is left unset, and is Validate()'s to refuse.
   static Result<Options> FromEnv(const char* const* environ);
 
   // Checks fields against each other: rank within size, dtypes, ranges.

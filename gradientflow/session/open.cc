@@ -17,8 +17,10 @@ Result<SessionImpl::Parts> MakeParts(const Options& options,
                                      const std::vector<TensorSpec>& tensors) {
   SessionImpl::Parts parts;
   parts.options = options;
-  if (parts.options.rank < 0) parts.options.rank = 0;
-  if (parts.options.size < 0) parts.options.size = 1;
+  if (options.rank_problem.empty()) {
+    if (parts.options.rank < 0) parts.options.rank = 0;
+    if (parts.options.size < 0) parts.options.size = 1;
+  }
   GF_RETURN_IF_ERROR(parts.options.Validate());
   parts.tensors = tensors;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -27,6 +29,12 @@ Result<SessionImpl::Parts> MakeParts(const Options& options,
   parts.clock = std::make_unique<SteadyClock>();
   parts.logger =
       std::make_unique<StderrLogger>(options.log_level, parts.options.rank);
+  if (!options.rank_problem.empty()) {
+    parts.logger->Log(LogLevel::kWarning,
+                      StrCat("ignored, as the program says who this process "
+                             "is: ",
+                             options.rank_problem));
+  }
   if (options.timeline.empty()) {
     parts.recorder = std::make_unique<NullRecorder>();
     return parts;

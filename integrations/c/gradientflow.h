@@ -72,7 +72,9 @@ GF_API const char* gf_status_name(gf_status status);
 
 /* -- Settings ---------------------------------------------------------- */
 
-/* Defaults and GRADIENTFLOW_* and launcher variables of this process. */
+/* Defaults and GRADIENTFLOW_* and launcher variables of this process. What is
+ * set afterwards wins: launcher variables that say only half are an error of
+ * gf_open() if rank, size or rendezvous (or an exchange) were not set. */
 GF_API gf_status gf_options_from_env(gf_options** out);
 /* Defaults alone. */
 GF_API gf_status gf_options_default(gf_options** out);

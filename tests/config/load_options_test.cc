@@ -85,10 +85,10 @@ TEST(LoadOptions, TheLaunchersAddressServesOurRanks) {
   EXPECT_EQ(loaded.options.rendezvous, "a:1");
 }
 
-TEST(LoadOptions, HalfOfRankAndSizeIsAnError) {
+TEST(LoadOptions, HalfOfRankAndSizeIsNoSession) {
   for (const char* half : {"GRADIENTFLOW_RANK=0", "GRADIENTFLOW_SIZE=2"}) {
-    const Status status =
-        LoadOptions(Env{half, "RANK=1", "WORLD_SIZE=4"}.get()).status();
+    const Status status = LoadOptions(Env{half, "RANK=1", "WORLD_SIZE=4"}.get())
+                              .options.Validate();
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_NE(status.message().find("GRADIENTFLOW_RANK"), std::string::npos);
     EXPECT_NE(status.message().find("GRADIENTFLOW_SIZE"), std::string::npos);
@@ -96,23 +96,59 @@ TEST(LoadOptions, HalfOfRankAndSizeIsAnError) {
 }
 
 TEST(LoadOptions, OneRankNeedsNoRendezvousAndSeveralDo) {
-  EXPECT_TRUE(LoadOptions(Env{"RANK=0", "WORLD_SIZE=1"}.get()).status().ok());
-  EXPECT_FALSE(LoadOptions(Env{"RANK=0", "WORLD_SIZE=2"}.get()).status().ok());
+  const Env one{"RANK=0", "WORLD_SIZE=1"};
+  EXPECT_TRUE(LoadOptions(one.get()).options.Validate().ok());
+  const Env two{"RANK=0", "WORLD_SIZE=2"};
+  const Status status = LoadOptions(two.get()).options.Validate();
+  EXPECT_NE(status.message().find("MASTER_ADDR"), std::string::npos);
+}
+
+TEST(LoadOptions, TheProgramMakesUpForWhatTheLauncherLeavesOpen) {
+  using Lines = std::vector<std::string>;
+  for (const Lines& lines : std::vector<Lines>{
+           {"WORLD_SIZE=4"},
+           {"RANK=3"},
+           {"RANK=9", "WORLD_SIZE=4"},
+           {"OMPI_COMM_WORLD_RANK=1"},
+           {"GRADIENTFLOW_SIZE=2"},
+           {"WORLD_SIZE=8", "OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2"},
+           {"SLURM_STEP_ID=0", "SLURM_PROCID=1"},
+           {"MASTER_ADDR=a"}}) {
+    LoadedOptions loaded = LoadOptions(Env(lines).get());
+    ASSERT_TRUE(loaded.status().ok()) << loaded.status().message();
+    ASSERT_TRUE(loaded.Set("rank", "2").ok());
+    ASSERT_TRUE(loaded.Set("size", "3").ok());
+    EXPECT_FALSE(loaded.options.Validate().ok()) << "no rendezvous";
+    ASSERT_TRUE(loaded.Set("rendezvous", "b:2").ok());
+    EXPECT_TRUE(loaded.options.Validate().ok());
+    EXPECT_EQ(loaded.options.rank, 2);
+    EXPECT_EQ(loaded.options.size, 3);
+  }
+}
+
+TEST(LoadOptions, TheLaunchersAddressServesTheProgramsRanks) {
+  LoadedOptions loaded =
+      LoadOptions(Env{"WORLD_SIZE=4", "MASTER_ADDR=a", "MASTER_PORT=1"}.get());
+  EXPECT_NE(loaded.options.Validate().message().find("RANK is not"),
+            std::string::npos);
+  ASSERT_TRUE(loaded.Set("rank", "2").ok());
+  ASSERT_TRUE(loaded.Set("size", "3").ok());
+  EXPECT_TRUE(loaded.options.Validate().ok());
+  EXPECT_EQ(loaded.options.rendezvous, "a:1");
 }
 
 TEST(LoadOptions, TellsAllProblemsAtOnceAndKeepsTheRest) {
   const LoadedOptions loaded =
       LoadOptions(Env{"GRADIENTFLOW_SPARSITY=2", "GRADIENTFLOW_BUKET_BYTES=1",
-                      "GRADIENTFLOW_OVERLAP=off", "RANK=1"}
+                      "GRADIENTFLOW_OVERLAP=off"}
                       .get());
-  ASSERT_EQ(loaded.problems.size(), 3U);
+  ASSERT_EQ(loaded.problems.size(), 2U);
   EXPECT_EQ(loaded.problems[0],
             "GRADIENTFLOW_SPARSITY: expected a number from 0 to less than 1, "
             "got '2'");
   EXPECT_EQ(loaded.problems[1],
             "'GRADIENTFLOW_BUKET_BYTES' is no setting; did you mean "
             "GRADIENTFLOW_BUCKET_BYTES?");
-  EXPECT_NE(loaded.problems[2].find("WORLD_SIZE is not"), std::string::npos);
   for (const std::string& problem : loaded.problems) {
     EXPECT_NE(loaded.status().message().find(problem), std::string::npos);
   }

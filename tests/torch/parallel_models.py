@@ -264,10 +264,16 @@ def loss_of(model: torch.nn.Module, step: int, rank: int) -> torch.Tensor:
 def check_mean(
     ranks: harness.Ranks, model: gft.DataParallel, plain: torch.nn.Module
 ) -> None:
-    """That model's gradients are the ranks' mean of plain's."""
+    """That model's gradients are the ranks' mean of plain's, `None` where no
+    rank has one."""
     for (name, got), local in zip(
         model.module.named_parameters(), plain.parameters(), strict=True
     ):
+        users = torch.tensor(float(local.grad is not None))
+        dist.all_reduce(users)
+        assert (got.grad is None) == (users == 0), name
+        if got.grad is None:
+            continue
         mean = torch.zeros_like(local) if local.grad is None else local.grad.clone()
         dist.all_reduce(mean)
         mean /= ranks.size

@@ -174,8 +174,7 @@ def types(ranks: Ranks, dtypes: dict[str, torch.dtype]) -> None:
     [
         (torch.float16,) * 3,
         (torch.bfloat16,) * 3,
-        (torch.float64,) * 3,
-        (torch.float32, torch.float16, torch.float64),
+        (torch.float32, torch.float16, torch.bfloat16),
         (torch.bfloat16, torch.float16, torch.bfloat16),
     ],
 )

@@ -1,4 +1,4 @@
-"""DataParallel: accumulation, unused and shared parameters, clipping."""
+"""DataParallel: accumulation, branches, shared parameters, clipping."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def test_gradients_that_are_kept_add_up() -> None:
     launch(accumulate_means, 3, backend="gloo")
 
 
-def branches(ranks: Ranks, find_unused: bool) -> None:
+def branches(ranks: Ranks) -> None:
     torch.manual_seed(3)
     plain = Branches()
-    model = gft.DataParallel(Branches(), find_unused_parameters=find_unused)
+    model = gft.DataParallel(Branches())
     model.module.load_state_dict(plain.state_dict())
     for step, left in enumerate([True, False, ranks.rank == 0, ranks.rank != 0]):
         generator = torch.Generator().manual_seed(10 * step + ranks.rank)
@@ -68,37 +68,12 @@ def branches(ranks: Ranks, find_unused: bool) -> None:
         for each in (plain, model):
             each.zero_grad()
             each(inputs, left).backward()
-        if find_unused and step < 2:
-            unused = model.module.right if left else model.module.left
-            assert unused.weight.grad is None and unused.bias.grad is None
-            for p in unused.parameters():
-                p.grad = torch.zeros_like(p)
         check_mean(ranks, model, plain)
 
 
-@pytest.mark.parametrize("find_unused", [False, True])
 @pytest.mark.parametrize("size", [2, 3])
-def test_unused_parameters(size: int, find_unused: bool) -> None:
-    launch(branches, size, find_unused, backend="gloo")
-
-
-def unused_after_no_sync(ranks: Ranks) -> None:
-    """What was added up counts, though the last backward did not reach it."""
-    torch.manual_seed(3)
-    plain = Branches()
-    model = gft.DataParallel(Branches(), find_unused_parameters=True)
-    model.module.load_state_dict(plain.state_dict())
-    inputs = torch.randn((4, 6), generator=torch.Generator().manual_seed(ranks.rank))
-    plain(inputs, True).backward()
-    plain(inputs, False).backward()
-    with model.no_sync():
-        model(inputs, True).backward()
-    model(inputs, False).backward()
-    check_mean(ranks, model, plain)
-
-
-def test_unused_in_the_last_pass_only() -> None:
-    launch(unused_after_no_sync, 2, backend="gloo")
+def test_unused_parameters(size: int) -> None:
+    launch(branches, size, backend="gloo")
 
 
 class Shared(torch.nn.Module):

@@ -33,8 +33,6 @@ def passes(ranks: Ranks) -> None:
             each(inputs).square().sum(), inputs, create_graph=True
         )
         gradient.square().sum().backward()
-    for p in plain.parameters():
-        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
     check_mean(ranks, model, plain)
 
 
@@ -57,8 +55,6 @@ def saliency(ranks: Ranks) -> None:
         some = list(each.parameters())[:2]
         torch.autograd.grad(loss_of(each, 1, ranks.rank), some)
         loss_of(each, 1, ranks.rank).backward(inputs=some)
-    for p in plain.parameters():
-        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
     check_mean(ranks, model, plain)
     assert model.stats["step"] == 1
 

@@ -12,6 +12,8 @@
 #include <limits>
 #include <utility>
 
+#include "data_parallel_used.h"
+
 namespace gft {
 
 using torch::autograd::variable_list;
@@ -227,14 +229,31 @@ void DataParallel::OnGradient(size_t i) {
   Check(gf_ready(Session::Use(*session_), i), "a gradient");
 }
 
-std::vector<uint8_t> DataParallel::UsedAnywhere() const {
-  std::vector<uint8_t> used(pool_->size(), 1);
-  if (!config_.find_unused) return used;
-  for (size_t i = 0; i < used.size(); ++i) used[i] = pool_->HasGradient(i);
-  Check(gf_allreduce(Session::Use(*session_), used.data(), used.size(), GF_INT8,
-                     GF_MAX),
-        "agreeing on used parameters");
-  return used;
+std::vector<uint8_t> DataParallel::HandOverTheRest(gf_session* session) {
+  std::vector<uint8_t> here(pool_->size(), 1);
+  const std::optional<c10::Stream> current = CurrentStream();
+  for (size_t i = 0; i < pool_->size(); ++i) {
+    if (marked_[i] != 0) continue;
+    // What has a gradient from before takes part with that, unless it was
+    // frozen since: then it keeps it.
+    const bool trained = pool_->parameter(i).requires_grad();
+    if (!trained) pool_->MoveOut(i);
+    here[i] = trained && pool_->HasGradient(i) ? 1 : 0;
+    if (here[i] != 0) pool_->TakeIn(i);
+    Follow(stream_, current);
+    Check(here[i] != 0 ? gf_ready(session, i) : gf_absent(session, i),
+          "a gradient");
+  }
+  return here;
+}
+
+void DataParallel::GiveOut(const std::vector<uint8_t>& used) {
+  // What CSC kept back may come in a step that does not use the parameter.
+  const bool late = config_.sparse && stats_.nonfinite == 0;
+  for (size_t i = 0; i < pool_->size(); ++i) {
+    if (!pool_->parameter(i).requires_grad()) continue;
+    if (used[i] != 0 || (late && pool_->HasValues(i))) pool_->GiveOut(i);
+  }
 }
 
 // Makes the pool what gradients are to be, alike on all ranks.
@@ -251,23 +270,19 @@ void DataParallel::ShowSparse() {
 void DataParallel::Finish() {
   const Session::Use use(session());
   try {
-    const std::optional<c10::Stream> here = CurrentStream();
-    // What has a gradient from before takes part with that.
-    for (size_t i = 0; i < pool_->size(); ++i) {
-      if (marked_[i] != 0) continue;
-      const bool present = pool_->HasGradient(i);
-      if (present) pool_->TakeIn(i);
-      Follow(stream_, here);
-      Check(present ? gf_ready(use, i) : gf_absent(use, i), "a gradient");
+    std::vector<uint8_t> used = HandOverTheRest(use);
+    if (config_.find_unused) {
+      UsedAnywhere asked(*session_, used);
+      Check(gf_finish_step(use, &stats_), "ending a step");
+      used = asked.Get();
+    } else {
+      Check(gf_finish_step(use, &stats_), "ending a step");
+      used.assign(used.size(), 1);
     }
-    const std::vector<uint8_t> used = UsedAnywhere();
-    Check(gf_finish_step(use, &stats_), "ending a step");
-    Follow(here, stream_);
+    Follow(CurrentStream(), stream_);
     ++steps_;
     if (config_.sparse) ShowSparse();
-    for (size_t i = 0; i < pool_->size(); ++i) {
-      if (used[i] != 0) pool_->GiveOut(i);
-    }
+    GiveOut(used);
   } catch (const std::exception& error) {
     broken_ = error.what();
     open_ = false;

@@ -21,8 +21,9 @@ struct DataParallelConfig {
   at::ScalarType pool_type = at::kFloat;
   // Whether the session was opened with a "sparsity", and with "zero_kept".
   bool sparse = false;
-  // Keep the gradients of parameters that no rank used as they are.
-  bool find_unused = false;
+  // Ask which parameters a rank used, and leave alone the gradients of others,
+  // usually undefined; else they become zero.
+  bool find_unused = true;
 };
 
 // Averages the gradients of a model over the ranks of a session, as backward
@@ -87,7 +88,10 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   bool ReachesParameters() const;
   void Begin();
   void Finish();
-  std::vector<uint8_t> UsedAnywhere() const;
+  // What got no gradient in this pass: by parameter, whether it has one.
+  std::vector<uint8_t> HandOverTheRest(gf_session* session);
+  // Gradients become what the pool holds, for parameters that are in use.
+  void GiveOut(const std::vector<uint8_t>& used);
   void ShowSparse();
   void CheckNotBroken() const;
   // Of the pool's device, for this thread; none on the CPU.

@@ -137,12 +137,24 @@ void GradientPool::GiveOut(size_t i) {
   gradient.copy_(views_[i]);
 }
 
-void GradientPool::Detach(bool keep) {
+bool GradientPool::HasValues(size_t i) const {
+  return views_[i].numel() > 0 && at::any(views_[i]).item<bool>();
+}
+
+void GradientPool::MoveOut(size_t i) {
   const at::NoGradGuard no_grad;
+  at::Tensor& gradient = parameters_[i].mutable_grad();
+  if (gradient.defined() && IsView(i, gradient)) gradient = gradient.clone();
+}
+
+void GradientPool::Detach(bool keep) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (keep) {
+      MoveOut(i);
+      continue;
+    }
     at::Tensor& gradient = parameters_[i].mutable_grad();
-    if (!gradient.defined() || !IsView(i, gradient)) continue;
-    gradient = keep ? gradient.clone() : at::Tensor();
+    if (gradient.defined() && IsView(i, gradient)) gradient = at::Tensor();
   }
 }
 

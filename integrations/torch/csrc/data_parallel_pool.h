@@ -41,6 +41,11 @@ class GradientPool {
   void TakeIn(size_t i);
   // Parameter i's gradient gets the values of the pool.
   void GiveOut(size_t i);
+  // Parameter i's gradient, if it is a view, becomes a copy.
+  void MoveOut(size_t i);
+  // Whether the pool has a value for parameter i that is not zero. Waits for
+  // the device.
+  bool HasValues(size_t i) const;
   // What the optimiser is to take for parameter i's gradient is in the pool:
   // one that the user has put in its place is copied, none at all is zeros.
   // Throws c10::ValueError if the parameter is laid out in memory in another

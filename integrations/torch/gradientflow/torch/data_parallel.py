@@ -29,11 +29,16 @@ class DataParallel(torch.nn.Module):
     forward pass in training. All ranks make the same models, in the same order.
     The ranks are those of ``process_group`` (by default all, if
     ``torch.distributed`` is initialised), else what torchrun, mpirun or srun
-    say. Parameters must not change their type, device or ``requires_grad``
-    afterwards.
+    say. Parameters must not change their type or device afterwards, and those
+    that are frozen when the model is made stay so.
+
+    What no rank used in a step, or what is frozen, keeps the gradient that it
+    had, usually ``None``, as in one process: its weights then stay. A parameter
+    that some ranks use gets the mean over all, zeros of the others.
 
     Args:
-        module: the model, on the CPU or on one GPU.
+        module: the model, on the CPU or on one GPU. float64 is refused, since
+            gradients travel in float32 at most.
         process_group: the ranks that train; only its store is used.
         compression: ``"fp16"`` or ``"bf16"`` between ranks, or ``"csc"``: each
             step sends the chunks of the pool that mattered most in the step
@@ -52,9 +57,10 @@ class DataParallel(torch.nn.Module):
         bucket_bytes: a bucket leaves when it holds more. ``None``: found out.
         overlap: send while backward runs.
         broadcast_buffers: take over rank 0's buffers in each forward pass.
-        find_unused_parameters: leave gradients of parameters that no rank used
-            as they are, usually ``None``; else they become zero. Costs a small
-            message per step. Parameters that only some ranks use need nothing.
+        find_unused_parameters: ask which parameters a rank used, a bit for each
+            in a small message that travels beside the last gradients. ``False``
+            saves it; what no rank used then gets zeros, with which weight decay
+            and momentum go on.
         grad_scaler: the scaler used with this model, if any: CSC keeps its
             residual in units of the unscaled loss.
         options: further settings, named as the GRADIENTFLOW_* variables.
@@ -79,7 +85,7 @@ class DataParallel(torch.nn.Module):
         bucket_bytes: int | None = None,
         overlap: bool = True,
         broadcast_buffers: bool = True,
-        find_unused_parameters: bool = False,
+        find_unused_parameters: bool = True,
         grad_scaler: torch.amp.GradScaler | None = None,
         options: Mapping[str, str] | None = None,
     ) -> None:
@@ -100,6 +106,9 @@ class DataParallel(torch.nn.Module):
             settings["overlap"] = "off"
         settings.update(options or {})
         names, parameters = _trained(module)
+        self._frozen = [
+            (n, p) for n, p in module.named_parameters() if not p.requires_grad
+        ]
         self._buffers_of = [
             (owner._buffers, name)
             for owner in module.modules()
@@ -120,6 +129,13 @@ class DataParallel(torch.nn.Module):
         """Calls ``module``."""
         if not torch.is_grad_enabled():
             return self.module(*args, **kwargs)
+        for name, parameter in self._frozen:
+            if parameter.requires_grad:
+                raise ValueError(
+                    f"{name!r} did not require gradients when DataParallel was"
+                    " made, and would not be averaged: make a new one, or freeze"
+                    " parameters after it is made"
+                )
         self._core.begin_forward()
         if self.training and self.broadcast_buffers and self._sync:
             buffers = self._present_buffers()
@@ -258,6 +274,13 @@ def _trained(
             raise ValueError(f"{name!r} has no shape yet: run the module once before")
         if parameter.is_complex():
             raise ValueError(f"{name!r} is {parameter.dtype}, expected a real type")
+        if parameter.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+            raise TypeError(
+                f"{name!r} is {parameter.dtype}, expected float32, float16 or"
+                " bfloat16, in which gradients travel: use module.float(), or"
+                ' DistributedDataParallel over the backend "gradientflow", which'
+                " averages float64 as it is"
+            )
         if parameter.device != found[0][1].device:
             raise ValueError(
                 f"{name!r} is on {parameter.device}, but {found[0][0]!r} on"

@@ -1,0 +1,200 @@
+"""DataParallel: parameters that take no part get what one process gives them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import gradientflow.torch as gft
+from harness import Ranks, launch
+from parallel_models import Branches, Given, check_mean, gradients_of, random_inputs
+
+# By step: does rank r go left? `None`: its loss reaches the stem alone.
+USAGE = [
+    lambda r: True,
+    lambda r: True,
+    lambda r: r == 0,
+    lambda r: False,
+    lambda r: None,
+    lambda r: None if r == 0 else False,
+    lambda r: True,
+    lambda r: r != 0,
+]
+
+
+class Parts(Branches):
+    """A stem, two branches, a layer that no step uses, an empty parameter."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(3)
+        super().__init__()
+        self.never = torch.nn.Linear(4, 7)
+        self.empty = torch.nn.Parameter(torch.zeros(0))
+
+    def forward(self, inputs: torch.Tensor, left: bool | None) -> torch.Tensor:
+        if left is not None:
+            return super().forward(inputs, left)
+        return self.stem(inputs).square().sum()
+
+
+def share(step: int, rank: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    return torch.randn((4, 6), generator=generator)
+
+
+def like_one_process(ranks: Ranks, settings: dict[str, object]) -> None:
+    model, alone = gft.DataParallel(Parts(), **settings), Parts()
+    both = [
+        (each, torch.optim.AdamW(each.parameters(), 0.05, weight_decay=0.3))
+        for each in (model, alone)
+    ]
+    for step, left in enumerate(USAGE):
+        for _, optimizer in both:
+            # Zeros, where they are kept, count as gradients.
+            optimizer.zero_grad(set_to_none=step != 6)
+        mine = model(share(step, ranks.rank), left(ranks.rank))
+        mine.backward()
+        losses = [alone(share(step, r), left(r)) for r in range(ranks.size)]
+        (sum(losses) / ranks.size).backward()
+        torch.testing.assert_close(mine, losses[ranks.rank], rtol=1e-4, atol=1e-5)
+        for (name, p), q in zip(
+            model.module.named_parameters(), alone.parameters(), strict=True
+        ):
+            assert (p.grad is None) == (q.grad is None), f"step {step}: {name}"
+            if q.grad is not None:
+                torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-4)
+        for _, optimizer in both:
+            optimizer.step()
+    for p, q in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-4)
+
+
+# 0.5 % of the chunks is none: all are sent.
+SENDS_ALL = {"compression": "csc", "sparsity": 0.005, "wire_dtype": "fp32"}
+
+
+@pytest.mark.parametrize("settings", [{}, {**SENDS_ALL, "chunk_elements": 7}])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_adamw_trains_as_one_process_does(
+    size: int, settings: dict[str, object]
+) -> None:
+    launch(like_one_process, size, settings, backend="gloo")
+
+
+def kept_back(ranks: Ranks) -> None:
+    """What CSC kept back of a parameter is given to it in a later step, also in
+    one that does not use it; then, and only then, it has a gradient."""
+    shapes = {"a": (31,), "b": (5, 7), "c": (40,), "never": (6,)}
+    model = gft.DataParallel(
+        Given(shapes),
+        compression="csc",
+        sparsity=0.7,
+        chunk_elements=8,
+        wire_dtype="fp32",
+    )
+    given = {name: np.zeros(int(np.prod(s))) for name, s in shapes.items()}
+    taken = {name: np.zeros_like(value) for name, value in given.items()}
+    seen = {True: 0, False: 0}
+    for step in range(40):
+        inputs: dict[str, torch.Tensor | None] = dict(
+            random_inputs(shapes, step, ranks.rank)
+        )
+        inputs["never"] = None
+        if step % 2:
+            inputs["b"] = None  # On no rank.
+        if step % 3 == ranks.rank:
+            inputs["c"] = None  # On this one.
+        if step >= 20:
+            inputs = {"a": torch.zeros(31)}  # What was kept back drains.
+        got = gradients_of(model, inputs)
+        assert "never" not in got and "a" in got
+        if inputs.get("b") is None:
+            seen["b" in got] += 1
+            assert "b" not in got or got["b"].any()
+        for name, value in got.items():
+            taken[name] += value
+        for name, value in inputs.items():
+            if value is not None:
+                given[name] += value.double().flatten().numpy()
+    assert seen[True] and seen[False]
+    for name in shapes:
+        total = torch.from_numpy(given[name])
+        dist.all_reduce(total)
+        np.testing.assert_allclose(
+            total.numpy() / ranks.size, taken[name], atol=1e-4, err_msg=name
+        )
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_what_was_kept_back_is_not_lost(size: int) -> None:
+    launch(kept_back, size, backend="gloo")
+
+
+def after_no_sync(ranks: Ranks) -> None:
+    """What was added up counts, though the last backward did not reach it."""
+    plain, model = Parts(), gft.DataParallel(Parts())
+    plain(share(0, ranks.rank), True).backward()
+    plain(share(0, ranks.rank), False).backward()
+    with model.no_sync():
+        model(share(0, ranks.rank), True).backward()
+    model(share(0, ranks.rank), False).backward()
+    check_mean(ranks, model, plain)
+
+
+def test_unused_in_the_last_pass_only() -> None:
+    launch(after_no_sync, 2, backend="gloo")
+
+
+def promised(ranks: Ranks) -> None:
+    """Without the question, what nobody used is zero."""
+    model = gft.DataParallel(Parts(), find_unused_parameters=False)
+    model(share(0, ranks.rank), True).backward()
+    assert all(not p.grad.any() for p in model.module.never.parameters())
+
+
+def test_zeros_where_nobody_asked() -> None:
+    launch(promised, 2)
+
+
+def frozen(ranks: Ranks) -> None:
+    model, alone = gft.DataParallel(Parts()), Parts()
+    both = [
+        (each, torch.optim.AdamW(each.parameters(), 0.05, weight_decay=0.3))
+        for each in (model, alone)
+    ]
+    for step in range(8):
+        for each, optimizer in both:
+            module = each.module if each is model else each
+            # In step 2 with a gradient of before, in 4 without one.
+            if step != 2:
+                optimizer.zero_grad()
+            module.stem.weight.requires_grad_(step not in (2, 4, 5))
+        model(share(step, ranks.rank), True).backward()
+        losses = [alone(share(step, r), True) for r in range(ranks.size)]
+        (sum(losses) / ranks.size).backward()
+        for _, optimizer in both:
+            optimizer.step()
+        p, q = model.module.stem.weight, alone.stem.weight
+        assert (p.grad is None) == (q.grad is None) == (step in (4, 5)), step
+        for p, q in zip(model.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-4)
+
+
+def test_frozen_after_wrapping() -> None:
+    launch(frozen, 2)
+
+
+def thawed(ranks: Ranks) -> None:
+    module = Parts()
+    module.left.bias.requires_grad_(False)
+    model = gft.DataParallel(module)
+    model(share(0, ranks.rank), True).backward()
+    module.left.bias.requires_grad_(True)
+    with pytest.raises(ValueError, match="'left.bias' did not require gradients"):
+        model(share(0, ranks.rank), True)
+
+
+def test_refuses_what_was_frozen_before() -> None:
+    launch(thawed, 1)

@@ -29,8 +29,7 @@ def main() -> None:
     train, test = digits.load(args.data)
     model = DistributedDataParallel(digits.network(args.seed))
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9)
-    schedule = torch.optim.lr_scheduler.LinearLR(
-        optimizer, 1.0, 0.0, args.epochs * (len(train.labels) // args.batch))
+    schedule = digits.falling_rate(optimizer, args.lr, args, train)
 
     for epoch in range(args.epochs):
         for share in digits.batches(train, args.batch, epoch, rank, size):

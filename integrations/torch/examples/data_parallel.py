@@ -46,13 +46,15 @@ def main() -> None:
         residual="momentum" if chunk_aware else "plain",
         momentum=0.9)
     if args.optimizer == "sgd":
-        optimizer = gft.SGD(model, args.lr, momentum=0.9)
+        rate = args.lr
+        optimizer = gft.SGD(model, rate, momentum=0.9)
     elif args.optimizer == "lars":
-        optimizer = gft.LARS(model, 50 * args.lr, momentum=0.9)
+        rate = 50 * args.lr
+        optimizer = gft.LARS(model, rate, momentum=0.9)
     else:
-        optimizer = torch.optim.AdamW(model.parameters(), 0.03 * args.lr)
-    schedule = torch.optim.lr_scheduler.LinearLR(
-        optimizer, 1.0, 0.0, args.epochs * (len(train.labels) // args.batch))
+        rate = 0.03 * args.lr
+        optimizer = torch.optim.AdamW(model.parameters(), rate)
+    schedule = digits.falling_rate(optimizer, rate, args, train)
 
     for epoch in range(args.epochs):
         for share in digits.batches(train, args.batch, epoch, rank, size):

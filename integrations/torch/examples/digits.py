@@ -89,6 +89,24 @@ def accuracy(model: nn.Module, samples: Samples) -> float:
     return (classes == samples.labels).float().mean().item()
 
 
+def falling_rate(optimizer: torch.optim.Optimizer, rate: float,
+                 args: argparse.Namespace, train: Samples,
+                 begin: int = 0) -> torch.optim.lr_scheduler.LambdaLR:
+    """Makes the learning rate fall linearly from `rate` to 0 over args.epochs,
+    and go on with epoch `begin`.
+
+    Made anew for a training that goes on: a schedule from a checkpoint brings
+    its end along, after which the rate stays 0.
+    """
+    per_epoch = len(train.labels) // args.batch
+    steps = args.epochs * per_epoch
+    for group in optimizer.param_groups:
+        group["initial_lr"] = group["lr"] = rate
+    return torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: max(0.0, 1 - step / steps),
+        last_epoch=begin * per_epoch - 1)
+
+
 def arguments(description: str) -> argparse.ArgumentParser:
     """Command line options that all examples have."""
     parser = argparse.ArgumentParser(

@@ -6,7 +6,8 @@ the one line is gft.register().
   srun -n 2 python3 hook.py
 
 `--checkpoint FILE` saves after each epoch and goes on from there: weights,
-momentum, and what each rank has kept back.
+momentum, and what each rank has kept back. The learning rate goes by this run's
+--lr and --epochs, so that a finished training can be taken up with more.
 """
 
 from __future__ import annotations
@@ -46,12 +47,9 @@ def main() -> None:
                         chunk_elements=args.chunk_elements,
                         warmup_steps=args.warmup_steps)
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9)
-    schedule = torch.optim.lr_scheduler.LinearLR(
-        optimizer, 1.0, 0.0, args.epochs * (len(train.labels) // args.batch))
 
     # What is kept back differs from rank to rank: each saves its own.
-    parts = {"model": model, "hook": hook, "optimizer": optimizer,
-             "schedule": schedule}
+    parts = {"model": model, "hook": hook, "optimizer": optimizer}
     saved = args.checkpoint and pathlib.Path(
         str(args.checkpoint).replace("%r", str(rank)))
     if saved == args.checkpoint and saved and size > 1:
@@ -63,6 +61,7 @@ def main() -> None:
         begin = state.pop("epoch")
         for name, part in parts.items():
             part.load_state_dict(state[name])
+    schedule = digits.falling_rate(optimizer, args.lr, args, train, begin)
 
     for epoch in range(begin, args.epochs):
         for share in digits.batches(train, args.batch, epoch, rank, size):

@@ -24,11 +24,12 @@
 namespace gradientflow::kernels {
 
 // dst[i] = dst_type(scale * src[i]).
-// When `settled` is not null, also settled[i] = src_type(dst[i]): the sender
-// keeps exactly what its receivers get. `settled` may equal src; dst must not
-// overlap either, unless dst == src, dst_type == src_type and scale != 1.
-// Both types are gradient types; or src_type == dst_type is any type and
-// scale == 1 (a copy).
+// When `settled` is not null, also settled[i] = src_type(settled_scale *
+// dst[i]): the sender keeps exactly what its receivers get. `settled` may equal
+// src; dst must not overlap either, unless dst == src, dst_type == src_type and
+// scale != 1.
+// Both types are gradient types; or src_type == dst_type is any type and both
+// scales are 1 (a copy).
 struct ConvertArgs {
   const void* src;
   DType src_type;
@@ -38,7 +39,12 @@ struct ConvertArgs {
   std::size_t n;
   float scale;
   std::uint32_t* nonfinite;
+  float settled_scale = 1.0F;
 };
+constexpr bool IsCopy(const ConvertArgs& args) {
+  return args.src_type == args.dst_type && args.scale == 1 &&
+         (args.settled == nullptr || args.settled_scale == 1);
+}
 
 // dst[i] = dst_type(out_scale * ((dst_scale * dst[i]) op src[i])).
 // Both types are gradient types; or dst_type == src_type is any type and both
@@ -56,9 +62,11 @@ struct AccumulateArgs {
   std::uint32_t* nonfinite;
 };
 
-// v = round(scale * (srcs[0][i] op srcs[1][i] op ...)), in that order and in
-// float32 (float64, or the integer type); then dsts[d][i] = dst_type(v) for
-// every d. `round` first takes v through round_type (pass dst_type for none).
+// v = round(scale * (wire(srcs[0][i]) op wire(srcs[1][i]) op ...)), in that
+// order and in float32 (float64, or the integer type); then
+// dsts[d][i] = dst_type(last_scale * v) for every d. `wire` takes each source
+// through wire_type (float32: none), as if it had travelled; `round` takes the
+// result through round_type (dst_type: none).
 // srcs[own] is of dst_type, all others of src_type; own = -1: all of src_type.
 // A dst may equal a src of the same type; otherwise no overlap. sources and
 // dests are at least 1 and at most kMaxParties.
@@ -77,6 +85,8 @@ struct ReduceManyArgs {
   ReduceOp op;
   float scale;
   std::uint32_t* nonfinite;
+  DType wire_type = DType::kFloat32;
+  float last_scale = 1.0F;  // 1 unless dst_type is a gradient type.
 };
 
 // Coarse-grained sparse communication before the wire, one pass over one run

@@ -160,7 +160,8 @@ typedef struct {
   uint64_t step;
   uint64_t buckets;
   uint64_t bytes_sent; /* Headers apart; in shared memory, bytes read from and
-                          written to other ranks' buffers. */
+                          written to other ranks' buffers, in the pool's type:
+                          nothing has the wire's there. */
   uint64_t selected_chunks;
   uint64_t chunks;
   double backward_seconds;

@@ -18,6 +18,7 @@ struct ConvertBody {
   D* dst;
   S* settled;
   VF scale;
+  VF settled_scale;
   NonFiniteWatch<D> dst_watch;
   NonFiniteWatch<S> settled_watch;
 
@@ -27,9 +28,9 @@ struct ConvertBody {
     memory.Write(value, dst + i);
     dst_watch.See(value);
     if constexpr (kSettle) {
-      const VF rounded = RoundTrip<D>(value);
-      memory.Write(rounded, settled + i);
-      settled_watch.See(rounded);
+      const VF kept = hn::Mul(settled_scale, RoundTrip<D>(value));
+      memory.Write(kept, settled + i);
+      settled_watch.See(kept);
     }
   }
 };
@@ -40,6 +41,7 @@ HWY_NOINLINE int RunConvert(const ConvertArgs& args) {
                                   static_cast<D*>(args.dst),
                                   static_cast<S*>(args.settled),
                                   hn::Set(DF(), args.scale),
+                                  hn::Set(DF(), args.settled_scale),
                                   {},
                                   {}};
   ForEachVector(args.n, body);
@@ -90,7 +92,7 @@ int VisitSettle(const ConvertArgs& args) {
 }  // namespace
 
 int Convert(const ConvertArgs& args, void* stream) {
-  const bool is_copy = args.src_type == args.dst_type && args.scale == 1;
+  const bool is_copy = IsCopy(args);
   if (is_copy &&
       (args.nonfinite == nullptr || !IsGradientType(args.src_type))) {
     return scalar::Convert(args, stream);

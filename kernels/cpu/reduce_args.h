@@ -19,10 +19,11 @@ inline bool IsAllowed(const ReduceManyArgs& args) {
   if (args.own < -1 || args.own >= args.sources) return false;
   if (!Combines(args.op, args.dst_type)) return false;
   if (IsGradientType(args.dst_type)) {
-    return IsGradientType(args.src_type) && IsGradientType(args.round_type);
+    return IsGradientType(args.src_type) && IsGradientType(args.wire_type) &&
+           IsGradientType(args.round_type);
   }
   if (args.src_type != args.dst_type) return false;
-  if (args.round_type != args.dst_type) return false;
+  if (args.round_type != args.dst_type || args.last_scale != 1) return false;
   return IsFloat(args.dst_type) || args.scale == 1;
 }
 

@@ -20,7 +20,9 @@ template <class S, class D, ReduceOp op>
 class ReduceBlock {
  public:
   explicit ReduceBlock(const ReduceManyArgs& args)
-      : args_(args), scale_(hn::Set(DF(), args.scale)) {}
+      : args_(args),
+        scale_(hn::Set(DF(), args.scale)),
+        last_scale_(hn::Set(DF(), args.last_scale)) {}
 
   template <int kVectors, class Memory>
   HWY_INLINE void Run(std::size_t i, Memory memory) {
@@ -36,7 +38,8 @@ class ReduceBlock {
     }
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      sums[v] = Rounded(hn::Mul(scale_, sums[v]));
+      sums[v] = Rounded(args_.round_type, hn::Mul(scale_, sums[v]));
+      sums[v] = hn::Mul(last_scale_, sums[v]);
       watch_.See(sums[v]);
     }
     for (int d = 0; d < args_.dests; ++d) {
@@ -60,6 +63,11 @@ class ReduceBlock {
       ReadVectors<kVectors>(static_cast<const S*>(args_.srcs[source]) + i,
                             memory, values);
     }
+    if (args_.wire_type == DType::kFloat32) return;
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      values[v] = Rounded(args_.wire_type, values[v]);
+    }
   }
 
   template <int kVectors, class T, class Memory>
@@ -70,14 +78,15 @@ class ReduceBlock {
     }
   }
 
-  HWY_INLINE VF Rounded(VF v) const {
-    if (args_.round_type == DType::kFloat16) return RoundTrip<Float16>(v);
-    if (args_.round_type == DType::kBFloat16) return RoundTrip<BFloat16>(v);
+  HWY_INLINE static VF Rounded(DType type, VF v) {
+    if (type == DType::kFloat16) return RoundTrip<Float16>(v);
+    if (type == DType::kBFloat16) return RoundTrip<BFloat16>(v);
     return v;
   }
 
   const ReduceManyArgs args_;
   const VF scale_;
+  const VF last_scale_;
   NonFiniteWatch<D> watch_;
 };
 

@@ -15,6 +15,7 @@ struct ConvertBody {
   D* dst;
   S* settled;
   float scale;
+  float settled_scale;
   std::uint32_t* nonfinite;
 
   template <int kN, int kUnroll>
@@ -40,7 +41,7 @@ struct ConvertBody {
     Pack<S, kN> back;
 #pragma unroll
     for (int e = 0; e < kN; ++e) {
-      back.at[e] = FromFloat<S>(ToFloat(out.at[e]));
+      back.at[e] = FromFloat<S>(settled_scale * ToFloat(out.at[e]));
       watch.seen |= IsNonFinite(back.at[e]);
     }
     Store(settled + i, back);
@@ -94,9 +95,12 @@ int Copy(const ConvertArgs& args, void* stream) {
 
 template <typename S, typename D>
 int Cast(const ConvertArgs& args, void* stream) {
-  const ConvertBody<S, D> body{
-      static_cast<const S*>(args.src), static_cast<D*>(args.dst),
-      static_cast<S*>(args.settled), args.scale, args.nonfinite};
+  const ConvertBody<S, D> body{static_cast<const S*>(args.src),
+                               static_cast<D*>(args.dst),
+                               static_cast<S*>(args.settled),
+                               args.scale,
+                               args.settled_scale,
+                               args.nonfinite};
   constexpr int kUnroll = sizeof(S) < sizeof(D) ? 8 : 4;
   return LaunchBody<kUnroll, S, D>(body, args, stream);
 }
@@ -104,7 +108,7 @@ int Cast(const ConvertArgs& args, void* stream) {
 }  // namespace
 
 int Convert(const ConvertArgs& args, void* stream) {
-  if (args.src_type == args.dst_type && args.scale == 1) {
+  if (IsCopy(args)) {
     const auto copy = [&](auto t) { return Copy<decltype(t)>(args, stream); };
     return IsGradientType(args.src_type) ? WithGradientType(args.src_type, copy)
                                          : WithPlainType(args.src_type, copy);

@@ -15,12 +15,10 @@ namespace {
 template <typename T>
 inline constexpr int kSourcesAtOnce = sizeof(T) == 1 ? 1 : 2;
 
-// Each v times `scale`, then through `type`, as ReduceManyArgs says. The
-// choice is outside of the loops, and the same for all threads.
+// Each v through `type`. The choice is outside of the loops, and the same for
+// all threads.
 template <int kN>
-__device__ void Settle(float scale, DType type, float (&v)[kN]) {
-#pragma unroll
-  for (int e = 0; e < kN; ++e) v[e] = scale * v[e];
+__device__ void Round(DType type, float (&v)[kN]) {
   if (type == DType::kFloat16) {
 #pragma unroll
     for (int e = 0; e < kN; ++e) v[e] = ToFloat(FromFloat<Half>(v[e]));
@@ -29,13 +27,28 @@ __device__ void Settle(float scale, DType type, float (&v)[kN]) {
     for (int e = 0; e < kN; ++e) v[e] = ToFloat(FromFloat<BFloat>(v[e]));
   }
 }
+// A type that mixes with no other.
+template <typename T, int kN>
+__device__ void Round(DType, T (&)[kN]) {}
+
+// What ReduceManyArgs says of the finished sums: each times `scale`, through
+// `type`, times `last_scale`.
 template <int kN>
-__device__ void Settle(float scale, DType, double (&v)[kN]) {
+__device__ void Settle(float scale, DType type, float last_scale,
+                       float (&v)[kN]) {
+#pragma unroll
+  for (int e = 0; e < kN; ++e) v[e] = scale * v[e];
+  Round(type, v);
+#pragma unroll
+  for (int e = 0; e < kN; ++e) v[e] = last_scale * v[e];
+}
+template <int kN>
+__device__ void Settle(float scale, DType, float, double (&v)[kN]) {
 #pragma unroll
   for (int e = 0; e < kN; ++e) v[e] = static_cast<double>(scale) * v[e];
 }
 template <typename T, int kN>
-__device__ void Settle(float, DType, T (&)[kN]) {}
+__device__ void Settle(float, DType, float, T (&)[kN]) {}
 
 // The pointers travel with the launch: the caller's arrays are the host's.
 template <typename S, typename D>
@@ -48,8 +61,10 @@ struct ReduceBody {
   int dests;
   int own;
   ReduceOp op;
+  DType wire_type;   // float32: none.
   DType round_type;  // float32: none.
   float scale;
+  float last_scale;
   std::uint32_t* nonfinite;
 
   template <int kN, int kPacks>
@@ -64,7 +79,7 @@ struct ReduceBody {
         AddSources<S, kN>(own + 1, sources, i, sums);
       }
     }
-    Settle(scale, round_type, sums);
+    Settle(scale, round_type, last_scale, sums);
     Pack<D, kN> out[kPacks];
 #pragma unroll
     for (int u = 0; u < kPacks; ++u) {
@@ -104,9 +119,13 @@ struct ReduceBody {
     }
 #pragma unroll
     for (int k = 0; k < kSources; ++k) {
-      const auto value = [&](int e) -> C {
-        return Widen(in[k][e / kN].at[e % kN]);
-      };
+      C values[kElements];
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        values[e] = Widen(in[k][e / kN].at[e % kN]);
+      }
+      Round(wire_type, values);
+      const auto value = [&](int e) -> C { return values[e]; };
       if (k == 0 && s == 0) {
 #pragma unroll
         for (int e = 0; e < kElements; ++e) sums[e] = value(e);
@@ -129,9 +148,12 @@ int Run(const ReduceManyArgs& args, void* stream) {
   body.own = args.own;
   body.op = args.op;
   // Narrow() rounds to dst_type in any case.
-  body.round_type =
-      args.round_type == args.dst_type ? DType::kFloat32 : args.round_type;
+  const bool narrowed =
+      args.round_type == args.dst_type && args.last_scale == 1;
+  body.round_type = narrowed ? DType::kFloat32 : args.round_type;
+  body.wire_type = args.wire_type;
   body.scale = args.scale;
+  body.last_scale = args.last_scale;
   body.nonfinite = args.nonfinite;
   constexpr int kUnroll = sizeof(D) == 1 ? 1 : 2;
   Heads<kPackOf<S, D>> heads;

@@ -88,10 +88,9 @@ class Flight {
 
   // What the executor makes of the contributions, packed on the host.
   std::vector<std::byte> Expected() {
-    const int size = rank_.host().size();
     const std::vector<std::byte> mine = Encode(
         case_.dtype, Contribution(rank_.host().rank(), case_.count, seed_));
-    const DType wire = size == 1 ? case_.dtype : case_.wire;
+    const DType wire = case_.wire;
     std::vector<std::byte> packed =
         Encode(wire, Decode(case_.dtype, mine.data(), case_.count));
     packed.resize(packed.size() + 1);

@@ -13,10 +13,11 @@ namespace {
 class Convert : public EveryTable {
  protected:
   int Run(const Elements& src, Elements& dst, float scale = 1,
-          Elements* settled = nullptr, std::uint32_t* nonfinite = nullptr) {
+          Elements* settled = nullptr, std::uint32_t* nonfinite = nullptr,
+          float settled_scale = 1) {
     return kernels().convert({src.data(), src.type(), dst.data(), dst.type(),
                               settled != nullptr ? settled->data() : nullptr,
-                              src.size(), scale, nonfinite},
+                              src.size(), scale, nonfinite, settled_scale},
                              nullptr);
   }
 
@@ -94,6 +95,28 @@ TEST_P(Convert, RoundsAnyBitsIncludingSignallingNans) {
   for (std::size_t i = 0; i < 8; ++i) src.SetBits(i * 5, nans[i]);
   ExpectRounded(src, DType::kFloat16);
   ExpectRounded(src, DType::kBFloat16);
+}
+
+TEST_P(Convert, SettlesByAScaleOfItsOwn) {
+  for (const DType from : kGradientTypes) {
+    for (const DType to : kGradientTypes) {
+      for (const float scale : {1.0f, 65536.0f}) {
+        Elements src(from, 173);
+        src.Fill(random_);
+        Elements dst(to, 173);
+        Elements settled(from, 173);
+        ASSERT_EQ(Run(src, dst, scale, &settled, nullptr, 0.3f), 0);
+        for (std::size_t i = 0; i < src.size(); ++i) {
+          const double rounded =
+              RoundTo(to, RoundTo(DType::kFloat32, double{scale} * src.Get(i)));
+          ASSERT_TRUE(Is(dst, i, rounded));
+          ASSERT_TRUE(Is(
+              settled, i,
+              RoundTo(from, RoundTo(DType::kFloat32, double{0.3f} * rounded))));
+        }
+      }
+    }
+  }
 }
 
 TEST_P(Convert, ScalesAndSettlesForAllTypesSizesAndShifts) {

@@ -20,6 +20,8 @@ struct Call {
   int own = -1;
   ReduceOp op = ReduceOp::kSum;
   float scale = 1;
+  DType wire_type = DType::kFloat32;
+  float last_scale = 1;
   std::vector<Elements> srcs;
   std::vector<Elements> dsts;
 };
@@ -45,19 +47,27 @@ class ReduceMany : public EveryTable {
     return kernels().reduce_many(
         {srcs.data(), static_cast<int>(srcs.size()), call.own, call.src_type,
          dsts.data(), static_cast<int>(dsts.size()), call.dst_type,
-         call.round_type, call.srcs[0].size(), call.op, call.scale, nonfinite},
+         call.round_type, call.srcs[0].size(), call.op, call.scale, nonfinite,
+         call.wire_type, call.last_scale},
         nullptr);
   }
 
   static double Expected(const Call& call, std::size_t i) {
     const DType arithmetic =
         IsGradientType(call.dst_type) ? DType::kFloat32 : call.dst_type;
-    double value = call.srcs[0].Get(i);
+    const auto source = [&](std::size_t s) {
+      const double seen = call.srcs[s].Get(i);
+      return IsGradientType(call.dst_type) ? RoundTo(call.wire_type, seen)
+                                           : seen;
+    };
+    double value = source(0);
     for (std::size_t s = 1; s < call.srcs.size(); ++s) {
-      value = Combine(call.op, call.dst_type, value, call.srcs[s].Get(i));
+      value = Combine(call.op, call.dst_type, value, source(s));
     }
     value = RoundTo(arithmetic, value * double{call.scale});
-    return RoundTo(call.dst_type, RoundTo(call.round_type, value));
+    value = RoundTo(call.round_type, value);
+    return RoundTo(call.dst_type,
+                   RoundTo(arithmetic, value * double{call.last_scale}));
   }
 
   void ExpectOracle(Call call, int sources, int dests, std::size_t n) {
@@ -93,6 +103,26 @@ TEST_P(ReduceMany, ReducesAllGradientTypesRoundingsAndOps) {
             call.scale = own == 2 ? 1 : 0.2f;
             ExpectOracle(call, 3, 2, 173);
           }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ReduceMany, TakesSourcesThroughTheWireAndUnscalesLast) {
+  for (const DType src : kGradientTypes) {
+    for (const DType dst : kGradientTypes) {
+      for (const DType wire : kGradientTypes) {
+        for (const ReduceOp op : kOps) {
+          Call call;
+          call.src_type = src;
+          call.dst_type = dst;
+          call.wire_type = call.round_type = wire;
+          call.own = 1;
+          call.op = op;
+          call.scale = 0.5f;
+          call.last_scale = 0.3f;
+          ExpectOracle(call, 3, 2, 173);
         }
       }
     }

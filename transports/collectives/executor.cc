@@ -187,7 +187,7 @@ void Executor::Prepare(GroupCalls* calls, Operation* operation) {
   }
 }
 
-// A group of one has no one to talk to.
+// A group of one has no one to talk to. What it rounds, it rounds like others.
 bool Executor::RunsAlone(const Operation& operation) const {
   return operation.call.kind == CollectiveKind::kAllreduce &&
          operation.group->size == 1;
@@ -203,8 +203,9 @@ void Executor::LaunchAlone(Operation* operation) {
         void* dest = run;
         std::uint32_t nonfinite = 0;
         parts_.kernels->reduce_many(
-            {&source, 1, -1, call.dtype, &dest, 1, call.dtype, call.dtype, n,
-             operation->op, operation->post, floats ? &nonfinite : nullptr},
+            {&source, 1, -1, call.dtype, &dest, 1, call.dtype, call.wire, n,
+             operation->op, operation->post, floats ? &nonfinite : nullptr,
+             floats ? call.wire : DType::kFloat32},
             nullptr);
         if (nonfinite != 0) operation->flags |= kFlagNonfinite;
       });

@@ -60,8 +60,8 @@ void NeedScratch(std::size_t elements, Schedule* schedule);
 void AppendRing(const Group& group, Block range, bool raw, Schedule* schedule);
 void AppendHalvingDoubling(const Group& group, Block range, bool raw,
                            Schedule* schedule);
-// REQUIRES group.size() <= kMaxReduceParties. Leaves `range` unrounded, alike
-// on all members.
+// REQUIRES group.size() <= kMaxReduceParties. Leaves `range` rounded to the
+// wire dtype, alike on all members.
 void AppendOneRound(const Group& group, Block range, bool raw,
                     Schedule* schedule);
 

@@ -97,6 +97,10 @@ Status PieceStream::ReduceAlone(const StagedJob& job) {
   const auto op = call.op == ReduceOp::kMean
                       ? kernels::ReduceOp::kSum
                       : static_cast<kernels::ReduceOp>(call.op);
+  // Rounded as what travels is.
+  const bool gradients = IsGradientType(call.dtype);
+  const DType wire = gradients ? call.wire : DType::kFloat32;
+  const DType round = gradients ? call.wire : call.dtype;
   GF_RETURN_IF_ERROR(ClearNonfinite(job));
   int error = 0;
   job.output.device.ForEachRun(
@@ -105,8 +109,8 @@ Status PieceStream::ReduceAlone(const StagedJob& job) {
         const void* source = run;
         void* dest = run;
         error = device_.kernels().reduce_many(
-            {&source, 1, -1, call.dtype, &dest, 1, call.dtype, call.dtype, n,
-             op, call.scale, job.nonfinite},
+            {&source, 1, -1, call.dtype, &dest, 1, call.dtype, round, n, op,
+             call.scale, job.nonfinite, wire},
             stream_->native());
       });
   GF_RETURN_IF_ERROR(device_.KernelStatus("reduce_many", error));

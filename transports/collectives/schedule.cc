@@ -112,6 +112,7 @@ void AppendReduceMany(const Landings& landings, Slice dst, bool is_final,
     step.final = last && is_final;
     round->push_back(step);
     step.own = dst;
+    step.partial = true;
   } while (first < landings.sources);
 }
 

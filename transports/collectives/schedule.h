@@ -49,6 +49,7 @@ struct Step {
   int sources = 0;
   int own_place = 0;
   Slice own;
+  bool partial = false;  // `own` is a sum already, made by the step before.
 
   // Scaling of a mean by 1/size, once per contribution. Before the sum (see
   // Schedule::multi_hop) it happens where `raw` is set, otherwise where `final`

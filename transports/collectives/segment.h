@@ -108,7 +108,6 @@ class Segment {
   bool RunLocal(const Step& step);
   void RunReduce(const Step& step);
   void RunReduceMany(const Step& step);
-  void AccumulateAll(const Step& step);
   void RunCopy(const Step& step);
   bool RunSync();
   void Publish(SyncSlot* slot);

@@ -48,14 +48,15 @@ void Segment::RunReduce(const Step& step) {
 }
 
 void Segment::RunReduceMany(const Step& step) {
-  if (step.sources + 1 > kernels::kMaxParties) return AccumulateAll(step);
+  static_assert(kMaxReduceParties <= kernels::kMaxParties);
   const CollectiveCall& call = operation_->call;
   const float scale = (step.raw ? operation_->pre : 1.0F) *
                       (step.final ? operation_->post : 1.0F);
-  // Where all ranks sum the same, a buffer that is wider than the wire would
-  // keep digits that others do not have.
-  const DType round =
-      step.final && !operation_->plan.same_dtypes ? call.wire : dtype_;
+  // This rank's own contribution and the result are rounded as they are where
+  // they travel: which rank owns a block, and whether all sum alike, is not to
+  // be seen in the result. A sum of the ranks before is no contribution.
+  const DType wire = step.partial ? DType::kFloat32 : call.wire;
+  const DType round = step.final ? call.wire : dtype_;
   const Elements& own_memory = MemoryOf(step.own);
   const std::size_t own_begin = Position(step.own);
   std::array<const void*, kernels::kMaxParties> sources;
@@ -75,36 +76,9 @@ void Segment::RunReduceMany(const Step& step) {
         void* dst = run;
         context_.kernels.reduce_many(
             {sources.data(), step.sources + 1, step.own_place, call.wire, &dst,
-             1, dtype_, round, n, operation_->op, scale, nonfinite(step.final)},
+             1, dtype_, round, n, operation_->op, scale, nonfinite(step.final),
+             wire},
             nullptr);
-      });
-}
-
-// More ranks than one kernel call takes: one after the other, in rank order
-// but for this rank's own, which comes first.
-void Segment::AccumulateAll(const Step& step) {
-  const CollectiveCall& call = operation_->call;
-  const Elements& own_memory = MemoryOf(step.own);
-  const std::size_t own_begin = Position(step.own);
-  const float scale = (step.raw ? operation_->pre : 1.0F) *
-                      (step.final ? operation_->post : 1.0F);
-  data_.ForEachRun(
-      Position(step.dst), step.dst.count,
-      [&](std::byte* run, std::size_t n, std::size_t offset) {
-        const std::byte* own = own_memory.Contiguous(own_begin + offset, n);
-        if (own != run) {
-          std::memcpy(run, own, n * element_bytes());
-        }
-        for (int i = 0; i < step.sources; ++i) {
-          const bool last = i + 1 == step.sources;
-          const std::byte* src =
-              Scratch(step.src.offset +
-                      static_cast<std::size_t>(i) * step.src.count + offset);
-          context_.kernels.accumulate(
-              {run, dtype_, src, call.wire, n, operation_->op, 1.0F,
-               last ? scale : 1.0F, nonfinite(last && step.final)},
-              nullptr);
-        }
       });
 }
 

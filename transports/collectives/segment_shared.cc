@@ -6,7 +6,8 @@
 #include "transports/collectives/segment.h"
 
 // The steps of a segment whose ranks share memory: each reads its peers'
-// buffers where they are and writes its result into them.
+// buffers where they are and writes its result into them. Nothing travels, but
+// all is rounded as if it had: the fabric is not to be seen in the result.
 namespace gradientflow {
 namespace {
 
@@ -165,6 +166,7 @@ bool Segment::RunPullReduce(const Step& step) {
   const int me = context_.fabric.rank();
   const float scale = (step.raw ? operation_->pre : 1.0F) *
                       (step.final ? operation_->post : 1.0F);
+  const DType wire = operation_->call.wire;
   const std::size_t tile = kTileBytes / element_bytes();
   std::array<const void*, kernels::kMaxParties> sources;
   std::array<void*, kernels::kMaxParties> dests;
@@ -173,24 +175,25 @@ bool Segment::RunPullReduce(const Step& step) {
   while (pulled_ < turn_end) {
     const std::size_t offset = step.dst.offset + pulled_;
     std::size_t n = std::min(tile, turn_end - pulled_);
-    data_.ForEachRun(data_begin_ + offset, n,
-                     [&](std::byte* mine, std::size_t run, std::size_t done) {
-                       for (int i = 0; i < parties; ++i) {
-                         std::byte* at = mine;
-                         if (shared_[i].rank != me) {
-                           at = shared_[i].data.Contiguous(
-                               shared_[i].begin + offset + done, run);
-                         }
-                         sources[i] = at;
-                         dests[i] = at;
-                       }
-                       if (!step.push) dests[0] = mine;
-                       context_.kernels.reduce_many(
-                           {sources.data(), parties, -1, dtype_, dests.data(),
-                            step.push ? parties : 1, dtype_, dtype_, run,
-                            operation_->op, scale, nonfinite(step.final)},
-                           nullptr);
-                     });
+    data_.ForEachRun(
+        data_begin_ + offset, n,
+        [&](std::byte* mine, std::size_t run, std::size_t done) {
+          for (int i = 0; i < parties; ++i) {
+            std::byte* at = mine;
+            if (shared_[i].rank != me) {
+              at = shared_[i].data.Contiguous(shared_[i].begin + offset + done,
+                                              run);
+            }
+            sources[i] = at;
+            dests[i] = at;
+          }
+          if (!step.push) dests[0] = mine;
+          context_.kernels.reduce_many(
+              {sources.data(), parties, -1, dtype_, dests.data(),
+               step.push ? parties : 1, dtype_, step.final ? wire : dtype_, run,
+               operation_->op, scale, nonfinite(step.final), wire},
+              nullptr);
+        });
     pulled_ += n;
   }
   if (pulled_ < step.dst.count) return false;

@@ -52,8 +52,8 @@ struct StagedParts {
 // reach the inner collective in their order, those on host memory among them,
 // which are passed on as they are.
 //
-// An allreduce of gradients ends rounded to the wire dtype, in groups of more
-// than one rank. Other calls are copied whole, as they are.
+// An allreduce of gradients ends rounded to the wire dtype. Other calls are
+// copied whole, as they are.
 //
 // What fails on the device ends the job on all ranks (Fabric::Fail) with an
 // error that names rank, device, call, step and bucket. `done` runs when

@@ -19,7 +19,7 @@ int Run(const ConvertArgs& args) {
     dst[i] = value;
     nonfinite |= IsNonFinite(value);
     if (settled != nullptr) {
-      settled[i] = FromFloat<S>(ToFloat(value));
+      settled[i] = FromFloat<S>(args.settled_scale * ToFloat(value));
       nonfinite |= IsNonFinite(settled[i]);
     }
   }
@@ -46,7 +46,7 @@ int Copy(const ConvertArgs& args) {
 }  // namespace
 
 int Convert(const ConvertArgs& args, void*) {
-  if (args.src_type == args.dst_type && args.scale == 1) {
+  if (IsCopy(args)) {
     const auto copy = [&](auto tag) {
       return Copy<typename decltype(tag)::Type>(args);
     };

@@ -12,13 +12,6 @@
 namespace gradientflow::kernels::scalar {
 namespace {
 
-template <class S, class D>
-float LoadSource(const ReduceManyArgs& args, int source, std::size_t i) {
-  const void* data = args.srcs[source];
-  if (source == args.own) return ToFloat(static_cast<const D*>(data)[i]);
-  return ToFloat(static_cast<const S*>(data)[i]);
-}
-
 float RoundTo(DType type, float value) {
   switch (type) {
     case DType::kFloat16:
@@ -30,6 +23,15 @@ float RoundTo(DType type, float value) {
   }
 }
 
+template <class S, class D>
+float LoadSource(const ReduceManyArgs& args, int source, std::size_t i) {
+  const void* data = args.srcs[source];
+  const float value = source == args.own
+                          ? ToFloat(static_cast<const D*>(data)[i])
+                          : ToFloat(static_cast<const S*>(data)[i]);
+  return RoundTo(args.wire_type, value);
+}
+
 template <class S, class D, ReduceOp op>
 int Run(const ReduceManyArgs& args) {
   bool nonfinite = false;
@@ -39,7 +41,7 @@ int Run(const ReduceManyArgs& args) {
       value = Combine<op>(value, LoadSource<S, D>(args, s, i));
     }
     value = RoundTo(args.round_type, args.scale * value);
-    const D result = FromFloat<D>(value);
+    const D result = FromFloat<D>(args.last_scale * value);
     nonfinite |= IsNonFinite(result);
     for (int d = 0; d < args.dests; ++d) {
       static_cast<D*>(args.dsts[d])[i] = result;

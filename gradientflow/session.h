@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gradientflow/base/buffer.h"
+#include "gradientflow/base/fork.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/config/options.h"
 #include "gradientflow/core/optimizer_config.h"
@@ -54,6 +55,10 @@ struct StepStats {
 //     session->FinishStep();  // Every gradient is now the group's.
 //
 // Thread-safe unless a method says otherwise.
+//
+// Of the process that opened it: a fork() of that leaves the job, and the
+// session, as they are. There the session refuses every call, gradient() and
+// pool() are the fork's own copy, and destroying it does nothing.
 class Session {
  public:
   // Joins the job. `tensors` in forward order: backward makes them last to
@@ -68,6 +73,11 @@ class Session {
       const Exchange& exchange = {});
 
   virtual ~Session() = default;  // Leaves the job. Blocks shortly.
+
+  // This process is a fork of the one that opened the session. Costs a load.
+  bool forked() const { return process_.forked(); }
+  // OK, or kFailedPrecondition in a fork.
+  Status CheckProcess() const;
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
@@ -188,6 +198,9 @@ class Session {
 
   // Ends the job on every rank with `why`.
   virtual void Abort(const Status& why) = 0;
+
+ private:
+  const ProcessMark process_;
 };
 
 }  // namespace gradientflow

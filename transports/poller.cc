@@ -12,6 +12,7 @@
 #include <climits>
 #include <ctime>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "gradientflow/base/str_cat.h"
@@ -80,33 +81,26 @@ int WaitFor(int epoll_fd, epoll_event* events, std::chrono::nanoseconds time) {
 }  // namespace
 
 Result<std::unique_ptr<Poller>> Poller::Create() {
-  const int epoll_fd = ::epoll_create1(EPOLL_CLOEXEC);
-  if (epoll_fd < 0) return SystemError("epoll_create1", errno);
-  const int wake_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (wake_fd < 0) {
-    const int error = errno;
-    ::close(epoll_fd);
-    return SystemError("eventfd", error);
-  }
-  std::unique_ptr<Poller> poller(new Poller(epoll_fd, wake_fd));
+  Fd epoll_fd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_fd.valid()) return SystemError("epoll_create1", errno);
+  Fd wake_fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_fd.valid()) return SystemError("eventfd", errno);
   epoll_event event = {};
   event.events = EPOLLIN;
   event.data.u64 = kWakeKey;
-  if (::epoll_ctl(epoll_fd, EPOLL_CTL_ADD, wake_fd, &event) != 0) {
+  if (::epoll_ctl(epoll_fd.get(), EPOLL_CTL_ADD, wake_fd.get(), &event) != 0) {
     return SystemError("epoll_ctl", errno);
   }
-  return poller;
+  return std::unique_ptr<Poller>(
+      new Poller(std::move(epoll_fd), std::move(wake_fd)));
 }
 
-Poller::Poller(int epoll_fd, int wake_fd)
-    : epoll_fd_(epoll_fd),
-      wake_fd_(wake_fd),
+Poller::Poller(Fd epoll_fd, Fd wake_fd)
+    : epoll_fd_(std::move(epoll_fd)),
+      wake_fd_(std::move(wake_fd)),
       state_(std::make_unique<State>()) {}
 
-Poller::~Poller() {
-  ::close(wake_fd_);
-  ::close(epoll_fd_);
-}
+Poller::~Poller() = default;
 
 Status Poller::Add(int fd, std::uint32_t events, Target* target,
                    std::uint64_t cookie) {
@@ -121,7 +115,7 @@ Status Poller::Add(int fd, std::uint32_t events, Target* target,
   epoll_event event = {};
   event.events = events;
   event.data.u64 = Key(fd, entry.generation + 1);
-  if (::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event) != 0) {
+  if (::epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
     return SystemError("epoll_ctl(add)", errno);
   }
   ++entry.generation;
@@ -142,7 +136,7 @@ Status Poller::Modify(int fd, std::uint32_t events, Target* target,
   epoll_event event = {};
   event.events = events;
   event.data.u64 = Key(fd, entry.generation);
-  if (::epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, fd, &event) != 0) {
+  if (::epoll_ctl(epoll_fd_.get(), EPOLL_CTL_MOD, fd, &event) != 0) {
     return SystemError("epoll_ctl(modify)", errno);
   }
   entry.target = target;
@@ -157,12 +151,12 @@ void Poller::Remove(int fd) {
   if (entry.target == nullptr) return;
   entry.target = nullptr;
   ++entry.generation;
-  ::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, nullptr);
+  ::epoll_ctl(epoll_fd_.get(), EPOLL_CTL_DEL, fd, nullptr);
 }
 
 bool Poller::Poll(std::chrono::nanoseconds timeout) {
   std::array<epoll_event, kEventsAtOnce> events;
-  const int count = WaitFor(epoll_fd_, events.data(), timeout);
+  const int count = WaitFor(epoll_fd_.get(), events.data(), timeout);
   bool moved = false;
   for (int i = 0; i < count; ++i) {
     const std::uint64_t key = events[i].data.u64;
@@ -170,7 +164,7 @@ bool Poller::Poll(std::chrono::nanoseconds timeout) {
       // A call that does not block leaves the wish for the next that would.
       std::uint64_t wishes = 0;
       if (timeout > std::chrono::nanoseconds(0) &&
-          ::read(wake_fd_, &wishes, sizeof(wishes)) < 0) {
+          ::read(wake_fd_.get(), &wishes, sizeof(wishes)) < 0) {
         continue;  // EAGAIN: nothing to take back.
       }
       continue;
@@ -188,7 +182,7 @@ void Poller::Wake() {
   // Async-signal-safe: leave the interrupted code's errno alone. A full counter
   // (EAGAIN) wakes as well.
   const int saved = errno;
-  while (::write(wake_fd_, &one, sizeof(one)) < 0 && errno == EINTR) {
+  while (::write(wake_fd_.get(), &one, sizeof(one)) < 0 && errno == EINTR) {
   }
   errno = saved;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "gradientflow/base/fd.h"
 #include "gradientflow/base/status.h"
 
 namespace gradientflow {
@@ -42,10 +43,10 @@ class Poller {
 
  private:
   struct Registration;
-  Poller(int epoll_fd, int wake_fd);
+  Poller(Fd epoll_fd, Fd wake_fd);
 
-  const int epoll_fd_;
-  const int wake_fd_;
+  const Fd epoll_fd_;
+  const Fd wake_fd_;
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -73,20 +73,20 @@ std::string TimelinePath(std::string_view pattern, int rank) {
 Result<std::unique_ptr<Timeline>> Timeline::Open(const Config& config) {
   Config resolved = config;
   resolved.path = TimelinePath(config.path, config.rank);
-  const int fd = ::open(resolved.path.c_str(),
-                        O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) {
+  Fd fd(::open(resolved.path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
+               0644));
+  if (!fd.valid()) {
     return Status(StatusCode::kInvalidArgument,
                   StrCat("timeline: cannot write '", resolved.path,
                          "': ", SystemError(errno)));
   }
-  std::unique_ptr<Timeline> timeline(new Timeline(resolved, fd));
+  std::unique_ptr<Timeline> timeline(new Timeline(resolved, std::move(fd)));
   GF_RETURN_IF_ERROR(timeline->Drain());
   return timeline;
 }
 
-Timeline::Timeline(const Config& config, int fd)
-    : config_(config), fd_(fd), queue_(config.capacity) {
+Timeline::Timeline(const Config& config, Fd fd)
+    : config_(config), fd_(std::move(fd)), queue_(config.capacity) {
   MutexLock lock(mutex_);
   AppendMetadata("process_name", 0,
                  StrCat("\"name\":\"rank ", config.rank, "\""));
@@ -98,7 +98,6 @@ Timeline::~Timeline() {
   // One is enough: nobody adds any more. A failure was told by earlier calls,
   // or there is nobody left to tell.
   static_cast<void>(Drain());
-  ::close(fd_);
 }
 
 void Timeline::Record(const Span& span) noexcept {
@@ -160,7 +159,7 @@ void Timeline::AppendMetadata(std::string_view kind, int row,
 Status Timeline::WritePending() {
   const std::size_t bytes = pending_.size();
   pending_ += kClose;
-  GF_RETURN_IF_ERROR(PwriteAll(fd_, pending_, end_));
+  GF_RETURN_IF_ERROR(PwriteAll(fd_.get(), pending_, end_));
   end_ += bytes;
   return Status();
 }

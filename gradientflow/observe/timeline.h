@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "gradientflow/base/clock.h"
+#include "gradientflow/base/fd.h"
 #include "gradientflow/base/mutex.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/observe/recorder.h"
@@ -50,7 +51,7 @@ class Timeline final : public Recorder {
   }
 
  private:
-  Timeline(const Config& config, int fd);
+  Timeline(const Config& config, Fd fd);
   void AppendEvent(std::string_view event) GF_REQUIRES(mutex_);
   void AppendSpan(const Span& span) GF_REQUIRES(mutex_);
   void AppendMetadata(std::string_view kind, int row, std::string_view args)
@@ -58,7 +59,7 @@ class Timeline final : public Recorder {
   Status WritePending() GF_REQUIRES(mutex_);
 
   const Config config_;
-  const int fd_;
+  const Fd fd_;
   SpanQueue queue_;
   std::atomic<std::uint64_t> dropped_{0};
 

@@ -7,6 +7,7 @@
 #include "gradientflow/observe/stderr_logger.h"
 #include "gradientflow/observe/timeline.h"
 #include "gradientflow/session/agreement.h"
+#include "gradientflow/session/guarded_session.h"
 #include "gradientflow/session/session_impl.h"
 
 // The composition root: who is who, by the options.
@@ -55,10 +56,10 @@ Result<SessionImpl::Parts> MakeParts(const Options& options,
   return parts;
 }
 
-Result<std::unique_ptr<Session>> Upcast(
+Result<std::unique_ptr<Session>> Guarded(
     Result<std::unique_ptr<SessionImpl>> session) {
   if (!session.ok()) return session.status();
-  return std::unique_ptr<Session>(std::move(session).value());
+  return Guard(std::move(session).value());
 }
 
 }  // namespace
@@ -69,7 +70,7 @@ Result<std::unique_ptr<Session>> OpenOver(
   Result<SessionImpl::Parts> parts = MakeParts(options, tensors);
   if (!parts.ok()) return parts.status();
   parts.value().device = std::move(device);
-  return Upcast(
+  return Guarded(
       SessionImpl::Create(std::move(parts).value(), std::move(transport)));
 }
 
@@ -91,7 +92,7 @@ Result<std::unique_ptr<Session>> Session::Open(
   join.exchange = exchange;
   Result<Transport> transport = Join(join);
   if (!transport.ok()) return transport.status();
-  return Upcast(
+  return Guarded(
       SessionImpl::Create(std::move(parts), std::move(transport).value()));
 }
 

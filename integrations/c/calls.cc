@@ -201,6 +201,7 @@ gf_status gf_alloc_shared(gf_session* session, size_t bytes, void** out) {
 gf_status gf_free_shared(gf_session* session, void* data) {
   if (session == nullptr) return Invalid("session is null");
   return Guard([&]() -> Status {
+    GF_RETURN_IF_ERROR(session->session->CheckProcess());
     session->session->FreeShared({static_cast<std::byte*>(data), 0, {}});
     return Status();
   });
@@ -209,6 +210,7 @@ gf_status gf_free_shared(gf_session* session, void* data) {
 gf_status gf_abort(gf_session* session, const char* why) {
   if (session == nullptr) return Invalid("session is null");
   return Guard([&]() -> Status {
+    GF_RETURN_IF_ERROR(session->session->CheckProcess());
     session->session->Abort(
         Status(StatusCode::kAborted, why == nullptr ? "no reason given" : why));
     return Status();

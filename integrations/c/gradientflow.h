@@ -5,6 +5,11 @@
  * failing call. Functions are thread-safe unless they say otherwise. Structs
  * start with their size, so that later versions can add fields: set it with
  * gf_*_init(). Pointers handed out by a session live as long as the session.
+ *
+ * A session is of the process that opened it. In a fork() of that,
+ * gf_close() does nothing, what tells rank, size and the pool's place answers,
+ * the pool is the fork's own copy, and all else is GF_FAILED_PRECONDITION; the
+ * job does not notice.
  */
 #ifndef INTEGRATIONS_C_GRADIENTFLOW_H_
 #define INTEGRATIONS_C_GRADIENTFLOW_H_

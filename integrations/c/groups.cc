@@ -130,6 +130,7 @@ gf_status gf_group_open(gf_session* session, uint32_t id, const int32_t* ranks,
 gf_status gf_group_close(gf_session* session, uint32_t id) {
   if (session == nullptr) return Invalid("session is null");
   return Guard([&]() -> Status {
+    GF_RETURN_IF_ERROR(session->session->CheckProcess());
     const Status closed = session->session->CloseGroup(id);
     const std::lock_guard<std::mutex> lock(session->mutex);
     session->group_sizes.erase(id);
@@ -151,6 +152,7 @@ gf_status gf_start(gf_session* session, const gf_call* call, gf_done done,
     return Invalid("gf_start: an argument is null");
   }
   return Guard([&]() -> Status {
+    GF_RETURN_IF_ERROR(session->session->CheckProcess());
     const Result<gf_call> full = Complete(call);
     if (!full.ok()) return full.status();
     const Result<CollectiveCall> made = Translate(*session, full.value());

@@ -1,6 +1,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "gradientflow/base/fork.h"
 #include "gradientflow/base/str_cat.h"
 #include "integrations/c/handles.h"
 
@@ -38,6 +39,10 @@ gf_status CheckTensor(const gf_session* session, size_t tensor) {
                           session->tensor_elements.size()));
   }
   return GF_OK;
+}
+
+gf_status InFork(const gf_session& session) {
+  return Guard([&] { return session.session->CheckProcess(); });
 }
 
 bool IsStatusCode(gf_status status) {
@@ -149,7 +154,13 @@ gf_status gf_open(const gf_options* options, const gf_tensor* tensors,
   });
 }
 
-void gf_close(gf_session* session) { delete session; }
+void gf_close(gf_session* session) {
+  // A fork cannot take it apart.
+  if (session != nullptr && session->session->forked()) {
+    return gradientflow::LeaveBehind(session);
+  }
+  delete session;
+}
 
 int32_t gf_rank(const gf_session* session) {
   return session == nullptr ? -1 : session->session->rank();
@@ -202,6 +213,7 @@ gf_status gf_pool_device(const gf_session* session, int32_t* kind,
 gf_status gf_set_stream(gf_session* session, void* stream) {
   if (session == nullptr) return Invalid("session is null");
   return Guard([&]() -> Status {
+    GF_RETURN_IF_ERROR(session->session->CheckProcess());
     session->session->SetStream(stream);
     return Status();
   });
@@ -209,12 +221,14 @@ gf_status gf_set_stream(gf_session* session, void* stream) {
 
 gf_status gf_ready(gf_session* session, size_t tensor) {
   if (gf_status bad = CheckTensor(session, tensor); bad != GF_OK) return bad;
+  if (session->session->forked()) return InFork(*session);
   session->session->GradientReady(tensor);
   return GF_OK;
 }
 
 gf_status gf_absent(gf_session* session, size_t tensor) {
   if (gf_status bad = CheckTensor(session, tensor); bad != GF_OK) return bad;
+  if (session->session->forked()) return InFork(*session);
   session->session->GradientAbsent(tensor);
   return GF_OK;
 }
@@ -249,6 +263,7 @@ gf_status gf_set_loss_scale(gf_session* session, float scale) {
     return Invalid(StrCat("loss scale ", scale, ": expected more than 0"));
   }
   return Guard([&]() -> Status {
+    GF_RETURN_IF_ERROR(session->session->CheckProcess());
     session->session->SetLossScale(scale);
     return Status();
   });
@@ -290,6 +305,7 @@ gf_status gf_selection(const gf_session* session, uint8_t* out,
     return Invalid("gf_selection: session or chunks is null");
   }
   return Guard([&]() -> Status {
+    GF_RETURN_IF_ERROR(session->session->CheckProcess());
     const std::vector<std::uint8_t> selection = session->session->selection();
     *chunks = selection.size();
     if (out == nullptr) return Status();

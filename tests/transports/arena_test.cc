@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "gradientflow/base/buffer.h"
+#include "gradientflow/base/fd.h"
 #include "transports/inproc/create.h"
 #include "transports/shm/create.h"
-#include "transports/shm/fd.h"
 #include "transports/shm/mapping.h"
 #include "transports/shm/shm_arena.h"
 #include "transports/shm/window_heap.h"

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "gradientflow/base/fd.h"
 #include "tests/transports/spsc_test_util.h"
-#include "transports/shm/fd.h"
 #include "transports/shm/fifo.h"
 #include "transports/shm/shm_arena.h"
 #include "transports/shm/shm_link.h"

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "gradientflow/base/fd.h"
 #include "gradientflow/base/str_cat.h"
-#include "transports/shm/fd.h"
 #include "transports/shm/fifo.h"
 #include "transports/shm/shm_arena.h"
 #include "transports/shm/shm_link.h"

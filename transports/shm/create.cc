@@ -7,8 +7,8 @@
 #include <array>
 #include <utility>
 
+#include "gradientflow/base/fd.h"
 #include "gradientflow/base/str_cat.h"
-#include "transports/shm/fd.h"
 #include "transports/shm/fifo.h"
 #include "transports/shm/handshake.h"
 #include "transports/shm/hello.h"

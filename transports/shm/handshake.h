@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "gradientflow/base/fd.h"
 #include "gradientflow/base/status.h"
 #include "transports/shm/create.h"
-#include "transports/shm/fd.h"
 #include "transports/shm/fifo.h"
 #include "transports/shm/hello.h"
 #include "transports/shm/shm_arena.h"

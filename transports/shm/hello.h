@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
+#include "gradientflow/base/fd.h"
 #include "gradientflow/base/status.h"
-#include "transports/shm/fd.h"
 
 namespace gradientflow {
 

@@ -52,9 +52,14 @@ Result<std::byte*> MapAligned(int fd, std::size_t bytes) {
 }  // namespace
 
 Mapping::Mapping(Fd fd, std::byte* data, std::size_t bytes)
-    : fd_(std::move(fd)), data_(data), bytes_(bytes) {}
+    : fd_(std::move(fd)), data_(data), bytes_(bytes) {
+  if (fd_.valid()) PrivateInForks(data_, bytes_, fd_.get());
+}
 
-Mapping::~Mapping() { ::munmap(data_, bytes_); }
+Mapping::~Mapping() {
+  // In a fork other memory may be there.
+  if (!process_.forked()) UnmapHere(data_, bytes_);
+}
 
 Result<std::shared_ptr<Mapping>> Mapping::Create(std::size_t bytes) {
   if (bytes == 0 || bytes % 4096 != 0 || bytes > kMaxBytes) {
@@ -96,6 +101,11 @@ Result<std::shared_ptr<Mapping>> Mapping::FromPeer(const Fd& memory,
   if (!data.ok()) return data.status();
   // A core dump holds this process's own arena only.
   ::madvise(data.value(), bytes, MADV_DONTDUMP);
+  if (::madvise(data.value(), bytes, MADV_DONTFORK) != 0) {
+    const Status why = MapError(bytes, "madvise(MADV_DONTFORK)");
+    ::munmap(data.value(), bytes);
+    return why;
+  }
   return std::shared_ptr<Mapping>(new Mapping(Fd(), data.value(), bytes));
 }
 

@@ -4,13 +4,14 @@
 #include <cstdint>
 #include <memory>
 
+#include "gradientflow/base/fd.h"
 #include "gradientflow/base/status.h"
-#include "transports/shm/fd.h"
 
 namespace gradientflow {
 
 // A mapped memfd: shared memory without a name, so that nothing stays behind
-// however its users die. Pages appear when touched. Immutable.
+// however its users die. Pages appear when touched. Immutable. A fork has a
+// private copy of this process's own, and nothing of a peer's.
 class Mapping {
  public:
   // New and zeroed; `bytes` is a multiple of 4096. The size is sealed.
@@ -35,6 +36,7 @@ class Mapping {
  private:
   Mapping(Fd fd, std::byte* data, std::size_t bytes);
 
+  const ProcessMark process_;
   const Fd fd_;
   std::byte* const data_;
   const std::size_t bytes_;

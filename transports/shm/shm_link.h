@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "gradientflow/base/fd.h"
 #include "gradientflow/base/status.h"
 #include "transports/link.h"
 #include "transports/poller.h"
 #include "transports/shm/doorbell.h"
-#include "transports/shm/fd.h"
 #include "transports/shm/fifo.h"
 #include "transports/shm/shm_arena.h"
 #include "transports/wire.h"
@@ -25,7 +25,7 @@ struct ShmLinkArgs {
   std::string address;       // Of the peer, for error messages.
   Fd socket;  // A connected stream: doorbell, and hang-up at death.
   // Readable once the peer's process has ended; may be absent. The socket
-  // alone does not tell if a child forked by the peer keeps it open.
+  // alone does not tell if another process has a copy of it.
   Fd process;
   FifoMemory in;  // In this rank's arena: the reader's.
   FifoMemory out;

@@ -1,13 +1,11 @@
 #pragma once
 
-#include <unistd.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 
+#include "gradientflow/base/fd.h"
 #include "gradientflow/base/status.h"
 #include "transports/tcp/addresses.h"
 
@@ -18,25 +16,13 @@ class Socket {
  public:
   Socket() = default;
   explicit Socket(int fd) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    if (this != &other) {
-      Close();
-      fd_ = std::exchange(other.fd_, -1);
-    }
-    return *this;
-  }
-  ~Socket() { Close(); }
 
-  int fd() const { return fd_; }
-  bool valid() const { return fd_ >= 0; }
-  void Close() {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = -1;
-  }
+  int fd() const { return fd_.get(); }
+  bool valid() const { return fd_.valid(); }
+  void Close() { fd_.Reset(); }
 
  private:
-  int fd_ = -1;
+  Fd fd_;
 };
 
 // "Connection refused".

@@ -1,0 +1,207 @@
+/* Every function that takes a session, called in a fork of its process: an
+ * error there, and nothing to the job. Ranks are processes, over shared memory
+ * and over TCP. */
+#define _XOPEN_SOURCE 700 /* For mkdtemp() and fork(). */
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "integrations/c/gradientflow.h"
+
+enum { RANKS = 2, ELEMENTS = 5000 };
+
+static int g_rank = -1;
+
+#define CHECK(condition)                                                \
+  do {                                                                  \
+    if (!(condition)) {                                                 \
+      fprintf(stderr, "rank %d, line %d: %s; last error: %s\n", g_rank, \
+              __LINE__, #condition, gf_last_error());                   \
+      _exit(1);                                                         \
+    }                                                                   \
+  } while (0)
+#define CHECK_OK(call) CHECK((call) == GF_OK)
+#define CHECK_REFUSED(call)                              \
+  do {                                                   \
+    CHECK((call) == GF_FAILED_PRECONDITION);             \
+    CHECK(strstr(gf_last_error(), "is a fork") != NULL); \
+  } while (0)
+
+static gf_session* open_session(const char* meeting_place, const char* fabric) {
+  gf_tensor tensor;
+  gf_options* options = NULL;
+  gf_session* session = NULL;
+  char text[16];
+  CHECK_OK(gf_options_default(&options));
+  sprintf(text, "%d", g_rank);
+  CHECK_OK(gf_options_set(options, "rank", text));
+  sprintf(text, "%d", (int)RANKS);
+  CHECK_OK(gf_options_set(options, "size", text));
+  CHECK_OK(gf_options_set(options, "rendezvous", meeting_place));
+  CHECK_OK(gf_options_set(options, "fabric", fabric));
+  CHECK_OK(gf_options_set(options, "arena_bytes", "64MB"));
+  gf_tensor_init(&tensor);
+  tensor.elements = ELEMENTS;
+  CHECK_OK(gf_open(options, &tensor, 1, &session));
+  gf_options_free(options);
+  return session;
+}
+
+static void done(void* user, gf_status status, const char* message) {
+  (void)user;
+  (void)status;
+  (void)message;
+}
+
+static void test_what_is_known(gf_session* session, float* pool) {
+  void* data = NULL;
+  size_t bytes = 0;
+  size_t offset = 1;
+  int32_t kind = -1;
+  int32_t index = -1;
+  int i;
+  CHECK(gf_rank(session) == g_rank && gf_size(session) == RANKS);
+  CHECK_OK(gf_gradient(session, 0, &data, &bytes));
+  CHECK(data == pool && bytes == ELEMENTS * sizeof(float));
+  CHECK_OK(gf_pool(session, &data, &bytes));
+  CHECK_OK(gf_pool_offset(session, 0, &offset));
+  CHECK_OK(gf_pool_device(session, &kind, &index));
+  CHECK(offset == 0 && kind == GF_CPU);
+  /* A copy: the ranks reduce what they had. */
+  for (i = 0; i < ELEMENTS; ++i) {
+    CHECK(pool[i] == (float)g_rank + 1);
+    pool[i] = 1e9F;
+  }
+}
+
+static void test_step(gf_session* session) {
+  float weights[ELEMENTS];
+  float* all = weights;
+  gf_optimizer optimizer;
+  size_t chunks = 0;
+  size_t bytes = 0;
+  gf_optimizer_init(&optimizer);
+  CHECK_REFUSED(gf_check(session));
+  CHECK_REFUSED(gf_set_stream(session, NULL));
+  CHECK_REFUSED(gf_ready(session, 0));
+  CHECK_REFUSED(gf_absent(session, 0));
+  CHECK_REFUSED(gf_finish_step(session, NULL));
+  CHECK_REFUSED(gf_set_loss_scale(session, 2));
+  CHECK_REFUSED(gf_optimizer_step(session, &optimizer, &all, 1));
+  CHECK_REFUSED(gf_selection(session, NULL, 0, &chunks));
+  CHECK_REFUSED(gf_save_state(session, NULL, 0, &bytes));
+  CHECK_REFUSED(gf_restore_state(session, "state", 5));
+}
+
+static void test_calls(gf_session* session) {
+  float data[RANKS] = {1, 2};
+  float out[RANKS * RANKS];
+  size_t counts[RANKS] = {1, 1};
+  int32_t ranks[RANKS] = {0, 1};
+  gf_call call;
+  void* shared = NULL;
+  uint64_t ticket = 0;
+  CHECK_REFUSED(gf_allreduce(session, data, 2, GF_FLOAT32, GF_SUM));
+  CHECK_REFUSED(gf_broadcast(session, data, 2, GF_FLOAT32, 0));
+  CHECK_REFUSED(gf_reduce(session, data, out, 2, GF_FLOAT32, GF_SUM, 0));
+  CHECK_REFUSED(gf_allgather(session, data, out, 2, GF_FLOAT32));
+  CHECK_REFUSED(gf_reduce_scatter(session, data, out, 1, GF_FLOAT32, GF_SUM));
+  CHECK_REFUSED(gf_all_to_all(session, data, counts, out, counts, GF_FLOAT32));
+  CHECK_REFUSED(gf_gather(session, data, out, counts, GF_FLOAT32, 0));
+  CHECK_REFUSED(gf_scatter(session, data, out, counts, GF_FLOAT32, 0));
+  CHECK_REFUSED(gf_barrier(session));
+  CHECK_REFUSED(gf_send(session, data, 4, 1 - g_rank, 7));
+  CHECK_REFUSED(gf_recv(session, data, 4, 1 - g_rank, 7));
+  CHECK_REFUSED(
+      gf_allreduce_start(session, data, 2, GF_FLOAT32, GF_SUM, &ticket));
+  CHECK_REFUSED(gf_wait(session, 1));
+  CHECK_REFUSED(gf_await(session, 1, -1));
+  CHECK_REFUSED(gf_group_open(session, 5, ranks, RANKS));
+  CHECK_REFUSED(gf_group_close(session, 4));
+  gf_call_init(&call);
+  call.output = data;
+  call.count = 2;
+  CHECK_REFUSED(gf_start(session, &call, done, NULL, &ticket));
+  call.group = 4;
+  CHECK_REFUSED(gf_start(session, &call, done, NULL, &ticket));
+  CHECK_REFUSED(
+      gf_send_start(session, 4, data, 4, 1 - g_rank, 7, done, NULL, &ticket));
+  CHECK_REFUSED(gf_recv_start(session, 4, data, 4, 1 - g_rank, 7, NULL, done,
+                              NULL, &ticket));
+  CHECK_REFUSED(gf_alloc_shared(session, 8, &shared));
+  CHECK_REFUSED(gf_free_shared(session, data));
+  CHECK_REFUSED(gf_abort(session, "said a child"));
+}
+
+static int run_child(gf_session* session, float* pool) {
+  test_what_is_known(session, pool);
+  test_step(session);
+  test_calls(session);
+  gf_close(session);
+  return 0;
+}
+
+static int run_rank(const char* meeting_place, const char* fabric) {
+  static const int32_t ranks[RANKS] = {0, 1};
+  gf_session* session = open_session(meeting_place, fabric);
+  float* pool = NULL;
+  void* data = NULL;
+  size_t bytes = 0;
+  int step;
+  int i;
+  CHECK_OK(gf_pool(session, &data, &bytes));
+  pool = (float*)data;
+  CHECK_OK(gf_group_open(session, 4, ranks, RANKS));
+  for (step = 0; step < 3; ++step) {
+    int status = -1;
+    pid_t child;
+    for (i = 0; i < ELEMENTS; ++i) pool[i] = (float)g_rank + 1;
+    fflush(NULL);
+    child = fork();
+    if (child == 0) exit(run_child(session, pool));
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK_OK(gf_ready(session, 0));
+    CHECK_OK(gf_finish_step(session, NULL));
+    for (i = 0; i < ELEMENTS; ++i) CHECK(pool[i] == 1.5F);
+  }
+  CHECK_OK(gf_group_close(session, 4));
+  gf_close(session);
+  return 0;
+}
+
+static int run_job(const char* fabric) {
+  char path[64] = "/tmp/c_api_fork_XXXXXX";
+  char meeting_place[80];
+  pid_t children[RANKS];
+  int failed = 0;
+  int r;
+  if (mkdtemp(path) == NULL) return 1;
+  sprintf(meeting_place, "file://%s", path);
+  for (r = 0; r < RANKS; ++r) {
+    children[r] = fork();
+    if (children[r] == 0) {
+      g_rank = r;
+      alarm(60);
+      _exit(run_rank(meeting_place, fabric));
+    }
+    CHECK(children[r] > 0);
+  }
+  for (r = 0; r < RANKS; ++r) {
+    int status = 0;
+    waitpid(children[r], &status, 0);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) failed = 1;
+  }
+  rmdir(path);
+  return failed;
+}
+
+int main(void) {
+  const int failed = run_job("shm") + run_job("tcp");
+  printf(failed ? "FAILED\n" : "OK\n");
+  return failed;
+}

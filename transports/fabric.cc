@@ -67,8 +67,8 @@ void Fabric::OnSent(void* self, std::uint64_t slot, std::uint32_t flags,
   lent.done(status, flags);
 }
 
-void Fabric::Send(int peer, MessageId id, ConstBufferView src,
-                  std::uint32_t flags, Done done) {
+void Fabric::Send(int peer, MessageId id, ConstBufferView src, Stamp stamp,
+                  Done done) {
   if (!status_.ok()) {
     ready_.push_back({done, 0, status_});
     return;
@@ -84,7 +84,8 @@ void Fabric::Send(int peer, MessageId id, ConstBufferView src,
   if (to.down) return FailIfDeparted(peer);
   OutMessage message;
   message.header.kind = MessageKind::kData;
-  message.header.flags = flags;
+  message.header.flags = stamp.flags;
+  message.header.signature = stamp.signature;
   message.header.tag = id.tag;
   message.header.group = id.group;
   message.header.payload_bytes = src.bytes;
@@ -103,8 +104,8 @@ void Fabric::FailIfDeparted(int peer) {
                      " still needs it at ", progress_)));
 }
 
-void Fabric::Recv(int peer, MessageId id, BufferView dst, std::uint32_t flags,
-                  Done done) {
+void Fabric::Recv(int peer, MessageId id, BufferView dst,
+                  std::uint64_t signature, Done done) {
   Peer& from = peers_[peer];
   if (!status_.ok()) {
     ready_.push_back({done, 0, status_});
@@ -120,7 +121,7 @@ void Fabric::Recv(int peer, MessageId id, BufferView dst, std::uint32_t flags,
   }
   match.posted = true;
   match.dst = dst;
-  match.expected_flags = flags;
+  match.signature = signature;
   match.done = done;
   if (match.arrived) {
     Complete(peer, id);
@@ -134,8 +135,7 @@ void Fabric::Recv(int peer, MessageId id, BufferView dst, std::uint32_t flags,
 }
 
 bool Fabric::Check(int peer, const Match& match, Status* why) const {
-  const bool same_call =
-      (match.header.flags & kSignatureMask) == match.expected_flags;
+  const bool same_call = match.header.signature == match.signature;
   if (same_call && match.header.payload_bytes == match.dst.bytes) return true;
   const Link& link = *peers_[peer].link;
   *why =
@@ -145,7 +145,7 @@ bool Fabric::Check(int peer, const Match& match, Status* why) const {
                     " expected ", match.dst.bytes,
                     same_call ? ""
                               : ", and of another call: kind, dtype, operation,"
-                                " count or step differ",
+                                " count, step or place in the pool differ",
                     " (tag ", match.header.tag, ")"));
   return false;
 }

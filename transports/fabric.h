@@ -37,6 +37,12 @@ struct FabricOptions {
   std::chrono::nanoseconds heartbeat_timeout = std::chrono::seconds(30);
 };
 
+// What a message carries beside its payload.
+struct Stamp {
+  std::uint64_t signature = 0;  // See Header.
+  std::uint32_t flags = 0;
+};
+
 // One rank's ends of reliable tagged messages to its peers: matches messages
 // to receives, tells whether peers live, spreads the news when one does not.
 // The links do the moving; where they lead (this process, this host, another)
@@ -59,11 +65,11 @@ class Fabric final : public LinkEvents {
   const Link* link(int peer) const { return peers_[peer].link.get(); }
 
   // Lends `src` until `done` runs.
-  void Send(int peer, MessageId id, ConstBufferView src, std::uint32_t flags,
+  void Send(int peer, MessageId id, ConstBufferView src, Stamp stamp,
             Done done);
-  // Lends `dst` until `done` runs. `flags`: those that must agree with the
-  // sender's (kSignatureMask). Each (peer, id) is received once.
-  void Recv(int peer, MessageId id, BufferView dst, std::uint32_t flags,
+  // Lends `dst` until `done` runs. `signature` must be the sender's. Each
+  // (peer, id) is received once.
+  void Recv(int peer, MessageId id, BufferView dst, std::uint64_t signature,
             Done done);
   // A message that no Recv() waits for is here, or its header is.
   bool HasMessage(int peer, MessageId id) const;
@@ -135,7 +141,7 @@ class Fabric final : public LinkEvents {
     bool arriving = false;  // The header is here.
     bool arrived = false;   // The payload is here.
     BufferView dst;
-    std::uint32_t expected_flags = 0;
+    std::uint64_t signature = 0;  // That is expected.
     Done done;
     Header header;
     // The payload of a message not yet awaited.

@@ -10,8 +10,7 @@ namespace gradientflow {
 namespace {
 
 constexpr std::uint16_t kMagic = 0x4647;  // "GF" in memory.
-constexpr std::uint8_t kVersion = 1;
-constexpr std::uint32_t kKnownFlags = kFlagNonfinite | kSignatureMask;
+constexpr std::uint32_t kKnownFlags = kFlagNonfinite;
 
 // Offsets of the fields.
 constexpr std::size_t kMagicAt = 0;
@@ -20,14 +19,16 @@ constexpr std::size_t kKindAt = 3;
 constexpr std::size_t kFlagsAt = 4;
 constexpr std::size_t kTagAt = 8;
 constexpr std::size_t kPayloadBytesAt = 16;
-constexpr std::size_t kGroupAt = 24;
-constexpr std::size_t kChecksumAt = 28;
+constexpr std::size_t kSignatureAt = 24;
+constexpr std::size_t kGroupAt = 32;
+constexpr std::size_t kChecksumAt = 36;
 
 std::uint32_t Checksum(const std::byte* header) {
   const std::uint64_t words[] = {GetLittleEndian<std::uint64_t>(header),
                                  GetLittleEndian<std::uint64_t>(header + 8),
                                  GetLittleEndian<std::uint64_t>(header + 16),
-                                 GetLittleEndian<std::uint32_t>(header + 24)};
+                                 GetLittleEndian<std::uint64_t>(header + 24),
+                                 GetLittleEndian<std::uint32_t>(header + 32)};
   std::uint64_t hash = 0x9E3779B97F4A7C15;
   for (const std::uint64_t word : words) {
     hash = (hash ^ word) * 0xFF51AFD7ED558CCD;
@@ -71,11 +72,12 @@ Status CheckFields(std::uint8_t kind, const Header& header) {
 std::array<std::byte, kHeaderBytes> EncodeHeader(const Header& header) {
   std::array<std::byte, kHeaderBytes> bytes;
   PutLittleEndian(&bytes[kMagicAt], kMagic);
-  PutLittleEndian(&bytes[kVersionAt], kVersion);
+  PutLittleEndian(&bytes[kVersionAt], kWireVersion);
   PutLittleEndian(&bytes[kKindAt], static_cast<std::uint8_t>(header.kind));
   PutLittleEndian(&bytes[kFlagsAt], header.flags);
   PutLittleEndian(&bytes[kTagAt], header.tag);
   PutLittleEndian(&bytes[kPayloadBytesAt], header.payload_bytes);
+  PutLittleEndian(&bytes[kSignatureAt], header.signature);
   PutLittleEndian(&bytes[kGroupAt], header.group);
   PutLittleEndian(&bytes[kChecksumAt], Checksum(bytes.data()));
   return bytes;
@@ -88,8 +90,8 @@ Result<Header> DecodeHeader(std::span<const std::byte, kHeaderBytes> bytes) {
                          ": not this protocol, or out of step"));
   }
   const auto version = GetLittleEndian<std::uint8_t>(&bytes[kVersionAt]);
-  if (version != kVersion) {
-    return Broken(StrCat("expected version ", int{kVersion}, ", seen ",
+  if (version != kWireVersion) {
+    return Broken(StrCat("expected version ", int{kWireVersion}, ", seen ",
                          int{version}, ": the ranks run different releases"));
   }
   const auto checksum = GetLittleEndian<std::uint32_t>(&bytes[kChecksumAt]);
@@ -104,6 +106,7 @@ Result<Header> DecodeHeader(std::span<const std::byte, kHeaderBytes> bytes) {
   header.tag = GetLittleEndian<std::uint64_t>(&bytes[kTagAt]);
   header.payload_bytes =
       GetLittleEndian<std::uint64_t>(&bytes[kPayloadBytesAt]);
+  header.signature = GetLittleEndian<std::uint64_t>(&bytes[kSignatureAt]);
   header.group = GetLittleEndian<std::uint32_t>(&bytes[kGroupAt]);
   GF_RETURN_IF_ERROR(CheckFields(kind, header));
   return header;

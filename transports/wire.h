@@ -32,20 +32,22 @@ enum class MessageKind : std::uint8_t {
   kBye = 5,    // The sender closes in good order; nothing follows.
 };
 
-inline constexpr std::size_t kHeaderBytes = 32;
+// Of the frame below. Ranks that speak another refuse each other.
+inline constexpr std::uint8_t kWireVersion = 2;
+inline constexpr std::size_t kHeaderBytes = 40;
 inline constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 40;
 inline constexpr std::uint64_t kMaxControlBytes = 16384;  // All but kData.
-// Header::flags.
+// Header::flags. All other bits are zero.
 inline constexpr std::uint32_t kFlagNonfinite = 1;  // Payload holds inf/NaN.
-// A hash of the call that sent the message (kind, dtype, operation, count...):
-// sender and receiver must agree. All other bits are zero.
-inline constexpr std::uint32_t kSignatureMask = 0xFFFF0000;
 
 struct Header {
   MessageKind kind = MessageKind::kData;
   std::uint32_t flags = 0;
   Tag tag = 0;
   std::uint64_t payload_bytes = 0;
+  // A hash of the call that sends the message (kind, dtype, operation,
+  // count...): sender and receiver must agree. 0: a message by itself.
+  std::uint64_t signature = 0;
   GroupId group = 0;
 };
 

@@ -1,5 +1,6 @@
 #include "gradientflow/aggregation/dense.h"
 
+#include "transports/collectives/call_plan.h"
 #include "transports/wire.h"
 
 namespace gradientflow {
@@ -18,6 +19,7 @@ CollectiveCall BucketCall(const AggregatorParts& parts, const Bucket& bucket,
   call.step = step;
   call.bucket = id;
   call.output = parts.pool;
+  call.place = HashOf(bucket.extents);
   if (bucket.extents.size() == 1) {
     call.output =
         parts.pool + bucket.extents[0].begin * SizeOf(parts.pool_dtype);

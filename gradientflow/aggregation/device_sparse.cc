@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
-#include "transports/collectives/call_plan.h"
 #include "transports/wire.h"
 
 // The step: packing, sending, unpacking. The selection, and the memory of both,
@@ -154,8 +153,6 @@ void DeviceSparseAggregator::Launch() {
         BucketCall(parts_, buckets_[id], 1.0F / loss_scale_, step_, id);
     call.output = packed_.get() + packed_begin_[id] * SizeOf(parts_.wire_dtype);
     call.dtype = parts_.wire_dtype;
-    // Ranks with their pool on the host send from its extents.
-    call.packed_from = HashOf(call.extents);
     call.extents.clear();
     parts_.collective->Start(call,
                              {&DeviceSparseAggregator::OnBucket, this, id});

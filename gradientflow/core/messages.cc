@@ -61,7 +61,7 @@ MessageId Messages::Awaited(const CallGroup& group, int peer,
 Status Messages::Send(const CallGroup& group, int peer, std::uint32_t tag,
                       ConstBufferView src, Done done) {
   GF_RETURN_IF_ERROR(CheckPeer(group, peer));
-  fabric_.Send(group.FabricRank(peer), Next(&sent_, group, peer, tag), src, 0,
+  fabric_.Send(group.FabricRank(peer), Next(&sent_, group, peer, tag), src, {},
                Track(done));
   return Status();
 }

@@ -4,6 +4,7 @@
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/config/settings_table.h"
+#include "transports/wire.h"
 
 namespace gradientflow {
 namespace {
@@ -20,7 +21,7 @@ constexpr std::size_t kMaxListBytes = std::size_t{40} << 10;
 
 std::string AgreementText(const Options& options,
                           const std::vector<TensorSpec>& tensors) {
-  std::string text;
+  std::string text = StrCat("wire_format=", int{kWireVersion}, "\n");
   for (const char* name : kSharedSettings) {
     text += StrCat(name, "=", GetOption(options, name).value(), "\n");
   }

@@ -147,8 +147,8 @@ TEST_F(StagedPieces, ReachTheInnerCollectiveInTheOrderOfTheirChannel) {
   EXPECT_EQ(inner_.calls[1].call.output, host.data());
   // Packed, and yet known for what it was.
   EXPECT_TRUE(inner_.calls[2].call.extents.empty());
-  EXPECT_EQ(inner_.calls[2].call.packed_from, HashOf(sparse.extents));
-  EXPECT_EQ(inner_.calls[1].call.packed_from, 0);
+  EXPECT_EQ(inner_.calls[2].call.place, HashOf(sparse.extents));
+  EXPECT_EQ(inner_.calls[1].call.place, 0);
   PollUntil([&] { return inner_.calls[2].call.feed->available() == 2500; });
   inner_.Finish(2, 0, 2500);
   for (std::size_t call : {0, 1, 2}) inner_.End(call, Status());

@@ -193,10 +193,12 @@ TEST(StagedMixed, RanksOnTheHostAndOnDevicesAgree) {
           DType::kFloat32, DType::kFloat16, ReduceOp::kMean, 6007, true,
           algorithm};
       std::vector<std::vector<std::byte>> results(5);
+      const std::uint64_t place = HashOf({{10, c.count}});
       OnRanks(setup, [&](TestRank& host) {
         if (host.rank() % 2 == 0) {
           DeviceRank rank(host);
           Flight flight(rank, c, 3);
+          flight.call().place = place;
           flight.Start();
           rank.Drive([&] { return flight.ending().over(); });
           EXPECT_TRUE(flight.ending().status.ok())
@@ -208,6 +210,7 @@ TEST(StagedMixed, RanksOnTheHostAndOnDevicesAgree) {
             Encode(c.dtype, Contribution(host.rank(), c.count, 3));
         CollectiveCall call;
         call.output = pool.data();
+        call.place = place;
         call.count = c.count;
         call.wire = c.wire;
         call.op = c.op;

@@ -184,7 +184,7 @@ TEST_F(HostilePeer, ByeWithoutWhatIsAwaitedIsADeparture) {
 TEST_F(HostilePeer, ByeWithASendOnItsWayIsADeparture) {
   // More than connections hold, so that it cannot all be gone.
   std::vector<std::byte> large(std::size_t{64} << 20);
-  fabric_.Send(1, kTag, {large.data(), large.size(), {}}, 0,
+  fabric_.Send(1, kTag, {large.data(), large.size(), {}}, {},
                {&HostilePeer::OnDone, this, 0});
   for (int i = 0; i < 100; ++i) fabric_.Poll();
   WriteHeader(0, 0, 0, MessageKind::kBye);

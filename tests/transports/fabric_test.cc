@@ -84,13 +84,13 @@ TEST_F(FabricTest, MatchesMessagesToReceivesInEitherOrder) {
   Ending sent_b;
   Ending received_a;
   Ending received_b;
-  at(0).Send(1, CallTag(0, 1), View(a), kFlagNonfinite, sent_a.done());
+  at(0).Send(1, CallTag(0, 1), View(a), {0, kFlagNonfinite}, sent_a.done());
   PollAll();
   EXPECT_EQ(received_a.times, 0);
   at(1).Recv(0, CallTag(0, 2), Room(&got_b), 0, received_b.done());
   at(1).Recv(0, CallTag(0, 1), Room(&got_a), 0, received_a.done());
   EXPECT_EQ(received_a.times, 0) << "inside the call";
-  at(0).Send(1, CallTag(0, 2), View(b), 0, sent_b.done());
+  at(0).Send(1, CallTag(0, 2), View(b), {}, sent_b.done());
   PollAll();
   EXPECT_EQ(got_a, a);
   EXPECT_EQ(got_b, b);
@@ -112,7 +112,7 @@ TEST_F(FabricTest, HoldsALaneBackRatherThanMemory) {
   std::vector<Ending> received(kMessages);
   for (int i = 0; i < kMessages; ++i) {
     out[i].assign(700, static_cast<char>('a' + i));
-    at(0).Send(1, CallTag(0, i), View(out[i]), 0, sent[i].done());
+    at(0).Send(1, CallTag(0, i), View(out[i]), {}, sent[i].done());
   }
   PollAll();
   for (int i = kMessages; i-- > 0;) {
@@ -140,7 +140,7 @@ TEST_F(FabricTest, HoldsMoreIfWhatIsAwaitedComesBehind) {
   receive(kMessages - 1);
   for (int i = 0; i < kMessages; ++i) {
     out[i].assign(700, static_cast<char>('a' + i));
-    at(0).Send(1, kPointToPointBit | static_cast<Tag>(i), View(out[i]), 0,
+    at(0).Send(1, kPointToPointBit | static_cast<Tag>(i), View(out[i]), {},
                sent[i].done());
   }
   PollAll();
@@ -169,7 +169,7 @@ TEST_F(FabricTest, HoldsNoMoreThanSixteenTimesTheLimit) {
   Ending received;
   at(1).Recv(0, kPointToPointBit | kMessages, Room(&in), 0, received.done());
   for (int i = 0; i < kMessages; ++i) {
-    at(0).Send(1, kPointToPointBit | static_cast<Tag>(i), View(out), 0,
+    at(0).Send(1, kPointToPointBit | static_cast<Tag>(i), View(out), {},
                sent[i].done());
   }
   for (int i = 0; i < 2 * kMessages; ++i) {
@@ -194,7 +194,7 @@ TEST_F(FabricTest, APausedLaneDoesNotHideADeath) {
   Ending received;
   at(1).Recv(0, kPointToPointBit | 9, Room(&in), 0, received.done());
   for (int i = 0; i < 3; ++i) {
-    at(0).Send(1, kPointToPointBit | static_cast<Tag>(i), View(out), 0,
+    at(0).Send(1, kPointToPointBit | static_cast<Tag>(i), View(out), {},
                sent[i].done());
   }
   PollAll();
@@ -215,12 +215,12 @@ TEST_F(FabricTest, EndsTheJobOnAllRanksWhenCallsDiffer) {
     Ending sent;
     Ending received;
     if (early) {
-      at(0).Send(1, CallTag(0, 1), View(out), 0x10000, sent.done());
+      at(0).Send(1, CallTag(0, 1), View(out), {0x10000}, sent.done());
       PollAll();
     }
     at(1).Recv(0, CallTag(0, 1), Room(&in), 0x20000, received.done());
     if (!early) {
-      at(0).Send(1, CallTag(0, 1), View(out), 0x10000, sent.done());
+      at(0).Send(1, CallTag(0, 1), View(out), {0x10000}, sent.done());
     }
     PollAll();
     EXPECT_EQ(received.times, 1);
@@ -240,10 +240,10 @@ TEST_F(FabricTest, EndsTheJobOnAMessageOfACallThatWasNotMade) {
     const std::string out = "1234";
     Ending sent;
     if (!early) at(1).CallDone(0, 1, 7);
-    at(0).Send(1, CallTag(0, 7), View(out), 0, sent.done());
+    at(0).Send(1, CallTag(0, 7), View(out), {}, sent.done());
     PollAll();
     EXPECT_TRUE(at(1).status().ok()) << "another series, or yet to come";
-    at(0).Send(1, CallTag(1, 7), View(out), 0, sent.done());
+    at(0).Send(1, CallTag(1, 7), View(out), {}, sent.done());
     if (early) PollAll();
     if (early) at(1).CallDone(0, 1, 7);
     PollAll();
@@ -260,7 +260,7 @@ TEST_F(FabricTest, KeepsGroupsApart) {
   Ending received[3];
   const Tag tag = CallTag(0, 3);
   for (const GroupId group : {2U, 0U, 1U}) {
-    at(0).Send(1, {tag, group}, View(out[group]), 0, sent.done());
+    at(0).Send(1, {tag, group}, View(out[group]), {}, sent.done());
   }
   // Calls of one group say nothing of another's.
   at(1).CallDone(1, 0, 2);
@@ -278,10 +278,10 @@ TEST_F(FabricTest, KeepsGroupsApart) {
     EXPECT_EQ(in[group], out[group]);
   }
   at(1).CallDone(1, 0, 3);
-  at(0).Send(1, {tag, 2}, View(out[2]), 0, sent.done());
+  at(0).Send(1, {tag, 2}, View(out[2]), {}, sent.done());
   PollAll();
   EXPECT_TRUE(at(1).status().ok()) << "group 2 has made no calls yet";
-  at(0).Send(1, {tag, 1}, View(out[1]), 0, sent.done());
+  at(0).Send(1, {tag, 1}, View(out[1]), {}, sent.done());
   PollAll();
   EXPECT_NE(at(1).status().message().find("in group 1"), std::string::npos);
 }
@@ -294,8 +294,8 @@ TEST_F(FabricTest, DropsWhatCameForAGroupThatIsClosed) {
   std::string in(90, '?');
   Ending sent;
   Ending received;
-  at(0).Send(1, {kPointToPointBit | 1, 7}, View(out), 0, sent.done());
-  at(0).Send(1, {kPointToPointBit | 2, 8}, View(out), 0, sent.done());
+  at(0).Send(1, {kPointToPointBit | 1, 7}, View(out), {}, sent.done());
+  at(0).Send(1, {kPointToPointBit | 2, 8}, View(out), {}, sent.done());
   PollAll();
   // The first fills what may wait; the second waits in the link.
   EXPECT_TRUE(at(1).HasMessage(0, {kPointToPointBit | 1, 7}));
@@ -315,7 +315,7 @@ TEST_F(FabricTest, FailsOnlyTheReceiveOfAMessageOfAnotherLength) {
   std::string in(4, '?');
   Ending sent;
   Ending received;
-  at(0).Send(1, tag, View(out), 0, sent.done());
+  at(0).Send(1, tag, View(out), {}, sent.done());
   at(1).Recv(0, tag, Room(&in), 0, received.done());
   PollAll();
   EXPECT_EQ(received.status.code(), StatusCode::kInvalidArgument);

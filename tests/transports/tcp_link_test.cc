@@ -375,7 +375,8 @@ TEST(TcpLink, APeerThatClosesInMidPayloadIsReported) {
 
 TEST(TcpLink, GarbageInsteadOfAHeaderIsReportedWithWhatWasSeen) {
   RawPeer peer(2);
-  const std::string garbage = "GET / HTTP/1.1\r\nHost: rank3\r\n\r\n....";
+  const std::string garbage =
+      "GET / HTTP/1.1\r\nHost: rank3\r\n\r\n............";
   ASSERT_TRUE(peer.Write(1, garbage, garbage.size()));
   ASSERT_TRUE(peer.DriveUntilDown());
   const Status& why = peer.end->events.down;

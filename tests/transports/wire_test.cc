@@ -14,7 +14,8 @@ using Bytes = std::array<std::byte, kHeaderBytes>;
 
 bool Same(const Header& a, const Header& b) {
   return a.kind == b.kind && a.flags == b.flags && a.tag == b.tag &&
-         a.payload_bytes == b.payload_bytes && a.group == b.group;
+         a.payload_bytes == b.payload_bytes && a.signature == b.signature &&
+         a.group == b.group;
 }
 
 std::string TroubleWith(const Bytes& bytes) {
@@ -36,8 +37,8 @@ TEST(Wire, EveryFieldComesBack) {
   for (int i = 0; i < 1000; ++i) {
     Header header;
     header.kind = static_cast<MessageKind>(1 + random() % 5);
-    header.flags = static_cast<std::uint32_t>(random()) &
-                   (kSignatureMask | kFlagNonfinite);
+    header.flags = static_cast<std::uint32_t>(random()) & kFlagNonfinite;
+    header.signature = random();
     header.tag = random();
     header.payload_bytes =
         random() % (1 + (header.kind == MessageKind::kData ? kMaxPayloadBytes
@@ -53,22 +54,24 @@ TEST(Wire, EveryFieldComesBack) {
 // version of the format.
 TEST(Wire, TheDocumentedExampleHolds) {
   Header header;
-  header.flags = 0xABCD0001;
+  header.flags = 1;
+  header.signature = 0x1122334455667788;
   header.tag = 0x0102030405060708;
   header.payload_bytes = 65536;
   header.group = 3;
   const unsigned char expected[] = {
-      0x47, 0x46, 0x01, 0x01, 0x01, 0x00, 0xcd, 0xab,  //
+      0x47, 0x46, 0x02, 0x01, 0x01, 0x00, 0x00, 0x00,  //
       0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01,  //
       0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00,  //
+      0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,  //
       0x03, 0x00, 0x00, 0x00};
   const Bytes bytes = EncodeHeader(header);
   for (std::size_t i = 0; i < sizeof(expected); ++i) {
     EXPECT_EQ(std::to_integer<int>(bytes[i]), expected[i]) << "byte " << i;
   }
-  const unsigned char checksum[] = {0x20, 0x6b, 0x03, 0x6f};
+  const unsigned char checksum[] = {0x4b, 0x19, 0xaf, 0xe8};
   for (std::size_t i = 0; i < 4; ++i) {
-    EXPECT_EQ(std::to_integer<int>(bytes[28 + i]), checksum[i]) << i;
+    EXPECT_EQ(std::to_integer<int>(bytes[36 + i]), checksum[i]) << i;
   }
 }
 
@@ -89,7 +92,7 @@ TEST(Wire, RandomBytesAreNoHeader) {
     if (i % 2 == 0) {  // Past the first checks.
       bytes[0] = std::byte{0x47};
       bytes[1] = std::byte{0x46};
-      bytes[2] = std::byte{1};
+      bytes[2] = std::byte{kWireVersion};
     }
     EXPECT_NE(TroubleWith(bytes), "");
   }
@@ -98,7 +101,7 @@ TEST(Wire, RandomBytesAreNoHeader) {
 TEST(Wire, ErrorsSayWhatWasExpectedAndSeen) {
   Bytes bytes = EncodeHeader(Some(MessageKind::kData, 0));
   bytes[2] = std::byte{9};
-  EXPECT_NE(TroubleWith(bytes).find("expected version 1, seen 9"),
+  EXPECT_NE(TroubleWith(bytes).find("expected version 2, seen 9"),
             std::string::npos)
       << TroubleWith(bytes);
   const auto trouble = [](const Header& header) {

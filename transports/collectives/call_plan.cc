@@ -15,19 +15,19 @@ namespace {
 constexpr std::size_t kOneSidedSegments = 4;
 constexpr std::size_t kChoicesKept = 256;
 
+constexpr std::uint64_t kFirstHash = 0xCBF29CE484222325;
+
 class Hash {
  public:
-  // Every bit of a value must reach the few that travel.
-  void Mix(std::uint64_t value) {
-    hash_ = (hash_ ^ value) * 0xFF51AFD7ED558CCD;
-    hash_ ^= hash_ >> 33;
-    hash_ *= 0xC4CEB9FE1A85EC53;
-    hash_ ^= hash_ >> 29;
+  void Mix(std::uint64_t value) { hash_ = MixHash(hash_, value); }
+  void Mix(const std::vector<std::size_t>& values) {
+    Mix(values.size());
+    for (const std::size_t value : values) Mix(value);
   }
   std::uint64_t value() const { return hash_; }
 
  private:
-  std::uint64_t hash_ = 0xCBF29CE484222325;
+  std::uint64_t hash_ = kFirstHash;
 };
 
 Status Invalid(const CollectiveCall& call, const std::string& what) {
@@ -314,6 +314,15 @@ Schedule ScheduleFor(const CollectiveCall& call, const CallPlan& plan,
   return {};
 }
 
+std::uint64_t MixHash(std::uint64_t hash, std::uint64_t value) {
+  // For a given hash a bijection of the value, so that two sequences which
+  // differ in one value never meet.
+  hash = (hash ^ value) * 0xFF51AFD7ED558CCD;
+  hash ^= hash >> 33;
+  hash *= 0xC4CEB9FE1A85EC53;
+  return hash ^ hash >> 29;
+}
+
 std::uint64_t HashOf(const std::vector<Extent>& extents) {
   if (extents.empty()) return 0;
   Hash hash;
@@ -321,12 +330,13 @@ std::uint64_t HashOf(const std::vector<Extent>& extents) {
     hash.Mix(extent.begin);
     hash.Mix(extent.count);
   }
-  return hash.value() | 1;
+  return std::max<std::uint64_t>(hash.value(), 1);
 }
 
-std::uint32_t SignatureOf(const CollectiveCall& call, const CallPlan& plan,
+std::uint64_t SignatureOf(const CollectiveCall& call, const CallPlan& plan,
                           const CallGroup& group) {
   Hash hash;
+  hash.Mix(static_cast<std::uint64_t>(group.size));
   for (const int member : group.members) {
     hash.Mix(static_cast<std::uint64_t>(member));
   }
@@ -335,16 +345,18 @@ std::uint32_t SignatureOf(const CollectiveCall& call, const CallPlan& plan,
   hash.Mix(static_cast<std::uint64_t>(call.op));
   hash.Mix(static_cast<std::uint64_t>(call.root));
   hash.Mix(static_cast<std::uint64_t>(plan.algorithm));
+  hash.Mix(std::uint64_t{plan.one_sided});
+  hash.Mix(plan.segment_elements);
   hash.Mix(std::bit_cast<std::uint32_t>(call.scale));
   hash.Mix(call.step);
   hash.Mix(call.bucket);
   // All-to-all counts differ by rank, each message's length is checked.
   if (call.kind != CollectiveKind::kAllToAll) hash.Mix(call.count);
-  if (plan.same_dtypes) {
-    hash.Mix(static_cast<std::uint64_t>(call.dtype));
-    hash.Mix(call.extents.empty() ? call.packed_from : HashOf(call.extents));
-  }
-  return static_cast<std::uint32_t>(hash.value()) & kSignatureMask;
+  if (call.kind == CollectiveKind::kGather) hash.Mix(call.recv_counts);
+  if (call.kind == CollectiveKind::kScatter) hash.Mix(call.send_counts);
+  hash.Mix(call.place != 0 ? call.place : HashOf(call.extents));
+  if (plan.same_dtypes) hash.Mix(static_cast<std::uint64_t>(call.dtype));
+  return hash.value();
 }
 
 }  // namespace gradientflow

@@ -71,6 +71,8 @@ CallBuffers BuffersOf(const CollectiveCall& call, const CallGroup& group);
 
 // Never 0 for extents that hold something.
 std::uint64_t HashOf(const std::vector<Extent>& extents);
+// `hash` and `value` in one: every bit of both counts.
+std::uint64_t MixHash(std::uint64_t hash, std::uint64_t value);
 
 // kInvalidArgument: what is wrong with `call`, whoever's rank it is.
 Status ValidateCall(const CollectiveCall& call, const CallGroup& group);
@@ -107,8 +109,9 @@ class CallPlanner {
 Schedule ScheduleFor(const CollectiveCall& call, const CallPlan& plan,
                      const CallGroup& group, std::size_t count);
 
-// What all ranks must agree on, in the upper half (kSignatureMask) of 32 bits.
-std::uint32_t SignatureOf(const CollectiveCall& call, const CallPlan& plan,
+// A hash of what all ranks must agree on. Calls that differ in one thing never
+// have the same; others do with a chance of 2^-64.
+std::uint64_t SignatureOf(const CollectiveCall& call, const CallPlan& plan,
                           const CallGroup& group);
 
 }  // namespace gradientflow

@@ -93,9 +93,10 @@ struct CollectiveCall {
   // kAllreduce only: the elements of `output` that take part, ascending and
   // disjoint, `count` in sum. Empty: [0, count).
   std::vector<Extent> extents;
-  // `output` is packed here and has extents elsewhere, or had them: their
-  // HashOf(), so that ranks still compare them. 0: it has not.
-  std::uint64_t packed_from = 0;
+  // HashOf() the extents of a pool that the elements are of, wherever they are
+  // (a view into the pool, a packed copy): the ranks compare it. 0: that of
+  // `extents`.
+  std::uint64_t place = 0;
   // kAllreduce of a gradient type only. Null: all is there. Lent like the
   // buffers.
   Feed* feed = nullptr;

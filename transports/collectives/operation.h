@@ -27,7 +27,7 @@ struct Operation {
   CallPlan plan;
   Done done;
   std::uint64_t sequence = 0;  // In its channel; the same on all ranks.
-  std::uint32_t signature = 0;
+  std::uint64_t signature = 0;
   kernels::ReduceOp op = kernels::ReduceOp::kSum;
   // A mean is scaled before the sum (pre) or after it (post).
   float pre = 1.0F;

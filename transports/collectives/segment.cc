@@ -217,15 +217,13 @@ void Segment::PostRecv(const Step& step, std::uint32_t index,
 void Segment::PostSend(const Step& step, std::uint32_t index) {
   const std::size_t bytes = step.src.count * operation_->wire_bytes();
   const std::byte* wire = WireImage(step);
-  const std::uint32_t flags =
-      operation_->signature |
-      (((flags_ & kFlagNonfinite) != 0 || nonfinite_ != 0) ? kFlagNonfinite
-                                                           : 0);
+  const bool nonfinite = (flags_ & kFlagNonfinite) != 0 || nonfinite_ != 0;
   ++traffic_[round_ % 2].pending;
   context_.bytes_sent += bytes;
   context_.fabric.Send(
       operation_->group->FabricRank(step.peer), NextId(&sent_, step.peer),
-      {wire, bytes, {}}, flags,
+      {wire, bytes, {}},
+      {operation_->signature, nonfinite ? kFlagNonfinite : 0},
       {context_.on_message, context_.self, Cookie(index, round_)});
 }
 

@@ -89,7 +89,7 @@ void Segment::Publish(SyncSlot* slot) {
   const void* base = staged_ ? bounce_.data : operation_->call.output;
   slot->offset = context_.arena->OffsetOf(base);
   slot->signature =
-      operation_->sequence << 32 | operation_->signature | (index_ & 0xFFFF);
+      MixHash(MixHash(operation_->signature, operation_->sequence), index_);
   slot->flags = (staged_ ? kStaged : 0) |
                 (nonfinite_ != 0 ? kFlagNonfinite : flags_ & kFlagNonfinite);
   slot->arrived.store(sync_, std::memory_order_release);
@@ -131,14 +131,14 @@ bool Segment::Collect(std::uint64_t value, int slot) {
   for (int rank : members) {
     const SyncSlot& theirs = context_.arena->slot(rank, slot);
     if (theirs.signature != mine.signature) {
-      status_ =
-          Status(StatusCode::kInvalidArgument,
-                 StrCat("rank ", rank, " came to another call than rank ",
-                        context_.fabric.rank(), ": ", Name(call.kind), " ",
-                        operation_->sequence, " of ", call.count, " ",
-                        Name(call.dtype), ", step ", call.step, " bucket ",
-                        call.bucket,
-                        "; kind, dtype, operation, count or step differ"));
+      status_ = Status(StatusCode::kInvalidArgument,
+                       StrCat("rank ", rank, " came to another call than rank ",
+                              context_.fabric.rank(), ": ", Name(call.kind),
+                              " ", operation_->sequence, " of ", call.count,
+                              " ", Name(call.dtype), ", step ", call.step,
+                              " bucket ", call.bucket,
+                              "; kind, dtype, operation, count, step or place "
+                              "in the pool differ"));
       return false;
     }
     flags_ |= theirs.flags & kFlagNonfinite;

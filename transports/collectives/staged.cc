@@ -253,7 +253,7 @@ CollectiveCall StagedCollective::InnerCall(StagedJob* job) const {
   if (job->output.count > 0) {
     inner.output = job->output.host;
     inner.dtype = inner.wire;
-    if (!inner.extents.empty()) inner.packed_from = HashOf(inner.extents);
+    if (inner.place == 0) inner.place = HashOf(inner.extents);
     inner.extents.clear();
   }
   if (job->way == Way::kFed) inner.feed = job;

@@ -12,7 +12,7 @@ namespace gradientflow {
 // arena travels along as a descriptor. Same machine: native byte order.
 struct Hello {
   static constexpr std::uint64_t kMagic = 0x6f6c6c6568464721;
-  static constexpr std::uint32_t kVersion = 1;
+  static constexpr std::uint32_t kVersion = 2;
   std::uint64_t magic = kMagic;
   std::uint32_t version = kVersion;
   std::int32_t rank = 0;  // The sender's.

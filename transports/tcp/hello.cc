@@ -11,7 +11,7 @@ namespace gradientflow {
 namespace {
 
 constexpr std::string_view kMagic("GFhello\n", 8);
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 
 // Offsets of the fields; all numbers are little-endian.
 constexpr std::size_t kVersionAt = 8;

@@ -133,9 +133,17 @@ class Session {
   virtual std::vector<std::uint8_t> selection() const = 0;
 
   // Residual, momentum, selection, loss scale and step number, of this rank.
-  // Between steps only. RestoreState() refuses (kInvalidArgument) the state of
-  // other tensors, dtypes or settings, and damaged bytes (kDataLoss).
+  // Between steps only.
   virtual Result<std::vector<std::byte>> SaveState() const = 0;
+  // How long SaveState() is; fetches and copies nothing.
+  virtual Result<std::size_t> StateBytes() const = 0;
+  // A collective: all ranks call, each with its own rank's state of one run and
+  // one step. Either all go on from there or nobody's session changes, and
+  // every rank hears whose state is refused, and why: damaged bytes
+  // (kDataLoss), another rank's, of other tensors or settings but for how
+  // gradients travel (segments, buckets, connections, algorithm), of another
+  // run or step than rank 0's (kInvalidArgument), within a step
+  // (kFailedPrecondition). One thread with FinishStep().
   virtual Status RestoreState(const std::vector<std::byte>& state) = 0;
 
   // Collectives on plain buffers, of the host or of the pool's device, in the

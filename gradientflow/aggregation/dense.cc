@@ -92,9 +92,9 @@ void DenseAggregator::OnDone(void* self, std::uint64_t bucket,
 
 bool DenseAggregator::Done() const { return done_ == buckets_.size(); }
 
-Status DenseAggregator::Restore(std::uint64_t, float,
-                                std::span<const std::byte> residual,
-                                std::span<const std::byte> next_selection) {
+Status DenseAggregator::CheckState(
+    std::uint64_t, std::span<const std::byte> residual,
+    std::span<const std::byte> next_selection) const {
   if (!residual.empty() || !next_selection.empty()) {
     return Status(StatusCode::kInvalidArgument,
                   "the state holds a residual or a selection, but this "

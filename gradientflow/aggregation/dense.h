@@ -45,9 +45,14 @@ class DenseAggregator final : public Aggregator {
     return std::span<const float>();
   }
   std::span<const std::uint8_t> next_selection() const override { return {}; }
-  Status Restore(std::uint64_t next_step, float loss_scale,
-                 std::span<const std::byte> residual,
-                 std::span<const std::byte> next_selection) override;
+  std::size_t residual_bytes() const override { return 0; }
+  Status CheckState(std::uint64_t next_step,
+                    std::span<const std::byte> residual,
+                    std::span<const std::byte> next_selection) const override;
+  Status Restore(std::uint64_t, float, std::span<const std::byte>,
+                 std::span<const std::byte>) override {
+    return Status();
+  }
 
  private:
   static void OnDone(void* self, std::uint64_t bucket, std::uint32_t flags,

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "gradientflow/aggregation/device_sparse.h"
+#include "gradientflow/aggregation/sparse.h"
 #include "gradientflow/base/str_cat.h"
 
 // The selection, and the memory, of a DeviceSparseAggregator.
@@ -145,22 +146,20 @@ Result<std::span<const float>> DeviceSparseAggregator::residual() {
   return std::span<const float>(residual_copy_);
 }
 
+Status DeviceSparseAggregator::CheckState(
+    std::uint64_t next_step, std::span<const std::byte> residual,
+    std::span<const std::byte> next_selection) const {
+  return CheckSparseState(selector_, residual_bytes(), next_step, residual,
+                          next_selection);
+}
+
 Status DeviceSparseAggregator::Restore(
     std::uint64_t next_step, float loss_scale,
     std::span<const std::byte> residual,
     std::span<const std::byte> next_selection) {
-  const std::size_t bytes = parts_.layout->elements() * sizeof(float);
-  if (residual.size() != bytes) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("the state's residual has ", residual.size(),
-                         " bytes, expected ", bytes));
-  }
-  const auto* selection =
-      reinterpret_cast<const std::uint8_t*>(next_selection.data());
+  GF_RETURN_IF_ERROR(selector_.Restore(next_step, SelectionIn(next_selection)));
   GF_RETURN_IF_ERROR(
-      selector_.Restore(next_step, {selection, next_selection.size()}));
-  GF_RETURN_IF_ERROR(
-      config_.stream->Copy(residual_.get(), residual.data(), bytes));
+      config_.stream->Copy(residual_.get(), residual.data(), residual.size()));
   loss_scale_ = loss_scale;
   return UploadSlots();
 }

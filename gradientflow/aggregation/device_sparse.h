@@ -59,6 +59,12 @@ class DeviceSparseAggregator final : public Aggregator {
   std::span<const std::uint8_t> next_selection() const override {
     return selector_.selected();
   }
+  std::size_t residual_bytes() const override {
+    return parts_.layout->elements() * sizeof(float);
+  }
+  Status CheckState(std::uint64_t next_step,
+                    std::span<const std::byte> residual,
+                    std::span<const std::byte> next_selection) const override;
   Status Restore(std::uint64_t next_step, float loss_scale,
                  std::span<const std::byte> residual,
                  std::span<const std::byte> next_selection) override;

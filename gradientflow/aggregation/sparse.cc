@@ -18,6 +18,22 @@ bool AnyNonzero(const float* values, std::size_t n) {
 
 }  // namespace
 
+std::span<const std::uint8_t> SelectionIn(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()};
+}
+
+Status CheckSparseState(const ChunkSelector& selector,
+                        std::size_t residual_bytes, std::uint64_t next_step,
+                        std::span<const std::byte> residual,
+                        std::span<const std::byte> next_selection) {
+  if (residual.size() != residual_bytes) {
+    return {StatusCode::kInvalidArgument,
+            StrCat("the state's residual has ", residual.size(),
+                   " bytes, expected ", residual_bytes)};
+  }
+  return selector.Check(next_step, SelectionIn(next_selection));
+}
+
 SparseAggregator::SparseAggregator(const AggregatorParts& parts,
                                    const SparseConfig& config,
                                    ChunkSelector selector)
@@ -246,17 +262,8 @@ void SparseAggregator::KeepFinite() {
 Status SparseAggregator::Restore(std::uint64_t next_step, float loss_scale,
                                  std::span<const std::byte> residual,
                                  std::span<const std::byte> next_selection) {
-  const std::size_t bytes = parts_.layout->elements() * sizeof(float);
-  if (residual.size() != bytes) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("the state's residual has ", residual.size(),
-                         " bytes, expected ", bytes));
-  }
-  const auto* selection =
-      reinterpret_cast<const std::uint8_t*>(next_selection.data());
-  GF_RETURN_IF_ERROR(
-      selector_.Restore(next_step, {selection, next_selection.size()}));
-  std::memcpy(residual_.get(), residual.data(), bytes);
+  GF_RETURN_IF_ERROR(selector_.Restore(next_step, SelectionIn(next_selection)));
+  std::memcpy(residual_.get(), residual.data(), residual.size());
   loss_scale_ = loss_scale;
   for (std::size_t c = 0; c < dirty_.size(); ++c) {
     const Extent chunk = selector_.chunk(c);

@@ -17,6 +17,14 @@ struct SparseConfig {
   const kernels::KernelTable* kernels = nullptr;
 };
 
+// A saved selection, as selectors take it.
+std::span<const std::uint8_t> SelectionIn(std::span<const std::byte> bytes);
+// What Aggregator::CheckState() says of a sparse session.
+Status CheckSparseState(const ChunkSelector& selector,
+                        std::size_t residual_bytes, std::uint64_t next_step,
+                        std::span<const std::byte> residual,
+                        std::span<const std::byte> next_selection);
+
 // Coarse-grained sparse communication (arXiv 1902.06855, section on CSC and
 // Algorithm 1). Per chunk, as soon as it is written, one pass adds the residual
 // (and takes the norm of what is kept back); what is to be sent goes first, so
@@ -48,6 +56,15 @@ class SparseAggregator final : public Aggregator {
   Result<std::span<const float>> residual() override;
   std::span<const std::uint8_t> next_selection() const override {
     return selector_.selected();
+  }
+  std::size_t residual_bytes() const override {
+    return parts_.layout->elements() * sizeof(float);
+  }
+  Status CheckState(std::uint64_t next_step,
+                    std::span<const std::byte> residual,
+                    std::span<const std::byte> next_selection) const override {
+    return CheckSparseState(selector_, residual_bytes(), next_step, residual,
+                            next_selection);
   }
   Status Restore(std::uint64_t next_step, float loss_scale,
                  std::span<const std::byte> residual,

@@ -57,7 +57,13 @@ class Aggregator {
   // block while a device's memory is copied; the copy lasts until the next
   // Begin().
   virtual Result<std::span<const float>> residual() = 0;
+  virtual std::size_t residual_bytes() const = 0;
   virtual std::span<const std::uint8_t> next_selection() const = 0;
+  // kInvalidArgument: why Restore() would refuse these.
+  virtual Status CheckState(
+      std::uint64_t next_step, std::span<const std::byte> residual,
+      std::span<const std::byte> next_selection) const = 0;
+  // REQUIRES CheckState(). After an error, a device's, nothing is certain.
   virtual Status Restore(std::uint64_t next_step, float loss_scale,
                          std::span<const std::byte> residual,
                          std::span<const std::byte> next_selection) = 0;

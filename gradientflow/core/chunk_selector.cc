@@ -115,8 +115,8 @@ Status ChunkSelector::Select(std::uint64_t step,
   return {};
 }
 
-Status ChunkSelector::Restore(std::uint64_t step,
-                              std::span<const std::uint8_t> selected) {
+Status ChunkSelector::Check(std::uint64_t step,
+                            std::span<const std::uint8_t> selected) const {
   if (selected.size() != chunks()) {
     return Invalid(StrCat("selection for step ", step, ": expected ", chunks(),
                           " chunks, seen ", selected.size()));
@@ -138,8 +138,14 @@ Status ChunkSelector::Restore(std::uint64_t step,
                           CountAt(step), " of ", chunks(),
                           " chunks selected, seen ", count));
   }
+  return {};
+}
+
+Status ChunkSelector::Restore(std::uint64_t step,
+                              std::span<const std::uint8_t> selected) {
+  GF_RETURN_IF_ERROR(Check(step, selected));
   selected_.assign(selected.begin(), selected.end());
-  selected_count_ = count;
+  selected_count_ = CountAt(step);
   return {};
 }
 

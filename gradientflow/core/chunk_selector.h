@@ -72,8 +72,11 @@ class ChunkSelector {
   const std::vector<std::uint8_t>& selected() const { return selected_; }
   std::size_t selected_count() const { return selected_count_; }
 
-  // Puts back a selected() that was saved before `step`. kInvalidArgument,
-  // and nothing changes, if it cannot be this selector's for that step.
+  // kInvalidArgument: `selected` cannot be this selector's for `step`.
+  Status Check(std::uint64_t step,
+               std::span<const std::uint8_t> selected) const;
+  // Puts back a selected() that was saved before `step`. What Check() refuses
+  // changes nothing.
   Status Restore(std::uint64_t step, std::span<const std::uint8_t> selected);
 
  private:

@@ -46,6 +46,9 @@ class DeviceOptimizer {
   // hu in pool order, copied from the device (blocks); empty before the first
   // Step().
   Result<std::vector<float>> Momentum(Stream& stream);
+  std::size_t momentum_bytes() const {
+    return momentum_ == nullptr ? 0 : parts_.layout->elements() * sizeof(float);
+  }
   // Puts back the bytes of a Momentum(); blocks. kInvalidArgument on another
   // size.
   Status RestoreMomentum(std::span<const std::byte> bytes, Stream& stream);

@@ -15,7 +15,7 @@ static_assert(std::endian::native == std::endian::little,
               "states are written and read as the machine stores them");
 
 constexpr std::string_view kMagic{"GFSTATE\0", 8};
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr std::size_t kHeaderBytes = 24;
 constexpr std::size_t kSectionBytes = 16;  // Before the name.
 constexpr std::size_t kChecksumBytes = 8;
@@ -27,6 +27,8 @@ struct Section {
 // The order of the sections in a state.
 enum SectionIndex : std::uint8_t {
   kSettings,
+  kJob,
+  kRank,
   kStep,
   kLossScale,
   kSelection,
@@ -35,22 +37,8 @@ enum SectionIndex : std::uint8_t {
   kSections
 };
 constexpr std::array<std::string_view, kSections> kSectionNames = {
-    "settings", "step", "loss_scale", "selection", "residual", "momentum"};
-
-// Each step is a bijection of the sum for a given word and of the word for a
-// given sum, so damage within one word never goes unseen; wider damage does
-// with a chance of 2^-64.
-std::uint64_t Checksum(std::span<const std::byte> bytes) {
-  std::uint64_t sum = 0x6a09e667f3bcc909U ^ bytes.size();
-  while (!bytes.empty()) {
-    std::uint64_t word = 0;
-    const std::size_t n = std::min(bytes.size(), sizeof(word));
-    std::memcpy(&word, bytes.data(), n);
-    sum = std::rotl((sum ^ word) * 0x9e3779b97f4a7c15U, 29);
-    bytes = bytes.subspan(n);
-  }
-  return sum ^ (sum >> 32);
-}
+    "settings",   "job",       "rank",     "step",
+    "loss_scale", "selection", "residual", "momentum"};
 
 template <typename T>
 T Load(std::span<const std::byte> bytes, std::size_t offset) {
@@ -95,16 +83,16 @@ Status CheckFrame(std::span<const std::byte> bytes) {
   }
   const std::size_t body_bytes = bytes.size() - kChecksumBytes;
   const auto expected = Load<std::uint64_t>(bytes, body_bytes);
-  const std::uint64_t seen = Checksum(bytes.first(body_bytes));
+  const std::uint64_t seen = StateChecksum(bytes.first(body_bytes));
   if (seen != expected) {
     return Damaged(StrCat("expected checksum ", std::hex, expected, ", seen ",
                           seen, ": the bytes have changed"));
   }
   const auto version = Load<std::uint32_t>(bytes, 8);
   if (version != kVersion) {
-    return {
-        StatusCode::kInvalidArgument,
-        StrCat("saved state: expected version ", kVersion, ", seen ", version)};
+    return {StatusCode::kInvalidArgument,
+            StrCat("saved state: expected version ", kVersion, ", seen ",
+                   version, ": another release saved it")};
   }
   return {};
 }
@@ -169,19 +157,46 @@ std::string_view TakeLine(std::string_view* text) {
 
 }  // namespace
 
+// Each step is a bijection of the sum for a given word and of the word for a
+// given sum.
+std::uint64_t StateChecksum(std::span<const std::byte> bytes) {
+  std::uint64_t sum = 0x6a09e667f3bcc909U ^ bytes.size();
+  while (!bytes.empty()) {
+    std::uint64_t word = 0;
+    const std::size_t n = std::min(bytes.size(), sizeof(word));
+    std::memcpy(&word, bytes.data(), n);
+    sum = std::rotl((sum ^ word) * 0x9e3779b97f4a7c15U, 29);
+    bytes = bytes.subspan(n);
+  }
+  return sum ^ (sum >> 32);
+}
+
+std::size_t StateBytes(const StatePayloads& payloads) {
+  std::size_t total = kHeaderBytes + kChecksumBytes + payloads.settings +
+                      sizeof(SavedState::job) + sizeof(SavedState::rank) +
+                      sizeof(SavedState::step) +
+                      sizeof(SavedState::loss_scale) + payloads.selection +
+                      payloads.residual + payloads.momentum;
+  for (const std::string_view name : kSectionNames) {
+    total += kSectionBytes + name.size();
+  }
+  return total;
+}
+
 std::vector<std::byte> WriteState(const SavedState& state) {
   const std::array<std::span<const std::byte>, kSections> payloads = {
       BytesOf(state.settings),
+      std::as_bytes(std::span(&state.job, 1)),
+      std::as_bytes(std::span(&state.rank, 1)),
       std::as_bytes(std::span(&state.step, 1)),
       std::as_bytes(std::span(&state.loss_scale, 1)),
       state.selection,
       state.residual,
       state.momentum,
   };
-  std::size_t total_bytes = kHeaderBytes + kChecksumBytes;
-  for (std::size_t i = 0; i < kSections; ++i) {
-    total_bytes += kSectionBytes + kSectionNames[i].size() + payloads[i].size();
-  }
+  const std::size_t total_bytes =
+      StateBytes({state.settings.size(), state.selection.size(),
+                  state.residual.size(), state.momentum.size()});
   std::vector<std::byte> out;
   out.reserve(total_bytes);
   Append(&out, BytesOf(kMagic));
@@ -195,7 +210,7 @@ std::vector<std::byte> WriteState(const SavedState& state) {
     Append(&out, BytesOf(kSectionNames[i]));
     Append(&out, payloads[i]);
   }
-  AppendValue(&out, Checksum(out));
+  AppendValue(&out, StateChecksum(out));
   return out;
 }
 
@@ -211,11 +226,17 @@ Result<SavedState> ReadState(std::span<const std::byte> bytes) {
   if (!payloads.ok()) return payloads.status();
   const auto& payload = payloads.value();
   GF_RETURN_IF_ERROR(
+      CheckSize(kJob, sizeof(SavedState::job), payload[kJob].size()));
+  GF_RETURN_IF_ERROR(
+      CheckSize(kRank, sizeof(SavedState::rank), payload[kRank].size()));
+  GF_RETURN_IF_ERROR(
       CheckSize(kStep, sizeof(SavedState::step), payload[kStep].size()));
   GF_RETURN_IF_ERROR(CheckSize(kLossScale, sizeof(SavedState::loss_scale),
                                payload[kLossScale].size()));
   return SavedState{
       .settings = TextOf(payload[kSettings]),
+      .job = Load<std::uint64_t>(payload[kJob], 0),
+      .rank = Load<std::uint32_t>(payload[kRank], 0),
       .step = Load<std::uint64_t>(payload[kStep], 0),
       .loss_scale = Load<float>(payload[kLossScale], 0),
       .selection = payload[kSelection],

@@ -13,7 +13,7 @@
 //
 //   state    := magic version sections total_bytes section* checksum
 //   magic    := "GFSTATE" 0x00
-//   version  := u32                  now 1
+//   version  := u32                  now 2
 //   sections := u32                  how many follow
 //   total_bytes := u64               of the state, checksum included
 //   section  := name_bytes:u32 reserved:u32(0) payload_bytes:u64 name payload
@@ -29,6 +29,10 @@ struct SavedState {
   // Lines "name=value": all that must not differ between the session that
   // saved and the one that restores. See CheckSettings().
   std::string_view settings = {};
+  // Which training run it is of: alike on all its ranks, and in what is trained
+  // on from it.
+  std::uint64_t job = 0;
+  std::uint32_t rank = 0;  // Whose it is.
   std::uint64_t step = 0;  // That comes next.
   float loss_scale = 1.0F;
   std::span<const std::byte> selection =
@@ -38,6 +42,19 @@ struct SavedState {
 };
 
 std::vector<std::byte> WriteState(const SavedState& state);
+
+// What WriteState() comes to, if the payloads are that long.
+struct StatePayloads {
+  std::size_t settings = 0;
+  std::size_t selection = 0;
+  std::size_t residual = 0;
+  std::size_t momentum = 0;
+};
+std::size_t StateBytes(const StatePayloads& payloads);
+
+// Of any bytes. Damage within one word never goes unseen; wider damage does
+// with a chance of 2^-64.
+std::uint64_t StateChecksum(std::span<const std::byte> bytes);
 
 // Views of `bytes`, valid as long as they are; floats may be unaligned there.
 // Allocates nothing that depends on what the bytes claim. kDataLoss: not a

@@ -9,22 +9,43 @@
 namespace gradientflow {
 namespace {
 
-constexpr const char* kSharedSettings[] = {
-    "size",           "pool_dtype",         "wire_dtype", "reduce",
-    "bucket_bytes",   "loss_scale",         "algorithm",  "sparsity",
-    "chunk_elements", "warmup_steps",       "residual",   "momentum",
-    "segment_bytes",  "segments_in_flight", "connections"};
+// What a setting that the ranks share is a matter of.
+enum class Matter {
+  kRun,     // How gradients travel. A restored state may travel otherwise.
+  kState,   // What a state means, or what training makes of it.
+  kSparse,  // Likewise, in a session that sends sparsely.
+};
+
+constexpr struct {
+  const char* name;
+  Matter matter;
+} kShared[] = {
+    {"size", Matter::kState},  // A residual is one rank's part.
+    {"pool_dtype", Matter::kState},
+    {"wire_dtype", Matter::kState},  // What is rounded away.
+    {"reduce", Matter::kState},      // The unit of gradients.
+    {"bucket_bytes", Matter::kRun},
+    {"loss_scale", Matter::kRun},  // The first; a state holds its own.
+    {"algorithm", Matter::kRun},
+    {"sparsity", Matter::kState},
+    {"chunk_elements", Matter::kSparse},  // What a selection is of.
+    {"warmup_steps", Matter::kSparse},    // How many it selects.
+    {"residual", Matter::kSparse},
+    {"momentum", Matter::kSparse},  // How residuals decay.
+    {"segment_bytes", Matter::kRun},
+    {"segments_in_flight", Matter::kRun},
+    {"connections", Matter::kRun},
+};
+
 // So that a rank's card stays small; see transports/rendezvous.
 constexpr std::size_t kMaxListBytes = std::size_t{40} << 10;
 
-}  // namespace
+std::string Line(const Options& options, const char* name) {
+  return StrCat(name, "=", GetOption(options, name).value(), "\n");
+}
 
-std::string AgreementText(const Options& options,
-                          const std::vector<TensorSpec>& tensors) {
-  std::string text = StrCat("wire_format=", int{kWireVersion}, "\n");
-  for (const char* name : kSharedSettings) {
-    text += StrCat(name, "=", GetOption(options, name).value(), "\n");
-  }
+std::string TensorLines(const std::vector<TensorSpec>& tensors) {
+  std::string text;
   text += StrCat("tensors=", tensors.size(), "\n");
   std::uint64_t hash = 0xCBF29CE484222325;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -40,6 +61,26 @@ std::string AgreementText(const Options& options,
   }
   text += StrCat("hash of all tensors=", hash, "\n");
   return text;
+}
+
+}  // namespace
+
+std::string AgreementText(const Options& options,
+                          const std::vector<TensorSpec>& tensors) {
+  std::string text = StrCat("wire_format=", int{kWireVersion}, "\n");
+  for (const auto& setting : kShared) text += Line(options, setting.name);
+  return text + TensorLines(tensors);
+}
+
+std::string StateText(const Options& options,
+                      const std::vector<TensorSpec>& tensors) {
+  std::string text;
+  for (const auto& setting : kShared) {
+    if (setting.matter == Matter::kRun) continue;
+    if (setting.matter == Matter::kSparse && options.sparsity <= 0) continue;
+    text += Line(options, setting.name);
+  }
+  return text + TensorLines(tensors);
 }
 
 }  // namespace gradientflow

@@ -13,4 +13,9 @@ namespace gradientflow {
 std::string AgreementText(const Options& options,
                           const std::vector<TensorSpec>& tensors);
 
+// The same without what only says how gradients travel: what must not differ
+// between the session that saves a state and the one that restores it.
+std::string StateText(const Options& options,
+                      const std::vector<TensorSpec>& tensors);
+
 }  // namespace gradientflow

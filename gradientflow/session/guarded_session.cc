@@ -78,6 +78,10 @@ class GuardedSession final : public Session {
     GF_RETURN_IF_ERROR(CheckProcess());
     return session_->SaveState();
   }
+  Result<std::size_t> StateBytes() const override {
+    GF_RETURN_IF_ERROR(CheckProcess());
+    return session_->StateBytes();
+  }
   Status RestoreState(const std::vector<std::byte>& state) override {
     GF_RETURN_IF_ERROR(CheckProcess());
     return session_->RestoreState(state);

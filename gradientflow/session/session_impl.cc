@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <random>
 #include <thread>
 
 #include "gradientflow/base/str_cat.h"
@@ -102,27 +103,29 @@ Status SessionImpl::Build() {
   return Status();
 }
 
-// The settings and tensors that all ranks must share, as lines.
-std::string SessionImpl::Settings() const {
-  return AgreementText(options_, specs_);
-}
-
 // Ranks that met at a rendezvous have compared their settings line by line;
-// this holds for ranks joined in any way.
+// this holds for ranks joined in any way. Rank 0 names the run.
 Status SessionImpl::Agree() {
-  if (options_.size == 1) return Status();
-  const std::int64_t mine =
-      static_cast<std::int64_t>(std::hash<std::string>()(Settings()));
-  std::vector<std::int64_t> all(static_cast<std::size_t>(options_.size));
-  CollectiveCall call;
-  call.kind = CollectiveKind::kAllgather;
-  call.input = &mine;
-  call.output = all.data();
-  call.count = 1;
-  call.dtype = call.wire = DType::kInt64;
-  GF_RETURN_IF_ERROR(Run(call));
+  struct Word {
+    std::uint64_t settings;
+    std::uint64_t job;
+  };
+  std::random_device random;
+  const Word mine = {std::hash<std::string>()(AgreementText(options_, specs_)),
+                     std::uint64_t{random()} << 32 | random()};
+  std::vector<Word> all(static_cast<std::size_t>(options_.size), mine);
+  if (options_.size > 1) {
+    CollectiveCall call;
+    call.kind = CollectiveKind::kAllgather;
+    call.input = &mine;
+    call.output = all.data();
+    call.count = sizeof(Word) / sizeof(std::uint64_t);
+    call.dtype = call.wire = DType::kInt64;
+    GF_RETURN_IF_ERROR(Run(call));
+  }
+  job_ = all[0].job;
   for (int r = 0; r < options_.size; ++r) {
-    if (all[static_cast<std::size_t>(r)] == mine) continue;
+    if (all[static_cast<std::size_t>(r)].settings == mine.settings) continue;
     return Status(
         StatusCode::kInvalidArgument,
         StrCat("rank ", r, " has other tensors or settings than rank ",

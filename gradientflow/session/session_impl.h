@@ -14,12 +14,14 @@
 #include "gradientflow/core/optimizer.h"
 #include "gradientflow/core/pool_layout.h"
 #include "gradientflow/core/progress.h"
+#include "gradientflow/core/state_file.h"
 #include "gradientflow/device/device.h"
 #include "gradientflow/observe/logger.h"
 #include "gradientflow/observe/recorder.h"
 #include "gradientflow/session.h"
 #include "gradientflow/session/device_side.h"
 #include "gradientflow/session/pool_memory.h"
+#include "gradientflow/session/state_claim.h"
 #include "gradientflow/session/transport.h"
 #include "gradientflow/session/tuning.h"
 #include "transports/collectives/executor.h"
@@ -65,6 +67,7 @@ class SessionImpl final : public Session {
                        const std::vector<float*>& weights) override;
   std::vector<std::uint8_t> selection() const override { return selection_; }
   Result<std::vector<std::byte>> SaveState() const override;
+  Result<std::size_t> StateBytes() const override;
   Status RestoreState(const std::vector<std::byte>& state) override;
   Result<std::uint64_t> Start(const CollectiveCall& call) override;
   Status Wait(std::uint64_t ticket) override;
@@ -121,7 +124,9 @@ class SessionImpl final : public Session {
   Result<std::uint64_t> StartPending(
       GroupId group, Completion completion,
       const std::function<Status(const CallGroup&, Pending*)>& start);
-  std::string Settings() const;
+  Status CheckState(const SavedState& state) const;
+  Status AgreeOnState(const StateClaim& mine);
+  Status ApplyState(const SavedState& state);
   static void OnDone(void* pending, std::uint64_t, std::uint32_t,
                      const Status& status);
 
@@ -150,6 +155,7 @@ class SessionImpl final : public Session {
   MeasuredCosts costs_;
   std::size_t bucket_bytes_ = 0;
   bool tuning_ = false;
+  std::uint64_t job_ = 0;  // See SavedState.
   std::uint64_t step_ = 0;
   float loss_scale_ = 1.0F;
   std::uint64_t bytes_before_ = 0;

@@ -9,9 +9,11 @@
 namespace gradientflow {
 
 Result<std::vector<std::byte>> SessionImpl::SaveState() const {
-  const std::string settings = Settings();
+  const std::string settings = StateText(options_, specs_);
   SavedState state;
   state.settings = settings;
+  state.job = job_;
+  state.rank = static_cast<std::uint32_t>(options_.rank);
   state.step = step_;
   state.loss_scale = loss_scale_;
   state.selection = std::as_bytes(aggregator_->next_selection());
@@ -31,11 +33,49 @@ Result<std::vector<std::byte>> SessionImpl::SaveState() const {
   return WriteState(state);
 }
 
+Result<std::size_t> SessionImpl::StateBytes() const {
+  StatePayloads payloads;
+  payloads.settings = StateText(options_, specs_).size();
+  payloads.selection = aggregator_->next_selection().size();
+  payloads.residual = aggregator_->residual_bytes();
+  payloads.momentum = device_side_ == nullptr
+                          ? optimizer_->momentum().size_bytes()
+                          : device_side_->optimizer().momentum_bytes();
+  return gradientflow::StateBytes(payloads);
+}
+
+// Two phases: all ranks check their states and compare what they found; then
+// all apply them, or none does.
 Status SessionImpl::RestoreState(const std::vector<std::byte>& bytes) {
-  Result<SavedState> read = ReadState(bytes);
-  if (!read.ok()) return read.status();
-  const SavedState& state = read.value();
-  GF_RETURN_IF_ERROR(CheckSettings(Settings(), state.settings));
+  const Result<SavedState> read = ReadState(bytes);
+  const Status checked = read.ok() ? CheckState(read.value()) : read.status();
+  // A rank that cannot restore its state takes part: the others wait for it.
+  const Status agreed =
+      AgreeOnState(checked.ok() ? ClaimOf(read.value()) : RefusalOf(checked));
+  if (!checked.ok()) return checked;
+  if (!agreed.ok()) return agreed;
+  const Status applied = ApplyState(read.value());
+  if (!applied.ok()) {
+    // The other ranks go on from their states.
+    failed_ = Status(applied.code(), StrCat("rank ", options_.rank,
+                                            " restored a part of its "
+                                            "state only: ",
+                                            applied.message()));
+    Abort(failed_);
+  }
+  return applied;
+}
+
+// What this rank can tell by itself.
+Status SessionImpl::CheckState(const SavedState& state) const {
+  GF_RETURN_IF_ERROR(
+      CheckSettings(StateText(options_, specs_), state.settings));
+  if (state.rank != static_cast<std::uint32_t>(options_.rank)) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("the state is that of rank ", state.rank, ", this is rank ",
+               options_.rank, ": each rank saves and restores its own"));
+  }
   if (!(state.loss_scale > 0) || !std::isfinite(state.loss_scale)) {
     return Status(StatusCode::kDataLoss,
                   StrCat("the state's loss scale is ", state.loss_scale,
@@ -49,11 +89,33 @@ Status SessionImpl::RestoreState(const std::vector<std::byte>& bytes) {
   }
   Status status;
   progress_->Do([&] {
-    if (!engine_->untouched()) {
-      status = Status(StatusCode::kFailedPrecondition,
-                      StrCat("RestoreState() within step ", step_));
-      return;
-    }
+    status = engine_->untouched()
+                 ? aggregator_->CheckState(state.step, state.residual,
+                                           state.selection)
+                 : Status(StatusCode::kFailedPrecondition,
+                          StrCat("RestoreState() within step ", step_));
+  });
+  return status;
+}
+
+Status SessionImpl::AgreeOnState(const StateClaim& mine) {
+  std::vector<StateClaim> all(static_cast<std::size_t>(options_.size), mine);
+  if (options_.size > 1) {
+    CollectiveCall call;
+    call.kind = CollectiveKind::kAllgather;
+    call.input = &mine;
+    call.output = all.data();
+    call.count = sizeof(StateClaim);
+    call.dtype = call.wire = DType::kInt8;
+    GF_RETURN_IF_ERROR(Run(call));
+  }
+  return CheckClaims(all);
+}
+
+// REQUIRES that all ranks have agreed.
+Status SessionImpl::ApplyState(const SavedState& state) {
+  Status status;
+  progress_->Do([&] {
     status = aggregator_->Restore(state.step, state.loss_scale, state.residual,
                                   state.selection);
     if (!status.ok()) return;
@@ -62,6 +124,7 @@ Status SessionImpl::RestoreState(const std::vector<std::byte>& bytes) {
                  : device_side_->optimizer().RestoreMomentum(
                        state.momentum, device_side_->sync().producer());
     if (!status.ok()) return;
+    job_ = state.job;
     step_ = state.step;
     loss_scale_ = state.loss_scale;
     engine_->Begin(step_, loss_scale_);

@@ -206,9 +206,16 @@ GF_API gf_status gf_selection(const gf_session*, uint8_t* out, size_t out_bytes,
 /* -- Checkpoints -------------------------------------------------------- */
 
 /* This rank's residual, momentum, selection and step, between steps. `out`
- * null: only *bytes is set. kInvalidArgument if out_bytes is too small. */
+ * null: only *bytes is set, at no cost. GF_INVALID_ARGUMENT if out_bytes is too
+ * small. */
 GF_API gf_status gf_save_state(const gf_session*, void* out, size_t out_bytes,
                                size_t* bytes);
+/* A collective, between steps: all ranks call it, each with the state that it,
+ * the same rank, saved after the same step of the same run. Either all go on
+ * from there, or none changes and every rank's error names the rank whose state
+ * is refused and why. Tensors and settings must be those of the saving run, but
+ * for how gradients travel: algorithm, bucket_bytes, connections,
+ * segment_bytes, segments_in_flight and the first loss_scale may differ. */
 GF_API gf_status gf_restore_state(gf_session*, const void* state, size_t bytes);
 
 /* -- Collectives on plain buffers --------------------------------------- */

@@ -325,10 +325,14 @@ gf_status gf_save_state(const gf_session* session, void* out, size_t out_bytes,
     return Invalid("gf_save_state: session or bytes is null");
   }
   return Guard([&]() -> Status {
+    if (out == nullptr) {
+      const Result<std::size_t> needed = session->session->StateBytes();
+      if (needed.ok()) *bytes = needed.value();
+      return needed.status();
+    }
     Result<std::vector<std::byte>> state = session->session->SaveState();
     if (!state.ok()) return state.status();
     *bytes = state.value().size();
-    if (out == nullptr) return Status();
     if (out_bytes < *bytes) {
       return Status(StatusCode::kInvalidArgument,
                     StrCat("out has ", out_bytes, " bytes, needs ", *bytes));

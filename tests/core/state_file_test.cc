@@ -37,6 +37,8 @@ Bytes SomeState() {
   const Bytes residual = Random(36, random);
   const Bytes momentum = Random(44, random);
   return WriteState({.settings = "rank=1\ndtype=float16\n",
+                     .job = 0x1234567890ABCDEF,
+                     .rank = 3,
                      .step = 12,
                      .loss_scale = 1024.0F,
                      .selection = selection,
@@ -52,6 +54,8 @@ TEST(StateFile, GivesBackWhatWasWritten) {
     const Bytes residual = Random(random() % 100, random);
     const Bytes momentum = Random(random() % 100, random);
     const SavedState state{.settings = settings,
+                           .job = std::uint64_t{random()} << 29,
+                           .rank = static_cast<std::uint32_t>(random()),
                            .step = std::uint64_t{random()} << 31,
                            .loss_scale = static_cast<float>(random()),
                            .selection = selection,
@@ -61,12 +65,17 @@ TEST(StateFile, GivesBackWhatWasWritten) {
     const auto read = ReadState(bytes);
     ASSERT_TRUE(read.ok()) << read.status().ToString();
     EXPECT_EQ(read.value().settings, settings);
+    EXPECT_EQ(read.value().job, state.job);
+    EXPECT_EQ(read.value().rank, state.rank);
     EXPECT_EQ(read.value().step, state.step);
     EXPECT_EQ(read.value().loss_scale, state.loss_scale);
     EXPECT_EQ(Copy(read.value().selection), selection);
     EXPECT_EQ(Copy(read.value().residual), residual);
     EXPECT_EQ(Copy(read.value().momentum), momentum);
     ASSERT_EQ(WriteState(read.value()), bytes);
+    EXPECT_EQ(StateBytes({settings.size(), selection.size(), residual.size(),
+                          momentum.size()}),
+              bytes.size());
   }
 }
 
@@ -146,18 +155,18 @@ TEST(StateFile, KeepsItsFormat) {
   Bytes bytes = SomeState();
   const Bytes before = bytes;
   Seal(&bytes);
-  EXPECT_EQ(bytes, before);  // The checksum of version 1.
-  EXPECT_EQ(std::memcmp(bytes.data(), "GFSTATE\0\1\0\0\0\6\0\0\0", 16), 0);
+  EXPECT_EQ(bytes, before);  // The checksum of version 2.
+  EXPECT_EQ(std::memcmp(bytes.data(), "GFSTATE\0\2\0\0\0\10\0\0\0", 16), 0);
   EXPECT_EQ(std::memcmp(bytes.data() + 40, "settingsrank=1\n", 15), 0);
 }
 
 TEST(StateFile, NamesAnotherVersion) {
   Bytes bytes = SomeState();
-  bytes[8] = std::byte{2};
+  bytes[8] = std::byte{1};
   Seal(&bytes);
   const auto read = ReadState(bytes);
   EXPECT_EQ(read.status().code(), StatusCode::kInvalidArgument);
-  EXPECT_TRUE(Contains(read.status(), "expected version 1, seen 2"))
+  EXPECT_TRUE(Contains(read.status(), "expected version 2, seen 1"))
       << read.status().message();
 }
 

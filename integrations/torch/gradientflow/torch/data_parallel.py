@@ -190,8 +190,10 @@ class DataParallel(torch.nn.Module):
     def load_comm_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a :meth:`comm_state_dict` of this rank, bit for bit.
 
-        Between steps, on all ranks. ValueError or DistBackendError, and nothing
-        changes, if it is of another model, other settings or ranks.
+        A collective, between steps: all ranks call it, each with the state that
+        it saved after the same step. ValueError or DistBackendError on all of
+        them, and nothing changes, if one is of another model, other settings,
+        another rank, run or step.
         """
         if state.get("version") != _STATE_VERSION:
             raise ValueError(

@@ -45,6 +45,22 @@ class Recipe:
     # are kept back read as anything; with "plain" as zero.
     residual: str = "momentum"
 
+    def csc(self, compression: str | None) -> dict[str, Any]:
+        """What the hook and DataParallel take with CSC only."""
+        if compression != "csc":
+            return {}
+        return {"sparsity": self.sparsity,
+                "chunk_elements": self.chunk_elements,
+                "warmup_steps": self.warmup_steps}
+
+    def kept_back(self, compression: str | None) -> dict[str, Any]:
+        """And what DataParallel alone takes."""
+        if compression != "csc":
+            return {}
+        if self.residual != "momentum":
+            return {"residual": self.residual}
+        return {"residual": self.residual, "momentum": self.momentum}
+
 
 class Trainee:
     """A model that is trained in one of the ways, and its optimiser."""
@@ -140,9 +156,7 @@ def _our_hook(compression: str) -> Callable[..., Trainee]:
     def build(model: nn.Module, group: Any, recipe: Recipe) -> Trainee:
         import gradientflow.torch as gft
         ddp = _ddp(model, group)
-        hook = gft.register(ddp, compression, sparsity=recipe.sparsity,
-                            chunk_elements=recipe.chunk_elements,
-                            warmup_steps=recipe.warmup_steps)
+        hook = gft.register(ddp, compression, **recipe.csc(compression))
 
         before = hook.stats()
 
@@ -161,9 +175,8 @@ def _data_parallel(compression: str | None) -> Callable[..., Trainee]:
         import gradientflow.torch as gft
         parallel = gft.DataParallel(
             model, process_group=group, compression=compression,
-            sparsity=recipe.sparsity, chunk_elements=recipe.chunk_elements,
-            warmup_steps=recipe.warmup_steps, residual=recipe.residual,
-            momentum=recipe.momentum)
+            **recipe.csc(compression),
+            **recipe.kept_back(compression))
         return Trainee(parallel,
                        gft.SGD(parallel, recipe.lr, recipe.momentum),
                        lambda: parallel.stats["bytes_sent"], parallel.close)

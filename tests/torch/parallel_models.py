@@ -12,6 +12,16 @@ import gradientflow.torch as gft
 import harness
 
 
+# Wherever it is given.
+SPARSITY_1 = "sparsity: expected a number from 0 to less than 1, got '1.0'"
+
+
+def with_csc(compression: str | None, **settings: object) -> dict[str, object]:
+    """Arguments for `compression`, `settings` with CSC only."""
+    only = settings if compression == "csc" else {}
+    return {"compression": compression, **only}
+
+
 class Given(torch.nn.Module):
     """Parameters whose gradients are what forward() is given.
 

@@ -9,23 +9,25 @@ import torch.distributed as dist
 
 import gradientflow.torch as gft
 from harness import Ranks, launch
-from parallel_models import Given, batch, bits_of, gradients_of, net, random_inputs
+from parallel_models import (
+    Given,
+    batch,
+    bits_of,
+    gradients_of,
+    net,
+    random_inputs,
+    with_csc,
+)
 
 
 def train_scaled(
     ranks: Ranks, compression: str | None, optimizer: str
 ) -> tuple[list[float], list[bytes]]:
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=3)
-    momentum = optimizer == "own"
-    model = gft.DataParallel(
-        net(),
-        compression=compression,
-        sparsity=0.6,
-        chunk_elements=20,
-        residual="momentum" if momentum else "plain",
-        grad_scaler=scaler,
-    )
-    if momentum:
+    residual = "momentum" if optimizer == "own" else "plain"
+    csc = with_csc(compression, sparsity=0.6, chunk_elements=20, residual=residual)
+    model = gft.DataParallel(net(), grad_scaler=scaler, **csc)
+    if optimizer == "own":
         opt: torch.optim.Optimizer = gft.SGD(model, 0.02, 0.9)
     else:
         opt = torch.optim.SGD(model.parameters(), 0.02)
@@ -100,9 +102,8 @@ def test_residual_follows_the_loss_scale() -> None:
 
 def poison(ranks: Ranks, compression: str | None, value: float) -> list[bool]:
     shapes = {"v": (45,), "w": (64,)}
-    model = gft.DataParallel(
-        Given(shapes), compression=compression, sparsity=0.7, chunk_elements=10
-    )
+    csc = with_csc(compression, sparsity=0.7, chunk_elements=10)
+    model = gft.DataParallel(Given(shapes), **csc)
     finite = []
     for step in range(10):
         inputs = random_inputs(shapes, step, ranks.rank)

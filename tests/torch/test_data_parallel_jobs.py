@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradientflow.torch as gft
 from harness import Ranks, _free_port, launch, run
-from parallel_models import batch, bits_of, net
+from parallel_models import batch, bits_of, net, with_csc
 
 SCRIPT = """
 import os
@@ -110,7 +110,7 @@ def die_in_a_step(ranks: Ranks, kind: str) -> float:
         model: torch.nn.Module = gft.DataParallel(net())
     else:
         model = DistributedDataParallel(net(), bucket_cap_mb=1e-3)
-        gft.register(model, kind, chunk_elements=20)
+        gft.register(model, **with_csc(kind, chunk_elements=20))
     with pytest.raises(dist.DistBackendError, match="rank 1") as caught:
         for step in range(10_000):
             loss = model(batch(step, ranks.rank)[0]).square().sum()

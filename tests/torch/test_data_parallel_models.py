@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.join import Join
+from torch.optim.swa_utils import AveragedModel
 
 import gradientflow.torch as gft
 from harness import Ranks, launch
 from parallel_models import (
+    SPARSITY_1,
     Given,
     batch,
     distance,
@@ -93,19 +99,32 @@ def test_part_of_the_ranks() -> None:
     launch(part_of_the_ranks, 3, backend="gloo")
 
 
-def names_in_state(ranks: Ranks) -> None:
+def names_and_copies(ranks: Ranks) -> None:
     model = gft.DataParallel(net())
     plain = net()
     assert list(model.state_dict()) == [f"module.{n}" for n in plain.state_dict()]
     ddp_like = {f"module.{n}": v + 1 for n, v in plain.state_dict().items()}
     model.load_state_dict(ddp_like)
     assert torch.equal(model.module[0].bias, plain[0].bias + 1)
-    with pytest.raises(TypeError, match="cannot be copied or pickled"):
-        model.__reduce_ex__(2)
+    for copying in (copy.deepcopy, pickle.dumps, AveragedModel):
+        with pytest.raises(TypeError, match="AveragedModel.model.module"):
+            copying(model)
+    # As that says.
+    average = AveragedModel(model.module)
+    before = copy.deepcopy(model.module)
+    model(batch(0, 0)[0]).sum().backward()
+    with torch.no_grad():
+        model.module[0].bias += 2
+    average.update_parameters(model.module)
+    average.update_parameters(before)
+    assert torch.equal(average.module[0].bias, model.module[0].bias - 1)
+    for joining in (lambda: Join([model]), model.join):
+        with pytest.raises(NotImplementedError, match="same number of steps.*join"):
+            joining()
 
 
-def test_state_dict_is_named_as_ddp_does() -> None:
-    launch(names_in_state, 1)
+def test_is_named_as_ddp_does_and_not_copied() -> None:
+    launch(names_and_copies, 1)
 
 
 def buffers(ranks: Ranks) -> None:
@@ -140,6 +159,15 @@ def test_buffers_are_those_of_rank_0() -> None:
     launch(buffers, 3)
 
 
+CSC_ONLY = {
+    "sparsity": 0.9,
+    "chunk_elements": 100,
+    "warmup_steps": 5,
+    "residual": "momentum",
+    "momentum": 0.9,
+}
+
+
 def refusals(ranks: Ranks) -> None:
     with pytest.raises(ValueError, match="expected parameters that require"):
         gft.DataParallel(torch.nn.ReLU())
@@ -149,10 +177,20 @@ def refusals(ranks: Ranks) -> None:
         gft.DataParallel(net(), compression="zip")
     with pytest.raises(ValueError, match="residual: expected 'plain' or"):
         gft.DataParallel(net(), compression="csc", residual="none")
-    with pytest.raises(dist.DistBackendError, match="sparsity"):
+    with pytest.raises(ValueError, match=SPARSITY_1):
         gft.DataParallel(net(), compression="csc", sparsity=1.0)
-    with pytest.raises(dist.DistBackendError, match="did you mean"):
+    with pytest.raises(ValueError, match=SPARSITY_1):
+        gft.DataParallel(net(), options={"sparsity": "1.0"})
+    with pytest.raises(ValueError, match="did you mean"):
         gft.DataParallel(net(), options={"bucket_byte": "1"})
+    for name, value in CSC_ONLY.items():
+        for compression in (None, "fp16"):
+            with pytest.raises(ValueError, match=f"{name}={value!r} is for compress"):
+                gft.DataParallel(net(), compression=compression, **{name: value})
+    with pytest.raises(ValueError, match="momentum=0.5 is for residual='momentum'"):
+        gft.DataParallel(net(), compression="csc", momentum=0.5)
+    with pytest.raises(ValueError, match="expected more than 0, as residual is"):
+        gft.DataParallel(net(), compression="csc", residual="momentum", momentum=0)
     with pytest.raises(ValueError, match="expected a real type"):
         gft.DataParallel(Given({"z": (3,)}, {"z": torch.complex64}))
     for types in ({"w": torch.float64}, {"v": torch.float32, "w": torch.float64}):

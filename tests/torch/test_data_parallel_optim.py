@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 
 import numpy as np
@@ -259,6 +260,34 @@ def refusals(ranks: Ranks) -> None:
     )
     with pytest.raises(ValueError, match=r"momentum=0.5 differs from the model's.*0.9"):
         gft.SGD(sparse, 0.1, momentum=0.5)
+    ours = gft.SGD(sparse, 0.1, momentum=0.9)
+    with pytest.raises(ValueError, match="cycle_momentum"):
+        torch.optim.lr_scheduler.OneCycleLR(ours, 0.1, total_steps=10)
+    torch.optim.lr_scheduler.OneCycleLR(
+        ours, 0.1, total_steps=10, cycle_momentum=False
+    )
+
+
+def others(ranks: Ranks) -> None:
+    """Optimisers of torch's are told that they would lose gradients."""
+    settings = {"compression": "csc", "residual": "momentum"}
+    model, plain = gft.DataParallel(net(), **settings), gft.DataParallel(net())
+    before = bits_of(model)
+    for each in (model, plain):
+        each(batch(0, 0)[0]).sum().backward()
+        adam = torch.optim.AdamW(each.parameters())
+        lost = pytest.raises(ValueError, match="AdamW would lose what residual='mome")
+        with lost if each is model else contextlib.nullcontext():
+            adam.step()
+        assert (bits_of(each) == before) == (each is model)
+    gft.SGD(model, 0.1, momentum=0.9).step()
+    assert bits_of(model) != before
+    model.close()
+    torch.optim.AdamW(model.parameters()).step()
+
+
+def test_refuses_torchs_optimisers_where_they_lose_gradients() -> None:
+    launch(others, 1)
 
 
 def test_refuses_what_cannot_be() -> None:

@@ -44,4 +44,4 @@ def test_learns(example: str) -> None:
 def test_goes_on_from_a_checkpoint(tmp_path: pathlib.Path) -> None:
     saved = f"--warmup-steps 20 --checkpoint {tmp_path}/state.%r"
     first, more = (run_example("hook.py", f"{saved} --epochs {n}") for n in (1, 6))
-    assert more > first + 5 and more > 90
+    assert more > first + 5 and more > 80

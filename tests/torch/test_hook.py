@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradientflow.torch as gft
 from harness import Ranks, launch
 from parallel_models import (
+    SPARSITY_1,
     Given,
     batch,
     bits_of,
@@ -170,10 +171,12 @@ def refusals(ranks: Ranks) -> None:
     model = DistributedDataParallel(net())
     with pytest.raises(ValueError, match="expected 'fp16', 'bf16' or 'csc'"):
         gft.register(model, "int8")
-    with pytest.raises(ValueError, match=r"sparsity: expected a value in \[0, 1\)"):
+    with pytest.raises(ValueError, match=SPARSITY_1):
         gft.register(model, "csc", sparsity=1.0)
-    with pytest.raises(ValueError, match="chunk_elements: expected at least 1"):
-        gft.register(model, "csc", chunk_elements=0)
+    with pytest.raises(ValueError, match="chunk_elements: expected an integer from 1"):
+        gft.register(model, "csc", chunk_elements=-1)
+    with pytest.raises(ValueError, match="sparsity=0.5 is for compression='csc'"):
+        gft.register(model, "fp16", sparsity=0.5)
     with pytest.raises(ValueError, match="wire_dtype: expected"):
         gft.register(model, "csc", wire_dtype="int8")
     with pytest.raises(ValueError, match="did you mean '2.weight'"):

@@ -11,7 +11,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradientflow.torch as gft
 from harness import Ranks, launch
-from parallel_models import Branches, Given, batch, flat, net, random_inputs
+from parallel_models import (
+    Branches,
+    Given,
+    batch,
+    flat,
+    net,
+    random_inputs,
+    with_csc,
+)
 
 BACKENDS = ["gloo", "gradientflow"]
 HOOKS = ["fp16", "csc"]
@@ -22,9 +30,10 @@ def hooked(
 ) -> DistributedDataParallel:
     """CSC with sparsity 0 is an exact mean through all of its machinery."""
     model = DistributedDataParallel(module, bucket_cap_mb=2e-4, **modes)
-    gft.register(
-        model, compression, sparsity=sparsity, chunk_elements=7, wire_dtype="fp32"
+    csc = with_csc(
+        compression, sparsity=sparsity, chunk_elements=7, wire_dtype="fp32"
     )
+    gft.register(model, **csc)
     return model
 
 
@@ -150,9 +159,8 @@ def uneven(ranks: Ranks, compression: str) -> dict[str, float]:
     """Rank r has r + 2 inputs. What is given is taken, by all ranks' means."""
     shapes = {"a": (40,), "b": (9, 5), "c": (33,)}
     model = DistributedDataParallel(Given(shapes), bucket_cap_mb=1e-4)
-    hook = gft.register(
-        model, compression, sparsity=0.6, chunk_elements=8, wire_dtype="fp32"
-    )
+    csc = with_csc(compression, sparsity=0.6, chunk_elements=8, wire_dtype="fp32")
+    hook = gft.register(model, **csc)
     given = {name: np.zeros(int(np.prod(s))) for name, s in shapes.items()}
     taken = {name: np.zeros_like(value) for name, value in given.items()}
     steps = ranks.rank + 2

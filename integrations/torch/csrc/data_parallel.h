@@ -21,6 +21,7 @@ struct DataParallelConfig {
   at::ScalarType pool_type = at::kFloat;
   // Whether the session was opened with a "sparsity", and with "zero_kept".
   bool sparse = false;
+  uint64_t chunk_elements = 0;  // Sparse only.
   // Ask which parameters a rank used, and leave alone the gradients of others,
   // usually undefined; else they become zero.
   bool find_unused = true;
@@ -64,6 +65,7 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   void OptimizerStep(const gf_optimizer& optimizer);
 
   const gf_step_stats& stats() const { return stats_; }
+  const DataParallelConfig& config() const { return config_; }
   std::vector<uint8_t> SaveState() const;
   void RestoreState(const uint8_t* state, size_t bytes);
   const Session& session() const;

@@ -90,6 +90,9 @@ std::shared_ptr<DataParallel> Open(const std::optional<GroupPtr>& group,
   DataParallelConfig config;
   config.pool_type = type;
   config.sparse = std::stod(options.Get("sparsity")) > 0;
+  if (config.sparse) {
+    config.chunk_elements = std::stoull(options.Get("chunk_elements"));
+  }
   config.find_unused = find_unused;
   const std::vector<gf_tensor> tensors = TensorsOf(names, parameters);
   std::shared_ptr<Session> session =
@@ -107,6 +110,7 @@ py::dict StatsOf(const DataParallel& model) {
   dict["bytes_sent"] = stats.bytes_sent;
   dict["selected_chunks"] = stats.selected_chunks;
   dict["chunks"] = stats.chunks;
+  dict["chunk_elements"] = model.config().chunk_elements;
   dict["backward_seconds"] = stats.backward_seconds;
   dict["exposed_seconds"] = stats.exposed_seconds;
   dict["hidden_seconds"] = stats.hidden_seconds;

@@ -1,6 +1,8 @@
 #include "hook.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace gft {
 namespace {
@@ -25,6 +27,12 @@ class Shared final : public c10d::CommHookInterface {
 }  // namespace
 
 void Register(c10d::Reducer& reducer, std::shared_ptr<Hook> hook) {
+  // Times at which gradients became ready: 0 before the first backward.
+  const std::vector<int64_t> ready = reducer.get_backward_stats();
+  TORCH_CHECK(
+      std::all_of(ready.begin(), ready.end(), [](auto t) { return t == 0; }),
+      "register(): this DistributedDataParallel has run backward already; "
+      "register the hook right after it is made");
   reducer.register_comm_hook(std::make_unique<Shared>(std::move(hook)));
 }
 

@@ -21,6 +21,8 @@ struct HookStats {
   // Of the last step, over all buckets; 0 when the hook sends all as one.
   uint64_t chunks = 0;
   uint64_t selected_chunks = 0;
+  // Of a chunk; 0 where there are none.
+  uint64_t chunk_elements = 0;
 };
 
 // Shared by the Reducer and by Python's handle. Run() and Finish() come from
@@ -42,7 +44,8 @@ class Hook {
 };
 
 // Makes `hook` the Reducer's; it can have one, and only before its first
-// backward (c10::Error otherwise).
+// backward (c10::Error otherwise): after that, buckets and optimiser know
+// gradients that the hook has not seen.
 void Register(c10d::Reducer& reducer, std::shared_ptr<Hook> hook);
 
 // Throws c10::ValueError for a bucket of sparse gradients: `hook` says whose

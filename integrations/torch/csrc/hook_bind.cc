@@ -33,6 +33,7 @@ py::dict StatsOf(const Hook& hook) {
   dict["bytes_sent"] = stats.bytes_sent;
   dict["chunks"] = stats.chunks;
   dict["selected_chunks"] = stats.selected_chunks;
+  dict["chunk_elements"] = stats.chunk_elements;
   return dict;
 }
 

@@ -44,7 +44,9 @@ class CscHook final : public Hook,
  public:
   CscHook(c10::intrusive_ptr<c10d::ProcessGroup> group, const CscConfig& config,
           CscLayout layout)
-      : group_(std::move(group)), config_(config), layout_(std::move(layout)) {}
+      : group_(std::move(group)), config_(config), layout_(std::move(layout)) {
+    stats_.chunk_elements = static_cast<uint64_t>(config.chunk_elements);
+  }
 
   c10::intrusive_ptr<c10::ivalue::Future> Run(
       c10d::GradBucket& bucket) override;

@@ -55,6 +55,12 @@ std::optional<int32_t> DtypeOf(at::ScalarType type) {
   }
 }
 
+Options Options::Default() {
+  gf_options* options = nullptr;
+  Check(gf_options_default(&options), "settings");
+  return Options(options);
+}
+
 Options Options::FromEnv() {
   gf_options* options = nullptr;
   Check(gf_options_from_env(&options), "settings of the environment");
@@ -62,7 +68,8 @@ Options Options::FromEnv() {
 }
 
 void Options::Set(const char* name, const std::string& value) {
-  Check(gf_options_set(options_.get(), name, value.c_str()), name);
+  const gf_status set = gf_options_set(options_.get(), name, value.c_str());
+  TORCH_CHECK_VALUE(set == GF_OK, gf_last_error());
 }
 
 void Options::Set(const char* name, std::chrono::milliseconds time) {
@@ -85,6 +92,12 @@ void BindLibrary(pybind11::module& module) {
   module.def(
       "library_version", [] { return gf_version(); },
       "Version of the libgradientflow.so loaded: major * 1000 + minor.");
+  module.def(
+      "check_setting",
+      [](const std::string& name, const std::string& value) {
+        Options::Default().Set(name.c_str(), value);
+      },
+      "ValueError if the library does not take it.");
 }
 
 }  // namespace gft

@@ -32,8 +32,11 @@ class Options {
  public:
   // Of this process's environment.
   static Options FromEnv();
+  // With no environment.
+  static Options Default();
 
-  // `value` as in the environment; throws if the library refuses it.
+  // `value` as in the environment; throws c10::ValueError, with the library's
+  // text, if it refuses that.
   void Set(const char* name, const std::string& value);
   void Set(const char* name, std::chrono::milliseconds time);  // In seconds.
   std::string Get(const char* name) const;

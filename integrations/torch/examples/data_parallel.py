@@ -24,8 +24,8 @@ def main() -> None:
                         choices=("none", "fp16", "bf16", "csc"))
     parser.add_argument("--sparsity", type=float, default=0.85,
                         help="csc: share of the chunks kept back per step")
-    parser.add_argument("--chunk-elements", type=int, default=64,
-                        help="csc: unit of selection; small as the network is")
+    parser.add_argument("--chunk-elements", type=int,
+                        help="csc: unit of selection; None: by the network's size")
     parser.add_argument("--warmup-steps", type=int, default=132,
                         help="csc: steps in which the sparsity rises")
     parser.add_argument("--optimizer", default="sgd",
@@ -35,16 +35,17 @@ def main() -> None:
     rank, size = launch.environment()
     dist.init_process_group("gradientflow")
     train, test = digits.load(args.data)
-    # Momentum correction is for the optimisers that know the chunks.
-    chunk_aware = args.optimizer != "adamw"
+    csc = {}
+    if args.compression == "csc":
+        csc = {"sparsity": args.sparsity, "chunk_elements": args.chunk_elements,
+               "warmup_steps": args.warmup_steps}
+        # Momentum correction is for the optimisers that know the chunks.
+        if args.optimizer != "adamw":
+            csc |= {"residual": "momentum", "momentum": 0.9}
     model = gft.DataParallel(
         digits.network(args.seed),
         compression=None if args.compression == "none" else args.compression,
-        sparsity=args.sparsity,
-        chunk_elements=args.chunk_elements,
-        warmup_steps=args.warmup_steps,
-        residual="momentum" if chunk_aware else "plain",
-        momentum=0.9)
+        **csc)
     if args.optimizer == "sgd":
         rate = args.lr
         optimizer = gft.SGD(model, rate, momentum=0.9)

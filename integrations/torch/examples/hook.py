@@ -31,8 +31,8 @@ def main() -> None:
                         choices=("fp16", "bf16", "csc"))
     parser.add_argument("--sparsity", type=float, default=0.85,
                         help="csc: share of the chunks kept back per step")
-    parser.add_argument("--chunk-elements", type=int, default=64,
-                        help="csc: unit of selection; small as the network is")
+    parser.add_argument("--chunk-elements", type=int,
+                        help="csc: unit of selection; None: by the network's size")
     parser.add_argument("--warmup-steps", type=int, default=132,
                         help="csc: steps in which the sparsity rises")
     parser.add_argument("--checkpoint", type=pathlib.Path,
@@ -43,9 +43,11 @@ def main() -> None:
     dist.init_process_group(args.backend)
     train, test = digits.load(args.data)
     model = DistributedDataParallel(digits.network(args.seed))
-    hook = gft.register(model, args.compression, sparsity=args.sparsity,
-                        chunk_elements=args.chunk_elements,
-                        warmup_steps=args.warmup_steps)
+    csc = {}
+    if args.compression == "csc":
+        csc = {"sparsity": args.sparsity, "chunk_elements": args.chunk_elements,
+               "warmup_steps": args.warmup_steps}
+    hook = gft.register(model, args.compression, **csc)
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9)
 
     # What is kept back differs from rank to rank: each saves its own.

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 import torch.distributed as dist
 
 from gradientflow.torch import _C
+from gradientflow.torch.guard import guard, release
+from gradientflow.torch.settings import TYPES, csc_settings, refuse_csc_settings
 
 __all__ = ["DataParallel"]
 
 _STATE_VERSION = 1
-_TYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 
 
 class DataParallel(torch.nn.Module):
@@ -43,17 +44,19 @@ class DataParallel(torch.nn.Module):
         compression: ``"fp16"`` or ``"bf16"`` between ranks, or ``"csc"``: each
             step sends the chunks of the pool that mattered most in the step
             before, the others wait in a residual. ``None``: as they are.
-        sparsity: CSC: share of the chunks kept back, in [0, 1).
-        chunk_elements: CSC: elements of a chunk.
-        warmup_steps: CSC: steps in which the sparsity rises linearly.
+        sparsity: CSC: share of the chunks kept back, in [0, 1); 0.85.
+        chunk_elements: CSC: elements of a chunk. ``None``: a 256th of the
+            model, from 64 to 32,000; ``stats`` tells.
+        warmup_steps: CSC: steps in which the sparsity rises linearly; 0.
         wire_dtype: ``"fp16"``, ``"bf16"`` or ``"fp32"`` between ranks. ``None``:
             as ``compression`` says, for CSC ``"fp16"``.
-        residual: CSC: ``"plain"``, for any optimiser, keeps back gradients as
-            they are. ``"momentum"`` is for :class:`SGD` and :class:`LARS` of
-            this package ONLY: what is kept back decays by their momentum, as
-            their update expects; others would lose that part. What is not sent
-            reads as zero either way.
-        momentum: CSC: of that optimiser.
+        residual: CSC: ``"plain"``, for any optimiser and the default, keeps back
+            gradients as they are. ``"momentum"`` is for :class:`SGD` and
+            :class:`LARS` of this package: what is kept back decays by their
+            momentum, as their update expects; others would lose that part, and
+            are refused in their first step. What is not sent reads as zero
+            either way.
+        momentum: with ``residual="momentum"``: of that optimiser; 0.9.
         bucket_bytes: a bucket leaves when it holds more. ``None``: found out.
         overlap: send while backward runs.
         broadcast_buffers: take over rank 0's buffers in each forward pass.
@@ -66,6 +69,7 @@ class DataParallel(torch.nn.Module):
         options: further settings, named as the GRADIENTFLOW_* variables.
 
     Raises:
+        ValueError, TypeError: an argument or parameter is not as expected.
         torch.distributed.DistBackendError: ranks did not meet, or differ; later
             from ``backward()`` or ``forward()``: a rank failed, and which.
     """
@@ -76,12 +80,12 @@ class DataParallel(torch.nn.Module):
         *,
         process_group: dist.ProcessGroup | None = None,
         compression: Literal["fp16", "bf16", "csc"] | None = None,
-        sparsity: float = 0.85,
-        chunk_elements: int = 32000,
-        warmup_steps: int = 0,
+        sparsity: float | None = None,
+        chunk_elements: int | None = None,
+        warmup_steps: int | None = None,
         wire_dtype: Literal["fp16", "bf16", "fp32"] | None = None,
-        residual: Literal["plain", "momentum"] = "plain",
-        momentum: float = 0.9,
+        residual: Literal["plain", "momentum"] | None = None,
+        momentum: float | None = None,
         bucket_bytes: int | None = None,
         overlap: bool = True,
         broadcast_buffers: bool = True,
@@ -94,18 +98,30 @@ class DataParallel(torch.nn.Module):
         self.broadcast_buffers = broadcast_buffers
         self._grad_scaler = grad_scaler
         self._sync = True
-        self._residual = residual if compression == "csc" else None
-        self._momentum = momentum
-        settings = _settings(compression, wire_dtype, residual, bucket_bytes)
+        names, parameters = _trained(module)
+        settings = _settings(compression, wire_dtype)
+        csc = {
+            "sparsity": sparsity,
+            "chunk_elements": chunk_elements,
+            "warmup_steps": warmup_steps,
+        }
         if compression == "csc":
-            settings["sparsity"] = repr(float(sparsity))
-            settings["chunk_elements"] = str(chunk_elements)
-            settings["warmup_steps"] = str(warmup_steps)
-            settings["momentum"] = repr(float(momentum))
+            elements = sum(parameter.numel() for parameter in parameters)
+            settings.update(csc_settings(elements, **csc))
+            settings.update(_residual_settings(residual, momentum))
+        else:
+            refuse_csc_settings(
+                compression, {**csc, "residual": residual, "momentum": momentum}
+            )
+        # Of the optimiser that the residual asks for; None: any.
+        self._momentum: float | None = None
+        if settings.get("residual") == "momentum":
+            self._momentum = settings["momentum"]
+        if bucket_bytes is not None:
+            settings["bucket_bytes"] = bucket_bytes
         if not overlap:
             settings["overlap"] = "off"
         settings.update(options or {})
-        names, parameters = _trained(module)
         self._frozen = [
             (n, p) for n, p in module.named_parameters() if not p.requires_grad
         ]
@@ -118,12 +134,14 @@ class DataParallel(torch.nn.Module):
             process_group = dist.group.WORLD
         self._core = _C.DataParallel(
             process_group,
-            list(settings.items()),
+            [(name, str(value)) for name, value in settings.items()],
             names,
             parameters,
             find_unused_parameters,
         )
         self._core.broadcast([*module.parameters(), *self._present_buffers()])
+        if self._momentum is not None:
+            guard(self, parameters)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Calls ``module``."""
@@ -163,7 +181,10 @@ class DataParallel(torch.nn.Module):
 
     @property
     def stats(self) -> dict[str, Any]:
-        """What the last step did on this rank: see ``gf_step_stats``."""
+        """What the last step did on this rank: see ``gf_step_stats``.
+
+        ``chunk_elements`` is as given or chosen.
+        """
         return self._core.stats
 
     @property
@@ -213,6 +234,7 @@ class DataParallel(torch.nn.Module):
         Between steps. Happens by itself when the model goes.
         """
         self._core.close()
+        release(self)
 
     def _set_sync(self, on: bool) -> None:
         self._sync = on
@@ -224,41 +246,64 @@ class DataParallel(torch.nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError(
-            "gradientflow.torch.DataParallel cannot be copied or pickled: save"
-            " its state_dict(), or copy its .module"
+            "gradientflow.torch.DataParallel cannot be copied or pickled, since it"
+            " is a rank's part in a job. Save its state_dict(), or take its"
+            " .module: copy.deepcopy(model.module), AveragedModel(model.module)"
         )
 
+    def join(self, *_: Any, **__: Any) -> NoReturn:
+        """All ranks take the same number of steps: raises, and says so."""
+        raise NotImplementedError(
+            "gradientflow.torch.DataParallel has no join(): all ranks take the same"
+            " number of steps. Give each as many batches, as DistributedSampler"
+            " does, or use DistributedDataParallel over the backend"
+            ' "gradientflow", which has join()'
+        )
 
-def _settings(
-    compression: str | None,
-    wire_dtype: str | None,
-    residual: str,
-    bucket_bytes: int | None,
-) -> dict[str, str]:
+    def join_hook(self, **kwargs: Any) -> NoReturn:
+        """What torch.distributed.algorithms.Join asks for: :meth:`join`."""
+        self.join(**kwargs)
+
+
+def _settings(compression: str | None, wire_dtype: str | None) -> dict[str, Any]:
     if compression not in (None, "fp16", "bf16", "csc"):
         raise ValueError(
             f"compression: expected 'fp16', 'bf16', 'csc' or None, seen {compression!r}"
         )
-    if wire_dtype not in (None, *_TYPES):
+    if wire_dtype not in (None, *TYPES):
         raise ValueError(
-            f"wire_dtype: expected one of {', '.join(_TYPES)} or None, seen"
+            f"wire_dtype: expected one of {', '.join(TYPES)} or None, seen"
             f" {wire_dtype!r}"
         )
     if compression in ("fp16", "bf16") and wire_dtype not in (None, compression):
         raise ValueError(
             f"wire_dtype={wire_dtype!r} contradicts compression={compression!r}"
         )
-    if residual not in ("plain", "momentum"):
-        raise ValueError(f"residual: expected 'plain' or 'momentum', seen {residual!r}")
-    settings = {}
     if compression == "csc":
-        settings["residual"] = residual
-        settings["wire_dtype"] = _TYPES[wire_dtype or "fp16"]
-    elif compression or wire_dtype:
-        settings["wire_dtype"] = _TYPES[compression or wire_dtype or "fp32"]
-    if bucket_bytes is not None:
-        settings["bucket_bytes"] = str(bucket_bytes)
-    return settings
+        return {"wire_dtype": TYPES[wire_dtype or "fp16"]}
+    wire = compression or wire_dtype
+    return {"wire_dtype": TYPES[wire]} if wire else {}
+
+
+def _residual_settings(
+    residual: str | None, momentum: float | None
+) -> dict[str, Any]:
+    if residual not in (None, "plain", "momentum"):
+        raise ValueError(f"residual: expected 'plain' or 'momentum', seen {residual!r}")
+    if residual != "momentum":
+        if momentum is not None:
+            raise ValueError(
+                f"momentum={momentum!r} is for residual='momentum', seen"
+                f" residual={residual!r}"
+            )
+        return {"residual": "plain"}
+    chosen = 0.9 if momentum is None else float(momentum)
+    if chosen == 0:
+        raise ValueError(
+            "momentum: expected more than 0, as residual is 'momentum'; without"
+            " momentum use residual='plain'"
+        )
+    return {"residual": "momentum", "momentum": chosen}
 
 
 def _trained(

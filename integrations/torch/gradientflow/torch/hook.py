@@ -6,15 +6,16 @@ The work is done in C++; Python runs once per step at most.
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch.distributed.algorithms.join import JoinHook
 from torch.nn.parallel import DistributedDataParallel
 
 from gradientflow.torch import _C
+from gradientflow.torch.settings import TYPES, csc_settings, refuse_csc_settings
 
 __all__ = ["CommHook", "register"]
 
@@ -42,7 +43,8 @@ class CommHook:
         """What the hook did on this rank.
 
         ``steps`` and ``bytes_sent`` (payload given to allreduces) since it was
-        registered; ``chunks`` and ``selected_chunks`` of the last step.
+        registered; ``chunks`` and ``selected_chunks`` of the last step;
+        ``chunk_elements``, as given or chosen.
         """
         return self._core.stats()
 
@@ -152,17 +154,17 @@ def register(
     ddp: DistributedDataParallel,
     compression: Literal["fp16", "bf16", "csc"],
     *,
-    sparsity: float = 0.85,
-    chunk_elements: int = 32000,
-    warmup_steps: int = 0,
-    wire_dtype: Literal["fp16", "bf16", "fp32"] = "fp16",
+    sparsity: float | None = None,
+    chunk_elements: int | None = None,
+    warmup_steps: int | None = None,
+    wire_dtype: Literal["fp16", "bf16", "fp32"] | None = None,
     always_dense: Iterable[str] | None = None,
     grad_scaler: torch.amp.GradScaler | None = None,
 ) -> CommHook:
     """Compresses the gradients that ``ddp`` exchanges.
 
-    Before the first backward, with the same arguments on all ranks. Works over
-    any process group, and in any of DDP's modes. ``join()`` is supported:
+    Before the first backward, on all ranks, which compare their arguments. Works
+    over any process group, and in any of DDP's modes. ``join()`` is supported:
     means are over all ranks.
 
     Args:
@@ -170,10 +172,11 @@ def register(
         compression: ``"fp16"``, ``"bf16"``: 16 bits between ranks. ``"csc"``:
             only the chunks of gradients that mattered most in the step before;
             the others count as zeros and are added to the next gradients.
-        sparsity: CSC: share of the chunks kept back, in [0, 1).
-        chunk_elements: CSC: elements of a chunk.
-        warmup_steps: CSC: steps in which the sparsity rises linearly.
-        wire_dtype: CSC: type of the chunks between ranks.
+        sparsity: CSC: share of the chunks kept back, in [0, 1); 0.85.
+        chunk_elements: CSC: elements of a chunk. ``None``: a 256th of the
+            model, from 64 to 32,000; ``stats()`` tells.
+        warmup_steps: CSC: steps in which the sparsity rises linearly; 0.
+        wire_dtype: CSC: type of the chunks between ranks; ``"fp16"``.
         always_dense: CSC: names of parameters (as ``ddp.module`` has them) that
             are sent in every step. Name those that some steps use on no rank
             (``find_unused_parameters``): DDP drops what is sent for them then.
@@ -181,19 +184,34 @@ def register(
             is kept back follows its scale.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: an argument is out of range, or another one than on rank 0.
         RuntimeError: ``ddp`` has a hook, or has run backward.
     """
     if not isinstance(ddp, DistributedDataParallel):
         raise TypeError(
             f"ddp: expected a DistributedDataParallel, seen {type(ddp).__name__}"
         )
+    csc = {
+        "sparsity": sparsity,
+        "chunk_elements": chunk_elements,
+        "warmup_steps": warmup_steps,
+    }
+    dense = None if always_dense is None else sorted(always_dense)
+    only_csc = {
+        **csc,
+        "wire_dtype": wire_dtype,
+        "always_dense": dense,
+        "grad_scaler": None if grad_scaler is None else type(grad_scaler).__name__,
+    }
+    _agree(ddp, {"compression": compression, **only_csc})
     names, parameters = _reduced(ddp)
     settings: dict[str, Any] = {
         "compression": compression,
         "world_size": ddp.process_group.size(),
     }
     if compression in ("fp16", "bf16"):
+        del only_csc["grad_scaler"]  # Which does no harm.
+        refuse_csc_settings(compression, only_csc)
         core: _C.Hook = _C.register_cast_hook(
             ddp.reducer, ddp.process_group, compression
         )
@@ -202,25 +220,24 @@ def register(
         raise ValueError(
             f"compression: expected 'fp16', 'bf16' or 'csc', seen {compression!r}"
         )
-    _check_csc(sparsity, chunk_elements, warmup_steps, wire_dtype)
-    dense = _known(always_dense or (), names)
-    settings.update(
-        sparsity=float(sparsity),
-        chunk_elements=chunk_elements,
-        warmup_steps=warmup_steps,
-        wire_dtype=wire_dtype,
-        always_dense=sorted(dense),
-    )
+    elements = sum(parameter.numel() for parameter in parameters)
+    settings.update(csc_settings(elements, **csc))
+    settings["wire_dtype"] = "fp16" if wire_dtype is None else wire_dtype
+    if settings["wire_dtype"] not in TYPES:
+        raise ValueError(
+            f"wire_dtype: expected one of {', '.join(TYPES)}, seen {wire_dtype!r}"
+        )
+    settings["always_dense"] = _known(dense or [], names)
     core = _C.register_csc_hook(
         ddp.reducer,
         ddp.process_group,
         names,
         parameters,
-        [name in dense for name in names],
-        sparsity,
-        chunk_elements,
-        warmup_steps,
-        wire_dtype,
+        [name in settings["always_dense"] for name in names],
+        settings["sparsity"],
+        settings["chunk_elements"],
+        settings["warmup_steps"],
+        settings["wire_dtype"],
     )
     hook = CommHook(ddp, core, names, parameters, settings)
     _follow_join(ddp, core)
@@ -254,30 +271,28 @@ def _reduced(
     return [n for n, _ in found.values()], [p for _, p in found.values()]
 
 
-def _check_csc(
-    sparsity: float, chunk_elements: int, warmup_steps: int, wire_dtype: str
-) -> None:
-    if not (math.isfinite(sparsity) and 0 <= sparsity < 1):
-        raise ValueError(f"sparsity: expected a value in [0, 1), seen {sparsity}")
-    if chunk_elements < 1:
-        raise ValueError(f"chunk_elements: expected at least 1, seen {chunk_elements}")
-    if warmup_steps < 0:
-        raise ValueError(f"warmup_steps: expected at least 0, seen {warmup_steps}")
-    if wire_dtype not in ("fp16", "bf16", "fp32"):
-        raise ValueError(
-            f"wire_dtype: expected 'fp16', 'bf16' or 'fp32', seen {wire_dtype!r}"
-        )
+def _agree(ddp: DistributedDataParallel, mine: dict[str, Any]) -> None:
+    """Compares the arguments of all ranks before any is judged, so that all
+    raise the same."""
+    every: list[Any] = [None] * ddp.process_group.size()
+    dist.all_gather_object(every, mine, group=ddp.process_group)
+    for rank, theirs in enumerate(every):
+        for name, value in theirs.items():
+            if value != every[0][name]:
+                raise ValueError(
+                    f"register(): {name} is {value!r} on rank {rank}, but"
+                    f" {every[0][name]!r} on rank 0: expected the same on all ranks"
+                )
 
 
-def _known(wanted: Iterable[str], names: list[str]) -> set[str]:
-    dense = set(wanted)
-    for name in sorted(dense - set(names)):
+def _known(wanted: list[str], names: list[str]) -> list[str]:
+    for name in sorted(set(wanted) - set(names)):
         near = difflib.get_close_matches(name, names, 1)
         raise ValueError(
             f"always_dense: {name!r} is no parameter that is trained"
             + (f"; did you mean {near[0]!r}?" if near else "")
         )
-    return dense
+    return sorted(set(wanted))
 
 
 def _follow_join(ddp: DistributedDataParallel, core: _C.CscHook) -> None:

@@ -19,6 +19,8 @@ class _ChunkAware(torch.optim.Optimizer):
     in which a rank had an inf or NaN is skipped, on all ranks.
     """
 
+    chunk_aware = True  # For guard.py.
+
     def __init__(self, model: DataParallel, defaults: dict[str, Any]) -> None:
         if not isinstance(model, DataParallel):
             raise TypeError(
@@ -34,7 +36,11 @@ class _ChunkAware(torch.optim.Optimizer):
                 )
         self._model = model
         self._check(defaults)
-        super().__init__([p for _, p in named], defaults)
+        group = {"params": [p for _, p in named], **defaults}
+        if model._momentum is not None:
+            # Which tells schedules, such as OneCycleLR, not to change it.
+            del defaults["momentum"]
+        super().__init__([group], defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """One group only: all parameters of the model."""
@@ -80,7 +86,7 @@ class _ChunkAware(torch.optim.Optimizer):
 
     def _check(self, group: dict[str, Any]) -> None:
         model = self._model
-        if model._residual == "momentum" and group["momentum"] != model._momentum:
+        if model._momentum not in (None, group["momentum"]):
             raise ValueError(
                 f"momentum={group['momentum']} differs from the model's, with"
                 f" which its residual decays: {model._momentum}"

@@ -456,7 +456,7 @@ def _refusals(ranks: Ranks) -> None:
     refused(TypeError, "Short", dist.all_reduce, ones.short())
     refused(Exception, "MAX", dist.all_reduce, ones.cfloat(), Op.MAX)
     premul = dist._make_nccl_premul_sum(2.0)
-    refused(ValueError, "PREMUL_SUM", dist.all_reduce, ones, premul)
+    refused(TypeError, "PREMUL_SUM of Int", dist.all_reduce, ones.int(), premul)
     refused(ValueError, "contiguous", dist.send, torch.ones(4, 4).t(), (ranks.rank + 1) % 2)
     group = dist.group.WORLD
     refused(ValueError, "root rank: 2", group.broadcast, [ones], _root(2))

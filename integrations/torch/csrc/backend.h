@@ -171,10 +171,18 @@ class Backend final : public c10d::Backend {
   WorkPtr Receive(Tensors& tensors, const Kind& kind, int peer, int tag);
   void StartAllreduce(Work& work, const char* what, const at::Tensor& tensor,
                       const c10d::ReduceOp& op, int32_t wire = -1);
+  // `output` is the root's; it may be `input`.
+  void StartReduce(Work& work, const char* what, const at::Tensor& input,
+                   const at::Tensor& output, const c10d::ReduceOp& op,
+                   int root);
   void StartReduceScatter(Work& work, const char* what,
                           const at::Tensor& output, const void* input,
                           const c10d::ReduceOp& op);
+  void StartBroadcast(Work& work, const at::Tensor& tensor, int root);
   void StartAllgather(Work& work, void* output, const at::Tensor& input);
+  // Into parts that may differ in size.
+  void StartAllgather(Work& work, const Tensors& outputs,
+                      const at::Tensor& input);
   void StartGather(Work& work, void* output, const at::Tensor& input, int root);
 
   const std::shared_ptr<Group> group_;

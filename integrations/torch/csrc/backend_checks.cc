@@ -3,7 +3,36 @@
 #include <ATen/core/ATen_fwd.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 namespace gft {
+namespace {
+
+// One dense tensor for each rank, of the type of `part`.
+void CheckList(const char* what, const std::vector<at::Tensor>& parts,
+               const at::Tensor& part, int size) {
+  TORCH_CHECK_VALUE(parts.size() == static_cast<size_t>(size),
+                    "GradientFlow: ", what, ": a list of ", parts.size(),
+                    " tensors, expected one for each of ", size, " ranks");
+  TORCH_CHECK_VALUE(part.layout() == at::kStrided, "GradientFlow: ", what,
+                    ": only supports dense tensors");
+  for (size_t i = 0; i < parts.size(); ++i) {
+    TORCH_CHECK_VALUE(parts[i].layout() == at::kStrided &&
+                          parts[i].scalar_type() == part.scalar_type(),
+                      "GradientFlow: ", what, ": tensor ", i,
+                      " of the list is ", parts[i].toString(), ", expected ",
+                      part.toString());
+  }
+}
+
+void CheckAlike(const char* what, const std::vector<at::Tensor>& parts,
+                const at::Tensor& part, size_t i) {
+  TORCH_CHECK_VALUE(parts[i].numel() == part.numel(), "GradientFlow: ", what,
+                    ": tensor ", i, " of the list is of sizes ",
+                    parts[i].sizes(), ", expected ", part.sizes());
+}
+
+}  // namespace
 
 void CheckDense(const char* what, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "GradientFlow: ", what,
@@ -40,20 +69,20 @@ void CheckWhole(const char* what, const at::Tensor& whole,
 
 void CheckParts(const char* what, const std::vector<at::Tensor>& parts,
                 const at::Tensor& part, int size) {
-  TORCH_CHECK_VALUE(parts.size() == static_cast<size_t>(size),
-                    "GradientFlow: ", what, ": a list of ", parts.size(),
-                    " tensors, expected one for each of ", size, " ranks");
-  TORCH_CHECK_VALUE(part.layout() == at::kStrided, "GradientFlow: ", what,
-                    ": only supports dense tensors");
-  for (size_t i = 0; i < parts.size(); ++i) {
-    TORCH_CHECK_VALUE(parts[i].layout() == at::kStrided &&
-                          parts[i].scalar_type() == part.scalar_type() &&
-                          parts[i].numel() == part.numel(),
-                      "GradientFlow: ", what, ": tensor ", i,
-                      " of the list is ", parts[i].toString(), " of sizes ",
-                      parts[i].sizes(), ", expected ", part.toString(),
-                      " of sizes ", part.sizes());
-  }
+  CheckList(what, parts, part, size);
+  for (size_t i = 0; i < parts.size(); ++i) CheckAlike(what, parts, part, i);
+}
+
+void CheckOwnPart(const char* what, const std::vector<at::Tensor>& parts,
+                  const at::Tensor& part, int rank, int size) {
+  CheckList(what, parts, part, size);
+  CheckAlike(what, parts, part, rank);
+}
+
+bool AreEqual(const std::vector<at::Tensor>& parts) {
+  return std::all_of(parts.begin(), parts.end(), [&](const at::Tensor& part) {
+    return part.numel() == parts.front().numel();
+  });
 }
 
 void CheckRootList(const char* what, size_t lists, bool root) {

@@ -19,6 +19,11 @@ void CheckWhole(const char* what, const at::Tensor& whole,
 // That there is one part per rank, each like `part`.
 void CheckParts(const char* what, const std::vector<at::Tensor>& parts,
                 const at::Tensor& part, int size);
+// The same where parts may differ in size, and `part` is that of `rank`.
+void CheckOwnPart(const char* what, const std::vector<at::Tensor>& parts,
+                  const at::Tensor& part, int rank, int size);
+// Whether all have as many elements.
+bool AreEqual(const std::vector<at::Tensor>& parts);
 // That the root gave one list, and nobody else any.
 void CheckRootList(const char* what, size_t lists, bool root);
 // That there are as many of each, and some.

@@ -41,6 +41,15 @@ constexpr T TypeOfCoalesced() {
 
 }  // namespace
 
+void Backend::StartBroadcast(Work& work, const at::Tensor& tensor, int root) {
+  gf_call call = CallOf(GF_BROADCAST, tensor);
+  call.root = root;
+  // The root's memory is read only.
+  call.output = rank_ == root ? const_cast<void*>(work.lent().Read(tensor))
+                              : work.lent().Write(tensor);
+  work.Start(call);
+}
+
 Backend::WorkPtr Backend::broadcast(Tensors& tensors,
                                     const c10d::BroadcastOptions& opts) {
   const at::Tensor& tensor = Only(kBroadcast, tensors);
@@ -48,13 +57,7 @@ Backend::WorkPtr Backend::broadcast(Tensors& tensors,
   CheckRoot(kBroadcast, opts.rootRank, size_);
   Making work(
       Begin({c10d::OpType::BROADCAST, kBroadcast}, opts.timeout, tensors));
-  gf_call call = CallOf(GF_BROADCAST, tensor);
-  call.root = static_cast<int32_t>(opts.rootRank);
-  // The root's memory is read only.
-  call.output = rank_ == call.root
-                    ? const_cast<void*>(work->lent().Read(tensor))
-                    : work->lent().Write(tensor);
-  work->Start(call);
+  StartBroadcast(*work, tensor, static_cast<int>(opts.rootRank));
   return Add(work.Commit());
 }
 
@@ -66,6 +69,17 @@ void Backend::StartAllgather(Work& work, void* output,
   work.Start(call);
 }
 
+void Backend::StartAllgather(Work& work, const Tensors& outputs,
+                             const at::Tensor& input) {
+  if (AreEqual(outputs)) {
+    return StartAllgather(work, work.lent().WriteAll(outputs), input);
+  }
+  Lent::Assign(outputs[rank_], input);
+  for (int root = 0; root < size_; ++root) {
+    StartBroadcast(work, outputs[root], root);
+  }
+}
+
 Backend::WorkPtr Backend::allgather(std::vector<Tensors>& outputs,
                                     Tensors& inputs,
                                     const c10d::AllgatherOptions& opts) {
@@ -73,10 +87,10 @@ Backend::WorkPtr Backend::allgather(std::vector<Tensors>& outputs,
   CheckDense(kAllgather, input);
   TORCH_CHECK_VALUE(outputs.size() == 1, "GradientFlow: ", kAllgather, ": ",
                     outputs.size(), " lists of outputs, expected one");
-  CheckParts(kAllgather, outputs.front(), input, size_);
+  CheckOwnPart(kAllgather, outputs.front(), input, rank_, size_);
   Making work(Begin({c10d::OpType::ALLGATHER, kAllgather}, opts.timeout,
                     outputs.front()));
-  StartAllgather(*work, work->lent().WriteAll(outputs.front()), input);
+  StartAllgather(*work, outputs.front(), input);
   return Add(work.Commit());
 }
 
@@ -107,13 +121,13 @@ Backend::WorkPtr Backend::allgather_coalesced(
   std::vector<Tensors> parts(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     for (const Tensors& list : outputs) parts[i].push_back(list[i]);
-    CheckParts(kWhat, parts[i], inputs[i], size_);
+    CheckOwnPart(kWhat, parts[i], inputs[i], rank_, size_);
   }
   Making work(Begin({c10d::OpType::ALLGATHER_COALESCED, kWhat}, opts.timeout,
                     outputs.front()));
   work->SetLists(outputs);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    StartAllgather(*work, work->lent().WriteAll(parts[i]), inputs[i]);
+    StartAllgather(*work, parts[i], inputs[i]);
   }
   return Add(work.Commit());
 }

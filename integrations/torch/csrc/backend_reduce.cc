@@ -34,7 +34,24 @@ void Backend::StartAllreduce(Work& work, const char* what,
   CheckDense(what, tensor);
   gf_call call = CallOf(GF_ALLREDUCE, ForReduce(what, tensor, op));
   call.wire_dtype = wire;
+  work.lent().Assign(tensor, Premultiplied(tensor, op));
   call.output = work.lent().ReadWrite(tensor);
+  work.Start(call);
+}
+
+void Backend::StartReduce(Work& work, const char* what, const at::Tensor& input,
+                          const at::Tensor& output, const c10d::ReduceOp& op,
+                          int root) {
+  gf_call call = CallOf(GF_REDUCE, ForReduce(what, input, op));
+  call.root = root;
+  const at::Tensor mine = Premultiplied(input, op);
+  if (rank_ == root && mine.is_same(output)) {
+    call.output = work.lent().ReadWrite(output);
+    call.input = call.output;
+  } else {
+    call.input = work.lent().Read(mine);
+    if (rank_ == root) call.output = work.lent().Write(output);
+  }
   work.Start(call);
 }
 
@@ -77,17 +94,9 @@ Backend::WorkPtr Backend::reduce(Tensors& tensors,
   const at::Tensor& tensor = Only(kReduce, tensors);
   CheckDense(kReduce, tensor);
   CheckRoot(kReduce, opts.rootRank, size_);
-  const Elements elements = ForReduce(kReduce, tensor, opts.reduceOp);
   Making work(Begin({c10d::OpType::REDUCE, kReduce}, opts.timeout, tensors));
-  gf_call call = CallOf(GF_REDUCE, elements);
-  call.root = static_cast<int32_t>(opts.rootRank);
-  if (rank_ == call.root) {
-    call.output = work->lent().ReadWrite(tensor);
-    call.input = call.output;
-  } else {
-    call.input = work->lent().Read(tensor);
-  }
-  work->Start(call);
+  StartReduce(*work, kReduce, tensor, tensor, opts.reduceOp,
+              static_cast<int>(opts.rootRank));
   return Add(work.Commit());
 }
 
@@ -106,11 +115,23 @@ Backend::WorkPtr Backend::reduce_scatter(
   const at::Tensor& output = Only(kReduceScatter, outputs);
   TORCH_CHECK_VALUE(inputs.size() == 1, "GradientFlow: ", kReduceScatter, ": ",
                     inputs.size(), " lists of inputs, expected one");
-  CheckParts(kReduceScatter, inputs.front(), output, size_);
+  const Tensors& parts = inputs.front();
+  CheckOwnPart(kReduceScatter, parts, output, rank_, size_);
   Making work(Begin({c10d::OpType::REDUCE_SCATTER, kReduceScatter},
                     opts.timeout, outputs));
-  const void* input = work->lent().ReadAll(inputs.front());
-  StartReduceScatter(*work, kReduceScatter, output, input, opts.reduceOp);
+  if (!AreEqual(parts)) {
+    for (int root = 0; root < size_; ++root) {
+      StartReduce(*work, kReduceScatter, parts[root],
+                  root == rank_ ? output : parts[root], opts.reduceOp, root);
+    }
+    return Add(work.Commit());
+  }
+  Tensors mine;
+  for (const at::Tensor& part : parts) {
+    mine.push_back(Premultiplied(part, opts.reduceOp));
+  }
+  StartReduceScatter(*work, kReduceScatter, output, work->lent().ReadAll(mine),
+                     opts.reduceOp);
   return Add(work.Commit());
 }
 
@@ -120,7 +141,7 @@ Backend::WorkPtr Backend::_reduce_scatter_base(
   CheckWhole(kReduceScatterBase, input, output, size_);
   Making work(Begin({c10d::OpType::_REDUCE_SCATTER_BASE, kReduceScatterBase},
                     opts.timeout, {output}));
-  const void* data = work->lent().Read(input);
+  const void* data = work->lent().Read(Premultiplied(input, opts.reduceOp));
   StartReduceScatter(*work, kReduceScatterBase, output, data, opts.reduceOp);
   return Add(work.Commit());
 }
@@ -135,7 +156,8 @@ Backend::WorkPtr Backend::reduce_scatter_tensor_coalesced(
   Making work(Begin({c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, kWhat},
                     opts.timeout, outputs));
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const void* data = work->lent().Read(inputs[i]);
+    const void* data =
+        work->lent().Read(Premultiplied(inputs[i], opts.reduceOp));
     StartReduceScatter(*work, kWhat, outputs[i], data, opts.reduceOp);
   }
   return Add(work.Commit());

@@ -1,5 +1,6 @@
 #include "elements.h"
 
+#include <ATen/ATen.h>
 #include <c10/core/ScalarTypeToTypeMeta.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
@@ -13,6 +14,7 @@ int32_t OpOf(const char* what, const at::Tensor& tensor,
              const c10d::ReduceOp& op) {
   switch (op.op_) {
     case c10d::ReduceOp::SUM:
+    case c10d::ReduceOp::PREMUL_SUM:
       return GF_SUM;
     case c10d::ReduceOp::AVG:
       return GF_MEAN;
@@ -32,7 +34,7 @@ int32_t OpOf(const char* what, const at::Tensor& tensor,
       TORCH_CHECK_VALUE(false, "GradientFlow: ", what, ": ReduceOp.",
                         NameOf(op), " of ", tensor.scalar_type(),
                         " is not supported; expected SUM, AVG, PRODUCT, MIN, "
-                        "MAX, BAND, BOR or BXOR");
+                        "MAX, BAND, BOR, BXOR or PREMUL_SUM");
   }
 }
 
@@ -112,7 +114,27 @@ Elements ForReduce(const char* what, const at::Tensor& tensor,
                    ": ReduceOp.AVG of ", type,
                    " would lose its fraction; expected a float or complex "
                    "type");
+  TORCH_CHECK_TYPE(!(op.op_ == c10d::ReduceOp::PREMUL_SUM && integral),
+                   "GradientFlow: ", what, ": ReduceOp.PREMUL_SUM of ", type,
+                   " would lose its fractions; expected a float or complex "
+                   "type");
   return {*dtype, count, number};
+}
+
+at::Tensor Premultiplied(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  if (op.op_ != c10d::ReduceOp::PREMUL_SUM) return tensor;
+  // The older name, which all supported versions of torch have.
+  const auto* factor =
+      dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+  TORCH_CHECK_VALUE(factor != nullptr,
+                    "GradientFlow: ReduceOp.PREMUL_SUM without a factor");
+  const at::NoGradGuard no_grad;
+  if (!factor->tensor_factor.defined()) {
+    return at::mul(tensor, factor->double_factor);
+  }
+  const at::Tensor& by = factor->tensor_factor;
+  return at::mul(tensor, by.to(tensor.options().dtype(by.dtype())).squeeze())
+      .to(tensor.scalar_type());
 }
 
 Elements ForMove(const at::Tensor& tensor) {

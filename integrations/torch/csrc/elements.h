@@ -22,6 +22,9 @@ struct Elements {
 // text.
 Elements ForReduce(const char* what, const at::Tensor& tensor,
                    const c10d::ReduceOp& op);
+// What takes part in such an operation: `tensor`; for PREMUL_SUM, its product
+// with this rank's factor.
+at::Tensor Premultiplied(const at::Tensor& tensor, const c10d::ReduceOp& op);
 // For one that moves elements: of any type, as bytes if the library knows no
 // better.
 Elements ForMove(const at::Tensor& tensor);

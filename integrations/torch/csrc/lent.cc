@@ -120,6 +120,10 @@ void* Lent::WriteAll(const std::vector<at::Tensor>& parts) {
   return Hold(std::move(host));
 }
 
+void Lent::Assign(const at::Tensor& to, const at::Tensor& from) {
+  if (!to.is_same(from)) Copy(to, from.reshape(to.sizes()));
+}
+
 void Lent::CopyBack() {
   for (const auto& [to, from] : copies_) {
     const c10::OptionalDeviceGuard guard(

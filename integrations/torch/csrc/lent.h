@@ -22,6 +22,8 @@ class Lent {
   // Parts of one type, one after the other without gaps.
   const void* ReadAll(const std::vector<at::Tensor>& parts);
   void* WriteAll(const std::vector<at::Tensor>& parts);
+  // to = from, element by element, as a collective writes; at once.
+  static void Assign(const at::Tensor& to, const at::Tensor& from);
   // Keeps memory of the caller's alive.
   void Keep(at::Tensor tensor) { held_.push_back(std::move(tensor)); }
 

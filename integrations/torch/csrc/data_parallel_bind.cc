@@ -52,6 +52,20 @@ std::vector<gf_tensor> TensorsOf(const std::vector<std::string>& names,
   return tensors;
 }
 
+// A peer has as long to come to a step, and to join, as to a collective of the
+// group: the time-out of init_process_group() or new_group().
+void SetTimeouts(const GroupPtr& group, c10::DeviceType device,
+                 Options& options) {
+  std::chrono::milliseconds timeout;
+  try {
+    timeout = group->getBackend(device)->getBackendOptions()->timeout;
+  } catch (const c10::Error&) {
+    return;  // No backend for the device, or one that does not say.
+  }
+  options.Set("timeout_seconds", timeout);
+  options.Set("join_timeout_seconds", timeout);
+}
+
 // A session over the ranks of a process group, who meet in its store.
 std::shared_ptr<Session> OpenIn(const GroupPtr& group, Options options,
                                 const std::vector<gf_tensor>& tensors) {
@@ -86,6 +100,7 @@ std::shared_ptr<DataParallel> Open(const std::optional<GroupPtr>& group,
                             : "cpu");
   // Clipping by a norm of this rank's own values would drive the ranks apart.
   options.Set("zero_kept", "on");
+  if (group) SetTimeouts(*group, device.type(), options);
   for (const auto& [name, value] : settings) options.Set(name.c_str(), value);
   DataParallelConfig config;
   config.pool_type = type;

@@ -1,0 +1,71 @@
+"""DataParallel keeps to the time-out of its process group."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import gradientflow.torch as gft
+from harness import Ranks, launch, run
+from parallel_models import batch, net
+
+
+def _step(model: gft.DataParallel, ranks: Ranks) -> None:
+    inputs, targets = batch(0, ranks.rank)
+    torch.nn.functional.mse_loss(model(inputs), targets).backward()
+
+
+def _one_is_late(ranks: Ranks, way: str, seconds: float) -> None:
+    group = None
+    if way == "new_group":
+        group = dist.new_group(timeout=timedelta(seconds=seconds))
+    options = {"timeout_seconds": str(seconds)} if way == "options" else None
+    model = gft.DataParallel(net(ranks.rank), process_group=group, options=options)
+    _step(model, ranks)
+    if ranks.rank == 1:
+        ranks.wait_for("error", [0])
+        return
+    began = time.monotonic()
+    try:
+        with pytest.raises(dist.DistBackendError, match="rank 1"):
+            _step(model, ranks)
+        assert 0.8 * seconds < time.monotonic() - began < 20
+    finally:
+        ranks.started("error")
+
+
+@pytest.mark.parametrize("fabric", ["shm", "tcp"])
+@pytest.mark.parametrize("backend", ["gradientflow", "gloo"])
+def test_a_rank_that_is_late_for_a_step(fabric: str, backend: str) -> None:
+    env = {"GRADIENTFLOW_FABRIC": fabric}
+    outcomes = run(
+        _one_is_late, 2, "init", 4.0, backend=backend, timeout=4.0, destroy=False, env=env
+    )
+    assert outcomes[0].ok, str(outcomes[0])
+
+
+@pytest.mark.parametrize("way", ["new_group", "options"])
+def test_other_ways_to_set_it(way: str) -> None:
+    outcomes = run(_one_is_late, 2, way, 2.0, destroy=False)
+    assert outcomes[0].ok, str(outcomes[0])
+
+
+def test_under_the_debugging_wrapper() -> None:
+    env = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+    outcomes = run(_one_is_late, 2, "init", 4.0, timeout=4.0, destroy=False, env=env)
+    assert outcomes[0].ok, str(outcomes[0])
+
+
+def _late_but_in_time(ranks: Ranks) -> None:
+    model = gft.DataParallel(net(ranks.rank))
+    if ranks.rank == 1:
+        time.sleep(2.5)
+    _step(model, ranks)
+
+
+def test_a_rank_that_is_late_within_the_time_out() -> None:
+    launch(_late_but_in_time, 2, env={"GRADIENTFLOW_TIMEOUT_SECONDS": "1"})

@@ -98,10 +98,10 @@ void Fabric::Send(int peer, MessageId id, ConstBufferView src, Stamp stamp,
 void Fabric::FailIfDeparted(int peer) {
   const Peer& gone = peers_[peer];
   if (!gone.left || !gone.down) return;
-  Fail(Status(StatusCode::kUnavailable,
-              StrCat("rank ", peer, " (", gone.link->address(),
-                     ") has left the job, but rank ", rank_,
-                     " still needs it at ", progress_)));
+  Fail(Status(
+      StatusCode::kUnavailable,
+      StrCat("rank ", peer, " (", gone.link->address(),
+             ") has left the job, but rank ", rank_, " still needs it")));
 }
 
 void Fabric::Recv(int peer, MessageId id, BufferView dst,

@@ -245,6 +245,7 @@ def _main(rank: int, setup: _Setup, body: Any, args: tuple, pipe: Any) -> None:
     faulthandler.enable(stacks)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     os.environ.update(setup.env)
+    dist.set_debug_level_from_env()  # Torch has read it in the parent.
     torch.set_num_threads(1)
     torch.manual_seed(rank)
     outcome = Outcome(rank)

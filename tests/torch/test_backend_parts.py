@@ -41,10 +41,11 @@ def _all_gather(ranks: Ranks) -> None:
         outputs[me].copy_(inputs[me])
         dist.all_gather(outputs, outputs[me])
         assert all(map(torch.equal, outputs, inputs)), (dtype, counts)
-        lists = [[torch.zeros_like(part), torch.zeros(1)] for part in inputs]
-        dist.all_gather_coalesced(lists, [mine, torch.tensor([float(me)])])
-        for r, (part, number) in enumerate(lists):
-            assert torch.equal(part, inputs[r]) and number.item() == r
+        lists = [[torch.zeros_like(part), torch.zeros(2, dtype=dtype)] for part in inputs]
+        dist.all_gather_coalesced(lists, [mine, _values(dtype, 2, 50 + me)])
+        for r, (part, pair) in enumerate(lists):
+            assert torch.equal(part, inputs[r])
+            assert torch.equal(pair, _values(dtype, 2, 50 + r))
 
 
 def _reduce_scatter(ranks: Ranks) -> None:

@@ -14,5 +14,7 @@ since_2_14 = pytest.mark.skipif(
     " monitored_barrier and get_error for its own",
 )
 since_2_15 = pytest.mark.skipif(
-    _VERSION < (2, 15), reason="before torch 2.15 split_group is for GPUs alone"
+    _VERSION < (2, 15),
+    reason="before torch 2.15 split_group is for GPUs alone, and the flight"
+    " recorder for torch's own backends",
 )

@@ -164,17 +164,20 @@ c10d::ErrorType Backend::getError() {
 }
 
 c10::intrusive_ptr<Work> Backend::Begin(const Kind& kind, Milliseconds timeout,
-                                        Tensors results, bool counts) {
+                                        Tensors inputs, Tensors results,
+                                        bool counts) {
   TORCH_CHECK_WITH(DistBackendError, !shut_down_.load(),
                    "GradientFlow: ", kind.title,
                    " on a process group that was shut down");
   Work::Facts facts;
   facts.type = kind.type;
   facts.title = kind.title;
+  facts.detail = kind.detail;
   facts.sequence = counts ? sequence_.fetch_add(1) + 1 : sequence_.load();
   facts.timeout = timeout > kNoTimeout ? std::min(timeout, kLongestTimeout)
                                        : Milliseconds(timeout_ms_.load());
-  return c10::make_intrusive<Work>(group_, facts, std::move(results));
+  return c10::make_intrusive<Work>(group_, facts, std::move(inputs),
+                                   std::move(results));
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::Making::Commit() {

@@ -79,6 +79,22 @@ class Backend final : public c10d::Backend {
   c10::intrusive_ptr<Base> split(
       const StorePtr& store, const std::vector<int>& ranks,
       const c10::intrusive_ptr<Base::Options>& options) override;
+#ifdef GFT_HAS_HOOKS
+  bool supportsAbortHooks() const override { return true; }
+  void registerAbortHook(int64_t id, c10d::AbortHook hook) override {
+    group_->hooks().AddAbort(id, std::move(hook));
+  }
+  void unregisterAbortHook(int64_t id) override {
+    group_->hooks().RemoveAbort(id);
+  }
+  bool supportsCompletionHooks() const override { return true; }
+  void registerCompletionHook(int64_t id, c10d::CompletionHook hook) override {
+    group_->hooks().AddCompletion(id, std::move(hook));
+  }
+  void unregisterCompletionHook(int64_t id) override {
+    group_->hooks().RemoveCompletion(id);
+  }
+#endif
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
@@ -140,6 +156,7 @@ class Backend final : public c10d::Backend {
   struct Kind {
     c10d::OpType type;
     const char* title;
+    std::string detail = {};  // "SUM", "root 2".
   };
   // Commits a work when it goes, also where an exception ends its making.
   class Making {
@@ -164,7 +181,8 @@ class Backend final : public c10d::Backend {
   // `timeout`: of the call; unset, the group's. `counts`: takes a number in the
   // group's sequence.
   c10::intrusive_ptr<Work> Begin(const Kind& kind, Milliseconds timeout,
-                                 Tensors results, bool counts = true);
+                                 Tensors inputs, Tensors results,
+                                 bool counts = true);
   WorkPtr Add(WorkPtr work);
   WorkPtr SendBytes(const at::Tensor& bytes, int peer, uint32_t tag);
   WorkPtr ReceiveBytes(const at::Tensor& bytes, int peer, uint32_t tag);

@@ -83,8 +83,8 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
                     ", expected one type");
   const auto send = CountsOf("input", input, input_splits, size_);
   const auto receive = CountsOf("output", output, output_splits, size_);
-  Making work(
-      Begin({c10d::OpType::ALLTOALL_BASE, kBase}, opts.timeout, {output}));
+  Making work(Begin({c10d::OpType::ALLTOALL_BASE, kBase}, opts.timeout, {input},
+                    {output}));
   gf_call call = CallOf(ForMove(input).dtype, send, receive);
   call.input = work->lent().Read(input);
   call.output = work->lent().Write(output);
@@ -99,7 +99,8 @@ Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs,
   const at::ScalarType type = inputs.front().scalar_type();
   const auto send = CountsOf("input", inputs, type, size_);
   const auto receive = CountsOf("output", outputs, type, size_);
-  Making work(Begin({c10d::OpType::ALLTOALL, kLists}, opts.timeout, outputs));
+  Making work(
+      Begin({c10d::OpType::ALLTOALL, kLists}, opts.timeout, inputs, outputs));
   gf_call call = CallOf(ForMove(inputs.front()).dtype, send, receive);
   call.input = work->lent().ReadAll(inputs);
   call.output = work->lent().WriteAll(outputs);

@@ -29,7 +29,8 @@ const at::Tensor& Checked(const char* what,
 
 Backend::WorkPtr Backend::send(Tensors& tensors, int peer, int tag) {
   const at::Tensor& tensor = Checked(kSend, tensors, tag);
-  Making work(Begin({c10d::OpType::SEND, kSend}, kNoTimeout, tensors, false));
+  Making work(Begin({c10d::OpType::SEND, kSend, c10::str("to rank ", peer)},
+                    kNoTimeout, tensors, tensors, false));
   const void* data = work->lent().Read(tensor);
   work->Send(data, tensor.nbytes(), peer, tag);
   return Add(work.Commit());
@@ -38,7 +39,7 @@ Backend::WorkPtr Backend::send(Tensors& tensors, int peer, int tag) {
 Backend::WorkPtr Backend::Receive(Tensors& tensors, const Kind& kind, int peer,
                                   int tag) {
   const at::Tensor& tensor = Checked(kind.title, tensors, tag);
-  Making work(Begin(kind, kNoTimeout, tensors, false));
+  Making work(Begin(kind, kNoTimeout, tensors, tensors, false));
   void* data = work->lent().Write(tensor);
   work->Receive(data, tensor.nbytes(), peer, tag);
   return Add(work.Commit());
@@ -47,7 +48,9 @@ Backend::WorkPtr Backend::Receive(Tensors& tensors, const Kind& kind, int peer,
 Backend::WorkPtr Backend::recv(Tensors& tensors, int peer, int tag) {
   TORCH_CHECK_VALUE(peer >= 0 && peer < size_, "GradientFlow: ", kReceive,
                     " from rank ", peer, " of ", size_);
-  return Receive(tensors, {c10d::OpType::RECV, kReceive}, peer, tag);
+  return Receive(tensors,
+                 {c10d::OpType::RECV, kReceive, c10::str("from rank ", peer)},
+                 peer, tag);
 }
 
 Backend::WorkPtr Backend::recvAnysource(Tensors& tensors, int tag) {
@@ -56,7 +59,7 @@ Backend::WorkPtr Backend::recvAnysource(Tensors& tensors, int tag) {
 }
 
 Backend::WorkPtr Backend::barrier(const c10d::BarrierOptions& opts) {
-  Making work(Begin({c10d::OpType::BARRIER, kBarrier}, opts.timeout, {}));
+  Making work(Begin({c10d::OpType::BARRIER, kBarrier}, opts.timeout, {}, {}));
   gf_call call;
   gf_call_init(&call);
   call.kind = GF_BARRIER;

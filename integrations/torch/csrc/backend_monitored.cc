@@ -25,7 +25,7 @@ std::string NamesOf(const at::Tensor& absent) {
     if (absent[rank].item<uint8_t>() == 0) continue;
     names += (count++ == 0 ? "" : ", ") + std::to_string(rank);
   }
-  return (count == 1 ? "rank " : "ranks ") + names;
+  return (count == 1 ? "Rank " : "Ranks ") + names;
 }
 
 }  // namespace
@@ -33,7 +33,7 @@ std::string NamesOf(const at::Tensor& absent) {
 c10::intrusive_ptr<c10d::Work> Backend::SendBytes(const at::Tensor& bytes,
                                                   int peer, uint32_t tag) {
   Making work(
-      Begin({c10d::OpType::BARRIER, kMonitored}, kNoTimeout, {}, false));
+      Begin({c10d::OpType::BARRIER, kMonitored}, kNoTimeout, {}, {}, false));
   const void* data = work->lent().Read(bytes);
   work->Send(data, bytes.nbytes(), peer, tag);
   return work.Commit();
@@ -42,7 +42,7 @@ c10::intrusive_ptr<c10d::Work> Backend::SendBytes(const at::Tensor& bytes,
 c10::intrusive_ptr<c10d::Work> Backend::ReceiveBytes(const at::Tensor& bytes,
                                                      int peer, uint32_t tag) {
   Making work(
-      Begin({c10d::OpType::BARRIER, kMonitored}, kNoTimeout, {}, false));
+      Begin({c10d::OpType::BARRIER, kMonitored}, kNoTimeout, {}, {}, false));
   void* data = work->lent().Write(bytes);
   work->Receive(data, bytes.nbytes(), peer, tag);
   return work.Commit();
@@ -53,7 +53,8 @@ c10::intrusive_ptr<c10d::Work> Backend::ReceiveBytes(const at::Tensor& bytes,
 void Backend::monitoredBarrier(const c10d::BarrierOptions& opts,
                                bool wait_all_ranks) {
   using Clock = std::chrono::steady_clock;
-  const Milliseconds timeout = opts.timeout > kNoTimeout
+  // Nought, unlike below nought, is a time-out: who is not there is late.
+  const Milliseconds timeout = opts.timeout >= Milliseconds(0)
                                    ? std::min(opts.timeout, kLongestTimeout)
                                    : Milliseconds(timeout_ms_.load());
   const Clock::time_point deadline = Clock::now() + timeout;
@@ -92,10 +93,19 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& opts,
     }
     for (const WorkPtr& answer : answers) answer->wait();
   }
-  TORCH_CHECK_WITH(DistBackendError, !absent.any().item<bool>(),
-                   "GradientFlow: rank ", rank_, ": ", NamesOf(absent),
-                   " failed to pass monitoredBarrier in ", timeout.count(),
-                   " ms");
+  if (!absent.any().item<bool>()) return;
+  // As torch's own backend words it: scripts look for this.
+  std::string why = NamesOf(absent) + " failed to pass monitoredBarrier in " +
+                    std::to_string(timeout.count()) + " ms";
+  if (rank_ != 0) {
+    why = "Rank " + std::to_string(rank_) +
+          " successfully reached monitoredBarrier, but received errors while "
+          "waiting for send/recv from rank 0: " +
+          why;
+  } else if (timeout == Milliseconds(0)) {
+    why = "Rank 0 timed out in monitoredBarrier after 0 ms: " + why;
+  }
+  TORCH_CHECK_WITH(DistBackendError, false, "GradientFlow: ", why);
 }
 
 }  // namespace gft

@@ -29,6 +29,8 @@ gf_call CallOf(int32_t kind, const at::Tensor& part) {
   return call;
 }
 
+std::string Root(int64_t rank) { return c10::str("root ", rank); }
+
 // A type of its own from torch 2.14 on.
 template <typename T>
 constexpr T TypeOfCoalesced() {
@@ -55,8 +57,8 @@ Backend::WorkPtr Backend::broadcast(Tensors& tensors,
   const at::Tensor& tensor = Only(kBroadcast, tensors);
   CheckDense(kBroadcast, tensor);
   CheckRoot(kBroadcast, opts.rootRank, size_);
-  Making work(
-      Begin({c10d::OpType::BROADCAST, kBroadcast}, opts.timeout, tensors));
+  Making work(Begin({c10d::OpType::BROADCAST, kBroadcast, Root(opts.rootRank)},
+                    opts.timeout, tensors, tensors));
   StartBroadcast(*work, tensor, static_cast<int>(opts.rootRank));
   return Add(work.Commit());
 }
@@ -88,7 +90,7 @@ Backend::WorkPtr Backend::allgather(std::vector<Tensors>& outputs,
   TORCH_CHECK_VALUE(outputs.size() == 1, "GradientFlow: ", kAllgather, ": ",
                     outputs.size(), " lists of outputs, expected one");
   CheckOwnPart(kAllgather, outputs.front(), input, rank_, size_);
-  Making work(Begin({c10d::OpType::ALLGATHER, kAllgather}, opts.timeout,
+  Making work(Begin({c10d::OpType::ALLGATHER, kAllgather}, opts.timeout, inputs,
                     outputs.front()));
   StartAllgather(*work, outputs.front(), input);
   return Add(work.Commit());
@@ -98,7 +100,7 @@ Backend::WorkPtr Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                           const c10d::AllgatherOptions& opts) {
   CheckWhole(kAllgatherBase, output, input, size_);
   Making work(Begin({c10d::OpType::_ALLGATHER_BASE, kAllgatherBase},
-                    opts.timeout, {output}));
+                    opts.timeout, {input}, {output}));
   StartAllgather(*work, work->lent().Write(output), input);
   return Add(work.Commit());
 }
@@ -124,7 +126,7 @@ Backend::WorkPtr Backend::allgather_coalesced(
     CheckOwnPart(kWhat, parts[i], inputs[i], rank_, size_);
   }
   Making work(Begin({c10d::OpType::ALLGATHER_COALESCED, kWhat}, opts.timeout,
-                    outputs.front()));
+                    inputs, outputs.front()));
   work->SetLists(outputs);
   for (size_t i = 0; i < inputs.size(); ++i) {
     StartAllgather(*work, parts[i], inputs[i]);
@@ -139,8 +141,8 @@ Backend::WorkPtr Backend::allgather_into_tensor_coalesced(
   for (size_t i = 0; i < inputs.size(); ++i) {
     CheckWhole(kWhat, outputs[i], inputs[i], size_);
   }
-  Making work(
-      Begin({TypeOfCoalesced<c10d::OpType>(), kWhat}, opts.timeout, outputs));
+  Making work(Begin({TypeOfCoalesced<c10d::OpType>(), kWhat}, opts.timeout,
+                    inputs, outputs));
   for (size_t i = 0; i < inputs.size(); ++i) {
     StartAllgather(*work, work->lent().Write(outputs[i]), inputs[i]);
   }
@@ -166,8 +168,8 @@ Backend::WorkPtr Backend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
   const bool root = rank_ == opts.rootRank;
   CheckRootList(kGather, outputs.size(), root);
   if (root) CheckParts(kGather, outputs.front(), input, size_);
-  Making work(Begin({c10d::OpType::GATHER, kGather}, opts.timeout,
-                    root ? outputs.front() : Tensors()));
+  Making work(Begin({c10d::OpType::GATHER, kGather, Root(opts.rootRank)},
+                    opts.timeout, inputs, root ? outputs.front() : Tensors()));
   StartGather(*work, root ? work->lent().WriteAll(outputs.front()) : nullptr,
               input, static_cast<int>(opts.rootRank));
   return Add(work.Commit());
@@ -179,8 +181,8 @@ Backend::WorkPtr Backend::gather_into_tensor(at::Tensor& output,
   CheckRoot(kGatherInto, opts.rootRank, size_);
   const bool root = rank_ == opts.rootRank;
   if (root) CheckWhole(kGatherInto, output, input, size_);
-  Making work(Begin({c10d::OpType::GATHER, kGatherInto}, opts.timeout,
-                    root ? Tensors{output} : Tensors()));
+  Making work(Begin({c10d::OpType::GATHER, kGatherInto, Root(opts.rootRank)},
+                    opts.timeout, {input}, root ? Tensors{output} : Tensors()));
   StartGather(*work, root ? work->lent().Write(output) : nullptr, input,
               static_cast<int>(opts.rootRank));
   return Add(work.Commit());
@@ -195,7 +197,8 @@ Backend::WorkPtr Backend::scatter(Tensors& outputs,
   const bool root = rank_ == opts.rootRank;
   CheckRootList(kScatter, inputs.size(), root);
   if (root) CheckParts(kScatter, inputs.front(), output, size_);
-  Making work(Begin({c10d::OpType::SCATTER, kScatter}, opts.timeout, outputs));
+  Making work(Begin({c10d::OpType::SCATTER, kScatter, Root(opts.rootRank)},
+                    opts.timeout, root ? inputs.front() : Tensors(), outputs));
   gf_call call = CallOf(GF_SCATTER, output);
   const std::vector<size_t> counts(size_, call.count);
   call.root = static_cast<int32_t>(opts.rootRank);

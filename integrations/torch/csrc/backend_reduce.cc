@@ -60,7 +60,8 @@ Backend::WorkPtr Backend::allreduce(Tensors& tensors,
   const at::Tensor& tensor = Only(kAllreduce, tensors);
   if (tensor.is_sparse()) return allreduce_sparse(tensors, opts);
   Making work(
-      Begin({c10d::OpType::ALLREDUCE, kAllreduce}, opts.timeout, tensors));
+      Begin({c10d::OpType::ALLREDUCE, kAllreduce, NameOf(opts.reduceOp)},
+            opts.timeout, tensors, tensors));
   StartAllreduce(*work, kAllreduce, tensor, opts.reduceOp);
   return Add(work.Commit());
 }
@@ -71,8 +72,9 @@ Backend::WorkPtr Backend::AllreduceVia(at::ScalarType wire,
   const auto dtype = DtypeOf(wire);
   TORCH_CHECK_VALUE(dtype, "GradientFlow: ", kAllreduce, ": no wire type ",
                     wire);
-  Making work(
-      Begin({c10d::OpType::ALLREDUCE, kAllreduce}, kNoTimeout, {tensor}));
+  Making work(Begin(
+      {c10d::OpType::ALLREDUCE, kAllreduce, c10::str(NameOf(op), " in ", wire)},
+      kNoTimeout, {tensor}, {tensor}));
   StartAllreduce(*work, kAllreduce, tensor, op, *dtype);
   return Add(work.Commit());
 }
@@ -81,8 +83,9 @@ Backend::WorkPtr Backend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
   TORCH_CHECK_VALUE(!tensors.empty(), "GradientFlow: ", kAllreduceCoalesced,
                     ": requires a non-empty list of tensors");
-  Making work(Begin({c10d::OpType::ALLREDUCE_COALESCED, kAllreduceCoalesced},
-                    opts.timeout, tensors));
+  Making work(Begin({c10d::OpType::ALLREDUCE_COALESCED, kAllreduceCoalesced,
+                     NameOf(opts.reduceOp)},
+                    opts.timeout, tensors, tensors));
   for (const at::Tensor& tensor : tensors) {
     StartAllreduce(*work, kAllreduceCoalesced, tensor, opts.reduceOp);
   }
@@ -94,7 +97,9 @@ Backend::WorkPtr Backend::reduce(Tensors& tensors,
   const at::Tensor& tensor = Only(kReduce, tensors);
   CheckDense(kReduce, tensor);
   CheckRoot(kReduce, opts.rootRank, size_);
-  Making work(Begin({c10d::OpType::REDUCE, kReduce}, opts.timeout, tensors));
+  Making work(Begin({c10d::OpType::REDUCE, kReduce,
+                     c10::str(NameOf(opts.reduceOp), ", root ", opts.rootRank)},
+                    opts.timeout, tensors, tensors));
   StartReduce(*work, kReduce, tensor, tensor, opts.reduceOp,
               static_cast<int>(opts.rootRank));
   return Add(work.Commit());
@@ -117,8 +122,9 @@ Backend::WorkPtr Backend::reduce_scatter(
                     inputs.size(), " lists of inputs, expected one");
   const Tensors& parts = inputs.front();
   CheckOwnPart(kReduceScatter, parts, output, rank_, size_);
-  Making work(Begin({c10d::OpType::REDUCE_SCATTER, kReduceScatter},
-                    opts.timeout, outputs));
+  Making work(Begin(
+      {c10d::OpType::REDUCE_SCATTER, kReduceScatter, NameOf(opts.reduceOp)},
+      opts.timeout, parts, outputs));
   if (!AreEqual(parts)) {
     for (int root = 0; root < size_; ++root) {
       StartReduce(*work, kReduceScatter, parts[root],
@@ -139,8 +145,9 @@ Backend::WorkPtr Backend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input,
     const c10d::ReduceScatterOptions& opts) {
   CheckWhole(kReduceScatterBase, input, output, size_);
-  Making work(Begin({c10d::OpType::_REDUCE_SCATTER_BASE, kReduceScatterBase},
-                    opts.timeout, {output}));
+  Making work(Begin({c10d::OpType::_REDUCE_SCATTER_BASE, kReduceScatterBase,
+                     NameOf(opts.reduceOp)},
+                    opts.timeout, {input}, {output}));
   const void* data = work->lent().Read(Premultiplied(input, opts.reduceOp));
   StartReduceScatter(*work, kReduceScatterBase, output, data, opts.reduceOp);
   return Add(work.Commit());
@@ -153,8 +160,9 @@ Backend::WorkPtr Backend::reduce_scatter_tensor_coalesced(
   for (size_t i = 0; i < inputs.size(); ++i) {
     CheckWhole(kWhat, inputs[i], outputs[i], size_);
   }
-  Making work(Begin({c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, kWhat},
-                    opts.timeout, outputs));
+  Making work(Begin({c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, kWhat,
+                     NameOf(opts.reduceOp)},
+                    opts.timeout, inputs, outputs));
   for (size_t i = 0; i < inputs.size(); ++i) {
     const void* data =
         work->lent().Read(Premultiplied(inputs[i], opts.reduceOp));

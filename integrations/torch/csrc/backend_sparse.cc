@@ -92,12 +92,12 @@ Backend::WorkPtr Backend::allreduce_sparse(Tensors& tensors,
   sum->size = size_;
   const Kind kind{c10d::OpType::_ALLREDUCE_SPARSE, kSparse};
   const at::Tensor count = at::full({1}, sum->mine._nnz(), at::kLong);
-  Making counting(Begin(kind, opts.timeout, {}, false));
+  Making counting(Begin(kind, opts.timeout, {}, {}, false));
   counting->Start(AllgatherOf(*counting, count, sum->counts, size_));
   // Waited for, and not gone on from by the thread that drives: that may be
   // before or after this rank's next call, and the others' order would differ.
   counting.Commit()->wait();
-  Making work(Begin(kind, opts.timeout, tensors));
+  Making work(Begin(kind, opts.timeout, tensors, tensors));
   GatherElements(*work, sum);
   return Add(work.Commit());
 }

@@ -82,7 +82,9 @@ std::shared_ptr<Session> OpenOverStore(Options options, Joining joining,
   options.Set("join_timeout_seconds", joining.timeout);
   User user{joining, {}};
   Check(gf_options_set_exchange(options.get(), Call, &user), "exchange");
-  return Session::Open(options, tensors);
+  return Session::Open(
+      options, tensors,
+      std::make_unique<Testimony>(joining.store, joining.prefix, joining.rank));
 }
 
 }  // namespace gft

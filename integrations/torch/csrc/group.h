@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "hooks.h"
 #include "session.h"
 
 namespace gft {
@@ -35,6 +36,7 @@ class Group {
   // "ranks 0, 2 and 5".
   std::string Description() const;
 
+  Hooks& hooks() { return hooks_; }
   // Around each operation.
   void Enter();
   void Leave();
@@ -49,6 +51,7 @@ class Group {
   const uint32_t id_;
   std::vector<int32_t> ranks_;
   int rank_ = 0;
+  Hooks hooks_;
   std::mutex mutex_;
   std::condition_variable idle_;
   int under_way_ = 0;

@@ -28,6 +28,11 @@ std::exception_ptr MakeError(gf_status status, const std::string& what,
   return std::make_exception_ptr(ErrorOf(status, what, text));
 }
 
+std::string TimedOut(std::chrono::nanoseconds after, const std::string& what) {
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(after);
+  return c10::str("Timed out waiting ", ms.count(), "ms for ", what);
+}
+
 void Check(gf_status status, const char* what) {
   if (status != GF_OK) throw ErrorOf(status, what, gf_last_error());
 }

@@ -23,6 +23,9 @@ std::exception_ptr MakeError(gf_status status, const std::string& what,
 // Throws that error, with gf_last_error(), unless `status` is GF_OK.
 void Check(gf_status status, const char* what);
 
+// "Timed out waiting 1000ms for <what>", as torch's backends word it.
+std::string TimedOut(std::chrono::nanoseconds after, const std::string& what);
+
 // The library's number of an element type that it computes with: nothing for
 // complex, bool, quantised and 8-bit float types.
 std::optional<int32_t> DtypeOf(at::ScalarType type);

@@ -41,19 +41,24 @@ InCallback::InCallback() { ++callbacks_here; }
 InCallback::~InCallback() { --callbacks_here; }
 bool InCallback::Here() { return callbacks_here > 0; }
 
-Session::Session(gf_session* session, std::chrono::milliseconds timeout)
+Session::Session(gf_session* session, std::chrono::milliseconds timeout,
+                 std::unique_ptr<Testimony> testimony)
     : session_(session),
       rank_(gf_rank(session)),
       size_(gf_size(session)),
-      timeout_(timeout) {}
+      timeout_(timeout),
+      testimony_(testimony ? std::move(testimony)
+                           : std::make_unique<Testimony>(nullptr, "", rank_)) {}
 
 std::shared_ptr<Session> Session::Open(const Options& options,
-                                       const std::vector<gf_tensor>& tensors) {
+                                       const std::vector<gf_tensor>& tensors,
+                                       std::unique_ptr<Testimony> testimony) {
   gf_session* opened = nullptr;
   Check(gf_open(options.get(), tensors.data(), tensors.size(), &opened),
         "joining the job");
   const auto timeout = options.GetTime("timeout_seconds");
-  std::shared_ptr<Session> session(new Session(opened, timeout), Drop);
+  std::shared_ptr<Session> session(
+      new Session(opened, timeout, std::move(testimony)), Drop);
   Register(session);
   return session;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "library.h"
+#include "testimony.h"
 
 namespace gft {
 
@@ -17,8 +18,9 @@ namespace gft {
 class Session {
  public:
   // Joins; blocks until all ranks have, so not with the GIL. Throws.
-  static std::shared_ptr<Session> Open(const Options& options,
-                                       const std::vector<gf_tensor>& tensors);
+  static std::shared_ptr<Session> Open(
+      const Options& options, const std::vector<gf_tensor>& tensors,
+      std::unique_ptr<Testimony> testimony = nullptr);
   ~Session() = default;
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -51,15 +53,19 @@ class Session {
   int size() const { return size_; }
   // For a peer to come to an operation; after it the job ends.
   std::chrono::milliseconds timeout() const { return timeout_; }
+  // Where the ranks say what they called if that was not the same.
+  Testimony& testimony() const { return *testimony_; }
 
  private:
-  Session(gf_session* session, std::chrono::milliseconds timeout);
+  Session(gf_session* session, std::chrono::milliseconds timeout,
+          std::unique_ptr<Testimony> testimony);
   static void Drop(Session* session);
 
   gf_session* session_;
   const int rank_;
   const int size_;
   const std::chrono::milliseconds timeout_;
+  const std::unique_ptr<Testimony> testimony_;
   // Calls inside, and whether it is closing.
   static constexpr uint32_t kClosing = 1U << 31;
   mutable std::atomic<uint32_t> users_{0};

@@ -10,6 +10,7 @@
 
 #include "callbacks.h"
 #include "library.h"
+#include "testimony.h"
 
 namespace gft {
 namespace {
@@ -29,6 +30,23 @@ c10::TypePtr ListOfLists() {
 // The session's own watchdog says more, but only if nothing else moves.
 constexpr std::chrono::milliseconds kForTheWatchdog(5000);
 
+std::atomic<uint64_t> works_made{0};
+
+// "Float[2, 3], Float[7] and 2 more".
+std::string ShapesOf(const std::vector<at::Tensor>& tensors) {
+  constexpr size_t kNamed = 4;
+  std::string text;
+  for (size_t i = 0; i < std::min(tensors.size(), kNamed); ++i) {
+    if (!tensors[i].defined()) continue;
+    text += c10::str(text.empty() ? "" : ", ", tensors[i].scalar_type(),
+                     tensors[i].sizes());
+  }
+  if (tensors.size() > kNamed) {
+    text += c10::str(" and ", tensors.size() - kNamed, " more");
+  }
+  return text;
+}
+
 // Whose callbacks run on this thread.
 thread_local const Work* marking_here = nullptr;
 
@@ -45,14 +63,18 @@ std::vector<c10::Device> DevicesOf(const std::vector<at::Tensor>& tensors) {
 }  // namespace
 
 Work::Work(std::shared_ptr<Group> group, const Facts& facts,
-           std::vector<at::Tensor> results)
-    : c10d::Work(group->rank(), facts.type, facts.title),
+           std::vector<at::Tensor> inputs, std::vector<at::Tensor> results)
+    : c10d::Work(group->rank(), facts.type, facts.title,
+                 inputs.empty() ? std::nullopt : std::make_optional(inputs)),
       group_(std::move(group)),
+      key_(works_made.fetch_add(1, std::memory_order_relaxed) + 1),
       facts_(facts),
-      deadline_(Clock::now() + facts.timeout +
+      begun_(Clock::now()),
+      deadline_(begun_ + facts.timeout +
                 (facts.timeout < group_->session().timeout()
                      ? Milliseconds(0)
                      : kForTheWatchdog)),
+      inputs_(std::move(inputs)),
       results_(std::move(results)) {
   group_->Enter();
 }
@@ -76,7 +98,19 @@ void Work::Release(gf_status started, uint64_t ticket) {
   // `done` does not run.
   calls_.fetch_sub(1, std::memory_order_relaxed);
   c10::raw::intrusive_ptr::decref(this);
-  Check(started, facts_.title);
+  const std::string text = gf_last_error();
+  // Others found, before this rank came, that it calls something else.
+  if (IsMismatch(started) && !InCallback::Here() &&
+      gf_check(Session::Use(group_->session())) == started) {
+    group_->session().testimony().Remember(Description());
+    Fail(MakeError(started, Description(), text), /*mismatch=*/true);
+    Rethrow();
+  }
+  std::rethrow_exception(MakeError(started, facts_.title, text));
+}
+
+bool Work::IsMismatch(gf_status status) const {
+  return status == GF_INVALID_ARGUMENT && !c10d::isP2POp(opType_);
 }
 
 void Work::Start(gf_call call) {
@@ -112,14 +146,24 @@ void Work::OnDone(void* self, gf_status status, const char* message) {
   const InCallback here;
   const auto work = c10::intrusive_ptr<Work>::reclaim(static_cast<Work*>(self));
   if (status != GF_OK) {
-    work->Fail(MakeError(status, work->Description(), message));
+    std::string what = work->Description();
+    if (status == GF_DEADLINE_EXCEEDED) {
+      what = TimedOut(Clock::now() - work->begun_, what);
+    }
+    // What is wrong with a call alone was an error of starting it.
+    const bool mismatch = work->IsMismatch(status);
+    if (mismatch) work->group_->session().testimony().Remember(what);
+    work->Fail(MakeError(status, what, message), mismatch);
+    work->group_->hooks().Failed();
   }
   work->CallEnded();
 }
 
-void Work::Fail(std::exception_ptr error) {
+void Work::Fail(std::exception_ptr error, bool mismatch) {
   const std::lock_guard lock(mutex_);
-  if (!error_) error_ = std::move(error);
+  if (error_) return;
+  error_ = std::move(error);
+  mismatch_ = mismatch;
 }
 
 void Work::CallEnded() {
@@ -169,7 +213,10 @@ void Work::Complete() {
 
 // After the future: whoever sees the operation completed may ask that.
 void Work::Finish() {
+  const std::chrono::nanoseconds took = Clock::now() - begun_;
+  took_.store(took.count(), std::memory_order_relaxed);
   done_.store(true, std::memory_order_release);
+  if (!error_) group_->hooks().Completed(key_, took);
   finish(error_);
   GiveUp();
 }
@@ -227,6 +274,10 @@ std::exception_ptr Work::exception() const {
   return error_;
 }
 
+float Work::getDuration() const {
+  return static_cast<float>(took_.load(std::memory_order_relaxed)) / 1e6F;
+}
+
 bool Work::IsReceive() const {
   return opType_ == c10d::OpType::RECV ||
          opType_ == c10d::OpType::RECVANYSOURCE;
@@ -253,12 +304,9 @@ std::vector<at::Tensor> Work::result() {
 
 std::string Work::Description() const {
   std::string text = facts_.title;
-  if (!results_.empty() && results_.front().defined()) {
-    int64_t elements = 0;
-    for (const at::Tensor& tensor : results_) elements += tensor.numel();
-    text += " of " + std::to_string(elements) + " " +
-            c10::toString(results_.front().scalar_type());
-  }
+  if (!facts_.detail.empty()) text += " (" + facts_.detail + ")";
+  const std::string shapes = ShapesOf(inputs_.empty() ? results_ : inputs_);
+  if (!shapes.empty()) text += " of " + shapes;
   text += ", number " + std::to_string(facts_.sequence) + " of rank " +
           std::to_string(rank_);
   if (group_->id() != 0) text += " in a group of " + group_->Description();

@@ -29,12 +29,14 @@ class Work final : public c10d::Work {
   struct Facts {
     c10d::OpType type = c10d::OpType::UNKNOWN;
     const char* title = "";  // "gradientflow:all_reduce"; static.
+    std::string detail;      // "SUM", "root 2".
     uint64_t sequence = 0;
     Milliseconds timeout{0};
   };
-  // `results` are what the future gives.
+  // `inputs` are what profilers and texts show, `results` what the future
+  // gives.
   Work(std::shared_ptr<Group> group, const Facts& facts,
-       std::vector<at::Tensor> results);
+       std::vector<at::Tensor> inputs, std::vector<at::Tensor> results);
   ~Work() override;
 
   // -- Building --
@@ -74,12 +76,15 @@ class Work final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override { return facts_.sequence; }
   Milliseconds getTimeout() const { return facts_.timeout; }
+  // Milliseconds; 0 while it is under way.
+  float getDuration() const override;
+  uint64_t getCompletionKey() const { return key_; }  // Not used again.
 
   // Nobody will wait for it again, nor does the end of its group.
   void GiveUp();
   // Drives until it is over or time is up; returns whether it is over.
   bool WaitUntil(std::chrono::steady_clock::time_point deadline);
-  // "all_reduce of 1024 float" and so on, for texts.
+  // "all_reduce (SUM) of Float[32, 32], number 7 of rank 1", for texts.
   std::string Description() const;
 
  private:
@@ -91,20 +96,26 @@ class Work final : public c10d::Work {
   void Release(gf_status started, uint64_t ticket);
   static void OnDone(void* self, gf_status status, const char* message);
   void CallEnded();
-  void Fail(std::exception_ptr error);
+  void Fail(std::exception_ptr error, bool mismatch = false);
+  // Throws the error, if there is one.
+  void Rethrow();
   void Complete();
   void Mark(const Future& future);
   void Finish();
   bool IsMarkingHere() const;
   bool IsReceive() const;
+  bool IsMismatch(gf_status status) const;
   std::vector<uint64_t> Tickets() const;
   // The operation's time is up: ends the job.
   void Expire();
 
   const std::shared_ptr<Group> group_;
+  const uint64_t key_;
   Facts facts_;
+  const Clock::time_point begun_;
   const Clock::time_point deadline_;
   Lent lent_;
+  const std::vector<at::Tensor> inputs_;
   std::vector<at::Tensor> results_;
   std::vector<std::vector<at::Tensor>> lists_;
   std::function<void(Work&)> next_;
@@ -112,9 +123,11 @@ class Work final : public c10d::Work {
 
   std::atomic<int> calls_{1};  // Under way; and one for Commit().
   std::atomic<bool> done_{false};
+  std::atomic<int64_t> took_{0};     // Nanoseconds.
   std::atomic<bool> counted_{true};  // By the group.
   bool ended_ = false;  // With mutex_, like all below: results are there.
   std::exception_ptr error_;
+  bool mismatch_ = false;  // The ranks called what does not fit together.
   c10::SmallVector<uint64_t, 2> tickets_;
   Future future_;
   bool for_python_ = false;  // The future's callbacks may block.

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "library.h"
+#include "testimony.h"
 #include "work.h"
 
 // How threads wait for an operation.
@@ -60,22 +61,36 @@ bool Work::wait(Milliseconds timeout) {
       // A receive may never end; all else does, by its own deadline.
       if (theirs < deadline_ && IsReceive()) GiveUp();
       TORCH_CHECK_WITH(DistBackendError, deadline_ <= theirs,
-                       "GradientFlow: timed out after waiting ",
-                       timeout.count(), " ms for ", Description(),
+                       "GradientFlow: ", TimedOut(timeout, Description()),
                        ", which is still under way");
       Expire();
     }
   }
-  if (const std::exception_ptr error = exception()) {
-    std::rethrow_exception(error);
-  }
+  Rethrow();
   return true;
 }
 
+void Work::Rethrow() {
+  std::exception_ptr error;
+  bool mismatch = false;
+  {
+    const std::lock_guard lock(mutex_);
+    error = error_;
+    mismatch = mismatch_;
+  }
+  if (!error) return;
+  if (mismatch) {
+    const std::string all = group_->session().testimony().Of(group_->ranks());
+    TORCH_CHECK_WITH(DistBackendError, all.empty(),
+                     "GradientFlow: ", Description(),
+                     ": the ranks call different operations:", all);
+  }
+  std::rethrow_exception(error);
+}
+
 void Work::Expire() {
-  const std::string why =
-      c10::str(Description(), " did not end within its time-out of ",
-               facts_.timeout.count(), " ms");
+  const std::string why = TimedOut(facts_.timeout, Description());
+  group_->hooks().Failed();
   {
     const Session::Use session(group_->session());
     gf_abort(session, why.c_str());

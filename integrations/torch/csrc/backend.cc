@@ -80,6 +80,8 @@ c10::intrusive_ptr<Backend> Backend::Open(const StorePtr& store, int rank,
 c10::intrusive_ptr<Backend> Backend::Subgroup(const StorePtr& store,
                                               const std::vector<int>& ranks,
                                               const OptionsPtr& options) {
+  // Before the store, whose connection is the parent's.
+  group_->session().CheckProcess();
   std::shared_ptr<Lease> lease;
   {
     const std::lock_guard lock(mutex_);
@@ -126,7 +128,7 @@ void Backend::setTimeout(Milliseconds timeout) {
 }
 
 void Backend::shutdown() {
-  if (shut_down_.exchange(true)) return;
+  if (shut_down_.exchange(true) || group_->session().forked()) return;
   group_->WaitUntilIdle(Milliseconds(timeout_ms_.load()));
   group_->Close();
   std::shared_ptr<Lease> lease;
@@ -141,7 +143,7 @@ void Backend::abort() {
                        (group_->id() == 0 ? "the job" : group_->Description()))
                           .c_str());
   } catch (const c10::Error&) {
-    // The session is closed: nothing is left to end.
+    // The session is closed, or not this process's: nothing is left to end.
   }
 }
 

@@ -6,6 +6,8 @@
 #include <thread>
 #include <utility>
 
+#include "forks.h"
+
 namespace gft {
 namespace {
 
@@ -64,9 +66,8 @@ class Runner {
 };
 
 Runner& TheRunner() {
-  // Never destroyed: threads may be in it when statics go.
-  static auto* runner = new Runner;
-  return *runner;
+  static OfThisProcess<Runner> runner;
+  return runner.Get();
 }
 
 }  // namespace

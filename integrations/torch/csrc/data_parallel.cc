@@ -106,8 +106,9 @@ void DataParallel::Close() {
     const Session::Use use(*session_);
     pool_->Detach(/*keep=*/true);
   } catch (const c10::DistBackendError&) {
-    // Closed already, as the interpreter ends: the pool's memory is gone.
-    pool_->Detach(/*keep=*/false);
+    // Closed already, as the interpreter ends: the pool's memory is gone. In a
+    // fork it is there.
+    pool_->Detach(/*keep=*/session_->forked());
   }
   pool_.reset();
   session_.reset();

@@ -39,16 +39,19 @@ std::string Group::Description() const {
 }
 
 void Group::Enter() {
+  session_->CheckProcess();
   const std::lock_guard lock(mutex_);
   ++under_way_;
 }
 
 void Group::Leave() {
+  if (session_->forked()) return;
   const std::lock_guard lock(mutex_);
   if (--under_way_ == 0 && waiting_ > 0) idle_.notify_all();
 }
 
 bool Group::WaitUntilIdle(std::chrono::milliseconds timeout) {
+  if (session_->forked()) return true;
   std::unique_lock lock(mutex_);
   ++waiting_;
   const bool idle =
@@ -58,6 +61,7 @@ bool Group::WaitUntilIdle(std::chrono::milliseconds timeout) {
 }
 
 void Group::Close() {
+  if (session_->forked()) return;
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(closed_, true) || id_ == 0 || under_way_ > 0) return;

@@ -16,7 +16,8 @@
 namespace gft {
 
 // Some or all ranks of a session, and the operations under way in it, which
-// hold it. Thread-safe.
+// hold it. Thread-safe. In a fork of the session's process none begins, and
+// nothing is waited for.
 class Group {
  public:
   // All ranks.

@@ -20,9 +20,8 @@ struct Registry {
 };
 
 Registry& TheRegistry() {
-  // Never destroyed: sessions may go after statics do.
-  static auto* registry = new Registry;
-  return *registry;
+  static OfThisProcess<Registry> registry;
+  return registry.Get();
 }
 
 void Register(const std::shared_ptr<Session>& session) {
@@ -44,6 +43,7 @@ bool InCallback::Here() { return callbacks_here > 0; }
 Session::Session(gf_session* session, std::chrono::milliseconds timeout,
                  std::unique_ptr<Testimony> testimony)
     : session_(session),
+      forks_(Forks()),
       rank_(gf_rank(session)),
       size_(gf_size(session)),
       timeout_(timeout),
@@ -68,7 +68,7 @@ void Session::Drop(Session* session) {
 }
 
 void Session::CloseFromAnywhere(std::shared_ptr<Session> session) {
-  if (session->users_.load() & kClosing) return;
+  if (session->forked() || (session->users_.load() & kClosing)) return;
   // The library's thread cannot wait for its own end.
   if (InCallback::Here()) {
     std::thread([session = std::move(session)] { session->Close(); }).detach();
@@ -82,7 +82,18 @@ void Session::CloseFromAnywhere(std::shared_ptr<Session> session) {
 
 Lease::~Lease() { Session::CloseFromAnywhere(std::move(session_)); }
 
+void Session::CheckProcess() const {
+  TORCH_CHECK_WITH(
+      DistBackendError, !forked(),
+      "GradientFlow: this process is a fork of the one that opened the session "
+      "of rank ",
+      rank_,
+      ", which alone can use it: a DataLoader's worker, say. A fork may open "
+      "a process group of its own");
+}
+
 Session::Use::Use(const Session& session) : session_(session) {
+  session.CheckProcess();
   if (session.users_.fetch_add(1, std::memory_order_acquire) & kClosing) {
     Use::~Use();
     TORCH_CHECK_WITH(DistBackendError, false,
@@ -99,6 +110,7 @@ Session::Use::~Use() {
 }
 
 void Session::Close() {
+  if (forked()) return;
   if (users_.fetch_or(kClosing, std::memory_order_acq_rel) & kClosing) return;
   // Calls inside end soon, those that wait for others too.
   if (users_.load() != kClosing) {

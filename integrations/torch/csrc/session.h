@@ -8,13 +8,15 @@
 #include <memory>
 #include <vector>
 
+#include "forks.h"
 #include "library.h"
 #include "testimony.h"
 
 namespace gft {
 
 // This rank's part in a job, shared by all groups on it, by works under way and
-// by models. Thread-safe.
+// by models. Thread-safe. Of one process: in a fork of that, using it throws
+// and closing it does nothing.
 class Session {
  public:
   // Joins; blocks until all ranks have, so not with the GIL. Throws.
@@ -25,8 +27,14 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
+  // This process is a fork of the session's. Costs a load.
+  bool forked() const { return forks_ != Forks(); }
+  // Throws in a fork. For what would take a lock, or speak with other ranks,
+  // before it uses the session.
+  void CheckProcess() const;
+
   // Keeps the session from closing while calls are made. Never blocks; throws
-  // if it is closed.
+  // if it is closed, or in a fork.
   class Use {
    public:
     explicit Use(const Session& session);
@@ -62,6 +70,7 @@ class Session {
   static void Drop(Session* session);
 
   gf_session* session_;
+  const uint32_t forks_;
   const int rank_;
   const int size_;
   const std::chrono::milliseconds timeout_;

@@ -30,6 +30,7 @@ std::vector<uint64_t> Work::Tickets() const {
 }
 
 bool Work::WaitUntil(Clock::time_point deadline) {
+  group_->session().CheckProcess();  // Nobody drives it here.
   // Calls may start others when they end.
   size_t awaited = 0;
   for (std::vector<uint64_t> tickets; awaited < (tickets = Tickets()).size();) {

@@ -42,6 +42,10 @@ struct StepStats {
   // step. The optimiser step skips; residuals keep what is finite.
   bool nonfinite = false;
   std::uint64_t bucket_bytes = 0;  // theta in force.
+  // Exchanged gradients are so many times the true ones: the loss scale where
+  // the pool has 16 bits, whose smallest numbers they would else be lost among;
+  // 1 in a pool of float32. Divide by it in float32. OptimizerStep() does.
+  float gradient_scale = 1.0F;
 };
 
 // One rank's part in a training job: owns the gradient pool, the progress
@@ -108,9 +112,10 @@ class Session {
   virtual void GradientAbsent(std::size_t i) = 0;
 
   // Blocks until the step's gradients are aggregated: mean (or sum) over the
-  // ranks, divided by the loss scale. kFailedPrecondition, and the step goes
-  // on, if a tensor is neither ready nor absent. After any other error every
-  // gradient is unspecified and the session takes no more steps.
+  // ranks, divided by the loss scale in a pool of float32, still times it in
+  // one of 16 bits (StepStats::gradient_scale). kFailedPrecondition, and the
+  // step goes on, if a tensor is neither ready nor absent. After any other
+  // error every gradient is unspecified and the session takes no more steps.
   // One thread at a time.
   virtual Result<StepStats> FinishStep() = 0;
 

@@ -57,7 +57,7 @@ struct ChunkResidualArgs {
 };
 
 // After the wire, one pass: for every SENT chunk of the range,
-//   grads[i] = type(packed[...as above...]);
+//   grads[i] = type(scale * packed[...as above...]);
 //   norms[c] = norm_scale * sum |grads[i]|
 // Kept chunks are not touched. `nonfinite` (may be null) as in kernels.h, for
 // the gradients; a norm that overflows shows in top_k.
@@ -72,6 +72,7 @@ struct ChunkUnpackArgs {
   float norm_scale;
   float* norms;
   std::uint32_t* nonfinite;
+  float scale = 1.0F;
 };
 
 // A step that is skipped gives back what it sent: for every SENT chunk of the
@@ -141,7 +142,7 @@ struct TileSquaresArgs {
 
 // LARS (You, Gitman, Ginsburg, arXiv 1708.03888). For tensor t, with |w|^2 and
 // |g|^2 the sums over its tiles [first_tile[t], first_tile[t + 1]) in order:
-//   rates[t] = lr * eta * |w| / (|g| + weight_decay * |w| + eps)
+//   rates[t] = lr * eta * |w| / (grad_scale * |g| + weight_decay * |w| + eps)
 // and rates[t] = lr where a norm is 0 or skip[t] != 0. The quotient is taken
 // in float64, rounded to float32, then multiplied by lr in float32.
 struct LarsRatesArgs {
@@ -155,6 +156,7 @@ struct LarsRatesArgs {
   float eps;
   float weight_decay;
   float* rates;
+  float grad_scale = 1.0F;
 };
 
 // Momentum SGD as SgdArgs of kernels.h, for every tile whose chunk was sent;
@@ -174,6 +176,7 @@ struct TileSgdArgs {
   float weight_decay;
   bool nesterov;
   const std::uint32_t* skip;
+  float grad_scale = 1.0F;
 };
 
 // One implementation over one kind of memory. Calls are as KernelTable's:

@@ -6,14 +6,15 @@
 namespace gradientflow {
 
 CollectiveCall BucketCall(const AggregatorParts& parts, const Bucket& bucket,
-                          float scale, std::uint64_t step, std::uint64_t id) {
+                          float loss_scale, std::uint64_t step,
+                          std::uint64_t id) {
   CollectiveCall call;
   call.kind = CollectiveKind::kAllreduce;
   call.count = bucket.elements;
   call.dtype = parts.pool_dtype;
   call.wire = parts.wire_dtype;
   call.op = parts.reduce;
-  call.scale = scale;
+  call.unscale = 1.0F / loss_scale;
   call.algorithm = parts.algorithm;
   call.channel = Channel::kGradients;
   call.step = step;
@@ -27,6 +28,10 @@ CollectiveCall BucketCall(const AggregatorParts& parts, const Bucket& bucket,
     call.extents = bucket.extents;
   }
   return call;
+}
+
+float ScaleInPool(const AggregatorParts& parts, float loss_scale) {
+  return parts.pool_dtype == DType::kFloat32 ? 1.0F : loss_scale;
 }
 
 Span BucketSpan(const AggregatorParts& parts, const Bucket& bucket,
@@ -59,10 +64,11 @@ void DenseAggregator::Begin(std::uint64_t step, float loss_scale) {
         PlanDense(*parts_.layout, bucket_bytes_, SizeOf(parts_.wire_dtype));
   }
   step_ = step;
-  scale_ = 1.0F / loss_scale;
+  loss_scale_ = loss_scale;
   launched_ = done_ = 0;
   launched_at_.clear();
   result_ = AggregateResult();
+  result_.gradient_scale = ScaleInPool(parts_, loss_scale);
   result_.buckets = buckets_.size();
 }
 
@@ -72,7 +78,7 @@ void DenseAggregator::Advance(std::size_t written_end) {
     const std::size_t id = launched_++;
     launched_at_.push_back(parts_.clock->Now());
     parts_.collective->Start(
-        BucketCall(parts_, buckets_[id], scale_, step_, id),
+        BucketCall(parts_, buckets_[id], loss_scale_, step_, id),
         {&DenseAggregator::OnDone, this, id});
   }
 }

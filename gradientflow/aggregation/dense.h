@@ -63,16 +63,23 @@ class DenseAggregator final : public Aggregator {
   std::vector<Bucket> buckets_;
   std::vector<Extent> exchanged_;
   std::uint64_t step_ = 0;
-  float scale_ = 1.0F;
+  float loss_scale_ = 1.0F;
   std::size_t launched_ = 0;
   std::vector<Clock::Time> launched_at_;  // By bucket.
   std::size_t done_ = 0;
   AggregateResult result_;
 };
 
-// A call that aggregates `bucket` of the pool.
+// A call that aggregates `bucket` of the pool, of gradients of a loss that was
+// multiplied by `loss_scale`.
 CollectiveCall BucketCall(const AggregatorParts& parts, const Bucket& bucket,
-                          float scale, std::uint64_t step, std::uint64_t id);
+                          float loss_scale, std::uint64_t step,
+                          std::uint64_t id);
+
+// How many times the gradients what a step leaves in the pool is: 1 in a pool
+// of float32. One of 16 bits keeps them scaled, out of the way of its smallest
+// numbers.
+float ScaleInPool(const AggregatorParts& parts, float loss_scale);
 
 // The timeline's bar of a bucket that is back.
 Span BucketSpan(const AggregatorParts& parts, const Bucket& bucket,

@@ -128,10 +128,10 @@ void DeviceSparseAggregator::Restart() {
   args.grads = parts_.pool;
   args.type = parts_.pool_dtype;
   args.residual = As<float>(residual_);
-  args.scale =
-      parts_.reduce == ReduceOp::kMean
-          ? loss_scale_
-          : loss_scale_ / static_cast<float>(parts_.collective->size());
+  const float scaled = loss_scale_ / result_.gradient_scale;
+  args.scale = parts_.reduce == ReduceOp::kMean
+                   ? scaled
+                   : scaled / static_cast<float>(parts_.collective->size());
   CheckKernel("chunk_restore",
               kernels_.chunk_restore(args, config_.stream->native()));
   Check(config_.stream->Record(copied_.get()));

@@ -40,6 +40,7 @@ kernels::ChunkRange DeviceSparseAggregator::Range(std::size_t first,
 void DeviceSparseAggregator::Begin(std::uint64_t step, float loss_scale) {
   step_ = step;
   result_ = AggregateResult();
+  result_.gradient_scale = ScaleInPool(parts_, loss_scale);
   // The residual is in units of the scaled gradients.
   const float factor = loss_scale / std::exchange(loss_scale_, loss_scale);
   if (factor != 1.0F) {
@@ -150,9 +151,10 @@ void DeviceSparseAggregator::Launch() {
     const std::size_t id = launched_++;
     launched_at_.push_back(parts_.clock->Now());
     CollectiveCall call =
-        BucketCall(parts_, buckets_[id], 1.0F / loss_scale_, step_, id);
+        BucketCall(parts_, buckets_[id], loss_scale_, step_, id);
     call.output = packed_.get() + packed_begin_[id] * SizeOf(parts_.wire_dtype);
     call.dtype = parts_.wire_dtype;
+    call.keep_scaled = parts_.pool_dtype != DType::kFloat32;
     call.extents.clear();
     parts_.collective->Start(call,
                              {&DeviceSparseAggregator::OnBucket, this, id});
@@ -189,9 +191,15 @@ void DeviceSparseAggregator::Unpack(const Bucket& bucket) {
   args.type = parts_.pool_dtype;
   args.packed = packed_.get();
   args.packed_type = parts_.wire_dtype;
-  args.norm_scale = parts_.reduce == ReduceOp::kMean
-                        ? 1.0F
-                        : 1.0F / static_cast<float>(parts_.collective->size());
+  // A call that did not convert has unscaled what it left.
+  const bool scaled = parts_.pool_dtype == DType::kFloat32 &&
+                      parts_.wire_dtype != DType::kFloat32;
+  args.scale = scaled ? 1.0F / loss_scale_ : 1.0F;
+  args.norm_scale =
+      (parts_.reduce == ReduceOp::kMean
+           ? 1.0F
+           : 1.0F / static_cast<float>(parts_.collective->size())) /
+      result_.gradient_scale;
   args.norms = As<float>(norms_);
   args.nonfinite = As<std::uint32_t>(nonfinite_);
   CheckKernel("chunk_unpack",

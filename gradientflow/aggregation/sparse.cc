@@ -72,6 +72,7 @@ void SparseAggregator::Begin(std::uint64_t step, float loss_scale) {
   norms_.assign(norms_.size(), 0.0F);
   norms_started_ = done_ = false;
   result_ = AggregateResult();
+  result_.gradient_scale = ScaleInPool(parts_, loss_scale);
   result_.buckets = buckets_.size();
   result_.chunks = selector_.chunks();
   result_.selected_chunks = selector_.selected_count();
@@ -161,7 +162,7 @@ void SparseAggregator::Launch() {
     const std::size_t id = launched_++;
     launched_at_.push_back(parts_.clock->Now());
     parts_.collective->Start(
-        BucketCall(parts_, buckets_[id], 1.0F / loss_scale_, step_, id),
+        BucketCall(parts_, buckets_[id], loss_scale_, step_, id),
         {&SparseAggregator::OnBucket, this, id});
   }
 }
@@ -183,9 +184,10 @@ void SparseAggregator::OnBucket(void* self, std::uint64_t bucket,
 void SparseAggregator::TakeNorms(const Bucket& bucket) {
   const Clock::Time begin = parts_.clock->Now();
   const float scale =
-      parts_.reduce == ReduceOp::kMean
-          ? 1.0F
-          : 1.0F / static_cast<float>(parts_.collective->size());
+      (parts_.reduce == ReduceOp::kMean
+           ? 1.0F
+           : 1.0F / static_cast<float>(parts_.collective->size())) /
+      result_.gradient_scale;
   const std::size_t chunk_elements = selector_.chunk(0).count;
   for (const Extent& extent : bucket.extents) {
     const std::size_t end = extent.begin + extent.count;
@@ -240,10 +242,11 @@ void SparseAggregator::Select() {
 // The step will be skipped: what was sent, and is finite, goes back to the
 // residuals, each rank an equal part, so that it is sent again.
 void SparseAggregator::KeepFinite() {
+  const float scaled = loss_scale_ / result_.gradient_scale;
   const float back =
       parts_.reduce == ReduceOp::kMean
-          ? loss_scale_
-          : loss_scale_ / static_cast<float>(parts_.collective->size());
+          ? scaled
+          : scaled / static_cast<float>(parts_.collective->size());
   for (std::size_t c = 0; c < selection_.size(); ++c) {
     if (selection_[c] == 0) continue;
     const Extent chunk = selector_.chunk(c);

@@ -89,7 +89,8 @@ struct Options {
   // measured latency, bandwidth and backward times. Counted in wire bytes.
   std::size_t bucket_bytes = kAutoBytes;
   bool overlap = true;  // Send while backward still runs.
-  // Divides the aggregated gradients (the framework multiplied the loss).
+  // Divides the aggregated gradients (the framework multiplied the loss), in
+  // float32: in a pool of 16 bits as they are used, StepStats::gradient_scale.
   float loss_scale = 1.0F;
   // "auto", "ring", "halving_doubling", "two_sync", "one_round", "shared",
   // "two_level".

@@ -161,8 +161,8 @@ constexpr std::array kSettings = {
         "Send while backward still runs. Off leaves all cores to backward."),
     Row<c::PositiveFloat<&O::loss_scale>>(
         kGradients, "loss_scale", "a finite number, more than 0",
-        "Divides the aggregated gradients: the factor that the framework "
-        "multiplied the loss by."),
+        "The factor that the framework multiplied the loss by. Divides the "
+        "aggregated gradients; those in a 16-bit pool when they are used."),
     Row<c::Choice<&O::algorithm, kAlgorithmNames>>(
         kGradients, "algorithm",
         "auto, ring, halving_doubling, two_sync, one_round, shared or "

@@ -4,6 +4,6 @@ namespace gradientflow {
 
 // Of the library; the C API's GF_VERSION_* agree. Minor versions only add.
 inline constexpr int kVersionMajor = 1;
-inline constexpr int kVersionMinor = 2;
+inline constexpr int kVersionMinor = 3;
 
 }  // namespace gradientflow

@@ -16,6 +16,8 @@ struct AggregateResult {
   std::uint64_t selected_chunks = 0;
   std::uint64_t chunks = 0;
   bool nonfinite = false;
+  float gradient_scale =
+      1.0F;  // What exchanged gradients are to be divided by.
   Status status;
 };
 

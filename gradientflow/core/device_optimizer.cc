@@ -119,7 +119,8 @@ Status DeviceOptimizer::UploadWeights(std::span<float* const> weights,
 }
 
 Status DeviceOptimizer::TakeRates(const OptimizerConfig& config,
-                                  const std::uint32_t* slots, Stream& stream) {
+                                  const std::uint32_t* slots, float scale,
+                                  Stream& stream) {
   const kernels::ChunkKernelTable& kernels = parts_.device->chunk_kernels();
   kernels::TileSquaresArgs squares = {};
   squares.tiles = As<const kernels::Tile>(tiles_);
@@ -143,29 +144,32 @@ Status DeviceOptimizer::TakeRates(const OptimizerConfig& config,
   rates.eps = config.lars_eps;
   rates.weight_decay = config.weight_decay;
   rates.rates = As<float>(rates_);
+  rates.grad_scale = 1.0F / scale;
   return parts_.device->KernelStatus(
       "lars_rates", kernels.lars_rates(rates, stream.native()));
 }
 
 Status DeviceOptimizer::Step(const OptimizerConfig& config,
                              std::span<float* const> weights,
-                             const std::uint32_t* slots, Stream& stream) {
+                             const std::uint32_t* slots, float scale,
+                             Stream& stream) {
   GF_RETURN_IF_ERROR(CheckConfig(config));
   GF_RETURN_IF_ERROR(CheckWeights(*parts_.layout, weights));
   GF_RETURN_IF_ERROR(AllocateMomentum());
   GF_RETURN_IF_ERROR(stream.Wait(*stepped_));
-  const Status launched = Launch(config, weights, slots, stream);
+  const Status launched = Launch(config, weights, slots, scale, stream);
   const Status recorded = stream.Record(stepped_.get());
   return launched.ok() ? recorded : launched;
 }
 
 Status DeviceOptimizer::Launch(const OptimizerConfig& config,
                                std::span<float* const> weights,
-                               const std::uint32_t* slots, Stream& stream) {
+                               const std::uint32_t* slots, float scale,
+                               Stream& stream) {
   GF_RETURN_IF_ERROR(UploadWeights(weights, stream));
   if (tiles_count_ == 0) return {};
   const bool lars = config.kind == OptimizerConfig::Kind::kLars;
-  if (lars) GF_RETURN_IF_ERROR(TakeRates(config, slots, stream));
+  if (lars) GF_RETURN_IF_ERROR(TakeRates(config, slots, scale, stream));
   kernels::TileSgdArgs sgd = {};
   sgd.tiles = As<const kernels::Tile>(tiles_);
   sgd.count = tiles_count_;
@@ -179,6 +183,7 @@ Status DeviceOptimizer::Launch(const OptimizerConfig& config,
   sgd.momentum = config.momentum;
   sgd.weight_decay = config.weight_decay;
   sgd.nesterov = config.nesterov;
+  sgd.grad_scale = 1.0F / scale;
   return parts_.device->KernelStatus(
       "tile_sgd",
       parts_.device->chunk_kernels().tile_sgd(sgd, stream.native()));

@@ -38,10 +38,10 @@ class DeviceOptimizer {
 
   // weights[i]: tensor i's float32 master weights in the device's memory, the
   // caller's until the stream has done this work. `slots`: see
-  // Aggregator::device_slots(). The momentum (float32 per element) is allocated
-  // by the first step.
+  // Aggregator::device_slots(); `scale`: ExchangedGradients::scale. The
+  // momentum (float32 per element) is allocated by the first step.
   Status Step(const OptimizerConfig& config, std::span<float* const> weights,
-              const std::uint32_t* slots, Stream& stream);
+              const std::uint32_t* slots, float scale, Stream& stream);
 
   // hu in pool order, copied from the device (blocks); empty before the first
   // Step().
@@ -62,9 +62,9 @@ class DeviceOptimizer {
   Status AllocateMomentum();
   Status UploadWeights(std::span<float* const> weights, Stream& stream);
   Status Launch(const OptimizerConfig& config, std::span<float* const> weights,
-                const std::uint32_t* slots, Stream& stream);
+                const std::uint32_t* slots, float scale, Stream& stream);
   Status TakeRates(const OptimizerConfig& config, const std::uint32_t* slots,
-                   Stream& stream);
+                   float scale, Stream& stream);
 
   template <typename T>
   static T* As(const DeviceMemory& memory) {

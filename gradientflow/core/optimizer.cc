@@ -160,8 +160,8 @@ Result<float> Optimizer::LarsFactor(const OptimizerConfig& config,
   const double weight_norm = std::sqrt(weight_sum);
   const double factor =
       config.lars_eta * weight_norm /
-      (std::sqrt(gradient_sum) + double{config.weight_decay} * weight_norm +
-       double{config.lars_eps});
+      (double{1.0F / gradients.scale} * std::sqrt(gradient_sum) +
+       double{config.weight_decay} * weight_norm + double{config.lars_eps});
   return static_cast<float>(factor);
 }
 
@@ -187,7 +187,7 @@ Status Optimizer::UpdateTensor(const OptimizerConfig& config,
                       .lr = rate,
                       .momentum = config.momentum,
                       .weight_decay = config.weight_decay,
-                      .grad_scale = 1.0F,
+                      .grad_scale = 1.0F / gradients.scale,
                       .nesterov = config.nesterov},
                      nullptr);
     GF_RETURN_IF_ERROR(KernelStatus(kernels_, "sgd", error, tensor));

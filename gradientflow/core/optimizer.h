@@ -21,6 +21,9 @@ struct ExchangedGradients {
   // Of the pool, ascending and disjoint: {{0, elements}} when dense, else
   // ExtentsOf() the sparse plan. Lent for the call.
   std::span<const Extent> extents = {};
+  // What the pool holds is so many times the gradients: they are divided by it
+  // as they are used.
+  float scale = 1.0F;
 };
 
 // kInvalidArgument names the field, what was expected and what was seen.

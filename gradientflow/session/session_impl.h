@@ -164,6 +164,7 @@ class SessionImpl final : public Session {
   std::vector<Extent> exchanged_;
   std::vector<std::uint8_t> selection_;
   bool skip_update_ = false;
+  float gradient_scale_ = 1.0F;
 
   // Touched with the baton held.
   std::map<std::uint64_t, std::unique_ptr<Pending>> tickets_;

@@ -94,6 +94,7 @@ StepStats SessionImpl::CloseStep() {
   stats.hidden_seconds = times.hidden_seconds;
   stats.nonfinite = result.nonfinite;
   stats.bucket_bytes = bucket_bytes_;
+  stats.gradient_scale = gradient_scale_ = result.gradient_scale;
   skip_update_ = result.nonfinite;
   exchanged_.assign(aggregator_->exchanged().begin(),
                     aggregator_->exchanged().end());
@@ -156,12 +157,13 @@ Status SessionImpl::OptimizerStep(const OptimizerConfig& config,
   }
   if (skip_update_) return Status();
   if (device_side_ != nullptr) {
-    return device_side_->optimizer().Step(config, weights,
-                                          aggregator_->device_slots(),
-                                          device_side_->sync().producer());
+    return device_side_->optimizer().Step(
+        config, weights, aggregator_->device_slots(), gradient_scale_,
+        device_side_->sync().producer());
   }
   return optimizer_->Step(
-      config, {pool().data, options_.pool_dtype, exchanged_}, weights);
+      config, {pool().data, options_.pool_dtype, exchanged_, gradient_scale_},
+      weights);
 }
 
 }  // namespace gradientflow

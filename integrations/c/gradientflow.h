@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #define GF_VERSION_MAJOR 1
-#define GF_VERSION_MINOR 2
+#define GF_VERSION_MINOR 3
 
 #if defined(__GNUC__)
 #define GF_API __attribute__((visibility("default")))
@@ -173,6 +173,10 @@ typedef struct {
   double exposed_seconds;
   double hidden_seconds;
   int32_t nonfinite; /* 1 on all ranks alike. */
+  /* Exchanged gradients are so many times the true ones: the loss scale in a
+   * pool of 16 bits, else 1. Divide by it, in float32; gf_optimizer_step()
+   * does. Since 1.3, where there was a gap: the struct's size is the same. */
+  float gradient_scale;
   uint64_t bucket_bytes;
 } gf_step_stats;
 GF_API void gf_step_stats_init(gf_step_stats*);

@@ -249,7 +249,7 @@ gf_status gf_finish_step(gf_session* session, gf_step_stats* stats) {
                                 s.selected_chunks,  s.chunks,
                                 s.backward_seconds, s.exposed_seconds,
                                 s.hidden_seconds,   s.nonfinite ? 1 : 0,
-                                s.bucket_bytes};
+                                s.gradient_scale,   s.bucket_bytes};
     const size_t room = stats->struct_bytes;
     std::memcpy(stats, &full, room < sizeof(full) ? room : sizeof(full));
     stats->struct_bytes = room;

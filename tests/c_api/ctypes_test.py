@@ -30,6 +30,7 @@ class StepStats(ctypes.Structure):
         ("exposed_seconds", ctypes.c_double),
         ("hidden_seconds", ctypes.c_double),
         ("nonfinite", ctypes.c_int32),
+        ("gradient_scale", ctypes.c_float),
         ("bucket_bytes", ctypes.c_uint64),
     ]
 

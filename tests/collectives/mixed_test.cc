@@ -26,12 +26,13 @@ struct MixedCase {
   Algorithm algorithm = Algorithm::kAuto;
   std::size_t count = 0;
   bool gaps = false;  // In the pools.
+  float unscale = 1.0F;
 };
 
 std::string Describe(const MixedCase& c) {
   return StrCat(c.count, " ", Name(c.pool), " as ", Name(c.wire), ", ",
-                Name(c.op), ", scale ", c.scale, ", ", Name(c.algorithm),
-                c.gaps ? ", with gaps" : "");
+                Name(c.op), ", scale ", c.scale, ", unscale ", c.unscale, ", ",
+                Name(c.algorithm), c.gaps ? ", with gaps" : "");
 }
 
 bool HoldsPool(int rank) { return rank % 2 == 0; }
@@ -122,6 +123,8 @@ std::vector<std::byte> RunMixed(TestRank& rank, const MixedCase& c,
   call.wire = c.wire;
   call.op = c.op;
   call.scale = c.scale;
+  call.unscale = c.unscale;
+  call.keep_scaled = call.dtype != c.pool;
   call.algorithm = c.algorithm;
   call.extents = contributed.extents();
   call.place = HashOf({{1, c.count}});  // Whoever packed it.
@@ -133,11 +136,13 @@ std::vector<std::byte> RunMixed(TestRank& rank, const MixedCase& c,
   *nonfinite = ending.nonfinite;
   const std::vector<std::byte> result = contributed.Packed();
   if (HoldsPool(rank.rank())) return result;
+  const bool scaled = c.pool == DType::kFloat32 && c.wire != c.pool;
+  const float unscale = scaled ? c.unscale : 1.0F;
   // What the wire could hold may be too much for the pool.
   std::vector<std::byte> taken_over(c.count * SizeOf(c.pool));
   std::uint32_t too_much = 0;
   kernels::CpuKernels().convert({result.data(), c.wire, taken_over.data(),
-                                 c.pool, nullptr, c.count, 1.0F, &too_much},
+                                 c.pool, nullptr, c.count, unscale, &too_much},
                                 nullptr);
   if (too_much != 0) *nonfinite = true;
   return taken_over;
@@ -171,6 +176,8 @@ TEST_P(Mixed, RanksEndWithTheSameBits) {
       for (DType wire : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
         cases.push_back(
             {pool, wire, ReduceOp::kMean, 0.5F, algorithm, 2503, true});
+        cases.push_back({pool, wire, ReduceOp::kMean, 1.0F, algorithm, 2503,
+                         true, 1.0F / 3});
       }
     }
   }
@@ -193,8 +200,9 @@ TEST_P(Mixed, RanksEndWithTheSameBits) {
       ASSERT_EQ(results[i][r], results[i][0])
           << Describe(c) << ": ranks 0 and " << r << " differ";
     }
+    const double unscale = c.pool == DType::kFloat32 ? double{c.unscale} : 1.0;
     const double factor =
-        double{c.scale} / (c.op == ReduceOp::kMean ? setup.size : 1);
+        double{c.scale} * unscale / (c.op == ReduceOp::kMean ? setup.size : 1);
     EXPECT_TRUE(Near(Decode(c.pool, results[i][0].data(), c.count),
                      ExactSum(setup.size, c.count, i, factor),
                      std::min(Precision(c.pool), Precision(c.wire)),
@@ -269,6 +277,7 @@ TEST(MixedCalls, StillHaveToAgree) {
       {"wire", [](CollectiveCall* c) { c->wire = DType::kBFloat16; }},
       {"count", [](CollectiveCall* c) { c->count = 6; }},
       {"scale", [](CollectiveCall* c) { c->scale = 2.0F; }},
+      {"unscale", [](CollectiveCall* c) { c->unscale = 0.5F; }},
       {"step", [](CollectiveCall* c) { c->step = 9; }},
   };
   for (const bool same : {true, false}) {

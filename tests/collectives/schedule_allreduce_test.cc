@@ -109,6 +109,7 @@ TEST_P(AllreduceSchedule, LeavesTheSameMeanBitsWithALossyWire) {
         SymbolicOptions options;
         options.wire_quantum = quantum;
         options.mean = scaling;
+        options.unscales = size() > 1;
         options.turns = Shuffled(size(), static_cast<unsigned>(count) + 1);
         ASSERT_EQ(Execute(&ranks, options), "") << "count " << count;
         // Each contribution and each result is rounded at most once per hop.

@@ -41,6 +41,7 @@ void ExpectMeanOnAllRanks(const Topology& topology, std::size_t count,
     }
   }
   options.topology = topology;
+  options.unscales = size > 1;
   ASSERT_EQ(Execute(&ranks, options), "");
   const double bound = 1e-12 + options.wire_quantum * static_cast<double>(size);
   for (std::size_t r = 0; r < size; ++r) {

@@ -22,7 +22,8 @@ namespace gradientflow::testing {
 // One element. Sums and products with integers below 2^53 are exact.
 struct Cell {
   double value = 0;
-  int scaled = 0;  // How often a mean's factor went in.
+  int scaled = 0;     // How often a mean's factor went in.
+  bool last = false;  // Has its last form: is sent on as it came, or not.
 };
 using Cells = std::vector<Cell>;
 
@@ -31,6 +32,9 @@ enum class MeanScaling { kNone, kBeforeSum, kAfterSum };
 struct SymbolicOptions {
   // What travels is rounded to multiples of this; 0: exact.
   double wire_quantum = 0;
+  // Whether every element must get its last form once; and where it is sent on
+  // after that, or before it, says so (Step::last, Step::relay).
+  bool unscales = false;
   // kBeforeSum applies to multi_hop schedules; others scale after the sum.
   MeanScaling mean = MeanScaling::kNone;
   // Who shares memory; empty: all.
@@ -78,6 +82,7 @@ class SymbolicExecutor {
                       ranks_[r].schedule.rounds.size());
       }
     }
+    CheckLast();
     for (const auto& [pair, queue] : wire_) {
       if (!queue.empty()) {
         return StrCat(queue.size(), " messages left over from rank ",
@@ -158,6 +163,21 @@ class SymbolicExecutor {
     return true;
   }
 
+  void CheckLast() {
+    for (std::size_t r = 0; options_.unscales && r < ranks_.size(); ++r) {
+      for (const Cell& cell : ranks_[r].data) {
+        if (!cell.last) Fail(r, "a result is not unscaled");
+      }
+    }
+  }
+
+  // A result in its last form, of what is not yet.
+  Cell Last(std::size_t r, Cell cell) {
+    if (options_.unscales && cell.last) Fail(r, "unscales twice");
+    cell.last = true;
+    return cell;
+  }
+
   bool Shares(std::size_t a, std::size_t b) const {
     const auto& host = options_.topology.host;
     return host.empty() || host[a] == host[b];
@@ -210,13 +230,14 @@ class SymbolicExecutor {
   }
 
   Cell Scaled(Cell cell) const {
-    return {cell.value / static_cast<double>(ranks_.size()), cell.scaled + 1};
+    return {cell.value / static_cast<double>(ranks_.size()), cell.scaled + 1,
+            cell.last};
   }
 
   Cell OnWire(Cell cell) const {
     const double q = options_.wire_quantum;
     return {q == 0 ? cell.value : std::nearbyint(cell.value / q) * q,
-            cell.scaled};
+            cell.scaled, false};
   }
 
   // What a reduction leaves, given `cell` before any scaling after the sum.
@@ -228,7 +249,8 @@ class SymbolicExecutor {
 
   Cell Add(std::size_t r, Cell a, Cell b) {
     if (a.scaled != b.scaled) Fail(r, "adds scaled to unscaled values");
-    return {a.value + b.value, a.scaled};
+    if (options_.unscales && (a.last || b.last)) Fail(r, "adds a result");
+    return {a.value + b.value, a.scaled, false};
   }
 
   void CountUses(std::size_t r, const Step& step, const Slice& slice) {
@@ -252,11 +274,14 @@ class SymbolicExecutor {
     CountUses(r, step, step.src);
     Cells message;
     for (std::size_t i = 0; i < step.src.count; ++i) {
+      if (options_.unscales && src[i].last != step.relay) {
+        Fail(r, step.relay ? "relays what is no result" : "sends a result");
+      }
       const bool scale = step.raw && ScalesFirst(r);
       message.push_back(OnWire(scale ? Scaled(src[i]) : src[i]));
       if (!step.settle) continue;
       if (step.src.space == Slice::Space::kInput) Fail(r, "settles input");
-      src[i] = message.back();
+      src[i] = step.last ? Last(r, message.back()) : message.back();
     }
     if (step.src.count > 0) {
       wire_[{static_cast<int>(r), step.peer}].push_back(std::move(message));
@@ -286,6 +311,8 @@ class SymbolicExecutor {
                      step.peer, ", got ", message.size()));
     } else if (dst != nullptr) {
       std::copy(message.begin(), message.end(), dst);
+      if (step.dst.space == Slice::Space::kScratch) return;
+      for (std::size_t i = 0; i < step.dst.count; ++i) dst[i].last = true;
     }
   }
 
@@ -343,6 +370,7 @@ class SymbolicExecutor {
         sum = s == 0 ? term : Add(r, sum, term);
       }
       dst[i] = Finish(r, step, sum);
+      if (step.last) dst[i] = Last(r, dst[i]);
     }
   }
 
@@ -370,6 +398,7 @@ class SymbolicExecutor {
       }
       if (parties > kMaxReduceParties) Fail(r, "too many sharing ranks");
       *At(r, at) = Finish(r, step, sum);
+      if (step.last) *At(r, at) = Last(r, *At(r, at));
     }
     CountUses(r, step, step.dst);
     if (step.push) Push(r, step.dst);

@@ -25,6 +25,7 @@ struct Buffers {
   Elements packed;
   Elements norms;
   Records<std::uint32_t> nonfinite;
+  float scale = 1;
 };
 
 class ChunkUnpack : public EveryChunkTable {
@@ -55,7 +56,8 @@ class ChunkUnpack : public EveryChunkTable {
                    .first_slot = b.first_slot,
                    .norm_scale = norm_scale,
                    .norms = static_cast<float*>(b.norms.data()),
-                   .nonfinite = watch ? b.nonfinite.data() : nullptr});
+                   .nonfinite = watch ? b.nonfinite.data() : nullptr,
+                   .scale = b.scale});
   }
 
   // What the call makes of `b`, but for the norms: the sums of magnitudes.
@@ -66,7 +68,8 @@ class ChunkUnpack : public EveryChunkTable {
       const std::size_t to = ChunkBegin(b.range, c);
       const std::size_t from = PackedBegin(b.range, b.slots, b.first_slot, c);
       for (std::size_t i = 0; i < ChunkCount(b.range, c); ++i) {
-        b.grads.Set(to + i, b.packed.Get(from + i));
+        b.grads.Set(to + i, RoundTo(DType::kFloat32,
+                                    double{b.scale} * b.packed.Get(from + i)));
         sums[c] += std::fabs(b.grads.Get(to + i));
         if (IsNonFinite(b.grads, to + i)) b.nonfinite[0] = 1;
       }
@@ -109,6 +112,7 @@ TEST_P(ChunkUnpack, TakesWhatWasSentAndItsNormsAndNothingElse) {
       for (const ChunkRange& range : Ranges()) {
         for (const Sent sent : kSents) {
           Buffers b = Make(range, type, packed_type, sent);
+          b.scale = round % 2 == 0 ? 1.0F : 0.3F;
           ASSERT_NO_FATAL_FAILURE(ExpectOracle(b, scales[round++ % 3]))
               << "chunks of " << range.chunk_elements << " from " << range.first
               << ", count " << range.count;

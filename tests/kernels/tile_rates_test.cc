@@ -17,6 +17,7 @@ struct How {
   float eta = 0.001F;
   float eps = 1e-8F;
   float weight_decay = 5e-4F;
+  float grad_scale = 1;
 };
 
 struct Sums {
@@ -43,7 +44,8 @@ double Oracle(const Sums& sums, std::size_t tensor, How how) {
   const double weight_norm = std::sqrt(weight_sum);
   const double above = double{how.eta} * weight_norm;
   const double decay = double{how.weight_decay} * weight_norm;
-  const double norms = std::sqrt(gradient_sum) + decay;
+  const double norm = double{how.grad_scale} * std::sqrt(gradient_sum);
+  const double norms = norm + decay;
   const double below = norms + double{how.eps};
   const double factor = RoundTo(DType::kFloat32, above / below);
   return RoundTo(DType::kFloat32, double{how.lr} * factor);
@@ -87,7 +89,8 @@ class TileRates : public EveryChunkTable {
                    .eta = how.eta,
                    .eps = how.eps,
                    .weight_decay = how.weight_decay,
-                   .rates = rates.data()});
+                   .rates = rates.data(),
+                   .grad_scale = how.grad_scale});
   }
 
   void ExpectOracle(const Sums& sums, How how) {
@@ -103,7 +106,7 @@ class TileRates : public EveryChunkTable {
 GRADIENTFLOW_FOR_EVERY_CHUNK_TABLE(TileRates);
 
 TEST_P(TileRates, FollowTheFormulaBitForBit) {
-  const How hows[] = {{}, {0.03F, 1, 0, 0}, {3.7F, 0.02F, 1e-3F, 0.3F}};
+  const How hows[] = {{}, {0.03F, 1, 0, 0}, {3.7F, 0.02F, 1e-3F, 0.3F, 0.01F}};
   for (const std::size_t tensors : {0, 1, 2, 31, 33, 161, 257, 1025}) {
     for (const std::size_t most : {1, 5, 300}) {
       for (const How how : hows) {

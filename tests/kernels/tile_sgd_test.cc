@@ -17,6 +17,7 @@ struct How {
   float momentum = 0.9F;
   float weight_decay = 1e-4F;
   bool nesterov = false;
+  float grad_scale = 1;
 };
 
 double Round(double value) { return RoundTo(DType::kFloat32, value); }
@@ -69,7 +70,8 @@ class TileSgd : public EveryChunkTable {
          .momentum = how.momentum,
          .weight_decay = how.weight_decay,
          .nesterov = how.nesterov,
-         .skip = DataOf(options.skip)});
+         .skip = DataOf(options.skip),
+         .grad_scale = how.grad_scale});
   }
 
   // Every product and every sum of the header's formulas rounds to float32.
@@ -80,7 +82,8 @@ class TileSgd : public EveryChunkTable {
       const double w = weights.Get(tile.tensor_begin + i);
       const double m = double{how.momentum};
       const double g =
-          Round(state.grads.Get(at) + Round(double{how.weight_decay} * w));
+          Round(Round(double{how.grad_scale} * state.grads.Get(at)) +
+                Round(double{how.weight_decay} * w));
       const double step = Round(lr * g);
       const double buf = Round(Round(m * state.momentum_buf.Get(at)) + step);
       const double change = how.nesterov ? Round(Round(m * buf) + step) : buf;
@@ -116,7 +119,7 @@ GRADIENTFLOW_FOR_EVERY_CHUNK_TABLE(TileSgd);
 
 TEST_P(TileSgd, UpdatesWhatWasSentBitForBitAndNothingElse) {
   const How hows[] = {{},
-                      {0.03F, 0.875F, 0, true},
+                      {0.03F, 0.875F, 0, true, 0.3F},
                       {0.5F, 0, 0.3F, false},
                       {1.0F / 3, 0.99F, 1e-2F, true}};
   int round = 0;

@@ -58,6 +58,25 @@ TEST(PlanNcclCall, ConversionDividesOnTheWayInAndScalesOnTheWayOut) {
   EXPECT_EQ(plan.after_scale, 0x1p-16F);
 }
 
+// What 16 bits hold stays scaled; float32 takes it with the rest of the scale.
+TEST(PlanNcclCall, LossScalesAreUndoneInFloat32Only) {
+  for (const DType wire : {DType::kFloat32, DType::kFloat16}) {
+    CollectiveCall call = Allreduce(DType::kFloat32, ReduceOp::kMean, 0.5F);
+    call.wire = wire;
+    call.unscale = 0x1p-16F;
+    const NcclPlan plan = PlanNcclCall(call, 4);
+    EXPECT_EQ(plan.premul * double{plan.pack_scale} * double{plan.after_scale},
+              0x1p-19);
+    EXPECT_EQ(plan.after_scale, wire == DType::kFloat32 ? 1.0F : 0x1p-17F);
+    call.keep_scaled = true;
+    EXPECT_EQ(PlanNcclCall(call, 4).after_scale,
+              wire == DType::kFloat32 ? 1.0F : 0.5F);
+  }
+  CollectiveCall call = Allreduce(DType::kFloat16, ReduceOp::kMean, 1.0F);
+  call.unscale = 0x1p-16F;
+  EXPECT_EQ(PlanNcclCall(call, 4).after, AfterPass::kLook);
+}
+
 TEST(PlanNcclCall, OnlyGapsArePacked) {
   CollectiveCall call = Allreduce(DType::kInt32, ReduceOp::kSum, 1.0F);
   call.extents = {{5, 12}};

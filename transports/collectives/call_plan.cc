@@ -51,6 +51,12 @@ Status ValidateTypes(const CollectiveCall& call) {
                      ": only an allreduce of float32, float16 or "
                      "bfloat16 can convert"));
   }
+  if (call.unscale != 1.0F && (call.kind != CollectiveKind::kAllreduce ||
+                               !IsGradientType(call.dtype))) {
+    return Invalid(call, StrCat("only an allreduce of float32, float16 or "
+                                "bfloat16 unscales, not one of ",
+                                Name(call.dtype)));
+  }
   if (!Reduces(call.kind)) return Status();
   if (!IsFloat(call.dtype) &&
       (call.op == ReduceOp::kMean || call.scale != 1.0F)) {
@@ -314,6 +320,11 @@ Schedule ScheduleFor(const CollectiveCall& call, const CallPlan& plan,
   return {};
 }
 
+float UnscaleOf(const CollectiveCall& call) {
+  const bool last = call.dtype == DType::kFloat32 && !call.keep_scaled;
+  return last ? call.unscale : 1.0F;
+}
+
 std::uint64_t MixHash(std::uint64_t hash, std::uint64_t value) {
   // For a given hash a bijection of the value, so that two sequences which
   // differ in one value never meet.
@@ -348,6 +359,7 @@ std::uint64_t SignatureOf(const CollectiveCall& call, const CallPlan& plan,
   hash.Mix(std::uint64_t{plan.one_sided});
   hash.Mix(plan.segment_elements);
   hash.Mix(std::bit_cast<std::uint32_t>(call.scale));
+  hash.Mix(std::bit_cast<std::uint32_t>(call.unscale));
   hash.Mix(call.step);
   hash.Mix(call.bucket);
   // All-to-all counts differ by rank, each message's length is checked.

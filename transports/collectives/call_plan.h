@@ -69,6 +69,9 @@ struct CallBuffers {
 };
 CallBuffers BuffersOf(const CollectiveCall& call, const CallGroup& group);
 
+// What the output of `call` is multiplied by after the last rounding.
+float UnscaleOf(const CollectiveCall& call);
+
 // Never 0 for extents that hold something.
 std::uint64_t HashOf(const std::vector<Extent>& extents);
 // `hash` and `value` in one: every bit of both counts.

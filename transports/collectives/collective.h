@@ -85,6 +85,14 @@ struct CollectiveCall {
   DType wire = DType::kFloat32;  // Equal to dtype, or both gradient types.
   ReduceOp op = ReduceOp::kSum;
   float scale = 1.0F;  // Also multiplies the result (allreduce, floats).
+  // kAllreduce of a gradient type: what a loss scale multiplied is divided by
+  // it again, last of all: the result is rounded to `wire` as it is, and
+  // multiplied by `unscale` in float32 as it becomes the output. Where the
+  // output has 16 bits, or `keep_scaled` says that it is converted further, it
+  // stays as it is; whoever takes it into float32 unscales it. (Before the
+  // rounding, small gradients would be lost below a 16-bit wire's range.)
+  float unscale = 1.0F;
+  bool keep_scaled = false;  // Of this rank; others may differ.
   int root = 0;
   // kAllToAll: both. kGather: recv_counts, on every rank, one per rank;
   // kScatter: send_counts likewise.

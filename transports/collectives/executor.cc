@@ -156,6 +156,8 @@ void Executor::Prepare(GroupCalls* calls, Operation* operation) {
               : static_cast<kernels::ReduceOp>(op.call.op);
   op.pre = 1.0F;
   op.post = op.call.scale;
+  op.unscale = UnscaleOf(op.call);
+  if (!op.converts()) op.post *= std::exchange(op.unscale, 1.0F);
   if (op.call.op == ReduceOp::kMean) {
     op.post /= static_cast<float>(op.group->size);
   }
@@ -205,7 +207,7 @@ void Executor::LaunchAlone(Operation* operation) {
         parts_.kernels->reduce_many(
             {&source, 1, -1, call.dtype, &dest, 1, call.dtype, call.wire, n,
              operation->op, operation->post, floats ? &nonfinite : nullptr,
-             floats ? call.wire : DType::kFloat32},
+             floats ? call.wire : DType::kFloat32, operation->unscale},
             nullptr);
         if (nonfinite != 0) operation->flags |= kFlagNonfinite;
       });

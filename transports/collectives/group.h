@@ -62,7 +62,11 @@ void AppendHalvingDoubling(const Group& group, Block range, bool raw,
                            Schedule* schedule);
 // REQUIRES group.size() <= kMaxReduceParties. Leaves `range` rounded to the
 // wire dtype, alike on all members.
-void AppendOneRound(const Group& group, Block range, bool raw,
+struct OneRound {
+  bool raw = false;   // As above.
+  bool last = false;  // What it leaves is not sent on: see Step::last.
+};
+void AppendOneRound(const Group& group, Block range, OneRound how,
                     Schedule* schedule);
 
 // How TwoLevelAllreduce goes about it. The same on every rank.

@@ -47,7 +47,8 @@ void AppendExchange(const Group& group, int core, Block range, bool raw,
   for (int bit = core / 2; bit >= 1; bit /= 2) {
     Step send = Send(partner(bit), Data(owned));
     // From here on all that travels has been rounded once, by its owner.
-    send.settle = bit * 2 == core;
+    send.settle = send.last = bit * 2 == core;
+    send.relay = !send.settle;
     const Block theirs = given.back();
     given.pop_back();
     AppendRound({send, Recv(partner(bit), Data(theirs))}, schedule);
@@ -84,7 +85,9 @@ void AppendHalvingDoubling(const Group& group, Block range, bool raw,
   }
   AppendExchange(group, core, range, raw && !folds, schedule);
   if (folds) {
-    AppendRound({Send(member(group.me + core), Data(range))}, schedule);
+    Step unfold = Send(member(group.me + core), Data(range));
+    unfold.relay = true;
+    AppendRound({unfold}, schedule);
   }
 }
 

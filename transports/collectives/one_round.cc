@@ -8,7 +8,7 @@ namespace gradientflow {
 
 // Everyone sends everything to everyone; all add the same numbers in the same
 // order. That takes one's own contribution as the others see it: rounded.
-void AppendOneRound(const Group& group, Block range, bool raw,
+void AppendOneRound(const Group& group, Block range, OneRound how,
                     Schedule* schedule) {
   const int size = group.size();
   if (size == 1) return;
@@ -24,7 +24,8 @@ void AppendOneRound(const Group& group, Block range, bool raw,
                          LandingOf(from, group.me, range.count)));
   }
   AppendReduceMany({size - 1, group.me, all}, all, /*is_final=*/true, &round);
-  round.back().raw = raw;
+  round.back().raw = how.raw;
+  round.back().last = how.last;
   AppendRound(std::move(round), schedule);
 }
 
@@ -32,7 +33,8 @@ Schedule OneRoundAllreduce(int rank, int size, std::size_t count) {
   // Summing in batches, own first, would differ from rank to rank.
   if (size > kMaxReduceParties) return TwoSyncAllreduce(rank, size, count);
   Schedule schedule;
-  AppendOneRound(AllRanks(rank, size), {0, count}, /*raw=*/true, &schedule);
+  AppendOneRound(AllRanks(rank, size), {0, count}, {.raw = true, .last = true},
+                 &schedule);
   return schedule;
 }
 

@@ -32,6 +32,8 @@ struct Operation {
   // A mean is scaled before the sum (pre) or after it (post).
   float pre = 1.0F;
   float post = 1.0F;
+  // After the result was rounded to the wire; 1 where nothing converts.
+  float unscale = 1.0F;
   // Factor of a float64 result: kernels take float32 factors, which would
   // cost half of its digits.
   double last = 1.0;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/kernels.h"
+#include "transports/collectives/call_plan.h"
 
 namespace gradientflow {
 Result<std::unique_ptr<PieceStream>> PieceStream::Create(
@@ -79,6 +80,8 @@ Status PieceStream::Unpack(const StagedPiece& piece) {
     }
   }
   GF_RETURN_IF_ERROR(stream_->Copy(packed_.get(), host, piece.count * size));
+  const bool converts = side.device_dtype != side.host_dtype;
+  const float unscale = converts ? UnscaleOf(piece.job->call) : 1.0F;
   int error = 0;
   side.device.ForEachRun(
       piece.begin, piece.count,
@@ -86,7 +89,7 @@ Status PieceStream::Unpack(const StagedPiece& piece) {
         if (error != 0) return;
         error = device_.kernels().convert(
             {packed_.get() + offset * size, side.host_dtype, run,
-             side.device_dtype, nullptr, n, 1.0F, piece.job->nonfinite},
+             side.device_dtype, nullptr, n, unscale, piece.job->nonfinite},
             stream_->native());
       });
   return device_.KernelStatus("convert", error);
@@ -110,7 +113,7 @@ Status PieceStream::ReduceAlone(const StagedJob& job) {
         void* dest = run;
         error = device_.kernels().reduce_many(
             {&source, 1, -1, call.dtype, &dest, 1, call.dtype, round, n, op,
-             call.scale, job.nonfinite, wire},
+             call.scale, job.nonfinite, wire, UnscaleOf(call)},
             stream_->native());
       });
   GF_RETURN_IF_ERROR(device_.KernelStatus("reduce_many", error));

@@ -34,7 +34,8 @@ void AppendRing(const Group& group, Block range, bool raw, Schedule* schedule) {
   }
   for (int k = 0; k < size - 1; ++k) {
     Step send = Send(right, block(1 - k));
-    send.settle = k == 0;
+    send.settle = send.last = k == 0;
+    send.relay = k > 0;
     AppendRound({send, Recv(left, block(-k))}, schedule);
   }
 }

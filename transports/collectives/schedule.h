@@ -68,6 +68,13 @@ struct Step {
   // kSend: the sender keeps what the receiver gets (rounded to the wire
   // dtype), so that all ranks end with the same bits.
   bool settle = false;
+  // What this step leaves in its slice of kData is the result, of which nothing
+  // is sent any more but as `relay`: it is unscaled here (see
+  // CollectiveCall::unscale). A kSend that settles, a kReduceMany or a
+  // kPullReduce; every kRecv into kData of an allreduce does so unasked.
+  bool last = false;
+  // kSend: src is a result, received or settled before: it goes on as it came.
+  bool relay = false;
   // kPullReduce: also writes the result to the sharing ranks (kPush, fused).
   bool push = false;
 };

@@ -55,6 +55,7 @@ void Segment::Reset() {
     traffic.pending = 0;
   }
   context_.slabs.Give(std::exchange(scratch_, Slabs::Slab()));
+  context_.slabs.Give(std::exchange(image_, Slabs::Slab()));
   operation_ = nullptr;
   schedule_.reset();
   done_ = false;
@@ -94,6 +95,16 @@ std::byte* Segment::NewSlot(std::size_t bytes, std::size_t round) {
   std::vector<Slabs::Slab>& slots = traffic_[round % 2].slots;
   slots.push_back(context_.slabs.Take(bytes));
   return slots.back().data();
+}
+
+// Where results of an allreduce that converts lie as they travel, from when
+// they come or are settled to the segment's end: what is passed on goes from
+// here.
+std::byte* Segment::Image(const Slice& slice) {
+  if (image_.empty()) {
+    image_ = context_.slabs.Take(count_ * operation_->wire_bytes());
+  }
+  return image_.data() + slice.offset * operation_->wire_bytes();
 }
 
 std::uint64_t Segment::Cookie(std::uint32_t step, std::size_t round) const {
@@ -203,7 +214,7 @@ void Segment::PostRecv(const Step& step, std::uint32_t index,
       landing = data_.Contiguous(Position(step.dst), step.dst.count);
     }
     if (landing == nullptr) {
-      landing = NewSlot(bytes, round);
+      landing = converts() ? Image(step.dst) : NewSlot(bytes, round);
       traffic_[round % 2].decodes.push_back({index, landing});
     }
   }
@@ -230,6 +241,7 @@ void Segment::PostSend(const Step& step, std::uint32_t index) {
 // The bytes that travel for a kSend: the buffer's own, or a converted copy
 // that all sends of the slice in this round share.
 const std::byte* Segment::WireImage(const Step& step) {
+  if (step.relay && converts()) return Image(step.src);
   const Elements& memory = MemoryOf(step.src);
   const std::size_t begin = Position(step.src);
   const std::size_t count = step.src.count;
@@ -242,14 +254,17 @@ const std::byte* Segment::WireImage(const Step& step) {
     if (Same(encoded.slice, step.src)) return encoded.wire;
   }
   const CollectiveCall& call = operation_->call;
-  std::byte* wire = NewSlot(count * operation_->wire_bytes(), round_);
+  const bool result = step.last && converts();
+  std::byte* wire = result ? Image(step.src)
+                           : NewSlot(count * operation_->wire_bytes(), round_);
   const bool settle = step.settle && (converts() || scale != 1.0F);
   memory.ForEachRun(
       begin, count, [&](std::byte* run, std::size_t n, std::size_t offset) {
         context_.kernels.convert(
             {run, dtype_, wire + offset * operation_->wire_bytes(), call.wire,
              settle ? run : nullptr, n, scale,
-             nonfinite(step.settle && converts())},
+             nonfinite(step.settle && converts()),
+             step.last ? Unscale() : 1.0F},
             nullptr);
       });
   encoded_.push_back({step.src, wire});
@@ -272,7 +287,7 @@ void Segment::OnMessage(std::uint32_t step, std::uint32_t flags) {
         [&](std::byte* run, std::size_t n, std::size_t offset) {
           context_.kernels.convert(
               {decode.wire + offset * operation_->wire_bytes(), call.wire, run,
-               dtype_, nullptr, n, 1.0F, nonfinite(converts())},
+               dtype_, nullptr, n, Unscale(), nonfinite(converts())},
               nullptr);
         });
   }

@@ -95,6 +95,9 @@ class Segment {
   const Elements& MemoryOf(const Slice& slice) const;
   std::byte* Scratch(std::size_t elements) const;
   std::byte* NewSlot(std::size_t bytes, std::size_t round);
+  std::byte* Image(const Slice& slice);
+  // What results are multiplied by as they get their last form here.
+  float Unscale() const { return converts() ? operation_->unscale : 1.0F; }
   std::uint64_t Cookie(std::uint32_t step, std::size_t round) const;
   MessageId NextId(std::vector<std::uint16_t>* ordinals, int peer);
 
@@ -148,6 +151,7 @@ class Segment {
   std::vector<std::uint16_t> received_;
   std::vector<Encoded> encoded_;
   Slabs::Slab scratch_;
+  Slabs::Slab image_;  // See Image(); taken when first needed.
 
   std::uint64_t sync_ = 0;  // Number of the next kSync.
   bool published_ = false;

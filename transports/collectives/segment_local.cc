@@ -77,7 +77,7 @@ void Segment::RunReduceMany(const Step& step) {
         context_.kernels.reduce_many(
             {sources.data(), step.sources + 1, step.own_place, call.wire, &dst,
              1, dtype_, round, n, operation_->op, scale, nonfinite(step.final),
-             wire},
+             wire, step.last ? Unscale() : 1.0F},
             nullptr);
       });
 }

@@ -56,8 +56,10 @@ void Segment::Stage() {
 
 void Segment::Unstage() {
   const DType dtype = operation_->call.dtype;
+  // What was staged in its own type was unscaled there.
+  const float unscale = dtype != dtype_ ? operation_->unscale : 1.0F;
   ForEachStaged([&](std::byte* run, std::size_t n, const std::byte* staged) {
-    context_.kernels.convert({staged, dtype_, run, dtype, nullptr, n, 1.0F,
+    context_.kernels.convert({staged, dtype_, run, dtype, nullptr, n, unscale,
                               nonfinite(dtype != dtype_)},
                              nullptr);
   });
@@ -191,7 +193,8 @@ bool Segment::RunPullReduce(const Step& step) {
           context_.kernels.reduce_many(
               {sources.data(), parties, -1, dtype_, dests.data(),
                step.push ? parties : 1, dtype_, step.final ? wire : dtype_, run,
-               operation_->op, scale, nonfinite(step.final), wire},
+               operation_->op, scale, nonfinite(step.final), wire,
+               step.last ? Unscale() : 1.0F},
               nullptr);
         });
     pulled_ += n;

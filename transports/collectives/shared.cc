@@ -17,6 +17,7 @@ Schedule SharedAllreduce(int rank, int size, std::size_t count) {
   reduce.raw = true;
   reduce.final = true;
   reduce.push = true;
+  reduce.last = true;
   schedule.untouched = reduce.dst;
   AppendRound({Sync()}, &schedule);
   AppendRound({reduce}, &schedule);

@@ -252,6 +252,8 @@ CollectiveCall StagedCollective::InnerCall(StagedJob* job) const {
   if (job->input.count > 0) inner.input = job->input.host;
   if (job->output.count > 0) {
     inner.output = job->output.host;
+    // Who converts unscales: the copy back.
+    if (inner.dtype != inner.wire) inner.keep_scaled = true;
     inner.dtype = inner.wire;
     if (inner.place == 0) inner.place = HashOf(inner.extents);
     inner.extents.clear();

@@ -94,7 +94,8 @@ void AppendSpread(const Group& host, int lanes, std::size_t count, bool settle,
     if (host.me < lanes) {
       round.push_back(Send(host.members[static_cast<std::size_t>(to)],
                            Data(BlockOf(count, lanes, host.me))));
-      round.back().settle = settle && hop == 1;
+      round.back().settle = round.back().last = settle && hop == 1;
+      round.back().relay = !round.back().settle;
     }
     if (from < lanes) {
       round.push_back(Recv(host.members[static_cast<std::size_t>(from)],
@@ -104,8 +105,9 @@ void AppendSpread(const Group& host, int lanes, std::size_t count, bool settle,
   AppendRound(std::move(round), schedule);
 }
 
-void AppendAcross(const TwoLevelPlan& plan, Place place, std::size_t count,
-                  Schedule* schedule) {
+// `shares`: the lanes push what they end with to their host's memory.
+void AppendAcross(const TwoLevelPlan& plan, Place place, bool shares,
+                  std::size_t count, Schedule* schedule) {
   Group lane;
   lane.me = static_cast<int>(place.host);
   for (const auto& ranks : plan.hosts) {
@@ -117,7 +119,7 @@ void AppendAcross(const TwoLevelPlan& plan, Place place, std::size_t count,
     case Across::kNone:
       break;
     case Across::kOneRound:
-      AppendOneRound(lane, mine, raw, schedule);
+      AppendOneRound(lane, mine, {.raw = raw, .last = shares}, schedule);
       break;
     case Across::kHalvingDoubling:
       AppendHalvingDoubling(lane, mine, raw, schedule);
@@ -191,7 +193,7 @@ Schedule TwoLevelAllreduce(int rank, const Topology& topology,
   } else if (!alone) {
     AppendCollect(host, plan.lanes, count, &schedule);
   }
-  if (lane) AppendAcross(plan, place, count, &schedule);
+  if (lane) AppendAcross(plan, place, shares, count, &schedule);
   if (shares) {
     AppendRound({OneSided(Step::Kind::kPush, mine)}, &schedule);
     AppendRound({Sync()}, &schedule);

@@ -25,7 +25,8 @@ Schedule TwoSyncAllreduce(int rank, int size, std::size_t count) {
     collect.push_back(Send(to, block(to)));
     collect.push_back(Recv(from, LandingOf(from, rank, mine.count)));
     spread.push_back(Send(to, mine));
-    spread.back().settle = hop == 1;
+    spread.back().settle = spread.back().last = hop == 1;
+    spread.back().relay = hop > 1;
     spread.push_back(Recv(from, block(from)));
   }
   AppendReduceMany({size - 1, rank, mine}, mine, /*is_final=*/true, &collect);

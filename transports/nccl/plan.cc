@@ -48,7 +48,8 @@ NcclPlan PlanNcclCall(const CollectiveCall& call, int size) {
   const bool sum = mean || call.op == ReduceOp::kSum;
   plan.op = OperatorFor(call.op);
   plan.look = call.kind == CollectiveKind::kAllreduce && IsFloat(call.dtype);
-  plan.after_scale = call.scale;
+  const float scale = call.scale * UnscaleOf(call);
+  plan.after_scale = scale;
   plan.staged = call.kind == CollectiveKind::kAllreduce &&
                 (call.wire != call.dtype || call.extents.size() > 1);
   if (plan.staged) {
@@ -61,8 +62,8 @@ NcclPlan PlanNcclCall(const CollectiveCall& call, int size) {
     return plan;
   }
   const bool wide = SizeOf(call.dtype) >= 4;
-  if (sum && wide && call.scale != 1.0F) {
-    plan.premul = double{call.scale} / (mean ? size : 1);
+  if (sum && wide && scale != 1.0F) {
+    plan.premul = double{scale} / (mean ? size : 1);
     plan.after_scale = 1.0F;
   }
   if (plan.after_scale != 1.0F) {

@@ -42,7 +42,8 @@ struct NcclPlan {
 // divided by the ranks on the way in (the sum stays in the wire's range) and
 // scaled on the way out (a small gradient is not lost below the wire's range).
 // Half-precision elements that do not convert are scaled afterwards, in
-// float32, by the pass that looks for inf and NaN.
+// float32, by the pass that looks for inf and NaN. UnscaleOf(call) is one more
+// factor of the scale.
 NcclPlan PlanNcclCall(const CollectiveCall& call, int size);
 
 // For traces: "avg", "premul_sum 0.25, staged".

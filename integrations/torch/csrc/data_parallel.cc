@@ -265,7 +265,9 @@ void DataParallel::ShowSparse() {
     pool_->all().fill_(std::numeric_limits<float>::quiet_NaN());
     return;
   }
-  if (loss_scale_ != 1.0F) pool_->all().mul_(loss_scale_);
+  // As the scaler wants them. A pool of 16 bits has kept them so.
+  const float factor = loss_scale_ / stats_.gradient_scale;
+  if (factor != 1.0F) pool_->all().mul_(factor);
 }
 
 void DataParallel::Finish() {

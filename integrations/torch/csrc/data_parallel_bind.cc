@@ -130,6 +130,7 @@ py::dict StatsOf(const DataParallel& model) {
   dict["exposed_seconds"] = stats.exposed_seconds;
   dict["hidden_seconds"] = stats.hidden_seconds;
   dict["nonfinite"] = stats.nonfinite != 0;
+  dict["gradient_scale"] = stats.gradient_scale;
   dict["bucket_bytes"] = stats.bucket_bytes;
   return dict;
 }

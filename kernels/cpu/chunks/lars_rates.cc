@@ -21,8 +21,8 @@ float Rate(const LarsRatesArgs& args, std::size_t tensor) {
   const double weight_norm = std::sqrt(weight_sum);
   const double factor =
       double{args.eta} * weight_norm /
-      (std::sqrt(gradient_sum) + double{args.weight_decay} * weight_norm +
-       double{args.eps});
+      (double{args.grad_scale} * std::sqrt(gradient_sum) +
+       double{args.weight_decay} * weight_norm + double{args.eps});
   return args.lr * static_cast<float>(factor);
 }
 

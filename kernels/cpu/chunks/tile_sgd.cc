@@ -22,7 +22,7 @@ int TileSgd(const TileSgdArgs& args, void*) {
          .lr = args.rates != nullptr ? args.rates[tile.tensor] : args.lr,
          .momentum = args.momentum,
          .weight_decay = args.weight_decay,
-         .grad_scale = 1,
+         .grad_scale = args.grad_scale,
          .nesterov = args.nesterov},
         nullptr);
     if (error != 0) return error;

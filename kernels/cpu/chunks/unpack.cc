@@ -20,7 +20,7 @@ int Unpack(const ChunkUnpackArgs& args, std::size_t c) {
                             .dst_type = args.type,
                             .settled = nullptr,
                             .n = run.count,
-                            .scale = 1,
+                            .scale = args.scale,
                             .nonfinite = args.nonfinite},
                            nullptr);
   if (error != 0) return error;

@@ -27,10 +27,11 @@ __device__ float RateOf(const LarsRatesArgs& args, double weight_sum,
                         double gradient_sum) {
   if (weight_sum == 0 || gradient_sum == 0) return args.lr;
   const double weight_norm = sqrt(weight_sum);
-  const double factor = static_cast<double>(args.eta) * weight_norm /
-                        (sqrt(gradient_sum) +
-                         static_cast<double>(args.weight_decay) * weight_norm +
-                         static_cast<double>(args.eps));
+  const double factor =
+      static_cast<double>(args.eta) * weight_norm /
+      (static_cast<double>(args.grad_scale) * sqrt(gradient_sum) +
+       static_cast<double>(args.weight_decay) * weight_norm +
+       static_cast<double>(args.eps));
   return args.lr * static_cast<float>(factor);
 }
 

@@ -25,6 +25,7 @@ struct SgdBody {
   float rate;
   float momentum;
   float weight_decay;
+  float grad_scale;
   bool nesterov;
   RowBits<float, kWidth> weight_row;
   RowBits<float, kWidth> momentum_row;
@@ -37,6 +38,7 @@ struct SgdBody {
         rate(args.rates != nullptr ? args.rates[tile.tensor] : args.lr),
         momentum(args.momentum),
         weight_decay(args.weight_decay),
+        grad_scale(args.grad_scale),
         nesterov(args.nesterov) {}
 
   __device__ bool Aligned() const {
@@ -61,7 +63,8 @@ struct SgdBody {
     grad_row.Get(grad);
 #pragma unroll
     for (int j = 0; j < kPerLane; ++j) {
-      const float step = rate * (grad[j] + weight_decay * weight[j]);
+      const float step =
+          rate * (grad_scale * grad[j] + weight_decay * weight[j]);
       moved[j] = momentum * moved[j] + step;
       weight[j] -= nesterov ? momentum * moved[j] + step : moved[j];
     }

@@ -24,6 +24,7 @@ template <typename T, typename P, int kWidth, int kRows>
 struct UnpackBody {
   T* grads;
   const P* packed;
+  float scale;
   bool nonfinite;
   float sums[kPerLane];
   RowBits<P, kWidth> rows[kRows];
@@ -36,6 +37,7 @@ struct UnpackBody {
             static_cast<std::size_t>(args.slots[run.chunk] - args.first_slot) *
                 args.range.chunk_elements +
             run.offset),
+        scale(args.scale),
         nonfinite(false) {
     Clear();
   }
@@ -55,6 +57,8 @@ struct UnpackBody {
     float sent[kPerLane];
     T written[kPerLane];
     rows[u].Get(sent);
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) sent[j] *= scale;
     Round(sent, written);
     StoreRow<kWidth, kWhole, Reuse::kSoon>(grads + at, left, written);
 #pragma unroll

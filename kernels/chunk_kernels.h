@@ -32,8 +32,9 @@ inline constexpr std::uint32_t kNotSent = 0xFFFFFFFFU;
 // Algorithm 1). For every chunk of the range, s = grads[i] + residual[i] (in
 // float32), and
 //   sent:  packed[(slots[c] - first_slot) * chunk_elements + (i - chunk's
-//          begin)] = packed_type(scale * s);  residual[i] = 0;
-//          grads and norms[c] stay as they are
+//          begin)] = p = packed_type(scale * s);
+//          residual[i] = s - p * (1 / scale) if `type` has 16 bits and that is
+//          finite, else 0;  grads and norms[c] stay as they are
 //   kept:  residual[i] = keep_factor * s;  if zero_kept, grads[i] = 0;
 //          norms[c] = norm_scale * sum |s|
 // The sum is in float32, in an order that is fixed for a given number of
@@ -75,10 +76,10 @@ struct ChunkUnpackArgs {
   float scale = 1.0F;
 };
 
-// A step that is skipped gives back what it sent: for every SENT chunk of the
-// range, v = scale * grads[i] (in float32) and
-//   residual[i] = v is finite ? v : 0
-// and for every kept chunk, residual[i] = 0 where it is not finite.
+// A step that is skipped gives back what it sent: with finite(v) = v if it is
+// finite, else 0, for every chunk of the range
+//   sent:  residual[i] = finite(finite(residual[i]) + finite(scale * grads[i]))
+//   kept:  residual[i] = finite(residual[i])
 struct ChunkRestoreArgs {
   ChunkRange range;
   const std::uint32_t* slots;

@@ -92,7 +92,8 @@ struct ReduceManyArgs {
 // Coarse-grained sparse communication before the wire, one pass over one run
 // of one chunk (GradientFlow, arXiv 1902.06855, section on CSC, Algorithm 1):
 //   s = grads[i] + residual[i]                     (in float32)
-//   send:  grads[i] = type(s);  residual[i] = 0
+//   send:  grads[i] = type(s);  residual[i] = s - grads[i]: what the rounding
+//          to 16 bits took, undecayed; 0 where that is not finite, or a float32
 //   keep:  residual[i] = keep_factor * s;  grads[i] = zero_kept ? 0 : as it was
 // *norm += sum |s| in float32 (null: not wanted). The sum's order is fixed for
 // a given n and instruction set, so a repeated run gives the same bits.

@@ -142,7 +142,9 @@ void SparseAggregator::Prepare(std::size_t chunk_id) {
        send ? nullptr : &norm},
       nullptr);
   RecordKernel("residual", chunk_id, chunk.count, begin);
-  dirty_[chunk_id] = !send && norm != 0.0F ? 1 : 0;
+  // A pool of 16 bits leaves what its rounding took.
+  const bool left = send ? parts_.pool_dtype != DType::kFloat32 : norm != 0.0F;
+  dirty_[chunk_id] = left ? 1 : 0;
   if (send) return;
   norms_[chunk_id] = norm / loss_scale_;
   if (std::isfinite(norm)) return;
@@ -240,22 +242,26 @@ void SparseAggregator::Select() {
 }
 
 // The step will be skipped: what was sent, and is finite, goes back to the
-// residuals, each rank an equal part, so that it is sent again.
+// residuals, each rank an equal part, so that it is sent again. They may hold
+// what the pool's rounding took.
 void SparseAggregator::KeepFinite() {
   const float scaled = loss_scale_ / result_.gradient_scale;
   const float back =
       parts_.reduce == ReduceOp::kMean
           ? scaled
           : scaled / static_cast<float>(parts_.collective->size());
+  std::vector<float> sent;  // Of one chunk.
   for (std::size_t c = 0; c < selection_.size(); ++c) {
     if (selection_[c] == 0) continue;
     const Extent chunk = selector_.chunk(c);
     float* residual = residual_.get() + chunk.begin;
+    sent.resize(chunk.count);
     config_.kernels->convert(
-        {At(chunk.begin), parts_.pool_dtype, residual, DType::kFloat32, nullptr,
-         chunk.count, back, nullptr},
+        {At(chunk.begin), parts_.pool_dtype, sent.data(), DType::kFloat32,
+         nullptr, chunk.count, back, nullptr},
         nullptr);
     for (std::size_t i = 0; i < chunk.count; ++i) {
+      if (std::isfinite(sent[i])) residual[i] += sent[i];
       if (!std::isfinite(residual[i])) residual[i] = 0.0F;
     }
     dirty_[c] = AnyNonzero(residual, chunk.count) ? 1 : 0;

@@ -342,7 +342,8 @@ GF_API gf_status gf_convert(const void* src, int32_t src_dtype, void* dst,
                             int32_t dst_dtype, size_t n, float scale);
 /* CSC before the wire (GradientFlow, arXiv 1902.06855, Algorithm 1), for
  * ceil(n / chunk_elements) chunks: s = grads + residual; of a chunk c with
- * selected[c] != 0, grads = s and residual = 0; of others, residual =
+ * selected[c] != 0, grads = s and residual = what rounding s to dtype took (0
+ * where that is not finite; before 1.3 always 0); of others, residual =
  * keep_factor * s and grads = zero_kept ? 0 : as they were. norms[c] = sum |s|
  * (null: not wanted). */
 GF_API gf_status gf_csc_residual(void* grads, int32_t dtype, float* residual,

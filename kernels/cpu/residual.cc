@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "kernels/cpu/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/residual.cc"
@@ -28,13 +30,19 @@ struct ResidualBody {
     norm.Add<kSlot>(sum);
     if constexpr (fate == Fate::kSend) {
       memory.Write(sum, grads + i);
-      memory.Write(hn::Zero(DF()), residual + i);
+      memory.Write(LeftOf(sum), residual + i);
     } else {
       memory.Write(hn::Mul(keep_factor, sum), residual + i);
     }
     if constexpr (fate == Fate::kKeepAndZero) {
       memory.Write(hn::Zero(DF()), grads + i);
     }
+  }
+
+  HWY_INLINE static VF LeftOf(VF sum) {
+    if constexpr (std::is_same_v<T, float>) return hn::Zero(DF());
+    const VF left = hn::Sub(sum, RoundTrip<T>(sum));
+    return hn::IfThenElseZero(hn::IsFinite(left), left);
   }
 
   HWY_INLINE void Advance(std::size_t elements) {

@@ -50,6 +50,12 @@ __device__ inline bool IsFinite(float v) {
   return (__float_as_uint(v) & 0x7F800000U) != 0x7F800000U;
 }
 
+// What rounding `sum` to `rounded` took, if that is a number: else nothing.
+__device__ inline float Left(float sum, float rounded) {
+  const float left = sum - rounded;
+  return IsFinite(left) ? left : 0.0F;
+}
+
 // Calls visit(T()) with the type behind a gradient type; else EINVAL.
 template <typename Visit>
 int WithGradientType(DType type, Visit visit) {

@@ -44,7 +44,7 @@ struct ResidualBody {
       const float sum = ToFloat(grad.at[e]) + rest.at[e];
       norm += Abs(sum);
       grad.at[e] = send ? FromFloat<T>(sum) : T{};
-      rest.at[e] = send ? 0.0F : keep_factor * sum;
+      rest.at[e] = send ? Left(sum, ToFloat(grad.at[e])) : keep_factor * sum;
     }
     Store<kAligned>(residual + i, rest);
     if (send || zero_kept) Store<kAligned>(grads + i, grad);

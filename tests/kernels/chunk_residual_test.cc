@@ -72,6 +72,14 @@ class ChunkResidual : public EveryChunkTable {
                    .norms = static_cast<float*>(b.norms.data())});
   }
 
+  // What stays behind of a sum that was sent.
+  static double Left(const Buffers& b, double s, double packed, float scale) {
+    if (b.grads.type() == DType::kFloat32) return 0;
+    const double back = RoundTo(DType::kFloat32, packed * double{1.0F / scale});
+    const double left = RoundTo(DType::kFloat32, s - back);
+    return std::isfinite(left) ? left : 0;
+  }
+
   // What the call makes of `b`, but for the norms: the sums of magnitudes.
   static std::vector<double> Oracle(Buffers& b, How how) {
     std::vector<double> sums(ChunksOf(b.range));
@@ -84,10 +92,12 @@ class ChunkResidual : public EveryChunkTable {
             RoundTo(DType::kFloat32,
                     b.grads.Get(begin + i) + b.residual.Get(begin + i));
         sums[c] += std::fabs(s);
-        b.residual.Set(begin + i, sent ? 0.0 : double{how.keep_factor} * s);
+        b.residual.Set(begin + i, double{how.keep_factor} * s);
         if (sent) {
-          b.packed.Set(PackedBegin(b.range, b.slots, b.first_slot, c) + i,
-                       RoundTo(DType::kFloat32, double{how.scale} * s));
+          const std::size_t at =
+              PackedBegin(b.range, b.slots, b.first_slot, c) + i;
+          b.packed.Set(at, RoundTo(DType::kFloat32, double{how.scale} * s));
+          b.residual.Set(begin + i, Left(b, s, b.packed.Get(at), how.scale));
         } else if (how.zero_kept) {
           b.grads.Set(begin + i, 0);
         }

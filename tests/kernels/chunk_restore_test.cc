@@ -47,9 +47,11 @@ class ChunkRestore : public EveryChunkTable {
     for (std::size_t i = 0; i < range.elements; ++i) {
       const std::size_t c = i / range.chunk_elements;
       if (!InRange(range, c)) continue;
-      if (slots[c] != kNotSent) {
-        expected.Set(i, double{scale} * grads.Get(i));
-      }
+      if (IsNonFinite(expected, i)) expected.Set(i, 0);
+      if (slots[c] == kNotSent) continue;
+      const double back =
+          RoundTo(DType::kFloat32, double{scale} * grads.Get(i));
+      expected.Set(i, expected.Get(i) + (std::isfinite(back) ? back : 0));
       if (IsNonFinite(expected, i)) expected.Set(i, 0);
     }
     ASSERT_EQ(Run(range, slots, grads, residual, scale), 0);

@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <cstddef>
+#include <limits>
+#include <vector>
 
 #include "kernels/kernels.h"
 #include "tests/kernels/oracle.h"
@@ -40,7 +42,9 @@ class Residual : public EveryTable {
       exact_norm += std::fabs(sum);
       const double kept = RoundTo(DType::kFloat32, sum * how.keep_factor);
       const double grad_if_kept = how.zero_kept ? 0.0 : old_grads.Get(i);
-      ASSERT_TRUE(Is(residual, i, how.send ? 0.0 : kept));
+      const double left = sum - RoundTo(type, sum);
+      const double rest = std::isfinite(left) ? left : 0.0;
+      ASSERT_TRUE(Is(residual, i, how.send ? rest : kept));
       ASSERT_TRUE(Is(grads, i, how.send ? RoundTo(type, sum) : grad_if_kept));
     }
     EXPECT_LE(FloatUlps(*norm, exact_norm), NormUlpBound(n)) << n;
@@ -50,7 +54,7 @@ class Residual : public EveryTable {
 
 GRADIENTFLOW_FOR_EVERY_TABLE(Residual);
 
-TEST_P(Residual, SendsTheSumAndKeepsNothingBack) {
+TEST_P(Residual, SendsTheSumAndKeepsWhatItsRoundingTook) {
   for (const DType type : kGradientTypes) {
     for (const std::size_t n : kSizes) ExpectOracle(type, n, {true});
   }
@@ -80,6 +84,40 @@ TEST_P(Residual, HandlesEveryTailLengthAndLongRuns) {
     ExpectOracle(DType::kFloat32, n, {true});
     ExpectOracle(DType::kBFloat16, n, {false, true, 0.9f});
   }
+}
+
+// Each step adds much less than the sum's last place.
+TEST_P(Residual, LosesNothingOverHundredsOfSteps) {
+  for (const DType type : kGradientTypes) {
+    Elements residual(DType::kFloat32, 37);
+    for (std::size_t i = 0; i < 37; ++i) residual.Set(i, 0);
+    std::vector<double> made(37);
+    std::vector<double> sent(37);
+    for (int step = 0; step < 300; ++step) {
+      Elements grads(type, 37);
+      for (std::size_t i = 0; i < 37; ++i) {
+        grads.Set(i, 1 + 0.01 * static_cast<double>((i + step) % 7));
+        made[i] += grads.Get(i);
+      }
+      ASSERT_EQ(Run(grads, residual, {step % 3 == 2, true, 1}), 0);
+      for (std::size_t i = 0; i < 37; ++i) sent[i] += grads.Get(i);
+    }
+    for (std::size_t i = 0; i < 37; ++i) {
+      ASSERT_NEAR(sent[i] + residual.Get(i), made[i], 1e-4);
+    }
+  }
+}
+
+TEST_P(Residual, LeavesAFiniteRestOfWhatOverflows) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  Elements grads(DType::kFloat16, 40);
+  Elements residual(DType::kFloat32, 40);
+  for (std::size_t i = 0; i < 40; ++i) {
+    grads.Set(i, i % 3 == 0 ? infinity : 60000);
+    residual.Set(i, i % 3 == 1 ? 60000 : std::nan(""));
+  }
+  ASSERT_EQ(Run(grads, residual, {true}), 0);
+  for (std::size_t i = 0; i < 40; ++i) EXPECT_EQ(residual.Get(i), 0) << i;
 }
 
 TEST_P(Residual, DoesWithoutANorm) {

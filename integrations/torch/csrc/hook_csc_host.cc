@@ -59,7 +59,8 @@ class HostOps final : public CscOps {
       const int64_t count = bucket.chunk_count(c);
       if (bucket.selected[c] != 0) {
         if (bucket.dirty[c] != 0) AddResidual(bucket, c);
-        bucket.dirty[c] = 0;
+        // A type of 16 bits leaves what its rounding took.
+        if (bucket.type == at::kFloat) bucket.dirty[c] = 0;
         ConvertRange(bucket.buffer, begin, bucket.packed, end, count, scale);
         end += count;
         continue;
@@ -109,7 +110,10 @@ class HostOps final : public CscOps {
       if (bucket.selected[c] == 0) continue;
       const int64_t begin = bucket.chunk_begin(c);
       const int64_t count = bucket.chunk_count(c);
-      ConvertRange(bucket.buffer, begin, bucket.residual, begin, count, 1.0);
+      bucket.residual.narrow(0, begin, count)
+          .add_(bucket.buffer.narrow(0, begin, count)
+                    .to(at::kFloat)
+                    .nan_to_num(0.0, 0.0, 0.0));
       KeepFinite(residual + begin, count);
       bucket.dirty[c] = 1;
     }

@@ -70,12 +70,12 @@ class TensorOps final : public CscOps {
     const Chunked residual(bucket.residual, bucket);
     bucket.norms = Norms(residual);
     int64_t end = sent.whole * bucket.chunk_elements;
-    Send(bucket, residual.matrix.index_select(0, sent.rows_of).flatten(), 0,
-         scale);
-    residual.matrix.index_fill_(0, sent.rows_of, 0);
+    const at::Tensor rows = residual.matrix.index_select(0, sent.rows_of);
+    residual.matrix.index_copy_(
+        0, sent.rows_of,
+        Send(bucket, rows.flatten(), 0, scale).view(rows.sizes()));
     if (sent.tail) {
-      Send(bucket, residual.tail, end, scale);
-      residual.tail.zero_();
+      residual.tail.copy_(Send(bucket, residual.tail, end, scale));
       end += residual.tail.numel();
     }
     const at::Tensor kept_norms =
@@ -118,19 +118,21 @@ class TensorOps final : public CscOps {
     const Chosen sent(bucket, true);
     const Chunked buffer(bucket.buffer, bucket);
     const Chunked residual(bucket.residual, bucket);
-    residual.matrix.index_copy_(
+    residual.matrix.index_add_(
         0, sent.rows_of,
         Finite(buffer.matrix.index_select(0, sent.rows_of), bad));
-    if (sent.tail) residual.tail.copy_(Finite(buffer.tail, bad));
+    if (sent.tail) residual.tail.add_(Finite(buffer.tail, bad));
     for (size_t c = 0; c < bucket.chunks(); ++c) bucket.dirty[c] = 1;
   }
 
  private:
-  // Rounds to the gradients' type on the way, as sums in place do.
-  static void Send(CscBucket& bucket, const at::Tensor& sums, int64_t begin,
-                   double scale) {
-    bucket.packed.narrow(0, begin, sums.numel())
-        .copy_(sums.to(bucket.type).to(at::kFloat).mul(scale));
+  // Rounds to the gradients' type on the way, as sums in place do. Returns
+  // what that took: stays behind (see gf_csc_residual()).
+  static at::Tensor Send(CscBucket& bucket, const at::Tensor& sums,
+                         int64_t begin, double scale) {
+    const at::Tensor rounded = sums.to(bucket.type).to(at::kFloat);
+    bucket.packed.narrow(0, begin, sums.numel()).copy_(rounded.mul(scale));
+    return sums.sub(rounded);
   }
   static at::Tensor Finite(const at::Tensor& means, const at::Tensor& bad) {
     return at::where(bad, means.to(at::kFloat).nan_to_num(0.0, 0.0, 0.0), 0.0F);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstddef>
 
 #include "kernels/chunk_kernels.h"
@@ -9,7 +10,36 @@
 namespace gradientflow::kernels::cpu {
 namespace {
 
-// Sums up in the residual, which is cleared in any case: no scratch memory.
+constexpr std::size_t kPiece = 1024;
+
+// Packs `n` sums, and leaves of each in its place what the rounding took.
+int PackAndKeep(float* sums, std::size_t n, void* packed, DType packed_type,
+                float scale) {
+  float before[kPiece];
+  for (std::size_t i = 0; i < n; i += kPiece) {
+    const std::size_t count = std::min(kPiece, n - i);
+    std::copy_n(sums + i, count, before);
+    const int error =
+        CpuKernels().convert({.src = sums + i,
+                              .src_type = DType::kFloat32,
+                              .dst = ElementAt(packed, packed_type, i),
+                              .dst_type = packed_type,
+                              .settled = sums + i,
+                              .n = count,
+                              .scale = scale,
+                              .nonfinite = nullptr,
+                              .settled_scale = 1 / scale},
+                             nullptr);
+    if (error != 0) return error;
+    for (std::size_t e = 0; e < count; ++e) {
+      const float left = before[e] - sums[i + e];
+      sums[i + e] = std::isfinite(left) ? left : 0.0F;
+    }
+  }
+  return 0;
+}
+
+// Sums up in the residual, which is overwritten in any case: no scratch memory.
 int Send(const ChunkResidualArgs& args, std::size_t c) {
   const Run run = RunOf(args.range, c);
   float* residual = args.residual + run.begin;
@@ -24,17 +54,21 @@ int Send(const ChunkResidualArgs& args, std::size_t c) {
        .n = run.count,
        .op = ReduceOp::kSum,
        .dst_scale = 1,
-       .out_scale = args.scale,
+       .out_scale = 1,
        .nonfinite = nullptr},
       nullptr);
   if (error != 0) return error;
+  if (args.type != DType::kFloat32) {
+    return PackAndKeep(residual, run.count, packed, args.packed_type,
+                       args.scale);
+  }
   error = CpuKernels().convert({.src = residual,
                                 .src_type = DType::kFloat32,
                                 .dst = packed,
                                 .dst_type = args.packed_type,
                                 .settled = nullptr,
                                 .n = run.count,
-                                .scale = 1,
+                                .scale = args.scale,
                                 .nonfinite = nullptr},
                                nullptr);
   std::fill_n(residual, run.count, 0.0F);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstddef>
@@ -8,27 +9,49 @@
 
 namespace gradientflow::kernels::cpu {
 
+namespace {
+
+constexpr std::size_t kPiece = 1024;
+
+float Finite(float v) { return std::isfinite(v) ? v : 0.0F; }
+
+int GiveBack(const ChunkRestoreArgs& args, const Run& run) {
+  float* residual = args.residual + run.begin;
+  float sent[kPiece];
+  for (std::size_t i = 0; i < run.count; i += kPiece) {
+    const std::size_t count = std::min(kPiece, run.count - i);
+    const int error = CpuKernels().convert(
+        {.src = ElementAt(args.grads, args.type, run.begin + i),
+         .src_type = args.type,
+         .dst = sent,
+         .dst_type = DType::kFloat32,
+         .settled = nullptr,
+         .n = count,
+         .scale = args.scale,
+         .nonfinite = nullptr},
+        nullptr);
+    if (error != 0) return error;
+    for (std::size_t e = 0; e < count; ++e) {
+      residual[i + e] = Finite(Finite(residual[i + e]) + Finite(sent[e]));
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
 int ChunkRestore(const ChunkRestoreArgs& args, void*) {
   if (!IsAllowed(args.range) || !IsGradientType(args.type)) return EINVAL;
   for (std::size_t i = 0; i < args.range.count; ++i) {
     const std::size_t c = args.range.first + i;
     const Run run = RunOf(args.range, c);
-    float* residual = args.residual + run.begin;
     if (args.slots[c] != kNotSent) {
-      const int error = CpuKernels().convert(
-          {.src = ElementAt(args.grads, args.type, run.begin),
-           .src_type = args.type,
-           .dst = residual,
-           .dst_type = DType::kFloat32,
-           .settled = nullptr,
-           .n = run.count,
-           .scale = args.scale,
-           .nonfinite = nullptr},
-          nullptr);
-      if (error != 0) return error;
+      if (const int error = GiveBack(args, run); error != 0) return error;
+      continue;
     }
+    float* residual = args.residual + run.begin;
     for (std::size_t e = 0; e < run.count; ++e) {
-      if (!std::isfinite(residual[e])) residual[e] = 0;
+      residual[e] = Finite(residual[e]);
     }
   }
   return 0;

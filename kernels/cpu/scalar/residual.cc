@@ -16,7 +16,8 @@ int Run(const ResidualArgs& args) {
     norm += std::fabs(sum);
     if (args.send) {
       grads[i] = FromFloat<T>(sum);
-      args.residual[i] = 0;
+      const float left = sum - ToFloat(grads[i]);
+      args.residual[i] = std::isfinite(left) ? left : 0;
     } else {
       args.residual[i] = args.keep_factor * sum;
       if (args.zero_kept) grads[i] = T{};

@@ -24,6 +24,7 @@ struct ResidualBody {
   float* residual;
   P* packed;  // Null: kept.
   float factor;
+  float inverse;  // Of the factor, where packed.
   bool zero_kept;
   float sums[kPerLane];
   RowBits<T, kWidth> grad_rows[kRows];
@@ -34,6 +35,7 @@ struct ResidualBody {
         residual(args.residual + run.begin),
         packed(nullptr),
         factor(args.keep_factor),
+        inverse(1),
         zero_kept(args.zero_kept) {
     const std::uint32_t slot = args.slots[run.chunk];
     if (slot != kNotSent) {
@@ -42,6 +44,7 @@ struct ResidualBody {
                    args.range.chunk_elements +
                run.offset;
       factor = args.scale;
+      inverse = 1 / args.scale;
     }
     Clear();
   }
@@ -59,8 +62,7 @@ struct ResidualBody {
 
   template <bool kWhole>
   __device__ void Use(int u, unsigned at, unsigned left) {
-    constexpr float kNone[kPerLane] = {};
-    float grad[kPerLane];
+    float grad[kPerLane];  // Then the sums.
     float scaled[kPerLane];
     grad_rows[u].Get(grad);
     residual_rows[u].Get(scaled);
@@ -69,12 +71,20 @@ struct ResidualBody {
       const float sum = grad[j] + scaled[j];
       sums[j] += fabsf(sum);
       scaled[j] = factor * sum;
+      grad[j] = sum;
     }
     if (packed != nullptr) {
       P written[kPerLane];
       Round(scaled, written);
       StoreRow<kWidth, kWhole, Reuse::kSoon>(packed + at, left, written);
-      StoreRow<kWidth, kWhole, Reuse::kNone>(residual + at, left, kNone);
+      float rest[kPerLane] = {};
+      if constexpr (sizeof(T) < sizeof(float)) {
+#pragma unroll
+        for (int j = 0; j < kPerLane; ++j) {
+          rest[j] = Left(grad[j], inverse * ToFloat(written[j]));
+        }
+      }
+      StoreRow<kWidth, kWhole, Reuse::kNone>(residual + at, left, rest);
       return;
     }
     StoreRow<kWidth, kWhole, Reuse::kNone>(residual + at, left, scaled);

@@ -16,32 +16,35 @@ namespace {
 
 constexpr int kUnroll = 2;
 
-// residual = finite(scale * from).
-template <typename From, int kWidth>
+__device__ inline float Finite(float v) { return IsFinite(v) ? v : 0.0F; }
+
+template <typename T, int kWidth, bool kSent>
 struct RestoreBody {
-  const From* from;
+  const T* grads;
   float* residual;
   float scale;
-  bool finite_too;  // Write what is finite: not where it is there already.
-  RowBits<From, kWidth> rows[kUnroll];
+  RowBits<T, kWidth> grad_rows[kUnroll];
+  RowBits<float, kWidth> residual_rows[kUnroll];
 
   template <bool kWhole>
   __device__ void Load(int u, unsigned at, unsigned left) {
-    rows[u].template Load<kWhole>(from + at, left);
+    if constexpr (kSent) grad_rows[u].template Load<kWhole>(grads + at, left);
+    residual_rows[u].template Load<kWhole>(residual + at, left);
   }
 
   template <bool kWhole>
   __device__ void Use(int u, unsigned at, unsigned left) {
+    float grad[kPerLane] = {};
     float v[kPerLane];
-    rows[u].Get(v);
-    bool write = finite_too;
+    if constexpr (kSent) grad_rows[u].Get(grad);
+    residual_rows[u].Get(v);
+    // What is kept, and finite, is there already.
+    bool write = kSent;
 #pragma unroll
     for (int j = 0; j < kPerLane; ++j) {
-      v[j] *= scale;
-      if (!IsFinite(v[j])) {
-        v[j] = 0;
-        write = true;
-      }
+      write |= !IsFinite(v[j]);
+      v[j] = Finite(v[j]);
+      if (kSent) v[j] = Finite(v[j] + Finite(scale * grad[j]));
     }
     if (write) {
       StoreRow<kWidth, kWhole, Reuse::kNone>(residual + at, left, v);
@@ -53,15 +56,12 @@ struct RestoreBody {
 template <typename T, int kWidth, typename Visit>
 __device__ void WithBody(const ChunkRestoreArgs& args, const Run& run,
                          Visit visit) {
+  const T* grads = static_cast<const T*>(args.grads) + run.begin;
   float* residual = args.residual + run.begin;
   if (args.slots[run.chunk] != kNotSent) {
-    visit(RestoreBody<T, kWidth>{static_cast<const T*>(args.grads) + run.begin,
-                                 residual,
-                                 args.scale,
-                                 true,
-                                 {}});
+    visit(RestoreBody<T, kWidth, true>{grads, residual, args.scale, {}, {}});
   } else {
-    visit(RestoreBody<float, kWidth>{residual, residual, 1, false, {}});
+    visit(RestoreBody<T, kWidth, false>{grads, residual, 1, {}, {}});
   }
 }
 

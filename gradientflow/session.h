@@ -28,10 +28,11 @@ struct TensorSpec {
 struct StepStats {
   std::uint64_t step = 0;  // Counted from 0.
   std::uint64_t buckets = 0;
-  // To other ranks, headers apart; in shared memory, read from and written to
-  // others' buffers, in the pool's type: nothing has the wire's there. Over all
-  // ranks both come to 2 (p - 1) times the pool, for a dense step by ring,
-  // two-sync or shared.
+  // For the gradients, to other ranks, headers apart; in shared memory, read
+  // from and written to others' buffers, in the pool's type: nothing has the
+  // wire's there. Other collectives that ran meanwhile do not count, here and
+  // in the times. Over all ranks both come to 2 (p - 1) times the pool, for a
+  // dense step by ring, two-sync or shared.
   std::uint64_t bytes_sent = 0;
   std::uint64_t selected_chunks = 0;  // Of `chunks`; all when dense.
   std::uint64_t chunks = 0;

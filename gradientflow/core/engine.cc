@@ -262,9 +262,9 @@ void Engine::FailIfBroken() {
   if (!failure.ok()) parts_.fabric->Fail(failure);
 }
 
-// Adds up the time in which something was on its way.
+// Adds up the time in which gradients were on their way.
 void Engine::MeasureBusy() {
-  const bool busy = InFlight();
+  const bool busy = parts_.collective->Busy(Channel::kGradients);
   if (busy == (busy_since_ != Clock::Time{})) return;
   const Clock::Time now = parts_.clock->Now();
   if (!busy) busy_ += now - busy_since_;

@@ -109,7 +109,11 @@ class SessionImpl final : public Session {
   EngineParts PartsOfEngine();
   // What aggregators call.
   Collective& GradientCollective() const;
-  std::uint64_t BytesSent() const { return GradientCollective().bytes_sent(); }
+  std::uint64_t BytesSent() const {
+    return GradientCollective().bytes_sent(Channel::kGradients);
+  }
+  // kInvalidArgument: never given out.
+  Status CheckTicket(std::uint64_t ticket) const;
   bool ReachesDevice(const CollectiveCall& call) const;
   bool GoesToDeviceEmpty(const CollectiveCall& call) const;
   void StartCall(const CollectiveCall& call, Pending* pending);

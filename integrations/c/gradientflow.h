@@ -164,9 +164,11 @@ typedef struct {
   size_t struct_bytes;
   uint64_t step;
   uint64_t buckets;
-  uint64_t bytes_sent; /* Headers apart; in shared memory, bytes read from and
-                          written to other ranks' buffers, in the pool's type:
-                          nothing has the wire's there. */
+  uint64_t bytes_sent; /* For the gradients, headers apart; in shared memory,
+                          bytes read from and written to other ranks' buffers,
+                          in the pool's type: nothing has the wire's there.
+                          Other collectives that ran meanwhile do not count,
+                          here and in the seconds. */
   uint64_t selected_chunks;
   uint64_t chunks;
   double backward_seconds;

@@ -117,7 +117,7 @@ TEST_F(StagedErrors, OfTheCallerAreRefused) {
   EXPECT_EQ(gather_end.status.code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(inner_.calls.empty());
   EXPECT_TRUE(fabric_.status().ok()) << "the caller's mistake, no more";
-  EXPECT_EQ(staged_->bytes_sent(), 4711);
+  EXPECT_EQ(staged_->bytes_sent(Channel::kPlain), 4711);
 }
 
 }  // namespace

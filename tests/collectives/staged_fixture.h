@@ -37,7 +37,8 @@ class ManualCollective final : public Collective {
   }
   bool Poll() override { return false; }
   std::size_t in_flight() const override { return begun_ - ended_; }
-  std::uint64_t bytes_sent() const override { return 4711; }
+  bool Busy(Channel) const override { return in_flight() > 0; }
+  std::uint64_t bytes_sent(Channel) const override { return 4711; }
   std::string OldestCall() const override { return {}; }
 
   // Only doubles what it is given.

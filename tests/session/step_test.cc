@@ -228,6 +228,39 @@ TEST_P(Steps, CountTheBytesBetweenRanks) {
   EXPECT_EQ(sent.load(), 2 * (job.size - 1) * pool.load());
 }
 
+TEST_P(Steps, CountTheirOwnTrafficOnly) {
+  Job job = MakeJob();
+  // Gradients are on their way in FinishStep() only.
+  job.options.overlap = false;
+  RunRanks(job, [](Session& session) {
+    std::uint64_t alone = 0;
+    for (int step = 0; step < 3; ++step) {
+      std::vector<float> data(30'011, 1.0F);
+      CollectiveCall call;
+      call.output = data.data();
+      call.count = data.size();
+      std::uint64_t ticket = 0;
+      if (step > 0) {
+        ASSERT_TRUE(session.Run(call).ok());
+        ticket = session.Start(call).value();
+      }
+      for (std::size_t i = session.tensors(); i-- > 0;) {
+        Produce(session, i, step);
+        if (i == 5 && step > 1) {
+          ASSERT_TRUE(session.Wait(ticket).ok());
+        }
+      }
+      const StepStats stats = FinishAndCheck(session, step);
+      if (step == 0) alone = stats.bytes_sent;
+      EXPECT_EQ(stats.bytes_sent, alone);
+      EXPECT_EQ(stats.hidden_seconds, 0);
+      if (step == 1) {
+        ASSERT_TRUE(session.Wait(ticket).ok());
+      }
+    }
+  });
+}
+
 GF_INSTANTIATE_STEPS();
 
 }  // namespace

@@ -135,10 +135,14 @@ class Collective {
   // Calls started and not done.
   virtual std::size_t in_flight() const = 0;
 
-  // Bytes this rank has moved between ranks so far, headers apart: messages
-  // sent, in the wire's type; in shared memory what it has read from and
-  // written to others' buffers, in the type it has there, whatever the wire's.
-  virtual std::uint64_t bytes_sent() const = 0;
+  // Calls of that channel are under way.
+  virtual bool Busy(Channel channel) const = 0;
+
+  // Bytes this rank has moved between ranks so far for calls of that channel,
+  // headers apart: messages sent, in the wire's type; in shared memory what it
+  // has read from and written to others' buffers, in the type it has there,
+  // whatever the wire's.
+  virtual std::uint64_t bytes_sent(Channel channel) const = 0;
 
   // For reports: the oldest call in flight, "allreduce #7 of 5 float32, step 3
   // bucket 1"; empty if there is none.

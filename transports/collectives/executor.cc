@@ -397,6 +397,12 @@ void Executor::FailIfDeparted() {
   for (int rank : ranks) parts_.fabric->FailIfDeparted(rank);
 }
 
+bool Executor::Busy(Channel channel) const {
+  return std::any_of(busy_.begin(), busy_.end(), [&](const Queue* queue) {
+    return queue->operations.front()->call.channel == channel;
+  });
+}
+
 void Executor::FailAll(const Status& why) {
   // The fabric has given back every buffer.
   parts_.fabric->Poll();

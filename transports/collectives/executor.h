@@ -56,7 +56,10 @@ class Executor final : public Collective {
   void Start(const CollectiveCall& call, Done done) override;
   bool Poll() override;
   std::size_t in_flight() const override { return operations_ + ended_.size(); }
-  std::uint64_t bytes_sent() const override { return bytes_sent_; }
+  bool Busy(Channel channel) const override;
+  std::uint64_t bytes_sent(Channel channel) const override {
+    return bytes_sent_[static_cast<std::size_t>(channel)];
+  }
 
   // Takes calls of that group from now on. kInvalidArgument: an id that is open
   // or 0, or see Subgroup().
@@ -144,7 +147,7 @@ class Executor final : public Collective {
   const ExecutorParts parts_;
   const ExecutorOptions options_;
   Slabs slabs_;
-  std::uint64_t bytes_sent_ = 0;
+  std::array<std::uint64_t, kChannels> bytes_sent_{};
   std::uint64_t advances_ = 0;
   SegmentContext context_;
   // Also of group 0: all_.

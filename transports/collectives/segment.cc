@@ -230,7 +230,7 @@ void Segment::PostSend(const Step& step, std::uint32_t index) {
   const std::byte* wire = WireImage(step);
   const bool nonfinite = (flags_ & kFlagNonfinite) != 0 || nonfinite_ != 0;
   ++traffic_[round_ % 2].pending;
-  context_.bytes_sent += bytes;
+  BytesSent() += bytes;
   context_.fabric.Send(
       operation_->group->FabricRank(step.peer), NextId(&sent_, step.peer),
       {wire, bytes, {}},

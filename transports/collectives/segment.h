@@ -19,7 +19,7 @@ struct SegmentContext {
   SharedArena* arena;  // Null if no peer shares memory.
   const kernels::KernelTable& kernels;
   Slabs& slabs;
-  std::uint64_t& bytes_sent;
+  std::array<std::uint64_t, kChannels>& bytes_sent;
   // Message `slot`, `step` of a segment ended; runs the owner's OnMessage.
   void (*on_message)(void* self, std::uint64_t cookie, std::uint32_t flags,
                      const Status& status);
@@ -126,6 +126,11 @@ class Segment {
   std::size_t OutputEnd() const;
   std::uint32_t* nonfinite(bool wanted) {
     return wanted ? &nonfinite_ : nullptr;
+  }
+
+  std::uint64_t& BytesSent() {
+    return context_
+        .bytes_sent[static_cast<std::size_t>(operation_->call.channel)];
   }
 
   const SegmentContext& context_;

@@ -221,7 +221,7 @@ void Segment::RunPush(const Step& step) {
 
 // `peers` buffers read or written, or both (`ways` 2).
 void Segment::CountShared(std::size_t elements, int peers, int ways) {
-  context_.bytes_sent +=
+  BytesSent() +=
       elements * element_bytes() * static_cast<std::size_t>(peers * ways);
 }
 

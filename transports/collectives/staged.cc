@@ -65,6 +65,13 @@ Status StagedCollective::Build() {
   return Status();
 }
 
+bool StagedCollective::Busy(Channel channel) const {
+  return parts_.inner->Busy(channel) ||
+         std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& job) {
+           return job->call.channel == channel;
+         });
+}
+
 std::size_t StagedCollective::in_flight() const {
   return jobs_.size() + ended_.size() + parts_.inner->in_flight() - in_inner_;
 }

@@ -83,8 +83,9 @@ class StagedCollective final : public Collective {
   bool Poll() override;
   // Here and in the inner collective.
   std::size_t in_flight() const override;
-  std::uint64_t bytes_sent() const override {
-    return parts_.inner->bytes_sent();
+  bool Busy(Channel channel) const override;
+  std::uint64_t bytes_sent(Channel channel) const override {
+    return parts_.inner->bytes_sent(channel);
   }
 
   std::string OldestCall() const override;

@@ -187,10 +187,12 @@ std::size_t NcclCollective::in_flight() const {
   return calls;
 }
 
-std::uint64_t NcclCollective::bytes_sent() const {
-  std::uint64_t bytes = 0;
-  for (const auto& lane : lanes_) bytes += lane->bytes_sent();
-  return bytes;
+bool NcclCollective::Busy(Channel channel) const {
+  return lane(channel).calls() > 0;
+}
+
+std::uint64_t NcclCollective::bytes_sent(Channel channel) const {
+  return lane(channel).bytes_sent();
 }
 
 std::string NcclCollective::OldestCall() const {

@@ -95,7 +95,8 @@ class NcclCollective final : public Collective {
   void Start(const CollectiveCall& call, Done done) override;
   bool Poll() override;
   std::size_t in_flight() const override;
-  std::uint64_t bytes_sent() const override;
+  bool Busy(Channel channel) const override;
+  std::uint64_t bytes_sent(Channel channel) const override;
 
   // Where the calls of a channel run. Before Start(), let it Wait() for the
   // event behind which the buffers are ready.
@@ -125,7 +126,7 @@ class NcclCollective final : public Collective {
   enum class State : std::uint8_t { kOpen, kAborting, kFailed, kClosed };
 
   explicit NcclCollective(NcclArgs args);
-  NcclLane& lane(Channel channel) {
+  NcclLane& lane(Channel channel) const {
     return *lanes_[static_cast<std::size_t>(channel)];
   }
   Status Open();

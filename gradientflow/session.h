@@ -190,8 +190,10 @@ class Session {
   virtual Result<std::uint64_t> StartRecv(const Message& message, void* data,
                                           std::size_t bytes,
                                           Completion completion) = 0;
-  // Drives until the completion of that ticket has returned, `seconds` at most
-  // (to 0.1 s; negative: without limit). kDeadlineExceeded: still under way.
+  // Drives until the completion of that ticket has returned or, of Start(), the
+  // call has ended (Wait() then says how), `seconds` at most (to 0.1 s;
+  // negative: without limit). At once, and OK, for one that was over before.
+  // kDeadlineExceeded: still under way. kInvalidArgument: was never given out.
   virtual Status Await(std::uint64_t ticket, double seconds) = 0;
 
   // OK, or why the job has ended.

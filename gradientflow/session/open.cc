@@ -1,4 +1,6 @@
 #include <memory>
+#include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -14,6 +16,20 @@
 namespace gradientflow {
 namespace {
 
+// Reports and states tell tensors by their names.
+Status CheckNames(const std::vector<TensorSpec>& tensors) {
+  std::unordered_map<std::string, std::size_t> seen;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto [before, is_new] = seen.try_emplace(tensors[i].name, i);
+    if (is_new) continue;
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("tensors ", before->second, " and ", i, " both have the name '",
+               tensors[i].name, "'; without a name, tensor i is 'tensor<i>'"));
+  }
+  return Status();
+}
+
 Result<SessionImpl::Parts> MakeParts(const Options& options,
                                      const std::vector<TensorSpec>& tensors) {
   SessionImpl::Parts parts;
@@ -27,6 +43,7 @@ Result<SessionImpl::Parts> MakeParts(const Options& options,
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].name.empty()) parts.tensors[i].name = StrCat("tensor", i);
   }
+  GF_RETURN_IF_ERROR(CheckNames(parts.tensors));
   parts.clock = std::make_unique<SteadyClock>();
   parts.logger =
       std::make_unique<StderrLogger>(options.log_level, parts.options.rank);

@@ -92,14 +92,28 @@ Result<std::uint64_t> SessionImpl::Start(const CollectiveCall& call) {
   });
 }
 
+Status SessionImpl::CheckTicket(std::uint64_t ticket) const {
+  if (ticket > 0 && ticket < next_ticket_) return Status();
+  return Status(
+      StatusCode::kInvalidArgument,
+      StrCat("ticket ", ticket, " is unknown: ",
+             next_ticket_ == 1
+                 ? std::string("none has been given out")
+                 : StrCat("those given out are 1 to ", next_ticket_ - 1)));
+}
+
 Status SessionImpl::Wait(std::uint64_t ticket) {
   Status status;
   progress_->Drive([&] {
+    status = CheckTicket(ticket);
+    if (!status.ok()) return true;
     const auto found = tickets_.find(ticket);
     if (found == tickets_.end() || found->second->completion) {
       status = Status(
           StatusCode::kInvalidArgument,
-          StrCat("ticket ", ticket, " is unknown, or was waited for already"));
+          StrCat("ticket ", ticket,
+                 " was waited for already, or is that of a call that reports "
+                 "its end itself"));
       return true;
     }
     if (!found->second->done) return false;

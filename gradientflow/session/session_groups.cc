@@ -64,14 +64,18 @@ Result<std::uint64_t> SessionImpl::StartPending(
                       StrCat("group ", group, " is not open"));
       return;
     }
-    ticket = next_ticket_++;
+    ticket = next_ticket_;
     auto& pending = tickets_[ticket];
     pending = std::make_unique<Pending>();
     pending->ticket = ticket;
     pending->completion = std::move(completion);
     pending->session = this;
     status = start(*of, pending.get());
-    if (!status.ok()) tickets_.erase(ticket);
+    if (!status.ok()) {
+      tickets_.erase(ticket);
+      return;
+    }
+    ++next_ticket_;
   });
   if (!status.ok()) return status;
   progress_->Notify();
@@ -122,9 +126,18 @@ Status SessionImpl::Await(std::uint64_t ticket, double seconds) {
   const Clock::Time deadline = seconds < 0 || seconds > kForEver
                                    ? Clock::Time::max()
                                    : clock_->Now() + FromSeconds(seconds);
-  const bool told = progress_->DriveUntil(
-      [&] { return tickets_.find(ticket) == tickets_.end(); }, deadline);
-  if (told) return Status();
+  Status status;
+  const bool over = progress_->DriveUntil(
+      [&] {
+        status = CheckTicket(ticket);
+        if (!status.ok()) return true;
+        const auto found = tickets_.find(ticket);
+        if (found == tickets_.end()) return true;
+        // One with a completion is over once that has returned.
+        return found->second->done && !found->second->completion;
+      },
+      deadline);
+  if (over) return status;
   return Status(StatusCode::kDeadlineExceeded,
                 StrCat("still under way after ", seconds, " s"));
 }

@@ -195,6 +195,44 @@ TEST_P(Steps, AbortEndsAllRanksWithTheReason) {
   });
 }
 
+TEST_P(Steps, LetAwaitSeeThatAStartedCallHasEnded) {
+  RunRanks(MakeJob(), [](Session& session) {
+    constexpr std::uint64_t kAll = ~std::uint64_t{0};
+    EXPECT_EQ(session.Await(1, 0).code(), StatusCode::kInvalidArgument);
+    std::vector<double> data = Filled(11, session.rank());
+    char byte = 0;
+    // Rank 0 starts last.
+    if (session.rank() == 0) {
+      for (int r = 1; r < session.size(); ++r) {
+        ASSERT_TRUE(session.Recv(r, 1, &byte, 1).ok());
+      }
+    }
+    const std::uint64_t ticket = session.Start(Sum(&data)).value();
+    if (session.rank() > 0) {
+      EXPECT_EQ(session.Await(ticket, 0.01).code(),
+                StatusCode::kDeadlineExceeded);
+      ASSERT_TRUE(session.Send(0, 1, &byte, 1).ok());
+    }
+    EXPECT_TRUE(session.Await(ticket, 30).ok());
+    EXPECT_EQ(data, Filled(11, SumOver(session, 0)));
+    EXPECT_TRUE(session.Await(ticket, 0).ok()) << "it has ended before";
+    EXPECT_TRUE(session.Wait(ticket).ok());
+    EXPECT_TRUE(session.Await(ticket, 0).ok()) << "and was waited for";
+    EXPECT_EQ(session.Wait(ticket).code(), StatusCode::kInvalidArgument);
+    // How a call ended is for Wait() to say.
+    CollectiveCall wrong = Sum(&data);
+    wrong.root = wrong.group = 77;
+    const std::uint64_t failed = session.Start(wrong).value();
+    EXPECT_TRUE(session.Await(failed, 30).ok());
+    EXPECT_EQ(session.Wait(failed).code(), StatusCode::kInvalidArgument);
+    for (const std::uint64_t unknown : {std::uint64_t{0}, failed + 1, kAll}) {
+      EXPECT_EQ(session.Await(unknown, -1).code(),
+                StatusCode::kInvalidArgument);
+      EXPECT_EQ(session.Wait(unknown).code(), StatusCode::kInvalidArgument);
+    }
+  });
+}
+
 GF_INSTANTIATE_STEPS();
 
 TEST(Sessions, SeveralInOneProcessDoNotMeet) {

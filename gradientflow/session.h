@@ -100,46 +100,54 @@ class Session {
   // on, the legacy default stream until this is called. GradientReady(i) then
   // means that the work that writes gradient(i) has been submitted to it;
   // communication waits for that on the device, and the stream never waits for
-  // communication. Between steps; one thread with FinishStep(). The stream is
-  // the caller's, and outlives the session. Ignored with a pool on the CPU.
-  virtual void SetStream(void* native) = 0;
+  // communication. Between steps, else kFailedPrecondition; one thread with
+  // FinishStep(). The stream is the caller's, and outlives the session. Without
+  // effect with a pool on the CPU.
+  virtual Status SetStream(void* native) = 0;
 
   // Lends gradient(i) to the session until FinishStep() returns. Once per
-  // tensor and step, in any order, from any thread. Wait-free but for the
-  // tensor that completes a bucket, which may wake the progress thread. An
-  // error here (bad index, twice) is reported by FinishStep().
+  // tensor and step, in any order, from any thread; the first one begins the
+  // step. Wait-free but for the tensor that completes a bucket, which may wake
+  // the progress thread. A mistake here (bad index, twice) ends the job, as
+  // FinishStep() says: nothing that becomes ready after it is sent.
   virtual void GradientReady(std::size_t i) = 0;
-  // The tensor took no part in this step on this rank: counts as zeros.
+  // The tensor took no part in this step on this rank: counts as zeros, which
+  // are written to it. In place of GradientReady(i), not besides it.
   virtual void GradientAbsent(std::size_t i) = 0;
 
   // Blocks until the step's gradients are aggregated: mean (or sum) over the
   // ranks, divided by the loss scale in a pool of float32, still times it in
   // one of 16 bits (StepStats::gradient_scale). kFailedPrecondition, and the
-  // step goes on, if a tensor is neither ready nor absent. After any other
-  // error every gradient is unspecified and the session takes no more steps.
-  // One thread at a time.
+  // step goes on, if a tensor is neither ready nor absent; hooks that are still
+  // inside GradientReady() are waited for. After any other error every gradient
+  // is unspecified and the session takes no more steps: what needs them fails
+  // with the reason of the first failure. One thread at a time; not in a
+  // completion.
   virtual Result<StepStats> FinishStep() = 0;
 
-  // Takes effect with the next step; the same on all ranks. Not a positive
-  // number: ends the job, as FinishStep() will say. One thread with
-  // FinishStep().
-  virtual void SetLossScale(float scale) = 0;
+  // Takes effect with the next step to begin; the same on all ranks.
+  // kInvalidArgument, and nothing changes, if it or its inverse is not a
+  // positive number. One thread with FinishStep().
+  virtual Status SetLossScale(float scale) = 0;
 
   // Updates the float32 weights from the step just finished; weights[i] is
   // tensor i's, `elements` long, the caller's, where the pool is: with a GPU
   // the update is submitted to the stream, and nobody waits. Only what was sent
   // changes.
-  // Skips a nonfinite step. Momentum lives in the session. One thread with
-  // FinishStep().
+  // Skips a nonfinite step. Momentum lives in the session. Once for a step, and
+  // before the next one begins: else kFailedPrecondition. With
+  // residual=momentum, config.momentum is that of the options, else
+  // kInvalidArgument; after that, or kResourceExhausted, nothing has changed;
+  // after other errors the job ends. One thread with FinishStep().
   virtual Status OptimizerStep(const OptimizerConfig& config,
                                const std::vector<float*>& weights) = 0;
 
-  // Chunks whose gradients the last step exchanged, one byte each (0 or 1);
-  // empty when dense.
+  // Chunks whose gradients the last finished step exchanged, one byte each (0
+  // or 1); empty when dense. One thread with FinishStep().
   virtual std::vector<std::uint8_t> selection() const = 0;
 
   // Residual, momentum, selection, loss scale and step number, of this rank.
-  // Between steps only.
+  // Between steps only, else kFailedPrecondition.
   virtual Result<std::vector<std::byte>> SaveState() const = 0;
   // How long SaveState() is; fetches and copies nothing.
   virtual Result<std::size_t> StateBytes() const = 0;

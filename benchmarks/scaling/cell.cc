@@ -108,7 +108,7 @@ Status ModeRun::MakeBackward(const Options& options,
     if (!made.ok()) return made.status();
     *gpu = std::move(made).value();
   }
-  session_->SetStream((*gpu)->stream().native());
+  GF_RETURN_IF_ERROR(session_->SetStream((*gpu)->stream().native()));
   GemmBackwardParts parts;
   parts.model = &model_;
   parts.gradients = &gradients_;

@@ -13,6 +13,11 @@ constexpr std::size_t kGroupElements = std::size_t{128} << 10;
 constexpr std::size_t kNamesInText = 4;
 constexpr std::chrono::nanoseconds kDeviceNap = std::chrono::microseconds(50);
 
+// How far the hook of a tensor is.
+constexpr std::uint8_t kFree = 0;
+constexpr std::uint8_t kClaimed = 1;
+constexpr std::uint8_t kWritten = 2;
+
 std::string Join(const std::vector<std::string>& names, std::size_t count) {
   std::string text;
   for (const std::string& name : names) {
@@ -55,7 +60,7 @@ Engine::Engine(const EngineParts& parts, const WatchdogOptions& watchdog,
       watchdog_(watchdog, *parts.fabric, *parts.executor, *parts.collective,
                 *parts.clock),
       tensors_(parts.layout->tensors()),
-      ready_(new std::atomic<std::uint8_t>[tensors_]()),
+      marks_(new std::atomic<std::uint8_t>[tensors_]()),
       ready_at_(new std::atomic<std::int64_t>[tensors_]()),
       group_of_(GroupTensors(*parts.layout)),
       group_size_(GroupsOf(*parts.layout)),
@@ -69,33 +74,56 @@ Engine::Engine(const EngineParts& parts, const WatchdogOptions& watchdog,
   }
 }
 
-bool Engine::Ready(std::size_t i) {
-  if (i >= tensors_ || ready_[i].exchange(1, std::memory_order_acq_rel) != 0) {
-    Misused(
-        Status(StatusCode::kInvalidArgument,
-               i >= tensors_
-                   ? StrCat("tensor ", i,
-                            " was marked ready, but there are only ", tensors_)
-                   : StrCat("tensor ", (*parts_.names)[i],
-                            " was marked ready or absent twice")));
-    return false;
+bool Engine::Claim(std::size_t i) {
+  std::uint8_t mark = kFree;
+  if (i < tensors_ && marks_[i].compare_exchange_strong(mark, kClaimed)) {
+    return true;
   }
+  Misused(Status(
+      StatusCode::kInvalidArgument,
+      i >= tensors_ ? StrCat("tensor ", i,
+                             " was marked ready, but there are only ", tensors_)
+                    : StrCat("tensor ", (*parts_.names)[i],
+                             " was marked ready or absent twice")));
+  return false;
+}
+
+bool Engine::Publish(std::size_t i) {
   ready_at_[i].store(parts_.clock->Now().count(), std::memory_order_relaxed);
+  marks_[i].store(kWritten, std::memory_order_release);
   const std::uint32_t group = group_of_[i];
-  if (group_left_[group].fetch_sub(1, std::memory_order_acq_rel) != 1) {
-    return false;
-  }
+  if (group_left_[group].fetch_sub(1) != 1) return false;
   if (parts_.device != nullptr) {
     const Status recorded = parts_.device->Ready(group);
-    if (!recorded.ok()) Misused(recorded);
-    group_recorded_[group].store(1, std::memory_order_release);
+    if (!recorded.ok()) {
+      Misused(recorded);
+      return true;
+    }
+    group_recorded_[group].store(1);
   }
-  return overlap_;
+  // Who waits for the hooks to leave has set this before it looked.
+  return overlap_ || backward_over_.load();
 }
 
 void Engine::Misused(const Status& why) {
+  {
+    MutexLock lock(misuse_mutex_);
+    if (misuse_.ok()) misuse_ = why;
+  }
+  misused_.store(true, std::memory_order_release);
+}
+
+// Whether a hook did something wrong, by which the job has ended.
+bool Engine::FailIfMisused() {
+  if (!misused_.load(std::memory_order_acquire)) return false;
   MutexLock lock(misuse_mutex_);
-  if (misuse_.ok()) misuse_ = why;
+  // That code would say that the step can still be saved.
+  const bool curable = misuse_.code() == StatusCode::kFailedPrecondition;
+  parts_.fabric->Fail(Status(
+      curable ? StatusCode::kInternal : misuse_.code(),
+      StrCat("rank ", parts_.executor->rank(), " gave the job up in step ",
+             step_, ": ", misuse_.message())));
+  return true;
 }
 
 std::vector<std::string> Engine::Missing(std::size_t limit,
@@ -103,7 +131,7 @@ std::vector<std::string> Engine::Missing(std::size_t limit,
   std::vector<std::string> names;
   *count = 0;
   for (std::size_t i : parts_.layout->order()) {
-    if (ready_[i].load(std::memory_order_acquire) != 0) continue;
+    if (marks_[i].load(std::memory_order_acquire) != kFree) continue;
     if ((*count)++ < limit) names.push_back((*parts_.names)[i]);
   }
   return names;
@@ -111,24 +139,20 @@ std::vector<std::string> Engine::Missing(std::size_t limit,
 
 bool Engine::untouched() const {
   for (std::size_t i = 0; i < tensors_; ++i) {
-    if (ready_[i].load(std::memory_order_acquire) != 0) return false;
+    if (marks_[i].load(std::memory_order_acquire) != kFree) return false;
   }
   return open_;
 }
 
 void Engine::Begin(std::uint64_t step, float loss_scale) {
   for (std::size_t i = 0; i < tensors_; ++i) {
-    ready_[i].store(0, std::memory_order_relaxed);
+    marks_[i].store(kFree, std::memory_order_relaxed);
   }
   for (std::size_t g = 0; g < group_size_.size(); ++g) {
     group_recorded_[g].store(0, std::memory_order_relaxed);
     group_left_[g].store(group_size_[g], std::memory_order_release);
   }
   groups_awaited_ = 0;
-  {
-    MutexLock lock(misuse_mutex_);
-    misuse_ = Status();
-  }
   step_ = step;
   prefix_ = 0;
   backward_over_ = false;
@@ -138,15 +162,7 @@ void Engine::Begin(std::uint64_t step, float loss_scale) {
 }
 
 Status Engine::EndBackward() {
-  {
-    MutexLock lock(misuse_mutex_);
-    if (!misuse_.ok()) {
-      // That code would say that the step can still be saved.
-      const bool curable = misuse_.code() == StatusCode::kFailedPrecondition;
-      return Status(curable ? StatusCode::kInternal : misuse_.code(),
-                    StrCat("step ", step_, ": ", misuse_.message()));
-    }
-  }
+  if (FailIfMisused()) return Status();  // StepDone() once all have ended.
   std::size_t count = 0;
   const std::vector<std::string> missing = Missing(kNamesInText, &count);
   if (count > 0) {
@@ -162,8 +178,20 @@ Status Engine::EndBackward() {
 
 bool Engine::StepDone() const {
   // After a failure: no peer and no link touches the pool any more.
-  return parts_.aggregator->Done() ||
+  return (parts_.aggregator->Done() && HooksHaveLeft()) ||
          (!parts_.fabric->status().ok() && !InFlight());
+}
+
+// All hooks of the step are done with what the next one starts from. A last one
+// that is awaited here tells the driving thread.
+bool Engine::HooksHaveLeft() const {
+  for (std::size_t g = 0; g < group_size_.size(); ++g) {
+    if (group_left_[g].load() != 0) return false;
+    if (parts_.device != nullptr && group_recorded_[g].load() == 0) {
+      return false;
+    }
+  }
+  return true;
 }
 
 bool Engine::InFlight() const {
@@ -173,6 +201,7 @@ bool Engine::InFlight() const {
 EngineTimes Engine::End() {
   MeasureBusy();
   const Clock::Time now = parts_.clock->Now();
+  if (!backward_over_) over_at_ = now;
   EngineTimes times;
   times.exposed_seconds = Seconds(now - over_at_);
   times.hidden_seconds = std::max(0.0, Seconds(busy_) - times.exposed_seconds);
@@ -211,10 +240,11 @@ void Engine::AdvancePrefix() {
   const std::vector<std::size_t>& order = parts_.layout->order();
   const std::size_t before = prefix_;
   while (prefix_ < order.size() &&
-         ready_[order[prefix_]].load(std::memory_order_acquire) != 0) {
+         marks_[order[prefix_]].load(std::memory_order_acquire) == kWritten) {
     ++prefix_;
   }
-  if (prefix_ == before) return;
+  if (prefix_ == before || FailIfMisused()) return;
+  if (before == 0) parts_.before_buckets();
   const std::size_t last = order[prefix_ - 1];
   parts_.aggregator->Advance(parts_.layout->offset(last) +
                              parts_.layout->tensor_elements(last));
@@ -230,11 +260,13 @@ void Engine::AdvanceGroups() {
     if (!status.ok()) return parts_.fabric->Fail(status);
     ++groups_awaited_;
   }
-  if (groups_awaited_ == before) return;
+  if (groups_awaited_ == before || FailIfMisused()) return;
+  if (before == 0) parts_.before_buckets();
   parts_.aggregator->Advance(group_end_[groups_awaited_ - 1]);
 }
 
 bool Engine::Poll() {
+  FailIfMisused();
   if (open_ && (overlap_ || backward_over_)) AdvancePrefix();
   bool moved = open_ && parts_.aggregator->Work();
   if (parts_.collective != parts_.executor && parts_.collective->Poll()) {

@@ -36,6 +36,8 @@ struct EngineParts {
   const Clock* clock = nullptr;
   Recorder* recorder = nullptr;
   std::function<void()> on_tick;
+  // Once per step, before its first bucket; on the driving thread.
+  std::function<void()> before_buckets;
   // Once, on the driving thread, when the job has failed; may be empty.
   std::function<void(const Status&)> on_failure;
 };
@@ -57,12 +59,19 @@ class Engine final : public Progress::Work {
   Engine(const EngineParts& parts, const WatchdogOptions& watchdog,
          bool overlap);
 
-  // Tensor `i` is written. Returns whether the driving thread has something
-  // to look at: then Progress::Notify(). Wait-free. Twice in a step, or an
-  // index out of range, is an error of the step.
-  bool Ready(std::size_t i);
+  // A hook marks a tensor in two halves, and may write to the tensor between
+  // them; no step ends while a hook is between them. Wait-free.
+  // Claim() takes tensor `i` for the caller; false if it is not to be had
+  // (twice in a step, or out of range), which ends the job. Publish(), after a
+  // Claim(): it is written. Returns whether the driving thread has something
+  // to look at: then Progress::Notify(), as after a Claim() in vain.
+  bool Claim(std::size_t i);
+  bool Publish(std::size_t i);
+  // Both halves; returns as Publish().
+  bool Ready(std::size_t i) { return !Claim(i) || Publish(i); }
 
-  // A hook could not do its part: an error of the step. Any thread.
+  // A hook could not do its part: the job ends, and nothing is sent of what is
+  // published after it. Then Progress::Notify(). Any thread.
   void Misused(const Status& why) GF_EXCLUDES(misuse_mutex_);
 
   // How many events a DeviceSync needs for pools of this layout.
@@ -76,7 +85,8 @@ class Engine final : public Progress::Work {
   // Backward is over; from here the wait for communication is exposed.
   // kFailedPrecondition if a tensor is missing: the step stays as it was.
   Status EndBackward();
-  // After EndBackward(): everything is aggregated, or the job has failed.
+  // After EndBackward(): everything is aggregated and all hooks have left, or
+  // the job has failed.
   bool StepDone() const;
   // Closes the step.
   EngineTimes End();
@@ -97,6 +107,8 @@ class Engine final : public Progress::Work {
  private:
   void AdvancePrefix();
   void AdvanceGroups();
+  bool HooksHaveLeft() const;
+  bool FailIfMisused() GF_EXCLUDES(misuse_mutex_);
   void MeasureBusy();
   void FailIfBroken();
   std::string ProgressText() const;
@@ -105,11 +117,12 @@ class Engine final : public Progress::Work {
   const bool overlap_;
   Watchdog watchdog_;
   const std::size_t tensors_;
-  // By tensor: written in this step; and when.
-  std::unique_ptr<std::atomic<std::uint8_t>[]> ready_;
+  // By tensor: how far its hook is in this step; and when it was written.
+  std::unique_ptr<std::atomic<std::uint8_t>[]> marks_;
   std::unique_ptr<std::atomic<std::int64_t>[]> ready_at_;
   // Tensors are grouped by a few hundred kB of pool: only the last of a group
-  // wakes the progress thread.
+  // wakes the progress thread. What a hook does last to a step is to count
+  // itself down, and for the last of a group to record it.
   std::vector<std::uint32_t> group_of_;  // By tensor.
   std::vector<std::uint32_t> group_size_;
   std::unique_ptr<std::atomic<std::uint32_t>[]> group_left_;
@@ -117,14 +130,15 @@ class Engine final : public Progress::Work {
   // With a device: the group's event is recorded.
   std::unique_ptr<std::atomic<std::uint8_t>[]> group_recorded_;
   std::size_t groups_awaited_ = 0;
-  // What hooks did wrong; of the first.
+  // What hooks did wrong; of the first, for good.
+  std::atomic<bool> misused_{false};
   Mutex misuse_mutex_;
   Status misuse_ GF_GUARDED_BY(misuse_mutex_);
 
   std::uint64_t moves_ = 0;  // Of the device's collective.
   bool failure_told_ = false;
   bool open_ = false;
-  bool backward_over_ = false;
+  std::atomic<bool> backward_over_{false};  // Hooks read it.
   std::uint64_t step_ = 0;
   std::size_t prefix_ = 0;  // Tensors in pool order that are ready.
   Clock::Time over_at_{};

@@ -43,17 +43,11 @@ class GuardedSession final : public Session {
   }
 
   // FinishStep() says what these do not.
-  void SetStream(void* native) override {
-    if (!forked()) session_->SetStream(native);
-  }
   void GradientReady(std::size_t i) override {
     if (!forked()) session_->GradientReady(i);
   }
   void GradientAbsent(std::size_t i) override {
     if (!forked()) session_->GradientAbsent(i);
-  }
-  void SetLossScale(float scale) override {
-    if (!forked()) session_->SetLossScale(scale);
   }
   std::vector<std::uint8_t> selection() const override {
     return forked() ? std::vector<std::uint8_t>() : session_->selection();
@@ -65,6 +59,14 @@ class GuardedSession final : public Session {
     if (!forked()) session_->Abort(why);
   }
 
+  Status SetStream(void* native) override {
+    GF_RETURN_IF_ERROR(CheckProcess());
+    return session_->SetStream(native);
+  }
+  Status SetLossScale(float scale) override {
+    GF_RETURN_IF_ERROR(CheckProcess());
+    return session_->SetLossScale(scale);
+  }
   Result<StepStats> FinishStep() override {
     GF_RETURN_IF_ERROR(CheckProcess());
     return session_->FinishStep();

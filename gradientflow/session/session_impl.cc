@@ -158,10 +158,15 @@ Status SessionImpl::Measure() {
                  " GB/s"));
     }
   }
-  if (tuning_) {
-    bucket_bytes_ = DefaultBucketBytes(costs_.channel);
-    progress_->Do([this] { aggregator_->SetBucketBytes(bucket_bytes_); });
-  }
+  if (!tuning_) return Status();
+  bucket_bytes_ = DefaultBucketBytes(costs_.channel);
+  progress_->Do([this] {
+    aggregator_->SetBucketBytes(bucket_bytes_);
+    if (options_.size == 1 || layout_.elements() == 0) return;
+    tuner_ = std::make_unique<Tuner>(
+        TunerParts{&layout_, executor_.get(), SizeOf(options_.wire_dtype),
+                   1.0 - options_.sparsity, costs_.channel});
+  });
   return Status();
 }
 

@@ -22,7 +22,9 @@
 #include "gradientflow/session/device_side.h"
 #include "gradientflow/session/pool_memory.h"
 #include "gradientflow/session/state_claim.h"
+#include "gradientflow/session/step_state.h"
 #include "gradientflow/session/transport.h"
+#include "gradientflow/session/tuner.h"
 #include "gradientflow/session/tuning.h"
 #include "transports/collectives/executor.h"
 
@@ -58,11 +60,11 @@ class SessionImpl final : public Session {
   std::size_t pool_offset(std::size_t i) const override {
     return layout_.offset(i);
   }
-  void SetStream(void* native) override;
+  Status SetStream(void* native) override;
   void GradientReady(std::size_t i) override;
   void GradientAbsent(std::size_t i) override;
   Result<StepStats> FinishStep() override;
-  void SetLossScale(float scale) override;
+  Status SetLossScale(float scale) override;
   Status OptimizerStep(const OptimizerConfig& config,
                        const std::vector<float*>& weights) override;
   std::vector<std::uint8_t> selection() const override { return selection_; }
@@ -121,8 +123,17 @@ class SessionImpl final : public Session {
   Status Agree();
   bool GoesByMeasurement() const;
   Status Measure();
-  StepStats CloseStep();
-  Status Tune();
+  // OK, or what `call` is told now. With the baton held.
+  Status Admit(StepCall call) const;
+  Status StepFailure(const Status& why) const;
+  // This rank has failed in a way that the others cannot see: takes no more
+  // steps, and ends the job. Returns the first reason. With the baton held.
+  Status GiveUp(const Status& why);
+  Result<StepStats> CloseStep();
+  Status CheckOptimizer(const OptimizerConfig& config) const;
+  Status Update(const OptimizerConfig& config,
+                const std::vector<float*>& weights);
+  void Tune();
   // Runs `start` with what its Done needs, and gives it a ticket. `start` needs
   // `group` to be open, and may refuse.
   Result<std::uint64_t> StartPending(
@@ -160,10 +171,11 @@ class SessionImpl final : public Session {
   std::size_t bucket_bytes_ = 0;
   bool tuning_ = false;
   std::uint64_t job_ = 0;  // See SavedState.
+  std::unique_ptr<Tuner> tuner_;  // Null: theta stays as it is.
   std::uint64_t step_ = 0;
   float loss_scale_ = 1.0F;
   std::uint64_t bytes_before_ = 0;
-  Status failed_;
+  StepState step_state_;  // Touched with the baton held.
   // Of the step last finished.
   std::vector<Extent> exchanged_;
   std::vector<std::uint8_t> selection_;

@@ -70,6 +70,9 @@ EngineParts SessionImpl::PartsOfEngine() {
   parts.clock = clock_.get();
   parts.recorder = recorder_.get();
   parts.on_tick = drain_recorder_;
+  parts.before_buckets = [this] {
+    if (tuner_ != nullptr) tuner_->Send(step_);
+  };
   if (device_side_ != nullptr) {
     parts.device = &device_side_->sync();
     parts.on_failure = [this](const Status& why) { device_side_->Fail(why); };

@@ -9,6 +9,9 @@
 namespace gradientflow {
 
 Result<std::vector<std::byte>> SessionImpl::SaveState() const {
+  Status legal;
+  progress_->Do([&] { legal = Admit(StepCall::kSaveState); });
+  if (!legal.ok()) return legal;
   const std::string settings = StateText(options_, specs_);
   SavedState state;
   state.settings = settings;
@@ -54,14 +57,14 @@ Status SessionImpl::RestoreState(const std::vector<std::byte>& bytes) {
       AgreeOnState(checked.ok() ? ClaimOf(read.value()) : RefusalOf(checked));
   if (!checked.ok()) return checked;
   if (!agreed.ok()) return agreed;
-  const Status applied = ApplyState(read.value());
+  Status applied = ApplyState(read.value());
   if (!applied.ok()) {
     // The other ranks go on from their states.
-    failed_ = Status(applied.code(), StrCat("rank ", options_.rank,
+    applied = Status(applied.code(), StrCat("rank ", options_.rank,
                                             " restored a part of its "
                                             "state only: ",
                                             applied.message()));
-    Abort(failed_);
+    progress_->Do([&] { applied = GiveUp(applied); });
   }
   return applied;
 }
@@ -89,11 +92,10 @@ Status SessionImpl::CheckState(const SavedState& state) const {
   }
   Status status;
   progress_->Do([&] {
-    status = engine_->untouched()
-                 ? aggregator_->CheckState(state.step, state.residual,
-                                           state.selection)
-                 : Status(StatusCode::kFailedPrecondition,
-                          StrCat("RestoreState() within step ", step_));
+    status = Admit(StepCall::kRestoreState);
+    if (!status.ok()) return;
+    status = aggregator_->CheckState(state.step, state.residual,
+                                     state.selection);
   });
   return status;
 }
@@ -127,6 +129,8 @@ Status SessionImpl::ApplyState(const SavedState& state) {
     job_ = state.job;
     step_ = state.step;
     loss_scale_ = state.loss_scale;
+    step_state_.Restored();
+    if (tuner_ != nullptr) tuner_->Restart();
     engine_->Begin(step_, loss_scale_);
   });
   return status;

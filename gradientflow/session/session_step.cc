@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <cstddef>
+#include <optional>
+#include <vector>
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/session/session_impl.h"
@@ -8,15 +10,32 @@
 // Steps and the optimiser; state is in session_state.cc. Next in the data path:
 // core/engine.h.
 namespace gradientflow {
-namespace {
 
-// Steps after which theta is chosen anew from what backward did.
-constexpr std::uint64_t kTuneAfter[] = {1, 4, 16};
+Status SessionImpl::Admit(StepCall call) const {
+  const bool touched = !engine_->untouched();
+  const Status& job = transport_.fabric->status();
+  // FinishStep() waits until nobody uses the gradients any more.
+  if (touched && !job.ok() && !step_state_.failed() &&
+      call != StepCall::kFinishStep) {
+    return StepFailure(job);
+  }
+  return step_state_.Admit(call, step_, touched);
+}
 
-}  // namespace
+Status SessionImpl::StepFailure(const Status& why) const {
+  return Status(why.code(), StrCat("step ", step_, " on rank ", options_.rank,
+                                   " failed: ", why.message()));
+}
 
-void SessionImpl::SetStream(void* native) {
-  if (device_side_ != nullptr) device_side_->sync().SetProducer(native);
+Status SessionImpl::SetStream(void* native) {
+  Status status;
+  progress_->Do([&] {
+    status = Admit(StepCall::kSetStream);
+    if (status.ok() && device_side_ != nullptr) {
+      device_side_->sync().SetProducer(native);
+    }
+  });
+  return status;
 }
 
 void SessionImpl::GradientReady(std::size_t i) {
@@ -24,63 +43,56 @@ void SessionImpl::GradientReady(std::size_t i) {
 }
 
 void SessionImpl::GradientAbsent(std::size_t i) {
-  if (i < layout_.tensors()) {
-    const BufferView view = gradient(i);
-    if (view.bytes == 0) return GradientReady(i);
-    if (device_side_ == nullptr) {
-      std::memset(view.data, 0, view.bytes);
-    } else if (const Status zeroed =
-                   device_side_->sync().Zero(view.data, view.bytes);
-               !zeroed.ok()) {
-      return engine_->Misused(zeroed);
+  // Only whoever has claimed the tensor may touch it.
+  if (!engine_->Claim(i)) return progress_->Notify();
+  const BufferView view = gradient(i);
+  if (device_side_ == nullptr) {
+    std::fill_n(view.data, view.bytes, std::byte{0});
+  } else if (view.bytes > 0) {
+    const Status zeroed = device_side_->sync().Zero(view.data, view.bytes);
+    if (!zeroed.ok()) {
+      engine_->Misused(zeroed);
+      return progress_->Notify();
     }
   }
-  GradientReady(i);
+  if (engine_->Publish(i)) progress_->Notify();
 }
 
 Result<StepStats> SessionImpl::FinishStep() {
-  if (!failed_.ok()) return failed_;
+  Result<StepStats> stats = Status(StatusCode::kInternal, "not run");
+  bool admitted = false;
   bool over = false;
-  Status early;
-  StepStats stats;
   progress_->Drive([&] {
-    if (!over) {
-      early = engine_->EndBackward();
-      if (!early.ok()) return true;
+    if (!admitted) {
+      if (const Status why = Admit(StepCall::kFinishStep); !why.ok()) {
+        stats = why;
+        return true;
+      }
+      step_state_.Finishing();
+      admitted = true;
+    }
+    if (!over && transport_.fabric->status().ok()) {
+      if (const Status missing = engine_->EndBackward(); !missing.ok()) {
+        step_state_.GoOn();
+        stats = missing;
+        return true;
+      }
       over = true;
     }
     if (!engine_->StepDone()) return false;
+    if (tuner_ != nullptr && tuner_->in_flight()) return false;
     stats = CloseStep();
     return true;
   });
-  if (!early.ok()) {
-    // A missing tensor may still come; a misuse cannot be taken back.
-    if (early.code() != StatusCode::kFailedPrecondition) {
-      Abort(early);
-      failed_ = early;
-    }
-    return early;
-  }
-  if (!failed_.ok()) return failed_;
-  if (const Status tuned = Tune(); !tuned.ok()) {
-    failed_ =
-        Status(tuned.code(), StrCat("after step ", step_ - 1, " on rank ",
-                                    options_.rank, ": ", tuned.message()));
-    return failed_;
-  }
-  progress_->Do([this] { engine_->Begin(step_, loss_scale_); });
   return stats;
 }
 
-StepStats SessionImpl::CloseStep() {
+Result<StepStats> SessionImpl::CloseStep() {
   const EngineTimes times = engine_->End();
   const AggregateResult& result = aggregator_->result();
-  failed_ = transport_.fabric->status().ok() ? result.status
-                                             : transport_.fabric->status();
-  if (!failed_.ok()) {
-    failed_ = Status(failed_.code(),
-                     StrCat("step ", step_, " on rank ", options_.rank,
-                            " failed: ", failed_.message()));
+  const Status& job = transport_.fabric->status();
+  if (!job.ok() || !result.status.ok()) {
+    return step_state_.Fail(StepFailure(job.ok() ? result.status : job));
   }
   StepStats stats;
   stats.step = step_++;
@@ -100,54 +112,39 @@ StepStats SessionImpl::CloseStep() {
                     aggregator_->exchanged().end());
   selection_.assign(aggregator_->selection().begin(),
                     aggregator_->selection().end());
+  if (tuner_ != nullptr) Tune();
+  step_state_.Finished();
+  engine_->Begin(step_, loss_scale_);
   return stats;
 }
 
-// All ranks tune after the same steps, from the same numbers: each tensor's
-// latest time over the ranks.
-Status SessionImpl::Tune() {
-  if (!tuning_ || options_.size == 1 || layout_.elements() == 0 ||
-      std::find(std::begin(kTuneAfter), std::end(kTuneAfter), step_ - 1) ==
-          std::end(kTuneAfter)) {
-    return Status();
-  }
-  std::vector<float> ready = engine_->ReadySeconds();
-  CollectiveCall call;
-  call.output = ready.data();
-  call.count = ready.size();
-  call.op = ReduceOp::kMax;
-  call.channel = Channel::kGradients;
-  call.step = step_;
-  GF_RETURN_IF_ERROR(Run(call));
-  bucket_bytes_ = TuneBucketBytes(layout_, ready, SizeOf(options_.wire_dtype),
-                                  1.0 - options_.sparsity, costs_.channel);
-  progress_->Do([this] {
+// Between two steps; on all ranks between the same two.
+void SessionImpl::Tune() {
+  if (const std::optional<std::size_t> bytes = tuner_->Take()) {
+    bucket_bytes_ = *bytes;
     aggregator_->SetBucketBytes(bucket_bytes_);
-    bytes_before_ = BytesSent();
-  });
-  return Status();
+  }
+  tuner_->StepDone(tuner_->Wants() ? engine_->ReadySeconds()
+                                   : std::vector<float>());
 }
 
-void SessionImpl::SetLossScale(float scale) {
-  if (!(scale > 0) || !std::isfinite(scale)) {
-    failed_ =
-        Status(StatusCode::kInvalidArgument, StrCat("loss scale ", scale,
-                                                    ", expected a positive "
-                                                    "number"));
-    return Abort(failed_);
+Status SessionImpl::SetLossScale(float scale) {
+  if (!(scale > 0) || !std::isfinite(scale) || !std::isfinite(1.0F / scale)) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("loss scale ", scale, ", expected a positive number"));
   }
+  Status status;
   progress_->Do([&] {
+    status = Admit(StepCall::kSetLossScale);
+    if (!status.ok()) return;
     loss_scale_ = scale;
     if (engine_->untouched()) aggregator_->Begin(step_, scale);
   });
+  return status;
 }
 
-Status SessionImpl::OptimizerStep(const OptimizerConfig& config,
-                                  const std::vector<float*>& weights) {
-  if (step_ == 0) {
-    return Status(StatusCode::kFailedPrecondition,
-                  "OptimizerStep() comes after FinishStep()");
-  }
+// What does not depend on the step.
+Status SessionImpl::CheckOptimizer(const OptimizerConfig& config) const {
   if (mixed_ && config.kind == OptimizerConfig::Kind::kLars) {
     return Status(
         StatusCode::kFailedPrecondition,
@@ -155,7 +152,42 @@ Status SessionImpl::OptimizerStep(const OptimizerConfig& config,
         "CPU: else norms may differ in the last bit, and so would the ranks' "
         "weights; use SGD here");
   }
-  if (skip_update_) return Status();
+  const bool decays =
+      options_.sparsity > 0 && options_.residual == ResidualMode::kMomentum;
+  if (decays && config.momentum != options_.momentum) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("the optimiser's momentum is ", config.momentum,
+               ", but what is kept back decays by ", options_.momentum,
+               " (residual=momentum): set option momentum to the optimiser's"));
+  }
+  return Status();
+}
+
+Status SessionImpl::OptimizerStep(const OptimizerConfig& config,
+                                  const std::vector<float*>& weights) {
+  Status status;
+  progress_->Do([&] { status = Admit(StepCall::kOptimizerStep); });
+  if (status.ok()) status = CheckOptimizer(config);
+  if (!status.ok()) return status;
+  if (!skip_update_) status = Update(config, weights);
+  const bool as_it_was = status.code() == StatusCode::kInvalidArgument ||
+                         status.code() == StatusCode::kResourceExhausted;
+  if (as_it_was) return status;
+  progress_->Do([&] {
+    if (status.ok()) return step_state_.Applied(step_ - 1);
+    // Weights and momentum are not what they are on other ranks.
+    status = step_state_.Fail(
+        Status(status.code(), StrCat("applying step ", step_ - 1, " on rank ",
+                                     options_.rank, ": ", status.message())));
+    transport_.fabric->Fail(status);
+    engine_->Poll();
+  });
+  return status;
+}
+
+Status SessionImpl::Update(const OptimizerConfig& config,
+                           const std::vector<float*>& weights) {
   if (device_side_ != nullptr) {
     return device_side_->optimizer().Step(
         config, weights, aggregator_->device_slots(), gradient_scale_,

@@ -2,9 +2,16 @@
  *
  * Every function that can fail returns a gf_status; GF_OK is 0. After a
  * failure gf_last_error() gives the text, per thread, until that thread's next
- * failing call. Functions are thread-safe unless they say otherwise. Structs
- * start with their size, so that later versions can add fields: set it with
- * gf_*_init(). Pointers handed out by a session live as long as the session.
+ * failing call. Structs start with their size, so that later versions can add
+ * fields: set it with gf_*_init(). Pointers handed out by a session live as
+ * long as the session.
+ *
+ * Threads. Each section says which of its functions are
+ *   free:    any thread, any number at a time;
+ *   ordered: one thread at a time for a session, all of them together, and not
+ *            in a gf_done.
+ * gf_close() comes when no other call on the session runs. What is not a call
+ * on a session and takes no gf_options is free.
  *
  * A session is of the process that opened it. In a fork() of that,
  * gf_close() does nothing, what tells rank, size and the pool's place answers,
@@ -76,6 +83,8 @@ GF_API const char* gf_last_error(void);
 GF_API const char* gf_status_name(gf_status status);
 
 /* -- Settings ---------------------------------------------------------- */
+/* One thread at a time for each gf_options. gf_options_from_env() reads the
+ * environment, which no other thread may change meanwhile. */
 
 /* Defaults and GRADIENTFLOW_* and launcher variables of this process. What is
  * set afterwards wins: launcher variables that say only half are an error of
@@ -111,7 +120,8 @@ GF_API gf_status gf_options_set_exchange(gf_options*, gf_exchange exchange,
 
 typedef struct {
   size_t struct_bytes;
-  const char* name; /* Unique; copied. Null: "tensor<i>". */
+  const char* name; /* Unique, else gf_open() fails; copied. Null or "":
+                       "tensor<i>". */
   size_t elements;
   int32_t always_dense; /* CSC always sends it. */
   int32_t skip_lars;    /* LARS factor 1: biases, batch norms. Since 1.1. */
@@ -124,15 +134,25 @@ GF_API void gf_tensor_init(gf_tensor*);
 GF_API gf_status gf_open(const gf_options*, const gf_tensor* tensors,
                          size_t count, gf_session** out);
 /* Leaves the job and frees everything. Null is fine. Not while another thread
- * uses the session. */
+ * uses the session, nor in a gf_done. */
 GF_API void gf_close(gf_session*);
 
+/* Free. */
 GF_API int32_t gf_rank(const gf_session*);
 GF_API int32_t gf_size(const gf_session*);
 /* GF_OK, or why the job has ended. Since 1.2. */
 GF_API gf_status gf_check(const gf_session*);
 
 /* -- A step ------------------------------------------------------------- */
+/* A step begins with the first tensor that is marked, and ends when
+ * gf_finish_step() returns GF_OK. Ordered: gf_set_stream, gf_finish_step,
+ * gf_set_loss_scale, gf_optimizer_step and gf_selection. All others are free.
+ *
+ * A call at the wrong moment is GF_FAILED_PRECONDITION, and changes nothing.
+ * Once gf_finish_step() has failed with another status than that, the session
+ * takes no more steps: it, gf_optimizer_step(), gf_set_loss_scale(),
+ * gf_set_stream(), gf_save_state() and gf_restore_state() fail with the reason
+ * of that first failure. */
 
 /* Where tensor i's gradient lives, in the pool's dtype. */
 GF_API gf_status gf_gradient(const gf_session*, size_t tensor, void** data,
@@ -151,13 +171,15 @@ GF_API gf_status gf_pool_device(const gf_session*, int32_t* kind,
 /* With GF_CUDA: the cudaStream_t on which gradients are computed (at first the
  * legacy default stream). gf_ready(i) then means that the work that writes
  * gradient i has been submitted to it, and gf_optimizer_step() submits to it.
- * Between steps. Without effect with GF_CPU. Since 1.1. */
+ * Between steps only. Without effect with GF_CPU. Since 1.1. */
 GF_API gf_status gf_set_stream(gf_session*, void* stream);
 
 /* The gradient is written; lent until gf_finish_step() returns. Any thread,
- * any order, once per step. Does not block. */
+ * any order. Does not block. A second gf_ready() or gf_absent() of a tensor in
+ * a step touches no gradient, and ends the job: gf_finish_step() says so. */
 GF_API gf_status gf_ready(gf_session*, size_t tensor);
-/* The tensor took no part in this step here: counts as zeros. */
+/* The tensor took no part in this step here: counts as zeros, which are written
+ * to its gradient. In place of gf_ready(). */
 GF_API gf_status gf_absent(gf_session*, size_t tensor);
 
 typedef struct {
@@ -183,8 +205,12 @@ typedef struct {
 } gf_step_stats;
 GF_API void gf_step_stats_init(gf_step_stats*);
 
-/* Blocks until the step is aggregated. `stats` may be null. */
+/* Blocks until the step is aggregated. `stats` may be null.
+ * GF_FAILED_PRECONDITION, and the step goes on, if a tensor is neither ready
+ * nor absent. */
 GF_API gf_status gf_finish_step(gf_session*, gf_step_stats* stats);
+/* From the next step on; the same on all ranks. GF_INVALID_ARGUMENT, and
+ * nothing changes, if it or its inverse is not a positive number. */
 GF_API gf_status gf_set_loss_scale(gf_session*, float scale);
 
 enum { GF_SGD = 0, GF_LARS = 1 };
@@ -200,16 +226,19 @@ typedef struct {
 } gf_optimizer;
 GF_API void gf_optimizer_init(gf_optimizer*);
 /* weights[i]: tensor i's float32 weights, the caller's, where the pool is.
- * Chunk-aware: only what
- * was sent changes. Skips a nonfinite step. */
+ * Chunk-aware: only what was sent changes. Skips a nonfinite step. Once for a
+ * step, before the next one begins. With residual=momentum the momentum must be
+ * that of the option "momentum": else GF_INVALID_ARGUMENT. After that nothing
+ * has changed, and the call can be made again. */
 GF_API gf_status gf_optimizer_step(gf_session*, const gf_optimizer*,
                                    float* const* weights, size_t count);
-/* 1 for each chunk the last step sent; *chunks = 0 when dense. `out` may be
- * null to ask for the count. */
+/* 1 for each chunk the last finished step sent; *chunks = 0 when dense. `out`
+ * may be null to ask for the count. */
 GF_API gf_status gf_selection(const gf_session*, uint8_t* out, size_t out_bytes,
                               size_t* chunks);
 
 /* -- Checkpoints -------------------------------------------------------- */
+/* Ordered, with those of a step. */
 
 /* This rank's residual, momentum, selection and step, between steps. `out`
  * null: only *bytes is set, at no cost. GF_INVALID_ARGUMENT if out_bytes is too
@@ -225,7 +254,9 @@ GF_API gf_status gf_save_state(const gf_session*, void* out, size_t out_bytes,
 GF_API gf_status gf_restore_state(gf_session*, const void* state, size_t bytes);
 
 /* -- Collectives on plain buffers --------------------------------------- */
-/* Same order and arguments on every rank. Counts are elements. They block.
+/* Free; but same order and arguments on every rank, so calls of several threads
+ * are put in order by the caller. Messages (gf_send, gf_recv) only per peer and
+ * tag. Counts are elements. They block.
  * Buffers are in the host's memory or in that of the session's GPU, alike on
  * all ranks with a GPU. Of a rank that has no elements in a call on host
  * memory, pass a pointer of the host all the same: null stands for the GPU. */
@@ -263,9 +294,13 @@ GF_API gf_status gf_recv(gf_session*, void* data, size_t bytes, int32_t peer,
 GF_API gf_status gf_allreduce_start(gf_session*, void* data, size_t count,
                                     int32_t dtype, int32_t op,
                                     uint64_t* ticket);
+/* How it ended; that ends the ticket. GF_INVALID_ARGUMENT for one that was
+ * waited for already, or is of a call with a gf_done. */
 GF_API gf_status gf_wait(gf_session*, uint64_t ticket);
 
 /* -- Collectives that call back, and groups of ranks (since 1.2) -------- */
+/* Free, and to be put in order like those above; a gf_done may call them, but
+ * for gf_await(). */
 
 /* Some of the job's ranks, with collectives of their own, on the session's
  * links and thread: rank i of the group is the session's rank ranks[i]. The
@@ -330,14 +365,17 @@ GF_API gf_status gf_recv_start(gf_session*, uint32_t group, void* data,
                                size_t bytes, int32_t peer, uint32_t tag,
                                int32_t* source, gf_done done, void* user,
                                uint64_t* ticket);
-/* Drives the session until the `done` of that ticket has returned, at most
- * `seconds` (to 0.1 s; negative: without limit). GF_DEADLINE_EXCEEDED: it is
- * still under way. How the call ended is what `done` was told. */
+/* Drives the session until the `done` of that ticket has returned, or the call
+ * of gf_allreduce_start() has ended, at most `seconds` (to 0.1 s; negative:
+ * without limit). How the call ended is what `done` was told, or what gf_wait()
+ * will say. GF_OK at once for a ticket that was over before.
+ * GF_DEADLINE_EXCEEDED: it is still under way. GF_INVALID_ARGUMENT: no such
+ * ticket was given out. */
 GF_API gf_status gf_await(gf_session*, uint64_t ticket, double seconds);
 
 /* -- Kernels (since 1.2) ------------------------------------------------ */
-/* For gradients that are not in a session's pool. On the host, on the caller's
- * thread. Types: float32, float16, bfloat16. */
+/* Free. For gradients that are not in a session's pool. On the host, on the
+ * caller's thread. Types: float32, float16, bfloat16. */
 
 /* dst[i] = dst_dtype(scale * src[i]); rounds to the nearest even. */
 GF_API gf_status gf_convert(const void* src, int32_t src_dtype, void* dst,
@@ -360,6 +398,8 @@ GF_API gf_status gf_csc_norms(const void* src, int32_t dtype, size_t n,
 /* selected[c] = 1 for the `keep` largest norms, ties to the lower c, else 0. */
 GF_API gf_status gf_csc_select(const float* norms, size_t chunks, size_t keep,
                                uint8_t* selected);
+
+/* -- Memory and the end (free) ------------------------------------------ */
 
 /* Memory that shared-memory collectives use without a copy. */
 GF_API gf_status gf_alloc_shared(gf_session*, size_t bytes, void** out);

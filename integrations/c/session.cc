@@ -212,11 +212,7 @@ gf_status gf_pool_device(const gf_session* session, int32_t* kind,
 
 gf_status gf_set_stream(gf_session* session, void* stream) {
   if (session == nullptr) return Invalid("session is null");
-  return Guard([&]() -> Status {
-    GF_RETURN_IF_ERROR(session->session->CheckProcess());
-    session->session->SetStream(stream);
-    return Status();
-  });
+  return Guard([&] { return session->session->SetStream(stream); });
 }
 
 gf_status gf_ready(gf_session* session, size_t tensor) {
@@ -259,14 +255,7 @@ gf_status gf_finish_step(gf_session* session, gf_step_stats* stats) {
 
 gf_status gf_set_loss_scale(gf_session* session, float scale) {
   if (session == nullptr) return Invalid("session is null");
-  if (!(scale > 0)) {
-    return Invalid(StrCat("loss scale ", scale, ": expected more than 0"));
-  }
-  return Guard([&]() -> Status {
-    GF_RETURN_IF_ERROR(session->session->CheckProcess());
-    session->session->SetLossScale(scale);
-    return Status();
-  });
+  return Guard([&] { return session->session->SetLossScale(scale); });
 }
 
 gf_status gf_optimizer_step(gf_session* session, const gf_optimizer* optimizer,

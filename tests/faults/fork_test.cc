@@ -75,8 +75,8 @@ void Misuse(Session& session) {
   std::fill(pool.data, pool.data + pool.bytes, std::byte{0x55});
   for (std::size_t i = session.tensors(); i-- > 0;) session.GradientReady(i);
   session.GradientAbsent(0);
-  session.SetLossScale(-1);
-  session.SetStream(nullptr);
+  ExpectRefusal(session.SetLossScale(-1), "SetLossScale()");
+  ExpectRefusal(session.SetStream(nullptr), "SetStream()");
   session.FreeShared(pool);
   session.Abort(Status(StatusCode::kAborted, "said a child"));
   ExpectRefusal(session.FinishStep().status(), "FinishStep()");

@@ -115,7 +115,9 @@ void Step(Session& session, const Home& home, DType pool, int step) {
 
 // All tensors' weights after the last step, of one rank.
 std::vector<float> Train(Session& session, const Home& home, const Mode& mode) {
-  if (home.stream != nullptr) session.SetStream(home.stream->native());
+  if (home.stream != nullptr) {
+    EXPECT_TRUE(session.SetStream(home.stream->native()).ok());
+  }
   std::vector<DeviceMemory> memory;
   std::vector<float*> weights;
   for (std::size_t i = 0; i < kTensors.size(); ++i) {

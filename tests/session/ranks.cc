@@ -143,7 +143,7 @@ void OpenRanks(const Job& job,
       Opened opened =
           OpenInProcess(group.value(), options, tensors, own.device);
       if (opened.ok() && own.stream != nullptr) {
-        opened.value()->SetStream(own.stream->native());
+        EXPECT_TRUE(opened.value()->SetStream(own.stream->native()).ok());
       }
       body(rank, std::move(opened));
     });

@@ -139,7 +139,7 @@ TEST_P(Steps, DivideByTheLossScale) {
       ProduceAll(session, step, scale);
       FinishAndCheck(session, step);
       scale *= 2;
-      session.SetLossScale(scale);
+      EXPECT_TRUE(session.SetLossScale(scale).ok());
     }
   });
 }

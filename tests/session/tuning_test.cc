@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gradientflow/base/manual_clock.h"
+#include "gradientflow/session/tuner.h"
 #include "tests/session/ranks.h"
 #include "transports/collectives/choose.h"
 
@@ -77,6 +81,57 @@ TEST(MeasureCosts, ChoosesAlikeOnOneHostHoweverBusyItIs) {
       EXPECT_EQ(chosen[0].front(), AllreduceAlgorithm::kOneRound);
     }
     EXPECT_EQ(chosen[0].back(), AllreduceAlgorithm::kShared);
+  }
+}
+
+// Keeps the calls; the test ends them.
+class KeptCalls final : public Collective {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  void Start(const CollectiveCall& call, Done done) override {
+    calls.push_back({call, done});
+  }
+  bool Poll() override { return false; }
+  std::size_t in_flight() const override { return 0; }
+  bool Busy(Channel) const override { return false; }
+  std::uint64_t bytes_sent(Channel) const override { return 0; }
+  std::string OldestCall() const override { return {}; }
+
+  std::vector<std::pair<CollectiveCall, Done>> calls;
+};
+
+TEST(Tuner, SendsTheTimesOfAFewStepsWithTheStepsAfterThem) {
+  const PoolLayout layout = PoolLayout::Create({1000, 50'000}).value();
+  KeptCalls collective;
+  ChannelModel channel;
+  channel.latency_seconds = 1e-5;
+  channel.seconds_per_byte = 1e-9;
+  Tuner tuner({&layout, &collective, sizeof(float), 1.0, channel});
+  // A restored session tunes as a new one does.
+  for (int life = 0; life < 2; ++life) {
+    std::vector<std::uint64_t> sent_with;
+    for (std::uint64_t step = 0; step < 40; ++step) {
+      const std::size_t before = collective.calls.size();
+      tuner.Send(step);
+      EXPECT_EQ(tuner.in_flight(), collective.calls.size() > before);
+      if (tuner.in_flight()) {
+        const auto& [call, done] = collective.calls.back();
+        sent_with.push_back(step);
+        EXPECT_EQ(call.op, ReduceOp::kMax);
+        EXPECT_EQ(call.channel, Channel::kGradients);
+        EXPECT_EQ(call.count, 2U);
+        EXPECT_EQ(tuner.Take(), std::nullopt);
+        done(Status(), 0);
+        EXPECT_FALSE(tuner.in_flight());
+        EXPECT_NE(tuner.Take(), std::nullopt);
+      }
+      EXPECT_EQ(tuner.Take(), std::nullopt);
+      tuner.StepDone({0.0F, 1e-3F});
+    }
+    EXPECT_EQ(sent_with, (std::vector<std::uint64_t>{2, 5, 17}));
+    tuner.StepDone({});
+    tuner.Restart();
   }
 }
 

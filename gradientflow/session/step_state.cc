@@ -1,0 +1,68 @@
+#include "gradientflow/session/step_state.h"
+
+#include "gradientflow/base/str_cat.h"
+
+namespace gradientflow {
+namespace {
+
+const char* Name(StepCall call) {
+  constexpr const char* kNames[] = {"FinishStep()",   "OptimizerStep()",
+                                    "SaveState()",    "RestoreState()",
+                                    "SetLossScale()", "SetStream()"};
+  return kNames[static_cast<std::size_t>(call)];
+}
+
+bool MayBeInAStep(StepCall call) {
+  return call == StepCall::kFinishStep || call == StepCall::kSetLossScale;
+}
+
+}  // namespace
+
+Status StepState::Admit(StepCall call, std::uint64_t step, bool touched) const {
+  if (!failed_.ok()) return failed_;
+  if (finishing_ && call != StepCall::kSetLossScale) {
+    return Status(
+        StatusCode::kFailedPrecondition,
+        StrCat(Name(call), " while FinishStep() of step ", step, " runs"));
+  }
+  if (touched && !MayBeInAStep(call)) {
+    return Status(StatusCode::kFailedPrecondition,
+                  StrCat(Name(call), " within step ", step,
+                         ": it comes after FinishStep()"));
+  }
+  if (call == StepCall::kOptimizerStep && !finished_) return NothingToApply();
+  return Status();
+}
+
+Status StepState::NothingToApply() const {
+  return Status(
+      StatusCode::kFailedPrecondition,
+      applied_ ? StrCat("OptimizerStep(): step ", *applied_,
+                        " has been applied already")
+               : StrCat("OptimizerStep() comes after FinishStep(): no step has "
+                        "been finished since the session opened or its state "
+                        "was restored"));
+}
+
+void StepState::Finished() {
+  finishing_ = false;
+  finished_ = true;
+}
+
+void StepState::Applied(std::uint64_t step) {
+  finished_ = false;
+  applied_ = step;
+}
+
+void StepState::Restored() {
+  finished_ = false;
+  applied_.reset();
+}
+
+const Status& StepState::Fail(const Status& why) {
+  finishing_ = false;
+  if (failed_.ok()) failed_ = why;
+  return failed_;
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,67 @@
+#include "gradientflow/session/step_state.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace gradientflow {
+namespace {
+
+constexpr StepCall kCalls[] = {
+    StepCall::kFinishStep,   StepCall::kOptimizerStep, StepCall::kSaveState,
+    StepCall::kRestoreState, StepCall::kSetLossScale,  StepCall::kSetStream};
+
+// One letter per call of kCalls: y may be made, n may not.
+std::string Table(const StepState& state, bool touched) {
+  std::string table;
+  for (const StepCall call : kCalls) {
+    const Status status = state.Admit(call, 7, touched);
+    table += status.ok() ? 'y' : 'n';
+    if (!status.ok() && !state.failed()) {
+      EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+      EXPECT_FALSE(status.message().empty());
+    }
+  }
+  return table;
+}
+
+TEST(StepState, AdmitsWhatItsTableSays) {
+  StepState state;
+  EXPECT_EQ(Table(state, false), "ynyyyy");
+  EXPECT_EQ(Table(state, true), "ynnnyn");
+  state.Finishing();
+  EXPECT_EQ(Table(state, true), "nnnnyn");
+  state.GoOn();
+  EXPECT_EQ(Table(state, true), "ynnnyn");
+  state.Finishing();
+  state.Finished();
+  EXPECT_EQ(Table(state, false), "yyyyyy");
+  EXPECT_EQ(Table(state, true), "ynnnyn");
+  state.Finishing();
+  state.GoOn();
+  EXPECT_EQ(Table(state, false), "yyyyyy") << "nothing of the next was marked";
+  state.Applied(6);
+  EXPECT_EQ(Table(state, false), "ynyyyy");
+  state.Finishing();
+  state.Finished();
+  state.Restored();
+  EXPECT_EQ(Table(state, false), "ynyyyy");
+}
+
+TEST(StepState, KeepsTheFirstReason) {
+  StepState state;
+  state.Finishing();
+  state.Fail(Status(StatusCode::kUnavailable, "the first"));
+  EXPECT_EQ(state.Fail(Status(StatusCode::kInternal, "later")).message(),
+            "the first");
+  for (const bool touched : {false, true}) {
+    EXPECT_EQ(Table(state, touched), "nnnnnn");
+    for (const StepCall call : kCalls) {
+      EXPECT_EQ(state.Admit(call, 7, touched).ToString(),
+                Status(StatusCode::kUnavailable, "the first").ToString());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradientflow

@@ -206,8 +206,8 @@ Status Fabric::StaleMessage(int peer, const Header& header) const {
 Result<LinkEvents::Landing> Fabric::OnHeader(int peer, int lane,
                                              const Header& header) {
   Peer& from = peers_[peer];
-  from.heard = clock_.Now();
   if (header.kind != MessageKind::kData) {
+    from.heard = clock_.Now();
     from.control.resize(header.payload_bytes);
     return Landing{from.control.data(), false};
   }
@@ -311,7 +311,7 @@ void Fabric::LiftLimit(Peer& from) {
         });
   };
   // None at all: who waits does so for a message from any rank.
-  const bool from_any = AwaitedPeers().empty();
+  const bool from_any = std::none_of(peers_.begin(), peers_.end(), &HasPosted);
   std::vector<int> lanes;
   for (auto& [id, match] : from.matches) {
     if (match.paused_lane < 0) continue;

@@ -90,7 +90,9 @@ class Fabric final : public LinkEvents {
   void Wake() { poller_->Wake(); }
 
   // Heartbeats out, silence in. Call every 100 ms or so. `waiting`: this rank
-  // waits for peers, so one that is silent for too long is an error.
+  // waits for peers, so one that is silent for too long is an error. Only what
+  // a running process sends by itself counts, control messages and beats: data
+  // may have lain in buffers since before it stopped.
   void Tick(bool waiting);
   // Sent along with heartbeats: what this rank is doing, for stall reports.
   void SetProgressText(std::string text) { progress_ = std::move(text); }
@@ -99,8 +101,14 @@ class Fabric final : public LinkEvents {
   }
   // Asks every peer for its progress text.
   void AskProgress();
-  // Peers that a posted receive waits for, ascending.
+  // Peers that a posted receive, or a send on its way, waits for, ascending.
   std::vector<int> AwaitedPeers() const;
+  // What this rank is doing.
+  const std::string& progress_text() const { return progress_; }
+  // Whether messages of `peer` wait, as no receive takes them, and the limit
+  // for such is reached; how many bytes of them are held here.
+  bool IsHeldBack(int peer) const { return peers_[peer].paused_lanes > 0; }
+  std::size_t held_bytes(int peer) const { return peers_[peer].held_bytes; }
 
   // Peers that have said good-bye and gone.
   int departed() const { return departed_; }
@@ -154,7 +162,9 @@ class Fabric final : public LinkEvents {
     std::unordered_map<MessageId, Match, HashOfId> matches;
     std::size_t held_bytes = 0;
     int paused_lanes = 0;
-    Clock::Time heard{};
+    std::size_t control_queued = 0;  // Control messages that have not left.
+    Clock::Time heard{};             // The last sign that its process runs.
+    std::uint64_t beats = 0;         // Of the link, as last seen.
     std::string progress;
     std::vector<std::byte> control;  // Payload of a control message.
     bool down = false;
@@ -162,6 +172,10 @@ class Fabric final : public LinkEvents {
   };
   struct Lent {  // A send's buffer.
     Done done;
+    int peer = 0;
+  };
+  struct ControlOut {
+    std::string text;
     int peer = 0;
   };
   struct Ready {
@@ -182,6 +196,9 @@ class Fabric final : public LinkEvents {
   void TearDown();
   bool RunReady();
   void DecideDown();
+  void SendBeats();
+  static bool HasPosted(const Peer& peer);
+  bool HasSends(int peer) const;
   static void OnSent(void* self, std::uint64_t slot, std::uint32_t flags,
                      const Status& status);
   static void FreeControl(void* self, std::uint64_t cookie, std::uint32_t,
@@ -200,8 +217,8 @@ class Fabric final : public LinkEvents {
   // link is dropped.
   std::vector<Lent> sends_;
   std::vector<std::uint64_t> free_sends_;
-  // Texts of control messages on their way, by cookie.
-  std::unordered_map<std::uint64_t, std::string> control_out_;
+  // Control messages on their way, by cookie.
+  std::unordered_map<std::uint64_t, ControlOut> control_out_;
   std::uint64_t next_control_ = 0;
   std::string progress_;
   Status status_;

@@ -14,25 +14,35 @@ using std::chrono::milliseconds;
 // who began. This long is waited for it.
 constexpr milliseconds kVerdictPatience(150);
 constexpr milliseconds kAbortFlush(100);
+constexpr std::size_t kMostControlQueued = 1024;
+// More of them would say nothing that the first does not.
+constexpr std::size_t kMostBeatsQueued = 4;
 
 }  // namespace
 
 void Fabric::FreeControl(void* self, std::uint64_t cookie, std::uint32_t,
                          const Status&) {
-  static_cast<Fabric*>(self)->control_out_.erase(cookie);
+  auto& fabric = *static_cast<Fabric*>(self);
+  const auto sent = fabric.control_out_.find(cookie);
+  --fabric.peers_[sent->second.peer].control_queued;
+  fabric.control_out_.erase(sent);
 }
 
 void Fabric::SendControl(int peer, MessageKind kind, std::string text,
                          Tag tag) {
   Peer& to = peers_[peer];
-  // A peer that reads nothing must not make this rank's memory grow.
-  if (to.link == nullptr || to.down || to.link->queued_messages() > 1024) {
+  // A peer that reads nothing must not make this rank's memory grow. Data does
+  // not count: what is queued of it says nothing of the control lane.
+  if (to.link == nullptr || to.down ||
+      to.control_queued >= kMostControlQueued) {
     return;
   }
   text.resize(std::min<std::size_t>(text.size(), kMaxControlBytes));
   const std::uint64_t cookie = next_control_++;
+  ++to.control_queued;
   const std::string& kept =
-      control_out_.emplace(cookie, std::move(text)).first->second;
+      control_out_.emplace(cookie, ControlOut{std::move(text), peer})
+          .first->second.text;
   OutMessage message;
   message.header.kind = kind;
   message.header.tag = tag;
@@ -77,13 +87,7 @@ void Fabric::OnDown(int peer, const Status& why) {
   if (leaving_) return;
   if (gone.left) {
     ++departed_;
-    const bool awaited =
-        std::any_of(gone.matches.begin(), gone.matches.end(),
-                    [](const auto& entry) { return entry.second.posted; }) ||
-        std::any_of(sends_.begin(), sends_.end(), [&](const Lent& lent) {
-          return lent.done.run != nullptr && lent.peer == peer;
-        });
-    if (awaited) FailIfDeparted(peer);
+    if (HasPosted(gone) || HasSends(peer)) FailIfDeparted(peer);
   } else if (suspect_.ok()) {
     suspect_ = why;
     suspect_since_ = clock_.Now();
@@ -108,23 +112,41 @@ void Fabric::Tick(bool waiting) {
   last_tick_ = now;
   if (now - last_beat_ > options_.heartbeat_timeout / 5) {
     last_beat_ = now;
-    for (int r = 0; r < size_; ++r) {
-      if (!peers_[r].left) SendControl(r, MessageKind::kPong, progress_);
-    }
+    SendBeats();
   }
-  for (int r = 0; waiting && r < size_; ++r) {
+  for (int r = 0; r < size_; ++r) {
     Peer& peer = peers_[r];
-    if (!peer.down && peer.paused_lanes > 0) LiftLimit(peer);
-    if (r == rank_ || peer.left || peer.down || peer.paused_lanes > 0) {
+    if (r == rank_ || peer.down) continue;
+    const std::uint64_t beats = peer.link->beats();
+    if (std::exchange(peer.beats, beats) != beats) peer.heard = now;
+    if (!waiting) continue;
+    if (peer.left || now - peer.heard <= options_.heartbeat_timeout) {
+      if (peer.paused_lanes > 0) LiftLimit(peer);
       continue;
     }
-    if (now - peer.heard <= options_.heartbeat_timeout) continue;
-    Fail(Status(StatusCode::kDeadlineExceeded,
-                StrCat("rank ", r, " (", peer.link->address(),
-                       ") has been silent for ", Seconds(now - peer.heard),
-                       " s: its process is stopped or cut off; rank ", rank_,
-                       " was at ", progress_)));
+    Fail(Status(
+        StatusCode::kDeadlineExceeded,
+        StrCat("rank ", r, " (", peer.link->address(), ") has been silent for ",
+               Seconds(now - peer.heard),
+               " s: its process is stopped or cut off",
+               IsHeldBack(r)
+                   ? StrCat("; it had sent more than the ", peer.held_bytes,
+                            " bytes held here, which no receive here "
+                            "takes")
+                   : "",
+               "; rank ", rank_, " was at ", progress_)));
     return;
+  }
+}
+
+void Fabric::SendBeats() {
+  for (int r = 0; r < size_; ++r) {
+    Peer& peer = peers_[r];
+    if (peer.link == nullptr || peer.left || peer.down) continue;
+    peer.link->Beat();
+    if (peer.control_queued < kMostBeatsQueued) {
+      SendControl(r, MessageKind::kPong, progress_);
+    }
   }
 }
 
@@ -134,13 +156,21 @@ void Fabric::AskProgress() {
   }
 }
 
+bool Fabric::HasPosted(const Peer& peer) {
+  return std::any_of(peer.matches.begin(), peer.matches.end(),
+                     [](const auto& entry) { return entry.second.posted; });
+}
+
+bool Fabric::HasSends(int peer) const {
+  return std::any_of(sends_.begin(), sends_.end(), [&](const Lent& lent) {
+    return lent.done.run != nullptr && lent.peer == peer;
+  });
+}
+
 std::vector<int> Fabric::AwaitedPeers() const {
   std::vector<int> awaited;
   for (int r = 0; r < size_; ++r) {
-    const bool waits =
-        std::any_of(peers_[r].matches.begin(), peers_[r].matches.end(),
-                    [](const auto& entry) { return entry.second.posted; });
-    if (waits) awaited.push_back(r);
+    if (HasPosted(peers_[r]) || HasSends(r)) awaited.push_back(r);
   }
   return awaited;
 }

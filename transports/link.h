@@ -50,7 +50,9 @@ class Link {
   virtual const char* kind() const = 0;  // "tcp", "shm", "inproc".
   // Of the peer, for error messages: "10.0.0.2:4321", "pid 17".
   virtual const char* address() const = 0;
-  virtual int lanes() const = 0;  // Lane 0 also carries control messages.
+  // Lane 0 also carries control messages. With more than one, data goes by the
+  // others.
+  virtual int lanes() const = 0;
 
   // Queues; never blocks, runs no completion. What is queued by one Poll() to
   // the next leaves together.
@@ -72,6 +74,12 @@ class Link {
   // The peer is gone and OnDown() is not yet told: what it had sent still
   // comes. Pausing that would hide the end, and bounds little: it is all here.
   virtual bool hung_up() const { return false; }
+
+  // A sign of life, for the peer: a link whose control messages can wait behind
+  // data has a way for it that nothing holds up. Others need none.
+  virtual void Beat() {}
+  // The peer's, counted.
+  virtual std::uint64_t beats() const { return 0; }
 
   // Messages accepted by Send() that have not yet left. 0 once flushed.
   virtual std::size_t queued_messages() const = 0;

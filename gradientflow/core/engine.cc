@@ -57,8 +57,7 @@ Engine::Engine(const EngineParts& parts, const WatchdogOptions& watchdog,
                bool overlap)
     : parts_(parts),
       overlap_(overlap),
-      watchdog_(watchdog, *parts.fabric, *parts.executor, *parts.collective,
-                *parts.clock),
+      watchdog_(watchdog, *parts.fabric, *parts.executor, *parts.clock),
       tensors_(parts.layout->tensors()),
       marks_(new std::atomic<std::uint8_t>[tensors_]()),
       ready_at_(new std::atomic<std::int64_t>[tensors_]()),
@@ -321,6 +320,10 @@ void Engine::Block(std::chrono::nanoseconds timeout) {
 std::string Engine::ProgressText() const {
   std::string text = parts_.collective->OldestCall();
   if (!text.empty()) text = "in " + text;
+  if (const std::size_t messages = parts_.messages->in_flight(); messages > 0) {
+    text += StrCat(text.empty() ? "in " : " and in ", messages,
+                   " sends and receives of messages");
+  }
   if (open_ && tensors_ > 0 && !backward_over_) {
     std::size_t count = 0;
     const std::vector<std::string> missing = Missing(kNamesInText, &count);

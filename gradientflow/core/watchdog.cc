@@ -13,12 +13,10 @@ constexpr int kOthersTold = 8;
 }  // namespace
 
 Watchdog::Watchdog(const WatchdogOptions& options, Fabric& fabric,
-                   Executor& executor, const Collective& collective,
-                   const Clock& clock)
+                   Executor& executor, const Clock& clock)
     : options_(options),
       fabric_(fabric),
       executor_(executor),
-      collective_(collective),
       clock_(clock),
       stands_since_(clock.Now()) {}
 
@@ -61,17 +59,23 @@ std::string Watchdog::Who(int rank) const {
 }
 
 std::string Watchdog::Doing(int rank) const {
-  const std::string& text = fabric_.progress_text_of(rank);
-  return text.empty() ? "silent" : text;
+  const std::string& said = fabric_.progress_text_of(rank);
+  std::string text = said.empty() ? "silent" : said;
+  if (fabric_.IsHeldBack(rank)) {
+    text += StrCat(" and has sent more than the ", fabric_.held_bytes(rank),
+                   " bytes held here, which no receive here takes");
+  }
+  return text;
 }
 
 std::string Watchdog::Report(double seconds) const {
   std::string text = StrCat("rank ", fabric_.rank(), " has waited ", seconds,
-                            " s in ", collective_.OldestCall(), "; awaited:");
+                            " s ", fabric_.progress_text(), "; awaited:");
   const std::vector<int> awaited = executor_.AwaitedRanks();
   for (int rank : awaited) {
     text += StrCat(" ", Who(rank), ", which is ", Doing(rank), ";");
   }
+  if (awaited.empty()) text += " no rank in particular;";
   text.pop_back();
   // Those awaited may wait in their turn: for one that does not come.
   int told = 0;

@@ -24,7 +24,7 @@ struct WatchdogOptions {
 class Watchdog {
  public:
   Watchdog(const WatchdogOptions& options, Fabric& fabric, Executor& executor,
-           const Collective& collective, const Clock& clock);
+           const Clock& clock);
 
   // Every 100 ms or so. `waiting`: a call is in flight. `moves` grows with what
   // gets on elsewhere than in the executor.
@@ -38,7 +38,6 @@ class Watchdog {
   const WatchdogOptions options_;
   Fabric& fabric_;
   Executor& executor_;
-  const Collective& collective_;  // The executor, or what stands before it.
   const Clock& clock_;
   std::uint64_t advances_ = 0;
   std::uint64_t moves_ = 0;

@@ -76,6 +76,8 @@ class BadLink final : public Link {
     return link_->PrepareToSleep() && delayed_.empty() && dropped_.empty();
   }
   void WakeUp() override { link_->WakeUp(); }
+  void Beat() override { link_->Beat(); }
+  std::uint64_t beats() const override { return link_->beats(); }
   std::size_t queued_messages() const override {
     return link_->queued_messages() + delayed_.size();
   }

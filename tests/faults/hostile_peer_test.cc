@@ -53,6 +53,7 @@ class HostilePeer : public ::testing::Test {
   static FabricOptions Config() {
     FabricOptions options;
     options.heartbeat_timeout = std::chrono::milliseconds(300);
+    options.unexpected_bytes = 100;
     return options;
   }
 
@@ -160,6 +161,36 @@ TEST_F(HostilePeer, EndInMidMessageIsUnavailable) {
 TEST_F(HostilePeer, SilenceIsDeadlineExceeded) {
   Receive(kTag);
   ExpectEnd(StatusCode::kDeadlineExceeded, "silent");
+}
+
+TEST_F(HostilePeer, SilenceBehindAPausedLaneIsDeadlineExceeded) {
+  Receive(kTag);
+  const std::array<char, 90> payload = {};
+  for (std::uint32_t call = 2; call < 60; ++call) {
+    WriteHeader(1, CallTag(0, call), payload.size());
+    Write(1, payload.data(), payload.size());
+  }
+  const Clock::Time begin = clock_.Now();
+  ExpectEnd(StatusCode::kDeadlineExceeded, "no receive here takes");
+  // What is read of it, one by one, is no sign of life.
+  EXPECT_LT(clock_.Now() - begin, std::chrono::seconds(2));
+}
+
+TEST_F(HostilePeer, HeartbeatsGoOutPastWhatThePeerDoesNotRead) {
+  const std::vector<std::byte> large(std::size_t{64} << 10);
+  for (std::uint32_t call = 0; call < 2000; ++call) {
+    fabric_.Send(1, CallTag(0, call), {large.data(), large.size(), {}}, 0, {});
+  }
+  std::array<std::byte, kHeaderBytes> bytes;
+  const Clock::Time give_up = clock_.Now() + std::chrono::seconds(10);
+  ssize_t got = 0;
+  while (got <= 0 && clock_.Now() < give_up) {
+    fabric_.Tick(false);
+    fabric_.Poll();
+    got = ::recv(raw_[0].fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+  }
+  ASSERT_EQ(got, static_cast<ssize_t>(bytes.size()));
+  EXPECT_EQ(DecodeHeader(bytes).value().kind, MessageKind::kPong);
 }
 
 TEST_F(HostilePeer, AbortWithACodeThatDoesNotExistIsAborted) {

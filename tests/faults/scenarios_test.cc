@@ -100,6 +100,39 @@ TEST_P(Scenarios, StopShorterThanTheTimeOutDisturbsNoOne) {
   for (int r = 0; r < 3; ++r) ranks.ExpectSuccess(r, 30);
 }
 
+TEST_P(Scenarios, StopBehindMessagesThatNobodyReceivesIsSeen) {
+  job_.ranks = 2;
+  const std::vector<char> data(20000);
+  constexpr int kMessages = 4000;  // More than a rank holds of such.
+  Scenario ranks(2, [&](int rank, Board& board) -> Status {
+    auto session = Open(rank);
+    if (!session.ok()) return session.status();
+    if (rank == 0) {
+      char byte = 0;
+      return session.value()->Recv(1, 2, &byte, 1);
+    }
+    for (int i = 0; i < kMessages; ++i) {
+      Session::Message message;
+      message.tag = 1;
+      const auto started = session.value()->StartSend(
+          message, data.data(), data.size(), [](const Status&) {});
+      GF_RETURN_IF_ERROR(started.status());
+    }
+    board[1].step.store(1);
+    char byte = 0;
+    return session.value()->Recv(0, 2, &byte, 1);
+  });
+  ASSERT_TRUE(Eventually([&] { return ranks[1].step.load() == 1; }, 30));
+  Pause(std::chrono::milliseconds(500));
+  ranks.processes().Signal(1, SIGSTOP);
+  ranks.ExpectError(0, job_.heartbeat_timeout_seconds + 1,
+                    StatusCode::kDeadlineExceeded,
+                    {"rank 1 (", "silent", "which no receive here takes",
+                     "in 1 sends and receives of messages"});
+  ranks.processes().Signal(1, SIGCONT);
+  ASSERT_TRUE(ranks.EndsWithin(1, 10));
+}
+
 TEST_P(Scenarios, AbortReachesAllRanksWithItsText) {
   Scenario ranks(3, [&](int rank, Board& board) -> Status {
     auto session = Open(rank);

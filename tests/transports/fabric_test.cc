@@ -206,6 +206,58 @@ TEST_F(FabricTest, APausedLaneDoesNotHideADeath) {
   EXPECT_EQ(received.times, 1);
 }
 
+// What a rank has sent and nobody receives fills the way to it, and waits
+// behind a lane that is paused. Whether it lives is another question.
+class PausedLane : public FabricTest {
+ protected:
+  PausedLane() {
+    FabricOptions options;
+    options.unexpected_bytes = 1000;
+    options.heartbeat_timeout = seconds(2);
+    Make(2, options);
+    for (int i = 0; i < kMessages; ++i) {
+      at(0).Send(1, kPointToPointBit | static_cast<Tag>(i), View(out_), 0,
+                 sent_[i].done());
+    }
+    PollAll();
+    at(1).Recv(0, kPointToPointBit | kMessages, Room(&in_), 0,
+               received_.done());
+  }
+  ~PausedLane() override { fabrics_.clear(); }
+
+  // Far more than the FIFO and the limit hold, and a queue beyond them.
+  static constexpr int kMessages = 3000;
+  const std::string out_ = std::string(700, 'x');
+  std::string in_ = std::string(700, '?');
+  std::vector<Ending> sent_ = std::vector<Ending>(kMessages);
+  Ending received_;
+};
+
+TEST_F(PausedLane, DoesNotHideAStop) {
+  for (int i = 0; i < 23 && at(1).status().ok(); ++i) {
+    clock_.Advance(milliseconds(100));
+    at(1).Tick(/*waiting=*/true);
+    at(1).Poll();
+  }
+  EXPECT_EQ(received_.times, 1);
+  EXPECT_EQ(received_.status.code(), StatusCode::kDeadlineExceeded);
+  const std::string& said = received_.status.message();
+  EXPECT_NE(said.find("rank 0"), std::string::npos) << said;
+  EXPECT_NE(said.find("no receive"), std::string::npos) << said;
+}
+
+TEST_F(PausedLane, DoesNotMakeALivePeerSilent) {
+  for (int i = 0; i < 300; ++i) {
+    clock_.Advance(milliseconds(100));
+    at(0).Tick(/*waiting=*/true);
+    at(1).Tick(/*waiting=*/true);
+    PollAll(2);
+  }
+  EXPECT_TRUE(at(1).status().ok()) << at(1).status().message();
+  EXPECT_TRUE(at(0).status().ok()) << at(0).status().message();
+  EXPECT_EQ(at(0).AwaitedPeers(), std::vector<int>{1}) << "by its sends";
+}
+
 TEST_F(FabricTest, EndsTheJobOnAllRanksWhenCallsDiffer) {
   for (const bool early : {false, true}) {
     fabrics_.clear();

@@ -17,6 +17,8 @@ struct FifoControl {
   // Set by the consumer before it blocks, to what the producer shall ring for:
   // bits of RingFor. Cleared by whoever comes first.
   alignas(64) std::atomic<std::uint32_t> consumer_sleeps{0};
+  // The producer's signs of life, counted: however full the FIFO is.
+  alignas(64) std::atomic<std::uint64_t> beats{0};
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);

@@ -121,6 +121,16 @@ void ShmLink::Resume(int lane) {
   paused_ = false;
 }
 
+void ShmLink::Beat() {
+  if (connected_) {
+    args_.out.control->beats.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+std::uint64_t ShmLink::beats() const {
+  return args_.in.control->beats.load(std::memory_order_relaxed);
+}
+
 bool ShmLink::Poll() {
   if (closed_) return false;
   if (down_) return CompleteAll(*hung_up_);

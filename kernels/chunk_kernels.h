@@ -129,7 +129,7 @@ inline constexpr std::uint32_t kTileElements = 16384;
 
 // For tile t of [0, tiles): weight_squares[t] = sum of the weights' squares;
 // gradient_squares[t] = the same of the gradients, 0 if the tile's chunk is
-// kept back. Squares and sums in float64, in a fixed order.
+// kept back. Summed as SumSquaresArgs says.
 struct TileSquaresArgs {
   const Tile* tiles;
   std::size_t count;

@@ -7,6 +7,7 @@
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/core/optimizer.h"
+#include "gradientflow/core/tiles.h"
 
 namespace gradientflow {
 namespace {
@@ -38,35 +39,14 @@ Result<std::unique_ptr<DeviceOptimizer>> DeviceOptimizer::Create(
   return made;
 }
 
-// Cuts every tensor at the borders of chunks and tiles, in tensor order.
 Status DeviceOptimizer::MakeTiles() {
   const PoolLayout& layout = *parts_.layout;
-  std::vector<kernels::Tile> tiles;
-  std::vector<std::uint64_t> first_tile;
+  const TensorTiles cut = CutTiles(layout, parts_.chunk_elements);
   std::vector<std::uint8_t> skip(layout.tensors(), 0);
   for (std::size_t i = 0; i < layout.tensors(); ++i) {
-    first_tile.push_back(tiles.size());
     skip[i] = !parts_.skip_lars.empty() && parts_.skip_lars[i] ? 1 : 0;
-    for (std::size_t done = 0; done < layout.tensor_elements(i);) {
-      kernels::Tile tile = {};
-      tile.pool_begin = layout.offset(i) + done;
-      tile.tensor_begin = done;
-      tile.tensor = static_cast<std::uint32_t>(i);
-      std::size_t count = std::min<std::size_t>(
-          layout.tensor_elements(i) - done, kernels::kTileElements);
-      if (parts_.chunk_elements > 0) {
-        const std::size_t chunk = tile.pool_begin / parts_.chunk_elements;
-        const std::size_t end = (chunk + 1) * parts_.chunk_elements;
-        tile.chunk = static_cast<std::uint32_t>(chunk);
-        count = std::min(count, end - tile.pool_begin);
-      }
-      tile.count = static_cast<std::uint32_t>(count);
-      tiles.push_back(tile);
-      done += count;
-    }
   }
-  first_tile.push_back(tiles.size());
-  tiles_count_ = tiles.size();
+  tiles_count_ = cut.tiles.size();
   Device& device = *parts_.device;
   Result<std::unique_ptr<Stream>> stream = device.NewStream(false);
   if (!stream.ok()) return stream.status();
@@ -75,8 +55,8 @@ Status DeviceOptimizer::MakeTiles() {
     DeviceMemory* memory;
     Result<DeviceMemory> made;
   } all[] = {
-      {&tiles_, Upload(device, *stream.value(), tiles)},
-      {&first_tile_, Upload(device, *stream.value(), first_tile)},
+      {&tiles_, Upload(device, *stream.value(), cut.tiles)},
+      {&first_tile_, Upload(device, *stream.value(), cut.first_tile)},
       {&skip_, Upload(device, *stream.value(), skip)},
       {&weight_squares_, device.Allocate(tiles_count_ * sizeof(double))},
       {&gradient_squares_, device.Allocate(tiles_count_ * sizeof(double))},

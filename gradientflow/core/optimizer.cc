@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
+#include "kernels/chunk_kernels.h"
 
 namespace gradientflow {
 namespace {
@@ -84,8 +85,11 @@ Status CheckWeights(const PoolLayout& layout, std::span<float* const> weights) {
 
 Optimizer::Optimizer(const PoolLayout& layout,
                      const kernels::KernelTable& kernels,
-                     std::vector<bool> skip_lars)
-    : layout_(layout), kernels_(kernels), skip_lars_(std::move(skip_lars)) {}
+                     std::vector<bool> skip_lars, std::size_t chunk_elements)
+    : layout_(layout),
+      kernels_(kernels),
+      skip_lars_(std::move(skip_lars)),
+      tiles_(CutTiles(layout, chunk_elements)) {}
 
 Status Optimizer::Validate(const OptimizerConfig& config,
                            const ExchangedGradients& gradients,
@@ -139,30 +143,60 @@ Status Optimizer::Step(const OptimizerConfig& config,
   return {};
 }
 
-Result<float> Optimizer::LarsFactor(const OptimizerConfig& config,
-                                    const ExchangedGradients& gradients,
-                                    std::span<const TensorPart> parts,
-                                    const float* weights) const {
+Status Optimizer::SumSquares(const void* src, DType type, std::size_t n,
+                             std::size_t tensor, double* sum) const {
+  return KernelStatus(kernels_, "sum_squares",
+                      kernels_.sum_squares({src, type, n, sum}, nullptr),
+                      tensor);
+}
+
+// As tile_squares and lars_rates do it on a device, tile by tile.
+Result<float> Optimizer::LarsRate(const OptimizerConfig& config,
+                                  const ExchangedGradients& gradients,
+                                  std::span<const TensorPart> parts,
+                                  const float* weights) {
   const std::size_t tensor = parts.front().tensor;
-  double weight_sum = 0;
-  int error = kernels_.sum_squares(
-      {weights, DType::kFloat32, layout_.tensor_elements(tensor), &weight_sum},
-      nullptr);
-  GF_RETURN_IF_ERROR(KernelStatus(kernels_, "sum_squares", error, tensor));
-  double gradient_sum = 0;
-  for (const TensorPart& part : parts) {
-    error = kernels_.sum_squares({ElementAt(gradients, part.pool_begin),
-                                  gradients.type, part.count, &gradient_sum},
-                                 nullptr);
-    GF_RETURN_IF_ERROR(KernelStatus(kernels_, "sum_squares", error, tensor));
+  const std::uint64_t first = tiles_.first_tile[tensor];
+  const std::uint64_t last = tiles_.first_tile[tensor + 1];
+  weight_squares_.assign(last - first, 0);
+  gradient_squares_.assign(last - first, 0);
+  auto part = parts.begin();
+  for (std::uint64_t t = first; t < last; ++t) {
+    const kernels::Tile& tile = tiles_.tiles[t];
+    GF_RETURN_IF_ERROR(SumSquares(weights + tile.tensor_begin, DType::kFloat32,
+                                  tile.count, tensor,
+                                  &weight_squares_[t - first]));
+    const std::uint64_t end = tile.pool_begin + tile.count;
+    for (; part != parts.end() && part->pool_begin < end; ++part) {
+      const std::uint64_t part_end = part->pool_begin + part->count;
+      const std::uint64_t from =
+          std::max(tile.pool_begin, std::uint64_t{part->pool_begin});
+      if (from < part_end) {
+        GF_RETURN_IF_ERROR(SumSquares(ElementAt(gradients, from),
+                                      gradients.type,
+                                      std::min(part_end, end) - from, tensor,
+                                      &gradient_squares_[t - first]));
+      }
+      if (part_end > end) break;  // The next tile has more of it.
+    }
   }
-  if (weight_sum == 0 || gradient_sum == 0) return 1.0F;
-  const double weight_norm = std::sqrt(weight_sum);
-  const double factor =
-      config.lars_eta * weight_norm /
-      (double{1.0F / gradients.scale} * std::sqrt(gradient_sum) +
-       double{config.weight_decay} * weight_norm + double{config.lars_eps});
-  return static_cast<float>(factor);
+  const std::uint64_t tiles_of_one[] = {0, last - first};
+  float rate = 0;
+  kernels::LarsRatesArgs args = {};
+  args.first_tile = tiles_of_one;
+  args.tensors = 1;
+  args.weight_squares = weight_squares_.data();
+  args.gradient_squares = gradient_squares_.data();
+  args.lr = config.lr;
+  args.eta = config.lars_eta;
+  args.eps = config.lars_eps;
+  args.weight_decay = config.weight_decay;
+  args.rates = &rate;
+  args.grad_scale = 1.0F / gradients.scale;
+  GF_RETURN_IF_ERROR(KernelStatus(
+      kernels_, "lars_rates",
+      kernels::CpuChunkKernels().lars_rates(args, nullptr), tensor));
+  return rate;
 }
 
 Status Optimizer::UpdateTensor(const OptimizerConfig& config,
@@ -173,9 +207,9 @@ Status Optimizer::UpdateTensor(const OptimizerConfig& config,
   float rate = config.lr;
   if (config.kind == OptimizerConfig::Kind::kLars &&
       (skip_lars_.empty() || !skip_lars_[tensor])) {
-    const Result<float> factor = LarsFactor(config, gradients, parts, weights);
-    if (!factor.ok()) return factor.status();
-    rate *= factor.value();
+    const Result<float> lars = LarsRate(config, gradients, parts, weights);
+    if (!lars.ok()) return lars.status();
+    rate = lars.value();
   }
   for (const TensorPart& part : parts) {
     const int error =

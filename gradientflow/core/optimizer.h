@@ -9,6 +9,7 @@
 #include "gradientflow/base/status.h"
 #include "gradientflow/core/optimizer_config.h"
 #include "gradientflow/core/pool_layout.h"
+#include "gradientflow/core/tiles.h"
 #include "kernels/kernels.h"
 #include "transports/collectives/collective.h"
 
@@ -41,15 +42,16 @@ Status CheckWeights(const PoolLayout& layout, std::span<float* const> weights);
 //   eta * |w| / (|g| + weight_decay * |w| + eps),     1 where a norm is 0,
 // with |w| over the whole tensor and |g| over its exchanged part.
 //
-// Equal gradients and weights give equal bits on every rank that uses the
-// same kernel table. NOT thread-safe.
+// Equal gradients and weights give equal bits on every rank, whatever its
+// kernel table, and on ranks with a DeviceOptimizer. NOT thread-safe.
 class Optimizer {
  public:
   // `layout` and `kernels` outlive the optimizer; the kernels work on host
   // memory. `skip_lars`: tensors (by forward index) whose LARS factor is 1,
-  // as usual for biases and batch norms; empty for none.
+  // as usual for biases and batch norms; empty for none. `chunk_elements`: as
+  // DeviceOptimizerParts says; the norms' sums are cut there.
   Optimizer(const PoolLayout& layout, const kernels::KernelTable& kernels,
-            std::vector<bool> skip_lars = {});
+            std::vector<bool> skip_lars = {}, std::size_t chunk_elements = 0);
 
   // weights[i]: tensor i's float32 master weights, the caller's; may be null
   // if the tensor has no elements. kInvalidArgument (nothing has changed)
@@ -70,10 +72,12 @@ class Optimizer {
                   const ExchangedGradients& gradients,
                   std::span<float* const> weights) const;
   Status AllocateMomentum();
-  Result<float> LarsFactor(const OptimizerConfig& config,
-                           const ExchangedGradients& gradients,
-                           std::span<const TensorPart> parts,
-                           const float* weights) const;
+  Result<float> LarsRate(const OptimizerConfig& config,
+                         const ExchangedGradients& gradients,
+                         std::span<const TensorPart> parts,
+                         const float* weights);
+  Status SumSquares(const void* src, DType type, std::size_t n,
+                    std::size_t tensor, double* sum) const;
   Status UpdateTensor(const OptimizerConfig& config,
                       const ExchangedGradients& gradients,
                       std::span<const TensorPart> parts, float* weights);
@@ -81,8 +85,12 @@ class Optimizer {
   const PoolLayout& layout_;
   const kernels::KernelTable& kernels_;
   const std::vector<bool> skip_lars_;
+  const TensorTiles tiles_;
   std::unique_ptr<float[]> momentum_;
-  std::vector<TensorPart> parts_;  // Kept, so that steps allocate nothing.
+  // Kept, so that steps allocate nothing.
+  std::vector<TensorPart> parts_;
+  std::vector<double> weight_squares_;
+  std::vector<double> gradient_squares_;
 };
 
 }  // namespace gradientflow

@@ -91,7 +91,9 @@ Status SessionImpl::Build() {
       std::make_unique<Engine>(PartsOfEngine(), watchdog, options_.overlap);
   std::vector<bool> skip_lars;
   for (const TensorSpec& spec : specs_) skip_lars.push_back(spec.skip_lars);
-  optimizer_ = std::make_unique<Optimizer>(layout_, kernels, skip_lars);
+  optimizer_ = std::make_unique<Optimizer>(
+      layout_, kernels, skip_lars,
+      options_.sparsity > 0 ? options_.chunk_elements : 0);
   progress_ = std::make_unique<Progress>(
       *engine_, *clock_, SpinTime(options_, transport_.group), completions_);
   GF_RETURN_IF_ERROR(Agree());

@@ -156,7 +156,6 @@ class SessionImpl final : public Session {
   const PoolLayout layout_;
   Transport transport_;
   PoolMemory pool_;
-  bool mixed_ = false;  // Some ranks' gradients are on a device, not all.
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<DeviceSide> device_side_;  // Null: all is the host's.
   std::unique_ptr<Aggregator> aggregator_;

@@ -31,8 +31,7 @@ Status SessionImpl::BuildDevice() {
   opening.deadline = clock_->Now() + FromSeconds(options_.join_timeout_seconds);
   const Result<std::vector<Place>> places = ExchangePlaces(opening, place);
   if (!places.ok()) return places.status();
-  mixed_ = Mixed(places.value());
-  if (mixed_) executor_->SetMixedDtypes();
+  if (Mixed(places.value())) executor_->SetMixedDtypes();
   if (device_ == nullptr) {
     Result<PoolMemory> pool = PoolMemory::Allocate(
         transport_.arena, layout_.elements() * SizeOf(options_.pool_dtype));

@@ -27,6 +27,13 @@ Status SessionImpl::StepFailure(const Status& why) const {
                                    " failed: ", why.message()));
 }
 
+Status SessionImpl::GiveUp(const Status& why) {
+  const Status first = step_state_.Fail(why);
+  transport_.fabric->Fail(first);
+  engine_->Poll();
+  return first;
+}
+
 Status SessionImpl::SetStream(void* native) {
   Status status;
   progress_->Do([&] {
@@ -144,58 +151,56 @@ Status SessionImpl::SetLossScale(float scale) {
 }
 
 // What does not depend on the step.
-Status SessionImpl::CheckOptimizer(const OptimizerConfig& config) const {
-  if (mixed_ && config.kind == OptimizerConfig::Kind::kLars) {
-    return Status(
-        StatusCode::kFailedPrecondition,
-        "LARS needs the gradients of all ranks on devices, or of all on the "
-        "CPU: else norms may differ in the last bit, and so would the ranks' "
-        "weights; use SGD here");
+Status SessionImpl::CheckOptimizer(
+    const std::vector<OptimizerGroup>& groups) const {
+  GF_RETURN_IF_ERROR(CheckGroups(layout_, groups));
+  if (options_.sparsity <= 0 || options_.residual != ResidualMode::kMomentum) {
+    return Status();
   }
-  const bool decays =
-      options_.sparsity > 0 && options_.residual == ResidualMode::kMomentum;
-  if (decays && config.momentum != options_.momentum) {
+  for (const OptimizerGroup& group : groups) {
+    if (group.config.momentum == options_.momentum) continue;
     return Status(
         StatusCode::kInvalidArgument,
-        StrCat("the optimiser's momentum is ", config.momentum,
+        StrCat("the optimiser's momentum is ", group.config.momentum,
                ", but what is kept back decays by ", options_.momentum,
                " (residual=momentum): set option momentum to the optimiser's"));
   }
   return Status();
 }
 
-Status SessionImpl::OptimizerStep(const OptimizerConfig& config,
-                                  const std::vector<float*>& weights) {
+Status SessionImpl::OptimizerStep(const std::vector<OptimizerGroup>& groups) {
   Status status;
   progress_->Do([&] { status = Admit(StepCall::kOptimizerStep); });
-  if (status.ok()) status = CheckOptimizer(config);
+  if (status.ok()) status = CheckOptimizer(groups);
   if (!status.ok()) return status;
-  if (!skip_update_) status = Update(config, weights);
-  const bool as_it_was = status.code() == StatusCode::kInvalidArgument ||
-                         status.code() == StatusCode::kResourceExhausted;
-  if (as_it_was) return status;
+  std::size_t updated = 0;
+  while (!skip_update_ && updated < groups.size() && status.ok()) {
+    status = Update(updated, groups[updated]);
+    if (status.ok()) ++updated;
+  }
+  const bool refused = status.code() == StatusCode::kInvalidArgument ||
+                       status.code() == StatusCode::kResourceExhausted;
+  if (refused && updated == 0) return status;  // All is as it was.
   progress_->Do([&] {
     if (status.ok()) return step_state_.Applied(step_ - 1);
     // Weights and momentum are not what they are on other ranks.
-    status = step_state_.Fail(
+    status = GiveUp(
         Status(status.code(), StrCat("applying step ", step_ - 1, " on rank ",
                                      options_.rank, ": ", status.message())));
-    transport_.fabric->Fail(status);
-    engine_->Poll();
   });
   return status;
 }
 
-Status SessionImpl::Update(const OptimizerConfig& config,
-                           const std::vector<float*>& weights) {
+Status SessionImpl::Update(std::size_t index, const OptimizerGroup& group) {
   if (device_side_ != nullptr) {
     return device_side_->optimizer().Step(
-        config, weights, aggregator_->device_slots(), gradient_scale_,
-        device_side_->sync().producer());
+        index, group.config, group.weights, aggregator_->device_slots(),
+        gradient_scale_, device_side_->sync().producer());
   }
   return optimizer_->Step(
-      config, {pool().data, options_.pool_dtype, exchanged_, gradient_scale_},
-      weights);
+      group.config,
+      {pool().data, options_.pool_dtype, exchanged_, gradient_scale_},
+      group.weights);
 }
 
 }  // namespace gradientflow

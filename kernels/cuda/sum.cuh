@@ -18,14 +18,15 @@ namespace gradientflow::kernels::cuda {
 inline constexpr unsigned kWarps = kThreads / kWarp;
 inline constexpr unsigned kTotalThreads = 1024;
 
-// The sum of the block's values, in thread 0, in a fixed order. `slots`: one
-// for each warp, in shared memory, which no thread may still be reading.
+// The sum of the block's values, in thread 0: pairs of threads whose numbers
+// differ in bit 0 meet first, then in bit 1, ... `slots`: one for each warp, in
+// shared memory, which no thread may still be reading.
 template <typename P>
 __device__ P SumOfBlock(P value, P* slots) {
   const unsigned lane = threadIdx.x % kWarp;
   const unsigned warp = threadIdx.x / kWarp;
 #pragma unroll
-  for (int far = kWarp / 2; far > 0; far /= 2) {
+  for (int far = 1; far < kWarp; far *= 2) {
     value += __shfl_xor_sync(kAllLanes, value, far);
   }
   if (lane == 0) slots[warp] = value;
@@ -33,7 +34,7 @@ __device__ P SumOfBlock(P value, P* slots) {
   if (warp != 0) return value;
   value = lane < blockDim.x / kWarp ? slots[lane] : P{0};
 #pragma unroll
-  for (int far = kWarp / 2; far > 0; far /= 2) {
+  for (int far = 1; far < kWarp; far *= 2) {
     value += __shfl_xor_sync(kAllLanes, value, far);
   }
   return value;
@@ -95,6 +96,17 @@ __global__ void __launch_bounds__(kTotalThreads)
   }
 }
 
+// Launches that for `partials` of the device.
+template <typename Partial, typename Result>
+int LaunchTotal(const Partial* partials, std::size_t count, float scale,
+                Result* result, void* stream) {
+  Shape one;
+  one.threads = kTotalThreads;
+  one.shared_bytes = kTotalThreads / kWarp * sizeof(double);
+  return Launch<&AddPartials<Partial, Result>>(one, stream, partials, count,
+                                               scale, result);
+}
+
 // Runs `body` over [0, n); then *result, of the device, += scale * its sum.
 template <class Body, typename Result>
 int LaunchSum(const Body& body, std::size_t n, float scale, Result* result,
@@ -110,11 +122,7 @@ int LaunchSum(const Body& body, std::size_t n, float scale, Result* result,
     shape.shared_bytes = 2 * kWarps * sizeof(Partial);
     const int error = Launch<&SumTiles<Body>>(shape, stream, body, n, partials);
     if (error != 0) return error;
-    Shape one;
-    one.threads = kTotalThreads;
-    one.shared_bytes = kTotalThreads / kWarp * sizeof(double);
-    return Launch<&AddPartials<Partial, Result>>(one, stream, partials, tiles,
-                                                 scale, result);
+    return LaunchTotal(partials, tiles, scale, result, stream);
   });
 }
 

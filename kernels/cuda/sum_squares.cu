@@ -1,46 +1,56 @@
+#include <algorithm>
+
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/functions.h"
-#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/scratch.cuh"
 #include "kernels/cuda/span.cuh"
+#include "kernels/cuda/squares.cuh"
 #include "kernels/cuda/sum.cuh"
 
-// In flight per thread: as l1_norm.cu. The square of a float32 is exact in
-// float64.
 namespace gradientflow::kernels::cuda {
 namespace {
 
-template <typename T, bool kAligned>
-struct SumSquaresBody {
-  using Partial = double;
-  static constexpr int kPack = kPackOf<T>;
-  static constexpr int kUnroll = 32 / kPack;
-  const T* src;
+static_assert(kSquareTotals == kTotalThreads);
 
-  template <int kN, int kPacks>
-  __device__ void Run(std::size_t i, double& sum) const {
-    Pack<T, kN> in[kPacks];
-#pragma unroll
-    for (int u = 0; u < kPacks; ++u) {
-      in[u] = Load<kN, kAligned>(src + i + u * kStep<kN>);
-    }
-#pragma unroll
-    for (int u = 0; u < kPacks; ++u) {
-#pragma unroll
-      for (int e = 0; e < kN; ++e) {
-        const double value = ToFloat(in[u].at[e]);
-        sum += value * value;
-      }
-    }
+// A warp per block of the header's.
+template <typename T>
+__global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
+    SumBlocks(const T* src, const std::size_t n, double* partials) {
+  const std::size_t warp = threadIdx.x / kWarp;
+  for (std::size_t block = blockIdx.x * std::size_t{kBlockWarps} + warp;
+       block * kSquareBlock < n;
+       block += gridDim.x * std::size_t{kBlockWarps}) {
+    const std::size_t begin = block * kSquareBlock;
+    const std::size_t left = n - begin;
+    constexpr auto kBlock = static_cast<unsigned>(kSquareBlock);
+    const double sum = SquaresOfBlock(
+        src + begin, left < kBlock ? static_cast<unsigned>(left) : kBlock);
+    if (threadIdx.x % kWarp == 0) partials[block] = sum;
   }
-};
+}
+
+template <typename T>
+int Run(const SumSquaresArgs& args, void* stream) {
+  if (args.n == 0) return 0;
+  const std::size_t blocks = (args.n + kSquareBlock - 1) / kSquareBlock;
+  return WithScratch(blocks * sizeof(double), stream, [&](void* memory) {
+    auto* partials = static_cast<double*>(memory);
+    Shape shape;
+    shape.threads = kBlockThreads;
+    shape.blocks = BlocksFor(blocks, kBlockWarps, kSpanBlocks);
+    const int error = Launch<&SumBlocks<T>>(
+        shape, stream, static_cast<const T*>(args.src), args.n, partials);
+    if (error != 0) return error;
+    return LaunchTotal(partials, blocks, 1, args.sum, stream);
+  });
+}
 
 }  // namespace
 
 int SumSquares(const SumSquaresArgs& args, void* stream) {
-  return WithGradientType(args.type, [&](auto t) {
-    return LaunchSumOf<SumSquaresBody>(
-        static_cast<const decltype(t)*>(args.src), args.n, 1, args.sum, stream);
-  });
+  return WithGradientType(
+      args.type, [&](auto t) { return Run<decltype(t)>(args, stream); });
 }
 
 }  // namespace gradientflow::kernels::cuda

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
 #define GRADIENTFLOW_ASAN 1
@@ -279,6 +280,31 @@ double NormUlpBound(std::size_t n) {
   // across slots and lanes, and into *norm.
   const auto elements = static_cast<double>(n);
   return 0.5 * (std::min(elements, 128.0) + elements / 4096) + 8;
+}
+
+double SquaresInOrder(const Elements& elements, std::size_t begin,
+                      std::size_t n) {
+  std::vector<double> totals(1024);
+  for (std::size_t block = 0; block * 2048 < n; ++block) {
+    std::vector<double> lanes(256);
+    const std::size_t end = std::min<std::size_t>(n, (block + 1) * 2048);
+    for (std::size_t i = block * 2048; i < end; ++i) {
+      const double value = elements.Get(begin + i);
+      lanes[i % 256] += value * value;
+    }
+    for (const std::size_t bit : {7, 1, 0, 6, 5, 4, 3, 2}) {
+      for (std::size_t l = 0; l < lanes.size(); ++l) {
+        if ((l >> bit & 1) == 0) lanes[l] += lanes[l | std::size_t{1} << bit];
+      }
+    }
+    totals[block % 1024] += lanes[0];
+  }
+  for (std::size_t bit = 0; bit < 10; ++bit) {
+    for (std::size_t t = 0; t < totals.size(); ++t) {
+      if ((t >> bit & 1) == 0) totals[t] += totals[t | std::size_t{1} << bit];
+    }
+  }
+  return totals[0];
 }
 
 std::string TableName(

@@ -117,6 +117,11 @@ double FloatUlps(float seen, double exact);
 // are summed in pieces of at most 8192 elements, then the pieces.
 double NormUlpBound(std::size_t n);
 
+// The sum of the squares of [begin, begin + n), in the order that
+// SumSquaresArgs says.
+double SquaresInOrder(const Elements& elements, std::size_t begin,
+                      std::size_t n);
+
 // A table whose calls are done when they return.
 class SynchronousTable {
  public:

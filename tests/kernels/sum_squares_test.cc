@@ -39,6 +39,28 @@ TEST_P(SumSquares, AgreesWithALongDoubleSum) {
   }
 }
 
+TEST_P(SumSquares, AddsInTheOneOrderOfAllTables) {
+  for (const DType type : kGradientTypes) {
+    for (const std::size_t n :
+         {1, 3, 127, 128, 129, 255, 257, 1009, 2047, 2048, 2049, 4095, 6151,
+          16384, 16385, 20011, 65537, 99991}) {
+      Elements src(type, n, n % 6);
+      src.Fill(random_);
+      Scalar<double> sum(0);
+      ASSERT_EQ(Run(src, sum.get()), 0);
+      ASSERT_EQ(*sum, SquaresInOrder(src, 0, n)) << n;
+    }
+  }
+}
+
+TEST_P(SumSquares, AddsInOneOrderBeyondAThousandBlocks) {
+  Elements src(DType::kFloat32, 2 * 1024 * 2048 + 3 * 2048 + 77, 1);
+  src.Fill(random_);
+  Scalar<double> sum(0);
+  ASSERT_EQ(Run(src, sum.get()), 0);
+  EXPECT_EQ(*sum, SquaresInOrder(src, 0, src.size()));
+}
+
 TEST_P(SumSquares, CountsEveryElementOnceEvenWhereAFloat32WouldOverflow) {
   Elements src(DType::kFloat32, 1234);
   for (std::size_t i = 0; i < src.size(); ++i) src.Set(i, -0x1p100);

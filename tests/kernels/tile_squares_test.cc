@@ -12,22 +12,6 @@
 namespace gradientflow::kernels::testing {
 namespace {
 
-// The squares of elements [begin, begin + count).
-long double Squares(const Elements& elements, std::size_t begin,
-                    std::size_t count) {
-  long double sum = 0;
-  for (std::size_t i = begin; i < begin + count; ++i) {
-    sum += static_cast<long double>(elements.Get(i)) * elements.Get(i);
-  }
-  return sum;
-}
-
-// All terms are positive: at most half a unit of float64 for each addition.
-void ExpectSum(double seen, long double exact, std::size_t count) {
-  const auto expected = static_cast<double>(exact);
-  ASSERT_NEAR(seen, expected, static_cast<double>(count) * 0x1p-53 * expected);
-}
-
 class TileSquares : public EveryChunkTable {
  protected:
   struct Sums {
@@ -57,14 +41,11 @@ class TileSquares : public EveryChunkTable {
     ASSERT_EQ(Run(table, slots, weights, grads, sums), 0);
     for (std::size_t t = 0; t < table.tiles.size(); ++t) {
       const Tile& tile = table.tiles[t];
-      ASSERT_NO_FATAL_FAILURE(ExpectSum(
-          sums.weights[t],
-          Squares(weights[tile.tensor], tile.tensor_begin, tile.count),
-          tile.count));
+      ASSERT_EQ(sums.weights[t], SquaresInOrder(weights[tile.tensor],
+                                                tile.tensor_begin, tile.count));
       const bool sent = slots == nullptr || (*slots)[tile.chunk] != kNotSent;
-      ASSERT_NO_FATAL_FAILURE(ExpectSum(
-          sums.gradients[t],
-          sent ? Squares(grads, tile.pool_begin, tile.count) : 0, tile.count));
+      ASSERT_EQ(sums.gradients[t],
+                sent ? SquaresInOrder(grads, tile.pool_begin, tile.count) : 0);
     }
     ASSERT_TRUE(sums.weights.CanariesIntact());
     ASSERT_TRUE(sums.gradients.CanariesIntact());

@@ -1,20 +1,39 @@
+#include <algorithm>
 #include <cstddef>
 
 #include "kernels/cpu/element.h"
 #include "kernels/cpu/functions.h"
+#include "kernels/cpu/square_sums.h"
 
 namespace gradientflow::kernels::scalar {
 namespace {
 
 template <class T>
+double SumOfBlock(const T* src, std::size_t n) {
+  double lanes[kSquareLanes] = {};
+  for (std::size_t i = 0; i < n; ++i) {
+    const double value = ToFloat(src[i]);
+    lanes[i % kSquareLanes] += value * value;
+  }
+  for (std::size_t l = 0; l < kSquareLanes / 2; ++l) {
+    lanes[l] += lanes[l + kSquareLanes / 2];
+  }
+  double fours[kSquareFours];
+  for (std::size_t g = 0; g < kSquareFours; ++g) {
+    const double* const four = lanes + 4 * g;
+    fours[g] = (four[0] + four[2]) + (four[1] + four[3]);
+  }
+  return FoldFours(fours);
+}
+
+template <class T>
 int Run(const SumSquaresArgs& args) {
   const T* src = static_cast<const T*>(args.src);
-  double sum = 0;
-  for (std::size_t i = 0; i < args.n; ++i) {
-    const double value = ToFloat(src[i]);
-    sum += value * value;
+  SquareTotals totals;
+  for (std::size_t at = 0; at < args.n; at += kSquareBlock) {
+    totals.Add(SumOfBlock(src + at, std::min(kSquareBlock, args.n - at)));
   }
-  *args.sum += sum;
+  *args.sum += totals.Fold();
   return 0;
 }
 

@@ -189,28 +189,34 @@ __device__ Sum FoldWarps(Sum of_warp, Sum* shared) {
 }
 
 // Calls body.Load<kWhole>(u, at, left) and then body.Use<kWhole>(u, at, left)
-// for each of this warp's rows, which begins at element `at`: kUnroll loads go
-// out before the first use. 0 <= u < kUnroll.
-template <int kUnroll, typename Body>
-__device__ void ForRows(unsigned n, Body& body) {
-  const unsigned warp = threadIdx.x / kWarp;
+// for the rows first, first + kStride, ... of n elements; a row begins at
+// element `at`: kUnroll loads go out before the first use. 0 <= u < kUnroll.
+// REQUIRES: first < kStride.
+template <int kUnroll, unsigned kStride, typename Body>
+__device__ void WalkRows(unsigned first, unsigned n, Body& body) {
   const unsigned rows = n / kRow;
-  for (unsigned row = warp; row < rows; row += kBlockWarps * kUnroll) {
+  for (unsigned row = first; row < rows; row += kStride * kUnroll) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const unsigned mine = row + static_cast<unsigned>(u) * kBlockWarps;
+      const unsigned mine = row + static_cast<unsigned>(u) * kStride;
       if (mine < rows) body.template Load<true>(u, mine * kRow, kRow);
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const unsigned mine = row + static_cast<unsigned>(u) * kBlockWarps;
+      const unsigned mine = row + static_cast<unsigned>(u) * kStride;
       if (mine < rows) body.template Use<true>(u, mine * kRow, kRow);
     }
   }
-  if (n % kRow != 0 && rows % kBlockWarps == warp) {
+  if (n % kRow != 0 && rows % kStride == first) {
     body.template Load<false>(0, rows * kRow, n % kRow);
     body.template Use<false>(0, rows * kRow, n % kRow);
   }
+}
+
+// The same for this warp's share of the block's rows.
+template <int kUnroll, typename Body>
+__device__ void ForRows(unsigned n, Body& body) {
+  WalkRows<kUnroll, kBlockWarps>(threadIdx.x / kWarp, n, body);
 }
 
 // The sum that a block finds in body.sums after ForRows(), found by one warp.

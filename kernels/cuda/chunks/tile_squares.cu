@@ -10,51 +10,22 @@
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/functions.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/squares.cuh"
 
 namespace gradientflow::kernels::cuda {
 namespace {
 
-// Weights and gradients are read one after the other, for they need not be
-// aligned alike: 64 bytes a thread in flight, whatever the type. (Single
-// elements take a register each, so there it is 32 bytes of 16-bit types.)
-template <typename T, int kWidth>
-inline constexpr int kUnroll = kWidth == 4 && sizeof(T) == 2 ? 4 : 2;
+static_assert(kTileElements == kBlockWarps * kSquareBlock);
 
-template <typename T, int kWidth>
-struct SquaresBody {
-  const T* src;
-  double sums[kPerLane];
-  RowBits<T, kWidth> rows[kUnroll<T, kWidth>];
-
-  template <bool kWhole>
-  __device__ void Load(int u, unsigned at, unsigned left) {
-    rows[u].template Load<kWhole>(src + at, left);
-  }
-
-  template <bool kWhole>
-  __device__ void Use(int u, unsigned, unsigned) {
-    float values[kPerLane];
-    rows[u].Get(values);
-#pragma unroll
-    for (int j = 0; j < kPerLane; ++j) {
-      const auto v = static_cast<double>(values[j]);
-      sums[j] += v * v;
-    }
-  }
-};
-
-template <int kWidth, typename T>
-__device__ double SumOfWarp(const T* src, unsigned n) {
-  SquaresBody<T, kWidth> body = {src, {}, {}};
-  ForRows<kUnroll<T, kWidth>>(n, body);
-  return FoldRow<kWidth>(body.sums);
-}
-
-// All threads of the block call, and all get the sum.
+// A warp per block of SumSquaresArgs. Weights and gradients are read one after
+// the other, for they need not be aligned alike. All threads call, and all get
+// the sum.
 template <typename T>
 __device__ double SumOfSquares(const T* src, unsigned n) {
-  const double sum =
-      AlignedFor<4>(src) ? SumOfWarp<4>(src, n) : SumOfWarp<1>(src, n);
+  constexpr auto kBlock = static_cast<unsigned>(kSquareBlock);
+  const unsigned begin = threadIdx.x / kWarp * kBlock;
+  const unsigned left = n > begin ? n - begin : 0;
+  const double sum = SquaresOfBlock(src + begin, left < kBlock ? left : kBlock);
   return FoldWarps(sum, Shared<double>());
 }
 

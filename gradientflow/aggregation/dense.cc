@@ -15,7 +15,6 @@ CollectiveCall BucketCall(const AggregatorParts& parts, const Bucket& bucket,
   call.wire = parts.wire_dtype;
   call.op = parts.reduce;
   call.unscale = 1.0F / loss_scale;
-  call.algorithm = parts.algorithm;
   call.channel = Channel::kGradients;
   call.step = step;
   call.bucket = id;

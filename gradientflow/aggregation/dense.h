@@ -21,7 +21,6 @@ struct AggregatorParts {
   DType wire_dtype = DType::kFloat32;
   ReduceOp reduce = ReduceOp::kMean;
   std::size_t bucket_bytes = 0;  // Not kAutoBytes.
-  AllreduceAlgorithm algorithm = AllreduceAlgorithm::kAuto;
   Recorder* recorder = nullptr;
   const Clock* clock = nullptr;
 };

@@ -92,8 +92,8 @@ struct Options {
   // Divides the aggregated gradients (the framework multiplied the loss), in
   // float32: in a pool of 16 bits as they are used, StepStats::gradient_scale.
   float loss_scale = 1.0F;
-  // "auto", "ring", "halving_doubling", "two_sync", "one_round", "shared",
-  // "two_level".
+  // Of every allreduce that does not ask for one itself: "auto", "ring",
+  // "halving_doubling", "two_sync", "one_round", "shared", "two_level".
   std::string algorithm = "auto";
 
   // -- Coarse-grained sparse communication --------------------------------

@@ -167,8 +167,8 @@ constexpr std::array kSettings = {
         kGradients, "algorithm",
         "auto, ring, halving_doubling, two_sync, one_round, shared or "
         "two_level",
-        "How an allreduce runs. auto: the fastest by measured latency and "
-        "bandwidth."),
+        "How allreduces run, gradients' and others'. auto: the fastest by "
+        "measured latency and bandwidth."),
 
     Row<c::Share<&O::sparsity>>(
         kSparse, "sparsity", kShare,

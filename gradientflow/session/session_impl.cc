@@ -75,6 +75,15 @@ Status SessionImpl::Build() {
   executor.segment_bytes = options_.segment_bytes;
   executor.segments_in_flight = options_.segments_in_flight;
   executor.trace = options_.trace_collectives;
+  const Result<AllreduceAlgorithm> algorithm =
+      ParseAllreduceAlgorithm(options_.algorithm);
+  if (!algorithm.ok()) return algorithm.status();
+  if (algorithm.value() == AllreduceAlgorithm::kShared &&
+      !transport_.group.all_share && options_.size > 1) {
+    return Status(StatusCode::kInvalidArgument,
+                  "algorithm=shared needs all ranks to share memory; use auto");
+  }
+  executor.algorithm = algorithm.value();
   executor_ = std::make_unique<Executor>(
       ExecutorParts{transport_.fabric.get(), transport_.arena, &kernels,
                     clock_.get(), recorder_.get(), logger_.get()},
@@ -141,7 +150,7 @@ Status SessionImpl::Agree() {
 bool SessionImpl::GoesByMeasurement() const {
   if (options_.size == 1) return false;
   if (tuning_ && layout_.elements() > 0) return true;
-  return !transport_.group.topology.IsOneHost();
+  return options_.algorithm == "auto" && !transport_.group.topology.IsOneHost();
 }
 
 Status SessionImpl::Measure() {

@@ -80,14 +80,6 @@ EngineParts SessionImpl::PartsOfEngine() {
 }
 
 Status SessionImpl::BuildAggregator() {
-  Result<AllreduceAlgorithm> algorithm =
-      ParseAllreduceAlgorithm(options_.algorithm);
-  if (!algorithm.ok()) return algorithm.status();
-  if (algorithm.value() == AllreduceAlgorithm::kShared &&
-      !transport_.group.all_share && options_.size > 1) {
-    return Status(StatusCode::kInvalidArgument,
-                  "algorithm=shared needs all ranks to share memory; use auto");
-  }
   AggregatorParts parts;
   parts.collective = &GradientCollective();
   parts.layout = &layout_;
@@ -96,7 +88,6 @@ Status SessionImpl::BuildAggregator() {
   parts.wire_dtype = options_.wire_dtype;
   parts.reduce = options_.reduce;
   parts.bucket_bytes = bucket_bytes_;
-  parts.algorithm = algorithm.value();
   parts.recorder = recorder_.get();
   parts.clock = clock_.get();
   if (options_.sparsity <= 0 || layout_.elements() == 0) {

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <random>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -174,6 +175,41 @@ TEST_P(Allreduce, MeanOfLargeFloat16DoesNotOverflow) {
       }
     }
   });
+}
+
+// The same bits as where the call names it; that of the group of all ranks, and
+// of another.
+TEST_P(Allreduce, RunsByTheSessionsAlgorithmUnlessItNamesOne) {
+  for (Algorithm algorithm : AlgorithmsOver(std::get<Over>(GetParam()))) {
+    if (algorithm == Algorithm::kAuto) continue;
+    Job job = MakeJob();
+    job.options.algorithm = Name(algorithm);
+    RunRanks(job, [&](Session& session) {
+      std::vector<int> all;
+      for (int r = 0; r < session.size(); ++r) all.push_back(r);
+      ASSERT_TRUE(session.OpenGroup(1, all).ok());
+      const auto sum = [&](GroupId group, Algorithm named) {
+        std::mt19937 random(static_cast<unsigned>(session.rank()));
+        std::vector<float> data(kSegment + 7);
+        for (float& value : data) {
+          value = std::normal_distribution<float>()(random);
+        }
+        CollectiveCall call;
+        call.output = data.data();
+        call.count = data.size();
+        call.group = group;
+        call.algorithm = named;
+        EXPECT_TRUE(session.Run(call).ok());
+        return data;
+      };
+      EXPECT_TRUE(sum(0, Algorithm::kAuto) == sum(0, algorithm))
+          << Name(algorithm);
+      // A group of its own shares no memory.
+      const Algorithm there =
+          algorithm == Algorithm::kShared ? Algorithm::kTwoSync : algorithm;
+      EXPECT_TRUE(sum(1, Algorithm::kAuto) == sum(1, there)) << Name(algorithm);
+    });
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

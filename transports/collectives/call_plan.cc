@@ -228,6 +228,14 @@ void CallPlanner::ChooseAlgorithm(const CollectiveCall& call, CallPlan* plan) {
     plan->why = "asked for";
     return;
   }
+  if (standing_ != AllreduceAlgorithm::kAuto) {
+    const bool shares = group_.all_share || group_.size == 1;
+    plan->algorithm = standing_ == AllreduceAlgorithm::kShared && !shares
+                          ? AllreduceAlgorithm::kTwoSync
+                          : standing_;
+    plan->why = "the session's";
+    return;
+  }
   const std::pair key{call.count, SizeOf(call.wire)};
   auto choice = choices_.find(key);
   if (choice == choices_.end()) {

@@ -84,9 +84,16 @@ Status ValidateCall(const CollectiveCall& call, const CallGroup& group);
 // NOT thread-safe.
 class CallPlanner {
  public:
+  // `standing`: the algorithm of allreduces that ask for none; kAuto: by the
+  // costs. kShared stands for kTwoSync where the group's ranks do not share
+  // memory: it adds in the same order.
   CallPlanner(const CallGroup& group, const CostModel& costs,
-              std::size_t segment_bytes)
-      : group_(group), costs_(costs), segment_bytes_(segment_bytes) {}
+              std::size_t segment_bytes,
+              AllreduceAlgorithm standing = AllreduceAlgorithm::kAuto)
+      : group_(group),
+        costs_(costs),
+        segment_bytes_(segment_bytes),
+        standing_(standing) {}
 
   // REQUIRES a valid call.
   CallPlan Plan(const CollectiveCall& call);
@@ -104,6 +111,7 @@ class CallPlanner {
   CallGroup group_;
   CostModel costs_;
   const std::size_t segment_bytes_;
+  const AllreduceAlgorithm standing_;
   // By elements and bytes of each on the wire.
   std::map<std::pair<std::size_t, std::size_t>, AllreduceChoice> choices_;
 };

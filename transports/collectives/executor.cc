@@ -32,7 +32,7 @@ Executor::Executor(const ExecutorParts& parts, const CallGroup& all,
                                                  bytes_sent_,
                                                  &Executor::OnMessage,
                                                  this} {
-  auto calls = std::make_unique<GroupCalls>(all, costs, options.segment_bytes);
+  auto calls = std::make_unique<GroupCalls>(all, costs, options);
   all_ = calls.get();
   groups_[all.id] = std::move(calls);
 }
@@ -58,8 +58,7 @@ Status Executor::OpenGroup(GroupId id, const std::vector<int>& ranks) {
   }
   Result<CallGroup> group = Subgroup(all_->group, id, ranks);
   if (!group.ok()) return group.status();
-  groups_[id] = std::make_unique<GroupCalls>(group.value(), costs(),
-                                             options_.segment_bytes);
+  groups_[id] = std::make_unique<GroupCalls>(group.value(), costs(), options_);
   return Status();
 }
 

@@ -25,6 +25,8 @@ namespace gradientflow {
 struct ExecutorOptions {
   std::size_t segment_bytes = std::size_t{256} << 10;
   int segments_in_flight = 8;
+  // Of allreduces that ask for none, see CallPlanner.
+  AllreduceAlgorithm algorithm = AllreduceAlgorithm::kAuto;
   bool trace = false;  // One line per collective.
 };
 
@@ -114,8 +116,9 @@ class Executor final : public Collective {
   };
   struct GroupCalls {
     GroupCalls(const CallGroup& of, const CostModel& costs,
-               std::size_t segment_bytes)
-        : group(of), planner(of, costs, segment_bytes) {}
+               const ExecutorOptions& options)
+        : group(of),
+          planner(of, costs, options.segment_bytes, options.algorithm) {}
     CallGroup group;
     CallPlanner planner;
     std::array<Queue, kChannels> queues;

@@ -9,6 +9,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
+#include <vector>
 
 #include "benchmarks/allreduce/workers.h"
 #include "gradientflow/base/clock.h"
@@ -18,7 +20,8 @@
 namespace gradientflow::benchmarks {
 namespace {
 
-constexpr std::size_t kCallBytes = std::size_t{256} << 10;
+// Small exchanges are over before a sleeper is awake.
+constexpr std::size_t kSmallBytes = std::size_t{256} << 10;
 constexpr int kSpins = 2000;
 using Sockets = std::array<int, kMostConnections>;
 
@@ -27,120 +30,163 @@ Status SystemError(const char* what) {
                 StrCat("bare exchange: ", what, ": ", std::strerror(errno)));
 }
 
+// What one connection carries, both ways at once. The bytes lie in `window`
+// bytes at `out` and `in`, over and over.
 struct Stream {
   int fd = -1;
   const std::byte* out = nullptr;
-  std::size_t to_send = 0;
   std::byte* in = nullptr;
-  std::size_t to_receive = 0;
+  std::size_t window = 1;
+  std::size_t bytes = 0;
+  std::size_t sent = 0;
+  std::size_t received = 0;
+  bool done() const { return sent == bytes && received == bytes; }
 };
 
 class BareExchange final : public Worker {
  public:
   BareExchange(const Sockets& sockets, std::size_t most_bytes)
-      : sockets_(sockets), out_(most_bytes), in_(most_bytes) {}
+      : sockets_(sockets),
+        most_bytes_(most_bytes),
+        out_(kMostConnections * kWindowBytes),
+        in_(kMostConnections * kWindowBytes) {}
 
   Result<Outcome> Run(const Batch& batch) override {
-    if (batch.connections < 1 || batch.connections > kMostConnections) {
-      return Status(StatusCode::kInvalidArgument,
-                    StrCat("expected 1 to ", kMostConnections,
-                           " connections, got ", batch.connections));
+    if (batch.way < 0 || batch.way >= kExchangeWays ||
+        batch.bytes > most_bytes_) {
+      return Status(
+          StatusCode::kInvalidArgument,
+          StrCat("expected a way below ", kExchangeWays, " and ", most_bytes_,
+                 " bytes at most, got ", batch.way, " and ", batch.bytes));
     }
-    Outcome outcome;
-    if (batch.check) return CheckBytes(batch);
+    way_ = WayOf(batch.way);
+    if (batch.check) return CheckBytes(batch.bytes);
     for (int i = 0; i < batch.warmup; ++i) {
-      GF_RETURN_IF_ERROR(Exchange(batch.bytes, batch.connections));
+      GF_RETURN_IF_ERROR(Exchange(InCaches(batch.bytes)));
     }
-    GF_RETURN_IF_ERROR(Exchange(1, 1));  // Both are there.
+    GF_RETURN_IF_ERROR(Exchange(InCaches(1)));  // Both are there.
     const SteadyClock clock;
     const Clock::Time begin = clock.Now();
     for (int i = 0; i < batch.iterations; ++i) {
-      GF_RETURN_IF_ERROR(Exchange(batch.bytes, batch.connections));
+      GF_RETURN_IF_ERROR(Exchange(InCaches(batch.bytes)));
     }
+    Outcome outcome;
     outcome.seconds = Seconds(clock.Now() - begin) / batch.iterations;
     return outcome;
   }
 
  private:
-  Result<Outcome> CheckBytes(const Batch& batch) {
-    for (std::size_t i = 0; i < batch.bytes; ++i) {
-      out_[i] = static_cast<std::byte>(i % 251);
+  using Streams = std::vector<Stream>;
+  static constexpr std::size_t kWindowBytes = kCallSizes[2];
+
+  // That all bytes get there, each once: from buffers that hold them all.
+  Result<Outcome> CheckBytes(std::size_t bytes) {
+    std::vector<std::byte> out(bytes);
+    std::vector<std::byte> in(bytes);
+    for (std::size_t i = 0; i < bytes; ++i) {
+      out[i] = static_cast<std::byte>(i % 251);
     }
-    GF_RETURN_IF_ERROR(Exchange(batch.bytes, batch.connections));
+    Streams streams = Share(bytes);
+    std::size_t begin = 0;
+    for (Stream& stream : streams) {
+      stream.out = out.data() + begin;
+      stream.in = in.data() + begin;
+      stream.window = std::max<std::size_t>(stream.bytes, 1);
+      begin += stream.bytes;
+    }
+    GF_RETURN_IF_ERROR(Exchange(std::move(streams)));
     Outcome outcome;
-    for (std::size_t i = 0; i < batch.bytes; ++i) {
-      outcome.wrong += in_[i] != out_[i];
-    }
+    for (std::size_t i = 0; i < bytes; ++i) outcome.wrong += in[i] != out[i];
     return outcome;
   }
 
+  // A share of the bytes for each connection.
+  Streams Share(std::size_t bytes) const {
+    const auto used = static_cast<std::size_t>(way_.connections);
+    Streams streams(used);
+    for (std::size_t i = 0; i < used; ++i) {
+      streams[i].fd = sockets_[i];
+      streams[i].bytes = bytes * (i + 1) / used - bytes * i / used;
+    }
+    return streams;
+  }
+
+  Streams InCaches(std::size_t bytes) {
+    Streams streams = Share(bytes);
+    for (std::size_t i = 0; i < streams.size(); ++i) {
+      streams[i].window = way_.call_bytes;
+      streams[i].out = &out_[i * kWindowBytes];
+      streams[i].in = &in_[i * kWindowBytes];
+    }
+    return streams;
+  }
+
+  // What the next call moves of a stream that has moved `done`.
+  std::size_t Next(const Stream& stream, std::size_t done) const {
+    return std::min({stream.bytes - done, way_.call_bytes,
+                     stream.window - done % stream.window});
+  }
+
   // Moves once what it can. Returns bytes moved, or -1.
-  static std::ptrdiff_t Move(Stream& stream) {
+  std::ptrdiff_t Move(Stream& stream) const {
     std::ptrdiff_t moved = 0;
-    if (stream.to_send > 0) {
+    if (stream.sent < stream.bytes) {
       const ssize_t n =
-          send(stream.fd, stream.out, std::min(stream.to_send, kCallBytes),
-               MSG_DONTWAIT | MSG_NOSIGNAL);
+          send(stream.fd, stream.out + stream.sent % stream.window,
+               Next(stream, stream.sent), MSG_DONTWAIT | MSG_NOSIGNAL);
       if (n < 0 && errno != EAGAIN && errno != EINTR) return -1;
       if (n > 0) {
-        stream.out += n;
-        stream.to_send -= static_cast<std::size_t>(n);
+        stream.sent += static_cast<std::size_t>(n);
         moved += n;
       }
     }
-    if (stream.to_receive > 0) {
+    if (stream.received < stream.bytes) {
       const ssize_t n =
-          recv(stream.fd, stream.in, std::min(stream.to_receive, kCallBytes),
-               MSG_DONTWAIT);
+          recv(stream.fd, stream.in + stream.received % stream.window,
+               Next(stream, stream.received), MSG_DONTWAIT);
       if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return -1;
       if (n > 0) {
-        stream.in += n;
-        stream.to_receive -= static_cast<std::size_t>(n);
+        stream.received += static_cast<std::size_t>(n);
         moved += n;
       }
     }
     return moved;
   }
 
-  Status Exchange(std::size_t bytes, int connections) {
-    std::array<Stream, kMostConnections> streams;
-    const auto used = static_cast<std::size_t>(connections);
-    for (std::size_t i = 0; i < used; ++i) {
-      const std::size_t begin = bytes * i / used;
-      const std::size_t size = bytes * (i + 1) / used - begin;
-      streams[i] = {sockets_[i], &out_[begin], size, &in_[begin], size};
-    }
-    int spins = 0;
+  Status Exchange(Streams streams) const {
+    std::size_t bytes = 0;
+    for (const Stream& stream : streams) bytes += stream.bytes;
+    const bool spins = way_.spins || bytes <= kSmallBytes;
+    int idle = 0;
     for (;;) {
-      std::size_t left = 0;
       std::ptrdiff_t moved = 0;
-      for (std::size_t i = 0; i < used; ++i) {
-        const std::ptrdiff_t bytes_moved = Move(streams[i]);
+      bool done = true;
+      for (Stream& stream : streams) {
+        const std::ptrdiff_t bytes_moved = Move(stream);
         if (bytes_moved < 0) return SystemError("the other side is gone");
         moved += bytes_moved;
-        left += streams[i].to_send + streams[i].to_receive;
+        done = done && stream.done();
       }
-      if (left == 0) return Status();
-      if (moved > 0) {
-        spins = 0;
-      } else if (bytes > kCallBytes || ++spins > kSpins) {
-        Block(streams.data(), used);
-      }
+      if (done) return Status();
+      idle = moved > 0 ? 0 : idle + 1;
+      if (idle > (spins ? kSpins : 0)) Block(streams);
     }
   }
 
-  static void Block(const Stream* streams, std::size_t count) {
+  static void Block(const Streams& streams) {
     std::array<pollfd, kMostConnections> fds;
-    for (std::size_t i = 0; i < count; ++i) {
-      const int in = streams[i].to_receive > 0 ? POLLIN : 0;
-      const int out = streams[i].to_send > 0 ? POLLOUT : 0;
+    for (std::size_t i = 0; i < streams.size(); ++i) {
+      const int in = streams[i].received < streams[i].bytes ? POLLIN : 0;
+      const int out = streams[i].sent < streams[i].bytes ? POLLOUT : 0;
       fds[i] = {streams[i].fd, static_cast<short>(in | out), 0};
       if ((in | out) == 0) fds[i].fd = -1;
     }
-    poll(fds.data(), count, -1);
+    poll(fds.data(), streams.size(), -1);
   }
 
   const Sockets sockets_;
+  const std::size_t most_bytes_;
+  ExchangeWay way_ = WayOf(0);
   std::vector<std::byte> out_;
   std::vector<std::byte> in_;
 };
@@ -175,6 +221,19 @@ Status ConnectPair(int* client, int* server) {
 }
 
 }  // namespace
+
+ExchangeWay WayOf(int index) {
+  constexpr int kCounts = static_cast<int>(std::size(kConnectionCounts));
+  constexpr int kSizes = static_cast<int>(std::size(kCallSizes));
+  static_assert(kExchangeWays == 2 * kCounts * kSizes);
+  return {kConnectionCounts[index % kCounts],
+          kCallSizes[index / kCounts % kSizes], index / kCounts / kSizes == 1};
+}
+
+std::string Describe(const ExchangeWay& way) {
+  return StrCat(way.connections, " conn, ", way.call_bytes >> 10, "K",
+                way.spins ? ", spins" : "");
+}
 
 Result<std::unique_ptr<Group>> StartBareExchange(
     const GroupSettings& settings) {

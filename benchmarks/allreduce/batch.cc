@@ -8,9 +8,8 @@ namespace gradientflow::benchmarks {
 
 std::string Encode(const Batch& batch) {
   return StrCat(batch.bytes, ' ', Name(batch.dtype), ' ', Name(batch.wire), ' ',
-                Name(batch.op), ' ', Name(batch.algorithm), ' ',
-                batch.connections, ' ', batch.warmup, ' ', batch.iterations,
-                ' ', batch.check ? 1 : 0);
+                Name(batch.op), ' ', Name(batch.algorithm), ' ', batch.way, ' ',
+                batch.warmup, ' ', batch.iterations, ' ', batch.check ? 1 : 0);
 }
 
 Result<Batch> DecodeBatch(const std::string& line) {
@@ -21,8 +20,8 @@ Result<Batch> DecodeBatch(const std::string& line) {
   std::string op;
   std::string algorithm;
   const bool read = static_cast<bool>(
-      in >> batch.bytes >> dtype >> wire >> op >> algorithm >>
-      batch.connections >> batch.warmup >> batch.iterations >> batch.check);
+      in >> batch.bytes >> dtype >> wire >> op >> algorithm >> batch.way >>
+      batch.warmup >> batch.iterations >> batch.check);
   const auto type = ParseDType(dtype);
   const auto wire_type = ParseDType(wire);
   const auto reduce = ParseReduceOp(op);

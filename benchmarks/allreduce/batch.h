@@ -17,7 +17,7 @@ struct Batch {
   DType wire = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   AllreduceAlgorithm algorithm = AllreduceAlgorithm::kAuto;
-  int connections = 1;  // Of the bare exchange.
+  int way = 0;  // Of the bare exchange: of kExchangeWays.
   int warmup = 0;
   int iterations = 1;
   // One allreduce of a known pattern, compared; leaves zeros. Otherwise
@@ -34,7 +34,7 @@ struct Outcome {
 };
 
 // One line each, without the newline. The peers' programs speak it too:
-// "bytes dtype wire op algorithm connections warmup iterations check".
+// "bytes dtype wire op algorithm way warmup iterations check".
 std::string Encode(const Batch& batch);
 Result<Batch> DecodeBatch(const std::string& line);
 // "ok seconds wrong" or "error text".

@@ -66,7 +66,7 @@ void AddOptions(CLI::App& app, Arguments& arguments) {
                "buffers from the heap, not Session::AllocateShared()");
   app.add_flag("--bound", run.bound,
                "shm: a bare loop over the same memory; tcp: a bare exchange "
-               "of the same bytes, the best of 1, 2 and 4 connections");
+               "of the same bytes, nothing reduced, the best of several ways");
   app.add_option("--peer", arguments.peers, "gloo, openmpi; repeatable")
       ->delimiter(',')
       ->check(CLI::IsMember({"gloo", "openmpi"}));

@@ -41,7 +41,7 @@ class TemporaryFolder {
 // One way of doing a batch, timed in every round.
 struct Contestant {
   Group* group = nullptr;
-  int connections = 1;
+  int way = 0;
   std::vector<double> seconds;  // By round.
 };
 
@@ -83,9 +83,8 @@ std::vector<Contestant> Runner::Contestants() const {
   std::vector<Contestant> contestants;
   for (const auto& group : groups_) {
     const bool exchange = tcp() && group->name() == "bound";
-    for (const int connections : {1, 2, kMostConnections}) {
-      contestants.push_back({group.get(), connections, {}});
-      if (!exchange) break;
+    for (int way = 0; way < (exchange ? kExchangeWays : 1); ++way) {
+      contestants.push_back({group.get(), way, {}});
     }
   }
   return contestants;
@@ -107,7 +106,7 @@ void Runner::AddComparisons(const std::vector<Contestant>& contestants,
     row->comparisons.push_back(
         Compare(groups_[g]->name(), contestants[0].seconds, best->seconds));
     if (ways > 1) {
-      row->comparisons.back().note = StrCat(best->connections, " conn");
+      row->comparisons.back().note = Describe(WayOf(best->way));
     }
   }
 }
@@ -122,7 +121,7 @@ Result<Row> Runner::Measure(const Batch& batch) {
   Batch next = batch;
   next.check = true;
   for (const Contestant& one : contestants) {
-    next.connections = one.connections;
+    next.way = one.way;
     const Result<Outcome> outcome = one.group->Run(next);
     if (!outcome.ok()) return outcome.status();
     row.wrong += outcome.value().wrong;
@@ -130,7 +129,7 @@ Result<Row> Runner::Measure(const Batch& batch) {
   next.check = false;
   for (int round = 0; round < settings_.rounds; ++round) {
     for (Contestant& one : contestants) {
-      next.connections = one.connections;
+      next.way = one.way;
       const Result<Outcome> outcome = one.group->Run(next);
       if (!outcome.ok()) return outcome.status();
       one.seconds.push_back(outcome.value().seconds);

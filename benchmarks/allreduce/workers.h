@@ -30,9 +30,23 @@ Result<std::unique_ptr<Group>> StartOurs(const GroupSettings& settings);
 // have mapped, and stores the result to all of them.
 Result<std::unique_ptr<Group>> StartBareShared(const GroupSettings& settings);
 
-// The bare exchange: two processes send each other batch.bytes at once, over
-// batch.connections connections; nothing is reduced.
+// The bare exchange: two processes send each other batch.bytes at once, from
+// and to memory that stays in the caches. Nothing is reduced, and nothing
+// beside the sockets moves a byte: what an allreduce of two ranks by messages
+// has to do at the very least. How, nobody knows beforehand: it is done in all
+// these ways, and the best of them is the bound.
+struct ExchangeWay {
+  int connections;
+  std::size_t call_bytes;  // Of a send and of a receive, at most.
+  bool spins;              // Rather than block where nothing moves.
+};
+inline constexpr std::size_t kCallSizes[] = {
+    std::size_t{64} << 10, std::size_t{256} << 10, std::size_t{1} << 20};
+inline constexpr int kConnectionCounts[] = {1, 2, 4};
 inline constexpr int kMostConnections = 4;
+inline constexpr int kExchangeWays = 18;
+ExchangeWay WayOf(int index);  // REQUIRES 0 <= index < kExchangeWays.
+std::string Describe(const ExchangeWay& way);
 Result<std::unique_ptr<Group>> StartBareExchange(const GroupSettings& settings);
 
 Result<std::unique_ptr<Group>> StartGloo(const GroupSettings& settings);

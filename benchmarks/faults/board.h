@@ -31,6 +31,9 @@ struct alignas(64) RankReport {
 
   std::atomic<Phase> phase{Phase::kStarting};
   std::atomic<std::uint64_t> step{0};
+  // Tensors handed in, in kBackward of `step`: counted before GradientReady(),
+  // so that no more than these can have left.
+  std::atomic<std::uint64_t> handed_in{0};
   std::atomic<std::uint64_t> wrong_sums{0};  // Elements.
   std::atomic<std::int64_t> ended_ns{0};     // SteadyClock; 0: not yet.
   std::atomic<StatusCode> code{StatusCode::kOk};

@@ -109,16 +109,17 @@ CampaignTotals RunCampaign(
 }
 
 std::string CampaignTotals::Summary() const {
-  const int unclear = count(Verdict::kUnclear) + count(Verdict::kUnexpected);
   return StrCat(
       trials, " faults: ", count(Verdict::kClean),
       " clean errors on all survivors, ", count(Verdict::kFinished),
-      " after the victim's work was done, ", count(Verdict::kIndirect),
+      " successes after the victim's part was done, ",
+      count(Verdict::kIndirect),
       " while opening that name who was held up by it, ", count(Verdict::kHang),
       " hangs, ", count(Verdict::kWrongSum), " wrong sums, ",
       count(Verdict::kWrongCulprit), " wrong culprits, ", count(Verdict::kSlow),
-      " slow, ", unclear, " unclear, ", leftovers, " leftovers",
-      Times("death detected after", death_seconds),
+      " slow, ", count(Verdict::kUnclear), " unclear errors, ",
+      count(Verdict::kUnexpected), " crashes or impossible successes, ",
+      leftovers, " leftovers", Times("death detected after", death_seconds),
       Times("stop detected after", stop_seconds),
       Times("while opening, after", opening_seconds));
 }

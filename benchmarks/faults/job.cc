@@ -43,9 +43,7 @@ class Trainer {
 
  private:
   Status Step(std::uint64_t step, Session* session) {
-    report_.step.store(step);
-    report_.phase.store(Phase::kBackward);
-    Backward(job_, step, session);
+    Backward(job_, step, session, &report_);
     report_.phase.store(Phase::kFinishing);
     const Result<StepStats> stats = session->FinishStep();
     if (!stats.ok()) return stats.status();
@@ -134,13 +132,18 @@ float SumOf(int ranks, std::uint64_t step, std::size_t element) {
   return sum;
 }
 
-void Backward(const JobConfig& job, std::uint64_t step, Session* session) {
+void Backward(const JobConfig& job, std::uint64_t step, Session* session,
+              RankReport* report) {
+  report->handed_in.store(0);
+  report->step.store(step);
+  report->phase.store(Phase::kBackward);
   for (std::size_t i = job.tensor_elements.size(); i-- > 0;) {
     auto* values = reinterpret_cast<float*>(session->gradient(i).data);
     const std::size_t offset = session->pool_offset(i);
     for (std::size_t k = 0; k < job.tensor_elements[i]; ++k) {
       values[k] = GradientOf(session->rank(), step, offset + k);
     }
+    report->handed_in.fetch_add(1);
     session->GradientReady(i);
   }
 }

@@ -47,8 +47,9 @@ float GradientOf(int rank, std::uint64_t step, std::size_t element);
 float SumOf(int ranks, std::uint64_t step, std::size_t element);
 
 // Fills `session`'s gradients for `step` and marks them ready, last tensor
-// first.
-void Backward(const JobConfig& job, std::uint64_t step, Session* session);
+// first. Tells `report` step, phase and what is handed in.
+void Backward(const JobConfig& job, std::uint64_t step, Session* session,
+              RankReport* report);
 // Elements of the pool that are not the sum over the ranks.
 std::uint64_t CountWrong(const JobConfig& job, std::uint64_t step,
                          const Session& session);

@@ -74,6 +74,7 @@ class Trial {
   Board board_;
   TrialResult result_;
   std::int64_t struck_ns_ = 0;
+  bool had_done_its_part_ = false;  // The victim.
   std::set<std::string> shm_before_;
 };
 
@@ -122,6 +123,7 @@ void Trial::AwaitSurvivors(Processes* ranks) {
   const RankReport& victim = board_[fault_.victim];
   result_.phase = victim.phase.load();
   result_.step = victim.step.load();
+  had_done_its_part_ = HadDoneItsPart(job_, victim);
 }
 
 double Trial::LimitSeconds() const {
@@ -155,13 +157,10 @@ void Trial::Judge(Processes* ranks, int rank) {
     Note(Verdict::kWrongSum, StrCat(who, report.wrong_sums.load(),
                                     " wrong elements; ", report.text));
   } else if (report.code.load() == StatusCode::kOk) {
-    const bool had_finished =
-        result_.phase >= Phase::kClosing ||
-        (result_.step + 1 == job_.steps && result_.phase >= Phase::kFinishing);
     const bool in_time = seconds <= kLeaveSeconds + kMarginSeconds;
-    Note(!had_finished ? Verdict::kUnexpected
-         : in_time     ? Verdict::kFinished
-                       : Verdict::kSlow,
+    Note(!had_done_its_part_ ? Verdict::kUnexpected
+         : in_time           ? Verdict::kFinished
+                             : Verdict::kSlow,
          StrCat(who, "succeeded after ", seconds, " s"));
   } else {
     result_.detection_seconds.push_back(seconds);
@@ -253,6 +252,16 @@ std::string_view Name(Verdict verdict) {
       "slow",        "unclear error", "wrong culprit",
       "wrong sum",   "hang",          "unexpected"};
   return kNames[static_cast<std::size_t>(verdict)];
+}
+
+bool HadDoneItsPart(const JobConfig& job, const RankReport& rank) {
+  const Phase phase = rank.phase.load();
+  if (phase >= Phase::kClosing) return true;
+  if (phase < Phase::kBackward || rank.step.load() + 1 < job.steps) {
+    return false;
+  }
+  return phase > Phase::kBackward ||
+         rank.handed_in.load() == job.tensor_elements.size();
 }
 
 TrialResult RunTrial(const JobConfig& job, const Fault& fault) {

@@ -30,7 +30,7 @@ enum class Verdict : std::uint8_t {
   kWrongCulprit,  // The error names another rank.
   kWrongSum,
   kHang,
-  kUnexpected,  // Success that cannot be, or a crash.
+  kUnexpected,  // Success without the victim's part, or a crash.
 };
 inline constexpr int kVerdicts = 9;
 std::string_view Name(Verdict verdict);
@@ -46,11 +46,17 @@ struct TrialResult {
   std::vector<std::string> leftovers;
 };
 
+// Whether everything that the job needs of `rank` had been handed in: the
+// library sends it without the rank's further doing. Then others may succeed,
+// and their sums, which are checked, say that it was sent; else they cannot.
+bool HadDoneItsPart(const JobConfig& job, const RankReport& rank);
+
 // Runs the job in processes of its own, and lets `fault` befall it. Survivors
-// must end with an error: within 1 s of a death, within 1 s of the heartbeat
-// time-out after a stop, within 1 s of the join time-out if it came while the
-// job was opened. A stopped victim goes on when the others are done, and must
-// end, too. REQUIRES: no other threads in this process.
+// must end with an error, unless HadDoneItsPart(): within 1 s of a death,
+// within 1 s of the heartbeat time-out after a stop, within 1 s of the join
+// time-out if it came while the job was opened. A stopped victim goes on when
+// the others are done, and must end, too. REQUIRES: no other threads in this
+// process.
 TrialResult RunTrial(const JobConfig& job, const Fault& fault);
 
 }  // namespace gradientflow::faults

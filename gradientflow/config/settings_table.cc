@@ -81,8 +81,9 @@ constexpr std::array kSettings = {
         "that all share. Nothing: from the launcher."),
     Secret(Row<c::Text<&O::job_token, SomeText>>(
         kJob, "job_token", "some text",
-        "Ranks with another token cannot join. Set one per job where "
-        "strangers reach the network; torchrun, Open MPI and Slurm give one.")),
+        "Ranks of other jobs, with another token, cannot join by mistake; who "
+        "means harm can: it travels in clear, and traffic is not signed. Use a "
+        "private network. torchrun, Open MPI and Slurm give one.")),
     Row<c::Text<&O::host_id, AnyText>>(
         kJob, "host_id", "any text",
         "Ranks with equal ids share memory. Nothing: found out. Set it apart "

@@ -161,7 +161,7 @@ TEST(Batch, SurvivesTheWay) {
   batch.wire = DType::kFloat16;
   batch.op = ReduceOp::kMean;
   batch.algorithm = AllreduceAlgorithm::kTwoLevel;
-  batch.connections = 4;
+  batch.way = 4;
   batch.warmup = 3;
   batch.iterations = 17;
   batch.check = true;

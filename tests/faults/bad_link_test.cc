@@ -49,8 +49,9 @@ class BadLinks : public ::testing::Test {
     auto session =
         OpenOver(std::move(transport).value(), options, TensorsOf(job_));
     if (!session.ok()) return session.status();
+    RankReport report;
     for (std::uint64_t step = 0; step < job_.steps; ++step) {
-      Backward(job_, step, session.value().get());
+      Backward(job_, step, session.value().get(), &report);
       const Result<StepStats> stats = session.value()->FinishStep();
       if (!stats.ok()) return stats.status();
       *wrong += CountWrong(job_, step, *session.value());

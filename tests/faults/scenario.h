@@ -101,9 +101,7 @@ inline bool Eventually(const std::function<bool()>& there, double seconds) {
 // One step, checked.
 inline Status TrainStep(const JobConfig& job, std::uint64_t step,
                         Session* session, RankReport* report) {
-  report->step.store(step);
-  report->phase.store(Phase::kBackward);
-  Backward(job, step, session);
+  Backward(job, step, session, report);
   report->phase.store(Phase::kFinishing);
   const Result<StepStats> stats = session->FinishStep();
   if (!stats.ok()) return stats.status();

@@ -19,9 +19,12 @@ class Scanner {
 
   // How many doors opened.
   std::size_t KnockAtAllPorts();
+  // Connects `times` to each, says nothing, and stays. How many connections.
+  std::size_t StandAtAllPorts(int times);
 
  private:
   bool Knock(std::uint16_t port, bool ipv6);
+  void Stand(std::uint16_t port, bool ipv6);
 
   const pid_t parent_;
   std::mt19937 random_{5};

@@ -12,6 +12,7 @@
 #include "transports/rendezvous/listen.h"
 #include "transports/rendezvous/ways.h"
 #include "transports/tcp/addresses.h"
+#include "transports/tcp/door.h"
 #include "transports/tcp/socket.h"
 
 namespace gradientflow::rendezvous {
@@ -23,8 +24,8 @@ using std::chrono::seconds;
 constexpr milliseconds kLongestWait(100);
 // For the last words to reach the clients.
 constexpr seconds kFarewell(2);
-// Connections that have not joined; more make the oldest go.
-constexpr std::size_t kMostStrangers = 1024;
+// Connections that have not joined, beside as many as there are ranks.
+constexpr std::size_t kPatienceForStrangers = 64;
 
 struct Client {
   Client(Socket socket, std::string from)
@@ -36,7 +37,7 @@ struct Client {
   bool turned_away = false;  // To be dropped once flushed.
 };
 
-class Server {
+class Server final : private Door::Guests {
  public:
   Server(const Call& call, std::vector<Socket> listeners)
       : call_(call),
@@ -52,7 +53,9 @@ class Server {
   int size() const { return call_.options.size; }
   // Waits for whatever is next, and sees to it.
   Status Round(milliseconds patience);
-  Status AcceptAll(const Socket& listener);
+  bool full() const override;
+  bool DropOldestStranger() override;
+  void Admit(Socket socket) override;
   // Whether the client is to be kept.
   Result<bool> Serve(Client& client);
   Result<bool> OnFrame(Client& client, const Frame& frame);
@@ -66,27 +69,33 @@ class Server {
 
   const Call& call_;
   const std::vector<Socket> listeners_;
+  Door door_;
   Clients clients_;  // Oldest first.
   std::vector<Client*> by_rank_;
   std::vector<std::string> cards_;
   Stage stage_ = Stage::kJoining;
 };
 
-Status Server::AcceptAll(const Socket& listener) {
-  for (;;) {
-    Result<Socket> accepted = Accept(listener);
-    if (!accepted.ok()) return accepted.status();
-    if (!accepted.value().valid()) return Status();
-    const auto strangers = static_cast<std::size_t>(
-        std::count_if(clients_.begin(), clients_.end(),
-                      [](const Client& c) { return c.rank < 0; }));
-    if (strangers >= kMostStrangers) {
-      clients_.erase(std::find_if(clients_.begin(), clients_.end(),
-                                  [](const Client& c) { return c.rank < 0; }));
-    }
-    std::string from = PeerAddress(accepted.value()).ToString();
-    clients_.emplace_back(std::move(accepted).value(), std::move(from));
-  }
+bool Server::full() const {
+  const auto strangers =
+      std::count_if(clients_.begin(), clients_.end(),
+                    [](const Client& c) { return c.rank < 0; });
+  return static_cast<std::size_t>(strangers) >=
+         kPatienceForStrangers + by_rank_.size();
+}
+
+bool Server::DropOldestStranger() {
+  const auto stranger =
+      std::find_if(clients_.begin(), clients_.end(),
+                   [](const Client& c) { return c.rank < 0; });
+  if (stranger == clients_.end()) return false;
+  clients_.erase(stranger);
+  return true;
+}
+
+void Server::Admit(Socket socket) {
+  std::string from = PeerAddress(socket).ToString();
+  clients_.emplace_back(std::move(socket), std::move(from));
 }
 
 bool Server::TurnAway(Client& client, const Status& why) {
@@ -196,9 +205,10 @@ Result<bool> Server::Serve(Client& client) {
 }
 
 Status Server::Round(milliseconds patience) {
+  const Clock::Time now = call_.clock.Now();
   std::vector<pollfd> ready;
   for (const Socket& listener : listeners_) {
-    ready.push_back({listener.fd(), POLLIN, 0});
+    ready.push_back({door_.DescriptorOf(listener, now), POLLIN, 0});
   }
   for (const Client& client : clients_) {
     ready.push_back(
@@ -221,7 +231,7 @@ Status Server::Round(milliseconds patience) {
     if (!keep.value()) clients_.erase(at);
   }
   for (std::size_t i = 0; i < listeners_.size(); ++i) {
-    if (ready[i].revents != 0) GF_RETURN_IF_ERROR(AcceptAll(listeners_[i]));
+    if (ready[i].revents != 0) door_.AcceptSome(listeners_[i], now, this);
   }
   return Status();
 }
@@ -272,12 +282,13 @@ Result<std::vector<std::string>> Server::Run() {
     const Clock::Time now = call_.clock.Now();
     Status status;
     if (now >= call_.options.deadline) {
-      status = Status(
-          StatusCode::kDeadlineExceeded,
-          StrCat("rendezvous at ", call_.options.address, ": ranks ",
-                 NameRanks(Awaited(), size()),
-                 stage_ == Stage::kJoining ? " did not join in time"
-                                           : " did not confirm in time"));
+      status =
+          Status(StatusCode::kDeadlineExceeded,
+                 StrCat("rendezvous at ", call_.options.address, ": ranks ",
+                        NameRanks(Awaited(), size()),
+                        stage_ == Stage::kJoining ? " did not join in time"
+                                                  : " did not confirm in time",
+                        door_.Trouble()));
     } else {
       status = Round(std::chrono::ceil<milliseconds>(
           std::min<Clock::Time>(call_.options.deadline - now, kLongestWait)));

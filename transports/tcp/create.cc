@@ -54,6 +54,7 @@ class SetUp {
   const TcpConnectArgs& args_;
   const std::vector<Socket>& listeners_;
   IncomingLanes incoming_;
+  Door door_;
   std::vector<OutgoingLane> outgoing_;  // By peer, lane.
 };
 
@@ -127,7 +128,12 @@ Status SetUp::Round(Clock::Time now) {
   std::vector<OutgoingLane::Interest> interests;
   std::vector<std::size_t> lane_of;
   for (std::size_t i = 0; i < outgoing_.size(); ++i) {
-    GF_RETURN_IF_ERROR(outgoing_[i].Start(now));
+    const Status started = outgoing_[i].Start(now);
+    // A stranger may have the descriptor that it lacks.
+    if (!started.ok() && (started.code() != StatusCode::kResourceExhausted ||
+                          !incoming_.DropOldestStranger())) {
+      return started;
+    }
     outgoing_[i].AddInterests(&interests);
     lane_of.resize(interests.size(), i);
   }
@@ -139,7 +145,7 @@ Status SetUp::Round(Clock::Time now) {
   for (const int fd : incoming_.Descriptors()) ready.push_back({fd, POLLIN, 0});
   const std::size_t first_listener = ready.size();
   for (const Socket& listener : listeners_) {
-    ready.push_back({listener.fd(), POLLIN, 0});
+    ready.push_back({door_.DescriptorOf(listener, now), POLLIN, 0});
   }
   const int timeout = static_cast<int>(Patience(now).count());
   if (::poll(ready.data(), ready.size(), timeout) < 0) {
@@ -154,7 +160,7 @@ Status SetUp::Round(Clock::Time now) {
     } else if (i < first_listener) {
       GF_RETURN_IF_ERROR(incoming_.OnReady(ready[i].fd));
     } else {
-      GF_RETURN_IF_ERROR(incoming_.AcceptAll(listeners_[i - first_listener]));
+      door_.AcceptSome(listeners_[i - first_listener], now, &incoming_);
     }
   }
   return Status();
@@ -176,9 +182,10 @@ Status SetUp::Missing() const {
   for (int r = args_.rank + 1; r < args_.size; ++r) {
     if (HasAddress(r) && !incoming_.complete(r)) add(r, "did not connect");
   }
-  return Status(StatusCode::kDeadlineExceeded,
-                StrCat("rank ", args_.rank,
-                       " has no TCP connection in time with ", missing));
+  return Status(
+      StatusCode::kDeadlineExceeded,
+      StrCat("rank ", args_.rank, " has no TCP connection in time with ",
+             missing, door_.Trouble()));
 }
 
 Result<std::vector<std::unique_ptr<Link>>> SetUp::MakeLinks() {

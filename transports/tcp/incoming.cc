@@ -26,22 +26,22 @@ IncomingLanes::IncomingLanes(Args args)
   most_connections_ = kPatienceForStrangers + kTriesPerLane * missing_;
 }
 
-Status IncomingLanes::AcceptAll(const Socket& listener) {
-  for (;;) {
-    Result<Socket> accepted = Accept(listener);
-    if (!accepted.ok()) return accepted.status();
-    if (!accepted.value().valid()) return Status();
-    if (connections_.size() >= most_connections_) {
-      // The oldest that has not said who it is makes room.
-      const auto stranger =
-          std::find_if(connections_.begin(), connections_.end(),
-                       [](const Connection& c) { return !c.greeted; });
-      if (stranger == connections_.end()) continue;
-      connections_.erase(stranger);
-    }
-    connections_.emplace_back();
-    connections_.back().socket = std::move(accepted).value();
-  }
+bool IncomingLanes::full() const {
+  return connections_.size() >= most_connections_;
+}
+
+bool IncomingLanes::DropOldestStranger() {
+  const auto stranger =
+      std::find_if(connections_.begin(), connections_.end(),
+                   [](const Connection& c) { return !c.greeted; });
+  if (stranger == connections_.end()) return false;
+  connections_.erase(stranger);
+  return true;
+}
+
+void IncomingLanes::Admit(Socket socket) {
+  connections_.emplace_back();
+  connections_.back().socket = std::move(socket);
 }
 
 std::vector<int> IncomingLanes::Descriptors() const {

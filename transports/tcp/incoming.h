@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gradientflow/base/status.h"
+#include "transports/tcp/door.h"
 #include "transports/tcp/hello.h"
 #include "transports/tcp/socket.h"
 
@@ -12,7 +13,7 @@ namespace gradientflow {
 
 // The lanes that peers of a higher rank open to this one, picked out of
 // whatever connects. NOT thread-safe.
-class IncomingLanes {
+class IncomingLanes final : public Door::Guests {
  public:
   struct Args {
     int rank = 0;
@@ -22,8 +23,9 @@ class IncomingLanes {
   };
   explicit IncomingLanes(Args args);
 
-  // Takes in all that wait at `listener`. An error ends the set-up.
-  Status AcceptAll(const Socket& listener);
+  bool full() const override;
+  bool DropOldestStranger() override;
+  void Admit(Socket socket) override;
   // For poll(), in the order of connections.
   std::vector<int> Descriptors() const;
   // That one is ready, or gone. An error ends the set-up.

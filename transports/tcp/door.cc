@@ -1,0 +1,42 @@
+#include "transports/tcp/door.h"
+
+#include <chrono>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+
+namespace gradientflow {
+namespace {
+
+constexpr int kAtOnce = 16;
+constexpr std::chrono::milliseconds kPause(50);
+
+}  // namespace
+
+void Door::AcceptSome(const Socket& listener, Clock::Time now, Guests* guests) {
+  bool made_room = false;
+  for (int i = 0; i < kAtOnce; ++i) {
+    Result<Socket> accepted = Accept(listener);
+    if (!accepted.ok()) {
+      trouble_ = accepted.status().message();
+      if (made_room || !guests->DropOldestStranger()) {
+        closed_until_ = now + kPause;
+        return;
+      }
+      made_room = true;
+      continue;
+    }
+    if (!accepted.value().valid()) return;
+    if (guests->full() && !guests->DropOldestStranger()) continue;
+    guests->Admit(std::move(accepted).value());
+    // There is room for one: it is heard before it makes room.
+    if (made_room) return;
+  }
+}
+
+std::string Door::Trouble() const {
+  if (trouble_.empty()) return "";
+  return StrCat("; not all that knocked could be let in: ", trouble_);
+}
+
+}  // namespace gradientflow

@@ -1,5 +1,6 @@
 #include "gradientflow/session/card.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -28,7 +29,9 @@ std::string EncodeCard(const Card& card) {
                         {"tcp", card.tcp_address},
                         {"shm", card.shm_address},
                         {"nonce", card.nonce},
-                        {"agreement", card.agreement}}
+                        {"agreement", card.agreement},
+                        {"failure", card.failure.message()},
+                        {"failure_code", card.failure.code()}}
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -48,6 +51,12 @@ Result<Card> DecodeCard(int rank, const std::string& text) {
   card.shm_address = Field(json, "shm");
   card.nonce = nonce->get<std::uint64_t>();
   card.agreement = Field(json, "agreement");
+  const auto code = json.find("failure_code");
+  if (code != json.end() && code->is_number_unsigned() && *code != 0U) {
+    const auto known = std::min(code->get<std::uint64_t>(), kMaxStatusCode);
+    card.failure =
+        Status(static_cast<StatusCode>(known), Field(json, "failure"));
+  }
   return card;
 }
 
@@ -64,6 +73,16 @@ Status CheckAgreement(const std::vector<Card>& cards) {
                     StrCat("the ranks disagree: rank 0 has ", a, ", rank ",
                            rank, " has ", b));
     }
+  }
+  return Status();
+}
+
+Status CheckFailures(const std::vector<Card>& cards) {
+  for (std::size_t rank = 0; rank < cards.size(); ++rank) {
+    const Status& failure = cards[rank].failure;
+    if (failure.ok()) continue;
+    return Status(failure.code(),
+                  StrCat("rank ", rank, " cannot join: ", failure.message()));
   }
   return Status();
 }

@@ -25,40 +25,52 @@ struct Offers {
   Card card;
 };
 
-Result<Offers> MakeOffers(const JoinArgs& args) {
+Status OfferShm(const JoinArgs& args, Offers* offers) {
+  const Options& options = *args.options;
+  ShmOptions shm;
+  shm.arena_bytes = options.arena_bytes;
+  shm.fifo_bytes = options.fifo_bytes;
+  Result<std::unique_ptr<ShmHost>> host = ShmHost::Create(shm);
+  if (host.ok()) {
+    offers->shm = std::move(host).value();
+    offers->card.shm_address = offers->shm->address();
+  } else if (options.fabric == FabricKind::kShm) {
+    return host.status();
+  } else {
+    args.logger->Log(LogLevel::kWarning,
+                     "no shared memory, using TCP inside the host: " +
+                         host.status().message());
+  }
+  return Status();
+}
+
+Status OfferTcp(const Options& options, Offers* offers) {
+  TcpOptions tcp;
+  // One lane more than connections for data: control messages go apart.
+  tcp.lanes = 1 + (options.connections > 0     ? options.connections
+                   : options.size <= kFewRanks ? 2
+                                               : 1);
+  tcp.socket_ifname = options.socket_ifname;
+  tcp.family = options.socket_family == AddressFamily::kIpv4   ? 4
+               : options.socket_family == AddressFamily::kIpv6 ? 6
+                                                               : 0;
+  tcp.socket_buffer_bytes = options.socket_buffer_bytes;
+  Result<std::unique_ptr<TcpListener>> listener = TcpListener::Listen(tcp);
+  if (!listener.ok()) return listener.status();
+  offers->tcp = std::move(listener).value();
+  offers->card.tcp_address = offers->tcp->address();
+  return Status();
+}
+
+// A rank that has nothing to offer says so on its card, or the others would
+// wait for it.
+Offers MakeOffers(const JoinArgs& args) {
   const Options& options = *args.options;
   Offers offers;
-  if (options.fabric != FabricKind::kTcp) {
-    ShmOptions shm;
-    shm.arena_bytes = options.arena_bytes;
-    shm.fifo_bytes = options.fifo_bytes;
-    Result<std::unique_ptr<ShmHost>> host = ShmHost::Create(shm);
-    if (host.ok()) {
-      offers.shm = std::move(host).value();
-      offers.card.shm_address = offers.shm->address();
-    } else if (options.fabric == FabricKind::kShm) {
-      return host.status();
-    } else {
-      args.logger->Log(LogLevel::kWarning,
-                       "no shared memory, using TCP inside the host: " +
-                           host.status().message());
-    }
-  }
-  if (options.fabric != FabricKind::kShm) {
-    TcpOptions tcp;
-    // One lane more than connections for data: control messages go apart.
-    tcp.lanes = 1 + (options.connections > 0     ? options.connections
-                     : options.size <= kFewRanks ? 2
-                                                 : 1);
-    tcp.socket_ifname = options.socket_ifname;
-    tcp.family = options.socket_family == AddressFamily::kIpv4   ? 4
-                 : options.socket_family == AddressFamily::kIpv6 ? 6
-                                                                 : 0;
-    tcp.socket_buffer_bytes = options.socket_buffer_bytes;
-    Result<std::unique_ptr<TcpListener>> listener = TcpListener::Listen(tcp);
-    if (!listener.ok()) return listener.status();
-    offers.tcp = std::move(listener).value();
-    offers.card.tcp_address = offers.tcp->address();
+  Status& failure = offers.card.failure;
+  if (options.fabric != FabricKind::kTcp) failure = OfferShm(args, &offers);
+  if (options.fabric != FabricKind::kShm && failure.ok()) {
+    failure = OfferTcp(options, &offers);
   }
   offers.card.host_id =
       options.host_id.empty() ? ShmHost::HostId() : options.host_id;
@@ -82,7 +94,7 @@ Result<std::vector<Card>> ExchangeWithAll(const JoinArgs& args,
   Result<std::vector<std::string>> texts =
       args.exchange ? args.exchange(EncodeCard(mine))
                     : ExchangeCards(rendezvous, EncodeCard(mine), *args.clock);
-  if (!texts.ok()) return texts.status();
+  if (!texts.ok()) return mine.failure.ok() ? texts.status() : mine.failure;
   if (texts.value().size() != ranks) {
     return Status(StatusCode::kInvalidArgument,
                   StrCat("the exchange brought ", texts.value().size(),
@@ -94,6 +106,7 @@ Result<std::vector<Card>> ExchangeWithAll(const JoinArgs& args,
     if (!card.ok()) return card.status();
     cards.push_back(std::move(card).value());
   }
+  GF_RETURN_IF_ERROR(CheckFailures(cards));
   GF_RETURN_IF_ERROR(CheckAgreement(cards));
   return cards;
 }
@@ -144,26 +157,33 @@ Status ConnectLinks(const JoinArgs& args, const std::vector<Card>& cards,
   const std::uint64_t key = SessionKey(cards);
   Fabric& fabric = *transport->fabric;
   std::vector<std::unique_ptr<Link>> links(cards.size());
-  if (group.hosts_share) {
-    ShmConnectArgs shm{group.rank, group.size, shm_addresses,    key,
-                       deadline,   args.clock, &fabric.poller(), &fabric};
-    Result<std::vector<std::unique_ptr<Link>>> near = offers.shm->Connect(shm);
-    if (!near.ok()) return near.status();
-    links = std::move(near).value();
-    transport->keep_alive = offers.shm;
-    transport->arena = &offers.shm->arena();
-  }
+  Status failed;
   if (offers.tcp != nullptr) {
     TcpConnectArgs tcp{group.rank, group.size, tcp_addresses,    key,
                        deadline,   args.clock, &fabric.poller(), &fabric};
     Result<std::vector<std::unique_ptr<Link>>> far = offers.tcp->Connect(tcp);
-    if (!far.ok()) return far.status();
-    for (int r = 0; r < group.size; ++r) {
-      if (links[r] == nullptr) links[r] = std::move(far.value()[r]);
+    if (far.ok()) links = std::move(far).value();
+    failed = far.status();
+  }
+  if (group.hosts_share) {
+    ShmConnectArgs shm{group.rank, group.size, shm_addresses,    key,
+                       deadline,   args.clock, &fabric.poller(), &fabric,
+                       failed};
+    Result<std::vector<std::unique_ptr<Link>>> near = offers.shm->Connect(shm);
+    failed = near.status();
+    for (int r = 0; near.ok() && r < group.size; ++r) {
+      if (links[r] == nullptr) links[r] = std::move(near.value()[r]);
     }
+    transport->keep_alive = offers.shm;
+    transport->arena = &offers.shm->arena();
   }
   fabric.Connect(std::move(links));
-  return Status();
+  if (!failed.ok()) {
+    // Ranks of other hosts, that are linked already, hear why.
+    fabric.Fail(failed);
+    fabric.Poll();
+  }
+  return failed;
 }
 
 }  // namespace
@@ -187,15 +207,14 @@ Result<Transport> Join(const JoinArgs& args) {
   }
   const Clock::Time deadline =
       args.clock->Now() + FromSeconds(options.join_timeout_seconds);
-  Result<Offers> offers = MakeOffers(args);
-  if (!offers.ok()) return offers.status();
+  const Offers offers = MakeOffers(args);
   Result<std::vector<Card>> cards =
-      ExchangeWithAll(args, offers.value().card, deadline);
+      ExchangeWithAll(args, offers.card, deadline);
   if (!cards.ok()) return cards.status();
   transport.group = GroupOf(options, cards.value());
   GF_RETURN_IF_ERROR(CheckReachable(options, transport.group));
   GF_RETURN_IF_ERROR(
-      ConnectLinks(args, cards.value(), offers.value(), deadline, &transport));
+      ConnectLinks(args, cards.value(), offers, deadline, &transport));
   return transport;
 }
 

@@ -26,6 +26,8 @@ struct ShmConnectArgs {
   const Clock* clock = nullptr;
   Poller* poller = nullptr;      // Outlives the links.
   LinkEvents* events = nullptr;  // Outlives the links.
+  // Why this rank cannot go on, if so: its peers are told, and that is all.
+  Status failed = {};
 };
 
 // This process's place among those of its host that share memory: its arena,
@@ -50,7 +52,8 @@ class ShmHost {
   // and for this rank. Once; blocks until all are there. Every pair: the
   // higher rank connects. Drops strangers (another user, session or size).
   // kDeadlineExceeded names the ranks that did not come, kUnavailable one that
-  // refused. The links may outlive the host.
+  // refused. Any other error is the same on all of them, at once: it names the
+  // rank that has it. The links may outlive the host.
   Result<std::vector<std::unique_ptr<Link>>> Connect(
       const ShmConnectArgs& args);
 

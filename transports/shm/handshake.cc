@@ -12,8 +12,14 @@
 namespace gradientflow {
 namespace {
 
+using std::chrono::milliseconds;
+
 // More connections than this without a hello are strangers'.
 constexpr std::size_t kMaxSilent = 256;
+// A peer that goes may be a victim. This long is waited for who tells why.
+constexpr milliseconds kVerdictPatience(200);
+// For peers that have yet to come, to be told that they come in vain.
+constexpr milliseconds kFarewell(2000);
 
 bool Readable(const Fd& fd) {
   pollfd item = {fd.get(), POLLIN, 0};
@@ -30,45 +36,74 @@ ShmHandshake::ShmHandshake(const ShmConnectArgs& args, const Fd& listener,
       arena_(std::move(arena)),
       fifo_bytes_(fifo_bytes),
       ends_(static_cast<std::size_t>(args.size)),
-      fifo_offsets_(static_cast<std::size_t>(args.size)) {}
+      fifo_offsets_(ends_.size()),
+      ready_(ends_.size()),
+      told_(ends_.size()) {}
 
 Result<std::vector<ShmLinkArgs>> ShmHandshake::Run() {
-  GF_RETURN_IF_ERROR(AllocateFifos());
   for (int rank = 0; rank < args_.rank; ++rank) {
-    if (Expects(rank)) outgoing_.push_back({rank, Fd()});
+    if (IsPeer(rank)) outgoing_.push_back({rank, Fd()});
   }
-  for (;;) {
-    for (std::size_t i = 0; i < outgoing_.size();) {
-      bool done = false;
-      Outgoing& peer = outgoing_[i];
-      GF_RETURN_IF_ERROR(peer.socket.valid() ? ReadReply(&peer, &done)
-                                             : Connect(&peer));
-      if (done) {
-        outgoing_.erase(outgoing_.begin() + static_cast<std::ptrdiff_t>(i));
-      } else {
-        ++i;
-      }
+  Status why = args_.failed.ok() ? AllocateFifos() : args_.failed;
+  while (why.ok()) {
+    why = Round();
+    if (!why.ok()) break;
+    SayReady();
+    if (Done()) return std::move(ends_);
+    const bool late = args_.clock->Now() >= args_.deadline;
+    if (Suspicious() || (late && !suspect_.ok())) {
+      why = suspect_;
+    } else if (late) {
+      why = Late();
+      // The others are as late.
+      told_by_peer_ = true;
+    } else {
+      Wait();
     }
-    GF_RETURN_IF_ERROR(AcceptAll());
-    if (Missing().empty()) return std::move(ends_);
-    if (args_.clock->Now() >= args_.deadline) return Late();
-    Wait();
   }
+  TellAll(why, told_by_peer_ ? Clock::Time(0) : Clock::Time(kFarewell));
+  return why;
 }
 
 Status ShmHandshake::AllocateFifos() {
   for (int rank = 0; rank < args_.size; ++rank) {
-    if (!Expects(rank)) continue;
+    if (!IsPeer(rank)) continue;
     Result<BufferView> fifo = arena_->AllocateFifo(fifo_bytes_);
-    if (!fifo.ok()) return fifo.status();
+    if (!fifo.ok()) {
+      return Status(fifo.status().code(),
+                    StrCat("rank ", args_.rank, ": ", fifo.status().message()));
+    }
     fifo_offsets_[rank] = arena_->OffsetOf(fifo.value().data);
   }
   return Status();
 }
 
-bool ShmHandshake::Expects(int rank) const {
+Status ShmHandshake::Round() {
+  for (std::size_t i = 0; i < outgoing_.size();) {
+    bool done = false;
+    Outgoing& peer = outgoing_[i];
+    GF_RETURN_IF_ERROR(peer.socket.valid() ? ReadReply(&peer, &done)
+                                           : Connect(&peer, &done));
+    if (done) {
+      outgoing_.erase(outgoing_.begin() + static_cast<std::ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+  GF_RETURN_IF_ERROR(AcceptAll());
+  for (int rank = 0; rank < args_.size; ++rank) {
+    GF_RETURN_IF_ERROR(ReadPeer(rank));
+  }
+  return Status();
+}
+
+bool ShmHandshake::IsPeer(int rank) const {
   return rank >= 0 && rank < args_.size && rank != args_.rank &&
-         !args_.addresses[rank].empty() && !ends_[rank].socket.valid();
+         !args_.addresses[rank].empty();
+}
+
+bool ShmHandshake::Expects(int rank) const {
+  return IsPeer(rank) && !ends_[rank].socket.valid();
 }
 
 std::vector<int> ShmHandshake::Missing() const {
@@ -76,8 +111,28 @@ std::vector<int> ShmHandshake::Missing() const {
   for (int rank = 0; rank < args_.size; ++rank) {
     if (Expects(rank)) missing.push_back(rank);
   }
+  for (int rank = 0; rank < args_.size && missing.empty(); ++rank) {
+    if (IsPeer(rank) && !ready_[rank]) missing.push_back(rank);
+  }
   return missing;
 }
+
+void ShmHandshake::SayReady() {
+  for (int rank = 0; rank < args_.size; ++rank) {
+    if (Expects(rank)) return;
+  }
+  if (said_ready_) return;
+  said_ready_ = true;
+  for (int rank = 0; rank < args_.size; ++rank) {
+    if (!IsPeer(rank)) continue;
+    Hello ready = HelloTo(rank);
+    ready.step = Hello::kReady;
+    // That a peer has died since is seen when it is read.
+    (void)SendHello(ends_[rank].socket, ready, -1);
+  }
+}
+
+bool ShmHandshake::Done() const { return said_ready_ && Missing().empty(); }
 
 Status ShmHandshake::Late() const {
   std::string names;
@@ -100,48 +155,72 @@ void ShmHandshake::Wait() {
     items.push_back({peer.socket.get(), POLLIN, 0});
   }
   for (const Fd& peer : incoming_) items.push_back({peer.get(), POLLIN, 0});
+  for (std::size_t rank = 0; rank < ends_.size(); ++rank) {
+    if (ready_[rank] || told_[rank]) continue;
+    items.push_back({ends_[rank].socket.get(), POLLIN, 0});
+  }
   ::poll(items.data(), items.size(), limit_ms);
 }
 
-Status ShmHandshake::Connect(Outgoing* to) {
-  const auto explain = [&](const Status& why) {
+void ShmHandshake::Suspect(int rank, const Status& why) {
+  if (!suspect_.ok()) return;
+  suspect_ = Status(why.code(), StrCat("rank ", args_.rank, " to rank ", rank,
+                                       ": ", why.message()));
+  suspect_since_ = args_.clock->Now();
+}
+
+bool ShmHandshake::Suspicious() const {
+  return !suspect_.ok() &&
+         args_.clock->Now() - suspect_since_ >= kVerdictPatience;
+}
+
+Status ShmHandshake::Connect(Outgoing* to, bool* done) {
+  Result<Fd> socket = ConnectAbstract(args_.addresses[to->rank]);
+  if (socket.ok() && !socket.value().valid()) return Status();
+  Status why = socket.status();
+  if (why.ok()) why = CheckPeerUser(socket.value());
+  if (why.ok()) {
+    why = SendHello(socket.value(), HelloTo(to->rank), arena_->mapping()->fd());
+  }
+  if (why.ok()) {
+    to->socket = std::move(socket).value();
+  } else if (why.code() == StatusCode::kUnavailable) {
+    Suspect(to->rank, why);
+    *done = true;
+  } else {
     return Status(why.code(), StrCat("rank ", args_.rank, " to rank ", to->rank,
                                      ": ", why.message()));
-  };
-  Result<Fd> socket = ConnectAbstract(args_.addresses[to->rank]);
-  if (!socket.ok()) return explain(socket.status());
-  if (!socket.value().valid()) return Status();
-  if (Status user = CheckPeerUser(socket.value()); !user.ok()) {
-    return explain(user);
   }
-  const Status sent =
-      SendHello(socket.value(), HelloTo(to->rank), arena_->mapping()->fd());
-  if (!sent.ok()) return explain(sent);
-  to->socket = std::move(socket).value();
   return Status();
 }
 
 Status ShmHandshake::ReadReply(Outgoing* from, bool* done) {
   if (!Readable(from->socket)) return Status();
-  const auto explain = [&](const Status& why, const char* hint) {
-    return Status(why.code(), StrCat("rank ", args_.rank, " to rank ",
-                                     from->rank, ": ", why.message(), hint));
-  };
   Result<ReceivedHello> reply = ReceiveHello(from->socket);
   if (!reply.ok()) {
-    return explain(reply.status(),
-                   " (it ended, or belongs to another session)");
+    Suspect(from->rank, Status(reply.status().code(),
+                               reply.status().message() +
+                                   " (it ended, or belongs to another "
+                                   "session)"));
+    *done = true;
+    return Status();
   }
-  Status fits = CheckHello(reply.value().hello);
-  if (fits.ok() && reply.value().hello.rank != from->rank) {
-    fits = Status(StatusCode::kDataLoss,
-                  StrCat("rank ", reply.value().hello.rank, " answered"));
+  const Hello& hello = reply.value().hello;
+  Status fits = CheckHello(hello);
+  if (fits.ok() && hello.rank != from->rank) {
+    fits =
+        Status(StatusCode::kDataLoss, StrCat("rank ", hello.rank, " answered"));
   }
-  if (fits.ok()) {
-    fits = Finish(std::move(reply).value(), std::move(from->socket));
+  if (fits.ok() && hello.step == Hello::kFailed) {
+    told_by_peer_ = true;
+    return FailureOf(hello);
   }
-  *done = true;
-  return fits.ok() ? fits : explain(fits, "");
+  if (fits.ok()) fits = Finish(reply.value(), &from->socket);
+  *done = fits.ok();
+  return fits.ok()
+             ? fits
+             : Status(fits.code(), StrCat("rank ", args_.rank, " to rank ",
+                                          from->rank, ": ", fits.message()));
 }
 
 Status ShmHandshake::AcceptAll() {
@@ -175,7 +254,7 @@ Status ShmHandshake::ReadIncoming(Fd* from, bool* done) {
     last_stranger_ = received.status().message();
     return Status();
   }
-  const Hello hello = received.value().hello;
+  const Hello& hello = received.value().hello;
   Status fits = CheckHello(hello);
   if (fits.ok() && (hello.rank < args_.rank || !Expects(hello.rank))) {
     fits = Status(StatusCode::kDataLoss,
@@ -185,12 +264,85 @@ Status ShmHandshake::ReadIncoming(Fd* from, bool* done) {
     last_stranger_ = fits.message();
     return Status();
   }
+  if (!failed_.ok()) {
+    Tell(*from);
+    told_[hello.rank] = true;  // Or it has gone.
+    return Status();
+  }
+  if (hello.step == Hello::kFailed) {
+    told_by_peer_ = true;
+    return FailureOf(hello);
+  }
   // First take it in, then answer: who has an answer may use the link.
-  GF_RETURN_IF_ERROR(Finish(std::move(received).value(), std::move(*from)));
-  // That a peer has died since is for its link to tell.
+  const Status taken = Finish(received.value(), from);
+  if (!taken.ok()) {
+    failed_ = Status(taken.code(), StrCat("rank ", args_.rank, " to rank ",
+                                          hello.rank, ": ", taken.message()));
+    Tell(*from);
+    told_[hello.rank] = true;  // Or it has gone.
+    return failed_;
+  }
+  // That a peer has died since is seen when it is read.
   (void)SendHello(ends_[hello.rank].socket, HelloTo(hello.rank),
                   arena_->mapping()->fd());
   return Status();
+}
+
+// What a peer says after its offer. What follows kReady is its link's to read.
+Status ShmHandshake::ReadPeer(int rank) {
+  const Fd& socket = ends_[rank].socket;
+  if (!socket.valid() || ready_[rank] || told_[rank] || !Readable(socket)) {
+    return Status();
+  }
+  const Result<ReceivedHello> received = ReceiveHello(socket);
+  if (!received.ok()) {
+    Suspect(rank, received.status());
+    told_[rank] = true;  // It hears nothing, and says nothing more.
+    return Status();
+  }
+  if (received.value().hello.step == Hello::kFailed) {
+    told_by_peer_ = true;
+    return FailureOf(received.value().hello);
+  }
+  ready_[rank] = true;
+  return Status();
+}
+
+void ShmHandshake::Tell(const Fd& socket) {
+  Hello hello = HelloTo(args_.rank);
+  SetFailure(failed_, &hello);
+  // Who has gone need not be told.
+  (void)SendHello(socket, hello, -1);
+}
+
+void ShmHandshake::TellAll(const Status& why, Clock::Time patience) {
+  failed_ = why;
+  for (std::size_t rank = 0; rank < ends_.size(); ++rank) {
+    if (!ends_[rank].socket.valid()) continue;
+    Tell(ends_[rank].socket);
+    told_[rank] = true;
+  }
+  const Clock::Time give_up = args_.clock->Now() + patience;
+  for (;;) {
+    // Those below listen, or have gone.
+    for (Outgoing& peer : outgoing_) {
+      if (told_[peer.rank]) continue;
+      if (!peer.socket.valid()) {
+        Result<Fd> socket = ConnectAbstract(args_.addresses[peer.rank]);
+        if (socket.ok() && !socket.value().valid()) continue;  // Its queue.
+        if (socket.ok()) peer.socket = std::move(socket).value();
+      }
+      if (peer.socket.valid()) Tell(peer.socket);
+      told_[peer.rank] = true;
+    }
+    static_cast<void>(AcceptAll());
+    bool all = true;
+    for (int rank = args_.rank + 1; rank < args_.size; ++rank) {
+      all = all && (!IsPeer(rank) || told_[rank]);
+    }
+    if (all || args_.clock->Now() >= give_up) return;
+    Wait();
+  }
 }
 
 Status ShmHandshake::CheckHello(const Hello& hello) const {
@@ -220,7 +372,7 @@ Hello ShmHandshake::HelloTo(int rank) const {
   return hello;
 }
 
-Status ShmHandshake::Finish(ReceivedHello received, Fd socket) {
+Status ShmHandshake::Finish(const ReceivedHello& received, Fd* socket) {
   const Hello& hello = received.hello;
   Result<std::shared_ptr<Mapping>> memory =
       Mapping::FromPeer(received.memory, hello.arena_bytes);
@@ -235,8 +387,8 @@ Status ShmHandshake::Finish(ReceivedHello received, Fd socket) {
   ShmLinkArgs& end = ends_[hello.rank];
   end.peer = hello.rank;
   end.address = StrCat("pid ", hello.pid);
-  end.process = WatchProcess(socket, hello.pid);
-  end.socket = std::move(socket);
+  end.process = WatchProcess(*socket, hello.pid);
+  end.socket = std::move(*socket);
   end.in = in.value();
   end.out = out.value();
   end.arena = arena_;

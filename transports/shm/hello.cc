@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstddef>
@@ -129,14 +130,16 @@ Status SendHello(const Fd& socket, const Hello& hello, int memory) {
   msghdr message = {};
   message.msg_iov = &bytes;
   message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* const item = CMSG_FIRSTHDR(&message);
-  item->cmsg_level = SOL_SOCKET;
-  item->cmsg_type = SCM_RIGHTS;
-  item->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(item), &memory, sizeof(int));
-  // The first bytes on a fresh socket: they fit in one piece.
+  if (memory >= 0) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* const item = CMSG_FIRSTHDR(&message);
+    item->cmsg_level = SOL_SOCKET;
+    item->cmsg_type = SCM_RIGHTS;
+    item->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(item), &memory, sizeof(int));
+  }
+  // Three at most on a fresh socket: each fits in one piece.
   const ssize_t sent =
       ::sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent != static_cast<ssize_t>(sizeof(hello))) {
@@ -163,16 +166,34 @@ Result<ReceivedHello> ReceiveHello(const Fd& socket) {
                   "the peer closed the connection instead of a hello");
   }
   const Hello& hello = received.hello;
+  const std::size_t expected = hello.step == Hello::kOffer ? 1 : 0;
   if (got != static_cast<ssize_t>(sizeof(hello)) ||
       hello.magic != Hello::kMagic || hello.version != Hello::kVersion ||
-      (message.msg_flags & MSG_CTRUNC) != 0 || descriptors.size() != 1) {
-    return Status(StatusCode::kDataLoss,
-                  StrCat("expected a hello of version ", Hello::kVersion, ", ",
-                         sizeof(hello), " bytes and 1 descriptor, seen ", got,
-                         " bytes and ", descriptors.size(), " descriptors"));
+      (message.msg_flags & MSG_CTRUNC) != 0 || descriptors.size() != expected) {
+    return Status(
+        StatusCode::kDataLoss,
+        StrCat("expected a hello of version ", Hello::kVersion, ", ",
+               sizeof(hello), " bytes and ", expected, " descriptor(s), seen ",
+               got, " bytes and ", descriptors.size(), " descriptors"));
   }
-  received.memory = std::move(descriptors.front());
+  if (expected == 1) received.memory = std::move(descriptors.front());
   return received;
+}
+
+void SetFailure(const Status& why, Hello* hello) {
+  hello->step = Hello::kFailed;
+  hello->code = why.code();
+  const std::size_t bytes =
+      std::min(why.message().size(), hello->why.size() - 1);
+  std::memcpy(hello->why.data(), why.message().data(), bytes);
+}
+
+Status FailureOf(const Hello& hello) {
+  const auto code = static_cast<std::uint64_t>(hello.code);
+  const auto end = std::find(hello.why.begin(), hello.why.end(), '\0');
+  return Status(
+      code > 0 && code <= kMaxStatusCode ? hello.code : StatusCode::kAborted,
+      std::string(hello.why.begin(), end));
 }
 
 namespace {

@@ -136,11 +136,15 @@ class Session {
   // changes.
   // Skips a nonfinite step. Momentum lives in the session. Once for a step, and
   // before the next one begins: else kFailedPrecondition. With
-  // residual=momentum, config.momentum is that of the options, else
+  // residual=momentum, every group's momentum is that of the options, else
   // kInvalidArgument; after that, or kResourceExhausted, nothing has changed;
   // after other errors the job ends. One thread with FinishStep().
-  virtual Status OptimizerStep(const OptimizerConfig& config,
-                               const std::vector<float*>& weights) = 0;
+  virtual Status OptimizerStep(const std::vector<OptimizerGroup>& groups) = 0;
+  // The same with all tensors in one group.
+  Status OptimizerStep(const OptimizerConfig& config,
+                       const std::vector<float*>& weights) {
+    return OptimizerStep({{config, weights}});
+  }
 
   // Chunks whose gradients the last finished step exchanged, one byte each (0
   // or 1); empty when dense. One thread with FinishStep().

@@ -129,7 +129,8 @@ inline constexpr std::uint32_t kTileElements = 16384;
 
 // For tile t of [0, tiles): weight_squares[t] = sum of the weights' squares;
 // gradient_squares[t] = the same of the gradients, 0 if the tile's chunk is
-// kept back. Summed as SumSquaresArgs says.
+// kept back. Summed as SumSquaresArgs says. Neither is written where the
+// tensor's weights are null.
 struct TileSquaresArgs {
   const Tile* tiles;
   std::size_t count;
@@ -160,8 +161,9 @@ struct LarsRatesArgs {
   float grad_scale = 1.0F;
 };
 
-// Momentum SGD as SgdArgs of kernels.h, for every tile whose chunk was sent;
-// other weights and momenta keep their bits. The rate is rates[tensor], or
+// Momentum SGD as SgdArgs of kernels.h, for every tile whose chunk was sent and
+// whose tensor's weights are not null; other weights and momenta keep their
+// bits. The rate is rates[tensor], or
 // `lr` where rates is null. Does nothing if skip is not null and *skip != 0.
 struct TileSgdArgs {
   const Tile* tiles;

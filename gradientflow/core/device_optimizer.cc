@@ -14,7 +14,7 @@ namespace {
 
 // The device memory that receives a copy of `values`.
 template <typename T>
-Result<DeviceMemory> Upload(Device& device, Stream& stream,
+Result<DeviceMemory> CopyOf(Device& device, Stream& stream,
                             const std::vector<T>& values) {
   const std::size_t bytes = values.size() * sizeof(T);
   Result<DeviceMemory> memory = device.Allocate(bytes);
@@ -55,14 +55,12 @@ Status DeviceOptimizer::MakeTiles() {
     DeviceMemory* memory;
     Result<DeviceMemory> made;
   } all[] = {
-      {&tiles_, Upload(device, *stream.value(), cut.tiles)},
-      {&first_tile_, Upload(device, *stream.value(), cut.first_tile)},
-      {&skip_, Upload(device, *stream.value(), skip)},
+      {&tiles_, CopyOf(device, *stream.value(), cut.tiles)},
+      {&first_tile_, CopyOf(device, *stream.value(), cut.first_tile)},
+      {&skip_, CopyOf(device, *stream.value(), skip)},
       {&weight_squares_, device.Allocate(tiles_count_ * sizeof(double))},
       {&gradient_squares_, device.Allocate(tiles_count_ * sizeof(double))},
       {&rates_, device.Allocate(tensors * sizeof(float))},
-      {&weights_, device.Allocate(tensors * sizeof(float*))},
-      {&host_weights_, device.AllocatePinned(tensors * sizeof(float*))},
   };
   for (const auto& one : all) {
     if (!one.made.ok()) return one.made.status();
@@ -80,25 +78,42 @@ Status DeviceOptimizer::AllocateMomentum() {
   return {};
 }
 
-// The table of weights, when it is another than last time.
-Status DeviceOptimizer::UploadWeights(std::span<float* const> weights,
-                                      Stream& stream) {
-  if (std::equal(weights.begin(), weights.end(), uploaded_.begin(),
-                 uploaded_.end())) {
+Result<DeviceOptimizer::Table*> DeviceOptimizer::TableOf(std::size_t group) {
+  const std::size_t bytes = parts_.layout->tensors() * sizeof(float*);
+  while (tables_.size() <= group) {
+    Result<DeviceMemory> weights = parts_.device->Allocate(bytes);
+    if (!weights.ok()) return weights.status();
+    Result<DeviceMemory> host = parts_.device->AllocatePinned(bytes);
+    if (!host.ok()) return host.status();
+    auto table = std::make_unique<Table>();
+    table->weights = std::move(weights).value();
+    table->host = std::move(host).value();
+    tables_.push_back(std::move(table));
+  }
+  return tables_[group].get();
+}
+
+// When they are others than last time.
+Status DeviceOptimizer::Upload(std::span<float* const> weights, Table& table,
+                               Stream& stream) {
+  if (std::equal(weights.begin(), weights.end(), table.uploaded.begin(),
+                 table.uploaded.end())) {
     return {};
   }
   // The copy of an earlier step may still be on its way, on whatever stream.
   GF_RETURN_IF_ERROR(stepped_->Synchronize());
-  uploaded_.assign(weights.begin(), weights.end());
-  const std::size_t bytes = uploaded_.size() * sizeof(float*);
+  table.uploaded.assign(weights.begin(), weights.end());
+  const std::size_t bytes = table.uploaded.size() * sizeof(float*);
   if (bytes == 0) return {};
-  std::memcpy(host_weights_.get(), uploaded_.data(), bytes);
-  const Status copied = stream.Copy(weights_.get(), host_weights_.get(), bytes);
-  if (!copied.ok()) uploaded_.clear();
+  std::memcpy(table.host.get(), table.uploaded.data(), bytes);
+  const Status copied =
+      stream.Copy(table.weights.get(), table.host.get(), bytes);
+  if (!copied.ok()) table.uploaded.clear();
   return copied;
 }
 
 Status DeviceOptimizer::TakeRates(const OptimizerConfig& config,
+                                  const Table& table,
                                   const std::uint32_t* slots, float scale,
                                   Stream& stream) {
   const kernels::ChunkKernelTable& kernels = parts_.device->chunk_kernels();
@@ -106,7 +121,7 @@ Status DeviceOptimizer::TakeRates(const OptimizerConfig& config,
   squares.tiles = As<const kernels::Tile>(tiles_);
   squares.count = tiles_count_;
   squares.slots = slots;
-  squares.weights = As<float* const>(weights_);
+  squares.weights = As<float* const>(table.weights);
   squares.grads = parts_.pool;
   squares.type = parts_.type;
   squares.weight_squares = As<double>(weight_squares_);
@@ -129,32 +144,37 @@ Status DeviceOptimizer::TakeRates(const OptimizerConfig& config,
       "lars_rates", kernels.lars_rates(rates, stream.native()));
 }
 
-Status DeviceOptimizer::Step(const OptimizerConfig& config,
+Status DeviceOptimizer::Step(std::size_t group, const OptimizerConfig& config,
                              std::span<float* const> weights,
                              const std::uint32_t* slots, float scale,
                              Stream& stream) {
   GF_RETURN_IF_ERROR(CheckConfig(config));
   GF_RETURN_IF_ERROR(CheckWeights(*parts_.layout, weights));
   GF_RETURN_IF_ERROR(AllocateMomentum());
+  const Result<Table*> table = TableOf(group);
+  if (!table.ok()) return table.status();
   GF_RETURN_IF_ERROR(stream.Wait(*stepped_));
-  const Status launched = Launch(config, weights, slots, scale, stream);
+  Status launched = Upload(weights, *table.value(), stream);
+  if (launched.ok()) {
+    launched = Launch(config, *table.value(), slots, scale, stream);
+  }
   const Status recorded = stream.Record(stepped_.get());
   return launched.ok() ? recorded : launched;
 }
 
 Status DeviceOptimizer::Launch(const OptimizerConfig& config,
-                               std::span<float* const> weights,
-                               const std::uint32_t* slots, float scale,
-                               Stream& stream) {
-  GF_RETURN_IF_ERROR(UploadWeights(weights, stream));
+                               const Table& table, const std::uint32_t* slots,
+                               float scale, Stream& stream) {
   if (tiles_count_ == 0) return {};
   const bool lars = config.kind == OptimizerConfig::Kind::kLars;
-  if (lars) GF_RETURN_IF_ERROR(TakeRates(config, slots, scale, stream));
+  if (lars) {
+    GF_RETURN_IF_ERROR(TakeRates(config, table, slots, scale, stream));
+  }
   kernels::TileSgdArgs sgd = {};
   sgd.tiles = As<const kernels::Tile>(tiles_);
   sgd.count = tiles_count_;
   sgd.slots = slots;
-  sgd.weights = As<float* const>(weights_);
+  sgd.weights = As<float* const>(table.weights);
   sgd.momentum_buf = As<float>(momentum_);
   sgd.grads = parts_.pool;
   sgd.type = parts_.type;

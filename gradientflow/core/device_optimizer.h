@@ -26,8 +26,8 @@ struct DeviceOptimizerParts {
 
 // The optimiser of core/optimizer.h (the same update, element for element) on
 // a device: two launches a step, four for LARS, that read from the device what
-// was sent. Nothing waits, but for a step with other weights than the last one;
-// weights and momentum change in the order of the stream, and of the calls if
+// was sent. Nothing waits, but for a step with other weights than the last one
+// of that group; weights and momentum change in the order of the stream, and of the calls if
 // they come with several streams. NOT thread-safe.
 class DeviceOptimizer {
  public:
@@ -36,12 +36,14 @@ class DeviceOptimizer {
   static Result<std::unique_ptr<DeviceOptimizer>> Create(
       DeviceOptimizerParts parts);
 
-  // weights[i]: tensor i's float32 master weights in the device's memory, the
-  // caller's until the stream has done this work. `slots`: see
+  // Updates the tensors of one group, counted from 0. weights[i]: tensor i's
+  // float32 master weights in the device's memory, the caller's until the
+  // stream has done this work; null: left alone. `slots`: see
   // Aggregator::device_slots(); `scale`: ExchangedGradients::scale. The
   // momentum (float32 per element) is allocated by the first step.
-  Status Step(const OptimizerConfig& config, std::span<float* const> weights,
-              const std::uint32_t* slots, float scale, Stream& stream);
+  Status Step(std::size_t group, const OptimizerConfig& config,
+              std::span<float* const> weights, const std::uint32_t* slots,
+              float scale, Stream& stream);
 
   // hu in pool order, copied from the device (blocks); empty before the first
   // Step().
@@ -60,11 +62,18 @@ class DeviceOptimizer {
   explicit DeviceOptimizer(DeviceOptimizerParts parts);
   Status MakeTiles();
   Status AllocateMomentum();
-  Status UploadWeights(std::span<float* const> weights, Stream& stream);
-  Status Launch(const OptimizerConfig& config, std::span<float* const> weights,
+  // A group's weights, and where the device finds them.
+  struct Table {
+    DeviceMemory weights;  // float* by tensor.
+    DeviceMemory host;     // The same, page-locked.
+    std::vector<float*> uploaded;
+  };
+  Result<Table*> TableOf(std::size_t group);
+  Status Upload(std::span<float* const> weights, Table& table, Stream& stream);
+  Status Launch(const OptimizerConfig& config, const Table& table,
                 const std::uint32_t* slots, float scale, Stream& stream);
-  Status TakeRates(const OptimizerConfig& config, const std::uint32_t* slots,
-                   float scale, Stream& stream);
+  Status TakeRates(const OptimizerConfig& config, const Table& table,
+                   const std::uint32_t* slots, float scale, Stream& stream);
 
   template <typename T>
   static T* As(const DeviceMemory& memory) {
@@ -79,9 +88,7 @@ class DeviceOptimizer {
   DeviceMemory weight_squares_;
   DeviceMemory gradient_squares_;
   DeviceMemory rates_;
-  DeviceMemory weights_;       // float* by tensor.
-  DeviceMemory host_weights_;  // The same, page-locked.
-  std::vector<float*> uploaded_;
+  std::vector<std::unique_ptr<Table>> tables_;  // By group.
   DeviceMemory momentum_;
   // Behind the last step, whose stream may have gone since: all that the steps
   // share is used by one at a time.

@@ -73,11 +73,22 @@ Status CheckWeights(const PoolLayout& layout, std::span<float* const> weights) {
     return Invalid(StrCat("optimizer: expected weights of ", layout.tensors(),
                           " tensors, seen ", weights.size()));
   }
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    if (weights[i] == nullptr && layout.tensor_elements(i) > 0) {
-      return Invalid(StrCat("optimizer: expected weights of tensor ", i, " (",
-                            layout.tensor_elements(i),
-                            " elements), seen a null pointer"));
+  return {};
+}
+
+Status CheckGroups(const PoolLayout& layout,
+                   std::span<const OptimizerGroup> groups) {
+  std::vector<bool> taken(layout.tensors(), false);
+  for (const OptimizerGroup& group : groups) {
+    GF_RETURN_IF_ERROR(CheckConfig(group.config));
+    GF_RETURN_IF_ERROR(CheckWeights(layout, group.weights));
+    for (std::size_t i = 0; i < group.weights.size(); ++i) {
+      if (group.weights[i] == nullptr) continue;
+      if (taken[i]) {
+        return Invalid(StrCat("optimizer: tensor ", i,
+                              " is in two groups, expected at most one"));
+      }
+      taken[i] = true;
     }
   }
   return {};
@@ -136,8 +147,10 @@ Status Optimizer::Step(const OptimizerConfig& config,
     const auto last = std::find_if(
         first, parts_.end(),
         [tensor](const TensorPart& part) { return part.tensor != tensor; });
-    GF_RETURN_IF_ERROR(
-        UpdateTensor(config, gradients, {first, last}, weights[tensor]));
+    if (weights[tensor] != nullptr) {
+      GF_RETURN_IF_ERROR(
+          UpdateTensor(config, gradients, {first, last}, weights[tensor]));
+    }
     first = last;
   }
   return {};

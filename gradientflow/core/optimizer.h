@@ -29,14 +29,19 @@ struct ExchangedGradients {
 
 // kInvalidArgument names the field, what was expected and what was seen.
 Status CheckConfig(const OptimizerConfig& config);
-// One pointer per tensor; null only where the tensor has no elements.
+// One pointer per tensor.
 Status CheckWeights(const PoolLayout& layout, std::span<float* const> weights);
+// All of that, and that no tensor is in two groups.
+Status CheckGroups(const PoolLayout& layout,
+                   std::span<const OptimizerGroup> groups);
 
 // Chunk-aware momentum SGD (arXiv 1902.06855, Algorithm 1) and LARS (You,
 // Gitman, Ginsburg, arXiv 1708.03888): only what was exchanged is updated,
 //   hu <- momentum * hu + rate * (g + weight_decay * w);  w <- w - hu
 // (nesterov: w <- w - momentum * hu - rate * (...)). Everywhere else weights
-// and momentum keep their bits: the chunk's history is in the residual.
+// and momentum keep their bits: the chunk's history is in the residual. So do
+// those of tensors that are left alone, or are of another group: a step is a
+// Step() for each group.
 //
 // rate is lr for SGD, and for LARS lr times the layer's
 //   eta * |w| / (|g| + weight_decay * |w| + eps),     1 where a norm is 0,
@@ -53,8 +58,8 @@ class Optimizer {
   Optimizer(const PoolLayout& layout, const kernels::KernelTable& kernels,
             std::vector<bool> skip_lars = {}, std::size_t chunk_elements = 0);
 
-  // weights[i]: tensor i's float32 master weights, the caller's; may be null
-  // if the tensor has no elements. kInvalidArgument (nothing has changed)
+  // weights[i]: tensor i's float32 master weights, the caller's; null: left
+  // alone. kInvalidArgument (nothing has changed)
   // names the field or tensor; kResourceExhausted (nothing has changed) if
   // there is no memory for the momentum; kInternal if a kernel fails, which
   // leaves weights and momentum unspecified.

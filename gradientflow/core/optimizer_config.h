@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace gradientflow {
 
@@ -13,6 +14,14 @@ struct OptimizerConfig {
   bool nesterov = false;
   float lars_eta = 0.001F;  // Trust coefficient.
   float lars_eps = 1e-8F;
+};
+
+// Tensors that are updated alike.
+struct OptimizerGroup {
+  OptimizerConfig config;
+  // weights[i]: tensor i's, float32; null if it is of another group, or left
+  // alone with its momentum.
+  std::vector<float*> weights;
 };
 
 }  // namespace gradientflow

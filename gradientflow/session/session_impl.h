@@ -65,8 +65,8 @@ class SessionImpl final : public Session {
   void GradientAbsent(std::size_t i) override;
   Result<StepStats> FinishStep() override;
   Status SetLossScale(float scale) override;
-  Status OptimizerStep(const OptimizerConfig& config,
-                       const std::vector<float*>& weights) override;
+  using Session::OptimizerStep;
+  Status OptimizerStep(const std::vector<OptimizerGroup>& groups) override;
   std::vector<std::uint8_t> selection() const override { return selection_; }
   Result<std::vector<std::byte>> SaveState() const override;
   Result<std::size_t> StateBytes() const override;
@@ -130,9 +130,8 @@ class SessionImpl final : public Session {
   // steps, and ends the job. Returns the first reason. With the baton held.
   Status GiveUp(const Status& why);
   Result<StepStats> CloseStep();
-  Status CheckOptimizer(const OptimizerConfig& config) const;
-  Status Update(const OptimizerConfig& config,
-                const std::vector<float*>& weights);
+  Status CheckOptimizer(const std::vector<OptimizerGroup>& groups) const;
+  Status Update(std::size_t index, const OptimizerGroup& group);
   void Tune();
   // Runs `start` with what its Done needs, and gives it a ticket. `start` needs
   // `group` to be open, and may refuse.

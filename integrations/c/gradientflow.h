@@ -225,13 +225,21 @@ typedef struct {
   float lars_eps;
 } gf_optimizer;
 GF_API void gf_optimizer_init(gf_optimizer*);
-/* weights[i]: tensor i's float32 weights, the caller's, where the pool is.
- * Chunk-aware: only what was sent changes. Skips a nonfinite step. Once for a
- * step, before the next one begins. With residual=momentum the momentum must be
- * that of the option "momentum": else GF_INVALID_ARGUMENT. After that nothing
- * has changed, and the call can be made again. */
+/* weights[i]: tensor i's float32 weights, the caller's, where the pool is; null
+ * (since 1.3): the tensor is left alone, with its momentum. Chunk-aware: only
+ * what was sent changes. Skips a nonfinite step. Once for a step, before the
+ * next one begins. With residual=momentum the momentum must be that of the
+ * option "momentum": else GF_INVALID_ARGUMENT. After that nothing has changed,
+ * and the call can be made again. */
 GF_API gf_status gf_optimizer_step(gf_session*, const gf_optimizer*,
                                    float* const* weights, size_t count);
+/* The same with settings of their own for groups of tensors: tensor i goes by
+ * groups[group_of[i]], or is left alone if that is -1. Since 1.3. */
+GF_API gf_status gf_optimizer_step_groups(gf_session*,
+                                          const gf_optimizer* const* groups,
+                                          size_t group_count,
+                                          const int32_t* group_of,
+                                          float* const* weights, size_t count);
 /* 1 for each chunk the last finished step sent; *chunks = 0 when dense. `out`
  * may be null to ask for the count. */
 GF_API gf_status gf_selection(const gf_session*, uint8_t* out, size_t out_bytes,

@@ -7,6 +7,7 @@
 
 using gradientflow::BufferView;
 using gradientflow::OptimizerConfig;
+using gradientflow::OptimizerGroup;
 using gradientflow::Result;
 using gradientflow::Session;
 using gradientflow::Status;
@@ -30,6 +31,31 @@ Struct WithDefaults(const Struct& given, void (*init)(Struct*)) {
       given.struct_bytes < sizeof(full) ? given.struct_bytes : sizeof(full));
   full.struct_bytes = sizeof(full);
   return full;
+}
+
+Result<OptimizerConfig> ConfigOf(const gf_optimizer* optimizer) {
+  const auto bad = [](std::string text) {
+    return Status(StatusCode::kInvalidArgument, std::move(text));
+  };
+  if (optimizer == nullptr) return bad("optimizer: an argument is null");
+  if (optimizer->struct_bytes < offsetof(gf_optimizer, lr)) {
+    return bad(StrCat("optimizer: struct_bytes is ", optimizer->struct_bytes,
+                      "; call gf_optimizer_init()"));
+  }
+  const gf_optimizer given = WithDefaults(*optimizer, gf_optimizer_init);
+  if (given.kind != GF_SGD && given.kind != GF_LARS) {
+    return bad(
+        StrCat("optimizer kind ", given.kind, ": expected GF_SGD or GF_LARS"));
+  }
+  OptimizerConfig config;
+  config.kind = static_cast<OptimizerConfig::Kind>(given.kind);
+  config.lr = given.lr;
+  config.momentum = given.momentum;
+  config.weight_decay = given.weight_decay;
+  config.nesterov = given.nesterov != 0;
+  config.lars_eta = given.lars_eta;
+  config.lars_eps = given.lars_eps;
+  return config;
 }
 
 gf_status CheckTensor(const gf_session* session, size_t tensor) {
@@ -260,31 +286,43 @@ gf_status gf_set_loss_scale(gf_session* session, float scale) {
 
 gf_status gf_optimizer_step(gf_session* session, const gf_optimizer* optimizer,
                             float* const* weights, size_t count) {
-  if (session == nullptr || optimizer == nullptr ||
-      (weights == nullptr && count > 0)) {
+  if (session == nullptr || (weights == nullptr && count > 0)) {
     return Invalid("gf_optimizer_step: an argument is null");
   }
-  if (optimizer->struct_bytes < offsetof(gf_optimizer, lr)) {
-    return Invalid(StrCat("optimizer: struct_bytes is ",
-                          optimizer->struct_bytes,
-                          "; call gf_optimizer_init()"));
-  }
-  const gf_optimizer given = WithDefaults(*optimizer, gf_optimizer_init);
-  if (given.kind != GF_SGD && given.kind != GF_LARS) {
-    return Invalid(
-        StrCat("optimizer kind ", given.kind, ": expected GF_SGD or GF_LARS"));
-  }
-  return Guard([&] {
-    OptimizerConfig config;
-    config.kind = static_cast<OptimizerConfig::Kind>(given.kind);
-    config.lr = given.lr;
-    config.momentum = given.momentum;
-    config.weight_decay = given.weight_decay;
-    config.nesterov = given.nesterov != 0;
-    config.lars_eta = given.lars_eta;
-    config.lars_eps = given.lars_eps;
+  return Guard([&]() -> Status {
+    Result<OptimizerConfig> config = ConfigOf(optimizer);
+    if (!config.ok()) return config.status();
     return session->session->OptimizerStep(
-        config, std::vector<float*>(weights, weights + count));
+        config.value(), std::vector<float*>(weights, weights + count));
+  });
+}
+
+gf_status gf_optimizer_step_groups(gf_session* session,
+                                   const gf_optimizer* const* groups,
+                                   size_t group_count, const int32_t* group_of,
+                                   float* const* weights, size_t count) {
+  if (session == nullptr || (groups == nullptr && group_count > 0) ||
+      ((group_of == nullptr || weights == nullptr) && count > 0)) {
+    return Invalid("gf_optimizer_step_groups: an argument is null");
+  }
+  return Guard([&]() -> Status {
+    std::vector<OptimizerGroup> all(group_count);
+    for (size_t g = 0; g < group_count; ++g) {
+      Result<OptimizerConfig> config = ConfigOf(groups[g]);
+      if (!config.ok()) return config.status();
+      all[g] = {config.value(), std::vector<float*>(count)};
+    }
+    for (size_t i = 0; i < count; ++i) {
+      if (group_of[i] == -1) continue;
+      if (group_of[i] < 0 || static_cast<size_t>(group_of[i]) >= group_count) {
+        return Status(StatusCode::kInvalidArgument,
+                      StrCat("group_of[", i, "]: expected -1 to ",
+                             static_cast<int64_t>(group_count) - 1, ", seen ",
+                             group_of[i]));
+      }
+      all[static_cast<size_t>(group_of[i])].weights[i] = weights[i];
+    }
+    return session->session->OptimizerStep(all);
   });
 }
 

@@ -135,6 +135,22 @@ static void write_gradients(gf_session* session, float scale) {
   CHECK_OK(gf_absent(session, 1));
 }
 
+static void test_bad_groups(gf_session* session, float* const* weights) {
+  gf_optimizer optimizer;
+  const gf_optimizer* groups[1];
+  const int32_t group_of[TENSORS] = {0, -1, 1};
+  groups[0] = NULL;
+  CHECK_INVALID(
+      gf_optimizer_step_groups(session, groups, 1, group_of, weights, TENSORS));
+  groups[0] = &optimizer;
+  gf_optimizer_init(&optimizer);
+  CHECK_INVALID(
+      gf_optimizer_step_groups(session, groups, 1, group_of, weights, TENSORS));
+  CHECK(strstr(gf_last_error(), "group_of[2]: expected -1 to 0, seen 1"));
+  CHECK_INVALID(
+      gf_optimizer_step_groups(session, groups, 1, NULL, weights, TENSORS));
+}
+
 static void test_steps(gf_session* session) {
   gf_step_stats stats;
   gf_optimizer optimizer;
@@ -203,6 +219,7 @@ static void test_steps(gf_session* session) {
   gf_optimizer_init(&optimizer);
   optimizer.kind = 77;
   CHECK_INVALID(gf_optimizer_step(session, &optimizer, weights, TENSORS));
+  test_bad_groups(session, weights);
   CHECK_INVALID(gf_gradient(session, TENSORS, &data, &bytes));
   CHECK_INVALID(gf_ready(session, TENSORS));
   CHECK_INVALID(gf_absent(session, TENSORS));

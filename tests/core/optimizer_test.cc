@@ -166,13 +166,23 @@ TEST_F(OptimizerErrors, NameTheFieldAndChangeNothing) {
   EXPECT_TRUE(optimizer_.momentum().empty());
 }
 
-TEST_F(OptimizerErrors, NameTheTensorWithoutWeights) {
+TEST_F(OptimizerErrors, NameTheTensorInTwoGroups) {
+  OptimizerGroup one{{}, weights_.pointers()};
+  OptimizerGroup other = one;
+  one.weights[2] = nullptr;
+  other.weights[0] = nullptr;
+  other.weights[1] = nullptr;
+  EXPECT_TRUE(CheckGroups(layout_, std::vector{one, other}).ok());
+  other.config.lr = -1;
+  ExpectInvalid(CheckGroups(layout_, std::vector{one, other}), "lr");
+  other.config.lr = 1;
+  other.weights[0] = weights_.pointers()[0];
+  ExpectInvalid(CheckGroups(layout_, std::vector{one, other}),
+                "tensor 0 is in two groups");
   auto pointers = weights_.pointers();
-  pointers[1] = nullptr;  // Has no elements.
-  EXPECT_TRUE(optimizer_.Step({}, gradients_, pointers).ok());
-  pointers[2] = nullptr;
-  ExpectInvalid(optimizer_.Step({}, gradients_, pointers), "tensor 2");
   pointers.pop_back();
+  other.weights = pointers;
+  ExpectInvalid(CheckGroups(layout_, std::vector{other}), "seen 2");
   ExpectInvalid(optimizer_.Step({}, gradients_, pointers),
                 "weights of 3 tensors, seen 2");
 }

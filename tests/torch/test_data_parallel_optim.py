@@ -210,7 +210,7 @@ def users_gradients(ranks: Ranks) -> None:
             first.grad = first.grad * 2
             second.grad.mul_(3)
             if step == 2:
-                last.grad = None if each is ours else torch.zeros_like(last)
+                last.grad = None
         mine.step()
         theirs.step()
         for a, b in zip(ours.parameters(), plain.parameters(), strict=True):
@@ -245,8 +245,11 @@ def refusals(ranks: Ranks) -> None:
     with pytest.raises(ValueError, match="'0.weight' is torch.float16"):
         gft.SGD(gft.DataParallel(net().half()), 0.1)
     optimizer = gft.SGD(model, 0.1)
-    with pytest.raises(ValueError, match="has one group of parameters"):
+    with pytest.raises(ValueError, match="of shape .1,. is none of the model's"):
         optimizer.add_param_group({"params": [torch.zeros(1)]})
+    with pytest.raises(ValueError, match="some parameters appear in more than one"):
+        optimizer.add_param_group({"params": model.module[0].bias})
+    assert len(optimizer.param_groups) == 1
     with pytest.raises(torch.distributed.DistBackendError, match="after FinishStep"):
         optimizer.step()
     optimizer.param_groups[0]["lr"] = -1.0
@@ -258,8 +261,10 @@ def refusals(ranks: Ranks) -> None:
     sparse = gft.DataParallel(
         net(), compression="csc", residual="momentum", momentum=0.9
     )
-    with pytest.raises(ValueError, match=r"momentum=0.5 differs from the model's.*0.9"):
-        gft.SGD(sparse, 0.1, momentum=0.5)
+    for groups in (None, [{"params": sparse.module[0].bias, "momentum": 0.5}]):
+        momentum = 0.9 if groups else 0.5
+        with pytest.raises(ValueError, match="momentum=0.5 differs from the model's"):
+            gft.SGD(sparse, 0.1, momentum=momentum, groups=groups)
     ours = gft.SGD(sparse, 0.1, momentum=0.9)
     with pytest.raises(ValueError, match="cycle_momentum"):
         torch.optim.lr_scheduler.OneCycleLR(ours, 0.1, total_steps=10)
@@ -270,8 +275,9 @@ def refusals(ranks: Ranks) -> None:
 
 def others(ranks: Ranks) -> None:
     """Optimisers of torch's are told that they would lose gradients."""
-    settings = {"compression": "csc", "residual": "momentum"}
-    model, plain = gft.DataParallel(net(), **settings), gft.DataParallel(net())
+    # However it was asked for.
+    settings = {"sparsity": "0.85", "residual": "momentum", "momentum": "0.9"}
+    model, plain = gft.DataParallel(net(), options=settings), gft.DataParallel(net())
     before = bits_of(model)
     for each in (model, plain):
         each(batch(0, 0)[0]).sum().backward()
@@ -292,6 +298,59 @@ def test_refuses_torchs_optimisers_where_they_lose_gradients() -> None:
 
 def test_refuses_what_cannot_be() -> None:
     launch(refusals, 1)
+
+
+def grouped(ranks: Ranks) -> None:
+    """Groups with settings of their own, one added later, one left out."""
+    ours, theirs = gft.DataParallel(net()), net()
+
+    def parts(model: torch.nn.Module) -> list[dict]:
+        decayed = [p for p in model.parameters() if p.dim() > 1]
+        return [
+            {"params": decayed[:2], "weight_decay": 0.1},
+            {"params": [model[0].bias], "lr": 0.2, "nesterov": True},
+        ]
+
+    mine = gft.SGD(ours, 0.05, 0.9, groups=parts(ours.module))
+    other = torch.optim.SGD(parts(theirs), 0.05, 0.9)
+    schedule = [torch.optim.lr_scheduler.StepLR(o, 100) for o in (mine, other)]
+    untouched = ours.module[4].weight.detach().clone()
+    for step in range(8):
+        if step == 3:
+            mine.add_param_group({"params": ours.module[2].bias, "momentum": 0.5})
+            other.add_param_group({"params": theirs[2].bias, "momentum": 0.5})
+        for model, optimizer in ((ours, mine), (theirs, other)):
+            model.zero_grad()
+            inputs = torch.cat([batch(step, r)[0] for r in range(ranks.size)])
+            model(inputs).square().mean().backward()
+            optimizer.step()
+        for each in schedule:
+            each.step()
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+    assert torch.equal(ours.module[4].weight, untouched)
+    assert len(mine.param_groups) == 3
+    state = copy.deepcopy(mine.state_dict())
+    mine.param_groups[1]["lr"] = 7.0
+    mine.load_state_dict(state)
+    assert mine.param_groups[1]["lr"] == 0.2
+    # LARS, alike in two groups as in one.
+    both = []
+    for groups in (1, 2):
+        model = gft.DataParallel(net())
+        halves = [{"params": list(model.parameters())[i::groups]} for i in range(groups)]
+        lars = gft.LARS(model, 0.5, eta=0.1, groups=halves)
+        for step in range(3):
+            model.zero_grad()
+            model(batch(step, ranks.rank)[0]).square().mean().backward()
+            lars.step()
+        both.append(bits_of(model))
+    assert both[0] == both[1]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_groups_of_parameters(size: int) -> None:
+    launch(grouped, size)
 
 
 class Run:

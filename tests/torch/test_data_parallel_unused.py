@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 import gradientflow.torch as gft
 from harness import Ranks, launch
-from parallel_models import Branches, Given, check_mean, gradients_of, random_inputs
+from parallel_models import Branches, Given, check_mean, flat, gradients_of, random_inputs
 
 # By step: does rank r go left? `None`: its loss reaches the stem alone.
 USAGE = [
@@ -198,3 +198,32 @@ def thawed(ranks: Ranks) -> None:
 
 def test_refuses_what_was_frozen_before() -> None:
     launch(thawed, 1)
+
+
+def sgd(ranks: Ranks) -> None:
+    """Our optimisers leave alone what has no gradient, as torch's do."""
+    model, alone = gft.DataParallel(Parts()), Parts()
+    ours = gft.SGD(model, 0.02, momentum=0.9, weight_decay=0.3)
+    theirs = torch.optim.SGD(alone.parameters(), 0.02, 0.9, weight_decay=0.3)
+    for step, left in enumerate(USAGE):
+        ours.zero_grad()
+        theirs.zero_grad()
+        model(share(step, ranks.rank), left(ranks.rank)).backward()
+        losses = [alone(share(step, r), left(r)) for r in range(ranks.size)]
+        (sum(losses) / ranks.size).backward()
+        ours.step()
+        theirs.step()
+        for (name, p), q in zip(
+            model.module.named_parameters(), alone.parameters(), strict=True
+        ):
+            torch.testing.assert_close(
+                p, q, rtol=1e-4, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}"
+            )
+    before = flat(dict(Parts().named_parameters()))
+    after = flat(dict(model.module.named_parameters()))
+    assert np.array_equal(before["never.weight"], after["never.weight"])
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_sgd_leaves_alone_what_has_no_gradient(size: int) -> None:
+    launch(sgd, size)

@@ -294,25 +294,35 @@ void DataParallel::Finish() {
   open_ = false;
 }
 
-void DataParallel::OptimizerStep(const gf_optimizer& optimizer) {
+void DataParallel::OptimizerStep(const std::vector<gf_optimizer>& groups,
+                                 std::vector<int32_t> group_of) {
   const Session::Use use(session());
   const at::NoGradGuard no_grad;
   CheckNotBroken();
-  std::vector<float*> weights;
+  TORCH_CHECK(group_of.size() == pool_->size(), "expected groups of ",
+              pool_->size(), " parameters, seen ", group_of.size());
+  std::vector<float*> weights(pool_->size());
   for (size_t i = 0; i < pool_->size(); ++i) {
+    if (!pool_->HasGradient(i)) group_of[i] = -1;
+    if (group_of[i] < 0) continue;
     const at::Tensor& parameter = pool_->parameter(i);
     TORCH_CHECK_VALUE(parameter.scalar_type() == at::kFloat &&
                           parameter.is_non_overlapping_and_dense(),
                       "'", pool_->name(i), "' is ", parameter.scalar_type(),
                       ", expected dense float32 weights");
     pool_->Settle(i);
-    weights.push_back(static_cast<float*>(parameter.mutable_data_ptr()));
+    weights[i] = static_cast<float*>(parameter.mutable_data_ptr());
   }
+  std::vector<const gf_optimizer*> pointers;
+  for (const gf_optimizer& group : groups) pointers.push_back(&group);
   SetStream();
-  Check(gf_optimizer_step(use, &optimizer, weights.data(), weights.size()),
-        "the optimiser's step");
+  Check(
+      gf_optimizer_step_groups(use, pointers.data(), pointers.size(),
+                               group_of.data(), weights.data(), weights.size()),
+      "the optimiser's step");
   // Written behind autograd's back: a graph made before is stale.
   for (size_t i = 0; i < pool_->size(); ++i) {
+    if (group_of[i] < 0) continue;
     pool_->parameter(i).unsafeGetTensorImpl()->bump_version();
   }
 }

@@ -22,6 +22,8 @@ struct DataParallelConfig {
   // Whether the session was opened with a "sparsity", and with "zero_kept".
   bool sparse = false;
   uint64_t chunk_elements = 0;  // Sparse only.
+  // Of the optimiser that the residual is kept for; of any, if none.
+  std::optional<double> momentum;
   // Ask which parameters a rank used, and leave alone the gradients of others,
   // usually undefined; else they become zero.
   bool find_unused = true;
@@ -61,8 +63,11 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   // residual is kept without it, gradients come out with it.
   void SetLossScale(float scale);
 
-  // gf_optimizer_step() on the parameters, which are float32 and dense.
-  void OptimizerStep(const gf_optimizer& optimizer);
+  // gf_optimizer_step_groups() on the parameters, which are float32 and dense.
+  // group_of[i]: of parameter i, -1 if it is left alone; as those are that have
+  // no gradient.
+  void OptimizerStep(const std::vector<gf_optimizer>& groups,
+                     std::vector<int32_t> group_of);
 
   const gf_step_stats& stats() const { return stats_; }
   const DataParallelConfig& config() const { return config_; }

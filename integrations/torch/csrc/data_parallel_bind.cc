@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -108,6 +109,9 @@ std::shared_ptr<DataParallel> Open(const std::optional<GroupPtr>& group,
   if (config.sparse) {
     config.chunk_elements = std::stoull(options.Get("chunk_elements"));
   }
+  if (config.sparse && options.Get("residual") == "momentum") {
+    config.momentum = std::stod(options.Get("momentum"));
+  }
   config.find_unused = find_unused;
   const std::vector<gf_tensor> tensors = TensorsOf(names, parameters);
   std::shared_ptr<Session> session =
@@ -135,18 +139,23 @@ py::dict StatsOf(const DataParallel& model) {
   return dict;
 }
 
-void Step(DataParallel& model, bool lars, float lr, float momentum,
-          float weight_decay, bool nesterov, float eta, float eps) {
-  gf_optimizer optimizer;
-  gf_optimizer_init(&optimizer);
-  optimizer.kind = lars ? GF_LARS : GF_SGD;
-  optimizer.lr = lr;
-  optimizer.momentum = momentum;
-  optimizer.weight_decay = weight_decay;
-  optimizer.nesterov = nesterov ? 1 : 0;
-  optimizer.lars_eta = eta;
-  optimizer.lars_eps = eps;
-  model.OptimizerStep(optimizer);
+// lars, lr, momentum, weight_decay, nesterov, eta, eps.
+using Group = std::tuple<bool, float, float, float, bool, float, float>;
+
+void Step(DataParallel& model, const std::vector<Group>& groups,
+          std::vector<int32_t> group_of) {
+  std::vector<gf_optimizer> optimizers;
+  for (const Group& group : groups) {
+    gf_optimizer& optimizer = optimizers.emplace_back();
+    gf_optimizer_init(&optimizer);
+    bool lars = false;
+    bool nesterov = false;
+    std::tie(lars, optimizer.lr, optimizer.momentum, optimizer.weight_decay,
+             nesterov, optimizer.lars_eta, optimizer.lars_eps) = group;
+    optimizer.kind = lars ? GF_LARS : GF_SGD;
+    optimizer.nesterov = nesterov ? 1 : 0;
+  }
+  model.OptimizerStep(optimizers, std::move(group_of));
 }
 
 at::Tensor Save(const DataParallel& model) {
@@ -178,6 +187,8 @@ void BindDataParallel(py::module& module) {
           "rank", [](const DataParallel& m) { return m.session().rank(); })
       .def_property_readonly(
           "size", [](const DataParallel& m) { return m.session().size(); })
+      .def_property_readonly(
+          "momentum", [](const DataParallel& m) { return m.config().momentum; })
       .def_property_readonly("stats", &StatsOf)
       .def("begin_forward", &DataParallel::BeginForward)
       .def("watch", &WatchAll)
@@ -190,9 +201,8 @@ void BindDataParallel(py::module& module) {
             BroadcastTensors(model.session(), tensors);
           },
           no_gil())
-      .def("optimizer_step", &Step, py::arg("lars"), py::arg("lr"),
-           py::arg("momentum"), py::arg("weight_decay"), py::arg("nesterov"),
-           py::arg("eta"), py::arg("eps"), no_gil())
+      .def("optimizer_step", &Step, py::arg("groups"), py::arg("group_of"),
+           no_gil())
       .def("save_state", &Save, no_gil())
       .def("restore_state", &Restore, no_gil())
       .def("close", &DataParallel::Close, no_gil());

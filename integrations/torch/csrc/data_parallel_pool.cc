@@ -112,10 +112,6 @@ void GradientPool::Settle(size_t i) {
                     views_[i].strides(),
                     " when DataParallel was made: change a model's memory "
                     "format before that");
-  if (!HasGradient(i)) {
-    views_[i].zero_();
-    return;
-  }
   TORCH_CHECK_VALUE(parameter.grad().sizes() == views_[i].sizes(),
                     "the gradient of '", names_[i], "' has shape ",
                     parameter.grad().sizes(), ", expected ", views_[i].sizes());

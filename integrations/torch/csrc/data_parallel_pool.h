@@ -47,9 +47,9 @@ class GradientPool {
   // the device.
   bool HasValues(size_t i) const;
   // What the optimiser is to take for parameter i's gradient is in the pool:
-  // one that the user has put in its place is copied, none at all is zeros.
-  // Throws c10::ValueError if the parameter is laid out in memory in another
-  // way than when the pool was made.
+  // one that the user has put in its place is copied. Throws c10::ValueError if
+  // the parameter is laid out in memory in another way than when the pool was
+  // made. REQUIRES: HasGradient(i).
   void Settle(size_t i);
   // Gradients that are views become copies, and outlive the session; or, if
   // not to be kept, undefined, and the pool is not read.

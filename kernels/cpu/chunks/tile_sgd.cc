@@ -12,9 +12,10 @@ int TileSgd(const TileSgdArgs& args, void*) {
   if (args.skip != nullptr && *args.skip != 0) return 0;
   for (std::size_t t = 0; t < args.count; ++t) {
     const Tile& tile = args.tiles[t];
-    if (!IsSent(tile, args.slots)) continue;
+    float* weights = args.weights[tile.tensor];
+    if (weights == nullptr || !IsSent(tile, args.slots)) continue;
     const int error = CpuKernels().sgd(
-        {.weights = args.weights[tile.tensor] + tile.tensor_begin,
+        {.weights = weights + tile.tensor_begin,
          .momentum_buf = args.momentum_buf + tile.pool_begin,
          .grads = ElementAt(args.grads, args.type, tile.pool_begin),
          .type = args.type,

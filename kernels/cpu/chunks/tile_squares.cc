@@ -19,8 +19,10 @@ int TileSquares(const TileSquaresArgs& args, void*) {
   if (!IsGradientType(args.type)) return EINVAL;
   for (std::size_t t = 0; t < args.count; ++t) {
     const Tile& tile = args.tiles[t];
-    int error = Squares(args.weights[tile.tensor] + tile.tensor_begin,
-                        DType::kFloat32, tile.count, &args.weight_squares[t]);
+    const float* weights = args.weights[tile.tensor];
+    if (weights == nullptr) continue;
+    int error = Squares(weights + tile.tensor_begin, DType::kFloat32,
+                        tile.count, &args.weight_squares[t]);
     if (error != 0) return error;
     error = Squares(ElementAt(args.grads, args.type, tile.pool_begin),
                     args.type, IsSent(tile, args.slots) ? tile.count : 0,

@@ -79,6 +79,7 @@ __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
   if (args.skip != nullptr && *args.skip != 0) return;
   for (std::size_t t = blockIdx.x; t < args.count; t += gridDim.x) {
     const Tile tile = args.tiles[t];
+    if (args.weights[tile.tensor] == nullptr) continue;
     if (args.slots != nullptr && args.slots[tile.chunk] == kNotSent) continue;
     SgdBody<T, 4> vectors(args, tile);
     if (vectors.Aligned()) {

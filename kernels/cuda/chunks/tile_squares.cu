@@ -34,10 +34,10 @@ __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
     Squares(TileSquaresArgs args) {
   for (std::size_t t = blockIdx.x; t < args.count; t += gridDim.x) {
     const Tile tile = args.tiles[t];
+    const float* weights = args.weights[tile.tensor];
+    if (weights == nullptr) continue;  // The whole block.
     const double weight_sum =
-        SumOfSquares(static_cast<const float*>(args.weights[tile.tensor]) +
-                         tile.tensor_begin,
-                     tile.count);
+        SumOfSquares(weights + tile.tensor_begin, tile.count);
     const bool sent =
         args.slots == nullptr || args.slots[tile.chunk] != kNotSent;
     const double gradient_sum =

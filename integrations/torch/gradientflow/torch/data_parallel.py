@@ -99,6 +99,7 @@ class DataParallel(torch.nn.Module):
         self._grad_scaler = grad_scaler
         self._sync = True
         names, parameters = _trained(module)
+        self._sent = tuple(parameters)
         settings = _settings(compression, wire_dtype)
         csc = {
             "sparsity": sparsity,
@@ -113,10 +114,6 @@ class DataParallel(torch.nn.Module):
             refuse_csc_settings(
                 compression, {**csc, "residual": residual, "momentum": momentum}
             )
-        # Of the optimiser that the residual asks for; None: any.
-        self._momentum: float | None = None
-        if settings.get("residual") == "momentum":
-            self._momentum = settings["momentum"]
         if bucket_bytes is not None:
             settings["bucket_bytes"] = bucket_bytes
         if not overlap:
@@ -140,6 +137,8 @@ class DataParallel(torch.nn.Module):
             find_unused_parameters,
         )
         self._core.broadcast([*module.parameters(), *self._present_buffers()])
+        # Of the optimiser that the residual asks for; None: any.
+        self._momentum = self._core.momentum
         if self._momentum is not None:
             guard(self, parameters)
 

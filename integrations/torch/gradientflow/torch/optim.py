@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,40 +17,68 @@ class _ChunkAware(torch.optim.Optimizer):
     """Updates the float32 weights of a :class:`DataParallel` model in C++.
 
     With CSC only what was sent changes; momentum lives in the session. A step
-    in which a rank had an inf or NaN is skipped, on all ranks.
+    in which a rank had an inf or NaN is skipped, on all ranks. Parameters whose
+    gradient is ``None`` stay as they are, and so do those in no group.
     """
 
     chunk_aware = True  # For guard.py.
 
-    def __init__(self, model: DataParallel, defaults: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        model: DataParallel,
+        groups: Iterable[dict[str, Any]] | None,
+        defaults: dict[str, Any],
+    ) -> None:
         if not isinstance(model, DataParallel):
             raise TypeError(
                 "model: expected a gradientflow.torch.DataParallel, seen"
                 f" {type(model).__name__}"
             )
-        named = [(n, p) for n, p in model.module.named_parameters() if p.requires_grad]
-        for name, parameter in named:
-            if parameter.dtype != torch.float32:
-                raise ValueError(
-                    f"{name!r} is {parameter.dtype}, expected torch.float32:"
-                    " use an optimiser of torch's"
-                )
         self._model = model
+        self._names = {id(p): n for n, p in model.module.named_parameters()}
+        self._places = {id(parameter): i for i, parameter in enumerate(model._sent)}
+        self._group_of = [-1] * len(self._places)  # By place.
         self._check(defaults)
-        group = {"params": [p for _, p in named], **defaults}
+        if groups is None:
+            groups = [{"params": list(model._sent)}]
+        momentum = defaults["momentum"]
         if model._momentum is not None:
             # Which tells schedules, such as OneCycleLR, not to change it.
             del defaults["momentum"]
-        super().__init__([group], defaults)
+        super().__init__([{"momentum": momentum, **g} for g in groups], defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """One group only: all parameters of the model."""
-        if self.param_groups:
-            raise ValueError(
-                f"{type(self).__name__} has one group of parameters, those of"
-                " its model: use an optimiser of torch's for several"
-            )
+        """As torch's: parameters of the model that are in no group yet, with
+        what differs from the defaults."""
         super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        try:
+            group.setdefault("momentum", self._model._momentum)
+            self._check(group)
+            places = [self._place(parameter) for parameter in group["params"]]
+        except BaseException:
+            del self.param_groups[-1]
+            raise
+        for place in places:
+            self._group_of[place] = len(self.param_groups) - 1
+
+    def _place(self, parameter: torch.nn.Parameter) -> int:
+        name = self._names.get(id(parameter))
+        if name is None:
+            raise ValueError(
+                f"a parameter of shape {tuple(parameter.shape)} is none of the"
+                " model's: use one of torch's optimisers for it"
+            )
+        if parameter.dtype != torch.float32:
+            raise ValueError(
+                f"{name!r} is {parameter.dtype}, expected torch.float32:"
+                " use an optimiser of torch's"
+            )
+        if id(parameter) not in self._places:
+            raise ValueError(
+                f"{name!r} did not require gradients when DataParallel was made"
+            )
+        return self._places[id(parameter)]
 
     @torch.no_grad()
     def step(  # type: ignore[override]
@@ -57,15 +86,17 @@ class _ChunkAware(torch.optim.Optimizer):
     ) -> float | None:
         """Updates the weights from the last backward pass.
 
-        The group's ``lr`` and the rest are read anew, so that schedulers work.
+        The groups' ``lr`` and the rest are read anew, so that schedulers work.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        group = self.param_groups[0]
-        self._check(group)
-        self._model._core.optimizer_step(**self._settings(group))
+        for group in self.param_groups:
+            self._check(group)
+        self._model._core.optimizer_step(
+            [self._settings(group) for group in self.param_groups], self._group_of
+        )
         return loss
 
     def state_dict(self) -> dict[str, Any]:
@@ -81,15 +112,17 @@ class _ChunkAware(torch.optim.Optimizer):
         super().load_state_dict(state)
         self._model.load_comm_state_dict(session)
 
-    def _settings(self, group: dict[str, Any]) -> dict[str, Any]:
+    def _settings(self, group: dict[str, Any]) -> tuple[Any, ...]:
+        """As _C.DataParallel.optimizer_step() takes them."""
         raise NotImplementedError
 
     def _check(self, group: dict[str, Any]) -> None:
-        model = self._model
-        if model._momentum not in (None, group["momentum"]):
+        kept = self._model._momentum
+        # The session's is a float32.
+        if kept is not None and not math.isclose(group["momentum"], kept, rel_tol=1e-6):
             raise ValueError(
                 f"momentum={group['momentum']} differs from the model's, with"
-                f" which its residual decays: {model._momentum}"
+                f" which its residual decays: {kept}"
             )
 
 
@@ -98,6 +131,11 @@ class SGD(_ChunkAware):
 
     The learning rate is inside of u, as in the paper, where torch's multiplies
     u with it: alike as long as it does not change.
+
+    Args:
+        groups: parameters with settings of their own, as torch.optim takes them:
+            ``[{"params": ..., "weight_decay": 0}, {"params": ...}]``. ``None``:
+            all parameters of the model, alike.
     """
 
     def __init__(
@@ -107,9 +145,12 @@ class SGD(_ChunkAware):
         momentum: float = 0,
         weight_decay: float = 0,
         nesterov: bool = False,
+        *,
+        groups: Iterable[dict[str, Any]] | None = None,
     ) -> None:
         super().__init__(
             model,
+            groups,
             {
                 "lr": lr,
                 "momentum": momentum,
@@ -118,23 +159,18 @@ class SGD(_ChunkAware):
             },
         )
 
-    def _settings(self, group: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "lars": False,
-            "lr": float(group["lr"]),
-            "momentum": group["momentum"],
-            "weight_decay": group["weight_decay"],
-            "nesterov": group["nesterov"],
-            "eta": 0.0,
-            "eps": 0.0,
-        }
+    def _settings(self, group: dict[str, Any]) -> tuple[Any, ...]:
+        rate, momentum = float(group["lr"]), group["momentum"]
+        decay, nesterov = group["weight_decay"], group["nesterov"]
+        return (False, rate, momentum, decay, nesterov, 0.0, 0.0)
 
 
 class LARS(_ChunkAware):
     """SGD with a rate per layer: eta * |w| / (|g| + weight_decay * |w| + eps).
 
     Biases and other parameters of at most one dimension keep ``lr``. With CSC
-    |w| is of the whole layer, and |g| of what was sent.
+    |w| is of the whole layer, and |g| of what was sent. ``groups`` as for
+    :class:`SGD`.
     """
 
     def __init__(
@@ -145,9 +181,12 @@ class LARS(_ChunkAware):
         weight_decay: float = 0,
         eta: float = 0.001,
         eps: float = 1e-8,
+        *,
+        groups: Iterable[dict[str, Any]] | None = None,
     ) -> None:
         super().__init__(
             model,
+            groups,
             {
                 "lr": lr,
                 "momentum": momentum,
@@ -157,13 +196,7 @@ class LARS(_ChunkAware):
             },
         )
 
-    def _settings(self, group: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "lars": True,
-            "lr": float(group["lr"]),
-            "momentum": group["momentum"],
-            "weight_decay": group["weight_decay"],
-            "nesterov": False,
-            "eta": group["eta"],
-            "eps": group["eps"],
-        }
+    def _settings(self, group: dict[str, Any]) -> tuple[Any, ...]:
+        rate, momentum = float(group["lr"]), group["momentum"]
+        eta, eps = group["eta"], group["eps"]
+        return (True, rate, momentum, group["weight_decay"], False, eta, eps)

@@ -71,10 +71,9 @@ class GuardedSession final : public Session {
     GF_RETURN_IF_ERROR(CheckProcess());
     return session_->FinishStep();
   }
-  Status OptimizerStep(const OptimizerConfig& config,
-                       const std::vector<float*>& weights) override {
+  Status OptimizerStep(const std::vector<OptimizerGroup>& groups) override {
     GF_RETURN_IF_ERROR(CheckProcess());
-    return session_->OptimizerStep(config, weights);
+    return session_->OptimizerStep(groups);
   }
   Result<std::vector<std::byte>> SaveState() const override {
     GF_RETURN_IF_ERROR(CheckProcess());

@@ -17,8 +17,10 @@ constexpr std::size_t kMostHeld = 16;
 int LaneOf(const Link& link, Tag tag) {
   if (link.lanes() == 1) return 0;
   // Lane 0 is left to control messages, which data must not delay. Any lane
-  // will do for a message by itself: no two have the same tag.
-  const Tag spread = (tag & kPointToPointBit) != 0 ? tag : tag >> 12;
+  // will do for a message that its sender has numbered.
+  const Tag spread = IsNumberedByReceiver(tag)       ? NamedTag(tag)
+                     : (tag & kPointToPointBit) != 0 ? tag
+                                                     : tag >> 12;
   return 1 + static_cast<int>(spread % static_cast<Tag>(link.lanes() - 1));
 }
 
@@ -111,6 +113,7 @@ void Fabric::Recv(int peer, MessageId id, BufferView dst,
     ready_.push_back({done, 0, status_});
     return;
   }
+  if (IsNumberedByReceiver(id.tag)) id = from.arrivals.Receive(id);
   Match& match = from.matches[id];
   if (match.posted) {
     ready_.push_back(
@@ -151,8 +154,10 @@ bool Fabric::Check(int peer, const Match& match, Status* why) const {
 }
 
 bool Fabric::HasMessage(int peer, MessageId id) const {
-  const auto found = peers_[peer].matches.find(id);
-  return found != peers_[peer].matches.end() && !found->second.posted;
+  const Peer& from = peers_[peer];
+  if (IsNumberedByReceiver(id.tag)) id = from.arrivals.NextReceive(id);
+  const auto found = from.matches.find(id);
+  return found != from.matches.end() && !found->second.posted;
 }
 
 void Fabric::CallDone(GroupId group, int series, std::uint64_t call) {
@@ -185,7 +190,11 @@ void Fabric::CloseGroup(GroupId group) {
         continue;
       }
       peer.held_bytes -= match.header.payload_bytes;
+      const MessageId id = at->first;
       at = peer.matches.erase(at);
+      if (!IsNumberedByReceiver(id.tag)) continue;
+      peer.arrivals.Receive(id);
+      ForgetIfEven(&peer, id);
     }
     if (peer.paused_lanes > 0) ResumePaused(peer);
   }
@@ -203,6 +212,19 @@ Status Fabric::StaleMessage(int peer, const Header& header) const {
              " collectives"));
 }
 
+// What the message is matched by.
+MessageId Fabric::IdOf(const Peer& from, const Header& header) {
+  const MessageId id(header.tag, header.group);
+  return IsNumberedByReceiver(id.tag) ? from.arrivals.NextArrival(id) : id;
+}
+
+// A message that is coming, or that a lane is paused for, has a number.
+void Fabric::ForgetIfEven(Peer* from, MessageId id) {
+  if (!from->arrivals.Even(id)) return;
+  if (from->matches.contains(from->arrivals.NextArrival(id))) return;
+  from->arrivals.Forget(id);
+}
+
 Result<LinkEvents::Landing> Fabric::OnHeader(int peer, int lane,
                                              const Header& header) {
   Peer& from = peers_[peer];
@@ -211,7 +233,7 @@ Result<LinkEvents::Landing> Fabric::OnHeader(int peer, int lane,
     from.control.resize(header.payload_bytes);
     return Landing{from.control.data(), false};
   }
-  const MessageId id(header.tag, header.group);
+  const MessageId id = IdOf(from, header);
   Match& match = from.matches[id];
   if (match.arriving) {
     return Status(StatusCode::kDataLoss,
@@ -264,8 +286,10 @@ Result<LinkEvents::Landing> Fabric::OnHeader(int peer, int lane,
 void Fabric::OnMessage(int peer, int lane, const Header& header) {
   (void)lane;
   if (header.kind != MessageKind::kData) return OnControl(peer, header);
-  const MessageId id(header.tag, header.group);
-  Match& match = peers_[peer].matches[id];
+  Peer& from = peers_[peer];
+  const MessageId id = IdOf(from, header);
+  if (IsNumberedByReceiver(id.tag)) from.arrivals.Arrived(id);
+  Match& match = from.matches[id];
   match.arrived = true;
   if (match.posted) Complete(peer, id);
 }
@@ -286,6 +310,7 @@ void Fabric::Complete(int peer, MessageId id) {
     if (from.paused_lanes > 0) ResumePaused(from);
   }
   ready_.push_back({match.done, match.header.flags, status});
+  if (IsNumberedByReceiver(id.tag)) ForgetIfEven(&from, id);
   if (!fits && (id.tag & kPointToPointBit) == 0) Fail(status);
 }
 

@@ -14,18 +14,17 @@
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/done.h"
 #include "gradientflow/base/status.h"
+#include "transports/arrivals.h"
 #include "transports/held_memory.h"
 #include "transports/link.h"
 #include "transports/poller.h"
 
 namespace gradientflow {
 
-// Tags below this belong to collectives (their lengths must match, or the job
-// ends); above it to point-to-point messages.
-inline constexpr Tag kPointToPointBit = Tag{1} << 63;
-// The tag of a collective's message: which of two series of calls, the call's
-// number within it, and 32 bits that are the call's own. Each group has its own
-// series.
+// The tag of a collective's message (their lengths must match, or the job
+// ends; of point-to-point messages see arrivals.h): which of two series of
+// calls, the call's number within it, and 32 bits that are the call's own. Each
+// group has its own series.
 constexpr Tag CallTag(int series, std::uint64_t call) {
   return static_cast<Tag>(series) << 62 | (call & 0x3FFFFFFF) << 32;
 }
@@ -68,11 +67,15 @@ class Fabric final : public LinkEvents {
   void Send(int peer, MessageId id, ConstBufferView src, Stamp stamp,
             Done done);
   // Lends `dst` until `done` runs. `signature` must be the sender's. Each
-  // (peer, id) is received once.
+  // (peer, id) is received once, but for ids that the receiver numbers.
   void Recv(int peer, MessageId id, BufferView dst, std::uint64_t signature,
             Done done);
   // A message that no Recv() waits for is here, or its header is.
   bool HasMessage(int peer, MessageId id) const;
+  // Of `peer`, for which there are numbers; see Arrivals.
+  std::size_t tags_known(int peer) const {
+    return peers_[peer].arrivals.tags();
+  }
 
   // Collective `call` of `series` is done here, and all before it: a message of
   // theirs that still comes is of a call that this rank did not make, and ends
@@ -133,14 +136,6 @@ class Fabric final : public LinkEvents {
   void OnDown(int peer, const Status& why) override;
 
  private:
-  struct HashOfId {
-    std::size_t operator()(const MessageId& id) const {
-      // Tags count in several fields: all bits must reach the low ones.
-      std::uint64_t hash =
-          (id.tag ^ std::uint64_t{id.group} << 40) * 0x9E3779B97F4A7C15;
-      return static_cast<std::size_t>(hash ^ hash >> 32);
-    }
-  };
   // The next call of either series.
   using NextCalls = std::array<Tag, 2>;
   // A receive, a message, or both, that share an id.
@@ -160,6 +155,7 @@ class Fabric final : public LinkEvents {
   struct Peer {
     std::unique_ptr<Link> link;
     std::unordered_map<MessageId, Match, HashOfId> matches;
+    Arrivals arrivals;
     std::size_t held_bytes = 0;
     int paused_lanes = 0;
     std::size_t control_queued = 0;  // Control messages that have not left.
@@ -189,6 +185,8 @@ class Fabric final : public LinkEvents {
   bool IsStale(MessageId id) const;
   Status StaleMessage(int peer, const Header& header) const;
   void Complete(int peer, MessageId id);
+  static MessageId IdOf(const Peer& from, const Header& header);
+  static void ForgetIfEven(Peer* from, MessageId id);
   void OnControl(int peer, const Header& header);
   void SendControl(int peer, MessageKind kind, std::string text, Tag tag = 0);
   void ResumePaused(Peer& peer);

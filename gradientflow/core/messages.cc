@@ -46,16 +46,17 @@ void Messages::OnDone(void* self, std::uint64_t slot, std::uint32_t flags,
 
 MessageId Messages::Next(Counter* counts, const CallGroup& group, int peer,
                          std::uint32_t tag) const {
-  const std::uint32_t count = (*counts)[{group.id, peer, tag}]++;
-  return {kPointToPointBit | Tag{tag} << 31 | (count & 0x7FFFFFFF), group.id};
+  const std::uint32_t number =
+      tag < kNumberedTags ? (*counts)[{group.id, peer, tag}]++ : 0;
+  return {PointToPointTag(tag, number), group.id};
 }
 
 // What Next() would say of the next receive.
 MessageId Messages::Awaited(const CallGroup& group, int peer,
                             std::uint32_t tag) const {
   const auto found = received_.find({group.id, peer, tag});
-  const std::uint32_t count = found == received_.end() ? 0 : found->second;
-  return {kPointToPointBit | Tag{tag} << 31 | (count & 0x7FFFFFFF), group.id};
+  const std::uint32_t number = found == received_.end() ? 0 : found->second;
+  return {PointToPointTag(tag, number), group.id};
 }
 
 Status Messages::Send(const CallGroup& group, int peer, std::uint32_t tag,

@@ -15,8 +15,9 @@
 
 namespace gradientflow {
 
-// Point-to-point messages: numbers those of one (group, peer, tag), so that
-// they match in order, and finds the sender for a receive from any rank.
+// Point-to-point messages: numbers those of one (group, peer, tag), unless the
+// fabric does, so that they match in order; and finds the sender for a receive
+// from any rank.
 // NOT thread-safe: the baton's holder calls.
 class Messages {
  public:
@@ -58,8 +59,9 @@ class Messages {
     int* source = nullptr;
     Done done;
   };
-  using Counter = std::map<std::tuple<GroupId, int, std::uint32_t>,
-                           std::uint32_t>;  // By group, peer and tag.
+  using Counter =
+      std::map<std::tuple<GroupId, int, std::uint32_t>,
+               std::uint32_t>;  // By group, peer and tag < kNumberedTags.
 
   Done Track(Done done);
   MessageId Next(Counter* counts, const CallGroup& group, int peer,

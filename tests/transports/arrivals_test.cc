@@ -1,0 +1,168 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gradientflow/base/manual_clock.h"
+#include "gradientflow/base/status.h"
+#include "transports/fabric.h"
+#include "transports/inproc/create.h"
+#include "transports/poller.h"
+#include "transports/shm/shm_options.h"
+
+// Messages of many tags: in order, and forgotten once they have been received.
+namespace gradientflow {
+namespace {
+
+using Random = std::mt19937_64;
+
+struct Ending {
+  bool over = false;
+  Status status;
+  Done done() {
+    return {[](void* self, std::uint64_t, std::uint32_t, const Status& s) {
+              auto& ending = *static_cast<Ending*>(self);
+              EXPECT_FALSE(ending.over);
+              ending.over = true;
+              ending.status = s;
+            },
+            this, 0};
+  }
+};
+
+class ArrivalsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ShmOptions shm;
+    shm.arena_bytes = std::size_t{1} << 20;
+    shm.fifo_bytes = std::size_t{16} << 10;
+    auto group = InprocGroup::Create(2, shm);
+    ASSERT_TRUE(group.ok()) << group.status().message();
+    for (int r = 0; r < 2; ++r) {
+      FabricOptions options;
+      options.unexpected_bytes = 2000;
+      fabrics_.push_back(std::make_unique<Fabric>(
+          r, 2, clock_, Poller::Create().value(), options));
+      Fabric& fabric = *fabrics_.back();
+      auto links = group.value()->Connect(r, &fabric.poller(), &fabric);
+      ASSERT_TRUE(links.ok());
+      fabric.Connect(std::move(links).value());
+    }
+  }
+
+  struct Receiving {
+    std::uint64_t value = 0;
+    Ending ending;
+  };
+  void Send(std::uint32_t tag, std::uint64_t value) {
+    auto& [kept, ending] = *sent_.emplace_back(new std::pair(value, Ending()));
+    fabrics_[0]->Send(
+        1, PointToPointTag(tag, 0),
+        {reinterpret_cast<const std::byte*>(&kept), sizeof(kept), {}}, {},
+        ending.done());
+  }
+  std::unique_ptr<Receiving> Receive(std::uint32_t tag) {
+    auto receiving = std::make_unique<Receiving>();
+    fabrics_[1]->Recv(0, PointToPointTag(tag, 0),
+                      {reinterpret_cast<std::byte*>(&receiving->value),
+                       sizeof(receiving->value),
+                       {}},
+                      0, receiving->ending.done());
+    return receiving;
+  }
+  void Poll() {
+    for (auto& fabric : fabrics_) fabric->Poll();
+    while (!sent_.empty() && sent_.front()->second.over) sent_.pop_front();
+  }
+  std::size_t known() const { return fabrics_[1]->tags_known(0); }
+
+  ManualClock clock_;
+  std::deque<std::unique_ptr<std::pair<std::uint64_t, Ending>>> sent_;
+  std::vector<std::unique_ptr<Fabric>> fabrics_;
+};
+
+TEST_F(ArrivalsTest, ManyTagsLeaveNothingBehind) {
+  std::size_t most = 0;
+  for (std::uint32_t i = 0; i < 200000; ++i) {
+    const std::uint32_t tag = kNumberedTags + i * 7919;
+    if (i % 2 == 0) Send(tag, i);
+    if (i % 3 == 0) Poll();
+    const auto receiving = Receive(tag);
+    if (i % 2 != 0) Send(tag, i);
+    for (int n = 0; n < 100 && !receiving->ending.over; ++n) Poll();
+    ASSERT_TRUE(receiving->ending.over);
+    ASSERT_EQ(receiving->value, i);
+    most = std::max(most, known());
+  }
+  EXPECT_LE(most, 2U);
+  EXPECT_EQ(known(), 0U);
+}
+
+// Of a few tags, sent and received in random order: those of one tag in the
+// order of sending, however much waits.
+TEST_F(ArrivalsTest, OfOneTagComeInOrder) {
+  Random random(3);
+  for (int round = 0; round < 300; ++round) {
+    std::map<std::uint32_t, std::uint64_t> sent;
+    std::map<std::uint32_t, std::deque<std::unique_ptr<Receiving>>> receiving;
+    std::map<std::uint32_t, std::uint64_t> received;
+    const auto check = [&] {
+      for (auto& [tag, queue] : receiving) {
+        while (!queue.empty() && queue.front()->ending.over) {
+          ASSERT_TRUE(queue.front()->ending.status.ok());
+          ASSERT_EQ(queue.front()->value, received[tag]++) << "tag " << tag;
+          queue.pop_front();
+        }
+      }
+    };
+    for (int i = 0; i < 200; ++i) {
+      const auto tag = static_cast<std::uint32_t>(kNumberedTags + random() % 3);
+      // A round leans to one side, so that either waits for the other.
+      if (random() % 10 < 3 + static_cast<std::uint64_t>(round) % 5) {
+        Send(tag, sent[tag]++);
+      } else {
+        receiving[tag].push_back(Receive(tag));
+      }
+      if (random() % 4 == 0) Poll();
+      check();
+    }
+    for (std::uint32_t tag = kNumberedTags; tag < kNumberedTags + 3; ++tag) {
+      const std::uint64_t posted = received[tag] + receiving[tag].size();
+      for (std::uint64_t n = posted; n < sent[tag]; ++n) {
+        receiving[tag].push_back(Receive(tag));
+      }
+      while (sent[tag] < posted) Send(tag, sent[tag]++);
+    }
+    for (int i = 0; i < 300; ++i) Poll();
+    check();
+    for (const auto& [tag, queue] : receiving) ASSERT_TRUE(queue.empty());
+    ASSERT_EQ(known(), 0U) << "round " << round;
+  }
+}
+
+TEST_F(ArrivalsTest, OfAClosedGroupAreForgotten) {
+  const std::uint64_t value = 5;
+  Ending sent[3];
+  for (Ending& ending : sent) {
+    fabrics_[0]->Send(
+        1, {PointToPointTag(7777, 0), 4},
+        {reinterpret_cast<const std::byte*>(&value), sizeof(value), {}}, {},
+        ending.done());
+  }
+  for (int i = 0; i < 100; ++i) Poll();
+  EXPECT_EQ(known(), 1U);
+  EXPECT_TRUE(fabrics_[1]->HasMessage(0, {PointToPointTag(7777, 0), 4}));
+  fabrics_[1]->CloseGroup(4);
+  EXPECT_EQ(known(), 0U);
+  EXPECT_FALSE(fabrics_[1]->HasMessage(0, {PointToPointTag(7777, 0), 4}));
+}
+
+}  // namespace
+}  // namespace gradientflow

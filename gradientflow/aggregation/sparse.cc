@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -41,9 +42,11 @@ SparseAggregator::SparseAggregator(const AggregatorParts& parts,
       config_(config),
       selector_(std::move(selector)),
       bucket_bytes_(parts.bucket_bytes),
-      residual_(new float[parts.layout->elements()]()),
+      residual_(NewPages<float>(parts.layout->elements())),
       dirty_(selector_.chunks(), 0),
-      norms_(selector_.chunks(), 0.0F) {}
+      norms_(selector_.chunks(), 0.0F) {
+  if (residual_ == nullptr) throw std::bad_alloc();
+}
 
 std::byte* SparseAggregator::At(std::size_t element) const {
   return parts_.pool + element * SizeOf(parts_.pool_dtype);

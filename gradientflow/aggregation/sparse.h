@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gradientflow/aggregation/dense.h"
+#include "gradientflow/base/pages.h"
 #include "gradientflow/core/aggregator.h"
 #include "gradientflow/core/chunk_selector.h"
 #include "kernels/kernels.h"
@@ -92,7 +93,7 @@ class SparseAggregator final : public Aggregator {
   const SparseConfig config_;
   ChunkSelector selector_;
   std::size_t bucket_bytes_;
-  std::unique_ptr<float[]> residual_;
+  Pages<float> residual_;
   std::vector<std::uint8_t> dirty_;  // The chunk's residual is not all zero.
   std::vector<std::uint8_t> selection_;
   std::vector<Bucket> buckets_;

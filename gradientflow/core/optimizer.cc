@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <new>
 #include <string>
 #include <utility>
 
@@ -125,7 +124,7 @@ Status Optimizer::Validate(const OptimizerConfig& config,
 
 Status Optimizer::AllocateMomentum() {
   if (momentum_ != nullptr) return {};
-  momentum_.reset(new (std::nothrow) float[layout_.elements()]());
+  momentum_ = NewPages<float>(layout_.elements());
   if (momentum_ != nullptr) return {};
   return {StatusCode::kResourceExhausted,
           StrCat("optimizer: no memory for the momentum of ",

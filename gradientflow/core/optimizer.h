@@ -1,11 +1,11 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "gradientflow/base/dtype.h"
+#include "gradientflow/base/pages.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/core/optimizer_config.h"
 #include "gradientflow/core/pool_layout.h"
@@ -91,7 +91,7 @@ class Optimizer {
   const kernels::KernelTable& kernels_;
   const std::vector<bool> skip_lars_;
   const TensorTiles tiles_;
-  std::unique_ptr<float[]> momentum_;
+  Pages<float> momentum_;
   // Kept, so that steps allocate nothing.
   std::vector<TensorPart> parts_;
   std::vector<double> weight_squares_;

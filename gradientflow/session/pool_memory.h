@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "gradientflow/base/buffer.h"
+#include "gradientflow/base/pages.h"
 #include "gradientflow/base/status.h"
 #include "transports/shm/arena.h"
 
@@ -25,6 +26,7 @@ class PoolMemory {
  private:
   void Release();
   SharedArena* arena_ = nullptr;
+  Pages<std::byte> pages_;  // Where there is no arena.
   BufferView view_;
 };
 

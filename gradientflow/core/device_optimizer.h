@@ -27,8 +27,8 @@ struct DeviceOptimizerParts {
 // The optimiser of core/optimizer.h (the same update, element for element) on
 // a device: two launches a step, four for LARS, that read from the device what
 // was sent. Nothing waits, but for a step with other weights than the last one
-// of that group; weights and momentum change in the order of the stream, and of the calls if
-// they come with several streams. NOT thread-safe.
+// of that group; weights and momentum change in the order of the stream, and of
+// the calls if they come with several streams. NOT thread-safe.
 class DeviceOptimizer {
  public:
   // kResourceExhausted if the device has no room for the table of tiles (24

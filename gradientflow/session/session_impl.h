@@ -125,6 +125,7 @@ class SessionImpl final : public Session {
   Status Measure();
   // OK, or what `call` is told now. With the baton held.
   Status Admit(StepCall call) const;
+  Status MaySave() const;
   Status StepFailure(const Status& why) const;
   // This rank has failed in a way that the others cannot see: takes no more
   // steps, and ends the job. Returns the first reason. With the baton held.
@@ -168,7 +169,7 @@ class SessionImpl final : public Session {
   MeasuredCosts costs_;
   std::size_t bucket_bytes_ = 0;
   bool tuning_ = false;
-  std::uint64_t job_ = 0;  // See SavedState.
+  std::uint64_t job_ = 0;         // See SavedState.
   std::unique_ptr<Tuner> tuner_;  // Null: theta stays as it is.
   std::uint64_t step_ = 0;
   float loss_scale_ = 1.0F;

@@ -8,10 +8,14 @@
 // What a session saves and restores. The file: core/state_file.h.
 namespace gradientflow {
 
-Result<std::vector<std::byte>> SessionImpl::SaveState() const {
+Status SessionImpl::MaySave() const {
   Status legal;
   progress_->Do([&] { legal = Admit(StepCall::kSaveState); });
-  if (!legal.ok()) return legal;
+  return legal;
+}
+
+Result<std::vector<std::byte>> SessionImpl::SaveState() const {
+  GF_RETURN_IF_ERROR(MaySave());
   const std::string settings = StateText(options_, specs_);
   SavedState state;
   state.settings = settings;
@@ -37,6 +41,7 @@ Result<std::vector<std::byte>> SessionImpl::SaveState() const {
 }
 
 Result<std::size_t> SessionImpl::StateBytes() const {
+  GF_RETURN_IF_ERROR(MaySave());
   StatePayloads payloads;
   payloads.settings = StateText(options_, specs_).size();
   payloads.selection = aggregator_->next_selection().size();
@@ -50,6 +55,11 @@ Result<std::size_t> SessionImpl::StateBytes() const {
 // Two phases: all ranks check their states and compare what they found; then
 // all apply them, or none does.
 Status SessionImpl::RestoreState(const std::vector<std::byte>& bytes) {
+  Status failed;
+  progress_->Do([&] {
+    if (step_state_.failed()) failed = Admit(StepCall::kRestoreState);
+  });
+  if (!failed.ok()) return failed;
   const Result<SavedState> read = ReadState(bytes);
   const Status checked = read.ok() ? CheckState(read.value()) : read.status();
   // A rank that cannot restore its state takes part: the others wait for it.
@@ -60,10 +70,10 @@ Status SessionImpl::RestoreState(const std::vector<std::byte>& bytes) {
   Status applied = ApplyState(read.value());
   if (!applied.ok()) {
     // The other ranks go on from their states.
-    applied = Status(applied.code(), StrCat("rank ", options_.rank,
-                                            " restored a part of its "
-                                            "state only: ",
-                                            applied.message()));
+    applied = Status(
+        applied.code(),
+        StrCat("rank ", options_.rank,
+               " restored a part of its state only: ", applied.message()));
     progress_->Do([&] { applied = GiveUp(applied); });
   }
   return applied;
@@ -94,8 +104,8 @@ Status SessionImpl::CheckState(const SavedState& state) const {
   progress_->Do([&] {
     status = Admit(StepCall::kRestoreState);
     if (!status.ok()) return;
-    status = aggregator_->CheckState(state.step, state.residual,
-                                     state.selection);
+    status =
+        aggregator_->CheckState(state.step, state.residual, state.selection);
   });
   return status;
 }

@@ -17,6 +17,10 @@ namespace {
 // 128 bytes a thread in flight: enough for a range of few chunks too, where
 // few blocks are at work.
 constexpr int kUnroll = 2;
+// Elements of 16 bits, whose rest is kept as well, leave no registers for a
+// second row.
+template <typename T>
+inline constexpr int kRowsAtOnce = sizeof(T) < sizeof(float) ? 1 : kUnroll;
 
 template <typename T, typename P, int kWidth, int kRows>
 struct ResidualBody {
@@ -118,8 +122,9 @@ __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
   for (std::size_t item = blockIdx.x; item < items; item += gridDim.x) {
     const Run run = RunOf(args.range, slices, item);
     if (run.count == 0) continue;
-    ResidualBody<T, P, kWidth, kUnroll> body(args, run);
-    ForRows<kUnroll>(run.count, body);
+    constexpr int kRows = kRowsAtOnce<T>;
+    ResidualBody<T, P, kWidth, kRows> body(args, run);
+    ForRows<kRows>(run.count, body);
     if (body.packed != nullptr) continue;
     const float sum = FoldWarps(FoldRow<kWidth>(body.sums), Shared<float>());
     if (threadIdx.x == 0) {

@@ -179,7 +179,7 @@ TEST_F(HostilePeer, SilenceBehindAPausedLaneIsDeadlineExceeded) {
 TEST_F(HostilePeer, HeartbeatsGoOutPastWhatThePeerDoesNotRead) {
   const std::vector<std::byte> large(std::size_t{64} << 10);
   for (std::uint32_t call = 0; call < 2000; ++call) {
-    fabric_.Send(1, CallTag(0, call), {large.data(), large.size(), {}}, 0, {});
+    fabric_.Send(1, CallTag(0, call), {large.data(), large.size(), {}}, {}, {});
   }
   std::array<std::byte, kHeaderBytes> bytes;
   const Clock::Time give_up = clock_.Now() + std::chrono::seconds(10);

@@ -216,7 +216,7 @@ class PausedLane : public FabricTest {
     options.heartbeat_timeout = seconds(2);
     Make(2, options);
     for (int i = 0; i < kMessages; ++i) {
-      at(0).Send(1, kPointToPointBit | static_cast<Tag>(i), View(out_), 0,
+      at(0).Send(1, kPointToPointBit | static_cast<Tag>(i), View(out_), {},
                  sent_[i].done());
     }
     PollAll();

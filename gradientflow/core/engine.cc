@@ -88,8 +88,8 @@ bool Engine::Claim(std::size_t i) {
 }
 
 bool Engine::Publish(std::size_t i) {
-  ready_at_[i].store(parts_.clock->Now().count(), std::memory_order_relaxed);
   marks_[i].store(kWritten, std::memory_order_release);
+  ready_at_[i].store(parts_.clock->Now().count(), std::memory_order_relaxed);
   const std::uint32_t group = group_of_[i];
   if (group_left_[group].fetch_sub(1) != 1) return false;
   if (parts_.device != nullptr) {

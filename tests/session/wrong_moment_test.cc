@@ -149,6 +149,8 @@ TEST_P(WrongMoments, TheOptimizerTakesEachFinishedStepOnce) {
       EXPECT_TRUE(Says(other, "0.5") && Says(other, "0.9")) << other.ToString();
       sgd.momentum = session.options().momentum;
       EXPECT_TRUE(apply().ok()) << "after a call that was refused";
+      // A device is done with it before the gradients are written again.
+      ASSERT_TRUE(session.SaveState().ok());
       ExpectTooEarlyOrLate(
           apply(), "step " + std::to_string(step) + " has been applied");
     }
@@ -213,8 +215,7 @@ TEST_P(WrongMoments, ALossScaleThatIsNoneChangesNothing) {
 INSTANTIATE_TEST_SUITE_P(Ranks, WrongMoments,
                          ::testing::Values(std::tuple{Over::kMemory, 3},
                                            std::tuple{Over::kMessages, 2},
-                                           std::tuple{Over::kDevices, 2},
-                                           std::tuple{Over::kNccl, 2}),
+                                           std::tuple{Over::kDevices, 2}),
                          ParamName);
 
 }  // namespace

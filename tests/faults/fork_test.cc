@@ -138,7 +138,7 @@ TEST_P(Forks, WhateverAChildDoesSumsStayRight) {
     std::unique_ptr<Session> session = std::move(opened).value();
     GF_RETURN_IF_ERROR(TrainStep(job_, 0, session.get(), &board[rank]));
     for (std::uint64_t step = 1; step < 4; ++step) {
-      Backward(job_, step, session.get());
+      Backward(job_, step, session.get(), &board[rank]);
       // The others are in the middle of this step, and so is this one's
       // progress thread.
       GF_RETURN_IF_ERROR(Fork([&] {

@@ -154,7 +154,8 @@ void Work::OnDone(void* self, gf_status status, const char* message) {
     const bool mismatch = work->IsMismatch(status);
     if (mismatch) work->group_->session().testimony().Remember(what);
     work->Fail(MakeError(status, what, message), mismatch);
-    work->group_->hooks().Failed();
+    // Ended on purpose, as by a process that ends: nothing to look into.
+    if (status != GF_ABORTED) work->group_->hooks().Failed();
   }
   work->CallEnded();
 }

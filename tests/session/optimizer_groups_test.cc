@@ -89,7 +89,9 @@ TEST_P(OptimizerGroups, AreAsIfEachTensorHadTrainedInOneGroup) {
     for (std::size_t i = 0; i < start.size(); ++i) {
       const Weights& expected = of(i) < 0 ? start : alone[of(i)];
       EXPECT_EQ(together[i], expected[i]) << "tensor " << i;
-      if (of(i) >= 0 && !start[i].empty()) EXPECT_NE(together[i], start[i]);
+      if (of(i) >= 0 && !start[i].empty()) {
+        EXPECT_NE(together[i], start[i]);
+      }
     }
   }
 }

@@ -164,7 +164,7 @@ def _our_hook(compression: str) -> Callable[..., Trainee]:
             nonlocal before
             last, before = before, hook.stats()
             steps = before["steps"] - last["steps"]
-            return (before["bytes_sent"] - last["bytes_sent"]) / max(steps, 1)
+            return (before["payload_bytes"] - last["payload_bytes"]) / max(steps, 1)
 
         return Trainee(ddp, _torch_sgd(model, recipe), sent_bytes)
     return build

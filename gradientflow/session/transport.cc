@@ -162,8 +162,8 @@ Status ConnectLinks(const JoinArgs& args, const std::vector<Card>& cards,
     TcpConnectArgs tcp{group.rank, group.size, tcp_addresses,    key,
                        deadline,   args.clock, &fabric.poller(), &fabric};
     Result<std::vector<std::unique_ptr<Link>>> far = offers.tcp->Connect(tcp);
-    if (far.ok()) links = std::move(far).value();
     failed = far.status();
+    if (far.ok()) links = std::move(far).value();
   }
   if (group.hosts_share) {
     ShmConnectArgs shm{group.rank, group.size, shm_addresses,    key,

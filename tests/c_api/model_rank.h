@@ -99,6 +99,7 @@ class Rank {
   void Read();
   void Illegal();
   void IllegalNow(std::uint32_t which);
+  void IllegalCollective(std::uint32_t which);
   void IllegalStep(std::uint32_t which);
   void End();
   void GatherAt(int rank);

@@ -23,11 +23,6 @@ void Rank::Illegal() {
 void Rank::IllegalNow(std::uint32_t which) {
   std::vector<std::int64_t> data(4, 0);
   float* const p = nullptr;
-  std::atomic<int> told{-1};
-  std::uint64_t ticket = 0;
-  gf_call call;
-  gf_call_init(&call);
-  call.group = 999'999;
   constexpr float kNoScales[] = {0, -2, std::numeric_limits<float>::infinity(),
                                  std::numeric_limits<float>::quiet_NaN()};
   gf_session* const s = session_;
@@ -40,18 +35,6 @@ void Rank::IllegalNow(std::uint32_t which) {
       break;
     case 2:
       INVALID(gf_gradient(s, tensors(), nullptr, nullptr));
-      break;
-    case 3:
-      INVALID(gf_allreduce(s, data.data(), 4, 99, GF_SUM));
-      break;
-    case 4:
-      INVALID(gf_allreduce(s, data.data(), 4, GF_INT64, GF_MEAN));
-      break;
-    case 5:
-      INVALID(gf_broadcast(s, data.data(), 4, GF_INT64, job_.ranks));
-      break;
-    case 6:
-      INVALID(gf_reduce(s, data.data(), data.data(), 4, GF_INT64, GF_SUM, -1));
       break;
     case 7:
       INVALID(gf_set_loss_scale(s, kNoScales[Local(4)]));
@@ -68,9 +51,6 @@ void Rank::IllegalNow(std::uint32_t which) {
     case 11:
       INVALID(gf_group_close(s, 999'999));
       break;
-    case 12:
-      INVALID(gf_start(s, &call, SetDone, &told, &ticket));
-      break;
     case 13:
       INVALID(gf_send(s, data.data(), 4, job_.ranks, 1));
       break;
@@ -79,6 +59,36 @@ void Rank::IllegalNow(std::uint32_t which) {
       break;
     case 15:
       INVALID(gf_optimizer_step(s, nullptr, &p, 1));
+      break;
+    default:
+      IllegalCollective(which);
+      break;
+  }
+}
+
+void Rank::IllegalCollective(std::uint32_t which) {
+  std::vector<std::int64_t> data(4, 0);
+  std::atomic<int> told{-1};
+  std::uint64_t ticket = 0;
+  gf_call call;
+  gf_call_init(&call);
+  call.group = 999'999;
+  gf_session* const s = session_;
+  switch (which) {
+    case 3:
+      INVALID(gf_allreduce(s, data.data(), 4, 99, GF_SUM));
+      break;
+    case 4:
+      INVALID(gf_allreduce(s, data.data(), 4, GF_INT64, GF_MEAN));
+      break;
+    case 5:
+      INVALID(gf_broadcast(s, data.data(), 4, GF_INT64, job_.ranks));
+      break;
+    case 6:
+      INVALID(gf_reduce(s, data.data(), data.data(), 4, GF_INT64, GF_SUM, -1));
+      break;
+    case 12:
+      INVALID(gf_start(s, &call, SetDone, &told, &ticket));
       break;
     default:
       break;

@@ -55,7 +55,7 @@ def rounded_mean(ranks: Ranks, wire: str, dtype: torch.dtype) -> list[bytes]:
     stats = hook.stats()
     elements = sum(int(np.prod(shape)) for shape in SHAPES.values())
     assert stats["steps"] == 3
-    assert stats["bytes_sent"] == 3 * 2 * elements
+    assert stats["payload_bytes"] == 3 * 2 * elements
     return bits
 
 

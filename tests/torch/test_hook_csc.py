@@ -172,7 +172,7 @@ def bytes_per_step(ranks: Ranks) -> list[int]:
     sent = [0]
     for step in range(3):
         gradients_of(model, random_inputs(shapes, step, ranks.rank))
-        sent.append(hook.stats()["bytes_sent"])
+        sent.append(hook.stats()["payload_bytes"])
     return [after - before for before, after in zip(sent, sent[1:])]
 
 

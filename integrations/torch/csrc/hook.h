@@ -16,8 +16,9 @@ namespace gft {
 // What a hook has done on this rank.
 struct HookStats {
   uint64_t steps = 0;
-  // Payload given to allreduces, in the wire's element type.
-  uint64_t bytes_sent = 0;
+  // What allreduces were asked to exchange, in the wire's element type. How
+  // much of it travels is for the process group: in shared memory, nothing.
+  uint64_t payload_bytes = 0;
   // Of the last step, over all buckets; 0 when the hook sends all as one.
   uint64_t chunks = 0;
   uint64_t selected_chunks = 0;

@@ -30,7 +30,7 @@ py::dict StatsOf(const Hook& hook) {
   const HookStats stats = hook.stats();
   py::dict dict;
   dict["steps"] = stats.steps;
-  dict["bytes_sent"] = stats.bytes_sent;
+  dict["payload_bytes"] = stats.payload_bytes;
   dict["chunks"] = stats.chunks;
   dict["selected_chunks"] = stats.selected_chunks;
   dict["chunk_elements"] = stats.chunk_elements;

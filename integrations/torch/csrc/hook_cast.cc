@@ -21,7 +21,7 @@ c10::intrusive_ptr<c10::ivalue::Future> CastHook::Run(
   const at::Tensor buffer = bucket.getBuffer();
   const bool narrow = buffer.element_size() <= 2;
   const size_t bytes = narrow ? buffer.element_size() : 2;
-  stats_.bytes_sent += static_cast<size_t>(buffer.numel()) * bytes;
+  stats_.payload_bytes += static_cast<size_t>(buffer.numel()) * bytes;
   if (bucket.isLast()) ++stats_.steps;
   if (!narrow && group_.ConvertsTo(wire_, buffer)) {
     return group_.StartMeanAs(wire_, buffer);

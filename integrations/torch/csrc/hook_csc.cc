@@ -33,7 +33,7 @@ c10::intrusive_ptr<c10::ivalue::Future> CscHook::Run(c10d::GradBucket& bucket) {
     buffer.mul_(scale);
   }
   const at::Tensor sent = whole ? buffer : ours.packed;
-  stats_.bytes_sent += sent.nbytes();
+  stats_.payload_bytes += sent.nbytes();
   // Lives until the future completes, and its buckets with it.
   const auto back = [self = shared_from_this(), &ours, buffer,
                      whole](c10::ivalue::Future& done) -> c10::IValue {
@@ -99,7 +99,7 @@ void CscHook::StartNorms() {
                                   : bucket.norms.to(norms[0].device()));
   }
   norms_ = at::cat(norms);
-  stats_.bytes_sent += norms_.nbytes();
+  stats_.payload_bytes += norms_.nbytes();
   pending_ = group_.StartSum(norms_);
 }
 

@@ -80,7 +80,7 @@ def main() -> None:
         print(f"{args.compression} over {args.backend}, {size} ranks: "
               f"test accuracy "
               f"{100 * digits.accuracy(model.module, test):.2f} %, "
-              f"{stats['bytes_sent'] / max(stats['steps'], 1):.0f} bytes per "
+              f"{stats['payload_bytes'] / max(stats['steps'], 1):.0f} bytes per "
               f"step and rank")
     dist.destroy_process_group()
 

@@ -42,8 +42,9 @@ class CommHook:
     def stats(self) -> dict[str, int]:
         """What the hook did on this rank.
 
-        ``steps`` and ``bytes_sent`` (payload given to allreduces) since it was
-        registered; ``chunks`` and ``selected_chunks`` of the last step;
+        ``steps`` and ``payload_bytes`` since it was registered: what allreduces
+        were asked to exchange, in the type of the wire, whatever way the process
+        group then takes. ``chunks`` and ``selected_chunks`` of the last step;
         ``chunk_elements``, as given or chosen.
         """
         return self._core.stats()

@@ -22,17 +22,17 @@ namespace {
 class StoppingClock final : public Clock {
  public:
   // The calling thread stops at its next Now(), until Release().
-  static void StopHere() { stops_ = true; }
+  static void StopHere() { stops_here = true; }
   // Release() once the calling thread has called Now() so many times.
-  static void ReleaseAfter(int calls) { calls_ = calls; }
+  static void ReleaseAfter(int calls) { calls_left = calls; }
 
   Time Now() const override {
-    if (std::exchange(stops_, false)) {
+    if (std::exchange(stops_here, false)) {
       std::unique_lock<std::mutex> lock(mutex_);
       stopped_ = true;
       changed_.notify_all();
       changed_.wait(lock, [this] { return released_; });
-    } else if (calls_ > 0 && --calls_ == 0) {
+    } else if (calls_left > 0 && --calls_left == 0) {
       Release();
     }
     return time_.Now();
@@ -49,16 +49,16 @@ class StoppingClock final : public Clock {
   }
 
  private:
-  static thread_local bool stops_;
-  static thread_local int calls_;
+  static thread_local bool stops_here;
+  static thread_local int calls_left;
   SteadyClock time_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   mutable bool stopped_ = false;
   mutable bool released_ = false;
 };
-thread_local bool StoppingClock::stops_ = false;
-thread_local int StoppingClock::calls_ = 0;
+thread_local bool StoppingClock::stops_here = false;
+thread_local int StoppingClock::calls_left = 0;
 
 // A job of one rank, with its clock.
 std::unique_ptr<Session> OpenAlone(std::unique_ptr<Clock> clock,

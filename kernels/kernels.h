@@ -120,14 +120,14 @@ struct L1NormArgs {
 
 // *sum += sum src[i]^2. Squares and sums in float64, in an order that depends
 // on n alone, the same in every table:
-//   Elements are cut into blocks of 2048. In a block, lane l of 256 adds the
-//   squares of elements l, l + 256, ... in order. Lanes are added up as a tree:
-//   first pairs whose numbers differ in bit 7, then in bit 1, 0, 6, 5, 4, 3, 2.
+//   Elements are cut into blocks of 512. In a block, lane l of 32 adds the
+//   squares of elements l, l + 32, ... in order. Lanes are added up as a tree:
+//   first pairs whose numbers differ in bit 4, then in bit 3, 2, 1, 0.
 //   Total t of 1024 adds the sums of blocks t, t + 1024, ... in order. Totals
 //   are added up as a tree: pairs that differ in bit 0, then in 1, 2, ... 9.
 // What is not there is a 0.
-inline constexpr std::size_t kSquareBlock = 2048;
-inline constexpr std::size_t kSquareLanes = 256;
+inline constexpr std::size_t kSquareBlock = 512;
+inline constexpr std::size_t kSquareLanes = 32;
 inline constexpr std::size_t kSquareTotals = 1024;
 struct SumSquaresArgs {
   const void* src;

@@ -5,18 +5,16 @@
 
 #include "kernels/kernels.h"
 
-// The order of SumSquaresArgs beyond a block's lanes, for every table.
+// The order of SumSquaresArgs beyond a block's vectors, for every table.
 namespace gradientflow::kernels {
 
-// Lanes, halved, four by four.
-inline constexpr std::size_t kSquareFours = kSquareLanes / 8;
-
-// Their sum; destroys them.
-inline double FoldFours(double* fours) {
-  for (std::size_t far = kSquareFours / 2; far > 0; far /= 2) {
-    for (std::size_t i = 0; i < far; ++i) fours[i] += fours[i + far];
+// The sum of neighbouring lanes, as a tree; destroys them.
+template <std::size_t kCount>
+double FoldLanes(double (&lanes)[kCount]) {
+  for (std::size_t far = kCount / 2; far > 0; far /= 2) {
+    for (std::size_t i = 0; i < far; ++i) lanes[i] += lanes[i + far];
   }
-  return fours[0];
+  return lanes[0];
 }
 
 // Of one call.

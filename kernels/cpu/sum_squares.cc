@@ -17,50 +17,53 @@ using DD = hn::ScalableTag<double>;
 using VD = hn::Vec<DD>;
 inline constexpr std::size_t kDoubles = HWY_LANES(double);
 
-// Adds the squares of a row of kSquareLanes elements to the lanes; kFirst: to
-// zeros. Lanes go by memory, in the nearest cache: to hold some in registers
-// and read the rows column by column cost 40 % on 64 MiB.
-// The square of a float32 is exact in float64: fusing it with the addition
-// changes no bit.
-template <bool kFirst, class T>
-HWY_INLINE void AddRow(const T* row, double* lanes) {
-  const hn::Half<DF> half;
-  for (std::size_t l = 0; l < kSquareLanes; l += kLanes) {
-    const VF values = Whole().Read(row + l);
-    const VD a = hn::PromoteTo(DD(), hn::LowerHalf(half, values));
-    const VD b = hn::PromoteTo(DD(), hn::UpperHalf(half, values));
-    double* const low = lanes + l;
-    double* const high = low + kDoubles;
-    if constexpr (kFirst) {
-      hn::Store(hn::Mul(a, a), DD(), low);
-      hn::Store(hn::Mul(b, b), DD(), high);
-    } else {
-      hn::Store(hn::MulAdd(a, a, hn::Load(DD(), low)), DD(), low);
-      hn::Store(hn::MulAdd(b, b, hn::Load(DD(), high)), DD(), high);
-    }
-  }
+// kLanes neighbours of a block's lanes.
+struct Lanes {
+  VD low, high;
+};
+
+HWY_INLINE Lanes operator+(Lanes a, Lanes b) {
+  return {hn::Add(a.low, b.low), hn::Add(a.high, b.high)};
 }
 
-// Of `rows` rows, at least one.
+HWY_INLINE Lanes Fold(const Lanes (&parts)[2]) { return parts[0] + parts[1]; }
+HWY_INLINE Lanes Fold(const Lanes (&parts)[4]) {
+  return (parts[0] + parts[2]) + (parts[1] + parts[3]);
+}
+
+// So few lanes that all are in registers, and memory is read in its order.
+inline constexpr std::size_t kParts = kSquareLanes / kLanes;
+static_assert(kSlots % kParts == 0);
+
+// The square of a float32 is exact in float64: fusing it with the addition
+// changes no bit.
 template <class T>
-HWY_INLINE double SumOfBlock(const T* src, std::size_t rows) {
-  alignas(64) double lanes[kSquareLanes];
-  AddRow<true>(src, lanes);
-  for (std::size_t row = 1; row < rows; ++row) {
-    AddRow<false>(src + row * kSquareLanes, lanes);
+struct SquaresBody {
+  const T* src;
+  Lanes parts[kParts];
+
+  template <int kSlot, class Memory>
+  HWY_INLINE void Step(std::size_t i, Memory memory) {
+    Lanes& part = parts[kSlot % kParts];
+    const VF values = memory.Read(src + i);
+    const hn::Half<DF> half;
+    const VD a = hn::PromoteTo(DD(), hn::LowerHalf(half, values));
+    const VD b = hn::PromoteTo(DD(), hn::UpperHalf(half, values));
+    part.low = hn::MulAdd(a, a, part.low);
+    part.high = hn::MulAdd(b, b, part.high);
   }
-  for (std::size_t at = 0; at < kSquareLanes / 2; at += kDoubles) {
-    const VD half = hn::Load(DD(), lanes + at);
-    const VD other = hn::Load(DD(), lanes + at + kSquareLanes / 2);
-    hn::Store(hn::Add(half, other), DD(), lanes + at);
-  }
-  alignas(64) double fours[kSquareFours];
-  for (std::size_t at = 0; at < kSquareLanes / 2; at += 4 * kDoubles) {
-    VD a, b, c, d;
-    hn::LoadInterleaved4(DD(), lanes + at, a, b, c, d);
-    hn::Store(hn::Add(hn::Add(a, c), hn::Add(b, d)), DD(), fours + at / 4);
-  }
-  return FoldFours(fours);
+};
+
+template <class T>
+HWY_INLINE double SumOfBlock(const T* src) {
+  SquaresBody<T> body;
+  body.src = src;
+  for (Lanes& part : body.parts) part = {hn::Zero(DD()), hn::Zero(DD())};
+  ForEachVector(kSquareBlock, body);
+  const Lanes sum = Fold(body.parts);
+  alignas(64) double lanes[kDoubles];
+  hn::Store(hn::Add(sum.low, sum.high), DD(), lanes);
+  return FoldLanes(lanes);
 }
 
 template <class T>
@@ -69,12 +72,12 @@ HWY_NOINLINE int RunSumSquares(const SumSquaresArgs& args) {
   SquareTotals totals;
   std::size_t left = args.n;
   for (; left >= kSquareBlock; left -= kSquareBlock, src += kSquareBlock) {
-    totals.Add(SumOfBlock(src, kSquareBlock / kSquareLanes));
+    totals.Add(SumOfBlock(src));
   }
   if (left > 0) {
     alignas(64) T last[kSquareBlock] = {};  // Zeros change no sum.
     std::memcpy(last, src, left * sizeof(T));
-    totals.Add(SumOfBlock(last, (left + kSquareLanes - 1) / kSquareLanes));
+    totals.Add(SumOfBlock(last));
   }
   *args.sum += totals.Fold();
   return 0;

@@ -13,20 +13,20 @@ namespace {
 
 static_assert(kSquareTotals == kTotalThreads);
 
-// A warp per block of the header's.
+// A warp per 4 blocks of the header's.
 template <typename T>
 __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
-    SumBlocks(const T* src, const std::size_t n, double* partials) {
-  const std::size_t warp = threadIdx.x / kWarp;
-  for (std::size_t block = blockIdx.x * std::size_t{kBlockWarps} + warp;
-       block * kSquareBlock < n;
-       block += gridDim.x * std::size_t{kBlockWarps}) {
-    const std::size_t begin = block * kSquareBlock;
-    const std::size_t left = n - begin;
-    constexpr auto kBlock = static_cast<unsigned>(kSquareBlock);
-    const double sum = SquaresOfBlock(
-        src + begin, left < kBlock ? static_cast<unsigned>(left) : kBlock);
-    if (threadIdx.x % kWarp == 0) partials[block] = sum;
+    SumBlocks(const T* src, const std::size_t n, const std::size_t blocks,
+              double* partials) {
+  const std::size_t thread =
+      blockIdx.x * std::size_t{kBlockThreads} + threadIdx.x;
+  const std::size_t stride = gridDim.x * std::size_t{kBlockThreads};
+  for (std::size_t at = thread; at / kWarp * kWarpSquareBlocks < blocks;
+       at += stride) {
+    const std::size_t begin = at / kWarp * kWarpSquares;
+    const double sum = SquaresOfBlocks(src + begin, n - begin);
+    const std::size_t block = at / kBlockLanes;
+    if (at % kBlockLanes == 0 && block < blocks) partials[block] = sum;
   }
 }
 
@@ -38,9 +38,10 @@ int Run(const SumSquaresArgs& args, void* stream) {
     auto* partials = static_cast<double*>(memory);
     Shape shape;
     shape.threads = kBlockThreads;
-    shape.blocks = BlocksFor(blocks, kBlockWarps, kSpanBlocks);
+    shape.blocks =
+        BlocksFor(blocks, kBlockWarps * kWarpSquareBlocks, kSpanBlocks);
     const int error = Launch<&SumBlocks<T>>(
-        shape, stream, static_cast<const T*>(args.src), args.n, partials);
+        shape, stream, static_cast<const T*>(args.src), args.n, blocks, partials);
     if (error != 0) return error;
     return LaunchTotal(partials, blocks, 1, args.sum, stream);
   });

@@ -285,14 +285,14 @@ double NormUlpBound(std::size_t n) {
 double SquaresInOrder(const Elements& elements, std::size_t begin,
                       std::size_t n) {
   std::vector<double> totals(1024);
-  for (std::size_t block = 0; block * 2048 < n; ++block) {
-    std::vector<double> lanes(256);
-    const std::size_t end = std::min<std::size_t>(n, (block + 1) * 2048);
-    for (std::size_t i = block * 2048; i < end; ++i) {
+  for (std::size_t block = 0; block * 512 < n; ++block) {
+    std::vector<double> lanes(32);
+    const std::size_t end = std::min<std::size_t>(n, (block + 1) * 512);
+    for (std::size_t i = block * 512; i < end; ++i) {
       const double value = elements.Get(begin + i);
-      lanes[i % 256] += value * value;
+      lanes[i % 32] += value * value;
     }
-    for (const std::size_t bit : {7, 1, 0, 6, 5, 4, 3, 2}) {
+    for (const std::size_t bit : {4, 3, 2, 1, 0}) {
       for (std::size_t l = 0; l < lanes.size(); ++l) {
         if ((l >> bit & 1) == 0) lanes[l] += lanes[l | std::size_t{1} << bit];
       }

@@ -15,15 +15,7 @@ double SumOfBlock(const T* src, std::size_t n) {
     const double value = ToFloat(src[i]);
     lanes[i % kSquareLanes] += value * value;
   }
-  for (std::size_t l = 0; l < kSquareLanes / 2; ++l) {
-    lanes[l] += lanes[l + kSquareLanes / 2];
-  }
-  double fours[kSquareFours];
-  for (std::size_t g = 0; g < kSquareFours; ++g) {
-    const double* const four = lanes + 4 * g;
-    fours[g] = (four[0] + four[2]) + (four[1] + four[3]);
-  }
-  return FoldFours(fours);
+  return FoldLanes(lanes);
 }
 
 template <class T>

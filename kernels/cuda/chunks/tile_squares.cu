@@ -15,17 +15,19 @@
 namespace gradientflow::kernels::cuda {
 namespace {
 
-static_assert(kTileElements == kBlockWarps * kSquareBlock);
+static_assert(kTileElements == kBlockWarps * kWarpSquares);
 
-// A warp per block of SumSquaresArgs. Weights and gradients are read one after
-// the other, for they need not be aligned alike. All threads call, and all get
-// the sum.
+// A warp per 4 blocks of SumSquaresArgs, whose sums are added up as totals are.
+// Weights and gradients are read one after the other, for they need not be
+// aligned alike. All threads call, and all get the sum.
 template <typename T>
 __device__ double SumOfSquares(const T* src, unsigned n) {
-  constexpr auto kBlock = static_cast<unsigned>(kSquareBlock);
-  const unsigned begin = threadIdx.x / kWarp * kBlock;
-  const unsigned left = n > begin ? n - begin : 0;
-  const double sum = SquaresOfBlock(src + begin, left < kBlock ? left : kBlock);
+  const unsigned begin = threadIdx.x / kWarp * kWarpSquares;
+  double sum = SquaresOfBlocks(src + begin, n > begin ? n - begin : 0);
+#pragma unroll
+  for (unsigned mask = kBlockLanes; mask < kWarp; mask *= 2) {
+    sum += Across(sum, mask);
+  }
   return FoldWarps(sum, Shared<double>());
 }
 

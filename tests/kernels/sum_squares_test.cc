@@ -42,8 +42,8 @@ TEST_P(SumSquares, AgreesWithALongDoubleSum) {
 TEST_P(SumSquares, AddsInTheOneOrderOfAllTables) {
   for (const DType type : kGradientTypes) {
     for (const std::size_t n :
-         {1, 3, 31, 32, 33, 127, 511, 512, 513, 1009, 1535, 2047, 2048, 2049, 6151,
-          16384, 16385, 20011, 65537, 99991}) {
+         {1,    3,    31,   32,   33,   127,   511,   512,   513,   1009,
+          1535, 2047, 2048, 2049, 6151, 16384, 16385, 20011, 65537, 99991}) {
       Elements src(type, n, n % 6);
       src.Fill(random_);
       Scalar<double> sum(0);

@@ -64,6 +64,7 @@ class Trial {
   void Judge(Processes* ranks, int rank);
   Verdict JudgeError(const RankReport& report, double seconds) const;
   void JudgeVictim(Processes* ranks);
+  std::set<std::string> RendezvousFiles() const;
   void FindLeftovers(const Processes& ranks);
   double LimitSeconds() const;
   void Note(Verdict verdict, const std::string& what);
@@ -76,10 +77,12 @@ class Trial {
   std::int64_t struck_ns_ = 0;
   bool had_done_its_part_ = false;  // The victim.
   std::set<std::string> shm_before_;
+  std::set<std::string> files_before_;  // In the rendezvous directory.
 };
 
 TrialResult Trial::Run() {
   shm_before_ = FilesIn("/dev/shm");
+  files_before_ = RendezvousFiles();
   Processes ranks(job_.ranks, [this](int rank) {
     return Train(job_, rank, &board_[rank]).ok() ? 0 : 1;
   });
@@ -224,6 +227,11 @@ void Trial::JudgeVictim(Processes* ranks) {
   }
 }
 
+std::set<std::string> Trial::RendezvousFiles() const {
+  if (!job_.rendezvous.starts_with(kFileScheme)) return {};
+  return FilesIn(job_.rendezvous.substr(kFileScheme.size()));
+}
+
 void Trial::FindLeftovers(const Processes& ranks) {
   if (result_.verdict != Verdict::kHang && ranks.AnyLeft()) {
     result_.leftovers.push_back("a process");
@@ -236,11 +244,13 @@ void Trial::FindLeftovers(const Processes& ranks) {
       }
     }
   }
-  // Who is killed among the files cannot take its own away.
-  if (Opening() || !job_.rendezvous.starts_with(kFileScheme)) return;
-  for (const std::string& name :
-       FilesIn(job_.rendezvous.substr(kFileScheme.size()))) {
-    result_.leftovers.push_back("rendezvous file " + name);
+  // Who is killed among the files cannot take its own away. The job's next run
+  // does, a minute later: they are not this trial's.
+  if (Opening()) return;
+  for (const std::string& name : RendezvousFiles()) {
+    if (!files_before_.contains(name)) {
+      result_.leftovers.push_back("rendezvous file " + name);
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -175,6 +176,38 @@ TEST_F(RendezvousFile, GarbageFilesAreNotTaken) {
   first.join();
   EXPECT_TRUE(zero[0].ok()) << zero[0].status().ToString();
   EXPECT_TRUE(results[0].ok()) << results[0].status().ToString();
+}
+
+TEST_F(RendezvousFile, WhatAKilledWriterBeganLongAgoIsSweptUp) {
+  std::vector<Cards> results;
+  std::thread first([&] { results = Meet({Rank(1, 2)}); });
+  const SteadyClock clock;
+  const Clock::Time give_up = clock.Now() + seconds(5);
+  while (FileNamed(".join.1").empty() && clock.Now() < give_up) {
+    std::this_thread::yield();
+  }
+  const std::string stem = FileNamed(".join.1").stem().stem().string();
+  ASSERT_FALSE(stem.empty());
+  const std::string nonce = ".0123456789abcdef0123456789abcdef";
+  const auto begin = [&](const std::string& name, seconds ago) {
+    const fs::path path = directory_ / name;
+    std::ofstream(path) << "GFRV";
+    fs::last_write_time(path, fs::file_time_type::clock::now() - ago);
+  };
+  begin(stem + ".go" + nonce, seconds(120));
+  begin(stem + ".join.0" + nonce, seconds(120));
+  begin(stem + ".ack.1" + nonce, seconds(0));  // May be going on.
+  begin("another" + nonce, seconds(120));      // Is not this job's.
+  begin(stem + ".keep", seconds(120));         // Is nobody's temporary file.
+  const auto zero = Meet({Rank(0, 2)});
+  first.join();
+  ASSERT_TRUE(zero[0].ok()) << zero[0].status().ToString();
+  std::set<std::string> left;
+  for (const auto& entry : fs::directory_iterator(directory_)) {
+    left.insert(entry.path().filename());
+  }
+  EXPECT_EQ(left, (std::set<std::string>{stem + ".ack.1" + nonce,
+                                         "another" + nonce, stem + ".keep"}));
 }
 
 TEST_F(RendezvousFile, MissingRanksAreNamedToAllThatCame) {

@@ -7,8 +7,10 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
-#include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 #include "gradientflow/base/str_cat.h"
 #include "transports/tcp/socket.h"
@@ -18,6 +20,9 @@ namespace {
 
 // Of a file that is read: more than any list of cards.
 constexpr std::size_t kMostFileBytes = std::size_t{1} << 30;
+constexpr std::chrono::minutes kUnfinishedAge(1);
+constexpr std::size_t kNonceBytes = 16;
+constexpr std::size_t kNonceDigits = 2 * kNonceBytes;
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 
 std::string Hex(std::string_view bytes) {
@@ -55,6 +60,15 @@ bool WriteAll(int fd, std::string_view bytes) {
     bytes.remove_prefix(static_cast<std::size_t>(wrote));
   }
   return true;
+}
+
+// Whether the name ends in a nonce.
+bool IsUnfinished(std::string_view file) {
+  const std::size_t dot = file.rfind('.');
+  return dot != std::string_view::npos &&
+         file.size() - dot - 1 == kNonceDigits &&
+         file.find_first_not_of("0123456789abcdef", dot + 1) ==
+             std::string_view::npos;
 }
 
 }  // namespace
@@ -130,8 +144,23 @@ void Directory::Remove(const std::string& name) const {
   ::unlink((prefix_ + name).c_str());
 }
 
+// Times are the file system's: hosts' clocks may differ.
+void Directory::SweepUnfinished(const std::string& name) const {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const auto now = fs::last_write_time(prefix_ + name, error);
+  if (error) return;
+  const std::string job = fs::path(prefix_).filename();
+  for (const auto& entry : fs::directory_iterator(path_, error)) {
+    const std::string file = entry.path().filename();
+    if (!file.starts_with(job) || !IsUnfinished(file)) continue;
+    const auto begun = entry.last_write_time(error);
+    if (!error && begun + kUnfinishedAge < now) ::unlink(entry.path().c_str());
+  }
+}
+
 Result<std::string> MakeNonce() {
-  std::array<char, 16> random;
+  std::array<char, kNonceBytes> random;
   if (::getrandom(random.data(), random.size(), 0) !=
       static_cast<ssize_t>(random.size())) {
     return Status(StatusCode::kInternal,

@@ -28,6 +28,9 @@ class Directory {
   // The frame, of whatever type.
   std::optional<Frame> Read(const std::string& name) const;
   void Remove(const std::string& name) const;
+  // Removes what processes killed while writing have left of this job's files:
+  // those that were begun a minute before `name` was written.
+  void SweepUnfinished(const std::string& name) const;
 
   const std::string& path() const { return path_; }
 

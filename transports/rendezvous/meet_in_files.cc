@@ -307,6 +307,7 @@ void Meeting::Finish() {
   }
   for (int r = 0; r < size(); ++r) directory_.Remove(Named("dup", r));
   directory_.Remove("go");
+  directory_.SweepUnfinished("verdict");
   directory_.Remove("verdict");
 }
 

@@ -29,28 +29,35 @@ Oracle::Oracle(const Gradients& gradients, const Pool& pool)
     elements_.push_back(random.Bits() % pool.elements);
   }
   residuals_.resize(elements_.size() * static_cast<std::size_t>(pool.ranks));
+  left_.resize(residuals_.size());
 }
 
 Status Oracle::Check(std::uint64_t step, ConstBufferView pool,
                      const std::vector<std::uint8_t>& selection) {
+  const double roundoff = Roundoff(pool_.dtype);
   double* residual = residuals_.data();
+  double* left = left_.data();
   for (const std::size_t element : elements_) {
     double mean = 0;
     double magnitude = 0;
+    double uncertain = 0;
     const bool sent =
         selection.empty() || selection[element / pool_.chunk_elements] != 0;
-    for (int rank = 0; rank < pool_.ranks; ++rank, ++residual) {
+    for (int rank = 0; rank < pool_.ranks; ++rank, ++residual, ++left) {
       const double g = gradients_.Value(rank, step, element) + *residual;
       mean += g / pool_.ranks;
       magnitude += std::fabs(g) / pool_.ranks;
+      uncertain += *left / pool_.ranks;
       *residual = sent ? 0 : pool_.momentum * g;
+      *left = sent ? roundoff * (std::fabs(g) + *left) : pool_.momentum * *left;
     }
     if (!sent) continue;
     const float seen = ElementAt(pool, pool_.dtype, element);
     // A contribution is rounded when the residual is added and at most at
     // every hop, a result once more.
     const double bound =
-        (pool_.ranks + 2) * Roundoff(pool_.dtype) * magnitude + 1e-7;
+        (pool_.ranks + 2) * roundoff * (magnitude + uncertain) + uncertain +
+        1e-7;
     if (!(std::fabs(seen - mean) <= bound)) {
       return Status(StatusCode::kDataLoss,
                     StrCat("step ", step, ": element ", element, ": expected ",

@@ -40,6 +40,9 @@ class Oracle {
   Pool pool_;
   std::vector<std::size_t> elements_;
   std::vector<double> residuals_;  // [sample][rank].
+  // The most that the residuals hold besides: what the pool's rounding took
+  // from gradients that were sent.
+  std::vector<double> left_;  // [sample][rank].
   std::uint64_t hash_ = 0xcbf29ce484222325;
 };
 

@@ -1,10 +1,12 @@
 #include "benchmarks/scaling/oracle.h"
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/kernels.h"
 
 namespace gradientflow::benchmarks {
 namespace {
@@ -95,6 +97,66 @@ TEST(Oracle, AgreesWithAnExchangeOverDenseAndSparseSteps) {
     selection[step] = selection[10 - step] = 1;
   }
   EXPECT_EQ(oracle.samples(), kElements);
+}
+
+void Convert(const void* src, DType src_type, void* dst, DType dst_type) {
+  kernels::ConvertArgs args{};
+  args.src = src;
+  args.src_type = src_type;
+  args.dst = dst;
+  args.dst_type = dst_type;
+  args.n = 1;
+  args.scale = 1;
+  kernels::CpuKernels().convert(args, nullptr);
+}
+
+// As a float16, and back.
+std::uint16_t HalfBits(double value) {
+  const auto wide = static_cast<float>(value);
+  std::uint16_t bits = 0;
+  Convert(&wide, DType::kFloat32, &bits, DType::kFloat16);
+  return bits;
+}
+float Half(double value) {
+  const std::uint16_t bits = HalfBits(value);
+  float rounded = 0;
+  Convert(&bits, DType::kFloat16, &rounded, DType::kFloat32);
+  return rounded;
+}
+
+TEST(Oracle, AllowsWhatAPoolOf16BitsRoundsToCountInTheNextStep) {
+  const Gradients gradients(DType::kFloat16);
+  Oracle::Pool pool = PoolOf();
+  pool.dtype = DType::kFloat16;
+  Oracle oracle(gradients, pool);
+  std::vector<std::vector<double>> residuals(kRanks,
+                                             std::vector<double>(kElements));
+  for (std::uint64_t step = 0; step < 30; ++step) {
+    std::vector<std::uint8_t> selection(11, 1);
+    if (step % 3 == 1) selection.assign(11, 0);  // Grows beyond a gradient.
+    std::vector<std::uint16_t> bits(kElements);
+    for (std::size_t e = 0; e < kElements; ++e) {
+      if (selection[e / kChunk] == 0) {
+        for (int rank = 0; rank < kRanks; ++rank) {
+          double& left = residuals[static_cast<std::size_t>(rank)][e];
+          left = kMomentum * (left + gradients.Value(rank, step, e));
+        }
+        continue;
+      }
+      double sum = 0;
+      for (int rank = 0; rank < kRanks; ++rank) {
+        double& left = residuals[static_cast<std::size_t>(rank)][e];
+        const double all = left + gradients.Value(rank, step, e);
+        sum += Half(all);
+        left = all - Half(all);
+      }
+      bits[e] = HalfBits(sum / kRanks);
+    }
+    const BufferView view{
+        reinterpret_cast<std::byte*>(bits.data()), kElements * 2, {}};
+    const Status status = oracle.Check(step, view, selection);
+    ASSERT_TRUE(status.ok()) << status.ToString();
+  }
 }
 
 TEST(Oracle, SeesAWrongElement) {

@@ -147,6 +147,46 @@ TEST_P(Allreduce, GivesTheSameBitsWhenRunAgain) {
   });
 }
 
+// A rank that finds its peers ahead of it may do one part after another without
+// a look at those that it waited for before: they must keep their sync slots.
+TEST(SharedAllreduce, OfManyMorePartsThanThereAreSyncSlots) {
+  constexpr std::size_t kParts = 2500;
+  constexpr std::size_t kCount = kParts * kSegment + 5;
+  for (const int size : {2, 3}) {
+    Job job;
+    job.size = size;
+    job.options.segment_bytes = kSegmentBytes;
+    job.options.segments_in_flight = 8;
+    RunRanks(job, [&](Session& session) {
+      const Result<BufferView> memory =
+          session.AllocateShared(kCount * sizeof(std::int32_t));
+      ASSERT_TRUE(memory.ok()) << memory.status().ToString();
+      auto* data = reinterpret_cast<std::int32_t*>(memory.value().data);
+      CollectiveCall call;
+      call.output = data;
+      call.count = kCount;
+      call.dtype = call.wire = DType::kInt32;
+      call.op = ReduceOp::kSum;
+      call.algorithm = Algorithm::kShared;
+      for (int round = 0; round < 4; ++round) {
+        std::minstd_rand numbers(static_cast<unsigned>(round) + 1);
+        for (std::size_t i = 0; i < kCount; ++i) {
+          data[i] =
+              static_cast<std::int32_t>(numbers() % 1000) + session.rank();
+        }
+        const Status status = session.Run(call);
+        ASSERT_TRUE(status.ok()) << status.ToString();
+        numbers.seed(static_cast<unsigned>(round) + 1);
+        for (std::size_t i = 0; i < kCount; ++i) {
+          const auto own = static_cast<std::int32_t>(numbers() % 1000);
+          ASSERT_EQ(data[i], size * own + size * (size - 1) / 2) << i;
+        }
+      }
+      session.FreeShared(memory.value());
+    });
+  }
+}
+
 // Eight ranks' sum would be beyond float16: the mean must come without it.
 TEST_P(Allreduce, MeanOfLargeFloat16DoesNotOverflow) {
   const Job job = MakeJob();

@@ -238,6 +238,8 @@ std::shared_ptr<const Schedule> Executor::ScheduleOf(const Operation& operation,
 
 // Gives idle segments the next parts of the calls, in order, as far as there
 // are any: a part that its feed has not brought yet holds up those behind it.
+// A segment gets one part at most: it may end at once, and be idle again, while
+// others wait to be looked at.
 bool Executor::Launch(Queue* queue) {
   bool moved = false;
   const std::size_t in_flight = queue->segments.size();
@@ -252,19 +254,35 @@ bool Executor::Launch(Queue* queue) {
         continue;
       }
       while (i < in_flight && !queue->segments[i]->idle()) ++i;
-      if (i == in_flight) return moved;
-      LaunchNext(queue, operation, queue->segments[i]);
+      if (i == in_flight || !LaunchNext(queue, operation, queue->segments[i])) {
+        return moved;
+      }
+      ++i;
       moved = true;
     }
   }
   return moved;
 }
 
-void Executor::LaunchNext(Queue* queue, Operation* operation,
+// Whether so many more syncs leave every slot alone that some rank may still
+// have to read. A rank may not have read what others have: it is up to a window
+// behind those that wait for it, and they, up to a window ahead of it.
+bool Executor::HasSlotsFor(const Queue& queue, std::uint64_t syncs) {
+  constexpr std::uint64_t kWindow = kSyncSlots / kChannels / 2;
+  std::uint64_t oldest = queue.next_sync;
+  for (const Segment* segment : queue.segments) {
+    if (!segment->idle()) oldest = std::min(oldest, segment->next_sync());
+  }
+  return queue.next_sync + syncs - oldest <= kWindow;
+}
+
+bool Executor::LaunchNext(Queue* queue, Operation* operation,
                           Segment* segment) {
   const Part part = operation->NextPart();
-  const std::uint64_t index = operation->launched++;
   std::shared_ptr<const Schedule> schedule = ScheduleOf(*operation, part.count);
+  const std::uint64_t syncs = SyncsIn(*schedule);
+  if (syncs > 0 && !HasSlotsFor(*queue, syncs)) return false;
+  const std::uint64_t index = operation->launched++;
   const bool narrow = Is16Bit(operation->call.wire) ||
                       Is16Bit(operation->call.dtype) ||
                       // Some rank's buffer may be.
@@ -274,12 +292,13 @@ void Executor::LaunchNext(Queue* queue, Operation* operation,
     std::swap(operation->pre, operation->post);
   }
   const std::uint64_t first_sync = queue->next_sync;
-  queue->next_sync += SyncsIn(*schedule);
+  queue->next_sync += syncs;
   segment->Start(operation, index, part.begin, part.count, std::move(schedule),
                  first_sync);
   ++running_;
   segment->Advance();
   Settle(segment);
+  return true;
 }
 
 // Takes the result of a segment that has come to its end. Returns whether it

@@ -134,7 +134,9 @@ class Executor final : public Collective {
   bool RunsAlone(const Operation& operation) const;
   void LaunchAlone(Operation* operation);
   bool Launch(Queue* queue);
-  void LaunchNext(Queue* queue, Operation* operation, Segment* segment);
+  static bool HasSlotsFor(const Queue& queue, std::uint64_t syncs);
+  // False, and nothing has begun: its syncs have no slots yet.
+  bool LaunchNext(Queue* queue, Operation* operation, Segment* segment);
   std::shared_ptr<const Schedule> ScheduleOf(const Operation& operation,
                                              std::size_t count);
   bool Settle(Segment* segment);

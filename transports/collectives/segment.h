@@ -57,6 +57,8 @@ class Segment {
   bool awaits_messages() const { return traffic_[round_ % 2].pending > 0; }
   const Status& status() const { return status_; }
   Operation* operation() const { return operation_; }
+  // Number of the kSync that it waits for, or comes to next.
+  std::uint64_t next_sync() const { return sync_; }
   std::size_t begin() const { return begin_; }
   std::size_t count() const { return count_; }
   std::uint32_t flags() const { return flags_; }

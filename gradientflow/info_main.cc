@@ -14,9 +14,9 @@
 #include "gradientflow/config/settings_text.h"
 #include "gradientflow/config/version.h"
 #include "gradientflow/device/cuda_facts.h"
+#include "gradientflow/nccl/create.h"
 #include "gradientflow/observe/host_facts.h"
 #include "kernels/kernels.h"
-#include "transports/nccl/create.h"
 
 extern char** environ;
 

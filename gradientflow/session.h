@@ -10,10 +10,10 @@
 #include "gradientflow/base/buffer.h"
 #include "gradientflow/base/fork.h"
 #include "gradientflow/base/status.h"
+#include "gradientflow/collectives/collective.h"
 #include "gradientflow/config/options.h"
-#include "gradientflow/core/optimizer_config.h"
+#include "gradientflow/optimizer/optimizer_config.h"
 #include "gradientflow/session/exchange.h"
-#include "transports/collectives/collective.h"
 
 namespace gradientflow {
 

@@ -99,7 +99,7 @@ struct ChunkRescaleArgs {
 // The chunks to send next: those with always[c] != 0 (null: none), and of the
 // others those with the largest norms until there are k in all; a tie goes to
 // the lower id; a norm that is inf or NaN is above all finite ones (and all
-// such are equal). Equals ChunkSelector::Select() of gradientflow/core bit for
+// such are equal). Equals ChunkSelector::Select() of gradientflow/csc bit for
 // bit. Writes slots[0, chunks), and selected[c] = 1 or 0.
 // Also *nonfinite = 1 if any norm is inf or NaN, otherwise left alone.
 // REQUIRES: k <= chunks; at most k chunks are always sent; chunks <= 2^31.

@@ -6,7 +6,7 @@
 
 #include "gradientflow/base/dtype.h"
 #include "gradientflow/base/status.h"
-#include "transports/collectives/choose.h"
+#include "gradientflow/collectives/choose.h"
 
 namespace gradientflow::benchmarks {
 

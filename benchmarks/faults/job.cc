@@ -5,7 +5,7 @@
 
 #include "benchmarks/faults/processes.h"
 #include "gradientflow/base/str_cat.h"
-#include "gradientflow/core/optimizer_config.h"
+#include "gradientflow/optimizer/optimizer_config.h"
 
 namespace gradientflow::faults {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "transports/nccl/abi.h"
+#include "gradientflow/nccl/abi.h"
 
 namespace gradientflow::benchmarks {
 

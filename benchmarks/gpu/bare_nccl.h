@@ -4,11 +4,11 @@
 #include <memory>
 #include <vector>
 
-#include "gradientflow/core/bucket_plan.h"
+#include "gradientflow/buckets/bucket_plan.h"
 #include "gradientflow/device/device.h"
+#include "gradientflow/nccl/nccl_api.h"
+#include "gradientflow/nccl/nccl_comm.h"
 #include "gradientflow/session.h"
-#include "transports/nccl/nccl_api.h"
-#include "transports/nccl/nccl_comm.h"
 
 namespace gradientflow::benchmarks {
 

@@ -18,7 +18,7 @@
 #include "benchmarks/scaling/oracle.h"
 #include "benchmarks/scaling/table.h"
 #include "gradientflow/base/str_cat.h"
-#include "gradientflow/core/pool_layout.h"
+#include "gradientflow/buckets/pool_layout.h"
 #include "gradientflow/session.h"
 #include "nlohmann/json.hpp"
 

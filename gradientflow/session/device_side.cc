@@ -6,8 +6,8 @@
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/config/text_values.h"
-#include "gradientflow/core/engine.h"
 #include "gradientflow/device/cuda_device.h"
+#include "gradientflow/session/engine.h"
 
 namespace gradientflow {
 namespace {

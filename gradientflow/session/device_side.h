@@ -6,19 +6,19 @@
 
 #include "gradientflow/base/buffer.h"
 #include "gradientflow/base/status.h"
+#include "gradientflow/buckets/pool_layout.h"
+#include "gradientflow/collectives/call_plan.h"
+#include "gradientflow/collectives/collective.h"
+#include "gradientflow/collectives/staged.h"
 #include "gradientflow/config/options.h"
-#include "gradientflow/core/device_optimizer.h"
-#include "gradientflow/core/device_sync.h"
-#include "gradientflow/core/pool_layout.h"
 #include "gradientflow/device/device.h"
+#include "gradientflow/nccl/create.h"
 #include "gradientflow/observe/logger.h"
 #include "gradientflow/observe/recorder.h"
+#include "gradientflow/optimizer/device_optimizer.h"
+#include "gradientflow/session/device_sync.h"
 #include "gradientflow/session/places.h"
-#include "transports/collectives/call_plan.h"
-#include "transports/collectives/collective.h"
-#include "transports/collectives/staged.h"
-#include "transports/nccl/create.h"
-#include "transports/shm/arena.h"
+#include "transports/arena.h"
 
 namespace gradientflow {
 

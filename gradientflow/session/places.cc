@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "gradientflow/base/str_cat.h"
-#include "transports/nccl/nccl_api.h"
+#include "gradientflow/nccl/nccl_api.h"
 
 namespace gradientflow {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/status.h"
-#include "transports/collectives/executor.h"
+#include "gradientflow/collectives/executor.h"
 #include "transports/fabric.h"
 
 namespace gradientflow {

@@ -6,7 +6,7 @@
 #include "gradientflow/base/buffer.h"
 #include "gradientflow/base/pages.h"
 #include "gradientflow/base/status.h"
-#include "transports/shm/arena.h"
+#include "transports/arena.h"
 
 namespace gradientflow {
 

@@ -1,9 +1,9 @@
 #include <chrono>
 #include <utility>
 
-#include "gradientflow/aggregation/dense.h"
-#include "gradientflow/aggregation/device_sparse.h"
-#include "gradientflow/aggregation/sparse.h"
+#include "gradientflow/buckets/dense.h"
+#include "gradientflow/csc/device_sparse.h"
+#include "gradientflow/csc/sparse.h"
 #include "gradientflow/session/session_impl.h"
 
 // What a session's gradients live in and go through: the pool, the device, the

@@ -1,11 +1,11 @@
 #include <cmath>
 
 #include "gradientflow/base/str_cat.h"
-#include "gradientflow/core/state_file.h"
 #include "gradientflow/session/agreement.h"
 #include "gradientflow/session/session_impl.h"
+#include "gradientflow/session/state_file.h"
 
-// What a session saves and restores. The file: core/state_file.h.
+// What a session saves and restores. The file: session/state_file.h.
 namespace gradientflow {
 
 Status SessionImpl::MaySave() const {

@@ -8,7 +8,7 @@
 #include "gradientflow/session/session_impl.h"
 
 // Steps and the optimiser; state is in session_state.cc. Next in the data path:
-// core/engine.h.
+// session/engine.h.
 namespace gradientflow {
 
 Status SessionImpl::Admit(StepCall call) const {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gradientflow/base/status.h"
-#include "gradientflow/core/state_file.h"
+#include "gradientflow/session/state_file.h"
 
 namespace gradientflow {
 

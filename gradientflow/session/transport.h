@@ -6,12 +6,12 @@
 
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/status.h"
+#include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/config/options.h"
 #include "gradientflow/observe/logger.h"
 #include "gradientflow/session/exchange.h"
-#include "transports/collectives/call_plan.h"
+#include "transports/arena.h"
 #include "transports/fabric.h"
-#include "transports/shm/arena.h"
 
 namespace gradientflow {
 

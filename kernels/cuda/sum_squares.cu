@@ -40,8 +40,9 @@ int Run(const SumSquaresArgs& args, void* stream) {
     shape.threads = kBlockThreads;
     shape.blocks =
         BlocksFor(blocks, kBlockWarps * kWarpSquareBlocks, kSpanBlocks);
-    const int error = Launch<&SumBlocks<T>>(
-        shape, stream, static_cast<const T*>(args.src), args.n, blocks, partials);
+    const int error =
+        Launch<&SumBlocks<T>>(shape, stream, static_cast<const T*>(args.src),
+                              args.n, blocks, partials);
     if (error != 0) return error;
     return LaunchTotal(partials, blocks, 1, args.sum, stream);
   });

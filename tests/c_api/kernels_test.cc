@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "gradientflow/core/chunk_selector.h"
+#include "gradientflow/csc/chunk_selector.h"
 #include "integrations/c/gradientflow.h"
 #include "tests/kernels/oracle.h"
 

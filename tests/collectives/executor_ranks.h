@@ -12,11 +12,11 @@
 #include "gradientflow/base/done.h"
 #include "gradientflow/base/dtype.h"
 #include "gradientflow/base/status.h"
-#include "transports/collectives/call_plan.h"
-#include "transports/collectives/executor.h"
+#include "gradientflow/collectives/call_plan.h"
+#include "gradientflow/collectives/executor.h"
+#include "transports/arena.h"
 #include "transports/fabric.h"
 #include "transports/inproc/create.h"
-#include "transports/shm/arena.h"
 
 // Ranks as threads, each with an executor of its own and nothing above it.
 namespace gradientflow::testing {

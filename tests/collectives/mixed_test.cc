@@ -9,7 +9,7 @@
 #include "gradientflow/base/str_cat.h"
 #include "kernels/kernels.h"
 #include "tests/collectives/executor_ranks.h"
-#include "transports/shm/arena.h"
+#include "transports/arena.h"
 
 // Allreduces in which some ranks come with their pool and others with what
 // they packed into the wire dtype: all must end with the same bits.

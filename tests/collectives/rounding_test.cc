@@ -6,7 +6,7 @@
 
 #include "gradientflow/base/str_cat.h"
 #include "tests/collectives/executor_ranks.h"
-#include "transports/shm/arena.h"
+#include "transports/arena.h"
 
 // What a narrower wire rounds away does not depend on the fabric: shared memory
 // and messages end with the same bits, and report the same overflows.

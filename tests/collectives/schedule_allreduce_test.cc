@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/collectives/schedule.h"
 #include "tests/collectives/symbolic_executor.h"
-#include "transports/collectives/schedule.h"
 
 namespace gradientflow::testing {
 namespace {

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/collectives/choose.h"
+#include "gradientflow/collectives/cost_model.h"
+#include "gradientflow/collectives/schedule.h"
 #include "tests/collectives/symbolic_executor.h"
-#include "transports/collectives/choose.h"
-#include "transports/collectives/cost_model.h"
-#include "transports/collectives/schedule.h"
 
 namespace gradientflow {
 namespace {

@@ -7,8 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "gradientflow/collectives/schedule.h"
 #include "tests/collectives/symbolic_executor.h"
-#include "transports/collectives/schedule.h"
 
 namespace gradientflow::testing {
 namespace {

@@ -9,8 +9,8 @@
 #include <set>
 #include <vector>
 
+#include "gradientflow/collectives/schedule.h"
 #include "tests/collectives/symbolic_executor.h"
-#include "transports/collectives/schedule.h"
 
 namespace gradientflow::testing {
 namespace {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "gradientflow/base/manual_clock.h"
+#include "gradientflow/collectives/call_plan.h"
+#include "gradientflow/collectives/staged.h"
 #include "tests/device/fake_device.h"
-#include "transports/collectives/call_plan.h"
-#include "transports/collectives/staged.h"
 #include "transports/fabric.h"
 #include "transports/link.h"
 #include "transports/poller.h"

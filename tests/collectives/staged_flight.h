@@ -11,10 +11,10 @@
 
 #include "gradientflow/base/dtype.h"
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/collectives/collective.h"
 #include "gradientflow/device/device.h"
 #include "tests/collectives/executor_ranks.h"
 #include "tests/collectives/staged_ranks.h"
-#include "transports/collectives/collective.h"
 
 namespace gradientflow::testing {
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "gradientflow/base/clock.h"
+#include "gradientflow/collectives/staged.h"
 #include "gradientflow/device/device.h"
 #include "tests/collectives/executor_ranks.h"
 #include "tests/device/fake_device.h"
-#include "transports/collectives/staged.h"
 
 // Ranks as threads, each with a fake device whose memory collectives reach
 // through the host.

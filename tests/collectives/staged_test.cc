@@ -1,4 +1,4 @@
-#include "transports/collectives/staged.h"
+#include "gradientflow/collectives/staged.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "transports/collectives/staging_memory.h"
+#include "gradientflow/collectives/staging_memory.h"
 
 #include <gtest/gtest.h>
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "gradientflow/base/str_cat.h"
-#include "transports/collectives/schedule.h"
+#include "gradientflow/collectives/schedule.h"
 
 // Runs the schedules of all ranks with no transport and checks as it goes:
 // bounds, message lengths, leftovers, deadlocks, slices that are written while

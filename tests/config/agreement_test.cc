@@ -5,11 +5,11 @@
 #include <string>
 #include <string_view>
 
+#include "gradientflow/collectives/choose.h"
 #include "gradientflow/config/settings_table.h"
 #include "gradientflow/config/version.h"
 #include "gtest/gtest.h"
 #include "integrations/c/gradientflow.h"
-#include "transports/collectives/choose.h"
 
 namespace gradientflow {
 namespace {

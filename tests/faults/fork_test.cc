@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "benchmarks/faults/processes.h"
+#include "gradientflow/collectives/collective.h"
 #include "tests/faults/scenario.h"
-#include "transports/collectives/collective.h"
 
 // Ranks that fork: what a child does, or that it lives, is no rank's concern.
 namespace {

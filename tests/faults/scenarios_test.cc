@@ -8,8 +8,8 @@
 #include <string>
 
 #include "benchmarks/faults/processes.h"
+#include "gradientflow/collectives/collective.h"
 #include "tests/faults/scenario.h"
-#include "transports/collectives/collective.h"
 
 // Faults of ranks that live: each must be told from a death.
 namespace gradientflow::faults {

@@ -12,8 +12,8 @@
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/device/cuda_device.h"
+#include "gradientflow/nccl/create.h"
 #include "gradientflow/session.h"
-#include "transports/nccl/create.h"
 
 // NCCL itself between two processes on one GPU. NCCL does not like that: the
 // settings make it believe in two hosts, which talk over TCP. Says nothing of

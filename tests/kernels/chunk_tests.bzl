@@ -14,7 +14,7 @@ CHUNK_TESTS = [
 
 # What they need beside tables and googletest.
 CHUNK_TEST_DEPS = [
-    "//gradientflow/core:core_parts",
+    "//gradientflow/csc:chunk_selector",
     "//kernels:chunk_kernels",
     "//tests/kernels:chunk_oracle",
     "//tests/kernels:oracle_any",

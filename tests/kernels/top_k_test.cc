@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "gradientflow/core/chunk_selector.h"
+#include "gradientflow/csc/chunk_selector.h"
 #include "kernels/chunk_kernels.h"
 #include "tests/kernels/chunk_oracle.h"
 #include "tests/kernels/oracle.h"

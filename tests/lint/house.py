@@ -23,7 +23,7 @@ def is_source(path):
 
 def outside_cuda(path):
     return is_source(path) and not (
-        path.startswith(("kernels/cuda/", "transports/nccl/",
+        path.startswith(("kernels/cuda/", "gradientflow/nccl/",
                          "gradientflow/device/cuda_", "tests/"))
         or (path.startswith("integrations/torch/") and path.endswith(".cc")))
 

@@ -1,6 +1,6 @@
-// Compares transports/nccl/abi.h and nccl_api.h with the installed nccl.h, and
-// asks the installed library for its version, which needs no device.
-#include "transports/nccl/abi.h"
+// Compares gradientflow/nccl/abi.h and nccl_api.h with the installed nccl.h,
+// and asks the installed library for its version, which needs no device.
+#include "gradientflow/nccl/abi.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 #include <memory>
 #include <type_traits>
 
-#include "transports/nccl/nccl_api.h"
+#include "gradientflow/nccl/nccl_api.h"
 
 namespace gradientflow {
 namespace {

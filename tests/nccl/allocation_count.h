@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "gradientflow/device/device.h"
-#include "transports/nccl/nccl_api.h"
+#include "gradientflow/nccl/nccl_api.h"
 
 // Counts what the code under test asks of the heap, apart from the fakes below
 // it, which ask for more than the real ones.

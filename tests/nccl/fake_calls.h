@@ -2,8 +2,8 @@
 
 #include <mutex>
 
+#include "gradientflow/nccl/abi.h"
 #include "tests/nccl/fake_world.h"
-#include "transports/nccl/abi.h"
 
 // What the functions of libfake_nccl.so share. All under State().mutex.
 namespace gradientflow::testing {

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "gradientflow/nccl/abi.h"
 #include "tests/nccl/fake_nccl.h"
-#include "transports/nccl/abi.h"
 
 // The ranks behind libfake_nccl.so. One mutex guards everything: this is about
 // being right.

@@ -1,4 +1,4 @@
-#include "transports/nccl/nccl_api.h"
+#include "gradientflow/nccl/nccl_api.h"
 
 #include <gtest/gtest.h>
 

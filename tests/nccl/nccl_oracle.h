@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "gradientflow/collectives/collective.h"
 #include "tests/kernels/oracle.h"
-#include "transports/collectives/collective.h"
 
 // What NCCL's results are checked against, in float64.
 namespace gradientflow::testing {

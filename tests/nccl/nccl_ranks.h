@@ -7,10 +7,10 @@
 #include <string>
 
 #include "gradientflow/base/status.h"
+#include "gradientflow/nccl/create.h"
 #include "tests/device/fake_device.h"
 #include "tests/kernels/oracle.h"
 #include "tests/nccl/fake_nccl.h"
-#include "transports/nccl/create.h"
 
 // NCCL collectives between threads, over libfake_nccl.so and FakeDevices.
 namespace gradientflow::testing {

@@ -1,4 +1,4 @@
-#include "transports/nccl/plan.h"
+#include "gradientflow/nccl/plan.h"
 
 #include <gtest/gtest.h>
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/collectives/choose.h"
 #include "kernels/kernels.h"
 #include "tests/session/ranks.h"
-#include "transports/collectives/choose.h"
 
 // What a loss scale is for: gradients below the smallest numbers of 16 bits
 // come through, by every algorithm, wire and pool, dense and sparse.

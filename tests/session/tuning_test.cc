@@ -1,4 +1,4 @@
-#include "gradientflow/session/tuning.h"
+#include "gradientflow/buckets/tuning.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "gradientflow/base/manual_clock.h"
-#include "gradientflow/session/tuner.h"
+#include "gradientflow/buckets/tuner.h"
+#include "gradientflow/collectives/choose.h"
 #include "tests/session/ranks.h"
-#include "transports/collectives/choose.h"
 
 namespace gradientflow {
 namespace {

@@ -1,4 +1,4 @@
-#include "transports/shm/arena.h"
+#include "transports/arena.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

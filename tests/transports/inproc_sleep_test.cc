@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "tests/transports/spsc_test_util.h"
+#include "transports/arena.h"
 #include "transports/inproc/create.h"
 #include "transports/link.h"
-#include "transports/shm/arena.h"
 
 // A lost wake-up shows as a poll that runs into the watchdog of Await().
 namespace gradientflow {

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "gradientflow/base/status.h"
+#include "transports/arena.h"
 #include "transports/link.h"
 #include "transports/poller.h"
-#include "transports/shm/arena.h"
 #include "transports/shm/shm_options.h"
 
 namespace gradientflow {

@@ -8,9 +8,9 @@
 
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/status.h"
+#include "transports/arena.h"
 #include "transports/link.h"
 #include "transports/poller.h"
-#include "transports/shm/arena.h"
 #include "transports/shm/shm_options.h"
 
 namespace gradientflow {

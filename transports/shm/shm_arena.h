@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gradientflow/base/status.h"
-#include "transports/shm/arena.h"
+#include "transports/arena.h"
 #include "transports/shm/doorbell.h"
 #include "transports/shm/fifo.h"
 #include "transports/shm/mapping.h"

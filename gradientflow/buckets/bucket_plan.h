@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "gradientflow/buckets/pool_layout.h"
+#include "gradientflow/collectives/collective.h"
+
+// What a step sends, and in which buckets: lazy allreduce (arXiv 1902.06855,
+// section on lazy allreduce) for the dense pool and for the selected chunks.
+//
+// Why a plan, and not a decision per hook: the paper's pseudo-code launches
+// whatever contiguous prefix is ready once it exceeds theta, so how far a
+// launch reaches depends on the order in which hooks fire; two ranks whose
+// hooks fire in different orders would issue different ranges and never
+// match. Here the rule is applied after each tensor (or selected chunk) in
+// pool order. That is what the pseudo-code does when hooks fire in generation
+// order, and it depends on nothing but sizes, theta and the selection: every
+// rank has the same buckets whatever its hooks do, with no negotiation.
+namespace gradientflow {
+
+struct Bucket {
+  std::vector<Extent> extents;  // Of the pool: ascending, never touching.
+  std::size_t elements = 0;     // In all extents; at least 1.
+  // All elements of the pool below this must be written before the bucket may
+  // be sent. Rises from bucket to bucket.
+  std::size_t pool_end = 0;
+};
+
+// Both: `theta_bytes`: a bucket closes once it holds strictly more, counted
+// in `element_bytes` (of the wire) per element; 0 closes it every time,
+// kInfiniteBytes never. The rest forms the last bucket.
+// REQUIRES: theta_bytes is not kAutoBytes; element_bytes is 1 to 8.
+
+// Buckets of whole tensors that together are the pool. A tensor without
+// elements belongs to no bucket and makes none.
+std::vector<Bucket> PlanDense(const PoolLayout& layout, std::size_t theta_bytes,
+                              std::size_t element_bytes);
+
+// Buckets of whole chunks that together are the selection (one byte, 0 or 1,
+// per chunk of `chunk_elements`; the last chunk may be short).
+// REQUIRES: `selected` covers `pool_elements` exactly.
+struct SparsePlanArgs {
+  std::size_t pool_elements = 0;
+  std::size_t chunk_elements = 0;
+  std::span<const std::uint8_t> selected = {};
+};
+std::vector<Bucket> PlanSparse(const SparsePlanArgs& args,
+                               std::size_t theta_bytes,
+                               std::size_t element_bytes);
+
+// All that a plan sends, as one list: what an optimiser may update.
+std::vector<Extent> ExtentsOf(std::span<const Bucket> buckets);
+
+}  // namespace gradientflow

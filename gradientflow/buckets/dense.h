@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "gradientflow/base/clock.h"
+#include "gradientflow/base/dtype.h"
+#include "gradientflow/buckets/aggregator.h"
+#include "gradientflow/buckets/bucket_plan.h"
+#include "gradientflow/buckets/pool_layout.h"
+#include "gradientflow/observe/recorder.h"
+
+namespace gradientflow {
+
+// What every aggregator is made from. Borrowed; outlives it.
+struct AggregatorParts {
+  Collective* collective = nullptr;
+  const PoolLayout* layout = nullptr;
+  std::byte* pool = nullptr;
+  DType pool_dtype = DType::kFloat32;
+  DType wire_dtype = DType::kFloat32;
+  ReduceOp reduce = ReduceOp::kMean;
+  std::size_t bucket_bytes = 0;  // Not kAutoBytes.
+  Recorder* recorder = nullptr;
+  const Clock* clock = nullptr;
+};
+
+// Lazy allreduce (arXiv 1902.06855): each bucket of whole tensors is reduced
+// in place, in the pool, as soon as it is written. No copy.
+class DenseAggregator final : public Aggregator {
+ public:
+  explicit DenseAggregator(const AggregatorParts& parts);
+
+  void Begin(std::uint64_t step, float loss_scale) override;
+  void Advance(std::size_t written_end) override;
+  bool Work() override { return false; }
+  bool HasWork() const override { return false; }
+  bool Done() const override;
+  const AggregateResult& result() const override { return result_; }
+  std::span<const Extent> exchanged() const override { return exchanged_; }
+  std::span<const std::uint8_t> selection() const override { return {}; }
+  void SetBucketBytes(std::size_t bytes) override;
+  Result<std::span<const float>> residual() override {
+    return std::span<const float>();
+  }
+  std::span<const std::uint8_t> next_selection() const override { return {}; }
+  std::size_t residual_bytes() const override { return 0; }
+  Status CheckState(std::uint64_t next_step,
+                    std::span<const std::byte> residual,
+                    std::span<const std::byte> next_selection) const override;
+  Status Restore(std::uint64_t, float, std::span<const std::byte>,
+                 std::span<const std::byte>) override {
+    return Status();
+  }
+
+ private:
+  static void OnDone(void* self, std::uint64_t bucket, std::uint32_t flags,
+                     const Status& status);
+
+  const AggregatorParts parts_;
+  std::size_t bucket_bytes_;
+  std::vector<Bucket> buckets_;
+  std::vector<Extent> exchanged_;
+  std::uint64_t step_ = 0;
+  float loss_scale_ = 1.0F;
+  std::size_t launched_ = 0;
+  std::vector<Clock::Time> launched_at_;  // By bucket.
+  std::size_t done_ = 0;
+  AggregateResult result_;
+};
+
+// A call that aggregates `bucket` of the pool, of gradients of a loss that was
+// multiplied by `loss_scale`.
+CollectiveCall BucketCall(const AggregatorParts& parts, const Bucket& bucket,
+                          float loss_scale, std::uint64_t step,
+                          std::uint64_t id);
+
+// How many times the gradients what a step leaves in the pool is: 1 in a pool
+// of float32. One of 16 bits keeps them scaled, out of the way of its smallest
+// numbers.
+float ScaleInPool(const AggregatorParts& parts, float loss_scale);
+
+// The timeline's bar of a bucket that is back.
+Span BucketSpan(const AggregatorParts& parts, const Bucket& bucket,
+                std::uint64_t step, std::uint64_t id, Clock::Time begin);
+
+}  // namespace gradientflow

@@ -1,0 +1,54 @@
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "gradientflow/collectives/group.h"
+#include "gradientflow/collectives/schedule.h"
+
+namespace gradientflow {
+namespace {
+
+// Peers talked to at once: enough to hide one's latency behind the others',
+// few enough that nobody is flooded.
+constexpr int kPeersPerRound = 4;
+
+std::vector<std::size_t> Offsets(const std::vector<std::size_t>& counts) {
+  std::vector<std::size_t> offsets(counts.size());
+  std::exclusive_scan(counts.begin(), counts.end(), offsets.begin(),
+                      std::size_t{0});
+  return offsets;
+}
+
+}  // namespace
+
+Schedule PairwiseAllToAll(int rank, const std::vector<std::size_t>& send_counts,
+                          const std::vector<std::size_t>& recv_counts) {
+  Schedule schedule;
+  const int size = static_cast<int>(send_counts.size());
+  const Group group = AllRanks(rank, size);
+  const auto send_offsets = Offsets(send_counts);
+  const auto recv_offsets = Offsets(recv_counts);
+  const auto out = [&](int r) {
+    const auto i = static_cast<std::size_t>(r);
+    return Input(send_offsets[i], send_counts[i]);
+  };
+  const auto in = [&](int r) {
+    const auto i = static_cast<std::size_t>(r);
+    return Data(recv_offsets[i], recv_counts[i]);
+  };
+  std::vector<Step> round{Copy(out(rank), in(rank))};
+  for (int first = 1; first < size; first += kPeersPerRound) {
+    for (int hop = first; hop < std::min(size, first + kPeersPerRound); ++hop) {
+      const int to = group.Place(hop);
+      const int from = group.Place(-hop);
+      round.push_back(Send(to, out(to)));
+      round.push_back(Recv(from, in(from)));
+    }
+    AppendRound(std::exchange(round, {}), &schedule);
+  }
+  AppendRound(std::move(round), &schedule);
+  return schedule;
+}
+
+}  // namespace gradientflow

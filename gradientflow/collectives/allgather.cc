@@ -1,0 +1,48 @@
+#include <utility>
+#include <vector>
+
+#include "gradientflow/collectives/group.h"
+#include "gradientflow/collectives/schedule.h"
+
+namespace gradientflow {
+namespace {
+
+Slice BlockAt(int rank, std::size_t count) {
+  return Data(static_cast<std::size_t>(rank) * count, count);
+}
+
+}  // namespace
+
+// The own block is sent from its place in the output, so that it can be
+// rounded there.
+Schedule RingAllgather(int rank, int size, std::size_t count) {
+  Schedule schedule;
+  const Group group = AllRanks(rank, size);
+  AppendRound({Copy(Input(0, count), BlockAt(rank, count))}, &schedule);
+  for (int k = 0; k < size - 1; ++k) {
+    Step send = Send(group.Place(1), BlockAt(group.Place(-k), count));
+    send.settle = k == 0;
+    AppendRound(
+        {send, Recv(group.Place(-1), BlockAt(group.Place(-k - 1), count))},
+        &schedule);
+  }
+  return schedule;
+}
+
+Schedule DirectAllgather(int rank, int size, std::size_t count) {
+  Schedule schedule;
+  const Group group = AllRanks(rank, size);
+  const Slice mine = BlockAt(rank, count);
+  AppendRound({Copy(Input(0, count), mine)}, &schedule);
+  std::vector<Step> round;
+  for (int hop = 1; hop < size; ++hop) {
+    const int from = group.Place(-hop);
+    round.push_back(Send(group.Place(hop), mine));
+    round.back().settle = hop == 1;
+    round.push_back(Recv(from, BlockAt(from, count)));
+  }
+  AppendRound(std::move(round), &schedule);
+  return schedule;
+}
+
+}  // namespace gradientflow

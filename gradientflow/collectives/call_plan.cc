@@ -1,0 +1,382 @@
+#include "gradientflow/collectives/call_plan.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+#include "gradientflow/base/str_cat.h"
+#include "transports/wire.h"
+
+namespace gradientflow {
+namespace {
+
+// One-sided segments have no latency to hide, only two synchronisations to pay
+// for; and those in flight, if they are staged, are to stay in the cache.
+constexpr std::size_t kOneSidedSegments = 4;
+constexpr std::size_t kChoicesKept = 256;
+
+constexpr std::uint64_t kFirstHash = 0xCBF29CE484222325;
+
+class Hash {
+ public:
+  void Mix(std::uint64_t value) { hash_ = MixHash(hash_, value); }
+  void Mix(const std::vector<std::size_t>& values) {
+    Mix(values.size());
+    for (const std::size_t value : values) Mix(value);
+  }
+  std::uint64_t value() const { return hash_; }
+
+ private:
+  std::uint64_t hash_ = kFirstHash;
+};
+
+Status Invalid(const CollectiveCall& call, const std::string& what) {
+  return Status(StatusCode::kInvalidArgument,
+                StrCat(Name(call.kind), ": ", what));
+}
+
+Status ValidateTypes(const CollectiveCall& call) {
+  if (static_cast<int>(call.dtype) >= kernels::kDTypes ||
+      static_cast<int>(call.wire) >= kernels::kDTypes) {
+    return Invalid(call, "unknown dtype");
+  }
+  if (static_cast<int>(call.op) >= kReduceOps) {
+    return Invalid(call, StrCat("unknown operation ", int(call.op)));
+  }
+  if (call.wire != call.dtype &&
+      (call.kind != CollectiveKind::kAllreduce || !IsGradientType(call.dtype) ||
+       !IsGradientType(call.wire))) {
+    return Invalid(
+        call, StrCat("wire dtype ", Name(call.wire), " for ", Name(call.dtype),
+                     ": only an allreduce of float32, float16 or "
+                     "bfloat16 can convert"));
+  }
+  if (call.unscale != 1.0F && (call.kind != CollectiveKind::kAllreduce ||
+                               !IsGradientType(call.dtype))) {
+    return Invalid(call, StrCat("only an allreduce of float32, float16 or "
+                                "bfloat16 unscales, not one of ",
+                                Name(call.dtype)));
+  }
+  if (!Reduces(call.kind)) return Status();
+  if (!IsFloat(call.dtype) &&
+      (call.op == ReduceOp::kMean || call.scale != 1.0F)) {
+    return Invalid(call, StrCat("a mean or a scale needs a floating-point "
+                                "dtype, not ",
+                                Name(call.dtype)));
+  }
+  if (IsFloat(call.dtype) && IsBitwise(call.op)) {
+    return Invalid(call, StrCat(Name(call.op), " needs an integer dtype, not ",
+                                Name(call.dtype)));
+  }
+  return Status();
+}
+
+Status ValidateCounts(const CollectiveCall& call,
+                      const std::vector<std::size_t>& counts, int size,
+                      const char* name) {
+  if (counts.size() == static_cast<std::size_t>(size)) return Status();
+  return Invalid(call,
+                 StrCat(name, " holds ", counts.size(),
+                        " counts, expected one for each of ", size, " ranks"));
+}
+
+Status ValidateExtents(const CollectiveCall& call) {
+  std::size_t sum = 0;
+  std::size_t end = 0;
+  for (const Extent& extent : call.extents) {
+    if (extent.begin < end || extent.count == 0) {
+      return Invalid(call, "extents must ascend and hold something");
+    }
+    end = extent.begin + extent.count;
+    sum += extent.count;
+  }
+  if (call.extents.empty() || sum == call.count) return Status();
+  return Invalid(
+      call, StrCat("extents hold ", sum, " elements, count is ", call.count));
+}
+
+std::size_t Sum(const std::vector<std::size_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
+
+}  // namespace
+
+const char* Name(CollectiveKind kind) {
+  constexpr const char* kNames[] = {"allreduce", "broadcast",      "reduce",
+                                    "allgather", "reduce_scatter", "all_to_all",
+                                    "gather",    "scatter",        "barrier"};
+  return kNames[static_cast<int>(kind)];
+}
+
+Result<CallGroup> Subgroup(const CallGroup& all, GroupId id,
+                           const std::vector<int>& ranks) {
+  CallGroup group;
+  group.id = id;
+  group.rank = -1;
+  group.size = static_cast<int>(ranks.size());
+  group.members = ranks;
+  std::map<int, int> hosts;  // Counted anew.
+  std::vector<bool> seen(static_cast<std::size_t>(all.size), false);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const int rank = ranks[i];
+    if (rank < 0 || rank >= all.size || seen[static_cast<std::size_t>(rank)]) {
+      return Status(StatusCode::kInvalidArgument,
+                    StrCat("group ", id, ": rank ", rank, " at place ", i,
+                           rank < 0 || rank >= all.size
+                               ? StrCat(", expected 0 to ", all.size - 1)
+                               : ", which is there already"));
+    }
+    seen[static_cast<std::size_t>(rank)] = true;
+    if (rank == all.rank) group.rank = static_cast<int>(i);
+    if (all.topology.host.empty()) continue;
+    const int host = all.topology.host[static_cast<std::size_t>(rank)];
+    group.topology.host.push_back(
+        hosts.emplace(host, static_cast<int>(hosts.size())).first->second);
+  }
+  if (group.rank < 0) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("group ", id, ": rank ", all.rank,
+               ", which opens it, is not among its ", ranks.size(), " ranks"));
+  }
+  return group;
+}
+
+bool Reduces(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllreduce ||
+         kind == CollectiveKind::kReduce ||
+         kind == CollectiveKind::kReduceScatter;
+}
+
+CallBuffers BuffersOf(const CollectiveCall& call, const CallGroup& group) {
+  const auto size = static_cast<std::size_t>(group.size);
+  const bool root = group.rank == call.root;
+  switch (call.kind) {
+    case CollectiveKind::kAllreduce:
+    case CollectiveKind::kBroadcast:
+      return {0, call.count};
+    case CollectiveKind::kReduce:
+      return {call.count, root ? call.count : 0};
+    case CollectiveKind::kAllgather:
+      return {call.count, call.count * size};
+    case CollectiveKind::kReduceScatter:
+      return {call.count * size, call.count};
+    case CollectiveKind::kAllToAll:
+      return {Sum(call.send_counts), Sum(call.recv_counts)};
+    case CollectiveKind::kGather:
+      return {call.recv_counts[group.rank], root ? Sum(call.recv_counts) : 0};
+    case CollectiveKind::kScatter:
+      return {root ? Sum(call.send_counts) : 0, call.send_counts[group.rank]};
+    case CollectiveKind::kBarrier:
+      return {0, 0};
+  }
+  return {0, 0};
+}
+
+Status ValidateCall(const CollectiveCall& call, const CallGroup& group) {
+  if (static_cast<int>(call.kind) >
+      static_cast<int>(CollectiveKind::kBarrier)) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("unknown kind of collective: ", int(call.kind)));
+  }
+  GF_RETURN_IF_ERROR(ValidateTypes(call));
+  if (call.root < 0 || call.root >= group.size) {
+    return Invalid(
+        call, StrCat("root ", call.root, ", expected 0 to ", group.size - 1));
+  }
+  if (call.kind == CollectiveKind::kAllToAll ||
+      call.kind == CollectiveKind::kScatter) {
+    GF_RETURN_IF_ERROR(
+        ValidateCounts(call, call.send_counts, group.size, "send_counts"));
+  }
+  if (call.kind == CollectiveKind::kAllToAll ||
+      call.kind == CollectiveKind::kGather) {
+    GF_RETURN_IF_ERROR(
+        ValidateCounts(call, call.recv_counts, group.size, "recv_counts"));
+  }
+  if (call.kind == CollectiveKind::kAllToAll &&
+      call.send_counts[group.rank] != call.recv_counts[group.rank]) {
+    return Invalid(
+        call, StrCat("rank ", group.rank, " sends itself ",
+                     call.send_counts[group.rank], " elements but expects ",
+                     call.recv_counts[group.rank]));
+  }
+  if (call.algorithm == AllreduceAlgorithm::kShared && !group.all_share &&
+      group.size > 1) {
+    return Invalid(call,
+                   "the shared algorithm needs ranks that all share "
+                   "memory");
+  }
+  GF_RETURN_IF_ERROR(ValidateExtents(call));
+  if (call.feed != nullptr && (call.kind != CollectiveKind::kAllreduce ||
+                               !IsGradientType(call.dtype))) {
+    return Invalid(call, StrCat("a feed is for an allreduce of float32, "
+                                "float16 or bfloat16, not of ",
+                                Name(call.dtype)));
+  }
+  const auto [input, output] = BuffersOf(call, group);
+  if ((input > 0 && call.input == nullptr) ||
+      (output > 0 && call.output == nullptr)) {
+    return Invalid(call, "a buffer is null");
+  }
+  return Status();
+}
+
+void CallPlanner::ChooseAlgorithm(const CollectiveCall& call, CallPlan* plan) {
+  if (call.algorithm != AllreduceAlgorithm::kAuto) {
+    plan->algorithm = call.algorithm;
+    plan->why = "asked for";
+    return;
+  }
+  if (standing_ != AllreduceAlgorithm::kAuto) {
+    const bool shares = group_.all_share || group_.size == 1;
+    plan->algorithm = standing_ == AllreduceAlgorithm::kShared && !shares
+                          ? AllreduceAlgorithm::kTwoSync
+                          : standing_;
+    plan->why = "the session's";
+    return;
+  }
+  const std::pair key{call.count, SizeOf(call.wire)};
+  auto choice = choices_.find(key);
+  if (choice == choices_.end()) {
+    AllreduceQuestion question;
+    question.size = group_.size;
+    question.topology = group_.topology;
+    question.count = call.count;
+    question.wire_element_bytes = SizeOf(call.wire);
+    question.model = costs_;
+    question.all_share_memory = group_.all_share;
+    question.hosts_share_memory = group_.hosts_share;
+    if (choices_.size() >= kChoicesKept) choices_.clear();
+    choice = choices_.emplace(key, ChooseAllreduce(question)).first;
+  }
+  plan->algorithm = choice->second.algorithm;
+  plan->why = choice->second.reason;
+}
+
+CallPlan CallPlanner::Plan(const CollectiveCall& call) {
+  CallPlan plan;
+  plan.count = call.count;
+  plan.same_dtypes = group_.same_dtypes;
+  std::size_t unit = segment_bytes_;
+  bool whole = false;
+  switch (call.kind) {
+    case CollectiveKind::kAllreduce:
+      ChooseAlgorithm(call, &plan);
+      if (plan.algorithm == AllreduceAlgorithm::kShared) {
+        plan.one_sided = true;
+      } else if (plan.algorithm == AllreduceAlgorithm::kTwoLevel) {
+        plan.one_sided = group_.hosts_share;
+      }
+      if (plan.one_sided) unit *= kOneSidedSegments;
+      break;
+    case CollectiveKind::kReduceScatter:
+      plan.blocked_input = true;
+      break;
+    case CollectiveKind::kAllgather:
+      plan.blocked_data = true;
+      break;
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kReduce:
+      break;
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kAllToAll:
+    case CollectiveKind::kGather:
+    case CollectiveKind::kScatter:
+      whole = true;
+      plan.count = 1;
+      break;
+  }
+  // By bytes on the wire: the pool's are not the same on all ranks.
+  plan.segment_elements =
+      whole ? 1 : std::max<std::size_t>(unit / SizeOf(call.wire), 1);
+  plan.segments =
+      (plan.count + plan.segment_elements - 1) / plan.segment_elements;
+  return plan;
+}
+
+Schedule ScheduleFor(const CollectiveCall& call, const CallPlan& plan,
+                     const CallGroup& group, std::size_t count) {
+  const int rank = group.rank;
+  const int size = group.size;
+  // A few segments go down a chain; one alone gets there sooner by a tree.
+  constexpr std::uint64_t kChainSegments = 4;
+  switch (call.kind) {
+    case CollectiveKind::kAllreduce:
+      return MakeAllreduce(plan.algorithm, rank,
+                           {size, group.topology, plan.one_sided}, count);
+    case CollectiveKind::kBroadcast:
+      return plan.segments >= kChainSegments
+                 ? ChainBroadcast(rank, size, call.root, count)
+                 : TreeBroadcast(rank, size, call.root, count);
+    case CollectiveKind::kReduce:
+      return DirectReduce(rank, size, call.root, count);
+    case CollectiveKind::kAllgather:
+      return size > 8 ? RingAllgather(rank, size, count)
+                      : DirectAllgather(rank, size, count);
+    case CollectiveKind::kReduceScatter:
+      return DirectReduceScatter(rank, size, count);
+    case CollectiveKind::kAllToAll:
+      return PairwiseAllToAll(rank, call.send_counts, call.recv_counts);
+    case CollectiveKind::kGather:
+      return DirectGather(rank, call.root, call.recv_counts);
+    case CollectiveKind::kScatter:
+      return DirectScatter(rank, call.root, call.send_counts);
+    case CollectiveKind::kBarrier:
+      return DisseminationBarrier(rank, size);
+  }
+  return {};
+}
+
+float UnscaleOf(const CollectiveCall& call) {
+  const bool last = call.dtype == DType::kFloat32 && !call.keep_scaled;
+  return last ? call.unscale : 1.0F;
+}
+
+std::uint64_t MixHash(std::uint64_t hash, std::uint64_t value) {
+  // For a given hash a bijection of the value, so that two sequences which
+  // differ in one value never meet.
+  hash = (hash ^ value) * 0xFF51AFD7ED558CCD;
+  hash ^= hash >> 33;
+  hash *= 0xC4CEB9FE1A85EC53;
+  return hash ^ hash >> 29;
+}
+
+std::uint64_t HashOf(const std::vector<Extent>& extents) {
+  if (extents.empty()) return 0;
+  Hash hash;
+  for (const Extent& extent : extents) {
+    hash.Mix(extent.begin);
+    hash.Mix(extent.count);
+  }
+  return std::max<std::uint64_t>(hash.value(), 1);
+}
+
+std::uint64_t SignatureOf(const CollectiveCall& call, const CallPlan& plan,
+                          const CallGroup& group) {
+  Hash hash;
+  hash.Mix(static_cast<std::uint64_t>(group.size));
+  for (const int member : group.members) {
+    hash.Mix(static_cast<std::uint64_t>(member));
+  }
+  hash.Mix(static_cast<std::uint64_t>(call.kind));
+  hash.Mix(static_cast<std::uint64_t>(call.wire));
+  hash.Mix(static_cast<std::uint64_t>(call.op));
+  hash.Mix(static_cast<std::uint64_t>(call.root));
+  hash.Mix(static_cast<std::uint64_t>(plan.algorithm));
+  hash.Mix(std::uint64_t{plan.one_sided});
+  hash.Mix(plan.segment_elements);
+  hash.Mix(std::bit_cast<std::uint32_t>(call.scale));
+  hash.Mix(std::bit_cast<std::uint32_t>(call.unscale));
+  hash.Mix(call.step);
+  hash.Mix(call.bucket);
+  // All-to-all counts differ by rank, each message's length is checked.
+  if (call.kind != CollectiveKind::kAllToAll) hash.Mix(call.count);
+  if (call.kind == CollectiveKind::kGather) hash.Mix(call.recv_counts);
+  if (call.kind == CollectiveKind::kScatter) hash.Mix(call.send_counts);
+  hash.Mix(call.place != 0 ? call.place : HashOf(call.extents));
+  if (plan.same_dtypes) hash.Mix(static_cast<std::uint64_t>(call.dtype));
+  return hash.value();
+}
+
+}  // namespace gradientflow

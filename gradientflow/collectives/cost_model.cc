@@ -1,0 +1,296 @@
+#include "gradientflow/collectives/cost_model.h"
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <map>
+#include <queue>
+#include <utility>
+
+namespace gradientflow {
+namespace {
+
+double Messages(double rounds, const LinkModel& link) {
+  return rounds * (link.latency_seconds + link.message_seconds);
+}
+
+// Lets the ranks' rounds begin in the order of time.
+class Player {
+ public:
+  Player(const std::vector<Schedule>& ranks, const Topology& topology,
+         std::size_t element_bytes, const CostModel& model)
+      : ranks_(ranks),
+        topology_(topology),
+        element_bytes_(static_cast<double>(element_bytes)),
+        model_(model),
+        states_(ranks.size()) {
+    if (topology_.host.empty()) SetDefaultHosts();
+  }
+
+  double Play() {
+    for (std::size_t r = 0; r < ranks_.size(); ++r) BeginAt(0, r);
+    double end = 0;
+    std::size_t finished = 0;
+    while (!events_.empty()) {
+      const Event event = events_.top();
+      events_.pop();
+      if (event.message) {
+        Land(event);
+      } else if (states_[event.rank].round ==
+                 ranks_[event.rank].rounds.size()) {
+        end = std::max(end, event.when);
+        ++finished;
+      } else {
+        StartRound(event.when, event.rank);
+      }
+    }
+    return finished == ranks_.size() ? end
+                                     : std::numeric_limits<double>::infinity();
+  }
+
+ private:
+  struct State {
+    std::size_t round = 0;
+    double busy_until = 0;  // Own sends of the round.
+    bool waiting = false;
+    double out_free = 0;
+    double in_free = 0;
+    double core_free = 0;
+    std::size_t syncs = 0;
+  };
+  struct Line {
+    double out_free = 0;
+    double in_free = 0;
+  };
+  // `rank` begins its next round, or a message of its reaches `peer`.
+  struct Event {
+    double when = 0;
+    std::size_t order = 0;  // Among those of one time: as they were made.
+    std::size_t rank = 0;
+    bool message = false;
+    std::size_t peer = 0;
+    double duration = 0;
+
+    bool operator>(const Event& other) const {
+      return std::pair(when, order) > std::pair(other.when, other.order);
+    }
+  };
+
+  void SetDefaultHosts() {
+    bool one_sided = false;
+    for (const Schedule& schedule : ranks_) {
+      for (const auto& round : schedule.rounds) {
+        for (const Step& step : round) {
+          one_sided = one_sided || step.kind == Step::Kind::kSync;
+        }
+      }
+    }
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      topology_.host.push_back(one_sided ? 0 : static_cast<int>(r));
+    }
+  }
+
+  const std::vector<Step>& Round(std::size_t r) const {
+    return ranks_[r].rounds[states_[r].round];
+  }
+
+  void BeginAt(double when, std::size_t r) {
+    events_.push({.when = when, .order = ++events_made_, .rank = r});
+  }
+
+  void StartRound(double now, std::size_t r) {
+    State& state = states_[r];
+    state.busy_until = now;
+    state.waiting = true;
+    bool syncs = false;
+    for (const Step& step : Round(r)) {
+      if (step.kind == Step::Kind::kSend && step.src.count > 0) {
+        PostSend(now, r, step);
+      }
+      syncs = syncs || step.kind == Step::Kind::kSync;
+    }
+    if (syncs) return ArriveAtSync(now, r);
+    TryFinish(r);
+  }
+
+  void PostSend(double now, std::size_t r, const Step& step) {
+    const auto peer = static_cast<std::size_t>(step.peer);
+    if (peer >= ranks_.size()) return;
+    const bool inside = topology_.host[r] == topology_.host[peer];
+    const LinkModel& link = inside ? model_.inside : model_.across;
+    State& from = states_[r];
+    double& out_free =
+        inside ? from.out_free : lines_[topology_.host[r]].out_free;
+    const double duration = static_cast<double>(step.src.count) *
+                            element_bytes_ * link.seconds_per_byte;
+    from.core_free = std::max(from.core_free, now) + link.message_seconds;
+    const double leaves = std::max(from.core_free, out_free);
+    out_free = leaves + duration;
+    from.busy_until = std::max(from.busy_until, out_free);
+    events_.push({.when = leaves + link.latency_seconds,
+                  .order = ++events_made_,
+                  .rank = r,
+                  .message = true,
+                  .peer = peer,
+                  .duration = duration});
+  }
+
+  // Its first byte is at the receiver, who takes one message after the other.
+  void Land(const Event& event) {
+    const int host = topology_.host[event.peer];
+    const bool inside = topology_.host[event.rank] == host;
+    State& to = states_[event.peer];
+    double& in_free = inside ? to.in_free : lines_[host].in_free;
+    in_free = std::max(event.when, in_free) + event.duration;
+    arrivals_[{event.rank, event.peer}].push_back(in_free);
+    if (to.waiting) TryFinish(event.peer);
+  }
+
+  // Ends the round once it is known when all that it waits for comes.
+  void TryFinish(std::size_t r) {
+    std::map<std::size_t, std::size_t> wanted;
+    for (const Step& step : Round(r)) {
+      if (step.kind == Step::Kind::kRecv && step.dst.count > 0) {
+        ++wanted[static_cast<std::size_t>(step.peer)];
+      }
+    }
+    for (const auto& [peer, messages] : wanted) {
+      if (arrivals_[{peer, r}].size() < messages) return;
+    }
+    double end = states_[r].busy_until;
+    for (const auto& [peer, messages] : wanted) {
+      auto& queue = arrivals_[{peer, r}];
+      for (std::size_t m = 0; m < messages; ++m) {
+        end = std::max(end, queue.front());
+        queue.pop_front();
+      }
+    }
+    for (const Step& step : Round(r)) end += LocalSeconds(r, step);
+    EndRound(end, r);
+  }
+
+  void EndRound(double end, std::size_t r) {
+    states_[r].waiting = false;
+    ++states_[r].round;
+    BeginAt(end, r);
+  }
+
+  int Sharing(std::size_t r) const {
+    return static_cast<int>(std::count(
+        topology_.host.begin(), topology_.host.end(), topology_.host[r]));
+  }
+
+  double LocalSeconds(std::size_t r, const Step& step) const {
+    const double bytes = static_cast<double>(step.dst.count) * element_bytes_;
+    const double memory = model_.inside.reduce_seconds_per_byte;
+    switch (step.kind) {
+      case Step::Kind::kReduce:
+        return bytes * Cost(r);
+      case Step::Kind::kReduceMany:
+        return bytes * (step.sources + 1) * Cost(r);
+      case Step::Kind::kPullReduce:
+        return bytes * memory * Sharing(r) * (step.push ? 2 : 1);
+      case Step::Kind::kPush:
+        return bytes * memory * Sharing(r);
+      default:
+        return 0;
+    }
+  }
+
+  // Of reducing what came by messages; where they came from does not matter
+  // to memory, so a rank with company counts as inside.
+  double Cost(std::size_t r) const {
+    return Sharing(r) > 1 ? model_.inside.reduce_seconds_per_byte
+                          : model_.across.reduce_seconds_per_byte;
+  }
+
+  void ArriveAtSync(double now, std::size_t r) {
+    ++states_[r].syncs;
+    double last = now;
+    for (std::size_t q = 0; q < ranks_.size(); ++q) {
+      if (topology_.host[q] != topology_.host[r]) continue;
+      if (states_[q].syncs < states_[r].syncs) return;
+      last = std::max(last, states_[q].busy_until);
+    }
+    for (std::size_t q = 0; q < ranks_.size(); ++q) {
+      if (topology_.host[q] != topology_.host[r]) continue;
+      EndRound(last + model_.inside.latency_seconds, q);
+    }
+  }
+
+  const std::vector<Schedule>& ranks_;
+  Topology topology_;
+  const double element_bytes_;
+  const CostModel& model_;
+  std::vector<State> states_;
+  std::map<int, Line> lines_;
+  std::map<std::pair<std::size_t, std::size_t>, std::deque<double>> arrivals_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::size_t events_made_ = 0;
+};
+
+}  // namespace
+
+CostModel TypicalCostModel() {
+  // Inside: as benchmarks/allreduce shows them on two cores of today's servers.
+  return {.inside = {.latency_seconds = 2e-6,
+                     .seconds_per_byte = 1e-10,
+                     .reduce_seconds_per_byte = 4e-11,
+                     .message_seconds = 5e-7},
+          .across = {.latency_seconds = 20e-6,
+                     .seconds_per_byte = 8e-10,
+                     .reduce_seconds_per_byte = 1e-10,
+                     .message_seconds = 2e-6}};
+}
+
+double PriceSchedules(const std::vector<Schedule>& ranks,
+                      const Topology& topology, std::size_t element_bytes,
+                      const CostModel& model) {
+  return Player(ranks, topology, element_bytes, model).Play();
+}
+
+double RingSeconds(int size, double bytes, const LinkModel& link) {
+  const double p = size;
+  return Messages(2 * (p - 1), link) +
+         (p - 1) / p * bytes *
+             (2 * link.seconds_per_byte + link.reduce_seconds_per_byte);
+}
+
+double HalvingDoublingSeconds(int size, double bytes, const LinkModel& link) {
+  double core = 1;
+  double steps = 0;
+  for (; core * 2 <= size; core *= 2) ++steps;
+  double seconds =
+      Messages(2 * steps, link) +
+      (core - 1) / core * bytes *
+          (2 * link.seconds_per_byte + link.reduce_seconds_per_byte);
+  if (core < size) {
+    seconds += Messages(2, link) + bytes * (2 * link.seconds_per_byte +
+                                            link.reduce_seconds_per_byte);
+  }
+  return seconds;
+}
+
+double TwoSyncSeconds(int size, double bytes, const LinkModel& link) {
+  if (size == 1) return 0;
+  const double p = size;
+  return 2 * link.latency_seconds + 2 * (p - 1) * link.message_seconds +
+         2 * (p - 1) / p * bytes * link.seconds_per_byte +
+         bytes * link.reduce_seconds_per_byte;
+}
+
+double OneRoundSeconds(int size, double bytes, const LinkModel& link) {
+  if (size == 1) return 0;
+  const double p = size;
+  return link.latency_seconds + (p - 1) * link.message_seconds +
+         (p - 1) * bytes * link.seconds_per_byte +
+         p * bytes * link.reduce_seconds_per_byte;
+}
+
+double SharedSeconds(int size, double bytes, const LinkModel& link) {
+  if (size == 1) return 0;
+  return 2 * link.latency_seconds + 2 * bytes * link.reduce_seconds_per_byte;
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "gradientflow/collectives/schedule.h"
+
+// What schedules cost. Seconds and bytes; pure functions, so that all ranks
+// that put in the same numbers decide alike.
+namespace gradientflow {
+
+// One path between two ranks, as measured or assumed.
+struct LinkModel {
+  double latency_seconds = 0;   // Of a message, or a kSync. "a"
+  double seconds_per_byte = 0;  // Per direction. "b"
+  // Of adding one byte to another; also of writing one to shared memory. "c"
+  double reduce_seconds_per_byte = 0;
+  // A rank's own work per message it sends, one after the other. "m"
+  double message_seconds = 0;
+};
+
+struct CostModel {
+  LinkModel inside;  // Between ranks of one host.
+  // Between hosts. The ranks of a host share seconds_per_byte.
+  LinkModel across;
+};
+
+// To go on until something has been measured: shared memory inside, 10 Gb/s
+// Ethernet across.
+CostModel TypicalCostModel();
+
+// Seconds of an allreduce of `bytes` by `size` ranks on equal, separate links:
+//   ring              2(p-1)(a+m) + 2(p-1)/p nb + (p-1)/p nc
+//   halving-doubling  2 log2 p (a+m) + 2(p-1)/p nb + (p-1)/p nc
+//                     (+ 2(a+m) + 2nb + nc if p is no power of two, where the
+//                     rest of the formula is about the next lower one)
+//   two-sync          2a + 2(p-1)m + 2(p-1)/p nb + nc
+//   one round         a + (p-1)m + (p-1)nb + pnc
+//   shared            2a + 2nc
+// Source: Thakur et al., IJHPCA 2005; two-sync: arXiv 1802.02326.
+double RingSeconds(int size, double bytes, const LinkModel& link);
+double HalvingDoublingSeconds(int size, double bytes, const LinkModel& link);
+double TwoSyncSeconds(int size, double bytes, const LinkModel& link);
+double OneRoundSeconds(int size, double bytes, const LinkModel& link);
+double SharedSeconds(int size, double bytes, const LinkModel& link);
+
+// Seconds until the last rank is done, found by playing the schedules of all
+// ranks (ranks[r] is rank r's) against the clock: a rank's messages leave one
+// after the other and so do those that come in; between hosts the ranks of a
+// host share one line each way. `element_bytes`: on the wire. Infinite if the
+// schedules do not fit together. An empty topology: every rank on a host of
+// its own, or on one host if the schedules are one-sided.
+double PriceSchedules(const std::vector<Schedule>& ranks,
+                      const Topology& topology, std::size_t element_bytes,
+                      const CostModel& model);
+
+}  // namespace gradientflow

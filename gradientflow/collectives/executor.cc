@@ -1,0 +1,480 @@
+#include "gradientflow/collectives/executor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+
+namespace gradientflow {
+namespace {
+
+constexpr std::size_t kSchedulesKept = 64;
+
+std::uint64_t SyncsIn(const Schedule& schedule) {
+  std::uint64_t syncs = 0;
+  for (const auto& round : schedule.rounds) {
+    for (const Step& step : round) syncs += step.kind == Step::Kind::kSync;
+  }
+  return syncs;
+}
+
+bool Is16Bit(DType type) { return SizeOf(type) == 2; }
+
+}  // namespace
+
+Executor::Executor(const ExecutorParts& parts, const CallGroup& all,
+                   const CostModel& costs, const ExecutorOptions& options)
+    : parts_(parts), options_(options), context_{*parts.fabric,
+                                                 parts.arena,
+                                                 *parts.kernels,
+                                                 slabs_,
+                                                 bytes_sent_,
+                                                 &Executor::OnMessage,
+                                                 this} {
+  auto calls = std::make_unique<GroupCalls>(all, costs, options);
+  all_ = calls.get();
+  groups_[all.id] = std::move(calls);
+}
+
+Executor::~Executor() = default;
+
+Executor::GroupCalls* Executor::Find(GroupId id) const {
+  if (id == all_->group.id) return all_;
+  const auto found = groups_.find(id);
+  return found == groups_.end() ? nullptr : found->second.get();
+}
+
+const CallGroup* Executor::FindGroup(GroupId id) const {
+  const GroupCalls* calls = Find(id);
+  return calls == nullptr ? nullptr : &calls->group;
+}
+
+Status Executor::OpenGroup(GroupId id, const std::vector<int>& ranks) {
+  if (Find(id) != nullptr) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("group ", id, " is open already",
+                         id == 0 ? ": it is that of all ranks" : ""));
+  }
+  Result<CallGroup> group = Subgroup(all_->group, id, ranks);
+  if (!group.ok()) return group.status();
+  groups_[id] = std::make_unique<GroupCalls>(group.value(), costs(), options_);
+  return Status();
+}
+
+Status Executor::CloseGroup(GroupId id) {
+  GroupCalls* calls = Find(id);
+  if (calls == nullptr || calls == all_) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("group ", id, " is not open"));
+  }
+  for (const Queue& queue : calls->queues) {
+    if (queue.operations.empty()) continue;
+    return Status(
+        StatusCode::kFailedPrecondition,
+        StrCat("group ", id, " is closed with ", queue.operations.size(),
+               " calls in flight, ", Name(queue.operations.front()->call.kind),
+               " #", queue.operations.front()->sequence, " first"));
+  }
+  for (Queue& queue : calls->queues) {
+    free_segments_.insert(free_segments_.end(), queue.segments.begin(),
+                          queue.segments.end());
+  }
+  std::erase_if(schedules_, [&](const auto& entry) {
+    return std::get<GroupId>(entry.first) == id;
+  });
+  groups_.erase(id);
+  parts_.fabric->CloseGroup(id);
+  return Status();
+}
+
+void Executor::SetCosts(const CostModel& costs) {
+  for (auto& [id, calls] : groups_) calls->planner.SetCosts(costs);
+}
+
+void Executor::TakeSegments(Queue* queue) {
+  while (queue->segments.size() <
+         static_cast<std::size_t>(options_.segments_in_flight)) {
+    if (free_segments_.empty()) {
+      segments_.push_back(std::make_unique<Segment>(
+          context_, static_cast<std::uint32_t>(segments_.size())));
+      free_segments_.push_back(segments_.back().get());
+    }
+    queue->segments.push_back(free_segments_.back());
+    free_segments_.pop_back();
+  }
+}
+
+void Executor::Start(const CollectiveCall& call, Done done) {
+  Status status = parts_.fabric->status();
+  GroupCalls* calls = Find(call.group);
+  if (status.ok() && calls == nullptr) {
+    status =
+        Status(StatusCode::kInvalidArgument,
+               StrCat(Name(call.kind), ": group ", call.group, " is not open"));
+  }
+  if (status.ok()) status = ValidateCall(call, calls->group);
+  if (!status.ok()) {
+    ended_.push_back({done, 0, status});
+    return;
+  }
+  std::unique_ptr<Operation> operation;
+  if (spare_.empty()) {
+    operation = std::make_unique<Operation>();
+  } else {
+    operation = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  operation->call = call;
+  operation->done = done;
+  Prepare(calls, operation.get());
+  Enqueue(&calls->queues[static_cast<std::size_t>(call.channel)],
+          std::move(operation));
+}
+
+void Executor::Enqueue(Queue* queue, std::unique_ptr<Operation> operation) {
+  if (queue->segments.empty()) TakeSegments(queue);
+  if (queue->operations.empty()) busy_.push_back(queue);
+  queue->operations.push_back(std::move(operation));
+  ++operations_;
+}
+
+void Executor::Prepare(GroupCalls* calls, Operation* operation) {
+  Operation& op = *operation;
+  op.group = &calls->group;
+  op.plan = calls->planner.Plan(op.call);
+  op.sequence =
+      calls->queues[static_cast<std::size_t>(op.call.channel)].next_sequence++;
+  op.signature = SignatureOf(op.call, op.plan, calls->group);
+  op.launched = op.finished = op.messages = 0;
+  op.flags = 0;
+  op.begin = parts_.clock->Now();
+  op.SetFactors();
+  op.SetMemory();
+}
+
+// A group of one has no one to talk to. What it rounds, it rounds like others.
+bool Executor::RunsAlone(const Operation& operation) const {
+  return operation.call.kind == CollectiveKind::kAllreduce &&
+         operation.group->size == 1;
+}
+
+void Executor::LaunchAlone(Operation* operation) {
+  const CollectiveCall& call = operation->call;
+  const bool floats = IsGradientType(call.dtype);
+  const Part part = operation->NextPart();
+  operation->data.ForEachRun(
+      part.begin, part.count, [&](std::byte* run, std::size_t n, std::size_t) {
+        const void* source = run;
+        void* dest = run;
+        std::uint32_t nonfinite = 0;
+        parts_.kernels->reduce_many(
+            {&source, 1, -1, call.dtype, &dest, 1, call.dtype, call.wire, n,
+             operation->op, operation->post, floats ? &nonfinite : nullptr,
+             floats ? call.wire : DType::kFloat32, operation->unscale},
+            nullptr);
+        if (nonfinite != 0) operation->flags |= kFlagNonfinite;
+      });
+  ++operation->launched;
+  ++operation->finished;
+  ++advances_;
+  if (call.feed != nullptr) call.feed->Finished(part.begin, part.count);
+}
+
+std::shared_ptr<const Schedule> Executor::ScheduleOf(const Operation& operation,
+                                                     std::size_t count) {
+  const CollectiveCall& call = operation.call;
+  const CallPlan& plan = operation.plan;
+  const bool by_counts = !call.send_counts.empty() || !call.recv_counts.empty();
+  const ScheduleKey key{call.group, call.kind, plan.algorithm,
+                        call.root,  count,     plan.segments >= 4};
+  if (!by_counts) {
+    const auto found = schedules_.find(key);
+    if (found != schedules_.end()) return found->second;
+  }
+  auto schedule = std::make_shared<const Schedule>(
+      ScheduleFor(call, plan, *operation.group, count));
+  if (!by_counts) {
+    if (schedules_.size() >= kSchedulesKept) schedules_.clear();
+    schedules_.emplace(key, schedule);
+  }
+  return schedule;
+}
+
+// Gives idle segments the next parts of the calls, in order, as far as there
+// are any: a part that its feed has not brought yet holds up those behind it.
+// A segment gets one part at most: it may end at once, and be idle again, while
+// others wait to be looked at.
+bool Executor::Launch(Queue* queue) {
+  bool moved = false;
+  const std::size_t in_flight = queue->segments.size();
+  std::size_t i = 0;
+  for (auto& owned : queue->operations) {
+    Operation* operation = owned.get();
+    while (operation->launched < operation->plan.segments) {
+      if (!operation->NextPartIsThere()) return moved;
+      if (RunsAlone(*operation)) {
+        LaunchAlone(operation);
+        moved = true;
+        continue;
+      }
+      while (i < in_flight && !queue->segments[i]->idle()) ++i;
+      if (i == in_flight || !LaunchNext(queue, operation, queue->segments[i])) {
+        return moved;
+      }
+      ++i;
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+// Whether so many more syncs leave every slot alone that some rank may still
+// have to read. A rank may not have read what others have: it is up to a window
+// behind those that wait for it, and they, up to a window ahead of it.
+bool Executor::HasSlotsFor(const Queue& queue, std::uint64_t syncs) {
+  constexpr std::uint64_t kWindow = kSyncSlots / kChannels / 2;
+  std::uint64_t oldest = queue.next_sync;
+  for (const Segment* segment : queue.segments) {
+    if (!segment->idle()) oldest = std::min(oldest, segment->next_sync());
+  }
+  return queue.next_sync + syncs - oldest <= kWindow;
+}
+
+bool Executor::LaunchNext(Queue* queue, Operation* operation,
+                          Segment* segment) {
+  const Part part = operation->NextPart();
+  std::shared_ptr<const Schedule> schedule = ScheduleOf(*operation, part.count);
+  const std::uint64_t syncs = SyncsIn(*schedule);
+  if (syncs > 0 && !HasSlotsFor(*queue, syncs)) return false;
+  const std::uint64_t index = operation->launched++;
+  const bool narrow = Is16Bit(operation->call.wire) ||
+                      Is16Bit(operation->call.dtype) ||
+                      // Some rank's buffer may be.
+                      !operation->group->same_dtypes;
+  if (schedule->multi_hop && operation->pre == 1.0F && narrow &&
+      operation->op == kernels::ReduceOp::kSum) {
+    std::swap(operation->pre, operation->post);
+  }
+  const std::uint64_t first_sync = queue->next_sync;
+  queue->next_sync += syncs;
+  segment->Start(operation, index, part.begin, part.count, std::move(schedule),
+                 first_sync);
+  ++running_;
+  segment->Advance();
+  Settle(segment);
+  return true;
+}
+
+// Takes the result of a segment that has come to its end. Returns whether it
+// has.
+bool Executor::Settle(Segment* segment) {
+  if (!segment->status().ok()) {
+    parts_.fabric->Fail(segment->status());
+    return true;
+  }
+  if (!segment->done()) return false;
+  Operation* operation = segment->operation();
+  operation->flags |= segment->flags();
+  ++operation->finished;
+  ++advances_;
+  const Part part = {segment->begin(), segment->count()};
+  segment->Reset();
+  --running_;
+  if (operation->call.feed != nullptr) {
+    operation->call.feed->Finished(part.begin, part.count);
+  }
+  return true;
+}
+
+void Executor::OnMessage(void* self, std::uint64_t cookie, std::uint32_t flags,
+                         const Status& status) {
+  auto& executor = *static_cast<Executor*>(self);
+  if (!status.ok()) return executor.parts_.fabric->Fail(status);
+  ++executor.advances_;
+  Segment& segment = *executor.segments_[cookie >> 32];
+  if (segment.idle()) return;
+  ++segment.operation()->messages;
+  segment.OnMessage(static_cast<std::uint32_t>(cookie), flags);
+  if (segment.awaits_messages()) return;
+  segment.Advance();
+  executor.Settle(&segment);
+}
+
+bool Executor::Poll() {
+  bool moved = RunEnded();
+  if (operations_ > 0) {
+    for (Queue* queue : busy_) {
+      moved |= Launch(queue);
+      for (Segment* segment : queue->segments) {
+        if (segment->idle() || segment->awaits_messages()) continue;
+        moved |= segment->Advance();
+        Settle(segment);
+      }
+    }
+    Retire();
+  }
+  // When nothing waits for messages there may be no need to look for any.
+  if (ended_.empty()) moved |= parts_.fabric->Poll();
+  if (parts_.fabric->departed() > 0 && running_ > 0) FailIfDeparted();
+  if (!parts_.fabric->status().ok()) {
+    FailAll(parts_.fabric->status());
+  } else if (operations_ > 0) {
+    Retire();
+  }
+  moved |= RunEnded();
+  return moved;
+}
+
+// Ends the calls whose segments all are done, in order.
+void Executor::Retire() {
+  for (Queue* queue : busy_) {
+    while (!queue->operations.empty()) {
+      std::unique_ptr<Operation>& front = queue->operations.front();
+      if (front->finished < front->plan.segments) break;
+      Finish(*front);
+      spare_.push_back(std::move(front));
+      queue->operations.pop_front();
+      --operations_;
+    }
+  }
+  std::erase_if(busy_,
+                [](const Queue* queue) { return queue->operations.empty(); });
+}
+
+void Executor::Finish(const Operation& operation) {
+  if (operation.last != 1.0) {
+    operation.data.ForEachRun(
+        0, operation.call.count,
+        [&](std::byte* run, std::size_t n, std::size_t) {
+          for (std::size_t i = 0; i < n; ++i) {
+            double value;
+            std::memcpy(&value, run + i * sizeof(value), sizeof(value));
+            value *= operation.last;
+            std::memcpy(run + i * sizeof(value), &value, sizeof(value));
+          }
+        });
+  }
+  if (parts_.recorder != nullptr) {
+    parts_.recorder->Record({"collective", Name(operation.call.kind),
+                             operation.call.step, operation.sequence,
+                             operation.call.count * operation.wire_bytes(),
+                             operation.begin, parts_.clock->Now()});
+  }
+  if (options_.trace && parts_.logger != nullptr) Trace(operation);
+  parts_.fabric->CallDone(operation.group->id,
+                          static_cast<int>(operation.call.channel),
+                          operation.sequence);
+  ended_.push_back({operation.done, operation.flags, Status()});
+}
+
+// Who waits for a departed rank's message is for the fabric to find; who waits
+// for it at a kSync is found here.
+void Executor::FailIfDeparted() {
+  std::vector<int> ranks;
+  for (const Queue* queue : busy_) {
+    for (const Segment* segment : queue->segments) {
+      if (!segment->idle()) segment->AddAwaited(&ranks);
+    }
+  }
+  for (int rank : ranks) parts_.fabric->FailIfDeparted(rank);
+}
+
+bool Executor::Busy(Channel channel) const {
+  return std::any_of(busy_.begin(), busy_.end(), [&](const Queue* queue) {
+    return queue->operations.front()->call.channel == channel;
+  });
+}
+
+void Executor::FailAll(const Status& why) {
+  // The fabric has given back every buffer.
+  parts_.fabric->Poll();
+  // Before this rank's memory changes hands: a peer that still reads it finds
+  // at its next kSync that this rank is not there, and knows the reading void.
+  if (parts_.arena != nullptr && !std::exchange(retracted_, true)) {
+    for (int slot = 0; slot < kSyncSlots; ++slot) {
+      parts_.arena->slot(rank(), slot)
+          .arrived.store(0, std::memory_order_seq_cst);
+    }
+  }
+  for (auto& segment : segments_) {
+    if (!segment->idle()) segment->Reset();
+  }
+  running_ = 0;
+  for (Queue* queue : busy_) {
+    for (auto& operation : queue->operations) {
+      ended_.push_back({operation->done, 0, why});
+    }
+    queue->operations.clear();
+  }
+  busy_.clear();
+  operations_ = 0;
+}
+
+bool Executor::RunEnded() {
+  bool any = false;
+  while (!ended_.empty()) {
+    Ended ended = std::move(ended_.front());
+    ended_.pop_front();
+    ended.done(ended.status, ended.flags);
+    any = true;
+  }
+  return any;
+}
+
+void Executor::Trace(const Operation& operation) const {
+  const CollectiveCall& call = operation.call;
+  const double seconds = Seconds(parts_.clock->Now() - operation.begin);
+  parts_.logger->Log(
+      LogLevel::kInfo,
+      StrCat(Name(call.kind), " #", operation.sequence, " step ", call.step,
+             " bucket ", call.bucket, ": ", call.count, " ", Name(call.dtype),
+             operation.converts() ? StrCat(" as ", Name(call.wire)) : "", ", ",
+             call.count * operation.wire_bytes(), " bytes, ",
+             operation.plan.segments, " segments, ",
+             Name(operation.plan.algorithm), " (", operation.plan.why, "), ",
+             seconds * 1e3, " ms"));
+}
+
+Clock::Time Executor::StandsSince(Clock::Time now) {
+  Clock::Time since = now;
+  for (Queue* queue : busy_) {
+    const Operation& front = *queue->operations.front();
+    if (front.sequence != queue->front ||
+        front.advances() != queue->front_advances) {
+      queue->front = front.sequence;
+      queue->front_advances = front.advances();
+      queue->moved_at = now;
+    }
+    since = std::min(since, queue->moved_at);
+  }
+  return since;
+}
+
+std::vector<int> Executor::AwaitedRanks() const {
+  std::vector<int> ranks = parts_.fabric->AwaitedPeers();
+  for (const Queue* queue : busy_) {
+    for (const Segment* segment : queue->segments) {
+      if (!segment->idle()) segment->AddAwaited(&ranks);
+    }
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+std::string Executor::OldestCall() const {
+  std::string text;
+  for (const Queue* queue : busy_) {
+    const Operation& operation = *queue->operations.front();
+    const CollectiveCall& call = operation.call;
+    text += StrCat(text.empty() ? "" : " and in ", Name(call.kind), " #",
+                   operation.sequence,
+                   call.group == 0 ? "" : StrCat(" of group ", call.group),
+                   " of ", call.count, " ", Name(call.dtype), ", step ",
+                   call.step, " bucket ", call.bucket);
+  }
+  return text;
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,172 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "gradientflow/base/clock.h"
+#include "gradientflow/collectives/call_plan.h"
+#include "gradientflow/collectives/collective.h"
+#include "gradientflow/collectives/segment.h"
+#include "gradientflow/observe/logger.h"
+#include "gradientflow/observe/recorder.h"
+#include "kernels/kernels.h"
+#include "transports/arena.h"
+#include "transports/fabric.h"
+
+namespace gradientflow {
+
+struct ExecutorOptions {
+  std::size_t segment_bytes = std::size_t{256} << 10;
+  int segments_in_flight = 8;
+  // Of allreduces that ask for none, see CallPlanner.
+  AllreduceAlgorithm algorithm = AllreduceAlgorithm::kAuto;
+  bool trace = false;  // One line per collective.
+};
+
+// Borrowed; outlives the executor.
+struct ExecutorParts {
+  Fabric* fabric = nullptr;
+  SharedArena* arena = nullptr;  // Null if no peer shares memory.
+  const kernels::KernelTable* kernels = nullptr;
+  const Clock* clock = nullptr;
+  Recorder* recorder = nullptr;
+  Logger* logger = nullptr;
+};
+
+// Collectives over a fabric: cuts each call into segments and runs their
+// schedules, a window of them at a time, in the order of the calls. The window
+// is what bounds the memory and how far a fast rank runs ahead. Groups of some
+// of the ranks have calls and a window of their own, so that none waits for
+// another.
+// NOT thread-safe, as its base says.
+class Executor final : public Collective {
+ public:
+  // `all`: the group of all ranks.
+  Executor(const ExecutorParts& parts, const CallGroup& all,
+           const CostModel& costs, const ExecutorOptions& options);
+  ~Executor() override;
+
+  int rank() const override { return group().rank; }
+  int size() const override { return group().size; }
+  void Start(const CollectiveCall& call, Done done) override;
+  bool Poll() override;
+  std::size_t in_flight() const override { return operations_ + ended_.size(); }
+  bool Busy(Channel channel) const override;
+  std::uint64_t bytes_sent(Channel channel) const override {
+    return bytes_sent_[static_cast<std::size_t>(channel)];
+  }
+
+  // Takes calls of that group from now on. kInvalidArgument: an id that is open
+  // or 0, or see Subgroup().
+  Status OpenGroup(GroupId id, const std::vector<int>& ranks);
+  // kFailedPrecondition: calls of it are in flight.
+  Status CloseGroup(GroupId id);
+  // Null: not open.
+  const CallGroup* FindGroup(GroupId id) const;
+
+  // Grows with every message and segment done: a call that hangs lets it stand.
+  std::uint64_t advances() const { return advances_; }
+  // Since when calls of some group and channel have stood still while others
+  // may have moved; `now` if there are none. To be asked regularly: it sees
+  // what has changed since it was asked last.
+  Clock::Time StandsSince(Clock::Time now);
+
+  // Replaces the model by which algorithms are chosen; the same on all ranks,
+  // with nothing in flight.
+  void SetCosts(const CostModel& costs);
+  const CostModel& costs() const { return all_->planner.costs(); }
+  // CallGroup::same_dtypes = false for all ranks' group from now on; on all
+  // ranks, with nothing in flight.
+  void SetMixedDtypes() {
+    all_->group.same_dtypes = false;
+    all_->planner.SetMixedDtypes();
+  }
+  const CallGroup& group() const { return all_->group; }
+
+  // Ranks that the calls in flight wait for, ascending.
+  std::vector<int> AwaitedRanks() const;
+  // The oldest call in flight of each queue, for reports: "allreduce #7 of 5
+  // float32, step 3 bucket 1". Empty if there is none.
+  std::string OldestCall() const override;
+
+ private:
+  struct Ended {
+    Done done;
+    std::uint32_t flags;
+    Status status;
+  };
+  // Calls in order, and the segments that run them: each channel of each group
+  // has its own, so that none waits for the other.
+  struct Queue {
+    std::uint64_t next_sequence = 1;
+    std::uint64_t next_sync = 1;
+    std::deque<std::unique_ptr<Operation>> operations;
+    // How far the first of them had come, and when that was found.
+    std::uint64_t front = 0;  // Its sequence.
+    std::uint64_t front_advances = 0;
+    Clock::Time moved_at{};
+    std::vector<Segment*> segments;  // options_.segments_in_flight, once used.
+  };
+  struct GroupCalls {
+    GroupCalls(const CallGroup& of, const CostModel& costs,
+               const ExecutorOptions& options)
+        : group(of),
+          planner(of, costs, options.segment_bytes, options.algorithm) {}
+    CallGroup group;
+    CallPlanner planner;
+    std::array<Queue, kChannels> queues;
+  };
+  // What a cached schedule depends on.
+  using ScheduleKey = std::tuple<GroupId, CollectiveKind, AllreduceAlgorithm,
+                                 int, std::size_t, bool>;
+
+  GroupCalls* Find(GroupId id) const;
+  void Enqueue(Queue* queue, std::unique_ptr<Operation> operation);
+  void TakeSegments(Queue* queue);
+  void Prepare(GroupCalls* calls, Operation* operation);
+  bool RunsAlone(const Operation& operation) const;
+  void LaunchAlone(Operation* operation);
+  bool Launch(Queue* queue);
+  static bool HasSlotsFor(const Queue& queue, std::uint64_t syncs);
+  // False, and nothing has begun: its syncs have no slots yet.
+  bool LaunchNext(Queue* queue, Operation* operation, Segment* segment);
+  std::shared_ptr<const Schedule> ScheduleOf(const Operation& operation,
+                                             std::size_t count);
+  bool Settle(Segment* segment);
+  void Retire();
+  void Finish(const Operation& operation);
+  void FailIfDeparted();
+  void FailAll(const Status& why);
+  bool RunEnded();
+  void Trace(const Operation& operation) const;
+  static void OnMessage(void* self, std::uint64_t cookie, std::uint32_t flags,
+                        const Status& status);
+
+  const ExecutorParts parts_;
+  const ExecutorOptions options_;
+  Slabs slabs_;
+  std::array<std::uint64_t, kChannels> bytes_sent_{};
+  std::uint64_t advances_ = 0;
+  SegmentContext context_;
+  // Also of group 0: all_.
+  std::unordered_map<GroupId, std::unique_ptr<GroupCalls>> groups_;
+  GroupCalls* all_ = nullptr;
+  std::vector<Queue*> busy_;    // Those with operations.
+  std::size_t operations_ = 0;  // In all queues.
+  std::vector<std::unique_ptr<Operation>> spare_;
+  std::vector<std::unique_ptr<Segment>> segments_;  // By slot.
+  std::vector<Segment*> free_segments_;             // Of closed groups.
+  std::size_t running_ = 0;                         // Segments not idle.
+  bool retracted_ = false;
+  std::deque<Ended> ended_;
+  std::map<ScheduleKey, std::shared_ptr<const Schedule>> schedules_;
+};
+
+}  // namespace gradientflow

@@ -1,0 +1,150 @@
+#include "gradientflow/collectives/piece_stream.h"
+
+#include <utility>
+
+#include "gradientflow/collectives/call_plan.h"
+#include "kernels/kernels.h"
+
+namespace gradientflow {
+Result<std::unique_ptr<PieceStream>> PieceStream::Create(
+    Device& device, int depth, std::size_t piece_bytes) {
+  std::unique_ptr<PieceStream> pieces(
+      new PieceStream(device, static_cast<std::size_t>(depth)));
+  Result<DeviceMemory> packed = device.Allocate(piece_bytes);
+  if (!packed.ok()) return packed.status();
+  pieces->packed_ = std::move(packed).value();
+  for (auto& event : pieces->events_) {
+    Result<std::unique_ptr<Event>> made = device.NewEvent();
+    if (!made.ok()) return made.status();
+    event = std::move(made).value();
+  }
+  Result<std::unique_ptr<Stream>> stream = device.NewStream(/*urgent=*/true);
+  if (!stream.ok()) return stream.status();
+  pieces->stream_ = std::move(stream).value();
+  return pieces;
+}
+
+Status PieceStream::CopyOut(const StagedPiece& piece) {
+  const StagedSide& side = *piece.side;
+  const std::size_t size = SizeOf(side.host_dtype);
+  std::byte* host = side.host + piece.begin * size;
+  if (side.device_dtype == side.host_dtype) {
+    const std::byte* direct = side.device.Contiguous(piece.begin, piece.count);
+    if (direct != nullptr) {
+      return stream_->Copy(host, direct, piece.count * size);
+    }
+  }
+  int error = 0;
+  side.device.ForEachRun(
+      piece.begin, piece.count,
+      [&](std::byte* run, std::size_t n, std::size_t offset) {
+        if (error != 0) return;
+        error = device_.kernels().convert(
+            {run, side.device_dtype, packed_.get() + offset * size,
+             side.host_dtype, nullptr, n, 1.0F, nullptr},
+            stream_->native());
+      });
+  GF_RETURN_IF_ERROR(device_.KernelStatus("convert", error));
+  return stream_->Copy(host, packed_.get(), piece.count * size);
+}
+
+Status PieceStream::ClearNonfinite(const StagedJob& job) {
+  if (job.nonfinite == nullptr) return Status();
+  return stream_->Fill(job.nonfinite, 0, sizeof(*job.nonfinite));
+}
+
+Status PieceStream::FetchNonfinite(const StagedJob& job) {
+  if (job.nonfinite == nullptr) return Status();
+  return stream_->Copy(job.nonfinite_host, job.nonfinite,
+                       sizeof(*job.nonfinite));
+}
+
+Status PieceStream::CopyIn(const StagedPiece& piece, bool first, bool last) {
+  if (first) {
+    // A call that reads nothing there has not waited for what it overwrites.
+    GF_RETURN_IF_ERROR(stream_->Wait(*piece.job->gate));
+    GF_RETURN_IF_ERROR(ClearNonfinite(*piece.job));
+  }
+  GF_RETURN_IF_ERROR(Unpack(piece));
+  return last ? FetchNonfinite(*piece.job) : Status();
+}
+
+Status PieceStream::Unpack(const StagedPiece& piece) {
+  const StagedSide& side = *piece.side;
+  const std::size_t size = SizeOf(side.host_dtype);
+  const std::byte* host = side.host + piece.begin * size;
+  if (side.device_dtype == side.host_dtype) {
+    std::byte* direct = side.device.Contiguous(piece.begin, piece.count);
+    if (direct != nullptr) {
+      return stream_->Copy(direct, host, piece.count * size);
+    }
+  }
+  GF_RETURN_IF_ERROR(stream_->Copy(packed_.get(), host, piece.count * size));
+  const bool converts = side.device_dtype != side.host_dtype;
+  const float unscale = converts ? UnscaleOf(piece.job->call) : 1.0F;
+  int error = 0;
+  side.device.ForEachRun(
+      piece.begin, piece.count,
+      [&](std::byte* run, std::size_t n, std::size_t offset) {
+        if (error != 0) return;
+        error = device_.kernels().convert(
+            {packed_.get() + offset * size, side.host_dtype, run,
+             side.device_dtype, nullptr, n, unscale, piece.job->nonfinite},
+            stream_->native());
+      });
+  return device_.KernelStatus("convert", error);
+}
+
+Status PieceStream::ReduceAlone(const StagedJob& job) {
+  const CollectiveCall& call = job.call;
+  const auto op = call.op == ReduceOp::kMean
+                      ? kernels::ReduceOp::kSum
+                      : static_cast<kernels::ReduceOp>(call.op);
+  // Rounded as what travels is.
+  const bool gradients = IsGradientType(call.dtype);
+  const DType wire = gradients ? call.wire : DType::kFloat32;
+  const DType round = gradients ? call.wire : call.dtype;
+  GF_RETURN_IF_ERROR(ClearNonfinite(job));
+  int error = 0;
+  job.output.device.ForEachRun(
+      0, call.count, [&](std::byte* run, std::size_t n, std::size_t) {
+        if (error != 0) return;
+        const void* source = run;
+        void* dest = run;
+        error = device_.kernels().reduce_many(
+            {&source, 1, -1, call.dtype, &dest, 1, call.dtype, round, n, op,
+             call.scale, job.nonfinite, wire, UnscaleOf(call)},
+            stream_->native());
+      });
+  GF_RETURN_IF_ERROR(device_.KernelStatus("reduce_many", error));
+  return FetchNonfinite(job);
+}
+
+Status PieceStream::Close(const StagedPiece& piece) {
+  const Status recorded = stream_->Record(events_[next_].get());
+  if (!recorded.ok()) {
+    // Nothing tells when the work is done, and its buffers must not be given
+    // back before: the one place to wait for it.
+    const Status ignored = stream_->Synchronize();
+    static_cast<void>(ignored);
+    return recorded;
+  }
+  next_ = (next_ + 1) % events_.size();
+  under_way_.push_back(piece);
+  return Status();
+}
+
+Result<bool> PieceStream::Done() {
+  if (under_way_.empty()) return false;
+  const std::size_t oldest =
+      (next_ + events_.size() - under_way_.size()) % events_.size();
+  return events_[oldest]->Query();
+}
+
+StagedPiece PieceStream::Pop() {
+  const StagedPiece piece = under_way_.front();
+  under_way_.pop_front();
+  return piece;
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,128 @@
+#include "gradientflow/collectives/schedule.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "gradientflow/collectives/group.h"
+
+namespace gradientflow {
+namespace {
+
+bool HasWork(const Step& step) {
+  switch (step.kind) {
+    case Step::Kind::kSync:
+      return true;
+    case Step::Kind::kSend:
+      return step.src.count > 0;
+    default:
+      return step.dst.count > 0;
+  }
+}
+
+}  // namespace
+
+Block BlockOf(std::size_t count, int size, int b) {
+  const auto parts = static_cast<std::size_t>(size);
+  const auto index = static_cast<std::size_t>(b);
+  // count / parts * index + ..., so that nothing overflows.
+  const auto begin_of = [&](std::size_t i) {
+    return count / parts * i + count % parts * i / parts;
+  };
+  const std::size_t begin = begin_of(index);
+  return {begin, begin_of(index + 1) - begin};
+}
+
+Group AllRanks(int rank, int size) {
+  Group group{std::vector<int>(static_cast<std::size_t>(size)), rank};
+  std::iota(group.members.begin(), group.members.end(), 0);
+  return group;
+}
+
+Slice Data(Block block) { return Data(block.begin, block.count); }
+Slice Data(std::size_t begin, std::size_t count) {
+  return {Slice::Space::kData, begin, count};
+}
+Slice Input(std::size_t begin, std::size_t count) {
+  return {Slice::Space::kInput, begin, count};
+}
+Slice Scratch(std::size_t begin, std::size_t count) {
+  return {Slice::Space::kScratch, begin, count};
+}
+
+Block SubBlock(Block range, int size, int b) {
+  Block block = BlockOf(range.count, size, b);
+  block.begin += range.begin;
+  return block;
+}
+
+Step Send(int peer, Slice src) {
+  Step step;
+  step.kind = Step::Kind::kSend;
+  step.peer = peer;
+  step.src = src;
+  return step;
+}
+
+Step Recv(int peer, Slice dst) {
+  Step step;
+  step.kind = Step::Kind::kRecv;
+  step.peer = peer;
+  step.dst = dst;
+  return step;
+}
+
+Step Copy(Slice src, Slice dst) {
+  Step step;
+  step.kind = Step::Kind::kCopy;
+  step.src = src;
+  step.dst = dst;
+  return step;
+}
+
+Step Sync() {
+  Step step;
+  step.kind = Step::Kind::kSync;
+  return step;
+}
+
+Slice LandingOf(int place, int own_place, std::size_t count) {
+  const int index = place < own_place ? place : place - 1;
+  return Scratch(static_cast<std::size_t>(index) * count, count);
+}
+
+void AppendReduceMany(const Landings& landings, Slice dst, bool is_final,
+                      std::vector<Step>* round) {
+  Step step;
+  step.kind = Step::Kind::kReduceMany;
+  step.dst = dst;
+  step.own = landings.own;
+  step.own_place = landings.own_place;
+  const bool split = landings.sources + 1 > kMaxReduceParties;
+  if (split) step.own_place = 0;
+  int first = 0;
+  do {
+    step.sources = std::min(landings.sources - first, kMaxReduceParties - 1);
+    step.src = Scratch(static_cast<std::size_t>(first) * dst.count, dst.count);
+    first += step.sources;
+    // Scaled where the last contribution comes in, not before: scaled and
+    // unscaled values must not meet.
+    const bool last = first == landings.sources;
+    step.raw = last;
+    step.final = last && is_final;
+    round->push_back(step);
+    step.own = dst;
+    step.partial = true;
+  } while (first < landings.sources);
+}
+
+void AppendRound(std::vector<Step> steps, Schedule* schedule) {
+  std::erase_if(steps, [](const Step& step) { return !HasWork(step); });
+  if (!steps.empty()) schedule->rounds.push_back(std::move(steps));
+}
+
+void NeedScratch(std::size_t elements, Schedule* schedule) {
+  schedule->scratch_elements = std::max(schedule->scratch_elements, elements);
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,296 @@
+#include "gradientflow/collectives/segment.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+
+// Rounds and messages. The local steps are in segment_local.cc, those on
+// shared memory in segment_shared.cc.
+namespace gradientflow {
+namespace {
+
+bool Same(const Slice& a, const Slice& b) {
+  return a.space == b.space && a.offset == b.offset && a.count == b.count;
+}
+
+}  // namespace
+
+Segment::~Segment() {
+  if (bounce_.data != nullptr) context_.arena->Free(bounce_);
+}
+
+void Segment::Start(Operation* operation, std::uint64_t index,
+                    std::size_t begin, std::size_t count,
+                    std::shared_ptr<const Schedule> schedule,
+                    std::uint64_t first_sync) {
+  operation_ = operation;
+  index_ = index;
+  begin_ = begin;
+  count_ = count;
+  schedule_ = std::move(schedule);
+  sync_ = first_sync;
+  data_ = operation->data;
+  dtype_ = operation->call.dtype;
+  data_begin_ = begin;
+  const auto ranks = static_cast<std::size_t>(operation->group->size);
+  sent_.assign(ranks, 0);
+  received_.assign(ranks, 0);
+  if (schedule_->scratch_elements > 0) {
+    scratch_ = context_.slabs.Take(schedule_->scratch_elements *
+                                   operation->wire_bytes());
+  }
+  if (operation->plan.one_sided) Stage();
+}
+
+void Segment::Reset() {
+  for (Traffic& traffic : traffic_) {
+    for (Slabs::Slab& slab : traffic.slots) {
+      context_.slabs.Give(std::move(slab));
+    }
+    traffic.slots.clear();
+    traffic.decodes.clear();
+    traffic.receives_posted = false;
+    traffic.pending = 0;
+  }
+  context_.slabs.Give(std::exchange(scratch_, Slabs::Slab()));
+  context_.slabs.Give(std::exchange(image_, Slabs::Slab()));
+  operation_ = nullptr;
+  schedule_.reset();
+  done_ = false;
+  status_ = Status();
+  flags_ = 0;
+  nonfinite_ = 0;
+  round_ = 0;
+  posted_ = false;
+  local_ = 0;
+  encoded_.clear();
+  published_ = false;
+  pulled_ = 0;
+  shared_.clear();
+  staged_ = false;
+}
+
+// Where a slice of this segment's schedule begins in its buffer.
+std::size_t Segment::Position(const Slice& slice) const {
+  const CallPlan& plan = operation_->plan;
+  const bool input = slice.space == Slice::Space::kInput;
+  const bool blocked = input ? plan.blocked_input : plan.blocked_data;
+  if (blocked) {
+    return slice.offset / count_ * plan.count + begin_ + slice.offset % count_;
+  }
+  return (input ? begin_ : data_begin_) + slice.offset;
+}
+
+const Elements& Segment::MemoryOf(const Slice& slice) const {
+  return slice.space == Slice::Space::kInput ? operation_->input : data_;
+}
+
+std::byte* Segment::Scratch(std::size_t elements) const {
+  return scratch_.data() + elements * operation_->wire_bytes();
+}
+
+std::byte* Segment::NewSlot(std::size_t bytes, std::size_t round) {
+  std::vector<Slabs::Slab>& slots = traffic_[round % 2].slots;
+  slots.push_back(context_.slabs.Take(bytes));
+  return slots.back().data();
+}
+
+// Where results of an allreduce that converts lie as they travel, from when
+// they come or are settled to the segment's end: what is passed on goes from
+// here.
+std::byte* Segment::Image(const Slice& slice) {
+  if (image_.empty()) {
+    image_ = context_.slabs.Take(count_ * operation_->wire_bytes());
+  }
+  return image_.data() + slice.offset * operation_->wire_bytes();
+}
+
+std::uint64_t Segment::Cookie(std::uint32_t step, std::size_t round) const {
+  return std::uint64_t{slot_} << 32 | (round % 2) << 31 | step;
+}
+
+MessageId Segment::NextId(std::vector<std::uint16_t>* ordinals, int peer) {
+  const Tag tag = CallTag(static_cast<int>(operation_->call.channel),
+                          operation_->sequence) |
+                  (index_ & 0xFFFFF) << 12 | ((*ordinals)[peer]++ & 0xFFF);
+  return {tag, operation_->group->id};
+}
+
+bool Segment::Advance() {
+  if (done_ || operation_ == nullptr || !status_.ok()) return false;
+  bool moved = false;
+  while (round_ < schedule_->rounds.size()) {
+    if (!posted_) {
+      posted_ = true;
+      PostRound();
+      moved = true;
+    }
+    if (awaits_messages()) return moved;
+    while (local_ < steps().size()) {
+      const std::size_t pulled = pulled_;
+      const bool published = published_;
+      if (!RunLocal(steps()[local_])) {
+        return moved || pulled != pulled_ || published != published_;
+      }
+      ++local_;
+      moved = true;
+    }
+    NextRound();
+  }
+  if (staged_) Unstage();
+  if (nonfinite_ != 0) flags_ |= kFlagNonfinite;
+  done_ = true;
+  return true;
+}
+
+void Segment::NextRound() {
+  Traffic& over = traffic_[round_ % 2];
+  for (Slabs::Slab& slab : over.slots) context_.slabs.Give(std::move(slab));
+  over.slots.clear();
+  over.decodes.clear();
+  over.receives_posted = false;
+  encoded_.clear();
+  local_ = 0;
+  posted_ = false;
+  ++round_;
+}
+
+// Whether the next round's receives into the buffer may be posted already: what
+// arrives early then goes where it belongs, not through a copy. The sender has
+// a finished block only after it took in this rank's share of it, so nothing of
+// that block is still being read here.
+bool Segment::MayReceiveEarly() const {
+  const AllreduceAlgorithm algorithm = operation_->plan.algorithm;
+  return operation_->call.kind == CollectiveKind::kAllreduce &&
+         (algorithm == AllreduceAlgorithm::kRing ||
+          algorithm == AllreduceAlgorithm::kTwoSync) &&
+         round_ + 1 < schedule_->rounds.size();
+}
+
+void Segment::PostReceives(std::size_t round) {
+  Traffic& traffic = traffic_[round % 2];
+  if (traffic.receives_posted) return;
+  traffic.receives_posted = true;
+  const std::vector<Step>& round_steps = schedule_->rounds[round];
+  for (std::uint32_t i = 0; i < round_steps.size(); ++i) {
+    const Step& step = round_steps[i];
+    if (step.kind == Step::Kind::kRecv && step.dst.count > 0) {
+      PostRecv(step, i, round);
+    }
+  }
+}
+
+void Segment::PostRound() {
+  const std::vector<Step>& round = steps();
+  // Receives first: what arrives finds its place.
+  PostReceives(round_);
+  if (MayReceiveEarly()) {
+    const std::vector<Step>& next = schedule_->rounds[round_ + 1];
+    const bool into_scratch =
+        std::any_of(next.begin(), next.end(), [](const Step& step) {
+          return step.kind == Step::Kind::kRecv &&
+                 step.dst.space == Slice::Space::kScratch;
+        });
+    // Scratch is in use by this round.
+    if (!into_scratch) PostReceives(round_ + 1);
+  }
+  for (std::uint32_t i = 0; i < round.size(); ++i) {
+    if (round[i].kind == Step::Kind::kSend && round[i].src.count > 0) {
+      PostSend(round[i], i);
+    }
+  }
+}
+
+void Segment::PostRecv(const Step& step, std::uint32_t index,
+                       std::size_t round) {
+  const std::size_t bytes = step.dst.count * operation_->wire_bytes();
+  std::byte* landing = nullptr;
+  if (step.dst.space == Slice::Space::kScratch) {
+    landing = Scratch(step.dst.offset);
+  } else {
+    if (!converts()) {
+      landing = data_.Contiguous(Position(step.dst), step.dst.count);
+    }
+    if (landing == nullptr) {
+      landing = converts() ? Image(step.dst) : NewSlot(bytes, round);
+      traffic_[round % 2].decodes.push_back({index, landing});
+    }
+  }
+  ++traffic_[round % 2].pending;
+  context_.fabric.Recv(
+      operation_->group->FabricRank(step.peer), NextId(&received_, step.peer),
+      {landing, bytes, {}}, operation_->signature,
+      {context_.on_message, context_.self, Cookie(index, round)});
+}
+
+void Segment::PostSend(const Step& step, std::uint32_t index) {
+  const std::size_t bytes = step.src.count * operation_->wire_bytes();
+  const std::byte* wire = WireImage(step);
+  const bool nonfinite = (flags_ & kFlagNonfinite) != 0 || nonfinite_ != 0;
+  ++traffic_[round_ % 2].pending;
+  BytesSent() += bytes;
+  context_.fabric.Send(
+      operation_->group->FabricRank(step.peer), NextId(&sent_, step.peer),
+      {wire, bytes, {}},
+      {operation_->signature, nonfinite ? kFlagNonfinite : 0},
+      {context_.on_message, context_.self, Cookie(index, round_)});
+}
+
+// The bytes that travel for a kSend: the buffer's own, or a converted copy
+// that all sends of the slice in this round share.
+const std::byte* Segment::WireImage(const Step& step) {
+  if (step.relay && converts()) return Image(step.src);
+  const Elements& memory = MemoryOf(step.src);
+  const std::size_t begin = Position(step.src);
+  const std::size_t count = step.src.count;
+  const float scale = step.raw ? operation_->pre : 1.0F;
+  if (!converts() && scale == 1.0F) {
+    const std::byte* direct = memory.Contiguous(begin, count);
+    if (direct != nullptr) return direct;
+  }
+  for (const Encoded& encoded : encoded_) {
+    if (Same(encoded.slice, step.src)) return encoded.wire;
+  }
+  const CollectiveCall& call = operation_->call;
+  const bool result = step.last && converts();
+  std::byte* wire = result ? Image(step.src)
+                           : NewSlot(count * operation_->wire_bytes(), round_);
+  const bool settle = step.settle && (converts() || scale != 1.0F);
+  memory.ForEachRun(
+      begin, count, [&](std::byte* run, std::size_t n, std::size_t offset) {
+        context_.kernels.convert(
+            {run, dtype_, wire + offset * operation_->wire_bytes(), call.wire,
+             settle ? run : nullptr, n, scale,
+             nonfinite(step.settle && converts()),
+             step.last ? Unscale() : 1.0F},
+            nullptr);
+      });
+  encoded_.push_back({step.src, wire});
+  return wire;
+}
+
+void Segment::OnMessage(std::uint32_t step, std::uint32_t flags) {
+  const std::size_t parity = step >> 31;
+  const std::uint32_t index = step & 0x7FFFFFFF;
+  const std::size_t round = round_ % 2 == parity ? round_ : round_ + 1;
+  Traffic& traffic = traffic_[parity];
+  --traffic.pending;
+  flags_ |= flags & kFlagNonfinite;
+  for (const Decode& decode : traffic.decodes) {
+    if (decode.step != index) continue;
+    const Step& from = schedule_->rounds[round][index];
+    const CollectiveCall& call = operation_->call;
+    data_.ForEachRun(
+        Position(from.dst), from.dst.count,
+        [&](std::byte* run, std::size_t n, std::size_t offset) {
+          context_.kernels.convert(
+              {decode.wire + offset * operation_->wire_bytes(), call.wire, run,
+               dtype_, nullptr, n, Unscale(), nonfinite(converts())},
+              nullptr);
+        });
+  }
+}
+
+}  // namespace gradientflow

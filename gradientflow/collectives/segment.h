@@ -1,0 +1,172 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "gradientflow/collectives/operation.h"
+#include "gradientflow/collectives/slabs.h"
+#include "kernels/kernels.h"
+#include "transports/arena.h"
+#include "transports/fabric.h"
+
+namespace gradientflow {
+
+// What segments need from around them. Outlives them.
+struct SegmentContext {
+  Fabric& fabric;
+  SharedArena* arena;  // Null if no peer shares memory.
+  const kernels::KernelTable& kernels;
+  Slabs& slabs;
+  std::array<std::uint64_t, kChannels>& bytes_sent;
+  // Message `slot`, `step` of a segment ended; runs the owner's OnMessage.
+  void (*on_message)(void* self, std::uint64_t cookie, std::uint32_t flags,
+                     const Status& status);
+  void* self;
+};
+
+// Runs one rank's schedule for one segment of an operation: posts the round's
+// messages, converts to the wire dtype as it sends and back (or accumulates)
+// as it receives, runs the local steps, goes to the next round. Used again for
+// segment after segment. NOT thread-safe.
+class Segment {
+ public:
+  Segment(const SegmentContext& context, std::uint32_t slot)
+      : context_(context), slot_(slot) {}
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  // Elements [begin, begin + count) of each block. `first_sync`: number of the
+  // schedule's first kSync; the following ones count on from it.
+  void Start(Operation* operation, std::uint64_t index, std::size_t begin,
+             std::size_t count, std::shared_ptr<const Schedule> schedule,
+             std::uint64_t first_sync);
+
+  // Message `step` (as in the cookie given to the fabric) ended well.
+  void OnMessage(std::uint32_t step, std::uint32_t flags);
+
+  // Goes as far as possible without waiting. Returns whether anything moved.
+  // A failure of its own is in status().
+  bool Advance();
+
+  bool idle() const { return operation_ == nullptr; }
+  bool done() const { return operation_ != nullptr && done_; }
+  // Messages out or in are awaited: Advance() has nothing to do until then.
+  bool awaits_messages() const { return traffic_[round_ % 2].pending > 0; }
+  const Status& status() const { return status_; }
+  Operation* operation() const { return operation_; }
+  // Number of the kSync that it waits for, or comes to next.
+  std::uint64_t next_sync() const { return sync_; }
+  std::size_t begin() const { return begin_; }
+  std::size_t count() const { return count_; }
+  std::uint32_t flags() const { return flags_; }
+  // Ranks that have not come to the kSync at hand.
+  void AddAwaited(std::vector<int>* ranks) const;
+  // Gives back what the segment used, ready for the next Start().
+  void Reset();
+
+ private:
+  struct Encoded {  // A slice already converted in this round.
+    Slice slice;
+    const std::byte* wire = nullptr;
+  };
+  struct Decode {  // A message to convert once it is here.
+    std::uint32_t step = 0;
+    std::byte* wire = nullptr;
+  };
+  // What a round has under way. Receives of the next round may be posted while
+  // this one runs, so there are two, by the round's parity.
+  struct Traffic {
+    bool receives_posted = false;
+    int pending = 0;
+    std::vector<Decode> decodes;
+    std::vector<Slabs::Slab> slots;
+  };
+  struct Shared {  // A sharing rank's buffer.
+    int rank = 0;
+    Elements data;
+    std::size_t begin = 0;  // Of this segment's first element in `data`.
+  };
+
+  const std::vector<Step>& steps() const { return schedule_->rounds[round_]; }
+  bool converts() const { return dtype_ != operation_->call.wire; }
+  std::size_t element_bytes() const { return SizeOf(dtype_); }
+  std::size_t Position(const Slice& slice) const;
+  const Elements& MemoryOf(const Slice& slice) const;
+  std::byte* Scratch(std::size_t elements) const;
+  std::byte* NewSlot(std::size_t bytes, std::size_t round);
+  std::byte* Image(const Slice& slice);
+  // What results are multiplied by as they get their last form here.
+  float Unscale() const { return converts() ? operation_->unscale : 1.0F; }
+  std::uint64_t Cookie(std::uint32_t step, std::size_t round) const;
+  MessageId NextId(std::vector<std::uint16_t>* ordinals, int peer);
+
+  void PostRound();
+  void PostReceives(std::size_t round);
+  bool MayReceiveEarly() const;
+  void NextRound();
+  void PostSend(const Step& step, std::uint32_t index);
+  void PostRecv(const Step& step, std::uint32_t index, std::size_t round);
+  const std::byte* WireImage(const Step& step);
+  bool RunLocal(const Step& step);
+  void RunReduce(const Step& step);
+  void RunReduceMany(const Step& step);
+  void RunCopy(const Step& step);
+  bool RunSync();
+  void Publish(SyncSlot* slot);
+  bool Collect(std::uint64_t value, int slot);
+  bool RunPullReduce(const Step& step);
+  void RunPush(const Step& step);
+  void CountShared(std::size_t elements, int peers, int ways);
+  int SlotOf(std::uint64_t sync) const;
+  void Stage();
+  void Unstage();
+  template <typename F>
+  void ForEachStaged(F&& function);
+  std::size_t OutputEnd() const;
+  std::uint32_t* nonfinite(bool wanted) {
+    return wanted ? &nonfinite_ : nullptr;
+  }
+
+  std::uint64_t& BytesSent() {
+    return context_
+        .bytes_sent[static_cast<std::size_t>(operation_->call.channel)];
+  }
+
+  const SegmentContext& context_;
+  const std::uint32_t slot_;
+  Operation* operation_ = nullptr;
+  std::shared_ptr<const Schedule> schedule_;
+  std::uint64_t index_ = 0;
+  std::size_t begin_ = 0;
+  std::size_t count_ = 0;
+  Elements data_;
+  DType dtype_ = DType::kFloat32;  // Of data_ (and of an input, if any).
+  std::size_t data_begin_ = 0;     // Of element `begin_` in data_.
+  bool done_ = false;
+  Status status_;
+  std::uint32_t flags_ = 0;
+  std::uint32_t nonfinite_ = 0;
+
+  std::size_t round_ = 0;
+  bool posted_ = false;
+  std::array<Traffic, 2> traffic_;
+  std::size_t local_ = 0;            // Next local step of the round.
+  std::vector<std::uint16_t> sent_;  // Messages so far, by peer.
+  std::vector<std::uint16_t> received_;
+  std::vector<Encoded> encoded_;
+  Slabs::Slab scratch_;
+  Slabs::Slab image_;  // See Image(); taken when first needed.
+
+  std::uint64_t sync_ = 0;  // Number of the next kSync.
+  bool published_ = false;
+  std::size_t pulled_ = 0;  // Elements of the kPullReduce at hand.
+  std::vector<Shared> shared_;
+  BufferView bounce_;  // Staging in the arena, kept from call to call.
+  bool staged_ = false;
+  Slice kept_;  // What is not staged even then: Schedule::untouched.
+};
+
+}  // namespace gradientflow

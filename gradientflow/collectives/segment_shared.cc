@@ -1,0 +1,238 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "gradientflow/base/str_cat.h"
+#include "gradientflow/collectives/segment.h"
+
+// The steps of a segment whose ranks share memory: each reads its peers'
+// buffers where they are and writes its result into them. Nothing travels, but
+// all is rounded as if it had: the fabric is not to be seen in the result.
+namespace gradientflow {
+namespace {
+
+// One tile is read from all and written to all while it is in the L2 cache.
+constexpr std::size_t kTileBytes = std::size_t{32} << 10;
+// So much per Advance(), then others have their turn.
+constexpr std::size_t kTurnBytes = std::size_t{1} << 20;
+// SyncSlot::flags: the buffer holds just the segment, without gaps.
+constexpr std::uint32_t kStaged = 1U << 8;
+
+}  // namespace
+
+// Peers reach only what lies in the arena, and in a mixed group only what has
+// no gaps and the wire dtype: anything else goes through a copy there.
+void Segment::Stage() {
+  const CollectiveCall& call = operation_->call;
+  const bool mixed = !operation_->plan.same_dtypes;
+  const bool as_agreed = !mixed || (!converts() && call.extents.empty());
+  if (as_agreed &&
+      context_.arena->Contains(call.output, OutputEnd() * element_bytes())) {
+    return;
+  }
+  staged_ = true;
+  if (mixed) dtype_ = call.wire;
+  const std::size_t bytes = count_ * element_bytes();
+  if (bounce_.bytes < bytes) {
+    if (bounce_.data != nullptr) context_.arena->Free(bounce_);
+    bounce_ = {};
+    Result<BufferView> bounce = context_.arena->Allocate(bytes);
+    if (!bounce.ok()) {
+      status_ = bounce.status();
+      return;
+    }
+    bounce_ = bounce.value();
+  }
+  // What is summed in another type than the buffer's has to be copied too.
+  kept_ = mixed ? Slice() : schedule_->untouched;
+  ForEachStaged([&](std::byte* run, std::size_t n, std::byte* staged) {
+    context_.kernels.convert(
+        {run, call.dtype, staged, dtype_, nullptr, n, 1.0F, nullptr}, nullptr);
+  });
+  if (kept_.count > 0) return;
+  data_ = Elements(bounce_.data, element_bytes());
+  data_begin_ = 0;
+}
+
+void Segment::Unstage() {
+  const DType dtype = operation_->call.dtype;
+  // What was staged in its own type was unscaled there.
+  const float unscale = dtype != dtype_ ? operation_->unscale : 1.0F;
+  ForEachStaged([&](std::byte* run, std::size_t n, const std::byte* staged) {
+    context_.kernels.convert({staged, dtype_, run, dtype, nullptr, n, unscale,
+                              nonfinite(dtype != dtype_)},
+                             nullptr);
+  });
+}
+
+// function(run of the buffer, elements, where it is in the staging).
+template <typename F>
+void Segment::ForEachStaged(F&& function) {
+  const auto each = [&](std::size_t begin, std::size_t end) {
+    if (begin == end) return;
+    operation_->data.ForEachRun(
+        begin_ + begin, end - begin,
+        [&](std::byte* run, std::size_t n, std::size_t offset) {
+          function(run, n, bounce_.data + (begin + offset) * element_bytes());
+        });
+  };
+  each(0, kept_.offset);
+  each(kept_.offset + kept_.count, count_);
+}
+
+// Elements from the start of the call's buffer to the end of its last extent.
+std::size_t Segment::OutputEnd() const {
+  const CollectiveCall& call = operation_->call;
+  if (call.extents.empty()) return call.count;
+  return call.extents.back().begin + call.extents.back().count;
+}
+
+void Segment::Publish(SyncSlot* slot) {
+  const void* base = staged_ ? bounce_.data : operation_->call.output;
+  slot->offset = context_.arena->OffsetOf(base);
+  slot->signature =
+      MixHash(MixHash(operation_->signature, operation_->sequence), index_);
+  slot->flags = (staged_ ? kStaged : 0) |
+                (nonfinite_ != 0 ? kFlagNonfinite : flags_ & kFlagNonfinite);
+  slot->arrived.store(sync_, std::memory_order_release);
+  context_.arena->RingSleepers();
+}
+
+// Each channel counts its own syncs, and has its own slots.
+int Segment::SlotOf(std::uint64_t sync) const {
+  constexpr int kSlots = kSyncSlots / kChannels;
+  return static_cast<int>(operation_->call.channel) * kSlots +
+         static_cast<int>(sync % kSlots);
+}
+
+bool Segment::RunSync() {
+  const int slot = SlotOf(sync_);
+  if (!published_) {
+    published_ = true;
+    Publish(&context_.arena->slot(context_.fabric.rank(), slot));
+  }
+  if (!Collect(sync_, slot)) return false;
+  published_ = false;
+  ++sync_;
+  return status_.ok();
+}
+
+// Whether every sharing rank has come to sync `value`; then shared_ tells
+// where their buffers are.
+bool Segment::Collect(std::uint64_t value, int slot) {
+  const std::vector<int>& members = context_.arena->members();
+  for (int rank : members) {
+    const SyncSlot& theirs = context_.arena->slot(rank, slot);
+    if (theirs.arrived.load(std::memory_order_acquire) < value) return false;
+  }
+  const SyncSlot& mine = context_.arena->slot(context_.fabric.rank(), slot);
+  const CollectiveCall& call = operation_->call;
+  const bool mixed = !operation_->plan.same_dtypes;
+  const std::size_t end = mixed ? call.count : OutputEnd();
+  shared_.clear();
+  for (int rank : members) {
+    const SyncSlot& theirs = context_.arena->slot(rank, slot);
+    if (theirs.signature != mine.signature) {
+      status_ = Status(StatusCode::kInvalidArgument,
+                       StrCat("rank ", rank, " came to another call than rank ",
+                              context_.fabric.rank(), ": ", Name(call.kind),
+                              " ", operation_->sequence, " of ", call.count,
+                              " ", Name(call.dtype), ", step ", call.step,
+                              " bucket ", call.bucket,
+                              "; kind, dtype, operation, count, step or place "
+                              "in the pool differ"));
+      return false;
+    }
+    flags_ |= theirs.flags & kFlagNonfinite;
+    const bool staged = (theirs.flags & kStaged) != 0;
+    std::byte* base = context_.arena->At(
+        rank, theirs.offset, (staged ? count_ : end) * element_bytes());
+    if (base == nullptr) {
+      status_ = Status(StatusCode::kDataLoss,
+                       StrCat("rank ", rank, " published offset ",
+                              theirs.offset, ", outside its memory"));
+      return false;
+    }
+    Shared shared;
+    shared.rank = rank;
+    shared.data = staged || mixed ? Elements(base, element_bytes())
+                                  : operation_->data.At(base);
+    shared.begin = staged ? 0 : begin_;
+    shared_.push_back(shared);
+  }
+  return true;
+}
+
+bool Segment::RunPullReduce(const Step& step) {
+  const auto parties = static_cast<int>(shared_.size());
+  const int me = context_.fabric.rank();
+  const float scale = (step.raw ? operation_->pre : 1.0F) *
+                      (step.final ? operation_->post : 1.0F);
+  const DType wire = operation_->call.wire;
+  const std::size_t tile = kTileBytes / element_bytes();
+  std::array<const void*, kernels::kMaxParties> sources;
+  std::array<void*, kernels::kMaxParties> dests;
+  const std::size_t turn_end =
+      std::min(step.dst.count, pulled_ + kTurnBytes / element_bytes());
+  while (pulled_ < turn_end) {
+    const std::size_t offset = step.dst.offset + pulled_;
+    std::size_t n = std::min(tile, turn_end - pulled_);
+    data_.ForEachRun(
+        data_begin_ + offset, n,
+        [&](std::byte* mine, std::size_t run, std::size_t done) {
+          for (int i = 0; i < parties; ++i) {
+            std::byte* at = mine;
+            if (shared_[i].rank != me) {
+              at = shared_[i].data.Contiguous(shared_[i].begin + offset + done,
+                                              run);
+            }
+            sources[i] = at;
+            dests[i] = at;
+          }
+          if (!step.push) dests[0] = mine;
+          context_.kernels.reduce_many(
+              {sources.data(), parties, -1, dtype_, dests.data(),
+               step.push ? parties : 1, dtype_, step.final ? wire : dtype_, run,
+               operation_->op, scale, nonfinite(step.final), wire,
+               step.last ? Unscale() : 1.0F},
+              nullptr);
+        });
+    pulled_ += n;
+  }
+  if (pulled_ < step.dst.count) return false;
+  pulled_ = 0;
+  CountShared(step.dst.count, parties - 1, step.push ? 2 : 1);
+  return true;
+}
+
+void Segment::RunPush(const Step& step) {
+  data_.ForEachRun(data_begin_ + step.dst.offset, step.dst.count,
+                   [&](std::byte* mine, std::size_t run, std::size_t done) {
+                     for (const Shared& peer : shared_) {
+                       std::byte* at = peer.data.Contiguous(
+                           peer.begin + step.dst.offset + done, run);
+                       if (at != mine) {
+                         std::memcpy(at, mine, run * element_bytes());
+                       }
+                     }
+                   });
+  CountShared(step.dst.count, static_cast<int>(shared_.size()) - 1, 1);
+}
+
+// `peers` buffers read or written, or both (`ways` 2).
+void Segment::CountShared(std::size_t elements, int peers, int ways) {
+  BytesSent() +=
+      elements * element_bytes() * static_cast<std::size_t>(peers * ways);
+}
+
+void Segment::AddAwaited(std::vector<int>* ranks) const {
+  if (!published_) return;
+  for (int rank : context_.arena->members()) {
+    const SyncSlot& theirs = context_.arena->slot(rank, SlotOf(sync_));
+    if (theirs.arrived.load(std::memory_order_acquire) < sync_) {
+      ranks->push_back(rank);
+    }
+  }
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,272 @@
+#include "gradientflow/collectives/staged.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+#include "transports/wire.h"
+
+// How calls come in and what they become. How they move on is in
+// staged_progress.cc.
+namespace gradientflow {
+namespace {
+
+using Way = StagedJob::Way;
+
+constexpr std::size_t kLeastPiece = 4096;
+constexpr std::size_t kWordsAtATime = 1024;
+constexpr std::size_t kAlignment = 256;
+
+std::size_t Aligned(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// Of a channel.
+std::size_t ShareOf(const StagedOptions& options, Channel channel) {
+  const std::size_t quarter = options.staging_bytes / 4;
+  return channel == Channel::kGradients ? 3 * quarter : quarter;
+}
+
+}  // namespace
+
+StagedCollective::StagedCollective(const StagedParts& parts,
+                                   const StagedOptions& options)
+    : parts_(parts),
+      options_(options),
+      staging_{StagingMemory(*parts.device, parts.arena,
+                             ShareOf(options, Channel::kPlain)),
+               StagingMemory(*parts.device, parts.arena,
+                             ShareOf(options, Channel::kGradients))} {}
+
+StagedCollective::~StagedCollective() = default;
+
+Result<std::unique_ptr<StagedCollective>> StagedCollective::Create(
+    const StagedParts& parts, const StagedOptions& options) {
+  StagedOptions adapted = options;
+  adapted.piece_bytes = std::max(options.piece_bytes, kLeastPiece);
+  adapted.pieces_in_flight = std::max(options.pieces_in_flight, 1);
+  std::unique_ptr<StagedCollective> staged(
+      new StagedCollective(parts, adapted));
+  GF_RETURN_IF_ERROR(staged->Build());
+  return staged;
+}
+
+Status StagedCollective::Build() {
+  for (std::unique_ptr<PieceStream>* pieces : {&out_, &in_}) {
+    Result<std::unique_ptr<PieceStream>> made = PieceStream::Create(
+        *parts_.device, options_.pieces_in_flight, options_.piece_bytes);
+    if (!made.ok()) return made.status();
+    *pieces = std::move(made).value();
+  }
+  Result<std::unique_ptr<Stream>> gate =
+      parts_.device->NewStream(/*urgent=*/true);
+  if (!gate.ok()) return gate.status();
+  gate_ = std::move(gate).value();
+  return Status();
+}
+
+bool StagedCollective::Busy(Channel channel) const {
+  return parts_.inner->Busy(channel) ||
+         std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& job) {
+           return job->call.channel == channel;
+         });
+}
+
+std::size_t StagedCollective::in_flight() const {
+  return jobs_.size() + ended_.size() + parts_.inner->in_flight() - in_inner_;
+}
+
+std::string StagedCollective::OldestCall() const {
+  std::string text = parts_.inner->OldestCall();
+  if (!text.empty() || jobs_.empty()) return text;
+  const CollectiveCall& call = jobs_.front()->call;
+  return StrCat(Name(call.kind), " of ", call.count, " ", Name(call.dtype),
+                ", step ", call.step, " bucket ", call.bucket, ", on its way ",
+                jobs_.front()->begun ? "to " : "from ",
+                parts_.device->description());
+}
+
+std::size_t StagedCollective::staging_bytes() const {
+  std::size_t bytes = 0;
+  for (const StagingMemory& memory : staging_) bytes += memory.capacity_bytes();
+  return bytes;
+}
+
+bool StagedCollective::OnDevice(const void* buffer,
+                                std::size_t elements) const {
+  return elements > 0 && parts_.device->Owns(buffer);
+}
+
+void StagedCollective::Start(const CollectiveCall& call, Done done) {
+  const Status status = Enter(call, done);
+  if (!status.ok()) ended_.push_back({done, 0, status});
+}
+
+Status StagedCollective::Enter(const CollectiveCall& call, Done done) {
+  GF_RETURN_IF_ERROR(parts_.fabric->status());
+  GF_RETURN_IF_ERROR(ValidateCall(call, parts_.group));
+  const CallBuffers buffers = BuffersOf(call, parts_.group);
+  const bool staged = OnDevice(call.input, buffers.input) ||
+                      OnDevice(call.output, buffers.output);
+  if (staged && call.feed != nullptr) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat(Name(call.kind),
+                         ": a feed is for the host's memory, "
+                         "not for that of ",
+                         parts_.device->description()));
+  }
+  const bool must_wait =
+      std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& job) {
+        return !job->begun && job->call.channel == call.channel;
+      });
+  if (!staged && !must_wait) {
+    parts_.inner->Start(call, done);
+    return Status();
+  }
+  Result<std::unique_ptr<StagedJob>> made = NewJob();
+  if (!made.ok()) {
+    // The others have no way to know that this call does not come.
+    parts_.fabric->Fail(made.status());
+    return made.status();
+  }
+  jobs_.push_back(std::move(made).value());
+  StagedJob* job = jobs_.back().get();
+  job->call = call;
+  job->done = done;
+  if (!staged) {
+    job->admitted = true;
+    return Status();
+  }
+  const Status prepared = Prepare(job);
+  if (!prepared.ok()) Fail(job, "preparing it", prepared);
+  return Status();
+}
+
+Result<std::unique_ptr<StagedJob>> StagedCollective::NewJob() {
+  if (!spare_.empty()) {
+    std::unique_ptr<StagedJob> job = std::move(spare_.back());
+    spare_.pop_back();
+    return job;
+  }
+  Result<std::unique_ptr<Event>> gate = parts_.device->NewEvent();
+  if (!gate.ok()) return gate.status();
+  auto job = std::make_unique<StagedJob>();
+  job->gate = std::move(gate).value();
+  job->ready = &ready_in_;
+  job->number = jobs_made_++;
+  return job;
+}
+
+StagedSide StagedCollective::SideOf(const StagedJob& job, bool of_input) const {
+  const CollectiveCall& call = job.call;
+  const CallBuffers buffers = BuffersOf(call, parts_.group);
+  StagedSide side;
+  const void* memory = of_input ? call.input : call.output;
+  const std::size_t count = of_input ? buffers.input : buffers.output;
+  if (!OnDevice(memory, count)) return side;
+  // Inputs are only read.
+  auto* data = static_cast<std::byte*>(const_cast<void*>(memory));
+  const bool gaps = !of_input && !call.extents.empty();
+  side.device = gaps ? Elements(data, SizeOf(call.dtype), &call.extents,
+                                &job.extent_starts)
+                     : Elements(data, SizeOf(call.dtype));
+  side.device_dtype = call.dtype;
+  side.host_dtype = call.wire;
+  side.count = count;
+  side.piece_elements = options_.piece_bytes / SizeOf(call.wire);
+  return side;
+}
+
+Status StagedCollective::Prepare(StagedJob* job) {
+  const CollectiveCall& call = job->call;
+  const bool allreduce = call.kind == CollectiveKind::kAllreduce;
+  const bool root = parts_.group.rank == call.root;
+  std::size_t before = 0;
+  for (const Extent& extent : call.extents) {
+    job->extent_starts.push_back(before);
+    before += extent.count;
+  }
+  job->input = SideOf(*job, /*of_input=*/true);
+  job->output = SideOf(*job, /*of_input=*/false);
+  if (allreduce && parts_.group.size == 1) {
+    job->way = Way::kAlone;
+  } else {
+    const bool broadcast = call.kind == CollectiveKind::kBroadcast;
+    const bool fed = allreduce && IsGradientType(call.dtype);
+    job->way = fed ? Way::kFed : Way::kWhole;
+    job->reads_output = allreduce || (broadcast && root);
+    job->writes_output = !broadcast || !root;
+    job->finished.assign(job->in_pieces(), 0);
+  }
+  return gate_->Record(job->gate.get());
+}
+
+// The word that says whether results on the device are finite: where this
+// rank is alone, and where what the ranks agreed on may be too large for the
+// buffer.
+Result<std::uint32_t*> StagedCollective::NonfiniteWord(const StagedJob& job) {
+  const DType dtype = job.call.dtype;
+  const bool wanted = job.way == Way::kAlone
+                          ? IsGradientType(dtype)
+                          : job.way == Way::kFed && dtype != DType::kFloat32 &&
+                                dtype != job.call.wire;
+  if (!wanted) return nullptr;
+  while (words_.size() <= job.number / kWordsAtATime) {
+    Result<DeviceMemory> words =
+        parts_.device->Allocate(kWordsAtATime * sizeof(std::uint32_t));
+    if (!words.ok()) return words.status();
+    words_.push_back(std::move(words).value());
+  }
+  auto* words = reinterpret_cast<std::uint32_t*>(
+      words_[job.number / kWordsAtATime].get());
+  return words + job.number % kWordsAtATime;
+}
+
+// Gives the job its staging if there is room.
+Status StagedCollective::Admit(StagedJob* job) {
+  Result<std::uint32_t*> word = NonfiniteWord(*job);
+  if (!word.ok()) return word.status();
+  const bool alone = job->way == Way::kAlone;
+  const std::size_t input = alone ? 0 : Aligned(job->input.host_bytes());
+  const std::size_t output = alone ? 0 : Aligned(job->output.host_bytes());
+  const std::size_t needed =
+      input + output + (word.value() == nullptr ? 0 : sizeof(std::uint32_t));
+  if (needed > 0) {
+    StagingMemory& memory =
+        staging_[static_cast<std::size_t>(job->call.channel)];
+    const Result<std::byte*> block = memory.Take(needed);
+    if (!block.ok()) {
+      return Status(
+          block.status().code(),
+          StrCat("a call needs its bytes on the wire, here ", needed,
+                 ", in page-locked memory: ", block.status().message(),
+                 "; lower bucket_bytes or the size of the call"));
+    }
+    if (block.value() == nullptr) return Status();
+    job->staging = block.value();
+    job->input.host = job->staging;
+    job->output.host = job->staging + input;
+    job->nonfinite = word.value();
+    job->nonfinite_host = reinterpret_cast<std::uint32_t*>(
+        word.value() == nullptr ? nullptr : job->staging + input + output);
+  }
+  job->admitted = true;
+  return Status();
+}
+
+CollectiveCall StagedCollective::InnerCall(StagedJob* job) const {
+  CollectiveCall inner = job->call;
+  if (job->input.count > 0) inner.input = job->input.host;
+  if (job->output.count > 0) {
+    inner.output = job->output.host;
+    // Who converts unscales: the copy back.
+    if (inner.dtype != inner.wire) inner.keep_scaled = true;
+    inner.dtype = inner.wire;
+    if (inner.place == 0) inner.place = HashOf(inner.extents);
+    inner.extents.clear();
+  }
+  if (job->way == Way::kFed) inner.feed = job;
+  return inner;
+}
+
+}  // namespace gradientflow

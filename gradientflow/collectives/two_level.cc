@@ -1,0 +1,207 @@
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "gradientflow/collectives/group.h"
+#include "gradientflow/collectives/schedule.h"
+
+namespace gradientflow {
+namespace {
+
+using Across = TwoLevelPlan::Across;
+
+// Up to here the block that a lane sends across counts as small: its latency
+// outweighs its bytes on any network that needs two levels.
+constexpr std::size_t kOneRoundElements = 4096;
+constexpr std::size_t kOneRoundHosts = 8;
+// Where hosts fold, halving-doubling sends the block twice more than a ring:
+// worth it up to so many elements per message that it saves.
+constexpr std::size_t kFoldElementsPerMessage = 2048;
+
+Across AcrossFor(const TwoLevelPlan& plan, std::size_t lane_elements,
+                 bool any_alone) {
+  const auto hosts = plan.hosts.size();
+  if (hosts == 1) return Across::kNone;
+  // A rank alone on its host comes with an unscaled contribution, which
+  // kReduceMany cannot mix with scaled ones, and has no one to round for.
+  if (!any_alone && hosts <= kOneRoundHosts &&
+      lane_elements <= kOneRoundElements) {
+    return Across::kOneRound;
+  }
+  const std::size_t core = std::bit_floor(hosts);
+  if (core == hosts) return Across::kHalvingDoubling;
+  const auto steps = static_cast<std::size_t>(std::countr_zero(core));
+  const std::size_t saved = 2 * (hosts - 1) - 2 * steps - 2;
+  if (lane_elements <= kFoldElementsPerMessage * saved) {
+    return Across::kHalvingDoubling;
+  }
+  return Across::kRing;
+}
+
+struct Place {
+  std::size_t host = 0;
+  int local = 0;  // Index among the host's ranks.
+};
+
+Place PlaceOf(int rank, const TwoLevelPlan& plan) {
+  for (std::size_t h = 0; h < plan.hosts.size(); ++h) {
+    const auto& ranks = plan.hosts[h];
+    const auto at = std::find(ranks.begin(), ranks.end(), rank);
+    if (at != ranks.end()) {
+      return {h, static_cast<int>(at - ranks.begin())};
+    }
+  }
+  return {};
+}
+
+// Block l of every rank of the host to the host's rank l, which sums them.
+void AppendCollect(const Group& host, int lanes, std::size_t count,
+                   Schedule* schedule) {
+  const Block whole{0, count};
+  const bool lane = host.me < lanes;
+  const Slice mine = lane ? Data(SubBlock(whole, lanes, host.me)) : Data(0, 0);
+  std::vector<Step> round;
+  for (int hop = 1; hop < host.size(); ++hop) {
+    const int to = host.Place(hop);
+    const int from = host.Place(-hop);
+    if (to < lanes) {
+      round.push_back(Send(host.members[static_cast<std::size_t>(to)],
+                           Data(SubBlock(whole, lanes, to))));
+    }
+    if (lane) {
+      round.push_back(Recv(host.members[static_cast<std::size_t>(from)],
+                           LandingOf(from, host.me, mine.count)));
+    }
+  }
+  if (lane) {
+    NeedScratch(mine.count * static_cast<std::size_t>(host.size() - 1),
+                schedule);
+    AppendReduceMany({host.size() - 1, host.me, mine}, mine,
+                     /*is_final=*/false, &round);
+  }
+  AppendRound(std::move(round), schedule);
+}
+
+// Each lane's block to all ranks of the host.
+void AppendSpread(const Group& host, int lanes, std::size_t count, bool settle,
+                  Schedule* schedule) {
+  std::vector<Step> round;
+  for (int hop = 1; hop < host.size(); ++hop) {
+    const int to = host.Place(hop);
+    const int from = host.Place(-hop);
+    if (host.me < lanes) {
+      round.push_back(Send(host.members[static_cast<std::size_t>(to)],
+                           Data(BlockOf(count, lanes, host.me))));
+      round.back().settle = round.back().last = settle && hop == 1;
+      round.back().relay = !round.back().settle;
+    }
+    if (from < lanes) {
+      round.push_back(Recv(host.members[static_cast<std::size_t>(from)],
+                           Data(BlockOf(count, lanes, from))));
+    }
+  }
+  AppendRound(std::move(round), schedule);
+}
+
+// `shares`: the lanes push what they end with to their host's memory.
+void AppendAcross(const TwoLevelPlan& plan, Place place, bool shares,
+                  std::size_t count, Schedule* schedule) {
+  Group lane;
+  lane.me = static_cast<int>(place.host);
+  for (const auto& ranks : plan.hosts) {
+    lane.members.push_back(ranks[static_cast<std::size_t>(place.local)]);
+  }
+  const Block mine = BlockOf(count, plan.lanes, place.local);
+  const bool raw = plan.hosts[place.host].size() == 1;
+  switch (plan.across) {
+    case Across::kNone:
+      break;
+    case Across::kOneRound:
+      AppendOneRound(lane, mine, {.raw = raw, .last = shares}, schedule);
+      break;
+    case Across::kHalvingDoubling:
+      AppendHalvingDoubling(lane, mine, raw, schedule);
+      break;
+    case Across::kRing:
+      AppendRing(lane, mine, raw, schedule);
+      break;
+  }
+}
+
+Step OneSided(Step::Kind kind, Slice dst) {
+  Step step;
+  step.kind = kind;
+  step.dst = dst;
+  return step;
+}
+
+}  // namespace
+
+TwoLevelPlan PlanTwoLevel(const Topology& topology, std::size_t count,
+                          bool one_sided) {
+  TwoLevelPlan plan;
+  std::map<int, std::size_t> seen;
+  for (std::size_t r = 0; r < topology.host.size(); ++r) {
+    const auto [at, is_new] = seen.emplace(topology.host[r], plan.hosts.size());
+    if (is_new) plan.hosts.emplace_back();
+    plan.hosts[at->second].push_back(static_cast<int>(r));
+  }
+  std::size_t smallest = topology.host.size();
+  std::size_t largest = 0;
+  for (const auto& ranks : plan.hosts) {
+    smallest = std::min(smallest, ranks.size());
+    largest = std::max(largest, ranks.size());
+  }
+  plan.lanes = static_cast<int>(smallest);
+  plan.largest = static_cast<int>(largest);
+  plan.one_sided = one_sided && plan.largest <= kMaxReduceParties;
+  plan.across = AcrossFor(
+      plan, BlockOf(count, plan.lanes, plan.lanes - 1).count, smallest == 1);
+  return plan;
+}
+
+// Inside each host block l is summed by rank l of the host ("lane" l), across
+// hosts each lane allreduces its block, then the lanes spread it inside. There
+// are as many lanes as the smallest host has ranks: all of them if hosts are
+// equal, one leader if some rank is alone.
+Schedule TwoLevelAllreduce(int rank, const Topology& topology,
+                           std::size_t count, bool one_sided) {
+  const int size = static_cast<int>(topology.host.size());
+  const TwoLevelPlan plan = PlanTwoLevel(topology, count, one_sided);
+  if (plan.across == Across::kNone) {
+    return plan.one_sided ? SharedAllreduce(rank, size, count)
+                          : TwoSyncAllreduce(rank, size, count);
+  }
+  Schedule schedule;
+  schedule.multi_hop = true;
+  if (count == 0) return schedule;
+  const Place place = PlaceOf(rank, plan);
+  const Group host{plan.hosts[place.host], place.local};
+  const bool lane = place.local < plan.lanes;
+  const bool alone = host.size() == 1;
+  const bool shares = plan.one_sided && !alone;
+  const Slice mine =
+      lane ? Data(BlockOf(count, plan.lanes, place.local)) : Data(0, 0);
+
+  if (shares) {
+    AppendRound({Sync()}, &schedule);
+    Step pull = OneSided(Step::Kind::kPullReduce, mine);
+    pull.raw = true;
+    AppendRound({pull}, &schedule);
+  } else if (!alone) {
+    AppendCollect(host, plan.lanes, count, &schedule);
+  }
+  if (lane) AppendAcross(plan, place, shares, count, &schedule);
+  if (shares) {
+    AppendRound({OneSided(Step::Kind::kPush, mine)}, &schedule);
+    AppendRound({Sync()}, &schedule);
+  } else if (!alone) {
+    AppendSpread(host, plan.lanes, count, plan.across == Across::kOneRound,
+                 &schedule);
+  }
+  return schedule;
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+
+#include "gradientflow/base/mutex.h"
+#include "gradientflow/communicator/futex.h"
+
+namespace gradientflow {
+
+// A mutex that can be handed over: whoever lets go of a mutex and takes it
+// again at once mostly gets it again, and the others sleep on.
+class GF_CAPABILITY("mutex") Baton {
+ public:
+  // `now_wanted` runs after wanted() counts this thread, before it may sleep.
+  template <typename F>
+  void Take(F&& now_wanted) GF_ACQUIRE() {
+    wanted_.fetch_add(1);
+    now_wanted();
+    mutex_.lock();
+    wanted_.fetch_sub(1);
+    turns_.fetch_add(1);
+    if (giving_way_.load()) FutexWake(&turns_);
+  }
+  bool TryTake() GF_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
+  void Release() GF_RELEASE() { mutex_.unlock(); }
+
+  // Threads in Take() that have to wait. Any thread.
+  int wanted() const { return wanted_.load(); }
+
+  // Lets another thread have it, and takes it again.
+  void GiveWay() GF_REQUIRES(this) GF_NO_THREAD_SAFETY_ANALYSIS {
+    const std::uint32_t seen = turns_.load();
+    giving_way_.store(true);
+    mutex_.unlock();
+    // Who wanted it may have got it, and gone, by now.
+    FutexWait(&turns_, seen, std::chrono::milliseconds(1));
+    giving_way_.store(false);
+    Take([] {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<int> wanted_{0};
+  std::atomic<std::uint32_t> turns_{0};  // How often it was taken.
+  std::atomic<bool> giving_way_{false};
+};
+
+}  // namespace gradientflow

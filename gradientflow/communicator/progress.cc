@@ -1,0 +1,250 @@
+#include "gradientflow/communicator/progress.h"
+
+#include <algorithm>
+
+namespace gradientflow {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+constexpr milliseconds kTick(100);
+
+// What a sleeper is to do.
+constexpr std::uint32_t kAsleep = 0;
+constexpr std::uint32_t kDone = 1;
+constexpr std::uint32_t kDrive = 2;
+
+}  // namespace
+
+Progress::Progress(Work& work, const Clock& clock, nanoseconds spin,
+                   Completions& completions)
+    : work_(work),
+      clock_(clock),
+      spin_(spin),
+      completions_(completions),
+      last_tick_(clock.Now()) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+Progress::~Progress() { Stop(); }
+
+void Progress::Stop() {
+  if (!thread_.joinable()) return;
+  stop_.store(true);
+  signal_.fetch_add(1);
+  WakeParked();
+  work_.Wake();
+  thread_.join();
+}
+
+void Progress::WakeParked() {
+  signal_.fetch_add(1);
+  if (parked_.load()) FutexWake(&signal_);
+}
+
+void Progress::Notify() {
+  signal_.fetch_add(1);
+  if (blocked_.load()) {
+    work_.Wake();
+  } else if (parked_.load()) {
+    FutexWake(&signal_);
+  }
+}
+
+void Progress::Take() {
+  // A thread in Block() lets go on waking.
+  baton_.Take([this] {
+    if (blocked_.load()) work_.Wake();
+  });
+}
+
+void Progress::Release() {
+  baton_.Release();
+  Leave();
+}
+
+// One caller less: the progress thread may have to go on.
+void Progress::Leave() {
+  callers_.fetch_sub(1);
+  if (hint()) WakeParked();
+}
+
+// Nothing is in flight. What was told since the last poll remains to be seen.
+void Progress::Served() { served_.store(polled_); }
+
+void Progress::Do(const std::function<void()>& task) {
+  callers_.fetch_add(1);
+  Take();
+  task();
+  // What a driver that gave way has to tell may need locks of this caller: it
+  // tells itself, next.
+  if (!driven_) Complete(1);
+  Release();
+}
+
+// Runs what was asked for, with the baton let go: `callers`, those that this
+// thread counts for, do not drive meanwhile.
+void Progress::Complete(int callers) {
+  while (completions_.any()) {
+    const std::vector<Completions::Task> tasks = completions_.Take();
+    const bool pending = work_.Pending();
+    HandOver();
+    callers_.fetch_sub(callers);
+    baton_.Release();
+    if (pending) WakeParked();
+    for (const Completions::Task& task : tasks) task.tell();
+    callers_.fetch_add(callers);
+    Take();
+    for (const Completions::Task& task : tasks) task.told();
+  }
+}
+
+void Progress::Drive(const std::function<bool()>& done) {
+  DriveUntil(done, Clock::Time::max());
+}
+
+bool Progress::DriveUntil(const std::function<bool()>& done,
+                          Clock::Time deadline) {
+  callers_.fetch_add(1);
+  Take();
+  Clock::Time idle_since{};
+  bool over = false;
+  while (!(over = done()) &&
+         (deadline == Clock::Time::max() || clock_.Now() < deadline)) {
+    if (driven_) {
+      if (Sleep(done, deadline)) {
+        Leave();
+        return true;
+      }
+      Take();
+      continue;
+    }
+    // Others may have changed something since the last round.
+    WakeSleepers();
+    Step(&idle_since);
+    if (baton_.wanted() > 0) {
+      driven_ = true;
+      baton_.GiveWay();
+      driven_ = false;
+    }
+    // Last: another thread may drive by the time these have run.
+    Complete(1);
+  }
+  Complete(1);
+  WakeSleepers();
+  HandOver();
+  if (!work_.Pending()) Served();
+  Release();
+  return over;
+}
+
+// Whether `done` has returned true. If not, this thread may have to drive.
+bool Progress::Sleep(const std::function<bool()>& done, Clock::Time deadline) {
+  Sleeper self{&done};
+  sleepers_.push_back(&self);
+  baton_.Release();
+  while (self.word.load() == kAsleep) {
+    nanoseconds left = kTick;
+    if (deadline != Clock::Time::max()) {
+      left = std::min<nanoseconds>(left, deadline - clock_.Now());
+    }
+    if (left <= nanoseconds(0)) break;
+    FutexWait(&self.word, kAsleep, left);
+  }
+  if (self.word.load() == kDone) return true;
+  Take();
+  std::erase(sleepers_, &self);
+  const bool is_done = self.word.load() == kDone;
+  baton_.Release();
+  return is_done;
+}
+
+void Progress::WakeSleepers() {
+  std::erase_if(sleepers_, [](Sleeper* sleeper) {
+    if (!(*sleeper->done)()) return false;
+    // From here it may be gone.
+    sleeper->word.store(kDone);
+    FutexWake(&sleeper->word);
+    return true;
+  });
+}
+
+// This thread drives no more: a sleeper does.
+void Progress::HandOver() {
+  if (driven_ || sleepers_.empty()) return;
+  Sleeper* next = sleepers_.front();
+  sleepers_.erase(sleepers_.begin());
+  next->word.store(kDrive);
+  FutexWake(&next->word);
+}
+
+// One round of polling; blocks when the patience for that is over.
+void Progress::Step(Clock::Time* idle_since) {
+  polled_ = signal_.load();
+  if (work_.Poll()) {
+    *idle_since = Clock::Time{};
+    return;
+  }
+  const Clock::Time now = clock_.Now();
+  if (now - last_tick_ >= kTick) {
+    last_tick_ = now;
+    work_.Tick();
+  }
+  if (*idle_since == Clock::Time{}) {
+    *idle_since = now;
+    std::this_thread::yield();
+    return;
+  }
+  if (now - *idle_since < spin_) return;
+  blocked_.store(true);
+  // Whoever changed something, or wanted the baton, before it saw `blocked_`
+  // is seen here.
+  if (signal_.load() == polled_ && baton_.wanted() == 0 && !stop_.load()) {
+    work_.Block(kTick);
+  }
+  blocked_.store(false);
+}
+
+void Progress::Run() {
+  while (!stop_.load()) {
+    if (callers_.load() == 0 && hint()) {
+      Take();
+      RunWhilePending();
+      baton_.Release();
+    } else {
+      Park();
+    }
+  }
+}
+
+void Progress::RunWhilePending() {
+  Clock::Time idle_since{};
+  while (!stop_.load() && callers_.load() == 0) {
+    Step(&idle_since);
+    Complete(0);
+    if (work_.Pending()) continue;
+    Served();
+    if (!hint()) return;
+  }
+}
+
+void Progress::Park() {
+  const std::uint32_t seen = signal_.load();
+  parked_.store(true);
+  const bool needed = callers_.load() == 0 && hint();
+  if (!needed && !stop_.load()) FutexWait(&signal_, seen, kTick);
+  parked_.store(false);
+  // Even with nothing in flight peers want to hear that this rank lives.
+  if (callers_.load() > 0 || !baton_.TryTake()) return;
+  if (clock_.Now() - last_tick_ >= kTick) {
+    last_tick_ = clock_.Now();
+    work_.Poll();
+    work_.Tick();
+    Complete(0);
+  }
+  if (work_.Pending()) signal_.fetch_add(1);
+  baton_.Release();
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "gradientflow/base/clock.h"
+#include "gradientflow/collectives/executor.h"
+#include "gradientflow/observe/logger.h"
+#include "transports/fabric.h"
+
+namespace gradientflow {
+
+struct WatchdogOptions {
+  double timeout_seconds = 600;
+  double stall_check_seconds = 60;
+  Logger* logger = nullptr;  // Borrowed; outlives the watchdog.
+};
+
+// Sees to it that no wait lasts for ever: reports a stall with the ranks
+// awaited and what each of them says it is doing, and ends the job when calls
+// of some group, or all there is, have not moved for too long. (Dead and silent
+// processes are the fabric's to find.) NOT thread-safe: the driving thread
+// ticks.
+class Watchdog {
+ public:
+  Watchdog(const WatchdogOptions& options, Fabric& fabric, Executor& executor,
+           const Clock& clock);
+
+  // Every 100 ms or so. `waiting`: a call is in flight. `moves` grows with what
+  // gets on elsewhere than in the executor.
+  void Tick(bool waiting, std::uint64_t moves);
+
+ private:
+  std::string Report(double seconds) const;
+  std::string Who(int rank) const;
+  std::string Doing(int rank) const;
+
+  const WatchdogOptions options_;
+  Fabric& fabric_;
+  Executor& executor_;
+  const Clock& clock_;
+  std::uint64_t advances_ = 0;
+  std::uint64_t moves_ = 0;
+  Clock::Time stands_since_{};
+  Clock::Time asked_at_{};
+  Clock::Time reported_at_{};
+};
+
+}  // namespace gradientflow

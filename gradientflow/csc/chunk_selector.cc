@@ -1,0 +1,152 @@
+#include "gradientflow/csc/chunk_selector.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <limits>
+
+#include "gradientflow/base/str_cat.h"
+
+namespace gradientflow {
+namespace {
+
+std::size_t ChunkCount(std::size_t elements, std::size_t chunk_elements) {
+  return elements / chunk_elements + (elements % chunk_elements != 0 ? 1 : 0);
+}
+
+Status Invalid(std::string message) {
+  return {StatusCode::kInvalidArgument, std::move(message)};
+}
+
+float Rank(float norm) {
+  return std::isfinite(norm) ? norm : std::numeric_limits<float>::infinity();
+}
+
+}  // namespace
+
+std::vector<std::size_t> ChunksTouching(const PoolLayout& layout,
+                                        const std::vector<bool>& tensors,
+                                        std::size_t chunk_elements) {
+  assert(tensors.size() == layout.tensors());
+  assert(chunk_elements > 0);
+  std::vector<std::size_t> chunks;
+  for (std::size_t tensor : layout.order()) {
+    const std::size_t elements = layout.tensor_elements(tensor);
+    if (!tensors[tensor] || elements == 0) continue;
+    const std::size_t begin = layout.offset(tensor);
+    std::size_t first = begin / chunk_elements;
+    const std::size_t last = (begin + elements - 1) / chunk_elements;
+    if (!chunks.empty()) first = std::max(first, chunks.back() + 1);
+    for (std::size_t c = first; c <= last; ++c) chunks.push_back(c);
+  }
+  return chunks;
+}
+
+Result<ChunkSelector> ChunkSelector::Create(const ChunkSelectorConfig& config) {
+  if (config.chunk_elements == 0) {
+    return Invalid("chunk_elements: expected at least 1, seen 0");
+  }
+  if (!(config.sparsity >= 0 && config.sparsity < 1)) {
+    return Invalid(
+        StrCat("sparsity: expected a value in [0, 1), seen ", config.sparsity));
+  }
+  const std::size_t chunks =
+      ChunkCount(config.pool_elements, config.chunk_elements);
+  for (std::size_t c : config.always_dense) {
+    if (c >= chunks) {
+      return Invalid(StrCat("always-dense chunk: expected an id below ", chunks,
+                            ", seen ", c));
+    }
+  }
+  return ChunkSelector(config);
+}
+
+ChunkSelector::ChunkSelector(const ChunkSelectorConfig& config)
+    : pool_elements_(config.pool_elements),
+      chunk_elements_(config.chunk_elements),
+      sparsity_(config.sparsity),
+      warmup_steps_(config.warmup_steps),
+      always_dense_(ChunkCount(pool_elements_, chunk_elements_), 0),
+      selected_(always_dense_.size(), 1),
+      selected_count_(selected_.size()) {
+  for (std::size_t c : config.always_dense) always_dense_[c] = 1;
+  for (std::size_t c = 0; c < always_dense_.size(); ++c) {
+    if (always_dense_[c] == 0) candidates_.push_back(c);
+  }
+}
+
+Extent ChunkSelector::chunk(std::size_t c) const {
+  assert(c < chunks());
+  const std::size_t begin = c * chunk_elements_;
+  return {begin, std::min(chunk_elements_, pool_elements_ - begin)};
+}
+
+std::size_t ChunkSelector::CountAt(std::uint64_t step) const {
+  if (step == 0 || chunks() == 0) return chunks();
+  const double ramp =
+      step < warmup_steps_
+          ? static_cast<double>(step) / static_cast<double>(warmup_steps_)
+          : 1.0;
+  const double share = 1.0 - sparsity_ * ramp;
+  const double k = std::round(share * static_cast<double>(chunks()));
+  const std::size_t wanted =
+      std::clamp(static_cast<std::size_t>(k), std::size_t{1}, chunks());
+  return std::max(wanted, chunks() - candidates_.size());
+}
+
+Status ChunkSelector::Select(std::uint64_t step,
+                             std::span<const float> norm_sums) {
+  if (norm_sums.size() != chunks()) {
+    return Invalid(StrCat("chunk norms for step ", step, ": expected ",
+                          chunks(), ", one per chunk, seen ",
+                          norm_sums.size()));
+  }
+  selected_count_ = CountAt(step);
+  selected_ = always_dense_;
+  const std::size_t k = selected_count_ - (chunks() - candidates_.size());
+  const auto kth = candidates_.begin() + static_cast<std::ptrdiff_t>(k);
+  std::nth_element(candidates_.begin(), kth, candidates_.end(),
+                   [norm_sums](std::size_t a, std::size_t b) {
+                     const float norm_a = Rank(norm_sums[a]);
+                     const float norm_b = Rank(norm_sums[b]);
+                     return norm_a != norm_b ? norm_a > norm_b : a < b;
+                   });
+  for (auto c = candidates_.begin(); c != kth; ++c) selected_[*c] = 1;
+  return {};
+}
+
+Status ChunkSelector::Check(std::uint64_t step,
+                            std::span<const std::uint8_t> selected) const {
+  if (selected.size() != chunks()) {
+    return Invalid(StrCat("selection for step ", step, ": expected ", chunks(),
+                          " chunks, seen ", selected.size()));
+  }
+  std::size_t count = 0;
+  for (std::size_t c = 0; c < selected.size(); ++c) {
+    if (selected[c] > 1) {
+      return Invalid(StrCat("selection for step ", step, ", chunk ", c,
+                            ": expected 0 or 1, seen ", int{selected[c]}));
+    }
+    if (selected[c] < always_dense_[c]) {
+      return Invalid(StrCat("selection for step ", step, ", chunk ", c,
+                            ": expected 1 (always dense), seen 0"));
+    }
+    count += selected[c];
+  }
+  if (count != CountAt(step)) {
+    return Invalid(StrCat("selection for step ", step, ": expected ",
+                          CountAt(step), " of ", chunks(),
+                          " chunks selected, seen ", count));
+  }
+  return {};
+}
+
+Status ChunkSelector::Restore(std::uint64_t step,
+                              std::span<const std::uint8_t> selected) {
+  GF_RETURN_IF_ERROR(Check(step, selected));
+  selected_.assign(selected.begin(), selected.end());
+  selected_count_ = CountAt(step);
+  return {};
+}
+
+}  // namespace gradientflow

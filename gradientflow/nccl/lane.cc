@@ -1,0 +1,273 @@
+#include "gradientflow/nccl/lane.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+#include "gradientflow/nccl/passes.h"
+#include "transports/wire.h"
+
+namespace gradientflow {
+namespace {
+
+// Calls on the device at a time; more wait in the queue.
+constexpr std::size_t kSlots = 64;
+// Staging grows in steps of this, so that a few sizes do not make many.
+constexpr std::size_t kStagingUnit = std::size_t{2} << 20;
+
+std::string Describe(const NcclOperation& operation) {
+  const CollectiveCall& call = operation.call;
+  return StrCat(Name(call.kind), " #", operation.sequence, " of ", call.count,
+                " ", Name(call.dtype), ", step ", call.step, " bucket ",
+                call.bucket);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<NcclLane>> NcclLane::Create(
+    const NcclLaneParts& parts, std::shared_ptr<const NcclApi> api,
+    std::size_t staging_bytes) {
+  std::unique_ptr<NcclLane> lane(new NcclLane(parts, std::move(api)));
+  GF_RETURN_IF_ERROR(lane->Allocate());
+  if (staging_bytes > 0) GF_RETURN_IF_ERROR(lane->GrowStaging(staging_bytes));
+  return lane;
+}
+
+NcclLane::~NcclLane() = default;
+
+Status NcclLane::Allocate() {
+  Device& device = *parts_.device;
+  Result<std::unique_ptr<Stream>> stream = device.NewStream(/*urgent=*/true);
+  if (!stream.ok()) return stream.status();
+  stream_ = std::move(stream).value();
+  Result<DeviceMemory> verdicts =
+      device.Allocate((kSlots + 1) * sizeof(Verdict));
+  if (!verdicts.ok()) return verdicts.status();
+  verdicts_ = std::move(verdicts).value();
+  Result<DeviceMemory> seen = device.AllocatePinned(kSlots * sizeof(Verdict));
+  if (!seen.ok()) return seen.status();
+  seen_ = std::move(seen).value();
+  slots_.resize(kSlots);
+  queue_.reserve(kSlots);
+  spare_.reserve(kSlots);
+  for (std::size_t i = 0; i <= kSlots; ++i) {
+    Result<std::unique_ptr<Event>> event = device.NewEvent();
+    if (!event.ok()) return event.status();
+    if (i == kSlots) {
+      drained_ = std::move(event).value();
+      break;
+    }
+    slots_[i].end = std::move(event).value();
+    slots_[i].device = reinterpret_cast<Verdict*>(verdicts_.get()) + i;
+    slots_[i].host = reinterpret_cast<Verdict*>(seen_.get()) + i;
+  }
+  return Status();
+}
+
+Status NcclLane::GrowStaging(std::size_t bytes) {
+  Staging grown;
+  const std::size_t least = std::max(bytes, 2 * staging_.bytes);
+  grown.bytes = (least + kStagingUnit - 1) / kStagingUnit * kStagingUnit;
+  Result<DeviceMemory> memory = parts_.device->Allocate(grown.bytes);
+  if (!memory.ok()) return memory.status();
+  grown.memory = std::move(memory).value();
+  if (staging_.memory != nullptr) outgrown_.push_back(std::move(staging_));
+  staging_ = std::move(grown);
+  return Status();
+}
+
+void NcclLane::RegisterStaging() {
+  if (staging_.memory == nullptr || staging_.handle != nullptr) return;
+  const Status done =
+      comm_.Register(staging_.memory.get(), staging_.bytes, &staging_.handle);
+  if (!done.ok() && parts_.logger != nullptr) {
+    parts_.logger->Log(LogLevel::kWarning,
+                       StrCat("without registered staging: ", done.message()));
+  }
+}
+
+void NcclLane::DeregisterStaging() {
+  comm_.Deregister(std::exchange(staging_.handle, nullptr));
+  for (Staging& old : outgrown_) {
+    comm_.Deregister(std::exchange(old.handle, nullptr));
+  }
+}
+
+void NcclLane::Push(const CollectiveCall& call, Done done) {
+  std::unique_ptr<NcclOperation> operation;
+  if (spare_.empty()) {
+    operation = std::make_unique<NcclOperation>();
+  } else {
+    operation = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  operation->call = call;
+  if (call.kind != CollectiveKind::kAllreduce) operation->call.extents.clear();
+  operation->plan = PlanNcclCall(operation->call, parts_.group.size);
+  operation->done = done;
+  operation->sequence = next_sequence_++;
+  operation->begin = parts_.clock->Now();
+  operation->slot = nullptr;
+  operation->settled = false;
+  queue_.push_back(std::move(operation));
+}
+
+Status NcclLane::IssueNext() {
+  NcclOperation& operation = *queue_[issued_++];
+  const CallBuffers buffers = BuffersOf(operation.call, parts_.group);
+  // Where both are empty no rank waits for this one.
+  if (buffers.input + buffers.output == 0 &&
+      operation.call.kind != CollectiveKind::kBarrier) {
+    operation.settled = true;
+    return Status();
+  }
+  operation.slot = &slots_[next_slot_];
+  next_slot_ = (next_slot_ + 1) % kSlots;
+  if (operation.plan.staged) {
+    const std::size_t bytes =
+        operation.call.count * SizeOf(operation.plan.type);
+    if (bytes > staging_.bytes) {
+      GF_RETURN_IF_ERROR(GrowStaging(bytes));
+      RegisterStaging();
+    }
+  }
+  std::byte* staging = staging_.memory.get();
+  GF_RETURN_IF_ERROR(RunBefore(
+      operation, {parts_.device, stream_.get(), staging, parts_.group.rank}));
+  issuing_ = true;
+  return gradientflow::Issue(
+      operation, {stream_.get(), &comm_, parts_.group.rank, parts_.group.size,
+                  staging, verdicts_.get() + kSlots * sizeof(Verdict)});
+}
+
+Status NcclLane::Settle(NcclOperation* operation) {
+  issuing_ = false;
+  operation->settled = true;
+  GF_RETURN_IF_ERROR(
+      RunAfter(*operation, {parts_.device, stream_.get(), staging_.memory.get(),
+                            parts_.group.rank}));
+  return stream_->Record(operation->slot->end.get());
+}
+
+Result<bool> NcclLane::Issue() {
+  bool moved = false;
+  while (true) {
+    if (issuing_) {
+      Result<bool> ready = comm_.Ready();
+      if (!ready.ok() || !ready.value()) {
+        return ready.ok() ? Result<bool>(moved) : ready;
+      }
+      GF_RETURN_IF_ERROR(Settle(queue_[issued_ - 1].get()));
+      moved = true;
+    }
+    if (issued_ == queue_.size() || issued_ == kSlots) return moved;
+    GF_RETURN_IF_ERROR(IssueNext());
+    moved = true;
+  }
+}
+
+Result<bool> NcclLane::Advance(std::vector<EndedCall>* ended) {
+  if (queue_.empty()) return false;
+  Result<bool> issued = Issue();
+  if (!issued.ok()) return issued;
+  // A rank that is gone shows here, and nowhere else.
+  if (!issuing_) {
+    Result<bool> ready = comm_.Ready();
+    if (!ready.ok()) return ready;
+  }
+  Result<bool> retired = Retire(ended);
+  if (!retired.ok()) return retired;
+  return issued.value() || retired.value();
+}
+
+Result<bool> NcclLane::Retire(std::vector<EndedCall>* ended) {
+  std::size_t count = 0;
+  for (; count < issued_; ++count) {
+    const NcclOperation& operation = *queue_[count];
+    if (!operation.settled) break;
+    if (operation.slot != nullptr) {
+      Result<bool> reached = operation.slot->end->Query();
+      if (!reached.ok()) return reached;
+      if (!reached.value()) break;
+    }
+    Finish(operation, ended);
+  }
+  if (count == 0) return false;
+  const auto end = queue_.begin() + static_cast<std::ptrdiff_t>(count);
+  std::move(queue_.begin(), end, std::back_inserter(spare_));
+  queue_.erase(queue_.begin(), end);
+  issued_ -= count;
+  last_end_ = parts_.clock->Now();
+  return true;
+}
+
+void NcclLane::Finish(const NcclOperation& operation,
+                      std::vector<EndedCall>* ended) {
+  const CollectiveCall& call = operation.call;
+  const Clock::Time now = parts_.clock->Now();
+  bytes_sent_ += RingBytes(call, parts_.group.rank, parts_.group.size);
+  if (parts_.recorder != nullptr) {
+    parts_.recorder->Record({"collective", Name(call.kind), call.step,
+                             operation.sequence, call.count * SizeOf(call.wire),
+                             operation.begin, now});
+  }
+  if (parts_.trace && parts_.logger != nullptr) Trace(operation, now);
+  ended->push_back(
+      {operation.done, FoundNonfinite(operation) ? kFlagNonfinite : 0, {}});
+}
+
+void NcclLane::Trace(const NcclOperation& operation, Clock::Time now) const {
+  const CollectiveCall& call = operation.call;
+  parts_.logger->Log(
+      LogLevel::kInfo,
+      StrCat(Name(call.kind), " #", operation.sequence, " step ", call.step,
+             " bucket ", call.bucket, ": ", call.count, " ", Name(call.dtype),
+             call.wire != call.dtype ? StrCat(" as ", Name(call.wire)) : "",
+             ", ", call.count * SizeOf(call.wire), " bytes, 1 segments, nccl (",
+             Text(operation.plan, call), "), ",
+             Seconds(now - operation.begin) * 1e3, " ms"));
+}
+
+Clock::Time NcclLane::standing_since() const {
+  return std::max(last_end_, queue_.front()->begin);
+}
+
+bool NcclLane::NeedsAll() const {
+  switch (queue_.front()->call.kind) {
+    case CollectiveKind::kAllreduce:
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kBarrier:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::string NcclLane::OldestCall() const { return Describe(*queue_.front()); }
+
+bool NcclLane::Drained() {
+  if (!comm_.abort_done()) return false;
+  // What is left of an aborted call ends by itself. A device that reports an
+  // error works no more.
+  if (!std::exchange(draining_, true) &&
+      !stream_->Record(drained_.get()).ok()) {
+    return true;
+  }
+  const Result<bool> reached = drained_->Query();
+  return !reached.ok() || reached.value();
+}
+
+void NcclLane::EndAll(const Status& why, std::vector<EndedCall>* ended) {
+  for (auto& operation : queue_) {
+    ended->push_back({operation->done, 0,
+                      Status(why.code(), StrCat(why.message(), "; ended ",
+                                                Describe(*operation)))});
+  }
+  queue_.clear();
+  issued_ = 0;
+  issuing_ = false;
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradientflow/base/clock.h"
+#include "gradientflow/base/done.h"
+#include "gradientflow/base/status.h"
+#include "gradientflow/collectives/call_plan.h"
+#include "gradientflow/device/device.h"
+#include "gradientflow/nccl/issue.h"
+#include "gradientflow/nccl/nccl_comm.h"
+#include "gradientflow/nccl/operation.h"
+#include "gradientflow/observe/logger.h"
+#include "gradientflow/observe/recorder.h"
+
+namespace gradientflow {
+
+// A call that has ended, and whose `done` is to be told.
+struct EndedCall {
+  Done done;
+  std::uint32_t flags;
+  Status status;
+};
+
+// Borrowed; outlives the lane.
+struct NcclLaneParts {
+  Device* device = nullptr;
+  const Clock* clock = nullptr;
+  Recorder* recorder = nullptr;  // May be null.
+  Logger* logger = nullptr;      // May be null.
+  bool trace = false;
+  CallGroup group;
+};
+
+// The calls of one channel: a communicator, a stream, and the calls on their
+// way through them in order. The host only ever asks whether an event is
+// reached.
+// NOT thread-safe.
+class NcclLane {
+ public:
+  // Also allocates what calls need of the device, and `staging_bytes` for those
+  // that convert.
+  static Result<std::unique_ptr<NcclLane>> Create(
+      const NcclLaneParts& parts, std::shared_ptr<const NcclApi> api,
+      std::size_t staging_bytes);
+  ~NcclLane();
+
+  Stream& stream() { return *stream_; }
+  NcclComm& comm() { return comm_; }
+
+  // REQUIRES a valid call.
+  void Push(const CollectiveCall& call, Done done);
+  std::size_t calls() const { return queue_.size(); }
+
+  // Issues what can be issued, and moves what has ended to *ended. Returns
+  // whether anything moved; an error is the end of the lane.
+  Result<bool> Advance(std::vector<EndedCall>* ended);
+
+  // Since when no call has ended while some were there. REQUIRES calls() > 0.
+  Clock::Time standing_since() const;
+  // Whether the oldest call ends on no rank without all others. REQUIRES
+  // calls() > 0.
+  bool NeedsAll() const;
+  // The oldest call: "allreduce #7 of 5 float32, step 3 bucket 1". REQUIRES
+  // calls() > 0.
+  std::string OldestCall() const;
+  std::uint64_t bytes_sent() const { return bytes_sent_; }
+
+  // Registers the staging, if there is one; does without if NCCL does not want
+  // it. REQUIRES comm().Ready().
+  void RegisterStaging();
+  void DeregisterStaging();
+
+  // After comm().Abort(): whether the device works for this lane no more.
+  bool Drained();
+  // Ends all calls with `why`, each named.
+  void EndAll(const Status& why, std::vector<EndedCall>* ended);
+
+ private:
+  struct Staging {
+    DeviceMemory memory;
+    std::size_t bytes = 0;
+    void* handle = nullptr;
+  };
+
+  NcclLane(const NcclLaneParts& parts, std::shared_ptr<const NcclApi> api)
+      : parts_(parts),
+        comm_(std::move(api), parts.group.rank, parts.group.size) {}
+  Status Allocate();
+  Status GrowStaging(std::size_t bytes);
+  Status IssueNext();
+  Status Settle(NcclOperation* operation);
+  Result<bool> Issue();
+  Result<bool> Retire(std::vector<EndedCall>* ended);
+  void Finish(const NcclOperation& operation, std::vector<EndedCall>* ended);
+  void Trace(const NcclOperation& operation, Clock::Time now) const;
+
+  const NcclLaneParts parts_;
+  NcclComm comm_;
+  DeviceMemory verdicts_;  // Of the device: one per slot, and 4 bytes more.
+  DeviceMemory seen_;      // Pinned: one per slot.
+  std::unique_ptr<Event> drained_;
+  std::vector<NcclSlot> slots_;
+  Staging staging_;
+  // Calls under way may still use them, and to free them is to wait for the
+  // device. Each is at most half of the next.
+  std::vector<Staging> outgrown_;
+  std::unique_ptr<Stream> stream_;  // Goes first: waits for its work.
+
+  std::vector<std::unique_ptr<NcclOperation>> queue_;
+  std::vector<std::unique_ptr<NcclOperation>> spare_;
+  std::size_t issued_ = 0;  // Of the queue.
+  bool issuing_ = false;    // NCCL is not finished with the last one issued.
+  std::size_t next_slot_ = 0;
+  std::uint64_t next_sequence_ = 1;
+  std::uint64_t bytes_sent_ = 0;
+  Clock::Time last_end_{};
+  bool draining_ = false;
+};
+
+}  // namespace gradientflow

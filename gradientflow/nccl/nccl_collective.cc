@@ -1,0 +1,229 @@
+#include "gradientflow/nccl/nccl_collective.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+
+namespace gradientflow {
+
+NcclCollective::NcclCollective(NcclArgs args) : args_(std::move(args)) {
+  group_.rank = args_.rank;
+  group_.size = args_.size;
+  // NCCL finds its way through the hosts by itself.
+  group_.all_share = true;
+}
+
+void NcclCollective::Start(const CollectiveCall& call, Done done) {
+  Status status = status_;
+  if (status.ok()) status = ValidateCall(call, group_);
+  if (status.ok()) status = CheckCall(call);
+  if (!status.ok()) {
+    ended_.push_back({done, 0, std::move(status)});
+    return;
+  }
+  lane(call.channel).Push(call, done);
+  Advance();
+}
+
+// The device would take a wrong address as its own end.
+Status NcclCollective::CheckCall(const CollectiveCall& call) const {
+  if (Reduces(call.kind) && IsBitwise(call.op)) {
+    return Status(StatusCode::kUnimplemented,
+                  StrCat(Name(call.kind), ": NCCL has no ", Name(call.op),
+                         ", only sum, min, max, product and mean"));
+  }
+  if (call.feed != nullptr) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat(Name(call.kind), ": NCCL takes no feed"));
+  }
+  const CallBuffers needs = BuffersOf(call, group_);
+  const std::tuple<const char*, const void*, std::size_t> buffers[] = {
+      {"input", call.input, needs.input},
+      {"output", call.output, needs.output}};
+  for (const auto& [name, data, count] : buffers) {
+    if (count == 0 || args_.device->Owns(data)) continue;
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat(Name(call.kind), ": ", name, " is at ", data,
+               ", which is not memory of ", args_.device->description()));
+  }
+  return Status();
+}
+
+bool NcclCollective::Poll() {
+  bool moved = RunEnded();
+  if (state_ == State::kOpen) {
+    moved = Advance() || moved;
+    LookIfStanding();
+  }
+  if (state_ == State::kAborting) moved = AdvanceAbort() || moved;
+  return RunEnded() || moved;
+}
+
+bool NcclCollective::Advance() {
+  const bool idle =
+      std::all_of(lanes_.begin(), lanes_.end(),
+                  [](const auto& lane) { return lane->calls() == 0; });
+  if (idle) return false;
+  bool any = false;
+  const Status status = args_.device->RunCurrent([this, &any] {
+    any = AdvanceLanes();
+    return Status();
+  });
+  if (!status.ok()) FailHere(status);
+  return any || !status.ok();
+}
+
+bool NcclCollective::AdvanceLanes() {
+  bool any = false;
+  for (auto& lane : lanes_) {
+    if (state_ != State::kOpen) break;
+    const Result<bool> moved = lane->Advance(&ended_);
+    if (!moved.ok()) FailHere(moved.status());
+    any = any || !moved.ok() || moved.value();
+  }
+  return any;
+}
+
+void NcclCollective::LookIfStanding() {
+  for (auto& lane : lanes_) {
+    if (state_ != State::kOpen || lane->calls() == 0) continue;
+    const double stands = Seconds(args_.clock->Now() - lane->standing_since());
+    if (stands > args_.standing_seconds && args_.on_standing &&
+        lane->NeedsAll()) {
+      args_.on_standing();
+    }
+    if (args_.timeout_seconds <= 0 || stands <= args_.timeout_seconds) continue;
+    FailHere(Status(StatusCode::kDeadlineExceeded,
+                    StrCat("NCCL: rank ", args_.rank, " saw no call end for ",
+                           stands, " s in ", lane->OldestCall())));
+  }
+}
+
+std::string NcclCollective::Culprits() const {
+  return args_.culprits ? args_.culprits() : std::string();
+}
+
+// An error that was found here: who has caused it is for others to know.
+void NcclCollective::FailHere(const Status& why) {
+  if (state_ != State::kOpen) return;
+  culprit_open_ = true;
+  BeginAbort(why);
+}
+
+void NcclCollective::Fail(const Status& why) {
+  if (state_ == State::kOpen) return BeginAbort(why);
+  if (state_ != State::kAborting || !std::exchange(culprit_open_, false)) {
+    return;
+  }
+  status_ =
+      Status(why.code(),
+             StrCat(why.message(), " (seen first: ", status_.message(), ")"));
+}
+
+void NcclCollective::BeginAbort(const Status& why) {
+  state_ = State::kAborting;
+  status_ = why;
+  aborting_since_ = args_.clock->Now();
+  Log(LogLevel::kError, StrCat("NCCL is aborted: ", why.message()));
+  for (auto& lane : lanes_) {
+    if (lane != nullptr) lane->comm().Abort(args_.device->CurrentSetter());
+  }
+}
+
+bool NcclCollective::Drained() {
+  bool drained = true;
+  for (auto& lane : lanes_) {
+    drained = (lane == nullptr || lane->Drained()) && drained;
+  }
+  return drained;
+}
+
+// Ends the calls once their buffers are free. Returns whether it did.
+bool NcclCollective::AdvanceAbort() {
+  const double seconds = Seconds(args_.clock->Now() - aborting_since_);
+  const bool drained = Drained();
+  if (!drained && seconds < args_.abort_seconds) return false;
+  std::string notes;
+  if (culprit_open_) {
+    const std::string culprits = Culprits();
+    if (culprits.empty() && args_.culprits && seconds < args_.culprit_seconds) {
+      return false;
+    }
+    if (!culprits.empty()) notes += StrCat("; ", culprits);
+  }
+  if (!drained) {
+    notes += StrCat("; NCCL did not give the buffers back within ",
+                    args_.abort_seconds, " s");
+  }
+  culprit_open_ = false;
+  status_ = Status(status_.code(), status_.message() + notes);
+  state_ = State::kFailed;
+  for (auto& lane : lanes_) {
+    if (lane != nullptr) lane->EndAll(status_, &ended_);
+  }
+  return true;
+}
+
+bool NcclCollective::RunEnded() {
+  const bool any = next_ended_ < ended_.size();
+  // A `done` may start calls, which may end at once.
+  while (next_ended_ < ended_.size()) {
+    const EndedCall ended = std::move(ended_[next_ended_++]);
+    ended.done(ended.status, ended.flags);
+  }
+  ended_.clear();
+  next_ended_ = 0;
+  return any;
+}
+
+std::size_t NcclCollective::in_flight() const {
+  std::size_t calls = ended_.size() - next_ended_;
+  for (const auto& lane : lanes_) {
+    if (lane != nullptr) calls += lane->calls();
+  }
+  return calls;
+}
+
+bool NcclCollective::Busy(Channel channel) const {
+  return lane(channel).calls() > 0;
+}
+
+std::uint64_t NcclCollective::bytes_sent(Channel channel) const {
+  return lane(channel).bytes_sent();
+}
+
+std::string NcclCollective::OldestCall() const {
+  std::string text;
+  for (const auto& lane : lanes_) {
+    if (lane->calls() == 0) continue;
+    text += StrCat(text.empty() ? "" : " and in ", lane->OldestCall());
+  }
+  return text;
+}
+
+Status NcclCollective::Register(void* data, std::size_t bytes) {
+  GF_RETURN_IF_ERROR(status_);
+  if (in_flight() > 0) {
+    return Status(StatusCode::kFailedPrecondition,
+                  "NCCL: memory is registered before calls, not during them");
+  }
+  return args_.device->RunCurrent([&]() -> Status {
+    for (int channel = 0; channel < kChannels; ++channel) {
+      NcclComm& comm = lanes_[channel]->comm();
+      if (!comm.can_register()) return Status();
+      void* handle = nullptr;
+      GF_RETURN_IF_ERROR(comm.Register(data, bytes, &handle));
+      if (handle != nullptr) registered_[channel].push_back(handle);
+    }
+    return Status();
+  });
+}
+
+void NcclCollective::Log(LogLevel level, const std::string& line) const {
+  if (args_.logger != nullptr) args_.logger->Log(level, line);
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,152 @@
+#include "gradientflow/nccl/nccl_comm.h"
+
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+
+namespace gradientflow {
+namespace {
+
+using nccl::ReturnCode;
+
+// A loss scale moves now and then; a step uses one factor, or two.
+constexpr std::size_t kOperatorsKept = 8;
+
+StatusCode CodeFor(ReturnCode code) {
+  switch (code) {
+    case ReturnCode::kSystemError:
+    case ReturnCode::kRemoteError:
+      return StatusCode::kUnavailable;
+    case ReturnCode::kInvalidArgument:
+      return StatusCode::kInvalidArgument;
+    case ReturnCode::kInvalidUsage:
+      return StatusCode::kFailedPrecondition;
+    default:
+      return StatusCode::kInternal;
+  }
+}
+
+}  // namespace
+
+nccl::DataType NcclType(DType type) {
+  switch (type) {
+    case DType::kFloat32:
+      return nccl::DataType::kFloat32;
+    case DType::kFloat16:
+      return nccl::DataType::kFloat16;
+    case DType::kBFloat16:
+      return nccl::DataType::kBfloat16;
+    case DType::kFloat64:
+      return nccl::DataType::kFloat64;
+    case DType::kInt8:
+      return nccl::DataType::kInt8;
+    case DType::kInt32:
+      return nccl::DataType::kInt32;
+    case DType::kInt64:
+      return nccl::DataType::kInt64;
+    case DType::kUInt8:
+      return nccl::DataType::kUint8;
+  }
+  return nccl::DataType::kInt8;
+}
+
+NcclComm::~NcclComm() {
+  if (!aborter_.joinable()) return;
+  if (abort_done()) {
+    aborter_.join();
+  } else {
+    aborter_.detach();
+  }
+}
+
+Status NcclComm::Check(const char* function, ReturnCode code) const {
+  if (code == ReturnCode::kSuccess || code == ReturnCode::kInProgress) {
+    return Status();
+  }
+  const char* name = api_->get_error_string(code);
+  const char* detail = comm_ != nullptr ? api_->get_last_error(comm_) : nullptr;
+  const bool more = detail != nullptr && *detail != '\0';
+  return Status(CodeFor(code),
+                StrCat(function, " on rank ", rank_, " of ", size_, ": ",
+                       name != nullptr ? name : "unknown error", " (code ",
+                       static_cast<int>(code), more ? ", " : "",
+                       more ? detail : "", ")"));
+}
+
+Status NcclComm::Begin(const nccl::UniqueId& id) {
+  nccl::Config config;
+  config.blocking = 0;
+  return Check("ncclCommInitRankConfig",
+               api_->comm_init_rank_config(&comm_, size_, id, rank_, &config));
+}
+
+Result<bool> NcclComm::Ready() {
+  ReturnCode state = ReturnCode::kSuccess;
+  const ReturnCode code = api_->comm_get_async_error(comm_, &state);
+  GF_RETURN_IF_ERROR(Check("ncclCommGetAsyncError", code));
+  GF_RETURN_IF_ERROR(Check("NCCL", state));
+  return state == ReturnCode::kSuccess;
+}
+
+Result<nccl::RedOp> NcclComm::PreMulSum(DType type, double factor) {
+  for (const Operator& known : operators_) {
+    if (known.type == type && known.factor == factor) return known.op;
+  }
+  if (operators_.size() == kOperatorsKept) {
+    // No call that used it is under way: their arguments are NCCL's by now.
+    GF_RETURN_IF_ERROR(
+        Check("ncclRedOpDestroy",
+              api_->red_op_destroy(operators_.front().op, comm_)));
+    operators_.erase(operators_.begin());
+  }
+  float narrow = static_cast<float>(factor);
+  void* scalar = &narrow;
+  if (type == DType::kFloat64) scalar = &factor;
+  Operator made{type, factor, nccl::RedOp::kSum};
+  GF_RETURN_IF_ERROR(Check("ncclRedOpCreatePreMulSum",
+                           api_->red_op_create_pre_mul_sum(
+                               &made.op, scalar, NcclType(type),
+                               nccl::ScalarResidence::kHostImmediate, comm_)));
+  operators_.push_back(made);
+  return made.op;
+}
+
+Status NcclComm::Register(void* data, std::size_t bytes, void** handle) {
+  *handle = nullptr;
+  if (!can_register() || bytes == 0) return Status();
+  return Check("ncclCommRegister",
+               api_->comm_register(comm_, data, bytes, handle));
+}
+
+void NcclComm::Deregister(void* handle) {
+  // What is aborted or destroyed has forgotten its registrations.
+  if (handle == nullptr || comm_ == nullptr) return;
+  static_cast<void>(api_->comm_deregister(comm_, handle));
+}
+
+Status NcclComm::Finalize() {
+  for (const Operator& known : operators_) {
+    static_cast<void>(api_->red_op_destroy(known.op, comm_));
+  }
+  operators_.clear();
+  return Check("ncclCommFinalize", api_->comm_finalize(comm_));
+}
+
+void NcclComm::Destroy() {
+  static_cast<void>(api_->comm_destroy(std::exchange(comm_, nullptr)));
+}
+
+void NcclComm::Abort(std::function<void()> make_current) {
+  if (comm_ == nullptr) return;
+  operators_.clear();
+  abort_done_ = std::make_shared<std::atomic<bool>>(false);
+  aborter_ = std::thread([api = api_, done = abort_done_,
+                          comm = std::exchange(comm_, nullptr),
+                          make_current = std::move(make_current)] {
+    make_current();
+    static_cast<void>(api->comm_abort(comm));
+    done->store(true);
+  });
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "gradientflow/base/dtype.h"
+#include "gradientflow/base/pages.h"
+#include "gradientflow/base/status.h"
+#include "gradientflow/buckets/pool_layout.h"
+#include "gradientflow/collectives/collective.h"
+#include "gradientflow/optimizer/optimizer_config.h"
+#include "gradientflow/optimizer/tiles.h"
+#include "kernels/kernels.h"
+
+namespace gradientflow {
+
+// What a step exchanged: the gradients to update from.
+struct ExchangedGradients {
+  const void* pool = nullptr;  // All of it, aligned for `type`.
+  DType type = DType::kFloat32;
+  // Of the pool, ascending and disjoint: {{0, elements}} when dense, else
+  // ExtentsOf() the sparse plan. Lent for the call.
+  std::span<const Extent> extents = {};
+  // What the pool holds is so many times the gradients: they are divided by it
+  // as they are used.
+  float scale = 1.0F;
+};
+
+// kInvalidArgument names the field, what was expected and what was seen.
+Status CheckConfig(const OptimizerConfig& config);
+// One pointer per tensor.
+Status CheckWeights(const PoolLayout& layout, std::span<float* const> weights);
+// All of that, and that no tensor is in two groups.
+Status CheckGroups(const PoolLayout& layout,
+                   std::span<const OptimizerGroup> groups);
+
+// Chunk-aware momentum SGD (arXiv 1902.06855, Algorithm 1) and LARS (You,
+// Gitman, Ginsburg, arXiv 1708.03888): only what was exchanged is updated,
+//   hu <- momentum * hu + rate * (g + weight_decay * w);  w <- w - hu
+// (nesterov: w <- w - momentum * hu - rate * (...)). Everywhere else weights
+// and momentum keep their bits: the chunk's history is in the residual. So do
+// those of tensors that are left alone, or are of another group: a step is a
+// Step() for each group.
+//
+// rate is lr for SGD, and for LARS lr times the layer's
+//   eta * |w| / (|g| + weight_decay * |w| + eps),     1 where a norm is 0,
+// with |w| over the whole tensor and |g| over its exchanged part.
+//
+// Equal gradients and weights give equal bits on every rank, whatever its
+// kernel table, and on ranks with a DeviceOptimizer. NOT thread-safe.
+class Optimizer {
+ public:
+  // `layout` and `kernels` outlive the optimizer; the kernels work on host
+  // memory. `skip_lars`: tensors (by forward index) whose LARS factor is 1,
+  // as usual for biases and batch norms; empty for none. `chunk_elements`: as
+  // DeviceOptimizerParts says; the norms' sums are cut there.
+  Optimizer(const PoolLayout& layout, const kernels::KernelTable& kernels,
+            std::vector<bool> skip_lars = {}, std::size_t chunk_elements = 0);
+
+  // weights[i]: tensor i's float32 master weights, the caller's; null: left
+  // alone. kInvalidArgument (nothing has changed)
+  // names the field or tensor; kResourceExhausted (nothing has changed) if
+  // there is no memory for the momentum; kInternal if a kernel fails, which
+  // leaves weights and momentum unspecified.
+  Status Step(const OptimizerConfig& config,
+              const ExchangedGradients& gradients,
+              std::span<float* const> weights);
+
+  // hu in pool order; empty before the first Step(), which allocates it.
+  std::span<const float> momentum() const;
+  // Puts back the bytes of a momentum(). kInvalidArgument on another size.
+  Status RestoreMomentum(std::span<const std::byte> bytes);
+
+ private:
+  Status Validate(const OptimizerConfig& config,
+                  const ExchangedGradients& gradients,
+                  std::span<float* const> weights) const;
+  Status AllocateMomentum();
+  Result<float> LarsRate(const OptimizerConfig& config,
+                         const ExchangedGradients& gradients,
+                         std::span<const TensorPart> parts,
+                         const float* weights);
+  Status SumSquares(const void* src, DType type, std::size_t n,
+                    std::size_t tensor, double* sum) const;
+  Status UpdateTensor(const OptimizerConfig& config,
+                      const ExchangedGradients& gradients,
+                      std::span<const TensorPart> parts, float* weights);
+
+  const PoolLayout& layout_;
+  const kernels::KernelTable& kernels_;
+  const std::vector<bool> skip_lars_;
+  const TensorTiles tiles_;
+  Pages<float> momentum_;
+  // Kept, so that steps allocate nothing.
+  std::vector<TensorPart> parts_;
+  std::vector<double> weight_squares_;
+  std::vector<double> gradient_squares_;
+};
+
+}  // namespace gradientflow

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace gradientflow {
+
+// Momentum SGD, or LARS, over the pool. See optimizer/optimizer.h.
+struct OptimizerConfig {
+  enum class Kind : std::uint8_t { kSgd, kLars } kind = Kind::kSgd;
+  float lr = 0.01F;
+  float momentum = 0.9F;
+  float weight_decay = 0.0F;
+  bool nesterov = false;
+  float lars_eta = 0.001F;  // Trust coefficient.
+  float lars_eps = 1e-8F;
+};
+
+// Tensors that are updated alike.
+struct OptimizerGroup {
+  OptimizerConfig config;
+  // weights[i]: tensor i's, float32; null if it is of another group, or left
+  // alone with its momentum.
+  std::vector<float*> weights;
+};
+
+}  // namespace gradientflow

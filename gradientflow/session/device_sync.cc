@@ -1,0 +1,46 @@
+#include "gradientflow/session/device_sync.h"
+
+#include <utility>
+
+namespace gradientflow {
+
+Result<std::unique_ptr<DeviceSync>> DeviceSync::Create(Device& device,
+                                                       Stream& consumer,
+                                                       std::size_t groups) {
+  std::unique_ptr<DeviceSync> sync(new DeviceSync(device, consumer));
+  for (std::size_t g = 0; g < groups; ++g) {
+    Result<std::unique_ptr<Event>> event = device.NewEvent();
+    if (!event.ok()) return event.status();
+    sync->events_.push_back(std::move(event).value());
+  }
+  Result<std::unique_ptr<Event>> fence = device.NewEvent();
+  if (!fence.ok()) return fence.status();
+  sync->fence_ = std::move(fence).value();
+  sync->SetProducer(nullptr);
+  return sync;
+}
+
+void DeviceSync::SetProducer(void* native) {
+  MutexLock lock(mutex_);
+  producer_ = device_.Wrap(native);
+}
+
+Status DeviceSync::Ready(std::size_t group) {
+  MutexLock lock(mutex_);
+  return producer_->Record(events_[group].get());
+}
+
+Status DeviceSync::Fence(Stream& consumer) {
+  {
+    MutexLock lock(mutex_);
+    GF_RETURN_IF_ERROR(producer_->Record(fence_.get()));
+  }
+  return consumer.Wait(*fence_);
+}
+
+Status DeviceSync::Zero(void* data, std::size_t bytes) {
+  MutexLock lock(mutex_);
+  return producer_->Fill(data, 0, bytes);
+}
+
+}  // namespace gradientflow

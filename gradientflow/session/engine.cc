@@ -1,0 +1,343 @@
+#include "gradientflow/session/engine.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+
+namespace gradientflow {
+namespace {
+
+constexpr std::size_t kGroupElements = std::size_t{128} << 10;
+constexpr std::size_t kNamesInText = 4;
+constexpr std::chrono::nanoseconds kDeviceNap = std::chrono::microseconds(50);
+
+// How far the hook of a tensor is.
+constexpr std::uint8_t kFree = 0;
+constexpr std::uint8_t kClaimed = 1;
+constexpr std::uint8_t kWritten = 2;
+
+std::string Join(const std::vector<std::string>& names, std::size_t count) {
+  std::string text;
+  for (const std::string& name : names) {
+    if (!text.empty()) text += ", ";
+    text += name;
+  }
+  if (count > names.size()) {
+    text += StrCat(" and ", count - names.size(), " more");
+  }
+  return text;
+}
+
+// Group of each tensor, by tensor: some of the pool's neighbours together.
+std::vector<std::uint32_t> GroupTensors(const PoolLayout& layout) {
+  std::vector<std::uint32_t> group_of(layout.tensors());
+  std::size_t filled = 0;
+  std::uint32_t group = 0;
+  for (std::size_t i : layout.order()) {
+    if (filled >= kGroupElements) {
+      filled = 0;
+      ++group;
+    }
+    filled += layout.tensor_elements(i);
+    group_of[i] = group;
+  }
+  return group_of;
+}
+
+}  // namespace
+
+std::size_t Engine::GroupsOf(const PoolLayout& layout) {
+  if (layout.tensors() == 0) return 0;
+  return GroupTensors(layout)[layout.order().back()] + std::size_t{1};
+}
+
+Engine::Engine(const EngineParts& parts, const WatchdogOptions& watchdog,
+               bool overlap)
+    : parts_(parts),
+      overlap_(overlap),
+      watchdog_(watchdog, *parts.fabric, *parts.executor, *parts.clock),
+      tensors_(parts.layout->tensors()),
+      marks_(new std::atomic<std::uint8_t>[tensors_]()),
+      ready_at_(new std::atomic<std::int64_t>[tensors_]()),
+      group_of_(GroupTensors(*parts.layout)),
+      group_size_(GroupsOf(*parts.layout)),
+      group_left_(new std::atomic<std::uint32_t>[group_size_.size()]()),
+      group_end_(group_size_.size()),
+      group_recorded_(new std::atomic<std::uint8_t>[group_size_.size()]()) {
+  for (std::size_t i : parts.layout->order()) {
+    ++group_size_[group_of_[i]];
+    group_end_[group_of_[i]] =
+        parts.layout->offset(i) + parts.layout->tensor_elements(i);
+  }
+}
+
+bool Engine::Claim(std::size_t i) {
+  std::uint8_t mark = kFree;
+  if (i < tensors_ && marks_[i].compare_exchange_strong(mark, kClaimed)) {
+    return true;
+  }
+  Misused(Status(
+      StatusCode::kInvalidArgument,
+      i >= tensors_ ? StrCat("tensor ", i,
+                             " was marked ready, but there are only ", tensors_)
+                    : StrCat("tensor ", (*parts_.names)[i],
+                             " was marked ready or absent twice")));
+  return false;
+}
+
+bool Engine::Publish(std::size_t i) {
+  marks_[i].store(kWritten, std::memory_order_release);
+  ready_at_[i].store(parts_.clock->Now().count(), std::memory_order_relaxed);
+  const std::uint32_t group = group_of_[i];
+  if (group_left_[group].fetch_sub(1) != 1) return false;
+  if (parts_.device != nullptr) {
+    const Status recorded = parts_.device->Ready(group);
+    if (!recorded.ok()) {
+      Misused(recorded);
+      return true;
+    }
+    group_recorded_[group].store(1);
+  }
+  // Who waits for the hooks to leave has set this before it looked.
+  return overlap_ || backward_over_.load();
+}
+
+void Engine::Misused(const Status& why) {
+  {
+    MutexLock lock(misuse_mutex_);
+    if (misuse_.ok()) misuse_ = why;
+  }
+  misused_.store(true, std::memory_order_release);
+}
+
+// Whether a hook did something wrong, by which the job has ended.
+bool Engine::FailIfMisused() {
+  if (!misused_.load(std::memory_order_acquire)) return false;
+  MutexLock lock(misuse_mutex_);
+  // That code would say that the step can still be saved.
+  const bool curable = misuse_.code() == StatusCode::kFailedPrecondition;
+  parts_.fabric->Fail(Status(
+      curable ? StatusCode::kInternal : misuse_.code(),
+      StrCat("rank ", parts_.executor->rank(), " gave the job up in step ",
+             step_, ": ", misuse_.message())));
+  return true;
+}
+
+std::vector<std::string> Engine::Missing(std::size_t limit,
+                                         std::size_t* count) const {
+  std::vector<std::string> names;
+  *count = 0;
+  for (std::size_t i : parts_.layout->order()) {
+    if (marks_[i].load(std::memory_order_acquire) != kFree) continue;
+    if ((*count)++ < limit) names.push_back((*parts_.names)[i]);
+  }
+  return names;
+}
+
+bool Engine::untouched() const {
+  for (std::size_t i = 0; i < tensors_; ++i) {
+    if (marks_[i].load(std::memory_order_acquire) != kFree) return false;
+  }
+  return open_;
+}
+
+void Engine::Begin(std::uint64_t step, float loss_scale) {
+  for (std::size_t i = 0; i < tensors_; ++i) {
+    marks_[i].store(kFree, std::memory_order_relaxed);
+  }
+  for (std::size_t g = 0; g < group_size_.size(); ++g) {
+    group_recorded_[g].store(0, std::memory_order_relaxed);
+    group_left_[g].store(group_size_[g], std::memory_order_release);
+  }
+  groups_awaited_ = 0;
+  step_ = step;
+  prefix_ = 0;
+  backward_over_ = false;
+  busy_ = busy_since_ = Clock::Time{};
+  parts_.aggregator->Begin(step, loss_scale);
+  open_ = true;
+}
+
+Status Engine::EndBackward() {
+  if (FailIfMisused()) return Status();  // StepDone() once all have ended.
+  std::size_t count = 0;
+  const std::vector<std::string> missing = Missing(kNamesInText, &count);
+  if (count > 0) {
+    return Status(StatusCode::kFailedPrecondition,
+                  StrCat("step ", step_, ": ", count, " of ", tensors_,
+                         " tensors are neither ready nor absent: ",
+                         Join(missing, count)));
+  }
+  over_at_ = parts_.clock->Now();
+  backward_over_ = true;
+  return Status();
+}
+
+bool Engine::StepDone() const {
+  // After a failure: no peer and no link touches the pool any more.
+  return (parts_.aggregator->Done() && HooksHaveLeft()) ||
+         (!parts_.fabric->status().ok() && !InFlight());
+}
+
+// All hooks of the step are done with what the next one starts from. A last one
+// that is awaited here tells the driving thread.
+bool Engine::HooksHaveLeft() const {
+  for (std::size_t g = 0; g < group_size_.size(); ++g) {
+    if (group_left_[g].load() != 0) return false;
+    if (parts_.device != nullptr && group_recorded_[g].load() == 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Engine::InFlight() const {
+  return parts_.executor->in_flight() > 0 || parts_.collective->in_flight() > 0;
+}
+
+EngineTimes Engine::End() {
+  MeasureBusy();
+  const Clock::Time now = parts_.clock->Now();
+  if (!backward_over_) over_at_ = now;
+  EngineTimes times;
+  times.exposed_seconds = Seconds(now - over_at_);
+  times.hidden_seconds = std::max(0.0, Seconds(busy_) - times.exposed_seconds);
+  std::int64_t first = std::numeric_limits<std::int64_t>::max();
+  std::int64_t last = 0;
+  for (std::size_t i = 0; i < tensors_; ++i) {
+    const std::int64_t at = ready_at_[i].load(std::memory_order_relaxed);
+    first = std::min(first, at);
+    last = std::max(last, at);
+  }
+  if (tensors_ > 0) {
+    times.backward_seconds = Seconds(Clock::Time(last - first));
+    parts_.recorder->Record(
+        {"backward", "", step_, 0, 0, Clock::Time(first), Clock::Time(last)});
+  }
+  parts_.recorder->Record({"wait", "", step_, 0, 0, over_at_, now});
+  open_ = false;
+  return times;
+}
+
+std::vector<float> Engine::ReadySeconds() const {
+  std::int64_t first = std::numeric_limits<std::int64_t>::max();
+  for (std::size_t i = 0; i < tensors_; ++i) {
+    first = std::min(first, ready_at_[i].load(std::memory_order_relaxed));
+  }
+  std::vector<float> seconds;
+  for (std::size_t i : parts_.layout->order()) {
+    seconds.push_back(static_cast<float>(Seconds(
+        Clock::Time(ready_at_[i].load(std::memory_order_relaxed) - first))));
+  }
+  return seconds;
+}
+
+void Engine::AdvancePrefix() {
+  if (parts_.device != nullptr) return AdvanceGroups();
+  const std::vector<std::size_t>& order = parts_.layout->order();
+  const std::size_t before = prefix_;
+  while (prefix_ < order.size() &&
+         marks_[order[prefix_]].load(std::memory_order_acquire) == kWritten) {
+    ++prefix_;
+  }
+  if (prefix_ == before || FailIfMisused()) return;
+  if (before == 0) parts_.before_buckets();
+  const std::size_t last = order[prefix_ - 1];
+  parts_.aggregator->Advance(parts_.layout->offset(last) +
+                             parts_.layout->tensor_elements(last));
+}
+
+// As AdvancePrefix(), by whole groups: those that have an event to wait for.
+void Engine::AdvanceGroups() {
+  const std::size_t before = groups_awaited_;
+  while (groups_awaited_ < group_size_.size() &&
+         group_recorded_[groups_awaited_].load(std::memory_order_acquire) !=
+             0) {
+    const Status status = parts_.device->Await(groups_awaited_);
+    if (!status.ok()) return parts_.fabric->Fail(status);
+    ++groups_awaited_;
+  }
+  if (groups_awaited_ == before || FailIfMisused()) return;
+  if (before == 0) parts_.before_buckets();
+  parts_.aggregator->Advance(group_end_[groups_awaited_ - 1]);
+}
+
+bool Engine::Poll() {
+  FailIfMisused();
+  if (open_ && (overlap_ || backward_over_)) AdvancePrefix();
+  bool moved = open_ && parts_.aggregator->Work();
+  if (parts_.collective != parts_.executor && parts_.collective->Poll()) {
+    ++moves_;
+    moved = true;
+  }
+  moved |= parts_.executor->Poll();
+  moved |= parts_.messages->Poll();
+  FailIfBroken();
+  if (!parts_.fabric->status().ok() && !std::exchange(failure_told_, true) &&
+      parts_.on_failure) {
+    parts_.on_failure(parts_.fabric->status());
+  }
+  MeasureBusy();
+  return moved;
+}
+
+// What failed here and not on the way must end the job everywhere.
+void Engine::FailIfBroken() {
+  if (open_ && !parts_.aggregator->result().status.ok()) {
+    parts_.fabric->Fail(parts_.aggregator->result().status);
+  }
+  if (parts_.collective == parts_.executor) return;
+  const Status failure = parts_.collective->failure();
+  if (!failure.ok()) parts_.fabric->Fail(failure);
+}
+
+// Adds up the time in which gradients were on their way.
+void Engine::MeasureBusy() {
+  const bool busy = parts_.collective->Busy(Channel::kGradients);
+  if (busy == (busy_since_ != Clock::Time{})) return;
+  const Clock::Time now = parts_.clock->Now();
+  if (!busy) busy_ += now - busy_since_;
+  busy_since_ = busy ? now : Clock::Time{};
+}
+
+bool Engine::Pending() const {
+  if (!parts_.fabric->status().ok()) return false;
+  return parts_.messages->in_flight() > 0 || InFlight() ||
+         (open_ && parts_.aggregator->HasWork()) ||
+         (open_ && backward_over_ && !parts_.aggregator->Done());
+}
+
+void Engine::Block(std::chrono::nanoseconds timeout) {
+  // No device wakes a sleeper: with one, look again soon.
+  if (parts_.device != nullptr && Pending()) {
+    timeout = std::min(timeout, kDeviceNap);
+  }
+  parts_.fabric->Wait(timeout);
+}
+
+std::string Engine::ProgressText() const {
+  std::string text = parts_.collective->OldestCall();
+  if (!text.empty()) text = "in " + text;
+  if (const std::size_t messages = parts_.messages->in_flight(); messages > 0) {
+    text += StrCat(text.empty() ? "in " : " and in ", messages,
+                   " sends and receives of messages");
+  }
+  if (open_ && tensors_ > 0 && !backward_over_) {
+    std::size_t count = 0;
+    const std::vector<std::string> missing = Missing(kNamesInText, &count);
+    if (!text.empty()) text += "; ";
+    text += StrCat("in backward of step ", step_, ", ", count, " of ", tensors_,
+                   " tensors awaited: ", Join(missing, count));
+  }
+  return text.empty() ? "idle, in no collective" : text;
+}
+
+void Engine::Tick() {
+  parts_.fabric->SetProgressText(ProgressText());
+  watchdog_.Tick(Pending(), moves_ + parts_.messages->advances());
+  if (parts_.on_tick) parts_.on_tick();
+}
+
+}  // namespace gradientflow

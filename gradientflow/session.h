@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -157,12 +158,13 @@ class Session {
   virtual Result<std::size_t> StateBytes() const = 0;
   // A collective: all ranks call, each with its own rank's state of one run and
   // one step. Either all go on from there or nobody's session changes, and
-  // every rank hears whose state is refused, and why: damaged bytes
+  // every rank hears whose state is refused, and why: damaged or no bytes
   // (kDataLoss), another rank's, of other tensors or settings but for how
   // gradients travel (segments, buckets, connections, algorithm), of another
   // run or step than rank 0's (kInvalidArgument), within a step
-  // (kFailedPrecondition). One thread with FinishStep().
-  virtual Status RestoreState(const std::vector<std::byte>& state) = 0;
+  // (kFailedPrecondition). A gradient that is marked meanwhile ends the job.
+  // One thread with FinishStep().
+  virtual Status RestoreState(std::span<const std::byte> state) = 0;
 
   // Collectives on plain buffers, of the host or of the pool's device, in the
   // same order on every rank; they may run while a step does. Of the device:

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -104,7 +105,8 @@ template <auto kField>
 struct PositiveFloat {
   static bool Parse(std::string_view text, Options* options) {
     const auto value = ParseFloat(text);
-    return value && *value > 0 && Store(options->*kField, value);
+    return value && *value > 0 && std::isfinite(1.0F / *value) &&
+           Store(options->*kField, value);
   }
   static std::string Print(const Options& options) {
     return PrintFloat(options.*kField);

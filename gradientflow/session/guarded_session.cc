@@ -83,7 +83,7 @@ class GuardedSession final : public Session {
     GF_RETURN_IF_ERROR(CheckProcess());
     return session_->StateBytes();
   }
-  Status RestoreState(const std::vector<std::byte>& state) override {
+  Status RestoreState(std::span<const std::byte> state) override {
     GF_RETURN_IF_ERROR(CheckProcess());
     return session_->RestoreState(state);
   }

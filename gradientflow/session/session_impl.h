@@ -70,7 +70,7 @@ class SessionImpl final : public Session {
   std::vector<std::uint8_t> selection() const override { return selection_; }
   Result<std::vector<std::byte>> SaveState() const override;
   Result<std::size_t> StateBytes() const override;
-  Status RestoreState(const std::vector<std::byte>& state) override;
+  Status RestoreState(std::span<const std::byte> state) override;
   Result<std::uint64_t> Start(const CollectiveCall& call) override;
   Status Wait(std::uint64_t ticket) override;
   Status OpenGroup(GroupId id, const std::vector<int>& ranks) override;
@@ -125,7 +125,21 @@ class SessionImpl final : public Session {
   Status Measure();
   // OK, or what `call` is told now. With the baton held.
   Status Admit(StepCall call) const;
-  Status MaySave() const;
+  // A call that runs for a while without the baton, from when it was admitted
+  // to the end of the scope; others are told that it runs.
+  class Turn {
+   public:
+    Turn(const SessionImpl& session, StepCall call);
+    ~Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    // OK, or why the call is refused.
+    const Status& status() const { return status_; }
+
+   private:
+    const SessionImpl& session_;
+    Status status_;
+  };
   Status StepFailure(const Status& why) const;
   // This rank has failed in a way that the others cannot see: takes no more
   // steps, and ends the job. Returns the first reason. With the baton held.
@@ -174,7 +188,7 @@ class SessionImpl final : public Session {
   std::uint64_t step_ = 0;
   float loss_scale_ = 1.0F;
   std::uint64_t bytes_before_ = 0;
-  StepState step_state_;  // Touched with the baton held.
+  mutable StepState step_state_;  // Touched with the baton held.
   // Of the step last finished.
   std::vector<Extent> exchanged_;
   std::vector<std::uint8_t> selection_;

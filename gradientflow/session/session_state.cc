@@ -7,15 +7,17 @@
 
 // What a session saves and restores. The file: session/state_file.h.
 namespace gradientflow {
+namespace {
 
-Status SessionImpl::MaySave() const {
-  Status legal;
-  progress_->Do([&] { legal = Admit(StepCall::kSaveState); });
-  return legal;
-}
+// No allgather of a caller's has this one: a rank that makes one while others
+// restore is found out.
+constexpr std::uint64_t kPlaceOfStates = 0x7361766564207374;
+
+}  // namespace
 
 Result<std::vector<std::byte>> SessionImpl::SaveState() const {
-  GF_RETURN_IF_ERROR(MaySave());
+  const Turn turn(*this, StepCall::kSaveState);
+  GF_RETURN_IF_ERROR(turn.status());
   const std::string settings = StateText(options_, specs_);
   SavedState state;
   state.settings = settings;
@@ -41,7 +43,9 @@ Result<std::vector<std::byte>> SessionImpl::SaveState() const {
 }
 
 Result<std::size_t> SessionImpl::StateBytes() const {
-  GF_RETURN_IF_ERROR(MaySave());
+  Status legal;
+  progress_->Do([&] { legal = Admit(StepCall::kSaveState); });
+  GF_RETURN_IF_ERROR(legal);
   StatePayloads payloads;
   payloads.settings = StateText(options_, specs_).size();
   payloads.selection = aggregator_->next_selection().size();
@@ -54,14 +58,16 @@ Result<std::size_t> SessionImpl::StateBytes() const {
 
 // Two phases: all ranks check their states and compare what they found; then
 // all apply them, or none does.
-Status SessionImpl::RestoreState(const std::vector<std::byte>& bytes) {
-  Status failed;
-  progress_->Do([&] {
-    if (step_state_.failed()) failed = Admit(StepCall::kRestoreState);
-  });
-  if (!failed.ok()) return failed;
+Status SessionImpl::RestoreState(std::span<const std::byte> bytes) {
+  const Turn turn(*this, StepCall::kRestoreState);
+  bool failed = false;
+  progress_->Do([&] { failed = step_state_.failed(); });
+  if (failed) return turn.status();
   const Result<SavedState> read = ReadState(bytes);
-  const Status checked = read.ok() ? CheckState(read.value()) : read.status();
+  Status checked = turn.status();
+  if (checked.ok()) {
+    checked = read.ok() ? CheckState(read.value()) : read.status();
+  }
   // A rank that cannot restore its state takes part: the others wait for it.
   const Status agreed =
       AgreeOnState(checked.ok() ? ClaimOf(read.value()) : RefusalOf(checked));
@@ -70,10 +76,10 @@ Status SessionImpl::RestoreState(const std::vector<std::byte>& bytes) {
   Status applied = ApplyState(read.value());
   if (!applied.ok()) {
     // The other ranks go on from their states.
-    applied = Status(
-        applied.code(),
-        StrCat("rank ", options_.rank,
-               " restored a part of its state only: ", applied.message()));
+    applied = Status(applied.code(),
+                     StrCat("rank ", options_.rank,
+                            " did not restore its state as the others did: ",
+                            applied.message()));
     progress_->Do([&] { applied = GiveUp(applied); });
   }
   return applied;
@@ -102,8 +108,6 @@ Status SessionImpl::CheckState(const SavedState& state) const {
   }
   Status status;
   progress_->Do([&] {
-    status = Admit(StepCall::kRestoreState);
-    if (!status.ok()) return;
     status =
         aggregator_->CheckState(state.step, state.residual, state.selection);
   });
@@ -119,6 +123,7 @@ Status SessionImpl::AgreeOnState(const StateClaim& mine) {
     call.output = all.data();
     call.count = sizeof(StateClaim);
     call.dtype = call.wire = DType::kInt8;
+    call.place = kPlaceOfStates;
     GF_RETURN_IF_ERROR(Run(call));
   }
   return CheckClaims(all);
@@ -128,6 +133,13 @@ Status SessionImpl::AgreeOnState(const StateClaim& mine) {
 Status SessionImpl::ApplyState(const SavedState& state) {
   Status status;
   progress_->Do([&] {
+    // Nothing keeps hooks from running meanwhile.
+    if (!engine_->untouched()) {
+      status = Status(StatusCode::kFailedPrecondition,
+                      StrCat("a gradient of step ", step_,
+                             " was marked while RestoreState() ran"));
+      return;
+    }
     status = aggregator_->Restore(state.step, state.loss_scale, state.residual,
                                   state.selection);
     if (!status.ok()) return;

@@ -22,6 +22,19 @@ Status SessionImpl::Admit(StepCall call) const {
   return step_state_.Admit(call, step_, touched);
 }
 
+SessionImpl::Turn::Turn(const SessionImpl& session, StepCall call)
+    : session_(session) {
+  session.progress_->Do([&] {
+    status_ = session.Admit(call);
+    if (status_.ok()) session.step_state_.Begins(call);
+  });
+}
+
+SessionImpl::Turn::~Turn() {
+  if (!status_.ok()) return;
+  session_.progress_->Do([&] { session_.step_state_.Ends(); });
+}
+
 Status SessionImpl::StepFailure(const Status& why) const {
   return Status(why.code(), StrCat("step ", step_, " on rank ", options_.rank,
                                    " failed: ", why.message()));
@@ -75,12 +88,12 @@ Result<StepStats> SessionImpl::FinishStep() {
         stats = why;
         return true;
       }
-      step_state_.Finishing();
+      step_state_.Begins(StepCall::kFinishStep);
       admitted = true;
     }
     if (!over && transport_.fabric->status().ok()) {
       if (const Status missing = engine_->EndBackward(); !missing.ok()) {
-        step_state_.GoOn();
+        step_state_.Ends();
         stats = missing;
         return true;
       }
@@ -169,10 +182,10 @@ Status SessionImpl::CheckOptimizer(
 }
 
 Status SessionImpl::OptimizerStep(const std::vector<OptimizerGroup>& groups) {
+  const Turn turn(*this, StepCall::kOptimizerStep);
+  GF_RETURN_IF_ERROR(turn.status());
+  GF_RETURN_IF_ERROR(CheckOptimizer(groups));
   Status status;
-  progress_->Do([&] { status = Admit(StepCall::kOptimizerStep); });
-  if (status.ok()) status = CheckOptimizer(groups);
-  if (!status.ok()) return status;
   std::size_t updated = 0;
   while (!skip_update_ && updated < groups.size() && status.ok()) {
     status = Update(updated, groups[updated]);

@@ -20,10 +20,11 @@ bool MayBeInAStep(StepCall call) {
 
 Status StepState::Admit(StepCall call, std::uint64_t step, bool touched) const {
   if (!failed_.ok()) return failed_;
-  if (finishing_ && call != StepCall::kSetLossScale) {
-    return Status(
-        StatusCode::kFailedPrecondition,
-        StrCat(Name(call), " while FinishStep() of step ", step, " runs"));
+  if (running_ &&
+      (running_ != StepCall::kFinishStep || call != StepCall::kSetLossScale)) {
+    return Status(StatusCode::kFailedPrecondition,
+                  StrCat(Name(call), " while ", Name(*running_), " runs; step ",
+                         step, " is open"));
   }
   if (touched && !MayBeInAStep(call)) {
     return Status(StatusCode::kFailedPrecondition,
@@ -45,7 +46,7 @@ Status StepState::NothingToApply() const {
 }
 
 void StepState::Finished() {
-  finishing_ = false;
+  running_.reset();
   finished_ = true;
 }
 
@@ -60,7 +61,7 @@ void StepState::Restored() {
 }
 
 const Status& StepState::Fail(const Status& why) {
-  finishing_ = false;
+  running_.reset();
   if (failed_.ok()) failed_ = why;
   return failed_;
 }

@@ -19,17 +19,19 @@ enum class StepCall : std::uint8_t {
 
 // Where a session is in its steps, and so what may be called:
 //
-//                 open   in a step   finishing   finished   failed
-// FinishStep      yes    yes         no          yes        no
-// OptimizerStep   no     no          no          yes        no
-// SaveState       yes    no          no          yes        no
-// RestoreState    yes    no          no          yes        no
-// SetLossScale    yes    yes         yes         yes        no
-// SetStream       yes    no          no          yes        no
+//                 open   in a step   finishing   finished   busy   failed
+// FinishStep      yes    yes         no          yes        no     no
+// OptimizerStep   no     no          no          yes        no     no
+// SaveState       yes    no          no          yes        no     no
+// RestoreState    yes    no          no          yes        no     no
+// SetLossScale    yes    yes         yes         yes        no     no
+// SetStream       yes    no          no          yes        no     no
 //
 // in a step   from the first tensor that is marked
 // finishing   FinishStep() runs: a completion may call meanwhile
 // finished    as open, and the step's gradients have not been applied
+// busy        OptimizerStep(), SaveState() or RestoreState() runs on another
+//             thread
 // failed      for good
 // "No" is kFailedPrecondition, and nothing has changed; of a failed session it
 // is the reason for which it failed first.
@@ -41,9 +43,11 @@ class StepState {
   // tensor of it is marked.
   Status Admit(StepCall call, std::uint64_t step, bool touched) const;
 
-  void Finishing() { finishing_ = true; }
-  // The step goes on: a tensor was missing.
-  void GoOn() { finishing_ = false; }
+  // `call`, admitted, begins to run; it has ended. Other calls may come in
+  // between, on other threads or in completions.
+  void Begins(StepCall call) { running_ = call; }
+  void Ends() { running_.reset(); }
+  // FinishStep() has ended, and the step with it.
   void Finished();
   // The gradients of `step` have been applied.
   void Applied(std::uint64_t step);
@@ -55,7 +59,7 @@ class StepState {
  private:
   Status NothingToApply() const;
 
-  bool finishing_ = false;
+  std::optional<StepCall> running_;
   bool finished_ = false;
   std::optional<std::uint64_t> applied_;  // The last one.
   Status failed_;

@@ -371,12 +371,12 @@ gf_status gf_save_state(const gf_session* session, void* out, size_t out_bytes,
 
 gf_status gf_restore_state(gf_session* session, const void* state,
                            size_t bytes) {
-  if (session == nullptr || state == nullptr) {
-    return Invalid("gf_restore_state: an argument is null");
+  if (session == nullptr) {
+    return Invalid("gf_restore_state: session is null");
   }
   return Guard([&] {
-    const auto* begin = static_cast<const std::byte*>(state);
+    // A state that is null is refused after the other ranks have been told.
     return session->session->RestoreState(
-        std::vector<std::byte>(begin, begin + bytes));
+        {static_cast<const std::byte*>(state), state == nullptr ? 0 : bytes});
   });
 }

@@ -165,6 +165,7 @@ TEST(SettingsTable, RefusesValuesOutOfRangeAndKeepsTheOldOne) {
                                    {"loss_scale", "0", ""},
                                    {"loss_scale", "nan", ""},
                                    {"loss_scale", "inf", ""},
+                                   {"loss_scale", "1e-42", ""},
                                    {"algorithm", "", ""},
                                    {"algorithm", "tree", ""},
                                    {"sparsity", "1", ""},

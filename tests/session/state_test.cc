@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <tuple>
@@ -176,6 +177,29 @@ TEST_P(State, ThatIsDamagedOnOneRankIsRefusedByAll) {
                   session.size() - 1, "seen 0");
     EXPECT_TRUE(session.RestoreState(state).ok());
     Train(session, 2, 4);
+  });
+}
+
+TEST_P(State, ThatOneRankRestoresIsNoAllgatherOfAnother) {
+  if (std::get<int>(GetParam()) == 1) GTEST_SKIP() << "needs another rank";
+  RunRanks(MakeSparse(), [](Session& session) {
+    if (session.rank() == 0) {
+      const auto state = session.SaveState();
+      ASSERT_TRUE(state.ok());
+      EXPECT_FALSE(session.RestoreState(state.value()).ok());
+      return;
+    }
+    // As long as what ranks compare.
+    std::vector<std::int8_t> mine(512, 1);
+    std::vector<std::int8_t> all(mine.size() *
+                                 static_cast<std::size_t>(session.size()));
+    CollectiveCall call;
+    call.kind = CollectiveKind::kAllgather;
+    call.input = mine.data();
+    call.output = all.data();
+    call.count = mine.size();
+    call.dtype = call.wire = DType::kInt8;
+    EXPECT_FALSE(session.Run(call).ok());
   });
 }
 

@@ -29,28 +29,41 @@ TEST(StepState, AdmitsWhatItsTableSays) {
   StepState state;
   EXPECT_EQ(Table(state, false), "ynyyyy");
   EXPECT_EQ(Table(state, true), "ynnnyn");
-  state.Finishing();
+  state.Begins(StepCall::kFinishStep);
   EXPECT_EQ(Table(state, true), "nnnnyn");
-  state.GoOn();
+  state.Ends();
   EXPECT_EQ(Table(state, true), "ynnnyn");
-  state.Finishing();
+  state.Begins(StepCall::kFinishStep);
   state.Finished();
   EXPECT_EQ(Table(state, false), "yyyyyy");
   EXPECT_EQ(Table(state, true), "ynnnyn");
-  state.Finishing();
-  state.GoOn();
+  state.Begins(StepCall::kFinishStep);
+  state.Ends();
   EXPECT_EQ(Table(state, false), "yyyyyy") << "nothing of the next was marked";
   state.Applied(6);
   EXPECT_EQ(Table(state, false), "ynyyyy");
-  state.Finishing();
+  state.Begins(StepCall::kFinishStep);
   state.Finished();
   state.Restored();
   EXPECT_EQ(Table(state, false), "ynyyyy");
 }
 
+TEST(StepState, AdmitsNothingWhileAnotherThreadsCallRuns) {
+  for (const StepCall call : {StepCall::kOptimizerStep, StepCall::kSaveState,
+                              StepCall::kRestoreState}) {
+    StepState state;
+    state.Begins(StepCall::kFinishStep);
+    state.Finished();
+    state.Begins(call);
+    EXPECT_EQ(Table(state, false), "nnnnnn");
+    state.Ends();
+    EXPECT_EQ(Table(state, false), "yyyyyy");
+  }
+}
+
 TEST(StepState, KeepsTheFirstReason) {
   StepState state;
-  state.Finishing();
+  state.Begins(StepCall::kFinishStep);
   state.Fail(Status(StatusCode::kUnavailable, "the first"));
   EXPECT_EQ(state.Fail(Status(StatusCode::kInternal, "later")).message(),
             "the first");

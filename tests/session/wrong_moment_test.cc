@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <functional>
 #include <limits>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -193,6 +195,65 @@ TEST_P(WrongMoments, AStepIsNeitherSavedNorRestoredHalfWay) {
         if (i != 5) Produce(session, i, step);
       }
       ASSERT_TRUE(session.FinishStep().ok());
+    }
+  });
+}
+
+TEST_P(WrongMoments, AGradientMarkedDuringARestoreEndsTheJob) {
+  if (std::get<int>(GetParam()) == 1) GTEST_SKIP() << "restores at once";
+  std::atomic<bool> marked = false;
+  RunRanks(MakeSparseJob(), [&](Session& session) {
+    ProduceAll(session, 0);
+    ASSERT_TRUE(session.FinishStep().ok());
+    const auto state = session.SaveState();
+    ASSERT_TRUE(state.ok());
+    if (session.rank() != 0) {
+      while (!marked) std::this_thread::yield();
+      static_cast<void>(session.RestoreState(state.value()));
+      ProduceAll(session, 1);
+      EXPECT_FALSE(session.FinishStep().ok());
+      return;
+    }
+    std::thread restorer([&] {
+      const Status status = session.RestoreState(state.value());
+      ExpectTooEarlyOrLate(status, "was marked while RestoreState() ran");
+    });
+    for (;;) {  // Until it waits for the others.
+      const Status now = session.SetLossScale(1.0F);
+      if (Says(now, "while RestoreState() runs")) break;
+      std::this_thread::yield();
+    }
+    session.GradientReady(10);
+    marked = true;
+    restorer.join();
+    const Status finished = session.FinishStep().status();
+    EXPECT_TRUE(Says(finished, "was marked while")) << finished.ToString();
+  });
+}
+
+TEST_P(WrongMoments, OfTwoOptimizersAtOnceOneIsRefused) {
+  Job job = MakeJob();
+  job.weights_on_host = true;
+  RunRanks(job, [](Session& session) {
+    Weights weights(session);
+    const OptimizerConfig sgd;
+    for (std::uint64_t step = 0; step < 20; ++step) {
+      ProduceAll(session, step);
+      ASSERT_TRUE(session.FinishStep().ok());
+      std::atomic<int> taken = 0;
+      const auto update = [&] {
+        const Status status = Update(session, sgd, weights.pointers);
+        if (status.ok()) {
+          ++taken;
+        } else {
+          EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition)
+              << status.ToString();
+        }
+      };
+      std::thread other(update);
+      update();
+      other.join();
+      EXPECT_EQ(taken, 1);
     }
   });
 }

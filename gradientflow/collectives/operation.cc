@@ -30,9 +30,9 @@ void Operation::SetMemory() {
     before += extent.count;
   }
   auto* output = static_cast<std::byte*>(call.output);
-  data = call.extents.empty() ? Elements(output, element_bytes())
-                              : Elements(output, element_bytes(), &call.extents,
-                                         &extent_starts);
+  data = call.extents.empty()
+             ? Elements(output, element_bytes())
+             : Elements(output, element_bytes(), &call.extents, &extent_starts);
   // The schedules only read it.
   input = Elements(static_cast<std::byte*>(const_cast<void*>(call.input)),
                    element_bytes());

@@ -68,8 +68,8 @@ template <bool kWhole, typename T>
 __device__ double SquaresByFours(const T* src, unsigned n) {
   constexpr unsigned kUnroll = kWhole ? 16 / sizeof(T) : 2;
   const unsigned lane = threadIdx.x % kWarp;
-  const unsigned first = lane / kBlockLanes * (kSquareRows * kSquareRow) +
-                         lane % kBlockLanes * 4;
+  const unsigned first =
+      lane / kBlockLanes * (kSquareRows * kSquareRow) + lane % kBlockLanes * 4;
   double sums[4] = {};
 #pragma unroll 1
   for (unsigned row = 0; row < kSquareRows; row += kUnroll) {
@@ -123,8 +123,8 @@ __device__ double SquaresByOnes(const T* src, unsigned n) {
 // number in the warp / kBlockLanes. Of `n` elements at most kWarpSquares count.
 template <typename T>
 __device__ double SquaresOfBlocks(const T* src, std::size_t n) {
-  const unsigned there = n < kWarpSquares ? static_cast<unsigned>(n)
-                                          : kWarpSquares;
+  const unsigned there =
+      n < kWarpSquares ? static_cast<unsigned>(n) : kWarpSquares;
   if (!AlignedFor<4>(src)) return SquaresByOnes(src, there);
   return there == kWarpSquares ? SquaresByFours<true>(src, there)
                                : SquaresByFours<false>(src, there);

@@ -127,13 +127,13 @@ TEST_P(Forks, DeathIsSeenAtOnceWhileAForkOfTheDeadLives) {
             kPatience);
         ::_exit(0);
       }
-      board[2].phase.store(Phase::kFinishing);
+      board[2].step.store(77);
       Pause(std::chrono::seconds(60));
     }
     return TrainStep(job_, 1, session.value().get(), &board[rank]);
   });
-  ASSERT_TRUE(Eventually(
-      [&] { return ranks[2].phase.load() == Phase::kFinishing; }, kPatience));
+  ASSERT_TRUE(
+      Eventually([&] { return ranks[2].step.load() == 77; }, kPatience));
   const std::int64_t killed = NowNs();
   ranks.processes().Signal(2, SIGKILL);
   for (int r : {0, 1}) {

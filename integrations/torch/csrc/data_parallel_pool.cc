@@ -18,6 +18,11 @@ std::vector<int64_t> StridesOf(const at::Tensor& parameter) {
       .vec();
 }
 
+// Every view keeps the session, whose memory it is.
+auto Keep(std::shared_ptr<Session> session) {
+  return [session = std::move(session)](void*) mutable { session.reset(); };
+}
+
 // Whether element k of the memory is the same element of both.
 bool IsLaidOutAlike(const at::Tensor& parameter, const at::Tensor& view) {
   const std::vector<int64_t> strides = StridesOf(parameter);
@@ -42,12 +47,14 @@ GradientPool::GradientPool(std::shared_ptr<Session> session,
                            at::ScalarType pool_type,
                            std::vector<std::string> names,
                            std::vector<at::Tensor> parameters)
-    : names_(std::move(names)), parameters_(std::move(parameters)) {
-  const Session::Use use(*session);
+    : names_(std::move(names)),
+      parameters_(std::move(parameters)),
+      session_(std::move(session)),
+      given_(parameters_.size()) {
+  const Session::Use use(*session_);
   const auto options =
       at::TensorOptions(pool_type).device(parameters_.at(0).device());
-  // Every view keeps the session, whose memory it is.
-  const auto keep = [session](void*) mutable { session.reset(); };
+  const auto keep = Keep(session_);
   void* data = nullptr;
   size_t bytes = 0;
   Check(gf_pool(use, &data, &bytes), "the gradient pool");
@@ -61,16 +68,27 @@ GradientPool::GradientPool(std::shared_ptr<Session> session,
   }
 }
 
+at::Tensor GradientPool::MakeView(size_t i) const {
+  const at::Tensor& view = views_[i];
+  return at::from_blob(view.mutable_data_ptr(), view.sizes(), view.strides(),
+                       Keep(session_), view.options());
+}
+
+const at::Tensor& GradientPool::View(size_t i) {
+  if (!given_[i].defined() || !IsView(i, given_[i])) given_[i] = MakeView(i);
+  return given_[i];
+}
+
 bool GradientPool::HasGradient(size_t i) const {
   return parameters_[i].grad().defined();
 }
 
 bool GradientPool::IsView(size_t i, const at::Tensor& gradient) const {
-  return gradient.is_same(views_[i]) ||
-         (gradient.layout() == at::kStrided &&
-          gradient.scalar_type() == views_[i].scalar_type() &&
-          gradient.const_data_ptr() == views_[i].const_data_ptr() &&
-          gradient.strides() == views_[i].strides());
+  return gradient.layout() == at::kStrided &&
+         gradient.scalar_type() == views_[i].scalar_type() &&
+         gradient.const_data_ptr() == views_[i].const_data_ptr() &&
+         gradient.sizes() == views_[i].sizes() &&
+         gradient.strides() == views_[i].strides();
 }
 
 bool GradientPool::PutIn(size_t i, const at::Tensor& gradient) {
@@ -84,7 +102,7 @@ bool GradientPool::PutIn(size_t i, const at::Tensor& gradient) {
   }
   const at::NoGradGuard no_grad;
   view.copy_(gradient);
-  parameter.mutable_grad() = view;
+  parameter.mutable_grad() = View(i);
   return true;
 }
 
@@ -102,7 +120,7 @@ void GradientPool::TakeIn(size_t i) {
                     " when DataParallel was made: move a model before that");
   const at::NoGradGuard no_grad;
   views_[i].copy_(gradient);
-  if (parameter.scalar_type() == views_[i].scalar_type()) gradient = views_[i];
+  if (parameter.scalar_type() == views_[i].scalar_type()) gradient = View(i);
 }
 
 void GradientPool::Settle(size_t i) {
@@ -122,7 +140,7 @@ void GradientPool::GiveOut(size_t i) {
   const at::Tensor& parameter = parameters_[i];
   at::Tensor& gradient = parameter.mutable_grad();
   if (parameter.scalar_type() == views_[i].scalar_type()) {
-    if (!gradient.defined()) gradient = views_[i];
+    if (!gradient.defined()) gradient = View(i);
     return;
   }
   const at::NoGradGuard no_grad;

@@ -56,12 +56,21 @@ class GradientPool {
   void Detach(bool keep);
 
  private:
+  // Gradient i in the pool, as a tensor whose storage is its own.
+  at::Tensor MakeView(size_t i) const;
+  // What parameter i gets for a gradient.
+  const at::Tensor& View(size_t i);
+  // By where the memory is: `.data =`, share_memory_() and a queue to another
+  // process put other memory under a tensor that stays the same.
   bool IsView(size_t i, const at::Tensor& gradient) const;
 
   const std::vector<std::string> names_;
   const std::vector<at::Tensor> parameters_;
+  const std::shared_ptr<Session> session_;
   at::Tensor all_;
+  // Nobody else has these, nor their storages: they stay where the pool is.
   std::vector<at::Tensor> views_;
+  std::vector<at::Tensor> given_;  // Undefined: none yet.
 };
 
 // The type of the pool for these parameters: their own if it is one, and of

@@ -252,6 +252,8 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
   {
     const std::lock_guard lock(mutex_);
     ended = ended_;
+    // In a fork nobody would complete it.
+    if (!ended) group_->session().CheckProcess();
     if (!future_) {
       fresh = true;
       future_ = c10::make_intrusive<c10::ivalue::Future>(

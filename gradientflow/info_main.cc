@@ -130,7 +130,7 @@ int Main(int argc, char** argv) {
   bool json = false;
   bool markdown = false;
   app.add_flag("--json", json, "One JSON object");
-  app.add_flag("--markdown", markdown, "Only the README's table of settings")
+  app.add_flag("--markdown", markdown, "Only the table of docs/settings.md")
       ->excludes("--json");
   app.footer("\n" + SettingsHelp());
   CLI11_PARSE(app, argc, argv);

@@ -12,8 +12,8 @@ namespace gradientflow {
 inline constexpr std::string_view kVariablePrefix = "GRADIENTFLOW_";
 
 // One field of Options. The table of these is the only place that knows how a
-// setting is written: the environment, the C API, --help, logs and the README
-// all come from it.
+// setting is written: the environment, the C API, --help, logs and
+// docs/settings.md all come from it.
 struct Setting {
   std::string_view name;      // The field: "bucket_bytes".
   std::string_view section;   // Title of its group.

@@ -12,7 +12,7 @@ namespace gradientflow {
 // the end of a program's --help.
 std::string SettingsHelp();
 
-// A Markdown table of all: the README's, between its settings markers. The
+// A Markdown table of all: that of docs/settings.md, between its markers. The
 // size rules are its first line.
 std::string SettingsMarkdown();
 

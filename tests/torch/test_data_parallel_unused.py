@@ -10,6 +10,7 @@ import torch.distributed as dist
 import gradientflow.torch as gft
 from harness import Ranks, launch
 from parallel_models import Branches, Given, check_mean, flat, gradients_of, random_inputs
+from scripts import run_script
 
 # By step: does rank r go left? `None`: its loss reaches the stem alone.
 USAGE = [
@@ -227,3 +228,38 @@ def sgd(ranks: Ranks) -> None:
 @pytest.mark.parametrize("size", [1, 2])
 def test_sgd_leaves_alone_what_has_no_gradient(size: int) -> None:
     launch(sgd, size)
+
+
+def test_a_session_closes_while_backward_waits() -> None:
+    code = """
+        import datetime, os, threading, time
+        import torch, torch.distributed as dist
+        import gradientflow.torch as gft
+
+        rank = int(os.environ["RANK"])
+        store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), 2, rank == 0)
+        dist.init_process_group("gradientflow", store=store, rank=rank, world_size=2)
+        model = gft.DataParallel(torch.nn.Linear(8, 3))
+
+        def step():
+            try:
+                model(torch.ones(4, 8)).sum().backward()
+            except dist.DistBackendError:
+                print("failed", flush=True)
+
+        if rank == 0:
+            thread = threading.Thread(target=step)
+            thread.start()
+            time.sleep(0.7)
+            gft._C.close_all()
+            thread.join()
+        # Rank 0 has the store, and ends last.
+        store.set(f"over {rank}", "1")
+        store.wait(["over 0"])
+        store.wait(["over 1"])
+        if rank == 0:
+            time.sleep(0.3)
+    """
+    ended = run_script(code, 2)
+    assert [one.exit_code for one in ended] == [0, 0], ended
+    assert ended[0].output == "failed\n"

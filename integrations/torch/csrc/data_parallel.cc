@@ -275,7 +275,7 @@ void DataParallel::Finish() {
   try {
     std::vector<uint8_t> used = HandOverTheRest(use);
     if (config_.find_unused) {
-      UsedAnywhere asked(*session_, used);
+      UsedAnywhere asked(use, used);
       Check(gf_finish_step(use, &stats_), "ending a step");
       used = asked.Get();
     } else {

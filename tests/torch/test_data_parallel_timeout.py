@@ -69,3 +69,27 @@ def _late_but_in_time(ranks: Ranks) -> None:
 
 def test_a_rank_that_is_late_within_the_time_out() -> None:
     launch(_late_but_in_time, 2, env={"GRADIENTFLOW_TIMEOUT_SECONDS": "1"})
+
+
+def _fails_alone(ranks: Ranks) -> float:
+    model = gft.DataParallel(torch.nn.ModuleList(net() for _ in range(2)))
+    model.module.forward = model.module[0].forward
+    _step(model, ranks)
+    if ranks.rank == 1:
+        bias = model.module[1][0].bias
+        bias.grad = torch.zeros_like(bias).to_sparse()
+    error = ValueError if ranks.rank == 1 else dist.DistBackendError
+    began = time.monotonic()
+    with pytest.raises(error, match="has layout Sparse, expected a dense one"):
+        _step(model, ranks)
+    took = time.monotonic() - began
+    ranks.started("error")
+    # The others do not hear it from a rank that ends.
+    ranks.wait_for("error", range(ranks.size))
+    return took
+
+
+def test_a_step_that_fails_on_one_rank_fails_on_all() -> None:
+    outcomes = run(_fails_alone, 3, timeout=40.0, destroy=False)
+    assert all(outcome.ok for outcome in outcomes), "\n".join(map(str, outcomes))
+    assert max(outcome.value for outcome in outcomes) < 20

@@ -15,6 +15,15 @@
 #include "data_parallel_used.h"
 
 namespace gft {
+namespace {
+
+// Without the stack that errors of torch's carry.
+std::string TextOf(const std::exception& error) {
+  const auto* torchs = dynamic_cast<const c10::Error*>(&error);
+  return torchs != nullptr ? torchs->what_without_backtrace() : error.what();
+}
+
+}  // namespace
 
 using torch::autograd::variable_list;
 
@@ -287,7 +296,7 @@ void DataParallel::Finish() {
     if (config_.sparse) ShowSparse();
     GiveOut(used);
   } catch (const std::exception& error) {
-    broken_ = error.what();
+    broken_ = TextOf(error);
     open_ = false;
     throw;
   }
@@ -296,6 +305,9 @@ void DataParallel::Finish() {
 
 void DataParallel::OptimizerStep(const std::vector<gf_optimizer>& groups,
                                  std::vector<int32_t> group_of) {
+    // What failed here only would have the others wait for this rank. Where
+    // the job has failed, it changes nothing.
+    gf_abort(use, broken_.c_str());
   const Session::Use use(session());
   const at::NoGradGuard no_grad;
   CheckNotBroken();

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from parallel_models import (
     Given,
     batch,
     bits_of,
+    flat,
     gradients_of,
     net,
     random_inputs,
@@ -122,3 +125,68 @@ def test_a_bad_gradient_is_seen_by_all(compression: str | None, value: float) ->
     results = launch(poison, 3, compression, value, backend="gloo")
     assert all(result == results[0] for result in results)
     assert [step for step, finite in enumerate(results[0]) if not finite] == [2, 5, 8]
+
+
+def go_back(ranks: Ranks, compression: str | None) -> None:
+    """Losses that are scaled by hand, as "loss_scale" was told."""
+    csc = with_csc(compression, sparsity=0.5, chunk_elements=20, wire_dtype="fp32")
+    model = gft.DataParallel(net(), options={"loss_scale": "1024"}, **csc)
+
+    def step(number: int) -> dict[str, np.ndarray]:
+        inputs, targets = batch(number, ranks.rank)
+        model.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(inputs), targets)
+        (1024 * loss).backward()
+        return flat({n: p.grad for n, p in model.module.named_parameters()})
+
+    step(0)
+    state = model.comm_state_dict()
+    once = step(1)
+    model.load_comm_state_dict(state)
+    for name, again in step(1).items():
+        np.testing.assert_array_equal(again, once[name], name)
+
+
+@pytest.mark.parametrize("compression", [None, "csc"])
+def test_the_loss_scale_outlives_a_restored_state(compression: str | None) -> None:
+    launch(go_back, 2, compression)
+
+
+def odd_scale(ranks: Ranks) -> None:
+    """There is no float32 for 1/1000: what is kept back is not multiplied with it."""
+
+    def make() -> tuple[torch.amp.GradScaler, gft.DataParallel, torch.optim.Optimizer]:
+        scaler = torch.amp.GradScaler("cpu", init_scale=1000.0)
+        csc = {"sparsity": 0.9, "chunk_elements": 20, "wire_dtype": "fp32"}
+        options = {"bucket_bytes": "500", "algorithm": "ring"}
+        model = gft.DataParallel(
+            net(), compression="csc", grad_scaler=scaler, options=options, **csc
+        )
+        return scaler, model, torch.optim.SGD(model.parameters(), 0.1)
+
+    def train(run: tuple, first: int, last: int) -> list[bytes]:
+        scaler, model, optimizer = run
+        for step in range(first, last):
+            inputs, targets = batch(step, ranks.rank)
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(inputs), targets)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return bits_of(model)
+
+    through = make()
+    train(through, 0, 5)
+    weights = copy.deepcopy(through[1].state_dict())
+    scale, kept = through[0].state_dict(), through[1].comm_state_dict()
+    expected = train(through, 5, 20)
+    again = make()
+    again[1].load_state_dict(weights)
+    again[1].load_comm_state_dict(kept)
+    again[0].load_state_dict(scale)
+    assert torch.equal(again[1].comm_state_dict()["session"], kept["session"])
+    assert train(again, 5, 20) == expected
+
+
+def test_goes_on_bit_for_bit_with_any_scale() -> None:
+    launch(odd_scale, 2)

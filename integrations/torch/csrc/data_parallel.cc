@@ -84,6 +84,7 @@ DataParallel::DataParallel(std::shared_ptr<Session> session,
     : session_(std::move(session)),
       pool_(std::move(pool)),
       config_(config),
+      loss_scale_(config.loss_scale),
       marked_(pool_->size(), 0),
       taken_(pool_->size(), 0) {
   gf_step_stats_init(&stats_);
@@ -161,7 +162,8 @@ void DataParallel::Watch(const at::Tensor& output) {
 void DataParallel::SetLossScale(float scale) {
   if (!config_.sparse) return;
   Check(gf_set_loss_scale(Session::Use(session()), scale), "the loss scale");
-  loss_scale_ = scale;
+  loss_scale_ = shown_scale_ = scale;
+  restored_scale_ = false;
 }
 
 std::optional<c10::Stream> DataParallel::CurrentStream() const {
@@ -202,6 +204,11 @@ void DataParallel::Begin() {
   const std::lock_guard lock(begin_);
   if (open_) return;
   CheckNotBroken();
+  if (restored_scale_) {
+    Check(gf_set_loss_scale(Session::Use(*session_), loss_scale_),
+          "the loss scale");
+    restored_scale_ = false;
+  }
   std::fill(marked_.begin(), marked_.end(), 0);
   SetStream();
   torch::autograd::Engine::get_default_engine().queue_callback(
@@ -275,7 +282,7 @@ void DataParallel::ShowSparse() {
     return;
   }
   // As the scaler wants them. A pool of 16 bits has kept them so.
-  const float factor = loss_scale_ / stats_.gradient_scale;
+  const float factor = shown_scale_ / stats_.gradient_scale;
   if (factor != 1.0F) pool_->all().mul_(factor);
 }
 
@@ -350,9 +357,14 @@ std::vector<uint8_t> DataParallel::SaveState() const {
 
 void DataParallel::RestoreState(const uint8_t* state, size_t bytes) {
   const Session::Use use(session());
-  Check(gf_restore_state(use, state, bytes), "restoring the state");
-  // The state's residual follows the scale in force, not the saved one.
-  Check(gf_set_loss_scale(use, loss_scale_), "the loss scale");
+  // The library takes no null, not even of an empty state.
+  constexpr uint8_t kNothing = 0;
+  Check(gf_restore_state(use, bytes == 0 ? &kNothing : state, bytes),
+        "restoring the state");
+  // The residual is in units of the saved scale, and follows the one in force
+  // when a step begins. Not earlier: a GradScaler that is restored too has the
+  // saved one, and to another scale and back is not bit for bit.
+  restored_scale_ = config_.sparse;
 }
 
 }  // namespace gft

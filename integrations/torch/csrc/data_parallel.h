@@ -24,6 +24,7 @@ struct DataParallelConfig {
   uint64_t chunk_elements = 0;  // Sparse only.
   // Of the optimiser that the residual is kept for; of any, if none.
   std::optional<double> momentum;
+  float loss_scale = 1.0F;  // That the session was opened with.
   // Ask which parameters a rank used, and leave alone the gradients of others,
   // usually undefined; else they become zero.
   bool find_unused = true;
@@ -120,7 +121,9 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   std::vector<Hooked> hooked_;
 
   bool sync_ = true;
-  float loss_scale_ = 1.0F;
+  float loss_scale_;             // In force in the session,
+  float shown_scale_ = 1.0F;     // and what gradients come out with.
+  bool restored_scale_ = false;  // The session has a state's instead, for now.
   std::optional<c10::Stream> stream_;  // The session's, with a GPU.
   std::mutex begin_;
   std::atomic<bool> open_{false};  // A backward pass that ends a step runs.

@@ -125,6 +125,7 @@ py::dict StatsOf(const DataParallel& model) {
   const gf_step_stats& stats = model.stats();
   py::dict dict;
   dict["step"] = stats.step;
+  config.loss_scale = std::stof(options.Get("loss_scale"));
   dict["buckets"] = stats.buckets;
   dict["bytes_sent"] = stats.bytes_sent;
   dict["selected_chunks"] = stats.selected_chunks;

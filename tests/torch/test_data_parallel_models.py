@@ -210,3 +210,60 @@ def refusals(ranks: Ranks) -> None:
 
 def test_refuses_what_cannot_be() -> None:
     launch(refusals, 1)
+
+
+def conv(channels_last: bool) -> torch.nn.Module:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 4, 1))
+    if channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    return model
+
+
+class Shaped(torch.nn.Module):
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.zeros(shape))
+
+
+def laid_out_otherwise(ranks: Ranks, what: str) -> None:
+    odd = ranks.rank == 1
+    if what == "shape":
+        module, match = Shaped(*((3, 2) if odd else (2, 3))), r"w \[(2x3|3x2)\]"
+    else:
+        module, match = conv(odd), r"0.weight \[8x3x3x3 in order 0,2,3,1\]"
+    with pytest.raises(dist.DistBackendError, match=match):
+        gft.DataParallel(module)
+
+
+@pytest.mark.parametrize("what", ["shape", "format"])
+def test_ranks_agree_on_how_parameters_lie_in_memory(what: str) -> None:
+    launch(laid_out_otherwise, 2, what)
+
+
+def other_format(ranks: Ranks) -> None:
+    """A residual and momentum are in the pool's order."""
+
+    def make(channels_last: bool) -> tuple[gft.DataParallel, gft.SGD]:
+        model = gft.DataParallel(conv(channels_last))
+        return model, gft.SGD(model, 0.1, momentum=0.9)
+
+    def step(run: tuple[gft.DataParallel, gft.SGD]) -> None:
+        run[0](torch.ones(2, 3, 8, 8)).square().mean().backward()
+        run[1].step()
+
+    states = {}
+    for channels_last in (False, True):
+        saving = make(channels_last)
+        step(saving)
+        states[channels_last] = saving[1].state_dict()
+    for channels_last, state in states.items():
+        with pytest.raises(dist.DistBackendError, match="0.weight .* in order 0,2,3,1"):
+            make(not channels_last)[1].load_state_dict(state)
+        loading = make(channels_last)
+        loading[1].load_state_dict(state)
+        step(loading)
+
+
+def test_refuses_a_state_of_another_memory_format() -> None:
+    launch(other_format, 2)

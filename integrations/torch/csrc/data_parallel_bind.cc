@@ -40,12 +40,13 @@ void WatchAll(DataParallel& model, py::handle object) {
   }
 }
 
-std::vector<gf_tensor> TensorsOf(const std::vector<std::string>& names,
+// `descriptions` have to outlive them.
+std::vector<gf_tensor> TensorsOf(const std::vector<std::string>& descriptions,
                                  const std::vector<at::Tensor>& parameters) {
-  std::vector<gf_tensor> tensors(names.size());
-  for (size_t i = 0; i < names.size(); ++i) {
+  std::vector<gf_tensor> tensors(parameters.size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
     gf_tensor_init(&tensors[i]);
-    tensors[i].name = names[i].c_str();
+    tensors[i].name = descriptions[i].c_str();
     tensors[i].elements = static_cast<size_t>(parameters[i].numel());
     // Biases and the weights of normalisation layers.
     tensors[i].skip_lars = parameters[i].dim() <= 1 ? 1 : 0;
@@ -113,7 +114,11 @@ std::shared_ptr<DataParallel> Open(const std::optional<GroupPtr>& group,
     config.momentum = std::stod(options.Get("momentum"));
   }
   config.find_unused = find_unused;
-  const std::vector<gf_tensor> tensors = TensorsOf(names, parameters);
+  std::vector<std::string> descriptions;
+  for (size_t i = 0; i < names.size(); ++i) {
+    descriptions.push_back(DescriptionOf(names[i], parameters[i]));
+  }
+  const std::vector<gf_tensor> tensors = TensorsOf(descriptions, parameters);
   std::shared_ptr<Session> session =
       group ? OpenIn(*group, std::move(options), tensors)
             : Session::Open(options, tensors);

@@ -34,6 +34,29 @@ bool IsLaidOutAlike(const at::Tensor& parameter, const at::Tensor& view) {
 
 }  // namespace
 
+std::string DescriptionOf(const std::string& name,
+                          const at::Tensor& parameter) {
+  const std::vector<int64_t> strides = StridesOf(parameter);
+  std::string text = name + " [";
+  std::vector<int64_t> order;
+  for (int64_t d = 0; d < parameter.dim(); ++d) {
+    text += (d > 0 ? "x" : "") + std::to_string(parameter.size(d));
+    // A dimension of one element may have any stride.
+    if (parameter.size(d) > 1) order.push_back(d);
+  }
+  if (parameter.numel() > 0) {
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+      return strides[a] > strides[b];
+    });
+  }
+  if (!std::is_sorted(order.begin(), order.end())) {
+    for (size_t i = 0; i < order.size(); ++i) {
+      text += (i > 0 ? "," : " in order ") + std::to_string(order[i]);
+    }
+  }
+  return text + "]";
+}
+
 at::ScalarType PoolTypeFor(const std::vector<at::Tensor>& parameters) {
   const at::ScalarType first = parameters.at(0).scalar_type();
   const bool alike =

@@ -73,6 +73,11 @@ class GradientPool {
   std::vector<at::Tensor> given_;  // Undefined: none yet.
 };
 
+// A parameter's name with its shape and, unless it is contiguous, its
+// dimensions' order in the pool: "conv.weight [64x3x11x11 in order 0,2,3,1]".
+// Ranks and states that agree on these lay the pool out alike.
+std::string DescriptionOf(const std::string& name, const at::Tensor& parameter);
+
 // The type of the pool for these parameters: their own if it is one, and of
 // float32, float16 and bfloat16; else float32.
 at::ScalarType PoolTypeFor(const std::vector<at::Tensor>& parameters);

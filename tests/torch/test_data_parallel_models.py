@@ -183,6 +183,15 @@ def refusals(ranks: Ranks) -> None:
         gft.DataParallel(net(), options={"sparsity": "1.0"})
     with pytest.raises(ValueError, match="did you mean"):
         gft.DataParallel(net(), options={"bucket_byte": "1"})
+    for options, match in (
+        ({"pool_dtype": "float16"}, "pool_dtype=float16, but .* are kept in float32"),
+        ({"GRADIENTFLOW_POOL_DTYPE": "bfloat16"}, "module.half"),
+        ({"device": "cuda:0"}, "device=cuda:0, but the parameters are on cpu"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            gft.DataParallel(net(), options=options)
+    with pytest.raises(ValueError, match="float16 parameters|Half .* in float16"):
+        gft.DataParallel(net().half(), options={"pool_dtype": "float32"})
     for name, value in CSC_ONLY.items():
         for compression in (None, "fp16"):
             with pytest.raises(ValueError, match=f"{name}={value!r} is for compress"):

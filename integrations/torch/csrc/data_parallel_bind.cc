@@ -84,6 +84,25 @@ std::shared_ptr<Session> OpenIn(const GroupPtr& group, Options options,
   return OpenOverStore(std::move(options), std::move(joining), tensors);
 }
 
+// Takes over `settings`, the user's. The pool's type and place are those of the
+// parameters, which its views are the gradients of.
+void SetAll(const Settings& settings, const at::Tensor& parameter,
+            Options& options) {
+  const std::string type = options.Get("pool_dtype");
+  const std::string device = options.Get("device");
+  for (const auto& [name, value] : settings) options.Set(name.c_str(), value);
+  TORCH_CHECK_VALUE(
+      options.Get("pool_dtype") == type,
+      "options: pool_dtype=", options.Get("pool_dtype"), ", but gradients of ",
+      parameter.scalar_type(), " parameters are kept in ", type,
+      ": convert the module before, as by module.half(), or give wire_dtype or "
+      "compression, for what travels");
+  TORCH_CHECK_VALUE(options.Get("device") == device,
+                    "options: device=", options.Get("device"),
+                    ", but the parameters are on ", parameter.device(),
+                    ": move the module before, as by module.to(device)");
+}
+
 std::shared_ptr<DataParallel> Open(const std::optional<GroupPtr>& group,
                                    const Settings& settings,
                                    std::vector<std::string> names,
@@ -103,9 +122,10 @@ std::shared_ptr<DataParallel> Open(const std::optional<GroupPtr>& group,
   // Clipping by a norm of this rank's own values would drive the ranks apart.
   options.Set("zero_kept", "on");
   if (group) SetTimeouts(*group, device.type(), options);
-  for (const auto& [name, value] : settings) options.Set(name.c_str(), value);
+  SetAll(settings, parameters[0], options);
   DataParallelConfig config;
   config.pool_type = type;
+  config.loss_scale = std::stof(options.Get("loss_scale"));
   config.sparse = std::stod(options.Get("sparsity")) > 0;
   if (config.sparse) {
     config.chunk_elements = std::stoull(options.Get("chunk_elements"));
@@ -130,7 +150,6 @@ py::dict StatsOf(const DataParallel& model) {
   const gf_step_stats& stats = model.stats();
   py::dict dict;
   dict["step"] = stats.step;
-  config.loss_scale = std::stof(options.Get("loss_scale"));
   dict["buckets"] = stats.buckets;
   dict["bytes_sent"] = stats.bytes_sent;
   dict["selected_chunks"] = stats.selected_chunks;

@@ -66,7 +66,8 @@ class DataParallel(torch.nn.Module):
             and momentum go on.
         grad_scaler: the scaler used with this model, if any: CSC keeps its
             residual in units of the unscaled loss.
-        options: further settings, named as the GRADIENTFLOW_* variables.
+        options: further settings, named as the GRADIENTFLOW_* variables; not
+            ``pool_dtype`` and ``device``, which are the parameters'.
 
     Raises:
         ValueError, TypeError: an argument or parameter is not as expected.

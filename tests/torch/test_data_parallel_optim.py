@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -411,6 +412,15 @@ def test_goes_on_in_new_processes_bit_for_bit(tmp_path: object, own: bool) -> No
         assert launch(go, 3, str(tmp_path), stop, 12, own) == through
 
 
+@contextlib.contextmanager
+def refused_on_one(ranks: Ranks, match: str) -> Iterator[None]:
+    """Rank 1 finds its state bad by itself, and the others hear of it."""
+    bad = ranks.rank == 1
+    error = ValueError if bad else torch.distributed.DistBackendError
+    with pytest.raises(error, match=match if bad else "rank 1 is refused"):
+        yield
+
+
 def other_states(ranks: Ranks) -> None:
     run = Run(True)
     run.train(ranks.rank, 0, 3)
@@ -418,10 +428,12 @@ def other_states(ranks: Ranks) -> None:
     for change, match in (
         ({"version": 9}, "version 9, expected 1"),
         ({"size": 17}, "one of 17 ranks, expected"),
+        ({"session": None}, "no tensor 'session'"),
         ({"session": state["session"].float()}, "expected uint8 on the CPU"),
     ):
-        with pytest.raises(ValueError, match=match):
-            run.model.load_comm_state_dict({**state, **change})
+        with refused_on_one(ranks, match):
+            bad = {**state, **change} if ranks.rank == 1 else state
+            run.model.load_comm_state_dict(bad)
     damaged = state["session"].clone()
     damaged[len(damaged) // 2] ^= 1
     with pytest.raises(torch.distributed.DistBackendError, match="damaged|checksum"):
@@ -434,3 +446,32 @@ def other_states(ranks: Ranks) -> None:
 
 def test_refuses_other_states() -> None:
     launch(other_states, 2)
+
+
+def all_or_none(ranks: Ranks) -> None:
+    """Ranks keep their rate, and train on, when one of them is refused."""
+    run = Run(True)
+    run.train(ranks.rank, 0, 2)
+    early = copy.deepcopy(run.optimizer.state_dict())
+    run.optimizer.param_groups[0]["lr"] = 0.01
+    run.train(ranks.rank, 2, 4)
+    late = copy.deepcopy(run.optimizer.state_dict())
+    run.optimizer.param_groups[0]["lr"] = 0.02
+    with pytest.raises(torch.distributed.DistBackendError, match="of step 2, rank 0's"):
+        run.optimizer.load_state_dict(early if ranks.rank == 1 else late)
+    short = [{**late["param_groups"][0], "params": [0]}]
+    without = {k: v for k, v in late.items() if k != "session"}
+    for bad, match in (
+        ({**late, "param_groups": short}, "groups of .1. parameters, expected .6."),
+        (without, "no 'session'"),
+    ):
+        with refused_on_one(ranks, match):
+            run.optimizer.load_state_dict(bad if ranks.rank == 1 else late)
+    assert run.optimizer.param_groups[0]["lr"] == 0.02
+    run.train(ranks.rank, 4, 6)
+    run.optimizer.load_state_dict(late)
+    assert run.optimizer.param_groups[0]["lr"] == 0.01
+
+
+def test_all_ranks_load_their_state_or_none() -> None:
+    launch(all_or_none, 3)

@@ -305,6 +305,9 @@ void DataParallel::Finish() {
   } catch (const std::exception& error) {
     broken_ = TextOf(error);
     open_ = false;
+    // What failed here only would have the others wait for this rank. Where
+    // the job has failed, it changes nothing.
+    gf_abort(use, broken_.c_str());
     throw;
   }
   open_ = false;
@@ -312,9 +315,6 @@ void DataParallel::Finish() {
 
 void DataParallel::OptimizerStep(const std::vector<gf_optimizer>& groups,
                                  std::vector<int32_t> group_of) {
-    // What failed here only would have the others wait for this rank. Where
-    // the job has failed, it changes nothing.
-    gf_abort(use, broken_.c_str());
   const Session::Use use(session());
   const at::NoGradGuard no_grad;
   CheckNotBroken();

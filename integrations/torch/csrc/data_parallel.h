@@ -73,6 +73,8 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   const gf_step_stats& stats() const { return stats_; }
   const DataParallelConfig& config() const { return config_; }
   std::vector<uint8_t> SaveState() const;
+  // A collective. A rank that has no state to restore takes part with one of no
+  // bytes, which is refused: on all ranks, then.
   void RestoreState(const uint8_t* state, size_t bytes);
   const Session& session() const;
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NoReturn
 
 import torch
@@ -216,17 +216,43 @@ class DataParallel(torch.nn.Module):
         them, and nothing changes, if one is of another model, other settings,
         another rank, run or step.
         """
+        self._restore(lambda: self._session_of(state))
+
+    def _restore(self, find: Callable[[], torch.Tensor]) -> None:
+        """load_comm_state_dict() of what ``find`` returns; if it raises, so does
+        this, and the other ranks raise, too."""
+        try:
+            session = find()
+        except Exception:
+            # The others wait for this rank. Nothing is a state that is refused.
+            with contextlib.suppress(dist.DistBackendError):
+                self._core.restore_state(torch.empty(0, dtype=torch.uint8))
+            raise
+        self._core.restore_state(session)
+
+    def _session_of(self, state: Mapping[str, Any]) -> torch.Tensor:
+        """The session's part of a :meth:`comm_state_dict`. ValueError."""
+        if not isinstance(state, Mapping):
+            raise ValueError(f"the state is a {type(state).__name__}, expected a dict")
         if state.get("version") != _STATE_VERSION:
             raise ValueError(
                 f"the state has version {state.get('version')!r}, expected"
                 f" {_STATE_VERSION}"
             )
-        if state["size"] != self.size:
+        if state.get("size") != self.size:
             raise ValueError(
-                f"the state was saved by one of {state['size']} ranks, expected"
+                f"the state was saved by one of {state.get('size')} ranks, expected"
                 f" {self.size}"
             )
-        self._core.restore_state(state["session"])
+        session = state.get("session")
+        if not isinstance(session, torch.Tensor):
+            raise ValueError("the state has no tensor 'session'")
+        if session.dtype != torch.uint8 or session.device.type != "cpu":
+            raise ValueError(
+                f"the session's state is {session.dtype} on {session.device},"
+                " expected uint8 on the CPU"
+            )
+        return session.contiguous()
 
     def close(self) -> None:
         """Leaves the job; ``module`` stays, with ordinary gradients.

@@ -106,11 +106,34 @@ class _ChunkAware(torch.optim.Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Of this rank; takes over the session's part, too."""
-        state = dict(state_dict)
-        session = state.pop("session")
-        super().load_state_dict(state)
-        self._model.load_comm_state_dict(session)
+        """Of this rank, on all ranks: as
+        :meth:`DataParallel.load_comm_state_dict`, which it contains. Either all
+        ranks take over their states, or none changes."""
+        self._model._restore(lambda: self._session_of(state_dict))
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != "session"})
+
+    def _session_of(self, state: dict[str, Any]) -> torch.Tensor:
+        """The session's part of a :meth:`state_dict`. ValueError where torch
+        would refuse the rest."""
+        for name in ("state", "param_groups", "session"):
+            if name not in state:
+                raise ValueError(f"the optimiser's state has no {name!r}")
+        saved = state["param_groups"]
+        counts = [len(group["params"]) for group in saved]
+        expected = [len(group["params"]) for group in self.param_groups]
+        if counts != expected:
+            raise ValueError(
+                f"the optimiser's state has groups of {counts} parameters, expected"
+                f" {expected}"
+            )
+        for group in saved:
+            for name in (*self.defaults, "momentum"):
+                if name not in group:
+                    raise ValueError(
+                        f"the optimiser's state has a group without {name!r}"
+                    )
+            self._check(group)
+        return self._model._session_of(state["session"])
 
     def _settings(self, group: dict[str, Any]) -> tuple[Any, ...]:
         """As _C.DataParallel.optimizer_step() takes them."""

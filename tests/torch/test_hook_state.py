@@ -7,6 +7,7 @@ import pathlib
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import gradientflow.torch as gft
@@ -111,6 +112,13 @@ def test_residual_is_part_of_the_state() -> None:
     launch(without_residual, 2)
 
 
+def assert_same(one: dict, other: dict) -> None:
+    tensors = [[*s["residual"].values(), *s["selected"]] for s in (one, other)]
+    assert all(torch.equal(a, b) for a, b in zip(*tensors, strict=True))
+    for name in set(one) - {"residual", "selected"}:
+        assert one[name] == other[name], name
+
+
 def refuse(ranks: Ranks) -> None:
     run = Run()
     run.train(ranks.rank, 0, 3)
@@ -122,7 +130,10 @@ def refuse(ranks: Ranks) -> None:
         with pytest.raises(ValueError, match=match):
             run.hook.load_state_dict(other)
 
+    for name in ("settings", "shapes", "step", "loss_scale", "buckets", "selected"):
+        load_with(f"has no '{name}'", lambda s, n=name: s.pop(n))
     load_with("version 7, expected 1", lambda s: s.update(version=7))
+    load_with("that of rank 1, this is rank 0", lambda s: s.update(rank=1))
     load_with(
         "saved with sparsity=0.5, but this hook has sparsity=0.7",
         lambda s: s["settings"].update(sparsity=0.5),
@@ -138,8 +149,31 @@ def refuse(ranks: Ranks) -> None:
         "residual of '0.bias' of torch.float64",
         lambda s: s["residual"].update({"0.bias": torch.zeros(37).double()}),
     )
-    # Nothing has changed.
-    run.hook.load_state_dict(state)
+    load_with("step -1, expected 0 or more", lambda s: s.update(step=-1))
+    for scale in (0.0, -1.0, float("nan"), float("inf"), 1e60):
+        load_with("expected a positive float32", lambda s, v=scale: s.update(loss_scale=v))
+    bucket, chunks = state["buckets"][0], state["selected"][0]
+    load_with("buckets, but selections for 1", lambda s: s.update(selected=[chunks]))
+    for buckets in ([["x"]], [bucket], [bucket, bucket]):
+        load_with(
+            "each of the model's parameters in one bucket",
+            lambda s, b=buckets: s.update(buckets=b, selected=[chunks] * len(b)),
+        )
+    for changed, match in (
+        (chunks[:-1], r"selects of \(\d+,\) chunks in bucket 0"),
+        (chunks + 2, "other values than 0 and 1"),
+        (chunks.long(), "no tensor of torch.uint8"),
+    ):
+        load_with(match, lambda s, c=changed: s["selected"].__setitem__(0, c))
+    numbers = [1] * len(state["selected"])
+    load_with("hook's state is damaged", lambda s: s.update(buckets=numbers))
+    with pytest.raises(ValueError, match="is a NoneType, expected a dict"):
+        run.hook.load_state_dict(None)
+    # Nothing has changed, and what is strided otherwise is the same state.
+    assert_same(run.hook.state_dict(), state)
+    strided = [torch.stack([c, 1 - c], 1)[:, 0] for c in state["selected"]]
+    run.hook.load_state_dict({**state, "selected": strided})
+    assert_same(run.hook.state_dict(), state)
     cast = gft.register(DistributedDataParallel(net()), "fp16")
     with pytest.raises(ValueError, match="compression='csc'"):
         cast.load_state_dict(state)
@@ -148,3 +182,93 @@ def refuse(ranks: Ranks) -> None:
 
 def test_refuses_other_states() -> None:
     launch(refuse, 1)
+
+
+def all_or_none(ranks: Ranks) -> None:
+    run = Run()
+    run.train(ranks.rank, 0, 3)
+    early = run.hook.state_dict()
+    run.train(ranks.rank, 3, 6)
+    late = run.hook.state_dict()
+    twice = {**late, "loss_scale": 2.0}
+    other = copy.deepcopy(late)
+    other["selected"][0] = 1 - other["selected"][0]
+    odd = ranks.rank == 1
+    for bad, match in (
+        (early, "the step is 3 on rank 1, but 6 on rank 0"),
+        (twice, "the loss scale is 2.0 on rank 1"),
+        (other, "the hash of the selected chunks"),
+        ({**late, "version": 9}, "version 9" if odd else "that of rank 1 is refused: "),
+    ):
+        with pytest.raises(ValueError, match=match):
+            run.hook.load_state_dict(bad if odd else late)
+        assert_same(run.hook.state_dict(), late)
+    box = [late]
+    dist.broadcast_object_list(box, 0)
+    with pytest.raises(ValueError, match="that of rank"):
+        run.hook.load_state_dict(box[0])
+    run.train(ranks.rank, 6, 7)
+    cast = gft.register(DistributedDataParallel(net()), "fp16")
+    state = cast.state_dict()
+    with pytest.raises(ValueError, match="that of rank 1" if not odd else "version 9"):
+        cast.load_state_dict({**state, "version": 9} if odd else state)
+
+
+def test_all_ranks_load_their_state_or_none() -> None:
+    launch(all_or_none, 3)
+
+
+def back_to_the_first_step(ranks: Ranks) -> None:
+    """Whose buckets are not those that DDP has built since."""
+    run = Run()
+    run.train(ranks.rank, 0, 1)
+    first = run.state()
+    run.train(ranks.rank, 1, 4)
+    later = run.hook.state_dict()
+    assert later["buckets"] != first["hook"]["buckets"]
+    run.load(first)
+    run.train(ranks.rank, 1, 6)
+    now = run.hook.state_dict()
+    assert now["step"] == 6 and now["buckets"] == later["buckets"]
+    kept = 17 * sum(int((s == 0).sum()) for s in now["selected"])
+    assert kept > 0 and any(bool(r.any()) for r in now["residual"].values())
+
+
+def test_goes_back_to_the_first_step() -> None:
+    launch(back_to_the_first_step, 2)
+
+
+class Fails(torch.autograd.Function):
+    on = False
+
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
+        if Fails.on:
+            raise RuntimeError("fails midway")
+        return gradient
+
+
+def after_a_failure(ranks: Ranks) -> None:
+    run = Run()
+    run.model.module[1] = torch.nn.Sequential(run.model.module[1])
+    run.train(ranks.rank, 0, 4)
+    state = copy.deepcopy(run.hook.state_dict())
+    run.model.module[1].register_forward_hook(lambda m, i, o: Fails.apply(o))
+    Fails.on = True
+    with pytest.raises(RuntimeError, match="fails midway"):
+        run.train(ranks.rank, 4, 5)
+    with pytest.raises(RuntimeError, match="within step 4"):
+        run.hook.state_dict()
+    run.hook.load_state_dict(state)
+    assert_same(run.hook.state_dict(), state)
+    # What the failed step had begun may end now.
+    dist.barrier()
+    assert_same(run.hook.state_dict(), state)
+
+
+def test_loads_a_state_after_a_backward_that_failed() -> None:
+    launch(after_a_failure, 2)

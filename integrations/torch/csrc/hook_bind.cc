@@ -100,9 +100,12 @@ bool HasBuckets(const c10d::Reducer& reducer, const CscLayout& layout,
 }
 
 // Also gives DDP the buckets that the state speaks of: a new DDP would else
-// take a step with others, and send all in it.
-void Restore(CscHook& hook, const Reducer& reducer, uint64_t step,
-             float loss_scale, std::vector<std::vector<size_t>> buckets,
+// take a step with others, and send all in it. One that has rebuilt its own
+// keeps them, since it would not build others again: then a selection for other
+// buckets is not used. `rebuilds`: whether DDP does that at all.
+void Restore(CscHook& hook, const Reducer& reducer, bool rebuilds,
+             uint64_t step, float loss_scale,
+             std::vector<std::vector<size_t>> buckets,
              const std::vector<at::Tensor>& selected,
              const std::vector<std::optional<at::Tensor>>& residuals) {
   CscState state;
@@ -116,7 +119,9 @@ void Restore(CscHook& hook, const Reducer& reducer, uint64_t step,
     state.residuals.push_back(residual.value_or(at::Tensor()));
   }
   const py::gil_scoped_release no_gil;
-  if (!buckets.empty() && !HasBuckets(*reducer, hook.layout(), buckets)) {
+  const bool rebuilt = rebuilds && !reducer->should_rebuild_buckets();
+  if (!buckets.empty() && !rebuilt &&
+      !HasBuckets(*reducer, hook.layout(), buckets)) {
     reducer->initialize_buckets(buckets);
     TORCH_CHECK(HasBuckets(*reducer, hook.layout(), buckets),
                 "the csc hook: DDP did not take over the buckets of the state");

@@ -20,7 +20,7 @@ c10::intrusive_ptr<c10::ivalue::Future> CscHook::Run(c10d::GradBucket& bucket) {
   CheckDense(bucket, "csc");
   const at::NoGradGuard no_grad;
   if (bucket.getIndex() == 0) BeginStep();
-  CscBucket& ours = layout_.Meet(bucket);
+  CscBucket& ours = layout_->Meet(bucket);
   ours.buffer = bucket.getBuffer();
   ++run_;
   if (bucket.isLast()) count_ = run_;
@@ -35,7 +35,7 @@ c10::intrusive_ptr<c10::ivalue::Future> CscHook::Run(c10d::GradBucket& bucket) {
   const at::Tensor sent = whole ? buffer : ours.packed;
   stats_.payload_bytes += sent.nbytes();
   // Lives until the future completes, and its buckets with it.
-  const auto back = [self = shared_from_this(), &ours, buffer,
+  const auto back = [self = shared_from_this(), layout = layout_, &ours, buffer,
                      whole](c10::ivalue::Future& done) -> c10::IValue {
     done.value();  // Throws what went wrong.
     const at::NoGradGuard no_grad_here;
@@ -58,16 +58,16 @@ void CscHook::BeginStep() {
   TORCH_CHECK(run_ == 0, "the csc hook: step ", step_, " begins, but of the ",
               "one before only ", finished_, " of ", run_,
               " buckets came to an end: its backward failed. What was kept "
-              "back is lost; load a checkpoint");
+              "back is lost; load a checkpoint, with load_state_dict()");
   SelectNext();
 }
 
 void CscHook::EndStep() {
   const at::NoGradGuard no_grad;
-  layout_.EndStep(count_);
+  layout_->EndStep(count_);
   std::vector<at::Tensor> bad;
   stats_.chunks = stats_.selected_chunks = 0;
-  for (const CscBucket& bucket : layout_.buckets()) {
+  for (const CscBucket& bucket : layout_->buckets()) {
     if (bucket.chunks() == 0) continue;
     stats_.chunks += bucket.chunks();
     stats_.selected_chunks += static_cast<uint64_t>(
@@ -76,13 +76,13 @@ void CscHook::EndStep() {
   }
   if (!bad.empty()) {
     const at::Tensor any = at::stack(bad).any();
-    for (CscBucket& bucket : layout_.buckets()) {
+    for (CscBucket& bucket : layout_->buckets()) {
       if (bucket.chunks() == 0) continue;
       OpsFor(bucket).TakeBack(bucket, any.to(bucket.residual.device()));
     }
     StartNorms();
   }
-  for (CscBucket& bucket : layout_.buckets()) {
+  for (CscBucket& bucket : layout_->buckets()) {
     bucket.buffer.reset();
     bucket.packed.reset();
   }
@@ -93,7 +93,7 @@ void CscHook::EndStep() {
 
 void CscHook::StartNorms() {
   std::vector<at::Tensor> norms;
-  for (const CscBucket& bucket : layout_.buckets()) {
+  for (const CscBucket& bucket : layout_->buckets()) {
     if (bucket.chunks() == 0) continue;
     norms.push_back(norms.empty() ? bucket.norms
                                   : bucket.norms.to(norms[0].device()));
@@ -123,7 +123,7 @@ void CscHook::SelectNext() {
   // A norm that is not finite ranks first: sending the chunk heals it.
   std::vector<float> candidates;
   size_t chunks = 0;
-  for (const CscBucket& bucket : layout_.buckets()) {
+  for (const CscBucket& bucket : layout_->buckets()) {
     for (size_t c = 0; c < bucket.chunks(); ++c, ++chunks) {
       if (bucket.always[c] != 0) continue;
       candidates.push_back(std::isfinite(sum[chunks])
@@ -140,7 +140,7 @@ void CscHook::SelectNext() {
           "selecting chunks");
   }
   size_t next = 0;
-  for (CscBucket& bucket : layout_.buckets()) {
+  for (CscBucket& bucket : layout_->buckets()) {
     for (size_t c = 0; c < bucket.chunks(); ++c) {
       bucket.selected[c] = bucket.always[c] != 0 ? 1 : chosen[next++];
     }
@@ -148,8 +148,10 @@ void CscHook::SelectNext() {
 }
 
 void CscHook::CheckBetweenSteps(const char* what) const {
-  TORCH_CHECK(run_ == 0, "the csc hook: ", what, " within step ", step_,
-              ", expected between steps: after backward has ended");
+  TORCH_CHECK(
+      run_ == 0, "the csc hook: ", what, " within step ", step_,
+      ", expected between steps: after backward has ended, or, where it "
+      "failed, after load_state_dict()");
 }
 
 void CscHook::SetLossScale(float scale) {
@@ -157,7 +159,7 @@ void CscHook::SetLossScale(float scale) {
   TORCH_CHECK_VALUE(std::isfinite(scale) && scale > 0,
                     "loss scale: expected a positive number, seen ", scale);
   const float factor = scale / std::exchange(loss_scale_, scale);
-  if (factor != 1.0F) layout_.Scale(factor);
+  if (factor != 1.0F) layout_->Scale(factor);
 }
 
 CscState CscHook::Save() {
@@ -166,19 +168,23 @@ CscState CscHook::Save() {
   CscState state;
   state.step = step_;
   state.loss_scale = loss_scale_;
-  state.selection = layout_.selection();
-  for (size_t i = 0; i < layout_.names().size(); ++i) {
-    state.residuals.push_back(layout_.ResidualOf(i));
+  state.selection = layout_->selection();
+  for (size_t i = 0; i < layout_->names().size(); ++i) {
+    state.residuals.push_back(layout_->ResidualOf(i));
   }
   return state;
 }
 
 void CscHook::Restore(CscState state) {
-  CheckBetweenSteps("load_state_dict()");
-  SelectNext();
+  // What they select is not wanted, nor whether they failed with the job.
+  if (pending_ != nullptr) std::exchange(pending_, nullptr)->wait();
+  norms_.reset();
+  // Exchanges of a step that failed may not be over yet: they keep theirs.
+  if (run_ != 0) layout_ = std::make_shared<CscLayout>(layout_->Fresh());
+  run_ = finished_ = count_ = 0;
   step_ = state.step;
   loss_scale_ = state.loss_scale;
-  layout_.Restore(std::move(state.residuals), std::move(state.selection));
+  layout_->Restore(std::move(state.residuals), std::move(state.selection));
 }
 
 }  // namespace gft

@@ -44,7 +44,9 @@ class CscHook final : public Hook,
  public:
   CscHook(c10::intrusive_ptr<c10d::ProcessGroup> group, const CscConfig& config,
           CscLayout layout)
-      : group_(std::move(group)), config_(config), layout_(std::move(layout)) {
+      : group_(std::move(group)),
+        config_(config),
+        layout_(std::make_shared<CscLayout>(std::move(layout))) {
     stats_.chunk_elements = static_cast<uint64_t>(config.chunk_elements);
   }
 
@@ -56,14 +58,15 @@ class CscHook final : public Hook,
   void FinishShadow();
 
   HookStats stats() const override { return stats_; }
-  const CscLayout& layout() const { return layout_; }
+  const CscLayout& layout() const { return *layout_; }
 
   // What the gradients of the coming steps are multiplied with; the residual
   // follows. Between steps, like all below.
   void SetLossScale(float scale);
   // Waits for the norms of the last step.
   CscState Save();
-  // Of the same parameters; residuals have their shapes.
+  // Of the same parameters; residuals have their shapes. Also after a backward
+  // that failed midway, which is forgotten. Not within one.
   void Restore(CscState state);
 
  private:
@@ -77,7 +80,8 @@ class CscHook final : public Hook,
 
   const HookGroup group_;
   const CscConfig config_;
-  CscLayout layout_;
+  // Shared with the exchanges under way, which use its buckets.
+  std::shared_ptr<CscLayout> layout_;
   uint64_t step_ = 0;
   float loss_scale_ = 1.0F;
   // Of the step under way, 0 between steps.

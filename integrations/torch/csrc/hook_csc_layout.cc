@@ -74,6 +74,10 @@ CscBucket CscLayout::Learn(const c10d::GradBucket& bucket) const {
   learnt.elements = buffer.numel();
   learnt.chunk_elements = chunk_elements_;
   const std::vector<at::Tensor> gradients = bucket.getGradients();
+  TORCH_CHECK(learnt.identity.size() == gradients.size(),
+              "the csc hook: bucket ", bucket.getIndex(), " has ",
+              learnt.identity.size(), " parameters, but ", gradients.size(),
+              " gradients");
   for (size_t i = 0; i < gradients.size(); ++i) {
     const auto found = index_of_.find(learnt.identity[i]);
     TORCH_CHECK(found != index_of_.end(), "the csc hook: bucket ",
@@ -121,7 +125,10 @@ void CscLayout::TakeResiduals(CscBucket& bucket) {
 }
 
 void CscLayout::TakeSelection(size_t index, CscBucket& bucket) const {
-  if (index >= expected_.parameters.size()) return;
+  if (index >= expected_.parameters.size() ||
+      index >= expected_.selected.size()) {
+    return;
+  }
   std::vector<size_t> parameters;
   for (const CscSegment& segment : bucket.segments) {
     parameters.push_back(segment.parameter);

@@ -66,6 +66,12 @@ class CscLayout {
   CscLayout(std::vector<std::string> names, std::vector<at::Tensor> parameters,
             std::vector<bool> always_dense, int64_t chunk_elements);
 
+  // One of the same parameters that has met no bucket. Reads nothing that
+  // changes.
+  CscLayout Fresh() const {
+    return {names_, parameters_, always_dense_, chunk_elements_};
+  }
+
   // The entry of a bucket that DDP is about to exchange. Buckets come in the
   // order of their indices. If it holds other parameters than it did, it and
   // those after it are learnt anew: all their chunks are selected, unless

@@ -48,6 +48,7 @@ class CscHook(Hook):
     def restore(
         self,
         reducer: Any,
+        rebuilds: bool,
         step: int,
         loss_scale: float,
         buckets: Sequence[Sequence[int]],

@@ -15,11 +15,16 @@ from torch.distributed.algorithms.join import JoinHook
 from torch.nn.parallel import DistributedDataParallel
 
 from gradientflow.torch import _C
+from gradientflow.torch.hook_state import (
+    VERSION,
+    check_csc,
+    check_header,
+    digest_of,
+    load_together,
+)
 from gradientflow.torch.settings import TYPES, csc_settings, refuse_csc_settings
 
 __all__ = ["CommHook", "register"]
-
-_STATE_VERSION = 1
 
 
 class CommHook:
@@ -38,6 +43,7 @@ class CommHook:
         self._names = names
         self._shapes = [tuple(parameter.shape) for parameter in parameters]
         self._settings = settings
+        self._rank: int = ddp.process_group.rank()
 
     def stats(self) -> dict[str, int]:
         """What the hook did on this rank.
@@ -64,7 +70,8 @@ class CommHook:
         What is kept back differs from rank to rank. Tensors are on the CPU.
         """
         state: dict[str, Any] = {
-            "version": _STATE_VERSION,
+            "version": VERSION,
+            "rank": self._rank,
             "settings": dict(self._settings),
         }
         if not isinstance(self._core, _C.CscHook):
@@ -85,70 +92,44 @@ class CommHook:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on, bit for bit, from a :meth:`state_dict` of this rank.
 
-        Between steps, on all ranks; gives DDP the buckets that it had. (Only a
-        state saved after the very first step, when DDP was about to rebuild
-        its buckets, goes on with other chunks.) ValueError, and nothing
-        changes, if it is of another model, other settings or another number of
-        ranks.
+        A collective, between steps: all ranks call it, each with the state that
+        it saved after the same step. Also after a backward pass that failed;
+        if DDP itself then takes no more steps, into the hook of a new one.
+
+        Gives a new DDP the buckets that the old one had. One that has built its
+        own keeps those: from a state with others, which is one saved after the
+        very first step, it goes on with other chunks. ValueError on all ranks,
+        and nothing changes, if one's state is damaged, or of another model,
+        other settings, another number of ranks, another rank or step.
         """
-        version = state.get("version")
-        if version != _STATE_VERSION:
-            raise ValueError(
-                f"the hook's state has version {version!r}, expected {_STATE_VERSION}"
-            )
-        for name, value in self._settings.items():
-            seen = state["settings"].get(name)
-            if seen != value:
-                raise ValueError(
-                    f"the hook's state was saved with {name}={seen!r}, but this"
-                    f" hook has {name}={value!r}"
-                )
+        load_together(self._ddp.process_group, lambda: self._claim(state))
         if not isinstance(self._core, _C.CscHook):
             return
-        self._check_model(state["shapes"])
         index = {name: i for i, name in enumerate(self._names)}
-        residuals = [state["residual"].get(name) for name in self._names]
-        for name, shape, residual in zip(self._names, self._shapes, residuals):
-            _check_residual(name, shape, residual)
         self._core.restore(
             self._ddp.reducer,
+            self._ddp.static_graph or not self._ddp.find_unused_parameters,
             state["step"],
             state["loss_scale"],
             [[index[name] for name in bucket] for bucket in state["buckets"]],
-            state["selected"],
-            residuals,
+            [chunks.cpu().contiguous() for chunks in state["selected"]],
+            [state["residual"].get(name) for name in self._names],
         )
 
-    def _check_model(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        expected = dict(zip(self._names, self._shapes))
-        for name, shape in expected.items():
-            if name not in shapes:
-                raise ValueError(
-                    f"the hook's state has no parameter {name!r}, which this model has"
-                )
-            if tuple(shapes[name]) != shape:
-                raise ValueError(
-                    f"the hook's state has {name!r} of shape"
-                    f" {tuple(shapes[name])}, this model of {shape}"
-                )
-        for name in shapes:
-            if name not in expected:
-                raise ValueError(
-                    f"the hook's state has a parameter {name!r}, which this"
-                    " model has not"
-                )
-
-
-def _check_residual(
-    name: str, shape: tuple[int, ...], residual: torch.Tensor | None
-) -> None:
-    if residual is None:
-        return
-    if residual.dtype != torch.float32 or tuple(residual.shape) != shape:
-        raise ValueError(
-            f"the hook's state has a residual of {name!r} of {residual.dtype} and"
-            f" shape {tuple(residual.shape)}, expected torch.float32 and {shape}"
-        )
+    def _claim(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """What is to be the same on all ranks in a state that can be loaded."""
+        if torch._C._current_graph_task_id() != -1:
+            raise ValueError("load_state_dict() within backward, expected it after")
+        check_header(state, self._settings, self._rank)
+        if not isinstance(self._core, _C.CscHook):
+            return {}
+        shapes = dict(zip(self._names, self._shapes))
+        check_csc(state, shapes, self._settings["chunk_elements"])
+        return {
+            "the step": state["step"],
+            "the loss scale": state["loss_scale"],
+            "the hash of the selected chunks": digest_of(state),
+        }
 
 
 def register(

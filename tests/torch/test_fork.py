@@ -101,13 +101,20 @@ def test_a_fork_while_an_operation_is_under_way() -> None:
     before = """
         tensor = torch.full((3_000_000,), float(rank))
         work = dist.all_reduce(tensor, async_op=True)
+        late = torch.zeros(3)
+        pending = dist.irecv(late, (rank + 1) % 3)
     """
     child = """
         if not work.is_completed():
             refused(work.wait)
-        del work
+        refused(pending.wait)
+        refused(pending.get_future)
+        del work, pending
     """
     after = """
+        dist.send(torch.ones(3), (rank + 2) % 3)
+        pending.wait()
+        assert torch.equal(late, torch.ones(3))
         work.wait()
         assert torch.equal(tensor, torch.full((3_000_000,), 3.0))
     """

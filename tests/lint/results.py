@@ -2,8 +2,8 @@
 """Counts the test cases of `bazel test`, from its build event files.
 
 Usage: results.py NAME BAZEL_EXIT_CODE EVENTS.json...
-Prints skips with their reasons and failures by name, and as its last line
-`passed failed skipped`. Whatever ends without a verdict counts as failed: a
+Prints skips with their reasons and failures by name, the slowest targets and
+cases, and as its last line `passed failed skipped`. Whatever ends without a verdict counts as failed: a
 target that does not build, a test that dies before it writes its report.
 """
 
@@ -13,6 +13,8 @@ import pathlib
 import sys
 import urllib.parse
 import xml.etree.ElementTree as xml
+
+SLOWEST = 10
 
 
 def reports(events):
@@ -79,6 +81,25 @@ def verdicts(label, status, path):
     return found or [(label, "failed", "no test cases in it")]
 
 
+def seconds_of(events):
+    """(target, its seconds over all shards), and (case, its seconds)."""
+    targets, slow = collections.Counter(), collections.Counter()
+    for event in events:
+        key = event.get("id", {}).get("testResult")
+        if key:
+            millis = event["testResult"].get("testAttemptDurationMillis", 0)
+            targets[key["label"]] += int(millis) / 1000
+    for (label, _, _), (_, path) in reports(events).items():
+        try:
+            root = xml.parse(path).getroot()
+        except (TypeError, OSError, xml.ParseError):
+            continue
+        for case in root.iter("testcase"):
+            name = f"{label} {case.get('classname')}.{case.get('name')}"
+            slow[name] += float(case.get("time") or 0)
+    return targets, slow
+
+
 def main():
     name, exit_code = sys.argv[1], int(sys.argv[2])
     events = [json.loads(line) for path in map(pathlib.Path, sys.argv[3:])
@@ -93,6 +114,10 @@ def main():
             if verdict != "passed":
                 reason = ": " + " ".join(why.split()) if why else ""
                 print(f"[{name}] {verdict.upper()} {label} {case}{reason}")
+    for what, times in zip(("targets", "cases"), seconds_of(events)):
+        print(f"[{name}] slowest {what}, of {sum(times.values()):.0f} s:")
+        for label, seconds in times.most_common(SLOWEST):
+            print(f"[{name}] {seconds:8.1f} s {label}")
     if exit_code != 0 and not count["failed"]:
         count["failed"] += 1
         print(f"[{name}] FAILED bazel ended with {exit_code}")

@@ -51,6 +51,17 @@ class RendezvousFile : public testing::Test {
     return {};
   }
 
+  // What the names of the job's files begin with, once rank 1 has written one;
+  // empty if it does not.
+  std::string StemOnceJoined() const {
+    const SteadyClock clock;
+    const Clock::Time give_up = clock.Now() + seconds(5);
+    while (FileNamed(".join.1").empty() && clock.Now() < give_up) {
+      std::this_thread::yield();
+    }
+    return FileNamed(".join.1").stem().stem().string();
+  }
+
   fs::path directory_;
 };
 
@@ -162,12 +173,7 @@ TEST_F(StaleFiles, DoNotStandInForAMissingRank) {
 TEST_F(RendezvousFile, GarbageFilesAreNotTaken) {
   std::vector<Cards> results;
   std::thread first([&] { results = Meet({Rank(1, 2)}); });
-  const SteadyClock clock;
-  const Clock::Time give_up = clock.Now() + seconds(5);
-  while (FileNamed(".join.1").empty() && clock.Now() < give_up) {
-    std::this_thread::yield();
-  }
-  const std::string stem = FileNamed(".join.1").stem().stem().string();
+  const std::string stem = StemOnceJoined();
   ASSERT_FALSE(stem.empty());
   for (const char* name : {".verdict", ".go", ".ack.1", ".dup.1", ".dup.0"}) {
     std::ofstream(directory_ / (stem + name)) << "GFRV garbage of some length";
@@ -181,12 +187,7 @@ TEST_F(RendezvousFile, GarbageFilesAreNotTaken) {
 TEST_F(RendezvousFile, WhatAKilledWriterBeganLongAgoIsSweptUp) {
   std::vector<Cards> results;
   std::thread first([&] { results = Meet({Rank(1, 2)}); });
-  const SteadyClock clock;
-  const Clock::Time give_up = clock.Now() + seconds(5);
-  while (FileNamed(".join.1").empty() && clock.Now() < give_up) {
-    std::this_thread::yield();
-  }
-  const std::string stem = FileNamed(".join.1").stem().stem().string();
+  const std::string stem = StemOnceJoined();
   ASSERT_FALSE(stem.empty());
   const std::string nonce = ".0123456789abcdef0123456789abcdef";
   const auto begin = [&](const std::string& name, seconds ago) {

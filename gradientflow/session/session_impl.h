@@ -135,10 +135,13 @@ class SessionImpl final : public Session {
     Turn& operator=(const Turn&) = delete;
     // OK, or why the call is refused.
     const Status& status() const { return status_; }
+    // It is refused because the session has failed.
+    bool session_failed() const { return session_failed_; }
 
    private:
     const SessionImpl& session_;
     Status status_;
+    bool session_failed_ = false;
   };
   Status StepFailure(const Status& why) const;
   // This rank has failed in a way that the others cannot see: takes no more

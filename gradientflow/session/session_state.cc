@@ -60,9 +60,7 @@ Result<std::size_t> SessionImpl::StateBytes() const {
 // all apply them, or none does.
 Status SessionImpl::RestoreState(std::span<const std::byte> bytes) {
   const Turn turn(*this, StepCall::kRestoreState);
-  bool failed = false;
-  progress_->Do([&] { failed = step_state_.failed(); });
-  if (failed) return turn.status();
+  if (turn.session_failed()) return turn.status();
   const Result<SavedState> read = ReadState(bytes);
   Status checked = turn.status();
   if (checked.ok()) {

@@ -26,6 +26,7 @@ SessionImpl::Turn::Turn(const SessionImpl& session, StepCall call)
     : session_(session) {
   session.progress_->Do([&] {
     status_ = session.Admit(call);
+    session_failed_ = session.step_state_.failed();
     if (status_.ok()) session.step_state_.Begins(call);
   });
 }

@@ -229,9 +229,10 @@ bool Executor::Launch(Queue* queue) {
   return moved;
 }
 
-// Whether so many more syncs leave every slot alone that some rank may still
-// have to read. A rank may not have read what others have: it is up to a window
-// behind those that wait for it, and they, up to a window ahead of it.
+// Whether this rank may begin so many more syncs without writing to a slot that
+// some rank has yet to read. A peer begins no sync more than a window past its
+// own oldest, so this rank's oldest is at most a window past the peer's; and
+// this rank goes at most another window further: two windows are all slots.
 bool Executor::HasSlotsFor(const Queue& queue, std::uint64_t syncs) {
   constexpr std::uint64_t kWindow = kSyncSlots / kChannels / 2;
   std::uint64_t oldest = queue.next_sync;

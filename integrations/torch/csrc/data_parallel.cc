@@ -357,7 +357,7 @@ std::vector<uint8_t> DataParallel::SaveState() const {
 
 void DataParallel::RestoreState(const uint8_t* state, size_t bytes) {
   const Session::Use use(session());
-  // The library takes no null, not even of an empty state.
+  // A state of no bytes may come with a null pointer.
   constexpr uint8_t kNothing = 0;
   Check(gf_restore_state(use, bytes == 0 ? &kNothing : state, bytes),
         "restoring the state");

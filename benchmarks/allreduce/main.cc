@@ -63,7 +63,7 @@ void AddOptions(CLI::App& app, Arguments& arguments) {
   app.add_option("--warmup", run.warmup, "per batch; -1: by --iters");
   app.add_option("--rounds", run.rounds)->check(CLI::Range(1, 10000));
   app.add_flag("--plain", run.group.plain,
-               "buffers from the heap, not Session::AllocateShared()");
+               "buffers from the heap, not GradientSession::AllocateShared()");
   app.add_flag("--bound", run.bound,
                "shm: a bare loop over the same memory; tcp: a bare exchange "
                "of the same bytes, nothing reduced, the best of several ways");

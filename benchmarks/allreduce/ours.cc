@@ -12,7 +12,8 @@ namespace {
 
 class Ours final : public Worker {
  public:
-  Ours(std::unique_ptr<Session> session, std::size_t most_bytes, bool plain)
+  Ours(std::unique_ptr<GradientSession> session, std::size_t most_bytes,
+       bool plain)
       : session_(std::move(session)) {
     if (plain) heap_.resize(most_bytes);
   }
@@ -22,7 +23,8 @@ class Ours final : public Worker {
       data_ = heap_.data();
       return Status();
     }
-    const Result<BufferView> view = session_->AllocateShared(most_bytes);
+    const Result<BufferView> view =
+        session_->communicator().AllocateShared(most_bytes);
     if (!view.ok()) return view.status();
     data_ = view.value().data;
     return Status();
@@ -34,7 +36,7 @@ class Ours final : public Worker {
   Status Check(const CollectiveCall& call, std::size_t bytes, Outcome* outcome);
   Status Barrier();
 
-  std::unique_ptr<Session> session_;
+  std::unique_ptr<GradientSession> session_;
   std::vector<std::byte> heap_;
   std::byte* data_ = nullptr;
 };
@@ -42,14 +44,14 @@ class Ours final : public Worker {
 Status Ours::Barrier() {
   CollectiveCall barrier;
   barrier.kind = CollectiveKind::kBarrier;
-  return session_->Run(barrier);
+  return session_->communicator().Run(barrier);
 }
 
 Status Ours::Check(const CollectiveCall& call, std::size_t bytes,
                    Outcome* outcome) {
   const Pattern pattern(call.dtype, call.op, session_->size());
   pattern.Fill(session_->rank(), call.count, data_);
-  GF_RETURN_IF_ERROR(session_->Run(call));
+  GF_RETURN_IF_ERROR(session_->communicator().Run(call));
   outcome->wrong = pattern.CountWrong(call.count, data_);
   GF_RETURN_IF_ERROR(Barrier());  // All have looked at it.
   std::memset(data_, 0, bytes);
@@ -70,13 +72,13 @@ Result<Outcome> Ours::Run(const Batch& batch) {
     return outcome;
   }
   for (int i = 0; i < batch.warmup; ++i) {
-    GF_RETURN_IF_ERROR(session_->Run(call));
+    GF_RETURN_IF_ERROR(session_->communicator().Run(call));
   }
   GF_RETURN_IF_ERROR(Barrier());
   const SteadyClock clock;
   const Clock::Time begin = clock.Now();
   for (int i = 0; i < batch.iterations; ++i) {
-    GF_RETURN_IF_ERROR(session_->Run(call));
+    GF_RETURN_IF_ERROR(session_->communicator().Run(call));
   }
   outcome.seconds = Seconds(clock.Now() - begin) / batch.iterations;
   return outcome;
@@ -90,7 +92,7 @@ Result<std::unique_ptr<Worker>> Make(const GroupSettings& settings, int rank) {
   options.job_token = settings.folder;
   options.fabric = settings.fabric;
   options.socket_ifname = "lo";
-  auto session = Session::Open(options, {});
+  auto session = GradientSession::Open(options, {});
   if (!session.ok()) return session.status();
   auto worker = std::make_unique<Ours>(std::move(session).value(),
                                        settings.most_bytes, settings.plain);

@@ -31,7 +31,7 @@ Result<std::string> RunRank(const Model& model, const Options& options) {
     specs.push_back({tensor.name, tensor.elements});
   }
   const double before = StatusMb("VmRSS");
-  auto session = Session::Open(options, specs);
+  auto session = GradientSession::Open(options, specs);
   if (!session.ok()) return session.status();
   const BufferView pool = session.value()->pool();
   for (int step = 0; step < kSteps; ++step) {

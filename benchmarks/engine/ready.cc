@@ -28,7 +28,7 @@ Result<std::string> TimeRank(const Model& model, const Options& options,
   for (const ModelTensor& tensor : model.tensors) {
     specs.push_back({tensor.name, tensor.elements});
   }
-  auto session = Session::Open(options, specs);
+  auto session = GradientSession::Open(options, specs);
   if (!session.ok()) return session.status();
   const SteadyClock clock;
   const double overhead = ClockMicroseconds(clock);

@@ -26,10 +26,10 @@ class Trainer {
 
   Status Run() {
     report_.phase.store(Phase::kOpening);
-    Result<std::unique_ptr<Session>> opened =
-        Session::Open(OptionsOf(job_, rank_), TensorsOf(job_));
+    Result<std::unique_ptr<GradientSession>> opened =
+        GradientSession::Open(OptionsOf(job_, rank_), TensorsOf(job_));
     if (!opened.ok()) return End(opened.status());
-    std::unique_ptr<Session> session = std::move(opened).value();
+    std::unique_ptr<GradientSession> session = std::move(opened).value();
     for (std::uint64_t step = 0; step < job_.steps; ++step) {
       const Status status = Step(step, session.get());
       // An error counts from here, not from the end of the good-byes.
@@ -42,7 +42,7 @@ class Trainer {
   }
 
  private:
-  Status Step(std::uint64_t step, Session* session) {
+  Status Step(std::uint64_t step, GradientSession* session) {
     Backward(job_, step, session, &report_);
     report_.phase.store(Phase::kFinishing);
     const Result<StepStats> stats = session->FinishStep();
@@ -132,8 +132,8 @@ float SumOf(int ranks, std::uint64_t step, std::size_t element) {
   return sum;
 }
 
-void Backward(const JobConfig& job, std::uint64_t step, Session* session,
-              RankReport* report) {
+void Backward(const JobConfig& job, std::uint64_t step,
+              GradientSession* session, RankReport* report) {
   report->handed_in.store(0);
   report->step.store(step);
   report->phase.store(Phase::kBackward);
@@ -149,7 +149,7 @@ void Backward(const JobConfig& job, std::uint64_t step, Session* session,
 }
 
 std::uint64_t CountWrong(const JobConfig& job, std::uint64_t step,
-                         const Session& session) {
+                         const GradientSession& session) {
   const auto* values = reinterpret_cast<const float*>(session.pool().data);
   const std::size_t elements = session.pool().bytes / sizeof(float);
   std::uint64_t wrong = 0;

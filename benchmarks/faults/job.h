@@ -37,7 +37,7 @@ struct JobConfig {
   double timeout_seconds = 60;
 };
 
-// What `rank` of the job passes to Session::Open().
+// What `rank` of the job passes to GradientSession::Open().
 Options OptionsOf(const JobConfig& job, int rank);
 std::vector<TensorSpec> TensorsOf(const JobConfig& job);
 
@@ -48,11 +48,11 @@ float SumOf(int ranks, std::uint64_t step, std::size_t element);
 
 // Fills `session`'s gradients for `step` and marks them ready, last tensor
 // first. Tells `report` step, phase and what is handed in.
-void Backward(const JobConfig& job, std::uint64_t step, Session* session,
-              RankReport* report);
+void Backward(const JobConfig& job, std::uint64_t step,
+              GradientSession* session, RankReport* report);
 // Elements of the pool that are not the sum over the ranks.
 std::uint64_t CountWrong(const JobConfig& job, std::uint64_t step,
-                         const Session& session);
+                         const GradientSession& session);
 
 // Opens, trains and closes as `rank`, telling `report` all along.
 Status Train(const JobConfig& job, int rank, RankReport* report);

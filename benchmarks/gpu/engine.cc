@@ -44,7 +44,7 @@ struct Arguments {
 
 // One session, and the bare calls that do the same.
 struct Pair {
-  std::unique_ptr<Session> session;
+  std::unique_ptr<GradientSession> session;
   std::unique_ptr<BareNccl> bare;
   std::size_t buckets = 0;
 };
@@ -71,7 +71,8 @@ Result<Pair> Open(const Arguments& arguments, const Model& model,
     sizes.push_back(tensor.elements);
   }
   Pair pair;
-  auto session = Session::Open(OptionsFor(arguments, bucket_bytes), specs);
+  auto session =
+      GradientSession::Open(OptionsFor(arguments, bucket_bytes), specs);
   if (!session.ok()) return session.status();
   pair.session = std::move(session).value();
   const auto layout = PoolLayout::Create(sizes);
@@ -85,7 +86,7 @@ Result<Pair> Open(const Arguments& arguments, const Model& model,
   return pair;
 }
 
-Status OurStep(Session& session) {
+Status OurStep(GradientSession& session) {
   for (std::size_t i = session.tensors(); i-- > 0;) session.GradientReady(i);
   return session.FinishStep().status();
 }
@@ -113,7 +114,7 @@ struct Cost {
 };
 
 Result<Cost> Measure(Pair& pair, Rig& rig, const Arguments& arguments) {
-  Session& session = *pair.session;
+  GradientSession& session = *pair.session;
   GF_RETURN_IF_ERROR(Check(pair, rig, [&] { return OurStep(session); }));
   GF_RETURN_IF_ERROR(Check(pair, rig, [&] { return pair.bare->Step(); }));
   std::vector<double> bare;

@@ -57,7 +57,7 @@ class ModeRun {
   const Mode& mode_;
   const Gradients gradients_;
   Waiter& waiter_;
-  std::unique_ptr<Session> session_;
+  std::unique_ptr<GradientSession> session_;
   std::unique_ptr<Backward> backward_;
   std::unique_ptr<Oracle> oracle_;
   double alone_seconds_ = 0;  // Of backward, without communication.
@@ -72,7 +72,7 @@ Status ModeRun::Open(Options options, std::unique_ptr<Gpu>* gpu) {
   for (const ModelTensor& tensor : model_.tensors) {
     specs.push_back(TensorSpec{tensor.name, tensor.elements, false});
   }
-  auto session = Session::Open(options, specs);
+  auto session = GradientSession::Open(options, specs);
   if (!session.ok()) return At(session.status());
   session_ = std::move(session).value();
   Oracle::Pool pool;
@@ -157,14 +157,14 @@ Result<Clock::Time> ModeRun::AgreeOnStart() {
   call.count = 1;
   call.dtype = call.wire = DType::kInt64;
   call.op = ReduceOp::kMax;
-  GF_RETURN_IF_ERROR(session_->Run(call));
+  GF_RETURN_IF_ERROR(session_->communicator().Run(call));
   return Clock::Time(start);
 }
 
 Status ModeRun::Barrier() {
   CollectiveCall barrier;
   barrier.kind = CollectiveKind::kBarrier;
-  return session_->Run(barrier);
+  return session_->communicator().Run(barrier);
 }
 
 Result<StepSample> ModeRun::Timed() {
@@ -221,7 +221,7 @@ Status ModeRun::CheckSameBits() {
   call.output = all.data();
   call.count = 1;
   call.dtype = call.wire = DType::kInt64;
-  const Status gathered = session_->Run(call);
+  const Status gathered = session_->communicator().Run(call);
   if (!gathered.ok()) return At(gathered);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] == mine) continue;

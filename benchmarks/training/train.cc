@@ -24,7 +24,7 @@ std::int64_t Hash(std::vector<Network<float>::Tensor>& tensors) {
   return static_cast<std::int64_t>(hash);
 }
 
-Result<bool> SameEverywhere(Session& session, std::int64_t mine) {
+Result<bool> SameEverywhere(GradientSession& session, std::int64_t mine) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(session.size()));
   CollectiveCall call;
   call.kind = CollectiveKind::kAllgather;
@@ -32,7 +32,7 @@ Result<bool> SameEverywhere(Session& session, std::int64_t mine) {
   call.output = all.data();
   call.count = 1;
   call.dtype = call.wire = DType::kInt64;
-  GF_RETURN_IF_ERROR(session.Run(call));
+  GF_RETURN_IF_ERROR(session.communicator().Run(call));
   for (const std::int64_t hash : all) {
     if (hash != mine) return false;
   }
@@ -76,7 +76,7 @@ class Trainer {
   Random order_;
   Network<float> network_;
   std::vector<float*> weights_;
-  std::unique_ptr<Session> session_;
+  std::unique_ptr<GradientSession> session_;
   std::vector<float> pixels_;
   std::vector<int> labels_;
   std::uint64_t bytes_sent_ = 0;
@@ -95,7 +95,7 @@ Status Trainer::Open(Options options) {
     specs.push_back(TensorSpec{tensor.name, tensor.values.size(), false});
     weights_.push_back(tensor.values.data());
   }
-  auto opened = Session::Open(options, specs);
+  auto opened = GradientSession::Open(options, specs);
   if (!opened.ok()) return opened.status();
   session_ = std::move(opened).value();
   return Status();

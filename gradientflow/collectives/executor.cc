@@ -29,7 +29,6 @@ Executor::Executor(const ExecutorParts& parts, const CallGroup& all,
                                                  parts.arena,
                                                  *parts.kernels,
                                                  slabs_,
-                                                 bytes_sent_,
                                                  &Executor::OnMessage,
                                                  this} {
   auto calls = std::make_unique<GroupCalls>(all, costs, options);
@@ -145,6 +144,7 @@ void Executor::Prepare(GroupCalls* calls, Operation* operation) {
   op.plan = calls->planner.Plan(op.call);
   op.sequence =
       calls->queues[static_cast<std::size_t>(op.call.channel)].next_sequence++;
+  op.bytes_sent = &calls->bytes_sent[static_cast<std::size_t>(op.call.channel)];
   op.signature = SignatureOf(op.call, op.plan, calls->group);
   op.launched = op.finished = op.messages = 0;
   op.flags = 0;
@@ -381,10 +381,10 @@ void Executor::FailIfDeparted() {
   for (int rank : ranks) parts_.fabric->FailIfDeparted(rank);
 }
 
-bool Executor::Busy(Channel channel) const {
-  return std::any_of(busy_.begin(), busy_.end(), [&](const Queue* queue) {
-    return queue->operations.front()->call.channel == channel;
-  });
+bool Executor::Busy(GroupId id, Channel channel) const {
+  return !Find(id)
+              ->queues[static_cast<std::size_t>(channel)]
+              .operations.empty();
 }
 
 void Executor::FailAll(const Status& why) {

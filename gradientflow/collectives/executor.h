@@ -58,9 +58,14 @@ class Executor final : public Collective {
   void Start(const CollectiveCall& call, Done done) override;
   bool Poll() override;
   std::size_t in_flight() const override { return operations_ + ended_.size(); }
-  bool Busy(Channel channel) const override;
+  bool Busy(Channel channel) const override { return Busy(0, channel); }
   std::uint64_t bytes_sent(Channel channel) const override {
-    return bytes_sent_[static_cast<std::size_t>(channel)];
+    return bytes_sent(0, channel);
+  }
+  // The same for calls of one group. REQUIRES that it is open.
+  bool Busy(GroupId id, Channel channel) const;
+  std::uint64_t bytes_sent(GroupId id, Channel channel) const {
+    return Find(id)->bytes_sent[static_cast<std::size_t>(channel)];
   }
 
   // Takes calls of that group from now on. kInvalidArgument: an id that is open
@@ -122,6 +127,7 @@ class Executor final : public Collective {
     CallGroup group;
     CallPlanner planner;
     std::array<Queue, kChannels> queues;
+    std::array<std::uint64_t, kChannels> bytes_sent{};
   };
   // What a cached schedule depends on.
   using ScheduleKey = std::tuple<GroupId, CollectiveKind, AllreduceAlgorithm,
@@ -152,7 +158,6 @@ class Executor final : public Collective {
   const ExecutorParts parts_;
   const ExecutorOptions options_;
   Slabs slabs_;
-  std::array<std::uint64_t, kChannels> bytes_sent_{};
   std::uint64_t advances_ = 0;
   SegmentContext context_;
   // Also of group 0: all_.

@@ -42,8 +42,9 @@ struct Operation {
   std::uint64_t launched = 0;  // Segments.
   std::uint64_t finished = 0;
   std::uint64_t messages = 0;
-  std::uint32_t flags = 0;  // kFlagNonfinite.
-  std::byte barrier{};      // The one element a barrier moves.
+  std::uint64_t* bytes_sent = nullptr;  // The count of its group and channel.
+  std::uint32_t flags = 0;              // kFlagNonfinite.
+  std::byte barrier{};                  // The one element a barrier moves.
   Clock::Time begin{};
 
   // From `call` and `group`: what the contributions and the result are

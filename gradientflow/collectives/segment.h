@@ -19,7 +19,6 @@ struct SegmentContext {
   SharedArena* arena;  // Null if no peer shares memory.
   const kernels::KernelTable& kernels;
   Slabs& slabs;
-  std::array<std::uint64_t, kChannels>& bytes_sent;
   // Message `slot`, `step` of a segment ended; runs the owner's OnMessage.
   void (*on_message)(void* self, std::uint64_t cookie, std::uint32_t flags,
                      const Status& status);
@@ -130,10 +129,7 @@ class Segment {
     return wanted ? &nonfinite_ : nullptr;
   }
 
-  std::uint64_t& BytesSent() {
-    return context_
-        .bytes_sent[static_cast<std::size_t>(operation_->call.channel)];
-  }
+  std::uint64_t& BytesSent() { return *operation_->bytes_sent; }
 
   const SegmentContext& context_;
   const std::uint32_t slot_;

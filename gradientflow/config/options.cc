@@ -64,6 +64,11 @@ Result<Options> Options::FromEnv(const char* const* environ) {
 }
 
 Status Options::Validate() const {
+  GF_RETURN_IF_ERROR(ValidateValues());
+  return CheckJob(*this);
+}
+
+Status Options::ValidateValues() const {
   // The table's parsers know each field's range: what one does not take back
   // is no value of that field.
   Options scratch;
@@ -73,7 +78,6 @@ Status Options::Validate() const {
       return Bad(BadValueText(setting.name, setting, text));
     }
   }
-  GF_RETURN_IF_ERROR(CheckJob(*this));
   return CheckSparse(*this);
 }
 

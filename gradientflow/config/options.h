@@ -31,7 +31,8 @@ inline constexpr std::size_t kInfiniteBytes =
     std::numeric_limits<std::size_t>::max();
 
 // All that can be configured, with its default. Plain data: filled in by code
-// or by FromEnv(), then handed to Session::Open(). Nothing else reads the
+// or by FromEnv(), then handed to Communicator::Open()
+// and GradientSession::Open(). Nothing else reads the
 // environment. Each field is set by GRADIENTFLOW_<FIELD>, in capitals.
 struct Options {
   // -- The job ------------------------------------------------------------
@@ -125,7 +126,9 @@ struct Options {
   // the launcher says in part is left unset, and is Validate()'s to refuse.
   static Result<Options> FromEnv(const char* const* environ);
 
-  // Checks fields against each other: rank within size, dtypes, ranges.
+  // Checks every field's range, and what a session needs of them together.
+  Status ValidateValues() const;
+  // The same, and what a communicator needs: rank within size, a rendezvous.
   Status Validate() const;
 };
 

@@ -216,10 +216,24 @@ Status NcclCollective::Register(void* data, std::size_t bytes) {
       if (!comm.can_register()) return Status();
       void* handle = nullptr;
       GF_RETURN_IF_ERROR(comm.Register(data, bytes, &handle));
-      if (handle != nullptr) registered_[channel].push_back(handle);
+      if (handle != nullptr) registered_[channel].push_back({data, handle});
     }
     return Status();
   });
+}
+
+void NcclCollective::Deregister(const void* data) {
+  if (state_ != State::kOpen) return;  // With its communicator.
+  static_cast<void>(args_.device->RunCurrent([&] {
+    for (int channel = 0; channel < kChannels; ++channel) {
+      std::erase_if(registered_[channel], [&](const Registered& memory) {
+        if (memory.data != data) return false;
+        lanes_[channel]->comm().Deregister(memory.handle);
+        return true;
+      });
+    }
+    return Status();
+  }));
 }
 
 void NcclCollective::Log(LogLevel level, const std::string& line) const {

@@ -104,9 +104,11 @@ class NcclCollective final : public Collective {
 
   // Tells NCCL of memory of the device that calls will use again and again, for
   // copies it can then spare; of use from NCCL 2.19 on, OK and without effect
-  // before. The memory stays until the collective is gone.
+  // before. The memory stays until Deregister(), or the collective is gone.
   // REQUIRES that no call is in flight.
   Status Register(void* data, std::size_t bytes);
+  // That memory is about to go. REQUIRES that no call on it is in flight.
+  void Deregister(const void* data);
 
   // Ends the collective: NCCL is aborted, and when it has given the buffers
   // back (or after abort_seconds) every call in flight ends with `why` and its
@@ -152,7 +154,11 @@ class NcclCollective final : public Collective {
   const NcclArgs args_;
   CallGroup group_;
   std::array<std::unique_ptr<NcclLane>, kChannels> lanes_;
-  std::vector<void*> registered_[kChannels];
+  struct Registered {
+    const void* data;
+    void* handle;
+  };
+  std::vector<Registered> registered_[kChannels];
   std::vector<EndedCall> ended_;
   std::size_t next_ended_ = 0;  // Of ended_: those before it have been told.
 

@@ -137,7 +137,9 @@ Status NcclCollective::WaitUntil(const std::function<Result<bool>()>& there,
 Status NcclCollective::CloseLanes() {
   for (int channel = 0; channel < kChannels; ++channel) {
     NcclLane& lane = *lanes_[channel];
-    for (void* handle : registered_[channel]) lane.comm().Deregister(handle);
+    for (const Registered& memory : registered_[channel]) {
+      lane.comm().Deregister(memory.handle);
+    }
     lane.DeregisterStaging();
     GF_RETURN_IF_ERROR(lane.comm().Finalize());
     GF_RETURN_IF_ERROR(WaitUntil([&lane] { return lane.comm().Ready(); },

@@ -3,13 +3,12 @@
 #include <cstdint>
 
 #include "gradientflow/base/str_cat.h"
-#include "gradientflow/config/settings_table.h"
-#include "transports/wire.h"
+#include "gradientflow/communicator/agreement.h"
 
 namespace gradientflow {
 namespace {
 
-// What a setting that the ranks share is a matter of.
+// What a setting that the ranks share is about.
 enum class Matter {
   kRun,     // How gradients travel. A restored state may travel otherwise.
   kState,   // What a state means, or what training makes of it.
@@ -26,23 +25,15 @@ constexpr struct {
     {"reduce", Matter::kState},      // The unit of gradients.
     {"bucket_bytes", Matter::kRun},
     {"loss_scale", Matter::kRun},  // The first; a state holds its own.
-    {"algorithm", Matter::kRun},
     {"sparsity", Matter::kState},
     {"chunk_elements", Matter::kSparse},  // What a selection is of.
     {"warmup_steps", Matter::kSparse},    // How many it selects.
     {"residual", Matter::kSparse},
     {"momentum", Matter::kSparse},  // How residuals decay.
-    {"segment_bytes", Matter::kRun},
-    {"segments_in_flight", Matter::kRun},
-    {"connections", Matter::kRun},
 };
 
 // So that a rank's card stays small; see transports/rendezvous.
 constexpr std::size_t kMaxListBytes = std::size_t{40} << 10;
-
-std::string Line(const Options& options, const char* name) {
-  return StrCat(name, "=", GetOption(options, name).value(), "\n");
-}
 
 std::string TensorLines(const std::vector<TensorSpec>& tensors) {
   std::string text;
@@ -65,10 +56,11 @@ std::string TensorLines(const std::vector<TensorSpec>& tensors) {
 
 }  // namespace
 
-std::string AgreementText(const Options& options,
-                          const std::vector<TensorSpec>& tensors) {
-  std::string text = StrCat("wire_format=", int{kWireVersion}, "\n");
-  for (const auto& setting : kShared) text += Line(options, setting.name);
+std::string SessionText(const Options& options,
+                        const std::vector<TensorSpec>& tensors) {
+  std::string text;
+  for (const auto& setting : kShared)
+    text += SettingLine(options, setting.name);
   return text + TensorLines(tensors);
 }
 
@@ -78,7 +70,7 @@ std::string StateText(const Options& options,
   for (const auto& setting : kShared) {
     if (setting.matter == Matter::kRun) continue;
     if (setting.matter == Matter::kSparse && options.sparsity <= 0) continue;
-    text += Line(options, setting.name);
+    text += SettingLine(options, setting.name);
   }
   return text + TensorLines(tensors);
 }

@@ -11,7 +11,6 @@ namespace {
 
 constexpr std::size_t kGroupElements = std::size_t{128} << 10;
 constexpr std::size_t kNamesInText = 4;
-constexpr std::chrono::nanoseconds kDeviceNap = std::chrono::microseconds(50);
 
 // How far the hook of a tensor is.
 constexpr std::uint8_t kFree = 0;
@@ -53,11 +52,9 @@ std::size_t Engine::GroupsOf(const PoolLayout& layout) {
   return GroupTensors(layout)[layout.order().back()] + std::size_t{1};
 }
 
-Engine::Engine(const EngineParts& parts, const WatchdogOptions& watchdog,
-               bool overlap)
+Engine::Engine(const EngineParts& parts, bool overlap)
     : parts_(parts),
       overlap_(overlap),
-      watchdog_(watchdog, *parts.fabric, *parts.executor, *parts.clock),
       tensors_(parts.layout->tensors()),
       marks_(new std::atomic<std::uint8_t>[tensors_]()),
       ready_at_(new std::atomic<std::int64_t>[tensors_]()),
@@ -118,10 +115,10 @@ bool Engine::FailIfMisused() {
   MutexLock lock(misuse_mutex_);
   // That code would say that the step can still be saved.
   const bool curable = misuse_.code() == StatusCode::kFailedPrecondition;
-  parts_.fabric->Fail(Status(
-      curable ? StatusCode::kInternal : misuse_.code(),
-      StrCat("rank ", parts_.executor->rank(), " gave the job up in step ",
-             step_, ": ", misuse_.message())));
+  parts_.fabric->Fail(
+      Status(curable ? StatusCode::kInternal : misuse_.code(),
+             StrCat("rank ", parts_.fabric->rank(), " gave the job up in step ",
+                    step_, ": ", misuse_.message())));
   return true;
 }
 
@@ -178,7 +175,7 @@ Status Engine::EndBackward() {
 bool Engine::StepDone() const {
   // After a failure: no peer and no link touches the pool any more.
   return (parts_.aggregator->Done() && HooksHaveLeft()) ||
-         (!parts_.fabric->status().ok() && !InFlight());
+         (!parts_.fabric->status().ok() && !parts_.driver->InFlight());
 }
 
 // All hooks of the step are done with what the next one starts from. A last one
@@ -191,10 +188,6 @@ bool Engine::HooksHaveLeft() const {
     }
   }
   return true;
-}
-
-bool Engine::InFlight() const {
-  return parts_.executor->in_flight() > 0 || parts_.collective->in_flight() > 0;
 }
 
 EngineTimes Engine::End() {
@@ -266,31 +259,14 @@ void Engine::AdvanceGroups() {
 
 bool Engine::Poll() {
   FailIfMisused();
-  if (open_ && (overlap_ || backward_over_)) AdvancePrefix();
-  bool moved = open_ && parts_.aggregator->Work();
-  if (parts_.collective != parts_.executor && parts_.collective->Poll()) {
-    ++moves_;
-    moved = true;
-  }
-  moved |= parts_.executor->Poll();
-  moved |= parts_.messages->Poll();
-  FailIfBroken();
-  if (!parts_.fabric->status().ok() && !std::exchange(failure_told_, true) &&
-      parts_.on_failure) {
-    parts_.on_failure(parts_.fabric->status());
-  }
+  if (!open_) return false;
+  if (overlap_ || backward_over_) AdvancePrefix();
+  const bool moved = parts_.aggregator->Work();
+  // What failed here and not on the way must end the job everywhere.
+  const Status& broken = parts_.aggregator->result().status;
+  if (!broken.ok()) parts_.fabric->Fail(broken);
   MeasureBusy();
   return moved;
-}
-
-// What failed here and not on the way must end the job everywhere.
-void Engine::FailIfBroken() {
-  if (open_ && !parts_.aggregator->result().status.ok()) {
-    parts_.fabric->Fail(parts_.aggregator->result().status);
-  }
-  if (parts_.collective == parts_.executor) return;
-  const Status failure = parts_.collective->failure();
-  if (!failure.ok()) parts_.fabric->Fail(failure);
 }
 
 // Adds up the time in which gradients were on their way.
@@ -303,41 +279,16 @@ void Engine::MeasureBusy() {
 }
 
 bool Engine::Pending() const {
-  if (!parts_.fabric->status().ok()) return false;
-  return parts_.messages->in_flight() > 0 || InFlight() ||
-         (open_ && parts_.aggregator->HasWork()) ||
-         (open_ && backward_over_ && !parts_.aggregator->Done());
+  return open_ && (parts_.aggregator->HasWork() ||
+                   (backward_over_ && !parts_.aggregator->Done()));
 }
 
-void Engine::Block(std::chrono::nanoseconds timeout) {
-  // No device wakes a sleeper: with one, look again soon.
-  if (parts_.device != nullptr && Pending()) {
-    timeout = std::min(timeout, kDeviceNap);
-  }
-  parts_.fabric->Wait(timeout);
-}
-
-std::string Engine::ProgressText() const {
-  std::string text = parts_.collective->OldestCall();
-  if (!text.empty()) text = "in " + text;
-  if (const std::size_t messages = parts_.messages->in_flight(); messages > 0) {
-    text += StrCat(text.empty() ? "in " : " and in ", messages,
-                   " sends and receives of messages");
-  }
-  if (open_ && tensors_ > 0 && !backward_over_) {
-    std::size_t count = 0;
-    const std::vector<std::string> missing = Missing(kNamesInText, &count);
-    if (!text.empty()) text += "; ";
-    text += StrCat("in backward of step ", step_, ", ", count, " of ", tensors_,
-                   " tensors awaited: ", Join(missing, count));
-  }
-  return text.empty() ? "idle, in no collective" : text;
-}
-
-void Engine::Tick() {
-  parts_.fabric->SetProgressText(ProgressText());
-  watchdog_.Tick(Pending(), moves_ + parts_.messages->advances());
-  if (parts_.on_tick) parts_.on_tick();
+std::string Engine::Doing() const {
+  if (!open_ || tensors_ == 0 || backward_over_) return "";
+  std::size_t count = 0;
+  const std::vector<std::string> missing = Missing(kNamesInText, &count);
+  return StrCat("in backward of step ", step_, ", ", count, " of ", tensors_,
+                " tensors awaited: ", Join(missing, count));
 }
 
 }  // namespace gradientflow

@@ -11,12 +11,10 @@
 #include "gradientflow/base/mutex.h"
 #include "gradientflow/buckets/aggregator.h"
 #include "gradientflow/buckets/pool_layout.h"
-#include "gradientflow/collectives/executor.h"
-#include "gradientflow/communicator/messages.h"
-#include "gradientflow/communicator/progress.h"
-#include "gradientflow/communicator/watchdog.h"
+#include "gradientflow/collectives/collective.h"
+#include "gradientflow/communicator/driver.h"
+#include "gradientflow/device/device_sync.h"
 #include "gradientflow/observe/recorder.h"
-#include "gradientflow/session/device_sync.h"
 #include "transports/fabric.h"
 
 namespace gradientflow {
@@ -24,22 +22,16 @@ namespace gradientflow {
 // Borrowed; outlives the engine.
 struct EngineParts {
   const PoolLayout* layout = nullptr;
-  const std::vector<std::string>* names = nullptr;  // Of tensors.
+  const std::vector<std::string>* names = nullptr;  // The tensors', by tensor.
   Fabric* fabric = nullptr;
-  Executor* executor = nullptr;
-  Messages* messages = nullptr;
-  // What the aggregator calls: the executor, or what stands before it for a
-  // pool in a device's memory.
-  Collective* collective = nullptr;
+  const Driver* driver = nullptr;
+  Collective* collective = nullptr;  // The one that the aggregator calls.
   Aggregator* aggregator = nullptr;
-  DeviceSync* device = nullptr;  // Null: the pool is the host's.
+  DeviceSync* device = nullptr;  // Null where the pool is in host memory.
   const Clock* clock = nullptr;
   Recorder* recorder = nullptr;
-  std::function<void()> on_tick;
-  // Once per step, before its first bucket; on the driving thread.
+  // Run once per step, before its first bucket, on the driving thread.
   std::function<void()> before_buckets;
-  // Once, on the driving thread, when the job has failed; may be empty.
-  std::function<void(const Status&)> on_failure;
 };
 
 // How communication went, in one step.
@@ -49,15 +41,20 @@ struct EngineTimes {
   double hidden_seconds = 0;
 };
 
-// Takes tensors that are ready, in whatever order, and lets the aggregator
-// send what is contiguously ready. Next in the data path: the aggregator
-// (buckets/dense.h, csc/sparse.h).
+// From hooks to the aggregator, in one step:
 //
-// Ready() and Missing(): any thread. All else: the baton's holder.
-class Engine final : public Progress::Work {
+//   hooks, any thread      mark a tensor: free -> claimed -> written
+//   the driving thread     finds the contiguous prefix of the pool that is
+//                          written, and tells the aggregator how far it reaches
+//
+// Tensors become ready in whatever order. Next in the data path is the
+// aggregator (buckets/dense.h, csc/).
+//
+// Claim(), Publish(), Ready(), Misused() and Missing() may be called by any
+// thread, all else by the baton's holder.
+class Engine final : public Driver::Client {
  public:
-  Engine(const EngineParts& parts, const WatchdogOptions& watchdog,
-         bool overlap);
+  Engine(const EngineParts& parts, bool overlap);
 
   // A hook marks a tensor in two halves, and may write to the tensor between
   // them; no step ends while a hook is between them. Wait-free.
@@ -74,7 +71,7 @@ class Engine final : public Progress::Work {
   // published after it. Then Progress::Notify(). Any thread.
   void Misused(const Status& why) GF_EXCLUDES(misuse_mutex_);
 
-  // How many events a DeviceSync needs for pools of this layout.
+  // How many events a DeviceSync needs for a pool of this layout.
   static std::size_t GroupsOf(const PoolLayout& layout);
 
   // Names of tensors not ready, at most `limit` of them; and how many.
@@ -92,17 +89,13 @@ class Engine final : public Progress::Work {
   EngineTimes End();
   // A step is open, and no tensor of it was marked yet.
   bool untouched() const;
-  // Collectives of any kind are under way.
-  bool InFlight() const;
   // When each tensor became ready, seconds after the first, in pool order.
   std::vector<float> ReadySeconds() const;
 
-  // Progress::Work.
+  // Driver::Client.
   bool Poll() override;
   bool Pending() const override;
-  void Block(std::chrono::nanoseconds timeout) override;
-  void Wake() override { parts_.fabric->Wake(); }
-  void Tick() override;
+  std::string Doing() const override;
 
  private:
   void AdvancePrefix();
@@ -110,12 +103,9 @@ class Engine final : public Progress::Work {
   bool HooksHaveLeft() const;
   bool FailIfMisused() GF_EXCLUDES(misuse_mutex_);
   void MeasureBusy();
-  void FailIfBroken();
-  std::string ProgressText() const;
 
   const EngineParts parts_;
   const bool overlap_;
-  Watchdog watchdog_;
   const std::size_t tensors_;
   // By tensor: how far its hook is in this step; and when it was written.
   std::unique_ptr<std::atomic<std::uint8_t>[]> marks_;
@@ -135,8 +125,6 @@ class Engine final : public Progress::Work {
   Mutex misuse_mutex_;
   Status misuse_ GF_GUARDED_BY(misuse_mutex_);
 
-  std::uint64_t moves_ = 0;  // Of the device's collective.
-  bool failure_told_ = false;
   bool open_ = false;
   std::atomic<bool> backward_over_{false};  // Hooks read it.
   std::uint64_t step_ = 0;

@@ -1,8 +1,6 @@
 #include "gradientflow/session/state_claim.h"
 
-#include <algorithm>
 #include <bit>
-#include <cstring>
 #include <string>
 
 #include "gradientflow/base/str_cat.h"
@@ -10,13 +8,9 @@
 namespace gradientflow {
 namespace {
 
-Status Refused(std::size_t rank, const StateClaim& claim) {
-  const bool known =
-      claim.code <= static_cast<std::uint32_t>(StatusCode::kDataLoss);
-  const std::string why(claim.why, strnlen(claim.why, sizeof(claim.why)));
-  return {known ? static_cast<StatusCode>(claim.code) : StatusCode::kInternal,
-          StrCat("no rank restores its state, for that of rank ", rank,
-                 " is refused: ", why)};
+float LossScaleOf(const StateClaim& claim) {
+  return std::bit_cast<float>(
+      static_cast<std::uint32_t>(claim.loss_scale_bits));
 }
 
 Status Differs(std::size_t rank, const std::string& how) {
@@ -36,10 +30,8 @@ Status Compare(std::size_t rank, const StateClaim& claim,
                                 first.step));
   }
   if (claim.loss_scale_bits != first.loss_scale_bits) {
-    return Differs(
-        rank,
-        StrCat("of loss scale ", std::bit_cast<float>(claim.loss_scale_bits),
-               ", rank 0's of ", std::bit_cast<float>(first.loss_scale_bits)));
+    return Differs(rank, StrCat("of loss scale ", LossScaleOf(claim),
+                                ", rank 0's of ", LossScaleOf(first)));
   }
   if (claim.selection != first.selection) {
     return Differs(rank, "of another selection of chunks than rank 0's");
@@ -65,18 +57,12 @@ StateClaim ClaimOf(const SavedState& state) {
   return claim;
 }
 
-StateClaim RefusalOf(const Status& why) {
-  StateClaim claim;
-  claim.code = static_cast<std::uint32_t>(why.code());
-  const std::string& text = why.message();
-  std::memcpy(claim.why, text.data(),
-              std::min(text.size(), sizeof(claim.why) - 1));
-  return claim;
-}
-
 Status CheckClaims(const std::vector<StateClaim>& claims) {
   for (std::size_t r = 0; r < claims.size(); ++r) {
-    if (claims[r].code != 0) return Refused(r, claims[r]);
+    GF_RETURN_IF_ERROR(
+        StatusOf(claims[r].refusal,
+                 StrCat("no rank restores its state, for that of rank ", r,
+                        " is refused: ")));
   }
   for (std::size_t r = 1; r < claims.size(); ++r) {
     GF_RETURN_IF_ERROR(Compare(r, claims[r], claims[0]));

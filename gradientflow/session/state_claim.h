@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gradientflow/base/status.h"
+#include "gradientflow/session/claims.h"
 #include "gradientflow/session/state_file.h"
 
 namespace gradientflow {
@@ -12,19 +13,15 @@ namespace gradientflow {
 // What a rank would restore, for the ranks to compare before any does: all of
 // their states are of one run and one step, or nobody's session changes.
 struct StateClaim {
-  std::uint32_t code = 0;  // StatusCode: why the rank can not restore it.
-  std::uint32_t loss_scale_bits = 0;
+  Refusal refusal;
   std::uint64_t job = 0;
   std::uint64_t step = 0;
   std::uint64_t selection = 0;  // Checksums of what is alike on all ranks.
   std::uint64_t momentum = 0;
-  char why[472] = {};  // The refusal's text, ended by a zero.
+  std::uint64_t loss_scale_bits = 0;
+  std::uint64_t unused[3] = {};
 };
-static_assert(sizeof(StateClaim) == 512, "ranks exchange it as it is");
-
 StateClaim ClaimOf(const SavedState& state);
-// REQUIRES !why.ok().
-StateClaim RefusalOf(const Status& why);
 
 // kInvalidArgument names a rank whose state is not of the run or the step of
 // rank 0's, or differs where all are alike. A refusal: its code, the rank and

@@ -30,7 +30,7 @@ void Convert(const void* src, DType from, void* dst, DType to) {
       0);
 }
 
-std::vector<float> ResidualOf(const Session& session) {
+std::vector<float> ResidualOf(const GradientSession& session) {
   const std::vector<std::byte> bytes = session.SaveState().value();
   const SavedState state = ReadState(bytes).value();
   std::vector<float> residual(state.residual.size() / sizeof(float));
@@ -61,7 +61,7 @@ class Conservation : public ::testing::TestWithParam<std::tuple<Over, int>> {
   }
 
   // One step of `session`; adds what it made, and what it exchanged.
-  static void Step(Session& session, DType type, int step,
+  static void Step(GradientSession& session, DType type, int step,
                    std::vector<double>* made, std::vector<double>* sent) {
     std::vector<float> gradients(kElements);
     for (std::size_t i = 0; i < kElements; ++i) {
@@ -92,7 +92,7 @@ class Conservation : public ::testing::TestWithParam<std::tuple<Over, int>> {
 TEST_P(Conservation, HoldsOverHundredsOfSteps) {
   for (const DType type :
        {DType::kBFloat16, DType::kFloat16, DType::kFloat32}) {
-    RunRanks(MakeJob(type), [&](Session& session) {
+    RunRanks(MakeJob(type), [&](GradientSession& session) {
       std::vector<double> made(kElements);
       std::vector<double> sent(kElements);
       for (int step = 0; step < kSteps; ++step) {

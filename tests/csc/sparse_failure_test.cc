@@ -40,7 +40,7 @@ std::size_t ElementOf(const std::vector<std::uint8_t>& next, bool sent) {
 // deterministic.
 std::vector<std::uint8_t> Rehearse(const Job& job, int steps) {
   std::vector<std::uint8_t> selection;
-  RunRanks(job, [&](Session& session) {
+  RunRanks(job, [&](GradientSession& session) {
     for (int step = 0; step < steps; ++step) {
       ProduceAll(session, step);
       ASSERT_TRUE(session.FinishStep().ok());
@@ -61,7 +61,7 @@ TEST_P(SparseFailure, IsSeenByAllInTheSameStepAndHeals) {
     for (bool sent : {true, false}) {
       for (float bad : {kInfinity, kNaN}) {
         const std::size_t element = ElementOf(selection, sent);
-        RunRanks(job, [&](Session& session) {
+        RunRanks(job, [&](GradientSession& session) {
           std::vector<std::vector<float>> weights;
           std::vector<float*> pointers;
           for (std::size_t i = 0; i < session.tensors(); ++i) {
@@ -105,7 +105,7 @@ TEST_P(SparseFailure, KeepsWhatIsFiniteOfAStepThatIsSkipped) {
   Job job = MakeSparse();
   job.options.residual = ResidualMode::kPlain;
   job.options.reduce = ReduceOp::kSum;
-  RunRanks(job, [](Session& session) {
+  RunRanks(job, [](GradientSession& session) {
     auto* pool = reinterpret_cast<float*>(session.pool().data);
     const std::size_t n = session.pool().bytes / sizeof(float);
     // Undecayed residuals: all that was ever produced must arrive in the end,
@@ -140,7 +140,7 @@ TEST_P(SparseFailure, KeepsWhatIsFiniteOfAStepThatIsSkipped) {
 TEST_P(SparseFailure, OverflowOfTheFloat16PoolIsReported) {
   Job job = MakeSparse();
   job.options.pool_dtype = job.options.wire_dtype = DType::kFloat16;
-  RunRanks(job, [](Session& session) {
+  RunRanks(job, [](GradientSession& session) {
     for (int step = 0; step < 6; ++step) {
       auto* bits = reinterpret_cast<std::uint16_t*>(session.pool().data);
       const std::size_t n = session.pool().bytes / 2;
@@ -160,18 +160,18 @@ TEST_P(SparseFailure, OverflowOfTheFloat16PoolIsReported) {
 GF_INSTANTIATE_STEPS_OF(SparseFailure);
 
 // Opens a session of one rank, with `change` made to its settings.
-std::unique_ptr<Session> OpenOne(
+std::unique_ptr<GradientSession> OpenOne(
     const std::function<void(Options*, std::vector<TensorSpec>*)>& change) {
   Options options = Job::TestOptions();
   std::vector<TensorSpec> tensors = SomeTensors();
   options.sparsity = 0.5F;
   options.chunk_elements = 100;
   if (change) change(&options, &tensors);
-  return Session::Open(options, tensors).value();
+  return GradientSession::Open(options, tensors).value();
 }
 
 TEST(State, OfOtherTensorsOrSettingsIsRefused) {
-  const std::unique_ptr<Session> session = OpenOne({});
+  const std::unique_ptr<GradientSession> session = OpenOne({});
   ProduceAll(*session, 0);
   ASSERT_TRUE(session->FinishStep().ok());
   const std::vector<std::byte> state = session->SaveState().value();
@@ -185,7 +185,7 @@ TEST(State, OfOtherTensorsOrSettingsIsRefused) {
       [](Options*, auto* t) { t->front().elements = 301; },
   };
   for (const auto& change : changes) {
-    const std::unique_ptr<Session> other = OpenOne(change);
+    const std::unique_ptr<GradientSession> other = OpenOne(change);
     const Status status = other->RestoreState(state);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_FALSE(status.message().empty());
@@ -196,7 +196,7 @@ TEST(State, OfOtherTensorsOrSettingsIsRefused) {
 }
 
 TEST(State, ThatIsDamagedIsRefused) {
-  const std::unique_ptr<Session> session = OpenOne({});
+  const std::unique_ptr<GradientSession> session = OpenOne({});
   ProduceAll(*session, 0);
   ASSERT_TRUE(session->FinishStep().ok());
   const std::vector<std::byte> state = session->SaveState().value();
@@ -211,7 +211,7 @@ TEST(State, ThatIsDamagedIsRefused) {
 }
 
 TEST(State, IsNotRestoredWithinAStep) {
-  const std::unique_ptr<Session> session = OpenOne({});
+  const std::unique_ptr<GradientSession> session = OpenOne({});
   const std::vector<std::byte> state = session->SaveState().value();
   Produce(*session, 3, 0);
   EXPECT_EQ(session->RestoreState(state).code(),
@@ -219,7 +219,7 @@ TEST(State, IsNotRestoredWithinAStep) {
 }
 
 TEST(State, OfBeforeTheFirstUpdateForgetsTheMomentum) {
-  const std::unique_ptr<Session> session = OpenOne({});
+  const std::unique_ptr<GradientSession> session = OpenOne({});
   const std::vector<std::byte> fresh = session->SaveState().value();
   std::vector<std::vector<float>> weights;
   std::vector<float*> pointers;

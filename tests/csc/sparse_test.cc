@@ -64,15 +64,16 @@ class Weights {
   std::vector<float*> pointers_;
 };
 
-std::size_t Elements(const Session& session) {
+std::size_t Elements(const GradientSession& session) {
   return session.pool().bytes / sizeof(float);
 }
 
-float* Pool(const Session& session) {
+float* Pool(const GradientSession& session) {
   return reinterpret_cast<float*>(session.pool().data);
 }
 
-StepStats RunStep(Session& session, const std::vector<double>& gradients) {
+StepStats RunStep(GradientSession& session,
+                  const std::vector<double>& gradients) {
   float* pool = Pool(session);
   for (std::size_t t = session.tensors(); t-- > 0;) {
     const std::size_t begin = session.pool_offset(t);
@@ -87,7 +88,7 @@ StepStats RunStep(Session& session, const std::vector<double>& gradients) {
   return stats.ok() ? stats.value() : StepStats();
 }
 
-std::vector<float> ResidualOf(const Session& session) {
+std::vector<float> ResidualOf(const GradientSession& session) {
   const std::vector<std::byte> bytes = session.SaveState().value();
   const SavedState state = ReadState(bytes).value();
   std::vector<float> residual(state.residual.size() / sizeof(float));
@@ -146,7 +147,7 @@ class Sparse : public ::testing::TestWithParam<Setting> {
 
 TEST_P(Sparse, FollowsTheReference) {
   const CscSettings settings = ReferenceSettings();
-  RunRanks(MakeJob(), [&](Session& session) {
+  RunRanks(MakeJob(), [&](GradientSession& session) {
     CscReference reference(settings);
     Weights weights(Tensors());
     ASSERT_EQ(Elements(session), settings.elements);
@@ -181,7 +182,8 @@ TEST_P(Sparse, RestoredRanksGoOnBitForBit) {
   std::vector<std::vector<std::byte>> ends(ranks);
   std::vector<std::vector<float>> saved(ranks);
   std::vector<std::vector<float>> final_weights(ranks);
-  const auto run = [&](Session& session, Weights* w, int begin, int end) {
+  const auto run = [&](GradientSession& session, Weights* w, int begin,
+                       int end) {
     for (int step = begin; step < end; ++step) {
       const Gradients g =
           MakeGradients(settings.ranks, settings.elements, step);
@@ -189,7 +191,7 @@ TEST_P(Sparse, RestoredRanksGoOnBitForBit) {
       ASSERT_TRUE(Update(session, kSgd, w->pointers()).ok());
     }
   };
-  RunRanks(job, [&](Session& session) {
+  RunRanks(job, [&](GradientSession& session) {
     const auto me = static_cast<std::size_t>(session.rank());
     Weights w(Tensors());
     run(session, &w, 0, 6);
@@ -199,7 +201,7 @@ TEST_P(Sparse, RestoredRanksGoOnBitForBit) {
     ends[me] = session.SaveState().value();
     final_weights[me] = w.Flat();
   });
-  RunRanks(job, [&](Session& session) {
+  RunRanks(job, [&](GradientSession& session) {
     const auto me = static_cast<std::size_t>(session.rank());
     Weights w(Tensors());
     const float* from = saved[me].data();
@@ -257,7 +259,7 @@ TEST(SparseGolden, FollowsThePublishedValues) {
   job.tensors = {{"other", 1}, {"golden", 1}};  // Pool: golden, other.
   job.options.chunk_elements = 1;
   job.options.sparsity = 0.5F;
-  RunRanks(job, [](Session& session) {
+  RunRanks(job, [](GradientSession& session) {
     Weights weights({{"other", 1}, {"golden", 1}});
     const double other[] = {10, 10, 0.5, 10, -8.5, 0};
     const std::uint8_t important[] = {1, 0, 0, 1, 0, 1};
@@ -290,7 +292,7 @@ TEST(SparseGolden, IsDenseSgdBitForBitWhenEveryChunkIsSent) {
     job.options.chunk_elements = 100;
     // Of 19 chunks 18.8 are sent, which is 19.
     job.options.sparsity = sparse ? 0.01F : 0.0F;
-    RunRanks(job, [&](Session& session) {
+    RunRanks(job, [&](GradientSession& session) {
       Weights weights(Tensors());
       for (int step = 0; step < 10; ++step) {
         const Gradients g = MakeGradients(3, Elements(session), step);

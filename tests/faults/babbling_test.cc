@@ -17,7 +17,7 @@ TEST(BabblingRank, OnItsTcpConnectionsIsDataLossAndNamed) {
   job.rendezvous = folder.url();
   job.join_timeout_seconds = 20;
   Scenario ranks(3, [&](int rank, Board& board) -> Status {
-    auto session = Session::Open(OptionsOf(job, rank), TensorsOf(job));
+    auto session = GradientSession::Open(OptionsOf(job, rank), TensorsOf(job));
     if (!session.ok()) return session.status();
     GF_RETURN_IF_ERROR(TrainStep(job, 0, session.value().get(), &board[rank]));
     if (rank == 1 && BabbleOnAllConnections() == 0) {
@@ -41,7 +41,7 @@ TEST(BabblingRank, InSharedMemoryIsDataLossAndNamed) {
   job.rendezvous = folder.url();
   job.join_timeout_seconds = 20;
   Scenario ranks(2, [&](int rank, Board& board) -> Status {
-    auto session = Session::Open(OptionsOf(job, rank), TensorsOf(job));
+    auto session = GradientSession::Open(OptionsOf(job, rank), TensorsOf(job));
     if (!session.ok()) return session.status();
     GF_RETURN_IF_ERROR(TrainStep(job, 0, session.value().get(), &board[rank]));
     if (rank == 1) {

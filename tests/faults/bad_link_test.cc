@@ -11,8 +11,8 @@
 #include "benchmarks/faults/job.h"
 #include "benchmarks/faults/processes.h"
 #include "gradientflow/base/clock.h"
-#include "gradientflow/session/session_impl.h"
-#include "gradientflow/session/transport.h"
+#include "gradientflow/communicator/inproc.h"
+#include "gradientflow/communicator/transport.h"
 #include "transports/fabric.h"
 #include "transports/inproc/create.h"
 #include "transports/poller.h"
@@ -46,8 +46,10 @@ class BadLinks : public ::testing::Test {
     Result<Transport> transport = BadTransport(group, rank, mischief);
     if (!transport.ok()) return transport.status();
     Options options = OptionsOf(job_, rank);
+    const auto comm = OpenOver(std::move(transport).value(), options);
+    if (!comm.ok()) return comm.status();
     auto session =
-        OpenOver(std::move(transport).value(), options, TensorsOf(job_));
+        GradientSession::Open(comm.value(), TensorsOf(job_), options);
     if (!session.ok()) return session.status();
     RankReport report;
     for (std::uint64_t step = 0; step < job_.steps; ++step) {

@@ -41,8 +41,8 @@ class Forks : public ::testing::TestWithParam<JobFabric> {
     // Who waits for this has not seen the death.
     job_.heartbeat_timeout_seconds = 25;
   }
-  Result<std::unique_ptr<Session>> Open(int rank) const {
-    return Session::Open(OptionsOf(job_, rank), TensorsOf(job_));
+  Result<std::unique_ptr<GradientSession>> Open(int rank) const {
+    return GradientSession::Open(OptionsOf(job_, rank), TensorsOf(job_));
   }
 
   const Folder folder_;
@@ -80,7 +80,7 @@ void ExpectRefusal(const Status& status, const char* call) {
 }
 
 // All that a child may try, with memory that other ranks reduce from.
-void Misuse(Session& session) {
+void Misuse(GradientSession& session) {
   const BufferView pool = session.pool();
   Require(session.forked() && session.size() > 1, "it is a fork");
   std::fill(pool.data, pool.data + pool.bytes, std::byte{0x55});
@@ -88,28 +88,30 @@ void Misuse(Session& session) {
   session.GradientAbsent(0);
   ExpectRefusal(session.SetLossScale(-1), "SetLossScale()");
   ExpectRefusal(session.SetStream(nullptr), "SetStream()");
-  session.FreeShared(pool);
-  session.Abort(Status(StatusCode::kAborted, "said a child"));
+  session.communicator().FreeShared(pool);
+  session.communicator().Abort(Status(StatusCode::kAborted, "said a child"));
   ExpectRefusal(session.FinishStep().status(), "FinishStep()");
   std::vector<float> data(1000, 1);
   CollectiveCall call;
   call.output = data.data();
   call.count = data.size();
-  ExpectRefusal(session.Run(call), "Run()");
-  ExpectRefusal(session.Start(call).status(), "Start()");
-  ExpectRefusal(session.StartThen(call, [](const Status&) {}).status(),
-                "StartThen()");
-  ExpectRefusal(session.Wait(1), "Wait()");
-  ExpectRefusal(session.Await(1, -1), "Await()");
-  ExpectRefusal(session.Send(0, 1, data.data(), 4), "Send()");
-  ExpectRefusal(session.Recv(0, 1, data.data(), 4), "Recv()");
-  ExpectRefusal(session.OpenGroup(1, {0, 1}), "OpenGroup()");
-  ExpectRefusal(session.CloseGroup(1), "CloseGroup()");
+  ExpectRefusal(session.communicator().Run(call), "Run()");
+  ExpectRefusal(session.communicator().Start(call).status(), "Start()");
+  ExpectRefusal(
+      session.communicator().Start(call, [](const Status&) {}).status(),
+      "StartThen()");
+  ExpectRefusal(session.communicator().Wait(1), "Wait()");
+  ExpectRefusal(session.communicator().Wait(1, -1), "Await()");
+  ExpectRefusal(session.communicator().Send(0, 1, data.data(), 4), "Send()");
+  ExpectRefusal(session.communicator().Recv(0, 1, data.data(), 4), "Recv()");
+  ExpectRefusal(session.communicator().OpenGroup(1, {0, 1}), "OpenGroup()");
+  ExpectRefusal(session.communicator().CloseGroup(1), "CloseGroup()");
   ExpectRefusal(session.OptimizerStep({}, {}), "OptimizerStep()");
   ExpectRefusal(session.SaveState().status(), "SaveState()");
   ExpectRefusal(session.RestoreState({}), "RestoreState()");
-  ExpectRefusal(session.AllocateShared(8).status(), "AllocateShared()");
-  ExpectRefusal(session.Check(), "Check()");
+  ExpectRefusal(session.communicator().AllocateShared(8).status(),
+                "AllocateShared()");
+  ExpectRefusal(session.communicator().Check(), "Check()");
 }
 
 TEST_P(Forks, DeathIsSeenAtOnceWhileAForkOfTheDeadLives) {
@@ -146,7 +148,7 @@ TEST_P(Forks, WhateverAChildDoesSumsStayRight) {
   Scenario ranks(3, [&](int rank, Board& board) -> Status {
     auto opened = Open(rank);
     if (!opened.ok()) return opened.status();
-    std::unique_ptr<Session> session = std::move(opened).value();
+    std::unique_ptr<GradientSession> session = std::move(opened).value();
     GF_RETURN_IF_ERROR(TrainStep(job_, 0, session.get(), &board[rank]));
     for (std::uint64_t step = 1; step < 4; ++step) {
       Backward(job_, step, session.get(), &board[rank]);

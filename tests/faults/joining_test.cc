@@ -78,7 +78,7 @@ TEST_P(Joining, ArenaThatIsTooSmallNamesTheSetting) {
     options.arena_bytes = std::size_t{8} << 20;
     std::vector<TensorSpec> tensors = TensorsOf(job);
     tensors[0].elements = std::size_t{16} << 20;
-    return Session::Open(options, tensors).status();
+    return GradientSession::Open(options, tensors).status();
   });
   for (int r : {0, 1}) {
     ranks.ExpectError(r, 10, StatusCode::kResourceExhausted, {"arena_bytes"});

@@ -100,7 +100,7 @@ inline bool Eventually(const std::function<bool()>& there, double seconds) {
 
 // One step, checked.
 inline Status TrainStep(const JobConfig& job, std::uint64_t step,
-                        Session* session, RankReport* report) {
+                        GradientSession* session, RankReport* report) {
   Backward(job, step, session, report);
   report->phase.store(Phase::kFinishing);
   const Result<StepStats> stats = session->FinishStep();

@@ -22,8 +22,8 @@ class Scenarios : public ::testing::TestWithParam<JobFabric> {
     job_.rendezvous = folder_.url();
     job_.join_timeout_seconds = 20;
   }
-  Result<std::unique_ptr<Session>> Open(int rank) const {
-    return Session::Open(OptionsOf(job_, rank), TensorsOf(job_));
+  Result<std::unique_ptr<GradientSession>> Open(int rank) const {
+    return GradientSession::Open(OptionsOf(job_, rank), TensorsOf(job_));
   }
 
   const Folder folder_;
@@ -54,7 +54,7 @@ TEST_P(Scenarios, RankThatDoesNotComeIsNamedWithTheTensorsAwaited) {
     Options options = OptionsOf(job_, rank);
     options.log_level = LogLevel::kWarning;
     options.stall_check_seconds = 0.7;
-    auto session = Session::Open(options, TensorsOf(job_));
+    auto session = GradientSession::Open(options, TensorsOf(job_));
     if (!session.ok()) return session.status();
     GF_RETURN_IF_ERROR(TrainStep(job_, 0, session.value().get(), &board[rank]));
     if (rank == 1) {
@@ -63,7 +63,7 @@ TEST_P(Scenarios, RankThatDoesNotComeIsNamedWithTheTensorsAwaited) {
       Eventually([&] { return board[0].ended_ns.load() != 0; }, 20);
       CollectiveCall barrier;
       barrier.kind = CollectiveKind::kBarrier;
-      return session.value()->Run(barrier);
+      return session.value()->communicator().Run(barrier);
     }
     return TrainStep(job_, 1, session.value().get(), &board[rank]);
   });
@@ -109,18 +109,18 @@ TEST_P(Scenarios, StopBehindMessagesThatNobodyReceivesIsSeen) {
     if (!session.ok()) return session.status();
     if (rank == 0) {
       char byte = 0;
-      return session.value()->Recv(1, 2, &byte, 1);
+      return session.value()->communicator().Recv(1, 2, &byte, 1);
     }
     for (int i = 0; i < kMessages; ++i) {
-      Session::Message message;
+      Communicator::Message message;
       message.tag = 1;
-      const auto started = session.value()->StartSend(
+      const auto started = session.value()->communicator().StartSend(
           message, data.data(), data.size(), [](const Status&) {});
       GF_RETURN_IF_ERROR(started.status());
     }
     board[1].step.store(1);
     char byte = 0;
-    return session.value()->Recv(0, 2, &byte, 1);
+    return session.value()->communicator().Recv(0, 2, &byte, 1);
   });
   ASSERT_TRUE(Eventually([&] { return ranks[1].step.load() == 1; }, 30));
   Pause(std::chrono::milliseconds(500));
@@ -139,7 +139,7 @@ TEST_P(Scenarios, AbortReachesAllRanksWithItsText) {
     if (!session.ok()) return session.status();
     for (std::uint64_t step = 0; step < 4; ++step) {
       if (rank == 0 && step == 2) {
-        session.value()->Abort(
+        session.value()->communicator().Abort(
             Status(StatusCode::kAborted, "the loss is not a number"));
       }
       GF_RETURN_IF_ERROR(

@@ -50,7 +50,7 @@ class SetUpFailure : public ::testing::TestWithParam<int> {
       Options options = OptionsOf(job, rank);
       options.arena_bytes = kArena;
       if (rank == culprit) LimitMemory(bytes);
-      return Session::Open(options, TensorsOf(job)).status();
+      return GradientSession::Open(options, TensorsOf(job)).status();
     });
     std::int64_t first = INT64_MAX;
     std::int64_t last = 0;

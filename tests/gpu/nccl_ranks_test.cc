@@ -52,7 +52,7 @@ float ValueOf(int rank, std::size_t i, std::size_t count) {
 
 class Rank {
  public:
-  Rank(int rank, Session& session) : rank_(rank), session_(session) {}
+  Rank(int rank, GradientSession& session) : rank_(rank), session_(session) {}
 
   Status Open() {
     auto device = OpenCudaDevice(0);
@@ -75,7 +75,7 @@ class Rank {
       call.output = data;
       call.count = bytes;
       call.dtype = call.wire = DType::kInt8;
-      return session_.Run(call);
+      return session_.communicator().Run(call);
     };
     return device_->RunCurrent([&]() -> Status {
       auto made = NcclCollective::Create(std::move(args));
@@ -130,7 +130,7 @@ class Rank {
   }
 
   const int rank_;
-  Session& session_;
+  GradientSession& session_;
   const SteadyClock clock_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
@@ -145,7 +145,7 @@ Result<std::string> RankMain(int rank, const std::string& rendezvous) {
   options.size = kRanks;
   options.rendezvous = rendezvous;
   options.socket_ifname = "lo";
-  auto session = Session::Open(options, {});
+  auto session = GradientSession::Open(options, {});
   if (!session.ok()) return session.status();
   Rank own(rank, *session.value());
   const Status opened = own.Open();

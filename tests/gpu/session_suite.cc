@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "gradientflow/communicator/inproc.h"
 #include "gradientflow/session.h"
-#include "gradientflow/session/inproc.h"
 #include "kernels/kernels.h"
 #include "tests/gpu/session_device.h"
 
@@ -94,7 +94,7 @@ std::vector<std::byte> InType(const std::vector<float>& values, DType type) {
   return bytes;
 }
 
-void Step(Session& session, const Home& home, DType pool, int step) {
+void Step(GradientSession& session, const Home& home, DType pool, int step) {
   // Lent to the stream until the step is finished.
   std::vector<std::vector<std::byte>> gradients(session.tensors());
   for (std::size_t i = session.tensors(); i-- > 0;) {
@@ -114,7 +114,8 @@ void Step(Session& session, const Home& home, DType pool, int step) {
 }
 
 // All tensors' weights after the last step, of one rank.
-std::vector<float> Train(Session& session, const Home& home, const Mode& mode) {
+std::vector<float> Train(GradientSession& session, const Home& home,
+                         const Mode& mode) {
   if (home.stream != nullptr) {
     EXPECT_TRUE(session.SetStream(home.stream->native()).ok());
   }
@@ -173,7 +174,9 @@ Weights TrainAll(const Mode& mode, int ranks, bool on_device) {
         specs.push_back({"t" + std::to_string(specs.size()), elements});
       }
       const Home home(on_device ? OpenTestDevice(rank) : nullptr);
-      auto session = OpenInProcess(group.value(), options, specs, home.device);
+      auto comm = OpenInProcess(group.value(), options, home.device);
+      ASSERT_TRUE(comm.ok()) << comm.status().ToString();
+      auto session = GradientSession::Open(comm.value(), specs, options);
       ASSERT_TRUE(session.ok()) << session.status().ToString();
       EXPECT_EQ(session.value()->pool().device.kind != DeviceId::Kind::kCpu,
                 on_device);

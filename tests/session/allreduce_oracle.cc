@@ -191,7 +191,7 @@ std::uint64_t Digest(const Elements& elements) {
   return hash;
 }
 
-std::uint64_t RunAndCheck(Session& session, const AllreduceCase& c) {
+std::uint64_t RunAndCheck(GradientSession& session, const AllreduceCase& c) {
   Elements data = Input(c.dtype, session.rank(), c.count);
   CollectiveCall call;
   call.output = data.data();
@@ -201,7 +201,7 @@ std::uint64_t RunAndCheck(Session& session, const AllreduceCase& c) {
   call.op = c.op;
   call.scale = c.scale;
   call.algorithm = c.algorithm;
-  const Status status = session.Run(call);
+  const Status status = session.communicator().Run(call);
   const std::string what =
       StrCat(Describe(c), ", rank ", session.rank(), " of ", session.size());
   EXPECT_TRUE(status.ok()) << what << ": " << status.ToString();

@@ -30,7 +30,7 @@ kernels::testing::Elements Input(DType dtype, int rank, std::size_t count);
 
 // Runs it on `session` and checks every element. Returns a digest of the bits,
 // which must be the same on all ranks.
-std::uint64_t RunAndCheck(Session& session, const AllreduceCase& c);
+std::uint64_t RunAndCheck(GradientSession& session, const AllreduceCase& c);
 
 std::uint64_t Digest(const kernels::testing::Elements& elements);
 

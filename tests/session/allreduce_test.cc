@@ -53,7 +53,7 @@ class Allreduce : public ::testing::TestWithParam<std::tuple<Over, int>> {
     const Job job = MakeJob();
     std::vector<std::vector<std::uint64_t>> digests(
         static_cast<std::size_t>(job.size));
-    RunRanks(job, [&](Session& session) {
+    RunRanks(job, [&](GradientSession& session) {
       auto& mine = digests[static_cast<std::size_t>(session.rank())];
       for (const AllreduceCase& c : cases) {
         mine.push_back(RunAndCheck(session, c));
@@ -133,7 +133,7 @@ TEST_P(Allreduce, WithEveryWireAndScale) {
 
 TEST_P(Allreduce, GivesTheSameBitsWhenRunAgain) {
   const Job job = MakeJob();
-  RunRanks(job, [&](Session& session) {
+  RunRanks(job, [&](GradientSession& session) {
     for (Algorithm algorithm : AlgorithmsOver(job.over)) {
       for (DType wire : {DType::kFloat32, DType::kBFloat16}) {
         const AllreduceCase c = {DType::kFloat32, wire, ReduceOp::kMean,
@@ -157,9 +157,9 @@ TEST(SharedAllreduce, OfManyMorePartsThanThereAreSyncSlots) {
     job.size = size;
     job.options.segment_bytes = kSegmentBytes;
     job.options.segments_in_flight = 8;
-    RunRanks(job, [&](Session& session) {
+    RunRanks(job, [&](GradientSession& session) {
       const Result<BufferView> memory =
-          session.AllocateShared(kCount * sizeof(std::int32_t));
+          session.communicator().AllocateShared(kCount * sizeof(std::int32_t));
       ASSERT_TRUE(memory.ok()) << memory.status().ToString();
       auto* data = reinterpret_cast<std::int32_t*>(memory.value().data);
       CollectiveCall call;
@@ -174,7 +174,7 @@ TEST(SharedAllreduce, OfManyMorePartsThanThereAreSyncSlots) {
           data[i] =
               static_cast<std::int32_t>(numbers() % 1000) + session.rank();
         }
-        const Status status = session.Run(call);
+        const Status status = session.communicator().Run(call);
         ASSERT_TRUE(status.ok()) << status.ToString();
         numbers.seed(static_cast<unsigned>(round) + 1);
         for (std::size_t i = 0; i < kCount; ++i) {
@@ -182,7 +182,7 @@ TEST(SharedAllreduce, OfManyMorePartsThanThereAreSyncSlots) {
           ASSERT_EQ(data[i], size * own + size * (size - 1) / 2) << i;
         }
       }
-      session.FreeShared(memory.value());
+      session.communicator().FreeShared(memory.value());
     });
   }
 }
@@ -190,7 +190,7 @@ TEST(SharedAllreduce, OfManyMorePartsThanThereAreSyncSlots) {
 // Eight ranks' sum would be beyond float16: the mean must come without it.
 TEST_P(Allreduce, MeanOfLargeFloat16DoesNotOverflow) {
   const Job job = MakeJob();
-  RunRanks(job, [&](Session& session) {
+  RunRanks(job, [&](GradientSession& session) {
     for (Algorithm algorithm : AlgorithmsOver(job.over)) {
       for (DType dtype : {DType::kFloat16, DType::kFloat32}) {
         constexpr std::size_t kCount = 301;
@@ -205,7 +205,7 @@ TEST_P(Allreduce, MeanOfLargeFloat16DoesNotOverflow) {
         call.wire = DType::kFloat16;
         call.op = ReduceOp::kMean;
         call.algorithm = algorithm;
-        ASSERT_TRUE(session.Run(call).ok());
+        ASSERT_TRUE(session.communicator().Run(call).ok());
         const double exact = 60000.0 + 16.0 * (session.size() - 1);
         for (std::size_t i = 0; i < kCount; ++i) {
           // float16 is 32 apart here; one rounding per hop.
@@ -224,10 +224,10 @@ TEST_P(Allreduce, RunsByTheSessionsAlgorithmUnlessItNamesOne) {
     if (algorithm == Algorithm::kAuto) continue;
     Job job = MakeJob();
     job.options.algorithm = Name(algorithm);
-    RunRanks(job, [&](Session& session) {
+    RunRanks(job, [&](GradientSession& session) {
       std::vector<int> all;
       for (int r = 0; r < session.size(); ++r) all.push_back(r);
-      ASSERT_TRUE(session.OpenGroup(1, all).ok());
+      ASSERT_TRUE(session.communicator().OpenGroup(1, all).ok());
       const auto sum = [&](GroupId group, Algorithm named) {
         std::mt19937 random(static_cast<unsigned>(session.rank()));
         std::vector<float> data(kSegment + 7);
@@ -239,7 +239,7 @@ TEST_P(Allreduce, RunsByTheSessionsAlgorithmUnlessItNamesOne) {
         call.count = data.size();
         call.group = group;
         call.algorithm = named;
-        EXPECT_TRUE(session.Run(call).ok());
+        EXPECT_TRUE(session.communicator().Run(call).ok());
         return data;
       };
       EXPECT_TRUE(sum(0, Algorithm::kAuto) == sum(0, algorithm))

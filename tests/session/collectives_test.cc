@@ -27,7 +27,7 @@ constexpr DType kAllTypes[] = {
 
 class Collectives : public ::testing::TestWithParam<std::tuple<Over, int>> {
  protected:
-  void Run(const std::function<void(Session&)>& body) const {
+  void Run(const std::function<void(GradientSession&)>& body) const {
     Job job;
     std::tie(job.over, job.size) = GetParam();
     job.options.segment_bytes = kSegmentBytes;
@@ -62,7 +62,7 @@ void ExpectInput(const Elements& seen, std::size_t to, int rank,
 }
 
 TEST_P(Collectives, BroadcastFromEveryRoot) {
-  Run([](Session& session) {
+  Run([](GradientSession& session) {
     for (std::size_t count : kCounts) {
       // Every root, but for long buffers only the first ones.
       const int roots =
@@ -73,7 +73,7 @@ TEST_P(Collectives, BroadcastFromEveryRoot) {
         CollectiveCall call =
             Call(CollectiveKind::kBroadcast, dtype, count, root);
         call.output = data.data();
-        ASSERT_TRUE(session.Run(call).ok());
+        ASSERT_TRUE(session.communicator().Run(call).ok());
         ExpectInput(data, 0, root, 0, count);
       }
     }
@@ -81,7 +81,7 @@ TEST_P(Collectives, BroadcastFromEveryRoot) {
 }
 
 TEST_P(Collectives, AllgatherInRankOrder) {
-  Run([](Session& session) {
+  Run([](GradientSession& session) {
     int round = 0;
     for (std::size_t count : kCounts) {
       const DType dtype = kAllTypes[round++ % std::size(kAllTypes)];
@@ -90,7 +90,7 @@ TEST_P(Collectives, AllgatherInRankOrder) {
       CollectiveCall call = Call(CollectiveKind::kAllgather, dtype, count);
       call.input = mine.data();
       call.output = all.data();
-      ASSERT_TRUE(session.Run(call).ok());
+      ASSERT_TRUE(session.communicator().Run(call).ok());
       for (int r = 0; r < session.size(); ++r) {
         ExpectInput(all, r * count, r, 0, count);
       }
@@ -118,7 +118,7 @@ void ExpectReducedIntegers(const Elements& seen, ReduceOp op,
   EXPECT_TRUE(seen.CanariesIntact());
 }
 
-std::vector<Elements> Inputs(const Session& session, DType dtype,
+std::vector<Elements> Inputs(const GradientSession& session, DType dtype,
                              std::size_t count) {
   std::vector<Elements> inputs;
   for (int r = 0; r < session.size(); ++r) {
@@ -128,7 +128,7 @@ std::vector<Elements> Inputs(const Session& session, DType dtype,
 }
 
 TEST_P(Collectives, ReduceAndReduceScatterOfIntegersWithEveryOperation) {
-  Run([](Session& session) {
+  Run([](GradientSession& session) {
     const auto size = static_cast<std::size_t>(session.size());
     int round = 0;
     for (DType dtype : kernels::testing::kIntegerTypes) {
@@ -143,12 +143,12 @@ TEST_P(Collectives, ReduceAndReduceScatterOfIntegersWithEveryOperation) {
         call.op = op;
         call.input = inputs[session.rank()].data();
         call.output = is_root ? reduced.data() : nullptr;
-        ASSERT_TRUE(session.Run(call).ok());
+        ASSERT_TRUE(session.communicator().Run(call).ok());
         ExpectReducedIntegers(reduced, op, inputs, 0);
         Elements block(dtype, count);
         call.kind = CollectiveKind::kReduceScatter;
         call.output = block.data();
-        ASSERT_TRUE(session.Run(call).ok());
+        ASSERT_TRUE(session.communicator().Run(call).ok());
         ExpectReducedIntegers(block, op, inputs, session.rank() * count);
       }
     }
@@ -181,7 +181,7 @@ void ExpectReduced(const Elements& seen, ReduceOp op,
 }
 
 TEST_P(Collectives, ReduceToEveryRootInRankOrder) {
-  Run([](Session& session) {
+  Run([](GradientSession& session) {
     const int size = session.size();
     int round = 0;
     constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMin,
@@ -197,20 +197,20 @@ TEST_P(Collectives, ReduceToEveryRootInRankOrder) {
       call.op = op;
       call.input = inputs[session.rank()].data();
       call.output = is_root ? output.data() : nullptr;
-      ASSERT_TRUE(session.Run(call).ok());
+      ASSERT_TRUE(session.communicator().Run(call).ok());
       if (is_root) ExpectReduced(output, op, inputs, 0);
     }
   });
 }
 
 TEST_P(Collectives, ReduceInPlaceOnTheRoot) {
-  Run([](Session& session) {
+  Run([](GradientSession& session) {
     std::vector<std::int64_t> data(2049, 1 + session.rank());
     CollectiveCall call =
         Call(CollectiveKind::kReduce, DType::kInt64, data.size());
     call.input = data.data();
     call.output = session.rank() == 0 ? data.data() : nullptr;
-    ASSERT_TRUE(session.Run(call).ok());
+    ASSERT_TRUE(session.communicator().Run(call).ok());
     const std::int64_t n = session.size();
     const std::int64_t expected =
         session.rank() == 0 ? n * (n + 1) / 2 : 1 + session.rank();
@@ -219,7 +219,7 @@ TEST_P(Collectives, ReduceInPlaceOnTheRoot) {
 }
 
 TEST_P(Collectives, ReduceScatterGivesEachRankItsBlock) {
-  Run([](Session& session) {
+  Run([](GradientSession& session) {
     const auto size = static_cast<std::size_t>(session.size());
     int round = 0;
     for (std::size_t count : kCounts) {
@@ -229,7 +229,7 @@ TEST_P(Collectives, ReduceScatterGivesEachRankItsBlock) {
       CollectiveCall call = Call(CollectiveKind::kReduceScatter, dtype, count);
       call.input = inputs[session.rank()].data();
       call.output = output.data();
-      ASSERT_TRUE(session.Run(call).ok());
+      ASSERT_TRUE(session.communicator().Run(call).ok());
       ExpectReduced(output, ReduceOp::kSum, inputs, session.rank() * count);
     }
   });
@@ -242,7 +242,7 @@ std::size_t Sent(int from, int to, int round) {
 }
 
 TEST_P(Collectives, AllToAllWithUnevenCountsAndZeros) {
-  Run([](Session& session) {
+  Run([](GradientSession& session) {
     const int me = session.rank();
     for (int round = 0; round < 8; ++round) {
       const DType dtype = kAllTypes[round];
@@ -255,7 +255,7 @@ TEST_P(Collectives, AllToAllWithUnevenCountsAndZeros) {
       Elements output(dtype, Sum(call.recv_counts));
       call.input = input.data();
       call.output = output.data();
-      ASSERT_TRUE(session.Run(call).ok());
+      ASSERT_TRUE(session.communicator().Run(call).ok());
       std::size_t to = 0;
       for (int r = 0; r < session.size(); ++r) {
         std::size_t from = 0;
@@ -276,7 +276,7 @@ std::vector<std::size_t> UnevenCounts(int size, int round) {
 }
 
 TEST_P(Collectives, GatherAndScatterWithUnevenCounts) {
-  Run([](Session& session) {
+  Run([](GradientSession& session) {
     const int me = session.rank();
     for (int round = 0; round < 8; ++round) {
       const DType dtype = kAllTypes[round];
@@ -289,7 +289,7 @@ TEST_P(Collectives, GatherAndScatterWithUnevenCounts) {
       gather.recv_counts = counts;
       gather.input = mine.data();
       gather.output = all.data();
-      ASSERT_TRUE(session.Run(gather).ok());
+      ASSERT_TRUE(session.communicator().Run(gather).ok());
       std::size_t at = 0;
       for (int r = 0; me == root && r < session.size(); at += counts[r++]) {
         ExpectInput(all, at, r, 0, counts[r]);
@@ -300,7 +300,7 @@ TEST_P(Collectives, GatherAndScatterWithUnevenCounts) {
       scatter.send_counts = counts;
       scatter.input = all.data();
       scatter.output = again.data();
-      ASSERT_TRUE(session.Run(scatter).ok());
+      ASSERT_TRUE(session.communicator().Run(scatter).ok());
       EXPECT_TRUE(again.SameBits(mine));
     }
   });
@@ -310,14 +310,16 @@ TEST_P(Collectives, BarrierWaitsForAll) {
   Job job;
   std::tie(job.over, job.size) = GetParam();
   std::atomic<int> arrived{0};
-  RunRanks(job, [&](Session& session) {
+  RunRanks(job, [&](GradientSession& session) {
     for (int round = 1; round <= 5; ++round) {
       ++arrived;
-      ASSERT_TRUE(
-          session.Run(Call(CollectiveKind::kBarrier, DType::kInt8, 0)).ok());
+      ASSERT_TRUE(session.communicator()
+                      .Run(Call(CollectiveKind::kBarrier, DType::kInt8, 0))
+                      .ok());
       EXPECT_GE(arrived.load(), round * session.size());
-      ASSERT_TRUE(
-          session.Run(Call(CollectiveKind::kBarrier, DType::kInt8, 0)).ok());
+      ASSERT_TRUE(session.communicator()
+                      .Run(Call(CollectiveKind::kBarrier, DType::kInt8, 0))
+                      .ok());
     }
   });
 }

@@ -36,20 +36,20 @@ class Completions : public ::testing::TestWithParam<std::tuple<Over, int>> {
 };
 
 TEST_P(Completions, RunOnceBeforeAwaitReturns) {
-  RunRanks(MakeJob(), [](Session& session) {
+  RunRanks(MakeJob(), [](GradientSession& session) {
     for (int round = 0; round < 50; ++round) {
       std::vector<double> data(static_cast<std::size_t>(round) * 97,
                                session.rank() + 1);
       std::atomic<int> runs{0};
       const Result<std::uint64_t> ticket =
-          session.StartThen(Sum(&data), [&](const Status& status) {
+          session.communicator().Start(Sum(&data), [&](const Status& status) {
             EXPECT_TRUE(status.ok());
             ++runs;
           });
       ASSERT_TRUE(ticket.ok());
-      ASSERT_TRUE(session.Await(ticket.value(), -1).ok());
+      ASSERT_TRUE(session.communicator().Wait(ticket.value(), -1).ok());
       EXPECT_EQ(runs, 1);
-      EXPECT_TRUE(session.Await(ticket.value(), 0).ok());
+      EXPECT_TRUE(session.communicator().Wait(ticket.value(), 0).ok());
       const double sum = session.size() * (session.size() + 1) / 2.0;
       EXPECT_EQ(data, std::vector<double>(data.size(), sum));
     }
@@ -59,13 +59,13 @@ TEST_P(Completions, RunOnceBeforeAwaitReturns) {
 // Nobody waits: the progress thread drives, and the next call is started by the
 // completion of the one before.
 TEST_P(Completions, MayStartCalls) {
-  RunRanks(MakeJob(), [](Session& session) {
+  RunRanks(MakeJob(), [](GradientSession& session) {
     constexpr int kCalls = 30;
     std::vector<std::vector<double>> data(kCalls, std::vector<double>(513, 1));
     std::atomic<int> runs{0};
     std::function<void(int)> next = [&](int i) {
-      const Result<std::uint64_t> ticket =
-          session.StartThen(Sum(&data[i]), [&, i](const Status& status) {
+      const Result<std::uint64_t> ticket = session.communicator().Start(
+          Sum(&data[i]), [&, i](const Status& status) {
             EXPECT_TRUE(status.ok());
             if (i + 1 < kCalls) next(i + 1);
             ++runs;
@@ -82,7 +82,7 @@ TEST_P(Completions, MayStartCalls) {
 }
 
 TEST_P(Completions, HoldNoLockOfTheSession) {
-  RunRanks(MakeJob(), [](Session& session) {
+  RunRanks(MakeJob(), [](GradientSession& session) {
     // What a Python thread does: it holds a lock that the completion wants, and
     // calls the session.
     std::vector<double> first(3, 1);
@@ -90,55 +90,56 @@ TEST_P(Completions, HoldNoLockOfTheSession) {
     std::atomic<bool> entered{false};
     std::atomic<bool> released{false};
     const Result<std::uint64_t> ticket =
-        session.StartThen(Sum(&first), [&](const Status&) {
+        session.communicator().Start(Sum(&first), [&](const Status&) {
           entered = true;
           entered.notify_all();
           released.wait(false);
         });
     ASSERT_TRUE(ticket.ok());
     entered.wait(false);
-    EXPECT_TRUE(session.Run(Sum(&second)).ok());
-    EXPECT_EQ(session.Await(ticket.value(), 0).code(),
+    EXPECT_TRUE(session.communicator().Run(Sum(&second)).ok());
+    EXPECT_EQ(session.communicator().Wait(ticket.value(), 0).code(),
               StatusCode::kDeadlineExceeded);
     released = true;
     released.notify_all();
-    EXPECT_TRUE(session.Await(ticket.value(), -1).ok());
+    EXPECT_TRUE(session.communicator().Wait(ticket.value(), -1).ok());
   });
 }
 
 TEST_P(Completions, AwaitGivesUpInTimeAndTheCallGoesOn) {
-  RunRanks(MakeJob(), [](Session& session) {
+  RunRanks(MakeJob(), [](GradientSession& session) {
     std::vector<double> data(11, 2);
     char byte = 0;
     if (session.rank() == 1) {
-      ASSERT_TRUE(session.Recv(0, 1, &byte, 1).ok());
+      ASSERT_TRUE(session.communicator().Recv(0, 1, &byte, 1).ok());
     }
     std::atomic<int> runs{0};
-    const Result<std::uint64_t> ticket =
-        session.StartThen(Sum(&data), [&](const Status&) { ++runs; });
+    const Result<std::uint64_t> ticket = session.communicator().Start(
+        Sum(&data), [&](const Status&) { ++runs; });
     ASSERT_TRUE(ticket.ok());
     if (session.rank() == 0) {
-      EXPECT_EQ(session.Await(ticket.value(), 0.05).code(),
+      EXPECT_EQ(session.communicator().Wait(ticket.value(), 0.05).code(),
                 StatusCode::kDeadlineExceeded);
       EXPECT_EQ(runs, 0);
-      ASSERT_TRUE(session.Send(1, 1, &byte, 1).ok());
+      ASSERT_TRUE(session.communicator().Send(1, 1, &byte, 1).ok());
     }
-    EXPECT_EQ(session.Await(ticket.value(), std::nan("")).code(),
+    EXPECT_EQ(session.communicator().Wait(ticket.value(), std::nan("")).code(),
               StatusCode::kInvalidArgument);
-    EXPECT_TRUE(session.Await(ticket.value(), HUGE_VAL).ok());
+    EXPECT_TRUE(session.communicator().Wait(ticket.value(), HUGE_VAL).ok());
     EXPECT_EQ(runs, 1);
     EXPECT_EQ(data, std::vector<double>(11, 2.0 * session.size()));
   });
 }
 
 TEST_P(Completions, TakeMessagesFromAnyRank) {
-  RunRanks(MakeJob(), [](Session& session) {
+  RunRanks(MakeJob(), [](GradientSession& session) {
     const int size = session.size();
     constexpr int kEach = 20;
     if (session.rank() != 0) {
       for (int i = 0; i < kEach; ++i) {
         const int value = session.rank() * 1000 + i;
-        ASSERT_TRUE(session.Send(0, 3, &value, sizeof(value)).ok());
+        ASSERT_TRUE(
+            session.communicator().Send(0, 3, &value, sizeof(value)).ok());
       }
       return;
     }
@@ -147,14 +148,14 @@ TEST_P(Completions, TakeMessagesFromAnyRank) {
     std::vector<int> sources(values.size(), -1);
     std::vector<std::uint64_t> tickets;
     for (int i = 0; i < all; ++i) {
-      const Result<std::uint64_t> ticket = session.StartRecv(
+      const Result<std::uint64_t> ticket = session.communicator().StartRecv(
           {0, kAnyRank, 3, &sources[i]}, &values[i], sizeof(int),
           [](const Status& status) { EXPECT_TRUE(status.ok()); });
       ASSERT_TRUE(ticket.ok());
       tickets.push_back(ticket.value());
     }
     for (const std::uint64_t ticket : tickets) {
-      ASSERT_TRUE(session.Await(ticket, -1).ok());
+      ASSERT_TRUE(session.communicator().Wait(ticket, -1).ok());
     }
     // Each sender's in order.
     std::vector<int> next(static_cast<std::size_t>(size), 0);
@@ -167,10 +168,11 @@ TEST_P(Completions, TakeMessagesFromAnyRank) {
 
 // A receive from one rank, begun behind one from any, gets what comes later.
 TEST_P(Completions, ServeReceivesOfATagInOrder) {
-  RunRanks(MakeJob(), [](Session& session) {
+  RunRanks(MakeJob(), [](GradientSession& session) {
     if (session.rank() == 1) {
       for (const int value : {10, 11}) {
-        ASSERT_TRUE(session.Send(0, 8, &value, sizeof(value)).ok());
+        ASSERT_TRUE(
+            session.communicator().Send(0, 8, &value, sizeof(value)).ok());
       }
     }
     if (session.rank() != 0) return;
@@ -178,13 +180,13 @@ TEST_P(Completions, ServeReceivesOfATagInOrder) {
     int one = 0;
     int source = -1;
     const auto told = [](const Status& status) { EXPECT_TRUE(status.ok()); };
-    const auto first =
-        session.StartRecv({0, kAnyRank, 8, &source}, &any, sizeof(any), told);
-    const auto second =
-        session.StartRecv({0, 1, 8, nullptr}, &one, sizeof(one), told);
+    const auto first = session.communicator().StartRecv(
+        {0, kAnyRank, 8, &source}, &any, sizeof(any), told);
+    const auto second = session.communicator().StartRecv(
+        {0, 1, 8, nullptr}, &one, sizeof(one), told);
     ASSERT_TRUE(first.ok() && second.ok());
-    ASSERT_TRUE(session.Await(second.value(), -1).ok());
-    ASSERT_TRUE(session.Await(first.value(), -1).ok());
+    ASSERT_TRUE(session.communicator().Wait(second.value(), -1).ok());
+    ASSERT_TRUE(session.communicator().Wait(first.value(), -1).ok());
     EXPECT_EQ(source, 1);
     EXPECT_EQ(any, 10);
     EXPECT_EQ(one, 11);
@@ -192,35 +194,42 @@ TEST_P(Completions, ServeReceivesOfATagInOrder) {
 }
 
 TEST_P(Completions, MessagesCountRanksWithinTheirGroup) {
-  RunRanks(MakeJob(), [](Session& session) {
+  RunRanks(MakeJob(), [](GradientSession& session) {
     const int last = session.size() - 1;
     if (session.rank() != 0 && session.rank() != last) return;
     // Rank 0 of the group is the job's last.
-    ASSERT_TRUE(session.OpenGroup(2, {last, 0}).ok());
+    ASSERT_TRUE(session.communicator().OpenGroup(2, {last, 0}).ok());
     const auto told = [](const Status& status) { EXPECT_TRUE(status.ok()); };
     int value = session.rank() == 0 ? 41 : 0;
     int source = -1;
     const Result<std::uint64_t> ticket =
         session.rank() == 0
-            ? session.StartSend({2, 0, 9}, &value, sizeof(value), told)
-            : session.StartRecv({2, kAnyRank, 9, &source}, &value,
-                                sizeof(value), told);
+            ? session.communicator().StartSend({2, 0, 9}, &value, sizeof(value),
+                                               told)
+            : session.communicator().StartRecv({2, kAnyRank, 9, &source},
+                                               &value, sizeof(value), told);
     ASSERT_TRUE(ticket.ok());
-    ASSERT_TRUE(session.Await(ticket.value(), -1).ok());
+    ASSERT_TRUE(session.communicator().Wait(ticket.value(), -1).ok());
     EXPECT_EQ(value, 41);
     if (session.rank() == last) {
       EXPECT_EQ(source, 1);
     }
     // The same tag and peers, but another group.
-    EXPECT_EQ(session.StartSend({3, 0, 9}, &value, 4, told).status().code(),
+    EXPECT_EQ(session.communicator()
+                  .StartSend({3, 0, 9}, &value, 4, told)
+                  .status()
+                  .code(),
               StatusCode::kInvalidArgument);
-    EXPECT_EQ(session.StartSend({2, 2, 9}, &value, 4, told).status().code(),
+    EXPECT_EQ(session.communicator()
+                  .StartSend({2, 2, 9}, &value, 4, told)
+                  .status()
+                  .code(),
               StatusCode::kInvalidArgument);
   });
 }
 
 TEST_P(Completions, HearOfAFailureAndOfTheEnd) {
-  RunRanks(MakeJob(), [](Session& session) {
+  RunRanks(MakeJob(), [](GradientSession& session) {
     std::atomic<int> failed{0};
     const auto told = [&](const Status& status) {
       EXPECT_FALSE(status.ok());
@@ -229,21 +238,22 @@ TEST_P(Completions, HearOfAFailureAndOfTheEnd) {
       ++failed;
     };
     char bytes[3] = {};
-    const auto any = session.StartRecv({0, kAnyRank, 1}, &bytes[0], 1, told);
-    const auto one = session.StartRecv(
+    const auto any =
+        session.communicator().StartRecv({0, kAnyRank, 1}, &bytes[0], 1, told);
+    const auto one = session.communicator().StartRecv(
         {0, (session.rank() + 1) % session.size(), 2}, &bytes[1], 1, told);
     ASSERT_TRUE(any.ok() && one.ok());
     if (session.rank() == 0) {
-      session.Abort(Status(StatusCode::kAborted, "enough"));
+      session.communicator().Abort(Status(StatusCode::kAborted, "enough"));
     }
-    EXPECT_TRUE(session.Await(any.value(), -1).ok());
-    EXPECT_TRUE(session.Await(one.value(), -1).ok());
+    EXPECT_TRUE(session.communicator().Wait(any.value(), -1).ok());
+    EXPECT_TRUE(session.communicator().Wait(one.value(), -1).ok());
     EXPECT_EQ(failed, 2);
-    EXPECT_EQ(session.Check().code(), StatusCode::kAborted);
+    EXPECT_EQ(session.communicator().Check().code(), StatusCode::kAborted);
     std::vector<double> data(1);
-    const auto late = session.StartThen(Sum(&data), told);
+    const auto late = session.communicator().Start(Sum(&data), told);
     ASSERT_TRUE(late.ok());
-    EXPECT_TRUE(session.Await(late.value(), -1).ok());
+    EXPECT_TRUE(session.communicator().Wait(late.value(), -1).ok());
     EXPECT_EQ(failed, 3);
   });
 }
@@ -267,13 +277,14 @@ TEST(CompletionsAtTheEnd, MayStartNothingMore) {
   char bytes[2] = {};
   OpenRanks(job, [&](int rank, Opened opened) {
     ASSERT_TRUE(opened.ok());
-    Session* session = opened.value().get();
+    GradientSession* session = opened.value().get();
     ASSERT_TRUE(session
                     ->StartRecv({0, 1 - rank, 2}, &bytes[rank], 1,
                                 [&refused, session](const Status&) {
                                   std::vector<double> data(1);
-                                  const auto more = session->StartThen(
-                                      Sum(&data), [](const Status&) {});
+                                  const auto more =
+                                      session->communicator().Start(
+                                          Sum(&data), [](const Status&) {});
                                   if (!more.ok()) ++refused;
                                 })
                     .ok());
@@ -289,17 +300,20 @@ TEST(CompletionsAtTheEnd, MayLookAtTheSession) {
   char bytes[2] = {};
   OpenRanks(job, [&](int rank, Opened opened) {
     ASSERT_TRUE(opened.ok());
-    Session* session = opened.value().get();
-    ASSERT_TRUE(session->OpenGroup(4, {0, 1}).ok());
+    GradientSession* session = opened.value().get();
+    ASSERT_TRUE(session->communicator().OpenGroup(4, {0, 1}).ok());
     const auto look = [&looked, session](const Status&) {
-      session->Abort(Status(StatusCode::kAborted, "too late"));
-      EXPECT_FALSE(session->Check().ok());
-      EXPECT_EQ(session->OpenGroup(5, {0, 1}).code(), StatusCode::kAborted);
-      EXPECT_EQ(session->CloseGroup(4).code(), StatusCode::kAborted);
+      session->communicator().Abort(Status(StatusCode::kAborted, "too late"));
+      EXPECT_FALSE(session->communicator().Check().ok());
+      EXPECT_EQ(session->communicator().OpenGroup(5, {0, 1}).code(),
+                StatusCode::kAborted);
+      EXPECT_EQ(session->communicator().CloseGroup(4).code(),
+                StatusCode::kAborted);
       ++looked;
     };
-    ASSERT_TRUE(
-        session->StartRecv({0, kAnyRank, 2}, &bytes[rank], 1, look).ok());
+    ASSERT_TRUE(session->communicator()
+                    .StartRecv({0, kAnyRank, 2}, &bytes[rank], 1, look)
+                    .ok());
     opened.value().reset();
   });
   EXPECT_EQ(looked, 2);
@@ -312,8 +326,8 @@ TEST(CompletionsAtTheEnd, RunIfTheirGroupWasClosedJustBefore) {
   char bytes[2] = {};
   OpenRanks(job, [&](int rank, Opened opened) {
     ASSERT_TRUE(opened.ok());
-    Session& session = *opened.value();
-    ASSERT_TRUE(session.OpenGroup(4, {0, 1}).ok());
+    GradientSession& session = *opened.value();
+    ASSERT_TRUE(session.communicator().OpenGroup(4, {0, 1}).ok());
     ASSERT_TRUE(session
                     .StartRecv({4, kAnyRank, 2}, &bytes[rank], 1,
                                [&](const Status& status) {
@@ -321,7 +335,7 @@ TEST(CompletionsAtTheEnd, RunIfTheirGroupWasClosedJustBefore) {
                                  ++told;
                                })
                     .ok());
-    ASSERT_TRUE(session.CloseGroup(4).ok());
+    ASSERT_TRUE(session.communicator().CloseGroup(4).ok());
     opened.value().reset();
   });
   EXPECT_EQ(told, 2);
@@ -332,20 +346,21 @@ TEST(ReceivesFromAnyRank, EndWhenAllOthersHaveLeft) {
   job.size = 3;
   OpenRanks(job, [&](int rank, Opened opened) {
     ASSERT_TRUE(opened.ok());
-    Session& session = *opened.value();
+    GradientSession& session = *opened.value();
     int value = rank;
     if (rank != 0) {
       // What came before the good-bye still counts.
-      ASSERT_TRUE(session.Send(0, 7, &value, sizeof(value)).ok());
+      ASSERT_TRUE(
+          session.communicator().Send(0, 7, &value, sizeof(value)).ok());
       return;
     }
     for (int i = 1; i <= 3; ++i) {
       StatusCode code = StatusCode::kInternal;
-      const auto ticket = session.StartRecv(
+      const auto ticket = session.communicator().StartRecv(
           {0, kAnyRank, 7}, &value, sizeof(value),
           [&](const Status& status) { code = status.code(); });
       ASSERT_TRUE(ticket.ok());
-      ASSERT_TRUE(session.Await(ticket.value(), 60).ok());
+      ASSERT_TRUE(session.communicator().Wait(ticket.value(), 60).ok());
       EXPECT_EQ(code, i < 3 ? StatusCode::kOk : StatusCode::kUnavailable);
     }
   });
@@ -356,26 +371,28 @@ TEST(Messages, KeepTheTimeOutAway) {
   Job job;
   job.size = 2;
   job.options.timeout_seconds = 2;
-  RunRanks(job, [](Session& session) {
+  RunRanks(job, [](GradientSession& session) {
     const int peer = 1 - session.rank();
     char never = 0;
-    const auto idle =
-        session.StartRecv({0, peer, 1}, &never, 1, [](const Status&) {});
+    const auto idle = session.communicator().StartRecv({0, peer, 1}, &never, 1,
+                                                       [](const Status&) {});
     ASSERT_TRUE(idle.ok());
     for (int round = 0; round < 25; ++round) {
-      EXPECT_EQ(session.Await(idle.value(), 0.2).code(),
+      EXPECT_EQ(session.communicator().Wait(idle.value(), 0.2).code(),
                 StatusCode::kDeadlineExceeded);
       int value = 0;
       if (session.rank() == 0) {
-        ASSERT_TRUE(session.Send(peer, 2, &round, sizeof(round)).ok());
+        ASSERT_TRUE(
+            session.communicator().Send(peer, 2, &round, sizeof(round)).ok());
       } else {
-        ASSERT_TRUE(session.Recv(peer, 2, &value, sizeof(value)).ok());
+        ASSERT_TRUE(
+            session.communicator().Recv(peer, 2, &value, sizeof(value)).ok());
         EXPECT_EQ(value, round);
       }
     }
-    EXPECT_TRUE(session.Check().ok());
-    ASSERT_TRUE(session.Send(peer, 1, &never, 1).ok());
-    EXPECT_TRUE(session.Await(idle.value(), -1).ok());
+    EXPECT_TRUE(session.communicator().Check().ok());
+    ASSERT_TRUE(session.communicator().Send(peer, 1, &never, 1).ok());
+    EXPECT_TRUE(session.communicator().Wait(idle.value(), -1).ok());
   });
 }
 
@@ -394,12 +411,13 @@ TEST(CompletionsAtTheEnd, RunWhenTheSessionCloses) {
       }
       ++told;
     };
-    Session& session = *opened.value();
-    ASSERT_TRUE(
-        session.StartRecv({0, kAnyRank, 1}, &bytes[2 * rank], 1, ended).ok());
-    ASSERT_TRUE(
-        session.StartRecv({0, 1 - rank, 2}, &bytes[2 * rank + 1], 1, ended)
-            .ok());
+    GradientSession& session = *opened.value();
+    ASSERT_TRUE(session.communicator()
+                    .StartRecv({0, kAnyRank, 1}, &bytes[2 * rank], 1, ended)
+                    .ok());
+    ASSERT_TRUE(session.communicator()
+                    .StartRecv({0, 1 - rank, 2}, &bytes[2 * rank + 1], 1, ended)
+                    .ok());
     if (rank == 1) first_closed.wait();
     opened.value().reset();
     if (rank == 0) first_closed.count_down();
@@ -422,7 +440,7 @@ TEST(Exchanges, BringTheRanksTogether) {
       Options options = Job::TestOptions();
       options.rank = rank;
       options.size = kRanks;
-      Opened opened = Session::Open(
+      Opened opened = GradientSession::Open(
           options, {},
           [&](const std::string& mine) -> Result<std::vector<std::string>> {
             store.cards[rank] = mine;
@@ -435,7 +453,7 @@ TEST(Exchanges, BringTheRanksTogether) {
           });
       ASSERT_TRUE(opened.ok()) << opened.status().ToString();
       std::vector<double> data(5, rank);
-      EXPECT_TRUE(opened.value()->Run(Sum(&data)).ok());
+      EXPECT_TRUE(opened.value()->communicator().Run(Sum(&data)).ok());
       EXPECT_EQ(data, std::vector<double>(5, 3));
     });
   }
@@ -446,18 +464,18 @@ TEST(Exchanges, MayFail) {
   Options options = Job::TestOptions();
   options.rank = 0;
   options.size = 2;
-  Opened opened = Session::Open(
+  Opened opened = GradientSession::Open(
       options, {}, [](const std::string&) -> Result<std::vector<std::string>> {
         return Status(StatusCode::kUnavailable, "the store is gone");
       });
   EXPECT_EQ(opened.status().code(), StatusCode::kUnavailable);
-  opened = Session::Open(options, {}, [](const std::string& mine) {
+  opened = GradientSession::Open(options, {}, [](const std::string& mine) {
     return Result<std::vector<std::string>>(std::vector{mine});
   });
   EXPECT_EQ(opened.status().code(), StatusCode::kInvalidArgument);
   EXPECT_NE(opened.status().message().find("1 cards, expected 2"),
             std::string::npos);
-  opened = Session::Open(options, {}, [](const std::string& mine) {
+  opened = GradientSession::Open(options, {}, [](const std::string& mine) {
     return Result<std::vector<std::string>>(
         std::vector<std::string>{mine, "not a card"});
   });

@@ -60,23 +60,24 @@ class DeviceCalls : public ::testing::TestWithParam<Over> {
 // What reaches the executor by way of the device must not fall behind what
 // comes from the host later.
 TEST_P(DeviceCalls, KeepTheirOrderAmongCallsOnHostMemory) {
-  RunRanks(MakeJob(3), [](Session& session) {
+  RunRanks(MakeJob(3), [](GradientSession& session) {
     for (int round = 0; round < 30; ++round) {
       Buffer buffer(Of(5000, static_cast<float>(session.rank() + round)));
       CollectiveCall on_device;
       on_device.output = buffer.data();
       on_device.count = 5000;
-      const Result<std::uint64_t> ticket = session.Start(on_device);
+      const Result<std::uint64_t> ticket =
+          session.communicator().Start(on_device);
       ASSERT_TRUE(ticket.ok());
       // As long, so that it could be taken for the other.
       std::vector<float> host = Of(5000, 1000.0F);
       CollectiveCall on_host = on_device;
       on_host.output = host.data();
-      ASSERT_TRUE(session.Run(on_host).ok());
+      ASSERT_TRUE(session.communicator().Run(on_host).ok());
       CollectiveCall barrier;
       barrier.kind = CollectiveKind::kBarrier;
-      ASSERT_TRUE(session.Run(barrier).ok());
-      const Status waited = session.Wait(ticket.value());
+      ASSERT_TRUE(session.communicator().Run(barrier).ok());
+      const Status waited = session.communicator().Wait(ticket.value());
       ASSERT_TRUE(waited.ok()) << waited.ToString();
       ASSERT_EQ(host, Of(5000, 3000.0F)) << round;
       ASSERT_EQ(buffer.values(),
@@ -86,7 +87,7 @@ TEST_P(DeviceCalls, KeepTheirOrderAmongCallsOnHostMemory) {
 }
 
 TEST_P(DeviceCalls, ReachRanksThatHaveNoElements) {
-  RunRanks(MakeJob(3), [](Session& session) {
+  RunRanks(MakeJob(3), [](GradientSession& session) {
     const auto me = static_cast<std::size_t>(session.rank());
     // Rank 1 has nothing in any of them, and no pointers.
     const std::vector<std::size_t> counts = {3, 0, 5};
@@ -98,7 +99,7 @@ TEST_P(DeviceCalls, ReachRanksThatHaveNoElements) {
       gather.recv_counts = counts;
       gather.input = mine.data();
       gather.output = all.data();
-      Status status = session.Run(gather);
+      Status status = session.communicator().Run(gather);
       ASSERT_TRUE(status.ok()) << status.ToString();
       if (me == 0) {
         EXPECT_EQ(all.values(), (std::vector<float>{1, 1, 1, 3, 3, 3, 3, 3}));
@@ -109,7 +110,7 @@ TEST_P(DeviceCalls, ReachRanksThatHaveNoElements) {
       scatter.send_counts = counts;
       scatter.input = all.data();
       scatter.output = back.data();
-      status = session.Run(scatter);
+      status = session.communicator().Run(scatter);
       ASSERT_TRUE(status.ok()) << status.ToString();
       EXPECT_EQ(back.values(), Of(counts[me], static_cast<float>(me + 1)));
       CollectiveCall exchange;
@@ -121,7 +122,7 @@ TEST_P(DeviceCalls, ReachRanksThatHaveNoElements) {
       Buffer in(me == 1 ? std::vector<float>() : Of(4, -1.0F));
       exchange.input = out.data();
       exchange.output = in.data();
-      status = session.Run(exchange);
+      status = session.communicator().Run(exchange);
       ASSERT_TRUE(status.ok()) << status.ToString();
       if (me != 1) {
         EXPECT_EQ(in.values(), (std::vector<float>{0, 0, 2, 2}));
@@ -131,7 +132,7 @@ TEST_P(DeviceCalls, ReachRanksThatHaveNoElements) {
       sum.output = host.data();
       sum.count = 1;
       sum.dtype = sum.wire = DType::kFloat64;
-      ASSERT_TRUE(session.Run(sum).ok());
+      ASSERT_TRUE(session.communicator().Run(sum).ok());
       EXPECT_EQ(host[0], 3.0);
     }
   });
@@ -143,7 +144,7 @@ TEST_P(DeviceCalls, EndWhereARankCloses) {
   for (const bool begun : {true, false}) {
     // Lent until the session is gone.
     std::vector<std::unique_ptr<Buffer>> lent(2);
-    RunRanks(MakeJob(2), [&](Session& session) {
+    RunRanks(MakeJob(2), [&](GradientSession& session) {
       auto& buffer = lent[static_cast<std::size_t>(session.rank())];
       buffer = std::make_unique<Buffer>(Of(100000, 1.0F));
       CollectiveCall call;
@@ -152,7 +153,7 @@ TEST_P(DeviceCalls, EndWhereARankCloses) {
       if (session.rank() == 1) {
         // A call that rank 0 never makes.
         if (begun) {
-          ASSERT_TRUE(session.Start(call).ok());
+          ASSERT_TRUE(session.communicator().Start(call).ok());
         }
         return;
       }
@@ -161,7 +162,7 @@ TEST_P(DeviceCalls, EndWhereARankCloses) {
         call.root = 1;
       }
       const auto began = std::chrono::steady_clock::now();
-      const Status status = session.Run(call);
+      const Status status = session.communicator().Run(call);
       EXPECT_FALSE(status.ok());
       EXPECT_NE(status.message().find("rank 1"), std::string::npos)
           << status.ToString();
@@ -173,7 +174,7 @@ TEST_P(DeviceCalls, EndWhereARankCloses) {
 
 // Steps end well, or with an error, when a rank closes between two of them.
 TEST_P(DeviceCalls, FollowedByAStepThatARankDoesNotMake) {
-  RunRanks(MakeJob(2), [](Session& session) {
+  RunRanks(MakeJob(2), [](GradientSession& session) {
     ProduceAll(session, 0);
     FinishAndCheck(session, 0);
     if (session.rank() == 1) return;

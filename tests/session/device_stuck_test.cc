@@ -19,12 +19,13 @@ TEST_P(StuckDevice, KeepsNeitherTheStepNorTheSessionFromEnding) {
   job.size = 2;
   job.tensors = SomeTensors();
   std::barrier<> stepped(job.size);
-  RunRanks(job, [&](Session& session) {
+  RunRanks(job, [&](GradientSession& session) {
     ProduceAll(session, 0);
     FinishAndCheck(session, 0);
     stepped.arrive_and_wait();
     if (session.rank() == 0) {
-      session.Abort(Status(StatusCode::kAborted, "the disk is full"));
+      session.communicator().Abort(
+          Status(StatusCode::kAborted, "the disk is full"));
       return;
     }
     DeviceOfThisRank()->HoldStreams();

@@ -56,7 +56,7 @@ class DeviceSteps : public ::testing::TestWithParam<Mode> {
 };
 
 TEST_P(DeviceSteps, NeitherWaitNorAllocateOnceTheyRun) {
-  RunRanks(MakeJob(Over::kDevices, 2), [](Session& session) {
+  RunRanks(MakeJob(Over::kDevices, 2), [](GradientSession& session) {
     const FakeDevice& device = *DeviceOfThisRank();
     for (int step = 0; step < 4; ++step) {
       ProduceAll(session, step);
@@ -75,7 +75,7 @@ TEST_P(DeviceSteps, NeitherWaitNorAllocateOnceTheyRun) {
 }
 
 TEST_P(DeviceSteps, LetHooksReturnWhileTheDeviceIsBusy) {
-  RunRanks(MakeJob(Over::kDevices, 2), [](Session& session) {
+  RunRanks(MakeJob(Over::kDevices, 2), [](GradientSession& session) {
     FakeDevice& device = *DeviceOfThisRank();
     for (int step = 0; step < 3; ++step) {
       device.HoldStreams();
@@ -89,7 +89,7 @@ TEST_P(DeviceSteps, LetHooksReturnWhileTheDeviceIsBusy) {
 }
 
 TEST_P(DeviceSteps, EndOnAllRanksWhenADeviceFails) {
-  RunRanks(MakeJob(Over::kDevices, 3), [](Session& session) {
+  RunRanks(MakeJob(Over::kDevices, 3), [](GradientSession& session) {
     // A peer may be a step behind when the news comes.
     Result<StepStats> finished = StepStats();
     for (int step = 0; finished.ok() && step < 4; ++step) {
@@ -108,7 +108,7 @@ TEST_P(DeviceSteps, EndOnAllRanksWhenADeviceFails) {
 }
 
 TEST_P(DeviceSteps, EndOnAllRanksWhenALaunchFails) {
-  RunRanks(MakeJob(Over::kDevices, 2), [](Session& session) {
+  RunRanks(MakeJob(Over::kDevices, 2), [](GradientSession& session) {
     // A peer may be a step behind when the news comes.
     Result<StepStats> finished = StepStats();
     for (int step = 0; finished.ok() && step < 4; ++step) {
@@ -133,7 +133,7 @@ TEST_P(DeviceSteps, GiveTheSameBitsOnEveryKindOfRank) {
   for (int step_count : {1, 5}) {
     pools.clear();
     selections.clear();
-    RunRanks(MakeJob(Over::kSomeDevices, 3), [&](Session& session) {
+    RunRanks(MakeJob(Over::kSomeDevices, 3), [&](GradientSession& session) {
       for (int step = 0; step < step_count; ++step) {
         ProduceAll(session, step);
         ASSERT_TRUE(session.FinishStep().ok());
@@ -166,7 +166,7 @@ TEST_P(DeviceSteps, GiveTheSameBitsOnEveryKindOfRank) {
 TEST_P(DeviceSteps, SkipTheUpdateOfANonfiniteStep) {
   Job job = MakeJob(Over::kSomeDevices, 2);
   job.weights_on_host = true;
-  RunRanks(job, [](Session& session) {
+  RunRanks(job, [](GradientSession& session) {
     std::vector<std::vector<float>> weights;
     std::vector<float*> pointers;
     for (std::size_t i = 0; i < session.tensors(); ++i) {
@@ -210,7 +210,7 @@ TEST(MixedRanks, UpdateByLarsToTheSameBits) {
     job.options.wire_dtype = mode.wire;
     job.options.chunk_elements = 1000;
     std::vector<std::vector<float>> ends[3];
-    RunRanks(job, [&](Session& session) {
+    RunRanks(job, [&](GradientSession& session) {
       std::vector<std::vector<float>> weights;
       std::vector<float*> pointers;
       std::mt19937 random(7);

@@ -87,13 +87,14 @@ class Groups : public ::testing::TestWithParam<std::tuple<Over, int>> {
   }
 };
 
-void CheckReductions(Session& session, const Members& group, std::size_t n) {
+void CheckReductions(GradientSession& session, const Members& group,
+                     std::size_t n) {
   const int me = group.PlaceOf(session.rank());
   const auto size = group.ranks.size();
   Values data = Contribution(session.rank(), 1, n);
   CollectiveCall call = CallOf(group, CollectiveKind::kAllreduce, n);
   call.output = data.data();
-  ASSERT_TRUE(session.Run(call).ok());
+  ASSERT_TRUE(session.communicator().Run(call).ok());
   EXPECT_EQ(data, group.Sum(1, n));
 
   const Values input = Contribution(session.rank(), 2, n);
@@ -103,7 +104,7 @@ void CheckReductions(Session& session, const Members& group, std::size_t n) {
   call.input = input.data();
   call.output = output.data();
   call.root = root;
-  ASSERT_TRUE(session.Run(call).ok());
+  ASSERT_TRUE(session.communicator().Run(call).ok());
   if (me == root) {
     EXPECT_EQ(output, group.Sum(2, n));
   }
@@ -112,13 +113,13 @@ void CheckReductions(Session& session, const Members& group, std::size_t n) {
   call = CallOf(group, CollectiveKind::kReduceScatter, n);
   call.input = blocks.data();
   call.output = output.data();
-  ASSERT_TRUE(session.Run(call).ok());
+  ASSERT_TRUE(session.communicator().Run(call).ok());
   const Values whole = group.Sum(3, n * size);
   const auto begin = whole.begin() + static_cast<std::ptrdiff_t>(n) * me;
   EXPECT_EQ(output, Values(begin, begin + static_cast<std::ptrdiff_t>(n)));
 }
 
-void CheckMoves(Session& session, const Members& group, std::size_t n) {
+void CheckMoves(GradientSession& session, const Members& group, std::size_t n) {
   const int me = group.PlaceOf(session.rank());
   const auto size = group.ranks.size();
   for (int root = 0; root < static_cast<int>(size); ++root) {
@@ -126,7 +127,7 @@ void CheckMoves(Session& session, const Members& group, std::size_t n) {
     CollectiveCall call = CallOf(group, CollectiveKind::kBroadcast, n);
     call.output = data.data();
     call.root = root;
-    ASSERT_TRUE(session.Run(call).ok());
+    ASSERT_TRUE(session.communicator().Run(call).ok());
     EXPECT_EQ(data, Contribution(group.ranks[root], 4, n));
   }
 
@@ -135,7 +136,7 @@ void CheckMoves(Session& session, const Members& group, std::size_t n) {
   CollectiveCall call = CallOf(group, CollectiveKind::kAllgather, n);
   call.input = mine.data();
   call.output = all.data();
-  ASSERT_TRUE(session.Run(call).ok());
+  ASSERT_TRUE(session.communicator().Run(call).ok());
   Values expected;
   for (const int rank : group.ranks) {
     const Values one = Contribution(rank, 5, n);
@@ -154,7 +155,7 @@ void CheckMoves(Session& session, const Members& group, std::size_t n) {
   call.input = out.data();
   call.output = in.data();
   call.send_counts = call.recv_counts = counts;
-  ASSERT_TRUE(session.Run(call).ok());
+  ASSERT_TRUE(session.communicator().Run(call).ok());
   std::size_t at = 0;
   for (std::size_t i = 0; i < size; ++i) {
     std::size_t total = 0;
@@ -170,15 +171,15 @@ void CheckMoves(Session& session, const Members& group, std::size_t n) {
   }
 
   call = CallOf(group, CollectiveKind::kBarrier, 0);
-  ASSERT_TRUE(session.Run(call).ok());
+  ASSERT_TRUE(session.communicator().Run(call).ok());
 }
 
 TEST_P(Groups, HaveCollectivesOfTheirOwn) {
-  RunRanks(MakeJob(), [](Session& session) {
+  RunRanks(MakeJob(), [](GradientSession& session) {
     const std::vector<Members> groups = GroupsOf(session.size());
     for (const Members& group : groups) {
       if (group.PlaceOf(session.rank()) < 0) continue;
-      ASSERT_TRUE(session.OpenGroup(group.id, group.ranks).ok());
+      ASSERT_TRUE(session.communicator().OpenGroup(group.id, group.ranks).ok());
     }
     for (const std::size_t n : {0, 1, 31, 20011}) {
       for (const Members& group : groups) {
@@ -189,13 +190,13 @@ TEST_P(Groups, HaveCollectivesOfTheirOwn) {
     }
     for (const Members& group : groups) {
       if (group.PlaceOf(session.rank()) < 0) continue;
-      EXPECT_TRUE(session.CloseGroup(group.id).ok());
+      EXPECT_TRUE(session.communicator().CloseGroup(group.id).ok());
     }
   });
 }
 
 TEST_P(Groups, DoNotWaitForEachOther) {
-  RunRanks(MakeJob(), [](Session& session) {
+  RunRanks(MakeJob(), [](GradientSession& session) {
     // All calls are under way at once, and no rank begins them in the order in
     // which another does.
     const int calls = 6;
@@ -203,7 +204,7 @@ TEST_P(Groups, DoNotWaitForEachOther) {
     std::mt19937 random(static_cast<unsigned>(session.rank()));
     for (const Members& group : groups) {
       if (group.PlaceOf(session.rank()) < 0) continue;
-      ASSERT_TRUE(session.OpenGroup(group.id, group.ranks).ok());
+      ASSERT_TRUE(session.communicator().OpenGroup(group.id, group.ranks).ok());
     }
     std::shuffle(groups.begin(), groups.end(), random);
     struct Started {
@@ -221,35 +222,37 @@ TEST_P(Groups, DoNotWaitForEachOther) {
         started.push_back({&group, c, 0, Contribution(session.rank(), c, n)});
         CollectiveCall call = CallOf(group, CollectiveKind::kAllreduce, n);
         call.output = started.back().data.data();
-        const Result<std::uint64_t> ticket = session.Start(call);
+        const Result<std::uint64_t> ticket = session.communicator().Start(call);
         ASSERT_TRUE(ticket.ok());
         started.back().ticket = ticket.value();
       }
     }
     std::shuffle(started.begin(), started.end(), random);
     for (const Started& one : started) {
-      ASSERT_TRUE(session.Wait(one.ticket).ok());
+      ASSERT_TRUE(session.communicator().Wait(one.ticket).ok());
       EXPECT_EQ(one.data, one.group->Sum(one.call, one.data.size()));
     }
   });
 }
 
 TEST_P(Groups, ComeAndGo) {
-  RunRanks(MakeJob(), [](Session& session) {
+  RunRanks(MakeJob(), [](GradientSession& session) {
     for (GroupId id = 1; id <= 200; ++id) {
       std::vector<Members> groups = GroupsOf(session.size());
       Members& group = groups[id % groups.size()];
       group.id = id;
       if (group.PlaceOf(session.rank()) < 0) continue;
-      ASSERT_TRUE(session.OpenGroup(id, group.ranks).ok());
+      ASSERT_TRUE(session.communicator().OpenGroup(id, group.ranks).ok());
       Values data = Contribution(session.rank(), 9, id);
       CollectiveCall call = CallOf(group, CollectiveKind::kAllreduce, id);
       call.output = data.data();
-      ASSERT_TRUE(session.Run(call).ok());
+      ASSERT_TRUE(session.communicator().Run(call).ok());
       EXPECT_EQ(data, group.Sum(9, id));
-      ASSERT_TRUE(session.CloseGroup(id).ok());
-      EXPECT_EQ(session.CloseGroup(id).code(), StatusCode::kInvalidArgument);
-      EXPECT_EQ(session.Run(call).code(), StatusCode::kInvalidArgument);
+      ASSERT_TRUE(session.communicator().CloseGroup(id).ok());
+      EXPECT_EQ(session.communicator().CloseGroup(id).code(),
+                StatusCode::kInvalidArgument);
+      EXPECT_EQ(session.communicator().Run(call).code(),
+                StatusCode::kInvalidArgument);
     }
   });
 }
@@ -269,7 +272,7 @@ INSTANTIATE_TEST_SUITE_P(Joined, Groups,
 TEST(GroupErrors, NameWhatIsWrongWithTheRanks) {
   Job job;
   job.size = 3;
-  RunRanks(job, [](Session& session) {
+  RunRanks(job, [](GradientSession& session) {
     const int me = session.rank();
     const int other = (me + 1) % 3;
     const struct {
@@ -285,13 +288,15 @@ TEST(GroupErrors, NameWhatIsWrongWithTheRanks) {
         {1, {}, "not among its 0 ranks"},
     };
     for (const auto& wrong : cases) {
-      const Status status = session.OpenGroup(wrong.id, wrong.ranks);
+      const Status status =
+          session.communicator().OpenGroup(wrong.id, wrong.ranks);
       EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
       EXPECT_NE(status.message().find(wrong.words), std::string::npos)
           << status.message();
     }
-    ASSERT_TRUE(session.OpenGroup(1, {me}).ok());
-    EXPECT_EQ(session.OpenGroup(1, {me}).code(), StatusCode::kInvalidArgument);
+    ASSERT_TRUE(session.communicator().OpenGroup(1, {me}).ok());
+    EXPECT_EQ(session.communicator().OpenGroup(1, {me}).code(),
+              StatusCode::kInvalidArgument);
   });
 }
 
@@ -300,18 +305,18 @@ TEST(GroupErrors, MembersInAnotherOrderEndTheJob) {
   Job job;
   job.size = 2;
   job.over = Over::kMessages;
-  RunRanks(job, [](Session& session) {
+  RunRanks(job, [](GradientSession& session) {
     const std::vector<int> ranks =
         session.rank() == 0 ? std::vector{0, 1} : std::vector{1, 0};
-    ASSERT_TRUE(session.OpenGroup(4, ranks).ok());
+    ASSERT_TRUE(session.communicator().OpenGroup(4, ranks).ok());
     double value = 1;
     CollectiveCall call;
     call.group = 4;
     call.output = &value;
     call.count = 1;
     call.dtype = call.wire = DType::kFloat64;
-    EXPECT_FALSE(session.Run(call).ok());
-    EXPECT_FALSE(session.Check().ok());
+    EXPECT_FALSE(session.communicator().Run(call).ok());
+    EXPECT_FALSE(session.communicator().Check().ok());
   });
 }
 
@@ -320,8 +325,8 @@ TEST(GroupErrors, TheTimeOutIsOfEachGroupByItself) {
   Job job;
   job.size = 3;
   job.options.timeout_seconds = 1;
-  RunRanks(job, [](Session& session) {
-    ASSERT_TRUE(session.OpenGroup(8, {0, 1, 2}).ok());
+  RunRanks(job, [](GradientSession& session) {
+    ASSERT_TRUE(session.communicator().OpenGroup(8, {0, 1, 2}).ok());
     double value = 1;
     CollectiveCall call;
     call.output = &value;
@@ -334,13 +339,13 @@ TEST(GroupErrors, TheTimeOutIsOfEachGroupByItself) {
     awaited.group = 0;
     // Rank 2 never comes to that one.
     if (session.rank() != 2) {
-      ASSERT_TRUE(session.Start(awaited).ok());
+      ASSERT_TRUE(session.communicator().Start(awaited).ok());
     }
     Status status;
     const auto began = std::chrono::steady_clock::now();
     while (status.ok() &&
            std::chrono::steady_clock::now() - began < std::chrono::minutes(1)) {
-      status = session.Run(call);
+      status = session.communicator().Run(call);
     }
     EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
     EXPECT_NE(status.message().find("has waited 1"), std::string::npos)
@@ -353,25 +358,27 @@ TEST(GroupErrors, TheTimeOutIsOfEachGroupByItself) {
 TEST(GroupErrors, ClosingWithCallsInFlightEndsTheJob) {
   Job job;
   job.size = 2;
-  RunRanks(job, [](Session& session) {
-    ASSERT_TRUE(session.OpenGroup(4, {0, 1}).ok());
+  RunRanks(job, [](GradientSession& session) {
+    ASSERT_TRUE(session.communicator().OpenGroup(4, {0, 1}).ok());
     double value = 1;
     CollectiveCall call;
     call.output = &value;
     call.count = 1;
     call.dtype = call.wire = DType::kFloat64;
     if (session.rank() == 1) {
-      const Status status = session.Run(call);  // Of all ranks: hears why.
+      const Status status =
+          session.communicator().Run(call);  // Of all ranks: hears why.
       EXPECT_NE(status.message().find("group 4 is closed with 1 calls"),
                 std::string::npos)
           << status.message();
       return;
     }
     call.group = 4;
-    const Result<std::uint64_t> ticket = session.Start(call);
+    const Result<std::uint64_t> ticket = session.communicator().Start(call);
     ASSERT_TRUE(ticket.ok());
-    EXPECT_EQ(session.CloseGroup(4).code(), StatusCode::kFailedPrecondition);
-    EXPECT_FALSE(session.Wait(ticket.value()).ok());
+    EXPECT_EQ(session.communicator().CloseGroup(4).code(),
+              StatusCode::kFailedPrecondition);
+    EXPECT_FALSE(session.communicator().Wait(ticket.value()).ok());
   });
 }
 

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "gradientflow/communicator/core.h"
 #include "gradientflow/observe/null_recorder.h"
 #include "gradientflow/observe/stderr_logger.h"
-#include "gradientflow/session/session_impl.h"
 #include "tests/session/steps.h"
 #include "transports/fabric.h"
 #include "transports/poller.h"
@@ -61,8 +61,8 @@ thread_local bool StoppingClock::stops_here = false;
 thread_local int StoppingClock::calls_left = 0;
 
 // A job of one rank, with its clock.
-std::unique_ptr<Session> OpenAlone(std::unique_ptr<Clock> clock,
-                                   Options options) {
+std::unique_ptr<GradientSession> OpenAlone(std::unique_ptr<Clock> clock,
+                                           Options options) {
   static const SteadyClock time;
   Transport transport;
   transport.fabric = std::make_unique<Fabric>(
@@ -70,15 +70,18 @@ std::unique_ptr<Session> OpenAlone(std::unique_ptr<Clock> clock,
   std::vector<std::unique_ptr<Link>> none(1);
   transport.fabric->Connect(std::move(none));
   transport.group.topology.host = {0};
-  SessionImpl::Parts parts;
+  CommunicatorCore::Parts parts;
   options.rank = 0;
   options.size = 1;
-  parts.options = std::move(options);
-  parts.tensors = SomeTensors();
+  parts.options = options;
   parts.clock = std::move(clock);
   parts.logger = std::make_unique<StderrLogger>(LogLevel::kError, 0);
   parts.recorder = std::make_unique<NullRecorder>();
-  auto session = SessionImpl::Create(std::move(parts), std::move(transport));
+  auto core = CommunicatorCore::Create(std::move(parts), std::move(transport));
+  EXPECT_TRUE(core.ok()) << core.status().ToString();
+  auto session = GradientSession::Open(
+      std::make_shared<Communicator>(std::move(core).value()), SomeTensors(),
+      options);
   EXPECT_TRUE(session.ok()) << session.status().ToString();
   return std::move(session).value();
 }
@@ -128,7 +131,7 @@ TEST(Hooks, MayBeInsideWhenFinishStepIsTried) {
   job.options.bucket_bytes = 0;
   for (const Over over : {Over::kMemory, Over::kDevices}) {
     job.over = over;
-    RunRanks(job, [](Session& session) {
+    RunRanks(job, [](GradientSession& session) {
       for (int step = 0; step < 60; ++step) {
         std::vector<std::thread> hooks;
         for (std::size_t t = 0; t < 2; ++t) {

@@ -100,7 +100,8 @@ class LossScale : public ::testing::TestWithParam<std::tuple<Over, int>> {
     return names;
   }
 
-  static Result<StepStats> Step(Session& session, DType pool, int step) {
+  static Result<StepStats> Step(GradientSession& session, DType pool,
+                                int step) {
     std::vector<float> gradients(kElements);
     for (std::size_t i = 0; i < kElements; ++i) {
       gradients[i] = static_cast<float>(Tiny(session.rank(), i, step)) * kScale;
@@ -111,7 +112,7 @@ class LossScale : public ::testing::TestWithParam<std::tuple<Over, int>> {
   }
 
   // Checks what the step exchanged.
-  static void Check(Session& session, DType pool, DType wire, int step,
+  static void Check(GradientSession& session, DType pool, DType wire, int step,
                     const std::string& what) {
     const Result<StepStats> stats = Step(session, pool, step);
     ASSERT_TRUE(stats.ok()) << what << ": " << stats.status().ToString();
@@ -143,7 +144,7 @@ TEST_P(LossScale, BringsSmallGradientsThrough) {
               algorithm, ", ", Name(pool), " as ", Name(wire), ", sparsity ",
               sparsity, ", ", OverName(std::get<Over>(GetParam())));
           RunRanks(MakeJob(pool, wire, sparsity, algorithm),
-                   [&](Session& session) {
+                   [&](GradientSession& session) {
                      // All is sent; then what had been, with no residual.
                      Check(session, pool, wire, 0, what);
                      Check(session, pool, wire, 1, what);
@@ -163,7 +164,7 @@ TEST_P(LossScale, IsUndoneByTheOptimizer) {
       if (lars && mixed) continue;  // Refused.
       Job job = MakeJob(pool, DType::kFloat16, 0, "auto");
       job.weights_on_host = true;
-      RunRanks(job, [&](Session& session) {
+      RunRanks(job, [&](GradientSession& session) {
         ASSERT_TRUE(Step(session, pool, 0).ok());
         const float start = lars ? 1e-6F : 0.0F;
         std::vector<float> weights(kElements, start);

@@ -35,7 +35,7 @@ TEST_P(Messages, OfOneTagArriveInOrder) {
   Job job;
   std::tie(job.over, job.size) = GetParam();
   job.options.connections = 3;
-  RunRanks(job, [&](Session& session) {
+  RunRanks(job, [&](GradientSession& session) {
     if (session.rank() > 1) return;
     const int peer = 1 - session.rank();
     for (std::uint64_t round = 0; round < 4; ++round) {
@@ -54,20 +54,22 @@ TEST_P(Messages, OfOneTagArriveInOrder) {
       }
       for (const std::size_t i : order) {
         const std::size_t bytes = plan[i].words * sizeof(std::uint64_t);
-        const Session::Message message{0, peer, plan[i].tag};
+        const Communicator::Message message{0, peer, plan[i].tag};
         Result<std::uint64_t> ticket = Status(StatusCode::kInternal, "not run");
         if (session.rank() == 0) {
           data[i].assign(plan[i].words, i);
-          ticket = session.StartSend(message, data[i].data(), bytes, {});
+          ticket = session.communicator().StartSend(message, data[i].data(),
+                                                    bytes, {});
         } else {
           data[i].resize(plan[i].words);
-          ticket = session.StartRecv(message, data[i].data(), bytes, {});
+          ticket = session.communicator().StartRecv(message, data[i].data(),
+                                                    bytes, {});
         }
         ASSERT_TRUE(ticket.ok()) << ticket.status().ToString();
         tickets.push_back(ticket.value());
       }
       for (const std::uint64_t ticket : tickets) {
-        const Status status = session.Wait(ticket);
+        const Status status = session.communicator().Wait(ticket);
         ASSERT_TRUE(status.ok()) << status.ToString();
       }
       for (std::size_t i = 0; i < plan.size(); ++i) {

@@ -142,15 +142,15 @@ TEST_P(Calls, ThatDifferEndOnAllRanks) {
     std::tie(job.over, job.size) = GetParam();
     job.options.segment_bytes = 4096;
     job.options.timeout_seconds = 1;
-    RunRanks(job, [&](Session& session) {
+    RunRanks(job, [&](GradientSession& session) {
       Buffers first;
       const bool odd = session.rank() == session.size() - 1;
-      Status status = session.Run(odd ? disagreement.odd(&first)
-                                      : disagreement.most(&first));
+      Status status = session.communicator().Run(
+          odd ? disagreement.odd(&first) : disagreement.most(&first));
       // A rank may be done with its part of that call before the news comes.
       for (int more = 0; status.ok() && more < 2; ++more) {
         Buffers next;
-        status = session.Run(
+        status = session.communicator().Run(
             Make(&next, CollectiveKind::kAllreduce, 10, DType::kFloat64));
       }
       EXPECT_FALSE(status.ok())
@@ -167,16 +167,16 @@ TEST_P(Calls, ThatARankDoesNotMakeEndWithItsName) {
   std::tie(job.over, job.size) = GetParam();
   job.options.timeout_seconds = 1;
   job.tensors = SomeTensors();
-  RunRanks(job, [&](Session& session) {
+  RunRanks(job, [&](GradientSession& session) {
     Status status;
     if (session.rank() == 1) {
       // In backward for ever: the others' news must reach it.
-      Session* absent = &session;
+      GradientSession* absent = &session;
       char nothing[1];
       status = absent->Recv(0, 3, nothing, 1);
     } else {
       Buffers buffers;
-      status = session.Run(
+      status = session.communicator().Run(
           Make(&buffers, CollectiveKind::kAllreduce, 10, DType::kFloat64));
     }
     ASSERT_FALSE(status.ok());
@@ -187,7 +187,7 @@ TEST_P(Calls, ThatARankDoesNotMakeEndWithItsName) {
 TEST_P(Calls, AreRefusedWhenTheyMakeNoSense) {
   Job job;
   std::tie(job.over, job.size) = GetParam();
-  RunRanks(job, [&](Session& session) {
+  RunRanks(job, [&](GradientSession& session) {
     Buffers b;
     using Kind = CollectiveKind;
     std::vector<CollectiveCall> bad = {
@@ -223,11 +223,13 @@ TEST_P(Calls, AreRefusedWhenTheyMakeNoSense) {
       bad.back().algorithm = AllreduceAlgorithm::kShared;
     }
     for (const CollectiveCall& call : bad) {
-      EXPECT_EQ(session.Run(call).code(), StatusCode::kInvalidArgument);
+      EXPECT_EQ(session.communicator().Run(call).code(),
+                StatusCode::kInvalidArgument);
     }
     // Nothing happened to the session.
-    EXPECT_TRUE(
-        session.Run(Make(&b, Kind::kAllreduce, 5, DType::kFloat64)).ok());
+    EXPECT_TRUE(session.communicator()
+                    .Run(Make(&b, Kind::kAllreduce, 5, DType::kFloat64))
+                    .ok());
   });
 }
 

@@ -33,7 +33,7 @@ Weights Start(const std::vector<TensorSpec>& tensors) {
 // What rank 0 has after some steps.
 Weights Train(const Job& job, const Groups& groups) {
   Weights trained;
-  RunRanks(job, [&](Session& session) {
+  RunRanks(job, [&](GradientSession& session) {
     Weights weights = Start(job.tensors);
     std::vector<OptimizerGroup> given;
     for (const OptimizerConfig& config : groups.configs) {
@@ -97,7 +97,7 @@ TEST_P(OptimizerGroups, AreAsIfEachTensorHadTrainedInOneGroup) {
 }
 
 TEST_P(OptimizerGroups, RefuseATensorInTwo) {
-  RunRanks(MakeJob(0), [&](Session& session) {
+  RunRanks(MakeJob(0), [&](GradientSession& session) {
     Weights weights = Start(SomeTensors());
     std::vector<float*> pointers;
     for (std::vector<float>& one : weights) pointers.push_back(one.data());

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
-#include "gradientflow/session/inproc.h"
+#include "gradientflow/communicator/inproc.h"
 #include "tests/nccl/nccl_ranks.h"
 
 namespace gradientflow::testing {
@@ -90,9 +90,22 @@ Options OptionsOf(const Job& job, int rank, std::vector<TensorSpec>* tensors) {
   return options;
 }
 
+Opened OpenOn(const std::shared_ptr<InprocGroup>& group, const Options& options,
+              const std::vector<TensorSpec>& tensors, const RankDevice& own) {
+  Result<std::shared_ptr<Communicator>> comm =
+      OpenInProcess(group, options, own.device);
+  if (!comm.ok()) return comm.status();
+  Opened opened = GradientSession::Open(comm.value(), tensors, options);
+  if (opened.ok() && own.stream != nullptr) {
+    EXPECT_TRUE(comm.value()->SetStream(own.stream->native()).ok());
+    EXPECT_TRUE(opened.value()->SetStream(own.stream->native()).ok());
+  }
+  return opened;
+}
+
 }  // namespace
 
-Status Update(Session& session, const OptimizerConfig& config,
+Status Update(GradientSession& session, const OptimizerConfig& config,
               const std::vector<float*>& weights) {
   GF_RETURN_IF_ERROR(session.OptimizerStep(config, weights));
   return session.SaveState().status();  // Copies the momentum.
@@ -140,12 +153,7 @@ void OpenRanks(const Job& job,
       std::vector<TensorSpec> tensors;
       const Options options = OptionsOf(job, rank, &tensors);
       const RankDevice own(job, rank);
-      Opened opened =
-          OpenInProcess(group.value(), options, tensors, own.device);
-      if (opened.ok() && own.stream != nullptr) {
-        EXPECT_TRUE(opened.value()->SetStream(own.stream->native()).ok());
-      }
-      body(rank, std::move(opened));
+      body(rank, OpenOn(group.value(), options, tensors, own));
     });
     if (nccl) {
       EXPECT_EQ(nccl->Get(FakeNcclCount::kStrayCalls), 0);
@@ -158,11 +166,12 @@ void OpenRanks(const Job& job,
     std::vector<TensorSpec> tensors;
     Options options = OptionsOf(job, rank, &tensors);
     options.rendezvous = place.address();
-    body(rank, Session::Open(options, tensors));
+    body(rank, GradientSession::Open(options, tensors));
   });
 }
 
-void RunRanks(const Job& job, const std::function<void(Session&)>& body) {
+void RunRanks(const Job& job,
+              const std::function<void(GradientSession&)>& body) {
   // What a body ends is not to end a rank that is still on its way in.
   std::barrier<> opened_by_all(job.size);
   OpenRanks(job, [&](int rank, Opened opened) {

@@ -17,8 +17,8 @@ namespace gradientflow::testing {
 enum class Over {
   kMemory,    // All ranks share memory.
   kMessages,  // In-process messages, no shared memory.
-  kTcp,       // Session::Open() over TCP on loopback.
-  kMixed,     // Session::Open(); two ranks a host, TCP between the hosts.
+  kTcp,       // GradientSession::Open() over TCP on loopback.
+  kMixed,  // GradientSession::Open(); two ranks a host, TCP between the hosts.
   // As kMemory, with every rank's pool on a (fake) device of its own.
   kDevices,
   // As kMessages, with the odd ranks' pools on devices.
@@ -49,17 +49,18 @@ struct Job {
 
 // Runs `body` on all ranks at once, each on its thread; returns when all have.
 // A session that does not open is a test failure.
-void RunRanks(const Job& job, const std::function<void(Session&)>& body);
+void RunRanks(const Job& job,
+              const std::function<void(GradientSession&)>& body);
 
 // OptimizerStep(), and waits for a device to be done with it.
-Status Update(Session& session, const OptimizerConfig& config,
+Status Update(GradientSession& session, const OptimizerConfig& config,
               const std::vector<float*>& weights);
 
 // The device of the calling thread's rank, within a body; null if it has none.
 FakeDevice* DeviceOfThisRank();
 
 // The same for jobs that may fail to open.
-using Opened = Result<std::unique_ptr<Session>>;
+using Opened = Result<std::unique_ptr<GradientSession>>;
 void OpenRanks(const Job& job,
                const std::function<void(int rank, Opened)>& body);
 

@@ -32,7 +32,7 @@ class State : public Steps {
   }
 };
 
-void Train(Session& session, int first, int last) {
+void Train(GradientSession& session, int first, int last) {
   for (int step = first; step < last; ++step) {
     ProduceAll(session, step);
     const Result<StepStats> stats = session.FinishStep();
@@ -40,7 +40,7 @@ void Train(Session& session, int first, int last) {
   }
 }
 
-void UpdateOnce(Session& session) {
+void UpdateOnce(GradientSession& session) {
   std::vector<std::vector<float>> weights;
   std::vector<float*> pointers;
   for (const TensorSpec& spec : SomeTensors()) {
@@ -53,7 +53,7 @@ void UpdateOnce(Session& session) {
 // What every rank saves after `steps` steps of a run of its own.
 ByRank SaveAfter(const Job& job, int steps) {
   ByRank states(static_cast<std::size_t>(job.size));
-  RunRanks(job, [&](Session& session) {
+  RunRanks(job, [&](GradientSession& session) {
     Train(session, 0, steps);
     states[static_cast<std::size_t>(session.rank())] =
         session.SaveState().value();
@@ -63,8 +63,8 @@ ByRank SaveAfter(const Job& job, int steps) {
 
 // A restoring that fails on all ranks and changes nothing; `who`'s state is
 // refused, the others say so. Then training goes on.
-void ExpectRefused(Session& session, const Bytes& state, StatusCode code,
-                   int who, const std::string& why) {
+void ExpectRefused(GradientSession& session, const Bytes& state,
+                   StatusCode code, int who, const std::string& why) {
   const Bytes before = session.SaveState().value();
   const Status status = session.RestoreState(state);
   EXPECT_EQ(status.code(), code) << status.ToString();
@@ -79,7 +79,7 @@ TEST_P(State, GoesOnInAnotherRunWhateverItsTuning) {
   Job job = MakeSparse();
   ByRank middle(static_cast<std::size_t>(job.size));
   ByRank end = middle;
-  RunRanks(job, [&](Session& session) {
+  RunRanks(job, [&](GradientSession& session) {
     const auto me = static_cast<std::size_t>(session.rank());
     Train(session, 0, 3);
     UpdateOnce(session);
@@ -92,7 +92,7 @@ TEST_P(State, GoesOnInAnotherRunWhateverItsTuning) {
   job.options.segments_in_flight = 2;
   job.options.connections = 3;
   job.options.loss_scale = 16;
-  RunRanks(job, [&](Session& session) {
+  RunRanks(job, [&](GradientSession& session) {
     const auto me = static_cast<std::size_t>(session.rank());
     Train(session, 0, 1);
     const Status restored = session.RestoreState(middle[me]);
@@ -106,7 +106,7 @@ TEST_P(State, GoesOnInAnotherRunWhateverItsTuning) {
 TEST_P(State, OfOneRankIsNoOtherRanks) {
   const Job job = MakeSparse();
   const ByRank states = SaveAfter(job, 2);
-  RunRanks(job, [&](Session& session) {
+  RunRanks(job, [&](GradientSession& session) {
     if (session.rank() == 0) {
       ExpectRefused(session, states[0], StatusCode::kInvalidArgument, 1,
                     "the state is that of rank 0");
@@ -127,7 +127,7 @@ TEST_P(State, OfAnotherStepOrRunIsRefusedByAll) {
   const ByRank after_two = SaveAfter(job, 2);
   const ByRank again = SaveAfter(job, 2);
   const ByRank fresh = SaveAfter(job, 0);
-  RunRanks(job, [&](Session& session) {
+  RunRanks(job, [&](GradientSession& session) {
     const auto me = static_cast<std::size_t>(session.rank());
     const bool odd = session.rank() == session.size() - 1;
     Train(session, 0, 2);
@@ -148,7 +148,7 @@ TEST_P(State, OfAnotherStepOrRunIsRefusedByAll) {
 
 TEST_P(State, OfBeforeAnUpdateAndOfAfterItDoNotBelongTogether) {
   const Job job = MakeSparse();
-  RunRanks(job, [&](Session& session) {
+  RunRanks(job, [&](GradientSession& session) {
     Train(session, 0, 2);
     UpdateOnce(session);
     Train(session, 2, 3);
@@ -163,7 +163,7 @@ TEST_P(State, OfBeforeAnUpdateAndOfAfterItDoNotBelongTogether) {
 
 TEST_P(State, ThatIsDamagedOnOneRankIsRefusedByAll) {
   const Job job = MakeSparse();
-  RunRanks(job, [&](Session& session) {
+  RunRanks(job, [&](GradientSession& session) {
     Train(session, 0, 2);
     Bytes state = session.SaveState().value();
     const bool odd = session.rank() == session.size() - 1;
@@ -182,7 +182,7 @@ TEST_P(State, ThatIsDamagedOnOneRankIsRefusedByAll) {
 
 TEST_P(State, ThatOneRankRestoresIsNoAllgatherOfAnother) {
   if (std::get<int>(GetParam()) == 1) GTEST_SKIP() << "needs another rank";
-  RunRanks(MakeSparse(), [](Session& session) {
+  RunRanks(MakeSparse(), [](GradientSession& session) {
     if (session.rank() == 0) {
       const auto state = session.SaveState();
       ASSERT_TRUE(state.ok());
@@ -199,13 +199,13 @@ TEST_P(State, ThatOneRankRestoresIsNoAllgatherOfAnother) {
     call.output = all.data();
     call.count = mine.size();
     call.dtype = call.wire = DType::kInt8;
-    EXPECT_FALSE(session.Run(call).ok());
+    EXPECT_FALSE(session.communicator().Run(call).ok());
   });
 }
 
 TEST_P(State, IsRestoredBetweenStepsOnly) {
   const Job job = MakeSparse();
-  RunRanks(job, [&](Session& session) {
+  RunRanks(job, [&](GradientSession& session) {
     Train(session, 0, 2);
     const Bytes state = session.SaveState().value();
     const bool odd = session.rank() == session.size() - 1;
@@ -224,7 +224,7 @@ TEST_P(State, SaysItsSizeBeforeItIsSaved) {
   for (const float sparsity : {0.0F, 0.75F}) {
     Job job = MakeSparse();
     job.options.sparsity = sparsity;
-    RunRanks(job, [&](Session& session) {
+    RunRanks(job, [&](GradientSession& session) {
       const auto check = [&] {
         EXPECT_EQ(session.StateBytes().value(),
                   session.SaveState().value().size());

@@ -19,7 +19,7 @@ namespace {
 
 TEST_P(Steps, AverageWhateverTheOrderOfTheHooks) {
   const Job job = MakeJob();
-  RunRanks(job, [](Session& session) {
+  RunRanks(job, [](GradientSession& session) {
     std::mt19937 random(static_cast<unsigned>(session.rank()));
     for (int step = 0; step < 6; ++step) {
       std::vector<std::size_t> order = AllTensors(session);
@@ -32,7 +32,7 @@ TEST_P(Steps, AverageWhateverTheOrderOfTheHooks) {
 
 TEST_P(Steps, TakeHooksFromSeveralThreads) {
   const Job job = MakeJob();
-  RunRanks(job, [](Session& session) {
+  RunRanks(job, [](GradientSession& session) {
     for (int step = 0; step < 4; ++step) {
       std::vector<std::thread> threads;
       for (std::size_t t = 0; t < 3; ++t) {
@@ -57,7 +57,7 @@ TEST_P(Steps, AgreeForEveryThetaWithAndWithoutOverlap) {
       job.options.bucket_bytes = theta;
       job.options.overlap = overlap;
       std::atomic<std::uint64_t> buckets{0};
-      RunRanks(job, [&](Session& session) {
+      RunRanks(job, [&](GradientSession& session) {
         for (int step = 0; step < 6; ++step) {
           ProduceAll(session, step);
           buckets = FinishAndCheck(session, step).buckets;
@@ -75,7 +75,7 @@ TEST_P(Steps, AgreeForEveryThetaWithAndWithoutOverlap) {
 
 TEST_P(Steps, CountAbsentTensorsAsZeros) {
   const Job job = MakeJob();
-  RunRanks(job, [](Session& session) {
+  RunRanks(job, [](GradientSession& session) {
     for (int step = 0; step < 4; ++step) {
       for (std::size_t i = session.tensors(); i-- > 0;) {
         if (i % 2 == 1 && session.rank() == 1) {
@@ -95,7 +95,7 @@ TEST_P(Steps, CountAbsentTensorsAsZeros) {
 
 TEST_P(Steps, GoOnAfterAMissingTensorWasNamed) {
   const Job job = MakeJob();
-  RunRanks(job, [](Session& session) {
+  RunRanks(job, [](GradientSession& session) {
     for (int step = 0; step < 3; ++step) {
       for (std::size_t i = 1; i < session.tensors(); ++i) {
         Produce(session, i, step);
@@ -113,7 +113,7 @@ TEST_P(Steps, GoOnAfterAMissingTensorWasNamed) {
 
 TEST_P(Steps, EndOnAllRanksWhenATensorIsMarkedTwice) {
   const Job job = MakeJob();
-  RunRanks(job, [](Session& session) {
+  RunRanks(job, [](GradientSession& session) {
     // Its peers may be a step behind or before when the news comes.
     Result<StepStats> finished = StepStats();
     for (int step = 0; finished.ok() && step < 4; ++step) {
@@ -133,7 +133,7 @@ TEST_P(Steps, EndOnAllRanksWhenATensorIsMarkedTwice) {
 TEST_P(Steps, DivideByTheLossScale) {
   Job job = MakeJob();
   job.options.loss_scale = 4.0F;
-  RunRanks(job, [](Session& session) {
+  RunRanks(job, [](GradientSession& session) {
     float scale = 4.0F;
     for (int step = 0; step < 4; ++step) {
       ProduceAll(session, step, scale);
@@ -147,7 +147,7 @@ TEST_P(Steps, DivideByTheLossScale) {
 TEST_P(Steps, SumWhenAsked) {
   Job job = MakeJob();
   job.options.reduce = ReduceOp::kSum;
-  RunRanks(job, [](Session& session) {
+  RunRanks(job, [](GradientSession& session) {
     ProduceAll(session, 0, 1.0F / static_cast<float>(session.size()));
     FinishAndCheck(session, 0, /*tolerance=*/1e-6);
   });
@@ -160,7 +160,7 @@ TEST_P(Steps, ReportANonfiniteGradientOnEveryRankInTheSameStep) {
       Job job = MakeJob();
       job.options.wire_dtype = wire;
       job.options.algorithm = algorithm;
-      RunRanks(job, [&](Session& session) {
+      RunRanks(job, [&](GradientSession& session) {
         for (int step = 0; step < 5; ++step) {
           constexpr float kBad[] = {std::numeric_limits<float>::infinity(),
                                     std::numeric_limits<float>::quiet_NaN(), 0};
@@ -189,7 +189,7 @@ TEST_P(Steps, ReportAnOverflowOnTheWireOnEveryRank) {
     Job job = MakeJob();
     job.options.wire_dtype = DType::kFloat16;
     job.options.algorithm = algorithm;
-    RunRanks(job, [&](Session& session) {
+    RunRanks(job, [&](GradientSession& session) {
       for (int step = 0; step < 4; ++step) {
         for (std::size_t i = session.tensors(); i-- > 0;) {
           Fill(session, i, step);
@@ -217,7 +217,7 @@ TEST_P(Steps, CountTheBytesBetweenRanks) {
   job.options.bucket_bytes = kInfiniteBytes;
   std::atomic<std::uint64_t> sent{0};
   std::atomic<std::uint64_t> pool{0};
-  RunRanks(job, [&](Session& session) {
+  RunRanks(job, [&](GradientSession& session) {
     ProduceAll(session, 0);
     sent += FinishAndCheck(session, 0).bytes_sent;
     if (session.rank() > 0) return;
@@ -232,7 +232,7 @@ TEST_P(Steps, CountTheirOwnTrafficOnly) {
   Job job = MakeJob();
   // Gradients are on their way in FinishStep() only.
   job.options.overlap = false;
-  RunRanks(job, [](Session& session) {
+  RunRanks(job, [](GradientSession& session) {
     std::uint64_t alone = 0;
     for (int step = 0; step < 3; ++step) {
       std::vector<float> data(30'011, 1.0F);
@@ -241,13 +241,13 @@ TEST_P(Steps, CountTheirOwnTrafficOnly) {
       call.count = data.size();
       std::uint64_t ticket = 0;
       if (step > 0) {
-        ASSERT_TRUE(session.Run(call).ok());
-        ticket = session.Start(call).value();
+        ASSERT_TRUE(session.communicator().Run(call).ok());
+        ticket = session.communicator().Start(call).value();
       }
       for (std::size_t i = session.tensors(); i-- > 0;) {
         Produce(session, i, step);
         if (i == 5 && step > 1) {
-          ASSERT_TRUE(session.Wait(ticket).ok());
+          ASSERT_TRUE(session.communicator().Wait(ticket).ok());
         }
       }
       const StepStats stats = FinishAndCheck(session, step);
@@ -255,7 +255,7 @@ TEST_P(Steps, CountTheirOwnTrafficOnly) {
       EXPECT_EQ(stats.bytes_sent, alone);
       EXPECT_EQ(stats.hidden_seconds, 0);
       if (step == 1) {
-        ASSERT_TRUE(session.Wait(ticket).ok());
+        ASSERT_TRUE(session.communicator().Wait(ticket).ok());
       }
     }
   });

@@ -24,13 +24,13 @@ std::vector<TensorSpec> SomeTensors() {
   return tensors;
 }
 
-std::vector<std::size_t> AllTensors(const Session& session) {
+std::vector<std::size_t> AllTensors(const GradientSession& session) {
   std::vector<std::size_t> tensors(session.tensors());
   std::iota(tensors.begin(), tensors.end(), std::size_t{0});
   return tensors;
 }
 
-std::span<float> Floats(const Session& session, std::size_t tensor) {
+std::span<float> Floats(const GradientSession& session, std::size_t tensor) {
   const BufferView view = session.gradient(tensor);
   return {reinterpret_cast<float*>(view.data), view.bytes / sizeof(float)};
 }
@@ -42,25 +42,27 @@ float Gradient(int rank, std::size_t tensor, std::size_t i, int step) {
   return static_cast<float>(static_cast<int>(mix % 129) - 64) / 64.0F;
 }
 
-void Fill(Session& session, std::size_t tensor, int step, float loss_scale) {
+void Fill(GradientSession& session, std::size_t tensor, int step,
+          float loss_scale) {
   const std::span<float> gradient = Floats(session, tensor);
   for (std::size_t i = 0; i < gradient.size(); ++i) {
     gradient[i] = Gradient(session.rank(), tensor, i, step) * loss_scale;
   }
 }
 
-void Produce(Session& session, std::size_t tensor, int step, float loss_scale) {
+void Produce(GradientSession& session, std::size_t tensor, int step,
+             float loss_scale) {
   Fill(session, tensor, step, loss_scale);
   session.GradientReady(tensor);
 }
 
-void ProduceAll(Session& session, int step, float loss_scale) {
+void ProduceAll(GradientSession& session, int step, float loss_scale) {
   for (std::size_t i = session.tensors(); i-- > 0;) {
     Produce(session, i, step, loss_scale);
   }
 }
 
-void ExpectMean(Session& session, std::size_t tensor, int step,
+void ExpectMean(GradientSession& session, std::size_t tensor, int step,
                 const std::function<bool(int)>& takes_part, double tolerance) {
   const std::span<const float> seen = Floats(session, tensor);
   std::vector<int> ranks;
@@ -81,7 +83,7 @@ void ExpectMean(Session& session, std::size_t tensor, int step,
   }
 }
 
-StepStats FinishAndCheck(Session& session, int step, double tolerance) {
+StepStats FinishAndCheck(GradientSession& session, int step, double tolerance) {
   Result<StepStats> stats = session.FinishStep();
   EXPECT_TRUE(stats.ok()) << stats.status().ToString();
   if (!stats.ok()) return {};

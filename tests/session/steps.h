@@ -36,10 +36,10 @@ class Steps : public ::testing::TestWithParam<std::tuple<Over, int>> {
 #define GF_INSTANTIATE_STEPS() GF_INSTANTIATE_STEPS_OF(Steps)
 
 std::vector<TensorSpec> SomeTensors();
-std::vector<std::size_t> AllTensors(const Session& session);
+std::vector<std::size_t> AllTensors(const GradientSession& session);
 
 // The gradient as float32. REQUIRES such a pool.
-std::span<float> Floats(const Session& session, std::size_t tensor);
+std::span<float> Floats(const GradientSession& session, std::size_t tensor);
 
 // What `rank` computes: multiples of 1/64 up to 1, exact in float16, as are
 // sums of a few.
@@ -47,18 +47,19 @@ float Gradient(int rank, std::size_t tensor, std::size_t i, int step);
 
 // Writes the tensor's gradient, times `loss_scale`; and marks it ready; and
 // all of them, last first.
-void Fill(Session& session, std::size_t tensor, int step,
+void Fill(GradientSession& session, std::size_t tensor, int step,
           float loss_scale = 1.0F);
-void Produce(Session& session, std::size_t tensor, int step,
+void Produce(GradientSession& session, std::size_t tensor, int step,
              float loss_scale = 1.0F);
-void ProduceAll(Session& session, int step, float loss_scale = 1.0F);
+void ProduceAll(GradientSession& session, int step, float loss_scale = 1.0F);
 
 // Every element is the mean over the ranks; those for which `takes_part` is
 // false count as zeros.
-void ExpectMean(Session& session, std::size_t tensor, int step,
+void ExpectMean(GradientSession& session, std::size_t tensor, int step,
                 const std::function<bool(int)>& takes_part,
                 double tolerance = 1e-7);
 
-StepStats FinishAndCheck(Session& session, int step, double tolerance = 1e-7);
+StepStats FinishAndCheck(GradientSession& session, int step,
+                         double tolerance = 1e-7);
 
 }  // namespace gradientflow::testing

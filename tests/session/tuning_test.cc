@@ -145,7 +145,7 @@ std::string Opening(testing::Over over, std::size_t bucket_bytes,
   job.options.bucket_bytes = bucket_bytes;
   job.options.log_level = LogLevel::kInfo;
   ::testing::internal::CaptureStderr();
-  testing::RunRanks(job, [](Session&) {});
+  testing::RunRanks(job, [](GradientSession&) {});
   return ::testing::internal::GetCapturedStderr();
 }
 

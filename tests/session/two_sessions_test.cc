@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "gradientflow/session/inproc.h"
+#include "gradientflow/communicator/inproc.h"
 #include "tests/session/steps.h"
 #include "transports/inproc/create.h"
 
@@ -23,15 +23,17 @@ std::shared_ptr<InprocGroup> NewGroup() {
   return InprocGroup::Create(kRanks, shm).value();
 }
 
-std::unique_ptr<Session> Open(const std::shared_ptr<InprocGroup>& group,
-                              int rank, float sparsity) {
+std::unique_ptr<GradientSession> Open(const std::shared_ptr<InprocGroup>& group,
+                                      int rank, float sparsity) {
   Options options = Job::TestOptions();
   options.rank = rank;
   options.bucket_bytes = kAutoBytes;
   options.sparsity = sparsity;
   options.chunk_elements = 100;
   options.timeout_seconds = 10;  // For ranks that wait for each other.
-  auto session = OpenInProcess(group, options, SomeTensors());
+  const auto comm = OpenInProcess(group, options);
+  EXPECT_TRUE(comm.ok()) << comm.status().ToString();
+  auto session = GradientSession::Open(comm.value(), SomeTensors(), options);
   EXPECT_TRUE(session.ok()) << session.status().ToString();
   return std::move(session).value();
 }
@@ -39,7 +41,7 @@ std::unique_ptr<Session> Open(const std::shared_ptr<InprocGroup>& group,
 // theta of every step, on every rank and of both sessions.
 using Thetas = std::vector<std::vector<std::uint64_t>>;
 
-void Finish(Session& session, int step, bool dense,
+void Finish(GradientSession& session, int step, bool dense,
             std::vector<std::uint64_t>* thetas) {
   const Result<StepStats> stats = session.FinishStep();
   ASSERT_TRUE(stats.ok()) << stats.status().ToString();

@@ -30,7 +30,7 @@ class WrongMoments : public Steps {
 };
 
 struct Weights {
-  explicit Weights(const Session& session) {
+  explicit Weights(const GradientSession& session) {
     for (std::size_t i = 0; i < session.tensors(); ++i) {
       data.emplace_back(session.gradient(i).bytes / sizeof(float), 1.0F);
     }
@@ -50,15 +50,15 @@ void ExpectTooEarlyOrLate(const Status& status, const std::string& text) {
 }
 
 TEST_P(WrongMoments, AHooksMistakeEndsTheStepBeforeAnyRankHasASum) {
-  const std::function<void(Session&)> mistakes[] = {
-      [](Session& session) { session.GradientAbsent(2); },
-      [](Session& session) { session.GradientReady(2); },
-      [](Session& session) { session.GradientAbsent(11); },
-      [](Session& session) { session.GradientReady(11); },
+  const std::function<void(GradientSession&)> mistakes[] = {
+      [](GradientSession& session) { session.GradientAbsent(2); },
+      [](GradientSession& session) { session.GradientReady(2); },
+      [](GradientSession& session) { session.GradientAbsent(11); },
+      [](GradientSession& session) { session.GradientReady(11); },
   };
   const Job job = MakeJob();
   for (const auto& mistake : mistakes) {
-    RunRanks(job, [&](Session& session) {
+    RunRanks(job, [&](GradientSession& session) {
       for (std::size_t i = session.tensors(); i-- > 1;) Produce(session, i, 0);
       if (session.rank() == session.size() - 1) mistake(session);
       Produce(session, 0, 0);
@@ -73,7 +73,7 @@ TEST_P(WrongMoments, AHooksMistakeEndsTheStepBeforeAnyRankHasASum) {
 }
 
 TEST_P(WrongMoments, AbsentInVainLeavesTheGradientAlone) {
-  RunRanks(MakeJob(), [](Session& session) {
+  RunRanks(MakeJob(), [](GradientSession& session) {
     // Nothing is sent before tensor 10, the last of the model.
     for (std::size_t i = 0; i < 10; ++i) Produce(session, i, 0);
     session.GradientAbsent(2);
@@ -85,7 +85,7 @@ TEST_P(WrongMoments, AbsentInVainLeavesTheGradientAlone) {
 }
 
 TEST_P(WrongMoments, AFailedSessionKeepsFailingWithItsFirstReason) {
-  RunRanks(MakeSparseJob(), [](Session& session) {
+  RunRanks(MakeSparseJob(), [](GradientSession& session) {
     Weights weights(session);
     const OptimizerConfig sgd;
     ProduceAll(session, 0);
@@ -100,13 +100,14 @@ TEST_P(WrongMoments, AFailedSessionKeepsFailingWithItsFirstReason) {
     // All have finished the first step before the job ends.
     char here = 0;
     if (session.rank() > 0) {
-      ASSERT_TRUE(session.Send(0, 1, &here, 1).ok());
+      ASSERT_TRUE(session.communicator().Send(0, 1, &here, 1).ok());
     } else {
       for (int r = 1; r < session.size(); ++r) {
-        ASSERT_TRUE(session.Recv(r, 1, &here, 1).ok());
+        ASSERT_TRUE(session.communicator().Recv(r, 1, &here, 1).ok());
       }
-      session.Abort(Status(StatusCode::kAborted, "no more"));
-      session.Abort(Status(StatusCode::kInternal, "a later reason"));
+      session.communicator().Abort(Status(StatusCode::kAborted, "no more"));
+      session.communicator().Abort(
+          Status(StatusCode::kInternal, "a later reason"));
     }
     Produce(session, 0, 1);
     const Status first = session.FinishStep().status();
@@ -129,7 +130,7 @@ TEST_P(WrongMoments, AFailedSessionKeepsFailingWithItsFirstReason) {
 }
 
 TEST_P(WrongMoments, TheOptimizerTakesEachFinishedStepOnce) {
-  RunRanks(MakeSparseJob(), [](Session& session) {
+  RunRanks(MakeSparseJob(), [](GradientSession& session) {
     Weights weights(session);
     OptimizerConfig sgd;
     const auto apply = [&] {
@@ -168,7 +169,7 @@ TEST_P(WrongMoments, TheOptimizerTakesEachFinishedStepOnce) {
 TEST_P(WrongMoments, AnyMomentumGoesWithAPlainResidual) {
   Job job = MakeSparseJob();
   job.options.residual = ResidualMode::kPlain;
-  RunRanks(job, [](Session& session) {
+  RunRanks(job, [](GradientSession& session) {
     Weights weights(session);
     OptimizerConfig sgd;
     sgd.momentum = 0.25F;
@@ -179,7 +180,7 @@ TEST_P(WrongMoments, AnyMomentumGoesWithAPlainResidual) {
 }
 
 TEST_P(WrongMoments, AStepIsNeitherSavedNorRestoredHalfWay) {
-  RunRanks(MakeSparseJob(), [](Session& session) {
+  RunRanks(MakeSparseJob(), [](GradientSession& session) {
     const std::vector<std::byte> state = session.SaveState().value();
     for (int step = 0; step < 3; ++step) {
       EXPECT_TRUE(session.SaveState().ok());
@@ -202,7 +203,7 @@ TEST_P(WrongMoments, AStepIsNeitherSavedNorRestoredHalfWay) {
 TEST_P(WrongMoments, AGradientMarkedDuringARestoreEndsTheJob) {
   if (std::get<int>(GetParam()) == 1) GTEST_SKIP() << "restores at once";
   std::atomic<bool> marked = false;
-  RunRanks(MakeSparseJob(), [&](Session& session) {
+  RunRanks(MakeSparseJob(), [&](GradientSession& session) {
     ProduceAll(session, 0);
     ASSERT_TRUE(session.FinishStep().ok());
     const auto state = session.SaveState();
@@ -234,7 +235,7 @@ TEST_P(WrongMoments, AGradientMarkedDuringARestoreEndsTheJob) {
 TEST_P(WrongMoments, OfTwoOptimizersAtOnceOneIsRefused) {
   Job job = MakeJob();
   job.weights_on_host = true;
-  RunRanks(job, [](Session& session) {
+  RunRanks(job, [](GradientSession& session) {
     Weights weights(session);
     const OptimizerConfig sgd;
     for (std::uint64_t step = 0; step < 20; ++step) {
@@ -259,7 +260,7 @@ TEST_P(WrongMoments, OfTwoOptimizersAtOnceOneIsRefused) {
 }
 
 TEST_P(WrongMoments, ALossScaleThatIsNoneChangesNothing) {
-  RunRanks(MakeJob(), [](Session& session) {
+  RunRanks(MakeJob(), [](GradientSession& session) {
     for (int step = 0; step < 2; ++step) {
       for (const float scale :
            {0.0F, -1.0F, std::numeric_limits<float>::infinity(), std::nanf(""),

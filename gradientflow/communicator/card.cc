@@ -1,20 +1,13 @@
-#include "gradientflow/session/card.h"
+#include "gradientflow/communicator/card.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/communicator/agreement.h"
 
 namespace gradientflow {
 namespace {
-
-std::vector<std::string> Lines(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
-}
 
 std::string Field(const nlohmann::json& json, const char* name) {
   const auto found = json.find(name);
@@ -61,18 +54,11 @@ Result<Card> DecodeCard(int rank, const std::string& text) {
 }
 
 Status CheckAgreement(const std::vector<Card>& cards) {
-  const std::vector<std::string> mine = Lines(cards[0].agreement);
   for (std::size_t rank = 1; rank < cards.size(); ++rank) {
     if (cards[rank].agreement == cards[0].agreement) continue;
-    const std::vector<std::string> theirs = Lines(cards[rank].agreement);
-    for (std::size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i) {
-      const std::string a = i < mine.size() ? mine[i] : "nothing";
-      const std::string b = i < theirs.size() ? theirs[i] : "nothing";
-      if (a == b) continue;
-      return Status(StatusCode::kInvalidArgument,
-                    StrCat("the ranks disagree: rank 0 has ", a, ", rank ",
-                           rank, " has ", b));
-    }
+    return Status(StatusCode::kInvalidArgument,
+                  FirstDifference(cards[0].agreement, static_cast<int>(rank),
+                                  cards[rank].agreement));
   }
   return Status();
 }

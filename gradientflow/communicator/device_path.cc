@@ -1,4 +1,4 @@
-#include "gradientflow/session/device_side.h"
+#include "gradientflow/communicator/device_path.h"
 
 #include <algorithm>
 #include <chrono>
@@ -7,7 +7,6 @@
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/config/text_values.h"
 #include "gradientflow/device/cuda_device.h"
-#include "gradientflow/session/engine.h"
 
 namespace gradientflow {
 namespace {
@@ -27,6 +26,12 @@ Status BroadcastAtOpening(const OpeningParts& opening, void* data,
   call.count = bytes;
   call.dtype = call.wire = DType::kInt8;
   return RunAtOpening(opening, call);
+}
+
+// Whether the call's buffers are as long on all ranks.
+bool HasEvenCounts(CollectiveKind kind) {
+  return kind != CollectiveKind::kAllToAll && kind != CollectiveKind::kGather &&
+         kind != CollectiveKind::kScatter;
 }
 
 }  // namespace
@@ -52,7 +57,7 @@ Result<std::shared_ptr<Device>> OpenDevice(const Options& options,
   return std::shared_ptr<Device>(std::move(device).value());
 }
 
-Place DeviceSide::PlaceOf(const Options& options, const Device& device,
+Place DevicePath::PlaceOf(const Options& options, const Device& device,
                           Logger& logger,
                           std::shared_ptr<const NcclApi>* nccl) {
   Place place;
@@ -72,17 +77,12 @@ Place DeviceSide::PlaceOf(const Options& options, const Device& device,
   return place;
 }
 
-Result<std::unique_ptr<DeviceSide>> DeviceSide::Create(
-    const DeviceSideParts& parts, std::shared_ptr<Device> device,
+Result<std::unique_ptr<DevicePath>> DevicePath::Create(
+    const DevicePathParts& parts, std::shared_ptr<Device> device,
     std::shared_ptr<const NcclApi> nccl, const std::vector<Place>& places) {
-  std::unique_ptr<DeviceSide> side(new DeviceSide(std::move(device)));
-  side->opening_ = parts.opening;
-  side->pool_bytes_ =
-      parts.layout->elements() * SizeOf(parts.options->pool_dtype);
-  Result<DeviceMemory> pool = side->device_->Allocate(side->pool_bytes_);
-  if (!pool.ok()) return pool.status();
-  side->pool_ = std::move(pool).value();
-
+  std::unique_ptr<DevicePath> made(new DevicePath(std::move(device)));
+  made->opening_ = parts.opening;
+  made->logger_ = parts.logger;
   std::string why;
   const DeviceCollectives wanted = parts.options->device_collectives;
   const bool can = AllCanNccl(places, &why);
@@ -93,36 +93,22 @@ Result<std::unique_ptr<DeviceSide>> DeviceSide::Create(
   // One rank exchanges with nobody.
   const bool use = can && wanted != DeviceCollectives::kStaged &&
                    (wanted == DeviceCollectives::kNccl || places.size() > 1);
-  GF_RETURN_IF_ERROR(use ? side->MakeNccl(parts, std::move(nccl))
-                         : side->MakeStaged(parts));
+  GF_RETURN_IF_ERROR(use ? made->MakeNccl(parts, std::move(nccl))
+                         : made->MakeStaged(parts));
   parts.logger->Log(LogLevel::kInfo,
-                    StrCat("gradients on ", side->device_->description(),
+                    StrCat("gradients on ", made->device_->description(),
                            use ? ", by NCCL" : ", staged through the host",
                            use || places.size() == 1 || why.empty()
                                ? ""
                                : StrCat(" (", why, ")")));
-  Result<std::unique_ptr<DeviceSync>> sync =
-      DeviceSync::Create(*side->device_, side->stream(Channel::kGradients),
-                         Engine::GroupsOf(*parts.layout));
+  Result<std::unique_ptr<DeviceSync>> sync = DeviceSync::Create(
+      *made->device_, made->stream(Channel::kPlain), /*groups=*/0);
   if (!sync.ok()) return sync.status();
-  side->sync_ = std::move(sync).value();
-
-  DeviceOptimizerParts optimizer;
-  optimizer.layout = parts.layout;
-  optimizer.device = side->device_.get();
-  optimizer.pool = side->pool_.get();
-  optimizer.type = parts.options->pool_dtype;
-  optimizer.chunk_elements =
-      parts.options->sparsity > 0 ? parts.options->chunk_elements : 0;
-  optimizer.skip_lars = parts.skip_lars;
-  Result<std::unique_ptr<DeviceOptimizer>> made =
-      DeviceOptimizer::Create(std::move(optimizer));
-  if (!made.ok()) return made.status();
-  side->optimizer_ = std::move(made).value();
-  return side;
+  made->sync_ = std::move(sync).value();
+  return made;
 }
 
-Status DeviceSide::MakeNccl(const DeviceSideParts& parts,
+Status DevicePath::MakeNccl(const DevicePathParts& parts,
                             std::shared_ptr<const NcclApi> nccl) {
   const OpeningParts opening = parts.opening;
   NcclArgs args;
@@ -155,23 +141,16 @@ Status DeviceSide::MakeNccl(const DeviceSideParts& parts,
   args.init_seconds = parts.options->join_timeout_seconds;
   args.timeout_seconds = parts.options->timeout_seconds;
   if (parts.options->wire_dtype != parts.options->pool_dtype) {
-    const std::size_t wire =
-        parts.layout->elements() * SizeOf(parts.options->wire_dtype);
-    args.staging_bytes = std::min(wire, kUsualStaging);
+    args.staging_bytes = kUsualStaging;
   }
   Result<std::unique_ptr<NcclCollective>> made =
       NcclCollective::Create(std::move(args));
   if (!made.ok()) return made.status();
   nccl_ = std::move(made).value();
-  const Status registered = nccl_->Register(pool_.get(), pool_bytes_);
-  if (!registered.ok()) {
-    parts.logger->Log(LogLevel::kWarning, StrCat("the pool is not registered: ",
-                                                 registered.message()));
-  }
   return Status();
 }
 
-Status DeviceSide::MakeStaged(const DeviceSideParts& parts) {
+Status DevicePath::MakeStaged(const DevicePathParts& parts) {
   StagedParts staged;
   staged.inner = parts.opening.executor;
   staged.device = device_.get();
@@ -186,9 +165,74 @@ Status DeviceSide::MakeStaged(const DeviceSideParts& parts) {
   return Status();
 }
 
-DeviceSide::~DeviceSide() = default;
+DevicePath::~DevicePath() = default;
 
-bool DeviceSide::Close() {
+void DevicePath::Register(void* data, std::size_t bytes) {
+  if (nccl_ == nullptr) return;
+  const Status registered = nccl_->Register(data, bytes);
+  if (registered.ok()) return;
+  logger_->Log(LogLevel::kWarning,
+               StrCat("the pool is not registered: ", registered.message()));
+}
+
+void DevicePath::Deregister(const void* data) {
+  if (nccl_ != nullptr) nccl_->Deregister(data);
+}
+
+// Whether some of the call's elements are in the device's memory.
+bool DevicePath::Reaches(const CollectiveCall& call,
+                         const CallGroup& group) const {
+  const CallBuffers buffers = BuffersOf(call, group);
+  return (buffers.input > 0 && device_->Owns(call.input)) ||
+         (buffers.output > 0 && device_->Owns(call.output));
+}
+
+// Whether NCCL makes a call none of whose elements are in the device's memory,
+// and not the executor. All ranks must say the same, those too that have no
+// elements in it: where such a rank passes no pointer either, that is taken for
+// the device's.
+bool DevicePath::GoesToDeviceEmpty(const CollectiveCall& call,
+                                   const CallGroup& group) const {
+  if (call.kind == CollectiveKind::kBarrier) return false;
+  const CallBuffers buffers = BuffersOf(call, group);
+  if (buffers.input + buffers.output > 0) return false;
+  if (HasEvenCounts(call.kind) && call.count == 0)
+    return true;  // Ends at once.
+  const void* pointer = call.output != nullptr ? call.output : call.input;
+  return pointer == nullptr || device_->Owns(pointer);
+}
+
+void DevicePath::Start(const CollectiveCall& call, Done done) {
+  Executor& executor = *opening_.executor;
+  const CallGroup* group = executor.FindGroup(call.group);
+  if (group == nullptr) return executor.Start(call, done);  // It says so.
+  const Status valid = ValidateCall(call, *group);
+  if (!valid.ok()) return done(valid, 0);
+  const bool reaches = Reaches(call, *group);
+  if (call.group != 0) {
+    if (!reaches) return executor.Start(call, done);
+    return done(Status(StatusCode::kUnimplemented,
+                       StrCat(Name(call.kind), " in group ", call.group,
+                              " on a device's memory: only the group of all "
+                              "ranks takes that; copy it to the host")),
+                0);
+  }
+  if (reaches) {
+    const Status fenced = sync_->Fence(stream(call.channel));
+    if (!fenced.ok()) {
+      // The others wait for this call.
+      opening_.fabric->Fail(fenced);
+      return done(fenced, 0);
+    }
+  }
+  // What is staged takes its turn among the calls on host memory.
+  if (!by_nccl() || reaches || GoesToDeviceEmpty(call, *group)) {
+    return collective().Start(call, done);
+  }
+  executor.Start(call, done);
+}
+
+bool DevicePath::Close() {
   if (staged_ != nullptr) {
     while (staged_->in_flight() > 0) {
       const bool moved = staged_->Poll();
@@ -198,13 +242,13 @@ bool DeviceSide::Close() {
     if (staged_->left_behind()) return false;
   }
   if (nccl_ != nullptr && !nccl_->Close()) return false;
-  if (optimizer_ == nullptr) return true;
   // Work of any of them may still touch what is freed next.
-  return AwaitEnd(sync_->producer()) && AwaitEnd(stream(Channel::kPlain)) &&
-         AwaitEnd(stream(Channel::kGradients)) && Await(optimizer_->stepped());
+  return sync_ == nullptr ||
+         (AwaitEnd(sync_->producer()) && AwaitEnd(stream(Channel::kPlain)) &&
+          AwaitEnd(stream(Channel::kGradients)));
 }
 
-bool DeviceSide::AwaitEnd(Stream& stream) {
+bool DevicePath::AwaitEnd(Stream& stream) {
   const Result<std::unique_ptr<Event>> end = device_->NewEvent();
   // A device that reports an error works no more.
   if (!end.ok() || !stream.Record(end.value().get()).ok()) return true;
@@ -213,7 +257,7 @@ bool DeviceSide::AwaitEnd(Stream& stream) {
 
 // Whether the event is reached: if the job has failed, in time. Meanwhile this
 // rank is not silent.
-bool DeviceSide::Await(const Event& event) {
+bool DevicePath::Await(const Event& event) {
   const Clock::Time begin = opening_.clock->Now();
   while (true) {
     const Result<bool> reached = event.Query();
@@ -226,20 +270,16 @@ bool DeviceSide::Await(const Event& event) {
   }
 }
 
-BufferView DeviceSide::pool() const {
-  return {pool_.get(), pool_bytes_, device_->id()};
-}
-
-Collective& DeviceSide::collective() {
+Collective& DevicePath::collective() {
   if (nccl_ != nullptr) return *nccl_;
   return *staged_;
 }
 
-Stream& DeviceSide::stream(Channel channel) {
+Stream& DevicePath::stream(Channel channel) {
   return nccl_ != nullptr ? nccl_->stream(channel) : staged_->stream();
 }
 
-void DeviceSide::Fail(const Status& why) {
+void DevicePath::Fail(const Status& why) {
   if (nccl_ != nullptr) nccl_->Fail(why);
 }
 

@@ -1,4 +1,4 @@
-#include "gradientflow/session/places.h"
+#include "gradientflow/communicator/places.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,4 +1,4 @@
-#include "gradientflow/session/device_sync.h"
+#include "gradientflow/device/device_sync.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "gradientflow/session/pool_memory.h"
+#include "gradientflow/communicator/pool_memory.h"
 
 #include <cerrno>
 #include <cstring>

@@ -1,10 +1,10 @@
-#include "gradientflow/session/inproc.h"
+#include "gradientflow/communicator/inproc.h"
 
 #include <chrono>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
-#include "gradientflow/session/session_impl.h"
+#include "gradientflow/communicator/core.h"
 
 namespace gradientflow {
 namespace {
@@ -17,9 +17,21 @@ const SteadyClock& SharedClock() {
 
 }  // namespace
 
-Result<std::unique_ptr<Session>> OpenInProcess(
+Result<std::shared_ptr<Communicator>> OpenOver(Transport transport,
+                                               const Options& options,
+                                               std::shared_ptr<Device> device) {
+  Result<CommunicatorCore::Parts> parts = CommunicatorCore::MakeParts(options);
+  if (!parts.ok()) return parts.status();
+  parts.value().device = std::move(device);
+  Result<std::unique_ptr<CommunicatorCore>> core =
+      CommunicatorCore::Create(std::move(parts).value(), std::move(transport));
+  if (!core.ok()) return core.status();
+  return std::make_shared<Communicator>(std::move(core).value());
+}
+
+Result<std::shared_ptr<Communicator>> OpenInProcess(
     const std::shared_ptr<InprocGroup>& group, const Options& options,
-    const std::vector<TensorSpec>& tensors, std::shared_ptr<Device> device) {
+    std::shared_ptr<Device> device) {
   Options adapted = options;
   adapted.size = group->size();
   adapted.rendezvous = "in-process:1";  // Met already; never looked up.
@@ -48,7 +60,7 @@ Result<std::unique_ptr<Session>> OpenInProcess(
     transport.arena = &group->arena(adapted.rank);
     transport.group.all_share = transport.group.hosts_share = true;
   }
-  return OpenOver(std::move(transport), adapted, tensors, std::move(device));
+  return OpenOver(std::move(transport), adapted, std::move(device));
 }
 
 }  // namespace gradientflow

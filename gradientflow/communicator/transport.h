@@ -7,9 +7,9 @@
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/collectives/call_plan.h"
+#include "gradientflow/communicator/exchange.h"
 #include "gradientflow/config/options.h"
 #include "gradientflow/observe/logger.h"
-#include "gradientflow/session/exchange.h"
 #include "transports/arena.h"
 #include "transports/fabric.h"
 

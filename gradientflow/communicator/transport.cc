@@ -1,4 +1,4 @@
-#include "gradientflow/session/transport.h"
+#include "gradientflow/communicator/transport.h"
 
 #include <algorithm>
 #include <chrono>
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
-#include "gradientflow/session/card.h"
+#include "gradientflow/communicator/card.h"
 #include "kernels/kernels.h"
 #include "transports/rendezvous/rendezvous.h"
 #include "transports/shm/create.h"

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "gradientflow/collectives/executor.h"
+
+namespace gradientflow {
+
+// The executor as the owner of one group's gradient channel sees it: calls are
+// made in that group, and what is asked (ranks, bytes, whether it is busy) is
+// answered for that group alone.
+// NOT thread-safe, as its base says.
+class GroupCollective final : public Collective {
+ public:
+  // `executor` is borrowed and outlives this. REQUIRES that `group` is open,
+  // and stays so.
+  GroupCollective(Executor& executor, GroupId group)
+      : executor_(executor), group_(group) {}
+
+  int rank() const override { return executor_.FindGroup(group_)->rank; }
+  int size() const override { return executor_.FindGroup(group_)->size; }
+  void Start(const CollectiveCall& call, Done done) override;
+  bool Poll() override { return executor_.Poll(); }
+  std::size_t in_flight() const override { return executor_.in_flight(); }
+  bool Busy(Channel channel) const override {
+    return executor_.Busy(group_, channel);
+  }
+  std::uint64_t bytes_sent(Channel channel) const override {
+    return executor_.bytes_sent(group_, channel);
+  }
+  std::string OldestCall() const override { return executor_.OldestCall(); }
+
+ private:
+  Executor& executor_;
+  const GroupId group_;
+};
+
+}  // namespace gradientflow

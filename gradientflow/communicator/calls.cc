@@ -1,0 +1,187 @@
+#include "gradientflow/communicator/calls.h"
+
+#include <cmath>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+#include "gradientflow/collectives/call_plan.h"
+
+namespace gradientflow {
+namespace {
+
+// What is told to calls that come while the communicator closes.
+Status Closing() {
+  return {StatusCode::kAborted, "the communicator is being closed"};
+}
+
+// A ticket says whether its call has a completion, so that one that is over and
+// forgotten can still be told from one that was waited for.
+std::uint64_t TicketOf(std::uint64_t number, bool has_completion) {
+  return number << 1 | (has_completion ? 1 : 0);
+}
+std::uint64_t NumberOf(std::uint64_t ticket) { return ticket >> 1; }
+bool HasCompletion(std::uint64_t ticket) { return (ticket & 1) != 0; }
+
+}  // namespace
+
+void Calls::OnDone(void* pending, std::uint64_t, std::uint32_t,
+                   const Status& status) {
+  auto& waited = *static_cast<Pending*>(pending);
+  waited.done = true;
+  waited.status = status;
+  if (!waited.completion) return;
+  Calls& calls = *waited.calls;
+  calls.parts_.completions->Add(
+      {[&waited] { waited.completion(waited.status); },
+       [&calls, &waited] { calls.pending_.erase(waited.ticket); }});
+}
+
+Result<std::uint64_t> Calls::Start(GroupId group, Completion completion,
+                                   const Begin& begin) {
+  std::uint64_t ticket = 0;
+  Status status;
+  parts_.progress->Do([&] {
+    if (closing_) {  // A completion may ask for more.
+      status = Closing();
+      return;
+    }
+    const CallGroup* of = parts_.executor->FindGroup(group);
+    if (of == nullptr) {
+      status = Status(StatusCode::kInvalidArgument,
+                      StrCat("group ", group, " is not open"));
+      return;
+    }
+    ticket = TicketOf(started_ + 1, static_cast<bool>(completion));
+    auto& pending = pending_[ticket];
+    pending = std::make_unique<Pending>();
+    pending->ticket = ticket;
+    pending->completion = std::move(completion);
+    pending->calls = this;
+    status = begin(*of, {&Calls::OnDone, pending.get(), 0});
+    if (status.ok()) {
+      ++started_;
+    } else {
+      pending_.erase(ticket);
+    }
+  });
+  if (!status.ok()) return status;
+  parts_.progress->Notify();
+  return ticket;
+}
+
+Result<std::uint64_t> Calls::StartCollective(const CollectiveCall& call,
+                                             Completion completion) {
+  return Start(call.group, std::move(completion),
+               [&](const CallGroup& group, Done done) {
+                 const Status valid = ValidateCall(call, group);
+                 if (valid.ok()) parts_.start(call, done);
+                 return valid;
+               });
+}
+
+Result<std::uint64_t> Calls::StartSend(GroupId group, int peer,
+                                       std::uint32_t tag, ConstBufferView data,
+                                       Completion completion) {
+  return Start(group, std::move(completion),
+               [&](const CallGroup& of, Done done) {
+                 return parts_.messages->Send(of, peer, tag, data, done);
+               });
+}
+
+Result<std::uint64_t> Calls::StartRecv(GroupId group, int peer,
+                                       std::uint32_t tag, BufferView data,
+                                       int* source, Completion completion) {
+  return Start(
+      group, std::move(completion), [&](const CallGroup& of, Done done) {
+        return parts_.messages->Recv(of, peer, tag, data, source, done);
+      });
+}
+
+bool Calls::IsOver(std::uint64_t ticket, Status* status) {
+  const auto found = pending_.find(ticket);
+  if (found != pending_.end()) {
+    // One with a completion is over once that has returned.
+    if (!found->second->done || found->second->completion) return false;
+    *status = found->second->status;
+    pending_.erase(found);
+    return true;
+  }
+  if (NumberOf(ticket) == 0 || NumberOf(ticket) > started_) {
+    *status = Status(
+        StatusCode::kInvalidArgument,
+        StrCat("ticket ", ticket, " is unknown: none such was given out"));
+  } else if (!HasCompletion(ticket)) {
+    *status = Status(StatusCode::kInvalidArgument,
+                     StrCat("ticket ", ticket, " was waited for already"));
+  }
+  return true;
+}
+
+Status Calls::Wait(std::uint64_t ticket, double seconds) {
+  if (std::isnan(seconds)) {
+    return {StatusCode::kInvalidArgument,
+            "seconds to wait: expected a number, seen NaN"};
+  }
+  constexpr double kNoLimit = 1e9;
+  const Clock::Time deadline = seconds < 0 || seconds > kNoLimit
+                                   ? Clock::Time::max()
+                                   : parts_.clock->Now() + FromSeconds(seconds);
+  Status status;
+  const bool over = parts_.progress->DriveUntil(
+      [&] { return IsOver(ticket, &status); }, deadline);
+  if (over) return status;
+  return Status(StatusCode::kDeadlineExceeded,
+                StrCat("still under way after ", seconds, " s"));
+}
+
+Status Calls::Run(const CollectiveCall& call) {
+  Pending pending;
+  bool started = false;
+  parts_.progress->Drive([&] {
+    if (!started) {
+      parts_.start(call, {&Calls::OnDone, &pending, 0});
+      started = true;
+    }
+    return pending.done;
+  });
+  return pending.status;
+}
+
+Status Calls::OpenGroup(GroupId id, const std::vector<int>& ranks) {
+  Status status;
+  parts_.progress->Do([&] {
+    status = closing_ ? Closing() : parts_.executor->OpenGroup(id, ranks);
+  });
+  return status;
+}
+
+Status Calls::CloseGroup(GroupId id) {
+  Status status;
+  parts_.progress->Do([&] {
+    if (closing_) {
+      status = Closing();
+      return;
+    }
+    status = parts_.executor->CloseGroup(id);
+    if (status.ok()) {
+      parts_.messages->Forget(id);
+    } else if (status.code() == StatusCode::kFailedPrecondition) {
+      parts_.fabric->Fail(status);
+    }
+  });
+  parts_.progress->Notify();
+  return status;
+}
+
+Status Calls::Check() const {
+  Status status;
+  parts_.progress->Do(
+      [&] { status = closing_ ? Closing() : parts_.fabric->status(); });
+  return status;
+}
+
+void Calls::Close() {
+  parts_.progress->Do([this] { closing_ = true; });
+}
+
+}  // namespace gradientflow

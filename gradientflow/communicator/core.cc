@@ -1,0 +1,314 @@
+#include "gradientflow/communicator/core.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+#include "gradientflow/observe/null_recorder.h"
+#include "gradientflow/observe/stderr_logger.h"
+#include "gradientflow/observe/timeline.h"
+
+// How a communicator is put together and taken apart.
+namespace gradientflow {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr int kSpinMicroseconds = 50;
+
+// Spinning pays if no other rank needs the core.
+microseconds SpinTime(const Options& options, const CallGroup& group) {
+  if (options.spin_microseconds >= 0) {
+    return microseconds(options.spin_microseconds);
+  }
+  const auto near =
+      std::count(group.topology.host.begin(), group.topology.host.end(),
+                 group.topology.host[group.rank]);
+  const auto cores = static_cast<long>(std::thread::hardware_concurrency());
+  return microseconds(near <= cores ? kSpinMicroseconds : 0);
+}
+
+Status OpenTimeline(CommunicatorCore::Parts* parts) {
+  if (parts->options.timeline.empty()) {
+    parts->recorder = std::make_unique<NullRecorder>();
+    return Status();
+  }
+  Timeline::Config config;
+  config.path = parts->options.timeline;
+  config.rank = parts->options.rank;
+  Result<std::unique_ptr<Timeline>> timeline = Timeline::Open(config);
+  if (!timeline.ok()) return timeline.status();
+  parts->drain_recorder = [raw = timeline.value().get(),
+                           logger = parts->logger.get(),
+                           told = false]() mutable {
+    const Status status = raw->Drain();
+    if (!status.ok() && !std::exchange(told, true)) {
+      logger->Log(LogLevel::kWarning, status.message());
+    }
+  };
+  parts->recorder = std::move(timeline).value();
+  return Status();
+}
+
+}  // namespace
+
+Result<CommunicatorCore::Parts> CommunicatorCore::MakeParts(
+    const Options& options) {
+  Parts parts;
+  parts.options = options;
+  if (options.rank_problem.empty()) {
+    if (parts.options.rank < 0) parts.options.rank = 0;
+    if (parts.options.size < 0) parts.options.size = 1;
+  }
+  GF_RETURN_IF_ERROR(parts.options.Validate());
+  parts.clock = std::make_unique<SteadyClock>();
+  parts.logger =
+      std::make_unique<StderrLogger>(options.log_level, parts.options.rank);
+  if (!options.rank_problem.empty()) {
+    parts.logger->Log(LogLevel::kWarning,
+                      StrCat("ignored, as the program says who this process "
+                             "is: ",
+                             options.rank_problem));
+  }
+  GF_RETURN_IF_ERROR(OpenTimeline(&parts));
+  return parts;
+}
+
+CommunicatorCore::CommunicatorCore(Parts parts, Transport transport)
+    : options_(std::move(parts.options)),
+      clock_(std::move(parts.clock)),
+      logger_(std::move(parts.logger)),
+      recorder_(std::move(parts.recorder)),
+      drain_recorder_(std::move(parts.drain_recorder)),
+      device_(std::move(parts.device)),
+      transport_(std::move(transport)),
+      next_own_group_(kFirstOwnGroup) {}
+
+Result<std::unique_ptr<CommunicatorCore>> CommunicatorCore::Create(
+    Parts parts, Transport transport) {
+  std::unique_ptr<CommunicatorCore> core(
+      new CommunicatorCore(std::move(parts), std::move(transport)));
+  GF_RETURN_IF_ERROR(core->Build());
+  return core;
+}
+
+Status CommunicatorCore::Build() {
+  ExecutorOptions executor;
+  executor.segment_bytes = options_.segment_bytes;
+  executor.segments_in_flight = options_.segments_in_flight;
+  executor.trace = options_.trace_collectives;
+  const Result<AllreduceAlgorithm> algorithm =
+      ParseAllreduceAlgorithm(options_.algorithm);
+  if (!algorithm.ok()) return algorithm.status();
+  if (algorithm.value() == AllreduceAlgorithm::kShared &&
+      !transport_.group.all_share && options_.size > 1) {
+    return Status(StatusCode::kInvalidArgument,
+                  "algorithm=shared needs all ranks to share memory; use auto");
+  }
+  executor.algorithm = algorithm.value();
+  executor_ = std::make_unique<Executor>(
+      ExecutorParts{transport_.fabric.get(), transport_.arena,
+                    &kernels::CpuKernels(), clock_.get(), recorder_.get(),
+                    logger_.get()},
+      transport_.group, TypicalCostModel(), executor);
+  GF_RETURN_IF_ERROR(OpenDevicePath());
+  messages_ = std::make_unique<Messages>(*transport_.fabric);
+  DriverParts driver;
+  driver.fabric = transport_.fabric.get();
+  driver.executor = executor_.get();
+  driver.messages = messages_.get();
+  driver.clock = clock_.get();
+  driver.on_tick = drain_recorder_;
+  if (device_path_ != nullptr) {
+    driver.device = &device_path_->collective();
+    driver.on_failure = [this](const Status& why) { device_path_->Fail(why); };
+  }
+  WatchdogOptions watchdog;
+  watchdog.timeout_seconds = options_.timeout_seconds;
+  watchdog.stall_check_seconds = options_.stall_check_seconds;
+  watchdog.logger = logger_.get();
+  driver_ = std::make_unique<Driver>(driver, watchdog);
+  progress_ = std::make_unique<Progress>(
+      *driver_, *clock_, SpinTime(options_, transport_.group), completions_);
+  CallsParts calls;
+  calls.fabric = transport_.fabric.get();
+  calls.executor = executor_.get();
+  calls.messages = messages_.get();
+  calls.progress = progress_.get();
+  calls.completions = &completions_;
+  calls.clock = clock_.get();
+  calls.start = [this](const CollectiveCall& call, Done done) {
+    if (device_path_ != nullptr) return device_path_->Start(call, done);
+    executor_->Start(call, done);
+  };
+  calls_ = std::make_unique<Calls>(std::move(calls));
+  return MeasureIfNeeded();
+}
+
+// Choices of algorithms between hosts depend on measured numbers.
+Status CommunicatorCore::MeasureIfNeeded() {
+  if (options_.size == 1 || options_.algorithm != "auto" ||
+      transport_.group.topology.IsOneHost()) {
+    return Status();
+  }
+  return Costs().status();
+}
+
+Result<MeasuredCosts> CommunicatorCore::Costs() {
+  if (costs_) return *costs_;
+  Result<MeasuredCosts> costs = MeasureCosts(
+      options_.size,
+      [this](const CollectiveCall& call) { return calls_->Run(call); },
+      *clock_);
+  if (!costs.ok()) return costs.status();
+  costs_ = costs.value();
+  progress_->Do([this] { executor_->SetCosts(costs_->model); });
+  if (logger_->Enabled(LogLevel::kInfo)) {
+    logger_->Log(
+        LogLevel::kInfo,
+        StrCat("measured: latency ", costs_->channel.latency_seconds * 1e6,
+               " us, bandwidth ", 1e-9 / costs_->channel.seconds_per_byte,
+               " GB/s"));
+  }
+  return costs;
+}
+
+// Where buffers are, here and on the other ranks.
+Status CommunicatorCore::OpenDevicePath() {
+  OpeningParts opening{executor_.get(), transport_.fabric.get(), clock_.get(),
+                       Clock::Time{}};
+  if (device_ == nullptr && options_.device != "cpu") {
+    Result<std::shared_ptr<Device>> device = std::shared_ptr<Device>();
+    // Drivers take their time over the first context, and for kernels that are
+    // compiled here.
+    RunBeside(opening,
+              [&] { device = OpenDevice(options_, transport_.group); });
+    if (!device.ok()) return device.status();
+    device_ = std::move(device).value();
+  }
+  std::shared_ptr<const NcclApi> nccl;
+  Place place;
+  if (device_ != nullptr) {
+    place = DevicePath::PlaceOf(options_, *device_, *logger_, &nccl);
+  }
+  opening.deadline = clock_->Now() + FromSeconds(options_.join_timeout_seconds);
+  const Result<std::vector<Place>> places = ExchangePlaces(opening, place);
+  if (!places.ok()) return places.status();
+  if (Mixed(places.value())) executor_->SetMixedDtypes();
+  if (device_ == nullptr) return Status();
+  DevicePathParts parts;
+  parts.options = &options_;
+  parts.arena = transport_.arena;
+  parts.opening = opening;
+  parts.group = &transport_.group;
+  parts.logger = logger_.get();
+  parts.recorder = recorder_.get();
+  Result<std::unique_ptr<DevicePath>> path =
+      DevicePath::Create(parts, device_, std::move(nccl), places.value());
+  if (!path.ok()) return path.status();
+  device_path_ = std::move(path).value();
+  return Status();
+}
+
+CommunicatorCore::~CommunicatorCore() {
+  if (progress_ != nullptr) {
+    progress_->Stop();
+    if (calls_ != nullptr) calls_->Close();
+    if (driver_->InFlight()) {
+      transport_.fabric->Fail(
+          Status(StatusCode::kAborted,
+                 StrCat("rank ", options_.rank,
+                        " closed its communicator with collectives in "
+                        "flight")));
+    }
+    // The others are told why.
+    if (!transport_.fabric->status().ok()) driver_->Poll();
+    // What is still pending ends here, while those who wait for it are there.
+    CloseDevicePath();
+    transport_.fabric->Leave(milliseconds(2000));
+    messages_->FailAll(
+        Status(StatusCode::kAborted, "the communicator was closed"));
+    transport_.fabric.reset();
+    // The progress thread has stopped: completions that it would have run are
+    // run here.
+    for (const Completions::Task& task : completions_.Take()) {
+      task.tell();
+      task.told();
+    }
+  }
+  if (drain_recorder_) drain_recorder_();
+  shared_.clear();
+}
+
+void CommunicatorCore::CloseDevicePath() {
+  if (device_path_ == nullptr || device_path_->Close()) return;
+  logger_->Log(LogLevel::kError,
+               StrCat(device_->description(),
+                      " does not come to its end: its memory is left behind"));
+  static_cast<void>(device_path_.release());
+  // The staging is in the arena.
+  static_cast<void>(
+      std::make_unique<std::shared_ptr<void>>(transport_.keep_alive).release());
+}
+
+void CommunicatorCore::Fail(const Status& why) {
+  transport_.fabric->Fail(why);
+  driver_->Poll();
+}
+
+void CommunicatorCore::Abort(const Status& why) {
+  progress_->Do([&] {
+    if (transport_.fabric == nullptr) return;
+    Fail(Status(why.code(), StrCat("rank ", options_.rank,
+                                   " gave the job up: ", why.message())));
+  });
+}
+
+Result<BufferView> CommunicatorCore::AllocateShared(std::size_t bytes) {
+  Result<BufferView> view = Status(StatusCode::kInternal, "not run");
+  progress_->Do([&] {
+    Result<PoolMemory> memory =
+        PoolMemory::Allocate(transport_.arena, std::max<std::size_t>(bytes, 1));
+    if (!memory.ok()) {
+      view = memory.status();
+      return;
+    }
+    view = memory.value().view();
+    shared_[view.value().data] = std::move(memory).value();
+  });
+  return view;
+}
+
+void CommunicatorCore::FreeShared(const std::byte* data) {
+  progress_->Do([&] { shared_.erase(data); });
+}
+
+bool CommunicatorCore::GradientsAreFree(GroupId group) {
+  bool free = false;
+  progress_->Do([&] { free = !gradients_taken_.contains(group); });
+  return free;
+}
+
+void CommunicatorCore::TakeGradients(GroupId group) {
+  progress_->Do([&] { gradients_taken_.insert(group); });
+}
+
+void CommunicatorCore::LeaveGradients(GroupId group) {
+  progress_->Do([&] { gradients_taken_.erase(group); });
+}
+
+GroupId CommunicatorCore::NextOwnGroup() {
+  GroupId id = 0;
+  progress_->Do([&] { id = next_own_group_; });
+  return id;
+}
+
+void CommunicatorCore::OwnGroupTaken(GroupId id) {
+  progress_->Do([&] { next_own_group_ = std::max(next_own_group_, id + 1); });
+}
+
+}  // namespace gradientflow

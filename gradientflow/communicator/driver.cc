@@ -1,0 +1,88 @@
+#include "gradientflow/communicator/driver.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+
+namespace gradientflow {
+namespace {
+
+// No device wakes a sleeper: with one, the driver looks again this soon.
+constexpr std::chrono::nanoseconds kDeviceNap = std::chrono::microseconds(50);
+
+}  // namespace
+
+Driver::Driver(const DriverParts& parts, const WatchdogOptions& watchdog)
+    : parts_(parts),
+      watchdog_(watchdog, *parts.fabric, *parts.executor, *parts.clock) {}
+
+void Driver::Add(Client* client) { clients_.push_back(client); }
+
+void Driver::Remove(const Client* client) { std::erase(clients_, client); }
+
+bool Driver::InFlight() const {
+  return parts_.executor->in_flight() > 0 ||
+         (parts_.device != nullptr && parts_.device->in_flight() > 0);
+}
+
+bool Driver::Poll() {
+  bool moved = false;
+  for (Client* client : clients_) moved |= client->Poll();
+  if (parts_.device != nullptr) {
+    if (parts_.device->Poll()) {
+      ++moves_;
+      moved = true;
+    }
+    // What fails on the device must end the job everywhere.
+    const Status failure = parts_.device->failure();
+    if (!failure.ok()) parts_.fabric->Fail(failure);
+  }
+  moved |= parts_.executor->Poll();
+  moved |= parts_.messages->Poll();
+  if (!parts_.fabric->status().ok() && !std::exchange(failure_told_, true) &&
+      parts_.on_failure) {
+    parts_.on_failure(parts_.fabric->status());
+  }
+  return moved;
+}
+
+bool Driver::Pending() const {
+  if (!parts_.fabric->status().ok()) return false;
+  return parts_.messages->in_flight() > 0 || InFlight() ||
+         std::any_of(clients_.begin(), clients_.end(),
+                     [](const Client* client) { return client->Pending(); });
+}
+
+void Driver::Block(std::chrono::nanoseconds timeout) {
+  if (parts_.device != nullptr && Pending()) {
+    timeout = std::min(timeout, kDeviceNap);
+  }
+  parts_.fabric->Wait(timeout);
+}
+
+std::string Driver::ProgressText() const {
+  const Collective& outer =
+      parts_.device != nullptr ? *parts_.device : *parts_.executor;
+  std::string text = outer.OldestCall();
+  if (!text.empty()) text = "in " + text;
+  if (const std::size_t messages = parts_.messages->in_flight(); messages > 0) {
+    text += StrCat(text.empty() ? "in " : " and in ", messages,
+                   " sends and receives of messages");
+  }
+  for (const Client* client : clients_) {
+    const std::string doing = client->Doing();
+    if (doing.empty()) continue;
+    text += (text.empty() ? "" : "; ") + doing;
+  }
+  return text.empty() ? "idle, in no collective" : text;
+}
+
+void Driver::Tick() {
+  parts_.fabric->SetProgressText(ProgressText());
+  watchdog_.Tick(Pending(), moves_ + parts_.messages->advances());
+  if (parts_.on_tick) parts_.on_tick();
+}
+
+}  // namespace gradientflow

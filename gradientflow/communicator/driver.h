@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gradientflow/base/clock.h"
+#include "gradientflow/collectives/executor.h"
+#include "gradientflow/communicator/messages.h"
+#include "gradientflow/communicator/progress.h"
+#include "gradientflow/communicator/watchdog.h"
+#include "transports/fabric.h"
+
+namespace gradientflow {
+
+// What the driver drives. Borrowed; outlives it.
+struct DriverParts {
+  Fabric* fabric = nullptr;
+  Executor* executor = nullptr;
+  Messages* messages = nullptr;
+  // The collectives on a device's memory; null where there is no device.
+  Collective* device = nullptr;
+  const Clock* clock = nullptr;
+  // Run at every tick; may be empty.
+  std::function<void()> on_tick;
+  // Run once, on the driving thread, when the job has failed; may be empty.
+  std::function<void(const Status&)> on_failure;
+};
+
+// One round of a rank's work, as Progress asks for it:
+//
+//   clients (the steps of sessions)  start collectives for what became ready
+//   device collectives               copy pieces, or look at NCCL
+//   executor                         moves segments, and polls the fabric
+//   messages                         match receives from any rank
+//   watchdog, at every tick          stalls and silent peers
+//
+// NOT thread-safe: the baton's holder calls, but for Wake().
+class Driver final : public Progress::Work {
+ public:
+  // What starts collectives by itself.
+  class Client {
+   public:
+    virtual ~Client() = default;
+    // Does what can be done at once. Returns whether anything moved.
+    virtual bool Poll() = 0;
+    // It waits for something, or would find something to do.
+    virtual bool Pending() const = 0;
+    // For reports of stalls: what it is doing; empty if nothing.
+    virtual std::string Doing() const = 0;
+  };
+
+  Driver(const DriverParts& parts, const WatchdogOptions& watchdog);
+
+  // `client` is borrowed until Remove().
+  void Add(Client* client);
+  void Remove(const Client* client);
+  // Collectives of any kind are under way.
+  bool InFlight() const;
+
+  // Progress::Work.
+  bool Poll() override;
+  bool Pending() const override;
+  void Block(std::chrono::nanoseconds timeout) override;
+  void Wake() override { parts_.fabric->Wake(); }
+  void Tick() override;
+
+ private:
+  std::string ProgressText() const;
+
+  const DriverParts parts_;
+  Watchdog watchdog_;
+  std::vector<Client*> clients_;
+  std::uint64_t moves_ = 0;  // Of the device's collectives.
+  bool failure_told_ = false;
+};
+
+}  // namespace gradientflow

@@ -1,0 +1,129 @@
+#include "gradientflow/session/checkpoints.h"
+
+#include <cmath>
+
+#include "gradientflow/base/str_cat.h"
+#include "gradientflow/session/state_claim.h"
+
+namespace gradientflow {
+namespace {
+
+// No allgather of a caller's has this one: a rank that makes one while others
+// restore is found out.
+constexpr std::uint64_t kPlaceOfStates = 0x7361766564207374;
+
+}  // namespace
+
+Result<std::vector<std::byte>> Checkpoints::Save() {
+  const Steps::Turn turn(*parts_.steps, StepCall::kSaveState);
+  GF_RETURN_IF_ERROR(turn.status());
+  Aggregator& aggregator = parts_.steps->aggregator();
+  const Steps::Position position = parts_.steps->position();
+  SavedState state;
+  state.settings = parts_.settings;
+  state.job = parts_.job;
+  state.rank = static_cast<std::uint32_t>(parts_.rank);
+  state.step = position.step;
+  state.loss_scale = position.loss_scale;
+  state.selection = std::as_bytes(aggregator.next_selection());
+  const Result<std::span<const float>> residual = aggregator.residual();
+  if (!residual.ok()) return residual.status();
+  state.residual = std::as_bytes(residual.value());
+  std::vector<float> scratch;
+  const Result<std::span<const float>> momentum =
+      parts_.pool->Momentum(&scratch);
+  if (!momentum.ok()) return momentum.status();
+  state.momentum = std::as_bytes(momentum.value());
+  return WriteState(state);
+}
+
+Result<std::size_t> Checkpoints::Bytes() {
+  Status legal;
+  parts_.progress->Do(
+      [&] { legal = parts_.steps->Admit(StepCall::kSaveState); });
+  GF_RETURN_IF_ERROR(legal);
+  StatePayloads payloads;
+  payloads.settings = parts_.settings.size();
+  payloads.selection = parts_.steps->aggregator().next_selection().size();
+  payloads.residual = parts_.steps->aggregator().residual_bytes();
+  payloads.momentum = parts_.pool->momentum_bytes();
+  return StateBytes(payloads);
+}
+
+Status Checkpoints::Restore(std::span<const std::byte> bytes) {
+  const Steps::Turn turn(*parts_.steps, StepCall::kRestoreState);
+  if (turn.session_failed()) return turn.status();
+  const Result<SavedState> read = ReadState(bytes);
+  Status checked = turn.status();
+  if (checked.ok()) checked = read.ok() ? Check(read.value()) : read.status();
+  // A rank that cannot restore its state takes part: the others wait for it.
+  StateClaim mine;
+  if (checked.ok()) {
+    mine = ClaimOf(read.value());
+  } else {
+    mine.refusal = RefusalOf(checked);
+  }
+  ClaimArgs claims = parts_.claims;
+  claims.place = kPlaceOfStates;
+  const Result<std::vector<StateClaim>> all = GatherClaims(claims, mine);
+  if (!checked.ok()) return checked;
+  if (!all.ok()) return all.status();
+  GF_RETURN_IF_ERROR(CheckClaims(all.value()));
+  Status applied = Apply(read.value());
+  if (!applied.ok()) {
+    // The other ranks go on from their states.
+    applied = Status(applied.code(),
+                     StrCat("rank ", parts_.rank,
+                            " did not restore its state as the others did: ",
+                            applied.message()));
+    parts_.progress->Do([&] { applied = parts_.steps->GiveUp(applied); });
+  }
+  return applied;
+}
+
+// What this rank can tell by itself.
+Status Checkpoints::Check(const SavedState& state) const {
+  GF_RETURN_IF_ERROR(CheckSettings(parts_.settings, state.settings));
+  if (state.rank != static_cast<std::uint32_t>(parts_.rank)) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("the state is that of rank ", state.rank, ", this is rank ",
+               parts_.rank, ": each rank saves and restores its own"));
+  }
+  if (!(state.loss_scale > 0) || !std::isfinite(state.loss_scale)) {
+    return Status(StatusCode::kDataLoss,
+                  StrCat("the state's loss scale is ", state.loss_scale,
+                         ", expected a positive number"));
+  }
+  const std::size_t momentum_bytes = parts_.layout->elements() * sizeof(float);
+  if (!state.momentum.empty() && state.momentum.size() != momentum_bytes) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("the state's momentum has ", state.momentum.size(),
+                         " bytes, expected ", momentum_bytes, " or none"));
+  }
+  Status status;
+  parts_.progress->Do([&] {
+    status = parts_.steps->aggregator().CheckState(state.step, state.residual,
+                                                   state.selection);
+  });
+  return status;
+}
+
+// REQUIRES that all ranks have agreed.
+Status Checkpoints::Apply(const SavedState& state) {
+  Status status;
+  parts_.progress->Do([&] {
+    // Nothing keeps hooks from running meanwhile.
+    status = parts_.steps->CheckUntouched();
+    if (!status.ok()) return;
+    status = parts_.steps->aggregator().Restore(
+        state.step, state.loss_scale, state.residual, state.selection);
+    if (status.ok()) status = parts_.pool->RestoreMomentum(state.momentum);
+    if (!status.ok()) return;
+    parts_.job = state.job;
+    parts_.steps->GoOnFrom({state.step, state.loss_scale});
+  });
+  return status;
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,129 @@
+#include "gradientflow/session/device_pool.h"
+
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+#include "gradientflow/csc/device_sparse.h"
+#include "gradientflow/session/engine.h"
+
+namespace gradientflow {
+namespace {
+
+// For a device to get to its end after the job has failed.
+constexpr double kIdleSeconds = 5;
+
+// A device that reports an error works no more.
+bool IsReached(const Event& event) {
+  const Result<bool> reached = event.Query();
+  return !reached.ok() || reached.value();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<GradientPool>> DevicePool::Create(
+    const GradientPoolParts& parts) {
+  std::unique_ptr<DevicePool> pool(new DevicePool(parts));
+  GF_RETURN_IF_ERROR(pool->Build());
+  return std::unique_ptr<GradientPool>(std::move(pool));
+}
+
+Status DevicePool::Build() {
+  Device& device = *path().device();
+  bytes_ = parts_.layout->elements() * SizeOf(parts_.options->pool_dtype);
+  Result<DeviceMemory> memory = device.Allocate(bytes_);
+  if (!memory.ok()) return memory.status();
+  memory_ = std::move(memory).value();
+  path().Register(memory_.get(), bytes_);
+  Result<std::unique_ptr<DeviceSync>> sync =
+      DeviceSync::Create(device, path().stream(Channel::kGradients),
+                         Engine::GroupsOf(*parts_.layout));
+  if (!sync.ok()) return sync.status();
+  sync_ = std::move(sync).value();
+
+  DeviceOptimizerParts optimizer;
+  optimizer.layout = parts_.layout;
+  optimizer.device = &device;
+  optimizer.pool = memory_.get();
+  optimizer.type = parts_.options->pool_dtype;
+  optimizer.chunk_elements =
+      parts_.options->sparsity > 0 ? parts_.options->chunk_elements : 0;
+  optimizer.skip_lars = parts_.skip_lars;
+  Result<std::unique_ptr<DeviceOptimizer>> made =
+      DeviceOptimizer::Create(std::move(optimizer));
+  if (!made.ok()) return made.status();
+  optimizer_ = std::move(made).value();
+  return Status();
+}
+
+DevicePool::~DevicePool() {
+  if (memory_.get() != nullptr) path().Deregister(memory_.get());
+}
+
+BufferView DevicePool::view() const {
+  return {memory_.get(), bytes_, path().device()->id()};
+}
+
+Status DevicePool::JoinGroup(GroupId group) {
+  if (group == 0) return Status();
+  return Status(
+      StatusCode::kUnimplemented,
+      "gradients on a device: a communicator takes one session of all ranks at "
+      "a time; open another communicator for this one");
+}
+
+Result<std::unique_ptr<Aggregator>> DevicePool::MakeSparse(
+    const AggregatorParts& parts, SparseSettings settings) {
+  Result<std::unique_ptr<DeviceSparseAggregator>> made =
+      DeviceSparseAggregator::Create(
+          parts,
+          {settings.zero_kept, settings.keep_factor, path().device().get(),
+           &path().stream(Channel::kGradients)},
+          std::move(settings.selector), settings.always_dense);
+  if (!made.ok()) return made.status();
+  return std::unique_ptr<Aggregator>(std::move(made).value());
+}
+
+Status DevicePool::Update(std::size_t index, const OptimizerGroup& group,
+                          const Sent& sent) {
+  return optimizer_->Step(index, group.config, group.weights,
+                          sent.device_slots, sent.gradient_scale,
+                          sync_->producer());
+}
+
+Result<std::span<const float>> DevicePool::Momentum(
+    std::vector<float>* scratch) {
+  Result<std::vector<float>> momentum = optimizer_->Momentum(sync_->producer());
+  if (!momentum.ok()) return momentum.status();
+  *scratch = std::move(momentum).value();
+  return std::span<const float>(*scratch);
+}
+
+Status DevicePool::RestoreMomentum(std::span<const std::byte> momentum) {
+  return optimizer_->RestoreMomentum(momentum, sync_->producer());
+}
+
+bool DevicePool::Close() {
+  Progress& progress = parts_.core->progress();
+  const Clock& clock = parts_.core->clock();
+  const Clock::Time begin = clock.Now();
+  std::vector<std::unique_ptr<Event>> ends;
+  bool there = false;
+  progress.Do([&] {
+    for (Stream* stream :
+         {&sync_->producer(), &path().stream(Channel::kGradients)}) {
+      Result<std::unique_ptr<Event>> end = path().device()->NewEvent();
+      // A device that reports an error works no more.
+      if (!end.ok() || !stream->Record(end.value().get()).ok()) continue;
+      ends.push_back(std::move(end).value());
+    }
+  });
+  progress.Drive([&] {
+    there = IsReached(optimizer_->stepped());
+    for (const auto& end : ends) there &= IsReached(*end);
+    return there || (!parts_.core->fabric().status().ok() &&
+                     Seconds(clock.Now() - begin) > kIdleSeconds);
+  });
+  return there;
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "gradientflow/device/device.h"
+#include "gradientflow/device/device_sync.h"
+#include "gradientflow/optimizer/device_optimizer.h"
+#include "gradientflow/session/gradient_pool.h"
+
+namespace gradientflow {
+
+// Gradients in the memory of the communicator's device: NCCL or staging takes
+// the buckets, and the optimiser runs on the stream that computes.
+class DevicePool final : public GradientPool {
+ public:
+  static Result<std::unique_ptr<GradientPool>> Create(
+      const GradientPoolParts& parts);
+  ~DevicePool() override;
+
+  BufferView view() const override;
+  Status Zero(const BufferView& part) override {
+    return sync_->Zero(part.data, part.bytes);
+  }
+  // kUnimplemented but for the group of all ranks.
+  Status JoinGroup(GroupId group) override;
+  Collective& collective() override { return path().collective(); }
+  DeviceSync* sync() override { return sync_.get(); }
+  void SetStream(void* native) override { sync_->SetProducer(native); }
+  Result<std::unique_ptr<Aggregator>> MakeSparse(
+      const AggregatorParts& parts, SparseSettings settings) override;
+  Status Update(std::size_t index, const OptimizerGroup& group,
+                const Sent& sent) override;
+  Result<std::span<const float>> Momentum(std::vector<float>* scratch) override;
+  std::size_t momentum_bytes() const override {
+    return optimizer_->momentum_bytes();
+  }
+  Status RestoreMomentum(std::span<const std::byte> momentum) override;
+  bool Close() override;
+
+ private:
+  explicit DevicePool(const GradientPoolParts& parts) : parts_(parts) {}
+  Status Build();
+  DevicePath& path() const { return *parts_.core->device(); }
+
+  const GradientPoolParts parts_;
+  std::size_t bytes_ = 0;
+  DeviceMemory memory_;
+  std::unique_ptr<DeviceSync> sync_;
+  std::unique_ptr<DeviceOptimizer> optimizer_;
+};
+
+}  // namespace gradientflow

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "gradientflow/base/buffer.h"
+#include "gradientflow/base/status.h"
+#include "gradientflow/buckets/aggregator.h"
+#include "gradientflow/buckets/dense.h"
+#include "gradientflow/buckets/pool_layout.h"
+#include "gradientflow/collectives/collective.h"
+#include "gradientflow/communicator/core.h"
+#include "gradientflow/config/options.h"
+#include "gradientflow/csc/chunk_selector.h"
+#include "gradientflow/device/device_sync.h"
+#include "gradientflow/optimizer/optimizer_config.h"
+
+namespace gradientflow {
+
+// Borrowed; outlives the pool.
+struct GradientPoolParts {
+  CommunicatorCore* core = nullptr;
+  const Options* options = nullptr;
+  const PoolLayout* layout = nullptr;
+  std::vector<bool> skip_lars = {};  // By tensor.
+};
+
+// How a session sends sparsely; see Options.
+struct SparseSettings {
+  bool zero_kept = false;
+  float keep_factor = 1.0F;
+  ChunkSelector selector;
+  std::vector<std::size_t> always_dense = {};  // Chunk ids.
+};
+
+// Where a session's gradients live, and what is done there: in the host's
+// memory, or in a device's. Chosen once, as the session opens; everything else
+// of a session is the same for both.
+// NOT thread-safe unless a method says otherwise: the baton's holder calls, or
+// who has its turn (session/step_state.h).
+class GradientPool {
+ public:
+  static Result<std::unique_ptr<GradientPool>> Create(
+      const GradientPoolParts& parts);
+  virtual ~GradientPool() = default;
+
+  // All gradients, in the options' pool_dtype. Any thread.
+  virtual BufferView view() const = 0;
+  // Zeroes bytes of the pool before anything that is done with them later. Any
+  // thread.
+  virtual Status Zero(const BufferView& part) = 0;
+
+  // The collectives that take buckets of the pool, for calls of group `group`.
+  // Once, before those below.
+  virtual Status JoinGroup(GroupId group) = 0;
+  virtual Collective& collective() = 0;
+  // The order between hooks and communication; null where hooks have written
+  // when they return.
+  virtual DeviceSync* sync() { return nullptr; }
+  // The stream that gradients are computed on; without effect on the host.
+  virtual void SetStream(void* native) { static_cast<void>(native); }
+  virtual Result<std::unique_ptr<Aggregator>> MakeSparse(
+      const AggregatorParts& parts, SparseSettings settings) = 0;
+
+  // Updates the weights of group `index` from what `sent` says was exchanged.
+  struct Sent {
+    std::span<const Extent> extents;
+    const std::uint32_t* device_slots = nullptr;  // See Aggregator.
+    float gradient_scale = 1.0F;
+  };
+  virtual Status Update(std::size_t index, const OptimizerGroup& group,
+                        const Sent& sent) = 0;
+  // The optimiser's momentum in pool order, until the next update; empty before
+  // the first one that has it. May block while a device's memory is copied into
+  // `scratch`, the caller's.
+  virtual Result<std::span<const float>> Momentum(
+      std::vector<float>* scratch) = 0;
+  virtual std::size_t momentum_bytes() const = 0;
+  virtual Status RestoreMomentum(std::span<const std::byte> momentum) = 0;
+
+  // Waits until a device is done with the pool. False: it may go on using the
+  // pool and the aggregator's memory, which can not be destroyed.
+  virtual bool Close() { return true; }
+};
+
+}  // namespace gradientflow

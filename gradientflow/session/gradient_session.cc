@@ -1,0 +1,437 @@
+#include <array>
+#include <functional>
+#include <optional>
+#include <random>
+#include <unordered_map>
+#include <utility>
+
+#include "gradientflow/base/fork.h"
+#include "gradientflow/base/str_cat.h"
+#include "gradientflow/buckets/bucket_size.h"
+#include "gradientflow/buckets/dense.h"
+#include "gradientflow/buckets/tuner.h"
+#include "gradientflow/collectives/group_collective.h"
+#include "gradientflow/communicator/agreement.h"
+#include "gradientflow/communicator/core.h"
+#include "gradientflow/session.h"
+#include "gradientflow/session/agreement.h"
+#include "gradientflow/session/checkpoints.h"
+#include "gradientflow/session/claims.h"
+#include "gradientflow/session/gradient_pool.h"
+#include "gradientflow/session/steps.h"
+
+// How a session is put together and taken apart; and its public face, which
+// refuses forks.
+namespace gradientflow {
+namespace {
+
+// No allgather of a caller's has these.
+constexpr std::uint64_t kPlaceOfOpening = 0x6F70656E696E6701;
+constexpr std::uint64_t kPlaceOfTexts = 0x6F70656E696E6702;
+constexpr std::uint64_t kPlaceOfBuilding = 0x6F70656E696E6703;
+
+// What the ranks of a session tell each other as it opens.
+struct OpeningClaim {
+  Refusal refusal;
+  std::uint64_t settings = 0;  // Hash of SessionText().
+  std::uint64_t text_bytes = 0;
+  std::uint64_t job = 0;  // Rank 0's names the run.
+  std::uint64_t channel_is_free = 0;
+  std::uint64_t own_group = 0;
+  std::uint64_t unused[3] = {};
+};
+struct BuildingClaim {
+  Refusal refusal;
+  std::uint64_t unused[8] = {};
+};
+
+// The first refusal of a rank, as all ranks hear it.
+template <typename Claim>
+Status FirstRefusal(const std::vector<Claim>& claims) {
+  for (std::size_t r = 0; r < claims.size(); ++r) {
+    GF_RETURN_IF_ERROR(
+        StatusOf(claims[r].refusal,
+                 StrCat("no session was opened, for rank ", r, " refused: ")));
+  }
+  return Status();
+}
+
+// Reports and states tell tensors by their names.
+Status CheckNames(const std::vector<TensorSpec>& tensors) {
+  std::unordered_map<std::string, std::size_t> seen;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto [before, is_new] = seen.try_emplace(tensors[i].name, i);
+    if (is_new) continue;
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("tensors ", before->second, " and ", i, " both have the name '",
+               tensors[i].name, "'; without a name, tensor i is 'tensor<i>'"));
+  }
+  return Status();
+}
+
+std::uint64_t RandomWord() {
+  std::random_device random;
+  return std::uint64_t{random()} << 32 | random();
+}
+
+Result<PoolLayout> LayoutOf(const std::vector<TensorSpec>& tensors) {
+  std::vector<std::size_t> elements;
+  for (const TensorSpec& spec : tensors) elements.push_back(spec.elements);
+  return PoolLayout::Create(elements);
+}
+
+}  // namespace
+
+struct GradientSession::Parts {
+  ~Parts();
+
+  // In this order: what this rank can check by itself; what the ranks must
+  // agree on; memory, and the machinery of steps.
+  Status Prepare(const std::vector<TensorSpec>& tensors);
+  Status Agree(const Status& prepared);
+  Status Build(const std::optional<ChannelModel>& channel);
+  // Every rank has come through with what it did: none goes on if one has not.
+  Status AllAgree(const Status& mine);
+
+  CommunicatorCore& core() const { return comm->core(); }
+  ClaimArgs Claims(GroupId of, std::uint64_t place) const {
+    return {&core().calls(), of, options.size, place};
+  }
+  Status NameDifference(const OpeningClaim& mine, const OpeningClaim& first);
+  Status JoinChannel(bool free, GroupId own);
+  Result<std::optional<ChannelModel>> Channel();
+  Result<std::unique_ptr<Aggregator>> MakeAggregator(std::size_t bucket_bytes);
+
+  std::shared_ptr<Communicator> comm;
+  Options options;
+  GroupId base_group = 0;  // As asked for.
+  GroupId group = 0;       // Whose gradient channel the session has.
+  bool has_channel = false;
+  std::vector<TensorSpec> specs;
+  std::vector<std::string> names;
+  std::uint64_t job = 0;
+  std::optional<PoolLayout> layout;
+  std::unique_ptr<GradientPool> pool;
+  std::optional<GroupCollective> host_calls;  // What the tuner calls.
+  std::unique_ptr<Aggregator> aggregator;
+  std::optional<Steps> steps;
+  std::optional<Checkpoints> checkpoints;
+};
+
+Status GradientSession::Parts::Prepare(const std::vector<TensorSpec>& tensors) {
+  GF_RETURN_IF_ERROR(options.ValidateValues());
+  specs = tensors;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].name.empty()) specs[i].name = StrCat("tensor", i);
+    names.push_back(specs[i].name);
+  }
+  GF_RETURN_IF_ERROR(CheckNames(specs));
+  Result<PoolLayout> made = LayoutOf(specs);
+  if (!made.ok()) return made.status();
+  layout.emplace(std::move(made).value());
+  return Status();
+}
+
+Status GradientSession::Parts::Agree(const Status& prepared) {
+  OpeningClaim mine;
+  std::string text;
+  if (prepared.ok()) {
+    text = SessionText(options, specs);
+    mine.settings = std::hash<std::string>()(text);
+    mine.text_bytes = text.size();
+  } else {
+    mine.refusal = RefusalOf(prepared);
+  }
+  mine.job = RandomWord();
+  mine.channel_is_free = core().GradientsAreFree(base_group) ? 1 : 0;
+  mine.own_group = core().NextOwnGroup();
+  const Result<std::vector<OpeningClaim>> all =
+      GatherClaims(Claims(base_group, kPlaceOfOpening), mine);
+  if (!all.ok()) return prepared.ok() ? all.status() : prepared;
+  if (!prepared.ok()) return prepared;
+  GF_RETURN_IF_ERROR(FirstRefusal(all.value()));
+  bool same = true;
+  bool free = true;
+  std::uint64_t own = 0;
+  for (const OpeningClaim& claim : all.value()) {
+    same &= claim.settings == all.value()[0].settings;
+    free &= claim.channel_is_free != 0;
+    own = std::max(own, claim.own_group);
+  }
+  if (!same) return NameDifference(mine, all.value()[0]);
+  job = all.value()[0].job;
+  return JoinChannel(free, static_cast<GroupId>(own));
+}
+
+// Every rank compares its settings with rank 0's, and all hear of the first that
+// differs.
+Status GradientSession::Parts::NameDifference(const OpeningClaim& mine,
+                                              const OpeningClaim& first) {
+  std::string text = SessionText(options, specs);
+  std::string theirs(first.text_bytes, '\0');
+  if (options.rank == 0) theirs = text;
+  CollectiveCall call;
+  call.kind = CollectiveKind::kBroadcast;
+  call.output = theirs.data();
+  call.count = theirs.size();
+  call.dtype = call.wire = DType::kInt8;
+  call.group = base_group;
+  call.place = kPlaceOfTexts;
+  GF_RETURN_IF_ERROR(core().calls().Run(call));
+  BuildingClaim claim;
+  if (mine.settings != first.settings) {
+    claim.refusal =
+        RefusalOf(Status(StatusCode::kInvalidArgument,
+                         FirstDifference(theirs, options.rank, text)));
+  }
+  const Result<std::vector<BuildingClaim>> all =
+      GatherClaims(Claims(base_group, kPlaceOfTexts), claim);
+  if (!all.ok()) return all.status();
+  for (const BuildingClaim& other : all.value()) {
+    GF_RETURN_IF_ERROR(StatusOf(other.refusal, ""));
+  }
+  return Status(StatusCode::kInternal, "the ranks differ in nothing");
+}
+
+// The gradient channel of the group that was asked for, if no other session has
+// it on any rank; else that of a group of its own with the same ranks.
+Status GradientSession::Parts::JoinChannel(bool free, GroupId own) {
+  group = base_group;
+  if (!free) {
+    const CallGroup& base = *core().executor().FindGroup(base_group);
+    std::vector<int> ranks;
+    for (int r = 0; r < base.size; ++r) ranks.push_back(base.FabricRank(r));
+    GF_RETURN_IF_ERROR(core().calls().OpenGroup(own, ranks));
+    core().OwnGroupTaken(own);
+    group = own;
+  }
+  core().TakeGradients(group);
+  has_channel = true;
+  return Status();
+}
+
+// What buckets are sized by, if they are sized by measurement.
+Result<std::optional<ChannelModel>> GradientSession::Parts::Channel() {
+  const bool tuned = options.bucket_bytes == kAutoBytes;
+  if (!tuned) return std::optional<ChannelModel>();
+  if (options.size == 1 || layout->elements() == 0) {
+    return std::optional<ChannelModel>(ChannelModel());
+  }
+  if (base_group == 0) {
+    const Result<MeasuredCosts> costs = core().Costs();
+    if (!costs.ok()) return costs.status();
+    return std::optional<ChannelModel>(costs.value().channel);
+  }
+  const Result<MeasuredCosts> costs = MeasureCosts(
+      options.size,
+      [this](CollectiveCall call) {
+        call.group = base_group;
+        return core().calls().Run(call);
+      },
+      core().clock());
+  if (!costs.ok()) return costs.status();
+  return std::optional<ChannelModel>(costs.value().channel);
+}
+
+Result<std::unique_ptr<Aggregator>> GradientSession::Parts::MakeAggregator(
+    std::size_t bucket_bytes) {
+  AggregatorParts parts;
+  parts.collective = &pool->collective();
+  parts.layout = &*layout;
+  parts.pool = pool->view().data;
+  parts.pool_dtype = options.pool_dtype;
+  parts.wire_dtype = options.wire_dtype;
+  parts.reduce = options.reduce;
+  parts.bucket_bytes = bucket_bytes;
+  parts.recorder = &core().recorder();
+  parts.clock = &core().clock();
+  if (options.sparsity <= 0 || layout->elements() == 0) {
+    return std::unique_ptr<Aggregator>(std::make_unique<DenseAggregator>(parts));
+  }
+  ChunkSelectorConfig config;
+  config.pool_elements = layout->elements();
+  config.chunk_elements = options.chunk_elements;
+  config.sparsity = options.sparsity;
+  config.warmup_steps = options.warmup_steps;
+  std::vector<bool> dense;
+  for (const TensorSpec& spec : specs) dense.push_back(spec.always_dense);
+  config.always_dense = ChunksTouching(*layout, dense, options.chunk_elements);
+  Result<ChunkSelector> selector = ChunkSelector::Create(config);
+  if (!selector.ok()) return selector.status();
+  const bool plain = options.residual == ResidualMode::kPlain;
+  return pool->MakeSparse(
+      parts, {plain || options.zero_kept, plain ? 1.0F : options.momentum,
+              std::move(selector).value(), config.always_dense});
+}
+
+Status GradientSession::Parts::Build(
+    const std::optional<ChannelModel>& channel) {
+  GradientPoolParts parts;
+  parts.core = &core();
+  parts.options = &options;
+  parts.layout = &*layout;
+  for (const TensorSpec& spec : specs) parts.skip_lars.push_back(spec.skip_lars);
+  Result<std::unique_ptr<GradientPool>> made = GradientPool::Create(parts);
+  if (!made.ok()) return made.status();
+  pool = std::move(made).value();
+  GF_RETURN_IF_ERROR(pool->JoinGroup(group));
+  const std::size_t bucket_bytes =
+      channel ? DefaultBucketBytes(*channel) : options.bucket_bytes;
+  Result<std::unique_ptr<Aggregator>> aggregates = MakeAggregator(bucket_bytes);
+  if (!aggregates.ok()) return aggregates.status();
+  aggregator = std::move(aggregates).value();
+  StepsParts of_steps;
+  of_steps.core = &core();
+  of_steps.options = &options;
+  of_steps.layout = &*layout;
+  of_steps.names = &names;
+  of_steps.pool = pool.get();
+  of_steps.aggregator = aggregator.get();
+  of_steps.bucket_bytes = bucket_bytes;
+  if (channel && options.size > 1 && layout->elements() > 0) {
+    host_calls.emplace(core().executor(), group);
+    of_steps.tuner = std::make_unique<Tuner>(
+        TunerParts{&*layout, &*host_calls, SizeOf(options.wire_dtype),
+                   1.0 - options.sparsity, *channel});
+  }
+  steps.emplace(std::move(of_steps));
+  checkpoints.emplace(CheckpointsParts{
+      &*steps, pool.get(), &core().progress(), &*layout,
+      StateText(options, specs), options.rank, job, Claims(group, 0)});
+  return Status();
+}
+
+Status GradientSession::Parts::AllAgree(const Status& mine) {
+  BuildingClaim claim;
+  if (!mine.ok()) claim.refusal = RefusalOf(mine);
+  const Result<std::vector<BuildingClaim>> all =
+      GatherClaims(Claims(base_group, kPlaceOfBuilding), claim);
+  if (!mine.ok()) return mine;
+  return all.ok() ? FirstRefusal(all.value()) : all.status();
+}
+
+GradientSession::Parts::~Parts() {
+  steps.reset();
+  if (pool != nullptr && !pool->Close()) {
+    core().logger().Log(LogLevel::kError,
+                        "the device does not come to its end: the pool's "
+                        "memory is left behind");
+    static_cast<void>(aggregator.release());
+    static_cast<void>(pool.release());
+  }
+  if (!has_channel) return;
+  core().LeaveGradients(group);
+  // An error says that the job has ended, or that calls in flight end it.
+  if (group != base_group) {
+    static_cast<void>(core().calls().CloseGroup(group));
+  }
+}
+
+Result<std::unique_ptr<GradientSession>> GradientSession::Open(
+    std::shared_ptr<Communicator> comm, const std::vector<TensorSpec>& tensors,
+    const Options& options, GroupId group) {
+  GF_RETURN_IF_ERROR(comm->CheckProcess());
+  auto parts = std::make_unique<Parts>();
+  parts->comm = std::move(comm);
+  parts->options = options;
+  parts->base_group = group;
+  bool is_open = false;
+  parts->core().progress().Do([&] {
+    const CallGroup* of = parts->core().executor().FindGroup(group);
+    is_open = of != nullptr;
+    if (!is_open) return;
+    parts->options.rank = of->rank;
+    parts->options.size = of->size;
+  });
+  if (!is_open) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("group ", group, " is not open"));
+  }
+  GF_RETURN_IF_ERROR(parts->Agree(parts->Prepare(tensors)));
+  const Result<std::optional<ChannelModel>> channel = parts->Channel();
+  if (!channel.ok()) return channel.status();
+  GF_RETURN_IF_ERROR(parts->AllAgree(parts->Build(channel.value())));
+  return std::unique_ptr<GradientSession>(
+      new GradientSession(std::move(parts)));
+}
+
+Result<std::unique_ptr<GradientSession>> GradientSession::Open(
+    const Options& options, const std::vector<TensorSpec>& tensors,
+    const Exchange& exchange) {
+  Result<std::shared_ptr<Communicator>> comm =
+      Communicator::Open(options, exchange);
+  if (!comm.ok()) return comm.status();
+  return Open(std::move(comm).value(), tensors, options);
+}
+
+GradientSession::GradientSession(std::unique_ptr<Parts> parts)
+    : parts_(std::move(parts)) {}
+
+GradientSession::~GradientSession() {
+  if (forked()) LeaveBehind(parts_.release());
+}
+
+bool GradientSession::forked() const { return parts_->comm->forked(); }
+Status GradientSession::CheckProcess() const {
+  return parts_->comm->CheckProcess();
+}
+
+// What does not change while the session is open.
+Communicator& GradientSession::communicator() const { return *parts_->comm; }
+int GradientSession::rank() const { return parts_->options.rank; }
+int GradientSession::size() const { return parts_->options.size; }
+const Options& GradientSession::options() const { return parts_->options; }
+std::size_t GradientSession::tensors() const {
+  return parts_->layout->tensors();
+}
+BufferView GradientSession::pool() const { return parts_->pool->view(); }
+std::size_t GradientSession::pool_offset(std::size_t i) const {
+  return parts_->layout->offset(i);
+}
+BufferView GradientSession::gradient(std::size_t i) const {
+  return parts_->steps->gradient(i);
+}
+
+// FinishStep() says what these do not.
+void GradientSession::GradientReady(std::size_t i) {
+  if (!forked()) parts_->steps->GradientReady(i);
+}
+void GradientSession::GradientAbsent(std::size_t i) {
+  if (!forked()) parts_->steps->GradientAbsent(i);
+}
+std::vector<std::uint8_t> GradientSession::selection() const {
+  return forked() ? std::vector<std::uint8_t>() : parts_->steps->selection();
+}
+
+Status GradientSession::SetStream(void* native) {
+  GF_RETURN_IF_ERROR(CheckProcess());
+  return parts_->steps->SetStream(native);
+}
+Result<StepStats> GradientSession::FinishStep() {
+  GF_RETURN_IF_ERROR(CheckProcess());
+  return parts_->steps->FinishStep();
+}
+Status GradientSession::SetLossScale(float scale) {
+  GF_RETURN_IF_ERROR(CheckProcess());
+  return parts_->steps->SetLossScale(scale);
+}
+Status GradientSession::OptimizerStep(
+    const std::vector<OptimizerGroup>& groups) {
+  GF_RETURN_IF_ERROR(CheckProcess());
+  return parts_->steps->OptimizerStep(groups);
+}
+Result<std::vector<std::byte>> GradientSession::SaveState() const {
+  GF_RETURN_IF_ERROR(CheckProcess());
+  return parts_->checkpoints->Save();
+}
+Result<std::size_t> GradientSession::StateBytes() const {
+  GF_RETURN_IF_ERROR(CheckProcess());
+  return parts_->checkpoints->Bytes();
+}
+Status GradientSession::RestoreState(std::span<const std::byte> state) {
+  GF_RETURN_IF_ERROR(CheckProcess());
+  return parts_->checkpoints->Restore(state);
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,64 @@
+#include "gradientflow/session/host_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "gradientflow/csc/sparse.h"
+#include "kernels/kernels.h"
+
+namespace gradientflow {
+
+HostPool::HostPool(const GradientPoolParts& parts, PoolMemory memory)
+    : parts_(parts),
+      memory_(std::move(memory)),
+      optimizer_(*parts.layout, kernels::CpuKernels(), parts.skip_lars,
+                 parts.options->sparsity > 0 ? parts.options->chunk_elements
+                                             : 0) {}
+
+Result<std::unique_ptr<GradientPool>> HostPool::Create(
+    const GradientPoolParts& parts) {
+  Result<PoolMemory> memory = PoolMemory::Allocate(
+      parts.core->arena(),
+      parts.layout->elements() * SizeOf(parts.options->pool_dtype));
+  if (!memory.ok()) return memory.status();
+  return std::unique_ptr<GradientPool>(
+      new HostPool(parts, std::move(memory).value()));
+}
+
+Status HostPool::Zero(const BufferView& part) {
+  std::fill_n(part.data, part.bytes, std::byte{0});
+  return Status();
+}
+
+Status HostPool::JoinGroup(GroupId group) {
+  collective_.emplace(parts_.core->executor(), group);
+  return Status();
+}
+
+Result<std::unique_ptr<Aggregator>> HostPool::MakeSparse(
+    const AggregatorParts& parts, SparseSettings settings) {
+  SparseConfig sparse;
+  sparse.zero_kept = settings.zero_kept;
+  sparse.keep_factor = settings.keep_factor;
+  sparse.kernels = &kernels::CpuKernels();
+  return std::unique_ptr<Aggregator>(std::make_unique<SparseAggregator>(
+      parts, sparse, std::move(settings.selector)));
+}
+
+Status HostPool::Update(std::size_t, const OptimizerGroup& group,
+                        const Sent& sent) {
+  return optimizer_.Step(group.config,
+                         {memory_.view().data, parts_.options->pool_dtype,
+                          sent.extents, sent.gradient_scale},
+                         group.weights);
+}
+
+std::size_t HostPool::momentum_bytes() const {
+  return optimizer_.momentum().size_bytes();
+}
+
+Status HostPool::RestoreMomentum(std::span<const std::byte> momentum) {
+  return optimizer_.RestoreMomentum(momentum);
+}
+
+}  // namespace gradientflow

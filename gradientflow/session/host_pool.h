@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "gradientflow/collectives/group_collective.h"
+#include "gradientflow/communicator/pool_memory.h"
+#include "gradientflow/optimizer/optimizer.h"
+#include "gradientflow/session/gradient_pool.h"
+
+namespace gradientflow {
+
+// Gradients in the host's memory: in the arena, where peers share it.
+class HostPool final : public GradientPool {
+ public:
+  static Result<std::unique_ptr<GradientPool>> Create(
+      const GradientPoolParts& parts);
+
+  BufferView view() const override { return memory_.view(); }
+  Status Zero(const BufferView& part) override;
+  Status JoinGroup(GroupId group) override;
+  Collective& collective() override { return *collective_; }
+  Result<std::unique_ptr<Aggregator>> MakeSparse(
+      const AggregatorParts& parts, SparseSettings settings) override;
+  Status Update(std::size_t index, const OptimizerGroup& group,
+                const Sent& sent) override;
+  Result<std::span<const float>> Momentum(std::vector<float>*) override {
+    return optimizer_.momentum();
+  }
+  std::size_t momentum_bytes() const override;
+  Status RestoreMomentum(std::span<const std::byte> momentum) override;
+
+ private:
+  HostPool(const GradientPoolParts& parts, PoolMemory memory);
+
+  const GradientPoolParts parts_;
+  PoolMemory memory_;
+  std::optional<GroupCollective> collective_;
+  Optimizer optimizer_;
+};
+
+}  // namespace gradientflow

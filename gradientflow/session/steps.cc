@@ -1,0 +1,269 @@
+#include "gradientflow/session/steps.h"
+
+#include <cmath>
+#include <cstddef>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gradientflow/base/str_cat.h"
+#include "gradientflow/optimizer/optimizer.h"
+
+namespace gradientflow {
+
+Steps::Steps(StepsParts parts)
+    : parts_(std::move(parts)),
+      progress_(parts_.core->progress()),
+      rank_(parts_.core->options().rank),
+      engine_(PartsOfEngine(), parts_.options->overlap),
+      loss_scale_(parts_.options->loss_scale) {
+  progress_.Do([this] {
+    bytes_before_ = BytesSent();
+    engine_.Begin(step_, loss_scale_);
+    parts_.core->driver().Add(&engine_);
+  });
+}
+
+Steps::~Steps() {
+  const auto busy = [this] {
+    return parts_.pool->collective().Busy(Channel::kGradients) ||
+           (parts_.tuner != nullptr && parts_.tuner->in_flight());
+  };
+  progress_.Do([&] {
+    if (!busy() || !parts_.core->fabric().status().ok()) return;
+    parts_.core->Fail(
+        Status(StatusCode::kAborted,
+               StrCat("rank ", rank_,
+                      " closed its session with collectives in flight")));
+  });
+  // After a failure every buffer comes back soon, a device's too.
+  progress_.Drive([&] { return !busy(); });
+  progress_.Do([this] { parts_.core->driver().Remove(&engine_); });
+}
+
+EngineParts Steps::PartsOfEngine() {
+  EngineParts parts;
+  parts.layout = parts_.layout;
+  parts.names = parts_.names;
+  parts.fabric = &parts_.core->fabric();
+  parts.driver = &parts_.core->driver();
+  parts.collective = &parts_.pool->collective();
+  parts.aggregator = parts_.aggregator;
+  parts.device = parts_.pool->sync();
+  parts.clock = &parts_.core->clock();
+  parts.recorder = &parts_.core->recorder();
+  parts.before_buckets = [this] {
+    if (parts_.tuner != nullptr) parts_.tuner->Send(step_);
+  };
+  return parts;
+}
+
+BufferView Steps::gradient(std::size_t i) const {
+  const BufferView pool = parts_.pool->view();
+  const std::size_t element_bytes = SizeOf(parts_.options->pool_dtype);
+  return {pool.data + parts_.layout->offset(i) * element_bytes,
+          parts_.layout->tensor_elements(i) * element_bytes, pool.device};
+}
+
+Status Steps::Admit(StepCall call) const {
+  const bool touched = !engine_.untouched();
+  const Status& job = parts_.core->fabric().status();
+  // FinishStep() waits until nobody uses the gradients any more.
+  if (touched && !job.ok() && !step_state_.failed() &&
+      call != StepCall::kFinishStep) {
+    return StepFailure(job);
+  }
+  return step_state_.Admit(call, step_, touched);
+}
+
+Steps::Turn::Turn(Steps& steps, StepCall call) : steps_(steps) {
+  steps.progress_.Do([&] {
+    status_ = steps.Admit(call);
+    session_failed_ = steps.step_state_.failed();
+    if (status_.ok()) steps.step_state_.Begins(call);
+  });
+}
+
+Steps::Turn::~Turn() {
+  if (!status_.ok()) return;
+  steps_.progress_.Do([&] { steps_.step_state_.Ends(); });
+}
+
+Status Steps::StepFailure(const Status& why) const {
+  return Status(why.code(), StrCat("step ", step_, " on rank ", rank_,
+                                   " failed: ", why.message()));
+}
+
+Status Steps::GiveUp(const Status& why) {
+  const Status first = step_state_.Fail(why);
+  parts_.core->Fail(first);
+  return first;
+}
+
+Status Steps::SetStream(void* native) {
+  Status status;
+  progress_.Do([&] {
+    status = Admit(StepCall::kSetStream);
+    if (status.ok()) parts_.pool->SetStream(native);
+  });
+  return status;
+}
+
+void Steps::GradientAbsent(std::size_t i) {
+  // Only whoever has claimed the tensor may touch it.
+  if (!engine_.Claim(i)) return progress_.Notify();
+  const BufferView view = gradient(i);
+  if (view.bytes > 0) {
+    const Status zeroed = parts_.pool->Zero(view);
+    if (!zeroed.ok()) {
+      engine_.Misused(zeroed);
+      return progress_.Notify();
+    }
+  }
+  if (engine_.Publish(i)) progress_.Notify();
+}
+
+Result<StepStats> Steps::FinishStep() {
+  Result<StepStats> stats = Status(StatusCode::kInternal, "not run");
+  bool admitted = false;
+  bool over = false;
+  progress_.Drive([&] {
+    if (!admitted) {
+      if (const Status why = Admit(StepCall::kFinishStep); !why.ok()) {
+        stats = why;
+        return true;
+      }
+      step_state_.Begins(StepCall::kFinishStep);
+      admitted = true;
+    }
+    if (!over && parts_.core->fabric().status().ok()) {
+      if (const Status missing = engine_.EndBackward(); !missing.ok()) {
+        step_state_.Ends();
+        stats = missing;
+        return true;
+      }
+      over = true;
+    }
+    if (!engine_.StepDone()) return false;
+    if (parts_.tuner != nullptr && parts_.tuner->in_flight()) return false;
+    stats = CloseStep();
+    return true;
+  });
+  return stats;
+}
+
+Result<StepStats> Steps::CloseStep() {
+  const EngineTimes times = engine_.End();
+  const AggregateResult& result = parts_.aggregator->result();
+  const Status& job = parts_.core->fabric().status();
+  if (!job.ok() || !result.status.ok()) {
+    return step_state_.Fail(StepFailure(job.ok() ? result.status : job));
+  }
+  StepStats stats;
+  stats.step = step_++;
+  stats.buckets = result.buckets;
+  stats.bytes_sent = BytesSent() - bytes_before_;
+  bytes_before_ = BytesSent();
+  stats.selected_chunks = result.selected_chunks;
+  stats.chunks = result.chunks;
+  stats.backward_seconds = times.backward_seconds;
+  stats.exposed_seconds = times.exposed_seconds;
+  stats.hidden_seconds = times.hidden_seconds;
+  stats.nonfinite = result.nonfinite;
+  stats.bucket_bytes = parts_.bucket_bytes;
+  stats.gradient_scale = gradient_scale_ = result.gradient_scale;
+  skip_update_ = result.nonfinite;
+  exchanged_.assign(parts_.aggregator->exchanged().begin(),
+                    parts_.aggregator->exchanged().end());
+  selection_.assign(parts_.aggregator->selection().begin(),
+                    parts_.aggregator->selection().end());
+  if (parts_.tuner != nullptr) Tune();
+  step_state_.Finished();
+  engine_.Begin(step_, loss_scale_);
+  return stats;
+}
+
+// Between two steps; on all ranks between the same two.
+void Steps::Tune() {
+  if (const std::optional<std::size_t> bytes = parts_.tuner->Take()) {
+    parts_.bucket_bytes = *bytes;
+    parts_.aggregator->SetBucketBytes(*bytes);
+  }
+  parts_.tuner->StepDone(parts_.tuner->Wants() ? engine_.ReadySeconds()
+                                               : std::vector<float>());
+}
+
+Status Steps::SetLossScale(float scale) {
+  if (!(scale > 0) || !std::isfinite(scale) || !std::isfinite(1.0F / scale)) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("loss scale ", scale, ", expected a positive number"));
+  }
+  Status status;
+  progress_.Do([&] {
+    status = Admit(StepCall::kSetLossScale);
+    if (!status.ok()) return;
+    loss_scale_ = scale;
+    if (engine_.untouched()) parts_.aggregator->Begin(step_, scale);
+  });
+  return status;
+}
+
+// What does not depend on the step.
+Status Steps::CheckOptimizer(const std::vector<OptimizerGroup>& groups) const {
+  GF_RETURN_IF_ERROR(CheckGroups(*parts_.layout, groups));
+  if (parts_.options->sparsity <= 0 ||
+      parts_.options->residual != ResidualMode::kMomentum) {
+    return Status();
+  }
+  for (const OptimizerGroup& group : groups) {
+    if (group.config.momentum == parts_.options->momentum) continue;
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("the optimiser's momentum is ", group.config.momentum,
+               ", but what is kept back decays by ", parts_.options->momentum,
+               " (residual=momentum): set option momentum to the optimiser's"));
+  }
+  return Status();
+}
+
+Status Steps::OptimizerStep(const std::vector<OptimizerGroup>& groups) {
+  const Turn turn(*this, StepCall::kOptimizerStep);
+  GF_RETURN_IF_ERROR(turn.status());
+  GF_RETURN_IF_ERROR(CheckOptimizer(groups));
+  const GradientPool::Sent sent = {
+      exchanged_, parts_.aggregator->device_slots(), gradient_scale_};
+  Status status;
+  std::size_t updated = 0;
+  while (!skip_update_ && updated < groups.size() && status.ok()) {
+    status = parts_.pool->Update(updated, groups[updated], sent);
+    if (status.ok()) ++updated;
+  }
+  const bool refused = status.code() == StatusCode::kInvalidArgument ||
+                       status.code() == StatusCode::kResourceExhausted;
+  if (refused && updated == 0) return status;  // All is as it was.
+  progress_.Do([&] {
+    if (status.ok()) return step_state_.Applied(step_ - 1);
+    // Weights and momentum are not what they are on other ranks.
+    status = GiveUp(
+        Status(status.code(), StrCat("applying step ", step_ - 1, " on rank ",
+                                     rank_, ": ", status.message())));
+  });
+  return status;
+}
+
+Status Steps::CheckUntouched() const {
+  if (engine_.untouched()) return Status();
+  return Status(StatusCode::kFailedPrecondition,
+                StrCat("a gradient of step ", step_,
+                       " was marked while RestoreState() ran"));
+}
+
+void Steps::GoOnFrom(const Position& position) {
+  step_ = position.step;
+  loss_scale_ = position.loss_scale;
+  step_state_.Restored();
+  if (parts_.tuner != nullptr) parts_.tuner->Restart();
+  engine_.Begin(step_, loss_scale_);
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,116 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradientflow/buckets/aggregator.h"
+#include "gradientflow/buckets/tuner.h"
+#include "gradientflow/communicator/core.h"
+#include "gradientflow/session.h"
+#include "gradientflow/session/engine.h"
+#include "gradientflow/session/gradient_pool.h"
+#include "gradientflow/session/step_state.h"
+
+namespace gradientflow {
+
+// Borrowed unless it says otherwise; outlives the steps.
+struct StepsParts {
+  CommunicatorCore* core = nullptr;
+  const Options* options = nullptr;
+  const PoolLayout* layout = nullptr;
+  const std::vector<std::string>* names = nullptr;  // Of tensors, by tensor.
+  GradientPool* pool = nullptr;
+  Aggregator* aggregator = nullptr;
+  std::unique_ptr<Tuner> tuner;  // Handed over. Null: theta stays as it is.
+  std::size_t bucket_bytes = 0;
+};
+
+// A session's training steps: what hooks, FinishStep() and the optimiser do,
+// and what may be called when (step_state.h). See session.h for what the public
+// methods promise. Next in the data path: engine.h.
+class Steps {
+ public:
+  explicit Steps(StepsParts parts);
+  // Ends the job if a step is under way.
+  ~Steps();
+  Steps(const Steps&) = delete;
+  Steps& operator=(const Steps&) = delete;
+
+  void GradientReady(std::size_t i) {
+    if (engine_.Ready(i)) parts_.core->progress().Notify();
+  }
+  void GradientAbsent(std::size_t i);
+  Status SetStream(void* native);
+  Result<StepStats> FinishStep();
+  Status SetLossScale(float scale);
+  Status OptimizerStep(const std::vector<OptimizerGroup>& groups);
+  const std::vector<std::uint8_t>& selection() const { return selection_; }
+  BufferView gradient(std::size_t i) const;
+
+  // A call that runs for a while without the baton, from when it was admitted
+  // to the end of the scope; others are told that it runs.
+  class Turn {
+   public:
+    Turn(Steps& steps, StepCall call);
+    ~Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    // OK, or why the call is refused.
+    const Status& status() const { return status_; }
+    // It is refused because the session has failed.
+    bool session_failed() const { return session_failed_; }
+
+   private:
+    Steps& steps_;
+    Status status_;
+    bool session_failed_ = false;
+  };
+
+  // What is saved between two steps, and where a restored session goes on.
+  // REQUIRES a Turn.
+  struct Position {
+    std::uint64_t step = 0;  // The next one.
+    float loss_scale = 1.0F;
+  };
+  Position position() const { return {step_, loss_scale_}; }
+  Aggregator& aggregator() { return *parts_.aggregator; }
+  // kFailedPrecondition: a gradient was marked meanwhile. With the baton held.
+  Status CheckUntouched() const;
+  // After the aggregator's own Restore(). With the baton held.
+  void GoOnFrom(const Position& position);
+
+  // OK, or what `call` is told now. With the baton held.
+  Status Admit(StepCall call) const;
+  // This rank has failed in a way that the others cannot see: takes no more
+  // steps, and ends the job. Returns the first reason. With the baton held.
+  Status GiveUp(const Status& why);
+
+ private:
+  EngineParts PartsOfEngine();
+  std::uint64_t BytesSent() const {
+    return parts_.pool->collective().bytes_sent(Channel::kGradients);
+  }
+  Status StepFailure(const Status& why) const;
+  Result<StepStats> CloseStep();
+  void Tune();
+  Status CheckOptimizer(const std::vector<OptimizerGroup>& groups) const;
+
+  StepsParts parts_;
+  Progress& progress_;
+  const int rank_;  // Of the job.
+  Engine engine_;
+  std::uint64_t step_ = 0;
+  float loss_scale_ = 1.0F;
+  std::uint64_t bytes_before_ = 0;
+  StepState step_state_;  // Touched with the baton held.
+  // Of the step last finished.
+  std::vector<Extent> exchanged_;
+  std::vector<std::uint8_t> selection_;
+  bool skip_update_ = false;
+  float gradient_scale_ = 1.0F;
+};
+
+}  // namespace gradientflow

@@ -6,7 +6,7 @@
 
 namespace gradientflow::benchmarks {
 
-BareNccl::BareNccl(Session& session, Device& device,
+BareNccl::BareNccl(GradientSession& session, Device& device,
                    std::shared_ptr<const NcclApi> api,
                    std::vector<Bucket> buckets)
     : device_(device),
@@ -16,7 +16,7 @@ BareNccl::BareNccl(Session& session, Device& device,
       comm_(std::move(api), session.rank(), session.size()) {}
 
 Result<std::unique_ptr<BareNccl>> BareNccl::Create(
-    Session& session, Device& device, std::vector<Bucket> buckets) {
+    GradientSession& session, Device& device, std::vector<Bucket> buckets) {
   auto api = LoadNccl(session.options().nccl_library);
   if (!api.ok()) return api.status();
   std::unique_ptr<BareNccl> made(
@@ -34,7 +34,7 @@ Result<std::unique_ptr<BareNccl>> BareNccl::Create(
   call.output = id.bytes;
   call.count = sizeof(id.bytes);
   call.dtype = call.wire = DType::kInt8;
-  GF_RETURN_IF_ERROR(session.Run(call));
+  GF_RETURN_IF_ERROR(session.communicator().Run(call));
   const Status begun = device.RunCurrent([&]() -> Status {
     GF_RETURN_IF_ERROR(made->comm_.Begin(id));
     return made->Await();

@@ -18,7 +18,7 @@ class BareNccl {
  public:
   // On all ranks together: they meet over the session, whose pool is in the
   // memory of `device`.
-  static Result<std::unique_ptr<BareNccl>> Create(Session& session,
+  static Result<std::unique_ptr<BareNccl>> Create(GradientSession& session,
                                                   Device& device,
                                                   std::vector<Bucket> buckets);
   ~BareNccl();
@@ -29,8 +29,8 @@ class BareNccl {
   Status Step();
 
  private:
-  BareNccl(Session& session, Device& device, std::shared_ptr<const NcclApi> api,
-           std::vector<Bucket> buckets);
+  BareNccl(GradientSession& session, Device& device,
+           std::shared_ptr<const NcclApi> api, std::vector<Bucket> buckets);
   Status Await();
   Status Allreduce();
 

@@ -45,4 +45,27 @@ Schedule DirectAllgather(int rank, int size, std::size_t count) {
   return schedule;
 }
 
+Schedule DirectAllgatherOfParts(int rank,
+                                const std::vector<std::size_t>& counts) {
+  Schedule schedule;
+  const int size = static_cast<int>(counts.size());
+  const Group group = AllRanks(rank, size);
+  std::vector<Slice> parts;
+  std::size_t begin = 0;
+  for (const std::size_t count : counts) {
+    parts.push_back(Data(begin, count));
+    begin += count;
+  }
+  const Slice mine = parts[static_cast<std::size_t>(rank)];
+  AppendRound({Copy(Input(0, mine.count), mine)}, &schedule);
+  std::vector<Step> round;
+  for (int hop = 1; hop < size; ++hop) {
+    const int from = group.Place(-hop);
+    round.push_back(Send(group.Place(hop), mine));
+    round.push_back(Recv(from, parts[static_cast<std::size_t>(from)]));
+  }
+  AppendRound(std::move(round), &schedule);
+  return schedule;
+}
+
 }  // namespace gradientflow

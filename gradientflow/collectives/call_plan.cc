@@ -142,6 +142,10 @@ Result<CallGroup> Subgroup(const CallGroup& all, GroupId id,
   return group;
 }
 
+bool HasUnevenParts(const CollectiveCall& call) {
+  return call.kind == CollectiveKind::kAllgather && !call.recv_counts.empty();
+}
+
 bool Reduces(CollectiveKind kind) {
   return kind == CollectiveKind::kAllreduce ||
          kind == CollectiveKind::kReduce ||
@@ -158,6 +162,9 @@ CallBuffers BuffersOf(const CollectiveCall& call, const CallGroup& group) {
     case CollectiveKind::kReduce:
       return {call.count, root ? call.count : 0};
     case CollectiveKind::kAllgather:
+      if (!call.recv_counts.empty()) {
+        return {call.recv_counts[group.rank], Sum(call.recv_counts)};
+      }
       return {call.count, call.count * size};
     case CollectiveKind::kReduceScatter:
       return {call.count * size, call.count};
@@ -190,7 +197,7 @@ Status ValidateCall(const CollectiveCall& call, const CallGroup& group) {
         ValidateCounts(call, call.send_counts, group.size, "send_counts"));
   }
   if (call.kind == CollectiveKind::kAllToAll ||
-      call.kind == CollectiveKind::kGather) {
+      call.kind == CollectiveKind::kGather || HasUnevenParts(call)) {
     GF_RETURN_IF_ERROR(
         ValidateCounts(call, call.recv_counts, group.size, "recv_counts"));
   }
@@ -274,7 +281,8 @@ CallPlan CallPlanner::Plan(const CollectiveCall& call) {
       plan.blocked_input = true;
       break;
     case CollectiveKind::kAllgather:
-      plan.blocked_data = true;
+      plan.blocked_data = !HasUnevenParts(call);
+      whole = HasUnevenParts(call);
       break;
     case CollectiveKind::kBroadcast:
     case CollectiveKind::kReduce:
@@ -284,9 +292,9 @@ CallPlan CallPlanner::Plan(const CollectiveCall& call) {
     case CollectiveKind::kGather:
     case CollectiveKind::kScatter:
       whole = true;
-      plan.count = 1;
       break;
   }
+  if (whole) plan.count = 1;
   // By bytes on the wire: the pool's are not the same on all ranks.
   plan.segment_elements =
       whole ? 1 : std::max<std::size_t>(unit / SizeOf(call.wire), 1);
@@ -312,6 +320,9 @@ Schedule ScheduleFor(const CollectiveCall& call, const CallPlan& plan,
     case CollectiveKind::kReduce:
       return DirectReduce(rank, size, call.root, count);
     case CollectiveKind::kAllgather:
+      if (HasUnevenParts(call)) {
+        return DirectAllgatherOfParts(rank, call.recv_counts);
+      }
       return size > 8 ? RingAllgather(rank, size, count)
                       : DirectAllgather(rank, size, count);
     case CollectiveKind::kReduceScatter:
@@ -372,7 +383,9 @@ std::uint64_t SignatureOf(const CollectiveCall& call, const CallPlan& plan,
   hash.Mix(call.bucket);
   // All-to-all counts differ by rank, each message's length is checked.
   if (call.kind != CollectiveKind::kAllToAll) hash.Mix(call.count);
-  if (call.kind == CollectiveKind::kGather) hash.Mix(call.recv_counts);
+  if (call.kind == CollectiveKind::kGather || HasUnevenParts(call)) {
+    hash.Mix(call.recv_counts);
+  }
   if (call.kind == CollectiveKind::kScatter) hash.Mix(call.send_counts);
   hash.Mix(call.place != 0 ? call.place : HashOf(call.extents));
   if (plan.same_dtypes) hash.Mix(static_cast<std::uint64_t>(call.dtype));

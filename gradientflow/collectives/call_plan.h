@@ -61,6 +61,9 @@ struct CallPlan {
 // Whether such calls combine the ranks' values.
 bool Reduces(CollectiveKind kind);
 
+// An allgather to which each rank brings its own number of elements.
+bool HasUnevenParts(const CollectiveCall& call);
+
 // Elements that `call` reads or writes on this rank; see CollectiveCall.
 // REQUIRES a valid call.
 struct CallBuffers {

@@ -70,6 +70,7 @@ inline constexpr int kAnyRank = -1;
 // kBroadcast      -                   count, in place
 // kReduce         count               count on the root, may equal input
 // kAllgather      count               count * size
+//  with counts    recv_counts[rank]   sum(recv_counts)
 // kReduceScatter  count * size        count
 // kAllToAll       sum(send_counts)    sum(recv_counts)
 // kGather         recv_counts[rank]   sum(recv_counts) on the root
@@ -94,8 +95,8 @@ struct CollectiveCall {
   float unscale = 1.0F;
   bool keep_scaled = false;  // Of this rank; others may differ.
   int root = 0;
-  // kAllToAll: both. kGather: recv_counts, on every rank, one per rank;
-  // kScatter: send_counts likewise.
+  // kAllToAll: both. kGather, and a kAllgather of parts that differ:
+  // recv_counts, on every rank, one per rank; kScatter: send_counts likewise.
   std::vector<std::size_t> send_counts;
   std::vector<std::size_t> recv_counts;
   // kAllreduce only: the elements of `output` that take part, ascending and

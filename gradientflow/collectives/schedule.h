@@ -150,6 +150,9 @@ Schedule DirectReduce(int rank, int size, int root, std::size_t count);
 // block, too, is rounded to the wire dtype.
 Schedule RingAllgather(int rank, int size, std::size_t count);
 Schedule DirectAllgather(int rank, int size, std::size_t count);
+// counts[r] elements of rank r, from kInput to their place in kData.
+Schedule DirectAllgatherOfParts(int rank,
+                                const std::vector<std::size_t>& counts);
 
 // kInput of size * count elements; block `rank`, reduced in rank order, into
 // kData of `count`.

@@ -66,8 +66,8 @@ int Communicator::local_rank() const {
 
 int Communicator::local_size() const {
   const std::vector<int>& host = core_->group().topology.host;
-  return static_cast<int>(std::count(
-      host.begin(), host.end(), host[static_cast<std::size_t>(rank())]));
+  return static_cast<int>(std::count(host.begin(), host.end(),
+                                     host[static_cast<std::size_t>(rank())]));
 }
 
 Status Communicator::Check() const {
@@ -95,10 +95,9 @@ Result<std::uint64_t> Communicator::StartRecv(const Message& message,
                                               void* data, std::size_t bytes,
                                               Completion completion) {
   GF_RETURN_IF_ERROR(CheckProcess());
-  return core_->calls().StartRecv(
-      message.group, message.peer, message.tag,
-      {static_cast<std::byte*>(data), bytes, {}}, message.source,
-      std::move(completion));
+  return core_->calls().StartRecv(message.group, message.peer, message.tag,
+                                  {static_cast<std::byte*>(data), bytes, {}},
+                                  message.source, std::move(completion));
 }
 
 Status Communicator::Wait(std::uint64_t ticket, double seconds) {
@@ -126,9 +125,9 @@ Status Communicator::Recv(int peer, std::uint32_t tag, void* data,
 Status Communicator::OpenGroup(GroupId id, const std::vector<int>& ranks) {
   GF_RETURN_IF_ERROR(CheckProcess());
   if (id >= kFirstOwnGroup) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("group ", id, ": expected an id of 1 to ",
-                         kFirstOwnGroup - 1));
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("group ", id, ": expected an id of 1 to ", kFirstOwnGroup - 1));
   }
   return core_->calls().OpenGroup(id, ranks);
 }

@@ -29,9 +29,9 @@ class CommunicatorCore;
 //   Status summed = comm->Run(call);  // data is the sum over all ranks.
 //
 // Thread-safe. Belongs to the process that opened it: in a fork of that process
-// every call is kFailedPrecondition and destroying it does nothing; the job does
-// not notice.
-class Communicator {
+// every call is kFailedPrecondition and destroying it does nothing; the job
+// does not notice.
+class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   // Joins the job. Blocks until every rank has joined with the same settings
   // (those of size, algorithm, segments and connections). kInvalidArgument on
@@ -111,12 +111,12 @@ class Communicator {
   Status Recv(int peer, std::uint32_t tag, void* data, std::size_t bytes);
 
   // Some of the ranks, with collectives of their own (CollectiveCall::group) on
-  // the same links and thread: rank i of the group is ranks[i]. All members open
-  // it alike, with an `id` of no other group that one of them has open, 1 to
-  // 2^31 - 1. Local: nothing is sent. Host memory only.
+  // the same links and thread: rank i of the group is ranks[i]. All members
+  // open it alike, with an `id` of no other group that one of them has open, 1
+  // to 2^31 - 1. Local: nothing is sent. Host memory only.
   Status OpenGroup(GroupId id, const std::vector<int>& ranks);
-  // Calls of the group that are still in flight end the job; kInvalidArgument if
-  // it is not open.
+  // Calls of the group that are still in flight end the job; kInvalidArgument
+  // if it is not open.
   Status CloseGroup(GroupId id);
 
   // With a device: the stream (cudaStream_t) that plain calls' buffers are
@@ -124,9 +124,9 @@ class Communicator {
   // outlives the communicator. Without effect with no device.
   Status SetStream(void* native);
 
-  // `bytes` of zeroed memory that shared-memory collectives read without a copy,
-  // until FreeShared() or the communicator is gone. Ordinary memory where no
-  // peer shares memory.
+  // `bytes` of zeroed memory that shared-memory collectives read without a
+  // copy, until FreeShared() or the communicator is gone. Ordinary memory where
+  // no peer shares memory.
   Result<BufferView> AllocateShared(std::size_t bytes);
   void FreeShared(BufferView view);
 

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/communicator/agreement.h"
 #include "gradientflow/observe/null_recorder.h"
 #include "gradientflow/observe/stderr_logger.h"
 #include "gradientflow/observe/timeline.h"
@@ -195,6 +197,10 @@ Status CommunicatorCore::OpenDevicePath() {
   if (device_ != nullptr) {
     place = DevicePath::PlaceOf(options_, *device_, *logger_, &nccl);
   }
+  // Ranks that met at a rendezvous have compared these line by line; this holds
+  // for ranks joined in any way.
+  place.settings = static_cast<std::int64_t>(
+      std::hash<std::string>()(AgreementText(options_)));
   opening.deadline = clock_->Now() + FromSeconds(options_.join_timeout_seconds);
   const Result<std::vector<Place>> places = ExchangePlaces(opening, place);
   if (!places.ok()) return places.status();

@@ -93,8 +93,8 @@ class CommunicatorCore {
   bool GradientsAreFree(GroupId group);
   void TakeGradients(GroupId group);
   void LeaveGradients(GroupId group);
-  // The least id from kFirstOwnGroup on that was not taken here; and that one is
-  // taken, with all below it.
+  // The least id from kFirstOwnGroup on that was not taken here; and that one
+  // is taken, with all below it.
   GroupId NextOwnGroup();
   void OwnGroupTaken(GroupId id);
 

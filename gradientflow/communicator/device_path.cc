@@ -29,9 +29,10 @@ Status BroadcastAtOpening(const OpeningParts& opening, void* data,
 }
 
 // Whether the call's buffers are as long on all ranks.
-bool HasEvenCounts(CollectiveKind kind) {
-  return kind != CollectiveKind::kAllToAll && kind != CollectiveKind::kGather &&
-         kind != CollectiveKind::kScatter;
+bool HasEvenCounts(const CollectiveCall& call) {
+  return call.kind != CollectiveKind::kAllToAll &&
+         call.kind != CollectiveKind::kGather &&
+         call.kind != CollectiveKind::kScatter && !HasUnevenParts(call);
 }
 
 }  // namespace
@@ -196,8 +197,7 @@ bool DevicePath::GoesToDeviceEmpty(const CollectiveCall& call,
   if (call.kind == CollectiveKind::kBarrier) return false;
   const CallBuffers buffers = BuffersOf(call, group);
   if (buffers.input + buffers.output > 0) return false;
-  if (HasEvenCounts(call.kind) && call.count == 0)
-    return true;  // Ends at once.
+  if (HasEvenCounts(call) && call.count == 0) return true;  // Ends at once.
   const void* pointer = call.output != nullptr ? call.output : call.input;
   return pointer == nullptr || device_->Owns(pointer);
 }

@@ -14,7 +14,7 @@
 namespace gradientflow {
 namespace {
 
-constexpr std::size_t kFields = 3;
+constexpr std::size_t kFields = 4;
 
 struct Ending {
   bool done = false;
@@ -71,7 +71,7 @@ Result<std::vector<Place>> ExchangePlaces(const OpeningParts& parts,
   const auto size = static_cast<std::size_t>(parts.executor->size());
   if (size == 1) return std::vector<Place>{mine};
   const std::int64_t out[kFields] = {mine.on_device, mine.device_id,
-                                     mine.nccl_version};
+                                     mine.nccl_version, mine.settings};
   std::vector<std::int64_t> all(size * kFields);
   CollectiveCall call;
   call.kind = CollectiveKind::kAllgather;
@@ -83,7 +83,11 @@ Result<std::vector<Place>> ExchangePlaces(const OpeningParts& parts,
   std::vector<Place> places;
   for (std::size_t r = 0; r < size; ++r) {
     const std::int64_t* fields = all.data() + r * kFields;
-    places.push_back({fields[0], fields[1], fields[2]});
+    places.push_back({fields[0], fields[1], fields[2], fields[3]});
+    if (places[r].settings != places[0].settings) {
+      return Status(StatusCode::kInvalidArgument,
+                    StrCat("rank ", r, " has other settings than rank 0"));
+    }
   }
   return places;
 }

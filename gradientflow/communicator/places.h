@@ -12,11 +12,13 @@
 
 namespace gradientflow {
 
-// Where a rank keeps its gradients, as the others must know it.
+// What the ranks tell each other as a communicator opens: where each keeps its
+// buffers, and by which settings it goes.
 struct Place {
   std::int64_t on_device = 0;     // Not the host's memory.
   std::int64_t device_id = 0;     // Device::unique_id(); 0 on the host.
   std::int64_t nccl_version = 0;  // 0: no NCCL here.
+  std::int64_t settings = 0;      // Hash of what must not differ.
 };
 
 // What runs before a session has an engine. Borrowed.
@@ -35,7 +37,8 @@ Status RunAtOpening(const OpeningParts& parts, const CollectiveCall& call);
 // other ranks that this one lives. Returns when the body does.
 void RunBeside(const OpeningParts& parts, const std::function<void()>& body);
 
-// Every rank's place, by rank. All ranks call.
+// Every rank's place, by rank. All ranks call. kInvalidArgument, the same on
+// all ranks, names one whose settings are not those of rank 0.
 Result<std::vector<Place>> ExchangePlaces(const OpeningParts& parts,
                                           const Place& mine);
 

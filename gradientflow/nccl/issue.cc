@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "gradientflow/collectives/call_plan.h"
+
 namespace gradientflow {
 namespace {
 
@@ -79,6 +81,12 @@ Status QueueMessages(const CollectiveCall& call, const Parts& parts) {
       GF_RETURN_IF_ERROR(SendParts(parts, input, call.send_counts,
                                    OwnPart(output, call.recv_counts, parts)));
       return RecvParts(parts, output, call.recv_counts, nullptr);
+    case CollectiveKind::kAllgather:
+      for (int peer = 0; peer < parts.target.size; ++peer) {
+        if (peer == rank) continue;
+        GF_RETURN_IF_ERROR(parts.Send(input, call.recv_counts[own], peer));
+      }
+      return RecvParts(parts, output, call.recv_counts, input);
     case CollectiveKind::kGather:
       if (rank == call.root) {
         return RecvParts(parts, output, call.recv_counts, input);
@@ -170,6 +178,7 @@ Status Issue(const NcclOperation& operation, const IssueTarget& target) {
                         api.broadcast(call.output, call.output, call.count,
                                       type, call.root, comm.get(), stream));
     case CollectiveKind::kAllgather:
+      if (HasUnevenParts(call)) return SendAndRecv(call, target);
       return comm.Check("ncclAllGather",
                         api.all_gather(call.input, call.output, call.count,
                                        type, comm.get(), stream));

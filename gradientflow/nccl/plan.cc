@@ -115,7 +115,8 @@ std::uint64_t RingBytes(const CollectiveCall& call, int rank, int size) {
       break;
     case CollectiveKind::kAllgather:
     case CollectiveKind::kReduceScatter:
-      elements = count * others;
+      elements =
+          (HasUnevenParts(call) ? call.recv_counts[rank] : count) * others;
       break;
     case CollectiveKind::kAllToAll:
       elements = Sum(call.send_counts) - call.send_counts[rank];

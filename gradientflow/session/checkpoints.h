@@ -21,10 +21,10 @@ struct CheckpointsParts {
   GradientPool* pool = nullptr;
   Progress* progress = nullptr;
   const PoolLayout* layout = nullptr;
-  std::string settings;  // StateText() of the session.
-  int rank = 0;          // In the session's group.
+  std::string settings;   // StateText() of the session.
+  int rank = 0;           // In the session's group.
   std::uint64_t job = 0;  // See SavedState.
-  ClaimArgs claims;      // Of the session's group.
+  ClaimArgs claims;       // Of the session's group.
 };
 
 // What a session saves and restores, between steps: residual, momentum,

@@ -85,9 +85,8 @@ Result<std::unique_ptr<Aggregator>> DevicePool::MakeSparse(
 
 Status DevicePool::Update(std::size_t index, const OptimizerGroup& group,
                           const Sent& sent) {
-  return optimizer_->Step(index, group.config, group.weights,
-                          sent.device_slots, sent.gradient_scale,
-                          sync_->producer());
+  return optimizer_->Step(index, group.config, group.weights, sent.device_slots,
+                          sent.gradient_scale, sync_->producer());
 }
 
 Result<std::span<const float>> DevicePool::Momentum(

@@ -164,8 +164,8 @@ Status GradientSession::Parts::Agree(const Status& prepared) {
   return JoinChannel(free, static_cast<GroupId>(own));
 }
 
-// Every rank compares its settings with rank 0's, and all hear of the first that
-// differs.
+// Every rank compares its settings with rank 0's, and all hear of the first
+// that differs.
 Status GradientSession::Parts::NameDifference(const OpeningClaim& mine,
                                               const OpeningClaim& first) {
   std::string text = SessionText(options, specs);
@@ -247,7 +247,8 @@ Result<std::unique_ptr<Aggregator>> GradientSession::Parts::MakeAggregator(
   parts.recorder = &core().recorder();
   parts.clock = &core().clock();
   if (options.sparsity <= 0 || layout->elements() == 0) {
-    return std::unique_ptr<Aggregator>(std::make_unique<DenseAggregator>(parts));
+    return std::unique_ptr<Aggregator>(
+        std::make_unique<DenseAggregator>(parts));
   }
   ChunkSelectorConfig config;
   config.pool_elements = layout->elements();
@@ -271,7 +272,8 @@ Status GradientSession::Parts::Build(
   parts.core = &core();
   parts.options = &options;
   parts.layout = &*layout;
-  for (const TensorSpec& spec : specs) parts.skip_lars.push_back(spec.skip_lars);
+  for (const TensorSpec& spec : specs)
+    parts.skip_lars.push_back(spec.skip_lars);
   Result<std::unique_ptr<GradientPool>> made = GradientPool::Create(parts);
   if (!made.ok()) return made.status();
   pool = std::move(made).value();
@@ -296,9 +298,9 @@ Status GradientSession::Parts::Build(
                    1.0 - options.sparsity, *channel});
   }
   steps.emplace(std::move(of_steps));
-  checkpoints.emplace(CheckpointsParts{
-      &*steps, pool.get(), &core().progress(), &*layout,
-      StateText(options, specs), options.rank, job, Claims(group, 0)});
+  checkpoints.emplace(CheckpointsParts{&*steps, pool.get(), &core().progress(),
+                                       &*layout, StateText(options, specs),
+                                       options.rank, job, Claims(group, 0)});
   return Status();
 }
 

@@ -11,9 +11,9 @@ namespace gradientflow {
 HostPool::HostPool(const GradientPoolParts& parts, PoolMemory memory)
     : parts_(parts),
       memory_(std::move(memory)),
-      optimizer_(*parts.layout, kernels::CpuKernels(), parts.skip_lars,
-                 parts.options->sparsity > 0 ? parts.options->chunk_elements
-                                             : 0) {}
+      optimizer_(
+          *parts.layout, kernels::CpuKernels(), parts.skip_lars,
+          parts.options->sparsity > 0 ? parts.options->chunk_elements : 0) {}
 
 Result<std::unique_ptr<GradientPool>> HostPool::Create(
     const GradientPoolParts& parts) {

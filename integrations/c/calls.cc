@@ -1,10 +1,19 @@
+#include <cstddef>
+#include <utility>
+
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/collectives/call_plan.h"
 #include "integrations/c/handles.h"
 
-using gradientflow::BufferView;
+// Collectives and messages: every call of the C API is a gf_call, which
+// Translate() checks and makes a CollectiveCall.
+
+using gradientflow::CallGroup;
 using gradientflow::CollectiveCall;
 using gradientflow::CollectiveKind;
+using gradientflow::Communicator;
 using gradientflow::DType;
+using gradientflow::kAnyRank;
 using gradientflow::ReduceOp;
 using gradientflow::Result;
 using gradientflow::Status;
@@ -12,207 +21,260 @@ using gradientflow::StatusCode;
 using gradientflow::StrCat;
 using gradientflow::c_api::Guard;
 using gradientflow::c_api::Invalid;
+using gradientflow::c_api::WithDefaults;
 
 namespace {
 
-Result<CollectiveCall> MakeCall(const gf_session* session, CollectiveKind kind,
-                                size_t count, int32_t dtype, int32_t op) {
-  if (session == nullptr) {
-    return Status(StatusCode::kInvalidArgument, "session is null");
-  }
-  if (dtype < GF_FLOAT32 || dtype > GF_UINT8) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("dtype ", dtype,
-                         ": expected GF_FLOAT32 (0) to "
-                         "GF_UINT8 (7)"));
-  }
-  if (op < GF_SUM || op > GF_BIT_XOR) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("op ", op, ": expected GF_SUM (0) to GF_BIT_XOR (7)"));
-  }
+static_assert(GF_ALLREDUCE == static_cast<int>(CollectiveKind::kAllreduce) &&
+              GF_BARRIER == static_cast<int>(CollectiveKind::kBarrier));
+static_assert(GF_ANY_RANK == kAnyRank);
+
+Communicator::Completion Told(gf_done done, void* user) {
+  if (done == nullptr) return {};
+  return [done, user](const Status& status) {
+    done(user, static_cast<gf_status>(status.code()), status.message().c_str());
+  };
+}
+
+// "dtype 9: expected GF_FLOAT32 (0) to GF_UINT8 (7)", or OK.
+Status InRange(const char* what, int32_t value, int32_t last,
+               const char* expected) {
+  if (value >= 0 && value <= last) return Status();
+  return Status(StatusCode::kInvalidArgument,
+                StrCat(what, " ", value, ": expected ", expected));
+}
+
+Result<CollectiveCall> TypesOf(const gf_call& given) {
+  const int32_t wire = given.wire_dtype == -1 ? given.dtype : given.wire_dtype;
+  constexpr const char* kTypes = "GF_FLOAT32 (0) to GF_UINT8 (7)";
+  GF_RETURN_IF_ERROR(InRange("kind", given.kind, GF_BARRIER,
+                             "GF_ALLREDUCE (0) to GF_BARRIER (8)"));
+  GF_RETURN_IF_ERROR(InRange("dtype", given.dtype, GF_UINT8, kTypes));
+  GF_RETURN_IF_ERROR(InRange("wire_dtype", wire, GF_UINT8, kTypes));
+  GF_RETURN_IF_ERROR(
+      InRange("op", given.op, GF_BIT_XOR, "GF_SUM (0) to GF_BIT_XOR (7)"));
   CollectiveCall call;
-  call.kind = kind;
-  call.count = count;
-  call.dtype = call.wire = static_cast<DType>(dtype);
-  call.op = static_cast<ReduceOp>(op);
+  call.kind = static_cast<CollectiveKind>(given.kind);
+  call.dtype = static_cast<DType>(given.dtype);
+  call.wire = static_cast<DType>(wire);
+  call.op = static_cast<ReduceOp>(given.op);
   return call;
 }
 
-// Fills in the rest of a call with `finish`, and runs it.
-template <typename Finish>
-gf_status RunCall(gf_session* session, Result<CollectiveCall> made,
-                  Finish finish) {
-  return Guard([&]() -> Status {
-    if (!made.ok()) return made.status();
-    finish(&made.value());
-    return session->session->Run(made.value());
-  });
+Result<CollectiveCall> Translate(const gf_comm& comm, const gf_call& given) {
+  Result<CollectiveCall> types = TypesOf(given);
+  if (!types.ok()) return types;
+  CollectiveCall& call = types.value();
+  call.group = given.group;
+  call.input = given.input;
+  call.output = given.output;
+  call.count = given.count;
+  call.root = given.root;
+  call.scale = given.scale;
+  if (given.send_counts == nullptr && given.recv_counts == nullptr) {
+    return types;
+  }
+  const Result<std::size_t> size = comm.GroupSize(given.group);
+  if (!size.ok()) return size.status();
+  const auto copy = [&size](const size_t* counts) {
+    return counts == nullptr
+               ? std::vector<std::size_t>()
+               : std::vector<std::size_t>(counts, counts + size.value());
+  };
+  call.send_counts = copy(given.send_counts);
+  call.recv_counts = copy(given.recv_counts);
+  return types;
 }
 
-std::vector<std::size_t> Counts(const gf_session* session,
-                                const size_t* counts) {
-  if (counts == nullptr) return {};
-  return std::vector<std::size_t>(counts, counts + session->session->size());
+// Of all ranks, with an operation where the kind has one.
+gf_call CallOf(int32_t kind, size_t count, int32_t dtype, int32_t op = GF_SUM) {
+  gf_call call;
+  gf_call_init(&call);
+  call.kind = kind;
+  call.count = count;
+  call.dtype = dtype;
+  call.op = op;
+  return call;
+}
+
+gf_status Run(gf_comm* comm, const gf_call& given) {
+  if (comm == nullptr) return Invalid("comm is null");
+  return Guard([&]() -> Status {
+    const Result<CollectiveCall> call = Translate(*comm, given);
+    return call.ok() ? comm->comm->Run(call.value()) : call.status();
+  });
 }
 
 }  // namespace
 
-gf_status gf_allreduce(gf_session* session, void* data, size_t count,
-                       int32_t dtype, int32_t op) {
-  return RunCall(
-      session, MakeCall(session, CollectiveKind::kAllreduce, count, dtype, op),
-      [&](CollectiveCall* call) { call->output = data; });
+void gf_call_init(gf_call* call) {
+  *call = gf_call{};
+  call->struct_bytes = sizeof(*call);
+  call->wire_dtype = -1;
+  call->scale = 1.0F;
 }
 
-gf_status gf_broadcast(gf_session* session, void* data, size_t count,
-                       int32_t dtype, int32_t root) {
-  return RunCall(
-      session,
-      MakeCall(session, CollectiveKind::kBroadcast, count, dtype, GF_SUM),
-      [&](CollectiveCall* call) {
-        call->output = data;
-        call->root = root;
-      });
+int32_t gf_supports(int32_t kind, int32_t dtype, int32_t wire_dtype,
+                    int32_t op) {
+  gf_call asked = CallOf(kind, 0, dtype, op);
+  asked.wire_dtype = wire_dtype;
+  Result<CollectiveCall> call = TypesOf(asked);
+  if (!call.ok()) return 0;
+  call.value().send_counts = call.value().recv_counts = {0};
+  return ValidateCall(call.value(), CallGroup()).ok() ? 1 : 0;
+}
+
+gf_status gf_comm_start(gf_comm* comm, const gf_call* call, gf_done done,
+                        void* user, uint64_t* ticket) {
+  if (comm == nullptr || call == nullptr || ticket == nullptr) {
+    return Invalid("gf_comm_start: an argument is null");
+  }
+  if (call->struct_bytes < offsetof(gf_call, scale)) {
+    return Invalid(StrCat("call: struct_bytes is ", call->struct_bytes,
+                          "; use gf_call_init()"));
+  }
+  return Guard([&]() -> Status {
+    const Result<CollectiveCall> made =
+        Translate(*comm, WithDefaults(*call, gf_call_init));
+    if (!made.ok()) return made.status();
+    Result<std::uint64_t> started =
+        comm->comm->Start(made.value(), Told(done, user));
+    if (started.ok()) *ticket = started.value();
+    return started.status();
+  });
 }
 
 // NOLINTNEXTLINE(readability-function-size): as in C.
-gf_status gf_reduce(gf_session* session, const void* input, void* output,
-                    size_t count, int32_t dtype, int32_t op, int32_t root) {
-  return RunCall(session,
-                 MakeCall(session, CollectiveKind::kReduce, count, dtype, op),
-                 [&](CollectiveCall* call) {
-                   call->input = input;
-                   call->output = output;
-                   call->root = root;
-                 });
-}
-
-gf_status gf_allgather(gf_session* session, const void* input, void* output,
-                       size_t count, int32_t dtype) {
-  return RunCall(
-      session,
-      MakeCall(session, CollectiveKind::kAllgather, count, dtype, GF_SUM),
-      [&](CollectiveCall* call) {
-        call->input = input;
-        call->output = output;
-      });
-}
-
-gf_status gf_reduce_scatter(gf_session* session, const void* input,
-                            void* output, size_t count, int32_t dtype,
-                            int32_t op) {
-  return RunCall(
-      session,
-      MakeCall(session, CollectiveKind::kReduceScatter, count, dtype, op),
-      [&](CollectiveCall* call) {
-        call->input = input;
-        call->output = output;
-      });
-}
-
-gf_status gf_all_to_all(gf_session* session, const void* input,
-                        const size_t* send_counts, void* output,
-                        const size_t* recv_counts, int32_t dtype) {
-  return RunCall(session,
-                 MakeCall(session, CollectiveKind::kAllToAll, 0, dtype, GF_SUM),
-                 [&](CollectiveCall* call) {
-                   call->input = input;
-                   call->output = output;
-                   call->send_counts = Counts(session, send_counts);
-                   call->recv_counts = Counts(session, recv_counts);
-                 });
-}
-
-gf_status gf_gather(gf_session* session, const void* input, void* output,
-                    const size_t* counts, int32_t dtype, int32_t root) {
-  return RunCall(session,
-                 MakeCall(session, CollectiveKind::kGather, 0, dtype, GF_SUM),
-                 [&](CollectiveCall* call) {
-                   call->input = input;
-                   call->output = output;
-                   call->root = root;
-                   call->recv_counts = Counts(session, counts);
-                 });
-}
-
-gf_status gf_scatter(gf_session* session, const void* input, void* output,
-                     const size_t* counts, int32_t dtype, int32_t root) {
-  return RunCall(session,
-                 MakeCall(session, CollectiveKind::kScatter, 0, dtype, GF_SUM),
-                 [&](CollectiveCall* call) {
-                   call->input = input;
-                   call->output = output;
-                   call->root = root;
-                   call->send_counts = Counts(session, counts);
-                 });
-}
-
-gf_status gf_barrier(gf_session* session) {
-  return RunCall(
-      session, MakeCall(session, CollectiveKind::kBarrier, 0, GF_INT8, GF_SUM),
-      [](CollectiveCall*) {});
-}
-
-gf_status gf_send(gf_session* session, const void* data, size_t bytes,
-                  int32_t peer, uint32_t tag) {
-  if (session == nullptr) return Invalid("session is null");
-  return Guard([&] { return session->session->Send(peer, tag, data, bytes); });
-}
-
-gf_status gf_recv(gf_session* session, void* data, size_t bytes, int32_t peer,
-                  uint32_t tag) {
-  if (session == nullptr) return Invalid("session is null");
-  return Guard([&] { return session->session->Recv(peer, tag, data, bytes); });
-}
-
-gf_status gf_allreduce_start(gf_session* session, void* data, size_t count,
-                             int32_t dtype, int32_t op, uint64_t* ticket) {
-  if (ticket == nullptr) return Invalid("ticket is null");
-  return Guard([&]() -> Status {
-    Result<CollectiveCall> call =
-        MakeCall(session, CollectiveKind::kAllreduce, count, dtype, op);
-    if (!call.ok()) return call.status();
-    call.value().output = data;
-    Result<std::uint64_t> started = session->session->Start(call.value());
-    if (!started.ok()) return started.status();
-    *ticket = started.value();
-    return Status();
-  });
-}
-
-gf_status gf_wait(gf_session* session, uint64_t ticket) {
-  if (session == nullptr) return Invalid("session is null");
-  return Guard([&] { return session->session->Wait(ticket); });
-}
-
-gf_status gf_alloc_shared(gf_session* session, size_t bytes, void** out) {
-  if (session == nullptr || out == nullptr) {
-    return Invalid("gf_alloc_shared: an argument is null");
+gf_status gf_comm_send_start(gf_comm* comm, uint32_t group, const void* data,
+                             size_t bytes, int32_t peer, uint32_t tag,
+                             gf_done done, void* user, uint64_t* ticket) {
+  if (comm == nullptr || (data == nullptr && bytes > 0) || ticket == nullptr) {
+    return Invalid("gf_comm_send_start: an argument is null");
   }
-  *out = nullptr;
-  return Guard([&]() -> Status {
-    Result<BufferView> view = session->session->AllocateShared(bytes);
-    if (!view.ok()) return view.status();
-    *out = view.value().data;
-    return Status();
+  return Guard([&] {
+    Result<std::uint64_t> started = comm->comm->StartSend(
+        {group, peer, tag}, data, bytes, Told(done, user));
+    if (started.ok()) *ticket = started.value();
+    return started.status();
   });
 }
 
-gf_status gf_free_shared(gf_session* session, void* data) {
-  if (session == nullptr) return Invalid("session is null");
-  return Guard([&]() -> Status {
-    GF_RETURN_IF_ERROR(session->session->CheckProcess());
-    session->session->FreeShared({static_cast<std::byte*>(data), 0, {}});
-    return Status();
+// NOLINTNEXTLINE(readability-function-size): as in C.
+gf_status gf_comm_recv_start(gf_comm* comm, uint32_t group, void* data,
+                             size_t bytes, int32_t peer, uint32_t tag,
+                             int32_t* source, gf_done done, void* user,
+                             uint64_t* ticket) {
+  if (comm == nullptr || (data == nullptr && bytes > 0) || ticket == nullptr) {
+    return Invalid("gf_comm_recv_start: an argument is null");
+  }
+  return Guard([&] {
+    Result<std::uint64_t> started = comm->comm->StartRecv(
+        {group, peer, tag, source}, data, bytes, Told(done, user));
+    if (started.ok()) *ticket = started.value();
+    return started.status();
   });
 }
 
-gf_status gf_abort(gf_session* session, const char* why) {
-  if (session == nullptr) return Invalid("session is null");
-  return Guard([&]() -> Status {
-    GF_RETURN_IF_ERROR(session->session->CheckProcess());
-    session->session->Abort(
-        Status(StatusCode::kAborted, why == nullptr ? "no reason given" : why));
-    return Status();
-  });
+gf_status gf_comm_wait(gf_comm* comm, uint64_t ticket, double seconds) {
+  if (comm == nullptr) return Invalid("comm is null");
+  return Guard([&] { return comm->comm->Wait(ticket, seconds); });
+}
+
+gf_status gf_comm_allreduce(gf_comm* comm, void* data, size_t count,
+                            int32_t dtype, int32_t op) {
+  gf_call call = CallOf(GF_ALLREDUCE, count, dtype, op);
+  call.output = data;
+  return Run(comm, call);
+}
+
+gf_status gf_comm_broadcast(gf_comm* comm, void* data, size_t count,
+                            int32_t dtype, int32_t root) {
+  gf_call call = CallOf(GF_BROADCAST, count, dtype);
+  call.output = data;
+  call.root = root;
+  return Run(comm, call);
+}
+
+// NOLINTNEXTLINE(readability-function-size): as in C.
+gf_status gf_comm_reduce(gf_comm* comm, const void* input, void* output,
+                         size_t count, int32_t dtype, int32_t op,
+                         int32_t root) {
+  gf_call call = CallOf(GF_REDUCE, count, dtype, op);
+  call.input = input;
+  call.output = output;
+  call.root = root;
+  return Run(comm, call);
+}
+
+gf_status gf_comm_allgather(gf_comm* comm, const void* input, void* output,
+                            size_t count, int32_t dtype) {
+  gf_call call = CallOf(GF_ALLGATHER, count, dtype);
+  call.input = input;
+  call.output = output;
+  return Run(comm, call);
+}
+
+gf_status gf_comm_allgather_v(gf_comm* comm, const void* input, void* output,
+                              const size_t* counts, int32_t dtype) {
+  if (counts == nullptr) return Invalid("gf_comm_allgather_v: counts are null");
+  gf_call call = CallOf(GF_ALLGATHER, 0, dtype);
+  call.input = input;
+  call.output = output;
+  call.recv_counts = counts;
+  return Run(comm, call);
+}
+
+gf_status gf_comm_reduce_scatter(gf_comm* comm, const void* input, void* output,
+                                 size_t count, int32_t dtype, int32_t op) {
+  gf_call call = CallOf(GF_REDUCE_SCATTER, count, dtype, op);
+  call.input = input;
+  call.output = output;
+  return Run(comm, call);
+}
+
+gf_status gf_comm_all_to_all(gf_comm* comm, const void* input,
+                             const size_t* send_counts, void* output,
+                             const size_t* recv_counts, int32_t dtype) {
+  gf_call call = CallOf(GF_ALL_TO_ALL, 0, dtype);
+  call.input = input;
+  call.output = output;
+  call.send_counts = send_counts;
+  call.recv_counts = recv_counts;
+  return Run(comm, call);
+}
+
+gf_status gf_comm_gather(gf_comm* comm, const void* input, void* output,
+                         const size_t* counts, int32_t dtype, int32_t root) {
+  gf_call call = CallOf(GF_GATHER, 0, dtype);
+  call.input = input;
+  call.output = output;
+  call.root = root;
+  call.recv_counts = counts;
+  return Run(comm, call);
+}
+
+gf_status gf_comm_scatter(gf_comm* comm, const void* input, void* output,
+                          const size_t* counts, int32_t dtype, int32_t root) {
+  gf_call call = CallOf(GF_SCATTER, 0, dtype);
+  call.input = input;
+  call.output = output;
+  call.root = root;
+  call.send_counts = counts;
+  return Run(comm, call);
+}
+
+gf_status gf_comm_barrier(gf_comm* comm) {
+  return Run(comm, CallOf(GF_BARRIER, 0, GF_INT8));
+}
+
+gf_status gf_comm_send(gf_comm* comm, const void* data, size_t bytes,
+                       int32_t peer, uint32_t tag) {
+  if (comm == nullptr) return Invalid("comm is null");
+  return Guard([&] { return comm->comm->Send(peer, tag, data, bytes); });
+}
+
+gf_status gf_comm_recv(gf_comm* comm, void* data, size_t bytes, int32_t peer,
+                       uint32_t tag) {
+  if (comm == nullptr) return Invalid("comm is null");
+  return Guard([&] { return comm->comm->Recv(peer, tag, data, bytes); });
 }

@@ -57,6 +57,7 @@ int main(void) {
   void* db;
   gf_options* options;
   gf_tensor tensors[2]; /* In forward order. */
+  gf_comm* comm;
   gf_session* session;
   gf_optimizer sgd;
   int step;
@@ -68,10 +69,11 @@ int main(void) {
   tensors[0].elements = FEATURES;
   tensors[1].name = "b";
   tensors[1].elements = 1;
-  check(gf_open(options, tensors, 2, &session), "joining");
+  check(gf_comm_open(options, &comm), "joining");
+  check(gf_session_open(comm, 0, options, tensors, 2, &session), "opening");
   gf_options_free(options);
-  check(gf_gradient(session, 0, &dw, NULL), "gradient of w");
-  check(gf_gradient(session, 1, &db, NULL), "gradient of b");
+  check(gf_session_gradient(session, 0, &dw, NULL), "gradient of w");
+  check(gf_session_gradient(session, 1, &db, NULL), "gradient of b");
   gf_optimizer_init(&sgd);
   sgd.lr = 0.1F;
   weights[0] = w;
@@ -79,21 +81,22 @@ int main(void) {
 
   for (step = 0; step < STEPS; ++step) {
     /* Each rank has samples of its own. */
-    uint32_t seed = (uint32_t)(step * gf_size(session) + gf_rank(session));
+    uint32_t seed = (uint32_t)(step * gf_comm_size(comm) + gf_comm_rank(comm));
     loss = backward(seed, w, b, dw, db);
     /* Backward makes the last tensor first; hooks may come in any order. */
-    check(gf_ready(session, 1), "b");
-    check(gf_ready(session, 0), "w");
+    check(gf_session_ready(session, 1), "b");
+    check(gf_session_ready(session, 0), "w");
     /* From here the gradients are the mean over the ranks. */
-    check(gf_finish_step(session, NULL), "step");
-    check(gf_optimizer_step(session, &sgd, weights, 2), "update");
+    check(gf_session_finish_step(session, NULL), "step");
+    check(gf_session_optimizer_step(session, &sgd, weights, 2), "update");
     if (step % 50 == 0) {
-      printf("rank %d step %d loss %g\n", gf_rank(session), step, loss);
+      printf("rank %d step %d loss %g\n", gf_comm_rank(comm), step, loss);
     }
   }
-  check(gf_allreduce(session, &loss, 1, GF_FLOAT32, GF_MEAN), "mean loss");
-  printf("rank %d final loss %g, w[0] %.3f, b %.3f\n", gf_rank(session), loss,
+  check(gf_comm_allreduce(comm, &loss, 1, GF_FLOAT32, GF_MEAN), "mean loss");
+  printf("rank %d final loss %g, w[0] %.3f, b %.3f\n", gf_comm_rank(comm), loss,
          w[0], b);
-  gf_close(session);
+  gf_session_close(session);
+  gf_comm_close(comm);
   return loss < 1e-3F ? 0 : 1;
 }

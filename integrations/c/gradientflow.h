@@ -1,5 +1,9 @@
 /* GradientFlow's C API: stable, C99, no exceptions; also for Python's ctypes.
  *
+ * A gf_comm is a rank's part in a job: links, collectives, messages. A
+ * gf_session is the gradients of one model on it, and the steps that exchange
+ * them. Several sessions may share a gf_comm.
+ *
  * Every function that can fail returns a gf_status; GF_OK is 0. After a
  * failure gf_last_error() gives the text, per thread, until that thread's next
  * failing call. Structs start with their size, so that later versions can add
@@ -10,13 +14,13 @@
  *   free:    any thread, any number at a time;
  *   ordered: one thread at a time for a session, all of them together, and not
  *            in a gf_done.
- * gf_close() comes when no other call on the session runs. What is not a call
- * on a session and takes no gf_options is free.
+ * gf_comm_close() and gf_session_close() come when no other call on the handle
+ * runs. What takes no handle and no gf_options is free.
  *
- * A session is of the process that opened it. In a fork() of that,
- * gf_close() does nothing, what tells rank, size and the pool's place answers,
- * the pool is the fork's own copy, and all else is GF_FAILED_PRECONDITION; the
- * job does not notice.
+ * Handles belong to the process that opened them. In a fork() of that process
+ * closing does nothing, what tells rank, size and the pool's place answers, the
+ * pool is the fork's own copy, and all else is GF_FAILED_PRECONDITION; the job
+ * does not notice.
  */
 #ifndef INTEGRATIONS_C_GRADIENTFLOW_H_
 #define INTEGRATIONS_C_GRADIENTFLOW_H_
@@ -24,8 +28,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define GF_VERSION_MAJOR 1
-#define GF_VERSION_MINOR 3
+#define GF_VERSION_MAJOR 2
+#define GF_VERSION_MINOR 0
 
 #if defined(__GNUC__)
 #define GF_API __attribute__((visibility("default")))
@@ -59,7 +63,7 @@ enum {
   GF_INT8 = 4,
   GF_INT32 = 5,
   GF_INT64 = 6,
-  GF_UINT8 = 7 /* Since 1.2. */
+  GF_UINT8 = 7 /* */
 };
 enum {
   GF_SUM = 0,
@@ -67,13 +71,14 @@ enum {
   GF_MAX = 2,
   GF_PRODUCT = 3,
   GF_MEAN = 4,
-  GF_BIT_AND = 5, /* Integers only, like the next two. Since 1.2. */
+  GF_BIT_AND = 5, /* Integers only, like the next two. */
   GF_BIT_OR = 6,
   GF_BIT_XOR = 7
 };
 
 typedef struct gf_options gf_options; /* Settings; freed by gf_options_free. */
-typedef struct gf_session gf_session; /* A rank's part in a job. */
+typedef struct gf_comm gf_comm;       /* A rank's part in a job. */
+typedef struct gf_session gf_session; /* A model's gradients on it. */
 
 /* GF_VERSION_MAJOR * 1000 + GF_VERSION_MINOR of the library loaded. */
 GF_API int32_t gf_version(void);
@@ -88,7 +93,7 @@ GF_API const char* gf_status_name(gf_status status);
 
 /* Defaults and GRADIENTFLOW_* and launcher variables of this process. What is
  * set afterwards wins: launcher variables that say only half are an error of
- * gf_open() if rank, size or rendezvous (or an exchange) were not set. */
+ * gf_comm_open() if rank, size or rendezvous (or an exchange) were not set. */
 GF_API gf_status gf_options_from_env(gf_options** out);
 /* Defaults alone. */
 GF_API gf_status gf_options_default(gf_options** out);
@@ -102,85 +107,130 @@ GF_API gf_status gf_options_get(const gf_options*, const char* name, char* buf,
 GF_API void gf_options_free(gf_options*); /* Null is fine. */
 
 /* How the ranks meet where a framework has a store of its own, in place of the
- * setting "rendezvous". Called by gf_open(), once, on its thread: gives `mine`
- * (mine_bytes, not text) to all ranks, and calls put(sink, r, card, bytes)
- * once for every rank r, 0 to size - 1, its own too. Returns GF_OK; any other
- * status fails gf_open() with `*why` (static or thread-local text, may stay
- * null). Since 1.2. */
+ * setting "rendezvous". Called by gf_comm_open(), once, on its thread: gives
+ * `mine` (mine_bytes, not text) to all ranks, and calls put(sink, r, card,
+ * bytes) once for every rank r, 0 to size - 1, its own too. Returns GF_OK; any
+ * other status fails gf_comm_open() with `*why` (static or thread-local text,
+ * may stay null). */
 typedef void (*gf_put)(void* sink, int32_t rank, const char* card,
                        size_t bytes);
 typedef gf_status (*gf_exchange)(void* user, int32_t rank, int32_t size,
                                  const char* mine, size_t mine_bytes,
                                  gf_put put, void* sink, const char** why);
-/* `user` is the caller's and outlives gf_open(). Null: as the settings say. */
+/* `user` is the caller's and outlives gf_comm_open(). Null: as the settings
+ * say. */
 GF_API gf_status gf_options_set_exchange(gf_options*, gf_exchange exchange,
                                          void* user);
 
 /* -- Joining ------------------------------------------------------------ */
 
+/* Joins the job; blocks until all ranks have. The settings are copied. On
+ * failure *out is NULL. */
+GF_API gf_status gf_comm_open(const gf_options*, gf_comm** out);
+/* Gives the handle back. The job is left, and everything freed, once its
+ * sessions are closed too. Null is fine. Not while another thread uses the
+ * handle, nor in a gf_done. */
+GF_API void gf_comm_close(gf_comm*);
+
+/* Free. -1 if the handle is null. */
+GF_API int32_t gf_comm_rank(const gf_comm*);
+GF_API int32_t gf_comm_size(const gf_comm*);
+/* The same among the ranks of this host, in the order of their ranks. */
+GF_API int32_t gf_comm_local_rank(const gf_comm*);
+GF_API int32_t gf_comm_local_size(const gf_comm*);
+/* Free. GF_OK, or why the job has ended. */
+GF_API gf_status gf_comm_check(const gf_comm*);
+/* Free. Ends the job on all ranks with this text. */
+GF_API gf_status gf_comm_abort(gf_comm*, const char* why);
+/* With a GPU: the cudaStream_t that the buffers of collectives are computed on
+ * (at first the legacy default stream); what it has been given so far comes
+ * before a collective. Without effect with GF_CPU. */
+GF_API gf_status gf_comm_set_stream(gf_comm*, void* stream);
+
+/* Free. Memory that shared-memory collectives use without a copy; zeroed. */
+GF_API gf_status gf_comm_alloc_shared(gf_comm*, size_t bytes, void** out);
+GF_API gf_status gf_comm_free_shared(gf_comm*, void* data);
+
+/* Free. Some of the job's ranks, with collectives of their own, on the same
+ * links and thread: rank i of the group is the job's rank ranks[i]. The ranks
+ * are distinct, this one is among them, and all members name them in the same
+ * order. `id`, 1 to 2^31 - 1, is alike on all members and of no other group
+ * that one of them has open. Local: nothing is sent. Host memory only. */
+GF_API gf_status gf_comm_open_group(gf_comm*, uint32_t id, const int32_t* ranks,
+                                    size_t count);
+/* Free. Calls of the group that are still under way end the job. */
+GF_API gf_status gf_comm_close_group(gf_comm*, uint32_t id);
+
+/* -- A model's gradients ------------------------------------------------ */
+
 typedef struct {
   size_t struct_bytes;
-  const char* name; /* Unique, else gf_open() fails; copied. Null or "":
-                       "tensor<i>". */
+  const char* name; /* Unique in the session, else gf_session_open() fails;
+                       copied. Null or "": "tensor<i>". */
   size_t elements;
   int32_t always_dense; /* CSC always sends it. */
-  int32_t skip_lars;    /* LARS factor 1: biases, batch norms. Since 1.1. */
+  int32_t skip_lars;    /* LARS factor 1: biases, batch norms. */
 } gf_tensor;
 GF_API void gf_tensor_init(gf_tensor*);
 
-/* Joins the job; blocks until all ranks have. `tensors` in forward order, may
- * be null with count 0. Settings and tensors are copied. On failure *out is
- * NULL. */
-GF_API gf_status gf_open(const gf_options*, const gf_tensor* tensors,
-                         size_t count, gf_session** out);
-/* Leaves the job and frees everything. Null is fine. Not while another thread
- * uses the session, nor in a gf_done. */
-GF_API void gf_close(gf_session*);
+/* Opens a session of the ranks of `group` (0: all of them; else an open one,
+ * which stays open as long). A collective: all of those ranks call it alike, in
+ * the same place among their collectives on the group. `tensors` in forward
+ * order, may be null with count 0. Of the settings, those of sections
+ * "Gradients" and "Coarse-grained sparse communication" count, and must not
+ * differ between ranks, nor must the tensors: every rank's error names the rank
+ * that differs or refuses. Settings and tensors are copied. On failure *out is
+ * NULL. Ordered, with gf_session_close(), for a gf_comm. */
+GF_API gf_status gf_session_open(gf_comm*, uint32_t group, const gf_options*,
+                                 const gf_tensor* tensors, size_t count,
+                                 gf_session** out);
+/* Collectives of the session that are under way end the job. Null is fine. */
+GF_API void gf_session_close(gf_session*);
 
-/* Free. */
-GF_API int32_t gf_rank(const gf_session*);
-GF_API int32_t gf_size(const gf_session*);
-/* GF_OK, or why the job has ended. Since 1.2. */
-GF_API gf_status gf_check(const gf_session*);
+/* Free. In the session's group; -1 if the handle is null. */
+GF_API int32_t gf_session_rank(const gf_session*);
+GF_API int32_t gf_session_size(const gf_session*);
 
 /* -- A step ------------------------------------------------------------- */
 /* A step begins with the first tensor that is marked, and ends when
- * gf_finish_step() returns GF_OK. Ordered: gf_set_stream, gf_finish_step,
- * gf_set_loss_scale, gf_optimizer_step and gf_selection. All others are free.
+ * gf_session_finish_step() returns GF_OK. Ordered: gf_session_set_stream,
+ * gf_session_finish_step, gf_session_set_loss_scale, gf_session_optimizer_step
+ * and gf_session_selection. All others are free.
  *
  * A call at the wrong moment is GF_FAILED_PRECONDITION, and changes nothing.
- * Once gf_finish_step() has failed with another status than that, the session
- * takes no more steps: it, gf_optimizer_step(), gf_set_loss_scale(),
- * gf_set_stream(), gf_save_state() and gf_restore_state() fail with the reason
- * of that first failure. */
+ * Once gf_session_finish_step() has failed with another status than that, the
+ * session takes no more steps: it, gf_session_optimizer_step(),
+ * gf_session_set_loss_scale(), gf_session_set_stream(), gf_session_save_state()
+ * and gf_session_restore_state() fail with the reason of that first failure. */
 
 /* Where tensor i's gradient lives, in the pool's dtype. */
-GF_API gf_status gf_gradient(const gf_session*, size_t tensor, void** data,
-                             size_t* bytes);
+GF_API gf_status gf_session_gradient(const gf_session*, size_t tensor,
+                                     void** data, size_t* bytes);
 /* All gradients, contiguous, in generation order (last tensor first). */
-GF_API gf_status gf_pool(const gf_session*, void** data, size_t* bytes);
+GF_API gf_status gf_session_pool(const gf_session*, void** data, size_t* bytes);
 /* Where in the pool tensor i begins, in elements. */
-GF_API gf_status gf_pool_offset(const gf_session*, size_t tensor,
-                                size_t* elements);
+GF_API gf_status gf_session_pool_offset(const gf_session*, size_t tensor,
+                                        size_t* elements);
 
 enum { GF_CPU = 0, GF_CUDA = 1 };
 /* In whose memory the pool lies: GF_CPU or GF_CUDA, and which; as the option
- * "device" says. Since 1.1. */
-GF_API gf_status gf_pool_device(const gf_session*, int32_t* kind,
-                                int32_t* index);
+ * "device" says. */
+GF_API gf_status gf_session_pool_device(const gf_session*, int32_t* kind,
+                                        int32_t* index);
 /* With GF_CUDA: the cudaStream_t on which gradients are computed (at first the
- * legacy default stream). gf_ready(i) then means that the work that writes
- * gradient i has been submitted to it, and gf_optimizer_step() submits to it.
- * Between steps only. Without effect with GF_CPU. Since 1.1. */
-GF_API gf_status gf_set_stream(gf_session*, void* stream);
+ * legacy default stream). gf_session_ready(i) then means that the work that
+ * writes gradient i has been submitted to it, and gf_session_optimizer_step()
+ * submits to it. Between steps only. Without effect with GF_CPU. */
+GF_API gf_status gf_session_set_stream(gf_session*, void* stream);
 
-/* The gradient is written; lent until gf_finish_step() returns. Any thread,
- * any order. Does not block. A second gf_ready() or gf_absent() of a tensor in
- * a step touches no gradient, and ends the job: gf_finish_step() says so. */
-GF_API gf_status gf_ready(gf_session*, size_t tensor);
+/* The gradient is written; lent until gf_session_finish_step() returns. Any
+ * thread, any order. Does not block. A second gf_session_ready() or
+ * gf_session_absent() of a tensor in a step touches no gradient, and ends the
+ * job: gf_session_finish_step() says so. */
+GF_API gf_status gf_session_ready(gf_session*, size_t tensor);
 /* The tensor took no part in this step here: counts as zeros, which are written
- * to its gradient. In place of gf_ready(). */
-GF_API gf_status gf_absent(gf_session*, size_t tensor);
+ * to its gradient. In place of gf_session_ready(). */
+GF_API gf_status gf_session_absent(gf_session*, size_t tensor);
 
 typedef struct {
   size_t struct_bytes;
@@ -198,8 +248,8 @@ typedef struct {
   double hidden_seconds;
   int32_t nonfinite; /* 1 on all ranks alike. */
   /* Exchanged gradients are so many times the true ones: the loss scale in a
-   * pool of 16 bits, else 1. Divide by it, in float32; gf_optimizer_step()
-   * does. Since 1.3, where there was a gap: the struct's size is the same. */
+   * pool of 16 bits, else 1. Divide by it, in float32;
+   * gf_session_optimizer_step() does. */
   float gradient_scale;
   uint64_t bucket_bytes;
 } gf_step_stats;
@@ -208,10 +258,10 @@ GF_API void gf_step_stats_init(gf_step_stats*);
 /* Blocks until the step is aggregated. `stats` may be null.
  * GF_FAILED_PRECONDITION, and the step goes on, if a tensor is neither ready
  * nor absent. */
-GF_API gf_status gf_finish_step(gf_session*, gf_step_stats* stats);
+GF_API gf_status gf_session_finish_step(gf_session*, gf_step_stats* stats);
 /* From the next step on; the same on all ranks. GF_INVALID_ARGUMENT, and
  * nothing changes, if it or its inverse is not a positive number. */
-GF_API gf_status gf_set_loss_scale(gf_session*, float scale);
+GF_API gf_status gf_session_set_loss_scale(gf_session*, float scale);
 
 enum { GF_SGD = 0, GF_LARS = 1 };
 typedef struct {
@@ -225,25 +275,23 @@ typedef struct {
   float lars_eps;
 } gf_optimizer;
 GF_API void gf_optimizer_init(gf_optimizer*);
-/* weights[i]: tensor i's float32 weights, the caller's, where the pool is; null
- * (since 1.3): the tensor is left alone, with its momentum. Chunk-aware: only
- * what was sent changes. Skips a nonfinite step. Once for a step, before the
- * next one begins. With residual=momentum the momentum must be that of the
- * option "momentum": else GF_INVALID_ARGUMENT. After that nothing has changed,
- * and the call can be made again. */
-GF_API gf_status gf_optimizer_step(gf_session*, const gf_optimizer*,
-                                   float* const* weights, size_t count);
+/* weights[i]: tensor i's float32 weights, the caller's, where the pool is;
+ * null: the tensor is left alone, with its momentum. Chunk-aware: only what was
+ * sent changes. Skips a nonfinite step. Once for a step, before the next one
+ * begins. With residual=momentum the momentum must be that of the option
+ * "momentum": else GF_INVALID_ARGUMENT. After that nothing has changed, and the
+ * call can be made again. */
+GF_API gf_status gf_session_optimizer_step(gf_session*, const gf_optimizer*,
+                                           float* const* weights, size_t count);
 /* The same with settings of their own for groups of tensors: tensor i goes by
- * groups[group_of[i]], or is left alone if that is -1. Since 1.3. */
-GF_API gf_status gf_optimizer_step_groups(gf_session*,
-                                          const gf_optimizer* const* groups,
-                                          size_t group_count,
-                                          const int32_t* group_of,
-                                          float* const* weights, size_t count);
+ * groups[group_of[i]], or is left alone if that is -1. */
+GF_API gf_status gf_session_optimizer_step_groups(
+    gf_session*, const gf_optimizer* const* groups, size_t group_count,
+    const int32_t* group_of, float* const* weights, size_t count);
 /* 1 for each chunk the last finished step sent; *chunks = 0 when dense. `out`
  * may be null to ask for the count. */
-GF_API gf_status gf_selection(const gf_session*, uint8_t* out, size_t out_bytes,
-                              size_t* chunks);
+GF_API gf_status gf_session_selection(const gf_session*, uint8_t* out,
+                                      size_t out_bytes, size_t* chunks);
 
 /* -- Checkpoints -------------------------------------------------------- */
 /* Ordered, with those of a step. */
@@ -251,80 +299,25 @@ GF_API gf_status gf_selection(const gf_session*, uint8_t* out, size_t out_bytes,
 /* This rank's residual, momentum, selection and step, between steps. `out`
  * null: only *bytes is set, at no cost. GF_INVALID_ARGUMENT if out_bytes is too
  * small. */
-GF_API gf_status gf_save_state(const gf_session*, void* out, size_t out_bytes,
-                               size_t* bytes);
+GF_API gf_status gf_session_save_state(const gf_session*, void* out,
+                                       size_t out_bytes, size_t* bytes);
 /* A collective, between steps: all ranks call it, each with the state that it,
  * the same rank, saved after the same step of the same run. Either all go on
  * from there, or none changes and every rank's error names the rank whose state
  * is refused and why. Tensors and settings must be those of the saving run, but
  * for how gradients travel: algorithm, bucket_bytes, connections,
  * segment_bytes, segments_in_flight and the first loss_scale may differ. */
-GF_API gf_status gf_restore_state(gf_session*, const void* state, size_t bytes);
+GF_API gf_status gf_session_restore_state(gf_session*, const void* state,
+                                          size_t bytes);
 
-/* -- Collectives on plain buffers --------------------------------------- */
-/* Free; but same order and arguments on every rank, so calls of several threads
- * are put in order by the caller. Messages (gf_send, gf_recv) only per peer and
- * tag. Counts are elements. They block.
- * Buffers are in the host's memory or in that of the session's GPU, alike on
- * all ranks with a GPU. Of a rank that has no elements in a call on host
- * memory, pass a pointer of the host all the same: null stands for the GPU. */
-
-GF_API gf_status gf_allreduce(gf_session*, void* data, size_t count,
-                              int32_t dtype, int32_t op);
-GF_API gf_status gf_broadcast(gf_session*, void* data, size_t count,
-                              int32_t dtype, int32_t root);
-/* `output` on the root only, may equal input. */
-GF_API gf_status gf_reduce(gf_session*, const void* input, void* output,
-                           size_t count, int32_t dtype, int32_t op,
-                           int32_t root);
-/* output: count * size. */
-GF_API gf_status gf_allgather(gf_session*, const void* input, void* output,
-                              size_t count, int32_t dtype);
-/* input: count * size; output: count. */
-GF_API gf_status gf_reduce_scatter(gf_session*, const void* input, void* output,
-                                   size_t count, int32_t dtype, int32_t op);
-/* send_counts[r] elements to rank r, recv_counts[r] from it. */
-GF_API gf_status gf_all_to_all(gf_session*, const void* input,
-                               const size_t* send_counts, void* output,
-                               const size_t* recv_counts, int32_t dtype);
-/* counts[r]: elements of rank r, on every rank. */
-GF_API gf_status gf_gather(gf_session*, const void* input, void* output,
-                           const size_t* counts, int32_t dtype, int32_t root);
-GF_API gf_status gf_scatter(gf_session*, const void* input, void* output,
-                            const size_t* counts, int32_t dtype, int32_t root);
-GF_API gf_status gf_barrier(gf_session*);
-GF_API gf_status gf_send(gf_session*, const void* data, size_t bytes,
-                         int32_t peer, uint32_t tag);
-GF_API gf_status gf_recv(gf_session*, void* data, size_t bytes, int32_t peer,
-                         uint32_t tag);
-
-/* As gf_allreduce, but returns at once; `data` is lent until gf_wait(). */
-GF_API gf_status gf_allreduce_start(gf_session*, void* data, size_t count,
-                                    int32_t dtype, int32_t op,
-                                    uint64_t* ticket);
-/* How it ended; that ends the ticket. GF_INVALID_ARGUMENT for one that was
- * waited for already, or is of a call with a gf_done. */
-GF_API gf_status gf_wait(gf_session*, uint64_t ticket);
-
-/* -- Collectives that call back, and groups of ranks (since 1.2) -------- */
-/* Free, and to be put in order like those above; a gf_done may call them, but
- * for gf_await(). */
-
-/* Some of the job's ranks, with collectives of their own, on the session's
- * links and thread: rank i of the group is the session's rank ranks[i]. The
- * ranks are distinct, this one is among them, and all members name them in the
- * same order. `id`, not 0, is alike on all members and of no other group that
- * one of them has open. Local: nothing is sent. Host memory only. */
-GF_API gf_status gf_group_open(gf_session*, uint32_t id, const int32_t* ranks,
-                               size_t count);
-/* Calls of the group that are still under way end the job. */
-GF_API gf_status gf_group_close(gf_session*, uint32_t id);
-
-/* How a call ended. Runs once, on whatever thread drives the session, with none
- * of the session's locks held: it may start calls. It must not wait for others,
- * since they may be driven by the same thread. `message` is "" for GF_OK, and
- * lives until it returns. */
-typedef void (*gf_done)(void* user, gf_status status, const char* message);
+/* -- Collectives and messages ------------------------------------------- */
+/* Free; but same order and arguments on every rank of a group, so calls of
+ * several threads are put in order by the caller. Messages only per peer and
+ * tag. Groups, and the steps of sessions, do not wait for each other. Counts
+ * are elements. Buffers are in the host's memory or in that of the gf_comm's
+ * GPU, alike on all ranks with a GPU, and are lent until the call ends. Of a
+ * rank that has no elements in a call on host memory, pass a pointer of the
+ * host all the same: null stands for the GPU. */
 
 enum {
   GF_ALLREDUCE = 0,
@@ -351,37 +344,86 @@ typedef struct {
   int32_t root;
   float scale; /* Multiplies the result of an allreduce of floats, once. */
   const size_t* send_counts; /* Copied. Scatter: of the root, on all ranks. */
-  const size_t* recv_counts; /* Copied. Gather: on all ranks. */
+  const size_t* recv_counts; /* Copied. Gather: on all ranks; allgather too, if
+                                the ranks' parts differ, instead of `count`. */
 } gf_call;
 GF_API void gf_call_init(gf_call*);
 
-/* Starts a collective and returns; the buffers are lent until `done` runs. An
- * error returned here is the caller's: then `done` does not run. Calls of a
- * group begin in the same order on all its ranks; groups do not wait for each
- * other. */
-GF_API gf_status gf_start(gf_session*, const gf_call*, gf_done done, void* user,
-                          uint64_t* ticket);
+/* 1 if such a call on host memory is taken: kind GF_ALLREDUCE..., element type,
+ * type on the wire (-1: the same), operation (looked at if the kind has one).
+ * Else 0. */
+GF_API int32_t gf_supports(int32_t kind, int32_t dtype, int32_t wire_dtype,
+                           int32_t op);
+
+/* How a call ended. Runs once, on whatever thread drives the job, with none of
+ * the library's locks held: it may start calls. It must not wait for others,
+ * since they may be driven by the same thread. `message` is "" for GF_OK, and
+ * lives until it returns. */
+typedef void (*gf_done)(void* user, gf_status status, const char* message);
+
+/* Starts a collective and returns. `done` (null: not wanted) is told how it
+ * ended. An error returned here is the caller's: nothing was started, and
+ * `done` does not run. */
+GF_API gf_status gf_comm_start(gf_comm*, const gf_call*, gf_done done,
+                               void* user, uint64_t* ticket);
 enum { GF_ANY_RANK = -1 };
-/* Messages match by (group, peer, tag), in order. */
-GF_API gf_status gf_send_start(gf_session*, uint32_t group, const void* data,
-                               size_t bytes, int32_t peer, uint32_t tag,
-                               gf_done done, void* user, uint64_t* ticket);
+/* Messages match by (group, peer, tag), in order. A length that differs from
+ * the sent one is the receiver's GF_INVALID_ARGUMENT, and ends nothing else. */
+GF_API gf_status gf_comm_send_start(gf_comm*, uint32_t group, const void* data,
+                                    size_t bytes, int32_t peer, uint32_t tag,
+                                    gf_done done, void* user, uint64_t* ticket);
 /* `peer` may be GF_ANY_RANK: the first message with the tag that comes.
  * Receives of one tag are served in the order in which they began. *source
- * (null: not wanted) is set before `done` runs. */
-GF_API gf_status gf_recv_start(gf_session*, uint32_t group, void* data,
-                               size_t bytes, int32_t peer, uint32_t tag,
-                               int32_t* source, gf_done done, void* user,
-                               uint64_t* ticket);
-/* Drives the session until the `done` of that ticket has returned, or the call
- * of gf_allreduce_start() has ended, at most `seconds` (to 0.1 s; negative:
- * without limit). How the call ended is what `done` was told, or what gf_wait()
- * will say. GF_OK at once for a ticket that was over before.
- * GF_DEADLINE_EXCEEDED: it is still under way. GF_INVALID_ARGUMENT: no such
- * ticket was given out. */
-GF_API gf_status gf_await(gf_session*, uint64_t ticket, double seconds);
+ * (null: not wanted) is set as it ends. */
+GF_API gf_status gf_comm_recv_start(gf_comm*, uint32_t group, void* data,
+                                    size_t bytes, int32_t peer, uint32_t tag,
+                                    int32_t* source, gf_done done, void* user,
+                                    uint64_t* ticket);
+/* Waits until that call is over, at most `seconds` (to 0.1 s; negative: without
+ * limit), and drives the job meanwhile. Returns how the call ended, and the
+ * ticket is spent: waiting again is GF_INVALID_ARGUMENT. Of a call with a
+ * gf_done: GF_OK once that has returned, however often it is asked.
+ * GF_DEADLINE_EXCEEDED while gf_comm_check() is GF_OK: it is still under way.
+ * GF_INVALID_ARGUMENT: no such ticket was given out. Not in a gf_done. */
+GF_API gf_status gf_comm_wait(gf_comm*, uint64_t ticket, double seconds);
 
-/* -- Kernels (since 1.2) ------------------------------------------------ */
+/* The calls below, of all ranks, block. Not in a gf_done. */
+GF_API gf_status gf_comm_allreduce(gf_comm*, void* data, size_t count,
+                                   int32_t dtype, int32_t op);
+GF_API gf_status gf_comm_broadcast(gf_comm*, void* data, size_t count,
+                                   int32_t dtype, int32_t root);
+/* `output` on the root only, may equal input. */
+GF_API gf_status gf_comm_reduce(gf_comm*, const void* input, void* output,
+                                size_t count, int32_t dtype, int32_t op,
+                                int32_t root);
+/* output: count * size. */
+GF_API gf_status gf_comm_allgather(gf_comm*, const void* input, void* output,
+                                   size_t count, int32_t dtype);
+/* counts[r]: elements of rank r, on every rank; output: their sum. */
+GF_API gf_status gf_comm_allgather_v(gf_comm*, const void* input, void* output,
+                                     const size_t* counts, int32_t dtype);
+/* input: count * size; output: count. */
+GF_API gf_status gf_comm_reduce_scatter(gf_comm*, const void* input,
+                                        void* output, size_t count,
+                                        int32_t dtype, int32_t op);
+/* send_counts[r] elements to rank r, recv_counts[r] from it. */
+GF_API gf_status gf_comm_all_to_all(gf_comm*, const void* input,
+                                    const size_t* send_counts, void* output,
+                                    const size_t* recv_counts, int32_t dtype);
+/* counts[r]: elements of rank r, on every rank. */
+GF_API gf_status gf_comm_gather(gf_comm*, const void* input, void* output,
+                                const size_t* counts, int32_t dtype,
+                                int32_t root);
+GF_API gf_status gf_comm_scatter(gf_comm*, const void* input, void* output,
+                                 const size_t* counts, int32_t dtype,
+                                 int32_t root);
+GF_API gf_status gf_comm_barrier(gf_comm*);
+GF_API gf_status gf_comm_send(gf_comm*, const void* data, size_t bytes,
+                              int32_t peer, uint32_t tag);
+GF_API gf_status gf_comm_recv(gf_comm*, void* data, size_t bytes, int32_t peer,
+                              uint32_t tag);
+
+/* -- Kernels ---------------------------------------------------------- */
 /* Free. For gradients that are not in a session's pool. On the host, on the
  * caller's thread. Types: float32, float16, bfloat16. */
 
@@ -391,7 +433,7 @@ GF_API gf_status gf_convert(const void* src, int32_t src_dtype, void* dst,
 /* CSC before the wire (GradientFlow, arXiv 1902.06855, Algorithm 1), for
  * ceil(n / chunk_elements) chunks: s = grads + residual; of a chunk c with
  * selected[c] != 0, grads = s and residual = what rounding s to dtype took (0
- * where that is not finite; before 1.3 always 0); of others, residual =
+ * where that is not finite); of others, residual =
  * keep_factor * s and grads = zero_kept ? 0 : as they were. norms[c] = sum |s|
  * (null: not wanted). */
 GF_API gf_status gf_csc_residual(void* grads, int32_t dtype, float* residual,
@@ -406,15 +448,6 @@ GF_API gf_status gf_csc_norms(const void* src, int32_t dtype, size_t n,
 /* selected[c] = 1 for the `keep` largest norms, ties to the lower c, else 0. */
 GF_API gf_status gf_csc_select(const float* norms, size_t chunks, size_t keep,
                                uint8_t* selected);
-
-/* -- Memory and the end (free) ------------------------------------------ */
-
-/* Memory that shared-memory collectives use without a copy. */
-GF_API gf_status gf_alloc_shared(gf_session*, size_t bytes, void** out);
-GF_API gf_status gf_free_shared(gf_session*, void* data);
-
-/* Ends the job on all ranks with this text. */
-GF_API gf_status gf_abort(gf_session*, const char* why);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstring>
 #include <exception>
 #include <map>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "gradientflow/base/status.h"
+#include "gradientflow/communicator/communicator.h"
 #include "gradientflow/config/options.h"
 #include "gradientflow/session.h"
 #include "integrations/c/gradientflow.h"
@@ -20,14 +22,17 @@ struct gf_options {
   void* exchange_user = nullptr;
 };
 
-struct gf_session {
+struct gf_comm {
   // kInvalidArgument: not open.
   gradientflow::Result<std::size_t> GroupSize(uint32_t group) const;
 
-  std::unique_ptr<gradientflow::Session> session;
-  std::vector<std::size_t> tensor_elements;
+  std::shared_ptr<gradientflow::Communicator> comm;
   mutable std::mutex mutex;
   std::map<uint32_t, std::size_t> group_sizes;  // Guarded by `mutex`.
+};
+
+struct gf_session {
+  std::unique_ptr<gradientflow::GradientSession> session;
 };
 
 namespace gradientflow::c_api {
@@ -46,6 +51,19 @@ gf_status Guard(Body body) {
   } catch (const std::exception& e) {
     return Report(Status(StatusCode::kInternal, e.what()));
   }
+}
+
+// Structs of a caller built against an older header are shorter: their missing
+// fields keep the defaults.
+template <typename Struct>
+Struct WithDefaults(const Struct& given, void (*init)(Struct*)) {
+  Struct full;
+  init(&full);
+  std::memcpy(
+      &full, &given,
+      given.struct_bytes < sizeof(full) ? given.struct_bytes : sizeof(full));
+  full.struct_bytes = sizeof(full);
+  return full;
 }
 
 }  // namespace gradientflow::c_api

@@ -6,10 +6,10 @@
 #include "integrations/c/handles.h"
 
 using gradientflow::BufferView;
+using gradientflow::GradientSession;
 using gradientflow::OptimizerConfig;
 using gradientflow::OptimizerGroup;
 using gradientflow::Result;
-using gradientflow::Session;
 using gradientflow::Status;
 using gradientflow::StatusCode;
 using gradientflow::StepStats;
@@ -17,21 +17,9 @@ using gradientflow::StrCat;
 using gradientflow::TensorSpec;
 using gradientflow::c_api::Guard;
 using gradientflow::c_api::Invalid;
+using gradientflow::c_api::WithDefaults;
 
 namespace {
-
-// Structs of a caller built against an older header are shorter: their missing
-// fields keep the defaults.
-template <typename Struct>
-Struct WithDefaults(const Struct& given, void (*init)(Struct*)) {
-  Struct full;
-  init(&full);
-  std::memcpy(
-      &full, &given,
-      given.struct_bytes < sizeof(full) ? given.struct_bytes : sizeof(full));
-  full.struct_bytes = sizeof(full);
-  return full;
-}
 
 Result<OptimizerConfig> ConfigOf(const gf_optimizer* optimizer) {
   const auto bad = [](std::string text) {
@@ -58,72 +46,36 @@ Result<OptimizerConfig> ConfigOf(const gf_optimizer* optimizer) {
   return config;
 }
 
+Result<std::vector<TensorSpec>> SpecsOf(const gf_tensor* tensors,
+                                        size_t count) {
+  std::vector<TensorSpec> specs;
+  const auto* at = reinterpret_cast<const char*>(tensors);
+  for (size_t i = 0; i < count; ++i) {
+    const auto& given = *reinterpret_cast<const gf_tensor*>(at);
+    if (given.struct_bytes < offsetof(gf_tensor, always_dense)) {
+      return Status(StatusCode::kInvalidArgument,
+                    StrCat("tensor ", i, ": struct_bytes is ",
+                           given.struct_bytes, "; call gf_tensor_init()"));
+    }
+    const gf_tensor tensor = WithDefaults(given, gf_tensor_init);
+    specs.push_back({tensor.name != nullptr ? tensor.name : "", tensor.elements,
+                     tensor.always_dense != 0, tensor.skip_lars != 0});
+    at += given.struct_bytes;
+  }
+  return specs;
+}
+
 gf_status CheckTensor(const gf_session* session, size_t tensor) {
   if (session == nullptr) return Invalid("session is null");
-  if (tensor >= session->tensor_elements.size()) {
+  if (tensor >= session->session->tensors()) {
     return Invalid(StrCat("tensor ", tensor, ": there are only ",
-                          session->tensor_elements.size()));
+                          session->session->tensors()));
   }
   return GF_OK;
 }
 
 gf_status InFork(const gf_session& session) {
   return Guard([&] { return session.session->CheckProcess(); });
-}
-
-bool IsStatusCode(gf_status status) {
-  return status > GF_OK && status <= GF_DATA_LOSS;
-}
-
-// Collects what the caller's exchange brings.
-struct Cards {
-  std::vector<std::string> texts;
-  std::vector<bool> there;
-  Status status;
-};
-
-void PutCard(void* sink, int32_t rank, const char* card, size_t bytes) {
-  auto& cards = *static_cast<Cards*>(sink);
-  const auto ranks = static_cast<int32_t>(cards.texts.size());
-  if (rank < 0 || rank >= ranks || cards.there[rank] ||
-      (card == nullptr && bytes > 0)) {
-    cards.status =
-        Status(StatusCode::kInvalidArgument,
-               StrCat("the exchange put a card of rank ", rank,
-                      ": expected one of ", "each rank, 0 to ", ranks - 1));
-    return;
-  }
-  cards.there[rank] = true;
-  cards.texts[rank].assign(card, bytes);
-}
-
-gradientflow::Exchange ExchangeOf(const gf_options& options) {
-  if (options.exchange == nullptr) return {};
-  return
-      [&options](const std::string& mine) -> Result<std::vector<std::string>> {
-        const int rank = options.options.rank;
-        const int size = options.options.size;
-        Cards cards;
-        cards.texts.resize(static_cast<std::size_t>(size));
-        cards.there.resize(cards.texts.size());
-        const char* why = nullptr;
-        const gf_status status =
-            options.exchange(options.exchange_user, rank, size, mine.data(),
-                             mine.size(), &PutCard, &cards, &why);
-        if (status != GF_OK) {
-          return Status(IsStatusCode(status) ? static_cast<StatusCode>(status)
-                                             : StatusCode::kInternal,
-                        StrCat("the exchange of ranks' addresses failed: ",
-                               why == nullptr ? "no reason given" : why));
-        }
-        if (!cards.status.ok()) return cards.status;
-        for (int r = 0; r < size; ++r) {
-          if (cards.there[r]) continue;
-          return Status(StatusCode::kInvalidArgument,
-                        StrCat("the exchange brought no card of rank ", r));
-        }
-        return cards.texts;
-      };
 }
 
 }  // namespace
@@ -146,33 +98,21 @@ void gf_optimizer_init(gf_optimizer* optimizer) {
                             defaults.lars_eta,     defaults.lars_eps};
 }
 
-gf_status gf_open(const gf_options* options, const gf_tensor* tensors,
-                  size_t count, gf_session** out) {
+gf_status gf_session_open(gf_comm* comm, uint32_t group,
+                          const gf_options* options, const gf_tensor* tensors,
+                          size_t count, gf_session** out) {
   if (out == nullptr) return Invalid("out is null");
   *out = nullptr;
-  if (options == nullptr || (tensors == nullptr && count > 0)) {
-    return Invalid("gf_open: options or tensors are null");
+  if (comm == nullptr || options == nullptr ||
+      (tensors == nullptr && count > 0)) {
+    return Invalid("gf_session_open: comm, options or tensors are null");
   }
   return Guard([&]() -> Status {
-    std::vector<TensorSpec> specs;
+    Result<std::vector<TensorSpec>> specs = SpecsOf(tensors, count);
+    if (!specs.ok()) return specs.status();
     auto handle = std::make_unique<gf_session>();
-    const auto* at = reinterpret_cast<const char*>(tensors);
-    for (size_t i = 0; i < count; ++i) {
-      const auto& given = *reinterpret_cast<const gf_tensor*>(at);
-      if (given.struct_bytes < offsetof(gf_tensor, always_dense)) {
-        return Status(StatusCode::kInvalidArgument,
-                      StrCat("tensor ", i, ": struct_bytes is ",
-                             given.struct_bytes, "; call gf_tensor_init()"));
-      }
-      const gf_tensor tensor = WithDefaults(given, gf_tensor_init);
-      specs.push_back({tensor.name != nullptr ? tensor.name : "",
-                       tensor.elements, tensor.always_dense != 0,
-                       tensor.skip_lars != 0});
-      handle->tensor_elements.push_back(tensor.elements);
-      at += given.struct_bytes;
-    }
-    Result<std::unique_ptr<Session>> session =
-        Session::Open(options->options, specs, ExchangeOf(*options));
+    Result<std::unique_ptr<GradientSession>> session = GradientSession::Open(
+        comm->comm, specs.value(), options->options, group);
     if (!session.ok()) return session.status();
     handle->session = std::move(session).value();
     *out = handle.release();
@@ -180,7 +120,7 @@ gf_status gf_open(const gf_options* options, const gf_tensor* tensors,
   });
 }
 
-void gf_close(gf_session* session) {
+void gf_session_close(gf_session* session) {
   // A fork cannot take it apart.
   if (session != nullptr && session->session->forked()) {
     return gradientflow::LeaveBehind(session);
@@ -188,21 +128,16 @@ void gf_close(gf_session* session) {
   delete session;
 }
 
-int32_t gf_rank(const gf_session* session) {
+int32_t gf_session_rank(const gf_session* session) {
   return session == nullptr ? -1 : session->session->rank();
 }
 
-int32_t gf_size(const gf_session* session) {
+int32_t gf_session_size(const gf_session* session) {
   return session == nullptr ? -1 : session->session->size();
 }
 
-gf_status gf_check(const gf_session* session) {
-  if (session == nullptr) return Invalid("session is null");
-  return Guard([&] { return session->session->Check(); });
-}
-
-gf_status gf_gradient(const gf_session* session, size_t tensor, void** data,
-                      size_t* bytes) {
+gf_status gf_session_gradient(const gf_session* session, size_t tensor,
+                              void** data, size_t* bytes) {
   if (gf_status bad = CheckTensor(session, tensor); bad != GF_OK) return bad;
   const BufferView view = session->session->gradient(tensor);
   if (data != nullptr) *data = view.data;
@@ -210,7 +145,8 @@ gf_status gf_gradient(const gf_session* session, size_t tensor, void** data,
   return GF_OK;
 }
 
-gf_status gf_pool(const gf_session* session, void** data, size_t* bytes) {
+gf_status gf_session_pool(const gf_session* session, void** data,
+                          size_t* bytes) {
   if (session == nullptr) return Invalid("session is null");
   const BufferView view = session->session->pool();
   if (data != nullptr) *data = view.data;
@@ -218,16 +154,16 @@ gf_status gf_pool(const gf_session* session, void** data, size_t* bytes) {
   return GF_OK;
 }
 
-gf_status gf_pool_offset(const gf_session* session, size_t tensor,
-                         size_t* elements) {
+gf_status gf_session_pool_offset(const gf_session* session, size_t tensor,
+                                 size_t* elements) {
   if (gf_status bad = CheckTensor(session, tensor); bad != GF_OK) return bad;
   if (elements == nullptr) return Invalid("elements is null");
   *elements = session->session->pool_offset(tensor);
   return GF_OK;
 }
 
-gf_status gf_pool_device(const gf_session* session, int32_t* kind,
-                         int32_t* index) {
+gf_status gf_session_pool_device(const gf_session* session, int32_t* kind,
+                                 int32_t* index) {
   if (session == nullptr) return Invalid("session is null");
   const gradientflow::DeviceId device = session->session->pool().device;
   const bool cuda = device.kind == gradientflow::DeviceId::Kind::kCuda;
@@ -236,26 +172,26 @@ gf_status gf_pool_device(const gf_session* session, int32_t* kind,
   return GF_OK;
 }
 
-gf_status gf_set_stream(gf_session* session, void* stream) {
+gf_status gf_session_set_stream(gf_session* session, void* stream) {
   if (session == nullptr) return Invalid("session is null");
   return Guard([&] { return session->session->SetStream(stream); });
 }
 
-gf_status gf_ready(gf_session* session, size_t tensor) {
+gf_status gf_session_ready(gf_session* session, size_t tensor) {
   if (gf_status bad = CheckTensor(session, tensor); bad != GF_OK) return bad;
   if (session->session->forked()) return InFork(*session);
   session->session->GradientReady(tensor);
   return GF_OK;
 }
 
-gf_status gf_absent(gf_session* session, size_t tensor) {
+gf_status gf_session_absent(gf_session* session, size_t tensor) {
   if (gf_status bad = CheckTensor(session, tensor); bad != GF_OK) return bad;
   if (session->session->forked()) return InFork(*session);
   session->session->GradientAbsent(tensor);
   return GF_OK;
 }
 
-gf_status gf_finish_step(gf_session* session, gf_step_stats* stats) {
+gf_status gf_session_finish_step(gf_session* session, gf_step_stats* stats) {
   if (session == nullptr) return Invalid("session is null");
   if (stats != nullptr && stats->struct_bytes < offsetof(gf_step_stats, step)) {
     return Invalid(StrCat("stats: struct_bytes is ", stats->struct_bytes,
@@ -279,15 +215,16 @@ gf_status gf_finish_step(gf_session* session, gf_step_stats* stats) {
   });
 }
 
-gf_status gf_set_loss_scale(gf_session* session, float scale) {
+gf_status gf_session_set_loss_scale(gf_session* session, float scale) {
   if (session == nullptr) return Invalid("session is null");
   return Guard([&] { return session->session->SetLossScale(scale); });
 }
 
-gf_status gf_optimizer_step(gf_session* session, const gf_optimizer* optimizer,
-                            float* const* weights, size_t count) {
+gf_status gf_session_optimizer_step(gf_session* session,
+                                    const gf_optimizer* optimizer,
+                                    float* const* weights, size_t count) {
   if (session == nullptr || (weights == nullptr && count > 0)) {
-    return Invalid("gf_optimizer_step: an argument is null");
+    return Invalid("gf_session_optimizer_step: an argument is null");
   }
   return Guard([&]() -> Status {
     Result<OptimizerConfig> config = ConfigOf(optimizer);
@@ -297,13 +234,12 @@ gf_status gf_optimizer_step(gf_session* session, const gf_optimizer* optimizer,
   });
 }
 
-gf_status gf_optimizer_step_groups(gf_session* session,
-                                   const gf_optimizer* const* groups,
-                                   size_t group_count, const int32_t* group_of,
-                                   float* const* weights, size_t count) {
+gf_status gf_session_optimizer_step_groups(
+    gf_session* session, const gf_optimizer* const* groups, size_t group_count,
+    const int32_t* group_of, float* const* weights, size_t count) {
   if (session == nullptr || (groups == nullptr && group_count > 0) ||
       ((group_of == nullptr || weights == nullptr) && count > 0)) {
-    return Invalid("gf_optimizer_step_groups: an argument is null");
+    return Invalid("gf_session_optimizer_step_groups: an argument is null");
   }
   return Guard([&]() -> Status {
     std::vector<OptimizerGroup> all(group_count);
@@ -326,10 +262,10 @@ gf_status gf_optimizer_step_groups(gf_session* session,
   });
 }
 
-gf_status gf_selection(const gf_session* session, uint8_t* out,
-                       size_t out_bytes, size_t* chunks) {
+gf_status gf_session_selection(const gf_session* session, uint8_t* out,
+                               size_t out_bytes, size_t* chunks) {
   if (session == nullptr || chunks == nullptr) {
-    return Invalid("gf_selection: session or chunks is null");
+    return Invalid("gf_session_selection: session or chunks is null");
   }
   return Guard([&]() -> Status {
     GF_RETURN_IF_ERROR(session->session->CheckProcess());
@@ -346,10 +282,10 @@ gf_status gf_selection(const gf_session* session, uint8_t* out,
   });
 }
 
-gf_status gf_save_state(const gf_session* session, void* out, size_t out_bytes,
-                        size_t* bytes) {
+gf_status gf_session_save_state(const gf_session* session, void* out,
+                                size_t out_bytes, size_t* bytes) {
   if (session == nullptr || bytes == nullptr) {
-    return Invalid("gf_save_state: session or bytes is null");
+    return Invalid("gf_session_save_state: session or bytes is null");
   }
   return Guard([&]() -> Status {
     if (out == nullptr) {
@@ -369,10 +305,10 @@ gf_status gf_save_state(const gf_session* session, void* out, size_t out_bytes,
   });
 }
 
-gf_status gf_restore_state(gf_session* session, const void* state,
-                           size_t bytes) {
+gf_status gf_session_restore_state(gf_session* session, const void* state,
+                                   size_t bytes) {
   if (session == nullptr) {
-    return Invalid("gf_restore_state: session is null");
+    return Invalid("gf_session_restore_state: session is null");
   }
   return Guard([&] {
     // A state that is null is refused after the other ranks have been told.

@@ -16,6 +16,7 @@
 enum { RANKS = 4, CARD_BYTES = 1 << 16, PATH_BYTES = 700 };
 
 static int g_rank = -1;
+static gf_comm* g_comm = NULL;
 
 #define CHECK(condition)                                                \
   do {                                                                  \
@@ -90,10 +91,9 @@ static gf_options* make_options(int rank) {
 
 static void test_exchanges_that_fail(void) {
   gf_options* options = make_options(0);
-  gf_session* session = NULL;
   CHECK_OK(gf_options_set_exchange(options, exchange, NULL));
-  CHECK(gf_open(options, NULL, 0, &session) == GF_UNAVAILABLE);
-  CHECK(session == NULL);
+  CHECK(gf_comm_open(options, &g_comm) == GF_UNAVAILABLE);
+  CHECK(g_comm == NULL);
   CHECK(strstr(gf_last_error(), "no folder was given") != NULL);
   CHECK_INVALID(gf_options_set_exchange(NULL, exchange, NULL), "null");
   gf_options_free(options);
@@ -113,16 +113,16 @@ static void tell(void* user, gf_status status, const char* message) {
 }
 
 /* Starts `call` and waits for its end. */
-static struct told run(gf_session* session, const gf_call* call) {
+static struct told run(const gf_call* call) {
   struct told told = {0, GF_INTERNAL, ""};
   uint64_t ticket = 0;
-  CHECK_OK(gf_start(session, call, tell, &told, &ticket));
-  CHECK_OK(gf_await(session, ticket, 60));
+  CHECK_OK(gf_comm_start(g_comm, call, tell, &told, &ticket));
+  CHECK_OK(gf_comm_wait(g_comm, ticket, 60));
   CHECK(told.times == 1);
   return told;
 }
 
-static void test_groups(gf_session* session) {
+static void test_groups(void) {
   /* Those of this rank's parity, last first. */
   const int32_t ranks[2] = {g_rank % 2 + 2, g_rank % 2};
   const uint32_t id = 40u + (uint32_t)(g_rank % 2);
@@ -131,9 +131,9 @@ static void test_groups(gf_session* session) {
   const float mine[3] = {(float)g_rank, 1, 2};
   float values[4] = {0, 0, 0, 0};
   gf_call call;
-  CHECK_OK(gf_group_open(session, id, ranks, 2));
-  CHECK_INVALID(gf_group_open(session, id, ranks, 2), "open already");
-  CHECK_INVALID(gf_group_open(session, 7, NULL, 1), "null");
+  CHECK_OK(gf_comm_open_group(g_comm, id, ranks, 2));
+  CHECK_INVALID(gf_comm_open_group(g_comm, id, ranks, 2), "open already");
+  CHECK_INVALID(gf_comm_open_group(g_comm, 7, NULL, 1), "null");
   gf_call_init(&call);
   call.kind = GF_ALLREDUCE;
   call.group = id;
@@ -144,7 +144,7 @@ static void test_groups(gf_session* session) {
   call.wire_dtype = GF_FLOAT16;
   values[0] = (float)g_rank;
   values[1] = 1;
-  CHECK(run(session, &call).status == GF_OK);
+  CHECK(run(&call).status == GF_OK);
   CHECK(values[0] == (float)(10 * (g_rank % 2 + 1)) && values[1] == 10);
 
   gf_call_init(&call);
@@ -154,16 +154,16 @@ static void test_groups(gf_session* session) {
   call.output = values;
   call.root = 1;
   call.recv_counts = counts;
-  CHECK(run(session, &call).status == GF_OK);
+  CHECK(run(&call).status == GF_OK);
   if (me == 1) {
     CHECK(values[0] == (float)ranks[0] && values[1] == (float)g_rank &&
           values[2] == 1 && values[3] == 2);
   }
-  CHECK_OK(gf_group_close(session, id));
-  CHECK_INVALID(gf_group_close(session, id), "not open");
+  CHECK_OK(gf_comm_close_group(g_comm, id));
+  CHECK_INVALID(gf_comm_close_group(g_comm, id), "not open");
 }
 
-static void test_bad_calls(gf_session* session) {
+static void test_bad_calls(void) {
   const size_t counts[RANKS] = {1, 1, 1, 1};
   uint64_t ticket = 0;
   struct told told = {0, GF_OK, ""};
@@ -172,39 +172,39 @@ static void test_bad_calls(gf_session* session) {
   gf_call_init(&call);
   call.output = &value;
   call.count = 1;
-  CHECK_INVALID(gf_start(session, &call, NULL, NULL, &ticket), "null");
-  CHECK_INVALID(gf_start(session, NULL, tell, &told, &ticket), "null");
+  CHECK_INVALID(gf_comm_start(g_comm, &call, tell, &told, NULL), "null");
+  CHECK_INVALID(gf_comm_start(g_comm, NULL, tell, &told, &ticket), "null");
   call.kind = 9;
-  CHECK_INVALID(gf_start(session, &call, tell, &told, &ticket), "kind 9");
+  CHECK_INVALID(gf_comm_start(g_comm, &call, tell, &told, &ticket), "kind 9");
   call.kind = GF_ALLREDUCE;
   call.dtype = 99;
-  CHECK_INVALID(gf_start(session, &call, tell, &told, &ticket), "dtype 99");
+  CHECK_INVALID(gf_comm_start(g_comm, &call, tell, &told, &ticket), "dtype 99");
   call.dtype = GF_INT32;
   call.op = 256;
-  CHECK_INVALID(gf_start(session, &call, tell, &told, &ticket), "op 256");
+  CHECK_INVALID(gf_comm_start(g_comm, &call, tell, &told, &ticket), "op 256");
   call.op = GF_MEAN;
-  CHECK_INVALID(gf_start(session, &call, tell, &told, &ticket), "mean");
+  CHECK_INVALID(gf_comm_start(g_comm, &call, tell, &told, &ticket), "mean");
   call.dtype = GF_FLOAT32;
   call.group = 5;
-  CHECK_INVALID(gf_start(session, &call, tell, &told, &ticket), "group 5");
+  CHECK_INVALID(gf_comm_start(g_comm, &call, tell, &told, &ticket), "group 5");
   call.send_counts = counts;
-  CHECK_INVALID(gf_start(session, &call, tell, &told, &ticket), "group 5");
+  CHECK_INVALID(gf_comm_start(g_comm, &call, tell, &told, &ticket), "group 5");
   call.struct_bytes = 8;
-  CHECK_INVALID(gf_start(session, &call, tell, &told, &ticket),
+  CHECK_INVALID(gf_comm_start(g_comm, &call, tell, &told, &ticket),
                 "struct_bytes is 8");
   CHECK_INVALID(
-      gf_send_start(session, 0, &value, 4, g_rank, 1, tell, &told, &ticket),
+      gf_comm_send_start(g_comm, 0, &value, 4, g_rank, 1, tell, &told, &ticket),
       "expected another rank");
   CHECK_INVALID(
-      gf_recv_start(session, 0, NULL, 4, 0, 1, NULL, tell, &told, &ticket),
+      gf_comm_recv_start(g_comm, 0, NULL, 4, 0, 1, NULL, tell, &told, &ticket),
       "null");
   CHECK(told.times == 0);
-  CHECK_OK(gf_check(session));
-  CHECK_INVALID(gf_check(NULL), "null");
+  CHECK_OK(gf_comm_check(g_comm));
+  CHECK_INVALID(gf_comm_check(NULL), "null");
 }
 
 /* Every rank but `to` sends it one message; it takes them as they come. */
-static void collect(gf_session* session, int to) {
+static void collect(int to) {
   struct told told[RANKS];
   uint64_t tickets[RANKS];
   int32_t values[RANKS];
@@ -213,24 +213,25 @@ static void collect(gf_session* session, int to) {
   memset(told, 0, sizeof(told));
   if (g_rank != to) {
     values[0] = 100 + g_rank;
-    CHECK_OK(gf_send_start(session, 0, values, 4, to, 6, tell, told, tickets));
-    CHECK_OK(gf_await(session, tickets[0], 60));
+    CHECK_OK(
+        gf_comm_send_start(g_comm, 0, values, 4, to, 6, tell, told, tickets));
+    CHECK_OK(gf_comm_wait(g_comm, tickets[0], 60));
     CHECK(told[0].times == 1 && told[0].status == GF_OK);
     return;
   }
   for (r = 1; r < RANKS; ++r) {
-    CHECK_OK(gf_recv_start(session, 0, &values[r], 4, GF_ANY_RANK, 6,
-                           &sources[r], tell, &told[r], &tickets[r]));
+    CHECK_OK(gf_comm_recv_start(g_comm, 0, &values[r], 4, GF_ANY_RANK, 6,
+                                &sources[r], tell, &told[r], &tickets[r]));
   }
   for (r = 1; r < RANKS; ++r) {
-    CHECK_OK(gf_await(session, tickets[r], 60));
+    CHECK_OK(gf_comm_wait(g_comm, tickets[r], 60));
     CHECK(told[r].times == 1 && told[r].status == GF_OK);
     CHECK(values[r] == 100 + sources[r]);
   }
 }
 
 /* A call that a rank does not come to ends with its reason. */
-static void test_abort(gf_session* session) {
+static void test_abort(void) {
   float value = 1;
   gf_call call;
   struct told told;
@@ -238,28 +239,27 @@ static void test_abort(gf_session* session) {
   call.output = &value;
   call.count = 1;
   /* When it has heard from all, they are done with everything else. */
-  collect(session, 2);
+  collect(2);
   if (g_rank == 2) {
-    CHECK_OK(gf_abort(session, "rank two has had enough"));
+    CHECK_OK(gf_comm_abort(g_comm, "rank two has had enough"));
   }
-  told = run(session, &call);
+  told = run(&call);
   CHECK(told.status == GF_ABORTED);
   CHECK(strstr(told.message, "rank two has had enough") != NULL);
-  CHECK(gf_check(session) == GF_ABORTED);
+  CHECK(gf_comm_check(g_comm) == GF_ABORTED);
 }
 
 static int run_rank(int rank, char* folder) {
   gf_options* options = make_options(rank);
-  gf_session* session = NULL;
   g_rank = rank;
   CHECK_OK(gf_options_set_exchange(options, exchange, folder));
-  CHECK_OK(gf_open(options, NULL, 0, &session));
+  CHECK_OK(gf_comm_open(options, &g_comm));
   gf_options_free(options);
-  test_groups(session);
-  test_bad_calls(session);
-  collect(session, 0);
-  test_abort(session);
-  gf_close(session);
+  test_groups();
+  test_bad_calls();
+  collect(0);
+  test_abort();
+  gf_comm_close(g_comm);
   return 0;
 }
 

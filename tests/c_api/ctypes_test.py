@@ -45,29 +45,33 @@ def load(path):
                 f"{function.__name__}: {lib.gf_last_error().decode()}")
         return status
 
-    for name in ("gf_options_default", "gf_options_set", "gf_open",
-                 "gf_gradient", "gf_ready", "gf_finish_step", "gf_allreduce"):
+    for name in ("gf_options_default", "gf_options_set", "gf_comm_open", "gf_session_open",
+                 "gf_session_gradient", "gf_session_ready", "gf_session_finish_step", "gf_comm_allreduce"):
         getattr(lib, name).errcheck = checked
-    for name in ("gf_options_free", "gf_close"):
+    for name in ("gf_options_free", "gf_session_close", "gf_comm_close"):
         getattr(lib, name).argtypes = [ctypes.c_void_p]
         getattr(lib, name).restype = None
     lib.gf_options_set.argtypes = [
         ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
-    lib.gf_open.argtypes = [
-        ctypes.c_void_p, ctypes.POINTER(Tensor), ctypes.c_size_t,
+    lib.gf_comm_open.argtypes = [
+        ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)]
+    lib.gf_session_open.argtypes = [
+        ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p,
+        ctypes.POINTER(Tensor), ctypes.c_size_t,
         ctypes.POINTER(ctypes.c_void_p)]
-    lib.gf_gradient.argtypes = [
+    lib.gf_session_gradient.argtypes = [
         ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p),
         ctypes.POINTER(ctypes.c_size_t)]
-    lib.gf_ready.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    lib.gf_finish_step.argtypes = [ctypes.c_void_p, ctypes.POINTER(StepStats)]
-    lib.gf_allreduce.argtypes = [
+    lib.gf_session_ready.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    lib.gf_session_finish_step.argtypes = [
+        ctypes.c_void_p, ctypes.POINTER(StepStats)]
+    lib.gf_comm_allreduce.argtypes = [
         ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32,
         ctypes.c_int32]
     return lib
 
 
-def open_session(lib, rank, meeting_place):
+def open_job(lib, rank, meeting_place):
     options = ctypes.c_void_p()
     lib.gf_options_default(ctypes.byref(options))
     for name, value in (("rank", rank), ("size", RANKS),
@@ -79,22 +83,24 @@ def open_session(lib, rank, meeting_place):
         lib.gf_tensor_init(ctypes.byref(tensors[i]))
         assert tensors[i].struct_bytes == ctypes.sizeof(Tensor)
         tensors[i].elements = elements
-    session = ctypes.c_void_p()
-    lib.gf_open(options, tensors, 2, ctypes.byref(session))
+    comm, session = ctypes.c_void_p(), ctypes.c_void_p()
+    lib.gf_comm_open(options, ctypes.byref(comm))
+    lib.gf_session_open(comm, 0, options, tensors, 2, ctypes.byref(session))
     lib.gf_options_free(options)
-    return session
+    return comm, session
 
 
 def run_rank(lib, rank, meeting_place):
-    session = open_session(lib, rank, meeting_place)
+    comm, session = open_job(lib, rank, meeting_place)
     data = (ctypes.c_float * 5)(*[rank + i for i in range(5)])
-    lib.gf_allreduce(session, data, 5, FLOAT32, SUM)
+    lib.gf_comm_allreduce(comm, data, 5, FLOAT32, SUM)
     assert list(data) == [1.0 + 2 * i for i in range(5)], list(data)
 
     gradients = []
     for i, elements in enumerate((1000, 30)):
         address, size = ctypes.c_void_p(), ctypes.c_size_t()
-        lib.gf_gradient(session, i, ctypes.byref(address), ctypes.byref(size))
+        lib.gf_session_gradient(
+            session, i, ctypes.byref(address), ctypes.byref(size))
         assert size.value == 4 * elements
         gradients.append(
             (ctypes.c_float * elements).from_address(address.value))
@@ -105,19 +111,20 @@ def run_rank(lib, rank, meeting_place):
         for i in (1, 0):
             for k in range(len(gradients[i])):
                 gradients[i][k] = (rank + 1) * (step + 1) + k
-            lib.gf_ready(session, i)
-        lib.gf_finish_step(session, ctypes.byref(stats))
+            lib.gf_session_ready(session, i)
+        lib.gf_session_finish_step(session, ctypes.byref(stats))
         assert stats.step == step and stats.nonfinite == 0
         for gradient in gradients:
             expected = [1.5 * (step + 1) + k for k in range(len(gradient))]
             assert list(gradient) == expected
 
     try:
-        lib.gf_allreduce(session, None, 5, FLOAT32, SUM)
+        lib.gf_comm_allreduce(comm, None, 5, FLOAT32, SUM)
         raise AssertionError("a null buffer was taken")
     except RuntimeError as error:
         assert "null" in str(error), error
-    lib.gf_close(session)
+    lib.gf_session_close(session)
+    lib.gf_comm_close(comm)
 
 
 def main():

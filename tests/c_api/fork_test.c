@@ -16,6 +16,7 @@
 enum { RANKS = 2, ELEMENTS = 5000 };
 
 static int g_rank = -1;
+static gf_comm* g_comm = NULL;
 
 #define CHECK(condition)                                                \
   do {                                                                  \
@@ -47,7 +48,8 @@ static gf_session* open_session(const char* meeting_place, const char* fabric) {
   CHECK_OK(gf_options_set(options, "arena_bytes", "64MB"));
   gf_tensor_init(&tensor);
   tensor.elements = ELEMENTS;
-  CHECK_OK(gf_open(options, &tensor, 1, &session));
+  CHECK_OK(gf_comm_open(options, &g_comm));
+  CHECK_OK(gf_session_open(g_comm, 0, options, &tensor, 1, &session));
   gf_options_free(options);
   return session;
 }
@@ -65,12 +67,12 @@ static void test_what_is_known(gf_session* session, float* pool) {
   int32_t kind = -1;
   int32_t index = -1;
   int i;
-  CHECK(gf_rank(session) == g_rank && gf_size(session) == RANKS);
-  CHECK_OK(gf_gradient(session, 0, &data, &bytes));
+  CHECK(gf_comm_rank(g_comm) == g_rank && gf_comm_size(g_comm) == RANKS);
+  CHECK_OK(gf_session_gradient(session, 0, &data, &bytes));
   CHECK(data == pool && bytes == ELEMENTS * sizeof(float));
-  CHECK_OK(gf_pool(session, &data, &bytes));
-  CHECK_OK(gf_pool_offset(session, 0, &offset));
-  CHECK_OK(gf_pool_device(session, &kind, &index));
+  CHECK_OK(gf_session_pool(session, &data, &bytes));
+  CHECK_OK(gf_session_pool_offset(session, 0, &offset));
+  CHECK_OK(gf_session_pool_device(session, &kind, &index));
   CHECK(offset == 0 && kind == GF_CPU);
   /* A copy: the ranks reduce what they had. */
   for (i = 0; i < ELEMENTS; ++i) {
@@ -86,19 +88,19 @@ static void test_step(gf_session* session) {
   size_t chunks = 0;
   size_t bytes = 0;
   gf_optimizer_init(&optimizer);
-  CHECK_REFUSED(gf_check(session));
-  CHECK_REFUSED(gf_set_stream(session, NULL));
-  CHECK_REFUSED(gf_ready(session, 0));
-  CHECK_REFUSED(gf_absent(session, 0));
-  CHECK_REFUSED(gf_finish_step(session, NULL));
-  CHECK_REFUSED(gf_set_loss_scale(session, 2));
-  CHECK_REFUSED(gf_optimizer_step(session, &optimizer, &all, 1));
-  CHECK_REFUSED(gf_selection(session, NULL, 0, &chunks));
-  CHECK_REFUSED(gf_save_state(session, NULL, 0, &bytes));
-  CHECK_REFUSED(gf_restore_state(session, "state", 5));
+  CHECK_REFUSED(gf_comm_check(g_comm));
+  CHECK_REFUSED(gf_session_set_stream(session, NULL));
+  CHECK_REFUSED(gf_session_ready(session, 0));
+  CHECK_REFUSED(gf_session_absent(session, 0));
+  CHECK_REFUSED(gf_session_finish_step(session, NULL));
+  CHECK_REFUSED(gf_session_set_loss_scale(session, 2));
+  CHECK_REFUSED(gf_session_optimizer_step(session, &optimizer, &all, 1));
+  CHECK_REFUSED(gf_session_selection(session, NULL, 0, &chunks));
+  CHECK_REFUSED(gf_session_save_state(session, NULL, 0, &bytes));
+  CHECK_REFUSED(gf_session_restore_state(session, "state", 5));
 }
 
-static void test_calls(gf_session* session) {
+static void test_calls(void) {
   float data[RANKS] = {1, 2};
   float out[RANKS * RANKS];
   size_t counts[RANKS] = {1, 1};
@@ -106,43 +108,46 @@ static void test_calls(gf_session* session) {
   gf_call call;
   void* shared = NULL;
   uint64_t ticket = 0;
-  CHECK_REFUSED(gf_allreduce(session, data, 2, GF_FLOAT32, GF_SUM));
-  CHECK_REFUSED(gf_broadcast(session, data, 2, GF_FLOAT32, 0));
-  CHECK_REFUSED(gf_reduce(session, data, out, 2, GF_FLOAT32, GF_SUM, 0));
-  CHECK_REFUSED(gf_allgather(session, data, out, 2, GF_FLOAT32));
-  CHECK_REFUSED(gf_reduce_scatter(session, data, out, 1, GF_FLOAT32, GF_SUM));
-  CHECK_REFUSED(gf_all_to_all(session, data, counts, out, counts, GF_FLOAT32));
-  CHECK_REFUSED(gf_gather(session, data, out, counts, GF_FLOAT32, 0));
-  CHECK_REFUSED(gf_scatter(session, data, out, counts, GF_FLOAT32, 0));
-  CHECK_REFUSED(gf_barrier(session));
-  CHECK_REFUSED(gf_send(session, data, 4, 1 - g_rank, 7));
-  CHECK_REFUSED(gf_recv(session, data, 4, 1 - g_rank, 7));
+  CHECK_REFUSED(gf_comm_allreduce(g_comm, data, 2, GF_FLOAT32, GF_SUM));
+  CHECK_REFUSED(gf_comm_broadcast(g_comm, data, 2, GF_FLOAT32, 0));
+  CHECK_REFUSED(gf_comm_reduce(g_comm, data, out, 2, GF_FLOAT32, GF_SUM, 0));
+  CHECK_REFUSED(gf_comm_allgather(g_comm, data, out, 2, GF_FLOAT32));
   CHECK_REFUSED(
-      gf_allreduce_start(session, data, 2, GF_FLOAT32, GF_SUM, &ticket));
-  CHECK_REFUSED(gf_wait(session, 1));
-  CHECK_REFUSED(gf_await(session, 1, -1));
-  CHECK_REFUSED(gf_group_open(session, 5, ranks, RANKS));
-  CHECK_REFUSED(gf_group_close(session, 4));
+      gf_comm_reduce_scatter(g_comm, data, out, 1, GF_FLOAT32, GF_SUM));
+  CHECK_REFUSED(
+      gf_comm_all_to_all(g_comm, data, counts, out, counts, GF_FLOAT32));
+  CHECK_REFUSED(gf_comm_gather(g_comm, data, out, counts, GF_FLOAT32, 0));
+  CHECK_REFUSED(gf_comm_scatter(g_comm, data, out, counts, GF_FLOAT32, 0));
+  CHECK_REFUSED(gf_comm_barrier(g_comm));
+  CHECK_REFUSED(gf_comm_send(g_comm, data, 4, 1 - g_rank, 7));
+  CHECK_REFUSED(gf_comm_recv(g_comm, data, 4, 1 - g_rank, 7));
+  CHECK_REFUSED(gf_comm_wait(g_comm, 1, 0));
+  CHECK_REFUSED(gf_comm_wait(g_comm, 1, -1));
+  CHECK_REFUSED(gf_comm_allgather_v(g_comm, data, out, counts, GF_FLOAT32));
+  CHECK_REFUSED(gf_comm_set_stream(g_comm, NULL));
+  CHECK_REFUSED(gf_comm_open_group(g_comm, 5, ranks, RANKS));
+  CHECK_REFUSED(gf_comm_close_group(g_comm, 4));
   gf_call_init(&call);
   call.output = data;
   call.count = 2;
-  CHECK_REFUSED(gf_start(session, &call, done, NULL, &ticket));
+  CHECK_REFUSED(gf_comm_start(g_comm, &call, done, NULL, &ticket));
   call.group = 4;
-  CHECK_REFUSED(gf_start(session, &call, done, NULL, &ticket));
-  CHECK_REFUSED(
-      gf_send_start(session, 4, data, 4, 1 - g_rank, 7, done, NULL, &ticket));
-  CHECK_REFUSED(gf_recv_start(session, 4, data, 4, 1 - g_rank, 7, NULL, done,
-                              NULL, &ticket));
-  CHECK_REFUSED(gf_alloc_shared(session, 8, &shared));
-  CHECK_REFUSED(gf_free_shared(session, data));
-  CHECK_REFUSED(gf_abort(session, "said a child"));
+  CHECK_REFUSED(gf_comm_start(g_comm, &call, done, NULL, &ticket));
+  CHECK_REFUSED(gf_comm_send_start(g_comm, 4, data, 4, 1 - g_rank, 7, done,
+                                   NULL, &ticket));
+  CHECK_REFUSED(gf_comm_recv_start(g_comm, 4, data, 4, 1 - g_rank, 7, NULL,
+                                   done, NULL, &ticket));
+  CHECK_REFUSED(gf_comm_alloc_shared(g_comm, 8, &shared));
+  CHECK_REFUSED(gf_comm_free_shared(g_comm, data));
+  CHECK_REFUSED(gf_comm_abort(g_comm, "said a child"));
 }
 
 static int run_child(gf_session* session, float* pool) {
   test_what_is_known(session, pool);
   test_step(session);
-  test_calls(session);
-  gf_close(session);
+  test_calls();
+  gf_session_close(session);
+  gf_comm_close(g_comm);
   return 0;
 }
 
@@ -154,9 +159,9 @@ static int run_rank(const char* meeting_place, const char* fabric) {
   size_t bytes = 0;
   int step;
   int i;
-  CHECK_OK(gf_pool(session, &data, &bytes));
+  CHECK_OK(gf_session_pool(session, &data, &bytes));
   pool = (float*)data;
-  CHECK_OK(gf_group_open(session, 4, ranks, RANKS));
+  CHECK_OK(gf_comm_open_group(g_comm, 4, ranks, RANKS));
   for (step = 0; step < 3; ++step) {
     int status = -1;
     pid_t child;
@@ -165,12 +170,13 @@ static int run_rank(const char* meeting_place, const char* fabric) {
     child = fork();
     if (child == 0) exit(run_child(session, pool));
     CHECK(waitpid(child, &status, 0) == child && status == 0);
-    CHECK_OK(gf_ready(session, 0));
-    CHECK_OK(gf_finish_step(session, NULL));
+    CHECK_OK(gf_session_ready(session, 0));
+    CHECK_OK(gf_session_finish_step(session, NULL));
     for (i = 0; i < ELEMENTS; ++i) CHECK(pool[i] == 1.5F);
   }
-  CHECK_OK(gf_group_close(session, 4));
-  gf_close(session);
+  CHECK_OK(gf_comm_close_group(g_comm, 4));
+  gf_session_close(session);
+  gf_comm_close(g_comm);
   return 0;
 }
 

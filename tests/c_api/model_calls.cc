@@ -26,7 +26,7 @@ void Rank::CheckAll(const std::vector<std::int64_t>& seen,
 void Rank::Collective(std::uint32_t number) {
   const std::uint32_t kind = number / 64 % 9;
   if (kind == 8) {
-    OK(gf_barrier(session_));
+    OK(gf_comm_barrier(comm_));
   } else if (kind % 3 == 0) {
     Reduction(number);
   } else {
@@ -51,16 +51,16 @@ void Rank::Reduction(std::uint32_t number) {
   const std::vector<std::int64_t> sum = script_.Sum(number, n * p);
   switch (number % 3) {
     case 0:
-      OK(gf_allreduce(session_, in.data(), n * p, GF_INT64, GF_SUM));
+      OK(gf_comm_allreduce(comm_, in.data(), n * p, GF_INT64, GF_SUM));
       return CheckAll(in, sum, "allreduce");
     case 1:
-      OK(gf_reduce(session_, in.data(), out.data(), n * p, GF_INT64, GF_SUM,
-                   root));
+      OK(gf_comm_reduce(comm_, in.data(), out.data(), n * p, GF_INT64, GF_SUM,
+                        root));
       if (rank_ == root) CheckAll(out, sum, "reduce");
       return;
     default:
-      OK(gf_reduce_scatter(session_, in.data(), out.data(), n, GF_INT64,
-                           GF_SUM));
+      OK(gf_comm_reduce_scatter(comm_, in.data(), out.data(), n, GF_INT64,
+                                GF_SUM));
       return CheckAll(out, Block(sum, n), "reduce_scatter");
   }
 }
@@ -83,20 +83,21 @@ void Rank::Move(std::uint32_t number) {
   const std::size_t* const each = counts.data();
   switch (number % 5) {
     case 0:
-      OK(gf_broadcast(session_, in.data(), n * p, GF_INT64, root));
+      OK(gf_comm_broadcast(comm_, in.data(), n * p, GF_INT64, root));
       return CheckAll(in, script_.Values(root, number, n * p), "broadcast");
     case 1:
-      OK(gf_allgather(session_, in.data(), out.data(), n, GF_INT64));
+      OK(gf_comm_allgather(comm_, in.data(), out.data(), n, GF_INT64));
       return CheckAll(out, heads, "allgather");
     case 2:
-      OK(gf_gather(session_, in.data(), out.data(), each, GF_INT64, root));
+      OK(gf_comm_gather(comm_, in.data(), out.data(), each, GF_INT64, root));
       if (rank_ == root) CheckAll(out, heads, "gather");
       return;
     case 3:
-      OK(gf_all_to_all(session_, in.data(), each, out.data(), each, GF_INT64));
+      OK(gf_comm_all_to_all(comm_, in.data(), each, out.data(), each,
+                            GF_INT64));
       return CheckAll(out, blocks, "all_to_all");
     default:
-      OK(gf_scatter(session_, in.data(), out.data(), each, GF_INT64, root));
+      OK(gf_comm_scatter(comm_, in.data(), out.data(), each, GF_INT64, root));
       return CheckAll(out, Block(script_.Values(root, number, n * p), n),
                       "scatter");
   }
@@ -106,18 +107,21 @@ void Rank::Start(std::uint32_t number) {
   Started& call = started_.emplace_back();
   call.data = script_.Values(rank_, number, number % 5000);
   call.expected = script_.Sum(number, number % 5000);
-  OK(gf_allreduce_start(session_, call.data.data(), call.data.size(), GF_INT64,
-                        GF_SUM, &call.ticket));
+  gf_call given;
+  gf_call_init(&given);
+  given.output = call.data.data();
+  given.count = call.data.size();
+  given.dtype = GF_INT64;
+  OK(gf_comm_start(comm_, &given, nullptr, nullptr, &call.ticket));
 }
 
 void Rank::WaitOldest() {
   if (started_.empty()) return;
   const Started& call = started_.front();
-  if (Local(2) == 0) OK(gf_await(session_, call.ticket, 60));
-  OK(gf_wait(session_, call.ticket));
+  OK(gf_comm_wait(comm_, call.ticket, Local(2) == 0 ? 60 : -1));
   CheckAll(call.data, call.expected, "a started allreduce");
-  INVALID(gf_wait(session_, call.ticket));
-  OK(gf_await(session_, call.ticket, 0));
+  INVALID(gf_comm_wait(comm_, call.ticket, -1));
+  INVALID(gf_comm_wait(comm_, call.ticket, 0));
   started_.pop_front();
 }
 
@@ -137,16 +141,15 @@ void Rank::Group(std::uint32_t number) {
   call.output = data.data();
   call.count = data.size();
   call.dtype = GF_INT64;
-  INVALID(gf_start(session_, &call, SetDone, &told, &ticket));
+  INVALID(gf_comm_start(comm_, &call, SetDone, &told, &ticket));
   if (std::count(ranks.begin(), ranks.end(), rank_) == 0) {
-    INVALID(gf_group_open(session_, id, ranks.data(), ranks.size()));
+    INVALID(gf_comm_open_group(comm_, id, ranks.data(), ranks.size()));
     return;
   }
-  OK(gf_group_open(session_, id, ranks.data(), ranks.size()));
-  INVALID(gf_group_open(session_, id, ranks.data(), ranks.size()));
-  OK(gf_start(session_, &call, SetDone, &told, &ticket));
-  INVALID(gf_wait(session_, ticket));
-  OK(gf_await(session_, ticket, 60));
+  OK(gf_comm_open_group(comm_, id, ranks.data(), ranks.size()));
+  INVALID(gf_comm_open_group(comm_, id, ranks.data(), ranks.size()));
+  OK(gf_comm_start(comm_, &call, SetDone, &told, &ticket));
+  OK(gf_comm_wait(comm_, ticket, 60));
   Expect(told == GF_OK, StrCat("the group's call was told ", told.load()));
   std::vector<std::int64_t> expected(data.size(), 0);
   for (const int r : ranks) {
@@ -154,8 +157,8 @@ void Rank::Group(std::uint32_t number) {
     for (std::size_t i = 0; i < data.size(); ++i) expected[i] += theirs[i];
   }
   CheckAll(data, expected, "a group's allreduce");
-  OK(gf_group_close(session_, id));
-  INVALID(gf_group_close(session_, id));
+  OK(gf_comm_close_group(comm_, id));
+  INVALID(gf_comm_close_group(comm_, id));
 }
 
 void Rank::Messages(std::uint32_t number) {
@@ -167,10 +170,10 @@ void Rank::Messages(std::uint32_t number) {
   std::vector<std::int64_t> theirs(n, -1);
   std::atomic<int> told{-1};
   std::uint64_t ticket = 0;
-  OK(gf_send_start(session_, 0, mine.data(), n * 8, next, number, SetDone,
-                   &told, &ticket));
-  OK(gf_recv(session_, theirs.data(), n * 8, before, number));
-  OK(gf_await(session_, ticket, 60));
+  OK(gf_comm_send_start(comm_, 0, mine.data(), n * 8, next, number, SetDone,
+                        &told, &ticket));
+  OK(gf_comm_recv(comm_, theirs.data(), n * 8, before, number));
+  OK(gf_comm_wait(comm_, ticket, 60));
   Expect(told == GF_OK, StrCat("a message's sender was told ", told.load()));
   CheckAll(theirs, script_.Values(before, number, n), "a message");
 }
@@ -178,14 +181,14 @@ void Rank::Messages(std::uint32_t number) {
 void Rank::Shared(std::uint32_t number) {
   const std::size_t n = number % 2000 + 1;
   void* memory = nullptr;
-  if (!OK(gf_alloc_shared(session_, n * 8, &memory))) return;
+  if (!OK(gf_comm_alloc_shared(comm_, n * 8, &memory))) return;
   auto* data = static_cast<std::int64_t*>(memory);
   const std::vector<std::int64_t> mine = script_.Values(rank_, number, n);
   std::copy(mine.begin(), mine.end(), data);
-  OK(gf_allreduce(session_, data, n, GF_INT64, GF_SUM));
+  OK(gf_comm_allreduce(comm_, data, n, GF_INT64, GF_SUM));
   CheckAll(std::vector<std::int64_t>(data, data + n), script_.Sum(number, n),
            "shared memory");
-  OK(gf_free_shared(session_, memory));
+  OK(gf_comm_free_shared(comm_, memory));
 }
 
 }  // namespace gradientflow::testing

@@ -111,6 +111,7 @@ class Rank {
   Verdict& verdict_;
   std::mt19937_64 random_;
   std::vector<std::string> notes_;
+  gf_comm* comm_ = nullptr;
   gf_session* session_ = nullptr;
 
   // The model.

@@ -24,13 +24,14 @@ void Rank::Run(const std::string& meeting_place) {
   }
   beside.join();
   if (!verdict_.wrong()) End();
-  gf_close(session_);
+  gf_session_close(session_);
+  gf_comm_close(comm_);
 }
 
 void Rank::Expect(bool right, const std::string& what) {
   if (right) return;
   verdict_.Wrong(StrCat("rank ", rank_, ": ", what));
-  if (session_ != nullptr) gf_abort(session_, "the model was wrong");
+  if (session_ != nullptr) gf_comm_abort(comm_, "the model was wrong");
 }
 
 bool Rank::Returns(gf_status expected, gf_status seen, const char* call) {
@@ -55,7 +56,9 @@ bool Rank::Open(const std::string& meeting_place) {
     gf_tensor_init(&given[i]);
     given[i].elements = job_.elements[i];
   }
-  const bool open = OK(gf_open(options, given.data(), given.size(), &session_));
+  const bool open = OK(gf_comm_open(options, &comm_)) &&
+                    OK(gf_session_open(comm_, 0, options, given.data(),
+                                       given.size(), &session_));
   gf_options_free(options);
   marked_.assign(tensors(), false);
   const std::size_t all = std::accumulate(job_.elements.begin(),
@@ -70,10 +73,10 @@ void Rank::AskBeside() const {
   for (int i = 0; i < 50 && !verdict_.wrong(); ++i) {
     void* data = nullptr;
     std::size_t bytes = 0;
-    if (gf_pool(session_, &data, &bytes) != GF_OK ||
-        gf_check(session_) != GF_OK || gf_rank(session_) != rank_ ||
-        gf_await(session_, kNoTicket, 0) != GF_INVALID_ARGUMENT ||
-        gf_wait(session_, kNoTicket) != GF_INVALID_ARGUMENT) {
+    if (gf_session_pool(session_, &data, &bytes) != GF_OK ||
+        gf_comm_check(comm_) != GF_OK || gf_comm_rank(comm_) != rank_ ||
+        gf_comm_wait(comm_, kNoTicket, 0) != GF_INVALID_ARGUMENT ||
+        gf_comm_wait(comm_, kNoTicket, -1) != GF_INVALID_ARGUMENT) {
       verdict_.Wrong(StrCat("rank ", rank_, " beside: ", gf_last_error()));
     }
     std::this_thread::yield();
@@ -118,7 +121,7 @@ void Rank::Do(const Op& op) {
 void Rank::Mark(std::size_t tensor) {
   void* data = nullptr;
   std::size_t bytes = 0;
-  OK(gf_gradient(session_, tensor, &data, &bytes));
+  OK(gf_session_gradient(session_, tensor, &data, &bytes));
   Expect(bytes == job_.elements[tensor] * sizeof(float), "gradient's size");
   auto* gradient = static_cast<float*>(data);
   for (std::size_t i = 0; i < bytes / sizeof(float); ++i) {
@@ -126,9 +129,9 @@ void Rank::Mark(std::size_t tensor) {
   }
   marked_[tensor] = true;
   if (script_.Present(rank_, tensor, round_)) {
-    OK(gf_ready(session_, tensor));
+    OK(gf_session_ready(session_, tensor));
   } else {
-    OK(gf_absent(session_, tensor));
+    OK(gf_session_absent(session_, tensor));
   }
 }
 
@@ -144,11 +147,11 @@ void Rank::MarkSome(std::uint32_t share) {
 
 void Rank::Finish(std::uint32_t number) {
   MarkSome(number % 4);
-  if (!all_marked()) WRONG_MOMENT(gf_finish_step(session_, nullptr));
+  if (!all_marked()) WRONG_MOMENT(gf_session_finish_step(session_, nullptr));
   MarkSome(4);
   gf_step_stats stats;
   gf_step_stats_init(&stats);
-  if (!OK(gf_finish_step(session_, &stats))) return;
+  if (!OK(gf_session_finish_step(session_, &stats))) return;
   marked_.assign(tensors(), false);
   nonfinite_ = script_.Nonfinite(round_);
   Expect(stats.step == step_, StrCat("step ", stats.step, ", not ", step_));
@@ -165,7 +168,7 @@ void Rank::CheckSums() {
   for (std::size_t t = 0; t < tensors(); ++t) {
     void* data = nullptr;
     std::size_t bytes = 0;
-    OK(gf_gradient(session_, t, &data, &bytes));
+    OK(gf_session_gradient(session_, t, &data, &bytes));
     const auto* seen = static_cast<const float*>(data);
     for (std::size_t i = 0; i < job_.elements[t]; ++i) {
       double sum = 0;
@@ -186,7 +189,7 @@ gf_status Rank::Apply(float momentum, std::size_t count, float** weights) {
   gf_optimizer_init(&sgd);
   sgd.lr = kLr;
   sgd.momentum = momentum;
-  return gf_optimizer_step(session_, &sgd, weights, count);
+  return gf_session_optimizer_step(session_, &sgd, weights, count);
 }
 
 void Rank::ApplyStep() {
@@ -218,7 +221,7 @@ void Rank::ApplyStep() {
 
 void Rank::Scale(std::uint32_t number) {
   const float scale = static_cast<float>(1U << (number % 5));
-  if (!OK(gf_set_loss_scale(session_, scale))) return;
+  if (!OK(gf_session_set_loss_scale(session_, scale))) return;
   // Of a step that has begun it is the old one, here or elsewhere: so scripts
   // set it between steps.
   scale_ = scale;
@@ -226,11 +229,12 @@ void Rank::Scale(std::uint32_t number) {
 
 void Rank::Save() {
   std::size_t bytes = 0;
-  OK(gf_save_state(session_, nullptr, 0, &bytes));
+  OK(gf_session_save_state(session_, nullptr, 0, &bytes));
   auto saved = std::make_unique<Saved>();
   saved->bytes.resize(bytes);
-  INVALID(gf_save_state(session_, saved->bytes.data(), bytes - 1, &bytes));
-  OK(gf_save_state(session_, saved->bytes.data(), bytes, &bytes));
+  INVALID(
+      gf_session_save_state(session_, saved->bytes.data(), bytes - 1, &bytes));
+  OK(gf_session_save_state(session_, saved->bytes.data(), bytes, &bytes));
   Expect(bytes == saved->bytes.size(), "the state's size");
   saved->step = step_;
   saved->momentum = momentum_;
@@ -239,33 +243,33 @@ void Rank::Save() {
 
 void Rank::Restore() {
   if (saved_ == nullptr) return;
-  if (!OK(gf_restore_state(session_, saved_->bytes.data(),
-                           saved_->bytes.size()))) {
+  if (!OK(gf_session_restore_state(session_, saved_->bytes.data(),
+                                   saved_->bytes.size()))) {
     return;
   }
   step_ = saved_->step;
   momentum_ = saved_->momentum;
   may_apply_ = false;
-  OK(gf_set_loss_scale(session_, scale_));
+  OK(gf_session_set_loss_scale(session_, scale_));
 }
 
 void Rank::RestoreGarbage() {
   const std::string garbage(300, 'x');
   RETURNS(GF_DATA_LOSS,
-          gf_restore_state(session_, garbage.data(), garbage.size()));
+          gf_session_restore_state(session_, garbage.data(), garbage.size()));
 }
 
 void Rank::Read() {
   std::size_t chunks = 0;
-  OK(gf_selection(session_, nullptr, 0, &chunks));
+  OK(gf_session_selection(session_, nullptr, 0, &chunks));
   std::size_t elements = 0;
   for (std::size_t i = 0; i < tensors(); ++i) {
-    OK(gf_pool_offset(session_, i, &elements));
+    OK(gf_session_pool_offset(session_, i, &elements));
   }
   std::int32_t kind = -1;
-  OK(gf_pool_device(session_, &kind, nullptr));
-  Expect(kind == GF_CPU && gf_size(session_) == job_.ranks, "who this is");
-  OK(gf_check(session_));
+  OK(gf_session_pool_device(session_, &kind, nullptr));
+  Expect(kind == GF_CPU && gf_comm_size(comm_) == job_.ranks, "who this is");
+  OK(gf_comm_check(comm_));
 }
 
 }  // namespace gradientflow::testing

@@ -306,6 +306,32 @@ TEST_P(Collectives, GatherAndScatterWithUnevenCounts) {
   });
 }
 
+TEST_P(Collectives, AllgatherWithUnevenCounts) {
+  Run([](GradientSession& session) {
+    const int me = session.rank();
+    for (int round = 0; round < 8; ++round) {
+      const DType dtype = kAllTypes[round];
+      const std::vector<std::size_t> counts =
+          UnevenCounts(session.size(), round);
+      const Elements mine = Input(dtype, me, counts[me]);
+      Elements all(dtype, Sum(counts));
+      CollectiveCall gather = Call(CollectiveKind::kAllgather, dtype, 0);
+      gather.recv_counts = counts;
+      gather.input = mine.data();
+      gather.output = all.data();
+      ASSERT_TRUE(session.communicator().Run(gather).ok());
+      std::size_t at = 0;
+      for (int r = 0; r < session.size(); at += counts[r++]) {
+        ExpectInput(all, at, r, 0, counts[r]);
+      }
+      EXPECT_TRUE(all.CanariesIntact());
+      gather.recv_counts.push_back(1);
+      EXPECT_EQ(session.communicator().Run(gather).code(),
+                StatusCode::kInvalidArgument);
+    }
+  });
+}
+
 TEST_P(Collectives, BarrierWaitsForAll) {
   Job job;
   std::tie(job.over, job.size) = GetParam();

@@ -278,15 +278,15 @@ TEST(CompletionsAtTheEnd, MayStartNothingMore) {
   OpenRanks(job, [&](int rank, Opened opened) {
     ASSERT_TRUE(opened.ok());
     GradientSession* session = opened.value().get();
-    ASSERT_TRUE(session
-                    ->StartRecv({0, 1 - rank, 2}, &bytes[rank], 1,
-                                [&refused, session](const Status&) {
-                                  std::vector<double> data(1);
-                                  const auto more =
-                                      session->communicator().Start(
-                                          Sum(&data), [](const Status&) {});
-                                  if (!more.ok()) ++refused;
-                                })
+    ASSERT_TRUE(session->communicator()
+                    .StartRecv({0, 1 - rank, 2}, &bytes[rank], 1,
+                               [&refused, session](const Status&) {
+                                 std::vector<double> data(1);
+                                 const auto more =
+                                     session->communicator().Start(
+                                         Sum(&data), [](const Status&) {});
+                                 if (!more.ok()) ++refused;
+                               })
                     .ok());
     opened.value().reset();
   });
@@ -328,7 +328,7 @@ TEST(CompletionsAtTheEnd, RunIfTheirGroupWasClosedJustBefore) {
     ASSERT_TRUE(opened.ok());
     GradientSession& session = *opened.value();
     ASSERT_TRUE(session.communicator().OpenGroup(4, {0, 1}).ok());
-    ASSERT_TRUE(session
+    ASSERT_TRUE(session.communicator()
                     .StartRecv({4, kAnyRank, 2}, &bytes[rank], 1,
                                [&](const Status& status) {
                                  EXPECT_FALSE(status.ok());
@@ -391,6 +391,9 @@ TEST(Messages, KeepTheTimeOutAway) {
       }
     }
     EXPECT_TRUE(session.communicator().Check().ok());
+    CollectiveCall barrier;
+    barrier.kind = CollectiveKind::kBarrier;
+    ASSERT_TRUE(session.communicator().Run(barrier).ok());
     ASSERT_TRUE(session.communicator().Send(peer, 1, &never, 1).ok());
     EXPECT_TRUE(session.communicator().Wait(idle.value(), -1).ok());
   });

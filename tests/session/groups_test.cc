@@ -64,7 +64,7 @@ std::vector<Members> GroupsOf(int size) {
   std::vector<int> all(static_cast<std::size_t>(size));
   std::iota(all.begin(), all.end(), 0);
   groups.push_back({11, {all.rbegin(), all.rend()}});
-  groups.push_back({0xFFFFFFFF, {size - 1}});
+  groups.push_back({0x7FFFFFFF, {size - 1}});
   Members even{5, {}};
   Members odd{6, {}};
   for (const int rank : all) {

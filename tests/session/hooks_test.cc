@@ -94,7 +94,7 @@ TEST(Hooks, AreAwaitedByTheStepTheyAreIn) {
       Options options = Job::TestOptions();
       options.overlap = overlap;
       // Who waits looks at the clock all the time.
-      options.spin_microseconds = 60'000'000;
+      options.spin_microseconds = 1'000'000;
       const auto session = OpenAlone(std::move(owned), options);
       for (std::size_t i = session->tensors(); i-- > 1;) {
         Produce(*session, i, 0);

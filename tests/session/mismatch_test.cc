@@ -173,7 +173,7 @@ TEST_P(Calls, ThatARankDoesNotMakeEndWithItsName) {
       // In backward for ever: the others' news must reach it.
       GradientSession* absent = &session;
       char nothing[1];
-      status = absent->Recv(0, 3, nothing, 1);
+      status = absent->communicator().Recv(0, 3, nothing, 1);
     } else {
       Buffers buffers;
       status = session.communicator().Run(

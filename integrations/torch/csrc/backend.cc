@@ -27,10 +27,9 @@ uint32_t AgreeOnNumber(const c10::intrusive_ptr<c10d::Store>& store, int rank,
   const std::string key = NextRound(*store, "gradientflow/group", rank);
   if (rank == 0) {
     const int64_t number = JobStore(store)->add("gradientflow/groups", 1);
-    TORCH_CHECK_WITH(
-        DistBackendError,
-        number > 0 && number < std::numeric_limits<uint32_t>::max(),
-        "GradientFlow: the job has opened ", number, " groups");
+    TORCH_CHECK_WITH(DistBackendError,
+                     number > 0 && number < std::numeric_limits<int32_t>::max(),
+                     "GradientFlow: the job has opened ", number, " groups");
     store->set(key, std::to_string(number));
     return static_cast<uint32_t>(number);
   }
@@ -70,7 +69,7 @@ c10::intrusive_ptr<Backend> Backend::Open(const StorePtr& store, int rank,
   // A peer has as long to come to a collective as to come at all.
   auto settings = gft::Options::FromEnv();
   settings.Set("timeout_seconds", joining.timeout);
-  auto session = OpenOverStore(std::move(settings), joining, {});
+  auto session = OpenOverStore(std::move(settings), joining, nullptr);
   auto group = std::make_shared<Group>(session);
   auto lease = std::make_shared<Lease>(std::move(session));
   return c10::intrusive_ptr<Backend>::unsafe_steal_from_new(
@@ -139,9 +138,10 @@ void Backend::shutdown() {
 void Backend::abort() {
   try {
     const Session::Use session(group_->session());
-    gf_abort(session, ("aborted by rank " + std::to_string(rank_) + " of " +
-                       (group_->id() == 0 ? "the job" : group_->Description()))
-                          .c_str());
+    gf_comm_abort(session,
+                  ("aborted by rank " + std::to_string(rank_) + " of " +
+                   (group_->id() == 0 ? "the job" : group_->Description()))
+                      .c_str());
   } catch (const c10::Error&) {
     // The session is closed, or not this process's: nothing is left to end.
   }
@@ -150,7 +150,7 @@ void Backend::abort() {
 c10d::ErrorType Backend::getError() {
   try {
     const Session::Use session(group_->session());
-    switch (gf_check(session)) {
+    switch (gf_comm_check(session)) {
       case GF_OK:
         return c10d::ErrorType::SUCCESS;
       case GF_DEADLINE_EXCEEDED:

@@ -143,7 +143,7 @@ void DataParallel::BeginForward() {
                      " raised an error midway, when ",
                      std::count(marked_.begin(), marked_.end(), 1), " of ",
                      marked_.size(), " gradients had been handed over");
-  gf_abort(use, broken_.c_str());
+  gf_comm_abort(use, broken_.c_str());
   CheckNotBroken();
 }
 
@@ -161,7 +161,8 @@ void DataParallel::Watch(const at::Tensor& output) {
 
 void DataParallel::SetLossScale(float scale) {
   if (!config_.sparse) return;
-  Check(gf_set_loss_scale(Session::Use(session()), scale), "the loss scale");
+  Check(gf_session_set_loss_scale(Session::Use(session()), scale),
+        "the loss scale");
   loss_scale_ = shown_scale_ = scale;
   restored_scale_ = false;
 }
@@ -175,8 +176,9 @@ std::optional<c10::Stream> DataParallel::CurrentStream() const {
 void DataParallel::SetStream() {
   stream_ = CurrentStream();
   if (!stream_) return;
-  Check(gf_set_stream(Session::Use(*session_), stream_->native_handle()),
-        "the stream of backward");
+  Check(
+      gf_session_set_stream(Session::Use(*session_), stream_->native_handle()),
+      "the stream of backward");
 }
 
 void DataParallel::Follow(const std::optional<c10::Stream>& after,
@@ -205,7 +207,7 @@ void DataParallel::Begin() {
   if (open_) return;
   CheckNotBroken();
   if (restored_scale_) {
-    Check(gf_set_loss_scale(Session::Use(*session_), loss_scale_),
+    Check(gf_session_set_loss_scale(Session::Use(*session_), loss_scale_),
           "the loss scale");
     restored_scale_ = false;
   }
@@ -243,7 +245,7 @@ void DataParallel::OnGradient(size_t i) {
   marked_[i] = 1;
   // The node runs on the stream on which it was made.
   Follow(stream_, CurrentStream());
-  Check(gf_ready(Session::Use(*session_), i), "a gradient");
+  Check(gf_session_ready(Session::Use(*session_), i), "a gradient");
 }
 
 std::vector<uint8_t> DataParallel::HandOverTheRest(gf_session* session) {
@@ -258,7 +260,8 @@ std::vector<uint8_t> DataParallel::HandOverTheRest(gf_session* session) {
     here[i] = trained && pool_->HasGradient(i) ? 1 : 0;
     if (here[i] != 0) pool_->TakeIn(i);
     Follow(stream_, current);
-    Check(here[i] != 0 ? gf_ready(session, i) : gf_absent(session, i),
+    Check(here[i] != 0 ? gf_session_ready(session, i)
+                       : gf_session_absent(session, i),
           "a gradient");
   }
   return here;
@@ -292,10 +295,10 @@ void DataParallel::Finish() {
     std::vector<uint8_t> used = HandOverTheRest(use);
     if (config_.find_unused) {
       UsedAnywhere asked(use, used);
-      Check(gf_finish_step(use, &stats_), "ending a step");
+      Check(gf_session_finish_step(use, &stats_), "ending a step");
       used = asked.Get();
     } else {
-      Check(gf_finish_step(use, &stats_), "ending a step");
+      Check(gf_session_finish_step(use, &stats_), "ending a step");
       used.assign(used.size(), 1);
     }
     Follow(CurrentStream(), stream_);
@@ -307,7 +310,7 @@ void DataParallel::Finish() {
     open_ = false;
     // What failed here only would have the others wait for this rank. Where
     // the job has failed, it changes nothing.
-    gf_abort(use, broken_.c_str());
+    gf_comm_abort(use, broken_.c_str());
     throw;
   }
   open_ = false;
@@ -335,10 +338,10 @@ void DataParallel::OptimizerStep(const std::vector<gf_optimizer>& groups,
   std::vector<const gf_optimizer*> pointers;
   for (const gf_optimizer& group : groups) pointers.push_back(&group);
   SetStream();
-  Check(
-      gf_optimizer_step_groups(use, pointers.data(), pointers.size(),
-                               group_of.data(), weights.data(), weights.size()),
-      "the optimiser's step");
+  Check(gf_session_optimizer_step_groups(use, pointers.data(), pointers.size(),
+                                         group_of.data(), weights.data(),
+                                         weights.size()),
+        "the optimiser's step");
   // Written behind autograd's back: a graph made before is stale.
   for (size_t i = 0; i < pool_->size(); ++i) {
     if (group_of[i] < 0) continue;
@@ -349,9 +352,10 @@ void DataParallel::OptimizerStep(const std::vector<gf_optimizer>& groups,
 std::vector<uint8_t> DataParallel::SaveState() const {
   const Session::Use use(session());
   size_t bytes = 0;
-  Check(gf_save_state(use, nullptr, 0, &bytes), "saving the state");
+  Check(gf_session_save_state(use, nullptr, 0, &bytes), "saving the state");
   std::vector<uint8_t> state(bytes);
-  Check(gf_save_state(use, state.data(), bytes, &bytes), "saving the state");
+  Check(gf_session_save_state(use, state.data(), bytes, &bytes),
+        "saving the state");
   return state;
 }
 
@@ -359,7 +363,7 @@ void DataParallel::RestoreState(const uint8_t* state, size_t bytes) {
   const Session::Use use(session());
   // A state of no bytes may come with a null pointer.
   constexpr uint8_t kNothing = 0;
-  Check(gf_restore_state(use, bytes == 0 ? &kNothing : state, bytes),
+  Check(gf_session_restore_state(use, bytes == 0 ? &kNothing : state, bytes),
         "restoring the state");
   // The residual is in units of the saved scale, and follows the one in force
   // when a step begins. Not earlier: a GradScaler that is restored too has the

@@ -35,9 +35,9 @@ struct DataParallelConfig {
 //
 //   before AccumulateGrad of parameter i -> Take(i): into the pool at once, if
 //                                           nobody else wants to see it first
-//   after it -> OnGradient(i) -> gf_ready(i)
+//   after it -> OnGradient(i) -> gf_session_ready(i)
 //   end of backward -> Finish(): what got no gradient is absent, and
-//   gf_finish_step() waits for the rest.
+//   gf_session_finish_step() waits for the rest.
 //
 // The hooks are the nodes', in C++: backward runs them without the GIL, on its
 // own threads. All else is called between backward passes.
@@ -64,9 +64,9 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   // residual is kept without it, gradients come out with it.
   void SetLossScale(float scale);
 
-  // gf_optimizer_step_groups() on the parameters, which are float32 and dense.
-  // group_of[i]: of parameter i, -1 if it is left alone; as those are that have
-  // no gradient.
+  // gf_session_optimizer_step_groups() on the parameters, which are float32 and
+  // dense. group_of[i]: of parameter i, -1 if it is left alone; as those are
+  // that have no gradient.
   void OptimizerStep(const std::vector<gf_optimizer>& groups,
                      std::vector<int32_t> group_of);
 

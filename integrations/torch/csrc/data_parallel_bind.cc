@@ -70,7 +70,7 @@ void SetTimeouts(const GroupPtr& group, c10::DeviceType device,
 
 // A session over the ranks of a process group, who meet in its store.
 std::shared_ptr<Session> OpenIn(const GroupPtr& group, Options options,
-                                const std::vector<gf_tensor>& tensors) {
+                                const std::vector<gf_tensor>* tensors) {
   Joining joining;
   joining.store = group->getStore();
   TORCH_CHECK(
@@ -140,8 +140,8 @@ std::shared_ptr<DataParallel> Open(const std::optional<GroupPtr>& group,
   }
   const std::vector<gf_tensor> tensors = TensorsOf(descriptions, parameters);
   std::shared_ptr<Session> session =
-      group ? OpenIn(*group, std::move(options), tensors)
-            : Session::Open(options, tensors);
+      group ? OpenIn(*group, std::move(options), &tensors)
+            : Session::Open(options, &tensors);
   return DataParallel::Make(std::move(session), std::move(names),
                             std::move(parameters), config);
 }

@@ -13,8 +13,8 @@ constexpr int64_t kTogetherBytes = 4 << 20;
 
 void BroadcastBytes(const Session& session, const at::Tensor& tensor) {
   if (tensor.nbytes() == 0) return;
-  Check(gf_broadcast(Session::Use(session), tensor.mutable_data_ptr(),
-                     tensor.nbytes(), GF_INT8, /*root=*/0),
+  Check(gf_comm_broadcast(Session::Use(session), tensor.mutable_data_ptr(),
+                          tensor.nbytes(), GF_INT8, /*root=*/0),
         "broadcasting parameters or buffers");
 }
 

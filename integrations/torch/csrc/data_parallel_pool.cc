@@ -80,12 +80,12 @@ GradientPool::GradientPool(std::shared_ptr<Session> session,
   const auto keep = Keep(session_);
   void* data = nullptr;
   size_t bytes = 0;
-  Check(gf_pool(use, &data, &bytes), "the gradient pool");
+  Check(gf_session_pool(use, &data, &bytes), "the gradient pool");
   const auto elements =
       static_cast<int64_t>(bytes / at::elementSize(pool_type));
   all_ = at::from_blob(data, {elements}, keep, options);
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    Check(gf_gradient(use, i, &data, &bytes), "a gradient's place");
+    Check(gf_session_gradient(use, i, &data, &bytes), "a gradient's place");
     views_.push_back(at::from_blob(data, parameters_[i].sizes(),
                                    StridesOf(parameters_[i]), keep, options));
   }

@@ -11,10 +11,10 @@ namespace gft {
 // that travels beside a step's last gradients. On all ranks alike.
 class UsedAnywhere {
  public:
-  // here[i]: whether this rank used tensor i. `session` is in use by the caller
-  // for as long as this lives: the message ends even where the session is
-  // closing. Throws.
-  UsedAnywhere(gf_session* session, const std::vector<uint8_t>& here);
+  // here[i]: whether this rank used tensor i. `comm` is in use by the caller
+  // for as long as this lives: the message ends even where it is closing.
+  // Throws.
+  UsedAnywhere(gf_comm* comm, const std::vector<uint8_t>& here);
   // Ends the message, however the step ended.
   ~UsedAnywhere();
   UsedAnywhere(const UsedAnywhere&) = delete;
@@ -24,7 +24,7 @@ class UsedAnywhere {
   std::vector<uint8_t> Get();
 
  private:
-  gf_session* const session_;
+  gf_comm* const comm_;
   const size_t count_;
   std::vector<uint8_t> bits_;
   uint64_t ticket_ = 0;

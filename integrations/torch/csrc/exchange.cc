@@ -75,7 +75,7 @@ std::string NextRound(c10d::Store& store, const std::string& prefix, int rank) {
 }
 
 std::shared_ptr<Session> OpenOverStore(Options options, Joining joining,
-                                       const std::vector<gf_tensor>& tensors) {
+                                       const std::vector<gf_tensor>* tensors) {
   joining.prefix = NextRound(*joining.store, joining.prefix, joining.rank);
   options.Set("rank", std::to_string(joining.rank));
   options.Set("size", std::to_string(joining.size));

@@ -32,6 +32,6 @@ std::string NextRound(c10d::Store& store, const std::string& prefix, int rank);
 // what `joining` says. Throws; on the ranks that came, the error names those
 // that did not. Not with the GIL.
 std::shared_ptr<Session> OpenOverStore(Options options, Joining joining,
-                                       const std::vector<gf_tensor>& tensors);
+                                       const std::vector<gf_tensor>* tensors);
 
 }  // namespace gft

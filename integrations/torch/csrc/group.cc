@@ -22,7 +22,7 @@ Group::Group(std::shared_ptr<Session> session, uint32_t id,
   const auto mine = std::find(ranks_.begin(), ranks_.end(), session_->rank());
   rank_ = static_cast<int>(mine - ranks_.begin());
   const Session::Use use(*session_);
-  Check(gf_group_open(use, id_, ranks_.data(), ranks_.size()),
+  Check(gf_comm_open_group(use, id_, ranks_.data(), ranks_.size()),
         "opening a group");
 }
 
@@ -68,7 +68,7 @@ void Group::Close() {
   }
   try {
     const Session::Use use(*session_);
-    gf_group_close(use, id_);
+    gf_comm_close_group(use, id_);
   } catch (const c10::Error&) {
     // The session is closed, and its groups with it.
   }

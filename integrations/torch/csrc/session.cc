@@ -40,25 +40,29 @@ InCallback::InCallback() { ++callbacks_here; }
 InCallback::~InCallback() { --callbacks_here; }
 bool InCallback::Here() { return callbacks_here > 0; }
 
-Session::Session(gf_session* session, std::chrono::milliseconds timeout,
+Session::Session(gf_comm* comm, std::chrono::milliseconds timeout,
                  std::unique_ptr<Testimony> testimony)
-    : session_(session),
+    : comm_(comm),
       forks_(Forks()),
-      rank_(gf_rank(session)),
-      size_(gf_size(session)),
+      rank_(gf_comm_rank(comm)),
+      size_(gf_comm_size(comm)),
       timeout_(timeout),
       testimony_(testimony ? std::move(testimony)
                            : std::make_unique<Testimony>(nullptr, "", rank_)) {}
 
 std::shared_ptr<Session> Session::Open(const Options& options,
-                                       const std::vector<gf_tensor>& tensors,
+                                       const std::vector<gf_tensor>* tensors,
                                        std::unique_ptr<Testimony> testimony) {
-  gf_session* opened = nullptr;
-  Check(gf_open(options.get(), tensors.data(), tensors.size(), &opened),
-        "joining the job");
+  gf_comm* comm = nullptr;
+  Check(gf_comm_open(options.get(), &comm), "joining the job");
   const auto timeout = options.GetTime("timeout_seconds");
   std::shared_ptr<Session> session(
-      new Session(opened, timeout, std::move(testimony)), Drop);
+      new Session(comm, timeout, std::move(testimony)), Drop);
+  if (tensors != nullptr) {
+    Check(gf_session_open(comm, 0, options.get(), tensors->data(),
+                          tensors->size(), &session->session_),
+          "opening a session");
+  }
   Register(session);
   return session;
 }
@@ -114,11 +118,11 @@ void Session::Close() {
   if (users_.fetch_or(kClosing, std::memory_order_acq_rel) & kClosing) return;
   // Calls inside end soon, those that wait for others too.
   if (users_.load() != kClosing) {
-    gf_abort(session_, "the process group was shut down");
+    gf_comm_abort(comm_, "the process group was shut down");
   }
   for (uint32_t now; (now = users_.load()) != kClosing;) users_.wait(now);
-  gf_close(session_);
-  session_ = nullptr;
+  gf_session_close(std::exchange(session_, nullptr));
+  gf_comm_close(std::exchange(comm_, nullptr));
 }
 
 void Session::CloseAll() {

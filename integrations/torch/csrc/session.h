@@ -19,9 +19,10 @@ namespace gft {
 // and closing it does nothing.
 class Session {
  public:
-  // Joins; blocks until all ranks have, so not with the GIL. Throws.
+  // Joins; blocks until all ranks have, so not with the GIL. With `tensors`,
+  // for training steps on them; null: collectives only. Throws.
   static std::shared_ptr<Session> Open(
-      const Options& options, const std::vector<gf_tensor>& tensors,
+      const Options& options, const std::vector<gf_tensor>* tensors,
       std::unique_ptr<Testimony> testimony = nullptr);
   ~Session() = default;
   Session(const Session&) = delete;
@@ -41,6 +42,7 @@ class Session {
     ~Use();
     Use(const Use&) = delete;
     Use& operator=(const Use&) = delete;
+    operator gf_comm*() const { return session_.comm_; }
     operator gf_session*() const { return session_.session_; }
 
    private:
@@ -65,11 +67,12 @@ class Session {
   Testimony& testimony() const { return *testimony_; }
 
  private:
-  Session(gf_session* session, std::chrono::milliseconds timeout,
+  Session(gf_comm* comm, std::chrono::milliseconds timeout,
           std::unique_ptr<Testimony> testimony);
   static void Drop(Session* session);
 
-  gf_session* session_;
+  gf_comm* comm_;
+  gf_session* session_ = nullptr;  // Null without tensors.
   const uint32_t forks_;
   const int rank_;
   const int size_;

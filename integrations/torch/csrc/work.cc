@@ -101,7 +101,7 @@ void Work::Release(gf_status started, uint64_t ticket) {
   const std::string text = gf_last_error();
   // Others found, before this rank came, that it calls something else.
   if (IsMismatch(started) && !InCallback::Here() &&
-      gf_check(Session::Use(group_->session())) == started) {
+      gf_comm_check(Session::Use(group_->session())) == started) {
     group_->session().testimony().Remember(Description());
     Fail(MakeError(started, Description(), text), /*mismatch=*/true);
     Rethrow();
@@ -117,15 +117,16 @@ void Work::Start(gf_call call) {
   call.group = group_->id();
   const Session::Use session(group_->session());
   uint64_t ticket = 0;
-  const gf_status started = gf_start(session, &call, OnDone, Hold(), &ticket);
+  const gf_status started =
+      gf_comm_start(session, &call, OnDone, Hold(), &ticket);
   Release(started, ticket);
 }
 
 void Work::Send(const void* data, size_t bytes, int peer, uint32_t tag) {
   const Session::Use session(group_->session());
   uint64_t ticket = 0;
-  const gf_status started = gf_send_start(session, group_->id(), data, bytes,
-                                          peer, tag, OnDone, Hold(), &ticket);
+  const gf_status started = gf_comm_send_start(
+      session, group_->id(), data, bytes, peer, tag, OnDone, Hold(), &ticket);
   Release(started, ticket);
 }
 
@@ -135,8 +136,8 @@ void Work::Receive(void* data, size_t bytes, int peer, uint32_t tag) {
   if (peer != GF_ANY_RANK) source_ = peer;
   int32_t* source = peer == GF_ANY_RANK ? &source_ : nullptr;
   const gf_status started =
-      gf_recv_start(session, group_->id(), data, bytes, peer, tag, source,
-                    OnDone, Hold(), &ticket);
+      gf_comm_recv_start(session, group_->id(), data, bytes, peer, tag, source,
+                         OnDone, Hold(), &ticket);
   Release(started, ticket);
 }
 

@@ -37,7 +37,7 @@ bool Work::WaitUntil(Clock::time_point deadline) {
     const Session::Use session(group_->session());
     for (; awaited < tickets.size(); ++awaited) {
       const gf_status status =
-          gf_await(session, tickets[awaited], SecondsUntil(deadline));
+          gf_comm_wait(session, tickets[awaited], SecondsUntil(deadline));
       if (status == GF_DEADLINE_EXCEEDED) return false;
       Check(status, facts_.title);
     }
@@ -94,7 +94,7 @@ void Work::Expire() {
   group_->hooks().Failed();
   {
     const Session::Use session(group_->session());
-    gf_abort(session, why.c_str());
+    gf_comm_abort(session, why.c_str());
   }
   TORCH_CHECK_WITH(DistBackendError, WaitUntil(Clock::now() + kAfterAbort),
                    "GradientFlow: ", why);
@@ -103,7 +103,7 @@ void Work::Expire() {
 void Work::abort() {
   if (done_.load(std::memory_order_acquire)) return;
   const Session::Use session(group_->session());
-  gf_abort(session, (Description() + " was aborted").c_str());
+  gf_comm_abort(session, (Description() + " was aborted").c_str());
 }
 
 }  // namespace gft

@@ -1,0 +1,219 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/session/steps.h"
+
+// Several sessions on one communicator, and sessions of some of its ranks.
+namespace gradientflow::testing {
+namespace {
+
+using Owned = std::unique_ptr<GradientSession>;
+
+Owned OpenBeside(GradientSession& session, const Options& options,
+                 GroupId group = 0) {
+  std::shared_ptr<Communicator> comm =
+      session.communicator().shared_from_this();
+  Result<Owned> opened =
+      GradientSession::Open(comm, SomeTensors(), options, group);
+  EXPECT_TRUE(opened.ok()) << opened.status().ToString();
+  return opened.ok() ? std::move(opened).value() : nullptr;
+}
+
+// Ends a step, whatever its number, that was made of ProduceAll(session, what).
+void FinishAndExpect(GradientSession& session, int what) {
+  const Result<StepStats> stats = session.FinishStep();
+  ASSERT_TRUE(stats.ok()) << stats.status().ToString();
+  for (const std::size_t i : AllTensors(session)) {
+    ExpectMean(session, i, what, [](int) { return true; });
+  }
+}
+
+class Shared : public ::testing::TestWithParam<std::tuple<Over, int>> {
+ protected:
+  static Job MakeJob() {
+    Job job;
+    std::tie(job.over, job.size) = GetParam();
+    job.tensors = SomeTensors();
+    return job;
+  }
+};
+
+// Two models whose backward passes end in another order on each rank.
+TEST_P(Shared, SessionsStepInAnyOrder) {
+  RunRanks(MakeJob(), [](GradientSession& first) {
+    Options options = first.options();
+    options.bucket_bytes = kAutoBytes;
+    const Owned second = OpenBeside(first, options);
+    options.bucket_bytes = 1;
+    const Owned third = OpenBeside(first, options);
+    ASSERT_TRUE(second != nullptr && third != nullptr);
+    std::vector<GradientSession*> all = {&first, second.get(), third.get()};
+    for (int step = 0; step < 12; ++step) {
+      std::rotate(all.begin(), all.begin() + (first.rank() + step) % 3,
+                  all.end());
+      for (GradientSession* session : all) {
+        ProduceAll(*session, step + static_cast<int>(session == &first));
+      }
+      for (GradientSession* session : all) {
+        FinishAndExpect(*session, step + static_cast<int>(session == &first));
+      }
+      if (::testing::Test::HasFailure()) return;
+    }
+  });
+}
+
+// What a session counts is its own.
+TEST_P(Shared, SessionsCountTheirOwnBytes) {
+  RunRanks(MakeJob(), [](GradientSession& first) {
+    const Owned second = OpenBeside(first, first.options());
+    ASSERT_TRUE(second != nullptr);
+    ProduceAll(*second, 0);
+    ProduceAll(first, 0);
+    const Result<StepStats> one = first.FinishStep();
+    const Result<StepStats> two = second->FinishStep();
+    ASSERT_TRUE(one.ok() && two.ok());
+    const double pool = static_cast<double>(first.pool().bytes);
+    const int p = first.size();
+    for (const StepStats& stats : {one.value(), two.value()}) {
+      // A rank's share of 2 (p - 1) pools, to a block more or less.
+      EXPECT_NEAR(static_cast<double>(stats.bytes_sent), 2 * pool * (p - 1) / p,
+                  pool);
+      EXPECT_LE(stats.bytes_sent, 2 * pool);
+    }
+  });
+}
+
+TEST_P(Shared, SessionsSaveAndRestoreEachItsOwn) {
+  RunRanks(MakeJob(), [](GradientSession& first) {
+    Options options = first.options();
+    options.sparsity = 0.5F;
+    options.chunk_elements = 64;
+    const Owned second = OpenBeside(first, options);
+    ASSERT_TRUE(second != nullptr);
+    for (int step = 0; step < 3; ++step) {
+      ProduceAll(*second, step);
+      ASSERT_TRUE(second->FinishStep().ok());
+    }
+    ProduceAll(first, 0);  // In the midst of the other's step.
+    const Result<std::vector<std::byte>> state = second->SaveState();
+    ASSERT_TRUE(state.ok()) << state.status().ToString();
+    ProduceAll(*second, 3);
+    ASSERT_TRUE(second->FinishStep().ok());
+    const std::vector<float> expected(Floats(*second, 2).begin(),
+                                      Floats(*second, 2).end());
+    ASSERT_TRUE(second->RestoreState(state.value()).ok());
+    ProduceAll(*second, 3);
+    ASSERT_TRUE(second->FinishStep().ok());
+    const std::vector<float> again(Floats(*second, 2).begin(),
+                                   Floats(*second, 2).end());
+    EXPECT_EQ(expected, again);
+    FinishAndExpect(first, 0);
+  });
+}
+
+TEST_P(Shared, SessionsOpenAndCloseWhileAnotherSteps) {
+  RunRanks(MakeJob(), [](GradientSession& first) {
+    for (int step = 0; step < 6; ++step) {
+      ProduceAll(first, step);
+      Owned second = OpenBeside(first, first.options());
+      ASSERT_TRUE(second != nullptr);
+      ProduceAll(*second, step);
+      if (step % 2 == 0) FinishAndExpect(first, step);
+      FinishAndExpect(*second, step);
+      second.reset();
+      if (step % 2 == 1) FinishAndExpect(first, step);
+    }
+  });
+}
+
+// Each half of the ranks trains a model of its own.
+TEST_P(Shared, GroupsHaveSessions) {
+  RunRanks(MakeJob(), [](GradientSession& all) {
+    std::vector<int> members;
+    for (int r = all.rank() % 2; r < all.size(); r += 2) members.push_back(r);
+    const GroupId id = 10U + static_cast<GroupId>(all.rank() % 2);
+    ASSERT_TRUE(all.communicator().OpenGroup(id, members).ok());
+    {
+      const Owned half = OpenBeside(all, all.options(), id);
+      ASSERT_TRUE(half != nullptr);
+      EXPECT_EQ(half->size(), static_cast<int>(members.size()));
+      EXPECT_EQ(members[static_cast<std::size_t>(half->rank())], all.rank());
+      for (int step = 0; step < 4; ++step) {
+        ProduceAll(*half, step);
+        FinishAndExpect(*half, step);
+      }
+    }
+    EXPECT_TRUE(all.communicator().CloseGroup(id).ok());
+    ProduceAll(all, 0);
+    FinishAndExpect(all, 0);
+  });
+}
+
+TEST_P(Shared, AllHearOfTheRankThatRefuses) {
+  RunRanks(MakeJob(), [](GradientSession& first) {
+    const std::shared_ptr<Communicator> comm =
+        first.communicator().shared_from_this();
+    const int last = first.size() - 1;
+    std::vector<TensorSpec> tensors = SomeTensors();
+    if (first.rank() == last) tensors[1].name = tensors[0].name;
+    Result<Owned> opened =
+        GradientSession::Open(comm, tensors, first.options());
+    EXPECT_EQ(opened.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(opened.status().message().find("both have the name"),
+              std::string::npos)
+        << opened.status().message();
+    if (first.rank() == last) {
+      tensors = SomeTensors();
+      tensors[2].elements += 1;
+    }
+    opened = GradientSession::Open(comm, tensors, first.options());
+    EXPECT_EQ(opened.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(opened.status().message().find("rank " + std::to_string(last) +
+                                             " has tensor 2="),
+              std::string::npos)
+        << opened.status().message();
+    EXPECT_EQ(GradientSession::Open(comm, tensors, first.options(), 77)
+                  .status()
+                  .code(),
+              StatusCode::kInvalidArgument);
+    // Nothing else has suffered.
+    ProduceAll(first, 0);
+    FinishAndExpect(first, 0);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(InProcess, Shared,
+                         ::testing::Values(std::tuple{Over::kMemory, 2},
+                                           std::tuple{Over::kMemory, 5},
+                                           std::tuple{Over::kMessages, 3}),
+                         ParamName);
+INSTANTIATE_TEST_SUITE_P(Joined, Shared,
+                         ::testing::Values(std::tuple{Over::kTcp, 2},
+                                           std::tuple{Over::kMixed, 4}),
+                         ParamName);
+
+TEST(SharedDevices, TakeOneSessionAtATime) {
+  for (const Over over : {Over::kDevices, Over::kNccl}) {
+    Job job;
+    job.over = over;
+    job.size = 2;
+    job.tensors = SomeTensors();
+    RunRanks(job, [](GradientSession& first) {
+      const Result<Owned> second =
+          GradientSession::Open(first.communicator().shared_from_this(),
+                                SomeTensors(), first.options());
+      EXPECT_EQ(second.status().code(), StatusCode::kUnimplemented)
+          << second.status().ToString();
+      ProduceAll(first, 0);
+      FinishAndExpect(first, 0);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace gradientflow::testing

@@ -2,7 +2,8 @@
 #include <utility>
 
 #include "gradientflow/buckets/dense.h"
-#include "gradientflow/csc/device_sparse.h"
+#include "gradientflow/csc/chunk_selector.h"
+#include "gradientflow/csc/memory.h"
 #include "gradientflow/csc/sparse.h"
 #include "gradientflow/session/session_impl.h"
 
@@ -94,36 +95,29 @@ Status SessionImpl::BuildAggregator() {
     aggregator_ = std::make_unique<DenseAggregator>(parts);
     return Status();
   }
-  ChunkSelectorConfig config;
-  config.pool_elements = layout_.elements();
+  const bool plain = options_.residual == ResidualMode::kPlain;
+  CscConfig config;
   config.chunk_elements = options_.chunk_elements;
   config.sparsity = options_.sparsity;
   config.warmup_steps = options_.warmup_steps;
+  config.zero_kept = plain || options_.zero_kept;
+  config.keep_factor = plain ? 1.0F : options_.momentum;
+  config.share = options_.reduce == ReduceOp::kMean
+                     ? 1.0F
+                     : 1.0F / static_cast<float>(parts.collective->size());
   std::vector<bool> dense;
   for (const TensorSpec& spec : specs_) dense.push_back(spec.always_dense);
-  config.always_dense = ChunksTouching(layout_, dense, options_.chunk_elements);
-  Result<ChunkSelector> selector = ChunkSelector::Create(config);
-  if (!selector.ok()) return selector.status();
-  const bool plain = options_.residual == ResidualMode::kPlain;
-  const bool zero_kept = plain || options_.zero_kept;
-  const float keep_factor = plain ? 1.0F : options_.momentum;
+  Result<std::unique_ptr<CscMemory>> memory = HostCscMemory();
   if (device_side_ != nullptr) {
-    Result<std::unique_ptr<DeviceSparseAggregator>> made =
-        DeviceSparseAggregator::Create(
-            parts,
-            {zero_kept, keep_factor, device_.get(),
-             &device_side_->stream(Channel::kGradients)},
-            std::move(selector).value(), config.always_dense);
-    if (!made.ok()) return made.status();
-    aggregator_ = std::move(made).value();
-    return Status();
+    memory = DeviceCscMemory(device_.get(),
+                             &device_side_->stream(Channel::kGradients));
+    if (!memory.ok()) return memory.status();
   }
-  SparseConfig sparse;
-  sparse.zero_kept = zero_kept;
-  sparse.keep_factor = keep_factor;
-  sparse.kernels = &kernels::CpuKernels();
-  aggregator_ = std::make_unique<SparseAggregator>(parts, sparse,
-                                                   std::move(selector).value());
+  Result<std::unique_ptr<SparseAggregator>> sparse = SparseAggregator::Create(
+      parts, config, ChunksTouching(layout_, dense, options_.chunk_elements),
+      std::move(memory).value());
+  if (!sparse.ok()) return sparse.status();
+  aggregator_ = std::move(sparse).value();
   return Status();
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -21,6 +20,15 @@ Status Invalid(std::string message) {
 }
 
 }  // namespace
+
+std::size_t FillSlots(std::span<const std::uint8_t> selected,
+                      std::uint32_t* slots) {
+  std::uint32_t next = 0;
+  for (std::uint8_t sent : selected) {
+    *slots++ = sent != 0 ? next++ : kernels::kNotSent;
+  }
+  return next;
+}
 
 std::vector<std::size_t> ChunksTouching(const PoolLayout& layout,
                                         const std::vector<bool>& tensors,
@@ -69,7 +77,7 @@ ChunkSelector::ChunkSelector(const ChunkSelectorConfig& config)
   for (std::size_t c : config.always_dense) always_dense_[c] = 1;
   always_dense_count_ = static_cast<std::size_t>(
       std::count(always_dense_.begin(), always_dense_.end(), 1));
-  std::iota(slots_.begin(), slots_.end(), 0);
+  FillSlots(selected_, slots_.data());
 }
 
 Extent ChunkSelector::chunk(std::size_t c) const {
@@ -145,10 +153,7 @@ Status ChunkSelector::Restore(std::uint64_t step,
   GF_RETURN_IF_ERROR(Check(step, selected));
   selected_.assign(selected.begin(), selected.end());
   selected_count_ = CountAt(step);
-  std::uint32_t next = 0;
-  for (std::size_t c = 0; c < selected_.size(); ++c) {
-    slots_[c] = selected_[c] != 0 ? next++ : kernels::kNotSent;
-  }
+  FillSlots(selected_, slots_.data());
   return {};
 }
 

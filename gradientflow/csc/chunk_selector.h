@@ -11,6 +11,11 @@
 
 namespace gradientflow {
 
+// The slots (kernels/chunk_kernels.h) of chunks of which `selected` (0 or 1,
+// one per chunk) are sent. Returns how many these are.
+std::size_t FillSlots(std::span<const std::uint8_t> selected,
+                      std::uint32_t* slots);
+
 struct ChunkSelectorConfig {
   std::size_t pool_elements = 0;
   std::size_t chunk_elements = 32000;

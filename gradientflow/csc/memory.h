@@ -30,7 +30,7 @@ class CscMemory {
 
   // Zeroed, aligned to 256 bytes or a page. kResourceExhausted: no room.
   virtual Result<DeviceMemory> Allocate(std::size_t bytes) = 0;
-  // The same on the host, where copies to and from Allocate() are quick.
+  // On the host, where copies to and from Allocate() are quick. Not zeroed.
   virtual Result<DeviceMemory> AllocateOnHost(std::size_t bytes) = 0;
   // Between any two of these, and other memory of the host.
   virtual Status Copy(void* dst, const void* src, std::size_t bytes) = 0;

@@ -10,6 +10,7 @@
 #include "bind.h"
 #include "hook_cast.h"
 #include "hook_csc.h"
+#include "library.h"
 
 namespace gft {
 namespace {
@@ -49,13 +50,19 @@ std::shared_ptr<CscHook> RegisterCsc(
     const Reducer& reducer, const GroupPtr& group,
     std::vector<std::string> names, std::vector<at::Tensor> parameters,
     std::vector<bool> always_dense, double sparsity, int64_t chunk_elements,
-    uint64_t warmup_steps, const std::string& wire, bool tensor_ops) {
-  const CscConfig config = {sparsity, chunk_elements, warmup_steps,
-                            WireOf(wire), tensor_ops};
+    uint64_t warmup_steps, const std::string& wire, bool tensor_ops,
+    float keep_factor) {
+  gf_csc_config config;
+  gf_csc_config_init(&config);
+  config.sparsity = sparsity;
+  config.chunk_elements = static_cast<size_t>(chunk_elements);
+  config.warmup_steps = warmup_steps;
+  config.wire_dtype = *DtypeOf(WireOf(wire));
+  config.keep_factor = keep_factor;
   auto hook = std::make_shared<CscHook>(
-      group, config,
-      CscLayout(std::move(names), std::move(parameters),
-                std::move(always_dense), chunk_elements));
+      group, config, WireOf(wire), tensor_ops,
+      std::make_shared<CscModel>(std::move(names), std::move(parameters),
+                                 std::move(always_dense)));
   Register(*reducer, hook);
   return hook;
 }
@@ -85,7 +92,7 @@ py::tuple Save(CscHook& hook) {
 }
 
 // Whether DDP's buckets hold just these parameters.
-bool HasBuckets(const c10d::Reducer& reducer, const CscLayout& layout,
+bool HasBuckets(const c10d::Reducer& reducer, const CscModel& model,
                 const std::vector<std::vector<size_t>>& buckets) {
   const auto present = reducer.get_grad_buckets(/*return_zero_tensors=*/false);
   if (present.size() != buckets.size()) return false;
@@ -93,7 +100,7 @@ bool HasBuckets(const c10d::Reducer& reducer, const CscLayout& layout,
     const std::vector<at::Tensor> parameters = present[b].getParameters();
     if (parameters.size() != buckets[b].size()) return false;
     for (size_t i = 0; i < parameters.size(); ++i) {
-      if (!parameters[i].is_same(layout.parameter(buckets[b][i]))) return false;
+      if (!parameters[i].is_same(model.parameters[buckets[b][i]])) return false;
     }
   }
   return true;
@@ -121,9 +128,9 @@ void Restore(CscHook& hook, const Reducer& reducer, bool rebuilds,
   const py::gil_scoped_release no_gil;
   const bool rebuilt = rebuilds && !reducer->should_rebuild_buckets();
   if (!buckets.empty() && !rebuilt &&
-      !HasBuckets(*reducer, hook.layout(), buckets)) {
+      !HasBuckets(*reducer, hook.model(), buckets)) {
     reducer->initialize_buckets(buckets);
-    TORCH_CHECK(HasBuckets(*reducer, hook.layout(), buckets),
+    TORCH_CHECK(HasBuckets(*reducer, hook.model(), buckets),
                 "the csc hook: DDP did not take over the buckets of the state");
   }
   state.selection.parameters = std::move(buckets);
@@ -148,7 +155,8 @@ void BindHook(py::module& module) {
              py::arg("group"), py::arg("names"), py::arg("parameters"),
              py::arg("always_dense"), py::arg("sparsity"),
              py::arg("chunk_elements"), py::arg("warmup_steps"),
-             py::arg("wire"), py::arg("tensor_ops") = false);
+             py::arg("wire"), py::arg("tensor_ops") = false,
+             py::arg("keep_factor") = 1.0F);
 }
 
 }  // namespace gft

@@ -70,6 +70,7 @@ def register_csc_hook(
     warmup_steps: int,
     wire: str,
     tensor_ops: bool = ...,
+    keep_factor: float = ...,
 ) -> CscHook: ...
 
 class DataParallel:

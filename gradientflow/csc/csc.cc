@@ -14,7 +14,7 @@ float Csc::SetScale(float loss_scale, float left_scaled) {
 }
 
 kernels::ChunkRange Csc::Whole(const CscRegion& region) const {
-  const std::size_t chunk = config_.chunk_elements;
+  const std::size_t chunk = config_.selection.chunk_elements;
   return Range(region, 0, (region.elements + chunk - 1) / chunk);
 }
 
@@ -79,13 +79,6 @@ Status Csc::Skip(const CscRegion& region) const {
   return region.memory->KernelStatus(
       "chunk_restore",
       region.memory->kernels().chunk_restore(args, region.memory->stream()));
-}
-
-Result<ChunkSelector> Csc::NewSelector(
-    std::size_t elements, std::vector<std::size_t> always_dense) const {
-  return ChunkSelector::Create({elements, config_.chunk_elements,
-                                config_.sparsity, config_.warmup_steps,
-                                std::move(always_dense)});
 }
 
 void FindDirty(const CscRegion& region, std::size_t chunk_elements) {

@@ -23,18 +23,16 @@
 namespace gradientflow {
 
 struct CscConfig {
-  std::size_t chunk_elements = 32000;
-  double sparsity = 0;             // Final share of chunks kept back, [0, 1).
-  std::uint64_t warmup_steps = 0;  // Sparsity rises linearly over these.
-  bool zero_kept = false;          // Kept gradients become 0 in place.
-  float keep_factor = 1;           // Decay of what is kept back.
+  ChunkSelectorConfig selection;
+  bool zero_kept = false;  // Kept gradients become 0 in place.
+  float keep_factor = 1;   // Decay of what is kept back.
   // What makes a mean of an exchanged value: 1 if the exchange takes means,
   // 1 / ranks if it takes sums.
   float share = 1;
 };
 
 // Gradients that lie one after the other in one memory, cut into chunks of
-// CscConfig::chunk_elements; the last chunk may be short. All is borrowed, and
+// `selection.chunk_elements`; the last chunk may be short. All is borrowed, and
 // is memory of `memory`. Arrays are by element or by chunk of the region.
 struct CscRegion {
   CscMemory* memory = nullptr;
@@ -95,15 +93,10 @@ class Csc {
   // finite in the residual becomes 0, or it would stay for ever.
   Status Skip(const CscRegion& region) const;
 
-  // Chooses chunks of a region of so many elements. kInvalidArgument names the
-  // setting that is out of range.
-  Result<ChunkSelector> NewSelector(
-      std::size_t elements, std::vector<std::size_t> always_dense) const;
-
  private:
   kernels::ChunkRange Range(const CscRegion& region, std::size_t first,
                             std::size_t count) const {
-    return {region.elements, config_.chunk_elements, first, count};
+    return {region.elements, config_.selection.chunk_elements, first, count};
   }
   kernels::ChunkRange Whole(const CscRegion& region) const;
 

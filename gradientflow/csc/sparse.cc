@@ -10,6 +10,13 @@
 namespace gradientflow {
 namespace {
 
+CscConfig WithShare(CscConfig config, const AggregatorParts& parts) {
+  if (parts.reduce != ReduceOp::kMean) {
+    config.share = 1.0F / static_cast<float>(parts.collective->size());
+  }
+  return config;
+}
+
 std::span<const std::uint8_t> SelectionIn(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()};
 }
@@ -18,9 +25,8 @@ std::span<const std::uint8_t> SelectionIn(std::span<const std::byte> bytes) {
 
 Result<std::unique_ptr<SparseAggregator>> SparseAggregator::Create(
     const AggregatorParts& parts, const CscConfig& config,
-    std::vector<std::size_t> always_dense, std::unique_ptr<CscMemory> memory) {
-  Result<ChunkSelector> selector = Csc(config).NewSelector(
-      parts.layout->elements(), std::move(always_dense));
+    std::unique_ptr<CscMemory> memory) {
+  Result<ChunkSelector> selector = ChunkSelector::Create(config.selection);
   if (!selector.ok()) return selector.status();
   std::unique_ptr<SparseAggregator> made(new SparseAggregator(
       parts, config, std::move(selector).value(), std::move(memory)));
@@ -34,7 +40,7 @@ SparseAggregator::SparseAggregator(const AggregatorParts& parts,
                                    std::unique_ptr<CscMemory> memory)
     : parts_(parts),
       memory_(std::move(memory)),
-      csc_(config),
+      csc_(WithShare(config, parts)),
       selector_(std::move(selector)),
       bucket_bytes_(parts.bucket_bytes) {}
 
@@ -350,7 +356,7 @@ Status SparseAggregator::Restore(std::uint64_t next_step, float loss_scale,
   GF_RETURN_IF_ERROR(
       memory_->Copy(residual_.get(), residual.data(), residual.size()));
   (void)csc_.SetScale(loss_scale, loss_scale);
-  if (on_host()) FindDirty(region_, csc_.config().chunk_elements);
+  if (on_host()) FindDirty(region_, selector_.chunk(0).count);
   return UploadSelection();
 }
 

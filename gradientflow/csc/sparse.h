@@ -30,11 +30,11 @@ namespace gradientflow {
 // step, less after).
 class SparseAggregator final : public Aggregator {
  public:
-  // parts.pool is memory of `memory`. `always_dense`: ids of chunks.
+  // parts.pool is memory of `memory`; config.share follows from `parts`.
   // kResourceExhausted: no room. kInvalidArgument names a setting.
   static Result<std::unique_ptr<SparseAggregator>> Create(
       const AggregatorParts& parts, const CscConfig& config,
-      std::vector<std::size_t> always_dense, std::unique_ptr<CscMemory> memory);
+      std::unique_ptr<CscMemory> memory);
   // Nothing of its memory may be in use by the device any more: waits.
   ~SparseAggregator() override;
 

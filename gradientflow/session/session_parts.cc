@@ -97,25 +97,21 @@ Status SessionImpl::BuildAggregator() {
   }
   const bool plain = options_.residual == ResidualMode::kPlain;
   CscConfig config;
-  config.chunk_elements = options_.chunk_elements;
-  config.sparsity = options_.sparsity;
-  config.warmup_steps = options_.warmup_steps;
-  config.zero_kept = plain || options_.zero_kept;
-  config.keep_factor = plain ? 1.0F : options_.momentum;
-  config.share = options_.reduce == ReduceOp::kMean
-                     ? 1.0F
-                     : 1.0F / static_cast<float>(parts.collective->size());
   std::vector<bool> dense;
   for (const TensorSpec& spec : specs_) dense.push_back(spec.always_dense);
+  config.selection = {layout_.elements(), options_.chunk_elements,
+                      options_.sparsity, options_.warmup_steps,
+                      ChunksTouching(layout_, dense, options_.chunk_elements)};
+  config.zero_kept = plain || options_.zero_kept;
+  config.keep_factor = plain ? 1.0F : options_.momentum;
   Result<std::unique_ptr<CscMemory>> memory = HostCscMemory();
   if (device_side_ != nullptr) {
     memory = DeviceCscMemory(device_.get(),
                              &device_side_->stream(Channel::kGradients));
     if (!memory.ok()) return memory.status();
   }
-  Result<std::unique_ptr<SparseAggregator>> sparse = SparseAggregator::Create(
-      parts, config, ChunksTouching(layout_, dense, options_.chunk_elements),
-      std::move(memory).value());
+  Result<std::unique_ptr<SparseAggregator>> sparse =
+      SparseAggregator::Create(parts, config, std::move(memory).value());
   if (!sparse.ok()) return sparse.status();
   aggregator_ = std::move(sparse).value();
   return Status();

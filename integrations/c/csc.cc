@@ -24,46 +24,57 @@ using gradientflow::StatusCode;
 using gradientflow::StrCat;
 using gradientflow::c_api::Guard;
 
-struct gf_csc_bucket {
-  size_t chunks() const { return selected.size(); }
-  size_t kept() const { return chunks() - sent; }
+namespace {
 
+constexpr float kMark = std::numeric_limits<float>::quiet_NaN();
+
+struct Bucket : gf_csc_bucket {
   const Csc* rules = nullptr;
   gradientflow::CscRegion region;
-  std::vector<uint8_t> selected;
+  std::vector<uint8_t> sent;  // `selected`.
   std::vector<uint8_t> always_dense;
   std::vector<uint32_t> slots;
   std::vector<uint8_t> dirty;
-  size_t sent = 0;           // Chunks.
-  size_t sent_elements = 0;  // In front of the marks.
 };
+
+}  // namespace
 
 struct gf_csc {
   Csc rules;
   DType wire;
   uint64_t step;
+  gf_csc_factors factors;
   std::unique_ptr<gradientflow::CscMemory> memory;
-  std::vector<std::unique_ptr<gf_csc_bucket>> buckets;
+  std::vector<std::unique_ptr<Bucket>> buckets;
 };
 
 namespace {
 
-Status Refuse(const std::string& what) {
-  return Status(StatusCode::kInvalidArgument, what);
+Status CheckType(const char* name, int32_t dtype) {
+  if (dtype >= GF_FLOAT32 && dtype <= GF_BFLOAT16) return Status();
+  return Status(StatusCode::kInvalidArgument,
+                StrCat(name, " ", dtype,
+                       ": expected GF_FLOAT32 (0), GF_FLOAT16 (1) or "
+                       "GF_BFLOAT16 (2)"));
 }
 
-bool IsGradientType(int32_t dtype) {
-  return dtype >= GF_FLOAT32 && dtype <= GF_BFLOAT16;
+void TakeFactors(gf_csc* csc) {
+  const gradientflow::CscFactors& factors = csc->rules.factors();
+  csc->factors = {csc->rules.config().keep_factor, factors.kept_norm,
+                  factors.sent_norm, factors.give_back};
 }
 
-// Takes over what `bucket.selected` says.
-void Select(gf_csc_bucket* bucket) {
-  bucket->sent =
-      gradientflow::FillSlots(bucket->selected, bucket->slots.data());
-  const size_t width = bucket->rules->config().chunk_elements;
-  bucket->sent_elements = bucket->sent * width;
-  if (bucket->chunks() > 0 && bucket->selected.back() != 0) {
-    bucket->sent_elements -= bucket->chunks() * width - bucket->region.elements;
+// Takes over what bucket->sent says.
+void TakeSelection(Bucket* bucket) {
+  const size_t width = bucket->rules->config().selection.chunk_elements;
+  const size_t sent =
+      gradientflow::FillSlots(bucket->sent, bucket->slots.data());
+  bucket->selected = bucket->sent.data();
+  bucket->chunks = bucket->sent.size();
+  bucket->marks = bucket->chunks - sent;
+  bucket->packed_elements = sent * width + bucket->marks;
+  if (bucket->chunks > 0 && bucket->sent.back() != 0) {
+    bucket->packed_elements -= bucket->chunks * width - bucket->region.elements;
   }
 }
 
@@ -75,44 +86,41 @@ Status Convert(const void* src, DType src_type, void* dst, DType dst_type,
   return Status(StatusCode::kInternal, StrCat("convert returned ", error));
 }
 
-std::byte* MarksOf(const gf_csc_bucket& bucket) {
+std::byte* MarksOf(const Bucket& bucket) {
   return static_cast<std::byte*>(bucket.region.packed) +
-         bucket.sent_elements * SizeOf(bucket.region.wire);
+         (bucket.packed_elements - bucket.marks) * SizeOf(bucket.region.wire);
 }
 
-Status WriteMarks(const gf_csc_bucket& bucket) {
+Status WriteMarks(const Bucket& bucket) {
   std::vector<float> marks;
-  for (size_t c = 0; c < bucket.chunks(); ++c) {
-    if (bucket.selected[c] != 0) continue;
-    marks.push_back(std::isfinite(bucket.region.norms[c])
-                        ? 0.0F
-                        : std::numeric_limits<float>::quiet_NaN());
+  for (size_t c = 0; c < bucket.chunks; ++c) {
+    if (bucket.sent[c] != 0) continue;
+    marks.push_back(std::isfinite(bucket.region.norms[c]) ? 0.0F : kMark);
   }
   return Convert(marks.data(), DType::kFloat32, MarksOf(bucket),
                  bucket.region.wire, marks.size());
 }
 
 // Makes NaNs of the chunks that any rank has marked.
-Status ReadMarks(const gf_csc_bucket& bucket, int32_t* nonfinite) {
-  std::vector<float> marks(bucket.kept());
-  GF_RETURN_IF_ERROR(Convert(MarksOf(bucket), bucket.region.wire, marks.data(),
+Status ReadMarks(const Bucket& bucket, int32_t* nonfinite) {
+  const gradientflow::CscRegion& region = bucket.region;
+  std::vector<float> marks(bucket.marks);
+  GF_RETURN_IF_ERROR(Convert(MarksOf(bucket), region.wire, marks.data(),
                              DType::kFloat32, marks.size()));
-  const size_t width = bucket.rules->config().chunk_elements;
-  const size_t bytes = SizeOf(bucket.region.type);
-  size_t mark = 0;
-  for (size_t c = 0; c < bucket.chunks(); ++c) {
-    const bool finite = std::isfinite(
-        bucket.selected[c] != 0 ? bucket.region.norms[c] : marks[mark++]);
-    if (finite) continue;
+  const size_t width = bucket.rules->config().selection.chunk_elements;
+  auto mark = marks.begin();
+  for (size_t c = 0; c < bucket.chunks; ++c) {
+    const bool sent = bucket.sent[c] != 0;
+    if (std::isfinite(sent ? region.norms[c] : *mark++)) continue;
     *nonfinite = 1;
-    if (bucket.selected[c] != 0) continue;
-    const std::vector<float> nans(
-        std::min(width, bucket.region.elements - c * width),
-        std::numeric_limits<float>::quiet_NaN());
+    if (sent) continue;
+    const size_t begin = c * width;
+    const std::vector<float> nans(std::min(width, region.elements - begin),
+                                  kMark);
     GF_RETURN_IF_ERROR(Convert(
         nans.data(), DType::kFloat32,
-        static_cast<std::byte*>(bucket.region.grads) + c * width * bytes,
-        bucket.region.type, nans.size()));
+        static_cast<std::byte*>(region.grads) + begin * SizeOf(region.type),
+        region.type, nans.size()));
   }
   return Status();
 }
@@ -125,23 +133,18 @@ void gf_csc_config_init(gf_csc_config* config) {
 
 gf_status gf_csc_open(const gf_csc_config* config, gf_csc** out) {
   return Guard([&]() -> Status {
-    if (!IsGradientType(config->wire_dtype)) {
-      return Refuse(StrCat("wire_dtype ", config->wire_dtype,
-                           ": expected GF_FLOAT32 to GF_BFLOAT16"));
-    }
+    GF_RETURN_IF_ERROR(CheckType("wire_dtype", config->wire_dtype));
     gradientflow::CscConfig rules;
-    rules.chunk_elements = config->chunk_elements;
-    rules.sparsity = config->sparsity;
-    rules.warmup_steps = config->warmup_steps;
+    rules.selection = {0, config->chunk_elements, config->sparsity,
+                       config->warmup_steps};
     rules.zero_kept = true;
     rules.keep_factor = config->keep_factor;
     const Csc csc(rules, config->loss_scale);
-    GF_RETURN_IF_ERROR(csc.NewSelector(0, {}).status());
-    *out = new gf_csc{csc,
-                      static_cast<DType>(config->wire_dtype),
-                      config->step,
-                      gradientflow::HostCscMemory(),
-                      {}};
+    GF_RETURN_IF_ERROR(ChunkSelector::Create(rules.selection).status());
+    const auto wire = static_cast<DType>(config->wire_dtype);
+    *out = new gf_csc{
+        csc, wire, config->step, {}, gradientflow::HostCscMemory(), {}};
+    TakeFactors(*out);
     return Status();
   });
 }
@@ -150,20 +153,18 @@ void gf_csc_close(gf_csc* csc) { delete csc; }
 
 gf_status gf_csc_add(gf_csc* csc, size_t elements, int32_t dtype,
                      float* residual, const uint8_t* always_dense,
-                     gf_csc_bucket** out) {
+                     const uint8_t* selected, gf_csc_bucket** out) {
   return Guard([&]() -> Status {
-    if (!IsGradientType(dtype)) {
-      return Refuse(
-          StrCat("dtype ", dtype, ": expected GF_FLOAT32 to GF_BFLOAT16"));
-    }
-    const size_t width = csc->rules.config().chunk_elements;
+    GF_RETURN_IF_ERROR(CheckType("dtype", dtype));
+    const size_t width = csc->rules.config().selection.chunk_elements;
     const size_t chunks = elements / width + (elements % width != 0 ? 1 : 0);
-    auto bucket = std::make_unique<gf_csc_bucket>();
+    auto bucket = std::make_unique<Bucket>();
     bucket->rules = &csc->rules;
-    bucket->selected.assign(chunks, 1);
+    bucket->sent.assign(chunks, 1);
+    if (selected != nullptr) bucket->sent.assign(selected, selected + chunks);
     bucket->always_dense.assign(always_dense, always_dense + chunks);
     bucket->slots.resize(chunks);
-    bucket->dirty.assign(chunks, 0);
+    bucket->dirty.resize(chunks);
     gradientflow::CscRegion& region = bucket->region;
     region.memory = csc->memory.get();
     region.elements = elements;
@@ -173,64 +174,36 @@ gf_status gf_csc_add(gf_csc* csc, size_t elements, int32_t dtype,
     region.slots = bucket->slots.data();
     region.dirty = bucket->dirty.data();
     if (residual != nullptr) FindDirty(region, width);
-    Select(bucket.get());
+    TakeSelection(bucket.get());
     *out = csc->buckets.emplace_back(std::move(bucket)).get();
     return Status();
   });
 }
 
 gf_status gf_csc_drop(gf_csc* csc, size_t first) {
-  return Guard([&]() -> Status {
-    if (first < csc->buckets.size()) csc->buckets.resize(first);
-    return Status();
-  });
-}
-
-const uint8_t* gf_csc_selected(const gf_csc_bucket* bucket, size_t* chunks) {
-  *chunks = bucket->chunks();
-  return bucket->selected.data();
-}
-
-gf_status gf_csc_restore(gf_csc_bucket* bucket, const uint8_t* selected,
-                         size_t chunks) {
-  return Guard([&]() -> Status {
-    if (chunks != bucket->chunks()) {
-      return Refuse(StrCat("a selection of ", chunks, " chunks, expected ",
-                           bucket->chunks()));
-    }
-    bucket->selected.assign(selected, selected + chunks);
-    Select(bucket);
-    return Status();
-  });
-}
-
-size_t gf_csc_packed_elements(const gf_csc_bucket* bucket, size_t* marks) {
-  if (marks != nullptr) *marks = bucket->kept();
-  return bucket->sent_elements + bucket->kept();
+  csc->buckets.resize(std::min(first, csc->buckets.size()));
+  return GF_OK;
 }
 
 gf_status gf_csc_pack(gf_csc_bucket* bucket, void* grads, void* packed,
                       float scale, float* norms) {
   return Guard([&]() -> Status {
-    if (bucket->region.residual == nullptr) {
-      return Refuse("gf_csc_pack: the bucket is not memory of the host");
-    }
-    bucket->region.grads = grads;
-    bucket->region.packed = packed;
-    bucket->region.packed_scale = scale;
-    bucket->region.norms = norms;
-    GF_RETURN_IF_ERROR(
-        bucket->rules->Pack(bucket->region, 0, bucket->chunks()));
-    return WriteMarks(*bucket);
+    auto* const ours = static_cast<Bucket*>(bucket);
+    ours->region.grads = grads;
+    ours->region.packed = packed;
+    ours->region.packed_scale = scale;
+    ours->region.norms = norms;
+    GF_RETURN_IF_ERROR(ours->rules->Pack(ours->region, 0, ours->chunks));
+    return WriteMarks(*ours);
   });
 }
 
 gf_status gf_csc_unpack(gf_csc_bucket* bucket, int32_t* nonfinite) {
   return Guard([&]() -> Status {
+    auto* const ours = static_cast<Bucket*>(bucket);
     *nonfinite = 0;
-    GF_RETURN_IF_ERROR(
-        bucket->rules->Unpack(bucket->region, 0, bucket->chunks()));
-    return ReadMarks(*bucket, nonfinite);
+    GF_RETURN_IF_ERROR(ours->rules->Unpack(ours->region, 0, ours->chunks));
+    return ReadMarks(*ours, nonfinite);
   });
 }
 
@@ -248,24 +221,22 @@ gf_status gf_csc_end_step(gf_csc* csc, int32_t nonfinite) {
 gf_status gf_csc_select(gf_csc* csc, const float* norm_sums, size_t chunks) {
   return Guard([&]() -> Status {
     // As if every bucket were filled up to whole chunks.
-    std::vector<size_t> always_dense;
-    size_t all = 0;
+    gradientflow::ChunkSelectorConfig config = csc->rules.config().selection;
     for (const auto& bucket : csc->buckets) {
       for (const uint8_t always : bucket->always_dense) {
-        if (always != 0) always_dense.push_back(all);
-        ++all;
+        const size_t c = config.pool_elements / config.chunk_elements;
+        if (always != 0) config.always_dense.push_back(c);
+        config.pool_elements += config.chunk_elements;
       }
     }
-    Result<ChunkSelector> selector = csc->rules.NewSelector(
-        all * csc->rules.config().chunk_elements, std::move(always_dense));
+    Result<ChunkSelector> selector = ChunkSelector::Create(config);
     if (!selector.ok()) return selector.status();
     GF_RETURN_IF_ERROR(selector.value().Select(csc->step, {norm_sums, chunks}));
-    auto next = selector.value().selected().begin();
+    const uint8_t* next = selector.value().selected().data();
     for (const auto& bucket : csc->buckets) {
-      const auto end = next + static_cast<std::ptrdiff_t>(bucket->chunks());
-      bucket->selected.assign(next, end);
-      Select(bucket.get());
-      next = end;
+      bucket->sent.assign(next, next + bucket->chunks);
+      TakeSelection(bucket.get());
+      next += bucket->chunks;
     }
     return Status();
   });
@@ -276,10 +247,12 @@ uint64_t gf_csc_step(const gf_csc* csc) { return csc->step; }
 gf_status gf_csc_set_loss_scale(gf_csc* csc, float loss_scale, float* factor) {
   return Guard([&]() -> Status {
     if (!(std::isfinite(loss_scale) && loss_scale > 0)) {
-      return Refuse(
+      return Status(
+          StatusCode::kInvalidArgument,
           StrCat("loss scale: expected a positive number, seen ", loss_scale));
     }
     *factor = csc->rules.SetScale(loss_scale, loss_scale);
+    TakeFactors(csc);
     for (const auto& bucket : csc->buckets) {
       if (bucket->region.residual == nullptr) continue;
       GF_RETURN_IF_ERROR(csc->rules.Rescale(bucket->region, *factor));
@@ -288,13 +261,6 @@ gf_status gf_csc_set_loss_scale(gf_csc* csc, float loss_scale, float* factor) {
   });
 }
 
-gf_status gf_csc_get_factors(const gf_csc* csc, gf_csc_factors* factors) {
-  return Guard([&]() -> Status {
-    const gradientflow::CscFactors& rules = csc->rules.factors();
-    factors->keep_factor = csc->rules.config().keep_factor;
-    factors->kept_norm = rules.kept_norm;
-    factors->sent_norm = rules.sent_norm;
-    factors->give_back = rules.give_back;
-    return Status();
-  });
+const gf_csc_factors* gf_csc_get_factors(const gf_csc* csc) {
+  return &csc->factors;
 }

@@ -407,10 +407,9 @@ GF_API gf_status gf_convert(const void* src, int32_t src_dtype, void* dst,
  * on the caller's thread; sends nothing, waits for nothing. Types: float32,
  * float16, bfloat16. */
 typedef struct gf_csc gf_csc;
-typedef struct gf_csc_bucket gf_csc_bucket;
 
 typedef struct gf_csc_config {
-  size_t struct_size;
+  size_t struct_bytes;
   size_t chunk_elements;
   double sparsity;       /* Share of the chunks kept back, [0, 1). */
   uint64_t warmup_steps; /* Sparsity rises linearly over these. */
@@ -425,28 +424,29 @@ GF_API void gf_csc_config_init(gf_csc_config*);
 GF_API gf_status gf_csc_open(const gf_csc_config*, gf_csc** out);
 GF_API void gf_csc_close(gf_csc*); /* With its buckets. NULL: nothing. */
 
-/* Appends a bucket, all of whose chunks are selected; it lives until it is
- * dropped. `residual`: as many elements as the bucket, lent as long, in units
- * of the scaled gradients: zeros, or what was saved. NULL: the gradients are
- * not memory of the host, and the caller makes the passes over them, as
- * gf_csc_get_factors() says. `always_dense`: by chunk, 1 for those that every
- * step sends; copied. */
+/* Owned by the gf_csc, and only read by the caller. */
+typedef struct gf_csc_bucket {
+  /* By chunk, 1 if the step that comes, or is under way, sends it. */
+  const uint8_t* selected;
+  size_t chunks;
+  /* A packed buffer has the elements of the selected chunks, in order, and then
+   * a mark for each chunk that is kept back. */
+  size_t packed_elements; /* With the marks. */
+  size_t marks;
+} gf_csc_bucket;
+
+/* Appends a bucket, which lives until it is dropped. `residual`: as many
+ * elements as the bucket, lent as long, in units of the scaled gradients:
+ * zeros, or what was saved. NULL: the gradients are not memory of the host, and
+ * the caller makes the passes over them, as gf_csc_get_factors() says. By
+ * chunk, and copied: `always_dense`, 1 for those that every step sends; and
+ * `selected`, what was saved (NULL: all). */
 GF_API gf_status gf_csc_add(gf_csc*, size_t elements, int32_t dtype,
                             float* residual, const uint8_t* always_dense,
-                            gf_csc_bucket** out);
+                            const uint8_t* selected, gf_csc_bucket** out);
 /* Drops the buckets from the `first` on (counted from 0), which must be back.
  */
 GF_API gf_status gf_csc_drop(gf_csc*, size_t first);
-
-/* By chunk, 1 if the step that comes, or is under way, sends it. Valid as long
- * as the bucket; changed by gf_csc_select(). */
-GF_API const uint8_t* gf_csc_selected(const gf_csc_bucket*, size_t* chunks);
-/* Puts back a selection that was saved; between steps. */
-GF_API gf_status gf_csc_restore(gf_csc_bucket*, const uint8_t* selected,
-                                size_t chunks);
-/* Of a packed buffer: the selected chunks in order, and one mark for each chunk
- * that is kept back (*marks of them, at the end; marks may be NULL). */
-GF_API size_t gf_csc_packed_elements(const gf_csc_bucket*, size_t* marks);
 
 /* s = grads + residual. Selected chunks: packed = wire(scale * s), and the
  * residual keeps what rounding gradients of 16 bits took; `scale` is what makes
@@ -474,13 +474,13 @@ GF_API gf_status gf_csc_set_loss_scale(gf_csc*, float loss_scale,
                                        float* factor);
 /* For passes of the caller's over memory that is not the host's. */
 typedef struct gf_csc_factors {
-  size_t struct_size;
   float keep_factor; /* residual = keep_factor * s, of what is kept back. */
   float kept_norm;   /* norms[c] = kept_norm * sum |s| */
   float sent_norm;   /* norms[c] = sent_norm * sum |grads|, after unpacking. */
   float give_back;   /* residual += give_back * grads, of a skipped step. */
 } gf_csc_factors;
-GF_API gf_status gf_csc_get_factors(const gf_csc*, gf_csc_factors*);
+/* Valid as long as the gf_csc; changed by gf_csc_set_loss_scale(). */
+GF_API const gf_csc_factors* gf_csc_get_factors(const gf_csc*);
 
 /* -- Memory and the end (free) ------------------------------------------ */
 

@@ -43,7 +43,7 @@ class Rank {
       norms.emplace_back((elements + kChunk - 1) / kChunk);
       buckets.push_back(nullptr);
       EXPECT_EQ(gf_csc_add(csc, elements, GF_FLOAT32, residual.back().data(),
-                           dense.data() + begin, &buckets.back()),
+                           dense.data() + begin, nullptr, &buckets.back()),
                 GF_OK);
       begin += norms.back().size();
     }
@@ -96,7 +96,7 @@ class Ranks {
         ranks_[r]->Pack(b, 1.0F / static_cast<float>(size()));
       }
       begin += kBuckets[b];
-      Sum(b, gf_csc_packed_elements(ranks_[0]->buckets[b], nullptr));
+      Sum(b, ranks_[0]->buckets[b]->packed_elements);
       std::int32_t bad = 7;
       for (auto& rank : ranks_) {
         EXPECT_EQ(gf_csc_unpack(rank->buckets[b], &bad), GF_OK);
@@ -191,10 +191,9 @@ TEST(CApiCsc, TellsAllRanksOfWhatOneRankKeepsBack) {
     for (int step = 0; step < 6; ++step) {
       EXPECT_FALSE(ranks.Step(Random(3, random)));
     }
-    std::size_t chunks = 0;
-    const std::uint8_t* selected =
-        gf_csc_selected(ranks[0].buckets[0], &chunks);
+    const std::size_t chunks = ranks[0].buckets[0]->chunks;
     ASSERT_EQ(chunks, 5U);
+    const std::uint8_t* selected = ranks[0].buckets[0]->selected;
     for (const bool sent : {false, true}) {
       std::size_t c = 0;
       while (c < chunks && (selected[c] != 0) != sent) ++c;
@@ -208,6 +207,7 @@ TEST(CApiCsc, TellsAllRanksOfWhatOneRankKeepsBack) {
           for (const float value : residual) EXPECT_TRUE(std::isfinite(value));
         }
       }
+      selected = ranks[0].buckets[0]->selected;
       EXPECT_NE(selected[c], 0) << "sent next, whatever it was";
     }
     EXPECT_FALSE(ranks.Step(Random(3, random)));
@@ -256,14 +256,11 @@ TEST(CApiCsc, GoesOnFromWhatWasSaved) {
     again[r].residual = through[r].residual;
     ASSERT_EQ(gf_csc_drop(again[r].csc(), 0), GF_OK);
     for (std::size_t b = 0; b < std::size(kBuckets); ++b) {
-      std::size_t chunks = 0;
-      const std::uint8_t* selected =
-          gf_csc_selected(through[r].buckets[b], &chunks);
-      ASSERT_EQ(gf_csc_add(again[r].csc(), kBuckets[b], GF_FLOAT32,
-                           again[r].residual[b].data(), dense.data(),
-                           &again[r].buckets[b]),
-                GF_OK);
-      ASSERT_EQ(gf_csc_restore(again[r].buckets[b], selected, chunks), GF_OK);
+      ASSERT_EQ(
+          gf_csc_add(again[r].csc(), kBuckets[b], GF_FLOAT32,
+                     again[r].residual[b].data(), dense.data(),
+                     through[r].buckets[b]->selected, &again[r].buckets[b]),
+          GF_OK);
     }
   }
   for (int step = 0; step < 4; ++step) {

@@ -27,10 +27,11 @@ class Rank {
  public:
   explicit Rank(CscMemory& memory)
       : memory_(memory),
-        csc_({.chunk_elements = kChunk,
-              .sparsity = 0.5,
+        csc_({.selection = {.pool_elements = kElements,
+                            .chunk_elements = kChunk,
+                            .sparsity = 0.5},
               .keep_factor = kMomentum}),
-        selector_(csc_.NewSelector(kElements, {}).value()),
+        selector_(ChunkSelector::Create(csc_.config().selection).value()),
         grads_(Allocate(sizeof(Values))),
         residual_(Allocate(sizeof(Values))),
         packed_(Allocate(sizeof(Values))),

@@ -48,21 +48,18 @@ std::shared_ptr<Hook> RegisterCast(const Reducer& reducer,
 
 std::shared_ptr<CscHook> RegisterCsc(
     const Reducer& reducer, const GroupPtr& group,
-    std::vector<std::string> names, std::vector<at::Tensor> parameters,
-    std::vector<bool> always_dense, double sparsity, int64_t chunk_elements,
-    uint64_t warmup_steps, const std::string& wire, bool tensor_ops,
-    float keep_factor) {
-  gf_csc_config config;
-  gf_csc_config_init(&config);
-  config.sparsity = sparsity;
-  config.chunk_elements = static_cast<size_t>(chunk_elements);
-  config.warmup_steps = warmup_steps;
-  config.wire_dtype = *DtypeOf(WireOf(wire));
-  config.keep_factor = keep_factor;
-  auto hook = std::make_shared<CscHook>(
-      group, config, WireOf(wire), tensor_ops,
-      std::make_shared<CscModel>(std::move(names), std::move(parameters),
-                                 std::move(always_dense)));
+    std::vector<at::Tensor> parameters, std::vector<bool> always_dense,
+    double sparsity, size_t chunk_elements, uint64_t warmup_steps,
+    const std::string& wire, bool tensor_ops, float keep_factor) {
+  CscModel model = {
+      std::move(parameters), std::move(always_dense), {}, tensor_ops};
+  gf_csc_config_init(&model.config);
+  model.config.sparsity = sparsity;
+  model.config.chunk_elements = chunk_elements;
+  model.config.warmup_steps = warmup_steps;
+  model.config.wire_dtype = *DtypeOf(WireOf(wire));
+  model.config.keep_factor = keep_factor;
+  auto hook = std::make_shared<CscHook>(group, WireOf(wire), std::move(model));
   Register(*reducer, hook);
   return hook;
 }
@@ -76,7 +73,7 @@ py::tuple Save(CscHook& hook) {
     state = hook.Save();
   }
   std::vector<at::Tensor> selected;
-  for (const std::vector<uint8_t>& chunks : state.selection.selected) {
+  for (const std::vector<uint8_t>& chunks : state.selected) {
     selected.push_back(
         at::empty({static_cast<int64_t>(chunks.size())}, at::kByte));
     std::copy(chunks.begin(), chunks.end(),
@@ -87,8 +84,8 @@ py::tuple Save(CscHook& hook) {
     residuals.push_back(residual.defined() ? std::optional(residual)
                                            : std::nullopt);
   }
-  return py::make_tuple(state.step, state.loss_scale,
-                        state.selection.parameters, selected, residuals);
+  return py::make_tuple(state.step, state.loss_scale, state.buckets, selected,
+                        residuals);
 }
 
 // Whether DDP's buckets hold just these parameters.
@@ -120,7 +117,7 @@ void Restore(CscHook& hook, const Reducer& reducer, bool rebuilds,
   state.loss_scale = loss_scale;
   for (const at::Tensor& chunks : selected) {
     const auto* begin = chunks.const_data_ptr<uint8_t>();
-    state.selection.selected.emplace_back(begin, begin + chunks.numel());
+    state.selected.emplace_back(begin, begin + chunks.numel());
   }
   for (const std::optional<at::Tensor>& residual : residuals) {
     state.residuals.push_back(residual.value_or(at::Tensor()));
@@ -133,7 +130,7 @@ void Restore(CscHook& hook, const Reducer& reducer, bool rebuilds,
     TORCH_CHECK(HasBuckets(*reducer, hook.model(), buckets),
                 "the csc hook: DDP did not take over the buckets of the state");
   }
-  state.selection.parameters = std::move(buckets);
+  state.buckets = std::move(buckets);
   hook.Restore(std::move(state));
 }
 
@@ -152,11 +149,10 @@ void BindHook(py::module& module) {
   module.def("register_cast_hook", &RegisterCast, py::arg("reducer"),
              py::arg("group"), py::arg("wire"));
   module.def("register_csc_hook", &RegisterCsc, py::arg("reducer"),
-             py::arg("group"), py::arg("names"), py::arg("parameters"),
-             py::arg("always_dense"), py::arg("sparsity"),
-             py::arg("chunk_elements"), py::arg("warmup_steps"),
-             py::arg("wire"), py::arg("tensor_ops") = false,
-             py::arg("keep_factor") = 1.0F);
+             py::arg("group"), py::arg("parameters"), py::arg("always_dense"),
+             py::arg("sparsity"), py::arg("chunk_elements"),
+             py::arg("warmup_steps"), py::arg("wire"),
+             py::arg("tensor_ops") = false, py::arg("keep_factor") = 1.0F);
 }
 
 }  // namespace gft

@@ -12,17 +12,10 @@
 namespace gft {
 namespace {
 
-gf_csc_factors FactorsOf(const gf_csc* core) {
-  gf_csc_factors factors = {};
-  factors.struct_size = sizeof(factors);
-  Check(gf_csc_get_factors(core, &factors), "the csc hook");
-  return factors;
-}
-
 void Unpack(CscBucket& bucket, const gf_csc* core) {
   const at::NoGradGuard no_grad;
   if (bucket.core == nullptr) return;
-  if (bucket.by_tensors) return UnpackTensor(bucket, FactorsOf(core));
+  if (bucket.by_tensors) return UnpackTensor(bucket, *gf_csc_get_factors(core));
   int32_t bad = 0;
   Check(gf_csc_unpack(bucket.core, &bad), "unpacking a bucket");
   bucket.bad = at::scalar_tensor(bad != 0, at::kBool);
@@ -56,17 +49,14 @@ at::Tensor CscHook::Pack(CscBucket& bucket) const {
   if (bucket.core == nullptr) {
     return scale == 1.0 ? bucket.buffer : bucket.buffer.mul_(scale);
   }
-  size_t marks = 0;
-  const auto elements =
-      static_cast<int64_t>(gf_csc_packed_elements(bucket.core, &marks));
-  bucket.marks = static_cast<int64_t>(marks);
+  const auto elements = static_cast<int64_t>(bucket.core->packed_elements);
   at::Tensor& storage = bucket.packed_storage;
   if (!storage.defined() || storage.numel() < elements) {
     storage = at::empty({elements}, bucket.buffer.options().dtype(wire_));
   }
   bucket.packed = storage.narrow(0, 0, elements);
   if (bucket.by_tensors) {
-    PackTensor(bucket, FactorsOf(layout_->core()), scale);
+    PackTensor(bucket, *gf_csc_get_factors(layout_->core()), scale);
   } else {
     Check(
         gf_csc_pack(bucket.core, bucket.buffer.mutable_data_ptr(),
@@ -102,9 +92,8 @@ void CscHook::EndStep() {
   stats_.chunks = stats_.selected_chunks = 0;
   for (const CscBucket& bucket : layout_->buckets()) {
     if (bucket.core == nullptr) continue;
-    stats_.chunks += static_cast<uint64_t>(bucket.chunks());
-    stats_.selected_chunks +=
-        static_cast<uint64_t>(bucket.chunks() - bucket.marks);
+    stats_.chunks += bucket.core->chunks;
+    stats_.selected_chunks += bucket.core->chunks - bucket.core->marks;
     bad.push_back(bad.empty() ? bucket.bad : bucket.bad.to(bad[0].device()));
     on_host = on_host || !bucket.by_tensors;
   }
@@ -112,7 +101,7 @@ void CscHook::EndStep() {
       bad.empty() ? at::scalar_tensor(false, at::kBool) : at::stack(bad).any();
   for (CscBucket& bucket : layout_->buckets()) {
     if (!bucket.by_tensors) continue;
-    SkipTensor(bucket, FactorsOf(layout_->core()),
+    SkipTensor(bucket, *gf_csc_get_factors(layout_->core()),
                any.to(bucket.residual.device()));
   }
   // Only what is on the host is waited for.
@@ -176,8 +165,7 @@ void CscHook::Restore(CscState state) {
   norms_.reset();
   run_ = finished_ = count_ = 0;
   // Exchanges of a step that failed may not be over yet: they keep theirs.
-  layout_ = std::make_shared<CscLayout>(model_, config_, by_tensors_,
-                                        std::move(state));
+  layout_ = std::make_shared<CscLayout>(model_, std::move(state));
 }
 
 }  // namespace gft

@@ -22,16 +22,12 @@ namespace gft {
 class CscHook final : public Hook,
                       public std::enable_shared_from_this<CscHook> {
  public:
-  // `by_tensors`: torch's operators on host memory, too.
-  CscHook(c10::intrusive_ptr<c10d::ProcessGroup> group,
-          const gf_csc_config& config, at::ScalarType wire, bool by_tensors,
-          std::shared_ptr<const CscModel> model)
+  CscHook(c10::intrusive_ptr<c10d::ProcessGroup> group, at::ScalarType wire,
+          CscModel model)
       : group_(std::move(group)),
-        config_(config),
         wire_(wire),
-        by_tensors_(by_tensors),
-        model_(std::move(model)) {
-    stats_.chunk_elements = config.chunk_elements;
+        model_(std::make_shared<CscModel>(std::move(model))) {
+    stats_.chunk_elements = model_->config.chunk_elements;
     Restore({});
   }
 
@@ -63,9 +59,7 @@ class CscHook final : public Hook,
   void SelectNext();
 
   const HookGroup group_;
-  const gf_csc_config config_;
   const at::ScalarType wire_;
-  const bool by_tensors_;
   const std::shared_ptr<const CscModel> model_;
   // Shared with the exchanges under way, which use its buckets.
   std::shared_ptr<CscLayout> layout_;

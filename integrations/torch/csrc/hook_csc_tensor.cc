@@ -9,15 +9,18 @@
 namespace gft {
 namespace {
 
-constexpr float kMark = std::numeric_limits<float>::quiet_NaN();
-
 // The rows that are sent, or not.
-at::Tensor Rows(const CscBucket& bucket, bool sent) {
+at::Tensor Ids(const CscBucket& bucket, bool sent) {
   std::vector<int64_t> ids;
-  for (int64_t c = 0; c < bucket.chunks(); ++c) {
-    if ((bucket.selected()[c] != 0) == sent) ids.push_back(c);
+  for (size_t c = 0; c < bucket.core->chunks; ++c) {
+    if ((bucket.core->selected[c] != 0) != sent) continue;
+    ids.push_back(static_cast<int64_t>(c));
   }
   return at::tensor(ids, at::kLong).to(bucket.residual.device());
+}
+
+at::Tensor Rows(const at::Tensor& flat, const CscBucket& bucket) {
+  return flat.view({bucket.norms.numel(), -1});
 }
 
 at::Tensor Finite(const at::Tensor& values) {
@@ -29,48 +32,45 @@ at::Tensor Norms(const at::Tensor& rows, float factor) {
 }
 
 // The beginning of bucket.packed, and the marks behind it.
-at::Tensor Sent(const CscBucket& bucket) {
-  return bucket.packed.narrow(0, 0, bucket.packed.numel() - bucket.marks);
-}
-at::Tensor Marks(const CscBucket& bucket) {
-  return bucket.packed.narrow(0, bucket.packed.numel() - bucket.marks,
-                              bucket.marks);
+std::vector<at::Tensor> Parts(const CscBucket& bucket) {
+  const auto marks = static_cast<int64_t>(bucket.core->marks);
+  return bucket.packed.split_with_sizes({bucket.packed.numel() - marks, marks});
 }
 
 }  // namespace
 
 void PackTensor(CscBucket& bucket, const gf_csc_factors& factors,
                 double scale) {
-  const at::Tensor sent = Rows(bucket, true);
+  const at::Tensor sent = Ids(bucket, true);
+  const at::Tensor kept = Ids(bucket, false);
+  const std::vector<at::Tensor> parts = Parts(bucket);
   bucket.residual.narrow(0, 0, bucket.elements).add_(bucket.buffer);
-  const at::Tensor rows = bucket.residual.view({bucket.chunks(), -1});
+  const at::Tensor rows = Rows(bucket.residual, bucket);
   bucket.norms = Norms(rows, factors.kept_norm);
   // Rounded to the gradients' type on the way, as sums in place are: what that
   // takes stays behind.
   const at::Tensor sums = rows.index_select(0, sent);
   const at::Tensor rounded = sums.to(bucket.type).to(at::kFloat);
-  const at::Tensor packed = Sent(bucket);
-  packed.copy_(rounded.flatten().narrow(0, 0, packed.numel()).mul(scale));
-  const at::Tensor kept = bucket.norms.index_select(0, Rows(bucket, false));
-  Marks(bucket).copy_(at::where(kept.isfinite(), 0.0F, kMark));
+  parts[0].copy_(rounded.flatten().narrow(0, 0, parts[0].numel()).mul(scale));
+  parts[1].copy_(at::where(bucket.norms.index_select(0, kept).isfinite(), 0.0F,
+                           std::numeric_limits<float>::quiet_NaN()));
   if (factors.keep_factor != 1.0F) rows.mul_(factors.keep_factor);
   rows.index_copy_(0, sent, sums.sub(rounded));
   rows.nan_to_num_(0.0, 0.0, 0.0);
 }
 
 void UnpackTensor(CscBucket& bucket, const gf_csc_factors& factors) {
-  const at::Tensor sent = Rows(bucket, true);
+  const at::Tensor sent = Ids(bucket, true);
+  const std::vector<at::Tensor> parts = Parts(bucket);
+  const at::Tensor marks = parts[1].to(bucket.type);
   const at::Tensor rows =
-      at::zeros_like(bucket.residual, bucket.buffer.options())
-          .view({bucket.chunks(), -1});
-  const at::Tensor packed = Sent(bucket);
+      Rows(at::empty(bucket.residual.sizes(), bucket.buffer.options()), bucket);
   bucket.means = at::zeros({sent.numel(), rows.size(1)}, rows.options());
-  bucket.means.flatten().narrow(0, 0, packed.numel()).copy_(packed);
-  const at::Tensor marks = Marks(bucket).to(bucket.type);
+  bucket.means.view(-1).narrow(0, 0, parts[0].numel()).copy_(parts[0]);
   rows.index_copy_(0, sent, bucket.means);
-  rows.index_copy_(0, Rows(bucket, false),
+  rows.index_copy_(0, Ids(bucket, false),
                    marks.unsqueeze(1).expand({-1, rows.size(1)}));
-  bucket.buffer.copy_(rows.flatten().narrow(0, 0, bucket.elements));
+  bucket.buffer.copy_(rows.view(-1).narrow(0, 0, bucket.elements));
   const at::Tensor norms = Norms(bucket.means, factors.sent_norm);
   bucket.norms.index_copy_(0, sent, norms);
   bucket.bad = at::logical_or(norms.isfinite().all().logical_not(),
@@ -79,13 +79,12 @@ void UnpackTensor(CscBucket& bucket, const gf_csc_factors& factors) {
 
 void SkipTensor(CscBucket& bucket, const gf_csc_factors& factors,
                 const at::Tensor& bad) {
-  const at::Tensor sent = Rows(bucket, true);
-  const at::Tensor rows = bucket.residual.view({bucket.chunks(), -1});
+  const at::Tensor sent = Ids(bucket, true);
+  const at::Tensor rows = Rows(bucket.residual, bucket);
   const at::Tensor back =
       Finite(bucket.means.to(at::kFloat).mul(factors.give_back));
-  rows.index_copy_(
-      0, sent,
-      Finite(rows.index_select(0, sent).add_(at::where(bad, back, 0.0F))));
+  const at::Tensor residual = rows.index_select(0, sent);
+  rows.index_copy_(0, sent, Finite(residual.add_(at::where(bad, back, 0.0F))));
 }
 
 }  // namespace gft

@@ -41,6 +41,10 @@ inline constexpr std::uint32_t kNotSent = 0xFFFFFFFFU;
 // elements and table. Only the pool's last chunk may be short, so a sent one
 // leaves no gap. REQUIRES: slots of the range's sent chunks are at least
 // first_slot.
+//
+// Tables of the CPU can also leave what is sent where it is, as the `send` of
+// ResidualArgs does: packed is null then, and scale is not used. They skip the
+// residuals that `dirty` says are zero, and keep `dirty` up to date.
 struct ChunkResidualArgs {
   ChunkRange range;
   const std::uint32_t* slots;  // Of all chunks of the pool.
@@ -55,13 +59,17 @@ struct ChunkResidualArgs {
   float keep_factor;
   float norm_scale;
   float* norms;  // Of all chunks of the pool.
+  // CPU: by chunk of the pool, 0 where the whole residual is 0. Null: unknown.
+  std::uint8_t* dirty = nullptr;
 };
 
 // After the wire, one pass: for every SENT chunk of the range,
 //   grads[i] = type(scale * packed[...as above...]);
 //   norms[c] = norm_scale * sum |grads[i]|
 // Kept chunks are not touched. `nonfinite` (may be null) as in kernels.h, for
-// the gradients; a norm that overflows shows in top_k.
+// the gradients; a norm that overflows shows in top_k. On the CPU `packed` may
+// be null: the gradients have been exchanged where they are, and only their
+// norms are taken.
 struct ChunkUnpackArgs {
   ChunkRange range;
   const std::uint32_t* slots;
@@ -87,6 +95,7 @@ struct ChunkRestoreArgs {
   DType type;
   float* residual;
   float scale;
+  std::uint8_t* dirty = nullptr;  // As in ChunkResidualArgs.
 };
 
 // residual[i] *= factor, for all chunks of the range.
@@ -94,13 +103,13 @@ struct ChunkRescaleArgs {
   ChunkRange range;
   float* residual;
   float factor;
+  const std::uint8_t* dirty = nullptr;  // As in ChunkResidualArgs.
 };
 
 // The chunks to send next: those with always[c] != 0 (null: none), and of the
 // others those with the largest norms until there are k in all; a tie goes to
 // the lower id; a norm that is inf or NaN is above all finite ones (and all
-// such are equal). Equals ChunkSelector::Select() of gradientflow/csc bit for
-// bit. Writes slots[0, chunks), and selected[c] = 1 or 0.
+// such are equal). Writes slots[0, chunks), and selected[c] = 1 or 0.
 // Also *nonfinite = 1 if any norm is inf or NaN, otherwise left alone.
 // REQUIRES: k <= chunks; at most k chunks are always sent; chunks <= 2^31.
 struct TopKArgs {

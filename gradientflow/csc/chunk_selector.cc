@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
-#include <limits>
+#include <utility>
 
 #include "gradientflow/base/str_cat.h"
+#include "kernels/chunk_kernels.h"
 
 namespace gradientflow {
 namespace {
@@ -18,11 +19,16 @@ Status Invalid(std::string message) {
   return {StatusCode::kInvalidArgument, std::move(message)};
 }
 
-float Rank(float norm) {
-  return std::isfinite(norm) ? norm : std::numeric_limits<float>::infinity();
-}
-
 }  // namespace
+
+std::size_t FillSlots(std::span<const std::uint8_t> selected,
+                      std::uint32_t* slots) {
+  std::uint32_t next = 0;
+  for (std::uint8_t sent : selected) {
+    *slots++ = sent != 0 ? next++ : kernels::kNotSent;
+  }
+  return next;
+}
 
 std::vector<std::size_t> ChunksTouching(const PoolLayout& layout,
                                         const std::vector<bool>& tensors,
@@ -62,36 +68,36 @@ Result<ChunkSelector> ChunkSelector::Create(const ChunkSelectorConfig& config) {
 }
 
 ChunkSelector::ChunkSelector(const ChunkSelectorConfig& config)
-    : pool_elements_(config.pool_elements),
-      chunk_elements_(config.chunk_elements),
-      sparsity_(config.sparsity),
-      warmup_steps_(config.warmup_steps),
-      always_dense_(ChunkCount(pool_elements_, chunk_elements_), 0),
+    : config_(config),
+      always_dense_(ChunkCount(config.pool_elements, config.chunk_elements), 0),
       selected_(always_dense_.size(), 1),
-      selected_count_(selected_.size()) {
+      selected_count_(selected_.size()),
+      slots_(selected_.size()),
+      workspace_(kernels::TopKWorkspaceBytes(selected_.size())) {
   for (std::size_t c : config.always_dense) always_dense_[c] = 1;
-  for (std::size_t c = 0; c < always_dense_.size(); ++c) {
-    if (always_dense_[c] == 0) candidates_.push_back(c);
-  }
+  always_dense_count_ = static_cast<std::size_t>(
+      std::count(always_dense_.begin(), always_dense_.end(), 1));
+  FillSlots(selected_, slots_.data());
 }
 
 Extent ChunkSelector::chunk(std::size_t c) const {
   assert(c < chunks());
-  const std::size_t begin = c * chunk_elements_;
-  return {begin, std::min(chunk_elements_, pool_elements_ - begin)};
+  const std::size_t begin = c * config_.chunk_elements;
+  return {begin,
+          std::min(config_.chunk_elements, config_.pool_elements - begin)};
 }
 
 std::size_t ChunkSelector::CountAt(std::uint64_t step) const {
   if (step == 0 || chunks() == 0) return chunks();
-  const double ramp =
-      step < warmup_steps_
-          ? static_cast<double>(step) / static_cast<double>(warmup_steps_)
-          : 1.0;
-  const double share = 1.0 - sparsity_ * ramp;
+  const double ramp = step < config_.warmup_steps
+                          ? static_cast<double>(step) /
+                                static_cast<double>(config_.warmup_steps)
+                          : 1.0;
+  const double share = 1.0 - config_.sparsity * ramp;
   const double k = std::round(share * static_cast<double>(chunks()));
   const std::size_t wanted =
       std::clamp(static_cast<std::size_t>(k), std::size_t{1}, chunks());
-  return std::max(wanted, chunks() - candidates_.size());
+  return std::max(wanted, always_dense_count_);
 }
 
 Status ChunkSelector::Select(std::uint64_t step,
@@ -101,17 +107,18 @@ Status ChunkSelector::Select(std::uint64_t step,
                           chunks(), ", one per chunk, seen ",
                           norm_sums.size()));
   }
+  const int error =
+      kernels::CpuChunkKernels().top_k({.norms = norm_sums.data(),
+                                        .always = always_dense_.data(),
+                                        .chunks = chunks(),
+                                        .k = CountAt(step),
+                                        .slots = slots_.data(),
+                                        .selected = selected_.data(),
+                                        .workspace = workspace_.data(),
+                                        .nonfinite = nullptr},
+                                       nullptr);
+  if (error != 0) return Invalid(StrCat(chunks(), " chunks are too many"));
   selected_count_ = CountAt(step);
-  selected_ = always_dense_;
-  const std::size_t k = selected_count_ - (chunks() - candidates_.size());
-  const auto kth = candidates_.begin() + static_cast<std::ptrdiff_t>(k);
-  std::nth_element(candidates_.begin(), kth, candidates_.end(),
-                   [norm_sums](std::size_t a, std::size_t b) {
-                     const float norm_a = Rank(norm_sums[a]);
-                     const float norm_b = Rank(norm_sums[b]);
-                     return norm_a != norm_b ? norm_a > norm_b : a < b;
-                   });
-  for (auto c = candidates_.begin(); c != kth; ++c) selected_[*c] = 1;
   return {};
 }
 
@@ -146,6 +153,7 @@ Status ChunkSelector::Restore(std::uint64_t step,
   GF_RETURN_IF_ERROR(Check(step, selected));
   selected_.assign(selected.begin(), selected.end());
   selected_count_ = CountAt(step);
+  FillSlots(selected_, slots_.data());
   return {};
 }
 

@@ -11,13 +11,18 @@
 
 namespace gradientflow {
 
+// The slots (kernels/chunk_kernels.h) of chunks of which `selected` (0 or 1,
+// one per chunk) are sent. Returns how many these are.
+std::size_t FillSlots(std::span<const std::uint8_t> selected,
+                      std::uint32_t* slots);
+
 struct ChunkSelectorConfig {
   std::size_t pool_elements = 0;
   std::size_t chunk_elements = 32000;
   double sparsity = 0;             // Final share of chunks kept back, [0, 1).
   std::uint64_t warmup_steps = 0;  // Sparsity rises linearly over these.
-  std::vector<std::size_t> always_dense =
-      {};  // Chunk ids; see ChunksTouching().
+  // Ids of chunks that are sent in every step; see ChunksTouching().
+  std::vector<std::size_t> always_dense = {};
 };
 
 // The chunks that hold an element of a tensor marked in `tensors` (by forward
@@ -71,6 +76,12 @@ class ChunkSelector {
   // One byte per chunk, 0 or 1. Valid as long as the selector.
   const std::vector<std::uint8_t>& selected() const { return selected_; }
   std::size_t selected_count() const { return selected_count_; }
+  // The same as the slots that kernels/chunk_kernels.h describes.
+  const std::vector<std::uint32_t>& slots() const { return slots_; }
+  // One byte per chunk, 1 if it is always sent.
+  const std::vector<std::uint8_t>& always_dense() const {
+    return always_dense_;
+  }
 
   // kInvalidArgument: `selected` cannot be this selector's for `step`.
   Status Check(std::uint64_t step,
@@ -82,14 +93,13 @@ class ChunkSelector {
  private:
   explicit ChunkSelector(const ChunkSelectorConfig& config);
 
-  std::size_t pool_elements_;
-  std::size_t chunk_elements_;
-  double sparsity_;
-  std::uint64_t warmup_steps_;
+  ChunkSelectorConfig config_;
   std::vector<std::uint8_t> always_dense_;  // By chunk.
-  std::vector<std::size_t> candidates_;     // All other chunks, reordered.
+  std::size_t always_dense_count_ = 0;
   std::vector<std::uint8_t> selected_;
   std::size_t selected_count_;
+  std::vector<std::uint32_t> slots_;
+  std::vector<std::uint8_t> workspace_;  // Of the kernel that selects.
 };
 
 }  // namespace gradientflow

@@ -1,9 +1,7 @@
 #include "gradientflow/csc/sparse.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <new>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -12,163 +10,239 @@
 namespace gradientflow {
 namespace {
 
-// Whether there is anything to add, or to rescale.
-bool AnyNonzero(const float* values, std::size_t n) {
-  return std::any_of(values, values + n, [](float v) { return v != 0.0F; });
+CscConfig WithShare(CscConfig config, const AggregatorParts& parts) {
+  if (parts.reduce != ReduceOp::kMean) {
+    config.share = 1.0F / static_cast<float>(parts.collective->size());
+  }
+  return config;
 }
-
-}  // namespace
 
 std::span<const std::uint8_t> SelectionIn(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()};
 }
 
-Status CheckSparseState(const ChunkSelector& selector,
-                        std::size_t residual_bytes, std::uint64_t next_step,
-                        std::span<const std::byte> residual,
-                        std::span<const std::byte> next_selection) {
-  if (residual.size() != residual_bytes) {
-    return {StatusCode::kInvalidArgument,
-            StrCat("the state's residual has ", residual.size(),
-                   " bytes, expected ", residual_bytes)};
-  }
-  return selector.Check(next_step, SelectionIn(next_selection));
+}  // namespace
+
+Result<std::unique_ptr<SparseAggregator>> SparseAggregator::Create(
+    const AggregatorParts& parts, const CscConfig& config,
+    std::unique_ptr<CscMemory> memory) {
+  Result<ChunkSelector> selector = ChunkSelector::Create(config.selection);
+  if (!selector.ok()) return selector.status();
+  std::unique_ptr<SparseAggregator> made(new SparseAggregator(
+      parts, config, std::move(selector).value(), std::move(memory)));
+  GF_RETURN_IF_ERROR(made->Allocate());
+  return made;
 }
 
 SparseAggregator::SparseAggregator(const AggregatorParts& parts,
-                                   const SparseConfig& config,
-                                   ChunkSelector selector)
+                                   const CscConfig& config,
+                                   ChunkSelector selector,
+                                   std::unique_ptr<CscMemory> memory)
     : parts_(parts),
-      config_(config),
+      memory_(std::move(memory)),
+      csc_(WithShare(config, parts)),
       selector_(std::move(selector)),
-      bucket_bytes_(parts.bucket_bytes),
-      residual_(NewPages<float>(parts.layout->elements())),
-      dirty_(selector_.chunks(), 0),
-      norms_(selector_.chunks(), 0.0F) {
-  if (residual_ == nullptr) throw std::bad_alloc();
+      bucket_bytes_(parts.bucket_bytes) {}
+
+SparseAggregator::~SparseAggregator() { (void)memory_->Synchronize(); }
+
+Status SparseAggregator::Allocate() {
+  const std::size_t chunks = selector_.chunks();
+  const struct {
+    DeviceMemory* memory;
+    std::size_t bytes;
+    bool on_host;
+  } wanted[] = {
+      {&residual_, residual_bytes(), false},
+      {&slots_[0], chunks * sizeof(std::uint32_t), false},
+      {&slots_[1], chunks * sizeof(std::uint32_t), false},
+      {&selected_, chunks, false},
+      {&always_, chunks, false},
+      {&norms_, chunks * sizeof(float), false},
+      {&workspace_, kernels::TopKWorkspaceBytes(chunks), false},
+      {&nonfinite_, sizeof(std::uint32_t), false},
+      {&dirty_, on_host() ? chunks : 0, true},
+      {&host_selected_, chunks, true},
+      {&host_nonfinite_, sizeof(std::uint32_t), true},
+  };
+  for (const auto& want : wanted) {
+    Result<DeviceMemory> memory = want.on_host
+                                      ? memory_->AllocateOnHost(want.bytes)
+                                      : memory_->Allocate(want.bytes);
+    if (!memory.ok()) return memory.status();
+    *want.memory = std::move(memory).value();
+  }
+  region_.memory = memory_.get();
+  region_.elements = parts_.layout->elements();
+  region_.grads = parts_.pool;
+  region_.type = parts_.pool_dtype;
+  region_.residual = As<float>(residual_);
+  region_.norms = As<float>(norms_);
+  region_.dirty = on_host() ? As<std::uint8_t>(dirty_) : nullptr;
+  region_.wire = parts_.wire_dtype;
+  region_.nonfinite = As<std::uint32_t>(nonfinite_);
+  GF_RETURN_IF_ERROR(
+      memory_->Copy(always_.get(), selector_.always_dense().data(), chunks));
+  return UploadSelection();
 }
 
-std::byte* SparseAggregator::At(std::size_t element) const {
-  return parts_.pool + element * SizeOf(parts_.pool_dtype);
+// Room for what a step sends. The first steps send all; once they send much
+// less, the rest of the memory goes back.
+Status SparseAggregator::EnsurePacked(std::size_t bytes) {
+  if (packed_bytes_ >= bytes && packed_bytes_ / 2 <= bytes) return Status();
+  GF_RETURN_IF_ERROR(memory_->Synchronize());
+  packed_.reset();
+  packed_bytes_ = 0;
+  Result<DeviceMemory> memory = memory_->Allocate(bytes);
+  if (!memory.ok()) return memory.status();
+  packed_ = std::move(memory).value();
+  packed_bytes_ = bytes;
+  region_.packed = packed_.get();
+  return Status();
 }
 
-Result<std::span<const float>> SparseAggregator::residual() {
-  return std::span<const float>(residual_.get(), parts_.layout->elements());
+Status SparseAggregator::UploadSelection() {
+  GF_RETURN_IF_ERROR(
+      memory_->Copy(slots_[now_].get(), selector_.slots().data(),
+                    selector_.slots().size() * sizeof(std::uint32_t)));
+  return memory_->Synchronize();
+}
+
+// The first error of a step is its result.
+void SparseAggregator::Check(const Status& status) {
+  if (status.ok() || !result_.status.ok()) return;
+  result_.status = Status(status.code(),
+                          StrCat("step ", step_, " on ", memory_->description(),
+                                 ": ", status.message()));
 }
 
 void SparseAggregator::Begin(std::uint64_t step, float loss_scale) {
-  Rescale(loss_scale);
   step_ = step;
-  selection_ = selector_.selected();
-  buckets_ = PlanSparse(
-      {parts_.layout->elements(), selector_.chunk(0).count, selection_},
-      bucket_bytes_, SizeOf(parts_.wire_dtype));
-  exchanged_ = ExtentsOf(buckets_);
-  sent_.clear();
-  kept_.clear();
-  for (std::size_t c = 0; c < selection_.size(); ++c) {
-    (selection_[c] != 0 ? sent_ : kept_).push_back(c);
-  }
-  written_end_ = next_sent_ = next_kept_ = launched_ = arrived_ = 0;
-  launched_at_.clear();
-  unmeasured_.clear();
-  norms_.assign(norms_.size(), 0.0F);
-  norms_started_ = done_ = false;
   result_ = AggregateResult();
   result_.gradient_scale = ScaleInPool(parts_, loss_scale);
+  Check(
+      csc_.Rescale(region_, csc_.SetScale(loss_scale, result_.gradient_scale)));
+  selection_ = selector_.selected();
+  const std::size_t chunk_elements = selector_.chunk(0).count;
+  buckets_ = PlanSparse({parts_.layout->elements(), chunk_elements, selection_},
+                        bucket_bytes_, SizeOf(parts_.wire_dtype));
+  exchanged_ = ExtentsOf(buckets_);
+  packed_begin_.assign(1, 0);
+  for (const Bucket& bucket : buckets_) {
+    packed_begin_.push_back(packed_begin_.back() + bucket.elements);
+  }
+  if (!on_host()) {
+    // As if no chunk were short: the same from step to step.
+    Check(EnsurePacked(selector_.selected_count() * chunk_elements *
+                       SizeOf(parts_.wire_dtype)));
+  }
+  std::memset(host_nonfinite_.get(), 0, sizeof(std::uint32_t));
+  Check(memory_->Copy(nonfinite_.get(), host_nonfinite_.get(),
+                      sizeof(std::uint32_t)));
+  region_.slots = As<std::uint32_t>(slots_[now_]);
+  sent_ = kept_ = Queue();
+  for (std::size_t c = 0; c < selection_.size(); ++c) {
+    Queue& queue = on_host() && selection_[c] == 0 ? kept_ : sent_;
+    queue.chunks.push_back(c);
+  }
+  written_end_ = launched_ = arrived_ = 0;
+  launched_at_.clear();
+  packed_back_.clear();
+  phase_ = Phase::kBuckets;
   result_.buckets = buckets_.size();
   result_.chunks = selector_.chunks();
   result_.selected_chunks = selector_.selected_count();
 }
 
-// The residual is in units of the scaled gradients.
-void SparseAggregator::Rescale(float loss_scale) {
-  const float factor = loss_scale / std::exchange(loss_scale_, loss_scale);
-  if (factor == 1.0F) return;
-  for (std::size_t c = 0; c < dirty_.size(); ++c) {
-    if (dirty_[c] == 0) continue;
-    const Extent chunk = selector_.chunk(c);
-    float* residual = residual_.get() + chunk.begin;
-    for (std::size_t i = 0; i < chunk.count; ++i) residual[i] *= factor;
-  }
-}
-
-void SparseAggregator::Advance(std::size_t written_end) {
-  written_end_ = written_end;
-}
-
 // Whether there is a next chunk, and it is written.
-bool SparseAggregator::Written(const std::vector<std::size_t>& chunks,
-                               std::size_t next) const {
-  if (next == chunks.size()) return false;
-  const Extent chunk = selector_.chunk(chunks[next]);
+bool SparseAggregator::Written(const Queue& queue) const {
+  if (queue.next == queue.chunks.size()) return false;
+  const Extent chunk = selector_.chunk(queue.chunks[queue.next]);
   return chunk.begin + chunk.count <= written_end_;
 }
 
-bool SparseAggregator::AllArrived() const {
-  return next_kept_ == kept_.size() && arrived_ == buckets_.size();
+bool SparseAggregator::AllBack() const {
+  return sent_.next == sent_.chunks.size() &&
+         kept_.next == kept_.chunks.size() && arrived_ == buckets_.size();
 }
 
 bool SparseAggregator::HasWork() const {
-  return !done_ && (!result_.status.ok() || Written(sent_, next_sent_) ||
-                    Written(kept_, next_kept_) || !unmeasured_.empty() ||
-                    (AllArrived() && !norms_started_));
+  switch (phase_) {
+    case Phase::kBuckets:
+      return !result_.status.ok() || Written(sent_) || Written(kept_) ||
+             !packed_back_.empty() || AllBack();
+    case Phase::kSelecting:
+    case Phase::kSkipping:
+      return true;
+    default:
+      return false;
+  }
 }
 
 bool SparseAggregator::Work() {
   if (!HasWork()) return false;
   if (!result_.status.ok()) {
-    done_ = true;
-  } else if (Written(sent_, next_sent_)) {
-    Prepare(sent_[next_sent_++]);
+    phase_ = Phase::kDone;
+  } else if (phase_ != Phase::kBuckets) {
+    const Result<bool> reached = memory_->Reached();
+    Check(reached.status());
+    if (reached.ok() && !reached.value()) return false;
+    const bool selected = phase_ == Phase::kSelecting && reached.ok();
+    phase_ = Phase::kDone;
+    if (selected) TakeSelection();
+  } else if (Written(sent_)) {
+    Pack(&sent_);
     Launch();
-  } else if (!unmeasured_.empty()) {
-    TakeNorms(buckets_[unmeasured_.back()]);
-    unmeasured_.pop_back();
-  } else if (Written(kept_, next_kept_)) {
-    Prepare(kept_[next_kept_++]);
+  } else if (!packed_back_.empty()) {
+    const std::size_t bucket = packed_back_.back();
+    packed_back_.pop_back();
+    Unpack(bucket);
+  } else if (Written(kept_)) {
+    Pack(&kept_);
   } else {
     StartNorms();
   }
   return true;
 }
 
-void SparseAggregator::Prepare(std::size_t chunk_id) {
-  const Extent chunk = selector_.chunk(chunk_id);
-  const bool send = selection_[chunk_id] != 0;
-  if (send && dirty_[chunk_id] == 0) return;  // Nothing to add.
+// The next chunk; on a device, all that are written.
+void SparseAggregator::Pack(Queue* queue) {
   const Clock::Time begin = parts_.clock->Now();
-  float norm = 0.0F;
-  config_.kernels->residual(
-      {At(chunk.begin), parts_.pool_dtype, residual_.get() + chunk.begin,
-       chunk.count, send, config_.zero_kept, config_.keep_factor,
-       send ? nullptr : &norm},
-      nullptr);
-  RecordKernel("residual", chunk_id, chunk.count, begin);
-  // A pool of 16 bits leaves what its rounding took.
-  const bool left = send ? parts_.pool_dtype != DType::kFloat32 : norm != 0.0F;
-  dirty_[chunk_id] = left ? 1 : 0;
-  if (send) return;
-  norms_[chunk_id] = norm / loss_scale_;
-  if (std::isfinite(norm)) return;
-  // The step will be skipped on every rank; an inf must not stay for ever.
-  float* residual = residual_.get() + chunk.begin;
-  for (std::size_t i = 0; i < chunk.count; ++i) {
-    if (!std::isfinite(residual[i])) residual[i] = 0.0F;
-  }
+  const std::size_t first = queue->next++;
+  while (!on_host() && Written(*queue)) ++queue->next;
+  const std::size_t chunk = queue->chunks[first];
+  Check(csc_.Pack(region_, chunk, queue->next - first));
+  RecordPass("residual", chunk, selector_.chunk(chunk).count, begin);
+}
+
+// The timeline's bar of a pass: on a device, passes end when nobody looks.
+void SparseAggregator::RecordPass(const char* name, std::uint64_t id,
+                                  std::size_t elements, Clock::Time begin) {
+  if (!on_host()) return;
+  parts_.recorder->Record({"kernel", name, step_, id,
+                           elements * SizeOf(parts_.pool_dtype), begin,
+                           parts_.clock->Now()});
 }
 
 void SparseAggregator::Launch() {
-  const std::size_t prepared_end =
-      next_sent_ == sent_.size() ? parts_.layout->elements()
-                                 : selector_.chunk(sent_[next_sent_]).begin;
-  while (launched_ < buckets_.size() &&
-         buckets_[launched_].pool_end <= prepared_end) {
+  const std::size_t packed_end =
+      sent_.next == sent_.chunks.size()
+          ? parts_.layout->elements()
+          : selector_.chunk(sent_.chunks[sent_.next]).begin;
+  while (result_.status.ok() && launched_ < buckets_.size() &&
+         buckets_[launched_].pool_end <= packed_end) {
     const std::size_t id = launched_++;
     launched_at_.push_back(parts_.clock->Now());
-    parts_.collective->Start(
-        BucketCall(parts_, buckets_[id], loss_scale_, step_, id),
-        {&SparseAggregator::OnBucket, this, id});
+    CollectiveCall call =
+        BucketCall(parts_, buckets_[id], csc_.loss_scale(), step_, id);
+    if (!on_host()) {
+      call.output =
+          packed_.get() + packed_begin_[id] * SizeOf(parts_.wire_dtype);
+      call.dtype = parts_.wire_dtype;
+      call.keep_scaled = parts_.pool_dtype != DType::kFloat32;
+      call.extents.clear();
+    }
+    parts_.collective->Start(call, {&SparseAggregator::OnBucket, this, id});
   }
 }
 
@@ -179,47 +253,31 @@ void SparseAggregator::OnBucket(void* self, std::uint64_t bucket,
   sparse.parts_.recorder->Record(
       BucketSpan(sparse.parts_, sparse.buckets_[bucket], sparse.step_, bucket,
                  sparse.launched_at_[bucket]));
-  sparse.unmeasured_.push_back(bucket);
+  sparse.packed_back_.push_back(bucket);
   if ((flags & kFlagNonfinite) != 0) sparse.result_.nonfinite = true;
-  if (!status.ok()) sparse.result_.status = status;
-}
-
-// Sent chunks hold the group's gradients: a mean has been divided by the
-// number of ranks already, a sum has not.
-void SparseAggregator::TakeNorms(const Bucket& bucket) {
-  const Clock::Time begin = parts_.clock->Now();
-  const float scale =
-      (parts_.reduce == ReduceOp::kMean
-           ? 1.0F
-           : 1.0F / static_cast<float>(parts_.collective->size())) /
-      result_.gradient_scale;
-  const std::size_t chunk_elements = selector_.chunk(0).count;
-  for (const Extent& extent : bucket.extents) {
-    const std::size_t end = extent.begin + extent.count;
-    for (std::size_t c = extent.begin / chunk_elements;
-         c < selector_.chunks() && selector_.chunk(c).begin < end; ++c) {
-      const Extent chunk = selector_.chunk(c);
-      config_.kernels->l1_norm(
-          {At(chunk.begin), parts_.pool_dtype, chunk.count, scale, &norms_[c]},
-          nullptr);
-    }
+  if (!status.ok() && sparse.result_.status.ok()) {
+    sparse.result_.status = status;
   }
-  RecordKernel("norms", 0, bucket.elements, begin);
 }
 
-void SparseAggregator::RecordKernel(const char* name, std::uint64_t id,
-                                    std::size_t elements, Clock::Time begin) {
-  parts_.recorder->Record({"kernel", name, step_, id,
-                           elements * SizeOf(parts_.pool_dtype), begin,
-                           parts_.clock->Now()});
+void SparseAggregator::Unpack(std::size_t id) {
+  const Clock::Time begin = parts_.clock->Now();
+  const Bucket& bucket = buckets_[id];
+  const std::size_t chunk_elements = selector_.chunk(0).count;
+  const Extent& last = bucket.extents.back();
+  const std::size_t first = bucket.extents.front().begin / chunk_elements;
+  const std::size_t end =
+      (last.begin + last.count + chunk_elements - 1) / chunk_elements;
+  Check(csc_.Unpack(region_, first, end - first));
+  RecordPass("norms", 0, bucket.elements, begin);
 }
 
 void SparseAggregator::StartNorms() {
-  norms_started_ = true;
+  phase_ = Phase::kNorms;
   CollectiveCall call;
   call.kind = CollectiveKind::kAllreduce;
-  call.output = norms_.data();
-  call.count = norms_.size();
+  call.output = norms_.get();
+  call.count = selector_.chunks();
   call.op = ReduceOp::kSum;
   call.channel = Channel::kGradients;
   call.step = step_;
@@ -232,56 +290,74 @@ void SparseAggregator::OnNorms(void* self, std::uint64_t, std::uint32_t,
   auto& sparse = *static_cast<SparseAggregator*>(self);
   sparse.result_.status = status;
   if (status.ok()) sparse.Select();
-  sparse.done_ = true;
+  if (!sparse.result_.status.ok()) sparse.phase_ = Phase::kDone;
 }
 
 void SparseAggregator::Select() {
-  // What was kept back is in no bucket: its norms tell, on every rank alike.
-  for (std::size_t c = 0; c < norms_.size(); ++c) {
-    if (!std::isfinite(norms_[c])) result_.nonfinite = true;
-  }
-  if (result_.nonfinite) KeepFinite();
-  result_.status = selector_.Select(step_ + 1, norms_);
+  phase_ = Phase::kSelecting;
+  kernels::TopKArgs args = {};
+  args.norms = As<float>(norms_);
+  args.always = As<std::uint8_t>(always_);
+  args.chunks = selector_.chunks();
+  args.k = selector_.CountAt(step_ + 1);
+  args.slots = As<std::uint32_t>(slots_[1 - now_]);
+  args.selected = As<std::uint8_t>(selected_);
+  args.workspace = workspace_.get();
+  args.nonfinite = region_.nonfinite;
+  Check(memory_->KernelStatus(
+      "top_k", memory_->kernels().top_k(args, memory_->stream())));
+  Check(memory_->Copy(host_selected_.get(), selected_.get(), args.chunks));
+  Check(memory_->Copy(host_nonfinite_.get(), nonfinite_.get(),
+                      sizeof(std::uint32_t)));
+  Check(memory_->Mark());
 }
 
-// The step will be skipped: what was sent, and is finite, goes back to the
-// residuals, each rank an equal part, so that it is sent again. They may hold
-// what the pool's rounding took.
-void SparseAggregator::KeepFinite() {
-  const float scaled = loss_scale_ / result_.gradient_scale;
-  const float back =
-      parts_.reduce == ReduceOp::kMean
-          ? scaled
-          : scaled / static_cast<float>(parts_.collective->size());
-  std::vector<float> sent;  // Of one chunk.
-  for (std::size_t c = 0; c < selection_.size(); ++c) {
-    if (selection_[c] == 0) continue;
-    const Extent chunk = selector_.chunk(c);
-    float* residual = residual_.get() + chunk.begin;
-    sent.resize(chunk.count);
-    config_.kernels->convert(
-        {At(chunk.begin), parts_.pool_dtype, sent.data(), DType::kFloat32,
-         nullptr, chunk.count, back, nullptr},
-        nullptr);
-    for (std::size_t i = 0; i < chunk.count; ++i) {
-      if (std::isfinite(sent[i])) residual[i] += sent[i];
-      if (!std::isfinite(residual[i])) residual[i] = 0.0F;
-    }
-    dirty_[c] = AnyNonzero(residual, chunk.count) ? 1 : 0;
+// What was kept back is in no bucket: its norms tell whether it is finite, on
+// every rank alike.
+void SparseAggregator::TakeSelection() {
+  std::uint32_t nonfinite = 0;
+  std::memcpy(&nonfinite, host_nonfinite_.get(), sizeof(nonfinite));
+  if (nonfinite != 0) result_.nonfinite = true;
+  Check(selector_.Restore(
+      step_ + 1, {As<std::uint8_t>(host_selected_), selector_.chunks()}));
+  if (result_.nonfinite && result_.status.ok()) {
+    phase_ = Phase::kSkipping;
+    Check(csc_.Skip(region_));
+    Check(memory_->Mark());
   }
+  finished_ = std::exchange(now_, 1 - now_);
+}
+
+Result<std::span<const float>> SparseAggregator::residual() {
+  const std::size_t elements = parts_.layout->elements();
+  if (on_host()) return std::span<const float>(region_.residual, elements);
+  residual_copy_.resize(elements);
+  GF_RETURN_IF_ERROR(memory_->Copy(residual_copy_.data(), residual_.get(),
+                                   elements * sizeof(float)));
+  GF_RETURN_IF_ERROR(memory_->Synchronize());
+  return std::span<const float>(residual_copy_);
+}
+
+Status SparseAggregator::CheckState(
+    std::uint64_t next_step, std::span<const std::byte> residual,
+    std::span<const std::byte> next_selection) const {
+  if (residual.size() != residual_bytes()) {
+    return {StatusCode::kInvalidArgument,
+            StrCat("the state's residual has ", residual.size(),
+                   " bytes, expected ", residual_bytes())};
+  }
+  return selector_.Check(next_step, SelectionIn(next_selection));
 }
 
 Status SparseAggregator::Restore(std::uint64_t next_step, float loss_scale,
                                  std::span<const std::byte> residual,
                                  std::span<const std::byte> next_selection) {
   GF_RETURN_IF_ERROR(selector_.Restore(next_step, SelectionIn(next_selection)));
-  std::memcpy(residual_.get(), residual.data(), residual.size());
-  loss_scale_ = loss_scale;
-  for (std::size_t c = 0; c < dirty_.size(); ++c) {
-    const Extent chunk = selector_.chunk(c);
-    dirty_[c] = AnyNonzero(residual_.get() + chunk.begin, chunk.count) ? 1 : 0;
-  }
-  return Status();
+  GF_RETURN_IF_ERROR(
+      memory_->Copy(residual_.get(), residual.data(), residual.size()));
+  (void)csc_.SetScale(loss_scale, loss_scale);
+  if (on_host()) FindDirty(region_, selector_.chunk(0).count);
+  return UploadSelection();
 }
 
 }  // namespace gradientflow

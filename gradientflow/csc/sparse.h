@@ -1,53 +1,48 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "gradientflow/base/pages.h"
 #include "gradientflow/buckets/aggregator.h"
 #include "gradientflow/buckets/dense.h"
-#include "gradientflow/csc/chunk_selector.h"
-#include "kernels/kernels.h"
+#include "gradientflow/csc/csc.h"
 
 namespace gradientflow {
 
-struct SparseConfig {
-  bool zero_kept = false;
-  float keep_factor = 0.9F;  // Decay of what is kept back.
-  const kernels::KernelTable* kernels = nullptr;
-};
-
-// A saved selection, as selectors take it.
-std::span<const std::uint8_t> SelectionIn(std::span<const std::byte> bytes);
-// What Aggregator::CheckState() says of a sparse session.
-Status CheckSparseState(const ChunkSelector& selector,
-                        std::size_t residual_bytes, std::uint64_t next_step,
-                        std::span<const std::byte> residual,
-                        std::span<const std::byte> next_selection);
-
-// Coarse-grained sparse communication (arXiv 1902.06855, section on CSC and
-// Algorithm 1). Per chunk, as soon as it is written, one pass adds the residual
-// (and takes the norm of what is kept back); what is to be sent goes first, so
-// that the wire never waits for what is not.
-//   Selected chunks form buckets, by the same theta rule as tensors do. They
-//   are sent from the pool itself: the collective walks their extents, so the
-//   staging copy of the paper is the conversion to the wire dtype.
-// After a bucket is back, its chunks' norms are taken from the means; at the
-// end the vector of norms is summed over the ranks and selects the chunks of
-// the next step.
+// Coarse-grained sparse communication of a session's pool, in whatever memory.
+// csc.h has the rules and the picture of one step; here they meet a collective:
+//   Advance()  chunks that are written are packed; selected ones form buckets,
+//              by the same theta rule as tensors do, which are exchanged
+//   Work()     the bucket that came back is unpacked
+//   at the end the norms are exchanged, and select the next step's chunks
 //
-// Memory beyond the pool: the residual (float32 per element).
+// On the host a pass works on one chunk, and chunks to be sent go first, so
+// that the wire never waits for what is kept. They are exchanged where they
+// are: the collective walks their extents and converts. On a device a pass
+// takes all chunks written since the last one, in one launch, and packs;
+// its choice reaches the host by a copy, and nobody waits for the device.
+//
+// Memory beyond the pool: the residual (float32 per element) and some bytes per
+// chunk; on a device also what is sent (wire dtype; the whole pool in the first
+// step, less after).
 class SparseAggregator final : public Aggregator {
  public:
-  SparseAggregator(const AggregatorParts& parts, const SparseConfig& config,
-                   ChunkSelector selector);
+  // parts.pool is memory of `memory`; config.share follows from `parts`.
+  // kResourceExhausted: no room. kInvalidArgument names a setting.
+  static Result<std::unique_ptr<SparseAggregator>> Create(
+      const AggregatorParts& parts, const CscConfig& config,
+      std::unique_ptr<CscMemory> memory);
+  // Nothing of its memory may be in use by the device any more: waits.
+  ~SparseAggregator() override;
 
   void Begin(std::uint64_t step, float loss_scale) override;
-  void Advance(std::size_t written_end) override;
+  void Advance(std::size_t written_end) override { written_end_ = written_end; }
   bool Work() override;
   bool HasWork() const override;
-  bool Done() const override { return done_; }
+  bool Done() const override { return phase_ == Phase::kDone; }
   const AggregateResult& result() const override { return result_; }
   std::span<const Extent> exchanged() const override { return exchanged_; }
   std::span<const std::uint8_t> selection() const override {
@@ -63,56 +58,92 @@ class SparseAggregator final : public Aggregator {
   }
   Status CheckState(std::uint64_t next_step,
                     std::span<const std::byte> residual,
-                    std::span<const std::byte> next_selection) const override {
-    return CheckSparseState(selector_, residual_bytes(), next_step, residual,
-                            next_selection);
-  }
+                    std::span<const std::byte> next_selection) const override;
   Status Restore(std::uint64_t next_step, float loss_scale,
                  std::span<const std::byte> residual,
                  std::span<const std::byte> next_selection) override;
+  const std::uint32_t* device_slots() const override {
+    return on_host() ? nullptr : As<std::uint32_t>(slots_[finished_]);
+  }
 
  private:
-  std::byte* At(std::size_t element) const;
-  bool Written(const std::vector<std::size_t>& chunks, std::size_t next) const;
-  bool AllArrived() const;
-  void Prepare(std::size_t chunk);
+  enum class Phase {
+    kBuckets,    // Packing, exchanging, unpacking.
+    kNorms,      // The norms are being exchanged.
+    kSelecting,  // The memory chooses, and copies its choice to the host.
+    kSkipping,   // A skipped step's gradients go back to the residual.
+    kDone,
+  };
+  // Chunks to be packed, ascending, and how many of them are.
+  struct Queue {
+    std::vector<std::size_t> chunks;
+    std::size_t next = 0;
+  };
+
+  SparseAggregator(const AggregatorParts& parts, const CscConfig& config,
+                   ChunkSelector selector, std::unique_ptr<CscMemory> memory);
+  Status Allocate();
+  Status EnsurePacked(std::size_t bytes);
+  Status UploadSelection();
+  bool on_host() const { return !memory_->asynchronous(); }
+  bool Written(const Queue& queue) const;
+  bool AllBack() const;
+  void Pack(Queue* queue);
   void Launch();
-  void TakeNorms(const Bucket& bucket);
+  void Unpack(std::size_t bucket);
   void StartNorms();
   void Select();
-  void KeepFinite();
-  void RecordKernel(const char* name, std::uint64_t id, std::size_t elements,
-                    Clock::Time begin);
-  void Rescale(float loss_scale);
+  void TakeSelection();
+  void Check(const Status& status);
+  void RecordPass(const char* name, std::uint64_t id, std::size_t elements,
+                  Clock::Time begin);
   static void OnBucket(void* self, std::uint64_t bucket, std::uint32_t flags,
                        const Status& status);
   static void OnNorms(void* self, std::uint64_t, std::uint32_t,
                       const Status& status);
 
+  template <typename T>
+  static T* As(const DeviceMemory& memory) {
+    return reinterpret_cast<T*>(memory.get());
+  }
+
   const AggregatorParts parts_;
-  const SparseConfig config_;
+  const std::unique_ptr<CscMemory> memory_;
+  Csc csc_;
   ChunkSelector selector_;
+  CscRegion region_;  // The pool.
   std::size_t bucket_bytes_;
-  Pages<float> residual_;
-  std::vector<std::uint8_t> dirty_;  // The chunk's residual is not all zero.
   std::vector<std::uint8_t> selection_;
   std::vector<Bucket> buckets_;
+  std::vector<std::size_t> packed_begin_;  // By bucket, in elements.
   std::vector<Extent> exchanged_;
-  std::vector<float> norms_;
+
+  DeviceMemory residual_;
+  DeviceMemory packed_;
+  std::size_t packed_bytes_ = 0;
+  // Of the step at hand, and of the one before it, which becomes the next.
+  std::array<DeviceMemory, 2> slots_;
+  int now_ = 0;
+  int finished_ = 0;
+  DeviceMemory selected_;
+  DeviceMemory always_;
+  DeviceMemory norms_;
+  DeviceMemory workspace_;
+  DeviceMemory nonfinite_;
+  DeviceMemory dirty_;
+  DeviceMemory host_selected_;
+  DeviceMemory host_nonfinite_;
+  std::vector<float> residual_copy_;  // Of a device's.
 
   std::uint64_t step_ = 0;
-  float loss_scale_ = 1.0F;
   std::size_t written_end_ = 0;
-  std::vector<std::size_t> sent_;  // Chunks, ascending.
-  std::vector<std::size_t> kept_;
-  std::size_t next_sent_ = 0;  // To be prepared, of sent_.
-  std::size_t next_kept_ = 0;
+  Queue sent_;  // On a device: all chunks.
+  Queue kept_;
   std::size_t launched_ = 0;              // Buckets.
   std::vector<Clock::Time> launched_at_;  // By bucket.
   std::size_t arrived_ = 0;
-  std::vector<std::size_t> unmeasured_;  // Buckets back, norms to be taken.
-  bool norms_started_ = false;
-  bool done_ = true;
+  std::vector<std::size_t> packed_back_;  // Buckets to be unpacked.
+  Phase phase_ = Phase::kDone;
   AggregateResult result_;
 };
 

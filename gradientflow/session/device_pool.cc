@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
-#include "gradientflow/csc/device_sparse.h"
 #include "gradientflow/session/engine.h"
 
 namespace gradientflow {
@@ -69,18 +68,6 @@ Status DevicePool::JoinGroup(GroupId group) {
       StatusCode::kUnimplemented,
       "gradients on a device: a communicator takes one session of all ranks at "
       "a time; open another communicator for this one");
-}
-
-Result<std::unique_ptr<Aggregator>> DevicePool::MakeSparse(
-    const AggregatorParts& parts, SparseSettings settings) {
-  Result<std::unique_ptr<DeviceSparseAggregator>> made =
-      DeviceSparseAggregator::Create(
-          parts,
-          {settings.zero_kept, settings.keep_factor, path().device().get(),
-           &path().stream(Channel::kGradients)},
-          std::move(settings.selector), settings.always_dense);
-  if (!made.ok()) return made.status();
-  return std::unique_ptr<Aggregator>(std::move(made).value());
 }
 
 Status DevicePool::Update(std::size_t index, const OptimizerGroup& group,

@@ -29,8 +29,10 @@ class DevicePool final : public GradientPool {
   Collective& collective() override { return path().collective(); }
   DeviceSync* sync() override { return sync_.get(); }
   void SetStream(void* native) override { sync_->SetProducer(native); }
-  Result<std::unique_ptr<Aggregator>> MakeSparse(
-      const AggregatorParts& parts, SparseSettings settings) override;
+  Result<std::unique_ptr<CscMemory>> NewCscMemory() override {
+    return DeviceCscMemory(path().device().get(),
+                           &path().stream(Channel::kGradients));
+  }
   Status Update(std::size_t index, const OptimizerGroup& group,
                 const Sent& sent) override;
   Result<std::span<const float>> Momentum(std::vector<float>* scratch) override;

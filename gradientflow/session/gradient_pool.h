@@ -8,12 +8,11 @@
 #include "gradientflow/base/buffer.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/buckets/aggregator.h"
-#include "gradientflow/buckets/dense.h"
 #include "gradientflow/buckets/pool_layout.h"
 #include "gradientflow/collectives/collective.h"
 #include "gradientflow/communicator/core.h"
 #include "gradientflow/config/options.h"
-#include "gradientflow/csc/chunk_selector.h"
+#include "gradientflow/csc/memory.h"
 #include "gradientflow/device/device_sync.h"
 #include "gradientflow/optimizer/optimizer_config.h"
 
@@ -25,14 +24,6 @@ struct GradientPoolParts {
   const Options* options = nullptr;
   const PoolLayout* layout = nullptr;
   std::vector<bool> skip_lars = {};  // By tensor.
-};
-
-// How a session sends sparsely; see Options.
-struct SparseSettings {
-  bool zero_kept = false;
-  float keep_factor = 1.0F;
-  ChunkSelector selector;
-  std::vector<std::size_t> always_dense = {};  // Chunk ids.
 };
 
 // Where a session's gradients live, and what is done there: in the host's
@@ -61,8 +52,8 @@ class GradientPool {
   virtual DeviceSync* sync() { return nullptr; }
   // The stream that gradients are computed on; without effect on the host.
   virtual void SetStream(void* native) { static_cast<void>(native); }
-  virtual Result<std::unique_ptr<Aggregator>> MakeSparse(
-      const AggregatorParts& parts, SparseSettings settings) = 0;
+  // What sparse communication works with, where the pool is.
+  virtual Result<std::unique_ptr<CscMemory>> NewCscMemory() = 0;
 
   // Updates the weights of group `index` from what `sent` says was exchanged.
   struct Sent {

@@ -13,6 +13,8 @@
 #include "gradientflow/collectives/group_collective.h"
 #include "gradientflow/communicator/agreement.h"
 #include "gradientflow/communicator/core.h"
+#include "gradientflow/csc/chunk_selector.h"
+#include "gradientflow/csc/sparse.h"
 #include "gradientflow/session.h"
 #include "gradientflow/session/agreement.h"
 #include "gradientflow/session/checkpoints.h"
@@ -250,20 +252,21 @@ Result<std::unique_ptr<Aggregator>> GradientSession::Parts::MakeAggregator(
     return std::unique_ptr<Aggregator>(
         std::make_unique<DenseAggregator>(parts));
   }
-  ChunkSelectorConfig config;
-  config.pool_elements = layout->elements();
-  config.chunk_elements = options.chunk_elements;
-  config.sparsity = options.sparsity;
-  config.warmup_steps = options.warmup_steps;
+  const bool plain = options.residual == ResidualMode::kPlain;
+  CscConfig config;
   std::vector<bool> dense;
   for (const TensorSpec& spec : specs) dense.push_back(spec.always_dense);
-  config.always_dense = ChunksTouching(*layout, dense, options.chunk_elements);
-  Result<ChunkSelector> selector = ChunkSelector::Create(config);
-  if (!selector.ok()) return selector.status();
-  const bool plain = options.residual == ResidualMode::kPlain;
-  return pool->MakeSparse(
-      parts, {plain || options.zero_kept, plain ? 1.0F : options.momentum,
-              std::move(selector).value(), config.always_dense});
+  config.selection = {layout->elements(), options.chunk_elements,
+                      options.sparsity, options.warmup_steps,
+                      ChunksTouching(*layout, dense, options.chunk_elements)};
+  config.zero_kept = plain || options.zero_kept;
+  config.keep_factor = plain ? 1.0F : options.momentum;
+  Result<std::unique_ptr<CscMemory>> memory = pool->NewCscMemory();
+  if (!memory.ok()) return memory.status();
+  Result<std::unique_ptr<SparseAggregator>> sparse =
+      SparseAggregator::Create(parts, config, std::move(memory).value());
+  if (!sparse.ok()) return sparse.status();
+  return std::unique_ptr<Aggregator>(std::move(sparse).value());
 }
 
 Status GradientSession::Parts::Build(

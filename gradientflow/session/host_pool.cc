@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "gradientflow/csc/sparse.h"
 #include "kernels/kernels.h"
 
 namespace gradientflow {
@@ -33,16 +32,6 @@ Status HostPool::Zero(const BufferView& part) {
 Status HostPool::JoinGroup(GroupId group) {
   collective_.emplace(parts_.core->executor(), group);
   return Status();
-}
-
-Result<std::unique_ptr<Aggregator>> HostPool::MakeSparse(
-    const AggregatorParts& parts, SparseSettings settings) {
-  SparseConfig sparse;
-  sparse.zero_kept = settings.zero_kept;
-  sparse.keep_factor = settings.keep_factor;
-  sparse.kernels = &kernels::CpuKernels();
-  return std::unique_ptr<Aggregator>(std::make_unique<SparseAggregator>(
-      parts, sparse, std::move(settings.selector)));
 }
 
 Status HostPool::Update(std::size_t, const OptimizerGroup& group,

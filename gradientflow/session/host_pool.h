@@ -23,8 +23,9 @@ class HostPool final : public GradientPool {
   Status Zero(const BufferView& part) override;
   Status JoinGroup(GroupId group) override;
   Collective& collective() override { return *collective_; }
-  Result<std::unique_ptr<Aggregator>> MakeSparse(
-      const AggregatorParts& parts, SparseSettings settings) override;
+  Result<std::unique_ptr<CscMemory>> NewCscMemory() override {
+    return HostCscMemory();
+  }
   Status Update(std::size_t index, const OptimizerGroup& group,
                 const Sent& sent) override;
   Result<std::span<const float>> Momentum(std::vector<float>*) override {

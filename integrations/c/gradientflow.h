@@ -430,24 +430,99 @@ GF_API gf_status gf_comm_recv(gf_comm*, void* data, size_t bytes, int32_t peer,
 /* dst[i] = dst_dtype(scale * src[i]); rounds to the nearest even. */
 GF_API gf_status gf_convert(const void* src, int32_t src_dtype, void* dst,
                             int32_t dst_dtype, size_t n, float scale);
-/* CSC before the wire (GradientFlow, arXiv 1902.06855, Algorithm 1), for
- * ceil(n / chunk_elements) chunks: s = grads + residual; of a chunk c with
- * selected[c] != 0, grads = s and residual = what rounding s to dtype took (0
- * where that is not finite); of others, residual =
- * keep_factor * s and grads = zero_kept ? 0 : as they were. norms[c] = sum |s|
- * (null: not wanted). */
-GF_API gf_status gf_csc_residual(void* grads, int32_t dtype, float* residual,
-                                 size_t n, size_t chunk_elements,
-                                 const uint8_t* selected, int32_t zero_kept,
-                                 float keep_factor, float* norms);
-/* norms[c] = scale * sum |src| over chunk c, where selected[c] != 0 (null:
- * all); others are left alone. */
-GF_API gf_status gf_csc_norms(const void* src, int32_t dtype, size_t n,
-                              size_t chunk_elements, const uint8_t* selected,
-                              float scale, float* norms);
-/* selected[c] = 1 for the `keep` largest norms, ties to the lower c, else 0. */
-GF_API gf_status gf_csc_select(const float* norms, size_t chunks, size_t keep,
-                               uint8_t* selected);
+
+/* -- CSC with an exchange of your own (since 2.0) ----------------------- */
+/* Coarse-grained sparse communication (arXiv 1902.06855) of gradients that lie
+ * in buckets of the caller's, exchanged by the caller's means. Chunks do not
+ * cross the borders of buckets; a step sends the k of all chunks whose norms,
+ * summed over the ranks, were largest in the step before. One step:
+ *
+ *   for each bucket, as it is full:   gf_csc_pack()
+ *                                     mean over the ranks of what was packed
+ *                                     gf_csc_unpack()
+ *   when all are back:                gf_csc_end_step()
+ *                                     sum over the ranks of the norms
+ *   before the next step's first:     gf_csc_select()
+ *
+ * Ordered, for one gf_csc; but gf_csc_pack() and gf_csc_unpack() of different
+ * buckets may run at the same time, and beside gf_csc_add(). Works on the host,
+ * on the caller's thread; sends nothing, waits for nothing. Types: float32,
+ * float16, bfloat16. */
+typedef struct gf_csc gf_csc;
+
+typedef struct gf_csc_config {
+  size_t struct_bytes;
+  size_t chunk_elements;
+  double sparsity;       /* Share of the chunks kept back, [0, 1). */
+  uint64_t warmup_steps; /* Sparsity rises linearly over these. */
+  uint64_t step;         /* The one that comes first: not 0 after a restore. */
+  float loss_scale;      /* Of the gradients and the residuals. */
+  float keep_factor;     /* What is kept back is multiplied with it. */
+  int32_t wire_dtype;    /* Of packed buffers. */
+} gf_csc_config;
+/* 32,000 elements, sparsity 0.85, no decay, float16. */
+GF_API void gf_csc_config_init(gf_csc_config*);
+
+GF_API gf_status gf_csc_open(const gf_csc_config*, gf_csc** out);
+GF_API void gf_csc_close(gf_csc*); /* With its buckets. NULL: nothing. */
+
+/* Owned by the gf_csc, and only read by the caller. */
+typedef struct gf_csc_bucket {
+  /* By chunk, 1 if the step that comes, or is under way, sends it. */
+  const uint8_t* selected;
+  size_t chunks;
+  /* A packed buffer has the elements of the selected chunks, in order, and then
+   * a mark for each chunk that is kept back. */
+  size_t packed_elements; /* With the marks. */
+  size_t marks;
+} gf_csc_bucket;
+
+/* Appends a bucket, which lives until it is dropped. `residual`: as many
+ * elements as the bucket, lent as long, in units of the scaled gradients:
+ * zeros, or what was saved. NULL: the gradients are not memory of the host, and
+ * the caller makes the passes over them, as gf_csc_get_factors() says. By
+ * chunk, and copied: `always_dense`, 1 for those that every step sends; and
+ * `selected`, what was saved (NULL: all). */
+GF_API gf_status gf_csc_add(gf_csc*, size_t elements, int32_t dtype,
+                            float* residual, const uint8_t* always_dense,
+                            const uint8_t* selected, gf_csc_bucket** out);
+/* Drops the buckets from the `first` on (counted from 0), which must be back.
+ */
+GF_API gf_status gf_csc_drop(gf_csc*, size_t first);
+
+/* s = grads + residual. Selected chunks: packed = wire(scale * s), and the
+ * residual keeps what rounding gradients of 16 bits took; `scale` is what makes
+ * means of what the caller's exchange does (1 / ranks for sums). Others:
+ * residual = keep_factor * s, norms[c] = sum |s| without the loss scale, and
+ * the mark is a NaN if that is not finite, else 0. `grads`, `packed` and
+ * `norms` (one per chunk) are lent until the step has ended. */
+GF_API gf_status gf_csc_pack(gf_csc_bucket*, void* grads, void* packed,
+                             float scale, float* norms);
+/* `packed` holds means. grads = packed in selected chunks, with their norms; in
+ * others 0, or NaN where a rank had marked the chunk. *nonfinite = 1 if
+ * anything is, on any rank, else 0. */
+GF_API gf_status gf_csc_unpack(gf_csc_bucket*, int32_t* nonfinite);
+/* All buckets are back. With `nonfinite`, which ranks agree on, the caller
+ * skips the update, and what was sent goes back to the residuals. */
+GF_API gf_status gf_csc_end_step(gf_csc*, int32_t nonfinite);
+/* Selects for the step that comes. `norm_sums`: over the ranks, of all chunks
+ * of all buckets, in order. */
+GF_API gf_status gf_csc_select(gf_csc*, const float* norm_sums, size_t chunks);
+GF_API uint64_t gf_csc_step(const gf_csc*); /* Under way, or that comes. */
+
+/* What the coming gradients are multiplied with; between steps. Residuals that
+ * gf_csc_add() was lent follow; any others are to be multiplied by *factor. */
+GF_API gf_status gf_csc_set_loss_scale(gf_csc*, float loss_scale,
+                                       float* factor);
+/* For passes of the caller's over memory that is not the host's. */
+typedef struct gf_csc_factors {
+  float keep_factor; /* residual = keep_factor * s, of what is kept back. */
+  float kept_norm;   /* norms[c] = kept_norm * sum |s| */
+  float sent_norm;   /* norms[c] = sent_norm * sum |grads|, after unpacking. */
+  float give_back;   /* residual += give_back * grads, of a skipped step. */
+} gf_csc_factors;
+/* Valid as long as the gf_csc; changed by gf_csc_set_loss_scale(). */
+GF_API const gf_csc_factors* gf_csc_get_factors(const gf_csc*);
 
 #ifdef __cplusplus
 }

@@ -74,26 +74,53 @@ static void test_without_a_session(void) {
 
 static void test_kernels(void) {
   float gradients[5] = {1, -2, 3, -4, 0.5F};
-  float residual[5] = {0, 0, 1, -1, 0.25F};
-  float norms[3] = {0, 0, 0};
   uint16_t halves[2] = {0, 0};
-  uint8_t selected[3] = {0, 1, 0};
   CHECK_OK(gf_convert(gradients, GF_FLOAT32, halves, GF_FLOAT16, 2, 0.5F));
   CHECK(halves[0] == 0x3800 && halves[1] == 0xBC00); /* 0.5 and -1 */
   CHECK_INVALID(gf_convert(gradients, GF_INT32, halves, GF_FLOAT16, 2, 1));
-  CHECK_OK(gf_csc_residual(gradients, GF_FLOAT32, residual, 5, 2, selected, 1,
-                           0.5F, norms));
-  CHECK(gradients[0] == 0 && gradients[2] == 4 && gradients[3] == -5);
+}
+
+static void test_csc(void) {
+  float gradients[5] = {1, -2, 3, -4, 0.5F};
+  float residual[5] = {0, 0, 1, -1, 0.25F};
+  float packed[5 + 3];
+  float norms[3];
+  const uint8_t always[3] = {0, 1, 0};
+  const uint8_t saved[3] = {0, 1, 0};
+  int32_t nonfinite = 7;
+  gf_csc_config config;
+  gf_csc* csc = NULL;
+  gf_csc_bucket* bucket = NULL;
+  gf_csc_config_init(&config);
+  config.chunk_elements = 2;
+  config.sparsity = 0.5;
+  config.step = 4;
+  config.keep_factor = 0.5F;
+  config.wire_dtype = GF_INT32;
+  CHECK_INVALID(gf_csc_open(&config, &csc));
+  config.wire_dtype = GF_FLOAT32;
+  CHECK_OK(gf_csc_open(&config, &csc));
+  CHECK_INVALID(gf_csc_add(csc, 5, GF_INT32, residual, always, NULL, &bucket));
+  CHECK_OK(gf_csc_add(csc, 5, GF_FLOAT32, residual, always, NULL, &bucket));
+  CHECK(bucket->packed_elements == 5 && bucket->marks == 0);
+  CHECK_OK(gf_csc_drop(csc, 0));
+  CHECK_OK(gf_csc_add(csc, 5, GF_FLOAT32, residual, always, saved, &bucket));
+  CHECK(bucket->packed_elements == 4 && bucket->marks == 2);
+  CHECK_OK(gf_csc_pack(bucket, gradients, packed, 0.5F, norms));
+  CHECK(packed[0] == 2 && packed[1] == -2.5F && packed[2] == 0);
   CHECK(residual[1] == -1 && residual[2] == 0 && residual[4] == 0.375F);
-  CHECK(norms[0] == 3 && norms[1] == 9 && norms[2] == 0.75F);
-  CHECK_INVALID(gf_csc_residual(gradients, GF_FLOAT32, residual, 5, 0, selected,
-                                1, 0.5F, norms));
-  CHECK_OK(gf_csc_norms(gradients, GF_FLOAT32, 5, 2, selected, 0.5F, norms));
+  CHECK_OK(gf_csc_unpack(bucket, &nonfinite));
+  CHECK(nonfinite == 0 && gradients[0] == 0 && gradients[3] == -2.5F);
   CHECK(norms[0] == 3 && norms[1] == 4.5F && norms[2] == 0.75F);
-  CHECK_INVALID(gf_csc_norms(gradients, GF_FLOAT32, 5, 2, NULL, 1, NULL));
-  CHECK_OK(gf_csc_select(norms, 3, 2, selected));
-  CHECK(selected[0] == 1 && selected[1] == 1 && selected[2] == 0);
-  CHECK_INVALID(gf_csc_select(norms, 3, 4, selected));
+  CHECK_OK(gf_csc_end_step(csc, 0));
+  CHECK(gf_csc_step(csc) == 5);
+  CHECK_INVALID(gf_csc_select(csc, norms, 2));
+  CHECK_OK(gf_csc_select(csc, norms, 3));
+  CHECK(bucket->chunks == 3 && bucket->selected[0] == 1);
+  CHECK(bucket->selected[1] == 1 && bucket->selected[2] == 0);
+  CHECK_OK(gf_csc_drop(csc, 0));
+  gf_csc_close(csc);
+  gf_csc_close(NULL);
 }
 
 static gf_session* open_session(int rank, const char* meeting_place) {
@@ -417,6 +444,7 @@ int main(void) {
   int r;
   test_without_a_session();
   test_kernels();
+  test_csc();
   snprintf(path, sizeof(path), "/tmp/c_api_XXXXXX");
   if (mkdtemp(path) == NULL) return 1;
   snprintf(meeting_place, sizeof(meeting_place), "file://%s", path);

@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <random>
 
 #include "kernels/chunk_kernels.h"
 #include "tests/kernels/chunk_oracle.h"
@@ -91,6 +93,133 @@ TEST(CpuChunkKernels, RefuseToSelectFewerChunksThanAreAlwaysSent) {
             EINVAL);
   EXPECT_EQ(slots[0], 99U);
   EXPECT_EQ(int{selected[0]}, 99);
+}
+
+// One chunk of `n` elements, and whether it is sent.
+struct Chunk {
+  Chunk(DType type, std::size_t n, bool sent, std::mt19937_64& random)
+      : grads(type, n), residual(DType::kFloat32, n), slots(1) {
+    slots[0] = sent ? 0 : kNotSent;
+    grads.Fill(random);
+    residual.Fill(random);
+  }
+  void Clean() {
+    for (std::size_t i = 0; i < residual.size(); ++i) residual.Set(i, 0);
+    dirty = 0;
+  }
+  int Pass(void* packed = nullptr) {
+    return CpuChunkKernels().chunk_residual(
+        {.range = {grads.size(), grads.size(), 0, 1},
+         .slots = slots.data(),
+         .grads = grads.data(),
+         .type = grads.type(),
+         .residual = static_cast<float*>(residual.data()),
+         .packed = packed,
+         .packed_type = DType::kFloat16,
+         .first_slot = 0,
+         .scale = 1,
+         .zero_kept = false,
+         .keep_factor = 0.5F,
+         .norm_scale = 1,
+         .norms = &norm,
+         .dirty = &dirty},
+        nullptr);
+  }
+
+  Elements grads;
+  Elements residual;
+  Slots slots;
+  float norm = 0;
+  std::uint8_t dirty = 1;
+};
+
+TEST(CpuChunkKernels, SendFromTheGradientsWhereNothingIsPacked) {
+  std::mt19937_64 random(5);
+  for (const DType type : kGradientTypes) {
+    Chunk chunk(type, 1001, true, random);
+    const Chunk before = chunk;
+    ASSERT_EQ(chunk.Pass(), 0);
+    double norm = 0;
+    for (std::size_t i = 0; i < 1001; ++i) {
+      const double sum = RoundTo(DType::kFloat32,
+                                 before.grads.Get(i) + before.residual.Get(i));
+      const double sent = RoundTo(type, sum);
+      ASSERT_TRUE(Is(chunk.grads, i, sent));
+      ASSERT_TRUE(Is(chunk.residual, i, std::isfinite(sent) ? sum - sent : 0));
+      norm += std::fabs(sent);
+    }
+    EXPECT_EQ(chunk.dirty, type == DType::kFloat32 ? 0 : 1);
+    EXPECT_EQ(CpuChunkKernels().chunk_unpack({.range = {1001, 1001, 0, 1},
+                                              .slots = chunk.slots.data(),
+                                              .grads = chunk.grads.data(),
+                                              .type = type,
+                                              .packed = nullptr,
+                                              .packed_type = DType::kFloat32,
+                                              .first_slot = 0,
+                                              .norm_scale = 0.25F,
+                                              .norms = &chunk.norm,
+                                              .nonfinite = nullptr},
+                                             nullptr),
+              0);
+    EXPECT_TRUE(NormIs(chunk.norm, norm, 0.25F, 1001));
+  }
+}
+
+TEST(CpuChunkKernels, SkipResidualsThatAreKnownToBeZero) {
+  std::mt19937_64 random(6);
+  for (const DType type : kGradientTypes) {
+    Chunk chunk(type, 333, true, random);
+    Chunk all = chunk;
+    chunk.Clean();
+    const Chunk before = chunk;
+    ASSERT_EQ(chunk.Pass(), 0);  // In place: there is nothing to add.
+    EXPECT_TRUE(chunk.grads.SameBits(before.grads));
+    EXPECT_EQ(chunk.dirty, 0);
+    // Packed: the same as by adding zeros, but for the sign of a zero.
+    all.Clean();
+    all.dirty = 1;
+    Elements packed(DType::kFloat16, 333);
+    Elements expected(DType::kFloat16, 333);
+    ASSERT_EQ(chunk.Pass(packed.data()), 0);
+    ASSERT_EQ(all.Pass(expected.data()), 0);
+    for (std::size_t i = 0; i < 333; ++i) {
+      ASSERT_EQ(packed.Get(i), expected.Get(i));
+      ASSERT_EQ(chunk.residual.Get(i), all.residual.Get(i));
+    }
+    EXPECT_EQ(chunk.dirty, all.dirty);
+  }
+}
+
+TEST(CpuChunkKernels, KeepTrackOfResidualsThatAreZero) {
+  std::mt19937_64 random(7);
+  Chunk chunk(DType::kFloat32, 100, false, random);
+  chunk.Clean();
+  ASSERT_EQ(chunk.Pass(), 0);
+  EXPECT_EQ(chunk.dirty, 1) << "gradients were kept back";
+  chunk.Clean();
+  for (std::size_t i = 0; i < 100; ++i) chunk.grads.Set(i, 0);
+  ASSERT_EQ(chunk.Pass(), 0);
+  EXPECT_EQ(chunk.dirty, 0) << "only zeros were kept back";
+  const auto rescale = [&](float* residual) {
+    return CpuChunkKernels().chunk_rescale(
+        {{100, 100, 0, 1}, residual, 2.0F, &chunk.dirty}, nullptr);
+  };
+  EXPECT_EQ(rescale(nullptr), 0) << "zeros need no factor";
+  chunk.slots[0] = 0;
+  chunk.grads.Set(3, 1.5);
+  auto* residual = static_cast<float*>(chunk.residual.data());
+  EXPECT_EQ(CpuChunkKernels().chunk_restore({{100, 100, 0, 1},
+                                             chunk.slots.data(),
+                                             chunk.grads.data(),
+                                             DType::kFloat32,
+                                             residual,
+                                             2.0F,
+                                             &chunk.dirty},
+                                            nullptr),
+            0);
+  EXPECT_EQ(chunk.dirty, 1) << "what was sent came back";
+  EXPECT_EQ(rescale(residual), 0);
+  EXPECT_EQ(chunk.residual.Get(3), 6.0);
 }
 
 }  // namespace

@@ -198,10 +198,15 @@ def gradients_of(model: torch.nn.Module, *inputs: object) -> dict[str, np.ndarra
     )
 
 
+def force_csc(**settings: object) -> None:
+    """Settings of the csc hooks to come that are for tests only."""
+    register = gft._C.register_csc_hook
+    gft._C.register_csc_hook = functools.partial(register, **settings)
+
+
 def force_tensor_ops() -> None:
     """Torch's operators, as on other devices, in place of the CPU's kernels."""
-    register = gft._C.register_csc_hook
-    gft._C.register_csc_hook = functools.partial(register, tensor_ops=True)
+    force_csc(tensor_ops=True)
 
 
 class Branches(torch.nn.Module):

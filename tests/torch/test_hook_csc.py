@@ -14,6 +14,7 @@ from parallel_models import (
     CscOracle,
     Given,
     flat,
+    force_csc,
     force_tensor_ops,
     gradients_of,
     random_inputs,
@@ -103,6 +104,32 @@ def test_sixteen_bits_between_ranks(wire: str, backend: str) -> None:
 
 def test_warm_up_and_always_dense() -> None:
     launch(follow_reference, 2, 8, "fp32", False, True, 5, ("b", "d"))
+
+
+def golden(ranks: Ranks, tensor_ops: bool) -> None:
+    """Those of tests/csc/csc_golden.cc: momentum 0.9, gradients 1."""
+    force_csc(tensor_ops=tensor_ops, keep_factor=0.9)
+    model = DistributedDataParallel(Given({"w": (5,)}))
+    hook = gft.register(
+        model, "csc", sparsity=0.5, chunk_elements=3, wire_dtype="fp32"
+    )
+
+    def step(quiet: float, loud: float) -> np.ndarray:
+        inputs = torch.tensor([quiet] * 3 + [loud] * 2)
+        return gradients_of(model, {"w": inputs})["w"][:3]
+
+    step(0, 9)  # Sends all, and leaves no residual.
+    kept = [0.9, 1.71, 0, 0.9, 0]
+    sent = [0, 0, 2.71, 0, 1.9]
+    for index, loud in enumerate([9, 0.5, 5, -4, 0]):
+        np.testing.assert_allclose(step(1, loud), [sent[index]] * 3, atol=1e-6)
+        residual = hook.state_dict()["residual"]["w"][:3]
+        np.testing.assert_allclose(residual, [kept[index]] * 3, atol=1e-6)
+
+
+@pytest.mark.parametrize("tensor_ops", [False, True])
+def test_golden_values(tensor_ops: bool) -> None:
+    launch(golden, 1, tensor_ops, backend="gloo")
 
 
 def conserve(ranks: Ranks, dtype: torch.dtype, wire: str) -> float:

@@ -10,6 +10,7 @@
 #include "bind.h"
 #include "hook_cast.h"
 #include "hook_csc.h"
+#include "library.h"
 
 namespace gft {
 namespace {
@@ -47,15 +48,18 @@ std::shared_ptr<Hook> RegisterCast(const Reducer& reducer,
 
 std::shared_ptr<CscHook> RegisterCsc(
     const Reducer& reducer, const GroupPtr& group,
-    std::vector<std::string> names, std::vector<at::Tensor> parameters,
-    std::vector<bool> always_dense, double sparsity, int64_t chunk_elements,
-    uint64_t warmup_steps, const std::string& wire, bool tensor_ops) {
-  const CscConfig config = {sparsity, chunk_elements, warmup_steps,
-                            WireOf(wire), tensor_ops};
-  auto hook = std::make_shared<CscHook>(
-      group, config,
-      CscLayout(std::move(names), std::move(parameters),
-                std::move(always_dense), chunk_elements));
+    std::vector<at::Tensor> parameters, std::vector<bool> always_dense,
+    double sparsity, size_t chunk_elements, uint64_t warmup_steps,
+    const std::string& wire, bool tensor_ops, float keep_factor) {
+  CscModel model = {
+      std::move(parameters), std::move(always_dense), {}, tensor_ops};
+  gf_csc_config_init(&model.config);
+  model.config.sparsity = sparsity;
+  model.config.chunk_elements = chunk_elements;
+  model.config.warmup_steps = warmup_steps;
+  model.config.wire_dtype = *DtypeOf(WireOf(wire));
+  model.config.keep_factor = keep_factor;
+  auto hook = std::make_shared<CscHook>(group, WireOf(wire), std::move(model));
   Register(*reducer, hook);
   return hook;
 }
@@ -69,7 +73,7 @@ py::tuple Save(CscHook& hook) {
     state = hook.Save();
   }
   std::vector<at::Tensor> selected;
-  for (const std::vector<uint8_t>& chunks : state.selection.selected) {
+  for (const std::vector<uint8_t>& chunks : state.selected) {
     selected.push_back(
         at::empty({static_cast<int64_t>(chunks.size())}, at::kByte));
     std::copy(chunks.begin(), chunks.end(),
@@ -80,12 +84,12 @@ py::tuple Save(CscHook& hook) {
     residuals.push_back(residual.defined() ? std::optional(residual)
                                            : std::nullopt);
   }
-  return py::make_tuple(state.step, state.loss_scale,
-                        state.selection.parameters, selected, residuals);
+  return py::make_tuple(state.step, state.loss_scale, state.buckets, selected,
+                        residuals);
 }
 
 // Whether DDP's buckets hold just these parameters.
-bool HasBuckets(const c10d::Reducer& reducer, const CscLayout& layout,
+bool HasBuckets(const c10d::Reducer& reducer, const CscModel& model,
                 const std::vector<std::vector<size_t>>& buckets) {
   const auto present = reducer.get_grad_buckets(/*return_zero_tensors=*/false);
   if (present.size() != buckets.size()) return false;
@@ -93,7 +97,7 @@ bool HasBuckets(const c10d::Reducer& reducer, const CscLayout& layout,
     const std::vector<at::Tensor> parameters = present[b].getParameters();
     if (parameters.size() != buckets[b].size()) return false;
     for (size_t i = 0; i < parameters.size(); ++i) {
-      if (!parameters[i].is_same(layout.parameter(buckets[b][i]))) return false;
+      if (!parameters[i].is_same(model.parameters[buckets[b][i]])) return false;
     }
   }
   return true;
@@ -113,7 +117,7 @@ void Restore(CscHook& hook, const Reducer& reducer, bool rebuilds,
   state.loss_scale = loss_scale;
   for (const at::Tensor& chunks : selected) {
     const auto* begin = chunks.const_data_ptr<uint8_t>();
-    state.selection.selected.emplace_back(begin, begin + chunks.numel());
+    state.selected.emplace_back(begin, begin + chunks.numel());
   }
   for (const std::optional<at::Tensor>& residual : residuals) {
     state.residuals.push_back(residual.value_or(at::Tensor()));
@@ -121,12 +125,12 @@ void Restore(CscHook& hook, const Reducer& reducer, bool rebuilds,
   const py::gil_scoped_release no_gil;
   const bool rebuilt = rebuilds && !reducer->should_rebuild_buckets();
   if (!buckets.empty() && !rebuilt &&
-      !HasBuckets(*reducer, hook.layout(), buckets)) {
+      !HasBuckets(*reducer, hook.model(), buckets)) {
     reducer->initialize_buckets(buckets);
-    TORCH_CHECK(HasBuckets(*reducer, hook.layout(), buckets),
+    TORCH_CHECK(HasBuckets(*reducer, hook.model(), buckets),
                 "the csc hook: DDP did not take over the buckets of the state");
   }
-  state.selection.parameters = std::move(buckets);
+  state.buckets = std::move(buckets);
   hook.Restore(std::move(state));
 }
 
@@ -145,10 +149,10 @@ void BindHook(py::module& module) {
   module.def("register_cast_hook", &RegisterCast, py::arg("reducer"),
              py::arg("group"), py::arg("wire"));
   module.def("register_csc_hook", &RegisterCsc, py::arg("reducer"),
-             py::arg("group"), py::arg("names"), py::arg("parameters"),
-             py::arg("always_dense"), py::arg("sparsity"),
-             py::arg("chunk_elements"), py::arg("warmup_steps"),
-             py::arg("wire"), py::arg("tensor_ops") = false);
+             py::arg("group"), py::arg("parameters"), py::arg("always_dense"),
+             py::arg("sparsity"), py::arg("chunk_elements"),
+             py::arg("warmup_steps"), py::arg("wire"),
+             py::arg("tensor_ops") = false, py::arg("keep_factor") = 1.0F);
 }
 
 }  // namespace gft

@@ -3,18 +3,25 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <utility>
+#include <vector>
 
+#include "hook_csc_tensor.h"
 #include "library.h"
 
 namespace gft {
+namespace {
 
-const CscOps& CscHook::OpsFor(const CscBucket& bucket) const {
-  return bucket.residual.is_cpu() && !config_.tensor_ops ? CscOps::OnHost()
-                                                         : CscOps::OfTensors();
+void Unpack(CscBucket& bucket, const gf_csc* core) {
+  const at::NoGradGuard no_grad;
+  if (bucket.core == nullptr) return;
+  if (bucket.by_tensors) return UnpackTensor(bucket, *gf_csc_get_factors(core));
+  int32_t bad = 0;
+  Check(gf_csc_unpack(bucket.core, &bad), "unpacking a bucket");
+  bucket.bad = at::scalar_tensor(bad != 0, at::kBool);
 }
+
+}  // namespace
 
 c10::intrusive_ptr<c10::ivalue::Future> CscHook::Run(c10d::GradBucket& bucket) {
   CheckDense(bucket, "csc");
@@ -24,25 +31,40 @@ c10::intrusive_ptr<c10::ivalue::Future> CscHook::Run(c10d::GradBucket& bucket) {
   ours.buffer = bucket.getBuffer();
   ++run_;
   if (bucket.isLast()) count_ = run_;
-  const bool whole = ours.chunks() == 0;
-  const at::Tensor buffer = ours.buffer;
-  const double scale = group_.scale_before(buffer);
-  if (!whole) {
-    OpsFor(ours).Pack(ours, config_.wire, scale);
-  } else if (scale != 1.0) {
-    buffer.mul_(scale);
-  }
-  const at::Tensor sent = whole ? buffer : ours.packed;
+  const at::Tensor sent = Pack(ours);
   stats_.payload_bytes += sent.nbytes();
   // Lives until the future completes, and its buckets with it.
-  const auto back = [self = shared_from_this(), layout = layout_, &ours, buffer,
-                     whole](c10::ivalue::Future& done) -> c10::IValue {
+  const auto back = [layout = layout_, &ours, buffer = ours.buffer](
+                        c10::ivalue::Future& done) -> c10::IValue {
     done.value();  // Throws what went wrong.
-    const at::NoGradGuard no_grad_here;
-    if (!whole) self->OpsFor(ours).Unpack(ours);
+    Unpack(ours, layout->core());
     return buffer;
   };
   return group_.StartMean(sent)->then(back, c10::TensorType::get());
+}
+
+// Makes what the group is to take the mean of.
+at::Tensor CscHook::Pack(CscBucket& bucket) const {
+  const double scale = group_.scale_before(bucket.buffer);
+  if (bucket.core == nullptr) {
+    return scale == 1.0 ? bucket.buffer : bucket.buffer.mul_(scale);
+  }
+  const auto elements = static_cast<int64_t>(bucket.core->packed_elements);
+  at::Tensor& storage = bucket.packed_storage;
+  if (!storage.defined() || storage.numel() < elements) {
+    storage = at::empty({elements}, bucket.buffer.options().dtype(wire_));
+  }
+  bucket.packed = storage.narrow(0, 0, elements);
+  if (bucket.by_tensors) {
+    PackTensor(bucket, *gf_csc_get_factors(layout_->core()), scale);
+  } else {
+    Check(
+        gf_csc_pack(bucket.core, bucket.buffer.mutable_data_ptr(),
+                    bucket.packed.mutable_data_ptr(), static_cast<float>(scale),
+                    bucket.norms.mutable_data_ptr<float>()),
+        "packing a bucket");
+  }
+  return bucket.packed;
 }
 
 at::Tensor CscHook::Finish(const c10::IValue& result) {
@@ -55,8 +77,8 @@ void CscHook::FinishShadow() {
 }
 
 void CscHook::BeginStep() {
-  TORCH_CHECK(run_ == 0, "the csc hook: step ", step_, " begins, but of the ",
-              "one before only ", finished_, " of ", run_,
+  TORCH_CHECK(run_ == 0, "the csc hook: step ", gf_csc_step(layout_->core()),
+              " begins, but of the one before only ", finished_, " of ", run_,
               " buckets came to an end: its backward failed. What was kept "
               "back is lost; load a checkpoint, with load_state_dict()");
   SelectNext();
@@ -66,27 +88,31 @@ void CscHook::EndStep() {
   const at::NoGradGuard no_grad;
   layout_->EndStep(count_);
   std::vector<at::Tensor> bad;
+  bool on_host = false;
   stats_.chunks = stats_.selected_chunks = 0;
   for (const CscBucket& bucket : layout_->buckets()) {
-    if (bucket.chunks() == 0) continue;
-    stats_.chunks += bucket.chunks();
-    stats_.selected_chunks += static_cast<uint64_t>(
-        std::count(bucket.selected.begin(), bucket.selected.end(), 1));
+    if (bucket.core == nullptr) continue;
+    stats_.chunks += bucket.core->chunks;
+    stats_.selected_chunks += bucket.core->chunks - bucket.core->marks;
     bad.push_back(bad.empty() ? bucket.bad : bucket.bad.to(bad[0].device()));
+    on_host = on_host || !bucket.by_tensors;
   }
-  if (!bad.empty()) {
-    const at::Tensor any = at::stack(bad).any();
-    for (CscBucket& bucket : layout_->buckets()) {
-      if (bucket.chunks() == 0) continue;
-      OpsFor(bucket).TakeBack(bucket, any.to(bucket.residual.device()));
-    }
-    StartNorms();
+  const at::Tensor any =
+      bad.empty() ? at::scalar_tensor(false, at::kBool) : at::stack(bad).any();
+  for (CscBucket& bucket : layout_->buckets()) {
+    if (!bucket.by_tensors) continue;
+    SkipTensor(bucket, *gf_csc_get_factors(layout_->core()),
+               any.to(bucket.residual.device()));
   }
+  // Only what is on the host is waited for.
+  Check(gf_csc_end_step(layout_->core(), on_host && any.item<bool>() ? 1 : 0),
+        "ending a step");
+  if (!bad.empty()) StartNorms();
   for (CscBucket& bucket : layout_->buckets()) {
     bucket.buffer.reset();
     bucket.packed.reset();
+    bucket.means.reset();
   }
-  ++step_;
   ++stats_.steps;
   run_ = finished_ = count_ = 0;
 }
@@ -94,7 +120,7 @@ void CscHook::EndStep() {
 void CscHook::StartNorms() {
   std::vector<at::Tensor> norms;
   for (const CscBucket& bucket : layout_->buckets()) {
-    if (bucket.chunks() == 0) continue;
+    if (bucket.core == nullptr) continue;
     norms.push_back(norms.empty() ? bucket.norms
                                   : bucket.norms.to(norms[0].device()));
   }
@@ -103,88 +129,43 @@ void CscHook::StartNorms() {
   pending_ = group_.StartSum(norms_);
 }
 
-size_t CscHook::CountFor(size_t chunks) const {
-  const double ramp = step_ < config_.warmup_steps
-                          ? static_cast<double>(step_) /
-                                static_cast<double>(config_.warmup_steps)
-                          : 1.0;
-  const double k =
-      std::round((1.0 - config_.sparsity * ramp) * static_cast<double>(chunks));
-  return std::clamp(static_cast<size_t>(k), size_t{1}, chunks);
-}
-
 void CscHook::SelectNext() {
   if (pending_ == nullptr) return;
   const HookGroup::Future pending = std::exchange(pending_, nullptr);
   pending->wait();
   pending->value();  // Throws what went wrong.
   const at::Tensor sums = std::exchange(norms_, {}).to(at::kCPU);
-  const float* sum = sums.const_data_ptr<float>();
-  // A norm that is not finite ranks first: sending the chunk heals it.
-  std::vector<float> candidates;
-  size_t chunks = 0;
-  for (const CscBucket& bucket : layout_->buckets()) {
-    for (size_t c = 0; c < bucket.chunks(); ++c, ++chunks) {
-      if (bucket.always[c] != 0) continue;
-      candidates.push_back(std::isfinite(sum[chunks])
-                               ? sum[chunks]
-                               : std::numeric_limits<float>::infinity());
-    }
-  }
-  const size_t dense = chunks - candidates.size();
-  const size_t wanted = CountFor(chunks);
-  std::vector<uint8_t> chosen(candidates.size(), 0);
-  if (!candidates.empty() && wanted > dense) {
-    Check(gf_csc_select(candidates.data(), candidates.size(), wanted - dense,
-                        chosen.data()),
-          "selecting chunks");
-  }
-  size_t next = 0;
-  for (CscBucket& bucket : layout_->buckets()) {
-    for (size_t c = 0; c < bucket.chunks(); ++c) {
-      bucket.selected[c] = bucket.always[c] != 0 ? 1 : chosen[next++];
-    }
-  }
+  Check(gf_csc_select(layout_->core(), sums.const_data_ptr<float>(),
+                      static_cast<size_t>(sums.numel())),
+        "selecting chunks");
 }
 
 void CscHook::CheckBetweenSteps(const char* what) const {
   TORCH_CHECK(
-      run_ == 0, "the csc hook: ", what, " within step ", step_,
+      run_ == 0, "the csc hook: ", what, " within step ",
+      gf_csc_step(layout_->core()),
       ", expected between steps: after backward has ended, or, where it "
       "failed, after load_state_dict()");
 }
 
 void CscHook::SetLossScale(float scale) {
   CheckBetweenSteps("set_loss_scale()");
-  TORCH_CHECK_VALUE(std::isfinite(scale) && scale > 0,
-                    "loss scale: expected a positive number, seen ", scale);
-  const float factor = scale / std::exchange(loss_scale_, scale);
-  if (factor != 1.0F) layout_->Scale(factor);
+  layout_->SetLossScale(scale);
 }
 
 CscState CscHook::Save() {
   CheckBetweenSteps("state_dict()");
   SelectNext();
-  CscState state;
-  state.step = step_;
-  state.loss_scale = loss_scale_;
-  state.selection = layout_->selection();
-  for (size_t i = 0; i < layout_->names().size(); ++i) {
-    state.residuals.push_back(layout_->ResidualOf(i));
-  }
-  return state;
+  return layout_->Save();
 }
 
 void CscHook::Restore(CscState state) {
   // What they select is not wanted, nor whether they failed with the job.
   if (pending_ != nullptr) std::exchange(pending_, nullptr)->wait();
   norms_.reset();
-  // Exchanges of a step that failed may not be over yet: they keep theirs.
-  if (run_ != 0) layout_ = std::make_shared<CscLayout>(layout_->Fresh());
   run_ = finished_ = count_ = 0;
-  step_ = state.step;
-  loss_scale_ = state.loss_scale;
-  layout_->Restore(std::move(state.residuals), std::move(state.selection));
+  // Exchanges of a step that failed may not be over yet: they keep theirs.
+  layout_ = std::make_shared<CscLayout>(model_, std::move(state));
 }
 
 }  // namespace gft

@@ -1,53 +1,34 @@
 #pragma once
 
 #include <memory>
-#include <vector>
+#include <utility>
 
 #include "hook.h"
 #include "hook_csc_layout.h"
-#include "hook_csc_ops.h"
 #include "hook_group.h"
 
 namespace gft {
 
-struct CscConfig {
-  double sparsity = 0.85;  // Share of chunks kept back, [0, 1).
-  int64_t chunk_elements = 32000;
-  uint64_t warmup_steps = 0;  // Sparsity rises linearly over these.
-  at::ScalarType wire = at::kHalf;
-  bool tensor_ops = false;  // Torch's operators on host memory, too.
-};
-
-// What a rank needs to go on where it stopped.
-struct CscState {
-  uint64_t step = 0;  // That comes next.
-  float loss_scale = 1.0F;
-  CscSelection selection;             // For that step.
-  std::vector<at::Tensor> residuals;  // By parameter; undefined: nothing.
-};
-
 // Coarse-grained sparse communication (GradientFlow, arXiv 1902.06855) under
-// DDP. Every bucket is cut into equal chunks. A step sends the k of all chunks
-// whose L1 norms, summed over the ranks, were largest in the step before; the
-// gradients of the others become zero and wait in the residual, undecayed, as
-// fits an optimiser that is not known. Selected chunks of a bucket travel
-// together, in 16 bits if so wished, in one allreduce.
+// DDP: the library's gf_csc in DDP's buckets, over any process group. What is
+// kept back waits undecayed, as fits an optimiser that is not known.
 //
-// Norms of what was sent are taken from the means, those of what was not from
-// the local residual; one small allreduce of them starts as backward ends, in
-// Finish() of the last bucket, and is waited for in the next step's first
-// Run(): it hides behind the update and the next forward.
+//   DDP's bucket ─ Run() ─ pack ─ allreduce of the group ─ unpack ─ bucket
+//   Finish() of the last ─ end of the step ─ allreduce of the norms ─┐
+//   Run() of the next step's first bucket ─ select ──────────────────┘
+// The norms' allreduce hides behind the update and the next forward.
 //
 // Buckets of types other than float32, float16 and bfloat16 are sent whole.
 class CscHook final : public Hook,
                       public std::enable_shared_from_this<CscHook> {
  public:
-  CscHook(c10::intrusive_ptr<c10d::ProcessGroup> group, const CscConfig& config,
-          CscLayout layout)
+  CscHook(c10::intrusive_ptr<c10d::ProcessGroup> group, at::ScalarType wire,
+          CscModel model)
       : group_(std::move(group)),
-        config_(config),
-        layout_(std::make_shared<CscLayout>(std::move(layout))) {
-    stats_.chunk_elements = static_cast<uint64_t>(config.chunk_elements);
+        wire_(wire),
+        model_(std::make_shared<CscModel>(std::move(model))) {
+    stats_.chunk_elements = model_->config.chunk_elements;
+    Restore({});
   }
 
   c10::intrusive_ptr<c10::ivalue::Future> Run(
@@ -58,7 +39,7 @@ class CscHook final : public Hook,
   void FinishShadow();
 
   HookStats stats() const override { return stats_; }
-  const CscLayout& layout() const { return *layout_; }
+  const CscModel& model() const { return *model_; }
 
   // What the gradients of the coming steps are multiplied with; the residual
   // follows. Between steps, like all below.
@@ -73,17 +54,15 @@ class CscHook final : public Hook,
   void CheckBetweenSteps(const char* what) const;
   void BeginStep();
   void EndStep();
+  at::Tensor Pack(CscBucket& bucket) const;
   void StartNorms();
   void SelectNext();
-  size_t CountFor(size_t chunks) const;
-  const CscOps& OpsFor(const CscBucket& bucket) const;
 
   const HookGroup group_;
-  const CscConfig config_;
+  const at::ScalarType wire_;
+  const std::shared_ptr<const CscModel> model_;
   // Shared with the exchanges under way, which use its buckets.
   std::shared_ptr<CscLayout> layout_;
-  uint64_t step_ = 0;
-  float loss_scale_ = 1.0F;
   // Of the step under way, 0 between steps.
   size_t run_ = 0;
   size_t finished_ = 0;

@@ -5,19 +5,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "library.h"
+
 namespace gft {
 namespace {
 
 bool HasChunks(at::ScalarType type) {
   return type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
-}
-
-std::vector<const c10::TensorImpl*> IdentityOf(const c10d::GradBucket& bucket) {
-  std::vector<const c10::TensorImpl*> identity;
-  for (const at::Tensor& parameter : bucket.getParameters()) {
-    identity.push_back(parameter.unsafeGetTensorImpl());
-  }
-  return identity;
 }
 
 // A flat gradient in the shape of its parameter: DDP keeps the parameter's
@@ -29,19 +23,27 @@ at::Tensor Shaped(const at::Tensor& flat, const at::Tensor& parameter) {
              : flat.view(parameter.sizes());
 }
 
+void CopyResiduals(const CscBucket& bucket, CscState* state) {
+  for (size_t i = 0; i < bucket.kept.size(); ++i) {
+    state->residuals[bucket.parameters[i]] =
+        at::empty(bucket.kept[i].sizes(), at::kFloat).copy_(bucket.kept[i]);
+  }
+}
+
 }  // namespace
 
-CscLayout::CscLayout(std::vector<std::string> names,
-                     std::vector<at::Tensor> parameters,
-                     std::vector<bool> always_dense, int64_t chunk_elements)
-    : names_(std::move(names)),
-      parameters_(std::move(parameters)),
-      always_dense_(std::move(always_dense)),
-      chunk_elements_(chunk_elements),
-      homeless_(parameters_.size()) {
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    index_of_[parameters_[i].unsafeGetTensorImpl()] = i;
+CscLayout::CscLayout(std::shared_ptr<const CscModel> model, CscState state)
+    : model_(std::move(model)), state_(std::move(state)) {
+  for (size_t i = 0; i < model_->parameters.size(); ++i) {
+    index_of_[model_->parameters[i].unsafeGetTensorImpl()] = i;
   }
+  state_.residuals.resize(model_->parameters.size());
+  gf_csc_config config = model_->config;
+  config.step = state_.step;
+  config.loss_scale = state_.loss_scale;
+  gf_csc* core = nullptr;
+  Check(gf_csc_open(&config, &core), "the csc hook");
+  core_.reset(core);
 }
 
 CscBucket& CscLayout::Meet(const c10d::GradBucket& bucket) {
@@ -49,158 +51,117 @@ CscBucket& CscLayout::Meet(const c10d::GradBucket& bucket) {
   TORCH_CHECK(index <= buckets_.size(), "the csc hook: bucket ", index,
               " comes before bucket ", buckets_.size(),
               ", expected them in order");
-  const at::Tensor& buffer = bucket.getBuffer();
+  CscBucket seen = Describe(bucket);
   if (index < buckets_.size()) {
     CscBucket& known = buckets_[index];
-    if (known.identity == IdentityOf(bucket) &&
-        known.elements == buffer.numel() &&
-        known.type == buffer.scalar_type()) {
+    if (known.parameters == seen.parameters &&
+        known.elements == seen.elements && known.type == seen.type) {
       return known;
     }
     Forget(index);
   }
-  CscBucket learnt = Learn(bucket);
-  TakeResiduals(learnt);
-  TakeSelection(index, learnt);
-  buckets_.push_back(std::move(learnt));
-  return buckets_.back();
+  if (HasChunks(seen.type)) AddToCore(bucket, seen);
+  return buckets_.emplace_back(std::move(seen));
 }
 
-CscBucket CscLayout::Learn(const c10d::GradBucket& bucket) const {
-  const at::Tensor& buffer = bucket.getBuffer();
-  CscBucket learnt;
-  learnt.identity = IdentityOf(bucket);
-  learnt.type = buffer.scalar_type();
-  learnt.elements = buffer.numel();
-  learnt.chunk_elements = chunk_elements_;
-  const std::vector<at::Tensor> gradients = bucket.getGradients();
-  TORCH_CHECK(learnt.identity.size() == gradients.size(),
-              "the csc hook: bucket ", bucket.getIndex(), " has ",
-              learnt.identity.size(), " parameters, but ", gradients.size(),
-              " gradients");
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    const auto found = index_of_.find(learnt.identity[i]);
+CscBucket CscLayout::Describe(const c10d::GradBucket& bucket) const {
+  CscBucket seen;
+  seen.type = bucket.getBuffer().scalar_type();
+  seen.elements = bucket.getBuffer().numel();
+  for (const at::Tensor& parameter : bucket.getParameters()) {
+    const auto found = index_of_.find(parameter.unsafeGetTensorImpl());
     TORCH_CHECK(found != index_of_.end(), "the csc hook: bucket ",
                 bucket.getIndex(), " holds a parameter of shape ",
-                gradients[i].sizes(),
+                parameter.sizes(),
                 " that the model did not have when the hook was registered");
-    learnt.segments.push_back(
-        {found->second, gradients[i].storage_offset() - buffer.storage_offset(),
-         gradients[i].numel()});
+    seen.parameters.push_back(found->second);
   }
-  if (!HasChunks(learnt.type)) return learnt;
-  const auto chunks = static_cast<size_t>(
-      (learnt.elements + chunk_elements_ - 1) / chunk_elements_);
-  learnt.always.assign(chunks, 0);
-  learnt.selected.assign(chunks, 1);
-  learnt.dirty.assign(chunks, 0);
-  for (const CscSegment& segment : learnt.segments) {
-    if (!always_dense_[segment.parameter] || segment.count == 0) continue;
-    const int64_t last = (segment.begin + segment.count - 1) / chunk_elements_;
-    for (int64_t c = segment.begin / chunk_elements_; c <= last; ++c) {
-      learnt.always[c] = 1;
-    }
-  }
-  learnt.residual =
-      at::zeros({learnt.elements}, buffer.options().dtype(at::kFloat));
-  return learnt;
+  return seen;
 }
 
-void CscLayout::TakeResiduals(CscBucket& bucket) {
-  if (bucket.chunks() == 0) return;
-  for (const CscSegment& segment : bucket.segments) {
-    at::Tensor& saved = homeless_[segment.parameter];
-    if (!saved.defined()) continue;
-    Shaped(bucket.residual.narrow(0, segment.begin, segment.count),
-           parameters_[segment.parameter])
-        .copy_(saved);
-    saved.reset();
-    // Which chunks it touches and is zero in does not matter.
-    const int64_t end = segment.begin + segment.count;
-    for (int64_t at = segment.begin; at < end; at += bucket.chunk_elements) {
-      bucket.dirty[at / bucket.chunk_elements] = 1;
-    }
-    if (segment.count > 0) bucket.dirty[(end - 1) / bucket.chunk_elements] = 1;
+void CscLayout::AddToCore(const c10d::GradBucket& from, CscBucket& bucket) {
+  const at::Tensor& buffer = from.getBuffer();
+  const auto width = static_cast<int64_t>(model_->config.chunk_elements);
+  const int64_t chunks = (bucket.elements + width - 1) / width;
+  const auto options = buffer.options().dtype(at::kFloat);
+  bucket.by_tensors = model_->by_tensors || !buffer.is_cpu();
+  bucket.residual = at::zeros({chunks * width}, options);
+  bucket.norms = at::zeros({chunks}, options);
+  std::vector<uint8_t> always(static_cast<size_t>(chunks), 0);
+  const std::vector<at::Tensor> gradients = from.getGradients();
+  TORCH_CHECK(gradients.size() == bucket.parameters.size(),
+              "the csc hook: bucket ", from.getIndex(), " has ",
+              bucket.parameters.size(), " parameters, but ", gradients.size(),
+              " gradients");
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const size_t parameter = bucket.parameters[i];
+    const int64_t count = gradients[i].numel();
+    const int64_t begin =
+        gradients[i].storage_offset() - buffer.storage_offset();
+    bucket.kept.push_back(Shaped(bucket.residual.narrow(0, begin, count),
+                                 model_->parameters[parameter]));
+    at::Tensor& saved = state_.residuals[parameter];
+    if (saved.defined()) bucket.kept[i].copy_(std::exchange(saved, {}));
+    if (!model_->always_dense[parameter] || count == 0) continue;
+    std::fill(always.begin() + begin / width,
+              always.begin() + (begin + count - 1) / width + 1, 1);
   }
-}
-
-void CscLayout::TakeSelection(size_t index, CscBucket& bucket) const {
-  if (index >= expected_.parameters.size() ||
-      index >= expected_.selected.size()) {
-    return;
-  }
-  std::vector<size_t> parameters;
-  for (const CscSegment& segment : bucket.segments) {
-    parameters.push_back(segment.parameter);
-  }
-  if (parameters != expected_.parameters[index] ||
-      expected_.selected[index].size() != bucket.chunks()) {
-    return;
-  }
-  bucket.selected = expected_.selected[index];
+  const size_t index = from.getIndex();
+  const bool saved = index < state_.selected.size() &&
+                     state_.buckets[index] == bucket.parameters &&
+                     state_.selected[index].size() == always.size();
+  Check(gf_csc_add(
+            core_.get(), static_cast<size_t>(bucket.elements),
+            *DtypeOf(bucket.type),
+            bucket.by_tensors ? nullptr : bucket.residual.data_ptr<float>(),
+            always.data(), saved ? state_.selected[index].data() : nullptr,
+            &bucket.core),
+        "the csc hook");
 }
 
 void CscLayout::Forget(size_t first) {
-  for (size_t b = first; b < buckets_.size(); ++b) {
-    for (const CscSegment& segment : buckets_[b].segments) {
-      homeless_[segment.parameter] = ResidualOf(segment.parameter);
-    }
+  size_t in_core = 0;
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    if (b >= first) CopyResiduals(buckets_[b], &state_);
+    if (b < first && buckets_[b].core != nullptr) ++in_core;
   }
   buckets_.resize(std::min(first, buckets_.size()));
+  Check(gf_csc_drop(core_.get(), in_core), "the csc hook");
 }
 
 void CscLayout::EndStep(size_t count) {
   Forget(count);
-  expected_ = {};
+  state_.selected.clear();
 }
 
-size_t CscLayout::chunks() const {
-  size_t chunks = 0;
-  for (const CscBucket& bucket : buckets_) chunks += bucket.chunks();
-  return chunks;
-}
-
-at::Tensor CscLayout::ResidualOf(size_t parameter) const {
-  for (const CscBucket& bucket : buckets_) {
-    if (bucket.chunks() == 0) continue;
-    for (const CscSegment& segment : bucket.segments) {
-      if (segment.parameter != parameter) continue;
-      const at::Tensor flat =
-          bucket.residual.narrow(0, segment.begin, segment.count);
-      return at::empty(parameters_[parameter].sizes(), at::kFloat)
-          .copy_(Shaped(flat, parameters_[parameter]));
-    }
-  }
-  return homeless_[parameter];
-}
-
-void CscLayout::Restore(std::vector<at::Tensor> residuals,
-                        CscSelection selection) {
-  buckets_.clear();
-  homeless_ = std::move(residuals);
-  expected_ = std::move(selection);
-}
-
-CscSelection CscLayout::selection() const {
-  if (buckets_.empty()) return expected_;
-  CscSelection selection;
-  for (const CscBucket& bucket : buckets_) {
-    selection.selected.push_back(bucket.selected);
-    auto& parameters = selection.parameters.emplace_back();
-    for (const CscSegment& segment : bucket.segments) {
-      parameters.push_back(segment.parameter);
-    }
-  }
-  return selection;
-}
-
-void CscLayout::Scale(float factor) {
+void CscLayout::SetLossScale(float scale) {
+  float factor = 1.0F;
+  const gf_status set = gf_csc_set_loss_scale(core_.get(), scale, &factor);
+  TORCH_CHECK_VALUE(set == GF_OK, gf_last_error());
+  state_.loss_scale = scale;
   for (CscBucket& bucket : buckets_) {
-    if (bucket.residual.defined()) bucket.residual.mul_(factor);
+    if (bucket.by_tensors) bucket.residual.mul_(factor);
   }
-  for (at::Tensor& residual : homeless_) {
+  for (at::Tensor& residual : state_.residuals) {
     if (residual.defined()) residual = residual * factor;
   }
+}
+
+CscState CscLayout::Save() const {
+  CscState state = state_;
+  state.step = gf_csc_step(core_.get());
+  if (buckets_.empty()) return state;
+  state.buckets.clear();
+  state.selected.clear();
+  for (const CscBucket& bucket : buckets_) {
+    state.buckets.push_back(bucket.parameters);
+    auto& selected = state.selected.emplace_back();
+    if (bucket.core == nullptr) continue;
+    selected.assign(bucket.core->selected,
+                    bucket.core->selected + bucket.core->chunks);
+    CopyResiduals(bucket, &state);
+  }
+  return state;
 }
 
 }  // namespace gft

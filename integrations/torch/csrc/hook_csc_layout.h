@@ -1,60 +1,54 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <integrations/c/gradientflow.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <string>
+#include <memory>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <unordered_map>
 #include <vector>
 
 namespace gft {
 
-// Where a parameter's gradient lies in its bucket's flat buffer, in elements.
-struct CscSegment {
-  size_t parameter = 0;  // Index in CscLayout's list.
-  int64_t begin = 0;
-  int64_t count = 0;
-};
-
-// What CSC keeps for one bucket. Its flat buffer is cut into equal chunks; the
-// last may be short.
+// What CSC keeps for one of DDP's buckets, beside what the library does.
 struct CscBucket {
-  std::vector<const c10::TensorImpl*> identity;  // Its parameters, in order.
-  std::vector<CscSegment> segments;
+  std::vector<size_t> parameters;  // Indices in CscModel, in order.
   at::ScalarType type = at::kFloat;
   int64_t elements = 0;
-  int64_t chunk_elements = 0;
-
-  // By chunk; empty where the bucket's type is sent as it is, undivided.
-  std::vector<uint8_t> always;    // Holds part of an always-dense parameter.
-  std::vector<uint8_t> selected;  // To be sent in the step under way.
-  std::vector<uint8_t> dirty;     // The residual may differ from zero.
-  at::Tensor residual;            // Float32, flat, on the bucket's device.
+  gf_csc_bucket* core = nullptr;  // Null: of a type that is sent undivided.
+  bool by_tensors = false;        // Passes are torch's operators.
+  // Float32, flat, on the bucket's device, of whole chunks; and its parts, by
+  // parameter, in the shapes of the parameters.
+  at::Tensor residual;
+  std::vector<at::Tensor> kept;
+  at::Tensor norms;  // By chunk, of the last step.
 
   // Of the step under way.
   at::Tensor buffer;
-  at::Tensor packed;  // Selected chunks, then a mark for each other one.
-  at::Tensor norms;   // By chunk: of the mean if sent, else of what is kept.
-  at::Tensor bad;     // Bool: a rank had an inf or NaN here.
+  at::Tensor packed;          // See gf_csc_bucket.
   at::Tensor packed_storage;  // What `packed` is the beginning of.
-
-  size_t chunks() const { return selected.size(); }
-  int64_t chunk_begin(size_t c) const {
-    return static_cast<int64_t>(c) * chunk_elements;
-  }
-  int64_t chunk_count(size_t c) const {
-    return std::min(chunk_elements, elements - chunk_begin(c));
-  }
+  at::Tensor means;           // With by_tensors: those of selected chunks.
+  at::Tensor bad;             // Bool: a rank had an inf or NaN here.
 };
 
-// A selection that was saved, and the buckets that it speaks of.
-struct CscSelection {
-  std::vector<std::vector<size_t>> parameters;  // By bucket, in order.
-  std::vector<std::vector<uint8_t>> selected;   // By bucket and chunk.
+// What does not change. All parameters that DDP reduces, in its order.
+struct CscModel {
+  std::vector<at::Tensor> parameters;
+  std::vector<bool> always_dense;  // By parameter.
+  gf_csc_config config;
+  bool by_tensors = false;  // Torch's operators on host memory, too.
+};
+
+// What a rank needs to go on where it stopped.
+struct CscState {
+  uint64_t step = 0;  // That comes next.
+  float loss_scale = 1.0F;
+  std::vector<std::vector<size_t>> buckets;    // Parameters, by bucket.
+  std::vector<std::vector<uint8_t>> selected;  // By bucket and chunk.
+  std::vector<at::Tensor> residuals;  // By parameter; undefined: nothing.
 };
 
 // Which parameters lie in which buckets. DDP changes that after its first step,
@@ -62,57 +56,39 @@ struct CscSelection {
 // moves with them.
 class CscLayout {
  public:
-  // All parameters that DDP reduces, in its order; `always_dense` by parameter.
-  CscLayout(std::vector<std::string> names, std::vector<at::Tensor> parameters,
-            std::vector<bool> always_dense, int64_t chunk_elements);
-
-  // One of the same parameters that has met no bucket. Reads nothing that
-  // changes.
-  CscLayout Fresh() const {
-    return {names_, parameters_, always_dense_, chunk_elements_};
-  }
+  // Goes on from `state`, with no bucket met.
+  CscLayout(std::shared_ptr<const CscModel> model, CscState state);
 
   // The entry of a bucket that DDP is about to exchange. Buckets come in the
   // order of their indices. If it holds other parameters than it did, it and
-  // those after it are learnt anew: all their chunks are selected, unless
-  // Expect() knows them.
+  // those after it are learnt anew: all their chunks are selected, unless the
+  // state knows them.
   CscBucket& Meet(const c10d::GradBucket& bucket);
   // The step had `count` buckets: forgets any others.
   void EndStep(size_t count);
 
   // References stay valid until their bucket is forgotten.
   std::deque<CscBucket>& buckets() { return buckets_; }
-  const std::deque<CscBucket>& buckets() const { return buckets_; }
-  size_t chunks() const;
+  gf_csc* core() const { return core_.get(); }
 
-  const std::vector<std::string>& names() const { return names_; }
-  const at::Tensor& parameter(size_t i) const { return parameters_[i]; }
-
-  // What is kept back of a parameter: float32, of its shape, a copy on the
-  // CPU. Undefined: nothing.
-  at::Tensor ResidualOf(size_t parameter) const;
-  // Forgets all buckets, and takes over what was saved: residuals by parameter
-  // (undefined: none), and a selection.
-  void Restore(std::vector<at::Tensor> residuals, CscSelection selection);
-  CscSelection selection() const;
-  // Multiplies all that is kept back.
-  void Scale(float factor);
+  void SetLossScale(float scale);
+  CscState Save() const;  // Copies, on the CPU.
 
  private:
+  CscBucket Describe(const c10d::GradBucket& bucket) const;
+  void AddToCore(const c10d::GradBucket& from, CscBucket& bucket);
   void Forget(size_t first);
-  CscBucket Learn(const c10d::GradBucket& bucket) const;
-  void TakeResiduals(CscBucket& bucket);
-  void TakeSelection(size_t index, CscBucket& bucket) const;
 
-  const std::vector<std::string> names_;
-  const std::vector<at::Tensor> parameters_;
-  const std::vector<bool> always_dense_;
-  const int64_t chunk_elements_;
+  struct Close {
+    void operator()(gf_csc* core) const { gf_csc_close(core); }
+  };
+  const std::shared_ptr<const CscModel> model_;
   std::unordered_map<const c10::TensorImpl*, size_t> index_of_;
+  std::unique_ptr<gf_csc, Close> core_;
   std::deque<CscBucket> buckets_;
-  // Residuals of parameters that are in no known bucket.
-  std::vector<at::Tensor> homeless_;
-  CscSelection expected_;
+  // As it began: what buckets have not yet taken of it, and the residuals of
+  // parameters that are in no known bucket.
+  CscState state_;
 };
 
 }  // namespace gft

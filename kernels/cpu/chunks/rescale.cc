@@ -10,19 +10,24 @@ namespace gradientflow::kernels::cpu {
 int ChunkRescale(const ChunkRescaleArgs& args, void*) {
   if (!IsAllowed(args.range)) return EINVAL;
   // A conversion by 1 would be a copy onto itself, which it may not be.
-  if (args.range.count == 0 || args.factor == 1) return 0;
-  const std::size_t begin = args.range.first * args.range.chunk_elements;
-  const Run last = RunOf(args.range, args.range.first + args.range.count - 1);
-  float* residual = args.residual + begin;
-  return CpuKernels().convert({.src = residual,
-                               .src_type = DType::kFloat32,
-                               .dst = residual,
-                               .dst_type = DType::kFloat32,
-                               .settled = nullptr,
-                               .n = last.begin + last.count - begin,
-                               .scale = args.factor,
-                               .nonfinite = nullptr},
-                              nullptr);
+  if (args.factor == 1) return 0;
+  for (std::size_t i = 0; i < args.range.count; ++i) {
+    const std::size_t c = args.range.first + i;
+    if (args.dirty != nullptr && args.dirty[c] == 0) continue;
+    const Run run = RunOf(args.range, c);
+    float* residual = args.residual + run.begin;
+    const int error = CpuKernels().convert({.src = residual,
+                                            .src_type = DType::kFloat32,
+                                            .dst = residual,
+                                            .dst_type = DType::kFloat32,
+                                            .settled = nullptr,
+                                            .n = run.count,
+                                            .scale = args.factor,
+                                            .nonfinite = nullptr},
+                                           nullptr);
+    if (error != 0) return error;
+  }
+  return 0;
 }
 
 }  // namespace gradientflow::kernels::cpu

@@ -39,39 +39,75 @@ int PackAndKeep(float* sums, std::size_t n, void* packed, DType packed_type,
   return 0;
 }
 
+int Convert(const void* src, DType type, const ChunkResidualArgs& args,
+            void* packed, std::size_t n) {
+  return CpuKernels().convert({.src = src,
+                               .src_type = type,
+                               .dst = packed,
+                               .dst_type = args.packed_type,
+                               .settled = nullptr,
+                               .n = n,
+                               .scale = args.scale,
+                               .nonfinite = nullptr},
+                              nullptr);
+}
+
+// Adds the residual to the gradients, where they are.
+int SendInPlace(const ChunkResidualArgs& args, const Run& run) {
+  return CpuKernels().residual(
+      {.grads = ElementAt(args.grads, args.type, run.begin),
+       .type = args.type,
+       .residual = args.residual + run.begin,
+       .n = run.count,
+       .send = true,
+       .zero_kept = args.zero_kept,
+       .keep_factor = args.keep_factor,
+       .norm = nullptr},
+      nullptr);
+}
+
 // Sums up in the residual, which is overwritten in any case: no scratch memory.
-int Send(const ChunkResidualArgs& args, std::size_t c) {
-  const Run run = RunOf(args.range, c);
+int SendPacked(const ChunkResidualArgs& args, std::size_t c, const Run& run) {
   float* residual = args.residual + run.begin;
+  const void* grads = ElementAt(args.grads, args.type, run.begin);
   const std::size_t slot = args.slots[c] - args.first_slot;
   void* packed = ElementAt(args.packed, args.packed_type,
                            slot * args.range.chunk_elements);
-  int error = CpuKernels().accumulate(
-      {.dst = residual,
-       .dst_type = DType::kFloat32,
-       .src = ElementAt(args.grads, args.type, run.begin),
-       .src_type = args.type,
-       .n = run.count,
-       .op = ReduceOp::kSum,
-       .dst_scale = 1,
-       .out_scale = 1,
-       .nonfinite = nullptr},
-      nullptr);
+  const bool rounds = args.type != DType::kFloat32;
+  if (!rounds && args.dirty != nullptr && args.dirty[c] == 0) {
+    return Convert(grads, args.type, args, packed, run.count);
+  }
+  int error = CpuKernels().accumulate({.dst = residual,
+                                       .dst_type = DType::kFloat32,
+                                       .src = grads,
+                                       .src_type = args.type,
+                                       .n = run.count,
+                                       .op = ReduceOp::kSum,
+                                       .dst_scale = 1,
+                                       .out_scale = 1,
+                                       .nonfinite = nullptr},
+                                      nullptr);
   if (error != 0) return error;
-  if (args.type != DType::kFloat32) {
+  if (rounds) {
     return PackAndKeep(residual, run.count, packed, args.packed_type,
                        args.scale);
   }
-  error = CpuKernels().convert({.src = residual,
-                                .src_type = DType::kFloat32,
-                                .dst = packed,
-                                .dst_type = args.packed_type,
-                                .settled = nullptr,
-                                .n = run.count,
-                                .scale = args.scale,
-                                .nonfinite = nullptr},
-                               nullptr);
+  error = Convert(residual, DType::kFloat32, args, packed, run.count);
   std::fill_n(residual, run.count, 0.0F);
+  return error;
+}
+
+int Send(const ChunkResidualArgs& args, std::size_t c) {
+  const Run run = RunOf(args.range, c);
+  const bool clean = args.dirty != nullptr && args.dirty[c] == 0;
+  const bool in_place = args.packed == nullptr;
+  if (in_place && clean) return 0;
+  const int error =
+      in_place ? SendInPlace(args, run) : SendPacked(args, c, run);
+  // 16 bits leave what their rounding took.
+  if (args.dirty != nullptr) {
+    args.dirty[c] = args.type != DType::kFloat32 ? 1 : 0;
+  }
   return error;
 }
 
@@ -89,6 +125,7 @@ int Keep(const ChunkResidualArgs& args, std::size_t c) {
        .norm = &norm},
       nullptr);
   args.norms[c] = args.norm_scale * norm;
+  if (args.dirty != nullptr) args.dirty[c] = norm != 0 ? 1 : 0;
   return error;
 }
 

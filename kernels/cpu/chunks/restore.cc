@@ -47,6 +47,7 @@ int ChunkRestore(const ChunkRestoreArgs& args, void*) {
     const Run run = RunOf(args.range, c);
     if (args.slots[c] != kNotSent) {
       if (const int error = GiveBack(args, run); error != 0) return error;
+      if (args.dirty != nullptr) args.dirty[c] = 1;
       continue;
     }
     float* residual = args.residual + run.begin;

@@ -8,21 +8,26 @@
 namespace gradientflow::kernels::cpu {
 namespace {
 
+int Convert(const ChunkUnpackArgs& args, std::size_t c, void* grads,
+            std::size_t n) {
+  const std::size_t slot = args.slots[c] - args.first_slot;
+  return CpuKernels().convert(
+      {.src = ElementAt(args.packed, args.packed_type,
+                        slot * args.range.chunk_elements),
+       .src_type = args.packed_type,
+       .dst = grads,
+       .dst_type = args.type,
+       .settled = nullptr,
+       .n = n,
+       .scale = args.scale,
+       .nonfinite = args.nonfinite},
+      nullptr);
+}
+
 int Unpack(const ChunkUnpackArgs& args, std::size_t c) {
   const Run run = RunOf(args.range, c);
   void* grads = ElementAt(args.grads, args.type, run.begin);
-  const std::size_t slot = args.slots[c] - args.first_slot;
-  int error =
-      CpuKernels().convert({.src = ElementAt(args.packed, args.packed_type,
-                                             slot * args.range.chunk_elements),
-                            .src_type = args.packed_type,
-                            .dst = grads,
-                            .dst_type = args.type,
-                            .settled = nullptr,
-                            .n = run.count,
-                            .scale = args.scale,
-                            .nonfinite = args.nonfinite},
-                           nullptr);
+  int error = args.packed == nullptr ? 0 : Convert(args, c, grads, run.count);
   if (error != 0) return error;
   float norm = 0;
   error = CpuKernels().l1_norm({.src = grads,

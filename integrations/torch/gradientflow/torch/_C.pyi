@@ -62,7 +62,6 @@ def register_cast_hook(reducer: Any, group: dist.ProcessGroup, wire: str) -> Hoo
 def register_csc_hook(
     reducer: Any,
     group: dist.ProcessGroup,
-    names: Sequence[str],
     parameters: Sequence[torch.Tensor],
     always_dense: Sequence[bool],
     sparsity: float,
@@ -70,6 +69,7 @@ def register_csc_hook(
     warmup_steps: int,
     wire: str,
     tensor_ops: bool = ...,
+    keep_factor: float = ...,
 ) -> CscHook: ...
 
 class DataParallel:

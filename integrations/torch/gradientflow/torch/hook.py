@@ -213,7 +213,6 @@ def register(
     core = _C.register_csc_hook(
         ddp.reducer,
         ddp.process_group,
-        names,
         parameters,
         [name in settings["always_dense"] for name in names],
         settings["sparsity"],

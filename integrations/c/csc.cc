@@ -1,0 +1,266 @@
+#include "gradientflow/csc/csc.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "gradientflow/base/str_cat.h"
+#include "integrations/c/handles.h"
+#include "kernels/kernels.h"
+
+// CSC in a caller's buckets, by a caller's exchange: the rules of csc.h, for
+// one region per bucket, and the marks, by which ranks learn in the same step
+// that what another one keeps back is not finite.
+
+using gradientflow::ChunkSelector;
+using gradientflow::Csc;
+using gradientflow::DType;
+using gradientflow::Result;
+using gradientflow::Status;
+using gradientflow::StatusCode;
+using gradientflow::StrCat;
+using gradientflow::c_api::Guard;
+
+namespace {
+
+constexpr float kMark = std::numeric_limits<float>::quiet_NaN();
+
+struct Bucket : gf_csc_bucket {
+  const Csc* rules = nullptr;
+  gradientflow::CscRegion region;
+  std::vector<uint8_t> sent;  // `selected`.
+  std::vector<uint8_t> always_dense;
+  std::vector<uint32_t> slots;
+  std::vector<uint8_t> dirty;
+};
+
+}  // namespace
+
+struct gf_csc {
+  Csc rules;
+  DType wire;
+  uint64_t step;
+  gf_csc_factors factors;
+  std::unique_ptr<gradientflow::CscMemory> memory;
+  std::vector<std::unique_ptr<Bucket>> buckets;
+};
+
+namespace {
+
+Status CheckType(const char* name, int32_t dtype) {
+  if (dtype >= GF_FLOAT32 && dtype <= GF_BFLOAT16) return Status();
+  return Status(StatusCode::kInvalidArgument,
+                StrCat(name, " ", dtype,
+                       ": expected GF_FLOAT32 (0), GF_FLOAT16 (1) or "
+                       "GF_BFLOAT16 (2)"));
+}
+
+void TakeFactors(gf_csc* csc) {
+  const gradientflow::CscFactors& factors = csc->rules.factors();
+  csc->factors = {csc->rules.config().keep_factor, factors.kept_norm,
+                  factors.sent_norm, factors.give_back};
+}
+
+// Takes over what bucket->sent says.
+void TakeSelection(Bucket* bucket) {
+  const size_t width = bucket->rules->config().selection.chunk_elements;
+  const size_t sent =
+      gradientflow::FillSlots(bucket->sent, bucket->slots.data());
+  bucket->selected = bucket->sent.data();
+  bucket->chunks = bucket->sent.size();
+  bucket->marks = bucket->chunks - sent;
+  bucket->packed_elements = sent * width + bucket->marks;
+  if (bucket->chunks > 0 && bucket->sent.back() != 0) {
+    bucket->packed_elements -= bucket->chunks * width - bucket->region.elements;
+  }
+}
+
+Status Convert(const void* src, DType src_type, void* dst, DType dst_type,
+               size_t n) {
+  const int error = gradientflow::kernels::CpuKernels().convert(
+      {src, src_type, dst, dst_type, nullptr, n, 1.0F, nullptr}, nullptr);
+  if (error == 0) return Status();
+  return Status(StatusCode::kInternal, StrCat("convert returned ", error));
+}
+
+std::byte* MarksOf(const Bucket& bucket) {
+  return static_cast<std::byte*>(bucket.region.packed) +
+         (bucket.packed_elements - bucket.marks) * SizeOf(bucket.region.wire);
+}
+
+Status WriteMarks(const Bucket& bucket) {
+  std::vector<float> marks;
+  for (size_t c = 0; c < bucket.chunks; ++c) {
+    if (bucket.sent[c] != 0) continue;
+    marks.push_back(std::isfinite(bucket.region.norms[c]) ? 0.0F : kMark);
+  }
+  return Convert(marks.data(), DType::kFloat32, MarksOf(bucket),
+                 bucket.region.wire, marks.size());
+}
+
+// Makes NaNs of the chunks that any rank has marked.
+Status ReadMarks(const Bucket& bucket, int32_t* nonfinite) {
+  const gradientflow::CscRegion& region = bucket.region;
+  std::vector<float> marks(bucket.marks);
+  GF_RETURN_IF_ERROR(Convert(MarksOf(bucket), region.wire, marks.data(),
+                             DType::kFloat32, marks.size()));
+  const size_t width = bucket.rules->config().selection.chunk_elements;
+  auto mark = marks.begin();
+  for (size_t c = 0; c < bucket.chunks; ++c) {
+    const bool sent = bucket.sent[c] != 0;
+    if (std::isfinite(sent ? region.norms[c] : *mark++)) continue;
+    *nonfinite = 1;
+    if (sent) continue;
+    const size_t begin = c * width;
+    const std::vector<float> nans(std::min(width, region.elements - begin),
+                                  kMark);
+    GF_RETURN_IF_ERROR(Convert(
+        nans.data(), DType::kFloat32,
+        static_cast<std::byte*>(region.grads) + begin * SizeOf(region.type),
+        region.type, nans.size()));
+  }
+  return Status();
+}
+
+}  // namespace
+
+void gf_csc_config_init(gf_csc_config* config) {
+  *config = {sizeof(*config), 32000, 0.85, 0, 0, 1.0F, 1.0F, GF_FLOAT16};
+}
+
+gf_status gf_csc_open(const gf_csc_config* config, gf_csc** out) {
+  return Guard([&]() -> Status {
+    GF_RETURN_IF_ERROR(CheckType("wire_dtype", config->wire_dtype));
+    gradientflow::CscConfig rules;
+    rules.selection = {0, config->chunk_elements, config->sparsity,
+                       config->warmup_steps};
+    rules.zero_kept = true;
+    rules.keep_factor = config->keep_factor;
+    const Csc csc(rules, config->loss_scale);
+    GF_RETURN_IF_ERROR(ChunkSelector::Create(rules.selection).status());
+    const auto wire = static_cast<DType>(config->wire_dtype);
+    *out = new gf_csc{
+        csc, wire, config->step, {}, gradientflow::HostCscMemory(), {}};
+    TakeFactors(*out);
+    return Status();
+  });
+}
+
+void gf_csc_close(gf_csc* csc) { delete csc; }
+
+gf_status gf_csc_add(gf_csc* csc, size_t elements, int32_t dtype,
+                     float* residual, const uint8_t* always_dense,
+                     const uint8_t* selected, gf_csc_bucket** out) {
+  return Guard([&]() -> Status {
+    GF_RETURN_IF_ERROR(CheckType("dtype", dtype));
+    const size_t width = csc->rules.config().selection.chunk_elements;
+    const size_t chunks = elements / width + (elements % width != 0 ? 1 : 0);
+    auto bucket = std::make_unique<Bucket>();
+    bucket->rules = &csc->rules;
+    bucket->sent.assign(chunks, 1);
+    if (selected != nullptr) bucket->sent.assign(selected, selected + chunks);
+    bucket->always_dense.assign(always_dense, always_dense + chunks);
+    bucket->slots.resize(chunks);
+    bucket->dirty.resize(chunks);
+    gradientflow::CscRegion& region = bucket->region;
+    region.memory = csc->memory.get();
+    region.elements = elements;
+    region.type = static_cast<DType>(dtype);
+    region.wire = csc->wire;
+    region.residual = residual;
+    region.slots = bucket->slots.data();
+    region.dirty = bucket->dirty.data();
+    if (residual != nullptr) FindDirty(region, width);
+    TakeSelection(bucket.get());
+    *out = csc->buckets.emplace_back(std::move(bucket)).get();
+    return Status();
+  });
+}
+
+gf_status gf_csc_drop(gf_csc* csc, size_t first) {
+  csc->buckets.resize(std::min(first, csc->buckets.size()));
+  return GF_OK;
+}
+
+gf_status gf_csc_pack(gf_csc_bucket* bucket, void* grads, void* packed,
+                      float scale, float* norms) {
+  return Guard([&]() -> Status {
+    auto* const ours = static_cast<Bucket*>(bucket);
+    ours->region.grads = grads;
+    ours->region.packed = packed;
+    ours->region.packed_scale = scale;
+    ours->region.norms = norms;
+    GF_RETURN_IF_ERROR(ours->rules->Pack(ours->region, 0, ours->chunks));
+    return WriteMarks(*ours);
+  });
+}
+
+gf_status gf_csc_unpack(gf_csc_bucket* bucket, int32_t* nonfinite) {
+  return Guard([&]() -> Status {
+    auto* const ours = static_cast<Bucket*>(bucket);
+    *nonfinite = 0;
+    GF_RETURN_IF_ERROR(ours->rules->Unpack(ours->region, 0, ours->chunks));
+    return ReadMarks(*ours, nonfinite);
+  });
+}
+
+gf_status gf_csc_end_step(gf_csc* csc, int32_t nonfinite) {
+  return Guard([&]() -> Status {
+    ++csc->step;
+    for (const auto& bucket : csc->buckets) {
+      if (nonfinite == 0 || bucket->region.residual == nullptr) continue;
+      GF_RETURN_IF_ERROR(csc->rules.Skip(bucket->region));
+    }
+    return Status();
+  });
+}
+
+gf_status gf_csc_select(gf_csc* csc, const float* norm_sums, size_t chunks) {
+  return Guard([&]() -> Status {
+    // As if every bucket were filled up to whole chunks.
+    gradientflow::ChunkSelectorConfig config = csc->rules.config().selection;
+    for (const auto& bucket : csc->buckets) {
+      for (const uint8_t always : bucket->always_dense) {
+        const size_t c = config.pool_elements / config.chunk_elements;
+        if (always != 0) config.always_dense.push_back(c);
+        config.pool_elements += config.chunk_elements;
+      }
+    }
+    Result<ChunkSelector> selector = ChunkSelector::Create(config);
+    if (!selector.ok()) return selector.status();
+    GF_RETURN_IF_ERROR(selector.value().Select(csc->step, {norm_sums, chunks}));
+    const uint8_t* next = selector.value().selected().data();
+    for (const auto& bucket : csc->buckets) {
+      bucket->sent.assign(next, next + bucket->chunks);
+      TakeSelection(bucket.get());
+      next += bucket->chunks;
+    }
+    return Status();
+  });
+}
+
+uint64_t gf_csc_step(const gf_csc* csc) { return csc->step; }
+
+gf_status gf_csc_set_loss_scale(gf_csc* csc, float loss_scale, float* factor) {
+  return Guard([&]() -> Status {
+    if (!(std::isfinite(loss_scale) && loss_scale > 0)) {
+      return Status(
+          StatusCode::kInvalidArgument,
+          StrCat("loss scale: expected a positive number, seen ", loss_scale));
+    }
+    *factor = csc->rules.SetScale(loss_scale, loss_scale);
+    TakeFactors(csc);
+    for (const auto& bucket : csc->buckets) {
+      if (bucket->region.residual == nullptr) continue;
+      GF_RETURN_IF_ERROR(csc->rules.Rescale(bucket->region, *factor));
+    }
+    return Status();
+  });
+}
+
+const gf_csc_factors* gf_csc_get_factors(const gf_csc* csc) {
+  return &csc->factors;
+}

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "gradientflow/csc/memory.h"
+
+// The golden values of Algorithm 1 (arXiv 1902.06855) for every memory.
+namespace gradientflow::testing {
+
+// One rank follows the algorithm, with gradients 1, momentum 0.9 and learning
+// rate 0.1, in `memory`; a chunk's norms make it important in steps 3 and 5.
+// Residuals, what is sent, norms, momentum and weights are the published ones.
+void ExpectGoldenSteps(CscMemory& memory);
+
+// The step is not finite in a chunk that is kept, or in one that is sent. What
+// was sent is returned to the residual, and nothing else stays.
+void ExpectSkippedStep(CscMemory& memory);
+
+}  // namespace gradientflow::testing

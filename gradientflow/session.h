@@ -92,7 +92,8 @@ class GradientSession {
       const Options& options, const std::vector<TensorSpec>& tensors,
       const Exchange& exchange = {});
 
-  // Collectives of this session in flight end the job.
+  // Collectives of this session in flight end the job, and so does a rank that
+  // goes on with a step that this one has not taken part in.
   ~GradientSession();
   GradientSession(const GradientSession&) = delete;
   GradientSession& operator=(const GradientSession&) = delete;

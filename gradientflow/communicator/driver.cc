@@ -80,6 +80,7 @@ std::string Driver::ProgressText() const {
 }
 
 void Driver::Tick() {
+  for (Client* client : clients_) client->Tick();
   parts_.fabric->SetProgressText(ProgressText());
   watchdog_.Tick(Pending(), moves_ + parts_.messages->advances());
   if (parts_.on_tick) parts_.on_tick();

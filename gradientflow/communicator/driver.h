@@ -47,6 +47,8 @@ class Driver final : public Progress::Work {
     virtual bool Poll() = 0;
     // It waits for something, or would find something to do.
     virtual bool Pending() const = 0;
+    // Every 100 ms or so.
+    virtual void Tick() = 0;
     // For reports of stalls: what it is doing; empty if nothing.
     virtual std::string Doing() const = 0;
   };

@@ -32,6 +32,8 @@ struct EngineParts {
   Recorder* recorder = nullptr;
   // Run once per step, before its first bucket, on the driving thread.
   std::function<void()> before_buckets;
+  // Run every 100 ms or so while a tensor of the step is marked, likewise.
+  std::function<void()> while_in_step;
 };
 
 // How communication went, in one step.
@@ -95,6 +97,9 @@ class Engine final : public Driver::Client {
   // Driver::Client.
   bool Poll() override;
   bool Pending() const override;
+  void Tick() override {
+    if (open_ && !untouched()) parts_.while_in_step();
+  }
   std::string Doing() const override;
 
  private:

@@ -109,6 +109,7 @@ struct GradientSession::Parts {
   Options options;
   GroupId base_group = 0;  // As asked for.
   GroupId group = 0;       // Whose gradient channel the session has.
+  GroupId notes_id = 0;    // See ClosingNotes.
   bool has_channel = false;
   std::vector<TensorSpec> specs;
   std::vector<std::string> names;
@@ -200,12 +201,13 @@ Status GradientSession::Parts::NameDifference(const OpeningClaim& mine,
 // it on any rank; else that of a group of its own with the same ranks.
 Status GradientSession::Parts::JoinChannel(bool free, GroupId own) {
   group = base_group;
+  notes_id = own;
+  core().OwnGroupTaken(own);
   if (!free) {
     const CallGroup& base = *core().executor().FindGroup(base_group);
     std::vector<int> ranks;
     for (int r = 0; r < base.size; ++r) ranks.push_back(base.FabricRank(r));
     GF_RETURN_IF_ERROR(core().calls().OpenGroup(own, ranks));
-    core().OwnGroupTaken(own);
     group = own;
   }
   core().TakeGradients(group);
@@ -294,6 +296,8 @@ Status GradientSession::Parts::Build(
   of_steps.pool = pool.get();
   of_steps.aggregator = aggregator.get();
   of_steps.bucket_bytes = bucket_bytes;
+  of_steps.group = *core().executor().FindGroup(group);
+  of_steps.notes_id = notes_id;
   if (channel && options.size > 1 && layout->elements() > 0) {
     host_calls.emplace(core().executor(), group);
     of_steps.tuner = std::make_unique<Tuner>(

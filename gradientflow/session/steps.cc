@@ -16,7 +16,8 @@ Steps::Steps(StepsParts parts)
       progress_(parts_.core->progress()),
       rank_(parts_.core->options().rank),
       engine_(PartsOfEngine(), parts_.options->overlap),
-      loss_scale_(parts_.options->loss_scale) {
+      loss_scale_(parts_.options->loss_scale),
+      notes_(parts_.core->fabric(), parts_.group, parts_.notes_id) {
   progress_.Do([this] {
     bytes_before_ = BytesSent();
     engine_.Begin(step_, loss_scale_);
@@ -30,14 +31,15 @@ Steps::~Steps() {
            (parts_.tuner != nullptr && parts_.tuner->in_flight());
   };
   progress_.Do([&] {
-    if (!busy() || !parts_.core->fabric().status().ok()) return;
+    if (!parts_.core->fabric().status().ok()) return;
+    if (!busy()) return notes_.Send(finished_);
     parts_.core->Fail(
         Status(StatusCode::kAborted,
                StrCat("rank ", rank_,
                       " closed its session with collectives in flight")));
   });
   // After a failure every buffer comes back soon, a device's too.
-  progress_.Drive([&] { return !busy(); });
+  progress_.Drive([&] { return !busy() && notes_.settled(); });
   progress_.Do([this] { parts_.core->driver().Remove(&engine_); });
 }
 
@@ -54,6 +56,10 @@ EngineParts Steps::PartsOfEngine() {
   parts.recorder = &parts_.core->recorder();
   parts.before_buckets = [this] {
     if (parts_.tuner != nullptr) parts_.tuner->Send(step_);
+  };
+  parts.while_in_step = [this] {
+    const Status closed = notes_.Check(finished_);
+    if (!closed.ok()) parts_.core->fabric().Fail(StepFailure(closed));
   };
   return parts;
 }
@@ -161,6 +167,7 @@ Result<StepStats> Steps::CloseStep() {
   }
   StepStats stats;
   stats.step = step_++;
+  ++finished_;
   stats.buckets = result.buckets;
   stats.bytes_sent = BytesSent() - bytes_before_;
   bytes_before_ = BytesSent();

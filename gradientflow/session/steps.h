@@ -8,8 +8,10 @@
 
 #include "gradientflow/buckets/aggregator.h"
 #include "gradientflow/buckets/tuner.h"
+#include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/communicator/core.h"
 #include "gradientflow/session.h"
+#include "gradientflow/session/closing_notes.h"
 #include "gradientflow/session/engine.h"
 #include "gradientflow/session/gradient_pool.h"
 #include "gradientflow/session/step_state.h"
@@ -26,6 +28,8 @@ struct StepsParts {
   Aggregator* aggregator = nullptr;
   std::unique_ptr<Tuner> tuner;  // Handed over. Null: theta stays as it is.
   std::size_t bucket_bytes = 0;
+  CallGroup group;       // Of the session.
+  GroupId notes_id = 0;  // See ClosingNotes.
 };
 
 // A session's training steps: what hooks, FinishStep() and the optimiser do,
@@ -105,7 +109,9 @@ class Steps {
   std::uint64_t step_ = 0;
   float loss_scale_ = 1.0F;
   std::uint64_t bytes_before_ = 0;
-  StepState step_state_;  // Touched with the baton held.
+  std::uint64_t finished_ = 0;  // Steps; restoring a state does not count.
+  ClosingNotes notes_;          // Touched with the baton held.
+  StepState step_state_;        // Touched with the baton held.
   // Of the step last finished.
   std::vector<Extent> exchanged_;
   std::vector<std::uint8_t> selection_;

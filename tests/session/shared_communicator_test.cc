@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
+#include <tuple>
 #include <vector>
 
 #include "tests/session/steps.h"
@@ -184,6 +187,34 @@ TEST_P(Shared, AllHearOfTheRankThatRefuses) {
     // Nothing else has suffered.
     ProduceAll(first, 0);
     FinishAndExpect(first, 0);
+  });
+}
+
+// The communicator stays, so nothing but the session tells the others.
+TEST_P(Shared, WhoStepsOnHearsOfARankThatHasClosed) {
+  RunRanks(MakeJob(), [](GradientSession& first) {
+    Owned second = OpenBeside(first, first.options());
+    ASSERT_TRUE(second != nullptr);
+    ProduceAll(*second, 0);
+    FinishAndExpect(*second, 0);
+    const auto began = std::chrono::steady_clock::now();
+    if (first.rank() == 1) {
+      second.reset();
+      while (first.communicator().Check().ok() &&
+             std::chrono::steady_clock::now() - began <
+                 std::chrono::seconds(30)) {
+        std::this_thread::yield();
+      }
+      return;
+    }
+    ProduceAll(*second, 1);
+    const Status status = second->FinishStep().status();
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.ToString();
+    EXPECT_NE(status.message().find("rank 1 has closed its session after 1"),
+              std::string::npos)
+        << status.message();
+    EXPECT_LT(std::chrono::steady_clock::now() - began,
+              std::chrono::seconds(20));
   });
 }
 

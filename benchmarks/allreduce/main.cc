@@ -101,8 +101,16 @@ Status ParseTypes(const Arguments& arguments, RunSettings* run) {
 Status ParseAlgorithms(const Arguments& arguments, RunSettings* run) {
   std::vector<std::string> names = arguments.algorithms;
   if (std::find(names.begin(), names.end(), "all") != names.end()) {
-    names = {"auto", "ring", "halving_doubling", "two_sync", "one_round"};
-    if (run->group.fabric != FabricKind::kTcp) names.emplace_back("shared");
+    const bool all_share = run->group.fabric != FabricKind::kTcp;
+    names = {Name(nullptr)};
+    for (const AllreduceAlgorithm* each : allreduce::kTable) {
+      const int ranks = run->group.ranks;
+      // On one host, an algorithm of two levels is another one.
+      if (each->memory != AllreduceAlgorithm::Memory::kMayShare &&
+          RunnableAllreduce(each, ranks, all_share) == each) {
+        names.emplace_back(each->name);
+      }
+    }
   }
   for (const std::string& name : names) {
     const auto algorithm = ParseAllreduceAlgorithm(name);

@@ -162,7 +162,7 @@ bool Executor::RunsAlone(const Operation& operation) const {
 void Executor::LaunchAlone(Operation* operation) {
   const CollectiveCall& call = operation->call;
   const bool floats = IsGradientType(call.dtype);
-  const Part part = operation->NextPart();
+  const Extent part = operation->NextPart();
   operation->data.ForEachRun(
       part.begin, part.count, [&](std::byte* run, std::size_t n, std::size_t) {
         const void* source = run;
@@ -187,7 +187,7 @@ std::shared_ptr<const Schedule> Executor::ScheduleOf(const Operation& operation,
   const CallPlan& plan = operation.plan;
   const bool by_counts = !call.send_counts.empty() || !call.recv_counts.empty();
   const ScheduleKey key{call.group, call.kind, plan.algorithm,
-                        call.root,  count,     plan.segments >= 4};
+                        call.root,  count,     plan.chain};
   if (!by_counts) {
     const auto found = schedules_.find(key);
     if (found != schedules_.end()) return found->second;
@@ -244,7 +244,7 @@ bool Executor::HasSlotsFor(const Queue& queue, std::uint64_t syncs) {
 
 bool Executor::LaunchNext(Queue* queue, Operation* operation,
                           Segment* segment) {
-  const Part part = operation->NextPart();
+  const Extent part = operation->NextPart();
   std::shared_ptr<const Schedule> schedule = ScheduleOf(*operation, part.count);
   const std::uint64_t syncs = SyncsIn(*schedule);
   if (syncs > 0 && !HasSlotsFor(*queue, syncs)) return false;
@@ -279,7 +279,7 @@ bool Executor::Settle(Segment* segment) {
   operation->flags |= segment->flags();
   ++operation->finished;
   ++advances_;
-  const Part part = {segment->begin(), segment->count()};
+  const Extent part = {segment->begin(), segment->count()};
   segment->Reset();
   --running_;
   if (operation->call.feed != nullptr) {

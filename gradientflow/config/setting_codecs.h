@@ -8,8 +8,10 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "gradientflow/base/dtype.h"
+#include "gradientflow/collectives/choose.h"
 #include "gradientflow/config/options.h"
 #include "gradientflow/config/text_values.h"
 
@@ -152,6 +154,18 @@ struct Choice {
       return options.*kField;
     }
   }
+};
+
+// The name of an allreduce, any case.
+template <auto kField>
+struct Allreduce {
+  static bool Parse(std::string_view text, Options* options) {
+    std::string name = Lower(text);
+    if (!ParseAllreduceAlgorithm(name).ok()) return false;
+    options->*kField = std::move(name);
+    return true;
+  }
+  static std::string Print(const Options& options) { return options.*kField; }
 };
 
 template <auto kField>

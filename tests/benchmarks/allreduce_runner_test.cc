@@ -18,7 +18,7 @@ RunSettings Small(FabricKind fabric, int ranks) {
   settings.group.fabric = fabric;
   settings.group.ranks = ranks;
   settings.sizes = {4, 4000, 400000};
-  settings.algorithms = {AllreduceAlgorithm::kAuto};
+  settings.algorithms = {nullptr};
   settings.iterations = 2;
   settings.warmup = 0;
   settings.rounds = 2;
@@ -69,8 +69,7 @@ TEST(RunAllreduces, EveryAlgorithmHasItsRow) {
   RunSettings settings = Small(FabricKind::kTcp, 2);
   settings.sizes = {1234 * 4};
   settings.group.plain = true;
-  settings.algorithms = {AllreduceAlgorithm::kRing,
-                         AllreduceAlgorithm::kTwoSync};
+  settings.algorithms = {&allreduce::kRing, &allreduce::kTwoSync};
   const std::vector<Row> rows = RowsOf(settings);
   ASSERT_EQ(rows.size(), 2U);
   EXPECT_EQ(rows[0].algorithm, "ring");
@@ -160,7 +159,7 @@ TEST(Batch, SurvivesTheWay) {
   batch.dtype = DType::kBFloat16;
   batch.wire = DType::kFloat16;
   batch.op = ReduceOp::kMean;
-  batch.algorithm = AllreduceAlgorithm::kTwoLevel;
+  batch.algorithm = &allreduce::kTwoLevel;
   batch.way = 4;
   batch.warmup = 3;
   batch.iterations = 17;

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gradientflow/collectives/allreduce/table.h"
 #include "gradientflow/config/options.h"
 #include "gtest/gtest.h"
 
@@ -111,6 +112,16 @@ TEST(SettingsTable, DefaultsPrintAndParseBack) {
     const std::string text = setting.print(options);
     EXPECT_TRUE(setting.parse(text, &options)) << setting.name << "=" << text;
     EXPECT_EQ(setting.print(options), text) << setting.name;
+  }
+}
+
+TEST(SettingsTable, AlgorithmTakesEveryAllreduceThereIs) {
+  const std::string expected(FindSetting("algorithm")->expected);
+  for (const AllreduceAlgorithm* algorithm : allreduce::kTable) {
+    Options options;
+    EXPECT_TRUE(SetOption(&options, "algorithm", algorithm->name).ok());
+    EXPECT_EQ(options.algorithm, algorithm->name);
+    EXPECT_NE(expected.find(algorithm->name), std::string::npos) << expected;
   }
 }
 

@@ -51,9 +51,7 @@ void Fabric::Connect(std::vector<std::unique_ptr<Link>> links) {
   for (int r = 0; r < size_; ++r) {
     peers_[r].link = std::move(links[r]);
     const Link* link = peers_[r].link.get();
-    if (link != nullptr && std::strcmp(link->kind(), "tcp") == 0) {
-      sockets_carry_data_ = true;
-    }
+    sockets_carry_data_ |= link != nullptr && link->sockets_carry_data();
     peers_[r].heard = clock_.Now();
   }
 }

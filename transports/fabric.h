@@ -216,7 +216,7 @@ class Fabric final : public LinkEvents {
   Status status_;
   bool torn_down_ = false;
   int departed_ = 0;
-  bool sockets_carry_data_ = false;  // Some link is of kind "tcp".
+  bool sockets_carry_data_ = false;  // Some link's.
   std::uint64_t polls_ = 0;
   // A peer went down without a word: others may know why.
   Status suspect_;

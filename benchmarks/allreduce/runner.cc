@@ -52,7 +52,7 @@ class Runner {
   Result<Row> Measure(const Batch& batch);
 
  private:
-  bool tcp() const { return settings_.group.fabric == FabricKind::kTcp; }
+  bool tcp() const { return settings_.group.fabric == "tcp"; }
   Status Add(Result<std::unique_ptr<Group>> group);
   std::vector<Contestant> Contestants() const;
   void AddComparisons(const std::vector<Contestant>& contestants,

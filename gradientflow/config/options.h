@@ -11,7 +11,6 @@
 
 namespace gradientflow {
 
-enum class FabricKind : std::uint8_t { kAuto, kShm, kTcp };
 // How ranks on GPUs exchange what is in their memory.
 enum class DeviceCollectives : std::uint8_t { kAuto, kNccl, kStaged };
 enum class AddressFamily : std::uint8_t { kAny, kIpv4, kIpv6 };
@@ -51,8 +50,9 @@ struct Options {
   std::string host_id;
 
   // -- The fabric ---------------------------------------------------------
-  // kAuto: shared memory inside a host, TCP between hosts.
-  FabricKind fabric = FabricKind::kAuto;
+  // The one transport that may be used, by its name in transports/registry; or
+  // "auto": shared memory inside a host, TCP between hosts.
+  std::string fabric = "auto";
   // Interfaces for TCP, a list of prefixes; a leading ^ excludes. Empty: all
   // that are up, loopback only when nothing else is.
   std::string socket_ifname;

@@ -7,12 +7,12 @@
 #include "gradientflow/collectives/choose.h"
 #include "gradientflow/config/setting_codecs.h"
 #include "gradientflow/config/text_values.h"
+#include "transports/registry/registry.h"
 
 namespace gradientflow {
 namespace {
 
 using Names = std::string_view;
-constexpr std::array<Names, 3> kFabricNames = {"auto", "shm", "tcp"};
 constexpr std::array<Names, 3> kFamilyNames = {"any", "ipv4", "ipv6"};
 constexpr std::array<Names, 4> kLevelNames = {"error", "warning", "info",
                                               "debug"};
@@ -26,6 +26,12 @@ bool IsDevice(std::string_view text) {
   return text == "cpu" || text == "cuda" ||
          (text.substr(0, 5) == "cuda:" &&
           ParseUnsigned(text.substr(5)).value_or(kMaxDevices) < kMaxDevices);
+}
+bool IsAllreduce(const std::string& name) {
+  return ParseAllreduceAlgorithm(name).ok();
+}
+bool IsTransport(const std::string& name) {
+  return name == "auto" || FindTransport(name) != nullptr;
 }
 bool SomeText(std::string_view text) { return !text.empty(); }
 bool RendezvousOrEmpty(std::string_view text) {
@@ -46,8 +52,10 @@ constexpr std::string_view kFailure = "Failure";
 constexpr std::string_view kSight = "Sight";
 constexpr std::string_view kGradientTypes = "float32, float16 or bfloat16";
 constexpr std::string_view kOnOff = "on or off";
-// Stands for AllreduceNames(), which no constant expression can call.
+// These stand for AllreduceNames() and TransportNames(), which no constant
+// expression can call.
 constexpr std::string_view kAllreduceNames = "an allreduce's name";
+constexpr std::string_view kTransportNames = "a transport's name";
 constexpr std::string_view kShare = "a number from 0 to less than 1";
 constexpr std::string_view kSeconds = "seconds, more than 0, at most 1e9";
 
@@ -89,8 +97,8 @@ constexpr std::array kRows = {
         "Ranks with equal ids share memory. Nothing: found out. Set it apart "
         "to keep containers of one host from sharing."),
 
-    Row<c::Choice<&O::fabric, kFabricNames>>(
-        kFabric, "fabric", "auto, shm or tcp",
+    Row<c::Named<&O::fabric, IsTransport>>(
+        kFabric, "fabric", kTransportNames,
         "auto: shared memory inside a host, TCP between hosts. shm needs all "
         "ranks on one host; tcp is slower there, but needs no shared memory."),
     Row<c::Text<&O::socket_ifname, AnyText>>(
@@ -100,8 +108,8 @@ constexpr std::array kRows = {
     Row<c::Choice<&O::socket_family, kFamilyNames>>(
         kFabric, "socket_family", "any, ipv4 or ipv6",
         "Addresses that TCP may use."),
-    Row<c::IntegerOrAuto<&O::connections, 1, 64, 0>>(
-        kFabric, "connections", "an integer from 1 to 64, or auto",
+    Row<c::IntegerOrAuto<&O::connections, 1, 63, 0>>(
+        kFabric, "connections", "an integer from 1 to 63, or auto",
         "TCP connections per peer. More fill a fast link better and cost file "
         "descriptors. auto: by number of ranks."),
     Row<c::BytesOrKernel<&O::socket_buffer_bytes, kGiB>>(
@@ -164,7 +172,7 @@ constexpr std::array kRows = {
         kGradients, "loss_scale", "a finite number, more than 0",
         "The factor that the framework multiplied the loss by. Divides the "
         "aggregated gradients; those in a 16-bit pool when they are used."),
-    Row<c::Allreduce<&O::algorithm>>(
+    Row<c::Named<&O::algorithm, IsAllreduce>>(
         kGradients, "algorithm", kAllreduceNames,
         "How allreduces run, gradients' and others'. auto: the fastest by "
         "measured latency and bandwidth."),
@@ -231,6 +239,7 @@ const Table& SettingsTable() {
     Table rows = kRows;
     for (Setting& row : rows) {
       if (row.expected == kAllreduceNames) row.expected = AllreduceNames();
+      if (row.expected == kTransportNames) row.expected = TransportNames();
     }
     return rows;
   }();

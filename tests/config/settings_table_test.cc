@@ -9,6 +9,7 @@
 #include "gradientflow/collectives/allreduce/table.h"
 #include "gradientflow/config/options.h"
 #include "gtest/gtest.h"
+#include "transports/registry/registry.h"
 
 namespace gradientflow {
 namespace {
@@ -91,7 +92,7 @@ TEST(SettingsTable, FieldsHoldTheValueMeant) {
     ASSERT_TRUE(SetOption(&o, sample.name, sample.text).ok());
   }
   EXPECT_EQ(o.rank, 3);
-  EXPECT_EQ(o.fabric, FabricKind::kTcp);
+  EXPECT_EQ(o.fabric, "tcp");
   EXPECT_EQ(o.socket_family, AddressFamily::kIpv6);
   EXPECT_EQ(o.segment_bytes, 65536U);
   EXPECT_EQ(o.device_collectives, DeviceCollectives::kStaged);
@@ -125,6 +126,15 @@ TEST(SettingsTable, AlgorithmTakesEveryAllreduceThereIs) {
   }
 }
 
+TEST(SettingsTable, FabricTakesEveryTransportThereIs) {
+  for (const TransportKind* kind : Transports()) {
+    Options options;
+    EXPECT_TRUE(SetOption(&options, "fabric", kind->name).ok());
+    EXPECT_EQ(options.fabric, kind->name);
+  }
+  EXPECT_EQ(FindSetting("fabric")->expected, TransportNames());
+}
+
 TEST(SettingsTable, AutoIsATextForEachFieldThatFindsItsValueOut) {
   for (const char* name : {"rank", "size", "connections", "spin_microseconds",
                            "socket_buffer_bytes", "bucket_bytes"}) {
@@ -154,7 +164,7 @@ TEST(SettingsTable, RefusesValuesOutOfRangeAndKeepsTheOldOne) {
                                    {"fabric", "rdma", ""},
                                    {"fabric", "", ""},
                                    {"socket_family", "ipv5", ""},
-                                   {"connections", "65", ""},
+                                   {"connections", "64", ""},
                                    {"connections", "-1", ""},
                                    {"socket_buffer_bytes", "2GB", ""},
                                    {"socket_buffer_bytes", "inf", ""},

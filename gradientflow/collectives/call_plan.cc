@@ -43,8 +43,7 @@ Status Invalid(const CollectiveCall& call, const std::string& what) {
 }
 
 Status ValidateTypes(const CollectiveCall& call) {
-  if (static_cast<int>(call.dtype) >= kernels::kDTypes ||
-      static_cast<int>(call.wire) >= kernels::kDTypes) {
+  if (!kernels::IsDType(call.dtype) || !kernels::IsDType(call.wire)) {
     return Invalid(call, "unknown dtype");
   }
   if (static_cast<int>(call.op) >= kReduceOps) {
@@ -53,16 +52,14 @@ Status ValidateTypes(const CollectiveCall& call) {
   if (call.wire != call.dtype &&
       (call.kind != CollectiveKind::kAllreduce || !IsGradientType(call.dtype) ||
        !IsGradientType(call.wire))) {
-    return Invalid(
-        call, StrCat("wire dtype ", Name(call.wire), " for ", Name(call.dtype),
-                     ": only an allreduce of float32, float16 or "
-                     "bfloat16 can convert"));
+    return Invalid(call, StrCat("wire dtype ", Name(call.wire), " for ",
+                                Name(call.dtype), ": only an allreduce of ",
+                                GradientTypeNames(), " can convert"));
   }
   if (call.unscale != 1.0F && (call.kind != CollectiveKind::kAllreduce ||
                                !IsGradientType(call.dtype))) {
-    return Invalid(call, StrCat("only an allreduce of float32, float16 or "
-                                "bfloat16 unscales, not one of ",
-                                Name(call.dtype)));
+    return Invalid(call, StrCat("only an allreduce of ", GradientTypeNames(),
+                                " unscales, not one of ", Name(call.dtype)));
   }
   if (!Reduces(call.kind)) return Status();
   if (!IsFloat(call.dtype) &&
@@ -223,9 +220,9 @@ Status ValidateCall(const CollectiveCall& call, const CallGroup& group) {
   GF_RETURN_IF_ERROR(ValidateExtents(call));
   if (call.feed != nullptr && (call.kind != CollectiveKind::kAllreduce ||
                                !IsGradientType(call.dtype))) {
-    return Invalid(call, StrCat("a feed is for an allreduce of float32, "
-                                "float16 or bfloat16, not of ",
-                                Name(call.dtype)));
+    return Invalid(call,
+                   StrCat("a feed is for an allreduce of ", GradientTypeNames(),
+                          ", not of ", Name(call.dtype)));
   }
   const auto [input, output] = BuffersOf(call, group);
   if ((input > 0 && call.input == nullptr) ||

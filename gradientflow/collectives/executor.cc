@@ -19,8 +19,6 @@ std::uint64_t SyncsIn(const Schedule& schedule) {
   return syncs;
 }
 
-bool Is16Bit(DType type) { return SizeOf(type) == 2; }
-
 }  // namespace
 
 Executor::Executor(const ExecutorParts& parts, const CallGroup& all,
@@ -249,9 +247,9 @@ bool Executor::LaunchNext(Queue* queue, Operation* operation,
   const std::uint64_t syncs = SyncsIn(*schedule);
   if (syncs > 0 && !HasSlotsFor(*queue, syncs)) return false;
   const std::uint64_t index = operation->launched++;
-  const bool narrow = Is16Bit(operation->call.wire) ||
-                      Is16Bit(operation->call.dtype) ||
-                      // Some rank's buffer may be.
+  const bool narrow = TraitsOf(operation->call.wire).scale_before_sum ||
+                      TraitsOf(operation->call.dtype).scale_before_sum ||
+                      // Some rank's buffer may be of such a type.
                       !operation->group->same_dtypes;
   if (schedule->multi_hop && operation->pre == 1.0F && narrow &&
       operation->op == kernels::ReduceOp::kSum) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "gradientflow/base/dtype.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/collectives/choose.h"
 #include "gradientflow/config/setting_codecs.h"
@@ -50,10 +51,10 @@ constexpr std::string_view kGradients = "Gradients";
 constexpr std::string_view kSparse = "Coarse-grained sparse communication";
 constexpr std::string_view kFailure = "Failure";
 constexpr std::string_view kSight = "Sight";
-constexpr std::string_view kGradientTypes = "float32, float16 or bfloat16";
 constexpr std::string_view kOnOff = "on or off";
-// These stand for AllreduceNames() and TransportNames(), which no constant
-// expression can call.
+// These stand for AllreduceNames(), TransportNames() and GradientTypeNames(),
+// which no constant expression can call.
+constexpr std::string_view kGradientTypes = "a gradient type";
 constexpr std::string_view kAllreduceNames = "an allreduce's name";
 constexpr std::string_view kTransportNames = "a transport's name";
 constexpr std::string_view kShare = "a number from 0 to less than 1";
@@ -240,6 +241,7 @@ const Table& SettingsTable() {
     for (Setting& row : rows) {
       if (row.expected == kAllreduceNames) row.expected = AllreduceNames();
       if (row.expected == kTransportNames) row.expected = TransportNames();
+      if (row.expected == kGradientTypes) row.expected = GradientTypeNames();
     }
     return rows;
   }();

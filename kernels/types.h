@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <string_view>
 
 namespace gradientflow::kernels {
 
@@ -17,34 +19,55 @@ enum class DType : std::uint8_t {
   kInt64 = 6,
   kUInt8 = 7,
 };
-inline constexpr int kDTypes = 8;
 
-constexpr std::size_t SizeOf(DType type) {
-  switch (type) {
-    case DType::kInt8:
-    case DType::kUInt8:
-      return 1;
-    case DType::kFloat16:
-    case DType::kBFloat16:
-      return 2;
-    case DType::kFloat32:
-    case DType::kInt32:
-      return 4;
-    case DType::kFloat64:
-    case DType::kInt64:
-      return 8;
-  }
-  return 0;
+// What there is to know of a type, beside how to compute with it.
+struct DTypeTraits {
+  DType type;
+  std::string_view name;  // As settings and reports spell it, and PyTorch.
+  int bits;               // Of an element in memory and on the wire.
+  bool is_float;
+  // A pool and its wire may have the type: it converts to the others of its
+  // kind, by way of float32.
+  bool is_gradient;
+  // Where partial sums are stored in the type or travel in it, a mean is scaled
+  // before the sum and not after it, which might leave the type's range.
+  bool scale_before_sum;
+  int nccl;  // ncclDataType_t.
+};
+
+// One row per type, in the order of their numbers.
+inline constexpr DTypeTraits kDTypeTraits[] = {
+    // type, name, bits, is_float, is_gradient, scale_before_sum, nccl
+    {DType::kFloat32, "float32", 32, true, true, false, 7},
+    {DType::kFloat16, "float16", 16, true, true, true, 6},
+    {DType::kBFloat16, "bfloat16", 16, true, true, true, 9},
+    {DType::kFloat64, "float64", 64, true, false, false, 8},
+    {DType::kInt8, "int8", 8, false, false, false, 0},
+    {DType::kInt32, "int32", 32, false, false, false, 2},
+    {DType::kInt64, "int64", 64, false, false, false, 4},
+    {DType::kUInt8, "uint8", 8, false, false, false, 1},
+};
+inline constexpr int kDTypes = static_cast<int>(std::size(kDTypeTraits));
+
+// REQUIRES a type of the table.
+constexpr const DTypeTraits& TraitsOf(DType type) {
+  return kDTypeTraits[static_cast<std::size_t>(type)];
 }
 
-// Types a gradient pool or its wire may have.
+constexpr bool IsDType(DType type) { return static_cast<int>(type) < kDTypes; }
+
+// Bytes of an element; 0 for what is no type.
+constexpr std::size_t SizeOf(DType type) {
+  return IsDType(type) ? static_cast<std::size_t>(TraitsOf(type).bits) / 8 : 0;
+}
+
+// Types that a gradient pool or its wire may have.
 constexpr bool IsGradientType(DType type) {
-  return type == DType::kFloat32 || type == DType::kFloat16 ||
-         type == DType::kBFloat16;
+  return IsDType(type) && TraitsOf(type).is_gradient;
 }
 
 constexpr bool IsFloat(DType type) {
-  return IsGradientType(type) || type == DType::kFloat64;
+  return IsDType(type) && TraitsOf(type).is_float;
 }
 
 // How the contributions of the ranks are combined. The numbers are part of the

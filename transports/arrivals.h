@@ -4,28 +4,10 @@
 #include <cstdint>
 #include <unordered_map>
 
+#include "transports/tags.h"
 #include "transports/wire.h"
 
 namespace gradientflow {
-
-// The tag of a point-to-point message: that which its sender named, and the
-// message's number among those of that tag.
-inline constexpr Tag kPointToPointBit = Tag{1} << 63;
-inline constexpr Tag kNumberMask = 0x7FFFFFFF;
-constexpr Tag PointToPointTag(std::uint32_t named, std::uint32_t number) {
-  return kPointToPointBit | Tag{named} << 31 | (number & kNumberMask);
-}
-// Below, senders number: messages of one tag may go by several lanes, and
-// overtake each other. From there on they all say 0 and go by one lane, and the
-// receiver numbers them as they come: it forgets a tag none of whose messages
-// is awaited or waits, so that any number of tags may be used.
-inline constexpr std::uint32_t kNumberedTags = 256;
-constexpr std::uint32_t NamedTag(Tag tag) {
-  return static_cast<std::uint32_t>(tag >> 31);
-}
-constexpr bool IsNumberedByReceiver(Tag tag) {
-  return (tag & kPointToPointBit) != 0 && NamedTag(tag) >= kNumberedTags;
-}
 
 struct HashOfId {
   std::size_t operator()(const MessageId& id) const {
@@ -64,7 +46,7 @@ class Arrivals {
     std::uint32_t arrived = 0;
   };
   static MessageId With(MessageId id, std::uint32_t number) {
-    return {(id.tag & ~kNumberMask) | (number & kNumberMask), id.group};
+    return {WithNumber(id.tag, number), id.group};
   }
   static MessageId Key(MessageId id) { return With(id, 0); }
   Numbers Of(MessageId id) const {

@@ -18,9 +18,9 @@ int LaneOf(const Link& link, Tag tag) {
   if (link.lanes() == 1) return 0;
   // Lane 0 is left to control messages, which data must not delay. Any lane
   // will do for a message that its sender has numbered.
-  const Tag spread = IsNumberedByReceiver(tag)       ? NamedTag(tag)
-                     : (tag & kPointToPointBit) != 0 ? tag
-                                                     : tag >> 12;
+  const Tag spread = IsNumberedByReceiver(tag) ? NamedTag(tag)
+                     : IsPointToPoint(tag)     ? tag
+                                               : SegmentOf(tag);
   return 1 + static_cast<int>(spread % static_cast<Tag>(link.lanes() - 1));
 }
 
@@ -51,9 +51,7 @@ void Fabric::Connect(std::vector<std::unique_ptr<Link>> links) {
   for (int r = 0; r < size_; ++r) {
     peers_[r].link = std::move(links[r]);
     const Link* link = peers_[r].link.get();
-    if (link != nullptr && std::strcmp(link->kind(), "tcp") == 0) {
-      sockets_carry_data_ = true;
-    }
+    sockets_carry_data_ |= link != nullptr && link->sockets_carry_data();
     peers_[r].heard = clock_.Now();
   }
 }
@@ -161,9 +159,7 @@ bool Fabric::HasMessage(int peer, MessageId id) const {
 }
 
 void Fabric::CallDone(GroupId group, int series, std::uint64_t call) {
-  const auto [calls, fresh] =
-      next_calls_.try_emplace(group, NextCalls{CallTag(0, 0), CallTag(1, 0)});
-  calls->second[static_cast<std::size_t>(series)] = CallTag(series, call + 1);
+  next_calls_[group][static_cast<std::size_t>(series)] = call + 1;
   for (int r = 0; r < size_; ++r) {
     for (const auto& [id, match] : peers_[r].matches) {
       if (!match.posted && IsStale(id)) Fail(StaleMessage(r, match.header));
@@ -171,13 +167,11 @@ void Fabric::CallDone(GroupId group, int series, std::uint64_t call) {
   }
 }
 
-// Numbers of calls wrap around.
 bool Fabric::IsStale(MessageId id) const {
-  if ((id.tag & kPointToPointBit) != 0) return false;
+  if (IsPointToPoint(id.tag)) return false;
   const auto calls = next_calls_.find(id.group);
   if (calls == next_calls_.end()) return false;
-  const Tag next = calls->second[id.tag >> 62];
-  return static_cast<std::int64_t>(((id.tag >> 32) - (next >> 32)) << 34) < 0;
+  return IsEarlierCall(CallOf(id.tag), calls->second[SeriesOf(id.tag)]);
 }
 
 void Fabric::CloseGroup(GroupId group) {
@@ -204,8 +198,7 @@ Status Fabric::StaleMessage(int peer, const Header& header) const {
   return Status(
       StatusCode::kInvalidArgument,
       StrCat("rank ", peer, " (", peers_[peer].link->address(), ") sent ",
-             header.payload_bytes, " bytes of collective #",
-             header.tag >> 32 & 0x3FFFFFFF,
+             header.payload_bytes, " bytes of collective #", CallOf(header.tag),
              header.group == 0 ? "" : StrCat(" in group ", header.group),
              ", which rank ", rank_,
              " has finished without them: the ranks call different"
@@ -245,7 +238,7 @@ Result<LinkEvents::Landing> Fabric::OnHeader(int peer, int lane,
     Status why;
     if (!Check(peer, match, &why)) {
       // Not by failing the link: the peer, too, is to hear why.
-      if ((header.tag & kPointToPointBit) == 0) {
+      if (!IsPointToPoint(header.tag)) {
         Fail(why);
         return Landing{nullptr, true};
       }
@@ -311,7 +304,7 @@ void Fabric::Complete(int peer, MessageId id) {
   }
   ready_.push_back({match.done, match.header.flags, status});
   if (IsNumberedByReceiver(id.tag)) ForgetIfEven(&from, id);
-  if (!fits && (id.tag & kPointToPointBit) == 0) Fail(status);
+  if (!fits && !IsPointToPoint(id.tag)) Fail(status);
 }
 
 void Fabric::ResumePaused(Peer& peer) {

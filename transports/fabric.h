@@ -18,16 +18,9 @@
 #include "transports/held_memory.h"
 #include "transports/link.h"
 #include "transports/poller.h"
+#include "transports/tags.h"
 
 namespace gradientflow {
-
-// The tag of a collective's message (their lengths must match, or the job
-// ends; of point-to-point messages see arrivals.h): which of two series of
-// calls, the call's number within it, and 32 bits that are the call's own. Each
-// group has its own series.
-constexpr Tag CallTag(int series, std::uint64_t call) {
-  return static_cast<Tag>(series) << 62 | (call & 0x3FFFFFFF) << 32;
-}
 
 struct FabricOptions {
   // Bytes per peer that may wait for a receive before its lane is paused. What
@@ -43,9 +36,10 @@ struct Stamp {
 };
 
 // One rank's ends of reliable tagged messages to its peers: matches messages
-// to receives, tells whether peers live, spreads the news when one does not.
-// The links do the moving; where they lead (this process, this host, another)
-// is theirs to know.
+// to receives (the lengths of a collective's must be equal, or the job ends;
+// of point-to-point messages see arrivals.h), tells whether peers live, spreads
+// the news when one does not. The links do the moving; where they lead (this
+// process, this host, another) is theirs to know.
 //
 // NOT thread-safe but for Wake(): the thread that drives it calls. Every Done
 // runs exactly once, inside Poll() or the destructor.
@@ -136,8 +130,8 @@ class Fabric final : public LinkEvents {
   void OnDown(int peer, const Status& why) override;
 
  private:
-  // The next call of either series.
-  using NextCalls = std::array<Tag, 2>;
+  // The number of the next call of either series.
+  using NextCalls = std::array<std::uint64_t, 2>;
   // A receive, a message, or both, that share an id.
   struct Match {
     bool posted = false;    // Recv() was called.
@@ -222,7 +216,7 @@ class Fabric final : public LinkEvents {
   Status status_;
   bool torn_down_ = false;
   int departed_ = 0;
-  bool sockets_carry_data_ = false;  // Some link is of kind "tcp".
+  bool sockets_carry_data_ = false;  // Some link's.
   std::uint64_t polls_ = 0;
   // A peer went down without a word: others may know why.
   Status suspect_;

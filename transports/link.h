@@ -47,7 +47,7 @@ struct OutMessage {
 class Link {
  public:
   virtual ~Link() = default;             // Close()s.
-  virtual const char* kind() const = 0;  // "tcp", "shm", "inproc".
+  virtual const char* kind() const = 0;  // The transport: "tcp", "inproc", ...
   // Of the peer, for error messages: "10.0.0.2:4321", "pid 17".
   virtual const char* address() const = 0;
   // Lane 0 also carries control messages. With more than one, data goes by the
@@ -63,6 +63,11 @@ class Link {
   virtual bool Poll() = 0;
 
   virtual void Resume(int lane) = 0;
+
+  // Whether what the peer sends shows as an event of the Poller, which then has
+  // to be asked often. A link that Poll() alone moves needs that only for its
+  // end.
+  virtual bool sockets_carry_data() const { return false; }
 
   // Before the driving thread blocks in Poller::Poll(): asks the peer to ring
   // when it sends. False: something is there already, do not block. Links

@@ -16,7 +16,7 @@ struct Batch {
   DType dtype = DType::kFloat32;
   DType wire = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  AllreduceAlgorithm algorithm = AllreduceAlgorithm::kAuto;
+  const AllreduceAlgorithm* algorithm = nullptr;
   int way = 0;  // Of the bare exchange: of kExchangeWays.
   int warmup = 0;
   int iterations = 1;

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -52,10 +51,7 @@ void AddOptions(CLI::App& app, Arguments& arguments) {
   app.add_option("--ranks", run.group.ranks, "processes")
       ->check(CLI::Range(1, kMostRanks));
   app.add_option("--fabric", run.group.fabric, "auto, shm or tcp")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, FabricKind>{{"auto", FabricKind::kAuto},
-                                            {"shm", FabricKind::kShm},
-                                            {"tcp", FabricKind::kTcp}}));
+      ->check(CLI::IsMember({"auto", "shm", "tcp"}));
   app.add_option("--algorithm", arguments.algorithms,
                  "auto, all, or a list of names")
       ->delimiter(',');
@@ -101,8 +97,16 @@ Status ParseTypes(const Arguments& arguments, RunSettings* run) {
 Status ParseAlgorithms(const Arguments& arguments, RunSettings* run) {
   std::vector<std::string> names = arguments.algorithms;
   if (std::find(names.begin(), names.end(), "all") != names.end()) {
-    names = {"auto", "ring", "halving_doubling", "two_sync", "one_round"};
-    if (run->group.fabric != FabricKind::kTcp) names.emplace_back("shared");
+    const bool all_share = run->group.fabric != "tcp";
+    names = {Name(nullptr)};
+    for (const AllreduceAlgorithm* each : allreduce::kTable) {
+      const int ranks = run->group.ranks;
+      // On one host, an algorithm of two levels is another one.
+      if (each->memory != AllreduceAlgorithm::Memory::kMayShare &&
+          RunnableAllreduce(each, ranks, all_share) == each) {
+        names.emplace_back(each->name);
+      }
+    }
   }
   for (const std::string& name : names) {
     const auto algorithm = ParseAllreduceAlgorithm(name);

@@ -51,7 +51,7 @@ Result<std::unique_ptr<Group>> StartOpenMpi(const GroupSettings& settings) {
                                     "ob1",
                                     "--mca",
                                     "btl"};
-  if (settings.fabric == FabricKind::kTcp) {
+  if (settings.fabric == "tcp") {
     words.insert(words.end(),
                  {"self,tcp", "--mca", "btl_tcp_if_include", "lo"});
   } else {

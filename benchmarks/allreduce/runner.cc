@@ -52,7 +52,7 @@ class Runner {
   Result<Row> Measure(const Batch& batch);
 
  private:
-  bool tcp() const { return settings_.group.fabric == FabricKind::kTcp; }
+  bool tcp() const { return settings_.group.fabric == "tcp"; }
   Status Add(Result<std::unique_ptr<Group>> group);
   std::vector<Contestant> Contestants() const;
   void AddComparisons(const std::vector<Contestant>& contestants,
@@ -146,7 +146,7 @@ Status RunAll(const RunSettings& settings,
   GF_RETURN_IF_ERROR(runner.Start());
   std::uint64_t wrong = 0;
   for (const std::size_t bytes : settings.sizes) {
-    for (const AllreduceAlgorithm algorithm : settings.algorithms) {
+    for (const AllreduceAlgorithm* algorithm : settings.algorithms) {
       Batch batch;
       batch.bytes = bytes;
       batch.dtype = settings.dtype;

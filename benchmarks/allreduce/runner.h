@@ -14,7 +14,7 @@ namespace gradientflow::benchmarks {
 struct RunSettings {
   GroupSettings group;  // folder and most_bytes are filled in.
   std::vector<std::size_t> sizes;
-  std::vector<AllreduceAlgorithm> algorithms;
+  std::vector<const AllreduceAlgorithm*> algorithms;
   DType dtype = DType::kFloat32;
   DType wire = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;

@@ -15,7 +15,7 @@ namespace gradientflow::benchmarks {
 struct GroupSettings {
   std::string folder;  // For sockets and rendezvous; exists.
   int ranks = 2;
-  FabricKind fabric = FabricKind::kAuto;
+  std::string fabric = "auto";
   std::size_t most_bytes = 0;  // Of a batch.
   bool plain = false;          // Buffers from the heap, not the session.
   std::string gloo_python;     // An interpreter that can import torch.

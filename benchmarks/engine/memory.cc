@@ -60,7 +60,7 @@ Result<MemoryUse> MeasureMemory(const Model& model, DType wire,
     options.rank = rank;
     options.size = 2;
     options.rendezvous = rendezvous.value();
-    options.fabric = FabricKind::kTcp;
+    options.fabric = "tcp";
     options.wire_dtype = wire;
     options.sparsity = sparsity;
     return RunRank(model, options);

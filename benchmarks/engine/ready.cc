@@ -57,7 +57,7 @@ Result<ReadyTimes> MeasureReady(const Model& model, int steps) {
     options.rank = rank;
     options.size = 2;
     options.rendezvous = rendezvous.value();
-    options.fabric = FabricKind::kTcp;
+    options.fabric = "tcp";
     return TimeRank(model, options, steps);
   });
   if (!texts.ok()) return texts.status();

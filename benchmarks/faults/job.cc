@@ -98,10 +98,10 @@ Options OptionsOf(const JobConfig& job, int rank) {
   options.log_level = LogLevel::kError;
   switch (job.fabric) {
     case JobFabric::kTcp:
-      options.fabric = FabricKind::kTcp;
+      options.fabric = "tcp";
       break;
     case JobFabric::kShm:
-      options.fabric = FabricKind::kShm;
+      options.fabric = "shm";
       break;
     case JobFabric::kMixed:
       options.host_id = rank == job.ranks - 1 ? "host-b" : "host-a";

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -64,10 +63,7 @@ void AddOptions(CLI::App& app, Arguments& arguments) {
       ->delimiter(',')
       ->check(CLI::Range(1, 64));
   app.add_option("--fabric", run.fabric, "auto, shm or tcp")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, FabricKind>{{"auto", FabricKind::kAuto},
-                                            {"shm", FabricKind::kShm},
-                                            {"tcp", FabricKind::kTcp}}));
+      ->check(CLI::IsMember({"auto", "shm", "tcp"}));
   app.add_option("--device", run.device,
                  "where gradients live: cpu, cuda or cuda:N")
       ->check(As("device"));

@@ -124,9 +124,9 @@ std::string FabricLabel(const RunSettings& settings) {
   std::string label = "tcp";
   if (settings.link_gbps > 0) {
     label = StrCat("tcp, ", settings.link_gbps, " Gb/s links");
-  } else if (settings.fabric == FabricKind::kAuto) {
+  } else if (settings.fabric == "auto") {
     label = "auto";
-  } else if (settings.fabric == FabricKind::kShm) {
+  } else if (settings.fabric == "shm") {
     label = "shm";
   }
   if (settings.device == "cpu") return label;

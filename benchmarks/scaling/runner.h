@@ -16,7 +16,7 @@ struct RunSettings {
   std::vector<std::string> modes;  // Empty: all.
   bool sweep = false;              // SweepModes() instead.
   std::vector<int> ranks = {1, 2, 4};
-  FabricKind fabric = FabricKind::kAuto;
+  std::string fabric = "auto";
   std::string device = "cpu";               // As Options::device.
   std::string device_collectives = "auto";  // As Options' of that name.
   int batch = 128;                          // Per rank.

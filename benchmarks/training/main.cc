@@ -23,7 +23,7 @@ constexpr std::uint64_t kSplitSeed = 1998;
 struct Settings {
   int ranks = 4;
   int seeds = 5;
-  FabricKind fabric = FabricKind::kTcp;
+  std::string fabric = "tcp";
   std::string data = "benchmarks/data/digits.csv";
   std::string json;
   Recipe recipe;
@@ -165,10 +165,7 @@ int Main(int argc, char** argv) {
   app.add_option("--seeds", settings.seeds, "runs per configuration")
       ->check(CLI::Range(1, 1000));
   app.add_option("--fabric", settings.fabric, "auto, shm or tcp")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, FabricKind>{{"auto", FabricKind::kAuto},
-                                            {"shm", FabricKind::kShm},
-                                            {"tcp", FabricKind::kTcp}}));
+      ->check(CLI::IsMember({"auto", "shm", "tcp"}));
   app.add_option("--epochs", settings.recipe.epochs)
       ->check(CLI::Range(1, 10000));
   app.add_option("--batch", settings.recipe.batch, "of all ranks together")

@@ -1,35 +1,42 @@
 #include "gradientflow/base/dtype.h"
 
 #include <array>
-#include <utility>
+#include <string>
+#include <vector>
 
 namespace gradientflow {
 namespace {
 
-constexpr std::array<std::string_view, kernels::kDTypes> kDTypeNames = {
-    "float32", "float16", "bfloat16", "float64",
-    "int8",    "int32",   "int64",    "uint8"};
 constexpr std::array<std::string_view, kReduceOps> kReduceOpNames = {
     "sum", "min", "max", "product", "mean", "bit_and", "bit_or", "bit_xor"};
-
-template <typename Enum, std::size_t N>
-std::optional<Enum> Parse(std::string_view name,
-                          const std::array<std::string_view, N>& names) {
-  for (std::size_t i = 0; i < N; ++i) {
-    if (names[i] == name) return static_cast<Enum>(i);
-  }
-  return std::nullopt;
-}
 
 }  // namespace
 
 std::string_view Name(DType type) {
-  const auto i = static_cast<std::size_t>(type);
-  return i < kDTypeNames.size() ? kDTypeNames[i] : "unknown dtype";
+  return kernels::IsDType(type) ? TraitsOf(type).name : "unknown dtype";
 }
 
 std::optional<DType> ParseDType(std::string_view name) {
-  return Parse<DType>(name, kDTypeNames);
+  for (const kernels::DTypeTraits& traits : kernels::kDTypeTraits) {
+    if (traits.name == name) return traits.type;
+  }
+  return std::nullopt;
+}
+
+std::string_view GradientTypeNames() {
+  static const std::string names = [] {
+    std::vector<std::string_view> all;
+    for (const kernels::DTypeTraits& traits : kernels::kDTypeTraits) {
+      if (traits.is_gradient) all.push_back(traits.name);
+    }
+    std::string text(all.front());
+    for (std::size_t i = 1; i < all.size(); ++i) {
+      text += i + 1 < all.size() ? ", " : " or ";
+      text += all[i];
+    }
+    return text;
+  }();
+  return names;
 }
 
 std::string_view Name(ReduceOp op) {
@@ -38,7 +45,10 @@ std::string_view Name(ReduceOp op) {
 }
 
 std::optional<ReduceOp> ParseReduceOp(std::string_view name) {
-  return Parse<ReduceOp>(name, kReduceOpNames);
+  for (std::size_t i = 0; i < kReduceOpNames.size(); ++i) {
+    if (kReduceOpNames[i] == name) return static_cast<ReduceOp>(i);
+  }
+  return std::nullopt;
 }
 
 }  // namespace gradientflow

@@ -11,11 +11,13 @@ using kernels::DType;
 using kernels::IsFloat;
 using kernels::IsGradientType;
 using kernels::SizeOf;
+using kernels::TraitsOf;
 
-// "float32", "float16", "bfloat16", "float64", "int8", "int32", "int64",
-// "uint8".
+// As in kernels::kDTypeTraits; "unknown dtype" for what is none.
 std::string_view Name(DType type);
 std::optional<DType> ParseDType(std::string_view name);
+// "float32, float16 or bfloat16": those that IsGradientType(). Static storage.
+std::string_view GradientTypeNames();
 
 // How a collective combines the ranks' values. kMean divides a sum by the
 // number of ranks, and is of floats; the bitwise ones are of integers. The

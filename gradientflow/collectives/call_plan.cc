@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <string_view>
 
 #include "gradientflow/base/str_cat.h"
 #include "transports/wire.h"
@@ -14,6 +15,8 @@ namespace {
 // for; and those in flight, if they are staged, are to stay in the cache.
 constexpr std::size_t kOneSidedSegments = 4;
 constexpr std::size_t kChoicesKept = 256;
+// A few segments go down a chain; fewer get there sooner by a tree.
+constexpr std::uint64_t kChainSegments = 4;
 
 constexpr std::uint64_t kFirstHash = 0xCBF29CE484222325;
 
@@ -23,6 +26,10 @@ class Hash {
   void Mix(const std::vector<std::size_t>& values) {
     Mix(values.size());
     for (const std::size_t value : values) Mix(value);
+  }
+  void Mix(std::string_view text) {
+    Mix(text.size());
+    for (const char c : text) Mix(static_cast<unsigned char>(c));
   }
   std::uint64_t value() const { return hash_; }
 
@@ -36,8 +43,7 @@ Status Invalid(const CollectiveCall& call, const std::string& what) {
 }
 
 Status ValidateTypes(const CollectiveCall& call) {
-  if (static_cast<int>(call.dtype) >= kernels::kDTypes ||
-      static_cast<int>(call.wire) >= kernels::kDTypes) {
+  if (!kernels::IsDType(call.dtype) || !kernels::IsDType(call.wire)) {
     return Invalid(call, "unknown dtype");
   }
   if (static_cast<int>(call.op) >= kReduceOps) {
@@ -46,16 +52,14 @@ Status ValidateTypes(const CollectiveCall& call) {
   if (call.wire != call.dtype &&
       (call.kind != CollectiveKind::kAllreduce || !IsGradientType(call.dtype) ||
        !IsGradientType(call.wire))) {
-    return Invalid(
-        call, StrCat("wire dtype ", Name(call.wire), " for ", Name(call.dtype),
-                     ": only an allreduce of float32, float16 or "
-                     "bfloat16 can convert"));
+    return Invalid(call, StrCat("wire dtype ", Name(call.wire), " for ",
+                                Name(call.dtype), ": only an allreduce of ",
+                                GradientTypeNames(), " can convert"));
   }
   if (call.unscale != 1.0F && (call.kind != CollectiveKind::kAllreduce ||
                                !IsGradientType(call.dtype))) {
-    return Invalid(call, StrCat("only an allreduce of float32, float16 or "
-                                "bfloat16 unscales, not one of ",
-                                Name(call.dtype)));
+    return Invalid(call, StrCat("only an allreduce of ", GradientTypeNames(),
+                                " unscales, not one of ", Name(call.dtype)));
   }
   if (!Reduces(call.kind)) return Status();
   if (!IsFloat(call.dtype) &&
@@ -180,6 +184,17 @@ CallBuffers BuffersOf(const CollectiveCall& call, const CallGroup& group) {
   return {0, 0};
 }
 
+Status ValidateAlgorithm(const AllreduceAlgorithm* algorithm,
+                         const CallGroup& group) {
+  if (algorithm == nullptr || group.SharesAll() ||
+      algorithm->memory != AllreduceAlgorithm::Memory::kMustShare) {
+    return Status();
+  }
+  return Status(StatusCode::kInvalidArgument,
+                StrCat("allreduce algorithm ", algorithm->name,
+                       " needs ranks that all share memory; use auto"));
+}
+
 Status ValidateCall(const CollectiveCall& call, const CallGroup& group) {
   if (static_cast<int>(call.kind) >
       static_cast<int>(CollectiveKind::kBarrier)) {
@@ -208,18 +223,13 @@ Status ValidateCall(const CollectiveCall& call, const CallGroup& group) {
                      call.send_counts[group.rank], " elements but expects ",
                      call.recv_counts[group.rank]));
   }
-  if (call.algorithm == AllreduceAlgorithm::kShared && !group.all_share &&
-      group.size > 1) {
-    return Invalid(call,
-                   "the shared algorithm needs ranks that all share "
-                   "memory");
-  }
+  GF_RETURN_IF_ERROR(ValidateAlgorithm(call.algorithm, group));
   GF_RETURN_IF_ERROR(ValidateExtents(call));
   if (call.feed != nullptr && (call.kind != CollectiveKind::kAllreduce ||
                                !IsGradientType(call.dtype))) {
-    return Invalid(call, StrCat("a feed is for an allreduce of float32, "
-                                "float16 or bfloat16, not of ",
-                                Name(call.dtype)));
+    return Invalid(call,
+                   StrCat("a feed is for an allreduce of ", GradientTypeNames(),
+                          ", not of ", Name(call.dtype)));
   }
   const auto [input, output] = BuffersOf(call, group);
   if ((input > 0 && call.input == nullptr) ||
@@ -230,17 +240,12 @@ Status ValidateCall(const CollectiveCall& call, const CallGroup& group) {
 }
 
 void CallPlanner::ChooseAlgorithm(const CollectiveCall& call, CallPlan* plan) {
-  if (call.algorithm != AllreduceAlgorithm::kAuto) {
-    plan->algorithm = call.algorithm;
-    plan->why = "asked for";
-    return;
-  }
-  if (standing_ != AllreduceAlgorithm::kAuto) {
-    const bool shares = group_.all_share || group_.size == 1;
-    plan->algorithm = standing_ == AllreduceAlgorithm::kShared && !shares
-                          ? AllreduceAlgorithm::kTwoSync
-                          : standing_;
-    plan->why = "the session's";
+  const AllreduceAlgorithm* wanted =
+      call.algorithm != nullptr ? call.algorithm : standing_;
+  if (wanted != nullptr) {
+    plan->algorithm =
+        RunnableAllreduce(wanted, group_.size, group_.SharesAll());
+    plan->why = wanted == standing_ ? "the session's" : "asked for";
     return;
   }
   const std::pair key{call.count, SizeOf(call.wire)};
@@ -261,6 +266,22 @@ void CallPlanner::ChooseAlgorithm(const CollectiveCall& call, CallPlan* plan) {
   plan->why = choice->second.reason;
 }
 
+namespace {
+
+bool IsOneSided(const AllreduceAlgorithm& algorithm, const CallGroup& group) {
+  switch (algorithm.memory) {
+    case AllreduceAlgorithm::Memory::kMessages:
+      return false;
+    case AllreduceAlgorithm::Memory::kMayShare:
+      return group.hosts_share;
+    case AllreduceAlgorithm::Memory::kMustShare:
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 CallPlan CallPlanner::Plan(const CollectiveCall& call) {
   CallPlan plan;
   plan.count = call.count;
@@ -270,11 +291,7 @@ CallPlan CallPlanner::Plan(const CollectiveCall& call) {
   switch (call.kind) {
     case CollectiveKind::kAllreduce:
       ChooseAlgorithm(call, &plan);
-      if (plan.algorithm == AllreduceAlgorithm::kShared) {
-        plan.one_sided = true;
-      } else if (plan.algorithm == AllreduceAlgorithm::kTwoLevel) {
-        plan.one_sided = group_.hosts_share;
-      }
+      plan.one_sided = IsOneSided(*plan.algorithm, group_);
       if (plan.one_sided) unit *= kOneSidedSegments;
       break;
     case CollectiveKind::kReduceScatter:
@@ -300,6 +317,8 @@ CallPlan CallPlanner::Plan(const CollectiveCall& call) {
       whole ? 1 : std::max<std::size_t>(unit / SizeOf(call.wire), 1);
   plan.segments =
       (plan.count + plan.segment_elements - 1) / plan.segment_elements;
+  plan.chain = call.kind == CollectiveKind::kBroadcast &&
+               plan.segments >= kChainSegments;
   return plan;
 }
 
@@ -307,16 +326,13 @@ Schedule ScheduleFor(const CollectiveCall& call, const CallPlan& plan,
                      const CallGroup& group, std::size_t count) {
   const int rank = group.rank;
   const int size = group.size;
-  // A few segments go down a chain; one alone gets there sooner by a tree.
-  constexpr std::uint64_t kChainSegments = 4;
   switch (call.kind) {
     case CollectiveKind::kAllreduce:
-      return MakeAllreduce(plan.algorithm, rank,
+      return MakeAllreduce(*plan.algorithm, rank,
                            {size, group.topology, plan.one_sided}, count);
     case CollectiveKind::kBroadcast:
-      return plan.segments >= kChainSegments
-                 ? ChainBroadcast(rank, size, call.root, count)
-                 : TreeBroadcast(rank, size, call.root, count);
+      return plan.chain ? ChainBroadcast(rank, size, call.root, count)
+                        : TreeBroadcast(rank, size, call.root, count);
     case CollectiveKind::kReduce:
       return DirectReduce(rank, size, call.root, count);
     case CollectiveKind::kAllgather:
@@ -374,7 +390,7 @@ std::uint64_t SignatureOf(const CollectiveCall& call, const CallPlan& plan,
   hash.Mix(static_cast<std::uint64_t>(call.wire));
   hash.Mix(static_cast<std::uint64_t>(call.op));
   hash.Mix(static_cast<std::uint64_t>(call.root));
-  hash.Mix(static_cast<std::uint64_t>(plan.algorithm));
+  hash.Mix(std::string_view(Name(plan.algorithm)));
   hash.Mix(std::uint64_t{plan.one_sided});
   hash.Mix(plan.segment_elements);
   hash.Mix(std::bit_cast<std::uint32_t>(call.scale));

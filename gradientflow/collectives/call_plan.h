@@ -30,6 +30,8 @@ struct CallGroup {
   // do not. All still end with the same bits, rounded to the wire dtype.
   bool same_dtypes = true;
 
+  // Memory is no hindrance to a one-sided schedule.
+  bool SharesAll() const { return all_share || size == 1; }
   int FabricRank(int r) const {
     return members.empty() ? r : members[static_cast<std::size_t>(r)];
   }
@@ -45,13 +47,14 @@ Result<CallGroup> Subgroup(const CallGroup& all, GroupId id,
 // Depends on nothing but arguments that are equal on all ranks, so all ranks
 // plan alike.
 struct CallPlan {
-  AllreduceAlgorithm algorithm = AllreduceAlgorithm::kAuto;
-  std::string why;  // One line for the trace.
+  const AllreduceAlgorithm* algorithm = nullptr;  // Null: no allreduce.
+  std::string why;                                // One line for the trace.
   bool one_sided = false;
   bool same_dtypes = true;  // Of the group.
   std::size_t count = 0;    // Elements cut into segments.
   std::size_t segment_elements = 0;
   std::uint64_t segments = 0;
+  bool chain = false;  // kBroadcast: down a chain, not a tree.
   // The buffer holds `size` blocks of `count`; a segment is the same part of
   // every block.
   bool blocked_input = false;
@@ -80,6 +83,11 @@ std::uint64_t HashOf(const std::vector<Extent>& extents);
 // `hash` and `value` in one: every bit of both counts.
 std::uint64_t MixHash(std::uint64_t hash, std::uint64_t value);
 
+// kInvalidArgument: `group` lacks the memory that `algorithm` needs. Null needs
+// nothing.
+Status ValidateAlgorithm(const AllreduceAlgorithm* algorithm,
+                         const CallGroup& group);
+
 // kInvalidArgument: what is wrong with `call`, whoever's rank it is.
 Status ValidateCall(const CollectiveCall& call, const CallGroup& group);
 
@@ -87,12 +95,12 @@ Status ValidateCall(const CollectiveCall& call, const CallGroup& group);
 // NOT thread-safe.
 class CallPlanner {
  public:
-  // `standing`: the algorithm of allreduces that ask for none; kAuto: by the
-  // costs. kShared stands for kTwoSync where the group's ranks do not share
-  // memory: it adds in the same order.
+  // `standing`: the algorithm of allreduces that ask for none, or what stands
+  // in for it where the group's ranks cannot run it; null: the one with the
+  // least predicted time.
   CallPlanner(const CallGroup& group, const CostModel& costs,
               std::size_t segment_bytes,
-              AllreduceAlgorithm standing = AllreduceAlgorithm::kAuto)
+              const AllreduceAlgorithm* standing = nullptr)
       : group_(group),
         costs_(costs),
         segment_bytes_(segment_bytes),
@@ -114,7 +122,7 @@ class CallPlanner {
   CallGroup group_;
   CostModel costs_;
   const std::size_t segment_bytes_;
-  const AllreduceAlgorithm standing_;
+  const AllreduceAlgorithm* const standing_;
   // By elements and bytes of each on the wire.
   std::map<std::pair<std::size_t, std::size_t>, AllreduceChoice> choices_;
 };

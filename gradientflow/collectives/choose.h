@@ -1,70 +1,54 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "gradientflow/base/status.h"
-#include "gradientflow/collectives/cost_model.h"
+#include "gradientflow/collectives/allreduce/algorithm.h"
+#include "gradientflow/collectives/allreduce/table.h"
 #include "gradientflow/collectives/schedule.h"
 
+// Which allreduce to run. An algorithm is known by its row in
+// allreduce/table.h; the null pointer is "auto", whatever ChooseAllreduce()
+// says. All functions are pure and may be called on any thread.
 namespace gradientflow {
 
-// Which schedule an allreduce runs. See gradientflow/docs/algorithms.md.
-enum class AllreduceAlgorithm : std::uint8_t {
-  kAuto,  // Whatever ChooseAllreduce says.
-  kRing,
-  kHalvingDoubling,
-  kTwoSync,
-  kOneRound,
-  kShared,
-  kTwoLevel,
-};
-
-// "auto", "ring", "halving_doubling", "two_sync", "one_round", "shared",
-// "two_level".
-const char* Name(AllreduceAlgorithm algorithm);
+// The row's name; "auto" for null.
+const char* Name(const AllreduceAlgorithm* algorithm);
 // The reverse. kInvalidArgument, with all names, for anything else.
-Result<AllreduceAlgorithm> ParseAllreduceAlgorithm(std::string_view name);
+Result<const AllreduceAlgorithm*> ParseAllreduceAlgorithm(
+    std::string_view name);
+// "auto, shared, ... or one_round". Static storage.
+std::string_view AllreduceNames();
 
-struct AllreduceQuestion {
-  int size = 1;
-  Topology topology;  // Empty, or `size` hosts.
-  std::size_t count = 0;
-  std::size_t wire_element_bytes = 4;
-  CostModel model;
-  bool all_share_memory = false;    // kShared is possible.
-  bool hosts_share_memory = false;  // kTwoLevel may be one-sided inside.
-};
+// `algorithm` if `size` ranks, of which `all_share` says whether all of them
+// share memory, can run it; else what stands in for it.
+const AllreduceAlgorithm* RunnableAllreduce(const AllreduceAlgorithm* algorithm,
+                                            int size, bool all_share);
 
 struct AllreduceChoice {
-  AllreduceAlgorithm algorithm = AllreduceAlgorithm::kRing;
+  const AllreduceAlgorithm* algorithm = nullptr;
   double seconds = 0;  // As predicted.
   // For traces: "two_sync 0.81 ms (ring 1.2, ...): 4194304 bytes, 4 ranks".
   std::string reason;
 };
 
-// What `algorithm` is predicted to take, in seconds; infinite if it is not
-// possible. REQUIRES algorithm != kAuto.
-double PredictAllreduce(AllreduceAlgorithm algorithm,
+// What `algorithm` is predicted to take, in seconds; infinite if the ranks
+// cannot run it or it makes no sense there. An empty topology puts every rank
+// on a host of its own.
+double PredictAllreduce(const AllreduceAlgorithm& algorithm,
                         const AllreduceQuestion& question);
 
-// The algorithm with the least predicted time; among equals the first of
-// shared, two_level, ring, halving_doubling, two_sync, one_round. Pure: equal
-// questions have equal answers, so ranks that ask the same agree.
+// The algorithm with the least predicted time; among equals the first of the
+// table. Equal questions have equal answers, so ranks that ask the same agree.
+// An empty topology puts every rank on a host of its own.
 AllreduceChoice ChooseAllreduce(const AllreduceQuestion& question);
 
-// Rank `rank`'s part of an allreduce of `count` elements by topology.host's
-// ranks, or by `size` of them, each on its own host, if that is empty.
-// `one_sided` matters to kTwoLevel only. REQUIRES algorithm != kAuto, and for
-// kShared that all ranks share memory.
-struct AllreduceShape {
-  int size = 1;
-  Topology topology;
-  bool one_sided = false;
-};
-Schedule MakeAllreduce(AllreduceAlgorithm algorithm, int rank,
+// Rank `rank`'s part of an allreduce of `count` elements by shape.size ranks.
+// An empty topology puts every rank on a host of its own.
+// REQUIRES algorithm == RunnableAllreduce(algorithm, ...).
+Schedule MakeAllreduce(const AllreduceAlgorithm& algorithm, int rank,
                        const AllreduceShape& shape, std::size_t count);
 
 }  // namespace gradientflow

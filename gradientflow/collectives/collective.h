@@ -9,6 +9,7 @@
 #include "gradientflow/base/dtype.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/collectives/choose.h"
+#include "gradientflow/collectives/schedule.h"
 #include "transports/wire.h"
 
 namespace gradientflow {
@@ -25,12 +26,6 @@ enum class CollectiveKind : std::uint8_t {
   kBarrier,
 };
 const char* Name(CollectiveKind kind);
-
-// Elements [begin, begin + count) of CollectiveCall::output.
-struct Extent {
-  std::size_t begin = 0;
-  std::size_t count = 0;
-};
 
 // Calls of one channel begin in the same order on every rank. The channels do
 // not wait for each other: a plain call may come before a bucket on one rank
@@ -109,7 +104,9 @@ struct CollectiveCall {
   // kAllreduce of a gradient type only. Null: all is there. Lent like the
   // buffers.
   Feed* feed = nullptr;
-  AllreduceAlgorithm algorithm = AllreduceAlgorithm::kAuto;
+  // kAllreduce: a row of allreduce/table.h. Null: the session's, or the one
+  // with the least predicted time.
+  const AllreduceAlgorithm* algorithm = nullptr;
   Channel channel = Channel::kPlain;
   GroupId group = 0;  // Whose ranks `root` and the counts are of.
   // For errors, traces and reports: "step 7 bucket 3".

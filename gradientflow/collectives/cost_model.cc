@@ -11,10 +11,6 @@
 namespace gradientflow {
 namespace {
 
-double Messages(double rounds, const LinkModel& link) {
-  return rounds * (link.latency_seconds + link.message_seconds);
-}
-
 // Lets the ranks' rounds begin in the order of time.
 class Player {
  public:
@@ -248,49 +244,6 @@ double PriceSchedules(const std::vector<Schedule>& ranks,
                       const Topology& topology, std::size_t element_bytes,
                       const CostModel& model) {
   return Player(ranks, topology, element_bytes, model).Play();
-}
-
-double RingSeconds(int size, double bytes, const LinkModel& link) {
-  const double p = size;
-  return Messages(2 * (p - 1), link) +
-         (p - 1) / p * bytes *
-             (2 * link.seconds_per_byte + link.reduce_seconds_per_byte);
-}
-
-double HalvingDoublingSeconds(int size, double bytes, const LinkModel& link) {
-  double core = 1;
-  double steps = 0;
-  for (; core * 2 <= size; core *= 2) ++steps;
-  double seconds =
-      Messages(2 * steps, link) +
-      (core - 1) / core * bytes *
-          (2 * link.seconds_per_byte + link.reduce_seconds_per_byte);
-  if (core < size) {
-    seconds += Messages(2, link) + bytes * (2 * link.seconds_per_byte +
-                                            link.reduce_seconds_per_byte);
-  }
-  return seconds;
-}
-
-double TwoSyncSeconds(int size, double bytes, const LinkModel& link) {
-  if (size == 1) return 0;
-  const double p = size;
-  return 2 * link.latency_seconds + 2 * (p - 1) * link.message_seconds +
-         2 * (p - 1) / p * bytes * link.seconds_per_byte +
-         bytes * link.reduce_seconds_per_byte;
-}
-
-double OneRoundSeconds(int size, double bytes, const LinkModel& link) {
-  if (size == 1) return 0;
-  const double p = size;
-  return link.latency_seconds + (p - 1) * link.message_seconds +
-         (p - 1) * bytes * link.seconds_per_byte +
-         p * bytes * link.reduce_seconds_per_byte;
-}
-
-double SharedSeconds(int size, double bytes, const LinkModel& link) {
-  if (size == 1) return 0;
-  return 2 * link.latency_seconds + 2 * bytes * link.reduce_seconds_per_byte;
 }
 
 }  // namespace gradientflow

@@ -29,21 +29,6 @@ struct CostModel {
 // Ethernet across.
 CostModel TypicalCostModel();
 
-// Seconds of an allreduce of `bytes` by `size` ranks on equal, separate links:
-//   ring              2(p-1)(a+m) + 2(p-1)/p nb + (p-1)/p nc
-//   halving-doubling  2 log2 p (a+m) + 2(p-1)/p nb + (p-1)/p nc
-//                     (+ 2(a+m) + 2nb + nc if p is no power of two, where the
-//                     rest of the formula is about the next lower one)
-//   two-sync          2a + 2(p-1)m + 2(p-1)/p nb + nc
-//   one round         a + (p-1)m + (p-1)nb + pnc
-//   shared            2a + 2nc
-// Source: Thakur et al., IJHPCA 2005; two-sync: arXiv 1802.02326.
-double RingSeconds(int size, double bytes, const LinkModel& link);
-double HalvingDoublingSeconds(int size, double bytes, const LinkModel& link);
-double TwoSyncSeconds(int size, double bytes, const LinkModel& link);
-double OneRoundSeconds(int size, double bytes, const LinkModel& link);
-double SharedSeconds(int size, double bytes, const LinkModel& link);
-
 // Seconds until the last rank is done, found by playing the schedules of all
 // ranks (ranks[r] is rank r's) against the clock: a rank's messages leave one
 // after the other and so do those that come in; between hosts the ranks of a

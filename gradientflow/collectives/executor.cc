@@ -19,8 +19,6 @@ std::uint64_t SyncsIn(const Schedule& schedule) {
   return syncs;
 }
 
-bool Is16Bit(DType type) { return SizeOf(type) == 2; }
-
 }  // namespace
 
 Executor::Executor(const ExecutorParts& parts, const CallGroup& all,
@@ -162,7 +160,7 @@ bool Executor::RunsAlone(const Operation& operation) const {
 void Executor::LaunchAlone(Operation* operation) {
   const CollectiveCall& call = operation->call;
   const bool floats = IsGradientType(call.dtype);
-  const Part part = operation->NextPart();
+  const Extent part = operation->NextPart();
   operation->data.ForEachRun(
       part.begin, part.count, [&](std::byte* run, std::size_t n, std::size_t) {
         const void* source = run;
@@ -187,7 +185,7 @@ std::shared_ptr<const Schedule> Executor::ScheduleOf(const Operation& operation,
   const CallPlan& plan = operation.plan;
   const bool by_counts = !call.send_counts.empty() || !call.recv_counts.empty();
   const ScheduleKey key{call.group, call.kind, plan.algorithm,
-                        call.root,  count,     plan.segments >= 4};
+                        call.root,  count,     plan.chain};
   if (!by_counts) {
     const auto found = schedules_.find(key);
     if (found != schedules_.end()) return found->second;
@@ -244,14 +242,14 @@ bool Executor::HasSlotsFor(const Queue& queue, std::uint64_t syncs) {
 
 bool Executor::LaunchNext(Queue* queue, Operation* operation,
                           Segment* segment) {
-  const Part part = operation->NextPart();
+  const Extent part = operation->NextPart();
   std::shared_ptr<const Schedule> schedule = ScheduleOf(*operation, part.count);
   const std::uint64_t syncs = SyncsIn(*schedule);
   if (syncs > 0 && !HasSlotsFor(*queue, syncs)) return false;
   const std::uint64_t index = operation->launched++;
-  const bool narrow = Is16Bit(operation->call.wire) ||
-                      Is16Bit(operation->call.dtype) ||
-                      // Some rank's buffer may be.
+  const bool narrow = TraitsOf(operation->call.wire).scale_before_sum ||
+                      TraitsOf(operation->call.dtype).scale_before_sum ||
+                      // Some rank's buffer may be of such a type.
                       !operation->group->same_dtypes;
   if (schedule->multi_hop && operation->pre == 1.0F && narrow &&
       operation->op == kernels::ReduceOp::kSum) {
@@ -279,7 +277,7 @@ bool Executor::Settle(Segment* segment) {
   operation->flags |= segment->flags();
   ++operation->finished;
   ++advances_;
-  const Part part = {segment->begin(), segment->count()};
+  const Extent part = {segment->begin(), segment->count()};
   segment->Reset();
   --running_;
   if (operation->call.feed != nullptr) {

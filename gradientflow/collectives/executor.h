@@ -25,8 +25,8 @@ namespace gradientflow {
 struct ExecutorOptions {
   std::size_t segment_bytes = std::size_t{256} << 10;
   int segments_in_flight = 8;
-  // Of allreduces that ask for none, see CallPlanner.
-  AllreduceAlgorithm algorithm = AllreduceAlgorithm::kAuto;
+  // Of allreduces that ask for none; see CallPlanner.
+  const AllreduceAlgorithm* algorithm = nullptr;
   bool trace = false;  // One line per collective.
 };
 
@@ -130,8 +130,9 @@ class Executor final : public Collective {
     std::array<std::uint64_t, kChannels> bytes_sent{};
   };
   // What a cached schedule depends on.
-  using ScheduleKey = std::tuple<GroupId, CollectiveKind, AllreduceAlgorithm,
-                                 int, std::size_t, bool>;
+  using ScheduleKey =
+      std::tuple<GroupId, CollectiveKind, const AllreduceAlgorithm*, int,
+                 std::size_t, bool>;
 
   GroupCalls* Find(GroupId id) const;
   void Enqueue(Queue* queue, std::unique_ptr<Operation> operation);

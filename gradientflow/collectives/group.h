@@ -5,9 +5,7 @@
 
 #include "gradientflow/collectives/schedule.h"
 
-// What the schedules are put together from; not for callers. The Append*
-// functions add one algorithm's rounds, run by some of the ranks on a part of
-// the buffer, to a schedule: TwoLevelAllreduce is made of them.
+// What the schedules are put together from; not for callers.
 namespace gradientflow {
 
 // Some of the ranks, and which of them this one is.
@@ -23,13 +21,13 @@ struct Group {
 // Ranks 0 ... size - 1.
 Group AllRanks(int rank, int size);
 
-Slice Data(Block block);
+Slice Data(Extent block);
 Slice Data(std::size_t begin, std::size_t count);
 Slice Input(std::size_t begin, std::size_t count);
 Slice Scratch(std::size_t begin, std::size_t count);
 
 // Block b of `size` of `range`.
-Block SubBlock(Block range, int size, int b);
+Extent SubBlock(Extent range, int size, int b);
 
 Step Send(int peer, Slice src);
 Step Recv(int peer, Slice dst);
@@ -54,31 +52,5 @@ void AppendReduceMany(const Landings& landings, Slice dst, bool is_final,
 // Adds the steps that have something to do as one round, if any has.
 void AppendRound(std::vector<Step> steps, Schedule* schedule);
 void NeedScratch(std::size_t elements, Schedule* schedule);
-
-// `raw`: `range` of kData still holds this rank's own contribution; otherwise
-// what travels here are partial results, scaled before.
-void AppendRing(const Group& group, Block range, bool raw, Schedule* schedule);
-void AppendHalvingDoubling(const Group& group, Block range, bool raw,
-                           Schedule* schedule);
-// REQUIRES group.size() <= kMaxReduceParties. Leaves `range` rounded to the
-// wire dtype, alike on all members.
-struct OneRound {
-  bool raw = false;   // As above.
-  bool last = false;  // What it leaves is not sent on: see Step::last.
-};
-void AppendOneRound(const Group& group, Block range, OneRound how,
-                    Schedule* schedule);
-
-// How TwoLevelAllreduce goes about it. The same on every rank.
-struct TwoLevelPlan {
-  enum class Across { kNone, kOneRound, kHalvingDoubling, kRing };
-  std::vector<std::vector<int>> hosts;  // Ranks of each, ascending.
-  int lanes = 1;                        // Blocks: ranks of the smallest host.
-  int largest = 1;                      // Ranks of the largest host.
-  bool one_sided = false;
-  Across across = Across::kNone;
-};
-TwoLevelPlan PlanTwoLevel(const Topology& topology, std::size_t count,
-                          bool one_sided);
 
 }  // namespace gradientflow

@@ -13,12 +13,6 @@
 
 namespace gradientflow {
 
-// Elements of a call, packed.
-struct Part {
-  std::size_t begin = 0;
-  std::size_t count = 0;
-};
-
 // A call on its way: what its segments share.
 struct Operation {
   CollectiveCall call;
@@ -56,13 +50,14 @@ struct Operation {
   // Grows while it gets on.
   std::uint64_t advances() const { return messages + finished; }
   bool converts() const { return call.wire != call.dtype; }
-  // What the next segment takes. REQUIRES launched < plan.segments.
-  Part NextPart() const {
+  // What the next segment takes, in elements of the call, packed.
+  // REQUIRES launched < plan.segments.
+  Extent NextPart() const {
     const std::size_t first = launched * plan.segment_elements;
     return {first, std::min(plan.segment_elements, plan.count - first)};
   }
   bool NextPartIsThere() const {
-    const Part part = NextPart();
+    const Extent part = NextPart();
     return call.feed == nullptr ||
            part.begin + part.count <= call.feed->available();
   }

@@ -22,7 +22,7 @@ bool HasWork(const Step& step) {
 
 }  // namespace
 
-Block BlockOf(std::size_t count, int size, int b) {
+Extent BlockOf(std::size_t count, int size, int b) {
   const auto parts = static_cast<std::size_t>(size);
   const auto index = static_cast<std::size_t>(b);
   // count / parts * index + ..., so that nothing overflows.
@@ -39,7 +39,7 @@ Group AllRanks(int rank, int size) {
   return group;
 }
 
-Slice Data(Block block) { return Data(block.begin, block.count); }
+Slice Data(Extent block) { return Data(block.begin, block.count); }
 Slice Data(std::size_t begin, std::size_t count) {
   return {Slice::Space::kData, begin, count};
 }
@@ -50,8 +50,8 @@ Slice Scratch(std::size_t begin, std::size_t count) {
   return {Slice::Space::kScratch, begin, count};
 }
 
-Block SubBlock(Block range, int size, int b) {
-  Block block = BlockOf(range.count, size, b);
+Extent SubBlock(Extent range, int size, int b) {
+  Extent block = BlockOf(range.count, size, b);
   block.begin += range.begin;
   return block;
 }

@@ -14,7 +14,13 @@ namespace gradientflow {
 // are summed in batches, own first.
 inline constexpr int kMaxReduceParties = 64;
 
-// A run of elements.
+// Elements [begin, begin + count) of some buffer.
+struct Extent {
+  std::size_t begin = 0;
+  std::size_t count = 0;
+};
+
+// Elements of one of a call's buffers.
 struct Slice {
   enum class Space : std::uint8_t {
     kData,     // The call's buffer: in place, or the output. Pool dtype.
@@ -94,11 +100,7 @@ struct Schedule {
 };
 
 // Block b of `count` elements cut into `size` blocks, as even as they come.
-struct Block {
-  std::size_t begin = 0;
-  std::size_t count = 0;
-};
-Block BlockOf(std::size_t count, int size, int b);
+Extent BlockOf(std::size_t count, int size, int b);
 
 // Who shares a host with whom: host[r] is any number that the ranks of one
 // host have in common. Empty: every rank alone.
@@ -115,27 +117,7 @@ struct Topology {
 // Each function below gives rank `rank` of [0, size)'s part. The k-th message
 // from a rank to a peer matches the peer's k-th receive from it. Formulas and
 // sources: gradientflow/docs/algorithms.md. REQUIRES 0 <= rank < size.
-//
-// Allreduce of `count` elements of kData, in place. All ranks end with the
-// same bits.
-//                     rounds             elements sent per rank
-// Ring                2(size-1)          2 count (size-1)/size
-// HalvingDoubling     2 log2(size) + 2*  2 count (size-1)/size   *if not 2^k
-// TwoSync             2                  2 count (size-1)/size
-// OneRound            1                  count (size-1)
-// Shared              3 (one-sided)      0; 2 count of memory traffic
-// TwoLevel            inside, across, inside; see two_level.cc
-Schedule RingAllreduce(int rank, int size, std::size_t count);
-Schedule HalvingDoublingAllreduce(int rank, int size, std::size_t count);
-Schedule TwoSyncAllreduce(int rank, int size, std::size_t count);
-Schedule OneRoundAllreduce(int rank, int size, std::size_t count);
-// REQUIRES all ranks to share memory. OneRound and Shared are TwoSync beyond
-// kMaxReduceParties ranks.
-Schedule SharedAllreduce(int rank, int size, std::size_t count);
-// `one_sided`: ranks of one host share memory: kSync/kPullReduce/kPush inside.
-// REQUIRES topology.host to name every rank's host.
-Schedule TwoLevelAllreduce(int rank, const Topology& topology,
-                           std::size_t count, bool one_sided);
+// The allreduces are in allreduce/table.h.
 
 // `root`'s kData to every rank's. Binomial tree; a chain (for long buffers,
 // which the executor cuts into segments that follow each other down it).

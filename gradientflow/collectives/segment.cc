@@ -113,8 +113,7 @@ std::uint64_t Segment::Cookie(std::uint32_t step, std::size_t round) const {
 
 MessageId Segment::NextId(std::vector<std::uint16_t>* ordinals, int peer) {
   const Tag tag = CallTag(static_cast<int>(operation_->call.channel),
-                          operation_->sequence) |
-                  (index_ & 0xFFFFF) << 12 | ((*ordinals)[peer]++ & 0xFFF);
+                          operation_->sequence, index_, (*ordinals)[peer]++);
   return {tag, operation_->group->id};
 }
 
@@ -158,14 +157,10 @@ void Segment::NextRound() {
 }
 
 // Whether the next round's receives into the buffer may be posted already: what
-// arrives early then goes where it belongs, not through a copy. The sender has
-// a finished block only after it took in this rank's share of it, so nothing of
-// that block is still being read here.
+// arrives early then goes where it belongs, not through a copy.
 bool Segment::MayReceiveEarly() const {
-  const AllreduceAlgorithm algorithm = operation_->plan.algorithm;
-  return operation_->call.kind == CollectiveKind::kAllreduce &&
-         (algorithm == AllreduceAlgorithm::kRing ||
-          algorithm == AllreduceAlgorithm::kTwoSync) &&
+  const AllreduceAlgorithm* algorithm = operation_->plan.algorithm;
+  return algorithm != nullptr && algorithm->receives_early &&
          round_ + 1 < schedule_->rounds.size();
 }
 

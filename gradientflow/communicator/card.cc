@@ -5,6 +5,7 @@
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/communicator/agreement.h"
+#include "transports/registry/registry.h"
 
 namespace gradientflow {
 namespace {
@@ -17,15 +18,21 @@ std::string Field(const nlohmann::json& json, const char* name) {
 
 }  // namespace
 
+std::string AddressOf(const Card& card, const TransportKind& kind) {
+  const auto found = card.addresses.find(kind.name);
+  return found == card.addresses.end() ? std::string() : found->second;
+}
+
 std::string EncodeCard(const Card& card) {
-  return nlohmann::json{{"host_id", card.host_id},
-                        {"tcp", card.tcp_address},
-                        {"shm", card.shm_address},
-                        {"nonce", card.nonce},
-                        {"agreement", card.agreement},
-                        {"failure", card.failure.message()},
-                        {"failure_code", card.failure.code()}}
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  nlohmann::json json{{"host_id", card.host_id},
+                      {"nonce", card.nonce},
+                      {"agreement", card.agreement},
+                      {"failure", card.failure.message()},
+                      {"failure_code", card.failure.code()}};
+  for (const TransportKind* kind : Transports()) {
+    json[kind->name] = AddressOf(card, *kind);
+  }
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 Result<Card> DecodeCard(int rank, const std::string& text) {
@@ -40,8 +47,9 @@ Result<Card> DecodeCard(int rank, const std::string& text) {
   }
   Card card;
   card.host_id = Field(json, "host_id");
-  card.tcp_address = Field(json, "tcp");
-  card.shm_address = Field(json, "shm");
+  for (const TransportKind* kind : Transports()) {
+    card.addresses[kind->name] = Field(json, kind->name);
+  }
   card.nonce = nonce->get<std::uint64_t>();
   card.agreement = Field(json, "agreement");
   const auto code = json.find("failure_code");

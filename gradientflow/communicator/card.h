@@ -1,22 +1,27 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "gradientflow/base/status.h"
+#include "transports/endpoint.h"
 
 namespace gradientflow {
 
 // What a rank tells all others at the rendezvous.
 struct Card {
   std::string host_id;
-  std::string tcp_address;  // Empty: no TCP.
-  std::string shm_address;  // Empty: shares no memory.
+  // Endpoint::address() of each transport that the rank has opened, by name.
+  std::map<std::string, std::string> addresses;
   std::uint64_t nonce = 0;
   std::string agreement;  // Lines "name=value", equal on all ranks.
   Status failure;         // Why the rank cannot be linked to, if so.
 };
+
+// Empty if that rank has not opened that transport.
+std::string AddressOf(const Card& card, const TransportKind& kind);
 
 std::string EncodeCard(const Card& card);
 // kDataLoss if `text` is no card; the message names `rank`.

@@ -103,14 +103,10 @@ Status CommunicatorCore::Build() {
   executor.segment_bytes = options_.segment_bytes;
   executor.segments_in_flight = options_.segments_in_flight;
   executor.trace = options_.trace_collectives;
-  const Result<AllreduceAlgorithm> algorithm =
+  const Result<const AllreduceAlgorithm*> algorithm =
       ParseAllreduceAlgorithm(options_.algorithm);
   if (!algorithm.ok()) return algorithm.status();
-  if (algorithm.value() == AllreduceAlgorithm::kShared &&
-      !transport_.group.all_share && options_.size > 1) {
-    return Status(StatusCode::kInvalidArgument,
-                  "algorithm=shared needs all ranks to share memory; use auto");
-  }
+  GF_RETURN_IF_ERROR(ValidateAlgorithm(algorithm.value(), transport_.group));
   executor.algorithm = algorithm.value();
   executor_ = std::make_unique<Executor>(
       ExecutorParts{transport_.fabric.get(), transport_.arena,

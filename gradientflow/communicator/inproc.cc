@@ -5,6 +5,7 @@
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/communicator/core.h"
+#include "transports/registry/registry.h"
 
 namespace gradientflow {
 namespace {
@@ -56,7 +57,9 @@ Result<std::shared_ptr<Communicator>> OpenInProcess(
   transport.group.size = adapted.size;
   transport.group.topology.host.assign(static_cast<std::size_t>(adapted.size),
                                        0);
-  if (adapted.fabric != FabricKind::kTcp && adapted.size > 1) {
+  const TransportKind* const only = FindTransport(adapted.fabric);
+  const bool shares = only == nullptr || only->host_id != nullptr;
+  if (shares && adapted.size > 1) {
     transport.arena = &group->arena(adapted.rank);
     transport.group.all_share = transport.group.hosts_share = true;
   }

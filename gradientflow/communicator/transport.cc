@@ -9,9 +9,9 @@
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/communicator/card.h"
 #include "kernels/kernels.h"
+#include "transports/endpoint.h"
+#include "transports/registry/registry.h"
 #include "transports/rendezvous/rendezvous.h"
-#include "transports/shm/create.h"
-#include "transports/tcp/create.h"
 
 namespace gradientflow {
 namespace {
@@ -19,64 +19,70 @@ namespace {
 constexpr int kFewRanks = 8;
 
 // What this rank offers to others, before it knows them.
+struct Offer {
+  const TransportKind* kind = nullptr;
+  std::shared_ptr<Endpoint> endpoint;
+};
 struct Offers {
-  std::unique_ptr<TcpListener> tcp;
-  std::shared_ptr<ShmHost> shm;
+  std::vector<Offer> endpoints;  // In the order of the registry.
   Card card;
 };
 
-Status OfferShm(const JoinArgs& args, Offers* offers) {
-  const Options& options = *args.options;
-  ShmOptions shm;
-  shm.arena_bytes = options.arena_bytes;
-  shm.fifo_bytes = options.fifo_bytes;
-  Result<std::unique_ptr<ShmHost>> host = ShmHost::Create(shm);
-  if (host.ok()) {
-    offers->shm = std::move(host).value();
-    offers->card.shm_address = offers->shm->address();
-  } else if (options.fabric == FabricKind::kShm) {
-    return host.status();
-  } else {
-    args.logger->Log(LogLevel::kWarning,
-                     "no shared memory, using TCP inside the host: " +
-                         host.status().message());
-  }
-  return Status();
-}
-
-Status OfferTcp(const Options& options, Offers* offers) {
-  TcpOptions tcp;
-  // One lane more than connections for data: control messages go apart.
-  tcp.lanes = 1 + (options.connections > 0     ? options.connections
+TransportOptions TransportOptionsOf(const Options& options) {
+  TransportOptions of;
+  of.arena_bytes = options.arena_bytes;
+  of.fifo_bytes = options.fifo_bytes;
+  of.connections = options.connections > 0     ? options.connections
                    : options.size <= kFewRanks ? 2
-                                               : 1);
-  tcp.socket_ifname = options.socket_ifname;
-  tcp.family = options.socket_family == AddressFamily::kIpv4   ? 4
-               : options.socket_family == AddressFamily::kIpv6 ? 6
-                                                               : 0;
-  tcp.socket_buffer_bytes = options.socket_buffer_bytes;
-  Result<std::unique_ptr<TcpListener>> listener = TcpListener::Listen(tcp);
-  if (!listener.ok()) return listener.status();
-  offers->tcp = std::move(listener).value();
-  offers->card.tcp_address = offers->tcp->address();
-  return Status();
+                                               : 1;
+  of.socket_ifname = options.socket_ifname;
+  of.ip_version = options.socket_family == AddressFamily::kIpv4   ? 4
+                  : options.socket_family == AddressFamily::kIpv6 ? 6
+                                                                  : 0;
+  of.socket_buffer_bytes = options.socket_buffer_bytes;
+  return of;
 }
 
-// A rank that has nothing to offer says so on its card, or the others would
-// wait for it.
+// The only one that the options allow; null: all of them.
+const TransportKind* OnlyTransport(const Options& options) {
+  return FindTransport(options.fabric);
+}
+
+std::string HostId() {
+  for (const TransportKind* kind : Transports()) {
+    if (kind->host_id != nullptr) return kind->host_id();
+  }
+  return {};
+}
+
+// Opens what the options allow. The last of these reaches every rank, so it has
+// to open; without another, ranks go by those that are left. A rank that has
+// nothing to offer says so on its card, or the others would wait for it.
 Offers MakeOffers(const JoinArgs& args) {
   const Options& options = *args.options;
+  const TransportKind* const only = OnlyTransport(options);
   Offers offers;
-  Status& failure = offers.card.failure;
-  if (options.fabric != FabricKind::kTcp) failure = OfferShm(args, &offers);
-  if (options.fabric != FabricKind::kShm && failure.ok()) {
-    failure = OfferTcp(options, &offers);
+  Card& card = offers.card;
+  for (const TransportKind* kind : Transports()) {
+    if (only != nullptr && kind != only) continue;
+    Result<std::unique_ptr<Endpoint>> opened =
+        kind->open(TransportOptionsOf(options));
+    if (opened.ok()) {
+      std::shared_ptr<Endpoint> endpoint = std::move(opened).value();
+      card.addresses[kind->name] = endpoint->address();
+      offers.endpoints.push_back({kind, std::move(endpoint)});
+    } else if (kind == only || kind == Transports().back()) {
+      card.failure = opened.status();
+    } else {
+      args.logger->Log(LogLevel::kWarning,
+                       StrCat("going on without ", kind->name,
+                              " links: ", opened.status().message()));
+    }
   }
-  offers.card.host_id =
-      options.host_id.empty() ? ShmHost::HostId() : options.host_id;
+  card.host_id = options.host_id.empty() ? HostId() : options.host_id;
   std::random_device random;
-  offers.card.nonce = std::uint64_t{random()} << 32 | random();
-  offers.card.agreement = args.agreement;
+  card.nonce = std::uint64_t{random()} << 32 | random();
+  card.agreement = args.agreement;
   return offers;
 }
 
@@ -111,6 +117,14 @@ Result<std::vector<Card>> ExchangeWithAll(const JoinArgs& args,
   return cards;
 }
 
+// Whether the rank shares memory with others of its host, if there are any.
+bool SharesMemory(const Card& card) {
+  return std::any_of(
+      Transports().begin(), Transports().end(), [&](const TransportKind* kind) {
+        return kind->host_id != nullptr && !AddressOf(card, *kind).empty();
+      });
+}
+
 // Which ranks share a host, and whether hosts share memory. Depends on the
 // cards alone, so all ranks come to the same.
 CallGroup GroupOf(const Options& options, const std::vector<Card>& cards) {
@@ -125,7 +139,7 @@ CallGroup GroupOf(const Options& options, const std::vector<Card>& cards) {
                          .first->second;
     group.topology.host.push_back(host);
     group.hosts_share &=
-        !card.shm_address.empty() && ++ranks_of[host] <= kernels::kMaxParties;
+        SharesMemory(card) && ++ranks_of[host] <= kernels::kMaxParties;
   }
   group.hosts_share &= hosts.size() < cards.size();
   group.all_share = group.hosts_share && hosts.size() == 1;
@@ -133,49 +147,70 @@ CallGroup GroupOf(const Options& options, const std::vector<Card>& cards) {
 }
 
 Status CheckReachable(const Options& options, const CallGroup& group) {
-  if (options.fabric != FabricKind::kShm || group.all_share) return Status();
+  const TransportKind* const only = OnlyTransport(options);
+  if (only == nullptr || only->host_id == nullptr || group.all_share) {
+    return Status();
+  }
   return Status(
       StatusCode::kInvalidArgument,
-      StrCat("fabric=shm needs all ranks on one host, in one network"
-             " namespace and by one user; rank ",
-             options.rank, " of ", options.size, " sees ranks elsewhere"));
+      StrCat("fabric=", only->name, " needs all ranks on one host, in one",
+             " network namespace and by one user; rank ", options.rank, " of ",
+             options.size, " sees ranks elsewhere"));
 }
 
+// Whether ranks that both have opened `kind` are linked by it, unless by
+// another before it.
+bool Reaches(const TransportKind& kind, const CallGroup& group, int peer) {
+  const std::vector<int>& host = group.topology.host;
+  return kind.host_id == nullptr ||
+         (group.hosts_share && host[static_cast<std::size_t>(peer)] ==
+                                   host[static_cast<std::size_t>(group.rank)]);
+}
+
+// addresses[i][r]: where offers.endpoints[i] is to link to rank r, if it is.
+// Cards alone decide, so both ranks of a pair come to the same.
+std::vector<std::vector<std::string>> DivideAmong(
+    const Offers& offers, const std::vector<Card>& cards,
+    const CallGroup& group) {
+  std::vector<std::vector<std::string>> addresses(
+      offers.endpoints.size(), std::vector<std::string>(cards.size()));
+  for (int r = 0; r < group.size; ++r) {
+    const auto rank = static_cast<std::size_t>(r);
+    for (std::size_t i = 0; r != group.rank && i < addresses.size(); ++i) {
+      const TransportKind& kind = *offers.endpoints[i].kind;
+      if (!Reaches(kind, group, r)) continue;
+      addresses[i][rank] = AddressOf(cards[rank], kind);
+      if (!addresses[i][rank].empty()) break;
+    }
+  }
+  return addresses;
+}
+
+// The farthest first, so that a failure there is told inside the host, where
+// the others would wait for this rank.
 Status ConnectLinks(const JoinArgs& args, const std::vector<Card>& cards,
                     const Offers& offers, Clock::Time deadline,
                     Transport* transport) {
   const CallGroup& group = transport->group;
-  std::vector<std::string> shm_addresses(cards.size());
-  std::vector<std::string> tcp_addresses(cards.size());
-  for (int r = 0; r < group.size; ++r) {
-    if (r == group.rank) continue;
-    const bool near = group.hosts_share &&
-                      group.topology.host[r] == group.topology.host[group.rank];
-    (near ? shm_addresses : tcp_addresses)[r] =
-        near ? cards[r].shm_address : cards[r].tcp_address;
-  }
-  const std::uint64_t key = SessionKey(cards);
+  const auto addresses = DivideAmong(offers, cards, group);
   Fabric& fabric = *transport->fabric;
   std::vector<std::unique_ptr<Link>> links(cards.size());
   Status failed;
-  if (offers.tcp != nullptr) {
-    TcpConnectArgs tcp{group.rank, group.size, tcp_addresses,    key,
-                       deadline,   args.clock, &fabric.poller(), &fabric};
-    Result<std::vector<std::unique_ptr<Link>>> far = offers.tcp->Connect(tcp);
-    failed = far.status();
-    if (far.ok()) links = std::move(far).value();
-  }
-  if (group.hosts_share) {
-    ShmConnectArgs shm{group.rank, group.size, shm_addresses,    key,
-                       deadline,   args.clock, &fabric.poller(), &fabric,
-                       failed};
-    Result<std::vector<std::unique_ptr<Link>>> near = offers.shm->Connect(shm);
-    failed = near.status();
-    for (int r = 0; near.ok() && r < group.size; ++r) {
-      if (links[r] == nullptr) links[r] = std::move(near.value()[r]);
+  for (std::size_t i = addresses.size(); i-- > 0;) {
+    const Offer& offer = offers.endpoints[i];
+    if (offer.kind->host_id != nullptr && !group.hosts_share) continue;
+    const ConnectArgs connect{group.rank,        group.size, addresses[i],
+                              SessionKey(cards), deadline,   args.clock,
+                              &fabric.poller(),  &fabric,    failed};
+    auto made = offer.endpoint->Connect(connect);
+    failed = made.status();
+    for (std::size_t r = 0; made.ok() && r < links.size(); ++r) {
+      if (links[r] == nullptr) links[r] = std::move(made.value()[r]);
     }
-    transport->keep_alive = offers.shm;
-    transport->arena = &offers.shm->arena();
+    if (offer.endpoint->arena() != nullptr) {
+      transport->keep_alive = offer.endpoint;
+      transport->arena = offer.endpoint->arena();
+    }
   }
   fabric.Connect(std::move(links));
   if (!failed.ok()) {

@@ -33,9 +33,10 @@ struct JoinArgs {
 };
 
 // Meets the other ranks at the rendezvous, compares what must be equal, and
-// connects: shared memory to the ranks of this host, TCP to the others, as the
-// options say. Blocks until all are there. kInvalidArgument: the ranks differ
-// (names the rank and the line); kDeadlineExceeded: names who did not come.
+// connects to each by the best transport that the options allow: by default
+// shared memory to the ranks of this host, TCP to the others. Blocks until all
+// are there. kInvalidArgument: the ranks differ (names the rank and the line);
+// kDeadlineExceeded: names who did not come.
 Result<Transport> Join(const JoinArgs& args);
 
 }  // namespace gradientflow

@@ -7,14 +7,13 @@
 
 #include "gradientflow/base/dtype.h"
 #include "gradientflow/base/status.h"
+#include "gradientflow/observe/logger.h"
 
 namespace gradientflow {
 
-enum class FabricKind : std::uint8_t { kAuto, kShm, kTcp };
 // How ranks on GPUs exchange what is in their memory.
 enum class DeviceCollectives : std::uint8_t { kAuto, kNccl, kStaged };
 enum class AddressFamily : std::uint8_t { kAny, kIpv4, kIpv6 };
-enum class LogLevel : std::uint8_t { kError, kWarning, kInfo, kDebug };
 
 // What an unselected chunk's gradients become (CSC).
 enum class ResidualMode : std::uint8_t {
@@ -52,8 +51,9 @@ struct Options {
   std::string host_id;
 
   // -- The fabric ---------------------------------------------------------
-  // kAuto: shared memory inside a host, TCP between hosts.
-  FabricKind fabric = FabricKind::kAuto;
+  // The one transport that may be used, by its name in transports/registry; or
+  // "auto": shared memory inside a host, TCP between hosts.
+  std::string fabric = "auto";
   // Interfaces for TCP, a list of prefixes; a leading ^ excludes. Empty: all
   // that are up, loopback only when nothing else is.
   std::string socket_ifname;
@@ -93,8 +93,8 @@ struct Options {
   // Divides the aggregated gradients (the framework multiplied the loss), in
   // float32: in a pool of 16 bits as they are used, StepStats::gradient_scale.
   float loss_scale = 1.0F;
-  // Of every allreduce that does not ask for one itself: "auto", "ring",
-  // "halving_doubling", "two_sync", "one_round", "shared", "two_level".
+  // How every allreduce runs that does not ask for an algorithm itself: "auto",
+  // or a name of gradientflow/collectives/allreduce/table.h.
   std::string algorithm = "auto";
 
   // -- Coarse-grained sparse communication --------------------------------

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "gradientflow/base/dtype.h"
 #include "gradientflow/config/options.h"
@@ -127,7 +128,7 @@ struct Duration {
   }
 };
 
-// One of kNames, any case; the field is its index, or the name itself.
+// One of kNames, any case; the field is its index.
 template <auto kField, const auto& kNames>
 struct Choice {
   using Field = std::remove_cvref_t<decltype(Options{}.*kField)>;
@@ -135,23 +136,27 @@ struct Choice {
     const std::string word = Lower(text);
     for (std::size_t i = 0; i < kNames.size(); ++i) {
       if (kNames[i] != word) continue;
-      if constexpr (std::is_enum_v<Field>) {
-        options->*kField = static_cast<Field>(i);
-      } else {
-        options->*kField = word;
-      }
+      options->*kField = static_cast<Field>(i);
       return true;
     }
     return false;
   }
   static std::string Print(const Options& options) {
-    if constexpr (std::is_enum_v<Field>) {
-      const auto i = static_cast<std::size_t>(options.*kField);
-      return i < kNames.size() ? std::string(kNames[i]) : std::to_string(i);
-    } else {
-      return options.*kField;
-    }
+    const auto i = static_cast<std::size_t>(options.*kField);
+    return i < kNames.size() ? std::string(kNames[i]) : std::to_string(i);
   }
+};
+
+// A name that kKnows knows, any case.
+template <auto kField, bool (*kKnows)(const std::string& name)>
+struct Named {
+  static bool Parse(std::string_view text, Options* options) {
+    std::string name = Lower(text);
+    if (!kKnows(name)) return false;
+    options->*kField = std::move(name);
+    return true;
+  }
+  static std::string Print(const Options& options) { return options.*kField; }
 };
 
 template <auto kField>

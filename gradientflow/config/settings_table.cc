@@ -3,23 +3,22 @@
 #include <algorithm>
 #include <array>
 
+#include "gradientflow/base/dtype.h"
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/collectives/choose.h"
 #include "gradientflow/config/setting_codecs.h"
 #include "gradientflow/config/text_values.h"
+#include "transports/registry/registry.h"
 
 namespace gradientflow {
 namespace {
 
 using Names = std::string_view;
-constexpr std::array<Names, 3> kFabricNames = {"auto", "shm", "tcp"};
 constexpr std::array<Names, 3> kFamilyNames = {"any", "ipv4", "ipv6"};
 constexpr std::array<Names, 4> kLevelNames = {"error", "warning", "info",
                                               "debug"};
 constexpr std::array<Names, 3> kCollectivesNames = {"auto", "nccl", "staged"};
 constexpr std::array<Names, 2> kResidualNames = {"momentum", "plain"};
-constexpr std::array<Names, 7> kAlgorithmNames = {
-    "auto",      "ring",   "halving_doubling", "two_sync",
-    "one_round", "shared", "two_level"};
 
 constexpr std::uint64_t kMaxDevices = 1024;
 
@@ -28,6 +27,12 @@ bool IsDevice(std::string_view text) {
   return text == "cpu" || text == "cuda" ||
          (text.substr(0, 5) == "cuda:" &&
           ParseUnsigned(text.substr(5)).value_or(kMaxDevices) < kMaxDevices);
+}
+bool IsAllreduce(const std::string& name) {
+  return ParseAllreduceAlgorithm(name).ok();
+}
+bool IsTransport(const std::string& name) {
+  return name == "auto" || FindTransport(name) != nullptr;
 }
 bool SomeText(std::string_view text) { return !text.empty(); }
 bool RendezvousOrEmpty(std::string_view text) {
@@ -46,8 +51,12 @@ constexpr std::string_view kGradients = "Gradients";
 constexpr std::string_view kSparse = "Coarse-grained sparse communication";
 constexpr std::string_view kFailure = "Failure";
 constexpr std::string_view kSight = "Sight";
-constexpr std::string_view kGradientTypes = "float32, float16 or bfloat16";
 constexpr std::string_view kOnOff = "on or off";
+// These stand for AllreduceNames(), TransportNames() and GradientTypeNames(),
+// which no constant expression can call.
+constexpr std::string_view kGradientTypes = "a gradient type";
+constexpr std::string_view kAllreduceNames = "an allreduce's name";
+constexpr std::string_view kTransportNames = "a transport's name";
 constexpr std::string_view kShare = "a number from 0 to less than 1";
 constexpr std::string_view kSeconds = "seconds, more than 0, at most 1e9";
 
@@ -65,7 +74,7 @@ constexpr Setting Secret(Setting setting) {
 namespace c = codecs;
 using O = Options;
 
-constexpr std::array kSettings = {
+constexpr std::array kRows = {
     Row<c::IntegerOrAuto<&O::rank, 0, kMaxRanks - 1, -1>>(
         kJob, "rank", "an integer from 0 to 1048575, or auto",
         "This process, counted from 0. auto: from torchrun, Open MPI or "
@@ -89,8 +98,8 @@ constexpr std::array kSettings = {
         "Ranks with equal ids share memory. Nothing: found out. Set it apart "
         "to keep containers of one host from sharing."),
 
-    Row<c::Choice<&O::fabric, kFabricNames>>(
-        kFabric, "fabric", "auto, shm or tcp",
+    Row<c::Named<&O::fabric, IsTransport>>(
+        kFabric, "fabric", kTransportNames,
         "auto: shared memory inside a host, TCP between hosts. shm needs all "
         "ranks on one host; tcp is slower there, but needs no shared memory."),
     Row<c::Text<&O::socket_ifname, AnyText>>(
@@ -100,8 +109,8 @@ constexpr std::array kSettings = {
     Row<c::Choice<&O::socket_family, kFamilyNames>>(
         kFabric, "socket_family", "any, ipv4 or ipv6",
         "Addresses that TCP may use."),
-    Row<c::IntegerOrAuto<&O::connections, 1, 64, 0>>(
-        kFabric, "connections", "an integer from 1 to 64, or auto",
+    Row<c::IntegerOrAuto<&O::connections, 1, 63, 0>>(
+        kFabric, "connections", "an integer from 1 to 63, or auto",
         "TCP connections per peer. More fill a fast link better and cost file "
         "descriptors. auto: by number of ranks."),
     Row<c::BytesOrKernel<&O::socket_buffer_bytes, kGiB>>(
@@ -164,10 +173,8 @@ constexpr std::array kSettings = {
         kGradients, "loss_scale", "a finite number, more than 0",
         "The factor that the framework multiplied the loss by. Divides the "
         "aggregated gradients; those in a 16-bit pool when they are used."),
-    Row<c::Choice<&O::algorithm, kAlgorithmNames>>(
-        kGradients, "algorithm",
-        "auto, ring, halving_doubling, two_sync, one_round, shared or "
-        "two_level",
+    Row<c::Named<&O::algorithm, IsAllreduce>>(
+        kGradients, "algorithm", kAllreduceNames,
         "How allreduces run, gradients' and others'. auto: the fastest by "
         "measured latency and bandwidth."),
 
@@ -226,6 +233,21 @@ constexpr std::array kSettings = {
         "level info. For diagnosis: it costs time."),
 };
 
+using Table = std::array<Setting, kRows.size()>;
+
+const Table& SettingsTable() {
+  static const Table table = [] {
+    Table rows = kRows;
+    for (Setting& row : rows) {
+      if (row.expected == kAllreduceNames) row.expected = AllreduceNames();
+      if (row.expected == kTransportNames) row.expected = TransportNames();
+      if (row.expected == kGradientTypes) row.expected = GradientTypeNames();
+    }
+    return rows;
+  }();
+  return table;
+}
+
 std::string_view WithoutPrefix(std::string_view upper) {
   if (upper.substr(0, kVariablePrefix.size()) == kVariablePrefix) {
     upper.remove_prefix(kVariablePrefix.size());
@@ -244,21 +266,21 @@ std::string Setting::PrintForLog(const Options& options) const {
   return secret && text != print(Options()) ? "***" : text;
 }
 
-std::span<const Setting> Settings() { return kSettings; }
+std::span<const Setting> Settings() { return SettingsTable(); }
 
 const Setting* FindSetting(std::string_view name) {
   const std::string upper = Upper(name);
   const std::string field = Lower(WithoutPrefix(upper));
   const auto found =
-      std::find_if(kSettings.begin(), kSettings.end(),
+      std::find_if(Settings().begin(), Settings().end(),
                    [&](const Setting& s) { return s.name == field; });
-  return found == kSettings.end() ? nullptr : &*found;
+  return found == Settings().end() ? nullptr : &*found;
 }
 
 const Setting& NearestSetting(std::string_view name) {
   const std::string upper = Upper(name);
   const std::string field = Lower(WithoutPrefix(upper));
-  return *std::min_element(kSettings.begin(), kSettings.end(),
+  return *std::min_element(Settings().begin(), Settings().end(),
                            [&](const Setting& a, const Setting& b) {
                              return EditDistance(field, a.name) <
                                     EditDistance(field, b.name);
@@ -299,7 +321,5 @@ Result<std::string> GetOption(const Options& options, std::string_view name) {
   }
   return setting->print(options);
 }
-
-std::span<const std::string_view> AlgorithmNames() { return kAlgorithmNames; }
 
 }  // namespace gradientflow

@@ -53,7 +53,4 @@ Status SetOption(Options* options, std::string_view name,
 // The present value as text, secrets included.
 Result<std::string> GetOption(const Options& options, std::string_view name);
 
-// The names `algorithm` takes.
-std::span<const std::string_view> AlgorithmNames();
-
 }  // namespace gradientflow

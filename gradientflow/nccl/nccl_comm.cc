@@ -29,25 +29,7 @@ StatusCode CodeFor(ReturnCode code) {
 }  // namespace
 
 nccl::DataType NcclType(DType type) {
-  switch (type) {
-    case DType::kFloat32:
-      return nccl::DataType::kFloat32;
-    case DType::kFloat16:
-      return nccl::DataType::kFloat16;
-    case DType::kBFloat16:
-      return nccl::DataType::kBfloat16;
-    case DType::kFloat64:
-      return nccl::DataType::kFloat64;
-    case DType::kInt8:
-      return nccl::DataType::kInt8;
-    case DType::kInt32:
-      return nccl::DataType::kInt32;
-    case DType::kInt64:
-      return nccl::DataType::kInt64;
-    case DType::kUInt8:
-      return nccl::DataType::kUint8;
-  }
-  return nccl::DataType::kInt8;
+  return static_cast<nccl::DataType>(TraitsOf(type).nccl);
 }
 
 NcclComm::~NcclComm() {

@@ -61,8 +61,7 @@ NcclPlan PlanNcclCall(const CollectiveCall& call, int size) {
     }
     return plan;
   }
-  const bool wide = SizeOf(call.dtype) >= 4;
-  if (sum && wide && scale != 1.0F) {
+  if (sum && !TraitsOf(call.dtype).scale_before_sum && scale != 1.0F) {
     plan.premul = double{scale} / (mean ? size : 1);
     plan.after_scale = 1.0F;
   }

@@ -1,10 +1,11 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
-#include "gradientflow/config/options.h"
-
 namespace gradientflow {
+
+enum class LogLevel : std::uint8_t { kError, kWarning, kInfo, kDebug };
 
 // Lines for a person. Thread-safe; one line per call, whole even when several
 // processes share a terminal. The Session owns one and lends it.

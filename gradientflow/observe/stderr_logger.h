@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "gradientflow/config/options.h"
 #include "gradientflow/observe/logger.h"
 
 namespace gradientflow {

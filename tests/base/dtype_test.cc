@@ -4,6 +4,7 @@
 
 #include <set>
 #include <string>
+#include <string_view>
 
 namespace gradientflow {
 namespace {
@@ -22,6 +23,23 @@ TEST(DTypes, HaveNamesOfTheirOwnThatReadBack) {
   EXPECT_EQ(ParseDType("float17"), std::nullopt);
   EXPECT_EQ(ParseDType(""), std::nullopt);
   EXPECT_EQ(Name(DType::kUInt8), "uint8");
+}
+
+TEST(DTypes, StandInTheirTableByNumber) {
+  for (int i = 0; i < kernels::kDTypes; ++i) {
+    const kernels::DTypeTraits& traits = TraitsOf(static_cast<DType>(i));
+    EXPECT_EQ(static_cast<int>(traits.type), i);
+    EXPECT_EQ(traits.bits % 8, 0) << traits.name;
+    EXPECT_TRUE(traits.is_float || !traits.is_gradient) << traits.name;
+    EXPECT_TRUE(traits.is_gradient || !traits.scale_before_sum) << traits.name;
+    const bool named =
+        GradientTypeNames().find(traits.name) != std::string_view::npos;
+    EXPECT_EQ(named, traits.is_gradient) << traits.name;
+  }
+  EXPECT_FALSE(TraitsOf(DType::kFloat32).scale_before_sum);
+  EXPECT_TRUE(TraitsOf(DType::kFloat16).scale_before_sum);
+  EXPECT_FALSE(kernels::IsDType(static_cast<DType>(kernels::kDTypes)));
+  EXPECT_FALSE(IsFloat(static_cast<DType>(77)));
 }
 
 TEST(ReduceOps, HaveNamesOfTheirOwnThatReadBack) {

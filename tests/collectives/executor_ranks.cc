@@ -137,13 +137,13 @@ void Ending::OnDone(void* self, std::uint64_t, std::uint32_t flags,
   ending.status = status;
 }
 
-std::vector<AllreduceAlgorithm> AlgorithmsFor(const RanksSetup& setup) {
-  using Algorithm = AllreduceAlgorithm;
-  std::vector<Algorithm> algorithms = {
-      Algorithm::kAuto,    Algorithm::kRing,     Algorithm::kHalvingDoubling,
-      Algorithm::kTwoSync, Algorithm::kOneRound, Algorithm::kTwoLevel};
-  if (setup.memory && setup.ranks_per_host == 0) {
-    algorithms.push_back(Algorithm::kShared);
+std::vector<const AllreduceAlgorithm*> AlgorithmsFor(const RanksSetup& setup) {
+  std::vector<const AllreduceAlgorithm*> algorithms = {nullptr};
+  const bool all_share = setup.memory && setup.ranks_per_host == 0;
+  for (const AllreduceAlgorithm* algorithm : allreduce::kTable) {
+    if (RunnableAllreduce(algorithm, setup.size, all_share) == algorithm) {
+      algorithms.push_back(algorithm);
+    }
   }
   return algorithms;
 }

@@ -75,8 +75,8 @@ struct Ending {
                      const Status& status);
 };
 
-// The algorithms that this setup can run, kAuto among them.
-std::vector<AllreduceAlgorithm> AlgorithmsFor(const RanksSetup& setup);
+// The algorithms that this setup can run, and null for "auto".
+std::vector<const AllreduceAlgorithm*> AlgorithmsFor(const RanksSetup& setup);
 
 // `values` in memory as `dtype`, rounded once; and back.
 std::vector<std::byte> Encode(DType dtype, const std::vector<float>& values);

@@ -16,7 +16,7 @@
 namespace gradientflow::testing {
 namespace {
 
-using Algorithm = AllreduceAlgorithm;
+using Algorithm = const AllreduceAlgorithm*;
 
 // Brings `values` a little at each look, and takes away what is finished:
 // whoever reads too early or too late reads garbage.
@@ -194,7 +194,7 @@ TEST(Feed, FollowsExtents) {
     const std::vector<float> values = Contribution(rank.rank(), 5000, 3);
     std::vector<float> pool = values;
     CollectiveCall call = CallOf(DType::kFloat32, DType::kFloat32, 4100,
-                                 Algorithm::kTwoSync, pool.data());
+                                 &allreduce::kTwoSync, pool.data());
     call.extents = {{10, 100}, {500, 4000}};
     Half feed;
     call.feed = &feed;
@@ -222,12 +222,12 @@ TEST(Feed, HoldsUpItsChannelOnly) {
     Trickle feed(DType::kFloat32, Encode(DType::kFloat32, a),
                  reinterpret_cast<std::byte*>(a.data()), 9);
     CollectiveCall fed = CallOf(DType::kFloat32, DType::kFloat32, 3000,
-                                Algorithm::kRing, a.data());
+                                &allreduce::kRing, a.data());
     fed.feed = &feed;
     CollectiveCall behind = CallOf(DType::kFloat32, DType::kFloat32, 500,
-                                   Algorithm::kRing, b.data());
+                                   &allreduce::kRing, b.data());
     CollectiveCall beside = CallOf(DType::kFloat32, DType::kFloat32, 700,
-                                   Algorithm::kRing, c.data());
+                                   &allreduce::kRing, c.data());
     beside.channel = Channel::kPlain;
     Ending fed_end;
     Ending behind_end;
@@ -256,8 +256,7 @@ TEST(Feed, IsForAllreducesOfGradients) {
     Trickle feed(DType::kFloat64, std::vector<std::byte>(64),
                  reinterpret_cast<std::byte*>(memory.data()), 1);
     for (DType dtype : {DType::kFloat64, DType::kInt32, DType::kInt8}) {
-      CollectiveCall call =
-          CallOf(dtype, dtype, 8, Algorithm::kAuto, memory.data());
+      CollectiveCall call = CallOf(dtype, dtype, 8, nullptr, memory.data());
       call.op = ReduceOp::kSum;
       call.scale = 1.0F;
       call.feed = &feed;
@@ -266,8 +265,8 @@ TEST(Feed, IsForAllreducesOfGradients) {
       call.feed = nullptr;
       EXPECT_TRUE(ValidateCall(call, rank.group()).ok());
     }
-    CollectiveCall call = CallOf(DType::kFloat32, DType::kFloat32, 8,
-                                 Algorithm::kAuto, memory.data());
+    CollectiveCall call =
+        CallOf(DType::kFloat32, DType::kFloat32, 8, nullptr, memory.data());
     call.feed = &feed;
     EXPECT_TRUE(ValidateCall(call, rank.group()).ok());
     call.kind = CollectiveKind::kBroadcast;
@@ -286,7 +285,7 @@ TEST(Feed, IsLeftAloneAfterAFailure) {
                                     reinterpret_cast<std::byte*>(a.data()), 9);
       CollectiveCall call =
           CallOf(DType::kFloat32, DType::kFloat32, 30000,
-                 memory ? Algorithm::kShared : Algorithm::kTwoSync, a.data());
+                 memory ? &allreduce::kShared : &allreduce::kTwoSync, a.data());
       call.feed = feed.get();
       Ending ending;
       rank.executor().Start(call, ending.done());

@@ -16,14 +16,14 @@
 namespace gradientflow::testing {
 namespace {
 
-using Algorithm = AllreduceAlgorithm;
+using Algorithm = const AllreduceAlgorithm*;
 
 struct MixedCase {
   DType pool = DType::kFloat32;
   DType wire = DType::kFloat16;
   ReduceOp op = ReduceOp::kMean;
   float scale = 1.0F;
-  Algorithm algorithm = Algorithm::kAuto;
+  Algorithm algorithm = nullptr;
   std::size_t count = 0;
   bool gaps = false;  // In the pools.
   float unscale = 1.0F;

@@ -13,7 +13,7 @@
 namespace gradientflow::testing {
 namespace {
 
-using Algorithm = AllreduceAlgorithm;
+using Algorithm = const AllreduceAlgorithm*;
 
 struct Outcome {
   std::vector<std::byte> bits;
@@ -81,12 +81,12 @@ TEST(Rounding, OfContributionsThatTravelOnceIsTheSameOverAllFabrics) {
         call.dtype = types.pool;
         call.wire = types.wire;
         call.op = ReduceOp::kMean;
-        call.algorithm = Algorithm::kTwoSync;
+        call.algorithm = &allreduce::kTwoSync;
         const Outcome expected = Reduce(messages, call, values);
-        call.algorithm = Algorithm::kOneRound;
+        call.algorithm = &allreduce::kOneRound;
         EXPECT_TRUE(Reduce(messages, call, values) == expected)
             << "one_round, " << count << " as " << Name(call.wire);
-        call.algorithm = Algorithm::kShared;
+        call.algorithm = &allreduce::kShared;
         EXPECT_TRUE(Reduce(memory, call, values) == expected)
             << "shared, " << count << " as " << Name(call.wire);
       }
@@ -108,7 +108,7 @@ TEST(Rounding, InsideHostsIsTheSameByMemoryAndByMessages) {
       call.dtype = types.pool;
       call.wire = types.wire;
       call.op = ReduceOp::kMean;
-      call.algorithm = Algorithm::kTwoLevel;
+      call.algorithm = &allreduce::kTwoLevel;
       EXPECT_TRUE(Reduce(memory, call, values) ==
                   Reduce(messages, call, values))
           << size << " ranks, " << Name(call.dtype) << " as "
@@ -125,9 +125,9 @@ TEST(Rounding, OverflowsWhoeverBringsTooMuchForTheWire) {
       setup.size = size;
       setup.memory = share;
       for (const Algorithm algorithm :
-           {Algorithm::kAuto, Algorithm::kTwoSync, Algorithm::kOneRound,
-            Algorithm::kShared}) {
-        if (algorithm == Algorithm::kShared && !share) continue;
+           std::vector<Algorithm>{nullptr, &allreduce::kTwoSync,
+                                  &allreduce::kOneRound, &allreduce::kShared}) {
+        if (algorithm == &allreduce::kShared && !share) continue;
         for (int who = 0; who < size; ++who) {
           std::vector<std::vector<float>> values(static_cast<std::size_t>(size),
                                                  std::vector<float>(37, 0.5F));

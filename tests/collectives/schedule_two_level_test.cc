@@ -9,11 +9,16 @@
 #include <set>
 #include <vector>
 
+#include "gradientflow/collectives/allreduce/table.h"
 #include "gradientflow/collectives/schedule.h"
 #include "tests/collectives/symbolic_executor.h"
 
 namespace gradientflow::testing {
 namespace {
+
+AllreduceShape ShapeOf(const Topology& topology, bool one_sided) {
+  return {static_cast<int>(topology.host.size()), topology, one_sided};
+}
 
 std::vector<SymbolicRank> Schedules(const Topology& topology, std::size_t count,
                                     bool one_sided, unsigned seed) {
@@ -21,8 +26,8 @@ std::vector<SymbolicRank> Schedules(const Topology& topology, std::size_t count,
   std::uniform_real_distribution<double> values(-1, 1);
   std::vector<SymbolicRank> ranks(topology.host.size());
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    ranks[r].schedule =
-        TwoLevelAllreduce(static_cast<int>(r), topology, count, one_sided);
+    ranks[r].schedule = allreduce::kTwoLevel.make(
+        static_cast<int>(r), ShapeOf(topology, one_sided), count);
     ranks[r].data.resize(count);
     for (Cell& cell : ranks[r].data) cell.value = values(random);
   }
@@ -152,7 +157,8 @@ TEST(TwoLevelSchedule, SendsBetweenHostsOnlyAlongLanes) {
   const Topology topology{{0, 0, 0, 1, 1, 1}};
   for (int r = 0; r < 6; ++r) {
     for (const auto& round :
-         TwoLevelAllreduce(r, topology, 100'000, true).rounds) {
+         allreduce::kTwoLevel.make(r, ShapeOf(topology, true), 100'000)
+             .rounds) {
       for (const Step& step : round) {
         if (step.kind != Step::Kind::kSend) continue;
         EXPECT_EQ(step.peer, (r + 3) % 6);

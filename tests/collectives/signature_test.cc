@@ -41,8 +41,7 @@ const Change kChanges[] = {
        c->scale += static_cast<float>(UpTo(r, 1000)) / 1024;
      }},
     {"root", [](auto* c, Random* r) { c->root += int(UpTo(r, 2)); }},
-    {"algorithm",
-     [](auto* c, Random*) { c->algorithm = AllreduceAlgorithm::kRing; }},
+    {"algorithm", [](auto* c, Random*) { c->algorithm = &allreduce::kRing; }},
     {"step", [](auto* c, Random* r) { c->step += UpTo(r, 1 << 20); }},
     {"bucket", [](auto* c, Random* r) { c->bucket += UpTo(r, 1 << 10); }},
     {"place in the pool",
@@ -80,7 +79,7 @@ CollectiveCall SomeCall(Random* random) {
   CollectiveCall call;
   call.count = UpTo(random, 10000);
   call.op = ReduceOp::kMean;
-  call.algorithm = AllreduceAlgorithm::kTwoSync;
+  call.algorithm = &allreduce::kTwoSync;
   call.step = (*random)() % 100000;
   call.bucket = (*random)() % 100;
   call.place = HashOf({{(*random)() % 1000000, call.count}});
@@ -152,8 +151,7 @@ TEST(Signature, AllItsBitsAreCompared) {
       setup.memory = memory;
       CollectiveCall call;
       call.count = 100;
-      call.algorithm =
-          memory ? AllreduceAlgorithm::kShared : AllreduceAlgorithm::kTwoSync;
+      call.algorithm = memory ? &allreduce::kShared : &allreduce::kTwoSync;
       ExpectNotTakenForOne(setup, call, shift);
     }
   }

@@ -24,7 +24,7 @@ struct StagedCase {
   ReduceOp op = ReduceOp::kMean;
   std::size_t count = 0;
   bool gaps = false;
-  AllreduceAlgorithm algorithm = AllreduceAlgorithm::kAuto;
+  const AllreduceAlgorithm* algorithm = nullptr;
   Channel channel = Channel::kGradients;
 };
 

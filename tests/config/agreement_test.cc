@@ -1,12 +1,13 @@
-// What config says about other parts of the library, which it must not depend
-// on, holds.
+// What the C header says about the library holds. Run from the repository's
+// root.
 
-#include <cstddef>
+#include <cctype>
+#include <fstream>
+#include <sstream>
 #include <string>
-#include <string_view>
 
-#include "gradientflow/collectives/choose.h"
-#include "gradientflow/config/settings_table.h"
+#include "gradientflow/base/dtype.h"
+#include "gradientflow/base/str_cat.h"
 #include "gradientflow/config/version.h"
 #include "gtest/gtest.h"
 #include "integrations/c/gradientflow.h"
@@ -14,21 +15,43 @@
 namespace gradientflow {
 namespace {
 
+std::string Header() {
+  std::ifstream file("integrations/c/gradientflow.h");
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::string Enumerator(std::string_view name, int value) {
+  std::string text = "  GF_";
+  for (const char c : name) {
+    text += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return StrCat(text, " = ", value);
+}
+
 TEST(Version, IsTheCApis) {
   EXPECT_EQ(kVersionMajor, GF_VERSION_MAJOR);
   EXPECT_EQ(kVersionMinor, GF_VERSION_MINOR);
 }
 
-TEST(AlgorithmNames, AreThoseOfTheCollectives) {
-  std::size_t known = 0;
-  for (const std::string_view name : AlgorithmNames()) {
-    const auto parsed = ParseAllreduceAlgorithm(name);
-    ASSERT_TRUE(parsed.ok()) << name;
-    EXPECT_EQ(Name(parsed.value()), name);
-    // Each algorithm once: the list is in the enumerators' order.
-    EXPECT_EQ(static_cast<std::size_t>(parsed.value()), known++);
+TEST(CHeader, HasEveryDtypeByItsNumber) {
+  const std::string header = Header();
+  ASSERT_FALSE(header.empty()) << "integrations/c/gradientflow.h is not here";
+  for (int i = 0; i < kernels::kDTypes; ++i) {
+    const std::string line = Enumerator(Name(static_cast<DType>(i)), i);
+    EXPECT_NE(header.find(line), std::string::npos) << line;
   }
-  EXPECT_EQ(known, static_cast<std::size_t>(AllreduceAlgorithm::kTwoLevel) + 1);
+  EXPECT_EQ(GF_FLOAT32, static_cast<int>(DType::kFloat32));
+  EXPECT_EQ(GF_UINT8, static_cast<int>(DType::kUInt8));
+}
+
+TEST(CHeader, HasEveryOperationByItsNumber) {
+  const std::string header = Header();
+  for (int i = 0; i < kReduceOps; ++i) {
+    const std::string line = Enumerator(Name(static_cast<ReduceOp>(i)), i);
+    EXPECT_NE(header.find(line), std::string::npos) << line;
+  }
 }
 
 }  // namespace

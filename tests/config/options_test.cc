@@ -44,7 +44,7 @@ TEST(OptionsValidate, NamesTheFieldThatIsWrong) {
       {"rendezvous", [](Options* o) { o->rendezvous.clear(); }},
       {"rendezvous", [](Options* o) { o->rendezvous = "host"; }},
       {"job_token", [](Options* o) { o->job_token.clear(); }},
-      {"fabric", [](Options* o) { o->fabric = static_cast<FabricKind>(9); }},
+      {"fabric", [](Options* o) { o->fabric = "ship"; }},
       {"connections", [](Options* o) { o->connections = -1; }},
       {"segment_bytes", [](Options* o) { o->segment_bytes = 100; }},
       {"segment_bytes", [](Options* o) { o->segment_bytes = 4097; }},

@@ -6,8 +6,10 @@
 #include <string_view>
 #include <vector>
 
+#include "gradientflow/collectives/allreduce/table.h"
 #include "gradientflow/config/options.h"
 #include "gtest/gtest.h"
+#include "transports/registry/registry.h"
 
 namespace gradientflow {
 namespace {
@@ -90,7 +92,7 @@ TEST(SettingsTable, FieldsHoldTheValueMeant) {
     ASSERT_TRUE(SetOption(&o, sample.name, sample.text).ok());
   }
   EXPECT_EQ(o.rank, 3);
-  EXPECT_EQ(o.fabric, FabricKind::kTcp);
+  EXPECT_EQ(o.fabric, "tcp");
   EXPECT_EQ(o.socket_family, AddressFamily::kIpv6);
   EXPECT_EQ(o.segment_bytes, 65536U);
   EXPECT_EQ(o.device_collectives, DeviceCollectives::kStaged);
@@ -112,6 +114,25 @@ TEST(SettingsTable, DefaultsPrintAndParseBack) {
     EXPECT_TRUE(setting.parse(text, &options)) << setting.name << "=" << text;
     EXPECT_EQ(setting.print(options), text) << setting.name;
   }
+}
+
+TEST(SettingsTable, AlgorithmTakesEveryAllreduceThereIs) {
+  const std::string expected(FindSetting("algorithm")->expected);
+  for (const AllreduceAlgorithm* algorithm : allreduce::kTable) {
+    Options options;
+    EXPECT_TRUE(SetOption(&options, "algorithm", algorithm->name).ok());
+    EXPECT_EQ(options.algorithm, algorithm->name);
+    EXPECT_NE(expected.find(algorithm->name), std::string::npos) << expected;
+  }
+}
+
+TEST(SettingsTable, FabricTakesEveryTransportThereIs) {
+  for (const TransportKind* kind : Transports()) {
+    Options options;
+    EXPECT_TRUE(SetOption(&options, "fabric", kind->name).ok());
+    EXPECT_EQ(options.fabric, kind->name);
+  }
+  EXPECT_EQ(FindSetting("fabric")->expected, TransportNames());
 }
 
 TEST(SettingsTable, AutoIsATextForEachFieldThatFindsItsValueOut) {
@@ -143,7 +164,7 @@ TEST(SettingsTable, RefusesValuesOutOfRangeAndKeepsTheOldOne) {
                                    {"fabric", "rdma", ""},
                                    {"fabric", "", ""},
                                    {"socket_family", "ipv5", ""},
-                                   {"connections", "65", ""},
+                                   {"connections", "64", ""},
                                    {"connections", "-1", ""},
                                    {"socket_buffer_bytes", "2GB", ""},
                                    {"socket_buffer_bytes", "inf", ""},

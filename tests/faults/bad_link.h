@@ -28,6 +28,9 @@ class BadLink final : public Link {
   const char* kind() const override { return link_->kind(); }
   const char* address() const override { return link_->address(); }
   int lanes() const override { return link_->lanes(); }
+  bool sockets_carry_data() const override {
+    return link_->sockets_carry_data();
+  }
 
   void Send(int lane, const OutMessage& message) override {
     if (message.header.kind != MessageKind::kData ||

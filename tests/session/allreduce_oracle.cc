@@ -34,34 +34,25 @@ int PrecisionOf(DType dtype) {
 // magnitudes: what orders of summation and roundings on the way may cost.
 //   contributions travel once   one rounding each, one of the result
 //   partial results travel      one rounding per hop
-struct Bound {
-  AllreduceAlgorithm algorithm;
-  double base;
-  double per_rank;
-};
-constexpr Bound kMaxUlp[] = {
-    {AllreduceAlgorithm::kAuto, 2, 0.5},
-    {AllreduceAlgorithm::kRing, 2, 0.5},
-    {AllreduceAlgorithm::kHalvingDoubling, 2, 0.5},
-    {AllreduceAlgorithm::kTwoLevel, 2, 0.5},
-    {AllreduceAlgorithm::kTwoSync, 2, 0},
-    {AllreduceAlgorithm::kOneRound, 2, 0},
-    {AllreduceAlgorithm::kShared, 2, 0},
-};
+constexpr double kOnce = 2;
+constexpr double kPerHop = 0.5;
 // Sums of the ranks in the type of the wire: float32 and float64 round at
 // each addition, whatever the algorithm.
 constexpr double kWidePerRank = 0.5;
 // A product's factors each bring their own relative error.
 constexpr double kProductPerRank = 1.5;
 
+// Whatever "auto" takes may be such an algorithm.
+bool PartialsTravel(const AllreduceCase& c) {
+  return c.algorithm == nullptr ||
+         MakeAllreduce(*c.algorithm, 0, {.size = 2}, 8).multi_hop;
+}
+
 double MaxUlp(const AllreduceCase& c, int size) {
   const bool narrow = PrecisionOf(c.wire) < 24 || PrecisionOf(c.dtype) < 24;
-  const auto* bound =
-      std::find_if(std::begin(kMaxUlp), std::end(kMaxUlp),
-                   [&](const Bound& b) { return b.algorithm == c.algorithm; });
-  double per_rank = narrow ? bound->per_rank : kWidePerRank;
+  double per_rank = narrow ? (PartialsTravel(c) ? kPerHop : 0) : kWidePerRank;
   if (c.op == ReduceOp::kProduct) per_rank = kProductPerRank;
-  return bound->base + per_rank * size;
+  return kOnce + per_rank * size;
 }
 
 std::uint64_t Wrap(DType dtype, std::uint64_t bits) {

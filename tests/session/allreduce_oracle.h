@@ -13,7 +13,7 @@ struct AllreduceCase {
   DType dtype = DType::kFloat32;
   DType wire = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  AllreduceAlgorithm algorithm = AllreduceAlgorithm::kAuto;
+  const AllreduceAlgorithm* algorithm = nullptr;
   std::size_t count = 0;
   float scale = 1.0F;
 };

@@ -14,7 +14,7 @@
 namespace gradientflow::testing {
 namespace {
 
-using Algorithm = AllreduceAlgorithm;
+using Algorithm = const AllreduceAlgorithm*;
 using kernels::testing::Elements;
 
 constexpr std::size_t kSegmentBytes = 16384;
@@ -31,10 +31,12 @@ constexpr ReduceOp kAllOps[] = {
     ReduceOp::kMean, ReduceOp::kBitAnd, ReduceOp::kBitOr, ReduceOp::kBitXor};
 
 std::vector<Algorithm> AlgorithmsOver(Over over) {
-  std::vector<Algorithm> algorithms = {
-      Algorithm::kAuto,    Algorithm::kRing,     Algorithm::kHalvingDoubling,
-      Algorithm::kTwoSync, Algorithm::kOneRound, Algorithm::kTwoLevel};
-  if (over == Over::kMemory) algorithms.push_back(Algorithm::kShared);
+  std::vector<Algorithm> algorithms = {nullptr};
+  for (Algorithm algorithm : allreduce::kTable) {
+    if (RunnableAllreduce(algorithm, 8, over == Over::kMemory) == algorithm) {
+      algorithms.push_back(algorithm);
+    }
+  }
   return algorithms;
 }
 
@@ -167,7 +169,7 @@ TEST(SharedAllreduce, OfManyMorePartsThanThereAreSyncSlots) {
       call.count = kCount;
       call.dtype = call.wire = DType::kInt32;
       call.op = ReduceOp::kSum;
-      call.algorithm = Algorithm::kShared;
+      call.algorithm = &allreduce::kShared;
       for (int round = 0; round < 4; ++round) {
         std::minstd_rand numbers(static_cast<unsigned>(round) + 1);
         for (std::size_t i = 0; i < kCount; ++i) {
@@ -221,7 +223,7 @@ TEST_P(Allreduce, MeanOfLargeFloat16DoesNotOverflow) {
 // of another.
 TEST_P(Allreduce, RunsByTheSessionsAlgorithmUnlessItNamesOne) {
   for (Algorithm algorithm : AlgorithmsOver(std::get<Over>(GetParam()))) {
-    if (algorithm == Algorithm::kAuto) continue;
+    if (algorithm == nullptr) continue;
     Job job = MakeJob();
     job.options.algorithm = Name(algorithm);
     RunRanks(job, [&](GradientSession& session) {
@@ -242,12 +244,11 @@ TEST_P(Allreduce, RunsByTheSessionsAlgorithmUnlessItNamesOne) {
         EXPECT_TRUE(session.communicator().Run(call).ok());
         return data;
       };
-      EXPECT_TRUE(sum(0, Algorithm::kAuto) == sum(0, algorithm))
-          << Name(algorithm);
+      EXPECT_TRUE(sum(0, nullptr) == sum(0, algorithm)) << Name(algorithm);
       // A group of its own shares no memory.
       const Algorithm there =
-          algorithm == Algorithm::kShared ? Algorithm::kTwoSync : algorithm;
-      EXPECT_TRUE(sum(1, Algorithm::kAuto) == sum(1, there)) << Name(algorithm);
+          algorithm == &allreduce::kShared ? &allreduce::kTwoSync : algorithm;
+      EXPECT_TRUE(sum(1, nullptr) == sum(1, there)) << Name(algorithm);
     });
   }
 }

@@ -91,12 +91,18 @@ class LossScale : public ::testing::TestWithParam<std::tuple<Over, int>> {
   static std::vector<std::string> Algorithms() {
     const Over over = std::get<Over>(GetParam());
     if (over == Over::kNccl) return {"auto"};
-    std::vector<std::string> names = {"ring", "halving_doubling", "two_sync",
-                                      "one_round"};
-    if (over == Over::kMemory || over == Over::kDevices) {
-      names.push_back("shared");
+    const bool all_share = over == Over::kMemory || over == Over::kDevices;
+    std::vector<std::string> names;
+    for (const AllreduceAlgorithm* algorithm : allreduce::kTable) {
+      // Only mixed fabrics have two levels, and there flat ones are as
+      // elsewhere.
+      const bool two_levels =
+          algorithm->memory == AllreduceAlgorithm::Memory::kMayShare;
+      if (two_levels == (over == Over::kMixed) &&
+          RunnableAllreduce(algorithm, 8, all_share) == algorithm) {
+        names.push_back(algorithm->name);
+      }
     }
-    if (over == Over::kMixed) names = {"two_level"};
     return names;
   }
 

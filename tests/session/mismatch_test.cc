@@ -220,7 +220,7 @@ TEST_P(Calls, AreRefusedWhenTheyMakeNoSense) {
     bad.push_back(Make(&b, static_cast<Kind>(77), 5, DType::kFloat32));
     if (GetParam() != std::tuple{Over::kMemory, job.size}) {
       bad.push_back(Make(&b, Kind::kAllreduce, 5, DType::kFloat32));
-      bad.back().algorithm = AllreduceAlgorithm::kShared;
+      bad.back().algorithm = &allreduce::kShared;
     }
     for (const CollectiveCall& call : bad) {
       EXPECT_EQ(session.communicator().Run(call).code(),

@@ -78,7 +78,7 @@ Options OptionsOf(const Job& job, int rank, std::vector<TensorSpec>* tensors) {
   options.arena_bytes = kArenaBytes;
   if (job.over == Over::kMessages || job.over == Over::kTcp ||
       job.over == Over::kSomeDevices) {
-    options.fabric = FabricKind::kTcp;
+    options.fabric = "tcp";
   }
   if (job.over == Over::kNccl) {
     options.device_collectives = DeviceCollectives::kNccl;

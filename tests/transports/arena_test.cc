@@ -178,18 +178,18 @@ TEST_F(ArenaTest, SlotsAreTheOwnersOnEveryRank) {
 }
 
 TEST(ShmArena, IsUsableBeforeAnyPeerIsThere) {
-  auto host = ShmHost::Create({kArena, 4096});
+  auto host = kShmTransport.open({kArena, 4096});
   ASSERT_TRUE(host.ok()) << host.status().ToString();
-  const auto view = host.value()->arena().Allocate(1000);
+  const auto view = host.value()->arena()->Allocate(1000);
   ASSERT_TRUE(view.ok());
   EXPECT_TRUE(AllZero(view.value()));
 }
 
 TEST(ShmArena, RefusesImpossibleSizes) {
-  const auto small = ShmHost::Create({4096, 4096});
+  const auto small = kShmTransport.open({4096, 4096});
   ASSERT_FALSE(small.ok());
   EXPECT_EQ(small.status().code(), StatusCode::kInvalidArgument);
-  EXPECT_FALSE(ShmHost::Create({~std::size_t{0}, 4096}).ok());
+  EXPECT_FALSE(kShmTransport.open({~std::size_t{0}, 4096}).ok());
 }
 
 // An address space of the default size costs nothing until it is touched.

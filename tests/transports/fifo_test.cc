@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/transports/spsc_test_util.h"
+#include "tests/transports/link_owner.h"
 
 namespace gradientflow {
 namespace {

@@ -9,10 +9,9 @@
 #include <vector>
 
 #include "gradientflow/base/fd.h"
-#include "tests/transports/spsc_test_util.h"
+#include "tests/transports/link_owner.h"
+#include "tests/transports/raw_shm_peer.h"
 #include "transports/shm/fifo.h"
-#include "transports/shm/shm_arena.h"
-#include "transports/shm/shm_link.h"
 #include "transports/wire.h"
 
 // A good link whose peer is this test: it owns the other ends of both FIFOs
@@ -20,37 +19,12 @@
 namespace gradientflow {
 namespace {
 
-using testing::Endpoint;
+using testing::LinkOwner;
 
-constexpr std::size_t kFifo = 4096;
+constexpr std::size_t kFifo = testing::RawShmPeer::kFifo;
 
 class HostilePeer : public ::testing::Test {
  protected:
-  void SetUp() override {
-    mine_ = std::move(ShmArena::Create(std::size_t{1} << 20)).value();
-    peers_ = std::move(ShmArena::Create(std::size_t{1} << 20)).value();
-    mine_->SetSelf(0);
-    ASSERT_TRUE(mine_->AddMember(1, peers_->mapping()).ok());
-    int sockets[2];
-    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
-    socket_ = Fd(sockets[1]);
-    ShmLinkArgs args;
-    args.peer = 1;
-    args.address = "pid 1";
-    args.socket = Fd(sockets[0]);
-    args.in = in_ = Fifo(*mine_, 0, *mine_);
-    args.out = out_ = Fifo(*peers_, 1, *mine_);
-    args.arena = mine_;
-    args.poller = rank_.poller();
-    args.events = &rank_;
-    std::vector<std::unique_ptr<Link>> links(2);
-    links[1] = std::move(ShmLink::Create(std::move(args))).value();
-    rank_.Take(std::move(links));
-  }
-  static FifoMemory Fifo(ShmArena& owner, int rank, const ShmArena& viewer) {
-    const BufferView view = owner.AllocateFifo(kFifo).value();
-    return viewer.FifoAt(rank, owner.OffsetOf(view.data), kFifo).value();
-  }
   void Settle() {
     while (rank_.PollOnce()) {
     }
@@ -65,12 +39,11 @@ class HostilePeer : public ::testing::Test {
         << rank_.down[0].second.ToString();
   }
 
-  std::shared_ptr<ShmArena> mine_;
-  std::shared_ptr<ShmArena> peers_;
-  FifoMemory in_;
-  FifoMemory out_;
-  Fd socket_;
-  Endpoint rank_;
+  LinkOwner rank_;
+  testing::RawShmPeer peer_{"shm", &rank_};
+  FifoMemory& in_ = peer_.in;
+  FifoMemory& out_ = peer_.out;
+  Fd& socket_ = peer_.socket;
 };
 
 TEST_F(HostilePeer, AnImpossibleHeadEndsTheLink) {
@@ -115,13 +88,6 @@ TEST_F(HostilePeer, OverwritingTheLinksOwnCountersChangesNothing) {
     in_.control->tail.store(writer.unpublished() + 32U * (round + 1U));
     ASSERT_TRUE(writer.Refresh().ok());
   }
-}
-
-TEST_F(HostilePeer, GarbageForAHeaderEndsTheLink) {
-  FifoWriter writer(in_);
-  writer.Write(testing::Pattern(99, 64));
-  writer.Publish();
-  ExpectDown(StatusCode::kDataLoss);
 }
 
 TEST_F(HostilePeer, RandomCountersAndBytesNeverOverrun) {

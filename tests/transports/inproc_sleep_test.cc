@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/transports/spsc_test_util.h"
+#include "tests/transports/link_owner.h"
 #include "transports/arena.h"
 #include "transports/inproc/create.h"
 #include "transports/link.h"
@@ -19,8 +19,8 @@
 namespace gradientflow {
 namespace {
 
-using testing::Endpoint;
 using testing::Intact;
+using testing::LinkOwner;
 
 constexpr std::size_t kArena = std::size_t{16} << 20;
 
@@ -28,7 +28,7 @@ std::shared_ptr<InprocGroup> Group(int size, std::size_t fifo_bytes) {
   return std::move(InprocGroup::Create(size, {kArena, fifo_bytes})).value();
 }
 
-void ConnectTo(InprocGroup& group, int rank, Endpoint* end) {
+void ConnectTo(InprocGroup& group, int rank, LinkOwner* end) {
   auto links = group.Connect(rank, end->poller(), end);
   ASSERT_TRUE(links.ok()) << links.status().ToString();
   end->Take(std::move(links).value());
@@ -36,8 +36,8 @@ void ConnectTo(InprocGroup& group, int rank, Endpoint* end) {
 
 TEST(InprocSleep, IsAllowedOnlyWhenThereIsNothingToDo) {
   auto group = Group(2, 4096);
-  Endpoint a;
-  Endpoint b;
+  LinkOwner a;
+  LinkOwner b;
   ConnectTo(*group, 0, &a);
   ConnectTo(*group, 1, &b);
   EXPECT_TRUE(b.to(0).PrepareToSleep());
@@ -60,31 +60,9 @@ TEST(InprocSleep, IsAllowedOnlyWhenThereIsNothingToDo) {
       << "rung though awake";
 }
 
-TEST(InprocSleep, ASenderBlockedByAFullFifoIsRungWhenThereIsRoom) {
-  auto group = Group(2, 4096);
-  Endpoint a;
-  Endpoint b;
-  ConnectTo(*group, 0, &a);
-  ConnectTo(*group, 1, &b);
-  a.Send(1, 1, 6000);
-  while (a.PollOnce()) {
-  }
-  EXPECT_EQ(a.to(1).queued_messages(), 1U);
-  EXPECT_TRUE(a.to(1).PrepareToSleep());
-  b.PollOnce();
-  EXPECT_TRUE(a.poller()->Poll(std::chrono::seconds(20))) << "not rung";
-  a.to(1).WakeUp();
-  for (bool moved = true; moved;) {
-    moved = a.PollOnce();
-    moved |= b.PollOnce();
-  }
-  ASSERT_EQ(b.received.size(), 1U);
-  EXPECT_TRUE(Intact(b.received[0]));
-}
-
 TEST(InprocSleep, APublishedSlotWakesSleepersAndKeepsOthersAwake) {
   auto group = Group(3, 4096);
-  Endpoint ends[3];
+  LinkOwner ends[3];
   for (int rank = 0; rank < 3; ++rank) ConnectTo(*group, rank, &ends[rank]);
   for (const int peer : {0, 2}) {
     EXPECT_TRUE(ends[1].to(peer).PrepareToSleep());
@@ -99,64 +77,11 @@ TEST(InprocSleep, APublishedSlotWakesSleepersAndKeepsOthersAwake) {
   ends[2].to(0).WakeUp();
 }
 
-TEST(InprocSleep, DeathWakesASleeper) {
-  auto group = Group(2, 4096);
-  auto a = std::make_unique<Endpoint>();
-  Endpoint b;
-  ConnectTo(*group, 0, a.get());
-  ConnectTo(*group, 1, &b);
-  std::thread dying([&a] { a->Drop(1); });
-  EXPECT_TRUE(b.Await([&] { return !b.down.empty(); }));
-  dying.join();
-}
-
-// Each waits for the other's message before it sends the next.
-void PingPong(Endpoint* end, int me, int rounds, std::size_t bytes) {
-  end->keep_payloads = false;
-  for (int i = 0; i < rounds; ++i) {
-    if (me == 0) end->Send(1 - me, i, bytes);
-    ASSERT_TRUE(end->Await([&] { return end->messages > std::size_t(i); }))
-        << "rank " << me << " round " << i;
-    if (me == 1) end->Send(1 - me, i, bytes);
-    ASSERT_TRUE(end->down.empty());
-  }
-  ASSERT_TRUE(
-      end->Await([&] { return end->to(1 - me).queued_messages() == 0; }));
-}
-
-TEST(InprocSleep, PingPongLosesNoWakeUp) {
-  auto group = Group(2, 4096);
-  Endpoint ends[2];
-  for (int rank : {0, 1}) ConnectTo(*group, rank, &ends[rank]);
-  std::thread other([&] { PingPong(&ends[1], 1, 5000, 64); });
-  PingPong(&ends[0], 0, 5000, 64);
-  other.join();
-  EXPECT_GT(ends[0].sleeps + ends[1].sleeps, 0U);
-}
-
-// Both blocked by room as often as by data.
-TEST(InprocSleep, LargeMessagesThroughATinyFifoLoseNoWakeUp) {
-  auto group = Group(2, 4096);
-  Endpoint ends[2];
-  for (int rank : {0, 1}) ConnectTo(*group, rank, &ends[rank]);
-  const auto run = [&](int me) {
-    Endpoint& end = ends[me];
-    for (int i = 0; i < 60; ++i) end.Send(1 - me, i, 20011 + i);
-    ASSERT_TRUE(end.Await([&] {
-      return end.messages == 60 && end.to(1 - me).queued_messages() == 0;
-    }));
-    for (const auto& message : end.received) ASSERT_TRUE(Intact(message));
-  };
-  std::thread other(run, 1);
-  run(0);
-  other.join();
-}
-
 TEST(InprocSleep, SlotsAloneLoseNoWakeUp) {
   constexpr std::uint64_t kRounds = 3000;
   constexpr int kSize = 3;
   auto group = Group(kSize, 4096);
-  Endpoint ends[kSize];
+  LinkOwner ends[kSize];
   for (int rank = 0; rank < kSize; ++rank) {
     ConnectTo(*group, rank, &ends[rank]);
   }
@@ -202,7 +127,7 @@ TEST(InprocSleep, ManyRanksExchangeRandomSizesFromTheirOwnThreads) {
   std::atomic<int> finished{0};
   for (int me = 0; me < kSize; ++me) {
     threads.emplace_back([&, me] {
-      Endpoint end;
+      LinkOwner end;
       ConnectTo(*group, me, &end);
       std::mt19937 random(me);
       for (int i = 0; i < kCount; ++i) {

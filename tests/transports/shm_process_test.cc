@@ -20,15 +20,17 @@
 
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/fd.h"
-#include "tests/transports/spsc_test_util.h"
+#include "tests/transports/link_owner.h"
+#include "transports/arena.h"
+#include "transports/endpoint.h"
 #include "transports/shm/create.h"
 
 namespace gradientflow {
 namespace {
 
 using testing::CountEntries;
-using testing::Endpoint;
 using testing::Intact;
+using testing::LinkOwner;
 
 constexpr std::size_t kArena = std::size_t{16} << 20;
 constexpr std::size_t kFifo = 8192;
@@ -49,13 +51,13 @@ struct Process {
   int rank = 0;
   int size = 0;
   std::vector<std::string> addresses;
-  std::unique_ptr<ShmHost> host;
-  Endpoint end;
+  std::unique_ptr<Endpoint> host;
+  LinkOwner end;
   SteadyClock clock;
 
   Status Connect(std::uint64_t session = kSession, int size_to_claim = 0,
                  int milliseconds = 10000) {
-    ShmConnectArgs args;
+    ConnectArgs args;
     args.rank = rank;
     args.size = size_to_claim > 0 ? size_to_claim : size;
     args.addresses = addresses;
@@ -151,7 +153,7 @@ class Job {
       Process process;
       process.rank = rank;
       process.size = size;
-      auto host = ShmHost::Create({kArena, kFifo});
+      auto host = kShmTransport.open({kArena, kFifo});
       REQUIRE(host.ok());
       process.host = std::move(host).value();
       std::string name = process.host->address();
@@ -224,7 +226,7 @@ TEST(ShmProcesses, PingPongAcrossProcessesLosesNoWakeUp) {
 TEST(ShmProcesses, SeeEachOthersWindowsAndSlots) {
   constexpr std::size_t kBytes = 100003;
   Job job(3, [](Process& me) {
-    SharedArena& arena = me.host->arena();
+    SharedArena& arena = *me.host->arena();
     const BufferView window = arena.Allocate(kBytes).value();
     REQUIRE(me.Connect().ok());
     REQUIRE(arena.members() == (std::vector<int>{0, 1, 2}));
@@ -298,15 +300,15 @@ TEST(ShmProcesses, DeathIsToldEvenIfAnotherProcessKeepsTheSocket) {
         ::pause();
         ::_exit(0);
       }
-      me.host->arena().slot(1, 0).offset = static_cast<std::uint64_t>(worker);
-      me.host->arena().slot(1, 0).arrived.store(1);
-      me.host->arena().RingSleepers();
+      me.host->arena()->slot(1, 0).offset = static_cast<std::uint64_t>(worker);
+      me.host->arena()->slot(1, 0).arrived.store(1);
+      me.host->arena()->RingSleepers();
       ::raise(SIGKILL);
     }
     REQUIRE(me.end.Await([&] { return !me.end.down.empty(); }));
     REQUIRE(me.end.down[0].first == 1);
     REQUIRE(me.end.down[0].second.message().find("ended") != std::string::npos);
-    SyncSlot& slot = me.host->arena().slot(1, 0);
+    SyncSlot& slot = me.host->arena()->slot(1, 0);
     REQUIRE(slot.arrived.load() == 1);
     ::kill(static_cast<pid_t>(slot.offset), SIGKILL);
   });
@@ -409,7 +411,7 @@ TEST(ShmProcesses, LeaveNoDescriptorBehind) {
     REQUIRE(dropped < connected);
     me.host.reset();
     REQUIRE(CountEntries("/proc/self/fd") < dropped);
-    auto again = ShmHost::Create({kArena, kFifo});
+    auto again = kShmTransport.open({kArena, kFifo});
     REQUIRE(again.ok());
     again = Status(StatusCode::kInternal, "dropped");
     REQUIRE(CountEntries("/proc/self/fd") == dropped - 1);
@@ -418,42 +420,42 @@ TEST(ShmProcesses, LeaveNoDescriptorBehind) {
   EXPECT_TRUE(job.Join(1));
 }
 
-TEST(ShmHost, AloneOnItsHostHasAnArenaAndNoLinks) {
-  auto host = ShmHost::Create({kArena, kFifo});
+TEST(ShmEndpoint, AloneOnItsHostHasAnArenaAndNoLinks) {
+  auto host = kShmTransport.open({kArena, kFifo});
   ASSERT_TRUE(host.ok()) << host.status().ToString();
-  Endpoint end;
+  LinkOwner end;
   SteadyClock clock;
-  ShmConnectArgs args{2,
-                      4,
-                      std::vector<std::string>(4),
-                      kSession,
-                      clock.Now(),
-                      &clock,
-                      end.poller(),
-                      &end};
+  ConnectArgs args{2,
+                   4,
+                   std::vector<std::string>(4),
+                   kSession,
+                   clock.Now(),
+                   &clock,
+                   end.poller(),
+                   &end};
   auto links = host.value()->Connect(args);
   ASSERT_TRUE(links.ok()) << links.status().ToString();
   ASSERT_EQ(links.value().size(), 4U);
   for (const auto& link : links.value()) EXPECT_EQ(link, nullptr);
-  EXPECT_EQ(host.value()->arena().members(), std::vector<int>{2});
-  EXPECT_TRUE(host.value()->arena().Allocate(100).ok());
-  host.value()->arena().RingSleepers();
+  EXPECT_EQ(host.value()->arena()->members(), std::vector<int>{2});
+  EXPECT_TRUE(host.value()->arena()->Allocate(100).ok());
+  host.value()->arena()->RingSleepers();
   EXPECT_EQ(host.value()->Connect(args).status().code(),
             StatusCode::kFailedPrecondition);
 }
 
-TEST(ShmHost, RefusesArgumentsThatDoNotFit) {
-  Endpoint end;
+TEST(ShmEndpoint, RefusesArgumentsThatDoNotFit) {
+  LinkOwner end;
   SteadyClock clock;
-  auto host = std::move(ShmHost::Create({kArena, kFifo})).value();
-  ShmConnectArgs args{4,
-                      4,
-                      std::vector<std::string>(4),
-                      kSession,
-                      clock.Now(),
-                      &clock,
-                      end.poller(),
-                      &end};
+  auto host = std::move(kShmTransport.open({kArena, kFifo})).value();
+  ConnectArgs args{4,
+                   4,
+                   std::vector<std::string>(4),
+                   kSession,
+                   clock.Now(),
+                   &clock,
+                   end.poller(),
+                   &end};
   EXPECT_EQ(host->Connect(args).status().code(), StatusCode::kInvalidArgument);
   args.rank = 1;
   args.addresses.resize(3);
@@ -464,11 +466,11 @@ TEST(ShmHost, RefusesArgumentsThatDoNotFit) {
   EXPECT_NE(seen.message().find("rank 1 to rank 0"), std::string::npos);
 }
 
-TEST(ShmHost, IdIsTheSameInEveryProcessOfTheHost) {
-  const std::string id = ShmHost::HostId();
+TEST(ShmEndpoint, IdIsTheSameInEveryProcessOfTheHost) {
+  const std::string id = kShmTransport.host_id();
   EXPECT_FALSE(id.empty());
-  EXPECT_EQ(id, ShmHost::HostId());
-  Job job(1, [&](Process&) { REQUIRE(ShmHost::HostId() == id); });
+  EXPECT_EQ(id, kShmTransport.host_id());
+  Job job(1, [&](Process&) { REQUIRE(kShmTransport.host_id() == id); });
   EXPECT_TRUE(job.Join(0));
 }
 

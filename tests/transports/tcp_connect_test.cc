@@ -10,7 +10,9 @@
 
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/status.h"
+#include "tests/transports/link_owner.h"
 #include "tests/transports/tcp_pair.h"
+#include "transports/endpoint.h"
 #include "transports/tcp/create.h"
 #include "transports/tcp/interfaces.h"
 #include "transports/tcp/socket.h"
@@ -25,10 +27,9 @@ using Links = Result<std::vector<std::unique_ptr<Link>>>;
 constexpr std::uint64_t kKey = 0x1122334455667788;
 
 struct Rank {
-  TcpOptions options;
-  std::unique_ptr<TcpListener> listener;
-  std::unique_ptr<Poller> poller = Poller::Create().value();
-  tcp_test::Recorder events;
+  TransportOptions options;
+  std::unique_ptr<Endpoint> listener;
+  testing::LinkOwner events;
   std::optional<Links> links;
 };
 
@@ -36,15 +37,15 @@ struct Job {
   explicit Job(int size, int lanes = 2, int family = 4) {
     for (int r = 0; r < size; ++r) {
       auto rank = std::make_unique<Rank>();
-      rank->options.lanes = lanes;
+      rank->options.connections = lanes - 1;
       rank->options.socket_ifname = "lo";
-      rank->options.family = family;
+      rank->options.ip_version = family;
       ranks.push_back(std::move(rank));
     }
   }
   bool Listen() {
     for (auto& rank : ranks) {
-      auto listener = TcpListener::Listen(rank->options);
+      auto listener = kTcpTransport.open(rank->options);
       if (!listener.ok()) return false;
       rank->listener = std::move(listener).value();
       addresses.push_back(rank->listener->address());
@@ -54,14 +55,14 @@ struct Job {
   void Connect(int r, milliseconds patience) {
     Rank& rank = *ranks[static_cast<std::size_t>(r)];
     const SteadyClock clock;
-    TcpConnectArgs args;
+    ConnectArgs args;
     args.rank = r;
     args.size = static_cast<int>(ranks.size());
     args.addresses = addresses;
     args.session_key = kKey;
     args.deadline = clock.Now() + patience;
     args.clock = &clock;
-    args.poller = rank.poller.get();
+    args.poller = rank.events.poller();
     args.events = &rank.events;
     rank.links = rank.listener->Connect(args);
   }
@@ -110,12 +111,13 @@ struct Job {
         for (int peer = 0; peer < size; ++peer) {
           if (peer != r) link(r, peer)->Poll();
         }
-        ranks[static_cast<std::size_t>(r)]->poller->Poll(milliseconds(0));
+        ranks[static_cast<std::size_t>(r)]->events.poller()->Poll(
+            milliseconds(0));
       }
     }
     for (const auto& rank : ranks) {
-      ASSERT_EQ(rank->events.messages.size(), expected);
-      for (const tcp_test::Received& message : rank->events.messages) {
+      ASSERT_EQ(rank->events.received.size(), expected);
+      for (const testing::Received& message : rank->events.received) {
         EXPECT_EQ(message.header.tag % 100, static_cast<Tag>(message.lane));
       }
     }
@@ -125,7 +127,7 @@ struct Job {
   std::vector<std::string> addresses;
 };
 
-class TcpConnect : public testing::TestWithParam<int> {};
+class TcpConnect : public ::testing::TestWithParam<int> {};
 
 TEST_P(TcpConnect, JoinsEveryPairOnEveryLane) {
   for (const int size : {1, 2, 3, 5}) {
@@ -144,7 +146,7 @@ TEST_P(TcpConnect, JoinsEveryPairOnEveryLane) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, TcpConnect, testing::Values(4, 6, 0));
+INSTANTIATE_TEST_SUITE_P(Families, TcpConnect, ::testing::Values(4, 6, 0));
 
 TEST(TcpSetUp, PeersWithoutAnAddressGetNoLink) {
   Job job(3);
@@ -228,14 +230,14 @@ TEST(TcpSetUp, AnotherSessionsRankStaysOut) {
   // Rank 1 of another session has this one's address, and another key.
   other.addresses[0] = job.addresses[0];
   const SteadyClock clock;
-  TcpConnectArgs args;
+  ConnectArgs args;
   args.rank = 1;
   args.size = 2;
   args.addresses = other.addresses;
   args.session_key = kKey + 1;
   args.deadline = clock.Now() + milliseconds(300);
   args.clock = &clock;
-  args.poller = other.ranks[1]->poller.get();
+  args.poller = other.ranks[1]->events.poller();
   args.events = &other.ranks[1]->events;
   std::optional<Links> intruder;
   std::thread thread(
@@ -252,7 +254,7 @@ TEST(TcpSetUp, AnotherSessionsRankStaysOut) {
 
 TEST(TcpSetUp, UnequalNumbersOfLanesAreAnErrorOnBothSides) {
   Job job(2);
-  job.ranks[1]->options.lanes = 3;
+  job.ranks[1]->options.connections = 2;
   ASSERT_TRUE(job.Listen());
   job.ConnectAll(job.All(), seconds(20));
   for (const auto& rank : job.ranks) {
@@ -266,13 +268,13 @@ TEST(TcpSetUp, UnequalNumbersOfLanesAreAnErrorOnBothSides) {
 }
 
 TEST(TcpSetUp, BadArgumentsAreReported) {
-  TcpOptions options;
-  options.lanes = 65;
-  EXPECT_EQ(TcpListener::Listen(options).status().code(),
+  TransportOptions options;
+  options.connections = 64;
+  EXPECT_EQ(kTcpTransport.open(options).status().code(),
             StatusCode::kInvalidArgument);
-  options.lanes = 1;
+  options.connections = 0;
   options.socket_ifname = "nosuchinterface";
-  const auto none = TcpListener::Listen(options);
+  const auto none = kTcpTransport.open(options);
   EXPECT_EQ(none.status().code(), StatusCode::kInvalidArgument);
   EXPECT_NE(none.status().message().find("nosuchinterface"), std::string::npos);
   Job job(2);

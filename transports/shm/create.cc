@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <array>
+#include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "gradientflow/base/fd.h"
 #include "gradientflow/base/str_cat.h"
@@ -36,45 +39,7 @@ std::uint64_t Namespace(const char* path) {
   return ::stat(path, &info) == 0 ? info.st_ino : 0;
 }
 
-Status Validate(const ShmConnectArgs& args) {
-  if (args.size < 1 || args.rank < 0 || args.rank >= args.size ||
-      args.addresses.size() != static_cast<std::size_t>(args.size)) {
-    return Status(
-        StatusCode::kInvalidArgument,
-        StrCat("shared memory: rank ", args.rank, " of ", args.size, " with ",
-               args.addresses.size(), " addresses: expected one per rank"));
-  }
-  return Status();
-}
-
-}  // namespace
-
-struct ShmHost::State {
-  ShmListener listener;
-  std::size_t fifo_bytes = 0;
-  std::shared_ptr<ShmArena> arena;
-};
-
-ShmHost::ShmHost(std::unique_ptr<State> state) : state_(std::move(state)) {}
-
-ShmHost::~ShmHost() = default;
-
-Result<std::unique_ptr<ShmHost>> ShmHost::Create(const ShmOptions& options) {
-  auto state = std::make_unique<State>();
-  Result<std::shared_ptr<ShmArena>> arena =
-      ShmArena::Create(options.arena_bytes);
-  if (!arena.ok()) return arena.status();
-  Result<ShmListener> listener = ListenAbstract();
-  if (!listener.ok()) return listener.status();
-  state->arena = std::move(arena).value();
-  state->listener = std::move(listener).value();
-  state->fifo_bytes = FifoCapacity(options.fifo_bytes);
-  return std::unique_ptr<ShmHost>(new ShmHost(std::move(state)));
-}
-
-const std::string& ShmHost::address() const { return state_->listener.name; }
-
-std::string ShmHost::HostId() {
+std::string HostId() {
   const std::string boot = BootId();
   const std::uint64_t net = Namespace("/proc/self/ns/net");
   const std::uint64_t user = Namespace("/proc/self/ns/user");
@@ -87,30 +52,68 @@ std::string ShmHost::HostId() {
   return StrCat(boot, "/net ", net, "/user ", user, "/", ::geteuid());
 }
 
-Result<std::vector<std::unique_ptr<Link>>> ShmHost::Connect(
-    const ShmConnectArgs& args) {
-  GF_RETURN_IF_ERROR(Validate(args));
-  if (!state_->arena->members().empty()) {
+// This process's place among those of its host that share memory.
+class ShmEndpoint final : public Endpoint {
+ public:
+  static Result<std::unique_ptr<Endpoint>> Open(
+      const TransportOptions& options);
+
+  std::string address() const override { return listener_.name; }
+  Result<std::vector<std::unique_ptr<Link>>> Connect(
+      const ConnectArgs& args) override;
+  SharedArena* arena() override { return arena_.get(); }
+
+ private:
+  ShmEndpoint() = default;
+
+  ShmListener listener_;
+  std::size_t fifo_bytes_ = 0;
+  std::shared_ptr<ShmArena> arena_;
+};
+
+Result<std::unique_ptr<Endpoint>> ShmEndpoint::Open(
+    const TransportOptions& options) {
+  Result<std::shared_ptr<ShmArena>> arena =
+      ShmArena::Create(options.arena_bytes);
+  if (!arena.ok()) return arena.status();
+  Result<ShmListener> listener = ListenAbstract();
+  if (!listener.ok()) return listener.status();
+  std::unique_ptr<ShmEndpoint> endpoint(new ShmEndpoint);
+  endpoint->arena_ = std::move(arena).value();
+  endpoint->listener_ = std::move(listener).value();
+  endpoint->fifo_bytes_ = FifoCapacity(options.fifo_bytes);
+  return std::unique_ptr<Endpoint>(std::move(endpoint));
+}
+
+Result<std::vector<std::unique_ptr<Link>>> ShmEndpoint::Connect(
+    const ConnectArgs& args) {
+  GF_RETURN_IF_ERROR(ValidateConnect(args));
+  if (!arena_->members().empty()) {
     return Status(StatusCode::kFailedPrecondition,
-                  "ShmHost::Connect() was called before");
+                  "this shared-memory endpoint has connected already");
   }
-  state_->arena->SetSelf(args.rank);
-  ShmHandshake handshake(args, state_->listener.socket, state_->arena,
-                         state_->fifo_bytes);
+  arena_->SetSelf(args.rank);
+  ShmHandshake handshake(args, listener_.socket, arena_, fifo_bytes_);
   Result<std::vector<ShmLinkArgs>> ends = handshake.Run();
   if (!ends.ok()) return ends.status();
-  state_->listener.socket.Reset();
+  listener_.socket.Reset();
   std::vector<std::unique_ptr<Link>> links(static_cast<std::size_t>(args.size));
   for (ShmLinkArgs& end : ends.value()) {
     if (!end.socket.valid()) continue;
     const int peer = end.peer;
     Result<std::unique_ptr<ShmLink>> link = ShmLink::Create(std::move(end));
     if (!link.ok()) return link.status();
-    links[peer] = std::move(link).value();
+    links[static_cast<std::size_t>(peer)] = std::move(link).value();
   }
   return links;
 }
 
-SharedArena& ShmHost::arena() { return *state_->arena; }
+}  // namespace
+
+constinit const TransportKind kShmTransport = {
+    .name = "shm",
+    .open = &ShmEndpoint::Open,
+    .host_id = &HostId,
+};
 
 }  // namespace gradientflow

@@ -28,7 +28,7 @@ bool Readable(const Fd& fd) {
 
 }  // namespace
 
-ShmHandshake::ShmHandshake(const ShmConnectArgs& args, const Fd& listener,
+ShmHandshake::ShmHandshake(const ConnectArgs& args, const Fd& listener,
                            std::shared_ptr<ShmArena> arena,
                            std::size_t fifo_bytes)
     : args_(args),

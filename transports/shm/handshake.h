@@ -9,7 +9,7 @@
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/fd.h"
 #include "gradientflow/base/status.h"
-#include "transports/shm/create.h"
+#include "transports/endpoint.h"
 #include "transports/shm/fifo.h"
 #include "transports/shm/hello.h"
 #include "transports/shm/shm_arena.h"
@@ -24,7 +24,7 @@ namespace gradientflow {
 class ShmHandshake {
  public:
   // All outlive it.
-  ShmHandshake(const ShmConnectArgs& args, const Fd& listener,
+  ShmHandshake(const ConnectArgs& args, const Fd& listener,
                std::shared_ptr<ShmArena> arena, std::size_t fifo_bytes);
 
   // What each link is made of, by rank; no socket where there is none.
@@ -71,7 +71,7 @@ class ShmHandshake {
   // of this session, so what is wrong with it ends the handshake.
   Status Finish(const ReceivedHello& received, Fd* socket);
 
-  const ShmConnectArgs& args_;
+  const ConnectArgs& args_;
   const Fd& listener_;
   const std::shared_ptr<ShmArena> arena_;
   const std::size_t fifo_bytes_;

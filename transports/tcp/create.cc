@@ -24,10 +24,13 @@ using std::chrono::milliseconds;
 // So that a clock that does not follow the kernel's is looked at, too.
 constexpr milliseconds kLongestWait(100);
 
-// One TcpListener::Connect().
+// Control messages have a lane of their own, which no data holds up.
+int LanesOf(const TransportOptions& options) { return 1 + options.connections; }
+
+// One Connect().
 class SetUp {
  public:
-  SetUp(const TcpOptions& options, const TcpConnectArgs& args,
+  SetUp(const TransportOptions& options, const ConnectArgs& args,
         const std::vector<Socket>& listeners)
       : options_(options),
         args_(args),
@@ -50,8 +53,8 @@ class SetUp {
   Status Missing() const;
   Result<std::vector<std::unique_ptr<Link>>> MakeLinks();
 
-  const TcpOptions& options_;
-  const TcpConnectArgs& args_;
+  const TransportOptions& options_;
+  const ConnectArgs& args_;
   const std::vector<Socket>& listeners_;
   IncomingLanes incoming_;
   Door door_;
@@ -61,7 +64,7 @@ class SetUp {
 IncomingLanes::Args SetUp::ForIncoming() const {
   IncomingLanes::Args incoming;
   incoming.rank = args_.rank;
-  incoming.lanes = options_.lanes;
+  incoming.lanes = LanesOf(options_);
   incoming.session_key = args_.session_key;
   for (int r = 0; r < args_.size; ++r) {
     incoming.expected.push_back(r > args_.rank && HasAddress(r));
@@ -79,13 +82,13 @@ Result<std::vector<SocketAddress>> SetUp::Candidates(int peer) const {
   std::vector<SocketAddress> usable;
   for (const SocketAddress& address : all.value()) {
     const int version = address.family() == AF_INET6 ? 6 : 4;
-    if (options_.family == 0 || options_.family == version) {
+    if (options_.ip_version == 0 || options_.ip_version == version) {
       usable.push_back(address);
     }
   }
   if (!usable.empty()) return usable;
   return Status(StatusCode::kInvalidArgument,
-                StrCat("rank ", peer, ": expected an IPv", options_.family,
+                StrCat("rank ", peer, ": expected an IPv", options_.ip_version,
                        " address, seen ", text));
 }
 
@@ -95,13 +98,13 @@ Status SetUp::PrepareOutgoing() {
     if (!HasAddress(peer)) continue;
     const Result<std::vector<SocketAddress>> candidates = Candidates(peer);
     if (!candidates.ok()) return candidates.status();
-    for (int lane = 0; lane < options_.lanes; ++lane) {
+    for (int lane = 0; lane < LanesOf(options_); ++lane) {
       LaneHello hello;
       hello.session_key = args_.session_key;
       hello.from = static_cast<std::uint32_t>(args_.rank);
       hello.to = static_cast<std::uint32_t>(peer);
       hello.lane = static_cast<std::uint32_t>(lane);
-      hello.lanes = static_cast<std::uint32_t>(options_.lanes);
+      hello.lanes = static_cast<std::uint32_t>(LanesOf(options_));
       outgoing_.emplace_back(hello, candidates.value(),
                              options_.socket_buffer_bytes, now);
     }
@@ -201,7 +204,7 @@ Result<std::vector<std::unique_ptr<Link>>> SetUp::MakeLinks() {
     if (peer > args_.rank) {
       link.lanes = incoming_.TakeLanes(peer);
     } else {
-      for (int lane = 0; lane < options_.lanes; ++lane) {
+      for (int lane = 0; lane < LanesOf(options_); ++lane) {
         link.lanes.push_back((out++)->TakeSocket());
       }
     }
@@ -223,43 +226,47 @@ Result<std::vector<std::unique_ptr<Link>>> SetUp::Run() {
   return MakeLinks();
 }
 
-Status CheckOptions(const TcpOptions& options) {
-  if (options.lanes < 1 || options.lanes > kMaxTcpLanes) {
+Status CheckOptions(const TransportOptions& options) {
+  if (options.connections < 0 || LanesOf(options) > kMaxTcpLanes) {
     return Status(StatusCode::kInvalidArgument,
-                  StrCat("connections per peer: expected 1 to ", kMaxTcpLanes,
-                         ", seen ", options.lanes));
+                  StrCat("connections per peer: expected 0 to ",
+                         kMaxTcpLanes - 1, ", seen ", options.connections));
   }
-  if (options.family != 0 && options.family != 4 && options.family != 6) {
+  if (options.ip_version != 0 && options.ip_version != 4 &&
+      options.ip_version != 6) {
     return Status(
         StatusCode::kInvalidArgument,
-        StrCat("IP version: expected 0, 4 or 6, seen ", options.family));
+        StrCat("IP version: expected 0, 4 or 6, seen ", options.ip_version));
   }
   return Status();
 }
 
-}  // namespace
+class TcpEndpoint final : public Endpoint {
+ public:
+  static Result<std::unique_ptr<Endpoint>> Listen(
+      const TransportOptions& options);
 
-struct TcpListener::State {
-  TcpOptions options;
-  std::vector<Socket> listeners;
-  std::vector<SocketAddress> addresses;
+  std::string address() const override { return JoinAddresses(addresses_); }
+  Result<std::vector<std::unique_ptr<Link>>> Connect(
+      const ConnectArgs& args) override;
+
+ private:
+  explicit TcpEndpoint(const TransportOptions& options) : options_(options) {}
+
+  const TransportOptions options_;
+  std::vector<Socket> listeners_;  // None after Connect().
+  std::vector<SocketAddress> addresses_;
 };
 
-TcpListener::TcpListener(std::unique_ptr<State> state)
-    : state_(std::move(state)) {}
-
-TcpListener::~TcpListener() = default;
-
-Result<std::unique_ptr<TcpListener>> TcpListener::Listen(
-    const TcpOptions& options) {
+Result<std::unique_ptr<Endpoint>> TcpEndpoint::Listen(
+    const TransportOptions& options) {
   GF_RETURN_IF_ERROR(CheckOptions(options));
   const auto interfaces = ListInterfaces();
   if (!interfaces.ok()) return interfaces.status();
   const auto chosen = ChooseAddresses(interfaces.value(), options.socket_ifname,
-                                      options.family);
+                                      options.ip_version);
   if (!chosen.ok()) return chosen.status();
-  auto state = std::make_unique<State>();
-  state->options = options;
+  std::unique_ptr<TcpEndpoint> endpoint(new TcpEndpoint(options));
   Status trouble;
   for (const SocketAddress& address : chosen.value()) {
     Result<Socket> listener = ListenOn(address, options.socket_buffer_bytes);
@@ -268,33 +275,31 @@ Result<std::unique_ptr<TcpListener>> TcpListener::Listen(
       trouble = listener.status();
       continue;
     }
-    state->addresses.push_back(LocalAddress(listener.value()));
-    state->listeners.push_back(std::move(listener).value());
+    endpoint->addresses_.push_back(LocalAddress(listener.value()));
+    endpoint->listeners_.push_back(std::move(listener).value());
   }
-  if (state->listeners.empty()) return trouble;
-  return std::unique_ptr<TcpListener>(new TcpListener(std::move(state)));
+  if (endpoint->listeners_.empty()) return trouble;
+  return std::unique_ptr<Endpoint>(std::move(endpoint));
 }
 
-std::string TcpListener::address() const {
-  return JoinAddresses(state_->addresses);
-}
-
-Result<std::vector<std::unique_ptr<Link>>> TcpListener::Connect(
-    const TcpConnectArgs& args) {
-  if (args.rank < 0 || args.rank >= args.size ||
-      args.addresses.size() != static_cast<std::size_t>(args.size)) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("expected a rank below ", args.size,
-                         " and as many addresses, seen rank ", args.rank,
-                         " and ", args.addresses.size(), " addresses"));
-  }
-  if (state_->listeners.empty()) {
+Result<std::vector<std::unique_ptr<Link>>> TcpEndpoint::Connect(
+    const ConnectArgs& args) {
+  GF_RETURN_IF_ERROR(ValidateConnect(args));
+  GF_RETURN_IF_ERROR(args.failed);
+  if (listeners_.empty()) {
     return Status(StatusCode::kFailedPrecondition,
-                  "this TcpListener has connected already");
+                  "this TCP endpoint has connected already");
   }
-  const std::vector<Socket> listeners = std::move(state_->listeners);
-  state_->listeners.clear();
-  return SetUp(state_->options, args, listeners).Run();
+  const std::vector<Socket> listeners = std::move(listeners_);
+  listeners_.clear();
+  return SetUp(options_, args, listeners).Run();
 }
+
+}  // namespace
+
+constinit const TransportKind kTcpTransport = {
+    .name = "tcp",
+    .open = &TcpEndpoint::Listen,
+};
 
 }  // namespace gradientflow

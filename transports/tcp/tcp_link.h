@@ -48,6 +48,7 @@ class TcpLink final : public Link,
   void Send(int lane, const OutMessage& message) override;
   bool Poll() override;
   void Resume(int lane) override;
+  bool sockets_carry_data() const override { return true; }
   bool PrepareToSleep() override;
   void WakeUp() override {}
   std::size_t queued_messages() const override;

@@ -1,15 +1,20 @@
 #include <utility>
 #include <vector>
 
+#include "gradientflow/collectives/allreduce/flat.h"
+#include "gradientflow/collectives/allreduce/table.h"
+#include "gradientflow/collectives/cost_model.h"
 #include "gradientflow/collectives/group.h"
 #include "gradientflow/collectives/schedule.h"
 
 namespace gradientflow {
+namespace {
 
 // Every rank sends block b straight to rank b, which sums it in rank order and
 // sends the sum, rounded once, to every rank. Staggered: rank r starts with
 // r + 1, so that no two ranks hit the same peer first.
-Schedule TwoSyncAllreduce(int rank, int size, std::size_t count) {
+Schedule Make(int rank, const AllreduceShape& shape, std::size_t count) {
+  const int size = shape.size;
   Schedule schedule;
   if (size == 1) return schedule;
   const Group group = AllRanks(rank, size);
@@ -34,5 +39,29 @@ Schedule TwoSyncAllreduce(int rank, int size, std::size_t count) {
   AppendRound(std::move(spread), &schedule);
   return schedule;
 }
+
+// Source: arXiv 1802.02326.
+double Seconds(int size, double bytes, const LinkModel& link) {
+  if (size == 1) return 0;
+  const double p = size;
+  return 2 * link.latency_seconds + 2 * (p - 1) * link.message_seconds +
+         2 * (p - 1) / p * bytes * link.seconds_per_byte +
+         bytes * link.reduce_seconds_per_byte;
+}
+
+double Predict(const AllreduceQuestion& question) {
+  HostLine line(question.topology);
+  line.AddAllPairs(2.0 / question.size);
+  return FlatSeconds(question, &Seconds, line, question.model.across);
+}
+
+}  // namespace
+
+constinit const AllreduceAlgorithm allreduce::kTwoSync = {
+    .name = "two_sync",
+    .make = &Make,
+    .predict = &Predict,
+    .receives_early = true,
+};
 
 }  // namespace gradientflow

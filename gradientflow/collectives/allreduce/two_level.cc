@@ -1,16 +1,30 @@
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
 
+#include "gradientflow/collectives/allreduce/flat.h"
+#include "gradientflow/collectives/allreduce/reuse.h"
+#include "gradientflow/collectives/allreduce/table.h"
+#include "gradientflow/collectives/cost_model.h"
 #include "gradientflow/collectives/group.h"
 #include "gradientflow/collectives/schedule.h"
 
 namespace gradientflow {
 namespace {
 
-using Across = TwoLevelPlan::Across;
+enum class Across { kNone, kOneRound, kHalvingDoubling, kRing };
+
+// How the ranks go about it. The same on every rank.
+struct TwoLevelPlan {
+  std::vector<std::vector<int>> hosts;  // Ranks of each, ascending.
+  int lanes = 1;                        // Blocks: ranks of the smallest host.
+  int largest = 1;                      // Ranks of the largest host.
+  bool one_sided = false;
+  Across across = Across::kNone;
+};
 
 // Up to here the block that a lane sends across counts as small: its latency
 // outweighs its bytes on any network that needs two levels.
@@ -59,7 +73,7 @@ Place PlaceOf(int rank, const TwoLevelPlan& plan) {
 // Block l of every rank of the host to the host's rank l, which sums them.
 void AppendCollect(const Group& host, int lanes, std::size_t count,
                    Schedule* schedule) {
-  const Block whole{0, count};
+  const Extent whole{0, count};
   const bool lane = host.me < lanes;
   const Slice mine = lane ? Data(SubBlock(whole, lanes, host.me)) : Data(0, 0);
   std::vector<Step> round;
@@ -113,7 +127,7 @@ void AppendAcross(const TwoLevelPlan& plan, Place place, bool shares,
   for (const auto& ranks : plan.hosts) {
     lane.members.push_back(ranks[static_cast<std::size_t>(place.local)]);
   }
-  const Block mine = BlockOf(count, plan.lanes, place.local);
+  const Extent mine = BlockOf(count, plan.lanes, place.local);
   const bool raw = plan.hosts[place.host].size() == 1;
   switch (plan.across) {
     case Across::kNone:
@@ -136,8 +150,6 @@ Step OneSided(Step::Kind kind, Slice dst) {
   step.dst = dst;
   return step;
 }
-
-}  // namespace
 
 TwoLevelPlan PlanTwoLevel(const Topology& topology, std::size_t count,
                           bool one_sided) {
@@ -166,13 +178,13 @@ TwoLevelPlan PlanTwoLevel(const Topology& topology, std::size_t count,
 // hosts each lane allreduces its block, then the lanes spread it inside. There
 // are as many lanes as the smallest host has ranks: all of them if hosts are
 // equal, one leader if some rank is alone.
-Schedule TwoLevelAllreduce(int rank, const Topology& topology,
-                           std::size_t count, bool one_sided) {
-  const int size = static_cast<int>(topology.host.size());
-  const TwoLevelPlan plan = PlanTwoLevel(topology, count, one_sided);
+Schedule Make(int rank, const AllreduceShape& shape, std::size_t count) {
+  const TwoLevelPlan plan =
+      PlanTwoLevel(shape.topology, count, shape.one_sided);
   if (plan.across == Across::kNone) {
-    return plan.one_sided ? SharedAllreduce(rank, size, count)
-                          : TwoSyncAllreduce(rank, size, count);
+    const AllreduceAlgorithm& inside =
+        plan.one_sided ? allreduce::kShared : allreduce::kTwoSync;
+    return inside.make(rank, shape, count);
   }
   Schedule schedule;
   schedule.multi_hop = true;
@@ -203,5 +215,53 @@ Schedule TwoLevelAllreduce(int rank, const Topology& topology,
   }
   return schedule;
 }
+
+double PredictAcross(const TwoLevelPlan& plan, double lane_bytes,
+                     const LinkModel& across) {
+  const int hosts = static_cast<int>(plan.hosts.size());
+  LinkModel link = across;
+  link.seconds_per_byte *= plan.lanes;  // The host's lanes share its line.
+  switch (plan.across) {
+    case Across::kNone:
+      return 0;
+    case Across::kOneRound:
+      return OneRoundSeconds(hosts, lane_bytes, link);
+    case Across::kHalvingDoubling:
+      return HalvingDoublingSeconds(hosts, lane_bytes, link);
+    case Across::kRing:
+      return RingSeconds(hosts, lane_bytes, link);
+  }
+  return 0;
+}
+
+double Predict(const AllreduceQuestion& question) {
+  const TwoLevelPlan plan = PlanTwoLevel(question.topology, question.count,
+                                         question.hosts_share_memory);
+  // With one level only, another algorithm does the same for less.
+  if (plan.hosts.size() == 1 || plan.largest == 1) {
+    return std::numeric_limits<double>::infinity();
+  }
+  const LinkModel& inside = question.model.inside;
+  const double lane_bytes = BytesOf(question) / plan.lanes;
+  const double g = plan.largest;
+  const double across = PredictAcross(plan, lane_bytes, question.model.across);
+  if (plan.one_sided) {
+    return across + 2 * inside.latency_seconds +
+           2 * g * lane_bytes * inside.reduce_seconds_per_byte;
+  }
+  return across + 2 * inside.latency_seconds +
+         2 * (g - 1) *
+             (inside.message_seconds + lane_bytes * inside.seconds_per_byte) +
+         g * lane_bytes * inside.reduce_seconds_per_byte;
+}
+
+}  // namespace
+
+constinit const AllreduceAlgorithm allreduce::kTwoLevel = {
+    .name = "two_level",
+    .make = &Make,
+    .predict = &Predict,
+    .memory = AllreduceAlgorithm::Memory::kMayShare,
+};
 
 }  // namespace gradientflow

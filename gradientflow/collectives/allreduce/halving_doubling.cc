@@ -2,6 +2,10 @@
 #include <utility>
 #include <vector>
 
+#include "gradientflow/collectives/allreduce/flat.h"
+#include "gradientflow/collectives/allreduce/reuse.h"
+#include "gradientflow/collectives/allreduce/table.h"
+#include "gradientflow/collectives/cost_model.h"
 #include "gradientflow/collectives/group.h"
 #include "gradientflow/collectives/schedule.h"
 
@@ -19,20 +23,20 @@ Step ReduceLanding(Slice dst, bool raw, bool is_final) {
 }
 
 // The halves of `owned`: which one I keep, and which I give away.
-std::pair<Block, Block> Halve(Block owned, bool low) {
-  const Block lower{owned.begin, owned.count / 2};
-  const Block upper{owned.begin + lower.count, owned.count - lower.count};
+std::pair<Extent, Extent> Halve(Extent owned, bool low) {
+  const Extent lower{owned.begin, owned.count / 2};
+  const Extent upper{owned.begin + lower.count, owned.count - lower.count};
   return low ? std::pair{lower, upper} : std::pair{upper, lower};
 }
 
 // Recursive halving among the first `core` members, then doubling.
-void AppendExchange(const Group& group, int core, Block range, bool raw,
+void AppendExchange(const Group& group, int core, Extent range, bool raw,
                     Schedule* schedule) {
   const auto partner = [&](int bit) {
     return group.members[static_cast<std::size_t>(group.me ^ bit)];
   };
-  std::vector<Block> given;  // Per bit, what the partner took over.
-  Block owned = range;
+  std::vector<Extent> given;  // Per bit, what the partner took over.
+  Extent owned = range;
   for (int bit = 1; bit < core; bit *= 2) {
     const auto [keep, give] = Halve(owned, (group.me & bit) == 0);
     Step send = Send(partner(bit), Data(give));
@@ -49,7 +53,7 @@ void AppendExchange(const Group& group, int core, Block range, bool raw,
     // From here on all that travels has been rounded once, by its owner.
     send.settle = send.last = bit * 2 == core;
     send.relay = !send.settle;
-    const Block theirs = given.back();
+    const Extent theirs = given.back();
     given.pop_back();
     AppendRound({send, Recv(partner(bit), Data(theirs))}, schedule);
     owned = {std::min(owned.begin, theirs.begin), owned.count + theirs.count};
@@ -62,7 +66,7 @@ void AppendExchange(const Group& group, int core, Block range, bool raw,
 // result from it last. The rest halve the range they own at each step while the
 // distance to the partner doubles, so that most bytes go to near ones, then
 // retrace the steps.
-void AppendHalvingDoubling(const Group& group, Block range, bool raw,
+void AppendHalvingDoubling(const Group& group, Extent range, bool raw,
                            Schedule* schedule) {
   int core = 1;
   while (core * 2 <= group.size()) core *= 2;
@@ -91,12 +95,56 @@ void AppendHalvingDoubling(const Group& group, Block range, bool raw,
   }
 }
 
-Schedule HalvingDoublingAllreduce(int rank, int size, std::size_t count) {
+// Source: Thakur et al., IJHPCA 2005.
+double HalvingDoublingSeconds(int size, double bytes, const LinkModel& link) {
+  double core = 1;
+  double steps = 0;
+  for (; core * 2 <= size; core *= 2) ++steps;
+  double seconds =
+      MessageSeconds(2 * steps, link) +
+      (core - 1) / core * bytes *
+          (2 * link.seconds_per_byte + link.reduce_seconds_per_byte);
+  if (core < size) {
+    seconds += MessageSeconds(2, link) + bytes * (2 * link.seconds_per_byte +
+                                                  link.reduce_seconds_per_byte);
+  }
+  return seconds;
+}
+
+namespace {
+
+Schedule Make(int rank, const AllreduceShape& shape, std::size_t count) {
   Schedule schedule;
   schedule.multi_hop = true;
-  AppendHalvingDoubling(AllRanks(rank, size), {0, count}, /*raw=*/true,
+  AppendHalvingDoubling(AllRanks(rank, shape.size), {0, count}, /*raw=*/true,
                         &schedule);
   return schedule;
 }
+
+double Predict(const AllreduceQuestion& question) {
+  const int size = question.size;
+  int core = 1;
+  while (core * 2 <= size) core *= 2;
+  HostLine line(question.topology);
+  for (int r = core; r < size; ++r) {
+    line.Add(r, r - core, 1);
+    line.Add(r - core, r, 1);
+  }
+  // Halves out and, later, quarters, ... then the same way back.
+  double share = 0.5;
+  for (int bit = 1; bit < core; bit *= 2, share /= 2) {
+    for (int r = 0; r < core; ++r) line.Add(r, r ^ bit, 2 * share);
+  }
+  return FlatSeconds(question, &HalvingDoublingSeconds, line,
+                     question.model.across);
+}
+
+}  // namespace
+
+constinit const AllreduceAlgorithm allreduce::kHalvingDoubling = {
+    .name = "halving_doubling",
+    .make = &Make,
+    .predict = &Predict,
+};
 
 }  // namespace gradientflow

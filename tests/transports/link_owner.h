@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -20,7 +21,7 @@
 #include "transports/poller.h"
 #include "transports/wire.h"
 
-// What the tests of shared-memory links have in common.
+// What owns a link in tests: it plays the fabric.
 namespace gradientflow::testing {
 
 // Bytes that depend on seed and place, so that any shift or mix-up shows.
@@ -40,36 +41,45 @@ inline std::vector<std::byte> Pattern(std::uint64_t seed, std::size_t bytes) {
 
 struct Received {
   int peer = -1;
+  int lane = 0;
   Header header;
   std::vector<std::byte> payload;
 };
 
 // One end of any number of links: keeps what arrives, sends what it owns, and
 // drives the links as a fabric would.
-class Endpoint final : public LinkEvents {
+class LinkOwner final : public LinkEvents {
  public:
-  Endpoint() : poller_(std::move(Poller::Create()).value()) {}
+  LinkOwner() : poller_(std::move(Poller::Create()).value()) {}
 
   Poller* poller() { return poller_.get(); }
   void Take(std::vector<std::unique_ptr<Link>> links) {
     links_ = std::move(links);
   }
+  // The link to rank 1, and no other.
+  void TakeOne(std::unique_ptr<Link> link) {
+    links_.clear();
+    links_.push_back(nullptr);
+    links_.push_back(std::move(link));
+  }
   Link& to(int peer) { return *links_[static_cast<std::size_t>(peer)]; }
   void Drop(int peer) { links_[static_cast<std::size_t>(peer)].reset(); }
 
   // Sends a Pattern(seed) of `bytes` under tag = seed.
-  void Send(int peer, std::uint64_t seed, std::size_t bytes) {
+  void Send(int peer, std::uint64_t seed, std::size_t bytes, int lane = 0,
+            MessageKind kind = MessageKind::kData) {
     auto sending = std::make_unique<Sending>();
     sending->payload = Pattern(seed, bytes);
     sending->owner = this;
     sending->seed = seed;
     OutMessage message;
+    message.header.kind = kind;
     message.header.tag = seed;
     message.header.payload_bytes = bytes;
     message.payload = {sending->payload.data(), bytes, DeviceId{}};
-    message.done = {&Endpoint::OnSent, sending.get(), 0};
+    message.done = {&LinkOwner::OnSent, sending.get(), 0};
     sends_.push_back(std::move(sending));
-    to(peer).Send(0, message);
+    to(peer).Send(lane, message);
   }
 
   bool PollOnce() {
@@ -108,22 +118,24 @@ class Endpoint final : public LinkEvents {
     return true;
   }
 
-  Result<Landing> OnHeader(int peer, int /*lane*/,
-                           const Header& header) override {
+  Result<Landing> OnHeader(int peer, int lane, const Header& header) override {
     ++headers;
     if (!refuse.ok()) return refuse;
-    if (pause) return Landing{nullptr, true};
-    arriving_[peer].assign(header.payload_bytes, std::byte{0xee});
-    return Landing{header.payload_bytes > 0 ? arriving_[peer].data() : nullptr,
-                   false};
-  }
-  void OnMessage(int peer, int /*lane*/, const Header& header) override {
-    if (keep_payloads) {
-      received.push_back({peer, header, std::move(arriving_[peer])});
+    if (pause || (pause_if && pause_if(lane, header))) {
+      return Landing{nullptr, true};
     }
-    arriving_[peer] = {};
+    std::vector<std::byte>& landing = arriving_[{peer, lane}];
+    landing.assign(header.payload_bytes, std::byte{0xee});
+    return Landing{header.payload_bytes > 0 ? landing.data() : nullptr, false};
+  }
+  void OnMessage(int peer, int lane, const Header& header) override {
+    std::vector<std::byte>& landing = arriving_[{peer, lane}];
+    if (keep_payloads) {
+      received.push_back({peer, lane, header, std::move(landing)});
+    }
+    landing = {};
     ++messages;
-    if (close_on_message) to(peer).Close();
+    if (on_message) on_message(header);
   }
   void OnDown(int peer, const Status& why) override {
     down.emplace_back(peer, why);
@@ -137,13 +149,14 @@ class Endpoint final : public LinkEvents {
   std::size_t sleeps = 0;
   bool keep_payloads = true;
   bool pause = false;
-  bool close_on_message = false;
+  std::function<bool(int lane, const Header& header)> pause_if;
+  std::function<void(const Header& header)> on_message;
   Status refuse;
 
  private:
   struct Sending {
     std::vector<std::byte> payload;
-    Endpoint* owner;
+    LinkOwner* owner;
     std::uint64_t seed;
   };
   static void OnSent(void* self, std::uint64_t, std::uint32_t,
@@ -156,10 +169,27 @@ class Endpoint final : public LinkEvents {
   }
 
   std::unique_ptr<Poller> poller_;
-  std::map<int, std::vector<std::byte>> arriving_;
+  std::map<std::pair<int, int>, std::vector<std::byte>> arriving_;
   std::deque<std::unique_ptr<Sending>> sends_;
   std::vector<std::unique_ptr<Link>> links_;  // Dropped first.
 };
+
+// Drives the owners on this thread until `until`, or for 10 s at most. Returns
+// whether it came.
+inline bool Drive(const std::vector<LinkOwner*>& owners,
+                  const std::function<bool()>& until) {
+  const auto give_up =
+      std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!until()) {
+    if (std::chrono::steady_clock::now() > give_up) return false;
+    bool moved = false;
+    for (LinkOwner* owner : owners) moved |= owner->PollOnce();
+    if (!moved && !until()) {
+      owners[0]->PollOrSleep(std::chrono::milliseconds(1));
+    }
+  }
+  return true;
+}
 
 inline bool Intact(const Received& message) {
   return message.payload ==

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <span>
+
+#include "gradientflow/base/status.h"
+#include "tests/transports/link_owner.h"
+#include "transports/endpoint.h"
+
+// What every Link promises, whatever carries it. A transport joins the suite by
+// a file of its own: see link_conformance_tcp_test.cc.
+namespace gradientflow::testing {
+
+// A peer that is the test itself: it writes bytes where a link would write
+// frames. The peer dies with it.
+class RawPeer {
+ public:
+  virtual ~RawPeer() = default;
+  // All of them, at most 4096 that the link has yet to read.
+  virtual void Write(std::span<const std::byte> bytes) = 0;
+};
+
+struct LinkKind {
+  const char* name;  // Link::kind().
+  // Ranks 0 and 1, `a` and `b`, get a link to each other.
+  void (*join)(LinkOwner* a, LinkOwner* b);
+  // Rank 0, `owner`, gets a link to rank 1, which is the peer.
+  std::unique_ptr<RawPeer> (*join_raw)(LinkOwner* owner);
+};
+inline void PrintTo(const LinkKind& kind, std::ostream* out) {
+  *out << kind.name;
+}
+
+// Opens two endpoints in this process and connects them.
+void JoinByEndpoints(const TransportKind& kind, LinkOwner* a, LinkOwner* b);
+
+// The one end of `owner`'s link to rank 1 that was told, as it must be.
+inline void ExpectDown(const LinkOwner& owner, StatusCode code) {
+  ASSERT_EQ(owner.down.size(), 1U);
+  EXPECT_EQ(owner.down[0].first, 1);
+  const Status& why = owner.down[0].second;
+  EXPECT_EQ(why.code(), code) << why.ToString();
+  EXPECT_EQ(why.message().rfind("rank 1 (", 0), 0U) << why.ToString();
+}
+
+class LinkConformance : public ::testing::TestWithParam<LinkKind> {
+ protected:
+  void Join() { GetParam().join(&a_, &b_); }
+  Link& a() { return a_.to(1); }
+  Link& b() { return b_.to(0); }
+  bool Drive(const std::function<bool()>& until) {
+    return testing::Drive({&a_, &b_}, until);
+  }
+
+  LinkOwner a_;  // Rank 0.
+  LinkOwner b_;  // Rank 1.
+};
+
+}  // namespace gradientflow::testing

@@ -151,6 +151,7 @@ gf_status gf_csc_open(const gf_csc_config* config, gf_csc** out) {
 
 void gf_csc_close(gf_csc* csc) { delete csc; }
 
+// NOLINTNEXTLINE(readability-function-size): as in C.
 gf_status gf_csc_add(gf_csc* csc, size_t elements, int32_t dtype,
                      float* residual, const uint8_t* always_dense,
                      const uint8_t* selected, gf_csc_bucket** out) {

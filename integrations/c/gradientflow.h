@@ -408,7 +408,7 @@ GF_API gf_status gf_convert(const void* src, int32_t src_dtype, void* dst,
  * float16, bfloat16. */
 typedef struct gf_csc gf_csc;
 
-typedef struct gf_csc_config {
+typedef struct {
   size_t struct_bytes;
   size_t chunk_elements;
   double sparsity;       /* Share of the chunks kept back, [0, 1). */
@@ -425,7 +425,7 @@ GF_API gf_status gf_csc_open(const gf_csc_config*, gf_csc** out);
 GF_API void gf_csc_close(gf_csc*); /* With its buckets. NULL: nothing. */
 
 /* Owned by the gf_csc, and only read by the caller. */
-typedef struct gf_csc_bucket {
+typedef struct {
   /* By chunk, 1 if the step that comes, or is under way, sends it. */
   const uint8_t* selected;
   size_t chunks;
@@ -473,7 +473,7 @@ GF_API uint64_t gf_csc_step(const gf_csc*); /* Under way, or that comes. */
 GF_API gf_status gf_csc_set_loss_scale(gf_csc*, float loss_scale,
                                        float* factor);
 /* For passes of the caller's over memory that is not the host's. */
-typedef struct gf_csc_factors {
+typedef struct {
   float keep_factor; /* residual = keep_factor * s, of what is kept back. */
   float kept_norm;   /* norms[c] = kept_norm * sum |s| */
   float sent_norm;   /* norms[c] = sent_norm * sum |grads|, after unpacking. */

@@ -193,10 +193,10 @@ gf_status gf_csc_add(gf_csc* csc, size_t elements, int32_t dtype,
   });
 }
 
-gf_status gf_csc_drop(gf_csc* csc, size_t first) {
+gf_status gf_csc_drop(gf_csc* csc, size_t count) {
   return Guard([&]() -> Status {
     GF_RETURN_IF_ERROR(NotNull("gf_csc_drop", {csc}));
-    csc->buckets.resize(std::min(first, csc->buckets.size()));
+    csc->buckets.resize(std::min(count, csc->buckets.size()));
     return Status();
   });
 }

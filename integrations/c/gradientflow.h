@@ -384,7 +384,6 @@ GF_API gf_status gf_await(gf_session*, uint64_t ticket, double seconds);
 /* -- Kernels (since 1.2) ------------------------------------------------ */
 /* Free. For gradients that are not in a session's pool. On the host, on the
  * caller's thread. Types: float32, float16, bfloat16. */
-
 /* dst[i] = dst_dtype(scale * src[i]); rounds to the nearest even. */
 GF_API gf_status gf_convert(const void* src, int32_t src_dtype, void* dst,
                             int32_t dst_dtype, size_t n, float scale);
@@ -404,10 +403,9 @@ GF_API gf_status gf_convert(const void* src, int32_t src_dtype, void* dst,
  *
  * Threads: calls for one gf_csc come one at a time, except that gf_csc_pack()
  * and gf_csc_unpack() of different buckets may run at the same time, and beside
- * gf_csc_add(). All work is done on the host, in the calling thread; nothing is
- * sent and nothing waits. Gradients and packed buffers are of float32, float16
- * or bfloat16. GF_INVALID_ARGUMENT means that an argument is null or out of
- * range; nothing has changed then. */
+ * gf_csc_add(). The calling thread does all work, sends nothing, and waits for
+ * nothing. Types are float32, float16 and bfloat16. GF_INVALID_ARGUMENT: an
+ * argument is null or out of range, and nothing has changed. */
 typedef struct gf_csc gf_csc;
 
 typedef struct {
@@ -420,13 +418,13 @@ typedef struct {
   float keep_factor;     /* Multiplies what is kept back, in each step. */
   int32_t wire_dtype;    /* The type of packed buffers. */
 } gf_csc_config;
-/* Sets chunks of 32,000 elements, a sparsity of 0.85, no warm-up, step 0, loss
- * scale 1, keep factor 1 and GF_FLOAT16. */
+/* Chunks of 32,000, sparsity 0.85, no warm-up, step 0, both factors 1, float16.
+ */
 GF_API void gf_csc_config_init(gf_csc_config*);
 
-/* The caller owns *out, and closes it. */
+/* The caller closes *out, and with it its buckets. NULL may be closed. */
 GF_API gf_status gf_csc_open(const gf_csc_config*, gf_csc** out);
-GF_API void gf_csc_close(gf_csc*); /* Frees its buckets too; NULL is fine. */
+GF_API void gf_csc_close(gf_csc*);
 
 /* The gf_csc owns this; the caller only reads it. */
 typedef struct {
@@ -449,8 +447,7 @@ typedef struct {
 GF_API gf_status gf_csc_add(gf_csc*, size_t elements, int32_t dtype,
                             float* residual, const uint8_t* always_dense,
                             const uint8_t* selected, gf_csc_bucket** out);
-/* Drops all buckets but the first `count`. REQUIRES: they are not between
- * gf_csc_pack() and gf_csc_end_step(). */
+/* Drops all buckets but the first `count`. REQUIRES: they are not packed. */
 GF_API gf_status gf_csc_drop(gf_csc*, size_t count);
 
 /* Adds the residual to the gradients: s = grads + residual. For a selected
@@ -473,9 +470,7 @@ GF_API gf_status gf_csc_end_step(gf_csc*, int32_t nonfinite);
 /* Selects the chunks of the next step. `norm_sums` has the norms of all chunks
  * of all buckets, in order, summed over the ranks: the same bits on each. */
 GF_API gf_status gf_csc_select(gf_csc*, const float* norm_sums, size_t chunks);
-/* The step under way, or that comes. */
-GF_API uint64_t gf_csc_step(const gf_csc*);
-
+GF_API uint64_t gf_csc_step(const gf_csc*); /* Under way, or to come. */
 /* Between steps: what the coming gradients are multiplied with. The residuals
  * of buckets follow; the caller multiplies any others by *factor. */
 GF_API gf_status gf_csc_set_loss_scale(gf_csc*, float loss_scale,

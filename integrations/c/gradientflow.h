@@ -395,11 +395,12 @@ GF_API gf_status gf_convert(const void* src, int32_t src_dtype, void* dst,
  * the k of all chunks whose L1 norms, summed over the ranks, were largest in
  * the step before; the others wait in the residual. One step:
  *
- *   for each bucket, once it is full:    gf_csc_pack()
- *                                        the mean, over the ranks, of the
- * packed buffers: the caller's exchange gf_csc_unpack() once all buckets are
- * back:           gf_csc_end_step() the sum, over the ranks, of the norms: the
- * caller's exchange before the next step's first bucket: gf_csc_select()
+ *   gf_csc_pack()      each bucket, once it is full
+ *   (exchange)         the mean, over the ranks, of its packed buffers
+ *   gf_csc_unpack()    the same bucket
+ *   gf_csc_end_step()  once all buckets are back
+ *   (exchange)         the sum, over the ranks, of the norms of all chunks
+ *   gf_csc_select()    before the next step's first bucket
  *
  * Threads: calls for one gf_csc come one at a time, except that gf_csc_pack()
  * and gf_csc_unpack() of different buckets may run at the same time, and beside
@@ -418,8 +419,7 @@ typedef struct {
   float keep_factor;     /* Multiplies what is kept back, in each step. */
   int32_t wire_dtype;    /* The type of packed buffers. */
 } gf_csc_config;
-/* Chunks of 32,000, sparsity 0.85, no warm-up, step 0, both factors 1, float16.
- */
+/* Chunks of 32,000, sparsity 0.85, no warm-up, step 0, factors 1, float16. */
 GF_API void gf_csc_config_init(gf_csc_config*);
 
 /* The caller closes *out, and with it its buckets. NULL may be closed. */

@@ -4,7 +4,7 @@
 #include "benchmarks/gpu/chunk_pool.h"
 #include "benchmarks/gpu/kernel_case.h"
 
-// What gradientflow/csc/device_sparse.h does to a pool in one step, but
+// What gradientflow/csc/sparse.h does to a pool in one step, but
 // for the wire.
 namespace gradientflow::benchmarks {
 namespace {

@@ -22,7 +22,7 @@ class CscMemory {
   // sent chunks packed. Otherwise a call is over when it returns, and chunks
   // are sent from where they are.
   virtual bool asynchronous() const = 0;
-  virtual std::string description() const = 0;  // For errors: "the host".
+  virtual std::string description() const = 0;  // "the host", for errors.
   virtual const kernels::ChunkKernelTable& kernels() const = 0;
   virtual void* stream() const = 0;  // For kernels().
   // What a kernel returned, with its name.
@@ -41,10 +41,11 @@ class CscMemory {
   virtual Result<bool> Reached() const = 0;
 };
 
-// Of this process, by the CPU's kernels.
+// The memory of this process, with the CPU's kernels.
 std::unique_ptr<CscMemory> HostCscMemory();
 
-// Of a device, in the order of `stream`. Both are borrowed and outlive it.
+// The memory of a device, with work in the order of `stream`. Both are borrowed
+// and outlive it.
 Result<std::unique_ptr<CscMemory>> DeviceCscMemory(Device* device,
                                                    Stream* stream);
 

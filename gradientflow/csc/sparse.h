@@ -35,7 +35,7 @@ class SparseAggregator final : public Aggregator {
   static Result<std::unique_ptr<SparseAggregator>> Create(
       const AggregatorParts& parts, const CscConfig& config,
       std::unique_ptr<CscMemory> memory);
-  // Nothing of its memory may be in use by the device any more: waits.
+  // Waits until the device no longer uses its memory.
   ~SparseAggregator() override;
 
   void Begin(std::uint64_t step, float loss_scale) override;
@@ -121,7 +121,8 @@ class SparseAggregator final : public Aggregator {
   DeviceMemory residual_;
   DeviceMemory packed_;
   std::size_t packed_bytes_ = 0;
-  // Of the step at hand, and of the one before it, which becomes the next.
+  // One is of the step at hand. The other is of the step before, and becomes
+  // that of the next.
   std::array<DeviceMemory, 2> slots_;
   int now_ = 0;
   int finished_ = 0;
@@ -133,7 +134,7 @@ class SparseAggregator final : public Aggregator {
   DeviceMemory dirty_;
   DeviceMemory host_selected_;
   DeviceMemory host_nonfinite_;
-  std::vector<float> residual_copy_;  // Of a device's.
+  std::vector<float> residual_copy_;  // From a device.
 
   std::uint64_t step_ = 0;
   std::size_t written_end_ = 0;

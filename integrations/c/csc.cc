@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -56,6 +57,15 @@ Status CheckType(const char* name, int32_t dtype) {
                 StrCat(name, " ", dtype,
                        ": expected GF_FLOAT32 (0), GF_FLOAT16 (1) or "
                        "GF_BFLOAT16 (2)"));
+}
+
+Status NotNull(const char* function, std::initializer_list<const void*> all) {
+  for (const void* argument : all) {
+    if (argument != nullptr) continue;
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat(function, ": an argument is null"));
+  }
+  return Status();
 }
 
 void TakeFactors(gf_csc* csc) {
@@ -133,6 +143,7 @@ void gf_csc_config_init(gf_csc_config* config) {
 
 gf_status gf_csc_open(const gf_csc_config* config, gf_csc** out) {
   return Guard([&]() -> Status {
+    GF_RETURN_IF_ERROR(NotNull("gf_csc_open", {config, out}));
     GF_RETURN_IF_ERROR(CheckType("wire_dtype", config->wire_dtype));
     gradientflow::CscConfig rules;
     rules.selection = {0, config->chunk_elements, config->sparsity,
@@ -151,10 +162,12 @@ gf_status gf_csc_open(const gf_csc_config* config, gf_csc** out) {
 
 void gf_csc_close(gf_csc* csc) { delete csc; }
 
+// NOLINTNEXTLINE(readability-function-size): as in C.
 gf_status gf_csc_add(gf_csc* csc, size_t elements, int32_t dtype,
                      float* residual, const uint8_t* always_dense,
                      const uint8_t* selected, gf_csc_bucket** out) {
   return Guard([&]() -> Status {
+    GF_RETURN_IF_ERROR(NotNull("gf_csc_add", {csc, always_dense, out}));
     GF_RETURN_IF_ERROR(CheckType("dtype", dtype));
     const size_t width = csc->rules.config().selection.chunk_elements;
     const size_t chunks = elements / width + (elements % width != 0 ? 1 : 0);
@@ -180,15 +193,21 @@ gf_status gf_csc_add(gf_csc* csc, size_t elements, int32_t dtype,
   });
 }
 
-gf_status gf_csc_drop(gf_csc* csc, size_t first) {
-  csc->buckets.resize(std::min(first, csc->buckets.size()));
-  return GF_OK;
+gf_status gf_csc_drop(gf_csc* csc, size_t count) {
+  return Guard([&]() -> Status {
+    GF_RETURN_IF_ERROR(NotNull("gf_csc_drop", {csc}));
+    csc->buckets.resize(std::min(count, csc->buckets.size()));
+    return Status();
+  });
 }
 
 gf_status gf_csc_pack(gf_csc_bucket* bucket, void* grads, void* packed,
                       float scale, float* norms) {
   return Guard([&]() -> Status {
     auto* const ours = static_cast<Bucket*>(bucket);
+    GF_RETURN_IF_ERROR(NotNull("gf_csc_pack", {ours, grads, packed, norms}));
+    GF_RETURN_IF_ERROR(
+        NotNull("gf_csc_pack: residual", {ours->region.residual}));
     ours->region.grads = grads;
     ours->region.packed = packed;
     ours->region.packed_scale = scale;
@@ -201,6 +220,11 @@ gf_status gf_csc_pack(gf_csc_bucket* bucket, void* grads, void* packed,
 gf_status gf_csc_unpack(gf_csc_bucket* bucket, int32_t* nonfinite) {
   return Guard([&]() -> Status {
     auto* const ours = static_cast<Bucket*>(bucket);
+    GF_RETURN_IF_ERROR(NotNull("gf_csc_unpack", {ours, nonfinite}));
+    if (ours->region.packed == nullptr) {
+      return Status(StatusCode::kFailedPrecondition,
+                    "gf_csc_unpack: the bucket has not been packed");
+    }
     *nonfinite = 0;
     GF_RETURN_IF_ERROR(ours->rules->Unpack(ours->region, 0, ours->chunks));
     return ReadMarks(*ours, nonfinite);
@@ -209,9 +233,12 @@ gf_status gf_csc_unpack(gf_csc_bucket* bucket, int32_t* nonfinite) {
 
 gf_status gf_csc_end_step(gf_csc* csc, int32_t nonfinite) {
   return Guard([&]() -> Status {
+    GF_RETURN_IF_ERROR(NotNull("gf_csc_end_step", {csc}));
     ++csc->step;
     for (const auto& bucket : csc->buckets) {
-      if (nonfinite == 0 || bucket->region.residual == nullptr) continue;
+      // Null: a bucket that this step has not packed.
+      void* const packed = std::exchange(bucket->region.packed, nullptr);
+      if (nonfinite == 0 || packed == nullptr) continue;
       GF_RETURN_IF_ERROR(csc->rules.Skip(bucket->region));
     }
     return Status();
@@ -220,6 +247,7 @@ gf_status gf_csc_end_step(gf_csc* csc, int32_t nonfinite) {
 
 gf_status gf_csc_select(gf_csc* csc, const float* norm_sums, size_t chunks) {
   return Guard([&]() -> Status {
+    GF_RETURN_IF_ERROR(NotNull("gf_csc_select", {csc, norm_sums}));
     // As if every bucket were filled up to whole chunks.
     gradientflow::ChunkSelectorConfig config = csc->rules.config().selection;
     for (const auto& bucket : csc->buckets) {
@@ -246,6 +274,7 @@ uint64_t gf_csc_step(const gf_csc* csc) { return csc->step; }
 
 gf_status gf_csc_set_loss_scale(gf_csc* csc, float loss_scale, float* factor) {
   return Guard([&]() -> Status {
+    GF_RETURN_IF_ERROR(NotNull("gf_csc_set_loss_scale", {csc, factor}));
     if (!(std::isfinite(loss_scale) && loss_scale > 0)) {
       return Status(
           StatusCode::kInvalidArgument,

@@ -99,6 +99,8 @@ static void test_csc(void) {
   config.wire_dtype = GF_INT32;
   CHECK_INVALID(gf_csc_open(&config, &csc));
   config.wire_dtype = GF_FLOAT32;
+  CHECK_INVALID(gf_csc_open(NULL, &csc));
+  CHECK_INVALID(gf_csc_end_step(NULL, 0));
   CHECK_OK(gf_csc_open(&config, &csc));
   CHECK_INVALID(gf_csc_add(csc, 5, GF_INT32, residual, always, NULL, &bucket));
   CHECK_OK(gf_csc_add(csc, 5, GF_FLOAT32, residual, always, NULL, &bucket));
@@ -106,6 +108,8 @@ static void test_csc(void) {
   CHECK_OK(gf_csc_drop(csc, 0));
   CHECK_OK(gf_csc_add(csc, 5, GF_FLOAT32, residual, always, saved, &bucket));
   CHECK(bucket->packed_elements == 4 && bucket->marks == 2);
+  CHECK(gf_csc_unpack(bucket, &nonfinite) == GF_FAILED_PRECONDITION);
+  CHECK_INVALID(gf_csc_pack(bucket, NULL, packed, 1, norms));
   CHECK_OK(gf_csc_pack(bucket, gradients, packed, 0.5F, norms));
   CHECK(packed[0] == 2 && packed[1] == -2.5F && packed[2] == 0);
   CHECK(residual[1] == -1 && residual[2] == 0 && residual[4] == 0.375F);

@@ -41,13 +41,13 @@ class CscHook final : public Hook,
   HookStats stats() const override { return stats_; }
   const CscModel& model() const { return *model_; }
 
-  // What the gradients of the coming steps are multiplied with; the residual
-  // follows. Between steps, like all below.
+  // These three come between steps. The gradients of the coming steps are
+  // multiplied with `scale`; the residual follows.
   void SetLossScale(float scale);
   // Waits for the norms of the last step.
   CscState Save();
-  // Of the same parameters; residuals have their shapes. Also after a backward
-  // that failed midway, which is forgotten. Not within one.
+  // Goes on from a state of the same parameters. A backward pass that failed
+  // midway is forgotten.
   void Restore(CscState state);
 
  private:

@@ -20,9 +20,9 @@ struct CscBucket {
   int64_t elements = 0;
   gf_csc_bucket* core = nullptr;  // Null: of a type that is sent undivided.
   bool by_tensors = false;        // Passes are torch's operators.
-  // Float32, flat, on the bucket's device, of whole chunks; and its parts, by
-  // parameter, in the shapes of the parameters.
+  // Flat, in float32, on the bucket's device, filled up to whole chunks.
   at::Tensor residual;
+  // Views of it, one for each parameter, in the parameter's shape.
   std::vector<at::Tensor> kept;
   at::Tensor norms;  // By chunk, of the last step.
 
@@ -34,10 +34,10 @@ struct CscBucket {
   at::Tensor bad;             // Bool: a rank had an inf or NaN here.
 };
 
-// What does not change. All parameters that DDP reduces, in its order.
+// What does not change while a hook lives.
 struct CscModel {
-  std::vector<at::Tensor> parameters;
-  std::vector<bool> always_dense;  // By parameter.
+  std::vector<at::Tensor> parameters;  // All that DDP reduces, in its order.
+  std::vector<bool> always_dense;      // By parameter.
   gf_csc_config config;
   bool by_tensors = false;  // Torch's operators on host memory, too.
 };
@@ -86,8 +86,8 @@ class CscLayout {
   std::unordered_map<const c10::TensorImpl*, size_t> index_of_;
   std::unique_ptr<gf_csc, Close> core_;
   std::deque<CscBucket> buckets_;
-  // As it began: what buckets have not yet taken of it, and the residuals of
-  // parameters that are in no known bucket.
+  // The state that it went on from, as far as buckets have not taken it over.
+  // It also holds residuals of parameters that are in no known bucket.
   CscState state_;
 };
 

@@ -9,7 +9,7 @@
 namespace gft {
 namespace {
 
-// The rows that are sent, or not.
+// The numbers of the rows that are sent, or of the others.
 at::Tensor Ids(const CscBucket& bucket, bool sent) {
   std::vector<int64_t> ids;
   for (size_t c = 0; c < bucket.core->chunks; ++c) {
@@ -47,8 +47,8 @@ void PackTensor(CscBucket& bucket, const gf_csc_factors& factors,
   bucket.residual.narrow(0, 0, bucket.elements).add_(bucket.buffer);
   const at::Tensor rows = Rows(bucket.residual, bucket);
   bucket.norms = Norms(rows, factors.kept_norm);
-  // Rounded to the gradients' type on the way, as sums in place are: what that
-  // takes stays behind.
+  // Sums are rounded to the gradients' type on the way. What that takes stays
+  // in the residual.
   const at::Tensor sums = rows.index_select(0, sent);
   const at::Tensor rounded = sums.to(bucket.type).to(at::kFloat);
   parts[0].copy_(rounded.flatten().narrow(0, 0, parts[0].numel()).mul(scale));

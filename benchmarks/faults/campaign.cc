@@ -5,7 +5,7 @@
 #include <random>
 #include <sstream>
 
-#include "benchmarks/ranks.h"
+#include "benchmarks/faults/processes.h"
 #include "gradientflow/base/str_cat.h"
 #include "nlohmann/json.hpp"
 
@@ -99,7 +99,7 @@ CampaignTotals RunCampaign(
   for (int i = 0; i < config.count; ++i) {
     Draw draw = DrawTrial(config, i);
     if (draw.job.rendezvous.empty()) {
-      draw.job.rendezvous = benchmarks::LocalRendezvous().value();
+      draw.job.rendezvous = LocalRendezvous().value();
     }
     const TrialResult result = RunTrial(draw.job, draw.fault);
     Count(draw, result, &totals);

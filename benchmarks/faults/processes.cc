@@ -1,8 +1,11 @@
 #include "benchmarks/faults/processes.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +14,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+
+#include "gradientflow/base/str_cat.h"
 
 namespace gradientflow::faults {
 namespace {
@@ -22,6 +28,22 @@ timespec ToTimespec(std::int64_t ns) {
 }
 
 }  // namespace
+
+Result<std::string> LocalRendezvous() {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  const bool found = fd >= 0 && bind(fd, generic, length) == 0 &&
+                     getsockname(fd, generic, &length) == 0;
+  const Status status(StatusCode::kInternal,
+                      StrCat("bind to 127.0.0.1: ", std::strerror(errno)));
+  if (fd >= 0) close(fd);
+  if (!found) return status;
+  return StrCat("127.0.0.1:", ntohs(address.sin_port));
+}
 
 std::int64_t NowNs() {
   return std::chrono::steady_clock::now().time_since_epoch().count();

@@ -5,9 +5,16 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
+#include "gradientflow/base/status.h"
+
 namespace gradientflow::faults {
+
+// "127.0.0.1:port" with a port that is free at this moment: where ranks can
+// meet.
+Result<std::string> LocalRendezvous();
 
 // Nanoseconds of the steady clock, which all processes share.
 std::int64_t NowNs();

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "benchmarks/median.h"
 #include "benchmarks/scaling/gradients.h"
-#include "benchmarks/scaling/table.h"
 #include "gradientflow/base/str_cat.h"
 
 namespace gradientflow::benchmarks {

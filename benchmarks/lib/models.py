@@ -32,7 +32,7 @@ def rows(path: pathlib.Path) -> list[dict[str, str]]:
 def _tensors(data: pathlib.Path, name: str) -> list[dict[str, Any]]:
     """In forward order."""
     return [{"name": row["name"], "elements": int(row["numel"]),
-             "forward_flops": float(row["fwd_flops"])}
+             "shape": row["shape"], "forward_flops": float(row["fwd_flops"])}
             for row in rows(data / "models" / f"{name}.csv")]
 
 

@@ -8,21 +8,23 @@ ranks at the first failure, which they raise as RankError.
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import json
-import multiprocessing
-import multiprocessing.connection
 import os
 import pathlib
+import pickle
 import signal
 import subprocess
 import sys
-import time
-import traceback
+import tempfile
 from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
-from lib.network import Network
+if __name__ == "__main__":  # A rank of run_functions().
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+from lib.network import Network  # noqa: E402
 
 _PR_SET_PDEATHSIG = 1
 
@@ -58,8 +60,29 @@ def start_program(network: Network, rank: int, command: list[str],
             **environment})
 
 
-def run_programs(network: Network, program: str,
-                 job: dict[str, Any],
+def _wait(processes: list[subprocess.Popen[str]], name: str,
+          timeout_seconds: float) -> list[str]:
+    """What each printed, by rank. The first failure ends all."""
+    with futures.ThreadPoolExecutor(len(processes)) as threads:
+        outputs = [threads.submit(process.communicate, None, timeout_seconds)
+                   for process in processes]
+        try:
+            for done in futures.as_completed(outputs):
+                rank = outputs.index(done)
+                try:
+                    done.result()
+                except subprocess.TimeoutExpired:
+                    raise RankError(f"{name}: rank {rank} was not done in time")
+                code = processes[rank].returncode
+                if code != 0:
+                    raise RankError(f"{name}: rank {rank} ended with {code}")
+        finally:
+            for process in processes:
+                process.kill()
+    return [done.result()[0] for done in outputs]
+
+
+def run_programs(network: Network, program: str, job: dict[str, Any],
                  environment: dict[str, str] | None = None,
                  timeout_seconds: float = 1800) -> list[Any]:
     """Runs `program` (a path below the build's folder) once per rank, with
@@ -69,23 +92,8 @@ def run_programs(network: Network, program: str,
     processes = [start_program(network, rank, command, environment or {},
                                stdout=subprocess.PIPE)
                  for rank in range(network.ranks)]
-    with futures.ThreadPoolExecutor(network.ranks) as threads:
-        outputs = [threads.submit(process.communicate, None, timeout_seconds)
-                   for process in processes]
-        try:
-            for done in futures.as_completed(outputs):
-                rank = outputs.index(done)
-                try:
-                    done.result()
-                except subprocess.TimeoutExpired:
-                    raise RankError(f"rank {rank} was not done in time")
-                code = processes[rank].returncode
-                if code != 0:
-                    raise RankError(f"{program}: rank {rank} ended with {code}")
-        finally:
-            for process in processes:
-                process.kill()
-    return [json.loads(done.result()[0]) for done in outputs]
+    return [json.loads(text)
+            for text in _wait(processes, program, timeout_seconds)]
 
 
 def run_functions(function: Callable[..., Any], network: Network, *args: Any,
@@ -97,72 +105,41 @@ def run_functions(function: Callable[..., Any], network: Network, *args: Any,
     WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set, as torchrun does, and the
     ranks share the cores.
     """
-    context = multiprocessing.get_context("spawn")
     threads = max(1, (os.cpu_count() or 1) // network.ranks)
-    # Before torch is loaded in the new processes, which is when it looks.
-    before = dict(os.environ)
-    os.environ.update({"OMP_NUM_THREADS": str(threads),
-                       "MASTER_ADDR": network.address,
-                       "MASTER_PORT": str(network.port),
-                       "WORLD_SIZE": str(network.ranks),
-                       # Namespaces have no host names, which torch warns of.
-                       "TORCH_CPP_LOG_LEVEL": "ERROR", **(environment or {})})
-    processes, pipes = [], []
-    try:
-        for rank in range(network.ranks):
-            mine, theirs = context.Pipe()
-            process = context.Process(
-                target=_rank_main, args=(theirs, function, network, rank, args))
-            process.start()
-            theirs.close()
-            processes.append(process)
-            pipes.append(mine)
-        return _collect(processes, pipes, time.monotonic() + timeout_seconds)
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-        for process in processes:
-            process.kill()
-            process.join()
+    with tempfile.TemporaryDirectory() as folder:
+        call = pathlib.Path(folder) / "call"
+        # A script is loaded again from its file, and stays __main__ for what
+        # its pickles name.
+        script = str(sys.modules["__main__"].__file__)
+        call.write_bytes(pickle.dumps((sys.path, script, pickle.dumps(
+            (function.__module__, function.__name__, args)))))
+        processes = [start_program(
+            network, rank, [sys.executable, __file__, str(call), str(rank)],
+            {"RANK": str(rank), "LOCAL_RANK": str(rank),
+             "WORLD_SIZE": str(network.ranks), "MASTER_ADDR": network.address,
+             "MASTER_PORT": str(network.port), "OMP_NUM_THREADS": str(threads),
+             # Namespaces have no host names, which torch warns of.
+             "TORCH_CPP_LOG_LEVEL": "ERROR", **(environment or {})})
+            for rank in range(network.ranks)]
+        _wait(processes, function.__name__, timeout_seconds)
+        return [pickle.loads(call.with_suffix(f".{rank}").read_bytes())
+                for rank in range(network.ranks)]
 
 
-def _rank_main(pipe: multiprocessing.connection.Connection,
-               function: Callable[..., Any], network: Network, rank: int,
-               args: tuple[Any, ...]) -> None:
-    try:
-        os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
-        os.environ.update(network.environment(rank))
-        network.enter(rank)
-        pipe.send(("ok", function(rank, *args)))
-    except BaseException:  # noqa: B902  All reach the parent.
-        pipe.send(("error", traceback.format_exc()))
-        sys.exit(1)
+def _serve_call(path: str, rank: int) -> None:
+    """One rank of run_functions()."""
+    call = pathlib.Path(path)
+    sys.path[:], script, rest = pickle.loads(call.read_bytes())
+    spec = importlib.util.spec_from_file_location("script", script)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules["__main__"] = module
+    module_name, name, args = pickle.loads(rest)
+    function = getattr(importlib.import_module(module_name), name)
+    call.with_suffix(f".{rank}").write_bytes(
+        pickle.dumps(function(rank, *args)))
 
 
-def _collect(processes: list[Any], pipes: list[Any],
-             deadline: float) -> list[Any]:
-    results: dict[int, Any] = {}
-    waiting = {pipe: rank for rank, pipe in enumerate(pipes)}
-    while waiting:
-        left = deadline - time.monotonic()
-        ready = multiprocessing.connection.wait(list(waiting), max(left, 0))
-        if not ready:
-            raise RankError(f"ranks {sorted(waiting.values())} were not done "
-                            "in time")
-        for pipe in ready:
-            rank = waiting.pop(pipe)
-            try:
-                kind, value = pipe.recv()
-            except EOFError:
-                processes[rank].join(10)
-                raise RankError(f"rank {rank} died, exit code "
-                                f"{processes[rank].exitcode}") from None
-            if kind == "error":
-                raise RankError(f"rank {rank}:\n{value}")
-            results[rank] = value
-    for process in processes:
-        process.join(30)  # A clean exit is part of the measurement.
-        if process.exitcode != 0:
-            raise RankError("a rank that was done did not exit cleanly: exit "
-                            f"code {process.exitcode}")
-    return [results[rank] for rank in range(len(pipes))]
+if __name__ == "__main__":
+    _serve_call(sys.argv[1], int(sys.argv[2]))

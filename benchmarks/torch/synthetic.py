@@ -64,7 +64,7 @@ def main() -> None:
     configuration = named([args.configuration])[0]
     group = open_groups([configuration])[configuration.backend]
     workload = Workload(
-        args.model, backward="real", batch=args.batch_size, seed=rank + 1,
+        args.model, images=args.batch_size, seed=rank + 1,
         device=torch.device("cuda", local_rank) if cuda else None)
     trainee = configuration.build(
         workload.model, group,

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/faults/processes.h"
+#include "tests/faults/processes.h"
 #include "tests/faults/scenario.h"
 #include "tests/faults/strangers.h"
 

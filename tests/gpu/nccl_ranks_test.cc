@@ -7,13 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "benchmarks/faults/processes.h"
 #include "benchmarks/random.h"
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/device/cuda_device.h"
 #include "gradientflow/nccl/create.h"
 #include "gradientflow/session.h"
+#include "tests/faults/processes.h"
 #include "tests/gpu/ranks.h"
 
 // NCCL itself between two processes on one GPU. NCCL does not like that: the

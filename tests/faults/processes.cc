@@ -1,4 +1,4 @@
-#include "benchmarks/faults/processes.h"
+#include "tests/faults/processes.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -43,15 +43,6 @@ Result<std::string> LocalRendezvous() {
   if (fd >= 0) close(fd);
   if (!found) return status;
   return StrCat("127.0.0.1:", ntohs(address.sin_port));
-}
-
-std::int64_t NowNs() {
-  return std::chrono::steady_clock::now().time_since_epoch().count();
-}
-
-void Pause(std::chrono::nanoseconds time) {
-  const timespec limit = ToTimespec(time.count());
-  ppoll(nullptr, 0, &limit, nullptr);
 }
 
 Processes::Processes(int ranks, const std::function<int(int rank)>& rank_main) {

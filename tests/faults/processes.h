@@ -2,12 +2,12 @@
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "benchmarks/faults/board.h"
 #include "gradientflow/base/status.h"
 
 namespace gradientflow::faults {
@@ -15,12 +15,6 @@ namespace gradientflow::faults {
 // "127.0.0.1:port" with a port that is free at this moment: where ranks can
 // meet.
 Result<std::string> LocalRendezvous();
-
-// Nanoseconds of the steady clock, which all processes share.
-std::int64_t NowNs();
-
-// Waits without spinning: for tests and benchmarks whose subject is time.
-void Pause(std::chrono::nanoseconds time);
 
 // Ranks as child processes, in a process group of their own. They die with
 // this process. REQUIRES: no other threads in this process.

@@ -36,9 +36,8 @@ Model ModelOf(const nlohmann::json& json) {
   model.backward_seconds = json.at("backward_seconds");
   model.rest_seconds = json.at("rest_seconds");
   for (const auto& tensor : json.at("tensors")) {
-    model.tensors.push_back(
-        ModelTensor{tensor.at("name"), tensor.at("elements"),
-                    tensor.at("ready_seconds"), tensor.at("forward_flops")});
+    model.tensors.push_back(ModelTensor{
+        tensor.at("name"), tensor.at("elements"), tensor.at("ready_seconds")});
   }
   return model;
 }

@@ -14,7 +14,6 @@ struct ModelTensor {
   std::size_t elements = 0;
   // The gradient is complete, after backward began.
   double ready_seconds = 0;
-  double forward_flops = 0;  // Per image; its layer's, or its part of them.
 };
 
 // One training iteration of a network on one V100, as benchmarks/lib/models.py

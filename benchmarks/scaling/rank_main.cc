@@ -1,15 +1,15 @@
 // One rank of the scaling benchmark: opens a session per mode and does training
 // iterations, the modes in turn. Gradients flow
 //
-//   Backward::Prepare() -> pool -> GradientReady() in backward's order ->
+//   ReplayBackward::Prepare() -> pool -> GradientReady() in backward's order ->
 //   FinishStep() -> Oracle::Check()
 //
 // An iteration is backward, what is left of the communication, and the time
 // that forward and update take on the GPU; it begins at one moment on all
-// ranks. On the CPU, making gradients and the update itself belong to the GPU
-// and cost this machine no timed work. On a device, backward is work there, and
-// its time alone is measured first, in the same process. Every step's result is
-// checked, outside the time taken.
+// ranks. Making gradients, and the update itself, belong to the modelled GPU
+// and cost this machine no timed work, but for a copy of each gradient where
+// the pool is on a device. Every step's result is checked, outside the time
+// taken.
 //
 // Job: {"model": a plan, "modes": [{"name", "settings"}], "warmup", "rounds",
 // "steps"}. Answer: per mode and timed step, an object of seconds and counts.
@@ -21,10 +21,7 @@
 #include <memory>
 #include <utility>
 
-#include "benchmarks/median.h"
 #include "benchmarks/rank.h"
-#include "benchmarks/scaling/gemm_backward.h"
-#include "benchmarks/scaling/gpu.h"
 #include "benchmarks/scaling/gradients.h"
 #include "benchmarks/scaling/model.h"
 #include "benchmarks/scaling/oracle.h"
@@ -37,7 +34,6 @@ namespace {
 
 // For every rank to get from the start signal to its clock.
 constexpr Clock::Time kRunUp = std::chrono::milliseconds(2);
-constexpr int kRunsAlone = 5;
 
 // What the ranks of one number of ranks do with one model.
 struct Cell {
@@ -54,8 +50,7 @@ class ModeRun {
   ModeRun(const Model& model, const Json& mode, Waiter& waiter)
       : model_(model), mode_(mode), waiter_(waiter) {}
 
-  // `gpu`: null before the first pool on a device, which makes it.
-  Status Open(Options options, std::unique_ptr<Gpu>* gpu);
+  Status Open(Options options);
   Result<Json> Step();
   // kDataLoss unless every rank has seen the same bits.
   Status CheckSameBits();
@@ -66,9 +61,7 @@ class ModeRun {
                   StrCat(model_.name, ", mode ", mode_.at("name").dump(), ": ",
                          status.message()));
   }
-  Status MakeBackward(std::unique_ptr<Gpu>* gpu);
-  // Fills in alone_seconds_ and rest_seconds_.
-  Status MeasureAlone();
+  Status MakeBackward();
   // A moment a little ahead, the same on every rank.
   Result<Clock::Time> AgreeOnStart();
   Result<Json> Timed();
@@ -78,14 +71,12 @@ class ModeRun {
   Waiter& waiter_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<Gradients> gradients_;
-  std::unique_ptr<Backward> backward_;
+  std::unique_ptr<ReplayBackward> backward_;
   std::unique_ptr<Oracle> oracle_;
-  double alone_seconds_ = 0;  // Of backward, without communication.
-  double rest_seconds_ = 0;   // Forward and update.
   std::uint64_t step_ = 0;
 };
 
-Status ModeRun::Open(Options options, std::unique_ptr<Gpu>* gpu) {
+Status ModeRun::Open(Options options) {
   options.job_token = StrCat("scaling ", model_.name, mode_.at("name").dump());
   auto session = OpenSession(options, mode_.at("settings"), model_.Specs());
   if (!session.ok()) return At(session.status());
@@ -99,65 +90,27 @@ Status ModeRun::Open(Options options, std::unique_ptr<Gpu>* gpu) {
   pool.chunk_elements = in_force.chunk_elements;
   pool.momentum = in_force.momentum;
   oracle_ = std::make_unique<Oracle>(*gradients_, pool);
-  const Status made = MakeBackward(gpu);
-  if (!made.ok()) return At(made);
-  const Status measured = MeasureAlone();
-  return measured.ok() ? measured : At(measured);
+  const Status made = MakeBackward();
+  return made.ok() ? made : At(made);
 }
 
-Status ModeRun::MakeBackward(std::unique_ptr<Gpu>* gpu) {
+Status ModeRun::MakeBackward() {
   const BufferView pool = session_->pool();
-  if (pool.device.kind == DeviceId::Kind::kCpu) {
-    backward_ = std::make_unique<ReplayBackward>(ReplayParts{
-        &model_, gradients_.get(), &waiter_, pool, session_->rank()});
-    return Status();
-  }
-  if (*gpu == nullptr) {
+  ReplayParts parts{&model_, gradients_.get(), &waiter_, pool,
+                    session_->rank()};
+  if (pool.device.kind != DeviceId::Kind::kCpu) {
     auto device = OpenCudaDevice(pool.device.index);
     if (!device.ok()) return device.status();
-    auto made = Gpu::Create(std::move(device).value(), &OpenCublas);
-    if (!made.ok()) return made.status();
-    *gpu = std::move(made).value();
+    parts.device = std::move(device).value();
+    for (std::size_t i = 0; i < session_->tensors(); ++i) {
+      parts.offsets.push_back(session_->pool_offset(i) *
+                              SizeOf(session_->options().pool_dtype));
+    }
   }
-  GF_RETURN_IF_ERROR(session_->SetStream((*gpu)->stream().native()));
-  GemmBackwardParts parts;
-  parts.model = &model_;
-  parts.gradients = gradients_.get();
-  parts.waiter = &waiter_;
-  parts.gpu = gpu->get();
-  parts.pool = pool;
-  parts.element_bytes = SizeOf(session_->options().pool_dtype);
-  for (std::size_t i = 0; i < session_->tensors(); ++i) {
-    parts.offsets.push_back(session_->pool_offset(i) * parts.element_bytes);
-  }
-  parts.rank = session_->rank();
-  auto made = GemmBackward::Create(parts);
+  auto made = ReplayBackward::Create(std::move(parts));
   if (!made.ok()) return made.status();
   backward_ = std::move(made).value();
-  return Status();
-}
-
-Status ModeRun::MeasureAlone() {
-  rest_seconds_ = model_.rest_seconds;
-  if (const auto known = backward_->seconds_alone()) {
-    alone_seconds_ = *known;
-    return Status();
-  }
-  GF_RETURN_IF_ERROR(backward_->Prepare(0));
-  std::vector<double> seconds;
-  for (int run = -2; run < kRunsAlone; ++run) {  // Two warm up.
-    // All ranks at once, which may share a GPU.
-    const Result<Clock::Time> begin = AgreeOnStart();
-    if (!begin.ok()) return begin.status();
-    GF_RETURN_IF_ERROR(backward_->Run(begin.value(), [](std::size_t) {}));
-    const Result<Clock::Time> end = backward_->End();
-    if (!end.ok()) return end.status();
-    if (run >= 0) seconds.push_back(Seconds(end.value() - begin.value()));
-  }
-  alone_seconds_ = Median(seconds);
-  // The rest of an iteration keeps its proportion to backward.
-  rest_seconds_ *= alone_seconds_ / model_.backward_seconds;
-  return Status();
+  return session_->SetStream(backward_->native_stream());
 }
 
 Result<Clock::Time> ModeRun::AgreeOnStart() {
@@ -174,7 +127,7 @@ Result<Json> ModeRun::Timed() {
   const Result<StepStats> stats = session_->FinishStep();
   if (!stats.ok()) return stats.status();
   const Clock::Time finished = waiter_.Now();
-  waiter_.Until(finished + FromSeconds(rest_seconds_));
+  waiter_.Until(finished + FromSeconds(model_.rest_seconds));
   const Clock::Time end = waiter_.Now();
   // Before a rank makes its next gradients, which would keep a core from
   // those that are still being timed.
@@ -182,15 +135,13 @@ Result<Json> ModeRun::Timed() {
   if (stats.value().nonfinite) {
     return Status(StatusCode::kDataLoss, "finite gradients became non-finite");
   }
-  const Result<Clock::Time> backward_end = backward_->End();
-  if (!backward_end.ok()) return backward_end.status();
-  const double exposed = Seconds(finished - backward_end.value());
+  const double exposed = Seconds(finished - backward_->End());
   const double communication =
       stats.value().hidden_seconds + stats.value().exposed_seconds;
   return Json{{"iteration_seconds", Seconds(end - begin.value())},
               {"exposed_seconds", exposed},
               {"hidden_seconds", std::max(0.0, communication - exposed)},
-              {"alone_seconds", alone_seconds_ + rest_seconds_},
+              {"alone_seconds", model_.backward_seconds + model_.rest_seconds},
               {"bytes_sent", stats.value().bytes_sent},
               {"bucket_bytes", stats.value().bucket_bytes},
               {"buckets", stats.value().buckets}};
@@ -230,11 +181,10 @@ Result<Json> RankMain(const Json& job, const Options& options) {
   const Cell cell{ModelOf(job.at("model")), job.at("modes"), job.at("warmup"),
                   job.at("rounds"), job.at("steps")};
   SleepingWaiter waiter;
-  std::unique_ptr<Gpu> gpu;
   std::vector<std::unique_ptr<ModeRun>> runs;
   for (const Json& mode : cell.modes) {
     runs.push_back(std::make_unique<ModeRun>(cell.model, mode, waiter));
-    GF_RETURN_IF_ERROR(runs.back()->Open(options, &gpu));
+    GF_RETURN_IF_ERROR(runs.back()->Open(options));
   }
   Json samples(runs.size(), Json::array());
   for (int round = -1; round < cell.rounds; ++round) {

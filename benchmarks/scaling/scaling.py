@@ -11,8 +11,8 @@ slowest rank.
 A link is a rate in Gb/s (each rank on a host of its own), `shm` (all ranks on
 this host, in shared memory) or `tcp` (the same over loopback).
 
-With --device cuda gradients live on a GPU, and backward is work there: matrix
-products (cuBLAS) of the model's operations, whose time alone is measured first.
+With --device cuda gradients live on a GPU, and each is copied there, on a stream,
+when its time comes.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ namespace {
 
 constexpr char kPlan[] = R"({"name": "two", "batch": 32,
     "backward_seconds": 0.5, "rest_seconds": 0.25, "tensors": [
-    {"name": "a", "elements": 3, "ready_seconds": 0.5, "forward_flops": 10},
-    {"name": "b", "elements": 4, "ready_seconds": 0.1, "forward_flops": 0}]})";
+    {"name": "a", "elements": 3, "ready_seconds": 0.5},
+    {"name": "b", "elements": 4, "ready_seconds": 0.1}]})";
 
 TEST(Model, HoldsWhatThePlanSays) {
   const Model model = ModelOf(nlohmann::json::parse(kPlan));
@@ -23,7 +23,6 @@ TEST(Model, HoldsWhatThePlanSays) {
   ASSERT_EQ(model.Specs().size(), 2U);
   EXPECT_EQ(model.Specs()[1].name, "b");
   EXPECT_EQ(model.Specs()[1].elements, 4U);
-  EXPECT_EQ(model.tensors[0].forward_flops, 10);
 }
 
 TEST(Model, PlanThatLacksAFieldIsRefused) {

@@ -24,6 +24,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -242,28 +243,35 @@ def measure(args: argparse.Namespace, groups: list[Group], size: int,
     return row
 
 
-def print_header(groups: list[Group]) -> None:
-    print(f"#{'size':>11} {'count':>11} {'type':>16} {'redop':>6} "
-          f"{'algorithm':>16} {'fabric':>6} {'time':>11} {'algbw':>7} "
-          f"{'busbw':>7} {'#wrong':>6}"
-          + "".join(f" {group.name:>11} {group.name + '/':>9}"
-                    for group in groups[1:]))
-    print(f"#{'(B)':>11} {'(elements)':>11} {'':>16} {'':>6} {'':>16} {'':>6} "
-          f"{'(us)':>11} {'(GB/s)':>7} {'(GB/s)':>7} {'':>6}"
-          + f" {'(us)':>11} {'ours':>9}" * (len(groups) - 1))
+WIDTHS = (12, 11, 16, 6, 16, 6, 11, 7, 7, 6)
 
 
-def print_row(row: report.Row, groups: list[Group]) -> None:
+def print_line(cells: Sequence[str]) -> None:
+    """A line of nccl-tests' columns, then two for each that is compared."""
+    widths = itertools.chain(WIDTHS, itertools.cycle((11, 9)))
+    print(" ".join(cell.rjust(width) for cell, width in zip(cells, widths)),
+          flush=True)
+
+
+def print_header(others: list[str]) -> None:
+    print_line(["#size", "count", "type", "redop", "algorithm", "fabric", "time",
+                "algbw", "busbw", "#wrong",
+                *(cell for name in others for cell in (name, f"{name}/"))])
+    print_line(["#(B)", "(elements)", "", "", "", "", "(us)", "(GB/s)", "(GB/s)",
+                "", *["(us)", "ours"] * len(others)])
+
+
+def print_row(row: report.Row, others: list[str]) -> None:
     kind = row["type"] + ("" if row["wire"] == row["type"] else
                           "/" + row["wire"])
-    line = (f"{row['size']:12} {row['count']:11} {kind:>16} {row['redop']:>6} "
-            f"{row['algorithm']:>16} {row['fabric']:>6} {row['time_us']:11.2f} "
-            f"{row['algbw_gbps']:7.2f} {row['busbw_gbps']:7.2f} "
-            f"{row['wrong']:6}")
-    for other in (row[group.name] for group in groups[1:]):
-        line += f" {other['time_us']:11.2f} {other['ratio']:9.2f}"
-        line += f" ({other['note']})" if "note" in other else ""
-    print(line, flush=True)
+    cells = [str(row["size"]), str(row["count"]), kind, row["redop"],
+             row["algorithm"], row["fabric"], f"{row['time_us']:.2f}",
+             f"{row['algbw_gbps']:.2f}", f"{row['busbw_gbps']:.2f}",
+             str(row["wrong"])]
+    for other in (row[name] for name in others):
+        cells += [f"{other['time_us']:.2f}", f"{other['ratio']:.2f}"]
+        cells[-1] += f" ({other['note']})" if "note" in other else ""
+    print_line(cells)
 
 
 def size_of(text: str) -> int:
@@ -324,13 +332,14 @@ def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as args.folder, \
             Network(args.ranks) as network:
         groups = start_all(args, network)
-        print_header(groups)
+        others = [group.name for group in groups[1:]]
+        print_header(others)
         for size in sizes(args.min, args.max, args.factor,
                           DTYPE_BYTES[args.dtype]):
             for algorithm in args.algorithm:
                 row = measure(args, groups, size, algorithm)
                 wrong += row["wrong"]
-                print_row(row, groups)
+                print_row(row, others)
                 report.append_json(args.json, [row])
         for group in groups:
             group.close()

@@ -49,8 +49,8 @@ def draw_model(axes: Any, rows: list[dict[str, Any]]) -> None:
         if limit < top:
             axes.hlines(limit, at - 0.45, at + 0.45, color="0.3",
                         linestyle="--", linewidth=1)
-        axes.text(at, min(limit, top), f"without communication: {limit:.1f}x",
-                  fontsize="x-small", ha="center",
+        axes.text(at - 0.45, min(limit, top),
+                  f"without communication: {limit:.1f}x", fontsize="x-small",
                   va="bottom" if limit < top else "top")
     axes.set_title(f"{rows[0]['model']}, batch {rows[0]['batch']} per rank")
     axes.set_xticks(range(len(groups)), list(groups))

@@ -1,33 +1,29 @@
+// The bare loop: one rank of `bare_shared MEMORY RANK RANKS MOST_BYTES`. MEMORY
+// is a descriptor of memory that all ranks map: a barrier, then a buffer of
+// float32 per rank. Every rank sums its share of all buffers and stores the
+// result to all of them. Plain loops; no library code on the timed path.
 #include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <new>
 
-#include "benchmarks/allreduce/pattern.h"
-#include "benchmarks/allreduce/workers.h"
-#include "gradientflow/base/clock.h"
-#include "gradientflow/base/str_cat.h"
+#include "benchmarks/allreduce/worker.h"
 
-// Plain loops over mapped memory; no library code on the timed path.
 namespace gradientflow::benchmarks {
 namespace {
 
 constexpr int kSpins = 2000;
+constexpr std::size_t kPageBytes = 4096;
 
+// At the beginning of the memory, which the driver has filled with zeros.
 struct alignas(64) BarrierState {
-  std::atomic<std::uint32_t> arrived{0};
-  alignas(64) std::atomic<std::uint32_t> generation{0};
-};
-
-// What is mapped by all.
-struct Shared {
-  BarrierState* barrier = nullptr;
-  std::vector<float*> buffers;  // By rank.
+  std::atomic<std::uint32_t> arrived;
+  alignas(64) std::atomic<std::uint32_t> generation;
 };
 
 [[gnu::always_inline]] inline void Sum(float* __restrict a, float* __restrict b,
@@ -47,129 +43,107 @@ void SumTwo(float* a, float* b, std::size_t count) { Sum(a, b, count); }
 
 class BareShared final : public Worker {
  public:
-  BareShared(const Shared& shared, int rank) : shared_(shared), rank_(rank) {}
-
-  Result<Outcome> Run(const Batch& batch) override {
-    if (batch.dtype != DType::kFloat32 || batch.wire != DType::kFloat32 ||
-        batch.op != ReduceOp::kSum) {
-      return Status(StatusCode::kUnimplemented,
-                    "the bare loop sums float32 only");
+  BareShared(std::byte* memory, int rank, int ranks, std::size_t most_bytes)
+      : barrier_(reinterpret_cast<BarrierState*>(memory)), rank_(rank) {
+    const std::size_t pages = (most_bytes + kPageBytes - 1) / kPageBytes;
+    for (int r = 0; r < ranks; ++r) {
+      const std::size_t begin =
+          kPageBytes * (1 + pages * static_cast<std::size_t>(r));
+      buffers_.push_back(reinterpret_cast<float*>(memory + begin));
     }
-    Outcome outcome;
-    if (batch.check) {
-      const Pattern pattern(batch.dtype, batch.op, ranks());
-      pattern.Fill(rank_, batch.count(), mine());
-      Allreduce(batch.count());
-      outcome.wrong = pattern.CountWrong(batch.count(), mine());
-      Barrier();
-      std::memset(mine(), 0, batch.bytes);
-      return outcome;
-    }
-    for (int i = 0; i < batch.warmup; ++i) Allreduce(batch.count());
-    Barrier();
-    const SteadyClock clock;
-    const Clock::Time begin = clock.Now();
-    for (int i = 0; i < batch.iterations; ++i) Allreduce(batch.count());
-    outcome.seconds = Seconds(clock.Now() - begin) / batch.iterations;
-    return outcome;
   }
 
- private:
-  int ranks() const { return static_cast<int>(shared_.buffers.size()); }
-  float* mine() const {
-    return shared_.buffers[static_cast<std::size_t>(rank_)];
+  Status Prepare(const Batch& batch) override {
+    count_ = batch.bytes / sizeof(float);
+    return Status();
   }
 
-  void Barrier() {
-    BarrierState& barrier = *shared_.barrier;
-    const std::uint32_t generation = barrier.generation.load();
-    if (barrier.arrived.fetch_add(1) + 1 ==
-        static_cast<std::uint32_t>(ranks())) {
-      barrier.arrived.store(0);
-      barrier.generation.store(generation + 1);
-      return;
+  Status Barrier() override {
+    const std::uint32_t generation = barrier_->generation.load();
+    if (barrier_->arrived.fetch_add(1) + 1 == buffers_.size()) {
+      barrier_->arrived.store(0);
+      barrier_->generation.store(generation + 1);
+      return Status();
     }
-    for (int spins = 0; barrier.generation.load() == generation; ++spins) {
+    for (int spins = 0; barrier_->generation.load() == generation; ++spins) {
       if (spins < kSpins) {
         __builtin_ia32_pause();
       } else {
         sched_yield();
       }
     }
+    return Status();
   }
 
-  void Allreduce(std::size_t count) {
-    Barrier();
-    const auto parties = static_cast<std::size_t>(ranks());
+  Status Once() override {
+    GF_RETURN_IF_ERROR(Barrier());
     const auto rank = static_cast<std::size_t>(rank_);
-    const std::size_t begin = count * rank / parties;
-    const std::size_t end = count * (rank + 1) / parties;
-    if (parties == 2) {
+    const std::size_t begin = count_ * rank / buffers_.size();
+    const std::size_t end = count_ * (rank + 1) / buffers_.size();
+    if (buffers_.size() == 2) {
       const auto sum = __builtin_cpu_supports("avx2") ? SumTwoWide : SumTwo;
-      sum(shared_.buffers[0] + begin, shared_.buffers[1] + begin, end - begin);
+      sum(buffers_[0] + begin, buffers_[1] + begin, end - begin);
     } else {
       SumAll(begin, end);
     }
-    Barrier();
+    return Barrier();
   }
 
+  Result<std::uint64_t> CountWrong() override {
+    float* const mine = buffers_[static_cast<std::size_t>(rank_)];
+    FillPattern(DType::kFloat32, rank_, count_, mine);
+    GF_RETURN_IF_ERROR(Once());
+    const std::uint64_t wrong = CountWrongSums(
+        DType::kFloat32, static_cast<int>(buffers_.size()), count_, mine);
+    GF_RETURN_IF_ERROR(Barrier());
+    std::memset(mine, 0, count_ * sizeof(float));
+    return wrong;
+  }
+
+ private:
   void SumAll(std::size_t begin, std::size_t end) const {
     constexpr std::size_t kTile = 2048;
     std::array<float, kTile> sums;
     for (std::size_t at = begin; at < end; at += kTile) {
       const std::size_t n = std::min(kTile, end - at);
-      std::memcpy(sums.data(), shared_.buffers[0] + at, n * sizeof(float));
-      for (std::size_t r = 1; r < shared_.buffers.size(); ++r) {
-        const float* const theirs = shared_.buffers[r] + at;
+      std::memcpy(sums.data(), buffers_[0] + at, n * sizeof(float));
+      for (std::size_t r = 1; r < buffers_.size(); ++r) {
+        const float* const theirs = buffers_[r] + at;
         for (std::size_t i = 0; i < n; ++i) sums[i] += theirs[i];
       }
-      for (float* buffer : shared_.buffers) {
+      for (float* buffer : buffers_) {
         std::memcpy(buffer + at, sums.data(), n * sizeof(float));
       }
     }
   }
 
-  const Shared shared_;
+  BarrierState* const barrier_;
   const int rank_;
+  std::vector<float*> buffers_;  // By rank.
+  std::size_t count_ = 0;
 };
 
-Result<void*> Map(std::size_t bytes) {
-  void* const memory =
-      mmap(nullptr, std::max<std::size_t>(bytes, 1), PROT_READ | PROT_WRITE,
-           MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory != MAP_FAILED) return memory;
-  return Status(StatusCode::kResourceExhausted,
-                StrCat("cannot map ", bytes, " bytes: ", std::strerror(errno)));
+int Main(int argc, char** argv) {
+  if (argc != 5) return 2;
+  const int ranks = std::atoi(argv[3]);
+  const std::size_t most_bytes = std::strtoull(argv[4], nullptr, 10);
+  const std::size_t pages = (most_bytes + kPageBytes - 1) / kPageBytes;
+  const std::size_t all =
+      kPageBytes * (1 + pages * static_cast<std::size_t>(ranks));
+  void* const memory = mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_SHARED,
+                            std::atoi(argv[1]), 0);
+  if (memory == MAP_FAILED) {
+    std::perror("bare_shared: mmap");
+    return 1;
+  }
+  BareShared worker(static_cast<std::byte*>(memory), std::atoi(argv[2]), ranks,
+                    most_bytes);
+  return Serve(worker);
 }
 
 }  // namespace
-
-Result<std::unique_ptr<Group>> StartBareShared(const GroupSettings& settings) {
-  Shared shared;
-  const Result<void*> barrier = Map(sizeof(BarrierState));
-  if (!barrier.ok()) return barrier.status();
-  shared.barrier = new (barrier.value()) BarrierState;
-  for (int rank = 0; rank < settings.ranks; ++rank) {
-    const Result<void*> buffer = Map(settings.most_bytes);
-    if (!buffer.ok()) return buffer.status();
-    shared.buffers.push_back(static_cast<float*>(buffer.value()));
-  }
-  const std::string path = SocketPath(settings.folder, "bound");
-  std::vector<Program> programs;
-  for (int rank = 0; rank < settings.ranks; ++rank) {
-    programs.push_back({[&shared, path, rank] {
-                          return Serve(
-                              path, [&]() -> Result<std::unique_ptr<Worker>> {
-                                return std::unique_ptr<Worker>(
-                                    std::make_unique<BareShared>(shared, rank));
-                              });
-                        },
-                        {}});
-  }
-  auto group = Group::Start(settings.folder, "bound", settings.ranks, programs);
-  munmap(barrier.value(), sizeof(BarrierState));
-  for (float* buffer : shared.buffers) munmap(buffer, settings.most_bytes);
-  return group;
-}
-
 }  // namespace gradientflow::benchmarks
+
+int main(int argc, char** argv) {
+  return gradientflow::benchmarks::Main(argc, argv);
+}

@@ -1,5 +1,6 @@
 #include "benchmarks/faults/board.h"
 
+#include <poll.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -15,6 +16,17 @@ std::string_view Name(Phase phase) {
       "starting",  "opening",       "backward", "finishing",
       "optimizer", "between steps", "closing",  "closed"};
   return kNames[static_cast<std::size_t>(phase)];
+}
+
+std::int64_t NowNs() {
+  return std::chrono::steady_clock::now().time_since_epoch().count();
+}
+
+void Pause(std::chrono::nanoseconds time) {
+  const auto ns = std::max<std::int64_t>(time.count(), 0);
+  const timespec limit = {static_cast<time_t>(ns / 1000000000),
+                          static_cast<long>(ns % 1000000000)};
+  ppoll(nullptr, 0, &limit, nullptr);
 }
 
 void RankReport::End(std::int64_t now_ns, const Status& status) {

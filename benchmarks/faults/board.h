@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -24,6 +25,12 @@ enum class Phase : std::int32_t {
 inline constexpr int kPhases = 8;
 std::string_view Name(Phase phase);
 
+// Nanoseconds of the steady clock, which all processes share.
+std::int64_t NowNs();
+
+// Waits without spinning: for tests and benchmarks whose subject is time.
+void Pause(std::chrono::nanoseconds time);
+
 // What a rank tells the process that watches it: in memory that both share,
 // so that it survives the rank.
 struct alignas(64) RankReport {
@@ -42,6 +49,8 @@ struct alignas(64) RankReport {
   void End(std::int64_t now_ns, const Status& status);
 };
 static_assert(std::atomic<StatusCode>::is_always_lock_free);
+// faults.py reads it.
+static_assert(sizeof(RankReport) == 4160 && sizeof(StatusCode) == 4);
 
 // One RankReport per rank, in anonymous memory that children inherit.
 class Board {

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <memory>
 
-#include "benchmarks/faults/processes.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/optimizer/optimizer_config.h"
 

@@ -13,10 +13,10 @@
 #include "CLI/CLI.hpp"
 #include "benchmarks/gpu/bare_nccl.h"
 #include "benchmarks/gpu/rig.h"
+#include "benchmarks/median.h"
 #include "benchmarks/scaling/gradients.h"
 #include "benchmarks/scaling/model.h"
 #include "benchmarks/scaling/oracle.h"
-#include "benchmarks/scaling/table.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/buckets/pool_layout.h"
 #include "gradientflow/session.h"
@@ -30,8 +30,7 @@ constexpr double kSeconds = 20e-6;  // and this.
 constexpr std::size_t kMebibyte = std::size_t{1} << 20;
 
 struct Arguments {
-  std::string model = "alexnet_bn";
-  std::string data = "benchmarks/data";
+  Model model;
   int rank = 0;
   int size = 1;
   int device = 0;
@@ -62,17 +61,16 @@ Options OptionsFor(const Arguments& arguments, std::size_t bucket_bytes) {
   return options;
 }
 
-Result<Pair> Open(const Arguments& arguments, const Model& model,
-                  std::size_t bucket_bytes, Device& device) {
-  std::vector<TensorSpec> specs;
+Result<Pair> Open(const Arguments& arguments, std::size_t bucket_bytes,
+                  Device& device) {
+  const Model& model = arguments.model;
   std::vector<std::size_t> sizes;
   for (const ModelTensor& tensor : model.tensors) {
-    specs.push_back(TensorSpec{tensor.name, tensor.elements, false});
     sizes.push_back(tensor.elements);
   }
   Pair pair;
   auto session =
-      GradientSession::Open(OptionsFor(arguments, bucket_bytes), specs);
+      GradientSession::Open(OptionsFor(arguments, bucket_bytes), model.Specs());
   if (!session.ok()) return session.status();
   pair.session = std::move(session).value();
   const auto layout = PoolLayout::Create(sizes);
@@ -148,7 +146,7 @@ void Report(const Arguments& arguments, const Rig& rig, const Pair& pair,
   if (!json.is_open()) return;
   const nlohmann::json row = {{"benchmark", "gpu_engine"},
                               {"device", rig.description()},
-                              {"model", arguments.model},
+                              {"model", arguments.model.name},
                               {"ranks", arguments.size},
                               {"theta_mib", theta},
                               {"buckets", pair.buckets},
@@ -161,8 +159,6 @@ void Report(const Arguments& arguments, const Rig& rig, const Pair& pair,
 }
 
 Status Run(const Arguments& arguments, const std::shared_ptr<Device>& device) {
-  const auto model = LoadModel(arguments.data, arguments.model, 128);
-  if (!model.ok()) return model.status();
   Rig::Settings settings;
   settings.copy_bytes = kMebibyte;  // No copy is timed.
   auto rig = Rig::Create(device, settings);
@@ -173,11 +169,11 @@ Status Run(const Arguments& arguments, const std::shared_ptr<Device>& device) {
     std::printf(
         "%s, %s in float16, ranks: %d\ntheta MB  buckets    bare us    ours "
         "us    more us    allowed\n",
-        rig.value()->description().c_str(), arguments.model.c_str(),
+        rig.value()->description().c_str(), arguments.model.name.c_str(),
         arguments.size);
   }
   for (const std::size_t mib : arguments.bucket_mib) {
-    auto pair = Open(arguments, model.value(), mib * kMebibyte, *device);
+    auto pair = Open(arguments, mib * kMebibyte, *device);
     if (!pair.ok()) return pair.status();
     const auto cost = Measure(pair.value(), *rig.value(), arguments);
     if (!cost.ok()) return cost.status();
@@ -192,11 +188,13 @@ Status Run(const Arguments& arguments, const std::shared_ptr<Device>& device) {
 
 int Main(int argc, char** argv) {
   Arguments arguments;
+  std::string plan;
   CLI::App app("A session's step against bare NCCL.");
   app.option_defaults()->always_capture_default();
-  app.add_option("--model", arguments.model)
-      ->check(CLI::IsMember(ModelNames()));
-  app.add_option("--data", arguments.data, "folder of the tables");
+  app.add_option("--plan", plan,
+                 "a model's, as benchmarks/lib/models.py NAME prints it")
+      ->required()
+      ->check(CLI::ExistingFile);
   app.add_option("--rank", arguments.rank);
   app.add_option("--size", arguments.size, "ranks, each a process")
       ->check(CLI::Range(1, 64));
@@ -211,6 +209,8 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 10000));
   app.add_option("--json", arguments.json, "rank 0 writes JSON lines");
   CLI11_PARSE(app, argc, argv);
+  std::ifstream file(plan);
+  arguments.model = ModelOf(nlohmann::json::parse(file));
   auto device = OpenGpu(arguments.device);
   if (!device.ok()) return kNoDevice;
   const Status status = Run(arguments, device.value());

@@ -1,11 +1,12 @@
 #include "benchmarks/gpu/rig.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
+#include "benchmarks/median.h"
 #include "benchmarks/scaling/gradients.h"
-#include "benchmarks/scaling/table.h"
-#include "gradientflow/base/str_cat.h"
+#include "gradientflow/device/cuda_device.h"
 
 namespace gradientflow::benchmarks {
 namespace {
@@ -93,10 +94,14 @@ Result<Rig::Timing> Rig::Measure(double bytes, const Launch& launch) {
   return Timing{Median(seconds), Median(copy_rates), Median(shares)};
 }
 
-Status KernelStatus(const std::string& kernel, int code) {
-  if (code == 0) return Status();
-  return Status(StatusCode::kInternal,
-                StrCat("kernel ", kernel, ": device error ", code));
+Result<std::shared_ptr<Device>> OpenGpu(int index) {
+  auto device = OpenCudaDevice(index);
+  if (!device.ok()) {
+    std::printf("cuda: no device\n");
+    std::fprintf(stderr, "%s\n", device.status().ToString().c_str());
+    return device.status();
+  }
+  return std::shared_ptr<Device>(std::move(device).value());
 }
 
 }  // namespace gradientflow::benchmarks

@@ -68,9 +68,6 @@ class Rig {
   int copies_ = 0;
 };
 
-// The device's error code of a kernel, as a Status.
-Status KernelStatus(const std::string& kernel, int code);
-
 // Opens CUDA device `index`. If there is none, says "cuda: no device" and why.
 Result<std::shared_ptr<Device>> OpenGpu(int index);
 

@@ -1,56 +1,88 @@
-#!/usr/bin/python3
-"""Draws speed-ups over ranks from the scaling benchmark's JSON lines.
+#!/usr/bin/env python3
+"""Draws the speedup of a training step, per technique and link.
 
-    plot.py scaling.jsonl speedup.png     (or .svg, .pdf)
+  plot.py scaling.jsonl speedup.png     (or .svg, .pdf)
+
+A panel per model, a group of bars per link and number of ranks. The dashed line
+is what a step without any communication would reach: no technique gets beyond.
+Where it is far above the bars, its number stands in its place.
 """
 
+from __future__ import annotations
+
 import json
+import pathlib
 import sys
+from typing import Any
 
 import matplotlib
 
 matplotlib.use("Agg")  # No display needed.
 from matplotlib import pyplot  # noqa: E402
 
-
-def read_rows(path):
-    with open(path, encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    if not rows:
-        raise SystemExit(f"plot: {path}: expected rows, got none")
-    return rows
+COLOURS = ("0.65", "tab:blue", "tab:orange", "tab:green", "tab:red",
+           "tab:purple", "tab:brown", "tab:olive", "tab:cyan")
 
 
-def draw(axes, rows):
-    ranks = sorted({row["ranks"] for row in rows})
-    axes.plot(ranks, ranks, color="0.7", linestyle="--", label="ideal")
-    labels = dict.fromkeys(row["label"] for row in rows)  # Keeps the order.
-    # Hollow and different, since curves may lie on top of each other.
-    for label, marker in zip(labels, "os^Dvp*"):
-        points = sorted((row["ranks"], row["speedup"])
-                        for row in rows if row["label"] == label)
-        axes.plot(*zip(*points), marker=marker, markersize=8,
-                  markerfacecolor="none", label=label)
+def groups_of(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """By place, in the order of the rows."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        place = f"{row['link']}, {row['ranks']} ranks"
+        groups.setdefault(place, []).append(row)
+    return groups
+
+
+def draw_model(axes: Any, rows: list[dict[str, Any]]) -> None:
+    groups = groups_of(rows)
+    top = 1.25 * max(row["speedup"] for row in rows)
+    width = 0.85 / max(map(len, groups.values()))
+    for at, group in enumerate(groups.values()):
+        left = at - width * (len(group) - 1) / 2
+        for i, (row, colour) in enumerate(zip(group, COLOURS)):
+            bar = axes.bar(left + i * width, row["speedup"], 0.92 * width,
+                           color=colour, label=row["label"] if at == 0 else None)
+            axes.bar_label(bar, [f"{row['speedup']:.1f}x\n"
+                                 f"{row['iteration_ms']:.0f} ms"],
+                           fontsize="x-small", padding=2)
+        limit = group[0]["iteration_ms"] / group[0]["alone_ms"]
+        if limit < top:
+            axes.hlines(limit, at - 0.45, at + 0.45, color="0.3",
+                        linestyle="--", linewidth=1)
+        axes.text(at - 0.45, min(limit, top),
+                  f"without communication: {limit:.1f}x", fontsize="x-small",
+                  va="bottom" if limit < top else "top")
     axes.set_title(f"{rows[0]['model']}, batch {rows[0]['batch']} per rank")
-    axes.set_xlabel(f"ranks ({rows[0]['fabric']})")
-    axes.set_xticks(ranks)
-    axes.set_ylabel("speed-up against one GPU")
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    axes.set_xticks(range(len(groups)), list(groups))
+    axes.set_ylabel(f"speedup of a step against {rows[0]['label']}")
+    axes.set_ylim(0, top)
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
 
 
-def main():
-    if len(sys.argv) != 3:
-        raise SystemExit(__doc__)
-    rows = read_rows(sys.argv[1])
+def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
     models = list(dict.fromkeys(row["model"] for row in rows))
     figure, axes = pyplot.subplots(
-        1, len(models), figsize=(5.5 * len(models), 4.5), squeeze=False)
+        1, len(models), figsize=(6 * len(models), 4.8), squeeze=False)
     for model, part in zip(models, axes[0]):
-        draw(part, [row for row in rows if row["model"] == model])
-    figure.tight_layout()
-    figure.savefig(sys.argv[2], dpi=120)
+        draw_model(part, [row for row in rows if row["model"] == model])
+    figure.legend(*axes[0][0].get_legend_handles_labels(), fontsize="small",
+                  loc="upper center", ncols=5, bbox_to_anchor=(0.5, 1))
+    how = ", ".join(dict.fromkeys(row["how"] for row in rows))
+    figure.supxlabel(f"links: {how}; {rows[0].get('machine', '')}".rstrip("; "),
+                     fontsize="x-small")
+    figure.tight_layout(rect=(0, 0, 1, 0.94))
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    if len(sys.argv) != 3:
+        raise SystemExit(__doc__)
+    text = pathlib.Path(sys.argv[1]).read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in text.splitlines()]
+    if not rows:
+        raise SystemExit(f"plot: {sys.argv[1]}: expected rows, got none")
+    draw(rows, pathlib.Path(sys.argv[2]))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
-#include "benchmarks/scaling/backward.h"
 #include "benchmarks/scaling/gradients.h"
 #include "benchmarks/scaling/model.h"
+#include "gradientflow/base/buffer.h"
 #include "gradientflow/base/clock.h"
+#include "gradientflow/base/status.h"
+#include "gradientflow/device/device.h"
 
 namespace gradientflow::benchmarks {
 
@@ -31,36 +35,52 @@ class SleepingWaiter final : public Waiter {
 
 Clock::Time FromSeconds(double seconds);
 
-// Of one rank, for a pool in the memory of the host.
+// Of one rank. What is borrowed outlives the ReplayBackward.
 struct ReplayParts {
-  const Model* model = nullptr;  // Borrowed, as all of this.
+  const Model* model = nullptr;
   const Gradients* gradients = nullptr;
   Waiter* waiter = nullptr;
   BufferView pool = {};
   int rank = 0;
+  // With a pool in the memory of a device: that device, and where the tensors
+  // lie in the pool, in bytes.
+  std::shared_ptr<Device> device = nullptr;
+  std::vector<std::size_t> offsets = {};
 };
 
-// Backward as the model's GPU would do it: ready(i) is called when tensor i's
-// gradient would be complete. Prepare() writes the gradients; the time between
-// them is the waiter's.
-class ReplayBackward final : public Backward {
+// Backward as the model's GPU would do it: gradients come into the pool of a
+// session, and ready(i) is called when tensor i's gradient would be complete.
+// The time between them is the waiter's; Prepare() has written the gradients
+// into the pool beforehand or, with a device, beside it, from where they are
+// copied on a stream when their time comes. One thread; one step after the
+// other:
+//   Prepare(), Run(), Read()
+class ReplayBackward {
  public:
-  explicit ReplayBackward(const ReplayParts& parts);
+  // kResourceExhausted if the device lacks memory for the gradients.
+  static Result<std::unique_ptr<ReplayBackward>> Create(ReplayParts parts);
 
-  Status Prepare(std::uint64_t step) override;
-  Status Run(Clock::Time begin,
-             const std::function<void(std::size_t)>& ready) override;
-  // When that GPU would have been done, also where Run() came late for want of
-  // a core.
-  Result<Clock::Time> End() override;
-  Result<ConstBufferView> Read() override {
-    return ConstBufferView(parts_.pool);
-  }
-  std::optional<double> seconds_alone() const override;
+  // Makes the gradients of `step`.
+  Status Prepare(std::uint64_t step);
+  // Calls ready(i) for every tensor, in the order of Model::ReadyOrder().
+  Status Run(Clock::Time begin, const std::function<void(std::size_t)>& ready);
+  // When that GPU would have been done with the last Run(), also where it came
+  // late for want of a core.
+  Clock::Time End() const;
+  // The pool in the memory of the host, until the next call.
+  Result<ConstBufferView> Read();
+
+  // The stream that gradients are computed on (cudaStream_t); null: no device.
+  void* native_stream() const;
 
  private:
+  explicit ReplayBackward(ReplayParts parts);
+
   const ReplayParts parts_;
   const std::vector<std::size_t> order_;
+  std::unique_ptr<Stream> stream_;
+  DeviceMemory host_;      // Page-locked, as large as the pool.
+  DeviceMemory prepared_;  // On the device, as large as the pool.
   Clock::Time begin_{};
 };
 

@@ -2,7 +2,6 @@
 """Loss and accuracy after equal samples: handwritten digits, several seeds.
 
   accuracy.py                         a perceptron, 2 ranks, 5 seeds
-  accuracy.py --network cnn           convolutions and batch normalisation
   accuracy.py --ranks 4 --sparsity 0.95
 
 All configurations train on the same batches from the same weights, in turns,
@@ -20,10 +19,10 @@ import statistics
 import sys
 from typing import Any, NamedTuple
 
-import report
-from arguments import at_least, names
-from network import Network
-from ranks import RankError, run_ranks
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from lib import report  # noqa: E402
+from lib.network import Network  # noqa: E402
+from lib.ranks import RankError, run_functions  # noqa: E402
 
 EXAMPLES = (pathlib.Path(__file__).resolve().parents[2] / "integrations" /
             "torch" / "examples")
@@ -33,7 +32,6 @@ DEFAULT = ("none,gloo,gloo+fp16,gloo+powersgd,ours,ours+fp16,ours+csc,dp,"
 
 class Settings(NamedTuple):
     names: list[str]
-    network: str  # "mlp" or "cnn"
     seeds: int
     epochs: int
     batch: int  # Over all ranks.
@@ -41,21 +39,6 @@ class Settings(NamedTuple):
     sparsity: float
     chunk_elements: int
     warmup: float  # Share of the steps in which sparsity rises.
-
-
-def _network(kind: str, seed: int) -> Any:
-    import digits
-    import torch
-    from torch import nn
-    if kind == "mlp":
-        return digits.network(seed)
-    torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Unflatten(1, (1, 8, 8)),
-        nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
-        nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(),
-        nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, digits.CLASSES))
 
 
 def _train(settings: Settings, configuration: Any, group: Any, seed: int,
@@ -68,7 +51,7 @@ def _train(settings: Settings, configuration: Any, group: Any, seed: int,
     alone = configuration.backend is None
     rank, size = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
     steps = settings.epochs * (len(train.labels) // settings.batch)
-    network = _network(settings.network, seed)
+    network = digits.network(seed)
     trainee = configuration.build(network, group, Recipe(
         lr=settings.lr, sparsity=settings.sparsity,
         chunk_elements=settings.chunk_elements,
@@ -160,37 +143,33 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = report.parser(__doc__)
     add = parser.add_argument
-    add("--configurations", type=names, default=DEFAULT)
-    add("--network", choices=("mlp", "cnn"), default="mlp")
-    add("--ranks", type=at_least(2), default=2)
-    add("--seeds", type=at_least(1), default=5)
-    add("--epochs", type=at_least(1), default=30)
-    add("--batch", type=at_least(1), default=64, help="over all ranks")
+    add("--configurations", type=report.list_of(str), default=DEFAULT)
+    add("--ranks", type=report.at_least(2), default=2)
+    add("--seeds", type=report.at_least(1), default=5)
+    add("--epochs", type=report.at_least(1), default=30)
+    add("--batch", type=report.at_least(1), default=64, help="over all ranks")
     add("--lr", type=float, default=0.1, help="falls linearly to 0")
     add("--sparsity", type=float, default=0.85)
-    add("--chunk-elements", type=at_least(1), default=64)
+    add("--chunk-elements", type=report.at_least(1), default=64)
     add("--warmup", type=float, default=0.2,
         help="share of the steps in which the sparsity rises")
-    add("--json", type=pathlib.Path)
     return parser.parse_args()
 
 
 def main() -> None:
     args = parse_arguments()
-    settings = Settings(args.configurations, args.network, args.seeds,
+    settings = Settings(args.configurations, args.seeds,
                         args.epochs, args.batch, args.lr, args.sparsity,
                         args.chunk_elements, args.warmup)
     try:
         with Network(args.ranks) as network:
-            rows = run_ranks(rank_main, network, settings)[0]
+            rows = run_functions(rank_main, network, settings)[0]
     except (OSError, RankError) as error:
         sys.exit(f"accuracy: {error}")
     summaries = summarise(rows)
-    print(f"\ndigits, {args.network}, {args.ranks} ranks, {args.epochs} epochs "
+    print(f"\ndigits, {args.ranks} ranks, {args.epochs} epochs "
           f"of batches of {args.batch}, {args.seeds} seeds (mean +- sd), "
           f"sparsity {args.sparsity}\n")
     print(report.table(
@@ -206,7 +185,7 @@ def main() -> None:
           "identical" if s["identical"] else "DIFFERENT"]
          for s in summaries]))
     report.append_json(args.json, [
-        {"benchmark": "accuracy", "network": args.network,
+        {"benchmark": "accuracy", "network": "mlp",
          "ranks": args.ranks, "epochs": args.epochs, "batch": args.batch,
          "sparsity": args.sparsity, **s} for s in summaries])
     if not all(s["identical"] for s in summaries):

@@ -3,14 +3,12 @@
 
   compare.py                               AlexNet and ResNet-50, loopback
   compare.py --links loopback,10,1         and on shaped links (needs root)
-  compare.py --backward real --batch 2     gradients that are computed
 
 Columns: a step and its spread over the rounds; its rate against DDP over Gloo,
 and over Gloo with torch's FP16 hook (medians of the ratios within a round); what
 it takes beyond a step under no_sync(), and that less DDP's own copies, which is
-communication that backward does not hide; the optimiser; CPU time per rank;
-bytes per rank on the interface, headers and all; and as the library counts them,
-in shared memory too. Configurations: see configurations.py.
+communication that backward does not hide; the optimiser; bytes per rank on the
+interface, headers and all. Configurations: see configurations.py.
 """
 
 from __future__ import annotations
@@ -18,88 +16,146 @@ from __future__ import annotations
 import argparse
 import pathlib
 import sys
+from collections.abc import Callable
 
-import report
-from arguments import at_least, links, names
-from configurations import named
-from network import Network
-from ranks import RankError, run_ranks
-from turns import Case, Recipe, rank_main
-from workloads import PROFILED, TORCHVISION
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from configurations import named  # noqa: E402
+from lib import models, report  # noqa: E402
+from lib.network import Network  # noqa: E402
+from lib.ranks import RankError, run_functions  # noqa: E402
+from lib.report import Row, median  # noqa: E402
+from turns import Case, Recipe, rank_main  # noqa: E402
 
 DEFAULT = ("none,ddp+none,gloo,gloo+fp16,gloo+powersgd,ours,ours+fp16,"
            "ours+csc,dp,dp+fp16,dp+csc")
 
 
+def link(text: str) -> float | None:
+    """A rate in Gb/s; None for loopback."""
+    return None if text == "loopback" else float(text)
+
+
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = report.parser(__doc__)
     add = parser.add_argument
-    add("--models", type=names, default="alexnet,resnet50",
-        help=f"of {', '.join(TORCHVISION + PROFILED)}")
-    add("--links", type=links, default="loopback",
+    add("--models", type=report.list_of(str), default="alexnet,resnet50",
+        help=f"of {', '.join(models.NAMES)}")
+    add("--links", type=report.list_of(link), default="loopback",
         help="list of loopback and Gb/s of each link")
-    add("--configurations", type=names, default=DEFAULT)
-    add("--ranks", type=at_least(2), default=2)
-    add("--rounds", type=at_least(1), default=5)
+    add("--configurations", type=report.list_of(str), default=DEFAULT)
+    add("--ranks", type=report.at_least(2), default=2)
+    add("--rounds", type=report.at_least(1), default=5)
     add("--turn-seconds", type=float, default=2.0,
         help="timed per configuration and round, about; at least 2 steps")
-    add("--backward", choices=("replay", "real"), default="replay")
     add("--backward-ms", type=float, default=None,
-        help="replay: time of a GPU's backward, shared out by the layers' "
-        "operations (default: as profiled for the paper's models, else 0)")
-    add("--batch", type=at_least(1), default=2, help="real: images per rank")
+        help="time of a GPU's backward, shared out as the model's own "
+        "(default: as profiled for the paper's models, else 0)")
     add("--fabric", choices=("auto", "shm", "tcp"), default="auto",
         help="of ours; auto: shared memory on loopback")
     add("--sparsity", type=float, default=0.85)
-    add("--chunk-elements", type=at_least(1), default=32000)
-    add("--json", type=pathlib.Path, help="append rows there")
+    add("--chunk-elements", type=report.at_least(1), default=32000)
     args = parser.parse_args()
     try:
         named(args.configurations)
     except ValueError as error:
         parser.error(f"--configurations: {error}")
-    known = TORCHVISION + (() if args.backward == "real" else PROFILED)
-    for model in args.models:
-        if model not in known:
-            parser.error(f"--models: {model}: expected one of "
-                         f"{', '.join(known)} with a {args.backward} backward")
     return args
+
+
+def _ratio(rows: list[Row], base: list[Row],
+           value: Callable[[Row], float]) -> float | None:
+    """Median over the rounds of base / this, each within its round."""
+    by_round = {row["round"]: value(row) for row in base}
+    pairs = [by_round[row["round"]] / value(row) for row in rows
+             if row["round"] in by_round and value(row) > 0]
+    return median(pairs) if pairs else None
+
+
+def _times(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}x"
+
+
+def _add_communication(rows: list[Row]) -> None:
+    """Of what a DDP adds to a step, DDP's own copies are no communication; a
+    hook that sends nothing showed them, in the same round."""
+    copies = {row["round"]: row["added_seconds"] for row in rows
+              if row["configuration"] == "ddp+none"}
+    for row in rows:
+        own = copies.get(row["round"], 0) if row["ddp"] else 0
+        row["communication_seconds"] = row["added_seconds"] - own
+
+
+def summarise(rows: list[Row]) -> list[Row]:
+    """One row per configuration, in the order of the first round."""
+    _add_communication(rows)
+    names = list(dict.fromkeys(row["configuration"] for row in rows))
+    of = {name: [row for row in rows if row["configuration"] == name]
+          for name in names}
+    summaries = []
+    for name in names:
+        mine = of[name]
+        steps = [row["step_seconds"] for row in mine]
+        summary: Row = {
+            "configuration": name, "rounds": len(mine),
+            "step_seconds": median(steps),
+            "step_seconds_min": min(steps), "step_seconds_max": max(steps)}
+        for key in ("added_seconds", "communication_seconds",
+                    "optimizer_seconds", "wire_bytes"):
+            summary[key] = median(row[key] for row in mine)
+        for base in ("gloo", "gloo+fp16"):
+            if base in of:
+                summary[f"step_rate_vs_{base}"] = _ratio(
+                    mine, of[base], lambda row: row["step_seconds"])
+        if "gloo" in of and name not in ("none", "ddp+none"):
+            summary["communication_gain_vs_gloo"] = _ratio(
+                mine, of["gloo"], lambda row: row["communication_seconds"])
+        summaries.append(summary)
+    return summaries
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f}"
+
+
+def step_table(summaries: list[Row]) -> str:
+    lines = []
+    for s in summaries:
+        lines.append([
+            s["configuration"], _ms(s["step_seconds"]),
+            f"{_ms(s['step_seconds_min'])}-{_ms(s['step_seconds_max'])}",
+            _times(s.get("step_rate_vs_gloo")),
+            _times(s.get("step_rate_vs_gloo+fp16")),
+            _ms(s["added_seconds"]), _ms(s["communication_seconds"]),
+            _times(s.get("communication_gain_vs_gloo")),
+            _ms(s["optimizer_seconds"]), f"{s['wire_bytes'] / 1e6:.2f}"])
+    return report.table(["configuration", "step ms", "min-max", "rate/gloo",
+                  "rate/fp16", "added ms", "comm ms", "gloo/comm", "optim ms",
+                  "wire MB"], lines)
 
 
 def run_case(args: argparse.Namespace, model: str, network: Network) -> None:
     case = Case(
-        model=model, backward=args.backward, batch=args.batch,
+        model=model, names=tuple(args.configurations), rounds=args.rounds,
         backward_seconds=(None if args.backward_ms is None else
                           args.backward_ms / 1e3),
-        names=tuple(args.configurations), rounds=args.rounds,
         turn_seconds=args.turn_seconds,
         recipe=Recipe(sparsity=args.sparsity,
                       chunk_elements=args.chunk_elements))
-    environment = {"GRADIENTFLOW_FABRIC": args.fabric}
-    if args.backward == "replay":
-        # Memory once freed is kept, as a GPU's allocator does: else the pages
-        # of new gradients cost more than some exchanges.
-        environment |= {"MALLOC_MMAP_MAX_": "0",
-                        "MALLOC_TRIM_THRESHOLD_": str(1 << 36)}
-    rows = run_ranks(rank_main, network, case, network,
-                     environment=environment)[0]
-    steps = report.summarise(rows)
-    lists = report.summarise_allreduces(rows)
-    what = {"replay": "gradients replayed", "real":
-            f"real backward of {args.batch} images"}[args.backward]
+    # Memory once freed is kept, as a GPU's allocator does: else the pages of
+    # new gradients cost more than some exchanges.
+    rows = summarise(run_functions(
+        rank_main, network, case, network,
+        environment={"GRADIENTFLOW_FABRIC": args.fabric,
+                     "MALLOC_MMAP_MAX_": "0",
+                     "MALLOC_TRIM_THRESHOLD_": str(1 << 36)})[0])
     shared = ", with others' bytes" if network.shared else ""
     print(f"\n{model}, {args.ranks} ranks, {network.name}{shared}, fabric "
-          f"{args.fabric}, {what}\n")
-    print(report.step_table(steps) + "\n")
-    print(report.allreduce_table(lists), flush=True)
+          f"{args.fabric}, gradients replayed\n\n{step_table(rows)}",
+          flush=True)
     common = {"benchmark": "compare", "model": model, "ranks": args.ranks,
               "link": network.name, "fabric": args.fabric,
-              "backward": args.backward, "backward_ms": args.backward_ms,
-              "batch": args.batch}
-    report.append_json(args.json, [{**common, **row}
-                                   for row in steps + lists])
+              "backward": "replay", "backward_ms": args.backward_ms}
+    report.append_json(args.json, [{**common, **row} for row in rows])
 
 
 def main() -> None:
@@ -109,7 +165,7 @@ def main() -> None:
             for model in args.models:
                 with Network(args.ranks, gbps) as network:
                     run_case(args, model, network)
-    except (OSError, RankError) as error:
+    except (OSError, ValueError, RankError) as error:
         sys.exit(f"compare: {error}")
 
 

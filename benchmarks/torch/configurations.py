@@ -66,13 +66,9 @@ class Trainee:
     """A model that is trained in one of the ways, and its optimiser."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer,
-                 sent_bytes: Callable[[], float | None] = lambda: None,
                  close: Callable[[], None] = lambda: None) -> None:
         self.model = model
         self.optimizer = optimizer
-        # By the library's own count, where it counts: of this rank, per step
-        # since the last call.
-        self.sent_bytes = sent_bytes
         self.close = close
 
     def no_sync(self) -> contextlib.AbstractContextManager[Any]:
@@ -156,17 +152,8 @@ def _our_hook(compression: str) -> Callable[..., Trainee]:
     def build(model: nn.Module, group: Any, recipe: Recipe) -> Trainee:
         import gradientflow.torch as gft
         ddp = _ddp(model, group)
-        hook = gft.register(ddp, compression, **recipe.csc(compression))
-
-        before = hook.stats()
-
-        def sent_bytes() -> float:
-            nonlocal before
-            last, before = before, hook.stats()
-            steps = before["steps"] - last["steps"]
-            return (before["payload_bytes"] - last["payload_bytes"]) / max(steps, 1)
-
-        return Trainee(ddp, _torch_sgd(model, recipe), sent_bytes)
+        gft.register(ddp, compression, **recipe.csc(compression))
+        return Trainee(ddp, _torch_sgd(model, recipe))
     return build
 
 
@@ -179,7 +166,7 @@ def _data_parallel(compression: str | None) -> Callable[..., Trainee]:
             **recipe.kept_back(compression))
         return Trainee(parallel,
                        gft.SGD(parallel, recipe.lr, recipe.momentum),
-                       lambda: parallel.stats["bytes_sent"], parallel.close)
+                       parallel.close)
     return build
 
 

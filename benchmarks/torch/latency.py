@@ -11,23 +11,22 @@ samples, and the medians are over all turns. Sums are verified first.
 
 from __future__ import annotations
 
-import argparse
 import pathlib
 import sys
 import time
 from typing import Any
 
-import report
-from arguments import at_least, integers, names
-from network import Network
-from ranks import RankError, run_ranks
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from lib import report  # noqa: E402
+from lib.network import Network  # noqa: E402
+from lib.ranks import RankError, run_functions  # noqa: E402
 
 
 def _verify(backend: str, group: Any, size: int) -> None:
     import torch
     import torch.distributed as dist
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    i = torch.arange(max(size // 4, 1))
+    i = torch.arange(size // 4)
     mine = ((i * i + 13 * rank) % 11 - 5).float()
     want = sum(((i * i + 13 * r) % 11 - 5).float() for r in range(ranks))
     dist.all_reduce(mine, group=group)
@@ -60,7 +59,7 @@ def rank_main(rank: int, sizes: list[int], backends: list[str], rounds: int,
     groups = {backend: dist.new_group(backend=backend) for backend in backends}
     rows = []
     for size in sizes:
-        data = torch.zeros(max(size // 4, 1))
+        data = torch.zeros(size // 4)
         samples: dict[str, list[float]] = {backend: [] for backend in backends}
         turns: dict[str, list[float]] = {backend: [] for backend in backends}
         for backend, group in groups.items():
@@ -79,33 +78,27 @@ def rank_main(rank: int, sizes: list[int], backends: list[str], rounds: int,
                 "seconds_p99": ordered[int(0.99 * (len(ordered) - 1))],
                 "turn_min": min(turns[backend]),
                 "turn_max": max(turns[backend]),
-                "gain_vs_gloo": report.median(
-                    base / one for base, one in zip(turns[backends[0]],
-                                                    turns[backend]))})
+                "gain_vs_gloo": report.median_ratio(turns[backends[0]],
+                                                    turns[backend])})
     dist.destroy_process_group()
     return rows if rank == 0 else []
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=at_least(2), default=2)
-    parser.add_argument("--sizes", type=integers,
-                        default="4,4096,65536,1048576",
-                        help="bytes")
-    parser.add_argument("--backends", type=names,
-                        default="gloo,gradientflow",
-                        help="the first is what others are compared with")
-    parser.add_argument("--rounds", type=at_least(1), default=11)
-    parser.add_argument("--calls", type=at_least(1), default=200)
-    parser.add_argument("--fabric", choices=("auto", "shm", "tcp"),
-                        default="auto")
-    parser.add_argument("--json", type=pathlib.Path)
+    parser = report.parser(__doc__)
+    add = parser.add_argument
+    add("--ranks", type=report.at_least(2), default=2)
+    add("--sizes", type=report.list_of(report.at_least(4)),
+        default="4,4096,65536,1048576", help="bytes")
+    add("--backends", type=report.list_of(str), default="gloo,gradientflow",
+        help="the first is what others are compared with")
+    add("--rounds", type=report.at_least(1), default=11)
+    add("--calls", type=report.at_least(1), default=200)
+    add("--fabric", choices=("auto", "shm", "tcp"), default="auto")
     args = parser.parse_args()
     try:
         with Network(args.ranks) as network:
-            rows = run_ranks(
+            rows = run_functions(
                 rank_main, network, args.sizes, args.backends, args.rounds,
                 args.calls,
                 environment={"GRADIENTFLOW_FABRIC": args.fabric})[0]

@@ -9,107 +9,97 @@ from __future__ import annotations
 import json
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import report
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from lib import report  # noqa: E402
 
 Row = dict[str, Any]
 
 
-class Verdict(NamedTuple):
-    what: str
-    asked: str
-    measured: str
-    reached: bool
+class Target(NamedTuple):
+    """`value` of the rows whose fields are as `rows` says; `least` or `most`."""
+
+    what: str  # With a row's fields in braces.
+    rows: dict[str, Any]
+    value: Callable[[Row], float | None]
+    unit: str
+    least: float | None = None
+    most: float | None = None
 
 
-def _communication(rows: list[Row]) -> Iterator[Verdict]:
-    for row in rows:
-        if (row["benchmark"] != "compare" or row["link"] != "loopback" or
-                row["ranks"] != 2 or row.get("configuration") != "ours"):
-            continue
-        what = (f"DDP + ours against DDP + Gloo, {row['model']}, "
-                f"{row['backward']}, fabric {row['fabric']}")
-        gain = row["communication_gain_vs_gloo"]
-        if row["fabric"] == "auto":
-            yield Verdict(f"{what}: communication", ">= 2x", f"{gain:.2f}x",
-                          gain >= 2)
-        rate = row["step_rate_vs_gloo"]
-        yield Verdict(f"{what}: step rate", ">= 1x", f"{rate:.2f}x", rate >= 1)
+def _in(*values: str) -> Callable[[Any], bool]:
+    return lambda value: value in values
 
 
-def _slow_link(rows: list[Row]) -> Iterator[Verdict]:
-    for row in rows:
-        if (row["benchmark"] == "compare" and row["link"] == "1 Gb/s" and
-                row["model"] == "alexnet" and row["ranks"] == 2 and
-                row.get("configuration") in ("ours+csc", "dp+csc")):
-            for base, least in (("gloo", 8), ("gloo+fp16", 4)):
-                rate = row.get(f"step_rate_vs_{base}")
-                if rate is not None:
-                    yield Verdict(
-                        f"AlexNet, 1 Gb/s, {row['backward']}, "
-                        f"{row['configuration']} against {base}: step rate",
-                        f">= {least}x", f"{rate:.2f}x", rate >= least)
+_TWO = {"ranks": 2}
+_OURS = {"benchmark": "compare", "link": "loopback", "configuration": "ours",
+         **_TWO}
+_SLOW = {"benchmark": "compare", "link": "1 Gb/s", "model": "alexnet",
+         "configuration": _in("ours+csc", "dp+csc"), **_TWO}
+_HOOKS = {"benchmark": "overhead, hooks",
+          "configuration": lambda name: name.startswith(("ours", "dp"))}
+TARGETS = (
+    Target("DDP + ours against DDP + Gloo, {model}: communication",
+           {**_OURS, "fabric": "auto"},
+           lambda row: row["communication_gain_vs_gloo"], "x", least=2),
+    Target("DDP + ours against DDP + Gloo, {model}, fabric {fabric}: step rate",
+           _OURS, lambda row: row["step_rate_vs_gloo"], "x", least=1),
+    Target("AlexNet, 1 Gb/s, {configuration} against gloo: step rate", _SLOW,
+           lambda row: row.get("step_rate_vs_gloo"), "x", least=8),
+    Target("AlexNet, 1 Gb/s, {configuration} against gloo+fp16: step rate",
+           _SLOW, lambda row: row.get("step_rate_vs_gloo+fp16"), "x", least=4),
+    Target("allreduce of 4 KiB, fabric {fabric}",
+           {"benchmark": "latency", "bytes": 4096, "backend": "gradientflow",
+            **_TWO}, lambda row: 1e6 * row["seconds"], " us", most=60),
+    Target("Python per parameter and step, {configuration}", _HOOKS,
+           lambda row: 1e6 * row["python_seconds"] / row["parameters"], " us",
+           most=2),
+    Target("Python calls in backward, {configuration}", _HOOKS,
+           lambda row: row["python_calls_in_backward"], "", most=0),
+    Target("test loss after equal samples, {ranks} ranks, {configuration}: less "
+           "dense's, of the noise",
+           {"benchmark": "accuracy", "configuration": _in("ours+csc", "dp+csc"),
+            "seeds": lambda seeds: seeds >= 5},
+           lambda row: row["off"] / row["noise"] if "off" in row else None, "",
+           most=1),
+)
 
 
-def _latency(rows: list[Row]) -> Iterator[Verdict]:
-    for row in rows:
-        if (row["benchmark"] == "latency" and row["bytes"] == 4096 and
-                row["backend"] == "gradientflow" and row["ranks"] == 2):
-            microseconds = 1e6 * row["seconds"]
-            yield Verdict(f"allreduce of 4 KiB, fabric {row['fabric']}",
-                          "<= 60 us", f"{microseconds:.1f} us",
-                          microseconds <= 60)
+def _is_for(target: Target, row: Row) -> bool:
+    return all(wanted(row.get(key)) if callable(wanted) and key in row
+               else row.get(key) == wanted
+               for key, wanted in target.rows.items())
 
 
-def _overhead(rows: list[Row]) -> Iterator[Verdict]:
-    for row in rows:
-        name = row.get("configuration", "")
-        if not name.startswith(("ours", "dp")):
-            continue
-        if row["benchmark"] == "overhead, hooks":
-            each = 1e6 * row["python_seconds"] / row["parameters"]
-            yield Verdict(f"Python per parameter and step, {name}",
-                          "<= 2 us", f"{each:.2f} us", each <= 2)
-            calls = row["python_calls_in_backward"]
-            yield Verdict(f"Python calls in backward, {name}", "0",
-                          str(calls), calls == 0)
-        if row["benchmark"] == "overhead, start":
-            # DDP's own start is the same over Gloo; ours counts in full.
-            added = row["over_gloo"] if name.startswith("ours") else row["all"]
-            if added is not None:
-                yield Verdict(f"torch imported to first step, {name}",
-                              "<= 1 s", f"{added:.2f} s", added <= 1)
-
-
-def _accuracy(rows: list[Row]) -> Iterator[Verdict]:
-    for row in rows:
-        if (row["benchmark"] == "accuracy" and row["seeds"] >= 5 and
-                row["configuration"] in ("ours+csc", "dp+csc") and
-                "within_noise" in row):
-            yield Verdict(
-                f"test loss after equal samples, {row['network']}, "
-                f"{row['ranks']} ranks, {row['configuration']} less dense",
-                f"<= {row['noise']:.4f}", f"{row['off']:+.4f}",
-                row["within_noise"])
+def verdicts(rows: list[Row]) -> Iterator[tuple[list[str], bool]]:
+    """Lines for people, and whether each target is reached."""
+    for target in TARGETS:
+        for row in rows:
+            value = target.value(row) if _is_for(target, row) else None
+            if value is None:
+                continue
+            if target.least is not None:
+                asked, reached = f">= {target.least}", value >= target.least
+            else:
+                asked = f"<= {target.most}"
+                reached = target.most is not None and value <= target.most
+            yield [target.what.format(**row), asked + target.unit,
+                   f"{value:.2f}{target.unit}",
+                   "reached" if reached else "MISSED"], reached
 
 
 def main() -> None:
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
     text = pathlib.Path(sys.argv[1]).read_text(encoding="utf-8")
-    rows = [json.loads(line) for line in text.splitlines()]
-    verdicts = [verdict for part in (_communication, _slow_link, _latency,
-                                     _overhead, _accuracy)
-                for verdict in part(rows)]
-    if not verdicts:
+    found = list(verdicts([json.loads(line) for line in text.splitlines()]))
+    if not found:
         raise SystemExit(f"targets: {sys.argv[1]}: no row that a target is for")
-    print(report.table(
-        ["target", "asked", "measured", ""],
-        [[v.what, v.asked, v.measured, "reached" if v.reached else "MISSED"]
-         for v in verdicts]))
-    sys.exit(not all(v.reached for v in verdicts))
+    print(report.table(["target", "asked", "measured", ""],
+                       [line for line, _ in found]))
+    sys.exit(not all(reached for _, reached in found))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ the end of backward, less the same under no_sync() in the same turn.
 from __future__ import annotations
 
 import gc
-import resource
+import pathlib
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -19,10 +20,12 @@ import torch
 import torch.distributed as dist
 from configurations import (Configuration, Recipe, Trainee, named,
                             open_groups)
-from network import Network
 from torch import nn
 from verify import check, mean_gradients
 from workloads import Workload
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from lib.network import Network  # noqa: E402
 
 WARMUP_STEPS = 3  # Buckets are rebuilt after one; PowerSGD begins after two.
 
@@ -32,8 +35,6 @@ class Case:
     """What all configurations of one comparison have in common."""
 
     model: str
-    backward: str  # "real" or "replay"
-    batch: int
     backward_seconds: float | None
     names: tuple[str, ...]
     rounds: int
@@ -47,11 +48,6 @@ def _fresh_parameters(model: nn.Module) -> None:
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 setattr(module, name, nn.Parameter(parameter.detach()))
-
-
-def _cpu_seconds() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
 
 
 def _of_all(value: float, op: Any) -> float:
@@ -69,8 +65,7 @@ class Rank:
         dist.init_process_group("gloo")  # To agree; timed ones have their own.
         self.configurations = named(list(case.names))
         self.groups = open_groups(self.configurations)
-        self.workload = Workload(case.model, backward=case.backward,
-                                 batch=case.batch, seed=dist.get_rank() + 1,
+        self.workload = Workload(case.model, seed=dist.get_rank() + 1,
                                  backward_seconds=case.backward_seconds)
 
     def run(self) -> list[dict[str, Any]]:
@@ -89,10 +84,6 @@ class Rank:
             for configuration in order:
                 rows.append({"round": turn_round,
                              **self._turn(configuration)})
-            for backend, group in self.groups.items():
-                if backend:
-                    rows.append({"round": turn_round,
-                                 **self._lists(backend, group)})
         return rows
 
     def close(self) -> None:
@@ -144,19 +135,16 @@ class Rank:
             self._step(trainee)
         count = self._count(self._seconds(lambda: self._step(trainee), 1), 2)
 
-        totals = dict.fromkeys(("step", "optimizer", "alone", "cpu", "sent"),
-                               0.0)
-        trainee.sent_bytes()
+        totals = dict.fromkeys(("step", "optimizer", "alone", "sent"), 0.0)
         self._backward_alone(trainee)
         # In two halves, so that both kinds of step see the same machine.
         halves = [count // 2, count - count // 2] if count >= 4 else [count]
         for steps in halves:
             self._block(trainee, steps, totals)
-        counted = trainee.sent_bytes()
         self._take_down(trainee)
-        size = dist.get_world_size()
         # Loopback has one counter for all ranks.
-        sharers = size if self.network.interface == "lo" else 1
+        sharers = (dist.get_world_size() if self.network.interface == "lo"
+                   else 1)
         return {
             "configuration": configuration.name,
             "ddp": configuration.ddp,
@@ -165,52 +153,26 @@ class Rank:
             "optimizer_seconds": totals["optimizer"] / count,
             "added_seconds": (totals["step"] - totals["optimizer"] -
                               totals["alone"]) / count,
-            "cpu_seconds": _of_all(totals["cpu"] / count,
-                                   dist.ReduceOp.SUM) / size,
             "wire_bytes": _of_all(totals["sent"] / sharers / count,
-                                  dist.ReduceOp.SUM) / size,
-            "counted_bytes": counted,
+                                  dist.ReduceOp.SUM) / dist.get_world_size(),
         }
 
     def _block(self, trainee: Trainee, steps: int,
                totals: dict[str, float]) -> None:
         optimizer_seconds: list[float] = []
         dist.barrier()
-        sent, cpu = self.network.sent_bytes(), _cpu_seconds()
+        sent = self.network.sent_bytes()
         seconds = self._seconds(
             lambda: optimizer_seconds.append(self._step(trainee)), steps)
-        totals["cpu"] += _cpu_seconds() - cpu
         totals["sent"] += self.network.sent_bytes() - sent
         totals["step"] += seconds * steps
         totals["optimizer"] += sum(optimizer_seconds)
         totals["alone"] += steps * self._seconds(
             lambda: self._backward_alone(trainee), steps)
 
-    def _lists(self, backend: str, group: Any) -> dict[str, Any]:
-        """Allreduces of the model's gradients in buckets as DDP makes them,
-        all begun, then all awaited."""
-        buckets, elements, limit = [], 0, 1 << 18  # 1 MiB, then 25.
-        for parameter in reversed(list(self.workload.model.parameters())):
-            elements += parameter.numel()
-            if elements >= limit:
-                buckets.append(torch.zeros(elements))
-                elements, limit = 0, 25 << 18
-        if elements:
-            buckets.append(torch.zeros(elements))
-
-        def reduce() -> None:
-            for work in [dist.all_reduce(bucket, group=group, async_op=True)
-                         for bucket in buckets]:
-                work.wait()
-
-        reduce()
-        count = self._count(self._seconds(reduce, 1), 1)
-        return {"allreduces": backend,
-                "seconds": self._seconds(reduce, count)}
-
 
 def rank_main(rank: int, case: Case, network: Network) -> list[dict[str, Any]]:
-    """For run_ranks()."""
+    """For run_functions()."""
     one = Rank(case, network)
     rows = one.run()
     one.close()

@@ -9,19 +9,19 @@ that drives a GPU does.
 
 from __future__ import annotations
 
-import csv
 import math
 import pathlib
+import sys
 import time
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from lib import models  # noqa: E402
+
 TORCHVISION = ("alexnet", "resnet50", "resnet101", "vgg16")
-# The networks of the paper, with their backward as profiled on a V100.
-PROFILED = ("alexnet_bn", "resnet50_gf")
 
 
 class Layer(NamedTuple):
@@ -31,43 +31,26 @@ class Layer(NamedTuple):
     ready_seconds: float  # After backward began.
 
 
-def _rows(path: pathlib.Path) -> list[dict[str, str]]:
-    with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("x"))
-
-
 def layers_of(model: str, backward_seconds: float | None) -> list[Layer]:
     """The layers of `model`, in forward order.
 
-    `backward_seconds` is shared out by the layers' operations; None: as
-    profiled, for the models of PROFILED, else 0.
+    `backward_seconds` is shared out as the model's own time is; None: that time
+    where it was measured, else 0.
     """
-    table = _rows(DATA / "models" / f"{model}.csv")
-    names: list[str] = []
-    shapes: list[list[tuple[int, ...]]] = []
-    flops: list[float] = []
-    for row in table:
-        layer = row["name"].rpartition(".")[0]
-        if not names or names[-1] != layer:
-            names.append(layer)
-            shapes.append([])
-            flops.append(0)
-        shapes[-1].append(_shape(row["shape"]))
-        flops[-1] += float(row["fwd_flops"])
-    if backward_seconds is None and model in PROFILED:
-        profile = _rows(DATA / "profiles" / f"{model}_v100_fp16_b128.csv")
-        ready = {row["name"].rpartition(".")[0]: float(row["ready_ms"]) / 1e3
-                 for row in profile}
-        return [Layer(shapes[i], ready[name]) for i, name in enumerate(names)]
-    total, done, layers = sum(flops), 0.0, []
-    for i in reversed(range(len(names))):
-        done += flops[i]
-        layers.append(Layer(shapes[i], (backward_seconds or 0) * done / total))
-    return layers[::-1]
+    plan = models.load(model)
+    if backward_seconds is None:
+        scale = float(model in models.MEASURED)
+    else:
+        scale = backward_seconds / plan["backward_seconds"]
+    layers: dict[str, Layer] = {}
+    for tensor in plan["tensors"]:
+        name = tensor["name"].rpartition(".")[0]
+        ready = tensor["ready_seconds"] * scale
+        layer = layers.setdefault(name, Layer([], ready))
+        layer.shapes.append(tuple(map(int, tensor["shape"].split("x"))))
+        layers[name] = layer._replace(
+            ready_seconds=max(layer.ready_seconds, ready))
+    return list(layers.values())
 
 
 class _Produce(torch.autograd.Function):
@@ -150,31 +133,29 @@ class Replay(nn.Module):
 
 
 class Workload:
-    """A model with inputs; everything random comes from `seed`, except the
-    weights, which are the same for all."""
+    """A model with a loss to call backward on; gradients come from `seed`, and
+    weights are the same for all.
 
-    def __init__(self, model: str, *, backward: str, batch: int, seed: int,
-                 backward_seconds: float | None = None,
+    Replayed, unless `images` says how many a real backward of one of
+    torchvision's networks works on.
+    """
+
+    def __init__(self, model: str, *, seed: int,
+                 backward_seconds: float | None = None, images: int = 0,
                  device: torch.device | None = None) -> None:
-        """`backward`: "real" or "replay"; `batch` is for real ones."""
-        self.device = device or torch.device("cpu")
-        self.images = batch
         torch.manual_seed(0)
-        if backward == "replay":
-            layers = layers_of(model, backward_seconds)
-            self.model: nn.Module = Replay(layers, seed)
+        if not images:
+            self.model: nn.Module = Replay(layers_of(model, backward_seconds),
+                                           seed)
             self._inputs = torch.zeros((), requires_grad=True)
             return
-        if model not in TORCHVISION:
-            raise ValueError(f"{model}: expected one of "
-                             f"{', '.join(TORCHVISION)} for a real backward")
         import torchvision.models
-        self.model = getattr(torchvision.models, model)().to(self.device)
+        self.model = getattr(torchvision.models, model)().to(device)
         generator = torch.Generator().manual_seed(seed)
-        self._inputs = torch.randn(batch, 3, 224, 224,
-                                   generator=generator).to(self.device)
-        self._labels = torch.randint(1000, (batch,),
-                                     generator=generator).to(self.device)
+        self._inputs = torch.randn(images, 3, 224, 224,
+                                   generator=generator).to(device)
+        self._labels = torch.randint(1000, (images,),
+                                     generator=generator).to(device)
 
     def loss(self, model: nn.Module) -> torch.Tensor:
         """Of `model`: self.model, or a wrapper of it."""

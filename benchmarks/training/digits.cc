@@ -1,12 +1,33 @@
 #include "benchmarks/training/digits.h"
 
-#include "benchmarks/csv.h"
+#include <fstream>
+#include <sstream>
+
 #include "benchmarks/random.h"
+#include "gradientflow/base/str_cat.h"
 
 namespace gradientflow::benchmarks {
 namespace {
 
 constexpr int kMaxPixel = 16;
+
+// Appends one line's image. Returns whether the line was one.
+bool AppendLine(const std::string& line, Digits& digits) {
+  std::istringstream fields(line);
+  for (std::size_t i = 0; i <= kPixels; ++i) {
+    int value = -1;
+    char comma = ',';
+    if (!(fields >> value) || value < 0) return false;
+    if (value > (i < kPixels ? kMaxPixel : kClasses - 1)) return false;
+    if (i < kPixels && (!(fields >> comma) || comma != ',')) return false;
+    if (i < kPixels) {
+      digits.pixels.push_back(static_cast<float>(value) / kMaxPixel);
+    } else {
+      digits.labels.push_back(value);
+    }
+  }
+  return fields.peek() == std::istringstream::traits_type::eof();
+}
 
 void Append(const Digits& from, std::size_t i, Digits& to) {
   const float* const image = from.pixels.data() + i * kPixels;
@@ -17,23 +38,20 @@ void Append(const Digits& from, std::size_t i, Digits& to) {
 }  // namespace
 
 Result<Digits> LoadDigits(const std::string& path) {
-  std::vector<std::string> columns;
-  for (std::size_t i = 0; i < kPixels; ++i) columns.push_back(StrCat("p", i));
-  columns.emplace_back("label");
-  const Result<Csv> csv = ReadCsv(path, columns);
-  if (!csv.ok()) return csv.status();
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);  // The columns' names.
   Digits digits;
-  for (std::size_t row = 0; row < csv.value().rows.size(); ++row) {
-    for (std::size_t i = 0; i < kPixels; ++i) {
-      const auto pixel = NumberAt(csv.value(), row, i, 0, kMaxPixel);
-      if (!pixel.ok()) return pixel.status();
-      digits.pixels.push_back(static_cast<float>(pixel.value()) / kMaxPixel);
-    }
-    const auto label = NumberAt(csv.value(), row, kPixels, 0, kClasses - 1);
-    if (!label.ok()) return label.status();
-    digits.labels.push_back(label.value());
+  for (int number = 2; std::getline(file, line); ++number) {
+    if (AppendLine(line, digits)) continue;
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat(path, ":", number, ": expected ", kPixels, " pixels from 0 to ",
+               kMaxPixel, " and a label from 0 to ", kClasses - 1));
   }
-  return digits;
+  if (digits.count() > 0) return digits;
+  return Status(StatusCode::kInvalidArgument,
+                StrCat(path, ": expected images, got none"));
 }
 
 Split SplitDigits(const Digits& digits, std::uint64_t seed) {

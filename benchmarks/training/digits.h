@@ -20,7 +20,8 @@ struct Digits {
   std::size_t count() const { return labels.size(); }
 };
 
-// Reads benchmarks/data/digits.csv. kInvalidArgument names the line.
+// Reads benchmarks/data/digits.csv. kInvalidArgument names the first line that
+// is not 64 pixels from 0 to 16 and a label from 0 to 9.
 Result<Digits> LoadDigits(const std::string& path);
 
 struct Split {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gradientflow/base/str_cat.h"
+#include "integrations/c/gradientflow_csc.h"
 #include "integrations/c/handles.h"
 #include "kernels/kernels.h"
 

@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# The shared library exports exactly the functions that its header declares,
+# The shared library exports exactly the functions that its headers declare,
 # and needs nothing at run time that a machine without a compiler lacks.
 set -u -o pipefail
-library=$1 header=$2
+library=$1
+shift
 
-declared=$(grep -oE '\bgf_[a-z0-9_]+\(' "$header" | tr -d '(' | sort -u)
+declared=$(grep -ohE '\bgf_[a-z0-9_]+\(' "$@" | tr -d '(' | sort -u)
 exported=$(nm -D --defined-only "$library" | awk '{print $NF}' |
   sed 's/@.*//' | sort -u)
-[[ -n $declared ]] || { echo "no function in $header?"; exit 1; }
+[[ -n $declared ]] || { echo "no function in $*?"; exit 1; }
 
 rc=0
 # Comments may name functions as "gf_*_init()", which the pattern passes over.
 if ! diff <(echo "$declared") <(echo "$exported"); then
-  echo "< declared in the header, > exported by the library"
+  echo "< declared in the headers, > exported by the library"
   rc=1
 fi
 

@@ -3,10 +3,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/device/fake_device.h"
 
 namespace gradientflow::benchmarks {
 namespace {
@@ -29,26 +31,27 @@ class ManualWaiter final : public Waiter {
 Model Net(std::initializer_list<double> ready_seconds) {
   Model model;
   for (const double ready : ready_seconds) {
-    model.tensors.push_back(ModelTensor{"", 1, ready, 0});
+    model.tensors.push_back(ModelTensor{"", 1, ready});
   }
   return model;
 }
 
 using Events = std::vector<std::pair<std::size_t, Clock::Time>>;
 
-ReplayBackward Replay(const Model& model, Waiter& waiter) {
-  return ReplayBackward({.model = &model, .waiter = &waiter});
+std::unique_ptr<ReplayBackward> Replay(const Model& model, Waiter& waiter) {
+  auto made = ReplayBackward::Create({.model = &model, .waiter = &waiter});
+  return std::move(made).value();
 }
 
 TEST(ReplayBackward, CallsEachTensorAtItsTimeInGenerationOrder) {
   const Model model = Net({0.015, 0.004, 0.004, 0.001});
   ManualWaiter waiter;
   Events events;
-  ReplayBackward backward = Replay(model, waiter);
+  const auto backward = Replay(model, waiter);
   ASSERT_TRUE(
       backward
-          .Run(waiter.Now(),
-               [&](std::size_t i) { events.emplace_back(i, waiter.Now()); })
+          ->Run(waiter.Now(),
+                [&](std::size_t i) { events.emplace_back(i, waiter.Now()); })
           .ok());
   EXPECT_EQ(events, (Events{{3, milliseconds(1001)},
                             {2, milliseconds(1004)},
@@ -60,13 +63,13 @@ TEST(ReplayBackward, CatchesUpAfterASlowCallAsAGpuWould) {
   const Model model = Net({0.010, 0.003, 0.002, 0.001});
   ManualWaiter waiter;
   Events events;
-  ReplayBackward backward = Replay(model, waiter);
+  const auto backward = Replay(model, waiter);
   ASSERT_TRUE(backward
-                  .Run(waiter.Now(),
-                       [&](std::size_t i) {
-                         events.emplace_back(i, waiter.Now());
-                         if (i == 3) waiter.Work(milliseconds(5));
-                       })
+                  ->Run(waiter.Now(),
+                        [&](std::size_t i) {
+                          events.emplace_back(i, waiter.Now());
+                          if (i == 3) waiter.Work(milliseconds(5));
+                        })
                   .ok());
   EXPECT_EQ(events, (Events{{3, milliseconds(1001)},
                             {2, milliseconds(1006)},
@@ -78,13 +81,12 @@ TEST(ReplayBackward, EndsWhenTheModelsGpuWouldHoweverLateTheLastCallWas) {
   Model model = Net({0.010, 0.001});
   model.backward_seconds = 0.010;
   ManualWaiter waiter;
-  ReplayBackward backward = Replay(model, waiter);
-  EXPECT_EQ(backward.seconds_alone(), 0.010);
+  const auto backward = Replay(model, waiter);
   ASSERT_TRUE(backward
-                  .Run(waiter.Now(),
-                       [&](std::size_t) { waiter.Work(milliseconds(50)); })
+                  ->Run(waiter.Now(),
+                        [&](std::size_t) { waiter.Work(milliseconds(50)); })
                   .ok());
-  EXPECT_EQ(backward.End().value(), milliseconds(1010));
+  EXPECT_EQ(backward->End(), milliseconds(1010));
 }
 
 TEST(ReplayBackward, PreparesTheRanksGradientsInThePoolItself) {
@@ -92,18 +94,54 @@ TEST(ReplayBackward, PreparesTheRanksGradientsInThePoolItself) {
   const Gradients gradients(DType::kFloat16);
   std::vector<std::byte> pool(2 * 1009);
   ManualWaiter waiter;
-  ReplayBackward backward({.model = &model,
-                           .gradients = &gradients,
-                           .waiter = &waiter,
-                           .pool = {pool.data(), pool.size(), {}},
-                           .rank = 3});
+  const auto backward =
+      ReplayBackward::Create({.model = &model,
+                              .gradients = &gradients,
+                              .waiter = &waiter,
+                              .pool = {pool.data(), pool.size(), {}},
+                              .rank = 3});
+  ASSERT_TRUE(backward.ok());
   for (const std::uint64_t step : {0, 7}) {
-    ASSERT_TRUE(backward.Prepare(step).ok());
-    const ConstBufferView seen = backward.Read().value();
+    ASSERT_TRUE(backward.value()->Prepare(step).ok());
+    const ConstBufferView seen = backward.value()->Read().value();
     EXPECT_EQ(seen.data, pool.data());
     for (const std::size_t element : {0, 1, 500, 1008}) {
       EXPECT_EQ(ElementAt(seen, DType::kFloat16, element),
                 gradients.Value(3, step, element));
+    }
+  }
+}
+
+// The pool lies in generation order: last, bias, first.
+TEST(ReplayBackward, CopiesEveryGradientOnTheDevicesStreamBeforeItIsReady) {
+  Model model = Net({0.003, 0.003, 0.001});
+  model.tensors[0].elements = 1009;
+  model.tensors[2].elements = 4001;
+  const std::size_t bytes = 2 * model.elements();
+  const Gradients gradients(DType::kFloat16);
+  const auto device = std::make_shared<testing::FakeDevice>();
+  const DeviceMemory pool = device->Allocate(bytes).value();
+  ManualWaiter waiter;
+  const auto backward =
+      ReplayBackward::Create({.model = &model,
+                              .gradients = &gradients,
+                              .waiter = &waiter,
+                              .pool = {pool.get(), bytes, device->id()},
+                              .rank = 1,
+                              .device = device,
+                              .offsets = {2 * 4002, 2 * 4001, 0}});
+  ASSERT_TRUE(backward.ok()) << backward.status().ToString();
+  EXPECT_NE(backward.value()->native_stream(), nullptr);
+  for (const std::uint64_t step : {0, 1, 9}) {
+    ASSERT_TRUE(backward.value()->Prepare(step).ok());
+    ASSERT_TRUE(backward.value()->Run(waiter.Now(), [](std::size_t) {}).ok());
+    const auto seen = backward.value()->Read();
+    ASSERT_TRUE(seen.ok());
+    ASSERT_EQ(seen.value().bytes, bytes);
+    for (std::size_t i = 0; i < model.elements(); ++i) {
+      ASSERT_EQ(ElementAt(seen.value(), DType::kFloat16, i),
+                gradients.Value(1, step, i))
+          << "step " << step << ", element " << i;
     }
   }
 }

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "integrations/c/gradientflow.h"
+#include "integrations/c/gradientflow_csc.h"
 
 enum { RANKS = 3, TENSORS = 3, CHUNK = 10 };
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "integrations/c/gradientflow.h"
+#include "integrations/c/gradientflow_csc.h"
 #include "tests/csc/csc_reference.h"
 
 // gf_csc with an exchange of the test's, against the float64 reference.

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "benchmarks/faults/job.h"
-#include "benchmarks/faults/processes.h"
 #include "gradientflow/base/clock.h"
 #include "gradientflow/communicator/inproc.h"
 #include "gradientflow/communicator/transport.h"
+#include "tests/faults/processes.h"
 #include "transports/fabric.h"
 #include "transports/inproc/create.h"
 #include "transports/poller.h"

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/faults/processes.h"
 #include "gradientflow/collectives/collective.h"
+#include "tests/faults/processes.h"
 #include "tests/faults/scenario.h"
 
 // Ranks that fork: what a child does, or that it lives, is no rank's concern.

@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/faults/processes.h"
-#include "benchmarks/ranks.h"
+#include "tests/faults/processes.h"
 #include "tests/faults/scenario.h"
 #include "tests/faults/strangers.h"
 
@@ -32,7 +31,7 @@ class Joining : public ::testing::TestWithParam<const char*> {
   Joining() {
     job_.rendezvous = GetParam() == std::string("file")
                           ? folder_.url()
-                          : benchmarks::LocalRendezvous().value();
+                          : LocalRendezvous().value();
   }
 
   const Folder folder_;

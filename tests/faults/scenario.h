@@ -10,8 +10,8 @@
 
 #include "benchmarks/faults/board.h"
 #include "benchmarks/faults/job.h"
-#include "benchmarks/faults/processes.h"
 #include "gradientflow/base/status.h"
+#include "tests/faults/processes.h"
 
 // Ranks as processes that a test scripts.
 namespace gradientflow::faults {

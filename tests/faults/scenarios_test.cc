@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "benchmarks/faults/processes.h"
 #include "gradientflow/collectives/collective.h"
+#include "tests/faults/processes.h"
 #include "tests/faults/scenario.h"
 
 // Faults of ranks that live: each must be told from a death.

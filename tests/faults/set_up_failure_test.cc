@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/faults/processes.h"
+#include "tests/faults/processes.h"
 #include "tests/faults/scenario.h"
 
 // A rank that cannot set up its shared memory: all end at once, with its

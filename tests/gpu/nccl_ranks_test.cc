@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "benchmarks/random.h"
-#include "benchmarks/ranks.h"
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/device/cuda_device.h"
 #include "gradientflow/nccl/create.h"
 #include "gradientflow/session.h"
+#include "tests/faults/processes.h"
+#include "tests/gpu/ranks.h"
 
 // NCCL itself between two processes on one GPU. NCCL does not like that: the
 // settings make it believe in two hosts, which talk over TCP. Says nothing of
@@ -161,10 +162,10 @@ Result<std::string> RankMain(int rank, const std::string& rendezvous) {
 }
 
 TEST(NcclOnOneGpu, TwoRanksGetTheMean) {
-  const auto rendezvous = benchmarks::LocalRendezvous();
+  const auto rendezvous = faults::LocalRendezvous();
   ASSERT_TRUE(rendezvous.ok());
   // Children: CUDA does not live through a fork.
-  const auto said = benchmarks::RunRanks(
+  const auto said = RunRanks(
       kRanks, [&](int rank) { return RankMain(rank, rendezvous.value()); });
   ASSERT_TRUE(said.ok()) << said.status().ToString();
   for (const std::string& text : said.value()) {

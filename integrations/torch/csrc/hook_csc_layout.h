@@ -1,7 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <integrations/c/gradientflow.h>
+#include <integrations/c/gradientflow_csc.h>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,0 +1,359 @@
+#!/usr/bin/env python3
+"""Allreduces between processes of this machine, as nccl-tests measures them.
+
+  allreduce.py                                     shared memory, 4 KB to 128 MB
+  allreduce.py --fabric tcp --bound                next to the bare exchange
+  allreduce.py --peer openmpi,gloo                 next to other libraries
+
+Every result is checked first. Times are medians over the rounds; all that is
+compared runs one batch after the other in each round, and a ratio (their time
+over ours: above 1 ours is faster) is the median of the rounds'. The bound is, in
+shared memory, a bare loop over the same memory; over TCP a bare exchange of the
+same bytes, of which nothing is reduced, in the best of several ways.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from lib import report  # noqa: E402
+from lib.network import Network  # noqa: E402
+from lib.ranks import RankError, programs_folder, start_program  # noqa: E402
+
+MOST_RANKS = 16  # Whose sums are exact in every type.
+START_SECONDS, ANSWER_SECONDS = 120, 300
+# Connections, most bytes of a call, and whether it spins.
+WAYS = list(itertools.product((1, 2, 4), (64 << 10, 256 << 10, 1 << 20),
+                              (0, 1)))
+ALGORITHMS = ("auto", "ring", "halving_doubling", "two_sync", "one_round")
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+def _too_long(*_: Any) -> None:
+    raise RankError("a rank did not answer in time")
+
+
+class Group:
+    """Rank processes that run the same batches together; worker.h says how
+    they are told."""
+
+    def __init__(self, name: str, processes: list[subprocess.Popen[str]],
+                 streams: list[tuple[Any, Any]] | None = None) -> None:
+        """`streams` are the ranks' inputs and outputs, where they are not those
+        of `processes`."""
+        self.name = name
+        self._processes = processes
+        self._streams = streams or [(p.stdin, p.stdout) for p in processes]
+        for rank in range(len(self._streams)):
+            if self._read(rank, START_SECONDS) != "ready\n":
+                raise RankError(f"{name}: rank {rank} ended before it was ready")
+
+    def run(self, batch: str) -> tuple[float, int]:
+        """The slowest rank's time and all wrong elements."""
+        for stream, _ in self._streams:
+            stream.write(batch + "\n")
+            stream.flush()
+        seconds, wrong = 0.0, 0
+        for rank in range(len(self._streams)):
+            answer = self._read(rank, ANSWER_SECONDS).split(maxsplit=1)
+            if len(answer) != 2 or answer[0] != "ok":
+                raise RankError(f"{self.name}: rank {rank}: "
+                                f"{' '.join(answer) or 'ended'}")
+            one = answer[1].split()
+            seconds, wrong = max(seconds, float(one[0])), wrong + int(one[1])
+        return seconds, wrong
+
+    def close(self) -> None:
+        for stream, _ in self._streams:
+            stream.close()
+        for process in self._processes:
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _read(self, rank: int, seconds: int) -> str:
+        signal.signal(signal.SIGALRM, _too_long)
+        signal.alarm(seconds)
+        try:
+            return self._streams[rank][1].readline()
+        finally:
+            signal.alarm(0)
+
+
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+
+
+def start_ours(args: argparse.Namespace, network: Network) -> Group:
+    command = [str(programs_folder() / "allreduce" / "rank"), str(args.max)]
+    return Group("ours", [
+        start_program(network, rank, command + ["plain"] * args.plain,
+                      {"GRADIENTFLOW_FABRIC": args.fabric}, **PIPES)
+        for rank in range(args.ranks)])
+
+
+def start_bare_shared(args: argparse.Namespace, network: Network) -> Group:
+    memory = os.memfd_create("bare_shared")
+    pages = 1 + args.ranks * -(-args.max // 4096)
+    os.truncate(memory, 4096 * pages)
+    program = str(programs_folder() / "allreduce" / "bare_shared")
+    try:
+        return Group("bound", [
+            start_program(network, rank, [program, str(memory), str(rank),
+                                          str(args.ranks), str(args.max)],
+                          {}, pass_fds=[memory], **PIPES)
+            for rank in range(args.ranks)])
+    finally:
+        os.close(memory)
+
+
+def _connected() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        other, _ = listener.accept()
+    for end in (one, other):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return one, other
+
+
+def start_bare_exchange(args: argparse.Namespace, network: Network) -> Group:
+    if args.ranks != 2:
+        raise ValueError("the bare exchange is between 2 ranks")
+    program = str(programs_folder() / "allreduce" / "bare_exchange")
+    pairs = [_connected() for _ in range(max(way[0] for way in WAYS))]
+    try:
+        processes = []
+        for rank in range(2):
+            sockets = [pair[rank].fileno() for pair in pairs]
+            processes.append(start_program(
+                network, rank, [program, str(args.max), *map(str, sockets)],
+                {}, pass_fds=sockets, **PIPES))
+        return Group("bound", processes)
+    finally:
+        for pair in pairs:
+            for end in pair:
+                end.close()
+
+
+def _python_with_gloo() -> str:
+    for python in ("python3", "/usr/bin/python3"):
+        if subprocess.run([python, "-c", "import torch.distributed as d\n"
+                           "assert d.is_gloo_available()"],
+                          capture_output=True, check=False).returncode == 0:
+            return python
+    raise FileNotFoundError("no Python here has torch with Gloo")
+
+
+def start_gloo(args: argparse.Namespace, network: Network) -> Group:
+    store = pathlib.Path(args.folder) / "gloo_store"
+    command = [_python_with_gloo(), str(HERE / "gloo_peer.py"), str(store)]
+    return Group("gloo", [
+        start_program(network, rank, [*command, str(rank), str(args.ranks),
+                                      str(args.max)], {}, **PIPES)
+        for rank in range(args.ranks)])
+
+
+def start_openmpi(args: argparse.Namespace, network: Network) -> Group:
+    program, path = f"{args.folder}/openmpi_peer", f"{args.folder}/openmpi"
+    compiled = subprocess.run(["mpicc", "-O2", "-std=gnu11", "-o", program,
+                               str(HERE / "openmpi_peer.c")], check=False)
+    if compiled.returncode != 0:
+        raise FileNotFoundError("mpicc does not work")
+    layer = (["self,tcp", "--mca", "btl_tcp_if_include", "lo"]
+             if args.fabric == "tcp" else ["self,vader"])
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(args.ranks)
+        listener.settimeout(START_SECONDS)
+        process = subprocess.Popen(
+            ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "pml",
+             "ob1", "--mca", "btl", *layer, "-np", str(args.ranks), program,
+             path, str(args.max)], stdin=subprocess.DEVNULL, text=True)
+        files = [listener.accept()[0].makefile("rw")
+                 for _ in range(args.ranks)]
+    return Group("openmpi", [process], [(file, file) for file in files])
+
+
+def start_all(args: argparse.Namespace, network: Network) -> list[Group]:
+    """A peer that cannot be had is left out, which is said."""
+    groups = [start_ours(args, network)]
+    if args.bound:
+        groups.append((start_bare_exchange if args.fabric == "tcp" else
+                       start_bare_shared)(args, network))
+    for peer in args.peer:
+        start = {"openmpi": start_openmpi, "gloo": start_gloo}[peer]
+        try:
+            groups.append(start(args, network))
+        except FileNotFoundError as error:
+            print(f"allreduce: SKIPPED --peer {peer}: {error}", file=sys.stderr)
+    return groups
+
+
+def measure(args: argparse.Namespace, groups: list[Group], size: int,
+            algorithm: str) -> report.Row:
+    """All groups on one size: checked, then timed in turn."""
+    iterations = args.iters or max(3, min(1000, (64 << 20) // size))
+    warmup = 1 + iterations // 10
+    contestants: list[tuple[Group, str, list[float]]] = []
+    for group in groups:
+        words = [""]
+        if group.name == "ours":
+            words = [f"{args.dtype} {args.wire or args.dtype} {algorithm}"]
+        elif group.name == "bound" and args.fabric == "tcp":
+            words = [" ".join(map(str, way)) for way in WAYS]
+        contestants += [(group, word, []) for word in words]
+    wrong = sum(group.run(f"{size} 0 1 1 {words}")[1]
+                for group, words, _ in contestants)
+    for _ in range(args.rounds):
+        for group, words, seconds in contestants:
+            seconds.append(
+                group.run(f"{size} {warmup} {iterations} 0 {words}")[0])
+    ours = contestants[0][2]
+    algbw = size / report.median(ours) * 1e-9
+    row = {"benchmark": "allreduce", "size": size,
+           "count": size // DTYPE_BYTES[args.dtype], "type": args.dtype,
+           "wire": args.wire or args.dtype, "redop": "sum",
+           "algorithm": algorithm, "fabric": args.fabric, "ranks": args.ranks,
+           "time_us": 1e6 * report.median(ours), "algbw_gbps": algbw,
+           "busbw_gbps": algbw * 2 * (args.ranks - 1) / args.ranks,
+           "wrong": wrong}
+    for group in groups[1:]:
+        _, words, best = min((one for one in contestants if one[0] is group),
+                             key=lambda one: report.median(one[2]))
+        row[group.name] = {"time_us": 1e6 * report.median(best),
+                           "ratio": report.median_ratio(best, ours)}
+        if words:
+            connections, call, spins = words.split()
+            row[group.name]["note"] = (f"{connections} conn, {int(call) >> 10}K"
+                                       f"{', spins' * int(spins)}")
+    return row
+
+
+WIDTHS = (12, 11, 16, 6, 16, 6, 11, 7, 7, 6)
+
+
+def print_line(cells: Sequence[str]) -> None:
+    """A line of nccl-tests' columns, then two for each that is compared."""
+    widths = itertools.chain(WIDTHS, itertools.cycle((11, 9)))
+    print(" ".join(cell.rjust(width) for cell, width in zip(cells, widths)),
+          flush=True)
+
+
+def print_header(others: list[str]) -> None:
+    print_line(["#size", "count", "type", "redop", "algorithm", "fabric", "time",
+                "algbw", "busbw", "#wrong",
+                *(cell for name in others for cell in (name, f"{name}/"))])
+    print_line(["#(B)", "(elements)", "", "", "", "", "(us)", "(GB/s)", "(GB/s)",
+                "", *["(us)", "ours"] * len(others)])
+
+
+def print_row(row: report.Row, others: list[str]) -> None:
+    kind = row["type"] + ("" if row["wire"] == row["type"] else
+                          "/" + row["wire"])
+    cells = [str(row["size"]), str(row["count"]), kind, row["redop"],
+             row["algorithm"], row["fabric"], f"{row['time_us']:.2f}",
+             f"{row['algbw_gbps']:.2f}", f"{row['busbw_gbps']:.2f}",
+             str(row["wrong"])]
+    for other in (row[name] for name in others):
+        cells += [f"{other['time_us']:.2f}", f"{other['ratio']:.2f}"]
+        cells[-1] += f" ({other['note']})" if "note" in other else ""
+    print_line(cells)
+
+
+def size_of(text: str) -> int:
+    match = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text}: expected a size: 4KB, 128MB")
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
+
+
+def sizes(least: int, most: int, factor: float, element: int) -> list[int]:
+    """least, least * factor, ... up to most, in whole elements."""
+    if factor <= 1 or least > most or most < element:
+        raise ValueError(f"sizes from {least} to {most} bytes by {factor}: "
+                         "expected min <= max, room for an element and a "
+                         "factor above 1")
+    found, size = [], float(max(least, element))
+    while size <= most:
+        found.append(int(size) // element * element)
+        size *= factor
+    return list(dict.fromkeys(found))
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = report.parser(__doc__)
+    add = parser.add_argument
+    add("--min", type=size_of, default="4KB")
+    add("--max", type=size_of, default="128MB")
+    add("--factor", type=float, default=4, help="from size to size")
+    add("--ranks", type=int, choices=range(1, MOST_RANKS + 1), default=2,
+        metavar="RANKS")
+    add("--fabric", choices=("shm", "tcp"), default="shm")
+    add("--dtype", choices=DTYPE_BYTES, default="float32")
+    add("--wire", choices=DTYPE_BYTES, help="default: as --dtype")
+    add("--algorithm", type=report.list_of(str), default="auto",
+        help="a list of names, or all")
+    add("--iters", type=int, default=0, help="per batch; 0: by size")
+    add("--rounds", type=report.at_least(1), default=5)
+    add("--plain", action="store_true",
+        help="buffers from the heap, not Communicator::AllocateShared()")
+    add("--bound", action="store_true")
+    add("--peer", type=report.list_of(str), default=[],
+        help="openmpi and gloo, with a comma between")
+    args = parser.parse_args()
+    if set(args.peer) - {"openmpi", "gloo"}:
+        parser.error("--peer: expected openmpi or gloo")
+    if (args.bound or args.peer) and (args.dtype, args.wire) not in (
+            ("float32", None), ("float32", "float32")):
+        parser.error("only sums of float32 are compared: no --bound, no --peer "
+                     "with other --dtype or --wire")
+    if args.algorithm == ["all"]:
+        args.algorithm = [*ALGORITHMS, *["shared"] * (args.fabric == "shm")]
+    return args
+
+
+def run(args: argparse.Namespace) -> int:
+    """Returns how many elements were wrong."""
+    wrong = 0
+    with tempfile.TemporaryDirectory() as args.folder, \
+            Network(args.ranks) as network:
+        groups = start_all(args, network)
+        others = [group.name for group in groups[1:]]
+        print_header(others)
+        for size in sizes(args.min, args.max, args.factor,
+                          DTYPE_BYTES[args.dtype]):
+            for algorithm in args.algorithm:
+                row = measure(args, groups, size, algorithm)
+                wrong += row["wrong"]
+                print_row(row, others)
+                report.append_json(args.json, [row])
+        for group in groups:
+            group.close()
+    return wrong
+
+
+def main() -> None:
+    try:
+        wrong = run(parse_arguments())
+    except (OSError, ValueError, RankError) as error:
+        sys.exit(f"allreduce: {error}")
+    if wrong:
+        sys.exit(f"allreduce: {wrong} wrong elements")
+
+
+if __name__ == "__main__":
+    main()

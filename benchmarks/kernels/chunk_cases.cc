@@ -1,0 +1,255 @@
+#include <algorithm>
+#include <initializer_list>
+
+#include "benchmarks/kernels/kernel_case.h"
+
+// The cases of chunk_kernels.h but for the optimiser's, which are in
+// tile_cases.cc. All work on a pool that is cut into chunks, of which some are
+// sent:
+//
+//   gradients, residual --residual--> residual, packed, norms of kept chunks
+//   packed --unpack--> gradients, norms of sent chunks --top-k--> next slots
+//
+// That is what gradientflow/csc does to a pool in one step, but for the wire.
+namespace gradientflow::benchmarks {
+namespace {
+
+using Memory = KernelCase::Memory;
+using Tables = KernelTables;
+
+constexpr auto kF32 = DType::kFloat32;
+constexpr auto kF16 = DType::kFloat16;
+constexpr double kNorm = 1e-4;            // A float32 sum of one chunk.
+constexpr double kPathTarget = 1 / 1.25;  // 1.25 times the bound by the bytes.
+constexpr double kPathMicroseconds = 400;
+constexpr std::size_t kTopKChunks = 4000;
+constexpr double kTopKMicroseconds = 20;
+
+// Chunks that are sent are spread evenly.
+struct ChunkPool {
+  std::size_t elements = 0;
+  double sent_share = 0.15;
+  std::size_t chunk_elements = 32000;
+
+  std::size_t chunks() const {
+    return (elements + chunk_elements - 1) / chunk_elements;
+  }
+  std::size_t sent_chunks() const { return SentBefore(chunks()); }
+  // Chunk c is sent where the share of all before it passes a whole number.
+  std::size_t SentBefore(std::size_t c) const {
+    return static_cast<std::size_t>(static_cast<double>(c) * sent_share);
+  }
+  bool sent(std::size_t c) const { return SentBefore(c + 1) > SentBefore(c); }
+
+  std::vector<std::uint32_t> Slots() const {
+    std::vector<std::uint32_t> slots(chunks());
+    for (std::size_t c = 0; c < slots.size(); ++c) {
+      slots[c] = sent(c) ? static_cast<std::uint32_t>(SentBefore(c))
+                         : kernels::kNotSent;
+    }
+    return slots;
+  }
+  std::size_t sent_elements() const {
+    std::size_t sum = 0;
+    for (std::size_t c = 0; c < chunks(); ++c) {
+      if (!sent(c)) continue;
+      sum += std::min(chunk_elements, elements - c * chunk_elements);
+    }
+    return sum;
+  }
+  kernels::ChunkRange All() const {
+    return {elements, chunk_elements, 0, chunks()};
+  }
+};
+
+enum Buffer : std::uint8_t {
+  kSlots,
+  kGrads,
+  kResidual,
+  kPacked,
+  kNorms,
+  kNonfinite,
+  kAlways,
+  kNextSlots,
+  kSelected,
+  kWorkspace,
+};
+
+// Which of the steps above a case does.
+struct Steps {
+  bool residual = false;
+  bool unpack = false;
+  bool top_k = false;
+};
+
+int DoResidual(const ChunkPool& pool, DType type, const Tables& tables,
+               const Memory& m, void* stream) {
+  kernels::ChunkResidualArgs args{};
+  args.range = pool.All();
+  args.slots = As<std::uint32_t>(m[kSlots]);
+  args.grads = m[kGrads];
+  args.type = type;
+  args.residual = As<float>(m[kResidual]);
+  args.packed = m[kPacked];
+  args.packed_type = kF16;
+  args.scale = 1;
+  args.keep_factor = 0.9F;
+  args.norm_scale = 1;
+  args.norms = As<float>(m[kNorms]);
+  return tables.chunks.chunk_residual(args, stream);
+}
+
+int DoUnpack(const ChunkPool& pool, DType type, const Tables& tables,
+             const Memory& m, void* stream) {
+  kernels::ChunkUnpackArgs args{};
+  args.range = pool.All();
+  args.slots = As<std::uint32_t>(m[kSlots]);
+  args.grads = m[kGrads];
+  args.type = type;
+  args.packed = m[kPacked];
+  args.packed_type = kF16;
+  args.norm_scale = 1;
+  args.norms = As<float>(m[kNorms]);
+  args.nonfinite = As<std::uint32_t>(m[kNonfinite]);
+  return tables.chunks.chunk_unpack(args, stream);
+}
+
+int DoTopK(const ChunkPool& pool, const Tables& tables, const Memory& m,
+           void* stream) {
+  kernels::TopKArgs args{};
+  args.norms = As<float>(m[kNorms]);
+  args.always = As<std::uint8_t>(m[kAlways]);
+  args.chunks = pool.chunks();
+  args.k = pool.sent_chunks();
+  args.slots = As<std::uint32_t>(m[kNextSlots]);
+  args.selected = As<std::uint8_t>(m[kSelected]);
+  args.workspace = m[kWorkspace];
+  args.nonfinite = As<std::uint32_t>(m[kNonfinite]);
+  return tables.chunks.top_k(args, stream);
+}
+
+// The same slots in every launch: the next ones are made, and not used.
+KernelCase Path(const std::string& name, const ChunkPool& pool, DType type,
+                Steps steps) {
+  const std::size_t sent = pool.sent_elements();
+  const std::size_t chunks = pool.chunks();
+  const bool moves = steps.residual || steps.unpack;
+  const auto if_moves = [&](std::size_t n) { return moves ? n : 0; };
+  const auto if_alone = [&](std::size_t bytes) {
+    // Where norms were computed, almost equal ones may change places.
+    return moves ? Scratch(bytes) : Zeros(bytes);
+  };
+  KernelCase made;
+  made.name = name;
+  // Gradients and residuals are read, residuals written; what is sent is
+  // written packed. Then that is read, and written to the gradients.
+  if (steps.residual) {
+    made.bytes +=
+        static_cast<double>(pool.elements * (SizeOf(type) + 2 * sizeof(float)) +
+                            sent * SizeOf(kF16));
+  }
+  if (steps.unpack) {
+    made.bytes += static_cast<double>(sent * (SizeOf(kF16) + SizeOf(type)));
+  }
+  made.buffers = {
+      Values(pool.Slots()),
+      Normal(type, if_moves(pool.elements), 1),
+      Normal(kF32, steps.residual ? pool.elements : 0, 2),
+      Normal(kF16, if_moves(sent), 3),
+      moves ? Sums(kF32, chunks, kNorm) : Normal(kF32, chunks, 4),
+      Zeros(sizeof(std::uint32_t)),
+      Zeros(chunks),
+      if_alone(chunks * sizeof(std::uint32_t)),
+      if_alone(chunks),
+      Scratch(kernels::TopKWorkspaceBytes(chunks)),
+  };
+  made.launch = [=](const Tables& tables, const Memory& m, void* stream) {
+    int error = 0;
+    if (steps.residual) error = DoResidual(pool, type, tables, m, stream);
+    if (error == 0 && steps.unpack) {
+      error = DoUnpack(pool, type, tables, m, stream);
+    }
+    if (error == 0 && steps.top_k) error = DoTopK(pool, tables, m, stream);
+    return error;
+  };
+  return made;
+}
+
+KernelCase ChunkRestore(const ChunkPool& pool) {
+  const std::size_t sent = pool.sent_elements();
+  // What is kept is read, and written only where it is not finite.
+  return {"chunk_restore f32",
+          static_cast<double>((sent + pool.elements) * sizeof(float)),
+          {Values(pool.Slots()), Normal(kF32, pool.elements, 1),
+           Normal(kF32, pool.elements, 2)},
+          [=](const Tables& tables, const Memory& m, void* stream) {
+            return tables.chunks.chunk_restore(
+                {pool.All(), As<std::uint32_t>(m[0]), m[1], kF32,
+                 As<float>(m[2]), 0.5F},
+                stream);
+          }};
+}
+
+KernelCase ChunkRescale(const ChunkPool& pool) {
+  return {"chunk_rescale",
+          static_cast<double>(pool.elements * 2 * sizeof(float)),
+          {Normal(kF32, pool.elements, 1)},
+          [=](const Tables& tables, const Memory& m, void* stream) {
+            return tables.chunks.chunk_rescale(
+                {pool.All(), As<float>(m[0]), 0.9999F}, stream);
+          }};
+}
+
+KernelCase TopK() {
+  ChunkPool pool;
+  pool.elements = kTopKChunks * pool.chunk_elements;
+  KernelCase made = Path("top_k 600 of 4000", pool, kF32, {.top_k = true});
+  made.most_us = kTopKMicroseconds;
+  return made;
+}
+
+}  // namespace
+
+std::vector<MakeCase> ChunkCases(std::size_t n) {
+  const ChunkPool some{n};
+  const ChunkPool all{n, 1};
+  std::vector<MakeCase> made;
+  for (const DType type : {kF32, kF16}) {
+    made.push_back([=] {
+      return Path("chunk_residual " + ShortName(type) + ">f16", some, type,
+                  {.residual = true});
+    });
+    made.push_back([=] {
+      return Path("chunk_unpack f16>" + ShortName(type), all, type,
+                  {.unpack = true});
+    });
+  }
+  made.push_back([=] { return ChunkRestore(some); });
+  made.push_back([=] { return ChunkRescale(some); });
+  made.emplace_back(&TopK);
+  return made;
+}
+
+std::vector<MakeCase> CscCases(std::size_t n) {
+  const ChunkPool pool{n};
+  // Targets are of the whole alone: after the wire there are few bytes, and it
+  // is mostly launches that take the time.
+  const auto part = [=](const char* name, Steps steps) {
+    KernelCase made = Path(name, pool, kF32, steps);
+    made.target = 0;
+    return made;
+  };
+  return {[=] { return part("csc before the wire", {.residual = true}); },
+          [=] {
+            return part("csc after the wire", {.unpack = true, .top_k = true});
+          },
+          [=] {
+            KernelCase made = part("csc path", {true, true, true});
+            made.target = kPathTarget;
+            made.most_us = kPathMicroseconds;
+            return made;
+          },
+          &TopK};
+}
+
+}  // namespace gradientflow::benchmarks

@@ -1,0 +1,180 @@
+#include "benchmarks/kernels/kernel_case.h"
+
+// The cases of kernels.h. Factors are such that no number of launches leads to
+// infinities.
+namespace gradientflow::benchmarks {
+namespace {
+
+using kernels::ReduceOp;
+using Memory = KernelCase::Memory;
+using Tables = KernelTables;
+using Flag = std::uint32_t;
+
+constexpr auto kF32 = DType::kFloat32;
+constexpr auto kF16 = DType::kFloat16;
+constexpr auto kBF16 = DType::kBFloat16;
+// A sum in float32 of the whole buffer, in another order.
+constexpr double kFloatSum = 2e-3;
+constexpr double kDoubleSum = 1e-9;
+
+double Bytes(std::size_t n, std::size_t per_element) {
+  return static_cast<double>(n) * static_cast<double>(per_element);
+}
+
+KernelCase Convert(std::size_t n, DType src, DType dst, bool settled) {
+  return {"convert " + ShortName(src) + ">" + ShortName(dst) +
+              (settled ? " settled" : ""),
+          Bytes(n, SizeOf(src) * (settled ? 2 : 1) + SizeOf(dst)),
+          {Normal(src, n, 0), Zeros(n * SizeOf(dst)), Zeros(sizeof(Flag)),
+           Zeros(settled ? n * SizeOf(src) : 0)},
+          [=](const Tables& tables, const Memory& m, void* stream) {
+            return tables.elements.convert(
+                {m[0], src, m[1], dst, settled ? m[3] : nullptr, n, 0.5F,
+                 As<Flag>(m[2])},
+                stream);
+          }};
+}
+
+KernelCase Accumulate(std::size_t n, DType dst, DType src) {
+  return {
+      "accumulate " + ShortName(dst) + "+=" + ShortName(src),
+      Bytes(n, 2 * SizeOf(dst) + SizeOf(src)),
+      {Normal(dst, n, 0), Normal(src, n, 1), Zeros(sizeof(Flag))},
+      [=](const Tables& tables, const Memory& m, void* stream) {
+        return tables.elements.accumulate(
+            {m[0], dst, m[1], src, n, ReduceOp::kSum, 0.5F, 1, As<Flag>(m[2])},
+            stream);
+      }};
+}
+
+// Four sources and one result.
+KernelCase ReduceMany(std::size_t n, DType type) {
+  return {"reduce_many 4 x " + ShortName(type),
+          Bytes(n, 5 * SizeOf(type)),
+          {Normal(type, n, 0), Normal(type, n, 1), Normal(type, n, 2),
+           Normal(type, n, 3), Zeros(n * SizeOf(type)), Zeros(sizeof(Flag))},
+          [=](const Tables& tables, const Memory& m, void* stream) {
+            const void* const srcs[] = {m[0], m[1], m[2], m[3]};
+            void* const dsts[] = {m[4]};
+            return tables.elements.reduce_many(
+                {srcs, 4, -1, type, dsts, 1, type, type, n, ReduceOp::kSum,
+                 0.25F, As<Flag>(m[5])},
+                stream);
+          }};
+}
+
+// Two buffers reduced and the result stored to both, in place, as two ranks
+// with shared memory do it.
+KernelCase ReduceToBoth(std::size_t n, DType type) {
+  const bool mean = IsGradientType(type);
+  return {"reduce_many 2 to 2 " + ShortName(type),
+          Bytes(n, 4 * SizeOf(type)),
+          {Normal(type, n, 0), Normal(type, n, 1), Zeros(sizeof(Flag))},
+          [=](const Tables& tables, const Memory& m, void* stream) {
+            const void* const srcs[] = {m[0], m[1]};
+            void* const dsts[] = {m[0], m[1]};
+            return tables.elements.reduce_many(
+                {srcs, 2, -1, type, dsts, 2, type, type, n,
+                 mean ? ReduceOp::kSum : ReduceOp::kMax, mean ? 0.5F : 1.0F,
+                 As<Flag>(m[2])},
+                stream);
+          }};
+}
+
+KernelCase Residual(std::size_t n, DType type, bool send) {
+  // Both are read; of the gradients only what is sent is written.
+  return {"residual " + ShortName(type) + (send ? " send" : " keep"),
+          Bytes(n, SizeOf(type) * (send ? 2 : 1) + 2 * sizeof(float)),
+          {Normal(type, n, 0), Normal(kF32, n, 1), Sums(kF32, 1, kFloatSum)},
+          [=](const Tables& tables, const Memory& m, void* stream) {
+            return tables.elements.residual(
+                {m[0], type, As<float>(m[1]), n, send, false, 0.9F,
+                 As<float>(m[2])},
+                stream);
+          }};
+}
+
+KernelCase L1Norm(std::size_t n, DType type) {
+  return {"l1_norm " + ShortName(type),
+          Bytes(n, SizeOf(type)),
+          {Normal(type, n, 0), Sums(kF32, 1, kFloatSum)},
+          [=](const Tables& tables, const Memory& m, void* stream) {
+            return tables.elements.l1_norm({m[0], type, n, 1, As<float>(m[1])},
+                                           stream);
+          }};
+}
+
+KernelCase SumSquares(std::size_t n, DType type) {
+  return {"sum_squares " + ShortName(type),
+          Bytes(n, SizeOf(type)),
+          {Normal(type, n, 0), Sums(DType::kFloat64, 1, kDoubleSum)},
+          [=](const Tables& tables, const Memory& m, void* stream) {
+            return tables.elements.sum_squares(
+                {m[0], type, n, As<double>(m[1])}, stream);
+          }};
+}
+
+KernelCase FindNonfinite(std::size_t n, DType type) {
+  return {"find_nonfinite " + ShortName(type),
+          Bytes(n, SizeOf(type)),
+          {Normal(type, n, 0), Zeros(sizeof(Flag))},
+          [=](const Tables& tables, const Memory& m, void* stream) {
+            return tables.elements.find_nonfinite(
+                {m[0], type, n, As<Flag>(m[1])}, stream);
+          }};
+}
+
+KernelCase Sgd(std::size_t n, DType type) {
+  return {"sgd " + ShortName(type),
+          Bytes(n, 4 * sizeof(float) + SizeOf(type)),
+          {Normal(kF32, n, 0), Normal(kF32, n, 1), Normal(type, n, 2)},
+          [=](const Tables& tables, const Memory& m, void* stream) {
+            return tables.elements.sgd({As<float>(m[0]), As<float>(m[1]), m[2],
+                                        type, n, 1e-3F, 0.9F, 1e-4F, 1, false},
+                                       stream);
+          }};
+}
+
+}  // namespace
+
+std::vector<MakeCase> ElementCases(std::size_t n) {
+  std::vector<MakeCase> made = {
+      [=] { return Convert(n, kF32, kF16, false); },
+      [=] { return Convert(n, kF16, kF32, false); },
+      [=] { return Convert(n, kF32, kF16, true); },
+      [=] { return Accumulate(n, kF32, kF32); },
+      [=] { return Accumulate(n, kF32, kF16); },
+      [=] { return Accumulate(n, kF16, kF16); },
+  };
+  for (const DType type : {kF32, kF16}) {
+    made.push_back([=] { return Residual(n, type, true); });
+    made.push_back([=] { return Residual(n, type, false); });
+    made.push_back([=] { return L1Norm(n, type); });
+    made.push_back([=] { return SumSquares(n, type); });
+    made.push_back([=] { return FindNonfinite(n, type); });
+    made.push_back([=] { return Sgd(n, type); });
+  }
+  return made;
+}
+
+std::vector<MakeCase> DeviceCases(std::size_t n) {
+  return {[=] { return ReduceMany(n, kF32); },
+          [=] { return ReduceMany(n, kF16); }};
+}
+
+std::vector<MakeCase> HostCases(std::size_t n) {
+  std::vector<MakeCase> made = {
+      [=] { return Convert(n, kF32, kBF16, false); },
+      [=] { return Convert(n, kBF16, kF32, false); },
+      [=] { return Convert(n, kF32, kBF16, true); },
+      [=] { return Accumulate(n, kF32, kBF16); },
+  };
+  for (const DType type :
+       {kF32, DType::kFloat64, DType::kInt64, DType::kInt8}) {
+    // As many bytes of each.
+    made.push_back([=] { return ReduceToBoth(4 * n / SizeOf(type), type); });
+  }
+  return made;
+}
+
+}  // namespace gradientflow::benchmarks

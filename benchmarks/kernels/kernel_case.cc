@@ -1,0 +1,111 @@
+#include "benchmarks/kernels/kernel_case.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "benchmarks/scaling/gradients.h"
+#include "gradientflow/base/str_cat.h"
+
+namespace gradientflow::benchmarks {
+namespace {
+
+template <typename T>
+double ValueAt(const std::byte* data) {
+  T value;
+  std::memcpy(&value, data, sizeof(value));
+  return static_cast<double>(value);
+}
+
+}  // namespace
+
+CaseBuffer Zeros(std::size_t bytes) {
+  CaseBuffer buffer;
+  buffer.contents.resize(bytes);
+  return buffer;
+}
+
+CaseBuffer Normal(DType type, std::size_t n, int seed) {
+  CaseBuffer buffer = Zeros(n * SizeOf(type));
+  buffer.type = type;
+  if (IsGradientType(type)) {
+    Gradients(type).Fill(seed, 0,
+                         {buffer.contents.data(), buffer.contents.size(), {}});
+    return buffer;
+  }
+  for (std::size_t i = 0; i < buffer.contents.size(); i += SizeOf(type)) {
+    buffer.contents[i] = static_cast<std::byte>(i % 61);  // Small numbers.
+  }
+  return buffer;
+}
+
+CaseBuffer Scratch(std::size_t bytes) {
+  CaseBuffer buffer = Zeros(bytes);
+  buffer.checked = false;
+  return buffer;
+}
+
+CaseBuffer Sums(DType type, std::size_t n, double tolerance) {
+  CaseBuffer buffer = Zeros(n * SizeOf(type));
+  buffer.type = type;
+  buffer.tolerance = tolerance;
+  return buffer;
+}
+
+std::string ShortName(DType type) {
+  std::string name(Name(type));
+  const std::size_t bits = name.find_first_of("0123456789");
+  const std::string letters = name.starts_with("b") ? "bf" : name.substr(0, 1);
+  return letters + name.substr(bits);
+}
+
+std::vector<std::byte> InitialContents(const KernelCase& which, std::size_t b,
+                                       const KernelCase::Memory& memory) {
+  const CaseBuffer& buffer = which.buffers[b];
+  if (buffer.pointers.empty()) return buffer.contents;
+  std::vector<std::byte> bytes(buffer.bytes());
+  for (std::size_t i = 0; i < buffer.pointers.size(); ++i) {
+    std::byte* pointer = memory[buffer.target] + buffer.pointers[i];
+    std::memcpy(bytes.data() + i * sizeof(pointer), &pointer, sizeof(pointer));
+  }
+  return bytes;
+}
+
+Result<std::vector<std::vector<std::byte>>> RunOnHost(
+    const KernelCase& which, const KernelTables& tables) {
+  std::vector<std::vector<std::byte>> contents;
+  KernelCase::Memory memory;
+  for (std::size_t b = 0; b < which.buffers.size(); ++b) {
+    contents.push_back(InitialContents(which, b, memory));
+    memory.push_back(contents.back().data());
+  }
+  const int code = which.launch(tables, memory, nullptr);
+  if (code == 0) return contents;
+  return Status(StatusCode::kInternal,
+                StrCat(which.name, " on the CPU: error ", code));
+}
+
+Status CompareBuffer(const KernelCase& which, std::size_t b,
+                     const std::byte* expected, const std::byte* seen) {
+  const CaseBuffer& buffer = which.buffers[b];
+  if (!buffer.pointers.empty() || !buffer.checked) return Status();
+  const std::size_t size = buffer.bytes();
+  if (std::memcmp(expected, seen, size) == 0) return Status();
+  const std::size_t step = buffer.tolerance > 0 ? SizeOf(buffer.type) : 1;
+  const auto value =
+      buffer.type == DType::kFloat64 ? &ValueAt<double> : &ValueAt<float>;
+  for (std::size_t i = 0; i < size; i += step) {
+    if (std::memcmp(expected + i, seen + i, step) == 0) continue;
+    if (buffer.tolerance > 0 &&
+        std::fabs(value(seen + i) - value(expected + i)) <=
+            buffer.tolerance * std::fabs(value(expected + i))) {
+      continue;
+    }
+    return Status(StatusCode::kDataLoss,
+                  StrCat(which.name, ": buffer ", b, ", byte ", i, " of ", size,
+                         " differs from the reference's"));
+  }
+  return Status();
+}
+
+}  // namespace gradientflow::benchmarks

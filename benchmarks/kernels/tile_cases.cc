@@ -1,0 +1,132 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "benchmarks/kernels/kernel_case.h"
+
+// The cases of chunk_kernels.h's optimiser.
+namespace gradientflow::benchmarks {
+namespace {
+
+using kernels::Tile;
+using Memory = KernelCase::Memory;
+
+constexpr auto kF32 = DType::kFloat32;
+constexpr auto kF16 = DType::kFloat16;
+constexpr std::size_t kTensors = 61;
+constexpr double kDoubleSum = 1e-12;  // Of one tile.
+constexpr double kRate = 1e-6;        // A float32 quotient.
+
+// Tensors of all sizes, the last the largest, and their tiles.
+struct Tiling {
+  std::vector<Tile> tiles;
+  std::vector<std::size_t> weights;       // Byte offset of each tensor's.
+  std::vector<std::uint64_t> first_tile;  // Of each tensor, and the end.
+};
+
+Tiling Cut(std::size_t n) {
+  Tiling made;
+  std::size_t begin = 0;
+  for (std::size_t t = 0; t < kTensors; ++t) {
+    // Squares: many small ones, few large ones.
+    const std::size_t share =
+        n / kTensors * (t + 1) / kTensors * (t + 1) / kTensors;
+    const std::size_t count =
+        t + 1 == kTensors ? n - begin : std::min(n - begin, share);
+    made.first_tile.push_back(made.tiles.size());
+    made.weights.push_back(begin * sizeof(float));
+    for (std::size_t at = 0; at < count; at += kernels::kTileElements) {
+      Tile tile{};
+      tile.pool_begin = begin + at;
+      tile.tensor_begin = at;
+      tile.tensor = static_cast<std::uint32_t>(t);
+      tile.count = static_cast<std::uint32_t>(
+          std::min<std::size_t>(kernels::kTileElements, count - at));
+      made.tiles.push_back(tile);
+    }
+    begin += count;
+  }
+  made.first_tile.push_back(made.tiles.size());
+  return made;
+}
+
+// The weights' addresses by tensor, which lie in buffer 1.
+CaseBuffer WeightPointers(const Tiling& tiling) {
+  CaseBuffer pointers;
+  pointers.pointers = tiling.weights;
+  pointers.target = 1;
+  return pointers;
+}
+
+KernelCase TileSquares(std::size_t n, DType type) {
+  const Tiling tiling = Cut(n);
+  const std::size_t count = tiling.tiles.size();
+  return {"tile_squares " + ShortName(type),
+          static_cast<double>(n * (sizeof(float) + SizeOf(type))),
+          {Values(tiling.tiles), Normal(kF32, n, 1), WeightPointers(tiling),
+           Normal(type, n, 3), Sums(DType::kFloat64, count, kDoubleSum),
+           Sums(DType::kFloat64, count, kDoubleSum)},
+          [=](const KernelTables& tables, const Memory& m, void* stream) {
+            return tables.chunks.tile_squares(
+                {As<Tile>(m[0]), count, nullptr, As<float*>(m[2]), m[3], type,
+                 As<double>(m[4]), As<double>(m[5])},
+                stream);
+          }};
+}
+
+KernelCase LarsRates(std::size_t n) {
+  const Tiling tiling = Cut(n);
+  std::vector<double> squares;
+  for (std::size_t i = 0; i < tiling.tiles.size(); ++i) {
+    squares.push_back(0.5 + static_cast<double>(i % 97));
+  }
+  const std::vector<double> reversed(squares.rbegin(), squares.rend());
+  return {"lars_rates of 61",
+          0,
+          {Values(tiling.first_tile), Values(squares), Values(reversed),
+           Sums(kF32, kTensors, kRate)},
+          [](const KernelTables& tables, const Memory& m, void* stream) {
+            return tables.chunks.lars_rates(
+                {As<std::uint64_t>(m[0]), kTensors, As<double>(m[1]),
+                 As<double>(m[2]), nullptr, 0.1F, 1e-3F, 1e-8F, 1e-4F,
+                 As<float>(m[3])},
+                stream);
+          }};
+}
+
+KernelCase TileSgd(std::size_t n, DType type) {
+  const Tiling tiling = Cut(n);
+  const std::size_t count = tiling.tiles.size();
+  return {"tile_sgd " + ShortName(type),
+          static_cast<double>(n * (4 * sizeof(float) + SizeOf(type))),
+          {Values(tiling.tiles), Normal(kF32, n, 1), WeightPointers(tiling),
+           Normal(kF32, n, 3), Normal(type, n, 4),
+           Values(std::vector<float>(kTensors, 1e-3F))},
+          [=](const KernelTables& tables, const Memory& m, void* stream) {
+            kernels::TileSgdArgs args{};
+            args.tiles = As<Tile>(m[0]);
+            args.count = count;
+            args.weights = As<float*>(m[2]);
+            args.momentum_buf = As<float>(m[3]);
+            args.grads = m[4];
+            args.type = type;
+            args.rates = As<float>(m[5]);
+            args.momentum = 0.9F;
+            args.weight_decay = 1e-4F;
+            return tables.chunks.tile_sgd(args, stream);
+          }};
+}
+
+}  // namespace
+
+std::vector<MakeCase> TileCases(std::size_t n) {
+  std::vector<MakeCase> made;
+  for (const DType type : {kF32, kF16}) {
+    made.push_back([=] { return TileSquares(n, type); });
+    made.push_back([=] { return TileSgd(n, type); });
+  }
+  made.push_back([=] { return LarsRates(n); });
+  return made;
+}
+
+}  // namespace gradientflow::benchmarks

@@ -1,0 +1,1 @@
+"""What the benchmarks share: places for ranks, their start, rows, models."""

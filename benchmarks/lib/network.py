@@ -1,0 +1,201 @@
+"""Where the ranks of a benchmark are: one host, or hosts on slow links.
+
+With the right to make network namespaces (root), every place has its own, so
+that byte counters show this job's bytes and nothing else. Hosts on links are
+one namespace each, joined by a veth pair to one bridge; both ends of every pair
+send through a token bucket (tbf). Without that right, two ranks on this host's
+loopback stand for two hosts: the kernel paces every connection of a rank
+program to the link's rate (SO_MAX_PACING_RATE, see paced_sockets.cc).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import subprocess
+
+_CLONE_NEWNET = 0x40000000
+_PORT = 29531  # Nobody else listens in a namespace of our own.
+
+
+def _libc_call(name: str, *args: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(*args) != 0:
+        error = ctypes.get_errno()
+        raise PermissionError(error, "network namespaces need root: "
+                              f"{name}: {os.strerror(error)}")
+
+
+def _own_namespace() -> int:
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _new_namespace() -> int:
+    home = _own_namespace()
+    try:
+        _libc_call("unshare", _CLONE_NEWNET)
+        made = _own_namespace()
+        _libc_call("setns", home, _CLONE_NEWNET)
+        return made
+    finally:
+        os.close(home)
+
+
+def _shaper(interface: str, gbps: float) -> str:
+    # The bucket has room for two of the 64 KiB units in which TCP hands packets
+    # over, or for half a millisecond. The queue is at most 10 ms long, as that
+    # of a switch port is.
+    burst_bytes = max(131072, round(gbps * 1e9 / 8 * 0.0005))
+    return (f"tc qdisc add dev {interface} root tbf rate "
+            f"{round(gbps * 1e6)}kbit burst {burst_bytes} latency 10ms")
+
+
+class Network:
+    """A place for `ranks` processes; a context manager.
+
+    The kernel removes the namespaces when this process and those inside have
+    ended, however they end. An object can be pickled for processes that live
+    while it does.
+    """
+
+    def __init__(self, ranks: int, gbps: float | None = None, *,
+                 pacing: bool = False) -> None:
+        """`gbps` is the rate of each link in each direction; None puts all
+        ranks on one loopback interface.
+
+        Without the right to make namespaces, loopback is this host's own and
+        `shared` is true: its counters show others' bytes, too. Links are then
+        paced if `pacing` allows it, which only rank programs obey, and raise
+        OSError otherwise. Raises ValueError for a rate or a number of ranks
+        that cannot be had.
+        """
+        if not 1 <= ranks <= 250 or not 0.001 <= (gbps or 1) <= 1000:
+            raise ValueError(f"expected 1 to 250 ranks and 0.001 to 1000 Gb/s, "
+                             f"got {ranks} and {gbps}")
+        self.ranks = ranks
+        self.gbps = gbps
+        self.shared = False
+        self.paced = False
+        self.paths: list[str] = []
+        self._descriptors: list[int] = []
+        try:
+            self._make_loopback() if gbps is None else self._make_links(gbps)
+        except PermissionError:
+            self.close()
+            self.paced, self.shared = gbps is not None, True
+            if self.paced and not pacing:
+                raise
+            if self.paced and ranks != 2:
+                raise ValueError("paced links join 2 ranks; network "
+                                 "namespaces, which take more, need root")
+        except BaseException:
+            self.close()
+            raise
+        loopback = gbps is None or self.paced
+        self.interface = "lo" if loopback else "eth0"
+        self.address = "127.0.0.1" if loopback else "10.77.0.1"
+        self.port = _PORT
+        if self.shared:  # A port that is free at this moment.
+            with socket.socket() as probe:
+                probe.bind((self.address, 0))
+                self.port = probe.getsockname()[1]
+
+    def __enter__(self) -> Network:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_descriptors": []}
+
+    @property
+    def name(self) -> str:
+        return "loopback" if self.gbps is None else f"{self.gbps:g} Gb/s"
+
+    @property
+    def how(self) -> str:
+        """What makes the links, for people."""
+        if self.gbps is None:
+            return "this machine as it is"
+        return ("TCP's own pacing (SO_MAX_PACING_RATE)" if self.paced else
+                "network namespaces joined by token buckets (tbf)")
+
+    def close(self) -> None:
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors, self.paths = [], []
+
+    @property
+    def bytes_per_second(self) -> int:
+        """To which a rank program must pace its connections; 0: to none."""
+        return round(self.gbps * 1.25e8) if self.paced and self.gbps else 0
+
+    def environment(self, rank: int) -> dict[str, str]:
+        """What the libraries in `rank`'s process must know of the place."""
+        told = {"GLOO_SOCKET_IFNAME": self.interface,
+                "GRADIENTFLOW_SOCKET_IFNAME": self.interface}
+        if self.gbps is not None:  # Ranks that stand for machines.
+            told["GRADIENTFLOW_HOST_ID"] = f"host{rank}"
+        if self.paced:
+            told["GRADIENTFLOW_CONNECTIONS"] = "1"  # The link's whole rate.
+        return told
+
+    def enter(self, rank: int) -> None:
+        """Moves the calling thread, and threads that it starts later, to
+        `rank`'s host."""
+        if self.shared:
+            return
+        descriptor = os.open(self.paths[rank], os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _libc_call("setns", descriptor, _CLONE_NEWNET)
+        finally:
+            os.close(descriptor)
+
+    def sent_bytes(self) -> int:
+        """What the interface of the calling process's host has sent, with all
+        headers; on loopback the sum over all ranks."""
+        with open("/proc/thread-self/net/dev", encoding="ascii") as lines:
+            for line in lines:
+                name, _, counters = line.partition(":")
+                if name.strip() == self.interface:
+                    return int(counters.split()[8])
+        raise RuntimeError(f"no interface {self.interface} here")
+
+    def _add(self) -> str:
+        descriptor = _new_namespace()
+        self._descriptors.append(descriptor)
+        return f"/proc/{os.getpid()}/fd/{descriptor}"
+
+    def _make_loopback(self) -> None:
+        path = self._add()
+        _run_in(path, "ip link set lo up")
+        self.paths = [path] * self.ranks
+
+    def _make_links(self, gbps: float) -> None:
+        bridge = self._add()
+        _run_in(bridge, "ip link add bridge0 type bridge")
+        _run_in(bridge, "ip link set bridge0 up")
+        for host in range(self.ranks):
+            path, port = self._add(), f"port{host}"
+            self.paths.append(path)
+            _run_in(bridge, f"ip link add {port} type veth peer name eth0 "
+                            f"netns {path}")
+            _run_in(bridge, f"ip link set {port} master bridge0 up")
+            _run_in(bridge, _shaper(port, gbps))
+            _run_in(path, "ip link set lo up")
+            _run_in(path, f"ip address add 10.77.0.{host + 1}/24 dev eth0")
+            _run_in(path, "ip link set eth0 up")
+            _run_in(path, _shaper("eth0", gbps))
+
+
+def _run_in(path: str, command: str) -> None:
+    try:
+        done = subprocess.run(["nsenter", f"--net={path}", *command.split()],
+                              capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise OSError("slow links: nsenter not found: install util-linux")
+    if done.returncode != 0:
+        raise OSError(f"slow links: \"{command}\" failed (is iproute2 "
+                      f"installed?): {done.stderr.strip()}")

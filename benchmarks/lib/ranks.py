@@ -1,0 +1,145 @@
+"""Runs something in several processes, a rank each, on a Network.
+
+run_functions() runs a function of a Python module; run_programs() runs a
+program that links the library, as benchmarks/rank.h describes. Both end all
+ranks at the first failure, which they raise as RankError.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import json
+import os
+import pathlib
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent import futures
+from typing import Any
+
+if __name__ == "__main__":  # A rank of run_functions().
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+from lib.network import Network  # noqa: E402
+
+_PR_SET_PDEATHSIG = 1
+
+
+class RankError(Exception):
+    """A rank failed; the text names it and says how."""
+
+
+def programs_folder() -> pathlib.Path:
+    """Where Bazel puts the rank programs; benchmarks/run exports it."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    return pathlib.Path(os.environ.get("BENCHMARK_PROGRAMS",
+                                       root / "bazel-bin" / "benchmarks"))
+
+
+def start_program(network: Network, rank: int, command: list[str],
+                  environment: dict[str, str],
+                  **settings: Any) -> subprocess.Popen[str]:
+    """`command` in `rank`'s place. It dies with this process. `settings` are
+    more arguments of Popen."""
+    def enter() -> None:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        network.enter(rank)
+
+    inherited = {name: value for name, value in os.environ.items()
+                 if not name.startswith("GRADIENTFLOW_")}
+    return subprocess.Popen(
+        command, text=True, preexec_fn=enter, **settings, env={
+            **inherited, **network.environment(rank),
+            "GRADIENTFLOW_RANK": str(rank),
+            "GRADIENTFLOW_SIZE": str(network.ranks),
+            "GRADIENTFLOW_RENDEZVOUS": f"{network.address}:{network.port}",
+            **environment})
+
+
+def _wait(processes: list[subprocess.Popen[str]], name: str,
+          timeout_seconds: float) -> list[str]:
+    """What each printed, by rank. The first failure ends all."""
+    with futures.ThreadPoolExecutor(len(processes)) as threads:
+        outputs = [threads.submit(process.communicate, None, timeout_seconds)
+                   for process in processes]
+        try:
+            for done in futures.as_completed(outputs):
+                rank = outputs.index(done)
+                try:
+                    done.result()
+                except subprocess.TimeoutExpired:
+                    raise RankError(f"{name}: rank {rank} was not done in time")
+                code = processes[rank].returncode
+                if code != 0:
+                    raise RankError(f"{name}: rank {rank} ended with {code}")
+        finally:
+            for process in processes:
+                process.kill()
+    return [done.result()[0] for done in outputs]
+
+
+def run_programs(network: Network, program: str, job: dict[str, Any],
+                 environment: dict[str, str] | None = None,
+                 timeout_seconds: float = 1800) -> list[Any]:
+    """Runs `program` (a path below the build's folder) once per rank, with
+    `job` in JSON as its argument; what each printed in JSON, by rank."""
+    told = {**job, "bytes_per_second": network.bytes_per_second}
+    command = [str(programs_folder() / program), json.dumps(told)]
+    processes = [start_program(network, rank, command, environment or {},
+                               stdout=subprocess.PIPE)
+                 for rank in range(network.ranks)]
+    return [json.loads(text)
+            for text in _wait(processes, program, timeout_seconds)]
+
+
+def run_functions(function: Callable[..., Any], network: Network, *args: Any,
+                  environment: dict[str, str] | None = None,
+                  timeout_seconds: float = 3600) -> list[Any]:
+    """function(rank, *args) in a new process per rank; what they return.
+
+    `function` is one of a module, importable without this process. RANK,
+    WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set, as torchrun does, and the
+    ranks share the cores.
+    """
+    threads = max(1, (os.cpu_count() or 1) // network.ranks)
+    with tempfile.TemporaryDirectory() as folder:
+        call = pathlib.Path(folder) / "call"
+        # A script is loaded again from its file, and stays __main__ for what
+        # its pickles name.
+        script = str(sys.modules["__main__"].__file__)
+        call.write_bytes(pickle.dumps((sys.path, script, pickle.dumps(
+            (function.__module__, function.__name__, args)))))
+        processes = [start_program(
+            network, rank, [sys.executable, __file__, str(call), str(rank)],
+            {"RANK": str(rank), "LOCAL_RANK": str(rank),
+             "WORLD_SIZE": str(network.ranks), "MASTER_ADDR": network.address,
+             "MASTER_PORT": str(network.port), "OMP_NUM_THREADS": str(threads),
+             # Namespaces have no host names, which torch warns of.
+             "TORCH_CPP_LOG_LEVEL": "ERROR", **(environment or {})})
+            for rank in range(network.ranks)]
+        _wait(processes, function.__name__, timeout_seconds)
+        return [pickle.loads(call.with_suffix(f".{rank}").read_bytes())
+                for rank in range(network.ranks)]
+
+
+def _serve_call(path: str, rank: int) -> None:
+    """One rank of run_functions()."""
+    call = pathlib.Path(path)
+    sys.path[:], script, rest = pickle.loads(call.read_bytes())
+    spec = importlib.util.spec_from_file_location("script", script)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules["__main__"] = module
+    module_name, name, args = pickle.loads(rest)
+    function = getattr(importlib.import_module(module_name), name)
+    call.with_suffix(f".{rank}").write_bytes(
+        pickle.dumps(function(rank, *args)))
+
+
+if __name__ == "__main__":
+    _serve_call(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""Every driver does a short run, and its rows say what its samples do."""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import stat
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+sys.path[:0] = [f"benchmarks/{name}" for name in
+                ("", "allreduce", "engine", "scaling", "training")]
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+os.environ.setdefault("BENCHMARK_PROGRAMS", "benchmarks")
+import allreduce  # noqa: E402
+import engine  # noqa: E402
+import scaling  # noqa: E402
+import training  # noqa: E402
+import report_cases  # noqa: E402
+from lib.ranks import RankError  # noqa: E402
+
+
+def run(driver, *arguments):
+    """Rows of a driver's main()."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "rows"
+        command = [driver.__name__, "--json", str(path), *arguments]
+        with mock.patch.object(sys, "argv", command), \
+                contextlib.redirect_stdout(io.StringIO()) as said:
+            driver.main()
+        print(said.getvalue())
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def sample(iteration, exposed, hidden):
+    return {"iteration_seconds": iteration, "exposed_seconds": exposed,
+            "hidden_seconds": hidden, "alone_seconds": iteration / 2,
+            "bytes_sent": 1000, "bucket_bytes": 0, "buckets": 1}
+
+
+class Scaling(unittest.TestCase):
+    def test_step_takes_as_long_as_on_its_slowest_rank(self):
+        # Slowest per step: 0.5, 0.3, 0.9; means of exposed: 2, 4, 6.
+        row = scaling.combine(
+            [[sample(0.5, 1, 3), sample(0.2, 4, 3), sample(0.1, 5, 3)],
+             [sample(0.4, 3, 5), sample(0.3, 4, 5), sample(0.9, 7, 5)]])
+        self.assertEqual(row["ranks"], 2)
+        self.assertAlmostEqual(row["iteration_ms"], 500)
+        self.assertAlmostEqual(row["exposed_ms"], 4000)
+        self.assertAlmostEqual(row["hidden_share"], 0.5)
+        self.assertAlmostEqual(row["scaling"], 2 * 0.25 / 0.5)
+
+    def test_no_communication_has_no_hidden_share(self):
+        silent = {**sample(1, 0, 0), "bytes_sent": 0}
+        self.assertNotIn("hidden_share", scaling.combine([[silent]]))
+
+    def test_modes_take_turns_on_a_slow_link(self):
+        rows = run(scaling, "--models", "alexnet_bn", "--links", "10",
+                   "--rounds", "1", "--warmup", "3", "--batch", "16")
+        self.assertEqual([row["mode"] for row in rows],
+                         ["dense", "fp16", "lazy", "csc"])
+        self.assertEqual(rows[0]["speedup"], 1)
+        # An eighth of what dense sends, and that through the same link.
+        self.assertLess(rows[3]["bytes_per_rank_per_step"],
+                        rows[0]["bytes_per_rank_per_step"] / 8)
+        self.assertGreater(rows[3]["speedup"], 1.5)
+
+    def test_sweep_has_a_row_per_bucket_size(self):
+        rows = run(scaling, "--models", "alexnet_bn", "--links", "shm",
+                   "--sweep", "--rounds", "1", "--warmup", "1")
+        self.assertEqual(len(rows), len(scaling.sweep_modes()))
+
+
+class Training(unittest.TestCase):
+    def test_summary_has_means_and_the_deviation_of_the_seeds(self):
+        one = {"train_loss": 0.1, "test_accuracy": 0.98, "bytes_per_step": 100,
+               "seconds": 1}
+        two = {**one, "test_accuracy": 0.96, "train_loss": 0.3}
+        row = training.summarise("x", [[one, two], [one, two]])
+        self.assertEqual((row["ranks"], row["seeds"]), (2, 2))
+        self.assertAlmostEqual(row["test_accuracy"], 0.97)
+        self.assertAlmostEqual(row["test_accuracy_sd"], 0.0141421356)
+        self.assertAlmostEqual(row["train_loss"], 0.2)
+
+    def test_sparse_training_is_about_as_accurate_and_sends_less(self):
+        rows = run(training, "--seeds", "1", "--epochs", "10", "--ranks", "3")
+        dense, sparse = rows[1], rows[3]
+        self.assertGreater(sparse["test_accuracy"], 0.9)
+        self.assertLess(sparse["bytes_per_step_per_rank"],
+                        dense["bytes_per_step_per_rank"] / 3)
+        self.assertAlmostEqual(rows[0]["train_loss"], dense["train_loss"], 4)
+
+
+class Engine(unittest.TestCase):
+    def test_says_times_and_memory(self):
+        rows = run(engine, "--steps", "2")
+        self.assertEqual(len(rows), 1 + len(engine.MEMORY))
+        self.assertLess(rows[0]["median_us"], 100)
+        self.assertGreater(rows[1]["beyond_mb"], 0)
+
+
+FAKE = """#!/bin/sh
+echo ready
+while read size warmup iterations check words; do
+  case $words in
+    die) exit 1 ;;
+    fail) echo "error UNAVAILABLE: no peer" ;;
+    *) echo "ok $((1 + $GRADIENTFLOW_RANK)) $((10 * check))" ;;
+  esac
+done
+"""
+
+
+class Allreduce(unittest.TestCase):
+    SHORT = ("--min", "4", "--max", "400KB", "--factor", "100", "--iters", "2",
+             "--rounds", "2")
+
+    def test_ours_and_the_bare_loop_are_checked_and_timed(self):
+        rows = run(allreduce, *self.SHORT, "--bound", "--ranks", "3")
+        self.assertEqual([row["size"] for row in rows], [4, 400, 40000])
+        for row in rows:
+            self.assertEqual(row["wrong"], 0)
+            self.assertGreater(row["time_us"], 0)
+            self.assertGreater(row["bound"]["time_us"], 0)
+
+    def test_ours_and_the_bare_exchange_are_checked_and_timed(self):
+        for row in run(allreduce, *self.SHORT, "--bound", "--fabric", "tcp"):
+            self.assertEqual(row["wrong"], 0)
+            self.assertIn("conn", row["bound"]["note"])
+
+    def test_every_algorithm_and_type_has_its_row(self):
+        rows = run(allreduce, *self.SHORT, "--fabric", "tcp", "--plain",
+                   "--algorithm", "ring,two_sync", "--wire", "float16")
+        self.assertEqual([row["algorithm"] for row in rows[:2]],
+                         ["ring", "two_sync"])
+        self.assertEqual(rows[0]["wire"], "float16")
+
+    def test_bare_exchange_of_three_ranks_is_refused(self):
+        with self.assertRaisesRegex(SystemExit, "between 2 ranks"):
+            run(allreduce, "--bound", "--fabric", "tcp", "--ranks", "3")
+
+    def test_sizes_are_whole_elements_without_repetition(self):
+        self.assertEqual(allreduce.sizes(1, 70, 2, 4), [4, 8, 16, 32, 64])
+        self.assertEqual(allreduce.sizes(4, 9, 1.5, 4), [4, 8])
+        for wrong in ((8, 4, 2, 4), (4, 8, 1, 4), (1, 2, 2, 4)):
+            with self.assertRaises(ValueError):
+                allreduce.sizes(*wrong)
+
+    def group(self, text=FAKE):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = pathlib.Path(folder.name) / "fake"
+        path.write_text(text, encoding="utf-8")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        network = allreduce.Network(3)
+        self.addCleanup(network.close)
+        group = allreduce.Group("fake", [
+            allreduce.start_program(network, rank, [str(path)], {},
+                                    **allreduce.PIPES) for rank in range(3)])
+        self.addCleanup(group.close)
+        return group
+
+    def test_group_tells_the_slowest_time_and_all_wrong_elements(self):
+        self.assertEqual(self.group().run("4 0 1 1 x"), (3, 30))
+
+    def test_ranks_error_and_ranks_death_are_errors(self):
+        group = self.group()
+        with self.assertRaisesRegex(RankError, "fake: rank 0: error UNAVAIL"):
+            group.run("4 0 1 0 fail")
+        with self.assertRaisesRegex(RankError, "rank 0: ended"):
+            self.group().run("4 0 1 0 die")
+
+    def test_program_that_ends_before_it_is_ready_is_an_error(self):
+        with self.assertRaisesRegex(RankError, "before it was ready"):
+            self.group("#!/bin/sh\n")
+
+
+if __name__ == "__main__":
+    report_cases.main()

@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""Places, ranks, rows and models of the benchmarks."""
+
+import os
+import pathlib
+import shutil
+import socket
+import sys
+import tempfile
+import time
+import unittest
+from unittest import mock
+
+sys.path[:0] = ["benchmarks", str(pathlib.Path(__file__).parent)]
+from lib import models, report  # noqa: E402
+from lib import network as network_module  # noqa: E402
+from lib.network import Network  # noqa: E402
+from lib.ranks import RankError, run_functions, run_programs  # noqa: E402
+import report_cases  # noqa: E402
+
+
+def links_or_skip(ranks, gbps):
+    try:
+        return Network(ranks, gbps)
+    except OSError as error:
+        raise unittest.SkipTest(f"needs root, ip and tc: {error}")
+
+
+def bits_per_second(rank, size):
+    """Rank 0 receives; the first quarter, which fills the bucket, is free."""
+    if rank == 1:
+        for _ in range(200):
+            try:
+                stream = socket.create_connection(("10.77.0.1", 5201))
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.01)
+        stream.sendall(bytes(size))
+        return stream.recv(1)
+    with socket.create_server(("10.77.0.1", 5201)) as listener:
+        stream, _ = listener.accept()
+    seen, begin, counted_from = 0, 0.0, 0
+    while seen < size:
+        seen += len(stream.recv(1 << 16))
+        if not counted_from and seen >= size / 4:
+            begin, counted_from = time.perf_counter(), seen
+    return 8 * (size - counted_from) / (time.perf_counter() - begin)
+
+
+def interfaces(rank):
+    return [name for _, name in socket.if_nameindex()]
+
+
+def raise_on_one(rank):
+    if rank == 1:
+        raise ValueError("as told")
+    time.sleep(60)
+
+
+def die_on_one(rank):
+    if rank == 1:
+        os._exit(7)
+    time.sleep(60)
+
+
+class NetworkTest(unittest.TestCase):
+    def test_stream_gets_most_of_the_links_rate_and_no_more(self):
+        with links_or_skip(2, 0.2) as network:
+            rate = run_functions(bits_per_second, network, 8 << 20)[0]
+        self.assertLess(rate, 0.2e9 * 1.02)
+        self.assertGreater(rate, 0.2e9 * 0.80)  # A busy machine.
+
+    def test_each_host_has_one_interface_and_this_process_keeps_its_own(self):
+        before = interfaces(0)
+        with links_or_skip(3, 1) as network:
+            self.assertEqual(interfaces(0), before)
+            for seen in run_functions(interfaces, network):
+                self.assertIn("eth0", seen)
+                self.assertNotIn("bridge0", seen)
+
+    def test_without_the_right_links_are_paced_if_that_is_allowed(self):
+        with mock.patch.object(network_module, "_new_namespace",
+                               side_effect=PermissionError):
+            with self.assertRaises(PermissionError):
+                Network(2, 1)
+            with self.assertRaises(ValueError):
+                Network(3, 1, pacing=True)
+            with Network(2, 1, pacing=True) as network:
+                self.assertEqual(network.bytes_per_second, 125000000)
+                self.assertEqual(
+                    network.environment(1)["GRADIENTFLOW_CONNECTIONS"], "1")
+                self.assertIn("SO_MAX_PACING_RATE", network.how)
+            with Network(3) as network:
+                self.assertTrue(network.shared)
+                self.assertEqual(network.bytes_per_second, 0)
+
+    def test_settings_out_of_range_are_errors(self):
+        for ranks, gbps in ((0, None), (251, None), (2, -1.0), (2, 1e9)):
+            with self.assertRaises(ValueError):
+                Network(ranks, gbps)
+
+
+class RanksTest(unittest.TestCase):
+    def test_failure_of_one_rank_ends_all_and_is_told(self):
+        for function, code in ((raise_on_one, 1), (die_on_one, 7)):
+            with Network(2) as network:
+                with self.assertRaisesRegex(
+                        RankError,
+                        f"{function.__name__}: rank 1 ended with {code}"):
+                    run_functions(function, network)
+
+    def program(self, text):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = pathlib.Path(folder.name) / "rank"
+        path.write_text("#!/bin/sh\n" + text, encoding="utf-8")
+        path.chmod(0o755)
+        return str(path)
+
+    def test_programs_are_told_who_they_are_and_their_job(self):
+        rank = self.program('echo "[$GRADIENTFLOW_RANK, $GRADIENTFLOW_SIZE, '
+                            '$1, \\"$GRADIENTFLOW_FABRIC\\"]"')
+        with Network(3) as network:
+            self.assertEqual(
+                run_programs(network, rank, {"a": 5},
+                             {"GRADIENTFLOW_FABRIC": "tcp"}),
+                [[rank, 3, {"a": 5, "bytes_per_second": 0}, "tcp"]
+                 for rank in range(3)])
+
+    def test_failure_of_one_program_ends_all(self):
+        rank = self.program('[ $GRADIENTFLOW_RANK = 1 ] && exit 5; '
+                            'exec sleep 60')
+        began = time.monotonic()
+        with Network(2) as network:
+            with self.assertRaisesRegex(RankError, "rank 1 ended with 5"):
+                run_programs(network, rank, {})
+        self.assertLess(time.monotonic() - began, 30)
+
+
+class ReportTest(unittest.TestCase):
+    def test_ratio_is_the_median_of_the_rounds(self):
+        self.assertEqual(report.median_ratio([2, 9, 8], [1, 3, 1]), 3)
+
+    def test_rows_are_appended_with_machine_and_date(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "rows"
+            report.append_json(path, [{"a": 1}])
+            report.append_json(path, [{"a": 2}])
+            lines = path.read_text().splitlines()
+        self.assertEqual(len(lines), 2)
+        self.assertIn('"a": 2', lines[1])
+        self.assertIn(report.machine(), lines[1])
+
+    def test_table_aligns_the_first_column_to_the_left(self):
+        self.assertEqual(report.table(["a", "b"], [["long", "1"]]),
+                         "a     b\nlong  1")
+
+
+class ModelsTest(unittest.TestCase):
+    def test_tables_have_the_published_tensors_and_parameters(self):
+        published = {
+            "alexnet_bn": (26, 60967976), "resnet50_gf": (153, 25549352),
+            "alexnet": (16, 61100840), "resnet50": (161, 25557032),
+            "resnet101": (314, 44549160), "vgg16": (32, 138357544)}
+        self.assertEqual(set(models.NAMES), set(published))
+        for name in models.NAMES:
+            tensors = models.load(name)["tensors"]
+            self.assertEqual((len(tensors),
+                              sum(t["elements"] for t in tensors)),
+                             published[name], name)
+
+    def test_measured_times_are_those_of_the_profiles(self):
+        model = models.load("alexnet_bn")
+        self.assertAlmostEqual(model["backward_seconds"], 15.426e-3, 9)
+        self.assertAlmostEqual(model["rest_seconds"], 34.7e-3 - 15.426e-3, 9)
+        self.assertAlmostEqual(model["tensors"][-1]["ready_seconds"], 0.271e-3)
+        self.assertAlmostEqual(models.load("resnet50_gf")["backward_seconds"],
+                               121.046e-3, 9)
+
+    def test_derived_times_follow_the_operations_at_the_familys_rate(self):
+        vgg = models.load("vgg16")
+        self.assertAlmostEqual(vgg["backward_seconds"],
+                               15.426e-3 * 30954148840 / 1449977416,
+                               delta=1e-6)
+        self.assertAlmostEqual(vgg["rest_seconds"] / vgg["backward_seconds"],
+                               (34.7 - 15.426) / 15.426, 6)
+
+    def test_gradients_become_ready_last_to_first(self):
+        for name in models.NAMES:
+            model = models.load(name)
+            times = [t["ready_seconds"] for t in model["tensors"]]
+            self.assertEqual(times, sorted(times, reverse=True), name)
+            self.assertAlmostEqual(times[0], model["backward_seconds"])
+
+    def test_times_scale_with_the_batch(self):
+        whole, half = models.load("alexnet_bn"), models.load("alexnet_bn", 64)
+        self.assertAlmostEqual(half["rest_seconds"], whole["rest_seconds"] / 2)
+        self.assertAlmostEqual(half["tensors"][3]["ready_seconds"],
+                               whole["tensors"][3]["ready_seconds"] / 2)
+
+    def test_damage_and_unknown_names_are_errors_that_name_the_place(self):
+        file = "profiles/alexnet_bn_v100_fp16_b128.csv"
+        row = "25,conv1.weight,34848,60933128,1,2.978,15.426\n"
+        for old, new, text in (
+                ("fc7.bias", "fc9.bias", ":4: expected fc7.bias of 4096, got "),
+                ("fc7.bias,4096", "fc7.bias,4097", ":4: expected fc7.bias of "),
+                ("2.782", "2.5", ":8: ready before"),
+                (row, "", "expected 26 rows")):
+            with tempfile.TemporaryDirectory() as folder:
+                data = pathlib.Path(folder) / "data"
+                shutil.copytree(models.DATA, data)
+                path = data / file
+                path.chmod(0o644)
+                damaged = path.read_text().replace(old, new, 1)
+                path.unlink()
+                path.write_text(damaged)
+                with self.assertRaisesRegex(ValueError, text):
+                    models.load("alexnet_bn", data=data)
+        for name, batch in (("lenet", 128), ("vgg16", 0)):
+            with self.assertRaises(ValueError):
+                models.load(name, batch)
+
+
+if __name__ == "__main__":
+    report_cases.main()

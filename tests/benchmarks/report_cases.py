@@ -1,0 +1,53 @@
+"""Runs a module's unittest cases under Bazel, which counts them one by one."""
+
+import os
+import time
+import unittest
+from xml.etree import ElementTree
+
+
+class _Result(unittest.TextTestResult):
+    def __init__(self, *args, **settings):
+        super().__init__(*args, **settings)
+        self.suite = ElementTree.Element("testsuite")
+
+    def startTest(self, test):
+        super().startTest(test)
+        name, _, case = test.id().rpartition(".")
+        self._case = ElementTree.SubElement(
+            self.suite, "testcase", classname=name.split(".")[-1], name=case)
+        self._begin = time.monotonic()
+
+    def stopTest(self, test):
+        super().stopTest(test)
+        self._case.set("time", f"{time.monotonic() - self._begin:.3f}")
+
+    def _add(self, kind, text):
+        ElementTree.SubElement(self._case, kind, message=text)
+
+    def addFailure(self, test, error):
+        super().addFailure(test, error)
+        self._add("failure", str(error[1]))
+
+    def addError(self, test, error):
+        super().addError(test, error)
+        self._add("error", str(error[1]))
+
+    def addSkip(self, test, reason):
+        super().addSkip(test, reason)
+        self._add("skipped", reason)
+
+    def addSubTest(self, test, subtest, error):
+        super().addSubTest(test, subtest, error)
+        if error:
+            self._add("failure", str(error[1]))
+
+
+def main():
+    program = unittest.main(
+        exit=False, verbosity=2,
+        testRunner=unittest.TextTestRunner(resultclass=_Result))
+    path = os.environ.get("XML_OUTPUT_FILE")
+    if path:
+        ElementTree.ElementTree(program.result.suite).write(path)
+    raise SystemExit(not program.result.wasSuccessful())

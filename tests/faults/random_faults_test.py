@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""Random faults end in clean errors on all survivors."""
+
+import os
+import sys
+import unittest
+
+sys.path[:0] = ["benchmarks", "benchmarks/faults", "tests/benchmarks"]
+os.environ.setdefault("BENCHMARK_PROGRAMS", "benchmarks")
+import faults  # noqa: E402
+import report_cases  # noqa: E402
+
+
+class RandomFaults(unittest.TestCase):
+    def check(self, fabric):
+        trials = faults.run_campaign(20, 3, [fabric], seed=7,
+                                     heartbeat_seconds=1, verbose=False)
+        for trial in trials:
+            self.assertTrue(trial.good, f"{trial.fault}: {trial.verdict}; "
+                                        f"{trial.what}; {trial.leftovers}")
+        row = faults.summarise(trials)
+        self.assertGreater(row["verdicts"]["clean error"], 10, row)
+        self.assertEqual(sum(row["verdicts"].values()), 20)
+
+    def test_over_tcp(self):
+        self.check("tcp")
+
+    def test_in_shared_memory(self):
+        self.check("shm")
+
+    def test_on_two_hosts(self):
+        self.check("mixed")
+
+
+class DoneItsPart(unittest.TestCase):
+    """What may let the others succeed is told by what was handed in, not by how
+    far the rank itself had come to say so."""
+
+    def test_once_every_tensor_of_the_last_step_is_handed_in(self):
+        last, all_of_them = faults.STEPS - 1, faults.TENSORS
+        for phase, step, handed_in, done in (
+                ("opening", 0, 0, False),
+                ("backward", last, all_of_them - 1, False),
+                ("backward", last, all_of_them, True),
+                ("backward", last - 1, all_of_them, False),
+                ("between steps", last - 1, all_of_them, False),
+                ("finishing", last, all_of_them, True),
+                ("closing", last, all_of_them, True)):
+            seen = faults.Report(faults.PHASES.index(phase), step, handed_in,
+                                 0, 0, 0)
+            self.assertEqual(seen.done_its_part(), done, (phase, step))
+
+
+if __name__ == "__main__":
+    report_cases.main()

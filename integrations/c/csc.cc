@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <initializer_list>
 #include <limits>
 #include <memory>
@@ -25,6 +26,7 @@ using gradientflow::Status;
 using gradientflow::StatusCode;
 using gradientflow::StrCat;
 using gradientflow::c_api::Guard;
+using gradientflow::c_api::WithDefaults;
 
 namespace {
 
@@ -142,9 +144,16 @@ void gf_csc_config_init(gf_csc_config* config) {
   *config = {sizeof(*config), 32000, 0.85, 0, 0, 1.0F, 1.0F, GF_FLOAT16};
 }
 
-gf_status gf_csc_open(const gf_csc_config* config, gf_csc** out) {
+gf_status gf_csc_open(const gf_csc_config* given, gf_csc** out) {
   return Guard([&]() -> Status {
-    GF_RETURN_IF_ERROR(NotNull("gf_csc_open", {config, out}));
+    GF_RETURN_IF_ERROR(NotNull("gf_csc_open", {given, out}));
+    if (given->struct_bytes < offsetof(gf_csc_config, wire_dtype)) {
+      return Status(StatusCode::kInvalidArgument,
+                    StrCat("gf_csc_open: struct_bytes is ", given->struct_bytes,
+                           "; call gf_csc_config_init()"));
+    }
+    const gf_csc_config full = WithDefaults(*given, gf_csc_config_init);
+    const gf_csc_config* const config = &full;
     GF_RETURN_IF_ERROR(CheckType("wire_dtype", config->wire_dtype));
     gradientflow::CscConfig rules;
     rules.selection = {0, config->chunk_elements, config->sparsity,

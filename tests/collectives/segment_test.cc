@@ -41,7 +41,6 @@ class Rank {
                  memory ? &all.arena(rank) : nullptr,
                  kernels::CpuKernels(),
                  slabs_,
-                 bytes_sent_,
                  &Rank::OnMessage,
                  this},
         segment_(context_, 0) {
@@ -57,12 +56,13 @@ class Rank {
   CallPlan& plan() { return operation_.plan; }
   Segment& segment() { return segment_; }
   Fabric& fabric() { return *fabric_; }
-  std::uint64_t bytes_sent() const { return bytes_sent_[0]; }
+  std::uint64_t bytes_sent() const { return bytes_sent_; }
 
   // Elements [begin, begin + count) of the call, by `schedule`.
   void Start(Schedule schedule, std::size_t begin, std::size_t count) {
     operation_.group = &group_;
     operation_.signature = 1;
+    operation_.bytes_sent = &bytes_sent_;
     operation_.SetFactors();
     operation_.SetMemory();
     segment_.Start(&operation_, 0, begin, count,
@@ -89,7 +89,7 @@ class Rank {
   const SteadyClock clock_;
   std::unique_ptr<Fabric> fabric_;
   Slabs slabs_;
-  std::array<std::uint64_t, kChannels> bytes_sent_{};
+  std::uint64_t bytes_sent_ = 0;
   const SegmentContext context_;
   CallGroup group_;
   Operation operation_;

@@ -8,7 +8,7 @@
 #                                   what was compiled once
 
 GF_PACKAGES=(
-  g++ binutils git python3 iproute2
+  g++ binutils git python3 iproute2 cmake pkgconf
   clang libclang-rt-dev clang-format-14 clang-tidy-14 shellcheck
   googletest libbenchmark-dev libhwy-dev libcli11-dev nlohmann-json3-dev
 )

@@ -8,6 +8,7 @@ ranks at the first failure, which they raise as RankError.
 from __future__ import annotations
 
 import ctypes
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -130,10 +131,12 @@ def _serve_call(path: str, rank: int) -> None:
     """One rank of run_functions()."""
     call = pathlib.Path(path)
     sys.path[:], script, rest = pickle.loads(call.read_bytes())
-    spec = importlib.util.spec_from_file_location("script", script)
-    assert spec and spec.loader
+    # Programs that Bazel makes of scripts have no suffix to know a module by.
+    loader = importlib.machinery.SourceFileLoader("script", script)
+    spec = importlib.util.spec_from_loader("script", loader)
+    assert spec
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    loader.exec_module(module)
     sys.modules["__main__"] = module
     module_name, name, args = pickle.loads(rest)
     function = getattr(importlib.import_module(module_name), name)

@@ -54,7 +54,7 @@ header nlohmann/json.hpp "nlohmann-json (nlohmann-json3-dev, json-devel)"
 # are threads, and what needs the CUDA toolkit.
 mapfile -t sources < <(
   find gradientflow kernels transports integrations/c -name '*.cc' \
-    ! -path gradientflow/info_main.cc ! -path gradientflow/session/inproc.cc \
+    ! -path gradientflow/info_main.cc ! -path gradientflow/communicator/inproc.cc \
     ! -path 'transports/inproc/*' \
     ! -path 'gradientflow/device/cuda_*.cc' | sort
 )

@@ -6,7 +6,7 @@
 #ifndef INTEGRATIONS_C_GRADIENTFLOW_CSC_H_
 #define INTEGRATIONS_C_GRADIENTFLOW_CSC_H_
 
-#include "integrations/c/gradientflow.h"
+#include "gradientflow.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Installs GradientFlow for programs in C, or in what calls C, that are not built
+# with Bazel: the shared library, its headers, and what pkg-config and CMake need
+# to find them.
+#
+#   integrations/c/install.sh PREFIX
+#
+# PREFIX is an absolute folder: /usr/local, or one of your own. The library is
+# built by build_library.sh, unless LIBGRADIENTFLOW names one that Bazel has built
+# (//integrations/c:libgradientflow.so, with CUDA where nvcc is). DESTDIR, if
+# set, comes before PREFIX, for packagers. A program then says
+#
+#   #include <gradientflow/gradientflow.h>
+#   cc program.c $(PKG_CONFIG_PATH=PREFIX/lib/pkgconfig pkg-config --cflags --libs gradientflow)
+#
+# or, in CMake, find_package(gradientflow) and links gradientflow::gradientflow.
+set -eu -o pipefail
+
+fail() {
+  echo "install: $*" >&2
+  exit 1
+}
+
+(($# == 1)) || {
+  sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
+  exit 2
+}
+prefix=${1%/}
+[[ $prefix == /* ]] || fail "PREFIX is '$1': expected an absolute folder"
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=${DESTDIR-}$prefix
+
+part() { sed -n "s/^#define GF_VERSION_$1 //p" "$here/gradientflow.h"; }
+major=$(part MAJOR)
+version=$major.$(part MINOR).0
+[[ $version =~ ^[0-9]+\.[0-9]+\.0$ ]] || fail "the header states no version"
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+library=${LIBGRADIENTFLOW-}
+if [[ -z $library ]]; then
+  library=$scratch/libgradientflow.so
+  "$here/build_library.sh" "$library"
+fi
+[[ -f $library ]] || fail "LIBGRADIENTFLOW: no file $library"
+
+mkdir -p "$root/lib/pkgconfig" "$root/lib/cmake/gradientflow" \
+  "$root/include/gradientflow"
+install -m 755 "$library" "$root/lib/libgradientflow.so"
+install -m 644 "$here/gradientflow.h" "$here/gradientflow_csc.h" \
+  "$root/include/gradientflow"
+
+cat >"$root/lib/pkgconfig/gradientflow.pc" <<END
+prefix=$prefix
+
+Name: GradientFlow
+Description: Gradient communication for data-parallel training
+Version: $version
+Cflags: -I\${prefix}/include
+Libs: -L\${prefix}/lib -Wl,-rpath,\${prefix}/lib -lgradientflow
+END
+
+# Relative to where the file lies, so that the folder may be moved.
+cat >"$root/lib/cmake/gradientflow/gradientflow-config.cmake" <<'END'
+get_filename_component(_gradientflow_root "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
+if(NOT TARGET gradientflow::gradientflow)
+  add_library(gradientflow::gradientflow SHARED IMPORTED)
+  set_target_properties(gradientflow::gradientflow PROPERTIES
+    IMPORTED_LOCATION "${_gradientflow_root}/lib/libgradientflow.so"
+    IMPORTED_SONAME "libgradientflow.so"
+    INTERFACE_INCLUDE_DIRECTORIES "${_gradientflow_root}/include")
+endif()
+END
+cat >"$root/lib/cmake/gradientflow/gradientflow-config-version.cmake" <<END
+set(PACKAGE_VERSION $version)
+if(PACKAGE_FIND_VERSION_MAJOR EQUAL $major AND
+   NOT PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+endif()
+END
+echo "installed GradientFlow $version in $root"

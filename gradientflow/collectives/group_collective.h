@@ -17,10 +17,13 @@ class GroupCollective final : public Collective {
   // `executor` is borrowed and outlives this. REQUIRES that `group` is open,
   // and stays so.
   GroupCollective(Executor& executor, GroupId group)
-      : executor_(executor), group_(group) {}
+      : executor_(executor),
+        group_(group),
+        rank_(executor.FindGroup(group)->rank),
+        size_(executor.FindGroup(group)->size) {}
 
-  int rank() const override { return executor_.FindGroup(group_)->rank; }
-  int size() const override { return executor_.FindGroup(group_)->size; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
   void Start(const CollectiveCall& call, Done done) override;
   bool Poll() override { return executor_.Poll(); }
   std::size_t in_flight() const override { return executor_.in_flight(); }
@@ -35,6 +38,8 @@ class GroupCollective final : public Collective {
  private:
   Executor& executor_;
   const GroupId group_;
+  const int rank_;
+  const int size_;
 };
 
 }  // namespace gradientflow

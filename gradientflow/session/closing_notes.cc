@@ -20,8 +20,6 @@ ClosingNotes::ClosingNotes(Fabric& fabric, const CallGroup& group, GroupId id)
   }
 }
 
-ClosingNotes::~ClosingNotes() { fabric_.CloseGroup(id_.group); }
-
 void ClosingNotes::Send(std::uint64_t steps) {
   for (const Peer& peer : peers_) {
     if (peer.closed || fabric_.HasDeparted(peer.rank)) continue;

@@ -19,8 +19,6 @@ class ClosingNotes {
   // Between the ranks of `group`, by messages of group `id`, which has no other
   // messages and is alike on all ranks. `fabric` is borrowed.
   ClosingNotes(Fabric& fabric, const CallGroup& group, GroupId id);
-  // REQUIRES settled(). Notes that this rank has sent go on by themselves.
-  ~ClosingNotes();
   ClosingNotes(const ClosingNotes&) = delete;
   ClosingNotes& operator=(const ClosingNotes&) = delete;
 
@@ -29,8 +27,11 @@ class ClosingNotes {
   // Looks at what has come. OK, or kUnavailable names a rank that takes no part
   // in the step which comes after so many. To be asked now and then.
   Status Check(std::uint64_t steps);
-  // No note is being received: this can be destroyed.
+  // No note is being received.
   bool settled() const { return receiving_ == 0; }
+  // Forgets the notes that nobody has read; those that this rank has sent go on
+  // by themselves. The last call. REQUIRES settled().
+  void Close() { fabric_.CloseGroup(id_.group); }
 
  private:
   struct Peer {

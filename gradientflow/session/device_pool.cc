@@ -32,7 +32,8 @@ Status DevicePool::Build() {
   Result<DeviceMemory> memory = device.Allocate(bytes_);
   if (!memory.ok()) return memory.status();
   memory_ = std::move(memory).value();
-  path().Register(memory_.get(), bytes_);
+  parts_.core->progress().Do(
+      [this] { path().Register(memory_.get(), bytes_); });
   Result<std::unique_ptr<DeviceSync>> sync =
       DeviceSync::Create(device, path().stream(Channel::kGradients),
                          Engine::GroupsOf(*parts_.layout));
@@ -55,7 +56,8 @@ Status DevicePool::Build() {
 }
 
 DevicePool::~DevicePool() {
-  if (memory_.get() != nullptr) path().Deregister(memory_.get());
+  if (memory_.get() == nullptr) return;
+  parts_.core->progress().Do([this] { path().Deregister(memory_.get()); });
 }
 
 BufferView DevicePool::view() const {

@@ -108,6 +108,7 @@ struct GradientSession::Parts {
   std::shared_ptr<Communicator> comm;
   Options options;
   GroupId base_group = 0;  // As asked for.
+  CallGroup ranks;         // Those of that group.
   GroupId group = 0;       // Whose gradient channel the session has.
   GroupId notes_id = 0;    // See ClosingNotes.
   bool has_channel = false;
@@ -204,10 +205,9 @@ Status GradientSession::Parts::JoinChannel(bool free, GroupId own) {
   notes_id = own;
   core().OwnGroupTaken(own);
   if (!free) {
-    const CallGroup& base = *core().executor().FindGroup(base_group);
-    std::vector<int> ranks;
-    for (int r = 0; r < base.size; ++r) ranks.push_back(base.FabricRank(r));
-    GF_RETURN_IF_ERROR(core().calls().OpenGroup(own, ranks));
+    std::vector<int> members;
+    for (int r = 0; r < ranks.size; ++r) members.push_back(ranks.FabricRank(r));
+    GF_RETURN_IF_ERROR(core().calls().OpenGroup(own, members));
     group = own;
   }
   core().TakeGradients(group);
@@ -285,7 +285,10 @@ Status GradientSession::Parts::Build(
   GF_RETURN_IF_ERROR(pool->JoinGroup(group));
   const std::size_t bucket_bytes =
       channel ? DefaultBucketBytes(*channel) : options.bucket_bytes;
-  Result<std::unique_ptr<Aggregator>> aggregates = MakeAggregator(bucket_bytes);
+  Result<std::unique_ptr<Aggregator>> aggregates =
+      std::unique_ptr<Aggregator>();
+  // It may submit to a stream that plain calls use as well.
+  core().progress().Do([&] { aggregates = MakeAggregator(bucket_bytes); });
   if (!aggregates.ok()) return aggregates.status();
   aggregator = std::move(aggregates).value();
   StepsParts of_steps;
@@ -296,10 +299,11 @@ Status GradientSession::Parts::Build(
   of_steps.pool = pool.get();
   of_steps.aggregator = aggregator.get();
   of_steps.bucket_bytes = bucket_bytes;
-  of_steps.group = *core().executor().FindGroup(group);
+  of_steps.group = ranks;
   of_steps.notes_id = notes_id;
   if (channel && options.size > 1 && layout->elements() > 0) {
-    host_calls.emplace(core().executor(), group);
+    core().progress().Do(
+        [this] { host_calls.emplace(core().executor(), group); });
     of_steps.tuner = std::make_unique<Tuner>(
         TunerParts{&*layout, &*host_calls, SizeOf(options.wire_dtype),
                    1.0 - options.sparsity, *channel});
@@ -352,6 +356,7 @@ Result<std::unique_ptr<GradientSession>> GradientSession::Open(
     if (!is_open) return;
     parts->options.rank = of->rank;
     parts->options.size = of->size;
+    parts->ranks = *of;
   });
   if (!is_open) {
     return Status(StatusCode::kInvalidArgument,

@@ -16,12 +16,20 @@ HostPool::HostPool(const GradientPoolParts& parts, PoolMemory memory)
 
 Result<std::unique_ptr<GradientPool>> HostPool::Create(
     const GradientPoolParts& parts) {
-  Result<PoolMemory> memory = PoolMemory::Allocate(
-      parts.core->arena(),
-      parts.layout->elements() * SizeOf(parts.options->pool_dtype));
+  Result<PoolMemory> memory = PoolMemory();
+  // The arena serves other sessions, and those who ask for shared memory.
+  parts.core->progress().Do([&] {
+    memory = PoolMemory::Allocate(
+        parts.core->arena(),
+        parts.layout->elements() * SizeOf(parts.options->pool_dtype));
+  });
   if (!memory.ok()) return memory.status();
   return std::unique_ptr<GradientPool>(
       new HostPool(parts, std::move(memory).value()));
+}
+
+HostPool::~HostPool() {
+  parts_.core->progress().Do([this] { memory_ = PoolMemory(); });
 }
 
 Status HostPool::Zero(const BufferView& part) {
@@ -30,7 +38,8 @@ Status HostPool::Zero(const BufferView& part) {
 }
 
 Status HostPool::JoinGroup(GroupId group) {
-  collective_.emplace(parts_.core->executor(), group);
+  parts_.core->progress().Do(
+      [&] { collective_.emplace(parts_.core->executor(), group); });
   return Status();
 }
 

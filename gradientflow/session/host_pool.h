@@ -19,6 +19,8 @@ class HostPool final : public GradientPool {
   static Result<std::unique_ptr<GradientPool>> Create(
       const GradientPoolParts& parts);
 
+  ~HostPool() override;
+
   BufferView view() const override { return memory_.view(); }
   Status Zero(const BufferView& part) override;
   Status JoinGroup(GroupId group) override;

@@ -40,7 +40,10 @@ Steps::~Steps() {
   });
   // After a failure every buffer comes back soon, a device's too.
   progress_.Drive([&] { return !busy() && notes_.settled(); });
-  progress_.Do([this] { parts_.core->driver().Remove(&engine_); });
+  progress_.Do([this] {
+    parts_.core->driver().Remove(&engine_);
+    notes_.Close();
+  });
 }
 
 EngineParts Steps::PartsOfEngine() {

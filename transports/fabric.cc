@@ -151,6 +151,27 @@ bool Fabric::Check(int peer, const Match& match, Status* why) const {
   return false;
 }
 
+void Fabric::Tell(int peer, MessageId id, std::uint64_t number) {
+  Peer& to = peers_[peer];
+  if (!status_.ok() || to.link == nullptr || to.down || to.left) return;
+  const std::uint64_t cookie = next_control_++;
+  ++to.control_queued;
+  control_out_.emplace(cookie, ControlOut{{}, peer});
+  OutMessage message;
+  message.header.kind = MessageKind::kData;
+  message.header.tag = id.tag;
+  message.header.group = id.group;
+  message.header.signature = number;
+  message.done = {&Fabric::FreeControl, this, cookie};
+  to.link->Send(LaneOf(*to.link, id.tag), message);
+}
+
+std::optional<std::uint64_t> Fabric::Told(int peer, MessageId id) const {
+  const auto found = peers_[peer].matches.find(id);
+  if (found == peers_[peer].matches.end() || !found->second.arrived) return {};
+  return found->second.header.signature;
+}
+
 bool Fabric::HasMessage(int peer, MessageId id) const {
   const Peer& from = peers_[peer];
   if (IsNumberedByReceiver(id.tag)) id = from.arrivals.NextReceive(id);

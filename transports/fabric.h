@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -64,6 +65,12 @@ class Fabric final : public LinkEvents {
   // (peer, id) is received once, but for ids that the receiver numbers.
   void Recv(int peer, MessageId id, BufferView dst, std::uint64_t signature,
             Done done);
+  // Tells `peer` a number by a message without bytes, which nobody needs: it is
+  // no error if the peer leaves before it has come. The id is one that no
+  // Recv() is for; a second number under it is an error.
+  void Tell(int peer, MessageId id, std::uint64_t number);
+  // What `peer` has told this rank under that id; nothing if it has not yet.
+  std::optional<std::uint64_t> Told(int peer, MessageId id) const;
   // A message that no Recv() waits for is here, or its header is.
   bool HasMessage(int peer, MessageId id) const;
   // Of `peer`, for which there are numbers; see Arrivals.

@@ -31,18 +31,17 @@ Steps::~Steps() {
            (parts_.tuner != nullptr && parts_.tuner->in_flight());
   };
   progress_.Do([&] {
-    if (!parts_.core->fabric().status().ok()) return;
-    if (!busy()) return notes_.Send(finished_);
+    if (!busy() || !parts_.core->fabric().status().ok()) return;
     parts_.core->Fail(
         Status(StatusCode::kAborted,
                StrCat("rank ", rank_,
                       " closed its session with collectives in flight")));
   });
   // After a failure every buffer comes back soon, a device's too.
-  progress_.Drive([&] { return !busy() && notes_.settled(); });
+  progress_.Drive([&] { return !busy(); });
   progress_.Do([this] {
     parts_.core->driver().Remove(&engine_);
-    notes_.Close();
+    notes_.Close(finished_);
   });
 }
 

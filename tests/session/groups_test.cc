@@ -171,7 +171,8 @@ void CheckMoves(GradientSession& session, const Members& group, std::size_t n) {
   }
 
   call = CallOf(group, CollectiveKind::kBarrier, 0);
-  ASSERT_TRUE(session.communicator().Run(call).ok());
+  const Status last = session.communicator().Run(call);
+  ASSERT_TRUE(last.ok()) << last.ToString();
 }
 
 TEST_P(Groups, HaveCollectivesOfTheirOwn) {

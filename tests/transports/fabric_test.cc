@@ -423,6 +423,32 @@ TEST_F(FabricTest, HeartbeatsKeepASlowPeerAlive) {
   EXPECT_TRUE(at(0).status().ok()) << at(0).status().message();
 }
 
+TEST_F(FabricTest, TellsANumberThatNobodyHasToWaitFor) {
+  Make(3);
+  const MessageId id(PointToPointTag(0, 0), 7);
+  EXPECT_FALSE(at(1).Told(0, id).has_value());
+  at(0).Tell(1, id, 0xFEDCBA9876543210);
+  at(2).Tell(1, id, 0);
+  PollAll();
+  EXPECT_EQ(at(1).Told(0, id), 0xFEDCBA9876543210U);
+  EXPECT_EQ(at(1).Told(2, id), 0U);
+  EXPECT_FALSE(at(2).Told(1, id).has_value());
+  EXPECT_FALSE(at(1).Told(0, MessageId(PointToPointTag(0, 0), 8)).has_value());
+  // It outlives its sender, until the group is closed.
+  at(1).Tell(0, id, 4);
+  at(0).Leave(milliseconds(0));
+  at(1).Tell(0, id, 5);
+  PollAll();
+  fabrics_[0].reset();
+  PollAll();
+  EXPECT_EQ(at(1).Told(0, id), 0xFEDCBA9876543210U);
+  at(1).CloseGroup(7);
+  EXPECT_FALSE(at(1).Told(0, id).has_value());
+  at(1).Tell(0, id, 6);  // To a rank that has left.
+  PollAll();
+  EXPECT_TRUE(at(1).status().ok()) << at(1).status().ToString();
+}
+
 TEST_F(FabricTest, DepartureIsAnErrorOnlyForWhoStillNeedsThePeer) {
   Make(2);
   at(1).SetProgressText("work");

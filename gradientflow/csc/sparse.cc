@@ -64,6 +64,7 @@ Status SparseAggregator::Allocate() {
       {&dirty_, on_host() ? chunks : 0, true},
       {&host_selected_, chunks, true},
       {&host_nonfinite_, sizeof(std::uint32_t), true},
+      {&host_zero_, sizeof(std::uint32_t), true},
   };
   for (const auto& want : wanted) {
     Result<DeviceMemory> memory = want.on_host
@@ -72,6 +73,7 @@ Status SparseAggregator::Allocate() {
     if (!memory.ok()) return memory.status();
     *want.memory = std::move(memory).value();
   }
+  std::memset(host_zero_.get(), 0, sizeof(std::uint32_t));
   region_.memory = memory_.get();
   region_.elements = parts_.layout->elements();
   region_.grads = parts_.pool;
@@ -136,9 +138,8 @@ void SparseAggregator::Begin(std::uint64_t step, float loss_scale) {
     Check(EnsurePacked(selector_.selected_count() * chunk_elements *
                        SizeOf(parts_.wire_dtype)));
   }
-  std::memset(host_nonfinite_.get(), 0, sizeof(std::uint32_t));
-  Check(memory_->Copy(nonfinite_.get(), host_nonfinite_.get(),
-                      sizeof(std::uint32_t)));
+  Check(
+      memory_->Copy(nonfinite_.get(), host_zero_.get(), sizeof(std::uint32_t)));
   region_.slots = As<std::uint32_t>(slots_[now_]);
   sent_ = kept_ = Queue();
   for (std::size_t c = 0; c < selection_.size(); ++c) {

@@ -134,6 +134,8 @@ class SparseAggregator final : public Aggregator {
   DeviceMemory dirty_;
   DeviceMemory host_selected_;
   DeviceMemory host_nonfinite_;
+  // A source of copies that may be on their way when the next one begins.
+  DeviceMemory host_zero_;
   std::vector<float> residual_copy_;  // From a device.
 
   std::uint64_t step_ = 0;

@@ -3,7 +3,7 @@
 namespace gradientflow {
 
 // Of the library; the C API's GF_VERSION_* agree. Minor versions only add.
-inline constexpr int kVersionMajor = 1;
-inline constexpr int kVersionMinor = 3;
+inline constexpr int kVersionMajor = 2;
+inline constexpr int kVersionMinor = 0;
 
 }  // namespace gradientflow

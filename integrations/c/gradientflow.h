@@ -63,7 +63,7 @@ enum {
   GF_INT8 = 4,
   GF_INT32 = 5,
   GF_INT64 = 6,
-  GF_UINT8 = 7 /* */
+  GF_UINT8 = 7
 };
 enum {
   GF_SUM = 0,

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -38,7 +37,6 @@ class Calls {
   // Told once how a call ended: by the thread that drives, whichever it is,
   // without the baton.
   using Completion = std::function<void(const Status&)>;
-  static constexpr double kForever = std::numeric_limits<double>::infinity();
 
   explicit Calls(CallsParts parts) : parts_(std::move(parts)) {}
 

@@ -32,7 +32,7 @@ run() {
 
 run GRADIENTFLOW_SPARSITY=0.5 --
 check "a good environment exits with 0" exits 0
-check "the version is told" has "GradientFlow 1."
+check "the version is told" has "GradientFlow 2."
 check "CUDA is told" has "CUDA:"
 check "loopback is listed" has "(loopback)"
 row=$(grep '^GRADIENTFLOW_SPARSITY ' <<< "$output" | tr -s ' ')

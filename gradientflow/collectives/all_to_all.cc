@@ -9,8 +9,8 @@
 namespace gradientflow {
 namespace {
 
-// Peers talked to at once: enough to hide one's latency behind the others',
-// few enough that nobody is flooded.
+// A rank exchanges with this many peers at a time: enough to hide the latency
+// of one behind the others, few enough that no receiver is flooded.
 constexpr int kPeersPerRound = 4;
 
 std::vector<std::size_t> Offsets(const std::vector<std::size_t>& counts) {
@@ -37,6 +37,9 @@ Schedule PairwiseAllToAll(int rank, const std::vector<std::size_t>& send_counts,
     const auto i = static_cast<std::size_t>(r);
     return Data(recv_offsets[i], recv_counts[i]);
   };
+  // In hop h every rank sends to the rank h places after it and receives from
+  // the rank h places before it, so no two ranks send to the same peer in one
+  // hop.
   std::vector<Step> round{Copy(out(rank), in(rank))};
   for (int first = 1; first < size; first += kPeersPerRound) {
     for (int hop = first; hop < std::min(size, first + kPeersPerRound); ++hop) {

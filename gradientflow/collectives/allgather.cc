@@ -13,8 +13,9 @@ Slice BlockAt(int rank, std::size_t count) {
 
 }  // namespace
 
-// The own block is sent from its place in the output, so that it can be
-// rounded there.
+// In hop k each rank passes on the block that it received in hop k - 1, so
+// after size - 1 hops every rank has every block. A rank sends its own block
+// from its place in the output, where the send can round it to the wire dtype.
 Schedule RingAllgather(int rank, int size, std::size_t count) {
   Schedule schedule;
   const Group group = AllRanks(rank, size);
@@ -29,6 +30,7 @@ Schedule RingAllgather(int rank, int size, std::size_t count) {
   return schedule;
 }
 
+// Every rank sends its block straight to every other rank, in one round.
 Schedule DirectAllgather(int rank, int size, std::size_t count) {
   Schedule schedule;
   const Group group = AllRanks(rank, size);

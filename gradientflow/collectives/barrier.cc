@@ -3,13 +3,15 @@
 
 namespace gradientflow {
 
-// In round k every rank tells the one 2^k further on that it, and all it has
-// heard of, are there: after ceil(log2 size) rounds it has heard of all.
+// In round k every rank sends a message to the rank 2^k places after it. The
+// message says that the sender, and every rank it has heard of, has arrived.
+// After ceil(log2 size) rounds each rank has heard of all of them.
 Schedule DisseminationBarrier(int rank, int size) {
   Schedule schedule;
   const Group group = AllRanks(rank, size);
   for (int hop = 1; hop < size; hop *= 2) {
-    // Lands aside: the same byte is on its way out.
+    // The message is received into scratch, because the byte in kData is being
+    // sent at the same time.
     AppendRound({Send(group.Place(hop), Data(0, 1)),
                  Recv(group.Place(-hop), Scratch(0, 1))},
                 &schedule);

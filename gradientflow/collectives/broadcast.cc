@@ -7,7 +7,7 @@
 namespace gradientflow {
 namespace {
 
-// Places count from the root, around.
+// A rank's place is its distance from the root, counted upwards and around.
 int RankAt(int place, int root, int size) { return (place + root) % size; }
 int PlaceOf(int rank, int root, int size) {
   return (rank - root + size) % size;
@@ -15,8 +15,9 @@ int PlaceOf(int rank, int root, int size) {
 
 }  // namespace
 
-// Binomial: the parent of a place is the place without its lowest bit; the
-// children add a lower bit. The largest subtree is served first.
+// Binomial tree. The parent of a place is that place without its lowest set
+// bit; the children of a place add one lower bit to it. The child with the
+// largest subtree is served first.
 Schedule TreeBroadcast(int rank, int size, int root, std::size_t count) {
   Schedule schedule;
   const int place = PlaceOf(rank, root, size);
@@ -36,6 +37,8 @@ Schedule TreeBroadcast(int rank, int size, int root, std::size_t count) {
   return schedule;
 }
 
+// Each rank passes the buffer on to the next place. The executor runs one such
+// schedule per segment, so the segments follow each other down the chain.
 Schedule ChainBroadcast(int rank, int size, int root, std::size_t count) {
   Schedule schedule;
   const int place = PlaceOf(rank, root, size);

@@ -11,11 +11,14 @@
 namespace gradientflow {
 namespace {
 
-// One-sided segments have no latency to hide, only two synchronisations to pay
-// for; and those in flight, if they are staged, are to stay in the cache.
+// A one-sided segment is this many times as large as usual. It has no latency
+// to hide and pays for two synchronisations; the limit keeps the segments in
+// flight in the cache if they are staged.
 constexpr std::size_t kOneSidedSegments = 4;
+// Choices of algorithm that a planner remembers.
 constexpr std::size_t kChoicesKept = 256;
-// A few segments go down a chain; fewer get there sooner by a tree.
+// A broadcast of this many segments or more goes down a chain, where they
+// follow each other. Fewer segments arrive sooner through a tree.
 constexpr std::uint64_t kChainSegments = 4;
 
 constexpr std::uint64_t kFirstHash = 0xCBF29CE484222325;
@@ -84,6 +87,8 @@ Status ValidateCounts(const CollectiveCall& call,
                         " counts, expected one for each of ", size, " ranks"));
 }
 
+// The extents must be ascending and disjoint, none of them empty, and add up to
+// the call's count.
 Status ValidateExtents(const CollectiveCall& call) {
   std::size_t sum = 0;
   std::size_t end = 0;
@@ -119,7 +124,7 @@ Result<CallGroup> Subgroup(const CallGroup& all, GroupId id,
   group.rank = -1;
   group.size = static_cast<int>(ranks.size());
   group.members = ranks;
-  std::map<int, int> hosts;  // Counted anew.
+  std::map<int, int> hosts;  // Hosts are numbered anew within the subgroup.
   std::vector<bool> seen(static_cast<std::size_t>(all.size), false);
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const int rank = ranks[i];
@@ -239,6 +244,9 @@ Status ValidateCall(const CollectiveCall& call, const CallGroup& group) {
   return Status();
 }
 
+// The call's own algorithm comes first, then the planner's standing one, then
+// the one with the least predicted time. Training repeats the same few sizes,
+// so the predictions are made once per size and kept.
 void CallPlanner::ChooseAlgorithm(const CollectiveCall& call, CallPlan* plan) {
   const AllreduceAlgorithm* wanted =
       call.algorithm != nullptr ? call.algorithm : standing_;
@@ -312,7 +320,8 @@ CallPlan CallPlanner::Plan(const CollectiveCall& call) {
       break;
   }
   if (whole) plan.count = 1;
-  // By bytes on the wire: the pool's are not the same on all ranks.
+  // Segments are cut by their bytes on the wire, because the pool's dtype may
+  // differ between ranks and all of them must cut alike.
   plan.segment_elements =
       whole ? 1 : std::max<std::size_t>(unit / SizeOf(call.wire), 1);
   plan.segments =
@@ -361,14 +370,15 @@ float UnscaleOf(const CollectiveCall& call) {
 }
 
 std::uint64_t MixHash(std::uint64_t hash, std::uint64_t value) {
-  // For a given hash a bijection of the value, so that two sequences which
-  // differ in one value never meet.
+  // For a given hash this is a bijection of the value, so two sequences that
+  // differ in a single value never have the same hash.
   hash = (hash ^ value) * 0xFF51AFD7ED558CCD;
   hash ^= hash >> 33;
   hash *= 0xC4CEB9FE1A85EC53;
   return hash ^ hash >> 29;
 }
 
+// 0 is reserved for "no extents".
 std::uint64_t HashOf(const std::vector<Extent>& extents) {
   if (extents.empty()) return 0;
   Hash hash;
@@ -397,7 +407,8 @@ std::uint64_t SignatureOf(const CollectiveCall& call, const CallPlan& plan,
   hash.Mix(std::bit_cast<std::uint32_t>(call.unscale));
   hash.Mix(call.step);
   hash.Mix(call.bucket);
-  // All-to-all counts differ by rank, each message's length is checked.
+  // The counts of an all-to-all differ between ranks, so they are left out
+  // here; the fabric checks the length of each message instead.
   if (call.kind != CollectiveKind::kAllToAll) hash.Mix(call.count);
   if (call.kind == CollectiveKind::kGather || HasUnevenParts(call)) {
     hash.Mix(call.recv_counts);

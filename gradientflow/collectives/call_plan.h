@@ -14,90 +14,93 @@
 
 namespace gradientflow {
 
-// Who takes part, and how.
+// The ranks that take part in a call, and how they reach each other.
 struct CallGroup {
   int rank = 0;
   int size = 1;
   GroupId id = 0;
-  // The fabric's ranks of ranks 0 ... size - 1; empty: the same.
+  // members[r] is the fabric's number of rank r. Empty if both are the same.
   std::vector<int> members = {};
   Topology topology;
   bool all_share = false;    // All ranks share memory.
-  bool hosts_share = false;  // The ranks of each host do.
-  // A call's buffers have the same dtype and the same extents on all ranks.
-  // False in a mixed group: some ranks hold what they give to an allreduce
-  // packed and in the wire dtype already (a device's pool, staged) and others
-  // do not. All still end with the same bits, rounded to the wire dtype.
+  bool hosts_share = false;  // Ranks of one host share memory.
+  // True if a call's buffers have the same dtype and extents on all ranks. In a
+  // mixed group it is false: some ranks hold their part of an allreduce packed
+  // and already in the wire dtype (a device's pool, staged in host memory),
+  // others do not. All ranks still end with the same bits, rounded to the wire
+  // dtype.
   bool same_dtypes = true;
 
-  // Memory is no hindrance to a one-sided schedule.
+  // True if a schedule may use shared memory between all ranks.
   bool SharesAll() const { return all_share || size == 1; }
   int FabricRank(int r) const {
     return members.empty() ? r : members[static_cast<std::size_t>(r)];
   }
 };
 
-// The group of `ranks` of `all`, in that order. It shares no memory: what its
-// ranks share belongs to all. kInvalidArgument: a rank is none of `all`, is
-// there twice, or this one is missing.
+// Returns the group of the `ranks` of `all`, in that order. The new group
+// shares no memory, because the sync slots of the shared memory belong to
+// `all`. Errors: kInvalidArgument if a rank is not in `all` or is named twice,
+// or if this rank is not among `ranks`.
 Result<CallGroup> Subgroup(const CallGroup& all, GroupId id,
                            const std::vector<int>& ranks);
 
-// How a call is carried out: the algorithm, and the segments it is cut into.
-// Depends on nothing but arguments that are equal on all ranks, so all ranks
-// plan alike.
+// How a call is carried out: its algorithm, and the segments it is cut into. A
+// plan depends only on arguments that are equal on all ranks, so all ranks make
+// the same plan.
 struct CallPlan {
-  const AllreduceAlgorithm* algorithm = nullptr;  // Null: no allreduce.
+  const AllreduceAlgorithm* algorithm = nullptr;  // Null unless an allreduce.
   std::string why;                                // One line for the trace.
   bool one_sided = false;
-  bool same_dtypes = true;  // Of the group.
-  std::size_t count = 0;    // Elements cut into segments.
+  bool same_dtypes = true;  // As in CallGroup.
+  std::size_t count = 0;    // Elements that are cut into segments.
   std::size_t segment_elements = 0;
   std::uint64_t segments = 0;
-  bool chain = false;  // kBroadcast: down a chain, not a tree.
-  // The buffer holds `size` blocks of `count`; a segment is the same part of
-  // every block.
+  bool chain = false;  // A kBroadcast goes down a chain, not a tree.
+  // True if that buffer holds `size` blocks of `count` elements. Each segment
+  // then takes the same part of every block.
   bool blocked_input = false;
   bool blocked_data = false;
 };
 
-// Whether such calls combine the ranks' values.
+// Returns whether calls of this kind combine the values of the ranks.
 bool Reduces(CollectiveKind kind);
 
-// An allgather to which each rank brings its own number of elements.
+// Returns whether `call` is an allgather to which each rank brings its own
+// number of elements.
 bool HasUnevenParts(const CollectiveCall& call);
 
-// Elements that `call` reads or writes on this rank; see CollectiveCall.
-// REQUIRES a valid call.
+// Returns how many elements `call` reads and writes on this rank; see
+// CollectiveCall. REQUIRES a valid call.
 struct CallBuffers {
   std::size_t input = 0;
-  std::size_t output = 0;  // With extents: those that take part.
+  std::size_t output = 0;  // With extents, only the elements in them.
 };
 CallBuffers BuffersOf(const CollectiveCall& call, const CallGroup& group);
 
-// What the output of `call` is multiplied by after the last rounding.
+// Returns what the output of `call` is multiplied by after the last rounding.
 float UnscaleOf(const CollectiveCall& call);
 
-// Never 0 for extents that hold something.
+// Returns a hash of the extents: 0 if there are none, else never 0.
 std::uint64_t HashOf(const std::vector<Extent>& extents);
-// `hash` and `value` in one: every bit of both counts.
+// Returns a hash of both arguments. Every bit of each of them counts.
 std::uint64_t MixHash(std::uint64_t hash, std::uint64_t value);
 
-// kInvalidArgument: `group` lacks the memory that `algorithm` needs. Null needs
-// nothing.
+// Returns kInvalidArgument if `group` lacks the memory that `algorithm` needs.
+// A null `algorithm` needs none.
 Status ValidateAlgorithm(const AllreduceAlgorithm* algorithm,
                          const CallGroup& group);
 
-// kInvalidArgument: what is wrong with `call`, whoever's rank it is.
+// Returns OK or kInvalidArgument with a description of what is wrong with
+// `call`. Checks the arguments of this rank alone.
 Status ValidateCall(const CollectiveCall& call, const CallGroup& group);
 
-// Plans calls, and remembers the choices of algorithm it made.
-// NOT thread-safe.
+// Plans calls and remembers its choices of algorithm. NOT thread-safe.
 class CallPlanner {
  public:
-  // `standing`: the algorithm of allreduces that ask for none, or what stands
-  // in for it where the group's ranks cannot run it; null: the one with the
-  // least predicted time.
+  // `standing` is the algorithm of allreduces that do not name one. Where the
+  // group's ranks cannot run it, its stand-in runs. If `standing` is null, each
+  // allreduce runs the algorithm with the least predicted time.
   CallPlanner(const CallGroup& group, const CostModel& costs,
               std::size_t segment_bytes,
               const AllreduceAlgorithm* standing = nullptr)
@@ -106,7 +109,7 @@ class CallPlanner {
         segment_bytes_(segment_bytes),
         standing_(standing) {}
 
-  // REQUIRES a valid call.
+  // REQUIRES a call that ValidateCall() accepts.
   CallPlan Plan(const CollectiveCall& call);
 
   void SetMixedDtypes() { group_.same_dtypes = false; }
@@ -123,16 +126,17 @@ class CallPlanner {
   CostModel costs_;
   const std::size_t segment_bytes_;
   const AllreduceAlgorithm* const standing_;
-  // By elements and bytes of each on the wire.
+  // The key is the number of elements and the bytes of each on the wire.
   std::map<std::pair<std::size_t, std::size_t>, AllreduceChoice> choices_;
 };
 
-// This rank's part in a segment of `count` elements.
+// Returns this rank's part in a segment of `count` elements.
 Schedule ScheduleFor(const CollectiveCall& call, const CallPlan& plan,
                      const CallGroup& group, std::size_t count);
 
-// A hash of what all ranks must agree on. Calls that differ in one thing never
-// have the same; others do with a chance of 2^-64.
+// Returns a hash of everything that all ranks must agree on. Calls that differ
+// in a single value never have the same signature; calls that differ in more
+// have it with probability 2^-64.
 std::uint64_t SignatureOf(const CollectiveCall& call, const CallPlan& plan,
                           const CallGroup& group);
 

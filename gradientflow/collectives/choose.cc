@@ -21,7 +21,7 @@ void FillHosts(int size, Topology* topology) {
   std::iota(topology->host.begin(), topology->host.end(), 0);
 }
 
-// REQUIRES a topology that names all hosts.
+// REQUIRES a topology that names the host of every rank.
 double Predict(const AllreduceAlgorithm& algorithm,
                const AllreduceQuestion& question) {
   const bool runs = RunnableAllreduce(&algorithm, question.size,
@@ -89,7 +89,7 @@ AllreduceChoice ChooseAllreduce(const AllreduceQuestion& question) {
     const double seconds = Predict(*algorithm, whole);
     if (seconds == kImpossible) continue;
     predicted.emplace_back(algorithm, seconds);
-    // Rounding does not decide.
+    // The margin keeps differences in rounding from deciding the choice.
     if (best.algorithm == nullptr || seconds < best.seconds * (1 - 1e-9)) {
       best.algorithm = algorithm;
       best.seconds = seconds;

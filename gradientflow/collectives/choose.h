@@ -9,44 +9,47 @@
 #include "gradientflow/collectives/allreduce/table.h"
 #include "gradientflow/collectives/schedule.h"
 
-// Which allreduce to run. An algorithm is known by its row in
-// allreduce/table.h; the null pointer is "auto", whatever ChooseAllreduce()
-// says. All functions are pure and may be called on any thread.
+// Chooses which allreduce to run. An algorithm is identified by its row in
+// allreduce/table.h. The null pointer means "auto": the algorithm that
+// ChooseAllreduce() picks. All functions are pure and may be called on any
+// thread.
 namespace gradientflow {
 
-// The row's name; "auto" for null.
+// Returns the name of the row, or "auto" for null.
 const char* Name(const AllreduceAlgorithm* algorithm);
-// The reverse. kInvalidArgument, with all names, for anything else.
+// The inverse of Name(). Returns kInvalidArgument, with a list of all names,
+// for any other text.
 Result<const AllreduceAlgorithm*> ParseAllreduceAlgorithm(
     std::string_view name);
-// "auto, shared, ... or one_round". Static storage.
+// Returns "auto, shared, ... or one_round", in static storage.
 std::string_view AllreduceNames();
 
-// `algorithm` if `size` ranks, of which `all_share` says whether all of them
-// share memory, can run it; else what stands in for it.
+// Returns `algorithm` if `size` ranks can run it, else the algorithm that
+// stands in for it. `all_share` says whether all of the ranks share memory.
 const AllreduceAlgorithm* RunnableAllreduce(const AllreduceAlgorithm* algorithm,
                                             int size, bool all_share);
 
 struct AllreduceChoice {
   const AllreduceAlgorithm* algorithm = nullptr;
-  double seconds = 0;  // As predicted.
-  // For traces: "two_sync 0.81 ms (ring 1.2, ...): 4194304 bytes, 4 ranks".
+  double seconds = 0;  // Predicted.
+  // A line for traces: "two_sync 0.81 ms (ring 1.2, ...): 4194304 bytes, 4
+  // ranks".
   std::string reason;
 };
 
-// What `algorithm` is predicted to take, in seconds; infinite if the ranks
-// cannot run it or it makes no sense there. An empty topology puts every rank
-// on a host of its own.
+// Returns the predicted time of `algorithm` in seconds, or infinity if the
+// ranks cannot run it or it makes no sense for them. An empty topology puts
+// every rank on a host of its own.
 double PredictAllreduce(const AllreduceAlgorithm& algorithm,
                         const AllreduceQuestion& question);
 
-// The algorithm with the least predicted time; among equals the first of the
-// table. Equal questions have equal answers, so ranks that ask the same agree.
-// An empty topology puts every rank on a host of its own.
+// Returns the algorithm with the least predicted time; among equals, the first
+// in the table. Ranks that ask equal questions get equal answers. An empty
+// topology puts every rank on a host of its own.
 AllreduceChoice ChooseAllreduce(const AllreduceQuestion& question);
 
-// Rank `rank`'s part of an allreduce of `count` elements by shape.size ranks.
-// An empty topology puts every rank on a host of its own.
+// Returns rank `rank`'s part of an allreduce of `count` elements among
+// shape.size ranks. An empty topology puts every rank on a host of its own.
 // REQUIRES algorithm == RunnableAllreduce(algorithm, ...).
 Schedule MakeAllreduce(const AllreduceAlgorithm& algorithm, int rank,
                        const AllreduceShape& shape, std::size_t count);

@@ -27,38 +27,40 @@ enum class CollectiveKind : std::uint8_t {
 };
 const char* Name(CollectiveKind kind);
 
-// Calls of one channel begin in the same order on every rank. The channels do
-// not wait for each other: a plain call may come before a bucket on one rank
-// and after it on another, whose backward is further.
+// Calls of one channel begin in the same order on every rank. The channels are
+// independent: relative to the gradients' buckets, a plain call may come
+// earlier on one rank than on another whose backward pass is further along.
 enum class Channel : std::uint8_t {
-  kPlain,      // Whoever calls.
-  kGradients,  // The session's own, for its steps.
+  kPlain,      // Calls of the application.
+  kGradients,  // The session's own calls, for its steps.
 };
 inline constexpr int kChannels = 2;
 
-// The buffer of an allreduce that fills while the call is under way, and whose
-// result is wanted part by part: a device's memory, staged. Elements are
-// counted as the call does: packed, whatever the extents.
-// Called on the thread that drives; must not block nor start calls.
+// The buffer of an allreduce that is filled while the call is under way, and
+// whose result is wanted part by part: an example is a device's memory, staged
+// in host memory. Element numbers are those of the call: packed, whatever the
+// extents. All functions run on the thread that drives the collective. They
+// must neither block nor start calls.
 class Feed {
  public:
   virtual ~Feed() = default;
-  // Elements [0, available()) are in `output`. Only grows, up to the call's
-  // count; what is beyond is not touched.
+  // Elements [0, available()) are in `output`. The number only grows, up to the
+  // call's count. The collective does not touch elements beyond it.
   virtual std::size_t available() const = 0;
-  // Elements [begin, begin + count) hold their result and are not touched any
-  // more. Parts come in any order, each element once, all before `done` says
-  // OK. After a `done` with an error nothing comes.
+  // Elements [begin, begin + count) hold their result, and the collective does
+  // not touch them again. Parts are reported in any order, each element once,
+  // all of them before `done` reports OK. Nothing is reported after `done` has
+  // reported an error.
   virtual void Finished(std::size_t begin, std::size_t count) = 0;
 };
 
-// As the peer of a receive: whoever sends first.
+// As the peer of a receive: any rank; the first message that arrives matches.
 inline constexpr int kAnyRank = -1;
 
 // One call of a collective. Every rank makes the same calls in the same order
 // with the same kind, count, dtypes, op, root and algorithm. (In a mixed group,
-// see CallGroup::same_dtypes, an allreduce's `dtype` may differ; `wire`
-// never.)
+// see CallGroup::same_dtypes, the `dtype` of an allreduce may differ between
+// ranks; `wire` never may.) Elements of the buffers:
 //
 //                 input               output
 // kAllreduce      -                   count, in place
@@ -71,83 +73,88 @@ inline constexpr int kAnyRank = -1;
 // kGather         recv_counts[rank]   sum(recv_counts) on the root
 // kScatter        send_counts sum     send_counts[rank]   (input on the root)
 // kBarrier        -                   -
-// Buffers do not overlap unless said. They are lent until `done` runs.
+//
+// Buffers must not overlap unless the table allows it. They are lent to the
+// collective until `done` runs.
 struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::kAllreduce;
   const void* input = nullptr;
   void* output = nullptr;
   std::size_t count = 0;  // Elements; see above.
   DType dtype = DType::kFloat32;
-  DType wire = DType::kFloat32;  // Equal to dtype, or both gradient types.
+  DType wire = DType::kFloat32;  // Equal to dtype, or both are gradient types.
   ReduceOp op = ReduceOp::kSum;
-  float scale = 1.0F;  // Also multiplies the result (allreduce, floats).
-  // kAllreduce of a gradient type: what a loss scale multiplied is divided by
-  // it again, last of all: the result is rounded to `wire` as it is, and
-  // multiplied by `unscale` in float32 as it becomes the output. Where the
-  // output has 16 bits, or `keep_scaled` says that it is converted further, it
-  // stays as it is; whoever takes it into float32 unscales it. (Before the
-  // rounding, small gradients would be lost below a 16-bit wire's range.)
+  float scale = 1.0F;  // An allreduce of floats is also multiplied by this.
+  // Undoes a loss scale in an allreduce of a gradient type. The result is
+  // rounded to `wire` while it is still scaled, and then multiplied by
+  // `unscale` in float32 as it is written to the output. Unscaling before the
+  // rounding would lose small gradients below the range of a 16-bit wire. An
+  // output of 16 bits, or one with `keep_scaled`, stays scaled; the code that
+  // converts it to float32 unscales it.
   float unscale = 1.0F;
-  bool keep_scaled = false;  // Of this rank; others may differ.
+  bool keep_scaled = false;  // Set per rank; ranks may differ.
   int root = 0;
-  // kAllToAll: both. kGather, and a kAllgather of parts that differ:
-  // recv_counts, on every rank, one per rank; kScatter: send_counts likewise.
+  // Elements for or from each rank. kAllToAll uses both vectors, and they
+  // differ between ranks. kGather, and kAllgather of unequal parts, use
+  // recv_counts; kScatter uses send_counts; for these the vector is the same on
+  // every rank.
   std::vector<std::size_t> send_counts;
   std::vector<std::size_t> recv_counts;
-  // kAllreduce only: the elements of `output` that take part, ascending and
-  // disjoint, `count` in sum. Empty: [0, count).
+  // The elements of `output` that take part in a kAllreduce: ascending,
+  // disjoint, `count` of them in total. Empty means [0, count).
   std::vector<Extent> extents;
-  // HashOf() the extents of a pool that the elements are of, wherever they are
-  // (a view into the pool, a packed copy): the ranks compare it. 0: that of
-  // `extents`.
+  // Identifies the place of the elements in a pool, as HashOf() of their
+  // extents there, even if `output` is a view into the pool or a packed copy.
+  // The ranks compare it. 0 stands for the hash of `extents`.
   std::uint64_t place = 0;
-  // kAllreduce of a gradient type only. Null: all is there. Lent like the
-  // buffers.
+  // For a kAllreduce of a gradient type whose buffer fills during the call.
+  // Null if all elements are there already. Lent like the buffers.
   Feed* feed = nullptr;
-  // kAllreduce: a row of allreduce/table.h. Null: the session's, or the one
-  // with the least predicted time.
+  // For kAllreduce, a row of allreduce/table.h. Null selects the session's
+  // algorithm or, if it has none, the one with the least predicted time.
   const AllreduceAlgorithm* algorithm = nullptr;
   Channel channel = Channel::kPlain;
-  GroupId group = 0;  // Whose ranks `root` and the counts are of.
-  // For errors, traces and reports: "step 7 bucket 3".
+  GroupId group = 0;  // `root` and the counts refer to its ranks.
+  // Named in errors, traces and reports: "step 7 bucket 3".
   std::uint64_t step = 0;
   std::uint64_t bucket = 0;
 };
 
-// Collectives over a fixed set of ranks.
-// NOT thread-safe: the thread that drives the engine calls.
+// Collectives over a fixed set of ranks. NOT thread-safe: all calls come from
+// the thread that drives the engine.
 class Collective {
  public:
   virtual ~Collective() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Starts `call` when those before it leave room; several may be in flight.
-  // `done`'s flags carry kFlagNonfinite if the result holds an inf or NaN (on
-  // every rank alike; allreduce of floats).
+  // Starts `call` as soon as the calls before it leave room; several may be in
+  // flight. `done` runs exactly once and never inside Start(). Its flags
+  // contain kFlagNonfinite if the result of an allreduce of floats holds an
+  // infinity or NaN; every rank gets the same flag.
   virtual void Start(const CollectiveCall& call, Done done) = 0;
 
   // Makes progress without blocking. Returns whether anything moved.
   virtual bool Poll() = 0;
 
-  // Calls started and not done.
+  // Number of calls that were started and have not ended.
   virtual std::size_t in_flight() const = 0;
 
-  // Calls of that channel are under way.
+  // Returns whether calls of that channel are under way.
   virtual bool Busy(Channel channel) const = 0;
 
-  // Bytes this rank has moved between ranks so far for calls of that channel,
-  // headers apart: messages sent, in the wire's type; in shared memory what it
-  // has read from and written to others' buffers, in the type it has there,
-  // whatever the wire's.
+  // Bytes that this rank has moved between ranks for calls of that channel,
+  // without headers. For messages these are the bytes sent, in the wire dtype.
+  // In shared memory they are the bytes read from and written to the buffers of
+  // other ranks, in the dtype of those buffers.
   virtual std::uint64_t bytes_sent(Channel channel) const = 0;
 
-  // For reports: the oldest call in flight, "allreduce #7 of 5 float32, step 3
-  // bucket 1"; empty if there is none.
+  // Describes the oldest call in flight, for reports: "allreduce #7 of 5
+  // float32, step 3 bucket 1". Empty if there is none.
   virtual std::string OldestCall() const = 0;
 
-  // Why it takes no calls any more, where that is known here and not by the
-  // fabric; else OK.
+  // The reason why this collective takes no more calls, if it knows of one that
+  // the fabric does not know; otherwise OK.
   virtual Status failure() const { return Status(); }
 };
 

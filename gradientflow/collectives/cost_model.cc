@@ -11,7 +11,8 @@
 namespace gradientflow {
 namespace {
 
-// Lets the ranks' rounds begin in the order of time.
+// Simulates the schedules of all ranks. An event queue starts the rounds of the
+// ranks, and lands their messages, in the order of simulated time.
 class Player {
  public:
   Player(const std::vector<Schedule>& ranks, const Topology& topology,
@@ -48,7 +49,7 @@ class Player {
  private:
   struct State {
     std::size_t round = 0;
-    double busy_until = 0;  // Own sends of the round.
+    double busy_until = 0;  // The end of the round's own sends.
     bool waiting = false;
     double out_free = 0;
     double in_free = 0;
@@ -59,10 +60,10 @@ class Player {
     double out_free = 0;
     double in_free = 0;
   };
-  // `rank` begins its next round, or a message of its reaches `peer`.
+  // Rank `rank` begins its next round, or a message of it reaches `peer`.
   struct Event {
     double when = 0;
-    std::size_t order = 0;  // Among those of one time: as they were made.
+    std::size_t order = 0;  // Breaks ties in the order of creation.
     std::size_t rank = 0;
     bool message = false;
     std::size_t peer = 0;
@@ -132,7 +133,8 @@ class Player {
                   .duration = duration});
   }
 
-  // Its first byte is at the receiver, who takes one message after the other.
+  // The first byte of a message is at the receiver, which takes in one message
+  // after another.
   void Land(const Event& event) {
     const int host = topology_.host[event.peer];
     const bool inside = topology_.host[event.rank] == host;
@@ -143,7 +145,8 @@ class Player {
     if (to.waiting) TryFinish(event.peer);
   }
 
-  // Ends the round once it is known when all that it waits for comes.
+  // Ends the round of rank r if the arrival times of all messages that it waits
+  // for are known.
   void TryFinish(std::size_t r) {
     std::map<std::size_t, std::size_t> wanted;
     for (const Step& step : Round(r)) {
@@ -194,8 +197,9 @@ class Player {
     }
   }
 
-  // Of reducing what came by messages; where they came from does not matter
-  // to memory, so a rank with company counts as inside.
+  // Seconds per byte of reducing what arrived in messages. Memory does not care
+  // where a message came from, so a rank that shares its host is charged the
+  // rate inside a host.
   double Cost(std::size_t r) const {
     return Sharing(r) > 1 ? model_.inside.reduce_seconds_per_byte
                           : model_.across.reduce_seconds_per_byte;
@@ -229,7 +233,8 @@ class Player {
 }  // namespace
 
 CostModel TypicalCostModel() {
-  // Inside: as benchmarks/allreduce shows them on two cores of today's servers.
+  // The values inside a host are those that benchmarks/allreduce measures on
+  // two cores of a current server.
   return {.inside = {.latency_seconds = 2e-6,
                      .seconds_per_byte = 1e-10,
                      .reduce_seconds_per_byte = 4e-11,

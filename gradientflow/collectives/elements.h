@@ -8,16 +8,17 @@
 
 namespace gradientflow {
 
-// A call's buffer as a gapless row of elements, whatever the extents of the
-// memory behind it: so sparse buckets need no staging copy. A value; borrows
-// the memory and the extents.
+// A call's buffer as a gapless sequence of elements, whatever extents of memory
+// are behind it, so that sparse buckets need no staging copy. A value; it
+// borrows the memory and the extents.
 class Elements {
  public:
   Elements() = default;
-  // All of `base`, in order.
+  // All elements from `base` on, in order.
   Elements(std::byte* base, std::size_t element_bytes)
       : base_(base), element_bytes_(element_bytes) {}
-  // Those in `extents` (not empty); starts[i] = elements before extents[i].
+  // The elements in `extents`, which must not be empty. starts[i] is the number
+  // of elements before extents[i].
   Elements(std::byte* base, std::size_t element_bytes,
            const std::vector<Extent>* extents,
            const std::vector<std::size_t>* starts)
@@ -33,7 +34,7 @@ class Elements {
     return other;
   }
 
-  // Where [begin, begin + count) lies, if in one piece; else null.
+  // Returns where [begin, begin + count) lies if it is one piece, else null.
   std::byte* Contiguous(std::size_t begin, std::size_t count) const {
     if (extents_ == nullptr) return base_ + begin * element_bytes_;
     const Run run = RunAt(begin, count);
@@ -41,7 +42,7 @@ class Elements {
   }
 
   // Calls visit(data, n, offset) for each contiguous run of [begin, begin +
-  // count), in order; offset counts from `begin`.
+  // count), in order. `offset` counts from `begin`.
   template <typename Visit>
   void ForEachRun(std::size_t begin, std::size_t count, Visit visit) const {
     for (std::size_t done = 0; done < count;) {

@@ -6,6 +6,16 @@
 
 #include "gradientflow/base/str_cat.h"
 
+// How a call gets through the executor:
+//
+//   Start()   makes the call an Operation, with its plan, signature and
+//             factors, and appends it to the Queue of its group and channel.
+//   Launch()  gives the operation's parts to the queue's idle Segments, in
+//             order. A queue has a fixed number of segments: its window.
+//   Segment   runs the schedule of its part: messages, syncs, kernels.
+//   Settle()  counts a segment that is done; the segment is idle again.
+//   Retire()  ends the operations at the front of a queue whose segments are
+//             all done. RunEnded() runs their `done`.
 namespace gradientflow {
 namespace {
 
@@ -151,7 +161,8 @@ void Executor::Prepare(GroupCalls* calls, Operation* operation) {
   op.SetMemory();
 }
 
-// A group of one has no one to talk to. What it rounds, it rounds like others.
+// A group of one rank exchanges nothing. Its allreduce rounds and scales like
+// that of a larger group, in one kernel.
 bool Executor::RunsAlone(const Operation& operation) const {
   return operation.call.kind == CollectiveKind::kAllreduce &&
          operation.group->size == 1;
@@ -199,10 +210,10 @@ std::shared_ptr<const Schedule> Executor::ScheduleOf(const Operation& operation,
   return schedule;
 }
 
-// Gives idle segments the next parts of the calls, in order, as far as there
-// are any: a part that its feed has not brought yet holds up those behind it.
-// A segment gets one part at most: it may end at once, and be idle again, while
-// others wait to be looked at.
+// Gives idle segments the next parts of the calls, in order, until it runs out
+// of either. A part that its feed has not brought yet holds up the parts behind
+// it. A segment gets at most one part per call of Launch(): it may end at once
+// and be idle again, and then other segments have to be looked at first.
 bool Executor::Launch(Queue* queue) {
   bool moved = false;
   const std::size_t in_flight = queue->segments.size();
@@ -227,10 +238,11 @@ bool Executor::Launch(Queue* queue) {
   return moved;
 }
 
-// Whether this rank may begin so many more syncs without writing to a slot that
-// some rank has yet to read. A peer begins no sync more than a window past its
-// own oldest, so this rank's oldest is at most a window past the peer's; and
-// this rank goes at most another window further: two windows are all slots.
+// Whether this rank may begin `syncs` more syncs without writing to a slot that
+// another rank has yet to read. A peer begins no sync more than a window past
+// its own oldest sync, so this rank's oldest is at most a window past that of
+// the peer. This rank goes at most one more window further, and two windows are
+// all the slots of a channel.
 bool Executor::HasSlotsFor(const Queue& queue, std::uint64_t syncs) {
   constexpr std::uint64_t kWindow = kSyncSlots / kChannels / 2;
   std::uint64_t oldest = queue.next_sync;
@@ -249,7 +261,7 @@ bool Executor::LaunchNext(Queue* queue, Operation* operation,
   const std::uint64_t index = operation->launched++;
   const bool narrow = TraitsOf(operation->call.wire).scale_before_sum ||
                       TraitsOf(operation->call.dtype).scale_before_sum ||
-                      // Some rank's buffer may be of such a type.
+                      // Some other rank's buffer may be of such a type.
                       !operation->group->same_dtypes;
   if (schedule->multi_hop && operation->pre == 1.0F && narrow &&
       operation->op == kernels::ReduceOp::kSum) {
@@ -265,8 +277,7 @@ bool Executor::LaunchNext(Queue* queue, Operation* operation,
   return true;
 }
 
-// Takes the result of a segment that has come to its end. Returns whether it
-// has.
+// Takes the result of a segment that has ended. Returns whether it has ended.
 bool Executor::Settle(Segment* segment) {
   if (!segment->status().ok()) {
     parts_.fabric->Fail(segment->status());
@@ -313,7 +324,7 @@ bool Executor::Poll() {
     }
     Retire();
   }
-  // When nothing waits for messages there may be no need to look for any.
+  // If no segment waits for a message, there is no need to look for one.
   if (ended_.empty()) moved |= parts_.fabric->Poll();
   if (parts_.fabric->departed() > 0 && running_ > 0) FailIfDeparted();
   if (!parts_.fabric->status().ok()) {
@@ -325,7 +336,7 @@ bool Executor::Poll() {
   return moved;
 }
 
-// Ends the calls whose segments all are done, in order.
+// Ends, in order, the calls whose segments are all done.
 void Executor::Retire() {
   for (Queue* queue : busy_) {
     while (!queue->operations.empty()) {
@@ -341,6 +352,8 @@ void Executor::Retire() {
                 [](const Queue* queue) { return queue->operations.empty(); });
 }
 
+// Scales a float64 result, whose factor the kernels do not take, and reports
+// it.
 void Executor::Finish(const Operation& operation) {
   if (operation.last != 1.0) {
     operation.data.ForEachRun(
@@ -367,8 +380,8 @@ void Executor::Finish(const Operation& operation) {
   ended_.push_back({operation.done, operation.flags, Status()});
 }
 
-// Who waits for a departed rank's message is for the fabric to find; who waits
-// for it at a kSync is found here.
+// The fabric finds the calls that wait for a message of a departed rank. Calls
+// that wait for such a rank at a kSync are found here.
 void Executor::FailIfDeparted() {
   std::vector<int> ranks;
   for (const Queue* queue : busy_) {
@@ -386,10 +399,11 @@ bool Executor::Busy(GroupId id, Channel channel) const {
 }
 
 void Executor::FailAll(const Status& why) {
-  // The fabric has given back every buffer.
+  // After this poll the fabric has given back every buffer.
   parts_.fabric->Poll();
-  // Before this rank's memory changes hands: a peer that still reads it finds
-  // at its next kSync that this rank is not there, and knows the reading void.
+  // Retracts this rank's syncs before its memory changes hands. A peer that is
+  // still reading that memory then finds at its next kSync that this rank is
+  // gone, and knows that what it read is void.
   if (parts_.arena != nullptr && !std::exchange(retracted_, true)) {
     for (int slot = 0; slot < kSyncSlots; ++slot) {
       parts_.arena->slot(rank(), slot)

@@ -25,12 +25,12 @@ namespace gradientflow {
 struct ExecutorOptions {
   std::size_t segment_bytes = std::size_t{256} << 10;
   int segments_in_flight = 8;
-  // Of allreduces that ask for none; see CallPlanner.
+  // The algorithm of allreduces that name none; see CallPlanner.
   const AllreduceAlgorithm* algorithm = nullptr;
-  bool trace = false;  // One line per collective.
+  bool trace = false;  // Logs a line for each collective.
 };
 
-// Borrowed; outlives the executor.
+// All borrowed; they outlive the executor.
 struct ExecutorParts {
   Fabric* fabric = nullptr;
   SharedArena* arena = nullptr;  // Null if no peer shares memory.
@@ -40,15 +40,15 @@ struct ExecutorParts {
   Logger* logger = nullptr;
 };
 
-// Collectives over a fabric: cuts each call into segments and runs their
-// schedules, a window of them at a time, in the order of the calls. The window
-// is what bounds the memory and how far a fast rank runs ahead. Groups of some
-// of the ranks have calls and a window of their own, so that none waits for
-// another.
+// Collectives over a fabric. The executor cuts each call into segments and runs
+// the segments' schedules in the order of the calls, a window of them at a
+// time. The window bounds the memory, and how far a fast rank runs ahead.
+// Groups of some of the ranks have calls and windows of their own, so that no
+// group waits for another.
 // NOT thread-safe, as its base says.
 class Executor final : public Collective {
  public:
-  // `all`: the group of all ranks.
+  // `all` is the group of all ranks.
   Executor(const ExecutorParts& parts, const CallGroup& all,
            const CostModel& costs, const ExecutorOptions& options);
   ~Executor() override;
@@ -62,40 +62,41 @@ class Executor final : public Collective {
   std::uint64_t bytes_sent(Channel channel) const override {
     return bytes_sent(0, channel);
   }
-  // The same for calls of one group. REQUIRES that it is open.
+  // The same for the calls of one group. REQUIRES that the group is open.
   bool Busy(GroupId id, Channel channel) const;
   std::uint64_t bytes_sent(GroupId id, Channel channel) const {
     return Find(id)->bytes_sent[static_cast<std::size_t>(channel)];
   }
 
-  // Takes calls of that group from now on. kInvalidArgument: an id that is open
-  // or 0, or see Subgroup().
+  // Takes calls of group `id` from now on. Returns kInvalidArgument if `id` is
+  // 0 or open already, or for the reasons of Subgroup().
   Status OpenGroup(GroupId id, const std::vector<int>& ranks);
-  // kFailedPrecondition: calls of it are in flight.
+  // Returns kFailedPrecondition if calls of the group are in flight.
   Status CloseGroup(GroupId id);
-  // Null: not open.
+  // Returns null if the group is not open.
   const CallGroup* FindGroup(GroupId id) const;
 
-  // Grows with every message and segment done: a call that hangs lets it stand.
+  // Grows with every message and every segment that is done. While a call hangs
+  // and nothing else runs, the number stays the same.
   std::uint64_t advances() const { return advances_; }
-  // Since when calls of some group and channel have stood still while others
-  // may have moved; `now` if there are none. To be asked regularly: it sees
-  // what has changed since it was asked last.
+  // The time since when the calls of some group and channel have stood still,
+  // though others may have moved; `now` if there is none. It notices what has
+  // changed since the last time it was asked, so it must be asked regularly.
   Clock::Time StandsSince(Clock::Time now);
 
-  // Replaces the model by which algorithms are chosen; the same on all ranks,
-  // with nothing in flight.
+  // Replaces the cost model by which algorithms are chosen. REQUIRES the same
+  // model on all ranks, and that nothing is in flight.
   void SetCosts(const CostModel& costs);
   const CostModel& costs() const { return all_->planner.costs(); }
-  // CallGroup::same_dtypes = false for all ranks' group from now on; on all
-  // ranks, with nothing in flight.
+  // Sets CallGroup::same_dtypes to false for the group of all ranks. REQUIRES
+  // that all ranks do so, and that nothing is in flight.
   void SetMixedDtypes() {
     all_->group.same_dtypes = false;
     all_->planner.SetMixedDtypes();
   }
   const CallGroup& group() const { return all_->group; }
 
-  // Ranks that the calls in flight wait for, ascending.
+  // The ranks that the calls in flight wait for, ascending.
   std::vector<int> AwaitedRanks() const;
   // The oldest call in flight of each queue, for reports: "allreduce #7 of 5
   // float32, step 3 bucket 1". Empty if there is none.
@@ -107,17 +108,19 @@ class Executor final : public Collective {
     std::uint32_t flags;
     Status status;
   };
-  // Calls in order, and the segments that run them: each channel of each group
-  // has its own, so that none waits for the other.
+  // Calls in order, and the segments that run them. Each channel of each group
+  // has a queue of its own, so that none waits for another.
   struct Queue {
     std::uint64_t next_sequence = 1;
     std::uint64_t next_sync = 1;
     std::deque<std::unique_ptr<Operation>> operations;
-    // How far the first of them had come, and when that was found.
-    std::uint64_t front = 0;  // Its sequence.
+    // What StandsSince() last saw of the first operation, and when that
+    // changed.
+    std::uint64_t front = 0;  // Its sequence number.
     std::uint64_t front_advances = 0;
     Clock::Time moved_at{};
-    std::vector<Segment*> segments;  // options_.segments_in_flight, once used.
+    // As many as options_.segments_in_flight, after the first use.
+    std::vector<Segment*> segments;
   };
   struct GroupCalls {
     GroupCalls(const CallGroup& of, const CostModel& costs,
@@ -129,7 +132,7 @@ class Executor final : public Collective {
     std::array<Queue, kChannels> queues;
     std::array<std::uint64_t, kChannels> bytes_sent{};
   };
-  // What a cached schedule depends on.
+  // Everything that a cached schedule depends on.
   using ScheduleKey =
       std::tuple<GroupId, CollectiveKind, const AllreduceAlgorithm*, int,
                  std::size_t, bool>;
@@ -142,7 +145,8 @@ class Executor final : public Collective {
   void LaunchAlone(Operation* operation);
   bool Launch(Queue* queue);
   static bool HasSlotsFor(const Queue& queue, std::uint64_t syncs);
-  // False, and nothing has begun: its syncs have no slots yet.
+  // Returns false, and begins nothing, if there are no slots for the syncs of
+  // the part.
   bool LaunchNext(Queue* queue, Operation* operation, Segment* segment);
   std::shared_ptr<const Schedule> ScheduleOf(const Operation& operation,
                                              std::size_t count);
@@ -161,15 +165,15 @@ class Executor final : public Collective {
   Slabs slabs_;
   std::uint64_t advances_ = 0;
   SegmentContext context_;
-  // Also of group 0: all_.
+  // Includes group 0, which is all_.
   std::unordered_map<GroupId, std::unique_ptr<GroupCalls>> groups_;
   GroupCalls* all_ = nullptr;
-  std::vector<Queue*> busy_;    // Those with operations.
+  std::vector<Queue*> busy_;    // Queues that have operations.
   std::size_t operations_ = 0;  // In all queues.
   std::vector<std::unique_ptr<Operation>> spare_;
-  std::vector<std::unique_ptr<Segment>> segments_;  // By slot.
-  std::vector<Segment*> free_segments_;             // Of closed groups.
-  std::size_t running_ = 0;                         // Segments not idle.
+  std::vector<std::unique_ptr<Segment>> segments_;  // Indexed by their slot.
+  std::vector<Segment*> free_segments_;             // From closed groups.
+  std::size_t running_ = 0;  // Segments that are not idle.
   bool retracted_ = false;
   std::deque<Ended> ended_;
   std::map<ScheduleKey, std::shared_ptr<const Schedule>> schedules_;

@@ -8,14 +8,13 @@
 
 namespace gradientflow {
 
-// The executor as the owner of one group's gradient channel sees it: calls are
-// made in that group, and what is asked (ranks, bytes, whether it is busy) is
-// answered for that group alone.
-// NOT thread-safe, as its base says.
+// The executor as the owner of one group's gradient channel sees it. Calls are
+// made in that group, and questions (ranks, bytes, whether it is busy) are
+// answered for that group alone. NOT thread-safe, as its base says.
 class GroupCollective final : public Collective {
  public:
-  // `executor` is borrowed and outlives this. REQUIRES that `group` is open,
-  // and stays so.
+  // `executor` is borrowed and must outlive this object. REQUIRES that `group`
+  // is open, and stays open.
   GroupCollective(Executor& executor, GroupId group)
       : executor_(executor),
         group_(group),

@@ -4,6 +4,9 @@
 
 namespace gradientflow {
 
+// A float64 result gets its factors from Executor::Finish() (`last`), all
+// others from the kernels (`post`, or `pre` as LaunchNext() decides). Where
+// nothing converts there is no last rounding, so `unscale` goes into `post`.
 void Operation::SetFactors() {
   op = call.op == ReduceOp::kMean ? kernels::ReduceOp::kSum
                                   : static_cast<kernels::ReduceOp>(call.op);
@@ -33,7 +36,7 @@ void Operation::SetMemory() {
   data = call.extents.empty()
              ? Elements(output, element_bytes())
              : Elements(output, element_bytes(), &call.extents, &extent_starts);
-  // The schedules only read it.
+  // The schedules only read the input.
   input = Elements(static_cast<std::byte*>(const_cast<void*>(call.input)),
                    element_bytes());
   if (call.kind == CollectiveKind::kBarrier) {

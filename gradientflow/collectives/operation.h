@@ -13,44 +13,46 @@
 
 namespace gradientflow {
 
-// A call on its way: what its segments share.
+// A call in flight: what its segments have in common.
 struct Operation {
   CollectiveCall call;
   const CallGroup* group = nullptr;
   CallPlan plan;
   Done done;
-  std::uint64_t sequence = 0;  // In its channel; the same on all ranks.
+  std::uint64_t sequence = 0;  // Within its channel; the same on all ranks.
   std::uint64_t signature = 0;
   kernels::ReduceOp op = kernels::ReduceOp::kSum;
-  // A mean is scaled before the sum (pre) or after it (post).
+  // The factor of a mean, before the sum (pre) or after it (post).
   float pre = 1.0F;
   float post = 1.0F;
-  // After the result was rounded to the wire; 1 where nothing converts.
+  // Factor after the result is rounded to the wire dtype; 1 if nothing
+  // converts.
   float unscale = 1.0F;
-  // Factor of a float64 result: kernels take float32 factors, which would
+  // Factor of a float64 result. The kernels take float32 factors, which would
   // cost half of its digits.
   double last = 1.0;
   std::vector<std::size_t> extent_starts;
   Elements data;
   Elements input;
-  std::uint64_t launched = 0;  // Segments.
+  std::uint64_t launched = 0;  // Number of segments.
   std::uint64_t finished = 0;
   std::uint64_t messages = 0;
-  std::uint64_t* bytes_sent = nullptr;  // The count of its group and channel.
-  std::uint32_t flags = 0;              // kFlagNonfinite.
-  std::byte barrier{};                  // The one element a barrier moves.
+  std::uint64_t* bytes_sent = nullptr;  // The counter of its group and channel.
+  std::uint32_t flags = 0;              // Only kFlagNonfinite.
+  std::byte barrier{};                  // The element that a barrier moves.
   Clock::Time begin{};
 
-  // From `call` and `group`: what the contributions and the result are
-  // multiplied with.
+  // Computes from `call` and `group` what contributions and result are
+  // multiplied by.
   void SetFactors();
-  // From `call`: where the elements are. A barrier moves one of its own.
+  // Computes from `call` where the elements are. A barrier moves one element of
+  // its own.
   void SetMemory();
 
-  // Grows while it gets on.
+  // Grows as long as the call makes progress.
   std::uint64_t advances() const { return messages + finished; }
   bool converts() const { return call.wire != call.dtype; }
-  // What the next segment takes, in elements of the call, packed.
+  // The part that the next segment takes, in packed elements of the call.
   // REQUIRES launched < plan.segments.
   Extent NextPart() const {
     const std::size_t first = launched * plan.segment_elements;

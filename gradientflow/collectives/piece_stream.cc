@@ -61,7 +61,8 @@ Status PieceStream::FetchNonfinite(const StagedJob& job) {
 
 Status PieceStream::CopyIn(const StagedPiece& piece, bool first, bool last) {
   if (first) {
-    // A call that reads nothing there has not waited for what it overwrites.
+    // A call that reads nothing on the device has not yet waited for the work
+    // that uses the memory it is about to overwrite.
     GF_RETURN_IF_ERROR(stream_->Wait(*piece.job->gate));
     GF_RETURN_IF_ERROR(ClearNonfinite(*piece.job));
   }
@@ -100,7 +101,7 @@ Status PieceStream::ReduceAlone(const StagedJob& job) {
   const auto op = call.op == ReduceOp::kMean
                       ? kernels::ReduceOp::kSum
                       : static_cast<kernels::ReduceOp>(call.op);
-  // Rounded as what travels is.
+  // Rounded in the same way as a result that travels.
   const bool gradients = IsGradientType(call.dtype);
   const DType wire = gradients ? call.wire : DType::kFloat32;
   const DType round = gradients ? call.wire : call.dtype;
@@ -123,8 +124,9 @@ Status PieceStream::ReduceAlone(const StagedJob& job) {
 Status PieceStream::Close(const StagedPiece& piece) {
   const Status recorded = stream_->Record(events_[next_].get());
   if (!recorded.ok()) {
-    // Nothing tells when the work is done, and its buffers must not be given
-    // back before: the one place to wait for it.
+    // Without the event nothing tells when the work is done, and its buffers
+    // must not be given back before then. This is the one place that waits for
+    // the device.
     const Status ignored = stream_->Synchronize();
     static_cast<void>(ignored);
     return recorded;

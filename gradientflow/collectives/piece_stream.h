@@ -11,12 +11,14 @@
 
 namespace gradientflow {
 
-// A stream that copies pieces one way, converting on the device, a few of them
-// under way at a time; what is done is found by looking, never by waiting.
-// NOT thread-safe. Destruction waits for the work given to the device.
+// A stream that copies pieces in one direction and converts them on the device.
+// A few pieces are under way at a time. It finds out that a piece is done by
+// polling, and never blocks. NOT thread-safe. The destructor waits for the work
+// that was given to the device.
 class PieceStream {
  public:
-  // `depth`: pieces under way; `piece_bytes`: the largest, on the host's side.
+  // At most `depth` pieces are under way. `piece_bytes` is the size of the
+  // largest piece on the host. Errors are the device's.
   static Result<std::unique_ptr<PieceStream>> Create(Device& device, int depth,
                                                      std::size_t piece_bytes);
 
@@ -24,22 +26,23 @@ class PieceStream {
   bool empty() const { return under_way_.empty(); }
   Stream& stream() { return *stream_; }
 
-  // Work that belongs to the piece that Close() comes for. Errors say what
-  // failed.
+  // These give the stream work for one piece, which the next Close() names.
+  // Errors say what failed.
   Status CopyOut(const StagedPiece& piece);
-  // `first`, `last`: of its job.
+  // `first` and `last` say whether it is the first or last piece of its job.
   Status CopyIn(const StagedPiece& piece, bool first, bool last);
-  // The whole call, in the device's memory.
+  // Runs the whole allreduce of a single rank in the device's memory.
   Status ReduceAlone(const StagedJob& job);
 
-  // What was given to the stream since the last Close() is `piece`'s, whether
-  // all went well or not. REQUIRES !full().
+  // Everything that was given to the stream since the last Close() belongs to
+  // `piece`, whether it succeeded or not. REQUIRES !full().
   Status Close(const StagedPiece& piece);
 
-  // The oldest piece, once its work is done; false: it is not, or there is
-  // none. With an error of the device the piece is over, too.
+  // Returns true once the work of the oldest piece is done; false if it is not
+  // done or there is no piece. On an error of the device that piece is over,
+  // too.
   Result<bool> Done();
-  // Takes that piece out. REQUIRES !empty().
+  // Takes out the oldest piece. REQUIRES !empty().
   StagedPiece Pop();
 
  private:
@@ -50,11 +53,11 @@ class PieceStream {
   Status FetchNonfinite(const StagedJob& job);
 
   Device& device_;
-  DeviceMemory packed_;  // Of one piece: the stream's order guards it.
+  DeviceMemory packed_;  // Room for one piece; stream order guards it.
   std::vector<std::unique_ptr<Event>> events_;
-  std::size_t next_ = 0;  // Event.
+  std::size_t next_ = 0;  // Index of the next event to record.
   std::deque<StagedPiece> under_way_;
-  std::unique_ptr<Stream> stream_;  // The first to go.
+  std::unique_ptr<Stream> stream_;  // Declared last, so it is destroyed first.
 };
 
 }  // namespace gradientflow

@@ -9,6 +9,8 @@ namespace gradientflow {
 Schedule DirectReduceScatter(int rank, int size, std::size_t count) {
   Schedule schedule;
   const Group group = AllRanks(rank, size);
+  // Every rank sends block b of its input straight to rank b, which sums the
+  // contributions to its own block in rank order.
   const auto block = [&](int b) {
     return Input(static_cast<std::size_t>(b) * count, count);
   };

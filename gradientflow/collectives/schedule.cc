@@ -25,7 +25,7 @@ bool HasWork(const Step& step) {
 Extent BlockOf(std::size_t count, int size, int b) {
   const auto parts = static_cast<std::size_t>(size);
   const auto index = static_cast<std::size_t>(b);
-  // count / parts * index + ..., so that nothing overflows.
+  // count * index / parts, written so that the product cannot overflow.
   const auto begin_of = [&](std::size_t i) {
     return count / parts * i + count % parts * i / parts;
   };
@@ -105,8 +105,8 @@ void AppendReduceMany(const Landings& landings, Slice dst, bool is_final,
     step.sources = std::min(landings.sources - first, kMaxReduceParties - 1);
     step.src = Scratch(static_cast<std::size_t>(first) * dst.count, dst.count);
     first += step.sources;
-    // Scaled where the last contribution comes in, not before: scaled and
-    // unscaled values must not meet.
+    // The sum is scaled in the batch with the last contribution and not before,
+    // because scaled and unscaled values must not be added.
     const bool last = first == landings.sources;
     step.raw = last;
     step.final = last && is_final;

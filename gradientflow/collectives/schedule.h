@@ -5,16 +5,16 @@
 #include <cstdint>
 #include <vector>
 
-// A collective is a value: what one rank does, with no pointers and no
-// transport. One executor runs any schedule over any fabric; tests run them
-// with no network; the planner prices them.
+// A collective is a value: a list of what one rank does, with no pointers and
+// no transport. A single executor runs any schedule over any fabric, tests run
+// schedules without a network, and the cost model prices them.
 namespace gradientflow {
 
-// The most ranks whose contributions one kReduceMany or kPullReduce sums. More
-// are summed in batches, own first.
+// The most ranks whose contributions one kReduceMany or kPullReduce sums. A
+// kReduceMany over more ranks is split into batches.
 inline constexpr int kMaxReduceParties = 64;
 
-// Elements [begin, begin + count) of some buffer.
+// Elements [begin, begin + count) of a buffer.
 struct Extent {
   std::size_t begin = 0;
   std::size_t count = 0;
@@ -24,11 +24,11 @@ struct Extent {
 struct Slice {
   enum class Space : std::uint8_t {
     kData,     // The call's buffer: in place, or the output. Pool dtype.
-    kInput,    // The call's separate, read-only input, if it has one.
-    kScratch,  // Landing zone of received contributions. Wire dtype.
+    kInput,    // The call's separate, read-only input, if any.
+    kScratch,  // Where contributions are received. Wire dtype.
   } space = Space::kData;
-  std::size_t offset = 0;  // Elements.
-  std::size_t count = 0;   // Elements; 0: the step is skipped, on both sides.
+  std::size_t offset = 0;  // In elements.
+  std::size_t count = 0;   // In elements; with 0 both sides skip the step.
 };
 
 struct Step {
@@ -45,65 +45,71 @@ struct Step {
     kPush,        // writes my dst to the sharing ranks' dst
   };
   Kind kind = Kind::kSend;
-  int peer = -1;  // kSend, kRecv.
+  int peer = -1;  // For kSend and kRecv.
   Slice src;
   Slice dst;
 
-  // kReduceMany: src is the first of `sources` landings, each of src.count
-  // elements, one behind the other, from the other ranks in ascending order;
-  // `own` (kData or kInput) comes at place `own_place` among them.
+  // For kReduceMany: src is the first of `sources` landings of src.count
+  // elements each. They lie one behind another and come from the other ranks in
+  // ascending order. `own` (in kData or kInput) is at place `own_place` among
+  // them.
   int sources = 0;
   int own_place = 0;
   Slice own;
-  bool partial = false;  // `own` is a sum already, made by the step before.
+  // `own` is a partial sum that the step before has made.
+  bool partial = false;
 
-  // Scaling of a mean by 1/size, once per contribution. Before the sum (see
-  // Schedule::multi_hop) it happens where `raw` is set, otherwise where `final`
-  // is:
-  //   kSend        raw: what is sent is this rank's own contribution, and
-  //                nobody downstream scales it: send it scaled
-  //   kReduce      raw: dst holds this rank's own contribution: scale dst,
-  //                not src, before adding
-  //   kReduceMany, raw: all that is summed is unscaled: scale the sum. (The
-  //   kPullReduce  sends to a raw kReduceMany are not raw.)
-  //   final: after a kReduce, kReduceMany or kPullReduce dst holds the finished
-  //   result: scale it if the contributions were not.
-  // raw and settle are never on one step.
+  // Where a mean is scaled by 1/size. Each contribution is scaled exactly once:
+  // before the sum (see Schedule::multi_hop) by the steps with `raw`, otherwise
+  // after the sum by the steps with `final`. `raw` means:
+  //   kSend        what is sent is this rank's own contribution, and no rank
+  //                downstream scales it: send it scaled
+  //   kReduce      dst holds this rank's own contribution: scale dst, but not
+  //                src, before adding
+  //   kReduceMany, all operands are unscaled: scale the sum. (The sends to a
+  //   kPullReduce  raw kReduceMany are not raw.)
+  // `final` means that after a kReduce, kReduceMany or kPullReduce dst holds
+  // the finished result: scale it if the contributions were not scaled. No step
+  // has both `raw` and `settle`.
   bool raw = false;
   bool final = false;
-  // kSend: the sender keeps what the receiver gets (rounded to the wire
-  // dtype), so that all ranks end with the same bits.
+  // For kSend: the sender replaces its own data by what the receiver gets,
+  // rounded to the wire dtype, so that all ranks end with the same bits.
   bool settle = false;
-  // What this step leaves in its slice of kData is the result, of which nothing
-  // is sent any more but as `relay`: it is unscaled here (see
-  // CollectiveCall::unscale). A kSend that settles, a kReduceMany or a
-  // kPullReduce; every kRecv into kData of an allreduce does so unasked.
+  // This step leaves the result in its slice of kData, and later steps send
+  // that slice only with `relay`. So this is where the result is unscaled (see
+  // CollectiveCall::unscale). Set on a kSend that settles, a kReduceMany or a
+  // kPullReduce; in an allreduce every kRecv into kData acts as if it were set.
   bool last = false;
-  // kSend: src is a result, received or settled before: it goes on as it came.
+  // For kSend: src is a result that was received or settled before, and is sent
+  // on with exactly the same bits.
   bool relay = false;
-  // kPullReduce: also writes the result to the sharing ranks (kPush, fused).
+  // For kPullReduce: also writes the result to the sharing ranks, as a kPush in
+  // the same pass.
   bool push = false;
 };
 
-// Messages of one round run concurrently; its local steps run after them, in
-// order. Round k + 1 starts when round k is done on this rank.
+// The messages of one round run concurrently, and its local steps run after
+// them, in order. Round k + 1 starts when round k is done on this rank.
 struct Schedule {
   std::vector<std::vector<Step>> rounds;
   std::size_t scratch_elements = 0;
-  // What no sharing rank reads or writes here, in kData: where peers work in a
-  // copy of the buffer, because they cannot reach it, this part needs none.
+  // The part of kData that no sharing rank reads or writes on this rank. If
+  // peers cannot reach the buffer and work in a copy of it, this part needs no
+  // copy.
   Slice untouched;
-  // Whether partial sums travel (ring, halving-doubling, two-level): then with
-  // a 16-bit wire (or pool) a mean is scaled before the sum, not after it, so
-  // that no partial sum overflows.
+  // True if partial sums travel (ring, halving-doubling, two-level). With a
+  // 16-bit wire or pool, a mean is then scaled before the sum instead of after
+  // it, so that no partial sum overflows.
   bool multi_hop = false;
 };
 
-// Block b of `count` elements cut into `size` blocks, as even as they come.
+// Block b of `count` elements that are cut into `size` blocks, as even as
+// possible.
 Extent BlockOf(std::size_t count, int size, int b);
 
-// Who shares a host with whom: host[r] is any number that the ranks of one
-// host have in common. Empty: every rank alone.
+// Which ranks share a host: host[r] is any number that only the ranks of one
+// host have in common. Empty if every rank is alone.
 struct Topology {
   std::vector<int> host;
 
@@ -114,47 +120,50 @@ struct Topology {
   }
 };
 
-// Each function below gives rank `rank` of [0, size)'s part. The k-th message
-// from a rank to a peer matches the peer's k-th receive from it. Formulas and
-// sources: gradientflow/docs/algorithms.md. REQUIRES 0 <= rank < size.
-// The allreduces are in allreduce/table.h.
+// Each function below returns the part of rank `rank`. The k-th message from a
+// rank to a peer matches the peer's k-th receive from that rank. Formulas and
+// sources are in gradientflow/docs/algorithms.md, the allreduces in
+// allreduce/table.h. REQUIRES 0 <= rank < size.
 
-// `root`'s kData to every rank's. Binomial tree; a chain (for long buffers,
-// which the executor cuts into segments that follow each other down it).
+// Copies `root`'s kData to the kData of every rank: by a binomial tree, or by a
+// chain for long buffers, which the executor cuts into segments that follow
+// each other down the chain.
 Schedule TreeBroadcast(int rank, int size, int root, std::size_t count);
 Schedule ChainBroadcast(int rank, int size, int root, std::size_t count);
 
-// kInput of `count` on every rank, reduced into `root`'s kData, in rank order.
-// Non-roots have no kData.
+// Reduces kInput of `count` elements on every rank into `root`'s kData, in rank
+// order. Other ranks have no kData.
 Schedule DirectReduce(int rank, int size, int root, std::size_t count);
 
-// kInput of `count` elements; kData of size * count on every rank. The own
-// block, too, is rounded to the wire dtype.
+// Gathers kInput of `count` elements into kData of size * count elements on
+// every rank. A rank's own block is rounded to the wire dtype, too.
 Schedule RingAllgather(int rank, int size, std::size_t count);
 Schedule DirectAllgather(int rank, int size, std::size_t count);
-// counts[r] elements of rank r, from kInput to their place in kData.
+// Gathers counts[r] elements of each rank r from kInput into kData, where the
+// parts lie in rank order.
 Schedule DirectAllgatherOfParts(int rank,
                                 const std::vector<std::size_t>& counts);
 
-// kInput of size * count elements; block `rank`, reduced in rank order, into
-// kData of `count`.
+// kInput has size * count elements. Reduces block `rank` of it, in rank order,
+// into kData of `count` elements.
 Schedule DirectReduceScatter(int rank, int size, std::size_t count);
 
-// kInput holds what goes to rank 0, 1, ... one behind the other, send_counts
-// elements each; kData likewise what comes. Staggered pairwise exchange, with
-// a few peers at a time. REQUIRES send_counts[rank] == recv_counts[rank].
+// kInput holds the elements for rank 0, 1, ... one behind another, send_counts
+// of them; kData receives the elements from rank 0, 1, ... in the same way.
+// Staggered pairwise exchange with a few peers at a time. REQUIRES
+// send_counts[rank] == recv_counts[rank].
 Schedule PairwiseAllToAll(int rank, const std::vector<std::size_t>& send_counts,
                           const std::vector<std::size_t>& recv_counts);
 
-// counts[r]: rank r's kInput elements; the root's kData holds them one behind
-// the other. Scatter is the reverse.
+// Rank r brings counts[r] elements in kInput; the root's kData holds all of
+// them in rank order. DirectScatter() is the inverse.
 Schedule DirectGather(int rank, int root,
                       const std::vector<std::size_t>& counts);
 Schedule DirectScatter(int rank, int root,
                        const std::vector<std::size_t>& counts);
 
-// Dissemination, ceil(log2 size) rounds of one-element messages. kData has one
-// element, whose value does not matter (int8).
+// Dissemination barrier: ceil(log2 size) rounds of one-element messages. kData
+// has one int8 element, whose value does not matter.
 Schedule DisseminationBarrier(int rank, int size);
 
 }  // namespace gradientflow

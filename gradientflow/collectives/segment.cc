@@ -6,8 +6,17 @@
 
 #include "gradientflow/base/str_cat.h"
 
-// Rounds and messages. The local steps are in segment_local.cc, those on
-// shared memory in segment_shared.cc.
+// How a segment runs its schedule, round by round:
+//
+//   PostRound()   posts the round's receives, then its sends
+//   OnMessage()   a message has ended; a received one is converted if need be
+//   Advance()     once no message is pending, runs the round's local steps in
+//                 order, then goes to the next round
+//
+// A received message lands in scratch (to be reduced), in the buffer itself,
+// or, if it has to be converted or the buffer has gaps there, in an image of
+// wire bytes. The local steps are in segment_local.cc, those on shared memory
+// in segment_shared.cc.
 namespace gradientflow {
 namespace {
 
@@ -72,7 +81,7 @@ void Segment::Reset() {
   staged_ = false;
 }
 
-// Where a slice of this segment's schedule begins in its buffer.
+// Returns where a slice of this segment's schedule begins in its buffer.
 std::size_t Segment::Position(const Slice& slice) const {
   const CallPlan& plan = operation_->plan;
   const bool input = slice.space == Slice::Space::kInput;
@@ -97,9 +106,10 @@ std::byte* Segment::NewSlot(std::size_t bytes, std::size_t round) {
   return slots.back().data();
 }
 
-// Where results of an allreduce that converts lie as they travel, from when
-// they come or are settled to the segment's end: what is passed on goes from
-// here.
+// Returns where the results of an allreduce that converts are kept in their
+// wire form, from when they arrive or are settled until the segment ends.
+// Results that are passed on are sent from here, so that they need no second
+// conversion.
 std::byte* Segment::Image(const Slice& slice) {
   if (image_.empty()) {
     image_ = context_.slabs.Take(count_ * operation_->wire_bytes());
@@ -107,6 +117,8 @@ std::byte* Segment::Image(const Slice& slice) {
   return image_.data() + slice.offset * operation_->wire_bytes();
 }
 
+// Identifies a message to OnMessage(): the segment's slot, the parity of the
+// round, and the index of the schedule step.
 std::uint64_t Segment::Cookie(std::uint32_t step, std::size_t round) const {
   return std::uint64_t{slot_} << 32 | (round % 2) << 31 | step;
 }
@@ -117,6 +129,8 @@ MessageId Segment::NextId(std::vector<std::uint16_t>* ordinals, int peer) {
   return {tag, operation_->group->id};
 }
 
+// A step on shared memory may have to wait for a peer, or may take several
+// turns. It then returns false and runs again at the next Advance().
 bool Segment::Advance() {
   if (done_ || operation_ == nullptr || !status_.ok()) return false;
   bool moved = false;
@@ -156,8 +170,8 @@ void Segment::NextRound() {
   ++round_;
 }
 
-// Whether the next round's receives into the buffer may be posted already: what
-// arrives early then goes where it belongs, not through a copy.
+// Whether the receives of the next round into the buffer may be posted already,
+// so that data that arrives early lands where it belongs and needs no copy.
 bool Segment::MayReceiveEarly() const {
   const AllreduceAlgorithm* algorithm = operation_->plan.algorithm;
   return algorithm != nullptr && algorithm->receives_early &&
@@ -179,7 +193,7 @@ void Segment::PostReceives(std::size_t round) {
 
 void Segment::PostRound() {
   const std::vector<Step>& round = steps();
-  // Receives first: what arrives finds its place.
+  // Receives go first, so that what arrives finds its place.
   PostReceives(round_);
   if (MayReceiveEarly()) {
     const std::vector<Step>& next = schedule_->rounds[round_ + 1];
@@ -188,7 +202,7 @@ void Segment::PostRound() {
           return step.kind == Step::Kind::kRecv &&
                  step.dst.space == Slice::Space::kScratch;
         });
-    // Scratch is in use by this round.
+    // This round still uses the scratch memory.
     if (!into_scratch) PostReceives(round_ + 1);
   }
   for (std::uint32_t i = 0; i < round.size(); ++i) {
@@ -233,8 +247,8 @@ void Segment::PostSend(const Step& step, std::uint32_t index) {
       {context_.on_message, context_.self, Cookie(index, round_)});
 }
 
-// The bytes that travel for a kSend: the buffer's own, or a converted copy
-// that all sends of the slice in this round share.
+// Returns the bytes that travel for a kSend: those of the buffer itself, or a
+// converted copy that all sends of the slice in this round share.
 const std::byte* Segment::WireImage(const Step& step) {
   if (step.relay && converts()) return Image(step.src);
   const Elements& memory = MemoryOf(step.src);

@@ -13,22 +13,23 @@
 
 namespace gradientflow {
 
-// What segments need from around them. Outlives them.
+// What segments use of their surroundings. All of it outlives them.
 struct SegmentContext {
   Fabric& fabric;
   SharedArena* arena;  // Null if no peer shares memory.
   const kernels::KernelTable& kernels;
   Slabs& slabs;
-  // Message `slot`, `step` of a segment ended; runs the owner's OnMessage.
+  // Runs when a message ends. The cookie contains the segment's slot and the
+  // argument of its OnMessage().
   void (*on_message)(void* self, std::uint64_t cookie, std::uint32_t flags,
                      const Status& status);
   void* self;
 };
 
-// Runs one rank's schedule for one segment of an operation: posts the round's
-// messages, converts to the wire dtype as it sends and back (or accumulates)
-// as it receives, runs the local steps, goes to the next round. Used again for
-// segment after segment. NOT thread-safe.
+// Runs one rank's schedule for one segment of an operation. For each round it
+// posts the messages, converts to the wire dtype as it sends, converts back or
+// accumulates as it receives, and runs the local steps. The object is used
+// again for segment after segment. NOT thread-safe.
 class Segment {
  public:
   Segment(const SegmentContext& context, std::uint32_t slot)
@@ -37,56 +38,59 @@ class Segment {
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
-  // Elements [begin, begin + count) of each block. `first_sync`: number of the
-  // schedule's first kSync; the following ones count on from it.
+  // Starts on elements [begin, begin + count) of each block. `first_sync` is
+  // the number of the schedule's first kSync; the following ones count on from
+  // it.
   void Start(Operation* operation, std::uint64_t index, std::size_t begin,
              std::size_t count, std::shared_ptr<const Schedule> schedule,
              std::uint64_t first_sync);
 
-  // Message `step` (as in the cookie given to the fabric) ended well.
+  // A message has ended well. `step` is the low half of the cookie that the
+  // fabric got.
   void OnMessage(std::uint32_t step, std::uint32_t flags);
 
-  // Goes as far as possible without waiting. Returns whether anything moved.
-  // A failure of its own is in status().
+  // Goes as far as possible without waiting. Returns whether anything moved. If
+  // the segment itself failed, status() says why.
   bool Advance();
 
   bool idle() const { return operation_ == nullptr; }
   bool done() const { return operation_ != nullptr && done_; }
-  // Messages out or in are awaited: Advance() has nothing to do until then.
+  // True while messages are pending: until they end, Advance() has nothing to
+  // do.
   bool awaits_messages() const { return traffic_[round_ % 2].pending > 0; }
   const Status& status() const { return status_; }
   Operation* operation() const { return operation_; }
-  // Number of the kSync that it waits for, or comes to next.
+  // The number of the kSync that it waits for or comes to next.
   std::uint64_t next_sync() const { return sync_; }
   std::size_t begin() const { return begin_; }
   std::size_t count() const { return count_; }
   std::uint32_t flags() const { return flags_; }
-  // Ranks that have not come to the kSync at hand.
+  // Appends the ranks that have not come to the current kSync.
   void AddAwaited(std::vector<int>* ranks) const;
-  // Gives back what the segment used, ready for the next Start().
+  // Gives back what the segment used and makes it ready for the next Start().
   void Reset();
 
  private:
-  struct Encoded {  // A slice already converted in this round.
+  struct Encoded {  // A slice that this round has converted already.
     Slice slice;
     const std::byte* wire = nullptr;
   };
-  struct Decode {  // A message to convert once it is here.
+  struct Decode {  // A message to convert when it has arrived.
     std::uint32_t step = 0;
     std::byte* wire = nullptr;
   };
   // What a round has under way. Receives of the next round may be posted while
-  // this one runs, so there are two, by the round's parity.
+  // this round runs, so there are two of these, by the parity of the round.
   struct Traffic {
     bool receives_posted = false;
     int pending = 0;
     std::vector<Decode> decodes;
     std::vector<Slabs::Slab> slots;
   };
-  struct Shared {  // A sharing rank's buffer.
+  struct Shared {  // The buffer of a sharing rank.
     int rank = 0;
     Elements data;
-    std::size_t begin = 0;  // Of this segment's first element in `data`.
+    std::size_t begin = 0;  // This segment's first element in `data`.
   };
 
   const std::vector<Step>& steps() const { return schedule_->rounds[round_]; }
@@ -97,7 +101,7 @@ class Segment {
   std::byte* Scratch(std::size_t elements) const;
   std::byte* NewSlot(std::size_t bytes, std::size_t round);
   std::byte* Image(const Slice& slice);
-  // What results are multiplied by as they get their last form here.
+  // What results are multiplied by as this rank writes their final form.
   float Unscale() const { return converts() ? operation_->unscale : 1.0F; }
   std::uint64_t Cookie(std::uint32_t step, std::size_t round) const;
   MessageId NextId(std::vector<std::uint16_t>* ordinals, int peer);
@@ -139,8 +143,8 @@ class Segment {
   std::size_t begin_ = 0;
   std::size_t count_ = 0;
   Elements data_;
-  DType dtype_ = DType::kFloat32;  // Of data_ (and of an input, if any).
-  std::size_t data_begin_ = 0;     // Of element `begin_` in data_.
+  DType dtype_ = DType::kFloat32;  // Of data_, and of an input if there is one.
+  std::size_t data_begin_ = 0;     // Position of element `begin_` in data_.
   bool done_ = false;
   Status status_;
   std::uint32_t flags_ = 0;
@@ -149,20 +153,20 @@ class Segment {
   std::size_t round_ = 0;
   bool posted_ = false;
   std::array<Traffic, 2> traffic_;
-  std::size_t local_ = 0;            // Next local step of the round.
-  std::vector<std::uint16_t> sent_;  // Messages so far, by peer.
+  std::size_t local_ = 0;            // The next local step of the round.
+  std::vector<std::uint16_t> sent_;  // Number of messages so far, by peer.
   std::vector<std::uint16_t> received_;
   std::vector<Encoded> encoded_;
   Slabs::Slab scratch_;
-  Slabs::Slab image_;  // See Image(); taken when first needed.
+  Slabs::Slab image_;  // See Image(); taken at the first use.
 
   std::uint64_t sync_ = 0;  // Number of the next kSync.
   bool published_ = false;
-  std::size_t pulled_ = 0;  // Elements of the kPullReduce at hand.
+  std::size_t pulled_ = 0;  // Elements that the current kPullReduce has done.
   std::vector<Shared> shared_;
   BufferView bounce_;  // Staging in the arena, kept from call to call.
   bool staged_ = false;
-  Slice kept_;  // What is not staged even then: Schedule::untouched.
+  Slice kept_;  // Not staged in any case: Schedule::untouched.
 };
 
 }  // namespace gradientflow

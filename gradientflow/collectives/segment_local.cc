@@ -4,7 +4,7 @@
 
 #include "gradientflow/collectives/segment.h"
 
-// The local steps of a round.
+// The local steps of a round: those that run once its messages have ended.
 namespace gradientflow {
 
 bool Segment::RunLocal(const Step& step) {
@@ -52,9 +52,10 @@ void Segment::RunReduceMany(const Step& step) {
   const CollectiveCall& call = operation_->call;
   const float scale = (step.raw ? operation_->pre : 1.0F) *
                       (step.final ? operation_->post : 1.0F);
-  // This rank's own contribution and the result are rounded as they are where
-  // they travel: which rank owns a block, and whether all sum alike, is not to
-  // be seen in the result. A sum of the ranks before is no contribution.
+  // This rank's own contribution, and the result, are rounded as if they had
+  // travelled. So the result does not depend on which rank owns a block, or on
+  // whether one rank sums or all of them do. A partial sum is not a
+  // contribution and stays unrounded.
   const DType wire = step.partial ? DType::kFloat32 : call.wire;
   const DType round = step.final ? call.wire : dtype_;
   const Elements& own_memory = MemoryOf(step.own);
@@ -65,7 +66,8 @@ void Segment::RunReduceMany(const Step& step) {
       [&](std::byte* run, std::size_t n, std::size_t offset) {
         for (int i = 0, landing = 0; i <= step.sources; ++i) {
           if (i == step.own_place) {
-            // Own data has the runs of dst, and an input is one run.
+            // A contribution in the buffer has the same runs as dst, and an
+            // input is a single run.
             sources[i] = own_memory.Contiguous(own_begin + offset, n);
           } else {
             sources[i] = Scratch(

@@ -5,23 +5,34 @@
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/collectives/segment.h"
 
-// The steps of a segment whose ranks share memory: each reads its peers'
-// buffers where they are and writes its result into them. Nothing travels, but
-// all is rounded as if it had: the fabric is not to be seen in the result.
+// The schedule steps of a segment whose ranks share memory:
+//
+//   kSync         publishes where this rank's buffer is, then waits until all
+//                 sharing ranks have done so: shared_ has their buffers
+//   kPullReduce   reads one slice of all buffers and sums it, tile by tile
+//   kPush         writes this rank's slice to all buffers
+//
+// Nothing travels, but everything is rounded as if it had, so that results do
+// not depend on the fabric. If peers cannot reach this rank's buffer, Stage()
+// copies the segment to memory that they can reach, and Unstage() copies it
+// back.
 namespace gradientflow {
 namespace {
 
-// One tile is read from all and written to all while it is in the L2 cache.
+// A tile is read from all ranks and written to all ranks while it is in the L2
+// cache.
 constexpr std::size_t kTileBytes = std::size_t{32} << 10;
-// So much per Advance(), then others have their turn.
+// The bytes that one Advance() reduces before other segments have their turn.
 constexpr std::size_t kTurnBytes = std::size_t{1} << 20;
-// SyncSlot::flags: the buffer holds just the segment, without gaps.
+// In SyncSlot::flags: the published memory holds just the segment, without
+// gaps.
 constexpr std::uint32_t kStaged = 1U << 8;
 
 }  // namespace
 
-// Peers reach only what lies in the arena, and in a mixed group only what has
-// no gaps and the wire dtype: anything else goes through a copy there.
+// Peers reach only memory in the arena. In a mixed group the ranks also agree
+// that it has no gaps and the wire dtype. A buffer that is different goes
+// through a copy in the arena.
 void Segment::Stage() {
   const CollectiveCall& call = operation_->call;
   const bool mixed = !operation_->plan.same_dtypes;
@@ -43,7 +54,8 @@ void Segment::Stage() {
     }
     bounce_ = bounce.value();
   }
-  // What is summed in another type than the buffer's has to be copied too.
+  // If the sum is made in another dtype than the buffer's, the rank's own block
+  // has to be copied, too.
   kept_ = mixed ? Slice() : schedule_->untouched;
   ForEachStaged([&](std::byte* run, std::size_t n, std::byte* staged) {
     context_.kernels.convert(
@@ -56,7 +68,8 @@ void Segment::Stage() {
 
 void Segment::Unstage() {
   const DType dtype = operation_->call.dtype;
-  // What was staged in its own type was unscaled there.
+  // A result that was staged in the dtype of its buffer has been unscaled in
+  // the staging already.
   const float unscale = dtype != dtype_ ? operation_->unscale : 1.0F;
   ForEachStaged([&](std::byte* run, std::size_t n, const std::byte* staged) {
     context_.kernels.convert({staged, dtype_, run, dtype, nullptr, n, unscale,
@@ -65,7 +78,8 @@ void Segment::Unstage() {
   });
 }
 
-// function(run of the buffer, elements, where it is in the staging).
+// Calls function(run, elements, staged) for each contiguous run of the buffer
+// that is staged; `staged` is its place in the staging memory.
 template <typename F>
 void Segment::ForEachStaged(F&& function) {
   const auto each = [&](std::size_t begin, std::size_t end) {
@@ -80,13 +94,15 @@ void Segment::ForEachStaged(F&& function) {
   each(kept_.offset + kept_.count, count_);
 }
 
-// Elements from the start of the call's buffer to the end of its last extent.
+// Number of elements from the start of the call's buffer to the end of its last
+// extent.
 std::size_t Segment::OutputEnd() const {
   const CollectiveCall& call = operation_->call;
   if (call.extents.empty()) return call.count;
   return call.extents.back().begin + call.extents.back().count;
 }
 
+// `arrived` is stored last, with release: a peer that sees it sees the rest.
 void Segment::Publish(SyncSlot* slot) {
   const void* base = staged_ ? bounce_.data : operation_->call.output;
   slot->offset = context_.arena->OffsetOf(base);
@@ -98,7 +114,7 @@ void Segment::Publish(SyncSlot* slot) {
   context_.arena->RingSleepers();
 }
 
-// Each channel counts its own syncs, and has its own slots.
+// Each channel counts its own syncs and has its own slots.
 int Segment::SlotOf(std::uint64_t sync) const {
   constexpr int kSlots = kSyncSlots / kChannels;
   return static_cast<int>(operation_->call.channel) * kSlots +
@@ -117,8 +133,9 @@ bool Segment::RunSync() {
   return status_.ok();
 }
 
-// Whether every sharing rank has come to sync `value`; then shared_ tells
-// where their buffers are.
+// Returns whether every sharing rank has come to sync `value`. If so, shared_
+// says where their buffers are. A rank that came to a different call fails the
+// segment.
 bool Segment::Collect(std::uint64_t value, int slot) {
   const std::vector<int>& members = context_.arena->members();
   for (int rank : members) {
@@ -219,7 +236,8 @@ void Segment::RunPush(const Step& step) {
   CountShared(step.dst.count, static_cast<int>(shared_.size()) - 1, 1);
 }
 
-// `peers` buffers read or written, or both (`ways` 2).
+// Counts `elements` that were read from or written to `peers` buffers, or both
+// (`ways` is 2).
 void Segment::CountShared(std::size_t elements, int peers, int ways) {
   BytesSent() +=
       elements * element_bytes() * static_cast<std::size_t>(peers * ways);

@@ -9,9 +9,9 @@
 
 namespace gradientflow {
 
-// Scratch memory that is used again and again: after the first few segments
-// the executor allocates nothing. Sizes are rounded up to powers of two.
-// NOT thread-safe. Must outlive its slabs.
+// Scratch memory that is used again and again, so that after the first few
+// segments the executor allocates nothing. Sizes are rounded up to powers of
+// two. NOT thread-safe. Must outlive its slabs.
 class Slabs {
  public:
   class Slab {
@@ -31,7 +31,8 @@ class Slabs {
     slab.order_ = std::bit_width(std::max<std::size_t>(bytes, kLeast) - 1);
     auto& free = free_[slab.order_];
     if (free.empty()) {
-      // 64 bytes more, so that vectors may read past the end of an array.
+      // The 64 extra bytes let vector instructions read past the end of an
+      // array.
       slab.data_.reset(new std::byte[(std::size_t{1} << slab.order_) + 64]);
     } else {
       slab.data_ = std::move(free.back());

@@ -6,8 +6,15 @@
 #include "gradientflow/base/str_cat.h"
 #include "transports/wire.h"
 
-// How calls come in and what they become. How they move on is in
-// staged_progress.cc.
+// How a call enters a StagedCollective. It becomes a StagedJob:
+//
+//   Enter()    checks the call; a call on host memory goes straight to the
+//              inner collective unless it has to wait for its turn
+//   Prepare()  decides the job's way, and records on the caller's stream when
+//              its buffers may be read
+//   Admit()    gives it page-locked staging memory, once there is room
+//
+// How jobs move on from there is in staged_progress.cc.
 namespace gradientflow {
 namespace {
 
@@ -21,7 +28,7 @@ std::size_t Aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Of a channel.
+// The part of the staging memory that a channel gets.
 std::size_t ShareOf(const StagedOptions& options, Channel channel) {
   const std::size_t quarter = options.staging_bytes / 4;
   return channel == Channel::kGradients ? 3 * quarter : quarter;
@@ -125,7 +132,8 @@ Status StagedCollective::Enter(const CollectiveCall& call, Done done) {
   }
   Result<std::unique_ptr<StagedJob>> made = NewJob();
   if (!made.ok()) {
-    // The others have no way to know that this call does not come.
+    // The call cannot run on this rank. The other ranks do not know that and
+    // would wait for it, so the whole job fails.
     parts_.fabric->Fail(made.status());
     return made.status();
   }
@@ -201,9 +209,10 @@ Status StagedCollective::Prepare(StagedJob* job) {
   return gate_->Record(job->gate.get());
 }
 
-// The word that says whether results on the device are finite: where this
-// rank is alone, and where what the ranks agreed on may be too large for the
-// buffer.
+// Returns the device word that records whether results are finite, or null if
+// no one needs it. A rank that is alone needs it, and so does a rank whose
+// buffer has a smaller range than the wire dtype, in which a finite result may
+// overflow.
 Result<std::uint32_t*> StagedCollective::NonfiniteWord(const StagedJob& job) {
   const DType dtype = job.call.dtype;
   const bool wanted = job.way == Way::kAlone
@@ -222,7 +231,7 @@ Result<std::uint32_t*> StagedCollective::NonfiniteWord(const StagedJob& job) {
   return words + job.number % kWordsAtATime;
 }
 
-// Gives the job its staging if there is room.
+// Gives the job its staging memory if there is room for it.
 Status StagedCollective::Admit(StagedJob* job) {
   Result<std::uint32_t*> word = NonfiniteWord(*job);
   if (!word.ok()) return word.status();
@@ -259,7 +268,7 @@ CollectiveCall StagedCollective::InnerCall(StagedJob* job) const {
   if (job->input.count > 0) inner.input = job->input.host;
   if (job->output.count > 0) {
     inner.output = job->output.host;
-    // Who converts unscales: the copy back.
+    // The copy back converts, so it also unscales.
     if (inner.dtype != inner.wire) inner.keep_scaled = true;
     inner.dtype = inner.wire;
     if (inner.place == 0) inner.place = HashOf(inner.extents);

@@ -23,65 +23,66 @@
 namespace gradientflow {
 
 struct StagedOptions {
-  // On the wire: what is converted and copied at a time.
+  // Bytes on the wire that are converted and copied at a time.
   std::size_t piece_bytes = std::size_t{1} << 20;
-  int pieces_in_flight = 8;  // Each way.
-  // Page-locked host memory that calls in flight share: three quarters for
-  // gradients, a quarter for plain calls, each allocated when first needed.
-  // Calls wait for room in their order. A single call needs its bytes on the
-  // wire in one piece, and if that is more, the memory grows to it.
+  int pieces_in_flight = 8;  // In each direction.
+  // Page-locked host memory that the calls in flight share: three quarters for
+  // gradients and one quarter for plain calls, each allocated at its first use.
+  // Calls wait for room in their order. A single call needs its wire bytes in
+  // one piece; if that is more, the memory grows to it.
   std::size_t staging_bytes = std::size_t{64} << 20;
-  double abandon_seconds = 5;  // After a failure, for the device to be done.
+  // How long to wait for the device after a failure.
+  double abandon_seconds = 5;
 };
 
-// Borrowed; outlives the collective.
+// All borrowed, and outlive the collective, except for `group`.
 struct StagedParts {
-  Collective* inner = nullptr;  // For host memory; whoever drives drives both.
+  Collective* inner = nullptr;  // For host memory; its owner polls it, too.
   Device* device = nullptr;
-  SharedArena* arena = nullptr;  // For staging; null: not shared.
-  Fabric* fabric = nullptr;      // The inner collective's.
+  SharedArena* arena = nullptr;  // For staging; null if no memory is shared.
+  Fabric* fabric = nullptr;      // That of the inner collective.
   const Clock* clock = nullptr;
-  CallGroup group;  // By value.
+  CallGroup group;  // A copy.
 };
 
-// Collectives on buffers in a device's memory, over a collective that works in
-// the host's: gradients are converted to the wire dtype on the device, copied
-// to page-locked memory piece by piece while the inner allreduce already runs
-// on those that are there, and copied back as their results come. The host
-// waits for the device nowhere; all is done from Poll(). Calls of one channel
-// reach the inner collective in their order, those on host memory among them,
-// which are passed on as they are.
+// Collectives on buffers in a device's memory, over a collective on the host's
+// memory. Gradients are converted to the wire dtype on the device and copied to
+// page-locked memory piece by piece. The inner allreduce already runs on the
+// pieces that have arrived, and its results are copied back as they come. The
+// host never blocks on the device: all work is done from Poll(). Calls of one
+// channel reach the inner collective in their order. That includes calls on
+// host memory, which are passed on unchanged.
 //
 // An allreduce of gradients ends rounded to the wire dtype. Other calls are
-// copied whole, as they are.
+// copied whole and unchanged.
 //
-// What fails on the device ends the job on all ranks (Fabric::Fail) with an
+// A failure on the device ends the job on all ranks (Fabric::Fail) with an
 // error that names rank, device, call, step and bucket. `done` runs when
-// neither device nor peers use the call's buffers any more, after an error too:
-// the work that the device was given is waited for, by looking, and after an
-// error for abandon_seconds at most. NOT
-// thread-safe, as its base says.
+// neither the device nor peers use the call's buffers any more, also after an
+// error: the collective polls until the work given to the device is done,
+// though after an error for abandon_seconds at most.
+// NOT thread-safe, as its base says.
 class StagedCollective final : public Collective {
  public:
-  // kResourceExhausted, or the device's error.
+  // Returns kResourceExhausted, or the error of the device.
   static Result<std::unique_ptr<StagedCollective>> Create(
       const StagedParts& parts, const StagedOptions& options);
-  // Waits for the device: if left_behind(), perhaps for ever. REQUIRES
-  // in_flight() == 0, or that the inner collective is not driven any more.
+  // Waits for the device, which may take for ever if left_behind(). REQUIRES
+  // in_flight() == 0, or that no one drives the inner collective any more.
   ~StagedCollective() override;
 
-  // Calls read their buffers after all that this stream was given before
-  // Start(). Carries no work but the caller's.
+  // Calls read their buffers after all work that this stream was given before
+  // Start(). It carries only work of the caller.
   Stream& stream() { return *gate_; }
 
   int rank() const override { return parts_.group.rank; }
   int size() const override { return parts_.group.size; }
-  // At `done` the result is in the device's memory. kInvalidArgument (in
-  // `done`) for a call with a feed on device memory.
+  // When `done` runs, the result is in the device's memory. `done` gets
+  // kInvalidArgument for a call with a feed on device memory.
   void Start(const CollectiveCall& call, Done done) override;
   // Does not poll the inner collective.
   bool Poll() override;
-  // Here and in the inner collective.
+  // Counts calls here and in the inner collective.
   std::size_t in_flight() const override;
   bool Busy(Channel channel) const override;
   std::uint64_t bytes_sent(Channel channel) const override {
@@ -90,11 +91,11 @@ class StagedCollective final : public Collective {
 
   std::string OldestCall() const override;
 
-  // The device was not done in time after a failure: it may still use the
-  // buffers of calls that have ended, and the staging.
+  // True if the device was not done in time after a failure. It may then still
+  // use the staging memory and the buffers of calls that have ended.
   bool left_behind() const { return left_behind_; }
 
-  // Page-locked memory allocated so far.
+  // Bytes of page-locked memory allocated so far.
   std::size_t staging_bytes() const;
 
  private:
@@ -134,15 +135,16 @@ class StagedCollective final : public Collective {
   const StagedParts parts_;
   const StagedOptions options_;
   std::array<StagingMemory, kChannels> staging_;
-  std::vector<DeviceMemory> words_;  // StagedJob::nonfinite, many at a time.
-  Jobs jobs_;                        // In the order of Start().
+  // For StagedJob::nonfinite, many words at a time.
+  std::vector<DeviceMemory> words_;
+  Jobs jobs_;  // In the order of Start().
   Jobs spare_;
-  Jobs left_;  // See left_behind(); ended.
+  Jobs left_;  // Ended, but left_behind() on the device.
   std::size_t jobs_made_ = 0;
   std::size_t in_inner_ = 0;  // Jobs whose inner call is under way.
   std::deque<StagedPiece> ready_in_;
   std::deque<Ended> ended_;
-  bool broken_ = false;  // The device, or what was asked of it, failed.
+  bool broken_ = false;  // The device, or a request to it, has failed.
   std::optional<Clock::Time> abandoned_at_;
   bool left_behind_ = false;
   std::unique_ptr<PieceStream> out_;

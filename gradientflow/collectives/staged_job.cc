@@ -12,6 +12,8 @@ StagedPiece StagedJob::NextOut() {
           std::min(side.piece_elements, side.count - begin)};
 }
 
+// The inner call's segments and the pieces need not have the same bounds: a
+// piece is ready to be copied in when all of its elements are finished.
 void StagedJob::Finished(std::size_t begin, std::size_t count) {
   if (!status.ok()) return;
   const std::size_t end = begin + count;

@@ -14,14 +14,14 @@
 
 namespace gradientflow {
 
-// A buffer in device memory, and its image in page-locked memory of the host:
-// packed, and in the wire dtype.
+// A buffer in device memory, and its image in page-locked memory of the host.
+// The image is packed and in the wire dtype.
 struct StagedSide {
   Elements device;
   DType device_dtype = DType::kFloat32;
   std::byte* host = nullptr;
   DType host_dtype = DType::kFloat32;
-  std::size_t count = 0;  // Elements; 0: not staged.
+  std::size_t count = 0;  // In elements; 0 if not staged.
   std::size_t piece_elements = 1;
 
   std::size_t host_bytes() const { return count * SizeOf(host_dtype); }
@@ -32,7 +32,7 @@ struct StagedSide {
 
 struct StagedJob;
 
-// The unit of copying.
+// The unit of copying: elements [begin, begin + count) of one side of a job.
 struct StagedPiece {
   StagedJob* job = nullptr;
   const StagedSide* side = nullptr;
@@ -40,13 +40,13 @@ struct StagedPiece {
   std::size_t count = 0;
 };
 
-// A call on its way through a StagedCollective.
+// A call in flight in a StagedCollective.
 struct StagedJob final : public Feed {
   enum class Way : std::uint8_t {
-    kHost,   // Its buffers are the host's: it waits for its turn, no more.
+    kHost,   // Buffers on the host: only waits for its turn.
     kFed,    // An allreduce that runs while its buffer fills.
-    kWhole,  // Copied in, run, copied out.
-    kAlone,  // An allreduce of one rank: stays on the device.
+    kWhole,  // Copied to the host, run, copied back.
+    kAlone,  // An allreduce of one rank, on the device.
   };
 
   CollectiveCall call;
@@ -57,42 +57,44 @@ struct StagedJob final : public Feed {
   bool reads_output = false;
   bool writes_output = false;
   std::vector<std::size_t> extent_starts;
-  std::unique_ptr<Event> gate;  // What it reads is written.
+  std::unique_ptr<Event> gate;  // Recorded after its buffers were written.
   std::byte* staging = nullptr;
-  // Set on the device if what is written there is not finite, and its image;
-  // null if nobody looks.
+  // A device word that is set if a result written there is not finite, and its
+  // image on the host. Null if no one needs it.
   std::uint32_t* nonfinite = nullptr;
   std::uint32_t* nonfinite_host = nullptr;
-  std::size_t number = 0;  // Of the object, from 0.
+  std::size_t number = 0;  // Of this object, from 0; kept by Reset().
 
-  bool admitted = false;      // Has its staging.
-  bool begun = false;         // The inner call has been started, if any.
-  bool inner_done = false;    // Nobody but the device uses the staging.
-  std::size_t sent_out = 0;   // Elements given to the device to copy out,
-  std::size_t here = 0;       // and copied.
-  std::size_t sent_in = 0;    // Pieces given to the device to copy in,
-  std::size_t in_place = 0;   // and copied.
-  std::size_t on_device = 0;  // Pieces of either kind under way.
+  bool admitted = false;     // Has its staging memory.
+  bool begun = false;        // Its inner call, if it has one, has been started.
+  bool inner_done = false;   // Only the device uses the staging memory.
+  std::size_t sent_out = 0;  // Elements given to the device to copy out.
+  std::size_t here = 0;      // Elements copied out.
+  std::size_t sent_in = 0;   // Pieces given to the device to copy in.
+  std::size_t in_place = 0;  // Pieces copied in.
+  std::size_t on_device = 0;          // Pieces in either direction under way.
   std::vector<std::size_t> finished;  // Elements, by piece of the output.
-  std::deque<StagedPiece>* ready = nullptr;  // Pieces to copy in.
+  // Pieces to copy in; shared by all jobs.
+  std::deque<StagedPiece>* ready = nullptr;
   std::uint32_t flags = 0;
   Status status;
 
-  // Elements to copy out: of the input, then of the output.
+  // Number of elements to copy out: those of the input, then those of the
+  // output.
   std::size_t out_elements() const {
     return input.count + (reads_output ? output.count : 0);
   }
   std::size_t in_pieces() const { return writes_output ? output.pieces() : 0; }
   // REQUIRES sent_out < out_elements().
   StagedPiece NextOut();
-  // Everything is copied in.
+  // The inner call is done: the whole output can be copied in.
   void FinishedAll();
 
-  // Feed. Of a kFed job.
+  // The Feed of a kFed job.
   std::size_t available() const override { return here; }
   void Finished(std::size_t begin, std::size_t count) override;
 
-  // As new, but for what is worth keeping.
+  // Makes the job as new, but keeps what is costly to make.
   void Reset();
 };
 

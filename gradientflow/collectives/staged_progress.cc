@@ -6,7 +6,15 @@
 #include "gradientflow/collectives/staged.h"
 #include "transports/wire.h"
 
-// How the calls of a StagedCollective move on.
+// How the jobs of a StagedCollective move on, with every Poll():
+//
+//   AdmitJobs()  gives waiting jobs their staging memory
+//   SendOut()    device -> staging memory, piece by piece
+//   BeginJobs()  starts the inner call; a kFed one begins before all is copied
+//   SendIn()     staging memory -> device, as the inner call finishes pieces
+//   CloseJobs()  ends the jobs that are over
+//
+// LookAt() finds out which copies are done.
 namespace gradientflow {
 namespace {
 
@@ -31,9 +39,9 @@ bool StagedCollective::Poll() {
   return moved;
 }
 
-// Staging goes to calls in the order of their channel. The channels do not
-// share it: what one rank's plain call waits for may be behind another rank's
-// gradients.
+// Staging memory goes to the calls of a channel in their order. The channels do
+// not share it, because the plain calls that one rank waits for may be behind
+// the gradients of another rank.
 bool StagedCollective::AdmitJobs() {
   bool moved = false;
   std::array<bool, kChannels> full = {};
@@ -48,7 +56,8 @@ bool StagedCollective::AdmitJobs() {
   return moved;
 }
 
-// Gives the inner collective the calls whose turn it is.
+// Starts the inner calls of the jobs whose turn it is. A kWhole job needs all
+// of its elements first, and holds up the jobs of its channel behind it.
 bool StagedCollective::BeginJobs() {
   bool moved = false;
   std::array<bool, kChannels> held = {};
@@ -142,7 +151,7 @@ bool StagedCollective::SendIn() {
   return moved;
 }
 
-// Takes note of what the device has done.
+// Takes note of the work that the device has done.
 bool StagedCollective::LookAt(PieceStream* pieces, bool out) {
   bool moved = false;
   while (!pieces->empty()) {
@@ -192,8 +201,8 @@ bool StagedCollective::CloseJobs() {
   return moved;
 }
 
-// What went wrong on this rank's device is everybody's end: the others wait for
-// this call.
+// A failure on this rank's device ends the job on all ranks, since the others
+// wait for this call.
 void StagedCollective::Fail(StagedJob* job, const char* doing,
                             const Status& why) {
   broken_ = true;
@@ -216,8 +225,8 @@ void StagedCollective::Abandon(const Status& why) {
   }
 }
 
-// A stream that waits for another library, which waits for a rank that is gone,
-// never gets on.
+// The device may never get done: its stream may wait for another library, which
+// waits for a rank that is gone. After a while the jobs end without it.
 void StagedCollective::LeaveBehindIfLate() {
   if (jobs_.empty() || !abandoned_at_) return;
   const bool only_device = std::all_of(

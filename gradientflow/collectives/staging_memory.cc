@@ -7,7 +7,7 @@ namespace gradientflow {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
-// Vector kernels may read so much past the end of an array.
+// Vector kernels may read this many bytes past the end of an array.
 constexpr std::size_t kSlack = 64;
 
 }  // namespace
@@ -45,6 +45,9 @@ Status StagingMemory::Grow(std::size_t bytes) {
   return Status();
 }
 
+// The ring: blocks_ are in the order of taking, so free memory begins at the
+// end of the last block. It goes on to the end of the memory, or, once the ring
+// has wrapped around, to the beginning of the first block.
 Result<std::byte*> StagingMemory::Take(std::size_t bytes) {
   bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   std::size_t begin = 0;

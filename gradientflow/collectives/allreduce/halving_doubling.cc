@@ -22,20 +22,22 @@ Step ReduceLanding(Slice dst, bool raw, bool is_final) {
   return step;
 }
 
-// The halves of `owned`: which one I keep, and which I give away.
+// Splits `owned` into the half that this rank keeps and the half it gives away.
 std::pair<Extent, Extent> Halve(Extent owned, bool low) {
   const Extent lower{owned.begin, owned.count / 2};
   const Extent upper{owned.begin + lower.count, owned.count - lower.count};
   return low ? std::pair{lower, upper} : std::pair{upper, lower};
 }
 
-// Recursive halving among the first `core` members, then doubling.
+// Recursive halving (reduce-scatter) among the first `core` members, then
+// recursive doubling (allgather).
 void AppendExchange(const Group& group, int core, Extent range, bool raw,
                     Schedule* schedule) {
   const auto partner = [&](int bit) {
     return group.members[static_cast<std::size_t>(group.me ^ bit)];
   };
-  std::vector<Extent> given;  // Per bit, what the partner took over.
+  // For each bit, the half that the partner took over.
+  std::vector<Extent> given;
   Extent owned = range;
   for (int bit = 1; bit < core; bit *= 2) {
     const auto [keep, give] = Halve(owned, (group.me & bit) == 0);
@@ -50,7 +52,7 @@ void AppendExchange(const Group& group, int core, Extent range, bool raw,
   }
   for (int bit = core / 2; bit >= 1; bit /= 2) {
     Step send = Send(partner(bit), Data(owned));
-    // From here on all that travels has been rounded once, by its owner.
+    // The owner rounds its result once. From here on it travels unchanged.
     send.settle = send.last = bit * 2 == core;
     send.relay = !send.settle;
     const Extent theirs = given.back();
@@ -62,10 +64,11 @@ void AppendExchange(const Group& group, int core, Extent range, bool raw,
 
 }  // namespace
 
-// Members past the largest power of two fold into a partner first, and get the
-// result from it last. The rest halve the range they own at each step while the
-// distance to the partner doubles, so that most bytes go to near ones, then
-// retrace the steps.
+// core is the largest power of two of members. A member past it sends its
+// buffer to a partner in the core first and receives the result from it at the
+// end. In each round of the reduce-scatter a core member exchanges one half of
+// the range it owns with a partner at twice the previous distance, so most
+// bytes go to near members. The allgather retraces the same rounds backwards.
 void AppendHalvingDoubling(const Group& group, Extent range, bool raw,
                            Schedule* schedule) {
   int core = 1;
@@ -130,7 +133,8 @@ double Predict(const AllreduceQuestion& question) {
     line.Add(r, r - core, 1);
     line.Add(r - core, r, 1);
   }
-  // Halves out and, later, quarters, ... then the same way back.
+  // The reduce-scatter sends a half, then a quarter, and so on; the allgather
+  // sends the same amounts again, which gives the factor of 2.
   double share = 0.5;
   for (int bit = 1; bit < core; bit *= 2, share /= 2) {
     for (int r = 0; r < core; ++r) line.Add(r, r ^ bit, 2 * share);

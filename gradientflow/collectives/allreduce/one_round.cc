@@ -10,8 +10,9 @@
 
 namespace gradientflow {
 
-// Everyone sends everything to everyone; all add the same numbers in the same
-// order. That takes one's own contribution as the others see it: rounded.
+// Every member sends its whole contribution to every other member, and all of
+// them add the same numbers in the same order. A member rounds its own
+// contribution to the wire dtype first, since that is the value the others see.
 void AppendOneRound(const Group& group, Extent range, OneRound how,
                     Schedule* schedule) {
   const int size = group.size();
@@ -58,8 +59,8 @@ double Predict(const AllreduceQuestion& question) {
 
 }  // namespace
 
-// More ranks would sum in batches, each its own first: in an order that differs
-// from rank to rank.
+// With more ranks than one reduction takes, each rank would sum in batches that
+// begin with its own contribution, so the order would differ between ranks.
 constinit const AllreduceAlgorithm allreduce::kOneRound = {
     .name = "one_round",
     .make = &Make,

@@ -4,14 +4,15 @@
 #include "gradientflow/collectives/group.h"
 #include "gradientflow/collectives/schedule.h"
 
-// Allreduces that others are made of. An Append* adds the algorithm's rounds,
-// run by some of the ranks on a part of the buffer, to a schedule; the formula
-// beside it says what they take on equal, separate links. Formulas are those of
-// gradientflow/docs/algorithms.md: seconds of `bytes` among `size` ranks.
+// Allreduces that other algorithms are built from. An Append* function adds the
+// algorithm's rounds, run by the members of a group on a part of the buffer, to
+// a schedule. The formula beside it predicts how many seconds `bytes` take
+// among `size` ranks on equal, separate links; see
+// gradientflow/docs/algorithms.md.
 namespace gradientflow {
 
-// `raw`: `range` of kData still holds this rank's own contribution; otherwise
-// what travels here are partial results, scaled before.
+// `raw` says that `range` of kData still holds this rank's own contribution.
+// Otherwise it holds a partial result, which has been scaled already.
 void AppendRing(const Group& group, Extent range, bool raw, Schedule* schedule);
 double RingSeconds(int size, double bytes, const LinkModel& link);
 
@@ -20,10 +21,10 @@ void AppendHalvingDoubling(const Group& group, Extent range, bool raw,
 double HalvingDoublingSeconds(int size, double bytes, const LinkModel& link);
 
 // REQUIRES group.size() <= kMaxReduceParties. Leaves `range` rounded to the
-// wire dtype, alike on all members.
+// wire dtype, with the same bits on all members.
 struct OneRound {
-  bool raw = false;   // As above.
-  bool last = false;  // What it leaves is not sent on: see Step::last.
+  bool raw = false;   // As for AppendRing().
+  bool last = false;  // No later step sends the result: see Step::last.
 };
 void AppendOneRound(const Group& group, Extent range, OneRound how,
                     Schedule* schedule);

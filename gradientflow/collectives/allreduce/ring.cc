@@ -7,9 +7,11 @@
 
 namespace gradientflow {
 
-// Member m starts by sending block m; in round k it sends block m-k and takes
-// block m-k-1 from its left. After size-1 rounds of reducing it holds block m+1
-// in full, rounds it as it passes it on, and size-1 rounds spread the blocks.
+// The buffer is cut into `size` blocks. In round k member m sends block m - k
+// to its right neighbour and adds the block m - k - 1 that comes from its left
+// neighbour. After size - 1 rounds it holds the sum of block m + 1 and rounds
+// it to the wire dtype as it sends it; another size - 1 rounds pass the
+// finished blocks around.
 void AppendRing(const Group& group, Extent range, bool raw,
                 Schedule* schedule) {
   const int size = group.size();
@@ -62,7 +64,8 @@ Schedule Make(int rank, const AllreduceShape& shape, std::size_t count) {
   return schedule;
 }
 
-// What a hop costs on average: a block passes all of them.
+// The average cost of a hop. A block passes over every hop of the ring, so a
+// ring with few hops between hosts pays their latency only that often.
 LinkModel AverageHop(const AllreduceQuestion& question) {
   const LinkModel& inside = question.model.inside;
   LinkModel hop = question.model.across;

@@ -6,10 +6,11 @@
 namespace gradientflow {
 namespace {
 
-// Once all gradients are there, every rank reduces its block straight from all
-// buffers and stores the result to all of them: nothing is copied, and stores
-// find their cache lines where the loads left them. (A buffer that peers cannot
-// reach is copied, but for the rank's own block.)
+// Once all ranks have come to the first sync, every rank reduces its block
+// straight from the buffers of all ranks and stores the result to all of them.
+// Nothing is copied, and the stores hit the cache lines that the loads brought
+// in. A rank whose buffer its peers cannot reach works in a copy; only its own
+// block is left out of that copy.
 Schedule Make(int rank, const AllreduceShape& shape, std::size_t count) {
   Schedule schedule;
   if (shape.size == 1 || count == 0) return schedule;

@@ -2,11 +2,12 @@
 
 #include "gradientflow/collectives/allreduce/algorithm.h"
 
-// Every allreduce there is. To add one, define it in a file of its own in this
-// folder, and add it to both lists; gradientflow/docs/algorithms.md says how.
+// The list of all allreduce algorithms. To add one, define it in a file of its
+// own in this folder and add it to both lists below.
+// gradientflow/docs/algorithms.md describes each of them.
 namespace gradientflow::allreduce {
 
-// Each is defined in the file of its name.
+// Each algorithm is defined in the file of its name.
 extern const AllreduceAlgorithm kShared;
 extern const AllreduceAlgorithm kTwoLevel;
 extern const AllreduceAlgorithm kRing;
@@ -14,7 +15,7 @@ extern const AllreduceAlgorithm kHalvingDoubling;
 extern const AllreduceAlgorithm kTwoSync;
 extern const AllreduceAlgorithm kOneRound;
 
-// Where two are predicted to take the same time, the first is chosen.
+// If two algorithms have the same predicted time, the first in this list wins.
 inline constexpr const AllreduceAlgorithm* kTable[] = {
     &kShared, &kTwoLevel, &kRing, &kHalvingDoubling, &kTwoSync, &kOneRound,
 };

@@ -17,29 +17,31 @@ namespace {
 
 enum class Across { kNone, kOneRound, kHalvingDoubling, kRing };
 
-// How the ranks go about it. The same on every rank.
+// How the ranks run the algorithm. Every rank computes the same plan.
 struct TwoLevelPlan {
-  std::vector<std::vector<int>> hosts;  // Ranks of each, ascending.
-  int lanes = 1;                        // Blocks: ranks of the smallest host.
-  int largest = 1;                      // Ranks of the largest host.
+  std::vector<std::vector<int>> hosts;  // The ranks of each host, ascending.
+  int lanes = 1;    // Blocks; as many as the smallest host has ranks.
+  int largest = 1;  // Number of ranks of the largest host.
   bool one_sided = false;
   Across across = Across::kNone;
 };
 
-// Up to here the block that a lane sends across counts as small: its latency
-// outweighs its bytes on any network that needs two levels.
+// A lane's block counts as small up to this size: on any network that needs two
+// levels, its latency then outweighs its bytes.
 constexpr std::size_t kOneRoundElements = 4096;
 constexpr std::size_t kOneRoundHosts = 8;
-// Where hosts fold, halving-doubling sends the block twice more than a ring:
-// worth it up to so many elements per message that it saves.
+// If the number of hosts is not a power of two, halving-doubling sends the
+// block twice more than a ring does. That is worth it up to this many elements
+// for each message that it saves.
 constexpr std::size_t kFoldElementsPerMessage = 2048;
 
 Across AcrossFor(const TwoLevelPlan& plan, std::size_t lane_elements,
                  bool any_alone) {
   const auto hosts = plan.hosts.size();
   if (hosts == 1) return Across::kNone;
-  // A rank alone on its host comes with an unscaled contribution, which
-  // kReduceMany cannot mix with scaled ones, and has no one to round for.
+  // One round is ruled out if some rank is alone on its host. Such a rank
+  // brings an unscaled contribution, which kReduceMany cannot mix with scaled
+  // ones.
   if (!any_alone && hosts <= kOneRoundHosts &&
       lane_elements <= kOneRoundElements) {
     return Across::kOneRound;
@@ -56,7 +58,7 @@ Across AcrossFor(const TwoLevelPlan& plan, std::size_t lane_elements,
 
 struct Place {
   std::size_t host = 0;
-  int local = 0;  // Index among the host's ranks.
+  int local = 0;  // Index among the ranks of the host.
 };
 
 Place PlaceOf(int rank, const TwoLevelPlan& plan) {
@@ -70,7 +72,7 @@ Place PlaceOf(int rank, const TwoLevelPlan& plan) {
   return {};
 }
 
-// Block l of every rank of the host to the host's rank l, which sums them.
+// Every rank of the host sends block l to the host's rank l, which sums it.
 void AppendCollect(const Group& host, int lanes, std::size_t count,
                    Schedule* schedule) {
   const Extent whole{0, count};
@@ -98,7 +100,7 @@ void AppendCollect(const Group& host, int lanes, std::size_t count,
   AppendRound(std::move(round), schedule);
 }
 
-// Each lane's block to all ranks of the host.
+// Each lane sends its finished block to all ranks of its host.
 void AppendSpread(const Group& host, int lanes, std::size_t count, bool settle,
                   Schedule* schedule) {
   std::vector<Step> round;
@@ -119,7 +121,8 @@ void AppendSpread(const Group& host, int lanes, std::size_t count, bool settle,
   AppendRound(std::move(round), schedule);
 }
 
-// `shares`: the lanes push what they end with to their host's memory.
+// `shares` says that the lanes store their result in their host's shared memory
+// afterwards instead of sending it.
 void AppendAcross(const TwoLevelPlan& plan, Place place, bool shares,
                   std::size_t count, Schedule* schedule) {
   Group lane;
@@ -174,10 +177,11 @@ TwoLevelPlan PlanTwoLevel(const Topology& topology, std::size_t count,
   return plan;
 }
 
-// Inside each host block l is summed by rank l of the host ("lane" l), across
-// hosts each lane allreduces its block, then the lanes spread it inside. There
-// are as many lanes as the smallest host has ranks: all of them if hosts are
-// equal, one leader if some rank is alone.
+// There are three phases. Inside each host, rank l of the host ("lane" l) sums
+// block l of all the host's ranks. Across hosts, the ranks of each lane
+// allreduce their block. Inside each host again, the lanes spread the finished
+// blocks. There are as many lanes as the smallest host has ranks: all ranks if
+// the hosts are equal, a single leader if some rank is alone.
 Schedule Make(int rank, const AllreduceShape& shape, std::size_t count) {
   const TwoLevelPlan plan =
       PlanTwoLevel(shape.topology, count, shape.one_sided);
@@ -220,7 +224,7 @@ double PredictAcross(const TwoLevelPlan& plan, double lane_bytes,
                      const LinkModel& across) {
   const int hosts = static_cast<int>(plan.hosts.size());
   LinkModel link = across;
-  link.seconds_per_byte *= plan.lanes;  // The host's lanes share its line.
+  link.seconds_per_byte *= plan.lanes;  // Lanes share the host's line.
   switch (plan.across) {
     case Across::kNone:
       return 0;
@@ -237,7 +241,7 @@ double PredictAcross(const TwoLevelPlan& plan, double lane_bytes,
 double Predict(const AllreduceQuestion& question) {
   const TwoLevelPlan plan = PlanTwoLevel(question.topology, question.count,
                                          question.hosts_share_memory);
-  // With one level only, another algorithm does the same for less.
+  // With a single level another algorithm does the same at a lower cost.
   if (plan.hosts.size() == 1 || plan.largest == 1) {
     return std::numeric_limits<double>::infinity();
   }

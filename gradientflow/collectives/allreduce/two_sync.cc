@@ -10,9 +10,10 @@
 namespace gradientflow {
 namespace {
 
-// Every rank sends block b straight to rank b, which sums it in rank order and
-// sends the sum, rounded once, to every rank. Staggered: rank r starts with
-// r + 1, so that no two ranks hit the same peer first.
+// In the first round every rank sends block b straight to rank b, which sums
+// the block in rank order. In the second round rank b rounds the sum once and
+// sends it to every rank. Rank r starts with rank r + 1, so that no two ranks
+// begin with the same peer.
 Schedule Make(int rank, const AllreduceShape& shape, std::size_t count) {
   const int size = shape.size;
   Schedule schedule;

@@ -11,31 +11,34 @@ namespace gradientflow {
 
 struct HashOfId {
   std::size_t operator()(const MessageId& id) const {
-    // Tags count in several fields: all bits must reach the low ones.
+    // A tag has counters in several fields, so all of its bits must reach the
+    // low bits of the hash.
     const std::uint64_t hash =
         (id.tag ^ std::uint64_t{id.group} << 40) * 0x9E3779B97F4A7C15;
     return static_cast<std::size_t>(hash ^ hash >> 32);
   }
 };
 
-// Numbers the messages of one peer that IsNumberedByReceiver(), and receives of
-// them. Ids are given with any number.
+// Numbers the messages that IsNumberedByReceiver() from one peer, and the
+// receives for them, in the order in which they arrive and begin. The ids that
+// are passed in may contain any number; it is replaced.
 class Arrivals {
  public:
-  // Of the receive that begins.
+  // Returns the id of a receive that begins now, and counts it.
   MessageId Receive(MessageId id) {
     return With(id, numbers_[Key(id)].received++);
   }
-  // Of the receive that begins next.
+  // Returns the id of the receive that will begin next.
   MessageId NextReceive(MessageId id) const {
     return With(id, Of(id).received);
   }
-  // Of the message that comes next, or is coming.
+  // Returns the id of the message that arrives next or is arriving.
   MessageId NextArrival(MessageId id) const { return With(id, Of(id).arrived); }
   void Arrived(MessageId id) { ++numbers_[Key(id)].arrived; }
-  // As many receives have begun as messages have arrived.
+  // True if as many receives have begun as messages have arrived.
   bool Even(MessageId id) const { return Of(id).received == Of(id).arrived; }
-  // The next of either kind is number 0. REQUIRES that none is known.
+  // Starts both numbers at 0 again. REQUIRES that no message and no receive
+  // under this id is pending.
   void Forget(MessageId id) { numbers_.erase(Key(id)); }
 
   std::size_t tags() const { return numbers_.size(); }

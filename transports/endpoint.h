@@ -12,80 +12,88 @@
 #include "transports/link.h"
 #include "transports/poller.h"
 
-// What a transport is to those who join ranks: a row (TransportKind) that opens
-// an Endpoint, whose address goes to the other ranks and which then connects to
-// theirs. All that comes after is the Link's.
+// What a transport is to the code that joins ranks: a row (TransportKind) that
+// opens an Endpoint. The endpoint's address goes to the other ranks, and then
+// the endpoint connects to theirs. Everything after that is up to the Links.
 namespace gradientflow {
 
-// What the settings of the same names say. Every transport gets all of them and
-// takes what is its own.
+// The values of the settings of the same names. Every transport gets all of
+// them and uses its own.
 struct TransportOptions {
-  // shm: address space that this rank reserves, and FIFO per peer and
-  // direction.
+  // shm: the address space that this rank reserves, and the size of the FIFO
+  // for each peer and direction.
   std::size_t arena_bytes = std::size_t{64} << 30;
   std::size_t fifo_bytes = std::size_t{1} << 20;
-  // tcp: connections per peer that carry data, beside one for control messages.
-  // 0: data goes with those. The same on all ranks.
+  // tcp: connections per peer that carry data, in addition to the one for
+  // control messages. With 0, that connection carries data, too. The same on
+  // all ranks.
   int connections = 1;
-  // Interfaces to be reached at: a comma list of prefixes; a leading ^
-  // excludes them, a leading = asks for whole names. Empty: all that are up,
-  // loopback only if there is nothing else.
+  // tcp: the network interfaces at which this rank can be reached, as a comma
+  // list of prefixes. A leading ^ excludes them, a leading = compares whole
+  // names. Empty selects all interfaces that are up, and loopback only if there
+  // is no other.
   std::string socket_ifname = {};
-  int ip_version = 0;  // 4, 6, or 0 for both.
-  // Send and receive buffer of each connection; 0: the kernel's own tuning.
+  int ip_version = 0;  // tcp: 4, 6, or 0 for both.
+  // tcp: the send and the receive buffer of each connection; 0 leaves them to
+  // the kernel's tuning.
   std::size_t socket_buffer_bytes = 0;
 };
 
 struct ConnectArgs {
   int rank = 0;
   int size = 1;
-  // Endpoint::address() of each rank to link to, by rank; empty: no link to
-  // that one. This rank's own entry is not looked at.
+  // Endpoint::address() of each rank to link to, by rank. An empty address
+  // means no link to that rank. The entry of this rank is ignored.
   std::vector<std::string> addresses = {};
-  std::uint64_t session_key = 0;  // The same in one job, another in others.
-  Clock::Time deadline{};         // Of Connect(), by `clock`.
+  // The same within a job, different between jobs.
+  std::uint64_t session_key = 0;
+  Clock::Time deadline{};  // When Connect() gives up, by `clock`.
   const Clock* clock = nullptr;
   Poller* poller = nullptr;      // Outlives the links.
   LinkEvents* events = nullptr;  // Outlives the links.
-  // Why this rank cannot go on, if so. Connect() ends with it, after it has
-  // told the peers where the transport has a way to.
+  // If this rank cannot go on, the reason. Connect() then tells the peers,
+  // where the transport has a way to, and returns this status.
   Status failed = {};
 };
 
-// Where this process can be reached by one transport. NOT thread-safe.
+// How this process can be reached by one transport. NOT thread-safe.
 class Endpoint {
  public:
   virtual ~Endpoint() = default;
 
-  // To be published to the peers. Not empty; a line of text without line feeds.
+  // The address to publish to the peers: a line of text, neither empty nor with
+  // a line feed.
   virtual std::string address() const = 0;
 
-  // Links to all ranks that have an address: result[r]; null for the others
-  // and for this rank. Once; blocks until all are there. Strangers (another
-  // key, garbage, silence) are dropped and keep nobody waiting.
-  // kDeadlineExceeded names the ranks that did not come, kInvalidArgument what
-  // does not fit together. The links may outlive the endpoint.
+  // Returns the links to all ranks that have an address, by rank, with null for
+  // the other ranks and for this one. May be called once. Blocks until all
+  // links exist. Strangers (another session key, garbage, silence) are dropped
+  // and hold up no one.
+  // Errors: kDeadlineExceeded names the ranks that did not connect;
+  // kInvalidArgument says which settings do not fit together. The links may
+  // outlive the endpoint.
   virtual Result<std::vector<std::unique_ptr<Link>>> Connect(
       const ConnectArgs& args) = 0;
 
-  // The memory that this rank shares with those it links to: usable at once,
-  // the peers' after Connect(). Lives as long as the endpoint. Null if links
-  // of this kind share none.
+  // The memory that this rank shares with the ranks it links to, or null if
+  // these links share none. This rank's own memory can be used at once, that of
+  // the peers after Connect(). Lives as long as the endpoint.
   virtual SharedArena* arena() { return nullptr; }
 };
 
-// kInvalidArgument unless `args` names a rank below the size, and an address
-// for each rank.
+// Returns kInvalidArgument unless `args` has a rank below the size and an
+// address for each rank.
 Status ValidateConnect(const ConnectArgs& args);
 
-// One transport. A constant, defined in its folder and listed in
+// One transport. A constant, defined in the transport's folder and listed in
 // transports/registry/registry.cc.
 struct TransportKind {
-  // As settings, cards and reports spell it. Unique; lower case.
+  // The name in settings, cards and reports: unique, in lower case.
   const char* name;
   Result<std::unique_ptr<Endpoint>> (*open)(const TransportOptions& options);
-  // Of a transport between processes of one host that share memory: equal
-  // exactly in processes that can. Null for those that reach other hosts.
+  // For a transport between processes of one host that share memory: returns a
+  // text that is equal exactly in processes that can share memory. Null for
+  // transports that reach other hosts.
   std::string (*host_id)() = nullptr;
 };
 

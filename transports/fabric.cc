@@ -6,18 +6,32 @@
 
 #include "gradientflow/base/str_cat.h"
 
-// Messages and their receives. Who lives, and how it ends: fabric_life.cc.
+// How messages and their receives find each other.
+//
+//   Send()      hands the message to a lane of the peer's link
+//   OnHeader()  a header has arrived. If a receive is posted for its id, the
+//               payload lands in that buffer. Otherwise it is held here; beyond
+//               the limit for held bytes its lane is paused.
+//   Recv()      posts a receive: takes a held message or resumes a paused lane
+//   Complete()  both are there: checks length and signature, queues the Done
+//   Poll()      polls the links and runs the queued Dones
+//
+// fabric_life.cc has heartbeats, failures and good-byes.
 namespace gradientflow {
 namespace {
 
+// If no socket carries data, one poll in this many looks at the descriptors.
 constexpr std::uint64_t kPollsPerGlance = 64;
-// Of the limit for unexpected messages, where keeping to it would stop all.
+// LiftLimit() holds at most this multiple of the limit for unexpected messages,
+// and only where keeping to the limit would stop all ranks.
 constexpr std::size_t kMostHeld = 16;
 
 int LaneOf(const Link& link, Tag tag) {
   if (link.lanes() == 1) return 0;
-  // Lane 0 is left to control messages, which data must not delay. Any lane
-  // will do for a message that its sender has numbered.
+  // With several lanes, lane 0 is left to control messages, which data must not
+  // delay. The messages of a segment share a lane, and so do those of a name
+  // that the receiver numbers. Any lane will do for a message that its sender
+  // has numbered.
   const Tag spread = IsNumberedByReceiver(tag) ? NamedTag(tag)
                      : IsPointToPoint(tag)     ? tag
                                                : SegmentOf(tag);
@@ -39,7 +53,8 @@ Fabric::Fabric(int rank, int size, const Clock& clock,
 
 Fabric::~Fabric() {
   Fail(Status(StatusCode::kAborted, "the session was closed"));
-  torn_down_ = true;  // Without a word: Leave() was the place for that.
+  // Peers get no kAbort from here; Leave() was the place for a good-bye.
+  torn_down_ = true;
   for (Peer& peer : peers_) {
     if (peer.link != nullptr) peer.link->Close();
   }
@@ -59,8 +74,8 @@ void Fabric::Connect(std::vector<std::unique_ptr<Link>> links) {
 void Fabric::OnSent(void* self, std::uint64_t slot, std::uint32_t flags,
                     const Status& status) {
   auto& fabric = *static_cast<Fabric*>(self);
-  // A send that fails does so because its peer went down: the verdict on that
-  // is what its Done will hear.
+  // A send fails because its peer went down. Its Done runs with the verdict on
+  // that, in TearDown().
   if (!status.ok()) return;
   const Lent lent = std::exchange(fabric.sends_[slot], Lent{});
   fabric.free_sends_.push_back(slot);
@@ -94,7 +109,7 @@ void Fabric::Send(int peer, MessageId id, ConstBufferView src, Stamp stamp,
   to.link->Send(LaneOf(*to.link, id.tag), message);
 }
 
-// A peer that said good-bye and closed is an error only for who needs it.
+// A peer that said good-bye and closed is an error only if it is still needed.
 void Fabric::FailIfDeparted(int peer) {
   const Peer& gone = peers_[peer];
   if (!gone.left || !gone.down) return;
@@ -135,6 +150,8 @@ void Fabric::Recv(int peer, MessageId id, BufferView dst,
   }
 }
 
+// Whether a message is the one that its receive expects; if not, `why` says how
+// they differ.
 bool Fabric::Check(int peer, const Match& match, Status* why) const {
   const bool same_call = match.header.signature == match.signature;
   if (same_call && match.header.payload_bytes == match.dst.bytes) return true;
@@ -226,13 +243,15 @@ Status Fabric::StaleMessage(int peer, const Header& header) const {
              " collectives"));
 }
 
-// What the message is matched by.
+// The id that a message is matched by.
 MessageId Fabric::IdOf(const Peer& from, const Header& header) {
   const MessageId id(header.tag, header.group);
   return IsNumberedByReceiver(id.tag) ? from.arrivals.NextArrival(id) : id;
 }
 
-// A message that is coming, or that a lane is paused for, has a number.
+// Forgets the numbers of a name if no message and no receive of it is left. A
+// message that is arriving, or that a lane is paused for, still needs its
+// number.
 void Fabric::ForgetIfEven(Peer* from, MessageId id) {
   if (!from->arrivals.Even(id)) return;
   if (from->matches.contains(from->arrivals.NextArrival(id))) return;
@@ -258,7 +277,7 @@ Result<LinkEvents::Landing> Fabric::OnHeader(int peer, int lane,
   if (match.posted) {
     Status why;
     if (!Check(peer, match, &why)) {
-      // Not by failing the link: the peer, too, is to hear why.
+      // The link is kept up, so that the peer hears the reason, too.
       if (!IsPointToPoint(header.tag)) {
         Fail(why);
         return Landing{nullptr, true};
@@ -281,7 +300,8 @@ Result<LinkEvents::Landing> Fabric::OnHeader(int peer, int lane,
     match.paused_lane = -1;
     --from.paused_lanes;
   }
-  // The length is the peer's word: no memory is touched before bytes come.
+  // The length is what the peer claims, so no memory is touched before bytes
+  // arrive.
   if (header.payload_bytes > 0) {
     match.held = held_memory_.Take(header.payload_bytes);
     if (match.held == nullptr) {
@@ -338,8 +358,9 @@ void Fabric::ResumePaused(Peer& peer) {
   for (int lane : lanes) peer.link->Resume(lane);
 }
 
-// What this rank waits for may be behind a message that a lane is paused for:
-// that one is held after all. Called when nothing has moved for a while.
+// Called when nothing has moved for a while. The message that this rank waits
+// for may be behind one that its lane is paused for, so that one is held in
+// spite of the limit.
 void Fabric::LiftLimit(Peer& from) {
   if (from.held_bytes >= kMostHeld * options_.unexpected_bytes) return;
   const auto is_awaited = [&](int lane) {
@@ -349,7 +370,8 @@ void Fabric::LiftLimit(Peer& from) {
           return match.posted && LaneOf(*from.link, id.tag) == lane;
         });
   };
-  // None at all: who waits does so for a message from any rank.
+  // If no receive is posted at all, this rank waits for a message from any
+  // rank.
   const bool from_any = std::none_of(peers_.begin(), peers_.end(), &HasPosted);
   std::vector<int> lanes;
   for (auto& [id, match] : from.matches) {
@@ -379,8 +401,8 @@ bool Fabric::Poll() {
     for (Peer& peer : peers_) {
       if (peer.link != nullptr && !peer.down) moved |= peer.link->Poll();
     }
-    // Shared-memory links have been looked at; their descriptors only tell that
-    // a peer is gone, which can wait for some rounds.
+    // Shared-memory links have been polled above. Their descriptors only tell
+    // that a peer is gone, and that can wait for some rounds.
     if (sockets_carry_data_ || ++polls_ % kPollsPerGlance == 0) {
       moved |= poller_->Poll(std::chrono::nanoseconds(0));
     }

@@ -24,33 +24,38 @@
 namespace gradientflow {
 
 struct FabricOptions {
-  // Bytes per peer that may wait for a receive before its lane is paused. What
-  // is awaited may come behind them: then, one by one, up to 16 times as many.
+  // Bytes per peer that may wait for a receive before their lane is paused. An
+  // awaited message may come behind them: then they are let in one by one, up
+  // to 16 times as many bytes.
   std::size_t unexpected_bytes = std::size_t{32} << 20;
   std::chrono::nanoseconds heartbeat_timeout = std::chrono::seconds(30);
 };
 
-// What a message carries beside its payload.
+// What a message carries besides its payload.
 struct Stamp {
-  std::uint64_t signature = 0;  // See Header.
+  std::uint64_t signature = 0;  // See Header::signature.
   std::uint32_t flags = 0;
 };
 
-// One rank's ends of reliable tagged messages to its peers: matches messages
-// to receives (the lengths of a collective's must be equal, or the job ends;
-// of point-to-point messages see arrivals.h), tells whether peers live, spreads
-// the news when one does not. The links do the moving; where they lead (this
-// process, this host, another) is theirs to know.
+// One rank's ends of reliable, tagged messages to its peers. The fabric matches
+// messages to receives, finds out whether peers are alive, and spreads the news
+// if one is not. The links move the bytes and know where they lead (this
+// process, this host, another host).
 //
-// NOT thread-safe but for Wake(): the thread that drives it calls. Every Done
-// runs exactly once, inside Poll() or the destructor.
+// A message of a collective must have exactly the length of its receive, or the
+// job ends. arrivals.h describes point-to-point messages.
+//
+// NOT thread-safe, except for Wake(): all calls come from the thread that
+// drives it. Every Done runs exactly once, inside Poll() or the destructor.
 class Fabric final : public LinkEvents {
  public:
   Fabric(int rank, int size, const Clock& clock, std::unique_ptr<Poller> poller,
          const FabricOptions& options);
-  ~Fabric() override;  // Closes at once; Leave() first for good manners.
+  // Closes at once. Call Leave() first to part in good order.
+  ~Fabric() override;
 
-  // links[r]: to rank r; null for this rank. Once, before anything else.
+  // links[r] leads to rank r; it is null for this rank. To be called once,
+  // before anything else.
   void Connect(std::vector<std::unique_ptr<Link>> links);
 
   int rank() const { return rank_; }
@@ -58,100 +63,106 @@ class Fabric final : public LinkEvents {
   Poller& poller() { return *poller_; }
   const Link* link(int peer) const { return peers_[peer].link.get(); }
 
-  // Lends `src` until `done` runs.
+  // Sends `src` to `peer`. `src` is lent until `done` runs.
   void Send(int peer, MessageId id, ConstBufferView src, Stamp stamp,
             Done done);
-  // Lends `dst` until `done` runs. `signature` must be the sender's. Each
-  // (peer, id) is received once, but for ids that the receiver numbers.
+  // Receives the message `id` of `peer`. `dst` is lent until `done` runs, and
+  // `signature` must equal the sender's. Each (peer, id) may be received once,
+  // except for ids that the receiver numbers.
   void Recv(int peer, MessageId id, BufferView dst, std::uint64_t signature,
             Done done);
-  // Tells `peer` a number by a message without bytes, which nobody needs: it is
-  // no error if the peer leaves before it has come. The id is one that no
-  // Recv() is for; a second number under it is an error.
+  // Tells `peer` a number in a message without payload. No one depends on the
+  // message: it is no error if the peer leaves before it has arrived. REQUIRES
+  // an id that no Recv() uses; a second number under the same id is an error.
   void Tell(int peer, MessageId id, std::uint64_t number);
-  // What `peer` has told this rank under that id; nothing if it has not yet.
+  // Returns the number that `peer` has told this rank under that id, or nothing
+  // if none has arrived.
   std::optional<std::uint64_t> Told(int peer, MessageId id) const;
-  // A message that no Recv() waits for is here, or its header is.
+  // Returns whether a message has arrived, or its header has, for which no
+  // Recv() waits.
   bool HasMessage(int peer, MessageId id) const;
-  // Of `peer`, for which there are numbers; see Arrivals.
+  // The names of `peer`'s messages that have numbers; see Arrivals.
   std::size_t tags_known(int peer) const {
     return peers_[peer].arrivals.tags();
   }
 
-  // Collective `call` of `series` is done here, and all before it: a message of
-  // theirs that still comes is of a call that this rank did not make, and ends
-  // the job.
+  // Collective `call` of `series`, and all before it, are done on this rank. A
+  // message of theirs that arrives later belongs to a call that this rank did
+  // not make, and ends the job.
   void CallDone(GroupId group, int series, std::uint64_t call);
-  // The group is no more: what came for it and nobody received is dropped.
+  // The group is closed: messages for it that no one received are dropped.
   void CloseGroup(GroupId group);
 
-  // Moves what can be moved and runs what is done. Returns whether anything
-  // did.
+  // Moves what can be moved and runs the Dones that are due. Returns whether
+  // anything happened. Never blocks, except in the first call after Fail().
   bool Poll();
-  // Blocks until something may have happened, at most `timeout`.
+  // Blocks until something may have happened, for at most `timeout`.
   void Wait(std::chrono::nanoseconds timeout);
-  // Any thread: ends a Wait(), now or next.
+  // May be called on any thread. Ends the current Wait(), or the next one.
   void Wake() { poller_->Wake(); }
 
-  // Heartbeats out, silence in. Call every 100 ms or so. `waiting`: this rank
-  // waits for peers, so one that is silent for too long is an error. Only what
-  // a running process sends by itself counts, control messages and beats: data
-  // may have lain in buffers since before it stopped.
+  // Sends heartbeats and looks for silent peers. Call it every 100 ms or so.
+  // `waiting` says that this rank waits for peers, so that a peer that is
+  // silent for too long is an error. Only what a running process sends by
+  // itself is a sign of life, that is control messages and beats: data may have
+  // been in buffers since before the process stopped.
   void Tick(bool waiting);
-  // Sent along with heartbeats: what this rank is doing, for stall reports.
+  // What this rank is doing, for stall reports. Sent along with heartbeats.
   void SetProgressText(std::string text) { progress_ = std::move(text); }
   const std::string& progress_text_of(int peer) const {
     return peers_[peer].progress;
   }
   // Asks every peer for its progress text.
   void AskProgress();
-  // Peers that a posted receive, or a send on its way, waits for, ascending.
+  // The peers that a posted receive or a pending send waits for, ascending.
   std::vector<int> AwaitedPeers() const;
   // What this rank is doing.
   const std::string& progress_text() const { return progress_; }
-  // Whether messages of `peer` wait, as no receive takes them, and the limit
-  // for such is reached; how many bytes of them are held here.
+  // Returns whether messages of `peer` wait in the link because no receive
+  // takes them and the limit for held bytes is reached. held_bytes() says how
+  // many bytes of that peer are held here.
   bool IsHeldBack(int peer) const { return peers_[peer].paused_lanes > 0; }
   std::size_t held_bytes(int peer) const { return peers_[peer].held_bytes; }
 
-  // Peers that have said good-bye and gone.
+  // Number of peers that have said good-bye and closed.
   int departed() const { return departed_; }
   bool HasDeparted(int peer) const {
     return peers_[peer].left && peers_[peer].down;
   }
-  // Ends the job if `peer`, which this rank needs, is one of them.
+  // Ends the job if `peer`, which this rank needs, is one of these.
   void FailIfDeparted(int peer);
 
-  // Ends the job: the next Poll() tells the peers, drops the links and fails
-  // every pending operation with `why`; later ones fail too. The first call
-  // decides. That Poll() takes 100 ms at most.
+  // Ends the job. The next Poll() tells the peers, drops the links and fails
+  // every pending operation with `why`; operations started later fail, too.
+  // Only the first call counts. That Poll() takes 100 ms at most.
   void Fail(const Status& why);
-  const Status& status() const { return status_; }  // Why it failed, or OK.
+  const Status& status() const { return status_; }  // OK, or why it failed.
 
-  // Good-bye to all: flushes, and waits `patience` at most for the peers'.
+  // Says good-bye to all peers: flushes, and waits for their good-byes for at
+  // most `patience`.
   void Leave(std::chrono::nanoseconds patience);
 
-  // LinkEvents.
+  // From LinkEvents.
   Result<Landing> OnHeader(int peer, int lane, const Header& header) override;
   void OnMessage(int peer, int lane, const Header& header) override;
   void OnDown(int peer, const Status& why) override;
 
  private:
-  // The number of the next call of either series.
+  // The number of the next call of each series.
   using NextCalls = std::array<std::uint64_t, 2>;
-  // A receive, a message, or both, that share an id.
+  // A receive, a message, or both, under one id.
   struct Match {
     bool posted = false;    // Recv() was called.
-    bool arriving = false;  // The header is here.
-    bool arrived = false;   // The payload is here.
+    bool arriving = false;  // The header has arrived.
+    bool arrived = false;   // The payload has arrived.
     BufferView dst;
-    std::uint64_t signature = 0;  // That is expected.
+    std::uint64_t signature = 0;  // The signature that the receive expects.
     Done done;
     Header header;
-    // The payload of a message not yet awaited.
+    // The payload of a message that no receive awaited when it came.
     HeldMemory::Block held;
     int paused_lane = -1;
-    bool lifted = false;  // Held whatever the limit, see LiftLimit().
+    bool lifted = false;  // Held whatever the limit; see LiftLimit().
   };
   struct Peer {
     std::unique_ptr<Link> link;
@@ -160,14 +171,15 @@ class Fabric final : public LinkEvents {
     std::size_t held_bytes = 0;
     int paused_lanes = 0;
     std::size_t control_queued = 0;  // Control messages that have not left.
-    Clock::Time heard{};             // The last sign that its process runs.
-    std::uint64_t beats = 0;         // Of the link, as last seen.
+    Clock::Time heard{};             // Last sign that the process runs.
+    std::uint64_t beats = 0;         // The link's count, as last seen.
     std::string progress;
-    std::vector<std::byte> control;  // Payload of a control message.
+    // Payload of the control message that arrives.
+    std::vector<std::byte> control;
     bool down = false;
     bool left = false;
   };
-  struct Lent {  // A send's buffer.
+  struct Lent {  // The buffer of a send.
     Done done;
     int peer = 0;
   };
@@ -181,7 +193,8 @@ class Fabric final : public LinkEvents {
     Status status;
   };
 
-  // Whether the message is what the receive expects.
+  // Returns whether the message is the one that its receive expects; if not,
+  // `why` says how they differ.
   bool Check(int peer, const Match& match, Status* why) const;
   bool IsStale(MessageId id) const;
   Status StaleMessage(int peer, const Header& header) const;
@@ -212,20 +225,20 @@ class Fabric final : public LinkEvents {
   std::vector<Peer> peers_;
   std::deque<Ready> ready_;
   std::unordered_map<GroupId, NextCalls> next_calls_;
-  // Sends whose buffer is lent, by slot; so that each Done runs even if its
-  // link is dropped.
+  // The sends whose buffers are lent, by slot. Kept here so that each Done runs
+  // even if its link is dropped.
   std::vector<Lent> sends_;
   std::vector<std::uint64_t> free_sends_;
-  // Control messages on their way, by cookie.
+  // Control messages in flight, by cookie.
   std::unordered_map<std::uint64_t, ControlOut> control_out_;
   std::uint64_t next_control_ = 0;
   std::string progress_;
   Status status_;
   bool torn_down_ = false;
   int departed_ = 0;
-  bool sockets_carry_data_ = false;  // Some link's.
+  bool sockets_carry_data_ = false;  // True if those of any link do.
   std::uint64_t polls_ = 0;
-  // A peer went down without a word: others may know why.
+  // The first peer that went down without a good-bye. Others may know why.
   Status suspect_;
   Clock::Time suspect_since_{};
   Clock::Time last_beat_{};

@@ -4,18 +4,27 @@
 #include "gradientflow/base/str_cat.h"
 #include "transports/fabric.h"
 
-// Heartbeats, verdicts, failure and good-bye.
+// How a fabric finds out that a peer is gone, and how it ends.
+//
+//   Tick()      sends heartbeats; a silent peer fails the job
+//   OnDown()    a link broke. The peer becomes the suspect for a moment, since
+//               a kAbort of another rank may tell who was the first to fail
+//   Fail()      the verdict: the first one counts
+//   TearDown()  sends kAbort with the verdict, closes the links, fails all
+//               pending operations
+//   Leave()     the way out in good order: kBye to all, and theirs back
 namespace gradientflow {
 namespace {
 
 using std::chrono::milliseconds;
 
-// A peer that goes down may be a victim: its own last word, or another's, says
-// who began. This long is waited for it.
+// A peer that goes down may be a victim of another failure. Its own last
+// message, or that of another rank, says who began. This is how long to wait
+// for it.
 constexpr milliseconds kVerdictPatience(150);
 constexpr milliseconds kAbortFlush(100);
 constexpr std::size_t kMostControlQueued = 1024;
-// More of them would say nothing that the first does not.
+// More queued heartbeats would say nothing that the first does not say.
 constexpr std::size_t kMostBeatsQueued = 4;
 
 }  // namespace
@@ -31,8 +40,8 @@ void Fabric::FreeControl(void* self, std::uint64_t cookie, std::uint32_t,
 void Fabric::SendControl(int peer, MessageKind kind, std::string text,
                          Tag tag) {
   Peer& to = peers_[peer];
-  // A peer that reads nothing must not make this rank's memory grow. Data does
-  // not count: what is queued of it says nothing of the control lane.
+  // The limit keeps a peer that reads nothing from filling this rank's memory.
+  // Queued data does not count, since it says nothing about the control lane.
   if (to.link == nullptr || to.down ||
       to.control_queued >= kMostControlQueued) {
     return;
@@ -94,18 +103,18 @@ void Fabric::OnDown(int peer, const Status& why) {
   }
 }
 
-// The time for last words is over: the peer that went down is to blame.
+// Once the time for last messages is over, the peer that went down is to blame.
 void Fabric::DecideDown() {
   if (clock_.Now() - suspect_since_ >= kVerdictPatience) Fail(suspect_);
 }
 
 void Fabric::Tick(bool waiting) {
   if (!status_.ok() || size_ == 1) return;
-  // A rank that polls seldom, too, is to hear of a death soon.
+  // A rank that seldom polls should hear of a death soon, too.
   if (!sockets_carry_data_) poller_->Poll(std::chrono::nanoseconds(0));
   const Clock::Time now = clock_.Now();
-  // This process itself may have been stopped: its peers' silence since then
-  // means nothing.
+  // If the last tick is long ago, this process itself may have been stopped,
+  // and the silence of its peers since then means nothing.
   if (now - last_tick_ > options_.heartbeat_timeout / 2) {
     for (Peer& peer : peers_) peer.heard = now;
   }
@@ -201,7 +210,7 @@ void Fabric::TearDown() {
       peer.down = true;
     }
   }
-  // From here no link touches a lent buffer.
+  // From here on no link touches a lent buffer.
   for (Peer& peer : peers_) {
     for (auto& [id, match] : peer.matches) {
       if (match.posted) ready_.push_back({match.done, 0, status_});

@@ -10,15 +10,16 @@
 
 namespace gradientflow {
 
-// Memory for messages that came before anyone awaited them. Blocks of the size
-// of a collective's segments are used again: malloc() may hand memory of that
-// size back to the system each time, and getting it anew costs a page fault for
-// every 4 KiB. NOT thread-safe.
+// Memory for messages that arrive before a receive awaits them. Blocks of about
+// the size of a collective's segments are used again: malloc() may return
+// memory of that size to the system each time, and getting it anew costs a page
+// fault for every 4 KiB. NOT thread-safe.
 class HeldMemory {
  public:
   using Block = std::unique_ptr<std::byte[]>;
 
-  // At least `bytes`, untouched if they are many; null if there are no such.
+  // Returns at least `bytes`, or null if there is no memory. A large block is
+  // left untouched, so that it takes no physical memory until it is written.
   Block Take(std::size_t bytes) {
     if (!IsKept(bytes)) return New(bytes);
     const auto order = static_cast<std::size_t>(std::bit_width(bytes - 1));
@@ -30,7 +31,7 @@ class HeldMemory {
     return block;
   }
 
-  // What Take(bytes) gave.
+  // Takes back a block of Take(bytes).
   void Give(Block block, std::size_t bytes) {
     if (block == nullptr || !IsKept(bytes)) return;
     const auto order = static_cast<std::size_t>(std::bit_width(bytes - 1));

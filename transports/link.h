@@ -10,52 +10,53 @@
 
 namespace gradientflow {
 
-// What a Link tells its owner (the Fabric). Called from Link::Poll() or from
-// Poller::Poll() only, on the thread that drives them.
+// What a Link tells its owner, the Fabric. Called only from Link::Poll() or
+// Poller::Poll(), on the thread that drives them.
 class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
 
   // Where the payload of a message goes.
   struct Landing {
-    std::byte* data = nullptr;  // payload_bytes long; null if there are none.
-    bool paused = false;        // Not now: read no more of this lane until
-                                // Link::Resume(lane), then ask again.
+    std::byte* data = nullptr;  // Room for payload_bytes; null if 0.
+    // If true, the link reads no more of this lane until Link::Resume(lane),
+    // and then asks again.
+    bool paused = false;
   };
 
   // A well-formed header has arrived. The landing is lent to the link until
-  // OnMessage() for it, or OnDown(). An error fails the link with it.
+  // OnMessage() for that header, or OnDown(). An error fails the link.
   virtual Result<Landing> OnHeader(int peer, int lane,
                                    const Header& header) = 0;
-  // The payload is complete. Messages of one lane complete in order.
+  // The payload is complete. The messages of one lane complete in order.
   virtual void OnMessage(int peer, int lane, const Header& header) = 0;
-  // The peer is gone or sent garbage; `why` says rank, address and cause. At
-  // most once per link, and nothing follows. The link has given back every
-  // landing; its queued sends complete with `why`.
+  // The peer is gone or sent garbage; `why` names rank, address and cause.
+  // Called at most once per link, and nothing follows it. The link has given
+  // back every landing, and its queued sends complete with `why`.
   virtual void OnDown(int peer, const Status& why) = 0;
 };
 
 struct OutMessage {
-  Header header;            // payload_bytes == payload.bytes.
-  ConstBufferView payload;  // Lent until done.
+  Header header;            // REQUIRES payload_bytes == payload.bytes.
+  ConstBufferView payload;  // Lent until `done` runs.
   Done done;                // May be empty.
 };
 
 // The connection to one peer: framed messages over one or more lanes, each of
-// which keeps order. One folder per kind: tcp, shm, inproc.
-// NOT thread-safe: one thread at a time drives a fabric and all its links.
+// which keeps their order. There is one folder per kind: tcp, shm, inproc.
+// NOT thread-safe: a single thread at a time drives a fabric and all its links.
 class Link {
  public:
-  virtual ~Link() = default;             // Close()s.
+  virtual ~Link() = default;             // Calls Close().
   virtual const char* kind() const = 0;  // The transport: "tcp", "inproc", ...
-  // Of the peer, for error messages: "10.0.0.2:4321", "pid 17".
+  // The peer's address, for error messages: "10.0.0.2:4321", "pid 17".
   virtual const char* address() const = 0;
-  // Lane 0 also carries control messages. With more than one, data goes by the
-  // others.
+  // Number of lanes. Lane 0 carries control messages. If there are more lanes,
+  // they carry the data.
   virtual int lanes() const = 0;
 
-  // Queues; never blocks, runs no completion. What is queued by one Poll() to
-  // the next leaves together.
+  // Queues a message. Never blocks, and runs no completion. Messages that are
+  // queued between two Poll()s leave together.
   virtual void Send(int lane, const OutMessage& message) = 0;
 
   // Moves what can be moved without blocking, and runs completions. Returns
@@ -64,32 +65,35 @@ class Link {
 
   virtual void Resume(int lane) = 0;
 
-  // Whether what the peer sends shows as an event of the Poller, which then has
-  // to be asked often. A link that Poll() alone moves needs that only for its
-  // end.
+  // Returns whether data from the peer shows up as an event of the Poller,
+  // which then has to be polled often. A link whose data comes through
+  // Link::Poll() alone needs the Poller only to learn that the peer is gone.
   virtual bool sockets_carry_data() const { return false; }
 
-  // Before the driving thread blocks in Poller::Poll(): asks the peer to ring
-  // when it sends. False: something is there already, do not block. Links
-  // whose file descriptors tell by themselves return true. After blocking (or
-  // not) WakeUp() takes it back.
+  // Called before the driving thread blocks in Poller::Poll(): asks the peer to
+  // ring when it sends. Returns false if something has arrived already, so that
+  // the thread must not block. Links whose file descriptors wake the Poller by
+  // themselves return true. WakeUp() takes the request back, whether the thread
+  // has blocked or not.
   virtual bool PrepareToSleep() = 0;
   virtual void WakeUp() = 0;
 
-  // The peer is gone and OnDown() is not yet told: what it had sent still
-  // comes. Pausing that would hide the end, and bounds little: it is all here.
+  // Returns true if the peer is gone and OnDown() has not been called yet,
+  // because messages that it had sent are still being delivered. Pausing them
+  // would hide the end and save little memory, since all of them have arrived.
   virtual bool hung_up() const { return false; }
 
-  // A sign of life, for the peer: a link whose control messages can wait behind
-  // data has a way for it that nothing holds up. Others need none.
+  // Gives the peer a sign of life. Only a link whose control messages can wait
+  // behind data needs a separate way for it, which nothing holds up.
   virtual void Beat() {}
-  // The peer's, counted.
+  // Number of beats that came from the peer.
   virtual std::uint64_t beats() const { return 0; }
 
-  // Messages accepted by Send() that have not yet left. 0 once flushed.
+  // Number of messages that Send() accepted and that have not left; 0 if
+  // flushed.
   virtual std::size_t queued_messages() const = 0;
 
-  // Drops the connection at once; no event, no completion runs after it.
+  // Drops the connection at once. No event and no completion runs after it.
   virtual void Close() = 0;
 };
 

@@ -20,10 +20,10 @@
 namespace gradientflow {
 
 struct Poller::Registration {
-  Target* target = nullptr;  // Null: none.
+  Target* target = nullptr;  // Null if not registered.
   std::uint64_t cookie = 0;
-  // Differs between registrations of one descriptor number, so that an event
-  // fetched for one is not given to the next.
+  // Differs between successive registrations of one descriptor number, so that
+  // an event that was fetched for one is not given to the next.
   std::uint32_t generation = 0;
 };
 
@@ -33,7 +33,7 @@ struct Poller::State {
 
 namespace {
 
-// Of a Poll(); the rest is for the next one.
+// Events that one Poll() handles; the rest stays for the next.
 constexpr int kEventsAtOnce = 64;
 // No descriptor has this number.
 constexpr std::uint64_t kWakeKey = ~std::uint64_t{0};
@@ -54,12 +54,13 @@ int Milliseconds(std::chrono::nanoseconds timeout) {
   return static_cast<int>(std::clamp<std::int64_t>(whole.count(), 0, INT_MAX));
 }
 
-// As epoll_wait(), to the nanosecond where the kernel can (5.11): a thread that
-// looks after a device sleeps for less than a millisecond.
+// Waits like epoll_wait(), but to the nanosecond where the kernel can (since
+// 5.11), because a thread that watches a device sleeps for less than a
+// millisecond.
 int WaitFor(int epoll_fd, epoll_event* events, std::chrono::nanoseconds time) {
 #ifdef SYS_epoll_pwait2
   static_assert(sizeof(timespec) == 16, "the call takes 64-bit times");
-  // One that finds it missing, or forbidden, need not try again.
+  // Once the call is found missing or forbidden, it is not tried again.
   static std::atomic<bool> missing{false};
   if (time % std::chrono::milliseconds(1) != std::chrono::nanoseconds(0) &&
       !missing.load(std::memory_order_relaxed)) {
@@ -161,15 +162,16 @@ bool Poller::Poll(std::chrono::nanoseconds timeout) {
   for (int i = 0; i < count; ++i) {
     const std::uint64_t key = events[i].data.u64;
     if (key == kWakeKey) {
-      // A call that does not block leaves the wish for the next that would.
+      // Only a blocking call consumes the wish to wake up. A call that does not
+      // block leaves it for the next one that does.
       std::uint64_t wishes = 0;
       if (timeout > std::chrono::nanoseconds(0) &&
           ::read(wake_fd_.get(), &wishes, sizeof(wishes)) < 0) {
-        continue;  // EAGAIN: nothing to take back.
+        continue;  // EAGAIN: there is no wish to take back.
       }
       continue;
     }
-    // By value: a target may add registrations, which moves the table.
+    // Copied, because a target may add registrations, which moves the table.
     const Registration entry = state_->by_fd[key & 0xFFFFFFFF];
     if (entry.target == nullptr || entry.generation != key >> 32) continue;
     moved |= entry.target->OnEvents(entry.cookie, events[i].events);
@@ -179,8 +181,8 @@ bool Poller::Poll(std::chrono::nanoseconds timeout) {
 
 void Poller::Wake() {
   const std::uint64_t one = 1;
-  // Async-signal-safe: leave the interrupted code's errno alone. A full counter
-  // (EAGAIN) wakes as well.
+  // Async-signal-safe: the errno of the interrupted code is kept. A counter
+  // that is full (EAGAIN) wakes the poller, too.
   const int saved = errno;
   while (::write(wake_fd_.get(), &one, sizeof(one)) < 0 && errno == EINTR) {
   }

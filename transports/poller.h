@@ -9,15 +9,15 @@
 
 namespace gradientflow {
 
-// epoll and an eventfd: the one place where the driving thread blocks.
-// NOT thread-safe but for Wake().
+// An epoll and an eventfd: the one place where the driving thread blocks.
+// NOT thread-safe, except for Wake().
 class Poller {
  public:
   class Target {
    public:
     virtual ~Target() = default;
-    // `events`: EPOLLIN, EPOLLOUT, EPOLLHUP, EPOLLERR. Returns whether
-    // anything moved. May Add, Modify and Remove.
+    // `events` contains EPOLLIN, EPOLLOUT, EPOLLHUP and EPOLLERR. Returns
+    // whether anything moved. May call Add(), Modify() and Remove().
     virtual bool OnEvents(std::uint64_t cookie, std::uint32_t events) = 0;
   };
 
@@ -26,19 +26,20 @@ class Poller {
   Poller(const Poller&) = delete;
   Poller& operator=(const Poller&) = delete;
 
-  // Level-triggered. `target` must outlive the registration. The caller keeps
-  // the descriptor, and Remove()s it before it closes it.
+  // Registration is level-triggered. `target` must outlive it. The caller keeps
+  // the descriptor and calls Remove() before closing it.
   Status Add(int fd, std::uint32_t events, Target* target,
              std::uint64_t cookie);
   Status Modify(int fd, std::uint32_t events, Target* target,
                 std::uint64_t cookie);
   void Remove(int fd);
 
-  // Dispatches what is pending; blocks up to `timeout` for the first event (0:
-  // not at all). Returns whether any target moved anything.
+  // Dispatches the pending events. Blocks for the first event for up to
+  // `timeout`; 0 means not at all. Returns whether any target moved anything.
   bool Poll(std::chrono::nanoseconds timeout);
 
-  // Any thread, async-signal-safe: ends a Poll() that blocks, now or next.
+  // Ends a blocking Poll(), the current or the next one. May be called on any
+  // thread and is async-signal-safe.
   void Wake();
 
  private:

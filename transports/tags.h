@@ -4,8 +4,8 @@
 
 #include "transports/wire.h"
 
-// What the 64 bits of a tag mean, from the highest to the lowest. Nothing else
-// in the library takes a tag apart.
+// The meaning of the 64 bits of a tag, from the highest to the lowest. No other
+// file takes a tag apart.
 //
 //   of a collective     0 (1) | series (1) | call (30) | segment (20) |
 //                       ordinal (12)
@@ -16,9 +16,9 @@ inline constexpr Tag kPointToPointBit = Tag{1} << 63;
 constexpr bool IsPointToPoint(Tag tag) { return (tag & kPointToPointBit) != 0; }
 
 // -- Of a collective ------------------------------------------------------
-// `call` counts the calls of one of two series of a group; a call is cut into
-// segments, and `ordinal` counts the messages of a segment from one rank to
-// another. Numbers beyond their bits begin again at 0.
+// `call` counts the calls of one of the two series of a group. A call is cut
+// into segments, and `ordinal` counts the messages of a segment from one rank
+// to another. Numbers that exceed their bits start again at 0.
 inline constexpr std::uint64_t kCallMask = 0x3FFFFFFF;
 inline constexpr std::uint64_t kSegmentMask = 0xFFFFF;
 inline constexpr std::uint64_t kOrdinalMask = 0xFFF;
@@ -29,20 +29,21 @@ constexpr Tag CallTag(int series, std::uint64_t call, std::uint64_t segment = 0,
 }
 constexpr std::size_t SeriesOf(Tag tag) { return tag >> 62 & 1; }
 constexpr std::uint64_t CallOf(Tag tag) { return tag >> 32 & kCallMask; }
-// The same number for all messages of a segment, which go by one lane.
+// The same number for all messages of a segment, which use a single lane.
 constexpr std::uint64_t SegmentOf(Tag tag) { return tag >> 12; }
-// Whether call `a` came before call `b`, which are less than 2^29 apart.
+// Whether call `a` came before call `b`. REQUIRES that they are less than 2^29
+// calls apart.
 constexpr bool IsEarlierCall(std::uint64_t a, std::uint64_t b) {
   return static_cast<std::int64_t>((a - b) << 34) < 0;
 }
 
 // -- Point to point -------------------------------------------------------
-// The name that its sender gave, and the message's number among those of that
-// name. Below kNumberedTags, senders number: messages of one name may go by
-// several lanes, and overtake each other. From there on they all say 0 and go
-// by one lane, and the receiver numbers them as they come: it forgets a name
-// none of whose messages is awaited or waits, so that any number of names may
-// be used.
+// The name that the sender gave, and the number of the message among those of
+// that name. Below kNumberedTags the sender numbers: messages of one name may
+// use several lanes and overtake each other. From there on the sender's number
+// is always 0, all messages of a name use one lane, and the receiver numbers
+// them as they arrive. The receiver forgets a name when no message of it is
+// awaited or waiting, so any number of names may be used.
 inline constexpr Tag kNumberMask = 0x7FFFFFFF;
 inline constexpr std::uint32_t kNumberedTags = 256;
 constexpr Tag PointToPointTag(std::uint32_t named, std::uint32_t number) {

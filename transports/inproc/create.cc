@@ -16,7 +16,7 @@
 namespace gradientflow {
 
 struct InprocGroup::State {
-  // What rank r's links are made of, by r and peer; taken by Connect(r).
+  // The ends of rank r's links, by peer, until Connect(r) takes them.
   struct Rank {
     std::shared_ptr<ShmArena> arena;
     std::vector<ShmLinkArgs> ends;
@@ -27,7 +27,8 @@ struct InprocGroup::State {
 
 namespace {
 
-// A socket pair and two FIFOs, each in its reader's arena.
+// Connects ranks a and b by a socket pair and two FIFOs. Each FIFO is in the
+// arena of the rank that reads it.
 Status Join(int a, int b, std::size_t fifo_bytes, ShmLinkArgs* at_a,
             ShmLinkArgs* at_b) {
   int sockets[2];
@@ -85,7 +86,7 @@ Result<std::shared_ptr<InprocGroup>> InprocGroup::Create(
     for (int b = 0; b < size; ++b) {
       if (b == a) continue;
       State::Rank& other = state->ranks[b];
-      // One mapping for all: addresses are the same on every rank.
+      // All members use the same mapping, so addresses are equal on every rank.
       GF_RETURN_IF_ERROR(mine.arena->AddMember(b, other.arena->mapping()));
       ShmLinkArgs& end = mine.ends[b];
       end.kind = "inproc";

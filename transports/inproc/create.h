@@ -11,12 +11,12 @@
 
 namespace gradientflow {
 
-// Ranks that are threads of this process: the same links, FIFOs and arenas as
-// between processes, with nothing to negotiate. One thread per rank may use
-// Connect(rank) and arena(rank), all at the same time.
+// Ranks that are threads of one process. They use the same links, FIFOs and
+// arenas as processes do, but have nothing to negotiate. One thread per rank
+// may call Connect(rank) and arena(rank), all at the same time.
 class InprocGroup {
  public:
-  // Everything that any rank needs, so that Connect() waits for nobody.
+  // Makes everything that any rank needs, so that Connect() waits for no one.
   static Result<std::shared_ptr<InprocGroup>> Create(int size,
                                                      const ShmOptions& options);
   ~InprocGroup();
@@ -25,13 +25,13 @@ class InprocGroup {
 
   int size() const;
 
-  // result[r]: the link to rank r; null for `rank` itself. Once per rank. Both
-  // arguments outlive the links, which may outlive the group. To its peers a
-  // rank dies when its links are closed.
+  // Returns the links of `rank`, by peer; result[rank] is null. May be called
+  // once per rank. Both arguments outlive the links, which may outlive the
+  // group. Its peers see a rank die when its links are closed.
   Result<std::vector<std::unique_ptr<Link>>> Connect(int rank, Poller* poller,
                                                      LinkEvents* events);
 
-  // Usable at once. To be used by the thread of `rank` only.
+  // Can be used at once, by the thread of `rank` only.
   SharedArena& arena(int rank);
 
  private:

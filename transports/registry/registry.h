@@ -7,15 +7,16 @@
 
 namespace gradientflow {
 
-// Every transport that a job may use, best first: two ranks are linked by the
-// first of them that both have opened and that reaches from one to the other.
-// The last one reaches every rank.
+// All transports that a job may use, best first. Two ranks are linked by the
+// first one that both have opened and by which they reach each other. The last
+// one reaches every rank.
 std::span<const TransportKind* const> Transports();
 
-// Null: there is none of that name, "auto" among others.
+// Returns null if no transport has that name; "auto" is not one.
 const TransportKind* FindTransport(std::string_view name);
 
-// "auto, shm or tcp": what the setting `fabric` may be. Static storage.
+// Returns "auto, shm or tcp": the values of the setting `fabric`. Static
+// storage.
 std::string_view TransportNames();
 
 }  // namespace gradientflow

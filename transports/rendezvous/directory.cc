@@ -18,8 +18,9 @@
 namespace gradientflow::rendezvous {
 namespace {
 
-// Of a file that is read: more than any list of cards.
+// The most that is read of a file: more than any list of cards.
 constexpr std::size_t kMostFileBytes = std::size_t{1} << 30;
+// SweepUnfinished() removes unfinished files that are this much older.
 constexpr std::chrono::minutes kUnfinishedAge(1);
 constexpr std::size_t kNonceBytes = 16;
 constexpr std::size_t kNonceDigits = 2 * kNonceBytes;
@@ -35,7 +36,7 @@ std::string Hex(std::string_view bytes) {
   return text;
 }
 
-// FNV-1a. The token itself is not written down: it is a secret.
+// FNV-1a. Only a hash goes into the file names, since the token is a secret.
 std::string HashOf(std::string_view token) {
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const char c : token) {
@@ -62,7 +63,7 @@ bool WriteAll(int fd, std::string_view bytes) {
   return true;
 }
 
-// Whether the name ends in a nonce.
+// Unfinished files have a nonce at the end of their names.
 bool IsUnfinished(std::string_view file) {
   const std::size_t dot = file.rfind('.');
   return dot != std::string_view::npos &&
@@ -100,7 +101,7 @@ Status Directory::Write(const std::string& name, FrameType type,
   if (fd < 0) return FileError(path, errno);
   const bool written = WriteAll(fd, EncodeFrame(type, body));
   int error = errno;
-  // Network file systems may tell only now that there is no room.
+  // A network file system may report only here that it is full.
   const bool closed = ::close(fd) == 0;
   if (written && !closed) error = errno;
   if (!written || !closed) {
@@ -144,7 +145,7 @@ void Directory::Remove(const std::string& name) const {
   ::unlink((prefix_ + name).c_str());
 }
 
-// Times are the file system's: hosts' clocks may differ.
+// Compares times of the file system, because the clocks of hosts may differ.
 void Directory::SweepUnfinished(const std::string& name) const {
   namespace fs = std::filesystem;
   std::error_code error;

@@ -10,26 +10,28 @@
 
 namespace gradientflow::rendezvous {
 
-// Frames as files of one job in a directory that its ranks share. A file is
-// there whole or not at all. What a crashed run left behind may be read: the
-// contents have to tell.
+// Frames stored as files of one job, in a directory that its ranks share. A
+// file appears as a whole or not at all. A read may return what a crashed run
+// left behind, so the contents must tell which run they belong to.
 class Directory {
  public:
-  // `token` keeps jobs in one directory apart; `nonce` this process's files in
-  // the making from another's. Makes the last part of `path` if it is missing.
+  // `token` keeps jobs that use one directory apart. `nonce` keeps the
+  // unfinished files of this process apart from those of others. Creates the
+  // last part of `path` if it is missing.
   static Result<Directory> Open(const std::string& path, std::string_view token,
                                 const std::string& nonce);
 
   Status Write(const std::string& name, FrameType type,
                std::string_view body) const;
-  // None if there is no such file, or it is no whole frame of this type.
+  // Returns nothing if there is no such file, or if it is not a whole frame of
+  // this type.
   std::optional<std::string> Read(const std::string& name,
                                   FrameType type) const;
-  // The frame, of whatever type.
+  // Returns the frame, whatever its type.
   std::optional<Frame> Read(const std::string& name) const;
   void Remove(const std::string& name) const;
-  // Removes what processes killed while writing have left of this job's files:
-  // those that were begun a minute before `name` was written.
+  // Removes the unfinished files of this job that killed processes have left:
+  // those that were begun more than a minute before `name` was written.
   void SweepUnfinished(const std::string& name) const;
 
   const std::string& path() const { return path_; }
@@ -41,11 +43,11 @@ class Directory {
         suffix_(std::move(suffix)) {}
 
   std::string path_;
-  std::string prefix_;  // Of every file name, folder included.
-  std::string suffix_;  // Of files in the making.
+  std::string prefix_;  // Prefix of every path, with the directory.
+  std::string suffix_;  // Suffix of unfinished files.
 };
 
-// 32 random hexadecimal digits.
+// Returns 32 random hexadecimal digits.
 Result<std::string> MakeNonce();
 
 }  // namespace gradientflow::rendezvous

@@ -7,6 +7,11 @@
 
 #include "gradientflow/base/str_cat.h"
 
+// A frame, and the parts of a body, in little-endian:
+//
+//   frame   "GFRV" | version (2) | type (2) | body bytes (8) | body
+//   number  4 bytes
+//   text    its length as a number | bytes
 namespace gradientflow::rendezvous {
 namespace {
 
@@ -38,7 +43,7 @@ struct FrameHeader {
   std::uint64_t body_bytes;
 };
 
-// REQUIRES kFrameHeaderBytes.
+// REQUIRES bytes.size() >= kFrameHeaderBytes.
 Result<FrameHeader> DecodeFrameHeader(std::string_view bytes) {
   if (!bytes.starts_with(kMagic)) {
     return Status(StatusCode::kDataLoss,
@@ -190,7 +195,8 @@ FrameStream::State FrameStream::Read(Frame* frame) {
         return State::kFrame;
       }
     }
-    // Never beyond this frame, and no memory for what is only announced.
+    // Reads at most to the end of this frame, in steps, so that a frame that is
+    // only announced takes no memory.
     const std::size_t have = in_.size();
     const std::size_t room = std::min(wanted - have, kReadBytes);
     in_.resize(have + room);

@@ -12,18 +12,18 @@
 #include "gradientflow/base/status.h"
 #include "transports/tcp/socket.h"
 
-// What ranks say to each other at the rendezvous, on a connection or in a
-// file: frames of a type and a body. gradientflow/docs/wire_format.md.
+// What ranks say to each other at the rendezvous, over a connection or in
+// files: frames with a type and a body. See gradientflow/docs/wire_format.md.
 namespace gradientflow::rendezvous {
 
 enum class FrameType : std::uint16_t {
   kJoin = 1,     // I am rank r of n, with this token and card.
   kWelcome = 2,  // You have joined.
-  kCards = 3,    // All cards.
+  kCards = 3,    // The cards of all ranks.
   kAck = 4,      // I have all cards.
-  kGo = 5,       // All ranks have.
+  kGo = 5,       // All ranks have all cards.
   kRefused = 6,  // You cannot join: code, text.
-  kFailed = 7,   // Nobody can: code, text.
+  kFailed = 7,   // No one can join: code, text.
 };
 
 inline constexpr std::size_t kFrameHeaderBytes = 16;
@@ -34,20 +34,21 @@ struct Frame {
 };
 
 std::string EncodeFrame(FrameType type, std::string_view body);
-// A whole frame and nothing else (a file). kDataLoss says what is wrong.
+// Decodes a file: one whole frame and nothing else. kDataLoss says what is
+// wrong.
 Result<Frame> DecodeFrame(std::string_view bytes);
 
-// Bodies: numbers, and texts that say their length.
+// The parts of a body: numbers, and texts with their length in front.
 void PutNumber(std::uint32_t value, std::string* body);
 void PutText(std::string_view text, std::string* body);
 
 class BodyReader {
  public:
   explicit BodyReader(std::string_view body) : rest_(body) {}
-  // 0 and "" once the body is too short for what was asked.
+  // Return 0 and "" once the body is shorter than what was read.
   std::uint32_t Number();
   std::string Text();
-  // Whether all was there and nothing is left.
+  // Returns whether everything was there and nothing is left.
   bool Complete() const { return !short_ && rest_.empty(); }
   bool ok() const { return !short_; }
 
@@ -58,14 +59,14 @@ class BodyReader {
 };
 
 std::string EncodeStatus(const Status& status);
-// Never OK: a body that makes no sense is an error as well.
+// Never returns OK: a body that makes no sense is an error, too.
 Status DecodeStatus(std::string_view body);
 
 struct Join {
   std::uint32_t rank = 0;
   std::uint32_t size = 0;
-  std::string token;     // In a file: the joining process's nonce.
-  std::string claimant;  // In a file: host and process. Else empty.
+  std::string token;     // In a file: the process's nonce.
+  std::string claimant;  // In a file: its host and process. Else empty.
   std::string card;
 };
 std::string EncodeJoin(const Join& join);
@@ -73,14 +74,14 @@ std::optional<Join> DecodeJoin(std::string_view body);
 inline constexpr std::size_t kMostJoinBytes = std::size_t{72} << 10;
 
 std::string EncodeTexts(const std::vector<std::string>& texts);
-// Exactly `count` of them, or none.
+// Returns exactly `count` texts, or nothing.
 std::optional<std::vector<std::string>> DecodeTexts(std::string_view body,
                                                     std::size_t count);
 
 // Frames over a non-blocking connection.
 class FrameStream {
  public:
-  // Longer bodies from the other side are garbage.
+  // A longer body from the other side is garbage.
   FrameStream(Socket socket, std::size_t most_body_bytes)
       : socket_(std::move(socket)), most_body_bytes_(most_body_bytes) {}
 
@@ -88,13 +89,15 @@ class FrameStream {
   void AllowBodies(std::size_t most_bytes) { most_body_bytes_ = most_bytes; }
 
   enum class State : std::uint8_t { kWaiting, kFrame, kClosed, kGarbage };
-  // The next frame, if it is there. `trouble()` explains the last two.
+  // Takes the next frame if it has arrived. trouble() explains kClosed and
+  // kGarbage.
   State Read(Frame* frame);
   const std::string& trouble() const { return trouble_; }
 
-  // `frame`: encoded; several streams may share one.
+  // `frame` is encoded already; several streams may share one.
   void Queue(std::shared_ptr<const std::string> frame);
-  // Writes what goes. False: the connection is broken.
+  // Writes what can be written without blocking. Returns false if the
+  // connection is broken.
   bool Flush();
   bool flushed() const { return queue_.empty(); }
 
@@ -114,7 +117,7 @@ inline std::shared_ptr<const std::string> MakeFrame(FrameType type,
   return std::make_shared<const std::string>(EncodeFrame(type, body));
 }
 
-// "1, 4, 7-9 of 12".
+// Returns a text like "1, 4, 7-9 of 12".
 std::string NameRanks(const std::vector<int>& ranks, int size);
 
 }  // namespace gradientflow::rendezvous

@@ -20,7 +20,7 @@ using std::chrono::seconds;
 constexpr milliseconds kLongestWait(100);
 constexpr milliseconds kFirstBackoff(10);
 constexpr milliseconds kLastBackoff(500);
-// For an address that does not answer, before the next is tried.
+// How long to wait for an address that does not answer before trying the next.
 constexpr seconds kConnectPatience(3);
 
 class Joiner {
@@ -31,12 +31,12 @@ class Joiner {
  private:
   using Answer = std::optional<Result<std::vector<std::string>>>;
 
-  // One try at one address; none: try again.
+  // One attempt at one address. An empty answer means: try again.
   Answer Try(const SocketAddress& server);
   bool WaitForConnection(const Socket& socket, const SocketAddress& server);
   Answer Talk(FrameStream& stream);
   Answer OnFrame(FrameStream& stream, const Frame& frame);
-  // Blocks until ready, or a moment at most.
+  // Blocks until `fd` is ready, but for no more than a moment.
   void Wait(int fd, short events, Clock::Time until) const;
   std::size_t MostCardsBytes() const {
     return static_cast<std::size_t>(call_.options.size) * (kMaxCardBytes + 4);
@@ -112,7 +112,7 @@ Joiner::Answer Joiner::Talk(FrameStream& stream) {
     const Clock::Time until = call_.options.deadline +
                               (joined_ ? Clock::Time(kGrace) : Clock::Time(0));
     if (!stream.Flush()) {
-      // What rank 0 said last may still be read below.
+      // The last message of rank 0 may still be there to be read below.
       trouble_ = stream.trouble();
     }
     Frame frame;
@@ -157,7 +157,7 @@ Joiner::Answer Joiner::Try(const SocketAddress& server) {
   }
   if (!WaitForConnection(socket.value(), server)) return std::nullopt;
   if (LocalAddress(socket.value()).ToString() == server.ToString()) {
-    // While nobody listens, TCP may connect a port of this host to itself.
+    // While no one listens, TCP may connect a port of this host to itself.
     trouble_ = server.ToString() + ": nobody listens";
     return std::nullopt;
   }
@@ -177,7 +177,7 @@ Result<std::vector<std::string>> Joiner::Run() {
   milliseconds backoff = kFirstBackoff;
   while (call_.clock.Now() < call_.options.deadline) {
     const Result<std::vector<SocketAddress>> servers = Resolve(where.value());
-    // A name may be made known only once rank 0's host is up.
+    // The name may not be known until rank 0's host is up.
     if (!servers.ok()) trouble_ = servers.status().message();
     for (std::size_t i = 0; servers.ok() && i < servers.value().size(); ++i) {
       Answer answer = Try(servers.value()[i]);

@@ -18,7 +18,8 @@ Result<std::vector<Socket>> ListenForRanks(const std::string& address) {
   if (by_name && where.value().host != "localhost" &&
       std::any_of(places.begin(), places.end(),
                   [](const SocketAddress& a) { return a.IsLoopback(); })) {
-    // The host's own name leads here; the peers know it by other addresses.
+    // The host's own name resolves to its loopback. Peers know the host by its
+    // other addresses.
     const std::string port = ":" + std::to_string(where.value().port);
     places = {*SocketAddress::Parse("0.0.0.0" + port),
               *SocketAddress::Parse("[::]" + port)};
@@ -34,7 +35,8 @@ Result<std::vector<Socket>> ListenForRanks(const std::string& address) {
       trouble = listener.status();
     }
   }
-  // A port that is taken at one address may lead the peers to who took it.
+  // If the port is taken at one address, peers might reach the process that
+  // took it.
   if (!listeners.empty() && trouble.code() != StatusCode::kFailedPrecondition) {
     return listeners;
   }

@@ -8,10 +8,11 @@
 
 namespace gradientflow::rendezvous {
 
-// Listens at "host:port", at each address that the host's name has. A name
-// that leads to this host's loopback only ("127.0.1.1 myhost" in /etc/hosts) is
-// known to peers by other addresses: then at all of this host's.
-// kFailedPrecondition if the port is taken, or the host is another.
+// Listens at "host:port", at each address that the name resolves to. A name
+// that resolves only to this host's loopback ("127.0.1.1 myhost" in /etc/hosts)
+// is known to peers by other addresses, so then at all addresses of this host.
+// Returns kFailedPrecondition if the port is taken or the address is not this
+// host's.
 Result<std::vector<Socket>> ListenForRanks(const std::string& address);
 
 }  // namespace gradientflow::rendezvous

@@ -11,13 +11,16 @@
 #include "transports/rendezvous/frames.h"
 #include "transports/rendezvous/ways.h"
 
-// Each rank r writes join.r: its nonce, fresh in each process, and its card.
-// Rank 0 writes verdict: an id, the nonces and cards of all joins it saw, again
-// whenever a join has changed. A rank heeds a verdict that holds its own nonce,
-// and answers with ack.r: the verdict's id. When all have acknowledged the
-// latest one, rank 0 writes go: that id. So nothing an earlier run left behind
-// can count. A rank that finds its join.r overwritten writes dup.r for rank 0,
-// whose verdict then is an error.
+// How ranks meet in the files of a shared directory:
+//
+//   join.r   written by each rank r: its nonce (fresh in each process) and card
+//   verdict  written by rank 0: an id, and nonces and cards of all joins that
+//            it has seen; written again whenever a join has changed
+//   ack.r    written by each rank r that finds its nonce in the verdict: the id
+//   go       written by rank 0 when all have acknowledged the latest id
+//
+// So nothing that an earlier run left behind can count. A rank that finds its
+// join.r overwritten writes dup.r for rank 0, whose verdict then is an error.
 namespace gradientflow::rendezvous {
 namespace {
 
@@ -26,7 +29,7 @@ using std::chrono::seconds;
 
 constexpr milliseconds kFirstNap(2);
 constexpr milliseconds kLastNap(50);
-// For the others to have seen the end, before rank 0 sweeps up.
+// How long rank 0 lets the others see the end before it removes the files.
 constexpr seconds kFarewell(2);
 
 std::string Named(const char* what, int rank) {
@@ -46,8 +49,8 @@ std::string Claimant() {
 struct Verdict {
   bool failed = false;
   std::string id;
-  std::vector<std::string> nonces;  // By rank; empty: none seen.
-  std::string rest;                 // Cards, or the error.
+  std::vector<std::string> nonces;  // By rank; empty if none was seen.
+  std::string rest;                 // The cards, or the error.
 };
 
 class Meeting {
@@ -56,7 +59,7 @@ class Meeting {
       : call_(call),
         directory_(std::move(directory)),
         nonce_(std::move(nonce)) {}
-  // Takes this process's files away.
+  // Removes the files of this process.
   ~Meeting();
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;
@@ -73,7 +76,7 @@ class Meeting {
   std::optional<Join> ReadJoin(int rank) const;
   std::optional<Verdict> ReadVerdict() const;
   Status WriteVerdict(const Verdict& verdict);
-  // Whether another process has claimed this rank, too.
+  // Returns an error if another process has claimed this rank, too.
   Status CheckClaim();
 
   Answer FollowStep();
@@ -83,16 +86,16 @@ class Meeting {
   std::vector<int> Awaited() const;
   Status TooLate() const;
   Answer Fail(const Status& why);
-  // Rank 0, after its verdict: waits for the others, and sweeps up.
+  // Rank 0, after its verdict: waits for the others and removes the files.
   void Finish();
 
   const Call& call_;
   const Directory directory_;
   const std::string nonce_;
-  std::string acked_;  // The verdict's id.
+  std::string acked_;  // Id of the verdict.
   std::vector<std::string> cards_;
 
-  // Rank 0's.
+  // For rank 0 only.
   std::vector<std::optional<Join>> joins_;
   Verdict published_;
 };
@@ -160,7 +163,7 @@ Status Meeting::CheckClaim() {
   return written.ok() ? why : written;
 }
 
-// ---- Ranks but 0.
+// ---- Ranks other than 0.
 
 Meeting::Answer Meeting::FollowStep() {
   if (const Status claim = CheckClaim(); !claim.ok()) return claim;
@@ -200,7 +203,7 @@ Status Meeting::CheckDuplicates() const {
     const auto dup = directory_.Read(Named("dup", r), FrameType::kFailed);
     if (!dup || !join) continue;
     BodyReader reader(*dup);
-    // One that names a claimant who is not here is an older run's.
+    // A dup.r that names another process is of an earlier run.
     if (reader.Text() == join->token) return DecodeStatus(reader.Text());
   }
   return Status();
@@ -246,7 +249,7 @@ Meeting::Answer Meeting::Fail(const Status& why) {
     published_.nonces.push_back(join ? join->token : "");
   }
   published_.rest = EncodeStatus(why);
-  // If it cannot be written, the others will say that rank 0 is silent.
+  // If this cannot be written, the others will report that rank 0 is silent.
   if (WriteVerdict(published_).ok()) Finish();
   return why;
 }
@@ -300,7 +303,8 @@ void Meeting::Finish() {
     if (there.empty() || call_.clock.Now() >= give_up) break;
     Nap(kFirstNap);
   }
-  // Of processes that ended without: this run's, or an earlier one's.
+  // These processes, of this run or of an earlier one, ended without removing
+  // their files.
   for (const int r : there) {
     if (is_there(r)) directory_.Remove(Named("join", r));
     directory_.Remove(Named("ack", r));

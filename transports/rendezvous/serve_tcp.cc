@@ -22,9 +22,10 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr milliseconds kLongestWait(100);
-// For the last words to reach the clients.
+// How long the last messages may take to reach the clients.
 constexpr seconds kFarewell(2);
-// Connections that have not joined, beside as many as there are ranks.
+// Connections that may be open without having joined, in addition to one for
+// each rank.
 constexpr std::size_t kPatienceForStrangers = 64;
 
 struct Client {
@@ -32,9 +33,9 @@ struct Client {
       : stream(std::move(socket), kMostJoinBytes), address(std::move(from)) {}
   FrameStream stream;
   const std::string address;
-  int rank = -1;  // Once joined.
+  int rank = -1;  // -1 until it has joined.
   bool acked = false;
-  bool turned_away = false;  // To be dropped once flushed.
+  bool turned_away = false;  // Dropped once flushed.
 };
 
 class Server final : private Door::Guests {
@@ -51,12 +52,12 @@ class Server final : private Door::Guests {
   using Clients = std::list<Client>;
 
   int size() const { return call_.options.size; }
-  // Waits for whatever is next, and sees to it.
+  // Waits for the next event and handles what is ready.
   Status Round(milliseconds patience);
   bool full() const override;
   bool DropOldestStranger() override;
   void Admit(Socket socket) override;
-  // Whether the client is to be kept.
+  // Returns whether to keep the client.
   Result<bool> Serve(Client& client);
   Result<bool> OnFrame(Client& client, const Frame& frame);
   Result<bool> OnJoin(Client& client, const Join& join);
@@ -125,7 +126,7 @@ Result<bool> Server::OnJoin(Client& client, const Join& join) {
   }
   const auto rank = static_cast<std::size_t>(join.rank);
   if (rank != 0 && by_rank_[rank] != nullptr) {
-    // The first may have closed, and be back.
+    // The first client may have closed its connection and come back.
     Client& first = *by_rank_[rank];
     Frame ignored;
     if (first.stream.Read(&ignored) == FrameStream::State::kClosed) {
@@ -168,7 +169,7 @@ Status Server::OnGone(Client& client) {
   if (client.rank < 0) return Status();
   const int rank = std::exchange(client.rank, -1);
   by_rank_[static_cast<std::size_t>(rank)] = nullptr;
-  if (stage_ != Stage::kAcknowledging) return Status();  // May come again.
+  if (stage_ != Stage::kAcknowledging) return Status();  // It may come again.
   return Status(
       StatusCode::kUnavailable,
       StrCat("rank ", rank, " (", client.address, ") left the rendezvous: ",
@@ -267,13 +268,16 @@ Status Server::Advance() {
   return Status();
 }
 
-// Tells all that have joined.
+// Tells all clients that have joined.
 Status Server::Fail(const Status& why) {
   stage_ = Stage::kLeaving;
   QueueToAll(FrameType::kFailed, EncodeStatus(why));
   return why;
 }
 
+// kJoining -> kAcknowledging when all ranks have joined: they get the cards. ->
+// kLeaving when all have confirmed them: they get kGo. A failure, too, leads to
+// kLeaving, with kFailed instead.
 Result<std::vector<std::string>> Server::Run() {
   cards_.resize(static_cast<std::size_t>(size()));
   cards_[0] = call_.my_card;

@@ -7,12 +7,12 @@
 #include "gradientflow/base/status.h"
 #include "transports/rendezvous/rendezvous.h"
 
-// The ways to meet that ExchangeCards() chooses from; its contract is theirs.
+// The ways to meet that ExchangeCards() chooses from. They have its contract.
 // REQUIRES options that ExchangeCards() has checked, and size > 1.
 namespace gradientflow::rendezvous {
 
-// A client that had joined waits this much longer for rank 0's verdict, which
-// knows more than its own clock.
+// A client that had joined waits this much longer for the verdict of rank 0,
+// which knows more than the client's own clock.
 inline constexpr std::chrono::seconds kGrace(5);
 
 struct Call {
@@ -23,10 +23,10 @@ struct Call {
 
 // Rank 0 listens and serves.
 Result<std::vector<std::string>> ServeTcp(const Call& call);
-// The others.
+// The other ranks connect.
 Result<std::vector<std::string>> JoinTcp(const Call& call);
 
-// In `directory`.
+// All ranks meet in files in `directory`.
 Result<std::vector<std::string>> MeetInFiles(const Call& call,
                                              const std::string& directory);
 

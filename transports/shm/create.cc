@@ -21,7 +21,8 @@
 namespace gradientflow {
 namespace {
 
-// Of the running kernel: new at every boot. Empty if it cannot be read.
+// The id of the running kernel, which is new at every boot. Empty if it cannot
+// be read.
 std::string BootId() {
   const Fd file(
       ::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
@@ -33,7 +34,7 @@ std::string BootId() {
   return id;
 }
 
-// The namespace's number, 0 if it cannot be read.
+// The number of the namespace; 0 if it cannot be read.
 std::uint64_t Namespace(const char* path) {
   struct stat info = {};
   return ::stat(path, &info) == 0 ? info.st_ino : 0;
@@ -43,7 +44,7 @@ std::string HostId() {
   const std::string boot = BootId();
   const std::uint64_t net = Namespace("/proc/self/ns/net");
   const std::uint64_t user = Namespace("/proc/self/ns/user");
-  // Where it cannot be known, no two processes share.
+  // If the host cannot be identified, no two processes share memory.
   if (boot.empty() || net == 0) {
     const Result<ShmListener> unique = ListenAbstract();
     return unique.ok() ? unique.value().name
@@ -52,7 +53,7 @@ std::string HostId() {
   return StrCat(boot, "/net ", net, "/user ", user, "/", ::geteuid());
 }
 
-// This process's place among those of its host that share memory.
+// This process among the processes of its host that share memory.
 class ShmEndpoint final : public Endpoint {
  public:
   static Result<std::unique_ptr<Endpoint>> Open(

@@ -2,16 +2,18 @@
 
 #include "transports/endpoint.h"
 
-// Links to other processes of this host, through memory that they share. All
-// that is public of this folder.
+// Links to other processes of this host, through memory that they share. The
+// only public header of this folder.
 namespace gradientflow {
 
-// Nothing of it has a name in a file system; all goes with the last process,
-// however that dies. open(): kResourceExhausted names the limit met. Processes
-// of the same kernel, network namespace, user namespace and user can share. Of
-// every pair the higher rank connects. Connect(): kUnavailable names a rank
-// that refused; any error of one rank is the same on all of them, at once, and
-// names the rank that has it.
+// Nothing of it has a name in a file system, and all of it is freed with the
+// last process, however that process dies. Processes can share memory if they
+// have the same kernel, network namespace, user namespace and user. In each
+// pair, the higher rank connects.
+//
+// open(): kResourceExhausted names the limit that was met.
+// Connect(): kUnavailable names a rank that refused. An error of one rank ends
+// the call on all ranks at once, with the same text, which names that rank.
 extern const TransportKind kShmTransport;
 
 }  // namespace gradientflow

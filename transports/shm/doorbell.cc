@@ -5,11 +5,12 @@
 namespace gradientflow {
 
 void Doorbell::RingNow() const {
-  // Only who takes the mark away rings: one byte for each sleep.
+  // Only the caller that clears the mark rings, so each sleep gets a single
+  // byte.
   if (peer_sleeps_->exchange(0, std::memory_order_seq_cst) == 0) return;
   const char byte = 1;
-  // A full socket holds bytes that wake the peer as well, and of a broken one
-  // the poller tells.
+  // If the socket is full, the bytes in it wake the peer as well. If it is
+  // broken, the poller will tell.
   (void)!::send(socket_, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 

@@ -26,7 +26,8 @@ std::size_t FifoCapacity(std::size_t fifo_bytes) {
 Status FifoWriter::Refresh() {
   const std::uint64_t seen =
       memory_.control->tail.load(std::memory_order_seq_cst);
-  // In differences from the last good value, so that wrapping is harmless.
+  // Compared as differences from the last good value, so that wrapping is
+  // harmless.
   if (seen - tail_ > published_ - tail_) {
     return Impossible("tail", tail_, published_, seen);
   }
@@ -55,7 +56,7 @@ void FifoWriter::Publish() {
 Status FifoReader::Refresh() {
   const std::uint64_t seen =
       memory_.control->head.load(std::memory_order_seq_cst);
-  // Not beyond what this side let the producer overwrite, nor back.
+  // The head may neither go back nor exceed what this side has released.
   if (seen - head_ > released_ + memory_.capacity - head_) {
     return Impossible("head", head_, released_ + memory_.capacity, seen);
   }

@@ -9,16 +9,28 @@
 
 #include "gradientflow/base/str_cat.h"
 
+// The hellos on the connection between a pair of ranks, where the higher one
+// connects:
+//
+//   higher -> lower  kOffer, with the memory of its arena
+//   lower -> higher  kOffer, with the memory of its arena
+//   both ways        kReady, once the sender has an offer of each of its peers
+//   at any time      kFailed: the sender gives up and says why
+//
+// A rank is done when it has said kReady and has heard it from all of its
+// peers.
 namespace gradientflow {
 namespace {
 
 using std::chrono::milliseconds;
 
-// More connections than this without a hello are strangers'.
+// Connections beyond this number that have sent no hello belong to strangers.
 constexpr std::size_t kMaxSilent = 256;
-// A peer that goes may be a victim. This long is waited for who tells why.
+// A peer that goes may be a victim of another failure. This is how long to wait
+// for a rank that tells why.
 constexpr milliseconds kVerdictPatience(200);
-// For peers that have yet to come, to be told that they come in vain.
+// How long to wait for peers that have yet to connect, to tell them of a
+// failure.
 constexpr milliseconds kFarewell(2000);
 
 bool Readable(const Fd& fd) {
@@ -55,7 +67,7 @@ Result<std::vector<ShmLinkArgs>> ShmHandshake::Run() {
       why = suspect_;
     } else if (late) {
       why = Late();
-      // The others are as late.
+      // The other ranks are late as well, so none has to be told.
       told_by_peer_ = true;
     } else {
       Wait();
@@ -127,7 +139,7 @@ void ShmHandshake::SayReady() {
     if (!IsPeer(rank)) continue;
     Hello ready = HelloTo(rank);
     ready.step = Hello::kReady;
-    // That a peer has died since is seen when it is read.
+    // If a peer has died in the meantime, reading from it will show that.
     (void)SendHello(ends_[rank].socket, ready, -1);
   }
 }
@@ -148,7 +160,7 @@ Status ShmHandshake::Late() const {
 
 void ShmHandshake::Wait() {
   std::vector<pollfd> items = {{listener_.get(), POLLIN, 0}};
-  // The clock may be a test's; a full listener queue gives no event.
+  // The clock may be a test's, and a full listener queue causes no event.
   int limit_ms = 20;
   for (const Outgoing& peer : outgoing_) {
     if (!peer.socket.valid()) limit_ms = 1;
@@ -273,7 +285,8 @@ Status ShmHandshake::ReadIncoming(Fd* from, bool* done) {
     told_by_peer_ = true;
     return FailureOf(hello);
   }
-  // First take it in, then answer: who has an answer may use the link.
+  // The peer is taken in before it is answered: once it has an answer, it may
+  // use the link.
   const Status taken = Finish(received.value(), from);
   if (!taken.ok()) {
     failed_ = Status(taken.code(), StrCat("rank ", args_.rank, " to rank ",
@@ -282,13 +295,14 @@ Status ShmHandshake::ReadIncoming(Fd* from, bool* done) {
     told_[hello.rank] = true;  // Or it has gone.
     return failed_;
   }
-  // That a peer has died since is seen when it is read.
+  // If a peer has died in the meantime, reading from it will show that.
   (void)SendHello(ends_[hello.rank].socket, HelloTo(hello.rank),
                   arena_->mapping()->fd());
   return Status();
 }
 
-// What a peer says after its offer. What follows kReady is its link's to read.
+// Reads what a peer says after its offer. What follows kReady is for the link
+// to read.
 Status ShmHandshake::ReadPeer(int rank) {
   const Fd& socket = ends_[rank].socket;
   if (!socket.valid() || ready_[rank] || told_[rank] || !Readable(socket)) {
@@ -297,7 +311,7 @@ Status ShmHandshake::ReadPeer(int rank) {
   const Result<ReceivedHello> received = ReceiveHello(socket);
   if (!received.ok()) {
     Suspect(rank, received.status());
-    told_[rank] = true;  // It hears nothing, and says nothing more.
+    told_[rank] = true;  // It neither hears nor says anything more.
     return Status();
   }
   if (received.value().hello.step == Hello::kFailed) {
@@ -311,7 +325,7 @@ Status ShmHandshake::ReadPeer(int rank) {
 void ShmHandshake::Tell(const Fd& socket) {
   Hello hello = HelloTo(args_.rank);
   SetFailure(failed_, &hello);
-  // Who has gone need not be told.
+  // A peer that has gone need not be told.
   (void)SendHello(socket, hello, -1);
 }
 
@@ -324,12 +338,13 @@ void ShmHandshake::TellAll(const Status& why, Clock::Time patience) {
   }
   const Clock::Time give_up = args_.clock->Now() + patience;
   for (;;) {
-    // Those below listen, or have gone.
+    // Lower ranks listen, or have gone.
     for (Outgoing& peer : outgoing_) {
       if (told_[peer.rank]) continue;
       if (!peer.socket.valid()) {
         Result<Fd> socket = ConnectAbstract(args_.addresses[peer.rank]);
-        if (socket.ok() && !socket.value().valid()) continue;  // Its queue.
+        // Its queue is full.
+        if (socket.ok() && !socket.value().valid()) continue;
         if (socket.ok()) peer.socket = std::move(socket).value();
       }
       if (peer.socket.valid()) Tell(peer.socket);

@@ -17,17 +17,19 @@
 
 namespace gradientflow {
 
-// Makes one connection to every peer of the host and maps their arenas. One
-// loop for all of them, so that a slow or hostile one holds up no other. A rank
-// is done when all are, so that one that fails finds all of them listening, and
-// each ends with the reason of the first.
+// Makes one connection to every peer of the host and maps the arenas of the
+// peers. A single loop serves all connections, so a slow or hostile peer holds
+// up no other. A rank is done only when all ranks are. A rank that fails
+// therefore finds the others still listening, and each of them ends with the
+// reason of the first failure.
 class ShmHandshake {
  public:
-  // All outlive it.
+  // All arguments outlive the object.
   ShmHandshake(const ConnectArgs& args, const Fd& listener,
                std::shared_ptr<ShmArena> arena, std::size_t fifo_bytes);
 
-  // What each link is made of, by rank; no socket where there is none.
+  // Returns what each link is made of, by rank. There is no socket where there
+  // is no link.
   Result<std::vector<ShmLinkArgs>> Run();
 
  private:
@@ -39,15 +41,15 @@ class ShmHandshake {
   Status AllocateFifos();
   bool IsPeer(int rank) const;
   bool Expects(int rank) const;
-  // Those that are not there; if all are, those that are not ready.
+  // Ranks whose connection is missing; if none is, ranks that are not ready.
   std::vector<int> Missing() const;
   bool Done() const;
   Status Late() const;
 
-  // Until something may have come, not for long.
+  // Blocks for a short time, until something may have arrived.
   void Wait();
-  // One round for all: each makes one step and blocks for nothing. An error is
-  // told by a peer, or is this rank's own.
+  // One round for all peers: each makes at most one step, and none blocks. The
+  // error is one that a peer told, or this rank's own.
   Status Round();
   Status Connect(Outgoing* to, bool* done);
   Status ReadReply(Outgoing* from, bool* done);
@@ -55,20 +57,21 @@ class ShmHandshake {
   Status ReadIncoming(Fd* from, bool* done);
   Status ReadPeer(int rank);
   void SayReady();
-  // A peer has gone without a word: another may tell why.
+  // A peer has gone without a word. Another rank may tell why.
   void Suspect(int rank, const Status& why);
-  // Whether the suspicion is to be the reason.
+  // Returns whether the suspicion is to become the reason of the failure.
   bool Suspicious() const;
 
-  // Tells all peers that can be reached; those that are still to come, within
-  // `patience`.
+  // Tells all peers that can be reached. Waits for at most `patience` for peers
+  // that have yet to connect.
   void TellAll(const Status& why, Clock::Time patience);
   void Tell(const Fd& socket);
 
   Status CheckHello(const Hello& hello) const;
   Hello HelloTo(int rank) const;
-  // Takes the peer in: its memory, its FIFO, its socket. It has proven to be
-  // of this session, so what is wrong with it ends the handshake.
+  // Takes the peer in: its memory, its FIFO and its socket. The peer has proven
+  // that it belongs to this session, so anything wrong with it ends the
+  // handshake.
   Status Finish(const ReceivedHello& received, Fd* socket);
 
   const ConnectArgs& args_;
@@ -76,16 +79,16 @@ class ShmHandshake {
   const std::shared_ptr<ShmArena> arena_;
   const std::size_t fifo_bytes_;
   std::vector<ShmLinkArgs> ends_;            // By rank.
-  std::vector<std::uint64_t> fifo_offsets_;  // By rank: the peer's to write.
+  std::vector<std::uint64_t> fifo_offsets_;  // By rank: where the peer writes.
   std::vector<bool> ready_;                  // By rank.
   bool said_ready_ = false;
   std::vector<Outgoing> outgoing_;
-  std::vector<Fd> incoming_;  // Accepted, hello not yet read.
+  std::vector<Fd> incoming_;  // Accepted, but no hello has come.
   std::string last_stranger_;
-  bool told_by_peer_ = false;  // The error is a peer's, who tells all.
+  bool told_by_peer_ = false;  // The error is a peer's, which tells all ranks.
   Status suspect_;
   Clock::Time suspect_since_{};
-  // This rank's, or a peer's, while others are told.
+  // The failure, of this rank or of a peer, while others are told.
   Status failed_;
   std::vector<bool> told_;  // By rank.
 };

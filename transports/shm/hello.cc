@@ -17,6 +17,9 @@
 
 #include "gradientflow/base/str_cat.h"
 
+// Hellos travel over Unix sockets. Their names are abstract, that is not in a
+// file system. A peer proves its user by the credentials that the kernel
+// reports, and hands over its arena as a file descriptor.
 namespace gradientflow {
 namespace {
 
@@ -34,7 +37,7 @@ struct AbstractAddress {
 
 Result<AbstractAddress> Address(const std::string& name) {
   AbstractAddress to;
-  // A leading zero makes the name abstract: no file.
+  // The leading zero byte makes the name abstract: there is no file.
   if (name.empty() || name.size() > sizeof(to.address.sun_path) - 1) {
     return Status(StatusCode::kInvalidArgument,
                   StrCat("shared-memory address: expected 1 to ",
@@ -62,7 +65,7 @@ Result<std::string> RandomName() {
   return name;
 }
 
-// Every descriptor that came along, owned.
+// Takes ownership of every descriptor that came with the message.
 std::vector<Fd> TakeDescriptors(msghdr* message) {
   std::vector<Fd> taken;
   for (cmsghdr* item = CMSG_FIRSTHDR(message); item != nullptr;
@@ -139,7 +142,7 @@ Status SendHello(const Fd& socket, const Hello& hello, int memory) {
     item->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(item), &memory, sizeof(int));
   }
-  // Three at most on a fresh socket: each fits in one piece.
+  // A fresh socket carries at most three hellos, so each fits in one piece.
   const ssize_t sent =
       ::sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent != static_cast<ssize_t>(sizeof(hello))) {

@@ -9,26 +9,27 @@
 
 namespace gradientflow {
 
-// What two processes of a host say to each other before there is a link, all of
-// it of one length. Same machine: native byte order.
+// What two processes of a host send each other before there is a link. All
+// hellos have the same length, and native byte order, since both are on one
+// machine.
 struct Hello {
   static constexpr std::uint64_t kMagic = 0x6f6c6c6568464721;
   static constexpr std::uint32_t kVersion = 2;
   enum Step : std::uint32_t {
-    kOffer = 1,   // The first, each way; the sender's arena travels along.
-    kReady = 2,   // The sender has all that it needs of all of its peers.
-    kFailed = 3,  // At any time: nobody goes on, for `why`.
+    kOffer = 1,   // The first, each way, with the sender's arena.
+    kReady = 2,   // The sender has all it needs from its peers.
+    kFailed = 3,  // At any time: the job fails, for `why`.
   };
   std::uint64_t magic = kMagic;
   std::uint32_t version = kVersion;
   std::uint32_t step = kOffer;
-  std::int32_t rank = 0;  // The sender's.
+  std::int32_t rank = 0;  // Of the sender.
   std::int32_t size = 0;
   std::int32_t pid = 0;
-  StatusCode code = StatusCode::kOk;  // kFailed only.
+  StatusCode code = StatusCode::kOk;  // Only for kFailed.
   std::uint64_t session_key = 0;
   std::uint64_t arena_bytes = 0;
-  // In the sender's arena: what its receiver shall write to.
+  // The FIFO in the sender's arena that the receiver of this hello writes to.
   std::uint64_t fifo_offset = 0;
   std::uint64_t fifo_bytes = 0;
   std::array<char, 1024> why = {};  // Ends with a zero.
@@ -36,40 +37,42 @@ struct Hello {
 
 struct ReceivedHello {
   Hello hello;
-  Fd memory;  // Of an offer.
+  Fd memory;  // Only with an offer.
 };
 
-// Makes a hello say `why` its sender failed, and takes that from one.
+// Make a hello say why its sender failed, and read that from a hello.
 void SetFailure(const Status& why, Hello* hello);
 Status FailureOf(const Hello& hello);
 
-// A listening socket under an unguessable abstract name, which goes with it.
+// A listening socket under an unguessable abstract name, which vanishes with
+// it.
 struct ShmListener {
   Fd socket;
   std::string name;
 };
 Result<ShmListener> ListenAbstract();
 
-// A non-blocking connection to `name`; an invalid Fd if the listener's queue
-// is full at the moment.
+// Returns a non-blocking connection to `name`, or an invalid Fd if the queue of
+// the listener is full at present.
 Result<Fd> ConnectAbstract(const std::string& name);
 
-// An invalid Fd if nobody waits.
+// Returns an invalid Fd if no connection is waiting.
 Fd AcceptAbstract(const Fd& listener);
 
-// `memory`: of the arena that is offered; -1: none.
+// `memory` is the descriptor of the arena in an offer, else -1.
 Status SendHello(const Fd& socket, const Hello& hello, int memory);
 
-// REQUIRES a readable socket. kUnavailable if the peer hung up, kDataLoss if
-// it sent anything but a hello of this version, an offer with one descriptor.
+// REQUIRES a readable socket. Returns kUnavailable if the peer hung up, and
+// kDataLoss if it sent anything but a hello of this version, or an offer
+// without exactly one descriptor.
 Result<ReceivedHello> ReceiveHello(const Fd& socket);
 
-// kDataLoss unless the process at the other end runs as this one's user.
+// Returns kDataLoss unless the process at the other end runs as the same user.
 Status CheckPeerUser(const Fd& socket);
 
-// Readable once the peer's process has ended. Invalid where the kernel cannot
-// tell, or where `pid`, which the peer said of itself, is not what the kernel
-// says of it (another PID namespace, say).
+// Returns a descriptor that becomes readable when the process of the peer ends.
+// It is invalid if the kernel cannot tell, or if `pid`, which the peer claims,
+// is not what the kernel reports (in another PID namespace, for example).
 Fd WatchProcess(const Fd& socket, int pid);
 
 }  // namespace gradientflow

@@ -23,7 +23,7 @@ Status MapError(std::size_t bytes, const char* what) {
                        ": ", std::strerror(errno)));
 }
 
-// At a multiple of kHugePage: only then can the kernel map huge pages.
+// Maps at a multiple of kHugePage, where the kernel can use huge pages.
 Result<std::byte*> MapAligned(int fd, std::size_t bytes) {
   void* const reserved =
       ::mmap(nullptr, bytes + kHugePage, PROT_NONE,
@@ -44,7 +44,7 @@ Result<std::byte*> MapAligned(int fd, std::size_t bytes) {
   if (skip < kHugePage) {
     ::munmap(begin + skip + bytes, kHugePage - skip);
   }
-  // Best effort: a kernel without huge pages for shared memory says no.
+  // Best effort: a kernel without huge pages for shared memory refuses.
   ::madvise(mapped, bytes, MADV_HUGEPAGE);
   return static_cast<std::byte*>(mapped);
 }
@@ -57,7 +57,7 @@ Mapping::Mapping(Fd fd, std::byte* data, std::size_t bytes)
 }
 
 Mapping::~Mapping() {
-  // In a fork other memory may be there.
+  // In a forked child other memory may be at these addresses.
   if (!process_.forked()) UnmapHere(data_, bytes_);
 }
 
@@ -99,7 +99,7 @@ Result<std::shared_ptr<Mapping>> Mapping::FromPeer(const Fd& memory,
   }
   Result<std::byte*> data = MapAligned(memory.get(), bytes);
   if (!data.ok()) return data.status();
-  // A core dump holds this process's own arena only.
+  // A core dump then contains this process's own arena only.
   ::madvise(data.value(), bytes, MADV_DONTDUMP);
   if (::madvise(data.value(), bytes, MADV_DONTFORK) != 0) {
     const Status why = MapError(bytes, "madvise(MADV_DONTFORK)");

@@ -9,16 +9,19 @@
 
 namespace gradientflow {
 
-// A mapped memfd: shared memory without a name, so that nothing stays behind
-// however its users die. Pages appear when touched. Immutable. A fork has a
-// private copy of this process's own, and nothing of a peer's.
+// A mapped memfd: shared memory without a name, so that nothing is left behind
+// however its users die. Pages appear when they are touched. Immutable. A
+// forked child has a private copy of this process's own memory, and nothing of
+// a peer's.
 class Mapping {
  public:
-  // New and zeroed; `bytes` is a multiple of 4096. The size is sealed.
+  // Returns a new, zeroed mapping. `bytes` is a multiple of 4096. The size is
+  // sealed.
   static Result<std::shared_ptr<Mapping>> Create(std::size_t bytes);
 
-  // A peer's. kDataLoss unless it is a memfd of exactly `bytes` that can no
-  // longer shrink: touching a truncated mapping would kill this process.
+  // Maps the memory of a peer. Returns kDataLoss unless it is a memfd of
+  // exactly `bytes` that cannot shrink: to touch a truncated mapping would kill
+  // this process.
   static Result<std::shared_ptr<Mapping>> FromPeer(const Fd& memory,
                                                    std::uint64_t bytes);
 
@@ -28,9 +31,9 @@ class Mapping {
 
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
-  int fd() const { return fd_.get(); }  // -1 in a peer's.
+  int fd() const { return fd_.get(); }  // -1 for the memory of a peer.
 
-  // Gives the pages back to the kernel; they read as zeros from now on.
+  // Gives the pages back to the kernel. They read as zeros afterwards.
   void Discard(std::uint64_t offset, std::size_t bytes) const;
 
  private:

@@ -158,7 +158,7 @@ std::uint64_t ShmArena::Publications(int rank) const {
 }
 
 void ShmArena::RingSleepers() {
-  // A sleeper either sees this count or is seen asleep.
+  // A sleeper either sees this count, or is seen asleep and rung.
   Control(*mine_)->publications.fetch_add(1, std::memory_order_seq_cst);
   for (const Doorbell* bell : bells_) bell->Ring(kRingForSlot);
 }

@@ -15,14 +15,14 @@
 
 namespace gradientflow {
 
-// The start of every arena, followed by the heap of windows at kHeapOffset.
+// The start of every arena. The heap of windows follows at kHeapOffset.
 struct ArenaControl {
   std::uint64_t magic = 0;
   std::uint32_t version = 0;
   std::uint32_t slots = 0;
   std::uint64_t arena_bytes = 0;
   std::uint64_t heap_offset = 0;
-  // How often the owner called RingSleepers().
+  // Number of times that the owner has called RingSleepers().
   alignas(64) std::atomic<std::uint64_t> publications{0};
   alignas(4096) SyncSlot sync[kSyncSlots];
 };
@@ -33,25 +33,27 @@ inline constexpr std::uint64_t kHeapOffset = sizeof(ArenaControl);
 inline constexpr std::size_t kMinArenaBytes =
     kHeapOffset + (std::size_t{128} << 10);
 
-// SharedArena over one Mapping per member. Shared by the host object and its
-// links, all on one thread.
+// A SharedArena over one Mapping for each member. Shared by the endpoint and
+// its links, all of them on one thread.
 class ShmArena final : public SharedArena {
  public:
-  // Of `arena_bytes` (rounded up to a page), with no members yet.
+  // Creates an arena of `arena_bytes`, rounded up to a page, without members.
   static Result<std::shared_ptr<ShmArena>> Create(std::size_t arena_bytes);
 
-  // Mine, for others to map.
+  // This rank's mapping, for others to map.
   const std::shared_ptr<Mapping>& mapping() const { return mine_; }
 
-  // Makes me `rank`, alone; then adds the others, each once.
+  // Makes this rank `rank`, the only member. Then AddMember() adds the others,
+  // each once.
   void SetSelf(int rank);
-  // kDataLoss if `peer` is not an arena of this version.
+  // Returns kDataLoss if `peer` is not an arena of this version.
   Status AddMember(int rank, std::shared_ptr<Mapping> peer);
 
-  // Where the bytes of an incoming FIFO go: control block, then `capacity`
-  // bytes. Lives as long as the arena.
+  // Allocates an incoming FIFO: its control block, then `capacity` bytes. It
+  // lives as long as the arena.
   Result<BufferView> AllocateFifo(std::size_t capacity);
-  // The FIFO at `offset` of member `rank`. kDataLoss if there cannot be one.
+  // Returns the FIFO at `offset` of member `rank`, or kDataLoss if there cannot
+  // be one.
   Result<FifoMemory> FifoAt(int rank, std::uint64_t offset,
                             std::uint64_t capacity) const;
 
@@ -59,7 +61,7 @@ class ShmArena final : public SharedArena {
   void AddBell(const Doorbell* bell);
   void RemoveBell(const Doorbell* bell);
 
-  // How often member `rank` has called RingSleepers().
+  // Number of times that member `rank` has called RingSleepers().
   std::uint64_t Publications(int rank) const;
 
   const std::vector<int>& members() const override { return members_; }
@@ -78,7 +80,7 @@ class ShmArena final : public SharedArena {
   const std::shared_ptr<Mapping> mine_;
   WindowHeap heap_;
   std::vector<int> members_;
-  std::vector<std::shared_ptr<Mapping>> mappings_;  // By rank; holes are null.
+  std::vector<std::shared_ptr<Mapping>> mappings_;  // By rank; gaps are null.
   std::vector<const Doorbell*> bells_;
 };
 

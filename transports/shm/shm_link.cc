@@ -11,15 +11,27 @@
 
 #include "gradientflow/base/str_cat.h"
 
+// How frames get through shared memory. Each direction is a FIFO of bytes, and
+// each end moves what it can with every Poll():
+//
+//   Send()      queue_: messages, in order
+//   MoveOut()   queue_ -> out FIFO, in pieces; after each piece the head of the
+//               FIFO is published and the peer is rung if it sleeps
+//   MoveIn()    in FIFO -> header -> landing -> payload; after each piece the
+//               bytes are released, and the peer is rung if it waits for room
+//
+// The socket carries no data. It wakes a sleeping end, and tells when the peer
+// is gone.
 namespace gradientflow {
 namespace {
 
-// What one end copies before the other may go on with it: both copies of a
-// large message overlap, and the piece is still in cache for the second.
+// One end copies this many bytes before the other end may go on with them. So
+// the two copies of a large message overlap, and a piece is still in the cache
+// for the second copy.
 constexpr std::size_t kPieceBytes = std::size_t{64} << 10;
-// Per direction and Poll(), so that no link starves the others.
+// Limit for each direction and Poll(), so that no link starves the others.
 constexpr std::size_t kBudgetBytes = std::size_t{512} << 10;
-// What a message costs beside its bytes, in bytes.
+// What a message costs in addition to its bytes, in bytes.
 constexpr std::size_t kMessageCost = 256;
 
 enum Cookie : std::uint64_t { kSocket = 0, kProcess = 1 };
@@ -85,12 +97,12 @@ bool ShmLink::OnEvents(std::uint64_t cookie, std::uint32_t /*events*/) {
   } else if (got < 0 && errno != EAGAIN && errno != EINTR) {
     HangUp("the connection broke");
   }
-  return true;  // Who rings has left something for the link's Poll().
+  return true;  // The peer that rang has left something for Poll().
 }
 
 void ShmLink::HangUp(const char* cause) {
   hung_up_ = Explain(Status(StatusCode::kUnavailable, cause));
-  paused_ = false;  // The owner is asked again.
+  paused_ = false;  // Asks the owner for the landing again.
   Disconnect();
 }
 
@@ -137,7 +149,8 @@ bool ShmLink::Poll() {
   bool moved = MoveIn();
   if (closed_ || down_) return true;
   if (!hung_up_) return MoveOut() || moved;
-  // Nobody reads what is queued, but what came before the end still counts.
+  // The peer reads no queued message any more, but what it sent before still
+  // counts.
   moved |= CompleteAll(*hung_up_);
   if (closed_ || !Drained()) return moved;
   Fail(reading_ == Reading::kHeader && in_.available() == 0
@@ -148,7 +161,7 @@ bool ShmLink::Poll() {
 }
 
 bool ShmLink::Drained() {
-  if (paused_) return true;  // Nobody takes it.
+  if (paused_) return true;  // No one takes it.
   if (CanRead()) return false;
   const Status seen = in_.Refresh();
   return !seen.ok() || !CanRead();
@@ -199,7 +212,7 @@ void ShmLink::ReadStep() {
 }
 
 void ShmLink::ReadHeader() {
-  // A copy: the peer could still change the original.
+  // A copy, because the peer could still change the original.
   std::array<std::byte, kHeaderBytes> bytes;
   in_.Read(bytes);
   const Result<Header> header = DecodeHeader(bytes);
@@ -299,7 +312,7 @@ void ShmLink::CompleteWritten() {
     done(Status());
     if (closed_) return;
   }
-  // The front is dropped rarely, so that a message costs O(1).
+  // The front is seldom erased, so that a message costs O(1).
   if (completed_ == queue_.size() ||
       (completed_ >= 1024 && completed_ >= queue_.size() / 2)) {
     queue_.erase(queue_.begin(),
@@ -311,7 +324,7 @@ void ShmLink::CompleteWritten() {
 
 bool ShmLink::CompleteAll(const Status& why) {
   if (queue_.empty()) return false;
-  // Those that a callback adds wait for the next Poll().
+  // Messages that a callback adds wait for the next Poll().
   const std::vector<OutMessage> queued = std::exchange(queue_, {});
   const std::size_t begin = std::exchange(completed_, 0);
   written_ = front_bytes_ = 0;
@@ -332,14 +345,14 @@ bool ShmLink::PrepareToSleep() {
                                               (paused_ ? 0U : kRingForData) |
                                               (blocked ? kRingForRoom : 0U),
                                           std::memory_order_seq_cst);
-  // From here the peer rings; what it did before is looked at now. Broken
-  // counters are for Poll() to report.
+  // From here on the peer rings. What it did before is looked at below. Broken
+  // counters are left for Poll() to report.
   bool idle = true;
   if (!paused_) idle = in_.Refresh().ok() && !CanRead();
   if (blocked) idle = out_.Refresh().ok() && !CanWrite() && idle;
   const std::uint64_t publications = args_.arena->Publications(args_.peer);
   if (std::exchange(seen_publications_, publications) != publications) {
-    idle = false;  // Its slots may have changed since they were last read.
+    idle = false;  // Slots may have changed since they were last read.
   }
   if (!idle) WakeUp();
   return idle;

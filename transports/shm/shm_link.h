@@ -21,23 +21,25 @@ namespace gradientflow {
 
 struct ShmLinkArgs {
   int peer = 0;
-  const char* kind = "shm";  // A literal.
+  const char* kind = "shm";  // A string literal.
   std::string address;       // Of the peer, for error messages.
-  Fd socket;  // A connected stream: doorbell, and hang-up at death.
-  // Readable once the peer's process has ended; may be absent. The socket
-  // alone does not tell if another process has a copy of it.
+  // A connected stream: the doorbell; it hangs up when the peer dies.
+  Fd socket;
+  // Readable once the process of the peer has ended; may be absent. The socket
+  // alone does not tell if another process holds a copy of it.
   Fd process;
   FifoMemory in;  // In this rank's arena: the reader's.
   FifoMemory out;
-  std::shared_ptr<ShmArena> arena;  // Keeps both mapped.
+  std::shared_ptr<ShmArena> arena;  // Keeps the memory of both FIFOs mapped.
   Poller* poller = nullptr;         // Outlives the link.
   LinkEvents* events = nullptr;     // Outlives the link.
 };
 
-// Frames through a byte FIFO per direction. While both ends are awake no
-// system call is made; who wants to block marks itself asleep in the FIFO it
-// reads, and is rung through the socket. Transports: inproc and shm alike.
-// A callback may Close() the link, but not destroy it.
+// Frames through one byte FIFO per direction. While both ends are awake there
+// are no system calls. An end that wants to block marks itself asleep in the
+// FIFO that it reads, and its peer rings it through the socket. Used by the
+// transports inproc and shm. A callback may Close() the link, but must not
+// destroy it.
 class ShmLink final : public Link, private Poller::Target {
  public:
   static Result<std::unique_ptr<ShmLink>> Create(ShmLinkArgs args);
@@ -65,10 +67,11 @@ class ShmLink final : public Link, private Poller::Target {
   bool OnEvents(std::uint64_t cookie, std::uint32_t events) override;
   void HangUp(const char* cause);
 
-  // Each returns whether anything moved; may end in Fail().
+  // Each returns whether anything moved, and may end in Fail().
   bool MoveIn();
   bool MoveOut();
-  // The next step of the message under way. REQUIRES CanRead().
+  // Takes the next step of the message that is being read.
+  // REQUIRES CanRead().
   void ReadStep();
   void ReadHeader();
   void FindLanding();
@@ -77,12 +80,14 @@ class ShmLink final : public Link, private Poller::Target {
   std::size_t WriteStep();
   void PublishWritten();
 
-  // Nothing more will come; what is in the FIFO has been delivered.
+  // Returns true if nothing more will come and what is in the FIFO has been
+  // delivered.
   bool Drained();
 
   bool CanRead() const;
   bool CanWrite() const;
-  // Done of what has been written; later, of everything, with `why`.
+  // CompleteWritten() runs the Done of each message that has been written.
+  // CompleteAll() runs those of all messages, with `why`.
   void CompleteWritten();
   bool CompleteAll(const Status& why);
   void Fail(const Status& why);
@@ -100,8 +105,9 @@ class ShmLink final : public Link, private Poller::Target {
   std::byte* landing_ = nullptr;
   std::size_t landed_bytes_ = 0;
 
-  // [0, completed_) are done, [completed_, written_) in the FIFO; of the next
-  // one `front_bytes_` are, header included.
+  // Messages [0, completed_) are done, and [completed_, written_) are in the
+  // FIFO. `front_bytes_` of the next message are there, too, including its
+  // header.
   std::vector<OutMessage> queue_;
   std::size_t completed_ = 0;
   std::size_t written_ = 0;
@@ -109,8 +115,8 @@ class ShmLink final : public Link, private Poller::Target {
 
   std::uint64_t seen_publications_ = 0;
   bool connected_ = true;
-  bool closed_ = false;            // By Close(): nothing runs any more.
-  bool down_ = false;              // OnDown() has been told.
+  bool closed_ = false;            // By Close(): no callback runs any more.
+  bool down_ = false;              // OnDown() has been called.
   std::optional<Status> hung_up_;  // What is in the FIFO is still delivered.
 };
 

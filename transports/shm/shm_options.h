@@ -5,11 +5,11 @@
 namespace gradientflow {
 
 struct ShmOptions {
-  // Address space each rank reserves; memory is used only where touched, so
-  // large costs nothing but under limits on address space.
+  // The address space that each rank reserves. Memory is used only where it is
+  // touched, so a large value costs nothing, unless address space is limited.
   std::size_t arena_bytes = std::size_t{64} << 30;
-  // Per pair and direction, rounded up to a power of two. Larger: fewer stalls
-  // of bursts; smaller: more of it stays in cache.
+  // For each pair and direction, rounded up to a power of two. A larger FIFO
+  // stalls less in bursts; more of a smaller one stays in the cache.
   std::size_t fifo_bytes = std::size_t{1} << 20;
 };
 

@@ -7,23 +7,24 @@
 
 namespace gradientflow {
 
-// Who owns which offsets of an arena: first fit over a list of free runs.
-// Touches no memory.
+// Keeps track of which offsets of an arena are in use: first fit over a list of
+// free runs. Touches no memory.
 class WindowHeap {
  public:
-  // Hands out [begin, end), both multiples of 4096.
+  // Manages [begin, end); both are multiples of 4096.
   WindowHeap(std::uint64_t begin, std::uint64_t end);
 
-  // The offset of `bytes` (rounded up to whole pages of 4096, at least one);
-  // nothing if no free run is long enough. Large windows start at a multiple
-  // of 2 MiB where that is possible, so that huge pages fit.
+  // Returns the offset of a window of `bytes`, rounded up to whole pages of
+  // 4096 and at least one page, or nothing if no free run is long enough. A
+  // large window starts at a multiple of 2 MiB where possible, so that huge
+  // pages fit.
   std::optional<std::uint64_t> Allocate(std::size_t bytes);
 
-  // The page-rounded length of the window at `offset`, now free; nothing if
-  // Allocate() did not give it.
+  // Frees the window at `offset` and returns its length in whole pages, or
+  // nothing if Allocate() did not return that offset.
   std::optional<std::size_t> Free(std::uint64_t offset);
 
-  // Whether [offset, offset + bytes) lies inside one window.
+  // Returns whether [offset, offset + bytes) lies inside one window.
   bool Contains(std::uint64_t offset, std::size_t bytes) const;
 
   std::uint64_t free_bytes() const;
@@ -33,7 +34,7 @@ class WindowHeap {
   std::optional<std::uint64_t> FirstFit(std::uint64_t bytes,
                                         std::uint64_t alignment);
 
-  // Offset to length; free runs never touch each other.
+  // Offset to length. No two free runs are adjacent.
   std::map<std::uint64_t, std::uint64_t> free_;
   std::map<std::uint64_t, std::uint64_t> used_;
 };

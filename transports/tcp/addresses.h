@@ -15,14 +15,14 @@ namespace gradientflow {
 // An IPv4 or IPv6 address with a port. A value.
 class SocketAddress {
  public:
-  SocketAddress() = default;  // Of no family.
+  SocketAddress() = default;  // Has no address family.
   // REQUIRES bytes <= sizeof(storage).
   SocketAddress(const sockaddr_storage& storage, socklen_t bytes)
       : storage_(storage), bytes_(bytes) {}
 
-  // "10.0.0.2:4321" or "[fd00::1]:4321": numbers only.
+  // Parses "10.0.0.2:4321" or "[fd00::1]:4321"; numbers only, no names.
   static std::optional<SocketAddress> Parse(std::string_view text);
-  // The inverse.
+  // The inverse of Parse().
   std::string ToString() const;
 
   int family() const { return storage_.ss_family; }
@@ -44,13 +44,14 @@ struct HostPort {
   std::uint16_t port = 0;
 };
 
-// "host:port" or "[ipv6]:port"; kInvalidArgument says what was expected.
+// Parses "host:port" or "[ipv6]:port". kInvalidArgument says what was expected.
 Result<HostPort> ParseHostPort(std::string_view text);
 
-// All addresses of a name. May ask a name server, and block for it.
+// Returns all addresses of a name. May ask a name server, and block for it.
 Result<std::vector<SocketAddress>> Resolve(const HostPort& where);
 
-// "a:1,b:2": what TcpListener publishes. kInvalidArgument names a bad part.
+// Lists of addresses, "a:1,b:2", as an endpoint publishes them.
+// kInvalidArgument names the part that is wrong.
 std::string JoinAddresses(const std::vector<SocketAddress>& addresses);
 Result<std::vector<SocketAddress>> SplitAddresses(std::string_view text);
 

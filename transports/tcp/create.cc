@@ -21,13 +21,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// So that a clock that does not follow the kernel's is looked at, too.
+// The longest wait, so that a clock that does not follow the kernel's is looked
+// at, too.
 constexpr milliseconds kLongestWait(100);
 
 // Control messages have a lane of their own, which no data holds up.
 int LanesOf(const TransportOptions& options) { return 1 + options.connections; }
 
-// One Connect().
+// The state of one Connect().
 class SetUp {
  public:
   SetUp(const TransportOptions& options, const ConnectArgs& args,
@@ -58,7 +59,7 @@ class SetUp {
   const std::vector<Socket>& listeners_;
   IncomingLanes incoming_;
   Door door_;
-  std::vector<OutgoingLane> outgoing_;  // By peer, lane.
+  std::vector<OutgoingLane> outgoing_;  // By peer, then by lane.
 };
 
 IncomingLanes::Args SetUp::ForIncoming() const {
@@ -126,13 +127,13 @@ milliseconds SetUp::Patience(Clock::Time now) const {
   return std::chrono::ceil<milliseconds>(std::max(until, now) - now);
 }
 
-// Waits for whatever is next, and sees to it.
+// Waits for the next event and handles what is ready.
 Status SetUp::Round(Clock::Time now) {
   std::vector<OutgoingLane::Interest> interests;
   std::vector<std::size_t> lane_of;
   for (std::size_t i = 0; i < outgoing_.size(); ++i) {
     const Status started = outgoing_[i].Start(now);
-    // A stranger may have the descriptor that it lacks.
+    // A stranger may hold the descriptor that the attempt lacks.
     if (!started.ok() && (started.code() != StatusCode::kResourceExhausted ||
                           !incoming_.DropOldestStranger())) {
       return started;
@@ -254,7 +255,7 @@ class TcpEndpoint final : public Endpoint {
   explicit TcpEndpoint(const TransportOptions& options) : options_(options) {}
 
   const TransportOptions options_;
-  std::vector<Socket> listeners_;  // None after Connect().
+  std::vector<Socket> listeners_;  // Empty after Connect().
   std::vector<SocketAddress> addresses_;
 };
 

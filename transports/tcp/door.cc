@@ -8,6 +8,8 @@
 namespace gradientflow {
 namespace {
 
+// Connections accepted in one call, and how long to leave the listener alone
+// when one could not be accepted.
 constexpr int kAtOnce = 16;
 constexpr std::chrono::milliseconds kPause(50);
 
@@ -29,7 +31,8 @@ void Door::AcceptSome(const Socket& listener, Clock::Time now, Guests* guests) {
     if (!accepted.value().valid()) return;
     if (guests->full() && !guests->DropOldestStranger()) continue;
     guests->Admit(std::move(accepted).value());
-    // There is room for one: it is heard before it makes room.
+    // There was room for just one connection. It must be heard before it has to
+    // make room in turn.
     if (made_room) return;
   }
 }

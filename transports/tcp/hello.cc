@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kMagic("GFhello\n", 8);
 constexpr std::uint32_t kVersion = 2;
 
-// Offsets of the fields; all numbers are little-endian.
+// Offsets of the fields. All numbers are little-endian.
 constexpr std::size_t kVersionAt = 8;
 constexpr std::size_t kStepAt = 12;
 constexpr std::size_t kKeyAt = 16;
@@ -90,7 +90,7 @@ Status WriteHello(const Socket& socket, const LaneHello& hello) {
 }
 
 bool SameKey(std::uint64_t a, std::uint64_t b) {
-  // No early exit anywhere: one subtraction.
+  // No early exit anywhere: a single operation on the whole words.
   return (a ^ b) == 0;
 }
 

@@ -9,15 +9,15 @@
 
 namespace gradientflow {
 
-// What the ends of a fresh connection tell each other before the first
-// message: who connects sends kHello, who accepts answers kWelcome, and who
-// connects says kConfirm on the one connection it keeps. The format is in
-// gradientflow/docs/wire_format.md.
+// What the two ends of a fresh connection send each other before the first
+// message. The side that connects sends kHello, the side that accepts answers
+// kWelcome, and the side that connects sends kConfirm on the one connection
+// that it keeps for the lane. gradientflow/docs/wire_format.md has the format.
 struct LaneHello {
   enum class Step : std::uint32_t { kHello = 1, kWelcome = 2, kConfirm = 3 };
   Step step = Step::kHello;
   std::uint64_t session_key = 0;
-  std::uint32_t from = 0;  // Ranks.
+  std::uint32_t from = 0;  // `from` and `to` are ranks.
   std::uint32_t to = 0;
   std::uint32_t lane = 0;
   std::uint32_t lanes = 0;
@@ -26,19 +26,20 @@ struct LaneHello {
 inline constexpr std::size_t kLaneHelloBytes = 40;
 
 std::array<std::byte, kLaneHelloBytes> EncodeLaneHello(const LaneHello& hello);
-// kDataLoss says what was expected and seen; never the key.
+// kDataLoss says what was expected and seen, but never contains the key.
 Result<LaneHello> DecodeLaneHello(
     const std::array<std::byte, kLaneHelloBytes>& bytes);
 
-// The hello that comes next on a connection, piece by piece.
+// Reads the next hello of a connection, piece by piece.
 class HelloReader {
  public:
   enum class State : std::uint8_t { kWaiting, kComplete, kClosed };
-  // Reads what is there of it, and nothing beyond.
+  // Reads what has arrived of the hello, and nothing beyond it.
   State Read(const Socket& socket);
-  // REQUIRES kComplete; the next hello may be read then.
+  // REQUIRES kComplete. Afterwards the next hello may be read.
   Result<LaneHello> Take();
-  int error() const { return error_; }  // errno of kClosed; 0: by the peer.
+  // errno of kClosed; 0 if closed by the peer.
+  int error() const { return error_; }
 
  private:
   std::array<std::byte, kLaneHelloBytes> bytes_ = {};
@@ -46,7 +47,7 @@ class HelloReader {
   int error_ = 0;
 };
 
-// REQUIRES room in the connection's buffer, as a fresh one has.
+// REQUIRES room in the buffer of the connection, as a fresh one has.
 Status WriteHello(const Socket& socket, const LaneHello& hello);
 
 bool SameKey(std::uint64_t a, std::uint64_t b);  // In constant time.

@@ -8,9 +8,9 @@
 namespace gradientflow {
 namespace {
 
-// Strangers that may sit and wait, beside the peers.
+// Strangers that may wait at the same time, in addition to the peers.
 constexpr std::size_t kPatienceForStrangers = 64;
-// A peer tries each of its ways here at the same time.
+// A peer may try each of its routes to this rank at the same time.
 constexpr std::size_t kTriesPerLane = 4;
 
 }  // namespace
@@ -106,7 +106,7 @@ Result<bool> IncomingLanes::OnHello(Connection& connection,
   if (lane.valid()) return false;
   lane = std::move(connection.socket);
   --missing_;
-  return false;  // Kept, but not here.
+  return false;  // The lane has the socket; the entry can go.
 }
 
 bool IncomingLanes::complete(int peer) const {

@@ -11,8 +11,8 @@
 
 namespace gradientflow {
 
-// The lanes that peers of a higher rank open to this one, picked out of
-// whatever connects. NOT thread-safe.
+// The lanes that peers of a higher rank open to this rank, picked out of all
+// connections that come in. NOT thread-safe.
 class IncomingLanes final : public Door::Guests {
  public:
   struct Args {
@@ -26,32 +26,32 @@ class IncomingLanes final : public Door::Guests {
   bool full() const override;
   bool DropOldestStranger() override;
   void Admit(Socket socket) override;
-  // For poll(), in the order of connections.
+  // Descriptors for poll(), in the order of the connections.
   std::vector<int> Descriptors() const;
-  // That one is ready, or gone. An error ends the set-up.
+  // Descriptor `fd` is ready, or hung up. An error ends the set-up.
   Status OnReady(int fd);
 
   bool complete() const { return missing_ == 0; }
-  // Whether all lanes of the rank are there.
+  // Returns whether all lanes of that rank are connected.
   bool complete(int peer) const;
-  // REQUIRES complete(). Once per rank.
+  // REQUIRES complete(). May be called once per rank.
   std::vector<Socket> TakeLanes(int peer);
 
  private:
   struct Connection {
     Socket socket;
     HelloReader reader;
-    bool greeted = false;  // A peer indeed; its confirmation is awaited.
+    bool greeted = false;  // It is a peer; its confirmation is awaited.
   };
   using Connections = std::list<Connection>;
 
-  // Whether the connection is to be kept.
+  // Returns whether to keep the connection in this list.
   Result<bool> OnHello(Connection& connection, const LaneHello& hello);
   bool IsPeer(const LaneHello& hello) const;
 
   const Args args_;
   Connections connections_;                 // Oldest first.
-  std::vector<std::vector<Socket>> lanes_;  // By rank, lane.
+  std::vector<std::vector<Socket>> lanes_;  // By rank, then by lane.
   std::size_t missing_ = 0;
   std::size_t most_connections_ = 0;
 };

@@ -17,7 +17,8 @@
 namespace gradientflow {
 namespace {
 
-// Every host has such bridges, often with the same address: no way to others.
+// Many hosts have such bridges, often with the same address. They lead to no
+// other host.
 constexpr std::array<std::string_view, 4> kBridges = {"docker", "br-", "virbr",
                                                       "cni"};
 
@@ -43,7 +44,7 @@ struct NameFilter {
       return whole ? interface == name : interface.starts_with(name);
     });
   }
-  // Whether the user asked for exactly such interfaces.
+  // Returns whether the user asked for exactly such interfaces.
   bool selects() const { return !excludes && !names.empty(); }
   bool Allows(std::string_view interface) const {
     return names.empty() || Names(interface) != excludes;

@@ -9,12 +9,13 @@
 namespace gradientflow {
 namespace {
 
-// Beyond this, reading ahead more than the next header would copy bytes of the
-// next payload that could go straight to its landing.
+// If more than this is missing of a payload, a read gets at most the next
+// header ahead. Reading further would copy bytes of the next payload that could
+// go straight to their landing.
 constexpr std::size_t kLargeBytes = std::size_t{8} << 10;
-// Of one read. Larger ones keep the peer waiting for room.
+// Limit of one read. A larger one keeps the peer waiting for room.
 constexpr std::size_t kMostAtOnce = std::size_t{512} << 10;
-// What a message costs beside its bytes, in bytes.
+// What a message costs in addition to its bytes, in bytes.
 constexpr std::size_t kMessageCost = 256;
 
 }  // namespace
@@ -33,7 +34,7 @@ LaneReader::Outcome LaneReader::Advance(std::size_t budget_bytes, bool* moved) {
     const bool needs_bytes =
         (reading_ == Reading::kHeader && buffered() < kHeaderBytes) ||
         (reading_ == Reading::kPayload && buffered() == 0 && missing() > 0);
-    // A fresh header is followed by its payload, whatever it costs.
+    // A fresh header is always followed by its payload, whatever the cost.
     const bool may_leave =
         reading_ == Reading::kHeader ||
         (reading_ == Reading::kPayload && landed_bytes_ > 0 && missing() > 0);
@@ -119,7 +120,7 @@ bool LaneReader::Deliver(Outcome* outcome) {
 
 bool LaneReader::Fill(Outcome* outcome, bool* moved) {
   *outcome = Outcome::kDrained;
-  // The last read got less than it asked for: there was no more.
+  // The last read got less than it asked for, so there is no more.
   if (drained_) return false;
   if (begin_ > 0) {  // What is left is part of a header.
     std::memmove(buffer_.data(), &buffer_[begin_], buffered());

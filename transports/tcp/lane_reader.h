@@ -13,21 +13,21 @@
 namespace gradientflow {
 
 // Takes the byte stream of one lane apart into messages. Knows no socket, so
-// that tests and the fuzzer can feed it.
+// tests and the fuzzer can feed it.
 //
 // Small messages come through a read-ahead buffer, header and payload with one
-// read; what is missing of a payload is read straight into its landing.
+// read. The rest of a larger payload is read straight into its landing.
 class LaneReader {
  public:
-  // Where bytes come from.
+  // Where the bytes come from.
   class Source {
    public:
     virtual ~Source() = default;
-    // Fills the pieces in order. Bytes read; 0: the end; -EAGAIN: none now;
-    // any other negative number: -errno.
+    // Fills the pieces in order. Returns the number of bytes; 0 at the end of
+    // the stream; -EAGAIN if there are none at present; or another -errno.
     virtual std::int64_t Read(const iovec* pieces, int count) = 0;
   };
-  // Where messages go. May call Stop(), Resume().
+  // Where the messages go. May call Stop() and Resume().
   class Sink {
    public:
     virtual ~Sink() = default;
@@ -40,9 +40,9 @@ class LaneReader {
     kDrained,  // The source has no more at present.
     kMore,     // The budget is spent; there may be more.
     kPaused,   // The sink wants no more before Resume().
-    kEnded,    // The stream has ended: end_error(), in_message().
+    kEnded,    // End of stream: end_error(), in_message().
     kFailed,   // Garbage, or refused by the sink: why().
-    kStopped,  // By Stop().
+    kStopped,  // Stop() was called.
   };
 
   // `source` and `sink` outlive the reader.
@@ -50,17 +50,18 @@ class LaneReader {
       : lane_(lane), source_(source), sink_(sink) {}
 
   // Reads until one of the outcomes. `budget_bytes` bounds the work, but a
-  // header is always followed by what is there of its payload. `*moved` is set
-  // if any byte was read or message delivered.
+  // header is always followed by what has arrived of its payload. Sets `*moved`
+  // if any byte was read or any message delivered.
   Outcome Advance(std::size_t budget_bytes, bool* moved);
 
   void Resume() { paused_ = false; }
   bool paused() const { return paused_; }
-  // No callback, and no access to a landing, after this.
+  // No callback and no access to a landing happens after this call.
   void Stop() { stopped_ = true; }
 
-  int end_error() const { return end_error_; }  // errno; 0: closed in order.
-  // Whether part of a message has arrived, or one that was paused.
+  // errno; 0 if closed in good order.
+  int end_error() const { return end_error_; }
+  // Returns whether a message has arrived in part, or is paused.
   bool in_message() const;
   const Status& why() const { return why_; }
   bool refused() const { return refused_; }  // By the sink.
@@ -68,14 +69,14 @@ class LaneReader {
  private:
   enum class Reading : std::uint8_t { kHeader, kLanding, kPayload };
 
-  // Each returns false if `*outcome` says why to leave.
+  // Each returns false if Advance() has to return `*outcome`.
   bool Step(Outcome* outcome);
   bool ReadHeader(Outcome* outcome);
   bool FindLanding(Outcome* outcome);
   bool Deliver(Outcome* outcome);
   bool Fill(Outcome* outcome, bool* moved);
 
-  // Moves what the buffer holds of the payload.
+  // Moves the part of the payload that is in the buffer to its landing.
   void TakeBuffered();
   std::size_t buffered() const { return end_ - begin_; }
   std::size_t missing() const {
@@ -89,16 +90,16 @@ class LaneReader {
   Reading reading_ = Reading::kHeader;
   bool paused_ = false;
   bool stopped_ = false;
-  bool drained_ = false;  // By the last read.
+  bool drained_ = false;  // The last read emptied the source.
   Header header_;
   std::byte* landing_ = nullptr;
   std::size_t landed_bytes_ = 0;
-  std::size_t spent_bytes_ = 0;  // Of the budget.
+  std::size_t spent_bytes_ = 0;  // Part of the budget.
   int end_error_ = 0;
   bool refused_ = false;
   Status why_;
 
-  // Read ahead: [begin_, end_).
+  // Bytes [begin_, end_) of the buffer were read ahead.
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
   std::array<std::byte, std::size_t{8} << 10> buffer_;

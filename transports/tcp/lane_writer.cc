@@ -22,7 +22,7 @@ std::size_t LaneWriter::Gather(std::span<iovec> pieces,
     const std::size_t rest = std::min(bytes - skipped, most_bytes);
     if (rest == 0) return;
     most_bytes -= rest;
-    // sendmsg() takes non-const pieces, and only reads them.
+    // sendmsg() takes non-const pieces, but only reads them.
     pieces[count++] = {const_cast<std::byte*>(data + skipped), rest};
   };
   for (std::size_t i = written_;
@@ -51,7 +51,7 @@ bool LaneWriter::PopWritten(Done* done) {
     *done = std::exchange(queue_[completed_++].done, Done{});
     return true;
   }
-  // The front is dropped rarely, so that a message costs O(1).
+  // The front is seldom erased, so that a message costs O(1).
   if (completed_ == queue_.size() ||
       (completed_ >= 1024 && completed_ >= queue_.size() / 2)) {
     queue_.erase(queue_.begin(),

@@ -19,18 +19,20 @@ class LaneWriter {
   void Push(const OutMessage& message);
 
   bool empty() const { return written_ == queue_.size(); }
-  // Not wholly written.
+  // Number of messages that have not been written completely.
   std::size_t waiting() const { return queue_.size() - written_; }
 
-  // The bytes that leave next: fills a prefix of `pieces` with up to about
-  // `most_bytes`, returns how many. Valid until the next call but Gather().
+  // Fills a prefix of `pieces` with the bytes that leave next, up to about
+  // `most_bytes`, and returns the number of pieces. They stay valid until the
+  // next call of another function.
   std::size_t Gather(std::span<iovec> pieces, std::size_t most_bytes);
-  // The first `bytes` of those have left.
+  // The first `bytes` of these have left.
   void Wrote(std::size_t bytes);
 
-  // The next of the messages that have left whole; in order, each once.
+  // Takes the Done of the next message that has left completely; in order, each
+  // once. Returns false if there is none.
   bool PopWritten(Done* done);
-  // Everything, to be failed by the caller.
+  // Takes the Dones of all messages, for the caller to fail.
   std::vector<Done> TakeAll();
 
  private:
@@ -41,8 +43,8 @@ class LaneWriter {
     std::size_t bytes() const { return kHeaderBytes + payload.bytes; }
   };
 
-  // [0, completed_) are popped, [completed_, written_) have left; of the next
-  // one `front_bytes_` have, header included.
+  // Messages [0, completed_) are popped, and [completed_, written_) have left.
+  // `front_bytes_` of the next message have left, too, including its header.
   std::vector<Entry> queue_;
   std::size_t completed_ = 0;
   std::size_t written_ = 0;

@@ -13,7 +13,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The next address is tried this much later: most often the first is right.
+// The next address is tried this much later, because most often the first one
+// is right.
 constexpr milliseconds kStagger(200);
 constexpr milliseconds kFirstBackoff(20);
 constexpr milliseconds kLastBackoff(500);

@@ -14,9 +14,9 @@
 
 namespace gradientflow {
 
-// One lane towards a peer that listens: tries its addresses, each a little
-// after the one before, all over again until one answers, and keeps the first
-// that does. NOT thread-safe.
+// One lane towards a peer that listens. It tries the peer's addresses, each a
+// little after the one before, repeats failed attempts, and keeps the first
+// connection that is answered. NOT thread-safe.
 class OutgoingLane {
  public:
   struct Interest {  // For poll().
@@ -25,31 +25,32 @@ class OutgoingLane {
     std::size_t attempt;
   };
 
-  // `hello`: what to say. `candidates`: best first.
+  // `hello` is what to send. `candidates` are the peer's addresses, best first.
   OutgoingLane(const LaneHello& hello,
                const std::vector<SocketAddress>& candidates,
                std::size_t buffer_bytes, Clock::Time now);
 
   bool connected() const { return kept_.has_value(); }
-  // REQUIRES connected(). Once.
+  // REQUIRES connected(). May be called once.
   Socket TakeSocket();
   int peer() const { return static_cast<int>(hello_.to); }
 
-  // Starts attempts that are due. An error ends the set-up.
+  // Starts the attempts that are due. An error ends the set-up.
   Status Start(Clock::Time now);
-  // When Start() has something to do; none: nothing before an event.
+  // When Start() has something to do next; nothing if it has to wait for an
+  // event.
   std::optional<Clock::Time> due() const;
   void AddInterests(std::vector<Interest>* interests) const;
-  // The attempt's descriptor is ready. An error ends the set-up.
+  // The descriptor of the attempt is ready. An error ends the set-up.
   Status OnReady(std::size_t attempt, Clock::Time now);
 
-  // The last that went wrong: "10.0.0.2:4321: Connection refused".
+  // The last thing that went wrong: "10.0.0.2:4321: Connection refused".
   const std::string& trouble() const { return trouble_; }
 
  private:
   struct Attempt {
     SocketAddress to;
-    Socket socket;  // Valid while under way.
+    Socket socket;  // Valid while the attempt is under way.
     bool greeted = false;
     HelloReader reader;
     Clock::Time start_at{};

@@ -14,9 +14,9 @@
 namespace gradientflow {
 namespace {
 
-// An idle connection to a machine that has vanished fails after
-// idle + count * interval. (TCP_USER_TIMEOUT would also end one whose reader
-// is merely paused; that a peer stays silent is for heartbeats to tell.)
+// An idle connection to a machine that has vanished fails after idle + count *
+// interval. (TCP_USER_TIMEOUT would also end a connection whose reader is
+// merely paused. Silent peers are found by heartbeats.)
 constexpr int kKeepIdleSeconds = 20;
 constexpr int kKeepIntervalSeconds = 5;
 constexpr int kKeepCount = 4;
@@ -25,11 +25,11 @@ bool SetOption(const Socket& socket, int level, int option, int value) {
   return ::setsockopt(socket.fd(), level, option, &value, sizeof(value)) == 0;
 }
 
-// Before connect() or listen(): the window scale is agreed on there.
+// Must precede connect() or listen(), which negotiate the window scale.
 void SetBuffers(const Socket& socket, std::size_t bytes) {
   if (bytes == 0) return;
   const int size = static_cast<int>(std::min<std::size_t>(bytes, INT_MAX / 2));
-  // The kernel clips to its limits: a smaller buffer is slower, not wrong.
+  // The kernel clips to its limits: a smaller buffer is slower, but not wrong.
   SetOption(socket, SOL_SOCKET, SO_SNDBUF, size);
   SetOption(socket, SOL_SOCKET, SO_RCVBUF, size);
 }
@@ -99,7 +99,7 @@ Result<Socket> Accept(const Socket& listener) {
       ::accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (socket.valid()) return socket;
   const Status why = SocketError(StatusCode::kUnavailable, "accept", errno);
-  // All other errors concern the one connection that would have been accepted.
+  // All other errors concern only the connection that would have been accepted.
   if (why.code() == StatusCode::kResourceExhausted) return why;
   return socket;
 }
@@ -155,7 +155,7 @@ std::int64_t Send(const Socket& socket, const void* from, std::size_t bytes) {
 
 bool EqualSecrets(std::string_view a, std::string_view b) {
   if (a.size() != b.size()) return false;
-  // volatile: the compiler must not leave the loop early.
+  // volatile keeps the compiler from leaving the loop early.
   volatile unsigned char difference = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     difference = static_cast<unsigned char>(

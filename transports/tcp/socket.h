@@ -25,33 +25,37 @@ class Socket {
   Fd fd_;
 };
 
-// "Connection refused".
+// Returns a text like "Connection refused".
 std::string ErrorText(int error);
-// kResourceExhausted where descriptors or memory have run out; else `code`.
+// Returns kResourceExhausted if descriptors or memory have run out, else
+// `code`.
 Status SocketError(StatusCode code, std::string_view what, int error);
 
-// All sockets are non-blocking and close-on-exec.
-// `buffer_bytes`: of each direction; 0: the kernel's own tuning.
+// All sockets are non-blocking and close-on-exec. `buffer_bytes` is the size of
+// the buffer of each direction; 0 leaves it to the kernel's tuning.
 Result<Socket> ListenOn(const SocketAddress& at, std::size_t buffer_bytes);
-// Has begun to connect: ConnectError() tells once it is writable.
+// Begins to connect. ConnectError() tells the result once the socket is
+// writable.
 Result<Socket> StartConnect(const SocketAddress& to, std::size_t buffer_bytes);
-int ConnectError(const Socket& socket);  // errno, or 0: connected.
-// An invalid Socket if nobody waits (or has gone again).
+int ConnectError(const Socket& socket);  // errno, or 0 if connected.
+// Returns an invalid Socket if no connection is waiting, or it has gone again.
 Result<Socket> Accept(const Socket& listener);
 
-// For a connection that carries messages: no delay, and an idle peer whose
-// machine has vanished is noticed.
+// Prepares a connection that carries messages: no delay, and keep-alive, so
+// that an idle peer whose machine has vanished is noticed.
 Status PrepareConnection(const Socket& socket);
 
 SocketAddress LocalAddress(const Socket& socket);
 SocketAddress PeerAddress(const Socket& socket);
 
-// Bytes moved; 0: the peer has closed (Receive only); -EAGAIN: not now; any
-// other negative number: -errno. Never raises SIGPIPE.
+// Return the number of bytes moved; 0 if the peer has closed (Receive() only);
+// -EAGAIN if nothing can be moved at present; or another -errno. Never raise
+// SIGPIPE.
 std::int64_t Receive(const Socket& socket, void* to, std::size_t bytes);
 std::int64_t Send(const Socket& socket, const void* from, std::size_t bytes);
 
-// Takes as long wherever the first difference is. The length is no secret.
+// Takes the same time wherever the first difference is. The length is no
+// secret.
 bool EqualSecrets(std::string_view a, std::string_view b);
 
 }  // namespace gradientflow

@@ -11,17 +11,26 @@
 
 #include "gradientflow/base/str_cat.h"
 
+// How frames get through the connections of a link:
+//
+//   Send()      lane.writer: messages, in order
+//   Write()     lane.writer -> sendmsg(); from Poll(), or from OnEvents() if a
+//               full connection has room again
+//   Read()      recvmsg() -> lane.reader -> OnHeader(), landing, OnMessage();
+//               from OnEvents(), or from Poll() if a budget was spent
+//   EndLane()   a connection ended: stops writing, reads the others to their
+//               end, then Fail() reports OnDown()
 namespace gradientflow {
 namespace {
 
-// Per lane and call, so that no lane starves the others.
+// Limits for each lane and call, so that no lane starves the others.
 constexpr std::size_t kReadBudgetBytes = std::size_t{1} << 20;
 constexpr std::size_t kWriteBudgetBytes = std::size_t{1} << 20;
-// Of one sendmsg().
+// Limits of one sendmsg().
 constexpr std::size_t kMostPieces = 128;
 constexpr std::size_t kMostBytesAtOnce = std::size_t{512} << 10;
 
-// Calls `visit(index)` for each set bit; `bits` is a snapshot.
+// Calls visit(index) for each set bit. `bits` is a snapshot.
 template <typename Visit>
 void ForEachBit(std::uint64_t bits, const Visit& visit) {
   for (; bits != 0; bits &= bits - 1) {
@@ -87,7 +96,7 @@ void TcpLink::Resume(int lane) {
   assert(lane >= 0 && lane < lanes());
   Lane& resumed = *lanes_[static_cast<std::size_t>(lane)];
   if (gone() || !resumed.reader.paused()) return;
-  // Not here: the caller may be a callback of this very lane.
+  // Does not read here, because the caller may be a callback of this very lane.
   resumed.reader.Resume();
   to_read_ |= resumed.bit();
 }
@@ -123,8 +132,9 @@ bool TcpLink::OnEvents(std::uint64_t cookie, std::uint32_t events) {
   if (gone() || lane.ended) return false;
   bool moved = false;
   if (lane.reader.paused()) {
-    // Not asked for: only EPOLLHUP and EPOLLERR come. What has arrived is
-    // still good, and worth waiting for if the peer closed in order.
+    // A paused lane waits for no input, so only EPOLLHUP and EPOLLERR come.
+    // What has arrived is still good, and worth waiting for if the peer closed
+    // in good order.
     if ((events & (EPOLLHUP | EPOLLERR)) != 0) {
       lane.broken = true;
       lane.blocked = false;
@@ -173,7 +183,7 @@ bool TcpLink::Read(Lane& lane) {
       EndLane(lane, lane.reader.end_error());
       return true;
     case LaneReader::Outcome::kFailed: {
-      // The sink's own errors say already who and where.
+      // The sink's own errors already say which peer and where.
       const Status& why = lane.reader.why();
       Fail(lane.reader.refused()
                ? why
@@ -227,7 +237,7 @@ bool TcpLink::Write(Lane& lane) {
   if (error != 0) {
     lane.broken = true;
     to_write_ &= ~lane.bit();
-    // The peer's last words may wait to be read: they come first.
+    // The last messages of the peer may wait to be read, and they come first.
     Read(lane);
     if (!gone() && !lane.ended && (!lane.reader.paused() || !bye_)) {
       EndLane(lane, error);
@@ -304,7 +314,8 @@ void TcpLink::EndLane(Lane& lane, int error) {
   FailIfDrained();
 }
 
-// The peer, if it lives, sees the end of every lane and closes its own.
+// The peer, if it is alive, sees the end of every lane and closes its own
+// lanes.
 void TcpLink::StopWriting() {
   if (!std::exchange(writing_, false)) return;
   to_write_ = 0;
@@ -317,8 +328,8 @@ void TcpLink::StopWriting() {
   }
 }
 
-// A paused lane is waited for only if the peer closed in order: after a death
-// what it holds may never be asked for.
+// Waits for a paused lane only if the peer closed in good order. After a death,
+// what the lane holds may never be asked for.
 void TcpLink::FailIfDrained() {
   if (gone()) return;
   for (const auto& lane : lanes_) {

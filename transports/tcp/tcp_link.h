@@ -23,18 +23,20 @@ inline constexpr int kMaxTcpLanes = 64;
 struct TcpLinkArgs {
   int peer = 0;
   std::string address;           // Of the peer, for error messages.
-  std::vector<Socket> lanes;     // Connected; 1 to kMaxTcpLanes.
+  std::vector<Socket> lanes;     // Connected; 1 to kMaxTcpLanes of them.
   Poller* poller = nullptr;      // Outlives the link.
   LinkEvents* events = nullptr;  // Outlives the link.
 };
 
-// Frames over TCP connections, one per lane. Sends happen in Poll() and when a
-// full connection has room again; receives when the Poller tells. The bytes of
-// each lane are taken apart by LaneReader and put together by LaneWriter.
+// Frames over TCP connections, one per lane. The link sends in Poll(), and when
+// a full connection has room again; it receives when the Poller reports input.
+// LaneReader and LaneWriter take the bytes of each lane apart and put them
+// together.
 //
-// When one connection ends the peer has closed, or died: the others are read
-// to their end too, so that nothing that arrived is lost, and then OnDown().
-// A callback may Close() the link, but not destroy it.
+// When one connection ends, the peer has closed or died. The link then reads
+// the other connections to their end, too, so that nothing that arrived is
+// lost, and calls OnDown(). A callback may Close() the link, but must not
+// destroy it.
 class TcpLink final : public Link,
                       private Poller::Target,
                       private LaneReader::Sink {
@@ -65,7 +67,7 @@ class TcpLink final : public Link,
     Socket socket;
     LaneReader reader;
     LaneWriter writer;
-    std::uint32_t registered = 0;  // Events asked of the poller; 0: none.
+    std::uint32_t registered = 0;  // Events asked of the poller; 0 if none.
     bool blocked = false;          // The connection is full.
     bool ended = false;            // Nothing more will be read.
     bool broken = false;           // Nothing more will be written.
@@ -73,21 +75,22 @@ class TcpLink final : public Link,
 
   explicit TcpLink(TcpLinkArgs args);
 
-  // Poller::Target, LaneReader::Sink.
+  // From Poller::Target and LaneReader::Sink.
   bool OnEvents(std::uint64_t cookie, std::uint32_t events) override;
   Result<LinkEvents::Landing> OnHeader(int lane, const Header& header) override;
   void OnMessage(int lane, const Header& header) override;
 
-  // Each returns whether anything moved; may end in Fail().
+  // Each returns whether anything moved, and may end in Fail().
   bool Read(Lane& lane);
   bool Write(Lane& lane);
   void CompleteWritten(Lane& lane);
   bool CompleteAll(const Status& why);
 
-  Status Register(Lane& lane);  // As its state asks for.
+  Status Register(Lane& lane);  // As the state of the lane requires.
   void Deregister(Lane& lane);
 
-  // One connection is at its end. `error`: an errno; 0: closed in order.
+  // One connection has ended. `error` is an errno, or 0 if it was closed in
+  // good order.
   void EndLane(Lane& lane, int error);
   void StopWriting();
   void FailIfDrained();
@@ -102,15 +105,15 @@ class TcpLink final : public Link,
   LinkEvents* const events_;
   std::vector<std::unique_ptr<Lane>> lanes_;
 
-  // Lanes, by bit, that Poll() shall see to.
+  // The lanes, as bits, that Poll() has to handle.
   std::uint64_t to_write_ = 0;
   std::uint64_t to_read_ = 0;
   bool bye_ = false;     // The peer has said that it will close.
   bool writing_ = true;  // No lane has ended.
   bool cut_ = false;     // A lane ended in the middle of a message.
   Status cause_;         // Why the first lane ended.
-  bool down_ = false;    // OnDown() has been told.
-  bool closed_ = false;  // By Close(): nothing runs any more.
+  bool down_ = false;    // OnDown() has been called.
+  bool closed_ = false;  // By Close(): no callback runs any more.
 };
 
 }  // namespace gradientflow

@@ -22,9 +22,8 @@ struct alignas(64) SyncSlot {
   // Number of the sync that the owner has come to: its data is in place. The
   // owner resets it to 0 when it gives up and its data is void.
   std::atomic<std::uint64_t> arrived{0};
-  // On a cache line of its own, because it is written while peers read the
-  // first.
-  // The owner's share is written.
+  // Number of the sync whose share the owner has written. On a cache line of
+  // its own, because it is written while peers read the first one.
   alignas(64) std::atomic<std::uint64_t> finished{0};
   std::uint32_t finished_flags = 0;  // Written before `finished`.
 };

@@ -8,11 +8,11 @@
 namespace gradientflow {
 namespace {
 
-// What a setting that the ranks share is about.
+// What a setting that all ranks must agree on is about.
 enum class Matter {
-  kRun,     // How gradients travel. A restored state may travel otherwise.
+  kRun,     // How gradients travel; may differ when a state is restored.
   kState,   // What a state means, or what training makes of it.
-  kSparse,  // Likewise, in a session that sends sparsely.
+  kSparse,  // The same, for a session that sends sparsely.
 };
 
 constexpr struct {
@@ -21,18 +21,20 @@ constexpr struct {
 } kShared[] = {
     {"size", Matter::kState},  // A residual is one rank's part.
     {"pool_dtype", Matter::kState},
-    {"wire_dtype", Matter::kState},  // What is rounded away.
+    {"wire_dtype", Matter::kState},  // What rounding loses.
     {"reduce", Matter::kState},      // The unit of gradients.
     {"bucket_bytes", Matter::kRun},
-    {"loss_scale", Matter::kRun},  // The first; a state holds its own.
+    // Only the first one; a state contains its own.
+    {"loss_scale", Matter::kRun},
     {"sparsity", Matter::kState},
-    {"chunk_elements", Matter::kSparse},  // What a selection is of.
-    {"warmup_steps", Matter::kSparse},    // How many it selects.
+    {"chunk_elements", Matter::kSparse},  // What a selection consists of.
+    {"warmup_steps", Matter::kSparse},    // How many chunks it selects.
     {"residual", Matter::kSparse},
     {"momentum", Matter::kSparse},  // How residuals decay.
 };
 
-// So that a rank's card stays small; see transports/rendezvous.
+// Ranks broadcast this text and states contain it, so it has to stay small. A
+// hash stands for the tensors that do not fit.
 constexpr std::size_t kMaxListBytes = std::size_t{40} << 10;
 
 std::string TensorLines(const std::vector<TensorSpec>& tensors) {

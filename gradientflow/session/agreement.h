@@ -8,14 +8,15 @@
 
 namespace gradientflow {
 
-// Lines "name=value": the settings of a session that must not differ between
-// its ranks, and the tensors. Long lists of tensors end in a hash of all of
-// them.
+// Returns lines "name=value": the settings of a session that must not differ
+// between its ranks, and the tensors. A long list of tensors is cut; a hash of
+// all of them ends it.
 std::string SessionText(const Options& options,
                         const std::vector<TensorSpec>& tensors);
 
-// The same without what only says how gradients travel: what must not differ
-// between the session that saves a state and the one that restores it.
+// Returns the same lines without the settings that say only how gradients
+// travel: what must not differ between the session that saves a state and the
+// one that restores it.
 std::string StateText(const Options& options,
                       const std::vector<TensorSpec>& tensors);
 

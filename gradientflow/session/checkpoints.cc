@@ -8,8 +8,8 @@
 namespace gradientflow {
 namespace {
 
-// No allgather of a caller's has this one: a rank that makes one while others
-// restore is found out.
+// No allgather of a caller has this place, so a rank that makes one while
+// others restore is detected.
 constexpr std::uint64_t kPlaceOfStates = 0x7361766564207374;
 
 }  // namespace
@@ -56,7 +56,8 @@ Status Checkpoints::Restore(std::span<const std::byte> bytes) {
   const Result<SavedState> read = ReadState(bytes);
   Status checked = turn.status();
   if (checked.ok()) checked = read.ok() ? Check(read.value()) : read.status();
-  // A rank that cannot restore its state takes part: the others wait for it.
+  // A rank that cannot restore its state takes part nevertheless, because the
+  // others wait for it.
   StateClaim mine;
   if (checked.ok()) {
     mine = ClaimOf(read.value());
@@ -81,7 +82,7 @@ Status Checkpoints::Restore(std::span<const std::byte> bytes) {
   return applied;
 }
 
-// What this rank can tell by itself.
+// Checks what this rank can tell by itself.
 Status Checkpoints::Check(const SavedState& state) const {
   GF_RETURN_IF_ERROR(CheckSettings(parts_.settings, state.settings));
   if (state.rank != static_cast<std::uint32_t>(parts_.rank)) {
@@ -113,7 +114,7 @@ Status Checkpoints::Check(const SavedState& state) const {
 Status Checkpoints::Apply(const SavedState& state) {
   Status status;
   parts_.progress->Do([&] {
-    // Nothing keeps hooks from running meanwhile.
+    // Hooks may run at the same time; nothing prevents it.
     status = parts_.steps->CheckUntouched();
     if (!status.ok()) return;
     status = parts_.steps->aggregator().Restore(

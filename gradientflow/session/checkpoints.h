@@ -15,7 +15,7 @@
 
 namespace gradientflow {
 
-// Borrowed; outlives the checkpoints.
+// All pointers are borrowed, and outlive the checkpoints.
 struct CheckpointsParts {
   Steps* steps = nullptr;
   GradientPool* pool = nullptr;
@@ -24,20 +24,20 @@ struct CheckpointsParts {
   std::string settings;   // StateText() of the session.
   int rank = 0;           // In the session's group.
   std::uint64_t job = 0;  // See SavedState.
-  ClaimArgs claims;       // Of the session's group.
+  ClaimArgs claims;       // For the session's group.
 };
 
-// What a session saves and restores, between steps: residual, momentum,
-// selection, loss scale and step number. See session.h for what the public
-// methods promise, state_file.h for the format.
+// Saves and restores a session between steps: residual, momentum, selection,
+// loss scale and step number. See session.h for what the public methods promise
+// and state_file.h for the format.
 class Checkpoints {
  public:
   explicit Checkpoints(CheckpointsParts parts) : parts_(std::move(parts)) {}
 
   Result<std::vector<std::byte>> Save();
   Result<std::size_t> Bytes();
-  // Two phases: all ranks check their states and compare what they found; then
-  // all apply them, or none does.
+  // In two phases: all ranks check their states and compare what they found;
+  // then all of them apply the states, or none does.
   Status Restore(std::span<const std::byte> bytes);
 
  private:

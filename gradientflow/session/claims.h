@@ -8,35 +8,37 @@
 #include "gradientflow/base/status.h"
 #include "gradientflow/communicator/calls.h"
 
-// How ranks decide together: each brings a claim (what it would go on with, or
-// why it cannot), all see all claims, and so come to the same verdict. No rank
-// waits for one that was refused by itself.
+// How ranks decide together. Each rank brings a claim: what it would go on
+// with, or why it cannot. All ranks see all claims and so come to the same
+// verdict. A rank that has to refuse still brings its claim, so that no other
+// rank waits for it in vain.
 namespace gradientflow {
 
-// Part of a claim: why a rank cannot go on.
+// The part of a claim that says why a rank cannot go on.
 struct Refusal {
-  std::uint32_t code = 0;  // StatusCode; 0: it can.
+  std::uint32_t code = 0;  // A StatusCode; 0 if it can go on.
   char why[444] = {};      // The text, ended by a zero.
 };
 
-// REQUIRES !why.ok(), or nothing is refused.
+// Makes the refusal for `why`. REQUIRES !why.ok(); OK refuses nothing.
 Refusal RefusalOf(const Status& why);
-// OK, or the refusal; `text` is what the message begins with.
+// Returns OK, or the refusal as a status whose message begins with `text`.
 Status StatusOf(const Refusal& refusal, const std::string& text);
 
-// The claims of all ranks of a group, by rank. Which claims are compared
-// depends on `place`: no caller's allgather passes for them.
+// Where claims are gathered. `place` says which claims are compared with each
+// other; an allgather of a caller never matches them.
 struct ClaimArgs {
   Calls* calls = nullptr;
   GroupId group = 0;
   int size = 1;
   std::uint64_t place = 0;
 };
-// `mine` and `all` are of `bytes` and size * `bytes`.
+// Allgathers `bytes` bytes of each rank: `mine` has `bytes` bytes, `all` has
+// size * `bytes`.
 Status GatherBytes(const ClaimArgs& args, const void* mine, void* all,
                    std::size_t bytes);
 
-// `Claim` is plain bytes, 512 of them.
+// Returns the claims of all ranks, by rank. A Claim is plain data of 512 bytes.
 template <typename Claim>
 Result<std::vector<Claim>> GatherClaims(const ClaimArgs& args,
                                         const Claim& mine) {

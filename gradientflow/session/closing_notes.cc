@@ -27,7 +27,7 @@ Status ClosingNotes::Check(std::uint64_t steps) const {
 
 void ClosingNotes::Close(std::uint64_t steps) {
   for (const int peer : peers_) fabric_.Tell(peer, id_, steps);
-  fabric_.CloseGroup(id_.group);  // The notes that have come.
+  fabric_.CloseGroup(id_.group);  // Drops the notes that have arrived.
 }
 
 }  // namespace gradientflow

@@ -8,10 +8,10 @@
 namespace gradientflow {
 namespace {
 
-// For a device to get to its end after the job has failed.
+// How long the device may take to finish its work after the job has failed.
 constexpr double kIdleSeconds = 5;
 
-// A device that reports an error works no more.
+// A device that reports an error does no more work.
 bool IsReached(const Event& event) {
   const Result<bool> reached = event.Query();
   return !reached.ok() || reached.value();
@@ -100,7 +100,7 @@ bool DevicePool::Close() {
     for (Stream* stream :
          {&sync_->producer(), &path().stream(Channel::kGradients)}) {
       Result<std::unique_ptr<Event>> end = path().device()->NewEvent();
-      // A device that reports an error works no more.
+      // A device that reports an error does no more work.
       if (!end.ok() || !stream->Record(end.value().get()).ok()) continue;
       ends.push_back(std::move(end).value());
     }

@@ -12,8 +12,9 @@
 
 namespace gradientflow {
 
-// Gradients in the memory of the communicator's device: NCCL or staging takes
-// the buckets, and the optimiser runs on the stream that computes.
+// Gradients in the memory of the communicator's device. Buckets are sent by
+// NCCL or staged in host memory, and the optimiser runs on the stream that
+// computes.
 class DevicePool final : public GradientPool {
  public:
   static Result<std::unique_ptr<GradientPool>> Create(
@@ -24,7 +25,7 @@ class DevicePool final : public GradientPool {
   Status Zero(const BufferView& part) override {
     return sync_->Zero(part.data, part.bytes);
   }
-  // kUnimplemented but for the group of all ranks.
+  // Returns kUnimplemented, except for the group of all ranks.
   Status JoinGroup(GroupId group) override;
   Collective& collective() override { return path().collective(); }
   DeviceSync* sync() override { return sync_.get(); }

@@ -9,6 +9,7 @@
 namespace gradientflow {
 namespace {
 
+// A group of tensors ends with the tensor that takes it to this size.
 constexpr std::size_t kGroupElements = std::size_t{128} << 10;
 constexpr std::size_t kNamesInText = 4;
 
@@ -29,7 +30,8 @@ std::string Join(const std::vector<std::string>& names, std::size_t count) {
   return text;
 }
 
-// Group of each tensor, by tensor: some of the pool's neighbours together.
+// Returns the group of each tensor, by tensor. A group consists of neighbours
+// in the pool.
 std::vector<std::uint32_t> GroupTensors(const PoolLayout& layout) {
   std::vector<std::uint32_t> group_of(layout.tensors());
   std::size_t filled = 0;
@@ -84,6 +86,8 @@ bool Engine::Claim(std::size_t i) {
   return false;
 }
 
+// Every tensor marks itself and counts its group down. Only the last one of a
+// group has more to do.
 bool Engine::Publish(std::size_t i) {
   marks_[i].store(kWritten, std::memory_order_release);
   ready_at_[i].store(parts_.clock->Now().count(), std::memory_order_relaxed);
@@ -97,7 +101,8 @@ bool Engine::Publish(std::size_t i) {
     }
     group_recorded_[group].store(1);
   }
-  // Who waits for the hooks to leave has set this before it looked.
+  // FinishStep() sets this before it looks whether the hooks have left, so the
+  // last hook cannot miss it.
   return overlap_ || backward_over_.load();
 }
 
@@ -109,11 +114,11 @@ void Engine::Misused(const Status& why) {
   misused_.store(true, std::memory_order_release);
 }
 
-// Whether a hook did something wrong, by which the job has ended.
+// Returns whether a hook has made a mistake, which ends the job.
 bool Engine::FailIfMisused() {
   if (!misused_.load(std::memory_order_acquire)) return false;
   MutexLock lock(misuse_mutex_);
-  // That code would say that the step can still be saved.
+  // kFailedPrecondition would say that the step can still be saved.
   const bool curable = misuse_.code() == StatusCode::kFailedPrecondition;
   parts_.fabric->Fail(
       Status(curable ? StatusCode::kInternal : misuse_.code(),
@@ -158,7 +163,8 @@ void Engine::Begin(std::uint64_t step, float loss_scale) {
 }
 
 Status Engine::EndBackward() {
-  if (FailIfMisused()) return Status();  // StepDone() once all have ended.
+  // StepDone() follows when all calls have ended.
+  if (FailIfMisused()) return Status();
   std::size_t count = 0;
   const std::vector<std::string> missing = Missing(kNamesInText, &count);
   if (count > 0) {
@@ -173,13 +179,15 @@ Status Engine::EndBackward() {
 }
 
 bool Engine::StepDone() const {
-  // After a failure: no peer and no link touches the pool any more.
+  // After a failure, the step is over when neither a peer nor a link touches
+  // the pool any more.
   return (parts_.aggregator->Done() && HooksHaveLeft()) ||
          (!parts_.fabric->status().ok() && !parts_.driver->InFlight());
 }
 
-// All hooks of the step are done with what the next one starts from. A last one
-// that is awaited here tells the driving thread.
+// Returns whether all hooks of the step have done everything that the next step
+// starts from. While FinishStep() waits for it, the last hook wakes the driving
+// thread.
 bool Engine::HooksHaveLeft() const {
   for (std::size_t g = 0; g < group_size_.size(); ++g) {
     if (group_left_[g].load() != 0) return false;
@@ -242,7 +250,8 @@ void Engine::AdvancePrefix() {
                              parts_.layout->tensor_elements(last));
 }
 
-// As AdvancePrefix(), by whole groups: those that have an event to wait for.
+// Does the same as AdvancePrefix() for whole groups: those whose event has been
+// recorded, so that the device can wait for it.
 void Engine::AdvanceGroups() {
   const std::size_t before = groups_awaited_;
   while (groups_awaited_ < group_size_.size() &&
@@ -262,14 +271,15 @@ bool Engine::Poll() {
   if (!open_) return false;
   if (overlap_ || backward_over_) AdvancePrefix();
   const bool moved = parts_.aggregator->Work();
-  // What failed here and not on the way must end the job everywhere.
+  // A failure of the aggregator itself, not of a call, must end the job on all
+  // ranks, too.
   const Status& broken = parts_.aggregator->result().status;
   if (!broken.ok()) parts_.fabric->Fail(broken);
   MeasureBusy();
   return moved;
 }
 
-// Adds up the time in which gradients were on their way.
+// Adds up the time during which gradients were in flight.
 void Engine::MeasureBusy() {
   const bool busy = parts_.collective->Busy(Channel::kGradients);
   if (busy == (busy_since_ != Clock::Time{})) return;

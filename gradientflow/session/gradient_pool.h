@@ -18,7 +18,7 @@
 
 namespace gradientflow {
 
-// Borrowed; outlives the pool.
+// All pointers are borrowed, and outlive the pool.
 struct GradientPoolParts {
   CommunicatorCore* core = nullptr;
   const Options* options = nullptr;
@@ -26,11 +26,11 @@ struct GradientPoolParts {
   std::vector<bool> skip_lars = {};  // By tensor.
 };
 
-// Where a session's gradients live, and what is done there: in the host's
-// memory, or in a device's. Chosen once, as the session opens; everything else
-// of a session is the same for both.
-// NOT thread-safe unless a method says otherwise: the baton's holder calls, or
-// who has its turn (session/step_state.h).
+// Where a session's gradients live and what is done there: in the memory of the
+// host or of a device. Chosen once, as the session opens; everything else of a
+// session is the same for both.
+// NOT thread-safe unless a method says otherwise: called by the holder of the
+// baton, or by the thread that has its turn (session/step_state.h).
 class GradientPool {
  public:
   static Result<std::unique_ptr<GradientPool>> Create(
@@ -39,23 +39,23 @@ class GradientPool {
 
   // All gradients, in the options' pool_dtype. Any thread.
   virtual BufferView view() const = 0;
-  // Zeroes bytes of the pool before anything that is done with them later. Any
-  // thread.
+  // Zeroes bytes of the pool, before any work on them that follows. Any thread.
   virtual Status Zero(const BufferView& part) = 0;
 
-  // The collectives that take buckets of the pool, for calls of group `group`.
-  // Once, before those below.
+  // Chooses the collectives that take buckets of the pool: those with calls of
+  // group `group`. To be called once, before the methods below.
   virtual Status JoinGroup(GroupId group) = 0;
   virtual Collective& collective() = 0;
-  // The order between hooks and communication; null where hooks have written
-  // when they return.
+  // The order between hooks and communication, or null if the hooks have
+  // written their gradients when they return.
   virtual DeviceSync* sync() { return nullptr; }
-  // The stream that gradients are computed on; without effect on the host.
+  // Sets the stream that gradients are computed on. Has no effect on the host.
   virtual void SetStream(void* native) { static_cast<void>(native); }
-  // What sparse communication works with, where the pool is.
+  // Returns the memory, of the pool's kind, that sparse communication works in.
   virtual Result<std::unique_ptr<CscMemory>> NewCscMemory() = 0;
 
-  // Updates the weights of group `index` from what `sent` says was exchanged.
+  // Updates the weights of group `index` from the gradients that `sent` says
+  // were exchanged.
   struct Sent {
     std::span<const Extent> extents;
     const std::uint32_t* device_slots = nullptr;  // See Aggregator.
@@ -63,16 +63,17 @@ class GradientPool {
   };
   virtual Status Update(std::size_t index, const OptimizerGroup& group,
                         const Sent& sent) = 0;
-  // The optimiser's momentum in pool order, until the next update; empty before
-  // the first one that has it. May block while a device's memory is copied into
-  // `scratch`, the caller's.
+  // The optimiser's momentum in pool order, valid until the next update; empty
+  // before the first update that uses momentum. May block while a device's
+  // memory is copied into `scratch`, which the caller owns.
   virtual Result<std::span<const float>> Momentum(
       std::vector<float>* scratch) = 0;
   virtual std::size_t momentum_bytes() const = 0;
   virtual Status RestoreMomentum(std::span<const std::byte> momentum) = 0;
 
-  // Waits until a device is done with the pool. False: it may go on using the
-  // pool and the aggregator's memory, which can not be destroyed.
+  // Waits until a device is done with the pool. Returns false if the device may
+  // go on using the pool and the aggregator's memory, which then must not be
+  // freed.
   virtual bool Close() { return true; }
 };
 

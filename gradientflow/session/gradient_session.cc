@@ -22,12 +22,17 @@
 #include "gradientflow/session/gradient_pool.h"
 #include "gradientflow/session/steps.h"
 
-// How a session is put together and taken apart; and its public face, which
-// refuses forks.
+// How a session is put together and taken apart, and its public methods, which
+// refuse calls in a fork. Opening takes three agreements of all ranks:
+//
+//   Prepare()  what this rank can check by itself
+//   Agree()    ranks exchange OpeningClaims: settings, tensors, channel, run
+//   Build()    allocates the memory and makes the machinery of steps
+//   AllAgree() ranks exchange BuildingClaims: did every rank come through?
 namespace gradientflow {
 namespace {
 
-// No allgather of a caller's has these.
+// No allgather of a caller has these places.
 constexpr std::uint64_t kPlaceOfOpening = 0x6F70656E696E6701;
 constexpr std::uint64_t kPlaceOfTexts = 0x6F70656E696E6702;
 constexpr std::uint64_t kPlaceOfBuilding = 0x6F70656E696E6703;
@@ -37,7 +42,7 @@ struct OpeningClaim {
   Refusal refusal;
   std::uint64_t settings = 0;  // Hash of SessionText().
   std::uint64_t text_bytes = 0;
-  std::uint64_t job = 0;  // Rank 0's names the run.
+  std::uint64_t job = 0;  // Rank 0's value names the run.
   std::uint64_t channel_is_free = 0;
   std::uint64_t own_group = 0;
   std::uint64_t unused[3] = {};
@@ -47,7 +52,7 @@ struct BuildingClaim {
   std::uint64_t unused[8] = {};
 };
 
-// The first refusal of a rank, as all ranks hear it.
+// Returns the first refusal of a rank; all ranks get the same.
 template <typename Claim>
 Status FirstRefusal(const std::vector<Claim>& claims) {
   for (std::size_t r = 0; r < claims.size(); ++r) {
@@ -58,7 +63,7 @@ Status FirstRefusal(const std::vector<Claim>& claims) {
   return Status();
 }
 
-// Reports and states tell tensors by their names.
+// Reports and states identify tensors by their names.
 Status CheckNames(const std::vector<TensorSpec>& tensors) {
   std::unordered_map<std::string, std::size_t> seen;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -89,11 +94,11 @@ struct GradientSession::Parts {
   ~Parts();
 
   // In this order: what this rank can check by itself; what the ranks must
-  // agree on; memory, and the machinery of steps.
+  // agree on; the memory and the machinery of steps.
   Status Prepare(const std::vector<TensorSpec>& tensors);
   Status Agree(const Status& prepared);
   Status Build(const std::optional<ChannelModel>& channel);
-  // Every rank has come through with what it did: none goes on if one has not.
+  // Tells whether every rank has succeeded. If one has not, none goes on.
   Status AllAgree(const Status& mine);
 
   CommunicatorCore& core() const { return comm->core(); }
@@ -108,8 +113,8 @@ struct GradientSession::Parts {
   std::shared_ptr<Communicator> comm;
   Options options;
   GroupId base_group = 0;  // As asked for.
-  CallGroup ranks;         // Those of that group.
-  GroupId group = 0;       // Whose gradient channel the session has.
+  CallGroup ranks;         // The ranks of that group.
+  GroupId group = 0;       // The group whose gradient channel the session has.
   GroupId notes_id = 0;    // See ClosingNotes.
   bool has_channel = false;
   std::vector<TensorSpec> specs;
@@ -168,8 +173,8 @@ Status GradientSession::Parts::Agree(const Status& prepared) {
   return JoinChannel(free, static_cast<GroupId>(own));
 }
 
-// Every rank compares its settings with rank 0's, and all hear of the first
-// that differs.
+// Every rank compares its settings with those of rank 0, and all of them learn
+// of the first difference.
 Status GradientSession::Parts::NameDifference(const OpeningClaim& mine,
                                               const OpeningClaim& first) {
   std::string text = SessionText(options, specs);
@@ -198,8 +203,9 @@ Status GradientSession::Parts::NameDifference(const OpeningClaim& mine,
   return Status(StatusCode::kInternal, "the ranks differ in nothing");
 }
 
-// The gradient channel of the group that was asked for, if no other session has
-// it on any rank; else that of a group of its own with the same ranks.
+// Takes the gradient channel of the requested group if no other session has it
+// on any rank. Otherwise opens a group of its own with the same ranks and takes
+// the channel of that group.
 Status GradientSession::Parts::JoinChannel(bool free, GroupId own) {
   group = base_group;
   notes_id = own;
@@ -215,7 +221,8 @@ Status GradientSession::Parts::JoinChannel(bool free, GroupId own) {
   return Status();
 }
 
-// What buckets are sized by, if they are sized by measurement.
+// Returns the costs that bucket sizes are computed from, if they are to be
+// measured.
 Result<std::optional<ChannelModel>> GradientSession::Parts::Channel() {
   const bool tuned = options.bucket_bytes == kAutoBytes;
   if (!tuned) return std::optional<ChannelModel>();
@@ -287,7 +294,7 @@ Status GradientSession::Parts::Build(
       channel ? DefaultBucketBytes(*channel) : options.bucket_bytes;
   Result<std::unique_ptr<Aggregator>> aggregates =
       std::unique_ptr<Aggregator>();
-  // It may submit to a stream that plain calls use as well.
+  // The aggregator may submit work to a stream that plain calls use as well.
   core().progress().Do([&] { aggregates = MakeAggregator(bucket_bytes); });
   if (!aggregates.ok()) return aggregates.status();
   aggregator = std::move(aggregates).value();
@@ -335,7 +342,7 @@ GradientSession::Parts::~Parts() {
   }
   if (!has_channel) return;
   core().LeaveGradients(group);
-  // An error says that the job has ended, or that calls in flight end it.
+  // An error means that the job has ended, or that calls in flight will end it.
   if (group != base_group) {
     static_cast<void>(core().calls().CloseGroup(group));
   }
@@ -407,7 +414,7 @@ BufferView GradientSession::gradient(std::size_t i) const {
   return parts_->steps->gradient(i);
 }
 
-// FinishStep() says what these do not.
+// These calls return no error. FinishStep() reports what went wrong.
 void GradientSession::GradientReady(std::size_t i) {
   if (!forked()) parts_->steps->GradientReady(i);
 }

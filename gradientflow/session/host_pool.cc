@@ -17,7 +17,7 @@ HostPool::HostPool(const GradientPoolParts& parts, PoolMemory memory)
 Result<std::unique_ptr<GradientPool>> HostPool::Create(
     const GradientPoolParts& parts) {
   Result<PoolMemory> memory = PoolMemory();
-  // The arena serves other sessions, and those who ask for shared memory.
+  // Holds the baton, because other sessions and callers use the arena, too.
   parts.core->progress().Do([&] {
     memory = PoolMemory::Allocate(
         parts.core->arena(),

@@ -13,7 +13,7 @@
 
 namespace gradientflow {
 
-// Gradients in the host's memory: in the arena, where peers share it.
+// Gradients in the memory of the host; in the arena, if peers share it.
 class HostPool final : public GradientPool {
  public:
   static Result<std::unique_ptr<GradientPool>> Create(

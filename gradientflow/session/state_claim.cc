@@ -19,7 +19,7 @@ Status Differs(std::size_t rank, const std::string& how) {
                  "'s is ", how)};
 }
 
-// Against rank 0's.
+// Compares with the claim of rank 0.
 Status Compare(std::size_t rank, const StateClaim& claim,
                const StateClaim& first) {
   if (claim.job != first.job) {

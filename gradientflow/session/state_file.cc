@@ -17,7 +17,7 @@ static_assert(std::endian::native == std::endian::little,
 constexpr std::string_view kMagic{"GFSTATE\0", 8};
 constexpr std::uint32_t kVersion = 2;
 constexpr std::size_t kHeaderBytes = 24;
-constexpr std::size_t kSectionBytes = 16;  // Before the name.
+constexpr std::size_t kSectionBytes = 16;  // In front of the name.
 constexpr std::size_t kChecksumBytes = 8;
 
 struct Section {
@@ -127,7 +127,7 @@ Result<std::array<std::span<const std::byte>, kSections>> TakeSections(
   for (std::size_t i = 0; i < kSections; ++i) {
     const Result<Section> section = TakeSection(&rest);
     if (!section.ok()) return section.status();
-    // The name is not printed: it may be anything.
+    // The name is not printed, because it may be anything.
     if (section.value().name != kSectionNames[i]) {
       return Damaged(StrCat("expected section \"", kSectionNames[i],
                             "\" at place ", i, ", seen another"));
@@ -147,7 +147,7 @@ Status CheckSize(SectionIndex index, std::size_t expected, std::size_t seen) {
                         expected, " bytes, seen ", seen));
 }
 
-// Takes the next line, without its end, off the front of `text`.
+// Takes the next line, without its line feed, off the front of `text`.
 std::string_view TakeLine(std::string_view* text) {
   const std::size_t end = text->find('\n');
   const std::string_view line = text->substr(0, end);
@@ -157,8 +157,8 @@ std::string_view TakeLine(std::string_view* text) {
 
 }  // namespace
 
-// Each step is a bijection of the sum for a given word and of the word for a
-// given sum.
+// Each round is a bijection of the sum for a given word, and of the word for a
+// given sum, so damage within one word always changes the checksum.
 std::uint64_t StateChecksum(std::span<const std::byte> bytes) {
   std::uint64_t sum = 0x6a09e667f3bcc909U ^ bytes.size();
   while (!bytes.empty()) {

@@ -9,41 +9,44 @@
 
 #include "gradientflow/base/status.h"
 
-// The bytes of Session::SaveState(), little-endian:
+// The bytes of GradientSession::SaveState(), in little-endian:
 //
 //   state    := magic version sections total_bytes section* checksum
 //   magic    := "GFSTATE" 0x00
-//   version  := u32                  now 2
+//   version  := u32                  2
 //   sections := u32                  how many follow
-//   total_bytes := u64               of the state, checksum included
+//   total_bytes := u64               of the state, including the checksum
 //   section  := name_bytes:u32 reserved:u32(0) payload_bytes:u64 name payload
 //   checksum := u64                  of all bytes before it
 //
-// magic, total_bytes and checksum stand in the same places in every version,
-// so that damage and another version can be told apart.
+// magic, total_bytes and checksum have the same places in every version, so
+// that damage can be told from another version.
 namespace gradientflow {
 
-// What a rank needs to go on where it stopped. Views: of the session's
-// buffers when written, of the given bytes when read.
+// What a rank needs to go on where it stopped. The views refer to the session's
+// buffers when a state is written, and to the given bytes when it is read.
 struct SavedState {
-  // Lines "name=value": all that must not differ between the session that
-  // saved and the one that restores. See CheckSettings().
+  // Lines "name=value": everything that must not differ between the session
+  // that saved and the one that restores. See CheckSettings().
   std::string_view settings = {};
-  // Which training run it is of: alike on all its ranks, and in what is trained
-  // on from it.
+  // Identifies the training run. The same on all of its ranks, and in runs that
+  // go on from one of its states.
   std::uint64_t job = 0;
-  std::uint32_t rank = 0;  // Whose it is.
-  std::uint64_t step = 0;  // That comes next.
+  std::uint32_t rank = 0;  // The rank that saved it.
+  std::uint64_t step = 0;  // The number of the next step.
   float loss_scale = 1.0F;
   std::span<const std::byte> selection =
       {};  // One byte per chunk; empty if dense.
-  std::span<const std::byte> residual = {};  // float32, pool order; or empty.
-  std::span<const std::byte> momentum = {};  // float32, pool order; or empty.
+  // float32, pool order; may be empty.
+  std::span<const std::byte> residual = {};
+  // float32, pool order; may be empty.
+  std::span<const std::byte> momentum = {};
 };
 
 std::vector<std::byte> WriteState(const SavedState& state);
 
-// What WriteState() comes to, if the payloads are that long.
+// Returns the size of WriteState()'s result if the payloads have these sizes in
+// bytes.
 struct StatePayloads {
   std::size_t settings = 0;
   std::size_t selection = 0;
@@ -52,19 +55,19 @@ struct StatePayloads {
 };
 std::size_t StateBytes(const StatePayloads& payloads);
 
-// Of any bytes. Damage within one word never goes unseen; wider damage does
-// with a chance of 2^-64.
+// Damage within one word never goes undetected; wider damage goes undetected
+// with probability 2^-64.
 std::uint64_t StateChecksum(std::span<const std::byte> bytes);
 
-// Views of `bytes`, valid as long as they are; floats may be unaligned there.
-// Allocates nothing that depends on what the bytes claim. kDataLoss: not a
-// state, truncated or damaged; kInvalidArgument: of another version. Both say
-// what was expected and what was seen. Sizes of the payloads are for the
-// caller to compare with its own.
+// Returns views of `bytes`, valid as long as they are; floats in them may be
+// unaligned. Allocates nothing whose size depends on what the bytes claim.
+// Returns kDataLoss if they are not a state, or are truncated or damaged, and
+// kInvalidArgument for another version. Both say what was expected and what was
+// seen. The caller has to compare the sizes of the payloads with its own.
 Result<SavedState> ReadState(std::span<const std::byte> bytes);
 
-// kInvalidArgument names the first line that differs, as this session has it
-// (`expected`) and as the state has it (`seen`).
+// Returns kInvalidArgument with the first line that differs, as this session
+// has it (`expected`) and as the state has it (`seen`).
 Status CheckSettings(std::string_view expected, std::string_view seen);
 
 }  // namespace gradientflow

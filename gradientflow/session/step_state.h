@@ -7,7 +7,7 @@
 
 namespace gradientflow {
 
-// Calls whose meaning depends on where the session's steps stand.
+// Calls whose legality depends on the state of the session's steps.
 enum class StepCall : std::uint8_t {
   kFinishStep,
   kOptimizerStep,
@@ -17,7 +17,7 @@ enum class StepCall : std::uint8_t {
   kSetStream,
 };
 
-// Where a session is in its steps, and so what may be called:
+// The state of a session's steps, and which calls it allows:
 //
 //                 open   in a step   finishing   finished   busy   failed
 // FinishStep      yes    yes         no          yes        no     no
@@ -27,24 +27,24 @@ enum class StepCall : std::uint8_t {
 // SetLossScale    yes    yes         yes         yes        no     no
 // SetStream       yes    no          no          yes        no     no
 //
-// in a step   from the first tensor that is marked
-// finishing   FinishStep() runs: a completion may call meanwhile
-// finished    as open, and the step's gradients have not been applied
+// in a step   since the first tensor was marked
+// finishing   FinishStep() runs; a completion may make calls meanwhile
+// finished    like open, and the step's gradients have not been applied
 // busy        OptimizerStep(), SaveState() or RestoreState() runs on another
 //             thread
 // failed      for good
-// "No" is kFailedPrecondition, and nothing has changed; of a failed session it
-// is the reason for which it failed first.
 //
-// Who holds the baton touches it.
+// "No" means kFailedPrecondition, and that nothing has changed. A failed
+// session returns the reason of its first failure instead. For the holder of
+// the baton only.
 class StepState {
  public:
-  // OK, or what `call` is told. `step`: the one that is open; `touched`: a
-  // tensor of it is marked.
+  // Returns OK, or why `call` is refused. `step` is the step that is open, and
+  // `touched` says whether a tensor of it is marked.
   Status Admit(StepCall call, std::uint64_t step, bool touched) const;
 
-  // `call`, admitted, begins to run; it has ended. Other calls may come in
-  // between, on other threads or in completions.
+  // `call` was admitted and begins to run; Ends() says that it has ended. Other
+  // calls may come in between, on other threads or from completions.
   void Begins(StepCall call) { running_ = call; }
   void Ends() { running_.reset(); }
   // FinishStep() has ended, and the step with it.
@@ -52,7 +52,7 @@ class StepState {
   // The gradients of `step` have been applied.
   void Applied(std::uint64_t step);
   void Restored();
-  // Returns the first reason.
+  // Returns the reason of the first failure.
   const Status& Fail(const Status& why);
   bool failed() const { return !failed_.ok(); }
 

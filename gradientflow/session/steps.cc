@@ -37,7 +37,7 @@ Steps::~Steps() {
                StrCat("rank ", rank_,
                       " closed its session with collectives in flight")));
   });
-  // After a failure every buffer comes back soon, a device's too.
+  // After a failure every buffer is given back soon, by a device, too.
   progress_.Drive([&] { return !busy(); });
   progress_.Do([this] {
     parts_.core->driver().Remove(&engine_);
@@ -76,7 +76,8 @@ BufferView Steps::gradient(std::size_t i) const {
 Status Steps::Admit(StepCall call) const {
   const bool touched = !engine_.untouched();
   const Status& job = parts_.core->fabric().status();
-  // FinishStep() waits until nobody uses the gradients any more.
+  // FinishStep() still runs after a failure: it waits until nothing uses the
+  // gradients any more.
   if (touched && !job.ok() && !step_state_.failed() &&
       call != StepCall::kFinishStep) {
     return StepFailure(job);
@@ -118,7 +119,7 @@ Status Steps::SetStream(void* native) {
 }
 
 void Steps::GradientAbsent(std::size_t i) {
-  // Only whoever has claimed the tensor may touch it.
+  // Only the thread that has claimed the tensor may touch it.
   if (!engine_.Claim(i)) return progress_.Notify();
   const BufferView view = gradient(i);
   if (view.bytes > 0) {
@@ -131,6 +132,8 @@ void Steps::GradientAbsent(std::size_t i) {
   if (engine_.Publish(i)) progress_.Notify();
 }
 
+// Drive() repeats the function on whichever thread holds the baton, between
+// rounds of communication, until it returns true.
 Result<StepStats> Steps::FinishStep() {
   Result<StepStats> stats = Status(StatusCode::kInternal, "not run");
   bool admitted = false;
@@ -192,7 +195,7 @@ Result<StepStats> Steps::CloseStep() {
   return stats;
 }
 
-// Between two steps; on all ranks between the same two.
+// Runs between two steps, and on all ranks between the same two.
 void Steps::Tune() {
   if (const std::optional<std::size_t> bytes = parts_.tuner->Take()) {
     parts_.bucket_bytes = *bytes;
@@ -217,7 +220,7 @@ Status Steps::SetLossScale(float scale) {
   return status;
 }
 
-// What does not depend on the step.
+// Checks what does not depend on the step.
 Status Steps::CheckOptimizer(const std::vector<OptimizerGroup>& groups) const {
   GF_RETURN_IF_ERROR(CheckGroups(*parts_.layout, groups));
   if (parts_.options->sparsity <= 0 ||
@@ -249,10 +252,10 @@ Status Steps::OptimizerStep(const std::vector<OptimizerGroup>& groups) {
   }
   const bool refused = status.code() == StatusCode::kInvalidArgument ||
                        status.code() == StatusCode::kResourceExhausted;
-  if (refused && updated == 0) return status;  // All is as it was.
+  if (refused && updated == 0) return status;  // Nothing has changed.
   progress_.Do([&] {
     if (status.ok()) return step_state_.Applied(step_ - 1);
-    // Weights and momentum are not what they are on other ranks.
+    // Weights and momentum now differ from those of other ranks.
     status = GiveUp(
         Status(status.code(), StrCat("applying step ", step_ - 1, " on rank ",
                                      rank_, ": ", status.message())));

@@ -18,27 +18,28 @@
 
 namespace gradientflow {
 
-// Borrowed unless it says otherwise; outlives the steps.
+// Borrowed unless a comment says otherwise; outlives the steps.
 struct StepsParts {
   CommunicatorCore* core = nullptr;
   const Options* options = nullptr;
   const PoolLayout* layout = nullptr;
-  const std::vector<std::string>* names = nullptr;  // Of tensors, by tensor.
+  // Of the tensors, by tensor.
+  const std::vector<std::string>* names = nullptr;
   GradientPool* pool = nullptr;
   Aggregator* aggregator = nullptr;
-  std::unique_ptr<Tuner> tuner;  // Handed over. Null: theta stays as it is.
+  std::unique_ptr<Tuner> tuner;  // Handed over. If null, theta never changes.
   std::size_t bucket_bytes = 0;
-  CallGroup group;       // Of the session.
+  CallGroup group;       // The session's group.
   GroupId notes_id = 0;  // See ClosingNotes.
 };
 
 // A session's training steps: what hooks, FinishStep() and the optimiser do,
-// and what may be called when (step_state.h). See session.h for what the public
-// methods promise. Next in the data path: engine.h.
+// and which calls are legal when (step_state.h). See session.h for what the
+// public methods promise. Next in the data path: engine.h.
 class Steps {
  public:
   explicit Steps(StepsParts parts);
-  // Ends the job if a step is under way.
+  // Ends the job if collectives of the session are in flight.
   ~Steps();
   Steps(const Steps&) = delete;
   Steps& operator=(const Steps&) = delete;
@@ -54,8 +55,8 @@ class Steps {
   const std::vector<std::uint8_t>& selection() const { return selection_; }
   BufferView gradient(std::size_t i) const;
 
-  // A call that runs for a while without the baton, from when it was admitted
-  // to the end of the scope; others are told that it runs.
+  // A call that runs for a while without the baton, from its admission to the
+  // end of the scope. Meanwhile other calls are told that it runs.
   class Turn {
    public:
     Turn(Steps& steps, StepCall call);
@@ -64,7 +65,7 @@ class Steps {
     Turn& operator=(const Turn&) = delete;
     // OK, or why the call is refused.
     const Status& status() const { return status_; }
-    // It is refused because the session has failed.
+    // True if the call is refused because the session has failed.
     bool session_failed() const { return session_failed_; }
 
    private:
@@ -76,20 +77,22 @@ class Steps {
   // What is saved between two steps, and where a restored session goes on.
   // REQUIRES a Turn.
   struct Position {
-    std::uint64_t step = 0;  // The next one.
+    std::uint64_t step = 0;  // The number of the next step.
     float loss_scale = 1.0F;
   };
   Position position() const { return {step_, loss_scale_}; }
   Aggregator& aggregator() { return *parts_.aggregator; }
-  // kFailedPrecondition: a gradient was marked meanwhile. With the baton held.
+  // Returns kFailedPrecondition if a gradient was marked meanwhile. With the
+  // baton held.
   Status CheckUntouched() const;
-  // After the aggregator's own Restore(). With the baton held.
+  // To be called after the aggregator's own Restore(). With the baton held.
   void GoOnFrom(const Position& position);
 
-  // OK, or what `call` is told now. With the baton held.
+  // Returns OK, or why `call` is refused. With the baton held.
   Status Admit(StepCall call) const;
-  // This rank has failed in a way that the others cannot see: takes no more
-  // steps, and ends the job. Returns the first reason. With the baton held.
+  // This rank has failed in a way that the other ranks cannot see. The session
+  // takes no more steps, and the job ends. Returns the first reason. With the
+  // baton held.
   Status GiveUp(const Status& why);
 
  private:
@@ -104,15 +107,16 @@ class Steps {
 
   StepsParts parts_;
   Progress& progress_;
-  const int rank_;  // Of the job.
+  const int rank_;  // In the job.
   Engine engine_;
   std::uint64_t step_ = 0;
   float loss_scale_ = 1.0F;
   std::uint64_t bytes_before_ = 0;
-  std::uint64_t finished_ = 0;  // Steps; restoring a state does not count.
-  ClosingNotes notes_;          // Touched with the baton held.
-  StepState step_state_;        // Touched with the baton held.
-  // Of the step last finished.
+  // Number of steps; a restored state does not change it.
+  std::uint64_t finished_ = 0;
+  ClosingNotes notes_;    // Touched with the baton held.
+  StepState step_state_;  // Touched with the baton held.
+  // Of the step that finished last.
   std::vector<Extent> exchanged_;
   std::vector<std::uint8_t> selection_;
   bool skip_update_ = false;

@@ -7,7 +7,7 @@
 namespace gradientflow {
 namespace {
 
-// Adds [begin, begin + count), merged with the last extent if they touch.
+// Appends [begin, begin + count), merged with the last extent if they touch.
 void Append(std::vector<Extent>* extents, Extent extent) {
   if (!extents->empty() &&
       extents->back().begin + extents->back().count == extent.begin) {

@@ -8,17 +8,17 @@
 #include "gradientflow/buckets/pool_layout.h"
 #include "gradientflow/collectives/collective.h"
 
-// What a step sends, and in which buckets: lazy allreduce (arXiv 1902.06855,
-// section on lazy allreduce) for the dense pool and for the selected chunks.
+// What a step sends and in which buckets: lazy allreduce (arXiv 1902.06855,
+// section on lazy allreduce), for the dense pool and for the selected chunks.
 //
-// Why a plan, and not a decision per hook: the paper's pseudo-code launches
-// whatever contiguous prefix is ready once it exceeds theta, so how far a
-// launch reaches depends on the order in which hooks fire; two ranks whose
-// hooks fire in different orders would issue different ranges and never
-// match. Here the rule is applied after each tensor (or selected chunk) in
-// pool order. That is what the pseudo-code does when hooks fire in generation
-// order, and it depends on nothing but sizes, theta and the selection: every
-// rank has the same buckets whatever its hooks do, with no negotiation.
+// Why is this a plan, and not a decision for each hook? The paper's pseudo-code
+// launches whatever contiguous prefix is ready as soon as it exceeds theta. How
+// far a launch reaches then depends on the order in which hooks fire. Two ranks
+// whose hooks fire in different orders would issue different ranges, which
+// never match. Here the rule is applied after each tensor (or selected chunk)
+// in pool order. That equals the pseudo-code when hooks fire in generation
+// order, and it depends only on sizes, theta and the selection. So every rank
+// has the same buckets whatever its hooks do, without negotiation.
 namespace gradientflow {
 
 struct Bucket {
@@ -29,18 +29,19 @@ struct Bucket {
   std::size_t pool_end = 0;
 };
 
-// Both: `theta_bytes`: a bucket closes once it holds strictly more, counted
-// in `element_bytes` (of the wire) per element; 0 closes it every time,
-// kInfiniteBytes never. The rest forms the last bucket.
+// The arguments of both plans: a bucket closes once it holds strictly more than
+// `theta_bytes`, at `element_bytes` on the wire per element. With 0 every piece
+// closes its bucket; with kInfiniteBytes no bucket closes before the end. The
+// rest forms the last bucket.
 // REQUIRES: theta_bytes is not kAutoBytes; element_bytes is 1 to 8.
 
-// Buckets of whole tensors that together are the pool. A tensor without
+// Returns buckets of whole tensors that together are the pool. A tensor without
 // elements belongs to no bucket and makes none.
 std::vector<Bucket> PlanDense(const PoolLayout& layout, std::size_t theta_bytes,
                               std::size_t element_bytes);
 
-// Buckets of whole chunks that together are the selection (one byte, 0 or 1,
-// per chunk of `chunk_elements`; the last chunk may be short).
+// Returns buckets of whole chunks that together are the selection: one byte, 0
+// or 1, for each chunk of `chunk_elements`. The last chunk may be short.
 // REQUIRES: `selected` covers `pool_elements` exactly.
 struct SparsePlanArgs {
   std::size_t pool_elements = 0;
@@ -51,7 +52,7 @@ std::vector<Bucket> PlanSparse(const SparsePlanArgs& args,
                                std::size_t theta_bytes,
                                std::size_t element_bytes);
 
-// All that a plan sends, as one list: what an optimiser may update.
+// Returns all that a plan sends as one list: what an optimiser may update.
 std::vector<Extent> ExtentsOf(std::span<const Bucket> buckets);
 
 }  // namespace gradientflow

@@ -33,7 +33,7 @@ std::vector<BucketBounds> StaticBuckets(
     ++open.end_tensor;
     open.end_element += elements;
     const std::size_t waiting = open.end_element - open.begin_element;
-    // As waiting * element_bytes > theta_bytes, without overflow.
+    // The same as waiting * element_bytes > theta_bytes, without overflow.
     if (elements > 0 && waiting > theta_bytes / element_bytes) close();
   }
   if (open.end_element > open.begin_element) close();
@@ -107,7 +107,7 @@ BucketForecast ChooseBucketSize(const BackwardProfile& profile,
 }
 
 std::size_t DefaultBucketBytes(const ChannelModel& channel) {
-  // Comparisons that a NaN fails.
+  // Comparisons that are false for a NaN.
   const double latency =
       channel.latency_seconds > 0 ? channel.latency_seconds : 0;
   const double per_byte =

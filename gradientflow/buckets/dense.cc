@@ -54,7 +54,7 @@ DenseAggregator::DenseAggregator(const AggregatorParts& parts)
 
 void DenseAggregator::SetBucketBytes(std::size_t bytes) {
   bucket_bytes_ = bytes;
-  buckets_.clear();  // Made anew by the next Begin().
+  buckets_.clear();  // The next Begin() makes them anew.
 }
 
 void DenseAggregator::Begin(std::uint64_t step, float loss_scale) {

@@ -12,7 +12,7 @@
 
 namespace gradientflow {
 
-// What every aggregator is made from. Borrowed; outlives it.
+// What every aggregator is made from. All borrowed, and outlive it.
 struct AggregatorParts {
   Collective* collective = nullptr;
   const PoolLayout* layout = nullptr;
@@ -20,13 +20,13 @@ struct AggregatorParts {
   DType pool_dtype = DType::kFloat32;
   DType wire_dtype = DType::kFloat32;
   ReduceOp reduce = ReduceOp::kMean;
-  std::size_t bucket_bytes = 0;  // Not kAutoBytes.
+  std::size_t bucket_bytes = 0;  // Must not be kAutoBytes.
   Recorder* recorder = nullptr;
   const Clock* clock = nullptr;
 };
 
-// Lazy allreduce (arXiv 1902.06855): each bucket of whole tensors is reduced
-// in place, in the pool, as soon as it is written. No copy.
+// Lazy allreduce (arXiv 1902.06855): each bucket of whole tensors is reduced in
+// place, in the pool, as soon as it is written. Nothing is copied.
 class DenseAggregator final : public Aggregator {
  public:
   explicit DenseAggregator(const AggregatorParts& parts);
@@ -69,18 +69,18 @@ class DenseAggregator final : public Aggregator {
   AggregateResult result_;
 };
 
-// A call that aggregates `bucket` of the pool, of gradients of a loss that was
-// multiplied by `loss_scale`.
+// Returns the call that aggregates `bucket` of the pool, whose gradients are
+// those of a loss that was multiplied by `loss_scale`.
 CollectiveCall BucketCall(const AggregatorParts& parts, const Bucket& bucket,
                           float loss_scale, std::uint64_t step,
                           std::uint64_t id);
 
-// How many times the gradients what a step leaves in the pool is: 1 in a pool
-// of float32. One of 16 bits keeps them scaled, out of the way of its smallest
-// numbers.
+// Returns the factor between what a step leaves in the pool and the true
+// gradients. It is 1 in a float32 pool. A 16-bit pool keeps gradients scaled,
+// so that small ones are not lost.
 float ScaleInPool(const AggregatorParts& parts, float loss_scale);
 
-// The timeline's bar of a bucket that is back.
+// Returns the bar of the timeline for a bucket that has been reduced.
 Span BucketSpan(const AggregatorParts& parts, const Bucket& bucket,
                 std::uint64_t step, std::uint64_t id, Clock::Time begin);
 

@@ -9,7 +9,7 @@
 namespace gradientflow {
 namespace {
 
-// So that the bytes of any element type fit in a size_t.
+// With this limit, the bytes of any element type fit in a size_t.
 constexpr std::size_t kMaxElements =
     std::numeric_limits<std::size_t>::max() / sizeof(double);
 

@@ -8,7 +8,7 @@
 
 namespace gradientflow {
 
-// The part of one tensor that lies in some range of the pool. All in elements.
+// The part of one tensor that lies in a range of the pool. All in elements.
 struct TensorPart {
   std::size_t tensor = 0;      // Index in forward order.
   std::size_t begin = 0;       // Within the tensor.
@@ -16,16 +16,16 @@ struct TensorPart {
   std::size_t count = 0;       // At least 1.
 };
 
-// Where each tensor's gradient lies in the pool: in generation order, which
-// is last tensor first, without gaps (arXiv 1902.06855, lazy allreduce). The
-// same on every rank. An immutable value: any thread may read it.
+// Where each tensor's gradient lies in the pool: in generation order, which is
+// last tensor first, without gaps (arXiv 1902.06855, lazy allreduce). The same
+// on every rank. An immutable value: any thread may read it.
 class PoolLayout {
  public:
   // The empty pool.
   PoolLayout() = default;
 
-  // `tensor_elements`: sizes in forward order; zeros are allowed.
-  // kInvalidArgument when the pool's bytes could overflow a size_t.
+  // `tensor_elements` are the sizes in forward order; zeros are allowed.
+  // Returns kInvalidArgument if the pool's bytes could overflow a size_t.
   static Result<PoolLayout> Create(
       const std::vector<std::size_t>& tensor_elements);
 
@@ -38,17 +38,17 @@ class PoolLayout {
     return end_[tensors() - 1 - i] - offset_[i];
   }
 
-  // Tensors in pool order: order()[0] is the one at offset 0.
+  // The tensors in pool order: order()[0] is the one at offset 0.
   const std::vector<std::size_t>& order() const { return order_; }
 
-  // How many tensors, counted in pool order, hold all elements below
-  // `pool_end`: the shortest such prefix. REQUIRES: pool_end <= elements().
+  // Returns the number of tensors in the shortest prefix of the pool order that
+  // holds all elements below `pool_end`. REQUIRES: pool_end <= elements().
   std::size_t TensorsBelow(std::size_t pool_end) const;
 
-  // What `range` covers of each tensor, in pool order. Tensors without
-  // elements never appear. REQUIRES: `range` lies in the pool.
+  // Returns the part of each tensor that `range` covers, in pool order. Tensors
+  // without elements never appear. REQUIRES: `range` lies in the pool.
   std::vector<TensorPart> Parts(Extent range) const;
-  // The same, appended to `parts`: for callers that keep the vector.
+  // The same, appended to `parts`, for callers that keep the vector.
   void AppendParts(Extent range, std::vector<TensorPart>* parts) const;
 
  private:

@@ -9,7 +9,7 @@
 namespace gradientflow {
 namespace {
 
-// Steps done when theta is chosen anew.
+// Numbers of finished steps after which theta is chosen anew.
 constexpr std::uint64_t kTuneAfter[] = {2, 5, 17};
 
 }  // namespace

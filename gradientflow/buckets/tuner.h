@@ -11,37 +11,39 @@
 
 namespace gradientflow {
 
-// Borrowed; outlives the tuner.
+// All borrowed, and outlive the tuner.
 struct TunerParts {
   const PoolLayout* layout = nullptr;
-  Collective* collective = nullptr;  // Of the host's memory.
+  Collective* collective = nullptr;  // For host memory.
   std::size_t wire_element_bytes = 0;
-  double share = 1.0;  // Of the pool's elements that are sent.
+  double share = 1.0;  // Part of the pool's elements that is sent.
   ChannelModel channel;
 };
 
-// theta from what backward was seen to do. After a few of the first steps all
-// ranks take each tensor's latest time over the ranks. That allreduce is sent
-// with the step that comes after, before its first bucket: so nobody waits for
-// it but who waits for that step's buckets, and ranks may finish the steps of
-// several sessions in any order. All ranks go by the outcome from the same step
-// on. NOT thread-safe: the baton's holder calls.
+// Chooses theta from measured backward passes. After a few of the first steps,
+// the ranks take the latest time of each tensor over all ranks. That allreduce
+// is sent with the following step, before its first bucket. So only ranks that
+// wait for the buckets of that step wait for it, and ranks may finish the steps
+// of several sessions in any order. All ranks use the result from the same step
+// on.
+// NOT thread-safe: called by the holder of the baton.
 class Tuner {
  public:
   explicit Tuner(const TunerParts& parts) : parts_(parts) {}
 
-  // Whether the times of the step that is at its end are wanted.
+  // Returns whether the times of the step that is ending are wanted.
   bool Wants() const;
-  // A step is at its end. `ready_seconds`: by tensor in pool order; looked at
-  // if they are wanted.
+  // A step has ended. `ready_seconds` are by tensor, in pool order. They are
+  // used only if they are wanted.
   void StepDone(std::vector<float> ready_seconds);
-  // Before the first bucket of `step`.
+  // To be called before the first bucket of `step`.
   void Send(std::uint64_t step);
-  // What Send() has sent is on its way. So no step is at its end.
+  // Returns whether Send()'s allreduce is in flight. Until it ends, no step can
+  // end.
   bool in_flight() const { return in_flight_; }
-  // theta from the next step on, if it is chosen anew.
+  // Returns theta from the next step on, if it has been chosen anew.
   std::optional<std::size_t> Take();
-  // The steps that follow are counted as those of a new session.
+  // Counts the following steps as those of a new session.
   void Restart();
 
  private:
@@ -49,7 +51,7 @@ class Tuner {
                      const Status& status);
 
   const TunerParts parts_;
-  std::uint64_t steps_ = 0;  // Done.
+  std::uint64_t steps_ = 0;  // Number of finished steps.
   std::vector<float> ready_seconds_;
   bool to_send_ = false;
   bool in_flight_ = false;

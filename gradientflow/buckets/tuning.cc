@@ -13,7 +13,7 @@ constexpr int kLargeRounds = 5;
 
 using Run = std::function<Status(const CollectiveCall&)>;
 
-// The median time of `rounds` allreduces, after two that warm up.
+// Returns the median time of `rounds` allreduces, after two for warm-up.
 Result<double> TimeAllreduce(const Run& run, const Clock& clock,
                              std::vector<float>* data, int rounds) {
   std::vector<double> times;
@@ -39,7 +39,7 @@ Result<MeasuredCosts> MeasureCosts(int size, const Run& run,
   if (!small_time.ok()) return small_time.status();
   Result<double> large_time = TimeAllreduce(run, clock, &large, kLargeRounds);
   if (!large_time.ok()) return large_time.status();
-  // Every rank goes by the slowest.
+  // Every rank uses the times of the slowest.
   std::array<double, 2> slowest = {small_time.value(), large_time.value()};
   CollectiveCall agree;
   agree.output = slowest.data();
@@ -54,8 +54,8 @@ Result<MeasuredCosts> MeasureCosts(int size, const Run& run,
       std::max(slowest[1] - slowest[0], 1e-9) / bytes;
   costs.channel.latency_seconds = slowest[0];
   costs.model = TypicalCostModel();
-  // A small allreduce is one exchange of messages; a large one moves 2(p-1)/p
-  // of its bytes.
+  // A small allreduce is one exchange of messages; a large one moves 2 (p - 1)
+  // / p of its bytes.
   costs.model.across.latency_seconds = slowest[0];
   costs.model.across.seconds_per_byte =
       costs.channel.seconds_per_byte * size / 2 / std::max(size - 1, 1);

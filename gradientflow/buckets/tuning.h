@@ -12,25 +12,26 @@
 
 namespace gradientflow {
 
-// What the links of this job do, as measured; equal on all ranks.
+// The measured speed of the links of this job, equal on all ranks.
 struct MeasuredCosts {
-  ChannelModel channel;  // Of a whole allreduce.
-  // Of its parts, for choosing algorithms. Inside a host as is typical, not
-  // measured: hosts differ less than busy cores make measurements differ, and
-  // the same job on one host chooses the same, and so rounds the same, in every
-  // run.
+  ChannelModel channel;  // A whole allreduce.
+  // Its parts, for the choice of algorithms. Inside a host these are typical
+  // values, not measured ones: hosts differ less than measurements on busy
+  // cores do, and so the same job on one host chooses, and rounds, the same in
+  // every run.
   CostModel model;
 };
 
-// Runs some allreduces by `run` (blocking, on every rank alike) and times
-// them: 4 KiB for the latency, 2 MiB for the bandwidth. Some 10 ms on a fast
+// Runs some allreduces by `run` (blocking, on every rank alike) and times them:
+// 4 KiB for the latency, 2 MiB for the bandwidth. Takes about 10 ms on a fast
 // network, 100 ms at 1 Gb/s.
 Result<MeasuredCosts> MeasureCosts(
     int size, const std::function<Status(const CollectiveCall&)>& run,
     const Clock& clock);
 
-// theta from what backward was seen to do. `ready_seconds`: by tensor in pool
-// order, equal on all ranks. `share`: of the pool's elements that are sent.
+// Returns theta from a measured backward pass. `ready_seconds` are by tensor in
+// pool order, equal on all ranks. `share` is the part of the pool's elements
+// that is sent.
 std::size_t TuneBucketBytes(const PoolLayout& layout,
                             const std::vector<float>& ready_seconds,
                             std::size_t wire_element_bytes, double share,

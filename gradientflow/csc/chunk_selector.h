@@ -11,8 +11,9 @@
 
 namespace gradientflow {
 
-// The slots (kernels/chunk_kernels.h) of chunks of which `selected` (0 or 1,
-// one per chunk) are sent. Returns how many these are.
+// Fills in the slots (kernels/chunk_kernels.h) of all chunks, given which of
+// them are sent: `selected` has one byte, 0 or 1, per chunk. Returns how many
+// are sent.
 std::size_t FillSlots(std::span<const std::uint8_t> selected,
                       std::uint32_t* slots);
 
@@ -25,8 +26,8 @@ struct ChunkSelectorConfig {
   std::vector<std::size_t> always_dense = {};
 };
 
-// The chunks that hold an element of a tensor marked in `tensors` (by forward
-// index): ascending, without repeats. An input of ChunkSelectorConfig.
+// Returns the chunks that hold an element of a tensor marked in `tensors` (by
+// forward index): ascending, each once. For ChunkSelectorConfig::always_dense.
 // REQUIRES: tensors.size() == layout.tensors(), chunk_elements > 0.
 std::vector<std::size_t> ChunksTouching(const PoolLayout& layout,
                                         const std::vector<bool>& tensors,
@@ -37,57 +38,61 @@ std::vector<std::size_t> ChunksTouching(const PoolLayout& layout,
 // DNN Training on GPU Clusters: ImageNet/AlexNet Training in 1.5 Minutes",
 // arXiv 1902.06855, section on coarse-grained sparse communication).
 //
-// The pool is cut into equal chunks across tensor borders; the last may be
-// short. At the end of step t-1 the ranks allreduce the L1 norms of all
+// The pool is cut into equal chunks across tensor borders; the last chunk may
+// be short. At the end of step t-1 the ranks allreduce the L1 norms of all
 // chunks, and the
 //   k(t) = clamp(round((1 - sparsity(t)) * chunks), 1, chunks)
 // largest are exchanged in step t, where
 //   sparsity(t) = final * min(1, t / warmup)
 // (without warm-up: final from step 1 on). Ties go to the lower id. Step 0
-// exchanges all. A total order decides, so equal sums select equally on every
-// rank. k depends on nothing but the step: packed sizes are known beforehand.
+// exchanges all chunks. The order is total, so equal sums select the same
+// chunks on every rank. k depends only on the step, so packed sizes are known
+// beforehand.
 //
-// A norm that is inf or NaN counts as larger than any finite one. The step it
-// came from is skipped in any case; what matters is what it left behind. A
-// residual that took in an inf is cleared when its chunk is sent, so sending
-// it at once heals it, for the price of one more skipped step; ranking it low
-// would keep the chunk, and its inf, back for ever.
+// A norm that is infinite or NaN counts as larger than any finite norm. The
+// step that it came from is skipped in any case; what matters is what it left
+// behind. A residual that has taken in an infinity is cleared when its chunk is
+// sent. So sending the chunk at once heals it, at the price of one more skipped
+// step. A low rank would keep the chunk and its infinity back for ever.
 //
 // Pure: no clock, no I/O. NOT thread-safe.
 class ChunkSelector {
  public:
-  // Starts at step 0: everything selected. kInvalidArgument names the field.
+  // Starts at step 0, where every chunk is selected. kInvalidArgument names the
+  // setting that is wrong.
   static Result<ChunkSelector> Create(const ChunkSelectorConfig& config);
 
   std::size_t chunks() const { return selected_.size(); }
-  // Chunk `c`'s elements of the pool. REQUIRES: c < chunks().
+  // The elements of the pool in chunk `c`. REQUIRES: c < chunks().
   Extent chunk(std::size_t c) const;
 
-  // How many chunks step `step` exchanges: k(t), or the always-dense chunks
-  // where they are more.
+  // Returns how many chunks step `step` exchanges: k(t), or the number of
+  // always-dense chunks if that is larger.
   std::size_t CountAt(std::uint64_t step) const;
 
-  // Chooses for `step`, the one that comes. `norm_sums`: each chunk's L1 norm
-  // summed over the ranks, bit-identical on all of them. Always-dense chunks
-  // are in and count within k. O(chunks), allocates nothing.
-  // kInvalidArgument when there is not one norm per chunk.
+  // Chooses the chunks of `step`, which is the next one. `norm_sums` are the L1
+  // norms of the chunks, summed over the ranks and bit-identical on all of
+  // them. Always-dense chunks are selected and count within k. O(chunks);
+  // allocates nothing. Returns kInvalidArgument unless there is one norm per
+  // chunk.
   Status Select(std::uint64_t step, std::span<const float> norm_sums);
 
   // One byte per chunk, 0 or 1. Valid as long as the selector.
   const std::vector<std::uint8_t>& selected() const { return selected_; }
   std::size_t selected_count() const { return selected_count_; }
-  // The same as the slots that kernels/chunk_kernels.h describes.
+  // The same selection as slots; see kernels/chunk_kernels.h.
   const std::vector<std::uint32_t>& slots() const { return slots_; }
-  // One byte per chunk, 1 if it is always sent.
+  // One byte per chunk: 1 if the chunk is always sent.
   const std::vector<std::uint8_t>& always_dense() const {
     return always_dense_;
   }
 
-  // kInvalidArgument: `selected` cannot be this selector's for `step`.
+  // Returns kInvalidArgument if `selected` cannot be this selector's selection
+  // for `step`.
   Status Check(std::uint64_t step,
                std::span<const std::uint8_t> selected) const;
-  // Puts back a selected() that was saved before `step`. What Check() refuses
-  // changes nothing.
+  // Restores a selected() that was saved before `step`. Changes nothing if
+  // Check() refuses it.
   Status Restore(std::uint64_t step, std::span<const std::uint8_t> selected);
 
  private:

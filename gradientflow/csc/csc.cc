@@ -5,6 +5,9 @@
 
 namespace gradientflow {
 
+// With s the loss scale and l `left_scaled`, both times the true gradient g:
+// before the exchange memory holds s * g, after it l * g. The wire carries s *
+// g. The residual is in units of s * g, and the norms are those of g.
 float Csc::SetScale(float loss_scale, float left_scaled) {
   factors_.kept_norm = 1.0F / loss_scale;
   factors_.sent_norm = config_.share / left_scaled;
@@ -57,7 +60,7 @@ Status Csc::Unpack(const CscRegion& region, std::size_t first,
   args.type = region.type;
   args.packed = region.packed;
   args.packed_type = region.wire;
-  // A float32 wire brings what it is to be: nothing was converted.
+  // A float32 wire brings the final value: the collective has unscaled it.
   args.scale = region.wire == DType::kFloat32 ? 1.0F : factors_.unpack;
   args.norm_scale = factors_.sent_norm;
   args.norms = region.norms;

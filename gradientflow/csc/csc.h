@@ -9,31 +9,32 @@
 #include "gradientflow/csc/memory.h"
 
 // The rules of coarse-grained sparse communication (CSC; Sun et al., arXiv
-// 1902.06855, section on CSC and Algorithm 1), the same for every memory and
-// whoever drives them: a session (sparse.h), or a framework that exchanges by
-// itself (integrations/c/csc.cc).
+// 1902.06855, section on CSC and Algorithm 1). They are the same for every
+// memory and for every caller: a session (sparse.h), or a framework that
+// exchanges by itself (integrations/c/csc.cc).
 //
 //   gradients ─ Pack() ──┬─ sent chunks ─ allreduce ─ Unpack() ─ gradients
 //                 │      └─ kept chunks ─ residual ─ added by the next Pack()
 //                 └─ norms of kept ─┬─ norms of sent ─ from Unpack()
 //                    allreduce of the norms ─ ChunkSelector ─ the next step
 //
-// A step with an infinity or a NaN anywhere is skipped by whoever updates the
-// weights. Skip() then returns what was sent to the residual.
+// If a step has an infinity or a NaN anywhere, the weights must not be updated.
+// Skip() then returns what was sent to the residual.
 namespace gradientflow {
 
 struct CscConfig {
   ChunkSelectorConfig selection;
   bool zero_kept = false;  // Kept gradients become 0 in place.
   float keep_factor = 1;   // Decay of what is kept back.
-  // What makes a mean of an exchanged value: 1 if the exchange takes means,
-  // 1 / ranks if it takes sums.
+  // The factor that turns an exchanged value into a mean: 1 if the exchange
+  // takes means, 1 / ranks if it takes sums.
   float share = 1;
 };
 
-// Gradients that lie one after the other in one memory, cut into chunks of
-// `selection.chunk_elements`; the last chunk may be short. All is borrowed, and
-// is memory of `memory`. Arrays are by element or by chunk of the region.
+// Gradients that lie one after another in one memory, cut into chunks of
+// `selection.chunk_elements`; the last chunk may be short. All pointers are
+// borrowed and point into memory of the kind `memory`. Arrays are by element or
+// by chunk of the region.
 struct CscRegion {
   CscMemory* memory = nullptr;
   std::size_t elements = 0;
@@ -42,25 +43,26 @@ struct CscRegion {
   float* residual = nullptr;
   const std::uint32_t* slots = nullptr;  // The selection, for the kernels.
   float* norms = nullptr;
-  std::uint8_t* dirty = nullptr;  // On the host; see ChunkResidualArgs.
-  // Sent chunks on their way, by slot, in type `wire` and multiplied by
-  // `packed_scale`. Null: they are exchanged where they are.
+  std::uint8_t* dirty = nullptr;  // In host memory; see ChunkResidualArgs.
+  // The chunks to be sent, by slot, in type `wire` and multiplied by
+  // `packed_scale`. Null if they are exchanged where they are.
   void* packed = nullptr;
   DType wire = DType::kFloat32;
   float packed_scale = 1;
-  std::uint32_t* nonfinite = nullptr;  // Set to 1 by Unpack(); may be null.
+  std::uint32_t* nonfinite = nullptr;  // Unpack() sets it to 1; may be null.
 };
 
-// What the passes of a step multiply with, as loss scales come and go.
+// The factors of a step's passes. They change with the loss scale.
 struct CscFactors {
-  float kept_norm = 1;  // Norms are of gradients without the loss scale,
+  float kept_norm = 1;  // Norms are taken without the loss scale,
   float sent_norm = 1;  // and those of sums count a rank's share.
   float unpack = 1;     // From a 16-bit wire to gradients.
-  float give_back = 1;  // From exchanged gradients to a rank's residual.
+  float give_back = 1;  // From exchanged gradients to residuals.
 };
 
-// The passes over regions. Between Begin() of two steps, calls for different
-// regions may run on different threads at a time. Errors are those of kernels.
+// The passes over regions. Calls for different regions may run on different
+// threads at the same time, except for SetScale(). Errors are those of the
+// kernels.
 class Csc {
  public:
   explicit Csc(const CscConfig& config, float loss_scale = 1)
@@ -72,25 +74,25 @@ class Csc {
   const CscFactors& factors() const { return factors_; }
   float loss_scale() const { return loss_scale_; }
 
-  // The gradients of the coming steps are multiplied by `loss_scale`; what an
-  // exchange leaves in memory is `left_scaled` times the true gradient.
-  // Returns what residuals, being in units of the scaled gradients, are to be
-  // multiplied with: see Rescale().
+  // Says that the gradients of the coming steps are multiplied by `loss_scale`,
+  // and that an exchange leaves `left_scaled` times the true gradient in
+  // memory. Returns the factor by which Rescale() must multiply the residuals,
+  // which are in units of the scaled gradients.
   float SetScale(float loss_scale, float left_scaled);
   Status Rescale(const CscRegion& region, float factor) const;
 
   // Before the exchange: adds the residual to the chunks [first, first +
-  // count). A selected one is made ready to be sent. Of another the sum, times
-  // keep_factor, becomes the residual, and its norm is taken.
+  // count). A selected chunk is made ready to be sent. For any other chunk the
+  // sum, times keep_factor, becomes the residual, and its norm is taken.
   Status Pack(const CscRegion& region, std::size_t first,
               std::size_t count) const;
-  // After the exchange: the selected ones of these chunks become gradients
-  // again, and their norms are taken.
+  // After the exchange: turns those of the chunks that were sent into gradients
+  // again, and takes their norms.
   Status Unpack(const CscRegion& region, std::size_t first,
                 std::size_t count) const;
-  // The step is skipped: what was sent, and is finite, goes back to the
-  // residual, an equal part on each rank, so that it is sent again. What is not
-  // finite in the residual becomes 0, or it would stay for ever.
+  // The step is skipped: what was sent and is finite goes back to the residual,
+  // an equal part on each rank, so that it is sent again. Elements of the
+  // residual that are not finite become 0; otherwise they would stay for ever.
   Status Skip(const CscRegion& region) const;
 
  private:
@@ -105,7 +107,7 @@ class Csc {
   float loss_scale_;
 };
 
-// Brings region.dirty, on the host, up to date with the residual.
+// Brings region.dirty, in host memory, up to date with the residual.
 void FindDirty(const CscRegion& region, std::size_t chunk_elements);
 
 }  // namespace gradientflow

@@ -7,6 +7,18 @@
 #include "gradientflow/base/str_cat.h"
 #include "transports/wire.h"
 
+// One step, in the phases of SparseAggregator::Phase:
+//
+//   kBuckets    Pack() chunks as they are written; Launch() a bucket once all
+//               of its chunks are packed; Unpack() it when it is back
+//   kNorms      the ranks add up the norms of all chunks
+//   kSelecting  top-k over the sums: the slots and the selection of the next
+//               step, which are copied to the host
+//   kSkipping   only if something was not finite: Csc::Skip()
+//
+// Each phase begins when the one before is done, and Work() does a piece at a
+// time. There are two arrays of slots, because the optimiser reads those of the
+// finished step while the next one is selected.
 namespace gradientflow {
 namespace {
 
@@ -88,8 +100,8 @@ Status SparseAggregator::Allocate() {
   return UploadSelection();
 }
 
-// Room for what a step sends. The first steps send all; once they send much
-// less, the rest of the memory goes back.
+// Makes room for what a step sends. The first steps send everything; once they
+// send much less, the rest of the memory is given back.
 Status SparseAggregator::EnsurePacked(std::size_t bytes) {
   if (packed_bytes_ >= bytes && packed_bytes_ / 2 <= bytes) return Status();
   GF_RETURN_IF_ERROR(memory_->Synchronize());
@@ -134,7 +146,8 @@ void SparseAggregator::Begin(std::uint64_t step, float loss_scale) {
     packed_begin_.push_back(packed_begin_.back() + bucket.elements);
   }
   if (!on_host()) {
-    // As if no chunk were short: the same from step to step.
+    // Counts a short chunk as a full one, so that the size is the same from
+    // step to step.
     Check(EnsurePacked(selector_.selected_count() * chunk_elements *
                        SizeOf(parts_.wire_dtype)));
   }
@@ -155,7 +168,7 @@ void SparseAggregator::Begin(std::uint64_t step, float loss_scale) {
   result_.selected_chunks = selector_.selected_count();
 }
 
-// Whether there is a next chunk, and it is written.
+// Returns whether there is a next chunk and it is written.
 bool SparseAggregator::Written(const Queue& queue) const {
   if (queue.next == queue.chunks.size()) return false;
   const Extent chunk = selector_.chunk(queue.chunks[queue.next]);
@@ -206,7 +219,7 @@ bool SparseAggregator::Work() {
   return true;
 }
 
-// The next chunk; on a device, all that are written.
+// Packs the next chunk; on a device, all chunks that are written.
 void SparseAggregator::Pack(Queue* queue) {
   const Clock::Time begin = parts_.clock->Now();
   const std::size_t first = queue->next++;
@@ -216,7 +229,8 @@ void SparseAggregator::Pack(Queue* queue) {
   RecordPass("residual", chunk, selector_.chunk(chunk).count, begin);
 }
 
-// The timeline's bar of a pass: on a device, passes end when nobody looks.
+// Records the timeline's bar of a pass. Passes on a device are left out,
+// because the host does not see when they end.
 void SparseAggregator::RecordPass(const char* name, std::uint64_t id,
                                   std::size_t elements, Clock::Time begin) {
   if (!on_host()) return;
@@ -225,6 +239,7 @@ void SparseAggregator::RecordPass(const char* name, std::uint64_t id,
                            parts_.clock->Now()});
 }
 
+// Starts the buckets whose chunks are all packed, in order.
 void SparseAggregator::Launch() {
   const std::size_t packed_end =
       sent_.next == sent_.chunks.size()
@@ -286,6 +301,7 @@ void SparseAggregator::StartNorms() {
   parts_.collective->Start(call, {&SparseAggregator::OnNorms, this, 0});
 }
 
+// The sums are the same bits on every rank, so all ranks select alike.
 void SparseAggregator::OnNorms(void* self, std::uint64_t, std::uint32_t,
                                const Status& status) {
   auto& sparse = *static_cast<SparseAggregator*>(self);
@@ -313,8 +329,8 @@ void SparseAggregator::Select() {
   Check(memory_->Mark());
 }
 
-// What was kept back is in no bucket: its norms tell whether it is finite, on
-// every rank alike.
+// Kept chunks are in no bucket. Their norms tell, on every rank alike, whether
+// they are finite.
 void SparseAggregator::TakeSelection() {
   std::uint32_t nonfinite = 0;
   std::memcpy(&nonfinite, host_nonfinite_.get(), sizeof(nonfinite));

@@ -12,30 +12,32 @@
 
 namespace gradientflow {
 
-// Coarse-grained sparse communication of a session's pool, in whatever memory.
-// csc.h has the rules and the picture of one step; here they meet a collective:
-//   Advance()  chunks that are written are packed; selected ones form buckets,
-//              by the same theta rule as tensors do, which are exchanged
-//   Work()     the bucket that came back is unpacked
-//   at the end the norms are exchanged, and select the next step's chunks
+// Coarse-grained sparse communication of a session's pool, in any memory. csc.h
+// has the rules and a picture of one step. Here they meet a collective:
+//   Advance()  says how far the pool is written
+//   Work()     packs written chunks. Selected chunks form buckets by the same
+//              theta rule as tensors do, which are exchanged; buckets that have
+//              come back are unpacked. At the end of the step the norms are
+//              exchanged, and select the chunks of the next step
 //
 // On the host a pass works on one chunk, and chunks to be sent go first, so
 // that the wire never waits for what is kept. They are exchanged where they
-// are: the collective walks their extents and converts. On a device a pass
-// takes all chunks written since the last one, in one launch, and packs;
-// its choice reaches the host by a copy, and nobody waits for the device.
+// are: the collective walks their extents and converts. On a device, a pass
+// takes all chunks written since the last pass, in one launch, and packs them.
+// The selection is copied to the host, and no thread blocks on the device.
 //
 // Memory beyond the pool: the residual (float32 per element) and some bytes per
-// chunk; on a device also what is sent (wire dtype; the whole pool in the first
-// step, less after).
+// chunk. On a device also what is sent, in the wire dtype: the whole pool in
+// the first step, less later.
 class SparseAggregator final : public Aggregator {
  public:
-  // parts.pool is memory of `memory`; config.share follows from `parts`.
-  // kResourceExhausted: no room. kInvalidArgument names a setting.
+  // parts.pool is memory of the kind `memory`. config.share is ignored; it
+  // follows from `parts`. Returns kResourceExhausted if there is no room;
+  // kInvalidArgument names a setting.
   static Result<std::unique_ptr<SparseAggregator>> Create(
       const AggregatorParts& parts, const CscConfig& config,
       std::unique_ptr<CscMemory> memory);
-  // Waits until the device no longer uses its memory.
+  // Waits until the device no longer uses the memory.
   ~SparseAggregator() override;
 
   void Begin(std::uint64_t step, float loss_scale) override;
@@ -70,11 +72,11 @@ class SparseAggregator final : public Aggregator {
   enum class Phase {
     kBuckets,    // Packing, exchanging, unpacking.
     kNorms,      // The norms are being exchanged.
-    kSelecting,  // The memory chooses, and copies its choice to the host.
-    kSkipping,   // A skipped step's gradients go back to the residual.
+    kSelecting,  // Top-k runs; its result goes to the host.
+    kSkipping,   // What a skipped step sent returns to the residual.
     kDone,
   };
-  // Chunks to be packed, ascending, and how many of them are.
+  // Chunks to be packed, ascending; the first `next` of them are packed.
   struct Queue {
     std::vector<std::size_t> chunks;
     std::size_t next = 0;
@@ -121,8 +123,8 @@ class SparseAggregator final : public Aggregator {
   DeviceMemory residual_;
   DeviceMemory packed_;
   std::size_t packed_bytes_ = 0;
-  // One is of the step at hand. The other is of the step before, and becomes
-  // that of the next.
+  // slots_[now_] belongs to the current step. The other array belongs to the
+  // previous step, and then becomes that of the next step.
   std::array<DeviceMemory, 2> slots_;
   int now_ = 0;
   int finished_ = 0;
@@ -134,15 +136,16 @@ class SparseAggregator final : public Aggregator {
   DeviceMemory dirty_;
   DeviceMemory host_selected_;
   DeviceMemory host_nonfinite_;
-  // A source of copies that may be on their way when the next one begins.
+  // The source of copies that may still be under way when the next one begins,
+  // so it must not change.
   DeviceMemory host_zero_;
-  std::vector<float> residual_copy_;  // From a device.
+  std::vector<float> residual_copy_;  // Copied from a device.
 
   std::uint64_t step_ = 0;
   std::size_t written_end_ = 0;
   Queue sent_;  // On a device: all chunks.
   Queue kept_;
-  std::size_t launched_ = 0;              // Buckets.
+  std::size_t launched_ = 0;              // Number of buckets.
   std::vector<Clock::Time> launched_at_;  // By bucket.
   std::size_t arrived_ = 0;
   std::vector<std::size_t> packed_back_;  // Buckets to be unpacked.

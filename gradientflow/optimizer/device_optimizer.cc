@@ -12,7 +12,7 @@
 namespace gradientflow {
 namespace {
 
-// The device memory that receives a copy of `values`.
+// Returns device memory that holds a copy of `values`.
 template <typename T>
 Result<DeviceMemory> CopyOf(Device& device, Stream& stream,
                             const std::vector<T>& values) {
@@ -93,14 +93,14 @@ Result<DeviceOptimizer::Table*> DeviceOptimizer::TableOf(std::size_t group) {
   return tables_[group].get();
 }
 
-// When they are others than last time.
+// Uploads the weights' addresses if they differ from those of the last step.
 Status DeviceOptimizer::Upload(std::span<float* const> weights, Table& table,
                                Stream& stream) {
   if (std::equal(weights.begin(), weights.end(), table.uploaded.begin(),
                  table.uploaded.end())) {
     return {};
   }
-  // The copy of an earlier step may still be on its way, on whatever stream.
+  // The copy of an earlier step, on whichever stream, may still be under way.
   GF_RETURN_IF_ERROR(stepped_->Synchronize());
   table.uploaded.assign(weights.begin(), weights.end());
   const std::size_t bytes = table.uploaded.size() * sizeof(float*);

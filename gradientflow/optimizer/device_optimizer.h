@@ -14,55 +14,57 @@
 
 namespace gradientflow {
 
-// What a DeviceOptimizer works on. Borrowed; outlives it.
+// What a DeviceOptimizer works on. All borrowed, and outlive it.
 struct DeviceOptimizerParts {
   const PoolLayout* layout = nullptr;
   Device* device = nullptr;
-  const void* pool = nullptr;  // The device's.
+  const void* pool = nullptr;  // In the device's memory.
   DType type = DType::kFloat32;
-  std::size_t chunk_elements = 0;  // 0: dense.
+  std::size_t chunk_elements = 0;  // 0 if dense.
   std::vector<bool> skip_lars = {};
 };
 
 // The optimiser of optimizer/optimizer.h (the same update, element for element)
-// on a device: two launches a step, four for LARS, that read from the device
-// what was sent. Nothing waits, but for a step with other weights than the last
-// one of that group; weights and momentum change in the order of the stream,
-// and of the calls if they come with several streams. NOT thread-safe.
+// on a device: two launches a step, four for LARS, which read on the device
+// what was sent. No call blocks, except a step whose weights have other
+// addresses than in the last step of the same group. Weights and momentum
+// change in the order of the stream, and of the calls if they come with
+// different streams. NOT thread-safe.
 class DeviceOptimizer {
  public:
-  // kResourceExhausted if the device has no room for the table of tiles (24
-  // bytes for each tensor, chunk and 16,384 elements).
+  // Returns kResourceExhausted if the device has no room for the table of tiles
+  // (24 bytes for each tensor, chunk and 16,384 elements).
   static Result<std::unique_ptr<DeviceOptimizer>> Create(
       DeviceOptimizerParts parts);
 
-  // Updates the tensors of one group, counted from 0. weights[i]: tensor i's
-  // float32 master weights in the device's memory, the caller's until the
-  // stream has done this work; null: left alone. `slots`: see
-  // Aggregator::device_slots(); `scale`: ExchangedGradients::scale. The
-  // momentum (float32 per element) is allocated by the first step.
+  // Updates the tensors of one group; groups count from 0. weights[i] are
+  // tensor i's float32 master weights in the device's memory, which the caller
+  // lends until the stream has done this work; null leaves the tensor alone.
+  // For `slots` see Aggregator::device_slots(), for `scale`
+  // ExchangedGradients::scale. The first step allocates the momentum (float32
+  // per element).
   Status Step(std::size_t group, const OptimizerConfig& config,
               std::span<float* const> weights, const std::uint32_t* slots,
               float scale, Stream& stream);
 
-  // hu in pool order, copied from the device (blocks); empty before the first
-  // Step().
+  // Returns hu in pool order, copied from the device; blocks. Empty before the
+  // first Step().
   Result<std::vector<float>> Momentum(Stream& stream);
   std::size_t momentum_bytes() const {
     return momentum_ == nullptr ? 0 : parts_.layout->elements() * sizeof(float);
   }
-  // Puts back the bytes of a Momentum(); blocks. kInvalidArgument on another
-  // size.
+  // Restores what Momentum() returned; blocks. Returns kInvalidArgument for
+  // another size.
   Status RestoreMomentum(std::span<const std::byte> bytes, Stream& stream);
 
-  // The end of the last step's work.
+  // Recorded after the work of the last step.
   const Event& stepped() const { return *stepped_; }
 
  private:
   explicit DeviceOptimizer(DeviceOptimizerParts parts);
   Status MakeTiles();
   Status AllocateMomentum();
-  // A group's weights, and where the device finds them.
+  // The weights of a group: their addresses, as the device reads them.
   struct Table {
     DeviceMemory weights;  // float* by tensor.
     DeviceMemory host;     // The same, page-locked.
@@ -90,8 +92,8 @@ class DeviceOptimizer {
   DeviceMemory rates_;
   std::vector<std::unique_ptr<Table>> tables_;  // By group.
   DeviceMemory momentum_;
-  // Behind the last step, whose stream may have gone since: all that the steps
-  // share is used by one at a time.
+  // Recorded after the last step, whose stream may be gone by now. It makes the
+  // steps take turns with the memory that they share.
   std::unique_ptr<Event> stepped_;
 };
 

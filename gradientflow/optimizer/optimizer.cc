@@ -29,7 +29,7 @@ const void* ElementAt(const ExchangedGradients& gradients, std::size_t i) {
          i * SizeOf(gradients.type);
 }
 
-// Finite, at least 0.
+// The value must be finite and at least 0.
 Status CheckField(const char* name, float value) {
   if (std::isfinite(value) && value >= 0) return {};
   return Invalid(StrCat("optimizer ", name,
@@ -140,7 +140,7 @@ Status Optimizer::Step(const OptimizerConfig& config,
   for (const Extent& extent : gradients.extents) {
     layout_.AppendParts(extent, &parts_);
   }
-  // Extents ascend, so the parts of one tensor lie next to each other.
+  // Extents ascend, so the parts of one tensor are adjacent.
   for (auto first = parts_.begin(); first != parts_.end();) {
     const std::size_t tensor = first->tensor;
     const auto last = std::find_if(
@@ -162,7 +162,8 @@ Status Optimizer::SumSquares(const void* src, DType type, std::size_t n,
                       tensor);
 }
 
-// As tile_squares and lars_rates do it on a device, tile by tile.
+// Does what tile_squares and lars_rates do on a device, tile by tile, so that
+// the sums round in the same way.
 Result<float> Optimizer::LarsRate(const OptimizerConfig& config,
                                   const ExchangedGradients& gradients,
                                   std::span<const TensorPart> parts,

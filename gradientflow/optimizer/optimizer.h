@@ -17,59 +17,60 @@ namespace gradientflow {
 
 // What a step exchanged: the gradients to update from.
 struct ExchangedGradients {
-  const void* pool = nullptr;  // All of it, aligned for `type`.
+  const void* pool = nullptr;  // All of the pool, aligned for `type`.
   DType type = DType::kFloat32;
-  // Of the pool, ascending and disjoint: {{0, elements}} when dense, else
+  // Of the pool, ascending and disjoint: {{0, elements}} when dense, otherwise
   // ExtentsOf() the sparse plan. Lent for the call.
   std::span<const Extent> extents = {};
-  // What the pool holds is so many times the gradients: they are divided by it
-  // as they are used.
+  // The pool holds the gradients times this factor. They are divided by it as
+  // they are used.
   float scale = 1.0F;
 };
 
 // kInvalidArgument names the field, what was expected and what was seen.
 Status CheckConfig(const OptimizerConfig& config);
-// One pointer per tensor.
+// Requires one pointer per tensor.
 Status CheckWeights(const PoolLayout& layout, std::span<float* const> weights);
-// All of that, and that no tensor is in two groups.
+// Checks all of that, and that no tensor is in two groups.
 Status CheckGroups(const PoolLayout& layout,
                    std::span<const OptimizerGroup> groups);
 
 // Chunk-aware momentum SGD (arXiv 1902.06855, Algorithm 1) and LARS (You,
-// Gitman, Ginsburg, arXiv 1708.03888): only what was exchanged is updated,
+// Gitman, Ginsburg, arXiv 1708.03888). Only what was exchanged is updated:
 //   hu <- momentum * hu + rate * (g + weight_decay * w);  w <- w - hu
 // (nesterov: w <- w - momentum * hu - rate * (...)). Everywhere else weights
-// and momentum keep their bits: the chunk's history is in the residual. So do
-// those of tensors that are left alone, or are of another group: a step is a
-// Step() for each group.
+// and momentum keep their bits, because the history of such a chunk is in the
+// residual. Tensors that are left alone, or belong to another group, also keep
+// them: a training step takes one Step() for each group.
 //
-// rate is lr for SGD, and for LARS lr times the layer's
+// rate is lr for SGD. For LARS it is lr times the layer's
 //   eta * |w| / (|g| + weight_decay * |w| + eps),     1 where a norm is 0,
 // with |w| over the whole tensor and |g| over its exchanged part.
 //
 // Equal gradients and weights give equal bits on every rank, whatever its
-// kernel table, and on ranks with a DeviceOptimizer. NOT thread-safe.
+// kernel table, and also on ranks with a DeviceOptimizer. NOT thread-safe.
 class Optimizer {
  public:
   // `layout` and `kernels` outlive the optimizer; the kernels work on host
-  // memory. `skip_lars`: tensors (by forward index) whose LARS factor is 1,
-  // as usual for biases and batch norms; empty for none. `chunk_elements`: as
-  // DeviceOptimizerParts says; the norms' sums are cut there.
+  // memory. `skip_lars` marks the tensors (by forward index) whose LARS factor
+  // is 1, as usual for biases and batch norms; empty for none. `chunk_elements`
+  // is as in DeviceOptimizerParts: the sums of the norms are cut there.
   Optimizer(const PoolLayout& layout, const kernels::KernelTable& kernels,
             std::vector<bool> skip_lars = {}, std::size_t chunk_elements = 0);
 
-  // weights[i]: tensor i's float32 master weights, the caller's; null: left
-  // alone. kInvalidArgument (nothing has changed)
-  // names the field or tensor; kResourceExhausted (nothing has changed) if
-  // there is no memory for the momentum; kInternal if a kernel fails, which
-  // leaves weights and momentum unspecified.
+  // weights[i] are tensor i's float32 master weights, which the caller owns;
+  // null leaves the tensor alone. Returns kInvalidArgument with the field or
+  // tensor, or kResourceExhausted if there is no memory for the momentum;
+  // nothing has changed then. Returns kInternal if a kernel fails; weights and
+  // momentum are unspecified then.
   Status Step(const OptimizerConfig& config,
               const ExchangedGradients& gradients,
               std::span<float* const> weights);
 
-  // hu in pool order; empty before the first Step(), which allocates it.
+  // hu in pool order. Empty before the first Step(), which allocates it.
   std::span<const float> momentum() const;
-  // Puts back the bytes of a momentum(). kInvalidArgument on another size.
+  // Restores what momentum() returned. Returns kInvalidArgument for another
+  // size.
   Status RestoreMomentum(std::span<const std::byte> bytes);
 
  private:

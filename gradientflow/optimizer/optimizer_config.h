@@ -16,11 +16,11 @@ struct OptimizerConfig {
   float lars_eps = 1e-8F;
 };
 
-// Tensors that are updated alike.
+// Tensors that are updated with the same configuration.
 struct OptimizerGroup {
   OptimizerConfig config;
-  // weights[i]: tensor i's, float32; null if it is of another group, or left
-  // alone with its momentum.
+  // weights[i] are tensor i's, in float32. Null if the tensor belongs to
+  // another group, or is to be left alone together with its momentum.
   std::vector<float*> weights;
 };
 

@@ -10,11 +10,12 @@
 
 namespace gradientflow {
 
-// A mutex that can be handed over: whoever lets go of a mutex and takes it
-// again at once mostly gets it again, and the others sleep on.
+// A mutex that can be handed over. A thread that releases an ordinary mutex and
+// takes it again at once mostly gets it again, while the others sleep on.
 class GF_CAPABILITY("mutex") Baton {
  public:
-  // `now_wanted` runs after wanted() counts this thread, before it may sleep.
+  // Runs `now_wanted` after wanted() counts this thread and before it may
+  // sleep.
   template <typename F>
   void Take(F&& now_wanted) GF_ACQUIRE() {
     wanted_.fetch_add(1);
@@ -27,15 +28,16 @@ class GF_CAPABILITY("mutex") Baton {
   bool TryTake() GF_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
   void Release() GF_RELEASE() { mutex_.unlock(); }
 
-  // Threads in Take() that have to wait. Any thread.
+  // Number of threads that wait in Take(). Any thread.
   int wanted() const { return wanted_.load(); }
 
-  // Lets another thread have it, and takes it again.
+  // Lets another thread have the baton, and takes it again.
   void GiveWay() GF_REQUIRES(this) GF_NO_THREAD_SAFETY_ANALYSIS {
     const std::uint32_t seen = turns_.load();
     giving_way_.store(true);
     mutex_.unlock();
-    // Who wanted it may have got it, and gone, by now.
+    // The thread that wanted the baton may have had it and released it already,
+    // so the wait is limited.
     FutexWait(&turns_, seen, std::chrono::milliseconds(1));
     giving_way_.store(false);
     Take([] {});
@@ -44,7 +46,7 @@ class GF_CAPABILITY("mutex") Baton {
  private:
   std::mutex mutex_;
   std::atomic<int> wanted_{0};
-  std::atomic<std::uint32_t> turns_{0};  // How often it was taken.
+  std::atomic<std::uint32_t> turns_{0};  // Number of times it was taken.
   std::atomic<bool> giving_way_{false};
 };
 

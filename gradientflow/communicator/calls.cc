@@ -9,13 +9,13 @@
 namespace gradientflow {
 namespace {
 
-// What is told to calls that come while the communicator closes.
+// The error of calls that come while the communicator closes.
 Status Closing() {
   return {StatusCode::kAborted, "the communicator is being closed"};
 }
 
-// A ticket says whether its call has a completion, so that one that is over and
-// forgotten can still be told from one that was waited for.
+// A ticket says whether its call has a completion. So a ticket whose call has
+// ended and is forgotten can be told from one that was waited for.
 std::uint64_t TicketOf(std::uint64_t number, bool has_completion) {
   return number << 1 | (has_completion ? 1 : 0);
 }
@@ -41,7 +41,7 @@ Result<std::uint64_t> Calls::Start(GroupId group, Completion completion,
   std::uint64_t ticket = 0;
   Status status;
   parts_.progress->Do([&] {
-    if (closing_) {  // A completion may ask for more.
+    if (closing_) {  // A completion may start more calls.
       status = Closing();
       return;
     }
@@ -100,7 +100,7 @@ Result<std::uint64_t> Calls::StartRecv(GroupId group, int peer,
 bool Calls::IsOver(std::uint64_t ticket, Status* status) {
   const auto found = pending_.find(ticket);
   if (found != pending_.end()) {
-    // One with a completion is over once that has returned.
+    // A call with a completion is over when the completion has returned.
     if (!found->second->done || found->second->completion) return false;
     *status = found->second->status;
     pending_.erase(found);

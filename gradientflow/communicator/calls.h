@@ -17,7 +17,7 @@
 
 namespace gradientflow {
 
-// Borrowed; outlives the calls.
+// All borrowed, and outlive the calls.
 struct CallsParts {
   Fabric* fabric = nullptr;
   Executor* executor = nullptr;
@@ -25,23 +25,22 @@ struct CallsParts {
   Progress* progress = nullptr;
   Completions* completions = nullptr;
   const Clock* clock = nullptr;
-  // Starts a collective on the host's memory or on the device's.
+  // Starts a collective on the memory of the host or of the device.
   std::function<void(const CollectiveCall&, Done)> start;
 };
 
-// What callers start, and how they wait for it: a call has a ticket until it
-// was waited for, or its completion has returned.
-// Thread-safe.
+// The calls that users start, and how they wait for them. A call has a ticket
+// until it was waited for, or until its completion has returned. Thread-safe.
 class Calls {
  public:
-  // Told once how a call ended: by the thread that drives, whichever it is,
-  // without the baton.
+  // Runs once with the status of a call that has ended, without the baton, on
+  // whichever thread drives.
   using Completion = std::function<void(const Status&)>;
 
   explicit Calls(CallsParts parts) : parts_(std::move(parts)) {}
 
-  // Starts what `begin` starts in `group`, and gives it a ticket. `begin` runs
-  // with the baton held, and may refuse; then no ticket was given, and the
+  // Runs `begin`, which starts a call in `group`, and gives that call a ticket.
+  // `begin` runs with the baton held. If it refuses, there is no ticket and the
   // completion does not run.
   using Begin = std::function<Status(const CallGroup& group, Done done)>;
   Result<std::uint64_t> Start(GroupId group, Completion completion,
@@ -56,14 +55,14 @@ class Calls {
 
   // See Communicator::Wait().
   Status Wait(std::uint64_t ticket, double seconds);
-  // StartCollective() and Wait(), without a ticket.
+  // StartCollective() and Wait() in one, without a ticket.
   Status Run(const CollectiveCall& call);
 
   Status OpenGroup(GroupId id, const std::vector<int>& ranks);
   Status CloseGroup(GroupId id);
-  // OK, or why the job has ended.
+  // Returns OK, or why the job has ended.
   Status Check() const;
-  // From here on every call is refused. REQUIRES that the progress thread has
+  // Refuses every call from here on. REQUIRES that the progress thread has
   // stopped.
   void Close();
 
@@ -72,11 +71,11 @@ class Calls {
     bool done = false;
     Status status;
     std::uint64_t ticket = 0;
-    Completion completion = {};  // Empty: somebody waits.
+    Completion completion = {};  // Empty if a thread waits.
     Calls* calls = nullptr;
   };
 
-  // Whether the wait for `ticket` is over; then *status is what it says.
+  // Returns whether the wait for `ticket` is over, and its result in *status.
   bool IsOver(std::uint64_t ticket, Status* status);
   static void OnDone(void* pending, std::uint64_t, std::uint32_t,
                      const Status& status);

@@ -15,7 +15,7 @@ namespace gradientflow {
 Result<std::shared_ptr<Communicator>> Communicator::Open(
     const Options& options, const Exchange& exchange) {
   Options adapted = options;
-  // Never looked up.
+  // A placeholder that is never looked up.
   if (exchange && adapted.rendezvous.empty()) adapted.rendezvous = "exchange:1";
   Result<CommunicatorCore::Parts> parts = CommunicatorCore::MakeParts(adapted);
   if (!parts.ok()) return parts.status();
@@ -38,8 +38,9 @@ Result<std::shared_ptr<Communicator>> Communicator::Open(
 Communicator::Communicator(std::unique_ptr<CommunicatorCore> core)
     : core_(std::move(core)) {}
 
-// A fork has the memory, but neither the threads nor the descriptors, and locks
-// in it may be held for ever: nothing of it runs there, its destructor neither.
+// A forked child has the memory, but neither the threads nor the descriptors,
+// and locks in that memory may be held for ever. So nothing of the communicator
+// runs there, not even its destructor.
 Communicator::~Communicator() {
   if (forked()) LeaveBehind(core_.release());
 }

@@ -6,15 +6,15 @@
 
 namespace gradientflow {
 
-// What callers asked to be told. Filled while the baton is held. NOT
-// thread-safe: the baton's holder touches it.
+// The completions that are due. Added and taken by the holder of the baton. NOT
+// thread-safe.
 class Completions {
  public:
   struct Task {
-    // Run by who drives, once it has let the baton go: it may take locks of the
-    // caller's, or start calls.
+    // Runs on the driving thread after it has released the baton, because it
+    // may take locks of the caller or start calls.
     std::function<void()> tell;
-    // Run after that, with the baton held.
+    // Runs after that, with the baton held.
     std::function<void()> told;
   };
 

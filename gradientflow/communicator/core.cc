@@ -13,7 +13,12 @@
 #include "gradientflow/observe/stderr_logger.h"
 #include "gradientflow/observe/timeline.h"
 
-// How a communicator is put together and taken apart.
+// How a communicator is put together and taken apart:
+//
+//   MakeParts()  options, clock, log, timeline: what needs no other rank
+//   Join()       (transport.h) links to all ranks
+//   Build()      executor, device path, messages, driver, progress, calls, from
+//                the bottom up; the destructor takes them apart from the top
 namespace gradientflow {
 namespace {
 
@@ -22,7 +27,7 @@ using std::chrono::milliseconds;
 
 constexpr int kSpinMicroseconds = 50;
 
-// Spinning pays if no other rank needs the core.
+// Spinning pays only if each rank of this host has a core of its own.
 microseconds SpinTime(const Options& options, const CallGroup& group) {
   if (options.spin_microseconds >= 0) {
     return microseconds(options.spin_microseconds);
@@ -147,7 +152,7 @@ Status CommunicatorCore::Build() {
   return MeasureIfNeeded();
 }
 
-// Choices of algorithms between hosts depend on measured numbers.
+// Between hosts, the choice of algorithms depends on measured numbers.
 Status CommunicatorCore::MeasureIfNeeded() {
   if (options_.size == 1 || options_.algorithm != "auto" ||
       transport_.group.topology.IsOneHost()) {
@@ -175,14 +180,14 @@ Result<MeasuredCosts> CommunicatorCore::Costs() {
   return costs;
 }
 
-// Where buffers are, here and on the other ranks.
+// Finds out where the buffers are, on this rank and on the others.
 Status CommunicatorCore::OpenDevicePath() {
   OpeningParts opening{executor_.get(), transport_.fabric.get(), clock_.get(),
                        Clock::Time{}};
   if (device_ == nullptr && options_.device != "cpu") {
     Result<std::shared_ptr<Device>> device = std::shared_ptr<Device>();
-    // Drivers take their time over the first context, and for kernels that are
-    // compiled here.
+    // A driver takes a while to make the first context, and to compile kernels
+    // for this device if need be.
     RunBeside(opening,
               [&] { device = OpenDevice(options_, transport_.group); });
     if (!device.ok()) return device.status();
@@ -193,8 +198,8 @@ Status CommunicatorCore::OpenDevicePath() {
   if (device_ != nullptr) {
     place = DevicePath::PlaceOf(options_, *device_, *logger_, &nccl);
   }
-  // Ranks that met at a rendezvous have compared these line by line; this holds
-  // for ranks joined in any way.
+  // Ranks that met at a rendezvous have compared these line by line. This check
+  // holds for ranks that were joined in any way.
   place.settings = static_cast<std::int64_t>(
       std::hash<std::string>()(AgreementText(options_)));
   opening.deadline = clock_->Now() + FromSeconds(options_.join_timeout_seconds);
@@ -227,16 +232,16 @@ CommunicatorCore::~CommunicatorCore() {
                         " closed its communicator with collectives in "
                         "flight")));
     }
-    // The others are told why.
+    // Tells the other ranks why.
     if (!transport_.fabric->status().ok()) driver_->Poll();
-    // What is still pending ends here, while those who wait for it are there.
+    // Pending calls end here, while the callers that wait for them still exist.
     CloseDevicePath();
     transport_.fabric->Leave(milliseconds(2000));
     messages_->FailAll(
         Status(StatusCode::kAborted, "the communicator was closed"));
     transport_.fabric.reset();
-    // The progress thread has stopped: completions that it would have run are
-    // run here.
+    // The progress thread has stopped, so the completions that it would have
+    // run are run here.
     for (const Completions::Task& task : completions_.Take()) {
       task.tell();
       task.told();
@@ -252,7 +257,7 @@ void CommunicatorCore::CloseDevicePath() {
                StrCat(device_->description(),
                       " does not come to its end: its memory is left behind"));
   static_cast<void>(device_path_.release());
-  // The staging is in the arena.
+  // The staging memory is in the arena, which must then stay as well.
   static_cast<void>(
       std::make_unique<std::shared_ptr<void>>(transport_.keep_alive).release());
 }

@@ -25,11 +25,11 @@
 
 namespace gradientflow {
 
-// Ids of groups from here on are the library's own.
+// Group ids from here on belong to the library itself.
 inline constexpr GroupId kFirstOwnGroup = GroupId{1} << 31;
 
-// What a communicator is made of, once its ranks are joined. The parts are here
-// for the sessions on it; its users see Communicator.
+// What a communicator consists of once its ranks have joined. The parts are
+// accessible to its sessions; users see Communicator.
 //
 //   calls      tickets, completions          any thread
 //   progress   who drives                    any thread
@@ -40,23 +40,23 @@ inline constexpr GroupId kFirstOwnGroup = GroupId{1} << 31;
 //   fabric     links to the other ranks
 class CommunicatorCore {
  public:
-  // What does not depend on the other ranks.
+  // The parts that do not depend on the other ranks.
   struct Parts {
     Options options;
     std::unique_ptr<Clock> clock;
     std::unique_ptr<Logger> logger;
     std::unique_ptr<Recorder> recorder;
     std::function<void()> drain_recorder;  // May be empty.
-    // In place of what the options ask for; may be null.
+    // Replaces the device that the options ask for; may be null.
     std::shared_ptr<Device> device;
   };
   // Checks the options, and opens the log and the timeline.
   static Result<Parts> MakeParts(const Options& options);
 
-  // All ranks of `transport` call.
+  // All ranks of `transport` make this call.
   static Result<std::unique_ptr<CommunicatorCore>> Create(Parts parts,
                                                           Transport transport);
-  // Leaves the job; blocks shortly.
+  // Leaves the job; blocks for a short time.
   ~CommunicatorCore();
   CommunicatorCore(const CommunicatorCore&) = delete;
   CommunicatorCore& operator=(const CommunicatorCore&) = delete;
@@ -69,32 +69,32 @@ class CommunicatorCore {
   Fabric& fabric() const { return *transport_.fabric; }
   SharedArena* arena() const { return transport_.arena; }  // May be null.
   Executor& executor() const { return *executor_; }
-  // Null: buffers are the host's.
+  // Null if all buffers are in host memory.
   DevicePath* device() const { return device_path_.get(); }
   Progress& progress() const { return *progress_; }
   Driver& driver() const { return *driver_; }
   Calls& calls() const { return *calls_; }
 
-  // Ends the job on every rank with `why`, in this rank's name.
+  // Ends the job on every rank with `why`; the error names this rank.
   void Abort(const Status& why);
-  // With the baton held: the same at once, with `why` as it is.
+  // The same at once, with `why` unchanged. With the baton held.
   void Fail(const Status& why);
 
-  // Memory of the arena, until it is given back.
+  // Memory of the arena, until it is freed.
   Result<BufferView> AllocateShared(std::size_t bytes);
   void FreeShared(const std::byte* data);
 
-  // What the links of this job do. The first call measures, and is a
-  // collective: all ranks make it in the same place among their plain calls.
+  // The measured speed of the job's links. The first call measures, and is a
+  // collective: all ranks make it at the same place among their plain calls.
   Result<MeasuredCosts> Costs();
 
-  // The gradient channel of a group serves one session at a time. Whether it is
-  // free here; takes it; gives it back.
+  // The gradient channel of a group serves one session at a time. These tell
+  // whether it is free on this rank, take it, and give it back.
   bool GradientsAreFree(GroupId group);
   void TakeGradients(GroupId group);
   void LeaveGradients(GroupId group);
-  // The least id from kFirstOwnGroup on that was not taken here; and that one
-  // is taken, with all below it.
+  // NextOwnGroup() returns the lowest id from kFirstOwnGroup on that has not
+  // been taken on this rank. OwnGroupTaken() takes `id` and all ids below it.
   GroupId NextOwnGroup();
   void OwnGroupTaken(GroupId id);
 

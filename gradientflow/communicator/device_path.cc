@@ -12,12 +12,12 @@ namespace gradientflow {
 namespace {
 
 constexpr std::string_view kCuda = "cuda";
-// For a device to get to its end after the job has failed.
+// How long the device may take to finish its work after the job has failed.
 constexpr double kIdleSeconds = 5;
-// Registered with NCCL from the beginning; a larger bucket has it grow.
+// Registered with NCCL at the start. A larger bucket makes it grow.
 constexpr std::size_t kUsualStaging = std::size_t{32} << 20;
 
-// The bytes of rank 0, on all ranks.
+// Gives the bytes of rank 0 to all ranks.
 Status BroadcastAtOpening(const OpeningParts& opening, void* data,
                           std::size_t bytes) {
   CollectiveCall call;
@@ -28,7 +28,7 @@ Status BroadcastAtOpening(const OpeningParts& opening, void* data,
   return RunAtOpening(opening, call);
 }
 
-// Whether the call's buffers are as long on all ranks.
+// Returns whether the call's buffers have the same lengths on all ranks.
 bool HasEvenCounts(const CollectiveCall& call) {
   return call.kind != CollectiveKind::kAllToAll &&
          call.kind != CollectiveKind::kGather &&
@@ -91,7 +91,7 @@ Result<std::unique_ptr<DevicePath>> DevicePath::Create(
     return Status(StatusCode::kInvalidArgument,
                   StrCat("device_collectives: nccl was asked for, but ", why));
   }
-  // One rank exchanges with nobody.
+  // A single rank exchanges with no one.
   const bool use = can && wanted != DeviceCollectives::kStaged &&
                    (wanted == DeviceCollectives::kNccl || places.size() > 1);
   GF_RETURN_IF_ERROR(use ? made->MakeNccl(parts, std::move(nccl))
@@ -126,14 +126,15 @@ Status DevicePath::MakeNccl(const DevicePathParts& parts,
   };
   Fabric* fabric = opening.fabric;
   args.culprits = [fabric] { return fabric->status().message(); };
-  // Heartbeats go on, and a rank that dies meanwhile is seen.
+  // Heartbeats go on while NCCL connects, so a rank that dies meanwhile is
+  // found.
   args.while_waiting = [opening] {
     opening.executor->Poll();
     opening.fabric->Tick(true);
     opening.fabric->Wait(std::chrono::milliseconds(1));
     return opening.fabric->status();
   };
-  // A rank that closes in the midst of a call never ends it.
+  // A rank that closes in the middle of a call never ends it.
   args.on_standing = [fabric] {
     for (int r = 0; fabric->departed() > 0 && r < fabric->size(); ++r) {
       fabric->FailIfDeparted(r);
@@ -180,7 +181,7 @@ void DevicePath::Deregister(const void* data) {
   if (nccl_ != nullptr) nccl_->Deregister(data);
 }
 
-// Whether some of the call's elements are in the device's memory.
+// Returns whether some of the call's elements are in the device's memory.
 bool DevicePath::Reaches(const CollectiveCall& call,
                          const CallGroup& group) const {
   const CallBuffers buffers = BuffersOf(call, group);
@@ -188,10 +189,10 @@ bool DevicePath::Reaches(const CollectiveCall& call,
          (buffers.output > 0 && device_->Owns(call.output));
 }
 
-// Whether NCCL makes a call none of whose elements are in the device's memory,
-// and not the executor. All ranks must say the same, those too that have no
-// elements in it: where such a rank passes no pointer either, that is taken for
-// the device's.
+// Decides whether a call without elements on this rank goes to NCCL or to the
+// executor. All ranks must decide alike, including those that have no elements
+// in the call. Such a rank may pass no pointer either; that counts as the
+// device's memory.
 bool DevicePath::GoesToDeviceEmpty(const CollectiveCall& call,
                                    const CallGroup& group) const {
   if (call.kind == CollectiveKind::kBarrier) return false;
@@ -205,7 +206,8 @@ bool DevicePath::GoesToDeviceEmpty(const CollectiveCall& call,
 void DevicePath::Start(const CollectiveCall& call, Done done) {
   Executor& executor = *opening_.executor;
   const CallGroup* group = executor.FindGroup(call.group);
-  if (group == nullptr) return executor.Start(call, done);  // It says so.
+  // Reports the error.
+  if (group == nullptr) return executor.Start(call, done);
   const Status valid = ValidateCall(call, *group);
   if (!valid.ok()) return done(valid, 0);
   const bool reaches = Reaches(call, *group);
@@ -220,12 +222,12 @@ void DevicePath::Start(const CollectiveCall& call, Done done) {
   if (reaches) {
     const Status fenced = sync_->Fence(stream(call.channel));
     if (!fenced.ok()) {
-      // The others wait for this call.
+      // The other ranks wait for this call.
       opening_.fabric->Fail(fenced);
       return done(fenced, 0);
     }
   }
-  // What is staged takes its turn among the calls on host memory.
+  // Staged calls take their turns among the calls on host memory.
   if (!by_nccl() || reaches || GoesToDeviceEmpty(call, *group)) {
     return collective().Start(call, done);
   }
@@ -242,7 +244,7 @@ bool DevicePath::Close() {
     if (staged_->left_behind()) return false;
   }
   if (nccl_ != nullptr && !nccl_->Close()) return false;
-  // Work of any of them may still touch what is freed next.
+  // Work on any of these streams may still touch what is freed next.
   return sync_ == nullptr ||
          (AwaitEnd(sync_->producer()) && AwaitEnd(stream(Channel::kPlain)) &&
           AwaitEnd(stream(Channel::kGradients)));
@@ -250,13 +252,14 @@ bool DevicePath::Close() {
 
 bool DevicePath::AwaitEnd(Stream& stream) {
   const Result<std::unique_ptr<Event>> end = device_->NewEvent();
-  // A device that reports an error works no more.
+  // A device that reports an error does no more work.
   if (!end.ok() || !stream.Record(end.value().get()).ok()) return true;
   return Await(*end.value());
 }
 
-// Whether the event is reached: if the job has failed, in time. Meanwhile this
-// rank is not silent.
+// Waits until the event is reached. If the job has failed, the wait is limited;
+// returns false when it is over. Keeps up the heartbeats of this rank
+// meanwhile.
 bool DevicePath::Await(const Event& event) {
   const Clock::Time begin = opening_.clock->Now();
   while (true) {

@@ -21,33 +21,34 @@
 
 namespace gradientflow {
 
-// The device that `options.device` asks for, which is not "cpu". "cuda" takes
-// the host's GPUs in turn, by this rank's place among the ranks of its host.
+// Opens the device that `options.device` asks for, which must not be "cpu".
+// With "cuda" the ranks of a host take its GPUs in turn, in rank order.
 Result<std::shared_ptr<Device>> OpenDevice(const Options& options,
                                            const CallGroup& group);
 
-// Borrowed; outlives the DevicePath.
+// All borrowed, and outlive the DevicePath.
 struct DevicePathParts {
   const Options* options = nullptr;
   SharedArena* arena = nullptr;  // Null if no peer shares memory.
   OpeningParts opening;
-  const CallGroup* group = nullptr;  // That of all ranks.
+  const CallGroup* group = nullptr;  // The group of all ranks.
   Logger* logger = nullptr;
   Recorder* recorder = nullptr;
 };
 
-// A communicator's collectives on a device's memory: by NCCL, or staged through
-// the host's memory and the executor; and the order between what a caller has
-// submitted to its stream and those that read its buffers.
-// NOT thread-safe: the baton's holder calls.
+// A communicator's collectives on a device's memory, by NCCL or staged through
+// host memory and the executor. Also keeps the order between the work that a
+// caller has submitted to its stream and the calls that read its buffers.
+// NOT thread-safe: called by the holder of the baton.
 class DevicePath {
  public:
-  // What the other ranks must know of this one, and the NCCL that was found
-  // (null if none; the log says why).
+  // Returns what the other ranks must know about this rank, and in `nccl` the
+  // NCCL library, or null if there is none; the log says why.
   static Place PlaceOf(const Options& options, const Device& device,
                        Logger& logger, std::shared_ptr<const NcclApi>* nccl);
 
-  // All ranks on a device call together. `places`: of all ranks, by rank.
+  // To be called by all ranks on a device together. `places` are those of all
+  // ranks, by rank.
   static Result<std::unique_ptr<DevicePath>> Create(
       const DevicePathParts& parts, std::shared_ptr<Device> device,
       std::shared_ptr<const NcclApi> nccl, const std::vector<Place>& places);
@@ -57,25 +58,26 @@ class DevicePath {
   bool by_nccl() const { return nccl_ != nullptr; }
   // Takes calls on the device's memory.
   Collective& collective();
-  // The stream behind which a channel's buffers are read.
+  // Buffers of the channel are read after all work on this stream.
   Stream& stream(Channel channel);
   // Orders plain calls after the caller's stream.
   DeviceSync& sync() { return *sync_; }
 
-  // Starts a plain call on whatever memory: the device's here, the host's in
-  // the executor. Which of the two takes a call must not differ between ranks.
+  // Starts a plain call on any memory: that of the device here, that of the
+  // host in the executor. All ranks must send a call the same way.
   void Start(const CollectiveCall& call, Done done);
 
-  // Memory of the device that calls will use again and again, and its end.
+  // Registers memory of the device that calls will use again and again, and
+  // deregisters it.
   void Register(void* data, std::size_t bytes);
   void Deregister(const void* data);
 
-  // The job has failed: nothing may go on waiting.
+  // The job has failed: nothing may wait any longer.
   void Fail(const Status& why);
-  // Ends what is in flight, and waits for the streams; a few seconds at most
-  // if the job has failed. The fabric is still there, and nobody else drives.
-  // False: the device may go on using memory of this and of the arena, so that
-  // neither can be destroyed.
+  // Ends what is in flight and waits for the streams; if the job has failed,
+  // for a few seconds at most. The fabric still exists, and no other thread
+  // drives. Returns false if the device may go on using memory of this object
+  // or of the arena; then neither may be destroyed.
   bool Close();
 
  private:
@@ -93,7 +95,7 @@ class DevicePath {
   const std::shared_ptr<Device> device_;
   OpeningParts opening_;
   Logger* logger_ = nullptr;
-  std::unique_ptr<NcclCollective> nccl_;  // One of these two.
+  std::unique_ptr<NcclCollective> nccl_;  // One of these two is null.
   std::unique_ptr<StagedCollective> staged_;
   std::unique_ptr<DeviceSync> sync_;
 };

@@ -9,7 +9,8 @@
 namespace gradientflow {
 namespace {
 
-// No device wakes a sleeper: with one, the driver looks again this soon.
+// A device cannot wake a sleeping thread. With a device, the driver polls again
+// after this time.
 constexpr std::chrono::nanoseconds kDeviceNap = std::chrono::microseconds(50);
 
 }  // namespace
@@ -35,7 +36,7 @@ bool Driver::Poll() {
       ++moves_;
       moved = true;
     }
-    // What fails on the device must end the job everywhere.
+    // A failure on the device must end the job on all ranks.
     const Status failure = parts_.device->failure();
     if (!failure.ok()) parts_.fabric->Fail(failure);
   }

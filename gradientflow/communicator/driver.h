@@ -14,17 +14,17 @@
 
 namespace gradientflow {
 
-// What the driver drives. Borrowed; outlives it.
+// What the driver drives. All borrowed, and outlive it.
 struct DriverParts {
   Fabric* fabric = nullptr;
   Executor* executor = nullptr;
   Messages* messages = nullptr;
-  // The collectives on a device's memory; null where there is no device.
+  // The collectives on a device's memory; null if there is no device.
   Collective* device = nullptr;
   const Clock* clock = nullptr;
-  // Run at every tick; may be empty.
+  // Runs at every tick; may be empty.
   std::function<void()> on_tick;
-  // Run once, on the driving thread, when the job has failed; may be empty.
+  // Runs once, on the driving thread, when the job has failed; may be empty.
   std::function<void(const Status&)> on_failure;
 };
 
@@ -34,22 +34,22 @@ struct DriverParts {
 //   device collectives               copy pieces, or look at NCCL
 //   executor                         moves segments, and polls the fabric
 //   messages                         match receives from any rank
-//   watchdog, at every tick          stalls and silent peers
+//   watchdog, at every tick          finds stalls and silent peers
 //
-// NOT thread-safe: the baton's holder calls, but for Wake().
+// NOT thread-safe, except for Wake(): called by the holder of the baton.
 class Driver final : public Progress::Work {
  public:
-  // What starts collectives by itself.
+  // A part of the program that starts collectives by itself.
   class Client {
    public:
     virtual ~Client() = default;
-    // Does what can be done at once. Returns whether anything moved.
+    // Does what can be done without waiting. Returns whether anything moved.
     virtual bool Poll() = 0;
-    // It waits for something, or would find something to do.
+    // Returns whether it waits for something, or would find something to do.
     virtual bool Pending() const = 0;
-    // Every 100 ms or so.
+    // Called every 100 ms or so.
     virtual void Tick() = 0;
-    // For reports of stalls: what it is doing; empty if nothing.
+    // What it is doing, for reports of stalls; empty if nothing.
     virtual std::string Doing() const = 0;
   };
 
@@ -58,10 +58,10 @@ class Driver final : public Progress::Work {
   // `client` is borrowed until Remove().
   void Add(Client* client);
   void Remove(const Client* client);
-  // Collectives of any kind are under way.
+  // Returns whether collectives of any kind are under way.
   bool InFlight() const;
 
-  // Progress::Work.
+  // From Progress::Work.
   bool Poll() override;
   bool Pending() const override;
   void Block(std::chrono::nanoseconds timeout) override;

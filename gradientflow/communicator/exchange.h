@@ -8,9 +8,10 @@
 
 namespace gradientflow {
 
-// How ranks find each other where a framework brings a store of its own: gives
-// `mine` (opaque bytes, 64 KiB at most) to all ranks and returns all ranks', by
-// rank. Blocks until then; runs on the thread that opens the session.
+// How ranks find each other if a framework brings a store of its own. Gives
+// `mine` (opaque bytes, at most 64 KiB) to all ranks and returns the bytes of
+// all ranks, by rank. Blocks until all of them are there; runs on the thread
+// that opens the session.
 using Exchange =
     std::function<Result<std::vector<std::string>>(const std::string& mine)>;
 

@@ -12,8 +12,8 @@
 
 namespace gradientflow {
 
-// Sleeps until FutexWake(word), `timeout` at most, unless *word is not `seen`
-// any more; may return early. Any thread.
+// Sleeps until FutexWake(word), for at most `timeout`. Does not sleep if *word
+// is not `seen`. May return early. Any thread.
 inline void FutexWait(std::atomic<std::uint32_t>* word, std::uint32_t seen,
                       std::chrono::nanoseconds timeout) {
   const timespec limit = {static_cast<time_t>(timeout.count() / 1000000000),
@@ -21,8 +21,9 @@ inline void FutexWait(std::atomic<std::uint32_t>* word, std::uint32_t seen,
   syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &limit, nullptr, 0);
 }
 
-// Ends all FutexWait(word) of this process. Does not read *word, which may be
-// gone: then a thread that sleeps there on something else looks once more.
+// Ends all FutexWait(word) calls of this process. Does not read *word, which
+// may be gone; a thread that sleeps on new data at that address wakes up and
+// looks again.
 inline void FutexWake(std::atomic<std::uint32_t>* word) {
   syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }

@@ -10,7 +10,7 @@
 namespace gradientflow {
 namespace {
 
-// Outlives every session: it has no state.
+// Has no state, and outlives every session.
 const SteadyClock& SharedClock() {
   static const SteadyClock clock;
   return clock;
@@ -35,7 +35,7 @@ Result<std::shared_ptr<Communicator>> OpenInProcess(
     std::shared_ptr<Device> device) {
   Options adapted = options;
   adapted.size = group->size();
-  adapted.rendezvous = "in-process:1";  // Met already; never looked up.
+  adapted.rendezvous = "in-process:1";  // They have met; never looked up.
   if (adapted.rank < 0 || adapted.rank >= adapted.size) {
     return Status(StatusCode::kInvalidArgument,
                   StrCat("rank ", adapted.rank, " of ", adapted.size));

@@ -9,15 +9,16 @@
 
 namespace gradientflow {
 
-// A communicator whose ranks are threads of this process, one per rank of
-// `group`: for tests, and for several devices in one process. options.rank says
-// which; size is the group's. Blocks until all ranks have called. `device`:
-// where buffers may be besides the host; null: as the options say.
+// Opens a communicator whose ranks are threads of this process, one for each
+// rank of `group`; for tests, and for several devices in one process.
+// options.rank is this thread's rank, and the size is that of the group. Blocks
+// until all ranks have called. `device` is where buffers may be besides the
+// host; if it is null, the options decide.
 Result<std::shared_ptr<Communicator>> OpenInProcess(
     const std::shared_ptr<InprocGroup>& group, const Options& options,
     std::shared_ptr<Device> device = nullptr);
 
-// A communicator of ranks that are joined already, however that came about.
+// Opens a communicator of ranks that have been joined already, in any way.
 Result<std::shared_ptr<Communicator>> OpenOver(
     Transport transport, const Options& options,
     std::shared_ptr<Device> device = nullptr);

@@ -21,7 +21,7 @@ Messages::~Messages() {
   FailAll(Status(StatusCode::kAborted, "the session was closed"));
 }
 
-// Slots are kept and used again: a message costs no allocation of its own.
+// Slots are used again, so a message allocates nothing.
 Done Messages::Track(Done done) {
   ++in_flight_;
   if (free_slots_.empty()) {
@@ -51,7 +51,7 @@ MessageId Messages::Next(Counter* counts, const CallGroup& group, int peer,
   return {PointToPointTag(tag, number), group.id};
 }
 
-// What Next() would say of the next receive.
+// Returns the id that Next() will give to the next receive.
 MessageId Messages::Awaited(const CallGroup& group, int peer,
                             std::uint32_t tag) const {
   const auto found = received_.find({group.id, peer, tag});
@@ -90,7 +90,8 @@ void Messages::Post(const Receive& receive, int peer, std::uint32_t tag) {
                Track(receive.done));
 }
 
-// Begins what can begin, from the front. Returns whether anything did.
+// Begins the receives that can begin, from the front of the queue. Returns
+// whether any did.
 bool Messages::Serve(std::uint32_t tag, std::deque<Receive>* queue) {
   bool moved = false;
   while (!queue->empty()) {

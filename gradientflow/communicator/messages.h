@@ -15,40 +15,41 @@
 
 namespace gradientflow {
 
-// Point-to-point messages: numbers those of one (group, peer, tag), unless the
-// fabric does, so that they match in order; and finds the sender for a receive
-// from any rank.
-// NOT thread-safe: the baton's holder calls.
+// Point-to-point messages. Numbers those of one (group, peer, tag), unless the
+// fabric does, so that they match in order. Finds the sender for a receive from
+// any rank.
+// NOT thread-safe: called by the holder of the baton.
 class Messages {
  public:
-  // Borrows the fabric, which outlives all calls but the destructor.
+  // The fabric is borrowed. It outlives all calls, but not necessarily this
+  // object.
   explicit Messages(Fabric& fabric) : fabric_(fabric) {}
   ~Messages();
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
 
-  // Lends `src` until `done` runs. kInvalidArgument (and no `done`): `peer` is
-  // not another rank of `group`.
+  // Sends `src`, which is lent until `done` runs. Returns kInvalidArgument, and
+  // does not run `done`, if `peer` is not another rank of `group`.
   Status Send(const CallGroup& group, int peer, std::uint32_t tag,
               ConstBufferView src, Done done);
-  // Lends `dst` until `done` runs. `peer`: kAnyRank takes the first message
-  // with the tag that comes; receives of one tag are served in the order in
-  // which they began. *source (may be null) is set before `done` runs. Errors
-  // as above.
+  // Receives into `dst`, which is lent until `done` runs. With kAnyRank as
+  // `peer` the first message with the tag that arrives is taken; receives of
+  // one tag are served in the order in which they began. *source is set before
+  // `done` runs; `source` may be null. Errors are those of Send().
   Status Recv(const CallGroup& group, int peer, std::uint32_t tag,
               BufferView dst, int* source, Done done);
 
   // Looks for messages that receives from any rank wait for. Returns whether
   // anything moved.
   bool Poll();
-  // Calls begun and not done.
+  // Number of calls that have begun and not ended.
   std::size_t in_flight() const { return in_flight_; }
-  // Grows as calls end and begin: for the watchdog.
+  // Grows as calls begin and end; for the watchdog.
   std::uint64_t advances() const { return advances_; }
-  // Fails the receives that wait for any rank, or behind one that does.
+  // Fails the receives that wait for any rank, or behind such a receive.
   void FailAll(const Status& why);
-  // The group is closed: receives from any of its ranks end with kAborted; one
-  // from a certain rank goes on waiting.
+  // The group is closed. Receives that wait for any of its ranks end with
+  // kAborted; those from a certain rank go on waiting.
   void Forget(GroupId group);
 
  private:
@@ -69,7 +70,7 @@ class Messages {
   MessageId Awaited(const CallGroup& group, int peer, std::uint32_t tag) const;
   void Post(const Receive& receive, int peer, std::uint32_t tag);
   bool Serve(std::uint32_t tag, std::deque<Receive>* queue);
-  // Whether nobody is left who could send what the receive waits for.
+  // Returns whether no rank is left that could send what the receive waits for.
   bool IsDeserted(const Receive& receive) const;
   static void OnDone(void* self, std::uint64_t slot, std::uint32_t flags,
                      const Status& status);
@@ -77,10 +78,10 @@ class Messages {
   Fabric& fabric_;
   Counter sent_;
   Counter received_;
-  // By group and tag: receives behind one from any rank, that first.
+  // By group and tag: a receive from any rank, and the receives behind it.
   std::map<std::pair<GroupId, std::uint32_t>, std::deque<Receive>> waiting_;
   std::vector<Done> dropped_;  // Receives of closed groups.
-  std::vector<Done> slots_;    // Of calls on their way, by the fabric's cookie.
+  std::vector<Done> slots_;    // Of calls in flight, by the fabric's cookie.
   std::vector<std::uint64_t> free_slots_;
   std::size_t in_flight_ = 0;
   std::uint64_t advances_ = 0;

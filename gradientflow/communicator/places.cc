@@ -34,7 +34,7 @@ Status RunAtOpening(const OpeningParts& parts, const CollectiveCall& call) {
   parts.executor->Start(call, {&OnDone, &ending, 0});
   while (!ending.done) {
     if (parts.executor->Poll() || ending.done) continue;
-    parts.fabric->Tick(true);  // There is no engine yet that would.
+    parts.fabric->Tick(true);  // There is no driver yet that would tick.
     if (parts.clock->Now() >= parts.deadline) {
       std::string awaited;
       for (int rank : parts.executor->AwaitedRanks()) {

@@ -10,8 +10,8 @@
 
 namespace gradientflow {
 
-// Zeroed memory for a pool: in the arena, so that the host's ranks reach it,
-// or of this process alone when there is no arena. Owns it.
+// Owns zeroed memory for a pool: in the arena, so that the ranks of this host
+// reach it, or of this process alone if there is no arena.
 class PoolMemory {
  public:
   // `arena` may be null; otherwise it outlives the memory.
@@ -26,7 +26,7 @@ class PoolMemory {
  private:
   void Release();
   SharedArena* arena_ = nullptr;
-  Pages<std::byte> pages_;  // Where there is no arena.
+  Pages<std::byte> pages_;  // If there is no arena.
   BufferView view_;
 };
 

@@ -2,6 +2,18 @@
 
 #include <algorithm>
 
+// Who drives, that is who calls work_.Poll(). It is the holder of the baton:
+//
+//   DriveUntil()  a caller that waits. If another thread drives already, it
+//                 sleeps until that thread finds its `done` true (kDone) or
+//                 stops driving (kDrive); then it drives itself
+//   Run()         the progress thread: drives while work is pending and no
+//                 caller does (callers_ == 0); otherwise it is parked
+//   Do()          takes the baton for one task; the driver gives way to it
+//
+// Notify() says that there is work. signal_ counts these calls and served_ is
+// its value before a poll that left nothing pending, so hint() tells whether
+// there may be work.
 namespace gradientflow {
 namespace {
 
@@ -10,7 +22,7 @@ using std::chrono::nanoseconds;
 
 constexpr milliseconds kTick(100);
 
-// What a sleeper is to do.
+// The values of Sleeper::word.
 constexpr std::uint32_t kAsleep = 0;
 constexpr std::uint32_t kDone = 1;
 constexpr std::uint32_t kDrive = 2;
@@ -53,7 +65,7 @@ void Progress::Notify() {
 }
 
 void Progress::Take() {
-  // A thread in Block() lets go on waking.
+  // A thread in Block() would keep the baton, so it has to be woken.
   baton_.Take([this] {
     if (blocked_.load()) work_.Wake();
   });
@@ -64,27 +76,27 @@ void Progress::Release() {
   Leave();
 }
 
-// One caller less: the progress thread may have to go on.
+// There is one caller less: the progress thread may have to go on.
 void Progress::Leave() {
   callers_.fetch_sub(1);
   if (hint()) WakeParked();
 }
 
-// Nothing is in flight. What was told since the last poll remains to be seen.
+// Nothing is in flight, except what was announced since the last poll.
 void Progress::Served() { served_.store(polled_); }
 
 void Progress::Do(const std::function<void()>& task) {
   callers_.fetch_add(1);
   Take();
   task();
-  // What a driver that gave way has to tell may need locks of this caller: it
-  // tells itself, next.
+  // A driver that gave way runs its completions itself, next: they may need
+  // locks that this caller holds.
   if (!driven_) Complete(1);
   Release();
 }
 
-// Runs what was asked for, with the baton let go: `callers`, those that this
-// thread counts for, do not drive meanwhile.
+// Runs the completions that are due, without the baton. `callers` is how many
+// of callers_ this thread counts for; it does not drive meanwhile.
 void Progress::Complete(int callers) {
   while (completions_.any()) {
     const std::vector<Completions::Task> tasks = completions_.Take();
@@ -120,7 +132,7 @@ bool Progress::DriveUntil(const std::function<bool()>& done,
       Take();
       continue;
     }
-    // Others may have changed something since the last round.
+    // Other threads may have changed something since the last round.
     WakeSleepers();
     Step(&idle_since);
     if (baton_.wanted() > 0) {
@@ -128,7 +140,8 @@ bool Progress::DriveUntil(const std::function<bool()>& done,
       baton_.GiveWay();
       driven_ = false;
     }
-    // Last: another thread may drive by the time these have run.
+    // Comes last, because another thread may drive by the time completions have
+    // run.
     Complete(1);
   }
   Complete(1);
@@ -139,7 +152,8 @@ bool Progress::DriveUntil(const std::function<bool()>& done,
   return over;
 }
 
-// Whether `done` has returned true. If not, this thread may have to drive.
+// Returns whether `done` has returned true. If not, this thread may have to
+// drive.
 bool Progress::Sleep(const std::function<bool()>& done, Clock::Time deadline) {
   Sleeper self{&done};
   sleepers_.push_back(&self);
@@ -163,14 +177,14 @@ bool Progress::Sleep(const std::function<bool()>& done, Clock::Time deadline) {
 void Progress::WakeSleepers() {
   std::erase_if(sleepers_, [](Sleeper* sleeper) {
     if (!(*sleeper->done)()) return false;
-    // From here it may be gone.
+    // From here on the sleeper may be gone.
     sleeper->word.store(kDone);
     FutexWake(&sleeper->word);
     return true;
   });
 }
 
-// This thread drives no more: a sleeper does.
+// This thread stops driving, so a sleeper takes over.
 void Progress::HandOver() {
   if (driven_ || sleepers_.empty()) return;
   Sleeper* next = sleepers_.front();
@@ -179,7 +193,7 @@ void Progress::HandOver() {
   FutexWake(&next->word);
 }
 
-// One round of polling; blocks when the patience for that is over.
+// One round of polling. Blocks when polling has found nothing for too long.
 void Progress::Step(Clock::Time* idle_since) {
   polled_ = signal_.load();
   if (work_.Poll()) {
@@ -198,8 +212,8 @@ void Progress::Step(Clock::Time* idle_since) {
   }
   if (now - *idle_since < spin_) return;
   blocked_.store(true);
-  // Whoever changed something, or wanted the baton, before it saw `blocked_`
-  // is seen here.
+  // A thread that changed something, or wanted the baton, before it could see
+  // `blocked_` is noticed here.
   if (signal_.load() == polled_ && baton_.wanted() == 0 && !stop_.load()) {
     work_.Block(kTick);
   }
@@ -235,7 +249,8 @@ void Progress::Park() {
   const bool needed = callers_.load() == 0 && hint();
   if (!needed && !stop_.load()) FutexWait(&signal_, seen, kTick);
   parked_.store(false);
-  // Even with nothing in flight peers want to hear that this rank lives.
+  // Even with nothing in flight, the peers have to hear that this rank is
+  // alive.
   if (callers_.load() > 0 || !baton_.TryTake()) return;
   if (clock_.Now() - last_tick_ >= kTick) {
     last_tick_ = clock_.Now();

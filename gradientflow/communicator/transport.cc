@@ -13,12 +13,19 @@
 #include "transports/registry/registry.h"
 #include "transports/rendezvous/rendezvous.h"
 
+// How ranks join, in the order of Join():
+//
+//   MakeOffers()       opens the transports: this rank's endpoints and card
+//   ExchangeWithAll()  gives the card to all ranks and checks theirs
+//   GroupOf()          which ranks share a host, and whether hosts share memory
+//   DivideAmong()      the best transport for each peer
+//   ConnectLinks()     connects, and hands the links to the fabric
 namespace gradientflow {
 namespace {
 
 constexpr int kFewRanks = 8;
 
-// What this rank offers to others, before it knows them.
+// What this rank offers to other ranks before it knows them.
 struct Offer {
   const TransportKind* kind = nullptr;
   std::shared_ptr<Endpoint> endpoint;
@@ -43,7 +50,7 @@ TransportOptions TransportOptionsOf(const Options& options) {
   return of;
 }
 
-// The only one that the options allow; null: all of them.
+// The only transport that the options allow, or null if they allow all.
 const TransportKind* OnlyTransport(const Options& options) {
   return FindTransport(options.fabric);
 }
@@ -55,9 +62,10 @@ std::string HostId() {
   return {};
 }
 
-// Opens what the options allow. The last of these reaches every rank, so it has
-// to open; without another, ranks go by those that are left. A rank that has
-// nothing to offer says so on its card, or the others would wait for it.
+// Opens the transports that the options allow. The last one of them reaches
+// every rank, so it has to open; if another one fails, the ranks use those that
+// are left. A rank that has nothing to offer says so on its card, because the
+// others would wait for it.
 Offers MakeOffers(const JoinArgs& args) {
   const Options& options = *args.options;
   const TransportKind* const only = OnlyTransport(options);
@@ -117,7 +125,8 @@ Result<std::vector<Card>> ExchangeWithAll(const JoinArgs& args,
   return cards;
 }
 
-// Whether the rank shares memory with others of its host, if there are any.
+// Returns whether the rank can share memory with others on its host, if there
+// are any.
 bool SharesMemory(const Card& card) {
   return std::any_of(
       Transports().begin(), Transports().end(), [&](const TransportKind* kind) {
@@ -125,8 +134,8 @@ bool SharesMemory(const Card& card) {
       });
 }
 
-// Which ranks share a host, and whether hosts share memory. Depends on the
-// cards alone, so all ranks come to the same.
+// Finds out which ranks share a host, and whether hosts share memory. Depends
+// on the cards alone, so all ranks get the same result.
 CallGroup GroupOf(const Options& options, const std::vector<Card>& cards) {
   CallGroup group;
   group.rank = options.rank;
@@ -158,8 +167,8 @@ Status CheckReachable(const Options& options, const CallGroup& group) {
              options.size, " sees ranks elsewhere"));
 }
 
-// Whether ranks that both have opened `kind` are linked by it, unless by
-// another before it.
+// Returns whether `kind` reaches `peer`. Ranks that both have opened it are
+// linked by it, unless a better transport links them.
 bool Reaches(const TransportKind& kind, const CallGroup& group, int peer) {
   const std::vector<int>& host = group.topology.host;
   return kind.host_id == nullptr ||
@@ -167,8 +176,9 @@ bool Reaches(const TransportKind& kind, const CallGroup& group, int peer) {
                                    host[static_cast<std::size_t>(group.rank)]);
 }
 
-// addresses[i][r]: where offers.endpoints[i] is to link to rank r, if it is.
-// Cards alone decide, so both ranks of a pair come to the same.
+// addresses[i][r] is the address of rank r if offers.endpoints[i] is to link to
+// it, else empty. Depends on the cards alone, so both ranks of a pair decide
+// alike.
 std::vector<std::vector<std::string>> DivideAmong(
     const Offers& offers, const std::vector<Card>& cards,
     const CallGroup& group) {
@@ -186,8 +196,8 @@ std::vector<std::vector<std::string>> DivideAmong(
   return addresses;
 }
 
-// The farthest first, so that a failure there is told inside the host, where
-// the others would wait for this rank.
+// Connects the transport with the longest reach first. If it fails, this rank
+// can still tell the ranks of its host, which would wait for it.
 Status ConnectLinks(const JoinArgs& args, const std::vector<Card>& cards,
                     const Offers& offers, Clock::Time deadline,
                     Transport* transport) {
@@ -214,7 +224,7 @@ Status ConnectLinks(const JoinArgs& args, const std::vector<Card>& cards,
   }
   fabric.Connect(std::move(links));
   if (!failed.ok()) {
-    // Ranks of other hosts, that are linked already, hear why.
+    // Ranks of other hosts that are linked already learn the reason.
     fabric.Fail(failed);
     fabric.Poll();
   }

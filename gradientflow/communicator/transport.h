@@ -15,9 +15,9 @@
 
 namespace gradientflow {
 
-// The ranks, joined: links to all of them, and the memory shared with some.
+// The ranks after joining: links to all of them, and memory shared with some.
 struct Transport {
-  std::shared_ptr<void> keep_alive;  // What the arena belongs to.
+  std::shared_ptr<void> keep_alive;  // The owner of the arena.
   SharedArena* arena = nullptr;      // Null if no rank shares memory.
   std::unique_ptr<Fabric> fabric;
   CallGroup group;
@@ -29,14 +29,15 @@ struct JoinArgs {
   std::string agreement;
   const Clock* clock = nullptr;
   Logger* logger = nullptr;
-  Exchange exchange;  // In place of the rendezvous; may be empty.
+  Exchange exchange;  // Replaces the rendezvous; may be empty.
 };
 
 // Meets the other ranks at the rendezvous, compares what must be equal, and
-// connects to each by the best transport that the options allow: by default
-// shared memory to the ranks of this host, TCP to the others. Blocks until all
-// are there. kInvalidArgument: the ranks differ (names the rank and the line);
-// kDeadlineExceeded: names who did not come.
+// connects to each rank by the best transport that the options allow: by
+// default shared memory to the ranks of this host and TCP to the others. Blocks
+// until all ranks are connected. Returns kInvalidArgument, with the rank and
+// the line, if the ranks differ, and kDeadlineExceeded with the ranks that did
+// not come.
 Result<Transport> Join(const JoinArgs& args);
 
 }  // namespace gradientflow

@@ -28,13 +28,14 @@ void Watchdog::Tick(bool waiting, std::uint64_t moves) {
     moves_ = moves;
     stands_since_ = now;
   }
-  // Messages, or another group's calls, do not help those that stand.
+  // Messages, and calls of another group, are no progress for calls that stand
+  // still.
   const Clock::Time since = std::min(stands_since_, executor_.StandsSince(now));
   if (since == now) {
     asked_at_ = reported_at_ = now;
     return;
   }
-  // In time for the report, ask the others what they are doing.
+  // Asks the other ranks what they are doing, in time for the report.
   const double patience =
       std::min(options_.stall_check_seconds, options_.timeout_seconds);
   if (Seconds(now - asked_at_) > std::min(1.0, patience / 4)) {
@@ -77,7 +78,7 @@ std::string Watchdog::Report(double seconds) const {
   }
   if (awaited.empty()) text += " no rank in particular;";
   text.pop_back();
-  // Those awaited may wait in their turn: for one that does not come.
+  // The awaited ranks may in turn wait for a rank that does not come.
   int told = 0;
   for (int rank = 0; rank < fabric_.size() && told < kOthersTold; ++rank) {
     if (rank == fabric_.rank() ||

@@ -16,18 +16,18 @@ struct WatchdogOptions {
   Logger* logger = nullptr;  // Borrowed; outlives the watchdog.
 };
 
-// Sees to it that no wait lasts for ever: reports a stall with the ranks
-// awaited and what each of them says it is doing, and ends the job when calls
-// of some group, or all there is, have not moved for too long. (Dead and silent
-// processes are the fabric's to find.) NOT thread-safe: the driving thread
-// ticks.
+// Makes sure that no wait lasts for ever. It reports a stall with the ranks
+// that are awaited and what each of them says it is doing. It ends the job if
+// the calls of some group, or everything, have not moved for too long. (The
+// fabric finds processes that are dead or silent.) NOT thread-safe: the driving
+// thread ticks.
 class Watchdog {
  public:
   Watchdog(const WatchdogOptions& options, Fabric& fabric, Executor& executor,
            const Clock& clock);
 
-  // Every 100 ms or so. `waiting`: a call is in flight. `moves` grows with what
-  // gets on elsewhere than in the executor.
+  // Called every 100 ms or so. `waiting` says whether a call is in flight.
+  // `moves` grows with the progress that is made outside the executor.
   void Tick(bool waiting, std::uint64_t moves);
 
  private:

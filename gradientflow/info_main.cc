@@ -1,5 +1,5 @@
-// gradientflow_info: what this build and this machine can do, and how the
-// present environment would configure a session, without starting one.
+// gradientflow_info prints what this build and this machine can do, and how the
+// current environment would configure a session, without starting one.
 
 #include <CLI/CLI.hpp>
 #include <cstddef>
@@ -27,14 +27,14 @@ constexpr const char* kAbsent = "not built in";
 
 std::string Version() { return StrCat(kVersionMajor, ".", kVersionMinor); }
 
-// What the variables are worth: their own problems, else those they make
-// together.
+// Returns the problems of the variables themselves or, if there are none, those
+// of their combination.
 Status Verdict(const LoadedOptions& loaded) {
   GF_RETURN_IF_ERROR(loaded.status());
   return loaded.options.Validate();
 }
 
-// Without the "cuda: " that every line of the facts begins with.
+// Returns the facts without the "cuda: " that they begin with.
 std::string Cuda(const CudaFacts& facts) {
   const std::string text = facts.ToString();
   return text.substr(text.find(' ') + 1);
@@ -57,7 +57,7 @@ nlohmann::json CudaJson(const CudaFacts& facts) {
           {"summary", Cuda(facts)}};
 }
 
-// The library that a session with these settings would load.
+// Describes the library that a session with these settings would load.
 std::string Nccl(const Options& options) {
   const auto api = LoadNccl(options.nccl_library);
   if (!api.ok()) return api.status().message();
@@ -115,7 +115,7 @@ void PrintJson(const LoadedOptions& loaded, const Status& verdict) {
                                    {"interfaces", interfaces},
                                    {"settings", settings},
                                    {"error", verdict.message()}};
-  // A variable may hold bytes that are no UTF-8.
+  // A variable may contain bytes that are not UTF-8.
   std::cout << document.dump(2, ' ', false,
                              nlohmann::json::error_handler_t::replace)
             << "\n";

@@ -5,14 +5,14 @@
 
 namespace gradientflow {
 
-// Device 0..n-1 of its kind. kCpu has index 0 only.
+// A device, numbered 0 to n-1 within its kind. kCpu has index 0 only.
 struct DeviceId {
   enum class Kind : std::uint8_t { kCpu, kCuda } kind = Kind::kCpu;
   int index = 0;
 };
 
-// A borrowed run of bytes in the memory of `device`. Owns nothing; whoever
-// hands one out says for how long it stays valid.
+// A borrowed run of bytes in the memory of `device`. Owns nothing. The function
+// that hands one out says how long it stays valid.
 struct ConstBufferView {
   const std::byte* data = nullptr;
   std::size_t bytes = 0;

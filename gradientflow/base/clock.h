@@ -4,8 +4,8 @@
 
 namespace gradientflow {
 
-// The only source of time. Injected, so that tests and the planner can move it
-// by hand. Thread-safe; never goes backwards.
+// The only source of time. It is passed in, so that tests and the cost model
+// can move time by hand. Thread-safe; never goes backwards.
 class Clock {
  public:
   using Time = std::chrono::nanoseconds;  // Since an arbitrary origin.
@@ -13,7 +13,7 @@ class Clock {
   virtual Time Now() const = 0;
 };
 
-// std::chrono::steady_clock: comparable between processes of one machine.
+// std::chrono::steady_clock: comparable between the processes of one machine.
 class SteadyClock final : public Clock {
  public:
   Time Now() const override {

@@ -13,15 +13,17 @@ using kernels::IsGradientType;
 using kernels::SizeOf;
 using kernels::TraitsOf;
 
-// As in kernels::kDTypeTraits; "unknown dtype" for what is none.
+// The name in kernels::kDTypeTraits, or "unknown dtype".
 std::string_view Name(DType type);
 std::optional<DType> ParseDType(std::string_view name);
-// "float32, float16 or bfloat16": those that IsGradientType(). Static storage.
+// "float32, float16 or bfloat16": the types that IsGradientType(). Static
+// storage.
 std::string_view GradientTypeNames();
 
-// How a collective combines the ranks' values. kMean divides a sum by the
-// number of ranks, and is of floats; the bitwise ones are of integers. The
-// numbers are part of the C API, and those of kernels::ReduceOp.
+// How a collective combines the values of the ranks. kMean divides a sum by the
+// number of ranks and takes floats only; the bitwise operations take integers
+// only. The numbers are part of the C API, and equal those of
+// kernels::ReduceOp.
 enum class ReduceOp : std::uint8_t {
   kSum = 0,
   kMin = 1,

@@ -6,7 +6,8 @@
 
 namespace gradientflow {
 
-// Owns a file descriptor, in this process alone: forks of it do not have it.
+// Owns a file descriptor in this process alone: it is closed in forked
+// children.
 class Fd {
  public:
   Fd() = default;
@@ -28,7 +29,7 @@ class Fd {
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
   void Reset() {
-    // In a fork the number is free, or another descriptor's.
+    // In a forked child the number is free, or belongs to another descriptor.
     if (fd_ >= 0 && !process_.forked()) CloseHere(fd_);
     fd_ = -1;
   }

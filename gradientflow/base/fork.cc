@@ -28,9 +28,10 @@ struct SharedRange {
 };
 
 struct Registry {
-  // Held across fork(), so that the child finds whole tables.
+  // Held across fork(), so that the child finds the tables in a consistent
+  // state.
   Mutex mutex;
-  // A bit per descriptor, by number.
+  // One bit per descriptor, by its number.
   std::vector<std::uint64_t> descriptors GF_GUARDED_BY(mutex);
   std::vector<SharedRange> ranges GF_GUARDED_BY(mutex);
   std::vector<const void*> left_behind GF_GUARDED_BY(mutex);
@@ -41,17 +42,19 @@ Registry& TheRegistry();
 void BeforeFork() GF_NO_THREAD_SAFETY_ANALYSIS { TheRegistry().mutex.Lock(); }
 void InParent() GF_NO_THREAD_SAFETY_ANALYSIS { TheRegistry().mutex.Unlock(); }
 
-// Async-signal-safe, but for the lock, which this thread has held since before.
+// Async-signal-safe, except for the lock, which this thread has held since
+// before the fork.
 void InChild() GF_NO_THREAD_SAFETY_ANALYSIS {
   const int saved = errno;
   Registry& registry = TheRegistry();
   internal::fork_depth.fetch_add(1);
-  // Memory first: it needs the descriptors.
+  // Memory comes first, because mapping it needs the descriptors.
   for (const SharedRange& range : registry.ranges) {
     void* const mapped =
         ::mmap(range.data, range.bytes, PROT_READ | PROT_WRITE,
                MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, range.fd, 0);
-    // Better that a write ends this process than that it spoils another's.
+    // If that failed, it is better that a write ends this process than that it
+    // corrupts the data of another.
     if (mapped == MAP_FAILED) ::mprotect(range.data, range.bytes, PROT_READ);
   }
   registry.ranges.clear();
@@ -72,7 +75,7 @@ Registry* MakeRegistry() {
 }
 
 Registry& TheRegistry() {
-  // Never destroyed: what is registered may go after statics do.
+  // Never destroyed, because registered objects may outlive static ones.
   static Registry* const registry = MakeRegistry();
   return *registry;
 }
@@ -96,8 +99,8 @@ void CloseInForks(int fd) {
 
 void CloseHere(int fd) {
   Registry& registry = TheRegistry();
-  // With the lock: the number is another descriptor's at once, and then no
-  // fork's to close.
+  // With the lock held: the number may belong to another descriptor right after
+  // close(), which forks must not close.
   MutexLock lock(registry.mutex);
   registry.descriptors[static_cast<std::size_t>(fd) / kBits] &=
       ~(std::uint64_t{1} << fd % kBits);

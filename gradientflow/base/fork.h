@@ -4,29 +4,28 @@
 #include <cstddef>
 #include <cstdint>
 
-// What fork() must not hand down. A connection's descriptor that lives on in a
-// child keeps the connection open after this process has died, and a shared
-// mapping lets the child write into other processes' sums. So before fork()
-// returns in the child, all descriptors registered here are closed there, and
-// registered memory is the child's own copy.
+// What fork() must not hand down. A connection whose descriptor lives on in a
+// child stays open after this process has died, and a shared mapping lets the
+// child write into the sums of other processes. Therefore, before fork()
+// returns in the child, all descriptors that are registered here are closed
+// there, and registered memory becomes the child's own copy.
 //
-// vfork() and posix_spawn() run none of this: their children exec(), which
-// closes descriptors (all of ours are close-on-exec) and drops mappings. Nor
-// does a bare clone().
+// vfork() and posix_spawn() run none of this. Their children exec(), which
+// closes descriptors (all of ours are close-on-exec) and drops mappings. A bare
+// clone() does not run it either.
 namespace gradientflow {
 
 namespace internal {
-// How many forks led from the first process that registered anything to this
-// one.
+// Number of forks from the first process that registered anything to this one.
 extern std::atomic<std::uint32_t> fork_depth;
 }  // namespace internal
 
-// Remembers in which process it was made.
+// Remembers the process that it was made in.
 class ProcessMark {
  public:
   ProcessMark();
-  // Whether this process has been forked off that one, however many times
-  // removed. Costs a load.
+  // Returns whether this process was forked from that one, directly or not.
+  // Costs a load.
   bool forked() const {
     return depth_ != internal::fork_depth.load(std::memory_order_relaxed);
   }
@@ -35,20 +34,21 @@ class ProcessMark {
   std::uint32_t depth_;
 };
 
-// From now on forks close `fd`.
+// Forks close `fd` from now on.
 void CloseInForks(int fd);
-// Closes `fd`, and forks need not.
+// Closes `fd`; forks need not close it any more.
 void CloseHere(int fd);
 
-// `data`, mapped shared from the start of `fd`, is private in forks: it reads
-// as the file does, until the fork writes to it. `fd` stays open as long.
+// Makes `data`, which is mapped shared from the start of `fd`, private in
+// forks: a fork reads what the file holds, until it writes to the memory. `fd`
+// stays open as long.
 void PrivateInForks(void* data, std::size_t bytes, int fd);
-// Unmaps it, and forks need not care.
+// Unmaps the memory; forks need not care about it any more.
 void UnmapHere(void* data, std::size_t bytes);
 
-// For what a fork inherited and cannot take apart, since locks in it may be
-// held, and data half changed, by threads that the fork does not have. A leak,
-// but one that leak checkers find reachable.
+// For an object that a fork inherited and cannot destroy, because threads that
+// do not exist in the fork may hold locks in it or have left data half changed.
+// This is a leak, but leak checkers find the object reachable.
 void LeaveBehind(const void* object);
 
 }  // namespace gradientflow

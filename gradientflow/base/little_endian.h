@@ -4,8 +4,8 @@
 
 namespace gradientflow {
 
-// Unsigned numbers as bytes, least significant first, at any alignment.
-// Compilers turn both loops into one load or store.
+// Unsigned numbers as bytes, least significant byte first, at any alignment.
+// Compilers turn both loops into a single load or store.
 template <typename T>
 void PutLittleEndian(std::byte* to, T value) {
   for (std::size_t i = 0; i < sizeof(T); ++i) {

@@ -6,7 +6,7 @@
 
 namespace gradientflow {
 
-// Time that moves only when told to. For tests and the planner. Thread-safe.
+// A clock that moves only when told to. For tests. Thread-safe.
 class ManualClock final : public Clock {
  public:
   explicit ManualClock(Time start = Time(0)) : now_(start.count()) {}

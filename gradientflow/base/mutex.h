@@ -2,8 +2,9 @@
 
 #include <mutex>
 
-// Clang's thread-safety annotations (checked in the clang build; nothing in
-// others) and a mutex that carries them: std::mutex is invisible to clang.
+// Clang's thread-safety annotations, which the clang build checks and other
+// compilers ignore, and a mutex that carries them: clang does not see
+// std::mutex.
 #if defined(__clang__)
 #define GF_THREAD_ANNOTATION(x) __attribute__((x))
 #else
@@ -28,7 +29,7 @@ class GF_CAPABILITY("mutex") Mutex {
   void Lock() GF_ACQUIRE() { mutex_.lock(); }
   void Unlock() GF_RELEASE() { mutex_.unlock(); }
   bool TryLock() GF_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
-  // For std::condition_variable_any.
+  // Names for std::condition_variable_any.
   void lock() GF_ACQUIRE() { mutex_.lock(); }      // NOLINT: std's name.
   void unlock() GF_RELEASE() { mutex_.unlock(); }  // NOLINT: std's name.
 

@@ -20,7 +20,7 @@ void UnmapPages::operator()(void* data) const { ::munmap(data, bytes); }
 
 void* MapPages(std::size_t bytes, std::size_t* mapped_bytes) {
   const std::size_t wanted = RoundUp(std::max<std::size_t>(bytes, 1), 4096);
-  // Only what begins at a multiple of a huge page can be of such.
+  // Only memory that begins at a multiple of a huge page can use huge pages.
   const std::size_t slack = wanted >= kHugePage ? kHugePage : 0;
   void* const mapped = ::mmap(nullptr, wanted + slack, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -32,7 +32,7 @@ void* MapPages(std::size_t bytes, std::size_t* mapped_bytes) {
     if (before > 0) ::munmap(data, before);
     data += before;
     if (before < slack) ::munmap(data + wanted, slack - before);
-    // It works without, too.
+    // Failure does no harm.
     ::madvise(data, wanted, MADV_HUGEPAGE);
   }
   *mapped_bytes = wanted;

@@ -5,10 +5,11 @@
 
 namespace gradientflow {
 
-// Whole pages of this process's memory, huge ones where the kernel has them,
-// which spares page faults and TLB misses: for large arrays that every step
-// walks through. Zeroed; a page appears when it is touched. Null, with errno:
-// there is no memory. At least one page, whatever `bytes`.
+// Maps whole pages of private memory, huge ones if the kernel has them. That
+// saves page faults and TLB misses for large arrays that every step walks
+// through. The memory is zeroed; a page appears when it is touched. Maps at
+// least one page, whatever `bytes` is. Returns null, and sets errno, if there
+// is no memory.
 void* MapPages(std::size_t bytes, std::size_t* mapped_bytes);
 
 struct UnmapPages {

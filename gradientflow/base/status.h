@@ -8,14 +8,14 @@
 
 namespace gradientflow {
 
-// What the caller can do about a failure. The numbers are part of the C API
-// and of the wire format: never renumber.
+// What the caller can do about a failure. The numbers are part of the C API and
+// of the wire format: never renumber them.
 enum class StatusCode : std::int32_t {
   kOk = 0,
   kInvalidArgument = 1,     // The caller broke a documented precondition.
   kFailedPrecondition = 2,  // Right call, wrong moment.
   kUnavailable = 3,         // A peer or link is gone.
-  kAborted = 4,             // Cancelled here or by another rank.
+  kAborted = 4,             // Cancelled by this or another rank.
   kDeadlineExceeded = 5,    // A peer did not answer in time.
   kResourceExhausted = 6,   // Memory, file descriptors, address space.
   kUnimplemented = 7,       // Not built in, or not supported here.
@@ -27,7 +27,7 @@ inline constexpr std::uint64_t kMaxStatusCode = 9;
 
 const char* Name(StatusCode code);
 
-// What went wrong, or OK. A value: cheap to move, safe to store and to hand to
+// OK, or what went wrong. A value: cheap to move, safe to store and to pass to
 // another thread. Never thrown.
 class [[nodiscard]] Status {
  public:
@@ -40,7 +40,7 @@ class [[nodiscard]] Status {
   bool ok() const { return code_ == StatusCode::kOk; }
   StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }
-  // "UNAVAILABLE: rank 2 ..." for logs.
+  // For logs: "UNAVAILABLE: rank 2 ...".
   std::string ToString() const;
 
  private:
@@ -48,7 +48,7 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-// A T, or the reason there is none. value() REQUIRES ok().
+// A T, or the reason why there is none. value() REQUIRES ok().
 template <typename T>
 class [[nodiscard]] Result {
  public:
@@ -79,7 +79,7 @@ class [[nodiscard]] Result {
 
 }  // namespace gradientflow
 
-// Leaves the enclosing function with the Status if it is not OK.
+// Returns the Status from the enclosing function if it is not OK.
 #define GF_RETURN_IF_ERROR(expr)                                        \
   do {                                                                  \
     if (::gradientflow::Status gf_status_ = (expr); !gf_status_.ok()) { \

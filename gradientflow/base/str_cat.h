@@ -5,7 +5,8 @@
 
 namespace gradientflow {
 
-// The parts, streamed one after the other. For messages, not for hot paths.
+// Returns the parts, streamed one after another. For messages, not for hot
+// paths.
 template <typename... Parts>
 std::string StrCat(const Parts&... parts) {
   std::ostringstream out;

@@ -5,9 +5,9 @@
 
 namespace gradientflow {
 
-// A view of null-terminated "NAME=value" strings, as environ has them; null is
-// an empty one. The first of two entries with the same name counts, as for
-// getenv.
+// A view of null-terminated "NAME=value" strings in the format of environ; null
+// means an empty environment. Of two entries with the same name the first one
+// counts, as for getenv.
 class Environment {
  public:
   explicit Environment(const char* const* environ) : environ_(environ) {}
@@ -24,7 +24,7 @@ class Environment {
     return std::nullopt;
   }
 
-  // "" if it is unset.
+  // Returns "" if the variable is not set.
   std::string_view Get(std::string_view name) const {
     return Find(name).value_or(std::string_view());
   }

@@ -18,15 +18,15 @@ namespace {
 constexpr std::string_view kSetOurs =
     "; GRADIENTFLOW_RANK and GRADIENTFLOW_SIZE override";
 
-// The two variables by which a launcher says who this process is.
+// The two variables by which a launcher tells a process its rank and the size.
 struct Pair {
   std::string_view who;
   std::string_view rank;
   std::string_view size;
 };
 
-// The steps that Slurm itself makes (batch, interactive, extern) have numbers
-// from here on: a shell in one is no rank.
+// Slurm's own steps (batch, interactive, extern) have numbers from here on. A
+// shell in such a step is not a rank.
 constexpr std::uint64_t kFirstSlurmInternalStep = 0xFFFFFFF0;
 
 bool IsSlurmTask(const Environment& env) {
@@ -70,8 +70,8 @@ void ReadIdentity(const Environment& env, const Pair& pair, Launch* launch) {
              "): expected a rank from 0 to less than the size", kSetOurs);
 }
 
-// Job scripts often export one of RANK and WORLD_SIZE for programs that want
-// them: fine as long as it agrees with the launcher that gives both.
+// Job scripts often export just RANK or WORLD_SIZE for programs that want it.
+// That is fine as long as it agrees with the launcher that sets both.
 void CheckHalf(const Environment& env, const Pair& half, Launch* launch) {
   const auto check = [&](std::string_view name, int value,
                          const std::string& other) {
@@ -115,7 +115,7 @@ std::string Address(std::string_view host, std::uint64_t port) {
   return bare_ipv6 ? StrCat("[", host, "]:", port) : StrCat(host, ":", port);
 }
 
-// Away from the usual ephemeral ports, which start at 32768.
+// These ports are below the usual ephemeral ports, which start at 32768.
 std::uint64_t PortFor(std::string_view job) {
   return 20000 + HashText(job) % 10000;
 }
@@ -165,8 +165,8 @@ void RendezvousFromSlurm(const Environment& env, std::string_view job,
                          Launch* launch) {
   std::string_view name = "SLURM_STEP_NODELIST";
   if (env.Get(name).empty()) name = "SLURM_NODELIST";
-  // A name that its own host resolves to 127.0.1.1 serves as well then, but
-  // only if it resolves at all.
+  // On a single node, a host name that resolves to 127.0.1.1 there would also
+  // do, but it may not resolve at all.
   const std::string host = env.Get("SLURM_STEP_NUM_NODES") == "1"
                                ? "127.0.0.1"
                                : FirstSlurmHost(env.Get(name));
@@ -181,7 +181,7 @@ void RendezvousFromSlurm(const Environment& env, std::string_view job,
   }
 }
 
-// What tells this job from others, by launcher; empty if nothing does.
+// Returns what tells this job from others, by launcher; empty if nothing does.
 std::string JobId(const Environment& env, const Launch& launch,
                   std::string* from) {
   if (launch.who == "torchrun") {
@@ -194,7 +194,7 @@ std::string JobId(const Environment& env, const Launch& launch,
     if (env.Get(*from).empty()) *from = "OMPI_MCA_ess_base_jobid";
     const std::string_view job = env.Get(*from);
     if (job.empty()) return "";
-    // A random number per job: the id alone is easily guessed.
+    // A random number per job, because the id alone is easy to guess.
     const std::string_view random =
         env.Get("OMPI_MCA_orte_precondition_transports");
     return random.empty() ? std::string(job) : StrCat(job, ".", random);
@@ -244,7 +244,7 @@ std::string FirstSlurmHost(std::string_view list) {
       list.remove_prefix(1);
       continue;
     }
-    // "[03-05,9]" stands for its first number here.
+    // "[03-05,9]" is replaced by its first number.
     const std::size_t close = list.find(']');
     if (close == list.npos) return "";
     const std::string_view range = list.substr(1, close - 1);

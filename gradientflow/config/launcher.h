@@ -5,37 +5,38 @@
 
 namespace gradientflow {
 
-// What the program that started this process says about the job, as far as its
-// environment variables tell. Understands torchrun, Open MPI (4 and 5) and
-// Slurm's srun; the innermost wins where they are nested, in this order.
+// What the program that started this process says about the job in environment
+// variables. Understands torchrun, Open MPI (4 and 5) and Slurm's srun. If they
+// are nested, the innermost counts; they are tried in this order.
 struct Launch {
-  std::string who;  // "torchrun", "Open MPI", "Slurm"; empty: nobody.
-  int rank = -1;    // Both, or neither.
+  std::string who;  // "torchrun", "Open MPI", "Slurm" or "".
+  int rank = -1;    // Both are set, or neither.
   int size = -1;
-  std::string rank_variable;  // Where they came from: "RANK".
+  std::string rank_variable;  // Where rank comes from: "RANK".
   std::string size_variable;
-  std::string identity_problem;  // Why there is no rank, if that is an error.
+  std::string identity_problem;  // An error: why there is no rank.
 
-  std::string rendezvous;          // As Options::rendezvous; empty: not known.
-  std::string rendezvous_from;     // The variables it was made of.
+  std::string rendezvous;          // As Options::rendezvous; may be empty.
+  std::string rendezvous_from;     // The variables it was made from.
   std::string rendezvous_problem;  // Why there is none, and what to do.
 
-  std::string job_token;  // Differs between jobs; empty: not known.
+  std::string job_token;  // Differs between jobs; may be empty.
   std::string job_token_from;
 };
 
-// Pure. `environ`: null-terminated "NAME=value" strings. A variable that is
-// empty counts as unset.
+// Detects the launcher. Pure. `environ` is an array of "NAME=value" strings
+// that ends with null. A variable that is empty counts as unset.
 //
-// The rendezvous is MASTER_ADDR:MASTER_PORT where those are set, whoever set
-// them; the port after it if torchrun's agent listens on MASTER_PORT itself
-// (TORCHELASTIC_USE_AGENT_STORE=True). Else, for Open MPI, if all ranks are on
-// one host, 127.0.0.1 and a port made of the job id; for Slurm, the step's
-// first host and a port made of the job and step ids. Such ports lie in
-// 20000..29999 and may, rarely, be taken: GRADIENTFLOW_RENDEZVOUS overrides.
+// The rendezvous is MASTER_ADDR:MASTER_PORT if these are set, whoever set them.
+// If torchrun's agent listens on MASTER_PORT itself
+// (TORCHELASTIC_USE_AGENT_STORE=True), it is the port after it. Otherwise, for
+// Open MPI with all ranks on one host, it is 127.0.0.1 with a port made from
+// the job id; for Slurm it is the first host of the step with a port made from
+// the job and step ids. Such ports are in 20000..29999 and may, rarely, be
+// taken; GRADIENTFLOW_RENDEZVOUS overrides them.
 Launch DetectLauncher(const char* const* environ);
 
-// The first host of a Slurm list: "node03" for "node[03-05,9],login1".
+// Returns the first host of a Slurm list: "node03" for "node[03-05,9],login1".
 // Empty if the list is damaged.
 std::string FirstSlurmHost(std::string_view list);
 

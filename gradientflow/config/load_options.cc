@@ -23,7 +23,7 @@ void ReadOurVariable(const Environment& env, std::string_view entry,
   const std::string_view name = entry.substr(0, equals);
   if (equals == entry.npos) return;
   const Setting* setting = FindSetting(name);
-  // Variables have one spelling, unlike SetOption's names.
+  // Variables have one spelling, unlike the names that SetOption() takes.
   if (setting == nullptr || setting->variable() != name) {
     loaded->problems.push_back(UnknownNameText(name));
     return;
@@ -72,7 +72,7 @@ void ResolveIdentity(const Launch& launch, LoadedOptions* loaded) {
   OriginOf(loaded, "size").detail = "no launcher";
 }
 
-// Whatever the size is: the program may set another one.
+// Independent of the size, because the program may set another size.
 void ResolveMeeting(const Launch& launch, LoadedOptions* loaded) {
   Options& options = loaded->options;
   if (options.rendezvous.empty()) {

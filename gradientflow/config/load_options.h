@@ -10,7 +10,7 @@
 
 namespace gradientflow {
 
-// Who gave a setting its value.
+// What gave a setting its value.
 struct Origin {
   enum class Kind : std::uint8_t {
     kDefault,
@@ -18,29 +18,30 @@ struct Origin {
     kLauncher,     // torchrun, Open MPI or Slurm.
     kProgram,      // LoadedOptions::Set().
   } kind = Kind::kDefault;
-  std::string detail;  // "torchrun: RANK".
+  std::string detail;  // For example "torchrun: RANK".
 
   std::string ToString() const;
 };
 
-// Options, and where each came from. Not thread-safe.
+// Options, and where each value came from. NOT thread-safe.
 struct LoadedOptions {
   Options options;
   std::vector<Origin> origins;  // One per row of Settings().
   // What is wrong with GRADIENTFLOW_* variables, one sentence each. The
-  // settings concerned keep their defaults. What the launcher leaves open is no
-  // problem until it is needed: see Options::rank_problem.
+  // settings concerned keep their defaults. What the launcher leaves open
+  // becomes a problem only when it is needed: see Options::rank_problem.
   std::vector<std::string> problems;
 
-  // OK, or kInvalidArgument with all the problems.
+  // Returns OK, or kInvalidArgument with all the problems.
   Status status() const;
-  // As SetOption(), on behalf of the program.
+  // Sets an option on behalf of the program, as SetOption() does.
   Status Set(std::string_view name, std::string_view text);
 };
 
-// Defaults, then GRADIENTFLOW_*, then the launcher's variables for what those
-// leave open; one rank if there is no launcher either. Reads all of it, however
-// much is wrong. `environ`: null-terminated "NAME=value" strings.
+// Takes the defaults, then GRADIENTFLOW_* variables, then the launcher's
+// variables for what those leave open. Without a launcher the job has one rank.
+// Reads everything, however much is wrong. `environ` is an array of
+// "NAME=value" strings that ends with null.
 LoadedOptions LoadOptions(const char* const* environ);
 
 }  // namespace gradientflow

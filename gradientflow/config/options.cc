@@ -69,8 +69,8 @@ Status Options::Validate() const {
 }
 
 Status Options::ValidateValues() const {
-  // The table's parsers know each field's range: what one does not take back
-  // is no value of that field.
+  // The parsers of the table know the range of each field: a value that a
+  // parser does not take back is not valid.
   Options scratch;
   for (const Setting& setting : Settings()) {
     const std::string text = setting.print(*this);

@@ -14,11 +14,12 @@
 #include "gradientflow/config/options.h"
 #include "gradientflow/config/text_values.h"
 
-// How each kind of field is read from and written as text: types with static
-// Parse(text, options) and Print(options), for the settings table alone.
+// How each kind of field is read from and written as text. Each codec is a type
+// with static functions Parse(text, options) and Print(options). For the
+// settings table alone.
 namespace gradientflow::codecs {
 
-// Whether a value was there, and went into the field.
+// Stores the value in the field if there is one. Returns whether there is.
 template <typename Field, typename Value>
 bool Store(Field& field, const std::optional<Value>& value) {
   if (value) field = static_cast<Field>(*value);
@@ -38,7 +39,7 @@ struct Integer {
   }
 };
 
-// The same, or "auto", which is kAuto.
+// The same, or "auto", which is stored as kAuto.
 template <auto kField, std::uint64_t kMin, std::uint64_t kMax, int kAuto>
 struct IntegerOrAuto {
   using Plain = Integer<kField, kMin, kMax>;
@@ -54,7 +55,7 @@ struct IntegerOrAuto {
   }
 };
 
-// A number of bytes in [kMin, kMax] that kMultiple divides.
+// A number of bytes in [kMin, kMax] that is a multiple of kMultiple.
 template <auto kField, std::size_t kMin, std::size_t kMax,
           std::size_t kMultiple = 1>
 struct Bytes {
@@ -68,7 +69,7 @@ struct Bytes {
   }
 };
 
-// The same, or "auto", which is 0.
+// The same, or "auto", which is stored as 0.
 template <auto kField, std::size_t kMax>
 struct BytesOrKernel {
   static bool Parse(std::string_view text, Options* options) {
@@ -90,7 +91,7 @@ struct Boolean {
   }
 };
 
-// In [0, 1).
+// A number in [0, 1).
 template <auto kField>
 struct Share {
   static bool Parse(std::string_view text, Options* options) {
@@ -114,7 +115,7 @@ struct PositiveFloat {
   }
 };
 
-// More than 0, and so little that its nanoseconds fit in 63 bits.
+// A number more than 0 and so small that its nanoseconds fit in 63 bits.
 template <auto kField>
 struct Duration {
   static constexpr double kMaxSeconds = 1e9;
@@ -128,7 +129,7 @@ struct Duration {
   }
 };
 
-// One of kNames, any case; the field is its index.
+// One of kNames, in any case; the field is its index.
 template <auto kField, const auto& kNames>
 struct Choice {
   using Field = std::remove_cvref_t<decltype(Options{}.*kField)>;
@@ -147,7 +148,7 @@ struct Choice {
   }
 };
 
-// A name that kKnows knows, any case.
+// A name that kKnows() accepts, in any case.
 template <auto kField, bool (*kKnows)(const std::string& name)>
 struct Named {
   static bool Parse(std::string_view text, Options* options) {
@@ -182,7 +183,7 @@ struct MeanOrSum {
   }
 };
 
-// Any text that kAccept takes.
+// Any text that kAccept() accepts.
 template <auto kField, bool (*kAccept)(std::string_view)>
 struct Text {
   static bool Parse(std::string_view text, Options* options) {

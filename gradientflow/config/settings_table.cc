@@ -10,6 +10,9 @@
 #include "gradientflow/config/text_values.h"
 #include "transports/registry/registry.h"
 
+// One row per setting. A row names a codec (setting_codecs.h), which knows the
+// field of Options and its range, and holds the section, the name and the texts
+// for people. To add a setting, add a field to Options and a row here.
 namespace gradientflow {
 namespace {
 
@@ -52,8 +55,8 @@ constexpr std::string_view kSparse = "Coarse-grained sparse communication";
 constexpr std::string_view kFailure = "Failure";
 constexpr std::string_view kSight = "Sight";
 constexpr std::string_view kOnOff = "on or off";
-// These stand for AllreduceNames(), TransportNames() and GradientTypeNames(),
-// which no constant expression can call.
+// Placeholders for AllreduceNames(), TransportNames() and GradientTypeNames(),
+// which a constant expression cannot call. SettingsTable() replaces them.
 constexpr std::string_view kGradientTypes = "a gradient type";
 constexpr std::string_view kAllreduceNames = "an allreduce's name";
 constexpr std::string_view kTransportNames = "a transport's name";

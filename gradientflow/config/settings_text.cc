@@ -17,7 +17,7 @@ constexpr std::string_view kSizes =
 
 constexpr std::size_t kWidth = 80;
 
-// `text` in lines of at most kWidth, each indented.
+// Breaks `text` into indented lines of at most kWidth columns.
 std::string Wrap(std::string_view text, std::size_t indent) {
   const std::string margin(indent, ' ');
   std::string lines;

@@ -50,7 +50,7 @@ char UpperChar(char c) {
   return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
 }
 
-// The power of two of a unit: "", "b", "k", "kb", "kib", ...
+// Returns the power of two of a unit: "", "b", "k", "kb", "kib", ...
 std::optional<unsigned> ShiftOf(std::string_view unit) {
   if (unit.empty() || unit == "b") return 0U;
   for (const Unit& known : kUnits) {
@@ -143,7 +143,8 @@ std::uint64_t HashText(std::string_view text) {
 }
 
 std::size_t EditDistance(std::string_view a, std::string_view b) {
-  // Row i holds the distances from a's first i characters to b's prefixes.
+  // Row i holds the distances from the first i characters of `a` to each prefix
+  // of `b`.
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
   for (std::size_t i = 1; i <= a.size(); ++i) {

@@ -2,7 +2,8 @@
 
 namespace gradientflow {
 
-// Of the library; the C API's GF_VERSION_* agree. Minor versions only add.
+// Version of the library, equal to the C API's GF_VERSION_*. Minor versions
+// only add.
 inline constexpr int kVersionMajor = 2;
 inline constexpr int kVersionMinor = 0;
 

@@ -4,7 +4,7 @@
 #include "gradientflow/device/cuda_device.h"
 #include "gradientflow/device/cuda_facts.h"
 
-// A build without CUDA.
+// Stands in for all of CUDA in a build without it.
 namespace gradientflow {
 
 CudaFacts ReadCudaFacts() {

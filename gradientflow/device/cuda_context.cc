@@ -11,12 +11,12 @@
 namespace gradientflow {
 namespace {
 
-// Of the driver, whose numbers the runtime shares.
+// Converts an error of the driver, whose numbers the runtime shares.
 cudaError_t FromDriver(CUresult result) {
   return static_cast<cudaError_t>(result);
 }
 
-// A function of the driver, by the runtime that has loaded it.
+// Looks up a function of the driver through the runtime, which has loaded it.
 template <class Function>
 Status Load(int device, const char* name, Function* function) {
   constexpr unsigned kVersion = 12000;  // That of the functions' types.

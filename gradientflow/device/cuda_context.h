@@ -7,17 +7,19 @@
 
 namespace gradientflow {
 
-// A device's primary context: what cudaSetDevice() makes and makes current.
-// Made by hand, because cudaSetDevice() cannot be undone: the way back to the
-// device a thread had by default (0) would start CUDA there too, for some
-// hundreds of MiB of that device's memory in every process of the job.
+// A device's primary context: what cudaSetDevice() creates and makes current.
+// It is made by hand here, because cudaSetDevice() cannot be undone: to go back
+// to the device that a thread had by default (0) would start CUDA on that
+// device, too, which takes some hundreds of MiB of its memory for every process
+// of the job.
 class CudaContext {
  public:
-  // Starts CUDA on the device if need be. Thread-safe; the result, like the
-  // context, lives as long as the process. REQUIRES: the device is there, and
+  // Starts CUDA on the device if need be. Thread-safe. The result, like the
+  // context, lives as long as the process. REQUIRES that the device exists and
   // 0 <= index < kMaxCudaDevices.
   static Result<const CudaContext*> Of(int index);
-  // The same, null if Of() was never called for it. Wait-free.
+  // The same, but returns null if Of() was never called for the device.
+  // Wait-free.
   static const CudaContext* Find(int index);
 
   int index() const { return index_; }
@@ -33,8 +35,8 @@ class CudaContext {
   CUresult (*set_current_)(CUcontext) = nullptr;
 };
 
-// Makes the device current for the calling thread, and at the end what was
-// current before. Nothing is done if check() fails: look at it first.
+// Makes a device current for the calling thread, and restores the previous
+// context at the end. Check check() first: if it fails, nothing was changed.
 class CurrentContext {
  public:
   explicit CurrentContext(const CudaContext& context);

@@ -23,7 +23,7 @@
 namespace gradientflow {
 namespace {
 
-// What there is to know of a device once.
+// What is read from a device once.
 struct Traits {
   std::string name;
   std::uint64_t unique_id = 0;
@@ -31,7 +31,8 @@ struct Traits {
   int urgent = 0;
 };
 
-// Both halves of the UUID count: those of one board's parts differ little.
+// Uses both halves of the UUID, because those of one board's parts differ
+// little.
 std::uint64_t UniqueId(const cudaUUID_t& uuid) {
   std::uint64_t id = 0xcbf29ce484222325;  // FNV-1a.
   for (const char byte : uuid.bytes) {
@@ -55,7 +56,7 @@ Result<Traits> ReadTraits(int index) {
 
 class CudaDevice final : public Device {
  public:
-  // `zeroing`: where new memory is zeroed.
+  // New memory is zeroed on the stream `zeroing`.
   CudaDevice(const CudaContext& context, Traits traits,
              std::unique_ptr<CudaStream> zeroing)
       : context_(context),
@@ -96,7 +97,7 @@ class CudaDevice final : public Device {
   Status KernelStatus(std::string_view kernel, int error) const override;
   bool Owns(const void* pointer) const override;
 
-  // OK if this build's kernels run on the device.
+  // Returns OK if the kernels of this build run on the device.
   Status TryKernels();
 
  private:
@@ -181,14 +182,15 @@ bool CudaDevice::Owns(const void* pointer) const {
       !Succeeded(cudaPointerGetAttributes(&attributes, pointer))) {
     return false;
   }
-  // Managed memory has no place of its own: whoever may use it may have it.
+  // Managed memory has no fixed place, so every device that can use it counts
+  // as its owner.
   if (attributes.type == cudaMemoryTypeManaged) return true;
   return attributes.type == cudaMemoryTypeDevice &&
          attributes.device == context_.index();
 }
 
 Status CudaDevice::KernelStatus(std::string_view kernel, int error) const {
-  if (error == EINVAL) {  // The kernel's own: not one of CUDA's numbers.
+  if (error == EINVAL) {  // From the kernel itself; not a CUDA number.
     return {StatusCode::kInternal,
             StrCat("cuda:", context_.index(), ": kernel ", kernel,
                    " does not take these types or counts")};
@@ -216,7 +218,7 @@ Status CudaDevice::TryKernels() {
   return zeroing_->Synchronize();
 }
 
-// Before any kernel of NCCL runs here: see kernels::LoadKernels().
+// Must precede any kernel of NCCL on this device: see kernels::LoadKernels().
 Status LoadKernels(int index) {
   const kernels::LoadResult loaded = kernels::LoadKernels();
   GF_CUDA_RETURN_IF_ERROR(index, static_cast<cudaError_t>(loaded.error),
@@ -224,7 +226,7 @@ Status LoadKernels(int index) {
   return {};
 }
 
-// A failure to open, in the words that all builds have for it.
+// Turns a failure to open into the text that all builds use for it.
 Status NoDevice(int index, const Status& why) {
   if (why.code() != StatusCode::kUnimplemented) return why;
   CudaFacts facts;

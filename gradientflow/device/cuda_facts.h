@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-// What this process can know of CUDA before it uses it: for reports to a
-// person. The same in builds without CUDA, where it says so.
+// What this process can find out about CUDA before it uses it, for reports to
+// people. Builds without CUDA have it, too, and report that they lack CUDA.
 namespace gradientflow {
 
 struct CudaFacts {
@@ -15,24 +15,27 @@ struct CudaFacts {
     int minor = 0;
     std::size_t free_bytes = 0;
     std::size_t total_bytes = 0;
-    std::string problem;  // Empty: the device can be used.
+    std::string problem;  // Empty if the device can be used.
   };
 
   bool built_in = false;
-  int driver_version = 0;   // The newest CUDA it can do, 13000 is 13.0; 0: no
-  int runtime_version = 0;  // driver. And that of the runtime that we carry.
+  // The newest CUDA that the driver supports: 13000 is 13.0; 0 if no driver.
+  int driver_version = 0;
+  int runtime_version = 0;  // Of the runtime that is linked in.
   std::vector<Device> devices;
   std::string reason;  // Why there are no devices.
 
-  // One line: "cuda: no device (reason)", or "cuda: 2 devices (...); 0: ...".
+  // Returns one line: "cuda: no device (reason)", or "cuda: 2 devices (...); 0:
+  // ...".
   std::string ToString() const;
 };
 
-// Asks the driver. Starts CUDA on every device (some hundreds of MiB each
-// while the process lives), so not for a process that goes on to train.
+// Asks the driver. Starts CUDA on every device, which takes some hundreds of
+// MiB of each until the process ends, so a process that goes on to train should
+// not call it.
 CudaFacts ReadCudaFacts();
 
-// "13.0" of 13000, "none" of 0.
+// Returns "13.0" for 13000, "none" for 0.
 std::string CudaVersionText(int version);
 
 }  // namespace gradientflow

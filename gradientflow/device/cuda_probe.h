@@ -4,8 +4,8 @@
 
 namespace gradientflow {
 
-// The facts but for the devices, whose number is in *count; starts CUDA on
-// none. A `reason` is there if *count is 0.
+// Returns all facts except for the list of devices, and their number in *count.
+// Starts CUDA on none of them. If *count is 0, `reason` says why.
 CudaFacts ProbeCuda(int* count);
 
 }  // namespace gradientflow

@@ -82,7 +82,8 @@ Status CudaError(cudaError_t error, int device, const std::string& call,
       StrCat("cuda:", device, ": ", call, ": ", cudaGetErrorString(error), " (",
              cudaGetErrorName(error), "), at ", file, ":", line);
   if (DeviceIsLost(error)) {
-    // Work fails later than it is submitted: this call is but where it shows.
+    // Work fails later than it is submitted, so this call is only where the
+    // failure shows.
     message +=
         "; some earlier work on the device failed, and the device is lost for "
         "this process";

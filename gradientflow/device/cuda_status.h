@@ -9,24 +9,25 @@
 
 namespace gradientflow {
 
-// Whether the error means that this process can use the device no more.
+// Returns whether the error means that this process cannot use the device any
+// more.
 bool DeviceIsLost(cudaError_t error);
 
-// Takes `error`, of a call of ours, back from the thread's "last error", where
-// the caller's own CUDA code would find it; leaves another one there. Returns
-// whether there was none.
+// Removes `error`, which one of our calls returned, from the thread's "last
+// error", where the caller's own CUDA code would find it. Leaves any other
+// error there. Returns whether `error` is success.
 bool Succeeded(cudaError_t error);
 
-// "cuda:0: cudaMalloc(8 bytes): out of memory (cudaErrorMemoryAllocation), at
-// file:line". Also takes the error back, as Succeeded(). REQUIRES: error !=
-// cudaSuccess.
+// Returns a status like "cuda:0: cudaMalloc(8 bytes): out of memory
+// (cudaErrorMemoryAllocation), at file:line". Also removes the error, as
+// Succeeded() does. REQUIRES: error != cudaSuccess.
 Status CudaError(cudaError_t error, int device, const std::string& call,
                  const char* file, int line);
 
 }  // namespace gradientflow
 
-// Leaves the enclosing function with a Status if the CUDA call did not succeed.
-// After the call: what to say of it, as for StrCat().
+// Returns a Status from the enclosing function if the CUDA call did not
+// succeed. The arguments after the call describe it, as for StrCat().
 #define GF_CUDA_RETURN_IF_ERROR(device, expr, ...)                          \
   do {                                                                      \
     if (const cudaError_t gf_error_ = (expr); gf_error_ != cudaSuccess) {   \

@@ -11,7 +11,7 @@ Status Invalid(int device, const char* what) {
                 StrCat("cuda:", device, ": ", what));
 }
 
-// `event` as one of this device, or null.
+// Returns `event` as an event of this device, or null if it is not one.
 const CudaEvent* Own(const Event* event, int device) {
   const auto* own = dynamic_cast<const CudaEvent*>(event);
   return own != nullptr && own->device() == device ? own : nullptr;
@@ -39,7 +39,7 @@ Result<bool> CudaEvent::Query() const {
   GF_RETURN_IF_ERROR(current.check());
   const cudaError_t error = cudaEventQuery(event_);
   if (error == cudaErrorNotReady) {
-    (void)Succeeded(error);  // No error to us: none to the caller either.
+    (void)Succeeded(error);  // It is no error, so the caller must not see it.
     return false;
   }
   GF_CUDA_RETURN_IF_ERROR(device(), error, "cudaEventQuery()");

@@ -36,7 +36,7 @@ class CudaStream final : public Stream {
  public:
   static Result<std::unique_ptr<CudaStream>> Create(const CudaContext& context,
                                                     int priority);
-  // `owned`: destroyed, after its work, with this.
+  // If `owned`, the destructor waits for the stream's work and destroys it.
   CudaStream(const CudaContext& context, cudaStream_t stream, bool owned)
       : context_(context), stream_(stream), owned_(owned) {}
   ~CudaStream() override;

@@ -17,14 +17,15 @@ namespace {
 using kernels::ChunkKernelTable;
 using kernels::KernelTable;
 
-// Functions in tables know nothing but their arguments, so each device has
-// functions of its own.
+// A function in a table knows only its arguments, so each device has functions
+// of its own.
 template <int kIndex, class Kernel, class Args>
 int Launch(Kernel kernel, const Args& args, void* stream) {
   const CurrentContext current(*CudaContext::Find(kIndex));
   if (current.error() != cudaSuccess) return current.error();
   const int error = kernel(args, stream);
-  // Told by what is returned: not also to the caller's own CUDA code.
+  // The return value reports the error. The caller's own CUDA code must not see
+  // it, too.
   (void)Succeeded(static_cast<cudaError_t>(error));
   return error;
 }

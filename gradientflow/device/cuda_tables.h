@@ -5,9 +5,9 @@
 
 namespace gradientflow {
 
-// The CUDA kernels on one device, whatever device is current for the thread
-// that calls: null streams are this device's. They live for ever.
-// REQUIRES: built with CUDA; CudaContext::Of(index) was OK.
+// The CUDA kernels on one device, whichever device is current for the calling
+// thread; null streams are those of this device. They live for ever.
+// REQUIRES: built with CUDA, and CudaContext::Of(index) was OK.
 const kernels::KernelTable& CudaTable(int index);
 const kernels::ChunkKernelTable& CudaChunkTable(int index);
 

@@ -10,36 +10,35 @@
 
 namespace gradientflow {
 
-// Orders communication after backward on a device without stopping either: a
-// hook that completes a group of tensors leaves an event on the stream that
-// computes (the producer); what reads the pool (the consumer) waits for it on
-// the device. The host waits nowhere.
+// Orders communication after backward on a device without stopping either. A
+// hook that completes a group of tensors records an event on the stream that
+// computes (the producer). The stream that reads the pool (the consumer) waits
+// for the event on the device. The host waits for neither.
 class DeviceSync {
  public:
-  // One event for each of `groups`. `device` and `consumer` outlive the
-  // result. The producer is the device's legacy default stream until
-  // SetProducer().
+  // Makes `groups` events. `device` and `consumer` outlive the result. The
+  // producer is the device's legacy default stream until SetProducer().
   static Result<std::unique_ptr<DeviceSync>> Create(Device& device,
                                                     Stream& consumer,
                                                     std::size_t groups);
 
-  // `native`: the stream gradients are computed on, the caller's. Not while a
-  // hook runs.
+  // `native` is the stream that gradients are computed on; the caller owns it.
+  // Must not be called while a hook runs.
   void SetProducer(void* native);
   // NOT thread-safe; between steps.
   Stream& producer() { return *producer_; }
 
-  // Group `group`'s gradients are written by what the producer has been given
-  // so far. Any thread.
+  // All work that writes the gradients of group `group` has been given to the
+  // producer. Any thread.
   Status Ready(std::size_t group) GF_EXCLUDES(mutex_);
-  // Zeroes bytes of the pool, in the producer's order. Any thread.
+  // Zeroes bytes of the pool, in the order of the producer. Any thread.
   Status Zero(void* data, std::size_t bytes) GF_EXCLUDES(mutex_);
 
-  // What `consumer` is given from now on comes after what the producer has been
-  // given so far. The driving thread.
+  // Work that `consumer` is given from now on runs after the work that the
+  // producer has been given so far. The driving thread.
   Status Fence(Stream& consumer) GF_EXCLUDES(mutex_);
 
-  // What the consumer is given from now on comes after Ready(group). The
+  // Work that the consumer is given from now on runs after Ready(group). The
   // driving thread.
   Status Await(std::size_t group) { return consumer_.Wait(*events_[group]); }
 

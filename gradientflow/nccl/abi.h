@@ -4,7 +4,7 @@
 #include <cstddef>
 
 // The part of NCCL's binary interface that is used here, written down a second
-// time so that no build needs NCCL: it has not changed within major version 2
+// time so that no build needs NCCL. It has not changed within major version 2
 // since 2.18. tests/nccl/abi_test.cc compares it with the installed nccl.h.
 namespace gradientflow::nccl {
 
@@ -26,7 +26,7 @@ enum class ReturnCode : int {  // ncclResult_t.
   kInProgress = 7,
 };
 
-// ncclRedOp_t; values above kAvg are made by ncclRedOpCreatePreMulSum.
+// ncclRedOp_t. ncclRedOpCreatePreMulSum() makes values above kAvg.
 enum class RedOp : int { kSum = 0, kProd = 1, kMax = 2, kMin = 3, kAvg = 4 };
 
 enum class DataType : int {  // ncclDataType_t.
@@ -44,9 +44,9 @@ enum class ScalarResidence : int { kDevice = 0, kHostImmediate = 1 };
 
 inline constexpr int kUndefined = INT_MIN;  // NCCL_CONFIG_UNDEF_INT.
 
-// ncclConfig_t as of 2.18: newer libraries take `size` bytes of it, and give
-// all that came after `version` their defaults; traffic_class lies where 2.18
-// has padding.
+// ncclConfig_t as of 2.18. Newer libraries read `size` bytes of it and use
+// defaults for everything that was added after `version`. traffic_class is
+// where 2.18 has padding.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned magic = 0xCAFEBEEF;

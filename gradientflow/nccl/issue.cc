@@ -7,7 +7,7 @@
 namespace gradientflow {
 namespace {
 
-// A message of a group, or a copy where it is to itself.
+// The messages of a call. A message of a rank to itself is a copy.
 struct Parts {
   const IssueTarget& target;
   DType type;
@@ -33,7 +33,8 @@ struct Parts {
   }
 };
 
-// Every part of `data` goes to its rank; this rank's own is copied to `own`.
+// Sends every part of `data` to its rank. This rank's own part is copied to
+// `own`.
 Status SendParts(const Parts& parts, const std::byte* data,
                  const std::vector<std::size_t>& counts, std::byte* own) {
   for (int peer = 0; peer < parts.target.size; ++peer) {
@@ -46,8 +47,8 @@ Status SendParts(const Parts& parts, const std::byte* data,
   return Status();
 }
 
-// Every part of `data` comes from its rank; this rank's own is copied from
-// `own`, unless that is null.
+// Receives every part of `data` from its rank. This rank's own part is copied
+// from `own`, unless `own` is null.
 Status RecvParts(const Parts& parts, std::byte* data,
                  const std::vector<std::size_t>& counts, const std::byte* own) {
   for (int peer = 0; peer < parts.target.size; ++peer) {
@@ -62,7 +63,7 @@ Status RecvParts(const Parts& parts, std::byte* data,
   return Status();
 }
 
-// Where this rank's own part of what it receives begins.
+// Returns where this rank's own part begins in what it receives.
 std::byte* OwnPart(std::byte* data, const std::vector<std::size_t>& counts,
                    const Parts& parts) {
   for (int peer = 0; peer < parts.target.rank; ++peer) {
@@ -100,7 +101,8 @@ Status QueueMessages(const CollectiveCall& call, const Parts& parts) {
   }
 }
 
-// All messages of a call at once, since each alone would wait for its peer.
+// Issues all messages of a call as one group, because each of them alone would
+// wait for its peer.
 Status SendAndRecv(const CollectiveCall& call, const IssueTarget& target) {
   const NcclComm& comm = *target.comm;
   GF_RETURN_IF_ERROR(comm.Check("ncclGroupStart", comm.api().group_start()));

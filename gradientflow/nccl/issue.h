@@ -13,8 +13,8 @@ struct IssueTarget {
   NcclComm* comm;
   int rank;
   int size;
-  std::byte* staging;  // Memory of the device, for plan.staged.
-  std::byte* barrier;  // Memory of the device, 4 bytes that mean nothing.
+  std::byte* staging;  // Device memory, for plan.staged.
+  std::byte* barrier;  // Device memory: 4 bytes without a meaning.
 };
 
 // Gives the call to NCCL, which may not be finished with it when this returns.

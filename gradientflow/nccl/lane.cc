@@ -8,12 +8,23 @@
 #include "gradientflow/nccl/passes.h"
 #include "transports/wire.h"
 
+// The way of a call through a lane:
+//
+//   Push()       queue_, with the plan of the call (plan.h)
+//   IssueNext()  packs elements that convert into the staging (passes.h), and
+//                gives the call to NCCL (issue.h). A non-blocking NCCL may take
+//                a while to accept it: issuing_, until comm_.Ready()
+//   Settle()     submits the pass over the result, then records slot->end
+//   Retire()     ends the calls at the front of the queue whose end is reached
+//
+// queue_[0, issued_) have been issued.
 namespace gradientflow {
 namespace {
 
-// Calls on the device at a time; more wait in the queue.
+// Calls on the device at a time. Further calls wait in the queue.
 constexpr std::size_t kSlots = 64;
-// Staging grows in steps of this, so that a few sizes do not make many.
+// Staging grows in steps of this size, so that similar sizes do not make many
+// of them.
 constexpr std::size_t kStagingUnit = std::size_t{2} << 20;
 
 std::string Describe(const NcclOperation& operation) {
@@ -116,7 +127,7 @@ void NcclLane::Push(const CollectiveCall& call, Done done) {
 Status NcclLane::IssueNext() {
   NcclOperation& operation = *queue_[issued_++];
   const CallBuffers buffers = BuffersOf(operation.call, parts_.group);
-  // Where both are empty no rank waits for this one.
+  // If both buffers are empty, no rank waits for this one.
   if (buffers.input + buffers.output == 0 &&
       operation.call.kind != CollectiveKind::kBarrier) {
     operation.settled = true;
@@ -171,7 +182,7 @@ Result<bool> NcclLane::Advance(std::vector<EndedCall>* ended) {
   if (queue_.empty()) return false;
   Result<bool> issued = Issue();
   if (!issued.ok()) return issued;
-  // A rank that is gone shows here, and nowhere else.
+  // This is the only place where the loss of a rank shows.
   if (!issuing_) {
     Result<bool> ready = comm_.Ready();
     if (!ready.ok()) return ready;
@@ -249,8 +260,8 @@ std::string NcclLane::OldestCall() const { return Describe(*queue_.front()); }
 
 bool NcclLane::Drained() {
   if (!comm_.abort_done()) return false;
-  // What is left of an aborted call ends by itself. A device that reports an
-  // error works no more.
+  // The rest of an aborted call ends by itself. A device that reports an error
+  // does no more work.
   if (!std::exchange(draining_, true) &&
       !stream_->Record(drained_.get()).ok()) {
     return true;

@@ -19,14 +19,14 @@
 
 namespace gradientflow {
 
-// A call that has ended, and whose `done` is to be told.
+// A call that has ended and whose `done` has yet to run.
 struct EndedCall {
   Done done;
   std::uint32_t flags;
   Status status;
 };
 
-// Borrowed; outlives the lane.
+// All borrowed, and outlive the lane.
 struct NcclLaneParts {
   Device* device = nullptr;
   const Clock* clock = nullptr;
@@ -36,13 +36,12 @@ struct NcclLaneParts {
   CallGroup group;
 };
 
-// The calls of one channel: a communicator, a stream, and the calls on their
-// way through them in order. The host only ever asks whether an event is
-// reached.
+// The calls of one channel: a communicator, a stream, and the calls in flight,
+// in order. The host only polls events; it never blocks.
 // NOT thread-safe.
 class NcclLane {
  public:
-  // Also allocates what calls need of the device, and `staging_bytes` for those
+  // Also allocates what calls need on the device, and `staging_bytes` for those
   // that convert.
   static Result<std::unique_ptr<NcclLane>> Create(
       const NcclLaneParts& parts, std::shared_ptr<const NcclApi> api,
@@ -56,28 +55,30 @@ class NcclLane {
   void Push(const CollectiveCall& call, Done done);
   std::size_t calls() const { return queue_.size(); }
 
-  // Issues what can be issued, and moves what has ended to *ended. Returns
-  // whether anything moved; an error is the end of the lane.
+  // Issues the calls that can be issued, and moves those that have ended to
+  // *ended. Returns whether anything moved. An error is the end of the lane.
   Result<bool> Advance(std::vector<EndedCall>* ended);
 
-  // Since when no call has ended while some were there. REQUIRES calls() > 0.
+  // The time since when calls are in flight and none has ended. REQUIRES
+  // calls() > 0.
   Clock::Time standing_since() const;
-  // Whether the oldest call ends on no rank without all others. REQUIRES
-  // calls() > 0.
+  // Returns whether the oldest call needs all ranks in order to end on any.
+  // REQUIRES calls() > 0.
   bool NeedsAll() const;
-  // The oldest call: "allreduce #7 of 5 float32, step 3 bucket 1". REQUIRES
-  // calls() > 0.
+  // Describes the oldest call: "allreduce #7 of 5 float32, step 3 bucket 1".
+  // REQUIRES calls() > 0.
   std::string OldestCall() const;
   std::uint64_t bytes_sent() const { return bytes_sent_; }
 
-  // Registers the staging, if there is one; does without if NCCL does not want
-  // it. REQUIRES comm().Ready().
+  // Registers the staging memory, if there is any. If NCCL refuses, the lane
+  // goes on without. REQUIRES comm().Ready().
   void RegisterStaging();
   void DeregisterStaging();
 
-  // After comm().Abort(): whether the device works for this lane no more.
+  // After comm().Abort(): returns whether the device has finished all work for
+  // this lane.
   bool Drained();
-  // Ends all calls with `why`, each named.
+  // Ends all calls with `why`, each with its name added.
   void EndAll(const Status& why, std::vector<EndedCall>* ended);
 
  private:
@@ -101,20 +102,22 @@ class NcclLane {
 
   const NcclLaneParts parts_;
   NcclComm comm_;
-  DeviceMemory verdicts_;  // Of the device: one per slot, and 4 bytes more.
+  DeviceMemory verdicts_;  // On the device: one per slot, and 4 bytes more.
   DeviceMemory seen_;      // Pinned: one per slot.
   std::unique_ptr<Event> drained_;
   std::vector<NcclSlot> slots_;
   Staging staging_;
-  // Calls under way may still use them, and to free them is to wait for the
-  // device. Each is at most half of the next.
+  // Earlier, smaller staging memory. Calls in flight may still use it, and to
+  // free it would mean to wait for the device. Each is at most half of the
+  // next.
   std::vector<Staging> outgrown_;
-  std::unique_ptr<Stream> stream_;  // Goes first: waits for its work.
+  // Destroyed before the above; waits for its work.
+  std::unique_ptr<Stream> stream_;
 
   std::vector<std::unique_ptr<NcclOperation>> queue_;
   std::vector<std::unique_ptr<NcclOperation>> spare_;
-  std::size_t issued_ = 0;  // Of the queue.
-  bool issuing_ = false;    // NCCL is not finished with the last one issued.
+  std::size_t issued_ = 0;  // Number of issued calls in the queue.
+  bool issuing_ = false;    // NCCL has yet to accept the last one issued.
   std::size_t next_slot_ = 0;
   std::uint64_t next_sequence_ = 1;
   std::uint64_t bytes_sent_ = 0;

@@ -10,10 +10,10 @@
 namespace gradientflow {
 namespace {
 
-// The first with all of: non-blocking communicators that can be aborted while
-// they begin, and the layout of nccl::Config.
+// The first version that has non-blocking communicators that can be aborted
+// while they begin, and the layout of nccl::Config.
 constexpr int kOldest = 21800;
-constexpr int kTooNew = 30000;  // Another major version, another interface.
+constexpr int kTooNew = 30000;  // Another major version has another interface.
 
 Status Unusable(const std::string& what) {
   return Status(StatusCode::kUnimplemented, StrCat("NCCL: ", what));
@@ -35,7 +35,7 @@ Result<void*> Open(const std::string& path, std::string* found) {
   return Unusable(StrCat("the library cannot be loaded (", tried, ")"));
 }
 
-// Looks names up in one library, and remembers those that are not there.
+// Looks names up in one library, and remembers those that are missing.
 class Symbols {
  public:
   explicit Symbols(void* library) : library_(library) {}
@@ -85,7 +85,7 @@ void FindAll(Symbols* symbols, NcclApi* api) {
   if (api->comm_deregister == nullptr) api->comm_register = nullptr;
 }
 
-// Of the file that `function` lies in, if the loader knows.
+// Returns the name of the file that contains `function`, if the loader knows.
 std::string FileOf(void* function, const std::string& otherwise) {
   Dl_info info = {};
   const bool known = ::dladdr(function, &info) != 0;
@@ -95,7 +95,7 @@ std::string FileOf(void* function, const std::string& otherwise) {
 }  // namespace
 
 std::string NcclVersionText(int version) {
-  // Up to 2.8 a digit less for the minor version.
+  // Versions up to 2.8 have one digit less for the minor version.
   const int major = version < 10000 ? version / 1000 : version / 10000;
   const int rest = version < 10000 ? version % 1000 : version % 10000;
   return StrCat(major, ".", rest / 100, ".", rest % 100);

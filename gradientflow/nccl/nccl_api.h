@@ -9,8 +9,8 @@
 
 namespace gradientflow {
 
-// The functions of a loaded libnccl; `stream` is a cudaStream_t. What they do
-// is in NCCL's manual. A value: tests put functions of their own in its place.
+// The functions of a loaded libnccl; `stream` is a cudaStream_t. NCCL's manual
+// describes them. A value: tests put functions of their own in their place.
 struct NcclApi {
   using Code = nccl::ReturnCode;
   using Comm = nccl::Comm;
@@ -29,7 +29,7 @@ struct NcclApi {
   Code (*comm_cu_device)(Comm comm, int* device) = nullptr;
   const char* (*get_error_string)(Code code) = nullptr;
   const char* (*get_last_error)(Comm comm) = nullptr;
-  // Null where the library has none (before 2.19).
+  // Null if the library has none (before 2.19).
   Code (*comm_register)(Comm comm, void* data, std::size_t bytes,
                         void** handle) = nullptr;
   Code (*comm_deregister)(Comm comm, void* handle) = nullptr;
@@ -62,14 +62,14 @@ struct NcclApi {
   Code (*group_end)() = nullptr;
 };
 
-// Loads `path`, or libnccl.so.2 and then libnccl.so from where the loader looks
-// if it is empty. The library stays loaded for the life of the process: it has
-// threads of its own. Thread-safe.
-// kUnimplemented if there is none (with the names tried and what the loader
-// says), if it is too old or too new, or if it lacks a function.
+// Loads `path` or, if it is empty, libnccl.so.2 or libnccl.so from where the
+// loader looks. The library stays loaded for the life of the process, because
+// it has threads of its own. Thread-safe.
+// Returns kUnimplemented if there is no library (with the names tried and the
+// loader's reasons), if it is too old or too new, or if it lacks a function.
 Result<std::shared_ptr<const NcclApi>> LoadNccl(const std::string& path);
 
-// "2.28.9".
+// Returns a text like "2.28.9".
 std::string NcclVersionText(int version);
 
 }  // namespace gradientflow

@@ -11,7 +11,7 @@ namespace gradientflow {
 NcclCollective::NcclCollective(NcclArgs args) : args_(std::move(args)) {
   group_.rank = args_.rank;
   group_.size = args_.size;
-  // NCCL finds its way through the hosts by itself.
+  // NCCL itself finds its way between and inside hosts.
   group_.all_share = true;
 }
 
@@ -27,7 +27,8 @@ void NcclCollective::Start(const CollectiveCall& call, Done done) {
   Advance();
 }
 
-// The device would take a wrong address as its own end.
+// Checks that the buffers are the device's: a wrong address would be an error
+// that ends the device for this process.
 Status NcclCollective::CheckCall(const CollectiveCall& call) const {
   if (Reduces(call.kind) && IsBitwise(call.op)) {
     return Status(StatusCode::kUnimplemented,
@@ -106,7 +107,7 @@ std::string NcclCollective::Culprits() const {
   return args_.culprits ? args_.culprits() : std::string();
 }
 
-// An error that was found here: who has caused it is for others to know.
+// An error that was found on this rank. Others may know who has caused it.
 void NcclCollective::FailHere(const Status& why) {
   if (state_ != State::kOpen) return;
   culprit_open_ = true;
@@ -223,7 +224,7 @@ Status NcclCollective::Register(void* data, std::size_t bytes) {
 }
 
 void NcclCollective::Deregister(const void* data) {
-  if (state_ != State::kOpen) return;  // With its communicator.
+  if (state_ != State::kOpen) return;  // Gone with its communicator.
   static_cast<void>(args_.device->RunCurrent([&] {
     for (int channel = 0; channel < kChannels; ++channel) {
       std::erase_if(registered_[channel], [&](const Registered& memory) {

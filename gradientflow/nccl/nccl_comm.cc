@@ -9,7 +9,7 @@ namespace {
 
 using nccl::ReturnCode;
 
-// A loss scale moves now and then; a step uses one factor, or two.
+// A loss scale changes now and then, and a step uses one factor or two.
 constexpr std::size_t kOperatorsKept = 8;
 
 StatusCode CodeFor(ReturnCode code) {
@@ -75,7 +75,8 @@ Result<nccl::RedOp> NcclComm::PreMulSum(DType type, double factor) {
     if (known.type == type && known.factor == factor) return known.op;
   }
   if (operators_.size() == kOperatorsKept) {
-    // No call that used it is under way: their arguments are NCCL's by now.
+    // No call that used the operator is being issued: NCCL has copied the
+    // arguments of those in flight.
     GF_RETURN_IF_ERROR(
         Check("ncclRedOpDestroy",
               api_->red_op_destroy(operators_.front().op, comm_)));
@@ -101,7 +102,7 @@ Status NcclComm::Register(void* data, std::size_t bytes, void** handle) {
 }
 
 void NcclComm::Deregister(void* handle) {
-  // What is aborted or destroyed has forgotten its registrations.
+  // An aborted or destroyed communicator has forgotten its registrations.
   if (handle == nullptr || comm_ == nullptr) return;
   static_cast<void>(api_->comm_deregister(comm_, handle));
 }

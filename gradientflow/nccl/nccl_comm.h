@@ -16,47 +16,49 @@ namespace gradientflow {
 
 nccl::DataType NcclType(DType type);
 
-// One non-blocking communicator: no call of it waits for another rank or for
-// the device. After a call that NCCL has not finished (ncclInProgress) no other
-// may be made until Ready() says so.
+// One non-blocking communicator: none of its calls blocks on another rank or on
+// the device. After a call that NCCL has not finished (ncclInProgress), no
+// other call may be made until Ready() returns true.
 // NOT thread-safe.
 class NcclComm {
  public:
-  // Of rank `rank` of `size`.
+  // The communicator of rank `rank` of `size`.
   NcclComm(std::shared_ptr<const NcclApi> api, int rank, int size)
       : api_(std::move(api)), rank_(rank), size_(size) {}
-  // Gives the communicator up without a word if it is still there.
+  // Abandons the communicator if it still exists.
   ~NcclComm();
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
 
-  // Begins to meet the others of `id`, on the calling thread's current device.
+  // Begins to connect to the other ranks with the same `id`, on the calling
+  // thread's current device.
   Status Begin(const nccl::UniqueId& id);
-  // False while a call is under way. Errors are those of the communicator,
-  // also such as no call has reported, and stay.
+  // Returns false while a call is unfinished. Errors are those of the
+  // communicator, including those that no call has reported; they stay.
   Result<bool> Ready();
-  // What `code`, returned by `function` ("ncclAllReduce"), means.
+  // Turns the `code` that `function` ("ncclAllReduce") returned into a Status.
   Status Check(const char* function, nccl::ReturnCode code) const;
 
-  // The operator "factor * x, summed" for `type` (float32 or float64). The last
-  // few are kept. REQUIRES Ready().
+  // Returns the operator "factor * x, summed" for `type` (float32 or float64).
+  // Keeps the last few operators. REQUIRES Ready().
   Result<nccl::RedOp> PreMulSum(DType type, double factor);
 
-  // Whether Register() does anything.
+  // Returns whether Register() has an effect.
   bool can_register() const { return api_->comm_register != nullptr; }
-  // Tells NCCL of memory that calls will use; it stays until Deregister() or
-  // the end of the communicator. *handle may be null: nothing to give back.
-  // REQUIRES Ready().
+  // Tells NCCL about memory that calls will use. The memory must stay until
+  // Deregister() or the end of the communicator. *handle may be null: then
+  // there is nothing to deregister. REQUIRES Ready().
   Status Register(void* data, std::size_t bytes, void** handle);
   void Deregister(void* handle);
 
-  // In good order: once, then Ready() until it says yes, then Destroy().
+  // How to close in good order: Finalize() once, then Ready() until it returns
+  // true, then Destroy().
   Status Finalize();
   void Destroy();
 
-  // Ends what is under way, on this rank: on a thread of its own, since NCCL
-  // waits there for what it ends; `make_current` is called there first. Nothing
-  // but abort_done() from now on.
+  // Aborts what is in flight on this rank. Runs on a thread of its own, because
+  // NCCL blocks until everything has ended; that thread calls `make_current`
+  // first. After this only abort_done() may be called.
   void Abort(std::function<void()> make_current);
   bool abort_done() const {
     return abort_done_ == nullptr || abort_done_->load();

@@ -11,12 +11,12 @@
 namespace gradientflow {
 namespace {
 
-// Calls that may end at a time before memory is asked for.
+// Number of calls that may end at a time without an allocation.
 constexpr std::size_t kUsualCalls = 128;
 
-// What rank 0 gives to all.
+// What rank 0 gives to all ranks.
 struct Invitation {
-  char begun;  // 1: the ids are good.
+  char begun;  // 1 if the ids are good.
   nccl::UniqueId ids[kChannels];
 };
 
@@ -54,7 +54,7 @@ Status NcclCollective::Open() {
 Status NcclCollective::OpenLanes() {
   const NcclLaneParts parts{args_.device, args_.clock, args_.recorder,
                             args_.logger, args_.trace, group_};
-  // Before anyone waits for this rank.
+  // Comes before any rank waits for this one.
   for (auto& lane : lanes_) {
     Result<std::unique_ptr<NcclLane>> made =
         NcclLane::Create(parts, args_.api, args_.staging_bytes);
@@ -91,7 +91,7 @@ Status NcclCollective::ShareIds(std::array<nccl::UniqueId, kChannels>* ids) {
     }
     invitation.begun = made.ok() ? 1 : 0;
   }
-  // The others are told of a failure too, or they would wait.
+  // The other ranks have to be told of a failure, too, because they wait.
   const Status shared = args_.broadcast(&invitation, sizeof(invitation));
   GF_RETURN_IF_ERROR(made);
   GF_RETURN_IF_ERROR(shared);
@@ -174,14 +174,15 @@ NcclCollective::~NcclCollective() {
   const bool drained = Close();
   for (auto& lane : lanes_) {
     if (drained || lane == nullptr || lane->Drained()) continue;
-    // The device may still write there, and would be waited for.
+    // The device may still write to this memory, and to free it would mean to
+    // wait.
     Log(LogLevel::kError, "NCCL: a communicator that hangs is left behind");
     static_cast<void>(lane.release());
   }
 }
 
-// Until the calls have ended and the device works for them no more, or the time
-// is over; the hook's errors do not matter any more.
+// Waits until the calls have ended and the device has finished their work, or
+// until the time is over. Errors of the hook do not matter any more.
 void NcclCollective::AwaitAbort() {
   const Clock::Time begin = args_.clock->Now();
   while (true) {

@@ -12,30 +12,30 @@
 
 namespace gradientflow {
 
-// What the pass after a reduction found; zeroed before it.
+// What the pass after a reduction found. Zeroed before the pass.
 struct Verdict {
   std::uint32_t nonfinite;
 };
 
 // What a call needs besides its buffers, from its issue to its end.
 struct NcclSlot {
-  std::unique_ptr<Event> end;  // Behind the last work of the call.
+  std::unique_ptr<Event> end;  // Recorded after the last work of the call.
   Verdict* device = nullptr;
-  Verdict* host = nullptr;  // Pinned; the device's is copied here.
+  Verdict* host = nullptr;  // Pinned; a copy of the device's.
 };
 
-// A call on its way through a lane. Used again and again.
+// A call in flight in a lane. Used again and again.
 struct NcclOperation {
   CollectiveCall call;
   NcclPlan plan;
   Done done;
-  std::uint64_t sequence = 0;  // In its channel; the same on all ranks.
+  std::uint64_t sequence = 0;  // Within its channel; the same on all ranks.
   Clock::Time begin{};
-  NcclSlot* slot = nullptr;  // Null: nothing for the device to do.
-  bool settled = false;      // All work is on the stream, slot->end behind it.
+  NcclSlot* slot = nullptr;  // Null if the device has nothing to do.
+  bool settled = false;      // All work and slot->end are on the stream.
 
-  // f(pointer, count, elements before) for each run of the elements of `output`
-  // that take part, until it fails.
+  // Calls f(pointer, count, elements before) for each run of the elements of
+  // `output` that take part, until f returns an error.
   template <typename F>
   Status ForEachRun(F f) const {
     auto* output = static_cast<std::byte*>(call.output);

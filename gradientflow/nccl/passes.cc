@@ -3,7 +3,7 @@
 namespace gradientflow {
 namespace {
 
-// What the passes of one call share.
+// What the passes of one call have in common.
 struct Pass {
   const NcclOperation& operation;
   const PassTarget& target;
@@ -68,7 +68,7 @@ Pass PassFor(const NcclOperation& operation, const PassTarget& target) {
   return {operation, target, target.device->kernels(), target.stream->native()};
 }
 
-// A reduce's result is on its root alone.
+// The result of a reduce is on its root alone.
 bool HasResult(const CollectiveCall& call, int rank) {
   return call.kind != CollectiveKind::kReduce || rank == call.root;
 }

@@ -8,21 +8,22 @@
 
 namespace gradientflow {
 
-// Where the passes around a reduction run. All work goes onto the stream.
+// Where the passes around a reduction run. All work is submitted to the stream.
 struct PassTarget {
   const Device* device;
   Stream* stream;
-  std::byte* staging;  // Of the device, for plan.staged.
+  std::byte* staging;  // Device memory, for plan.staged.
   int rank;
 };
 
-// Before NCCL: zeroes the verdict, and packs what is staged.
+// Runs before NCCL: zeroes the verdict, and packs what is staged.
 Status RunBefore(const NcclOperation& operation, const PassTarget& target);
 
-// After NCCL: plan.after, and the verdict's copy to the host.
+// Runs after NCCL: plan.after, and the copy of the verdict to the host.
 Status RunAfter(const NcclOperation& operation, const PassTarget& target);
 
-// What the verdict says; true only after slot->end, on a call that looks.
+// Returns what the verdict says. Meaningful only after slot->end, for a call
+// with plan.look.
 bool FoundNonfinite(const NcclOperation& operation);
 
 }  // namespace gradientflow

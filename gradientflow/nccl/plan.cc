@@ -68,7 +68,7 @@ NcclPlan PlanNcclCall(const CollectiveCall& call, int size) {
   if (plan.after_scale != 1.0F) {
     plan.after = AfterPass::kScale;
   } else if (plan.look) {
-    // The kernel that only reads is for gradients.
+    // The kernel that only reads takes gradient types only.
     plan.after = gradients ? AfterPass::kLook : AfterPass::kScale;
   }
   return plan;
@@ -83,7 +83,7 @@ std::string Text(const NcclPlan& plan, const CollectiveCall& call) {
 
 namespace {
 
-// Elements in one of `size` parts that differ by one at most.
+// Returns the elements in one of `size` parts, which differ by at most one.
 std::uint64_t PartOf(std::uint64_t count, int part, int size) {
   const auto parts = static_cast<std::uint64_t>(size);
   return count / parts +
@@ -95,13 +95,14 @@ std::uint64_t PartOf(std::uint64_t count, int part, int size) {
 std::uint64_t RingBytes(const CollectiveCall& call, int rank, int size) {
   const std::uint64_t count = call.count;
   const auto others = static_cast<std::uint64_t>(size - 1);
-  // In a broadcast or a reduction along the ring, one has no one to send to.
+  // In a broadcast along the ring, the rank before the root sends to no one; in
+  // a reduction, the root does.
   const int last = (call.root + size - 1) % size;
   std::uint64_t elements = 0;
   switch (call.kind) {
     case CollectiveKind::kAllreduce:
-      // All parts but the one it ends up with the sum of, and then all but the
-      // one it is given last.
+      // A rank sends all parts except the one whose sum it ends up with, and
+      // then all except the one that it receives last.
       elements = size == 1 ? 0
                            : 2 * count - PartOf(count, rank + 1, size) -
                                  PartOf(count, rank + 2, size);

@@ -9,47 +9,49 @@
 
 namespace gradientflow {
 
-// What runs over the result of a reduction, for n elements of s bytes.
+// The pass over the result of a reduction, for n elements of s bytes.
 enum class AfterPass : std::uint8_t {
   kNone,
-  // Looks for an inf or NaN: reads n * s bytes.
+  // Looks for an infinity or NaN: reads n * s bytes.
   kLook,
-  // Scales, and looks, in place: reads and writes n * s each.
+  // Scales, and looks, in place: reads n * s bytes and writes as many.
   kScale,
-  // From the staging, converting, scaling and looking.
+  // Copies from the staging memory, and converts, scales and looks.
   kUnpack,
 };
 
-// How a call is carried out with what NCCL has. Depends on nothing but the call
-// and the number of ranks, so all ranks plan alike.
+// How a call is carried out with what NCCL has. Depends only on the call and
+// the number of ranks, so all ranks make the same plan.
 struct NcclPlan {
-  // The elements that take part are packed, as `type`, into the staging, and
-  // reduced there; otherwise NCCL works on the caller's memory.
+  // If true, the elements that take part are packed into the staging memory, as
+  // `type`, and reduced there. Otherwise NCCL works on the caller's memory.
   bool staged = false;
   float pack_scale = 1.0F;
   DType type = DType::kFloat32;  // On the wire.
   nccl::RedOp op = nccl::RedOp::kSum;
-  double premul = 1.0;  // Not 1: PreMulSum with it, instead of `op`.
+  double premul = 1.0;  // If not 1, PreMulSum with it replaces `op`.
   AfterPass after = AfterPass::kNone;
   float after_scale = 1.0F;
-  bool look = false;  // For an inf or NaN, in the pass.
+  bool look = false;  // The pass looks for an infinity or NaN.
 };
 
-// REQUIRES a valid call, of an operation that NCCL has: not a bitwise one.
+// Plans a call. REQUIRES a valid call whose operation NCCL has, so not a
+// bitwise one.
 //
-// A scale is applied where it costs no pass and no digits: float32 and float64
-// sums take it as NCCL's pre-multiplication. Where elements convert, a mean is
-// divided by the ranks on the way in (the sum stays in the wire's range) and
-// scaled on the way out (a small gradient is not lost below the wire's range).
-// Half-precision elements that do not convert are scaled afterwards, in
-// float32, by the pass that looks for inf and NaN. UnscaleOf(call) is one more
-// factor of the scale.
+// A scale is applied where it costs neither a pass nor digits. Sums of float32
+// and float64 take it as NCCL's pre-multiplication. Where elements convert, a
+// mean is divided by the number of ranks as it is packed, so that the sum stays
+// in the wire's range, and scaled as it is unpacked, so that a small gradient
+// is not lost below the wire's range. 16-bit elements that do not convert are
+// scaled afterwards, in float32, by the pass that looks for infinities and NaN.
+// UnscaleOf(call) is one more factor of the scale.
 NcclPlan PlanNcclCall(const CollectiveCall& call, int size);
 
-// For traces: "avg", "premul_sum 0.25, staged".
+// Returns a text for traces: "avg", "premul_sum 0.25, staged".
 std::string Text(const NcclPlan& plan, const CollectiveCall& call);
 
-// What this rank sends to others if `call` goes around a ring, in bytes.
+// Returns the bytes that this rank sends to others if `call` goes around a
+// ring.
 std::uint64_t RingBytes(const CollectiveCall& call, int rank, int size);
 
 }  // namespace gradientflow

@@ -20,7 +20,7 @@
 namespace gradientflow {
 namespace {
 
-// Empty for other families.
+// Empty for other address families.
 std::string Numeric(const sockaddr& address) {
   std::array<char, INET6_ADDRSTRLEN> text = {};
   const void* bits = nullptr;

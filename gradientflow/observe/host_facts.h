@@ -5,7 +5,7 @@
 
 #include "gradientflow/base/status.h"
 
-// What this machine offers, for reports to a person. Nothing is kept.
+// What this machine offers, for reports to people. Keeps nothing.
 namespace gradientflow {
 
 struct NetworkInterface {
@@ -14,11 +14,12 @@ struct NetworkInterface {
   std::vector<std::string> addresses;  // IPv4, then IPv6; numeric.
 };
 
-// Those that are up and have an IPv4 or IPv6 address, in the kernel's order.
+// Returns the interfaces that are up and have an IPv4 or IPv6 address, in the
+// kernel's order.
 std::vector<NetworkInterface> ListNetworkInterfaces();
 
-// OK if this process can make, map and write anonymous shared memory; else the
-// step that failed and the system's reason.
+// Returns OK if this process can create, map and write anonymous shared memory,
+// else the step that failed and the system's reason.
 Status ProbeSharedMemory();
 
 }  // namespace gradientflow

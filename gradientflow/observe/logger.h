@@ -7,8 +7,9 @@ namespace gradientflow {
 
 enum class LogLevel : std::uint8_t { kError, kWarning, kInfo, kDebug };
 
-// Lines for a person. Thread-safe; one line per call, whole even when several
-// processes share a terminal. The Session owns one and lends it.
+// Log lines for people. Thread-safe. Each call writes one line, which stays
+// whole even if several processes share a terminal. The communicator owns one
+// and lends it.
 class Logger {
  public:
   virtual ~Logger() = default;

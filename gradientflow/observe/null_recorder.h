@@ -4,7 +4,7 @@
 
 namespace gradientflow {
 
-// For sessions without a timeline.
+// The recorder of jobs without a timeline.
 class NullRecorder final : public Recorder {
  public:
   void Record(const Span& /*span*/) noexcept override {}

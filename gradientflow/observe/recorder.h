@@ -9,9 +9,9 @@ namespace gradientflow {
 
 // One bar of the timeline: what `lane` did from `begin` to `end`.
 struct Span {
-  std::string_view lane;  // Static storage: "backward", "wait", "bucket",
-                          // "collective", "kernel".
-  std::string_view name;  // Static storage, or "" (then the lane's).
+  // Static storage: "backward", "wait", "bucket", "collective" or "kernel".
+  std::string_view lane;
+  std::string_view name;  // Static storage; "" means the lane's.
   std::uint64_t step = 0;
   std::uint64_t id = 0;  // Bucket or collective number, tensor, chunk.
   std::uint64_t bytes = 0;
@@ -19,8 +19,9 @@ struct Span {
   Clock::Time end{};
 };
 
-// Where spans go. Thread-safe, never blocks, never allocates on the caller's
-// thread. There is no global recorder: the Session owns one and lends it.
+// Where spans go. Thread-safe; never blocks, and never allocates on the thread
+// of the caller. There is no global recorder: the communicator owns one and
+// lends it.
 class Recorder {
  public:
   virtual ~Recorder() = default;

@@ -9,13 +9,14 @@
 
 namespace gradientflow {
 
-// A bounded queue of spans, many producers and one consumer at a time, after
-// D. Vyukov's array queue: each cell's turn says whose it is. All memory is
-// taken in the constructor. A producer that is descheduled inside Push() hides
-// the spans behind its own from Pop() until it goes on; it blocks nobody.
+// A bounded queue of spans for many producers and one consumer at a time, after
+// D. Vyukov's array queue: each cell's `turn` says who may use it. All memory
+// is allocated in the constructor. A producer that is descheduled inside Push()
+// hides the spans behind its own from Pop() until it runs again, but blocks no
+// thread.
 class SpanQueue {
  public:
-  // `capacity` is rounded up to a power of two, 2 at least.
+  // `capacity` is rounded up to a power of two of at least 2.
   explicit SpanQueue(std::size_t capacity)
       : mask_(RoundUp(capacity) - 1),
         cells_(std::make_unique<Cell[]>(mask_ + 1)) {
@@ -24,13 +25,13 @@ class SpanQueue {
     }
   }
 
-  // Any thread; lock-free. False if it is full.
+  // Any thread; lock-free. Returns false if the queue is full.
   bool Push(const Span& span) noexcept {
     std::uint64_t at = tail_.load(std::memory_order_relaxed);
     while (true) {
       Cell& cell = cells_[at & mask_];
       const std::uint64_t turn = cell.turn.load(std::memory_order_acquire);
-      if (turn < at) return false;  // Still holds the span of a lap ago.
+      if (turn < at) return false;  // Still holds a span of the last lap.
       if (turn > at) {              // Another producer was faster.
         at = tail_.load(std::memory_order_relaxed);
         continue;
@@ -44,7 +45,7 @@ class SpanQueue {
     }
   }
 
-  // One thread at a time. False if there is nothing.
+  // One thread at a time. Returns false if the queue is empty.
   bool Pop(Span* span) noexcept {
     Cell& cell = cells_[head_ & mask_];
     if (cell.turn.load(std::memory_order_acquire) != head_ + 1) return false;
@@ -58,7 +59,8 @@ class SpanQueue {
 
  private:
   struct Cell {
-    // i: free for the producer of span i; i + 1: holds span i.
+    // i if the cell is free for the producer of span i; i + 1 if it holds span
+    // i.
     std::atomic<std::uint64_t> turn{0};
     Span span;
   };

@@ -6,14 +6,15 @@
 
 namespace gradientflow {
 
-// "gradientflow[rank 2] W: ..." to a file descriptor: one write(2) per call, so
-// that processes that share a terminal or a pipe do not cut each other's lines
-// (up to 4096 bytes, for a pipe). A line feed inside `line` starts a new line
-// with the same prefix. Lines that cannot be written are lost.
+// Writes "gradientflow[rank 2] W: ..." to a file descriptor, with one write(2)
+// per call, so that processes that share a terminal or a pipe do not cut each
+// other's lines (up to 4096 bytes, for a pipe). A line feed inside `line`
+// starts a new line with the same prefix. Lines that cannot be written are
+// lost.
 class StderrLogger final : public Logger {
  public:
-  // Writes what is as weighty as `least`. A negative rank leaves it out. `fd`
-  // stays the caller's.
+  // Writes lines of level `least` and above. A negative `rank` is left out of
+  // the prefix. The caller keeps `fd`.
   StderrLogger(LogLevel least, int rank, int fd = 2);
 
   bool Enabled(LogLevel level) const override { return level <= least_; }

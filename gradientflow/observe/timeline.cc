@@ -14,15 +14,15 @@ namespace gradientflow {
 namespace {
 
 constexpr std::string_view kClose = "\n]\n";
-// Rounds of the queue that one Drain() takes at most: producers that never
-// pause must not hold it for ever.
+// The most laps of the queue that one Drain() takes: producers that never pause
+// must not hold it for ever.
 constexpr std::size_t kRoundsPerDrain = 4;
 
 std::string JsonString(std::string_view text) {
   std::string quoted = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') quoted += '\\';
-    // Names are ours: a control character would be a mistake, not a meaning.
+    // The names are ours, so a control character in one would be a mistake.
     quoted += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
   }
   return quoted + '"';
@@ -95,8 +95,8 @@ Timeline::Timeline(const Config& config, Fd fd)
 }
 
 Timeline::~Timeline() {
-  // One is enough: nobody adds any more. A failure was told by earlier calls,
-  // or there is nobody left to tell.
+  // One call is enough, because no thread adds spans any more. Earlier calls
+  // have reported a failure, or there is no one left to report it to.
   static_cast<void>(Drain());
 }
 

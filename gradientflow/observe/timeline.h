@@ -17,33 +17,35 @@
 
 namespace gradientflow {
 
-// Spans into a file that Perfetto and chrome://tracing open: the Trace Event
-// Format's JSON array of complete events. One process per rank (pid = rank),
-// one track per lane; times in microseconds. Every Drain() leaves the file a
-// whole JSON document, so that one of a killed process opens too; a death in
-// the middle of the write itself leaves an array without its closing bracket,
-// which both viewers accept.
+// Writes spans to a file that Perfetto and chrome://tracing open: the JSON
+// array of complete events of the Trace Event Format. There is one process per
+// rank (pid = rank) and one track per lane; times are in microseconds. Every
+// Drain() leaves a complete JSON document in the file, so that the file of a
+// killed process opens, too. Death in the middle of the write itself leaves an
+// array without its closing bracket, which both viewers accept.
 class Timeline final : public Recorder {
  public:
   struct Config {
     std::string path;  // "%r" becomes the rank.
     int rank = 0;
-    // Time 0 of the file. The same on all ranks, for their files to align.
+    // Time 0 of the file. Use the same on all ranks to align their files.
     Clock::Time origin{};
-    // Spans between two Drain()s before some are dropped; 80 bytes each.
+    // Number of spans between two Drain()s that fit, 80 bytes each. Further
+    // spans are dropped.
     std::size_t capacity = std::size_t{1} << 14;
   };
 
-  // Replaces the file. kInvalidArgument with the path and the system's reason
-  // if it cannot be written.
+  // Replaces the file. Returns kInvalidArgument with the path and the system's
+  // reason if it cannot be written.
   static Result<std::unique_ptr<Timeline>> Open(const Config& config);
   ~Timeline() override;  // Drains. REQUIRES that no thread records any more.
 
-  // Any thread; lock-free. Drops the span, and counts it, if the queue is full.
+  // Any thread; lock-free. If the queue is full, drops the span and counts it.
   void Record(const Span& span) noexcept override;
 
-  // Writes what was recorded. Call every 100 ms or so. Any thread; does I/O.
-  // The first failure ends the file; it is returned then and ever after.
+  // Writes what was recorded. To be called every 100 ms or so. Any thread; does
+  // I/O. The first failure ends the file. That call and all later ones return
+  // it.
   Status Drain() GF_EXCLUDES(mutex_);
 
   std::uint64_t dropped() const {
@@ -66,14 +68,14 @@ class Timeline final : public Recorder {
   Mutex mutex_;
   TraceRows rows_ GF_GUARDED_BY(mutex_);
   std::string pending_ GF_GUARDED_BY(mutex_);
-  // Where the closing bracket is: the next event goes over it.
+  // The position of the closing bracket, which the next event overwrites.
   std::uint64_t end_ GF_GUARDED_BY(mutex_) = 0;
   bool first_ GF_GUARDED_BY(mutex_) = true;
   std::uint64_t dropped_written_ GF_GUARDED_BY(mutex_) = 0;
   Status failure_ GF_GUARDED_BY(mutex_);
 };
 
-// `pattern` with each "%r" replaced by the rank.
+// Returns `pattern` with each "%r" replaced by the rank.
 std::string TimelinePath(std::string_view pattern, int rank);
 
 }  // namespace gradientflow

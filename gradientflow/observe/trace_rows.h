@@ -10,21 +10,21 @@
 
 namespace gradientflow {
 
-// Where each span goes in a trace. Viewers draw the bars of one row as a stack
-// of calls, so bars that overlap need rows of their own: a lane is one row,
-// and more ("bucket 2") only while it has several things going on. Pure.
+// Assigns the spans of a trace to rows. Viewers draw the bars of one row as a
+// stack of calls, so bars that overlap need rows of their own. A lane has one
+// row, and more ("bucket 2") only if several of its spans overlap. Pure.
 class TraceRows {
  public:
   struct Row {
-    int number = 0;    // Unique; rows of a lane follow each other.
+    int number = 0;    // Unique; rows of a lane are adjacent.
     std::string name;  // "bucket", "bucket 2".
     bool is_new = false;
   };
-  // Spans are best placed in the order of their ends.
+  // Works best if spans come in the order of their ends.
   Row Place(const Span& span);
 
  private:
-  // Beyond these rows a lane's bars overlap.
+  // A lane has at most this many rows; beyond that its bars overlap.
   static constexpr int kRowsPerLane = 64;
   struct Lane {
     int number = 0;

@@ -33,7 +33,7 @@ struct StepStats {
   // all ranks, a dense step by ring, two-sync or shared memory moves 2 (p - 1)
   // times the pool.
   std::uint64_t bytes_sent = 0;
-  std::uint64_t selected_chunks = 0;  // Of `chunks`; all of them when dense.
+  std::uint64_t selected_chunks = 0;  // Out of `chunks`; all when dense.
   std::uint64_t chunks = 0;
   double backward_seconds = 0;  // From the first to the last GradientReady().
   double exposed_seconds = 0;   // FinishStep()'s wait for communication.
@@ -145,15 +145,16 @@ class GradientSession {
   // a 16-bit pool it still contains the loss scale (StepStats::gradient_scale).
   // Waits for hooks that are still inside GradientReady().
   //
-  // kFailedPrecondition, if a tensor is neither ready nor absent; the step then
-  // goes on. After any other error all gradients are unspecified and the
-  // session takes no more steps: calls that need them return the reason of the
-  // first failure. One thread at a time; not from a completion.
+  // Returns kFailedPrecondition if a tensor is neither ready nor absent; the
+  // step then goes on. After any other error all gradients are unspecified and
+  // the session takes no more steps: calls that need them return the reason of
+  // the first failure. One thread at a time; not from a completion.
   Result<StepStats> FinishStep();
 
   // Sets the loss scale from the next step on that begins; the same on all
-  // ranks. kInvalidArgument, without any change, if the scale or its inverse is
-  // not a positive number. Not concurrently with FinishStep().
+  // ranks. Returns kInvalidArgument, and changes nothing, if the scale or its
+  // inverse is not a positive number. Must not run concurrently with
+  // FinishStep().
   Status SetLossScale(float scale);
 
   // Updates the float32 weights from the step that has just finished.
@@ -167,7 +168,7 @@ class GradientSession {
   // kFailedPrecondition. With residual=momentum the momentum of every group
   // must be that of the options, else kInvalidArgument. After these two errors,
   // and after kResourceExhausted, nothing has changed; after any other error
-  // the job ends. Not concurrently with FinishStep().
+  // the job ends. Must not run concurrently with FinishStep().
   Status OptimizerStep(const std::vector<OptimizerGroup>& groups);
   // The same, with all tensors in one group.
   Status OptimizerStep(const OptimizerConfig& config,
@@ -176,7 +177,8 @@ class GradientSession {
   }
 
   // The chunks whose gradients the last finished step exchanged: one byte (0 or
-  // 1) per chunk; empty when dense. Not concurrently with FinishStep().
+  // 1) per chunk; empty when dense. Must not run concurrently with
+  // FinishStep().
   std::vector<std::uint8_t> selection() const;
 
   // Returns this rank's residual, momentum, selection, loss scale and step
@@ -194,7 +196,7 @@ class GradientSession {
   //   say only how gradients travel (segments, buckets, connections, algorithm)
   //   may differ.
   // * kFailedPrecondition: a step is under way.
-  // A gradient that is marked while this call runs ends the job. Not
+  // A gradient that is marked while this call runs ends the job. Must not run
   // concurrently with FinishStep().
   Status RestoreState(std::span<const std::byte> state);
 

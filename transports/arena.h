@@ -16,7 +16,7 @@ namespace gradientflow {
 // `arrived` and `finished` only grow, until the owner gives up.
 struct alignas(64) SyncSlot {
   // Written before `arrived` and read after it (release/acquire).
-  std::uint64_t offset = 0;     // Of the buffer, in the owner's arena.
+  std::uint64_t offset = 0;     // Where the buffer is in the owner's arena.
   std::uint64_t signature = 0;  // Hash of the call that the owner is in.
   std::uint32_t flags = 0;
   // Number of the sync that the owner has come to: its data is in place. The

@@ -37,7 +37,7 @@ enum class MessageKind : std::uint8_t {
 inline constexpr std::uint8_t kWireVersion = 2;
 inline constexpr std::size_t kHeaderBytes = 40;
 inline constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 40;
-// Of kinds other than kData.
+// For kinds other than kData.
 inline constexpr std::uint64_t kMaxControlBytes = 16384;
 // A bit of Header::flags. All other bits are zero.
 // The payload holds an infinity or NaN.

@@ -22,7 +22,7 @@
 namespace gradientflow {
 
 struct Bucket {
-  std::vector<Extent> extents;  // Of the pool: ascending, never touching.
+  std::vector<Extent> extents;  // In the pool: ascending, never touching.
   std::size_t elements = 0;     // In all extents; at least 1.
   // All elements of the pool below this must be written before the bucket may
   // be sent. Rises from bucket to bucket.

@@ -12,7 +12,7 @@
 
 namespace gradientflow {
 
-// What every aggregator is made from. All borrowed, and outlive it.
+// What every aggregator is made from. All are borrowed, and outlive it.
 struct AggregatorParts {
   Collective* collective = nullptr;
   const PoolLayout* layout = nullptr;

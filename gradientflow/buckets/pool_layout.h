@@ -32,7 +32,7 @@ class PoolLayout {
   std::size_t tensors() const { return offset_.size(); }
   std::size_t elements() const { return end_.empty() ? 0 : end_.back(); }
 
-  // Of tensor `i`, in forward order. REQUIRES: i < tensors().
+  // For tensor `i`, in forward order. REQUIRES: i < tensors().
   std::size_t offset(std::size_t i) const { return offset_[i]; }
   std::size_t tensor_elements(std::size_t i) const {
     return end_[tensors() - 1 - i] - offset_[i];

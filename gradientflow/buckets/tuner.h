@@ -11,7 +11,7 @@
 
 namespace gradientflow {
 
-// All borrowed, and outlive the tuner.
+// All are borrowed, and outlive the tuner.
 struct TunerParts {
   const PoolLayout* layout = nullptr;
   Collective* collective = nullptr;  // For host memory.

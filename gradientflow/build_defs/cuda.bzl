@@ -3,7 +3,7 @@
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 load("@local_cuda//:config.bzl", "CUDA_VERSION", "NVCC")
 
-# Products and sums round one by one (kernels.h): -fmad=false.
+# -fmad=false: every product and every sum is rounded by itself (kernels.h).
 _FLAGS = [
     "-std=c++20",
     "-O3",
@@ -11,7 +11,7 @@ _FLAGS = [
     "-Xcompiler=-fPIC",
     "-Xcompiler=-Wall",
     "-Werror=all-warnings",
-    # What does not fit the registers goes by memory: all kernels here fit.
+    # All kernels fit their registers; one that spills to memory is an error.
     "-Xptxas=-warn-spills,-warn-lmem-usage",
 ]
 

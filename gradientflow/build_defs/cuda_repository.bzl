@@ -72,10 +72,11 @@ def _cuda_repository(ctx):
         nvcc = root + "/bin/nvcc"
         asked = ctx.execute([nvcc, "--version"])
 
-        # Part of every action's key: a new toolkit compiles anew.
+        # Part of every action's key, so that a new toolkit compiles anew.
         version = asked.stdout.strip().split("\n")[-1]
         if asked.return_code != 0:
-            # Printed, for what follows looks like a machine without CUDA.
+            # Printed, because from here on the machine looks like one without
+            # CUDA.
             print("%s does not run: %s" % (nvcc, asked.stderr))
             root = None
     if root:

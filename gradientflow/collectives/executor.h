@@ -30,7 +30,7 @@ struct ExecutorOptions {
   bool trace = false;  // Logs a line for each collective.
 };
 
-// All borrowed; they outlive the executor.
+// All are borrowed, and outlive the executor.
 struct ExecutorParts {
   Fabric* fabric = nullptr;
   SharedArena* arena = nullptr;  // Null if no peer shares memory.

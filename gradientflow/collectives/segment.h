@@ -143,7 +143,7 @@ class Segment {
   std::size_t begin_ = 0;
   std::size_t count_ = 0;
   Elements data_;
-  DType dtype_ = DType::kFloat32;  // Of data_, and of an input if there is one.
+  DType dtype_ = DType::kFloat32;  // The dtype of data_, and of an input.
   std::size_t data_begin_ = 0;     // Position of element `begin_` in data_.
   bool done_ = false;
   Status status_;

@@ -35,7 +35,7 @@ struct StagedOptions {
   double abandon_seconds = 5;
 };
 
-// All borrowed, and outlive the collective, except for `group`.
+// All are borrowed, and outlive the collective, except for `group`.
 struct StagedParts {
   Collective* inner = nullptr;  // For host memory; its owner polls it, too.
   Device* device = nullptr;

@@ -63,7 +63,7 @@ struct StagedJob final : public Feed {
   // image on the host. Null if no one needs it.
   std::uint32_t* nonfinite = nullptr;
   std::uint32_t* nonfinite_host = nullptr;
-  std::size_t number = 0;  // Of this object, from 0; kept by Reset().
+  std::size_t number = 0;  // Number of this object; kept by Reset().
 
   bool admitted = false;     // Has its staging memory.
   bool begun = false;        // Its inner call, if it has one, has been started.

@@ -28,7 +28,7 @@ class GF_CAPABILITY("mutex") Baton {
   bool TryTake() GF_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
   void Release() GF_RELEASE() { mutex_.unlock(); }
 
-  // Number of threads that wait in Take(). Any thread.
+  // Number of threads that wait in Take(). May be called on any thread.
   int wanted() const { return wanted_.load(); }
 
   // Lets another thread have the baton, and takes it again.

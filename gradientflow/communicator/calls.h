@@ -17,7 +17,7 @@
 
 namespace gradientflow {
 
-// All borrowed, and outlive the calls.
+// All are borrowed, and outlive the calls.
 struct CallsParts {
   Fabric* fabric = nullptr;
   Executor* executor = nullptr;
@@ -81,7 +81,7 @@ class Calls {
                      const Status& status);
 
   const CallsParts parts_;
-  // Touched with the baton held.
+  // Guarded by the baton.
   std::unordered_map<std::uint64_t, std::unique_ptr<Pending>> pending_;
   std::uint64_t started_ = 0;
   bool closing_ = false;

@@ -77,7 +77,8 @@ class CommunicatorCore {
 
   // Ends the job on every rank with `why`; the error names this rank.
   void Abort(const Status& why);
-  // The same at once, with `why` unchanged. With the baton held.
+  // The same at once, with `why` unchanged. REQUIRES that the caller holds the
+  // baton.
   void Fail(const Status& why);
 
   // Memory of the arena, until it is freed.
@@ -116,11 +117,11 @@ class CommunicatorCore {
   std::unique_ptr<DevicePath> device_path_;
   std::unique_ptr<Messages> messages_;
   std::unique_ptr<Driver> driver_;
-  Completions completions_;  // Touched with the baton held.
+  Completions completions_;  // Guarded by the baton.
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<Calls> calls_;
   std::optional<MeasuredCosts> costs_;
-  // Touched with the baton held.
+  // Guarded by the baton.
   std::map<const std::byte*, PoolMemory> shared_;
   std::set<GroupId> gradients_taken_;
   GroupId next_own_group_;

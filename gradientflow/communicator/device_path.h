@@ -26,7 +26,7 @@ namespace gradientflow {
 Result<std::shared_ptr<Device>> OpenDevice(const Options& options,
                                            const CallGroup& group);
 
-// All borrowed, and outlive the DevicePath.
+// All are borrowed, and outlive the DevicePath.
 struct DevicePathParts {
   const Options* options = nullptr;
   SharedArena* arena = nullptr;  // Null if no peer shares memory.

@@ -14,7 +14,7 @@
 
 namespace gradientflow {
 
-// What the driver drives. All borrowed, and outlive it.
+// What the driver drives. All are borrowed, and outlive it.
 struct DriverParts {
   Fabric* fabric = nullptr;
   Executor* executor = nullptr;
@@ -74,7 +74,7 @@ class Driver final : public Progress::Work {
   const DriverParts parts_;
   Watchdog watchdog_;
   std::vector<Client*> clients_;
-  std::uint64_t moves_ = 0;  // Of the device's collectives.
+  std::uint64_t moves_ = 0;  // Progress of the device's collectives.
   bool failure_told_ = false;
 };
 

@@ -13,7 +13,7 @@
 namespace gradientflow {
 
 // Sleeps until FutexWake(word), for at most `timeout`. Does not sleep if *word
-// is not `seen`. May return early. Any thread.
+// is not `seen`. May return early. May be called on any thread.
 inline void FutexWait(std::atomic<std::uint32_t>* word, std::uint32_t seen,
                       std::chrono::nanoseconds timeout) {
   const timespec limit = {static_cast<time_t>(timeout.count() / 1000000000),

@@ -60,9 +60,9 @@ class Messages {
     int* source = nullptr;
     Done done;
   };
+  // By group, peer and tag < kNumberedTags.
   using Counter =
-      std::map<std::tuple<GroupId, int, std::uint32_t>,
-               std::uint32_t>;  // By group, peer and tag < kNumberedTags.
+      std::map<std::tuple<GroupId, int, std::uint32_t>, std::uint32_t>;
 
   Done Track(Done done);
   MessageId Next(Counter* counts, const CallGroup& group, int peer,
@@ -81,7 +81,7 @@ class Messages {
   // By group and tag: a receive from any rank, and the receives behind it.
   std::map<std::pair<GroupId, std::uint32_t>, std::deque<Receive>> waiting_;
   std::vector<Done> dropped_;  // Receives of closed groups.
-  std::vector<Done> slots_;    // Of calls in flight, by the fabric's cookie.
+  std::vector<Done> slots_;    // For calls in flight, by the fabric's cookie.
   std::vector<std::uint64_t> free_slots_;
   std::size_t in_flight_ = 0;
   std::uint64_t advances_ = 0;

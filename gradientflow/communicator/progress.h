@@ -29,7 +29,7 @@ class Progress {
     // Returns whether something is in flight.
     virtual bool Pending() const = 0;
     virtual void Block(std::chrono::nanoseconds timeout) = 0;
-    // Any thread. Ends the current Block(), or the next.
+    // May be called on any thread. Ends the current Block(), or the next.
     virtual void Wake() = 0;
     virtual void Tick() = 0;  // Called every 100 ms or so.
   };
@@ -48,13 +48,13 @@ class Progress {
   // again.
   void Stop();
 
-  // Says that there is new work. Any thread. Wait-free, unless a thread has to
-  // be woken.
+  // Says that there is new work. May be called on any thread. Wait-free, unless
+  // a thread has to be woken.
   void Notify();
 
-  // Drives until `done` returns true. Any thread, several at a time: one of
-  // them drives, the others sleep. `done` runs with the baton held, on
-  // whichever thread drives, and not again once it has returned true.
+  // Drives until `done` returns true. May be called on several threads at a
+  // time: one of them drives, the others sleep. `done` runs with the baton
+  // held, on whichever thread drives, and not again once it has returned true.
   void Drive(const std::function<bool()>& done);
   // The same, but until `deadline` at the latest, to a tick (100 ms) or so.
   // Returns whether `done` has returned true.

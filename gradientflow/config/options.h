@@ -37,7 +37,7 @@ inline constexpr std::size_t kInfiniteBytes =
 // set by GRADIENTFLOW_<FIELD>, in capitals.
 struct Options {
   // -- The job ------------------------------------------------------------
-  int rank = -1;  // Of this process; -1: from the launcher.
+  int rank = -1;  // This process; -1: from the launcher.
   int size = -1;  // Number of ranks; -1: from the launcher, or 1.
   // Where ranks meet: "host:port" (rank 0 listens there) or
   // "file:///shared/directory". Empty: from the launcher's variables.
@@ -81,8 +81,8 @@ struct Options {
   // kAuto: NCCL if every rank has the library and a GPU of its own, else
   // staged: compressed on the GPU, then sent by shared memory and TCP.
   DeviceCollectives device_collectives = DeviceCollectives::kAuto;
-  std::string
-      nccl_library;  // Path; empty: libnccl.so.2 as the loader finds it.
+  // Path. Empty: libnccl.so.2, as the loader finds it.
+  std::string nccl_library;
 
   // -- Gradients ----------------------------------------------------------
   DType pool_dtype = DType::kFloat32;

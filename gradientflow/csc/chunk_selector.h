@@ -104,7 +104,7 @@ class ChunkSelector {
   std::vector<std::uint8_t> selected_;
   std::size_t selected_count_;
   std::vector<std::uint32_t> slots_;
-  std::vector<std::uint8_t> workspace_;  // Of the kernel that selects.
+  std::vector<std::uint8_t> workspace_;  // For the kernel that selects.
 };
 
 }  // namespace gradientflow

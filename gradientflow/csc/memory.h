@@ -28,8 +28,8 @@ class CscMemory {
   // Turns what a kernel returned into a Status that names the kernel.
   virtual Status KernelStatus(const char* kernel, int error) const = 0;
 
-  // Zeroed, aligned to 256 bytes or a page. kResourceExhausted if there is no
-  // room.
+  // Zeroed, aligned to 256 bytes or a page. Returns kResourceExhausted if there
+  // is no room.
   virtual Result<DeviceMemory> Allocate(std::size_t bytes) = 0;
   // Memory of the host, with fast copies to and from Allocate()'s. Not zeroed.
   virtual Result<DeviceMemory> AllocateOnHost(std::size_t bytes) = 0;

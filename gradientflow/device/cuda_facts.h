@@ -21,7 +21,7 @@ struct CudaFacts {
   bool built_in = false;
   // The newest CUDA that the driver supports: 13000 is 13.0; 0 if no driver.
   int driver_version = 0;
-  int runtime_version = 0;  // Of the runtime that is linked in.
+  int runtime_version = 0;  // The version of the runtime linked in.
   std::vector<Device> devices;
   std::string reason;  // Why there are no devices.
 

@@ -29,17 +29,18 @@ class DeviceSync {
   Stream& producer() { return *producer_; }
 
   // All work that writes the gradients of group `group` has been given to the
-  // producer. Any thread.
+  // producer. May be called on any thread.
   Status Ready(std::size_t group) GF_EXCLUDES(mutex_);
-  // Zeroes bytes of the pool, in the order of the producer. Any thread.
+  // Zeroes bytes of the pool, in the order of the producer. May be called on
+  // any thread.
   Status Zero(void* data, std::size_t bytes) GF_EXCLUDES(mutex_);
 
   // Work that `consumer` is given from now on runs after the work that the
-  // producer has been given so far. The driving thread.
+  // producer has been given so far. Called by the driving thread.
   Status Fence(Stream& consumer) GF_EXCLUDES(mutex_);
 
-  // Work that the consumer is given from now on runs after Ready(group). The
-  // driving thread.
+  // Work that the consumer is given from now on runs after Ready(group). Called
+  // by the driving thread.
   Status Await(std::size_t group) { return consumer_.Wait(*events_[group]); }
 
  private:

@@ -26,7 +26,7 @@ struct EndedCall {
   Status status;
 };
 
-// All borrowed, and outlive the lane.
+// All are borrowed, and outlive the lane.
 struct NcclLaneParts {
   Device* device = nullptr;
   const Clock* clock = nullptr;

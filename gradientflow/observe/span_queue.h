@@ -25,7 +25,7 @@ class SpanQueue {
     }
   }
 
-  // Any thread; lock-free. Returns false if the queue is full.
+  // May be called on any thread; lock-free. Returns false if the queue is full.
   bool Push(const Span& span) noexcept {
     std::uint64_t at = tail_.load(std::memory_order_relaxed);
     while (true) {

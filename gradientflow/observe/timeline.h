@@ -40,12 +40,13 @@ class Timeline final : public Recorder {
   static Result<std::unique_ptr<Timeline>> Open(const Config& config);
   ~Timeline() override;  // Drains. REQUIRES that no thread records any more.
 
-  // Any thread; lock-free. If the queue is full, drops the span and counts it.
+  // May be called on any thread; lock-free. If the queue is full, drops the
+  // span and counts it.
   void Record(const Span& span) noexcept override;
 
-  // Writes what was recorded. To be called every 100 ms or so. Any thread; does
-  // I/O. The first failure ends the file. That call and all later ones return
-  // it.
+  // Writes what was recorded. To be called every 100 ms or so. May be called on
+  // any thread; does I/O. The first failure ends the file. That call and all
+  // later ones return it.
   Status Drain() GF_EXCLUDES(mutex_);
 
   std::uint64_t dropped() const {

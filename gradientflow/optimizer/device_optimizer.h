@@ -14,7 +14,7 @@
 
 namespace gradientflow {
 
-// What a DeviceOptimizer works on. All borrowed, and outlive it.
+// What a DeviceOptimizer works on. All are borrowed, and outlive it.
 struct DeviceOptimizerParts {
   const PoolLayout* layout = nullptr;
   Device* device = nullptr;

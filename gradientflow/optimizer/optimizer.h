@@ -19,8 +19,8 @@ namespace gradientflow {
 struct ExchangedGradients {
   const void* pool = nullptr;  // All of the pool, aligned for `type`.
   DType type = DType::kFloat32;
-  // Of the pool, ascending and disjoint: {{0, elements}} when dense, otherwise
-  // ExtentsOf() the sparse plan. Lent for the call.
+  // Ascending and disjoint parts of the pool: {{0, elements}} when dense,
+  // otherwise ExtentsOf() the sparse plan. Lent for the call.
   std::span<const Extent> extents = {};
   // The pool holds the gradients times this factor. They are divided by it as
   // they are used.

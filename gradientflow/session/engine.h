@@ -22,7 +22,7 @@ namespace gradientflow {
 // All pointers are borrowed, and outlive the engine.
 struct EngineParts {
   const PoolLayout* layout = nullptr;
-  // Of the tensors, by tensor.
+  // Names of the tensors, by tensor.
   const std::vector<std::string>* names = nullptr;
   Fabric* fabric = nullptr;
   const Driver* driver = nullptr;
@@ -74,7 +74,8 @@ class Engine final : public Driver::Client {
   bool Ready(std::size_t i) { return !Claim(i) || Publish(i); }
 
   // A hook could not do its part. The job ends, and nothing that is published
-  // later is sent. The caller then calls Progress::Notify(). Any thread.
+  // later is sent. The caller then calls Progress::Notify(). May be called on
+  // any thread.
   void Misused(const Status& why) GF_EXCLUDES(misuse_mutex_);
 
   // Number of events that a DeviceSync needs for a pool of this layout.

@@ -37,9 +37,10 @@ class GradientPool {
       const GradientPoolParts& parts);
   virtual ~GradientPool() = default;
 
-  // All gradients, in the options' pool_dtype. Any thread.
+  // All gradients, in the options' pool_dtype. May be called on any thread.
   virtual BufferView view() const = 0;
-  // Zeroes bytes of the pool, before any work on them that follows. Any thread.
+  // Zeroes bytes of the pool, before any work on them that follows. May be
+  // called on any thread.
   virtual Status Zero(const BufferView& part) = 0;
 
   // Chooses the collectives that take buckets of the pool: those with calls of

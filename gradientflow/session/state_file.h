@@ -35,8 +35,8 @@ struct SavedState {
   std::uint32_t rank = 0;  // The rank that saved it.
   std::uint64_t step = 0;  // The number of the next step.
   float loss_scale = 1.0F;
-  std::span<const std::byte> selection =
-      {};  // One byte per chunk; empty if dense.
+  // One byte per chunk; empty if dense.
+  std::span<const std::byte> selection = {};
   // float32, pool order; may be empty.
   std::span<const std::byte> residual = {};
   // float32, pool order; may be empty.

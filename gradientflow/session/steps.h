@@ -23,7 +23,7 @@ struct StepsParts {
   CommunicatorCore* core = nullptr;
   const Options* options = nullptr;
   const PoolLayout* layout = nullptr;
-  // Of the tensors, by tensor.
+  // Names of the tensors, by tensor.
   const std::vector<std::string>* names = nullptr;
   GradientPool* pool = nullptr;
   Aggregator* aggregator = nullptr;
@@ -82,17 +82,19 @@ class Steps {
   };
   Position position() const { return {step_, loss_scale_}; }
   Aggregator& aggregator() { return *parts_.aggregator; }
-  // Returns kFailedPrecondition if a gradient was marked meanwhile. With the
-  // baton held.
+  // Returns kFailedPrecondition if a gradient was marked meanwhile. REQUIRES
+  // that the caller holds the baton.
   Status CheckUntouched() const;
-  // To be called after the aggregator's own Restore(). With the baton held.
+  // To be called after the aggregator's own Restore(). REQUIRES that the caller
+  // holds the baton.
   void GoOnFrom(const Position& position);
 
-  // Returns OK, or why `call` is refused. With the baton held.
+  // Returns OK, or why `call` is refused. REQUIRES that the caller holds the
+  // baton.
   Status Admit(StepCall call) const;
   // This rank has failed in a way that the other ranks cannot see. The session
-  // takes no more steps, and the job ends. Returns the first reason. With the
-  // baton held.
+  // takes no more steps, and the job ends. Returns the first reason. REQUIRES
+  // that the caller holds the baton.
   Status GiveUp(const Status& why);
 
  private:
@@ -114,9 +116,9 @@ class Steps {
   std::uint64_t bytes_before_ = 0;
   // Number of steps; a restored state does not change it.
   std::uint64_t finished_ = 0;
-  ClosingNotes notes_;    // Touched with the baton held.
-  StepState step_state_;  // Touched with the baton held.
-  // Of the step that finished last.
+  ClosingNotes notes_;    // Guarded by the baton.
+  StepState step_state_;  // Guarded by the baton.
+  // The results of the step that finished last.
   std::vector<Extent> exchanged_;
   std::vector<std::uint8_t> selection_;
   bool skip_update_ = false;

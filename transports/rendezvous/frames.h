@@ -108,7 +108,7 @@ class FrameStream {
   std::size_t most_body_bytes_;
   std::string in_;
   std::vector<std::shared_ptr<const std::string>> queue_;
-  std::size_t front_bytes_ = 0;  // Of the first frame, written.
+  std::size_t front_bytes_ = 0;  // Bytes of the first frame already written.
   std::string trouble_;
 };
 

@@ -22,7 +22,7 @@ namespace gradientflow {
 struct ShmLinkArgs {
   int peer = 0;
   const char* kind = "shm";  // A string literal.
-  std::string address;       // Of the peer, for error messages.
+  std::string address;       // The peer's, for error messages.
   // A connected stream: the doorbell; it hangs up when the peer dies.
   Fd socket;
   // Readable once the process of the peer has ended; may be absent. The socket

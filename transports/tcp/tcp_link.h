@@ -22,7 +22,7 @@ inline constexpr int kMaxTcpLanes = 64;
 
 struct TcpLinkArgs {
   int peer = 0;
-  std::string address;           // Of the peer, for error messages.
+  std::string address;           // The peer's, for error messages.
   std::vector<Socket> lanes;     // Connected; 1 to kMaxTcpLanes of them.
   Poller* poller = nullptr;      // Outlives the link.
   LinkEvents* events = nullptr;  // Outlives the link.

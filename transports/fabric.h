@@ -81,7 +81,7 @@ class Fabric final : public LinkEvents {
   // Returns whether a message has arrived, or its header has, for which no
   // Recv() waits.
   bool HasMessage(int peer, MessageId id) const;
-  // The names of `peer`'s messages that have numbers; see Arrivals.
+  // Number of names under which messages of `peer` are numbered; see Arrivals.
   std::size_t tags_known(int peer) const {
     return peers_[peer].arrivals.tags();
   }

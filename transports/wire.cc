@@ -23,6 +23,8 @@ constexpr std::size_t kSignatureAt = 24;
 constexpr std::size_t kGroupAt = 32;
 constexpr std::size_t kChecksumAt = 36;
 
+// Covers all fields before the checksum itself. It finds a stream that is out
+// of step; it is no protection against an attacker.
 std::uint32_t Checksum(const std::byte* header) {
   const std::uint64_t words[] = {GetLittleEndian<std::uint64_t>(header),
                                  GetLittleEndian<std::uint64_t>(header + 8),
@@ -83,6 +85,8 @@ std::array<std::byte, kHeaderBytes> EncodeHeader(const Header& header) {
   return bytes;
 }
 
+// The checks go from the general to the special, so that the error says what is
+// wrong: the protocol, the release, the bytes, or a field.
 Result<Header> DecodeHeader(std::span<const std::byte, kHeaderBytes> bytes) {
   const auto magic = GetLittleEndian<std::uint16_t>(&bytes[kMagicAt]);
   if (magic != kMagic) {

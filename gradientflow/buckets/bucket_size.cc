@@ -8,6 +8,9 @@
 namespace gradientflow {
 namespace {
 
+// kSmallestTheta and kStepsPerOctave span the candidates; times within a factor
+// of 1 + kEqual count as equal. kLeastDefault, kMostDefault and kLatencyShare
+// belong to DefaultBucketBytes().
 constexpr std::size_t kSmallestTheta = 64 << 10;
 constexpr std::size_t kStepsPerOctave = 32;
 constexpr double kEqual = 1e-9;
@@ -40,6 +43,8 @@ std::vector<BucketBounds> StaticBuckets(
   return buckets;
 }
 
+// Plays the buckets against the clock: each starts when its tensors, and all
+// tensors before them, are written and the bucket before it has ended.
 BucketForecast Forecast(const BackwardProfile& profile, std::size_t theta_bytes,
                         std::size_t element_bytes,
                         const ChannelModel& channel) {
@@ -79,6 +84,8 @@ std::vector<std::size_t> CandidateThetas(std::size_t pool_bytes) {
   return thetas;
 }
 
+// Tries all candidates. Among those that are as fast as the fastest, fewer
+// buckets mean less work for each step.
 BucketForecast ChooseBucketSize(const BackwardProfile& profile,
                                 std::size_t element_bytes,
                                 const ChannelModel& channel) {
@@ -106,6 +113,7 @@ BucketForecast ChooseBucketSize(const BackwardProfile& profile,
   return best;
 }
 
+// Solves latency = kLatencyShare * bytes * per_byte for the bytes.
 std::size_t DefaultBucketBytes(const ChannelModel& channel) {
   // Comparisons that are false for a NaN.
   const double latency =

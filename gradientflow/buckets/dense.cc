@@ -5,6 +5,8 @@
 
 namespace gradientflow {
 
+// A bucket in one piece is passed as a plain buffer, others as extents of the
+// pool. `place` makes sure that the ranks mean the same elements either way.
 CollectiveCall BucketCall(const AggregatorParts& parts, const Bucket& bucket,
                           float loss_scale, std::uint64_t step,
                           std::uint64_t id) {
@@ -71,6 +73,7 @@ void DenseAggregator::Begin(std::uint64_t step, float loss_scale) {
   result_.buckets = buckets_.size();
 }
 
+// Starts, in order, every bucket whose part of the pool is written.
 void DenseAggregator::Advance(std::size_t written_end) {
   while (launched_ < buckets_.size() &&
          buckets_[launched_].pool_end <= written_end) {

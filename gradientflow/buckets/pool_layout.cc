@@ -52,6 +52,8 @@ std::vector<TensorPart> PoolLayout::Parts(Extent range) const {
   return parts;
 }
 
+// end_ ascends with the position in the pool, so binary search finds the first
+// tensor that reaches into the range.
 void PoolLayout::AppendParts(Extent range,
                              std::vector<TensorPart>* parts) const {
   assert(range.begin <= elements());

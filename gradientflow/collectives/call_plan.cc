@@ -8,6 +8,10 @@
 #include "gradientflow/base/str_cat.h"
 #include "transports/wire.h"
 
+// From a call to its plan: ValidateCall() checks the arguments of this rank,
+// CallPlanner::Plan() chooses the algorithm and the segments, ScheduleFor()
+// makes the schedule of a segment, and SignatureOf() hashes what the ranks must
+// agree on.
 namespace gradientflow {
 namespace {
 
@@ -23,6 +27,7 @@ constexpr std::uint64_t kChainSegments = 4;
 
 constexpr std::uint64_t kFirstHash = 0xCBF29CE484222325;
 
+// An order-dependent hash of values of different kinds.
 class Hash {
  public:
   void Mix(std::uint64_t value) { hash_ = MixHash(hash_, value); }
@@ -45,6 +50,7 @@ Status Invalid(const CollectiveCall& call, const std::string& what) {
                 StrCat(Name(call.kind), ": ", what));
 }
 
+// Which dtypes, operations and scales go together.
 Status ValidateTypes(const CollectiveCall& call) {
   if (!kernels::IsDType(call.dtype) || !kernels::IsDType(call.wire)) {
     return Invalid(call, "unknown dtype");
@@ -161,6 +167,7 @@ bool Reduces(CollectiveKind kind) {
          kind == CollectiveKind::kReduceScatter;
 }
 
+// The table of CollectiveCall, as code.
 CallBuffers BuffersOf(const CollectiveCall& call, const CallGroup& group) {
   const auto size = static_cast<std::size_t>(group.size);
   const bool root = group.rank == call.root;
@@ -290,6 +297,8 @@ bool IsOneSided(const AllreduceAlgorithm& algorithm, const CallGroup& group) {
 
 }  // namespace
 
+// `whole`: the call runs as one segment, because its parts differ between ranks
+// or because there is nothing to cut.
 CallPlan CallPlanner::Plan(const CollectiveCall& call) {
   CallPlan plan;
   plan.count = call.count;

@@ -64,6 +64,7 @@ std::string_view AllreduceNames() {
   return names;
 }
 
+// A stand-in may need a stand-in of its own; the last one runs anywhere.
 const AllreduceAlgorithm* RunnableAllreduce(const AllreduceAlgorithm* algorithm,
                                             int size, bool all_share) {
   const bool lacks_memory =

@@ -47,6 +47,8 @@ class Player {
   }
 
  private:
+  // Where a rank is: its round, and until when its core and its link inside the
+  // host are busy.
   struct State {
     std::size_t round = 0;
     double busy_until = 0;  // The end of the round's own sends.
@@ -56,6 +58,7 @@ class Player {
     double core_free = 0;
     std::size_t syncs = 0;
   };
+  // The line of a host, which its ranks share.
   struct Line {
     double out_free = 0;
     double in_free = 0;
@@ -96,6 +99,8 @@ class Player {
     events_.push({.when = when, .order = ++events_made_, .rank = r});
   }
 
+  // Posts the sends of the round. The round ends in TryFinish(), or with the
+  // last rank that arrives at its sync.
   void StartRound(double now, std::size_t r) {
     State& state = states_[r];
     state.busy_until = now;
@@ -111,6 +116,7 @@ class Player {
     TryFinish(r);
   }
 
+  // A message leaves when this rank's core has issued it and the link is free.
   void PostSend(double now, std::size_t r, const Step& step) {
     const auto peer = static_cast<std::size_t>(step.peer);
     if (peer >= ranks_.size()) return;
@@ -180,6 +186,8 @@ class Player {
         topology_.host.begin(), topology_.host.end(), topology_.host[r]));
   }
 
+  // A pull reads its slice from the buffers of all ranks of the host, and a
+  // push writes it to all of them.
   double LocalSeconds(std::size_t r, const Step& step) const {
     const double bytes = static_cast<double>(step.dst.count) * element_bytes_;
     const double memory = model_.inside.reduce_seconds_per_byte;
@@ -205,6 +213,7 @@ class Player {
                           : model_.across.reduce_seconds_per_byte;
   }
 
+  // The last rank of the host to arrive lets all of them go on.
   void ArriveAtSync(double now, std::size_t r) {
     ++states_[r].syncs;
     double last = now;

@@ -25,6 +25,7 @@ void Operation::SetFactors() {
   if (call.op == ReduceOp::kMean) last /= group->size;
 }
 
+// The extents stay as they are; Elements makes a gapless sequence of them.
 void Operation::SetMemory() {
   extent_starts.clear();
   std::size_t before = 0;

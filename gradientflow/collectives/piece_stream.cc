@@ -24,6 +24,8 @@ Result<std::unique_ptr<PieceStream>> PieceStream::Create(
   return pieces;
 }
 
+// A piece that is contiguous and needs no conversion is copied directly. Any
+// other is packed on the device first, in the dtype of the host's side.
 Status PieceStream::CopyOut(const StagedPiece& piece) {
   const StagedSide& side = *piece.side;
   const std::size_t size = SizeOf(side.host_dtype);
@@ -70,6 +72,7 @@ Status PieceStream::CopyIn(const StagedPiece& piece, bool first, bool last) {
   return last ? FetchNonfinite(*piece.job) : Status();
 }
 
+// The reverse of CopyOut(), and the place where a converted result is unscaled.
 Status PieceStream::Unpack(const StagedPiece& piece) {
   const StagedSide& side = *piece.side;
   const std::size_t size = SizeOf(side.host_dtype);
@@ -136,6 +139,7 @@ Status PieceStream::Close(const StagedPiece& piece) {
   return Status();
 }
 
+// events_ is used as a ring; the oldest piece has the oldest event.
 Result<bool> PieceStream::Done() {
   if (under_way_.empty()) return false;
   const std::size_t oldest =

@@ -6,6 +6,7 @@
 
 namespace gradientflow {
 
+// Every rank sends its whole input to the root, which sums in rank order.
 Schedule DirectReduce(int rank, int size, int root, std::size_t count) {
   Schedule schedule;
   const Slice mine = Input(0, count);

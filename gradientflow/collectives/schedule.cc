@@ -86,11 +86,13 @@ Step Sync() {
   return step;
 }
 
+// Landings are in rank order and leave out this rank.
 Slice LandingOf(int place, int own_place, std::size_t count) {
   const int index = place < own_place ? place : place - 1;
   return Scratch(static_cast<std::size_t>(index) * count, count);
 }
 
+// Each batch after the first one takes the sum so far as `own`.
 void AppendReduceMany(const Landings& landings, Slice dst, bool is_final,
                       std::vector<Step>* round) {
   Step step;

@@ -24,6 +24,8 @@ bool HasCompletion(std::uint64_t ticket) { return (ticket & 1) != 0; }
 
 }  // namespace
 
+// Runs on the driving thread, with the baton held. A completion of the user
+// must not, so it is handed to Completions.
 void Calls::OnDone(void* pending, std::uint64_t, std::uint32_t,
                    const Status& status) {
   auto& waited = *static_cast<Pending*>(pending);
@@ -97,6 +99,8 @@ Result<std::uint64_t> Calls::StartRecv(GroupId group, int peer,
       });
 }
 
+// A ticket that is not pending was never given out, was waited for, or belongs
+// to a call whose completion has returned.
 bool Calls::IsOver(std::uint64_t ticket, Status* status) {
   const auto found = pending_.find(ticket);
   if (found != pending_.end()) {
@@ -134,6 +138,7 @@ Status Calls::Wait(std::uint64_t ticket, double seconds) {
                 StrCat("still under way after ", seconds, " s"));
 }
 
+// The call lives on the stack of the thread that waits for it.
 Status Calls::Run(const CollectiveCall& call) {
   Pending pending;
   bool started = false;
@@ -155,6 +160,8 @@ Status Calls::OpenGroup(GroupId id, const std::vector<int>& ranks) {
   return status;
 }
 
+// Other ranks may wait for the calls that are in flight, so closing the group
+// under them is an error that ends the job.
 Status Calls::CloseGroup(GroupId id) {
   Status status;
   parts_.progress->Do([&] {

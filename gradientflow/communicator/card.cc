@@ -81,6 +81,7 @@ Status CheckFailures(const std::vector<Card>& cards) {
   return Status();
 }
 
+// The nonces of all ranks, mixed. Every rank knows all cards, in rank order.
 std::uint64_t SessionKey(const std::vector<Card>& cards) {
   std::uint64_t key = 0xCBF29CE484222325;
   for (const Card& card : cards) {

@@ -34,6 +34,7 @@ Done Messages::Track(Done done) {
   return {&Messages::OnDone, this, slot};
 }
 
+// The slot is free again before `done` runs, which may start new calls.
 void Messages::OnDone(void* self, std::uint64_t slot, std::uint32_t flags,
                       const Status& status) {
   auto& messages = *static_cast<Messages*>(self);
@@ -67,6 +68,8 @@ Status Messages::Send(const CallGroup& group, int peer, std::uint32_t tag,
   return Status();
 }
 
+// A receive queues up behind a receive from any rank with the same tag, which
+// might match the same message and began first.
 Status Messages::Recv(const CallGroup& group, int peer, std::uint32_t tag,
                       BufferView dst, int* source, Done done) {
   if (peer != kAnyRank) GF_RETURN_IF_ERROR(CheckPeer(group, peer));
@@ -137,6 +140,8 @@ bool Messages::Poll() {
   return moved;
 }
 
+// The fabric finds a departed peer of a posted receive. A receive from any rank
+// is not posted yet, so it has to be checked here.
 bool Messages::IsDeserted(const Receive& receive) const {
   if (fabric_.departed() == 0) return false;
   const CallGroup& group = *receive.group;

@@ -29,6 +29,7 @@ void OnDone(void* self, std::uint64_t, std::uint32_t, const Status& status) {
 
 }  // namespace
 
+// Drives the executor on this thread, because there is no progress thread yet.
 Status RunAtOpening(const OpeningParts& parts, const CollectiveCall& call) {
   Ending ending;
   parts.executor->Start(call, {&OnDone, &ending, 0});
@@ -92,6 +93,7 @@ Result<std::vector<Place>> ExchangePlaces(const OpeningParts& parts,
   return places;
 }
 
+// All ranks see the same places, and so they decide alike.
 bool AllCanNccl(const std::vector<Place>& places, std::string* why) {
   std::map<std::int64_t, std::size_t> owners;
   for (std::size_t r = 0; r < places.size(); ++r) {

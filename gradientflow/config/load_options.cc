@@ -44,6 +44,8 @@ Origin FromLauncher(const Launch& launch, const std::string& variables) {
       StrCat(launch.who.empty() ? "launcher" : launch.who, ": ", variables)};
 }
 
+// Rank and size come together: both from GRADIENTFLOW_* variables, or both from
+// the launcher, or a job of one rank.
 void ResolveIdentity(const Launch& launch, LoadedOptions* loaded) {
   Options& options = loaded->options;
   if (options.rank >= 0 && options.size >= 0) return;

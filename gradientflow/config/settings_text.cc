@@ -84,6 +84,8 @@ std::string SettingsMarkdown() {
   return table;
 }
 
+// All columns are padded to the width of their longest entry, except for the
+// last one.
 std::string SettingsReport(const LoadedOptions& loaded) {
   std::vector<std::array<std::string, 4>> rows = {
       {"variable", "value", "default", "set by"}};

@@ -30,6 +30,8 @@ std::size_t FillSlots(std::span<const std::uint8_t> selected,
   return next;
 }
 
+// Tensors come in pool order, so the chunks ascend. Two neighbours may share a
+// chunk, which is listed once.
 std::vector<std::size_t> ChunksTouching(const PoolLayout& layout,
                                         const std::vector<bool>& tensors,
                                         std::size_t chunk_elements) {
@@ -87,6 +89,7 @@ Extent ChunkSelector::chunk(std::size_t c) const {
           std::min(config_.chunk_elements, config_.pool_elements - begin)};
 }
 
+// k(t) of the header. Always-dense chunks may be more than that.
 std::size_t ChunkSelector::CountAt(std::uint64_t step) const {
   if (step == 0 || chunks() == 0) return chunks();
   const double ramp = step < config_.warmup_steps
@@ -100,6 +103,7 @@ std::size_t ChunkSelector::CountAt(std::uint64_t step) const {
   return std::max(wanted, always_dense_count_);
 }
 
+// The kernel fills slots_ and selected_ in one pass over the norms.
 Status ChunkSelector::Select(std::uint64_t step,
                              std::span<const float> norm_sums) {
   if (norm_sums.size() != chunks()) {

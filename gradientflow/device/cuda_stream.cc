@@ -73,6 +73,7 @@ CudaStream::~CudaStream() {
   (void)cudaStreamDestroy(stream_);
 }
 
+// cudaMemcpyDefault finds out from the addresses on which side the memory is.
 Status CudaStream::Copy(void* dst, const void* src, std::size_t bytes) {
   if (bytes == 0) return Status();
   const int device = context_.index();

@@ -6,6 +6,14 @@
 
 #include "gradientflow/base/str_cat.h"
 
+// How NCCL collectives run and how they fail; open.cc has how they begin and
+// end.
+//
+//   kOpen      Start() pushes to the lane of the channel, Poll() advances lanes
+//   kAborting  NCCL is aborted on threads of its own; this rank waits until the
+//              device has drained and someone has named a culprit, for a while
+//   kFailed    all calls have ended with the reason; failure() tells the others
+//   kClosed    by Close()
 namespace gradientflow {
 
 NcclCollective::NcclCollective(NcclArgs args) : args_(std::move(args)) {
@@ -88,6 +96,7 @@ bool NcclCollective::AdvanceLanes() {
   return any;
 }
 
+// NCCL never times out by itself, so a call that stands still is found here.
 void NcclCollective::LookIfStanding() {
   for (auto& lane : lanes_) {
     if (state_ != State::kOpen || lane->calls() == 0) continue;
@@ -114,6 +123,8 @@ void NcclCollective::FailHere(const Status& why) {
   BeginAbort(why);
 }
 
+// The reason from elsewhere names the culprit, so it replaces one that this
+// rank found itself and that names none.
 void NcclCollective::Fail(const Status& why) {
   if (state_ == State::kOpen) return BeginAbort(why);
   if (state_ != State::kAborting || !std::exchange(culprit_open_, false)) {

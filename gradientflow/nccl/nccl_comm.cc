@@ -32,6 +32,7 @@ nccl::DataType NcclType(DType type) {
   return static_cast<nccl::DataType>(TraitsOf(type).nccl);
 }
 
+// An abort that hangs is left to its thread.
 NcclComm::~NcclComm() {
   if (!aborter_.joinable()) return;
   if (abort_done()) {
@@ -41,6 +42,7 @@ NcclComm::~NcclComm() {
   }
 }
 
+// kInProgress is no error: Ready() tells when the call has finished.
 Status NcclComm::Check(const char* function, ReturnCode code) const {
   if (code == ReturnCode::kSuccess || code == ReturnCode::kInProgress) {
     return Status();

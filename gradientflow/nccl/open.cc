@@ -149,6 +149,7 @@ Status NcclCollective::CloseLanes() {
   return Status();
 }
 
+// In good order if no call is in flight, otherwise by an abort.
 bool NcclCollective::Close() {
   if (state_ == State::kClosed) return true;
   if (state_ == State::kOpen) {

@@ -1,5 +1,8 @@
 #include "gradientflow/nccl/passes.h"
 
+// The kernels that run around NCCL's reduction, on the same stream: packing
+// into the staging before it; looking for infinities and NaN, scaling and
+// unpacking after it. plan.h says which of them a call needs.
 namespace gradientflow {
 namespace {
 
@@ -32,6 +35,8 @@ struct Pass {
             {run, type, count, &operation.slot->device->nonfinite}, stream));
   }
 
+  // The convert kernel takes gradient types only. Other floats go through a
+  // reduction of a single operand.
   Status Scale(void* run, std::size_t count) const {
     const DType type = operation.call.dtype;
     const float scale = operation.plan.after_scale;

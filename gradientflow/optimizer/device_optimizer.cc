@@ -39,6 +39,7 @@ Result<std::unique_ptr<DeviceOptimizer>> DeviceOptimizer::Create(
   return made;
 }
 
+// The tables of tiles never change, so they are copied to the device once.
 Status DeviceOptimizer::MakeTiles() {
   const PoolLayout& layout = *parts_.layout;
   const TensorTiles cut = CutTiles(layout, parts_.chunk_elements);
@@ -112,6 +113,8 @@ Status DeviceOptimizer::Upload(std::span<float* const> weights, Table& table,
   return copied;
 }
 
+// LARS in two launches: the squares of each tile, then the rate of each tensor
+// from the squares of its tiles.
 Status DeviceOptimizer::TakeRates(const OptimizerConfig& config,
                                   const Table& table,
                                   const std::uint32_t* slots, float scale,
@@ -144,6 +147,8 @@ Status DeviceOptimizer::TakeRates(const OptimizerConfig& config,
       "lars_rates", kernels.lars_rates(rates, stream.native()));
 }
 
+// Waits on the device for the previous step, possibly of another stream,
+// because the steps share the tables.
 Status DeviceOptimizer::Step(std::size_t group, const OptimizerConfig& config,
                              std::span<float* const> weights,
                              const std::uint32_t* slots, float scale,

@@ -131,6 +131,8 @@ Status Optimizer::AllocateMomentum() {
                  layout_.elements(), " elements")};
 }
 
+// Cuts the exchanged extents at the borders of tensors, then updates the
+// exchanged parts of one tensor after another.
 Status Optimizer::Step(const OptimizerConfig& config,
                        const ExchangedGradients& gradients,
                        std::span<float* const> weights) {
@@ -212,6 +214,7 @@ Result<float> Optimizer::LarsRate(const OptimizerConfig& config,
   return rate;
 }
 
+// One rate for the whole tensor, one kernel for each part of it.
 Status Optimizer::UpdateTensor(const OptimizerConfig& config,
                                const ExchangedGradients& gradients,
                                std::span<const TensorPart> parts,

@@ -6,6 +6,18 @@
 
 #include "gradientflow/base/str_cat.h"
 
+// A step as the engine sees it:
+//
+//   Claim(), Publish()   hooks, on any thread: marks_[i] goes kFree -> kClaimed
+//                        -> kWritten; the last of a group wakes the driver
+//   AdvancePrefix()      the driver: extends the written prefix of the pool and
+//                        hands it to the aggregator
+//   EndBackward()        FinishStep(): every tensor must be marked
+//   StepDone()           everything is aggregated, and all hooks have left
+//   End()                the times of the step
+//
+// On a device a written tensor is one whose work has been submitted, so the
+// driver advances by groups, whose events the device waits for.
 namespace gradientflow {
 namespace {
 
@@ -162,6 +174,8 @@ void Engine::Begin(std::uint64_t step, float loss_scale) {
   open_ = true;
 }
 
+// From here on the exposed time counts, and the progress no longer depends on
+// `overlap`.
 Status Engine::EndBackward() {
   // StepDone() follows when all calls have ended.
   if (FailIfMisused()) return Status();
@@ -198,6 +212,7 @@ bool Engine::HooksHaveLeft() const {
   return true;
 }
 
+// Hidden is what was busy and not exposed.
 EngineTimes Engine::End() {
   MeasureBusy();
   const Clock::Time now = parts_.clock->Now();

@@ -142,6 +142,8 @@ Status GradientSession::Parts::Prepare(const std::vector<TensorSpec>& tensors) {
   return Status();
 }
 
+// A rank that could not prepare takes part nevertheless, because the others
+// wait for its claim.
 Status GradientSession::Parts::Agree(const Status& prepared) {
   OpeningClaim mine;
   std::string text;
@@ -245,6 +247,7 @@ Result<std::optional<ChannelModel>> GradientSession::Parts::Channel() {
   return std::optional<ChannelModel>(costs.value().channel);
 }
 
+// Dense, or sparse with the memory that the pool chooses.
 Result<std::unique_ptr<Aggregator>> GradientSession::Parts::MakeAggregator(
     std::size_t bucket_bytes) {
   AggregatorParts parts;
@@ -331,6 +334,7 @@ Status GradientSession::Parts::AllAgree(const Status& mine) {
   return all.ok() ? FirstRefusal(all.value()) : all.status();
 }
 
+// If the device may still use the pool, pool and aggregator must not be freed.
 GradientSession::Parts::~Parts() {
   steps.reset();
   if (pool != nullptr && !pool->Close()) {

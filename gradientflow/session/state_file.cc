@@ -68,6 +68,8 @@ Status Damaged(std::string message) {
   return {StatusCode::kDataLoss, "saved state: " + std::move(message)};
 }
 
+// Damage comes before the version, so that a damaged version number is reported
+// as damage.
 Status CheckFrame(std::span<const std::byte> bytes) {
   if (bytes.size() < kHeaderBytes + kChecksumBytes) {
     return Damaged(StrCat("expected at least ", kHeaderBytes + kChecksumBytes,

@@ -25,6 +25,8 @@ Steps::Steps(StepsParts parts)
   });
 }
 
+// Calls in flight still use the pool and the aggregator, so they have to end
+// first.
 Steps::~Steps() {
   const auto busy = [this] {
     return parts_.pool->collective().Busy(Channel::kGradients) ||
@@ -163,6 +165,7 @@ Result<StepStats> Steps::FinishStep() {
   return stats;
 }
 
+// Takes the results of the step, and opens the next one before hooks can fire.
 Result<StepStats> Steps::CloseStep() {
   const EngineTimes times = engine_.End();
   const AggregateResult& result = parts_.aggregator->result();
@@ -238,6 +241,8 @@ Status Steps::CheckOptimizer(const std::vector<OptimizerGroup>& groups) const {
   return Status();
 }
 
+// Runs without the baton, except for its bookkeeping: an update takes time, and
+// other sessions go on meanwhile.
 Status Steps::OptimizerStep(const std::vector<OptimizerGroup>& groups) {
   const Turn turn(*this, StepCall::kOptimizerStep);
   GF_RETURN_IF_ERROR(turn.status());
@@ -270,6 +275,8 @@ Status Steps::CheckUntouched() const {
                        " was marked while RestoreState() ran"));
 }
 
+// The open step has no marked tensor, so it can begin again under another
+// number.
 void Steps::GoOnFrom(const Position& position) {
   step_ = position.step;
   loss_scale_ = position.loss_scale;

@@ -63,6 +63,8 @@ InprocGroup::InprocGroup(std::unique_ptr<State> state)
 
 InprocGroup::~InprocGroup() = default;
 
+// Every rank gets an arena that all others map, and both ends of each pair are
+// made at once.
 Result<std::shared_ptr<InprocGroup>> InprocGroup::Create(
     int size, const ShmOptions& options) {
   if (size < 1) {

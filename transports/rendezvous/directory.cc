@@ -92,6 +92,8 @@ Result<Directory> Directory::Open(const std::string& path,
                    "." + nonce);
 }
 
+// Written under an unfinished name and then renamed, so that no reader sees a
+// part of it.
 Status Directory::Write(const std::string& name, FrameType type,
                         std::string_view body) const {
   const std::string final_path = prefix_ + name;

@@ -107,6 +107,8 @@ Joiner::Answer Joiner::OnFrame(FrameStream& stream, const Frame& frame) {
                        " that was not expected now"));
 }
 
+// Before kWelcome a closed connection means: try again. Afterwards it means
+// that rank 0 has gone.
 Joiner::Answer Joiner::Talk(FrameStream& stream) {
   for (;;) {
     const Clock::Time until = call_.options.deadline +
@@ -171,6 +173,8 @@ Joiner::Answer Joiner::Try(const SocketAddress& server) {
   return Talk(stream);
 }
 
+// Tries all addresses of rank 0 again and again, with growing pauses: rank 0
+// may start later than this rank.
 Result<std::vector<std::string>> Joiner::Run() {
   const Result<HostPort> where = ParseHostPort(call_.options.address);
   if (!where.ok()) return where.status();

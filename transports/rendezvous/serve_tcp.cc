@@ -77,6 +77,7 @@ class Server final : private Door::Guests {
   Stage stage_ = Stage::kJoining;
 };
 
+// Strangers are connections that have not joined.
 bool Server::full() const {
   const auto strangers =
       std::count_if(clients_.begin(), clients_.end(),
@@ -99,12 +100,15 @@ void Server::Admit(Socket socket) {
   clients_.emplace_back(std::move(socket), std::move(from));
 }
 
+// Keeps the client only until it has the refusal.
 bool Server::TurnAway(Client& client, const Status& why) {
   client.turned_away = true;
   client.stream.Queue(MakeFrame(FrameType::kRefused, EncodeStatus(why)));
   return client.stream.Flush() && !client.stream.flushed();
 }
 
+// A wrong token concerns only this client. A wrong size, or a rank that is
+// claimed twice, is an error of the whole job.
 Result<bool> Server::OnJoin(Client& client, const Join& join) {
   const RendezvousOptions& mine = call_.options;
   if (!EqualSecrets(join.token, mine.job_token)) {

@@ -82,6 +82,7 @@ Result<std::shared_ptr<Mapping>> Mapping::Create(std::size_t bytes) {
       new Mapping(std::move(fd), data.value(), bytes));
 }
 
+// The seal is checked before the size: from then on the peer cannot shrink it.
 Result<std::shared_ptr<Mapping>> Mapping::FromPeer(const Fd& memory,
                                                    std::uint64_t bytes) {
   const int seals = ::fcntl(memory.get(), F_GET_SEALS);

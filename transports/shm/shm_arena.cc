@@ -82,6 +82,7 @@ Result<BufferView> ShmArena::AllocateFifo(std::size_t capacity) {
   return view;
 }
 
+// The numbers come from a peer, so nothing about them is taken for granted.
 Result<FifoMemory> ShmArena::FifoAt(int rank, std::uint64_t offset,
                                     std::uint64_t capacity) const {
   std::byte* at = nullptr;
@@ -102,6 +103,8 @@ void ShmArena::AddBell(const Doorbell* bell) { bells_.push_back(bell); }
 
 void ShmArena::RemoveBell(const Doorbell* bell) { std::erase(bells_, bell); }
 
+// New pages of the mapping are zero, and Free() discards the pages it gets
+// back. So every window is zero without being touched.
 Result<BufferView> ShmArena::Allocate(std::size_t bytes) {
   const auto offset = heap_.Allocate(bytes);
   if (!offset) {
@@ -133,6 +136,7 @@ std::uint64_t ShmArena::OffsetOf(const void* data) const {
                                     mine_->data());
 }
 
+// Written without additions that could overflow.
 std::byte* ShmArena::At(int rank, std::uint64_t offset,
                         std::size_t bytes) const {
   if (rank < 0 || static_cast<std::size_t>(rank) >= mappings_.size()) {

@@ -35,6 +35,8 @@ SocketAddress Wrap(const Address& address) {
 
 }  // namespace
 
+// The last colon separates the port. An IPv6 address has colons of its own and
+// so needs brackets.
 Result<HostPort> ParseHostPort(std::string_view text) {
   const Status bad(
       StatusCode::kInvalidArgument,

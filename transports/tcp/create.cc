@@ -93,6 +93,8 @@ Result<std::vector<SocketAddress>> SetUp::Candidates(int peer) const {
                        " address, seen ", text));
 }
 
+// This rank connects to lower ranks, once for each lane. Higher ranks connect
+// to this rank.
 Status SetUp::PrepareOutgoing() {
   const Clock::Time now = args_.clock->Now();
   for (int peer = 0; peer < args_.rank; ++peer) {
@@ -192,6 +194,7 @@ Status SetUp::Missing() const {
              missing, door_.Trouble()));
 }
 
+// outgoing_ is in the order of PrepareOutgoing(): by peer, then by lane.
 Result<std::vector<std::unique_ptr<Link>>> SetUp::MakeLinks() {
   std::vector<std::unique_ptr<Link>> links(
       static_cast<std::size_t>(args_.size));

@@ -53,6 +53,7 @@ std::vector<int> IncomingLanes::Descriptors() const {
   return descriptors;
 }
 
+// A connection whose hello is wrong is closed without a word.
 Status IncomingLanes::OnReady(int fd) {
   const auto at =
       std::find_if(connections_.begin(), connections_.end(),
@@ -78,6 +79,8 @@ bool IncomingLanes::IsPeer(const LaneHello& hello) const {
          hello.from < lanes_.size() && args_.expected[hello.from];
 }
 
+// kHello is answered by kWelcome. The peer may have several connections open
+// for a lane; kConfirm names the one to keep.
 Result<bool> IncomingLanes::OnHello(Connection& connection,
                                     const LaneHello& hello) {
   if (hello.step == LaneHello::Step::kHello && !connection.greeted) {

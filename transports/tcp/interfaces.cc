@@ -87,6 +87,8 @@ Result<std::vector<InterfaceAddress>> ListInterfaces() {
   return all;
 }
 
+// Loopback is left out at the end, if another address remains and the user has
+// not asked for loopback by name.
 Result<std::vector<SocketAddress>> ChooseAddresses(
     const std::vector<InterfaceAddress>& all, std::string_view names,
     int family) {

@@ -118,6 +118,8 @@ bool LaneReader::Deliver(Outcome* outcome) {
   return false;
 }
 
+// One read fills two places: what is missing of the payload goes to its
+// landing, and what follows it to the read-ahead buffer.
 bool LaneReader::Fill(Outcome* outcome, bool* moved) {
   *outcome = Outcome::kDrained;
   // The last read got less than it asked for, so there is no more.

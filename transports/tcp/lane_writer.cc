@@ -12,6 +12,8 @@ void LaneWriter::Push(const OutMessage& message) {
       {EncodeHeader(message.header), message.payload, message.done});
 }
 
+// Skips what has left of the front message, then adds headers and payloads
+// until either limit is reached.
 std::size_t LaneWriter::Gather(std::span<iovec> pieces,
                                std::size_t most_bytes) {
   std::size_t count = 0;

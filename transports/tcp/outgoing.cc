@@ -55,6 +55,7 @@ Status OutgoingLane::Start(Clock::Time now) {
   return Status();
 }
 
+// Attempts that are under way wait for events, not for a time.
 std::optional<Clock::Time> OutgoingLane::due() const {
   std::optional<Clock::Time> first;
   for (const Attempt& attempt : attempts_) {
@@ -119,6 +120,8 @@ Status OutgoingLane::OnReady(std::size_t index, Clock::Time now) {
   return OnWelcome(attempt, now);
 }
 
+// The first address that answers with a proper welcome wins. The others are
+// closed without kConfirm, so the peer drops them.
 Status OutgoingLane::OnWelcome(Attempt& attempt, Clock::Time now) {
   const std::string where = attempt.to.ToString();
   const Result<LaneHello> read = attempt.reader.Take();

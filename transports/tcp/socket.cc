@@ -104,6 +104,8 @@ Result<Socket> Accept(const Socket& listener) {
   return socket;
 }
 
+// Without TCP_NODELAY small messages would wait, so its failure counts.
+// Keep-alive is best effort.
 Status PrepareConnection(const Socket& socket) {
   if (!SetOption(socket, IPPROTO_TCP, TCP_NODELAY, 1)) {
     return SocketError(StatusCode::kUnavailable, "setsockopt(TCP_NODELAY)",

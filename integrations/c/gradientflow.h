@@ -428,8 +428,7 @@ GF_API gf_status gf_comm_allgather_v(gf_comm*, const void* input, void* output,
 GF_API gf_status gf_comm_reduce_scatter(gf_comm*, const void* input,
                                         void* output, size_t count,
                                         int32_t dtype, int32_t op);
-/* Sends send_counts[r] elements to rank r, and receives recv_counts[r] from it.
- */
+/* Sends send_counts[r] elements to rank r, receives recv_counts[r] from it. */
 GF_API gf_status gf_comm_all_to_all(gf_comm*, const void* input,
                                     const size_t* send_counts, void* output,
                                     const size_t* recv_counts, int32_t dtype);

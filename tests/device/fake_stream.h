@@ -31,7 +31,7 @@ class FakeEvent final : public Event {
 
 class FakeStream final : public Stream {
  public:
-  // `queue` null: of a native stream that is none; all calls fail.
+  // `queue` is null for an unknown native stream; all calls then fail.
   FakeStream(std::shared_ptr<FakeQueue> queue, bool owned);
   ~FakeStream() override;
 
@@ -48,7 +48,7 @@ class FakeStream final : public Stream {
 
   const std::shared_ptr<FakeQueue> queue_;
   const bool owned_;
-  // Changed by every call with no lock, so that the thread sanitizer sees
+  // Every call changes it without a lock, so that the thread sanitizer sees
   // threads that submit at the same time.
   std::uint64_t calls_ = 0;
 };

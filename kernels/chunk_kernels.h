@@ -53,7 +53,7 @@ inline constexpr std::uint32_t kNotSent = 0xFFFFFFFFU;
 // that `dirty` says are zero, and keep `dirty` up to date.
 struct ChunkResidualArgs {
   ChunkRange range;
-  const std::uint32_t* slots;  // Of all chunks of the pool.
+  const std::uint32_t* slots;  // For all chunks of the pool.
   void* grads;                 // The pool.
   DType type;                  // A gradient type.
   float* residual;             // As long as the pool.
@@ -64,7 +64,7 @@ struct ChunkResidualArgs {
   bool zero_kept;
   float keep_factor;
   float norm_scale;
-  float* norms;  // Of all chunks of the pool.
+  float* norms;  // For all chunks of the pool.
   // CPU: dirty[c] is 0 if the whole residual of chunk c is 0. Null: unknown.
   std::uint8_t* dirty = nullptr;
 };
@@ -138,7 +138,7 @@ struct Tile {
   std::uint64_t tensor_begin;  // In the tensor.
   std::uint32_t tensor;        // Index of weights[] and rates[].
   std::uint32_t count;         // 1 to kTileElements.
-  std::uint32_t chunk;         // Of the pool; 0 where slots is null.
+  std::uint32_t chunk;         // Of the pool's; 0 if slots is null.
   std::uint32_t reserved;
 };
 inline constexpr std::uint32_t kTileElements = 16384;

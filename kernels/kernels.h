@@ -159,7 +159,7 @@ struct SgdArgs {
   float* weights;
   float* momentum_buf;
   const void* grads;
-  DType type;  // Of grads; a gradient type.
+  DType type;  // The type of grads; a gradient type.
   std::size_t n;
   float lr;
   float momentum;

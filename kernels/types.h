@@ -24,7 +24,7 @@ enum class DType : std::uint8_t {
 struct DTypeTraits {
   DType type;
   std::string_view name;  // As settings and reports spell it, and PyTorch.
-  int bits;               // Of an element in memory and on the wire.
+  int bits;               // Per element, in memory and on the wire.
   bool is_float;
   // A pool and its wire may have the type. Such types convert to each other by
   // way of float32.

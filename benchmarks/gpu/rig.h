@@ -25,7 +25,7 @@ class Rig {
 
   struct Settings {
     int rounds = 7;
-    double round_seconds = 0.01;  // Of one side in one round, at least.
+    double round_seconds = 0.01;  // At least, per side and round.
     std::size_t copy_bytes = std::size_t{256} << 20;  // Beyond any L2.
   };
 
@@ -44,7 +44,7 @@ class Rig {
 
   // Medians over the rounds.
   struct Timing {
-    double seconds = 0;                // Of one launch.
+    double seconds = 0;                // Per launch.
     double copy_bytes_per_second = 0;  // Read and written.
     double copy_share = 0;             // Rate over the copy's, by round.
   };

@@ -14,14 +14,14 @@ using Memory = KernelCase::Memory;
 constexpr auto kF32 = DType::kFloat32;
 constexpr auto kF16 = DType::kFloat16;
 constexpr std::size_t kTensors = 61;
-constexpr double kDoubleSum = 1e-12;  // Of one tile.
+constexpr double kDoubleSum = 1e-12;  // For one tile.
 constexpr double kRate = 1e-6;        // A float32 quotient.
 
 // Tensors of all sizes, the last of which is the largest, and their tiles.
 struct Tiling {
   std::vector<Tile> tiles;
   std::vector<std::size_t> weights;       // Byte offset of each tensor's.
-  std::vector<std::uint64_t> first_tile;  // Of each tensor, and the end.
+  std::vector<std::uint64_t> first_tile;  // By tensor, then the end.
 };
 
 Tiling Cut(std::size_t n) {

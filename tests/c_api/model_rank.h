@@ -119,9 +119,9 @@ class Rank {
   std::uint64_t step_ = 0;
   std::uint64_t round_ = 0;  // Like step_, but it never decreases.
   bool may_apply_ = false;
-  bool nonfinite_ = false;  // Of the last finished step.
+  bool nonfinite_ = false;  // In the last finished step.
   float scale_ = 1.0F;
-  std::vector<float> mean_;  // Of the last finished step, by tensor.
+  std::vector<float> mean_;  // In the last finished step, by tensor.
   std::vector<float> weights_;
   std::vector<float> momentum_;  // Empty before the first update.
   std::vector<float> real_weights_;

@@ -110,7 +110,7 @@ TEST_F(StagedErrors, OfTheCallerAreRefused) {
 
   CollectiveCall gather = Allreduce(memory, 100);
   gather.kind = CollectiveKind::kGather;
-  gather.recv_counts = {3};  // Of two ranks.
+  gather.recv_counts = {3};  // One count, but two ranks.
   Ending gather_end;
   staged_->Start(gather, gather_end.done());
   PollUntil([&] { return gather_end.over(); });

@@ -104,7 +104,7 @@ class Rank {
 void ExpectGoldenSteps(CscMemory& memory) {
   const bool important[] = {false, false, true, false, true};
   const double hg[] = {.9, 1.71, 0, .9, 0};
-  const double norm[] = {1, 1.9, 2.71, 1, 1.9};  // Of an element.
+  const double norm[] = {1, 1.9, 2.71, 1, 1.9};  // Per element.
   const double hu[] = {0, 0, .271, .271, .4339};
   const double w[] = {0, 0, -.271, -.271, -.7049};
   // The other chunk has the larger norm, except in the steps before those.

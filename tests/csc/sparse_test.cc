@@ -290,7 +290,7 @@ TEST(SparseGolden, IsDenseSgdBitForBitWhenEveryChunkIsSent) {
     job.over = Over::kMessages;
     job.options.bucket_bytes = kInfiniteBytes;
     job.options.chunk_elements = 100;
-    // Of 19 chunks 18.8 would be sent, which rounds to 19.
+    // The share is 18.8 of 19 chunks, which rounds to 19.
     job.options.sparsity = sparse ? 0.01F : 0.0F;
     RunRanks(job, [&](GradientSession& session) {
       Weights weights(Tensors());

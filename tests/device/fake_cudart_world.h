@@ -44,7 +44,7 @@ struct FakeCudaWorld {
 };
 FakeCudaWorld& TheWorld();
 
-// Null: the current device's legacy default stream.
+// For null: the current device's legacy default stream.
 FakeCudaStream* Of(cudaStream_t stream);
 FakeCudaEvent* Of(cudaEvent_t event);
 

@@ -61,7 +61,7 @@ class FakeMemory {
 
   explicit FakeMemory(std::size_t limit) : limit_(limit) {}
 
-  std::size_t free_bytes() const;  // Of the device.
+  std::size_t free_bytes() const;  // On the device.
   // kInvalidArgument if it overlaps known memory.
   Status Add(const void* begin, std::size_t bytes, Kind kind);
   void Remove(const void* begin);
@@ -123,7 +123,7 @@ struct FakeState {
   Status error_ GF_GUARDED_BY(mutex_);
   Plan call_plan_ GF_GUARDED_BY(mutex_);
   Plan work_plan_ GF_GUARDED_BY(mutex_);
-  Mutex points_mutex_;  // Of the host's threads only.
+  Mutex points_mutex_;  // For the host's threads only.
   std::deque<Point> points_ GF_GUARDED_BY(points_mutex_);
 };
 

@@ -20,12 +20,12 @@ class FakeEvent final : public Event {
   Status Synchronize() const override;
 
   const FakeState* state() const { return state_.get(); }
-  Point* point() const;  // Of the last Record(), or null.
+  Point* point() const;  // The last recorded one, or null.
   void set_point(Point* point);
 
  private:
   const std::shared_ptr<FakeState> state_;
-  mutable Mutex mutex_;  // Of the host's threads only.
+  mutable Mutex mutex_;  // For the host's threads only.
   Point* point_ GF_GUARDED_BY(mutex_) = nullptr;
 };
 

@@ -30,7 +30,7 @@ struct Mode {
   DType wire;
   float sparsity;
   bool lars;
-  double tolerance;  // Of the weights, which are about 1.
+  double tolerance;  // For weights, which are about 1.
 };
 void PrintTo(const Mode& mode, std::ostream* out) { *out << mode.name; }
 

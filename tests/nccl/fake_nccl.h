@@ -25,7 +25,7 @@ enum class FakeNcclCount : int {
   kDestroyed,
   kAborted,
   kCollectives,  // Reached their stream.
-  kEnded,        // Of those: not on their stream any more.
+  kEnded,        // Those that have left their stream.
   kRegistered,
   kDeregistered,
   kOperators,           // Made.

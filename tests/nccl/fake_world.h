@@ -42,7 +42,7 @@ struct FakePart {
   std::size_t count = 0;
   nccl::DataType type = nccl::DataType::kInt8;
   nccl::RedOp op = nccl::RedOp::kSum;
-  double factor = 1.0;  // Of a pre-multiplying op.
+  double factor = 1.0;  // For a pre-multiplying op.
   int root = 0;
   std::vector<FakeMessage> messages;
 };

@@ -32,7 +32,7 @@ Values Contribution(int rank, int call, std::size_t count) {
 
 struct Members {
   GroupId id = 0;
-  std::vector<int> ranks;  // Of the job.
+  std::vector<int> ranks;  // The job's ranks.
 
   int PlaceOf(int rank) const {
     const auto found = std::find(ranks.begin(), ranks.end(), rank);

@@ -50,7 +50,7 @@ TEST(MeasureCosts, FindsLatencyAndBandwidthBetweenHosts) {
   ASSERT_TRUE(costs.ok());
   EXPECT_NEAR(costs.value().channel.seconds_per_byte, 8e-9, 1e-11);
   EXPECT_NEAR(costs.value().channel.latency_seconds, 50e-6 + 4096 * 8e-9, 1e-9);
-  // Of 2(p-1)/p of the bytes.
+  // The cost per byte of 2(p-1)/p of the bytes.
   EXPECT_NEAR(costs.value().model.across.seconds_per_byte, 8e-9 / 1.5, 1e-11);
   EXPECT_NEAR(costs.value().model.across.latency_seconds, 50e-6 + 4096 * 8e-9,
               1e-9);

@@ -26,7 +26,7 @@ struct CscBucket {
   std::vector<at::Tensor> kept;
   at::Tensor norms;  // By chunk, of the last step.
 
-  // Of the current step.
+  // For the current step:
   at::Tensor buffer;
   at::Tensor packed;          // See gf_csc_bucket.
   at::Tensor packed_storage;  // `packed` is its beginning.

@@ -215,8 +215,8 @@ void Work::Complete() {
   Finish();
 }
 
-// Called after the future has completed: whoever sees the operation completed
-// may use the future.
+// Called after the future has completed: a caller that sees the operation
+// completed may use the future.
 void Work::Finish() {
   const std::chrono::nanoseconds took = Clock::now() - begun_;
   took_.store(took.count(), std::memory_order_relaxed);

@@ -20,7 +20,7 @@ namespace {
 constexpr unsigned kFetched = 4 * kBlockThreads;
 
 struct RatesShared {
-  double squares[2][kFetched];  // Of weights, of gradients.
+  double squares[2][kFetched];  // Weights', gradients'.
   double sums[2];
 };
 

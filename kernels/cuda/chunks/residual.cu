@@ -28,7 +28,7 @@ struct ResidualBody {
   float* residual;
   P* packed;  // Null: kept.
   float factor;
-  float inverse;  // Of the factor, if packed.
+  float inverse;  // 1 / factor, if packed.
   bool zero_kept;
   float sums[kPerLane];
   RowBits<T, kWidth> grad_rows[kRows];

@@ -145,8 +145,8 @@ __device__ unsigned PickDigit(const unsigned* bins, unsigned* wanted) {
 
 // How many of the keys so far, in the order of ids, are sent.
 struct Taken {
-  unsigned above;  // Of keys above the threshold: all.
-  unsigned equal;  // Of keys that equal it: the first `equal_wanted`.
+  unsigned above;  // All keys above the threshold,
+  unsigned equal;  // and the first `equal_wanted` that equal it.
 };
 
 // Moves `taken` from before the tile to before this warp's keys; returns its

@@ -5,8 +5,7 @@
 
 namespace gradientflow::benchmarks {
 
-// The middle of `values`, or the mean of the middle two.
-// REQUIRES: not empty.
+// The middle of `values`, or the mean of the middle two. REQUIRES: not empty.
 inline double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const std::size_t half = values.size() / 2;

@@ -19,9 +19,9 @@ void PaceSockets(std::uint64_t bytes_per_second) {
 
 }  // namespace gradientflow::benchmarks
 
-// Takes the place of the C library's for this program.
+// Replaces the C library's function in this program.
 extern "C" int socket(int domain, int type, int protocol) noexcept {
-  constexpr int kTypeBits = 0xf;  // Others are SOCK_CLOEXEC and its like.
+  constexpr int kTypeBits = 0xf;  // Others are flags such as SOCK_CLOEXEC.
   const auto fd = static_cast<int>(syscall(SYS_socket, domain, type, protocol));
   const std::uint64_t rate = gradientflow::benchmarks::paced_rate.load();
   if (rate > 0 && fd >= 0 && (type & kTypeBits) == SOCK_STREAM) {

@@ -7,7 +7,7 @@
 
 namespace gradientflow::benchmarks {
 
-// The same numbers on every machine, unlike std's distributions
+// Unlike std's distributions, it gives the same numbers on every machine
 // (splitmix64, Steele et al. 2014).
 class Random {
  public:

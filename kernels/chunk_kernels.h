@@ -5,18 +5,24 @@
 
 #include "kernels/types.h"
 
-// The work of coarse-grained sparse communication and of the optimiser on a
-// whole pool, many chunks or tensors a launch, with every decision read from
-// memory of the device: the host launches and never looks. kernels.h has what
-// works on one run of elements, and the rules of rounding, which hold here
-// too. cpu/chunks/*.cc and cuda/chunks/*.cu carry the same names.
+// The kernels of coarse-grained sparse communication (CSC) and of the optimiser
+// on a whole pool. One launch handles many chunks or tensors, and reads every
+// decision from memory of the device, so that the host never has to wait for
+// one. kernels.h has the kernels that work on one run of elements, and the
+// rules of rounding, which hold here too. cpu/chunks/*.cc and cuda/chunks/*.cu
+// have one file per kernel, of the same name.
 //
-// All pointers are to memory of the table's device, but for the Args
-// themselves. Offsets and counts are elements, 64 bits wide.
+//   grads, residual ─ residual ─> packed, norms of kept chunks
+//   packed (after the wire) ─ unpack ─> grads, norms of sent chunks
+//   norms (summed over ranks) ─ top_k ─> slots of the next step
+//   grads ─ tile_squares, lars_rates, tile_sgd ─> weights
+//
+// All pointers are to memory of the table's device; the Args structs themselves
+// are in host memory. Offsets and counts are elements, 64 bits wide.
 namespace gradientflow::kernels {
 
-// The chunks [first, first + count) of a pool of `elements`, cut into chunks of
-// `chunk_elements` (at least 1); the last chunk may be short.
+// The chunks [first, first + count) of a pool of `elements`, which is cut into
+// chunks of `chunk_elements` (at least 1); the last chunk may be short.
 struct ChunkRange {
   std::size_t elements;
   std::size_t chunk_elements;
@@ -24,11 +30,11 @@ struct ChunkRange {
   std::size_t count;
 };
 
-// slots[c], by chunk of the pool: its place among the chunks that are sent
-// (0, 1, ..., rising with c), or kNotSent.
+// slots[c], for chunk c of the pool, is its place among the chunks that are
+// sent (0, 1, ..., rising with c), or kNotSent.
 inline constexpr std::uint32_t kNotSent = 0xFFFFFFFFU;
 
-// Before the wire, one pass (GradientFlow, arXiv 1902.06855, section on CSC,
+// The pass before the wire (GradientFlow, arXiv 1902.06855, section on CSC,
 // Algorithm 1). For every chunk of the range, s = grads[i] + residual[i] (in
 // float32), and
 //   sent:  packed[(slots[c] - first_slot) * chunk_elements + (i - chunk's
@@ -37,17 +43,17 @@ inline constexpr std::uint32_t kNotSent = 0xFFFFFFFFU;
 //          finite, else 0;  grads and norms[c] stay as they are
 //   kept:  residual[i] = keep_factor * s;  if zero_kept, grads[i] = 0;
 //          norms[c] = norm_scale * sum |s|
-// The sum is in float32, in an order that is fixed for a given number of
-// elements and table. Only the pool's last chunk may be short, so a sent one
-// leaves no gap. REQUIRES: slots of the range's sent chunks are at least
+// The sum is in float32, in an order that depends on the number of elements and
+// the table only. Only the pool's last chunk may be short, so sent chunks leave
+// no gaps in `packed`. REQUIRES: slots of the range's sent chunks are at least
 // first_slot.
 //
-// Tables of the CPU can also leave what is sent where it is, as the `send` of
-// ResidualArgs does: packed is null then, and scale is not used. They skip the
-// residuals that `dirty` says are zero, and keep `dirty` up to date.
+// CPU tables can also leave what is sent in place, like `send` of ResidualArgs:
+// packed is then null, and scale is not used. CPU tables skip the residuals
+// that `dirty` says are zero, and keep `dirty` up to date.
 struct ChunkResidualArgs {
   ChunkRange range;
-  const std::uint32_t* slots;  // Of all chunks of the pool.
+  const std::uint32_t* slots;  // For all chunks of the pool.
   void* grads;                 // The pool.
   DType type;                  // A gradient type.
   float* residual;             // As long as the pool.
@@ -58,18 +64,18 @@ struct ChunkResidualArgs {
   bool zero_kept;
   float keep_factor;
   float norm_scale;
-  float* norms;  // Of all chunks of the pool.
-  // CPU: by chunk of the pool, 0 where the whole residual is 0. Null: unknown.
+  float* norms;  // For all chunks of the pool.
+  // CPU: dirty[c] is 0 if the whole residual of chunk c is 0. Null: unknown.
   std::uint8_t* dirty = nullptr;
 };
 
-// After the wire, one pass: for every SENT chunk of the range,
+// The pass after the wire: for every SENT chunk of the range,
 //   grads[i] = type(scale * packed[...as above...]);
 //   norms[c] = norm_scale * sum |grads[i]|
-// Kept chunks are not touched. `nonfinite` (may be null) as in kernels.h, for
-// the gradients; a norm that overflows shows in top_k. On the CPU `packed` may
-// be null: the gradients have been exchanged where they are, and only their
-// norms are taken.
+// Kept chunks are not touched. `nonfinite` (may be null) is as in kernels.h,
+// for the gradients; a norm that overflows shows in top_k. On the CPU `packed`
+// may be null: the gradients have been exchanged in place, and only their norms
+// are taken.
 struct ChunkUnpackArgs {
   ChunkRange range;
   const std::uint32_t* slots;
@@ -84,8 +90,8 @@ struct ChunkUnpackArgs {
   float scale = 1.0F;
 };
 
-// A step that is skipped gives back what it sent: with finite(v) = v if it is
-// finite, else 0, for every chunk of the range
+// Gives back what a skipped step sent. With finite(v) = v if it is finite, else
+// 0, for every chunk of the range
 //   sent:  residual[i] = finite(finite(residual[i]) + finite(scale * grads[i]))
 //   kept:  residual[i] = finite(residual[i])
 struct ChunkRestoreArgs {
@@ -106,12 +112,13 @@ struct ChunkRescaleArgs {
   const std::uint8_t* dirty = nullptr;  // As in ChunkResidualArgs.
 };
 
-// The chunks to send next: those with always[c] != 0 (null: none), and of the
-// others those with the largest norms until there are k in all; a tie goes to
-// the lower id; a norm that is inf or NaN is above all finite ones (and all
-// such are equal). Writes slots[0, chunks), and selected[c] = 1 or 0.
-// Also *nonfinite = 1 if any norm is inf or NaN, otherwise left alone.
-// REQUIRES: k <= chunks; at most k chunks are always sent; chunks <= 2^31.
+// Selects the chunks to send next: those with always[c] != 0 (null: none), and
+// of the others those with the largest norms, until there are k in all. Of two
+// equal norms the lower chunk wins. A norm that is inf or NaN ranks above all
+// finite ones, and all such norms are equal. Writes slots[0, chunks), and
+// selected[c] = 1 or 0. Also sets *nonfinite = 1 if any norm is inf or NaN, and
+// leaves it alone otherwise. REQUIRES: k <= chunks; at most k chunks are always
+// sent; chunks <= 2^31.
 struct TopKArgs {
   const float* norms;
   const std::uint8_t* always;
@@ -124,22 +131,22 @@ struct TopKArgs {
 };
 std::size_t TopKWorkspaceBytes(std::size_t chunks);
 
-// A run of elements of one tensor that lies in one chunk: what a block of an
-// optimiser's kernel works on. The table of all of them is made once.
+// A run of elements of one tensor that lies in one chunk: the work of one block
+// of an optimiser's kernel. The table of all tiles is made once.
 struct Tile {
-  std::uint64_t pool_begin;    // Of the pool.
-  std::uint64_t tensor_begin;  // Of the tensor.
+  std::uint64_t pool_begin;    // In the pool.
+  std::uint64_t tensor_begin;  // In the tensor.
   std::uint32_t tensor;        // Index of weights[] and rates[].
   std::uint32_t count;         // 1 to kTileElements.
-  std::uint32_t chunk;         // Of the pool; 0 where slots is null.
+  std::uint32_t chunk;         // Of the pool's; 0 if slots is null.
   std::uint32_t reserved;
 };
 inline constexpr std::uint32_t kTileElements = 16384;
 
-// For tile t of [0, tiles): weight_squares[t] = sum of the weights' squares;
-// gradient_squares[t] = the same of the gradients, 0 if the tile's chunk is
-// kept back. Summed as SumSquaresArgs says. Neither is written where the
-// tensor's weights are null.
+// For tile t of [0, tiles): weight_squares[t] = sum of the squares of the
+// weights; gradient_squares[t] = the same of the gradients, or 0 if the tile's
+// chunk was kept back. The order of the sums is that of SumSquaresArgs. If the
+// tensor's weights are null, neither is written.
 struct TileSquaresArgs {
   const Tile* tiles;
   std::size_t count;
@@ -151,13 +158,14 @@ struct TileSquaresArgs {
   double* gradient_squares;
 };
 
-// LARS (You, Gitman, Ginsburg, arXiv 1708.03888). For tensor t, with |w|^2 and
-// |g|^2 the sums over its tiles [first_tile[t], first_tile[t + 1]) in order:
+// The learning rates of LARS (You, Gitman, Ginsburg, arXiv 1708.03888). For
+// tensor t, with |w|^2 and |g|^2 the sums over its tiles [first_tile[t],
+// first_tile[t + 1]) in order:
 //   rates[t] = lr * eta * |w| / (grad_scale * |g| + weight_decay * |w| + eps)
-// and rates[t] = lr where a norm is 0 or skip[t] != 0. The quotient is taken
-// in float64, rounded to float32, then multiplied by lr in float32.
+// and rates[t] = lr if a norm is 0 or skip[t] != 0. The quotient is taken in
+// float64, rounded to float32, then multiplied by lr in float32.
 struct LarsRatesArgs {
-  const std::uint64_t* first_tile;  // tensors + 1 of them.
+  const std::uint64_t* first_tile;  // tensors + 1 entries.
   std::size_t tensors;
   const double* weight_squares;
   const double* gradient_squares;
@@ -170,10 +178,10 @@ struct LarsRatesArgs {
   float grad_scale = 1.0F;
 };
 
-// Momentum SGD as SgdArgs of kernels.h, for every tile whose chunk was sent and
-// whose tensor's weights are not null; other weights and momenta keep their
-// bits. The rate is rates[tensor], or
-// `lr` where rates is null. Does nothing if skip is not null and *skip != 0.
+// Momentum SGD as in SgdArgs of kernels.h, for every tile whose chunk was sent
+// and whose tensor's weights are not null; other weights and momenta do not
+// change. The rate is rates[tensor], or `lr` if rates is null. Does nothing if
+// skip is not null and *skip != 0.
 struct TileSgdArgs {
   const Tile* tiles;
   std::size_t count;
@@ -191,8 +199,9 @@ struct TileSgdArgs {
   float grad_scale = 1.0F;
 };
 
-// One implementation over one kind of memory. Calls are as KernelTable's:
-// asynchronous on `stream`, 0 or EINVAL or the device's error code.
+// One implementation over one kind of memory. The calls follow the rules of
+// KernelTable: they are asynchronous on `stream`, and return 0, EINVAL or the
+// device's error code.
 struct ChunkKernelTable {
   const char* name;  // "cpu", "cuda".
   int (*chunk_residual)(const ChunkResidualArgs&, void* stream);
@@ -205,7 +214,7 @@ struct ChunkKernelTable {
   int (*tile_sgd)(const TileSgdArgs&, void* stream);
 };
 
-// On the CPU, by the element kernels of CpuKernels(). Lives for ever.
+// Uses the element kernels of CpuKernels(). Never destroyed.
 const ChunkKernelTable& CpuChunkKernels();
 
 }  // namespace gradientflow::kernels

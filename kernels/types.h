@@ -8,7 +8,7 @@
 namespace gradientflow::kernels {
 
 // The element types of pools, wires and collectives. The numbers are part of
-// the wire format and of the C API: never renumber.
+// the wire format and of the C API: they never change.
 enum class DType : std::uint8_t {
   kFloat32 = 0,
   kFloat16 = 1,   // IEEE 754 binary16.
@@ -20,17 +20,17 @@ enum class DType : std::uint8_t {
   kUInt8 = 7,
 };
 
-// What there is to know of a type, beside how to compute with it.
+// The facts about a type, apart from how to compute with it.
 struct DTypeTraits {
   DType type;
   std::string_view name;  // As settings and reports spell it, and PyTorch.
-  int bits;               // Of an element in memory and on the wire.
+  int bits;               // Per element, in memory and on the wire.
   bool is_float;
-  // A pool and its wire may have the type: it converts to the others of its
-  // kind, by way of float32.
+  // A pool and its wire may have the type. Such types convert to each other by
+  // way of float32.
   bool is_gradient;
-  // Where partial sums are stored in the type or travel in it, a mean is scaled
-  // before the sum and not after it, which might leave the type's range.
+  // If partial sums are stored or travel in the type, a mean is scaled before
+  // the sum and not after it, since the sum might leave the type's range.
   bool scale_before_sum;
   int nccl;  // ncclDataType_t.
 };
@@ -49,19 +49,19 @@ inline constexpr DTypeTraits kDTypeTraits[] = {
 };
 inline constexpr int kDTypes = static_cast<int>(std::size(kDTypeTraits));
 
-// REQUIRES a type of the table.
+// REQUIRES: `type` is in the table.
 constexpr const DTypeTraits& TraitsOf(DType type) {
   return kDTypeTraits[static_cast<std::size_t>(type)];
 }
 
 constexpr bool IsDType(DType type) { return static_cast<int>(type) < kDTypes; }
 
-// Bytes of an element; 0 for what is no type.
+// Bytes of an element; 0 if `type` is no type.
 constexpr std::size_t SizeOf(DType type) {
   return IsDType(type) ? static_cast<std::size_t>(TraitsOf(type).bits) / 8 : 0;
 }
 
-// Types that a gradient pool or its wire may have.
+// Whether a gradient pool or its wire may have the type.
 constexpr bool IsGradientType(DType type) {
   return IsDType(type) && TraitsOf(type).is_gradient;
 }
@@ -71,7 +71,8 @@ constexpr bool IsFloat(DType type) {
 }
 
 // How the contributions of the ranks are combined. The numbers are part of the
-// C API, which has a mean as 4: here, a kSum whose result is scaled.
+// C API, which also has a mean as 4: here, a mean is a kSum whose result is
+// scaled.
 enum class ReduceOp : std::uint8_t {
   kSum = 0,
   kMin = 1,
@@ -82,7 +83,7 @@ enum class ReduceOp : std::uint8_t {
   kBitXor = 7,
 };
 
-// Whether `op` is one of the above and combines elements of `type`.
+// Whether `op` is one of these and combines elements of `type`.
 constexpr bool Combines(ReduceOp op, DType type) {
   switch (op) {
     case ReduceOp::kSum:

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
-# Sourced by tests/run and benchmarks/run: brings a Debian 12 or Ubuntu 24.04
-# machine to where everything builds. Asks nothing, needs no terminal.
+# Sourced by tests/run and benchmarks/run: installs on a Debian 12 or Ubuntu 24.04
+# machine what is needed to build everything. It asks no questions and needs no
+# terminal.
 #
 #   gf_setup [package...]           what building and testing needs, and these
 #   gf_setup_optional package...    tries; a failure is a message, not an error
@@ -29,11 +30,12 @@ _gf_apt_get() {
     </dev/null >"$_gf_apt_log" 2>&1
 }
 
-# Once per run: lists on a fresh machine are empty, on others mostly stale.
+# Once per run: package lists are empty on a fresh machine, and mostly stale on
+# others.
 _gf_apt_update() {
   [[ -n ${_gf_apt_updated-} ]] && return
   _gf_apt_updated=1
-  # One source that is down need not matter: the install decides.
+  # If one source is down, that need not matter: the installation decides.
   _gf_apt_get update || tail -n 5 "$_gf_apt_log" >&2
 }
 
@@ -66,7 +68,8 @@ _gf_install() {
 }
 
 gf_setup() {
-  # Any bazel that is already here will do (it would conflict with Debian's).
+  # Any bazel that is already installed will do (it would conflict with
+  # Debian's).
   local packages=("${GF_PACKAGES[@]}" "$@")
   command -v bazel >/dev/null || packages+=(bazel-bootstrap)
   if ! _gf_install "${packages[@]}"; then
@@ -81,9 +84,9 @@ gf_setup_optional() {
   _gf_install "$@" || echo "setup: going on without: $(_gf_missing "$@" | xargs)"
 }
 
-# Objects that other clones of this user have compiled, with the same tools and
-# libraries: those are part of the cache's name, since Bazel does not look at
-# them. What is a week old goes.
+# Objects that other clones of this user have compiled with the same tools and
+# libraries. These are part of the cache's name, since Bazel does not check
+# them. Caches that are a week old are removed.
 gf_build_cache() {
   local root=${XDG_CACHE_HOME:-$HOME/.cache}/gradientflow/bazel stamp
   stamp=$({

@@ -5,11 +5,11 @@
   allreduce.py --fabric tcp --bound                next to the bare exchange
   allreduce.py --peer openmpi,gloo                 next to other libraries
 
-Every result is checked first. Times are medians over the rounds; all that is
-compared runs one batch after the other in each round, and a ratio (their time
-over ours: above 1 ours is faster) is the median of the rounds'. The bound is, in
-shared memory, a bare loop over the same memory; over TCP a bare exchange of the
-same bytes, of which nothing is reduced, in the best of several ways.
+Every result is checked first. Times are medians over the rounds. In each round
+all programs run one batch after the other. A ratio is their time over ours, so
+above 1 ours is faster; it is the median of the ratios of all rounds. The bound
+in shared memory is a bare loop over the same memory; over TCP it is a bare
+exchange of the same bytes without a reduction, in the best of several ways.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lib import report  # noqa: E402
 from lib.network import Network  # noqa: E402
 from lib.ranks import RankError, programs_folder, start_program  # noqa: E402
 
-MOST_RANKS = 16  # Whose sums are exact in every type.
+MOST_RANKS = 16  # Up to so many, sums are exact in every type.
 START_SECONDS, ANSWER_SECONDS = 120, 300
 # Connections, most bytes of a call, and whether it spins.
 WAYS = list(itertools.product((1, 2, 4), (64 << 10, 256 << 10, 1 << 20),
@@ -47,13 +47,13 @@ def _too_long(*_: Any) -> None:
 
 
 class Group:
-    """Rank processes that run the same batches together; worker.h says how
-    they are told."""
+    """Rank processes that run the same batches together; worker.h describes how
+    they receive their orders."""
 
     def __init__(self, name: str, processes: list[subprocess.Popen[str]],
                  streams: list[tuple[Any, Any]] | None = None) -> None:
-        """`streams` are the ranks' inputs and outputs, where they are not those
-        of `processes`."""
+        """`streams` are the ranks' inputs and outputs, if they are not those of
+        `processes`."""
         self.name = name
         self._processes = processes
         self._streams = streams or [(p.stdin, p.stdout) for p in processes]
@@ -62,7 +62,7 @@ class Group:
                 raise RankError(f"{name}: rank {rank} ended before it was ready")
 
     def run(self, batch: str) -> tuple[float, int]:
-        """The slowest rank's time and all wrong elements."""
+        """Returns the slowest rank's time and the sum of wrong elements."""
         for stream, _ in self._streams:
             stream.write(batch + "\n")
             stream.flush()
@@ -189,7 +189,7 @@ def start_openmpi(args: argparse.Namespace, network: Network) -> Group:
 
 
 def start_all(args: argparse.Namespace, network: Network) -> list[Group]:
-    """A peer that cannot be had is left out, which is said."""
+    """Starts all groups. A peer that is not available is reported and left out."""
     groups = [start_ours(args, network)]
     if args.bound:
         groups.append((start_bare_exchange if args.fabric == "tcp" else
@@ -205,7 +205,7 @@ def start_all(args: argparse.Namespace, network: Network) -> list[Group]:
 
 def measure(args: argparse.Namespace, groups: list[Group], size: int,
             algorithm: str) -> report.Row:
-    """All groups on one size: checked, then timed in turn."""
+    """Runs all groups on one size: checks them, then times them in turn."""
     iterations = args.iters or max(3, min(1000, (64 << 20) // size))
     warmup = 1 + iterations // 10
     contestants: list[tuple[Group, str, list[float]]] = []
@@ -247,7 +247,7 @@ WIDTHS = (12, 11, 16, 6, 16, 6, 11, 7, 7, 6)
 
 
 def print_line(cells: Sequence[str]) -> None:
-    """A line of nccl-tests' columns, then two for each that is compared."""
+    """Prints nccl-tests' columns, then two for each program that is compared."""
     widths = itertools.chain(WIDTHS, itertools.cycle((11, 9)))
     print(" ".join(cell.rjust(width) for cell, width in zip(cells, widths)),
           flush=True)
@@ -282,7 +282,7 @@ def size_of(text: str) -> int:
 
 
 def sizes(least: int, most: int, factor: float, element: int) -> list[int]:
-    """least, least * factor, ... up to most, in whole elements."""
+    """Returns least, least * factor, ... up to most, in whole elements."""
     if factor <= 1 or least > most or most < element:
         raise ValueError(f"sizes from {least} to {most} bytes by {factor}: "
                          "expected min <= max, room for an element and a "

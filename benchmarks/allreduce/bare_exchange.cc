@@ -1,11 +1,13 @@
-// The bare exchange: one of two ranks of `bare_exchange MOST_BYTES SOCKET...`,
-// which send each other a batch's bytes at once, from and to memory that stays
-// in the caches. Nothing is reduced, and nothing beside the sockets moves a
-// byte: what an allreduce of two ranks by messages has to do at the very least.
-// Which way is best nobody knows beforehand, so that the driver tries several
-// and takes the best as the bound. A batch's words are the way: how many of the
-// SOCKETs, the most bytes of a send and of a receive, and whether to spin (1)
-// or to block (0) where nothing moves. Nothing but send, recv and poll.
+// The bare exchange: one of two ranks of `bare_exchange MOST_BYTES SOCKET...`.
+// The ranks send each other the bytes of a batch at the same time, from and to
+// memory that stays in the caches. Nothing is reduced, and only the sockets
+// move bytes: this is the least that an allreduce of two ranks by messages has
+// to do. It uses nothing but send, recv and poll.
+//
+// The best way to move the bytes is not known beforehand, so the driver tries
+// several and takes the fastest as the bound. The words of a batch describe the
+// way: the number of SOCKETs to use, the most bytes of one send or receive, and
+// whether to spin (1) or block (0) when nothing moves.
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -20,12 +22,12 @@
 namespace gradientflow::benchmarks {
 namespace {
 
-// Small exchanges are over before a sleeper is awake.
+// Small exchanges end before a sleeping thread would be awake.
 constexpr std::size_t kSmallBytes = std::size_t{256} << 10;
 constexpr int kSpins = 2000;
 
-// What one connection carries, both ways at once. The bytes lie in `window`
-// bytes at `out` and `in`, over and over.
+// The traffic of one connection, both ways at once. The bytes lie in `window`
+// bytes at `out` and `in`, which are used over and over.
 struct Stream {
   int fd = -1;
   const std::byte* out = nullptr;
@@ -38,7 +40,7 @@ struct Stream {
 };
 using Streams = std::vector<Stream>;
 
-// Whether a call that returned `n` has moved bytes, and counts them.
+// Returns whether a call with result `n` has moved bytes, and counts them.
 bool Moved(ssize_t n, std::size_t* done) {
   if (n > 0) *done += static_cast<std::size_t>(n);
   return n > 0;
@@ -65,7 +67,7 @@ class BareExchange final : public Worker {
   Status Once() override { return Exchange(Share(bytes_, call_bytes_)); }
   Status Barrier() override { return Exchange(Share(1, call_bytes_)); }
 
-  // All bytes get there, each once: from buffers that hold them all.
+  // Checks that all bytes arrive once each, with buffers that hold all of them.
   Result<std::uint64_t> CountWrong() override {
     for (std::size_t i = 0; i < bytes_; ++i) {
       out_[i] = static_cast<std::byte>(i % 251);
@@ -86,7 +88,7 @@ class BareExchange final : public Worker {
   }
 
  private:
-  // A share of the bytes for each connection, in windows of their own.
+  // Gives each connection a share of the bytes, with windows of its own.
   Streams Share(std::size_t bytes, std::size_t window) {
     Streams streams(used_);
     for (std::size_t i = 0; i < used_; ++i) {
@@ -103,13 +105,14 @@ class BareExchange final : public Worker {
     return streams;
   }
 
-  // What the next call moves of a stream that has moved `done`.
+  // The bytes that the next call may move in a stream that has moved `done`.
   std::size_t Next(const Stream& stream, std::size_t done) const {
     return std::min({stream.bytes - done, call_bytes_,
                      stream.window - done % stream.window});
   }
 
-  // Moves what one call each way can. kUnavailable if the other side is gone.
+  // Moves as much as one call each way can. kUnavailable if the other side is
+  // gone.
   Result<bool> Move(Stream& stream) const {
     bool moved = false;
     if (stream.sent < stream.bytes) {

@@ -1,7 +1,7 @@
 // The bare loop: one rank of `bare_shared MEMORY RANK RANKS MOST_BYTES`. MEMORY
 // is a descriptor of memory that all ranks map: a barrier, then a buffer of
 // float32 per rank. Every rank sums its share of all buffers and stores the
-// result to all of them. Plain loops; no library code on the timed path.
+// result to all of them, in plain loops; no library code is on the timed path.
 #include <sched.h>
 #include <sys/mman.h>
 
@@ -20,7 +20,7 @@ namespace {
 constexpr int kSpins = 2000;
 constexpr std::size_t kPageBytes = 4096;
 
-// At the beginning of the memory, which the driver has filled with zeros.
+// At the start of the memory, which the driver has filled with zeros.
 struct alignas(64) BarrierState {
   std::atomic<std::uint32_t> arrived;
   alignas(64) std::atomic<std::uint32_t> generation;

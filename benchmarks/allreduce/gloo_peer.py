@@ -1,4 +1,4 @@
-"""One rank of Gloo's allreduce for allreduce.py; the protocol is worker.h's.
+"""One rank of Gloo's allreduce for allreduce.py, with the protocol of worker.h.
 
   gloo_peer.py STORE RANK RANKS MOST_BYTES
 """

@@ -1,5 +1,5 @@
-/* One rank of MPI's allreduce for allreduce.py; the protocol is worker.h's, on
- * a socket, since mpirun has one standard input for all ranks.
+/* One rank of MPI's allreduce for allreduce.py, with the protocol of worker.h
+ * on a socket, since mpirun has one standard input for all ranks.
  *
  *   mpirun ... openmpi_peer SOCKET MOST_BYTES */
 #include <mpi.h>

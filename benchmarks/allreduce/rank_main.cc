@@ -1,6 +1,7 @@
-// One rank of this library's allreduce: `rank MOST_BYTES [plain]`, with who and
-// where in GRADIENTFLOW_* variables. A batch's words: dtype, wire dtype and
-// algorithm. Buffers are the session's shared ones, or, plain, the heap's.
+// One rank of this library's allreduce: `rank MOST_BYTES [plain]`. Rank, size
+// and rendezvous are in GRADIENTFLOW_* variables. The words of a batch are
+// dtype, wire dtype and algorithm. Buffers are shared ones of the session, or
+// with `plain` on the heap.
 #include <unistd.h>
 
 #include <cstdio>
@@ -59,7 +60,7 @@ class Ours final : public Worker {
     GF_RETURN_IF_ERROR(Once());
     const std::uint64_t wrong = CountWrongSums(call_.dtype, session_->size(),
                                                call_.count, call_.output);
-    GF_RETURN_IF_ERROR(Barrier());  // All have looked at it.
+    GF_RETURN_IF_ERROR(Barrier());  // All ranks have read the result.
     std::memset(call_.output, 0, call_.count * SizeOf(call_.dtype));
     return wrong;
   }

@@ -8,8 +8,8 @@
 #include "gradientflow/base/dtype.h"
 #include "gradientflow/base/status.h"
 
-// The programs that allreduce.py compares are told what to do by lines on
-// standard input, and answer each on standard output:
+// allreduce.py controls the programs that it compares by lines on their
+// standard input, and each answers on standard output:
 //
 //   "ready"                                       once, when all ranks have met
 //   <- bytes warmup iterations check [word...]    a batch; the words are the
@@ -17,15 +17,15 @@
 //   -> ok <seconds per allreduce> <wrong elements>
 //   -> error <text>
 //
-// gloo_peer.py and openmpi_peer.c speak the same. Between batches a process
-// blocks, and uses no processor. The end of the input ends it.
+// gloo_peer.py and openmpi_peer.c use the same protocol. Between batches a
+// process blocks, and uses no processor. It ends at the end of its input.
 namespace gradientflow::benchmarks {
 
 struct Batch {
   std::size_t bytes = 0;
   int warmup = 0;
   int iterations = 1;
-  bool check = false;  // One allreduce of a known pattern, in place of timing.
+  bool check = false;  // Check one allreduce instead of timing.
   std::vector<std::string> words;
 };
 
@@ -33,25 +33,25 @@ struct Batch {
 class Worker {
  public:
   virtual ~Worker() = default;
-  // Takes in what the next calls are about.
+  // Prepares for the next calls of Once() and CountWrong().
   virtual Status Prepare(const Batch& batch) = 0;
-  // One allreduce of the batch's bytes.
+  // Does one allreduce of the batch's bytes.
   virtual Status Once() = 0;
   virtual Status Barrier() = 0;
-  // Does one Once() on a known pattern and returns how many elements are wrong.
-  // Leaves zeros.
+  // Does one Once() on a known pattern and returns the number of wrong
+  // elements. Leaves zeros in the buffers.
   virtual Result<std::uint64_t> CountWrong() = 0;
 };
 
 // Answers the lines of standard input. Returns the exit status.
 int Serve(Worker& worker);
 
-// Small integers, whose sums are exact in every type and order; they repeat
-// with a prime period, so that an element in the wrong place shows. All ranks
-// of all programs use the same. `dtype` is one of gradients.
-inline constexpr int kMostRanks = 16;  // Whose sums are exact.
+// Small integers, whose sums are exact in every type and order. They repeat
+// with a prime period, so that an element in the wrong place is noticed. All
+// ranks of all programs use the same. `dtype` is a gradient type.
+inline constexpr int kMostRanks = 16;  // With exact sums.
 void FillPattern(DType dtype, int rank, std::size_t count, void* data);
-// Elements of `data` that are not the sum of the patterns of `ranks` ranks.
+// Returns how many elements of `data` differ from the sum over `ranks` ranks.
 std::uint64_t CountWrongSums(DType dtype, int ranks, std::size_t count,
                              const void* data);
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What the engine costs a training process, on two ranks joined by TCP.
 
-Prints the time of GradientReady() on the caller's thread, and the memory of a
-rank beyond its gradient pool.
+Prints the time of GradientReady() on the caller's thread, and the memory that a
+rank uses beyond its gradient pool.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lib.network import Network  # noqa: E402
 from lib.ranks import RankError, run_programs  # noqa: E402
 
 _HALF = {"wire_dtype": "float16"}
-# Label, settings, and the share of the pool that may be used beside 64 MB.
+# Label, settings, and the allowed share of the pool, in addition to 64 MB.
 MEMORY = (("dense, float32", {}, 0.1), ("dense, float16 wire", _HALF, 0.1),
           ("CSC 85 %, float16 wire", {**_HALF, "sparsity": "0.85"}, 1.3))
 READY_TARGET_US = 0.5

@@ -1,11 +1,11 @@
-// One rank of what the engine costs a training process, for a model's tensors:
+// One rank that measures what the engine costs a training process, for the
+// tensors of a model:
 //
-//   "ready"   the time of each GradientReady() on the caller's thread, less
-//   what
-//             reading the clock costs; with the waking of the progress thread
-//             where that is due. Answer: microseconds at the median, 99 % and
-//             the most.
-//   "memory"  the peak of resident memory beyond what the process had before it
+//   "ready"   the time of each GradientReady() on the caller's thread, less the
+//             time of reading the clock. It includes waking the progress thread
+//             where that is due. Answer: microseconds at the median, at 99 %
+//             and at most.
+//   "memory"  the peak of resident memory beyond that of the process before it
 //             opened the session, and beyond the pool. Answer: both in MB
 //             (1e6).
 //
@@ -25,7 +25,7 @@ namespace {
 
 double Microseconds(Clock::Time time) { return Seconds(time) * 1e6; }
 
-// The value at `share` (0 to 1) of the way through the sorted ones.
+// The value at `share` (0 to 1) of the sorted values.
 double Quantile(std::vector<double>& values, double share) {
   std::sort(values.begin(), values.end());
   const auto last = static_cast<double>(values.size() - 1);
@@ -58,7 +58,7 @@ Result<Json> TimeReady(GradientSession& session, int steps) {
               {"max_us", times.back()}};
 }
 
-// A line "name: 123 kB" of /proc/self/status, in MB.
+// The value of a line "name: 123 kB" of /proc/self/status, in MB.
 double StatusMb(const std::string& name) {
   std::ifstream file("/proc/self/status");
   for (std::string line; std::getline(file, line);) {

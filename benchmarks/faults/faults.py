@@ -3,10 +3,10 @@
 
 Survivors must end with an error that names the culprit: within 1 s of a death,
 within 1 s of the heartbeat time-out after a stop, within 1 s of the join
-time-out if it came while the job was opened. They may succeed only where
-everything that the job needs of the victim had been handed in. A stopped victim
-goes on when the others are done, and must end, too. No wrong sums, no hangs, and
-nothing left behind.
+time-out if the fault came while the job was opening. They may succeed only if
+the victim had handed in everything that the job needs of it. A stopped victim
+continues when the others have ended, and must end, too. There must be no wrong
+sums, no hangs, and nothing left behind.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from lib import report  # noqa: E402
 from lib.network import Network  # noqa: E402
 from lib.ranks import programs_folder, start_program  # noqa: E402
 
-STEPS, TENSORS = 6, 5  # Of job.h's JobConfig.
+STEPS, TENSORS = 6, 5  # As in job.h's JobConfig.
 JOIN_SECONDS = 2.0
 MARGIN_SECONDS = 1.0
-# A file rendezvous gives the others so long to read its verdict.
+# In a file rendezvous other ranks have this long to read its verdict.
 JOIN_GRACE_SECONDS = 5.0
-HANG_SECONDS = 12.0  # After that a survivor hangs.
-LEAVE_SECONDS = 2.0  # An orderly end waits so long for the others' good-byes.
+HANG_SECONDS = 12.0  # After that a survivor counts as hanging.
+LEAVE_SECONDS = 2.0  # How long an orderly end waits for good-byes.
 
-# As in board.h: where in its life a rank is, in order.
+# The phases of board.h, in order.
 PHASES = ("starting", "opening", "backward", "finishing", "optimizer",
           "between steps", "closing", "closed")
 OPENING, BACKWARD, CLOSING = 1, 2, 6
 UNAVAILABLE, ABORTED, DEADLINE_EXCEEDED = 3, 4, 5  # status.h's codes.
 _REPORT = struct.Struct("=i4xQQQqi4096s20x")
 
-# From best to worst; the first three are good.
+# From best to worst; the first three are acceptable.
 VERDICTS = ("clean error", "finished", "indirect error", "slow",
             "unclear error", "wrong culprit", "wrong sum", "hang", "unexpected")
 GOOD = VERDICTS[:3]
@@ -64,9 +64,9 @@ class Report(NamedTuple):
     text: str = ""
 
     def done_its_part(self) -> bool:
-        """Whether everything that the job needs of the rank was handed in: the
-        library sends it without the rank's further doing. Then others may
-        succeed, and their sums, which are checked, say that it was sent."""
+        """Whether the rank had handed in everything that the job needs of it:
+        the library sends that without further calls of the rank. Then others
+        may succeed; their sums, which are checked, show that it was sent."""
         if self.phase >= CLOSING:
             return True
         if self.phase < BACKWARD or self.step + 1 < STEPS:
@@ -76,8 +76,8 @@ class Report(NamedTuple):
 
 @dataclass
 class Fault:
-    """What befalls one rank, and when; `delay` counts from the moment at which
-    it gets there."""
+    """What happens to one rank, and when; `delay` counts from the moment at
+    which the rank reaches `phase`."""
 
     fabric: str
     settings: dict[str, str]
@@ -99,13 +99,13 @@ class Fault:
 
 def draw(seed: int, index: int, ranks: int, fabric: str,
          heartbeat_seconds: float) -> Fault:
-    """The `index`-th random fault; the same for the same arguments."""
+    """Returns the `index`-th random fault; it depends on the arguments only."""
     dice = random.Random(f"{seed} {index}")
     phase = dice.choice((1, 1, 2, 2, 3, 3, 4, 5, 6))
     return Fault(
         fabric=fabric, victim=dice.randrange(ranks), stop=dice.random() < 0.5,
         phase=phase, step=dice.randrange(STEPS),
-        # Opening takes some 30 ms, a phase of a step about one.
+        # Opening takes some 30 ms, a phase of a step about 1 ms.
         delay=dice.uniform(0, 0.04 if phase == OPENING else 0.0025),
         settings={
             "bucket_bytes": dice.choice(("0", "64KB", "inf", "auto")),
@@ -116,7 +116,7 @@ def draw(seed: int, index: int, ranks: int, fabric: str,
 
 
 def _mapped(path: str) -> bool:
-    """Whether a process that lives uses the file, or it has gone."""
+    """Whether a living process maps the file, or the file has gone."""
     for maps in pathlib.Path("/proc").glob("[0-9]*/maps"):
         try:
             if path in maps.read_text():
@@ -127,11 +127,11 @@ def _mapped(path: str) -> bool:
 
 
 class Trial:
-    """The job in processes of its own, and `fault` befalls it."""
+    """Runs the job in processes of its own, and applies `fault` to it."""
 
     def __init__(self, fault: Fault, ranks: int, folder: str) -> None:
         self.fault = fault
-        self.verdict, self.what = GOOD[0], ""  # Of the worst survivor.
+        self.verdict, self.what = GOOD[0], ""  # Those of the worst survivor.
         self.detection_seconds: list[float] = []
         self.leftovers: list[str] = []
         self._folder = folder
@@ -214,7 +214,7 @@ class Trial:
         for rank in range(len(self._processes)):
             if rank != self.fault.victim:
                 self._ends(rank, give_up - time.monotonic())
-        # Between the look and the signal the victim went on for a moment.
+        # The victim ran on for a moment between the check and the signal.
         victim = self[self.fault.victim]
         self.phase, self.step = victim.phase, victim.step
         self._done_its_part = victim.done_its_part()
@@ -255,7 +255,7 @@ class Trial:
         return MARGIN_SECONDS + stop
 
     def _names(self, text: str, rank: int) -> bool:
-        # Who has not come yet has no address.
+        # A rank that has not come yet has no address.
         return f"rank {rank} (" in text or (self.opening and bool(re.search(
             rf"rank(s|\(s\))? ([0-9]+, )*{rank}\b", text)))
 
@@ -274,7 +274,7 @@ class Trial:
                                        for rank in others) else "unclear error")
 
     def _judge_victim(self) -> None:
-        """It may have any error, but must end and make no wrong sums."""
+        """The victim may have any error, but must end and make no wrong sums."""
         victim = self.fault.victim
         who = f"rank {victim}, the victim, "
         if self.fault.stop:
@@ -296,13 +296,13 @@ class Trial:
                 self.leftovers.append("a process")
         except ProcessLookupError:
             pass
-        # Other programs of this machine come and go.
+        # Files of other programs on this machine come and go.
         self.leftovers += [f"/dev/shm/{name}"
                            for name in set(os.listdir("/dev/shm")) - self._shm
                            if not _mapped(f"/dev/shm/{name}")]
-        # Who is killed among the files of a rendezvous cannot take its own
-        # away. The job's next run does, a minute later: they are not this
-        # trial's.
+        # A rank that is killed among the files of a rendezvous cannot remove
+        # its own. The job's next run removes them, a minute later, so they do
+        # not count here.
         if not self.opening:
             self.leftovers += [f"rendezvous file {name}" for name in
                                set(os.listdir(self._folder)) - self._files]
@@ -331,7 +331,7 @@ def summarise(trials: list[Trial]) -> report.Row:
 
 def run_campaign(count: int, ranks: int, fabrics: list[str], seed: int,
                  heartbeat_seconds: float, verbose: bool) -> list[Trial]:
-    """One after the other: they measure time."""
+    """Runs the trials one after the other, since they measure time."""
     trials = []
     with tempfile.TemporaryDirectory() as folder:
         for i in range(count):

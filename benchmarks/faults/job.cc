@@ -31,7 +31,8 @@ class Trainer {
     std::unique_ptr<GradientSession> session = std::move(opened).value();
     for (std::uint64_t step = 0; step < job_.steps; ++step) {
       const Status status = Step(step, session.get());
-      // An error counts from here, not from the end of the good-byes.
+      // The time of an error counts from here, not from the end of the
+      // good-byes.
       if (!status.ok()) return End(status);
     }
     report_.phase.store(Phase::kClosing);

@@ -43,18 +43,18 @@ std::vector<TensorSpec> TensorsOf(const JobConfig& job);
 
 // Small integers, so that sums are exact in every order and in float16.
 float GradientOf(int rank, std::uint64_t step, std::size_t element);
-// Of all ranks.
+// The sum over all ranks.
 float SumOf(int ranks, std::uint64_t step, std::size_t element);
 
 // Fills `session`'s gradients for `step` and marks them ready, last tensor
-// first. Tells `report` step, phase and what is handed in.
+// first. Writes step, phase and the number of tensors handed in to `report`.
 void Backward(const JobConfig& job, std::uint64_t step,
               GradientSession* session, RankReport* report);
-// Elements of the pool that are not the sum over the ranks.
+// Returns how many elements of the pool are not the sum over the ranks.
 std::uint64_t CountWrong(const JobConfig& job, std::uint64_t step,
                          const GradientSession& session);
 
-// Opens, trains and closes as `rank`, telling `report` all along.
+// Opens, trains and closes as `rank`, and keeps `report` up to date.
 Status Train(const JobConfig& job, int rank, RankReport* report);
 
 }  // namespace gradientflow::faults

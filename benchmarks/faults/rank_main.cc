@@ -1,8 +1,8 @@
-// One rank of a job that faults befall; faults.py kills and stops such ranks.
+// One rank of a job with faults; faults.py kills and stops such ranks.
 //
 // Job: {"board": a descriptor of memory for a RankReport per rank, "fabric",
-// "settings": {"rendezvous", ...}}. The rank tells its report where it is, and
-// how it ended: the answer is always null.
+// "settings": {"rendezvous", ...}}. The rank writes to its report where it is
+// and how it ended; the answer is always null.
 #include <sys/mman.h>
 
 #include "benchmarks/faults/job.h"

@@ -12,12 +12,13 @@
 
 namespace gradientflow::benchmarks {
 
-// What a program without this library does: an ncclAllReduce per bucket of the
-// session's pool, on one stream, and a wait for that stream. NOT thread-safe.
+// What a program without this library would do: one ncclAllReduce per bucket of
+// the session's pool, on one stream, and a wait for that stream. NOT
+// thread-safe.
 class BareNccl {
  public:
-  // On all ranks together: they meet over the session, whose pool is in the
-  // memory of `device`.
+  // All ranks call it together. They meet over the session, whose pool is in
+  // the memory of `device`.
   static Result<std::unique_ptr<BareNccl>> Create(GradientSession& session,
                                                   Device& device,
                                                   std::vector<Bucket> buckets);

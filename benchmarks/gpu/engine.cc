@@ -1,6 +1,6 @@
-// What a step of a session costs beyond NCCL itself: the same buckets by a
-// session, and by bare calls of ncclAllReduce, in turn. Gradients are there
-// already: nothing overlaps. One process is one rank.
+// What a step of a session costs beyond NCCL itself: a session and bare calls
+// of ncclAllReduce exchange the same buckets in turn. The gradients are
+// complete beforehand, so nothing overlaps. One process is one rank.
 #include <cstdio>
 #include <exception>
 #include <fstream>
@@ -25,8 +25,8 @@
 namespace gradientflow::benchmarks {
 namespace {
 
-constexpr double kShare = 0.03;     // Target: 3 % of the bare time,
-constexpr double kSeconds = 20e-6;  // and this.
+constexpr double kShare = 0.03;     // The target is 3 % of the bare time
+constexpr double kSeconds = 20e-6;  // plus this.
 constexpr std::size_t kMebibyte = std::size_t{1} << 20;
 
 struct Arguments {
@@ -41,7 +41,7 @@ struct Arguments {
   std::string json;
 };
 
-// One session, and the bare calls that do the same.
+// A session, and the bare calls that do the same.
 struct Pair {
   std::unique_ptr<GradientSession> session;
   std::unique_ptr<BareNccl> bare;
@@ -89,7 +89,7 @@ Status OurStep(GradientSession& session) {
   return session.FinishStep().status();
 }
 
-// That `step` makes the mean over the ranks of known gradients.
+// Checks that `step` makes the mean over the ranks of known gradients.
 Status Check(Pair& pair, Rig& rig, const std::function<Status()>& step) {
   const Gradients gradients(DType::kFloat16);
   const BufferView pool = pair.session->pool();
@@ -106,9 +106,9 @@ Status Check(Pair& pair, Rig& rig, const std::function<Status()>& step) {
 }
 
 struct Cost {
-  double bare = 0;  // Seconds per step, medians over the rounds.
+  double bare = 0;  // Seconds per step, medians over rounds.
   double ours = 0;
-  double more = 0;  // Of the rounds' differences.
+  double more = 0;  // Median of the rounds' differences.
 };
 
 Result<Cost> Measure(Pair& pair, Rig& rig, const Arguments& arguments) {

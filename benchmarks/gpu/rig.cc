@@ -22,7 +22,7 @@ Result<std::unique_ptr<Rig>> Rig::Create(std::shared_ptr<Device> device,
       rig->device_->NewStream(/*urgent=*/false);
   if (!stream.ok()) return stream.status();
   rig->stream_ = std::move(stream).value();
-  // Not zeros: memory that compresses would be faster.
+  // Not zeros: memory that the GPU can compress would be faster.
   std::vector<std::byte> normal(settings.copy_bytes);
   Gradients(DType::kFloat32).Fill(0, 0, {normal.data(), normal.size(), {}});
   for (DeviceMemory& memory : rig->copied_) {

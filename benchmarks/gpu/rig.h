@@ -14,18 +14,18 @@ namespace gradientflow::benchmarks {
 
 inline constexpr int kNoDevice = 3;  // Exit status.
 
-// How work on a device is timed: on the host's clock, around so many launches
-// that the wait at the end does not count; and held against the rate of a copy
-// from and to the device's memory, measured in turn with it. NOT thread-safe.
+// Times work on a device: on the host's clock, around so many launches that the
+// wait at the end is negligible, and in comparison with the rate of a copy
+// within the device's memory, measured in turn with it. NOT thread-safe.
 class Rig {
  public:
-  // Launches some work; `i` counts the launches, to take another set of inputs
-  // each time. Returns before the work is done.
+  // Launches some work and returns before it is done. `i` counts the launches,
+  // so that each can use another set of inputs.
   using Launch = std::function<Status(int i)>;
 
   struct Settings {
     int rounds = 7;
-    double round_seconds = 0.01;  // Of one side in one round, at least.
+    double round_seconds = 0.01;  // At least, per side and round.
     std::size_t copy_bytes = std::size_t{256} << 20;  // Beyond any L2.
   };
 
@@ -37,23 +37,23 @@ class Rig {
   std::string description() const { return device_->description(); }
   const Settings& settings() const { return settings_; }
 
-  // Of the device, with these bytes.
+  // Returns memory of the device with these bytes.
   Result<DeviceMemory> Upload(const void* data, std::size_t bytes);
-  // Either way, done when this returns.
+  // Copies in either direction; done when this returns.
   Status Copy(void* to, const void* from, std::size_t bytes);
 
   // Medians over the rounds.
   struct Timing {
-    double seconds = 0;                // Of one launch.
+    double seconds = 0;                // Per launch.
     double copy_bytes_per_second = 0;  // Read and written.
-    double copy_share = 0;             // Rate over the copy's, round by round.
+    double copy_share = 0;             // Rate over the copy's, by round.
   };
-  // `bytes`: what one launch reads and writes, at least.
+  // `bytes` is what one launch reads and writes, at least.
   Result<Timing> Measure(double bytes, const Launch& launch);
 
-  // Seconds per launch of `count` of them.
+  // Returns the seconds per launch, over `count` launches.
   Result<double> Time(int count, const Launch& launch);
-  // How many launches take settings().round_seconds.
+  // Returns how many launches take settings().round_seconds.
   Result<int> CountFor(const Launch& launch);
 
  private:
@@ -68,7 +68,8 @@ class Rig {
   int copies_ = 0;
 };
 
-// Opens CUDA device `index`. If there is none, says "cuda: no device" and why.
+// Opens CUDA device `index`. If there is none, prints "cuda: no device" and
+// why.
 Result<std::shared_ptr<Device>> OpenGpu(int index);
 
 }  // namespace gradientflow::benchmarks

@@ -3,14 +3,14 @@
 
 #include "benchmarks/kernels/kernel_case.h"
 
-// The cases of chunk_kernels.h but for the optimiser's, which are in
+// The cases of chunk_kernels.h, except the optimiser's, which are in
 // tile_cases.cc. All work on a pool that is cut into chunks, of which some are
 // sent:
 //
 //   gradients, residual --residual--> residual, packed, norms of kept chunks
 //   packed --unpack--> gradients, norms of sent chunks --top-k--> next slots
 //
-// That is what gradientflow/csc does to a pool in one step, but for the wire.
+// That is what gradientflow/csc does to a pool in one step, without the wire.
 namespace gradientflow::benchmarks {
 namespace {
 
@@ -20,12 +20,12 @@ using Tables = KernelTables;
 constexpr auto kF32 = DType::kFloat32;
 constexpr auto kF16 = DType::kFloat16;
 constexpr double kNorm = 1e-4;            // A float32 sum of one chunk.
-constexpr double kPathTarget = 1 / 1.25;  // 1.25 times the bound by the bytes.
+constexpr double kPathTarget = 1 / 1.25;  // 1.25 times the bytes' time.
 constexpr double kPathMicroseconds = 400;
 constexpr std::size_t kTopKChunks = 4000;
 constexpr double kTopKMicroseconds = 20;
 
-// Chunks that are sent are spread evenly.
+// A pool whose sent chunks are spread evenly.
 struct ChunkPool {
   std::size_t elements = 0;
   double sent_share = 0.15;
@@ -35,7 +35,7 @@ struct ChunkPool {
     return (elements + chunk_elements - 1) / chunk_elements;
   }
   std::size_t sent_chunks() const { return SentBefore(chunks()); }
-  // Chunk c is sent where the share of all before it passes a whole number.
+  // Chunk c is sent if the share of all chunks before it passes a whole number.
   std::size_t SentBefore(std::size_t c) const {
     return static_cast<std::size_t>(static_cast<double>(c) * sent_share);
   }
@@ -128,7 +128,7 @@ int DoTopK(const ChunkPool& pool, const Tables& tables, const Memory& m,
   return tables.chunks.top_k(args, stream);
 }
 
-// The same slots in every launch: the next ones are made, and not used.
+// All launches use the same slots: the next ones are computed, but not used.
 KernelCase Path(const std::string& name, const ChunkPool& pool, DType type,
                 Steps steps) {
   const std::size_t sent = pool.sent_elements();
@@ -136,13 +136,15 @@ KernelCase Path(const std::string& name, const ChunkPool& pool, DType type,
   const bool moves = steps.residual || steps.unpack;
   const auto if_moves = [&](std::size_t n) { return moves ? n : 0; };
   const auto if_alone = [&](std::size_t bytes) {
-    // Where norms were computed, almost equal ones may change places.
+    // If the path computes norms, chunks with almost equal ones may swap
+    // places.
     return moves ? Scratch(bytes) : Zeros(bytes);
   };
   KernelCase made;
   made.name = name;
-  // Gradients and residuals are read, residuals written; what is sent is
-  // written packed. Then that is read, and written to the gradients.
+  // Gradients and residuals are read, and residuals written; what is sent is
+  // also written packed. After the wire that is read, and written to the
+  // gradients.
   if (steps.residual) {
     made.bytes +=
         static_cast<double>(pool.elements * (SizeOf(type) + 2 * sizeof(float)) +
@@ -177,7 +179,7 @@ KernelCase Path(const std::string& name, const ChunkPool& pool, DType type,
 
 KernelCase ChunkRestore(const ChunkPool& pool) {
   const std::size_t sent = pool.sent_elements();
-  // What is kept is read, and written only where it is not finite.
+  // Kept chunks are read, and written only where they are not finite.
   return {"chunk_restore f32",
           static_cast<double>((sent + pool.elements) * sizeof(float)),
           {Values(pool.Slots()), Normal(kF32, pool.elements, 1),
@@ -232,8 +234,8 @@ std::vector<MakeCase> ChunkCases(std::size_t n) {
 
 std::vector<MakeCase> CscCases(std::size_t n) {
   const ChunkPool pool{n};
-  // Targets are of the whole alone: after the wire there are few bytes, and it
-  // is mostly launches that take the time.
+  // Only the whole has a target: after the wire there are few bytes, and
+  // launches take most of the time.
   const auto part = [=](const char* name, Steps steps) {
     KernelCase made = Path(name, pool, kF32, steps);
     made.target = 0;

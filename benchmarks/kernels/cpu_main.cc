@@ -1,6 +1,6 @@
 // The element kernels on every table of this CPU, as bytes read plus bytes
-// written per second, next to a memcpy() of as many elements in the same loop.
-// Results are compared with the scalar table's before anything is timed.
+// written per second, beside a memcpy() of as many elements in the same loop.
+// Results are compared with those of the scalar table before anything is timed.
 #include <benchmark/benchmark.h>
 #include <sys/mman.h>
 
@@ -15,12 +15,12 @@
 namespace gradientflow::benchmarks {
 namespace {
 
-// The sizes at which every kernel is measured, as bytes of float32: a segment
-// of the pipeline, in cache, and more than the caches keep.
+// The sizes at which every kernel is measured, as bytes of float32: one segment
+// of the pipeline, which fits the caches, and a size that does not.
 constexpr std::size_t kSegmentBytes = std::size_t{256} << 10;
 constexpr std::size_t kStreamBytes = std::size_t{64} << 20;
 
-// Memory of its own pages, huge ones where the kernel has them.
+// Memory with pages of its own, huge ones if the kernel has them.
 class Pages {
  public:
   explicit Pages(const std::vector<std::byte>& contents)
@@ -53,8 +53,8 @@ Status Verify(const KernelCase& which, const KernelCase::Memory& memory) {
   return Status();
 }
 
-// Small buffers are gone over several times, so that a turn is longer than the
-// clock's grain and finds its own buffers in cache.
+// Work on small buffers is repeated, so that a turn is longer than the
+// resolution of the clock and finds its own buffers in cache.
 double TimeTurn(int repeats, const std::function<void()>& work) {
   if (repeats > 1) work();
   const Clock::Time begin = SteadyClock().Now();
@@ -99,7 +99,7 @@ void RunCase(benchmark::State& state, const KernelCase& which,
   state.counters["memcpy_GBps"] = copy_rate / 1e9;
 }
 
-// As "<kernel>/<table>/<KiB>".
+// Registers a case as "<kernel>/<table>/<KiB>".
 void Register(const MakeCase& make, std::size_t bytes) {
   for (auto* table = kernels::AllCpuKernels() + 1; *table != nullptr; ++table) {
     const KernelTables tables = {**table, kernels::CpuChunkKernels()};

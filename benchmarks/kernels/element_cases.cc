@@ -1,7 +1,7 @@
 #include "benchmarks/kernels/kernel_case.h"
 
-// The cases of kernels.h. Factors are such that no number of launches leads to
-// infinities.
+// The cases of kernels.h. Factors are chosen so that no number of launches
+// leads to infinities.
 namespace gradientflow::benchmarks {
 namespace {
 
@@ -63,8 +63,8 @@ KernelCase ReduceMany(std::size_t n, DType type) {
           }};
 }
 
-// Two buffers reduced and the result stored to both, in place, as two ranks
-// with shared memory do it.
+// Two buffers are reduced and the result is stored to both, in place, as two
+// ranks do in shared memory.
 KernelCase ReduceToBoth(std::size_t n, DType type) {
   const bool mean = IsGradientType(type);
   return {"reduce_many 2 to 2 " + ShortName(type),
@@ -82,7 +82,7 @@ KernelCase ReduceToBoth(std::size_t n, DType type) {
 }
 
 KernelCase Residual(std::size_t n, DType type, bool send) {
-  // Both are read; of the gradients only what is sent is written.
+  // Both are read; the gradients are written only if the run is sent.
   return {"residual " + ShortName(type) + (send ? " send" : " keep"),
           Bytes(n, SizeOf(type) * (send ? 2 : 1) + 2 * sizeof(float)),
           {Normal(type, n, 0), Normal(kF32, n, 1), Sums(kF32, 1, kFloatSum)},
@@ -171,7 +171,7 @@ std::vector<MakeCase> HostCases(std::size_t n) {
   };
   for (const DType type :
        {kF32, DType::kFloat64, DType::kInt64, DType::kInt8}) {
-    // As many bytes of each.
+    // The same number of bytes for each type.
     made.push_back([=] { return ReduceToBoth(4 * n / SizeOf(type), type); });
   }
   return made;

@@ -1,7 +1,7 @@
-// Every CUDA kernel at one size against the rate of a copy within the device's
-// memory; with --csc all of coarse-grained sparse communication but the wire,
-// for AlexNet's pool. Results are compared with the CPU's before anything is
-// timed.
+// Every CUDA kernel at one size, in comparison with the rate of a copy within
+// the device's memory. With --csc: all kernels of coarse-grained sparse
+// communication on a pool like AlexNet's. Results are compared with the CPU's
+// before anything is timed.
 #include <cstdio>
 #include <exception>
 #include <fstream>

@@ -10,7 +10,7 @@
 
 namespace gradientflow::benchmarks {
 
-// A row of what the device does with `which` on two sets of inputs in turn: its
+// Runs `which` on the device, on two sets of inputs in turn. Returns a row:
 // name, time, rates and whether the targets are met. The first launch on the
 // first set is compared with the CPU's, buffer by buffer. kDataLoss names the
 // first difference.

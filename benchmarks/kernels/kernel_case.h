@@ -11,10 +11,10 @@
 #include "kernels/chunk_kernels.h"
 #include "kernels/kernels.h"
 
-// One list of kernels with their inputs, measured on every memory: cpu_main.cc
-// runs the cases on every table of this CPU against memcpy(), gpu_main.cc on a
-// GPU against a copy in its memory. What a table does is compared with what a
-// reference does to the same bytes before anything is timed.
+// One list of kernels with their inputs, for every memory: cpu_main.cc runs the
+// cases on every table of this CPU against memcpy(), gpu_main.cc on a GPU
+// against a copy in its memory. The result of a table is compared with that of
+// a reference on the same bytes before anything is timed.
 namespace gradientflow::benchmarks {
 
 struct KernelTables {
@@ -23,12 +23,12 @@ struct KernelTables {
 };
 
 struct CaseBuffer {
-  std::vector<std::byte> contents;  // At first.
-  // Where this is not empty, the buffer holds the addresses of these bytes of
-  // the earlier buffer `target`, in place of `contents`.
+  std::vector<std::byte> contents;  // The initial bytes.
+  // If not empty, the buffer holds the addresses of these bytes of the earlier
+  // buffer `target`, instead of `contents`.
   std::vector<std::size_t> pointers;
   std::size_t target = 0;
-  // Of float32 or float64 results, relative; 0: the same bits.
+  // Relative, for float32 or float64 results; 0: the same bits.
   double tolerance = 0;
   bool checked = true;  // Scratch memory is not.
   DType type = DType::kFloat32;
@@ -38,11 +38,12 @@ struct CaseBuffer {
   }
 };
 
-// Random normal numbers; `seed` keeps two buffers of a case apart.
+// Random normal numbers; `seed` tells the buffers of a case apart.
 CaseBuffer Normal(DType type, std::size_t n, int seed);
 CaseBuffer Zeros(std::size_t bytes);
 CaseBuffer Scratch(std::size_t bytes);  // Not checked.
-// For `n` sums in `type`, float32 or float64, that may be off by `tolerance`.
+// Results that are `n` sums in `type`, float32 or float64, with an error of at
+// most `tolerance`.
 CaseBuffer Sums(DType type, std::size_t n, double tolerance);
 template <typename T>
 CaseBuffer Values(const std::vector<T>& values) {
@@ -58,7 +59,7 @@ struct KernelCase {
       std::function<int(const KernelTables&, const Memory&, void* stream)>;
 
   std::string name;
-  double bytes = 0;  // Read and written, at least. 0: latency is the point.
+  double bytes = 0;  // Read and written, at least. 0: a case of latency.
   std::vector<CaseBuffer> buffers;
   Launch launch;
   double target = 0.85;  // On a GPU, of the copy rate; 0: none.
@@ -78,22 +79,22 @@ T* As(std::byte* memory) {
 std::vector<std::byte> InitialContents(const KernelCase& which, std::size_t b,
                                        const KernelCase::Memory& memory);
 
-// What one launch leaves in each buffer, on copies of the contents in the
-// host's memory. kInternal if the launch fails.
+// Runs one launch on copies of the contents in host memory, and returns what it
+// leaves in each buffer. kInternal if the launch fails.
 Result<std::vector<std::vector<std::byte>>> RunOnHost(
     const KernelCase& which, const KernelTables& tables);
 
-// kDataLoss, which names the first difference, unless `seen` is what buffer `b`
-// should be.
+// Compares `seen` with what buffer `b` should hold. kDataLoss names the first
+// difference.
 Status CompareBuffer(const KernelCase& which, std::size_t b,
                      const std::byte* expected, const std::byte* seen);
 
-// Cases are made one at a time: they are large.
+// Cases are large, so they are made one at a time.
 using MakeCase = std::function<KernelCase()>;
 
-// Every kernel of KernelTable, on `n` elements; reductions of several buffers
-// are in the next two, as GPUs and as CPUs use them. HostCases() adds the types
-// that are measured on CPUs only.
+// Every kernel of KernelTable, on `n` elements. Reductions of several buffers
+// are in the next two functions, in the forms that GPUs and CPUs use.
+// HostCases() adds the types that are measured on CPUs only.
 std::vector<MakeCase> ElementCases(std::size_t n);
 std::vector<MakeCase> DeviceCases(std::size_t n);
 std::vector<MakeCase> HostCases(std::size_t n);
@@ -101,8 +102,8 @@ std::vector<MakeCase> HostCases(std::size_t n);
 std::vector<MakeCase> ChunkCases(std::size_t n);
 std::vector<MakeCase> TileCases(std::size_t n);
 // Coarse-grained sparse communication of a pool of `n` float32 elements, of
-// which 15 % travel in float16: all that is done before the wire, after it, and
-// both; and a top-k of 4000 norms.
+// which 15 % travel in float16: the work before the wire, after it, and both;
+// and a top-k of 4000 norms.
 std::vector<MakeCase> CscCases(std::size_t n);
 
 }  // namespace gradientflow::benchmarks

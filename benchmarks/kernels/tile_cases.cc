@@ -14,21 +14,21 @@ using Memory = KernelCase::Memory;
 constexpr auto kF32 = DType::kFloat32;
 constexpr auto kF16 = DType::kFloat16;
 constexpr std::size_t kTensors = 61;
-constexpr double kDoubleSum = 1e-12;  // Of one tile.
+constexpr double kDoubleSum = 1e-12;  // For one tile.
 constexpr double kRate = 1e-6;        // A float32 quotient.
 
-// Tensors of all sizes, the last the largest, and their tiles.
+// Tensors of all sizes, the last of which is the largest, and their tiles.
 struct Tiling {
   std::vector<Tile> tiles;
   std::vector<std::size_t> weights;       // Byte offset of each tensor's.
-  std::vector<std::uint64_t> first_tile;  // Of each tensor, and the end.
+  std::vector<std::uint64_t> first_tile;  // By tensor, then the end.
 };
 
 Tiling Cut(std::size_t n) {
   Tiling made;
   std::size_t begin = 0;
   for (std::size_t t = 0; t < kTensors; ++t) {
-    // Squares: many small ones, few large ones.
+    // Sizes grow like squares: many small tensors, few large ones.
     const std::size_t share =
         n / kTensors * (t + 1) / kTensors * (t + 1) / kTensors;
     const std::size_t count =
@@ -50,7 +50,7 @@ Tiling Cut(std::size_t n) {
   return made;
 }
 
-// The weights' addresses by tensor, which lie in buffer 1.
+// The addresses of the weights, by tensor; the weights lie in buffer 1.
 CaseBuffer WeightPointers(const Tiling& tiling) {
   CaseBuffer pointers;
   pointers.pointers = tiling.weights;

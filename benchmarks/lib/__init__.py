@@ -1,1 +1,1 @@
-"""What the benchmarks share: places for ranks, their start, rows, models."""
+"""What the benchmarks share: networks, rank processes, reports, models."""

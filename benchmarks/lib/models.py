@@ -30,14 +30,14 @@ def rows(path: pathlib.Path) -> list[dict[str, str]]:
 
 
 def _tensors(data: pathlib.Path, name: str) -> list[dict[str, Any]]:
-    """In forward order."""
+    """Returns the tensors of a table, in forward order."""
     return [{"name": row["name"], "elements": int(row["numel"]),
              "shape": row["shape"], "forward_flops": float(row["fwd_flops"])}
             for row in rows(data / "models" / f"{name}.csv")]
 
 
 def _measured(data: pathlib.Path, name: str) -> dict[str, Any]:
-    """The profile's rows go from the last tensor to the first."""
+    """Reads a profile, whose rows go from the last tensor to the first."""
     tensors = _tensors(data, name)
     path = data / "profiles" / f"{name}_v100_fp16_b128.csv"
     profile = rows(path)
@@ -76,8 +76,8 @@ def _derived(data: pathlib.Path, name: str) -> dict[str, Any]:
 
 def load(name: str, batch: int = MEASURED_BATCH,
          data: pathlib.Path = DATA) -> dict[str, Any]:
-    """One iteration of `batch` images; raises ValueError for unknown names and
-    damaged tables."""
+    """Returns the plan of one iteration of `batch` images; raises ValueError
+    for unknown names and damaged tables."""
     if name not in NAMES or batch < 1:
         raise ValueError(f"model {name}, batch {batch}: expected one of "
                          f"{', '.join(NAMES)} and at least 1 image")

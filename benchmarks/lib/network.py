@@ -1,9 +1,9 @@
-"""Where the ranks of a benchmark are: one host, or hosts on slow links.
+"""Where the ranks of a benchmark run: on one host, or on hosts with slow links.
 
-With the right to make network namespaces (root), every place has its own, so
-that byte counters show this job's bytes and nothing else. Hosts on links are
-one namespace each, joined by a veth pair to one bridge; both ends of every pair
-send through a token bucket (tbf). Without that right, two ranks on this host's
+With the right to make network namespaces (root), every host has its own, so
+that byte counters show only the traffic of this job. Hosts on links are one
+namespace each, joined by veth pairs to one bridge; both ends of every pair send
+through a token bucket (tbf). Without that right, two ranks on this host's
 loopback stand for two hosts: the kernel paces every connection of a rank
 program to the link's rate (SO_MAX_PACING_RATE, see paced_sockets.cc).
 """
@@ -16,7 +16,7 @@ import socket
 import subprocess
 
 _CLONE_NEWNET = 0x40000000
-_PORT = 29531  # Nobody else listens in a namespace of our own.
+_PORT = 29531  # The port is free in a namespace of our own.
 
 
 def _libc_call(name: str, *args: int) -> None:
@@ -43,9 +43,9 @@ def _new_namespace() -> int:
 
 
 def _shaper(interface: str, gbps: float) -> str:
-    # The bucket has room for two of the 64 KiB units in which TCP hands packets
-    # over, or for half a millisecond. The queue is at most 10 ms long, as that
-    # of a switch port is.
+    # The bucket has room for two of the 64 KiB units in which TCP hands over
+    # packets, or for half a millisecond. The queue is at most 10 ms long, like
+    # that of a switch port.
     burst_bytes = max(131072, round(gbps * 1e9 / 8 * 0.0005))
     return (f"tc qdisc add dev {interface} root tbf rate "
             f"{round(gbps * 1e6)}kbit burst {burst_bytes} latency 10ms")
@@ -55,8 +55,8 @@ class Network:
     """A place for `ranks` processes; a context manager.
 
     The kernel removes the namespaces when this process and those inside have
-    ended, however they end. An object can be pickled for processes that live
-    while it does.
+    ended, however they end. An object can be pickled for processes that live no
+    longer than the object.
     """
 
     def __init__(self, ranks: int, gbps: float | None = None, *,
@@ -65,10 +65,10 @@ class Network:
         ranks on one loopback interface.
 
         Without the right to make namespaces, loopback is this host's own and
-        `shared` is true: its counters show others' bytes, too. Links are then
-        paced if `pacing` allows it, which only rank programs obey, and raise
-        OSError otherwise. Raises ValueError for a rate or a number of ranks
-        that cannot be had.
+        `shared` is true: its counters then include other traffic. Links are
+        paced if `pacing` allows it, which only rank programs obey; otherwise
+        OSError is raised. Raises ValueError for an impossible rate or number of
+        ranks.
         """
         if not 1 <= ranks <= 250 or not 0.001 <= (gbps or 1) <= 1000:
             raise ValueError(f"expected 1 to 250 ranks and 0.001 to 1000 Gb/s, "
@@ -96,7 +96,7 @@ class Network:
         self.interface = "lo" if loopback else "eth0"
         self.address = "127.0.0.1" if loopback else "10.77.0.1"
         self.port = _PORT
-        if self.shared:  # A port that is free at this moment.
+        if self.shared:  # Any port that is free at this moment.
             with socket.socket() as probe:
                 probe.bind((self.address, 0))
                 self.port = probe.getsockname()[1]
@@ -116,7 +116,7 @@ class Network:
 
     @property
     def how(self) -> str:
-        """What makes the links, for people."""
+        """Describes, for people, what makes the links."""
         if self.gbps is None:
             return "this machine as it is"
         return ("TCP's own pacing (SO_MAX_PACING_RATE)" if self.paced else
@@ -129,17 +129,18 @@ class Network:
 
     @property
     def bytes_per_second(self) -> int:
-        """To which a rank program must pace its connections; 0: to none."""
+        """The rate to which a rank program must pace its connections; 0: none."""
         return round(self.gbps * 1.25e8) if self.paced and self.gbps else 0
 
     def environment(self, rank: int) -> dict[str, str]:
-        """What the libraries in `rank`'s process must know of the place."""
+        """The variables that tell the libraries in `rank`'s process their
+        place."""
         told = {"GLOO_SOCKET_IFNAME": self.interface,
                 "GRADIENTFLOW_SOCKET_IFNAME": self.interface}
-        if self.gbps is not None:  # Ranks that stand for machines.
+        if self.gbps is not None:  # Ranks stand for machines.
             told["GRADIENTFLOW_HOST_ID"] = f"host{rank}"
         if self.paced:
-            told["GRADIENTFLOW_CONNECTIONS"] = "1"  # The link's whole rate.
+            told["GRADIENTFLOW_CONNECTIONS"] = "1"  # The whole rate.
         return told
 
     def enter(self, rank: int) -> None:
@@ -154,8 +155,8 @@ class Network:
             os.close(descriptor)
 
     def sent_bytes(self) -> int:
-        """What the interface of the calling process's host has sent, with all
-        headers; on loopback the sum over all ranks."""
+        """The bytes that the interface of the calling process's host has sent,
+        with all headers; on loopback the sum over all ranks."""
         with open("/proc/thread-self/net/dev", encoding="ascii") as lines:
             for line in lines:
                 name, _, counters = line.partition(":")

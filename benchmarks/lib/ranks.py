@@ -1,8 +1,8 @@
-"""Runs something in several processes, a rank each, on a Network.
+"""Runs something in several processes, one per rank, on a Network.
 
 run_functions() runs a function of a Python module; run_programs() runs a
 program that links the library, as benchmarks/rank.h describes. Both end all
-ranks at the first failure, which they raise as RankError.
+ranks at the first failure, and raise it as RankError.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 class RankError(Exception):
-    """A rank failed; the text names it and says how."""
+    """A rank failed; the text names the rank and the failure."""
 
 
 def programs_folder() -> pathlib.Path:
-    """Where Bazel puts the rank programs; benchmarks/run exports it."""
+    """Returns where Bazel puts the rank programs; benchmarks/run exports it."""
     root = pathlib.Path(__file__).resolve().parents[2]
     return pathlib.Path(os.environ.get("BENCHMARK_PROGRAMS",
                                        root / "bazel-bin" / "benchmarks"))
@@ -44,8 +44,8 @@ def programs_folder() -> pathlib.Path:
 def start_program(network: Network, rank: int, command: list[str],
                   environment: dict[str, str],
                   **settings: Any) -> subprocess.Popen[str]:
-    """`command` in `rank`'s place. It dies with this process. `settings` are
-    more arguments of Popen."""
+    """Starts `command` in `rank`'s place. It ends when this process ends.
+    `settings` are further arguments of Popen."""
     def enter() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         network.enter(rank)
@@ -63,7 +63,7 @@ def start_program(network: Network, rank: int, command: list[str],
 
 def _wait(processes: list[subprocess.Popen[str]], name: str,
           timeout_seconds: float) -> list[str]:
-    """What each printed, by rank. The first failure ends all."""
+    """Returns what each process printed, by rank. The first failure ends all."""
     with futures.ThreadPoolExecutor(len(processes)) as threads:
         outputs = [threads.submit(process.communicate, None, timeout_seconds)
                    for process in processes]
@@ -87,7 +87,8 @@ def run_programs(network: Network, program: str, job: dict[str, Any],
                  environment: dict[str, str] | None = None,
                  timeout_seconds: float = 1800) -> list[Any]:
     """Runs `program` (a path below the build's folder) once per rank, with
-    `job` in JSON as its argument; what each printed in JSON, by rank."""
+    `job` in JSON as its argument; returns what each printed in JSON, by rank.
+    """
     told = {**job, "bytes_per_second": network.bytes_per_second}
     command = [str(programs_folder() / program), json.dumps(told)]
     processes = [start_program(network, rank, command, environment or {},
@@ -100,17 +101,18 @@ def run_programs(network: Network, program: str, job: dict[str, Any],
 def run_functions(function: Callable[..., Any], network: Network, *args: Any,
                   environment: dict[str, str] | None = None,
                   timeout_seconds: float = 3600) -> list[Any]:
-    """function(rank, *args) in a new process per rank; what they return.
+    """Calls function(rank, *args) in a new process per rank; returns the
+    results.
 
-    `function` is one of a module, importable without this process. RANK,
-    WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set, as torchrun does, and the
-    ranks share the cores.
+    `function` belongs to a module that can be imported without this process.
+    RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set as by torchrun, and
+    the ranks share the cores.
     """
     threads = max(1, (os.cpu_count() or 1) // network.ranks)
     with tempfile.TemporaryDirectory() as folder:
         call = pathlib.Path(folder) / "call"
-        # A script is loaded again from its file, and stays __main__ for what
-        # its pickles name.
+        # A script is loaded again from its file, and is __main__ again, so that
+        # its pickles find their names.
         script = str(sys.modules["__main__"].__file__)
         call.write_bytes(pickle.dumps((sys.path, script, pickle.dumps(
             (function.__module__, function.__name__, args)))))
@@ -119,7 +121,7 @@ def run_functions(function: Callable[..., Any], network: Network, *args: Any,
             {"RANK": str(rank), "LOCAL_RANK": str(rank),
              "WORLD_SIZE": str(network.ranks), "MASTER_ADDR": network.address,
              "MASTER_PORT": str(network.port), "OMP_NUM_THREADS": str(threads),
-             # Namespaces have no host names, which torch warns of.
+             # Namespaces have no host names; torch would warn of that.
              "TORCH_CPP_LOG_LEVEL": "ERROR", **(environment or {})})
             for rank in range(network.ranks)]
         _wait(processes, function.__name__, timeout_seconds)
@@ -131,7 +133,7 @@ def _serve_call(path: str, rank: int) -> None:
     """One rank of run_functions()."""
     call = pathlib.Path(path)
     sys.path[:], script, rest = pickle.loads(call.read_bytes())
-    # Programs that Bazel makes of scripts have no suffix to know a module by.
+    # Programs that Bazel makes of scripts have no suffix that names a loader.
     loader = importlib.machinery.SourceFileLoader("script", script)
     spec = importlib.util.spec_from_loader("script", loader)
     assert spec

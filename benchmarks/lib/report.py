@@ -1,4 +1,4 @@
-"""Options, medians, tables for people, and rows in JSON lines."""
+"""Command line options, medians, tables for people, and rows in JSON lines."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ def median(values: Iterable[float]) -> float:
 
 
 def median_ratio(base: Sequence[float], ours: Sequence[float]) -> float:
-    """Of base over ours, round by round: above 1 ours takes less."""
+    """The median of base over ours, round by round: above 1 ours takes less
+    time."""
     return median(b / o for b, o in zip(base, ours))
 
 
 def table(header: list[str], lines: list[list[str]]) -> str:
-    """The first column to the left, the others to the right."""
+    """Formats a table: the first column to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(header, *lines)]
     return "\n".join(
         "  ".join(cell.ljust(width) if i == 0 else cell.rjust(width)
@@ -35,7 +36,7 @@ def table(header: list[str], lines: list[list[str]]) -> str:
 
 @functools.cache
 def machine() -> str:
-    """The processor's name and the number of cores."""
+    """Returns the processor's name and the number of cores."""
     name = os.uname().machine
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -45,7 +46,7 @@ def machine() -> str:
 
 
 def append_json(path: pathlib.Path | None, rows: list[Row]) -> None:
-    """One JSON object per line, after what is there, with machine and date."""
+    """Appends one JSON object per row, with machine and date."""
     if path is None:
         return
     common = {"machine": machine(), "date": str(datetime.date.today())}
@@ -55,7 +56,8 @@ def append_json(path: pathlib.Path | None, rows: list[Row]) -> None:
 
 
 def parser(text: str | None) -> argparse.ArgumentParser:
-    """With --json; `text` is a module's, as it is."""
+    """Returns a parser with --json; `text` is a module's docstring, shown as it
+    is."""
     made = argparse.ArgumentParser(
         description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--json", type=pathlib.Path, metavar="FILE",
@@ -64,7 +66,7 @@ def parser(text: str | None) -> argparse.ArgumentParser:
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """A type of command line arguments: an integer."""
+    """A type of command line arguments: an integer of at least `least`."""
     def parse(text: str) -> int:
         try:
             value = int(text)
@@ -78,7 +80,7 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def list_of(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
-    """A type of command line arguments: values with commas between."""
+    """A type of command line arguments: values separated by commas."""
     def parse(text: str) -> list[Any]:
         return [kind(part) for part in text.split(",")]
     return parse

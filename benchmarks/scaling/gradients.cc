@@ -9,7 +9,7 @@
 namespace gradientflow::benchmarks {
 namespace {
 
-// Fits a core's cache; a prime, so that chunks do not repeat.
+// Fits a core's cache; prime, so that chunks do not repeat.
 constexpr std::size_t kTable = 131071;
 
 void Convert(const void* src, DType src_type, void* dst, DType dst_type,

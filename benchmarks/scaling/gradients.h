@@ -10,17 +10,18 @@
 namespace gradientflow::benchmarks {
 
 // Random gradients at the speed of a copy: every rank and step reads one table
-// of normal numbers from another place. Values are exact in float16, so that
+// of normal numbers from another offset. Values are exact in float16, so that
 // the oracle need not know how a pool rounds.
 class Gradients {
  public:
   // `dtype`: kFloat32 or kFloat16.
   explicit Gradients(DType dtype);
 
-  // What rank `rank`'s backward makes of pool element `element` in `step`.
+  // The gradient of pool element `element` on rank `rank` in `step`.
   float Value(int rank, std::uint64_t step, std::size_t element) const;
 
-  // The whole pool of `rank` in `step`. REQUIRES: of the dtype given.
+  // Fills the whole pool of `rank` for `step`. REQUIRES: `pool` has the dtype
+  // given to the constructor.
   void Fill(int rank, std::uint64_t step, BufferView pool) const;
 
  private:

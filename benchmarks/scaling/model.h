@@ -12,7 +12,7 @@ namespace gradientflow::benchmarks {
 struct ModelTensor {
   std::string name;
   std::size_t elements = 0;
-  // The gradient is complete, after backward began.
+  // When the gradient is complete, after backward began.
   double ready_seconds = 0;
 };
 
@@ -26,14 +26,14 @@ struct Model {
   double rest_seconds = 0;  // Forward and update: all but backward.
 
   std::size_t elements() const;
-  // What a session is told of the tensors.
+  // The tensors, as a session is told of them.
   std::vector<TensorSpec> Specs() const;
-  // Positions in `tensors`, in the order in which gradients become ready:
-  // last to first where ready at the same time.
+  // Indices into `tensors`, in the order in which gradients become ready; last
+  // to first among those that are ready at the same time.
   std::vector<std::size_t> ReadyOrder() const;
 };
 
-// Throws nlohmann's exceptions where `json` is not such a plan.
+// Throws nlohmann's exceptions if `json` is not such a plan.
 Model ModelOf(const nlohmann::json& json);
 
 }  // namespace gradientflow::benchmarks

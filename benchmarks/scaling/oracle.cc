@@ -53,8 +53,8 @@ Status Oracle::Check(std::uint64_t step, ConstBufferView pool,
     }
     if (!sent) continue;
     const float seen = ElementAt(pool, pool_.dtype, element);
-    // A contribution is rounded when the residual is added and at most at
-    // every hop, a result once more.
+    // A contribution is rounded when the residual is added and at most once per
+    // hop, and a result once more.
     const double bound =
         (pool_.ranks + 2) * roundoff * (magnitude + uncertain) + uncertain +
         1e-7;

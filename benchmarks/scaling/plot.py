@@ -3,9 +3,10 @@
 
   plot.py scaling.jsonl speedup.png     (or .svg, .pdf)
 
-A panel per model, a group of bars per link and number of ranks. The dashed line
-is what a step without any communication would reach: no technique gets beyond.
-Where it is far above the bars, its number stands in its place.
+There is a panel per model, and a group of bars per link and number of ranks.
+The dashed line is the speedup of a step without any communication, which no
+technique can exceed. If it is far above the bars, its number is printed
+instead.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ COLOURS = ("0.65", "tab:blue", "tab:orange", "tab:green", "tab:red",
 
 
 def groups_of(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """By place, in the order of the rows."""
+    """Groups rows by place, in the order of the rows."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         place = f"{row['link']}, {row['ranks']} ranks"
@@ -49,7 +50,7 @@ def draw_model(axes: Any, rows: list[dict[str, Any]]) -> None:
         if limit < top:
             axes.hlines(limit, at - 0.45, at + 0.45, color="0.3",
                         linestyle="--", linewidth=1)
-        # Above the bars' own numbers, wherever the line is.
+        # Above the numbers of the bars, wherever the line is.
         axes.text(at - 0.45, 0.99 * top, f"without communication: {limit:.1f}x",
                   fontsize="x-small", va="top")
     axes.set_title(f"{rows[0]['model']}, batch {rows[0]['batch']} per rank")

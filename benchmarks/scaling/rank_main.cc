@@ -1,15 +1,15 @@
 // One rank of the scaling benchmark: opens a session per mode and does training
-// iterations, the modes in turn. Gradients flow
+// iterations, with the modes in turn. Gradients flow
 //
 //   ReplayBackward::Prepare() -> pool -> GradientReady() in backward's order ->
 //   FinishStep() -> Oracle::Check()
 //
-// An iteration is backward, what is left of the communication, and the time
-// that forward and update take on the GPU; it begins at one moment on all
-// ranks. Making gradients, and the update itself, belong to the modelled GPU
-// and cost this machine no timed work, but for a copy of each gradient where
-// the pool is on a device. Every step's result is checked, outside the time
-// taken.
+// An iteration is backward, the exposed rest of the communication, and the time
+// that forward and update take on the GPU; it begins at the same moment on all
+// ranks. Making gradients, and the update itself, are the work of the modelled
+// GPU and take no timed work on this machine, except for a copy of each
+// gradient if the pool is on a device. Every step's result is checked, outside
+// the timed part.
 //
 // Job: {"model": a plan, "modes": [{"name", "settings"}], "warmup", "rounds",
 // "steps"}. Answer: per mode and timed step, an object of seconds and counts.
@@ -32,19 +32,19 @@
 namespace gradientflow::benchmarks {
 namespace {
 
-// For every rank to get from the start signal to its clock.
+// The time for every rank to get from the start signal to its clock.
 constexpr Clock::Time kRunUp = std::chrono::milliseconds(2);
 
-// What the ranks of one number of ranks do with one model.
+// What the ranks do with one model.
 struct Cell {
   Model model;
   Json modes;
-  int warmup = 0;  // Untimed steps: pages, connections, the choice of theta.
-  int rounds = 0;  // Of the modes in turn.
+  int warmup = 0;  // Untimed steps: pages, links, choosing theta.
+  int rounds = 0;  // Turns of each mode.
   int steps = 0;   // Per round and mode.
 };
 
-// One mode's session with what belongs to it.
+// The session of one mode, with its oracle and gradients.
 class ModeRun {
  public:
   ModeRun(const Model& model, const Json& mode, Waiter& waiter)
@@ -62,7 +62,7 @@ class ModeRun {
                          status.message()));
   }
   Status MakeBackward();
-  // A moment a little ahead, the same on every rank.
+  // Returns a moment in the near future, the same on every rank.
   Result<Clock::Time> AgreeOnStart();
   Result<Json> Timed();
 
@@ -129,8 +129,8 @@ Result<Json> ModeRun::Timed() {
   const Clock::Time finished = waiter_.Now();
   waiter_.Until(finished + FromSeconds(model_.rest_seconds));
   const Clock::Time end = waiter_.Now();
-  // Before a rank makes its next gradients, which would keep a core from
-  // those that are still being timed.
+  // This comes before a rank makes its next gradients, which would take a core
+  // from ranks that are still being timed.
   GF_RETURN_IF_ERROR(Barrier(*session_));
   if (stats.value().nonfinite) {
     return Status(StatusCode::kDataLoss, "finite gradients became non-finite");
@@ -166,7 +166,7 @@ Status ModeRun::CheckSameBits() {
   return same.ok() ? same : At(same);
 }
 
-// A line that stays in place on a terminal.
+// Shows a line that is overwritten on a terminal.
 void ShowProgress(const Cell& cell, int round) {
   if (isatty(STDERR_FILENO) == 0) return;
   if (round < cell.rounds) {

@@ -20,40 +20,41 @@ class Waiter {
  public:
   virtual ~Waiter() = default;
   virtual Clock::Time Now() = 0;
-  virtual void Until(Clock::Time moment) = 0;  // At once when it has passed.
+  virtual void Until(Clock::Time moment) = 0;  // At once if it has passed.
 };
 
 // Waits for moments of SteadyClock: sleeps, then spins for the last few
-// microseconds, so that a modelled GPU takes no core from the communication
-// and is still on time.
+// microseconds. So a modelled GPU takes no core from the communication and is
+// still on time.
 class SleepingWaiter final : public Waiter {
  public:
-  SleepingWaiter();  // Asks for exact timers for the calling thread.
+  SleepingWaiter();  // Requests exact timers for its thread.
   Clock::Time Now() override;
   void Until(Clock::Time moment) override;
 };
 
 Clock::Time FromSeconds(double seconds);
 
-// Of one rank. What is borrowed outlives the ReplayBackward.
+// The parts of one rank. Everything that is borrowed outlives the
+// ReplayBackward.
 struct ReplayParts {
   const Model* model = nullptr;
   const Gradients* gradients = nullptr;
   Waiter* waiter = nullptr;
   BufferView pool = {};
   int rank = 0;
-  // With a pool in the memory of a device: that device, and where the tensors
-  // lie in the pool, in bytes.
+  // If the pool is in the memory of a device: that device, and the offsets of
+  // the tensors in the pool, in bytes.
   std::shared_ptr<Device> device = nullptr;
   std::vector<std::size_t> offsets = {};
 };
 
-// Backward as the model's GPU would do it: gradients come into the pool of a
-// session, and ready(i) is called when tensor i's gradient would be complete.
-// The time between them is the waiter's; Prepare() has written the gradients
-// into the pool beforehand or, with a device, beside it, from where they are
-// copied on a stream when their time comes. One thread; one step after the
-// other:
+// Backward as the model's GPU would do it: gradients are written to the pool of
+// a session, and ready(i) is called when tensor i's gradient would be complete.
+// The waiter provides the time between them. Prepare() has written the
+// gradients beforehand: into the pool or, with a device, beside it, and then
+// they are copied on a stream when their time comes. One thread calls, for one
+// step after the other:
 //   Prepare(), Run(), Read()
 class ReplayBackward {
  public:
@@ -64,10 +65,10 @@ class ReplayBackward {
   Status Prepare(std::uint64_t step);
   // Calls ready(i) for every tensor, in the order of Model::ReadyOrder().
   Status Run(Clock::Time begin, const std::function<void(std::size_t)>& ready);
-  // When that GPU would have been done with the last Run(), also where it came
-  // late for want of a core.
+  // When the modelled GPU would have finished the last Run(), even if the run
+  // was late because no core was free.
   Clock::Time End() const;
-  // The pool in the memory of the host, until the next call.
+  // Returns the pool in host memory, valid until the next call.
   Result<ConstBufferView> Read();
 
   // The stream that gradients are computed on (cudaStream_t); null: no device.

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """How much faster a training step gets, technique by technique, link by link.
 
-Backward passes measured on a V100 (mixed precision) are replayed on a timer; the
-communication between the rank processes is real. An iteration is backward, the
-communication that it leaves exposed, and the time of forward and update.
-Gradients are random numbers, and every step's result is checked against a
-float64 oracle. Modes take turns; times are medians over all rounds, of the
+Backward passes measured on a V100 (mixed precision) are replayed on a timer;
+the communication between the rank processes is real. An iteration is backward,
+the communication that backward does not hide, and the time of forward and
+update. Gradients are random numbers, and every step's result is checked against
+a float64 oracle. Modes take turns; times are medians over all rounds, of the
 slowest rank.
 
 A link is a rate in Gb/s (each rank on a host of its own), `shm` (all ranks on
@@ -28,7 +28,7 @@ from lib.network import Network  # noqa: E402
 from lib.ranks import RankError, run_programs  # noqa: E402
 
 # The rungs of the paper's ladder: each adds a technique to the one before.
-# Mixed-precision backward leaves FP16 gradients, so the pool is FP16, too.
+# Mixed-precision backward produces FP16 gradients, so the pool is FP16, too.
 _HALF = {"pool_dtype": "float16", "wire_dtype": "float16"}
 _LAZY = {**_HALF, "overlap": "on", "bucket_bytes": "auto"}
 _MODES = (
@@ -50,8 +50,9 @@ def sweep_modes() -> list[dict[str, Any]]:
 
 
 def combine(ranks: list[list[dict[str, float]]]) -> report.Row:
-    """One mode's samples, [rank][step], as a row of medians over the steps: a
-    step takes as long as on its slowest rank; the rest are means over ranks."""
+    """Turns one mode's samples, [rank][step], into a row of medians over the
+    steps. The time of a step is that of its slowest rank; the other values are
+    means over ranks."""
     def median(key: str, slowest: bool = False) -> float:
         steps = zip(*([sample[key] for sample in rank] for rank in ranks))
         return report.median(max(step) if slowest else sum(step) / len(step)
@@ -67,14 +68,14 @@ def combine(ranks: list[list[dict[str, float]]]) -> report.Row:
     communication = row["hidden_ms"] + row["exposed_ms"]
     if row["bytes_per_rank_per_step"] > 0 and communication > 0:
         row["hidden_share"] = row["hidden_ms"] / communication
-    # Images per second against one GPU that does not communicate.
+    # Images per second relative to one GPU that does not communicate.
     row["scaling"] = len(ranks) * row["alone_ms"] / row["iteration_ms"]
     return row
 
 
 def run_cell(args: argparse.Namespace, name: str, link: str, ranks: int,
              modes: list[dict[str, Any]]) -> list[report.Row]:
-    """One model on one place in all modes; a row each."""
+    """Runs one model on one network in all modes; returns a row for each."""
     gbps = None if link in ("shm", "tcp") else float(link)
     place = {"GRADIENTFLOW_FABRIC": link if gbps is None else "tcp",
              "GRADIENTFLOW_DEVICE": args.device,

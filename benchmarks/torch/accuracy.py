@@ -6,8 +6,8 @@
 
 All configurations train on the same batches from the same weights, in turns,
 seed by seed. `none` is one process with the whole batch. A configuration is
-within noise of dense DDP over Gloo if its mean loss on the test set is at most
-two standard errors of the difference above, over the seeds.
+within noise of dense DDP over Gloo if its mean loss on the test set, over the
+seeds, exceeds that of DDP by at most two standard errors of the difference.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _train(settings: Settings, configuration: Any, group: Any, seed: int,
 
 
 def _identical(network: Any) -> bool:
-    """Do all ranks have the same weights, bit for bit?"""
+    """Whether all ranks have the same weights, bit for bit."""
     import torch
     import torch.distributed as dist
     mine = torch.cat([p.detach().view(-1) for p in network.parameters()])

@@ -4,11 +4,12 @@
   compare.py                               AlexNet and ResNet-50, loopback
   compare.py --links loopback,10,1         and on shaped links (needs root)
 
-Columns: a step and its spread over the rounds; its rate against DDP over Gloo,
-and over Gloo with torch's FP16 hook (medians of the ratios within a round); what
-it takes beyond a step under no_sync(), and that less DDP's own copies, which is
-communication that backward does not hide; the optimiser; bytes per rank on the
-interface, headers and all. Configurations: see configurations.py.
+The columns are: the time of a step and its spread over the rounds; its rate
+relative to DDP over Gloo, and over Gloo with torch's FP16 hook (medians of the
+ratios within a round); the time beyond that of a step under no_sync(), and the
+same without DDP's own copies, which is the communication that backward does not
+hide; the time of the optimiser; bytes per rank on the interface, with headers.
+configurations.py lists the configurations.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ DEFAULT = ("none,ddp+none,gloo,gloo+fp16,gloo+powersgd,ours,ours+fp16,"
 
 
 def link(text: str) -> float | None:
-    """A rate in Gb/s; None for loopback."""
+    """Parses a rate in Gb/s; None for loopback."""
     return None if text == "loopback" else float(text)
 
 
@@ -64,7 +65,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def _ratio(rows: list[Row], base: list[Row],
            value: Callable[[Row], float]) -> float | None:
-    """Median over the rounds of base / this, each within its round."""
+    """The median over the rounds of base / this, each within its round."""
     by_round = {row["round"]: value(row) for row in base}
     pairs = [by_round[row["round"]] / value(row) for row in rows
              if row["round"] in by_round and value(row) > 0]
@@ -76,8 +77,8 @@ def _times(ratio: float | None) -> str:
 
 
 def _add_communication(rows: list[Row]) -> None:
-    """Of what a DDP adds to a step, DDP's own copies are no communication; a
-    hook that sends nothing showed them, in the same round."""
+    """Subtracts DDP's own copies from the time that DDP adds to a step; a hook
+    that sends nothing measured them in the same round."""
     copies = {row["round"]: row["added_seconds"] for row in rows
               if row["configuration"] == "ddp+none"}
     for row in rows:
@@ -86,7 +87,7 @@ def _add_communication(rows: list[Row]) -> None:
 
 
 def summarise(rows: list[Row]) -> list[Row]:
-    """One row per configuration, in the order of the first round."""
+    """Returns one row per configuration, in the order of the first round."""
     _add_communication(rows)
     names = list(dict.fromkeys(row["configuration"] for row in rows))
     of = {name: [row for row in rows if row["configuration"] == name]
@@ -141,8 +142,8 @@ def run_case(args: argparse.Namespace, model: str, network: Network) -> None:
         turn_seconds=args.turn_seconds,
         recipe=Recipe(sparsity=args.sparsity,
                       chunk_elements=args.chunk_elements))
-    # Memory once freed is kept, as a GPU's allocator does: else the pages of
-    # new gradients cost more than some exchanges.
+    # Freed memory is kept, as by a GPU's allocator: otherwise the pages of new
+    # gradients would cost more than some exchanges.
     rows = summarise(run_functions(
         rank_main, network, case, network,
         environment={"GRADIENTFLOW_FABRIC": args.fabric,

@@ -34,19 +34,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 @dataclass(frozen=True)
 class Recipe:
-    """The same for every configuration."""
+    """What is the same for every configuration."""
 
     lr: float = 1e-4
     momentum: float = 0.9
     sparsity: float = 0.85
     chunk_elements: int = 32000
     warmup_steps: int = 0
-    # Of DataParallel with CSC. With "momentum", for its own SGD, gradients that
-    # are kept back read as anything; with "plain" as zero.
+    # For DataParallel with CSC. With "momentum", for its own SGD, gradients
+    # that are kept back are undefined; with "plain" they read as zero.
     residual: str = "momentum"
 
     def csc(self, compression: str | None) -> dict[str, Any]:
-        """What the hook and DataParallel take with CSC only."""
+        """Returns what both the hook and DataParallel take, with CSC only."""
         if compression != "csc":
             return {}
         return {"sparsity": self.sparsity,
@@ -54,7 +54,7 @@ class Recipe:
                 "warmup_steps": self.warmup_steps}
 
     def kept_back(self, compression: str | None) -> dict[str, Any]:
-        """And what DataParallel alone takes."""
+        """Returns what DataParallel alone takes in addition."""
         if compression != "csc":
             return {}
         if self.residual != "momentum":
@@ -80,7 +80,7 @@ class Trainee:
 @dataclass(frozen=True)
 class Configuration:
     name: str
-    backend: str | None  # Of torch.distributed; None: communicates nothing.
+    backend: str | None  # torch.distributed's; None: no communication.
     build: Callable[[nn.Module, Any, Recipe], Trainee]
     ddp: bool = True  # DistributedDataParallel wraps the model.
     sends: bool = True
@@ -88,14 +88,15 @@ class Configuration:
     sparse: bool = False
 
     def tolerance(self, largest: float) -> float:
-        """How far gradients up to `largest` may be from their exact mean."""
-        # FP16: two roundings to 11 bits and a sum of such; steps below its
-        # normal numbers are of 2^-24.
+        """Returns how far gradients up to `largest` may be from their exact
+        mean."""
+        # FP16: two roundings to 11 bits and a sum of such values; below its
+        # normal numbers the spacing is 2^-24.
         return 2e-3 * largest + 2.0**-22 if self.half else 1e-5 * largest
 
 
 def _torch_sgd(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    # One pass over memory, torch's fastest.
+    # One pass over memory, the fastest of torch.
     return torch.optim.SGD(model.parameters(), recipe.lr, recipe.momentum,
                            fused=True)
 
@@ -136,13 +137,14 @@ def _torch_fp16(model: nn.Module, group: Any, recipe: Recipe) -> Trainee:
 
 
 def _torch_powersgd(model: nn.Module, group: Any, recipe: Recipe) -> Trainee:
-    # All in one bucket: of several, PowerSGD begins its later allreduces as
-    # callbacks happen to run, in an order that differs between ranks, and Gloo
-    # ends the job.
+    # One bucket for everything: with several, PowerSGD starts its later
+    # allreduces as callbacks happen to run, in an order that differs between
+    # ranks, and Gloo ends the job.
     ddp = _ddp(model, group, bucket_cap_mb=1 << 20)
     state = powerSGD_hook.PowerSGDState(
         group, matrix_approximation_rank=1,
-        # The least torch takes: buckets are rebuilt after the first step.
+        # The least that torch accepts: buckets are rebuilt after the first
+        # step.
         start_powerSGD_iter=max(2, recipe.warmup_steps))
     ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     return Trainee(ddp, _torch_sgd(model, recipe))
@@ -175,7 +177,8 @@ _LIST = (
     Configuration("ddp+none", "gloo", _silent, sends=False),
     Configuration("gloo", "gloo", _plain),
     Configuration("gloo+fp16", "gloo", _torch_fp16, half=True),
-    # Sent in full in its first two steps, of which the first is verified.
+    # It sends everything in its first two steps, of which the first is
+    # verified.
     Configuration("gloo+powersgd", "gloo", _torch_powersgd),
     Configuration("nccl", "nccl", _plain),
     Configuration("ours", "gradientflow", _plain),
@@ -195,7 +198,7 @@ CONFIGURATIONS: Mapping[str, Configuration] = {c.name: c for c in _LIST}
 
 
 def named(names: list[str]) -> list[Configuration]:
-    """Raises ValueError for a name that there is not."""
+    """Returns the configurations; raises ValueError for unknown names."""
     for name in names:
         if name not in CONFIGURATIONS:
             raise ValueError(f"{name}: expected one of "
@@ -204,7 +207,7 @@ def named(names: list[str]) -> list[Configuration]:
 
 
 def open_groups(configurations: list[Configuration]) -> dict[str | None, Any]:
-    """A process group of all ranks per backend. The default group exists."""
+    """Opens a process group of all ranks per backend. The default group exists."""
     backends = dict.fromkeys(c.backend for c in configurations)
     if "gradientflow" in backends:
         import gradientflow.torch  # noqa: F401  Registers the backend.

@@ -36,7 +36,7 @@ def _verify(backend: str, group: Any, size: int) -> None:
 
 
 def _turn(group: Any, data: Any, calls: int) -> list[float]:
-    """Seconds per call, after a barrier and some calls to warm up."""
+    """Returns seconds per call, after a barrier and some calls to warm up."""
     import torch.distributed as dist
     dist.barrier(group=group)
     for _ in range(min(calls, 20)):
@@ -65,7 +65,7 @@ def rank_main(rank: int, sizes: list[int], backends: list[str], rounds: int,
         for backend, group in groups.items():
             _verify(backend, group, size)
         for turn_round in range(rounds):
-            # Who goes first changes, since the second finds other caches.
+            # The order alternates, since the second backend finds other caches.
             for backend in backends[::1 if turn_round % 2 else -1]:
                 new = _turn(groups[backend], data, calls)
                 samples[backend] += new

@@ -3,9 +3,9 @@
 
   overhead.py --parameters 5000
 
-A model of many small parameters takes steps, and Python's profiler counts the
-calls of functions of gradientflow.torch in a step and, of those, in backward,
-and their own time. It slows what it sees, so that time is an upper bound.
+A model of many small parameters takes steps. Python's profiler counts the calls
+of functions of gradientflow.torch in a step, and in backward alone, and their
+own time. The profiler slows the program down, so the time is an upper bound.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from lib.ranks import RankError, run_functions  # noqa: E402
 
 
 def _ours(profile: cProfile.Profile, folder: str) -> tuple[int, float]:
-    """Calls, and seconds in them, of functions in `folder`, the extension's
-    included, which only those call."""
+    """Returns the calls of functions in `folder`, and the seconds in them,
+    including those of the extension, which only these functions call."""
     calls, seconds = 0, 0.0
     for (file, _, name), row in pstats.Stats(profile).stats.items():
         if file.startswith(folder) or "gradientflow" in name:
@@ -68,7 +68,7 @@ def rank_main(rank: int, names: list[str],
             _many_parameters(parameters), groups[configuration.backend],
             Recipe(chunk_elements=256))
         seconds = []
-        for _ in range(10):  # After the first, DDP rebuilds its buckets.
+        for _ in range(10):  # After the first step DDP rebuilds its buckets.
             around, inside = cProfile.Profile(), cProfile.Profile()
             with around:
                 trainee.optimizer.zero_grad()

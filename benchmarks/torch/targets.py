@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Holds the rows that the benchmarks wrote against what is asked of them.
+"""Compares the rows that the benchmarks wrote with their targets.
 
-  targets.py torch.jsonl        exits with 1 if one is missed
+  targets.py torch.jsonl        exits with 1 if a target is missed
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ Row = dict[str, Any]
 
 
 class Target(NamedTuple):
-    """`value` of the rows whose fields are as `rows` says; `least` or `most`."""
+    """A bound, `least` or `most`, for `value` of the rows whose fields match
+    `rows`."""
 
-    what: str  # With a row's fields in braces.
+    what: str  # Row fields in braces.
     rows: dict[str, Any]
     value: Callable[[Row], float | None]
     unit: str
@@ -74,7 +75,7 @@ def _is_for(target: Target, row: Row) -> bool:
 
 
 def verdicts(rows: list[Row]) -> Iterator[tuple[list[str], bool]]:
-    """Lines for people, and whether each target is reached."""
+    """Yields lines for people, and whether each target is reached."""
     for target in TARGETS:
         for row in rows:
             value = target.value(row) if _is_for(target, row) else None

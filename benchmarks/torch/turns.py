@@ -1,9 +1,9 @@
-"""Configurations take turns in the same processes; one rank's part.
+"""Configurations take turns in the same processes; this is one rank's part.
 
-A configuration is built for its turn and taken down after it: so each has the
-memory and the cores for itself, as in a user's job, and what slows the machine
-for a while meets all. What data parallelism adds to a step is its time up to
-the end of backward, less the same under no_sync() in the same turn.
+A configuration is built for its turn and destroyed after it. So each has the
+memory and the cores for itself, as in a user's job, and a slow phase of the
+machine affects all. The cost of data parallelism in a step is the time up to
+the end of backward, minus the same under no_sync() in the same turn.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Case:
 
 
 def _fresh_parameters(model: nn.Module) -> None:
-    """New parameters on the same memory: the last turn's hooks are gone."""
+    """Puts new parameters on the same memory, without the hooks of the last
+    turn."""
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
@@ -57,19 +58,20 @@ def _of_all(value: float, op: Any) -> float:
 
 
 class Rank:
-    """Lives for one comparison."""
+    """One rank's part; lives for one comparison."""
 
     def __init__(self, case: Case, network: Network) -> None:
         self.case = case
         self.network = network
-        dist.init_process_group("gloo")  # To agree; timed ones have their own.
+        dist.init_process_group("gloo")  # For agreement; timed groups are separate.
         self.configurations = named(list(case.names))
         self.groups = open_groups(self.configurations)
         self.workload = Workload(case.model, seed=dist.get_rank() + 1,
                                  backward_seconds=case.backward_seconds)
 
     def run(self) -> list[dict[str, Any]]:
-        """A row per turn; of all ranks the slowest, so all return the same."""
+        """Returns a row per turn, that of the slowest rank, so all return the
+        same."""
         rows = []
         means = mean_gradients(self.workload)
         for configuration in self.configurations:
@@ -118,7 +120,7 @@ class Rank:
         return time.perf_counter() - begin
 
     def _seconds(self, work: Callable[[], None], count: int) -> float:
-        """Per call, of the slowest rank."""
+        """Returns the seconds per call, on the slowest rank."""
         dist.barrier()
         begin = time.perf_counter()
         for _ in range(count):
@@ -137,7 +139,8 @@ class Rank:
 
         totals = dict.fromkeys(("step", "optimizer", "alone", "sent"), 0.0)
         self._backward_alone(trainee)
-        # In two halves, so that both kinds of step see the same machine.
+        # Two halves, so that both kinds of step see the same state of the
+        # machine.
         halves = [count // 2, count - count // 2] if count >= 4 else [count]
         for steps in halves:
             self._block(trainee, steps, totals)
@@ -172,7 +175,7 @@ class Rank:
 
 
 def rank_main(rank: int, case: Case, network: Network) -> list[dict[str, Any]]:
-    """For run_functions()."""
+    """The function for run_functions()."""
     one = Rank(case, network)
     rows = one.run()
     one.close()

@@ -7,17 +7,17 @@ import torch.distributed as dist
 from configurations import Configuration, Trainee
 from workloads import Workload
 
-# Of a sparse configuration: it may send all in the first, and DDP changes its
-# buckets after it.
+# The steps of a sparse configuration: it may send everything in the first, and
+# DDP changes its buckets after it.
 SPARSE_STEPS = 4
 
 
 class WrongResult(Exception):
-    """A configuration's gradients are not what they should be."""
+    """A configuration's gradients are wrong."""
 
 
 def mean_gradients(workload: Workload) -> list[torch.Tensor]:
-    """The mean over the ranks, by Gloo in float64."""
+    """Computes the mean over the ranks, by Gloo in float64."""
     _backward(workload, workload.model)
     means = []
     for parameter in workload.model.parameters():
@@ -30,12 +30,12 @@ def mean_gradients(workload: Workload) -> list[torch.Tensor]:
 
 def check(configuration: Configuration, trainee: Trainee, workload: Workload,
           means: list[torch.Tensor]) -> None:
-    """`trainee`, a wrapper of workload.model, must make of every step's
-    gradients `means`, and the same bits on all ranks.
+    """Checks that every step turns the gradients of `trainee`, a wrapper of
+    workload.model, into `means`, with the same bits on all ranks.
 
-    A sparse one takes some steps with the same gradients. Then each of them is
-    zero, or the mean of what added up in one step or several; and something was
-    kept back.
+    A sparse configuration takes some steps with the same gradients. Each gradient
+    must then be zero, or the mean of what added up in one or more steps; and
+    something must have been kept back.
 
     Raises WrongResult on every rank, or on none."""
     steps = SPARSE_STEPS if configuration.sparse else 1

@@ -1,10 +1,10 @@
 """What is trained: torchvision's networks with a real backward, or a replay.
 
 A replay has a model's parameters, and a backward that produces their gradients,
-last layer first, without computing them: communication can be measured for
+last layer first, without computing them. So communication can be measured for
 networks whose backward would take minutes on a CPU. Layers are ready when the
-modelled GPU would have them ready; until then the thread sleeps, as the one
-that drives a GPU does.
+modelled GPU would have them ready; until then the thread sleeps, like a thread
+that drives a GPU.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Layer(NamedTuple):
 
 
 def layers_of(model: str, backward_seconds: float | None) -> list[Layer]:
-    """The layers of `model`, in forward order.
+    """Returns the layers of `model`, in forward order.
 
-    `backward_seconds` is shared out as the model's own time is; None: that time
-    where it was measured, else 0.
+    `backward_seconds` is distributed over the layers like the model's own time;
+    None means that time if it was measured, else 0.
     """
     plan = models.load(model)
     if backward_seconds is None:
@@ -54,7 +54,7 @@ def layers_of(model: str, backward_seconds: float | None) -> list[Layer]:
 
 
 class _Produce(torch.autograd.Function):
-    """Passes a number on; its backward gives the layer's gradients."""
+    """Passes a number on; its backward returns the layer's gradients."""
 
     @staticmethod
     def forward(ctx: Any, number: torch.Tensor, layer: _ReplayLayer,
@@ -74,7 +74,8 @@ class _ReplayLayer(nn.Module):
         super().__init__()
         self.parameters_of_layer = nn.ParameterList(
             torch.zeros(shape) for shape in layer.shapes)
-        # As spread as gradients are between layers, and alike inside one.
+        # Variances differ between layers as real gradients' do, and not inside
+        # one.
         scale = 1e-3 / math.sqrt(max(math.prod(layer.shapes[0]), 1))
         self.gradients = [torch.randn(shape, generator=generator) * scale
                           for shape in layer.shapes]
@@ -89,7 +90,7 @@ class _ReplayLayer(nn.Module):
 
 
 class _Clock:
-    """Time since backward began."""
+    """The time since backward began."""
 
     def __init__(self) -> None:
         self.begin = 0.0
@@ -133,11 +134,11 @@ class Replay(nn.Module):
 
 
 class Workload:
-    """A model with a loss to call backward on; gradients come from `seed`, and
-    weights are the same for all.
+    """A model with a loss to call backward on. Gradients depend on `seed`;
+    weights are the same for all seeds.
 
-    Replayed, unless `images` says how many a real backward of one of
-    torchvision's networks works on.
+    It is a replay, unless `images` gives the batch for a real backward of one
+    of torchvision's networks.
     """
 
     def __init__(self, model: str, *, seed: int,
@@ -158,7 +159,7 @@ class Workload:
                                      generator=generator).to(device)
 
     def loss(self, model: nn.Module) -> torch.Tensor:
-        """Of `model`: self.model, or a wrapper of it."""
+        """The loss of `model`: self.model, or a wrapper of it."""
         outputs = model(self._inputs)
         if outputs.dim() == 0:
             return outputs

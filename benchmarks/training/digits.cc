@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kMaxPixel = 16;
 
-// Appends one line's image. Returns whether the line was one.
+// Appends one line's image. Returns whether the line was valid.
 bool AppendLine(const std::string& line, Digits& digits) {
   std::istringstream fields(line);
   for (std::size_t i = 0; i <= kPixels; ++i) {

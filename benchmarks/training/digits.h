@@ -28,7 +28,7 @@ struct Split {
   Digits train;
   Digits test;
 };
-// A fixed random fifth to test on, the rest to train on.
+// A fixed random fifth of the samples is for testing, the rest for training.
 Split SplitDigits(const Digits& digits, std::uint64_t seed);
 
 }  // namespace gradientflow::benchmarks

@@ -27,16 +27,17 @@ class Network {
 
   std::vector<Tensor>& tensors() { return tensors_; }  // In forward order.
 
-  // Sum over the samples of the loss. `inputs`: labels.size() rows of
-  // widths[0]; lent until Backward() returns.
+  // Returns the sum of the loss over the samples. `inputs` has labels.size()
+  // rows of widths[0], and is lent until Backward() returns.
   double Forward(std::span<const Real> inputs, std::span<const int> labels);
 
-  // Samples of the last Forward() that were put into their class.
+  // How many samples of the last Forward() were classified correctly.
   std::size_t correct() const { return correct_; }
 
-  // Gradients of `scale` times the sum returned by Forward(), from the last
-  // tensor to the first: gradient(i) says where tensor i's goes (its size,
-  // overwritten), then ready(i) is called.
+  // Computes the gradients of `scale` times the sum returned by Forward(), from
+  // the last tensor to the first: gradient(i) returns where tensor i's goes (as
+  // many elements as the tensor; they are overwritten), then ready(i) is
+  // called.
   void Backward(Real scale, const std::function<Real*(std::size_t)>& gradient,
                 const std::function<void(std::size_t)>& ready);
 

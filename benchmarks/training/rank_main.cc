@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::uint64_t kSplitSeed = 1998;
 
-// The same for every way that gradients travel.
+// What is the same for every way to exchange gradients.
 struct Recipe {
   explicit Recipe(const Json& json)
       : hidden(json.at("hidden").get<std::vector<std::size_t>>()),
@@ -33,12 +33,12 @@ struct Recipe {
 
   std::vector<std::size_t> hidden;
   std::size_t epochs;
-  std::size_t batch;  // Of all ranks together.
+  std::size_t batch;  // Over all ranks.
   float lr;           // Falls linearly to 0.
   float momentum;
 };
 
-// Trains one network; all that lives for one run.
+// Trains one network; holds everything that lives for one run.
 class Trainer {
  public:
   Trainer(const Json& job, const Split& split, std::uint64_t seed)
@@ -108,8 +108,8 @@ void Trainer::Gather(const std::size_t* samples) {
 Status Trainer::Step(std::size_t step, const std::size_t* samples) {
   Gather(samples);
   network_.Forward(pixels_, labels_);
-  // The mean over the ranks of these is the mean over the batch, also where
-  // the ranks' shares of it differ by one.
+  // With this scale the mean over the ranks is the mean over the batch, even if
+  // the ranks' shares of it differ by one sample.
   const float scale = session_->options().loss_scale *
                       static_cast<float>(session_->size()) /
                       static_cast<float>(recipe_.batch);

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Data-parallel training on real data, with gradients sent in full and sparsely.
+"""Data-parallel training on real data, with gradients sent in full and
+sparsely.
 
-A small network learns handwritten digits on rank processes of this machine, with
-the same recipe and seeds however gradients travel. All ranks must end with the
-same weights, bit for bit.
+A small network learns handwritten digits on rank processes of this machine,
+with the same recipe and seeds for every way to exchange gradients. All ranks
+must end with the same weights, bit for bit.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from lib import models, report  # noqa: E402
 from lib.network import Network  # noqa: E402
 from lib.ranks import RankError, run_programs  # noqa: E402
 
-# FP16 is used as in mixed precision: with a loss scale.
+# FP16 as in mixed precision, with a loss scale.
 _HALF = {"wire_dtype": "float16", "loss_scale": "256"}
 EXCHANGES = {"dense FP32": {}, "dense FP16": _HALF,
              "CSC 85 % + FP16": {**_HALF, "sparsity": "0.85"},
@@ -27,8 +28,8 @@ TRAINING_IMAGES = 1438
 
 
 def summarise(name: str, runs: list[list[dict[str, float]]]) -> report.Row:
-    """`runs` are one configuration's, [rank][seed]. Loss and accuracy belong to
-    the weights, which are the same on every rank."""
+    """Summarises the `runs` of one configuration, [rank][seed]. Loss and
+    accuracy belong to the weights, which are the same on every rank."""
     def mean(key: str) -> float:
         return statistics.fmean(run[key] for rank in runs for run in rank)
 
@@ -50,7 +51,7 @@ def run_exchange(args: argparse.Namespace, name: str,
     steps = args.epochs * (TRAINING_IMAGES // args.batch)
     settings = {**EXCHANGES[name], "momentum": "0.9",
                 "chunk_elements": str(args.chunk_elements),
-                # Sparsity rises in the first twentieth of the steps.
+                # The sparsity rises in the first twentieth of the steps.
                 "warmup_steps": str(steps // 20)}
     job = {"data": str(models.DATA / "digits.csv"), "settings": settings,
            "recipe": recipe, "seeds": args.seeds}

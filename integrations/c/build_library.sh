@@ -3,10 +3,11 @@
 #
 #   integrations/c/build_library.sh OUT
 #
-# OUT is the file to write. Needs a C++20 compiler (CXX; else g++ or clang++),
-# and the headers of Highway and nlohmann-json, where the compiler looks or
-# where CPPFLAGS says (-I...). CXXFLAGS are added to the optimised defaults. As
-# many files are compiled at a time as there are cores, or as JOBS says.
+# OUT is the file to write. The build needs a C++20 compiler (CXX; else g++ or
+# clang++), and the headers of Highway and nlohmann-json in the compiler's
+# search path or in the folders that CPPFLAGS adds (-I...). CXXFLAGS are added
+# to the optimised defaults. JOBS is the number of files to compile at a time,
+# by default the number of cores.
 set -eu -o pipefail
 
 fail() {
@@ -27,14 +28,14 @@ if [[ -z ${CXX-} ]]; then
 fi
 read -r -a preprocess <<<"${CPPFLAGS-}"
 read -r -a added <<<"${CXXFLAGS-}"
-# CXX may carry a launcher or options: "ccache g++".
+# CXX may contain a launcher or options, as in "ccache g++".
 read -r -a compiler <<<"$CXX"
 export LC_ALL=C
 
 objects=$(mktemp -d)
 trap 'rm -rf "$objects"' EXIT
 
-# accepts SOURCE_LINE: whether the compiler takes it.
+# accepts SOURCE_LINE: succeeds if the compiler accepts the line.
 accepts() {
   "${compiler[@]}" -std=c++20 "${preprocess[@]}" "${added[@]}" -fsyntax-only \
     -x c++ - <<<"$1" 2>"$objects/why"
@@ -42,7 +43,7 @@ accepts() {
 accepts 'int main() { return [](auto x) requires(sizeof(x) > 0) { return x; }(0); }' ||
   fail "$CXX does not compile C++20:
 $(head -n 5 "$objects/why")"
-# header NAME PACKAGE
+# header NAME PACKAGE: fails with advice if the compiler does not find NAME.
 header() {
   accepts "#include <$1>" || fail "no <$1> for $CXX: install $2, or set" \
     "CPPFLAGS=-I... to where it is"
@@ -50,8 +51,8 @@ header() {
 header hwy/highway.h "Highway (libhwy-dev, highway-devel)"
 header nlohmann/json.hpp "nlohmann-json (nlohmann-json3-dev, json-devel)"
 
-# What the BUILD files take with --define=cuda=off: all but programs, ranks that
-# are threads, and what needs the CUDA toolkit.
+# The sources that the BUILD files take with --define=cuda=off: all except
+# programs, ranks that are threads, and what needs the CUDA toolkit.
 mapfile -t sources < <(
   find gradientflow kernels transports integrations/c -name '*.cc' \
     ! -path gradientflow/info_main.cc ! -path gradientflow/communicator/inproc.cc \
@@ -60,7 +61,7 @@ mapfile -t sources < <(
 )
 sources+=(gradientflow/device/cuda_absent.cc gradientflow/device/cuda_facts.cc)
 
-# Kernels give the same bits from every compiler: see kernels/BUILD.
+# Kernels give the same bits with every compiler: see kernels/BUILD.
 compile() {
   local source=$1 extra=()
   [[ $source != kernels/* ]] || extra=(-ffp-contract=off)
@@ -81,7 +82,7 @@ for source in "${sources[@]}"; do
 done
 while ((running-- > 0)); do wait -n || exit 1; done
 
-# One file to copy: libstdc++ is inside, and only gf_* shows.
+# One file to copy: it contains libstdc++ and exports gf_* only.
 mkdir -p "$(dirname "$out")"
 "${compiler[@]}" -shared "${added[@]}" -o "$objects/library" "$objects"/*.o \
   -Wl,-soname,libgradientflow.so -Wl,--gc-sections \

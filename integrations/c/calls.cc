@@ -5,8 +5,11 @@
 #include "gradientflow/collectives/call_plan.h"
 #include "integrations/c/handles.h"
 
-// Collectives and messages: every call of the C API is a gf_call, which
-// Translate() checks and makes a CollectiveCall.
+// Collectives and messages. Every call of the C API becomes a gf_call;
+// Translate() checks it and turns it into a CollectiveCall.
+//
+//   gf_comm_start()           -> Translate() -> Communicator::Start(): a ticket
+//   gf_comm_allreduce(), ...  -> Translate() -> Communicator::Run(): blocks
 
 using gradientflow::CallGroup;
 using gradientflow::CollectiveCall;
@@ -36,7 +39,8 @@ Communicator::Completion Told(gf_done done, void* user) {
   };
 }
 
-// "dtype 9: expected GF_FLOAT32 (0) to GF_UINT8 (7)", or OK.
+// Returns OK, or an error such as "dtype 9: expected GF_FLOAT32 (0) to GF_UINT8
+// (7)".
 Status InRange(const char* what, int32_t value, int32_t last,
                const char* expected) {
   if (value >= 0 && value <= last) return Status();
@@ -86,7 +90,7 @@ Result<CollectiveCall> Translate(const gf_comm& comm, const gf_call& given) {
   return types;
 }
 
-// Of all ranks, with an operation where the kind has one.
+// A call of all ranks, with an operation where the kind has one.
 gf_call CallOf(int32_t kind, size_t count, int32_t dtype, int32_t op = GF_SUM) {
   gf_call call;
   gf_call_init(&call);

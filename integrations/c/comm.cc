@@ -6,7 +6,7 @@
 #include "gradientflow/base/str_cat.h"
 #include "integrations/c/handles.h"
 
-// Joining and leaving a job, its groups and its memory.
+// How a rank joins and leaves a job, and the job's groups and memory.
 
 using gradientflow::BufferView;
 using gradientflow::Communicator;
@@ -23,7 +23,7 @@ bool IsStatusCode(gf_status status) {
   return status > GF_OK && status <= GF_DATA_LOSS;
 }
 
-// Collects what the caller's exchange brings.
+// Collects the cards that the caller's exchange delivers.
 struct Cards {
   std::vector<std::string> texts;
   std::vector<bool> there;
@@ -101,7 +101,7 @@ gf_status gf_comm_open(const gf_options* options, gf_comm** out) {
 }
 
 void gf_comm_close(gf_comm* comm) {
-  // A fork cannot take it apart.
+  // A fork has no threads that could close the job: it leaves it alone.
   if (comm != nullptr && comm->comm->forked()) {
     return gradientflow::LeaveBehind(comm);
   }

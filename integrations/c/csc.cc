@@ -14,9 +14,16 @@
 #include "integrations/c/handles.h"
 #include "kernels/kernels.h"
 
-// CSC in a caller's buckets, by a caller's exchange: the rules of csc.h, for
-// one region per bucket, and the marks, by which ranks learn in the same step
-// that what another one keeps back is not finite.
+// CSC in a caller's buckets, with a caller's exchange. csc/csc.h has the rules;
+// here each bucket is one region of them. This file adds the marks, by which
+// all ranks learn in the same step that a chunk which another rank keeps back
+// is not finite.
+//
+//   packed buffer:  elements of selected chunks | one mark per kept chunk
+//   mark:           0, or NaN where the kept chunk's norm is not finite
+//
+// The exchange takes a mean, and a mean with a NaN is NaN: so a mark of any
+// rank reaches all ranks.
 
 using gradientflow::ChunkSelector;
 using gradientflow::Csc;
@@ -35,7 +42,7 @@ constexpr float kMark = std::numeric_limits<float>::quiet_NaN();
 struct Bucket : gf_csc_bucket {
   const Csc* rules = nullptr;
   gradientflow::CscRegion region;
-  std::vector<uint8_t> sent;  // `selected`.
+  std::vector<uint8_t> sent;  // What `selected` points to.
   std::vector<uint8_t> always_dense;
   std::vector<uint32_t> slots;
   std::vector<uint8_t> dirty;
@@ -77,7 +84,8 @@ void TakeFactors(gf_csc* csc) {
                   factors.sent_norm, factors.give_back};
 }
 
-// Takes over what bucket->sent says.
+// Derives the slots and the sizes of the packed buffer from bucket->sent. The
+// bucket's last chunk may be short.
 void TakeSelection(Bucket* bucket) {
   const size_t width = bucket->rules->config().selection.chunk_elements;
   const size_t sent =
@@ -114,7 +122,7 @@ Status WriteMarks(const Bucket& bucket) {
                  bucket.region.wire, marks.size());
 }
 
-// Makes NaNs of the chunks that any rank has marked.
+// Writes NaN to the chunks that any rank has marked.
 Status ReadMarks(const Bucket& bucket, int32_t* nonfinite) {
   const gradientflow::CscRegion& region = bucket.region;
   std::vector<float> marks(bucket.marks);
@@ -246,7 +254,7 @@ gf_status gf_csc_end_step(gf_csc* csc, int32_t nonfinite) {
     GF_RETURN_IF_ERROR(NotNull("gf_csc_end_step", {csc}));
     ++csc->step;
     for (const auto& bucket : csc->buckets) {
-      // Null: a bucket that this step has not packed.
+      // Null if this step has not packed the bucket.
       void* const packed = std::exchange(bucket->region.packed, nullptr);
       if (nonfinite == 0 || packed == nullptr) continue;
       GF_RETURN_IF_ERROR(csc->rules.Skip(bucket->region));
@@ -258,7 +266,7 @@ gf_status gf_csc_end_step(gf_csc* csc, int32_t nonfinite) {
 gf_status gf_csc_select(gf_csc* csc, const float* norm_sums, size_t chunks) {
   return Guard([&]() -> Status {
     GF_RETURN_IF_ERROR(NotNull("gf_csc_select", {csc, norm_sums}));
-    // As if every bucket were filled up to whole chunks.
+    // The chunk count is as if every bucket were filled up to whole chunks.
     gradientflow::ChunkSelectorConfig config = csc->rules.config().selection;
     for (const auto& bucket : csc->buckets) {
       for (const uint8_t always : bucket->always_dense) {

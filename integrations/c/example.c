@@ -4,8 +4,7 @@
  *   GRADIENTFLOW_SIZE=2 GRADIENTFLOW_RENDEZVOUS=127.0.0.1:29400 \
  *   GRADIENTFLOW_RANK=0 ./example &   (and the same with RANK=1)
  *
- * or under torchrun, mpirun or srun, whose variables say the same.
- */
+ * or use torchrun, mpirun or srun, whose variables say the same. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -20,13 +19,14 @@ static void check(gf_status status, const char* what) {
   exit(1);
 }
 
-/* Numbers in [-1, 1] that every machine draws alike. */
+/* Pseudo-random numbers in [-1, 1], the same on every machine. */
 static float draw(uint32_t* state) {
   *state = *state * 1664525U + 1013904223U;
   return (float)(*state >> 8) / 8388608.0F - 1.0F;
 }
 
-/* The loss of this rank's samples; the gradients go where the session says. */
+/* Returns the loss on this rank's samples, and writes the gradients to where
+ * the session keeps them. */
 static float backward(uint32_t seed, const float* w, float b, float* dw,
                       float* db) {
   float loss = 0;

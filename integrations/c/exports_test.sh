@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The shared library exports exactly the functions that its headers declare,
-# and needs nothing at run time that a machine without a compiler lacks.
+# Checks that the shared library exports exactly the functions that its headers
+# declare, and needs nothing at run time that a machine without a compiler
+# lacks.
 set -u -o pipefail
 library=$1
 shift
@@ -11,7 +12,7 @@ exported=$(nm -D --defined-only "$library" | awk '{print $NF}' |
 [[ -n $declared ]] || { echo "no function in $*?"; exit 1; }
 
 rc=0
-# Comments may name functions as "gf_*_init()", which the pattern passes over.
+# Comments may name functions as in "gf_*_init()"; the pattern ignores them.
 if ! diff <(echo "$declared") <(echo "$exported"); then
   echo "< declared in the headers, > exported by the library"
   rc=1

@@ -15,7 +15,7 @@
 #include "gradientflow/session.h"
 #include "integrations/c/gradientflow.h"
 
-// What the C API's opaque pointers point to, and how errors leave.
+// What the C API's opaque pointers point to, and how errors reach the caller.
 struct gf_options {
   gradientflow::Options options;
   gf_exchange exchange = nullptr;
@@ -23,7 +23,7 @@ struct gf_options {
 };
 
 struct gf_comm {
-  // kInvalidArgument: not open.
+  // kInvalidArgument if the group is not open.
   gradientflow::Result<std::size_t> GroupSize(uint32_t group) const;
 
   std::shared_ptr<gradientflow::Communicator> comm;
@@ -37,11 +37,12 @@ struct gf_session {
 
 namespace gradientflow::c_api {
 
-// Keeps the text for gf_last_error() of this thread.
+// Keeps the text for gf_last_error() of this thread, and returns the code.
 gf_status Report(const Status& status);
 gf_status Invalid(const std::string& what);
 
-// Runs `body` and lets no exception (of the standard library) cross into C.
+// Runs `body` and keeps exceptions of the standard library from crossing into
+// C.
 template <typename Body>
 gf_status Guard(Body body) {
   try {
@@ -53,8 +54,8 @@ gf_status Guard(Body body) {
   }
 }
 
-// Structs of a caller built against an older header are shorter: their missing
-// fields keep the defaults.
+// A caller built against an older header passes a shorter struct: the missing
+// fields keep their defaults.
 template <typename Struct>
 Struct WithDefaults(const Struct& given, void (*init)(Struct*)) {
   Struct full;

@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Installs GradientFlow for programs in C, or in what calls C, that are not built
-# with Bazel: the shared library, its headers, and what pkg-config and CMake need
-# to find them.
+# Installs GradientFlow for programs that are not built with Bazel, in C or in a
+# language that calls C: the shared library, its headers, and the files by which
+# pkg-config and CMake find them.
 #
 #   integrations/c/install.sh PREFIX
 #
-# PREFIX is an absolute folder: /usr/local, or one of your own. The library is
-# built by build_library.sh, unless LIBGRADIENTFLOW names one that Bazel has built
-# (//integrations/c:libgradientflow.so, with CUDA where nvcc is). DESTDIR, if
-# set, comes before PREFIX, for packagers. A program then says
+# PREFIX is an absolute folder: /usr/local, or one of your own. build_library.sh
+# builds the library, unless LIBGRADIENTFLOW names one that Bazel has built
+# (//integrations/c:libgradientflow.so, with CUDA where nvcc is found). DESTDIR,
+# if set, is put in front of PREFIX, for packagers. A program then says
 #
 #   #include <gradientflow/gradientflow.h>
 #   cc program.c $(PKG_CONFIG_PATH=PREFIX/lib/pkgconfig pkg-config --cflags --libs gradientflow)
 #
-# or, in CMake, find_package(gradientflow) and links gradientflow::gradientflow.
+# or, in CMake, calls find_package(gradientflow) and links
+# gradientflow::gradientflow.
 set -eu -o pipefail
 
 fail() {
@@ -60,7 +61,7 @@ Cflags: -I\${prefix}/include
 Libs: -L\${prefix}/lib -Wl,-rpath,\${prefix}/lib -lgradientflow
 END
 
-# Relative to where the file lies, so that the folder may be moved.
+# Paths are relative to the file, so that the folder may be moved.
 cat >"$root/lib/cmake/gradientflow/gradientflow-config.cmake" <<'END'
 get_filename_component(_gradientflow_root "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 if(NOT TARGET gradientflow::gradientflow)

@@ -7,7 +7,8 @@
 #include "gradientflow/base/str_cat.h"
 #include "integrations/c/handles.h"
 
-// The kernels on a caller's own memory.
+// The C API's kernels, which work on a caller's own memory. Each call checks
+// its arguments, then runs the best CPU table on the caller's thread.
 
 using gradientflow::DType;
 using gradientflow::SizeOf;
@@ -36,7 +37,7 @@ Status CheckPointer(const char* function, const char* name, const void* data,
   return Refuse(function, StrCat(name, " is null, with ", n, " elements"));
 }
 
-// A caller's buffer, for CheckApart().
+// A caller's buffer, as CheckApart() sees it.
 struct Buffer {
   const char* name;
   const void* data;

@@ -21,6 +21,10 @@ using gradientflow::c_api::WithDefaults;
 
 namespace {
 
+// A model's gradients, for C. The functions check what C can get wrong (null
+// pointers, short structs, enumerators), translate it, and call the
+// GradientSession: the rules of a step are there.
+
 Result<OptimizerConfig> ConfigOf(const gf_optimizer* optimizer) {
   const auto bad = [](std::string text) {
     return Status(StatusCode::kInvalidArgument, std::move(text));
@@ -121,7 +125,7 @@ gf_status gf_session_open(gf_comm* comm, uint32_t group,
 }
 
 void gf_session_close(gf_session* session) {
-  // A fork cannot take it apart.
+  // A fork has no threads that could close the session: it leaves it alone.
   if (session != nullptr && session->session->forked()) {
     return gradientflow::LeaveBehind(session);
   }
@@ -311,7 +315,8 @@ gf_status gf_session_restore_state(gf_session* session, const void* state,
     return Invalid("gf_session_restore_state: session is null");
   }
   return Guard([&] {
-    // A state that is null is refused after the other ranks have been told.
+    // A null state is refused only after the other ranks have been told, so
+    // that all of them fail alike.
     return session->session->RestoreState(
         {static_cast<const std::byte*>(state), state == nullptr ? 0 : bytes});
   });

@@ -1,9 +1,8 @@
-"""The build backend: setuptools', with the installed torch in sight.
+"""The build backend: setuptools', but with the installed torch in sight.
 
-pip builds in an environment of its own, from which installed packages are
-hidden. An extension has to be built against the torch that it will be loaded
-into, so this shows the interpreter's packages to the build, after the
-environment's own.
+pip builds in an isolated environment, where installed packages are hidden. An
+extension must be built against the torch that will load it, so this module
+appends the interpreter's own packages to the import path of the build.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python core_library.py FOLDER
 
-prints its path: the file that LIBGRADIENTFLOW names; else that of an optimised
-Bazel build in this checkout, if it is newer than all sources; else one that
-integrations/c/build_library.sh builds into FOLDER, where it serves until the
-sources change.
+prints its path. The first that exists is taken: the file that LIBGRADIENTFLOW
+names; that of an optimised Bazel build in this checkout, if it is newer than
+all sources; the one that integrations/c/build_library.sh builds into FOLDER,
+which is reused until the sources change.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ _FOLDERS = ("gradientflow", "kernels", "transports", "integrations/c")
 
 
 class NotFound(Exception):
-    """Says what is missing, and what to do."""
+    """The library cannot be found; the text says what is missing and what to
+    do."""
 
 
 def header_version() -> int:
-    """Of the header in this checkout: major * 1000 + minor."""
+    """Returns the version of the header in this checkout: major * 1000 + minor."""
     header = _C_API / "gradientflow.h"
     if not header.is_file():
         raise NotFound(
@@ -47,7 +48,7 @@ def header_version() -> int:
 
 
 def find(scratch: pathlib.Path) -> pathlib.Path:
-    """The library, built below `scratch` if need be."""
+    """Returns the library, and builds it below `scratch` if need be."""
     given = os.environ.get("LIBGRADIENTFLOW")
     if given:
         if not pathlib.Path(given).is_file():
@@ -77,7 +78,7 @@ def _checked(library: pathlib.Path) -> pathlib.Path:
 
 
 def _is_optimised(library: pathlib.Path) -> bool:
-    """Not of a debug or sanitizer configuration of Bazel's."""
+    """Whether it is not of a debug or sanitizer configuration of Bazel's."""
     return re.search(r"/[^/-]+-opt/bin/", str(library.resolve())) is not None
 
 
@@ -105,7 +106,8 @@ def _build(scratch: pathlib.Path) -> pathlib.Path:
         digest.update(path.read_bytes())
     library = scratch / digest.hexdigest()[:16] / NAME
     if not library.is_file():
-        # What the compiler says is for people; only the path is for programs.
+        # The compiler's output is for people, so it goes to stderr; stdout has
+        # the path for programs.
         if subprocess.run([str(script), str(library)], stdout=sys.stderr).returncode:
             raise NotFound(
                 f"{script} failed, as said above; or set LIBGRADIENTFLOW to a"

@@ -2,7 +2,7 @@
 
 Environment:
   LIBGRADIENTFLOW  libgradientflow.so to pack and link to; see core_library.py.
-  MAX_JOBS         compilers at a time.
+  MAX_JOBS         number of compilers to run at a time.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ from torch.utils import cpp_extension  # noqa: E402
 
 
 def joined_sources(into: pathlib.Path) -> list[str]:
-    """Files that include the sources in csrc/, those of one first word (as in
-    backend_move.cc) together: most of a compiler's time goes into torch's
-    headers."""
+    """Writes files that include the sources in csrc/, and returns their names.
+    Sources with the same first word, such as those of backend_*.cc, share a
+    file, because a compiler spends most of its time on torch's headers."""
     csrc = HERE / "csrc"
     together: dict[str, list[pathlib.Path]] = {}
     for path in sorted(csrc.glob("*.cc")):
@@ -68,7 +68,8 @@ def joined_sources(into: pathlib.Path) -> list[str]:
         known = word if word in ("backend", "bind", "data", "hook") else "other"
         together.setdefault(known, []).append(path)
     into.mkdir(parents=True, exist_ok=True)
-    # As old as what they include, so that nothing is compiled in vain.
+    # Give each file the date of the newest source, so that nothing is compiled
+    # in vain.
     newest = max(path.stat().st_mtime for path in csrc.iterdir())
     joined = []
     for word, paths in together.items():
@@ -110,7 +111,7 @@ except core_library.NotFound as error:
 
 setup(
     version=f"{version // 1000}.{version % 1000}.0",
-    # Torch promises no binary interface between minor versions.
+    # Torch guarantees no binary interface between minor versions.
     install_requires=[f"torch=={major}.{minor}.*"],
     ext_modules=[
         cpp_extension.CppExtension(

@@ -1,5 +1,5 @@
-// The reductions on vectors; see cpu/combine.h for those on elements, which
-// these equal bit for bit. Compiled once per instruction set.
+// The reductions on vectors. They give the same bits as those on single
+// elements in cpu/combine.h. Compiled once per instruction set.
 #if defined(GRADIENTFLOW_KERNELS_COMBINE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADIENTFLOW_KERNELS_COMBINE_INL_H_
 #undef GRADIENTFLOW_KERNELS_COMBINE_INL_H_

@@ -13,7 +13,8 @@ struct OpTag {
   static constexpr ReduceOp kOp = op;
 };
 
-// f(OpTag<op>()) for an operation on elements of type T; kBadArgs for another.
+// Calls f(OpTag<op>()) for an operation on elements of type T; kBadArgs
+// otherwise.
 template <class T, class F>
 int VisitOp(ReduceOp op, F f) {
   if constexpr (std::is_integral_v<T>) {
@@ -42,7 +43,7 @@ int VisitOp(ReduceOp op, F f) {
   }
 }
 
-// a op b, of what is no minimum or maximum.
+// a op b, for any op but minimum and maximum.
 template <ReduceOp op, class T>
 constexpr T CombineUnsigned(T a, T b) {
   switch (op) {
@@ -59,8 +60,8 @@ constexpr T CombineUnsigned(T a, T b) {
   }
 }
 
-// a op b. Integers wrap: they are combined as unsigned values.
-// Of a minimum or maximum with a NaN, the NaN; of +0 and -0, b.
+// a op b. Integers wrap, since they are combined as unsigned values. A minimum
+// or maximum is NaN if a or b is, and b if they are +0 and -0.
 template <ReduceOp op, class T>
 T Combine(T a, T b) {
   if constexpr (op == ReduceOp::kMin) {
@@ -70,7 +71,7 @@ T Combine(T a, T b) {
     if (a != a) return a;
     return a > b ? a : b;
   } else if constexpr (std::is_integral_v<T>) {
-    // Unsigned types below int would be promoted to a signed int.
+    // Unsigned types narrower than int would be promoted to a signed int.
     using Wide = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
     return static_cast<T>(
         CombineUnsigned<op>(static_cast<Wide>(a), static_cast<Wide>(b)));

@@ -61,7 +61,7 @@ struct WatchBody {
   }
 };
 
-// A copy that looks at each piece while it is in the first-level cache.
+// A copy that checks each piece while it is in the first-level cache.
 template <class T>
 HWY_NOINLINE int RunWatchedCopy(const ConvertArgs& args) {
   constexpr std::size_t kPiece = 16384 / sizeof(T);

@@ -9,9 +9,9 @@
 
 #include "kernels/types.h"
 
-// The element types of the CPU kernels, one at a time, and how a DType selects
-// a template. Shared by the scalar reference and by the vector kernels' entry
-// points, so it holds nothing that depends on the instruction set.
+// The element types of the CPU kernels, one element at a time, and how a DType
+// selects a template. The scalar reference and the entry points of the vector
+// kernels share this header, so nothing in it depends on the instruction set.
 namespace gradientflow::kernels {
 
 struct Float16 {
@@ -25,7 +25,7 @@ struct BFloat16 {
 inline constexpr std::uint32_t kFloatAbs = 0x7FFFFFFF;
 inline constexpr std::uint32_t kFloatInf = 0x7F800000;
 
-// binary16 -> binary32, exact. A NaN becomes quiet, as F16C does it.
+// binary16 -> binary32, exact. A NaN becomes quiet, as with F16C.
 inline float ToFloat(Float16 half) {
   const std::uint32_t sign = std::uint32_t{half.bits & 0x8000u} << 16;
   const std::uint32_t exponent = (half.bits >> 10) & 0x1F;
@@ -47,7 +47,7 @@ inline float ToFloat(BFloat16 value) {
 
 inline float ToFloat(float value) { return value; }
 
-// `bits` >> `shift`, rounded to the nearest, ties to even.
+// `bits` >> `shift`, rounded to nearest, ties to even.
 inline std::uint32_t ShiftRightRounded(std::uint32_t bits, int shift) {
   const std::uint32_t odd = (bits >> shift) & 1;
   return (bits + ((std::uint32_t{1} << (shift - 1)) - 1) + odd) >> shift;
@@ -101,7 +101,7 @@ bool IsNonFinite(T value) {
   }
 }
 
-// The smallest float32 magnitude, as bits, that is no finite T once rounded.
+// The bits of the smallest float32 magnitude that rounds to no finite T.
 template <class T>
 inline constexpr std::uint32_t kFirstNonFinite = kFloatInf;
 template <>
@@ -114,10 +114,11 @@ struct TypeTag {
   using Type = T;
 };
 
-// The result of a call with types or counts that its Args do not allow.
+// The result of a call whose Args have types or counts that are not allowed.
 inline constexpr int kBadArgs = EINVAL;
 
-// f(TypeTag<T>()) for the gradient type `type`; kBadArgs for another.
+// Calls f(TypeTag<T>()) for the gradient type `type`; kBadArgs for another
+// type.
 template <class F>
 int VisitGradientType(DType type, F f) {
   switch (type) {
@@ -132,7 +133,8 @@ int VisitGradientType(DType type, F f) {
   }
 }
 
-// f(TypeTag<T>()) for the other types: those that mix with no other.
+// Calls f(TypeTag<T>()) for the other types, which do not convert to each
+// other.
 template <class F>
 int VisitPlainType(DType type, F f) {
   switch (type) {

@@ -12,7 +12,7 @@ HWY_BEFORE_NAMESPACE();
 namespace gradientflow::kernels::HWY_NAMESPACE {
 namespace {
 
-// Widening is exact, and leaves infinities and NaNs what they are.
+// Widening is exact, and preserves infinities and NaNs.
 template <class T>
 struct FindNonfiniteBody {
   const T* src;

@@ -2,9 +2,9 @@
 
 #include "kernels/kernels.h"
 
-// One set of the kernels per instruction set, for cpu/table.cc. The
-// vector namespaces carry the names Highway gives them; each kernel's .cc
-// file defines its function in both.
+// One set of kernels per instruction set, for cpu/table.cc. The vector
+// namespaces have the names that Highway gives them; the .cc file of each
+// kernel defines its function in both.
 namespace gradientflow::kernels {
 
 #define GRADIENTFLOW_DECLARE_KERNELS                         \
@@ -17,7 +17,7 @@ namespace gradientflow::kernels {
   int FindNonfinite(const FindNonfiniteArgs&, void* stream); \
   int Sgd(const SgdArgs&, void* stream);
 
-// One element after the other, in the words of kernels.h.
+// The scalar reference: one element after the other, as kernels.h words it.
 namespace scalar {
 GRADIENTFLOW_DECLARE_KERNELS
 }  // namespace scalar

@@ -12,9 +12,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace gradientflow::kernels::HWY_NAMESPACE {
 
-// Lanes and slots sum apart, and are folded into a total after each piece:
-// no partial sum has more than kPieceVectors / kSlots terms, so the error
-// grows with the number of pieces and not with that of the elements.
+// Lanes and slots are summed separately, and are added to a total after each
+// piece. No partial sum has more than kPieceVectors / kSlots terms, so the
+// error grows with the number of pieces and not with the number of elements.
 inline constexpr std::size_t kNormPiece = 512 * kLanes;
 
 struct NormSlots {
@@ -33,8 +33,8 @@ struct NormSlots {
   }
 };
 
-// Runs body over [0, n) in pieces and returns the sum that it left in
-// body.norm. Body has Advance(elements), which moves its pointers on.
+// Runs body over [0, n) in pieces, and returns the sum that the body leaves in
+// body.norm. Body has Advance(elements), which advances its pointers.
 template <class Body>
 HWY_INLINE float SumOfPieces(std::size_t n, Body& body) {
   VF total = hn::Zero(DF());

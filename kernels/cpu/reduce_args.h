@@ -2,8 +2,7 @@
 
 #include "kernels/kernels.h"
 
-// Whether the counts, types and operations are among those that kernels.h
-// allows.
+// Whether counts, types and operations are among those that kernels.h allows.
 namespace gradientflow::kernels {
 
 inline bool IsAllowed(const AccumulateArgs& args) {

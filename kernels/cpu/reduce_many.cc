@@ -14,8 +14,8 @@ HWY_BEFORE_NAMESPACE();
 namespace gradientflow::kernels::HWY_NAMESPACE {
 namespace {
 
-// kVectors vectors of each source are reduced in registers and then stored to
-// all destinations: every byte is read once and written once.
+// Reduces kVectors vectors of each source in registers, then stores them to all
+// destinations: every byte is read once and written once.
 template <class S, class D, ReduceOp op>
 class ReduceBlock {
  public:

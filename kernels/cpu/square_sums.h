@@ -5,7 +5,8 @@
 
 #include "kernels/kernels.h"
 
-// The order of SumSquaresArgs beyond a block's vectors, for every table.
+// The order of SumSquaresArgs above the level of a block's vectors, for every
+// table.
 namespace gradientflow::kernels {
 
 // The sum of neighbouring lanes, as a tree; destroys them.
@@ -17,21 +18,21 @@ double FoldLanes(double (&lanes)[kCount]) {
   return lanes[0];
 }
 
-// Of one call.
+// The totals of one call.
 class SquareTotals {
  public:
-  // The blocks' sums, in order.
+  // Adds the sum of the next block.
   void Add(double sum) {
     double& total = totals_[blocks_ % kSquareTotals];
     total = blocks_ < kSquareTotals ? sum : total + sum;
     ++blocks_;
   }
 
-  // Once.
+  // May be called once.
   double Fold() {
     const std::size_t used = std::min(blocks_, kSquareTotals);
     if (used == 0) return 0;
-    // A total that no block has added to is 0, and changes nothing.
+    // Totals to which no block has been added are 0 and change nothing.
     for (std::size_t far = 1; far < used; far *= 2) {
       for (std::size_t i = 0; i + far < used; i += 2 * far) {
         totals_[i] += totals_[i + far];
@@ -41,7 +42,7 @@ class SquareTotals {
   }
 
  private:
-  double totals_[kSquareTotals];  // As many as blocks, at most.
+  double totals_[kSquareTotals];  // At most as many as there are blocks.
   std::size_t blocks_ = 0;
 };
 

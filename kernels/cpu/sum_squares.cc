@@ -17,7 +17,7 @@ using DD = hn::ScalableTag<double>;
 using VD = hn::Vec<DD>;
 inline constexpr std::size_t kDoubles = HWY_LANES(double);
 
-// kLanes neighbours of a block's lanes.
+// kLanes neighbours among the lanes of a block.
 struct Lanes {
   VD low, high;
 };
@@ -31,11 +31,11 @@ HWY_INLINE Lanes Fold(const Lanes (&parts)[4]) {
   return (parts[0] + parts[2]) + (parts[1] + parts[3]);
 }
 
-// So few lanes that all are in registers, and memory is read in its order.
+// So few lanes that all fit into registers and memory is read in order.
 inline constexpr std::size_t kParts = kSquareLanes / kLanes;
 static_assert(kSlots % kParts == 0);
 
-// The square of a float32 is exact in float64: fusing it with the addition
+// The square of a float32 is exact in float64, so fusing it with the addition
 // changes no bit.
 template <class T>
 struct SquaresBody {

@@ -1,8 +1,9 @@
 #include "kernels/cpu/functions.h"
 #include "kernels/kernels.h"
 
-// Which instruction sets the vector kernels were compiled for; none on a CPU
-// family that is not x86. No vectors here: only Highway's target macros.
+// The instruction sets that the vector kernels were compiled for: none on a CPU
+// family other than x86. This file uses no vectors, only Highway's target
+// macros.
 #include "hwy/detect_targets.h"
 
 #if HWY_ARCH_X86
@@ -12,7 +13,7 @@
 namespace gradientflow::kernels {
 namespace {
 
-// Every pointer of a table from one namespace.
+// All pointers of a table, from one namespace.
 #define GRADIENTFLOW_TABLE(name, space)                            \
   KernelTable {                                                    \
     name, &space::Convert, &space::Accumulate, &space::ReduceMany, \
@@ -52,7 +53,7 @@ bool HasAvx512() {
 
 #undef GRADIENTFLOW_TABLE
 
-// The tables this CPU can run, worst first, then nulls.
+// The tables that this CPU can run, slowest first, then nulls.
 struct Usable {
   const KernelTable* tables[4] = {};
   int count = 0;

@@ -1,5 +1,6 @@
-// Vectors of gradient elements and the loop over them. Compiled once per
-// instruction set: the guard toggles, as Highway's own headers do.
+// Vectors of gradient elements, and the loop over them. Compiled once per
+// instruction set: the include guard toggles, like those of Highway's own
+// headers.
 #if defined(GRADIENTFLOW_KERNELS_VEC_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADIENTFLOW_KERNELS_VEC_INL_H_
 #undef GRADIENTFLOW_KERNELS_VEC_INL_H_
@@ -31,7 +32,7 @@ using VI = hn::Vec<DI>;
 using VU = hn::Vec<DU>;
 inline constexpr std::size_t kLanes = HWY_LANES(float);
 
-// kLanes elements from p, as float32.
+// Loads kLanes elements from p, as float32.
 HWY_INLINE VF Load(const float* p) { return hn::LoadU(DF(), p); }
 
 HWY_INLINE VF Load(const Float16* p) {
@@ -45,7 +46,7 @@ HWY_INLINE VF Load(const BFloat16* p) {
   return hn::BitCast(DF(), hn::ShiftLeft<16>(wide));
 }
 
-// v to kLanes elements at p, rounded to the nearest, ties to even.
+// Stores v to kLanes elements at p, rounded to nearest, ties to even.
 HWY_INLINE void Store(VF v, float* p) { hn::StoreU(v, DF(), p); }
 
 HWY_INLINE void Store(VF v, Float16* p) {
@@ -54,8 +55,8 @@ HWY_INLINE void Store(VF v, Float16* p) {
 }
 
 // Highway 1.0.3 truncates to bfloat16, so this rounds the bits itself. A NaN
-// must be a quiet one, as arithmetic leaves it; it is kept below the bits
-// from where the rounding would carry it over into a zero.
+// becomes quiet, as after arithmetic; it is not rounded, since a carry could
+// turn it into a zero.
 HWY_INLINE VU RoundedToBFloat16(VF v) {
   const VI positive = hn::Min(hn::BitCast(DI(), v), hn::Set(DI(), 0x7FFF7FFF));
   const VU bits =
@@ -71,7 +72,7 @@ HWY_INLINE void Store(VF v, BFloat16* p) {
   hn::StoreU(hn::DemoteTo(DU16(), bits), DU16(), upper);
 }
 
-// v as it reads back from a T.
+// The value of v when it is read back from a T.
 template <class T>
 HWY_INLINE VF RoundTrip(VF v) {
   if constexpr (std::is_same_v<T, Float16>) {
@@ -83,23 +84,23 @@ HWY_INLINE VF RoundTrip(VF v) {
   }
 }
 
-// How far the loops ask for memory ahead of its use. On 64 MiB buffers this
-// gained 10 to 40 % over the hardware's own prefetching, most where the
-// destination is only written; in cache it costs 0 to 5 % (a bare norm: 12 %).
-// Non-temporal stores would put a segment's bytes out of the cache just before
-// they are sent.
+// How far ahead the loops prefetch memory. On buffers of 64 MiB this gained 10
+// to 40 % over the hardware's own prefetching, most where the destination is
+// only written; in cache it costs 0 to 5 % (a bare norm: 12 %). Non-temporal
+// stores would evict a segment from the cache just before it is sent.
 inline constexpr std::uintptr_t kReadAheadBytes = 2048;
 inline constexpr std::uintptr_t kWriteAheadBytes = 1024;
 
-// May name memory past the buffer's end: a prefetch never faults.
+// The address may lie past the end of the buffer: a prefetch never faults.
 HWY_INLINE void PrefetchAhead(const void* p, std::uintptr_t bytes) {
   const auto address = reinterpret_cast<std::uintptr_t>(p) + bytes;
   hwy::Prefetch(reinterpret_cast<const char*>(address));
 }
 
-// A kernel's loop body sees memory through one of these two: whole vectors,
-// or the last `count` < kLanes elements, through a buffer on the stack so that
-// nothing past them is touched. The lanes beyond read as zero.
+// The body of a kernel's loop accesses memory through Whole or the type below:
+// whole vectors, or the last `count` < kLanes elements, which go through a
+// buffer on the stack so that nothing past them is touched. The unused lanes
+// read as zero.
 struct Whole {
   template <class T>
   HWY_INLINE VF Read(const T* p) const {
@@ -131,7 +132,7 @@ struct Partial {
 };
 
 // Calls body.template Step<slot>(i, memory) for i = 0, kLanes, 2 kLanes, ...
-// `slot` goes through 0 .. 3 in a fixed order, to keep sums apart so that one
+// `slot` cycles through 0 .. 3: a body keeps one sum per slot, so that an
 // addition need not wait for the one before.
 inline constexpr int kSlots = 4;
 
@@ -148,7 +149,7 @@ HWY_INLINE void ForEachVector(std::size_t n, Body& body) {
   if (i < n) body.template Step<0>(i, Partial{n - i});
 }
 
-// Remembers the largest magnitude of the values that are written as T.
+// Tracks the largest magnitude of the values that are written as T.
 template <class T>
 class NonFiniteWatch {
  public:

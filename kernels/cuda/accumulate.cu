@@ -5,8 +5,9 @@
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/span.cuh"
 
-// In flight per thread: 64 bytes, two packs of each side, or 48 bytes where
-// one side is narrower; of bytes, which take a register each, one of each.
+// Bytes in flight per thread: 64, two packs of each operand, or 48 where one
+// operand is narrower. Elements of one byte take a register each, so there it
+// is one pack of each.
 namespace gradientflow::kernels::cuda {
 namespace {
 

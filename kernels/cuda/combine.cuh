@@ -7,11 +7,10 @@
 
 #include "kernels/types.h"
 
-// The reductions on single elements, as cpu/combine.h has them.
+// The reductions on single elements, like those of cpu/combine.h.
 namespace gradientflow::kernels::cuda {
 
-// Integers are combined as unsigned ones, of no less than 32 bits, because they
-// wrap.
+// Integers wrap, so they are combined as unsigned values of at least 32 bits.
 template <typename T>
 struct WrappingOf {
   using Type = T;
@@ -40,9 +39,9 @@ __device__ void CombineEach(T (&a)[kN], B b, F f) {
   for (int e = 0; e < kN; ++e) a[e] = static_cast<T>(f(a[e], b(e)));
 }
 
-// a[e] = a[e] op b(e). Of a minimum or maximum with a NaN, the NaN; of +0 and
-// -0, b. The choice is outside of the loop, and the same for all threads; b is
-// asked inside, so that no register holds it for long.
+// a[e] = a[e] op b(e). A minimum or maximum is NaN if a or b is, and b if they
+// are +0 and -0. The choice of `op` is outside of the loop and the same for all
+// threads; b is evaluated inside, so that no register holds it for long.
 template <typename T, int kN, class B>
 __device__ void Combine(ReduceOp op, T (&a)[kN], B b) {
   using W = typename WrappingOf<T>::Type;

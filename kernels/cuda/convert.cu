@@ -3,8 +3,8 @@
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/span.cuh"
 
-// In flight per thread: 64 bytes, four packs of the source; where the source
-// is the narrower type its packs have 8 bytes, and there are eight.
+// Bytes in flight per thread: 64, four packs of the source. If the source is
+// the narrower type its packs have 8 bytes, and there are eight.
 namespace gradientflow::kernels::cuda {
 namespace {
 
@@ -50,7 +50,7 @@ struct ConvertBody {
   __device__ void Finish(const Watch& watch) const { Report(watch, nonfinite); }
 };
 
-// Moves the bits as they are, signalling NaNs too.
+// Moves the bits unchanged, even those of signalling NaNs.
 template <typename T>
 struct CopyBody {
   using State = Watch;

@@ -6,8 +6,8 @@
 namespace gradientflow::kernels {
 
 // The kernels on memory of the current CUDA device; streams are cudaStream_t.
-// Null when built without CUDA. Having the table says nothing about there
-// being a device: gradientflow/device/cuda_device.h does. Lives for ever.
+// Null in a build without CUDA. A table does not mean that there is a device:
+// gradientflow/device/cuda_device.h tells. Never destroyed.
 const KernelTable* CudaKernels();
 const ChunkKernelTable* CudaChunkKernels();
 
@@ -18,9 +18,9 @@ struct LoadResult {
 };
 
 // Loads all kernels into the current device, and makes their pool of scratch
-// memory; thread-safe, and quick the second time. Otherwise CUDA loads each
-// kernel at its first launch and may wait then for all that runs on the device:
-// for ever, beside a kernel of NCCL that waits for another rank.
+// memory. Thread-safe, and quick the second time. Otherwise CUDA would load
+// each kernel at its first launch, and may then wait for all work on the
+// device: for ever, if an NCCL kernel there waits for another rank.
 LoadResult LoadKernels();
 
 }  // namespace gradientflow::kernels

@@ -5,13 +5,13 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/scratch.cuh"
 
-// What is known of each device: asked for once.
+// Facts about each device, each asked for once.
 namespace gradientflow::kernels::cuda {
 namespace {
 
 constexpr int kRememberedDevices = 64;
-// Below this, a pool that is not in use keeps its memory: by default all goes
-// back whenever the host synchronises.
+// The pool keeps this much memory while it is unused: by default it would
+// return all of it whenever the host synchronises.
 constexpr std::uint64_t kKeptScratchBytes = std::uint64_t{16} << 20;
 
 cudaError_t SetUp(cudaMemPool_t pool) {
@@ -19,7 +19,8 @@ cudaError_t SetUp(cudaMemPool_t pool) {
   const cudaError_t error =
       cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept);
   if (error != cudaSuccess) return error;
-  // Else a stream that takes what another freed would wait for that one.
+  // Otherwise a stream that reuses memory freed by another would wait for that
+  // stream.
   int allowed = 0;
   return cudaMemPoolSetAttribute(
       pool, cudaMemPoolReuseAllowInternalDependencies, &allowed);
@@ -40,8 +41,8 @@ cudaError_t MakePool(int device, cudaMemPool_t* pool) {
 
 }  // namespace
 
-// Two threads that ask at once write the same number. Where the device cannot
-// be asked, 1: the launch that follows fails with the reason.
+// Two threads that ask at once write the same number. If the device cannot be
+// asked, the result is 1, and the launch that follows fails with the reason.
 int Multiprocessors() {
   static std::atomic<int> remembered[kRememberedDevices];
   int device = 0;

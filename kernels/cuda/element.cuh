@@ -10,9 +10,9 @@
 
 #include "kernels/types.h"
 
-// The gradient types' elements, and how they become float32 and back; packs of
-// them are in pack.cuh. The rounding is that of kernels.h; files here are
-// compiled with -fmad=false, so that no product and sum are fused.
+// The elements of the gradient types, and how they become float32 and back;
+// packs of them are in pack.cuh. The rounding is that of kernels.h; files here
+// are compiled with -fmad=false, so that no product and sum are fused.
 namespace gradientflow::kernels::cuda {
 
 // The bits of a float16 and of a bfloat16, as types of their own.
@@ -50,13 +50,14 @@ __device__ inline bool IsFinite(float v) {
   return (__float_as_uint(v) & 0x7F800000U) != 0x7F800000U;
 }
 
-// What rounding `sum` to `rounded` took, if that is a number: else nothing.
+// The error of rounding `sum` to `rounded`, or 0 if that is not finite.
 __device__ inline float Left(float sum, float rounded) {
   const float left = sum - rounded;
   return IsFinite(left) ? left : 0.0F;
 }
 
-// Calls visit(T()) with the type behind a gradient type; else EINVAL.
+// Calls visit(T()) with the type behind a gradient type; returns EINVAL for
+// others.
 template <typename Visit>
 int WithGradientType(DType type, Visit visit) {
   switch (type) {

@@ -3,7 +3,7 @@
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/span.cuh"
 
-// In flight per thread: 64 bytes, four packs.
+// Bytes in flight per thread: 64, four packs.
 namespace gradientflow::kernels::cuda {
 namespace {
 

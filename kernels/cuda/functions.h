@@ -3,9 +3,9 @@
 #include "kernels/chunk_kernels.h"
 #include "kernels/kernels.h"
 
-// The CUDA kernels' entry points, for cuda/table.cu: one file each, of the
-// function's name, here and in cuda/chunks. Contracts: kernels.h and
-// chunk_kernels.h. `stream` is a cudaStream_t of the current device.
+// The entry points of the CUDA kernels, for cuda/table.cu. Each has a file of
+// its name, here or in cuda/chunks. kernels.h and chunk_kernels.h have the
+// contracts. `stream` is a cudaStream_t of the current device.
 namespace gradientflow::kernels::cuda {
 
 int Convert(const ConvertArgs& args, void* stream);

@@ -4,8 +4,8 @@
 #include "kernels/cuda/span.cuh"
 #include "kernels/cuda/sum.cuh"
 
-// In flight per thread: a tile of 8192 elements is 32 of each, 64 or 128
-// bytes.
+// Bytes in flight per thread: a tile of 8192 elements makes 32 elements each,
+// 64 or 128 bytes.
 namespace gradientflow::kernels::cuda {
 namespace {
 

@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 
-// How kernels are launched and how much of the device they take. Everything of
-// CUDA that the kernels use is in this folder's headers and few built-ins, so
-// that tests/cuda_shim can run the same sources on a CPU:
+// How kernels are launched, and how much of the device they take. The kernels
+// use only the parts of CUDA that are in this folder's headers and a few
+// built-ins, so that tests/cuda_shim can run the same sources on a CPU:
 //   threadIdx, blockIdx, blockDim, gridDim (only .x); __syncthreads();
 //   __shfl_xor_sync, __shfl_up_sync, __shfl_sync, __ballot_sync (all lanes);
 //   atomicAdd, atomicOr, atomicMax, atomicExch on unsigned int; __threadfence;
@@ -21,7 +21,8 @@ namespace gradientflow::kernels::cuda {
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 
-// The block's dynamic shared memory, as many bytes as the launch asked for.
+// The block's dynamic shared memory, with as many bytes as the launch
+// requested.
 extern __shared__ __align__(16) unsigned char gf_shared_memory[];
 template <typename T>
 __device__ T* Shared() {
@@ -34,11 +35,11 @@ struct Shape {
   std::size_t shared_bytes = 0;
 };
 
-// Multiprocessors of the current device; asked for once a device.
+// Multiprocessors of the current device; asked for once per device.
 int Multiprocessors();
 
-// Blocks for a loop over `items` with a stride of the grid: enough to fill the
-// device `waves` times over, not more than there is work for.
+// The number of blocks for a loop over `items` with the stride of the grid:
+// enough to fill the device `waves` times, but no more than there is work for.
 inline unsigned BlocksFor(std::size_t items, std::size_t items_per_block,
                           int per_multiprocessor) {
   const std::size_t wanted = (items + items_per_block - 1) / items_per_block;
@@ -48,8 +49,9 @@ inline unsigned BlocksFor(std::size_t items, std::size_t items_per_block,
       std::max<std::size_t>(1, std::min(wanted, most)));
 }
 
-// One for every kernel that a Launch() names, reached or not: so LoadKernels()
-// knows them all. Made before main(), and then never changed.
+// One for every kernel that a Launch() names, whether or not it is reached, so
+// that LoadKernels() knows all kernels. Made before main(), and then never
+// changed.
 class KernelEntry {
  public:
   explicit KernelEntry(const void* kernel);
@@ -79,7 +81,7 @@ int LaunchPointer(void (*kernel)(Params...), const Shape& shape, void* stream,
       cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }
 
-// Launches kKernel(args...); 0 or the launch's cudaError_t.
+// Launches kKernel(args...); returns 0 or the launch's cudaError_t.
 template <auto kKernel, typename... Args>
 int Launch(const Shape& shape, void* stream, Args... args) {
   static_cast<void>(&kEntryOf<kKernel>);

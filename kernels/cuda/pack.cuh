@@ -7,12 +7,12 @@
 #include "kernels/types.h"
 
 // All element types, and packs of them: what one thread reads or writes at
-// once. A pack is 16 bytes of the widest type at work and as many elements of
-// the others, so that the lanes of a warp access neighbouring bytes and every
-// 32-byte sector is touched by one instruction, whole.
+// once. A pack has 16 bytes of the widest type in use and as many elements of
+// the others, so that the lanes of a warp access neighbouring bytes and one
+// instruction touches every 32-byte sector as a whole.
 namespace gradientflow::kernels::cuda {
 
-// The type arithmetic on T is done in, and the ways there and back.
+// The type in which arithmetic on T is done, and the conversions.
 template <typename T>
 struct ComputeOf {
   using Type = T;
@@ -104,9 +104,9 @@ struct WordOf<8> {
   using Type = uint2;
 };
 
-// Elements [0, kN) of `src`. kAligned: `src` is a multiple of the pack's
-// bytes, and one access that marks the cache line as used up does it; a pack
-// of one element is always aligned.
+// Elements [0, kN) of `src`. kAligned: `src` is a multiple of the pack's bytes,
+// and one access reads it and marks the cache line as used; a pack of one
+// element is always aligned.
 template <int kN, bool kAligned = true, typename T>
 __device__ Pack<T, kN> Load(const T* src) {
   Pack<T, kN> pack;
@@ -141,8 +141,8 @@ __device__ void Store(T* dst, const Pack<T, kN>& pack) {
   }
 }
 
-// Calls visit(T()) with the type behind one that mixes with no other; else
-// EINVAL.
+// Calls visit(T()) with the type behind one that does not convert to others;
+// returns EINVAL for gradient types.
 template <typename Visit>
 int WithPlainType(DType type, Visit visit) {
   switch (type) {

@@ -7,15 +7,15 @@
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/span.cuh"
 
-// In flight per thread: 64 bytes, two packs of each of two sources; of bytes,
-// which take a register each, one of one.
+// Bytes in flight per thread: 64, two packs of each of two sources. Elements of
+// one byte take a register each, so there it is one pack of one source.
 namespace gradientflow::kernels::cuda {
 namespace {
 
 template <typename T>
 inline constexpr int kSourcesAtOnce = sizeof(T) == 1 ? 1 : 2;
 
-// Each v through `type`. The choice is outside of the loops, and the same for
+// Rounds each v to `type`. The choice is outside of the loops, and the same for
 // all threads.
 template <int kN>
 __device__ void Round(DType type, float (&v)[kN]) {
@@ -27,12 +27,12 @@ __device__ void Round(DType type, float (&v)[kN]) {
     for (int e = 0; e < kN; ++e) v[e] = ToFloat(FromFloat<BFloat>(v[e]));
   }
 }
-// A type that mixes with no other.
+// For a type that does not convert to others.
 template <typename T, int kN>
 __device__ void Round(DType, T (&)[kN]) {}
 
-// What ReduceManyArgs says of the finished sums: each times `scale`, through
-// `type`, times `last_scale`.
+// What ReduceManyArgs says of the finished sums: each is multiplied by `scale`,
+// rounded to `type`, and multiplied by `last_scale`.
 template <int kN>
 __device__ void Settle(float scale, DType type, float last_scale,
                        float (&v)[kN]) {
@@ -50,7 +50,8 @@ __device__ void Settle(float scale, DType, float, double (&v)[kN]) {
 template <typename T, int kN>
 __device__ void Settle(float, DType, float, T (&)[kN]) {}
 
-// The pointers travel with the launch: the caller's arrays are the host's.
+// The pointers travel with the launch, since the caller's arrays are in host
+// memory.
 template <typename S, typename D>
 struct ReduceBody {
   using State = Watch;
@@ -106,7 +107,8 @@ struct ReduceBody {
     if (s < end) Add<T, 1, kN>(s, i, sums);
   }
 
-  // sums op= sources [s, s + kSources), all loads first; source 0 begins.
+  // Combines sources [s, s + kSources) into sums, with all loads first; source
+  // 0 initialises them.
   template <typename T, int kSources, int kN, int kElements>
   __device__ void Add(int s, std::size_t i, C (&sums)[kElements]) const {
     constexpr int kPacks = kElements / kN;

@@ -4,7 +4,7 @@
 #include "kernels/cuda/span.cuh"
 #include "kernels/cuda/sum.cuh"
 
-// In flight per thread: 96 or 128 bytes, four packs of gradients and of
+// Bytes in flight per thread: 96 or 128, four packs of gradients and of
 // residuals.
 namespace gradientflow::kernels::cuda {
 namespace {
@@ -53,8 +53,8 @@ struct ResidualBody {
   __device__ void Finish(float) const {}
 };
 
-// A norm fixes which thread has which element, so that there is no head to
-// bring pointers to their packs.
+// The order of a norm fixes which thread has which element, so there is no head
+// that would align the pointers.
 template <typename T>
 int RunWithNorm(const ResidualArgs& args, bool aligned, void* stream) {
   T* grads = static_cast<T*>(args.grads);

@@ -7,14 +7,15 @@
 // Memory that a call of kernels needs between its launches.
 namespace gradientflow::kernels::cuda {
 
-// The pool of the current device that scratch comes from: one of our own, for
-// what is set on the default pool changes the host program's memory too. Made
-// when first asked for, and kept for the process: the work of some stream may
-// still use it when its owner has gone. 0 or a cudaError_t.
+// The current device's pool for scratch memory. It is our own, because settings
+// of the default pool would change the host program's memory too. It is made
+// when first asked for, and lives as long as the process, since the work of
+// some stream may still use it when its owner has gone. Returns 0 or a
+// cudaError_t.
 int ScratchPool(cudaMemPool_t* pool);
 
-// use(memory), 0 or an error, with `bytes` that are the stream's until all that
-// use() submits to it is done.
+// Calls use(memory) with `bytes` of memory, which belong to the stream until
+// all work that use() submits to it is done. Returns 0 or an error.
 template <typename Use>
 int WithScratch(std::size_t bytes, void* stream, Use use) {
   cudaMemPool_t pool = nullptr;

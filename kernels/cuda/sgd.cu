@@ -3,7 +3,7 @@
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/span.cuh"
 
-// In flight per thread: 80 to 96 bytes, two packs of each of three arrays.
+// Bytes in flight per thread: 80 to 96, two packs of each of three arrays.
 namespace gradientflow::kernels::cuda {
 namespace {
 

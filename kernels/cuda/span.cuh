@@ -9,33 +9,34 @@
 
 // The loop of the kernels that work element by element.
 //
-// How they keep the memory busy: the rate times the delay is what must be in
-// flight, on an H200 some 4.8 TB/s * 700 ns, so 26 KB for each of its 132
-// multiprocessors and, with margin, 40 KB. Each kernel asks for all loads of
-// kUnroll packs before it uses the first. With at most 64 registers, 1024
-// threads or more fit; with 48 to 128 bytes each, 48 KB or more are in flight.
-// The kernels' files say how many bytes it is. The grid is about four times
-// what fits at once, so that a fast multiprocessor takes more of the work and
-// the last round is short.
+// How they keep the memory busy: bandwidth times latency is the amount that
+// must be in flight. On an H200 that is some 4.8 TB/s * 700 ns, or 26 KB for
+// each of its 132 multiprocessors and, with margin, 40 KB. Each kernel issues
+// all loads of kUnroll packs before it uses the first. With at most 64
+// registers, 1024 threads or more fit; with 48 to 128 bytes each, 48 KB or more
+// are in flight. The kernels' files say how many bytes they have. The grid is
+// about four times what fits at once, so that a fast multiprocessor takes more
+// of the work and the last round is short.
 namespace gradientflow::kernels::cuda {
 
 inline constexpr unsigned kThreads = 256;
-// Blocks that fit one multiprocessor by their registers, which are 64 then.
+// Blocks that fit one multiprocessor, with 64 registers per thread.
 inline constexpr int kSpanResidentBlocks = 4;
 // Blocks of a grid for each multiprocessor.
 inline constexpr int kSpanBlocks = 32;
-// Where pointers allow no packs: single elements, of many at once.
+// Single elements at once, if the alignment of the pointers allows no packs.
 inline constexpr int kSingleUnroll = 8;
 
-// [0, n): `head` elements, then whole packs, aligned, then less than a pack.
+// [0, n) as `head` single elements, then whole aligned packs, then less than a
+// pack.
 struct Span {
   std::size_t head;
   std::size_t packs;
   std::size_t n;
 };
 
-// Whether one shift of all pointers brings each to a whole number of its own
-// packs of kN elements, and which.
+// Finds out whether one shift aligns all pointers to whole packs of kN of their
+// own elements, and which.
 template <int kN>
 class Heads {
  public:
@@ -45,7 +46,7 @@ class Heads {
   }
 
   bool together() const { return together_; }
-  // All pointers are such multiples as they are.
+  // All pointers are aligned without a shift.
   bool aligned() const { return together_ && head_ == 0; }
   std::size_t head() const { return head_; }
 
@@ -62,20 +63,20 @@ class Heads {
   std::size_t head_ = 0;
 };
 
-// The distance of two packs that a thread works on at once.
+// The distance between the packs that a thread works on at once.
 template <int kN>
 inline constexpr std::size_t kStep = std::size_t{kThreads} * kN;
 
-// What a thread of a kernel without a result of its own remembers.
+// The state of a thread in a kernel without a result of its own.
 struct Nothing {};
 
-// What a thread remembers that watches for infinities and NaNs.
+// The state of a thread that watches for infinities and NaNs.
 struct Watch {
   bool seen = false;
 };
 
-// A store and not an `or`, for *nonfinite becomes 1 whatever it was. By every
-// warp that saw one: it happens once, at its end.
+// A store and not an `or`, since *nonfinite becomes 1 whatever it was. Every
+// warp that saw one stores, once, at its end.
 __device__ inline void Report(const Watch& watch, std::uint32_t* nonfinite) {
   const bool seen = __ballot_sync(kAllLanes, watch.seen) != 0;
   if (seen && nonfinite != nullptr && threadIdx.x % kWarp == 0) {
@@ -83,9 +84,9 @@ __device__ inline void Report(const Watch& watch, std::uint32_t* nonfinite) {
   }
 }
 
-// Body has a State; Run<kN, kUnroll>(i, state), which works on the elements
-// [i + u * kStep<kN>, ... + kN) for u < kUnroll; and Finish(state), called by
-// all threads at the end.
+// Body has a State; Run<kN, kUnroll>(i, state), which works on the elements [i
+// + u * kStep<kN>, ... + kN) for u < kUnroll; and Finish(state), which all
+// threads call at the end.
 template <class Body, int kN, int kUnroll>
 __global__ void __launch_bounds__(kThreads, kSpanResidentBlocks)
     RunSpan(const __grid_constant__ Body body, const Span span) {

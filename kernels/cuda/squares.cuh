@@ -4,11 +4,11 @@
 #include "kernels/cuda/element.cuh"
 #include "kernels/kernels.h"
 
-// A warp sums the squares of 4 blocks of SumSquaresArgs, in the order that is
-// said there. Where fours of neighbours are aligned, 8 threads read a row of 32
-// elements of their block, and each holds 4 of the block's lanes; else the 32
-// threads read it together, and each holds one lane of every block. Either way
-// accesses fill whole sectors.
+// One warp sums the squares of 4 blocks of SumSquaresArgs, in the order given
+// there. If groups of four neighbours are aligned, 8 threads read a row of 32
+// elements of their block, and each holds 4 of the block's lanes. Otherwise all
+// 32 threads read a row together, and each holds one lane of every block.
+// Either way accesses fill whole sectors.
 namespace gradientflow::kernels::cuda {
 
 inline constexpr int kWarpSquareBlocks = 4;
@@ -25,14 +25,14 @@ __device__ inline double AddSquare(float value, double sum) {
   return sum + v * v;
 }
 
-// What thread t of the block across `mask` has, and the other way round.
+// Exchanges values with the thread whose number differs by `mask`.
 __device__ inline double Across(double value, unsigned mask) {
   return __shfl_xor_sync(kAllLanes, value, mask);
 }
 
-// The sum of a block's 32 lanes, of which each of its 8 threads has 4: bits 1
-// and 0 of a lane's number are the register's, 4 to 2 the thread's. For the
-// first two of these bits, each side takes half of the registers.
+// The sum of a block's 32 lanes, of which each of its 8 threads has 4. Bits 1
+// and 0 of a lane's number are the register's number, bits 4 to 2 the thread's.
+// For the first two bits to be folded, each side takes half of the registers.
 __device__ inline double FoldBlock(const double (&sums)[4]) {
   const bool upper = (threadIdx.x & 4U) != 0;
   double kept[2];
@@ -49,7 +49,7 @@ __device__ inline double FoldBlock(const double (&sums)[4]) {
   return total + Across(total, 2);                                     // 0.
 }
 
-// Four elements from src on, of which `left` are there; zeros for the others.
+// Four elements from src on, of which `left` exist; the others are zeros.
 template <bool kWhole, typename T>
 __device__ FourOf<T> LoadFour(const T* src, unsigned left) {
   if constexpr (kWhole) {
@@ -62,8 +62,8 @@ __device__ FourOf<T> LoadFour(const T* src, unsigned left) {
   }
 }
 
-// 64 bytes a thread go out before the first is used; at the end, where single
-// elements are loaded, fewer, for want of registers.
+// Each thread issues loads of 64 bytes before it uses the first; fewer at the
+// end, where it loads single elements and has fewer registers.
 template <bool kWhole, typename T>
 __device__ double SquaresByFours(const T* src, unsigned n) {
   constexpr unsigned kUnroll = kWhole ? 16 / sizeof(T) : 2;
@@ -119,8 +119,8 @@ __device__ double SquaresByOnes(const T* src, unsigned n) {
   return mine;
 }
 
-// All threads of the warp call; each gets the sum of the block that is its
-// number in the warp / kBlockLanes. Of `n` elements at most kWarpSquares count.
+// All threads of the warp must call; thread t gets the sum of block t /
+// kBlockLanes. At most kWarpSquares of the `n` elements count.
 template <typename T>
 __device__ double SquaresOfBlocks(const T* src, std::size_t n) {
   const unsigned there =

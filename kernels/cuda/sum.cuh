@@ -8,19 +8,19 @@
 #include "kernels/cuda/span.cuh"
 
 // Sums over all elements, in an order that depends on their number alone: not
-// on the device, its load or the pointers' alignment. Tiles of a fixed size are
-// summed by one block each, element i always by the same thread, which has it
-// after the same others; the tiles' sums go to memory, and one block adds
-// them. What must be in flight is as span.cuh says: a tile's barrier lets one
-// block wait while the others of its multiprocessor load.
+// on the device, its load or the pointers' alignment. One block sums each tile
+// of fixed size; the same thread always adds element i, after the same others.
+// The tiles' sums go to memory, and one block adds them up. The amount in
+// flight is as span.cuh says: while one block waits at a tile's barrier, the
+// others of its multiprocessor load.
 namespace gradientflow::kernels::cuda {
 
 inline constexpr unsigned kWarps = kThreads / kWarp;
 inline constexpr unsigned kTotalThreads = 1024;
 
-// The sum of the block's values, in thread 0: pairs of threads whose numbers
-// differ in bit 0 meet first, then in bit 1, ... `slots`: one for each warp, in
-// shared memory, which no thread may still be reading.
+// The sum of the block's values, in thread 0. Pairs of threads whose numbers
+// differ in bit 0 are added first, then in bit 1, and so on. `slots` has one
+// entry per warp, in shared memory that no thread may still be reading.
 template <typename P>
 __device__ P SumOfBlock(P value, P* slots) {
   const unsigned lane = threadIdx.x % kWarp;
@@ -41,7 +41,7 @@ __device__ P SumOfBlock(P value, P* slots) {
 }
 
 // The elements of a tile. Body has kPack; kUnroll; Partial, the type of its
-// sums, which is its State too; and Run, as span.cuh says.
+// sums and of its State; and Run, as span.cuh says.
 template <class Body>
 inline constexpr std::size_t kTileOf = kStep<Body::kPack * Body::kUnroll>;
 
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads, kSpanResidentBlocks)
              typename Body::Partial* partials) {
   using Partial = typename Body::Partial;
   constexpr int kN = Body::kPack;
-  // Two sets of slots: while thread 0's warp reads one, the rest goes on.
+  // Two sets of slots: the other warps go on while thread 0's warp reads one.
   Partial* slots = Shared<Partial>();
   unsigned set = 0;
   for (std::size_t tile = blockIdx.x; tile * kTileOf<Body> < n;
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads, kSpanResidentBlocks)
   }
 }
 
-// *result += scale * (the sum of all partials), which is taken in float64.
+// *result += scale * (the sum of all partials), which is computed in float64.
 template <typename Partial, typename Result>
 __global__ void __launch_bounds__(kTotalThreads)
     AddPartials(const Partial* partials, const std::size_t count,
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kTotalThreads)
   }
 }
 
-// Launches that for `partials` of the device.
+// Launches AddPartials for `partials`, which are on the device.
 template <typename Partial, typename Result>
 int LaunchTotal(const Partial* partials, std::size_t count, float scale,
                 Result* result, void* stream) {
@@ -107,7 +107,7 @@ int LaunchTotal(const Partial* partials, std::size_t count, float scale,
                                                scale, result);
 }
 
-// Runs `body` over [0, n); then *result, of the device, += scale * its sum.
+// Runs `body` over [0, n); then adds scale * its sum to *result on the device.
 template <class Body, typename Result>
 int LaunchSum(const Body& body, std::size_t n, float scale, Result* result,
               void* stream) {
@@ -126,7 +126,7 @@ int LaunchSum(const Body& body, std::size_t n, float scale, Result* result,
   });
 }
 
-// The same with a Body<T, kAligned> that has src alone.
+// The same with a Body<T, kAligned> whose only pointer is src.
 template <template <typename, bool> class Body, typename T, typename Result>
 int LaunchSumOf(const T* src, std::size_t n, float scale, Result* result,
                 void* stream) {

@@ -13,7 +13,7 @@ namespace {
 
 static_assert(kSquareTotals == kTotalThreads);
 
-// A warp per 4 blocks of the header's.
+// One warp per 4 blocks of SumSquaresArgs.
 template <typename T>
 __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
     SumBlocks(const T* src, const std::size_t n, const std::size_t blocks,

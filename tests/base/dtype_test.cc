@@ -55,7 +55,7 @@ TEST(ReduceOps, HaveNamesOfTheirOwnThatReadBack) {
   EXPECT_EQ(ParseReduceOp(""), std::nullopt);
 }
 
-// Calls hand their operation on to the kernels by its number.
+// Calls pass their operation to the kernels by its number.
 TEST(ReduceOps, AreTheKernelsOnesOfTheSameNumber) {
   using Kernel = kernels::ReduceOp;
   const std::pair<ReduceOp, Kernel> pairs[] = {

@@ -18,7 +18,7 @@
 namespace gradientflow {
 namespace {
 
-// What a fork that runs `body` exits with.
+// Runs `body` in a fork, and returns the fork's exit status.
 int ExitOfFork(const std::function<int()>& body) {
   const pid_t pid = ::fork();
   if (pid == 0) ::_exit(body());
@@ -97,7 +97,7 @@ TEST(Fork, ChildReadsSharedMemoryAndWritesItsOwn) {
   EXPECT_EQ(ExitOfFork([&] {
               if (bytes[5000] != 'a') return 1;
               bytes[5000] = 'b';
-              // And so in its forks.
+              // The same holds in its forks.
               return ExitOfFork([&] {
                 if (bytes[5000] != 'b') return 2;
                 bytes[5000] = 'c';

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t kCount = 5003;
 
-// What all ranks' patterns come to.
+// The sum of all ranks' patterns.
 std::vector<float> SumOf(int ranks, std::size_t count) {
   std::vector<float> sum(count);
   std::vector<float> input(count);

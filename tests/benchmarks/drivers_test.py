@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every driver does a short run, and its rows say what its samples do."""
+"""Every driver does a short run, and its rows match its samples."""
 
 import contextlib
 import io
@@ -25,7 +25,7 @@ from lib.ranks import RankError  # noqa: E402
 
 
 def run(driver, *arguments):
-    """Rows of a driver's main()."""
+    """Returns the rows of a driver's main()."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "rows"
         command = [driver.__name__, "--json", str(path), *arguments]
@@ -64,7 +64,7 @@ class Scaling(unittest.TestCase):
         self.assertEqual([row["mode"] for row in rows],
                          ["dense", "fp16", "lazy", "csc"])
         self.assertEqual(rows[0]["speedup"], 1)
-        # An eighth of what dense sends, and that through the same link.
+        # An eighth of what dense sends, over the same link.
         self.assertLess(rows[3]["bytes_per_rank_per_step"],
                         rows[0]["bytes_per_rank_per_step"] / 8)
         self.assertGreater(rows[3]["speedup"], 1.5)

@@ -12,8 +12,8 @@
 #include "nlohmann/json.hpp"
 #include "tests/device/fake_device.h"
 
-// The GPU's benchmarks, on a fake device: that the cases fit the kernels, stay
-// within their buffers, and that a wrong result is seen.
+// The GPU's benchmarks on a fake device: the cases fit the kernels and stay
+// within their buffers, and a wrong result is detected.
 namespace gradientflow::benchmarks {
 namespace {
 
@@ -41,8 +41,8 @@ class GpuCases : public ::testing::Test {
       EXPECT_GT(result.value()["us"], 0);
       if (which.bytes > 0) {
         EXPECT_GT(result.value()["ratio"], 0);
-        // No kernel here can be done without touching its largest buffer, nor
-        // moves all of its memory more than twice.
+        // No kernel here works without touching its largest buffer, or moves
+        // all of its memory more than twice.
         double most = 0;
         double all = 0;
         for (const CaseBuffer& buffer : which.buffers) {
@@ -85,7 +85,7 @@ TEST_F(GpuCases, WorkForTinyPools) {
   }
 }
 
-// Converts, on the device by another factor than on the CPU.
+// Converts with another factor on the device than on the CPU.
 KernelCase Wrong(float device_scale, double tolerance) {
   return {"wrong",
           100,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Places, ranks, rows and models of the benchmarks."""
+"""Tests of the benchmarks' networks, ranks, rows and models."""
 
 import os
 import pathlib
@@ -27,7 +27,8 @@ def links_or_skip(ranks, gbps):
 
 
 def bits_per_second(rank, size):
-    """Rank 0 receives; the first quarter, which fills the bucket, is free."""
+    """Rank 0 receives; the first quarter, which fills the bucket, does not
+    count."""
     if rank == 1:
         for _ in range(200):
             try:
@@ -68,7 +69,7 @@ class NetworkTest(unittest.TestCase):
         with links_or_skip(2, 0.2) as network:
             rate = run_functions(bits_per_second, network, 8 << 20)[0]
         self.assertLess(rate, 0.2e9 * 1.02)
-        self.assertGreater(rate, 0.2e9 * 0.80)  # A busy machine.
+        self.assertGreater(rate, 0.2e9 * 0.80)  # Even on a busy machine.
 
     def test_each_host_has_one_interface_and_this_process_keeps_its_own(self):
         before = interfaces(0)

@@ -21,7 +21,7 @@ Batch<Real> RandomBatch(std::size_t samples, std::size_t inputs, int classes) {
   Random random(17);
   Batch<Real> batch;
   for (std::size_t i = 0; i < samples * inputs; ++i) {
-    // Some exact zeros, as the digits have.
+    // Some exact zeros, as in the digits.
     const double x = random.Uniform();
     batch.inputs.push_back(static_cast<Real>(x < 0.2 ? 0 : x));
   }
@@ -38,7 +38,7 @@ std::vector<std::vector<Real>> Gradients(Network<Real>& network,
                                          std::vector<std::size_t>* order) {
   std::vector<std::vector<Real>> gradients;
   for (const auto& tensor : network.tensors()) {
-    // Backward() overwrites, so what is there must not matter.
+    // Backward() overwrites, so the old values must not matter.
     gradients.emplace_back(tensor.values.size(), Real{99});
   }
   network.Forward(batch.inputs, batch.labels);

@@ -26,7 +26,7 @@ Oracle::Pool PoolOf() {
   return Oracle::Pool{kElements, DType::kFloat32, kRanks, kChunk, kMomentum};
 }
 
-// What an exchange must leave: a model of its own, over whole pools.
+// What an exchange must produce: a second model, over whole pools.
 class Exchange {
  public:
   explicit Exchange(const Gradients& gradients)
@@ -60,7 +60,7 @@ class Exchange {
 TEST(Gradients, FillWritesWhatValueSays) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16}) {
     const Gradients gradients(dtype);
-    // Longer than the table, so that it wraps.
+    // Longer than the table, so that it wraps around.
     std::vector<std::byte> pool(300007 * SizeOf(dtype));
     const BufferView view{pool.data(), pool.size(), {}};
     gradients.Fill(1, 5, view);
@@ -110,7 +110,7 @@ void Convert(const void* src, DType src_type, void* dst, DType dst_type) {
   kernels::CpuKernels().convert(args, nullptr);
 }
 
-// As a float16, and back.
+// The value as a float16.
 std::uint16_t HalfBits(double value) {
   const auto wide = static_cast<float>(value);
   std::uint16_t bits = 0;
@@ -178,7 +178,7 @@ TEST(Oracle, SeesAResidualThatWasLost) {
   Oracle oracle(gradients, PoolOf());
   std::vector<float> pool(kElements);
   ASSERT_TRUE(oracle.Check(0, View(pool), none).ok());
-  // As if step 0 had never been.
+  // As if step 0 had never happened.
   Exchange forgetful(gradients);
   pool = forgetful.Step(1, {});
   EXPECT_FALSE(oracle.Check(1, View(pool), {}).ok());

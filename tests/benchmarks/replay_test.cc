@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Time stands still unless waited for; what is done takes `work`.
+// Time stands still unless it is waited for; each piece of work takes `work`.
 class ManualWaiter final : public Waiter {
  public:
   Clock::Time Now() override { return now_; }
@@ -112,7 +112,7 @@ TEST(ReplayBackward, PreparesTheRanksGradientsInThePoolItself) {
   }
 }
 
-// The pool lies in generation order: last, bias, first.
+// The pool is in generation order: last, bias, first.
 TEST(ReplayBackward, CopiesEveryGradientOnTheDevicesStreamBeforeItIsReady) {
   Model model = Net({0.003, 0.003, 0.001});
   model.tensors[0].elements = 1009;

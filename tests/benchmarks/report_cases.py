@@ -1,4 +1,4 @@
-"""Runs a module's unittest cases under Bazel, which counts them one by one."""
+"""Runs a module's unittest cases under Bazel, which counts each of them."""
 
 import os
 import time

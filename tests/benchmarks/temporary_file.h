@@ -8,7 +8,7 @@
 
 namespace gradientflow::benchmarks {
 
-// A folder of the running test's own, removed with it.
+// A folder for the running test, removed with this object.
 class TemporaryFolder {
  public:
   TemporaryFolder() {

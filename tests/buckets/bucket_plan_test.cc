@@ -65,7 +65,7 @@ TEST(DensePlan, IsEmptyForAPoolWithoutElements) {
   EXPECT_TRUE(PlanDense(PoolLayout::Create({0, 0}).value(), 0, 4).empty());
 }
 
-// ALGORITHMS: the paper's pseudo-code, with hooks in generation order.
+// The paper's pseudo-code, with hooks in generation order.
 TEST(DensePlan, MatchesThePseudoCodeForHooksInGenerationOrder) {
   std::mt19937 random(3);
   for (int round = 0; round < 300; ++round) {

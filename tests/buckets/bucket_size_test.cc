@@ -98,13 +98,13 @@ TEST(Forecast, RunsBucketsOneAfterTheOtherBehindBackward) {
 }
 
 TEST(Forecast, WaitsForEarlierTensorsOfThePool) {
-  // The second tensor is written first: nothing leaves before the first.
+  // The second tensor is written first: nothing is sent before the first.
   const BackwardProfile profile{{10, 10}, {5, 1}};
   EXPECT_DOUBLE_EQ(Forecast(profile, 0, 1, {1, 0.1}).finish_seconds, 9);
 }
 
 TEST(Forecast, EndsWithBackwardIfAllIsHidden) {
-  // A last tensor that holds nothing keeps backward going.
+  // An empty last tensor prolongs backward.
   const BackwardProfile profile{{10, 0}, {1, 50}};
   const auto forecast = Forecast(profile, 0, 1, {1, 0.1});
   EXPECT_DOUBLE_EQ(forecast.finish_seconds, 50);
@@ -123,7 +123,7 @@ TEST(CandidateThetas, SpanNothingToEverything) {
   EXPECT_LE(thetas[thetas.size() - 2], std::size_t{100} << 20);
 }
 
-// Like a convolutional net: a few large tensors first, many small ones in
+// Like a convolutional network: a few large tensors first, many small ones in
 // between, ready at uneven intervals.
 BackwardProfile RandomProfile(unsigned seed) {
   std::mt19937 random(seed);
@@ -132,7 +132,7 @@ BackwardProfile RandomProfile(unsigned seed) {
   double now = 0;
   const std::size_t tensors = 10 + random() % 190;
   for (std::size_t t = 0; t < tensors; ++t) {
-    // 2^6 to 2^22 elements, evenly in the exponent.
+    // 2^6 to 2^22 elements, evenly distributed in the exponent.
     profile.tensor_elements.push_back(
         static_cast<std::size_t>(std::exp2(6 + 16 * uniform(random))));
     now += 2e-3 * uniform(random) * uniform(random);
@@ -141,7 +141,8 @@ BackwardProfile RandomProfile(unsigned seed) {
   return profile;
 }
 
-// Every theta that leads to different buckets: one less than each run's bytes.
+// Tries every theta that leads to different buckets: one less than the bytes of
+// each run of tensors.
 double BestOfAllThetas(const BackwardProfile& profile,
                        const ChannelModel& channel) {
   std::set<std::size_t> thetas{0, kInfiniteTheta};
@@ -192,14 +193,14 @@ TEST(ChooseBucketSize, SendsEachTensorIfLatencyIsFree) {
     profile.tensor_elements.push_back(1 << 20);
     profile.ready_seconds.push_back(0.01 * (t + 1));
   }
-  // 2 MiB in 10 ms: keeps pace with backward only if nothing waits.
+  // 2 MiB in 10 ms: this keeps pace with backward only if nothing waits.
   const auto choice = ChooseBucketSize(profile, 2, {0, 0.01 / (2 << 20)});
   EXPECT_EQ(choice.buckets, 20U);
   EXPECT_NEAR(choice.exposed_seconds, 0.01, 1e-9);
 }
 
 TEST(ChooseBucketSize, TakesTheFewestBucketsAmongEquals) {
-  // The one large tensor at the end hides whatever came before.
+  // The one large tensor at the end hides all earlier communication.
   const BackwardProfile profile{{1 << 20, 1 << 20, 1 << 20, 1 << 24},
                                 {0.1, 0.2, 0.3, 10}};
   const ChannelModel channel{1e-4, 1e-9};

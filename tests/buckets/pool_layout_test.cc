@@ -59,7 +59,7 @@ TEST(PoolLayout, RefusesSizesWhoseBytesOverflow) {
       << layout.status().message();
 }
 
-// Against a map from element to tensor written out element by element.
+// Compares with a map from element to tensor, written out element by element.
 TEST(PoolLayout, FindsExactlyTheTensorsThatOverlapARange) {
   std::mt19937 random(1);
   for (int round = 0; round < 200; ++round) {

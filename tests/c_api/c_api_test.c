@@ -262,7 +262,8 @@ static void test_steps(gf_session* session) {
   CHECK_OK(gf_session_finish_step(session, &stats));
   CHECK_OK(
       gf_session_selection(session, selection, sizeof(selection), &chunks));
-  /* Momentum 0.9 of 1, and 0.5 * 2 times the factor 1, or 0.001 * 5 / 10. */
+  /* Momentum is 0.9 * 1 plus 0.5 * 2 times the factor, which is 1 or 0.001 * 5
+   * / 10. */
   optimizer.kind = GF_LARS;
   CHECK_OK(gf_session_optimizer_step(session, &optimizer, weights, TENSORS));
   if (selection[3] == 0) CHECK(third[39] == -1.0F);
@@ -411,7 +412,7 @@ static void test_abort(void) {
   gf_status status;
   char here = 1;
   int32_t r;
-  /* All have left the barrier before rank 2 ends the job. */
+  /* All ranks have left the barrier before rank 2 ends the job. */
   for (r = 0; r < gf_comm_size(g_comm); ++r) {
     if (r == 2) continue;
     if (g_rank == 2) CHECK_OK(gf_comm_recv(g_comm, &here, 1, r, 99));

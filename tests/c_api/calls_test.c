@@ -1,4 +1,4 @@
-/* Groups, messages and calls that call back, from C99, by ranks that are
+/* Groups, messages and calls with completions, from C99, by ranks that are
  * processes and meet by an exchange of their own: files in a folder. */
 #define _XOPEN_SOURCE 700 /* For mkdtemp() and fork(). */
 
@@ -33,7 +33,7 @@ static gf_comm* g_comm = NULL;
     CHECK(strstr(gf_last_error(), (words)) != NULL); \
   } while (0)
 
-/* Writes the card under another name first: whoever sees it sees all of it. */
+/* Writes the card under another name first, so that readers see all of it. */
 static void write_card(const char* folder, int rank, const char* card,
                        size_t bytes) {
   char path[PATH_BYTES];
@@ -123,7 +123,7 @@ static struct told run(const gf_call* call) {
 }
 
 static void test_groups(void) {
-  /* Those of this rank's parity, last first. */
+  /* The ranks of this rank's parity, last first. */
   const int32_t ranks[2] = {g_rank % 2 + 2, g_rank % 2};
   const uint32_t id = 40u + (uint32_t)(g_rank % 2);
   const int me = g_rank < 2 ? 1 : 0;
@@ -203,7 +203,8 @@ static void test_bad_calls(void) {
   CHECK_INVALID(gf_comm_check(NULL), "null");
 }
 
-/* Every rank but `to` sends it one message; it takes them as they come. */
+/* Every rank except `to` sends one message to `to`, which takes them as they
+ * come. */
 static void collect(int to) {
   struct told told[RANKS];
   uint64_t tickets[RANKS];
@@ -230,7 +231,7 @@ static void collect(int to) {
   }
 }
 
-/* A call that a rank does not come to ends with its reason. */
+/* A call to which a rank does not come ends with the reason. */
 static void test_abort(void) {
   float value = 1;
   gf_call call;
@@ -238,7 +239,7 @@ static void test_abort(void) {
   gf_call_init(&call);
   call.output = &value;
   call.count = 1;
-  /* When it has heard from all, they are done with everything else. */
+  /* Once this rank has heard from all, they have finished everything else. */
   collect(2);
   if (g_rank == 2) {
     CHECK_OK(gf_comm_abort(g_comm, "rank two has had enough"));

@@ -12,13 +12,14 @@
 #include "integrations/c/gradientflow_csc.h"
 #include "tests/csc/csc_reference.h"
 
-// gf_csc with an exchange of the test's, against the float64 reference.
+// gf_csc with an exchange of the test's own, compared with the float64
+// reference.
 namespace gradientflow::testing {
 namespace {
 
 constexpr std::size_t kChunk = 30;
 constexpr std::size_t kElements = 400;
-// Buckets that do not cut a chunk of the reference's pool.
+// Buckets whose borders do not cut a chunk of the reference's pool.
 constexpr std::size_t kBuckets[] = {5 * kChunk, 1 * kChunk,
                                     kElements - 6 * kChunk};
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -53,7 +54,7 @@ class Rank {
                           norms[b].data()),
               GF_OK);
   }
-  // Element `i` of all buckets.
+  // Element `i` over all buckets.
   static float At(const std::vector<std::vector<float>>& values,
                   std::size_t i) {
     std::size_t b = 0;
@@ -83,7 +84,8 @@ class Ranks {
   Rank& operator[](std::size_t r) { return *ranks_[r]; }
   std::size_t size() const { return ranks_.size(); }
 
-  // A step on gradients[rank][element]. Returns whether ranks are to skip it.
+  // Takes a step with gradients[rank][element]. Returns whether ranks must skip
+  // it.
   bool Step(const std::vector<std::vector<double>>& gradients) {
     std::int32_t nonfinite = 0;
     std::size_t begin = 0;
@@ -229,7 +231,7 @@ TEST(CApiCsc, ResidualsFollowTheLossScale) {
       EXPECT_EQ(gf_csc_set_loss_scale(scaled[r].csc(), scale, &factor), GF_OK);
     }
     EXPECT_FALSE(scaled.Step(gradients));
-    // Powers of two: the same bits.
+    // The factors are powers of two, so the bits are the same.
     for (std::size_t i = 0; i < kElements; ++i) {
       EXPECT_EQ(Rank::At(scaled[1].grads, i),
                 scale * Rank::At(plain[1].grads, i));

@@ -1,4 +1,4 @@
-"""The shared library from Python, with nothing but ctypes: two processes."""
+"""The shared library used from Python with ctypes only, by two processes."""
 
 import ctypes
 import os
@@ -137,7 +137,7 @@ def main():
                 try:
                     run_rank(lib, rank, f"file://{folder}")
                     os._exit(0)
-                except BaseException as error:  # To the parent, by status.
+                except BaseException as error:  # The parent sees the status.
                     print(f"rank {rank}: {error!r}", file=sys.stderr)
                     sys.stderr.flush()
                     os._exit(1)

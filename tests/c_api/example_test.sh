@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The example trains on two ranks, and both come to the same weights.
+# The example trains on two ranks, and both get the same weights.
 set -u -o pipefail
 example=$1
 export GRADIENTFLOW_SIZE=2 GRADIENTFLOW_ARENA_BYTES=64MB

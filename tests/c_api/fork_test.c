@@ -1,6 +1,6 @@
-/* Every function that takes a session, called in a fork of its process: an
- * error there, and nothing to the job. Ranks are processes, over shared memory
- * and over TCP. */
+/* Every function that takes a session, called in a fork of its process: it
+ * fails there, and the job is not affected. Ranks are processes, over shared
+ * memory and over TCP. */
 #define _XOPEN_SOURCE 700 /* For mkdtemp() and fork(). */
 
 #include <stdint.h>
@@ -74,7 +74,7 @@ static void test_what_is_known(gf_session* session, float* pool) {
   CHECK_OK(gf_session_pool_offset(session, 0, &offset));
   CHECK_OK(gf_session_pool_device(session, &kind, &index));
   CHECK(offset == 0 && kind == GF_CPU);
-  /* A copy: the ranks reduce what they had. */
+  /* The pool is a copy: the ranks reduce what they had. */
   for (i = 0; i < ELEMENTS; ++i) {
     CHECK(pool[i] == (float)g_rank + 1);
     pool[i] = 1e9F;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What integrations/c/install.sh puts in a folder is found by pkg-config and by
-# CMake, and a program built with either runs.
+# pkg-config and CMake find what integrations/c/install.sh installs in a folder,
+# and a program built with either runs.
 set -eu -o pipefail
 export LIBGRADIENTFLOW=$PWD/$1
 install=$2
@@ -30,14 +30,14 @@ int main(void) {
 }
 END
 
-# By pkg-config.
+# With pkg-config.
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 read -r -a flags < <(pkg-config --cflags --libs gradientflow)
 [[ $(pkg-config --modversion gradientflow) == 2.* ]]
 gcc -Wall -Werror "$scratch/program.c" -o "$scratch/by_pkg_config" "${flags[@]}"
 "$scratch/by_pkg_config"
 
-# By CMake; and from a folder that was moved after the installation.
+# With CMake, from a folder that was moved after the installation.
 mv "$prefix" "$scratch/moved"
 cat >"$scratch/CMakeLists.txt" <<'END'
 cmake_minimum_required(VERSION 3.13)

@@ -14,13 +14,13 @@
 #include "integrations/c/gradientflow.h"
 #include "tests/kernels/oracle.h"
 
-// The kernels of the C API, against float64.
+// The kernels of the C API, compared with float64.
 namespace gradientflow::kernels::testing {
 namespace {
 
 int Number(DType type) { return static_cast<int>(type); }
 
-// What a refused call must say.
+// The message that a refused call must have.
 ::testing::AssertionResult Refused(gf_status status, const std::string& what) {
   const std::string text = gf_last_error();
   if (status == GF_INVALID_ARGUMENT && text.find(what) != std::string::npos) {

@@ -34,7 +34,7 @@ void Rank::Collective(std::uint32_t number) {
   }
 }
 
-// The block of this rank, of `n` elements.
+// This rank's block of `of`, with `n` elements per rank.
 std::vector<std::int64_t> Rank::Block(const std::vector<std::int64_t>& of,
                                       std::size_t n) const {
   const auto begin =
@@ -71,8 +71,8 @@ void Rank::Move(std::uint32_t number) {
   const int root = static_cast<int>(number / 7 % p);
   std::vector<std::int64_t> in = script_.Values(rank_, number, n * p);
   std::vector<std::int64_t> out(n * p, -1);
-  std::vector<std::int64_t> heads;   // Of all ranks' inputs.
-  std::vector<std::int64_t> blocks;  // This rank's, of them.
+  std::vector<std::int64_t> heads;   // From all ranks' inputs.
+  std::vector<std::int64_t> blocks;  // This rank's block of them.
   for (int r = 0; r < job_.ranks; ++r) {
     const auto head = script_.Values(r, number, n);
     heads.insert(heads.end(), head.begin(), head.end());

@@ -16,11 +16,11 @@
 
 namespace gradientflow::testing {
 
-inline constexpr float kModelMomentum = 0.5F;  // As the script's settings say.
-// Never given out.
+inline constexpr float kModelMomentum = 0.5F;  // As in the script's settings.
+// A ticket that is never given out.
 inline constexpr std::uint64_t kNoTicket = 1'000'000'000;
 
-// The first thing that went wrong in a job.
+// The first failure in a job.
 class Verdict {
  public:
   void Wrong(const std::string& what) {
@@ -37,7 +37,7 @@ class Verdict {
   std::string text_;
 };
 
-// One rank: makes the script's calls, and says what they must return.
+// One rank: makes the script's calls, and predicts their results.
 class Rank {
  public:
   Rank(const Script& script, int rank, Verdict* verdict)
@@ -65,7 +65,7 @@ class Rank {
   void Note(const std::string& text) { notes_.push_back(text); }
 
   void Expect(bool right, const std::string& what);
-  // That `call`, which returned `seen`, is to return `expected`.
+  // Checks that `call`, which returned `seen`, should have returned `expected`.
   bool Returns(gf_status expected, gf_status seen, const char* call);
   bool Ok(gf_status seen, const char* call) {
     return Returns(GF_OK, seen, call);
@@ -117,11 +117,11 @@ class Rank {
   // The model.
   std::vector<bool> marked_;
   std::uint64_t step_ = 0;
-  std::uint64_t round_ = 0;  // As step_, but never goes back.
+  std::uint64_t round_ = 0;  // Like step_, but it never decreases.
   bool may_apply_ = false;
-  bool nonfinite_ = false;  // Of the step last finished.
+  bool nonfinite_ = false;  // In the last finished step.
   float scale_ = 1.0F;
-  std::vector<float> mean_;  // Of the step last finished, tensor by tensor.
+  std::vector<float> mean_;  // In the last finished step, by tensor.
   std::vector<float> weights_;
   std::vector<float> momentum_;  // Empty before the first update.
   std::vector<float> real_weights_;

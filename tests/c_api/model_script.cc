@@ -53,7 +53,7 @@ JobSetting MakeJob(std::mt19937_64& random) {
   return job;
 }
 
-// What comes next; and whether some rank may be in a step after it.
+// Draws the next act, and whether some rank may be in a step after it.
 Act Draw(std::mt19937_64& random, bool* in_step) {
   constexpr Act kAnywhere[] = {Act::kCollective, Act::kCollective, Act::kStart,
                                Act::kStart,      Act::kWait,       Act::kGroup,

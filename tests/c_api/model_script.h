@@ -6,21 +6,21 @@
 #include <utility>
 #include <vector>
 
-// What the ranks of a job of the model-based test do together: drawn from a
-// seed, and alike on all ranks, as are the numbers they compute with.
+// What the ranks of a job of the model-based test do together. It is drawn from
+// a seed and the same on all ranks, as are the numbers that they compute with.
 namespace gradientflow::testing {
 
 enum class Act : std::uint8_t {
-  kMark,    // Some of the tensors that are left, each rank its own.
+  kMark,    // Some unmarked tensors, different on each rank.
   kFinish,  // The step.
-  kApply,   // The optimiser, also when there is nothing to apply.
+  kApply,   // The optimiser, even if there is no update.
   kScale,
   kSave,
   kRestore,
-  kGarbage,  // Restore what is no state.
+  kGarbage,  // Restore bytes that are no state.
   kCollective,
   kStart,
-  kWait,  // For the oldest that was started.
+  kWait,  // For the oldest call.
   kGroup,
   kMessages,
   kShared,
@@ -30,7 +30,7 @@ const char* Name(Act act);
 
 struct Op {
   Act act = Act::kRead;
-  std::uint32_t number = 0;  // What the rest of it is drawn from; unique.
+  std::uint32_t number = 0;  // Unique seed of the rest.
 };
 
 struct JobSetting {
@@ -44,7 +44,7 @@ std::string Describe(const JobSetting& job);
 
 enum class Ending : std::uint8_t {
   kClose,
-  kAbort,    // One rank gives the job up.
+  kAbort,    // One rank aborts the job.
   kMisused,  // One rank marks a tensor twice.
 };
 
@@ -52,18 +52,19 @@ struct Script {
   std::uint64_t seed = 0;
   JobSetting job;
   std::vector<Op> ops;
-  bool in_step = false;  // After the last of `ops`, some rank may be.
+  bool in_step = false;  // Some rank may be in a step after the last of `ops`.
   Ending end = Ending::kClose;
   int culprit = 0;            // kAbort, kMisused.
   std::size_t held_back = 0;  // kMisused: a tensor with elements.
 
-  // Whether the tensor takes part in a round of backward, and with what.
+  // Whether the tensor takes part in a round of backward, and with which
+  // gradient.
   bool Present(int rank, std::size_t tensor, std::uint64_t round) const;
   float Gradient(int rank, std::size_t tensor, std::size_t i,
                  std::uint64_t round) const;
-  // Whether Gradient() of some rank is not finite.
+  // Whether Gradient() of any rank is not finite.
   bool Nonfinite(std::uint64_t round) const;
-  // What a rank brings to a collective, and the sum over all ranks.
+  // What a rank contributes to a collective, and the sum over all ranks.
   std::vector<std::int64_t> Values(int rank, std::uint32_t number,
                                    std::size_t count) const;
   std::vector<std::int64_t> Sum(std::uint32_t number, std::size_t count) const;

@@ -68,7 +68,7 @@ bool Rank::Open(const std::string& meeting_place) {
   return open;
 }
 
-// What any thread may call at any time.
+// Calls that any thread may make at any time.
 void Rank::AskBeside() const {
   for (int i = 0; i < 50 && !verdict_.wrong(); ++i) {
     void* data = nullptr;
@@ -84,7 +84,7 @@ void Rank::AskBeside() const {
 }
 
 void Rank::Do(const Op& op) {
-  // Illegal calls are a rank's own: the others do not notice.
+  // Illegal calls are local: the other ranks do not notice them.
   if (Local(3) == 0) Illegal();
   switch (op.act) {
     case Act::kMark:
@@ -135,7 +135,7 @@ void Rank::Mark(std::size_t tensor) {
   }
 }
 
-// A quarter of the tensors that are left, or half, or so.
+// Marks about a quarter, a half or another share of the remaining tensors.
 void Rank::MarkSome(std::uint32_t share) {
   std::vector<std::size_t> order(tensors());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -222,8 +222,8 @@ void Rank::ApplyStep() {
 void Rank::Scale(std::uint32_t number) {
   const float scale = static_cast<float>(1U << (number % 5));
   if (!OK(gf_session_set_loss_scale(session_, scale))) return;
-  // Of a step that has begun it is the old one, here or elsewhere: so scripts
-  // set it between steps.
+  // A step that has begun keeps the old scale, on this rank or others, so
+  // scripts set it between steps.
   scale_ = scale;
 }
 

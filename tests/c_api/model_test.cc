@@ -13,8 +13,8 @@
 #include "tests/c_api/model_script.h"
 
 // Random calls of the whole C API, legal and illegal, on ranks that are
-// threads, against a model of a session's states: what each call returns, and
-// what sums come out. To run one seed: --gtest_random_seed=SEED.
+// threads, compared with a model of a session's states: what each call returns,
+// and which sums result. To run one seed: --gtest_random_seed=SEED.
 namespace gradientflow::testing {
 namespace {
 

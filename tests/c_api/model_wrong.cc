@@ -131,7 +131,7 @@ void Rank::IllegalStep(std::uint32_t which) {
   }
 }
 
-// `rank` goes on once all others have come here; they go on at once.
+// `rank` continues once all others have come here; the others continue at once.
 void Rank::GatherAt(int rank) {
   char token = 0;
   if (rank_ != rank) {
@@ -155,7 +155,7 @@ void Rank::End() {
   if (script_.end == Ending::kAbort) {
     if (culprit) OK(gf_comm_abort(comm_, "the script says so"));
     RETURNS(GF_ABORTED, gf_comm_barrier(comm_));
-    // What was finished before is certain.
+    // The results of earlier steps are certain.
     std::size_t bytes = 0;
     const gf_status within = touched() ? GF_ABORTED : GF_OK;
     RETURNS(within, gf_session_save_state(session_, nullptr, 0, &bytes));

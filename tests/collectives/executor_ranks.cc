@@ -16,7 +16,7 @@
 namespace gradientflow::testing {
 namespace {
 
-// Another's arena, shared with some of its members only.
+// The arena of another rank, shared with only some of its members.
 class HostArena final : public SharedArena {
  public:
   HostArena(SharedArena& all, std::vector<int> members)
@@ -119,7 +119,7 @@ void OnRanks(const RanksSetup& setup,
       TestRank rank(setup, r, group.value());
       body(rank);
       if (::testing::Test::HasFailure()) {
-        // A body that gave up leaves nobody waiting.
+        // If a body gives up, no other rank may wait for it.
         rank.fabric().Fail(Status(StatusCode::kAborted, "the test has failed"));
         rank.executor().Poll();
       }

@@ -18,7 +18,7 @@
 #include "transports/fabric.h"
 #include "transports/inproc/create.h"
 
-// Ranks as threads, each with an executor of its own and nothing above it.
+// Ranks as threads, each with only an executor of its own.
 namespace gradientflow::testing {
 
 struct RanksSetup {
@@ -31,7 +31,7 @@ struct RanksSetup {
 };
 std::string Describe(const RanksSetup& setup);
 
-// One of the ranks, to be used on its thread.
+// One of the ranks; used on its own thread.
 class TestRank {
  public:
   TestRank(const RanksSetup& setup, int rank,
@@ -46,7 +46,7 @@ class TestRank {
   Fabric& fabric() { return *fabric_; }
   Executor& executor() { return *executor_; }
 
-  // Polls `front`, if any, and the executor until `done`.
+  // Polls `front`, if it is not null, and the executor until `done`.
   void Drive(Collective* front, const std::function<bool()>& done);
   void Drive(const std::function<bool()>& done) { Drive(nullptr, done); }
 
@@ -59,7 +59,7 @@ class TestRank {
   std::unique_ptr<Executor> executor_;
 };
 
-// Runs `body` on all ranks at once; none is taken down before all are through.
+// Runs `body` on all ranks at once; no rank is destroyed before all have ended.
 void OnRanks(const RanksSetup& setup,
              const std::function<void(TestRank&)>& body);
 
@@ -83,11 +83,11 @@ std::vector<std::byte> Encode(DType dtype, const std::vector<float>& values);
 std::vector<float> Decode(DType dtype, const std::byte* data,
                           std::size_t count);
 
-// Rank `rank`'s contribution: of about 1, with signs; never only zeros.
+// Rank `rank`'s contribution: values of about 1, with signs; never only zeros.
 std::vector<float> Contribution(int rank, std::size_t count,
                                 std::uint64_t seed);
 
-// What all of them come to, in float64, and the sum of their magnitudes.
+// The exact reduction in float64, and the sum of the magnitudes.
 struct Exact {
   double value = 0;
   double magnitude = 0;
@@ -95,11 +95,11 @@ struct Exact {
 std::vector<Exact> ExactSum(int size, std::size_t count, std::uint64_t seed,
                             double factor);
 
-// Digits of a float type, the hidden one among them.
+// Significant bits of a float type, including the hidden one.
 int Precision(DType dtype);
 
-// Whether `seen` is `exact` within `ulps` units of the last place of a type of
-// `precision` bits.
+// Whether `seen` is `exact` within `ulps` units in the last place of a type
+// with `precision` bits.
 ::testing::AssertionResult Near(const std::vector<float>& seen,
                                 const std::vector<Exact>& exact, int precision,
                                 double ulps);

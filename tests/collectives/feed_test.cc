@@ -11,15 +11,15 @@
 #include "gradientflow/base/str_cat.h"
 #include "tests/collectives/executor_ranks.h"
 
-// Allreduces whose buffer fills while they run, and is taken from them part by
-// part.
+// Allreduces whose buffer fills while they run, and whose results are taken
+// from it part by part.
 namespace gradientflow::testing {
 namespace {
 
 using Algorithm = const AllreduceAlgorithm*;
 
-// Brings `values` a little at each look, and takes away what is finished:
-// whoever reads too early or too late reads garbage.
+// Provides a few more `values` each time it is polled, and takes finished ones
+// away: a reader that is too early or too late reads garbage.
 class Trickle final : public Feed {
  public:
   Trickle(DType dtype, std::vector<std::byte> values, std::byte* memory,
@@ -84,7 +84,7 @@ CollectiveCall CallOf(DType dtype, DType wire, std::size_t count,
   return call;
 }
 
-// Memory of a call: of the arena on even ranks, so that both ways are taken.
+// Memory of a call: from the arena on even ranks, so that both paths run.
 class Memory {
  public:
   Memory(TestRank& rank, std::size_t bytes) : arena_(rank.arena()) {
@@ -236,7 +236,7 @@ TEST(Feed, HoldsUpItsChannelOnly) {
     rank.executor().Start(behind, behind_end.done());
     rank.executor().Start(beside, beside_end.done());
     rank.Drive([&] { return beside_end.over(); });
-    // The other rank may be further, but not without this one.
+    // The other rank may be ahead, but cannot finish without this one.
     EXPECT_FALSE(fed_end.over());
     EXPECT_FALSE(behind_end.over());
     EXPECT_EQ(rank.executor().in_flight(), 2);
@@ -299,7 +299,7 @@ TEST(Feed, IsLeftAloneAfterAFailure) {
       });
       EXPECT_EQ(ending.status.code(), StatusCode::kAborted)
           << ending.status.ToString();
-      feed.reset();  // Whoever still calls it is found out by the sanitizers.
+      feed.reset();  // The sanitizers detect any later call to it.
       for (int i = 0; i < 20; ++i) rank.executor().Poll();
       EXPECT_EQ(ending.times, 1);
       EXPECT_EQ(rank.executor().in_flight(), 0);

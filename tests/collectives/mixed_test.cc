@@ -11,8 +11,8 @@
 #include "tests/collectives/executor_ranks.h"
 #include "transports/arena.h"
 
-// Allreduces in which some ranks come with their pool and others with what
-// they packed into the wire dtype: all must end with the same bits.
+// Allreduces in which some ranks contribute their pool and others values packed
+// in the wire dtype: all must end with the same bits.
 namespace gradientflow::testing {
 namespace {
 
@@ -44,7 +44,7 @@ std::vector<Extent> ExtentsOf(const MixedCase& c) {
   return {{2, third}, {third + 5, c.count - third}};
 }
 
-// A rank's contribution in memory: its pool, with gaps, or what it packed.
+// A rank's contribution in memory: its pool, with gaps, or its packed values.
 class Contributed {
  public:
   Contributed(TestRank& rank, const MixedCase& c,
@@ -54,7 +54,7 @@ class Contributed {
         size_(SizeOf(dtype_)) {
     if (HoldsPool(rank.rank())) extents_ = ExtentsOf(c);
     own_.assign((count_ + 9) * size_, kGap);
-    // Where there is shared memory, it is used as it is by some ranks.
+    // If there is shared memory, some ranks use it directly.
     if (rank.arena() != nullptr && rank.rank() % 4 != 3) {
       arena_ = rank.arena();
       shared_ = arena_->Allocate(own_.size()).value();
@@ -110,8 +110,8 @@ class Contributed {
   BufferView shared_;
 };
 
-// Runs the case, and returns the result as this rank's pool has it or would
-// take it over.
+// Runs the case, and returns the result in the form that this rank's pool has
+// or would have.
 std::vector<std::byte> RunMixed(TestRank& rank, const MixedCase& c,
                                 const std::vector<float>& values,
                                 bool* nonfinite) {
@@ -127,7 +127,7 @@ std::vector<std::byte> RunMixed(TestRank& rank, const MixedCase& c,
   call.keep_scaled = call.dtype != c.pool;
   call.algorithm = c.algorithm;
   call.extents = contributed.extents();
-  call.place = HashOf({{1, c.count}});  // Whoever packed it.
+  call.place = HashOf({{1, c.count}});  // The same whichever ranks pack.
   Ending ending;
   rank.executor().Start(call, ending.done());
   rank.Drive([&] { return ending.over(); });
@@ -138,7 +138,7 @@ std::vector<std::byte> RunMixed(TestRank& rank, const MixedCase& c,
   if (HoldsPool(rank.rank())) return result;
   const bool scaled = c.pool == DType::kFloat32 && c.wire != c.pool;
   const float unscale = scaled ? c.unscale : 1.0F;
-  // What the wire could hold may be too much for the pool.
+  // Values that the wire can hold may be too large for the pool.
   std::vector<std::byte> taken_over(c.count * SizeOf(c.pool));
   std::uint32_t too_much = 0;
   kernels::CpuKernels().convert({result.data(), c.wire, taken_over.data(),
@@ -159,7 +159,7 @@ class Mixed : public ::testing::TestWithParam<std::tuple<int, bool, int>> {
 };
 
 // One rounding of each contribution and one of the result, or one per hop; a
-// pool of 16 bits has been rounded before.
+// 16-bit pool has been rounded before.
 double UlpsFor(int size) { return 3.5 + 1.0 * size; }
 
 TEST_P(Mixed, RanksEndWithTheSameBits) {
@@ -220,7 +220,7 @@ TEST_P(Mixed, RanksKnowOfAnythingNotFinite) {
     float value;
     float elsewhere;  // What the other ranks add.
   };
-  // An infinity; too much for the wire; and for the sum; and for the pool.
+  // An infinity, and values too large for the wire, the sum, and the pool.
   const Bad bads[] = {
       {DType::kFloat32, DType::kFloat16, std::numeric_limits<float>::infinity(),
        1.0F},
@@ -232,7 +232,7 @@ TEST_P(Mixed, RanksKnowOfAnythingNotFinite) {
     for (Algorithm algorithm : AlgorithmsFor(setup)) {
       for (int who = 0; who < setup.size; ++who) {
         for (const Bad& bad : bads) {
-          // A pool's own contribution cannot be too much for it.
+          // A pool's own contribution cannot be too large for it.
           MixedCase c = {bad.pool, bad.wire,  ReduceOp::kSum,
                          1.0F,     algorithm, 301};
           std::vector<float> values(c.count, 0.5F);
@@ -261,7 +261,7 @@ INSTANTIATE_TEST_SUITE_P(OneHost, Mixed,
                                             ::testing::Bool(),
                                             ::testing::Values(0)),
                          ParamName);
-// Hosts of three ranks and, at five and seven, one of fewer or a rank alone.
+// Hosts of three ranks; with five and seven ranks the last host has fewer.
 INSTANTIATE_TEST_SUITE_P(Hosts, Mixed,
                          ::testing::Combine(::testing::Values(5, 6, 7),
                                             ::testing::Bool(),
@@ -296,7 +296,7 @@ TEST(MixedCalls, StillHaveToAgree) {
       difference.make(&other);
       EXPECT_NE(signature(other), signature(call)) << difference.what;
     }
-    // What a rank that stages makes of it.
+    // The call as a rank makes it that stages.
     CollectiveCall packed = call;
     packed.dtype = DType::kFloat16;
     EXPECT_EQ(signature(packed) == signature(call), !same);

@@ -8,8 +8,8 @@
 #include "tests/collectives/executor_ranks.h"
 #include "transports/arena.h"
 
-// What a narrower wire rounds away does not depend on the fabric: shared memory
-// and messages end with the same bits, and report the same overflows.
+// Rounding to a narrower wire does not depend on the fabric: shared memory and
+// messages give the same bits, and report the same overflows.
 namespace gradientflow::testing {
 namespace {
 
@@ -21,8 +21,9 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-// What rank 0 ends with; `values[r]` is rank r's contribution. Every other
-// rank's buffer is in the arena, if there is one, and so not staged.
+// Returns the result of rank 0; `values[r]` is rank r's contribution. The
+// buffer of every other rank is in the arena, if there is one, and so is not
+// staged.
 Outcome Reduce(const RanksSetup& setup, const CollectiveCall& call,
                const std::vector<std::vector<float>>& values) {
   std::vector<Outcome> outcomes(static_cast<std::size_t>(setup.size));
@@ -101,7 +102,7 @@ TEST(Rounding, InsideHostsIsTheSameByMemoryAndByMessages) {
     memory.ranks_per_host = 3;
     RanksSetup messages = memory;
     messages.memory = false;
-    // One segment, either way: what is cut elsewhere adds up in another order.
+    // One segment either way: other cuts would change the order of additions.
     const auto values = Contributions(size, 1021);
     for (const Types types : kTypes) {
       CollectiveCall call;
@@ -117,7 +118,7 @@ TEST(Rounding, InsideHostsIsTheSameByMemoryAndByMessages) {
   }
 }
 
-// 1e5 is beyond float16, whoever brings it and whoever adds it up.
+// 1e5 is too large for float16, whichever rank contributes or adds it.
 TEST(Rounding, OverflowsWhoeverBringsTooMuchForTheWire) {
   for (const int size : {1, 2, 3, 5}) {
     for (const bool share : {true, false}) {

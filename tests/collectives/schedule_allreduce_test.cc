@@ -1,5 +1,5 @@
-// Every allreduce must leave the right sum or mean on every rank, and the same
-// bits, whatever the wire does to the values and whoever runs first.
+// Every allreduce must leave the right sum or mean on every rank, with the same
+// bits, whatever the wire does to the values and whichever rank runs first.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ std::size_t RoundsOf(const AllreduceAlgorithm& algorithm, int rank, int size) {
   return MakeAllreduce(algorithm, rank, {.size = size}, 1000).rounds.size();
 }
 
-// Fractions: their sums depend on the order of the additions.
+// Fractions, whose sums depend on the order of the additions.
 void FillWithFractions(unsigned seed, std::vector<SymbolicRank>* ranks) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<double> values(-1, 1);
@@ -136,7 +136,7 @@ TEST_P(AllreduceSchedule, UsesContributionsAndFinishesResultsOnce) {
           ASSERT_EQ(rank.raw_uses[i], 1) << "element " << i << " of " << count;
         }
       }
-      // In one round all ranks finish each element by themselves.
+      // With one round all ranks finish each element by themselves.
       ASSERT_EQ(finished, algorithm() == &allreduce::kOneRound ? size() : 1)
           << "element " << i << " of " << count;
     }
@@ -159,7 +159,8 @@ TEST_P(AllreduceSchedule, SendsNoMoreThanItsFormula) {
     std::size_t bound = 2 * count * (n - 1) / n + 2 * n;
     if (algorithm() == &allreduce::kOneRound) bound = count * (n - 1);
     if (algorithm() == &allreduce::kShared) bound = 0;
-    // With every rank on a host of its own, two levels are one of those across.
+    // With every rank on a host of its own, two-level is the algorithm between
+    // hosts.
     const bool folds = algorithm() == &allreduce::kHalvingDoubling ||
                        algorithm() == &allreduce::kTwoLevel;
     if (folds && !power_of_two) bound = 3 * count;
@@ -190,7 +191,7 @@ TEST(AllreduceSchedule, SumsMoreRanksThanOneStepTakes) {
     options.wire_quantum = 1.0 / 1024;
     options.mean = MeanScaling::kAfterSum;
     ASSERT_EQ(Execute(&ranks, options), "") << algorithm->name;
-    // Partial sums are rounded at each hop, others twice.
+    // Partial sums are rounded at each hop, other values twice.
     const double roundings = ranks[0].schedule.multi_hop ? kSize : 2;
     for (const auto& rank : ranks) {
       for (std::size_t i = 0; i < rank.data.size(); ++i) {
@@ -234,7 +235,7 @@ TEST(Blocks, DoNotOverflowAtTheLargestCounts) {
             kCount);
 }
 
-// The checks above are only as good as the executor's own.
+// The checks above are only as good as those of the executor.
 TEST(SymbolicExecutor, NoticesWhatIsWrong) {
   auto ranks = Schedules(&allreduce::kRing, 3, 12);
   ranks[1].schedule.rounds.pop_back();

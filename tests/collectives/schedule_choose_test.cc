@@ -1,4 +1,4 @@
-// What schedules are said to cost, and which one is taken.
+// The predicted costs of schedules, and which schedule is chosen.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ double Played(Algorithm algorithm, const AllreduceQuestion& question) {
       question.topology, question.wire_element_bytes, question.model);
 }
 
-// As if all ranks were on one host over links such as `link`, which is where
+// As if all ranks were on one host over links like `link`, for which the
 // predictions are the published formulas.
 double Formula(const AllreduceAlgorithm& algorithm, int size, double bytes,
                const LinkModel& link) {
@@ -63,7 +63,8 @@ TEST(CostModel, FormulasEqualThePlayedSchedulesOnEqualLinks) {
       const double played = PriceSchedules(
           SchedulesOf(algorithm, size, {}, kCount, false), {}, 4, model);
       const double near = 1e-9;
-      // Where ranks fold, those who do not come too early and are in the way.
+      // If ranks fold, those without a partner do not arrive early and block
+      // others.
       const bool folds =
           algorithm == &allreduce::kHalvingDoubling && (size & (size - 1)) != 0;
       EXPECT_GE(played, formula - near) << algorithm->name << " " << size;
@@ -74,7 +75,7 @@ TEST(CostModel, FormulasEqualThePlayedSchedulesOnEqualLinks) {
 }
 
 TEST(CostModel, ClosedFormsAreThePublishedOnes) {
-  // 4 ranks, 4000 bytes, a = 1, b = 0.01, c = 0.001: worked out by hand.
+  // 4 ranks, 4000 bytes, a = 1, b = 0.01, c = 0.001: computed by hand.
   const LinkModel link{1, 0.01, 0.001, 0};
   using namespace allreduce;
   EXPECT_DOUBLE_EQ(Formula(kRing, 4, 4000, link), 6 + 60 + 3);
@@ -84,7 +85,7 @@ TEST(CostModel, ClosedFormsAreThePublishedOnes) {
   EXPECT_DOUBLE_EQ(Formula(kShared, 4, 4000, link), 2 + 8);
   EXPECT_DOUBLE_EQ(Formula(kHalvingDoubling, 5, 4000, link), 67 + 2 + 80 + 4);
   for (Algorithm algorithm : kTable) {
-    if (algorithm == &kTwoLevel) continue;  // Of one rank there are no two.
+    if (algorithm == &kTwoLevel) continue;  // One rank has no two levels.
     EXPECT_EQ(Formula(*algorithm, 1, 4000, link), 0) << algorithm->name;
   }
 }
@@ -100,7 +101,8 @@ TEST(CostModel, MessagesCostTheirSenderOneAfterTheOther) {
 }
 
 TEST(CostModel, RanksOfAHostShareItsLine) {
-  // Two hosts of four: two-sync sends 4 * 4 * n/8 across per round and way.
+  // Two hosts of four ranks: two_sync sends 4 * 4 * n/8 between them per round
+  // and direction.
   const Topology topology{{0, 0, 0, 0, 1, 1, 1, 1}};
   const CostModel model{{0, 0, 0, 0}, {0, 1e-9, 0, 0}};
   constexpr std::size_t kCount = 8000;
@@ -130,7 +132,7 @@ TEST(ChooseAllreduce, TakesOneRoundForTinyAndMoreRoundsForLargeBuffers) {
   EXPECT_EQ(ChooseAllreduce(Ask(4, 16)).algorithm, &allreduce::kOneRound);
   const auto large = ChooseAllreduce(Ask(4, 32 << 20)).algorithm;
   EXPECT_NE(large, &allreduce::kOneRound);
-  // Hundreds of ranks with small buffers: logarithmic latency.
+  // For hundreds of ranks with small buffers latency is logarithmic.
   EXPECT_EQ(ChooseAllreduce(Ask(512, 16)).algorithm,
             &allreduce::kHalvingDoubling);
   // The ring reduces least, which decides if there is no latency.

@@ -74,7 +74,7 @@ TEST_P(CollectiveSchedule, BroadcastGivesTheRootsBitsToAll) {
 }
 
 TEST(BroadcastSchedule, TreeIsLogarithmicallyDeep) {
-  // A rank's depth: hops to the root along its receives.
+  // The depth of a rank: hops to the root along its receives.
   const auto parent = [](int r) {
     return TreeBroadcast(r, 100, 3, 1).rounds[0][0].peer;
   };
@@ -254,7 +254,7 @@ TEST_P(CollectiveSchedule, NoRankLeavesTheBarrierBeforeAllHaveEntered) {
     auto ranks = Make([&](int r) { return DisseminationBarrier(r, size()); });
     for (auto& rank : ranks) rank.data.resize(1);
     SymbolicOptions options;
-    // All but one get as far as they can first.
+    // All ranks but one first run as far as they can.
     for (int turn = 0; turn < 10; ++turn) {
       for (int r = 0; r < size(); ++r) {
         if (r != late) options.turns.push_back(r);
@@ -272,7 +272,7 @@ TEST(SymbolicExecutor, SeesARankLeaveABarrierEarly) {
   for (int r = 0; r < 4; ++r) {
     auto& rank = ranks[static_cast<std::size_t>(r)];
     rank.schedule = DisseminationBarrier(r, 4);
-    rank.schedule.rounds.pop_back();  // Neighbors only.
+    rank.schedule.rounds.pop_back();  // Neighbours only.
     rank.data.resize(1);
   }
   SymbolicOptions options;

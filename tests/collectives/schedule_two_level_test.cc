@@ -119,7 +119,7 @@ TEST(TwoLevelSchedule, LeavesTheSameMeanOnRandomTopologies) {
 }
 
 TEST(TwoLevelSchedule, GoesAcrossByRingWhenBlocksAreLarge) {
-  // 3 hosts: not a power of two, and more than the small blocks' bound.
+  // 3 hosts: no power of two, and blocks above the bound for small ones.
   for (std::size_t count : {std::size_t{13'000}, std::size_t{30'000}}) {
     CheckTopology({{0, 0, 1, 1, 2, 2}}, count, 1);
     CheckTopology({{0, 0, 1, 1, 2}}, count, 2);
@@ -127,7 +127,7 @@ TEST(TwoLevelSchedule, GoesAcrossByRingWhenBlocksAreLarge) {
 }
 
 TEST(TwoLevelSchedule, UsesEveryContributionRawOnce) {
-  // One-sided, or by messages: the lane scales what it sums, on its host.
+  // One-sided or by messages, the lane scales what it sums on its host.
   const Topology topology{{0, 0, 0, 1, 1, 2}};
   for (bool one_sided : {false, true}) {
     for (std::size_t count : {std::size_t{97}, std::size_t{1000}}) {

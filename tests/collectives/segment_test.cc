@@ -25,12 +25,12 @@
 #include "transports/inproc/create.h"
 #include "transports/poller.h"
 
-// One segment on each rank, all driven from this thread: the tests decide who
-// runs when.
+// One segment on each rank, all driven from this thread, so that the tests
+// decide which rank runs when.
 namespace gradientflow {
 namespace {
 
-// A rank with a fabric, a call and the one segment that runs it.
+// A rank with a fabric, a call and the one segment that runs the call.
 class Rank {
  public:
   Rank(InprocGroup& all, int rank, bool memory)
@@ -58,7 +58,7 @@ class Rank {
   Fabric& fabric() { return *fabric_; }
   std::uint64_t bytes_sent() const { return bytes_sent_; }
 
-  // Elements [begin, begin + count) of the call, by `schedule`.
+  // Runs elements [begin, begin + count) of the call by `schedule`.
   void Start(Schedule schedule, std::size_t begin, std::size_t count) {
     operation_.group = &group_;
     operation_.signature = 1;
@@ -68,7 +68,7 @@ class Rank {
     segment_.Start(&operation_, 0, begin, count,
                    std::make_shared<const Schedule>(std::move(schedule)), 1);
   }
-  // Goes as far as it can.
+  // Drives the segment as far as it goes.
   void Drive() {
     for (bool moved = true; moved;) {
       moved = !segment_.awaits_messages() && segment_.Advance();
@@ -160,7 +160,7 @@ TEST_F(SegmentTest, RunsEveryAllreduceOnItsPartOfTheExtentsAlone) {
                     kBegin, kCount);
       }
       DriveAll();
-      std::size_t element = 0;  // Of the call.
+      std::size_t element = 0;  // In the call.
       std::vector<bool> takes_part(150, false);
       for (const Extent& extent : extents) {
         for (std::size_t i = 0; i < extent.count; ++i, ++element) {
@@ -184,8 +184,8 @@ TEST_F(SegmentTest, RunsEveryAllreduceOnItsPartOfTheExtentsAlone) {
   }
 }
 
-// Rank 0 waits for rank 2 in its first round, while rank 1's message of the
-// second is here.
+// Rank 0 waits for rank 2 in its first round, while rank 1's message for the
+// second round has arrived.
 TEST_F(SegmentTest, AnEarlyMessageIsHeldUnlessItsReceiveMayBePostedEarly) {
   for (const bool early : {false, true}) {
     Make(3, false);
@@ -243,7 +243,7 @@ TEST_F(SegmentTest, MessagesOfOneSegmentToOneRankMatchInTheirOrder) {
   EXPECT_EQ(at(1).bytes_sent(), 0U);
 }
 
-// Rank 0 has the result, rank 1 passes it on.
+// Rank 0 has the result, and rank 1 passes it on.
 TEST_F(SegmentTest, AResultIsRoundedOnceAndThenGoesOnAsItCame) {
   for (const DType wire : {DType::kFloat16, DType::kBFloat16}) {
     Make(3, false);
@@ -287,7 +287,7 @@ TEST_F(SegmentTest, WhatIsNotFiniteOnOneRankIsFlaggedOnThoseItReaches) {
     Make(2, false);
     std::vector<float> from(9, 1);
     std::vector<float> to(9);
-    // Finite here, and beyond what the wire holds.
+    // Finite here, and too large for the wire.
     if (spoilt) from[8] = 1e30F;
     SetCall(0, &from);
     SetCall(1, &to);
@@ -308,7 +308,7 @@ TEST_F(SegmentTest, WhatIsNotFiniteOnOneRankIsFlaggedOnThoseItReaches) {
   }
 }
 
-// Segments of an allgather are the same part of every rank's block.
+// Segments of an allgather take the same part of every rank's block.
 TEST_F(SegmentTest, SegmentsOfBlocksFillTheirPartOfEachBlock) {
   constexpr std::size_t kCount = 10;
   Make(3, false);

@@ -9,7 +9,7 @@
 
 #include "tests/collectives/executor_ranks.h"
 
-// Calls that differ, in whatever, are never taken for one.
+// Calls that differ in any respect are never taken for the same.
 namespace gradientflow::testing {
 namespace {
 
@@ -93,7 +93,7 @@ TEST(Signature, ChangesWithAnythingThatChanges) {
     const CollectiveCall call = SomeCall(&random);
     CollectiveCall other = call;
     std::string what;
-    // Of most two calls that differ, one thing does.
+    // Most pairs of calls differ in one respect.
     for (std::uint64_t n = random() % 4 == 0 ? 3 : 1; n > 0; --n) {
       const Change& change = kChanges[random() % std::size(kChanges)];
       change.make(&other, &random);
@@ -111,8 +111,8 @@ TEST(Signature, HoldsTheSegmentsAndTheGroup) {
   EXPECT_NE(Signer(4096, 4)(call), Signer(4096, 5)(call));
 }
 
-// Two steps of `call` whose signatures have 32 bits in common, as happens once
-// in some 100,000 steps.
+// Two steps of `call` whose signatures have 32 bits in common, which happens
+// once in some 100,000 steps.
 std::pair<std::uint64_t, std::uint64_t> StepsThatLookAlike(
     const CallGroup& group, CollectiveCall call, int shift) {
   CallPlanner planner(group, TypicalCostModel(), RanksSetup().segment_bytes);

@@ -7,7 +7,7 @@
 #include "tests/collectives/staged_fixture.h"
 #include "tests/device/fake_device.h"
 
-// What becomes of staged calls when something fails.
+// How staged calls end when something fails.
 namespace gradientflow::testing {
 namespace {
 
@@ -58,7 +58,7 @@ TEST_F(StagedErrors, OfTheInnerCallWaitForTheDevice) {
   EXPECT_EQ(device_.count(FakeCall::kCopy), copies) << "no more are begun";
   EXPECT_EQ(Values(memory, 9000), values);
   EXPECT_EQ(staged_->in_flight(), 0);
-  // Later calls fail likewise.
+  // Later calls fail in the same way.
   Ending late;
   staged_->Start(Allreduce(memory, 9000), late.done());
   PollUntil([&] { return late.over(); });
@@ -110,7 +110,7 @@ TEST_F(StagedErrors, OfTheCallerAreRefused) {
 
   CollectiveCall gather = Allreduce(memory, 100);
   gather.kind = CollectiveKind::kGather;
-  gather.recv_counts = {3};  // Of two ranks.
+  gather.recv_counts = {3};  // One count, but two ranks.
   Ending gather_end;
   staged_->Start(gather, gather_end.done());
   PollUntil([&] { return gather_end.over(); });

@@ -9,8 +9,8 @@
 #include "tests/collectives/staged_ranks.h"
 #include "tests/device/fake_device.h"
 
-// Staged calls on ranks one of whose devices fails at any point: all ranks end
-// with an error, none hangs, and no buffer is used any more after that.
+// Staged calls on ranks, one of whose devices fails at any point: all ranks end
+// with an error, none hangs, and no buffer is used after that.
 namespace gradientflow::testing {
 namespace {
 
@@ -18,10 +18,10 @@ constexpr std::size_t kCount = 5003;
 
 struct Outcome {
   Status status;
-  bool planned = false;  // The failure came to pass.
+  bool planned = false;  // The planned failure occurred.
 };
 
-// Rank 1's device fails as `plan` says; three calls are started on each.
+// Rank 1's device fails according to `plan`; each rank starts three calls.
 std::vector<Outcome> RunWith(bool memory,
                              const std::function<void(FakeDevice&)>& plan,
                              const std::function<bool(FakeDevice&)>& happened) {
@@ -56,8 +56,8 @@ std::vector<Outcome> RunWith(bool memory,
       if (outcome.status.ok()) outcome.status = ending.status;
     }
     outcome.planned = host.rank() != 1 || happened(rank.device());
-    // The memory goes before the device's streams: what still used it would
-    // be found out.
+    // The memory is freed before the device's streams end, so that the
+    // sanitizers detect streams that still use it.
     memories.clear();
     for (int i = 0; i < 20; ++i) {
       rank.staged().Poll();
@@ -67,8 +67,8 @@ std::vector<Outcome> RunWith(bool memory,
   return outcomes;
 }
 
-// Rank 1 has failed; and so have the others, unless the failure came so late
-// that they were through.
+// Rank 1 has failed; and so have the others, unless the failure was so late
+// that they had finished.
 void ExpectFailed(const std::vector<Outcome>& outcomes, bool early,
                   const std::string& what) {
   for (std::size_t r = 0; r < outcomes.size(); ++r) {
@@ -135,7 +135,7 @@ TEST(StagedFailures, OfAKernelThatIsNotLaunchedNameTheError) {
       },
       [](FakeDevice&) { return true; });
   for (const Outcome& outcome : outcomes) {
-    // The first call's, without which nobody's ends.
+    // The error of the first call, without which no rank can finish.
     EXPECT_NE(outcome.status.message().find(StrCat(kFakeLaunchError)),
               std::string::npos)
         << outcome.status.ToString();

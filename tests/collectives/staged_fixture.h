@@ -18,8 +18,7 @@
 #include "transports/link.h"
 #include "transports/poller.h"
 
-// One rank's StagedCollective over an inner collective that does what the test
-// says, when it says so.
+// One rank's StagedCollective over an inner collective that the test controls.
 namespace gradientflow::testing {
 
 class ManualCollective final : public Collective {
@@ -41,7 +40,7 @@ class ManualCollective final : public Collective {
   std::uint64_t bytes_sent(Channel) const override { return 4711; }
   std::string OldestCall() const override { return {}; }
 
-  // Only doubles what it is given.
+  // The inner collective only doubles its input.
   void Finish(std::size_t call, std::size_t begin, std::size_t count) {
     const CollectiveCall& of = calls[call].call;
     ASSERT_LE(begin + count, of.feed->available());
@@ -103,7 +102,7 @@ class StagedPieces : public ::testing::Test {
     staged_ = std::move(staged).value();
   }
 
-  // Device memory with these values, there already.
+  // Device memory that holds these values already.
   DeviceMemory Upload(const std::vector<float>& values) {
     Result<DeviceMemory> memory =
         device_.Allocate(values.size() * sizeof(float));
@@ -112,7 +111,7 @@ class StagedPieces : public ::testing::Test {
                 values.size() * sizeof(float));
     return memory.value();
   }
-  // Only when nothing is under way.
+  // REQUIRES: nothing is under way.
   static std::vector<float> Values(const DeviceMemory& memory,
                                    std::size_t count) {
     std::vector<float> values(count);

@@ -64,7 +64,7 @@ class Flight {
   }
 
   void Start() { rank_.staged().Start(call_, ending_.done()); }
-  // The same contributions once more.
+  // Starts again with the same contributions.
   void Restart() {
     ending_ = Ending();
     rank_.Write(memory_.get(), pool_);
@@ -86,7 +86,7 @@ class Flight {
     return packed;
   }
 
-  // What the executor makes of the contributions, packed on the host.
+  // The executor's result for the contributions packed on the host.
   std::vector<std::byte> Expected() {
     const std::vector<std::byte> mine = Encode(
         case_.dtype, Contribution(rank_.host().rank(), case_.count, seed_));

@@ -11,8 +11,8 @@
 #include "tests/collectives/executor_ranks.h"
 #include "tests/collectives/staged_ranks.h"
 
-// Every kind of collective on device memory, against the same call on the
-// host's.
+// Every kind of collective on device memory, compared with the same call on
+// host memory.
 namespace gradientflow::testing {
 namespace {
 
@@ -26,7 +26,7 @@ constexpr ReduceOp kIntegerOps[] = {
     ReduceOp::kSum,    ReduceOp::kMin,   ReduceOp::kMax,   ReduceOp::kProduct,
     ReduceOp::kBitAnd, ReduceOp::kBitOr, ReduceOp::kBitXor};
 
-// Which sides of a call lie on the device.
+// Which sides of a call are on the device.
 struct Sides {
   bool input;
   bool output;
@@ -47,7 +47,7 @@ class StagedKinds
     call.dtype = call.wire = dtype();
     call.root = root;
     for (int r = 0; r < size(); ++r) {
-      // Uneven, some of them empty.
+      // Uneven parts, some of them empty.
       const auto between = [&](int a, int b) {
         return count * static_cast<std::size_t>((a + b) % 3);
       };

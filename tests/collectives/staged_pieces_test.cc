@@ -7,7 +7,7 @@
 #include "tests/collectives/staged_fixture.h"
 #include "tests/device/fake_device.h"
 
-// How pieces travel between device, staging and the inner collective.
+// How pieces travel between the device, staging and the inner collective.
 namespace gradientflow::testing {
 namespace {
 
@@ -30,7 +30,8 @@ TEST_F(StagedPiecesLazily, AreFedAsTheyComeAndTakenAsTheyEnd) {
   EXPECT_EQ(call.step, 12);
   EXPECT_EQ(call.bucket, 34);
 
-  // Piece after piece, each as it was, the first long before the last.
+  // Pieces arrive one after the other and unchanged, the first long before the
+  // last.
   std::size_t seen = call.feed->available();
   EXPECT_LT(seen, 2 * kPiece);
   int growths = 0;
@@ -48,12 +49,12 @@ TEST_F(StagedPiecesLazily, AreFedAsTheyComeAndTakenAsTheyEnd) {
   });
   EXPECT_GE(growths, 5);
 
-  // The second half back while the first is still on its way.
+  // The second half is back while the first is still on its way.
   const std::uint64_t copies = device_.count(FakeCall::kCopy);
   inner_.Finish(0, 5 * kPiece - 3, kCount - 5 * kPiece + 3);
   PollUntil([&] { return device_.count(FakeCall::kCopy) == copies + 6; });
   EXPECT_FALSE(ending.over());
-  // The rest, in shreds.
+  // The rest, in small parts.
   for (std::size_t end = 5 * kPiece - 3; end > 0;) {
     const std::size_t begin = end > 700 ? end - 700 : 0;
     inner_.Finish(0, begin, end - begin);
@@ -89,7 +90,7 @@ TEST_F(StagedPieces, NeverStopTheHost) {
   on_host.output = host.data();
   on_host.channel = Channel::kPlain;
   staged_->Start(on_host, plain.done());
-  // What is the host's goes on at once, as it was given.
+  // A call on host memory is passed on at once, unchanged.
   ASSERT_EQ(inner_.calls.size(), 1);
   EXPECT_EQ(inner_.calls[0].call.output, host.data());
   inner_.End(0, Status());
@@ -127,7 +128,7 @@ TEST_F(StagedPieces, ReachTheInnerCollectiveInTheOrderOfTheirChannel) {
   std::vector<float> host(100, 1.0F);
   device_.HoldStreams();
   std::vector<Ending> endings(3);
-  // A broadcast's root sends what it has, once all of it is on the host.
+  // The root of a broadcast sends once all its elements are on the host.
   CollectiveCall broadcast = Allreduce(memory, 3000);
   broadcast.kind = CollectiveKind::kBroadcast;
   staged_->Start(broadcast, endings[0].done());
@@ -145,7 +146,7 @@ TEST_F(StagedPieces, ReachTheInnerCollectiveInTheOrderOfTheirChannel) {
   EXPECT_EQ(inner_.calls[0].call.kind, CollectiveKind::kBroadcast);
   EXPECT_EQ(inner_.calls[0].call.feed, nullptr);
   EXPECT_EQ(inner_.calls[1].call.output, host.data());
-  // Packed, and yet known for what it was.
+  // Packed, but with the signature of the original call.
   EXPECT_TRUE(inner_.calls[2].call.extents.empty());
   EXPECT_EQ(inner_.calls[2].call.place, HashOf(sparse.extents));
   EXPECT_EQ(inner_.calls[1].call.place, 0);
@@ -159,7 +160,7 @@ TEST_F(StagedPieces, ReachTheInnerCollectiveInTheOrderOfTheirChannel) {
 }
 
 TEST_F(StagedPieces, WaitForRoomInTheirOrder) {
-  // 48 KiB are for gradients: two of these fit, then the next.
+  // 48 KiB are for gradients: two of these calls fit, then the next.
   constexpr std::size_t kCount = 5 * kPiece;
   std::vector<DeviceMemory> memories;
   std::vector<Ending> endings(5);
@@ -167,7 +168,7 @@ TEST_F(StagedPieces, WaitForRoomInTheirOrder) {
     memories.push_back(Upload(std::vector<float>(kCount, 1.0F)));
     staged_->Start(Allreduce(memories.back(), kCount), ending.done());
   }
-  // A plain call does not wait with them.
+  // A plain call does not wait for them.
   Ending plain;
   const DeviceMemory small = Upload(std::vector<float>(50, 1.0F));
   CollectiveCall call = Allreduce(small, 50);
@@ -217,8 +218,8 @@ TEST_F(StagedPieces, OfACallThatIsLargerThanAllStagingGrowIt) {
   EXPECT_EQ(Values(memory, kCount)[kCount - 1], 3.0F);
 }
 
-// As where the caller's stream waits for a library that waits for a rank that
-// is gone.
+// This happens if the caller's stream waits for a library that waits for a dead
+// rank.
 TEST_F(StagedPieces, EndCallsWithoutADeviceThatIsNotDoneAfterAFailure) {
   const DeviceMemory memory = Upload(std::vector<float>(3 * kPiece, 1.0F));
   device_.HoldStreams();
@@ -243,7 +244,8 @@ TEST_F(StagedPieces, EndCallsWithoutADeviceThatIsNotDoneAfterAFailure) {
   }
   device_.ReleaseStreams();
   for (int i = 0; i < 10; ++i) staged_->Poll();
-  staged_.reset();  // Before the memory that the device still writes to.
+  // The device still writes to the memory, which is destroyed later.
+  staged_.reset();
   EXPECT_EQ(ending.times, 1);
 }
 

@@ -17,7 +17,7 @@
 // through the host.
 namespace gradientflow::testing {
 
-// Small, so that calls have several pieces and wait for each other's staging.
+// Small, so that calls have several pieces and wait for staging memory.
 inline StagedOptions SmallStaging() {
   StagedOptions options;
   options.piece_bytes = 4096;
@@ -55,7 +55,7 @@ class DeviceRank {
   StagedCollective& staged() { return *staged_; }
   Stream& work() { return *work_; }  // The caller's.
 
-  // Device memory that holds `bytes`, as the caller's stream writes them: the
+  // Device memory that holds `bytes`, which the caller's stream writes: the
   // collective's reads come after. `bytes` is lent to the stream.
   DeviceMemory Upload(const std::vector<std::byte>& bytes) {
     Result<DeviceMemory> memory = device_.Allocate(bytes.size());
@@ -68,7 +68,7 @@ class DeviceRank {
     own_copies_ += !bytes.empty();
     Order();
   }
-  // What staged() reads comes after what the caller's stream was given.
+  // Orders the reads of staged() after the work of the caller's stream.
   void Order() {
     EXPECT_TRUE(work_->Record(event_.get()).ok());
     EXPECT_TRUE(staged_->stream().Wait(*event_).ok());
@@ -83,7 +83,7 @@ class DeviceRank {
     return copy;
   }
 
-  // Copies that stop the host on a GPU, but for those above.
+  // Copies that would block the host on a GPU, except those above.
   std::uint64_t slow_copies() const {
     return device_.pageable_copies() - own_copies_;
   }

@@ -18,8 +18,8 @@
 #include "tests/collectives/staged_ranks.h"
 #include "tests/device/fake_device.h"
 
-// Allreduces of device memory, staged: right, and without ever stopping the
-// host.
+// Staged allreduces of device memory give the right results, and never block
+// the host.
 namespace gradientflow::testing {
 namespace {
 
@@ -101,8 +101,8 @@ TEST_P(Staged, RunsEveryAlgorithm) {
   });
 }
 
-// More of them than staging holds, in both channels, started in an order that
-// is the same on all ranks only within a channel.
+// More calls than staging memory has room for, in both channels; only the calls
+// of one channel are started in the same order on all ranks.
 TEST_P(Staged, RunsManyCallsAtOnce) {
   OnDevices([&](DeviceRank& rank) {
     std::mt19937_64 random(11);
@@ -135,7 +135,8 @@ TEST_P(Staged, RunsManyCallsAtOnce) {
     for (const auto& channel : flights) {
       for (const auto& flight : channel) flight->Check();
     }
-    // Three quarters for gradients; plain calls grew to the largest of them.
+    // Three quarters are for gradients; plain calls grew to the largest of
+    // them.
     EXPECT_LE(rank.staged().staging_bytes(),
               SmallStaging().staging_bytes / 4 * 3 + 9000 * sizeof(float));
   });
@@ -244,13 +245,13 @@ TEST(StagedNonfinite, IsKnownOnAllRanks) {
     DType dtype;
     DType wire;
     float value;  // On one rank,
-    float rest;   // and on the others.
+    float rest;   // on the others.
   };
   const Bad bads[] = {
       {DType::kFloat32, DType::kFloat16, 1e30F, 1.0F},
       {DType::kFloat32, DType::kFloat32, std::numeric_limits<float>::infinity(),
        1.0F},
-      // The wire holds the sum, the pool does not.
+      // The wire can hold the sum, the pool cannot.
       {DType::kFloat16, DType::kFloat32, 65000.0F, 65000.0F},
       {DType::kFloat16, DType::kBFloat16, 65000.0F, 65000.0F},
   };
@@ -274,7 +275,7 @@ TEST(StagedNonfinite, IsKnownOnAllRanks) {
           EXPECT_TRUE(ending.nonfinite)
               << bad.value << " as " << Name(bad.dtype) << " on rank " << who
               << ", seen by " << host.rank() << " of " << size;
-          // What comes next starts afresh.
+          // The next call is not affected.
           values[2999] = 1.0F;
           const std::vector<std::byte> good = Encode(bad.dtype, values);
           rank.Write(memory.get(), good);

@@ -49,7 +49,7 @@ TEST(StagingMemory, GivesBlocksThatDoNotOverlap) {
       ASSERT_FALSE(blocks.empty());
     }
     while (!blocks.empty() && (block.value() == nullptr || random() % 3 == 0)) {
-      // Mostly the oldest; whoever is done first may be another.
+      // Mostly the oldest, but calls may end in another order.
       const std::size_t which =
           random() % 4 == 0 ? random() % blocks.size() : 0;
       const Block over = blocks[which];
@@ -102,7 +102,7 @@ TEST(StagingMemory, LiesInTheArenaPageLocked) {
     EXPECT_EQ(too_large.status().code(), StatusCode::kResourceExhausted);
     EXPECT_NE(too_large.status().message().find("arena_bytes"),
               std::string::npos);
-    // It works on with what there is.
+    // Smaller memory still serves calls.
     std::byte* small = memory.Take(300).value();
     ASSERT_NE(small, nullptr);
     memory.Give(small);
@@ -110,7 +110,7 @@ TEST(StagingMemory, LiesInTheArenaPageLocked) {
                     Status(StatusCode::kResourceExhausted, "locked enough"));
     EXPECT_EQ(memory.Take(20000).status().message(), "locked enough");
   }
-  // All was given back to the arena.
+  // Everything was given back to the arena.
   Result<BufferView> all = arena.Allocate(std::size_t{900} << 10);
   EXPECT_TRUE(all.ok()) << all.status().message();
 }

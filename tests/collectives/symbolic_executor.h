@@ -14,30 +14,30 @@
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/collectives/schedule.h"
 
-// Runs the schedules of all ranks with no transport and checks as it goes:
-// bounds, message lengths, leftovers, deadlocks, slices that are written while
-// in use, values scaled never, twice, or added to unscaled ones.
+// Runs the schedules of all ranks without a transport, and checks bounds,
+// message lengths, leftovers, deadlocks, slices that are written while in use,
+// and values that are scaled never, twice, or added to unscaled ones.
 namespace gradientflow::testing {
 
 // One element. Sums and products with integers below 2^53 are exact.
 struct Cell {
   double value = 0;
-  int scaled = 0;     // How often a mean's factor went in.
-  bool last = false;  // Has its last form: is sent on as it came, or not.
+  int scaled = 0;     // How often a mean's factor was applied.
+  bool last = false;  // Has its last form.
 };
 using Cells = std::vector<Cell>;
 
 enum class MeanScaling { kNone, kBeforeSum, kAfterSum };
 
 struct SymbolicOptions {
-  // What travels is rounded to multiples of this; 0: exact.
+  // Values sent are rounded to multiples of this; 0: exact.
   double wire_quantum = 0;
-  // Whether every element must get its last form once; and where it is sent on
-  // after that, or before it, says so (Step::last, Step::relay).
+  // Whether every element must get its last form exactly once, with Step::last
+  // and Step::relay saying whether it is sent before or after that.
   bool unscales = false;
   // kBeforeSum applies to multi_hop schedules; others scale after the sum.
   MeanScaling mean = MeanScaling::kNone;
-  // Who shares memory; empty: all.
+  // Which ranks share memory; empty: all.
   Topology topology;
   // The ranks take turns in this order; empty: 0, 1, ...
   std::vector<int> turns;
@@ -92,14 +92,14 @@ class SymbolicExecutor {
     return error_;
   }
 
-  // Whether all ranks had begun by the time the first one was finished.
+  // Whether all ranks had started before the first one finished.
   bool all_began_before_any_finished() const { return barrier_held_; }
 
  private:
   struct State {
     Cells scratch;
     std::size_t round = 0;
-    std::size_t local = 0;  // Steps of the round done, once messages are.
+    std::size_t local = 0;  // Steps of the round done, after messages.
     bool posted = false;
     bool received = false;
     int syncs = 0;
@@ -117,7 +117,7 @@ class SymbolicExecutor {
     }
   }
 
-  // One round, or part of it: up to a wait.
+  // Runs a round, or the part of it before the next wait.
   bool Advance(std::size_t r) {
     State& state = states_[r];
     state.began = true;
@@ -171,7 +171,7 @@ class SymbolicExecutor {
     }
   }
 
-  // A result in its last form, of what is not yet.
+  // The last form of a result that does not have it yet.
   Cell Last(std::size_t r, Cell cell) {
     if (options_.unscales && cell.last) Fail(r, "unscales twice");
     cell.last = true;
@@ -207,7 +207,8 @@ class SymbolicExecutor {
            b.offset < a.offset + a.count;
   }
 
-  // What arrives may not land where the round's other messages are.
+  // An arriving message may not land in the buffer of another message of the
+  // round.
   void CheckHazards(std::size_t r, const std::vector<Step>& steps) {
     for (const Step& in : steps) {
       if (in.kind != Step::Kind::kRecv) continue;
@@ -240,7 +241,7 @@ class SymbolicExecutor {
             cell.scaled, false};
   }
 
-  // What a reduction leaves, given `cell` before any scaling after the sum.
+  // The result of a reduction, given `cell` before any scaling of the sum.
   Cell Finish(std::size_t r, const Step& step, Cell cell) const {
     const bool none = options_.mean == MeanScaling::kNone;
     const bool scale = ScalesFirst(r) ? step.raw : step.final;

@@ -19,8 +19,8 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using std::chrono::seconds;
 
-// Something is always in flight and never moves. Block() ignores its time-out:
-// whoever relied on that, and not on being woken, never goes on.
+// Something is always in flight and never moves. Block() ignores its time-out,
+// so a thread that relies on the time-out instead of a wake-up hangs.
 class Sleepy : public Progress::Work {
  public:
   bool Poll() override {
@@ -94,7 +94,7 @@ TEST_F(ProgressTest, AsManyDriveAsWait) {
   int turn = 0;
   for (int t = 0; t < kThreads; ++t) {
     Run([&, t] {
-      // Each waits for its turn, which the one before it gives.
+      // Each thread waits for its turn, which the thread before it gives.
       for (int i = 0; i < kTurns; ++i) {
         progress_.Drive([&] { return turn == i * kThreads + t; });
         progress_.Do([&] { ++turn; });
@@ -126,10 +126,10 @@ TEST_F(ProgressTest, CompletionsRunWithoutTheBatonAndAreToldOfBeforeDone) {
   EXPECT_EQ(ran, kTasks);
 }
 
-// It may hold locks that they want.
+// A completion may hold locks that the callers want.
 TEST_F(ProgressTest, WhoOnlyPassesByTellsNobodyOfTheDriversCalls) {
   constexpr int kTasks = 500;
-  // The progress thread may tell of the last ones when the test is over.
+  // The progress thread may still run the last ones when the test is over.
   static std::atomic<int> told{0};
   told = 0;
   bool done = false;  // Guarded by the baton.
@@ -158,7 +158,7 @@ TEST_F(ProgressTest, ACompletionOfTheProgressThreadWakesTheDriver) {
   for (int i = 0; i < kTasks; ++i) {
     std::atomic<bool> running{false};
     bool told = false;
-    // The progress thread finds it, if this one is not back by then.
+    // The progress thread detects it, if this thread is not back by then.
     progress_.Do([&] {
       completions_.Add({[&] { running = true; }, [&] { told = true; }});
     });
@@ -178,7 +178,7 @@ TEST_F(ProgressTest, DeadlinesEndTheWaitOfDriversAndSleepers) {
                                     clock_.Now() + milliseconds(20));
     });
   }
-  // Whoever drives at its deadline needs something to wake it.
+  // A thread that drives at its deadline needs something that wakes it.
   while (late < 3) {
     progress_.Do([] {});
     std::this_thread::yield();
@@ -188,13 +188,13 @@ TEST_F(ProgressTest, DeadlinesEndTheWaitOfDriversAndSleepers) {
   EXPECT_EQ(late, 3);
 }
 
-// Time stands still: no tick finds what was overlooked.
+// Time stands still: no tick detects what was overlooked.
 class StoppedClock final : public Clock {
  public:
   Time Now() const override { return seconds(1); }
 };
 
-// Knows what is in flight once it has polled, as an engine does of gradients.
+// Like an engine with gradients, it knows only after a poll what is in flight.
 class Unpolled final : public Progress::Work {
  public:
   bool Poll() override {

@@ -1,5 +1,5 @@
-// What the C header says about the library holds. Run from the repository's
-// root.
+// Checks that what the C header says about the library is true. Run from the
+// repository's root.
 
 #include <cctype>
 #include <fstream>

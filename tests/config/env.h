@@ -6,7 +6,7 @@
 
 namespace gradientflow {
 
-// An environ made of "NAME=value" strings.
+// An environ made from "NAME=value" strings.
 class Env {
  public:
   Env(std::initializer_list<std::string> lines)

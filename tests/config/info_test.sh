@@ -1,5 +1,5 @@
 #!/bin/bash
-# gradientflow_info: what it prints, and how it exits.
+# gradientflow_info: its output and its exit status.
 set -u
 info=$1
 failures=0
@@ -14,11 +14,11 @@ check() {
   fi
 }
 
-# has TEXT: whether the last output holds it.
+# has TEXT: whether the last output contains it.
 has() { grep -qF -- "$1" <<< "$output"; }
 exits() { [[ $code == "$1" ]]; }
 
-# run NAME=VALUE... -- ARGUMENTS...: with nothing but these variables.
+# run NAME=VALUE... -- ARGUMENTS...: runs it with only these variables.
 run() {
   local variables=()
   while [[ $1 != -- ]]; do

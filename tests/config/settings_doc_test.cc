@@ -1,5 +1,5 @@
-// The table of docs/settings.md is the one that gradientflow_info --markdown
-// prints. Run from the repository's root.
+// Checks that the table of docs/settings.md is the one that gradientflow_info
+// --markdown prints. Run from the repository's root.
 
 #include <fstream>
 #include <sstream>

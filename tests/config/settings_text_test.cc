@@ -21,7 +21,7 @@ std::vector<std::string> Lines(const std::string& text) {
   return lines;
 }
 
-// The text without line breaks and runs of blanks.
+// The text without line breaks and repeated blanks.
 std::string Flat(const std::string& text) {
   std::istringstream in(text);
   std::string flat;

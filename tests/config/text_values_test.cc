@@ -29,7 +29,7 @@ TEST(ParseBytes, RefusesWhatIsNotAWholeSize) {
   for (const char* text :
        {"", " ", "K", "KB", "-1", "+1", "1.5MB", "1 KB", " 1", "1 ", "0x10",
         "1KBs", "1kk", "1e3", "nan", "infinity", "64XB", "1KiBB",
-        // The two numbers that mean auto and inf, and more.
+        // The two numbers that mean auto and inf, and larger ones.
         "18446744073709551615", "18446744073709551614", "18446744073709551616",
         "16777216TB", "99999999999999999999GB"}) {
     EXPECT_EQ(ParseBytes(text), std::nullopt) << text;

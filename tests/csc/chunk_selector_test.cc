@@ -126,17 +126,18 @@ TEST(ChunkSelector, SendsNonfiniteChunksAtOnceInOrderOfTheirIds) {
           .Select(1, std::vector<float>{1, kNan, big, -kInf, 0, kInf, 2, kNan})
           .ok());
   EXPECT_EQ(selector.selected(), (Bytes{0, 1, 0, 1, 0, 1, 0, 1}));
-  // Not for ever: once finite again they rank like any other.
+  // Not for ever: once finite again they rank like any other chunk.
   ASSERT_TRUE(
       selector.Select(2, std::vector<float>{9, 1, 9, 1, 9, 1, 9, 1}).ok());
   EXPECT_EQ(selector.selected(), (Bytes{1, 0, 1, 0, 1, 0, 1, 0}));
-  // More of them than k: the lower ids.
+  // If there are more of them than k, the lower ids win.
   ASSERT_TRUE(selector.Select(3, std::vector<float>(8, kNan)).ok());
   EXPECT_EQ(selector.selected(), (Bytes{1, 1, 1, 1, 0, 0, 0, 0}));
 }
 
-// Against a full sort; and a second selector with another past (so another
-// order of its internal candidates) must agree: ranks that joined by restore.
+// Compares with a full sort. A second selector with another history (and so
+// another order of its internal candidates) must agree, as for ranks that
+// joined by restoring.
 TEST(ChunkSelector, AgreesWithAFullSortWhateverItsPast) {
   std::mt19937 random(7);
   for (int round = 0; round < 300; ++round) {

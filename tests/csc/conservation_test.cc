@@ -12,8 +12,8 @@
 #include "kernels/kernels.h"
 #include "tests/session/ranks.h"
 
-// What a pool of 16 bits rounds away is sent later: over hundreds of steps,
-// what was exchanged and what is kept back add up to what was computed.
+// Rounding errors of a 16-bit pool are sent later: over hundreds of steps the
+// exchanged values and the residual add up to the computed gradients.
 namespace gradientflow::testing {
 namespace {
 
@@ -38,8 +38,8 @@ std::vector<float> ResidualOf(const GradientSession& session) {
   return residual;
 }
 
-// About 1, exact in bfloat16; alike on all ranks, so that their mean is exact
-// too and only residuals round.
+// About 1, exact in bfloat16, and the same on all ranks, so that their mean is
+// exact too and only residuals round.
 float Gradient(std::size_t i, int step) {
   const std::size_t mix = (i * 5 + static_cast<std::size_t>(step) * 3) % 7;
   return 1.0F + static_cast<float>(mix) / 128;
@@ -60,7 +60,7 @@ class Conservation : public ::testing::TestWithParam<std::tuple<Over, int>> {
     return job;
   }
 
-  // One step of `session`; adds what it made, and what it exchanged.
+  // Takes one step of `session`; adds up what it produced and exchanged.
   static void Step(GradientSession& session, DType type, int step,
                    std::vector<double>* made, std::vector<double>* sent) {
     std::vector<float> gradients(kElements);

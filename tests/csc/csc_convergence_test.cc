@@ -1,5 +1,6 @@
-// Does training still arrive when 85 % of the chunks are kept back? Simulated
-// ranks on a noisy least-squares problem, from the parts that a session uses.
+// Whether training still converges when 85 % of the chunks are kept back:
+// simulated ranks on a noisy least-squares problem, with the parts that a
+// session uses.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -44,7 +45,7 @@ class Problem {
     }
   }
 
-  // Of one random batch of `rank`; both in pool order.
+  // The gradient of one random batch of `rank`; both vectors are in pool order.
   void Gradient(std::size_t rank, const std::vector<float>& weights,
                 std::mt19937& random, std::vector<float>* gradient) const {
     gradient->assign(features_, 0);
@@ -82,7 +83,7 @@ class Problem {
 
 struct Mode {
   double sparsity = 0;
-  bool correct_momentum = true;  // Else a plain residual, any optimizer.
+  bool correct_momentum = true;  // Else a plain residual, and any optimizer.
   float momentum = 0.9F;
   float lr = 0.002F;
 };
@@ -151,7 +152,7 @@ class Job {
     }
   }
 
-  // The mean over the ranks, into the pool of rank 0.
+  // Computes the mean over the ranks, into the pool of rank 0.
   std::vector<Extent> Exchange() {
     auto extents = ExtentsOf(
         PlanSparse({layout_.elements(), kChunk, selector_.selected()}, 64, 4));
@@ -164,7 +165,7 @@ class Job {
     return extents;
   }
 
-  // Every rank has the same mean: `kRanks` times its norm.
+  // Every rank has the same mean, so this adds `kRanks` times its norm.
   void AddNormsOfTheMean(const std::vector<Extent>& extents) {
     for (const Extent& extent : extents) {
       for (std::size_t i = extent.begin; i < extent.begin + extent.count; ++i) {
@@ -180,7 +181,7 @@ class Job {
       weights.push_back(weights_.data() + layout_.offset(i));
     }
     const std::vector<Extent> all = {{0, layout_.elements()}};
-    // Any other optimizer sees the whole pool, with zeros where kept back.
+    // Any other optimizer sees the whole pool, with zeros in kept chunks.
     EXPECT_TRUE(optimizer_
                     .Step(config,
                           {pools_[0].data(), DType::kFloat32,

@@ -22,7 +22,7 @@ constexpr std::size_t kElements = 5;  // Chunks [0, 3) and [3, 5).
 constexpr std::size_t kChunk = 3;
 using Values = std::array<float, kElements>;
 
-// One rank: its exchange is the identity.
+// One rank, whose exchange is the identity.
 class Rank {
  public:
   explicit Rank(CscMemory& memory)
@@ -49,7 +49,8 @@ class Rank {
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
-  // Up to the exchange of the norms. Returns the gradients after it.
+  // Runs a step up to the exchange of the norms. Returns the gradients after
+  // it.
   Values Exchange(const Values& gradients) {
     Copy(slots_.get(), selector_.slots().data(), 2 * sizeof(std::uint32_t));
     Copy(grads_.get(), gradients.data(), sizeof(Values));
@@ -103,16 +104,16 @@ class Rank {
 void ExpectGoldenSteps(CscMemory& memory) {
   const bool important[] = {false, false, true, false, true};
   const double hg[] = {.9, 1.71, 0, .9, 0};
-  const double norm[] = {1, 1.9, 2.71, 1, 1.9};  // Of an element.
+  const double norm[] = {1, 1.9, 2.71, 1, 1.9};  // Per element.
   const double hu[] = {0, 0, .271, .271, .4339};
   const double w[] = {0, 0, -.271, -.271, -.7049};
-  // The other chunk is louder, but for the steps before those.
+  // The other chunk has the larger norm, except in the steps before those.
   const float other[] = {9, .5F, 5, -4, 0};
   const PoolLayout layout = PoolLayout::Create({kElements}).value();
   Optimizer optimizer(layout, kernels::CpuKernels());
   Values weights = {};
   Rank rank(memory);
-  (void)rank.Exchange({0, 0, 0, 9, 9});  // Sends all, and leaves no residual.
+  (void)rank.Exchange({0, 0, 0, 9, 9});  // Sends all; leaves no residual.
   rank.Select(1);
   for (int step = 0; step < 5; ++step) {
     SCOPED_TRACE(::testing::Message()

@@ -10,8 +10,8 @@ namespace gradientflow::testing {
 // Residuals, what is sent, norms, momentum and weights are the published ones.
 void ExpectGoldenSteps(CscMemory& memory);
 
-// The step is not finite in a chunk that is kept, or in one that is sent. What
-// was sent is returned to the residual, and nothing else stays.
+// A step that is not finite, in a chunk that is kept or in one that is sent.
+// What was sent returns to the residual, and nothing else changes.
 void ExpectSkippedStep(CscMemory& memory);
 
 }  // namespace gradientflow::testing

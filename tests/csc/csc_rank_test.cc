@@ -1,7 +1,7 @@
 // Algorithm 1 of arXiv 1902.06855 (momentum-corrected coarse-grained sparse
-// communication) on one rank, put together from its parts: the residual
-// kernel, the selection and the chunk-aware optimizer. csc_golden.h has the
-// published values.
+// communication) on one rank, assembled from its parts: the residual kernel,
+// the selection and the chunk-aware optimizer. csc_golden.h has the published
+// values.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ using testing::ToPool;
 constexpr float kMomentum = 0.9F;
 constexpr OptimizerConfig kSgd{.lr = 0.1F, .momentum = kMomentum};
 
-// One rank: its exchange is the identity.
+// One rank, whose exchange is the identity.
 class Rank {
  public:
   Rank(const PoolLayout& layout, std::size_t chunk_elements,
@@ -45,7 +45,7 @@ class Rank {
     }
   }
 
-  // Returns the pool as it was exchanged.
+  // Returns the pool after the exchange.
   std::vector<float> Step(const std::vector<float>& gradients, DType type,
                           const std::vector<std::uint8_t>& important) {
     std::vector<std::byte> pool = ToPool(gradients, type);
@@ -73,7 +73,7 @@ class Rank {
 
   const std::vector<float>& residual() const { return residual_; }
   float momentum(std::size_t i) const { return optimizer_.momentum()[i]; }
-  // Of element `i` of the pool.
+  // The weight of element `i` of the pool.
   float weight(std::size_t i) const {
     const TensorPart part = layout_.Parts({i, 1}).front();
     return weights_[part.tensor][part.begin];
@@ -118,8 +118,8 @@ TEST(CscRank, IsDenseMomentumSgdBitForBitWhenEveryChunkIsImportant) {
   }
 }
 
-// sent + hg / m == g + old hg where it is kept, sent + hg == g + old hg where
-// it is sent, for each element.
+// For each element: sent + hg / m == g + old hg if it is kept, and sent + hg ==
+// g + old hg if it is sent.
 TEST(CscRank, ConservesEveryGradient) {
   std::mt19937 random(4);
   for (auto table = kernels::AllCpuKernels(); *table != nullptr; ++table) {
@@ -138,7 +138,7 @@ TEST(CscRank, ConservesEveryGradient) {
           const bool is_sent = important[i / 17] != 0;
           const double sent = is_sent ? pool[i] : 0;
           const double total = double{gradients[i]} + before[i];
-          // What the rounding of a sum takes stays as it is.
+          // The rounding error of a sum is kept undecayed.
           const double kept =
               rank.residual()[i] / (is_sent ? 1.0 : double{kMomentum});
           ASSERT_NEAR(sent + kept, total, 0x1p-22 * std::fabs(total) + 1e-7)
@@ -152,7 +152,7 @@ TEST(CscRank, ConservesEveryGradient) {
   }
 }
 
-// k steps of delay weigh a gradient by m^k: the float64 oracle unrolls the
+// A delay of k steps weights a gradient by m^k: the float64 oracle unrolls the
 // history, chunk by chunk, across tensor borders.
 TEST(CscRank, WeighsADelayedGradientByItsDelay) {
   std::mt19937 random(6);

@@ -4,8 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-// Coarse-grained sparse communication (arXiv 1902.06855) and Algorithm 1 once
-// more, for all ranks in one place, in float64 and without regard to speed.
+// A second implementation of coarse-grained sparse communication (arXiv
+// 1902.06855) and Algorithm 1, for all ranks in one place, in float64 and
+// without regard to speed.
 namespace gradientflow::testing {
 
 struct CscSettings {
@@ -28,9 +29,9 @@ class CscReference {
   // gradients[rank][element].
   void Step(const std::vector<std::vector<double>>& gradients);
 
-  // Of the step just made, by chunk.
+  // The selection of the last step, by chunk.
   const std::vector<std::uint8_t>& selection() const { return selection_; }
-  // What the pool of `rank` holds after the step.
+  // Element `i` of the pool of `rank` after the step.
   double pool(int rank, std::size_t i) const { return pool_[rank][i]; }
   double residual(int rank, std::size_t i) const { return hg_[rank][i]; }
   double weight(std::size_t i) const { return w_[i]; }

@@ -7,7 +7,7 @@
 #include "tests/csc/csc_golden.h"
 #include "tests/device/fake_device.h"
 
-// The golden values in the host's memory and in a device's.
+// The golden values in host memory and in device memory.
 namespace gradientflow::testing {
 namespace {
 

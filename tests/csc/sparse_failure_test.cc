@@ -11,7 +11,7 @@
 
 #include "tests/session/steps.h"
 
-// Sparse steps that go wrong, and states that cannot be restored.
+// Sparse steps that fail, and states that cannot be restored.
 namespace gradientflow::testing {
 namespace {
 
@@ -29,15 +29,15 @@ class SparseFailure : public Steps {
   }
 };
 
-// A tensor whose elements the coming step sends, or keeps, everywhere.
+// A tensor whose elements the next step sends, or keeps, on all ranks.
 std::size_t ElementOf(const std::vector<std::uint8_t>& next, bool sent) {
   const auto chunk = std::find(next.begin(), next.end(), sent ? 1 : 0);
   return static_cast<std::size_t>(chunk - next.begin()) * 500;
 }
 
-// The selection that a step will use is that of the step after the state was
-// saved: found by a rehearsal in a session of its own, since all is
-// deterministic.
+// Returns the selection that a step will use. It is that of the state saved
+// before the step, found by a rehearsal in a separate session, since everything
+// is deterministic.
 std::vector<std::uint8_t> Rehearse(const Job& job, int steps) {
   std::vector<std::uint8_t> selection;
   RunRanks(job, [&](GradientSession& session) {
@@ -55,7 +55,8 @@ TEST_P(SparseFailure, IsSeenByAllInTheSameStepAndHeals) {
        {ResidualMode::kMomentum, ResidualMode::kPlain}) {
     Job job = MakeSparse();
     job.options.residual = residual;
-    // theta and algorithms are fixed, so that a rehearsal tells the future.
+    // theta and algorithms are fixed, so that a rehearsal predicts the
+    // selection.
     job.options.algorithm = "two_sync";
     const std::vector<std::uint8_t> selection = Rehearse(job, 4);
     for (bool sent : {true, false}) {
@@ -108,8 +109,8 @@ TEST_P(SparseFailure, KeepsWhatIsFiniteOfAStepThatIsSkipped) {
   RunRanks(job, [](GradientSession& session) {
     auto* pool = reinterpret_cast<float*>(session.pool().data);
     const std::size_t n = session.pool().bytes / sizeof(float);
-    // Undecayed residuals: all that was ever produced must arrive in the end,
-    // but for the one element that was lost.
+    // Residuals do not decay: everything that was ever produced must arrive in
+    // the end, except the one element that was lost.
     std::vector<double> arrived(n);
     const int steps = 60;
     for (int step = 0; step < steps; ++step) {
@@ -159,7 +160,7 @@ TEST_P(SparseFailure, OverflowOfTheFloat16PoolIsReported) {
 
 GF_INSTANTIATE_STEPS_OF(SparseFailure);
 
-// Opens a session of one rank, with `change` made to its settings.
+// Opens a session of one rank, whose settings `change` has modified.
 std::unique_ptr<GradientSession> OpenOne(
     const std::function<void(Options*, std::vector<TensorSpec>*)>& change) {
   Options options = Job::TestOptions();

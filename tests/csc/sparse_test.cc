@@ -26,8 +26,8 @@ const std::vector<TensorSpec>& Tensors() {
 
 constexpr OptimizerConfig kSgd = {.lr = 0.1F, .momentum = 0.9F};
 
-// Every rank's gradients of a step, in pool order, as float32 values. Some
-// parts are louder than others, and that changes.
+// The gradients of every rank in a step, in pool order, as float32 values. Some
+// parts are larger than others, and that changes.
 Gradients MakeGradients(int ranks, std::size_t elements, int step) {
   std::mt19937 random(static_cast<unsigned>(step) * 7919 + 1);
   std::normal_distribution<float> normal;
@@ -209,7 +209,7 @@ TEST_P(Sparse, RestoredRanksGoOnBitForBit) {
       std::copy(from, from + Tensors()[t].elements, w.pointers()[t]);
       from += Tensors()[t].elements;
     }
-    // What went before must not matter.
+    // Earlier steps must not matter.
     run(session, &w, 3, 5);
     from = saved[me].data();
     for (std::size_t t = Tensors().size(); t-- > 0;) {
@@ -252,8 +252,8 @@ INSTANTIATE_TEST_SUITE_P(Settings, Sparse, ::testing::ValuesIn(kSettings),
                            return std::string(param.param.name);
                          });
 
-// The published values, for the first of two elements; the second's gradient
-// steers which of both is sent.
+// The published values, for the first of two elements; the gradient of the
+// second decides which of the two is sent.
 TEST(SparseGolden, FollowsThePublishedValues) {
   Job job;
   job.tensors = {{"other", 1}, {"golden", 1}};  // Pool: golden, other.
@@ -267,7 +267,7 @@ TEST(SparseGolden, FollowsThePublishedValues) {
     const double sent[] = {0, 0, 0, 2.71, 0, 1.9};
     const double w[] = {0, 0, 0, -.271, -.271, -.7049};
     for (int step = 0; step < 6; ++step) {
-      // All is sent in the first: it must not count.
+      // The first step sends everything, so it must not count.
       RunStep(session, {step == 0 ? 0.0 : 1.0, other[step]});
       ASSERT_TRUE(Update(session, kSgd, weights.pointers()).ok());
       ASSERT_EQ(session.selection()[0], important[step]) << "step " << step;
@@ -290,7 +290,7 @@ TEST(SparseGolden, IsDenseSgdBitForBitWhenEveryChunkIsSent) {
     job.over = Over::kMessages;
     job.options.bucket_bytes = kInfiniteBytes;
     job.options.chunk_elements = 100;
-    // Of 19 chunks 18.8 are sent, which is 19.
+    // The share is 18.8 of 19 chunks, which rounds to 19.
     job.options.sparsity = sparse ? 0.01F : 0.0F;
     RunRanks(job, [&](GradientSession& session) {
       Weights weights(Tensors());

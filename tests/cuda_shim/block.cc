@@ -30,8 +30,9 @@ bool SameSite(const Site& a, const Site& b) {
          SameText(a.file, b.file);
 }
 
-// Only their addresses count: what the thread sanitizer orders by. Barriers
-// take turns with two: who leaves one must not see what came before the next.
+// The thread sanitizer orders events by their addresses. Barriers use two in
+// turn, so that a thread that leaves one barrier does not see what happened
+// before the next.
 struct Tokens {
   char launch, end, fence;
   char barriers[2];
@@ -197,7 +198,7 @@ void BlockRunner::Resolve(unsigned warp) {
   }
   arrived_[warp] = 0;
   ++exchanges_[warp];
-  // The one that came last is running, and goes to `ready_` when it pauses.
+  // The thread that came last is running, and goes to `ready_` when it pauses.
   for (unsigned lane = 0; lane < kWarp; ++lane) {
     first[lane]->state = State::kReady;
     if (first[lane]->index != threadIdx.x) ready_.PushBack(first[lane]->index);
@@ -213,7 +214,7 @@ void BlockRunner::WarpBarrier(const Site& site, unsigned mask) {
   HappensAfter(token);
 }
 
-// Names the threads by groups that wait in one place.
+// Names the waiting threads, grouped by the place where they wait.
 void BlockRunner::FailOfWaiting() {
   char text[1024];
   int length = 0;
@@ -265,7 +266,7 @@ void WarpBarrier(const Site& site, unsigned mask) {
 }
 void MayYield() { running_block->MayYield(); }
 void Fence() {
-  // Blocks run one by one: only the thread sanitizer can miss it.
+  // Blocks run one by one, so only the thread sanitizer can detect its absence.
   HappensBefore(&tokens.fence);
   running_block->MayYield();
   HappensAfter(&tokens.fence);

@@ -10,7 +10,7 @@
 
 namespace gradientflow::cuda_shim {
 
-// A small generator whose numbers are the same everywhere.
+// A small generator that gives the same numbers everywhere.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
@@ -21,11 +21,12 @@ class Random {
   std::uint64_t state_;
 };
 
-// In which order what is ready runs.
+// The order in which ready threads run.
 enum class Order { kAscending, kDescending, kRandom };
 
-// The threads that can run, each at most once. Has its memory before they run:
-// what one thread allocates and another frees would look like a race.
+// The threads that can run, each at most once. It allocates its memory before
+// they run: memory that one thread allocates and another frees would look like
+// a race.
 class ReadyList {
  public:
   void Reset(std::size_t capacity);
@@ -33,7 +34,7 @@ class ReadyList {
   std::size_t size() const { return size_; }
   void PushBack(unsigned thread) { At(size_++) = thread; }
   unsigned PopBack() { return At(--size_); }
-  // Takes the one at `place`, and moves the first one there.
+  // Takes the thread at `place`, and moves the first one there.
   unsigned Take(std::size_t place);
 
  private:
@@ -46,7 +47,7 @@ class ReadyList {
   std::size_t size_ = 0;
 };
 
-// One launch, as messages name it.
+// A launch, as messages describe it.
 struct LaunchFacts {
   std::uint64_t number;
   const char* name;
@@ -55,8 +56,8 @@ struct LaunchFacts {
   std::size_t shared_bytes;
 };
 
-// Runs blocks, one at a time, on the thread that made it: a thread of a block
-// runs until it waits, then another one.
+// Runs blocks, one at a time, on the thread that made it. A thread of a block
+// runs until it waits, then another one runs.
 class BlockRunner {
  public:
   void Run(const LaunchFacts& launch, const Kernel& kernel, unsigned block,
@@ -67,7 +68,7 @@ class BlockRunner {
   std::uint64_t Exchange(WarpCall& call);
   void WarpBarrier(const Site& site, unsigned mask);
   void MayYield();
-  // Prints what is wrong, where, and aborts.
+  // Prints what is wrong and where, and aborts.
   [[noreturn]] void Fail(const char* format, ...)
       __attribute__((format(printf, 2, 3)));
 
@@ -77,8 +78,8 @@ class BlockRunner {
     BlockRunner* runner;
     unsigned index;
     State state;
-    Site site;       // Where it waits.
-    WarpCall* call;  // Of kInWarp.
+    Site site;       // Where the thread waits.
+    WarpCall* call;  // In state kInWarp.
     Fiber fiber;
   };
 
@@ -87,7 +88,7 @@ class BlockRunner {
   void Wait(State state, const Site& site);
   unsigned Next();
   void RunReady();
-  // All wait at one barrier, or this aborts.
+  // Opens the barrier if all threads wait at the same one, else aborts.
   void OpenBarrier();
   void Resolve(unsigned warp);
   [[noreturn]] void FailOfWaiting();
@@ -107,11 +108,11 @@ class BlockRunner {
   bool inside_ = false;  // A thread of the block runs.
 };
 
-// The calling thread's; null outside of a launch.
+// That of the calling thread; null outside of a launch.
 extern thread_local BlockRunner* running_block;
 
-// Of kernels' dynamic shared memory, at most (227 KiB), and what a launch may
-// ask for without cudaFuncSetAttribute.
+// The most dynamic shared memory of a kernel (227 KiB), and the most that a
+// launch may request without cudaFuncSetAttribute.
 inline constexpr std::size_t kMostShared = 227 << 10;
 inline constexpr std::size_t kUsualShared = 48 << 10;
 

@@ -9,7 +9,7 @@
 #include "tests/cuda_shim/cuda_shim.h"
 #include "tests/kernels/backend.h"
 
-// CSC's golden values by CUDA's kernels.
+// The golden values of CSC with CUDA's kernels.
 namespace gradientflow::testing {
 namespace {
 

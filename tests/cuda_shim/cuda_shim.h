@@ -3,32 +3,32 @@
 #include <cstddef>
 #include <cstdint>
 
-// What tests may set and ask of the CUDA that runs on the CPU; README.md says
-// what it is. Of the whole process, and thread-safe.
+// What tests may set and ask of the CUDA that runs on the CPU; see README.md.
+// It applies to the whole process, and is thread-safe.
 namespace gradientflow::cuda_shim {
 
-// The orders in which blocks and threads run follow from this and the number
-// of launches since.
+// The seed and the number of launches since determine the orders in which
+// blocks and threads run.
 void SetSeed(std::uint64_t seed);
 
-// What cudaDevAttrMultiProcessorCount says: 2 until it is set, so that loops
-// with a stride of the grid do loop.
+// Sets the result of cudaDevAttrMultiProcessorCount. It is 2 at first, so that
+// loops with the stride of the grid do loop.
 void SetMultiprocessors(int count);
 
 // Kernels launched so far.
 std::uint64_t Launches();
 
-// From now, a launch of a kernel that cudaFuncGetAttributes() was not called
-// for aborts: a GPU would load it then, and might wait for what runs there.
+// From here on, the launch of a kernel aborts if cudaFuncGetAttributes() was
+// not called for it: a GPU would load it then, and might wait for running work.
 void RequireLoaded();
 
-// Memory as cudaMallocManaged gives: for kernels and the host. A multiple of
-// 64, and all zeros. Aborts when there is none.
+// Memory like cudaMallocManaged's, for kernels and the host. Its address is a
+// multiple of 64, and it is zeroed. Aborts if there is none.
 void* AllocateManaged(std::size_t bytes);
 void FreeManaged(void* memory);
 
-// While false, the host that touches managed memory ends in SIGSEGV: so tests
-// see host code that looks at what kernels have yet to write.
+// While false, a host that touches managed memory gets SIGSEGV. So tests detect
+// host code that reads what kernels have yet to write.
 void LetHostTouchManaged(bool may);
 
 }  // namespace gradientflow::cuda_shim

@@ -9,9 +9,9 @@
 
 #include "tests/cuda_shim/sanitizers.h"
 
-// Saves the registers that a call keeps, and the stack's pointer to *save;
-// goes on where the stack `load` was left. ucontext would do the same with two
-// system calls, and AddressSanitizer warns of it.
+// Saves the registers that a call preserves on the stack, and the stack pointer
+// to *save; continues where the stack `load` was left. ucontext would need two
+// system calls for this, and AddressSanitizer warns of it.
 extern "C" void gf_cuda_shim_switch(void** save, void* load);
 #if defined(__x86_64__)
 asm(R"(
@@ -49,7 +49,7 @@ constexpr std::size_t kSavedRegisters = 6;
 
 std::size_t PageBytes() { return static_cast<std::size_t>(getpagesize()); }
 
-// Whom a stack that begins belongs to.
+// The fiber whose stack is being started.
 thread_local Fiber* starting = nullptr;
 
 }  // namespace
@@ -62,7 +62,7 @@ Fiber::Fiber() {
     std::perror("cuda_shim: no memory for a thread's stack");
     std::abort();
   }
-  // As if Main's address had been pushed by a call, and registers below it.
+  // As if a call had pushed Main's address, and registers below it.
   auto** top = reinterpret_cast<void**>(static_cast<char*>(mapping_) +
                                         PageBytes() + kStackBytes);
   top[-2] = reinterpret_cast<void*>(+[] { Main(starting); });
@@ -72,7 +72,7 @@ Fiber::Fiber() {
 
 Fiber::~Fiber() {
   quit_ = true;
-  SwitchIn();  // So that the sanitizers let go of it.
+  SwitchIn();  // Lets the sanitizers release the stack.
   if (UnderTsan()) __tsan_destroy_fiber(tsan_fiber_);
   munmap(mapping_, kStackBytes + PageBytes());
 }
@@ -90,7 +90,7 @@ void Fiber::SwitchIn() {
               kStackBytes);
   if (UnderTsan()) {
     tsan_caller_ = __tsan_get_current_fiber();
-    __tsan_switch_to_fiber(tsan_fiber_, 1);  // Nothing is ordered by it.
+    __tsan_switch_to_fiber(tsan_fiber_, 1);  // The switch orders nothing.
   }
   gf_cuda_shim_switch(&caller_pointer_, stack_pointer_);
   FinishSwitch(caller_fake_stack_, nullptr, nullptr);

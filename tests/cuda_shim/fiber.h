@@ -4,9 +4,9 @@
 
 namespace gradientflow::cuda_shim {
 
-// A stack of its own on which a function runs, piece by piece, on the thread
-// that calls Resume(). Sanitizers are told. It can be used again and again:
-// making one costs more than running one.
+// A function with a stack of its own, which runs piece by piece on the thread
+// that calls Resume(). Sanitizers are informed. A fiber can be used again and
+// again: making one costs more than running one.
 class Fiber {
  public:
   Fiber();
@@ -14,11 +14,11 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // Starts run(argument) at the next Resume(). REQUIRES: Done().
+  // Calls run(argument) at the next Resume(). REQUIRES: Done().
   void Start(void (*run)(void*), void* argument);
   // Runs until Pause() or the end of `run`. REQUIRES: !Done().
   void Resume();
-  // Called by what runs on this fiber: goes back to Resume()'s caller.
+  // Called by the function on this fiber: returns to Resume()'s caller.
   void Pause();
   bool Done() const { return run_ == nullptr; }
 

@@ -51,7 +51,8 @@ TEST(Half, RoundsToEvenAroundAllHalvesAndTheirMiddles) {
   for (unsigned bits = 0; bits < 65536; ++bits) {
     const float value = Widen(bits);
     if (!std::isfinite(value)) continue;
-    // Of the largest half, the middle to what would be the next one.
+    // For the largest half, the middle between it and the next value that would
+    // follow.
     const unsigned next = (bits & 0x7FFF) + 1;
     const double above = next == 0x7C00 ? 65536.0 : double{Widen(next)};
     const auto middle = static_cast<float>(
@@ -68,7 +69,7 @@ TEST(Half, RoundsRandomBitsAndEdges) {
   std::mt19937_64 random(20190215);
   for (int i = 0; i < 300000; ++i) {
     ExpectOracle(__uint_as_float(static_cast<unsigned>(random())));
-    // Where halves lie: exponents of -26 to 17.
+    // The range of halves: exponents of -26 to 17.
     const auto exponent = static_cast<unsigned>(random() % 44 + 101);
     ExpectOracle(__uint_as_float(static_cast<unsigned>(random()) >> 9 |
                                  exponent << 23 |

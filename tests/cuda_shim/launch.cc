@@ -26,14 +26,14 @@ std::atomic<std::uint64_t> launches{0};
 std::atomic<int> multiprocessors{2};
 thread_local cudaError_t last_error = cudaSuccess;
 
-// Kernels that may take more dynamic shared memory than usual.
+// Kernels that may use more dynamic shared memory than usual.
 std::mutex opted_in_mutex;
 std::map<const void*, int>& OptedIn() {
   static auto* const kernels = new std::map<const void*, int>;
   return *kernels;
 }
 
-// Kernels that need not be loaded at their first launch.
+// Whether kernels must be loaded before their first launch.
 std::atomic<bool> require_loaded{false};
 std::mutex loaded_mutex;
 std::set<const void*>& Loaded() {
@@ -110,7 +110,8 @@ cudaError_t Launch(const cudaLaunchConfig_t& config, const Kernel& kernel) {
   if (running_block != nullptr) {
     running_block->Fail("a kernel may not launch another one");
   }
-  // Kept for the thread's life: stacks cost more than what runs on them.
+  // Kept for the life of the thread: making stacks costs more than running on
+  // them.
   thread_local BlockRunner runner;
   const LaunchFacts facts = {++launches, kernel.name, config.gridDim.x,
                              config.blockDim.x, config.dynamicSmemBytes};

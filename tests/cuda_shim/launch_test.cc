@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kKiB = 1024;
 
-// tickets[i]: which of all threads was the i-th to run.
+// tickets[i] is the number of the i-th thread that ran.
 __global__ void Tickets(unsigned* next, unsigned* tickets) {
   const unsigned ticket = atomicAdd(next, 1U);
   tickets[ticket] = blockIdx.x * blockDim.x + threadIdx.x;
@@ -89,7 +89,7 @@ struct Thousand {
   double values[125];
 };
 __global__ void Copied(Thousand in, double* out) {
-  in.values[7] += 1;  // Of this thread alone.
+  in.values[7] += 1;  // Seen by this thread only.
   out[threadIdx.x] = in.values[7];
 }
 

@@ -21,7 +21,7 @@ constexpr std::size_t kBorder = 256;  // Before and after; also the alignment.
 constexpr int kPoison = 0xFF;
 constexpr unsigned char kCanary = 0xFB;
 
-// One allocation: pages of its own, so that it can be closed to the host.
+// One allocation, with pages of its own, so that the host can be locked out.
 struct Region {
   unsigned char* pages;
   std::size_t page_bytes;
@@ -95,7 +95,7 @@ class Heap {
     if (was_open != (running_ > 0)) ProtectAll();
   }
 
-  // Device memory only: tests free managed memory in destructors.
+  // Checks device memory only: tests free managed memory in destructors.
   void CheckLeaks() {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [data, region] : regions_) {
@@ -149,7 +149,7 @@ void LetHostTouchManaged(bool may) { Heap::Get().LetHost(may); }
 using gradientflow::cuda_shim::DeviceAccess;
 using gradientflow::cuda_shim::Heap;
 
-// What was set on a pool; the memory is the heap's.
+// The attributes set on a pool; the memory belongs to the heap.
 struct CUmemPoolHandle_st {
   bool kept = false;
   bool may_make_streams_wait = true;

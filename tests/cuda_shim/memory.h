@@ -2,8 +2,8 @@
 
 namespace gradientflow::cuda_shim {
 
-// While one lives, kernels run (or the runtime copies): all memory of the
-// device can be touched. Outside, only what the host may touch can.
+// While one exists, kernels run (or the runtime copies), and all memory of the
+// device can be touched. Otherwise only what the host may touch can be.
 class DeviceAccess {
  public:
   DeviceAccess();

@@ -21,7 +21,7 @@ cudaMemPool_t NewPool() {
   return pool;
 }
 
-// As kernels/cuda/device_facts.cu sets up its own.
+// A pool like the one that kernels/cuda/device_facts.cu makes.
 cudaMemPool_t Pool() {
   static const cudaMemPool_t pool = [] {
     const cudaMemPool_t made = NewPool();

@@ -9,8 +9,8 @@
 
 namespace gradientflow::cuda_shim {
 
-// Death tests start their program anew: after a fork the thread sanitizer no
-// longer knows what happens before what.
+// Death tests start their program anew, since after a fork the thread sanitizer
+// has lost the order of earlier events.
 class DeathTestStyle : public ::testing::Environment {
  public:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
@@ -18,7 +18,7 @@ class DeathTestStyle : public ::testing::Environment {
 inline ::testing::Environment* const kDeathTestStyle =
     ::testing::AddGlobalTestEnvironment(new DeathTestStyle);
 
-// n values, all 0, for the host and kernels.
+// n values, all 0, for the host and for kernels.
 template <typename T>
 class Managed {
  public:
@@ -49,7 +49,7 @@ cudaError_t OnGrid(void (*kernel)(Params...), unsigned blocks, unsigned threads,
 
 }  // namespace gradientflow::cuda_shim
 
-// As kernels/cuda/launch.cuh names it.
+// The name that kernels/cuda/launch.cuh uses.
 namespace gradientflow::kernels::cuda {
 extern __shared__ __align__(16) unsigned char gf_shared_memory[];
 }  // namespace gradientflow::kernels::cuda

@@ -8,13 +8,13 @@
 #include "tests/cuda_shim/on_grid.h"
 #include "tests/cuda_shim/sanitizers.h"
 
-// Mistakes that kernels make with shared memory and barriers, and that they
-// show: each kernel here has a switch for its mistake.
+// Mistakes with shared memory and barriers, which the shim detects. Each kernel
+// here has a switch for its mistake.
 namespace gradientflow::cuda_shim {
 namespace {
 
 constexpr unsigned kThreads = 96;
-// Of launches of a kernel with a mistake, as many as a test would make.
+// The launches of a kernel with a mistake: as many as a test would make.
 constexpr int kFewLaunches = 8;
 
 template <typename T>
@@ -22,8 +22,8 @@ T* Shared() {
   return reinterpret_cast<T*>(kernels::cuda::gf_shared_memory);
 }
 
-// Runs `kernel` often, each time with `result` 0 before; how often
-// result[0] != expected after. Under the thread sanitizer a race ends the
+// Runs `kernel` often, each time with `result` set to 0 before; returns how
+// often result[0] != expected after. Under the thread sanitizer a race ends the
 // process instead.
 template <typename Kernel>
 int WrongResults(Kernel kernel, std::size_t shared_bytes, float expected) {
@@ -38,8 +38,8 @@ int WrongResults(Kernel kernel, std::size_t shared_bytes, float expected) {
   return wrong;
 }
 
-// Where the thread sanitizer is at work, `run` ends in its report; elsewhere
-// it counts wrong results.
+// Under the thread sanitizer `run` must end with its report; otherwise it must
+// count wrong results.
 template <typename Count>
 void ExpectSeen(Count run) {
   if (UnderTsan()) {
@@ -49,7 +49,7 @@ void ExpectSeen(Count run) {
   }
 }
 
-// The block's sum of threadIdx.x + 1, by halves.
+// The block's sum of threadIdx.x + 1, by halving.
 template <bool kWithBarriers>
 __global__ void Reduce(float* result) {
   auto* values = Shared<float>();
@@ -72,8 +72,8 @@ TEST(Races, AReductionWithoutItsBarriersIsSeen) {
   ExpectSeen([] { return WrongResults(Reduce<false>, kValuesBytes, kSum); });
 }
 
-// Each thread takes its neighbour's value of each round: a value must be read
-// by all before the next round overwrites it.
+// Each thread takes its neighbour's value in each round: all must have read a
+// value before the next round overwrites it.
 template <bool kWithSecondBarrier>
 __global__ void Rotate(float* result) {
   auto* values = Shared<float>();
@@ -95,7 +95,7 @@ TEST(Races, ALoopThatOverwritesWhatOthersStillReadIsSeen) {
   ExpectSeen([] { return WrongResults(Rotate<false>, kValuesBytes, 5); });
 }
 
-// Lanes run in lockstep on no GPU of today: a warp needs its barrier too.
+// No present GPU runs lanes in lockstep: a warp needs its barrier too.
 template <bool kWithBarrier>
 __global__ void InAWarp(float* result) {
   auto* values = Shared<float>();
@@ -113,7 +113,7 @@ TEST(Races, AMissingBarrierOfAWarpIsSeen) {
   ExpectSeen([] { return WrongResults(InAWarp<false>, kValuesBytes, 41); });
 }
 
-// In device memory: thread 0 reads a count that others still add to.
+// In device memory: thread 0 reads a count to which others still add.
 template <bool kWithBarrier>
 __global__ void CountAll(float* result) {
   auto* count = Shared<unsigned>();
@@ -132,7 +132,7 @@ TEST(Races, ACountReadTooEarlyIsSeen) {
   ExpectSeen([] { return WrongResults(CountAll<false>, 4, kThreads); });
 }
 
-// Nothing is left by the launch or the block before.
+// Nothing is left from the launch or the block before.
 __global__ void IsPoisoned(float* result) {
   auto* values = Shared<float>();
   if (threadIdx.x == 0) {

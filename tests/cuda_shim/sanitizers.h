@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-// What this folder tells sanitizers, as functions that do nothing without one.
+// What this folder tells sanitizers, as functions that do nothing without them.
 #if defined(__SANITIZE_ADDRESS__)
 #define GRADIENTFLOW_ASAN 1
 #elif defined(__has_feature)
@@ -15,9 +15,9 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-// The thread sanitizer's runtime is asked for by address: the files that
-// switch stacks and schedule are compiled without it, so that it sees the
-// kernels' accesses and none of ours.
+// The thread sanitizer's runtime is found by weak symbols: the files that
+// switch stacks and schedule are compiled without the sanitizer, so that it
+// sees the kernels' accesses and none of ours.
 extern "C" {
 // NOLINTBEGIN(readability-identifier-naming,bugprone-reserved-identifier)
 __attribute__((weak)) void* __tsan_get_current_fiber();
@@ -33,7 +33,7 @@ namespace gradientflow::cuda_shim {
 
 inline bool UnderTsan() { return __tsan_acquire != nullptr; }
 
-// All that came before any HappensBefore(token) is seen after a later
+// Everything before a HappensBefore(token) is visible after a later
 // HappensAfter(token).
 inline void HappensBefore(void* token) {
   if (UnderTsan()) __tsan_release(token);
@@ -42,7 +42,7 @@ inline void HappensAfter(void* token) {
   if (UnderTsan()) __tsan_acquire(token);
 }
 
-// Bytes that nobody may touch, and may again.
+// Forbids access to bytes, and allows it again.
 inline void Forbid(const void* memory, std::size_t bytes) {
 #ifdef GRADIENTFLOW_ASAN
   __asan_poison_memory_region(memory, bytes);
@@ -58,7 +58,7 @@ inline void Allow(const void* memory, std::size_t bytes) {
   static_cast<void>(bytes);
 }
 
-// Before and after a switch of stacks; common_interface_defs.h has the words.
+// Called before and after a switch of stacks; see common_interface_defs.h.
 inline void StartSwitch(void** fake_stack, const void* stack,
                         std::size_t bytes) {
 #ifdef GRADIENTFLOW_ASAN

@@ -3,12 +3,12 @@
 #include "tests/cuda_shim/block.h"
 #include "tests/cuda_shim/sanitizers.h"
 
-// Dynamic shared memory: what a block may use is NaNs before it runs, and what
-// lies beyond is bytes that no kernel writes by chance: NaNs too, for kernels
-// that read them.
+// Dynamic shared memory. The part that a block may use is filled with NaNs
+// before the block runs. The bytes beyond it are NaNs too, for kernels that
+// read them, with a pattern that no kernel writes by chance.
 namespace gradientflow::kernels::cuda {
 
-// The name and namespace under which kernels know it (launch.cuh).
+// The name and namespace by which kernels know it (launch.cuh).
 constexpr std::size_t kBeyond = 4096;
 __thread __attribute__((aligned(
     16))) unsigned char gf_shared_memory[cuda_shim::kMostShared + kBeyond];

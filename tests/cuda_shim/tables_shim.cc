@@ -24,7 +24,7 @@ void FreeTestMemory(void* memory, std::size_t) {
 }
 
 void BeforeLaunch() {
-  // As a device is opened. A launch of any other kernel ends the test.
+  // As when a device is opened. A launch of any other kernel ends the test.
   static const int error = [] {
     cuda_shim::RequireLoaded();
     return LoadKernels().error;

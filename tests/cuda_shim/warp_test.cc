@@ -99,7 +99,7 @@ TEST(Warps, CountVotesInEveryLane) {
   }
 }
 
-// Lane `absent` takes another way; others want all lanes.
+// Lane `absent` takes another branch; the other lanes expect all lanes.
 __global__ void Absent(unsigned absent, bool ends) {
   if (threadIdx.x % 32 == absent) {
     if (ends) return;

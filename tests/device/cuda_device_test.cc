@@ -14,8 +14,8 @@
 #include "tests/device/fake_cudart.h"
 #include "tests/device/fake_cudart_world.h"
 
-// The CUDA device where there is no GPU, on a runtime that is a fake: which
-// calls it makes, for which device, and what it makes of their errors.
+// The CUDA device on a machine without a GPU, with a fake runtime: which calls
+// it makes, for which device, and how it handles their errors.
 namespace gradientflow::testing {
 namespace {
 
@@ -47,7 +47,7 @@ bool Has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// Calls everything; `check` after each.
+// Calls everything, and runs `check` after each call.
 template <class Check>
 void CallEverything(Device* device, Check check) {
   const auto memory = device->Allocate(100).value();

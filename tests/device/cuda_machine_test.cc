@@ -5,7 +5,7 @@
 #include "gradientflow/device/cuda_device.h"
 #include "gradientflow/device/cuda_facts.h"
 
-// What the library as it is built says on the machine as it is: true of every
+// What the library as built reports on the machine as it is; true on every
 // machine, with and without a GPU, a driver or a toolkit.
 namespace gradientflow {
 namespace {

@@ -6,7 +6,7 @@
 
 namespace gradientflow::testing {
 
-// Suites are instantiated by those who link this.
+// The programs that link this library instantiate the suites.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DeviceTest);
 
 std::vector<std::byte> RandomBytes(std::uint64_t seed, std::size_t bytes) {

@@ -12,19 +12,19 @@
 
 #include "gradientflow/device/device.h"
 
-// What every Device must do. A test of an implementation links this library
-// and says
+// What every Device must do. A test of an implementation links this library and
+// contains
 //   INSTANTIATE_TEST_SUITE_P(Mine, DeviceTest, testing::Values(kind),
-//   KindName);
+//                            KindName);
 namespace gradientflow::testing {
 
 struct DeviceKind {
   std::string name;
   // Never null: a test that has no device does not instantiate.
   std::function<std::unique_ptr<Device>()> open;
-  // Keeps the stream from doing what is submitted from now on until the result
-  // is called, from any thread. Memory comes and goes only while none is held:
-  // a device may stop for that.
+  // Keeps the stream from starting what is submitted from here on, until the
+  // result is called, from any thread. Memory is allocated and freed only while
+  // no stream is held, since a device may stop for that.
   std::function<std::function<void()>(Device*, Stream*)> hold;
 };
 
@@ -35,7 +35,7 @@ inline std::string KindName(const ::testing::TestParamInfo<DeviceKind>& info) {
   return info.param.name;
 }
 
-// Bytes that depend on seed and place, so that any shift or mix-up shows.
+// Bytes that depend on seed and place, so that any shift or mix-up is noticed.
 std::vector<std::byte> RandomBytes(std::uint64_t seed, std::size_t bytes);
 
 class DeviceTest : public ::testing::TestWithParam<DeviceKind> {
@@ -46,10 +46,10 @@ class DeviceTest : public ::testing::TestWithParam<DeviceKind> {
   std::unique_ptr<Event> NewEvent();
   DeviceMemory Allocate(std::size_t bytes);
   DeviceMemory AllocatePinned(std::size_t bytes);
-  // Device memory with these bytes; pinned memory with these.
+  // Device memory, and pinned memory, with these bytes.
   DeviceMemory Upload(const std::vector<std::byte>& bytes);
   DeviceMemory Pin(const std::vector<std::byte>& bytes);
-  // What device memory holds, by a stream of its own.
+  // The contents of device memory, read with a separate stream.
   std::vector<std::byte> Download(const std::byte* data, std::size_t bytes);
   std::function<void()> Hold(Stream* stream) {
     return GetParam().hold(device_.get(), stream);
@@ -58,7 +58,7 @@ class DeviceTest : public ::testing::TestWithParam<DeviceKind> {
   std::unique_ptr<Device> device_;
 };
 
-// Expects that `status_or_result` is OK, and says why it is not.
+// Expects that `status_or_result` is OK, and prints why it is not.
 template <class T>
 bool IsOk(const Result<T>& result) {
   EXPECT_TRUE(result.ok()) << result.status().ToString();

@@ -4,7 +4,7 @@
 #include "tests/device/device_conformance.h"
 #include "tests/device/fake_device.h"
 
-// The fake device is a device, however far its streams lag.
+// The fake device is a Device, however far its streams lag.
 namespace gradientflow::testing {
 namespace {
 

@@ -8,12 +8,13 @@
 
 #include "tests/device/fake_device.h"
 
-// CUDA's runtime and what the driver lends it, as far as gradientflow/device
-// uses them, on two FakeDevices: what links this instead of the runtime runs
-// the CUDA device where there is no GPU. It holds callers to what a GPU's
-// runtime would let pass: every call on a stream, an event or memory must come
-// with the context of its device, only CurrentSetter() may change a thread's
-// device, and a device loads the kernels before it is to launch one.
+// CUDA's runtime, and the functions of the driver that it hands out, as far as
+// gradientflow/device uses them, on two FakeDevices. A program that links this
+// instead of the runtime runs the CUDA device without a GPU. It enforces what a
+// GPU's runtime would only sometimes punish: every call on a stream, an event
+// or memory must come with the context of its device, only CurrentSetter() may
+// change a thread's device, and a device must load the kernels before it
+// launches one.
 namespace gradientflow::testing {
 
 inline constexpr int kFakeCudaDevices = 2;
@@ -28,14 +29,14 @@ struct FakeCudart {
   static std::set<int> started();
 
   // The next call of this function ("launch": of a kernel) does nothing but
-  // fail so, once.
+  // return this error, once.
   static void Fail(const std::string& function, cudaError_t error);
-  // What the caller's own code would find by cudaGetLastError().
+  // What cudaGetLastError() would return to the caller's own code.
   static cudaError_t TakeLastError();
   static void LeaveLastError(cudaError_t error);
-  // Of the stream that was made last.
+  // The priority of the newest stream.
   static int last_priority();
-  // As from now: version 0 is no driver.
+  // From here on; version 0 means no driver.
   static void SetDriver(int version, int devices);
 };
 

@@ -122,7 +122,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   if (const cudaError_t error = Enter("cudaMalloc")) return Said(error);
   const cudaError_t error = Keep(Current().Allocate(bytes), data);
-  // Not zeroed, and not poisoned by a stream's work, which would order it.
+  // Not zeroed; and not poisoned by a stream's work, which would order it.
   if (error == cudaSuccess) std::memset(*data, kFakePoison, bytes);
   return error;
 }
@@ -190,7 +190,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags,
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   if (const cudaError_t error = Enter("cudaStreamDestroy")) return Said(error);
-  // Work that is left goes on: whoever has to wait for it, did.
+  // Remaining work continues: everything that has to wait for it has waited.
   FakeCudaWorld& world = TheWorld();
   const gradientflow::MutexLock lock(world.mutex);
   world.destroyed.emplace_back(Of(stream));

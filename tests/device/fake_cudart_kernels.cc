@@ -2,7 +2,7 @@
 #include "tests/device/fake_cudart_world.h"
 #include "tests/device/kernel_tables.h"
 
-// The CUDA kernels of the fake runtime: the fake device's, on its streams.
+// The CUDA kernels of the fake runtime are the fake device's, on its streams.
 namespace gradientflow::kernels {
 namespace {
 

@@ -63,7 +63,7 @@ cudaError_t& LastError() {
 }
 
 cudaError_t Said(cudaError_t error) {
-  // What is not done is no failure: it hides none.
+  // "Not ready" is no failure, and must not hide one.
   const bool hides = error == cudaErrorNotReady && LastError() != cudaSuccess;
   if (error != cudaSuccess && !hides) LastError() = error;
   return error;

@@ -33,8 +33,8 @@ struct FakeCudaWorld {
   Mutex mutex;
   std::map<std::string, cudaError_t> failures GF_GUARDED_BY(mutex);
   std::set<int> started GF_GUARDED_BY(mutex);
-  std::set<int> loaded GF_GUARDED_BY(mutex);  // Devices, with the kernels.
-  // What was handed out, to be given back by its address; and pinned.
+  std::set<int> loaded GF_GUARDED_BY(mutex);  // Devices with loaded kernels.
+  // Allocations by address, which frees them; the second is pinned.
   std::map<const void*, std::shared_ptr<void>> memory GF_GUARDED_BY(mutex);
   std::vector<std::unique_ptr<FakeCudaStream>> destroyed GF_GUARDED_BY(mutex);
   std::array<std::unique_ptr<FakeDevice>, kFakeCudaDevices> devices;
@@ -44,7 +44,7 @@ struct FakeCudaWorld {
 };
 FakeCudaWorld& TheWorld();
 
-// Null: the current device's legacy default stream.
+// For null: the current device's legacy default stream.
 FakeCudaStream* Of(cudaStream_t stream);
 FakeCudaEvent* Of(cudaEvent_t event);
 
@@ -54,9 +54,9 @@ cudaError_t& LastError();
 
 // The failure planned for this function, or success.
 cudaError_t Planned(const char* function);
-// At the begin of a function that needs a current device.
+// Called at the start of a function that needs a current device.
 cudaError_t Enter(const char* function);
-// `error`, remembered as the thread's last if it is one.
+// Returns `error`, and remembers an error as the thread's last.
 cudaError_t Said(cudaError_t error);
 cudaError_t CodeOf(const Status& status);
 // Whether the device has loaded the kernels.

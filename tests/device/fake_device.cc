@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::align_val_t kAlignment{256};
 
-// Of exactly `bytes` (but never none), so that the address sanitizer sees the
-// first byte too far.
+// Memory of exactly `bytes` (but never none), so that the address sanitizer
+// sees the first byte past the end.
 Result<DeviceMemory> NewMemory(const std::shared_ptr<FakeState>& state,
                                std::size_t bytes, FakeMemory::Kind kind,
                                int fill) {
@@ -46,7 +46,7 @@ Result<DeviceMemory> NewMemory(const std::shared_ptr<FakeState>& state,
 
 std::uint64_t NewUniqueId() {
   static std::atomic<std::uint64_t> last{0};
-  // Far from what a test would choose.
+  // Far from any value that a test would choose.
   return (std::uint64_t{0xFA4E} << 48) + ++last;
 }
 
@@ -165,7 +165,7 @@ std::function<void()> FakeDevice::HoldStream(Stream* stream) {
   const Status status =
       FakeQueue::Of(stream->native())->Push(FakeTask{point, nullptr, nullptr});
   if (!status.ok()) std::abort();  // The stream is destroyed.
-  // With the state, which may outlive the device.
+  // The closure holds the state, which may outlive the device.
   return [state = state_, point] { point->Finish(); };
 }
 

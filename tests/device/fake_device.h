@@ -18,23 +18,23 @@
 
 namespace gradientflow::testing {
 
-// How far the streams are behind their host.
+// How far the streams lag behind their host.
 enum class FakeLag {
   kNone,    // As fast as they can.
-  kRandom,  // Some are slow, and all now and then, by the seed.
+  kRandom,  // Some are always slow, all are sometimes; by seed.
   // As late as possible: a stream does one piece of work each time the host
-  // looks at any event, and all that there is while the host blocks.
+  // queries any event, and all of its work while the host blocks.
   kLazy,
 };
 
 struct FakeOptions {
-  DeviceId id = {DeviceId::Kind::kCuda, 0};  // What it passes itself off as.
-  std::uint64_t unique_id = 0;  // 0: one that no other FakeDevice has.
+  DeviceId id = {DeviceId::Kind::kCuda, 0};  // The id that it claims.
+  std::uint64_t unique_id = 0;               // 0: one that no other has.
   std::size_t memory_bytes = std::numeric_limits<std::size_t>::max();
   FakeLag lag = FakeLag::kNone;
   std::uint64_t seed = 1;
-  // A kernel that is given memory which is neither the device's nor pinned
-  // makes the device fail, as a GPU does.
+  // If a kernel gets memory that is neither the device's nor pinned, the device
+  // fails, as a GPU does.
   bool check_kernel_memory = true;
 };
 
@@ -51,8 +51,8 @@ enum class FakeCall {
   kWait,
   kLaunch,
   kQuery,
-  kSynchronize,  // Of an event or a stream.
-  kAny,          // All of them but kQuery, whose number depends on the time.
+  kSynchronize,  // An event or a stream.
+  kAny,          // All but kQuery, whose number depends on time.
 };
 inline constexpr int kFakeCalls = 13;
 
@@ -60,16 +60,16 @@ struct FakeState;
 class FakeQueue;
 
 // A Device on the CPU for tests. Each stream is a thread that works through a
-// queue, so work is as asynchronous as on a GPU, streams run side by side, and
-// two streams that touch the same memory without a Wait() between them are a
-// data race that the thread sanitizer sees, whichever came first. Device
-// memory is ordinary memory: the host could read it, which nothing can trap;
-// but kernels and copies are held to the ranges that were handed out. Pinned
-// memory comes filled with kFakePoison. Thread-safe as Device is.
+// queue, so work is as asynchronous as on a GPU and streams run side by side.
+// If two streams touch the same memory without a Wait() between them, that is a
+// data race, which the thread sanitizer sees whichever came first. Device
+// memory is ordinary memory: nothing can stop the host from reading it, but
+// kernels and copies are restricted to the ranges that were handed out. Pinned
+// memory is filled with kFakePoison at first. Thread-safe as Device is.
 //
-// The kernels are the CPU's, put in the stream's queue; types and counts are
-// checked at the call. native() is for these tables. A null stream is the
-// default stream of the one FakeDevice there is; with several it is refused.
+// The kernels are the CPU's, put in the queue of the stream; types and counts
+// are checked at the call. native() is for these tables. A null stream is the
+// default stream of the only FakeDevice; with several devices it is refused.
 class FakeDevice final : public Device {
  public:
   explicit FakeDevice(const FakeOptions& options = FakeOptions());
@@ -87,37 +87,37 @@ class FakeDevice final : public Device {
   Result<std::shared_ptr<void>> RegisterHost(void* data,
                                              std::size_t bytes) override;
   Result<std::unique_ptr<Stream>> NewStream(bool urgent) override;
-  // `native` is that of a stream of this device; calls on any other fail.
+  // `native` belongs to a stream of this device; otherwise its calls fail.
   std::unique_ptr<Stream> Wrap(void* native) override;
   Result<std::unique_ptr<Event>> NewEvent() override;
   Status RunCurrent(const std::function<Status()>& body) override;
   std::function<void()> CurrentSetter() const override;
-  // As a GPU does: a launch that finds the device broken says what broke it.
+  // Like a GPU: a launch that finds the device broken reports what broke it.
   Status KernelStatus(std::string_view kernel, int error) const override;
   bool Owns(const void* pointer) const override;
 
-  // id().index of the device that is current for the calling thread, or -1.
+  // Returns id().index of the device current for the calling thread, or -1.
   static int CurrentOfThread();
 
-  // Work that is submitted from now on does not begin before ReleaseStreams().
-  // Whatever blocks on the host meanwhile, blocks until then.
+  // Work that is submitted from here on does not start before ReleaseStreams().
+  // Calls that block on the host meanwhile block until then.
   void HoldStreams();
   void ReleaseStreams();
-  // The same for one stream of this device; call the result once, to release.
+  // The same for one stream of this device; calling the result releases it.
   std::function<void()> HoldStream(Stream* stream);
 
-  // Since the device was made. kLaunch counts kernels.
+  // Calls since the device was made. kLaunch counts kernels.
   std::uint64_t count(FakeCall call) const;
-  // Copies with a side that is neither the device's nor pinned: those block
-  // the host on a GPU.
+  // Copies with a side that is neither the device's nor pinned, which would
+  // block the host on a GPU.
   std::uint64_t pageable_copies() const;
 
-  // The nth call of this kind from now (0: the next) does nothing but fail,
-  // once. A launch fails with kFakeLaunchError.
+  // The nth call of this kind from here on (0: the next) only fails, once. A
+  // launch fails with kFakeLaunchError.
   void FailCall(FakeCall call, std::uint64_t nth, Status why);
-  // The nth copy, fill or kernel that runs from now does not, and the device
-  // is broken for good: all later calls and queries say why, no later work
-  // runs, events are passed.
+  // The nth copy, fill or kernel from here on does not run, and breaks the
+  // device for good: all later calls and queries return `why`, no later work
+  // runs, and events count as passed.
   void FailWork(std::uint64_t nth, Status why);
 
  private:
@@ -125,7 +125,7 @@ class FakeDevice final : public Device {
   const std::shared_ptr<FakeState> state_;
   const std::shared_ptr<FakeQueue> default_queue_;
   Mutex mutex_;
-  // Those that Wrap() may find.
+  // The queues that Wrap() may find.
   std::vector<std::weak_ptr<FakeQueue>> queues_ GF_GUARDED_BY(mutex_);
 };
 

@@ -12,7 +12,7 @@
 #include "kernels/kernels.h"
 #include "tests/device/device_conformance.h"
 
-// What the fake adds to a Device: that tests may hold it, count it, break it.
+// What the fake adds to a Device: tests may hold, count and break it.
 namespace gradientflow::testing {
 namespace {
 
@@ -72,7 +72,7 @@ TEST(FakeDeviceTest, LazyStreamsWorkOnlyWhenLookedAt) {
     IsOk(rig.stream->Fill(rig.memory.get(), i, 400));
   }
   IsOk(rig.stream->Record(rig.event.get()));
-  // Four pieces of work: four looks are the least that shows them done.
+  // Four pieces of work need at least four looks.
   int looks = 0;
   do {
     ++looks;
@@ -155,7 +155,7 @@ TEST(FakeDeviceTest, WorkThatFailsBreaksTheDeviceForGood) {
   const auto other = rig.device.NewStream(false).value();
   rig.device.FailWork(1, Broken("an uncorrectable error"));
   IsOk(rig.stream->Fill(rig.memory.get(), 1, 400));
-  rig.device.HoldStreams();  // All are accepted before the first is tried.
+  rig.device.HoldStreams();  // All are accepted before the first starts.
   IsOk(rig.stream->Fill(rig.memory.get(), 2, 400));
   IsOk(rig.stream->Record(rig.event.get()));
   IsOk(other->Wait(*rig.event));
@@ -285,7 +285,7 @@ TEST(FakeDeviceTest, ListsOfPointersAreCopiedAtTheCall) {
   EXPECT_EQ(sums, (std::vector<float>{5, 7, 9}));
 }
 
-// What the lag is for: the consumer does not wait, and this shows.
+// The purpose of the lag: the consumer does not wait, and the test sees it.
 TEST(FakeDeviceTest, AMissingWaitShows) {
   Rig rig;
   const auto producer = rig.device.NewStream(false).value();

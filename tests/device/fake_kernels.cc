@@ -25,14 +25,14 @@ const ChunkKernelTable& CpuTable(const ChunkKernelTable*) {
   return kernels::CpuChunkKernels();
 }
 
-// Sums that a call on no elements may add nothing to.
+// A result to which a call on no elements may add nothing.
 struct Unused {
   float norm = 0;
   double sum = 0;
 };
 
 // The same call on no elements: the CPU's kernel checks it, touches nothing,
-// and returns at once. 0 elements are allowed everywhere.
+// and returns at once. 0 elements are always allowed.
 template <class Args>
 Args OnNothing(Args args, Unused*) {
   args.n = 0;
@@ -90,11 +90,11 @@ kernels::LarsRatesArgs OnNothing(kernels::LarsRatesArgs args, Unused*) {
 }
 kernels::TileSgdArgs OnNothing(kernels::TileSgdArgs args, Unused*) {
   args.count = 0;
-  args.skip = nullptr;  // Memory of the device: read when it is time.
+  args.skip = nullptr;  // Device memory: read later.
   return args;
 }
 
-// What OnNothing() takes out of sight.
+// Checks the counts that OnNothing() hides.
 bool CountsAllowed(const kernels::ChunkRange& range) {
   if (range.chunk_elements == 0) return false;
   const std::size_t chunks = range.elements / range.chunk_elements +
@@ -140,7 +140,7 @@ class Copied<kernels::ReduceManyArgs> {
   std::array<void*, kernels::kMaxParties> dsts_{};
 };
 
-// OK if the kernel may touch what it is given.
+// OK if the kernel may touch the memory that it is given.
 template <class Args>
 Status CheckMemory(const FakeMemory& memory, const Args& args) {
   Status bad;
@@ -171,7 +171,7 @@ int Launch(const Args& args, void* stream) {
   if (const int error = kernel(OnNothing(args, &unused), nullptr)) return error;
   if (state.options.check_kernel_memory) {
     Status status = CheckMemory(state.memory, args);
-    // A GPU would find out later; but now shows who called.
+    // A GPU would find out later; failing here shows the caller.
     if (!status.ok()) {
       state.Fail(std::move(status));
       return kFakeLaunchError;

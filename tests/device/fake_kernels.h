@@ -5,7 +5,7 @@
 
 namespace gradientflow::testing {
 
-// The CPU's kernels, put in the queue that the stream stands for.
+// The CPU's kernels, run in the queue of the stream.
 const kernels::KernelTable& FakeKernels();
 const kernels::ChunkKernelTable& FakeChunkKernels();
 

@@ -12,14 +12,14 @@
 
 namespace gradientflow::testing {
 
-// What a stream of a FakeDevice does next: each part may be absent.
+// The next work of a FakeDevice's stream; each part may be absent.
 struct FakeTask {
   Point* wait_for = nullptr;
   std::function<Status()> run;  // Not called once the device has failed.
   Point* finish = nullptr;
 };
 
-// A thread and what is left for it to do, in order. native() of its streams.
+// A thread and its remaining work, in order. native() of its streams.
 class FakeQueue {
  public:
   explicit FakeQueue(std::shared_ptr<FakeState> state);
@@ -31,13 +31,13 @@ class FakeQueue {
 
   // Any thread. kFailedPrecondition after Stop().
   Status Push(FakeTask task);
-  // Blocks until all that was pushed is done.
+  // Blocks until all work that was pushed is done.
   Status Drain();
-  // The same, and ends the thread. Once.
+  // The same, and ends the thread. May be called once.
   void Stop();
 
-  // The queue that a native stream stands for. Null: the default queue of the
-  // one device that there is. Null if there is none such.
+  // The queue behind a native stream. For null: the default queue of the only
+  // device. Returns null if there is none.
   static FakeQueue* Of(void* native);
   // Makes this the default queue of a device, until Stop().
   void BecomeDefault();
@@ -57,10 +57,11 @@ class FakeQueue {
   const std::shared_ptr<FakeState> state_;
   Gate* const gate_;
   std::atomic<bool> stopped_{false};
-  // A list of any number of producers and one consumer, which never writes
-  // what producers read: nothing done here is ordered before a later push.
+  // A list with any number of producers and one consumer. The consumer never
+  // writes what producers read, so nothing that it does is ordered before a
+  // later push.
   std::atomic<Node*> last_;
-  Node* first_;  // The worker's: done already; its next is the next.
+  Node* first_;  // The worker's: already done.
   FakeScheduler::Turn turn_;
   std::thread thread_;
 };

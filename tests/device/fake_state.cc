@@ -9,7 +9,7 @@
 namespace gradientflow::testing {
 namespace {
 
-// xorshift64: the workers' own, so that they share nothing.
+// xorshift64; each worker has its own state, so that they share nothing.
 std::uint64_t NextRandom(std::uint64_t* state) {
   *state ^= *state << 13;
   *state ^= *state >> 7;

@@ -13,28 +13,28 @@
 #include "tests/device/gate.h"
 
 // What a FakeDevice shares with its streams, events and memory. Workers touch
-// only the atomics here, and no mutex but in errors: whatever orders one
-// stream's worker against another's hides a missing Stream::Wait() from the
-// thread sanitizer.
+// only the atomics here, and take no mutex except after errors: anything that
+// orders the workers of two streams would hide a missing Stream::Wait() from
+// the thread sanitizer.
 namespace gradientflow::testing {
 
-// When streams may go on: HoldStreams(), lag.
+// Decides when streams may continue: HoldStreams(), lag.
 class FakeScheduler {
  public:
   explicit FakeScheduler(FakeLag lag) : lag_(lag) {}
 
   void Hold() { held_.store(true, std::memory_order_release); }
   void Release();
-  // The host looked at an event.
+  // The host has queried an event.
   void Poll();
-  // The host waits for a stream, which until the end of this goes on.
+  // The host waits for a stream, which may run until the end of this.
   void BeginBlocking();
   void EndBlocking() { blocked_.fetch_sub(1, std::memory_order_relaxed); }
 
-  // Of a new worker; lives as long as this.
+  // For a new worker; lives as long as this.
   Gate* NewGate();
 
-  // Of a worker, before a task. `state` is its own random state.
+  // Called by a worker before a task. `state` is the worker's own random state.
   struct Turn {
     std::uint64_t random;
     std::uint64_t polls_seen;
@@ -50,19 +50,19 @@ class FakeScheduler {
   std::atomic<bool> held_{false};
   std::atomic<int> blocked_{0};
   std::atomic<std::uint64_t> polls_{0};
-  Mutex mutex_;  // Of the host's threads only.
+  Mutex mutex_;  // For the host's threads only.
   std::deque<Gate> gates_ GF_GUARDED_BY(mutex_);
 };
 
-// Which memory there is. For the host's threads only.
+// The known memory. For the host's threads only.
 class FakeMemory {
  public:
   enum class Kind { kDevice, kPinned, kPageable };
 
   explicit FakeMemory(std::size_t limit) : limit_(limit) {}
 
-  std::size_t free_bytes() const;  // Of the device.
-  // kInvalidArgument if it overlaps memory that is there.
+  std::size_t free_bytes() const;  // On the device.
+  // kInvalidArgument if it overlaps known memory.
   Status Add(const void* begin, std::size_t bytes, Kind kind);
   void Remove(const void* begin);
   // kInvalidArgument, naming `what`, if the range lies partly in known memory.
@@ -86,18 +86,18 @@ struct FakeState {
         scheduler(the_options.lag),
         memory(the_options.memory_bytes) {}
 
-  // At the begin of every call: counts it, and returns the error planned for
-  // it, or the device's.
+  // Called at the start of every call: counts it, and returns the error planned
+  // for it, or the device's.
   Status Enter(FakeCall call);
-  // The device's error, which stays.
+  // The device's error, which is permanent.
   Status error() const;
   void Fail(Status why);
 
-  // Lives as long as this: whoever frees a point is ordered after all who had
-  // it, which hides what their streams are not.
+  // Points live as long as this: freeing a point would be ordered after all who
+  // had it, which would hide missing order between their streams.
   Point* NewPoint();
 
-  // Of a worker: the failure planned for the work that it is about to do.
+  // Called by a worker: returns the failure planned for its next work.
   Status NextWork();
 
   void PlanCall(FakeCall call, std::uint64_t nth, Status why);
@@ -119,11 +119,11 @@ struct FakeState {
   std::atomic<bool> failed_{false};
   std::atomic<bool> call_planned_{false};
   std::atomic<bool> work_planned_{false};
-  mutable Mutex mutex_;  // Taken by workers only for errors and plans.
+  mutable Mutex mutex_;  // Workers take it only for errors and plans.
   Status error_ GF_GUARDED_BY(mutex_);
   Plan call_plan_ GF_GUARDED_BY(mutex_);
   Plan work_plan_ GF_GUARDED_BY(mutex_);
-  Mutex points_mutex_;  // Of the host's threads only.
+  Mutex points_mutex_;  // For the host's threads only.
   std::deque<Point> points_ GF_GUARDED_BY(points_mutex_);
 };
 

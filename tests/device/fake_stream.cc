@@ -39,7 +39,7 @@ Result<bool> FakeEvent::Query() const {
   state_->scheduler.Poll();
   const Point* current = point();
   if (current != nullptr && !current->done()) return false;
-  // Work before the point may be what broke the device.
+  // Work before the point may have broken the device.
   GF_RETURN_IF_ERROR(state_->error());
   return true;
 }

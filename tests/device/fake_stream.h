@@ -20,18 +20,18 @@ class FakeEvent final : public Event {
   Status Synchronize() const override;
 
   const FakeState* state() const { return state_.get(); }
-  Point* point() const;  // Of the last Record(), or null.
+  Point* point() const;  // The last recorded one, or null.
   void set_point(Point* point);
 
  private:
   const std::shared_ptr<FakeState> state_;
-  mutable Mutex mutex_;  // Of the host's threads only.
+  mutable Mutex mutex_;  // For the host's threads only.
   Point* point_ GF_GUARDED_BY(mutex_) = nullptr;
 };
 
 class FakeStream final : public Stream {
  public:
-  // `queue` null: of a native stream that is none; all calls fail.
+  // `queue` is null for an unknown native stream; all calls then fail.
   FakeStream(std::shared_ptr<FakeQueue> queue, bool owned);
   ~FakeStream() override;
 
@@ -48,7 +48,7 @@ class FakeStream final : public Stream {
 
   const std::shared_ptr<FakeQueue> queue_;
   const bool owned_;
-  // Changed by every call with no lock, so that the thread sanitizer sees
+  // Every call changes it without a lock, so that the thread sanitizer sees
   // threads that submit at the same time.
   std::uint64_t calls_ = 0;
 };

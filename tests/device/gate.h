@@ -7,12 +7,13 @@
 #include <memory>
 #include <utility>
 
-// What the threads of a FakeDevice wait by. A mutex would order its holders
-// both ways, and a count of references those who drop them: either would hide
+// How the threads of a FakeDevice wait. A mutex would order its holders in both
+// directions, and a reference count the threads that drop it: either would hide
 // from the thread sanitizer that two streams are not ordered.
 namespace gradientflow::testing {
 
-// Stops one thread until another posts; only the post comes before the wait.
+// Blocks one thread until another posts; only the post happens before the
+// wait's end.
 class Gate {
  public:
   Gate() { ::sem_init(&semaphore_, 0, 0); }
@@ -21,7 +22,7 @@ class Gate {
   Gate& operator=(const Gate&) = delete;
 
   void Post() { ::sem_post(&semaphore_); }
-  // Ends for any post, old ones too: look again at what was waited for.
+  // Returns after any post, including old ones: check the condition again.
   void Wait() {
     while (::sem_wait(&semaphore_) != 0) {  // EINTR.
     }
@@ -31,7 +32,7 @@ class Gate {
   sem_t semaphore_;
 };
 
-// A point in a stream's work, passed once.
+// A point in the work of a stream, passed once.
 class Point {
  public:
   Point() = default;
@@ -44,14 +45,14 @@ class Point {
 
   bool done() const { return head_.load(std::memory_order_acquire) == Done(); }
 
-  // Posts once: when the point is passed, or now if it is. The gate must live
-  // until then.
+  // Posts once: when the point is passed, or at once if it has been. The gate
+  // must live until then.
   void WakeWhenDone(Gate* gate) {
     auto node = std::make_unique<Node>(Node{gate, nullptr});
     node->next = head_.load(std::memory_order_relaxed);
     do {
       if (node->next == Done()) return gate->Post();
-      // Release only: those who wait are not ordered among each other.
+      // Release only: waiting threads are not ordered among each other.
     } while (!head_.compare_exchange_weak(node->next, node.get(),
                                           std::memory_order_release,
                                           std::memory_order_relaxed));
@@ -70,8 +71,8 @@ class Point {
   void Await() {
     Gate gate;
     WakeWhenDone(&gate);
-    gate.Wait();  // The one post: nobody touches the gate after it.
-    // The post may have been our own: this is what orders us after Finish().
+    gate.Wait();  // The only post: nobody touches the gate after it.
+    // The post may have been our own: this orders us after Finish().
     if (!done()) std::abort();
   }
 

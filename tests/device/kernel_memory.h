@@ -8,9 +8,9 @@
 #include "kernels/kernels.h"
 
 // The memory that a kernel is given, field by field: Visit(args, see) calls
-// see("field", pointer, bytes) for what is surely touched. Where the Args do
-// not say how long a field is, for its first element alone. Fields that are
-// null because they may be are left out.
+// see("field", pointer, bytes) for the bytes that are certainly touched. If the
+// Args do not tell the length of a field, that is its first element. Fields
+// that may be null, and are, are left out.
 namespace gradientflow::testing {
 
 template <class See, class T>
@@ -80,8 +80,8 @@ void Visit(const kernels::SgdArgs& args, const See& see) {
   see("grads", args.grads, args.n * SizeOf(args.type));
 }
 
-// Of a range of chunks: `pointer` is to one element of `size` bytes for every
-// element, or every chunk, of the pool.
+// For a range of chunks: `pointer` is to elements of `size` bytes, one for
+// every element, or every chunk, of the pool.
 struct RangeOf {
   explicit RangeOf(const kernels::ChunkRange& range)
       : chunks{range.first, range.count},

@@ -6,9 +6,9 @@
 // Tables whose kernels all go through one function each:
 //   struct Runner {
 //     template <auto kMember, class Args>
-//     static int Run(const Args& args, void* stream);        // Of KernelTable.
+//     static int Run(const Args& args, void* stream);        // KernelTable's.
 //     template <auto kMember, class Args>
-//     static int RunChunks(const Args& args, void* stream);  // Of the other.
+//     static int RunChunks(const Args& args, void* stream);  // The other's.
 //   };
 namespace gradientflow::testing {
 

@@ -54,7 +54,7 @@ TEST_P(DeviceTest, OwnsNoMemoryOfTheHost) {
   EXPECT_FALSE(device_->Owns(&local));
   const DeviceMemory pinned = AllocatePinned(100);
   EXPECT_FALSE(device_->Owns(pinned.get()));
-  // What it was asked about leaves nothing behind.
+  // The memory asked about leaves nothing behind.
   EXPECT_NE(Allocate(100), nullptr);
 }
 
@@ -74,7 +74,7 @@ TEST_P(DeviceTest, CopiesOfOddSizesAndPlacesAreExact) {
     EXPECT_EQ(Bytes(back.get(), back.get() + bytes + 8),
               Framed(1, data, 7, std::byte{0x55}))
         << bytes;
-    // Nothing around it.
+    // Nothing around it is written.
     EXPECT_EQ(Download(second.get(), bytes + 8), Framed(5, data, 3)) << bytes;
   }
 }
@@ -132,7 +132,7 @@ TEST_P(DeviceTest, TooMuchMemoryIsAnErrorThatSaysHowMuch) {
       << memory.status().message();
   EXPECT_NE(memory.status().message().find("free"), std::string::npos)
       << memory.status().message();
-  // The device is none the worse.
+  // The device still works.
   EXPECT_EQ(Download(Allocate(100).get(), 100), Bytes(100));
 }
 

@@ -17,7 +17,7 @@ bool Done(const Event& event) {
   return IsOk(done) && done.value();
 }
 
-// Returns once the event is done, by queries alone.
+// Returns once the event is done; uses queries only.
 void Poll(const Event& event) {
   while (!Done(event) && !::testing::Test::HasFailure()) {
     std::this_thread::yield();
@@ -82,7 +82,7 @@ TEST_P(DeviceTest, WaitOrdersTwoStreams) {
     const DeviceMemory from = Pin(data);
     const DeviceMemory to = AllocatePinned(data.size());
     const auto release = Hold(producer.get());
-    IsOk(producer->Wait(*taken));  // Of the last round.
+    IsOk(producer->Wait(*taken));  // From the last round.
     IsOk(producer->Copy(memory.get(), from.get(), data.size()));
     IsOk(producer->Record(filled.get()));
     IsOk(consumer->Wait(*filled));

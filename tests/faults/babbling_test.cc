@@ -7,7 +7,7 @@
 #include "tests/faults/strangers.h"
 #include "transports/shm/shm_arena.h"
 
-// A peer that has joined properly, and then goes mad.
+// A peer that has joined properly, and then sends garbage.
 namespace gradientflow::faults {
 namespace {
 
@@ -48,7 +48,7 @@ TEST(BabblingRank, InSharedMemoryIsDataLossAndNamed) {
       if (BreakPeersFifos(session.value()->pool().data, kHeapOffset) == 0) {
         return Status(StatusCode::kInternal, "found no arena");
       }
-      // So that the other finds out before this rank's step is done.
+      // The other rank should notice before this rank's step is done.
       Eventually([&] { return board[0].ended_ns.load() != 0; }, 10);
     }
     return TrainStep(job, 1, session.value().get(), &board[rank]);

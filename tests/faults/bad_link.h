@@ -10,7 +10,7 @@
 
 namespace gradientflow::faults {
 
-// What may happen to a data message, with its probability.
+// The faults of a data message, each with its probability.
 struct Mischief {
   double drop = 0;
   double delay = 0;
@@ -18,8 +18,8 @@ struct Mischief {
   double duplicate = 0;
 };
 
-// A link that does to what is sent what networks and bugs do. Control messages
-// pass. Lives as the link it wraps.
+// A link that mistreats data messages as networks and bugs do. Control messages
+// pass. It lives as long as the link that it wraps.
 class BadLink final : public Link {
  public:
   BadLink(std::unique_ptr<Link> link, const Mischief& mischief, unsigned seed)
@@ -91,7 +91,7 @@ class BadLink final : public Link {
   }
 
  private:
-  // So that the ranks come together first.
+  // So many messages pass first, so that the ranks can meet.
   static constexpr std::uint64_t kGoodMessages = 120;
   struct Delayed {
     int lane;

@@ -17,8 +17,8 @@
 #include "transports/inproc/create.h"
 #include "transports/poller.h"
 
-// Messages that get lost, late, cut or doubled: an error or the right result,
-// never a wrong sum, never a hang.
+// Messages that are lost, late, cut or doubled end in an error or the right
+// result, never in a wrong sum or a hang.
 namespace gradientflow::faults {
 namespace {
 

@@ -16,7 +16,7 @@
 #include "tests/faults/processes.h"
 #include "tests/faults/scenario.h"
 
-// Ranks that fork: what a child does, or that it lives, is no rank's concern.
+// Ranks that fork: neither the actions nor the life of a child affects a rank.
 namespace {
 bool in_child = false;
 }  // namespace
@@ -38,7 +38,7 @@ class Forks : public ::testing::TestWithParam<JobFabric> {
     job_.fabric = GetParam();
     job_.rendezvous = folder_.url();
     job_.join_timeout_seconds = 20;
-    // Who waits for this has not seen the death.
+    // A rank that takes this long has not noticed the death.
     job_.heartbeat_timeout_seconds = 25;
   }
   Result<std::unique_ptr<GradientSession>> Open(int rank) const {
@@ -65,7 +65,7 @@ Status Fork(const std::function<void()>& child) {
                 "the child ended with " + std::to_string(status));
 }
 
-// Ends the child, and says why, unless `fine`.
+// Ends the child with a message, unless `fine`.
 void Require(bool fine, const char* what) {
   if (fine) return;
   std::fprintf(stderr, "child: not so: %s\n", what);
@@ -79,7 +79,7 @@ void ExpectRefusal(const Status& status, const char* call) {
   Require(fine, call);
 }
 
-// All that a child may try, with memory that other ranks reduce from.
+// Everything that a child may try, with memory that other ranks reduce from.
 void Misuse(GradientSession& session) {
   const BufferView pool = session.pool();
   Require(session.forked() && session.size() > 1, "it is a fork");
@@ -152,12 +152,12 @@ TEST_P(Forks, WhateverAChildDoesSumsStayRight) {
     GF_RETURN_IF_ERROR(TrainStep(job_, 0, session.get(), &board[rank]));
     for (std::uint64_t step = 1; step < 4; ++step) {
       Backward(job_, step, session.get(), &board[rank]);
-      // The others are in the middle of this step, and so is this one's
+      // The other ranks are in the middle of this step, and so is this rank's
       // progress thread.
       GF_RETURN_IF_ERROR(Fork([&] {
         Misuse(*session);
         if (step == 1) session.reset();
-        // Runs what is registered to run at the end, destroys statics.
+        // Runs atexit functions and destroys static objects.
         if (step == 2) std::exit(0);
         ::_exit(0);
       }));

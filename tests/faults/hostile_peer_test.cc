@@ -80,7 +80,7 @@ class HostilePeer : public ::testing::Test {
     ++test.dones_;
     test.received_ = status;
   }
-  // Drives, as a rank that waits does, until the receive ends.
+  // Drives like a rank that waits, until the receive ends.
   void Drive() {
     const Clock::Time give_up = clock_.Now() + std::chrono::seconds(10);
     while (dones_ == 0 && clock_.Now() < give_up) {
@@ -130,7 +130,7 @@ TEST_F(HostilePeer, LengthThatIsNotAwaitedIsAMismatch) {
 TEST_F(HostilePeer, HugeLengthThatNobodyAwaitsTakesNoMemory) {
   Receive(kTag);
   WriteHeader(1, CallTag(0, 2), std::uint64_t{1} << 39);
-  // Then nothing: refused at once, or silence in the end.
+  // Then it is silent: refused at once, or by a time-out.
   Drive();
   EXPECT_EQ(dones_, 1);
   EXPECT_TRUE(received_.code() == StatusCode::kResourceExhausted ||
@@ -172,7 +172,7 @@ TEST_F(HostilePeer, SilenceBehindAPausedLaneIsDeadlineExceeded) {
   }
   const Clock::Time begin = clock_.Now();
   ExpectEnd(StatusCode::kDeadlineExceeded, "no receive here takes");
-  // What is read of it, one by one, is no sign of life.
+  // Reading its bytes one by one is no sign of life.
   EXPECT_LT(clock_.Now() - begin, std::chrono::seconds(2));
 }
 
@@ -206,14 +206,14 @@ TEST_F(HostilePeer, AbortWithACodeThatDoesNotExistIsAborted) {
 TEST_F(HostilePeer, ByeWithoutWhatIsAwaitedIsADeparture) {
   Receive(kTag);
   WriteHeader(0, 0, 0, MessageKind::kBye);
-  // Closed once it has answered.
+  // The link closes once it has answered.
   fabric_.Poll();
   raw_.clear();
   ExpectEnd(StatusCode::kUnavailable, "has left the job");
 }
 
 TEST_F(HostilePeer, ByeWithASendOnItsWayIsADeparture) {
-  // More than connections hold, so that it cannot all be gone.
+  // More than the connections can buffer, so that it cannot all be sent.
   std::vector<std::byte> large(std::size_t{64} << 20);
   fabric_.Send(1, kTag, {large.data(), large.size(), {}}, {},
                {&HostilePeer::OnDone, this, 0});

@@ -13,11 +13,11 @@
 #include "tests/faults/scenario.h"
 #include "tests/faults/strangers.h"
 
-// Ranks that do not come, cannot come, or have no business here.
+// Ranks that do not come, cannot come, or do not belong to the job.
 namespace gradientflow::faults {
 namespace {
 
-// This process can open so many more.
+// Limits this process to so many more descriptors.
 void LeaveDescriptors(int count) {
   const int next = dup(STDERR_FILENO);
   close(next);
@@ -52,7 +52,7 @@ TEST_P(Joining, MissingRankIsNamedWhenTheTimeIsOver) {
 TEST_P(Joining, NoFileDescriptorsLeftIsSaidToBeThat) {
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
-  // It probes memory through a pipe, and takes having none for a fault.
+  // It probes memory through a pipe, and takes a missing pipe for a fault.
   GTEST_SKIP() << "the undefined-behaviour sanitizer needs descriptors itself";
 #endif
 #endif
@@ -86,7 +86,7 @@ TEST_P(Joining, ArenaThatIsTooSmallNamesTheSetting) {
 
 TEST_P(Joining, StrangerWithAnotherTokenIsKeptOut) {
   job_.join_timeout_seconds = 5;
-  // Rank 3 of the processes wants to be rank 1, and is the first to come.
+  // Process 3 claims to be rank 1, and comes first.
   Scenario ranks(4, [&](int process, Board& board) -> Status {
     JobConfig job = job_;
     if (process == 3) {
@@ -108,7 +108,7 @@ TEST_P(Joining, PortScannerDisturbsNoOne) {
   job_.steps = 30;
   Scenario ranks(4, [&](int process, Board& board) -> Status {
     if (process < 3) {
-      // The last to come: the others wait with their ports open.
+      // Comes last: the others wait with their ports open.
       if (process == 2) {
         Eventually([&] { return board[3].step.load() > 0; }, 15);
       }
@@ -128,12 +128,12 @@ TEST_P(Joining, PortScannerDisturbsNoOne) {
   ranks.ExpectSuccess(3, 30);
 }
 
-// Silent ones, ahead of the ranks, and more than rank 0 can have open: at its
-// rendezvous, if that is by TCP, and where peers connect.
+// Silent strangers come before the ranks, more than rank 0 can have open: at
+// its rendezvous, if that is by TCP, and where peers connect.
 TEST_P(Joining, CrowdOfStrangersDisturbsNoOne) {
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
-  // It probes memory through a pipe, and takes having none for a fault.
+  // It probes memory through a pipe, and takes a missing pipe for a fault.
   GTEST_SKIP() << "the undefined-behaviour sanitizer needs descriptors itself";
 #endif
 #endif
@@ -141,7 +141,7 @@ TEST_P(Joining, CrowdOfStrangersDisturbsNoOne) {
   Scenario ranks(4, [&](int process, Board& board) -> Status {
     const bool is_rank = process < 3;
     if (is_rank) {
-      // The others come when all strangers are there.
+      // The other ranks come when all strangers have connected.
       if (process > 0) {
         Eventually([&] { return board[3].step.load() > 0; }, 15);
       } else {

@@ -33,8 +33,8 @@ class RandomFaults(unittest.TestCase):
 
 
 class DoneItsPart(unittest.TestCase):
-    """What may let the others succeed is told by what was handed in, not by how
-    far the rank itself had come to say so."""
+    """Whether the others may succeed depends on what was handed in, not on how
+    far the rank had come in reporting it."""
 
     def test_once_every_tensor_of_the_last_step_is_handed_in(self):
         last, all_of_them = faults.STEPS - 1, faults.TENSORS

@@ -13,14 +13,14 @@
 #include "gradientflow/base/status.h"
 #include "tests/faults/processes.h"
 
-// Ranks as processes that a test scripts.
+// Ranks as processes that follow a test's script.
 namespace gradientflow::faults {
 
 inline std::int64_t After(double seconds) {
   return NowNs() + static_cast<std::int64_t>(seconds * 1e9);
 }
 
-// An empty folder, until it goes.
+// An empty folder, removed in the destructor.
 class Folder {
  public:
   Folder() : path_(::testing::TempDir() + "gradientflow-faults-XXXXXX") {
@@ -40,7 +40,7 @@ class Scenario {
  public:
   using Main = std::function<Status(int rank, Board& board)>;
 
-  // What `main` returns is what the rank ended with.
+  // The rank's result is what `main` returns.
   Scenario(int ranks, const Main& main)
       : board_(ranks), processes_(ranks, [this, main](int rank) {
           const Status status = main(rank, board_);
@@ -54,8 +54,8 @@ class Scenario {
   Processes& processes() { return processes_; }
   RankReport& operator[](int rank) { return board_[rank]; }
 
-  // False, and a failure of the test, if a rank has not ended by then, crashed
-  // or computed a wrong sum.
+  // Returns false, and fails the test, if the rank has not ended by then, has
+  // crashed or has computed a wrong sum.
   bool EndsWithin(int rank, double seconds) {
     const bool ended = processes_.WaitFor(rank, After(seconds)) &&
                        board_[rank].ended_ns.load() != 0;
@@ -70,7 +70,7 @@ class Scenario {
     EXPECT_EQ(board_[rank].code.load(), StatusCode::kOk)
         << "rank " << rank << ": " << board_[rank].text;
   }
-  // An error of `code` whose text has all of `parts`.
+  // Expects an error of `code` whose text contains all `parts`.
   void ExpectError(int rank, double seconds, StatusCode code,
                    const std::vector<std::string>& parts) {
     if (!EndsWithin(rank, seconds)) return;
@@ -88,7 +88,8 @@ class Scenario {
   Processes processes_;
 };
 
-// Waits for something that another process does. Whether it came.
+// Waits for a condition that another process fulfils. Returns whether it came
+// true.
 inline bool Eventually(const std::function<bool()>& there, double seconds) {
   const std::int64_t deadline = After(seconds);
   while (!there()) {
@@ -98,7 +99,7 @@ inline bool Eventually(const std::function<bool()>& there, double seconds) {
   return true;
 }
 
-// One step, checked.
+// Runs one step, and checks it.
 inline Status TrainStep(const JobConfig& job, std::uint64_t step,
                         GradientSession* session, RankReport* report) {
   Backward(job, step, session, report);

@@ -11,7 +11,7 @@
 #include "tests/faults/processes.h"
 #include "tests/faults/scenario.h"
 
-// Faults of ranks that live: each must be told from a death.
+// Faults of ranks that live: each must be distinguished from a death.
 namespace gradientflow::faults {
 namespace {
 
@@ -58,7 +58,7 @@ TEST_P(Scenarios, RankThatDoesNotComeIsNamedWithTheTensorsAwaited) {
     if (!session.ok()) return session.status();
     GF_RETURN_IF_ERROR(TrainStep(job_, 0, session.value().get(), &board[rank]));
     if (rank == 1) {
-      // In "backward", until the others have given up.
+      // Stays in backward until the others have given up.
       session.value()->GradientReady(4);
       Eventually([&] { return board[0].ended_ns.load() != 0; }, 20);
       CollectiveCall barrier;
@@ -72,7 +72,7 @@ TEST_P(Scenarios, RankThatDoesNotComeIsNamedWithTheTensorsAwaited) {
                       {"step 1", "rank 1 (", "4 of 5 tensors awaited",
                        "layer3, layer2, layer1, layer0"});
   }
-  // The one that was late hears why there is nothing left to come to.
+  // The late rank gets the reason why the job has ended.
   ranks.ExpectError(1, 5, StatusCode::kDeadlineExceeded, {"rank 1 ("});
   std::string said(16384, '\0');
   said.resize(static_cast<std::size_t>(

@@ -13,17 +13,17 @@
 #include "tests/faults/processes.h"
 #include "tests/faults/scenario.h"
 
-// A rank that cannot set up its shared memory: all end at once, with its
+// A rank that cannot set up its shared memory: all ranks end at once, with its
 // reason.
 namespace gradientflow::faults {
 namespace {
 
 constexpr std::size_t kArena = std::size_t{256} << 20;
-// Of the time to join, which nobody is to wait out.
+// Far less than the time-out for joining.
 constexpr double kMostSeconds = 5;
 constexpr std::int64_t kMostApartNs = 1'500'000'000;
 
-// This process can map so much more.
+// Limits this process to so much more mapped memory.
 void LimitMemory(std::size_t bytes) {
   std::ifstream file("/proc/self/statm");
   std::size_t pages = 0;
@@ -36,7 +36,7 @@ void LimitMemory(std::size_t bytes) {
 
 class SetUpFailure : public ::testing::TestWithParam<int> {
  protected:
-  // The culprit can map `bytes`; all ranks end with `reason`.
+  // The culprit can map `bytes`; all ranks must end with `reason`.
   void Run(int size, JobFabric fabric, std::size_t bytes,
            const std::vector<std::string>& reason) {
     const int culprit = GetParam();

@@ -88,7 +88,7 @@ std::size_t Scanner::KnockAtAllPorts() {
 
 std::size_t Scanner::StandAtAllPorts(int times) {
   const std::set<std::string> inodes = SocketsOfChildren(parent_);
-  // Once: the tables grow with what is opened.
+  // Read once: the tables grow with what this opens.
   const auto four = ListeningPorts("/proc/net/tcp", inodes);
   const auto six = ListeningPorts("/proc/net/tcp6", inodes);
   const std::size_t before = open_.size();
@@ -161,7 +161,8 @@ int BreakPeersFifos(const void* mine, std::size_t heap_offset) {
     unsigned long end = 0;
     if (std::sscanf(line.c_str(), "%lx-%lx", &begin, &end) != 2) continue;
     if ((own >= begin && own < end) || end - begin <= heap_offset) continue;
-    // What the writer of a FIFO has written so far is its first word.
+    // The first word of a FIFO is the number of bytes that its writer has
+    // written.
     reinterpret_cast<std::atomic<std::uint64_t>*>(begin + heap_offset)
         ->store(~std::uint64_t{0} / 3);
     ++broken;

@@ -9,7 +9,8 @@
 
 namespace gradientflow::faults {
 
-// Finds what the children of `parent` listen on, connects, and talks nonsense.
+// Finds the ports on which the children of `parent` listen, connects, and sends
+// nonsense.
 class Scanner {
  public:
   explicit Scanner(pid_t parent) : parent_(parent) {}
@@ -17,9 +18,10 @@ class Scanner {
   Scanner(const Scanner&) = delete;
   Scanner& operator=(const Scanner&) = delete;
 
-  // How many doors opened.
+  // Returns how many ports accepted.
   std::size_t KnockAtAllPorts();
-  // Connects `times` to each, says nothing, and stays. How many connections.
+  // Connects `times` to each port, sends nothing, and stays. Returns the number
+  // of connections.
   std::size_t StandAtAllPorts(int times);
 
  private:
@@ -28,14 +30,15 @@ class Scanner {
 
   const pid_t parent_;
   std::mt19937 random_{5};
-  std::vector<int> open_;  // Some are left hanging.
+  std::vector<int> open_;  // Some stay open.
 };
 
-// Sends random bytes over every TCP connection of this process. How many.
+// Sends random bytes over every TCP connection of this process. Returns their
+// number.
 int BabbleOnAllConnections();
 
-// Flips the counters at the head of the first FIFO of each arena that a peer
-// shares with this process; `mine` lies in its own. How many.
+// Changes the counters at the head of the first FIFO of each arena that a peer
+// shares with this process; `mine` lies in its own arena. Returns how many.
 int BreakPeersFifos(const void* mine, std::size_t heap_offset);
 
 }  // namespace gradientflow::faults

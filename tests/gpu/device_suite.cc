@@ -8,7 +8,7 @@
 #include "gradientflow/device/cuda_device.h"
 #include "tests/device/device_conformance.h"
 
-// The CUDA device is a device.
+// The CUDA device passes the suite of every Device.
 namespace gradientflow::testing {
 namespace {
 
@@ -36,7 +36,7 @@ std::unique_ptr<Device> Open() {
   return std::move(device).value();
 }
 
-// The stream waits in a function of the host's, which may call nothing of CUDA.
+// The stream waits in a host function, which may not call CUDA.
 std::function<void()> Hold(Device*, Stream* stream) {
   const auto gate = std::make_shared<Gate>();
   const auto pass = [](void* argument) {

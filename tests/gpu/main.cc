@@ -4,7 +4,7 @@
 
 #include "gradientflow/device/cuda_device.h"
 
-// Of tests that need a GPU: without one they say so, and have not failed.
+// main() of tests that need a GPU: without one they report a skip and succeed.
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   const auto device = gradientflow::OpenCudaDevice(0);

@@ -16,16 +16,16 @@
 #include "tests/faults/processes.h"
 #include "tests/gpu/ranks.h"
 
-// NCCL itself between two processes on one GPU. NCCL does not like that: the
-// settings make it believe in two hosts, which talk over TCP. Says nothing of
-// speed.
+// NCCL itself between two processes on one GPU. NCCL normally refuses that; the
+// settings make it assume two hosts, which talk over TCP. This says nothing
+// about speed.
 namespace gradientflow::testing {
 namespace {
 
 constexpr int kRanks = 2;
 constexpr char kSkipped[] = "skipped: ";  // No GPU, or no NCCL.
 
-// Read by NCCL itself, when it starts.
+// NCCL reads these variables itself, when it starts.
 void SetUpNccl(int rank) {
   ::setenv("NCCL_HOSTID", StrCat("rank", rank).c_str(), 1);
   ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
@@ -86,7 +86,7 @@ class Rank {
     });
   }
 
-  // The mean of random numbers, with float64 as the judge.
+  // The mean of random numbers, compared with float64.
   Status CheckAllreduce(std::size_t count, DType wire, double tolerance) {
     std::vector<float> values(count);
     for (std::size_t i = 0; i < count; ++i)
@@ -140,7 +140,7 @@ class Rank {
 
 Result<std::string> RankMain(int rank, const std::string& rendezvous) {
   SetUpNccl(rank);
-  // On the CPU: how the ranks meet.
+  // On the CPU, so that the ranks can meet.
   Options options;
   options.rank = rank;
   options.size = kRanks;
@@ -164,7 +164,7 @@ Result<std::string> RankMain(int rank, const std::string& rendezvous) {
 TEST(NcclOnOneGpu, TwoRanksGetTheMean) {
   const auto rendezvous = faults::LocalRendezvous();
   ASSERT_TRUE(rendezvous.ok());
-  // Children: CUDA does not live through a fork.
+  // In child processes, since CUDA does not survive a fork.
   const auto said = RunRanks(
       kRanks, [&](int rank) { return RankMain(rank, rendezvous.value()); });
   ASSERT_TRUE(said.ok()) << said.status().ToString();

@@ -23,7 +23,7 @@ Status SystemError(const char* what) {
 
 struct Child {
   pid_t pid = -1;
-  int read_fd = -1;  // -1 once it has closed its end.
+  int read_fd = -1;  // -1 once the child has closed its end.
   std::string output;
 };
 
@@ -70,8 +70,8 @@ Status Fork(int ranks, std::vector<Child>& children,
   return Status();
 }
 
-// Reads once from a child that has something to say. Returns whether its
-// output is complete and not a result.
+// Reads once from a child that has written something. Returns whether its
+// output is complete and is an error.
 bool ReadFailed(Child& child) {
   char buffer[4096];
   const ssize_t n = read(child.read_fd, buffer, sizeof(buffer));
@@ -85,7 +85,8 @@ bool ReadFailed(Child& child) {
   return child.output.empty() || child.output[0] != '+';
 }
 
-// Reads until all have finished (-1) or one has failed (its rank).
+// Reads until all have finished (returns -1) or one has failed (returns its
+// rank).
 int ReadAll(std::vector<Child>& children) {
   while (true) {
     std::vector<pollfd> fds;
@@ -124,7 +125,7 @@ Result<std::vector<std::string>> RunRanks(
   for (std::size_t i = 0; i < children.size(); ++i) {
     Child& child = children[i];
     const bool culprit = static_cast<int>(i) == failed;
-    // A failed child has closed its pipe and is about to end by itself.
+    // A failed child has closed its pipe and is about to end.
     if (failed >= 0 && !(culprit && forked.ok())) kill(child.pid, SIGKILL);
     int status = 0;
     while (waitpid(child.pid, &status, 0) < 0 && errno == EINTR) {

@@ -6,8 +6,8 @@
 
 namespace gradientflow::testing {
 
-// The device that session_suite.cc runs on; a library each for CUDA and for the
-// fake. Ends the process if there is none.
+// The device on which session_suite.cc runs; there is one library for CUDA and
+// one for the fake. Ends the process if there is no device.
 std::shared_ptr<Device> OpenTestDevice(int rank);
 
 }  // namespace gradientflow::testing

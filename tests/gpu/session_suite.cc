@@ -14,9 +14,9 @@
 #include "kernels/kernels.h"
 #include "tests/gpu/session_device.h"
 
-// Training with the pool on a device, against the same on the CPU: weights
-// after some steps of momentum SGD. Ranks are threads, and share the device,
-// staged through the host.
+// Training with the pool on a device, compared with training on the CPU: the
+// weights after some steps of momentum SGD. Ranks are threads that share the
+// device, and stage through the host.
 namespace gradientflow::testing {
 namespace {
 
@@ -30,11 +30,11 @@ struct Mode {
   DType wire;
   float sparsity;
   bool lars;
-  double tolerance;  // Of the weights, which are about 1.
+  double tolerance;  // For weights, which are about 1.
 };
 void PrintTo(const Mode& mode, std::ostream* out) { *out << mode.name; }
 
-// float16 rounds at other places on the way.
+// float16 rounds at different places on the way.
 constexpr Mode kModes[] = {
     {"DenseFloat", DType::kFloat32, DType::kFloat32, 0, false, 1e-5},
     {"DenseHalf", DType::kFloat16, DType::kFloat16, 0, false, 5e-3},
@@ -43,7 +43,7 @@ constexpr Mode kModes[] = {
     {"SparseHalfWire", DType::kFloat32, DType::kFloat16, 0.7F, false, 5e-3},
     {"SparseLars", DType::kFloat32, DType::kFloat32, 0.7F, true, 1e-5}};
 
-// Where a rank's gradients and weights are. Null device: on the host.
+// Where a rank's gradients and weights are. A null device means the host.
 struct Home {
   std::shared_ptr<Device> device;
   std::unique_ptr<Stream> stream;
@@ -69,7 +69,7 @@ struct Home {
   }
 };
 
-// Chunks differ in size by so much that rounding changes no selection.
+// Chunks differ so much in size that rounding changes no selection.
 std::vector<float> Values(std::uint64_t seed, std::size_t n, std::size_t at) {
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
@@ -113,7 +113,7 @@ void Step(GradientSession& session, const Home& home, DType pool, int step) {
   home.Wait();
 }
 
-// All tensors' weights after the last step, of one rank.
+// All weights of one rank after the last step.
 std::vector<float> Train(GradientSession& session, const Home& home,
                          const Mode& mode) {
   if (home.stream != nullptr) {

@@ -9,11 +9,12 @@
 #include "tests/kernels/backend.h"
 #include "tests/kernels/chunk_oracle.h"
 
-// CUDA's tables on a GPU. The tests' memory is managed: both sides' by turns.
+// CUDA's tables on a GPU. The tests' memory is managed: host and GPU use it in
+// turn.
 namespace gradientflow::kernels::testing {
 namespace {
 
-// Nothing can go on: the device keeps its error.
+// After an error nothing can continue, since the device keeps its error.
 void Check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   std::printf("[  FAILED  ] %s: %s\n", what, cudaGetErrorString(error));

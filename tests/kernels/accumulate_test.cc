@@ -27,7 +27,7 @@ class Accumulate : public EveryTable {
         nullptr);
   }
 
-  // One call, compared element by element with the oracle.
+  // Runs one call, and compares every element with the oracle.
   void ExpectOracle(DType dst_type, DType src_type, std::size_t n, How how) {
     Elements dst(dst_type, n, n % 4);
     Elements src(src_type, n, n % 7);

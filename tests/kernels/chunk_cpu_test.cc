@@ -10,7 +10,7 @@
 #include "tests/kernels/chunk_oracle.h"
 #include "tests/kernels/oracle.h"
 
-// What a table sees only if it may look at memory before it starts.
+// What only a table that may read memory before it starts can notice.
 namespace gradientflow::kernels::testing {
 namespace {
 
@@ -172,10 +172,10 @@ TEST(CpuChunkKernels, SkipResidualsThatAreKnownToBeZero) {
     Chunk all = chunk;
     chunk.Clean();
     const Chunk before = chunk;
-    ASSERT_EQ(chunk.Pass(), 0);  // In place: there is nothing to add.
+    ASSERT_EQ(chunk.Pass(), 0);  // In place: nothing is added.
     EXPECT_TRUE(chunk.grads.SameBits(before.grads));
     EXPECT_EQ(chunk.dirty, 0);
-    // Packed: the same as by adding zeros, but for the sign of a zero.
+    // Packed: the same as adding zeros, except for the sign of a zero.
     all.Clean();
     all.dirty = 1;
     Elements packed(DType::kFloat16, 333);

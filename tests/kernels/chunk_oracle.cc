@@ -62,7 +62,7 @@ std::string ChunkTableName(
       return ::testing::AssertionSuccess();
     }
   } else {
-    // Scaling by a power of two moves the unit along with the sum; any other
+    // Scaling by a power of two scales the unit along with the sum; any other
     // scale may double the error in units, and rounds once more.
     const double bound =
         IsPowerOfTwo(scale) ? NormUlpBound(n) : 2 * NormUlpBound(n) + 1;
@@ -107,7 +107,7 @@ std::vector<ChunkRange> Ranges() {
                                     {chunks / 2, 0},
                                     {chunks, 0}};
     for (const auto& part : parts) {
-      // Of the largest pool only what its size is for.
+      // Only the part of the largest pool that its size is meant to test.
       if (range.elements > 50000 && part[0] + 1 >= chunks) continue;
       range.first = part[0];
       range.count = part[1];

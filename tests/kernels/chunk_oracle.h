@@ -13,14 +13,14 @@
 #include "tests/kernels/backend.h"
 #include "tests/kernels/oracle.h"
 
-// What the kernels of chunk_kernels.h are checked against, beside oracle.h.
+// The oracle for the kernels of chunk_kernels.h, in addition to oracle.h.
 namespace gradientflow::kernels::testing {
 
-// The tables under test. Defined where the backend's Tables() are: a test
+// The tables under test. They are defined beside the backend's Tables(): a test
 // links one library of tables.
 std::vector<const ChunkKernelTable*> ChunkTables();
 
-// Records of a plain type in memory that the tables work on, between canaries.
+// Records of a plain type in memory on which the tables work, between canaries.
 template <class T>
 class Records {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -57,7 +57,7 @@ using Slots = Records<std::uint32_t>;
 class EveryChunkTable
     : public ::testing::TestWithParam<const ChunkKernelTable*> {
  protected:
-  // One call, done when this returns.
+  // Runs one call, which is done when this returns.
   template <class Args>
   int Launch(int (*ChunkKernelTable::*kernel)(const Args&, void*),
              const std::type_identity_t<Args>& args) {
@@ -67,7 +67,7 @@ class EveryChunkTable
     return error;
   }
 
-  // Of `n`, at any alignment, random.
+  // `n` random elements, at any alignment.
   Elements RandomElements(DType type, std::size_t n) {
     Elements elements(type, n, random_() % 17);
     elements.Fill(random_);
@@ -86,13 +86,13 @@ std::string ChunkTableName(
       ::testing::ValuesIn(::gradientflow::kernels::testing::ChunkTables()), \
       ::gradientflow::kernels::testing::ChunkTableName)
 
-// Whether all of `seen` has the bits of `expected` (a NaN: is a quiet one),
-// with nothing written beside it.
+// Whether all of `seen` has the bits of `expected` (for a NaN: is a quiet NaN),
+// and nothing was written beside it.
 ::testing::AssertionResult Matches(const Elements& seen,
                                    const Elements& expected);
 
-// Whether `seen` is `scale` times a float32 sum of n magnitudes that add up to
-// `exact`.
+// Whether `seen` is `scale` times a float32 sum of n magnitudes whose exact sum
+// is `exact`.
 ::testing::AssertionResult NormIs(float seen, double exact, float scale,
                                   std::size_t n);
 
@@ -101,11 +101,11 @@ std::size_t ChunkBegin(const ChunkRange& range, std::size_t c);
 std::size_t ChunkCount(const ChunkRange& range, std::size_t c);
 bool InRange(const ChunkRange& range, std::size_t c);
 
-// Whole pools of chunks of 1, 7, 32, 1000 and 32000 elements, the last chunk
-// short where it can be; of each also some of the middle, the last chunk, and
-// none.
+// Whole pools of chunks of 1, 7, 32, 1000 and 32000 elements, with a short last
+// chunk where possible; and for each pool also some middle chunks, the last
+// chunk, and no chunk.
 std::vector<ChunkRange> Ranges();
-// Ranges() that no pool of theirs has.
+// Ranges that reach beyond the pool.
 std::vector<ChunkRange> BadRanges();
 
 enum class Sent { kNone, kSome, kAll };
@@ -115,14 +115,14 @@ Slots MakeSlots(std::size_t chunks, Sent sent, std::mt19937_64& random);
 // The slot of the first sent chunk of the range, or up to `gap` less.
 std::uint32_t FirstSlot(const ChunkRange& range, const Slots& slots,
                         std::uint32_t gap);
-// What the packed buffer must hold for the range, and no more.
+// How many elements the packed buffer must hold for the range.
 std::size_t PackedElements(const ChunkRange& range, const Slots& slots,
                            std::uint32_t first_slot);
-// Where chunk `c`, which is sent, begins in it.
+// Where chunk `c`, which is sent, begins in the packed buffer.
 std::size_t PackedBegin(const ChunkRange& range, const Slots& slots,
                         std::uint32_t first_slot, std::size_t c);
 
-// Tensors in a pool, the last in front, and their tiles by tensor.
+// Tensors in a pool, the last one first, and their tiles by tensor.
 struct TileTable {
   std::vector<std::size_t> tensors;  // Elements.
   std::size_t pool_elements;
@@ -132,12 +132,12 @@ struct TileTable {
 };
 TileTable MakeTiles(const std::vector<std::size_t>& tensors,
                     std::size_t chunk_elements);
-// Of tiny tensors, of none, and of some around the borders of tiles and
-// chunks.
+// Tables of tiny tensors, of no tensors, and of tensors with sizes around the
+// borders of tiles and chunks.
 std::vector<TileTable> TileTables();
 
-// float32 weights of some tensors, at any alignment, random; and the pointers
-// to them.
+// Random float32 weights of some tensors, at any alignment, and the pointers to
+// them.
 class Weights {
  public:
   Weights(const std::vector<std::size_t>& tensors, std::mt19937_64& random);
@@ -147,7 +147,7 @@ class Weights {
   float* const* pointers() const { return pointers_.data(); }
   Elements& operator[](std::size_t t) { return tensors_[t]; }
   const Elements& operator[](std::size_t t) const { return tensors_[t]; }
-  // Whether Matches() holds for all of them.
+  // Whether Matches() holds for all tensors.
   ::testing::AssertionResult Match(const Weights& expected) const;
 
  private:

@@ -72,7 +72,7 @@ class ChunkResidual : public EveryChunkTable {
                    .norms = static_cast<float*>(b.norms.data())});
   }
 
-  // What stays behind of a sum that was sent.
+  // What the residual keeps of a sum that was sent.
   static double Left(const Buffers& b, double s, double packed, float scale) {
     if (b.grads.type() == DType::kFloat32) return 0;
     const double back = RoundTo(DType::kFloat32, packed * double{1.0F / scale});
@@ -80,7 +80,8 @@ class ChunkResidual : public EveryChunkTable {
     return std::isfinite(left) ? left : 0;
   }
 
-  // What the call makes of `b`, but for the norms: the sums of magnitudes.
+  // The effect of the call on `b`, except the norms; returns sums of
+  // magnitudes.
   static std::vector<double> Oracle(Buffers& b, How how) {
     std::vector<double> sums(ChunksOf(b.range));
     for (std::size_t c = 0; c < sums.size(); ++c) {
@@ -186,7 +187,7 @@ TEST_P(ChunkResidual, CarriesInfinitiesAndNaNsIntoSumsAndNorms) {
   }
 }
 
-// The order of a norm's sum depends on the chunk's length alone.
+// The order of a norm's sum depends on the length of the chunk alone.
 TEST_P(ChunkResidual, RepeatsItsBitsWhereverTheChunkLies) {
   for (const std::size_t n : {1000, 32000, 100000}) {
     Elements grads(DType::kFloat16, n);
@@ -195,8 +196,8 @@ TEST_P(ChunkResidual, RepeatsItsBitsWhereverTheChunkLies) {
     residual.Fill(random_);
     std::uint64_t first = 0;
     for (std::size_t where = 0; where < 6; ++where) {
-      // The chunk is the pool's first, one of its middle or its last one,
-      // and the range the whole pool or that chunk alone.
+      // The chunk is the first, a middle or the last one of the pool, and the
+      // range is the whole pool or that chunk alone.
       const std::size_t c = where % 3;
       const ChunkRange range =
           where < 3 ? ChunkRange{3 * n, n, 0, 3} : ChunkRange{3 * n, n, c, 1};

@@ -11,8 +11,8 @@
 namespace gradientflow::kernels::testing {
 namespace {
 
-// All kernels of a step after each other, on one rank: what is packed is what
-// arrives.
+// All kernels of a step in sequence, on one rank: what is packed arrives
+// unchanged.
 class ChunkStep : public EveryChunkTable {
  protected:
   struct State {
@@ -39,7 +39,7 @@ class ChunkStep : public EveryChunkTable {
     return state;
   }
 
-  // `grads` becomes what arrived; `norms` are those of the step.
+  // `grads` becomes what arrived; `norms` become those of the step.
   void Exchange(State& state, const Slots& slots, Elements& grads,
                 Elements& norms) {
     Elements packed(grads.type(), PackedElements(state.range, slots, 0));
@@ -124,8 +124,8 @@ TEST_P(ChunkStep, FollowsTheGoldenHistoryOfTheMomentumCorrection) {
   }
 }
 
-// The norms of this step choose the chunks of the next; after k steps nothing
-// but what the residual holds is missing.
+// The norms of a step choose the chunks of the next. After any number of steps,
+// only the residual separates what was sent from what was produced.
 TEST_P(ChunkStep, LosesNothingWhileNormsChooseTheChunks) {
   State state = Make({700, 3, 1290}, 100);
   const std::size_t elements = state.table.pool_elements;
@@ -162,7 +162,7 @@ TEST_P(ChunkStep, LosesNothingWhileNormsChooseTheChunks) {
       if (selected[c] != 0) ever[c] = true;
     }
   }
-  // What is kept back grows until it is sent.
+  // Kept gradients grow until they are sent.
   for (std::size_t c = 0; c < chunks; ++c) EXPECT_TRUE(ever[c]) << c;
 }
 

@@ -60,7 +60,8 @@ class ChunkUnpack : public EveryChunkTable {
                    .scale = b.scale});
   }
 
-  // What the call makes of `b`, but for the norms: the sums of magnitudes.
+  // The effect of the call on `b`, except the norms; returns sums of
+  // magnitudes.
   static std::vector<double> Oracle(Buffers& b) {
     std::vector<double> sums(ChunksOf(b.range));
     for (std::size_t c = 0; c < sums.size(); ++c) {
@@ -130,7 +131,7 @@ TEST_P(ChunkUnpack, HandlesChunksOfEveryLength) {
   }
 }
 
-// At any place of a chunk: first, in the middle, last, and of the last chunk.
+// At any place of a chunk: first, middle, last; and in the last chunk.
 TEST_P(ChunkUnpack, FlagsAnInfinityOrNaNThatItWrites) {
   for (const DType type : kGradientTypes) {
     for (const DType packed_type : kGradientTypes) {
@@ -156,7 +157,7 @@ TEST_P(ChunkUnpack, FlagsWhatOverflowsTheGradientsType) {
   }
 }
 
-// What is kept, or lies outside of the range, is not looked at.
+// Kept chunks, and chunks outside of the range, are not examined.
 TEST_P(ChunkUnpack, FlagsNothingThatItDoesNotWrite) {
   Buffers b =
       Make({60, 10, 0, 6}, DType::kFloat32, DType::kFloat32, Sent::kAll);

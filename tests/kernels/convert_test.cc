@@ -21,7 +21,7 @@ class Convert : public EveryTable {
                              nullptr);
   }
 
-  // Converts `src` to `type` and compares every element with the oracle.
+  // Converts `src` to `type`, and compares every element with the oracle.
   void ExpectRounded(const Elements& src, DType type) {
     Elements dst(type, src.size());
     ASSERT_EQ(Run(src, dst), 0);
@@ -60,8 +60,8 @@ TEST_P(Convert, WritesEachHalfBackUnchanged) {
   }
 }
 
-// Around every half and every middle between two of them, one float32 to
-// either side: ties, denormals, and the borders of underflow and overflow.
+// Around every half and every middle between two halves, and one float32 to
+// either side: ties, denormals, and the limits of underflow and overflow.
 TEST_P(Convert, RoundsTiesToEvenBetweenAllHalves) {
   for (const DType type : {DType::kFloat16, DType::kBFloat16}) {
     Elements halves(type, 65536);

@@ -15,7 +15,7 @@ constexpr std::uint32_t kBefore = 7;
 
 class FindNonfinite : public EveryTable {
  protected:
-  // What the flag is afterwards.
+  // Returns the flag after the call.
   std::uint32_t Run(const Elements& src) {
     Scalar<std::uint32_t> flag(kBefore);
     EXPECT_EQ(kernels().find_nonfinite(
@@ -55,7 +55,7 @@ TEST_P(FindNonfinite, FindsOneWhereverItIs) {
   }
 }
 
-// The exponent says it, whatever sign and mantissa are.
+// Only the exponent decides, whatever sign and mantissa are.
 TEST_P(FindNonfinite, TellsAllHalvesApart) {
   for (const auto& [type, mask] : {std::pair(DType::kFloat16, 0x7C00U),
                                    std::pair(DType::kBFloat16, 0x7F80U)}) {

@@ -38,7 +38,7 @@ TEST_P(L1Norm, StaysWithinItsBoundForAllTypesAndSizes) {
   }
 }
 
-// Ones sum exactly: an element left out or taken twice would show.
+// Ones sum exactly: an element that is left out or counted twice is noticed.
 TEST_P(L1Norm, CountsEveryElementOnce) {
   for (const DType type : kGradientTypes) {
     for (const std::size_t n : {1, 63, 64, 65, 8191, 8192, 8257, 100003}) {

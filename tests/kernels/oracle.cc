@@ -275,8 +275,8 @@ double FloatUlps(float seen, double exact) {
 }
 
 double NormUlpBound(std::size_t n) {
-  // Half a unit for each addition on the way of one element: into its lane's
-  // slot (at most 128 per piece), over the pieces (4096 elements at least),
+  // Half a unit for each addition on the path of one element: into the slot of
+  // its lane (at most 128 per piece), over the pieces (4096 elements at least),
   // across slots and lanes, and into *norm.
   const auto elements = static_cast<double>(n);
   return 0.5 * (std::min(elements, 128.0) + elements / 4096) + 8;

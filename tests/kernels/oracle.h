@@ -11,8 +11,8 @@
 #include "kernels/kernels.h"
 #include "tests/kernels/backend.h"
 
-// What the kernels are checked against: number formats written down a second
-// time, in float64, and buffers that notice a step over their borders.
+// The oracle for the kernels: a second implementation of the number formats, in
+// float64, and buffers that detect writes beyond their borders.
 namespace gradientflow::kernels::testing {
 
 inline constexpr DType kGradientTypes[] = {DType::kFloat32, DType::kFloat16,
@@ -36,9 +36,9 @@ inline constexpr std::size_t kSizes[] = {0,  1,  7,  8,  9,  15,  16,  17,
 // `value` rounded once, to nearest even, to a floating type.
 double RoundTo(DType type, double value);
 
-// Elements with `kCanaryBytes` of canary before and after them, starting
-// `shift` elements off a multiple of 64 bytes, in memory of the table under
-// test. Under AddressSanitizer the canaries may not be read either.
+// Elements with `kCanaryBytes` of canary before and after them, `shift`
+// elements off a multiple of 64 bytes, in memory of the table under test. Under
+// AddressSanitizer reading the canaries is an error, too.
 class Elements {
  public:
   Elements(DType type, std::size_t n, std::size_t shift = 0);
@@ -51,7 +51,7 @@ class Elements {
   void* data() { return bytes_ + begin_; }
   const void* data() const { return bytes_ + begin_; }
 
-  // The element's exact value (not for kInt64 beyond 2^53).
+  // The exact value of the element (except for kInt64 beyond 2^53).
   double Get(std::size_t i) const;
   // Stores `value` rounded by RoundTo, or cast to the integer type.
   void Set(std::size_t i, double value);
@@ -63,7 +63,7 @@ class Elements {
   void Fill(std::mt19937_64& random);
 
   bool SameBits(const Elements& other) const;
-  // Whether nothing was written next to the elements.
+  // Whether nothing was written beside the elements.
   bool CanariesIntact() const;
 
  private:
@@ -76,7 +76,7 @@ class Elements {
   std::uint8_t* bytes_;
 };
 
-// One value in memory of the table under test, for what kernels write.
+// One value in memory of the table under test, for results of kernels.
 template <typename T>
 class Scalar {
  public:
@@ -99,8 +99,8 @@ class Scalar {
 ::testing::AssertionResult Is(const Elements& elements, std::size_t i,
                               double expected);
 
-// `a` op `b` in the arithmetic of `type`: float32 for the gradient types. For
-// sums, products and minima and maxima.
+// `a` op `b` in the arithmetic of `type`, which is float32 for the gradient
+// types, for sums, products, minima and maxima.
 double Combine(ReduceOp op, DType type, double a, double b);
 
 // `a` op `b` for an integer type, of elements' Bits().
@@ -113,12 +113,11 @@ bool IsNonFinite(const Elements& elements, std::size_t i);
 // Distance of `seen` from `exact` in units of the last place of a float32.
 double FloatUlps(float seen, double exact);
 
-// The units that a kernel's float32 sum of n magnitudes may be off by: lanes
-// are summed in pieces of at most 8192 elements, then the pieces.
+// The error in units that a kernel's float32 sum of n magnitudes may have:
+// lanes are summed in pieces of at most 8192 elements, then the pieces.
 double NormUlpBound(std::size_t n);
 
-// The sum of the squares of [begin, begin + n), in the order that
-// SumSquaresArgs says.
+// The sum of the squares of [begin, begin + n), in the order of SumSquaresArgs.
 double SquaresInOrder(const Elements& elements, std::size_t begin,
                       std::size_t n);
 

@@ -86,7 +86,7 @@ TEST_P(Residual, HandlesEveryTailLengthAndLongRuns) {
   }
 }
 
-// Each step adds much less than the sum's last place.
+// Each step adds much less than one unit in the last place of the sum.
 TEST_P(Residual, LosesNothingOverHundredsOfSteps) {
   for (const DType type : kGradientTypes) {
     Elements residual(DType::kFloat32, 37);
@@ -134,7 +134,7 @@ TEST_P(Residual, DoesWithoutANorm) {
   EXPECT_GT(*norm, 0);
 }
 
-// Algorithm 1 with gradient 1, momentum 0.9: the residuals and what is sent.
+// Algorithm 1 with gradient 1, momentum 0.9: residuals and sent values.
 TEST_P(Residual, FollowsTheGoldenHistoryOfTheMomentumCorrection) {
   Elements residual(DType::kFloat32, 3);
   for (std::size_t i = 0; i < 3; ++i) residual.Set(i, 0);

@@ -30,7 +30,7 @@ class Sgd : public EveryTable {
 
   static double Round(double value) { return RoundTo(DType::kFloat32, value); }
 
-  // Every product and every sum of the header's formulas rounds to float32.
+  // Every product and every sum of the header's formulas is rounded to float32.
   void ExpectOracle(DType type, std::size_t n, Rates with) {
     Elements weights(DType::kFloat32, n, n % 3);
     Elements momentum_buf(DType::kFloat32, n, n % 4);

@@ -29,7 +29,7 @@ struct Sums {
   std::size_t tensors() const { return skip.size(); }
 };
 
-// Every operation rounds to float64 by itself.
+// Every operation is rounded to float64 by itself.
 double Oracle(const Sums& sums, std::size_t tensor, How how) {
   double weight_sum = 0;
   double gradient_sum = 0;
@@ -53,8 +53,8 @@ double Oracle(const Sums& sums, std::size_t tensor, How how) {
 
 class TileRates : public EveryChunkTable {
  protected:
-  // Of `tensors` tensors, with up to `most` tiles each; some have none, and of
-  // some all weights or all gradients are zero.
+  // Sums for `tensors` tensors with up to `most` tiles each. Some tensors have
+  // no tiles, and some have weights or gradients that are all zero.
   Sums MakeSums(std::size_t tensors, std::size_t most) {
     Records<std::uint64_t> first_tile(tensors + 1);
     for (std::size_t t = 0; t < tensors; ++t) {
@@ -117,7 +117,7 @@ TEST_P(TileRates, FollowTheFormulaBitForBit) {
   }
 }
 
-// No squares, but terms that another order would not cancel alike.
+// Not squares, but terms that would cancel differently in another order.
 TEST_P(TileRates, AddTheTilesInOrder) {
   const double terms[] = {0x1p60, 3, -0x1p60, 4};
   for (const std::size_t tiles : {4, 64, 1000, 2000}) {
@@ -129,14 +129,14 @@ TEST_P(TileRates, AddTheTilesInOrder) {
       sums.gradients[t] = t % 4 == 3 ? 9 : terms[t % 4];
     }
     const How how{1, 1, 0, 0};
-    // Each group of terms first swallows what was there before it.
+    // Each group of terms first absorbs the value before it.
     ASSERT_EQ(Oracle(sums, 0, how), RoundTo(DType::kFloat32, 2.0 / 3));
     ExpectOracle(sums, how);
   }
 }
 
-// Several rounds of a block's reading each, and between them tensors that ask
-// for none.
+// Tensors that a block reads in several rounds, and between them tensors
+// without tiles.
 TEST_P(TileRates, AddTensorsOfManyTilesAndOfNoneBetweenThem) {
   for (const int round : {0, 1, 2}) {
     constexpr std::size_t kTensors = 120;

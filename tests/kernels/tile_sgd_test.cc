@@ -74,7 +74,7 @@ class TileSgd : public EveryChunkTable {
          .grad_scale = how.grad_scale});
   }
 
-  // Every product and every sum of the header's formulas rounds to float32.
+  // Every product and every sum of the header's formulas is rounded to float32.
   static void Update(State& state, const Tile& tile, double lr, How how) {
     for (std::size_t i = 0; i < tile.count; ++i) {
       const std::size_t at = tile.pool_begin + i;

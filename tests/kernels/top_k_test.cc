@@ -22,7 +22,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr std::uint32_t kOldFlag = 7;  // Neither 0 nor 1: left alone, it stays.
 
-// How the norms are spread.
+// The distribution of the norms.
 enum class Spread {
   kSmooth,     // Hardly a tie.
   kFewValues,  // Nearly all tie.
@@ -64,7 +64,7 @@ struct Case {
   std::size_t k;
 };
 
-// Many repeats of every norm; about one chunk of `always_of` always sent.
+// Many repeats of every norm; about one chunk in `always_of` is always sent.
 Case MakeCase(std::size_t chunks, Spread spread, int always_of,
               std::mt19937_64& random) {
   Case c{Records<float>(chunks), Records<std::uint8_t>(chunks), 0};
@@ -84,7 +84,7 @@ std::size_t AlwaysCount(const Case& c) {
   return count;
 }
 
-// By sorting all chunks on what the header says.
+// The oracle sorts all chunks as the header says.
 std::vector<std::uint8_t> Oracle(const Case& c) {
   std::vector<std::size_t> ids(c.norms.size());
   std::iota(ids.begin(), ids.end(), 0);
@@ -125,7 +125,7 @@ class TopK : public EveryChunkTable {
             .nonfinite = out.nonfinite.data()};
   }
 
-  // The workspace is as long as asked for, and not cleared.
+  // The workspace has the requested length, and is not cleared.
   int Run(TopKArgs args, std::size_t chunks) {
     Records<std::uint64_t> workspace((TopKWorkspaceBytes(chunks) + 7) / 8,
                                      random_());
@@ -254,7 +254,7 @@ TEST_P(TopK, TakesZerosOfEitherSignAsATie) {
   ExpectSelected(out, {1, 1, 0, 0, 0});
 }
 
-// A norm of an always sent chunk, and one that is not selected, count too.
+// Norms of chunks that are always sent, or not selected, count too.
 TEST_P(TopK, FlagsEveryNormThatIsNotFinite) {
   for (const std::size_t where : {0, 1, 700, 999}) {
     Case c = MakeCase(1000, Spread::kSmooth, 0, random_);

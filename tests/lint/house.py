@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the house rules that no compiler or clang-tidy knows."""
+"""Checks the house rules that no compiler or clang-tidy checks."""
 
 import pathlib
 import re
@@ -33,7 +33,7 @@ def is_library(path):
         ("gradientflow/", "kernels/", "transports/", "integrations/c/"))
 
 
-# What, where it applies, and why it is wrong there.
+# What is forbidden, where the rule applies, and why.
 RULES = [
     (r"\bgetenv\s*\(", is_source, "settings come in through Options"),
     (r"\b(sleep_for|sleep_until|usleep|nanosleep)\s*\(|[^_\w.]sleep\s*\(",
@@ -48,7 +48,7 @@ RULES = [
     (r"^using namespace std\b", is_source, "no using namespace"),
 ]
 COMMENT = re.compile(r"//.*|/\*.*?\*/")
-# `environ` is read where a process begins, and handed down from there.
+# `environ` is read where a process begins, and passed down from there.
 ENVIRON = re.compile(r"::environ\b|\bextern\b.*\benviron\b")
 MAIN = re.compile(r"\bint main\s*\(|^\s*\w*_?MAIN\s*\(|gf_options_from_env",
                   re.M)

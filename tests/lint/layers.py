@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Checks every #include of our own headers against the layers of the design.
 
-A folder may include itself and the folders in rows above its own of the table
-in design.md. Bazel's layering_check sees to it that includes match deps; this
-sees to it that deps go upwards in the table, whatever visibility says.
+A folder may include its own headers and those of the folders in rows above it
+in the table of design.md. Bazel's layering_check ensures that includes match
+deps; this program ensures that deps go upwards in the table, whatever
+visibility allows.
 """
 
 import pathlib
@@ -15,7 +16,7 @@ DESIGN = pathlib.Path("gradientflow/docs/design.md")
 
 
 def read_layers():
-    """Folder -> row of the table under the heading "Layers"."""
+    """Returns folder -> row of the table under the heading "Layers"."""
     section = DESIGN.read_text().split("\n## Layers\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\|\s*(`.*?)\s*\|", section, re.MULTILINE)
     layers = {}
@@ -33,7 +34,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')
 
 
 def folder_of(path):
-    """The longest name in LAYERS that `path` lies in, or None."""
+    """Returns the longest name in LAYERS that contains `path`, or None."""
     parts = path.split("/")[:-1]
     while parts:
         name = "/".join(parts)

@@ -2,9 +2,11 @@
 """Counts the test cases of `bazel test`, from its build event files.
 
 Usage: results.py NAME BAZEL_EXIT_CODE EVENTS.json...
-Prints skips with their reasons and failures by name, the slowest targets and
-cases, and as its last line `passed failed skipped`. Whatever ends without a verdict counts as failed: a
-target that does not build, a test that dies before it writes its report.
+
+Prints skips with their reasons, failures by name, the slowest targets and cases,
+and as its last line `passed failed skipped`. Tests without a verdict count as
+failed: a target that does not build, or a test that dies before it writes its
+report.
 """
 
 import collections
@@ -18,7 +20,7 @@ SLOWEST = 10
 
 
 def reports(events):
-    """{(test, shard, run): last attempt's (status, path of its XML)}."""
+    """Returns {(test, shard, run): last attempt's (status, path of its XML)}."""
     found = {}
     for event in events:
         key = event.get("id", {}).get("testResult")
@@ -36,7 +38,8 @@ def reports(events):
 
 
 def unbuilt(events):
-    """Labels of the targets that did not build, and root causes elsewhere."""
+    """Returns labels of the targets that did not build, and of root causes
+    elsewhere."""
     labels = set()
     for event in events:
         for kind in ("targetCompleted", "configuredLabel",
@@ -74,7 +77,7 @@ def verdicts(label, status, path):
             found = list(cases(path))
         except xml.ParseError as error:
             found = [(label, "failed", f"unreadable report: {error}")]
-    # A crash or time-out after the last case, or instead of all of them.
+    # A crash or time-out after the last case, or before the first one.
     if status != "PASSED" and not any(v == "failed" for _, v, _ in found):
         found.append((label, "failed", status))
     # A test that ran nothing proves nothing.
@@ -82,7 +85,7 @@ def verdicts(label, status, path):
 
 
 def seconds_of(events):
-    """(target, its seconds over all shards), and (case, its seconds)."""
+    """Returns (target, its seconds over all shards), and (case, its seconds)."""
     targets, slow = collections.Counter(), collections.Counter()
     for event in events:
         key = event.get("id", {}).get("testResult")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# clang-tidy over our sources (or those named), one process per core. A file
-# that was clean is not read again until it, a header it reads or the checks
-# change: what the preprocessor makes of it is remembered by its hash.
+# Runs clang-tidy over our sources (or those named), one process per core. A
+# clean file is not checked again until the file, a header that it includes or
+# the checks change: a hash of its preprocessed text is remembered.
 set -u -o pipefail
 cd "$(dirname "$0")/../.." || exit 1
 
@@ -14,7 +14,7 @@ FLAGS=(-x c++ -std=c++20 -I. -isystem /usr/src/googletest/googletest/include
 
 one() {
   local file=$1 key out
-  # What is built with CUDA alone.
+  # Skip files that can only be built with CUDA.
   [[ -e $CUDA/cuda_runtime_api.h ]] || ! grep -q -E '#include "?<?(cuda|nccl)' \
     "$file" || return 0
   key=$({
@@ -26,7 +26,7 @@ one() {
   if out=$("$TIDY" --quiet "$file" -- "${FLAGS[@]}" 2>&1); then
     : >"$CACHE/$key"
   else
-    # Without the count of warnings that nobody wants to see.
+    # Drop clang-tidy's count of suppressed warnings.
     grep -v -E '^[0-9]+ warnings? ' <<<"$out"
     return 1
   fi
@@ -41,7 +41,7 @@ mkdir -p "$CACHE"
 find "$CACHE" -type f -mtime +30 -delete
 files=("$@")
 ((${#files[@]})) ||
-  # Without what needs torch's headers, which take minutes a file.
+  # Files that need torch's headers are left out: they take minutes each.
   mapfile -t files < <(git ls-files -co --exclude-standard '*.cc' \
     ':!integrations/torch')
 printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" "$0" --one

@@ -48,7 +48,7 @@ GF_SAME_VALUE(nccl::kUndefined, NCCL_CONFIG_UNDEF_INT);
 static_assert(sizeof(nccl::UniqueId) == sizeof(ncclUniqueId) &&
               alignof(nccl::UniqueId) == alignof(ncclUniqueId));
 
-// Of a config, the installed one begins with ours.
+// The installed config must begin with the fields of ours.
 #define GF_SAME_PLACE(ours, theirs)                          \
   static_assert(offsetof(nccl::Config, ours) ==              \
                     offsetof(ncclConfig_t, theirs) &&        \
@@ -68,7 +68,7 @@ GF_SAME_PLACE(traffic_class, trafficClass);
 #endif
 static_assert(sizeof(nccl::Config) <= sizeof(ncclConfig_t));
 
-// What passes for what between our declarations and theirs.
+// Which of our types may stand for which of theirs.
 template <typename T>
 struct Ours {
   using Type = T;

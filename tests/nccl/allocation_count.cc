@@ -37,7 +37,7 @@ struct Pause {
 
 NcclApi real_api;
 
-// The real function behind a member of NcclApi, uncounted.
+// The real function behind a member of NcclApi, not counted.
 template <auto kMember>
 struct Quiet;
 template <typename R, typename... Args, R (*NcclApi::*kMember)(Args...)>

@@ -5,18 +5,20 @@
 #include "gradientflow/device/device.h"
 #include "gradientflow/nccl/nccl_api.h"
 
-// Counts what the code under test asks of the heap, apart from the fakes below
-// it, which ask for more than the real ones.
+// Counts the heap allocations of the code under test, without those of the
+// fakes below it, which allocate more than the real libraries.
 namespace gradientflow::testing {
 
-// Allocations by this thread so far, outside of the fakes.
+// Allocations of this thread so far, outside of the fakes.
 std::uint64_t HeapAllocations();
 
-// `api` with functions that are not counted. One at a time.
+// Returns `api` with functions whose allocations are not counted. Only one at a
+// time.
 std::shared_ptr<const NcclApi> Uncounted(
     const std::shared_ptr<const NcclApi>& api);
 
-// `device`, with calls that are not counted. It outlives what is returned.
+// Returns `device` with calls that are not counted; `device` must outlive the
+// result.
 std::unique_ptr<Device> Uncounted(Device* device);
 
 }  // namespace gradientflow::testing

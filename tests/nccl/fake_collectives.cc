@@ -10,7 +10,7 @@
 namespace gradientflow::testing {
 namespace {
 
-// Of this thread: between ncclGroupStart and ncclGroupEnd.
+// Per thread: between ncclGroupStart and ncclGroupEnd.
 struct Group {
   int depth = 0;
   FakeComm* comm = nullptr;
@@ -38,7 +38,7 @@ Code Submit(nccl::Comm handle, std::unique_ptr<FakePart> part, void* stream) {
   return Code::kSuccess;
 }
 
-// Takes `op` apart, which may be one of the communicator's own.
+// Decodes `op`, which may be one of the communicator's own.
 Code SetOperator(FakePart* part, nccl::RedOp op, const FakeComm& comm) {
   part->op = op;
   const int own = static_cast<int>(op) - 5;
@@ -96,7 +96,7 @@ Code Queue(const FakeMessage& message, nccl::Comm comm, void* stream) {
 
 }  // namespace
 
-// Gives the pending part to its stream.
+// Submits the pending part to its stream.
 void Flush(FakeComm* comm) {
   FakeNcclState& state = State();
   const bool meets = comm->pending->kind != FakeKind::kMessages;

@@ -1,4 +1,4 @@
-// The life of libfake_nccl.so's communicators.
+// Creation and destruction of libfake_nccl.so's communicators.
 #include "tests/nccl/fake_nccl.h"
 
 #include <cstdio>
@@ -24,7 +24,7 @@ FakeComm* From(nccl::Comm comm) {
   return fake;
 }
 
-// Whether NCCL would take a call now.
+// Whether NCCL would refuse a call at this moment.
 bool Busy(const FakeComm& comm) {
   const FakeNcclState& state = State();
   return comm.polls_left > 0 || comm.pending != nullptr ||

@@ -1,11 +1,11 @@
 #pragma once
 
-// How tests steer libfake_nccl.so, an NCCL whose ranks are threads of one
+// How tests control libfake_nccl.so, an NCCL whose ranks are threads of one
 // process and whose memory is the host's. Its functions are found by dlsym().
 namespace gradientflow::testing {
 
 enum class FakeNcclMode : int {
-  kVersion,          // What ncclGetVersion says; 22809.
+  kVersion,          // The result of ncclGetVersion; 22809.
   kDevice,           // What ncclCommCuDevice says; -1: the device that was
                      // current when the communicator was made.
   kIdError,          // Code that ncclGetUniqueId returns; 0.
@@ -25,7 +25,7 @@ enum class FakeNcclCount : int {
   kDestroyed,
   kAborted,
   kCollectives,  // Reached their stream.
-  kEnded,        // Of those: not on their stream any more.
+  kEnded,        // Those that have left their stream.
   kRegistered,
   kDeregistered,
   kOperators,           // Made.
@@ -37,11 +37,11 @@ enum class FakeNcclCount : int {
 inline constexpr int kFakeNcclCounts = 11;
 
 extern "C" {
-// All modes as at first, all counts 0; ends what hangs.
+// Resets all modes and counts, and ends everything that hangs.
 using FakeNcclReset = void();
 using FakeNcclSet = void(FakeNcclMode mode, int value);
 using FakeNcclGet = int(FakeNcclCount count);
-// `enqueue` makes a stream call fn(arg) after all that was submitted before.
+// `enqueue` makes a stream call fn(arg) after all work submitted before.
 using FakeNcclEnqueue = void(void* stream, void (*fn)(void*), void* arg);
 using FakeNcclSetEnqueue = void(FakeNcclEnqueue* enqueue);
 // The calling thread's current device.

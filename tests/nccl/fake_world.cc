@@ -43,7 +43,7 @@ kernels::ReduceOp KernelOp(nccl::RedOp op) {
   }
 }
 
-// NCCL holds a factor in the type of the elements.
+// NCCL stores a factor in the type of the elements.
 float FactorIn(DType type, double factor) {
   float wide = static_cast<float>(factor);
   if (type == DType::kFloat32) return wide;
@@ -82,7 +82,7 @@ Bytes Scaled(const std::byte* data, std::size_t n, DType type, double factor) {
 }
 
 // The ranks' elements [begin, begin + n), combined in rank order and rounded
-// after each, as along a ring.
+// after each addition, as along a ring.
 Bytes Reduced(const std::vector<FakePart*>& parts, std::size_t begin,
               std::size_t n) {
   const FakePart& first = *parts[0];
@@ -184,14 +184,14 @@ void Meet(FakeComm* comm, std::size_t number, FakePart* part,
   }
   state.changed.wait(*lock, [&] { return meeting.done || comm->aborted; });
   if (!meeting.done) {
-    // Its memory is the caller's again: those who come find nobody.
+    // The memory belongs to the caller again: later ranks must not use it.
     meeting.arrived = -static_cast<int>(size);
   } else if (++meeting.left == static_cast<int>(size)) {
     world.meetings.erase(number);
   }
 }
 
-// Takes what there is for this rank. Returns whether nothing is missing.
+// Takes the messages for this rank. Returns whether none is missing.
 bool TakeMail(FakeComm* comm, std::vector<FakeMessage>* wanted) {
   FakeNcclState& state = State();
   for (auto message = wanted->begin(); message != wanted->end();) {
@@ -246,7 +246,7 @@ void Exchange(FakeComm* comm, const FakePart& part,
 }  // namespace
 
 FakeNcclState& State() {
-  // Never destroyed: streams that were held may come to it as the process ends.
+  // Never destroyed: streams that were held may use it as the process ends.
   static auto* state = new FakeNcclState;
   return *state;
 }

@@ -14,8 +14,8 @@
 #include "gradientflow/nccl/abi.h"
 #include "tests/nccl/fake_nccl.h"
 
-// The ranks behind libfake_nccl.so. One mutex guards everything: this is about
-// being right.
+// The ranks behind libfake_nccl.so. One mutex guards everything, since
+// correctness matters here and speed does not.
 namespace gradientflow::testing {
 
 enum class FakeKind : int {
@@ -42,7 +42,7 @@ struct FakePart {
   std::size_t count = 0;
   nccl::DataType type = nccl::DataType::kInt8;
   nccl::RedOp op = nccl::RedOp::kSum;
-  double factor = 1.0;  // Of a pre-multiplying op.
+  double factor = 1.0;  // For a pre-multiplying op.
   int root = 0;
   std::vector<FakeMessage> messages;
 };
@@ -50,7 +50,7 @@ struct FakePart {
 struct FakeWorld;
 struct FakeComm;
 
-// On its way to a stream, which may never come to it.
+// A part on its way to a stream, which may never reach it.
 struct FakeSubmitted {
   FakeComm* comm;
   std::size_t number;
@@ -61,7 +61,7 @@ struct FakeComm {
   std::shared_ptr<FakeWorld> world;
   int rank = 0;
   int device = 0;
-  std::size_t begun = 0;  // Operations of all ranks so far.
+  std::size_t begun = 0;  // Operations that all ranks have begun.
   struct Operator {
     nccl::DataType type;
     double factor;
@@ -93,7 +93,7 @@ struct FakeWorld {
   std::vector<FakeComm*> comms;
   int joined = 0;
   std::map<std::size_t, Meeting> meetings;
-  std::map<std::pair<int, int>, std::deque<Sent>> mail;  // By from, to.
+  std::map<std::pair<int, int>, std::deque<Sent>> mail;  // By (from, to).
 };
 
 struct FakeNcclState {
@@ -112,7 +112,7 @@ struct FakeNcclState {
   FakeNcclCurrent* current = nullptr;
   int next_id = 1;
   std::map<std::string, std::shared_ptr<FakeWorld>> worlds;
-  std::vector<std::unique_ptr<FakeComm>> comms;  // All there ever were.
+  std::vector<std::unique_ptr<FakeComm>> comms;  // All that were ever made.
 
   int mode(FakeNcclMode which) const {
     return modes[static_cast<std::size_t>(which)];
@@ -121,8 +121,8 @@ struct FakeNcclState {
 };
 FakeNcclState& State();
 
-// On the stream's thread: meets the other ranks and does the work, or waits
-// until `comm` is aborted.
+// Called on the stream's thread: meets the other ranks and does the work, or
+// waits until `comm` is aborted.
 void RunPart(FakeComm* comm, std::size_t number, FakePart* part);
 
 }  // namespace gradientflow::testing

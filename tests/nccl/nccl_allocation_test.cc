@@ -7,8 +7,8 @@
 #include "tests/nccl/nccl_oracle.h"
 #include "tests/nccl/nccl_ranks.h"
 
-// What a call asks of the host's heap and of the device, when others like it
-// came before.
+// What a call allocates on the host's heap and on the device after similar
+// calls have run.
 namespace gradientflow::testing {
 namespace {
 
@@ -21,7 +21,7 @@ CollectiveCall Allreduce(const DeviceMemory& memory, std::size_t count) {
   return call;
 }
 
-// A step's calls, of all sorts.
+// The calls of a step, of all kinds.
 std::vector<CollectiveCall> MixedCalls(const DeviceMemory& memory, int size) {
   std::vector<CollectiveCall> calls(6, Allreduce(memory, kElements));
   calls[0].op = ReduceOp::kMean;
@@ -60,8 +60,8 @@ TEST(NcclAllocation, NothingIsAllocatedAndTheHostNeverWaits) {
     std::vector<Outcome> outcomes(calls.size());
     std::uint64_t heap = 0;
     std::uint64_t device[kFakeCalls] = {};
-    // The same calls are in flight together in every round, so the first ones
-    // make all that later ones use.
+    // The same calls are in flight together in every round, so the first round
+    // makes everything that later rounds use.
     for (int round = 0; round < 12; ++round) {
       if (round == 4) {
         heap = HeapAllocations();

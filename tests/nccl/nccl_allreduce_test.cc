@@ -6,15 +6,15 @@
 #include "tests/nccl/nccl_suite.h"
 #include "transports/wire.h"
 
-// Allreduce over NCCL against float64: types, operations, scales, conversion,
-// extents, and what is not finite.
+// Allreduce over NCCL, compared with float64: types, operations, scales,
+// conversion, extents, and non-finite values.
 namespace gradientflow::testing {
 namespace {
 
 using kernels::testing::Elements;
 
-// Runs an allreduce of rank-dependent elements, checks all of them (also those
-// that take no part), and returns the flags.
+// Runs an allreduce of rank-dependent elements, checks all elements (including
+// those outside of the call), and returns the flags.
 std::uint32_t CheckAllreduce(NcclRank& self, CollectiveCall call,
                              std::size_t buffer) {
   const std::vector<Elements> inputs =
@@ -103,7 +103,7 @@ TEST_P(NcclCollectives, AllreduceLeavesWhatLiesBetweenExtentsAlone) {
   });
 }
 
-// An inf or NaN of one rank, or one that the sum makes, is seen by all.
+// All ranks learn of an inf or NaN of one rank, or one that the sum makes.
 TEST_P(NcclCollectives, AllreduceTellsEveryRankOfInfAndNan) {
   Run([](NcclRank& self) {
     const double bads[] = {std::nan(""), HUGE_VAL, -HUGE_VAL, 60000.0};
@@ -118,7 +118,7 @@ TEST_P(NcclCollectives, AllreduceTellsEveryRankOfInfAndNan) {
             if (convert) call.wire = DType::kFloat16;
             call.scale = scale;
             Elements mine = NcclInput(type, self.rank, call.count, 5);
-            // Much for a float16, and too much together with others.
+            // Large for a float16, and too large in a sum.
             const bool all = bad == 60000.0;
             const bool here = self.rank == ++round % self.collective.size();
             if (here || all) mine.Set(call.count - 1, bad);

@@ -4,7 +4,7 @@
 
 #include "tests/nccl/nccl_trouble.h"
 
-// Beginnings that fail, and ends that are none.
+// Failures at the start, and calls that never end.
 namespace gradientflow::testing {
 namespace {
 

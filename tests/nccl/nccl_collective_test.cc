@@ -6,8 +6,8 @@
 
 #include "tests/nccl/nccl_suite.h"
 
-// Every kind of collective over NCCL but allreduce: moved elements keep their
-// bits, reduced ones are compared with float64.
+// Every kind of collective over NCCL except allreduce: moved elements keep
+// their bits, reduced ones are compared with float64.
 namespace gradientflow::testing {
 namespace {
 
@@ -109,7 +109,7 @@ TEST_P(NcclCollectives, ReduceScatterGivesEachRankItsBlock) {
   });
 }
 
-// What rank `from` sends to rank `to`: uneven, and now and then nothing.
+// Elements that rank `from` sends to rank `to`: uneven, and sometimes none.
 std::size_t Sent(int from, int to, int round) {
   const int mix = from * 31 + to * 17 + round * 7;
   return mix % 4 == 0 ? 0 : static_cast<std::size_t>(mix * 37 % 900);
@@ -128,7 +128,7 @@ TEST_P(NcclCollectives, AllToAllWithUnevenCountsAndZeros) {
       const DType type = kEveryType[round % types];
       CollectiveCall call = Call(CollectiveKind::kAllToAll, type, 0);
       for (int r = 0; r < size; ++r) {
-        // In the last round only rank 0 has something to say.
+        // In the last round only rank 0 has elements.
         const bool all = round < types;
         const bool mine = all || self.rank == 0;
         call.send_counts.push_back(mine ? Sent(self.rank, r, round) : 0);
@@ -203,7 +203,7 @@ TEST_P(NcclCollectives, BarrierWaitsForAll) {
   });
 }
 
-// One rank begins its plain call before its bucket, the other after it.
+// One rank starts its plain call before its bucket, the other after it.
 TEST_P(NcclCollectives, ChannelsDoNotWaitForEachOther) {
   Run([](NcclRank& self) {
     CollectiveCall calls[kChannels];
@@ -228,7 +228,7 @@ TEST_P(NcclCollectives, ChannelsDoNotWaitForEachOther) {
   });
 }
 
-// NCCL has none: an error on the rank that calls, and nothing else.
+// NCCL has none: the rank that calls gets an error, and nothing else happens.
 TEST_P(NcclCollectives, BitwiseOperationsAreRefused) {
   Run([&](NcclRank& self) {
     CollectiveCall sum = Call(CollectiveKind::kAllreduce, DType::kUInt8, 9);
@@ -252,7 +252,7 @@ TEST_P(NcclCollectives, BitwiseOperationsAreRefused) {
             << outcome.status.message();
       }
     }
-    // What does not reduce has no operation.
+    // Calls that do not reduce have no operation.
     CollectiveCall broadcast =
         Call(CollectiveKind::kBroadcast, DType::kFloat32, 1);
     broadcast.op = ReduceOp::kBitOr;

@@ -7,8 +7,8 @@
 
 #include "tests/nccl/nccl_trouble.h"
 
-// Whatever goes wrong, every call ends, with a reason that names the culprit,
-// the step and the bucket.
+// Whatever fails, every call ends, with a reason that names the culprit, the
+// step and the bucket.
 namespace gradientflow::testing {
 namespace {
 
@@ -168,7 +168,7 @@ TEST_F(NcclFailure, AbortThatHangsHoldsNobodyUp) {
     ExpectSays(outcome.status,
                {"rank 2 has died", "did not give the buffers back",
                 "step 7 bucket 3"});
-    // The device still uses the memory: it goes after the collective.
+    // The device still uses the memory, which is freed after the collective.
     nccl_.Set(FakeNcclMode::kHangAbort, 0);
     made.value().reset();
   });

@@ -2,7 +2,7 @@
 
 #include "tests/nccl/nccl_trouble.h"
 
-// An end that has to leave something behind, which a sanitizer would report.
+// An end that has to leak memory, which a sanitizer would report.
 namespace gradientflow::testing {
 namespace {
 
@@ -24,7 +24,7 @@ TEST_F(NcclFailure, DestructionDoesNotWaitForAnAbortThatHangs) {
     EXPECT_TRUE(outcome.ended);
     ExpectSays(outcome.status,
                {"calls in flight", "did not give the buffers back"});
-    // Let the device come to an end before its memory does.
+    // Lets the device finish before its memory is freed.
     nccl_.Set(FakeNcclMode::kHangAbort, 0);
     nccl_.Await(FakeNcclCount::kEnded, 1);
   });

@@ -24,8 +24,9 @@ int PrecisionOf(DType type) {
   }
 }
 
-// Each input rounds once for its factor and once for that factor's own
-// rounding, and each partial sum once; a product's factors bring theirs.
+// Each input is rounded once for its factor and once for the rounding of that
+// factor, and each partial sum once; the factors of a product add their own
+// errors.
 constexpr double kBaseUlps = 2;
 constexpr double kUlpsPerRank = 1.5;
 

@@ -35,7 +35,7 @@ Function* Find(void* library, const char* name) {
   return found;
 }
 
-// Where rank 0 leaves bytes for the others.
+// Where rank 0 leaves bytes for the other ranks.
 class Board {
  public:
   Status Broadcast(int rank, void* data, std::size_t bytes) {

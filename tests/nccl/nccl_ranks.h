@@ -15,18 +15,18 @@
 // NCCL collectives between threads, over libfake_nccl.so and FakeDevices.
 namespace gradientflow::testing {
 
-// Where the libraries lie, from the folder that tests run in.
+// Where the libraries are, relative to the folder in which tests run.
 inline constexpr char kFakeNcclPath[] = "./tests/nccl/libfake_nccl.so";
 inline constexpr char kNoRegisterPath[] =
     "./tests/nccl/libfake_nccl_without_register.so";
 inline constexpr char kNoGroupEndPath[] =
     "./tests/nccl/libfake_nccl_without_group_end.so";
 
-// One of the libraries, loaded and as at first.
+// One of the libraries, loaded and reset.
 class FakeNccl {
  public:
   explicit FakeNccl(const char* path = kFakeNcclPath);
-  ~FakeNccl();  // Ends what hangs.
+  ~FakeNccl();  // Ends everything that hangs.
   FakeNccl(const FakeNccl&) = delete;
   FakeNccl& operator=(const FakeNccl&) = delete;
 
@@ -60,7 +60,7 @@ struct Outcome {
   }
 };
 
-// What the body of one rank's thread has.
+// What the body of a rank's thread receives.
 struct NcclRank {
   int rank;
   FakeDevice& device;
@@ -70,7 +70,7 @@ struct NcclRank {
   Outcome Run(const CollectiveCall& call);
   void PollUntil(const Outcome& outcome);
 
-  // On the device, with the elements of `from`.
+  // Device memory with the elements of `from`.
   DeviceMemory Upload(const kernels::testing::Elements& from) const;
   static void Download(const DeviceMemory& from,
                        kernels::testing::Elements* to);
@@ -80,15 +80,16 @@ struct NcclJob {
   FakeNccl* nccl = nullptr;
   int size = 1;
   FakeLag lag = FakeLag::kRandom;
-  // Changes what Create() is given, and the device that it is given.
+  // Changes the arguments of Create(), including the device.
   std::function<void(int rank, NcclArgs* args)> adjust;
 };
 
-// Runs `body` for every rank on a thread of its own; every Create() succeeds.
+// Runs `body` for every rank on a thread of its own; requires every Create() to
+// succeed.
 void RunNcclRanks(const NcclJob& job,
                   const std::function<void(NcclRank&)>& body);
 
-// The same, but `body` is given what Create() said.
+// The same, but `body` receives the result of Create().
 void CreateNcclRanks(
     const NcclJob& job,
     const std::function<void(int rank, FakeDevice& device,

@@ -9,7 +9,7 @@
 #include "tests/nccl/nccl_oracle.h"
 #include "tests/nccl/nccl_ranks.h"
 
-// What NCCL is told of memory, and people of calls.
+// What NCCL is told of memory, and what people are told of calls.
 namespace gradientflow::testing {
 namespace {
 

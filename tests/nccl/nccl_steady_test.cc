@@ -8,7 +8,7 @@
 #include "tests/nccl/nccl_ranks.h"
 #include "transports/wire.h"
 
-// Call after call: what is kept, what grows, what waits.
+// Many calls in sequence: what is kept, what grows, what waits.
 namespace gradientflow::testing {
 namespace {
 
@@ -46,7 +46,7 @@ TEST(NcclSteady, FactorsAreMadeOnceAndOldOnesGivenBack) {
   EXPECT_EQ(nccl.Get(FakeNcclCount::kOperatorsDestroyed), 22);
 }
 
-// Staging that grows while smaller calls still use what was there.
+// Staging memory grows while smaller calls still use the old one.
 TEST(NcclSteady, StagingGrowsUnderCallsInFlight) {
   FakeNccl nccl;
   NcclJob job;
@@ -84,7 +84,7 @@ TEST(NcclSteady, StagingGrowsUnderCallsInFlight) {
   });
 }
 
-// Every fifth call has a NaN, which no other call may be blamed for.
+// Every fifth call has a NaN, which must not be reported for any other call.
 TEST(NcclSteady, MoreCallsThanFitOnTheDeviceEndInOrderWithTheirOwnFlags) {
   FakeNccl nccl;
   NcclJob job;
@@ -106,7 +106,7 @@ TEST(NcclSteady, MoreCallsThanFitOnTheDeviceEndInOrderWithTheirOwnFlags) {
     for (std::size_t i = 0; i < kCalls; ++i) {
       CollectiveCall call = Allreduce(memory, 1);
       call.output = memory.get() + i * 4;
-      // Both ways to look.
+      // Both ways to detect non-finite values.
       if (i % 2 == 0) call.wire = DType::kBFloat16;
       self.collective.Start(
           call, {[](void* to, std::uint64_t cookie, std::uint32_t flags,

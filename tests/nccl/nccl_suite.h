@@ -11,7 +11,7 @@
 #include "tests/nccl/nccl_ranks.h"
 
 // What the tests of collectives share: numbers of ranks, with and without calls
-// that NCCL takes its time for.
+// for which NCCL takes its time.
 namespace gradientflow::testing {
 
 inline constexpr std::size_t kCounts[] = {0, 1, 7, 97, 1009};
@@ -75,7 +75,7 @@ inline std::string ParamName(
          (std::get<1>(info.param) == 0 ? "" : "SlowNccl");
 }
 
-// For each file of such tests.
+// To be used in each file of such tests.
 #define GRADIENTFLOW_FOR_NCCL_RANKS()                                        \
   INSTANTIATE_TEST_SUITE_P(Fake, NcclCollectives,                            \
                            ::testing::Combine(::testing::Values(1, 2, 3, 5), \

@@ -10,7 +10,7 @@
 #include "tests/nccl/nccl_oracle.h"
 #include "tests/nccl/nccl_ranks.h"
 
-// What the tests of failures share: time that moves by hand, and a culprit.
+// What the tests of failures share: a manual clock, and a culprit.
 namespace gradientflow::testing {
 
 inline CollectiveCall Bucket(const DeviceMemory& memory, std::size_t count) {
@@ -33,7 +33,7 @@ inline void ExpectSays(const Status& status,
 
 class NcclFailure : public ::testing::Test {
  protected:
-  // Time stands, but for what the body does.
+  // Time stands still, unless the body moves it.
   NcclJob Job(int size) {
     NcclJob job;
     job.nccl = &nccl_;

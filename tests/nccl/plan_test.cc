@@ -32,7 +32,7 @@ TEST(PlanNcclCall, WideSumsTakeTheirScaleBeforehand) {
   }
 }
 
-// A factor in half precision would cost digits, or all of them.
+// A factor in half precision would lose digits, or vanish.
 TEST(PlanNcclCall, HalvesAndOtherOperationsTakeTheirScaleAfterwards) {
   for (const auto& [type, op] : {std::pair(DType::kFloat16, ReduceOp::kMean),
                                  std::pair(DType::kBFloat16, ReduceOp::kSum),
@@ -45,7 +45,7 @@ TEST(PlanNcclCall, HalvesAndOtherOperationsTakeTheirScaleAfterwards) {
   }
 }
 
-// Neither a sum over the wire's range nor a scale below it loses anything.
+// Neither a sum beyond the wire's range nor a scale below it loses anything.
 TEST(PlanNcclCall, ConversionDividesOnTheWayInAndScalesOnTheWayOut) {
   CollectiveCall call = Allreduce(DType::kFloat32, ReduceOp::kMean, 0x1p-16F);
   call.wire = DType::kFloat16;
@@ -58,7 +58,8 @@ TEST(PlanNcclCall, ConversionDividesOnTheWayInAndScalesOnTheWayOut) {
   EXPECT_EQ(plan.after_scale, 0x1p-16F);
 }
 
-// What 16 bits hold stays scaled; float32 takes it with the rest of the scale.
+// Values in 16 bits stay scaled; float32 applies this with the rest of the
+// scale.
 TEST(PlanNcclCall, LossScalesAreUndoneInFloat32Only) {
   for (const DType wire : {DType::kFloat32, DType::kFloat16}) {
     CollectiveCall call = Allreduce(DType::kFloat32, ReduceOp::kMean, 0.5F);

@@ -13,7 +13,7 @@
 namespace gradientflow {
 namespace {
 
-// A pipe that keeps each write apart from the next.
+// A pipe that keeps writes apart from each other.
 class Pipe {
  public:
   Pipe() {
@@ -25,7 +25,7 @@ class Pipe {
   }
   int in() const { return ends_[1]; }
 
-  // One write's text; "" if there is none.
+  // The text of one write; "" if there is none.
   std::string Next() {
     std::array<char, 65536> text;
     const ssize_t got =

@@ -13,8 +13,8 @@
 #include "gradientflow/buckets/pool_layout.h"
 #include "tests/device/fake_device.h"
 
-// What the optimiser does across streams; its numbers are tested against the
-// CPU's in tests/session and tests/gpu.
+// How the optimiser behaves across streams. tests/session and tests/gpu compare
+// its numbers with the CPU's.
 namespace gradientflow {
 namespace {
 
@@ -44,7 +44,7 @@ class DeviceOptimizerTest : public ::testing::Test {
     optimizer_ = DeviceOptimizer::Create(std::move(parts)).value();
   }
 
-  // kElements of the device's, all `value`.
+  // Device memory of kElements elements, all `value`.
   DeviceMemory Floats(float value) {
     DeviceMemory memory = device_.Allocate(kElements * sizeof(float)).value();
     const std::vector<float> values(kElements, value);
@@ -88,15 +88,15 @@ TEST_F(DeviceOptimizerTest, AStepOnAnotherStreamComesAfterTheOneBefore) {
     Step(config, weights, *second_);
     const std::unique_ptr<Event> end = device_.NewEvent().value();
     EXPECT_TRUE(second_->Record(end.get()).ok());
-    // Each look lets every stream do a piece of what it can.
+    // With each query every stream does a piece of work if it can.
     for (int look = 0; look < 20; ++look) EXPECT_FALSE(end->Query().value());
     release();
     EXPECT_TRUE(end->Synchronize().ok());
   }
 }
 
-// The table of weights is the steps' own: the next one's must not take the
-// place of one that is still to be read.
+// Each step has its own table of weights: that of the next step must not
+// replace one that is still to be read.
 TEST_F(DeviceOptimizerTest, OtherWeightsOnAnotherStreamWaitForTheStepBefore) {
   const DeviceMemory one = Floats(8);
   const DeviceMemory other = Floats(80);

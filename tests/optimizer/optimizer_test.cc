@@ -67,7 +67,7 @@ void ExpectNear(double seen, double expected) {
   EXPECT_NEAR(seen, expected, 2e-6 * (1 + std::fabs(expected)));
 }
 
-// Several steps with changing selections, from one start.
+// Runs several steps with changing selections, from the same start.
 void CompareWithOracle(const KernelTable& table, const OptimizerConfig& config,
                        DType type, std::uint32_t seed) {
   std::mt19937 random(seed);
@@ -258,7 +258,7 @@ TEST(Optimizer, GoesOnFromRestoredMomentumBitForBit) {
   ASSERT_TRUE(step(saved, one, RandomFloats(57, random)));
   Weights two = one;
   Optimizer restored(layout, kernels::CpuKernels());
-  // One byte off, as it may lie in a file.
+  // One byte off alignment, as it may be in a file.
   std::vector<std::byte> bytes(1 + 57 * sizeof(float));
   std::memcpy(bytes.data() + 1, saved.momentum().data(), bytes.size() - 1);
   ASSERT_TRUE(restored.RestoreMomentum(std::span(bytes).subspan(1)).ok());

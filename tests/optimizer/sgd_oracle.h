@@ -33,7 +33,7 @@ class Weights {
   std::vector<std::vector<float>> tensors_;
 };
 
-// What optimizer/optimizer.h defines, element by element in float64.
+// The formulas of optimizer/optimizer.h, element by element in float64.
 struct SgdOracle {
   std::vector<double> momentum;                // Pool order.
   std::vector<std::vector<double>> weights;    // By tensor.

@@ -30,19 +30,20 @@ int PrecisionOf(DType dtype) {
   }
 }
 
-// In units of the last place, at the coarser of the two types, of the sum of
-// magnitudes: what orders of summation and roundings on the way may cost.
+// Allowed errors in units in the last place, at the coarser of the two types,
+// of the sum of magnitudes. They cover the order of summation and roundings on
+// the way.
 //   contributions travel once   one rounding each, one of the result
 //   partial results travel      one rounding per hop
 constexpr double kOnce = 2;
 constexpr double kPerHop = 0.5;
-// Sums of the ranks in the type of the wire: float32 and float64 round at
-// each addition, whatever the algorithm.
+// Sums of the ranks in the type of the wire: float32 and float64 round at each
+// addition, whatever the algorithm.
 constexpr double kWidePerRank = 0.5;
 // A product's factors each bring their own relative error.
 constexpr double kProductPerRank = 1.5;
 
-// Whatever "auto" takes may be such an algorithm.
+// "auto" may choose such an algorithm.
 bool PartialsTravel(const AllreduceCase& c) {
   return c.algorithm == nullptr ||
          MakeAllreduce(*c.algorithm, 0, {.size = 2}, 8).multi_hop;

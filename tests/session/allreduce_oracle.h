@@ -6,7 +6,7 @@
 #include "gradientflow/session.h"
 #include "tests/kernels/oracle.h"
 
-// What an allreduce is checked against: a second, slow account of it.
+// The oracle of allreduce: a second, slow implementation.
 namespace gradientflow::testing {
 
 struct AllreduceCase {
@@ -19,16 +19,16 @@ struct AllreduceCase {
 };
 std::string Describe(const AllreduceCase& c);
 
-// Whether the library promises to run it.
+// Whether the library guarantees to run it.
 bool Valid(const AllreduceCase& c);
 
-// Rank `rank`'s element `i`; floats are such that a product of eight is a
-// normal float16. Integers may be any bits.
+// Element `i` of rank `rank`. Floats are such that a product of eight is a
+// normal float16. Integers may have any bits.
 std::uint64_t InputBits(DType dtype, int rank, std::size_t i);
 
 kernels::testing::Elements Input(DType dtype, int rank, std::size_t count);
 
-// Runs it on `session` and checks every element. Returns a digest of the bits,
+// Runs it on `session` and checks every element. Returns a hash of the bits,
 // which must be the same on all ranks.
 std::uint64_t RunAndCheck(GradientSession& session, const AllreduceCase& c);
 

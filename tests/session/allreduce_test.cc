@@ -9,8 +9,8 @@
 #include "tests/session/allreduce_oracle.h"
 #include "tests/session/ranks.h"
 
-// Every allreduce there is, over everything it can run over, against an
-// account in float64 (or wrapping integers).
+// Every allreduce, over every fabric that can run it, against an oracle in
+// float64 (or wrapping integers).
 namespace gradientflow::testing {
 namespace {
 
@@ -50,7 +50,7 @@ class Allreduce : public ::testing::TestWithParam<std::tuple<Over, int>> {
     return job;
   }
 
-  // Runs all `cases` on all ranks of one job; all must come to the same bits.
+  // Runs all `cases` on all ranks of one job; all must get the same bits.
   void Agree(const std::vector<AllreduceCase>& cases) const {
     const Job job = MakeJob();
     std::vector<std::vector<std::uint64_t>> digests(
@@ -104,7 +104,7 @@ TEST_P(Allreduce, OfEveryTypeWithEveryOperation) {
   Agree(cases);
 }
 
-// Odd counts, and some that need a second segment.
+// Odd counts, some of which need a second segment.
 TEST_P(Allreduce, OfIntegersWithEveryOperationByEveryAlgorithm) {
   std::vector<AllreduceCase> cases;
   for (Algorithm algorithm : AlgorithmsOver(std::get<Over>(GetParam()))) {
@@ -149,8 +149,8 @@ TEST_P(Allreduce, GivesTheSameBitsWhenRunAgain) {
   });
 }
 
-// A rank that finds its peers ahead of it may do one part after another without
-// a look at those that it waited for before: they must keep their sync slots.
+// A rank that finds its peers ahead may do several parts without checking those
+// that it waited for before: they must not reuse their sync slots meanwhile.
 TEST(SharedAllreduce, OfManyMorePartsThanThereAreSyncSlots) {
   constexpr std::size_t kParts = 2500;
   constexpr std::size_t kCount = kParts * kSegment + 5;
@@ -189,7 +189,7 @@ TEST(SharedAllreduce, OfManyMorePartsThanThereAreSyncSlots) {
   }
 }
 
-// Eight ranks' sum would be beyond float16: the mean must come without it.
+// The sum of eight ranks would overflow float16: the mean must not.
 TEST_P(Allreduce, MeanOfLargeFloat16DoesNotOverflow) {
   const Job job = MakeJob();
   RunRanks(job, [&](GradientSession& session) {
@@ -219,8 +219,8 @@ TEST_P(Allreduce, MeanOfLargeFloat16DoesNotOverflow) {
   });
 }
 
-// The same bits as where the call names it; that of the group of all ranks, and
-// of another.
+// The bits are the same as if the call names the algorithm, for the group of
+// all ranks and for another one.
 TEST_P(Allreduce, RunsByTheSessionsAlgorithmUnlessItNamesOne) {
   for (Algorithm algorithm : AlgorithmsOver(std::get<Over>(GetParam()))) {
     if (algorithm == nullptr) continue;
@@ -245,7 +245,7 @@ TEST_P(Allreduce, RunsByTheSessionsAlgorithmUnlessItNamesOne) {
         return data;
       };
       EXPECT_TRUE(sum(0, nullptr) == sum(0, algorithm)) << Name(algorithm);
-      // A group of its own shares no memory.
+      // A group of some ranks shares no memory.
       const Algorithm there =
           algorithm == &allreduce::kShared ? &allreduce::kTwoSync : algorithm;
       EXPECT_TRUE(sum(1, nullptr) == sum(1, there)) << Name(algorithm);

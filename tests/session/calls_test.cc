@@ -10,7 +10,7 @@
 #include "tests/session/steps.h"
 
 // What else a session does: collectives and messages on plain buffers, also
-// while a step is on its way.
+// during a step.
 namespace gradientflow::testing {
 namespace {
 
@@ -37,7 +37,7 @@ TEST_P(Steps, LetPlainCollectivesRunBetweenAnyTwoHooks) {
   job.options.segments_in_flight = 1;
   RunRanks(job, [](GradientSession& session) {
     for (int step = 0; step < 8; ++step) {
-      // Each rank's backward is elsewhere when it calls.
+      // Each rank calls at another point of its backward.
       const std::size_t before =
           (static_cast<std::size_t>(session.rank()) * 5 + step) %
           session.tensors();
@@ -227,7 +227,7 @@ TEST_P(Steps, WaitForAStartedCallForAWhile) {
     }
     EXPECT_TRUE(session.communicator().Wait(ticket, 30).ok());
     EXPECT_EQ(data, Filled(11, SumOver(session, 0)));
-    // A call that is not valid was not started, and has no ticket.
+    // An invalid call was not started, and has no ticket.
     CollectiveCall wrong = Sum(&data);
     wrong.root = wrong.group = 77;
     EXPECT_EQ(session.communicator().Start(wrong).status().code(),

@@ -12,8 +12,8 @@
 #include "tests/session/allreduce_oracle.h"
 #include "tests/session/ranks.h"
 
-// All collectives but allreduce, over everything they can run over: moved
-// elements keep their bits, reduced ones are compared with float64.
+// All collectives except allreduce, over all fabrics: moved elements keep their
+// bits, reduced ones are compared with float64.
 namespace gradientflow::testing {
 namespace {
 
@@ -64,7 +64,7 @@ void ExpectInput(const Elements& seen, std::size_t to, int rank,
 TEST_P(Collectives, BroadcastFromEveryRoot) {
   Run([](GradientSession& session) {
     for (std::size_t count : kCounts) {
-      // Every root, but for long buffers only the first ones.
+      // All roots, but for long buffers only the first ones.
       const int roots =
           count > 1000 ? std::min(2, session.size()) : session.size();
       for (int root = 0; root < roots; ++root) {
@@ -155,7 +155,7 @@ TEST_P(Collectives, ReduceAndReduceScatterOfIntegersWithEveryOperation) {
   });
 }
 
-// Combines in rank order, as the library promises here: the same bits.
+// Combines in rank order, as the library guarantees here: the same bits.
 double ReducedInOrder(ReduceOp op, DType dtype,
                       const std::vector<Elements>& inputs, std::size_t i) {
   const auto kernel_op = op == ReduceOp::kMean
@@ -235,7 +235,7 @@ TEST_P(Collectives, ReduceScatterGivesEachRankItsBlock) {
   });
 }
 
-// What rank `from` sends to rank `to`: uneven, and now and then nothing.
+// Elements that rank `from` sends to rank `to`: uneven, and sometimes none.
 std::size_t Sent(int from, int to, int round) {
   const int mix = from * 31 + to * 17 + round * 7;
   return mix % 4 == 0 ? 0 : static_cast<std::size_t>(mix * 37 % 1500);

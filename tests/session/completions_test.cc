@@ -13,7 +13,7 @@
 #include "gradientflow/base/str_cat.h"
 #include "tests/session/ranks.h"
 
-// Calls and messages that call back, and receives from any rank.
+// Calls and messages with completions, and receives from any rank.
 namespace gradientflow::testing {
 namespace {
 
@@ -56,8 +56,8 @@ TEST_P(Completions, RunOnceBeforeAwaitReturns) {
   });
 }
 
-// Nobody waits: the progress thread drives, and the next call is started by the
-// completion of the one before.
+// No caller waits: the progress thread drives, and each completion starts the
+// next call.
 TEST_P(Completions, MayStartCalls) {
   RunRanks(MakeJob(), [](GradientSession& session) {
     constexpr int kCalls = 30;
@@ -83,7 +83,7 @@ TEST_P(Completions, MayStartCalls) {
 
 TEST_P(Completions, HoldNoLockOfTheSession) {
   RunRanks(MakeJob(), [](GradientSession& session) {
-    // What a Python thread does: it holds a lock that the completion wants, and
+    // As a Python thread does: it holds a lock that the completion needs, and
     // calls the session.
     std::vector<double> first(3, 1);
     std::vector<double> second(3, 1);
@@ -157,7 +157,7 @@ TEST_P(Completions, TakeMessagesFromAnyRank) {
     for (const std::uint64_t ticket : tickets) {
       ASSERT_TRUE(session.communicator().Wait(ticket, -1).ok());
     }
-    // Each sender's in order.
+    // The messages of each sender arrive in order.
     std::vector<int> next(static_cast<std::size_t>(size), 0);
     for (int i = 0; i < all; ++i) {
       ASSERT_GE(sources[i], 1);
@@ -166,7 +166,8 @@ TEST_P(Completions, TakeMessagesFromAnyRank) {
   });
 }
 
-// A receive from one rank, begun behind one from any, gets what comes later.
+// A receive from one rank that starts after one from any rank gets the later
+// message.
 TEST_P(Completions, ServeReceivesOfATagInOrder) {
   RunRanks(MakeJob(), [](GradientSession& session) {
     if (session.rank() == 1) {
@@ -269,7 +270,7 @@ INSTANTIATE_TEST_SUITE_P(Joined, Completions,
                                            std::tuple{Over::kMixed, 4}),
                          ParamName);
 
-// A completion that asks for more while its session closes is refused.
+// A completion that starts a call while its session closes is refused.
 TEST(CompletionsAtTheEnd, MayStartNothingMore) {
   Job job;
   job.size = 2;
@@ -349,7 +350,7 @@ TEST(ReceivesFromAnyRank, EndWhenAllOthersHaveLeft) {
     GradientSession& session = *opened.value();
     int value = rank;
     if (rank != 0) {
-      // What came before the good-bye still counts.
+      // Messages that came before the good-bye still count.
       ASSERT_TRUE(
           session.communicator().Send(0, 7, &value, sizeof(value)).ok());
       return;
@@ -366,7 +367,7 @@ TEST(ReceivesFromAnyRank, EndWhenAllOthersHaveLeft) {
   });
 }
 
-// Collectives are not all that shows that peers are well.
+// Messages, too, show that peers make progress.
 TEST(Messages, KeepTheTimeOutAway) {
   Job job;
   job.size = 2;
@@ -407,7 +408,7 @@ TEST(CompletionsAtTheEnd, RunWhenTheSessionCloses) {
   char bytes[4] = {};
   OpenRanks(job, [&](int rank, Opened opened) {
     ASSERT_TRUE(opened.ok());
-    // The one that closes last may hear of the other's leaving first.
+    // The rank that closes last may first hear that the other one has left.
     const auto ended = [&](const Status& status) {
       if (rank == 0 || status.code() != StatusCode::kUnavailable) {
         EXPECT_EQ(status.code(), StatusCode::kAborted);
@@ -428,7 +429,7 @@ TEST(CompletionsAtTheEnd, RunWhenTheSessionCloses) {
   EXPECT_EQ(told, 4);
 }
 
-// A framework's store stands in for the rendezvous.
+// A framework's store replaces the rendezvous.
 struct Store {
   std::atomic<int> there{0};
   std::vector<std::string> cards;

@@ -13,11 +13,11 @@
 #include "tests/device/fake_device.h"
 #include "tests/session/steps.h"
 
-// Plain calls on buffers of a device, among those on the host's.
+// Plain calls on buffers of a device, between calls on host memory.
 namespace gradientflow::testing {
 namespace {
 
-// Of the rank's device, or the host's where the rank has none.
+// A buffer on the rank's device, or on the host if the rank has none.
 class Buffer {
  public:
   explicit Buffer(std::vector<float> values) : count_(values.size()) {
@@ -30,7 +30,7 @@ class Buffer {
       host_ = std::move(values);
     }
   }
-  // Null if it is empty.
+  // Null if the buffer is empty.
   float* data() {
     return device_ ? reinterpret_cast<float*>(device_.get()) : host_.data();
   }
@@ -57,8 +57,8 @@ class DeviceCalls : public ::testing::TestWithParam<Over> {
   }
 };
 
-// What reaches the executor by way of the device must not fall behind what
-// comes from the host later.
+// Calls that reach the executor by way of the device must not fall behind later
+// calls on host memory.
 TEST_P(DeviceCalls, KeepTheirOrderAmongCallsOnHostMemory) {
   RunRanks(MakeJob(3), [](GradientSession& session) {
     for (int round = 0; round < 30; ++round) {
@@ -69,7 +69,7 @@ TEST_P(DeviceCalls, KeepTheirOrderAmongCallsOnHostMemory) {
       const Result<std::uint64_t> ticket =
           session.communicator().Start(on_device);
       ASSERT_TRUE(ticket.ok());
-      // As long, so that it could be taken for the other.
+      // Equally long, so that one could be taken for the other.
       std::vector<float> host = Of(5000, 1000.0F);
       CollectiveCall on_host = on_device;
       on_host.output = host.data();
@@ -138,8 +138,8 @@ TEST_P(DeviceCalls, ReachRanksThatHaveNoElements) {
   });
 }
 
-// The others are told, in seconds, of a rank that leaves in the midst of a
-// call, and of one that never comes to it.
+// The other ranks learn within seconds of a rank that leaves during a call, and
+// of one that never comes to it.
 TEST_P(DeviceCalls, EndWhereARankCloses) {
   for (const bool begun : {true, false}) {
     // Lent until the session is gone.
@@ -172,7 +172,7 @@ TEST_P(DeviceCalls, EndWhereARankCloses) {
   }
 }
 
-// Steps end well, or with an error, when a rank closes between two of them.
+// Steps end well, or with an error, if a rank closes between two of them.
 TEST_P(DeviceCalls, FollowedByAStepThatARankDoesNotMake) {
   RunRanks(MakeJob(2), [](GradientSession& session) {
     ProduceAll(session, 0);

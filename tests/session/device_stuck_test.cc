@@ -6,8 +6,8 @@
 #include "tests/device/fake_device.h"
 #include "tests/session/steps.h"
 
-// A device whose work does not end, as where a stream waits for a library that
-// waits for a rank that is gone.
+// A device whose work does not end, because a stream waits for a library that
+// waits for a dead rank.
 namespace gradientflow::testing {
 namespace {
 

@@ -15,7 +15,7 @@
 namespace gradientflow::testing {
 namespace {
 
-// What a step in steady state must not do.
+// What a step must not do in the steady state.
 struct Costs {
   explicit Costs(const FakeDevice& device)
       : synchronised(device.count(FakeCall::kSynchronize)),
@@ -90,7 +90,7 @@ TEST_P(DeviceSteps, LetHooksReturnWhileTheDeviceIsBusy) {
 
 TEST_P(DeviceSteps, EndOnAllRanksWhenADeviceFails) {
   RunRanks(MakeJob(Over::kDevices, 3), [](GradientSession& session) {
-    // A peer may be a step behind when the news comes.
+    // A peer may be one step behind when it learns of the failure.
     Result<StepStats> finished = StepStats();
     for (int step = 0; finished.ok() && step < 4; ++step) {
       if (step == 1 && session.rank() == 1) {
@@ -109,7 +109,7 @@ TEST_P(DeviceSteps, EndOnAllRanksWhenADeviceFails) {
 
 TEST_P(DeviceSteps, EndOnAllRanksWhenALaunchFails) {
   RunRanks(MakeJob(Over::kDevices, 2), [](GradientSession& session) {
-    // A peer may be a step behind when the news comes.
+    // A peer may be one step behind when it learns of the failure.
     Result<StepStats> finished = StepStats();
     for (int step = 0; finished.ok() && step < 4; ++step) {
       if (step == 1 && session.rank() == 1) {
@@ -162,7 +162,7 @@ TEST_P(DeviceSteps, GiveTheSameBitsOnEveryKindOfRank) {
   }
 }
 
-// An inf skips the update everywhere, and does no harm after.
+// An inf skips the update on all ranks, and does no harm afterwards.
 TEST_P(DeviceSteps, SkipTheUpdateOfANonfiniteStep) {
   Job job = MakeJob(Over::kSomeDevices, 2);
   job.weights_on_host = true;
@@ -196,7 +196,7 @@ TEST_P(DeviceSteps, SkipTheUpdateOfANonfiniteStep) {
   });
 }
 
-// Norms are sums in one order, there and here.
+// Norms are summed in the same order on both kinds of rank.
 TEST(MixedRanks, UpdateByLarsToTheSameBits) {
   for (const Mode& mode : kModes) {
     Job job;

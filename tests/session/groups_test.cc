@@ -18,8 +18,8 @@ namespace {
 
 using Values = std::vector<double>;
 
-// What `rank` of the job gives in call `call`: whole numbers, so that sums are
-// exact in any order.
+// The contribution of the job's rank `rank` to call `call`: whole numbers, so
+// that sums are exact in any order.
 Values Contribution(int rank, int call, std::size_t count) {
   std::uint32_t random = static_cast<std::uint32_t>(rank * 7919 + call);
   Values values(count);
@@ -32,7 +32,7 @@ Values Contribution(int rank, int call, std::size_t count) {
 
 struct Members {
   GroupId id = 0;
-  std::vector<int> ranks;  // Of the job.
+  std::vector<int> ranks;  // The job's ranks.
 
   int PlaceOf(int rank) const {
     const auto found = std::find(ranks.begin(), ranks.end(), rank);
@@ -58,7 +58,7 @@ CollectiveCall CallOf(const Members& group, CollectiveKind kind,
   return call;
 }
 
-// Overlapping, in odd orders, of one rank and of all of them.
+// Overlapping groups, in odd orders, of one rank and of all ranks.
 std::vector<Members> GroupsOf(int size) {
   std::vector<Members> groups;
   std::vector<int> all(static_cast<std::size_t>(size));
@@ -198,8 +198,8 @@ TEST_P(Groups, HaveCollectivesOfTheirOwn) {
 
 TEST_P(Groups, DoNotWaitForEachOther) {
   RunRanks(MakeJob(), [](GradientSession& session) {
-    // All calls are under way at once, and no rank begins them in the order in
-    // which another does.
+    // All calls are under way at once, and each rank starts them in another
+    // order.
     const int calls = 6;
     std::vector<Members> groups = GroupsOf(session.size());
     std::mt19937 random(static_cast<unsigned>(session.rank()));
@@ -301,7 +301,7 @@ TEST(GroupErrors, NameWhatIsWrongWithTheRanks) {
   });
 }
 
-// Two ranks that name the members in another order would mix up their blocks.
+// Two ranks that list the members in another order would mix up their blocks.
 TEST(GroupErrors, MembersInAnotherOrderEndTheJob) {
   Job job;
   job.size = 2;
@@ -321,7 +321,7 @@ TEST(GroupErrors, MembersInAnotherOrderEndTheJob) {
   });
 }
 
-// Another group that is well does not keep a call waiting for ever.
+// Progress in another group does not keep a call waiting for ever.
 TEST(GroupErrors, TheTimeOutIsOfEachGroupByItself) {
   Job job;
   job.size = 3;
@@ -338,7 +338,7 @@ TEST(GroupErrors, TheTimeOutIsOfEachGroupByItself) {
     CollectiveCall awaited = call;
     awaited.output = &alone;
     awaited.group = 0;
-    // Rank 2 never comes to that one.
+    // Rank 2 never comes to that call.
     if (session.rank() != 2) {
       ASSERT_TRUE(session.communicator().Start(awaited).ok());
     }
@@ -368,7 +368,7 @@ TEST(GroupErrors, ClosingWithCallsInFlightEndsTheJob) {
     call.dtype = call.wire = DType::kFloat64;
     if (session.rank() == 1) {
       const Status status =
-          session.communicator().Run(call);  // Of all ranks: hears why.
+          session.communicator().Run(call);  // Fails with the reason.
       EXPECT_NE(status.message().find("group 4 is closed with 1 calls"),
                 std::string::npos)
           << status.message();

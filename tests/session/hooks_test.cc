@@ -18,12 +18,13 @@
 namespace gradientflow::testing {
 namespace {
 
-// Stops a thread inside the hook, where it asks for the time.
+// Stops a thread inside the hook, where it reads the time.
 class StoppingClock final : public Clock {
  public:
   // The calling thread stops at its next Now(), until Release().
   static void StopHere() { stops_here = true; }
-  // Release() once the calling thread has called Now() so many times.
+  // Releases the threads once the calling thread has called Now() so many
+  // times.
   static void ReleaseAfter(int calls) { calls_left = calls; }
 
   Time Now() const override {
@@ -41,7 +42,7 @@ class StoppingClock final : public Clock {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [this] { return stopped_; });
   }
-  // Whether the thread had been released already.
+  // Returns whether the thread had been released already.
   bool Release() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     changed_.notify_all();
@@ -93,7 +94,7 @@ TEST(Hooks, AreAwaitedByTheStepTheyAreIn) {
       const StoppingClock& clock = *owned;
       Options options = Job::TestOptions();
       options.overlap = overlap;
-      // Who waits looks at the clock all the time.
+      // A thread that waits reads the clock all the time.
       options.spin_microseconds = 1'000'000;
       const auto session = OpenAlone(std::move(owned), options);
       for (std::size_t i = session->tensors(); i-- > 1;) {
@@ -114,7 +115,7 @@ TEST(Hooks, AreAwaitedByTheStepTheyAreIn) {
       EXPECT_TRUE(clock.Release()) << "a hook was still in this step";
       hook.join();
       ASSERT_TRUE(stats.ok()) << stats.status().ToString();
-      // Nothing was left over for the steps that come.
+      // The following steps are not affected.
       for (int step = 1; step < 4; ++step) {
         ProduceAll(*session, step);
         FinishAndCheck(*session, step);
@@ -123,7 +124,7 @@ TEST(Hooks, AreAwaitedByTheStepTheyAreIn) {
   }
 }
 
-// Whoever sees FinishStep() say that a tensor is missing tries again.
+// A caller to which FinishStep() reports a missing tensor tries again.
 TEST(Hooks, MayBeInsideWhenFinishStepIsTried) {
   Job job;
   job.size = 2;

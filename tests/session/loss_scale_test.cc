@@ -14,8 +14,8 @@
 #include "kernels/kernels.h"
 #include "tests/session/ranks.h"
 
-// What a loss scale is for: gradients below the smallest numbers of 16 bits
-// come through, by every algorithm, wire and pool, dense and sparse.
+// The purpose of a loss scale: gradients below the smallest 16-bit numbers
+// survive, with every algorithm, wire and pool, dense and sparse.
 namespace gradientflow::testing {
 namespace {
 
@@ -23,7 +23,7 @@ constexpr float kScale = 65536.0F;
 constexpr std::size_t kElements = 3001;
 constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
-// Of magnitude 1e-9 to 1e-6; alike in sign, so that means are not differences.
+// Magnitudes of 1e-9 to 1e-6, with equal signs, so that means do not cancel.
 double Tiny(int rank, std::size_t i, int step) {
   const auto mix = static_cast<std::uint32_t>(
       i * 2654435761U + static_cast<std::size_t>(rank * 7919 + step * 104729));
@@ -44,8 +44,8 @@ void Convert(const void* src, DType from, void* dst, DType to) {
       0);
 }
 
-// What the issue measured: how far the median element is off, and how many are
-// zero, both relative.
+// The relative error of the median element, and the share of elements that are
+// zero.
 struct Loss {
   double median = 0;
   double zeros = 0;
@@ -64,7 +64,7 @@ Loss Compare(const std::vector<double>& seen,
   return {*middle, zeros / static_cast<double>(errors.size())};
 }
 
-// One rounding of the coarser type or, where partial sums travel, some.
+// One rounding of the coarser type, or several if partial sums travel.
 double MedianBound(DType pool, DType wire) {
   if (pool == DType::kBFloat16 || wire == DType::kBFloat16) return 6e-3;
   if (pool == DType::kFloat16 || wire == DType::kFloat16) return 2e-3;
@@ -94,7 +94,7 @@ class LossScale : public ::testing::TestWithParam<std::tuple<Over, int>> {
     const bool all_share = over == Over::kMemory || over == Over::kDevices;
     std::vector<std::string> names;
     for (const AllreduceAlgorithm* algorithm : allreduce::kTable) {
-      // Only mixed fabrics have two levels, and there flat ones are as
+      // Only mixed fabrics have two levels; flat algorithms behave as
       // elsewhere.
       const bool two_levels =
           algorithm->memory == AllreduceAlgorithm::Memory::kMayShare;
@@ -151,7 +151,8 @@ TEST_P(LossScale, BringsSmallGradientsThrough) {
               sparsity, ", ", OverName(std::get<Over>(GetParam())));
           RunRanks(MakeJob(pool, wire, sparsity, algorithm),
                    [&](GradientSession& session) {
-                     // All is sent; then what had been, with no residual.
+                     // First everything is sent; then the selection, without a
+                     // residual.
                      Check(session, pool, wire, 0, what);
                      Check(session, pool, wire, 1, what);
                    });

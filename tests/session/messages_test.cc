@@ -8,7 +8,7 @@
 
 #include "tests/session/ranks.h"
 
-// Messages of many tags between two ranks, whatever lane they go by.
+// Messages with many tags between two ranks, over all lanes.
 namespace gradientflow::testing {
 namespace {
 
@@ -19,8 +19,8 @@ struct Planned {
   std::size_t words;
 };
 
-// The same on both ranks: small and large ones, tags on both sides of where
-// the sender's numbers end.
+// The same on both ranks: small and large messages, with tags on both sides of
+// the limit up to which the sender numbers them.
 std::vector<Planned> Plan(std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<Planned> plan(200);

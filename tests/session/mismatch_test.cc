@@ -7,13 +7,13 @@
 
 #include "tests/session/steps.h"
 
-// Ranks that do not do the same: an error on all of them, that says so, in
-// bounded time; never a wrong sum.
+// Ranks whose calls differ: all get an error that says so, in bounded time, and
+// never a wrong sum.
 namespace gradientflow::testing {
 namespace {
 
 struct Difference {
-  const char* what;  // Must be in the text.
+  const char* what;  // The text must contain it.
   std::function<void(Options*, std::vector<TensorSpec>*)> make;
 };
 
@@ -67,8 +67,7 @@ TEST(Opening, InOneProcessRefusesDifferencesToo) {
   }
 }
 
-// What ranks call when they should call the same. Buffers are large enough
-// for either.
+// What ranks call instead of the same. Buffers are large enough for both calls.
 constexpr std::size_t kMost = 6000;
 struct Buffers {
   std::vector<double> in = std::vector<double>(kMost * 3, 1.0);
@@ -90,7 +89,7 @@ CollectiveCall Make(Buffers* buffers, CollectiveKind kind, std::size_t count,
 struct Disagreement {
   const char* what;
   std::function<CollectiveCall(Buffers*)> most;
-  std::function<CollectiveCall(Buffers*)> odd;  // The last rank's.
+  std::function<CollectiveCall(Buffers*)> odd;  // That of the last rank.
 };
 
 std::vector<Disagreement> Disagreements() {
@@ -147,7 +146,8 @@ TEST_P(Calls, ThatDifferEndOnAllRanks) {
       const bool odd = session.rank() == session.size() - 1;
       Status status = session.communicator().Run(
           odd ? disagreement.odd(&first) : disagreement.most(&first));
-      // A rank may be done with its part of that call before the news comes.
+      // A rank may have finished its part of that call before it learns of the
+      // error.
       for (int more = 0; status.ok() && more < 2; ++more) {
         Buffers next;
         status = session.communicator().Run(
@@ -170,7 +170,7 @@ TEST_P(Calls, ThatARankDoesNotMakeEndWithItsName) {
   RunRanks(job, [&](GradientSession& session) {
     Status status;
     if (session.rank() == 1) {
-      // In backward for ever: the others' news must reach it.
+      // In backward for ever: the error of the others must reach it.
       GradientSession* absent = &session;
       char nothing[1];
       status = absent->communicator().Recv(0, 3, nothing, 1);
@@ -226,7 +226,7 @@ TEST_P(Calls, AreRefusedWhenTheyMakeNoSense) {
       EXPECT_EQ(session.communicator().Run(call).code(),
                 StatusCode::kInvalidArgument);
     }
-    // Nothing happened to the session.
+    // The session is unharmed.
     EXPECT_TRUE(session.communicator()
                     .Run(Make(&b, Kind::kAllreduce, 5, DType::kFloat64))
                     .ok());

@@ -8,7 +8,7 @@
 
 #include "tests/session/steps.h"
 
-// Groups of tensors with settings of their own, against all in one group.
+// Groups of tensors with settings of their own, against one group of all.
 namespace gradientflow::testing {
 namespace {
 
@@ -30,7 +30,7 @@ Weights Start(const std::vector<TensorSpec>& tensors) {
   return weights;
 }
 
-// What rank 0 has after some steps.
+// The weights of rank 0 after some steps.
 Weights Train(const Job& job, const Groups& groups) {
   Weights trained;
   RunRanks(job, [&](GradientSession& session) {
@@ -49,7 +49,7 @@ Weights Train(const Job& job, const Groups& groups) {
       ASSERT_TRUE(session.FinishStep().ok());
       const Status status = session.OptimizerStep(given);
       ASSERT_TRUE(status.ok()) << status.message();
-      // A device is done with it before the gradients are written again.
+      // The device finishes the update before the gradients are written again.
       ASSERT_TRUE(session.SaveState().ok());
     }
     if (session.rank() == 0) trained = weights;
@@ -109,7 +109,7 @@ TEST_P(OptimizerGroups, RefuseATensorInTwo) {
     EXPECT_NE(status.message().find("in two groups"), std::string::npos);
     EXPECT_EQ(weights, Start(SomeTensors()));
     EXPECT_TRUE(session.OptimizerStep({}, pointers).ok());
-    // A device is done with the weights before they go.
+    // The device finishes before the weights are freed.
     EXPECT_TRUE(session.SaveState().ok());
   });
 }

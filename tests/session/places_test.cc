@@ -12,7 +12,7 @@ std::vector<Place> ThreeGpus() {
   return {{1, 11, 22809}, {1, 12, 22809}, {1, 13, 22809}};
 }
 
-// What keeps `places` from NCCL; empty if nothing does.
+// The reason why `places` cannot use NCCL; empty if they can.
 std::string WhyNot(const std::vector<Place>& places) {
   std::string why;
   const bool can = AllCanNccl(places, &why);
@@ -38,7 +38,7 @@ TEST(Places, CannotUseNcclThatIsNotThere) {
   EXPECT_EQ(WhyNot(places), "rank 2 has no NCCL");
 }
 
-// NCCL refuses any other version, not only another major one.
+// NCCL refuses every other version, not only other major ones.
 TEST(Places, CannotUseNcclOfTwoVersions) {
   std::vector<Place> places = ThreeGpus();
   places[2].nccl_version = 22808;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kArenaBytes = std::size_t{256} << 20;
 
-// An empty folder in which ranks can meet, removed in the end.
+// An empty folder in which ranks can meet; removed at the end.
 class MeetingPlace {
  public:
   MeetingPlace() : path_(::testing::TempDir() + "/gf_ranks_XXXXXX") {
@@ -131,7 +131,7 @@ Options Job::TestOptions() {
   options.log_level = LogLevel::kError;
   options.fifo_bytes = std::size_t{64} << 10;
   options.timeout_seconds = 60;
-  // The devices are fakes, whatever NCCL this machine has.
+  // The devices are fakes, whichever NCCL this machine has.
   options.device_collectives = DeviceCollectives::kStaged;
   options.join_timeout_seconds = 60;
   options.bucket_bytes = std::size_t{64} << 10;
@@ -172,7 +172,7 @@ void OpenRanks(const Job& job,
 
 void RunRanks(const Job& job,
               const std::function<void(GradientSession&)>& body) {
-  // What a body ends is not to end a rank that is still on its way in.
+  // The end of one rank's body must not end a rank that is still joining.
   std::barrier<> opened_by_all(job.size);
   OpenRanks(job, [&](int rank, Opened opened) {
     opened_by_all.arrive_and_wait();

@@ -19,17 +19,17 @@ enum class Over {
   kMessages,  // In-process messages, no shared memory.
   kTcp,       // GradientSession::Open() over TCP on loopback.
   kMixed,  // GradientSession::Open(); two ranks a host, TCP between the hosts.
-  // As kMemory, with every rank's pool on a (fake) device of its own.
+  // Like kMemory, with every rank's pool on a (fake) device of its own.
   kDevices,
-  // As kMessages, with the odd ranks' pools on devices.
+  // Like kMessages, with the odd ranks' pools on devices.
   kSomeDevices,
-  // As kDevices, by (fake) NCCL.
+  // Like kDevices, with (fake) NCCL.
   kNccl,
 };
 inline constexpr Over kEverywhere[] = {Over::kMemory, Over::kMessages,
                                        Over::kTcp, Over::kMixed};
 const char* OverName(Over over);
-// For tests over all of them with some numbers of ranks.
+// For tests over all of these with several numbers of ranks.
 std::string ParamName(
     const ::testing::TestParamInfo<std::tuple<Over, int>>& info);
 
@@ -43,20 +43,20 @@ struct Job {
   // Makes one rank's settings or tensors differ; may be empty.
   std::function<void(int rank, Options*, std::vector<TensorSpec>*)> adapt;
 
-  // Quiet, and with time-outs that a test can wait for.
+  // Quiet options, with time-outs that a test can wait for.
   static Options TestOptions();
 };
 
-// Runs `body` on all ranks at once, each on its thread; returns when all have.
-// A session that does not open is a test failure.
+// Runs `body` on all ranks at once, each on its own thread; returns when all
+// have returned. A session that does not open is a test failure.
 void RunRanks(const Job& job,
               const std::function<void(GradientSession&)>& body);
 
-// OptimizerStep(), and waits for a device to be done with it.
+// Calls OptimizerStep(), and waits until the device has finished it.
 Status Update(GradientSession& session, const OptimizerConfig& config,
               const std::vector<float*>& weights);
 
-// The device of the calling thread's rank, within a body; null if it has none.
+// Within a body: the device of the thread's rank; null if it has none.
 FakeDevice* DeviceOfThisRank();
 
 // The same for jobs that may fail to open.

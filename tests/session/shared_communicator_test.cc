@@ -27,7 +27,7 @@ Owned OpenBeside(GradientSession& session, const Options& options,
   return opened.ok() ? std::move(opened).value() : nullptr;
 }
 
-// Ends a step, whatever its number, that was made of ProduceAll(session, what).
+// Ends a step of any number that was filled by ProduceAll(session, what).
 void FinishAndExpect(GradientSession& session, int what) {
   const Result<StepStats> stats = session.FinishStep();
   ASSERT_TRUE(stats.ok()) << stats.status().ToString();
@@ -46,7 +46,7 @@ class Shared : public ::testing::TestWithParam<std::tuple<Over, int>> {
   }
 };
 
-// Two models whose backward passes end in another order on each rank.
+// Two models whose backward passes end in a different order on each rank.
 TEST_P(Shared, SessionsStepInAnyOrder) {
   RunRanks(MakeJob(), [](GradientSession& first) {
     Options options = first.options();
@@ -70,7 +70,7 @@ TEST_P(Shared, SessionsStepInAnyOrder) {
   });
 }
 
-// What a session counts is its own.
+// A session counts only its own bytes.
 TEST_P(Shared, SessionsCountTheirOwnBytes) {
   Job job = MakeJob();
   job.options.algorithm = "ring";  // Whatever is measured.
@@ -85,7 +85,7 @@ TEST_P(Shared, SessionsCountTheirOwnBytes) {
     const double pool = static_cast<double>(first.pool().bytes);
     const int p = first.size();
     for (const StepStats& stats : {one.value(), two.value()}) {
-      // A rank's share of 2 (p - 1) pools, to a block more or less.
+      // A rank's share of 2 (p - 1) pools, give or take a block.
       EXPECT_NEAR(static_cast<double>(stats.bytes_sent), 2 * pool * (p - 1) / p,
                   pool);
       EXPECT_LE(stats.bytes_sent, 2 * pool);
@@ -104,7 +104,7 @@ TEST_P(Shared, SessionsSaveAndRestoreEachItsOwn) {
       ProduceAll(*second, step);
       ASSERT_TRUE(second->FinishStep().ok());
     }
-    ProduceAll(first, 0);  // In the midst of the other's step.
+    ProduceAll(first, 0);  // During the other session's step.
     const Result<std::vector<std::byte>> state = second->SaveState();
     ASSERT_TRUE(state.ok()) << state.status().ToString();
     ProduceAll(*second, 3);
@@ -192,7 +192,7 @@ TEST_P(Shared, AllHearOfTheRankThatRefuses) {
   });
 }
 
-// The communicator stays, so nothing but the session tells the others.
+// The communicator stays open, so only the session can tell the others.
 TEST_P(Shared, WhoStepsOnHearsOfARankThatHasClosed) {
   RunRanks(MakeJob(), [](GradientSession& first) {
     Owned second = OpenBeside(first, first.options());

@@ -30,7 +30,7 @@ bool Contains(const Status& status, const std::string& text) {
   return status.message().find(text) != std::string::npos;
 }
 
-// A state of a little of everything.
+// A state with a little of everything.
 Bytes SomeState() {
   std::mt19937 random(1);
   const Bytes selection(5, std::byte{1});
@@ -82,7 +82,8 @@ TEST(StateFile, GivesBackWhatWasWritten) {
 TEST(StateFile, RefusesEveryTruncation) {
   const Bytes bytes = SomeState();
   for (std::size_t n = 0; n < bytes.size(); ++n) {
-    // A copy of its own, so that the address sanitizer sees an overrun.
+    // A copy of exactly this size, so that the address sanitizer sees an
+    // overrun.
     const Bytes part(bytes.begin(), bytes.begin() + static_cast<long>(n));
     const auto read = ReadState(part);
     ASSERT_EQ(read.status().code(), StatusCode::kDataLoss) << n;
@@ -129,8 +130,8 @@ TEST(StateFile, RefusesSwappedAndRandomlyDamagedBytes) {
   }
 }
 
-// The writer's checksum, put right after damage, so that the checks behind it
-// are reached: what a hostile or buggy writer could produce.
+// The writer's checksum, corrected after damage so that the later checks are
+// reached: what a hostile or buggy writer could produce.
 std::uint64_t ChecksumOf(std::span<const std::byte> body) {
   std::uint64_t sum = 0x6a09e667f3bcc909U ^ body.size();
   for (std::size_t i = 0; i < body.size(); i += 8) {
@@ -188,7 +189,7 @@ TEST(StateFile, SurvivesAnyLengthsUnderAValidChecksum) {
       ASSERT_EQ(read.status().code(), StatusCode::kDataLoss);
       continue;
     }
-    // What it points to lies within the bytes.
+    // All views lie within the bytes.
     for (const auto& view :
          {read.value().selection, read.value().residual, read.value().momentum,
           std::as_bytes(std::span(read.value().settings))}) {

@@ -50,7 +50,7 @@ void UpdateOnce(GradientSession& session) {
   ASSERT_TRUE(Update(session, {}, pointers).ok());
 }
 
-// What every rank saves after `steps` steps of a run of its own.
+// The states that all ranks save after `steps` steps of a new run.
 ByRank SaveAfter(const Job& job, int steps) {
   ByRank states(static_cast<std::size_t>(job.size));
   RunRanks(job, [&](GradientSession& session) {
@@ -61,8 +61,8 @@ ByRank SaveAfter(const Job& job, int steps) {
   return states;
 }
 
-// A restoring that fails on all ranks and changes nothing; `who`'s state is
-// refused, the others say so. Then training goes on.
+// Restoring fails on all ranks and changes nothing: the state of `who` is
+// refused, and the others report it. Then training goes on.
 void ExpectRefused(GradientSession& session, const Bytes& state,
                    StatusCode code, int who, const std::string& why) {
   const Bytes before = session.SaveState().value();
@@ -189,7 +189,7 @@ TEST_P(State, ThatOneRankRestoresIsNoAllgatherOfAnother) {
       EXPECT_FALSE(session.RestoreState(state.value()).ok());
       return;
     }
-    // As long as what ranks compare.
+    // As long as the message that ranks compare.
     std::vector<std::int8_t> mine(512, 1);
     std::vector<std::int8_t> all(mine.size() *
                                  static_cast<std::size_t>(session.size()));

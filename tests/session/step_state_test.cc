@@ -11,7 +11,7 @@ constexpr StepCall kCalls[] = {
     StepCall::kFinishStep,   StepCall::kOptimizerStep, StepCall::kSaveState,
     StepCall::kRestoreState, StepCall::kSetLossScale,  StepCall::kSetStream};
 
-// One letter per call of kCalls: y may be made, n may not.
+// One letter per call of kCalls: y if it is allowed, n if not.
 std::string Table(const StepState& state, bool touched) {
   std::string table;
   for (const StepCall call : kCalls) {

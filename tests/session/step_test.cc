@@ -114,7 +114,7 @@ TEST_P(Steps, GoOnAfterAMissingTensorWasNamed) {
 TEST_P(Steps, EndOnAllRanksWhenATensorIsMarkedTwice) {
   const Job job = MakeJob();
   RunRanks(job, [](GradientSession& session) {
-    // Its peers may be a step behind or before when the news comes.
+    // Peers may be one step behind or ahead when they learn of the failure.
     Result<StepStats> finished = StepStats();
     for (int step = 0; finished.ok() && step < 4; ++step) {
       ProduceAll(session, step);
@@ -153,7 +153,7 @@ TEST_P(Steps, SumWhenAsked) {
   });
 }
 
-// "auto", and those that any ranks can run.
+// "auto", and the algorithms that any ranks can run.
 std::vector<const char*> AlgorithmsByMessages() {
   std::vector<const char*> names = {Name(nullptr)};
   for (const AllreduceAlgorithm* algorithm : allreduce::kTable) {
@@ -239,7 +239,7 @@ TEST_P(Steps, CountTheBytesBetweenRanks) {
 
 TEST_P(Steps, CountTheirOwnTrafficOnly) {
   Job job = MakeJob();
-  // Gradients are on their way in FinishStep() only.
+  // Gradients are sent in FinishStep() only.
   job.options.overlap = false;
   RunRanks(job, [](GradientSession& session) {
     std::uint64_t alone = 0;

@@ -75,7 +75,7 @@ void ExpectMean(GradientSession& session, std::size_t tensor, int step,
       sum += double{Gradient(rank, tensor, i, step)};
     }
     const double mean = sum / session.size();
-    // The macro takes longer than all else here.
+    // The macro is slower than everything else here.
     if (std::fabs(double{seen[i]} - mean) <= tolerance) continue;
     ASSERT_NEAR(double{seen[i]}, mean, tolerance)
         << "rank " << session.rank() << " step " << step << " tensor " << tensor

@@ -11,7 +11,7 @@
 #include "gradientflow/session.h"
 #include "tests/session/ranks.h"
 
-// Steps whose gradients, and so whose means, are known.
+// Steps with known gradients, and therefore known means.
 namespace gradientflow::testing {
 
 class Steps : public ::testing::TestWithParam<std::tuple<Over, int>> {
@@ -20,7 +20,7 @@ class Steps : public ::testing::TestWithParam<std::tuple<Over, int>> {
   static Job MakeJob();
 };
 
-// What a suite derived from Steps runs over; and Steps itself.
+// The jobs over which a suite derived from Steps runs; and Steps itself.
 #define GF_INSTANTIATE_STEPS_OF(suite)                                      \
   INSTANTIATE_TEST_SUITE_P(                                                 \
       InProcess, suite,                                                     \
@@ -38,23 +38,23 @@ class Steps : public ::testing::TestWithParam<std::tuple<Over, int>> {
 std::vector<TensorSpec> SomeTensors();
 std::vector<std::size_t> AllTensors(const GradientSession& session);
 
-// The gradient as float32. REQUIRES such a pool.
+// The gradient as float32. REQUIRES: the pool has float32.
 std::span<float> Floats(const GradientSession& session, std::size_t tensor);
 
-// What `rank` computes: multiples of 1/64 up to 1, exact in float16, as are
-// sums of a few.
+// What `rank` computes: multiples of 1/64 up to 1, which are exact in float16,
+// as are sums of a few.
 float Gradient(int rank, std::size_t tensor, std::size_t i, int step);
 
-// Writes the tensor's gradient, times `loss_scale`; and marks it ready; and
-// all of them, last first.
+// Fill() writes the tensor's gradient, times `loss_scale`; Produce() also marks
+// it ready; ProduceAll() does so for all tensors, last first.
 void Fill(GradientSession& session, std::size_t tensor, int step,
           float loss_scale = 1.0F);
 void Produce(GradientSession& session, std::size_t tensor, int step,
              float loss_scale = 1.0F);
 void ProduceAll(GradientSession& session, int step, float loss_scale = 1.0F);
 
-// Every element is the mean over the ranks; those for which `takes_part` is
-// false count as zeros.
+// Expects every element to be the mean over the ranks; ranks for which
+// `takes_part` is false count as zeros.
 void ExpectMean(GradientSession& session, std::size_t tensor, int step,
                 const std::function<bool(int)>& takes_part,
                 double tolerance = 1e-7);

@@ -16,8 +16,8 @@
 namespace gradientflow {
 namespace {
 
-// A network on which an allreduce takes `latency` and `per_byte`; 20 times that
-// for small ones while cores are busy.
+// A network on which an allreduce takes `latency` and `per_byte`; small ones
+// take 20 times as long while cores are busy.
 class Network {
  public:
   Network(double latency, double per_byte)
@@ -50,13 +50,14 @@ TEST(MeasureCosts, FindsLatencyAndBandwidthBetweenHosts) {
   ASSERT_TRUE(costs.ok());
   EXPECT_NEAR(costs.value().channel.seconds_per_byte, 8e-9, 1e-11);
   EXPECT_NEAR(costs.value().channel.latency_seconds, 50e-6 + 4096 * 8e-9, 1e-9);
-  // Of 2(p-1)/p of the bytes.
+  // The cost per byte of 2(p-1)/p of the bytes.
   EXPECT_NEAR(costs.value().model.across.seconds_per_byte, 8e-9 / 1.5, 1e-11);
   EXPECT_NEAR(costs.value().model.across.latency_seconds, 50e-6 + 4096 * 8e-9,
               1e-9);
 }
 
-// With a small allreduce that met a busy core, a large one seems free.
+// If a small allreduce was measured on a busy core, a large one would seem
+// free.
 TEST(MeasureCosts, ChoosesAlikeOnOneHostHoweverBusyItIs) {
   for (const int size : {2, 3, 4, 8}) {
     std::vector<std::vector<const AllreduceAlgorithm*>> chosen;
@@ -84,7 +85,7 @@ TEST(MeasureCosts, ChoosesAlikeOnOneHostHoweverBusyItIs) {
   }
 }
 
-// Keeps the calls; the test ends them.
+// Keeps the calls; the test completes them.
 class KeptCalls final : public Collective {
  public:
   int rank() const override { return 0; }
@@ -135,7 +136,7 @@ TEST(Tuner, SendsTheTimesOfAFewStepsWithTheStepsAfterThem) {
   }
 }
 
-// What a session says as it opens.
+// The log of a session that opens.
 std::string Opening(testing::Over over, std::size_t bucket_bytes,
                     const std::vector<TensorSpec>& tensors) {
   testing::Job job;

@@ -38,7 +38,7 @@ std::unique_ptr<GradientSession> Open(const std::shared_ptr<InprocGroup>& group,
   return std::move(session).value();
 }
 
-// theta of every step, on every rank and of both sessions.
+// theta of every step, on every rank, for both sessions.
 using Thetas = std::vector<std::vector<std::uint64_t>>;
 
 void Finish(GradientSession& session, int step, bool dense,
@@ -89,7 +89,7 @@ TEST(TwoSessions, AreFinishedInAnyOrderWhileTheyTune) {
   }
 }
 
-// A step that is not the last one of all asks for no answer.
+// A step after which none follows waits for no answer.
 TEST(TwoSessions, MayBeClosedAfterAnyStep) {
   for (int steps = 1; steps < 8; ++steps) {
     const auto group = NewGroup();

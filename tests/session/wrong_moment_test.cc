@@ -12,14 +12,13 @@
 
 #include "tests/session/steps.h"
 
-// Calls that come when they must not: what they are told, and that they leave
-// everything as it was.
+// Calls at the wrong moment: their errors, and that they change nothing.
 namespace gradientflow::testing {
 namespace {
 
 class WrongMoments : public Steps {
  protected:
-  // Sends some chunks, so that there is a residual.
+  // It sends some chunks, so that there is a residual.
   static Job MakeSparseJob() {
     Job job = MakeJob();
     job.options.sparsity = 0.5F;
@@ -94,7 +93,7 @@ TEST_P(WrongMoments, AFailedSessionKeepsFailingWithItsFirstReason) {
     Result<std::vector<std::byte>> state = session.SaveState();
     ASSERT_TRUE(state.ok());
     const std::vector<std::uint8_t> selection = session.selection();
-    // What the device does for this step is done: SaveState() has seen to it.
+    // SaveState() has waited for the device's work of this step.
     const auto before = weights.data;
     for (std::size_t i = session.tensors(); i-- > 1;) Produce(session, i, 1);
     // All have finished the first step before the job ends.
@@ -152,12 +151,12 @@ TEST_P(WrongMoments, TheOptimizerTakesEachFinishedStepOnce) {
       EXPECT_TRUE(Says(other, "0.5") && Says(other, "0.9")) << other.ToString();
       sgd.momentum = session.options().momentum;
       EXPECT_TRUE(apply().ok()) << "after a call that was refused";
-      // A device is done with it before the gradients are written again.
+      // The device finishes the update before the gradients are written again.
       ASSERT_TRUE(session.SaveState().ok());
       ExpectTooEarlyOrLate(
           apply(), "step " + std::to_string(step) + " has been applied");
     }
-    // The update may be left out, and none is left over.
+    // The update is optional, and is not done later.
     ProduceAll(session, 3);
     ASSERT_TRUE(session.FinishStep().ok());
     const std::vector<std::byte> state = session.SaveState().value();

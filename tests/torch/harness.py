@@ -7,9 +7,10 @@
 
     assert launch(body, 3, 7) == [3, 3, 3]
 
-Bodies are functions of modules, since their names travel. An exception, a death
-or a rank that does not end fails the test with every rank's stack; run() hands
-out what happened to each rank instead, for tests where ranks are to fail.
+Bodies are functions of modules, since they are sent by name. An exception, a
+death or a rank that does not end fails the test with the stacks of all ranks.
+run() returns what happened to each rank instead, for tests in which ranks
+should fail.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import gradientflow.torch  # noqa: F401  For the ranks: they are forked.
+import gradientflow.torch  # For the ranks, which are forked.
 
 BACKEND = "gradientflow"
-# Of a whole launch. Ranks share two cores with whatever else runs.
+# For a whole launch. Ranks share two cores with whatever else runs.
 LIMIT_SECONDS = 240.0
 
 _context = multiprocessing.get_context("forkserver")
@@ -49,15 +50,15 @@ class Ranks:
 
     rank: int
     size: int
-    directory: str  # Of this launch, on all ranks; empty at first.
+    directory: str  # Shared by all ranks of this launch; empty at first.
 
     def started(self, what: str) -> None:
-        """Tells the other ranks and the test that this one came to `what`."""
+        """Tells the other ranks and the test that this rank has reached `what`."""
         with open(os.path.join(self.directory, f"{what}.{self.rank}"), "w") as f:
             f.write(repr(time.monotonic()))
 
     def time_of(self, what: str, rank: int) -> float | None:
-        """When, by time.monotonic(), that rank came there; None: not yet."""
+        """When that rank reached it, by time.monotonic(); None: not yet."""
         try:
             with open(os.path.join(self.directory, f"{what}.{rank}")) as f:
                 text = f.read()
@@ -66,7 +67,7 @@ class Ranks:
         return float(text) if text else None
 
     def wait_for(self, what: str, ranks: Iterable[int]) -> None:
-        """Until those ranks came there, without any process group."""
+        """Waits until those ranks have reached it, without any process group."""
         waiting = threading.Event()
         for rank in ranks:
             while self.time_of(what, rank) is None:
@@ -79,12 +80,12 @@ class Outcome:
 
     rank: int
     value: Any = None
-    error: str = ""  # Of an exception: its text,
-    error_type: str = ""  # its class's name,
-    stack: str = ""  # and where it came from.
-    signal: int = 0  # That killed it.
+    error: str = ""  # The text of an exception,
+    error_type: str = ""  # the name of its class,
+    stack: str = ""  # and its stack.
+    signal: int = 0  # The signal that killed it.
     exit_code: int = 0
-    late: bool = False  # Was ended by the harness.
+    late: bool = False  # The harness ended it.
     began: float = 0.0  # time.monotonic() before the body and
     ended: float = 0.0  # after it.
 
@@ -106,7 +107,7 @@ class Outcome:
 
 
 def launch(body: Callable[..., Any], size: int, *args: Any, **how: Any) -> list[Any]:
-    """run(), where all ranks are to end well: the values they return."""
+    """Like run(), but requires all ranks to succeed; returns their values."""
     outcomes = run(body, size, *args, **how)
     if not all(outcome.ok for outcome in outcomes):
         raise AssertionError("\n".join(map(str, outcomes)))
@@ -177,7 +178,7 @@ class _Setup:
 
 
 class _Rank:
-    """A rank's process, and what comes from it."""
+    """A rank's process, and the messages from it."""
 
     def __init__(self, rank: int, setup: _Setup, body: Any, args: tuple) -> None:
         self.rank = rank
@@ -198,14 +199,14 @@ class _Rank:
             self.over = True
 
     def end(self, late: bool) -> Outcome:
-        """What became of it; kills it if it still runs."""
+        """Returns what happened to the rank; kills it if it still runs."""
         self.process.join(0 if not self.over else 30)
         if self.process.is_alive():
-            if late:  # Its stacks go into a file.
+            if late:  # Its stacks are written to a file.
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.process.pid, signal.SIGABRT)
                 self.process.join(2)
-            self.process.kill()  # Which may find it gone.
+            self.process.kill()  # It may be gone already.
             self.process.join()
             self.outcome = Outcome(self.rank, late=late)
         code = self.process.exitcode or 0
@@ -217,7 +218,8 @@ class _Rank:
         return outcome
 
     def _stack(self) -> str:
-        """Of a signal that killed it, if Python saw it."""
+        """Returns the stack at the signal that killed it, if Python saw the
+        signal."""
         path = os.path.join(self.directory, f"stack.{self.rank}")
         try:
             with open(path) as f:

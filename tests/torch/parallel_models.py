@@ -17,17 +17,17 @@ SPARSITY_1 = "sparsity: expected a number from 0 to less than 1, got '1.0'"
 
 
 def with_csc(compression: str | None, **settings: object) -> dict[str, object]:
-    """Arguments for `compression`, `settings` with CSC only."""
+    """Returns arguments for `compression`, with `settings` for CSC only."""
     only = settings if compression == "csc" else {}
     return {"compression": compression, **only}
 
 
 class Given(torch.nn.Module):
-    """Parameters whose gradients are what forward() is given.
+    """Parameters whose gradients are given to forward().
 
-    forward(inputs) takes a tensor per parameter, or None for those that take
-    no part, and its backward makes just these the gradients: each parameter's
-    as it is reached, from the last of `order` to the first.
+    forward(inputs) takes a tensor per parameter, or None for parameters that
+    take no part. Its backward makes exactly these the gradients, as it reaches
+    each parameter, from the last of `order` to the first.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Given(torch.nn.Module):
 def random_inputs(
     shapes: dict[str, tuple[int, ...]], seed: int, rank: int
 ) -> dict[str, torch.Tensor]:
-    """Normal numbers of different sizes per parameter."""
+    """Returns normal numbers, of a different size for each parameter."""
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     return {
         name: torch.randn(shape, generator=generator) * (1 + i % 3)
@@ -68,7 +68,7 @@ def random_inputs(
 class CscOracle:
     """CSC with an undecayed residual on all ranks at once, in float64.
 
-    Written from the paper's description, chunk by chunk.
+    It is written from the paper's description, chunk by chunk.
     """
 
     def __init__(
@@ -96,7 +96,8 @@ class CscOracle:
     def run(
         self, layout: list[list[str]], gradients: list[dict[str, np.ndarray]]
     ) -> dict[str, np.ndarray]:
-        """The means of one step, flat by parameter; `gradients` by rank."""
+        """Returns the means of one step, flat by parameter; `gradients` is by
+        rank."""
         selected = self._selected_for(layout)
         means: dict[str, np.ndarray] = {}
         norms: list[list[float]] = []
@@ -178,7 +179,7 @@ class CscOracle:
 
 
 def flat(tensors: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    """Each in float64 and one dimension."""
+    """Returns each tensor in float64 and one dimension."""
     return {
         name: tensor.detach().double().flatten().numpy().copy()
         for name, tensor in tensors.items()
@@ -186,7 +187,8 @@ def flat(tensors: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
 
 
 def gradients_of(model: torch.nn.Module, *inputs: object) -> dict[str, np.ndarray]:
-    """Of one backward pass of model.module, flat; without those that are None."""
+    """Returns the gradients of one backward pass of model.module, flat, without
+    None."""
     model.zero_grad()
     model(*inputs).backward()
     return flat(
@@ -199,18 +201,20 @@ def gradients_of(model: torch.nn.Module, *inputs: object) -> dict[str, np.ndarra
 
 
 def force_csc(**settings: object) -> None:
-    """Settings of the csc hooks to come that are for tests only."""
+    """Applies settings that are for tests only to the csc hooks made
+    afterwards."""
     register = gft._C.register_csc_hook
     gft._C.register_csc_hook = functools.partial(register, **settings)
 
 
 def force_tensor_ops() -> None:
-    """Torch's operators, as on other devices, in place of the CPU's kernels."""
+    """Uses torch's operators, as on other devices, instead of the CPU's
+    kernels."""
     force_csc(tensor_ops=True)
 
 
 class Branches(torch.nn.Module):
-    """A stem, and one of two branches: the other's parameters are unused."""
+    """A stem, and one of two branches; the parameters of the other are unused."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -224,7 +228,7 @@ class Branches(torch.nn.Module):
 
 
 def net(seed: int = 0) -> torch.nn.Module:
-    """A small network with odd sizes, alike for equal seeds."""
+    """Returns a small network with odd sizes; equal seeds give equal weights."""
     torch.manual_seed(seed)
     return torch.nn.Sequential(
         torch.nn.Linear(13, 37),
@@ -236,7 +240,7 @@ def net(seed: int = 0) -> torch.nn.Module:
 
 
 def batch(step: int, rank: int, rows: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets of one rank's share of a step."""
+    """Returns inputs and targets of one rank's share of a step."""
     generator = torch.Generator().manual_seed(7919 * step + rank)
     inputs = torch.randn((rows, 13), generator=generator)
     return inputs, torch.stack([inputs.sum(1), inputs[:, 0], inputs.prod(1)], 1)
@@ -245,7 +249,7 @@ def batch(step: int, rank: int, rows: int = 4) -> tuple[torch.Tensor, torch.Tens
 def train_alone(
     size: int, steps: int, lr: float = 0.05, momentum: float = 0.9
 ) -> torch.nn.Module:
-    """What `size` ranks with an exact exchange come to, in one process."""
+    """Returns the model of `size` ranks with an exact exchange, in one process."""
     model = net().double()
     optimizer = torch.optim.SGD(model.parameters(), lr, momentum)
     for step in range(steps):
@@ -259,12 +263,12 @@ def train_alone(
 
 
 def bits_of(model: torch.nn.Module) -> list[bytes]:
-    """Of every parameter: equal on ranks that agree to the last bit."""
+    """Returns the bits of every parameter, which are equal on ranks that agree."""
     return [p.detach().contiguous().numpy().tobytes() for p in model.parameters()]
 
 
 def distance(model: torch.nn.Module, other: torch.nn.Module) -> float:
-    """Largest difference of two models' parameters."""
+    """Returns the largest difference between two models' parameters."""
     pairs = zip(model.parameters(), other.parameters(), strict=True)
     return max(
         float((p.detach().double() - q.detach().double()).abs().max()) for p, q in pairs
@@ -279,8 +283,8 @@ def loss_of(model: torch.nn.Module, step: int, rank: int) -> torch.Tensor:
 def check_mean(
     ranks: harness.Ranks, model: gft.DataParallel, plain: torch.nn.Module
 ) -> None:
-    """That model's gradients are the ranks' mean of plain's, `None` where no
-    rank has one."""
+    """Checks that the model's gradients are the mean over the ranks of plain's,
+    and `None` if no rank has one."""
     for (name, got), local in zip(
         model.module.named_parameters(), plain.parameters(), strict=True
     ):

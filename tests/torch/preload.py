@@ -1,6 +1,6 @@
-"""What ranks import: the process that they are forked from has done it."""
+"""Imports for the ranks, in the process from which they are forked."""
 
-import torch._dynamo  # noqa: F401  DDP and tensors ask for it.
+import torch._dynamo  # Used by DDP and tensors.
 import torch.distributed._functional_collectives  # noqa: F401
 import torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook  # noqa: F401
 import torch.distributed.algorithms.join  # noqa: F401

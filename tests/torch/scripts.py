@@ -1,6 +1,6 @@
-"""Runs a program on several ranks, each a Python of its own.
+"""Runs a program on several ranks, each in a Python interpreter of its own.
 
-For what the harness's forked ranks do not show: how interpreters start and end.
+It shows what the harness's forked ranks cannot: how interpreters start and end.
 """
 
 from __future__ import annotations
@@ -60,6 +60,6 @@ def run_script(code: str, size: int, **env: str) -> list[Ended]:
 
 
 def assert_clean(ended: list[Ended]) -> None:
-    """That all ranks ended well and wrote nothing but what they printed."""
+    """Checks that all ranks ended well and wrote nothing but what they printed."""
     for rank, one in enumerate(ended):
         assert one.exit_code == 0 and not one.errors, (rank, one)

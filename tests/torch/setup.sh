@@ -10,7 +10,7 @@
 source tests/setup.sh
 
 gf_torch_packages() {
-  # Debian keeps venv and the headers of its Python apart.
+  # Debian has separate packages for venv and for the headers of its Python.
   if [[ $(command -v python3) == /usr/bin/python3 ]]; then
     gf_setup python3-venv python3-dev
   else

@@ -44,11 +44,11 @@ def _futures(ranks: Ranks) -> None:
     total = 5.0 * ranks.size * (ranks.size - 1) / 2
     assert chained.wait().item() == 2 * total
     assert future.value()[0].data_ptr() == tensor.data_ptr()
-    # Asked for once all is over.
+    # Requested after everything has ended.
     late = work.get_future()
     assert late.done() and late.value()[0].data_ptr() == tensor.data_ptr()
     assert [t.data_ptr() for t in work.result()] == [tensor.data_ptr()]
-    # wait() returns after the future has its value.
+    # wait() returns only after the future has its value.
     for _ in range(200):
         work = dist.all_reduce(torch.ones(3), async_op=True)
         future = work.get_future()
@@ -67,7 +67,7 @@ def test_futures(size: int) -> None:
 
 
 def _callbacks_that_wait(ranks: Ranks) -> None:
-    """As PowerSGD's do: an operation within the callback of another."""
+    """Like PowerSGD's: an operation within the callback of another."""
 
     def again(future: torch.futures.Future) -> torch.Tensor:
         tensor = future.value()[0]
@@ -128,7 +128,7 @@ def test_what_a_callback_raises_is_its_futures() -> None:
 
 
 def _forgotten(ranks: Ranks) -> None:
-    """Nobody holds the works or the tensors; what follows is still right."""
+    """Nobody keeps the works or the tensors; later operations are still right."""
     for _ in range(50):
         dist.all_reduce(torch.ones(10_000), async_op=True)
     tensor = torch.ones(1)
@@ -229,7 +229,7 @@ def test_coalesced_collectives(size: int) -> None:
 
 
 def _device_coalescing(ranks: Ranks) -> None:
-    """Blocks in which any operations are gathered into one work."""
+    """Blocks that combine any operations into one work."""
     tensor, parts = torch.ones(10), [torch.zeros(1) for _ in range(ranks.size)]
     device = torch.device("cpu")
     group = dist.group.WORLD
@@ -244,7 +244,7 @@ def _device_coalescing(ranks: Ranks) -> None:
     assert [part.item() for part in parts] == list(range(ranks.size))
     with pytest.raises(RuntimeError, match="without startCoalescing"):
         group._end_coalescing(device)
-    # A block that an exception ended does no harm to what follows.
+    # A block that an exception ended does not affect later operations.
     group._start_coalescing(device)
     with pytest.raises(ValueError):
         group.allreduce([tensor, tensor])
@@ -289,7 +289,7 @@ def _tags(ranks: Ranks) -> None:
             dist.send(torch.tensor([tag]), 1, tag=tag)
         dist.send(torch.tensor([7]), 1)
         return
-    # In another order than they were sent.
+    # In a different order from that of sending.
     got = [torch.zeros(1, dtype=torch.int64) for _ in range(4)]
     works = [
         dist.irecv(tensor, 0, tag=tag)
@@ -318,7 +318,7 @@ def _any_source(ranks: Ranks) -> None:
         tensor = torch.zeros(2, dtype=torch.int64)
         source = dist.recv(tensor, tag=4)
         assert tensor[0].item() == source
-        assert tensor[1].item() == seen.get(source, 0)  # In order, of each.
+        assert tensor[1].item() == seen.get(source, 0)  # In order, by sender.
         seen[source] = seen.get(source, 0) + 1
     assert seen == {r: rounds for r in range(1, ranks.size)}
 

@@ -23,7 +23,8 @@ def _assert_named(outcome: Outcome, rank: int) -> None:
 
 
 def _die(ranks: Ranks, number: int) -> None:
-    """Survivors see the death; `number` in the ranks' directory says when."""
+    """Dies, so that survivors see it; `number` in the ranks' directory tells
+    when."""
     ranks.started(f"death {number}")
     os.kill(os.getpid(), number)
 
@@ -66,8 +67,8 @@ def _ring(ranks: Ranks) -> None:
 
 
 def _seconds_to_errors(size: int, victim: int, *args: object, **how: object) -> list[float]:
-    """Runs _killed, or its like, and checks who was named: the time from the
-    death to each survivor's exception."""
+    """Runs _killed, or a similar body, and checks which rank was named; returns
+    the time from the death to each survivor's exception."""
     outcomes = run(_timed, size, victim, *args, **how)
     assert outcomes[victim].signal == signal.SIGKILL
     seconds = []
@@ -133,7 +134,7 @@ def test_a_stopped_rank_is_an_error_after_the_heartbeat_time_out(fabric: str) ->
 
 
 def _after_death(ranks: Ranks) -> list[str]:
-    """Everything fails at once when the job has ended, and may be cleaned up."""
+    """After the job has ended everything fails at once, and may be cleaned up."""
     if ranks.rank == 1:
         _die(ranks, signal.SIGKILL)
     group = dist.group.WORLD._get_backend(torch.device("cpu"))
@@ -168,7 +169,7 @@ def _death_in_subgroup(ranks: Ranks) -> None:
 
 
 def test_a_death_ends_the_groups_that_it_was_not_in() -> None:
-    """All share a session, and the job is the session's."""
+    """All groups share a session, so the end of its job ends them all."""
     outcomes = run(_death_in_subgroup, 3, destroy=False)
     for rank in (0, 1):
         _assert_named(outcomes[rank], 2)
@@ -196,10 +197,10 @@ def test_a_rank_that_does_not_come_is_named() -> None:
 
 
 def _does_not_come_to_one(ranks: Ranks) -> None:
-    """All move in one group; in another they wait for rank 2."""
+    """All communicate in one group; in another they wait for rank 2."""
     beside = dist.new_group()
     if ranks.rank != 2:
-        # Nobody gives this call a deadline of its own by waiting for it.
+        # Nobody gives this call a deadline by waiting for it.
         future = dist.all_reduce(torch.ones(10), async_op=True).get_future()
     tensor = torch.ones(10)
     try:

@@ -1,6 +1,6 @@
-"""What the caller of init_process_group() says, against what launchers left in
-the environment: the caller wins, and the store that torch hands over is all
-that ranks need to meet."""
+"""The arguments of init_process_group() against the variables that launchers
+left in the environment: the arguments take precedence, and ranks need only the
+store that torch passes in order to meet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from harness import Ranks, launch
 from scripts import run_script
 
-# Environments that say nothing, half, or something else.
+# Environments that say nothing, half of it, or something else.
 LEFTOVERS = {
     "none": {},
     "WORLD_SIZE": {"WORLD_SIZE": "4"},
@@ -93,7 +93,7 @@ def test_other_ways_to_meet(how: str) -> None:
 
 
 def _without_default(ranks: Ranks) -> float:
-    """A group of ours where the default group is another backend's."""
+    """A gradientflow group, while the default group has another backend."""
     dist.init_process_group(
         "gloo",
         store=dist.FileStore(os.path.join(ranks.directory, "meeting"), ranks.size),

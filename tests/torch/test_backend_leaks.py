@@ -1,4 +1,4 @@
-"""What groups and steps take, they give back."""
+"""Groups and steps release everything that they use."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def _resident_bytes() -> int:
 
 
 def _check_flat(warm: int, more: int, step: object, limit_bytes: int) -> int:
-    """Calls step() `warm` times, then `more` times, which must leave threads and
-    descriptors as they were, and take at most `limit_bytes`."""
-    # Large blocks go back to the system at once: resident is what is held, not
-    # the holes between small ones that glibc keeps.
+    """Calls step() `warm` times, then `more` times. The latter must leave
+    threads and descriptors as they were, and use at most `limit_bytes`."""
+    # Large blocks return to the system at once, so that resident memory is what
+    # is held, without the holes between small blocks that glibc keeps.
     assert ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 16) == 1
     for _ in range(warm):
         step()
@@ -56,12 +56,12 @@ def _groups(ranks: Ranks) -> int:
         dist.all_reduce(torch.ones(10), group=group, async_op=True).get_future().wait()
         dist.destroy_process_group(group)
 
-    # torch itself keeps some hundred bytes of each: keys in the store.
+    # torch itself keeps some hundred bytes per group: keys in the store.
     return _check_flat(200, 800, step, 2 << 20)
 
 
 def test_a_thousand_groups() -> None:
-    # Torch's flight recorder keeps the last operations.
+    # Torch's flight recorder would keep the last operations.
     launch(_groups, 2, store="tcp", env={"TORCH_FR_BUFFER_SIZE": "0"})
 
 

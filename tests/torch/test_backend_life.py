@@ -60,7 +60,7 @@ def test_tcp_store(size: int) -> None:
 
 
 def _threads_as_ranks(ranks: Ranks) -> None:
-    """One store of this process's: ranks may be threads, to the backend."""
+    """The ranks are threads that share one store of this process."""
     from gradientflow.torch import _C
 
     store = dist.HashStore()
@@ -154,7 +154,7 @@ def _after_destroy(ranks: Ranks) -> None:
     dist.destroy_process_group()
     with pytest.raises(dist.DistBackendError, match="shut down"):
         group.allreduce([torch.ones(3)])
-    # What is kept for its result keeps nothing open.
+    # A work that is kept for its result keeps nothing open.
     assert work.wait() and work.result()[0].eq(ranks.size).all()
     assert threading.active_count() == 1
     assert not [name for name in _thread_names() if name.startswith("gf")]

@@ -1,7 +1,7 @@
-"""Every collective against Gloo's result, on the same ranks and inputs.
+"""Every collective, compared with Gloo's result on the same ranks and inputs.
 
-Sums of floats are compared with float64 arithmetic too: Gloo adds 16-bit floats
-in 16 bits.
+Sums of floats are also compared with float64 arithmetic, since Gloo adds 16-bit
+floats in 16 bits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SIZES = [1, 2, 3, 5, 8]
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 INTEGERS = [torch.int8, torch.uint8, torch.int32, torch.int64]
 COMPLEX = [torch.complex64, torch.complex128]
-# Only moved, never added up.
+# Types that are only moved, never added up.
 OTHERS = [torch.int16, torch.uint16, torch.float8_e4m3fn, torch.complex32]
 SHAPES = [(), (0,), (1,), (7,), (3, 0, 2), (2, 3, 5), (1021,), (64, 33)]
 LARGE = (300_007,)
@@ -28,8 +28,8 @@ BITWISE = [Op.BAND, Op.BOR, Op.BXOR]
 
 
 def _values(dtype: torch.dtype, shape: tuple[int, ...], seed: int) -> torch.Tensor:
-    """Random, small enough that sums and products of 8 stay exact in integers
-    and in range for 16 bits."""
+    """Returns random values, small enough that sums and products of 8 stay
+    exact in integers and in range for 16 bits."""
     random = torch.Generator().manual_seed(seed)
     if dtype == torch.bool:
         return torch.rand(shape, generator=random) < 0.5
@@ -54,7 +54,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _close(ours: torch.Tensor, exact: torch.Tensor, what: object) -> None:
-    """`exact` is of 64 bits; a few roundings of ours are allowed."""
+    """`exact` has 64 bits; a few roundings of ours are allowed."""
     tolerance = 4 * torch.finfo(ours.dtype).eps
     assert torch.allclose(
         ours.to(exact.dtype), exact, rtol=tolerance, atol=tolerance
@@ -85,7 +85,7 @@ def _integer_cases() -> Iterator[tuple[torch.dtype, Op]]:
 
 
 def _inputs(ranks: Ranks, dtype: torch.dtype, shape: tuple[int, ...]) -> list:
-    """Of every rank, the same on all."""
+    """Returns the inputs of all ranks, the same on each."""
     return [_values(dtype, shape, 1000 * r + len(shape)) for r in range(ranks.size)]
 
 
@@ -264,7 +264,7 @@ def _gathers_in_place(ranks: Ranks) -> None:
     for r in range(ranks.size):
         _same(whole[r], _values(torch.float32, (1021,), r), r)
         _same(parts[r], whole[r], r)
-    # Outputs that lie next to one another need no copy: not at either end.
+    # Outputs that are adjacent in memory need no copy; check both ends.
     guarded = torch.zeros(ranks.size + 2, 33)
     dist.all_gather(list(guarded[1:-1].unbind(0)), torch.full((33,), 1.0 + ranks.rank))
     expected = torch.zeros_like(guarded)
@@ -278,7 +278,7 @@ def test_gathers_in_place(size: int) -> None:
 
 
 def _splits(ranks: Ranks, seed: int) -> list[list[int]]:
-    """Rows that rank i sends to rank j; some none."""
+    """Returns the rows that rank i sends to rank j; some are none."""
     random = torch.Generator().manual_seed(seed)
     return torch.randint(0, 5, (ranks.size, ranks.size), generator=random).tolist()
 
@@ -348,7 +348,7 @@ def _strided(ranks: Ranks) -> None:
         holder = _layouts(torch.float64, ranks.rank)[name]
         dist.broadcast(holder, root)
         _same(holder, values[root], ("broadcast", name))
-        # Rows next to the view must stay as they are.
+        # Rows next to the view must not change.
         outputs = [_layouts(torch.float64, 77)[name] for _ in range(size)]
         dist.all_gather(outputs, ours)
         for output, expected in zip(outputs, values):
@@ -407,7 +407,7 @@ def _subgroups(ranks: Ranks) -> None:
                 continue
             tensor = torch.full((1000 + step,), 1.0 + ranks.rank)
             works.append((members, tensor, dist.all_reduce(tensor, group=group, async_op=True)))
-        # Different orders of waiting on different ranks.
+        # Different ranks wait in different orders.
         for members, tensor, work in works[:: 1 if ranks.rank % 2 else -1]:
             work.wait()
             assert tensor.eq(float(sum(m + 1 for m in members))).all(), members
@@ -467,7 +467,7 @@ def _refusals(ranks: Ranks) -> None:
         ValueError, "add up to 3", group.alltoall_base, ones, ones, [2, 1], [2, 2]
     )
     refused(dist.DistBackendError, "peer", group.send, [ones], ranks.rank, 0)
-    # Nothing of that has hurt.
+    # None of these errors does harm.
     dist.all_reduce(ones)
     assert ones.eq(2).all()
 

@@ -1,4 +1,4 @@
-"""Lists whose parts differ in size, and sums of what each rank multiplied."""
+"""Lists whose parts differ in size, and sums of premultiplied tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.distributed as dist
 from harness import Ranks, launch
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.bfloat16, torch.bool]
-# Of part r, times r and plus.
+# Part r has r times the first number, plus the second, elements.
 PARTS = [(1, 0), (3, 1), (1009, 5), (40_000, 0), (0, 4)]
 Op = dist.ReduceOp
 
@@ -36,7 +36,7 @@ def _all_gather(ranks: Ranks) -> None:
         dist.all_gather(outputs, mine)
         assert all(map(torch.equal, outputs, inputs)), (dtype, counts)
         assert torch.equal(mine, inputs[me])
-        # Its own part in place, and every other element of a tensor.
+        # Outputs with strides, of which the rank's own is also the input.
         outputs = [torch.zeros(2 * n, dtype=dtype)[::2] for n in counts]
         outputs[me].copy_(inputs[me])
         dist.all_gather(outputs, outputs[me])
@@ -63,7 +63,7 @@ def _reduce_scatter(ranks: Ranks) -> None:
             dist.reduce_scatter(ours, mine, op)
             assert all(map(torch.equal, mine, every[me])), "inputs are read only"
             if dtype == torch.bool:
-                continue  # Gloo has none.
+                continue  # Gloo does not have it.
             dist.reduce_scatter(theirs, mine, op, group=gloo)
             assert torch.equal(ours, theirs), (dtype, counts, op)
         if dtype == torch.float64:

@@ -19,7 +19,7 @@ from versions import since_2_14, since_2_15
 
 
 def _operations(ranks: Ranks) -> dict[str, tuple[Callable[[], object], list]]:
-    """By name: an operation, and the shapes that its event has."""
+    """Returns, by name, an operation and the shapes that its event has."""
     me, size = ranks.rank, ranks.size
     a, row = torch.ones(3, 4), torch.ones(5)
     rows = [torch.ones(5) for _ in range(size)]

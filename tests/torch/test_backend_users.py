@@ -1,4 +1,5 @@
-"""What builds on process groups: DDP, FSDP2, DTensor, ZeRO, Join, objects.
+"""Libraries that build on process groups: DDP, FSDP2, DTensor, ZeRO, Join,
+objects.
 
 Training is compared with one process that sees all samples.
 """
@@ -29,7 +30,7 @@ from harness import Ranks, launch
 from versions import since_2_15
 
 STEPS = 5
-SAMPLES = 4  # Of each rank.
+SAMPLES = 4  # Per rank.
 
 
 def _model() -> nn.Module:
@@ -52,7 +53,7 @@ def _train(
     rank: int | None,
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
 ) -> list[torch.Tensor]:
-    """The parameters after some steps; `rank` None: on all samples."""
+    """Returns the parameters after some steps; `rank` None: on all samples."""
     optimizer = optimizer(model.parameters(), lr=0.1)
     for step in range(STEPS):
         inputs, targets = _samples(step, size)
@@ -155,7 +156,7 @@ def _ddp_sparse(ranks: Ranks) -> None:
 
 
 def _sparse_among_others(ranks: Ranks) -> None:
-    """Ranks that are ahead and ranks that are behind, in turn."""
+    """Ranks are ahead and behind in turn."""
     works, expected = [], []
     for step in range(40):
         rows = torch.randint(0, 30, (1, 1 + (step + ranks.rank) % 5))

@@ -1,4 +1,4 @@
-"""gradientflow.torch.DataParallel: training as one process does."""
+"""gradientflow.torch.DataParallel trains as one process does."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_gradients_are_means(size: int, compression: str | None) -> None:
 def train(
     ranks: Ranks, compression: str | None, steps: int, **settings: object
 ) -> tuple[list[bytes], float]:
-    # Other weights than rank 0's at first: they are to become alike.
+    # At first the weights differ from rank 0's: they must become the same.
     model = gft.DataParallel(net(ranks.rank), compression=compression, **settings)
     optimizer = torch.optim.SGD(model.parameters(), 0.05, 0.9)
     for step in range(steps):
@@ -70,7 +70,7 @@ def train(
 
 
 def train_keeping_gradients(ranks: Ranks, steps: int) -> tuple[list[bytes], float]:
-    """zero_grad(set_to_none=False): backward adds in the pool itself."""
+    """With zero_grad(set_to_none=False) backward adds in the pool itself."""
     model = gft.DataParallel(net(ranks.rank))
     optimizer = torch.optim.SGD(model.parameters(), 0.05, 0.9)
     places = None
@@ -104,7 +104,7 @@ def test_trains_as_one_process_does(size: int) -> None:
 
 
 def test_sparse_training_keeps_ranks_alike() -> None:
-    # 1 % of 58 chunks is half a chunk: all are sent.
+    # 1 % of 58 chunks is half a chunk: all chunks are sent.
     results = launch(train_csc, 3, 0.005, 10)
     assert all(bits == results[0][0] for bits, _ in results)
     assert all(apart < 2e-3 for _, apart in results)
@@ -114,7 +114,7 @@ def test_sparse_training_keeps_ranks_alike() -> None:
 
 
 def conserve(ranks: Ranks) -> float:
-    """The plain residual: what is not sent comes later, and reads as zero."""
+    """With the plain residual, what is not sent comes later, and reads as zero."""
     shapes = {"a": (70,), "b": (9, 13), "c": (55,)}
     model = gft.DataParallel(
         Given(shapes),
@@ -127,7 +127,7 @@ def conserve(ranks: Ranks) -> float:
     taken = {name: np.zeros_like(value) for name, value in given.items()}
     for step in range(40):
         inputs = random_inputs(shapes, step, ranks.rank)
-        if step >= 20:  # Nothing new: what was kept back drains.
+        if step >= 20:  # No new gradients: the residual drains.
             inputs = {name: torch.zeros_like(x) for name, x in inputs.items()}
         got = gradients_of(model, inputs)
         stats = model.stats

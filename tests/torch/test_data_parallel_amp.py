@@ -66,7 +66,7 @@ def test_grad_scaler_skips_on_all_ranks(
 
 
 class FixedScale:
-    """What DataParallel asks a GradScaler for."""
+    """The methods of a GradScaler that DataParallel calls."""
 
     def __init__(self) -> None:
         self.scale = 1.0
@@ -128,7 +128,7 @@ def test_a_bad_gradient_is_seen_by_all(compression: str | None, value: float) ->
 
 
 def go_back(ranks: Ranks, compression: str | None) -> None:
-    """Losses that are scaled by hand, as "loss_scale" was told."""
+    """Losses are scaled by hand, with the scale given as "loss_scale"."""
     csc = with_csc(compression, sparsity=0.5, chunk_elements=20, wire_dtype="fp32")
     model = gft.DataParallel(net(), options={"loss_scale": "1024"}, **csc)
 
@@ -153,7 +153,8 @@ def test_the_loss_scale_outlives_a_restored_state(compression: str | None) -> No
 
 
 def odd_scale(ranks: Ranks) -> None:
-    """There is no float32 for 1/1000: what is kept back is not multiplied with it."""
+    """float32 cannot hold 1/1000, so the residual must not be multiplied by it.
+    """
 
     def make() -> tuple[torch.amp.GradScaler, gft.DataParallel, torch.optim.Optimizer]:
         scaler = torch.amp.GradScaler("cpu", init_scale=1000.0)

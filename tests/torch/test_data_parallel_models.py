@@ -1,4 +1,4 @@
-"""DataParallel: what models may be like, and which ranks train them."""
+"""DataParallel: which models it accepts, and which ranks train them."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def names_and_copies(ranks: Ranks) -> None:
     for copying in (copy.deepcopy, pickle.dumps, AveragedModel):
         with pytest.raises(TypeError, match="AveragedModel.model.module"):
             copying(model)
-    # As that says.
+    # As AveragedModel does it.
     average = AveragedModel(model.module)
     before = copy.deepcopy(model.module)
     model(batch(0, 0)[0]).sum().backward()
@@ -145,7 +145,7 @@ def buffers(ranks: Ranks) -> None:
         torch.testing.assert_close(module[1].running_mean, expected.detach())
         assert module[1].num_batches_tracked == step + 1
     assert ranks.rank == 0 or not torch.equal(before, module[1].running_mean)
-    # Not in evaluation, and not without gradients.
+    # Neither in evaluation, nor without gradients.
     model.eval()
     module.wide.fill_(ranks.rank)
     model(x)
@@ -251,7 +251,7 @@ def test_ranks_agree_on_how_parameters_lie_in_memory(what: str) -> None:
 
 
 def other_format(ranks: Ranks) -> None:
-    """A residual and momentum are in the pool's order."""
+    """A residual and momentum have the order of the pool."""
 
     def make(channels_last: bool) -> tuple[gft.DataParallel, gft.SGD]:
         model = gft.DataParallel(conv(channels_last))

@@ -45,7 +45,7 @@ def test_no_sync_adds_up(size: int, set_to_none: bool) -> None:
 
 
 def accumulate_means(ranks: Ranks) -> None:
-    """Without zero_grad(), as under DDP: means add up."""
+    """Without zero_grad() means add up, as under DDP."""
     model, plain = gft.DataParallel(net()), net()
     for step in range(3):
         loss_of(model, step, ranks.rank).backward()

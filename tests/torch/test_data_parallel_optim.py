@@ -1,4 +1,4 @@
-"""SGD and LARS of this package, against float64."""
+"""SGD and LARS of this package, compared with float64."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def lars(ranks: Ranks) -> None:
             g = sum(flat(each)[name] for each in inputs) / ranks.size
             rate = 0.5
             norms = np.linalg.norm(w), np.linalg.norm(g)
-            # Biases and the like keep the rate.
+            # Biases and similar parameters keep the rate.
             if len(SHAPES[name]) > 1 and min(norms) > 0:
                 rate *= 0.02 * norms[0] / (norms[1] + 0.01 * norms[0] + 1e-6)
             momentum[name] = 0.9 * momentum[name] + rate * (g + 0.01 * w)
@@ -198,7 +198,7 @@ def test_autograd_knows_that_weights_changed() -> None:
 
 
 def users_gradients(ranks: Ranks) -> None:
-    """What the user leaves in .grad is what the optimiser takes."""
+    """The optimiser uses what the user leaves in .grad."""
     ours, plain = gft.DataParallel(net()), net()
     mine = gft.SGD(ours, 0.1, momentum=0.9)
     theirs = torch.optim.SGD(plain.parameters(), 0.1, momentum=0.9)
@@ -275,8 +275,8 @@ def refusals(ranks: Ranks) -> None:
 
 
 def others(ranks: Ranks) -> None:
-    """Optimisers of torch's are told that they would lose gradients."""
-    # However it was asked for.
+    """Optimisers of torch's are refused, since they would lose gradients."""
+    # However the residual was requested.
     settings = {"sparsity": "0.85", "residual": "momentum", "momentum": "0.9"}
     model, plain = gft.DataParallel(net(), options=settings), gft.DataParallel(net())
     before = bits_of(model)
@@ -335,7 +335,7 @@ def grouped(ranks: Ranks) -> None:
     mine.param_groups[1]["lr"] = 7.0
     mine.load_state_dict(state)
     assert mine.param_groups[1]["lr"] == 0.2
-    # LARS, alike in two groups as in one.
+    # LARS gives the same with two groups as with one.
     both = []
     for groups in (1, 2):
         model = gft.DataParallel(net())
@@ -355,7 +355,7 @@ def test_groups_of_parameters(size: int) -> None:
 
 
 class Run:
-    """Sparse training, as far as a checkpoint knows it."""
+    """Sparse training, with all the state that a checkpoint has."""
 
     def __init__(self, own: bool) -> None:
         self.model = gft.DataParallel(
@@ -365,7 +365,7 @@ class Run:
             chunk_elements=17,
             warmup_steps=4,
             residual="momentum" if own else "plain",
-            # What chooses itself by measuring would cut elsewhere.
+            # Settings that are chosen by measurement would cut elsewhere.
             options={"bucket_bytes": "500", "algorithm": "ring"},
         )
         if own:
@@ -414,7 +414,7 @@ def test_goes_on_in_new_processes_bit_for_bit(tmp_path: object, own: bool) -> No
 
 @contextlib.contextmanager
 def refused_on_one(ranks: Ranks, match: str) -> Iterator[None]:
-    """Rank 1 finds its state bad by itself, and the others hear of it."""
+    """Rank 1 finds its own state damaged, and the others learn of it."""
     bad = ranks.rank == 1
     error = ValueError if bad else torch.distributed.DistBackendError
     with pytest.raises(error, match=match if bad else "rank 1 is refused"):
@@ -449,7 +449,8 @@ def test_refuses_other_states() -> None:
 
 
 def all_or_none(ranks: Ranks) -> None:
-    """Ranks keep their rate, and train on, when one of them is refused."""
+    """If one rank's state is refused, all keep their learning rate and train
+    on."""
     run = Run(True)
     run.train(ranks.rank, 0, 2)
     early = copy.deepcopy(run.optimizer.state_dict())

@@ -1,4 +1,4 @@
-"""DataParallel: what backward passes may be like, and how they may fail."""
+"""DataParallel: which backward passes it accepts, and how they may fail."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def saliency(ranks: Ranks) -> None:
         loss_of(each, 0, ranks.rank).backward()
     check_mean(ranks, model, plain)
     assert model.stats["step"] == 0
-    # Of some parameters, it is none either; into some, it is.
+    # A gradient of some parameters is no step either; accumulating into some
+    # is.
     for each in (model, plain):
         each.zero_grad()
         some = list(each.parameters())[:2]
@@ -147,7 +148,7 @@ def fail_midway(ranks: Ranks) -> str:
     inputs = torch.randn(3, 6)
     model(inputs, False).backward()
     model.zero_grad()
-    # A job that is given up ends at once, for a rank still in that step too.
+    # When the job is given up it ends at once, even for a rank in that step.
     dist.barrier()
     if ranks.rank == 1:
         with pytest.raises(ArithmeticError, match="as the test wants"):
@@ -208,7 +209,7 @@ def test_any_output() -> None:
 
 
 def user_hooks(ranks: Ranks) -> None:
-    """Hooks of users, on tensors and after accumulation, do not disturb."""
+    """Users' hooks, on tensors and after accumulation, do not interfere."""
     model, plain = gft.DataParallel(net()), net()
     seen = []
     model.module[0].weight.register_post_accumulate_grad_hook(

@@ -1,4 +1,4 @@
-"""DataParallel keeps to the time-out of its process group."""
+"""DataParallel uses the time-out of its process group."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _fails_alone(ranks: Ranks) -> float:
         _step(model, ranks)
     took = time.monotonic() - began
     ranks.started("error")
-    # The others do not hear it from a rank that ends.
+    # The others must hear it from the time-out, not from a rank that ends.
     ranks.wait_for("error", range(ranks.size))
     return took
 

@@ -1,4 +1,4 @@
-"""DataParallel: parameters that take no part get what one process gives them."""
+"""DataParallel: unused parameters get the same as in one process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness import Ranks, launch
 from parallel_models import Branches, Given, check_mean, flat, gradients_of, random_inputs
 from scripts import run_script
 
-# By step: does rank r go left? `None`: its loss reaches the stem alone.
+# By step: whether rank r goes left. `None`: its loss uses the stem only.
 USAGE = [
     lambda r: True,
     lambda r: True,
@@ -53,7 +53,7 @@ def like_one_process(ranks: Ranks, settings: dict[str, object]) -> None:
     ]
     for step, left in enumerate(USAGE):
         for _, optimizer in both:
-            # Zeros, where they are kept, count as gradients.
+            # Zeros count as gradients if they are kept.
             optimizer.zero_grad(set_to_none=step != 6)
         mine = model(share(step, ranks.rank), left(ranks.rank))
         mine.backward()
@@ -72,7 +72,7 @@ def like_one_process(ranks: Ranks, settings: dict[str, object]) -> None:
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-4)
 
 
-# 0.5 % of the chunks is none: all are sent.
+# 0.5 % of the chunks is none: all chunks are sent.
 SENDS_ALL = {"compression": "csc", "sparsity": 0.005, "wire_dtype": "fp32"}
 
 
@@ -85,8 +85,9 @@ def test_adamw_trains_as_one_process_does(
 
 
 def kept_back(ranks: Ranks) -> None:
-    """What CSC kept back of a parameter is given to it in a later step, also in
-    one that does not use it; then, and only then, it has a gradient."""
+    """What CSC kept back of a parameter arrives in a later step, even if that
+    step does not use the parameter; then, and only then, the parameter has a
+    gradient."""
     shapes = {"a": (31,), "b": (5, 7), "c": (40,), "never": (6,)}
     model = gft.DataParallel(
         Given(shapes),
@@ -104,11 +105,11 @@ def kept_back(ranks: Ranks) -> None:
         )
         inputs["never"] = None
         if step % 2:
-            inputs["b"] = None  # On no rank.
+            inputs["b"] = None  # On all ranks.
         if step % 3 == ranks.rank:
-            inputs["c"] = None  # On this one.
+            inputs["c"] = None  # On this rank.
         if step >= 20:
-            inputs = {"a": torch.zeros(31)}  # What was kept back drains.
+            inputs = {"a": torch.zeros(31)}  # The residual drains.
         got = gradients_of(model, inputs)
         assert "never" not in got and "a" in got
         if inputs.get("b") is None:
@@ -134,7 +135,7 @@ def test_what_was_kept_back_is_not_lost(size: int) -> None:
 
 
 def after_no_sync(ranks: Ranks) -> None:
-    """What was added up counts, though the last backward did not reach it."""
+    """Accumulated gradients count even if the last backward did not reach them."""
     plain, model = Parts(), gft.DataParallel(Parts())
     plain(share(0, ranks.rank), True).backward()
     plain(share(0, ranks.rank), False).backward()
@@ -149,7 +150,7 @@ def test_unused_in_the_last_pass_only() -> None:
 
 
 def promised(ranks: Ranks) -> None:
-    """Without the question, what nobody used is zero."""
+    """Without the question, the gradients of unused parameters are zero."""
     model = gft.DataParallel(Parts(), find_unused_parameters=False)
     model(share(0, ranks.rank), True).backward()
     assert all(not p.grad.any() for p in model.module.never.parameters())
@@ -168,7 +169,7 @@ def frozen(ranks: Ranks) -> None:
     for step in range(8):
         for each, optimizer in both:
             module = each.module if each is model else each
-            # In step 2 with a gradient of before, in 4 without one.
+            # In step 2 with a gradient from before, in step 4 without one.
             if step != 2:
                 optimizer.zero_grad()
             module.stem.weight.requires_grad_(step not in (2, 4, 5))
@@ -202,7 +203,7 @@ def test_refuses_what_was_frozen_before() -> None:
 
 
 def sgd(ranks: Ranks) -> None:
-    """Our optimisers leave alone what has no gradient, as torch's do."""
+    """Like torch's, our optimisers leave parameters without a gradient alone."""
     model, alone = gft.DataParallel(Parts()), Parts()
     ours = gft.SGD(model, 0.02, momentum=0.9, weight_decay=0.3)
     theirs = torch.optim.SGD(alone.parameters(), 0.02, 0.9, weight_decay=0.3)

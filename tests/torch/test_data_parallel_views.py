@@ -1,4 +1,4 @@
-"""DataParallel: gradients under which somebody puts other memory."""
+"""DataParallel: gradients whose memory somebody replaces."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ EXAMPLES = (
 
 
 def run_example(name: str, arguments: str, size: int = 2) -> float:
-    """The test accuracy, in percent, that it prints on rank 0."""
+    """Returns the test accuracy, in percent, that it prints on rank 0."""
     code = f"""
         import runpy, sys, warnings
         warnings.simplefilter("error", UserWarning)

@@ -1,7 +1,7 @@
-"""Processes forked off a rank: DataLoader's workers, os.fork, multiprocessing.
+"""Processes forked from a rank: DataLoader's workers, os.fork, multiprocessing.
 
-Whatever they do, the ranks' results stay right, and a rank's death is seen
-though its children live.
+Whatever they do, the ranks' results stay right, and a rank's death is noticed
+even if its children live.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from parallel_models import (
 
 SHAPES = {"a": (7, 11), "b": (130,), "c": (3, 5, 7), "d": (1,)}
 BACKENDS = ["gloo", "gradientflow"]
-# Largest error of one rounding, relative.
+# The largest relative error of one rounding.
 UNIT = {"fp16": 2**-11, "bf16": 2**-8, "fp32": 2**-24}
 
 
@@ -48,7 +48,7 @@ def rounded_mean(ranks: Ranks, wire: str, dtype: torch.dtype) -> list[bytes]:
         for name in SHAPES:
             mean = sum(each[name] for each in every) / ranks.size
             largest = max(np.abs(each[name]).max() for each in every)
-            # Of each rank's share, of each partial sum, and of the result.
+            # One for each rank's share, each partial sum, and the result.
             allowed = largest * (UNIT[wire] + own) * (ranks.size + 2)
             np.testing.assert_allclose(got[name], mean, atol=allowed, err_msg=name)
             bits.append(got[name].tobytes())
@@ -129,7 +129,7 @@ def python_calls(ranks: Ranks, compression: str) -> int:
 
     for step in range(3):
         loss = model(batch(step, ranks.rank)[0]).square().sum()
-        # The engine itself, without torch.Tensor.backward's own Python.
+        # Calls the engine itself, without the Python of torch.Tensor.backward.
         sys.setprofile(count)
         torch.autograd.Variable._execution_engine.run_backward(
             (loss,), (torch.ones_like(loss),), False, False, (), True, True

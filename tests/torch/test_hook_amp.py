@@ -55,8 +55,8 @@ def poison(ranks: Ranks, value: float, in_sent: bool, tensor_ops: bool) -> dict:
         if not all(finite.values()):
             skipped.append(step)
             assert not finite[bad[0]], "another parameter than the one with the inf"
-            # That gradient is gone, as it would be without CSC; those sent by
-            # the other ranks in the same place are, too.
+            # That gradient is lost, as it would be without CSC; so are those
+            # that the other ranks sent for the same element.
             if ranks.rank == ranks.size - 1 or in_sent:
                 inputs[bad[0]][bad[1]] = 0
         for name in SHAPES:
@@ -64,7 +64,7 @@ def poison(ranks: Ranks, value: float, in_sent: bool, tensor_ops: bool) -> dict:
             if step not in skipped:
                 taken[name] += got[name]
         if step == BAD_STEP and in_sent:
-            # What the bad element's residual had been was sent with it.
+            # The residual of the bad element was sent with it.
             given[bad[0]][bad[1]] = taken[bad[0]][bad[1]] = 0
             lost = bad
     residual = hook.state_dict()["residual"]
@@ -90,12 +90,13 @@ def test_a_bad_gradient_is_seen_by_all_and_then_forgotten(
         results = launch(poison, 3, value, in_sent, tensor_ops, backend=backend)
         for result in results:
             assert result["skipped"] == [BAD_STEP]
-            # All else that was kept back or sent in that step comes later.
+            # Everything else that was kept back or sent in that step comes
+            # later.
             assert result["worst"] < 1e-4
 
 
 def overflow(ranks: Ranks) -> list[bool]:
-    """Too large for float16 on the wire, on one rank."""
+    """A value too large for float16 on the wire, on one rank."""
     shapes = {"w": (50,)}
     model = DistributedDataParallel(Given(shapes))
     gft.register(model, "csc", sparsity=0.5, chunk_elements=10, wire_dtype="fp16")

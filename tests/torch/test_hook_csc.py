@@ -28,8 +28,8 @@ SHAPES = {
     "e": (64, 9),
     "f": (257,),
 }
-# Backward makes them in another order than they were registered in, so that
-# DDP rebuilds its buckets after the first step.
+# Backward makes them in another order than that of registration, so that DDP
+# rebuilds its buckets after the first step.
 ORDER = ["d", "f", "a", "e", "b", "c"]
 BUCKET_MB = 1000 / 2**20
 
@@ -97,7 +97,7 @@ def test_follows_the_reference(size: int, tensor_ops: bool, backend: str) -> Non
 @pytest.mark.parametrize("wire", ["fp16", "bf16"])
 @pytest.mark.parametrize("backend", ["gloo", "gradientflow"])
 def test_sixteen_bits_between_ranks(wire: str, backend: str) -> None:
-    # Two steps: later ones may select otherwise than float64 does.
+    # Two steps only: later ones may select differently from float64.
     launch(follow_reference, 2, 2, wire, False, True, backend=backend)
     launch(follow_reference, 3, 2, wire, True, False, backend=backend)
 
@@ -107,7 +107,7 @@ def test_warm_up_and_always_dense() -> None:
 
 
 def golden(ranks: Ranks, tensor_ops: bool) -> None:
-    """Those of tests/csc/csc_golden.cc: momentum 0.9, gradients 1."""
+    """The golden values of tests/csc/csc_golden.cc: momentum 0.9, gradients 1."""
     force_csc(tensor_ops=tensor_ops, keep_factor=0.9)
     model = DistributedDataParallel(Given({"w": (5,)}))
     hook = gft.register(
@@ -118,7 +118,7 @@ def golden(ranks: Ranks, tensor_ops: bool) -> None:
         inputs = torch.tensor([quiet] * 3 + [loud] * 2)
         return gradients_of(model, {"w": inputs})["w"][:3]
 
-    step(0, 9)  # Sends all, and leaves no residual.
+    step(0, 9)  # Sends everything; no residual.
     kept = [0.9, 1.71, 0, 0.9, 0]
     sent = [0, 0, 2.71, 0, 1.9]
     for index, loud in enumerate([9, 0.5, 5, -4, 0]):
@@ -162,7 +162,7 @@ def test_loses_no_gradient(size: int) -> None:
 
 
 def test_loses_no_gradient_of_sixteen_bits() -> None:
-    # Sums of up to 20 numbers of size 3, each rounded once as it is sent.
+    # Sums of up to 20 numbers of size 3, each rounded once when it is sent.
     worst = launch(conserve, 2, torch.bfloat16, "bf16")
     assert max(worst) < 20 * 3 * 2**-8
 
@@ -178,7 +178,7 @@ def mixed_types(ranks: Ranks) -> None:
             each["f64"] = each["f64"].double()
             each["f16"] = each["f16"].half()
         got = gradients_of(model, inputs[ranks.rank])
-        # Float64 has no kernels: it is sent whole, as it is.
+        # The library has no kernels for float64: it is sent whole, as it is.
         mean = sum(each["f64"] for each in inputs) / ranks.size
         np.testing.assert_allclose(got["f64"], mean.numpy(), atol=1e-14)
     stats = hook.stats()
@@ -204,13 +204,13 @@ def bytes_per_step(ranks: Ranks) -> list[int]:
 
 
 def test_sends_what_it_selected_and_little_else() -> None:
-    # 100 chunks: their norms in float32, a mark for each that is kept back.
+    # 100 chunks: their norms in float32, and a mark for each that is kept back.
     for sent in launch(bytes_per_step, 2):
         assert sent == [200_000 + 400, *[20_000 + 2 * 90 + 400] * 2]
 
 
 def channels_last(ranks: Ranks) -> None:
-    """Gradients that do not lie in the order of their indices."""
+    """Gradients whose memory is not in the order of their indices."""
     model = torch.nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)
     ddp = DistributedDataParallel(model)
     hook = gft.register(ddp, "csc", sparsity=0.9, chunk_elements=16, wire_dtype="fp32")

@@ -28,7 +28,7 @@ HOOKS = ["fp16", "csc"]
 def hooked(
     module: torch.nn.Module, compression: str, sparsity: float = 0.0, **modes: object
 ) -> DistributedDataParallel:
-    """CSC with sparsity 0 is an exact mean through all of its machinery."""
+    """Returns a DDP with a hook; with sparsity 0, CSC gives exact means."""
     model = DistributedDataParallel(module, bucket_cap_mb=2e-4, **modes)
     csc = with_csc(
         compression, sparsity=sparsity, chunk_elements=7, wire_dtype="fp32"
@@ -45,7 +45,7 @@ def gradients(model: torch.nn.Module) -> dict[str, np.ndarray | None]:
 
 
 def mean_of(ranks: Ranks, local: dict[str, np.ndarray | None]) -> dict:
-    """By an exchange that has nothing to do with hooks."""
+    """Computes means by an exchange that does not use hooks."""
     means = {}
     for name, value in local.items():
         used = torch.tensor([float(value is not None)])
@@ -84,7 +84,7 @@ def unused(ranks: Ranks, compression: str, as_view: bool) -> None:
         gradient_as_bucket_view=as_view,
     )
     model.module.load_state_dict(plain.state_dict())
-    # Left everywhere, right everywhere, each on some ranks.
+    # Left on all ranks, right on all ranks, then each on some ranks.
     for step, left in enumerate([True, False, ranks.rank == 0, ranks.rank != 0]):
         inputs = torch.randn(
             (4, 6), generator=torch.Generator().manual_seed(10 * step + ranks.rank)
@@ -156,7 +156,8 @@ def test_no_sync(compression: str, as_view: bool) -> None:
 
 
 def uneven(ranks: Ranks, compression: str) -> dict[str, float]:
-    """Rank r has r + 2 inputs. What is given is taken, by all ranks' means."""
+    """Rank r has r + 2 inputs. What is given arrives, in the means over all
+    ranks."""
     shapes = {"a": (40,), "b": (9, 5), "c": (33,)}
     model = DistributedDataParallel(Given(shapes), bucket_cap_mb=1e-4)
     csc = with_csc(compression, sparsity=0.6, chunk_elements=8, wire_dtype="fp32")
@@ -174,7 +175,8 @@ def uneven(ranks: Ranks, compression: str) -> dict[str, float]:
             for name, p in model.module.named_parameters():
                 taken[name] += p.grad.double().flatten().numpy()
     assert hook.stats()["steps"] == ranks.size + 1
-    # The last rank took part in every step: it has seen all that was sent.
+    # The last rank took part in every step: it has seen everything that was
+    # sent.
     kept = hook.state_dict().get("residual", {})
     worst = {}
     for name in shapes:
@@ -196,7 +198,7 @@ def test_ranks_may_run_out_of_inputs(backend: str, compression: str) -> None:
 
 
 def clip(ranks: Ranks) -> tuple[float, float]:
-    """The norm that clipping sees is of the mean, and is what is left."""
+    """Clipping sees the norm of the mean, and clips the mean."""
     model = hooked(net(), "csc", sparsity=0.5)
     for step in range(3):
         inputs, targets = batch(step, ranks.rank)

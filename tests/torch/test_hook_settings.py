@@ -11,7 +11,7 @@ from harness import Ranks, launch
 from parallel_models import batch, loss_of, net
 
 BACKENDS = ["gloo", "gradientflow"]
-# What rank 1 gives otherwise than the others.
+# The arguments in which rank 1 differs from the others.
 OTHERWISE = {
     "compression": "fp16",
     "sparsity": 0.5,
@@ -59,7 +59,7 @@ def test_refuses_to_come_late() -> None:
 
 
 def chunks(ranks: Ranks, width: int) -> tuple[list[int], ...]:
-    """By default, given, and at least a hundred."""
+    """By default, when given, and with at least a hundred chunks."""
     seen = []
     for chunk_elements in (None, 1000):
         ddp = DistributedDataParallel(torch.nn.Linear(width, 256))

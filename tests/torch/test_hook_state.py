@@ -18,7 +18,7 @@ SETTINGS = {"sparsity": 0.7, "chunk_elements": 17, "warmup_steps": 4}
 
 
 class Run:
-    """DDP training with the csc hook, as far as a checkpoint knows it."""
+    """DDP training with the csc hook, with all the state that a checkpoint has."""
 
     def __init__(self, unused: bool = False) -> None:
         self.model = DistributedDataParallel(
@@ -69,8 +69,8 @@ def test_goes_on_in_new_processes_bit_for_bit(
         return launch(go, 2, *how, backend=backend)
 
     through = steps(0, 12)
-    # After one step DDP has yet to rebuild its buckets, and a new one would not
-    # know how; with unused parameters it never does.
+    # After one step DDP has yet to rebuild its buckets, and a new DDP could not
+    # do so; with unused parameters it never rebuilds.
     for stop in (1, 6) if unused else (2, 6):
         steps(0, stop)
         assert steps(stop, 12) == through, f"stopped after {stop} steps"
@@ -95,7 +95,7 @@ def test_goes_back_in_the_same_process() -> None:
 
 
 def without_residual(ranks: Ranks) -> None:
-    """The state matters: without the hook's part the path is another."""
+    """The state matters: without the hook's part training takes another path."""
     run = Run()
     run.train(ranks.rank, 0, 8)
     state = run.state()
@@ -169,7 +169,7 @@ def refuse(ranks: Ranks) -> None:
     load_with("hook's state is damaged", lambda s: s.update(buckets=numbers))
     with pytest.raises(ValueError, match="is a NoneType, expected a dict"):
         run.hook.load_state_dict(None)
-    # Nothing has changed, and what is strided otherwise is the same state.
+    # Nothing has changed, and tensors with other strides are the same state.
     assert_same(run.hook.state_dict(), state)
     strided = [torch.stack([c, 1 - c], 1)[:, 0] for c in state["selected"]]
     run.hook.load_state_dict({**state, "selected": strided})
@@ -219,7 +219,7 @@ def test_all_ranks_load_their_state_or_none() -> None:
 
 
 def back_to_the_first_step(ranks: Ranks) -> None:
-    """Whose buckets are not those that DDP has built since."""
+    """The state's buckets are not those that DDP has built since."""
     run = Run()
     run.train(ranks.rank, 0, 1)
     first = run.state()
@@ -265,7 +265,7 @@ def after_a_failure(ranks: Ranks) -> None:
         run.hook.state_dict()
     run.hook.load_state_dict(state)
     assert_same(run.hook.state_dict(), state)
-    # What the failed step had begun may end now.
+    # Operations that the failed step had started may end here.
     dist.barrier()
     assert_same(run.hook.state_dict(), state)
 

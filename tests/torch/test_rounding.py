@@ -1,4 +1,4 @@
-"""16 bits round and overflow alike, whatever lies between the ranks."""
+"""16 bits round and overflow alike over every fabric."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradientflow.torch as gft
 from harness import Ranks, launch
 
-# Per element: fits float16; rounds to another there; too large for it.
+# Elements that fit float16, that are rounded there, or that are too large.
 VALUES = [1.0, 1.0 + 2**-12, 1e5, 3.1415926, -7e4, 65504.0, 2**-26]
 
 

@@ -1,4 +1,4 @@
-"""What older versions of torch keep from backends that are not their own."""
+"""Features that older versions of torch withhold from other backends."""
 
 from __future__ import annotations
 

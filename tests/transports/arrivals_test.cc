@@ -17,7 +17,7 @@
 #include "transports/poller.h"
 #include "transports/shm/shm_options.h"
 
-// Messages of many tags: in order, and forgotten once they have been received.
+// Messages with many tags arrive in order, and leave no state once received.
 namespace gradientflow {
 namespace {
 
@@ -105,8 +105,8 @@ TEST_F(ArrivalsTest, ManyTagsLeaveNothingBehind) {
   EXPECT_EQ(known(), 0U);
 }
 
-// Of a few tags, sent and received in random order: those of one tag in the
-// order of sending, however much waits.
+// Messages with a few tags are sent and received in random order: those of one
+// tag arrive in the order of sending, however many wait.
 TEST_F(ArrivalsTest, OfOneTagComeInOrder) {
   Random random(3);
   for (int round = 0; round < 300; ++round) {
@@ -124,7 +124,7 @@ TEST_F(ArrivalsTest, OfOneTagComeInOrder) {
     };
     for (int i = 0; i < 200; ++i) {
       const auto tag = static_cast<std::uint32_t>(kNumberedTags + random() % 3);
-      // A round leans to one side, so that either waits for the other.
+      // Each round favours one side, so that either side waits for the other.
       if (random() % 10 < 3 + static_cast<std::uint64_t>(round) % 5) {
         Send(tag, sent[tag]++);
       } else {

@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 
 constexpr Clock::Time kNow = milliseconds(1000);
 
-// Strangers all, but for the first `peers`.
+// All are strangers, except the first `peers`.
 struct Inside final : Door::Guests {
   bool full() const override { return sockets.size() >= most; }
   bool DropOldestStranger() override {
@@ -68,7 +68,7 @@ TEST_F(Doors, OldestStrangersMakeRoomAndPeersStay) {
   EXPECT_EQ(inside_.sockets.size(), inside_.most);
   EXPECT_EQ(inside_.dropped, 32U);
   EXPECT_EQ(door_.Trouble(), "");
-  // Peers alone are not let go for a stranger.
+  // Peers are not dropped for a stranger.
   inside_.peers = inside_.most;
   Knock(3);
   while (AnybodyWaits()) door_.AcceptSome(listener_, kNow, &inside_);
@@ -86,14 +86,14 @@ TEST_F(Doors, NoDescriptorIsNoReasonToStopButToPause) {
   rlimit few = before;
   few.rlim_cur = static_cast<rlim_t>(next) + 3;
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
-  // One goes, one comes, and then those inside are to be heard.
+  // One leaves and one enters; then those inside must be served.
   door_.AcceptSome(listener_, kNow, &inside_);
   EXPECT_EQ(inside_.sockets.size(), 3U);
   EXPECT_EQ(inside_.dropped, 1U);
   door_.AcceptSome(listener_, kNow, &inside_);
   EXPECT_EQ(inside_.dropped, 2U);
   EXPECT_EQ(door_.DescriptorOf(listener_, kNow), listener_.fd());
-  // Nobody is left to go: nobody listens, for a moment.
+  // If nobody can be dropped, the door does not listen for a moment.
   inside_.peers = 3;
   door_.AcceptSome(listener_, kNow, &inside_);
   EXPECT_EQ(inside_.sockets.size(), 3U);

@@ -14,7 +14,7 @@
 #include "transports/link.h"
 #include "transports/poller.h"
 
-// The fabrics of two or three ranks, driven by turns on one thread.
+// The fabrics of two or three ranks, driven in turn on one thread.
 namespace gradientflow {
 namespace {
 
@@ -123,7 +123,7 @@ TEST_F(FabricTest, HoldsALaneBackRatherThanMemory) {
   for (const Ending& ending : received) EXPECT_EQ(ending.times, 1);
 }
 
-// Held to the limit, nothing would move again.
+// If the limit were strict, nothing would ever move again.
 TEST_F(FabricTest, HoldsMoreIfWhatIsAwaitedComesBehind) {
   FabricOptions options;
   options.unexpected_bytes = 1000;
@@ -206,8 +206,8 @@ TEST_F(FabricTest, APausedLaneDoesNotHideADeath) {
   EXPECT_EQ(received.times, 1);
 }
 
-// What a rank has sent and nobody receives fills the way to it, and waits
-// behind a lane that is paused. Whether it lives is another question.
+// Messages that nobody receives fill the way to the rank, and wait behind a
+// paused lane. This must not hide whether the rank lives.
 class PausedLane : public FabricTest {
  protected:
   PausedLane() {
@@ -225,7 +225,7 @@ class PausedLane : public FabricTest {
   }
   ~PausedLane() override { fabrics_.clear(); }
 
-  // Far more than the FIFO and the limit hold, and a queue beyond them.
+  // Far more than the FIFO and the limit hold, plus a queue beyond them.
   static constexpr int kMessages = 3000;
   const std::string out_ = std::string(700, 'x');
   std::string in_ = std::string(700, '?');
@@ -314,7 +314,7 @@ TEST_F(FabricTest, KeepsGroupsApart) {
   for (const GroupId group : {2U, 0U, 1U}) {
     at(0).Send(1, {tag, group}, View(out[group]), {}, sent.done());
   }
-  // Calls of one group say nothing of another's.
+  // Calls of one group say nothing about those of another.
   at(1).CallDone(1, 0, 2);
   PollAll();
   for (const GroupId group : {0U, 1U, 2U}) {
@@ -349,7 +349,7 @@ TEST_F(FabricTest, DropsWhatCameForAGroupThatIsClosed) {
   at(0).Send(1, {kPointToPointBit | 1, 7}, View(out), {}, sent.done());
   at(0).Send(1, {kPointToPointBit | 2, 8}, View(out), {}, sent.done());
   PollAll();
-  // The first fills what may wait; the second waits in the link.
+  // The first message uses up the limit; the second waits in the link.
   EXPECT_TRUE(at(1).HasMessage(0, {kPointToPointBit | 1, 7}));
   at(1).CloseGroup(7);
   EXPECT_FALSE(at(1).HasMessage(0, {kPointToPointBit | 1, 7}));

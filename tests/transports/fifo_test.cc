@@ -110,8 +110,8 @@ TEST(Fifo, CarriesAStreamBetweenTwoThreads) {
   EXPECT_EQ(in, out);
 }
 
-// A peer can write anything to the shared counters; what it must never get is
-// a length beyond the FIFO.
+// A peer can write anything to the shared counters, but must never cause a
+// length beyond the FIFO.
 TEST(Fifo, RefusesEveryImpossibleCounter) {
   std::mt19937_64 random(11);
   for (int round = 0; round < 2000; ++round) {
@@ -125,7 +125,7 @@ TEST(Fifo, RefusesEveryImpossibleCounter) {
     std::vector<std::byte> some(random() % (bytes.size() + 1));
     reader.Read(some);
     reader.Release();
-    // Near misses and anything at all.
+    // Near misses, and arbitrary values.
     const std::uint64_t head =
         round % 2 ? random() : bytes.size() + random() % 9000 - 4500;
     fifo.control.head.store(head);

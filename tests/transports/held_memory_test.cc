@@ -17,7 +17,7 @@ TEST(HeldMemory, BlocksOfSegmentsAreUsedAgain) {
   std::byte* const first = block.get();
   memory.Give(std::move(block), 200'000);
   EXPECT_EQ(memory.kept_bytes(), 262'144U);
-  // Of the same power of two, and no other.
+  // Memory of the same power of two, and no other.
   EXPECT_NE(memory.Take(131'072).get(), first);
   EXPECT_EQ(memory.Take(262'144).get(), first);
   EXPECT_EQ(memory.kept_bytes(), 0U);
@@ -45,7 +45,7 @@ TEST(HeldMemory, BlocksHoldWhatTheyWereAskedFor) {
     if (held.size() < 12 && random() % 2 == 0) {
       const std::size_t bytes = 1 + random() % 1'200'000;
       held.emplace_back(memory.Take(bytes), bytes);
-      // To its last byte, for the address sanitizer.
+      // Writes to the last byte, for the address sanitizer.
       std::memset(held.back().first.get(), static_cast<int>(bytes % 251),
                   bytes);
     } else if (!held.empty()) {

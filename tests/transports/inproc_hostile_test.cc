@@ -14,8 +14,8 @@
 #include "transports/shm/fifo.h"
 #include "transports/wire.h"
 
-// A good link whose peer is this test: it owns the other ends of both FIFOs
-// and of the socket, and does not keep to the rules.
+// A good link whose peer is this test: the test owns the other ends of both
+// FIFOs and of the socket, and breaks the rules.
 namespace gradientflow {
 namespace {
 

@@ -24,8 +24,8 @@ using testing::Received;
 constexpr std::size_t kArena = std::size_t{16} << 20;
 constexpr std::size_t kFifo = 8192;
 
-// More than two ranks; what each link promises is in link_conformance.cc. All
-// of them are driven from this one thread: every interleaving is a test's own.
+// More than two ranks; link_conformance.cc tests the promises of each link.
+// This one thread drives all ranks, so that a test chooses the interleaving.
 class InprocLink : public ::testing::Test {
  protected:
   void Make(int size, std::size_t fifo_bytes = kFifo) {
@@ -41,7 +41,7 @@ class InprocLink : public ::testing::Test {
     }
   }
   LinkOwner& at(int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
-  // Until nothing moves any more.
+  // Drives until nothing moves.
   void Settle() {
     bool moved = true;
     while (moved) {
@@ -60,7 +60,7 @@ TEST_F(InprocLink, SurvivesRandomInterleavings) {
     const int size = 2 + static_cast<int>(seed % 4);
     Make(size, seed % 2 ? 4096 : 16384);
     std::mt19937 random(seed);
-    // sent[a][b]: how many; tags count from there.
+    // sent[a][b] is the number of messages; their tags count from there.
     std::vector<std::vector<std::uint64_t>> sent(
         size, std::vector<std::uint64_t>(size));
     for (int i = 0; i < 3000; ++i) {

@@ -71,7 +71,7 @@ TEST(InprocSleep, APublishedSlotWakesSleepersAndKeepsOthersAwake) {
   group->arena(0).RingSleepers();
   EXPECT_TRUE(ends[1].poller()->Poll(std::chrono::seconds(20)));
   for (const int peer : {0, 2}) ends[1].to(peer).WakeUp();
-  // Rank 2 was awake, but may have looked at the slots before.
+  // Rank 2 was awake, but may have checked the slots before.
   EXPECT_FALSE(ends[2].to(0).PrepareToSleep());
   EXPECT_TRUE(ends[2].to(0).PrepareToSleep());
   ends[2].to(0).WakeUp();
@@ -85,7 +85,7 @@ TEST(InprocSleep, SlotsAloneLoseNoWakeUp) {
   for (int rank = 0; rank < kSize; ++rank) {
     ConnectTo(*group, rank, &ends[rank]);
   }
-  // A barrier per round: nobody is ever more than one ahead.
+  // One barrier per round: no rank is ever more than one round ahead.
   const auto run = [&](int me) {
     SharedArena& arena = group->arena(me);
     for (std::uint64_t round = 1; round <= kRounds; ++round) {

@@ -19,12 +19,13 @@
 namespace gradientflow::testing {
 namespace {
 
-// Around headers, pieces, FIFOs and socket buffers.
+// Sizes around those of headers, pieces, FIFOs and socket buffers.
 constexpr std::size_t kSizes[] = {
     0,    1,    31,   32,    33,    4095,   4096,   4097, 8151,    8152, 8153,
     8191, 8192, 8193, 16384, 65537, 262144, 262145, 0,    5000000, 7};
 
-// Whether `to` has all that `from` sent, intact; those of a lane in order.
+// Whether `to` has everything that `from` sent, intact, with each lane in
+// order.
 void ExpectAllArrived(const LinkOwner& from, const LinkOwner& to,
                       std::size_t count) {
   ASSERT_EQ(to.received.size(), count);
@@ -148,7 +149,7 @@ TEST_P(LinkConformance, DoesABoundedAmountOfWorkAtATime) {
   for (std::size_t i = 0; i < kCount; ++i) a_.Send(1, i, 0);
   std::size_t most = 0;
   ASSERT_TRUE(testing::Drive({&a_}, [&] {
-    // As much as there is room for, then all that comes of it.
+    // Sends as much as there is room for, then receives all of it.
     const std::size_t before = b_.messages;
     b_.PollOnce();
     most = std::max(most, b_.messages - before);
@@ -168,7 +169,7 @@ TEST_P(LinkConformance, AFullLinkWaitsForRoomAndLetsTheSenderSleep) {
   }
   EXPECT_EQ(a().queued_messages(), 2U);
   EXPECT_TRUE(a().PrepareToSleep()) << "only room is waited for";
-  // Room wakes it up.
+  // Room in the FIFO wakes up the sender.
   std::atomic<bool> awake{false};
   std::thread reader([&] {
     EXPECT_TRUE(testing::Drive({&b_}, [&] { return awake.load(); }));
@@ -197,7 +198,7 @@ TEST_P(LinkConformance, APausedLaneAsksAgainOnlyAfterResume) {
   EXPECT_TRUE(b().PrepareToSleep()) << "a paused lane is idle";
   EXPECT_FALSE(b_.poller()->Poll(std::chrono::milliseconds(1)));
   b().WakeUp();
-  b().Resume(lane);  // Still not: asked once more.
+  b().Resume(lane);  // Still paused: asked once more.
   ASSERT_TRUE(Drive([&] { return b_.headers == 2; }));
   b_.pause = false;
   b().Resume(lane);
@@ -253,7 +254,7 @@ TEST_P(LinkConformance, PingPongLosesNoWakeUp) {
   other.join();
 }
 
-// Both are held up by room as often as by data.
+// Both sides wait for room as often as for data.
 TEST_P(LinkConformance, LargeMessagesBothWaysLoseNoWakeUp) {
   Join();
   const auto run = [](LinkOwner* me, int peer) {
@@ -339,7 +340,7 @@ TEST_P(LinkConformance, NothingRunsAfterACallbackHasClosedTheLink) {
   EXPECT_TRUE(b_.down.empty());
 }
 
-// What a link can be in the middle of when it is closed.
+// The situations in which a link can be closed.
 struct Situation {
   const char* what;
   void (*bring_about)(LinkOwner* mine, LinkOwner* peers);

@@ -12,24 +12,24 @@
 #include "tests/transports/link_owner.h"
 #include "transports/endpoint.h"
 
-// What every Link promises, whatever carries it. A transport joins the suite by
-// a file of its own: see link_conformance_tcp_test.cc.
+// The promises of every Link, whatever carries it. A transport joins the suite
+// with a file of its own: see link_conformance_tcp_test.cc.
 namespace gradientflow::testing {
 
-// A peer that is the test itself: it writes bytes where a link would write
-// frames. The peer dies with it.
+// A peer that is played by the test: it writes bytes where a link would write
+// frames. Destroying it is the peer's death.
 class RawPeer {
  public:
   virtual ~RawPeer() = default;
-  // All of them, at most 4096 that the link has yet to read.
+  // Writes all bytes; the link has at most 4096 yet to read.
   virtual void Write(std::span<const std::byte> bytes) = 0;
 };
 
 struct LinkKind {
   const char* name;  // Link::kind().
-  // Ranks 0 and 1, `a` and `b`, get a link to each other.
+  // Links ranks 0 and 1, `a` and `b`.
   void (*join)(LinkOwner* a, LinkOwner* b);
-  // Rank 0, `owner`, gets a link to rank 1, which is the peer.
+  // Links rank 0, `owner`, to rank 1, which is the returned peer.
   std::unique_ptr<RawPeer> (*join_raw)(LinkOwner* owner);
 };
 inline void PrintTo(const LinkKind& kind, std::ostream* out) {
@@ -39,7 +39,7 @@ inline void PrintTo(const LinkKind& kind, std::ostream* out) {
 // Opens two endpoints in this process and connects them.
 void JoinByEndpoints(const TransportKind& kind, LinkOwner* a, LinkOwner* b);
 
-// The one end of `owner`'s link to rank 1 that was told, as it must be.
+// Expects that `owner` was told once, in the right way, that rank 1 is down.
 inline void ExpectDown(const LinkOwner& owner, StatusCode code) {
   ASSERT_EQ(owner.down.size(), 1U);
   EXPECT_EQ(owner.down[0].first, 1);

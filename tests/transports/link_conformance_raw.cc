@@ -7,7 +7,7 @@
 #include "tests/transports/link_conformance.h"
 #include "transports/wire.h"
 
-// What a link does about a peer that is no link.
+// How a link reacts to a peer that is not a link.
 namespace gradientflow::testing {
 namespace {
 
@@ -22,7 +22,7 @@ std::vector<std::byte> Frame(std::uint64_t tag, std::size_t bytes) {
   return frame;
 }
 
-// Three frames, one behind the other, and where each ends.
+// Three frames, one after the other, and the end of each.
 struct Stream {
   Stream() {
     for (const std::size_t bytes : {0, 5, 70}) {
@@ -31,7 +31,7 @@ struct Stream {
       ends.push_back(data.size());
     }
   }
-  // Frames that are whole in the first `bytes`.
+  // The number of frames that are complete in the first `bytes`.
   std::size_t WholeIn(std::size_t bytes) const {
     return static_cast<std::size_t>(
         std::count_if(ends.begin(), ends.end(),

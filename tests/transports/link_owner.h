@@ -21,7 +21,7 @@
 #include "transports/poller.h"
 #include "transports/wire.h"
 
-// What owns a link in tests: it plays the fabric.
+// The owner of links in tests: it plays the part of the fabric.
 namespace gradientflow::testing {
 
 // Bytes that depend on seed and place, so that any shift or mix-up shows.
@@ -46,7 +46,7 @@ struct Received {
   std::vector<std::byte> payload;
 };
 
-// One end of any number of links: keeps what arrives, sends what it owns, and
+// One end of any number of links: keeps what arrives, owns what it sends, and
 // drives the links as a fabric would.
 class LinkOwner final : public LinkEvents {
  public:
@@ -56,7 +56,7 @@ class LinkOwner final : public LinkEvents {
   void Take(std::vector<std::unique_ptr<Link>> links) {
     links_ = std::move(links);
   }
-  // The link to rank 1, and no other.
+  // Takes the link to rank 1 as the only one.
   void TakeOne(std::unique_ptr<Link> link) {
     links_.clear();
     links_.push_back(nullptr);
@@ -65,7 +65,7 @@ class LinkOwner final : public LinkEvents {
   Link& to(int peer) { return *links_[static_cast<std::size_t>(peer)]; }
   void Drop(int peer) { links_[static_cast<std::size_t>(peer)].reset(); }
 
-  // Sends a Pattern(seed) of `bytes` under tag = seed.
+  // Sends Pattern(seed) of `bytes` bytes with the tag `seed`.
   void Send(int peer, std::uint64_t seed, std::size_t bytes, int lane = 0,
             MessageKind kind = MessageKind::kData) {
     auto sending = std::make_unique<Sending>();
@@ -90,8 +90,8 @@ class LinkOwner final : public LinkEvents {
     return poller_->Poll(std::chrono::nanoseconds(0)) || moved;
   }
 
-  // Polls, and blocks when there is nothing to do. False: nothing came for
-  // `watchdog`, so a wake-up was lost.
+  // Polls, and blocks when there is nothing to do. Returns false if nothing
+  // came for `watchdog`, that is, if a wake-up was lost.
   bool PollOrSleep(std::chrono::nanoseconds watchdog) {
     if (PollOnce()) return true;
     bool may_sleep = true;
@@ -163,7 +163,7 @@ class LinkOwner final : public LinkEvents {
                      const Status& status) {
     auto* const sending = static_cast<Sending*>(self);
     sending->owner->sent.emplace_back(sending->seed, status);
-    // From here a link that still read the buffer would send garbage.
+    // If the link still read the buffer after this, it would send garbage.
     std::fill(sending->payload.begin(), sending->payload.end(),
               std::byte{0xdd});
   }
@@ -171,11 +171,11 @@ class LinkOwner final : public LinkEvents {
   std::unique_ptr<Poller> poller_;
   std::map<std::pair<int, int>, std::vector<std::byte>> arriving_;
   std::deque<std::unique_ptr<Sending>> sends_;
-  std::vector<std::unique_ptr<Link>> links_;  // Dropped first.
+  std::vector<std::unique_ptr<Link>> links_;  // Destroyed first.
 };
 
-// Drives the owners on this thread until `until`, or for 10 s at most. Returns
-// whether it came.
+// Drives the owners on this thread until `until`, for 10 s at most. Returns
+// whether the condition came true.
 inline bool Drive(const std::vector<LinkOwner*>& owners,
                   const std::function<bool()>& until) {
   const auto give_up =
@@ -197,7 +197,7 @@ inline bool Intact(const Received& message) {
                  static_cast<std::size_t>(message.header.payload_bytes));
 }
 
-// Entries of a directory, "." and ".." apart.
+// The number of entries of a directory, without "." and "..".
 inline std::size_t CountEntries(const char* path) {
   DIR* const dir = ::opendir(path);
   if (dir == nullptr) return 0;

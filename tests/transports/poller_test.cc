@@ -120,7 +120,7 @@ TEST_F(PollerTest, AnEventOfAClosedDescriptorDoesNotReachItsSuccessor) {
     const int number = other.in();
     poller_->Remove(number);
     other.CloseRead();
-    // A new descriptor gets the lowest free number: the other's.
+    // A new descriptor gets the lowest free number, which is the other's.
     later.push_back(std::make_unique<Pipe>());
     reused = later.back()->in() == number;
     EXPECT_TRUE(poller_->Add(later.back()->in(), EPOLLIN, &successor, 3).ok());

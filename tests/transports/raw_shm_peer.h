@@ -15,12 +15,12 @@
 namespace gradientflow::testing {
 
 // Rank 1 of shared memory is the test: it owns the other ends of both FIFOs and
-// of the socket, and need not keep to the rules.
+// of the socket, and may break the rules.
 class RawShmPeer final : public RawPeer {
  public:
   static constexpr std::size_t kFifo = 4096;
 
-  // `kind`: a literal.
+  // `kind` is a literal.
   RawShmPeer(const char* kind, LinkOwner* owner)
       : mine_(ShmArena::Create(std::size_t{1} << 20).value()),
         peers_(ShmArena::Create(std::size_t{1} << 20).value()) {
@@ -48,8 +48,8 @@ class RawShmPeer final : public RawPeer {
     writer_->Publish();
   }
 
-  FifoMemory in;   // That the link reads.
-  FifoMemory out;  // That the link writes.
+  FifoMemory in;   // Read by the link.
+  FifoMemory out;  // Written by the link.
   Fd socket;
 
  private:

@@ -51,7 +51,7 @@ class RendezvousFile : public testing::Test {
     return {};
   }
 
-  // What the names of the job's files begin with, once rank 1 has written one;
+  // The prefix of the names of the job's files, once rank 1 has written one;
   // empty if it does not.
   std::string StemOnceJoined() const {
     const SteadyClock clock;
@@ -95,11 +95,11 @@ TEST_F(RendezvousFile, JobsWithOtherTokensDoNotMeet) {
   }
 }
 
-// The files of a run that crashed at the worst moments, by copying a live
-// one's.
+// The files of a run that crashed at the worst moments, made by copying those
+// of a live run.
 class StaleFiles : public RendezvousFile {
  protected:
-  // All files that a run of `size` ranks writes, as they were at some time.
+  // All files that a run of `size` ranks writes, each as it was at some time.
   void CrashAfterJoining(int size) {
     const fs::path kept = directory_.string() + "_kept";
     fs::remove_all(kept);
@@ -107,7 +107,8 @@ class StaleFiles : public RendezvousFile {
     std::vector<RendezvousOptions> all;
     all.reserve(static_cast<std::size_t>(size));
     for (int r = 0; r < size; ++r) all.push_back(Rank(r, size));
-    // Files live briefly: a busy machine may need several runs to see them.
+    // Files live briefly: on a busy machine it may take several runs to see
+    // them.
     for (int run = 0; run < 100 && Joins(kept) < size; ++run) {
       std::atomic<bool> met = false;
       std::thread ranks([&] {
@@ -197,9 +198,9 @@ TEST_F(RendezvousFile, WhatAKilledWriterBeganLongAgoIsSweptUp) {
   };
   begin(stem + ".go" + nonce, seconds(120));
   begin(stem + ".join.0" + nonce, seconds(120));
-  begin(stem + ".ack.1" + nonce, seconds(0));  // May be going on.
-  begin("another" + nonce, seconds(120));      // Is not this job's.
-  begin(stem + ".keep", seconds(120));         // Is nobody's temporary file.
+  begin(stem + ".ack.1" + nonce, seconds(0));  // May still be in use.
+  begin("another" + nonce, seconds(120));      // Belongs to another job.
+  begin(stem + ".keep", seconds(120));         // No temporary file.
   const auto zero = Meet({Rank(0, 2)});
   first.join();
   ASSERT_TRUE(zero[0].ok()) << zero[0].status().ToString();

@@ -31,7 +31,7 @@ inline std::vector<std::string> AllCards(int size) {
   return cards;
 }
 
-// "127.0.0.1:port", free a moment ago.
+// "127.0.0.1:port" with a port that was free a moment ago.
 inline std::string FreeAddress(const char* at = "127.0.0.1:0") {
   const Result<Socket> socket = ListenOn(*SocketAddress::Parse(at), 0);
   return socket.ok() ? LocalAddress(socket.value()).ToString() : "";
@@ -49,7 +49,7 @@ inline RendezvousOptions OptionsFor(const std::string& address, int rank,
   return options;
 }
 
-// Each participant in a thread of its own; results in the same order.
+// Runs each participant in a thread of its own; results are in the same order.
 inline std::vector<Cards> Meet(const std::vector<RendezvousOptions>& all) {
   std::vector<std::optional<Cards>> results(all.size());
   std::vector<std::thread> threads;

@@ -20,7 +20,7 @@ using rendezvous_test::Says;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A connection to a rendezvous that may not listen yet.
+// Connects to a rendezvous that may not listen yet.
 Socket ConnectWithPatience(const std::string& address) {
   const SteadyClock clock;
   const Clock::Time give_up = clock.Now() + seconds(5);
@@ -135,7 +135,7 @@ TEST(RendezvousTcp, ARankClaimedTwiceFailsAllAndNamesBoth) {
                              OptionsFor(address, 1, 4, seconds(3)),
                              OptionsFor(address, 2, 4, seconds(3)),
                              OptionsFor(address, 2, 4, seconds(3))});
-  // Who comes after rank 0 has left cannot have joined.
+  // A rank that comes after rank 0 has left cannot have joined.
   int told = 0;
   for (const Cards& result : results) {
     EXPECT_FALSE(result.ok());
@@ -173,7 +173,7 @@ TEST(RendezvousTcp, StrangersDisturbNobody) {
   const std::string http = "GET / HTTP/1.0\r\n\r\n";
   ASSERT_EQ(Send(garbage, http.data(), http.size()),
             static_cast<std::int64_t>(http.size()));
-  // Announces more than any join may have.
+  // Announces more bytes than any join may have.
   std::string frame = rendezvous::EncodeFrame(rendezvous::FrameType::kJoin, "");
   frame[8 + 5] = 1;
   ASSERT_EQ(Send(huge, frame.data(), frame.size()),

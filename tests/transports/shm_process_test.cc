@@ -36,7 +36,7 @@ constexpr std::size_t kArena = std::size_t{16} << 20;
 constexpr std::size_t kFifo = 8192;
 constexpr std::uint64_t kSession = 4711;
 
-// In a child: ends it, and tells why.
+// For a child: ends it with a message.
 #define REQUIRE(condition)                                            \
   do {                                                                \
     if (!(condition)) {                                               \
@@ -75,7 +75,7 @@ struct Process {
 };
 
 // Forks `size` ranks, tells each all addresses, and runs `body` in each. The
-// parent is no rank: it hands out addresses and collects.
+// parent is not a rank: it hands out addresses and collects results.
 class Job {
  public:
   Job(int size, const std::function<void(Process&)>& body) {
@@ -109,7 +109,7 @@ class Job {
     }
   }
 
-  // Blocks until `rank` says so by Say().
+  // Blocks until `rank` has called Say().
   void AwaitWord(int rank) {
     char word = 0;
     EXPECT_EQ(::read(control_[rank].get(), &word, 1), 1);
@@ -117,19 +117,19 @@ class Job {
   // Ends the rank's AwaitParent().
   void Release(int rank) { control_[rank].Reset(); }
   void Kill(int rank) { ::kill(pids_[rank], SIGKILL); }
-  // Whether the rank ended well.
+  // Returns whether the rank ended well.
   bool Join(int rank) {
     int status = 0;
     ::waitpid(std::exchange(pids_[rank], -1), &status, 0);
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
   }
 
-  // For a child: tells the parent.
+  // For a child: signals the parent.
   static void Say() {
     const char word = 1;
     REQUIRE(::write(parent, &word, 1) == 1);
   }
-  // For a child: blocks until the parent Release()s it.
+  // For a child: blocks until the parent calls Release().
   static void AwaitParent() {
     char word = 0;
     REQUIRE(::read(parent, &word, 1) == 0);
@@ -256,7 +256,7 @@ TEST(ShmProcesses, SeeEachOthersWindowsAndSlots) {
   for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(job.Join(rank));
 }
 
-// Both a busy and a blocked survivor, in well under a second.
+// Both a busy and a blocked survivor learn of it in well under a second.
 TEST(ShmProcesses, KillOfAPeerIsToldAtOnceAndLeavesNothingBehind) {
   const std::size_t files = CountEntries("/dev/shm");
   Job job(3, [](Process& me) {
@@ -271,7 +271,7 @@ TEST(ShmProcesses, KillOfAPeerIsToldAtOnceAndLeavesNothingBehind) {
     REQUIRE(me.end.down[0].first == 2);
     REQUIRE(me.end.down[0].second.code() == StatusCode::kUnavailable);
     REQUIRE(me.clock.Now() - start < std::chrono::seconds(15));
-    // The survivors go on with each other.
+    // The survivors continue with each other.
     const std::size_t before = me.end.messages;
     me.end.Send(1 - me.rank, 1, 100000);
     REQUIRE(me.end.Await([&] {
@@ -291,12 +291,12 @@ TEST(ShmProcesses, DeathIsToldEvenIfAnotherProcessKeepsTheSocket) {
   Job job(2, [](Process& me) {
     REQUIRE(me.Connect().ok());
     if (me.rank == 1) {
-      // Of these nobody knows that forks are not to have them.
+      // Copies of descriptors that forks do not know to close.
       for (int fd = 3; fd < 64; ++fd) static_cast<void>(::dup(fd));
       const pid_t worker = ::fork();
       REQUIRE(worker >= 0);
       if (worker == 0) {
-        ::alarm(25);  // Until rank 0 has judged.
+        ::alarm(25);  // Until rank 0 has checked.
         ::pause();
         ::_exit(0);
       }

@@ -86,7 +86,7 @@ struct Job {
         ->links->value()[static_cast<std::size_t>(to)]
         .get();
   }
-  // Every rank sends its number to every other on each lane.
+  // Every rank sends its number to every other rank on each lane.
   void ExpectAllTalk() {
     const int size = static_cast<int>(ranks.size());
     static constexpr std::byte kNothing{};
@@ -163,7 +163,7 @@ TEST(TcpSetUp, PeersWithoutAnAddressGetNoLink) {
 TEST(TcpSetUp, MissingRanksAreNamedWithTheirAddresses) {
   Job job(4);
   ASSERT_TRUE(job.Listen());
-  job.ranks[3]->listener.reset();  // Refuses; 1 is there, but silent.
+  job.ranks[3]->listener.reset();  // Refuses; 1 is silent.
   job.ConnectAll({0, 2}, milliseconds(400));
   const Status zero = job.ranks[0]->links->status();
   EXPECT_EQ(zero.code(), StatusCode::kDeadlineExceeded);
@@ -181,7 +181,7 @@ TEST(TcpSetUp, MissingRanksAreNamedWithTheirAddresses) {
 TEST(TcpSetUp, TriesEveryAddressAPeerHas) {
   Job job(2);
   ASSERT_TRUE(job.Listen());
-  // One that refuses, and one whose owner is a stranger that never answers.
+  // One address refuses, and one belongs to a stranger that never answers.
   const Socket stranger =
       ListenOn(*SocketAddress::Parse("127.0.0.1:0"), 0).value();
   job.addresses[0] = "127.0.0.1:1," + LocalAddress(stranger).ToString() + "," +
@@ -201,7 +201,7 @@ TEST(TcpSetUp, StrangersAreDroppedAndDelayNobody) {
   for (int i = 0; i < 200; ++i) {
     strangers.push_back(StartConnect(zero, 0).value());
     ASSERT_TRUE(tcp_test::WaitFor(strangers.back(), POLLOUT));
-    // Silent ones, scanners, and ones that say half a hello.
+    // Silent ones, scanners, and ones that send half a hello.
     const std::string text = i % 3 == 0   ? ""
                              : i % 3 == 1 ? "GET / HTTP/1.1\r\nHost: gradient"
                                             "flow\r\nAccept: */*\r\n\r\n"
@@ -227,7 +227,7 @@ TEST(TcpSetUp, AnotherSessionsRankStaysOut) {
   Job job(2);
   Job other(2);
   ASSERT_TRUE(job.Listen() && other.Listen());
-  // Rank 1 of another session has this one's address, and another key.
+  // Rank 1 of another session has this rank's address, and another key.
   other.addresses[0] = job.addresses[0];
   const SteadyClock clock;
   ConnectArgs args;

@@ -16,8 +16,8 @@
 #include "tests/transports/link_owner.h"
 #include "tests/transports/tcp_pair.h"
 
-// What is TCP's own: several connections, their buffers, and how they end. What
-// every link promises is in link_conformance.cc.
+// What is particular to TCP: several connections, their buffers, and how they
+// end. link_conformance.cc tests the promises of every link.
 namespace gradientflow {
 namespace {
 
@@ -26,7 +26,7 @@ using testing::Intact;
 using testing::LinkOwner;
 using testing::Received;
 
-// Ranks 0 and 1, linked by so many connections.
+// Ranks 0 and 1, linked by several connections.
 struct Pair {
   Pair(int lanes, std::string_view at, std::size_t buffer_bytes = 0) {
     std::vector<Socket> left, right;

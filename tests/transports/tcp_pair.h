@@ -29,7 +29,8 @@ struct Connection {
   Socket other;
 };
 
-// `at`: "127.0.0.1:0" or "[::1]:0". None if the host has no such address.
+// `at` is "127.0.0.1:0" or "[::1]:0". Returns none if the host has no such
+// address.
 inline std::optional<Connection> MakeConnection(std::string_view at,
                                                 std::size_t buffer_bytes = 0) {
   Result<Socket> listener =
@@ -45,7 +46,7 @@ inline std::optional<Connection> MakeConnection(std::string_view at,
   return Connection{std::move(one).value(), std::move(other).value()};
 }
 
-// `owner`'s link to rank `peer` by these connections.
+// `owner`'s link to rank `peer` over these connections.
 inline std::unique_ptr<Link> MakeLink(int peer, std::vector<Socket> lanes,
                                       testing::LinkOwner* owner) {
   TcpLinkArgs args;

@@ -1,5 +1,5 @@
 // Feeds arbitrary bytes to a receiving lane, in arbitrary pieces and with
-// pauses, and compares what comes out with a parser that sees all at once.
+// pauses, and compares the result with a parser that sees all bytes at once.
 
 #include <algorithm>
 #include <cerrno>
@@ -51,7 +51,7 @@ class Choices {
   std::span<const std::uint8_t> rest_;
 };
 
-// Bytes alone hardly ever pass the checksum: part of the input says which
+// Plain bytes hardly ever pass the checksum, so a part of the input says which
 // headers to encode, and what to break in them.
 std::vector<std::byte> MakeStream(Choices* choices) {
   std::vector<std::byte> stream;
@@ -120,7 +120,7 @@ Expected ParseAtOnce(std::span<const std::byte> stream) {
   return expected;
 }
 
-// Hands the stream out in pieces of every size.
+// Hands out the stream in pieces of every size.
 class PieceSource final : public LaneReader::Source {
  public:
   PieceSource(std::span<const std::byte> stream, std::uint32_t seed)
@@ -159,7 +159,8 @@ class Collector final : public LaneReader::Sink {
     Require(landing_ == nullptr, "one message at a time");
     if (IsRefused(header)) return Status(StatusCode::kDataLoss, "refused");
     if (asked_++ % 8 < pauses_ % 8) return LinkEvents::Landing{nullptr, true};
-    // Exactly as long: the address sanitizer sees a byte too many.
+    // Exactly as long as the payload: the address sanitizer sees an excess
+    // byte.
     landing_ = std::make_unique<std::byte[]>(header.payload_bytes);
     return LinkEvents::Landing{landing_.get(), false};
   }

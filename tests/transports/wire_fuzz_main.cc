@@ -1,5 +1,5 @@
-// Runs the fuzz target over a seeded random corpus, so that it is an ordinary
-// test as well, with any compiler.
+// Runs the fuzz target over a seeded random corpus, so that it is also an
+// ordinary test with any compiler.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,7 @@ int main() {
     for (std::uint8_t& byte : input) {
       byte = static_cast<std::uint8_t>(random());
     }
-    // Half of them with few broken headers, so that many messages follow.
+    // Half of the inputs have few broken headers, so that many messages follow.
     if (i % 2 == 0) {
       for (std::size_t at = 4; at < input.size(); ++at) input[at] &= 0x3F;
     }

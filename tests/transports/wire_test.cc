@@ -50,7 +50,7 @@ TEST(Wire, EveryFieldComesBack) {
   }
 }
 
-// The example in gradientflow/docs/wire_format.md: a change here is a new
+// The example in gradientflow/docs/wire_format.md. A change here needs a new
 // version of the format.
 TEST(Wire, TheDocumentedExampleHolds) {
   Header header;

@@ -13,7 +13,7 @@
 namespace gft {
 namespace {
 
-// The store that all groups of the job have below theirs.
+// The store of the whole job, which lies below the prefixes of its groups.
 c10::intrusive_ptr<c10d::Store> JobStore(
     const c10::intrusive_ptr<c10d::Store>& store) {
   const auto prefixed =
@@ -66,7 +66,7 @@ c10::intrusive_ptr<Backend> Backend::Open(const StorePtr& store, int rank,
   joining.size = size;
   joining.timeout =
       std::clamp(options->timeout, Milliseconds(1), kLongestTimeout);
-  // A peer has as long to come to a collective as to come at all.
+  // A peer may take as long to come to a collective as to join.
   auto settings = gft::Options::FromEnv();
   settings.Set("timeout_seconds", joining.timeout);
   auto session = OpenOverStore(std::move(settings), joining, nullptr);
@@ -79,7 +79,8 @@ c10::intrusive_ptr<Backend> Backend::Open(const StorePtr& store, int rank,
 c10::intrusive_ptr<Backend> Backend::Subgroup(const StorePtr& store,
                                               const std::vector<int>& ranks,
                                               const OptionsPtr& options) {
-  // Before the store, whose connection is the parent's.
+  // This comes first, since the store's connection belongs to the parent
+  // process.
   group_->session().CheckProcess();
   std::shared_ptr<Lease> lease;
   {
@@ -143,7 +144,8 @@ void Backend::abort() {
                    (group_->id() == 0 ? "the job" : group_->Description()))
                       .c_str());
   } catch (const c10::Error&) {
-    // The session is closed, or not this process's: nothing is left to end.
+    // The session is closed, or belongs to another process: there is nothing to
+    // end.
   }
 }
 
@@ -161,7 +163,7 @@ c10d::ErrorType Backend::getError() {
         return c10d::ErrorType::COMM_ERROR;
     }
   } catch (const c10::Error&) {
-    return c10d::ErrorType::SUCCESS;  // Closed, as it was asked to.
+    return c10d::ErrorType::SUCCESS;  // Closed, as requested.
   }
 }
 
@@ -189,7 +191,7 @@ c10::intrusive_ptr<c10d::Work> Backend::Making::Commit() {
 
 void Backend::startCoalescing() {
   const std::lock_guard lock(mutex_);
-  // What a block left that an exception ended goes on by itself.
+  // If an exception ended the block, the operations in it go on by themselves.
   coalesced_.clear();
   coalescing_.store(true);
 }

@@ -16,18 +16,19 @@
 
 namespace gft {
 
-// chrono's nanoseconds must hold a time-out, and the library takes no more.
+// The longest time-out that both chrono's nanoseconds and the library can hold.
 constexpr std::chrono::milliseconds kLongestTimeout =
     std::chrono::hours(24 * 365);
 
-// torch.distributed's backend "gradientflow": a group's operations, over a
-// session that groups share. Results are as ProcessGroupGloo's; operations of a
-// group are called in the same order on all its ranks.
+// torch.distributed's backend "gradientflow": the operations of one group, over
+// a session that groups share. Results are the same as ProcessGroupGloo's. All
+// ranks of a group call its operations in the same order.
 //
-// Tensors are on the CPU, or on a GPU: then they go through copies in the
-// host's memory, and the call waits for the GPU's current stream.
+// Tensors are on the CPU or on a GPU. GPU tensors are copied through host
+// memory, and the call waits for the GPU's current stream.
 //
-// Methods without `override` are new in some supported version of torch.
+// Methods without `override` exist in only some of the supported versions of
+// torch.
 class Backend final : public c10d::Backend {
  public:
   using Base = c10d::Backend;
@@ -44,20 +45,20 @@ class Backend final : public c10d::Backend {
   };
   using OptionsPtr = c10::intrusive_ptr<Options>;
 
-  // Opens a session of its own, of which all ranks are the group's. The ranks
-  // meet in `store`; blocks, at most for the options' time-out. Throws.
+  // Opens a session of its own, whose ranks are those of the group. The ranks
+  // meet in `store`. Blocks, at most for the time-out of the options. Throws.
   static c10::intrusive_ptr<Backend> Open(const StorePtr& store, int rank,
                                           int size, const OptionsPtr& options);
-  // A group of some of this group's ranks, on its session. Called by those
-  // ranks, with the same list; the first of them gives it its number, in
-  // `store`. Throws.
+  // Makes a group of some of this group's ranks, on the same session. All of
+  // these ranks call it, with the same list; the first of them chooses the
+  // group's number and tells the others through `store`. Throws.
   c10::intrusive_ptr<Backend> Subgroup(const StorePtr& store,
                                        const std::vector<int>& ranks,
                                        const OptionsPtr& options);
   ~Backend() override;
 
   const std::shared_ptr<Group>& group() const { return group_; }
-  // allreduce() of one dense float tensor, converted to `wire` on its way.
+  // Like allreduce() of one dense float tensor, converted to `wire` on its way.
   WorkPtr AllreduceVia(at::ScalarType wire, const at::Tensor& tensor,
                        const c10d::ReduceOp& op);
 
@@ -69,8 +70,8 @@ class Backend final : public c10d::Backend {
   void setTimeout(Milliseconds timeout) override;
   uint64_t getSequenceNumberForGroup() override { return sequence_.load(); }
   void setSequenceNumberForGroup() override {}  // They count from 0.
-  // Waits for what is under way, then takes no more. The session closes with
-  // its last group.
+  // Waits for the operations under way, and then refuses new ones. The session
+  // closes with its last group.
   void shutdown() override;
   // Ends the job, on all ranks and in all groups of the session.
   void abort() override;
@@ -152,13 +153,14 @@ class Backend final : public c10d::Backend {
                         bool wait_all_ranks) override;
 
  private:
-  // An operation as profilers and errors name it.
+  // How profilers and error texts name an operation.
   struct Kind {
     c10d::OpType type;
     const char* title;
     std::string detail = {};  // "SUM", "root 2".
   };
-  // Commits a work when it goes, also where an exception ends its making.
+  // Commits a work when it is destroyed, even if an exception ends its
+  // construction.
   class Making {
    public:
     explicit Making(c10::intrusive_ptr<Work> work) : work_(std::move(work)) {}
@@ -178,8 +180,8 @@ class Backend final : public c10d::Backend {
   Backend(std::shared_ptr<Lease> lease, std::shared_ptr<Group> group,
           OptionsPtr options);
 
-  // `timeout`: of the call; unset, the group's. `counts`: takes a number in the
-  // group's sequence.
+  // `timeout` is that of the call, or unset for the group's. `counts` says
+  // whether the operation takes a number in the group's sequence.
   c10::intrusive_ptr<Work> Begin(const Kind& kind, Milliseconds timeout,
                                  Tensors inputs, Tensors results,
                                  bool counts = true);
@@ -189,7 +191,7 @@ class Backend final : public c10d::Backend {
   WorkPtr Receive(Tensors& tensors, const Kind& kind, int peer, int tag);
   void StartAllreduce(Work& work, const char* what, const at::Tensor& tensor,
                       const c10d::ReduceOp& op, int32_t wire = -1);
-  // `output` is the root's; it may be `input`.
+  // `output` counts on the root only; it may be `input`.
   void StartReduce(Work& work, const char* what, const at::Tensor& input,
                    const at::Tensor& output, const c10d::ReduceOp& op,
                    int root);
@@ -198,7 +200,7 @@ class Backend final : public c10d::Backend {
                           const c10d::ReduceOp& op);
   void StartBroadcast(Work& work, const at::Tensor& tensor, int root);
   void StartAllgather(Work& work, void* output, const at::Tensor& input);
-  // Into parts that may differ in size.
+  // Gathers into parts that may differ in size.
   void StartAllgather(Work& work, const Tensors& outputs,
                       const at::Tensor& input);
   void StartGather(Work& work, void* output, const at::Tensor& input, int root);

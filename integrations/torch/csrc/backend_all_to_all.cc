@@ -10,7 +10,7 @@ namespace {
 constexpr char kBase[] = "gradientflow:all_to_all_single";
 constexpr char kLists[] = "gradientflow:all_to_all";
 
-// How many elements of the library's go to or come from each rank, of a tensor
+// How many of the library's elements go to or come from each rank, for a tensor
 // that is split along its first dimension.
 std::vector<size_t> CountsOf(const char* side, const at::Tensor& tensor,
                              const std::vector<int64_t>& splits, int size) {

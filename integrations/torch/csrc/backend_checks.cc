@@ -8,7 +8,7 @@
 namespace gft {
 namespace {
 
-// One dense tensor for each rank, of the type of `part`.
+// Requires one dense tensor for each rank, of the type of `part`.
 void CheckList(const char* what, const std::vector<at::Tensor>& parts,
                const at::Tensor& part, int size) {
   TORCH_CHECK_VALUE(parts.size() == static_cast<size_t>(size),

@@ -2,7 +2,7 @@
 
 #include "backend.h"
 
-// Messages from rank to rank, and the plain barrier.
+// Messages between ranks, and the plain barrier.
 namespace gft {
 namespace {
 

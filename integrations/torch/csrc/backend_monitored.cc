@@ -3,19 +3,19 @@
 
 #include "backend.h"
 
-// The barrier that names who did not come.
+// The barrier that names the ranks that did not come.
 namespace gft {
 namespace {
 
 constexpr char kMonitored[] = "gradientflow:monitored_barrier";
 
-// Rank 0 answers when its own time is up, so its answer comes later than that.
+// Rank 0 answers only when its own time is up, so others wait longer for it.
 constexpr std::chrono::milliseconds kForTheAnswer(5000);
 
-// Tags of users are not negative.
+// Users' tags are not negative as an int, so tags from here on are free.
 constexpr uint32_t kTags = 1U << 31;
-// A barrier that failed leaves messages behind, which the next ones must not
-// take for theirs.
+// A barrier that failed leaves messages behind. Each barrier has tags of its
+// own, so that it does not take them for its own messages.
 constexpr uint32_t kRounds = 1024;
 
 std::string NamesOf(const at::Tensor& absent) {
@@ -48,12 +48,13 @@ c10::intrusive_ptr<c10d::Work> Backend::ReceiveBytes(const at::Tensor& bytes,
   return work.Commit();
 }
 
-// Everybody writes to rank 0, which answers with the ranks that did not: one
-// byte for each rank, 1 for those.
+// All ranks write to rank 0, which answers with one byte per rank: 1 for each
+// rank that did not write.
 void Backend::monitoredBarrier(const c10d::BarrierOptions& opts,
                                bool wait_all_ranks) {
   using Clock = std::chrono::steady_clock;
-  // Nought, unlike below nought, is a time-out: who is not there is late.
+  // A time-out of zero is valid: every rank that is not there yet is late. A
+  // negative one means the group's.
   const Milliseconds timeout = opts.timeout >= Milliseconds(0)
                                    ? std::min(opts.timeout, kLongestTimeout)
                                    : Milliseconds(timeout_ms_.load());
@@ -94,7 +95,7 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& opts,
     for (const WorkPtr& answer : answers) answer->wait();
   }
   if (!absent.any().item<bool>()) return;
-  // As torch's own backend words it: scripts look for this.
+  // The words are those of torch's own backend, since scripts look for them.
   std::string why = NamesOf(absent) + " failed to pass monitoredBarrier in " +
                     std::to_string(timeout.count()) + " ms";
   if (rank_ != 0) {

@@ -5,7 +5,7 @@
 #include "backend.h"
 #include "backend_checks.h"
 
-// Operations that bring elements from rank to rank.
+// Operations that move elements between ranks.
 namespace gft {
 namespace {
 
@@ -31,7 +31,7 @@ gf_call CallOf(int32_t kind, const at::Tensor& part) {
 
 std::string Root(int64_t rank) { return c10::str("root ", rank); }
 
-// A type of its own from torch 2.14 on.
+// From torch 2.14 on this option has a type of its own.
 template <typename T>
 constexpr T TypeOfCoalesced() {
   if constexpr (requires { T::ALLGATHER_INTO_TENSOR_COALESCED; }) {
@@ -46,7 +46,7 @@ constexpr T TypeOfCoalesced() {
 void Backend::StartBroadcast(Work& work, const at::Tensor& tensor, int root) {
   gf_call call = CallOf(GF_BROADCAST, tensor);
   call.root = root;
-  // The root's memory is read only.
+  // The root's memory is only read.
   call.output = rank_ == root ? const_cast<void*>(work.lent().Read(tensor))
                               : work.lent().Write(tensor);
   work.Start(call);

@@ -4,7 +4,7 @@
 #include "backend_checks.h"
 #include "library.h"
 
-// Operations that compute.
+// Operations that combine the elements of several ranks.
 namespace gft {
 namespace {
 

@@ -6,15 +6,16 @@
 
 #include "backend.h"
 
-// The sum of sparse tensors: all ranks gather all elements, and add up.
+// The sum of sparse tensors: every rank gathers the elements of all ranks, and
+// adds them up.
 namespace gft {
 namespace {
 
 constexpr char kSparse[] = "gradientflow:sparse_all_reduce";
 
-// Of one operation.
+// The state of one operation.
 struct Sum {
-  at::Tensor result;  // The caller's.
+  at::Tensor result;  // Belongs to the caller.
   at::Tensor mine;    // Coalesced, on the host.
   at::Tensor counts;  // Non-zero elements of each rank.
   at::Tensor indices;
@@ -38,7 +39,7 @@ gf_call AllgatherOf(Work& work, const at::Tensor& input, at::Tensor& output,
   return call;
 }
 
-// `tensor` with zeros up to `rows` rows.
+// `tensor`, padded with zeros to `rows` rows.
 at::Tensor Padded(const at::Tensor& tensor, int64_t rows) {
   std::vector<int64_t> sizes = tensor.sizes().vec();
   sizes.front() = rows;
@@ -61,7 +62,8 @@ void AddUp(const Sum& sum) {
                        .coalesce());
 }
 
-// With everybody's counts known: as many rows from each as the most has.
+// Runs once the counts of all ranks are known. Each rank sends as many rows as
+// the rank with the most has.
 void GatherElements(Work& work, const std::shared_ptr<Sum>& sum) {
   const int64_t rows = sum->counts.max().item<int64_t>();
   if (rows == 0) {
@@ -94,8 +96,9 @@ Backend::WorkPtr Backend::allreduce_sparse(Tensors& tensors,
   const at::Tensor count = at::full({1}, sum->mine._nnz(), at::kLong);
   Making counting(Begin(kind, opts.timeout, {}, {}, false));
   counting->Start(AllgatherOf(*counting, count, sum->counts, size_));
-  // Waited for, and not gone on from by the thread that drives: that may be
-  // before or after this rank's next call, and the others' order would differ.
+  // The caller's thread waits for the counts and starts the second gather. The
+  // thread that drives must not: it could come before or after this rank's next
+  // call, so that the order of calls would differ between ranks.
   counting.Commit()->wait();
   Making work(Begin(kind, opts.timeout, tensors, tensors));
   GatherElements(*work, sum);

@@ -26,7 +26,7 @@ Backend::OptionsPtr MakeOptions(Milliseconds timeout, const std::string& name,
 }  // namespace
 
 void BindBackend(py::module& module) {
-  // Bases are torch's.
+  // Registers torch's base classes with pybind11.
   py::module::import("torch._C._distributed_c10d");
   py::class_<Backend, c10::intrusive_ptr<Backend>, c10d::Backend> backend(
       module, "Backend",
@@ -48,7 +48,7 @@ void BindBackend(py::module& module) {
           "session_ranks",
           [](const Backend& self) { return self.group()->ranks(); },
           "Rank i of the group is this rank of the session.")
-      // torch calls this on ranks that are not in a group that is split off.
+      // torch calls this on ranks that are not in the group that is split off.
       .def("perform_nocolor_split", [](Backend&, const py::object&) {});
   module.def(
       "close_all",

@@ -49,7 +49,7 @@ class Runner {
       tasks_.pop_front();
       lock.unlock();
       task();
-      task = nullptr;  // What it holds goes without the lock.
+      task = nullptr;  // Destroyed here, without the lock.
       lock.lock();
     }
     --threads_;

@@ -65,7 +65,8 @@ c10::intrusive_ptr<c10::ivalue::Future> Coalesced::getFuture() {
   const auto self = Self::unsafe_reclaim_from_nonowning(this);
   auto all = c10::make_intrusive<c10::ivalue::Future>(
       c10::ListType::create(c10::TensorType::get()));
-  // One for this function, so that the last to end is the one that marks.
+  // One count is this function's own, so that the last to finish completes the
+  // future.
   const auto left = std::make_shared<std::atomic<size_t>>(works_.size() + 1);
   const auto ended = [self, all, left] {
     if (left->fetch_sub(1) != 1) return;

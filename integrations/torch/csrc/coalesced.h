@@ -5,7 +5,7 @@
 
 namespace gft {
 
-// Several operations, waited for as one. Thread-safe.
+// Several operations that are waited for as one. Thread-safe.
 class Coalesced final : public c10d::Work {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -17,11 +17,11 @@ class Coalesced final : public c10d::Work {
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
   std::vector<at::Tensor> result() override;
-  // Waits for all, whatever the first of them throws; then throws that.
+  // Waits for all operations even if one throws, then rethrows the first error.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void synchronize() override {}
   void abort() override;
-  // Of the results of all, in order.
+  // Holds the results of all operations, in order.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  private:

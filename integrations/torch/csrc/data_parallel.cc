@@ -17,7 +17,7 @@
 namespace gft {
 namespace {
 
-// Without the stack that errors of torch's carry.
+// The text without the stack trace that torch's errors carry.
 std::string TextOf(const std::exception& error) {
   const auto* torchs = dynamic_cast<const c10::Error*>(&error);
   return torchs != nullptr ? torchs->what_without_backtrace() : error.what();
@@ -27,14 +27,15 @@ std::string TextOf(const std::exception& error) {
 
 using torch::autograd::variable_list;
 
-// AccumulateGrad keeps a gradient that nobody else holds, and clones another;
-// then it would be copied into the pool. Taken in before, it is copied once.
+// AccumulateGrad keeps a gradient that nobody else holds, and clones any other;
+// either would then be copied into the pool. This hook takes it into the pool
+// before that, so that it is copied once.
 class DataParallel::TakeHook final : public torch::autograd::FunctionPreHook {
  public:
   TakeHook(DataParallel& owner, size_t i) : owner_(owner), i_(i) {}
 
   variable_list operator()(const variable_list& gradients) override {
-    // Nothing left to accumulate: the node does nothing.
+    // An undefined gradient: the node has nothing left to accumulate.
     if (!gradients.empty() && owner_.Take(i_, gradients[0])) {
       return {at::Tensor()};
     }
@@ -46,15 +47,15 @@ class DataParallel::TakeHook final : public torch::autograd::FunctionPreHook {
   const size_t i_;
 };
 
-// DDP hooks the same way: a tensor's own post-accumulate hook is one place,
-// which a user's would take over.
+// DDP hooks into the node in the same way. A tensor's own post-accumulate hook
+// exists only once, and a user's hook would replace it.
 class DataParallel::ReadyHook final : public torch::autograd::FunctionPostHook {
  public:
   ReadyHook(DataParallel& owner, size_t i) : owner_(owner), i_(i) {}
 
   variable_list operator()(const variable_list& outputs,
                            const variable_list& inputs) override {
-    // Undefined: the parameter was reached, but nothing depends on it.
+    // Undefined: backward reached the parameter, but nothing depends on it.
     if (std::exchange(owner_.taken_[i_], 0) != 0 ||
         (!inputs.empty() && inputs[0].defined())) {
       owner_.OnGradient(i_);
@@ -116,8 +117,8 @@ void DataParallel::Close() {
     const Session::Use use(*session_);
     pool_->Detach(/*keep=*/true);
   } catch (const c10::DistBackendError&) {
-    // Closed already, as the interpreter ends: the pool's memory is gone. In a
-    // fork it is there.
+    // If the session was closed as the interpreter ended, the pool's memory is
+    // gone. In a fork it is still there.
     pool_->Detach(/*keep=*/session_->forked());
   }
   pool_.reset();
@@ -189,18 +190,18 @@ void DataParallel::Follow(const std::optional<c10::Stream>& after,
   event.block(*after);
 }
 
-// Whether this pass accumulates gradients of any parameter: autograd.grad(), of
-// the inputs say, does not, and is no step.
+// Whether this pass accumulates the gradient of any parameter. autograd.grad()
+// of the inputs, for example, does not, and is no step.
 bool DataParallel::ReachesParameters() const {
   const auto* nodes = torch::autograd::get_current_graph_task_exec_info();
-  if (nodes == nullptr || nodes->empty()) return true;  // All that there are.
+  if (nodes == nullptr || nodes->empty()) return true;  // All gradients.
   return std::any_of(hooked_.begin(), hooked_.end(), [&](const Hooked& hooked) {
     const auto found = nodes->find(hooked.node.get());
     return found != nodes->end() && found->second.needed_;
   });
 }
 
-// Outputs on several devices have threads of their own.
+// Outputs on several devices have backward threads of their own.
 void DataParallel::Begin() {
   if (open_) return;
   const std::lock_guard lock(begin_);
@@ -220,7 +221,7 @@ void DataParallel::Begin() {
 
 bool DataParallel::Take(size_t i, const at::Tensor& gradient) {
   const Hooked& hooked = hooked_[i];
-  // A hook of someone else's runs on, or sees, what the node makes.
+  // Somebody else's hook runs on what the node makes, or looks at it.
   if (!gradient.defined() || at::GradMode::is_enabled() ||
       hooked.node->tensor_post_acc_grad_hooks() != nullptr ||
       hooked.node->pre_hooks().size() > 1 ||
@@ -253,8 +254,8 @@ std::vector<uint8_t> DataParallel::HandOverTheRest(gf_session* session) {
   const std::optional<c10::Stream> current = CurrentStream();
   for (size_t i = 0; i < pool_->size(); ++i) {
     if (marked_[i] != 0) continue;
-    // What has a gradient from before takes part with that, unless it was
-    // frozen since: then it keeps it.
+    // A parameter that has a gradient from an earlier pass takes part with it,
+    // unless it has been frozen since: then it keeps the gradient.
     const bool trained = pool_->parameter(i).requires_grad();
     if (!trained) pool_->MoveOut(i);
     here[i] = trained && pool_->HasGradient(i) ? 1 : 0;
@@ -268,7 +269,8 @@ std::vector<uint8_t> DataParallel::HandOverTheRest(gf_session* session) {
 }
 
 void DataParallel::GiveOut(const std::vector<uint8_t>& used) {
-  // What CSC kept back may come in a step that does not use the parameter.
+  // With CSC, values that were kept back may arrive in a step that does not use
+  // the parameter.
   const bool late = config_.sparse && stats_.nonfinite == 0;
   for (size_t i = 0; i < pool_->size(); ++i) {
     if (!pool_->parameter(i).requires_grad()) continue;
@@ -276,15 +278,15 @@ void DataParallel::GiveOut(const std::vector<uint8_t>& used) {
   }
 }
 
-// Makes the pool what gradients are to be, alike on all ranks.
+// Turns the pool into the gradients that users see, alike on all ranks.
 void DataParallel::ShowSparse() {
   const at::NoGradGuard no_grad;
   if (stats_.nonfinite != 0) {
-    // Kept-back chunks do not show what was in them.
+    // Hide the contents of chunks that were kept back.
     pool_->all().fill_(std::numeric_limits<float>::quiet_NaN());
     return;
   }
-  // As the scaler wants them. A pool of 16 bits has kept them so.
+  // The scaler expects scaled gradients. A 16-bit pool has kept them scaled.
   const float factor = shown_scale_ / stats_.gradient_scale;
   if (factor != 1.0F) pool_->all().mul_(factor);
 }
@@ -308,8 +310,8 @@ void DataParallel::Finish() {
   } catch (const std::exception& error) {
     broken_ = TextOf(error);
     open_ = false;
-    // What failed here only would have the others wait for this rank. Where
-    // the job has failed, it changes nothing.
+    // An error on this rank alone would make the others wait for it, so end the
+    // job. If the job has failed already, this changes nothing.
     gf_comm_abort(use, broken_.c_str());
     throw;
   }
@@ -342,7 +344,8 @@ void DataParallel::OptimizerStep(const std::vector<gf_optimizer>& groups,
                                          group_of.data(), weights.data(),
                                          weights.size()),
         "the optimiser's step");
-  // Written behind autograd's back: a graph made before is stale.
+  // The weights were written behind autograd's back: graphs made before are
+  // stale.
   for (size_t i = 0; i < pool_->size(); ++i) {
     if (group_of[i] < 0) continue;
     pool_->parameter(i).unsafeGetTensorImpl()->bump_version();
@@ -361,13 +364,13 @@ std::vector<uint8_t> DataParallel::SaveState() const {
 
 void DataParallel::RestoreState(const uint8_t* state, size_t bytes) {
   const Session::Use use(session());
-  // A state of no bytes may come with a null pointer.
+  // An empty state may come with a null pointer, which the library refuses.
   constexpr uint8_t kNothing = 0;
   Check(gf_session_restore_state(use, bytes == 0 ? &kNothing : state, bytes),
         "restoring the state");
-  // The residual is in units of the saved scale, and follows the one in force
-  // when a step begins. Not earlier: a GradScaler that is restored too has the
-  // saved one, and to another scale and back is not bit for bit.
+  // The residual is in units of the saved scale. It is converted to the scale
+  // in force when a step begins, and not earlier: a GradScaler that is restored
+  // too has the saved scale, and converting there and back would change bits.
   restored_scale_ = config_.sparse;
 }
 

@@ -22,15 +22,16 @@ struct DataParallelConfig {
   // Whether the session was opened with a "sparsity", and with "zero_kept".
   bool sparse = false;
   uint64_t chunk_elements = 0;  // Sparse only.
-  // Of the optimiser that the residual is kept for; of any, if none.
+  // The momentum of the optimiser that the residual is kept for; none: any
+  // optimiser.
   std::optional<double> momentum;
-  float loss_scale = 1.0F;  // That the session was opened with.
-  // Ask which parameters a rank used, and leave alone the gradients of others,
-  // usually undefined; else they become zero.
+  float loss_scale = 1.0F;  // The scale that the session was opened with.
+  // True: ask all ranks which parameters they used, and leave the gradients of
+  // the others alone, usually undefined. False: those gradients become zero.
   bool find_unused = true;
 };
 
-// Averages the gradients of a model over the ranks of a session, as backward
+// Averages the gradients of a model over the ranks of a session, while backward
 // makes them.
 //
 //   before AccumulateGrad of parameter i -> Take(i): into the pool at once, if
@@ -39,47 +40,50 @@ struct DataParallelConfig {
 //   end of backward -> Finish(): what got no gradient is absent, and
 //   gf_session_finish_step() waits for the rest.
 //
-// The hooks are the nodes', in C++: backward runs them without the GIL, on its
-// own threads. All else is called between backward passes.
+// The hooks are attached to autograd's nodes, in C++: backward runs them
+// without the GIL, on its own threads. All other functions are called between
+// backward passes.
 class DataParallel : public std::enable_shared_from_this<DataParallel> {
  public:
-  // parameters[i], distinct leaves that require gradients, all on one device,
-  // is tensor i of the session, where only this object takes steps.
+  // parameters[i] is tensor i of the session. The parameters are distinct
+  // leaves that require gradients, all on one device, and only this object
+  // takes steps of the session.
   static std::shared_ptr<DataParallel> Make(std::shared_ptr<Session> session,
                                             std::vector<std::string> names,
                                             std::vector<at::Tensor> parameters,
                                             const DataParallelConfig& config);
   ~DataParallel();
 
-  // Before a forward pass. Throws if the job has failed, or if a backward pass
-  // did not come to its end; then no more steps are possible, on any rank.
+  // To be called before a forward pass. Throws if the job has failed, or if a
+  // backward pass did not come to its end: then no rank can take more steps.
   void BeginForward();
-  // `output` of a forward pass: the backward pass that reaches it ends a step
-  // when it ends. (Were it told by the first gradient, a backward pass inside
-  // backward, as a re-entrant checkpoint runs, would end the step too soon.)
+  // `output` is that of a forward pass: the backward pass that reaches it ends
+  // a step when it ends. (If the first gradient began the step instead, a
+  // backward pass inside backward, such as that of a re-entrant checkpoint,
+  // would end it too soon.)
   void Watch(const at::Tensor& output);
   // Off: gradients only add up on this rank.
   void SetSync(bool on) { sync_ = on; }
-  // What losses are multiplied with from the next step on; sparse only. The
-  // residual is kept without it, gradients come out with it.
+  // The factor of losses from the next step on; sparse only. The residual is
+  // kept without this factor, and gradients come out with it.
   void SetLossScale(float scale);
 
-  // gf_session_optimizer_step_groups() on the parameters, which are float32 and
-  // dense. group_of[i]: of parameter i, -1 if it is left alone; as those are
-  // that have no gradient.
+  // Calls gf_session_optimizer_step_groups() on the parameters, which are
+  // float32 and dense. group_of[i] is the group of parameter i, or -1 to leave
+  // it alone; parameters without a gradient are left alone too.
   void OptimizerStep(const std::vector<gf_optimizer>& groups,
                      std::vector<int32_t> group_of);
 
   const gf_step_stats& stats() const { return stats_; }
   const DataParallelConfig& config() const { return config_; }
   std::vector<uint8_t> SaveState() const;
-  // A collective. A rank that has no state to restore takes part with one of no
-  // bytes, which is refused: on all ranks, then.
+  // A collective. A rank that has no state to restore takes part with an empty
+  // one, which is refused on all ranks.
   void RestoreState(const uint8_t* state, size_t bytes);
   const Session& session() const;
 
-  // Removes the hooks; gradients become ordinary tensors, and the session
-  // closes once nothing refers to it. Again: nothing.
+  // Removes the hooks and turns gradients into ordinary tensors; the session
+  // closes once nothing refers to it. A second call does nothing.
   void Close();
 
  private:
@@ -90,25 +94,26 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
                std::unique_ptr<GradientPool> pool,
                const DataParallelConfig& config);
   void AddHooks();
-  // Whether `gradient`, which AccumulateGrad would keep a copy of, went into
-  // the pool instead, and is the parameter's.
+  // Moves `gradient`, of which AccumulateGrad would keep a copy, into the pool
+  // instead, as the parameter's gradient. Returns whether it did.
   bool Take(size_t i, const at::Tensor& gradient);
   void OnGradient(size_t i);
-  // Within backward: opens a step that ends with the pass now running.
+  // Called within backward: opens a step that ends with the running pass.
   bool ReachesParameters() const;
   void Begin();
   void Finish();
-  // What got no gradient in this pass: by parameter, whether it has one.
+  // Hands over what got no gradient in this pass. Returns, by parameter,
+  // whether it has a gradient.
   std::vector<uint8_t> HandOverTheRest(gf_session* session);
-  // Gradients become what the pool holds, for parameters that are in use.
+  // Sets gradients to what the pool holds, for parameters that are in use.
   void GiveOut(const std::vector<uint8_t>& used);
   void ShowSparse();
   void CheckNotBroken() const;
-  // Of the pool's device, for this thread; none on the CPU.
+  // The current stream of the pool's device on this thread; none on the CPU.
   std::optional<c10::Stream> CurrentStream() const;
-  // The session's stream is the current one from here on.
+  // Makes the current stream the session's.
   void SetStream();
-  // What `after` is given from now on comes after what `before` was given.
+  // Orders what `after` is given from here on behind what `before` was given.
   static void Follow(const std::optional<c10::Stream>& after,
                      const std::optional<c10::Stream>& before);
 
@@ -123,14 +128,14 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   std::vector<Hooked> hooked_;
 
   bool sync_ = true;
-  float loss_scale_;             // In force in the session,
-  float shown_scale_ = 1.0F;     // and what gradients come out with.
-  bool restored_scale_ = false;  // The session has a state's instead, for now.
+  float loss_scale_;             // The scale in force in the session,
+  float shown_scale_ = 1.0F;     // and the scale that gradients come out with.
+  bool restored_scale_ = false;  // The session has that of a restored state.
   std::optional<c10::Stream> stream_;  // The session's, with a GPU.
   std::mutex begin_;
   std::atomic<bool> open_{false};  // A backward pass that ends a step runs.
   std::vector<uint8_t> marked_;    // By parameter: handed over in this step.
-  std::vector<uint8_t> taken_;     // By parameter: by Take(), just now.
+  std::vector<uint8_t> taken_;     // By parameter: Take() has just taken it.
   std::string broken_;             // Why no more steps can be taken.
   uint64_t steps_ = 0;             // Taken by this object.
   gf_step_stats stats_{};

@@ -22,8 +22,8 @@ namespace py = pybind11;
 using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-// Output tensors in tuples, lists, dicts and dataclasses. What is elsewhere is
-// not seen: then a step begins with its first gradient.
+// Watches output tensors in tuples, lists, dicts and dataclasses. Tensors
+// elsewhere are not seen: a step then begins with its first gradient.
 void WatchAll(DataParallel& model, py::handle object) {
   if (THPVariable_Check(object.ptr())) {
     model.Watch(THPVariable_Unpack(object.ptr()));
@@ -40,7 +40,7 @@ void WatchAll(DataParallel& model, py::handle object) {
   }
 }
 
-// `descriptions` have to outlive them.
+// `descriptions` must outlive the result, which points into them.
 std::vector<gf_tensor> TensorsOf(const std::vector<std::string>& descriptions,
                                  const std::vector<at::Tensor>& parameters) {
   std::vector<gf_tensor> tensors(parameters.size());
@@ -54,21 +54,21 @@ std::vector<gf_tensor> TensorsOf(const std::vector<std::string>& descriptions,
   return tensors;
 }
 
-// A peer has as long to come to a step, and to join, as to a collective of the
-// group: the time-out of init_process_group() or new_group().
+// A peer may take as long to come to a step, and to join, as to come to a
+// collective of the group: the time-out of init_process_group() or new_group().
 void SetTimeouts(const GroupPtr& group, c10::DeviceType device,
                  Options& options) {
   std::chrono::milliseconds timeout;
   try {
     timeout = group->getBackend(device)->getBackendOptions()->timeout;
   } catch (const c10::Error&) {
-    return;  // No backend for the device, or one that does not say.
+    return;  // No backend for the device, or it tells no time-out.
   }
   options.Set("timeout_seconds", timeout);
   options.Set("join_timeout_seconds", timeout);
 }
 
-// A session over the ranks of a process group, who meet in its store.
+// Opens a session over the ranks of a process group, which meet in its store.
 std::shared_ptr<Session> OpenIn(const GroupPtr& group, Options options,
                                 const std::vector<gf_tensor>* tensors) {
   Joining joining;
@@ -84,8 +84,8 @@ std::shared_ptr<Session> OpenIn(const GroupPtr& group, Options options,
   return OpenOverStore(std::move(options), std::move(joining), tensors);
 }
 
-// Takes over `settings`, the user's. The pool's type and place are those of the
-// parameters, which its views are the gradients of.
+// Applies `settings`, which are the user's. The pool has the parameters' type
+// and device, since their gradients are views of it.
 void SetAll(const Settings& settings, const at::Tensor& parameter,
             Options& options) {
   const std::string type = options.Get("pool_dtype");
@@ -119,7 +119,8 @@ std::shared_ptr<DataParallel> Open(const std::optional<GroupPtr>& group,
   options.Set("device", device.is_cuda()
                             ? "cuda:" + std::to_string(device.index())
                             : "cpu");
-  // Clipping by a norm of this rank's own values would drive the ranks apart.
+  // If every rank clipped by a norm of its own kept-back values, the ranks
+  // would drift apart.
   options.Set("zero_kept", "on");
   if (group) SetTimeouts(*group, device.type(), options);
   SetAll(settings, parameters[0], options);
@@ -164,7 +165,7 @@ py::dict StatsOf(const DataParallel& model) {
   return dict;
 }
 
-// lars, lr, momentum, weight_decay, nesterov, eta, eps.
+// The fields are lars, lr, momentum, weight_decay, nesterov, eta, eps.
 using Group = std::tuple<bool, float, float, float, bool, float, float>;
 
 void Step(DataParallel& model, const std::vector<Group>& groups,

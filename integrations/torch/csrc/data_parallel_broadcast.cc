@@ -7,7 +7,8 @@
 namespace gft {
 namespace {
 
-// Larger tensors travel from where they are, smaller ones together.
+// Tensors of at least this size travel from where they are; smaller ones are
+// packed together.
 constexpr int64_t kAloneBytes = 1 << 20;
 constexpr int64_t kTogetherBytes = 4 << 20;
 
@@ -33,7 +34,7 @@ void BroadcastTogether(const Session& session,
     int64_t begin = 0;
     for (at::Tensor& tensor : tensors) {
       const auto size = static_cast<int64_t>(tensor.nbytes());
-      // A copy, since an odd offset cannot be viewed as a wider type.
+      // Copy through bytes: an odd offset cannot be viewed as a wider type.
       tensor.copy_(bytes.narrow(0, begin, size)
                        .clone()
                        .view(tensor.scalar_type())

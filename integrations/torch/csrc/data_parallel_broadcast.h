@@ -8,9 +8,9 @@
 
 namespace gft {
 
-// Gives all ranks rank 0's values, in few messages. The same number, types and
-// shapes on all ranks, any of them, on the host or the session's GPU; not with
-// the GIL. Throws.
+// Gives all ranks the values of rank 0, in few messages. All ranks pass the
+// same number of tensors with the same types and shapes, which may be any, on
+// the host or on the session's GPU. To be called without the GIL. Throws.
 void BroadcastTensors(const Session& session,
                       const std::vector<at::Tensor>& tensors);
 

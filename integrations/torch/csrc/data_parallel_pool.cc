@@ -8,7 +8,7 @@
 namespace gft {
 namespace {
 
-// Strides as autograd gives them to gradients, so that it adds in place.
+// The strides that autograd gives to gradients, so that it adds in place.
 std::vector<int64_t> StridesOf(const at::Tensor& parameter) {
   if (parameter.is_non_overlapping_and_dense()) {
     return parameter.strides().vec();
@@ -18,12 +18,12 @@ std::vector<int64_t> StridesOf(const at::Tensor& parameter) {
       .vec();
 }
 
-// Every view keeps the session, whose memory it is.
+// A deleter for views: each keeps the session, which owns the memory, alive.
 auto Keep(std::shared_ptr<Session> session) {
   return [session = std::move(session)](void*) mutable { session.reset(); };
 }
 
-// Whether element k of the memory is the same element of both.
+// Whether position k in memory is the same element in both tensors, for all k.
 bool IsLaidOutAlike(const at::Tensor& parameter, const at::Tensor& view) {
   const std::vector<int64_t> strides = StridesOf(parameter);
   for (int64_t d = 0; d < view.dim(); ++d) {

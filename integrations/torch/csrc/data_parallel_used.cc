@@ -22,7 +22,8 @@ UsedAnywhere::UsedAnywhere(gf_comm* comm, const std::vector<uint8_t>& here)
 }
 
 UsedAnywhere::~UsedAnywhere() {
-  // Left alone by a step that failed, and the job with it: does not wait long.
+  // A step that failed has not fetched the answer. The job has failed with it,
+  // so this wait is short.
   if (asked_) gf_comm_wait(comm_, ticket_, -1);
 }
 

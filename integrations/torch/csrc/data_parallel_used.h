@@ -7,20 +7,21 @@
 
 namespace gft {
 
-// Asks all ranks which tensors one of them used, in a message of a bit each
-// that travels beside a step's last gradients. On all ranks alike.
+// Asks all ranks which tensors any of them used, in a message of one bit per
+// tensor that travels beside the last gradients of a step. All ranks ask.
 class UsedAnywhere {
  public:
-  // here[i]: whether this rank used tensor i. `comm` is in use by the caller
-  // for as long as this lives: the message ends even where it is closing.
-  // Throws.
+  // here[i]: whether this rank used tensor i. The caller keeps `comm` in use
+  // for the lifetime of this object, so that the message ends even if the
+  // session is closing. Throws.
   UsedAnywhere(gf_comm* comm, const std::vector<uint8_t>& here);
-  // Ends the message, however the step ended.
+  // Waits for the end of the message, however the step ended.
   ~UsedAnywhere();
   UsedAnywhere(const UsedAnywhere&) = delete;
   UsedAnywhere& operator=(const UsedAnywhere&) = delete;
 
-  // Waits for the answer: here[i] of any rank. Once. Throws.
+  // Waits for the answer: whether here[i] is true on any rank. May be called
+  // once. Throws.
   std::vector<uint8_t> Get();
 
  private:

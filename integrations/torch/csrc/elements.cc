@@ -38,7 +38,7 @@ int32_t OpOf(const char* what, const at::Tensor& tensor,
   }
 }
 
-// Of bytes that are 0 or 1.
+// The operation on bytes that are 0 or 1.
 int32_t BoolOp(const char* what, const c10d::ReduceOp& op) {
   switch (op.op_) {
     case c10d::ReduceOp::SUM:
@@ -123,7 +123,7 @@ Elements ForReduce(const char* what, const at::Tensor& tensor,
 
 at::Tensor Premultiplied(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   if (op.op_ != c10d::ReduceOp::PREMUL_SUM) return tensor;
-  // The older name, which all supported versions of torch have.
+  // The older name of the class, which all supported versions of torch have.
   const auto* factor =
       dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   TORCH_CHECK_VALUE(factor != nullptr,

@@ -16,17 +16,17 @@ struct Elements {
   int32_t op = 0;
 };
 
-// For an operation that computes. Complex tensors are pairs of reals, for sums
-// and means; bool is 0 and 1, where a sum is "any" and a product is "all".
-// Throws for types and operations that do not go together; `what` starts the
-// text.
+// The elements for an operation that computes. Complex tensors are pairs of
+// reals, for sums and means; bool is 0 and 1, so that a sum is "any" and a
+// product is "all". Throws if the type and the operation do not go together;
+// the text starts with `what`.
 Elements ForReduce(const char* what, const at::Tensor& tensor,
                    const c10d::ReduceOp& op);
-// What takes part in such an operation: `tensor`; for PREMUL_SUM, its product
+// What takes part in such an operation: `tensor`, or for PREMUL_SUM its product
 // with this rank's factor.
 at::Tensor Premultiplied(const at::Tensor& tensor, const c10d::ReduceOp& op);
-// For one that moves elements: of any type, as bytes if the library knows no
-// better.
+// The elements for an operation that only moves them. Types that the library
+// does not know become bytes.
 Elements ForMove(const at::Tensor& tensor);
 
 // "SUM", "AVG", ...

@@ -3,12 +3,12 @@
 namespace gft {
 namespace {
 
-// Key of a rank's card.
+// The store's key for a rank's card.
 std::string KeyOf(const Joining& joining, int rank) {
   return joining.prefix + "/card/" + std::to_string(rank);
 }
 
-// "ranks 1, 4 and 17 more", of those that have put no card.
+// "ranks 1, 4 and 17 more": the ranks that have put no card.
 std::string Missing(const Joining& joining) {
   constexpr int kNamed = 16;
   std::string text;

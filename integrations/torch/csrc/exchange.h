@@ -11,26 +11,26 @@
 
 namespace gft {
 
-// How a session that runs in torch's job is opened.
+// How to open a session that runs in torch's job.
 struct Joining {
-  // The ranks meet in it, under keys that start with `prefix`. Any store that
-  // c10d has.
+  // The ranks meet in this store, under keys that start with `prefix`. It may
+  // be any store of c10d's.
   c10::intrusive_ptr<c10d::Store> store;
   std::string prefix;
   int rank = 0;
   int size = 1;
-  // For the ranks to meet.
+  // How long to wait for all ranks.
   std::chrono::milliseconds timeout{0};
 };
 
-// A key that starts with `prefix` and differs from that of this rank's last
-// time here, since stores outlive groups: "<prefix>/<times>". Alike on ranks
-// that come equally often.
+// Returns "<prefix>/<times>", where `times` counts this rank's calls. The key
+// differs from that of the call before, since stores outlive groups. It is the
+// same on all ranks that have called equally often.
 std::string NextRound(c10d::Store& store, const std::string& prefix, int rank);
 
-// Session::Open() with the ranks meeting in a store of torch's; `options` gets
-// what `joining` says. Throws; on the ranks that came, the error names those
-// that did not. Not with the GIL.
+// Session::Open(), with the ranks meeting in a store of torch's; `joining`
+// completes `options`. Throws; on the ranks that came, the error names those
+// that did not. To be called without the GIL.
 std::shared_ptr<Session> OpenOverStore(Options options, Joining joining,
                                        const std::vector<gf_tensor>* tensors);
 

@@ -5,13 +5,14 @@
 
 namespace gft {
 
-// How many forks led from the process that loaded this extension to this one.
-// What is made at one count is of that process alone: in a fork of it, other
-// threads are not there, and locks may be held for ever. Costs a load.
+// The number of forks between the process that loaded this extension and this
+// one. An object belongs to the process with the count at which it was made: in
+// a fork of it, the other threads do not exist and locks may be held for ever.
+// Costs a load.
 uint32_t Forks();
 
-// A T for each process that asks: a fork does not get what its parent had. No
-// T is ever destroyed: threads may be in it when statics go.
+// Holds one T per process: a fork does not inherit its parent's. No T is ever
+// destroyed, since threads may still use it when static objects are destroyed.
 template <typename T>
 class OfThisProcess {
  public:

@@ -15,14 +15,15 @@
 
 namespace gft {
 
-// Some or all ranks of a session, and the operations under way in it, which
-// hold it. Thread-safe. In a fork of the session's process none begins, and
-// nothing is waited for.
+// Some or all ranks of a session, and the operations under way in the group,
+// which keep it alive. Thread-safe. In a fork of the session's process no
+// operation begins, and nothing is waited for.
 class Group {
  public:
-  // All ranks.
+  // The group of all ranks.
   explicit Group(std::shared_ptr<Session> session);
-  // ranks[i], of the session, is rank i of the group. See gf_group_open().
+  // Rank i of the group is the session's rank ranks[i]. See
+  // gf_comm_open_group().
   Group(std::shared_ptr<Session> session, uint32_t id,
         const std::vector<int32_t>& ranks);
   Group(const Group&) = delete;
@@ -32,19 +33,19 @@ class Group {
   uint32_t id() const { return id_; }
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(ranks_.size()); }
-  // Of the session, in the group's order.
+  // The session's ranks, in the group's order.
   const std::vector<int32_t>& ranks() const { return ranks_; }
   // "ranks 0, 2 and 5".
   std::string Description() const;
 
   Hooks& hooks() { return hooks_; }
-  // Around each operation.
+  // Called around each operation.
   void Enter();
   void Leave();
-  // Returns whether none is under way, or came to be so in time.
+  // Returns whether no operation is under way, or all ended in time.
   bool WaitUntilIdle(std::chrono::milliseconds timeout);
-  // Takes the group from the session. With operations under way it stays, until
-  // the session closes: they end as they would.
+  // Removes the group from the session. If operations are under way, it stays
+  // until the session closes, and they end as usual.
   void Close();
 
  private:

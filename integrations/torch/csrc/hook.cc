@@ -27,7 +27,7 @@ class Shared final : public c10d::CommHookInterface {
 }  // namespace
 
 void Register(c10d::Reducer& reducer, std::shared_ptr<Hook> hook) {
-  // Times at which gradients became ready: 0 before the first backward.
+  // The times at which gradients became ready: 0 before the first backward.
   const std::vector<int64_t> ready = reducer.get_backward_stats();
   TORCH_CHECK(
       std::all_of(ready.begin(), ready.end(), [](auto t) { return t == 0; }),

@@ -64,8 +64,8 @@ std::shared_ptr<CscHook> RegisterCsc(
   return hook;
 }
 
-// (step, loss scale, buckets, selected, residuals), the buckets as lists of
-// parameters' indices.
+// Returns (step, loss scale, buckets, selected, residuals); the buckets are
+// lists of the parameters' indices.
 py::tuple Save(CscHook& hook) {
   CscState state;
   {
@@ -88,7 +88,7 @@ py::tuple Save(CscHook& hook) {
                         residuals);
 }
 
-// Whether DDP's buckets hold just these parameters.
+// Whether DDP's buckets hold exactly these parameters.
 bool HasBuckets(const c10d::Reducer& reducer, const CscModel& model,
                 const std::vector<std::vector<size_t>>& buckets) {
   const auto present = reducer.get_grad_buckets(/*return_zero_tensors=*/false);
@@ -103,10 +103,11 @@ bool HasBuckets(const c10d::Reducer& reducer, const CscModel& model,
   return true;
 }
 
-// Also gives DDP the buckets that the state speaks of: a new DDP would else
-// take a step with others, and send all in it. One that has rebuilt its own
-// keeps them, since it would not build others again: then a selection for other
-// buckets is not used. `rebuilds`: whether DDP does that at all.
+// Also gives DDP the buckets of the state: otherwise a new DDP would take one
+// step with other buckets, and send everything in it. A DDP that has rebuilt
+// its buckets keeps its own, since it would not rebuild them again: the
+// selection for other buckets is then not used. `rebuilds` says whether this
+// DDP rebuilds its buckets at all.
 void Restore(CscHook& hook, const Reducer& reducer, bool rebuilds,
              uint64_t step, float loss_scale,
              std::vector<std::vector<size_t>> buckets,

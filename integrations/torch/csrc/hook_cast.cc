@@ -34,7 +34,7 @@ c10::intrusive_ptr<c10::ivalue::Future> CastHook::Run(
     sent.mul_(scale);
   }
   const auto back = [buffer, sent](c10::ivalue::Future& done) -> c10::IValue {
-    done.value();  // Throws what went wrong.
+    done.value();  // Rethrows the error of the exchange.
     if (!sent.is_same(buffer)) {
       const at::NoGradGuard no_grad_here;
       Convert(sent, buffer, 1.0);

@@ -7,13 +7,14 @@
 
 namespace gft {
 
-// Float16 or bfloat16 on the wire; gradients keep their type. Where the group
-// is ours, it converts as it sends and sums in float32; where it is another's,
-// buckets are converted to 16 bits, summed in these, and converted back by
-// whatever thread completes them. Buckets of 16-bit gradients go as they are.
+// Float16 or bfloat16 on the wire; gradients keep their type. If the backend is
+// GradientFlow's, it converts as it sends and sums in float32. With any other
+// backend, buckets are converted to 16 bits, summed in 16 bits, and converted
+// back by the thread that completes them. Buckets of 16-bit gradients are sent
+// as they are.
 class CastHook final : public Hook {
  public:
-  // wire: at::kHalf or at::kBFloat16.
+  // `wire` is at::kHalf or at::kBFloat16.
   CastHook(c10::intrusive_ptr<c10d::ProcessGroup> group, at::ScalarType wire)
       : group_(std::move(group)), wire_(wire) {}
 
@@ -23,7 +24,7 @@ class CastHook final : public Hook {
   HookStats stats() const override { return stats_; }
 
  private:
-  // Where bucket `index` is converted to; kept from step to step.
+  // The buffer into which bucket `index` is converted; kept from step to step.
   at::Tensor Packed(size_t index, const at::Tensor& buffer);
 
   const HookGroup group_;

@@ -33,17 +33,17 @@ c10::intrusive_ptr<c10::ivalue::Future> CscHook::Run(c10d::GradBucket& bucket) {
   if (bucket.isLast()) count_ = run_;
   const at::Tensor sent = Pack(ours);
   stats_.payload_bytes += sent.nbytes();
-  // Lives until the future completes, and its buckets with it.
+  // The closure lives until the future completes, and keeps the buckets alive.
   const auto back = [layout = layout_, &ours, buffer = ours.buffer](
                         c10::ivalue::Future& done) -> c10::IValue {
-    done.value();  // Throws what went wrong.
+    done.value();  // Rethrows the error of the exchange.
     Unpack(ours, layout->core());
     return buffer;
   };
   return group_.StartMean(sent)->then(back, c10::TensorType::get());
 }
 
-// Makes what the group is to take the mean of.
+// Fills the buffer of which the group takes the mean.
 at::Tensor CscHook::Pack(CscBucket& bucket) const {
   const double scale = group_.scale_before(bucket.buffer);
   if (bucket.core == nullptr) {
@@ -104,7 +104,7 @@ void CscHook::EndStep() {
     SkipTensor(bucket, *gf_csc_get_factors(layout_->core()),
                any.to(bucket.residual.device()));
   }
-  // Only what is on the host is waited for.
+  // Waits only for flags that are on the host.
   Check(gf_csc_end_step(layout_->core(), on_host && any.item<bool>() ? 1 : 0),
         "ending a step");
   if (!bad.empty()) StartNorms();
@@ -133,7 +133,7 @@ void CscHook::SelectNext() {
   if (pending_ == nullptr) return;
   const HookGroup::Future pending = std::exchange(pending_, nullptr);
   pending->wait();
-  pending->value();  // Throws what went wrong.
+  pending->value();  // Rethrows the error of the exchange.
   const at::Tensor sums = std::exchange(norms_, {}).to(at::kCPU);
   Check(gf_csc_select(layout_->core(), sums.const_data_ptr<float>(),
                       static_cast<size_t>(sums.numel())),
@@ -160,11 +160,12 @@ CscState CscHook::Save() {
 }
 
 void CscHook::Restore(CscState state) {
-  // What they select is not wanted, nor whether they failed with the job.
+  // The selection that the pending norms would make is not wanted, nor is their
+  // error if the job has failed.
   if (pending_ != nullptr) std::exchange(pending_, nullptr)->wait();
   norms_.reset();
   run_ = finished_ = count_ = 0;
-  // Exchanges of a step that failed may not be over yet: they keep theirs.
+  // Exchanges of a failed step may still run: they keep the old layout alive.
   layout_ = std::make_shared<CscLayout>(model_, std::move(state));
 }
 

@@ -10,13 +10,13 @@
 namespace gft {
 
 // Coarse-grained sparse communication (GradientFlow, arXiv 1902.06855) under
-// DDP: the library's gf_csc in DDP's buckets, over any process group. What is
-// kept back waits undecayed, as fits an optimiser that is not known.
+// DDP: the library's gf_csc in DDP's buckets, over any process group. The
+// residual does not decay, since the hook does not know the optimiser.
 //
 //   DDP's bucket ─ Run() ─ pack ─ allreduce of the group ─ unpack ─ bucket
 //   Finish() of the last ─ end of the step ─ allreduce of the norms ─┐
 //   Run() of the next step's first bucket ─ select ──────────────────┘
-// The norms' allreduce hides behind the update and the next forward.
+// The allreduce of the norms hides behind the update and the next forward.
 //
 // Buckets of types other than float32, float16 and bfloat16 are sent whole.
 class CscHook final : public Hook,
@@ -34,20 +34,21 @@ class CscHook final : public Hook,
   c10::intrusive_ptr<c10::ivalue::Future> Run(
       c10d::GradBucket& bucket) override;
   at::Tensor Finish(const c10::IValue& result) override;
-  // Ends a step whose buckets were run but whose results nobody takes: on a
-  // rank that has no more inputs and shadows the others' steps.
+  // Ends a step whose buckets were run but whose results nobody takes: that of
+  // a rank without further inputs, which shadows the steps of the others.
   void FinishShadow();
 
   HookStats stats() const override { return stats_; }
   const CscModel& model() const { return *model_; }
 
-  // These three come between steps. The gradients of the coming steps are
-  // multiplied with `scale`; the residual follows.
+  // SetLossScale(), Save() and Restore() are called between steps. The
+  // gradients of the coming steps are multiplied by `scale`; the residual is
+  // rescaled to match.
   void SetLossScale(float scale);
   // Waits for the norms of the last step.
   CscState Save();
-  // Goes on from a state of the same parameters. A backward pass that failed
-  // midway is forgotten.
+  // Continues from a state of the same parameters. If a backward pass failed
+  // midway, it is forgotten.
   void Restore(CscState state);
 
  private:
@@ -63,11 +64,11 @@ class CscHook final : public Hook,
   const std::shared_ptr<const CscModel> model_;
   // Shared with the exchanges under way, which use its buckets.
   std::shared_ptr<CscLayout> layout_;
-  // Of the step under way, 0 between steps.
+  // Buckets of the current step so far; 0 between steps.
   size_t run_ = 0;
   size_t finished_ = 0;
   size_t count_ = 0;  // Known once the last bucket has run.
-  // All chunks' norms, by bucket, being summed; null once taken note of.
+  // The norms of all chunks, by bucket, while they are summed; null once used.
   at::Tensor norms_;
   HookGroup::Future pending_;
   HookStats stats_;

@@ -14,8 +14,8 @@ bool HasChunks(at::ScalarType type) {
   return type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
 }
 
-// A flat gradient in the shape of its parameter: DDP keeps the parameter's
-// strides where they leave no gaps.
+// A flat gradient in the shape of its parameter. Like DDP, it keeps the
+// parameter's strides if they leave no gaps.
 at::Tensor Shaped(const at::Tensor& flat, const at::Tensor& parameter) {
   return parameter.is_non_overlapping_and_dense()
              ? flat.as_strided(parameter.sizes(), parameter.strides(),

@@ -13,24 +13,24 @@
 
 namespace gft {
 
-// What CSC keeps for one of DDP's buckets, beside what the library does.
+// What CSC keeps for one of DDP's buckets, beside what the library keeps.
 struct CscBucket {
   std::vector<size_t> parameters;  // Indices in CscModel, in order.
   at::ScalarType type = at::kFloat;
   int64_t elements = 0;
-  gf_csc_bucket* core = nullptr;  // Null: of a type that is sent undivided.
-  bool by_tensors = false;        // Passes are torch's operators.
-  // Flat, in float32, on the bucket's device, filled up to whole chunks.
+  gf_csc_bucket* core = nullptr;  // Null: of a type that is sent whole.
+  bool by_tensors = false;        // Torch's operators do the passes.
+  // Flat, in float32, on the bucket's device, padded to whole chunks.
   at::Tensor residual;
   // Views of it, one for each parameter, in the parameter's shape.
   std::vector<at::Tensor> kept;
   at::Tensor norms;  // By chunk, of the last step.
 
-  // Of the step under way.
+  // For the current step:
   at::Tensor buffer;
   at::Tensor packed;          // See gf_csc_bucket.
-  at::Tensor packed_storage;  // What `packed` is the beginning of.
-  at::Tensor means;           // With by_tensors: those of selected chunks.
+  at::Tensor packed_storage;  // `packed` is its beginning.
+  at::Tensor means;           // With by_tensors: of selected chunks.
   at::Tensor bad;             // Bool: a rank had an inf or NaN here.
 };
 
@@ -42,32 +42,32 @@ struct CscModel {
   bool by_tensors = false;  // Torch's operators on host memory, too.
 };
 
-// What a rank needs to go on where it stopped.
+// What a rank needs to continue where it stopped.
 struct CscState {
-  uint64_t step = 0;  // That comes next.
+  uint64_t step = 0;  // The next one.
   float loss_scale = 1.0F;
   std::vector<std::vector<size_t>> buckets;    // Parameters, by bucket.
   std::vector<std::vector<uint8_t>> selected;  // By bucket and chunk.
-  std::vector<at::Tensor> residuals;  // By parameter; undefined: nothing.
+  std::vector<at::Tensor> residuals;           // By parameter; undefined: none.
 };
 
 // Which parameters lie in which buckets. DDP changes that after its first step,
-// and a restored run begins anew; what is kept back belongs to parameters and
-// moves with them.
+// and a restored run starts with new buckets. The residual belongs to
+// parameters, and moves with them.
 class CscLayout {
  public:
-  // Goes on from `state`, with no bucket met.
+  // Continues from `state`, before any bucket has been met.
   CscLayout(std::shared_ptr<const CscModel> model, CscState state);
 
   // The entry of a bucket that DDP is about to exchange. Buckets come in the
-  // order of their indices. If it holds other parameters than it did, it and
-  // those after it are learnt anew: all their chunks are selected, unless the
-  // state knows them.
+  // order of their indices. If a bucket does not hold the parameters that it
+  // held before, its entry and all later ones are replaced: all their chunks
+  // are selected, unless the state has a selection for them.
   CscBucket& Meet(const c10d::GradBucket& bucket);
-  // The step had `count` buckets: forgets any others.
+  // The step had `count` buckets: removes the entries of any others.
   void EndStep(size_t count);
 
-  // References stay valid until their bucket is forgotten.
+  // References stay valid until the entry is removed.
   std::deque<CscBucket>& buckets() { return buckets_; }
   gf_csc* core() const { return core_.get(); }
 
@@ -86,8 +86,9 @@ class CscLayout {
   std::unordered_map<const c10::TensorImpl*, size_t> index_of_;
   std::unique_ptr<gf_csc, Close> core_;
   std::deque<CscBucket> buckets_;
-  // The state that it went on from, as far as buckets have not taken it over.
-  // It also holds residuals of parameters that are in no known bucket.
+  // The rest of the state that it continued from, as far as buckets have not
+  // taken it over. It also holds residuals of parameters that are in no known
+  // bucket.
   CscState state_;
 };
 

@@ -5,11 +5,12 @@
 #include <limits>
 #include <vector>
 
-// A bucket is a matrix of chunks here, the last row filled up with zeros.
+// Here a bucket is a matrix with one chunk per row; the last row is padded with
+// zeros.
 namespace gft {
 namespace {
 
-// The numbers of the rows that are sent, or of the others.
+// The numbers of the rows that are sent, or of those that are kept.
 at::Tensor Ids(const CscBucket& bucket, bool sent) {
   std::vector<int64_t> ids;
   for (size_t c = 0; c < bucket.core->chunks; ++c) {
@@ -31,7 +32,7 @@ at::Tensor Norms(const at::Tensor& rows, float factor) {
   return rows.to(at::kFloat).abs().sum(1).mul_(factor);
 }
 
-// The beginning of bucket.packed, and the marks behind it.
+// Splits bucket.packed into the chunks and the marks behind them.
 std::vector<at::Tensor> Parts(const CscBucket& bucket) {
   const auto marks = static_cast<int64_t>(bucket.core->marks);
   return bucket.packed.split_with_sizes({bucket.packed.numel() - marks, marks});
@@ -47,8 +48,8 @@ void PackTensor(CscBucket& bucket, const gf_csc_factors& factors,
   bucket.residual.narrow(0, 0, bucket.elements).add_(bucket.buffer);
   const at::Tensor rows = Rows(bucket.residual, bucket);
   bucket.norms = Norms(rows, factors.kept_norm);
-  // Sums are rounded to the gradients' type on the way. What that takes stays
-  // in the residual.
+  // Sums are rounded to the gradients' type on the way. The rounding error
+  // stays in the residual.
   const at::Tensor sums = rows.index_select(0, sent);
   const at::Tensor rounded = sums.to(bucket.type).to(at::kFloat);
   parts[0].copy_(rounded.flatten().narrow(0, 0, parts[0].numel()).mul(scale));

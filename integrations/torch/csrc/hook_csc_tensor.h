@@ -4,9 +4,10 @@
 
 namespace gft {
 
-// What gf_csc_pack(), gf_csc_unpack() and gf_csc_end_step() do, by torch's
+// The work of gf_csc_pack(), gf_csc_unpack() and gf_csc_end_step() by torch's
 // operators, for gradients on any device. Nothing waits for the device: whether
-// a step is skipped (`bad`, a bool there) is computed with, not asked.
+// a step is skipped is a bool on the device (`bad`), which enters the
+// arithmetic.
 void PackTensor(CscBucket& bucket, const gf_csc_factors& factors, double scale);
 void UnpackTensor(CscBucket& bucket, const gf_csc_factors& factors);
 void SkipTensor(CscBucket& bucket, const gf_csc_factors& factors,

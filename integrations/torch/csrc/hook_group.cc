@@ -11,8 +11,8 @@
 namespace gft {
 namespace {
 
-// Null if the group's backend for the tensor's device is another's, or wrapped
-// for debugging.
+// Null if another backend serves the tensor's device, or if the group's is
+// wrapped for debugging.
 Backend* OursFor(c10d::ProcessGroup& group, const at::Tensor& tensor) {
   return dynamic_cast<Backend*>(group.getBackend(tensor.device().type()).get());
 }

@@ -5,8 +5,8 @@
 
 namespace gft {
 
-// Sums and means over the ranks of a process group of any backend. Calls come
-// in the same order on all ranks.
+// Sums and means over the ranks of a process group with any backend. All ranks
+// make the calls in the same order.
 class HookGroup {
  public:
   using Future = c10::intrusive_ptr<c10::ivalue::Future>;
@@ -16,18 +16,18 @@ class HookGroup {
 
   int size() const { return group_->getSize(); }
 
-  // What to multiply by before StartMean(), so that means come out: 1 where
+  // The factor to apply before StartMean(), so that the result is a mean: 1 if
   // the backend takes means itself, with sums in float32; else 1 / size.
   double scale_before(const at::Tensor& tensor) const;
 
-  // In place, of a contiguous tensor multiplied with scale_before(). The
-  // future holds tensors, or an error, and is followed by Then().
+  // Works in place on a contiguous tensor that has been multiplied by
+  // scale_before(). The future holds tensors or an error; Then() continues it.
   Future StartMean(at::Tensor tensor) const;
   Future StartSum(at::Tensor tensor) const;
 
-  // Whether the backend itself converts `tensor`, on its way, to `wire`.
+  // Whether the backend itself converts `tensor` to `wire` on its way.
   bool ConvertsTo(at::ScalarType wire, const at::Tensor& tensor) const;
-  // In place, with no factor before it. REQUIRES: ConvertsTo().
+  // Works in place, without a factor beforehand. REQUIRES: ConvertsTo().
   Future StartMeanAs(at::ScalarType wire, const at::Tensor& tensor) const;
 
  private:
@@ -36,8 +36,8 @@ class HookGroup {
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;
 };
 
-// dst = scale * src, both flat and of n elements, of any floating type and
-// device.
+// dst = scale * src; both are flat, with equally many elements, of any floating
+// type and on any device.
 void Convert(const at::Tensor& src, at::Tensor dst, double scale);
 
 }  // namespace gft

@@ -11,15 +11,15 @@
 #include <mutex>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-// torch 2.15 on.
+// From torch 2.15 on.
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
 #define GFT_HAS_HOOKS 1
 #endif
 
 namespace gft {
 
-// What torch's flight recorder, or another observer, wants to hear of a group's
-// operations, where this version of torch has such hooks. Thread-safe.
+// What torch's flight recorder, or another observer, wants to know of a group's
+// operations, if this version of torch has such hooks. Thread-safe.
 class Hooks {
  public:
 #ifdef GFT_HAS_HOOKS
@@ -29,17 +29,17 @@ class Hooks {
   void RemoveAbort(int64_t id);
 #endif
 
-  // An operation has ended well, on the thread that drives.
+  // An operation has succeeded. Called on the thread that drives.
   void Completed(uint64_t key, std::chrono::nanoseconds took);
-  // One has failed. The hooks run once, soon, and on another thread: they may
-  // take their time, and need Python.
+  // An operation has failed. The hooks run once, soon, and on another thread,
+  // since they may take long and need Python.
   void Failed();
 
  private:
   std::mutex mutex_;
   std::atomic<bool> any_completion_{false};
 #ifdef GFT_HAS_HOOKS
-  // Not changed, but replaced: they run without the mutex.
+  // The map is replaced, never changed, since the hooks run without the mutex.
   using CompletionHooks = std::map<int64_t, c10d::CompletionHook>;
   std::shared_ptr<const CompletionHooks> completion_;
   std::map<int64_t, c10d::AbortHook> abort_;

@@ -13,7 +13,7 @@ namespace {
 
 char an_address = 0;
 
-// Bytes in memory are the tensor's elements in their logical order.
+// Whether the bytes in memory are the tensor's elements in their logical order.
 bool IsPlain(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() &&
          !tensor.is_neg();
@@ -23,7 +23,7 @@ at::Tensor HostLike(const at::Tensor& tensor, int64_t elements) {
   return at::empty({elements}, at::device(at::kCPU).dtype(tensor.dtype()));
 }
 
-// What was submitted to the stream may still read or write the memory.
+// Work that was submitted to the stream may still read or write the memory.
 void WaitForStream(const at::Tensor& tensor) {
   if (tensor.is_cpu()) return;
   const c10::impl::VirtualGuardImpl device(tensor.device().type());
@@ -31,7 +31,7 @@ void WaitForStream(const at::Tensor& tensor) {
 }
 
 void Copy(const at::Tensor& to, const at::Tensor& from) {
-  // Tensors that autograd or inference mode watch are written all the same, as
+  // Tensors that autograd or inference mode watch are written nevertheless, as
   // by any other collective.
   const at::AutoDispatchBelowADInplaceOrView plain;
   to.copy_(from.view(to.sizes()), /*non_blocking=*/false);
@@ -59,8 +59,8 @@ bool Adjoins(const at::Tensor& tensor, const at::Tensor& next) {
 }
 
 void* Lent::Hold(at::Tensor tensor) {
-  // Not mutable_data_ptr(): that would copy what was lazily cloned, which is
-  // right for results only, and those ask before.
+  // mutable_data_ptr() would copy memory that was cloned lazily. Only results
+  // need that, and they have it done before.
   void* data = const_cast<void*>(tensor.const_data_ptr());
   held_.push_back(std::move(tensor));
   return data == nullptr ? &an_address : data;

@@ -78,7 +78,7 @@ void Options::Set(const char* name, const std::string& value) {
 }
 
 void Options::Set(const char* name, std::chrono::milliseconds time) {
-  // The library wants a positive number, at most 1e9.
+  // The library accepts a positive number of at most 1e9.
   const double seconds = static_cast<double>(time.count()) / 1000;
   Set(name, std::to_string(std::clamp(seconds, 0.001, 1e9)));
 }

@@ -11,39 +11,39 @@
 #include <optional>
 #include <string>
 
-// What the extension's parts know of libgradientflow.so: its errors, element
-// types and settings.
+// What the parts of the extension know of libgradientflow.so: its errors,
+// element types and settings.
 namespace gft {
 
 // An error of the library as torch has it: c10::DistBackendError, which is
-// torch.distributed.DistBackendError in Python. `what` says which call failed;
-// `text` is the library's, and names ranks.
+// torch.distributed.DistBackendError in Python. `what` names the call that
+// failed; `text` is the library's, and names ranks.
 std::exception_ptr MakeError(gf_status status, const std::string& what,
                              const std::string& text);
 // Throws that error, with gf_last_error(), unless `status` is GF_OK.
 void Check(gf_status status, const char* what);
 
-// "Timed out waiting 1000ms for <what>", as torch's backends word it.
+// "Timed out waiting 1000ms for <what>", in the words of torch's backends.
 std::string TimedOut(std::chrono::nanoseconds after, const std::string& what);
 
-// The library's number of an element type that it computes with: nothing for
+// The library's number for an element type that it computes with; none for
 // complex, bool, quantised and 8-bit float types.
 std::optional<int32_t> DtypeOf(at::ScalarType type);
 
-// Settings, as in the README's table. Movable; not thread-safe.
+// Settings, as in settings.md. Movable; not thread-safe.
 class Options {
  public:
-  // Of this process's environment.
+  // Reads the environment of this process.
   static Options FromEnv();
-  // With no environment.
+  // Ignores the environment.
   static Options Default();
 
-  // `value` as in the environment; throws c10::ValueError, with the library's
-  // text, if it refuses that.
+  // `value` is written as in the environment. Throws c10::ValueError, with the
+  // library's text, if the library refuses it.
   void Set(const char* name, const std::string& value);
   void Set(const char* name, std::chrono::milliseconds time);  // In seconds.
   std::string Get(const char* name) const;
-  // Of a setting in seconds.
+  // The value of a setting that is in seconds.
   std::chrono::milliseconds GetTime(const char* name) const;
 
   gf_options* get() const { return options_.get(); }

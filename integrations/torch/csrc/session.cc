@@ -13,7 +13,7 @@ namespace {
 
 thread_local int callbacks_here = 0;
 
-// Sessions that are open, for the interpreter's end.
+// The open sessions, which are closed when the interpreter ends.
 struct Registry {
   std::mutex mutex;
   std::vector<std::weak_ptr<Session>> sessions;
@@ -116,7 +116,8 @@ Session::Use::~Use() {
 void Session::Close() {
   if (forked()) return;
   if (users_.fetch_or(kClosing, std::memory_order_acq_rel) & kClosing) return;
-  // Calls inside end soon, those that wait for others too.
+  // The abort makes all calls inside end soon, including those that wait for
+  // other ranks.
   if (users_.load() != kClosing) {
     gf_comm_abort(comm_, "the process group was shut down");
   }

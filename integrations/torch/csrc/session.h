@@ -15,12 +15,13 @@
 namespace gft {
 
 // This rank's part in a job, shared by all groups on it, by works under way and
-// by models. Thread-safe. Of one process: in a fork of that, using it throws
-// and closing it does nothing.
+// by models. Thread-safe. It belongs to one process: in a fork of that process
+// using it throws, and closing it does nothing.
 class Session {
  public:
-  // Joins; blocks until all ranks have, so not with the GIL. With `tensors`,
-  // for training steps on them; null: collectives only. Throws.
+  // Joins the job. Blocks until all ranks have joined, so it must be called
+  // without the GIL. With `tensors` the session takes training steps on them;
+  // null means collectives only. Throws.
   static std::shared_ptr<Session> Open(
       const Options& options, const std::vector<gf_tensor>* tensors,
       std::unique_ptr<Testimony> testimony = nullptr);
@@ -28,14 +29,14 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // This process is a fork of the session's. Costs a load.
+  // Whether this process is a fork of the session's process. Costs a load.
   bool forked() const { return forks_ != Forks(); }
-  // Throws in a fork. For what would take a lock, or speak with other ranks,
-  // before it uses the session.
+  // Throws in a fork. Code that would take a lock or talk to other ranks calls
+  // this before it uses the session.
   void CheckProcess() const;
 
-  // Keeps the session from closing while calls are made. Never blocks; throws
-  // if it is closed, or in a fork.
+  // Keeps the session from closing while calls are made. Never blocks. Throws
+  // if the session is closed, or in a fork.
   class Use {
    public:
     explicit Use(const Session& session);
@@ -49,21 +50,21 @@ class Session {
     const Session& session_;
   };
 
-  // Leaves the job; later calls fail. What is still under way ends with an
-  // error here and on other ranks. Not with the GIL, which callbacks may need;
-  // not from a callback.
+  // Leaves the job; later calls fail. Operations under way end with an error,
+  // here and on other ranks. To be called without the GIL, which callbacks may
+  // need, and not from a callback.
   void Close();
-  // The same from anywhere: lets go of the GIL, and does it on another thread
-  // where this one drives the session.
+  // The same from anywhere: releases the GIL, and closes on another thread if
+  // this one drives the session.
   static void CloseFromAnywhere(std::shared_ptr<Session> session);
-  // Closes all that are open: before the interpreter ends.
+  // Closes all open sessions, before the interpreter ends.
   static void CloseAll();
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  // For a peer to come to an operation; after it the job ends.
+  // How long a peer may take to come to an operation before the job ends.
   std::chrono::milliseconds timeout() const { return timeout_; }
-  // Where the ranks say what they called if that was not the same.
+  // Where the ranks report what they called, if their calls did not match.
   Testimony& testimony() const { return *testimony_; }
 
  private:
@@ -78,13 +79,13 @@ class Session {
   const int size_;
   const std::chrono::milliseconds timeout_;
   const std::unique_ptr<Testimony> testimony_;
-  // Calls inside, and whether it is closing.
+  // The number of calls inside, and this bit if the session is closing.
   static constexpr uint32_t kClosing = 1U << 31;
   mutable std::atomic<uint32_t> users_{0};
 };
 
-// A session that closes when the last holder lets go: works hold the session
-// only, so that one kept for its result does not keep the job open.
+// Closes the session when its last holder releases it. Works hold the session
+// only, so that a work that is kept for its result does not keep the job open.
 class Lease {
  public:
   explicit Lease(std::shared_ptr<Session> session)
@@ -99,7 +100,7 @@ class Lease {
   std::shared_ptr<Session> session_;
 };
 
-// Marks a thread that runs a done callback, and so may be a session's own.
+// Marks a thread that runs a `done` callback, and so may be a session's own.
 class InCallback {
  public:
   InCallback();

@@ -6,7 +6,7 @@
 namespace gft {
 namespace {
 
-// A rank that is in no operation says nothing.
+// How long to wait for others: a rank that is in no operation reports nothing.
 constexpr std::chrono::milliseconds kPatience(2000);
 
 }  // namespace
@@ -29,7 +29,7 @@ std::string Testimony::Of(const std::vector<int32_t>& ranks) {
     try {
       all_ = Ask(ranks);
     } catch (const std::exception&) {
-      // The store has gone, as other ranks may have.
+      // The store has gone, and perhaps other ranks with it.
     }
   }
   return all_;
@@ -41,7 +41,7 @@ std::string Testimony::Ask(const std::vector<int32_t>& ranks) {
     const std::lock_guard lock(mutex_);
     mine = mine_;
   }
-  // One of its own: another thread may be waiting in the other.
+  // A connection of its own: another thread may be waiting in the other one.
   const StorePtr store = store_->clone();
   store->set(KeyOf(rank_), mine);
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
@@ -54,7 +54,7 @@ std::string Testimony::Ask(const std::vector<int32_t>& ranks) {
       try {
         store->wait({key}, left);
       } catch (const std::exception&) {
-        // Asked once more below.
+        // The rank is asked once more below.
       }
     }
     all += "\n  rank " + std::to_string(rank) + ": " +

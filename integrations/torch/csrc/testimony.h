@@ -8,8 +8,8 @@
 
 namespace gft {
 
-// What each rank of a job says that it called, where that does not fit
-// together. Told through torch's store, since the session has failed by then.
+// What each rank of a job says that it called, if the calls do not match. It
+// travels through torch's store, since the session has failed by then.
 // Thread-safe.
 class Testimony {
  public:
@@ -17,11 +17,12 @@ class Testimony {
 
   Testimony(StorePtr store, std::string prefix, int rank);
 
-  // What this rank called. The first counts. Never blocks.
+  // Records what this rank called. Only the first record counts. Never blocks.
   void Remember(const std::string& mine);
-  // Tells it to the others; returns "\n  rank 0: gradientflow:all_reduce...",
-  // a line for each of `ranks`. Waits, a little, for those that have not said
-  // anything. Empty where there is no store, or none that answers. Asks once.
+  // Publishes this rank's record; returns "\n  rank 0:
+  // gradientflow:all_reduce...", a line for each of `ranks`. Waits a little for
+  // ranks that have not reported yet. Returns "" if there is no store, or if it
+  // does not answer. Asks only once.
   std::string Of(const std::vector<int32_t>& ranks);
 
  private:

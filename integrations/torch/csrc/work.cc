@@ -27,7 +27,8 @@ c10::TypePtr ListOfLists() {
   return *type;
 }
 
-// The session's own watchdog says more, but only if nothing else moves.
+// The session's own watchdog gives a better error, but only if nothing else
+// moves: it gets this much more time.
 constexpr std::chrono::milliseconds kForTheWatchdog(5000);
 
 std::atomic<uint64_t> works_made{0};
@@ -47,10 +48,10 @@ std::string ShapesOf(const std::vector<at::Tensor>& tensors) {
   return text;
 }
 
-// Whose callbacks run on this thread.
+// The work whose callbacks run on this thread.
 thread_local const Work* marking_here = nullptr;
 
-// GPUs of the results: those whose streams the future's users wait on.
+// The GPUs of the results; users of the future wait on their streams.
 std::vector<c10::Device> DevicesOf(const std::vector<at::Tensor>& tensors) {
   std::vector<c10::Device> devices;
   for (const at::Tensor& tensor : tensors) {
@@ -95,11 +96,11 @@ void Work::Release(gf_status started, uint64_t ticket) {
     tickets_.push_back(ticket);
     return;
   }
-  // `done` does not run.
+  // The call did not start, so `done` does not run.
   calls_.fetch_sub(1, std::memory_order_relaxed);
   c10::raw::intrusive_ptr::decref(this);
   const std::string text = gf_last_error();
-  // Others found, before this rank came, that it calls something else.
+  // The others found that this rank calls something else before it came.
   if (IsMismatch(started) && !InCallback::Here() &&
       gf_comm_check(Session::Use(group_->session())) == started) {
     group_->session().testimony().Remember(Description());
@@ -151,11 +152,12 @@ void Work::OnDone(void* self, gf_status status, const char* message) {
     if (status == GF_DEADLINE_EXCEEDED) {
       what = TimedOut(Clock::now() - work->begun_, what);
     }
-    // What is wrong with a call alone was an error of starting it.
+    // An error of one call alone was returned when it started.
     const bool mismatch = work->IsMismatch(status);
     if (mismatch) work->group_->session().testimony().Remember(what);
     work->Fail(MakeError(status, what, message), mismatch);
-    // Ended on purpose, as by a process that ends: nothing to look into.
+    // ABORTED means ended on purpose, as by a process that exits: nothing to
+    // report.
     if (status != GF_ABORTED) work->group_->hooks().Failed();
   }
   work->CallEnded();
@@ -170,7 +172,7 @@ void Work::Fail(std::exception_ptr error, bool mismatch) {
 
 void Work::CallEnded() {
   if (calls_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  // From here this thread is alone.
+  // From here on this thread is alone.
   if (next_ && !error_) {
     const auto next = std::exchange(next_, nullptr);
     calls_.store(1, std::memory_order_relaxed);
@@ -213,7 +215,8 @@ void Work::Complete() {
   Finish();
 }
 
-// After the future: whoever sees the operation completed may ask that.
+// Called after the future has completed: a caller that sees the operation
+// completed may use the future.
 void Work::Finish() {
   const std::chrono::nanoseconds took = Clock::now() - begun_;
   took_.store(took.count(), std::memory_order_relaxed);
@@ -238,7 +241,7 @@ void Work::Mark(const Future& future) {
       future->markCompleted(c10::IValue(results_));
     }
   } catch (const std::exception& error) {
-    // A callback's, which has no one to go to.
+    // This is the error of a callback, and nobody else receives it.
     LOG(ERROR) << "GradientFlow: a callback of " << Description()
                << " failed: " << error.what();
   }
@@ -253,7 +256,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
   {
     const std::lock_guard lock(mutex_);
     ended = ended_;
-    // In a fork nobody would complete it.
+    // In a fork nobody would complete the future.
     if (!ended) group_->session().CheckProcess();
     if (!future_) {
       fresh = true;

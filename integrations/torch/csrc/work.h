@@ -20,8 +20,8 @@ namespace gft {
 // together, the memory lent to them, and what users wait on.
 //
 // The thread that makes it lends memory, starts calls and ends with Commit();
-// after that it is thread-safe. While a call is under way the library holds it
-// too, so nobody need keep it.
+// after that the work is thread-safe. While a call is under way the library
+// holds the work too, so the user need not keep it.
 class Work final : public c10d::Work {
  public:
   using Milliseconds = std::chrono::milliseconds;
@@ -33,15 +33,14 @@ class Work final : public c10d::Work {
     uint64_t sequence = 0;
     Milliseconds timeout{0};
   };
-  // `inputs` are what profilers and texts show, `results` what the future
-  // gives.
+  // Profilers and texts show `inputs`; the future gives `results`.
   Work(std::shared_ptr<Group> group, const Facts& facts,
        std::vector<at::Tensor> inputs, std::vector<at::Tensor> results);
   ~Work() override;
 
   // -- Building --
   Lent& lent() { return lent_; }
-  // Results that are lists: the future's value if there are several.
+  // For results that are lists: the value of the future if there are several.
   void SetLists(std::vector<std::vector<at::Tensor>> lists) {
     lists_ = std::move(lists);
   }
@@ -49,16 +48,17 @@ class Work final : public c10d::Work {
     results_.insert(results_.end(), tensors.begin(), tensors.end());
   }
   void SetFacts(const Facts& facts);
-  // Each throws what is wrong with the call; those before it go on. `group` of
-  // the call is set here.
+  // Starts a call, whose `group` is set here. Throws if the call is wrong;
+  // calls that were started before go on.
   void Start(gf_call call);
   void Send(const void* data, size_t bytes, int peer, uint32_t tag);
   // `peer` may be GF_ANY_RANK.
   void Receive(void* data, size_t bytes, int peer, uint32_t tag);
-  // Runs when all calls so far have ended well, on the thread that drives; may
-  // start more. An exception is the work's error.
+  // `next` runs when all calls so far have succeeded, on the thread that
+  // drives; it may start more calls. If it throws, the exception is the work's
+  // error.
   void Then(std::function<void(Work&)> next) { next_ = std::move(next); }
-  // All is started.
+  // All calls are started.
   void Commit();
 
   // -- c10d::Work --
@@ -67,22 +67,23 @@ class Work final : public c10d::Work {
   std::exception_ptr exception() const override;
   int sourceRank() const override;
   std::vector<at::Tensor> result() override;
-  // Drives the session on this thread. A `timeout` that passes is an error of
-  // the wait: the operation goes on. The operation's own ends the job, since
-  // its memory is lent to it. Throws the operation's error.
+  // Drives the session on this thread. If `timeout` passes, the wait fails but
+  // the operation goes on. If the operation's own time-out passes, the job
+  // ends, since the operation's memory is lent. Throws the operation's error.
   bool wait(Milliseconds timeout = kNoTimeout) override;
   void synchronize() override {}  // Results are complete, on any stream.
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override { return facts_.sequence; }
   Milliseconds getTimeout() const { return facts_.timeout; }
-  // Milliseconds; 0 while it is under way.
+  // Milliseconds; 0 while the operation is under way.
   float getDuration() const override;
-  uint64_t getCompletionKey() const { return key_; }  // Not used again.
+  uint64_t getCompletionKey() const { return key_; }  // Never used twice.
 
-  // Nobody will wait for it again, nor does the end of its group.
+  // Nobody will wait for it again, not even the end of its group.
   void GiveUp();
-  // Drives until it is over or time is up; returns whether it is over.
+  // Drives until the operation or the time is over; returns whether the
+  // operation is.
   bool WaitUntil(std::chrono::steady_clock::time_point deadline);
   // "all_reduce (SUM) of Float[32, 32], number 7 of rank 1", for texts.
   std::string Description() const;
@@ -91,7 +92,7 @@ class Work final : public c10d::Work {
   using Future = c10::intrusive_ptr<c10::ivalue::Future>;
   using Clock = std::chrono::steady_clock;
 
-  // Counts a call and gives the library its hold on this.
+  // Counts a call and returns the library's reference to this work.
   void* Hold();
   void Release(gf_status started, uint64_t ticket);
   static void OnDone(void* self, gf_status status, const char* message);
@@ -121,13 +122,13 @@ class Work final : public c10d::Work {
   std::function<void(Work&)> next_;
   int32_t source_ = -1;
 
-  std::atomic<int> calls_{1};  // Under way; and one for Commit().
+  std::atomic<int> calls_{1};  // Under way, and one for Commit().
   std::atomic<bool> done_{false};
   std::atomic<int64_t> took_{0};     // Nanoseconds.
   std::atomic<bool> counted_{true};  // By the group.
-  bool ended_ = false;  // With mutex_, like all below: results are there.
+  bool ended_ = false;  // Results are there. With mutex_, like all below.
   std::exception_ptr error_;
-  bool mismatch_ = false;  // The ranks called what does not fit together.
+  bool mismatch_ = false;  // The ranks' calls do not match.
   c10::SmallVector<uint64_t, 2> tickets_;
   Future future_;
   bool for_python_ = false;  // The future's callbacks may block.

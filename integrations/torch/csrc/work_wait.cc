@@ -13,7 +13,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// For calls to end after the job has: nothing is left to wait for.
+// How long calls may take to end after the job has ended.
 constexpr std::chrono::seconds kAfterAbort(30);
 
 double SecondsUntil(Clock::time_point deadline) {
@@ -30,8 +30,8 @@ std::vector<uint64_t> Work::Tickets() const {
 }
 
 bool Work::WaitUntil(Clock::time_point deadline) {
-  group_->session().CheckProcess();  // Nobody drives it here.
-  // Calls may start others when they end.
+  group_->session().CheckProcess();  // In a fork nobody drives the session.
+  // Calls may start other calls when they end.
   size_t awaited = 0;
   for (std::vector<uint64_t> tickets; awaited < (tickets = Tickets()).size();) {
     const Session::Use session(group_->session());
@@ -42,7 +42,8 @@ bool Work::WaitUntil(Clock::time_point deadline) {
       Check(status, facts_.title);
     }
   }
-  // Its callbacks may still run, elsewhere; or here, and wait for it.
+  // Its callbacks may still run on another thread, or on this one and wait for
+  // it.
   if (done_.load(std::memory_order_acquire) || IsMarkingHere()) return true;
   std::unique_lock lock(mutex_);
   const auto over = [this] { return completed_; };
@@ -59,7 +60,7 @@ bool Work::wait(Milliseconds timeout) {
                                          ? Clock::now() + timeout
                                          : Clock::time_point::max();
     if (!WaitUntil(std::min(theirs, deadline_))) {
-      // A receive may never end; all else does, by its own deadline.
+      // A receive may never end; everything else ends by its own deadline.
       if (theirs < deadline_ && IsReceive()) GiveUp();
       TORCH_CHECK_WITH(DistBackendError, deadline_ <= theirs,
                        "GradientFlow: ", TimedOut(timeout, Description()),

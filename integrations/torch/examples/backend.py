@@ -1,10 +1,11 @@
-"""GradientFlow under DistributedDataParallel: the one line is the backend.
+"""GradientFlow under DistributedDataParallel: only the name of the backend
+changes.
 
   torchrun --nproc-per-node 2 backend.py
   mpirun -n 2 python3 backend.py
   srun -n 2 python3 backend.py
 
-`--backend gloo` trains the same with torch's own, to compare.
+`--backend gloo` trains the same model with torch's own backend, for comparison.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""GradientFlow's own data parallelism: gradients live in one pool, leave in lazy
-buckets while backward runs, and the optimiser knows which chunks were sent.
+"""GradientFlow's own data parallelism: gradients live in one pool, leave in
+lazy buckets while backward runs, and the optimiser knows which chunks were
+sent.
 
   torchrun --nproc-per-node 2 data_parallel.py --compression csc
   mpirun -n 2 python3 data_parallel.py
   srun -n 2 python3 data_parallel.py
 
-`--optimizer adamw` trains with one of torch's through the plain residual.
+`--optimizer adamw` trains with one of torch's optimisers and the plain
+residual.
 """
 
 from __future__ import annotations

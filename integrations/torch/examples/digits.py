@@ -1,4 +1,4 @@
-"""Handwritten digits and a small network for them; what the examples share.
+"""Handwritten digits and a small network for them, which all examples use.
 
 The data is benchmarks/data/digits.csv: 8x8 pixels from 0 to 16, and a label.
 """
@@ -27,7 +27,7 @@ class Samples(NamedTuple):
 
 
 def permutation(count: int, seed: int) -> list[int]:
-    """0 to count - 1 in an order that is the same on every machine."""
+    """Returns 0 to count - 1 in an order that is the same on every machine."""
     order, state, mask = list(range(count)), seed, 2**64 - 1
     for i in range(count, 1, -1):  # Fisher and Yates, by splitmix64.
         state = (state + 0x9E3779B97F4A7C15) & mask
@@ -39,7 +39,7 @@ def permutation(count: int, seed: int) -> list[int]:
 
 
 def load(path: pathlib.Path = DATA) -> tuple[Samples, Samples]:
-    """Returns what to train on, and a fixed random fifth to test on."""
+    """Returns the samples to train on, and a fixed random fifth to test on."""
     with open(path, encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))[1:]
     table = torch.tensor([[int(cell) for cell in row] for row in rows])
@@ -55,7 +55,7 @@ def load(path: pathlib.Path = DATA) -> tuple[Samples, Samples]:
 
 
 def network(seed: int) -> nn.Sequential:
-    """64-128-128-10 with ReLU; the same weights for the same seed."""
+    """A network 64-128-128-10 with ReLU; the same seed gives the same weights."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(PIXELS, 128), nn.ReLU(),
                          nn.Linear(128, 128), nn.ReLU(),
@@ -64,8 +64,8 @@ def network(seed: int) -> nn.Sequential:
 
 def batches(samples: Samples, batch: int, seed: int, rank: int,
             size: int) -> Iterator[Samples]:
-    """This rank's share of each whole batch of an epoch; the epoch's order is
-    that of `seed`, for any number of ranks."""
+    """Yields this rank's share of each whole batch of an epoch. `seed` gives
+    the order of the epoch, which is the same for any number of ranks."""
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(samples.labels), generator=generator)
     for begin in range(0, len(order) - batch + 1, batch):
@@ -75,8 +75,8 @@ def batches(samples: Samples, batch: int, seed: int, rank: int,
 
 def loss(model: nn.Module, share: Samples, batch: int,
          size: int) -> torch.Tensor:
-    """Cross entropy, of which the mean over the ranks is the mean over the
-    batch, also where the ranks' shares differ by one sample."""
+    """Cross entropy, scaled so that the mean over the ranks is the mean over
+    the batch, even if the ranks' shares differ by one sample."""
     total = nn.functional.cross_entropy(model(share.pixels), share.labels,
                                         reduction="sum")
     return total * size / batch
@@ -84,7 +84,7 @@ def loss(model: nn.Module, share: Samples, batch: int,
 
 @torch.no_grad()
 def accuracy(model: nn.Module, samples: Samples) -> float:
-    """Share of the samples that are put into their class."""
+    """The share of the samples that the model classifies correctly."""
     classes = model(samples.pixels).argmax(dim=1)
     return (classes == samples.labels).float().mean().item()
 
@@ -93,10 +93,10 @@ def falling_rate(optimizer: torch.optim.Optimizer, rate: float,
                  args: argparse.Namespace, train: Samples,
                  begin: int = 0) -> torch.optim.lr_scheduler.LambdaLR:
     """Makes the learning rate fall linearly from `rate` to 0 over args.epochs,
-    and go on with epoch `begin`.
+    starting at epoch `begin`.
 
-    Made anew for a training that goes on: a schedule from a checkpoint brings
-    its end along, after which the rate stays 0.
+    A training that continues makes a new schedule: one from a checkpoint has
+    the old end, after which the rate stays 0.
     """
     per_epoch = len(train.labels) // args.batch
     steps = args.epochs * per_epoch
@@ -108,7 +108,7 @@ def falling_rate(optimizer: torch.optim.Optimizer, rate: float,
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """Command line options that all examples have."""
+    """Returns a parser with the command line options that all examples have."""
     parser = argparse.ArgumentParser(
         description=description,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter)

@@ -1,13 +1,14 @@
 """Compressed gradients under DistributedDataParallel, over any process group:
-the one line is gft.register().
+the call of gft.register() is all it takes.
 
   torchrun --nproc-per-node 2 hook.py --compression csc
   mpirun -n 2 python3 hook.py --compression fp16 --backend gloo
   srun -n 2 python3 hook.py
 
-`--checkpoint FILE` saves after each epoch and goes on from there: weights,
-momentum, and what each rank has kept back. The learning rate goes by this run's
---lr and --epochs, so that a finished training can be taken up with more.
+`--checkpoint FILE` saves after each epoch and continues from there: weights,
+momentum, and what each rank has kept back. The learning rate follows the --lr
+and --epochs of the current run, so that a finished training can continue with
+more epochs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Who am I? For torchrun, mpirun and srun alike.
+"""Finds this process's rank, under torchrun, mpirun and srun alike.
 
 torch.distributed reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
-MASTER_PORT. torchrun sets them; this module fills them in from the variables of
+MASTER_PORT. torchrun sets them; this module derives them from the variables of
 Open MPI and Slurm.
 """
 
@@ -11,7 +11,8 @@ import os
 import subprocess
 import zlib
 
-# Rank, ranks, rank on the host, ranks on the host, name of the job.
+# The columns: rank, ranks, rank on the host, ranks on the host, name of the
+# job.
 _LAUNCHERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
@@ -22,10 +23,11 @@ _LAUNCHERS = (
 
 
 def environment() -> tuple[int, int]:
-    """Completes the variables in os.environ; returns rank and ranks.
+    """Completes the variables in os.environ; returns the rank and the number of
+    ranks.
 
-    Without a launcher this process is all of the job. A variable that is set
-    already is left alone. Raises RuntimeError where several hosts take part and
+    Without a launcher this process is the whole job. Variables that are already
+    set are left alone. Raises RuntimeError if several hosts take part and
     nothing says which of them is the first.
     """
     env = os.environ
@@ -36,7 +38,7 @@ def environment() -> tuple[int, int]:
                 env.setdefault("LOCAL_RANK", env.get(local_rank, "0"))
                 one_host = env.get(local_size) == env[size]
                 env.setdefault("MASTER_ADDR", _first_host(one_host))
-                # The same on all ranks, and another one for the next job.
+                # The same on all ranks, and different for the next job.
                 number = zlib.crc32(env.get(job, "").encode())
                 env.setdefault("MASTER_PORT", str(20000 + number % 10000))
                 break

@@ -5,7 +5,7 @@
 
 #include "kernels/chunk_kernels.h"
 
-// The functions of CpuChunkKernels(), for table.cc, and what they share.
+// The functions of CpuChunkKernels(), which table.cc lists, and their helpers.
 namespace gradientflow::kernels::cpu {
 
 int ChunkResidual(const ChunkResidualArgs& args, void* stream);
@@ -25,7 +25,7 @@ inline bool IsAllowed(const ChunkRange& range) {
   return range.first <= chunks && range.count <= chunks - range.first;
 }
 
-// Whether no sent chunk of the range lies before the packed buffer.
+// Whether no sent chunk of the range has its slot before the packed buffer.
 inline bool SlotsAllowed(const ChunkRange& range, const std::uint32_t* slots,
                          std::uint32_t first_slot) {
   for (std::size_t c = range.first; c < range.first + range.count; ++c) {
@@ -40,7 +40,7 @@ struct Run {
   std::size_t count;
 };
 
-// Chunk `c`'s elements. REQUIRES: the pool has it.
+// The elements of chunk `c`. REQUIRES: the pool has it.
 inline Run RunOf(const ChunkRange& range, std::size_t c) {
   const std::size_t begin = c * range.chunk_elements;
   const std::size_t left = range.elements - begin;

@@ -9,7 +9,7 @@ namespace gradientflow::kernels::cpu {
 
 int ChunkRescale(const ChunkRescaleArgs& args, void*) {
   if (!IsAllowed(args.range)) return EINVAL;
-  // A conversion by 1 would be a copy onto itself, which it may not be.
+  // A conversion by 1 would be a copy onto itself, which is not allowed.
   if (args.factor == 1) return 0;
   for (std::size_t i = 0; i < args.range.count; ++i) {
     const std::size_t c = args.range.first + i;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kPiece = 1024;
 
-// Packs `n` sums, and leaves of each in its place what the rounding took.
+// Packs `n` sums, and leaves the rounding error of each in its place.
 int PackAndKeep(float* sums, std::size_t n, void* packed, DType packed_type,
                 float scale) {
   float before[kPiece];
@@ -52,7 +52,7 @@ int Convert(const void* src, DType type, const ChunkResidualArgs& args,
                               nullptr);
 }
 
-// Adds the residual to the gradients, where they are.
+// Adds the residual to the gradients, in place.
 int SendInPlace(const ChunkResidualArgs& args, const Run& run) {
   return CpuKernels().residual(
       {.grads = ElementAt(args.grads, args.type, run.begin),
@@ -66,7 +66,8 @@ int SendInPlace(const ChunkResidualArgs& args, const Run& run) {
       nullptr);
 }
 
-// Sums up in the residual, which is overwritten in any case: no scratch memory.
+// Adds up in the residual, which is overwritten in any case, so that no scratch
+// memory is needed.
 int SendPacked(const ChunkResidualArgs& args, std::size_t c, const Run& run) {
   float* residual = args.residual + run.begin;
   const void* grads = ElementAt(args.grads, args.type, run.begin);
@@ -104,7 +105,7 @@ int Send(const ChunkResidualArgs& args, std::size_t c) {
   if (in_place && clean) return 0;
   const int error =
       in_place ? SendInPlace(args, run) : SendPacked(args, c, run);
-  // 16 bits leave what their rounding took.
+  // Chunks of 16 bits leave their rounding errors.
   if (args.dirty != nullptr) {
     args.dirty[c] = args.type != DType::kFloat32 ? 1 : 0;
   }

@@ -10,7 +10,7 @@
 
 namespace gradientflow::kernels {
 
-// An id per chunk for the CPU; a GPU needs none.
+// The CPU needs one id per chunk; a GPU needs no workspace.
 std::size_t TopKWorkspaceBytes(std::size_t chunks) {
   return (chunks + 3) / 4 * 4 * sizeof(std::uint32_t);
 }
@@ -29,7 +29,7 @@ bool IsAlways(const TopKArgs& args, std::size_t c) {
 }
 
 // Moves the k highest of [ids, ids + count) to the front. The order is total,
-// so which these are does not depend on the algorithm.
+// so the result does not depend on the algorithm.
 void MoveHighestToFront(const float* norms, std::uint32_t* ids,
                         std::size_t count, std::size_t k) {
   std::nth_element(ids, ids + k, ids + count,

@@ -27,7 +27,7 @@ int Run(const AccumulateArgs& args) {
   return 0;
 }
 
-// Of a type that mixes with no other.
+// For a type that does not convert to others.
 template <class T, ReduceOp op>
 int RunPlain(const AccumulateArgs& args) {
   [[maybe_unused]] const T dst_scale = static_cast<T>(args.dst_scale);

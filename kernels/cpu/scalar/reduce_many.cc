@@ -51,7 +51,7 @@ int Run(const ReduceManyArgs& args) {
   return 0;
 }
 
-// Of a type that mixes with no other.
+// For a type that does not convert to others.
 template <class T, ReduceOp op>
 int RunPlain(const ReduceManyArgs& args) {
   std::uint64_t nonfinite = 0;

@@ -13,13 +13,14 @@
 namespace gradientflow::kernels::cuda {
 namespace {
 
-// A block per tensor. All its threads fetch the tiles' sums, some at a time;
-// one thread adds up the weights' in order, and one the gradients'. That costs
-// about 10 cycles a tile, for an addition waits for the one before it.
+// One block per tensor. All its threads fetch the sums of tiles, some at a
+// time; then one thread adds up those of the weights in order, and another
+// those of the gradients. That costs about 10 cycles per tile, since each
+// addition waits for the one before.
 constexpr unsigned kFetched = 4 * kBlockThreads;
 
 struct RatesShared {
-  double squares[2][kFetched];  // Of weights, of gradients.
+  double squares[2][kFetched];  // Weights', gradients'.
   double sums[2];
 };
 
@@ -38,7 +39,7 @@ __device__ float RateOf(const LarsRatesArgs& args, double weight_sum,
 // Leaves the sums over tiles [first, last) in shared->sums.
 __device__ void AddTiles(const LarsRatesArgs& args, std::uint64_t first,
                          std::uint64_t last, RatesShared* shared) {
-  const unsigned part = threadIdx.x;  // 0 and 1 add.
+  const unsigned part = threadIdx.x;  // Threads 0 and 1 add.
   double sum = 0;
   for (std::uint64_t at = first; at < last; at += kFetched) {
     const std::uint64_t left = last - at;
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(kBlockThreads) Rates(LarsRatesArgs args) {
     if (threadIdx.x == 0) {
       args.rates[t] = RateOf(args, shared->sums[0], shared->sums[1]);
     }
-    __syncthreads();  // The next tensor's sums wait for this one's.
+    __syncthreads();  // Separates the sums of consecutive tensors.
   }
 }
 

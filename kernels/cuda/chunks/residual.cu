@@ -14,11 +14,11 @@
 namespace gradientflow::kernels::cuda {
 namespace {
 
-// 128 bytes a thread in flight: enough for a range of few chunks too, where
-// few blocks are at work.
+// 128 bytes in flight per thread: enough even for a range of few chunks, which
+// keeps few blocks busy.
 constexpr int kUnroll = 2;
-// Elements of 16 bits, whose rest is kept as well, leave no registers for a
-// second row.
+// Elements of 16 bits keep their rounding error as well, which leaves no
+// registers for a second row.
 template <typename T>
 inline constexpr int kRowsAtOnce = sizeof(T) < sizeof(float) ? 1 : kUnroll;
 
@@ -28,7 +28,7 @@ struct ResidualBody {
   float* residual;
   P* packed;  // Null: kept.
   float factor;
-  float inverse;  // Of the factor, where packed.
+  float inverse;  // 1 / factor, if packed.
   bool zero_kept;
   float sums[kPerLane];
   RowBits<T, kWidth> grad_rows[kRows];
@@ -66,7 +66,7 @@ struct ResidualBody {
 
   template <bool kWhole>
   __device__ void Use(int u, unsigned at, unsigned left) {
-    float grad[kPerLane];  // Then the sums.
+    float grad[kPerLane];  // Later the sums.
     float scaled[kPerLane];
     grad_rows[u].Get(grad);
     residual_rows[u].Get(scaled);

@@ -38,7 +38,7 @@ struct RestoreBody {
     float v[kPerLane];
     if constexpr (kSent) grad_rows[u].Get(grad);
     residual_rows[u].Get(v);
-    // What is kept, and finite, is there already.
+    // Kept values that are finite are already in place.
     bool write = kSent;
 #pragma unroll
     for (int j = 0; j < kPerLane; ++j) {
@@ -52,7 +52,7 @@ struct RestoreBody {
   }
 };
 
-// Calls visit(body) with what is to be done to the run.
+// Calls visit(body) with the body that restores the run.
 template <typename T, int kWidth, typename Visit>
 __device__ void WithBody(const ChunkRestoreArgs& args, const Run& run,
                          Visit visit) {

@@ -11,14 +11,15 @@
 // How a block of 8 warps walks a run of elements, and in which order it sums.
 //
 // A run is cut into rows of 256 elements; warp w has rows w, w + 8, ... A lane
-// holds 8 elements of a row, in groups of kWidth neighbours: kWidth is 4 (one
-// access of 16 or 8 bytes a group) where every stream of the run is aligned,
-// else 1. Either way a warp's accesses are contiguous, so that single elements
-// too move in whole sectors, and no head has to be peeled off.
+// holds 8 elements of a row, in groups of kWidth neighbours. kWidth is 4 (one
+// access of 16 or 8 bytes per group) if every stream of the run is aligned,
+// else 1. Either way the accesses of a warp are contiguous, so that even single
+// elements move in whole sectors, and no unaligned head has to be peeled off.
 //
-// Element e of each row adds to sum e % 256 of its warp. The 256 sums of a warp
-// and then the 8 warps are folded as one tree. Which elements meet, and when,
-// depends on the number of elements alone: not on alignment, device or grid.
+// Element e of each row is added to sum e % 256 of its warp. The 256 sums of a
+// warp and then the sums of the 8 warps are folded as one tree. The order of
+// the additions depends on the number of elements alone: not on alignment,
+// device or grid.
 namespace gradientflow::kernels::cuda {
 
 inline constexpr int kPerLane = 8;
@@ -26,15 +27,15 @@ inline constexpr unsigned kRow = kWarp * kPerLane;
 inline constexpr unsigned kBlockWarps = 8;
 inline constexpr unsigned kBlockThreads = kWarp * kBlockWarps;
 
-// Blocks that fit one multiprocessor by their registers. What 1024 threads have
-// in flight must hide the memory's latency: some 40 KB on an H200, so each asks
-// for 64 bytes or more before it uses the first.
+// Blocks that fit one multiprocessor by their registers. The bytes that 1024
+// threads have in flight must hide the latency of memory: some 40 KB on an
+// H200. So each thread requests 64 bytes or more before it uses the first.
 inline constexpr int kResidentBlocks = 4;
 
-// What is used once should not push out of the cache what others read next.
+// Data that is used once should not evict from the cache what others read next.
 enum class Reuse { kNone, kSoon };
 
-// Which element of a row this lane's j-th is.
+// The index in the row of this lane's j-th element.
 template <int kWidth>
 __device__ unsigned IndexInRow(int j) {
   const unsigned lane = threadIdx.x % kWarp;
@@ -73,15 +74,15 @@ __device__ void ToFloats(uint2 four, float* out) {
   out[3] = ToFloat(T{static_cast<std::uint16_t>(four.y >> 16)});
 }
 
-// A lane's elements of a row, just as they were loaded: work on them would wait
-// for the memory, and further loads with it.
+// A lane's elements of a row, exactly as they were loaded: converting them here
+// would wait for memory, and delay further loads.
 template <typename T, int kWidth>
 struct RowBits {
   static_assert(kWidth == 4);
   FourOf<T> fours[kPerLane / 4];
 
-  // kWhole: the row has all 256 elements; else `left` of them, and zeros stand
-  // for the others.
+  // kWhole: the row has all 256 elements. Else it has `left`, and the rest
+  // reads as zeros.
   template <bool kWhole>
   __device__ void Load(const T* row, unsigned left) {
 #pragma unroll
@@ -152,9 +153,9 @@ __device__ void Round(const float (&in)[kPerLane], T (&out)[kPerLane]) {
   for (int j = 0; j < kPerLane; ++j) out[j] = FromFloat<T>(in[j]);
 }
 
-// Adds up the row's 256 sums; all lanes get the total. Halves meet by the bits
-// of their index in the row, 7 1 0 6 5 4 3 2, whether a bit is one of the
-// register's number or of the lane's. Destroys the sums.
+// Adds up the row's 256 sums; all lanes get the total. Halves are added by the
+// bits of their index in the row, in the order 7 1 0 6 5 4 3 2, whether a bit
+// belongs to the register's number or to the lane's. Destroys the sums.
 template <int kWidth, typename Sum>
 __device__ Sum FoldRow(Sum (&sums)[kPerLane]) {
 #pragma unroll
@@ -177,21 +178,21 @@ __device__ Sum FoldRow(Sum (&sums)[kPerLane]) {
   return total;
 }
 
-// Adds up one value of each of the block's warps; all threads get the total.
-// `shared` has room for kBlockWarps of them. All threads of the block call.
+// Adds up one value from each warp of the block; all threads get the total.
+// `shared` has room for kBlockWarps values. All threads of the block must call.
 template <typename Sum>
 __device__ Sum FoldWarps(Sum of_warp, Sum* shared) {
-  __syncthreads();  // The last call's values have been read.
+  __syncthreads();  // All threads have read the values of the previous call.
   if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = of_warp;
   __syncthreads();
   return ((shared[0] + shared[1]) + (shared[2] + shared[3])) +
          ((shared[4] + shared[5]) + (shared[6] + shared[7]));
 }
 
-// Calls body.Load<kWhole>(u, at, left) and then body.Use<kWhole>(u, at, left)
-// for the rows first, first + kStride, ... of n elements; a row begins at
-// element `at`: kUnroll loads go out before the first use. 0 <= u < kUnroll.
-// REQUIRES: first < kStride.
+// Calls body.Load<kWhole>(u, at, left) and then body.Use<kWhole>(u, at, left),
+// with 0 <= u < kUnroll, for the rows first, first + kStride, ... of n
+// elements; a row begins at element `at`. kUnroll loads are issued before the
+// first use. REQUIRES: first < kStride.
 template <int kUnroll, unsigned kStride, typename Body>
 __device__ void WalkRows(unsigned first, unsigned n, Body& body) {
   const unsigned rows = n / kRow;
@@ -219,7 +220,7 @@ __device__ void ForRows(unsigned n, Body& body) {
   WalkRows<kUnroll, kBlockWarps>(threadIdx.x / kWarp, n, body);
 }
 
-// The sum that a block finds in body.sums after ForRows(), found by one warp.
+// The sum that a block has in body.sums after ForRows(), computed by one warp.
 // REQUIRES: n <= kBlockWarps * kRow / 2.
 template <int kWidth, typename Body>
 __device__ float SumByWarp(unsigned n, Body& body) {

@@ -14,10 +14,11 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/scratch.cuh"
 
-// How the chunks of a range are dealt out. A tiny chunk is one warp's, others
-// are one block's; a long one is cut into slices, a block's each, whose sums
-// are added up by a second launch. One block per piece of work, and not a loop
-// in few blocks: the device balances sent and kept chunks as they come.
+// How the chunks of a range are distributed. A tiny chunk is the work of one
+// warp, a larger one that of one block. A long chunk is cut into slices of one
+// block each, and a second launch adds up their sums. There is one block per
+// piece of work, instead of a loop in few blocks: so the device balances sent
+// and kept chunks by itself.
 namespace gradientflow::kernels::cuda {
 
 inline constexpr std::size_t kMostByWarp = 1024;
@@ -33,7 +34,7 @@ inline bool IsAllowed(const ChunkRange& range) {
 }
 
 // Calls start(T(), P()) with the types behind args.type and args.packed_type,
-// if there are chunks to work on; EINVAL if the arguments are wrong.
+// if there are chunks to work on. Returns EINVAL if the arguments are wrong.
 template <class Args, class Start>
 int WithChunkTypes(const Args& args, Start start) {
   if (!IsAllowed(args.range) || !IsGradientType(args.type) ||
@@ -52,8 +53,8 @@ inline unsigned GridOf(std::size_t blocks) {
   return static_cast<unsigned>(std::min(blocks, kMost));
 }
 
-// Elements of one chunk, [begin, begin + count) of the pool, of which the first
-// is the chunk's `offset`th.
+// Elements [begin, begin + count) of the pool, all in one chunk; the first of
+// them is the chunk's `offset`th.
 struct Run {
   std::size_t chunk;
   std::size_t begin;
@@ -61,8 +62,8 @@ struct Run {
   unsigned count;
 };
 
-// How many slices a chunk of so many elements has. Of its own length alone, for
-// the order of its sum is too.
+// The number of slices of a chunk with so many elements. It depends on the
+// length alone, because the order of the chunk's sum depends on it.
 __host__ __device__ inline std::size_t SlicesOf(std::size_t elements) {
   return elements <= kMostByBlock ? 1 : (elements + kSlice - 1) / kSlice;
 }
@@ -73,8 +74,8 @@ __device__ inline std::size_t ChunkLength(const ChunkRange& range,
   return left < range.chunk_elements ? left : range.chunk_elements;
 }
 
-// Of each chunk of the range there are `slices`; `item` counts them all. The
-// pool's last chunk may have fewer: then the count is 0.
+// The run of work item `item`, where each chunk of the range has `slices`
+// items. The pool's last chunk may have fewer: the count of the rest is 0.
 __device__ inline Run RunOf(const ChunkRange& range, std::size_t slices,
                             std::size_t item) {
   Run run = {range.first + item, 0, 0, 0};
@@ -94,8 +95,8 @@ __device__ inline Run RunOf(const ChunkRange& range, std::size_t slices,
   return run;
 }
 
-// Where sums of runs go: a chunk's norm, or where it has several slices a
-// partial sum.
+// Where the sum of a run goes: to the chunk's norm, or to a partial sum if the
+// chunk has several slices.
 struct NormSink {
   float scale;
   float* norms;
@@ -111,8 +112,8 @@ struct NormSink {
   }
 };
 
-// norms[c] from the partial sums of chunks that were sent (kSent) or kept, one
-// block a chunk.
+// Computes norms[c] from the partial sums of chunks that were sent (kSent) or
+// kept, one block per chunk.
 template <bool kSent>
 __global__ void __launch_bounds__(kBlockThreads)
     AddSlices(ChunkRange range, const std::uint32_t* slots, NormSink sink) {
@@ -141,8 +142,8 @@ inline std::size_t SlicesPerChunk(const ChunkRange& range) {
 }
 
 // Launches one of the two forms of a kernel over the chunks of args.range:
-// kByWarp(args), or kByBlock(args, slices, partials). `partials`: for the sums
-// of slices, where a chunk has several.
+// kByWarp(args), or kByBlock(args, slices, partials). `partials` holds the sums
+// of slices, if a chunk has several.
 template <auto kByWarp, auto kByBlock, typename Args>
 int LaunchRuns(const Args& args, float* partials, void* stream) {
   const ChunkRange& range = args.range;
@@ -157,7 +158,7 @@ int LaunchRuns(const Args& args, float* partials, void* stream) {
   return Launch<kByBlock>(shape, stream, args, slices, partials);
 }
 
-// The same of kernels that write norms: of the chunks sent, or of those kept.
+// The same for kernels that write norms: of the chunks sent, or of those kept.
 template <bool kSent, auto kByWarp, auto kByBlock, typename Args>
 int LaunchRunsWithNorms(const Args& args, void* stream) {
   const ChunkRange& range = args.range;

@@ -14,7 +14,7 @@
 namespace gradientflow::kernels::cuda {
 namespace {
 
-// 80 or 96 bytes a thread in flight.
+// 80 or 96 bytes in flight per thread.
 constexpr int kUnroll = 1;
 
 template <typename T, int kWidth>

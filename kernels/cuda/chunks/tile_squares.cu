@@ -17,9 +17,9 @@ namespace {
 
 static_assert(kTileElements == kBlockWarps * kWarpSquares);
 
-// A warp per 4 blocks of SumSquaresArgs, whose sums are added up as totals are.
-// Weights and gradients are read one after the other, for they need not be
-// aligned alike. All threads call, and all get the sum.
+// One warp per 4 blocks of SumSquaresArgs; their sums are added up in the order
+// of totals. Weights and gradients are read one after the other, since their
+// alignments may differ. All threads must call, and all get the sum.
 template <typename T>
 __device__ double SumOfSquares(const T* src, unsigned n) {
   const unsigned begin = threadIdx.x / kWarp * kWarpSquares;
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
   for (std::size_t t = blockIdx.x; t < args.count; t += gridDim.x) {
     const Tile tile = args.tiles[t];
     const float* weights = args.weights[tile.tensor];
-    if (weights == nullptr) continue;  // The whole block.
+    if (weights == nullptr) continue;  // For the whole block.
     const double weight_sum =
         SumOfSquares(weights + tile.tensor_begin, tile.count);
     const bool sent =

@@ -10,10 +10,10 @@
 #include "kernels/cuda/functions.h"
 #include "kernels/cuda/launch.cuh"
 
-// One block selects: by radix it finds the key of the k-th chunk, digit by
-// digit from the top, then hands out slots in order of ids. A warp has kItems
-// rows of 32 ids that follow each other, so that ballots give the order.
-// The workspace is not used.
+// One block selects. By radix it finds the key of the k-th chunk, digit by
+// digit from the top, and then hands out slots in the order of ids. A warp has
+// kItems rows of 32 consecutive ids, so that ballots give the order. The
+// workspace is not used.
 namespace gradientflow::kernels::cuda {
 namespace {
 
@@ -25,8 +25,8 @@ constexpr int kDigits = 32 / kDigitBits;
 constexpr unsigned kBins = 1U << kDigitBits;
 constexpr unsigned kBinsPerLane = kBins / kWarp;
 
-// Keys order as the chunks do, higher first: sent always, norms of inf or NaN,
-// finite norms, ids beyond the last chunk.
+// Keys are ordered like the chunks, highest first: chunks that are always sent,
+// norms of inf or NaN, finite norms, ids beyond the last chunk.
 constexpr unsigned kAlwaysKey = 0xFFFFFFFFU;
 constexpr unsigned kNonfiniteKey = 0xFF800000U;
 constexpr unsigned kAbsentKey = 0;
@@ -37,13 +37,13 @@ struct SelectShared {
   unsigned equal[kMostWarps];  // and how many equal it.
 };
 
-// A finite norm's; -0 equals 0.
+// The key of a finite norm; -0 equals 0.
 __device__ unsigned KeyOf(float norm) {
   const unsigned bits = norm == 0 ? 0 : __float_as_uint(norm);
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000U;
 }
 
-// The bins of a lane lie a warp apart: no two lanes use one bank.
+// The bins of a lane are kWarp apart, so that no two lanes use one bank.
 __device__ unsigned BinIndex(unsigned digit) {
   return digit % kBinsPerLane * kWarp + digit / kBinsPerLane;
 }
@@ -61,7 +61,8 @@ __device__ unsigned SumUpToLane(unsigned v) {
   return v;
 }
 
-// The id of this thread's first key; others follow a warp's width apart.
+// The id of this thread's first key; the others follow at distances of one
+// warp.
 template <int kItems>
 __device__ std::size_t FirstId(std::size_t tile) {
   return tile * blockDim.x * kItems +
@@ -69,8 +70,8 @@ __device__ std::size_t FirstId(std::size_t tile) {
          threadIdx.x % kWarp;
 }
 
-// The keys of this thread in tile `tile` of blockDim.x * kItems ids.
-// Sets *nonfinite if one of the norms is.
+// The keys of this thread in tile `tile` of blockDim.x * kItems ids. Sets
+// *nonfinite if any of the norms is not finite.
 template <int kItems>
 __device__ void LoadKeys(const TopKArgs& args, std::size_t tile,
                          unsigned (&keys)[kItems], bool* nonfinite) {
@@ -109,8 +110,9 @@ __device__ void CountDigits(const unsigned (&keys)[kItems], int digit,
   }
 }
 
-// The digit of the *wanted-th highest of the keys counted in `bins`; takes
-// those of higher digits off *wanted. Every warp finds out for itself.
+// Returns the digit of the *wanted-th highest of the keys counted in `bins`,
+// and subtracts the keys with higher digits from *wanted. Every warp computes
+// it.
 __device__ unsigned PickDigit(const unsigned* bins, unsigned* wanted) {
   const unsigned highest = kBins - 1 - threadIdx.x % kWarp * kBinsPerLane;
   unsigned counts[kBinsPerLane];
@@ -141,14 +143,14 @@ __device__ unsigned PickDigit(const unsigned* bins, unsigned* wanted) {
   return __shfl_sync(kAllLanes, digit, owner);
 }
 
-// What of the keys so far (in order of ids) is sent.
+// How many of the keys so far, in the order of ids, are sent.
 struct Taken {
-  unsigned above;  // Of keys above the threshold: all.
-  unsigned equal;  // Of keys that equal it: the first `equal_wanted`.
+  unsigned above;  // All keys above the threshold,
+  unsigned equal;  // and the first `equal_wanted` that equal it.
 };
 
-// Moves `taken` from before the tile to before this warp's keys; returns what
-// it is after the tile. All threads call.
+// Moves `taken` from before the tile to before this warp's keys; returns its
+// value after the tile. All threads must call.
 template <int kItems>
 __device__ Taken AdvanceToWarp(const unsigned (&keys)[kItems],
                                unsigned threshold, SelectShared* shared,
@@ -164,7 +166,7 @@ __device__ Taken AdvanceToWarp(const unsigned (&keys)[kItems],
     equal += static_cast<unsigned>(
         __popc(__ballot_sync(kAllLanes, keys[i] == threshold)));
   }
-  __syncthreads();  // The last tile's counts have been read.
+  __syncthreads();  // The previous tile's counts have been read.
   if (lane == 0) {
     shared->above[warp] = above;
     shared->equal[warp] = equal;
@@ -183,7 +185,8 @@ __device__ Taken AdvanceToWarp(const unsigned (&keys)[kItems],
   return after;
 }
 
-// Writes slots and selected of this warp's keys. `taken`: before them.
+// Writes slots and selected of this warp's keys. `taken` is the state before
+// them.
 template <int kItems>
 __device__ void HandOut(const TopKArgs& args, std::size_t tile,
                         const unsigned (&keys)[kItems], unsigned threshold,
@@ -252,7 +255,7 @@ __global__ void __launch_bounds__(kMostThreads) Select(TopKArgs args) {
   }
 }
 
-// With as many warps as there are rows for, up to the most.
+// Launches as many warps as there are rows, up to the limit.
 template <int kItems, bool kOneTile>
 int Start(const TopKArgs& args, void* stream) {
   constexpr std::size_t kPerWarp = std::size_t{kWarp} * kItems;

@@ -16,7 +16,7 @@ namespace {
 
 // Few chunks were sent, so few blocks are at work: each thread has 64 bytes of
 // the packed chunk in flight, whatever its type. (Single elements take a
-// register each, so there it is 32 bytes of 16-bit types.)
+// register each, so with them it is 32 bytes of 16-bit types.)
 template <typename P, int kWidth>
 inline constexpr int kUnroll = kWidth == 4 && sizeof(P) == 2 ? 4 : 2;
 
@@ -69,7 +69,7 @@ struct UnpackBody {
     }
   }
 
-  // All lanes of the warp call.
+  // All lanes of the warp must call.
   __device__ void Report(std::uint32_t* flag) const {
     const unsigned lanes = __ballot_sync(kAllLanes, nonfinite);
     if (lanes != 0 && flag != nullptr && threadIdx.x % kWarp == 0) {

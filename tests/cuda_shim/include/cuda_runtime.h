@@ -24,7 +24,7 @@
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
 #define __grid_constant__
-// For `extern __shared__` alone: a __shared__ array inside a kernel does not
+// For `extern __shared__` only: a __shared__ array inside a kernel does not
 // compile, since it could not be poisoned and guarded.
 #define __shared__ __thread
 
@@ -57,7 +57,7 @@ inline float4 make_float4(float x, float y, float z, float w) {
   return {x, y, z, w};
 }
 
-// Errors, by NVIDIA's numbers.
+// Errors, with NVIDIA's numbers.
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
@@ -84,7 +84,7 @@ cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute,
                                    int device);
 
-// All streams are one, and all its work is done when a call returns.
+// There is one stream, and all its work is done when a call returns.
 using cudaStream_t = struct CUstream_st*;
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaDeviceSynchronize();
@@ -118,10 +118,10 @@ cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool);
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr,
                                     void* value);
 
-// Memory of kernels alone: the host that touches it ends in SIGSEGV. Full of
-// NaNs, with guarded borders, and the process aborts at its end if one is left.
-// From a pool that was made with all that we set on ours: not the default one,
-// which is the host program's.
+// Memory for kernels only: a host that touches it gets SIGSEGV. It is full of
+// NaNs and has guarded borders, and the process aborts at its end if any is
+// left. The pool must have been made with all the attributes that ours has; the
+// default pool is the host program's.
 cudaError_t cudaMallocFromPoolAsync(void** pointer, std::size_t bytes,
                                     cudaMemPool_t pool, cudaStream_t);
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t);
@@ -130,7 +130,8 @@ cudaError_t cudaMemsetAsync(void* pointer, int byte, std::size_t bytes,
 cudaError_t cudaMemcpyAsync(void* dst, const void* src, std::size_t bytes,
                             cudaMemcpyKind, cudaStream_t = nullptr);
 
-// Loads the kernel (cuda_shim.h, RequireLoaded()), and says nothing of it.
+// Loads the kernel (cuda_shim.h, RequireLoaded()), and reports nothing about
+// it.
 struct cudaFuncAttributes {};
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel);
 
@@ -154,8 +155,8 @@ struct cudaLaunchConfig_t {
 };
 
 namespace gradientflow::cuda_shim {
-// `run(body)` is one thread of the kernel; `kernel` its address, `name` what
-// messages call it.
+// `run(body)` runs one thread of the kernel; `kernel` is its address, and
+// `name` is its name in messages.
 struct Kernel {
   const void* address;
   const char* name;

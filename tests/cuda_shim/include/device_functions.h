@@ -6,7 +6,7 @@
 struct uint3 {
   unsigned x, y, z;
 };
-// Where the running thread is. Not const, since the scheduler sets them.
+// The position of the running thread. Not const, since the scheduler sets it.
 extern __thread uint3 threadIdx;
 extern __thread uint3 blockIdx;
 extern __thread uint3 blockDim;
@@ -23,7 +23,7 @@ struct Site {
 };
 
 // One lane's part in an exchange of its warp. `result` is the value of lane
-// `source`; or, for kVotes, the mask of the lanes whose value is not 0.
+// `source`, or with kVotes the mask of the lanes whose value is not 0.
 inline constexpr unsigned kVotes = 0xFFFFFFFFU;
 struct WarpCall {
   Site site;
@@ -36,7 +36,7 @@ struct WarpCall {
 void Barrier(const Site& site);
 std::uint64_t Exchange(WarpCall call);
 void WarpBarrier(const Site& site, unsigned mask);
-// A place where other threads may come in between.
+// A point where the scheduler may switch to another thread.
 void MayYield();
 void Fence();
 // Aborts.
@@ -75,7 +75,7 @@ inline void __syncwarp(unsigned mask = 0xFFFFFFFFU,
   gradientflow::cuda_shim::WarpBarrier({"__syncwarp", file, line}, mask);
 }
 
-// Shuffles are of whole warps: there is no `width`.
+// Shuffles work on whole warps: there is no `width`.
 template <typename T>
 T __shfl_sync(unsigned mask, T value, int lane,
               const char* file = __builtin_FILE(),
@@ -137,8 +137,8 @@ inline void __threadfence() { gradientflow::cuda_shim::Fence(); }
 inline void __threadfence_block() { gradientflow::cuda_shim::Fence(); }
 
 namespace gradientflow::cuda_shim {
-// Replaces *pointer by change(*pointer); returns what it was. Relaxed, as
-// CUDA's are: it orders nothing else.
+// Replaces *pointer by change(*pointer), and returns the old value. Like CUDA's
+// atomics it is relaxed: it orders nothing else.
 template <typename Change>
 unsigned Atomic(const char* what, unsigned* pointer, Change change) {
   CheckAligned(what, pointer);
@@ -170,7 +170,7 @@ inline unsigned atomicExch(unsigned* pointer, unsigned value) {
                                          [&](unsigned) { return value; });
 }
 
-// Streaming loads and stores: aligned to their size, as a GPU asks.
+// Streaming loads and stores, aligned to their size as on a GPU.
 template <typename T>
 T __ldcs(const T* pointer) {
   static_assert(sizeof(T) <= 16);

@@ -1,14 +1,14 @@
 """GradientFlow for PyTorch.
 
-Importing this registers the torch.distributed backend "gradientflow". For
-DistributedDataParallel over any backend: :func:`register` a communication hook;
-without it: :class:`DataParallel`, with the optimisers that know what it sends,
-:class:`SGD` and :class:`LARS`.
+Importing this module registers the torch.distributed backend "gradientflow".
+:func:`register` adds a communication hook to DistributedDataParallel over any
+backend. :class:`DataParallel` takes the place of DistributedDataParallel; its
+optimisers, :class:`SGD` and :class:`LARS`, know what it sends.
 """
 
 from __future__ import annotations
 
-# Loads torch's libraries, which the extension needs.
+# This loads torch's libraries, which the extension needs.
 import torch as _torch  # noqa: F401
 
 from gradientflow.torch import backend as _backend

@@ -1,12 +1,13 @@
 """The torch.distributed backend "gradientflow".
 
-``torch.distributed.init_process_group("gradientflow")`` uses it, alone or as a
-device's: ``"cpu:gradientflow,cuda:nccl"``. Settings are the GRADIENTFLOW_*
-variables of the environment, except rank, size and where ranks meet, which are
-torch's; ``timeout`` is the time-out of collectives and of joining.
+``torch.distributed.init_process_group("gradientflow")`` uses it for all
+devices; ``"cpu:gradientflow,cuda:nccl"`` uses it for one. Settings are the
+GRADIENTFLOW_* variables of the environment, except that torch supplies rank,
+size and the place where ranks meet; ``timeout`` is the time-out of collectives
+and of joining.
 
-Groups of a job share one session: its links, shared memory and thread. A group
-gets a session of its own where the default group is another backend's.
+The groups of a job share one session: its links, shared memory and thread. A
+group has a session of its own if the default group uses another backend.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _registered = False
 
 
 def register() -> None:
-    """Makes the backend known to torch.distributed; more than once is fine."""
+    """Registers the backend with torch.distributed; may be called more than
+    once."""
     global _registered
     if _registered:
         return
@@ -37,8 +39,9 @@ def register() -> None:
     dist.Backend.register_backend(
         NAME, _create, extended_api=True, devices=_DEVICES
     )
-    # Peers hear of a normal end, not of a death, also where nobody destroyed
-    # the process group; and no callback runs in an interpreter that is gone.
+    # At exit all sessions close: peers see a normal end and not a death, even
+    # if nobody destroyed the process group, and no callback runs in a dead
+    # interpreter.
     atexit.register(_C.close_all)
 
 
@@ -47,7 +50,7 @@ def _create(options: object, backend_options: object | None) -> _C.Backend:
 
     Args:
         options: torch's DistributedBackendOptions.
-        backend_options: ``pg_options`` of the caller; not used.
+        backend_options: the caller's ``pg_options``, which are ignored.
     """
     del backend_options
     ranks = list(options.global_ranks_in_group)
@@ -61,13 +64,13 @@ def _create(options: object, backend_options: object | None) -> _C.Backend:
 
 
 def _default_backend() -> _C.Backend | None:
-    """The default group's backend, if it is ours."""
+    """Returns the default group's backend if it is GradientFlow's, else None."""
     if not dist.is_initialized():
         return None
     group = dist.group.WORLD
     for device in _device_types(group):
         backend = group._get_backend(torch.device(device))
-        # With TORCH_DISTRIBUTED_DEBUG=DETAIL, torch wraps it.
+        # With TORCH_DISTRIBUTED_DEBUG=DETAIL torch wraps the backend.
         backend = getattr(backend, "wrapped_pg", backend)
         if isinstance(backend, _C.Backend):
             return backend

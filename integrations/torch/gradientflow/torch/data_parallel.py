@@ -24,18 +24,20 @@ class DataParallel(torch.nn.Module):
     ``loss.backward()`` returns when every ``parameter.grad`` is the mean over
     the ranks, so that clipping, ``GradScaler`` and any optimiser just work.
     Gradients are views of a pool that is sent in buckets, as they become ready;
-    those of the next step overwrite them.
+    the gradients of the next step overwrite those of this step.
 
-    Parameters and buffers are rank 0's from the start, and buffers in each
-    forward pass in training. All ranks make the same models, in the same order.
-    The ranks are those of ``process_group`` (by default all, if
-    ``torch.distributed`` is initialised), else what torchrun, mpirun or srun
-    say. Parameters must not change their type or device afterwards, and those
-    that are frozen when the model is made stay so.
+    Rank 0's parameters and buffers are copied to all ranks at the start, and
+    its buffers again in each forward pass in training mode. All ranks make the
+    same models, in the same order. The ranks are those of ``process_group`` (by
+    default all, if ``torch.distributed`` is initialised), else those of
+    torchrun, mpirun or srun. Parameters must not change their type or device
+    afterwards, and parameters that are frozen when the model is made must stay
+    frozen.
 
-    What no rank used in a step, or what is frozen, keeps the gradient that it
-    had, usually ``None``, as in one process: its weights then stay. A parameter
-    that some ranks use gets the mean over all, zeros of the others.
+    A parameter that no rank used in a step, or that is frozen, keeps the
+    gradient that it had, usually ``None``, so that its weights stay, as in one
+    process. A parameter that only some ranks use gets the mean over all ranks,
+    to which the others contribute zeros.
 
     Args:
         module: the model, on the CPU or on one GPU. float64 is refused, since
@@ -43,36 +45,42 @@ class DataParallel(torch.nn.Module):
         process_group: the ranks that train; only its store is used.
         compression: ``"fp16"`` or ``"bf16"`` between ranks, or ``"csc"``: each
             step sends the chunks of the pool that mattered most in the step
-            before, the others wait in a residual. ``None``: as they are.
-        sparsity: CSC: share of the chunks kept back, in [0, 1); 0.85.
-        chunk_elements: CSC: elements of a chunk. ``None``: a 256th of the
-            model, from 64 to 32,000; ``stats`` tells.
-        warmup_steps: CSC: steps in which the sparsity rises linearly; 0.
+            before; the others wait in a residual. ``None``: no compression.
+        sparsity: CSC: the share of the chunks that is kept back, in [0, 1);
+            default 0.85.
+        chunk_elements: CSC: the elements of a chunk. ``None``: a 256th of the
+            model, but at least 64 and at most 32,000; see ``stats``.
+        warmup_steps: CSC: steps over which the sparsity rises linearly from 0;
+            default 0.
         wire_dtype: ``"fp16"``, ``"bf16"`` or ``"fp32"`` between ranks. ``None``:
-            as ``compression`` says, for CSC ``"fp16"``.
-        residual: CSC: ``"plain"``, for any optimiser and the default, keeps back
-            gradients as they are. ``"momentum"`` is for :class:`SGD` and
-            :class:`LARS` of this package: what is kept back decays by their
-            momentum, as their update expects; others would lose that part, and
-            are refused in their first step. What is not sent reads as zero
-            either way.
-        momentum: with ``residual="momentum"``: of that optimiser; 0.9.
-        bucket_bytes: a bucket leaves when it holds more. ``None``: found out.
-        overlap: send while backward runs.
-        broadcast_buffers: take over rank 0's buffers in each forward pass.
-        find_unused_parameters: ask which parameters a rank used, a bit for each
-            in a small message that travels beside the last gradients. ``False``
-            saves it; what no rank used then gets zeros, with which weight decay
-            and momentum go on.
-        grad_scaler: the scaler used with this model, if any: CSC keeps its
+            as ``compression`` says, and ``"fp16"`` for CSC.
+        residual: CSC: ``"plain"``, the default, works with any optimiser, and
+            keeps gradients back as they are. ``"momentum"`` is for the
+            :class:`SGD` and :class:`LARS` of this package: the residual decays
+            by their momentum, as their update expects. Other optimisers would
+            lose the decayed part, so their first step is refused. With either,
+            chunks that are not sent read as zero.
+        momentum: the momentum of that optimiser, with ``residual="momentum"``;
+            default 0.9.
+        bucket_bytes: a bucket is sent when it holds more bytes than this.
+            ``None``: chosen by measurement.
+        overlap: whether to send while backward runs.
+        broadcast_buffers: whether to copy rank 0's buffers to all ranks in each
+            forward pass.
+        find_unused_parameters: whether to ask which parameters any rank used, in
+            a message of one bit each that travels beside the last gradients.
+            ``False`` saves the message; parameters that no rank used then get
+            zero gradients, to which weight decay and momentum still apply.
+        grad_scaler: the scaler used with this model, if any. CSC keeps its
             residual in units of the unscaled loss.
-        options: further settings, named as the GRADIENTFLOW_* variables; not
-            ``pool_dtype`` and ``device``, which are the parameters'.
+        options: further settings, named like the GRADIENTFLOW_* variables,
+            except ``pool_dtype`` and ``device``, which follow the parameters.
 
     Raises:
         ValueError, TypeError: an argument or parameter is not as expected.
-        torch.distributed.DistBackendError: ranks did not meet, or differ; later
-            from ``backward()`` or ``forward()``: a rank failed, and which.
+        torch.distributed.DistBackendError: ranks did not meet, or differ. Later
+            ``backward()`` or ``forward()`` raises it if a rank has failed, and
+            names that rank.
     """
 
     def __init__(
@@ -138,7 +146,8 @@ class DataParallel(torch.nn.Module):
             find_unused_parameters,
         )
         self._core.broadcast([*module.parameters(), *self._present_buffers()])
-        # Of the optimiser that the residual asks for; None: any.
+        # The momentum of the optimiser that the residual is for; None: any
+        # optimiser.
         self._momentum = self._core.momentum
         if self._momentum is not None:
             guard(self, parameters)
@@ -167,10 +176,11 @@ class DataParallel(torch.nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward passes inside only add up gradients on this rank.
+        """Within this context backward passes only add up gradients on this
+        rank.
 
-        The next one outside exchanges the sums. Forward passes belong inside,
-        too. On all ranks alike.
+        The next backward pass outside exchanges the sums. Forward passes belong
+        inside, too. All ranks do this alike.
         """
         before = self._sync
         self._set_sync(False)
@@ -183,13 +193,13 @@ class DataParallel(torch.nn.Module):
     def stats(self) -> dict[str, Any]:
         """What the last step did on this rank: see ``gf_step_stats``.
 
-        ``chunk_elements`` is as given or chosen.
+        ``chunk_elements`` is the size that was given or chosen.
         """
         return self._core.stats
 
     @property
     def rank(self) -> int:
-        """This process among those that train the model."""
+        """The number of this process among those that train the model."""
         return self._core.rank
 
     @property
@@ -198,9 +208,10 @@ class DataParallel(torch.nn.Module):
         return self._core.size
 
     def comm_state_dict(self) -> dict[str, Any]:
-        """This rank's residual, momentum, selection and step.
+        """Returns this rank's residual, momentum, selection and step.
 
-        Between steps. Each rank saves its own; weights are in ``state_dict()``.
+        To be called between steps. Each rank saves its own; the weights are in
+        ``state_dict()``.
         """
         return {
             "version": _STATE_VERSION,
@@ -209,29 +220,32 @@ class DataParallel(torch.nn.Module):
         }
 
     def load_comm_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a :meth:`comm_state_dict` of this rank, bit for bit.
+        """Continues from a :meth:`comm_state_dict` of this rank, bit for bit.
 
         A collective, between steps: all ranks call it, each with the state that
-        it saved after the same step. ValueError or DistBackendError on all of
-        them, and nothing changes, if one is of another model, other settings,
-        another rank, run or step.
+        it saved after the same step. If any state is of another model, other
+        settings, another rank, run or step, then nothing changes and all ranks
+        raise ValueError or DistBackendError.
         """
         self._restore(lambda: self._session_of(state))
 
     def _restore(self, find: Callable[[], torch.Tensor]) -> None:
-        """load_comm_state_dict() of what ``find`` returns; if it raises, so does
-        this, and the other ranks raise, too."""
+        """Loads what ``find`` returns, as load_comm_state_dict() does. If
+        ``find`` raises, this raises the same, and the other ranks raise, too.
+        """
         try:
             session = find()
         except Exception:
-            # The others wait for this rank. Nothing is a state that is refused.
+            # The other ranks wait for this one. An empty state is refused on
+            # all.
             with contextlib.suppress(dist.DistBackendError):
                 self._core.restore_state(torch.empty(0, dtype=torch.uint8))
             raise
         self._core.restore_state(session)
 
     def _session_of(self, state: Mapping[str, Any]) -> torch.Tensor:
-        """The session's part of a :meth:`comm_state_dict`. ValueError."""
+        """Returns the session's part of a :meth:`comm_state_dict`, or raises
+        ValueError."""
         if not isinstance(state, Mapping):
             raise ValueError(f"the state is a {type(state).__name__}, expected a dict")
         if state.get("version") != _STATE_VERSION:
@@ -257,7 +271,7 @@ class DataParallel(torch.nn.Module):
     def close(self) -> None:
         """Leaves the job; ``module`` stays, with ordinary gradients.
 
-        Between steps. Happens by itself when the model goes.
+        To be called between steps. It also happens when the model is destroyed.
         """
         self._core.close()
         release(self)
@@ -278,7 +292,7 @@ class DataParallel(torch.nn.Module):
         )
 
     def join(self, *_: Any, **__: Any) -> NoReturn:
-        """All ranks take the same number of steps: raises, and says so."""
+        """Raises: all ranks have to take the same number of steps."""
         raise NotImplementedError(
             "gradientflow.torch.DataParallel has no join(): all ranks take the same"
             " number of steps. Give each as many batches, as DistributedSampler"
@@ -287,7 +301,8 @@ class DataParallel(torch.nn.Module):
         )
 
     def join_hook(self, **kwargs: Any) -> NoReturn:
-        """What torch.distributed.algorithms.Join asks for: :meth:`join`."""
+        """Called by torch.distributed.algorithms.Join; raises as :meth:`join`
+        does."""
         self.join(**kwargs)
 
 
@@ -335,7 +350,7 @@ def _residual_settings(
 def _trained(
     module: torch.nn.Module,
 ) -> tuple[list[str], list[torch.nn.Parameter]]:
-    """Parameters that need gradients, once each, about in forward order."""
+    """Parameters that need gradients, once each, roughly in forward order."""
     found = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
     if not found:
         raise ValueError(

@@ -11,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 __all__ = ["guard", "release"]
 
 
-# By model: ids of its parameters, which live as long as it does.
+# By model: the ids of its parameters, which live as long as the model.
 _models: weakref.WeakKeyDictionary[torch.nn.Module, set[int]] = (
     weakref.WeakKeyDictionary()
 )
@@ -21,11 +21,12 @@ _watching = False
 def guard(
     model: torch.nn.Module, parameters: Iterable[torch.nn.Parameter]
 ) -> None:
-    """From here on only optimisers with a true ``chunk_aware`` step on these."""
+    """From here on only optimisers with a true ``chunk_aware`` may step on
+    these."""
     global _watching
     _models[model] = {id(parameter) for parameter in parameters}
     if not _watching:
-        # torch tells of an optimiser when it steps, not when it is built.
+        # torch reports an optimiser when it steps, not when it is built.
         register_optimizer_step_pre_hook(_check)
         _watching = True
 

@@ -1,6 +1,6 @@
 """Communication hooks for DistributedDataParallel, over any process group.
 
-The work is done in C++; Python runs once per step at most.
+The work is done in C++; Python runs at most once per step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["CommHook", "register"]
 
 
 class CommHook:
-    """What :func:`register` returns: state and statistics of a hook."""
+    """What :func:`register` returns: the state and statistics of a hook."""
 
     def __init__(
         self,
@@ -48,24 +48,26 @@ class CommHook:
     def stats(self) -> dict[str, int]:
         """What the hook did on this rank.
 
-        ``steps`` and ``payload_bytes`` since it was registered: what allreduces
-        were asked to exchange, in the type of the wire, whatever way the process
-        group then takes. ``chunks`` and ``selected_chunks`` of the last step;
-        ``chunk_elements``, as given or chosen.
+        ``steps`` and ``payload_bytes`` count since the hook was registered.
+        ``payload_bytes`` is what allreduces were asked to exchange, in the type
+        of the wire, whichever way the process group sends it. ``chunks`` and
+        ``selected_chunks`` are those of the last step; ``chunk_elements`` is
+        the size that was given or chosen.
         """
         return self._core.stats()
 
     def set_loss_scale(self, scale: float) -> None:
-        """Tells what the coming losses are multiplied with.
+        """Sets the factor by which the coming losses are multiplied.
 
-        Before backward, whenever the factor changes: what CSC keeps back
-        follows. ``register(..., grad_scaler=scaler)`` does so by itself.
+        To be called before backward, whenever the factor changes: the residual
+        of CSC is rescaled. ``register(..., grad_scaler=scaler)`` does so by
+        itself.
         """
         if isinstance(self._core, _C.CscHook):
             self._core.set_loss_scale(scale)
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's state, between steps; each rank saves its own.
+        """Returns this rank's state, between steps; each rank saves its own.
 
         What is kept back differs from rank to rank. Tensors are on the CPU.
         """
@@ -90,17 +92,19 @@ class CommHook:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on, bit for bit, from a :meth:`state_dict` of this rank.
+        """Continues, bit for bit, from a :meth:`state_dict` of this rank.
 
         A collective, between steps: all ranks call it, each with the state that
-        it saved after the same step. Also after a backward pass that failed;
-        if DDP itself then takes no more steps, into the hook of a new one.
+        it saved after the same step. It may be called after a backward pass
+        that failed; if DDP itself then takes no more steps, load the state into
+        the hook of a new DDP.
 
-        Gives a new DDP the buckets that the old one had. One that has built its
-        own keeps those: from a state with others, which is one saved after the
-        very first step, it goes on with other chunks. ValueError on all ranks,
-        and nothing changes, if one's state is damaged, or of another model,
-        other settings, another number of ranks, another rank or step.
+        A new DDP gets the buckets that the old one had. A DDP that has built
+        its own buckets keeps them: if the state has others, because it was
+        saved after the very first step, training continues with a different
+        selection of chunks. If a state is damaged, or of another model, other
+        settings, another number of ranks, another rank or step, then all ranks
+        raise ValueError and nothing changes.
         """
         load_together(self._ddp.process_group, lambda: self._claim(state))
         if not isinstance(self._core, _C.CscHook):
@@ -117,7 +121,8 @@ class CommHook:
         )
 
     def _claim(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """What is to be the same on all ranks in a state that can be loaded."""
+        """Returns what must be the same on all ranks for the state to be
+        loaded."""
         if torch._C._current_graph_task_id() != -1:
             raise ValueError("load_state_dict() within backward, expected it after")
         check_header(state, self._settings, self._rank)
@@ -145,29 +150,34 @@ def register(
 ) -> CommHook:
     """Compresses the gradients that ``ddp`` exchanges.
 
-    Before the first backward, on all ranks, which compare their arguments. Works
-    over any process group, and in any of DDP's modes. ``join()`` is supported:
-    means are over all ranks.
+    To be called before the first backward, on all ranks; they compare their
+    arguments. Works over any process group, and in all of DDP's modes.
+    ``join()`` is supported: means are over all ranks.
 
     Args:
-        ddp: what is trained.
+        ddp: the model to train.
         compression: ``"fp16"``, ``"bf16"``: 16 bits between ranks. ``"csc"``:
-            only the chunks of gradients that mattered most in the step before;
-            the others count as zeros and are added to the next gradients.
-        sparsity: CSC: share of the chunks kept back, in [0, 1); 0.85.
-        chunk_elements: CSC: elements of a chunk. ``None``: a 256th of the
-            model, from 64 to 32,000; ``stats()`` tells.
-        warmup_steps: CSC: steps in which the sparsity rises linearly; 0.
-        wire_dtype: CSC: type of the chunks between ranks; ``"fp16"``.
+            send only the chunks of gradients that mattered most in the step
+            before; the others count as zeros and are added to the next
+            gradients.
+        sparsity: CSC: the share of the chunks that is kept back, in [0, 1);
+            default 0.85.
+        chunk_elements: CSC: the elements of a chunk. ``None``: a 256th of the
+            model, but at least 64 and at most 32,000; see ``stats()``.
+        warmup_steps: CSC: steps over which the sparsity rises linearly from 0;
+            default 0.
+        wire_dtype: CSC: the type of the chunks between ranks; default
+            ``"fp16"``.
         always_dense: CSC: names of parameters (as ``ddp.module`` has them) that
-            are sent in every step. Name those that some steps use on no rank
-            (``find_unused_parameters``): DDP drops what is sent for them then.
-        grad_scaler: CSC: the scaler used with this model, if any, so that what
-            is kept back follows its scale.
+            are sent in every step. Name the parameters that no rank uses in some
+            steps (``find_unused_parameters``): DDP drops what is sent for them
+            in such a step.
+        grad_scaler: CSC: the scaler used with this model, if any. What is kept
+            back follows its scale.
 
     Raises:
-        ValueError: an argument is out of range, or another one than on rank 0.
-        RuntimeError: ``ddp`` has a hook, or has run backward.
+        ValueError: an argument is out of range, or differs from rank 0's.
+        RuntimeError: ``ddp`` has a hook already, or has run backward.
     """
     if not isinstance(ddp, DistributedDataParallel):
         raise TypeError(
@@ -192,7 +202,7 @@ def register(
         "world_size": ddp.process_group.size(),
     }
     if compression in ("fp16", "bf16"):
-        del only_csc["grad_scaler"]  # Which does no harm.
+        del only_csc["grad_scaler"]  # It does no harm without CSC.
         refuse_csc_settings(compression, only_csc)
         core: _C.Hook = _C.register_cast_hook(
             ddp.reducer, ddp.process_group, compression
@@ -240,7 +250,8 @@ def _reduced(
     def each() -> Iterator[tuple[str, torch.nn.Parameter]]:
         for prefix, module in ddp.module.named_modules():
             for name, parameter in module.named_parameters(recurse=False):
-                # DDP's own list has the leading dot of the root's parameters.
+                # In DDP's own list the parameters of the root have a leading
+                # dot.
                 if f"{prefix}.{name}" in ddp.parameters_to_ignore:
                     continue
                 if parameter.requires_grad:
@@ -253,8 +264,8 @@ def _reduced(
 
 
 def _agree(ddp: DistributedDataParallel, mine: dict[str, Any]) -> None:
-    """Compares the arguments of all ranks before any is judged, so that all
-    raise the same."""
+    """Compares the arguments of all ranks before any rank judges its own, so
+    that all raise the same error."""
     every: list[Any] = [None] * ddp.process_group.size()
     dist.all_gather_object(every, mine, group=ddp.process_group)
     for rank, theirs in enumerate(every):
@@ -277,7 +288,7 @@ def _known(wanted: list[str], names: list[str]) -> list[str]:
 
 
 def _follow_join(ddp: DistributedDataParallel, core: _C.CscHook) -> None:
-    """A rank without inputs takes part in the exchange of norms, too."""
+    """Makes a rank without inputs take part in the exchange of norms, too."""
     join_hook: Callable[..., JoinHook] = ddp.join_hook
 
     class Shadow(JoinHook):

@@ -1,4 +1,4 @@
-"""What a hook's state must be before anything is taken from it."""
+"""Checks of a hook's state, made before anything is taken from it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["VERSION", "check_header", "check_csc", "digest_of", "load_together"]
 
 VERSION = 1
 
-# What a float32 holds without loss of digits.
+# The range of float32.
 _FLOATS = torch.finfo(torch.float32)
 
 
 def check_header(
     state: Mapping[str, Any], settings: Mapping[str, Any], rank: int
 ) -> None:
-    """ValueError unless the state is of this rank, with these settings."""
+    """Raises ValueError unless the state is of this rank, with these settings."""
     if not isinstance(state, Mapping):
         raise ValueError(f"the hook's state is a {type(state).__name__}, expected a dict")
     version = state.get("version")
@@ -34,7 +34,7 @@ def check_header(
                 f"the hook's state was saved with {name}={seen!r}, but this"
                 f" hook has {name}={value!r}"
             )
-    # Older ones do not say.
+    # States of older versions do not say their rank.
     if state.get("rank", rank) != rank:
         raise ValueError(
             f"the hook's state is that of rank {state['rank']!r}, this is rank {rank}:"
@@ -45,8 +45,8 @@ def check_header(
 def check_csc(
     state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], chunk_elements: int
 ) -> None:
-    """ValueError unless the rest of CSC's state fits a model with these
-    parameters, and itself."""
+    """Raises ValueError unless the rest of CSC's state is consistent and fits a
+    model with these parameters."""
     _check_shapes(_part(state, "shapes", Mapping), shapes)
     step = _part(state, "step", int)
     if not 0 <= step < 2**63:
@@ -72,10 +72,10 @@ def check_csc(
 
 
 def digest_of(state: Mapping[str, Any]) -> str:
-    """Of the buckets and the selection, which are the same on all ranks.
+    """Digests the buckets and the selection, which are the same on all ranks.
 
     Args:
-        state: as check_csc() lets it pass.
+        state: a state that check_csc() has accepted.
     """
     digest = hashlib.sha256(repr([list(b) for b in state["buckets"]]).encode())
     for chunks in state["selected"]:
@@ -87,14 +87,14 @@ def load_together(group: dist.ProcessGroup, check: Callable[[], dict[str, Any]])
     """Returns on all ranks, or raises ValueError on all of them.
 
     Args:
-        check: looks at this rank's state; returns what ranks have in common, or
-            raises.
+        check: checks this rank's state. It returns what must be the same on all
+            ranks, or raises.
     """
     error: Exception | None = None
     mine: dict[str, Any] = {}
     try:
         mine = check()
-    except Exception as caught:  # Whatever it is, the others wait to hear it.
+    except Exception as caught:  # The other ranks await a verdict.
         error = caught
     every: list[Any] = [None] * group.size()
     said = None if error is None else str(error) or type(error).__name__
@@ -173,7 +173,7 @@ def _check_buckets(
             f"the hook's state has {len(buckets)} buckets, but selections for"
             f" {len(selected)}"
         )
-    # None at all: saved before the first step.
+    # No buckets at all: saved before the first step.
     names = sorted(name for bucket in buckets for name in bucket)
     if names and names != sorted(shapes):
         raise ValueError(
@@ -182,7 +182,7 @@ def _check_buckets(
         )
     for index, (bucket, chunks) in enumerate(zip(buckets, selected)):
         elements = sum(torch.Size(shapes[name]).numel() for name in bucket)
-        # Buckets of types that are sent undivided have no chunks.
+        # Buckets of types that are sent whole have no chunks.
         counts = (-(-elements // chunk_elements), 0)
         _check_selection(index, chunks, counts)
 

@@ -16,12 +16,13 @@ __all__ = ["LARS", "SGD"]
 class _ChunkAware(torch.optim.Optimizer):
     """Updates the float32 weights of a :class:`DataParallel` model in C++.
 
-    With CSC only what was sent changes; momentum lives in the session. A step
-    in which a rank had an inf or NaN is skipped, on all ranks. Parameters whose
-    gradient is ``None`` stay as they are, and so do those in no group.
+    With CSC only the weights of chunks that were sent change; the momentum
+    lives in the session. A step in which any rank had an inf or NaN is skipped
+    on all ranks. Parameters whose gradient is ``None``, and parameters in no
+    group, stay as they are.
     """
 
-    chunk_aware = True  # For guard.py.
+    chunk_aware = True  # Read by guard.py.
 
     def __init__(
         self,
@@ -43,13 +44,13 @@ class _ChunkAware(torch.optim.Optimizer):
             groups = [{"params": list(model._sent)}]
         momentum = defaults["momentum"]
         if model._momentum is not None:
-            # Which tells schedules, such as OneCycleLR, not to change it.
+            # This tells schedules, such as OneCycleLR, not to change it.
             del defaults["momentum"]
         super().__init__([{"momentum": momentum, **g} for g in groups], defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's: parameters of the model that are in no group yet, with
-        what differs from the defaults."""
+        """Like torch's: adds parameters of the model that are in no group yet,
+        with the settings that differ from the defaults."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
@@ -86,7 +87,8 @@ class _ChunkAware(torch.optim.Optimizer):
     ) -> float | None:
         """Updates the weights from the last backward pass.
 
-        The groups' ``lr`` and the rest are read anew, so that schedulers work.
+        ``lr`` and the other settings of the groups are read in each step, so
+        that schedulers work.
         """
         loss = None
         if closure is not None:
@@ -100,21 +102,21 @@ class _ChunkAware(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """With this rank's momentum and residual: each rank saves its own."""
+        """Includes this rank's momentum and residual: each rank saves its own."""
         state = super().state_dict()
         state["session"] = self._model.comm_state_dict()
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Of this rank, on all ranks: as
-        :meth:`DataParallel.load_comm_state_dict`, which it contains. Either all
-        ranks take over their states, or none changes."""
+        """Loads this rank's state; all ranks call it, as for
+        :meth:`DataParallel.load_comm_state_dict`, whose state is part of this
+        one. Either all ranks take over their states, or none changes."""
         self._model._restore(lambda: self._session_of(state_dict))
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "session"})
 
     def _session_of(self, state: dict[str, Any]) -> torch.Tensor:
-        """The session's part of a :meth:`state_dict`. ValueError where torch
-        would refuse the rest."""
+        """Returns the session's part of a :meth:`state_dict`, or raises
+        ValueError if torch would refuse the rest."""
         for name in ("state", "param_groups", "session"):
             if name not in state:
                 raise ValueError(f"the optimiser's state has no {name!r}")
@@ -136,12 +138,12 @@ class _ChunkAware(torch.optim.Optimizer):
         return self._model._session_of(state["session"])
 
     def _settings(self, group: dict[str, Any]) -> tuple[Any, ...]:
-        """As _C.DataParallel.optimizer_step() takes them."""
+        """The settings in the form that _C.DataParallel.optimizer_step() takes."""
         raise NotImplementedError
 
     def _check(self, group: dict[str, Any]) -> None:
         kept = self._model._momentum
-        # The session's is a float32.
+        # The session's momentum is a float32.
         if kept is not None and not math.isclose(group["momentum"], kept, rel_tol=1e-6):
             raise ValueError(
                 f"momentum={group['momentum']} differs from the model's, with"
@@ -152,13 +154,14 @@ class _ChunkAware(torch.optim.Optimizer):
 class SGD(_ChunkAware):
     """Momentum SGD: u = momentum * u + lr * (g + weight_decay * w); w -= u.
 
-    The learning rate is inside of u, as in the paper, where torch's multiplies
-    u with it: alike as long as it does not change.
+    The learning rate is inside of u, as in the paper, while torch's SGD
+    multiplies u by it. Both give the same weights as long as the rate does not
+    change.
 
     Args:
-        groups: parameters with settings of their own, as torch.optim takes them:
-            ``[{"params": ..., "weight_decay": 0}, {"params": ...}]``. ``None``:
-            all parameters of the model, alike.
+        groups: parameters with settings of their own, in the form that
+            torch.optim takes: ``[{"params": ..., "weight_decay": 0},
+            {"params": ...}]``. ``None``: one group of all parameters.
     """
 
     def __init__(
@@ -192,8 +195,8 @@ class LARS(_ChunkAware):
     """SGD with a rate per layer: eta * |w| / (|g| + weight_decay * |w| + eps).
 
     Biases and other parameters of at most one dimension keep ``lr``. With CSC
-    |w| is of the whole layer, and |g| of what was sent. ``groups`` as for
-    :class:`SGD`.
+    |w| is taken over the whole layer, and |g| over what was sent. ``groups`` is
+    the same as for :class:`SGD`.
     """
 
     def __init__(

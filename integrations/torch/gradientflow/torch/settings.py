@@ -9,14 +9,15 @@ from gradientflow.torch import _C
 
 __all__ = ["TYPES", "chunk_elements_for", "csc_settings", "refuse_csc_settings"]
 
-# What the library calls them.
+# The library's names of the types.
 TYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 
 
 def chunk_elements_for(elements: int) -> int:
-    """Of a chunk, where nobody said: a 256th of the model's elements, so that a
-    selection means something; not less than 64, below which norms would weigh
-    more than they save, nor more than the paper's 32,000."""
+    """The default size of a chunk: a 256th of the model's elements, so that
+    there are enough chunks to select from; but at least 64, since the norms of
+    smaller chunks would cost more than they save, and at most the paper's
+    32,000."""
     return min(max(elements // 256, 64), 32000)
 
 
@@ -26,10 +27,11 @@ def csc_settings(
     chunk_elements: int | None,
     warmup_steps: int | None,
 ) -> dict[str, Any]:
-    """With defaults for those that are None; ValueError as the library words it.
+    """Fills in defaults for settings that are None; raises the library's ValueError.
 
     Args:
-        elements: of all parameters: how large chunks are, if that is open.
+        elements: the number of elements of all parameters, from which the size
+            of a chunk follows if it is None.
     """
     settings: dict[str, Any] = {
         "sparsity": 0.85 if sparsity is None else float(sparsity),
@@ -44,7 +46,8 @@ def csc_settings(
 
 
 def refuse_csc_settings(compression: str | None, given: Mapping[str, Any]) -> None:
-    """ValueError for one that is not None, since `compression` is not CSC."""
+    """Raises ValueError for any that is not None, since `compression` is not
+    CSC."""
     for name, value in given.items():
         if value is not None:
             raise ValueError(

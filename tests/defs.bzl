@@ -2,7 +2,7 @@
 
 Half of the time of compiling a test would go into googletest's headers and the
 standard library's. They are compiled once for each level of optimisation, and
-every test starts from there.
+whatever depends on googletest starts from there.
 """
 
 load("//gradientflow/build_defs:precompiled.bzl", "precompiled_header")
@@ -33,37 +33,37 @@ def _copts(level):
         "//conditions:default": [],
     })
 
-def cc_library(copts = [], **kwargs):
-    native.cc_library(copts = _copts(_level()) + copts, **kwargs)
+def _start(srcs, copts, deps):
+    """What a target of tests is compiled with, and depends on."""
+    level = _level()
+    if not srcs or not [dep for dep in deps if dep.startswith("@googletest//")]:
+        return _copts(level) + copts, deps
+    name = "precompiled" + level.replace("-", "_")
+    header = "$(BINDIR)/tests/%s.h" % name
+    first = select({
+        # No #include, of which layering_check would ask for a module map; and no
+        # note of the system headers that were read, as their names are absolute.
+        "//tests:clang": [
+            "-MMD",
+            "-Wno-unused-command-line-argument",
+            "-include-pch",
+            header + ".gch",
+        ],
+        "//conditions:default": ["-Winvalid-pch", "-include", header],
+    })
+    return _copts(level) + first + copts, deps + ["//tests:" + name]
 
-def cc_binary(copts = [], **kwargs):
-    native.cc_binary(copts = _copts(_level()) + copts, **kwargs)
+def cc_library(srcs = [], copts = [], deps = [], **kwargs):
+    copts, deps = _start(srcs, copts, deps)
+    native.cc_library(srcs = srcs, copts = copts, deps = deps, **kwargs)
+
+def cc_binary(srcs = [], copts = [], deps = [], **kwargs):
+    copts, deps = _start(srcs, copts, deps)
+    native.cc_binary(srcs = srcs, copts = copts, deps = deps, **kwargs)
 
 def cc_test(srcs = [], copts = [], deps = [], **kwargs):
-    """A cc_test() that starts from precompiled headers if it uses googletest."""
-    level = _level()
-    googletest = [dep for dep in deps if dep.startswith("@googletest//")]
-    if googletest:
-        name = "precompiled" + level.replace("-", "_")
-        header = "$(BINDIR)/tests/%s.h" % name
-        copts = select({
-            # No #include, of which layering_check would ask for a module map; and
-            # no note of system headers that were read, as their names are absolute.
-            "//tests:clang": [
-                "-MMD",
-                "-Wno-unused-command-line-argument",
-                "-include-pch",
-                header + ".gch",
-            ],
-            "//conditions:default": ["-Winvalid-pch", "-include", header],
-        }) + copts
-        deps = deps + ["//tests:" + name]
-    native.cc_test(
-        srcs = srcs,
-        copts = _copts(level) + copts,
-        deps = deps,
-        **kwargs
-    )
+    copts, deps = _start(srcs, copts, deps)
+    native.cc_test(srcs = srcs, copts = copts, deps = deps, **kwargs)
 
 def precompiled_headers():
     for level in ["", "-O0", "-O1"]:

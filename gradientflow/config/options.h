@@ -117,7 +117,7 @@ struct Options {
   double stall_check_seconds = 60;    // Warns, with awaited ranks and tensors.
   double join_timeout_seconds = 120;  // For all ranks to meet.
 
-  // -- Sight --------------------------------------------------------------
+  // -- Logging and tracing ---------------------------------------------------
   LogLevel log_level = LogLevel::kWarning;
   std::string timeline;  // Chrome trace, "%r" becomes the rank; empty: none.
   bool trace_collectives = false;  // One line each, at level info.

@@ -52,8 +52,8 @@ constexpr std::string_view kFabric = "The fabric";
 constexpr std::string_view kDevice = "The device";
 constexpr std::string_view kGradients = "Gradients";
 constexpr std::string_view kSparse = "Coarse-grained sparse communication";
-constexpr std::string_view kFailure = "Failure";
-constexpr std::string_view kSight = "Sight";
+constexpr std::string_view kFailures = "Failures";
+constexpr std::string_view kLogging = "Logging and tracing";
 constexpr std::string_view kOnOff = "on or off";
 // Placeholders for AllreduceNames(), TransportNames() and GradientTypeNames(),
 // which a constant expression cannot call. SettingsTable() replaces them.
@@ -80,160 +80,175 @@ using O = Options;
 constexpr std::array kRows = {
     Row<c::IntegerOrAuto<&O::rank, 0, kMaxRanks - 1, -1>>(
         kJob, "rank", "an integer from 0 to 1048575, or auto",
-        "This process, counted from 0. auto: from torchrun, Open MPI or "
-        "Slurm; 0 without a launcher."),
+        "This process's number, counted from 0. auto takes it from torchrun, "
+        "Open MPI or Slurm, and is 0 without a launcher."),
     Row<c::IntegerOrAuto<&O::size, 1, kMaxRanks, -1>>(
         kJob, "size", "an integer from 1 to 1048576, or auto",
-        "Ranks in the job. auto: from torchrun, Open MPI or Slurm; 1 without "
-        "a launcher."),
+        "The number of ranks in the job. auto takes it from torchrun, Open "
+        "MPI or Slurm, and is 1 without a launcher."),
     Row<c::Text<&O::rendezvous, RendezvousOrEmpty>>(
         kJob, "rendezvous",
         "host:port, [ipv6]:port, file:///directory, or nothing",
-        "Where ranks meet: an address at which rank 0 listens, or a directory "
-        "that all share. Nothing: from the launcher."),
+        "Where the ranks meet: an address on which rank 0 listens, or a "
+        "directory that all ranks share. If empty, the launcher's address is "
+        "used."),
     Secret(Row<c::Text<&O::job_token, SomeText>>(
         kJob, "job_token", "some text",
-        "Ranks of other jobs, with another token, cannot join by mistake; who "
-        "means harm can: it travels in clear, and traffic is not signed. Use a "
-        "private network. torchrun, Open MPI and Slurm give one.")),
+        "Keeps ranks of other jobs, which have another token, from joining "
+        "by mistake. It does not stop an attacker: the token travels in "
+        "clear text, and traffic is not signed. Use a private network. "
+        "torchrun, Open MPI and Slurm provide a token.")),
     Row<c::Text<&O::host_id, AnyText>>(
         kJob, "host_id", "any text",
-        "Ranks with equal ids share memory. Nothing: found out. Set it apart "
-        "to keep containers of one host from sharing."),
+        "Ranks with equal ids share memory. If empty, the host is detected. "
+        "Give containers on one host different ids to keep them from "
+        "sharing."),
 
     Row<c::Named<&O::fabric, IsTransport>>(
         kFabric, "fabric", kTransportNames,
-        "auto: shared memory inside a host, TCP between hosts. shm needs all "
-        "ranks on one host; tcp is slower there, but needs no shared memory."),
+        "auto uses shared memory inside a host and TCP between hosts. shm "
+        "requires all ranks on one host; tcp is slower there, but needs no "
+        "shared memory."),
     Row<c::Text<&O::socket_ifname, AnyText>>(
         kFabric, "socket_ifname", "interface prefixes: eth0,ib or ^docker,lo",
-        "Interfaces for TCP; a leading ^ excludes. Nothing: all that are up, "
-        "loopback only when nothing else is."),
+        "Network interfaces for TCP; a leading ^ excludes the listed ones. "
+        "If empty, all interfaces that are up, and loopback only if there is "
+        "no other."),
     Row<c::Choice<&O::socket_family, kFamilyNames>>(
         kFabric, "socket_family", "any, ipv4 or ipv6",
-        "Addresses that TCP may use."),
+        "Address families that TCP may use."),
     Row<c::IntegerOrAuto<&O::connections, 1, 63, 0>>(
         kFabric, "connections", "an integer from 1 to 63, or auto",
-        "TCP connections per peer. More fill a fast link better and cost file "
-        "descriptors. auto: by number of ranks."),
+        "TCP connections per peer. More connections fill a fast link better, "
+        "but use more file descriptors. auto depends on the number of ranks."),
     Row<c::BytesOrKernel<&O::socket_buffer_bytes, kGiB>>(
         kFabric, "socket_buffer_bytes", "a size up to 1GB, or auto",
-        "Send and receive buffer of each connection. Larger fills links with "
-        "a long delay, at that much memory each. auto: the kernel's tuning."),
+        "Send and receive buffer of each connection. Larger buffers fill "
+        "links with long delays, and use that much memory per connection. "
+        "auto leaves the size to the kernel."),
     Row<c::Bytes<&O::segment_bytes, 4096, kGiB, 64>>(
         kFabric, "segment_bytes", "a multiple of 64 from 4KB to 1GB",
-        "Unit of pipelining inside a collective. Smaller overlaps better, "
-        "larger has less overhead."),
+        "The unit of pipelining inside a collective. Smaller segments "
+        "overlap better; larger ones have less overhead."),
     Row<c::Integer<&O::segments_in_flight, 1, 64>>(
         kFabric, "segments_in_flight", "an integer from 1 to 64",
-        "Segments on their way at a time. More hide delay, and each takes "
-        "memory beyond the pool."),
+        "The number of segments in progress at a time. More segments hide "
+        "more delay, and each uses memory beyond the pool."),
     Row<c::Bytes<&O::arena_bytes, kGiB / 1024, 64 * kTiB>>(
         kFabric, "arena_bytes", "a size from 1MB to 64TB",
         "Address space that each rank reserves for memory shared with its "
-        "host; memory is used only as needed. Must hold the pool."),
+        "host. It must hold the pool. Memory is used only as needed."),
     Row<c::Bytes<&O::fifo_bytes, 4096, kGiB>>(
         kFabric, "fifo_bytes", "a size from 4KB to 1GB",
-        "Shared-memory queue per pair of ranks and direction. Larger lets "
-        "senders run ahead."),
+        "Size of the shared-memory queue for each pair of ranks and "
+        "direction. A larger queue lets senders run further ahead."),
     Row<c::IntegerOrAuto<&O::spin_microseconds, 0, 1000000, -1>>(
         kFabric, "spin_microseconds", "an integer from 0 to 1000000, or auto",
-        "Busy-wait before blocking: less latency, more CPU. auto: 50 if there "
-        "is a core per rank of the host, else 0."),
+        "How long to busy-wait before blocking. This lowers latency and uses "
+        "CPU time. auto is 50 if each rank on the host has a core, and 0 "
+        "otherwise."),
 
     Row<c::Text<&O::device, IsDevice>>(
         kDevice, "device", "cpu, cuda or cuda:N",
-        "Where the gradient pool lives. cuda: this host's ranks take its GPUs "
-        "in turn. Ranks may differ."),
+        "Where the gradient pool lives. cuda assigns the host's GPUs to its "
+        "ranks in turn. Ranks may differ."),
     Row<c::Choice<&O::device_collectives, kCollectivesNames>>(
         kDevice, "device_collectives", "auto, nccl or staged",
-        "How GPUs exchange. nccl needs one GPU per rank; staged compresses on "
-        "the GPU and goes by shared memory and TCP, for plain Ethernet and "
-        "mixed ranks. auto: nccl where all ranks can."),
+        "How GPUs exchange gradients. nccl needs one GPU per rank. staged "
+        "compresses on the GPU and sends through shared memory and TCP, for "
+        "plain Ethernet and mixed ranks. auto uses nccl if all ranks can."),
     Row<c::Text<&O::nccl_library, AnyText>>(
         kDevice, "nccl_library", "a path, or nothing",
-        "NCCL's shared library. Nothing: libnccl.so.2, as the loader finds "
-        "it."),
+        "Path of NCCL's shared library. If empty, the loader searches for "
+        "libnccl.so.2."),
 
     Row<c::GradientType<&O::pool_dtype>>(kGradients, "pool_dtype",
                                          kGradientTypes,
                                          "Type of the gradients in memory."),
     Row<c::GradientType<&O::wire_dtype>>(
         kGradients, "wire_dtype", kGradientTypes,
-        "Type of the gradients between ranks; sums are float32. 16 bits halve "
-        "the bytes and round the gradients."),
-    Row<c::MeanOrSum<&O::reduce>>(kGradients, "reduce", "mean or sum",
-                                  "What the ranks' gradients become."),
+        "Type of the gradients on the wire; sums are accumulated in float32. "
+        "A 16-bit type halves the bytes and rounds the gradients."),
+    Row<c::MeanOrSum<&O::reduce>>(
+        kGradients, "reduce", "mean or sum",
+        "Whether the result is the mean or the sum over the ranks."),
     Row<c::Bytes<&O::bucket_bytes, 0, kInfiniteBytes>>(
         kGradients, "bucket_bytes", "a size, auto or inf",
-        "A bucket leaves once it holds more than this, in wire bytes. Small "
-        "overlaps more, large costs fewer messages. 0: each tensor by itself; "
-        "inf: one message after backward; auto: from measurements."),
+        "A bucket is sent when it holds more than this many bytes in the "
+        "wire type. Smaller buckets overlap more; larger ones need fewer "
+        "messages. 0 sends each tensor by itself, inf sends one message "
+        "after backward, and auto chooses from measurements."),
     Row<c::Boolean<&O::overlap>>(
         kGradients, "overlap", kOnOff,
-        "Send while backward still runs. Off leaves all cores to backward."),
+        "Send while backward is still running. Off leaves all cores to "
+        "backward."),
     Row<c::PositiveFloat<&O::loss_scale>>(
         kGradients, "loss_scale", "a finite number, more than 0",
-        "The factor that the framework multiplied the loss by. Divides the "
-        "aggregated gradients; those in a 16-bit pool when they are used."),
+        "The factor by which the framework multiplied the loss. Aggregated "
+        "gradients are divided by it; gradients in a 16-bit pool, when they "
+        "are used."),
     Row<c::Named<&O::algorithm, IsAllreduce>>(
         kGradients, "algorithm", kAllreduceNames,
-        "How allreduces run, gradients' and others'. auto: the fastest by "
-        "measured latency and bandwidth."),
+        "How allreduces run, those of gradients and others. auto chooses the "
+        "fastest by measured latency and bandwidth."),
 
     Row<c::Share<&O::sparsity>>(
         kSparse, "sparsity", kShare,
-        "Share of chunks kept back each step. More saves bytes and delays "
-        "gradients; 0: dense."),
+        "Share of the chunks that each step keeps back. A higher share saves "
+        "bytes and delays gradients; 0 sends everything."),
     Row<c::Integer<&O::chunk_elements, 1, kTiB>>(
         kSparse, "chunk_elements", "an integer from 1 to 1099511627776",
-        "Unit of sparse selection. Smaller selects more precisely, larger "
-        "costs less."),
+        "The unit of sparse selection. Smaller chunks select more precisely; "
+        "larger ones cost less."),
     Row<c::Integer<&O::warmup_steps, 0, kBillion>>(
         kSparse, "warmup_steps", "an integer from 0 to 1000000000",
-        "Sparsity rises linearly over these steps: longer is safer for "
-        "accuracy and saves less."),
+        "The sparsity rises linearly over this many steps. A longer warm-up "
+        "is safer for accuracy and saves less."),
     Row<c::Choice<&O::residual, kResidualNames>>(
         kSparse, "residual", "momentum or plain",
-        "What is kept back: decayed by momentum, for the chunk-aware "
-        "optimisers; or plain, for any other optimiser."),
+        "How gradients that are kept back accumulate: momentum decays them, "
+        "for the chunk-aware optimisers; plain does not, for any other "
+        "optimiser."),
     Row<c::Share<&O::momentum>>(
         kSparse, "momentum", kShare,
-        "Decay of what is kept back when residual is momentum; the "
-        "optimiser's own."),
+        "Decay of gradients that are kept back if residual is momentum. Must "
+        "equal the optimiser's momentum."),
     Row<c::Boolean<&O::zero_kept>>(
         kSparse, "zero_kept", kOnOff,
-        "With residual momentum, too, gradients that are kept back read as "
-        "zero after the step, for code that looks at them before the optimiser "
-        "does: clipping by their norm, say."),
+        "Set gradients that are kept back to zero after the step also if "
+        "residual is momentum, for code that reads them before the optimiser "
+        "does, such as clipping by norm."),
 
     Row<c::Duration<&O::timeout_seconds>>(
-        kFailure, "timeout_seconds", kSeconds,
-        "A peer that lives but does not come to a collective for this long "
-        "ends the job, whatever other groups of ranks do meanwhile. Longer "
-        "than the slowest pause, such as a checkpoint."),
+        kFailures, "timeout_seconds", kSeconds,
+        "A peer that is alive but does not come to a collective for this "
+        "long ends the job, whatever other groups of ranks do meanwhile. "
+        "Must exceed the longest pause, such as a checkpoint."),
     Row<c::Duration<&O::heartbeat_timeout_seconds>>(
-        kFailure, "heartbeat_timeout_seconds", kSeconds,
-        "A peer whose process does not answer for this long ends the job. "
-        "Short finds failures early, and takes a pause for one."),
+        kFailures, "heartbeat_timeout_seconds", kSeconds,
+        "A peer whose process does not answer for this long ends the job. A "
+        "short time-out finds failures early, but may take a pause for a "
+        "failure."),
     Row<c::Duration<&O::stall_check_seconds>>(
-        kFailure, "stall_check_seconds", kSeconds,
-        "Warn after this long, naming the ranks and tensors awaited."),
+        kFailures, "stall_check_seconds", kSeconds,
+        "Log a warning after this long, with the ranks and tensors that are "
+        "awaited."),
     Row<c::Duration<&O::join_timeout_seconds>>(
-        kFailure, "join_timeout_seconds", kSeconds,
-        "For all ranks to meet. Longer where a queue starts them apart."),
+        kFailures, "join_timeout_seconds", kSeconds,
+        "How long to wait for all ranks to meet. Use a longer time if a "
+        "queue starts them at different times."),
 
     Row<c::Choice<&O::log_level, kLevelNames>>(
-        kSight, "log_level", "error, warning, info or debug",
-        "Least weight of the lines on standard error."),
+        kLogging, "log_level", "error, warning, info or debug",
+        "The lowest level of messages that go to standard error."),
     Row<c::Text<&O::timeline, AnyText>>(
-        kSight, "timeline", "a file name, with %r for the rank, or nothing",
-        "Write a trace for Perfetto or chrome://tracing there. Nothing: "
-        "none."),
+        kLogging, "timeline", "a file name, with %r for the rank, or nothing",
+        "Write a trace for Perfetto or chrome://tracing to this file. If "
+        "empty, no trace is written."),
     Row<c::Boolean<&O::trace_collectives>>(
-        kSight, "trace_collectives", kOnOff,
-        "Log a line for each collective, with what was chosen and why, at "
-        "level info. For diagnosis: it costs time."),
+        kLogging, "trace_collectives", kOnOff,
+        "Log a line for each collective at level info, with what was chosen "
+        "and why. For diagnosis only, since it costs time."),
 };
 
 using Table = std::array<Setting, kRows.size()>;

@@ -7,6 +7,8 @@
 #   gf_setup_optional package...    tries; a failure is a message, not an error
 #   gf_build_cache                  sets GF_BAZEL_FLAGS, for builds that share
 #                                   what was compiled once
+#   gf_bazel CONFIGURATION          sets GF_BAZEL, the command for one that is
+#                                   built while another is tested
 
 GF_PACKAGES=(
   g++ binutils git python3 iproute2 cmake pkgconf
@@ -86,7 +88,7 @@ gf_setup_optional() {
 
 # Objects that other clones of this user have compiled with the same tools and
 # libraries. These are part of the cache's name, since Bazel does not check
-# them. Caches that are a week old are removed.
+# them. Objects that were not used for a week are removed.
 gf_build_cache() {
   local root=${XDG_CACHE_HOME:-$HOME/.cache}/gradientflow/bazel stamp
   stamp=$({
@@ -99,6 +101,16 @@ gf_build_cache() {
   mkdir -p "$root/$stamp" || return 0
   find "$root" -mindepth 1 -maxdepth 1 ! -name "$stamp" -exec rm -rf {} +
   find "$root/$stamp" -type f -atime +7 -delete
-  # shellcheck disable=SC2034
   GF_BAZEL_FLAGS=("--disk_cache=$root/$stamp")
+  if [[ -n ${GF_CUDA_ARCHS-} ]]; then
+    GF_BAZEL_FLAGS+=("--define=cuda_archs=$GF_CUDA_ARCHS")
+  fi
+}
+
+# A server and an output folder of its own beside the usual ones, since a server
+# does one thing at a time: it would not even say where its folder is meanwhile.
+gf_bazel() {
+  export GF_OUTPUT_BASE=${GF_OUTPUT_BASE:-$(bazel info output_base)}
+  # shellcheck disable=SC2034
+  GF_BAZEL=(bazel "--output_base=$GF_OUTPUT_BASE-$1")
 }

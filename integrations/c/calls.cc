@@ -1,6 +1,8 @@
 #include <cstddef>
+#include <string_view>
 #include <utility>
 
+#include "gradientflow/base/dtype.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/collectives/call_plan.h"
 #include "integrations/c/handles.h"
@@ -39,22 +41,28 @@ Communicator::Completion Told(gf_done done, void* user) {
   };
 }
 
-// Returns OK, or an error such as "dtype 9: expected GF_FLOAT32 (0) to GF_UINT8
-// (7)".
+// Returns OK, or "op 9: expected GF_SUM (0) to GF_BIT_XOR (7)".
 Status InRange(const char* what, int32_t value, int32_t last,
-               const char* expected) {
+               std::string_view expected) {
   if (value >= 0 && value <= last) return Status();
   return Status(StatusCode::kInvalidArgument,
                 StrCat(what, " ", value, ": expected ", expected));
 }
 
+// Returns OK, or "dtype 9: expected 0 (float32) to 7 (uint8)".
+Status CheckType(const char* what, int32_t dtype) {
+  constexpr int32_t kLast = gradientflow::kernels::kDTypes - 1;
+  return InRange(what, dtype, kLast,
+                 StrCat("0 (", gf_dtype_name(0), ") to ", kLast, " (",
+                        gf_dtype_name(kLast), ")"));
+}
+
 Result<CollectiveCall> TypesOf(const gf_call& given) {
   const int32_t wire = given.wire_dtype == -1 ? given.dtype : given.wire_dtype;
-  constexpr const char* kTypes = "GF_FLOAT32 (0) to GF_UINT8 (7)";
   GF_RETURN_IF_ERROR(InRange("kind", given.kind, GF_BARRIER,
                              "GF_ALLREDUCE (0) to GF_BARRIER (8)"));
-  GF_RETURN_IF_ERROR(InRange("dtype", given.dtype, GF_UINT8, kTypes));
-  GF_RETURN_IF_ERROR(InRange("wire_dtype", wire, GF_UINT8, kTypes));
+  GF_RETURN_IF_ERROR(CheckType("dtype", given.dtype));
+  GF_RETURN_IF_ERROR(CheckType("wire_dtype", wire));
   GF_RETURN_IF_ERROR(
       InRange("op", given.op, GF_BIT_XOR, "GF_SUM (0) to GF_BIT_XOR (7)"));
   CollectiveCall call;

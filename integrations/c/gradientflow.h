@@ -67,6 +67,9 @@ enum {
   GF_INT64 = 6,
   GF_UINT8 = 7
 };
+/* The name of an element type, as PyTorch has it: "float32" for GF_FLOAT32.
+ * NULL for a number that no type has. The text lives for ever. */
+GF_API const char* gf_dtype_name(int32_t dtype);
 enum {
   GF_SUM = 0,
   GF_MIN = 1,

@@ -41,6 +41,10 @@ namespace gradientflow::c_api {
 gf_status Report(const Status& status);
 gf_status Invalid(const std::string& what);
 
+// Returns kInvalidArgument unless `dtype` is the number of a type that
+// gradients may have. The error's text begins with `what`.
+Status CheckGradientType(const std::string& what, int32_t dtype);
+
 // Runs `body` and keeps exceptions of the standard library from crossing into
 // C.
 template <typename Body>

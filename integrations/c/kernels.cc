@@ -15,6 +15,7 @@ using gradientflow::SizeOf;
 using gradientflow::Status;
 using gradientflow::StatusCode;
 using gradientflow::StrCat;
+using gradientflow::c_api::CheckGradientType;
 using gradientflow::c_api::Guard;
 using gradientflow::kernels::CpuKernels;
 
@@ -22,13 +23,6 @@ namespace {
 
 Status Refuse(const char* function, const std::string& what) {
   return Status(StatusCode::kInvalidArgument, StrCat(function, ": ", what));
-}
-
-Status CheckType(const char* function, const char* name, int32_t dtype) {
-  if (dtype >= GF_FLOAT32 && dtype <= GF_BFLOAT16) return Status();
-  return Refuse(function, StrCat(name, " ", dtype,
-                                 ": expected GF_FLOAT32 (0), GF_FLOAT16 (1) or "
-                                 "GF_BFLOAT16 (2)"));
 }
 
 Status CheckPointer(const char* function, const char* name, const void* data,
@@ -59,14 +53,33 @@ Status KernelStatus(const char* function, int error) {
                 StrCat(function, ": the kernel returned ", error));
 }
 
+bool IsNumberOfDType(int32_t dtype) {
+  return dtype >= 0 && dtype < gradientflow::kernels::kDTypes;
+}
+
 }  // namespace
+
+gradientflow::Status gradientflow::c_api::CheckGradientType(
+    const std::string& what, int32_t dtype) {
+  if (IsNumberOfDType(dtype) && IsGradientType(static_cast<DType>(dtype))) {
+    return Status();
+  }
+  return Status(StatusCode::kInvalidArgument,
+                StrCat(what, " ", dtype, ": expected the number of ",
+                       GradientTypeNames()));
+}
+
+const char* gf_dtype_name(int32_t dtype) {
+  if (!IsNumberOfDType(dtype)) return nullptr;
+  return gradientflow::Name(static_cast<DType>(dtype)).data();  // Of a literal.
+}
 
 gf_status gf_convert(const void* src, int32_t src_dtype, void* dst,
                      int32_t dst_dtype, size_t n, float scale) {
   return Guard([&]() -> Status {
     const char* const name = "gf_convert";
-    GF_RETURN_IF_ERROR(CheckType(name, "src_dtype", src_dtype));
-    GF_RETURN_IF_ERROR(CheckType(name, "dst_dtype", dst_dtype));
+    GF_RETURN_IF_ERROR(CheckGradientType("gf_convert: src_dtype", src_dtype));
+    GF_RETURN_IF_ERROR(CheckGradientType("gf_convert: dst_dtype", dst_dtype));
     GF_RETURN_IF_ERROR(CheckPointer(name, "src", src, n));
     GF_RETURN_IF_ERROR(CheckPointer(name, "dst", dst, n));
     const auto from = static_cast<DType>(src_dtype);

@@ -80,6 +80,12 @@ static void test_kernels(void) {
   CHECK_INVALID(gf_convert(gradients, GF_INT32, halves, GF_FLOAT16, 2, 1));
 }
 
+static void test_dtype_names(void) {
+  CHECK(strcmp(gf_dtype_name(GF_FLOAT32), "float32") == 0);
+  CHECK(strcmp(gf_dtype_name(GF_UINT8), "uint8") == 0);
+  CHECK(gf_dtype_name(-1) == NULL && gf_dtype_name(GF_UINT8 + 1) == NULL);
+}
+
 static void test_csc(void) {
   float gradients[5] = {1, -2, 3, -4, 0.5F};
   float residual[5] = {0, 0, 1, -1, 0.25F};
@@ -350,7 +356,7 @@ static void test_reductions(void) {
   CHECK(strstr(gf_last_error(), "float64") != NULL);
   CHECK_INVALID(gf_comm_allreduce(g_comm, values, 1, GF_INT32, GF_MEAN));
   CHECK_INVALID(gf_comm_allreduce(g_comm, values, 1, GF_UINT8 + 1, GF_SUM));
-  CHECK(strstr(gf_last_error(), "GF_UINT8") != NULL);
+  CHECK(strstr(gf_last_error(), "7 (uint8)") != NULL);
   CHECK_INVALID(gf_comm_allreduce(g_comm, values, 1, GF_INT32, GF_BIT_XOR + 1));
   CHECK_INVALID(gf_comm_allreduce(g_comm, values, 1, 99, GF_SUM));
   CHECK_INVALID(gf_comm_allreduce(g_comm, values, 1, GF_INT32, -1));
@@ -449,6 +455,7 @@ int main(void) {
   int r;
   test_without_a_session();
   test_kernels();
+  test_dtype_names();
   test_csc();
   snprintf(path, sizeof(path), "/tmp/c_api_XXXXXX");
   if (mkdtemp(path) == NULL) return 1;

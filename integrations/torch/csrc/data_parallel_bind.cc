@@ -14,6 +14,7 @@
 #include "data_parallel.h"
 #include "data_parallel_broadcast.h"
 #include "exchange.h"
+#include "library.h"
 
 namespace gft {
 namespace {
@@ -110,9 +111,7 @@ std::shared_ptr<DataParallel> Open(const std::optional<GroupPtr>& group,
                                    bool find_unused) {
   Options options = Options::FromEnv();
   const at::ScalarType type = PoolTypeFor(parameters);
-  const char* type_name = type == at::kHalf       ? "float16"
-                          : type == at::kBFloat16 ? "bfloat16"
-                                                  : "float32";
+  const char* type_name = gf_dtype_name(*DtypeOf(type));
   options.Set("pool_dtype", type_name);
   if (type != at::kFloat) options.Set("wire_dtype", type_name);
   const at::Device device = parameters.at(0).device();

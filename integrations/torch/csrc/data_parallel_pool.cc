@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "library.h"
+
 namespace gft {
 namespace {
 
@@ -62,8 +64,7 @@ at::ScalarType PoolTypeFor(const std::vector<at::Tensor>& parameters) {
   const bool alike =
       std::all_of(parameters.begin(), parameters.end(),
                   [first](const auto& p) { return p.scalar_type() == first; });
-  const bool narrow = first == at::kHalf || first == at::kBFloat16;
-  return alike && narrow ? first : at::kFloat;
+  return alike && IsGradientType(first) ? first : at::kFloat;
 }
 
 GradientPool::GradientPool(std::shared_ptr<Session> session,

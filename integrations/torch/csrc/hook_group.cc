@@ -18,9 +18,8 @@ Backend* OursFor(c10d::ProcessGroup& group, const at::Tensor& tensor) {
 }
 
 bool HasKernel(const at::Tensor& tensor) {
-  const at::ScalarType type = tensor.scalar_type();
   return tensor.is_cpu() && tensor.is_contiguous() &&
-         (type == at::kFloat || type == at::kHalf || type == at::kBFloat16);
+         IsGradientType(tensor.scalar_type());
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "library.h"
 
 #include <ATen/core/ATen_fwd.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
@@ -38,26 +39,16 @@ void Check(gf_status status, const char* what) {
 }
 
 std::optional<int32_t> DtypeOf(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return GF_FLOAT32;
-    case at::kHalf:
-      return GF_FLOAT16;
-    case at::kBFloat16:
-      return GF_BFLOAT16;
-    case at::kDouble:
-      return GF_FLOAT64;
-    case at::kChar:
-      return GF_INT8;
-    case at::kByte:
-      return GF_UINT8;
-    case at::kInt:
-      return GF_INT32;
-    case at::kLong:
-      return GF_INT64;
-    default:
-      return std::nullopt;
+  const std::string name(c10::getDtypeNames(type).first);
+  for (int32_t dtype = 0; gf_dtype_name(dtype) != nullptr; ++dtype) {
+    if (name == gf_dtype_name(dtype)) return dtype;
   }
+  return std::nullopt;
+}
+
+bool IsGradientType(at::ScalarType type) {
+  const std::optional<int32_t> dtype = DtypeOf(type);
+  return dtype && gf_supports(GF_ALLREDUCE, *dtype, GF_FLOAT32, GF_SUM) == 1;
 }
 
 Options Options::Default() {

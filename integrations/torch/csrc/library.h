@@ -30,6 +30,10 @@ std::string TimedOut(std::chrono::nanoseconds after, const std::string& what);
 // complex, bool, quantised and 8-bit float types.
 std::optional<int32_t> DtypeOf(at::ScalarType type);
 
+// Whether gradients of this type can be sent in chunks, or with another type on
+// the wire: the library converts between such types.
+bool IsGradientType(at::ScalarType type);
+
 // Settings, as in settings.md. Movable; not thread-safe.
 class Options {
  public:

@@ -30,22 +30,19 @@ std::size_t FillSlots(std::span<const std::uint8_t> selected,
   return next;
 }
 
-// Tensors come in pool order, so the chunks ascend. Two neighbours may share a
-// chunk, which is listed once.
-std::vector<std::size_t> ChunksTouching(const PoolLayout& layout,
-                                        const std::vector<bool>& tensors,
-                                        std::size_t chunk_elements) {
+std::vector<std::uint8_t> ChunksTouching(const PoolLayout& layout,
+                                         const std::vector<bool>& tensors,
+                                         std::size_t chunk_elements) {
   assert(tensors.size() == layout.tensors());
   assert(chunk_elements > 0);
-  std::vector<std::size_t> chunks;
-  for (std::size_t tensor : layout.order()) {
+  std::vector<std::uint8_t> chunks(
+      ChunkCount(layout.elements(), chunk_elements), 0);
+  for (std::size_t tensor = 0; tensor < tensors.size(); ++tensor) {
     const std::size_t elements = layout.tensor_elements(tensor);
     if (!tensors[tensor] || elements == 0) continue;
     const std::size_t begin = layout.offset(tensor);
-    std::size_t first = begin / chunk_elements;
     const std::size_t last = (begin + elements - 1) / chunk_elements;
-    if (!chunks.empty()) first = std::max(first, chunks.back() + 1);
-    for (std::size_t c = first; c <= last; ++c) chunks.push_back(c);
+    for (std::size_t c = begin / chunk_elements; c <= last; ++c) chunks[c] = 1;
   }
   return chunks;
 }
@@ -60,23 +57,22 @@ Result<ChunkSelector> ChunkSelector::Create(const ChunkSelectorConfig& config) {
   }
   const std::size_t chunks =
       ChunkCount(config.pool_elements, config.chunk_elements);
-  for (std::size_t c : config.always_dense) {
-    if (c >= chunks) {
-      return Invalid(StrCat("always-dense chunk: expected an id below ", chunks,
-                            ", seen ", c));
-    }
+  const std::size_t seen = config.always_dense.size();
+  if (seen != 0 && seen != chunks) {
+    return Invalid(StrCat("always-dense chunks: expected a byte for each of ",
+                          chunks, ", seen ", seen));
   }
   return ChunkSelector(config);
 }
 
 ChunkSelector::ChunkSelector(const ChunkSelectorConfig& config)
     : config_(config),
-      always_dense_(ChunkCount(config.pool_elements, config.chunk_elements), 0),
-      selected_(always_dense_.size(), 1),
+      always_dense_(config.always_dense),
+      selected_(ChunkCount(config.pool_elements, config.chunk_elements), 1),
       selected_count_(selected_.size()),
       slots_(selected_.size()),
       workspace_(kernels::TopKWorkspaceBytes(selected_.size())) {
-  for (std::size_t c : config.always_dense) always_dense_[c] = 1;
+  always_dense_.resize(chunks(), 0);
   always_dense_count_ = static_cast<std::size_t>(
       std::count(always_dense_.begin(), always_dense_.end(), 1));
   FillSlots(selected_, slots_.data());
@@ -134,13 +130,11 @@ Status ChunkSelector::Check(std::uint64_t step,
   }
   std::size_t count = 0;
   for (std::size_t c = 0; c < selected.size(); ++c) {
-    if (selected[c] > 1) {
-      return Invalid(StrCat("selection for step ", step, ", chunk ", c,
-                            ": expected 0 or 1, seen ", int{selected[c]}));
-    }
-    if (selected[c] < always_dense_[c]) {
-      return Invalid(StrCat("selection for step ", step, ", chunk ", c,
-                            ": expected 1 (always dense), seen 0"));
+    if (selected[c] > 1 || selected[c] < always_dense_[c]) {
+      return Invalid(
+          StrCat("selection for step ", step, ", chunk ", c, ": expected ",
+                 always_dense_[c] != 0 ? "1 (always dense)" : "0 or 1",
+                 ", seen ", int{selected[c]}));
     }
     count += selected[c];
   }

@@ -22,16 +22,18 @@ struct ChunkSelectorConfig {
   std::size_t chunk_elements = 32000;
   double sparsity = 0;             // Final share of chunks kept back, [0, 1).
   std::uint64_t warmup_steps = 0;  // Sparsity rises linearly over these.
-  // Ids of chunks that are sent in every step; see ChunksTouching().
-  std::vector<std::size_t> always_dense = {};
+  // One byte per chunk: 1 if it is sent in every step; see ChunksTouching().
+  // May be empty if there is no such chunk.
+  std::vector<std::uint8_t> always_dense = {};
 };
 
-// Returns the chunks that hold an element of a tensor marked in `tensors` (by
-// forward index): ascending, each once. For ChunkSelectorConfig::always_dense.
+// Returns one byte per chunk of the pool: 1 if the chunk holds an element of a
+// tensor marked in `tensors` (by forward index), else 0. For
+// ChunkSelectorConfig::always_dense.
 // REQUIRES: tensors.size() == layout.tensors(), chunk_elements > 0.
-std::vector<std::size_t> ChunksTouching(const PoolLayout& layout,
-                                        const std::vector<bool>& tensors,
-                                        std::size_t chunk_elements);
+std::vector<std::uint8_t> ChunksTouching(const PoolLayout& layout,
+                                         const std::vector<bool>& tensors,
+                                         std::size_t chunk_elements);
 
 // Which chunks of the pool a step exchanges: coarse-grained sparse
 // communication (Sun et al., "Optimizing Network Performance for Distributed

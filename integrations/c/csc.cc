@@ -32,6 +32,7 @@ using gradientflow::Result;
 using gradientflow::Status;
 using gradientflow::StatusCode;
 using gradientflow::StrCat;
+using gradientflow::c_api::CheckGradientType;
 using gradientflow::c_api::Guard;
 using gradientflow::c_api::WithDefaults;
 
@@ -42,8 +43,8 @@ constexpr float kMark = std::numeric_limits<float>::quiet_NaN();
 struct Bucket : gf_csc_bucket {
   const Csc* rules = nullptr;
   gradientflow::CscRegion region;
-  std::vector<uint8_t> sent;  // What `selected` points to.
-  std::vector<uint8_t> always_dense;
+  std::vector<uint8_t> sent;   // What `selected` points to.
+  std::vector<uint8_t> dense;  // 1 for chunks that every step sends.
   std::vector<uint32_t> slots;
   std::vector<uint8_t> dirty;
 };
@@ -54,20 +55,11 @@ struct gf_csc {
   Csc rules;
   DType wire;
   uint64_t step;
-  gf_csc_factors factors;
   std::unique_ptr<gradientflow::CscMemory> memory;
   std::vector<std::unique_ptr<Bucket>> buckets;
 };
 
 namespace {
-
-Status CheckType(const char* name, int32_t dtype) {
-  if (dtype >= GF_FLOAT32 && dtype <= GF_BFLOAT16) return Status();
-  return Status(StatusCode::kInvalidArgument,
-                StrCat(name, " ", dtype,
-                       ": expected GF_FLOAT32 (0), GF_FLOAT16 (1) or "
-                       "GF_BFLOAT16 (2)"));
-}
 
 Status NotNull(const char* function, std::initializer_list<const void*> all) {
   for (const void* argument : all) {
@@ -76,12 +68,6 @@ Status NotNull(const char* function, std::initializer_list<const void*> all) {
                   StrCat(function, ": an argument is null"));
   }
   return Status();
-}
-
-void TakeFactors(gf_csc* csc) {
-  const gradientflow::CscFactors& factors = csc->rules.factors();
-  csc->factors = {csc->rules.config().keep_factor, factors.kept_norm,
-                  factors.sent_norm, factors.give_back};
 }
 
 // Derives the slots and the sizes of the packed buffer from bucket->sent. The
@@ -162,7 +148,7 @@ gf_status gf_csc_open(const gf_csc_config* given, gf_csc** out) {
     }
     const gf_csc_config full = WithDefaults(*given, gf_csc_config_init);
     const gf_csc_config* const config = &full;
-    GF_RETURN_IF_ERROR(CheckType("wire_dtype", config->wire_dtype));
+    GF_RETURN_IF_ERROR(CheckGradientType("wire_dtype", config->wire_dtype));
     gradientflow::CscConfig rules;
     rules.selection = {0, config->chunk_elements, config->sparsity,
                        config->warmup_steps};
@@ -171,9 +157,8 @@ gf_status gf_csc_open(const gf_csc_config* given, gf_csc** out) {
     const Csc csc(rules, config->loss_scale);
     GF_RETURN_IF_ERROR(ChunkSelector::Create(rules.selection).status());
     const auto wire = static_cast<DType>(config->wire_dtype);
-    *out = new gf_csc{
-        csc, wire, config->step, {}, gradientflow::HostCscMemory(), {}};
-    TakeFactors(*out);
+    *out =
+        new gf_csc{csc, wire, config->step, gradientflow::HostCscMemory(), {}};
     return Status();
   });
 }
@@ -182,18 +167,19 @@ void gf_csc_close(gf_csc* csc) { delete csc; }
 
 // NOLINTNEXTLINE(readability-function-size): as in C.
 gf_status gf_csc_add(gf_csc* csc, size_t elements, int32_t dtype,
-                     float* residual, const uint8_t* always_dense,
+                     float* residual, const uint8_t* dense,
                      const uint8_t* selected, gf_csc_bucket** out) {
   return Guard([&]() -> Status {
-    GF_RETURN_IF_ERROR(NotNull("gf_csc_add", {csc, always_dense, out}));
-    GF_RETURN_IF_ERROR(CheckType("dtype", dtype));
+    GF_RETURN_IF_ERROR(NotNull("gf_csc_add", {csc, out}));
+    GF_RETURN_IF_ERROR(CheckGradientType("dtype", dtype));
     const size_t width = csc->rules.config().selection.chunk_elements;
     const size_t chunks = elements / width + (elements % width != 0 ? 1 : 0);
     auto bucket = std::make_unique<Bucket>();
     bucket->rules = &csc->rules;
     bucket->sent.assign(chunks, 1);
-    if (selected != nullptr) bucket->sent.assign(selected, selected + chunks);
-    bucket->always_dense.assign(always_dense, always_dense + chunks);
+    if (selected != nullptr) std::copy_n(selected, chunks, bucket->sent.data());
+    bucket->dense.assign(chunks, 0);
+    if (dense != nullptr) std::copy_n(dense, chunks, bucket->dense.data());
     bucket->slots.resize(chunks);
     bucket->dirty.resize(chunks);
     gradientflow::CscRegion& region = bucket->region;
@@ -269,11 +255,9 @@ gf_status gf_csc_select(gf_csc* csc, const float* norm_sums, size_t chunks) {
     // The chunk count is as if every bucket were filled up to whole chunks.
     gradientflow::ChunkSelectorConfig config = csc->rules.config().selection;
     for (const auto& bucket : csc->buckets) {
-      for (const uint8_t always : bucket->always_dense) {
-        const size_t c = config.pool_elements / config.chunk_elements;
-        if (always != 0) config.always_dense.push_back(c);
-        config.pool_elements += config.chunk_elements;
-      }
+      config.pool_elements += bucket->chunks * config.chunk_elements;
+      config.always_dense.insert(config.always_dense.end(),
+                                 bucket->dense.begin(), bucket->dense.end());
     }
     Result<ChunkSelector> selector = ChunkSelector::Create(config);
     if (!selector.ok()) return selector.status();
@@ -299,7 +283,6 @@ gf_status gf_csc_set_loss_scale(gf_csc* csc, float loss_scale, float* factor) {
           StrCat("loss scale: expected a positive number, seen ", loss_scale));
     }
     *factor = csc->rules.SetScale(loss_scale, loss_scale);
-    TakeFactors(csc);
     for (const auto& bucket : csc->buckets) {
       if (bucket->region.residual == nullptr) continue;
       GF_RETURN_IF_ERROR(csc->rules.Rescale(bucket->region, *factor));
@@ -308,6 +291,8 @@ gf_status gf_csc_set_loss_scale(gf_csc* csc, float loss_scale, float* factor) {
   });
 }
 
-const gf_csc_factors* gf_csc_get_factors(const gf_csc* csc) {
-  return &csc->factors;
+gf_csc_factors gf_csc_get_factors(const gf_csc* csc) {
+  const gradientflow::CscFactors& factors = csc->rules.factors();
+  return {csc->rules.config().keep_factor, factors.kept_norm, factors.sent_norm,
+          factors.give_back};
 }

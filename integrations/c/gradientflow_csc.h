@@ -68,11 +68,11 @@ typedef struct {
  * gf_csc as long as the bucket lives. It may be NULL if the gradients are not
  * in host memory: the caller then does the work of gf_csc_pack() and
  * gf_csc_unpack() itself, with the factors of gf_csc_get_factors().
- * `always_dense` and `selected` have one byte per chunk and are copied.
- * `always_dense` is 1 for chunks that every step sends. `selected` is a
- * selection that was saved, or NULL to send all chunks. */
+ * `dense` and `selected` have one byte per chunk and are copied. `dense` is 1
+ * for chunks that every step sends; it may be NULL if there are none.
+ * `selected` is a selection that was saved, or NULL to send all chunks. */
 GF_API gf_status gf_csc_add(gf_csc*, size_t elements, int32_t dtype,
-                            float* residual, const uint8_t* always_dense,
+                            float* residual, const uint8_t* dense,
                             const uint8_t* selected, gf_csc_bucket** out);
 /* Drops all buckets but the first `count`. REQUIRES: the dropped buckets are
  * not packed. */
@@ -113,8 +113,8 @@ typedef struct {
   float sent_norm;   /* norms[c] = sent_norm * sum |grads|, after unpacking. */
   float give_back;   /* residual += give_back * grads, of a skipped step. */
 } gf_csc_factors;
-/* Valid as long as the gf_csc; gf_csc_set_loss_scale() changes the values. */
-GF_API const gf_csc_factors* gf_csc_get_factors(const gf_csc*);
+/* gf_csc_set_loss_scale() changes them. */
+GF_API gf_csc_factors gf_csc_get_factors(const gf_csc*);
 
 #ifdef __cplusplus
 }

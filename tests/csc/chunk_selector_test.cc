@@ -11,6 +11,8 @@
 #include <random>
 #include <vector>
 
+#include "kernels/chunk_kernels.h"
+
 namespace gradientflow {
 namespace {
 
@@ -101,7 +103,7 @@ TEST(ChunkSelector, CountsAlwaysDenseChunksWithinK) {
   ChunkSelector selector = Make({.pool_elements = 6,
                                  .chunk_elements = 1,
                                  .sparsity = 0.5,
-                                 .always_dense = {4, 0, 4}});
+                                 .always_dense = {1, 0, 0, 0, 1, 0}});
   EXPECT_EQ(selector.CountAt(1), 3U);
   ASSERT_TRUE(selector.Select(1, std::vector<float>{0, 1, 2, 9, 0, 8}).ok());
   EXPECT_EQ(selector.selected(), (Bytes{1, 0, 0, 1, 1, 0}));
@@ -111,7 +113,7 @@ TEST(ChunkSelector, KeepsAllAlwaysDenseChunksWhenTheyAreMoreThanK) {
   ChunkSelector selector = Make({.pool_elements = 6,
                                  .chunk_elements = 1,
                                  .sparsity = 0.9,
-                                 .always_dense = {1, 3, 5}});
+                                 .always_dense = {0, 1, 0, 1, 0, 1}});
   EXPECT_EQ(selector.CountAt(1), 3U);
   ASSERT_TRUE(selector.Select(1, std::vector<float>(6, 1.0F)).ok());
   EXPECT_EQ(selector.selected(), (Bytes{0, 1, 0, 1, 0, 1}));
@@ -146,7 +148,7 @@ TEST(ChunkSelector, AgreesWithAFullSortWhateverItsPast) {
                                .chunk_elements = 5,
                                .sparsity = (random() % 100) / 100.0};
     for (std::size_t c = 0; c < chunks; ++c) {
-      if (random() % 10 == 0) config.always_dense.push_back(c);
+      config.always_dense.push_back(random() % 10 == 0 ? 1 : 0);
     }
     ChunkSelector one = Make(config);
     ChunkSelector two = Make(config);
@@ -161,8 +163,7 @@ TEST(ChunkSelector, AgreesWithAFullSortWhateverItsPast) {
 
     std::vector<std::size_t> ids(chunks);
     std::iota(ids.begin(), ids.end(), 0);
-    Bytes expected(chunks, 0);
-    for (std::size_t c : config.always_dense) expected[c] = 1;
+    Bytes expected = config.always_dense;
     const auto rank = [&](std::size_t c) {
       return std::isfinite(norms[c]) ? norms[c] : kInf;
     };
@@ -181,6 +182,81 @@ TEST(ChunkSelector, AgreesWithAFullSortWhateverItsPast) {
   }
 }
 
+// How norms are spread.
+enum class Spread {
+  kSmooth,     // Hardly a tie.
+  kFewValues,  // Nearly all tie.
+  kCloseBits,  // They differ in the last bits only.
+  kWide,       // Over all exponents, zeros and denormals too.
+  kBroken,     // Some infinities and NaNs of either sign, and ties.
+};
+
+float RandomNorm(Spread spread, std::mt19937& random) {
+  const auto any = static_cast<float>(random() % 1000003);
+  const float broken[] = {kInf, -kInf, kNan, -kNan, 0, 0.5F};
+  switch (spread) {
+    case Spread::kSmooth:
+      return any * 0.37F;
+    case Spread::kFewValues:
+      return static_cast<float>(random() % 3) * 0.25F;
+    case Spread::kCloseBits:
+      return 1 + static_cast<float>(random() % 64) * 0x1p-23F;
+    case Spread::kWide:
+      return std::ldexp(any * 1e-6F, static_cast<int>(random() % 276) - 148);
+    case Spread::kBroken:
+      return random() % 4 == 0 ? broken[random() % 6] : any;
+  }
+  return 0;
+}
+
+// The k chunks that come first by what the header says, found by sorting.
+Bytes SortedSelection(const std::vector<float>& norms, Bytes selected,
+                      std::size_t k) {
+  std::vector<std::size_t> ids(norms.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  std::sort(ids.begin(), ids.end(), [&](std::size_t a, std::size_t b) {
+    const bool finite_a = std::isfinite(norms[a]);
+    const bool finite_b = std::isfinite(norms[b]);
+    if (selected[a] != selected[b]) return selected[a] > selected[b];
+    if (finite_a != finite_b) return finite_b;
+    if (finite_a && norms[a] != norms[b]) return norms[a] > norms[b];
+    return a < b;
+  });
+  for (std::size_t i = 0; i < k; ++i) selected[ids[i]] = 1;
+  return selected;
+}
+
+TEST(ChunkSelector, SelectsAsSortingDoesHoweverTheNormsAreSpread) {
+  std::mt19937 random(11);
+  std::vector<std::size_t> sizes = {5000, 4097, 50021};
+  for (std::size_t chunks = 1; chunks < 70; ++chunks) sizes.push_back(chunks);
+  for (const std::size_t chunks : sizes) {
+    for (const Spread spread :
+         {Spread::kSmooth, Spread::kFewValues, Spread::kCloseBits,
+          Spread::kWide, Spread::kBroken}) {
+      ChunkSelectorConfig config{.pool_elements = chunks, .chunk_elements = 1};
+      config.sparsity = static_cast<double>(random() % 1000) / 1000;
+      std::vector<float> norms;
+      for (std::size_t c = 0; c < chunks; ++c) {
+        norms.push_back(RandomNorm(spread, random));
+        config.always_dense.push_back(random() % 9 == 0 ? 1 : 0);
+      }
+      ChunkSelector selector = Make(config);
+      ASSERT_TRUE(selector.Select(1, norms).ok());
+      ASSERT_EQ(selector.selected(), SortedSelection(norms, config.always_dense,
+                                                     selector.CountAt(1)))
+          << chunks << " chunks, spread " << static_cast<int>(spread);
+    }
+  }
+}
+
+TEST(FillSlots, NumbersTheChunksThatAreSent) {
+  std::vector<std::uint32_t> slots(5);
+  EXPECT_EQ(FillSlots(Bytes{0, 1, 1, 0, 1}, slots.data()), 3U);
+  constexpr std::uint32_t kNot = kernels::kNotSent;
+  EXPECT_EQ(slots, (std::vector<std::uint32_t>{kNot, 0, 1, kNot, 2}));
+}
+
 TEST(ChunkSelector, RefusesNormsOfAnotherPool) {
   ChunkSelector selector = Make({.pool_elements = 3, .chunk_elements = 1});
   const Status status = selector.Select(5, std::vector<float>(4));
@@ -196,7 +272,7 @@ TEST(ChunkSelector, RefusesSettingsOutOfRange) {
       {.pool_elements = 8, .chunk_elements = 1, .sparsity = 1.0},
       {.pool_elements = 8, .chunk_elements = 1, .sparsity = -0.1},
       {.pool_elements = 8, .chunk_elements = 1, .sparsity = kNan},
-      {.pool_elements = 8, .chunk_elements = 1, .always_dense = {8}},
+      {.pool_elements = 8, .chunk_elements = 1, .always_dense = {1}},
   };
   for (const ChunkSelectorConfig& config : bad) {
     EXPECT_EQ(ChunkSelector::Create(config).status().code(),
@@ -226,7 +302,7 @@ TEST(ChunkSelector, RefusesASelectionThatIsNotItsOwn) {
   ChunkSelector selector = Make({.pool_elements = 4,
                                  .chunk_elements = 1,
                                  .sparsity = 0.5,
-                                 .always_dense = {3}});
+                                 .always_dense = {0, 0, 0, 1}});
   const Bytes bad[] = {
       {1, 0, 1},     // One chunk short.
       {0, 0, 2, 1},  // Neither 0 nor 1.
@@ -242,18 +318,17 @@ TEST(ChunkSelector, RefusesASelectionThatIsNotItsOwn) {
   EXPECT_FALSE(selector.Restore(0, Bytes{1, 0, 0, 1}).ok());
 }
 
-TEST(ChunksTouching, ListsEveryChunkOfTheMarkedTensorsOnce) {
+TEST(ChunksTouching, MarksEveryChunkOfTheMarkedTensors) {
   // Pool order: tensor 3 [0, 3), 2 [3, 5), 1 [5, 5), 0 [5, 12).
   const PoolLayout layout = PoolLayout::Create({7, 0, 2, 3}).value();
   const auto touching = [&](const std::vector<bool>& tensors) {
     return ChunksTouching(layout, tensors, 4);
   };
-  using Ids = std::vector<std::size_t>;
-  EXPECT_EQ(touching({false, false, false, false}), Ids{});
-  EXPECT_EQ(touching({false, true, false, false}), Ids{});
-  EXPECT_EQ(touching({false, false, true, true}), (Ids{0, 1}));
-  EXPECT_EQ(touching({true, false, false, false}), (Ids{1, 2}));
-  EXPECT_EQ(touching({true, true, true, true}), (Ids{0, 1, 2}));
+  EXPECT_EQ(touching({false, false, false, false}), (Bytes{0, 0, 0}));
+  EXPECT_EQ(touching({false, true, false, false}), (Bytes{0, 0, 0}));
+  EXPECT_EQ(touching({false, false, true, true}), (Bytes{1, 1, 0}));
+  EXPECT_EQ(touching({true, false, false, false}), (Bytes{0, 1, 1}));
+  EXPECT_EQ(touching({true, true, true, true}), (Bytes{1, 1, 1}));
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -14,11 +13,11 @@ namespace {
 
 void Unpack(CscBucket& bucket, const gf_csc* core) {
   const at::NoGradGuard no_grad;
-  if (bucket.core == nullptr) return;
-  if (bucket.by_tensors) return UnpackTensor(bucket, *gf_csc_get_factors(core));
+  if (bucket.core->chunks == 0) return;
+  if (bucket.by_tensors) return UnpackTensor(bucket, gf_csc_get_factors(core));
   int32_t bad = 0;
   Check(gf_csc_unpack(bucket.core, &bad), "unpacking a bucket");
-  bucket.bad = at::scalar_tensor(bad != 0, at::kBool);
+  bucket.bad.fill_(bad != 0);
 }
 
 }  // namespace
@@ -46,7 +45,7 @@ c10::intrusive_ptr<c10::ivalue::Future> CscHook::Run(c10d::GradBucket& bucket) {
 // Fills the buffer of which the group takes the mean.
 at::Tensor CscHook::Pack(CscBucket& bucket) const {
   const double scale = group_.scale_before(bucket.buffer);
-  if (bucket.core == nullptr) {
+  if (bucket.core->chunks == 0) {  // It is sent whole, as it is.
     return scale == 1.0 ? bucket.buffer : bucket.buffer.mul_(scale);
   }
   const auto elements = static_cast<int64_t>(bucket.core->packed_elements);
@@ -56,7 +55,7 @@ at::Tensor CscHook::Pack(CscBucket& bucket) const {
   }
   bucket.packed = storage.narrow(0, 0, elements);
   if (bucket.by_tensors) {
-    PackTensor(bucket, *gf_csc_get_factors(layout_->core()), scale);
+    PackTensor(bucket, gf_csc_get_factors(layout_->core()), scale);
   } else {
     Check(
         gf_csc_pack(bucket.core, bucket.buffer.mutable_data_ptr(),
@@ -87,32 +86,29 @@ void CscHook::BeginStep() {
 void CscHook::EndStep() {
   const at::NoGradGuard no_grad;
   layout_->EndStep(count_);
-  std::vector<at::Tensor> bad;
+  std::deque<CscBucket>& buckets = layout_->buckets();
+  at::Tensor bad = buckets.front().bad;
   bool on_host = false;
   stats_.chunks = stats_.selected_chunks = 0;
-  for (const CscBucket& bucket : layout_->buckets()) {
-    if (bucket.core == nullptr) continue;
+  for (const CscBucket& bucket : buckets) {
     stats_.chunks += bucket.core->chunks;
     stats_.selected_chunks += bucket.core->chunks - bucket.core->marks;
-    bad.push_back(bad.empty() ? bucket.bad : bucket.bad.to(bad[0].device()));
-    on_host = on_host || !bucket.by_tensors;
-  }
-  const at::Tensor any =
-      bad.empty() ? at::scalar_tensor(false, at::kBool) : at::stack(bad).any();
-  for (CscBucket& bucket : layout_->buckets()) {
-    if (!bucket.by_tensors) continue;
-    SkipTensor(bucket, *gf_csc_get_factors(layout_->core()),
-               any.to(bucket.residual.device()));
+    bad = bad.logical_or(bucket.bad.to(bad.device()));
+    on_host = on_host || (bucket.core->chunks > 0 && !bucket.by_tensors);
   }
   // Waits only for flags that are on the host.
-  Check(gf_csc_end_step(layout_->core(), on_host && any.item<bool>() ? 1 : 0),
+  Check(gf_csc_end_step(layout_->core(), on_host && bad.item<bool>() ? 1 : 0),
         "ending a step");
-  if (!bad.empty()) StartNorms();
-  for (CscBucket& bucket : layout_->buckets()) {
+  for (CscBucket& bucket : buckets) {
+    if (bucket.by_tensors) {
+      SkipTensor(bucket, gf_csc_get_factors(layout_->core()),
+                 bad.to(bucket.bad.device()));
+    }
     bucket.buffer.reset();
     bucket.packed.reset();
     bucket.means.reset();
   }
+  if (stats_.chunks > 0) StartNorms();
   ++stats_.steps;
   run_ = finished_ = count_ = 0;
 }
@@ -120,7 +116,6 @@ void CscHook::EndStep() {
 void CscHook::StartNorms() {
   std::vector<at::Tensor> norms;
   for (const CscBucket& bucket : layout_->buckets()) {
-    if (bucket.core == nullptr) continue;
     norms.push_back(norms.empty() ? bucket.norms
                                   : bucket.norms.to(norms[0].device()));
   }

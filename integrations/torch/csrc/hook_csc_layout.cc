@@ -10,10 +10,6 @@
 namespace gft {
 namespace {
 
-bool HasChunks(at::ScalarType type) {
-  return type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
-}
-
 // A flat gradient in the shape of its parameter. Like DDP, it keeps the
 // parameter's strides if they leave no gaps.
 at::Tensor Shaped(const at::Tensor& flat, const at::Tensor& parameter) {
@@ -51,82 +47,79 @@ CscBucket& CscLayout::Meet(const c10d::GradBucket& bucket) {
   TORCH_CHECK(index <= buckets_.size(), "the csc hook: bucket ", index,
               " comes before bucket ", buckets_.size(),
               ", expected them in order");
-  CscBucket seen = Describe(bucket);
+  std::vector<size_t> parameters = ParametersOf(bucket);
   if (index < buckets_.size()) {
-    CscBucket& known = buckets_[index];
-    if (known.parameters == seen.parameters &&
-        known.elements == seen.elements && known.type == seen.type) {
-      return known;
-    }
+    if (buckets_[index].parameters == parameters) return buckets_[index];
     Forget(index);
   }
-  if (HasChunks(seen.type)) AddToCore(bucket, seen);
-  return buckets_.emplace_back(std::move(seen));
+  return buckets_.emplace_back(Learn(bucket, std::move(parameters)));
 }
 
-CscBucket CscLayout::Describe(const c10d::GradBucket& bucket) const {
-  CscBucket seen;
-  seen.type = bucket.getBuffer().scalar_type();
-  seen.elements = bucket.getBuffer().numel();
+std::vector<size_t> CscLayout::ParametersOf(
+    const c10d::GradBucket& bucket) const {
+  std::vector<size_t> parameters;
   for (const at::Tensor& parameter : bucket.getParameters()) {
     const auto found = index_of_.find(parameter.unsafeGetTensorImpl());
     TORCH_CHECK(found != index_of_.end(), "the csc hook: bucket ",
                 bucket.getIndex(), " holds a parameter of shape ",
                 parameter.sizes(),
                 " that the model did not have when the hook was registered");
-    seen.parameters.push_back(found->second);
+    parameters.push_back(found->second);
   }
-  return seen;
+  return parameters;
 }
 
-void CscLayout::AddToCore(const c10d::GradBucket& from, CscBucket& bucket) {
+CscBucket CscLayout::Learn(const c10d::GradBucket& from,
+                           std::vector<size_t> parameters) {
   const at::Tensor& buffer = from.getBuffer();
+  const bool cut = IsGradientType(buffer.scalar_type());
   const auto width = static_cast<int64_t>(model_->config.chunk_elements);
-  const int64_t chunks = (bucket.elements + width - 1) / width;
+  const int64_t elements = cut ? buffer.numel() : 0;
+  const int64_t chunks = (elements + width - 1) / width;
   const auto options = buffer.options().dtype(at::kFloat);
-  bucket.by_tensors = model_->by_tensors || !buffer.is_cpu();
+  CscBucket bucket;
+  bucket.by_tensors = chunks > 0 && (model_->by_tensors || !buffer.is_cpu());
   bucket.residual = at::zeros({chunks * width}, options);
   bucket.norms = at::zeros({chunks}, options);
+  bucket.bad = at::zeros({}, options.dtype(at::kBool));
   std::vector<uint8_t> always(static_cast<size_t>(chunks), 0);
   const std::vector<at::Tensor> gradients = from.getGradients();
-  TORCH_CHECK(gradients.size() == bucket.parameters.size(),
-              "the csc hook: bucket ", from.getIndex(), " has ",
-              bucket.parameters.size(), " parameters, but ", gradients.size(),
-              " gradients");
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    const size_t parameter = bucket.parameters[i];
+  TORCH_CHECK(gradients.size() == parameters.size(), "the csc hook: bucket ",
+              from.getIndex(), " has ", parameters.size(), " parameters, but ",
+              gradients.size(), " gradients");
+  for (size_t i = 0; cut && i < gradients.size(); ++i) {
     const int64_t count = gradients[i].numel();
     const int64_t begin =
         gradients[i].storage_offset() - buffer.storage_offset();
     bucket.kept.push_back(Shaped(bucket.residual.narrow(0, begin, count),
-                                 model_->parameters[parameter]));
-    at::Tensor& saved = state_.residuals[parameter];
+                                 model_->parameters[parameters[i]]));
+    at::Tensor& saved = state_.residuals[parameters[i]];
     if (saved.defined()) bucket.kept[i].copy_(std::exchange(saved, {}));
-    if (!model_->always_dense[parameter] || count == 0) continue;
+    if (!model_->always_dense[parameters[i]] || count == 0) continue;
     std::fill(always.begin() + begin / width,
               always.begin() + (begin + count - 1) / width + 1, 1);
   }
   const size_t index = from.getIndex();
   const bool saved = index < state_.selected.size() &&
-                     state_.buckets[index] == bucket.parameters &&
+                     state_.buckets[index] == parameters &&
                      state_.selected[index].size() == always.size();
   Check(gf_csc_add(
-            core_.get(), static_cast<size_t>(bucket.elements),
-            *DtypeOf(bucket.type),
+            core_.get(), static_cast<size_t>(elements),
+            cut ? *DtypeOf(buffer.scalar_type()) : GF_FLOAT32,
             bucket.by_tensors ? nullptr : bucket.residual.data_ptr<float>(),
             always.data(), saved ? state_.selected[index].data() : nullptr,
             &bucket.core),
         "the csc hook");
+  bucket.parameters = std::move(parameters);
+  return bucket;
 }
 
 void CscLayout::Forget(size_t first) {
-  size_t in_core = 0;
-  for (size_t b = 0; b < buckets_.size(); ++b) {
-    if (b >= first) CopyResiduals(buckets_[b], &state_);
-    if (b < first && buckets_[b].core != nullptr) ++in_core;
+  for (size_t b = first; b < buckets_.size(); ++b) {
+    CopyResiduals(buckets_[b], &state_);
   }
   buckets_.resize(std::min(first, buckets_.size()));
-  Check(gf_csc_drop(core_.get(), in_core), "the csc hook");
+  Check(gf_csc_drop(core_.get(), buckets_.size()), "the csc hook");
 }
 
 void CscLayout::EndStep(size_t count) {
@@ -155,10 +148,8 @@ CscState CscLayout::Save() const {
   state.selected.clear();
   for (const CscBucket& bucket : buckets_) {
     state.buckets.push_back(bucket.parameters);
-    auto& selected = state.selected.emplace_back();
-    if (bucket.core == nullptr) continue;
-    selected.assign(bucket.core->selected,
-                    bucket.core->selected + bucket.core->chunks);
+    state.selected.emplace_back(bucket.core->selected,
+                                bucket.core->selected + bucket.core->chunks);
     CopyResiduals(bucket, &state);
   }
   return state;

@@ -16,22 +16,20 @@ namespace gft {
 // What CSC keeps for one of DDP's buckets, beside what the library keeps.
 struct CscBucket {
   std::vector<size_t> parameters;  // Indices in CscModel, in order.
-  at::ScalarType type = at::kFloat;
-  int64_t elements = 0;
-  gf_csc_bucket* core = nullptr;  // Null: of a type that is sent whole.
-  bool by_tensors = false;        // Torch's operators do the passes.
+  gf_csc_bucket* core = nullptr;   // Without chunks if it is sent whole.
+  bool by_tensors = false;         // Torch's operators do the passes.
   // Flat, in float32, on the bucket's device, padded to whole chunks.
   at::Tensor residual;
   // Views of it, one for each parameter, in the parameter's shape.
   std::vector<at::Tensor> kept;
   at::Tensor norms;  // By chunk, of the last step.
+  at::Tensor bad;    // Bool: a rank had an inf or NaN here in the last step.
 
   // For the current step:
   at::Tensor buffer;
   at::Tensor packed;          // See gf_csc_bucket.
   at::Tensor packed_storage;  // `packed` is its beginning.
   at::Tensor means;           // With by_tensors: of selected chunks.
-  at::Tensor bad;             // Bool: a rank had an inf or NaN here.
 };
 
 // What does not change while a hook lives.
@@ -75,8 +73,8 @@ class CscLayout {
   CscState Save() const;  // Copies, on the CPU.
 
  private:
-  CscBucket Describe(const c10d::GradBucket& bucket) const;
-  void AddToCore(const c10d::GradBucket& from, CscBucket& bucket);
+  std::vector<size_t> ParametersOf(const c10d::GradBucket& bucket) const;
+  CscBucket Learn(const c10d::GradBucket& from, std::vector<size_t> parameters);
   void Forget(size_t first);
 
   struct Close {

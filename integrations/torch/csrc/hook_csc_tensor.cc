@@ -14,8 +14,7 @@ namespace {
 at::Tensor Ids(const CscBucket& bucket, bool sent) {
   std::vector<int64_t> ids;
   for (size_t c = 0; c < bucket.core->chunks; ++c) {
-    if ((bucket.core->selected[c] != 0) != sent) continue;
-    ids.push_back(static_cast<int64_t>(c));
+    if ((bucket.core->selected[c] != 0) == sent) ids.push_back(c);
   }
   return at::tensor(ids, at::kLong).to(bucket.residual.device());
 }
@@ -45,13 +44,14 @@ void PackTensor(CscBucket& bucket, const gf_csc_factors& factors,
   const at::Tensor sent = Ids(bucket, true);
   const at::Tensor kept = Ids(bucket, false);
   const std::vector<at::Tensor> parts = Parts(bucket);
-  bucket.residual.narrow(0, 0, bucket.elements).add_(bucket.buffer);
+  bucket.residual.narrow(0, 0, bucket.buffer.numel()).add_(bucket.buffer);
   const at::Tensor rows = Rows(bucket.residual, bucket);
   bucket.norms = Norms(rows, factors.kept_norm);
   // Sums are rounded to the gradients' type on the way. The rounding error
   // stays in the residual.
   const at::Tensor sums = rows.index_select(0, sent);
-  const at::Tensor rounded = sums.to(bucket.type).to(at::kFloat);
+  const at::Tensor rounded =
+      sums.to(bucket.buffer.scalar_type()).to(at::kFloat);
   parts[0].copy_(rounded.flatten().narrow(0, 0, parts[0].numel()).mul(scale));
   parts[1].copy_(at::where(bucket.norms.index_select(0, kept).isfinite(), 0.0F,
                            std::numeric_limits<float>::quiet_NaN()));
@@ -63,7 +63,7 @@ void PackTensor(CscBucket& bucket, const gf_csc_factors& factors,
 void UnpackTensor(CscBucket& bucket, const gf_csc_factors& factors) {
   const at::Tensor sent = Ids(bucket, true);
   const std::vector<at::Tensor> parts = Parts(bucket);
-  const at::Tensor marks = parts[1].to(bucket.type);
+  const at::Tensor marks = parts[1].to(bucket.buffer.scalar_type());
   const at::Tensor rows =
       Rows(at::empty(bucket.residual.sizes(), bucket.buffer.options()), bucket);
   bucket.means = at::zeros({sent.numel(), rows.size(1)}, rows.options());
@@ -71,7 +71,7 @@ void UnpackTensor(CscBucket& bucket, const gf_csc_factors& factors) {
   rows.index_copy_(0, sent, bucket.means);
   rows.index_copy_(0, Ids(bucket, false),
                    marks.unsqueeze(1).expand({-1, rows.size(1)}));
-  bucket.buffer.copy_(rows.view(-1).narrow(0, 0, bucket.elements));
+  bucket.buffer.copy_(rows.view(-1).narrow(0, 0, bucket.buffer.numel()));
   const at::Tensor norms = Norms(bucket.means, factors.sent_norm);
   bucket.norms.index_copy_(0, sent, norms);
   bucket.bad = at::logical_or(norms.isfinite().all().logical_not(),

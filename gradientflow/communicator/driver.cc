@@ -9,7 +9,8 @@
 namespace gradientflow {
 namespace {
 
-// A device cannot wake a sleeping thread. With a device, the driver polls again
+// A thread that drives waits for something, perhaps for a device's work, and a
+// device cannot wake a sleeping thread. With a device, the driver polls again
 // after this time.
 constexpr std::chrono::nanoseconds kDeviceNap = std::chrono::microseconds(50);
 
@@ -57,9 +58,7 @@ bool Driver::Pending() const {
 }
 
 void Driver::Block(std::chrono::nanoseconds timeout) {
-  if (parts_.device != nullptr && Pending()) {
-    timeout = std::min(timeout, kDeviceNap);
-  }
+  if (parts_.device != nullptr) timeout = std::min(timeout, kDeviceNap);
   parts_.fabric->Wait(timeout);
 }
 

@@ -12,8 +12,9 @@ namespace gradientflow {
 namespace {
 
 constexpr std::string_view kCuda = "cuda";
-// How long the device may take to finish its work after the job has failed.
-constexpr double kIdleSeconds = 5;
+// See patience_seconds().
+constexpr double kLeastPatienceSeconds = 1;
+constexpr double kMostPatienceSeconds = 5;
 // Registered with NCCL at the start. A larger bucket makes it grow.
 constexpr std::size_t kUsualStaging = std::size_t{32} << 20;
 
@@ -84,6 +85,9 @@ Result<std::unique_ptr<DevicePath>> DevicePath::Create(
   std::unique_ptr<DevicePath> made(new DevicePath(std::move(device)));
   made->opening_ = parts.opening;
   made->logger_ = parts.logger;
+  made->patience_seconds_ =
+      std::clamp(parts.options->timeout_seconds, kLeastPatienceSeconds,
+                 kMostPatienceSeconds);
   std::string why;
   const DeviceCollectives wanted = parts.options->device_collectives;
   const bool can = AllCanNccl(places, &why);
@@ -142,6 +146,7 @@ Status DevicePath::MakeNccl(const DevicePathParts& parts,
   };
   args.init_seconds = parts.options->join_timeout_seconds;
   args.timeout_seconds = parts.options->timeout_seconds;
+  args.abort_seconds = patience_seconds_;
   if (parts.options->wire_dtype != parts.options->pool_dtype) {
     args.staging_bytes = kUsualStaging;
   }
@@ -160,8 +165,10 @@ Status DevicePath::MakeStaged(const DevicePathParts& parts) {
   staged.fabric = parts.opening.fabric;
   staged.clock = parts.opening.clock;
   staged.group = *parts.group;
+  StagedOptions options;
+  options.abandon_seconds = patience_seconds_;
   Result<std::unique_ptr<StagedCollective>> made =
-      StagedCollective::Create(staged, StagedOptions());
+      StagedCollective::Create(staged, options);
   if (!made.ok()) return made.status();
   staged_ = std::move(made).value();
   return Status();
@@ -268,7 +275,9 @@ bool DevicePath::Await(const Event& event) {
     opening_.executor->Poll();
     opening_.fabric->Tick(false);
     const double seconds = Seconds(opening_.clock->Now() - begin);
-    if (!opening_.fabric->status().ok() && seconds > kIdleSeconds) return false;
+    if (!opening_.fabric->status().ok() && seconds > patience_seconds_) {
+      return false;
+    }
     opening_.fabric->Wait(std::chrono::milliseconds(1));
   }
 }

@@ -72,12 +72,18 @@ class DevicePath {
   void Register(void* data, std::size_t bytes);
   void Deregister(const void* data);
 
+  // How long this rank waits for the device once the job has failed: five
+  // seconds, or timeout_seconds if that is less, but at least one second. A
+  // stream that waits for another library, which waits for a dead rank, never
+  // ends its work.
+  double patience_seconds() const { return patience_seconds_; }
+
   // The job has failed: nothing may wait any longer.
   void Fail(const Status& why);
   // Ends what is in flight and waits for the streams; if the job has failed,
-  // for a few seconds at most. The fabric still exists, and no other thread
-  // drives. Returns false if the device may go on using memory of this object
-  // or of the arena; then neither may be destroyed.
+  // for patience_seconds() at most. The fabric still exists, and no other
+  // thread drives. Returns false if the device may go on using memory of this
+  // object or of the arena; then neither may be destroyed.
   bool Close();
 
  private:
@@ -95,6 +101,7 @@ class DevicePath {
   const std::shared_ptr<Device> device_;
   OpeningParts opening_;
   Logger* logger_ = nullptr;
+  double patience_seconds_ = 0;
   std::unique_ptr<NcclCollective> nccl_;  // One of these two is null.
   std::unique_ptr<StagedCollective> staged_;
   std::unique_ptr<DeviceSync> sync_;

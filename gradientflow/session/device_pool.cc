@@ -8,9 +8,6 @@
 namespace gradientflow {
 namespace {
 
-// How long the device may take to finish its work after the job has failed.
-constexpr double kIdleSeconds = 5;
-
 // A device that reports an error does no more work.
 bool IsReached(const Event& event) {
   const Result<bool> reached = event.Query();
@@ -109,7 +106,7 @@ bool DevicePool::Close() {
     there = IsReached(optimizer_->stepped());
     for (const auto& end : ends) there &= IsReached(*end);
     return there || (!parts_.core->fabric().status().ok() &&
-                     Seconds(clock.Now() - begin) > kIdleSeconds);
+                     Seconds(clock.Now() - begin) > path().patience_seconds());
   });
   return there;
 }

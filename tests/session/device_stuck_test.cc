@@ -18,6 +18,8 @@ TEST_P(StuckDevice, KeepsNeitherTheStepNorTheSessionFromEnding) {
   job.over = GetParam();
   job.size = 2;
   job.tensors = SomeTensors();
+  // The ranks wait for the device as long, several times over.
+  job.options.timeout_seconds = 3;
   std::barrier<> stepped(job.size);
   RunRanks(job, [&](GradientSession& session) {
     ProduceAll(session, 0);

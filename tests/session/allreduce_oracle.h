@@ -26,10 +26,13 @@ bool Valid(const AllreduceCase& c);
 // normal float16. Integers may have any bits.
 std::uint64_t InputBits(DType dtype, int rank, std::size_t i);
 
-kernels::testing::Elements Input(DType dtype, int rank, std::size_t count);
+// Rank `rank`'s elements [begin, begin + count).
+kernels::testing::Elements Input(DType dtype, int rank, std::size_t count,
+                                 std::size_t begin = 0);
 
-// Runs it on `session` and checks every element. Returns a hash of the bits,
-// which must be the same on all ranks.
+// Runs it on `session`. Returns a hash of the bits, which must be the same on
+// all ranks. Each rank checks its share of the elements, so that together they
+// check every element.
 std::uint64_t RunAndCheck(GradientSession& session, const AllreduceCase& c);
 
 std::uint64_t Digest(const kernels::testing::Elements& elements);

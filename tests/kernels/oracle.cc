@@ -1,6 +1,7 @@
 #include "tests/kernels/oracle.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -44,6 +45,31 @@ Format FormatOf(DType type) {
   }
 }
 
+// The fields of a float64, from which the others are made: libm's functions for
+// them would be most of what the tests of kernels take.
+constexpr int kBias64 = 1023;
+constexpr std::uint64_t kMantissa64 = (std::uint64_t{1} << 52) - 1;
+
+// floor(log2(|value|)). REQUIRES that the value is normal, or far below all
+// normal numbers of the format that it is rounded to.
+int ExponentOf(double value) {
+  return static_cast<int>(std::bit_cast<std::uint64_t>(value) >> 52 & 0x7FF) -
+         kBias64;
+}
+
+// 2^exponent, a normal number.
+double PowerOfTwo(int exponent) {
+  return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + kBias64)
+                               << 52);
+}
+
+// The nearest whole number, ties to even, of |value| < 2^51: from 2^52 on the
+// last place of a float64 is one.
+double NearestWhole(double value) {
+  const double far = std::copysign(0x1p52, value);
+  return std::copysign(value + far - far, value);
+}
+
 // The stored fields of a value that the format holds exactly.
 std::uint64_t Encode(DType type, double value) {
   const Format format = FormatOf(type);
@@ -51,26 +77,28 @@ std::uint64_t Encode(DType type, double value) {
   const int bias = format.max_exponent;
   const int total_bits = static_cast<int>(SizeOf(type)) * 8;
   std::uint64_t bits = 0;
-  const double magnitude = std::fabs(value);
   if (std::isnan(value)) {
     bits = ((std::uint64_t{2} * bias + 1) * 2 + 1) << (mantissa_bits - 1);
   } else if (std::isinf(value)) {
     bits = (std::uint64_t{2} * bias + 1) << mantissa_bits;
-  } else if (magnitude >= std::ldexp(1.0, format.min_exponent)) {
-    const int exponent = std::ilogb(magnitude);
-    const double mantissa = std::ldexp(magnitude, mantissa_bits - exponent) -
-                            std::ldexp(1.0, mantissa_bits);
-    bits = static_cast<std::uint64_t>(exponent + bias) << mantissa_bits |
-           static_cast<std::uint64_t>(mantissa);
+  } else if (value != 0 && ExponentOf(value) >= format.min_exponent) {
+    const std::uint64_t mantissa =
+        std::bit_cast<std::uint64_t>(value) & kMantissa64;
+    bits = static_cast<std::uint64_t>(ExponentOf(value) + bias)
+               << mantissa_bits |
+           mantissa >> (52 - mantissa_bits);
+  } else if (type == DType::kFloat64) {
+    return std::bit_cast<std::uint64_t>(value);
   } else {
     bits = static_cast<std::uint64_t>(
-        std::ldexp(magnitude, mantissa_bits - format.min_exponent));
+        std::fabs(value) * PowerOfTwo(mantissa_bits - format.min_exponent));
   }
   if (std::signbit(value)) bits |= std::uint64_t{1} << (total_bits - 1);
   return bits;
 }
 
 double Decode(DType type, std::uint64_t bits) {
+  if (type == DType::kFloat64) return std::bit_cast<double>(bits);
   const Format format = FormatOf(type);
   const int mantissa_bits = format.precision - 1;
   const int total_bits = static_cast<int>(SizeOf(type)) * 8;
@@ -83,12 +111,12 @@ double Decode(DType type, std::uint64_t bits) {
   if (field == 2 * format.max_exponent + 1) {
     value = mantissa != 0 ? std::nan("") : kInfinity;
   } else if (field == 0) {
-    value = std::ldexp(mantissa, format.min_exponent - mantissa_bits);
+    value = mantissa * PowerOfTwo(format.min_exponent - mantissa_bits);
   } else {
-    value = std::ldexp(mantissa + std::ldexp(1.0, mantissa_bits),
-                       field - format.max_exponent - mantissa_bits);
+    value = (mantissa + PowerOfTwo(mantissa_bits)) *
+            PowerOfTwo(field - format.max_exponent - mantissa_bits);
   }
-  return std::copysign(value, negative ? -1.0 : 1.0);
+  return negative ? -value : value;
 }
 
 // The value of an integer of up to 64 bits, as two's complement if it is
@@ -106,11 +134,12 @@ double RoundTo(DType type, double value) {
   if (type == DType::kFloat64 || !std::isfinite(value) || value == 0) {
     return value;
   }
-  const int exponent = std::max(std::ilogb(value), format.min_exponent);
+  const int exponent = std::max(ExponentOf(value), format.min_exponent);
+  if (exponent > format.max_exponent) return std::copysign(kInfinity, value);
   const int unit = exponent - (format.precision - 1);
   const double rounded =
-      std::ldexp(std::nearbyint(std::ldexp(value, -unit)), unit);
-  if (std::fabs(rounded) >= std::ldexp(1.0, format.max_exponent + 1)) {
+      NearestWhole(value * PowerOfTwo(-unit)) * PowerOfTwo(unit);
+  if (std::fabs(rounded) >= PowerOfTwo(format.max_exponent + 1)) {
     return std::copysign(kInfinity, value);
   }
   return rounded;
@@ -178,15 +207,16 @@ void Elements::Set(std::size_t i, double value) {
 }
 
 void Elements::Fill(std::mt19937_64& random) {
-  std::normal_distribution<double> normal;
-  std::uniform_int_distribution<int> kind(0, 9);
   for (std::size_t i = 0; i < n_; ++i) {
+    const std::uint64_t bits = random();
     if (!IsFloat(type_)) {
-      SetBits(i, random());
+      SetBits(i, bits);
       continue;
     }
-    double value = normal(random);
-    const int k = kind(random);
+    // Its upper half between -2 and 2; what it is to be, from the lower one.
+    double value =
+        static_cast<double>(static_cast<std::int64_t>(bits) >> 32) * 0x1p-30;
+    const std::uint64_t k = (bits & 0xFFFFFFFF) % 10;
     if (k == 0) value *= 1e-6;
     if (k == 1) value *= 100;
     if (k == 2) value = std::copysign(0.0, value);

@@ -100,7 +100,7 @@ TEST_P(LinkConformance, GarbageEndsTheLinkAndItsSends) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     LinkOwner owner;
     const auto peer = GetParam().join_raw(&owner);
-    owner.Send(1, 1, std::size_t{64} << 20);
+    owner.Send(1, 1, std::size_t{32} << 20);
     peer->Write(Pattern(seed, 41 + 100 * seed));
     ASSERT_TRUE(testing::Drive({&owner}, [&] { return !owner.sent.empty(); }));
     ExpectDown(owner, StatusCode::kDataLoss);

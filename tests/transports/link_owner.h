@@ -25,19 +25,7 @@
 namespace gradientflow::testing {
 
 // Bytes that depend on seed and place, so that any shift or mix-up shows.
-inline std::vector<std::byte> Pattern(std::uint64_t seed, std::size_t bytes) {
-  std::vector<std::byte> out(bytes);
-  std::uint64_t x = seed * 0x9e3779b97f4a7c15 + 0x2545f4914f6cdd1d;
-  for (std::size_t i = 0; i < bytes; ++i) {
-    if (i % 8 == 0) {
-      x ^= x << 13;
-      x ^= x >> 7;
-      x ^= x << 17;
-    }
-    out[i] = static_cast<std::byte>(x >> (8 * (i % 8)));
-  }
-  return out;
-}
+std::vector<std::byte> Pattern(std::uint64_t seed, std::size_t bytes);
 
 struct Received {
   int peer = -1;
@@ -191,11 +179,8 @@ inline bool Drive(const std::vector<LinkOwner*>& owners,
   return true;
 }
 
-inline bool Intact(const Received& message) {
-  return message.payload ==
-         Pattern(message.header.tag,
-                 static_cast<std::size_t>(message.header.payload_bytes));
-}
+// Whether the payload is the Pattern() of the message's tag and length.
+bool Intact(const Received& message);
 
 // The number of entries of a directory, without "." and "..".
 inline std::size_t CountEntries(const char* path) {

@@ -71,8 +71,10 @@ std::vector<std::byte> MakeStream(Choices* choices) {
     stream.insert(stream.end(), bytes.begin(), bytes.end());
     const std::uint64_t there =
         std::min<std::uint64_t>(header.payload_bytes, 70000);
-    for (std::uint64_t j = 0; j < there; ++j) {
-      stream.push_back(static_cast<std::byte>(j * 7 + stream.size()));
+    const std::size_t begin = stream.size();
+    stream.resize(begin + there);
+    for (std::size_t j = 0; j < there; ++j) {
+      stream[begin + j] = static_cast<std::byte>(j * 7 + begin);
     }
   }
   for (const std::uint8_t byte : choices->rest()) {

@@ -1,6 +1,7 @@
 """Runs a module's unittest cases under Bazel, which counts each of them."""
 
 import os
+import pathlib
 import time
 import unittest
 from xml.etree import ElementTree
@@ -43,9 +44,30 @@ class _Result(unittest.TextTestResult):
             self._add("failure", str(error[1]))
 
 
+class _Loader(unittest.TestLoader):
+    """Loads Bazel's share of the cases, if it runs them in shards."""
+
+    def loadTestsFromModule(self, *args, **settings):
+        cases = list(_flat(super().loadTestsFromModule(*args, **settings)))
+        shards = int(os.environ.get("TEST_TOTAL_SHARDS", 1))
+        status = os.environ.get("TEST_SHARD_STATUS_FILE")
+        if status:
+            pathlib.Path(status).touch()
+        return self.suiteClass(
+            cases[int(os.environ.get("TEST_SHARD_INDEX", 0))::shards])
+
+
+def _flat(suite):
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            yield from _flat(test)
+        else:
+            yield test
+
+
 def main():
     program = unittest.main(
-        exit=False, verbosity=2,
+        exit=False, verbosity=2, testLoader=_Loader(),
         testRunner=unittest.TextTestRunner(resultclass=_Result))
     path = os.environ.get("XML_OUTPUT_FILE")
     if path:

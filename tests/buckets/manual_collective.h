@@ -1,0 +1,47 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gradientflow/collectives/collective.h"
+
+namespace gradientflow::testing {
+
+// A collective that keeps its calls until the test ends them.
+class ManualCollective final : public Collective {
+ public:
+  struct Begun {
+    CollectiveCall call;
+    Done done;
+    bool ended = false;
+  };
+
+  int rank() const override { return 1; }
+  int size() const override { return 3; }
+  void Start(const CollectiveCall& call, Done done) override {
+    calls.push_back({call, done});
+  }
+  bool Poll() override { return false; }
+  std::size_t in_flight() const override {
+    return static_cast<std::size_t>(
+        std::count_if(calls.begin(), calls.end(),
+                      [](const Begun& call) { return !call.ended; }));
+  }
+  bool Busy(Channel) const override { return in_flight() > 0; }
+  std::uint64_t bytes_sent(Channel) const override { return 0; }
+  std::string OldestCall() const override { return {}; }
+
+  void End(std::size_t i, const Status& status = Status(),
+           std::uint32_t flags = 0) {
+    calls[i].ended = true;
+    const Done done = calls[i].done;
+    done(status, flags);
+  }
+
+  std::vector<Begun> calls;
+};
+
+}  // namespace gradientflow::testing

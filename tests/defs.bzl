@@ -71,6 +71,11 @@ def precompiled_headers():
             name = "precompiled" + level.replace("-", "_"),
             testonly = True,
             header = "precompiled.inc",
-            copts = _copts(level),
+            # Bazel's cache brings the result to checkouts whose files were
+            # written at another time. Their content is part of its key.
+            copts = _copts(level) + select({
+                "//tests:clang": ["-Xclang", "-fno-pch-timestamp"],
+                "//conditions:default": [],
+            }),
             deps = ["@googletest//:gtest"],
         )

@@ -34,7 +34,7 @@ struct ExecutorOptions {
 struct ExecutorParts {
   Fabric* fabric = nullptr;
   SharedArena* arena = nullptr;  // Null if no peer shares memory.
-  const kernels::KernelTable* kernels = nullptr;
+  const kernels::CpuKernelTable* kernels = nullptr;
   const Clock* clock = nullptr;
   Recorder* recorder = nullptr;
   Logger* logger = nullptr;

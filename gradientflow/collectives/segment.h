@@ -17,7 +17,7 @@ namespace gradientflow {
 struct SegmentContext {
   Fabric& fabric;
   SharedArena* arena;  // Null if no peer shares memory.
-  const kernels::KernelTable& kernels;
+  const kernels::CpuKernelTable& kernels;
   Slabs& slabs;
   // Runs when a message ends. The cookie contains the segment's slot and the
   // argument of its OnMessage().

@@ -108,9 +108,8 @@ class Segment {
 
   void PostRound();
   void PostReceives(std::size_t round);
-  bool MayReceiveEarly() const;
+  void PostEarlyReceives();
   void NextRound();
-  void PostSend(const Step& step, std::uint32_t index);
   void PostRecv(const Step& step, std::uint32_t index, std::size_t round);
   const std::byte* WireImage(const Step& step);
   bool RunLocal(const Step& step);

@@ -27,13 +27,6 @@ constexpr std::size_t kSlots = 64;
 // of them.
 constexpr std::size_t kStagingUnit = std::size_t{2} << 20;
 
-std::string Describe(const NcclOperation& operation) {
-  const CollectiveCall& call = operation.call;
-  return StrCat(Name(call.kind), " #", operation.sequence, " of ", call.count,
-                " ", Name(call.dtype), ", step ", call.step, " bucket ",
-                call.bucket);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<NcclLane>> NcclLane::Create(
@@ -178,7 +171,7 @@ Result<bool> NcclLane::Issue() {
   }
 }
 
-Result<bool> NcclLane::Advance(std::vector<EndedCall>* ended) {
+Result<bool> NcclLane::Advance(DoneQueue* ended) {
   if (queue_.empty()) return false;
   Result<bool> issued = Issue();
   if (!issued.ok()) return issued;
@@ -192,7 +185,7 @@ Result<bool> NcclLane::Advance(std::vector<EndedCall>* ended) {
   return issued.value() || retired.value();
 }
 
-Result<bool> NcclLane::Retire(std::vector<EndedCall>* ended) {
+Result<bool> NcclLane::Retire(DoneQueue* ended) {
   std::size_t count = 0;
   for (; count < issued_; ++count) {
     const NcclOperation& operation = *queue_[count];
@@ -213,8 +206,7 @@ Result<bool> NcclLane::Retire(std::vector<EndedCall>* ended) {
   return true;
 }
 
-void NcclLane::Finish(const NcclOperation& operation,
-                      std::vector<EndedCall>* ended) {
+void NcclLane::Finish(const NcclOperation& operation, DoneQueue* ended) {
   const CollectiveCall& call = operation.call;
   const Clock::Time now = parts_.clock->Now();
   bytes_sent_ += RingBytes(call, parts_.group.rank, parts_.group.size);
@@ -224,20 +216,17 @@ void NcclLane::Finish(const NcclOperation& operation,
                              operation.begin, now});
   }
   if (parts_.trace && parts_.logger != nullptr) Trace(operation, now);
-  ended->push_back(
-      {operation.done, FoundNonfinite(operation) ? kFlagNonfinite : 0, {}});
+  ended->Add(operation.done, FoundNonfinite(operation) ? kFlagNonfinite : 0,
+             Status());
 }
 
 void NcclLane::Trace(const NcclOperation& operation, Clock::Time now) const {
   const CollectiveCall& call = operation.call;
   parts_.logger->Log(
       LogLevel::kInfo,
-      StrCat(Name(call.kind), " #", operation.sequence, " step ", call.step,
-             " bucket ", call.bucket, ": ", call.count, " ", Name(call.dtype),
-             call.wire != call.dtype ? StrCat(" as ", Name(call.wire)) : "",
-             ", ", call.count * SizeOf(call.wire), " bytes, 1 segments, nccl (",
-             Text(operation.plan, call), "), ",
-             Seconds(now - operation.begin) * 1e3, " ms"));
+      TraceLine(call, operation.sequence,
+                StrCat("1 segments, nccl (", Text(operation.plan, call), ")"),
+                Seconds(now - operation.begin)));
 }
 
 Clock::Time NcclLane::standing_since() const {
@@ -256,7 +245,9 @@ bool NcclLane::NeedsAll() const {
   }
 }
 
-std::string NcclLane::OldestCall() const { return Describe(*queue_.front()); }
+std::string NcclLane::OldestCall() const {
+  return Describe(queue_.front()->call, queue_.front()->sequence);
+}
 
 bool NcclLane::Drained() {
   if (!comm_.abort_done()) return false;
@@ -270,11 +261,12 @@ bool NcclLane::Drained() {
   return !reached.ok() || reached.value();
 }
 
-void NcclLane::EndAll(const Status& why, std::vector<EndedCall>* ended) {
+void NcclLane::EndAll(const Status& why, DoneQueue* ended) {
   for (auto& operation : queue_) {
-    ended->push_back({operation->done, 0,
-                      Status(why.code(), StrCat(why.message(), "; ended ",
-                                                Describe(*operation)))});
+    ended->Add(operation->done, 0,
+               Status(why.code(),
+                      StrCat(why.message(), "; ended ",
+                             Describe(operation->call, operation->sequence))));
   }
   queue_.clear();
   issued_ = 0;

@@ -19,13 +19,6 @@
 
 namespace gradientflow {
 
-// A call that has ended and whose `done` has yet to run.
-struct EndedCall {
-  Done done;
-  std::uint32_t flags;
-  Status status;
-};
-
 // All are borrowed, and outlive the lane.
 struct NcclLaneParts {
   Device* device = nullptr;
@@ -57,7 +50,7 @@ class NcclLane {
 
   // Issues the calls that can be issued, and moves those that have ended to
   // *ended. Returns whether anything moved. An error is the end of the lane.
-  Result<bool> Advance(std::vector<EndedCall>* ended);
+  Result<bool> Advance(DoneQueue* ended);
 
   // The time since when calls are in flight and none has ended. REQUIRES
   // calls() > 0.
@@ -79,7 +72,7 @@ class NcclLane {
   // this lane.
   bool Drained();
   // Ends all calls with `why`, each with its name added.
-  void EndAll(const Status& why, std::vector<EndedCall>* ended);
+  void EndAll(const Status& why, DoneQueue* ended);
 
  private:
   struct Staging {
@@ -96,8 +89,8 @@ class NcclLane {
   Status IssueNext();
   Status Settle(NcclOperation* operation);
   Result<bool> Issue();
-  Result<bool> Retire(std::vector<EndedCall>* ended);
-  void Finish(const NcclOperation& operation, std::vector<EndedCall>* ended);
+  Result<bool> Retire(DoneQueue* ended);
+  void Finish(const NcclOperation& operation, DoneQueue* ended);
   void Trace(const NcclOperation& operation, Clock::Time now) const;
 
   const NcclLaneParts parts_;

@@ -25,10 +25,9 @@ NcclCollective::NcclCollective(NcclArgs args) : args_(std::move(args)) {
 
 void NcclCollective::Start(const CollectiveCall& call, Done done) {
   Status status = status_;
-  if (status.ok()) status = ValidateCall(call, group_);
   if (status.ok()) status = CheckCall(call);
   if (!status.ok()) {
-    ended_.push_back({done, 0, std::move(status)});
+    ended_.Add(done, 0, std::move(status));
     return;
   }
   lane(call.channel).Push(call, done);
@@ -62,13 +61,13 @@ Status NcclCollective::CheckCall(const CollectiveCall& call) const {
 }
 
 bool NcclCollective::Poll() {
-  bool moved = RunEnded();
+  bool moved = ended_.Run();
   if (state_ == State::kOpen) {
     moved = Advance() || moved;
     LookIfStanding();
   }
   if (state_ == State::kAborting) moved = AdvanceAbort() || moved;
-  return RunEnded() || moved;
+  return ended_.Run() || moved;
 }
 
 bool NcclCollective::Advance() {
@@ -179,32 +178,12 @@ bool NcclCollective::AdvanceAbort() {
   return true;
 }
 
-bool NcclCollective::RunEnded() {
-  const bool any = next_ended_ < ended_.size();
-  // A `done` may start calls, which may end at once.
-  while (next_ended_ < ended_.size()) {
-    const EndedCall ended = std::move(ended_[next_ended_++]);
-    ended.done(ended.status, ended.flags);
-  }
-  ended_.clear();
-  next_ended_ = 0;
-  return any;
-}
-
 std::size_t NcclCollective::in_flight() const {
-  std::size_t calls = ended_.size() - next_ended_;
+  std::size_t calls = ended_.size();
   for (const auto& lane : lanes_) {
     if (lane != nullptr) calls += lane->calls();
   }
   return calls;
-}
-
-bool NcclCollective::Busy(Channel channel) const {
-  return lane(channel).calls() > 0;
-}
-
-std::uint64_t NcclCollective::bytes_sent(Channel channel) const {
-  return lane(channel).bytes_sent();
 }
 
 std::string NcclCollective::OldestCall() const {

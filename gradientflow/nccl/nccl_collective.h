@@ -91,15 +91,20 @@ class NcclCollective final : public Collective {
   // streams may never end.
   bool Close();
 
-  int rank() const override { return args_.rank; }
-  int size() const override { return args_.size; }
+  int rank() const { return args_.rank; }
+  int size() const { return args_.size; }
   // The buffers must be in memory of args.device. Their data must be ready, or
   // stream(call.channel) must have been told to wait for it.
   void Start(const CollectiveCall& call, Done done) override;
   bool Poll() override;
   std::size_t in_flight() const override;
-  bool Busy(Channel channel) const override;
-  std::uint64_t bytes_sent(Channel channel) const override;
+  // Takes calls of the group of all ranks alone.
+  bool Busy(GroupId, Channel channel) const override {
+    return lane(channel).calls() > 0;
+  }
+  std::uint64_t bytes_sent(GroupId, Channel channel) const override {
+    return lane(channel).bytes_sent();
+  }
 
   // The stream that the calls of a channel run on. Before Start(), let it
   // Wait() for the event after which the buffers are ready.
@@ -150,7 +155,6 @@ class NcclCollective final : public Collective {
   void AwaitAbort();
   bool Drained();
   std::string Culprits() const;
-  bool RunEnded();
   Status CloseLanes();
   void Log(LogLevel level, const std::string& line) const;
 
@@ -162,9 +166,7 @@ class NcclCollective final : public Collective {
     void* handle;
   };
   std::vector<Registered> registered_[kChannels];
-  std::vector<EndedCall> ended_;
-  // First element of ended_ whose `done` has not run.
-  std::size_t next_ended_ = 0;
+  DoneQueue ended_;
 
   State state_ = State::kOpen;
   Status status_;

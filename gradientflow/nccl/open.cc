@@ -61,7 +61,7 @@ Status NcclCollective::OpenLanes() {
     if (!made.ok()) return made.status();
     lane = std::move(made).value();
   }
-  ended_.reserve(kUsualCalls);
+  ended_.Reserve(kUsualCalls);
   std::array<nccl::UniqueId, kChannels> ids;
   GF_RETURN_IF_ERROR(ShareIds(&ids));
   for (int channel = 0; channel < kChannels; ++channel) {
@@ -167,7 +167,7 @@ bool NcclCollective::Close() {
     AwaitAbort();
     if (Drained()) state_ = State::kClosed;
   }
-  RunEnded();
+  ended_.Run();
   return state_ == State::kClosed;
 }
 

@@ -13,8 +13,8 @@
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/collectives/collective.h"
 #include "gradientflow/device/device.h"
-#include "gradientflow/nccl/lane.h"
 #include "gradientflow/nccl/nccl_api.h"
+#include "gradientflow/nccl/queue.h"
 #include "gradientflow/observe/logger.h"
 #include "gradientflow/observe/recorder.h"
 
@@ -100,15 +100,15 @@ class NcclCollective final : public Collective {
   std::size_t in_flight() const override;
   // Takes calls of the group of all ranks alone.
   bool Busy(GroupId, Channel channel) const override {
-    return lane(channel).calls() > 0;
+    return queue(channel).calls() > 0;
   }
   std::uint64_t bytes_sent(GroupId, Channel channel) const override {
-    return lane(channel).bytes_sent();
+    return queue(channel).bytes_sent();
   }
 
   // The stream that the calls of a channel run on. Before Start(), let it
   // Wait() for the event after which the buffers are ready.
-  Stream& stream(Channel channel) { return lane(channel).stream(); }
+  Stream& stream(Channel channel) { return queue(channel).stream(); }
 
   // Tells NCCL about memory of the device that calls will use again and again,
   // so that it can save copies. Has an effect from NCCL 2.19 on; OK without
@@ -136,18 +136,18 @@ class NcclCollective final : public Collective {
   enum class State : std::uint8_t { kOpen, kAborting, kFailed, kClosed };
 
   explicit NcclCollective(NcclArgs args);
-  NcclLane& lane(Channel channel) const {
-    return *lanes_[static_cast<std::size_t>(channel)];
+  NcclQueue& queue(Channel channel) const {
+    return *queues_[static_cast<std::size_t>(channel)];
   }
   Status Open();
-  Status OpenLanes();
+  Status OpenQueues();
   Status ShareIds(std::array<nccl::UniqueId, kChannels>* ids);
   Status CheckDevice();
   Status WaitUntil(const std::function<Result<bool>()>& there, double seconds,
                    const std::string& what);
   Status CheckCall(const CollectiveCall& call) const;
   bool Advance();
-  bool AdvanceLanes();
+  bool AdvanceQueues();
   void LookIfStanding();
   void FailHere(const Status& why);
   void BeginAbort(const Status& why);
@@ -155,12 +155,12 @@ class NcclCollective final : public Collective {
   void AwaitAbort();
   bool Drained();
   std::string Culprits() const;
-  Status CloseLanes();
+  Status CloseQueues();
   void Log(LogLevel level, const std::string& line) const;
 
   const NcclArgs args_;
   CallGroup group_;
-  std::array<std::unique_ptr<NcclLane>, kChannels> lanes_;
+  std::array<std::unique_ptr<NcclQueue>, kChannels> queues_;
   struct Registered {
     const void* data;
     void* handle;

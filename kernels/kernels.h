@@ -6,9 +6,12 @@
 #include "kernels/types.h"
 
 // The element-wise work of the data path: one Args struct per kernel, and one
-// table of implementations per kind of memory. cpu/*.cc and cuda/*.cu have one
-// file per kernel, of the same name. All sizes are elements unless the name
-// says bytes. Pointers need only the alignment of their elements. n may be 0.
+// table of implementations per kind of memory. Every kind of memory has the
+// kernels of KernelTable. Those of CpuKernelTable are for the memory of the
+// host alone: on a device the kernels of chunk_kernels.h do their work, on many
+// chunks per launch. cpu/*.cc and cuda/*.cu have one file per kernel, of the
+// same name. All sizes are elements unless the name says bytes. Pointers need
+// only the alignment of their elements. n may be 0.
 //
 // float16 and bfloat16 are read exactly and written with round to nearest even;
 // overflow gives an infinity, a NaN stays a (quiet) NaN. Arithmetic on float16,
@@ -168,28 +171,32 @@ struct SgdArgs {
   bool nesterov;
 };
 
-// One implementation of every kernel over one kind of memory. All calls are
+// One implementation of the kernels over one kind of memory. All calls are
 // asynchronous on `stream`; CPU tables ignore it and finish before they return.
 // They return 0, EINVAL for types, operations or counts that the Args do not
 // allow (then nothing is touched), or the device's error code of the launch.
 struct KernelTable {
   const char* name;  // "cpu-scalar", "cpu-avx2", "cpu-avx512", "cuda".
   int (*convert)(const ConvertArgs&, void* stream);
-  int (*accumulate)(const AccumulateArgs&, void* stream);
   int (*reduce_many)(const ReduceManyArgs&, void* stream);
+  int (*find_nonfinite)(const FindNonfiniteArgs&, void* stream);
+};
+
+// The kernels of the host's memory.
+struct CpuKernelTable : KernelTable {
+  int (*accumulate)(const AccumulateArgs&, void* stream);
   int (*residual)(const ResidualArgs&, void* stream);
   int (*l1_norm)(const L1NormArgs&, void* stream);
   int (*sum_squares)(const SumSquaresArgs&, void* stream);
-  int (*find_nonfinite)(const FindNonfiniteArgs&, void* stream);
   int (*sgd)(const SgdArgs&, void* stream);
 };
 
 // The best table that this CPU can run. Thread-safe; the table is never
 // destroyed.
-const KernelTable& CpuKernels();
+const CpuKernelTable& CpuKernels();
 
 // All tables that this CPU can run, the scalar reference first, for tests and
 // benchmarks. Terminated by null.
-const KernelTable* const* AllCpuKernels();
+const CpuKernelTable* const* AllCpuKernels();
 
 }  // namespace gradientflow::kernels

@@ -59,7 +59,7 @@ Fabric::~Fabric() {
     if (peer.link != nullptr) peer.link->Close();
   }
   TearDown();
-  RunReady();
+  ready_.Run();
 }
 
 void Fabric::Connect(std::vector<std::unique_ptr<Link>> links) {
@@ -85,7 +85,7 @@ void Fabric::OnSent(void* self, std::uint64_t slot, std::uint32_t flags,
 void Fabric::Send(int peer, MessageId id, ConstBufferView src, Stamp stamp,
                   Done done) {
   if (!status_.ok()) {
-    ready_.push_back({done, 0, status_});
+    ready_.Add(done, 0, status_);
     return;
   }
   if (free_sends_.empty()) {
@@ -123,16 +123,16 @@ void Fabric::Recv(int peer, MessageId id, BufferView dst,
                   std::uint64_t signature, Done done) {
   Peer& from = peers_[peer];
   if (!status_.ok()) {
-    ready_.push_back({done, 0, status_});
+    ready_.Add(done, 0, status_);
     return;
   }
   if (IsNumberedByReceiver(id.tag)) id = from.arrivals.Receive(id);
   Match& match = from.matches[id];
   if (match.posted) {
-    ready_.push_back(
-        {done, 0,
-         Status(StatusCode::kInternal, StrCat("tag ", id.tag, " from rank ",
-                                              peer, " is already awaited"))});
+    ready_.Add(
+        done, 0,
+        Status(StatusCode::kInternal, StrCat("tag ", id.tag, " from rank ",
+                                             peer, " is already awaited")));
     return;
   }
   match.posted = true;
@@ -343,7 +343,7 @@ void Fabric::Complete(int peer, MessageId id) {
     held_memory_.Give(std::move(match.held), match.header.payload_bytes);
     if (from.paused_lanes > 0) ResumePaused(from);
   }
-  ready_.push_back({match.done, match.header.flags, status});
+  ready_.Add(match.done, match.header.flags, status);
   if (IsNumberedByReceiver(id.tag)) ForgetIfEven(&from, id);
   if (!fits && !IsPointToPoint(id.tag)) Fail(status);
 }
@@ -384,19 +384,8 @@ void Fabric::LiftLimit(Peer& from) {
   for (int lane : lanes) from.link->Resume(lane);
 }
 
-bool Fabric::RunReady() {
-  bool any = false;
-  while (!ready_.empty()) {
-    Ready ready = std::move(ready_.front());
-    ready_.pop_front();
-    ready.done(ready.status, ready.flags);
-    any = true;
-  }
-  return any;
-}
-
 bool Fabric::Poll() {
-  bool moved = RunReady();
+  bool moved = ready_.Run();
   if (!torn_down_ && status_.ok()) {
     for (Peer& peer : peers_) {
       if (peer.link != nullptr && !peer.down) moved |= peer.link->Poll();
@@ -409,7 +398,7 @@ bool Fabric::Poll() {
     if (!suspect_.ok()) DecideDown();
   }
   if (!torn_down_ && !status_.ok()) TearDown();
-  moved |= RunReady();
+  moved |= ready_.Run();
   return moved;
 }
 

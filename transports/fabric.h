@@ -3,7 +3,6 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -187,11 +186,6 @@ class Fabric final : public LinkEvents {
     std::string text;
     int peer = 0;
   };
-  struct Ready {
-    Done done;
-    std::uint32_t flags;
-    Status status;
-  };
 
   // Returns whether the message is the one that its receive expects; if not,
   // `why` says how they differ.
@@ -206,7 +200,6 @@ class Fabric final : public LinkEvents {
   void ResumePaused(Peer& peer);
   void LiftLimit(Peer& from);
   void TearDown();
-  bool RunReady();
   void DecideDown();
   void SendBeats();
   static bool HasPosted(const Peer& peer);
@@ -223,7 +216,7 @@ class Fabric final : public LinkEvents {
   const FabricOptions options_;
   HeldMemory held_memory_;
   std::vector<Peer> peers_;
-  std::deque<Ready> ready_;
+  DoneQueue ready_;
   std::unordered_map<GroupId, NextCalls> next_calls_;
   // The sends whose buffers are lent, by slot. Kept here so that each Done runs
   // even if its link is dropped.

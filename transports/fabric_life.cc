@@ -213,12 +213,12 @@ void Fabric::TearDown() {
   // From here on no link touches a lent buffer.
   for (Peer& peer : peers_) {
     for (auto& [id, match] : peer.matches) {
-      if (match.posted) ready_.push_back({match.done, 0, status_});
+      if (match.posted) ready_.Add(match.done, 0, status_);
     }
     peer.matches.clear();
   }
   for (Lent& send : sends_) {
-    if (send.done.run != nullptr) ready_.push_back({send.done, 0, status_});
+    if (send.done.run != nullptr) ready_.Add(send.done, 0, status_);
     send = Lent{};
   }
 }

@@ -44,7 +44,8 @@ class Pages {
 
 Status Verify(const KernelCase& which, const KernelCase::Memory& memory) {
   const auto expected = RunOnHost(
-      which, {*kernels::AllCpuKernels()[0], kernels::CpuChunkKernels()});
+      which, {*kernels::AllCpuKernels()[0], kernels::CpuChunkKernels(),
+              kernels::AllCpuKernels()[0]});
   if (!expected.ok()) return expected.status();
   for (std::size_t b = 0; b < which.buffers.size(); ++b) {
     GF_RETURN_IF_ERROR(
@@ -102,7 +103,7 @@ void RunCase(benchmark::State& state, const KernelCase& which,
 // Registers a case as "<kernel>/<table>/<KiB>".
 void Register(const MakeCase& make, std::size_t bytes) {
   for (auto* table = kernels::AllCpuKernels() + 1; *table != nullptr; ++table) {
-    const KernelTables tables = {**table, kernels::CpuChunkKernels()};
+    const KernelTables tables = {**table, kernels::CpuChunkKernels(), *table};
     const std::string name = make().name + "/" + (*table)->name + "/" +
                              std::to_string(bytes >> 10) + "KiB";
     benchmark::RegisterBenchmark(

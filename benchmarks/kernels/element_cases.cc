@@ -41,7 +41,7 @@ KernelCase Accumulate(std::size_t n, DType dst, DType src) {
       Bytes(n, 2 * SizeOf(dst) + SizeOf(src)),
       {Normal(dst, n, 0), Normal(src, n, 1), Zeros(sizeof(Flag))},
       [=](const Tables& tables, const Memory& m, void* stream) {
-        return tables.elements.accumulate(
+        return tables.host->accumulate(
             {m[0], dst, m[1], src, n, ReduceOp::kSum, 0.5F, 1, As<Flag>(m[2])},
             stream);
       }};
@@ -87,10 +87,9 @@ KernelCase Residual(std::size_t n, DType type, bool send) {
           Bytes(n, SizeOf(type) * (send ? 2 : 1) + 2 * sizeof(float)),
           {Normal(type, n, 0), Normal(kF32, n, 1), Sums(kF32, 1, kFloatSum)},
           [=](const Tables& tables, const Memory& m, void* stream) {
-            return tables.elements.residual(
-                {m[0], type, As<float>(m[1]), n, send, false, 0.9F,
-                 As<float>(m[2])},
-                stream);
+            return tables.host->residual({m[0], type, As<float>(m[1]), n, send,
+                                          false, 0.9F, As<float>(m[2])},
+                                         stream);
           }};
 }
 
@@ -99,8 +98,8 @@ KernelCase L1Norm(std::size_t n, DType type) {
           Bytes(n, SizeOf(type)),
           {Normal(type, n, 0), Sums(kF32, 1, kFloatSum)},
           [=](const Tables& tables, const Memory& m, void* stream) {
-            return tables.elements.l1_norm({m[0], type, n, 1, As<float>(m[1])},
-                                           stream);
+            return tables.host->l1_norm({m[0], type, n, 1, As<float>(m[1])},
+                                        stream);
           }};
 }
 
@@ -109,8 +108,8 @@ KernelCase SumSquares(std::size_t n, DType type) {
           Bytes(n, SizeOf(type)),
           {Normal(type, n, 0), Sums(DType::kFloat64, 1, kDoubleSum)},
           [=](const Tables& tables, const Memory& m, void* stream) {
-            return tables.elements.sum_squares(
-                {m[0], type, n, As<double>(m[1])}, stream);
+            return tables.host->sum_squares({m[0], type, n, As<double>(m[1])},
+                                            stream);
           }};
 }
 
@@ -129,9 +128,9 @@ KernelCase Sgd(std::size_t n, DType type) {
           Bytes(n, 4 * sizeof(float) + SizeOf(type)),
           {Normal(kF32, n, 0), Normal(kF32, n, 1), Normal(type, n, 2)},
           [=](const Tables& tables, const Memory& m, void* stream) {
-            return tables.elements.sgd({As<float>(m[0]), As<float>(m[1]), m[2],
-                                        type, n, 1e-3F, 0.9F, 1e-4F, 1, false},
-                                       stream);
+            return tables.host->sgd({As<float>(m[0]), As<float>(m[1]), m[2],
+                                     type, n, 1e-3F, 0.9F, 1e-4F, 1, false},
+                                    stream);
           }};
 }
 
@@ -142,17 +141,9 @@ std::vector<MakeCase> ElementCases(std::size_t n) {
       [=] { return Convert(n, kF32, kF16, false); },
       [=] { return Convert(n, kF16, kF32, false); },
       [=] { return Convert(n, kF32, kF16, true); },
-      [=] { return Accumulate(n, kF32, kF32); },
-      [=] { return Accumulate(n, kF32, kF16); },
-      [=] { return Accumulate(n, kF16, kF16); },
   };
   for (const DType type : {kF32, kF16}) {
-    made.push_back([=] { return Residual(n, type, true); });
-    made.push_back([=] { return Residual(n, type, false); });
-    made.push_back([=] { return L1Norm(n, type); });
-    made.push_back([=] { return SumSquares(n, type); });
     made.push_back([=] { return FindNonfinite(n, type); });
-    made.push_back([=] { return Sgd(n, type); });
   }
   return made;
 }
@@ -167,8 +158,18 @@ std::vector<MakeCase> HostCases(std::size_t n) {
       [=] { return Convert(n, kF32, kBF16, false); },
       [=] { return Convert(n, kBF16, kF32, false); },
       [=] { return Convert(n, kF32, kBF16, true); },
+      [=] { return Accumulate(n, kF32, kF32); },
+      [=] { return Accumulate(n, kF32, kF16); },
+      [=] { return Accumulate(n, kF16, kF16); },
       [=] { return Accumulate(n, kF32, kBF16); },
   };
+  for (const DType type : {kF32, kF16}) {
+    made.push_back([=] { return Residual(n, type, true); });
+    made.push_back([=] { return Residual(n, type, false); });
+    made.push_back([=] { return L1Norm(n, type); });
+    made.push_back([=] { return SumSquares(n, type); });
+    made.push_back([=] { return Sgd(n, type); });
+  }
   for (const DType type :
        {kF32, DType::kFloat64, DType::kInt64, DType::kInt8}) {
     // The same number of bytes for each type.

@@ -20,6 +20,8 @@ namespace gradientflow::benchmarks {
 struct KernelTables {
   const kernels::KernelTable& elements;
   const kernels::ChunkKernelTable& chunks;
+  // Of the host's memory; null where the others are a device's.
+  const kernels::CpuKernelTable* host = nullptr;
 };
 
 struct CaseBuffer {
@@ -94,7 +96,8 @@ using MakeCase = std::function<KernelCase()>;
 
 // Every kernel of KernelTable, on `n` elements. Reductions of several buffers
 // are in the next two functions, in the forms that GPUs and CPUs use.
-// HostCases() adds the types that are measured on CPUs only.
+// HostCases() adds the kernels of CpuKernelTable, and the types that are
+// measured on CPUs only.
 std::vector<MakeCase> ElementCases(std::size_t n);
 std::vector<MakeCase> DeviceCases(std::size_t n);
 std::vector<MakeCase> HostCases(std::size_t n);

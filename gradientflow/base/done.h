@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "gradientflow/base/status.h"
 
@@ -22,6 +25,40 @@ struct Done {
   void operator()(const Status& status, std::uint32_t flags = 0) const {
     if (run != nullptr) run(self, cookie, flags, status);
   }
+};
+
+// The operations that have ended and whose Done has yet to run, in order. Their
+// owner runs them when it is polled. Once the queue has had its greatest length
+// it allocates nothing. NOT thread-safe.
+class DoneQueue {
+ public:
+  void Add(Done done, std::uint32_t flags, Status status) {
+    ended_.push_back({done, flags, std::move(status)});
+  }
+  // Runs all of them, also those that a Done adds meanwhile. Returns whether
+  // there was any.
+  bool Run() {
+    const bool any = !empty();
+    while (!empty()) {
+      const Ended ended = std::move(ended_[next_++]);
+      ended.done(ended.status, ended.flags);
+    }
+    ended_.clear();
+    next_ = 0;
+    return any;
+  }
+  bool empty() const { return next_ == ended_.size(); }
+  std::size_t size() const { return ended_.size() - next_; }
+  void Reserve(std::size_t count) { ended_.reserve(count); }
+
+ private:
+  struct Ended {
+    Done done;
+    std::uint32_t flags;
+    Status status;
+  };
+  std::vector<Ended> ended_;
+  std::size_t next_ = 0;  // Of ended_: the first that has not run.
 };
 
 }  // namespace gradientflow

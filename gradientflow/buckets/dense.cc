@@ -18,6 +18,7 @@ CollectiveCall BucketCall(const AggregatorParts& parts, const Bucket& bucket,
   call.op = parts.reduce;
   call.unscale = 1.0F / loss_scale;
   call.channel = Channel::kGradients;
+  call.group = parts.group;
   call.step = step;
   call.bucket = id;
   call.output = parts.pool;

@@ -15,6 +15,8 @@ namespace gradientflow {
 // What every aggregator is made from. All are borrowed, and outlive it.
 struct AggregatorParts {
   Collective* collective = nullptr;
+  GroupId group = 0;  // Whose gradient channel the calls are of.
+  int ranks = 1;      // In the group.
   const PoolLayout* layout = nullptr;
   std::byte* pool = nullptr;
   DType pool_dtype = DType::kFloat32;

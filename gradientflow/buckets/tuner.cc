@@ -33,6 +33,7 @@ void Tuner::Send(std::uint64_t step) {
   call.count = ready_seconds_.size();
   call.op = ReduceOp::kMax;
   call.channel = Channel::kGradients;
+  call.group = parts_.group;
   call.step = step;
   parts_.collective->Start(call, {&Tuner::OnDone, this, 0});
 }

@@ -15,6 +15,7 @@ namespace gradientflow {
 struct TunerParts {
   const PoolLayout* layout = nullptr;
   Collective* collective = nullptr;  // For host memory.
+  GroupId group = 0;                 // The group of its calls.
   std::size_t wire_element_bytes = 0;
   double share = 1.0;  // Part of the pool's elements that is sent.
   ChannelModel channel;

@@ -378,6 +378,23 @@ float UnscaleOf(const CollectiveCall& call) {
   return last ? call.unscale : 1.0F;
 }
 
+std::string Describe(const CollectiveCall& call, std::uint64_t sequence) {
+  return StrCat(Name(call.kind), " #", sequence,
+                call.group == 0 ? "" : StrCat(" of group ", call.group), " of ",
+                call.count, " ", Name(call.dtype), ", step ", call.step,
+                " bucket ", call.bucket);
+}
+
+std::string TraceLine(const CollectiveCall& call, std::uint64_t sequence,
+                      const std::string& how, double seconds) {
+  return StrCat(Name(call.kind), " #", sequence, " step ", call.step,
+                " bucket ", call.bucket, ": ", call.count, " ",
+                Name(call.dtype),
+                call.wire != call.dtype ? StrCat(" as ", Name(call.wire)) : "",
+                ", ", call.count * SizeOf(call.wire), " bytes, ", how, ", ",
+                seconds * 1e3, " ms");
+}
+
 std::uint64_t MixHash(std::uint64_t hash, std::uint64_t value) {
   // For a given hash this is a bijection of the value, so two sequences that
   // differ in a single value never have the same hash.

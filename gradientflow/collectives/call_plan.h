@@ -81,6 +81,13 @@ CallBuffers BuffersOf(const CollectiveCall& call, const CallGroup& group);
 // Returns what the output of `call` is multiplied by after the last rounding.
 float UnscaleOf(const CollectiveCall& call);
 
+// Describes a call for reports: "allreduce #7 of 5 float32, step 3 bucket 1".
+std::string Describe(const CollectiveCall& call, std::uint64_t sequence);
+// Returns a line for the log about a call that took `seconds`. `how` names its
+// segments and its algorithm.
+std::string TraceLine(const CollectiveCall& call, std::uint64_t sequence,
+                      const std::string& how, double seconds);
+
 // Returns a hash of the extents: 0 if there are none, else never 0.
 std::uint64_t HashOf(const std::vector<Extent>& extents);
 // Returns a hash of both arguments. Every bit of each of them counts.

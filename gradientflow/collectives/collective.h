@@ -125,13 +125,13 @@ struct CollectiveCall {
 class Collective {
  public:
   virtual ~Collective() = default;
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
 
   // Starts `call` as soon as the calls before it leave room; several may be in
   // flight. `done` runs exactly once and never inside Start(). Its flags
   // contain kFlagNonfinite if the result of an allreduce of floats holds an
   // infinity or NaN; every rank gets the same flag.
+  // REQUIRES that the group is open and ValidateCall() accepts the call (see
+  // call_plan.h): whoever takes calls from users checks them.
   virtual void Start(const CollectiveCall& call, Done done) = 0;
 
   // Makes progress without blocking. Returns whether anything moved.
@@ -140,14 +140,16 @@ class Collective {
   // Number of calls that were started and have not ended.
   virtual std::size_t in_flight() const = 0;
 
-  // Returns whether calls of that channel are under way.
-  virtual bool Busy(Channel channel) const = 0;
+  // Returns whether calls of that group and channel are under way. REQUIRES
+  // that the group is open.
+  virtual bool Busy(GroupId group, Channel channel) const = 0;
 
-  // Bytes that this rank has moved between ranks for calls of that channel,
-  // without headers. For messages these are the bytes sent, in the wire dtype.
-  // In shared memory they are the bytes read from and written to the buffers of
-  // other ranks, in the dtype of those buffers.
-  virtual std::uint64_t bytes_sent(Channel channel) const = 0;
+  // Bytes that this rank has moved between ranks for calls of that group and
+  // channel, without headers. For messages these are the bytes sent, in the
+  // wire dtype. In shared memory they are the bytes read from and written to
+  // the buffers of other ranks, in the dtype of those buffers. REQUIRES that
+  // the group is open.
+  virtual std::uint64_t bytes_sent(GroupId group, Channel channel) const = 0;
 
   // Describes the oldest call in flight, for reports: "allreduce #7 of 5
   // float32, step 3 bucket 1". Empty if there is none.

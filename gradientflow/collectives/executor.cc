@@ -15,7 +15,7 @@
 //   Segment   runs the schedule of its part: messages, syncs, kernels.
 //   Settle()  counts a segment that is done; the segment is idle again.
 //   Retire()  ends the operations at the front of a queue whose segments are
-//             all done. RunEnded() runs their `done`.
+//             all done. Their `done` runs from the queue of those that ended.
 namespace gradientflow {
 namespace {
 
@@ -113,18 +113,11 @@ void Executor::TakeSegments(Queue* queue) {
 }
 
 void Executor::Start(const CollectiveCall& call, Done done) {
-  Status status = parts_.fabric->status();
-  GroupCalls* calls = Find(call.group);
-  if (status.ok() && calls == nullptr) {
-    status =
-        Status(StatusCode::kInvalidArgument,
-               StrCat(Name(call.kind), ": group ", call.group, " is not open"));
-  }
-  if (status.ok()) status = ValidateCall(call, calls->group);
-  if (!status.ok()) {
-    ended_.push_back({done, 0, status});
+  if (!parts_.fabric->status().ok()) {
+    ended_.Add(done, 0, parts_.fabric->status());
     return;
   }
+  GroupCalls* calls = Find(call.group);
   std::unique_ptr<Operation> operation;
   if (spare_.empty()) {
     operation = std::make_unique<Operation>();
@@ -135,14 +128,10 @@ void Executor::Start(const CollectiveCall& call, Done done) {
   operation->call = call;
   operation->done = done;
   Prepare(calls, operation.get());
-  Enqueue(&calls->queues[static_cast<std::size_t>(call.channel)],
-          std::move(operation));
-}
-
-void Executor::Enqueue(Queue* queue, std::unique_ptr<Operation> operation) {
-  if (queue->segments.empty()) TakeSegments(queue);
-  if (queue->operations.empty()) busy_.push_back(queue);
-  queue->operations.push_back(std::move(operation));
+  Queue& queue = calls->queues[static_cast<std::size_t>(call.channel)];
+  if (queue.segments.empty()) TakeSegments(&queue);
+  if (queue.operations.empty()) busy_.push_back(&queue);
+  queue.operations.push_back(std::move(operation));
   ++operations_;
 }
 
@@ -228,10 +217,11 @@ bool Executor::Launch(Queue* queue) {
         continue;
       }
       while (i < in_flight && !queue->segments[i]->idle()) ++i;
-      if (i == in_flight || !LaunchNext(queue, operation, queue->segments[i])) {
-        return moved;
-      }
-      ++i;
+      if (i == in_flight) return moved;
+      Segment* segment = queue->segments[i++];
+      if (!StartNext(queue, operation, segment)) return moved;
+      segment->Advance();
+      Settle(segment);
       moved = true;
     }
   }
@@ -252,8 +242,9 @@ bool Executor::HasSlotsFor(const Queue& queue, std::uint64_t syncs) {
   return queue.next_sync + syncs - oldest <= kWindow;
 }
 
-bool Executor::LaunchNext(Queue* queue, Operation* operation,
-                          Segment* segment) {
+// Gives the segment the operation's next part. Returns false, and begins
+// nothing, if there are no slots for the syncs of the part.
+bool Executor::StartNext(Queue* queue, Operation* operation, Segment* segment) {
   const Extent part = operation->NextPart();
   std::shared_ptr<const Schedule> schedule = ScheduleOf(*operation, part.count);
   const std::uint64_t syncs = SyncsIn(*schedule);
@@ -272,8 +263,6 @@ bool Executor::LaunchNext(Queue* queue, Operation* operation,
   segment->Start(operation, index, part.begin, part.count, std::move(schedule),
                  first_sync);
   ++running_;
-  segment->Advance();
-  Settle(segment);
   return true;
 }
 
@@ -312,7 +301,7 @@ void Executor::OnMessage(void* self, std::uint64_t cookie, std::uint32_t flags,
 }
 
 bool Executor::Poll() {
-  bool moved = RunEnded();
+  bool moved = ended_.Run();
   if (operations_ > 0) {
     for (Queue* queue : busy_) {
       moved |= Launch(queue);
@@ -332,7 +321,7 @@ bool Executor::Poll() {
   } else if (operations_ > 0) {
     Retire();
   }
-  moved |= RunEnded();
+  moved |= ended_.Run();
   return moved;
 }
 
@@ -377,7 +366,7 @@ void Executor::Finish(const Operation& operation) {
   parts_.fabric->CallDone(operation.group->id,
                           static_cast<int>(operation.call.channel),
                           operation.sequence);
-  ended_.push_back({operation.done, operation.flags, Status()});
+  ended_.Add(operation.done, operation.flags, Status());
 }
 
 // The fabric finds the calls that wait for a message of a departed rank. Calls
@@ -416,7 +405,7 @@ void Executor::FailAll(const Status& why) {
   running_ = 0;
   for (Queue* queue : busy_) {
     for (auto& operation : queue->operations) {
-      ended_.push_back({operation->done, 0, why});
+      ended_.Add(operation->done, 0, why);
     }
     queue->operations.clear();
   }
@@ -424,29 +413,14 @@ void Executor::FailAll(const Status& why) {
   operations_ = 0;
 }
 
-bool Executor::RunEnded() {
-  bool any = false;
-  while (!ended_.empty()) {
-    Ended ended = std::move(ended_.front());
-    ended_.pop_front();
-    ended.done(ended.status, ended.flags);
-    any = true;
-  }
-  return any;
-}
-
 void Executor::Trace(const Operation& operation) const {
-  const CollectiveCall& call = operation.call;
-  const double seconds = Seconds(parts_.clock->Now() - operation.begin);
+  const CallPlan& plan = operation.plan;
   parts_.logger->Log(
       LogLevel::kInfo,
-      StrCat(Name(call.kind), " #", operation.sequence, " step ", call.step,
-             " bucket ", call.bucket, ": ", call.count, " ", Name(call.dtype),
-             operation.converts() ? StrCat(" as ", Name(call.wire)) : "", ", ",
-             call.count * operation.wire_bytes(), " bytes, ",
-             operation.plan.segments, " segments, ",
-             Name(operation.plan.algorithm), " (", operation.plan.why, "), ",
-             seconds * 1e3, " ms"));
+      TraceLine(operation.call, operation.sequence,
+                StrCat(plan.segments, " segments, ", Name(plan.algorithm), " (",
+                       plan.why, ")"),
+                Seconds(parts_.clock->Now() - operation.begin)));
 }
 
 Clock::Time Executor::StandsSince(Clock::Time now) {
@@ -480,12 +454,8 @@ std::string Executor::OldestCall() const {
   std::string text;
   for (const Queue* queue : busy_) {
     const Operation& operation = *queue->operations.front();
-    const CollectiveCall& call = operation.call;
-    text += StrCat(text.empty() ? "" : " and in ", Name(call.kind), " #",
-                   operation.sequence,
-                   call.group == 0 ? "" : StrCat(" of group ", call.group),
-                   " of ", call.count, " ", Name(call.dtype), ", step ",
-                   call.step, " bucket ", call.bucket);
+    text += StrCat(text.empty() ? "" : " and in ",
+                   Describe(operation.call, operation.sequence));
   }
   return text;
 }

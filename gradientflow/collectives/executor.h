@@ -34,7 +34,7 @@ struct ExecutorOptions {
 struct ExecutorParts {
   Fabric* fabric = nullptr;
   SharedArena* arena = nullptr;  // Null if no peer shares memory.
-  const kernels::KernelTable* kernels = nullptr;
+  const kernels::CpuKernelTable* kernels = nullptr;
   const Clock* clock = nullptr;
   Recorder* recorder = nullptr;
   Logger* logger = nullptr;
@@ -53,18 +53,13 @@ class Executor final : public Collective {
            const CostModel& costs, const ExecutorOptions& options);
   ~Executor() override;
 
-  int rank() const override { return group().rank; }
-  int size() const override { return group().size; }
+  int rank() const { return group().rank; }
+  int size() const { return group().size; }
   void Start(const CollectiveCall& call, Done done) override;
   bool Poll() override;
   std::size_t in_flight() const override { return operations_ + ended_.size(); }
-  bool Busy(Channel channel) const override { return Busy(0, channel); }
-  std::uint64_t bytes_sent(Channel channel) const override {
-    return bytes_sent(0, channel);
-  }
-  // The same for the calls of one group. REQUIRES that the group is open.
-  bool Busy(GroupId id, Channel channel) const;
-  std::uint64_t bytes_sent(GroupId id, Channel channel) const {
+  bool Busy(GroupId id, Channel channel) const override;
+  std::uint64_t bytes_sent(GroupId id, Channel channel) const override {
     return Find(id)->bytes_sent[static_cast<std::size_t>(channel)];
   }
 
@@ -103,11 +98,6 @@ class Executor final : public Collective {
   std::string OldestCall() const override;
 
  private:
-  struct Ended {
-    Done done;
-    std::uint32_t flags;
-    Status status;
-  };
   // Calls in order, and the segments that run them. Each channel of each group
   // has a queue of its own, so that none waits for another.
   struct Queue {
@@ -138,16 +128,13 @@ class Executor final : public Collective {
                  std::size_t, bool>;
 
   GroupCalls* Find(GroupId id) const;
-  void Enqueue(Queue* queue, std::unique_ptr<Operation> operation);
   void TakeSegments(Queue* queue);
   void Prepare(GroupCalls* calls, Operation* operation);
   bool RunsAlone(const Operation& operation) const;
   void LaunchAlone(Operation* operation);
   bool Launch(Queue* queue);
   static bool HasSlotsFor(const Queue& queue, std::uint64_t syncs);
-  // Returns false, and begins nothing, if there are no slots for the syncs of
-  // the part.
-  bool LaunchNext(Queue* queue, Operation* operation, Segment* segment);
+  bool StartNext(Queue* queue, Operation* operation, Segment* segment);
   std::shared_ptr<const Schedule> ScheduleOf(const Operation& operation,
                                              std::size_t count);
   bool Settle(Segment* segment);
@@ -155,7 +142,6 @@ class Executor final : public Collective {
   void Finish(const Operation& operation);
   void FailIfDeparted();
   void FailAll(const Status& why);
-  bool RunEnded();
   void Trace(const Operation& operation) const;
   static void OnMessage(void* self, std::uint64_t cookie, std::uint32_t flags,
                         const Status& status);
@@ -175,7 +161,7 @@ class Executor final : public Collective {
   std::vector<Segment*> free_segments_;             // From closed groups.
   std::size_t running_ = 0;  // Segments that are not idle.
   bool retracted_ = false;
-  std::deque<Ended> ended_;
+  DoneQueue ended_;
   std::map<ScheduleKey, std::shared_ptr<const Schedule>> schedules_;
 };
 

@@ -170,14 +170,6 @@ void Segment::NextRound() {
   ++round_;
 }
 
-// Whether the receives of the next round into the buffer may be posted already,
-// so that data that arrives early lands where it belongs and needs no copy.
-bool Segment::MayReceiveEarly() const {
-  const AllreduceAlgorithm* algorithm = operation_->plan.algorithm;
-  return algorithm != nullptr && algorithm->receives_early &&
-         round_ + 1 < schedule_->rounds.size();
-}
-
 void Segment::PostReceives(std::size_t round) {
   Traffic& traffic = traffic_[round % 2];
   if (traffic.receives_posted) return;
@@ -191,24 +183,42 @@ void Segment::PostReceives(std::size_t round) {
   }
 }
 
+// Posts the receives of the next round into the buffer if they may be posted
+// already, so that data that arrives early lands where it belongs and needs no
+// copy.
+void Segment::PostEarlyReceives() {
+  const AllreduceAlgorithm* algorithm = operation_->plan.algorithm;
+  if (algorithm == nullptr || !algorithm->receives_early ||
+      round_ + 1 == schedule_->rounds.size()) {
+    return;
+  }
+  const std::vector<Step>& next = schedule_->rounds[round_ + 1];
+  const bool into_scratch =
+      std::any_of(next.begin(), next.end(), [](const Step& step) {
+        return step.kind == Step::Kind::kRecv &&
+               step.dst.space == Slice::Space::kScratch;
+      });
+  // This round still uses the scratch memory.
+  if (!into_scratch) PostReceives(round_ + 1);
+}
+
 void Segment::PostRound() {
-  const std::vector<Step>& round = steps();
   // Receives go first, so that what arrives finds its place.
   PostReceives(round_);
-  if (MayReceiveEarly()) {
-    const std::vector<Step>& next = schedule_->rounds[round_ + 1];
-    const bool into_scratch =
-        std::any_of(next.begin(), next.end(), [](const Step& step) {
-          return step.kind == Step::Kind::kRecv &&
-                 step.dst.space == Slice::Space::kScratch;
-        });
-    // This round still uses the scratch memory.
-    if (!into_scratch) PostReceives(round_ + 1);
-  }
-  for (std::uint32_t i = 0; i < round.size(); ++i) {
-    if (round[i].kind == Step::Kind::kSend && round[i].src.count > 0) {
-      PostSend(round[i], i);
-    }
+  PostEarlyReceives();
+  for (std::uint32_t i = 0; i < steps().size(); ++i) {
+    const Step& step = steps()[i];
+    if (step.kind != Step::Kind::kSend || step.src.count == 0) continue;
+    const std::size_t bytes = step.src.count * operation_->wire_bytes();
+    const std::byte* wire = WireImage(step);
+    const bool nonfinite = (flags_ & kFlagNonfinite) != 0 || nonfinite_ != 0;
+    ++traffic_[round_ % 2].pending;
+    BytesSent() += bytes;
+    context_.fabric.Send(
+        operation_->group->FabricRank(step.peer), NextId(&sent_, step.peer),
+        {wire, bytes, {}},
+        {operation_->signature, nonfinite ? kFlagNonfinite : 0},
+        {context_.on_message, context_.self, Cookie(i, round_)});
   }
 }
 
@@ -232,19 +242,6 @@ void Segment::PostRecv(const Step& step, std::uint32_t index,
       operation_->group->FabricRank(step.peer), NextId(&received_, step.peer),
       {landing, bytes, {}}, operation_->signature,
       {context_.on_message, context_.self, Cookie(index, round)});
-}
-
-void Segment::PostSend(const Step& step, std::uint32_t index) {
-  const std::size_t bytes = step.src.count * operation_->wire_bytes();
-  const std::byte* wire = WireImage(step);
-  const bool nonfinite = (flags_ & kFlagNonfinite) != 0 || nonfinite_ != 0;
-  ++traffic_[round_ % 2].pending;
-  BytesSent() += bytes;
-  context_.fabric.Send(
-      operation_->group->FabricRank(step.peer), NextId(&sent_, step.peer),
-      {wire, bytes, {}},
-      {operation_->signature, nonfinite ? kFlagNonfinite : 0},
-      {context_.on_message, context_.self, Cookie(index, round_)});
 }
 
 // Returns the bytes that travel for a kSend: those of the buffer itself, or a

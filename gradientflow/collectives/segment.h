@@ -17,7 +17,7 @@ namespace gradientflow {
 struct SegmentContext {
   Fabric& fabric;
   SharedArena* arena;  // Null if no peer shares memory.
-  const kernels::KernelTable& kernels;
+  const kernels::CpuKernelTable& kernels;
   Slabs& slabs;
   // Runs when a message ends. The cookie contains the segment's slot and the
   // argument of its OnMessage().
@@ -108,9 +108,8 @@ class Segment {
 
   void PostRound();
   void PostReceives(std::size_t round);
-  bool MayReceiveEarly() const;
+  void PostEarlyReceives();
   void NextRound();
-  void PostSend(const Step& step, std::uint32_t index);
   void PostRecv(const Step& step, std::uint32_t index, std::size_t round);
   const std::byte* WireImage(const Step& step);
   bool RunLocal(const Step& step);

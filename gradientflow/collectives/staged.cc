@@ -72,10 +72,10 @@ Status StagedCollective::Build() {
   return Status();
 }
 
-bool StagedCollective::Busy(Channel channel) const {
-  return parts_.inner->Busy(channel) ||
+bool StagedCollective::Busy(GroupId group, Channel channel) const {
+  return parts_.inner->Busy(group, channel) ||
          std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& job) {
-           return job->call.channel == channel;
+           return job->call.group == group && job->call.channel == channel;
          });
 }
 
@@ -106,12 +106,11 @@ bool StagedCollective::OnDevice(const void* buffer,
 
 void StagedCollective::Start(const CollectiveCall& call, Done done) {
   const Status status = Enter(call, done);
-  if (!status.ok()) ended_.push_back({done, 0, status});
+  if (!status.ok()) ended_.Add(done, 0, status);
 }
 
 Status StagedCollective::Enter(const CollectiveCall& call, Done done) {
   GF_RETURN_IF_ERROR(parts_.fabric->status());
-  GF_RETURN_IF_ERROR(ValidateCall(call, parts_.group));
   const CallBuffers buffers = BuffersOf(call, parts_.group);
   const bool staged = OnDevice(call.input, buffers.input) ||
                       OnDevice(call.output, buffers.output);

@@ -75,8 +75,6 @@ class StagedCollective final : public Collective {
   // Start(). It carries only work of the caller.
   Stream& stream() { return *gate_; }
 
-  int rank() const override { return parts_.group.rank; }
-  int size() const override { return parts_.group.size; }
   // When `done` runs, the result is in the device's memory. `done` gets
   // kInvalidArgument for a call with a feed on device memory.
   void Start(const CollectiveCall& call, Done done) override;
@@ -84,9 +82,9 @@ class StagedCollective final : public Collective {
   bool Poll() override;
   // Counts calls here and in the inner collective.
   std::size_t in_flight() const override;
-  bool Busy(Channel channel) const override;
-  std::uint64_t bytes_sent(Channel channel) const override {
-    return parts_.inner->bytes_sent(channel);
+  bool Busy(GroupId group, Channel channel) const override;
+  std::uint64_t bytes_sent(GroupId group, Channel channel) const override {
+    return parts_.inner->bytes_sent(group, channel);
   }
 
   std::string OldestCall() const override;
@@ -100,11 +98,6 @@ class StagedCollective final : public Collective {
 
  private:
   using Jobs = std::vector<std::unique_ptr<StagedJob>>;
-  struct Ended {
-    Done done;
-    std::uint32_t flags;
-    Status status;
-  };
 
   StagedCollective(const StagedParts& parts, const StagedOptions& options);
   Status Build();
@@ -122,13 +115,11 @@ class StagedCollective final : public Collective {
   bool SendOut();
   bool SendIn();
   bool LookAt(PieceStream* pieces, bool out);
-  void OutDone(const StagedPiece& piece);
   bool CloseJobs();
   bool IsOver(const StagedJob& job) const;
   void Fail(StagedJob* job, const char* doing, const Status& why);
   void Abandon(const Status& why);
   void LeaveBehindIfLate();
-  bool RunEnded();
   static void OnInnerDone(void* self, std::uint64_t job, std::uint32_t flags,
                           const Status& status);
 
@@ -143,7 +134,7 @@ class StagedCollective final : public Collective {
   std::size_t jobs_made_ = 0;
   std::size_t in_inner_ = 0;  // Jobs whose inner call is under way.
   std::deque<StagedPiece> ready_in_;
-  std::deque<Ended> ended_;
+  DoneQueue ended_;
   bool broken_ = false;  // The device, or a request to it, has failed.
   std::optional<Clock::Time> abandoned_at_;
   bool left_behind_ = false;

@@ -23,7 +23,7 @@ using Way = StagedJob::Way;
 }  // namespace
 
 bool StagedCollective::Poll() {
-  bool moved = RunEnded();
+  bool moved = ended_.Run();
   if (!jobs_.empty() && !left_behind_) {
     moved |= LookAt(out_.get(), /*out=*/true);
     moved |= LookAt(in_.get(), /*out=*/false);
@@ -35,7 +35,7 @@ bool StagedCollective::Poll() {
     moved |= CloseJobs();
     LeaveBehindIfLate();
   }
-  moved |= RunEnded();
+  moved |= ended_.Run();
   return moved;
 }
 
@@ -190,8 +190,7 @@ bool StagedCollective::CloseJobs() {
       staging_[static_cast<std::size_t>(job->call.channel)].Give(job->staging);
     }
     if (job->done.run != nullptr) {
-      ended_.push_back(
-          {job->done, job->status.ok() ? job->flags : 0, job->status});
+      ended_.Add(job->done, job->status.ok() ? job->flags : 0, job->status);
     }
     job->Reset();
     spare_.push_back(std::move(job));
@@ -209,9 +208,9 @@ void StagedCollective::Fail(StagedJob* job, const char* doing,
   const CollectiveCall& call = job->call;
   const Status status(
       why.code(),
-      StrCat("rank ", rank(), ", ", parts_.device->description(), ": ",
-             Name(call.kind), ", step ", call.step, " bucket ", call.bucket,
-             ", ", doing, ": ", why.message()));
+      StrCat("rank ", parts_.group.rank, ", ", parts_.device->description(),
+             ": ", Name(call.kind), ", step ", call.step, " bucket ",
+             call.bucket, ", ", doing, ": ", why.message()));
   if (job->status.ok()) job->status = status;
   parts_.fabric->Fail(status);
   Abandon(parts_.fabric->status());
@@ -237,26 +236,14 @@ void StagedCollective::LeaveBehindIfLate() {
   left_behind_ = true;
   for (const auto& job : jobs_) {
     if (job->done.run == nullptr) continue;
-    ended_.push_back(
-        {std::exchange(job->done, {}), 0,
-         Status(
-             job->status.code(),
-             StrCat(job->status.message(), "; ", parts_.device->description(),
-                    " was not done with the call's buffers after ", late,
-                    " s"))});
+    ended_.Add(
+        std::exchange(job->done, {}), 0,
+        Status(job->status.code(),
+               StrCat(job->status.message(), "; ", parts_.device->description(),
+                      " was not done with the call's buffers after ", late,
+                      " s")));
   }
   left_.swap(jobs_);
-}
-
-bool StagedCollective::RunEnded() {
-  bool any = false;
-  while (!ended_.empty()) {
-    const Ended ended = std::move(ended_.front());
-    ended_.pop_front();
-    ended.done(ended.status, ended.flags);
-    any = true;
-  }
-  return any;
 }
 
 }  // namespace gradientflow

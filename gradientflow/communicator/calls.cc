@@ -38,6 +38,15 @@ void Calls::OnDone(void* pending, std::uint64_t, std::uint32_t,
        [&calls, &waited] { calls.pending_.erase(waited.ticket); }});
 }
 
+const CallGroup* Calls::Find(GroupId group, Status* why) const {
+  const CallGroup* found = parts_.executor->FindGroup(group);
+  if (found == nullptr) {
+    *why = Status(StatusCode::kInvalidArgument,
+                  StrCat("group ", group, " is not open"));
+  }
+  return found;
+}
+
 Result<std::uint64_t> Calls::Start(GroupId group, Completion completion,
                                    const Begin& begin) {
   std::uint64_t ticket = 0;
@@ -47,12 +56,8 @@ Result<std::uint64_t> Calls::Start(GroupId group, Completion completion,
       status = Closing();
       return;
     }
-    const CallGroup* of = parts_.executor->FindGroup(group);
-    if (of == nullptr) {
-      status = Status(StatusCode::kInvalidArgument,
-                      StrCat("group ", group, " is not open"));
-      return;
-    }
+    const CallGroup* of = Find(group, &status);
+    if (of == nullptr) return;
     ticket = TicketOf(started_ + 1, static_cast<bool>(completion));
     auto& pending = pending_[ticket];
     pending = std::make_unique<Pending>();
@@ -141,15 +146,17 @@ Status Calls::Wait(std::uint64_t ticket, double seconds) {
 // The call lives on the stack of the thread that waits for it.
 Status Calls::Run(const CollectiveCall& call) {
   Pending pending;
+  Status refused;
   bool started = false;
   parts_.progress->Drive([&] {
-    if (!started) {
-      parts_.start(call, {&Calls::OnDone, &pending, 0});
-      started = true;
+    if (!std::exchange(started, true)) {
+      const CallGroup* group = Find(call.group, &refused);
+      if (group != nullptr) refused = ValidateCall(call, *group);
+      if (refused.ok()) parts_.start(call, {&Calls::OnDone, &pending, 0});
     }
-    return pending.done;
+    return !refused.ok() || pending.done;
   });
-  return pending.status;
+  return refused.ok() ? pending.status : refused;
 }
 
 Status Calls::OpenGroup(GroupId id, const std::vector<int>& ranks) {

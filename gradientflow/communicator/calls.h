@@ -75,6 +75,9 @@ class Calls {
     Calls* calls = nullptr;
   };
 
+  // Returns null, and the reason in *why, if the group is not open. REQUIRES
+  // the baton.
+  const CallGroup* Find(GroupId group, Status* why) const;
   // Returns whether the wait for `ticket` is over, and its result in *status.
   bool IsOver(std::uint64_t ticket, Status* status);
   static void OnDone(void* pending, std::uint64_t, std::uint32_t,

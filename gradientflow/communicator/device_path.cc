@@ -107,7 +107,7 @@ Result<std::unique_ptr<DevicePath>> DevicePath::Create(
                                ? ""
                                : StrCat(" (", why, ")")));
   Result<std::unique_ptr<DeviceSync>> sync = DeviceSync::Create(
-      *made->device_, made->stream(Channel::kPlain), /*groups=*/0);
+      *made->device_, made->stream(Channel::kPlain), /*sections=*/0);
   if (!sync.ok()) return sync.status();
   made->sync_ = std::move(sync).value();
   return made;
@@ -212,12 +212,8 @@ bool DevicePath::GoesToDeviceEmpty(const CollectiveCall& call,
 
 void DevicePath::Start(const CollectiveCall& call, Done done) {
   Executor& executor = *opening_.executor;
-  const CallGroup* group = executor.FindGroup(call.group);
-  // Reports the error.
-  if (group == nullptr) return executor.Start(call, done);
-  const Status valid = ValidateCall(call, *group);
-  if (!valid.ok()) return done(valid, 0);
-  const bool reaches = Reaches(call, *group);
+  const CallGroup& group = *executor.FindGroup(call.group);
+  const bool reaches = Reaches(call, group);
   if (call.group != 0) {
     if (!reaches) return executor.Start(call, done);
     return done(Status(StatusCode::kUnimplemented,
@@ -235,7 +231,7 @@ void DevicePath::Start(const CollectiveCall& call, Done done) {
     }
   }
   // Staged calls take their turns among the calls on host memory.
-  if (!by_nccl() || reaches || GoesToDeviceEmpty(call, *group)) {
+  if (!by_nccl() || reaches || GoesToDeviceEmpty(call, group)) {
     return collective().Start(call, done);
   }
   executor.Start(call, done);

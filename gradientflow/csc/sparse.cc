@@ -24,7 +24,7 @@ namespace {
 
 CscConfig WithShare(CscConfig config, const AggregatorParts& parts) {
   if (parts.reduce != ReduceOp::kMean) {
-    config.share = 1.0F / static_cast<float>(parts.collective->size());
+    config.share = 1.0F / static_cast<float>(parts.ranks);
   }
   return config;
 }
@@ -296,6 +296,7 @@ void SparseAggregator::StartNorms() {
   call.count = selector_.chunks();
   call.op = ReduceOp::kSum;
   call.channel = Channel::kGradients;
+  call.group = parts_.group;
   call.step = step_;
   call.bucket = buckets_.size();
   parts_.collective->Start(call, {&SparseAggregator::OnNorms, this, 0});

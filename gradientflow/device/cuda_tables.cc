@@ -52,13 +52,8 @@ constexpr Tables TablesOf() {
       {
           "cuda",
           &Run<kIndex, &Element::convert>,
-          &Run<kIndex, &Element::accumulate>,
           &Run<kIndex, &Element::reduce_many>,
-          &Run<kIndex, &Element::residual>,
-          &Run<kIndex, &Element::l1_norm>,
-          &Run<kIndex, &Element::sum_squares>,
           &Run<kIndex, &Element::find_nonfinite>,
-          &Run<kIndex, &Element::sgd>,
       },
       {
           "cuda",

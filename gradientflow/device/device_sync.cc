@@ -6,9 +6,9 @@ namespace gradientflow {
 
 Result<std::unique_ptr<DeviceSync>> DeviceSync::Create(Device& device,
                                                        Stream& consumer,
-                                                       std::size_t groups) {
+                                                       std::size_t sections) {
   std::unique_ptr<DeviceSync> sync(new DeviceSync(device, consumer));
-  for (std::size_t g = 0; g < groups; ++g) {
+  for (std::size_t k = 0; k < sections; ++k) {
     Result<std::unique_ptr<Event>> event = device.NewEvent();
     if (!event.ok()) return event.status();
     sync->events_.push_back(std::move(event).value());
@@ -25,9 +25,9 @@ void DeviceSync::SetProducer(void* native) {
   producer_ = device_.Wrap(native);
 }
 
-Status DeviceSync::Ready(std::size_t group) {
+Status DeviceSync::Ready(std::size_t section) {
   MutexLock lock(mutex_);
-  return producer_->Record(events_[group].get());
+  return producer_->Record(events_[section].get());
 }
 
 Status DeviceSync::Fence(Stream& consumer) {

@@ -11,16 +11,17 @@
 namespace gradientflow {
 
 // Orders communication after backward on a device without stopping either. A
-// hook that completes a group of tensors records an event on the stream that
+// hook that completes a section of the pool records an event on the stream that
 // computes (the producer). The stream that reads the pool (the consumer) waits
 // for the event on the device. The host waits for neither.
 class DeviceSync {
  public:
-  // Makes `groups` events. `device` and `consumer` outlive the result. The
-  // producer is the device's legacy default stream until SetProducer().
+  // Makes an event for each of `sections` of the pool. `device` and `consumer`
+  // outlive the result. The producer is the device's legacy default stream
+  // until SetProducer().
   static Result<std::unique_ptr<DeviceSync>> Create(Device& device,
                                                     Stream& consumer,
-                                                    std::size_t groups);
+                                                    std::size_t sections);
 
   // `native` is the stream that gradients are computed on; the caller owns it.
   // Must not be called while a hook runs.
@@ -28,9 +29,9 @@ class DeviceSync {
   // NOT thread-safe; between steps.
   Stream& producer() { return *producer_; }
 
-  // All work that writes the gradients of group `group` has been given to the
+  // All work that writes the gradients of that section has been given to the
   // producer. May be called on any thread.
-  Status Ready(std::size_t group) GF_EXCLUDES(mutex_);
+  Status Ready(std::size_t section) GF_EXCLUDES(mutex_);
   // Zeroes bytes of the pool, in the order of the producer. May be called on
   // any thread.
   Status Zero(void* data, std::size_t bytes) GF_EXCLUDES(mutex_);
@@ -39,9 +40,11 @@ class DeviceSync {
   // producer has been given so far. Called by the driving thread.
   Status Fence(Stream& consumer) GF_EXCLUDES(mutex_);
 
-  // Work that the consumer is given from now on runs after Ready(group). Called
-  // by the driving thread.
-  Status Await(std::size_t group) { return consumer_.Wait(*events_[group]); }
+  // Work that the consumer is given from now on runs after Ready(section).
+  // Called by the driving thread.
+  Status Await(std::size_t section) {
+    return consumer_.Wait(*events_[section]);
+  }
 
  private:
   DeviceSync(Device& device, Stream& consumer)

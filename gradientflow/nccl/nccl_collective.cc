@@ -9,8 +9,9 @@
 // How NCCL collectives run and how they fail; open.cc has how they begin and
 // end.
 //
-//   kOpen      Start() pushes to the lane of the channel, Poll() advances lanes
-//   kAborting  NCCL is aborted on threads of its own; this rank waits until the
+//   kOpen      Start() pushes to the queue of the channel, Poll() advances
+//   queues kAborting  NCCL is aborted on threads of its own; this rank waits
+//   until the
 //              device has drained and someone has named a culprit, for a while
 //   kFailed    all calls have ended with the reason; failure() tells the others
 //   kClosed    by Close()
@@ -25,13 +26,12 @@ NcclCollective::NcclCollective(NcclArgs args) : args_(std::move(args)) {
 
 void NcclCollective::Start(const CollectiveCall& call, Done done) {
   Status status = status_;
-  if (status.ok()) status = ValidateCall(call, group_);
   if (status.ok()) status = CheckCall(call);
   if (!status.ok()) {
-    ended_.push_back({done, 0, std::move(status)});
+    ended_.Add(done, 0, std::move(status));
     return;
   }
-  lane(call.channel).Push(call, done);
+  queue(call.channel).Push(call, done);
   Advance();
 }
 
@@ -62,34 +62,34 @@ Status NcclCollective::CheckCall(const CollectiveCall& call) const {
 }
 
 bool NcclCollective::Poll() {
-  bool moved = RunEnded();
+  bool moved = ended_.Run();
   if (state_ == State::kOpen) {
     moved = Advance() || moved;
     LookIfStanding();
   }
   if (state_ == State::kAborting) moved = AdvanceAbort() || moved;
-  return RunEnded() || moved;
+  return ended_.Run() || moved;
 }
 
 bool NcclCollective::Advance() {
   const bool idle =
-      std::all_of(lanes_.begin(), lanes_.end(),
-                  [](const auto& lane) { return lane->calls() == 0; });
+      std::all_of(queues_.begin(), queues_.end(),
+                  [](const auto& queue) { return queue->calls() == 0; });
   if (idle) return false;
   bool any = false;
   const Status status = args_.device->RunCurrent([this, &any] {
-    any = AdvanceLanes();
+    any = AdvanceQueues();
     return Status();
   });
   if (!status.ok()) FailHere(status);
   return any || !status.ok();
 }
 
-bool NcclCollective::AdvanceLanes() {
+bool NcclCollective::AdvanceQueues() {
   bool any = false;
-  for (auto& lane : lanes_) {
+  for (auto& queue : queues_) {
     if (state_ != State::kOpen) break;
-    const Result<bool> moved = lane->Advance(&ended_);
+    const Result<bool> moved = queue->Advance(&ended_);
     if (!moved.ok()) FailHere(moved.status());
     any = any || !moved.ok() || moved.value();
   }
@@ -98,17 +98,17 @@ bool NcclCollective::AdvanceLanes() {
 
 // NCCL never times out by itself, so a call that stands still is found here.
 void NcclCollective::LookIfStanding() {
-  for (auto& lane : lanes_) {
-    if (state_ != State::kOpen || lane->calls() == 0) continue;
-    const double stands = Seconds(args_.clock->Now() - lane->standing_since());
+  for (auto& queue : queues_) {
+    if (state_ != State::kOpen || queue->calls() == 0) continue;
+    const double stands = Seconds(args_.clock->Now() - queue->standing_since());
     if (stands > args_.standing_seconds && args_.on_standing &&
-        lane->NeedsAll()) {
+        queue->NeedsAll()) {
       args_.on_standing();
     }
     if (args_.timeout_seconds <= 0 || stands <= args_.timeout_seconds) continue;
     FailHere(Status(StatusCode::kDeadlineExceeded,
                     StrCat("NCCL: rank ", args_.rank, " saw no call end for ",
-                           stands, " s in ", lane->OldestCall())));
+                           stands, " s in ", queue->OldestCall())));
   }
 }
 
@@ -140,15 +140,15 @@ void NcclCollective::BeginAbort(const Status& why) {
   status_ = why;
   aborting_since_ = args_.clock->Now();
   Log(LogLevel::kError, StrCat("NCCL is aborted: ", why.message()));
-  for (auto& lane : lanes_) {
-    if (lane != nullptr) lane->comm().Abort(args_.device->CurrentSetter());
+  for (auto& queue : queues_) {
+    if (queue != nullptr) queue->comm().Abort(args_.device->CurrentSetter());
   }
 }
 
 bool NcclCollective::Drained() {
   bool drained = true;
-  for (auto& lane : lanes_) {
-    drained = (lane == nullptr || lane->Drained()) && drained;
+  for (auto& queue : queues_) {
+    drained = (queue == nullptr || queue->Drained()) && drained;
   }
   return drained;
 }
@@ -173,45 +173,25 @@ bool NcclCollective::AdvanceAbort() {
   culprit_open_ = false;
   status_ = Status(status_.code(), status_.message() + notes);
   state_ = State::kFailed;
-  for (auto& lane : lanes_) {
-    if (lane != nullptr) lane->EndAll(status_, &ended_);
+  for (auto& queue : queues_) {
+    if (queue != nullptr) queue->EndAll(status_, &ended_);
   }
   return true;
 }
 
-bool NcclCollective::RunEnded() {
-  const bool any = next_ended_ < ended_.size();
-  // A `done` may start calls, which may end at once.
-  while (next_ended_ < ended_.size()) {
-    const EndedCall ended = std::move(ended_[next_ended_++]);
-    ended.done(ended.status, ended.flags);
-  }
-  ended_.clear();
-  next_ended_ = 0;
-  return any;
-}
-
 std::size_t NcclCollective::in_flight() const {
-  std::size_t calls = ended_.size() - next_ended_;
-  for (const auto& lane : lanes_) {
-    if (lane != nullptr) calls += lane->calls();
+  std::size_t calls = ended_.size();
+  for (const auto& queue : queues_) {
+    if (queue != nullptr) calls += queue->calls();
   }
   return calls;
 }
 
-bool NcclCollective::Busy(Channel channel) const {
-  return lane(channel).calls() > 0;
-}
-
-std::uint64_t NcclCollective::bytes_sent(Channel channel) const {
-  return lane(channel).bytes_sent();
-}
-
 std::string NcclCollective::OldestCall() const {
   std::string text;
-  for (const auto& lane : lanes_) {
-    if (lane->calls() == 0) continue;
-    text += StrCat(text.empty() ? "" : " and in ", lane->OldestCall());
+  for (const auto& queue : queues_) {
+    if (queue->calls() == 0) continue;
+    text += StrCat(text.empty() ? "" : " and in ", queue->OldestCall());
   }
   return text;
 }
@@ -224,7 +204,7 @@ Status NcclCollective::Register(void* data, std::size_t bytes) {
   }
   return args_.device->RunCurrent([&]() -> Status {
     for (int channel = 0; channel < kChannels; ++channel) {
-      NcclComm& comm = lanes_[channel]->comm();
+      NcclComm& comm = queues_[channel]->comm();
       if (!comm.can_register()) return Status();
       void* handle = nullptr;
       GF_RETURN_IF_ERROR(comm.Register(data, bytes, &handle));
@@ -240,7 +220,7 @@ void NcclCollective::Deregister(const void* data) {
     for (int channel = 0; channel < kChannels; ++channel) {
       std::erase_if(registered_[channel], [&](const Registered& memory) {
         if (memory.data != data) return false;
-        lanes_[channel]->comm().Deregister(memory.handle);
+        queues_[channel]->comm().Deregister(memory.handle);
         return true;
       });
     }

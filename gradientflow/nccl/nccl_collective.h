@@ -13,8 +13,8 @@
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/collectives/collective.h"
 #include "gradientflow/device/device.h"
-#include "gradientflow/nccl/lane.h"
 #include "gradientflow/nccl/nccl_api.h"
+#include "gradientflow/nccl/queue.h"
 #include "gradientflow/observe/logger.h"
 #include "gradientflow/observe/recorder.h"
 
@@ -91,19 +91,24 @@ class NcclCollective final : public Collective {
   // streams may never end.
   bool Close();
 
-  int rank() const override { return args_.rank; }
-  int size() const override { return args_.size; }
+  int rank() const { return args_.rank; }
+  int size() const { return args_.size; }
   // The buffers must be in memory of args.device. Their data must be ready, or
   // stream(call.channel) must have been told to wait for it.
   void Start(const CollectiveCall& call, Done done) override;
   bool Poll() override;
   std::size_t in_flight() const override;
-  bool Busy(Channel channel) const override;
-  std::uint64_t bytes_sent(Channel channel) const override;
+  // Takes calls of the group of all ranks alone.
+  bool Busy(GroupId, Channel channel) const override {
+    return queue(channel).calls() > 0;
+  }
+  std::uint64_t bytes_sent(GroupId, Channel channel) const override {
+    return queue(channel).bytes_sent();
+  }
 
   // The stream that the calls of a channel run on. Before Start(), let it
   // Wait() for the event after which the buffers are ready.
-  Stream& stream(Channel channel) { return lane(channel).stream(); }
+  Stream& stream(Channel channel) { return queue(channel).stream(); }
 
   // Tells NCCL about memory of the device that calls will use again and again,
   // so that it can save copies. Has an effect from NCCL 2.19 on; OK without
@@ -131,18 +136,18 @@ class NcclCollective final : public Collective {
   enum class State : std::uint8_t { kOpen, kAborting, kFailed, kClosed };
 
   explicit NcclCollective(NcclArgs args);
-  NcclLane& lane(Channel channel) const {
-    return *lanes_[static_cast<std::size_t>(channel)];
+  NcclQueue& queue(Channel channel) const {
+    return *queues_[static_cast<std::size_t>(channel)];
   }
   Status Open();
-  Status OpenLanes();
+  Status OpenQueues();
   Status ShareIds(std::array<nccl::UniqueId, kChannels>* ids);
   Status CheckDevice();
   Status WaitUntil(const std::function<Result<bool>()>& there, double seconds,
                    const std::string& what);
   Status CheckCall(const CollectiveCall& call) const;
   bool Advance();
-  bool AdvanceLanes();
+  bool AdvanceQueues();
   void LookIfStanding();
   void FailHere(const Status& why);
   void BeginAbort(const Status& why);
@@ -150,21 +155,18 @@ class NcclCollective final : public Collective {
   void AwaitAbort();
   bool Drained();
   std::string Culprits() const;
-  bool RunEnded();
-  Status CloseLanes();
+  Status CloseQueues();
   void Log(LogLevel level, const std::string& line) const;
 
   const NcclArgs args_;
   CallGroup group_;
-  std::array<std::unique_ptr<NcclLane>, kChannels> lanes_;
+  std::array<std::unique_ptr<NcclQueue>, kChannels> queues_;
   struct Registered {
     const void* data;
     void* handle;
   };
   std::vector<Registered> registered_[kChannels];
-  std::vector<EndedCall> ended_;
-  // First element of ended_ whose `done` has not run.
-  std::size_t next_ended_ = 0;
+  DoneQueue ended_;
 
   State state_ = State::kOpen;
   Status status_;

@@ -48,29 +48,29 @@ Result<std::unique_ptr<NcclCollective>> NcclCollective::Create(NcclArgs args) {
 }
 
 Status NcclCollective::Open() {
-  return args_.device->RunCurrent([this] { return OpenLanes(); });
+  return args_.device->RunCurrent([this] { return OpenQueues(); });
 }
 
-Status NcclCollective::OpenLanes() {
-  const NcclLaneParts parts{args_.device, args_.clock, args_.recorder,
-                            args_.logger, args_.trace, group_};
+Status NcclCollective::OpenQueues() {
+  const NcclQueueParts parts{args_.device, args_.clock, args_.recorder,
+                             args_.logger, args_.trace, group_};
   // Comes before any rank waits for this one.
-  for (auto& lane : lanes_) {
-    Result<std::unique_ptr<NcclLane>> made =
-        NcclLane::Create(parts, args_.api, args_.staging_bytes);
+  for (auto& queue : queues_) {
+    Result<std::unique_ptr<NcclQueue>> made =
+        NcclQueue::Create(parts, args_.api, args_.staging_bytes);
     if (!made.ok()) return made.status();
-    lane = std::move(made).value();
+    queue = std::move(made).value();
   }
-  ended_.reserve(kUsualCalls);
+  ended_.Reserve(kUsualCalls);
   std::array<nccl::UniqueId, kChannels> ids;
   GF_RETURN_IF_ERROR(ShareIds(&ids));
   for (int channel = 0; channel < kChannels; ++channel) {
-    NcclLane& lane = *lanes_[channel];
-    GF_RETURN_IF_ERROR(lane.comm().Begin(ids[channel]));
-    GF_RETURN_IF_ERROR(WaitUntil([&lane] { return lane.comm().Ready(); },
+    NcclQueue& queue = *queues_[channel];
+    GF_RETURN_IF_ERROR(queue.comm().Begin(ids[channel]));
+    GF_RETURN_IF_ERROR(WaitUntil([&queue] { return queue.comm().Ready(); },
                                  args_.init_seconds,
                                  "for all ranks to connect"));
-    lane.RegisterStaging();
+    queue.RegisterStaging();
   }
   GF_RETURN_IF_ERROR(CheckDevice());
   Log(LogLevel::kInfo,
@@ -84,7 +84,7 @@ Status NcclCollective::ShareIds(std::array<nccl::UniqueId, kChannels>* ids) {
   Invitation invitation = {};
   Status made;
   if (args_.rank == 0) {
-    NcclComm& comm = lanes_[0]->comm();
+    NcclComm& comm = queues_[0]->comm();
     for (nccl::UniqueId& id : invitation.ids) {
       if (!made.ok()) break;
       made = comm.Check("ncclGetUniqueId", args_.api->get_unique_id(&id));
@@ -103,7 +103,7 @@ Status NcclCollective::ShareIds(std::array<nccl::UniqueId, kChannels>* ids) {
 }
 
 Status NcclCollective::CheckDevice() {
-  NcclComm& comm = lanes_[0]->comm();
+  NcclComm& comm = queues_[0]->comm();
   int device = -1;
   GF_RETURN_IF_ERROR(comm.Check(
       "ncclCommCuDevice", args_.api->comm_cu_device(comm.get(), &device)));
@@ -134,17 +134,17 @@ Status NcclCollective::WaitUntil(const std::function<Result<bool>()>& there,
   }
 }
 
-Status NcclCollective::CloseLanes() {
+Status NcclCollective::CloseQueues() {
   for (int channel = 0; channel < kChannels; ++channel) {
-    NcclLane& lane = *lanes_[channel];
+    NcclQueue& queue = *queues_[channel];
     for (const Registered& memory : registered_[channel]) {
-      lane.comm().Deregister(memory.handle);
+      queue.comm().Deregister(memory.handle);
     }
-    lane.DeregisterStaging();
-    GF_RETURN_IF_ERROR(lane.comm().Finalize());
-    GF_RETURN_IF_ERROR(WaitUntil([&lane] { return lane.comm().Ready(); },
+    queue.DeregisterStaging();
+    GF_RETURN_IF_ERROR(queue.comm().Finalize());
+    GF_RETURN_IF_ERROR(WaitUntil([&queue] { return queue.comm().Ready(); },
                                  args_.close_seconds, "to finalize"));
-    lane.comm().Destroy();
+    queue.comm().Destroy();
   }
   return Status();
 }
@@ -157,7 +157,7 @@ bool NcclCollective::Close() {
         in_flight() > 0
             ? Status(StatusCode::kAborted,
                      "NCCL is closed with calls in flight")
-            : args_.device->RunCurrent([this] { return CloseLanes(); });
+            : args_.device->RunCurrent([this] { return CloseQueues(); });
     if (!closed.ok()) BeginAbort(closed);
   }
   if (state_ == State::kOpen) {
@@ -167,18 +167,18 @@ bool NcclCollective::Close() {
     AwaitAbort();
     if (Drained()) state_ = State::kClosed;
   }
-  RunEnded();
+  ended_.Run();
   return state_ == State::kClosed;
 }
 
 NcclCollective::~NcclCollective() {
   const bool drained = Close();
-  for (auto& lane : lanes_) {
-    if (drained || lane == nullptr || lane->Drained()) continue;
+  for (auto& queue : queues_) {
+    if (drained || queue == nullptr || queue->Drained()) continue;
     // The device may still write to this memory, and to free it would mean to
     // wait.
     Log(LogLevel::kError, "NCCL: a communicator that hangs is left behind");
-    static_cast<void>(lane.release());
+    static_cast<void>(queue.release());
   }
 }
 

@@ -24,7 +24,7 @@ struct NcclSlot {
   Verdict* host = nullptr;  // Pinned; a copy of the device's.
 };
 
-// A call in flight in a lane. Used again and again.
+// A call in flight in a queue. Used again and again.
 struct NcclOperation {
   CollectiveCall call;
   NcclPlan plan;

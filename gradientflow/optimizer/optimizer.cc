@@ -16,7 +16,7 @@ Status Invalid(std::string message) {
   return {StatusCode::kInvalidArgument, std::move(message)};
 }
 
-Status KernelStatus(const kernels::KernelTable& kernels, const char* kernel,
+Status KernelStatus(const kernels::CpuKernelTable& kernels, const char* kernel,
                     int error, std::size_t tensor) {
   if (error == 0) return {};
   return {StatusCode::kInternal,
@@ -94,7 +94,7 @@ Status CheckGroups(const PoolLayout& layout,
 }
 
 Optimizer::Optimizer(const PoolLayout& layout,
-                     const kernels::KernelTable& kernels,
+                     const kernels::CpuKernelTable& kernels,
                      std::vector<bool> skip_lars, std::size_t chunk_elements)
     : layout_(layout),
       kernels_(kernels),

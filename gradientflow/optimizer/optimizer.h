@@ -55,7 +55,7 @@ class Optimizer {
   // memory. `skip_lars` marks the tensors (by forward index) whose LARS factor
   // is 1, as usual for biases and batch norms; empty for none. `chunk_elements`
   // is as in DeviceOptimizerParts: the sums of the norms are cut there.
-  Optimizer(const PoolLayout& layout, const kernels::KernelTable& kernels,
+  Optimizer(const PoolLayout& layout, const kernels::CpuKernelTable& kernels,
             std::vector<bool> skip_lars = {}, std::size_t chunk_elements = 0);
 
   // weights[i] are tensor i's float32 master weights, which the caller owns;
@@ -89,7 +89,7 @@ class Optimizer {
                       std::span<const TensorPart> parts, float* weights);
 
   const PoolLayout& layout_;
-  const kernels::KernelTable& kernels_;
+  const kernels::CpuKernelTable& kernels_;
   const std::vector<bool> skip_lars_;
   const TensorTiles tiles_;
   Pages<float> momentum_;

@@ -33,7 +33,7 @@ Status DevicePool::Build() {
       [this] { path().Register(memory_.get(), bytes_); });
   Result<std::unique_ptr<DeviceSync>> sync =
       DeviceSync::Create(device, path().stream(Channel::kGradients),
-                         Engine::GroupsOf(*parts_.layout));
+                         Engine::SectionsOf(*parts_.layout));
   if (!sync.ok()) return sync.status();
   sync_ = std::move(sync).value();
 
@@ -61,7 +61,7 @@ BufferView DevicePool::view() const {
   return {memory_.get(), bytes_, path().device()->id()};
 }
 
-Status DevicePool::JoinGroup(GroupId group) {
+Status DevicePool::CheckGroup(GroupId group) const {
   if (group == 0) return Status();
   return Status(
       StatusCode::kUnimplemented,

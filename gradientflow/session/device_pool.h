@@ -26,7 +26,7 @@ class DevicePool final : public GradientPool {
     return sync_->Zero(part.data, part.bytes);
   }
   // Returns kUnimplemented, except for the group of all ranks.
-  Status JoinGroup(GroupId group) override;
+  Status CheckGroup(GroupId group) const override;
   Collective& collective() override { return path().collective(); }
   DeviceSync* sync() override { return sync_.get(); }
   void SetStream(void* native) override { sync_->SetProducer(native); }

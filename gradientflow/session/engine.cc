@@ -9,20 +9,20 @@
 // A step as the engine sees it:
 //
 //   Claim(), Publish()   hooks, on any thread: marks_[i] goes kFree -> kClaimed
-//                        -> kWritten; the last of a group wakes the driver
-//   AdvancePrefix()      the driver: extends the written prefix of the pool and
-//                        hands it to the aggregator
+//                        -> kWritten; the last of a section wakes the driver
+//   Poll()               the driver: how far the pool is written from its
+//                        beginning, which the aggregator is told
 //   EndBackward()        FinishStep(): every tensor must be marked
 //   StepDone()           everything is aggregated, and all hooks have left
 //   End()                the times of the step
 //
 // On a device a written tensor is one whose work has been submitted, so the
-// driver advances by groups, whose events the device waits for.
+// driver advances by sections, whose events the device waits for.
 namespace gradientflow {
 namespace {
 
-// A group of tensors ends with the tensor that takes it to this size.
-constexpr std::size_t kGroupElements = std::size_t{128} << 10;
+// A section of the pool ends with the tensor that takes it to this size.
+constexpr std::size_t kSectionElements = std::size_t{128} << 10;
 constexpr std::size_t kNamesInText = 4;
 
 // How far the hook of a tensor is.
@@ -42,28 +42,28 @@ std::string Join(const std::vector<std::string>& names, std::size_t count) {
   return text;
 }
 
-// Returns the group of each tensor, by tensor. A group consists of neighbours
-// in the pool.
-std::vector<std::uint32_t> GroupTensors(const PoolLayout& layout) {
-  std::vector<std::uint32_t> group_of(layout.tensors());
+// Returns the section of each tensor, by tensor. A section consists of
+// neighbours in the pool.
+std::vector<std::uint32_t> SectionTensors(const PoolLayout& layout) {
+  std::vector<std::uint32_t> section_of(layout.tensors());
   std::size_t filled = 0;
-  std::uint32_t group = 0;
+  std::uint32_t section = 0;
   for (std::size_t i : layout.order()) {
-    if (filled >= kGroupElements) {
+    if (filled >= kSectionElements) {
       filled = 0;
-      ++group;
+      ++section;
     }
     filled += layout.tensor_elements(i);
-    group_of[i] = group;
+    section_of[i] = section;
   }
-  return group_of;
+  return section_of;
 }
 
 }  // namespace
 
-std::size_t Engine::GroupsOf(const PoolLayout& layout) {
+std::size_t Engine::SectionsOf(const PoolLayout& layout) {
   if (layout.tensors() == 0) return 0;
-  return GroupTensors(layout)[layout.order().back()] + std::size_t{1};
+  return SectionTensors(layout)[layout.order().back()] + std::size_t{1};
 }
 
 Engine::Engine(const EngineParts& parts, bool overlap)
@@ -72,14 +72,14 @@ Engine::Engine(const EngineParts& parts, bool overlap)
       tensors_(parts.layout->tensors()),
       marks_(new std::atomic<std::uint8_t>[tensors_]()),
       ready_at_(new std::atomic<std::int64_t>[tensors_]()),
-      group_of_(GroupTensors(*parts.layout)),
-      group_size_(GroupsOf(*parts.layout)),
-      group_left_(new std::atomic<std::uint32_t>[group_size_.size()]()),
-      group_end_(group_size_.size()),
-      group_recorded_(new std::atomic<std::uint8_t>[group_size_.size()]()) {
+      section_of_(SectionTensors(*parts.layout)),
+      section_size_(SectionsOf(*parts.layout)),
+      section_left_(new std::atomic<std::uint32_t>[section_size_.size()]()),
+      section_end_(section_size_.size()),
+      section_recorded_(new std::atomic<std::uint8_t>[section_size_.size()]()) {
   for (std::size_t i : parts.layout->order()) {
-    ++group_size_[group_of_[i]];
-    group_end_[group_of_[i]] =
+    ++section_size_[section_of_[i]];
+    section_end_[section_of_[i]] =
         parts.layout->offset(i) + parts.layout->tensor_elements(i);
   }
 }
@@ -103,15 +103,15 @@ bool Engine::Claim(std::size_t i) {
 bool Engine::Publish(std::size_t i) {
   marks_[i].store(kWritten, std::memory_order_release);
   ready_at_[i].store(parts_.clock->Now().count(), std::memory_order_relaxed);
-  const std::uint32_t group = group_of_[i];
-  if (group_left_[group].fetch_sub(1) != 1) return false;
+  const std::uint32_t section = section_of_[i];
+  if (section_left_[section].fetch_sub(1) != 1) return false;
   if (parts_.device != nullptr) {
-    const Status recorded = parts_.device->Ready(group);
+    const Status recorded = parts_.device->Ready(section);
     if (!recorded.ok()) {
       Misused(recorded);
       return true;
     }
-    group_recorded_[group].store(1);
+    section_recorded_[section].store(1);
   }
   // FinishStep() sets this before it looks whether the hooks have left, so the
   // last hook cannot miss it.
@@ -161,13 +161,13 @@ void Engine::Begin(std::uint64_t step, float loss_scale) {
   for (std::size_t i = 0; i < tensors_; ++i) {
     marks_[i].store(kFree, std::memory_order_relaxed);
   }
-  for (std::size_t g = 0; g < group_size_.size(); ++g) {
-    group_recorded_[g].store(0, std::memory_order_relaxed);
-    group_left_[g].store(group_size_[g], std::memory_order_release);
+  for (std::size_t k = 0; k < section_size_.size(); ++k) {
+    section_recorded_[k].store(0, std::memory_order_relaxed);
+    section_left_[k].store(section_size_[k], std::memory_order_release);
   }
-  groups_awaited_ = 0;
+  sections_awaited_ = 0;
   step_ = step;
-  prefix_ = 0;
+  prefix_ = written_end_ = 0;
   backward_over_ = false;
   busy_ = busy_since_ = Clock::Time{};
   parts_.aggregator->Begin(step, loss_scale);
@@ -203,9 +203,9 @@ bool Engine::StepDone() const {
 // starts from. While FinishStep() waits for it, the last hook wakes the driving
 // thread.
 bool Engine::HooksHaveLeft() const {
-  for (std::size_t g = 0; g < group_size_.size(); ++g) {
-    if (group_left_[g].load() != 0) return false;
-    if (parts_.device != nullptr && group_recorded_[g].load() == 0) {
+  for (std::size_t k = 0; k < section_size_.size(); ++k) {
+    if (section_left_[k].load() != 0) return false;
+    if (parts_.device != nullptr && section_recorded_[k].load() == 0) {
       return false;
     }
   }
@@ -250,41 +250,47 @@ std::vector<float> Engine::ReadySeconds() const {
   return seconds;
 }
 
-void Engine::AdvancePrefix() {
-  if (parts_.device != nullptr) return AdvanceGroups();
+// How far the pool is written from its beginning, in elements.
+std::size_t Engine::WrittenEnd() {
   const std::vector<std::size_t>& order = parts_.layout->order();
-  const std::size_t before = prefix_;
   while (prefix_ < order.size() &&
          marks_[order[prefix_]].load(std::memory_order_acquire) == kWritten) {
     ++prefix_;
   }
-  if (prefix_ == before || FailIfMisused()) return;
-  if (before == 0) parts_.before_buckets();
+  if (prefix_ == 0) return 0;
   const std::size_t last = order[prefix_ - 1];
-  parts_.aggregator->Advance(parts_.layout->offset(last) +
-                             parts_.layout->tensor_elements(last));
+  return parts_.layout->offset(last) + parts_.layout->tensor_elements(last);
 }
 
-// Does the same as AdvancePrefix() for whole groups: those whose event has been
+// Does the same as WrittenEnd() for whole sections: those whose event has been
 // recorded, so that the device can wait for it.
-void Engine::AdvanceGroups() {
-  const std::size_t before = groups_awaited_;
-  while (groups_awaited_ < group_size_.size() &&
-         group_recorded_[groups_awaited_].load(std::memory_order_acquire) !=
+std::size_t Engine::AwaitedEnd() {
+  while (sections_awaited_ < section_size_.size() &&
+         section_recorded_[sections_awaited_].load(std::memory_order_acquire) !=
              0) {
-    const Status status = parts_.device->Await(groups_awaited_);
-    if (!status.ok()) return parts_.fabric->Fail(status);
-    ++groups_awaited_;
+    const Status status = parts_.device->Await(sections_awaited_);
+    if (!status.ok()) {
+      parts_.fabric->Fail(status);
+      return written_end_;
+    }
+    ++sections_awaited_;
   }
-  if (groups_awaited_ == before || FailIfMisused()) return;
-  if (before == 0) parts_.before_buckets();
-  parts_.aggregator->Advance(group_end_[groups_awaited_ - 1]);
+  return sections_awaited_ == 0 ? 0 : section_end_[sections_awaited_ - 1];
 }
 
 bool Engine::Poll() {
   FailIfMisused();
   if (!open_) return false;
-  if (overlap_ || backward_over_) AdvancePrefix();
+  if (overlap_ || backward_over_) {
+    const std::size_t end =
+        parts_.device != nullptr ? AwaitedEnd() : WrittenEnd();
+    // A hook that went wrong before it set one of these marks is seen here.
+    if (end > written_end_ && !FailIfMisused()) {
+      if (written_end_ == 0) parts_.before_buckets();
+      written_end_ = end;
+      parts_.aggregator->Advance(end);
+    }
+  }
   const bool moved = parts_.aggregator->Work();
   // A failure of the aggregator itself, not of a call, must end the job on all
   // ranks, too.
@@ -296,7 +302,7 @@ bool Engine::Poll() {
 
 // Adds up the time during which gradients were in flight.
 void Engine::MeasureBusy() {
-  const bool busy = parts_.collective->Busy(Channel::kGradients);
+  const bool busy = parts_.collective->Busy(parts_.group, Channel::kGradients);
   if (busy == (busy_since_ != Clock::Time{})) return;
   const Clock::Time now = parts_.clock->Now();
   if (!busy) busy_ += now - busy_since_;

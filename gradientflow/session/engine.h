@@ -26,7 +26,8 @@ struct EngineParts {
   const std::vector<std::string>* names = nullptr;
   Fabric* fabric = nullptr;
   const Driver* driver = nullptr;
-  Collective* collective = nullptr;  // The one that the aggregator calls.
+  Collective* collective = nullptr;  // The one that the aggregator calls,
+  GroupId group = 0;                 // and the group of its calls.
   Aggregator* aggregator = nullptr;
   DeviceSync* device = nullptr;  // Null if the pool is in host memory.
   const Clock* clock = nullptr;
@@ -79,7 +80,7 @@ class Engine final : public Driver::Client {
   void Misused(const Status& why) GF_EXCLUDES(misuse_mutex_);
 
   // Number of events that a DeviceSync needs for a pool of this layout.
-  static std::size_t GroupsOf(const PoolLayout& layout);
+  static std::size_t SectionsOf(const PoolLayout& layout);
 
   // Returns the names of tensors that are not ready, at most `limit` of them.
   // `*count` is the number of all of them.
@@ -111,8 +112,8 @@ class Engine final : public Driver::Client {
   std::string Doing() const override;
 
  private:
-  void AdvancePrefix();
-  void AdvanceGroups();
+  std::size_t WrittenEnd();
+  std::size_t AwaitedEnd();
   bool HooksHaveLeft() const;
   bool FailIfMisused() GF_EXCLUDES(misuse_mutex_);
   void MeasureBusy();
@@ -123,17 +124,17 @@ class Engine final : public Driver::Client {
   // By tensor: how far its hook is in this step, and when it was written.
   std::unique_ptr<std::atomic<std::uint8_t>[]> marks_;
   std::unique_ptr<std::atomic<std::int64_t>[]> ready_at_;
-  // Tensors are grouped by a few hundred kB of the pool, and only the last one
-  // of a group wakes the progress thread. The last thing a hook does to a step
-  // is to count itself down and, as the last of a group, to record the group's
-  // event.
-  std::vector<std::uint32_t> group_of_;  // By tensor.
-  std::vector<std::uint32_t> group_size_;
-  std::unique_ptr<std::atomic<std::uint32_t>[]> group_left_;
-  std::vector<std::size_t> group_end_;  // In pool elements.
-  // With a device: whether the event of the group is recorded.
-  std::unique_ptr<std::atomic<std::uint8_t>[]> group_recorded_;
-  std::size_t groups_awaited_ = 0;
+  // Neighbouring tensors of a few hundred kB make a section of the pool, and
+  // only the last one of a section wakes the progress thread. The last thing a
+  // hook does to a step is to count itself down and, as the last of a section,
+  // to record the section's event.
+  std::vector<std::uint32_t> section_of_;  // By tensor.
+  std::vector<std::uint32_t> section_size_;
+  std::unique_ptr<std::atomic<std::uint32_t>[]> section_left_;
+  std::vector<std::size_t> section_end_;  // In pool elements.
+  // With a device: whether the event of the section is recorded.
+  std::unique_ptr<std::atomic<std::uint8_t>[]> section_recorded_;
+  std::size_t sections_awaited_ = 0;
   // The first mistake of a hook. It stays for good.
   std::atomic<bool> misused_{false};
   Mutex misuse_mutex_;
@@ -143,6 +144,7 @@ class Engine final : public Driver::Client {
   std::atomic<bool> backward_over_{false};  // Hooks read it.
   std::uint64_t step_ = 0;
   std::size_t prefix_ = 0;  // Number of tensors, in pool order, that are ready.
+  std::size_t written_end_ = 0;  // Elements of which the aggregator was told.
   Clock::Time over_at_{};
   Clock::Time busy_since_{};
   Clock::Time busy_{};

@@ -43,9 +43,12 @@ class GradientPool {
   // called on any thread.
   virtual Status Zero(const BufferView& part) = 0;
 
-  // Chooses the collectives that take buckets of the pool: those with calls of
-  // group `group`. To be called once, before the methods below.
-  virtual Status JoinGroup(GroupId group) = 0;
+  // Returns OK, or why calls of that group cannot sum the pool's buckets.
+  virtual Status CheckGroup(GroupId group) const {
+    static_cast<void>(group);
+    return Status();
+  }
+  // The collectives that take buckets of the pool.
   virtual Collective& collective() = 0;
   // The order between hooks and communication, or null if the hooks have
   // written their gradients when they return.

@@ -10,7 +10,6 @@
 #include "gradientflow/buckets/bucket_size.h"
 #include "gradientflow/buckets/dense.h"
 #include "gradientflow/buckets/tuner.h"
-#include "gradientflow/collectives/group_collective.h"
 #include "gradientflow/communicator/agreement.h"
 #include "gradientflow/communicator/core.h"
 #include "gradientflow/csc/chunk_selector.h"
@@ -122,7 +121,6 @@ struct GradientSession::Parts {
   std::uint64_t job = 0;
   std::optional<PoolLayout> layout;
   std::unique_ptr<GradientPool> pool;
-  std::optional<GroupCollective> host_calls;  // What the tuner calls.
   std::unique_ptr<Aggregator> aggregator;
   std::optional<Steps> steps;
   std::optional<Checkpoints> checkpoints;
@@ -252,6 +250,8 @@ Result<std::unique_ptr<Aggregator>> GradientSession::Parts::MakeAggregator(
     std::size_t bucket_bytes) {
   AggregatorParts parts;
   parts.collective = &pool->collective();
+  parts.group = group;
+  parts.ranks = options.size;
   parts.layout = &*layout;
   parts.pool = pool->view().data;
   parts.pool_dtype = options.pool_dtype;
@@ -292,7 +292,7 @@ Status GradientSession::Parts::Build(
   Result<std::unique_ptr<GradientPool>> made = GradientPool::Create(parts);
   if (!made.ok()) return made.status();
   pool = std::move(made).value();
-  GF_RETURN_IF_ERROR(pool->JoinGroup(group));
+  GF_RETURN_IF_ERROR(pool->CheckGroup(group));
   const std::size_t bucket_bytes =
       channel ? DefaultBucketBytes(*channel) : options.bucket_bytes;
   Result<std::unique_ptr<Aggregator>> aggregates =
@@ -309,14 +309,13 @@ Status GradientSession::Parts::Build(
   of_steps.pool = pool.get();
   of_steps.aggregator = aggregator.get();
   of_steps.bucket_bytes = bucket_bytes;
-  of_steps.group = ranks;
+  of_steps.ranks = ranks;
+  of_steps.group = group;
   of_steps.notes_id = notes_id;
   if (channel && options.size > 1 && layout->elements() > 0) {
-    core().progress().Do(
-        [this] { host_calls.emplace(core().executor(), group); });
-    of_steps.tuner = std::make_unique<Tuner>(
-        TunerParts{&*layout, &*host_calls, SizeOf(options.wire_dtype),
-                   1.0 - options.sparsity, *channel});
+    of_steps.tuner = std::make_unique<Tuner>(TunerParts{
+        &*layout, &core().executor(), group, SizeOf(options.wire_dtype),
+        1.0 - options.sparsity, *channel});
   }
   steps.emplace(std::move(of_steps));
   checkpoints.emplace(CheckpointsParts{&*steps, pool.get(), &core().progress(),
@@ -420,7 +419,8 @@ BufferView GradientSession::gradient(std::size_t i) const {
 
 // These calls return no error. FinishStep() reports what went wrong.
 void GradientSession::GradientReady(std::size_t i) {
-  if (!forked()) parts_->steps->GradientReady(i);
+  if (forked()) return;
+  if (parts_->steps->engine().Ready(i)) parts_->core().progress().Notify();
 }
 void GradientSession::GradientAbsent(std::size_t i) {
   if (!forked()) parts_->steps->GradientAbsent(i);

@@ -37,12 +37,6 @@ Status HostPool::Zero(const BufferView& part) {
   return Status();
 }
 
-Status HostPool::JoinGroup(GroupId group) {
-  parts_.core->progress().Do(
-      [&] { collective_.emplace(parts_.core->executor(), group); });
-  return Status();
-}
-
 Status HostPool::Update(std::size_t, const OptimizerGroup& group,
                         const Sent& sent) {
   return optimizer_.Step(group.config,

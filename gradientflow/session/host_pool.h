@@ -2,11 +2,9 @@
 
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
-#include "gradientflow/collectives/group_collective.h"
 #include "gradientflow/communicator/pool_memory.h"
 #include "gradientflow/optimizer/optimizer.h"
 #include "gradientflow/session/gradient_pool.h"
@@ -23,8 +21,7 @@ class HostPool final : public GradientPool {
 
   BufferView view() const override { return memory_.view(); }
   Status Zero(const BufferView& part) override;
-  Status JoinGroup(GroupId group) override;
-  Collective& collective() override { return *collective_; }
+  Collective& collective() override { return parts_.core->executor(); }
   Result<std::unique_ptr<CscMemory>> NewCscMemory() override {
     return HostCscMemory();
   }
@@ -41,7 +38,6 @@ class HostPool final : public GradientPool {
 
   const GradientPoolParts parts_;
   PoolMemory memory_;
-  std::optional<GroupCollective> collective_;
   Optimizer optimizer_;
 };
 

@@ -17,7 +17,7 @@ Steps::Steps(StepsParts parts)
       rank_(parts_.core->options().rank),
       engine_(PartsOfEngine(), parts_.options->overlap),
       loss_scale_(parts_.options->loss_scale),
-      notes_(parts_.core->fabric(), parts_.group, parts_.notes_id) {
+      notes_(parts_.core->fabric(), parts_.ranks, parts_.notes_id) {
   progress_.Do([this] {
     bytes_before_ = BytesSent();
     engine_.Begin(step_, loss_scale_);
@@ -29,7 +29,7 @@ Steps::Steps(StepsParts parts)
 // first.
 Steps::~Steps() {
   const auto busy = [this] {
-    return parts_.pool->collective().Busy(Channel::kGradients) ||
+    return parts_.pool->collective().Busy(parts_.group, Channel::kGradients) ||
            (parts_.tuner != nullptr && parts_.tuner->in_flight());
   };
   progress_.Do([&] {
@@ -54,6 +54,7 @@ EngineParts Steps::PartsOfEngine() {
   parts.fabric = &parts_.core->fabric();
   parts.driver = &parts_.core->driver();
   parts.collective = &parts_.pool->collective();
+  parts.group = parts_.group;
   parts.aggregator = parts_.aggregator;
   parts.device = parts_.pool->sync();
   parts.clock = &parts_.core->clock();

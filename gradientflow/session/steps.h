@@ -29,13 +29,14 @@ struct StepsParts {
   Aggregator* aggregator = nullptr;
   std::unique_ptr<Tuner> tuner;  // Handed over. If null, theta never changes.
   std::size_t bucket_bytes = 0;
-  CallGroup group;       // The session's group.
+  CallGroup ranks;       // The session's ranks.
+  GroupId group = 0;     // The group whose gradient channel the session has.
   GroupId notes_id = 0;  // See ClosingNotes.
 };
 
-// A session's training steps: what hooks, FinishStep() and the optimiser do,
-// and which calls are legal when (step_state.h). See session.h for what the
-// public methods promise. Next in the data path: engine.h.
+// A session's training steps: what FinishStep() and the optimiser do, and which
+// calls are legal when (step_state.h). Hooks go to its engine (engine.h), which
+// is next in the data path. See session.h for what the public methods promise.
 class Steps {
  public:
   explicit Steps(StepsParts parts);
@@ -44,9 +45,7 @@ class Steps {
   Steps(const Steps&) = delete;
   Steps& operator=(const Steps&) = delete;
 
-  void GradientReady(std::size_t i) {
-    if (engine_.Ready(i)) parts_.core->progress().Notify();
-  }
+  Engine& engine() { return engine_; }
   void GradientAbsent(std::size_t i);
   Status SetStream(void* native);
   Result<StepStats> FinishStep();
@@ -100,7 +99,8 @@ class Steps {
  private:
   EngineParts PartsOfEngine();
   std::uint64_t BytesSent() const {
-    return parts_.pool->collective().bytes_sent(Channel::kGradients);
+    return parts_.pool->collective().bytes_sent(parts_.group,
+                                                Channel::kGradients);
   }
   Status StepFailure(const Status& why) const;
   Result<StepStats> CloseStep();

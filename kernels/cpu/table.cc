@@ -14,17 +14,17 @@ namespace gradientflow::kernels {
 namespace {
 
 // All pointers of a table, from one namespace.
-#define GRADIENTFLOW_TABLE(name, space)                            \
-  KernelTable {                                                    \
-    name, &space::Convert, &space::Accumulate, &space::ReduceMany, \
-        &space::Residual, &space::L1Norm, &space::SumSquares,      \
-        &space::FindNonfinite, &space::Sgd                         \
+#define GRADIENTFLOW_TABLE(name, space)                                 \
+  CpuKernelTable {                                                      \
+    {name, &space::Convert, &space::ReduceMany, &space::FindNonfinite}, \
+        &space::Accumulate, &space::Residual, &space::L1Norm,           \
+        &space::SumSquares, &space::Sgd                                 \
   }
 
-constexpr KernelTable kScalar = GRADIENTFLOW_TABLE("cpu-scalar", scalar);
+constexpr CpuKernelTable kScalar = GRADIENTFLOW_TABLE("cpu-scalar", scalar);
 
 #if HWY_TARGETS & HWY_AVX2
-constexpr KernelTable kAvx2 = GRADIENTFLOW_TABLE("cpu-avx2", N_AVX2);
+constexpr CpuKernelTable kAvx2 = GRADIENTFLOW_TABLE("cpu-avx2", N_AVX2);
 
 // clang 14's __builtin_cpu_supports does not know f16c.
 bool HasF16c() {
@@ -41,7 +41,7 @@ bool HasAvx2() {
 #endif
 
 #if HWY_TARGETS & HWY_AVX3
-constexpr KernelTable kAvx512 = GRADIENTFLOW_TABLE("cpu-avx512", N_AVX3);
+constexpr CpuKernelTable kAvx512 = GRADIENTFLOW_TABLE("cpu-avx512", N_AVX3);
 
 bool HasAvx512() {
   return HasAvx2() && __builtin_cpu_supports("avx512f") &&
@@ -55,7 +55,7 @@ bool HasAvx512() {
 
 // The tables that this CPU can run, slowest first, then nulls.
 struct Usable {
-  const KernelTable* tables[4] = {};
+  const CpuKernelTable* tables[4] = {};
   int count = 0;
 };
 
@@ -78,11 +78,11 @@ const Usable& GetUsable() {
 
 }  // namespace
 
-const KernelTable& CpuKernels() {
+const CpuKernelTable& CpuKernels() {
   const Usable& usable = GetUsable();
   return *usable.tables[usable.count - 1];
 }
 
-const KernelTable* const* AllCpuKernels() { return GetUsable().tables; }
+const CpuKernelTable* const* AllCpuKernels() { return GetUsable().tables; }
 
 }  // namespace gradientflow::kernels

@@ -9,13 +9,8 @@
 namespace gradientflow::kernels::cuda {
 
 int Convert(const ConvertArgs& args, void* stream);
-int Accumulate(const AccumulateArgs& args, void* stream);
 int ReduceMany(const ReduceManyArgs& args, void* stream);
-int Residual(const ResidualArgs& args, void* stream);
-int L1Norm(const L1NormArgs& args, void* stream);
-int SumSquares(const SumSquaresArgs& args, void* stream);
 int FindNonfinite(const FindNonfiniteArgs& args, void* stream);
-int Sgd(const SgdArgs& args, void* stream);
 
 int ChunkResidual(const ChunkResidualArgs& args, void* stream);
 int ChunkUnpack(const ChunkUnpackArgs& args, void* stream);

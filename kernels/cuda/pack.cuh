@@ -104,30 +104,28 @@ struct WordOf<8> {
   using Type = uint2;
 };
 
-// Elements [0, kN) of `src`. kAligned: `src` is a multiple of the pack's bytes,
-// and one access reads it and marks the cache line as used; a pack of one
-// element is always aligned.
-template <int kN, bool kAligned = true, typename T>
+// Elements [0, kN) of `src`, which is a multiple of the pack's bytes. One
+// access reads them and marks the cache line as used.
+template <int kN, typename T>
 __device__ Pack<T, kN> Load(const T* src) {
-  Pack<T, kN> pack;
-  if constexpr (kAligned && kN > 1) {
+  if constexpr (kN == 1) {
+    return {{*src}};
+  } else {
     using Word = typename WordOf<kN * sizeof(T)>::Type;
     union {
       Word word;
       Pack<T, kN> pack;
     } both;
     both.word = __ldcs(reinterpret_cast<const Word*>(src));
-    pack = both.pack;
-  } else {
-#pragma unroll
-    for (int e = 0; e < kN; ++e) pack.at[e] = src[e];
+    return both.pack;
   }
-  return pack;
 }
 
-template <bool kAligned = true, typename T, int kN>
+template <typename T, int kN>
 __device__ void Store(T* dst, const Pack<T, kN>& pack) {
-  if constexpr (kAligned && kN > 1) {
+  if constexpr (kN == 1) {
+    *dst = pack.at[0];
+  } else {
     using Word = typename WordOf<kN * sizeof(T)>::Type;
     union {
       Word word;
@@ -135,9 +133,6 @@ __device__ void Store(T* dst, const Pack<T, kN>& pack) {
     } both;
     both.pack = pack;
     __stcs(reinterpret_cast<Word*>(dst), both.word);
-  } else {
-#pragma unroll
-    for (int e = 0; e < kN; ++e) dst[e] = pack.at[e];
   }
 }
 

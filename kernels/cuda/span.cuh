@@ -46,8 +46,6 @@ class Heads {
   }
 
   bool together() const { return together_; }
-  // All pointers are aligned without a shift.
-  bool aligned() const { return together_ && head_ == 0; }
   std::size_t head() const { return head_; }
 
  private:
@@ -66,9 +64,6 @@ class Heads {
 // The distance between the packs that a thread works on at once.
 template <int kN>
 inline constexpr std::size_t kStep = std::size_t{kThreads} * kN;
-
-// The state of a thread in a kernel without a result of its own.
-struct Nothing {};
 
 // The state of a thread that watches for infinities and NaNs.
 struct Watch {

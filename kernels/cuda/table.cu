@@ -5,9 +5,10 @@ namespace gradientflow::kernels {
 namespace {
 
 constexpr KernelTable kKernels = {
-    "cuda",          &cuda::Convert, &cuda::Accumulate, &cuda::ReduceMany,
-    &cuda::Residual, &cuda::L1Norm,  &cuda::SumSquares, &cuda::FindNonfinite,
-    &cuda::Sgd,
+    "cuda",
+    &cuda::Convert,
+    &cuda::ReduceMany,
+    &cuda::FindNonfinite,
 };
 
 constexpr ChunkKernelTable kChunkKernels = {

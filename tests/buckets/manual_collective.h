@@ -19,8 +19,6 @@ class ManualCollective final : public Collective {
     bool ended = false;
   };
 
-  int rank() const override { return 1; }
-  int size() const override { return 3; }
   void Start(const CollectiveCall& call, Done done) override {
     calls.push_back({call, done});
   }
@@ -30,8 +28,8 @@ class ManualCollective final : public Collective {
         std::count_if(calls.begin(), calls.end(),
                       [](const Begun& call) { return !call.ended; }));
   }
-  bool Busy(Channel) const override { return in_flight() > 0; }
-  std::uint64_t bytes_sent(Channel) const override { return 0; }
+  bool Busy(GroupId, Channel) const override { return in_flight() > 0; }
+  std::uint64_t bytes_sent(GroupId, Channel) const override { return 0; }
   std::string OldestCall() const override { return {}; }
 
   void End(std::size_t i, const Status& status = Status(),

@@ -28,16 +28,14 @@ class ManualCollective final : public Collective {
     Done done;
   };
 
-  int rank() const override { return 0; }
-  int size() const override { return 2; }
   void Start(const CollectiveCall& call, Done done) override {
     calls.push_back({call, done});
     ++begun_;
   }
   bool Poll() override { return false; }
   std::size_t in_flight() const override { return begun_ - ended_; }
-  bool Busy(Channel) const override { return in_flight() > 0; }
-  std::uint64_t bytes_sent(Channel) const override { return 4711; }
+  bool Busy(GroupId, Channel) const override { return in_flight() > 0; }
+  std::uint64_t bytes_sent(GroupId, Channel) const override { return 4711; }
   std::string OldestCall() const override { return {}; }
 
   // The inner collective only doubles its input.

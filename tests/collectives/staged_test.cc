@@ -74,9 +74,9 @@ TEST_P(Staged, GivesWhatTheHostGives) {
     }
     EXPECT_EQ(rank.staged().in_flight(), 0);
     for (const Channel channel : {Channel::kPlain, Channel::kGradients}) {
-      EXPECT_EQ(rank.staged().bytes_sent(channel),
-                rank.host().executor().bytes_sent(channel));
-      EXPECT_FALSE(rank.staged().Busy(channel));
+      EXPECT_EQ(rank.staged().bytes_sent(0, channel),
+                rank.host().executor().bytes_sent(0, channel));
+      EXPECT_FALSE(rank.staged().Busy(0, channel));
     }
     EXPECT_EQ(rank.slow_copies(), 0);
   });

@@ -20,7 +20,7 @@
 namespace gradientflow {
 namespace {
 
-using kernels::KernelTable;
+using kernels::CpuKernelTable;
 using testing::Bits;
 using testing::RandomFloats;
 using testing::Rounding;
@@ -34,7 +34,7 @@ constexpr OptimizerConfig kSgd{.lr = 0.1F, .momentum = kMomentum};
 class Rank {
  public:
   Rank(const PoolLayout& layout, std::size_t chunk_elements,
-       const KernelTable& table)
+       const CpuKernelTable& table)
       : layout_(layout),
         chunk_elements_(chunk_elements),
         table_(table),
@@ -82,7 +82,7 @@ class Rank {
  private:
   const PoolLayout& layout_;
   const std::size_t chunk_elements_;
-  const KernelTable& table_;
+  const CpuKernelTable& table_;
   Optimizer optimizer_;
   std::vector<float> residual_;
   std::vector<std::vector<float>> weights_;
@@ -91,7 +91,7 @@ class Rank {
 TEST(CscRank, IsDenseMomentumSgdBitForBitWhenEveryChunkIsImportant) {
   std::mt19937 random(3);
   const PoolLayout layout = PoolLayout::Create({13, 0, 41, 7}).value();
-  const KernelTable& table = kernels::CpuKernels();
+  const CpuKernelTable& table = kernels::CpuKernels();
   for (DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     Rank sparse(layout, 8, table);
     Optimizer dense(layout, table);

@@ -25,33 +25,11 @@ const ChunkKernelTable& CpuTable(const ChunkKernelTable*) {
   return kernels::CpuChunkKernels();
 }
 
-// A result to which a call on no elements may add nothing.
-struct Unused {
-  float norm = 0;
-  double sum = 0;
-};
-
 // The same call on no elements: the CPU's kernel checks it, touches nothing,
 // and returns at once. 0 elements are always allowed.
 template <class Args>
-Args OnNothing(Args args, Unused*) {
+Args OnNothing(Args args) {
   args.n = 0;
-  return args;
-}
-kernels::ResidualArgs OnNothing(kernels::ResidualArgs args, Unused* unused) {
-  args.n = 0;
-  args.norm = &unused->norm;
-  return args;
-}
-kernels::L1NormArgs OnNothing(kernels::L1NormArgs args, Unused* unused) {
-  args.n = 0;
-  args.norm = &unused->norm;
-  return args;
-}
-kernels::SumSquaresArgs OnNothing(kernels::SumSquaresArgs args,
-                                  Unused* unused) {
-  args.n = 0;
-  args.sum = &unused->sum;
   return args;
 }
 
@@ -60,35 +38,31 @@ Args OnNoChunks(Args args) {
   args.range.count = 0;
   return args;
 }
-kernels::ChunkResidualArgs OnNothing(const kernels::ChunkResidualArgs& args,
-                                     Unused*) {
+kernels::ChunkResidualArgs OnNothing(const kernels::ChunkResidualArgs& args) {
   return OnNoChunks(args);
 }
-kernels::ChunkUnpackArgs OnNothing(const kernels::ChunkUnpackArgs& args,
-                                   Unused*) {
+kernels::ChunkUnpackArgs OnNothing(const kernels::ChunkUnpackArgs& args) {
   return OnNoChunks(args);
 }
-kernels::ChunkRestoreArgs OnNothing(const kernels::ChunkRestoreArgs& args,
-                                    Unused*) {
+kernels::ChunkRestoreArgs OnNothing(const kernels::ChunkRestoreArgs& args) {
   return OnNoChunks(args);
 }
-kernels::ChunkRescaleArgs OnNothing(const kernels::ChunkRescaleArgs& args,
-                                    Unused*) {
+kernels::ChunkRescaleArgs OnNothing(const kernels::ChunkRescaleArgs& args) {
   return OnNoChunks(args);
 }
-kernels::TopKArgs OnNothing(kernels::TopKArgs args, Unused*) {
+kernels::TopKArgs OnNothing(kernels::TopKArgs args) {
   args.chunks = args.k = 0;
   return args;
 }
-kernels::TileSquaresArgs OnNothing(kernels::TileSquaresArgs args, Unused*) {
+kernels::TileSquaresArgs OnNothing(kernels::TileSquaresArgs args) {
   args.count = 0;
   return args;
 }
-kernels::LarsRatesArgs OnNothing(kernels::LarsRatesArgs args, Unused*) {
+kernels::LarsRatesArgs OnNothing(kernels::LarsRatesArgs args) {
   args.tensors = 0;
   return args;
 }
-kernels::TileSgdArgs OnNothing(kernels::TileSgdArgs args, Unused*) {
+kernels::TileSgdArgs OnNothing(kernels::TileSgdArgs args) {
   args.count = 0;
   args.skip = nullptr;  // Device memory: read later.
   return args;
@@ -166,9 +140,8 @@ int Launch(const Args& args, void* stream) {
   if (!state.Enter(FakeCall::kLaunch).ok()) return kFakeLaunchError;
 
   const auto kernel = CpuTable(static_cast<Table*>(nullptr)).*kMember;
-  Unused unused;
   if (!CountsAllowed(args)) return EINVAL;
-  if (const int error = kernel(OnNothing(args, &unused), nullptr)) return error;
+  if (const int error = kernel(OnNothing(args), nullptr)) return error;
   if (state.options.check_kernel_memory) {
     Status status = CheckMemory(state.memory, args);
     // A GPU would find out later; failing here shows the caller.

@@ -30,13 +30,6 @@ void Visit(const kernels::ConvertArgs& args, const See& see) {
 }
 
 template <class See>
-void Visit(const kernels::AccumulateArgs& args, const See& see) {
-  see("dst", args.dst, args.n * SizeOf(args.dst_type));
-  see("src", args.src, args.n * SizeOf(args.src_type));
-  IfGiven(see, "nonfinite", args.nonfinite);
-}
-
-template <class See>
 void Visit(const kernels::ReduceManyArgs& args, const See& see) {
   for (int s = 0; s < args.sources; ++s) {
     const auto type = s == args.own ? args.dst_type : args.src_type;
@@ -49,35 +42,9 @@ void Visit(const kernels::ReduceManyArgs& args, const See& see) {
 }
 
 template <class See>
-void Visit(const kernels::ResidualArgs& args, const See& see) {
-  see("grads", args.grads, args.n * SizeOf(args.type));
-  see("residual", args.residual, args.n * sizeof(float));
-  IfGiven(see, "norm", args.norm);
-}
-
-template <class See>
-void Visit(const kernels::L1NormArgs& args, const See& see) {
-  see("src", args.src, args.n * SizeOf(args.type));
-  see("norm", args.norm, sizeof(float));
-}
-
-template <class See>
-void Visit(const kernels::SumSquaresArgs& args, const See& see) {
-  see("src", args.src, args.n * SizeOf(args.type));
-  see("sum", args.sum, sizeof(double));
-}
-
-template <class See>
 void Visit(const kernels::FindNonfiniteArgs& args, const See& see) {
   see("src", args.src, args.n * SizeOf(args.type));
   see("nonfinite", args.nonfinite, sizeof(*args.nonfinite));
-}
-
-template <class See>
-void Visit(const kernels::SgdArgs& args, const See& see) {
-  see("weights", args.weights, args.n * sizeof(float));
-  see("momentum_buf", args.momentum_buf, args.n * sizeof(float));
-  see("grads", args.grads, args.n * SizeOf(args.type));
 }
 
 // For a range of chunks: `pointer` is to elements of `size` bytes, one for

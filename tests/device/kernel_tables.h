@@ -18,13 +18,8 @@ constexpr kernels::KernelTable KernelsThrough(const char* name) {
   return {
       name,
       &Runner::template Run<&Table::convert>,
-      &Runner::template Run<&Table::accumulate>,
       &Runner::template Run<&Table::reduce_many>,
-      &Runner::template Run<&Table::residual>,
-      &Runner::template Run<&Table::l1_norm>,
-      &Runner::template Run<&Table::sum_squares>,
       &Runner::template Run<&Table::find_nonfinite>,
-      &Runner::template Run<&Table::sgd>,
   };
 }
 

@@ -17,7 +17,7 @@ struct How {
   float out_scale = 1;
 };
 
-class Accumulate : public EveryTable {
+class Accumulate : public EveryCpuTable {
  protected:
   int Run(Elements& dst, const Elements& src, How how = {},
           std::uint32_t* nonfinite = nullptr) {
@@ -48,7 +48,7 @@ class Accumulate : public EveryTable {
   }
 };
 
-GRADIENTFLOW_FOR_EVERY_TABLE(Accumulate);
+GRADIENTFLOW_FOR_EVERY_CPU_TABLE(Accumulate);
 
 constexpr How kHows[] = {
     {ReduceOp::kSum, 1, 1},     {ReduceOp::kSum, 0.3f, 0.7f},

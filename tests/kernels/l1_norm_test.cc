@@ -9,7 +9,7 @@
 namespace gradientflow::kernels::testing {
 namespace {
 
-class L1Norm : public EveryTable {
+class L1Norm : public EveryCpuTable {
  protected:
   int Run(const Elements& src, float scale, float* norm) {
     return kernels().l1_norm({src.data(), src.type(), src.size(), scale, norm},
@@ -27,7 +27,7 @@ class L1Norm : public EveryTable {
   }
 };
 
-GRADIENTFLOW_FOR_EVERY_TABLE(L1Norm);
+GRADIENTFLOW_FOR_EVERY_CPU_TABLE(L1Norm);
 
 TEST_P(L1Norm, StaysWithinItsBoundForAllTypesAndSizes) {
   for (const DType type : kGradientTypes) {

@@ -337,9 +337,16 @@ double SquaresInOrder(const Elements& elements, std::size_t begin,
   return totals[0];
 }
 
-std::string TableName(
-    const ::testing::TestParamInfo<const KernelTable*>& info) {
-  std::string name = info.param->name;
+std::vector<const CpuKernelTable*> CpuTables() {
+  std::vector<const CpuKernelTable*> tables;
+  for (auto table = AllCpuKernels(); *table != nullptr; ++table) {
+    tables.push_back(*table);
+  }
+  return tables;
+}
+
+std::string NameOf(const KernelTable& table) {
+  std::string name = table.name;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }

@@ -129,26 +129,11 @@ class SynchronousTable {
   int convert(const ConvertArgs& args, void* stream) const {
     return Wait(table_.convert, args, stream);
   }
-  int accumulate(const AccumulateArgs& args, void* stream) const {
-    return Wait(table_.accumulate, args, stream);
-  }
   int reduce_many(const ReduceManyArgs& args, void* stream) const {
     return Wait(table_.reduce_many, args, stream);
   }
-  int residual(const ResidualArgs& args, void* stream) const {
-    return Wait(table_.residual, args, stream);
-  }
-  int l1_norm(const L1NormArgs& args, void* stream) const {
-    return Wait(table_.l1_norm, args, stream);
-  }
-  int sum_squares(const SumSquaresArgs& args, void* stream) const {
-    return Wait(table_.sum_squares, args, stream);
-  }
   int find_nonfinite(const FindNonfiniteArgs& args, void* stream) const {
     return Wait(table_.find_nonfinite, args, stream);
-  }
-  int sgd(const SgdArgs& args, void* stream) const {
-    return Wait(table_.sgd, args, stream);
   }
 
  private:
@@ -171,12 +156,29 @@ class EveryTable : public ::testing::TestWithParam<const KernelTable*> {
   std::mt19937_64 random_{20190215};
 };
 
-std::string TableName(const ::testing::TestParamInfo<const KernelTable*>& info);
+// Every table that this CPU can run, the scalar one first.
+std::vector<const CpuKernelTable*> CpuTables();
 
-#define GRADIENTFLOW_FOR_EVERY_TABLE(Suite)                            \
+// A test that runs once for every one of them: of a kernel that only the host's
+// memory has.
+class EveryCpuTable : public ::testing::TestWithParam<const CpuKernelTable*> {
+ protected:
+  const CpuKernelTable& kernels() const { return *GetParam(); }
+  std::mt19937_64 random_{20190215};
+};
+
+std::string NameOf(const KernelTable& table);
+
+#define GRADIENTFLOW_FOR_EVERY(tables, Suite)                          \
   INSTANTIATE_TEST_SUITE_P(                                            \
       Tables, Suite,                                                   \
-      ::testing::ValuesIn(::gradientflow::kernels::testing::Tables()), \
-      ::gradientflow::kernels::testing::TableName)
+      ::testing::ValuesIn(::gradientflow::kernels::testing::tables()), \
+      [](const auto& table) {                                          \
+        return ::gradientflow::kernels::testing::NameOf(*table.param); \
+      })
+#define GRADIENTFLOW_FOR_EVERY_TABLE(Suite) \
+  GRADIENTFLOW_FOR_EVERY(Tables, Suite)
+#define GRADIENTFLOW_FOR_EVERY_CPU_TABLE(Suite) \
+  GRADIENTFLOW_FOR_EVERY(CpuTables, Suite)
 
 }  // namespace gradientflow::kernels::testing

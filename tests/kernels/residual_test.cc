@@ -17,7 +17,7 @@ struct How {
   float keep_factor = 1;
 };
 
-class Residual : public EveryTable {
+class Residual : public EveryCpuTable {
  protected:
   int Run(Elements& grads, Elements& residual, How how, float* norm = nullptr) {
     return kernels().residual(
@@ -52,7 +52,7 @@ class Residual : public EveryTable {
   }
 };
 
-GRADIENTFLOW_FOR_EVERY_TABLE(Residual);
+GRADIENTFLOW_FOR_EVERY_CPU_TABLE(Residual);
 
 TEST_P(Residual, SendsTheSumAndKeepsWhatItsRoundingTook) {
   for (const DType type : kGradientTypes) {

@@ -16,7 +16,7 @@ struct Rates {
   bool nesterov = false;
 };
 
-class Sgd : public EveryTable {
+class Sgd : public EveryCpuTable {
  protected:
   int Run(Elements& weights, Elements& momentum_buf, const Elements& grads,
           Rates with) {
@@ -56,7 +56,7 @@ class Sgd : public EveryTable {
   }
 };
 
-GRADIENTFLOW_FOR_EVERY_TABLE(Sgd);
+GRADIENTFLOW_FOR_EVERY_CPU_TABLE(Sgd);
 
 TEST_P(Sgd, HandlesRunsOfManyBlocks) {
   for (const DType type : kGradientTypes) {

@@ -2,11 +2,15 @@
 
 # Each is <name>_test.cc of this folder, and //tests/kernels:<name>_suite.
 ELEMENT_SUITES = [
-    "accumulate",
     "convert",
     "find_nonfinite",
-    "l1_norm",
     "reduce_many",
+]
+
+# Of kernels that only the memory of the host has.
+CPU_SUITES = [
+    "accumulate",
+    "l1_norm",
     "residual",
     "sgd",
     "sum_squares",

@@ -9,7 +9,7 @@
 namespace gradientflow::kernels::testing {
 namespace {
 
-class SumSquares : public EveryTable {
+class SumSquares : public EveryCpuTable {
  protected:
   int Run(const Elements& src, double* sum) {
     return kernels().sum_squares({src.data(), src.type(), src.size(), sum},
@@ -17,7 +17,7 @@ class SumSquares : public EveryTable {
   }
 };
 
-GRADIENTFLOW_FOR_EVERY_TABLE(SumSquares);
+GRADIENTFLOW_FOR_EVERY_CPU_TABLE(SumSquares);
 
 TEST_P(SumSquares, AgreesWithALongDoubleSum) {
   for (const DType type : kGradientTypes) {

@@ -10,7 +10,7 @@ namespace gradientflow::kernels::testing {
 namespace {
 
 TEST(CpuKernels, ListsTheScalarReferenceFirstAndEndsWithTheBest) {
-  const auto tables = Tables();
+  const auto tables = CpuTables();
   ASSERT_FALSE(tables.empty());
   EXPECT_STREQ(tables.front()->name, "cpu-scalar");
   EXPECT_EQ(tables.back(), &CpuKernels());
@@ -19,7 +19,7 @@ TEST(CpuKernels, ListsTheScalarReferenceFirstAndEndsWithTheBest) {
 
 TEST(CpuKernels, NamesEachTableOnceAndLeavesNoKernelOut) {
   std::set<std::string> names;
-  for (const KernelTable* table : Tables()) {
+  for (const CpuKernelTable* table : CpuTables()) {
     EXPECT_TRUE(names.insert(table->name).second) << table->name;
     EXPECT_NE(table->convert, nullptr);
     EXPECT_NE(table->accumulate, nullptr);

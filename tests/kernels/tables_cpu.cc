@@ -4,6 +4,7 @@
 
 #include "kernels/kernels.h"
 #include "tests/kernels/backend.h"
+#include "tests/kernels/oracle.h"
 
 namespace gradientflow::kernels::testing {
 namespace {
@@ -14,10 +15,7 @@ constexpr std::align_val_t kAlignment{64};
 
 std::vector<const KernelTable*> Tables() {
   std::vector<const KernelTable*> tables;
-  for (const KernelTable* const* table = AllCpuKernels(); *table != nullptr;
-       ++table) {
-    tables.push_back(*table);
-  }
+  for (const CpuKernelTable* table : CpuTables()) tables.push_back(table);
   return tables;
 }
 

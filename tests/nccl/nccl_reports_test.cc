@@ -103,7 +103,7 @@ TEST(NcclReports, TracesAndSpansAreTheExecutors) {
     clock.Advance(std::chrono::milliseconds(3));
     self.device.ReleaseStreams();
     self.PollUntil(outcome);
-    EXPECT_EQ(self.collective.bytes_sent(call.channel), 0U);  // Alone.
+    EXPECT_EQ(self.collective.bytes_sent(0, call.channel), 0U);  // Alone.
   });
   ASSERT_EQ(logger.lines.size(), 3U);
   EXPECT_NE(logger.lines[0].find("NCCL 2.28.9"), std::string::npos);

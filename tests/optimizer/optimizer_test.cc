@@ -21,7 +21,7 @@
 namespace gradientflow {
 namespace {
 
-using kernels::KernelTable;
+using kernels::CpuKernelTable;
 using testing::Bits;
 using testing::RandomFloats;
 using testing::SgdOracle;
@@ -31,8 +31,8 @@ using testing::Weights;
 
 constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
-std::vector<const KernelTable*> Tables() {
-  std::vector<const KernelTable*> tables;
+std::vector<const CpuKernelTable*> Tables() {
+  std::vector<const CpuKernelTable*> tables;
   for (auto table = kernels::AllCpuKernels(); *table != nullptr; ++table) {
     tables.push_back(*table);
   }
@@ -68,8 +68,9 @@ void ExpectNear(double seen, double expected) {
 }
 
 // Runs several steps with changing selections, from the same start.
-void CompareWithOracle(const KernelTable& table, const OptimizerConfig& config,
-                       DType type, std::uint32_t seed) {
+void CompareWithOracle(const CpuKernelTable& table,
+                       const OptimizerConfig& config, DType type,
+                       std::uint32_t seed) {
   std::mt19937 random(seed);
   const PoolLayout layout = RandomLayout(random);
   Weights weights(layout, random);
@@ -111,7 +112,7 @@ TEST(Optimizer, MatchesTheFloat64OracleAndLeavesUnsentElementsAlone) {
   const OptimizerConfig::Kind kinds[] = {OptimizerConfig::Kind::kSgd,
                                          OptimizerConfig::Kind::kLars};
   std::uint32_t seed = 0;
-  for (const KernelTable* table : Tables()) {
+  for (const CpuKernelTable* table : Tables()) {
     for (DType type : kTypes) {
       for (int round = 0; round < 60; ++round) {
         const OptimizerConfig config{
@@ -199,7 +200,7 @@ TEST_F(OptimizerErrors, RefuseExtentsOutsideThePoolOrOutOfOrder) {
 }
 
 TEST_F(OptimizerErrors, ReportAKernelThatFails) {
-  KernelTable failing = kernels::CpuKernels();
+  CpuKernelTable failing = kernels::CpuKernels();
   failing.sgd = [](const kernels::SgdArgs&, void*) { return 719; };
   Optimizer optimizer(layout_, failing);
   const Status status = optimizer.Step({}, gradients_, weights_.pointers());

@@ -57,6 +57,31 @@ class DeviceCalls : public ::testing::TestWithParam<Over> {
   }
 };
 
+// A call that is not valid is carried out nowhere, and the job goes on.
+TEST_P(DeviceCalls, ThatAreNotValidAreRefusedBeforeAnythingIsStarted) {
+  RunRanks(MakeJob(2), [](GradientSession& session) {
+    Communicator& comm = session.communicator();
+    Buffer buffer(Of(8, 1.0F));
+    CollectiveCall sum;
+    sum.output = buffer.data();
+    sum.count = 8;
+    CollectiveCall gather = sum;
+    gather.kind = CollectiveKind::kGather;
+    gather.recv_counts = {3};  // One count, but two ranks.
+    CollectiveCall broadcast = sum;
+    broadcast.kind = CollectiveKind::kBroadcast;
+    broadcast.root = 2;
+    CollectiveCall nowhere = sum;
+    nowhere.group = 9;
+    for (const CollectiveCall& call : {gather, broadcast, nowhere}) {
+      EXPECT_EQ(comm.Run(call).code(), StatusCode::kInvalidArgument);
+      EXPECT_EQ(comm.Start(call).status().code(), StatusCode::kInvalidArgument);
+    }
+    ASSERT_TRUE(comm.Run(sum).ok());
+    EXPECT_EQ(buffer.values(), Of(8, 2.0F));
+  });
+}
+
 // Calls that reach the executor by way of the device must not fall behind later
 // calls on host memory.
 TEST_P(DeviceCalls, KeepTheirOrderAmongCallsOnHostMemory) {

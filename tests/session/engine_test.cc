@@ -90,7 +90,7 @@ class EngineTest : public ::testing::Test {
   std::vector<std::size_t> RandomSizes() {
     std::vector<std::size_t> sizes(1 + random_() % 20);
     for (std::size_t& size : sizes) {
-      // Some are empty, some larger than a group of tensors.
+      // Some are empty, some larger than a section.
       size = random_() % 5 == 0 ? 0 : random_() % 200'000;
     }
     sizes.back() = 5;  // The first of the pool.
@@ -151,13 +151,13 @@ TEST_F(EngineTest, TellsTheAggregatorOfThePrefixThatIsWritten) {
   }
 }
 
-// The driving thread is woken once per group of tensors: by the last of them.
-TEST_F(EngineTest, WakesTheDriverOncePerGroup) {
+// The driving thread is woken once per section of the pool: by its last tensor.
+TEST_F(EngineTest, WakesTheDriverOncePerSection) {
   for (int round = 0; round < 50; ++round) {
     Make(RandomSizes());
     std::size_t woken = 0;
     for (const std::size_t i : AnyOrder()) woken += engine_->Ready(i) ? 1 : 0;
-    EXPECT_EQ(woken, Engine::GroupsOf(layout_));
+    EXPECT_EQ(woken, Engine::SectionsOf(layout_));
   }
 }
 

@@ -88,15 +88,13 @@ TEST(MeasureCosts, ChoosesAlikeOnOneHostHoweverBusyItIs) {
 // Keeps the calls; the test completes them.
 class KeptCalls final : public Collective {
  public:
-  int rank() const override { return 0; }
-  int size() const override { return 2; }
   void Start(const CollectiveCall& call, Done done) override {
     calls.push_back({call, done});
   }
   bool Poll() override { return false; }
   std::size_t in_flight() const override { return 0; }
-  bool Busy(Channel) const override { return false; }
-  std::uint64_t bytes_sent(Channel) const override { return 0; }
+  bool Busy(GroupId, Channel) const override { return false; }
+  std::uint64_t bytes_sent(GroupId, Channel) const override { return 0; }
   std::string OldestCall() const override { return {}; }
 
   std::vector<std::pair<CollectiveCall, Done>> calls;
@@ -108,7 +106,7 @@ TEST(Tuner, SendsTheTimesOfAFewStepsWithTheStepsAfterThem) {
   ChannelModel channel;
   channel.latency_seconds = 1e-5;
   channel.seconds_per_byte = 1e-9;
-  Tuner tuner({&layout, &collective, sizeof(float), 1.0, channel});
+  Tuner tuner({&layout, &collective, /*group=*/3, sizeof(float), 1.0, channel});
   // A restored session tunes as a new one does.
   for (int life = 0; life < 2; ++life) {
     std::vector<std::uint64_t> sent_with;
@@ -121,6 +119,7 @@ TEST(Tuner, SendsTheTimesOfAFewStepsWithTheStepsAfterThem) {
         sent_with.push_back(step);
         EXPECT_EQ(call.op, ReduceOp::kMax);
         EXPECT_EQ(call.channel, Channel::kGradients);
+        EXPECT_EQ(call.group, 3U);
         EXPECT_EQ(call.count, 2U);
         EXPECT_EQ(tuner.Take(), std::nullopt);
         done(Status(), 0);

@@ -20,13 +20,13 @@ enum class Across { kNone, kOneRound, kHalvingDoubling, kRing };
 // How the ranks run the algorithm. Every rank computes the same plan.
 struct TwoLevelPlan {
   std::vector<std::vector<int>> hosts;  // The ranks of each host, ascending.
-  int lanes = 1;    // Blocks; as many as the smallest host has ranks.
+  int rails = 1;    // Blocks; as many as the smallest host has ranks.
   int largest = 1;  // Number of ranks of the largest host.
   bool one_sided = false;
   Across across = Across::kNone;
 };
 
-// A lane's block counts as small up to this size: on any network that needs two
+// A rail's block counts as small up to this size: on any network that needs two
 // levels, its latency then outweighs its bytes.
 constexpr std::size_t kOneRoundElements = 4096;
 constexpr std::size_t kOneRoundHosts = 8;
@@ -73,25 +73,26 @@ Place PlaceOf(int rank, const TwoLevelPlan& plan) {
 }
 
 // Every rank of the host sends block l to the host's rank l, which sums it.
-void AppendCollect(const Group& host, int lanes, std::size_t count,
+void AppendCollect(const Group& host, int rails, std::size_t count,
                    Schedule* schedule) {
   const Extent whole{0, count};
-  const bool lane = host.me < lanes;
-  const Slice mine = lane ? Data(SubBlock(whole, lanes, host.me)) : Data(0, 0);
+  const bool on_rail = host.me < rails;
+  const Slice mine =
+      on_rail ? Data(SubBlock(whole, rails, host.me)) : Data(0, 0);
   std::vector<Step> round;
   for (int hop = 1; hop < host.size(); ++hop) {
     const int to = host.Place(hop);
     const int from = host.Place(-hop);
-    if (to < lanes) {
+    if (to < rails) {
       round.push_back(Send(host.members[static_cast<std::size_t>(to)],
-                           Data(SubBlock(whole, lanes, to))));
+                           Data(SubBlock(whole, rails, to))));
     }
-    if (lane) {
+    if (on_rail) {
       round.push_back(Recv(host.members[static_cast<std::size_t>(from)],
                            LandingOf(from, host.me, mine.count)));
     }
   }
-  if (lane) {
+  if (on_rail) {
     NeedScratch(mine.count * static_cast<std::size_t>(host.size() - 1),
                 schedule);
     AppendReduceMany({host.size() - 1, host.me, mine}, mine,
@@ -100,49 +101,49 @@ void AppendCollect(const Group& host, int lanes, std::size_t count,
   AppendRound(std::move(round), schedule);
 }
 
-// Each lane sends its finished block to all ranks of its host.
-void AppendSpread(const Group& host, int lanes, std::size_t count, bool settle,
+// Each rail sends its finished block to all ranks of its host.
+void AppendSpread(const Group& host, int rails, std::size_t count, bool settle,
                   Schedule* schedule) {
   std::vector<Step> round;
   for (int hop = 1; hop < host.size(); ++hop) {
     const int to = host.Place(hop);
     const int from = host.Place(-hop);
-    if (host.me < lanes) {
+    if (host.me < rails) {
       round.push_back(Send(host.members[static_cast<std::size_t>(to)],
-                           Data(BlockOf(count, lanes, host.me))));
+                           Data(BlockOf(count, rails, host.me))));
       round.back().settle = round.back().last = settle && hop == 1;
       round.back().relay = !round.back().settle;
     }
-    if (from < lanes) {
+    if (from < rails) {
       round.push_back(Recv(host.members[static_cast<std::size_t>(from)],
-                           Data(BlockOf(count, lanes, from))));
+                           Data(BlockOf(count, rails, from))));
     }
   }
   AppendRound(std::move(round), schedule);
 }
 
-// `shares` says that the lanes store their result in their host's shared memory
+// `shares` says that the rails store their result in their host's shared memory
 // afterwards instead of sending it.
 void AppendAcross(const TwoLevelPlan& plan, Place place, bool shares,
                   std::size_t count, Schedule* schedule) {
-  Group lane;
-  lane.me = static_cast<int>(place.host);
+  Group rail;
+  rail.me = static_cast<int>(place.host);
   for (const auto& ranks : plan.hosts) {
-    lane.members.push_back(ranks[static_cast<std::size_t>(place.local)]);
+    rail.members.push_back(ranks[static_cast<std::size_t>(place.local)]);
   }
-  const Extent mine = BlockOf(count, plan.lanes, place.local);
+  const Extent mine = BlockOf(count, plan.rails, place.local);
   const bool raw = plan.hosts[place.host].size() == 1;
   switch (plan.across) {
     case Across::kNone:
       break;
     case Across::kOneRound:
-      AppendOneRound(lane, mine, {.raw = raw, .last = shares}, schedule);
+      AppendOneRound(rail, mine, {.raw = raw, .last = shares}, schedule);
       break;
     case Across::kHalvingDoubling:
-      AppendHalvingDoubling(lane, mine, raw, schedule);
+      AppendHalvingDoubling(rail, mine, raw, schedule);
       break;
     case Across::kRing:
-      AppendRing(lane, mine, raw, schedule);
+      AppendRing(rail, mine, raw, schedule);
       break;
   }
 }
@@ -169,18 +170,18 @@ TwoLevelPlan PlanTwoLevel(const Topology& topology, std::size_t count,
     smallest = std::min(smallest, ranks.size());
     largest = std::max(largest, ranks.size());
   }
-  plan.lanes = static_cast<int>(smallest);
+  plan.rails = static_cast<int>(smallest);
   plan.largest = static_cast<int>(largest);
   plan.one_sided = one_sided && plan.largest <= kMaxReduceParties;
   plan.across = AcrossFor(
-      plan, BlockOf(count, plan.lanes, plan.lanes - 1).count, smallest == 1);
+      plan, BlockOf(count, plan.rails, plan.rails - 1).count, smallest == 1);
   return plan;
 }
 
-// There are three phases. Inside each host, rank l of the host ("lane" l) sums
-// block l of all the host's ranks. Across hosts, the ranks of each lane
-// allreduce their block. Inside each host again, the lanes spread the finished
-// blocks. There are as many lanes as the smallest host has ranks: all ranks if
+// There are three phases. Inside each host, rank l of the host ("rail" l) sums
+// block l of all the host's ranks. Across hosts, the ranks of each rail
+// allreduce their block. Inside each host again, the rails spread the finished
+// blocks. There are as many rails as the smallest host has ranks: all ranks if
 // the hosts are equal, a single leader if some rank is alone.
 Schedule Make(int rank, const AllreduceShape& shape, std::size_t count) {
   const TwoLevelPlan plan =
@@ -195,11 +196,11 @@ Schedule Make(int rank, const AllreduceShape& shape, std::size_t count) {
   if (count == 0) return schedule;
   const Place place = PlaceOf(rank, plan);
   const Group host{plan.hosts[place.host], place.local};
-  const bool lane = place.local < plan.lanes;
+  const bool on_rail = place.local < plan.rails;
   const bool alone = host.size() == 1;
   const bool shares = plan.one_sided && !alone;
   const Slice mine =
-      lane ? Data(BlockOf(count, plan.lanes, place.local)) : Data(0, 0);
+      on_rail ? Data(BlockOf(count, plan.rails, place.local)) : Data(0, 0);
 
   if (shares) {
     AppendRound({Sync()}, &schedule);
@@ -207,33 +208,33 @@ Schedule Make(int rank, const AllreduceShape& shape, std::size_t count) {
     pull.raw = true;
     AppendRound({pull}, &schedule);
   } else if (!alone) {
-    AppendCollect(host, plan.lanes, count, &schedule);
+    AppendCollect(host, plan.rails, count, &schedule);
   }
-  if (lane) AppendAcross(plan, place, shares, count, &schedule);
+  if (on_rail) AppendAcross(plan, place, shares, count, &schedule);
   if (shares) {
     AppendRound({OneSided(Step::Kind::kPush, mine)}, &schedule);
     AppendRound({Sync()}, &schedule);
   } else if (!alone) {
-    AppendSpread(host, plan.lanes, count, plan.across == Across::kOneRound,
+    AppendSpread(host, plan.rails, count, plan.across == Across::kOneRound,
                  &schedule);
   }
   return schedule;
 }
 
-double PredictAcross(const TwoLevelPlan& plan, double lane_bytes,
+double PredictAcross(const TwoLevelPlan& plan, double rail_bytes,
                      const LinkModel& across) {
   const int hosts = static_cast<int>(plan.hosts.size());
   LinkModel link = across;
-  link.seconds_per_byte *= plan.lanes;  // Lanes share the host's line.
+  link.seconds_per_byte *= plan.rails;  // Rails share the host's line.
   switch (plan.across) {
     case Across::kNone:
       return 0;
     case Across::kOneRound:
-      return OneRoundSeconds(hosts, lane_bytes, link);
+      return OneRoundSeconds(hosts, rail_bytes, link);
     case Across::kHalvingDoubling:
-      return HalvingDoublingSeconds(hosts, lane_bytes, link);
+      return HalvingDoublingSeconds(hosts, rail_bytes, link);
     case Across::kRing:
-      return RingSeconds(hosts, lane_bytes, link);
+      return RingSeconds(hosts, rail_bytes, link);
   }
   return 0;
 }
@@ -246,17 +247,17 @@ double Predict(const AllreduceQuestion& question) {
     return std::numeric_limits<double>::infinity();
   }
   const LinkModel& inside = question.model.inside;
-  const double lane_bytes = BytesOf(question) / plan.lanes;
+  const double rail_bytes = BytesOf(question) / plan.rails;
   const double g = plan.largest;
-  const double across = PredictAcross(plan, lane_bytes, question.model.across);
+  const double across = PredictAcross(plan, rail_bytes, question.model.across);
   if (plan.one_sided) {
     return across + 2 * inside.latency_seconds +
-           2 * g * lane_bytes * inside.reduce_seconds_per_byte;
+           2 * g * rail_bytes * inside.reduce_seconds_per_byte;
   }
   return across + 2 * inside.latency_seconds +
          2 * (g - 1) *
-             (inside.message_seconds + lane_bytes * inside.seconds_per_byte) +
-         g * lane_bytes * inside.reduce_seconds_per_byte;
+             (inside.message_seconds + rail_bytes * inside.seconds_per_byte) +
+         g * rail_bytes * inside.reduce_seconds_per_byte;
 }
 
 }  // namespace

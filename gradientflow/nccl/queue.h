@@ -19,15 +19,8 @@
 
 namespace gradientflow {
 
-// A call that has ended and whose `done` has yet to run.
-struct EndedCall {
-  Done done;
-  std::uint32_t flags;
-  Status status;
-};
-
-// All are borrowed, and outlive the lane.
-struct NcclLaneParts {
+// All are borrowed, and outlive the queue.
+struct NcclQueueParts {
   Device* device = nullptr;
   const Clock* clock = nullptr;
   Recorder* recorder = nullptr;  // May be null.
@@ -39,25 +32,25 @@ struct NcclLaneParts {
 // The calls of one channel: a communicator, a stream, and the calls in flight,
 // in order. The host only polls events; it never blocks.
 // NOT thread-safe.
-class NcclLane {
+class NcclQueue {
  public:
   // Also allocates what calls need on the device, and `staging_bytes` for those
   // that convert.
-  static Result<std::unique_ptr<NcclLane>> Create(
-      const NcclLaneParts& parts, std::shared_ptr<const NcclApi> api,
+  static Result<std::unique_ptr<NcclQueue>> Create(
+      const NcclQueueParts& parts, std::shared_ptr<const NcclApi> api,
       std::size_t staging_bytes);
-  ~NcclLane();
+  ~NcclQueue();
 
   Stream& stream() { return *stream_; }
   NcclComm& comm() { return comm_; }
 
   // REQUIRES a valid call.
   void Push(const CollectiveCall& call, Done done);
-  std::size_t calls() const { return queue_.size(); }
+  std::size_t calls() const { return operations_.size(); }
 
   // Issues the calls that can be issued, and moves those that have ended to
-  // *ended. Returns whether anything moved. An error is the end of the lane.
-  Result<bool> Advance(std::vector<EndedCall>* ended);
+  // *ended. Returns whether anything moved. An error is the end of the queue.
+  Result<bool> Advance(DoneQueue* ended);
 
   // The time since when calls are in flight and none has ended. REQUIRES
   // calls() > 0.
@@ -70,16 +63,16 @@ class NcclLane {
   std::string OldestCall() const;
   std::uint64_t bytes_sent() const { return bytes_sent_; }
 
-  // Registers the staging memory, if there is any. If NCCL refuses, the lane
+  // Registers the staging memory, if there is any. If NCCL refuses, the queue
   // goes on without. REQUIRES comm().Ready().
   void RegisterStaging();
   void DeregisterStaging();
 
   // After comm().Abort(): returns whether the device has finished all work for
-  // this lane.
+  // this queue.
   bool Drained();
   // Ends all calls with `why`, each with its name added.
-  void EndAll(const Status& why, std::vector<EndedCall>* ended);
+  void EndAll(const Status& why, DoneQueue* ended);
 
  private:
   struct Staging {
@@ -88,7 +81,7 @@ class NcclLane {
     void* handle = nullptr;
   };
 
-  NcclLane(const NcclLaneParts& parts, std::shared_ptr<const NcclApi> api)
+  NcclQueue(const NcclQueueParts& parts, std::shared_ptr<const NcclApi> api)
       : parts_(parts),
         comm_(std::move(api), parts.group.rank, parts.group.size) {}
   Status Allocate();
@@ -96,11 +89,11 @@ class NcclLane {
   Status IssueNext();
   Status Settle(NcclOperation* operation);
   Result<bool> Issue();
-  Result<bool> Retire(std::vector<EndedCall>* ended);
-  void Finish(const NcclOperation& operation, std::vector<EndedCall>* ended);
+  Result<bool> Retire(DoneQueue* ended);
+  void Finish(const NcclOperation& operation, DoneQueue* ended);
   void Trace(const NcclOperation& operation, Clock::Time now) const;
 
-  const NcclLaneParts parts_;
+  const NcclQueueParts parts_;
   NcclComm comm_;
   DeviceMemory verdicts_;  // On the device: one per slot, and 4 bytes more.
   DeviceMemory seen_;      // Pinned: one per slot.
@@ -114,7 +107,7 @@ class NcclLane {
   // Destroyed before the above; waits for its work.
   std::unique_ptr<Stream> stream_;
 
-  std::vector<std::unique_ptr<NcclOperation>> queue_;
+  std::vector<std::unique_ptr<NcclOperation>> operations_;
   std::vector<std::unique_ptr<NcclOperation>> spare_;
   std::size_t issued_ = 0;  // Number of issued calls in the queue.
   bool issuing_ = false;    // NCCL has yet to accept the last one issued.

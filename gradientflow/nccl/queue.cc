@@ -1,4 +1,4 @@
-#include "gradientflow/nccl/lane.h"
+#include "gradientflow/nccl/queue.h"
 
 #include <algorithm>
 #include <iterator>
@@ -8,16 +8,16 @@
 #include "gradientflow/nccl/passes.h"
 #include "transports/wire.h"
 
-// The way of a call through a lane:
+// The way of a call through a queue:
 //
-//   Push()       queue_, with the plan of the call (plan.h)
+//   Push()       operations_, with the plan of the call (plan.h)
 //   IssueNext()  packs elements that convert into the staging (passes.h), and
 //                gives the call to NCCL (issue.h). A non-blocking NCCL may take
 //                a while to accept it: issuing_, until comm_.Ready()
 //   Settle()     submits the pass over the result, then records slot->end
 //   Retire()     ends the calls at the front of the queue whose end is reached
 //
-// queue_[0, issued_) have been issued.
+// operations_[0, issued_) have been issued.
 namespace gradientflow {
 namespace {
 
@@ -27,27 +27,20 @@ constexpr std::size_t kSlots = 64;
 // of them.
 constexpr std::size_t kStagingUnit = std::size_t{2} << 20;
 
-std::string Describe(const NcclOperation& operation) {
-  const CollectiveCall& call = operation.call;
-  return StrCat(Name(call.kind), " #", operation.sequence, " of ", call.count,
-                " ", Name(call.dtype), ", step ", call.step, " bucket ",
-                call.bucket);
-}
-
 }  // namespace
 
-Result<std::unique_ptr<NcclLane>> NcclLane::Create(
-    const NcclLaneParts& parts, std::shared_ptr<const NcclApi> api,
+Result<std::unique_ptr<NcclQueue>> NcclQueue::Create(
+    const NcclQueueParts& parts, std::shared_ptr<const NcclApi> api,
     std::size_t staging_bytes) {
-  std::unique_ptr<NcclLane> lane(new NcclLane(parts, std::move(api)));
-  GF_RETURN_IF_ERROR(lane->Allocate());
-  if (staging_bytes > 0) GF_RETURN_IF_ERROR(lane->GrowStaging(staging_bytes));
-  return lane;
+  std::unique_ptr<NcclQueue> queue(new NcclQueue(parts, std::move(api)));
+  GF_RETURN_IF_ERROR(queue->Allocate());
+  if (staging_bytes > 0) GF_RETURN_IF_ERROR(queue->GrowStaging(staging_bytes));
+  return queue;
 }
 
-NcclLane::~NcclLane() = default;
+NcclQueue::~NcclQueue() = default;
 
-Status NcclLane::Allocate() {
+Status NcclQueue::Allocate() {
   Device& device = *parts_.device;
   Result<std::unique_ptr<Stream>> stream = device.NewStream(/*urgent=*/true);
   if (!stream.ok()) return stream.status();
@@ -60,7 +53,7 @@ Status NcclLane::Allocate() {
   if (!seen.ok()) return seen.status();
   seen_ = std::move(seen).value();
   slots_.resize(kSlots);
-  queue_.reserve(kSlots);
+  operations_.reserve(kSlots);
   spare_.reserve(kSlots);
   for (std::size_t i = 0; i <= kSlots; ++i) {
     Result<std::unique_ptr<Event>> event = device.NewEvent();
@@ -76,7 +69,7 @@ Status NcclLane::Allocate() {
   return Status();
 }
 
-Status NcclLane::GrowStaging(std::size_t bytes) {
+Status NcclQueue::GrowStaging(std::size_t bytes) {
   Staging grown;
   const std::size_t least = std::max(bytes, 2 * staging_.bytes);
   grown.bytes = (least + kStagingUnit - 1) / kStagingUnit * kStagingUnit;
@@ -88,7 +81,7 @@ Status NcclLane::GrowStaging(std::size_t bytes) {
   return Status();
 }
 
-void NcclLane::RegisterStaging() {
+void NcclQueue::RegisterStaging() {
   if (staging_.memory == nullptr || staging_.handle != nullptr) return;
   const Status done =
       comm_.Register(staging_.memory.get(), staging_.bytes, &staging_.handle);
@@ -98,14 +91,14 @@ void NcclLane::RegisterStaging() {
   }
 }
 
-void NcclLane::DeregisterStaging() {
+void NcclQueue::DeregisterStaging() {
   comm_.Deregister(std::exchange(staging_.handle, nullptr));
   for (Staging& old : outgrown_) {
     comm_.Deregister(std::exchange(old.handle, nullptr));
   }
 }
 
-void NcclLane::Push(const CollectiveCall& call, Done done) {
+void NcclQueue::Push(const CollectiveCall& call, Done done) {
   std::unique_ptr<NcclOperation> operation;
   if (spare_.empty()) {
     operation = std::make_unique<NcclOperation>();
@@ -121,11 +114,11 @@ void NcclLane::Push(const CollectiveCall& call, Done done) {
   operation->begin = parts_.clock->Now();
   operation->slot = nullptr;
   operation->settled = false;
-  queue_.push_back(std::move(operation));
+  operations_.push_back(std::move(operation));
 }
 
-Status NcclLane::IssueNext() {
-  NcclOperation& operation = *queue_[issued_++];
+Status NcclQueue::IssueNext() {
+  NcclOperation& operation = *operations_[issued_++];
   const CallBuffers buffers = BuffersOf(operation.call, parts_.group);
   // If both buffers are empty, no rank waits for this one.
   if (buffers.input + buffers.output == 0 &&
@@ -152,7 +145,7 @@ Status NcclLane::IssueNext() {
                   staging, verdicts_.get() + kSlots * sizeof(Verdict)});
 }
 
-Status NcclLane::Settle(NcclOperation* operation) {
+Status NcclQueue::Settle(NcclOperation* operation) {
   issuing_ = false;
   operation->settled = true;
   GF_RETURN_IF_ERROR(
@@ -161,7 +154,7 @@ Status NcclLane::Settle(NcclOperation* operation) {
   return stream_->Record(operation->slot->end.get());
 }
 
-Result<bool> NcclLane::Issue() {
+Result<bool> NcclQueue::Issue() {
   bool moved = false;
   while (true) {
     if (issuing_) {
@@ -169,17 +162,17 @@ Result<bool> NcclLane::Issue() {
       if (!ready.ok() || !ready.value()) {
         return ready.ok() ? Result<bool>(moved) : ready;
       }
-      GF_RETURN_IF_ERROR(Settle(queue_[issued_ - 1].get()));
+      GF_RETURN_IF_ERROR(Settle(operations_[issued_ - 1].get()));
       moved = true;
     }
-    if (issued_ == queue_.size() || issued_ == kSlots) return moved;
+    if (issued_ == operations_.size() || issued_ == kSlots) return moved;
     GF_RETURN_IF_ERROR(IssueNext());
     moved = true;
   }
 }
 
-Result<bool> NcclLane::Advance(std::vector<EndedCall>* ended) {
-  if (queue_.empty()) return false;
+Result<bool> NcclQueue::Advance(DoneQueue* ended) {
+  if (operations_.empty()) return false;
   Result<bool> issued = Issue();
   if (!issued.ok()) return issued;
   // This is the only place where the loss of a rank shows.
@@ -192,10 +185,10 @@ Result<bool> NcclLane::Advance(std::vector<EndedCall>* ended) {
   return issued.value() || retired.value();
 }
 
-Result<bool> NcclLane::Retire(std::vector<EndedCall>* ended) {
+Result<bool> NcclQueue::Retire(DoneQueue* ended) {
   std::size_t count = 0;
   for (; count < issued_; ++count) {
-    const NcclOperation& operation = *queue_[count];
+    const NcclOperation& operation = *operations_[count];
     if (!operation.settled) break;
     if (operation.slot != nullptr) {
       Result<bool> reached = operation.slot->end->Query();
@@ -205,16 +198,15 @@ Result<bool> NcclLane::Retire(std::vector<EndedCall>* ended) {
     Finish(operation, ended);
   }
   if (count == 0) return false;
-  const auto end = queue_.begin() + static_cast<std::ptrdiff_t>(count);
-  std::move(queue_.begin(), end, std::back_inserter(spare_));
-  queue_.erase(queue_.begin(), end);
+  const auto end = operations_.begin() + static_cast<std::ptrdiff_t>(count);
+  std::move(operations_.begin(), end, std::back_inserter(spare_));
+  operations_.erase(operations_.begin(), end);
   issued_ -= count;
   last_end_ = parts_.clock->Now();
   return true;
 }
 
-void NcclLane::Finish(const NcclOperation& operation,
-                      std::vector<EndedCall>* ended) {
+void NcclQueue::Finish(const NcclOperation& operation, DoneQueue* ended) {
   const CollectiveCall& call = operation.call;
   const Clock::Time now = parts_.clock->Now();
   bytes_sent_ += RingBytes(call, parts_.group.rank, parts_.group.size);
@@ -224,28 +216,25 @@ void NcclLane::Finish(const NcclOperation& operation,
                              operation.begin, now});
   }
   if (parts_.trace && parts_.logger != nullptr) Trace(operation, now);
-  ended->push_back(
-      {operation.done, FoundNonfinite(operation) ? kFlagNonfinite : 0, {}});
+  ended->Add(operation.done, FoundNonfinite(operation) ? kFlagNonfinite : 0,
+             Status());
 }
 
-void NcclLane::Trace(const NcclOperation& operation, Clock::Time now) const {
+void NcclQueue::Trace(const NcclOperation& operation, Clock::Time now) const {
   const CollectiveCall& call = operation.call;
   parts_.logger->Log(
       LogLevel::kInfo,
-      StrCat(Name(call.kind), " #", operation.sequence, " step ", call.step,
-             " bucket ", call.bucket, ": ", call.count, " ", Name(call.dtype),
-             call.wire != call.dtype ? StrCat(" as ", Name(call.wire)) : "",
-             ", ", call.count * SizeOf(call.wire), " bytes, 1 segments, nccl (",
-             Text(operation.plan, call), "), ",
-             Seconds(now - operation.begin) * 1e3, " ms"));
+      TraceLine(call, operation.sequence,
+                StrCat("1 segments, nccl (", Text(operation.plan, call), ")"),
+                Seconds(now - operation.begin)));
 }
 
-Clock::Time NcclLane::standing_since() const {
-  return std::max(last_end_, queue_.front()->begin);
+Clock::Time NcclQueue::standing_since() const {
+  return std::max(last_end_, operations_.front()->begin);
 }
 
-bool NcclLane::NeedsAll() const {
-  switch (queue_.front()->call.kind) {
+bool NcclQueue::NeedsAll() const {
+  switch (operations_.front()->call.kind) {
     case CollectiveKind::kAllreduce:
     case CollectiveKind::kAllgather:
     case CollectiveKind::kReduceScatter:
@@ -256,9 +245,11 @@ bool NcclLane::NeedsAll() const {
   }
 }
 
-std::string NcclLane::OldestCall() const { return Describe(*queue_.front()); }
+std::string NcclQueue::OldestCall() const {
+  return Describe(operations_.front()->call, operations_.front()->sequence);
+}
 
-bool NcclLane::Drained() {
+bool NcclQueue::Drained() {
   if (!comm_.abort_done()) return false;
   // The rest of an aborted call ends by itself. A device that reports an error
   // does no more work.
@@ -270,13 +261,14 @@ bool NcclLane::Drained() {
   return !reached.ok() || reached.value();
 }
 
-void NcclLane::EndAll(const Status& why, std::vector<EndedCall>* ended) {
-  for (auto& operation : queue_) {
-    ended->push_back({operation->done, 0,
-                      Status(why.code(), StrCat(why.message(), "; ended ",
-                                                Describe(*operation)))});
+void NcclQueue::EndAll(const Status& why, DoneQueue* ended) {
+  for (auto& operation : operations_) {
+    ended->Add(operation->done, 0,
+               Status(why.code(),
+                      StrCat(why.message(), "; ended ",
+                             Describe(operation->call, operation->sequence))));
   }
-  queue_.clear();
+  operations_.clear();
   issued_ = 0;
   issuing_ = false;
 }

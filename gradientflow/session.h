@@ -11,7 +11,7 @@
 #include "gradientflow/base/status.h"
 #include "gradientflow/communicator/communicator.h"
 #include "gradientflow/config/options.h"
-#include "gradientflow/optimizer/optimizer_config.h"
+#include "gradientflow/optimizer/optimizer_options.h"
 
 namespace gradientflow {
 
@@ -171,7 +171,7 @@ class GradientSession {
   // the job ends. Must not run concurrently with FinishStep().
   Status OptimizerStep(const std::vector<OptimizerGroup>& groups);
   // The same, with all tensors in one group.
-  Status OptimizerStep(const OptimizerConfig& config,
+  Status OptimizerStep(const OptimizerOptions& config,
                        const std::vector<float*>& weights) {
     return OptimizerStep({{config, weights}});
   }

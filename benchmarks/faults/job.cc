@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "gradientflow/base/str_cat.h"
-#include "gradientflow/optimizer/optimizer_config.h"
+#include "gradientflow/optimizer/optimizer_options.h"
 
 namespace gradientflow::faults {
 namespace {
@@ -49,7 +49,7 @@ class Trainer {
     if (!stats.ok()) return stats.status();
     report_.wrong_sums.fetch_add(CountWrong(job_, step, *session));
     report_.phase.store(Phase::kOptimizer);
-    OptimizerConfig sgd;
+    OptimizerOptions sgd;
     GF_RETURN_IF_ERROR(session->OptimizerStep(sgd, weight_data_));
     report_.phase.store(Phase::kBetween);
     Pause(std::chrono::milliseconds(1));

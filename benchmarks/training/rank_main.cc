@@ -122,7 +122,7 @@ Status Trainer::Step(std::size_t step, const std::size_t* samples) {
   const Result<StepStats> stats = session_->FinishStep();
   if (!stats.ok()) return stats.status();
   bytes_sent_ += stats.value().bytes_sent;
-  OptimizerConfig sgd;
+  OptimizerOptions sgd;
   sgd.lr =
       recipe_.lr * (1 - static_cast<float>(step) / static_cast<float>(Steps()));
   sgd.momentum = recipe_.momentum;

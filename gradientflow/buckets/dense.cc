@@ -7,51 +7,50 @@ namespace gradientflow {
 
 // A bucket in one piece is passed as a plain buffer, others as extents of the
 // pool. `place` makes sure that the ranks mean the same elements either way.
-CollectiveCall BucketCall(const AggregatorParts& parts, const Bucket& bucket,
+CollectiveCall BucketCall(const AggregatorArgs& args, const Bucket& bucket,
                           float loss_scale, std::uint64_t step,
                           std::uint64_t id) {
   CollectiveCall call;
   call.kind = CollectiveKind::kAllreduce;
   call.count = bucket.elements;
-  call.dtype = parts.pool_dtype;
-  call.wire = parts.wire_dtype;
-  call.op = parts.reduce;
+  call.dtype = args.pool_dtype;
+  call.wire = args.wire_dtype;
+  call.op = args.reduce;
   call.unscale = 1.0F / loss_scale;
   call.channel = Channel::kGradients;
-  call.group = parts.group;
+  call.group = args.group;
   call.step = step;
   call.bucket = id;
-  call.output = parts.pool;
+  call.output = args.pool;
   call.place = HashOf(bucket.extents);
   if (bucket.extents.size() == 1) {
-    call.output =
-        parts.pool + bucket.extents[0].begin * SizeOf(parts.pool_dtype);
+    call.output = args.pool + bucket.extents[0].begin * SizeOf(args.pool_dtype);
   } else {
     call.extents = bucket.extents;
   }
   return call;
 }
 
-float ScaleInPool(const AggregatorParts& parts, float loss_scale) {
-  return parts.pool_dtype == DType::kFloat32 ? 1.0F : loss_scale;
+float ScaleInPool(const AggregatorArgs& args, float loss_scale) {
+  return args.pool_dtype == DType::kFloat32 ? 1.0F : loss_scale;
 }
 
-Span BucketSpan(const AggregatorParts& parts, const Bucket& bucket,
+Span BucketSpan(const AggregatorArgs& args, const Bucket& bucket,
                 std::uint64_t step, std::uint64_t id, Clock::Time begin) {
   return {"bucket",
           "",
           step,
           id,
-          bucket.elements * SizeOf(parts.wire_dtype),
+          bucket.elements * SizeOf(args.wire_dtype),
           begin,
-          parts.clock->Now()};
+          args.clock->Now()};
 }
 
-DenseAggregator::DenseAggregator(const AggregatorParts& parts)
-    : parts_(parts), bucket_bytes_(parts.bucket_bytes) {
+DenseAggregator::DenseAggregator(const AggregatorArgs& args)
+    : args_(args), bucket_bytes_(args.bucket_bytes) {
   SetBucketBytes(bucket_bytes_);
-  if (parts.layout->elements() > 0) {
-    exchanged_.push_back({0, parts.layout->elements()});
+  if (args.layout->elements() > 0) {
+    exchanged_.push_back({0, args.layout->elements()});
   }
 }
 
@@ -63,14 +62,14 @@ void DenseAggregator::SetBucketBytes(std::size_t bytes) {
 void DenseAggregator::Begin(std::uint64_t step, float loss_scale) {
   if (buckets_.empty()) {
     buckets_ =
-        PlanDense(*parts_.layout, bucket_bytes_, SizeOf(parts_.wire_dtype));
+        PlanDense(*args_.layout, bucket_bytes_, SizeOf(args_.wire_dtype));
   }
   step_ = step;
   loss_scale_ = loss_scale;
   launched_ = done_ = 0;
   launched_at_.clear();
   result_ = AggregateResult();
-  result_.gradient_scale = ScaleInPool(parts_, loss_scale);
+  result_.gradient_scale = ScaleInPool(args_, loss_scale);
   result_.buckets = buckets_.size();
 }
 
@@ -79,9 +78,9 @@ void DenseAggregator::Advance(std::size_t written_end) {
   while (launched_ < buckets_.size() &&
          buckets_[launched_].pool_end <= written_end) {
     const std::size_t id = launched_++;
-    launched_at_.push_back(parts_.clock->Now());
-    parts_.collective->Start(
-        BucketCall(parts_, buckets_[id], loss_scale_, step_, id),
+    launched_at_.push_back(args_.clock->Now());
+    args_.collective->Start(
+        BucketCall(args_, buckets_[id], loss_scale_, step_, id),
         {&DenseAggregator::OnDone, this, id});
   }
 }
@@ -90,9 +89,9 @@ void DenseAggregator::OnDone(void* self, std::uint64_t bucket,
                              std::uint32_t flags, const Status& status) {
   auto& dense = *static_cast<DenseAggregator*>(self);
   ++dense.done_;
-  dense.parts_.recorder->Record(BucketSpan(dense.parts_, dense.buckets_[bucket],
-                                           dense.step_, bucket,
-                                           dense.launched_at_[bucket]));
+  dense.args_.recorder->Record(BucketSpan(dense.args_, dense.buckets_[bucket],
+                                          dense.step_, bucket,
+                                          dense.launched_at_[bucket]));
   if ((flags & kFlagNonfinite) != 0) dense.result_.nonfinite = true;
   if (!status.ok() && dense.result_.status.ok()) {
     dense.result_.status = status;

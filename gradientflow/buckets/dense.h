@@ -13,7 +13,7 @@
 namespace gradientflow {
 
 // What every aggregator is made from. All are borrowed, and outlive it.
-struct AggregatorParts {
+struct AggregatorArgs {
   Collective* collective = nullptr;
   GroupId group = 0;  // Whose gradient channel the calls are of.
   int ranks = 1;      // In the group.
@@ -31,7 +31,7 @@ struct AggregatorParts {
 // place, in the pool, as soon as it is written. Nothing is copied.
 class DenseAggregator final : public Aggregator {
  public:
-  explicit DenseAggregator(const AggregatorParts& parts);
+  explicit DenseAggregator(const AggregatorArgs& args);
 
   void Begin(std::uint64_t step, float loss_scale) override;
   void Advance(std::size_t written_end) override;
@@ -59,7 +59,7 @@ class DenseAggregator final : public Aggregator {
   static void OnDone(void* self, std::uint64_t bucket, std::uint32_t flags,
                      const Status& status);
 
-  const AggregatorParts parts_;
+  const AggregatorArgs args_;
   std::size_t bucket_bytes_;
   std::vector<Bucket> buckets_;
   std::vector<Extent> exchanged_;
@@ -73,17 +73,17 @@ class DenseAggregator final : public Aggregator {
 
 // Returns the call that aggregates `bucket` of the pool, whose gradients are
 // those of a loss that was multiplied by `loss_scale`.
-CollectiveCall BucketCall(const AggregatorParts& parts, const Bucket& bucket,
+CollectiveCall BucketCall(const AggregatorArgs& args, const Bucket& bucket,
                           float loss_scale, std::uint64_t step,
                           std::uint64_t id);
 
 // Returns the factor between what a step leaves in the pool and the true
 // gradients. It is 1 in a float32 pool. A 16-bit pool keeps gradients scaled,
 // so that small ones are not lost.
-float ScaleInPool(const AggregatorParts& parts, float loss_scale);
+float ScaleInPool(const AggregatorArgs& args, float loss_scale);
 
 // Returns the bar of the timeline for a bucket that has been reduced.
-Span BucketSpan(const AggregatorParts& parts, const Bucket& bucket,
+Span BucketSpan(const AggregatorArgs& args, const Bucket& bucket,
                 std::uint64_t step, std::uint64_t id, Clock::Time begin);
 
 }  // namespace gradientflow

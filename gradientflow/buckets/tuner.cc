@@ -33,9 +33,9 @@ void Tuner::Send(std::uint64_t step) {
   call.count = ready_seconds_.size();
   call.op = ReduceOp::kMax;
   call.channel = Channel::kGradients;
-  call.group = parts_.group;
+  call.group = args_.group;
   call.step = step;
-  parts_.collective->Start(call, {&Tuner::OnDone, this, 0});
+  args_.collective->Start(call, {&Tuner::OnDone, this, 0});
 }
 
 void Tuner::OnDone(void* self, std::uint64_t, std::uint32_t,
@@ -47,9 +47,8 @@ void Tuner::OnDone(void* self, std::uint64_t, std::uint32_t,
 
 std::optional<std::size_t> Tuner::Take() {
   if (!std::exchange(arrived_, false)) return std::nullopt;
-  return TuneBucketBytes(*parts_.layout, ready_seconds_,
-                         parts_.wire_element_bytes, parts_.share,
-                         parts_.channel);
+  return TuneBucketBytes(*args_.layout, ready_seconds_,
+                         args_.wire_element_bytes, args_.share, args_.channel);
 }
 
 void Tuner::Restart() {

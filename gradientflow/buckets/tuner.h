@@ -12,7 +12,7 @@
 namespace gradientflow {
 
 // All are borrowed, and outlive the tuner.
-struct TunerParts {
+struct TunerArgs {
   const PoolLayout* layout = nullptr;
   Collective* collective = nullptr;  // For host memory.
   GroupId group = 0;                 // The group of its calls.
@@ -30,7 +30,7 @@ struct TunerParts {
 // NOT thread-safe: called by the holder of the baton.
 class Tuner {
  public:
-  explicit Tuner(const TunerParts& parts) : parts_(parts) {}
+  explicit Tuner(const TunerArgs& args) : args_(args) {}
 
   // Returns whether the times of the step that is ending are wanted.
   bool Wants() const;
@@ -51,7 +51,7 @@ class Tuner {
   static void OnDone(void* self, std::uint64_t, std::uint32_t,
                      const Status& status);
 
-  const TunerParts parts_;
+  const TunerArgs args_;
   std::uint64_t steps_ = 0;  // Number of finished steps.
   std::vector<float> ready_seconds_;
   bool to_send_ = false;

@@ -31,14 +31,12 @@ std::uint64_t SyncsIn(const Schedule& schedule) {
 
 }  // namespace
 
-Executor::Executor(const ExecutorParts& parts, const CallGroup& all,
+Executor::Executor(const ExecutorArgs& args, const CallGroup& all,
                    const CostModel& costs, const ExecutorOptions& options)
-    : parts_(parts), options_(options), context_{*parts.fabric,
-                                                 parts.arena,
-                                                 *parts.kernels,
-                                                 slabs_,
-                                                 &Executor::OnMessage,
-                                                 this} {
+    : args_(args),
+      options_(options),
+      segment_args_{*args.fabric, args.arena,           *args.kernels,
+                    slabs_,       &Executor::OnMessage, this} {
   auto calls = std::make_unique<GroupCalls>(all, costs, options);
   all_ = calls.get();
   groups_[all.id] = std::move(calls);
@@ -91,7 +89,7 @@ Status Executor::CloseGroup(GroupId id) {
     return std::get<GroupId>(entry.first) == id;
   });
   groups_.erase(id);
-  parts_.fabric->CloseGroup(id);
+  args_.fabric->CloseGroup(id);
   return Status();
 }
 
@@ -104,7 +102,7 @@ void Executor::TakeSegments(Queue* queue) {
          static_cast<std::size_t>(options_.segments_in_flight)) {
     if (free_segments_.empty()) {
       segments_.push_back(std::make_unique<Segment>(
-          context_, static_cast<std::uint32_t>(segments_.size())));
+          segment_args_, static_cast<std::uint32_t>(segments_.size())));
       free_segments_.push_back(segments_.back().get());
     }
     queue->segments.push_back(free_segments_.back());
@@ -113,8 +111,8 @@ void Executor::TakeSegments(Queue* queue) {
 }
 
 void Executor::Start(const CollectiveCall& call, Done done) {
-  if (!parts_.fabric->status().ok()) {
-    ended_.Add(done, 0, parts_.fabric->status());
+  if (!args_.fabric->status().ok()) {
+    ended_.Add(done, 0, args_.fabric->status());
     return;
   }
   GroupCalls* calls = Find(call.group);
@@ -145,7 +143,7 @@ void Executor::Prepare(GroupCalls* calls, Operation* operation) {
   op.signature = SignatureOf(op.call, op.plan, calls->group);
   op.launched = op.finished = op.messages = 0;
   op.flags = 0;
-  op.begin = parts_.clock->Now();
+  op.begin = args_.clock->Now();
   op.SetFactors();
   op.SetMemory();
 }
@@ -166,7 +164,7 @@ void Executor::LaunchAlone(Operation* operation) {
         const void* source = run;
         void* dest = run;
         std::uint32_t nonfinite = 0;
-        parts_.kernels->reduce_many(
+        args_.kernels->reduce_many(
             {&source, 1, -1, call.dtype, &dest, 1, call.dtype, call.wire, n,
              operation->op, operation->post, floats ? &nonfinite : nullptr,
              floats ? call.wire : DType::kFloat32, operation->unscale},
@@ -269,7 +267,7 @@ bool Executor::StartNext(Queue* queue, Operation* operation, Segment* segment) {
 // Takes the result of a segment that has ended. Returns whether it has ended.
 bool Executor::Settle(Segment* segment) {
   if (!segment->status().ok()) {
-    parts_.fabric->Fail(segment->status());
+    args_.fabric->Fail(segment->status());
     return true;
   }
   if (!segment->done()) return false;
@@ -289,7 +287,7 @@ bool Executor::Settle(Segment* segment) {
 void Executor::OnMessage(void* self, std::uint64_t cookie, std::uint32_t flags,
                          const Status& status) {
   auto& executor = *static_cast<Executor*>(self);
-  if (!status.ok()) return executor.parts_.fabric->Fail(status);
+  if (!status.ok()) return executor.args_.fabric->Fail(status);
   ++executor.advances_;
   Segment& segment = *executor.segments_[cookie >> 32];
   if (segment.idle()) return;
@@ -314,10 +312,10 @@ bool Executor::Poll() {
     Retire();
   }
   // If no segment waits for a message, there is no need to look for one.
-  if (ended_.empty()) moved |= parts_.fabric->Poll();
-  if (parts_.fabric->departed() > 0 && running_ > 0) FailIfDeparted();
-  if (!parts_.fabric->status().ok()) {
-    FailAll(parts_.fabric->status());
+  if (ended_.empty()) moved |= args_.fabric->Poll();
+  if (args_.fabric->departed() > 0 && running_ > 0) FailIfDeparted();
+  if (!args_.fabric->status().ok()) {
+    FailAll(args_.fabric->status());
   } else if (operations_ > 0) {
     Retire();
   }
@@ -356,16 +354,16 @@ void Executor::Finish(const Operation& operation) {
           }
         });
   }
-  if (parts_.recorder != nullptr) {
-    parts_.recorder->Record({"collective", Name(operation.call.kind),
-                             operation.call.step, operation.sequence,
-                             operation.call.count * operation.wire_bytes(),
-                             operation.begin, parts_.clock->Now()});
+  if (args_.recorder != nullptr) {
+    args_.recorder->Record({"collective", Name(operation.call.kind),
+                            operation.call.step, operation.sequence,
+                            operation.call.count * operation.wire_bytes(),
+                            operation.begin, args_.clock->Now()});
   }
-  if (options_.trace && parts_.logger != nullptr) Trace(operation);
-  parts_.fabric->CallDone(operation.group->id,
-                          static_cast<int>(operation.call.channel),
-                          operation.sequence);
+  if (options_.trace && args_.logger != nullptr) Trace(operation);
+  args_.fabric->CallDone(operation.group->id,
+                         static_cast<int>(operation.call.channel),
+                         operation.sequence);
   ended_.Add(operation.done, operation.flags, Status());
 }
 
@@ -378,7 +376,7 @@ void Executor::FailIfDeparted() {
       if (!segment->idle()) segment->AddAwaited(&ranks);
     }
   }
-  for (int rank : ranks) parts_.fabric->FailIfDeparted(rank);
+  for (int rank : ranks) args_.fabric->FailIfDeparted(rank);
 }
 
 bool Executor::Busy(GroupId id, Channel channel) const {
@@ -389,13 +387,13 @@ bool Executor::Busy(GroupId id, Channel channel) const {
 
 void Executor::FailAll(const Status& why) {
   // After this poll the fabric has given back every buffer.
-  parts_.fabric->Poll();
+  args_.fabric->Poll();
   // Retracts this rank's syncs before its memory changes hands. A peer that is
   // still reading that memory then finds at its next kSync that this rank is
   // gone, and knows that what it read is void.
-  if (parts_.arena != nullptr && !std::exchange(retracted_, true)) {
+  if (args_.arena != nullptr && !std::exchange(retracted_, true)) {
     for (int slot = 0; slot < kSyncSlots; ++slot) {
-      parts_.arena->slot(rank(), slot)
+      args_.arena->slot(rank(), slot)
           .arrived.store(0, std::memory_order_seq_cst);
     }
   }
@@ -415,12 +413,11 @@ void Executor::FailAll(const Status& why) {
 
 void Executor::Trace(const Operation& operation) const {
   const CallPlan& plan = operation.plan;
-  parts_.logger->Log(
-      LogLevel::kInfo,
-      TraceLine(operation.call, operation.sequence,
-                StrCat(plan.segments, " segments, ", Name(plan.algorithm), " (",
-                       plan.why, ")"),
-                Seconds(parts_.clock->Now() - operation.begin)));
+  args_.logger->Log(LogLevel::kInfo,
+                    TraceLine(operation.call, operation.sequence,
+                              StrCat(plan.segments, " segments, ",
+                                     Name(plan.algorithm), " (", plan.why, ")"),
+                              Seconds(args_.clock->Now() - operation.begin)));
 }
 
 Clock::Time Executor::StandsSince(Clock::Time now) {
@@ -439,7 +436,7 @@ Clock::Time Executor::StandsSince(Clock::Time now) {
 }
 
 std::vector<int> Executor::AwaitedRanks() const {
-  std::vector<int> ranks = parts_.fabric->AwaitedPeers();
+  std::vector<int> ranks = args_.fabric->AwaitedPeers();
   for (const Queue* queue : busy_) {
     for (const Segment* segment : queue->segments) {
       if (!segment->idle()) segment->AddAwaited(&ranks);

@@ -31,7 +31,7 @@ struct ExecutorOptions {
 };
 
 // All are borrowed, and outlive the executor.
-struct ExecutorParts {
+struct ExecutorArgs {
   Fabric* fabric = nullptr;
   SharedArena* arena = nullptr;  // Null if no peer shares memory.
   const kernels::CpuKernelTable* kernels = nullptr;
@@ -49,7 +49,7 @@ struct ExecutorParts {
 class Executor final : public Collective {
  public:
   // `all` is the group of all ranks.
-  Executor(const ExecutorParts& parts, const CallGroup& all,
+  Executor(const ExecutorArgs& args, const CallGroup& all,
            const CostModel& costs, const ExecutorOptions& options);
   ~Executor() override;
 
@@ -146,11 +146,11 @@ class Executor final : public Collective {
   static void OnMessage(void* self, std::uint64_t cookie, std::uint32_t flags,
                         const Status& status);
 
-  const ExecutorParts parts_;
+  const ExecutorArgs args_;
   const ExecutorOptions options_;
   Slabs slabs_;
   std::uint64_t advances_ = 0;
-  SegmentContext context_;
+  SegmentArgs segment_args_;
   // Includes group 0, which is all_.
   std::unordered_map<GroupId, std::unique_ptr<GroupCalls>> groups_;
   GroupCalls* all_ = nullptr;

@@ -27,7 +27,7 @@ bool Same(const Slice& a, const Slice& b) {
 }  // namespace
 
 Segment::~Segment() {
-  if (bounce_.data != nullptr) context_.arena->Free(bounce_);
+  if (bounce_.data != nullptr) args_.arena->Free(bounce_);
 }
 
 void Segment::Start(Operation* operation, std::uint64_t index,
@@ -47,8 +47,8 @@ void Segment::Start(Operation* operation, std::uint64_t index,
   sent_.assign(ranks, 0);
   received_.assign(ranks, 0);
   if (schedule_->scratch_elements > 0) {
-    scratch_ = context_.slabs.Take(schedule_->scratch_elements *
-                                   operation->wire_bytes());
+    scratch_ =
+        args_.slabs.Take(schedule_->scratch_elements * operation->wire_bytes());
   }
   if (operation->plan.one_sided) Stage();
 }
@@ -56,15 +56,15 @@ void Segment::Start(Operation* operation, std::uint64_t index,
 void Segment::Reset() {
   for (Traffic& traffic : traffic_) {
     for (Slabs::Slab& slab : traffic.slots) {
-      context_.slabs.Give(std::move(slab));
+      args_.slabs.Give(std::move(slab));
     }
     traffic.slots.clear();
     traffic.decodes.clear();
     traffic.receives_posted = false;
     traffic.pending = 0;
   }
-  context_.slabs.Give(std::exchange(scratch_, Slabs::Slab()));
-  context_.slabs.Give(std::exchange(image_, Slabs::Slab()));
+  args_.slabs.Give(std::exchange(scratch_, Slabs::Slab()));
+  args_.slabs.Give(std::exchange(image_, Slabs::Slab()));
   operation_ = nullptr;
   schedule_.reset();
   done_ = false;
@@ -102,7 +102,7 @@ std::byte* Segment::Scratch(std::size_t elements) const {
 
 std::byte* Segment::NewSlot(std::size_t bytes, std::size_t round) {
   std::vector<Slabs::Slab>& slots = traffic_[round % 2].slots;
-  slots.push_back(context_.slabs.Take(bytes));
+  slots.push_back(args_.slabs.Take(bytes));
   return slots.back().data();
 }
 
@@ -112,7 +112,7 @@ std::byte* Segment::NewSlot(std::size_t bytes, std::size_t round) {
 // conversion.
 std::byte* Segment::Image(const Slice& slice) {
   if (image_.empty()) {
-    image_ = context_.slabs.Take(count_ * operation_->wire_bytes());
+    image_ = args_.slabs.Take(count_ * operation_->wire_bytes());
   }
   return image_.data() + slice.offset * operation_->wire_bytes();
 }
@@ -160,7 +160,7 @@ bool Segment::Advance() {
 
 void Segment::NextRound() {
   Traffic& over = traffic_[round_ % 2];
-  for (Slabs::Slab& slab : over.slots) context_.slabs.Give(std::move(slab));
+  for (Slabs::Slab& slab : over.slots) args_.slabs.Give(std::move(slab));
   over.slots.clear();
   over.decodes.clear();
   over.receives_posted = false;
@@ -214,11 +214,10 @@ void Segment::PostRound() {
     const bool nonfinite = (flags_ & kFlagNonfinite) != 0 || nonfinite_ != 0;
     ++traffic_[round_ % 2].pending;
     BytesSent() += bytes;
-    context_.fabric.Send(
-        operation_->group->FabricRank(step.peer), NextId(&sent_, step.peer),
-        {wire, bytes, {}},
-        {operation_->signature, nonfinite ? kFlagNonfinite : 0},
-        {context_.on_message, context_.self, Cookie(i, round_)});
+    args_.fabric.Send(operation_->group->FabricRank(step.peer),
+                      NextId(&sent_, step.peer), {wire, bytes, {}},
+                      {operation_->signature, nonfinite ? kFlagNonfinite : 0},
+                      {args_.on_message, args_.self, Cookie(i, round_)});
   }
 }
 
@@ -238,10 +237,10 @@ void Segment::PostRecv(const Step& step, std::uint32_t index,
     }
   }
   ++traffic_[round % 2].pending;
-  context_.fabric.Recv(
-      operation_->group->FabricRank(step.peer), NextId(&received_, step.peer),
-      {landing, bytes, {}}, operation_->signature,
-      {context_.on_message, context_.self, Cookie(index, round)});
+  args_.fabric.Recv(operation_->group->FabricRank(step.peer),
+                    NextId(&received_, step.peer), {landing, bytes, {}},
+                    operation_->signature,
+                    {args_.on_message, args_.self, Cookie(index, round)});
 }
 
 // Returns the bytes that travel for a kSend: those of the buffer itself, or a
@@ -266,7 +265,7 @@ const std::byte* Segment::WireImage(const Step& step) {
   const bool settle = step.settle && (converts() || scale != 1.0F);
   memory.ForEachRun(
       begin, count, [&](std::byte* run, std::size_t n, std::size_t offset) {
-        context_.kernels.convert(
+        args_.kernels.convert(
             {run, dtype_, wire + offset * operation_->wire_bytes(), call.wire,
              settle ? run : nullptr, n, scale,
              nonfinite(step.settle && converts()),
@@ -291,7 +290,7 @@ void Segment::OnMessage(std::uint32_t step, std::uint32_t flags) {
     data_.ForEachRun(
         Position(from.dst), from.dst.count,
         [&](std::byte* run, std::size_t n, std::size_t offset) {
-          context_.kernels.convert(
+          args_.kernels.convert(
               {decode.wire + offset * operation_->wire_bytes(), call.wire, run,
                dtype_, nullptr, n, Unscale(), nonfinite(converts())},
               nullptr);

@@ -14,7 +14,7 @@
 namespace gradientflow {
 
 // What segments use of their surroundings. All of it outlives them.
-struct SegmentContext {
+struct SegmentArgs {
   Fabric& fabric;
   SharedArena* arena;  // Null if no peer shares memory.
   const kernels::CpuKernelTable& kernels;
@@ -32,8 +32,8 @@ struct SegmentContext {
 // again for segment after segment. NOT thread-safe.
 class Segment {
  public:
-  Segment(const SegmentContext& context, std::uint32_t slot)
-      : context_(context), slot_(slot) {}
+  Segment(const SegmentArgs& args, std::uint32_t slot)
+      : args_(args), slot_(slot) {}
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
@@ -134,7 +134,7 @@ class Segment {
 
   std::uint64_t& BytesSent() { return *operation_->bytes_sent; }
 
-  const SegmentContext& context_;
+  const SegmentArgs& args_;
   const std::uint32_t slot_;
   Operation* operation_ = nullptr;
   std::shared_ptr<const Schedule> schedule_;

@@ -40,7 +40,7 @@ void Segment::RunReduce(const Step& step) {
   data_.ForEachRun(
       Position(step.dst), step.dst.count,
       [&](std::byte* run, std::size_t n, std::size_t offset) {
-        context_.kernels.accumulate(
+        args_.kernels.accumulate(
             {run, dtype_, src + offset * operation_->wire_bytes(), call.wire, n,
              operation_->op, pre, post, nonfinite(step.final)},
             nullptr);
@@ -76,7 +76,7 @@ void Segment::RunReduceMany(const Step& step) {
           }
         }
         void* dst = run;
-        context_.kernels.reduce_many(
+        args_.kernels.reduce_many(
             {sources.data(), step.sources + 1, step.own_place, call.wire, &dst,
              1, dtype_, round, n, operation_->op, scale, nonfinite(step.final),
              wire, step.last ? Unscale() : 1.0F},

@@ -38,16 +38,16 @@ void Segment::Stage() {
   const bool mixed = !operation_->plan.same_dtypes;
   const bool as_agreed = !mixed || (!converts() && call.extents.empty());
   if (as_agreed &&
-      context_.arena->Contains(call.output, OutputEnd() * element_bytes())) {
+      args_.arena->Contains(call.output, OutputEnd() * element_bytes())) {
     return;
   }
   staged_ = true;
   if (mixed) dtype_ = call.wire;
   const std::size_t bytes = count_ * element_bytes();
   if (bounce_.bytes < bytes) {
-    if (bounce_.data != nullptr) context_.arena->Free(bounce_);
+    if (bounce_.data != nullptr) args_.arena->Free(bounce_);
     bounce_ = {};
-    Result<BufferView> bounce = context_.arena->Allocate(bytes);
+    Result<BufferView> bounce = args_.arena->Allocate(bytes);
     if (!bounce.ok()) {
       status_ = bounce.status();
       return;
@@ -58,7 +58,7 @@ void Segment::Stage() {
   // has to be copied, too.
   kept_ = mixed ? Slice() : schedule_->untouched;
   ForEachStaged([&](std::byte* run, std::size_t n, std::byte* staged) {
-    context_.kernels.convert(
+    args_.kernels.convert(
         {run, call.dtype, staged, dtype_, nullptr, n, 1.0F, nullptr}, nullptr);
   });
   if (kept_.count > 0) return;
@@ -72,9 +72,9 @@ void Segment::Unstage() {
   // the staging already.
   const float unscale = dtype != dtype_ ? operation_->unscale : 1.0F;
   ForEachStaged([&](std::byte* run, std::size_t n, const std::byte* staged) {
-    context_.kernels.convert({staged, dtype_, run, dtype, nullptr, n, unscale,
-                              nonfinite(dtype != dtype_)},
-                             nullptr);
+    args_.kernels.convert({staged, dtype_, run, dtype, nullptr, n, unscale,
+                           nonfinite(dtype != dtype_)},
+                          nullptr);
   });
 }
 
@@ -105,13 +105,13 @@ std::size_t Segment::OutputEnd() const {
 // `arrived` is stored last, with release: a peer that sees it sees the rest.
 void Segment::Publish(SyncSlot* slot) {
   const void* base = staged_ ? bounce_.data : operation_->call.output;
-  slot->offset = context_.arena->OffsetOf(base);
+  slot->offset = args_.arena->OffsetOf(base);
   slot->signature =
       MixHash(MixHash(operation_->signature, operation_->sequence), index_);
   slot->flags = (staged_ ? kStaged : 0) |
                 (nonfinite_ != 0 ? kFlagNonfinite : flags_ & kFlagNonfinite);
   slot->arrived.store(sync_, std::memory_order_release);
-  context_.arena->RingSleepers();
+  args_.arena->RingSleepers();
 }
 
 // Each channel counts its own syncs and has its own slots.
@@ -125,7 +125,7 @@ bool Segment::RunSync() {
   const int slot = SlotOf(sync_);
   if (!published_) {
     published_ = true;
-    Publish(&context_.arena->slot(context_.fabric.rank(), slot));
+    Publish(&args_.arena->slot(args_.fabric.rank(), slot));
   }
   if (!Collect(sync_, slot)) return false;
   published_ = false;
@@ -137,24 +137,24 @@ bool Segment::RunSync() {
 // says where their buffers are. A rank that came to a different call fails the
 // segment.
 bool Segment::Collect(std::uint64_t value, int slot) {
-  const std::vector<int>& members = context_.arena->members();
+  const std::vector<int>& members = args_.arena->members();
   for (int rank : members) {
-    const SyncSlot& theirs = context_.arena->slot(rank, slot);
+    const SyncSlot& theirs = args_.arena->slot(rank, slot);
     if (theirs.arrived.load(std::memory_order_acquire) < value) return false;
   }
-  const SyncSlot& mine = context_.arena->slot(context_.fabric.rank(), slot);
+  const SyncSlot& mine = args_.arena->slot(args_.fabric.rank(), slot);
   const CollectiveCall& call = operation_->call;
   const bool mixed = !operation_->plan.same_dtypes;
   const std::size_t end = mixed ? call.count : OutputEnd();
   shared_.clear();
   for (int rank : members) {
-    const SyncSlot& theirs = context_.arena->slot(rank, slot);
+    const SyncSlot& theirs = args_.arena->slot(rank, slot);
     if (theirs.signature != mine.signature) {
       status_ = Status(StatusCode::kInvalidArgument,
                        StrCat("rank ", rank, " came to another call than rank ",
-                              context_.fabric.rank(), ": ", Name(call.kind),
-                              " ", operation_->sequence, " of ", call.count,
-                              " ", Name(call.dtype), ", step ", call.step,
+                              args_.fabric.rank(), ": ", Name(call.kind), " ",
+                              operation_->sequence, " of ", call.count, " ",
+                              Name(call.dtype), ", step ", call.step,
                               " bucket ", call.bucket,
                               "; kind, dtype, operation, count, step or place "
                               "in the pool differ"));
@@ -162,7 +162,7 @@ bool Segment::Collect(std::uint64_t value, int slot) {
     }
     flags_ |= theirs.flags & kFlagNonfinite;
     const bool staged = (theirs.flags & kStaged) != 0;
-    std::byte* base = context_.arena->At(
+    std::byte* base = args_.arena->At(
         rank, theirs.offset, (staged ? count_ : end) * element_bytes());
     if (base == nullptr) {
       status_ = Status(StatusCode::kDataLoss,
@@ -182,7 +182,7 @@ bool Segment::Collect(std::uint64_t value, int slot) {
 
 bool Segment::RunPullReduce(const Step& step) {
   const auto parties = static_cast<int>(shared_.size());
-  const int me = context_.fabric.rank();
+  const int me = args_.fabric.rank();
   const float scale = (step.raw ? operation_->pre : 1.0F) *
                       (step.final ? operation_->post : 1.0F);
   const DType wire = operation_->call.wire;
@@ -207,7 +207,7 @@ bool Segment::RunPullReduce(const Step& step) {
             dests[i] = at;
           }
           if (!step.push) dests[0] = mine;
-          context_.kernels.reduce_many(
+          args_.kernels.reduce_many(
               {sources.data(), parties, -1, dtype_, dests.data(),
                step.push ? parties : 1, dtype_, step.final ? wire : dtype_, run,
                operation_->op, scale, nonfinite(step.final), wire,
@@ -245,8 +245,8 @@ void Segment::CountShared(std::size_t elements, int peers, int ways) {
 
 void Segment::AddAwaited(std::vector<int>* ranks) const {
   if (!published_) return;
-  for (int rank : context_.arena->members()) {
-    const SyncSlot& theirs = context_.arena->slot(rank, SlotOf(sync_));
+  for (int rank : args_.arena->members()) {
+    const SyncSlot& theirs = args_.arena->slot(rank, SlotOf(sync_));
     if (theirs.arrived.load(std::memory_order_acquire) < sync_) {
       ranks->push_back(rank);
     }

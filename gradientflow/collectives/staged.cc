@@ -36,24 +36,23 @@ std::size_t ShareOf(const StagedOptions& options, Channel channel) {
 
 }  // namespace
 
-StagedCollective::StagedCollective(const StagedParts& parts,
+StagedCollective::StagedCollective(const StagedArgs& args,
                                    const StagedOptions& options)
-    : parts_(parts),
+    : args_(args),
       options_(options),
-      staging_{StagingMemory(*parts.device, parts.arena,
+      staging_{StagingMemory(*args.device, args.arena,
                              ShareOf(options, Channel::kPlain)),
-               StagingMemory(*parts.device, parts.arena,
+               StagingMemory(*args.device, args.arena,
                              ShareOf(options, Channel::kGradients))} {}
 
 StagedCollective::~StagedCollective() = default;
 
 Result<std::unique_ptr<StagedCollective>> StagedCollective::Create(
-    const StagedParts& parts, const StagedOptions& options) {
+    const StagedArgs& args, const StagedOptions& options) {
   StagedOptions adapted = options;
   adapted.piece_bytes = std::max(options.piece_bytes, kLeastPiece);
   adapted.pieces_in_flight = std::max(options.pieces_in_flight, 1);
-  std::unique_ptr<StagedCollective> staged(
-      new StagedCollective(parts, adapted));
+  std::unique_ptr<StagedCollective> staged(new StagedCollective(args, adapted));
   GF_RETURN_IF_ERROR(staged->Build());
   return staged;
 }
@@ -61,36 +60,36 @@ Result<std::unique_ptr<StagedCollective>> StagedCollective::Create(
 Status StagedCollective::Build() {
   for (std::unique_ptr<PieceStream>* pieces : {&out_, &in_}) {
     Result<std::unique_ptr<PieceStream>> made = PieceStream::Create(
-        *parts_.device, options_.pieces_in_flight, options_.piece_bytes);
+        *args_.device, options_.pieces_in_flight, options_.piece_bytes);
     if (!made.ok()) return made.status();
     *pieces = std::move(made).value();
   }
   Result<std::unique_ptr<Stream>> gate =
-      parts_.device->NewStream(/*urgent=*/true);
+      args_.device->NewStream(/*urgent=*/true);
   if (!gate.ok()) return gate.status();
   gate_ = std::move(gate).value();
   return Status();
 }
 
 bool StagedCollective::Busy(GroupId group, Channel channel) const {
-  return parts_.inner->Busy(group, channel) ||
+  return args_.inner->Busy(group, channel) ||
          std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& job) {
            return job->call.group == group && job->call.channel == channel;
          });
 }
 
 std::size_t StagedCollective::in_flight() const {
-  return jobs_.size() + ended_.size() + parts_.inner->in_flight() - in_inner_;
+  return jobs_.size() + ended_.size() + args_.inner->in_flight() - in_inner_;
 }
 
 std::string StagedCollective::OldestCall() const {
-  std::string text = parts_.inner->OldestCall();
+  std::string text = args_.inner->OldestCall();
   if (!text.empty() || jobs_.empty()) return text;
   const CollectiveCall& call = jobs_.front()->call;
   return StrCat(Name(call.kind), " of ", call.count, " ", Name(call.dtype),
                 ", step ", call.step, " bucket ", call.bucket, ", on its way ",
                 jobs_.front()->begun ? "to " : "from ",
-                parts_.device->description());
+                args_.device->description());
 }
 
 std::size_t StagedCollective::staging_bytes() const {
@@ -101,7 +100,7 @@ std::size_t StagedCollective::staging_bytes() const {
 
 bool StagedCollective::OnDevice(const void* buffer,
                                 std::size_t elements) const {
-  return elements > 0 && parts_.device->Owns(buffer);
+  return elements > 0 && args_.device->Owns(buffer);
 }
 
 void StagedCollective::Start(const CollectiveCall& call, Done done) {
@@ -110,8 +109,8 @@ void StagedCollective::Start(const CollectiveCall& call, Done done) {
 }
 
 Status StagedCollective::Enter(const CollectiveCall& call, Done done) {
-  GF_RETURN_IF_ERROR(parts_.fabric->status());
-  const CallBuffers buffers = BuffersOf(call, parts_.group);
+  GF_RETURN_IF_ERROR(args_.fabric->status());
+  const CallBuffers buffers = BuffersOf(call, args_.group);
   const bool staged = OnDevice(call.input, buffers.input) ||
                       OnDevice(call.output, buffers.output);
   if (staged && call.feed != nullptr) {
@@ -119,21 +118,21 @@ Status StagedCollective::Enter(const CollectiveCall& call, Done done) {
                   StrCat(Name(call.kind),
                          ": a feed is for the host's memory, "
                          "not for that of ",
-                         parts_.device->description()));
+                         args_.device->description()));
   }
   const bool must_wait =
       std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& job) {
         return !job->begun && job->call.channel == call.channel;
       });
   if (!staged && !must_wait) {
-    parts_.inner->Start(call, done);
+    args_.inner->Start(call, done);
     return Status();
   }
   Result<std::unique_ptr<StagedJob>> made = NewJob();
   if (!made.ok()) {
     // The call cannot run on this rank. The other ranks do not know that and
     // would wait for it, so the whole job fails.
-    parts_.fabric->Fail(made.status());
+    args_.fabric->Fail(made.status());
     return made.status();
   }
   jobs_.push_back(std::move(made).value());
@@ -155,7 +154,7 @@ Result<std::unique_ptr<StagedJob>> StagedCollective::NewJob() {
     spare_.pop_back();
     return job;
   }
-  Result<std::unique_ptr<Event>> gate = parts_.device->NewEvent();
+  Result<std::unique_ptr<Event>> gate = args_.device->NewEvent();
   if (!gate.ok()) return gate.status();
   auto job = std::make_unique<StagedJob>();
   job->gate = std::move(gate).value();
@@ -166,7 +165,7 @@ Result<std::unique_ptr<StagedJob>> StagedCollective::NewJob() {
 
 StagedSide StagedCollective::SideOf(const StagedJob& job, bool of_input) const {
   const CollectiveCall& call = job.call;
-  const CallBuffers buffers = BuffersOf(call, parts_.group);
+  const CallBuffers buffers = BuffersOf(call, args_.group);
   StagedSide side;
   const void* memory = of_input ? call.input : call.output;
   const std::size_t count = of_input ? buffers.input : buffers.output;
@@ -187,7 +186,7 @@ StagedSide StagedCollective::SideOf(const StagedJob& job, bool of_input) const {
 Status StagedCollective::Prepare(StagedJob* job) {
   const CollectiveCall& call = job->call;
   const bool allreduce = call.kind == CollectiveKind::kAllreduce;
-  const bool root = parts_.group.rank == call.root;
+  const bool root = args_.group.rank == call.root;
   std::size_t before = 0;
   for (const Extent& extent : call.extents) {
     job->extent_starts.push_back(before);
@@ -195,7 +194,7 @@ Status StagedCollective::Prepare(StagedJob* job) {
   }
   job->input = SideOf(*job, /*of_input=*/true);
   job->output = SideOf(*job, /*of_input=*/false);
-  if (allreduce && parts_.group.size == 1) {
+  if (allreduce && args_.group.size == 1) {
     job->way = Way::kAlone;
   } else {
     const bool broadcast = call.kind == CollectiveKind::kBroadcast;
@@ -221,7 +220,7 @@ Result<std::uint32_t*> StagedCollective::NonfiniteWord(const StagedJob& job) {
   if (!wanted) return nullptr;
   while (words_.size() <= job.number / kWordsAtATime) {
     Result<DeviceMemory> words =
-        parts_.device->Allocate(kWordsAtATime * sizeof(std::uint32_t));
+        args_.device->Allocate(kWordsAtATime * sizeof(std::uint32_t));
     if (!words.ok()) return words.status();
     words_.push_back(std::move(words).value());
   }

@@ -36,7 +36,7 @@ struct StagedOptions {
 };
 
 // All are borrowed, and outlive the collective, except for `group`.
-struct StagedParts {
+struct StagedArgs {
   Collective* inner = nullptr;  // For host memory; its owner polls it, too.
   Device* device = nullptr;
   SharedArena* arena = nullptr;  // For staging; null if no memory is shared.
@@ -66,7 +66,7 @@ class StagedCollective final : public Collective {
  public:
   // Returns kResourceExhausted, or the error of the device.
   static Result<std::unique_ptr<StagedCollective>> Create(
-      const StagedParts& parts, const StagedOptions& options);
+      const StagedArgs& args, const StagedOptions& options);
   // Waits for the device, which may take for ever if left_behind(). REQUIRES
   // in_flight() == 0, or that no one drives the inner collective any more.
   ~StagedCollective() override;
@@ -84,7 +84,7 @@ class StagedCollective final : public Collective {
   std::size_t in_flight() const override;
   bool Busy(GroupId group, Channel channel) const override;
   std::uint64_t bytes_sent(GroupId group, Channel channel) const override {
-    return parts_.inner->bytes_sent(group, channel);
+    return args_.inner->bytes_sent(group, channel);
   }
 
   std::string OldestCall() const override;
@@ -99,7 +99,7 @@ class StagedCollective final : public Collective {
  private:
   using Jobs = std::vector<std::unique_ptr<StagedJob>>;
 
-  StagedCollective(const StagedParts& parts, const StagedOptions& options);
+  StagedCollective(const StagedArgs& args, const StagedOptions& options);
   Status Build();
   bool OnDevice(const void* buffer, std::size_t elements) const;
   Status Enter(const CollectiveCall& call, Done done);
@@ -123,7 +123,7 @@ class StagedCollective final : public Collective {
   static void OnInnerDone(void* self, std::uint64_t job, std::uint32_t flags,
                           const Status& status);
 
-  const StagedParts parts_;
+  const StagedArgs args_;
   const StagedOptions options_;
   std::array<StagingMemory, kChannels> staging_;
   // For StagedJob::nonfinite, many words at a time.

@@ -27,7 +27,7 @@ bool StagedCollective::Poll() {
   if (!jobs_.empty() && !left_behind_) {
     moved |= LookAt(out_.get(), /*out=*/true);
     moved |= LookAt(in_.get(), /*out=*/false);
-    if (!parts_.fabric->status().ok()) Abandon(parts_.fabric->status());
+    if (!args_.fabric->status().ok()) Abandon(args_.fabric->status());
     moved |= AdmitJobs();
     moved |= SendOut();
     moved |= BeginJobs();
@@ -75,10 +75,10 @@ bool StagedCollective::BeginJobs() {
       job->inner_done = true;
     } else if (job->way == Way::kHost) {
       job->inner_done = true;
-      parts_.inner->Start(job->call, std::exchange(job->done, {}));
+      args_.inner->Start(job->call, std::exchange(job->done, {}));
     } else {
       ++in_inner_;
-      parts_.inner->Start(
+      args_.inner->Start(
           InnerCall(job),
           {&StagedCollective::OnInnerDone, this,
            static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(job))});
@@ -208,16 +208,16 @@ void StagedCollective::Fail(StagedJob* job, const char* doing,
   const CollectiveCall& call = job->call;
   const Status status(
       why.code(),
-      StrCat("rank ", parts_.group.rank, ", ", parts_.device->description(),
-             ": ", Name(call.kind), ", step ", call.step, " bucket ",
-             call.bucket, ", ", doing, ": ", why.message()));
+      StrCat("rank ", args_.group.rank, ", ", args_.device->description(), ": ",
+             Name(call.kind), ", step ", call.step, " bucket ", call.bucket,
+             ", ", doing, ": ", why.message()));
   if (job->status.ok()) job->status = status;
-  parts_.fabric->Fail(status);
-  Abandon(parts_.fabric->status());
+  args_.fabric->Fail(status);
+  Abandon(args_.fabric->status());
 }
 
 void StagedCollective::Abandon(const Status& why) {
-  if (!abandoned_at_) abandoned_at_ = parts_.clock->Now();
+  if (!abandoned_at_) abandoned_at_ = args_.clock->Now();
   ready_in_.clear();
   for (const auto& job : jobs_) {
     if (job->status.ok()) job->status = why;
@@ -231,7 +231,7 @@ void StagedCollective::LeaveBehindIfLate() {
   const bool only_device = std::all_of(
       jobs_.begin(), jobs_.end(),
       [](const auto& job) { return job->begun && job->inner_done; });
-  const double late = Seconds(parts_.clock->Now() - *abandoned_at_);
+  const double late = Seconds(args_.clock->Now() - *abandoned_at_);
   if (!only_device || late < options_.abandon_seconds) return;
   left_behind_ = true;
   for (const auto& job : jobs_) {
@@ -239,7 +239,7 @@ void StagedCollective::LeaveBehindIfLate() {
     ended_.Add(
         std::exchange(job->done, {}), 0,
         Status(job->status.code(),
-               StrCat(job->status.message(), "; ", parts_.device->description(),
+               StrCat(job->status.message(), "; ", args_.device->description(),
                       " was not done with the call's buffers after ", late,
                       " s")));
   }

@@ -33,13 +33,13 @@ void Calls::OnDone(void* pending, std::uint64_t, std::uint32_t,
   waited.status = status;
   if (!waited.completion) return;
   Calls& calls = *waited.calls;
-  calls.parts_.completions->Add(
+  calls.args_.completions->Add(
       {[&waited] { waited.completion(waited.status); },
        [&calls, &waited] { calls.pending_.erase(waited.ticket); }});
 }
 
 const CallGroup* Calls::Find(GroupId group, Status* why) const {
-  const CallGroup* found = parts_.executor->FindGroup(group);
+  const CallGroup* found = args_.executor->FindGroup(group);
   if (found == nullptr) {
     *why = Status(StatusCode::kInvalidArgument,
                   StrCat("group ", group, " is not open"));
@@ -51,7 +51,7 @@ Result<std::uint64_t> Calls::Start(GroupId group, Completion completion,
                                    const Begin& begin) {
   std::uint64_t ticket = 0;
   Status status;
-  parts_.progress->Do([&] {
+  args_.progress->Do([&] {
     if (closing_) {  // A completion may start more calls.
       status = Closing();
       return;
@@ -72,7 +72,7 @@ Result<std::uint64_t> Calls::Start(GroupId group, Completion completion,
     }
   });
   if (!status.ok()) return status;
-  parts_.progress->Notify();
+  args_.progress->Notify();
   return ticket;
 }
 
@@ -81,7 +81,7 @@ Result<std::uint64_t> Calls::StartCollective(const CollectiveCall& call,
   return Start(call.group, std::move(completion),
                [&](const CallGroup& group, Done done) {
                  const Status valid = ValidateCall(call, group);
-                 if (valid.ok()) parts_.start(call, done);
+                 if (valid.ok()) args_.start(call, done);
                  return valid;
                });
 }
@@ -91,17 +91,17 @@ Result<std::uint64_t> Calls::StartSend(GroupId group, int peer,
                                        Completion completion) {
   return Start(group, std::move(completion),
                [&](const CallGroup& of, Done done) {
-                 return parts_.messages->Send(of, peer, tag, data, done);
+                 return args_.messages->Send(of, peer, tag, data, done);
                });
 }
 
 Result<std::uint64_t> Calls::StartRecv(GroupId group, int peer,
                                        std::uint32_t tag, BufferView data,
                                        int* source, Completion completion) {
-  return Start(
-      group, std::move(completion), [&](const CallGroup& of, Done done) {
-        return parts_.messages->Recv(of, peer, tag, data, source, done);
-      });
+  return Start(group, std::move(completion),
+               [&](const CallGroup& of, Done done) {
+                 return args_.messages->Recv(of, peer, tag, data, source, done);
+               });
 }
 
 // A ticket that is not pending was never given out, was waited for, or belongs
@@ -134,9 +134,9 @@ Status Calls::Wait(std::uint64_t ticket, double seconds) {
   constexpr double kNoLimit = 1e9;
   const Clock::Time deadline = seconds < 0 || seconds > kNoLimit
                                    ? Clock::Time::max()
-                                   : parts_.clock->Now() + FromSeconds(seconds);
+                                   : args_.clock->Now() + FromSeconds(seconds);
   Status status;
-  const bool over = parts_.progress->DriveUntil(
+  const bool over = args_.progress->DriveUntil(
       [&] { return IsOver(ticket, &status); }, deadline);
   if (over) return status;
   return Status(StatusCode::kDeadlineExceeded,
@@ -148,11 +148,11 @@ Status Calls::Run(const CollectiveCall& call) {
   Pending pending;
   Status refused;
   bool started = false;
-  parts_.progress->Drive([&] {
+  args_.progress->Drive([&] {
     if (!std::exchange(started, true)) {
       const CallGroup* group = Find(call.group, &refused);
       if (group != nullptr) refused = ValidateCall(call, *group);
-      if (refused.ok()) parts_.start(call, {&Calls::OnDone, &pending, 0});
+      if (refused.ok()) args_.start(call, {&Calls::OnDone, &pending, 0});
     }
     return !refused.ok() || pending.done;
   });
@@ -161,8 +161,8 @@ Status Calls::Run(const CollectiveCall& call) {
 
 Status Calls::OpenGroup(GroupId id, const std::vector<int>& ranks) {
   Status status;
-  parts_.progress->Do([&] {
-    status = closing_ ? Closing() : parts_.executor->OpenGroup(id, ranks);
+  args_.progress->Do([&] {
+    status = closing_ ? Closing() : args_.executor->OpenGroup(id, ranks);
   });
   return status;
 }
@@ -171,31 +171,31 @@ Status Calls::OpenGroup(GroupId id, const std::vector<int>& ranks) {
 // under them is an error that ends the job.
 Status Calls::CloseGroup(GroupId id) {
   Status status;
-  parts_.progress->Do([&] {
+  args_.progress->Do([&] {
     if (closing_) {
       status = Closing();
       return;
     }
-    status = parts_.executor->CloseGroup(id);
+    status = args_.executor->CloseGroup(id);
     if (status.ok()) {
-      parts_.messages->Forget(id);
+      args_.messages->Forget(id);
     } else if (status.code() == StatusCode::kFailedPrecondition) {
-      parts_.fabric->Fail(status);
+      args_.fabric->Fail(status);
     }
   });
-  parts_.progress->Notify();
+  args_.progress->Notify();
   return status;
 }
 
 Status Calls::Check() const {
   Status status;
-  parts_.progress->Do(
-      [&] { status = closing_ ? Closing() : parts_.fabric->status(); });
+  args_.progress->Do(
+      [&] { status = closing_ ? Closing() : args_.fabric->status(); });
   return status;
 }
 
 void Calls::Close() {
-  parts_.progress->Do([this] { closing_ = true; });
+  args_.progress->Do([this] { closing_ = true; });
 }
 
 }  // namespace gradientflow

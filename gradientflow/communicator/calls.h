@@ -18,7 +18,7 @@
 namespace gradientflow {
 
 // All are borrowed, and outlive the calls.
-struct CallsParts {
+struct CallsArgs {
   Fabric* fabric = nullptr;
   Executor* executor = nullptr;
   Messages* messages = nullptr;
@@ -37,7 +37,7 @@ class Calls {
   // whichever thread drives.
   using Completion = std::function<void(const Status&)>;
 
-  explicit Calls(CallsParts parts) : parts_(std::move(parts)) {}
+  explicit Calls(CallsArgs args) : args_(std::move(args)) {}
 
   // Runs `begin`, which starts a call in `group`, and gives that call a ticket.
   // `begin` runs with the baton held. If it refuses, there is no ticket and the
@@ -83,7 +83,7 @@ class Calls {
   static void OnDone(void* pending, std::uint64_t, std::uint32_t,
                      const Status& status);
 
-  const CallsParts parts_;
+  const CallsArgs args_;
   // Guarded by the baton.
   std::unordered_map<std::uint64_t, std::unique_ptr<Pending>> pending_;
   std::uint64_t started_ = 0;

@@ -17,7 +17,7 @@ Result<std::shared_ptr<Communicator>> Communicator::Open(
   Options adapted = options;
   // A placeholder that is never looked up.
   if (exchange && adapted.rendezvous.empty()) adapted.rendezvous = "exchange:1";
-  Result<CommunicatorCore::Parts> parts = CommunicatorCore::MakeParts(adapted);
+  Result<CommunicatorCore::Args> parts = CommunicatorCore::MakeArgs(adapted);
   if (!parts.ok()) return parts.status();
   const Options& in_force = parts.value().options;
   parts.value().logger->Log(LogLevel::kInfo, ChangedSettings(in_force));

@@ -15,7 +15,7 @@
 
 // How a communicator is put together and taken apart:
 //
-//   MakeParts()  options, clock, log, timeline: what needs no other rank
+//   MakeArgs()  options, clock, log, timeline: what needs no other rank
 //   Join()       (transport.h) links to all ranks
 //   Build()      executor, device path, messages, driver, progress, calls, from
 //                the bottom up; the destructor takes them apart from the top
@@ -39,66 +39,65 @@ microseconds SpinTime(const Options& options, const CallGroup& group) {
   return microseconds(near <= cores ? kSpinMicroseconds : 0);
 }
 
-Status OpenTimeline(CommunicatorCore::Parts* parts) {
-  if (parts->options.timeline.empty()) {
-    parts->recorder = std::make_unique<NullRecorder>();
+Status OpenTimeline(CommunicatorCore::Args* args) {
+  if (args->options.timeline.empty()) {
+    args->recorder = std::make_unique<NullRecorder>();
     return Status();
   }
-  Timeline::Config config;
-  config.path = parts->options.timeline;
-  config.rank = parts->options.rank;
+  Timeline::Options config;
+  config.path = args->options.timeline;
+  config.rank = args->options.rank;
   Result<std::unique_ptr<Timeline>> timeline = Timeline::Open(config);
   if (!timeline.ok()) return timeline.status();
-  parts->drain_recorder = [raw = timeline.value().get(),
-                           logger = parts->logger.get(),
-                           told = false]() mutable {
+  args->drain_recorder = [raw = timeline.value().get(),
+                          logger = args->logger.get(), told = false]() mutable {
     const Status status = raw->Drain();
     if (!status.ok() && !std::exchange(told, true)) {
       logger->Log(LogLevel::kWarning, status.message());
     }
   };
-  parts->recorder = std::move(timeline).value();
+  args->recorder = std::move(timeline).value();
   return Status();
 }
 
 }  // namespace
 
-Result<CommunicatorCore::Parts> CommunicatorCore::MakeParts(
+Result<CommunicatorCore::Args> CommunicatorCore::MakeArgs(
     const Options& options) {
-  Parts parts;
-  parts.options = options;
+  Args args;
+  args.options = options;
   if (options.rank_problem.empty()) {
-    if (parts.options.rank < 0) parts.options.rank = 0;
-    if (parts.options.size < 0) parts.options.size = 1;
+    if (args.options.rank < 0) args.options.rank = 0;
+    if (args.options.size < 0) args.options.size = 1;
   }
-  GF_RETURN_IF_ERROR(parts.options.Validate());
-  parts.clock = std::make_unique<SteadyClock>();
-  parts.logger =
-      std::make_unique<StderrLogger>(options.log_level, parts.options.rank);
+  GF_RETURN_IF_ERROR(args.options.Validate());
+  args.clock = std::make_unique<SteadyClock>();
+  args.logger =
+      std::make_unique<StderrLogger>(options.log_level, args.options.rank);
   if (!options.rank_problem.empty()) {
-    parts.logger->Log(LogLevel::kWarning,
-                      StrCat("ignored, as the program says who this process "
-                             "is: ",
-                             options.rank_problem));
+    args.logger->Log(LogLevel::kWarning,
+                     StrCat("ignored, as the program says who this process "
+                            "is: ",
+                            options.rank_problem));
   }
-  GF_RETURN_IF_ERROR(OpenTimeline(&parts));
-  return parts;
+  GF_RETURN_IF_ERROR(OpenTimeline(&args));
+  return args;
 }
 
-CommunicatorCore::CommunicatorCore(Parts parts, Transport transport)
-    : options_(std::move(parts.options)),
-      clock_(std::move(parts.clock)),
-      logger_(std::move(parts.logger)),
-      recorder_(std::move(parts.recorder)),
-      drain_recorder_(std::move(parts.drain_recorder)),
-      device_(std::move(parts.device)),
+CommunicatorCore::CommunicatorCore(Args args, Transport transport)
+    : options_(std::move(args.options)),
+      clock_(std::move(args.clock)),
+      logger_(std::move(args.logger)),
+      recorder_(std::move(args.recorder)),
+      drain_recorder_(std::move(args.drain_recorder)),
+      device_(std::move(args.device)),
       transport_(std::move(transport)),
       next_own_group_(kFirstOwnGroup) {}
 
 Result<std::unique_ptr<CommunicatorCore>> CommunicatorCore::Create(
-    Parts parts, Transport transport) {
+    Args args, Transport transport) {
   std::unique_ptr<CommunicatorCore> core(
-      new CommunicatorCore(std::move(parts), std::move(transport)));
+      new CommunicatorCore(std::move(args), std::move(transport)));
   GF_RETURN_IF_ERROR(core->Build());
   return core;
 }
@@ -114,13 +113,13 @@ Status CommunicatorCore::Build() {
   GF_RETURN_IF_ERROR(ValidateAlgorithm(algorithm.value(), transport_.group));
   executor.algorithm = algorithm.value();
   executor_ = std::make_unique<Executor>(
-      ExecutorParts{transport_.fabric.get(), transport_.arena,
-                    &kernels::CpuKernels(), clock_.get(), recorder_.get(),
-                    logger_.get()},
+      ExecutorArgs{transport_.fabric.get(), transport_.arena,
+                   &kernels::CpuKernels(), clock_.get(), recorder_.get(),
+                   logger_.get()},
       transport_.group, TypicalCostModel(), executor);
   GF_RETURN_IF_ERROR(OpenDevicePath());
   messages_ = std::make_unique<Messages>(*transport_.fabric);
-  DriverParts driver;
+  DriverArgs driver;
   driver.fabric = transport_.fabric.get();
   driver.executor = executor_.get();
   driver.messages = messages_.get();
@@ -137,7 +136,7 @@ Status CommunicatorCore::Build() {
   driver_ = std::make_unique<Driver>(driver, watchdog);
   progress_ = std::make_unique<Progress>(
       *driver_, *clock_, SpinTime(options_, transport_.group), completions_);
-  CallsParts calls;
+  CallsArgs calls;
   calls.fabric = transport_.fabric.get();
   calls.executor = executor_.get();
   calls.messages = messages_.get();
@@ -182,8 +181,8 @@ Result<MeasuredCosts> CommunicatorCore::Costs() {
 
 // Finds out where the buffers are, on this rank and on the others.
 Status CommunicatorCore::OpenDevicePath() {
-  OpeningParts opening{executor_.get(), transport_.fabric.get(), clock_.get(),
-                       Clock::Time{}};
+  OpeningArgs opening{executor_.get(), transport_.fabric.get(), clock_.get(),
+                      Clock::Time{}};
   if (device_ == nullptr && options_.device != "cpu") {
     Result<std::shared_ptr<Device>> device = std::shared_ptr<Device>();
     // A driver takes a while to make the first context, and to compile kernels
@@ -207,15 +206,15 @@ Status CommunicatorCore::OpenDevicePath() {
   if (!places.ok()) return places.status();
   if (Mixed(places.value())) executor_->SetMixedDtypes();
   if (device_ == nullptr) return Status();
-  DevicePathParts parts;
-  parts.options = &options_;
-  parts.arena = transport_.arena;
-  parts.opening = opening;
-  parts.group = &transport_.group;
-  parts.logger = logger_.get();
-  parts.recorder = recorder_.get();
+  DevicePathArgs args;
+  args.options = &options_;
+  args.arena = transport_.arena;
+  args.opening = opening;
+  args.group = &transport_.group;
+  args.logger = logger_.get();
+  args.recorder = recorder_.get();
   Result<std::unique_ptr<DevicePath>> path =
-      DevicePath::Create(parts, device_, std::move(nccl), places.value());
+      DevicePath::Create(args, device_, std::move(nccl), places.value());
   if (!path.ok()) return path.status();
   device_path_ = std::move(path).value();
   return Status();

@@ -41,7 +41,7 @@ inline constexpr GroupId kFirstOwnGroup = GroupId{1} << 31;
 class CommunicatorCore {
  public:
   // The parts that do not depend on the other ranks.
-  struct Parts {
+  struct Args {
     Options options;
     std::unique_ptr<Clock> clock;
     std::unique_ptr<Logger> logger;
@@ -51,10 +51,10 @@ class CommunicatorCore {
     std::shared_ptr<Device> device;
   };
   // Checks the options, and opens the log and the timeline.
-  static Result<Parts> MakeParts(const Options& options);
+  static Result<Args> MakeArgs(const Options& options);
 
   // All ranks of `transport` make this call.
-  static Result<std::unique_ptr<CommunicatorCore>> Create(Parts parts,
+  static Result<std::unique_ptr<CommunicatorCore>> Create(Args args,
                                                           Transport transport);
   // Leaves the job; blocks for a short time.
   ~CommunicatorCore();
@@ -100,7 +100,7 @@ class CommunicatorCore {
   void OwnGroupTaken(GroupId id);
 
  private:
-  CommunicatorCore(Parts parts, Transport transport);
+  CommunicatorCore(Args args, Transport transport);
   Status Build();
   Status OpenDevicePath();
   void CloseDevicePath();

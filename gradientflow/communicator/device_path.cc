@@ -19,7 +19,7 @@ constexpr double kMostPatienceSeconds = 5;
 constexpr std::size_t kUsualStaging = std::size_t{32} << 20;
 
 // Gives the bytes of rank 0 to all ranks.
-Status BroadcastAtOpening(const OpeningParts& opening, void* data,
+Status BroadcastAtOpening(const OpeningArgs& opening, void* data,
                           std::size_t bytes) {
   CollectiveCall call;
   call.kind = CollectiveKind::kBroadcast;
@@ -80,16 +80,16 @@ Place DevicePath::PlaceOf(const Options& options, const Device& device,
 }
 
 Result<std::unique_ptr<DevicePath>> DevicePath::Create(
-    const DevicePathParts& parts, std::shared_ptr<Device> device,
+    const DevicePathArgs& args, std::shared_ptr<Device> device,
     std::shared_ptr<const NcclApi> nccl, const std::vector<Place>& places) {
   std::unique_ptr<DevicePath> made(new DevicePath(std::move(device)));
-  made->opening_ = parts.opening;
-  made->logger_ = parts.logger;
+  made->opening_ = args.opening;
+  made->logger_ = args.logger;
   made->patience_seconds_ =
-      std::clamp(parts.options->timeout_seconds, kLeastPatienceSeconds,
+      std::clamp(args.options->timeout_seconds, kLeastPatienceSeconds,
                  kMostPatienceSeconds);
   std::string why;
-  const DeviceCollectives wanted = parts.options->device_collectives;
+  const DeviceCollectives wanted = args.options->device_collectives;
   const bool can = AllCanNccl(places, &why);
   if (wanted == DeviceCollectives::kNccl && !can) {
     return Status(StatusCode::kInvalidArgument,
@@ -98,14 +98,14 @@ Result<std::unique_ptr<DevicePath>> DevicePath::Create(
   // A single rank exchanges with no one.
   const bool use = can && wanted != DeviceCollectives::kStaged &&
                    (wanted == DeviceCollectives::kNccl || places.size() > 1);
-  GF_RETURN_IF_ERROR(use ? made->MakeNccl(parts, std::move(nccl))
-                         : made->MakeStaged(parts));
-  parts.logger->Log(LogLevel::kInfo,
-                    StrCat("gradients on ", made->device_->description(),
-                           use ? ", by NCCL" : ", staged through the host",
-                           use || places.size() == 1 || why.empty()
-                               ? ""
-                               : StrCat(" (", why, ")")));
+  GF_RETURN_IF_ERROR(use ? made->MakeNccl(args, std::move(nccl))
+                         : made->MakeStaged(args));
+  args.logger->Log(LogLevel::kInfo,
+                   StrCat("gradients on ", made->device_->description(),
+                          use ? ", by NCCL" : ", staged through the host",
+                          use || places.size() == 1 || why.empty()
+                              ? ""
+                              : StrCat(" (", why, ")")));
   Result<std::unique_ptr<DeviceSync>> sync = DeviceSync::Create(
       *made->device_, made->stream(Channel::kPlain), /*sections=*/0);
   if (!sync.ok()) return sync.status();
@@ -113,58 +113,58 @@ Result<std::unique_ptr<DevicePath>> DevicePath::Create(
   return made;
 }
 
-Status DevicePath::MakeNccl(const DevicePathParts& parts,
+Status DevicePath::MakeNccl(const DevicePathArgs& args,
                             std::shared_ptr<const NcclApi> nccl) {
-  const OpeningParts opening = parts.opening;
-  NcclArgs args;
-  args.api = std::move(nccl);
-  args.rank = parts.group->rank;
-  args.size = parts.group->size;
-  args.device = device_.get();
-  args.clock = opening.clock;
-  args.recorder = parts.recorder;
-  args.logger = parts.logger;
-  args.trace = parts.options->trace_collectives;
-  args.broadcast = [opening](void* data, std::size_t bytes) {
+  const OpeningArgs opening = args.opening;
+  NcclArgs nccl_args;
+  nccl_args.api = std::move(nccl);
+  nccl_args.rank = args.group->rank;
+  nccl_args.size = args.group->size;
+  nccl_args.device = device_.get();
+  nccl_args.clock = opening.clock;
+  nccl_args.recorder = args.recorder;
+  nccl_args.logger = args.logger;
+  nccl_args.trace = args.options->trace_collectives;
+  nccl_args.broadcast = [opening](void* data, std::size_t bytes) {
     return BroadcastAtOpening(opening, data, bytes);
   };
   Fabric* fabric = opening.fabric;
-  args.culprits = [fabric] { return fabric->status().message(); };
+  nccl_args.culprits = [fabric] { return fabric->status().message(); };
   // Heartbeats go on while NCCL connects, so a rank that dies meanwhile is
   // found.
-  args.while_waiting = [opening] {
+  nccl_args.while_waiting = [opening] {
     opening.executor->Poll();
     opening.fabric->Tick(true);
     opening.fabric->Wait(std::chrono::milliseconds(1));
     return opening.fabric->status();
   };
   // A rank that closes in the middle of a call never ends it.
-  args.on_standing = [fabric] {
+  nccl_args.on_standing = [fabric] {
     for (int r = 0; fabric->departed() > 0 && r < fabric->size(); ++r) {
       fabric->FailIfDeparted(r);
     }
   };
-  args.init_seconds = parts.options->join_timeout_seconds;
-  args.timeout_seconds = parts.options->timeout_seconds;
-  args.abort_seconds = patience_seconds_;
-  if (parts.options->wire_dtype != parts.options->pool_dtype) {
-    args.staging_bytes = kUsualStaging;
+  nccl_args.init_seconds = args.options->join_timeout_seconds;
+  nccl_args.timeout_seconds = args.options->timeout_seconds;
+  nccl_args.abort_seconds = patience_seconds_;
+  if (args.options->wire_dtype != args.options->pool_dtype) {
+    nccl_args.staging_bytes = kUsualStaging;
   }
   Result<std::unique_ptr<NcclCollective>> made =
-      NcclCollective::Create(std::move(args));
+      NcclCollective::Create(std::move(nccl_args));
   if (!made.ok()) return made.status();
   nccl_ = std::move(made).value();
   return Status();
 }
 
-Status DevicePath::MakeStaged(const DevicePathParts& parts) {
-  StagedParts staged;
-  staged.inner = parts.opening.executor;
+Status DevicePath::MakeStaged(const DevicePathArgs& args) {
+  StagedArgs staged;
+  staged.inner = args.opening.executor;
   staged.device = device_.get();
-  staged.arena = parts.arena;
-  staged.fabric = parts.opening.fabric;
-  staged.clock = parts.opening.clock;
-  staged.group = *parts.group;
+  staged.arena = args.arena;
+  staged.fabric = args.opening.fabric;
+  staged.clock = args.opening.clock;
+  staged.group = *args.group;
   StagedOptions options;
   options.abandon_seconds = patience_seconds_;
   Result<std::unique_ptr<StagedCollective>> made =

@@ -27,10 +27,10 @@ Result<std::shared_ptr<Device>> OpenDevice(const Options& options,
                                            const CallGroup& group);
 
 // All are borrowed, and outlive the DevicePath.
-struct DevicePathParts {
+struct DevicePathArgs {
   const Options* options = nullptr;
   SharedArena* arena = nullptr;  // Null if no peer shares memory.
-  OpeningParts opening;
+  OpeningArgs opening;
   const CallGroup* group = nullptr;  // The group of all ranks.
   Logger* logger = nullptr;
   Recorder* recorder = nullptr;
@@ -50,7 +50,7 @@ class DevicePath {
   // To be called by all ranks on a device together. `places` are those of all
   // ranks, by rank.
   static Result<std::unique_ptr<DevicePath>> Create(
-      const DevicePathParts& parts, std::shared_ptr<Device> device,
+      const DevicePathArgs& args, std::shared_ptr<Device> device,
       std::shared_ptr<const NcclApi> nccl, const std::vector<Place>& places);
   ~DevicePath();
 
@@ -90,9 +90,9 @@ class DevicePath {
  private:
   explicit DevicePath(std::shared_ptr<Device> device)
       : device_(std::move(device)) {}
-  Status MakeNccl(const DevicePathParts& parts,
+  Status MakeNccl(const DevicePathArgs& args,
                   std::shared_ptr<const NcclApi> nccl);
-  Status MakeStaged(const DevicePathParts& parts);
+  Status MakeStaged(const DevicePathArgs& args);
   bool AwaitEnd(Stream& stream);
   bool Await(const Event& event);
   bool Reaches(const CollectiveCall& call, const CallGroup& group) const;
@@ -100,7 +100,7 @@ class DevicePath {
                          const CallGroup& group) const;
 
   const std::shared_ptr<Device> device_;
-  OpeningParts opening_;
+  OpeningArgs opening_;
   Logger* logger_ = nullptr;
   double patience_seconds_ = 0;
   std::unique_ptr<NcclCollective> nccl_;  // One of these two is null.

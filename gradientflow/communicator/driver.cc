@@ -16,58 +16,58 @@ constexpr std::chrono::nanoseconds kDeviceNap = std::chrono::microseconds(50);
 
 }  // namespace
 
-Driver::Driver(const DriverParts& parts, const WatchdogOptions& watchdog)
-    : parts_(parts),
-      watchdog_(watchdog, *parts.fabric, *parts.executor, *parts.clock) {}
+Driver::Driver(const DriverArgs& args, const WatchdogOptions& watchdog)
+    : args_(args),
+      watchdog_(watchdog, *args.fabric, *args.executor, *args.clock) {}
 
 void Driver::Add(Client* client) { clients_.push_back(client); }
 
 void Driver::Remove(const Client* client) { std::erase(clients_, client); }
 
 bool Driver::InFlight() const {
-  return parts_.executor->in_flight() > 0 ||
-         (parts_.device != nullptr && parts_.device->in_flight() > 0);
+  return args_.executor->in_flight() > 0 ||
+         (args_.device != nullptr && args_.device->in_flight() > 0);
 }
 
 bool Driver::Poll() {
   bool moved = false;
   for (Client* client : clients_) moved |= client->Poll();
-  if (parts_.device != nullptr) {
-    if (parts_.device->Poll()) {
+  if (args_.device != nullptr) {
+    if (args_.device->Poll()) {
       ++moves_;
       moved = true;
     }
     // A failure on the device must end the job on all ranks.
-    const Status failure = parts_.device->failure();
-    if (!failure.ok()) parts_.fabric->Fail(failure);
+    const Status failure = args_.device->failure();
+    if (!failure.ok()) args_.fabric->Fail(failure);
   }
-  moved |= parts_.executor->Poll();
-  moved |= parts_.messages->Poll();
-  if (!parts_.fabric->status().ok() && !std::exchange(failure_told_, true) &&
-      parts_.on_failure) {
-    parts_.on_failure(parts_.fabric->status());
+  moved |= args_.executor->Poll();
+  moved |= args_.messages->Poll();
+  if (!args_.fabric->status().ok() && !std::exchange(failure_told_, true) &&
+      args_.on_failure) {
+    args_.on_failure(args_.fabric->status());
   }
   return moved;
 }
 
 bool Driver::Pending() const {
-  if (!parts_.fabric->status().ok()) return false;
-  return parts_.messages->in_flight() > 0 || InFlight() ||
+  if (!args_.fabric->status().ok()) return false;
+  return args_.messages->in_flight() > 0 || InFlight() ||
          std::any_of(clients_.begin(), clients_.end(),
                      [](const Client* client) { return client->Pending(); });
 }
 
 void Driver::Block(std::chrono::nanoseconds timeout) {
-  if (parts_.device != nullptr) timeout = std::min(timeout, kDeviceNap);
-  parts_.fabric->Wait(timeout);
+  if (args_.device != nullptr) timeout = std::min(timeout, kDeviceNap);
+  args_.fabric->Wait(timeout);
 }
 
 std::string Driver::ProgressText() const {
   const Collective& outer =
-      parts_.device != nullptr ? *parts_.device : *parts_.executor;
+      args_.device != nullptr ? *args_.device : *args_.executor;
   std::string text = outer.OldestCall();
   if (!text.empty()) text = "in " + text;
-  if (const std::size_t messages = parts_.messages->in_flight(); messages > 0) {
+  if (const std::size_t messages = args_.messages->in_flight(); messages > 0) {
     text += StrCat(text.empty() ? "in " : " and in ", messages,
                    " sends and receives of messages");
   }
@@ -81,9 +81,9 @@ std::string Driver::ProgressText() const {
 
 void Driver::Tick() {
   for (Client* client : clients_) client->Tick();
-  parts_.fabric->SetProgressText(ProgressText());
-  watchdog_.Tick(Pending(), moves_ + parts_.messages->advances());
-  if (parts_.on_tick) parts_.on_tick();
+  args_.fabric->SetProgressText(ProgressText());
+  watchdog_.Tick(Pending(), moves_ + args_.messages->advances());
+  if (args_.on_tick) args_.on_tick();
 }
 
 }  // namespace gradientflow

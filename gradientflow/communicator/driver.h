@@ -15,7 +15,7 @@
 namespace gradientflow {
 
 // What the driver drives. All are borrowed, and outlive it.
-struct DriverParts {
+struct DriverArgs {
   Fabric* fabric = nullptr;
   Executor* executor = nullptr;
   Messages* messages = nullptr;
@@ -53,7 +53,7 @@ class Driver final : public Progress::Work {
     virtual std::string Doing() const = 0;
   };
 
-  Driver(const DriverParts& parts, const WatchdogOptions& watchdog);
+  Driver(const DriverArgs& args, const WatchdogOptions& watchdog);
 
   // `client` is borrowed until Remove().
   void Add(Client* client);
@@ -65,13 +65,13 @@ class Driver final : public Progress::Work {
   bool Poll() override;
   bool Pending() const override;
   void Block(std::chrono::nanoseconds timeout) override;
-  void Wake() override { parts_.fabric->Wake(); }
+  void Wake() override { args_.fabric->Wake(); }
   void Tick() override;
 
  private:
   std::string ProgressText() const;
 
-  const DriverParts parts_;
+  const DriverArgs args_;
   Watchdog watchdog_;
   std::vector<Client*> clients_;
   std::uint64_t moves_ = 0;  // Progress of the device's collectives.

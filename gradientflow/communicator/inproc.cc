@@ -21,7 +21,7 @@ const SteadyClock& SharedClock() {
 Result<std::shared_ptr<Communicator>> OpenOver(Transport transport,
                                                const Options& options,
                                                std::shared_ptr<Device> device) {
-  Result<CommunicatorCore::Parts> parts = CommunicatorCore::MakeParts(options);
+  Result<CommunicatorCore::Args> parts = CommunicatorCore::MakeArgs(options);
   if (!parts.ok()) return parts.status();
   parts.value().device = std::move(device);
   Result<std::unique_ptr<CommunicatorCore>> core =

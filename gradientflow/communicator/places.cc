@@ -30,46 +30,46 @@ void OnDone(void* self, std::uint64_t, std::uint32_t, const Status& status) {
 }  // namespace
 
 // Drives the executor on this thread, because there is no progress thread yet.
-Status RunAtOpening(const OpeningParts& parts, const CollectiveCall& call) {
+Status RunAtOpening(const OpeningArgs& args, const CollectiveCall& call) {
   Ending ending;
-  parts.executor->Start(call, {&OnDone, &ending, 0});
+  args.executor->Start(call, {&OnDone, &ending, 0});
   while (!ending.done) {
-    if (parts.executor->Poll() || ending.done) continue;
-    parts.fabric->Tick(true);  // There is no driver yet that would tick.
-    if (parts.clock->Now() >= parts.deadline) {
+    if (args.executor->Poll() || ending.done) continue;
+    args.fabric->Tick(true);  // There is no driver yet that would tick.
+    if (args.clock->Now() >= args.deadline) {
       std::string awaited;
-      for (int rank : parts.executor->AwaitedRanks()) {
+      for (int rank : args.executor->AwaitedRanks()) {
         awaited += StrCat(awaited.empty() ? "" : ", ", rank);
       }
-      parts.fabric->Fail(Status(
+      args.fabric->Fail(Status(
           StatusCode::kDeadlineExceeded,
-          StrCat("while opening the session, rank ", parts.executor->rank(),
+          StrCat("while opening the session, rank ", args.executor->rank(),
                  " waited in vain for ranks ", awaited)));
       continue;
     }
-    parts.fabric->Wait(std::chrono::milliseconds(1));
+    args.fabric->Wait(std::chrono::milliseconds(1));
   }
   return ending.status;
 }
 
-void RunBeside(const OpeningParts& parts, const std::function<void()>& body) {
+void RunBeside(const OpeningArgs& args, const std::function<void()>& body) {
   std::atomic<bool> over{false};
   std::thread beside([&] {
     body();
     over.store(true, std::memory_order_release);
-    parts.fabric->Wake();
+    args.fabric->Wake();
   });
-  while (!over.load(std::memory_order_acquire) && parts.fabric->status().ok()) {
-    parts.executor->Poll();
-    parts.fabric->Tick(false);
-    parts.fabric->Wait(std::chrono::milliseconds(10));
+  while (!over.load(std::memory_order_acquire) && args.fabric->status().ok()) {
+    args.executor->Poll();
+    args.fabric->Tick(false);
+    args.fabric->Wait(std::chrono::milliseconds(10));
   }
   beside.join();
 }
 
-Result<std::vector<Place>> ExchangePlaces(const OpeningParts& parts,
+Result<std::vector<Place>> ExchangePlaces(const OpeningArgs& args,
                                           const Place& mine) {
-  const auto size = static_cast<std::size_t>(parts.executor->size());
+  const auto size = static_cast<std::size_t>(args.executor->size());
   if (size == 1) return std::vector<Place>{mine};
   const std::int64_t out[kFields] = {mine.on_device, mine.device_id,
                                      mine.nccl_version, mine.settings};
@@ -80,7 +80,7 @@ Result<std::vector<Place>> ExchangePlaces(const OpeningParts& parts,
   call.output = all.data();
   call.count = kFields;
   call.dtype = call.wire = DType::kInt64;
-  GF_RETURN_IF_ERROR(RunAtOpening(parts, call));
+  GF_RETURN_IF_ERROR(RunAtOpening(args, call));
   std::vector<Place> places;
   for (std::size_t r = 0; r < size; ++r) {
     const std::int64_t* fields = all.data() + r * kFields;

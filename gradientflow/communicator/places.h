@@ -22,7 +22,7 @@ struct Place {
 };
 
 // What runs before there is a driver. All borrowed.
-struct OpeningParts {
+struct OpeningArgs {
   Executor* executor = nullptr;
   Fabric* fabric = nullptr;
   const Clock* clock = nullptr;
@@ -31,16 +31,16 @@ struct OpeningParts {
 
 // Runs `call` on the calling thread. If it has not ended by the deadline, the
 // job fails with kDeadlineExceeded, which names the ranks that are awaited.
-Status RunAtOpening(const OpeningParts& parts, const CollectiveCall& call);
+Status RunAtOpening(const OpeningArgs& args, const CollectiveCall& call);
 
 // Runs `body` on a thread of its own. Meanwhile this thread tells the other
 // ranks that this rank is alive. Returns when `body` has returned.
-void RunBeside(const OpeningParts& parts, const std::function<void()>& body);
+void RunBeside(const OpeningArgs& args, const std::function<void()>& body);
 
 // Returns the places of all ranks, by rank. All ranks make this call. If
 // settings differ, all ranks get the same kInvalidArgument, which names a rank
 // whose settings are not those of rank 0.
-Result<std::vector<Place>> ExchangePlaces(const OpeningParts& parts,
+Result<std::vector<Place>> ExchangePlaces(const OpeningArgs& args,
                                           const Place& mine);
 
 // Returns whether all ranks can use NCCL: each has a device of its own, and all

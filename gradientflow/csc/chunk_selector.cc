@@ -47,7 +47,8 @@ std::vector<std::uint8_t> ChunksTouching(const PoolLayout& layout,
   return chunks;
 }
 
-Result<ChunkSelector> ChunkSelector::Create(const ChunkSelectorConfig& config) {
+Result<ChunkSelector> ChunkSelector::Create(
+    const ChunkSelectorOptions& config) {
   if (config.chunk_elements == 0) {
     return Invalid("chunk_elements: expected at least 1, seen 0");
   }
@@ -65,7 +66,7 @@ Result<ChunkSelector> ChunkSelector::Create(const ChunkSelectorConfig& config) {
   return ChunkSelector(config);
 }
 
-ChunkSelector::ChunkSelector(const ChunkSelectorConfig& config)
+ChunkSelector::ChunkSelector(const ChunkSelectorOptions& config)
     : config_(config),
       always_dense_(config.always_dense),
       selected_(ChunkCount(config.pool_elements, config.chunk_elements), 1),

@@ -17,7 +17,7 @@ namespace gradientflow {
 std::size_t FillSlots(std::span<const std::uint8_t> selected,
                       std::uint32_t* slots);
 
-struct ChunkSelectorConfig {
+struct ChunkSelectorOptions {
   std::size_t pool_elements = 0;
   std::size_t chunk_elements = 32000;
   double sparsity = 0;             // Final share of chunks kept back, [0, 1).
@@ -29,7 +29,7 @@ struct ChunkSelectorConfig {
 
 // Returns one byte per chunk of the pool: 1 if the chunk holds an element of a
 // tensor marked in `tensors` (by forward index), else 0. For
-// ChunkSelectorConfig::always_dense.
+// ChunkSelectorOptions::always_dense.
 // REQUIRES: tensors.size() == layout.tensors(), chunk_elements > 0.
 std::vector<std::uint8_t> ChunksTouching(const PoolLayout& layout,
                                          const std::vector<bool>& tensors,
@@ -62,7 +62,7 @@ class ChunkSelector {
  public:
   // Starts at step 0, where every chunk is selected. kInvalidArgument names the
   // setting that is wrong.
-  static Result<ChunkSelector> Create(const ChunkSelectorConfig& config);
+  static Result<ChunkSelector> Create(const ChunkSelectorOptions& config);
 
   std::size_t chunks() const { return selected_.size(); }
   // The elements of the pool in chunk `c`. REQUIRES: c < chunks().
@@ -98,9 +98,9 @@ class ChunkSelector {
   Status Restore(std::uint64_t step, std::span<const std::uint8_t> selected);
 
  private:
-  explicit ChunkSelector(const ChunkSelectorConfig& config);
+  explicit ChunkSelector(const ChunkSelectorOptions& config);
 
-  ChunkSelectorConfig config_;
+  ChunkSelectorOptions config_;
   std::vector<std::uint8_t> always_dense_;  // By chunk.
   std::size_t always_dense_count_ = 0;
   std::vector<std::uint8_t> selected_;

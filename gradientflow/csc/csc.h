@@ -22,8 +22,8 @@
 // Skip() then returns what was sent to the residual.
 namespace gradientflow {
 
-struct CscConfig {
-  ChunkSelectorConfig selection;
+struct CscOptions {
+  ChunkSelectorOptions selection;
   bool zero_kept = false;  // Kept gradients become 0 in place.
   float keep_factor = 1;   // Decay of what is kept back.
   // The factor that turns an exchanged value into a mean: 1 if the exchange
@@ -65,12 +65,12 @@ struct CscFactors {
 // kernels.
 class Csc {
  public:
-  explicit Csc(const CscConfig& config, float loss_scale = 1)
+  explicit Csc(const CscOptions& config, float loss_scale = 1)
       : config_(config), loss_scale_(loss_scale) {
     SetScale(loss_scale, loss_scale);
   }
 
-  const CscConfig& config() const { return config_; }
+  const CscOptions& config() const { return config_; }
   const CscFactors& factors() const { return factors_; }
   float loss_scale() const { return loss_scale_; }
 
@@ -102,7 +102,7 @@ class Csc {
   }
   kernels::ChunkRange Whole(const CscRegion& region) const;
 
-  CscConfig config_;
+  CscOptions config_;
   CscFactors factors_;
   float loss_scale_;
 };

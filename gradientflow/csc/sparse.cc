@@ -22,9 +22,9 @@
 namespace gradientflow {
 namespace {
 
-CscConfig WithShare(CscConfig config, const AggregatorParts& parts) {
-  if (parts.reduce != ReduceOp::kMean) {
-    config.share = 1.0F / static_cast<float>(parts.ranks);
+CscOptions WithShare(CscOptions config, const AggregatorArgs& args) {
+  if (args.reduce != ReduceOp::kMean) {
+    config.share = 1.0F / static_cast<float>(args.ranks);
   }
   return config;
 }
@@ -36,25 +36,25 @@ std::span<const std::uint8_t> SelectionIn(std::span<const std::byte> bytes) {
 }  // namespace
 
 Result<std::unique_ptr<SparseAggregator>> SparseAggregator::Create(
-    const AggregatorParts& parts, const CscConfig& config,
+    const AggregatorArgs& args, const CscOptions& config,
     std::unique_ptr<CscMemory> memory) {
   Result<ChunkSelector> selector = ChunkSelector::Create(config.selection);
   if (!selector.ok()) return selector.status();
   std::unique_ptr<SparseAggregator> made(new SparseAggregator(
-      parts, config, std::move(selector).value(), std::move(memory)));
+      args, config, std::move(selector).value(), std::move(memory)));
   GF_RETURN_IF_ERROR(made->Allocate());
   return made;
 }
 
-SparseAggregator::SparseAggregator(const AggregatorParts& parts,
-                                   const CscConfig& config,
+SparseAggregator::SparseAggregator(const AggregatorArgs& args,
+                                   const CscOptions& config,
                                    ChunkSelector selector,
                                    std::unique_ptr<CscMemory> memory)
-    : parts_(parts),
+    : args_(args),
       memory_(std::move(memory)),
-      csc_(WithShare(config, parts)),
+      csc_(WithShare(config, args)),
       selector_(std::move(selector)),
-      bucket_bytes_(parts.bucket_bytes) {}
+      bucket_bytes_(args.bucket_bytes) {}
 
 SparseAggregator::~SparseAggregator() { (void)memory_->Synchronize(); }
 
@@ -87,13 +87,13 @@ Status SparseAggregator::Allocate() {
   }
   std::memset(host_zero_.get(), 0, sizeof(std::uint32_t));
   region_.memory = memory_.get();
-  region_.elements = parts_.layout->elements();
-  region_.grads = parts_.pool;
-  region_.type = parts_.pool_dtype;
+  region_.elements = args_.layout->elements();
+  region_.grads = args_.pool;
+  region_.type = args_.pool_dtype;
   region_.residual = As<float>(residual_);
   region_.norms = As<float>(norms_);
   region_.dirty = on_host() ? As<std::uint8_t>(dirty_) : nullptr;
-  region_.wire = parts_.wire_dtype;
+  region_.wire = args_.wire_dtype;
   region_.nonfinite = As<std::uint32_t>(nonfinite_);
   GF_RETURN_IF_ERROR(
       memory_->Copy(always_.get(), selector_.always_dense().data(), chunks));
@@ -133,13 +133,13 @@ void SparseAggregator::Check(const Status& status) {
 void SparseAggregator::Begin(std::uint64_t step, float loss_scale) {
   step_ = step;
   result_ = AggregateResult();
-  result_.gradient_scale = ScaleInPool(parts_, loss_scale);
+  result_.gradient_scale = ScaleInPool(args_, loss_scale);
   Check(
       csc_.Rescale(region_, csc_.SetScale(loss_scale, result_.gradient_scale)));
   selection_ = selector_.selected();
   const std::size_t chunk_elements = selector_.chunk(0).count;
-  buckets_ = PlanSparse({parts_.layout->elements(), chunk_elements, selection_},
-                        bucket_bytes_, SizeOf(parts_.wire_dtype));
+  buckets_ = PlanSparse({args_.layout->elements(), chunk_elements, selection_},
+                        bucket_bytes_, SizeOf(args_.wire_dtype));
   exchanged_ = ExtentsOf(buckets_);
   packed_begin_.assign(1, 0);
   for (const Bucket& bucket : buckets_) {
@@ -149,7 +149,7 @@ void SparseAggregator::Begin(std::uint64_t step, float loss_scale) {
     // Counts a short chunk as a full one, so that the size is the same from
     // step to step.
     Check(EnsurePacked(selector_.selected_count() * chunk_elements *
-                       SizeOf(parts_.wire_dtype)));
+                       SizeOf(args_.wire_dtype)));
   }
   Check(
       memory_->Copy(nonfinite_.get(), host_zero_.get(), sizeof(std::uint32_t)));
@@ -221,7 +221,7 @@ bool SparseAggregator::Work() {
 
 // Packs the next chunk; on a device, all chunks that are written.
 void SparseAggregator::Pack(Queue* queue) {
-  const Clock::Time begin = parts_.clock->Now();
+  const Clock::Time begin = args_.clock->Now();
   const std::size_t first = queue->next++;
   while (!on_host() && Written(*queue)) ++queue->next;
   const std::size_t chunk = queue->chunks[first];
@@ -234,31 +234,31 @@ void SparseAggregator::Pack(Queue* queue) {
 void SparseAggregator::RecordPass(const char* name, std::uint64_t id,
                                   std::size_t elements, Clock::Time begin) {
   if (!on_host()) return;
-  parts_.recorder->Record({"kernel", name, step_, id,
-                           elements * SizeOf(parts_.pool_dtype), begin,
-                           parts_.clock->Now()});
+  args_.recorder->Record({"kernel", name, step_, id,
+                          elements * SizeOf(args_.pool_dtype), begin,
+                          args_.clock->Now()});
 }
 
 // Starts the buckets whose chunks are all packed, in order.
 void SparseAggregator::Launch() {
   const std::size_t packed_end =
       sent_.next == sent_.chunks.size()
-          ? parts_.layout->elements()
+          ? args_.layout->elements()
           : selector_.chunk(sent_.chunks[sent_.next]).begin;
   while (result_.status.ok() && launched_ < buckets_.size() &&
          buckets_[launched_].pool_end <= packed_end) {
     const std::size_t id = launched_++;
-    launched_at_.push_back(parts_.clock->Now());
+    launched_at_.push_back(args_.clock->Now());
     CollectiveCall call =
-        BucketCall(parts_, buckets_[id], csc_.loss_scale(), step_, id);
+        BucketCall(args_, buckets_[id], csc_.loss_scale(), step_, id);
     if (!on_host()) {
       call.output =
-          packed_.get() + packed_begin_[id] * SizeOf(parts_.wire_dtype);
-      call.dtype = parts_.wire_dtype;
-      call.keep_scaled = parts_.pool_dtype != DType::kFloat32;
+          packed_.get() + packed_begin_[id] * SizeOf(args_.wire_dtype);
+      call.dtype = args_.wire_dtype;
+      call.keep_scaled = args_.pool_dtype != DType::kFloat32;
       call.extents.clear();
     }
-    parts_.collective->Start(call, {&SparseAggregator::OnBucket, this, id});
+    args_.collective->Start(call, {&SparseAggregator::OnBucket, this, id});
   }
 }
 
@@ -266,8 +266,8 @@ void SparseAggregator::OnBucket(void* self, std::uint64_t bucket,
                                 std::uint32_t flags, const Status& status) {
   auto& sparse = *static_cast<SparseAggregator*>(self);
   ++sparse.arrived_;
-  sparse.parts_.recorder->Record(
-      BucketSpan(sparse.parts_, sparse.buckets_[bucket], sparse.step_, bucket,
+  sparse.args_.recorder->Record(
+      BucketSpan(sparse.args_, sparse.buckets_[bucket], sparse.step_, bucket,
                  sparse.launched_at_[bucket]));
   sparse.packed_back_.push_back(bucket);
   if ((flags & kFlagNonfinite) != 0) sparse.result_.nonfinite = true;
@@ -277,7 +277,7 @@ void SparseAggregator::OnBucket(void* self, std::uint64_t bucket,
 }
 
 void SparseAggregator::Unpack(std::size_t id) {
-  const Clock::Time begin = parts_.clock->Now();
+  const Clock::Time begin = args_.clock->Now();
   const Bucket& bucket = buckets_[id];
   const std::size_t chunk_elements = selector_.chunk(0).count;
   const Extent& last = bucket.extents.back();
@@ -296,10 +296,10 @@ void SparseAggregator::StartNorms() {
   call.count = selector_.chunks();
   call.op = ReduceOp::kSum;
   call.channel = Channel::kGradients;
-  call.group = parts_.group;
+  call.group = args_.group;
   call.step = step_;
   call.bucket = buckets_.size();
-  parts_.collective->Start(call, {&SparseAggregator::OnNorms, this, 0});
+  args_.collective->Start(call, {&SparseAggregator::OnNorms, this, 0});
 }
 
 // The sums are the same bits on every rank, so all ranks select alike.
@@ -347,7 +347,7 @@ void SparseAggregator::TakeSelection() {
 }
 
 Result<std::span<const float>> SparseAggregator::residual() {
-  const std::size_t elements = parts_.layout->elements();
+  const std::size_t elements = args_.layout->elements();
   if (on_host()) return std::span<const float>(region_.residual, elements);
   residual_copy_.resize(elements);
   GF_RETURN_IF_ERROR(memory_->Copy(residual_copy_.data(), residual_.get(),

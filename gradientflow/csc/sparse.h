@@ -31,11 +31,11 @@ namespace gradientflow {
 // the first step, less later.
 class SparseAggregator final : public Aggregator {
  public:
-  // parts.pool is memory of the kind `memory`. config.share is ignored; it
+  // args.pool is memory of the kind `memory`. config.share is ignored; it
   // follows from `parts`. Returns kResourceExhausted if there is no room;
   // kInvalidArgument names a setting.
   static Result<std::unique_ptr<SparseAggregator>> Create(
-      const AggregatorParts& parts, const CscConfig& config,
+      const AggregatorArgs& args, const CscOptions& config,
       std::unique_ptr<CscMemory> memory);
   // Waits until the device no longer uses the memory.
   ~SparseAggregator() override;
@@ -56,7 +56,7 @@ class SparseAggregator final : public Aggregator {
     return selector_.selected();
   }
   std::size_t residual_bytes() const override {
-    return parts_.layout->elements() * sizeof(float);
+    return args_.layout->elements() * sizeof(float);
   }
   Status CheckState(std::uint64_t next_step,
                     std::span<const std::byte> residual,
@@ -82,7 +82,7 @@ class SparseAggregator final : public Aggregator {
     std::size_t next = 0;
   };
 
-  SparseAggregator(const AggregatorParts& parts, const CscConfig& config,
+  SparseAggregator(const AggregatorArgs& args, const CscOptions& config,
                    ChunkSelector selector, std::unique_ptr<CscMemory> memory);
   Status Allocate();
   Status EnsurePacked(std::size_t bytes);
@@ -109,7 +109,7 @@ class SparseAggregator final : public Aggregator {
     return reinterpret_cast<T*>(memory.get());
   }
 
-  const AggregatorParts parts_;
+  const AggregatorArgs args_;
   const std::unique_ptr<CscMemory> memory_;
   Csc csc_;
   ChunkSelector selector_;

@@ -30,9 +30,9 @@ constexpr std::size_t kStagingUnit = std::size_t{2} << 20;
 }  // namespace
 
 Result<std::unique_ptr<NcclQueue>> NcclQueue::Create(
-    const NcclQueueParts& parts, std::shared_ptr<const NcclApi> api,
+    const NcclQueueArgs& args, std::shared_ptr<const NcclApi> api,
     std::size_t staging_bytes) {
-  std::unique_ptr<NcclQueue> queue(new NcclQueue(parts, std::move(api)));
+  std::unique_ptr<NcclQueue> queue(new NcclQueue(args, std::move(api)));
   GF_RETURN_IF_ERROR(queue->Allocate());
   if (staging_bytes > 0) GF_RETURN_IF_ERROR(queue->GrowStaging(staging_bytes));
   return queue;
@@ -41,7 +41,7 @@ Result<std::unique_ptr<NcclQueue>> NcclQueue::Create(
 NcclQueue::~NcclQueue() = default;
 
 Status NcclQueue::Allocate() {
-  Device& device = *parts_.device;
+  Device& device = *args_.device;
   Result<std::unique_ptr<Stream>> stream = device.NewStream(/*urgent=*/true);
   if (!stream.ok()) return stream.status();
   stream_ = std::move(stream).value();
@@ -73,7 +73,7 @@ Status NcclQueue::GrowStaging(std::size_t bytes) {
   Staging grown;
   const std::size_t least = std::max(bytes, 2 * staging_.bytes);
   grown.bytes = (least + kStagingUnit - 1) / kStagingUnit * kStagingUnit;
-  Result<DeviceMemory> memory = parts_.device->Allocate(grown.bytes);
+  Result<DeviceMemory> memory = args_.device->Allocate(grown.bytes);
   if (!memory.ok()) return memory.status();
   grown.memory = std::move(memory).value();
   if (staging_.memory != nullptr) outgrown_.push_back(std::move(staging_));
@@ -85,9 +85,9 @@ void NcclQueue::RegisterStaging() {
   if (staging_.memory == nullptr || staging_.handle != nullptr) return;
   const Status done =
       comm_.Register(staging_.memory.get(), staging_.bytes, &staging_.handle);
-  if (!done.ok() && parts_.logger != nullptr) {
-    parts_.logger->Log(LogLevel::kWarning,
-                       StrCat("without registered staging: ", done.message()));
+  if (!done.ok() && args_.logger != nullptr) {
+    args_.logger->Log(LogLevel::kWarning,
+                      StrCat("without registered staging: ", done.message()));
   }
 }
 
@@ -108,10 +108,10 @@ void NcclQueue::Push(const CollectiveCall& call, Done done) {
   }
   operation->call = call;
   if (call.kind != CollectiveKind::kAllreduce) operation->call.extents.clear();
-  operation->plan = PlanNcclCall(operation->call, parts_.group.size);
+  operation->plan = PlanNcclCall(operation->call, args_.group.size);
   operation->done = done;
   operation->sequence = next_sequence_++;
-  operation->begin = parts_.clock->Now();
+  operation->begin = args_.clock->Now();
   operation->slot = nullptr;
   operation->settled = false;
   operations_.push_back(std::move(operation));
@@ -119,7 +119,7 @@ void NcclQueue::Push(const CollectiveCall& call, Done done) {
 
 Status NcclQueue::IssueNext() {
   NcclOperation& operation = *operations_[issued_++];
-  const CallBuffers buffers = BuffersOf(operation.call, parts_.group);
+  const CallBuffers buffers = BuffersOf(operation.call, args_.group);
   // If both buffers are empty, no rank waits for this one.
   if (buffers.input + buffers.output == 0 &&
       operation.call.kind != CollectiveKind::kBarrier) {
@@ -138,19 +138,19 @@ Status NcclQueue::IssueNext() {
   }
   std::byte* staging = staging_.memory.get();
   GF_RETURN_IF_ERROR(RunBefore(
-      operation, {parts_.device, stream_.get(), staging, parts_.group.rank}));
+      operation, {args_.device, stream_.get(), staging, args_.group.rank}));
   issuing_ = true;
   return gradientflow::Issue(
-      operation, {stream_.get(), &comm_, parts_.group.rank, parts_.group.size,
+      operation, {stream_.get(), &comm_, args_.group.rank, args_.group.size,
                   staging, verdicts_.get() + kSlots * sizeof(Verdict)});
 }
 
 Status NcclQueue::Settle(NcclOperation* operation) {
   issuing_ = false;
   operation->settled = true;
-  GF_RETURN_IF_ERROR(
-      RunAfter(*operation, {parts_.device, stream_.get(), staging_.memory.get(),
-                            parts_.group.rank}));
+  GF_RETURN_IF_ERROR(RunAfter(
+      *operation,
+      {args_.device, stream_.get(), staging_.memory.get(), args_.group.rank}));
   return stream_->Record(operation->slot->end.get());
 }
 
@@ -202,27 +202,27 @@ Result<bool> NcclQueue::Retire(DoneQueue* ended) {
   std::move(operations_.begin(), end, std::back_inserter(spare_));
   operations_.erase(operations_.begin(), end);
   issued_ -= count;
-  last_end_ = parts_.clock->Now();
+  last_end_ = args_.clock->Now();
   return true;
 }
 
 void NcclQueue::Finish(const NcclOperation& operation, DoneQueue* ended) {
   const CollectiveCall& call = operation.call;
-  const Clock::Time now = parts_.clock->Now();
-  bytes_sent_ += RingBytes(call, parts_.group.rank, parts_.group.size);
-  if (parts_.recorder != nullptr) {
-    parts_.recorder->Record({"collective", Name(call.kind), call.step,
-                             operation.sequence, call.count * SizeOf(call.wire),
-                             operation.begin, now});
+  const Clock::Time now = args_.clock->Now();
+  bytes_sent_ += RingBytes(call, args_.group.rank, args_.group.size);
+  if (args_.recorder != nullptr) {
+    args_.recorder->Record({"collective", Name(call.kind), call.step,
+                            operation.sequence, call.count * SizeOf(call.wire),
+                            operation.begin, now});
   }
-  if (parts_.trace && parts_.logger != nullptr) Trace(operation, now);
+  if (args_.trace && args_.logger != nullptr) Trace(operation, now);
   ended->Add(operation.done, FoundNonfinite(operation) ? kFlagNonfinite : 0,
              Status());
 }
 
 void NcclQueue::Trace(const NcclOperation& operation, Clock::Time now) const {
   const CollectiveCall& call = operation.call;
-  parts_.logger->Log(
+  args_.logger->Log(
       LogLevel::kInfo,
       TraceLine(call, operation.sequence,
                 StrCat("1 segments, nccl (", Text(operation.plan, call), ")"),

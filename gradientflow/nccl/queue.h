@@ -20,7 +20,7 @@
 namespace gradientflow {
 
 // All are borrowed, and outlive the queue.
-struct NcclQueueParts {
+struct NcclQueueArgs {
   Device* device = nullptr;
   const Clock* clock = nullptr;
   Recorder* recorder = nullptr;  // May be null.
@@ -37,7 +37,7 @@ class NcclQueue {
   // Also allocates what calls need on the device, and `staging_bytes` for those
   // that convert.
   static Result<std::unique_ptr<NcclQueue>> Create(
-      const NcclQueueParts& parts, std::shared_ptr<const NcclApi> api,
+      const NcclQueueArgs& args, std::shared_ptr<const NcclApi> api,
       std::size_t staging_bytes);
   ~NcclQueue();
 
@@ -81,9 +81,8 @@ class NcclQueue {
     void* handle = nullptr;
   };
 
-  NcclQueue(const NcclQueueParts& parts, std::shared_ptr<const NcclApi> api)
-      : parts_(parts),
-        comm_(std::move(api), parts.group.rank, parts.group.size) {}
+  NcclQueue(const NcclQueueArgs& args, std::shared_ptr<const NcclApi> api)
+      : args_(args), comm_(std::move(api), args.group.rank, args.group.size) {}
   Status Allocate();
   Status GrowStaging(std::size_t bytes);
   Status IssueNext();
@@ -93,7 +92,7 @@ class NcclQueue {
   void Finish(const NcclOperation& operation, DoneQueue* ended);
   void Trace(const NcclOperation& operation, Clock::Time now) const;
 
-  const NcclQueueParts parts_;
+  const NcclQueueArgs args_;
   NcclComm comm_;
   DeviceMemory verdicts_;  // On the device: one per slot, and 4 bytes more.
   DeviceMemory seen_;      // Pinned: one per slot.

@@ -70,8 +70,8 @@ std::string TimelinePath(std::string_view pattern, int rank) {
   return path.append(pattern);
 }
 
-Result<std::unique_ptr<Timeline>> Timeline::Open(const Config& config) {
-  Config resolved = config;
+Result<std::unique_ptr<Timeline>> Timeline::Open(const Options& config) {
+  Options resolved = config;
   resolved.path = TimelinePath(config.path, config.rank);
   Fd fd(::open(resolved.path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
                0644));
@@ -85,7 +85,7 @@ Result<std::unique_ptr<Timeline>> Timeline::Open(const Config& config) {
   return timeline;
 }
 
-Timeline::Timeline(const Config& config, Fd fd)
+Timeline::Timeline(const Options& config, Fd fd)
     : config_(config), fd_(std::move(fd)), queue_(config.capacity) {
   MutexLock lock(mutex_);
   AppendMetadata("process_name", 0,

@@ -25,7 +25,7 @@ namespace gradientflow {
 // array without its closing bracket, which both viewers accept.
 class Timeline final : public Recorder {
  public:
-  struct Config {
+  struct Options {
     std::string path;  // "%r" becomes the rank.
     int rank = 0;
     // Time 0 of the file. Use the same on all ranks to align their files.
@@ -37,7 +37,7 @@ class Timeline final : public Recorder {
 
   // Replaces the file. Returns kInvalidArgument with the path and the system's
   // reason if it cannot be written.
-  static Result<std::unique_ptr<Timeline>> Open(const Config& config);
+  static Result<std::unique_ptr<Timeline>> Open(const Options& config);
   ~Timeline() override;  // Drains. REQUIRES that no thread records any more.
 
   // May be called on any thread; lock-free. If the queue is full, drops the
@@ -54,14 +54,14 @@ class Timeline final : public Recorder {
   }
 
  private:
-  Timeline(const Config& config, Fd fd);
+  Timeline(const Options& config, Fd fd);
   void AppendEvent(std::string_view event) GF_REQUIRES(mutex_);
   void AppendSpan(const Span& span) GF_REQUIRES(mutex_);
   void AppendMetadata(std::string_view kind, int row, std::string_view args)
       GF_REQUIRES(mutex_);
   Status WritePending() GF_REQUIRES(mutex_);
 
-  const Config config_;
+  const Options config_;
   const Fd fd_;
   SpanQueue queue_;
   std::atomic<std::uint64_t> dropped_{0};

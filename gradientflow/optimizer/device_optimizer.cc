@@ -26,14 +26,14 @@ Result<DeviceMemory> CopyOf(Device& device, Stream& stream,
 
 }  // namespace
 
-DeviceOptimizer::DeviceOptimizer(DeviceOptimizerParts parts)
-    : parts_(std::move(parts)) {}
+DeviceOptimizer::DeviceOptimizer(DeviceOptimizerArgs args)
+    : args_(std::move(args)) {}
 
 Result<std::unique_ptr<DeviceOptimizer>> DeviceOptimizer::Create(
-    DeviceOptimizerParts parts) {
-  std::unique_ptr<DeviceOptimizer> made(new DeviceOptimizer(std::move(parts)));
+    DeviceOptimizerArgs args) {
+  std::unique_ptr<DeviceOptimizer> made(new DeviceOptimizer(std::move(args)));
   GF_RETURN_IF_ERROR(made->MakeTiles());
-  Result<std::unique_ptr<Event>> stepped = made->parts_.device->NewEvent();
+  Result<std::unique_ptr<Event>> stepped = made->args_.device->NewEvent();
   if (!stepped.ok()) return stepped.status();
   made->stepped_ = std::move(stepped).value();
   return made;
@@ -41,14 +41,14 @@ Result<std::unique_ptr<DeviceOptimizer>> DeviceOptimizer::Create(
 
 // The tables of tiles never change, so they are copied to the device once.
 Status DeviceOptimizer::MakeTiles() {
-  const PoolLayout& layout = *parts_.layout;
-  const TensorTiles cut = CutTiles(layout, parts_.chunk_elements);
+  const PoolLayout& layout = *args_.layout;
+  const TensorTiles cut = CutTiles(layout, args_.chunk_elements);
   std::vector<std::uint8_t> skip(layout.tensors(), 0);
   for (std::size_t i = 0; i < layout.tensors(); ++i) {
-    skip[i] = !parts_.skip_lars.empty() && parts_.skip_lars[i] ? 1 : 0;
+    skip[i] = !args_.skip_lars.empty() && args_.skip_lars[i] ? 1 : 0;
   }
   tiles_count_ = cut.tiles.size();
-  Device& device = *parts_.device;
+  Device& device = *args_.device;
   Result<std::unique_ptr<Stream>> stream = device.NewStream(false);
   if (!stream.ok()) return stream.status();
   const std::size_t tensors = layout.tensors();
@@ -73,18 +73,18 @@ Status DeviceOptimizer::MakeTiles() {
 Status DeviceOptimizer::AllocateMomentum() {
   if (momentum_ != nullptr) return {};
   Result<DeviceMemory> memory =
-      parts_.device->Allocate(parts_.layout->elements() * sizeof(float));
+      args_.device->Allocate(args_.layout->elements() * sizeof(float));
   if (!memory.ok()) return memory.status();
   momentum_ = std::move(memory).value();
   return {};
 }
 
 Result<DeviceOptimizer::Table*> DeviceOptimizer::TableOf(std::size_t group) {
-  const std::size_t bytes = parts_.layout->tensors() * sizeof(float*);
+  const std::size_t bytes = args_.layout->tensors() * sizeof(float*);
   while (tables_.size() <= group) {
-    Result<DeviceMemory> weights = parts_.device->Allocate(bytes);
+    Result<DeviceMemory> weights = args_.device->Allocate(bytes);
     if (!weights.ok()) return weights.status();
-    Result<DeviceMemory> host = parts_.device->AllocatePinned(bytes);
+    Result<DeviceMemory> host = args_.device->AllocatePinned(bytes);
     if (!host.ok()) return host.status();
     auto table = std::make_unique<Table>();
     table->weights = std::move(weights).value();
@@ -115,25 +115,25 @@ Status DeviceOptimizer::Upload(std::span<float* const> weights, Table& table,
 
 // LARS in two launches: the squares of each tile, then the rate of each tensor
 // from the squares of its tiles.
-Status DeviceOptimizer::TakeRates(const OptimizerConfig& config,
+Status DeviceOptimizer::TakeRates(const OptimizerOptions& config,
                                   const Table& table,
                                   const std::uint32_t* slots, float scale,
                                   Stream& stream) {
-  const kernels::ChunkKernelTable& kernels = parts_.device->chunk_kernels();
+  const kernels::ChunkKernelTable& kernels = args_.device->chunk_kernels();
   kernels::TileSquaresArgs squares = {};
   squares.tiles = As<const kernels::Tile>(tiles_);
   squares.count = tiles_count_;
   squares.slots = slots;
   squares.weights = As<float* const>(table.weights);
-  squares.grads = parts_.pool;
-  squares.type = parts_.type;
+  squares.grads = args_.pool;
+  squares.type = args_.type;
   squares.weight_squares = As<double>(weight_squares_);
   squares.gradient_squares = As<double>(gradient_squares_);
-  GF_RETURN_IF_ERROR(parts_.device->KernelStatus(
+  GF_RETURN_IF_ERROR(args_.device->KernelStatus(
       "tile_squares", kernels.tile_squares(squares, stream.native())));
   kernels::LarsRatesArgs rates = {};
   rates.first_tile = As<const std::uint64_t>(first_tile_);
-  rates.tensors = parts_.layout->tensors();
+  rates.tensors = args_.layout->tensors();
   rates.weight_squares = squares.weight_squares;
   rates.gradient_squares = squares.gradient_squares;
   rates.skip = As<const std::uint8_t>(skip_);
@@ -143,18 +143,18 @@ Status DeviceOptimizer::TakeRates(const OptimizerConfig& config,
   rates.weight_decay = config.weight_decay;
   rates.rates = As<float>(rates_);
   rates.grad_scale = 1.0F / scale;
-  return parts_.device->KernelStatus(
-      "lars_rates", kernels.lars_rates(rates, stream.native()));
+  return args_.device->KernelStatus("lars_rates",
+                                    kernels.lars_rates(rates, stream.native()));
 }
 
 // Waits on the device for the previous step, possibly of another stream,
 // because the steps share the tables.
-Status DeviceOptimizer::Step(std::size_t group, const OptimizerConfig& config,
+Status DeviceOptimizer::Step(std::size_t group, const OptimizerOptions& config,
                              std::span<float* const> weights,
                              const std::uint32_t* slots, float scale,
                              Stream& stream) {
   GF_RETURN_IF_ERROR(CheckConfig(config));
-  GF_RETURN_IF_ERROR(CheckWeights(*parts_.layout, weights));
+  GF_RETURN_IF_ERROR(CheckWeights(*args_.layout, weights));
   GF_RETURN_IF_ERROR(AllocateMomentum());
   const Result<Table*> table = TableOf(group);
   if (!table.ok()) return table.status();
@@ -167,11 +167,11 @@ Status DeviceOptimizer::Step(std::size_t group, const OptimizerConfig& config,
   return launched.ok() ? recorded : launched;
 }
 
-Status DeviceOptimizer::Launch(const OptimizerConfig& config,
+Status DeviceOptimizer::Launch(const OptimizerOptions& config,
                                const Table& table, const std::uint32_t* slots,
                                float scale, Stream& stream) {
   if (tiles_count_ == 0) return {};
-  const bool lars = config.kind == OptimizerConfig::Kind::kLars;
+  const bool lars = config.kind == OptimizerOptions::Kind::kLars;
   if (lars) {
     GF_RETURN_IF_ERROR(TakeRates(config, table, slots, scale, stream));
   }
@@ -181,23 +181,22 @@ Status DeviceOptimizer::Launch(const OptimizerConfig& config,
   sgd.slots = slots;
   sgd.weights = As<float* const>(table.weights);
   sgd.momentum_buf = As<float>(momentum_);
-  sgd.grads = parts_.pool;
-  sgd.type = parts_.type;
+  sgd.grads = args_.pool;
+  sgd.type = args_.type;
   sgd.rates = lars ? As<float>(rates_) : nullptr;
   sgd.lr = config.lr;
   sgd.momentum = config.momentum;
   sgd.weight_decay = config.weight_decay;
   sgd.nesterov = config.nesterov;
   sgd.grad_scale = 1.0F / scale;
-  return parts_.device->KernelStatus(
-      "tile_sgd",
-      parts_.device->chunk_kernels().tile_sgd(sgd, stream.native()));
+  return args_.device->KernelStatus(
+      "tile_sgd", args_.device->chunk_kernels().tile_sgd(sgd, stream.native()));
 }
 
 Result<std::vector<float>> DeviceOptimizer::Momentum(Stream& stream) {
   std::vector<float> copy;
   if (momentum_ == nullptr) return copy;
-  copy.resize(parts_.layout->elements());
+  copy.resize(args_.layout->elements());
   GF_RETURN_IF_ERROR(stream.Wait(*stepped_));
   GF_RETURN_IF_ERROR(
       stream.Copy(copy.data(), momentum_.get(), copy.size() * sizeof(float)));
@@ -213,7 +212,7 @@ Status DeviceOptimizer::RestoreMomentum(std::span<const std::byte> bytes,
     momentum_.reset();
     return {};
   }
-  const std::size_t expected = parts_.layout->elements() * sizeof(float);
+  const std::size_t expected = args_.layout->elements() * sizeof(float);
   if (bytes.size() != expected) {
     return {StatusCode::kInvalidArgument,
             StrCat("momentum: expected 0 or ", expected, " bytes, seen ",

@@ -10,12 +10,12 @@
 #include "gradientflow/base/status.h"
 #include "gradientflow/buckets/pool_layout.h"
 #include "gradientflow/device/device.h"
-#include "gradientflow/optimizer/optimizer_config.h"
+#include "gradientflow/optimizer/optimizer_options.h"
 
 namespace gradientflow {
 
 // What a DeviceOptimizer works on. All are borrowed, and outlive it.
-struct DeviceOptimizerParts {
+struct DeviceOptimizerArgs {
   const PoolLayout* layout = nullptr;
   Device* device = nullptr;
   const void* pool = nullptr;  // In the device's memory.
@@ -35,7 +35,7 @@ class DeviceOptimizer {
   // Returns kResourceExhausted if the device has no room for the table of tiles
   // (24 bytes for each tensor, chunk and 16,384 elements).
   static Result<std::unique_ptr<DeviceOptimizer>> Create(
-      DeviceOptimizerParts parts);
+      DeviceOptimizerArgs args);
 
   // Updates the tensors of one group; groups count from 0. weights[i] are
   // tensor i's float32 master weights in the device's memory, which the caller
@@ -43,7 +43,7 @@ class DeviceOptimizer {
   // For `slots` see Aggregator::device_slots(), for `scale`
   // ExchangedGradients::scale. The first step allocates the momentum (float32
   // per element).
-  Status Step(std::size_t group, const OptimizerConfig& config,
+  Status Step(std::size_t group, const OptimizerOptions& config,
               std::span<float* const> weights, const std::uint32_t* slots,
               float scale, Stream& stream);
 
@@ -51,7 +51,7 @@ class DeviceOptimizer {
   // first Step().
   Result<std::vector<float>> Momentum(Stream& stream);
   std::size_t momentum_bytes() const {
-    return momentum_ == nullptr ? 0 : parts_.layout->elements() * sizeof(float);
+    return momentum_ == nullptr ? 0 : args_.layout->elements() * sizeof(float);
   }
   // Restores what Momentum() returned; blocks. Returns kInvalidArgument for
   // another size.
@@ -61,7 +61,7 @@ class DeviceOptimizer {
   const Event& stepped() const { return *stepped_; }
 
  private:
-  explicit DeviceOptimizer(DeviceOptimizerParts parts);
+  explicit DeviceOptimizer(DeviceOptimizerArgs args);
   Status MakeTiles();
   Status AllocateMomentum();
   // The weights of a group: their addresses, as the device reads them.
@@ -72,9 +72,9 @@ class DeviceOptimizer {
   };
   Result<Table*> TableOf(std::size_t group);
   Status Upload(std::span<float* const> weights, Table& table, Stream& stream);
-  Status Launch(const OptimizerConfig& config, const Table& table,
+  Status Launch(const OptimizerOptions& config, const Table& table,
                 const std::uint32_t* slots, float scale, Stream& stream);
-  Status TakeRates(const OptimizerConfig& config, const Table& table,
+  Status TakeRates(const OptimizerOptions& config, const Table& table,
                    const std::uint32_t* slots, float scale, Stream& stream);
 
   template <typename T>
@@ -82,7 +82,7 @@ class DeviceOptimizer {
     return reinterpret_cast<T*>(memory.get());
   }
 
-  const DeviceOptimizerParts parts_;
+  const DeviceOptimizerArgs args_;
   std::size_t tiles_count_ = 0;
   DeviceMemory tiles_;
   DeviceMemory first_tile_;

@@ -54,7 +54,7 @@ Status CheckExtents(std::span<const Extent> extents, std::size_t elements) {
 
 }  // namespace
 
-Status CheckConfig(const OptimizerConfig& config) {
+Status CheckConfig(const OptimizerOptions& config) {
   GF_RETURN_IF_ERROR(CheckField("lr", config.lr));
   GF_RETURN_IF_ERROR(CheckField("momentum", config.momentum));
   GF_RETURN_IF_ERROR(CheckField("weight_decay", config.weight_decay));
@@ -101,7 +101,7 @@ Optimizer::Optimizer(const PoolLayout& layout,
       skip_lars_(std::move(skip_lars)),
       tiles_(CutTiles(layout, chunk_elements)) {}
 
-Status Optimizer::Validate(const OptimizerConfig& config,
+Status Optimizer::Validate(const OptimizerOptions& config,
                            const ExchangedGradients& gradients,
                            std::span<float* const> weights) const {
   GF_RETURN_IF_ERROR(CheckConfig(config));
@@ -133,7 +133,7 @@ Status Optimizer::AllocateMomentum() {
 
 // Cuts the exchanged extents at the borders of tensors, then updates the
 // exchanged parts of one tensor after another.
-Status Optimizer::Step(const OptimizerConfig& config,
+Status Optimizer::Step(const OptimizerOptions& config,
                        const ExchangedGradients& gradients,
                        std::span<float* const> weights) {
   GF_RETURN_IF_ERROR(Validate(config, gradients, weights));
@@ -166,7 +166,7 @@ Status Optimizer::SumSquares(const void* src, DType type, std::size_t n,
 
 // Does what tile_squares and lars_rates do on a device, tile by tile, so that
 // the sums round in the same way.
-Result<float> Optimizer::LarsRate(const OptimizerConfig& config,
+Result<float> Optimizer::LarsRate(const OptimizerOptions& config,
                                   const ExchangedGradients& gradients,
                                   std::span<const TensorPart> parts,
                                   const float* weights) {
@@ -215,13 +215,13 @@ Result<float> Optimizer::LarsRate(const OptimizerConfig& config,
 }
 
 // One rate for the whole tensor, one kernel for each part of it.
-Status Optimizer::UpdateTensor(const OptimizerConfig& config,
+Status Optimizer::UpdateTensor(const OptimizerOptions& config,
                                const ExchangedGradients& gradients,
                                std::span<const TensorPart> parts,
                                float* weights) {
   const std::size_t tensor = parts.front().tensor;
   float rate = config.lr;
-  if (config.kind == OptimizerConfig::Kind::kLars &&
+  if (config.kind == OptimizerOptions::Kind::kLars &&
       (skip_lars_.empty() || !skip_lars_[tensor])) {
     const Result<float> lars = LarsRate(config, gradients, parts, weights);
     if (!lars.ok()) return lars.status();

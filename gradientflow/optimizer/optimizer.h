@@ -9,7 +9,7 @@
 #include "gradientflow/base/status.h"
 #include "gradientflow/buckets/pool_layout.h"
 #include "gradientflow/collectives/collective.h"
-#include "gradientflow/optimizer/optimizer_config.h"
+#include "gradientflow/optimizer/optimizer_options.h"
 #include "gradientflow/optimizer/tiles.h"
 #include "kernels/kernels.h"
 
@@ -28,7 +28,7 @@ struct ExchangedGradients {
 };
 
 // kInvalidArgument names the field, what was expected and what was seen.
-Status CheckConfig(const OptimizerConfig& config);
+Status CheckConfig(const OptimizerOptions& config);
 // Requires one pointer per tensor.
 Status CheckWeights(const PoolLayout& layout, std::span<float* const> weights);
 // Checks all of that, and that no tensor is in two groups.
@@ -54,7 +54,7 @@ class Optimizer {
   // `layout` and `kernels` outlive the optimizer; the kernels work on host
   // memory. `skip_lars` marks the tensors (by forward index) whose LARS factor
   // is 1, as usual for biases and batch norms; empty for none. `chunk_elements`
-  // is as in DeviceOptimizerParts: the sums of the norms are cut there.
+  // is as in DeviceOptimizerArgs: the sums of the norms are cut there.
   Optimizer(const PoolLayout& layout, const kernels::CpuKernelTable& kernels,
             std::vector<bool> skip_lars = {}, std::size_t chunk_elements = 0);
 
@@ -63,7 +63,7 @@ class Optimizer {
   // tensor, or kResourceExhausted if there is no memory for the momentum;
   // nothing has changed then. Returns kInternal if a kernel fails; weights and
   // momentum are unspecified then.
-  Status Step(const OptimizerConfig& config,
+  Status Step(const OptimizerOptions& config,
               const ExchangedGradients& gradients,
               std::span<float* const> weights);
 
@@ -74,17 +74,17 @@ class Optimizer {
   Status RestoreMomentum(std::span<const std::byte> bytes);
 
  private:
-  Status Validate(const OptimizerConfig& config,
+  Status Validate(const OptimizerOptions& config,
                   const ExchangedGradients& gradients,
                   std::span<float* const> weights) const;
   Status AllocateMomentum();
-  Result<float> LarsRate(const OptimizerConfig& config,
+  Result<float> LarsRate(const OptimizerOptions& config,
                          const ExchangedGradients& gradients,
                          std::span<const TensorPart> parts,
                          const float* weights);
   Status SumSquares(const void* src, DType type, std::size_t n,
                     std::size_t tensor, double* sum) const;
-  Status UpdateTensor(const OptimizerConfig& config,
+  Status UpdateTensor(const OptimizerOptions& config,
                       const ExchangedGradients& gradients,
                       std::span<const TensorPart> parts, float* weights);
 

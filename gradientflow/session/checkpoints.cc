@@ -15,14 +15,14 @@ constexpr std::uint64_t kPlaceOfStates = 0x7361766564207374;
 }  // namespace
 
 Result<std::vector<std::byte>> Checkpoints::Save() {
-  const Steps::Turn turn(*parts_.steps, StepCall::kSaveState);
+  const Steps::Turn turn(*args_.steps, StepCall::kSaveState);
   GF_RETURN_IF_ERROR(turn.status());
-  Aggregator& aggregator = parts_.steps->aggregator();
-  const Steps::Position position = parts_.steps->position();
+  Aggregator& aggregator = args_.steps->aggregator();
+  const Steps::Position position = args_.steps->position();
   SavedState state;
-  state.settings = parts_.settings;
-  state.job = parts_.job;
-  state.rank = static_cast<std::uint32_t>(parts_.rank);
+  state.settings = args_.settings;
+  state.job = args_.job;
+  state.rank = static_cast<std::uint32_t>(args_.rank);
   state.step = position.step;
   state.loss_scale = position.loss_scale;
   state.selection = std::as_bytes(aggregator.next_selection());
@@ -31,7 +31,7 @@ Result<std::vector<std::byte>> Checkpoints::Save() {
   state.residual = std::as_bytes(residual.value());
   std::vector<float> scratch;
   const Result<std::span<const float>> momentum =
-      parts_.pool->Momentum(&scratch);
+      args_.pool->Momentum(&scratch);
   if (!momentum.ok()) return momentum.status();
   state.momentum = std::as_bytes(momentum.value());
   return WriteState(state);
@@ -39,19 +39,18 @@ Result<std::vector<std::byte>> Checkpoints::Save() {
 
 Result<std::size_t> Checkpoints::Bytes() {
   Status legal;
-  parts_.progress->Do(
-      [&] { legal = parts_.steps->Admit(StepCall::kSaveState); });
+  args_.progress->Do([&] { legal = args_.steps->Admit(StepCall::kSaveState); });
   GF_RETURN_IF_ERROR(legal);
   StatePayloads payloads;
-  payloads.settings = parts_.settings.size();
-  payloads.selection = parts_.steps->aggregator().next_selection().size();
-  payloads.residual = parts_.steps->aggregator().residual_bytes();
-  payloads.momentum = parts_.pool->momentum_bytes();
+  payloads.settings = args_.settings.size();
+  payloads.selection = args_.steps->aggregator().next_selection().size();
+  payloads.residual = args_.steps->aggregator().residual_bytes();
+  payloads.momentum = args_.pool->momentum_bytes();
   return StateBytes(payloads);
 }
 
 Status Checkpoints::Restore(std::span<const std::byte> bytes) {
-  const Steps::Turn turn(*parts_.steps, StepCall::kRestoreState);
+  const Steps::Turn turn(*args_.steps, StepCall::kRestoreState);
   if (turn.session_failed()) return turn.status();
   const Result<SavedState> read = ReadState(bytes);
   Status checked = turn.status();
@@ -64,7 +63,7 @@ Status Checkpoints::Restore(std::span<const std::byte> bytes) {
   } else {
     mine.refusal = RefusalOf(checked);
   }
-  ClaimArgs claims = parts_.claims;
+  ClaimArgs claims = args_.claims;
   claims.place = kPlaceOfStates;
   const Result<std::vector<StateClaim>> all = GatherClaims(claims, mine);
   if (!checked.ok()) return checked;
@@ -74,38 +73,38 @@ Status Checkpoints::Restore(std::span<const std::byte> bytes) {
   if (!applied.ok()) {
     // The other ranks go on from their states.
     applied = Status(applied.code(),
-                     StrCat("rank ", parts_.rank,
+                     StrCat("rank ", args_.rank,
                             " did not restore its state as the others did: ",
                             applied.message()));
-    parts_.progress->Do([&] { applied = parts_.steps->GiveUp(applied); });
+    args_.progress->Do([&] { applied = args_.steps->GiveUp(applied); });
   }
   return applied;
 }
 
 // Checks what this rank can tell by itself.
 Status Checkpoints::Check(const SavedState& state) const {
-  GF_RETURN_IF_ERROR(CheckSettings(parts_.settings, state.settings));
-  if (state.rank != static_cast<std::uint32_t>(parts_.rank)) {
+  GF_RETURN_IF_ERROR(CheckSettings(args_.settings, state.settings));
+  if (state.rank != static_cast<std::uint32_t>(args_.rank)) {
     return Status(
         StatusCode::kInvalidArgument,
         StrCat("the state is that of rank ", state.rank, ", this is rank ",
-               parts_.rank, ": each rank saves and restores its own"));
+               args_.rank, ": each rank saves and restores its own"));
   }
   if (!(state.loss_scale > 0) || !std::isfinite(state.loss_scale)) {
     return Status(StatusCode::kDataLoss,
                   StrCat("the state's loss scale is ", state.loss_scale,
                          ", expected a positive number"));
   }
-  const std::size_t momentum_bytes = parts_.layout->elements() * sizeof(float);
+  const std::size_t momentum_bytes = args_.layout->elements() * sizeof(float);
   if (!state.momentum.empty() && state.momentum.size() != momentum_bytes) {
     return Status(StatusCode::kInvalidArgument,
                   StrCat("the state's momentum has ", state.momentum.size(),
                          " bytes, expected ", momentum_bytes, " or none"));
   }
   Status status;
-  parts_.progress->Do([&] {
-    status = parts_.steps->aggregator().CheckState(state.step, state.residual,
-                                                   state.selection);
+  args_.progress->Do([&] {
+    status = args_.steps->aggregator().CheckState(state.step, state.residual,
+                                                  state.selection);
   });
   return status;
 }
@@ -113,16 +112,16 @@ Status Checkpoints::Check(const SavedState& state) const {
 // REQUIRES that all ranks have agreed.
 Status Checkpoints::Apply(const SavedState& state) {
   Status status;
-  parts_.progress->Do([&] {
+  args_.progress->Do([&] {
     // Hooks may run at the same time; nothing prevents it.
-    status = parts_.steps->CheckUntouched();
+    status = args_.steps->CheckUntouched();
     if (!status.ok()) return;
-    status = parts_.steps->aggregator().Restore(
-        state.step, state.loss_scale, state.residual, state.selection);
-    if (status.ok()) status = parts_.pool->RestoreMomentum(state.momentum);
+    status = args_.steps->aggregator().Restore(state.step, state.loss_scale,
+                                               state.residual, state.selection);
+    if (status.ok()) status = args_.pool->RestoreMomentum(state.momentum);
     if (!status.ok()) return;
-    parts_.job = state.job;
-    parts_.steps->GoOnFrom({state.step, state.loss_scale});
+    args_.job = state.job;
+    args_.steps->GoOnFrom({state.step, state.loss_scale});
   });
   return status;
 }

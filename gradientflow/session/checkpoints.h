@@ -16,7 +16,7 @@
 namespace gradientflow {
 
 // All pointers are borrowed, and outlive the checkpoints.
-struct CheckpointsParts {
+struct CheckpointsArgs {
   Steps* steps = nullptr;
   GradientPool* pool = nullptr;
   Progress* progress = nullptr;
@@ -32,7 +32,7 @@ struct CheckpointsParts {
 // and state_file.h for the format.
 class Checkpoints {
  public:
-  explicit Checkpoints(CheckpointsParts parts) : parts_(std::move(parts)) {}
+  explicit Checkpoints(CheckpointsArgs args) : args_(std::move(args)) {}
 
   Result<std::vector<std::byte>> Save();
   Result<std::size_t> Bytes();
@@ -44,7 +44,7 @@ class Checkpoints {
   Status Check(const SavedState& state) const;
   Status Apply(const SavedState& state);
 
-  CheckpointsParts parts_;
+  CheckpointsArgs args_;
 };
 
 }  // namespace gradientflow

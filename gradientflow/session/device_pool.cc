@@ -17,34 +17,33 @@ bool IsReached(const Event& event) {
 }  // namespace
 
 Result<std::unique_ptr<GradientPool>> DevicePool::Create(
-    const GradientPoolParts& parts) {
-  std::unique_ptr<DevicePool> pool(new DevicePool(parts));
+    const GradientPoolArgs& args) {
+  std::unique_ptr<DevicePool> pool(new DevicePool(args));
   GF_RETURN_IF_ERROR(pool->Build());
   return std::unique_ptr<GradientPool>(std::move(pool));
 }
 
 Status DevicePool::Build() {
   Device& device = *path().device();
-  bytes_ = parts_.layout->elements() * SizeOf(parts_.options->pool_dtype);
+  bytes_ = args_.layout->elements() * SizeOf(args_.options->pool_dtype);
   Result<DeviceMemory> memory = device.Allocate(bytes_);
   if (!memory.ok()) return memory.status();
   memory_ = std::move(memory).value();
-  parts_.core->progress().Do(
-      [this] { path().Register(memory_.get(), bytes_); });
+  args_.core->progress().Do([this] { path().Register(memory_.get(), bytes_); });
   Result<std::unique_ptr<DeviceSync>> sync =
       DeviceSync::Create(device, path().stream(Channel::kGradients),
-                         Engine::SectionsOf(*parts_.layout));
+                         Engine::SectionsOf(*args_.layout));
   if (!sync.ok()) return sync.status();
   sync_ = std::move(sync).value();
 
-  DeviceOptimizerParts optimizer;
-  optimizer.layout = parts_.layout;
+  DeviceOptimizerArgs optimizer;
+  optimizer.layout = args_.layout;
   optimizer.device = &device;
   optimizer.pool = memory_.get();
-  optimizer.type = parts_.options->pool_dtype;
+  optimizer.type = args_.options->pool_dtype;
   optimizer.chunk_elements =
-      parts_.options->sparsity > 0 ? parts_.options->chunk_elements : 0;
-  optimizer.skip_lars = parts_.skip_lars;
+      args_.options->sparsity > 0 ? args_.options->chunk_elements : 0;
+  optimizer.skip_lars = args_.skip_lars;
   Result<std::unique_ptr<DeviceOptimizer>> made =
       DeviceOptimizer::Create(std::move(optimizer));
   if (!made.ok()) return made.status();
@@ -54,7 +53,7 @@ Status DevicePool::Build() {
 
 DevicePool::~DevicePool() {
   if (memory_.get() == nullptr) return;
-  parts_.core->progress().Do([this] { path().Deregister(memory_.get()); });
+  args_.core->progress().Do([this] { path().Deregister(memory_.get()); });
 }
 
 BufferView DevicePool::view() const {
@@ -88,8 +87,8 @@ Status DevicePool::RestoreMomentum(std::span<const std::byte> momentum) {
 }
 
 bool DevicePool::Close() {
-  Progress& progress = parts_.core->progress();
-  const Clock& clock = parts_.core->clock();
+  Progress& progress = args_.core->progress();
+  const Clock& clock = args_.core->clock();
   const Clock::Time begin = clock.Now();
   std::vector<std::unique_ptr<Event>> ends;
   bool there = false;
@@ -105,7 +104,7 @@ bool DevicePool::Close() {
   progress.Drive([&] {
     there = IsReached(optimizer_->stepped());
     for (const auto& end : ends) there &= IsReached(*end);
-    return there || (!parts_.core->fabric().status().ok() &&
+    return there || (!args_.core->fabric().status().ok() &&
                      Seconds(clock.Now() - begin) > path().patience_seconds());
   });
   return there;

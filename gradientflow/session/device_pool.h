@@ -18,7 +18,7 @@ namespace gradientflow {
 class DevicePool final : public GradientPool {
  public:
   static Result<std::unique_ptr<GradientPool>> Create(
-      const GradientPoolParts& parts);
+      const GradientPoolArgs& args);
   ~DevicePool() override;
 
   BufferView view() const override;
@@ -44,11 +44,11 @@ class DevicePool final : public GradientPool {
   bool Close() override;
 
  private:
-  explicit DevicePool(const GradientPoolParts& parts) : parts_(parts) {}
+  explicit DevicePool(const GradientPoolArgs& args) : args_(args) {}
   Status Build();
-  DevicePath& path() const { return *parts_.core->device(); }
+  DevicePath& path() const { return *args_.core->device(); }
 
-  const GradientPoolParts parts_;
+  const GradientPoolArgs args_;
   std::size_t bytes_ = 0;
   DeviceMemory memory_;
   std::unique_ptr<DeviceSync> sync_;

@@ -66,21 +66,21 @@ std::size_t Engine::SectionsOf(const PoolLayout& layout) {
   return SectionTensors(layout)[layout.order().back()] + std::size_t{1};
 }
 
-Engine::Engine(const EngineParts& parts, bool overlap)
-    : parts_(parts),
+Engine::Engine(const EngineArgs& args, bool overlap)
+    : args_(args),
       overlap_(overlap),
-      tensors_(parts.layout->tensors()),
+      tensors_(args.layout->tensors()),
       marks_(new std::atomic<std::uint8_t>[tensors_]()),
       ready_at_(new std::atomic<std::int64_t>[tensors_]()),
-      section_of_(SectionTensors(*parts.layout)),
-      section_size_(SectionsOf(*parts.layout)),
+      section_of_(SectionTensors(*args.layout)),
+      section_size_(SectionsOf(*args.layout)),
       section_left_(new std::atomic<std::uint32_t>[section_size_.size()]()),
       section_end_(section_size_.size()),
       section_recorded_(new std::atomic<std::uint8_t>[section_size_.size()]()) {
-  for (std::size_t i : parts.layout->order()) {
+  for (std::size_t i : args.layout->order()) {
     ++section_size_[section_of_[i]];
     section_end_[section_of_[i]] =
-        parts.layout->offset(i) + parts.layout->tensor_elements(i);
+        args.layout->offset(i) + args.layout->tensor_elements(i);
   }
 }
 
@@ -93,7 +93,7 @@ bool Engine::Claim(std::size_t i) {
       StatusCode::kInvalidArgument,
       i >= tensors_ ? StrCat("tensor ", i,
                              " was marked ready, but there are only ", tensors_)
-                    : StrCat("tensor ", (*parts_.names)[i],
+                    : StrCat("tensor ", (*args_.names)[i],
                              " was marked ready or absent twice")));
   return false;
 }
@@ -102,11 +102,11 @@ bool Engine::Claim(std::size_t i) {
 // group has more to do.
 bool Engine::Publish(std::size_t i) {
   marks_[i].store(kWritten, std::memory_order_release);
-  ready_at_[i].store(parts_.clock->Now().count(), std::memory_order_relaxed);
+  ready_at_[i].store(args_.clock->Now().count(), std::memory_order_relaxed);
   const std::uint32_t section = section_of_[i];
   if (section_left_[section].fetch_sub(1) != 1) return false;
-  if (parts_.device != nullptr) {
-    const Status recorded = parts_.device->Ready(section);
+  if (args_.device != nullptr) {
+    const Status recorded = args_.device->Ready(section);
     if (!recorded.ok()) {
       Misused(recorded);
       return true;
@@ -132,9 +132,9 @@ bool Engine::FailIfMisused() {
   MutexLock lock(misuse_mutex_);
   // kFailedPrecondition would say that the step can still be saved.
   const bool curable = misuse_.code() == StatusCode::kFailedPrecondition;
-  parts_.fabric->Fail(
+  args_.fabric->Fail(
       Status(curable ? StatusCode::kInternal : misuse_.code(),
-             StrCat("rank ", parts_.fabric->rank(), " gave the job up in step ",
+             StrCat("rank ", args_.fabric->rank(), " gave the job up in step ",
                     step_, ": ", misuse_.message())));
   return true;
 }
@@ -143,9 +143,9 @@ std::vector<std::string> Engine::Missing(std::size_t limit,
                                          std::size_t* count) const {
   std::vector<std::string> names;
   *count = 0;
-  for (std::size_t i : parts_.layout->order()) {
+  for (std::size_t i : args_.layout->order()) {
     if (marks_[i].load(std::memory_order_acquire) != kFree) continue;
-    if ((*count)++ < limit) names.push_back((*parts_.names)[i]);
+    if ((*count)++ < limit) names.push_back((*args_.names)[i]);
   }
   return names;
 }
@@ -170,7 +170,7 @@ void Engine::Begin(std::uint64_t step, float loss_scale) {
   prefix_ = written_end_ = 0;
   backward_over_ = false;
   busy_ = busy_since_ = Clock::Time{};
-  parts_.aggregator->Begin(step, loss_scale);
+  args_.aggregator->Begin(step, loss_scale);
   open_ = true;
 }
 
@@ -187,7 +187,7 @@ Status Engine::EndBackward() {
                          " tensors are neither ready nor absent: ",
                          Join(missing, count)));
   }
-  over_at_ = parts_.clock->Now();
+  over_at_ = args_.clock->Now();
   backward_over_ = true;
   return Status();
 }
@@ -195,8 +195,8 @@ Status Engine::EndBackward() {
 bool Engine::StepDone() const {
   // After a failure, the step is over when neither a peer nor a link touches
   // the pool any more.
-  return (parts_.aggregator->Done() && HooksHaveLeft()) ||
-         (!parts_.fabric->status().ok() && !parts_.driver->InFlight());
+  return (args_.aggregator->Done() && HooksHaveLeft()) ||
+         (!args_.fabric->status().ok() && !args_.driver->InFlight());
 }
 
 // Returns whether all hooks of the step have done everything that the next step
@@ -205,7 +205,7 @@ bool Engine::StepDone() const {
 bool Engine::HooksHaveLeft() const {
   for (std::size_t k = 0; k < section_size_.size(); ++k) {
     if (section_left_[k].load() != 0) return false;
-    if (parts_.device != nullptr && section_recorded_[k].load() == 0) {
+    if (args_.device != nullptr && section_recorded_[k].load() == 0) {
       return false;
     }
   }
@@ -215,7 +215,7 @@ bool Engine::HooksHaveLeft() const {
 // Hidden is what was busy and not exposed.
 EngineTimes Engine::End() {
   MeasureBusy();
-  const Clock::Time now = parts_.clock->Now();
+  const Clock::Time now = args_.clock->Now();
   if (!backward_over_) over_at_ = now;
   EngineTimes times;
   times.exposed_seconds = Seconds(now - over_at_);
@@ -229,10 +229,10 @@ EngineTimes Engine::End() {
   }
   if (tensors_ > 0) {
     times.backward_seconds = Seconds(Clock::Time(last - first));
-    parts_.recorder->Record(
+    args_.recorder->Record(
         {"backward", "", step_, 0, 0, Clock::Time(first), Clock::Time(last)});
   }
-  parts_.recorder->Record({"wait", "", step_, 0, 0, over_at_, now});
+  args_.recorder->Record({"wait", "", step_, 0, 0, over_at_, now});
   open_ = false;
   return times;
 }
@@ -243,7 +243,7 @@ std::vector<float> Engine::ReadySeconds() const {
     first = std::min(first, ready_at_[i].load(std::memory_order_relaxed));
   }
   std::vector<float> seconds;
-  for (std::size_t i : parts_.layout->order()) {
+  for (std::size_t i : args_.layout->order()) {
     seconds.push_back(static_cast<float>(Seconds(
         Clock::Time(ready_at_[i].load(std::memory_order_relaxed) - first))));
   }
@@ -252,14 +252,14 @@ std::vector<float> Engine::ReadySeconds() const {
 
 // How far the pool is written from its beginning, in elements.
 std::size_t Engine::WrittenEnd() {
-  const std::vector<std::size_t>& order = parts_.layout->order();
+  const std::vector<std::size_t>& order = args_.layout->order();
   while (prefix_ < order.size() &&
          marks_[order[prefix_]].load(std::memory_order_acquire) == kWritten) {
     ++prefix_;
   }
   if (prefix_ == 0) return 0;
   const std::size_t last = order[prefix_ - 1];
-  return parts_.layout->offset(last) + parts_.layout->tensor_elements(last);
+  return args_.layout->offset(last) + args_.layout->tensor_elements(last);
 }
 
 // Does the same as WrittenEnd() for whole sections: those whose event has been
@@ -268,9 +268,9 @@ std::size_t Engine::AwaitedEnd() {
   while (sections_awaited_ < section_size_.size() &&
          section_recorded_[sections_awaited_].load(std::memory_order_acquire) !=
              0) {
-    const Status status = parts_.device->Await(sections_awaited_);
+    const Status status = args_.device->Await(sections_awaited_);
     if (!status.ok()) {
-      parts_.fabric->Fail(status);
+      args_.fabric->Fail(status);
       return written_end_;
     }
     ++sections_awaited_;
@@ -283,35 +283,35 @@ bool Engine::Poll() {
   if (!open_) return false;
   if (overlap_ || backward_over_) {
     const std::size_t end =
-        parts_.device != nullptr ? AwaitedEnd() : WrittenEnd();
+        args_.device != nullptr ? AwaitedEnd() : WrittenEnd();
     // A hook that went wrong before it set one of these marks is seen here.
     if (end > written_end_ && !FailIfMisused()) {
-      if (written_end_ == 0) parts_.before_buckets();
+      if (written_end_ == 0) args_.before_buckets();
       written_end_ = end;
-      parts_.aggregator->Advance(end);
+      args_.aggregator->Advance(end);
     }
   }
-  const bool moved = parts_.aggregator->Work();
+  const bool moved = args_.aggregator->Work();
   // A failure of the aggregator itself, not of a call, must end the job on all
   // ranks, too.
-  const Status& broken = parts_.aggregator->result().status;
-  if (!broken.ok()) parts_.fabric->Fail(broken);
+  const Status& broken = args_.aggregator->result().status;
+  if (!broken.ok()) args_.fabric->Fail(broken);
   MeasureBusy();
   return moved;
 }
 
 // Adds up the time during which gradients were in flight.
 void Engine::MeasureBusy() {
-  const bool busy = parts_.collective->Busy(parts_.group, Channel::kGradients);
+  const bool busy = args_.collective->Busy(args_.group, Channel::kGradients);
   if (busy == (busy_since_ != Clock::Time{})) return;
-  const Clock::Time now = parts_.clock->Now();
+  const Clock::Time now = args_.clock->Now();
   if (!busy) busy_ += now - busy_since_;
   busy_since_ = busy ? now : Clock::Time{};
 }
 
 bool Engine::Pending() const {
-  return open_ && (parts_.aggregator->HasWork() ||
-                   (backward_over_ && !parts_.aggregator->Done()));
+  return open_ && (args_.aggregator->HasWork() ||
+                   (backward_over_ && !args_.aggregator->Done()));
 }
 
 std::string Engine::Doing() const {

@@ -20,7 +20,7 @@
 namespace gradientflow {
 
 // All pointers are borrowed, and outlive the engine.
-struct EngineParts {
+struct EngineArgs {
   const PoolLayout* layout = nullptr;
   // Names of the tensors, by tensor.
   const std::vector<std::string>* names = nullptr;
@@ -59,7 +59,7 @@ struct EngineTimes {
 // other methods are for the holder of the baton.
 class Engine final : public Driver::Client {
  public:
-  Engine(const EngineParts& parts, bool overlap);
+  Engine(const EngineArgs& args, bool overlap);
 
   // A hook marks a tensor in two halves and may write to the tensor between
   // them. No step ends while a hook is between the two. Wait-free.
@@ -107,7 +107,7 @@ class Engine final : public Driver::Client {
   bool Poll() override;
   bool Pending() const override;
   void Tick() override {
-    if (open_ && !untouched()) parts_.while_in_step();
+    if (open_ && !untouched()) args_.while_in_step();
   }
   std::string Doing() const override;
 
@@ -118,7 +118,7 @@ class Engine final : public Driver::Client {
   bool FailIfMisused() GF_EXCLUDES(misuse_mutex_);
   void MeasureBusy();
 
-  const EngineParts parts_;
+  const EngineArgs args_;
   const bool overlap_;
   const std::size_t tensors_;
   // By tensor: how far its hook is in this step, and when it was written.

@@ -6,9 +6,9 @@
 namespace gradientflow {
 
 Result<std::unique_ptr<GradientPool>> GradientPool::Create(
-    const GradientPoolParts& parts) {
-  return parts.core->device() == nullptr ? HostPool::Create(parts)
-                                         : DevicePool::Create(parts);
+    const GradientPoolArgs& args) {
+  return args.core->device() == nullptr ? HostPool::Create(args)
+                                        : DevicePool::Create(args);
 }
 
 }  // namespace gradientflow

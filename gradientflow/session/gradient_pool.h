@@ -14,12 +14,12 @@
 #include "gradientflow/config/options.h"
 #include "gradientflow/csc/memory.h"
 #include "gradientflow/device/device_sync.h"
-#include "gradientflow/optimizer/optimizer_config.h"
+#include "gradientflow/optimizer/optimizer_options.h"
 
 namespace gradientflow {
 
 // All pointers are borrowed, and outlive the pool.
-struct GradientPoolParts {
+struct GradientPoolArgs {
   CommunicatorCore* core = nullptr;
   const Options* options = nullptr;
   const PoolLayout* layout = nullptr;
@@ -34,7 +34,7 @@ struct GradientPoolParts {
 class GradientPool {
  public:
   static Result<std::unique_ptr<GradientPool>> Create(
-      const GradientPoolParts& parts);
+      const GradientPoolArgs& args);
   virtual ~GradientPool() = default;
 
   // All gradients, in the options' pool_dtype. May be called on any thread.

@@ -248,7 +248,7 @@ Result<std::optional<ChannelModel>> GradientSession::Parts::Channel() {
 // Dense, or sparse with the memory that the pool chooses.
 Result<std::unique_ptr<Aggregator>> GradientSession::Parts::MakeAggregator(
     std::size_t bucket_bytes) {
-  AggregatorParts parts;
+  AggregatorArgs parts;
   parts.collective = &pool->collective();
   parts.group = group;
   parts.ranks = options.size;
@@ -265,7 +265,7 @@ Result<std::unique_ptr<Aggregator>> GradientSession::Parts::MakeAggregator(
         std::make_unique<DenseAggregator>(parts));
   }
   const bool plain = options.residual == ResidualMode::kPlain;
-  CscConfig config;
+  CscOptions config;
   std::vector<bool> dense;
   for (const TensorSpec& spec : specs) dense.push_back(spec.always_dense);
   config.selection = {layout->elements(), options.chunk_elements,
@@ -283,7 +283,7 @@ Result<std::unique_ptr<Aggregator>> GradientSession::Parts::MakeAggregator(
 
 Status GradientSession::Parts::Build(
     const std::optional<ChannelModel>& channel) {
-  GradientPoolParts parts;
+  GradientPoolArgs parts;
   parts.core = &core();
   parts.options = &options;
   parts.layout = &*layout;
@@ -301,7 +301,7 @@ Status GradientSession::Parts::Build(
   core().progress().Do([&] { aggregates = MakeAggregator(bucket_bytes); });
   if (!aggregates.ok()) return aggregates.status();
   aggregator = std::move(aggregates).value();
-  StepsParts of_steps;
+  StepsArgs of_steps;
   of_steps.core = &core();
   of_steps.options = &options;
   of_steps.layout = &*layout;
@@ -313,14 +313,14 @@ Status GradientSession::Parts::Build(
   of_steps.group = group;
   of_steps.notes_id = notes_id;
   if (channel && options.size > 1 && layout->elements() > 0) {
-    of_steps.tuner = std::make_unique<Tuner>(TunerParts{
+    of_steps.tuner = std::make_unique<Tuner>(TunerArgs{
         &*layout, &core().executor(), group, SizeOf(options.wire_dtype),
         1.0 - options.sparsity, *channel});
   }
   steps.emplace(std::move(of_steps));
-  checkpoints.emplace(CheckpointsParts{&*steps, pool.get(), &core().progress(),
-                                       &*layout, StateText(options, specs),
-                                       options.rank, job, Claims(group, 0)});
+  checkpoints.emplace(CheckpointsArgs{&*steps, pool.get(), &core().progress(),
+                                      &*layout, StateText(options, specs),
+                                      options.rank, job, Claims(group, 0)});
   return Status();
 }
 

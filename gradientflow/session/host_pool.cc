@@ -7,29 +7,29 @@
 
 namespace gradientflow {
 
-HostPool::HostPool(const GradientPoolParts& parts, PoolMemory memory)
-    : parts_(parts),
+HostPool::HostPool(const GradientPoolArgs& args, PoolMemory memory)
+    : args_(args),
       memory_(std::move(memory)),
       optimizer_(
-          *parts.layout, kernels::CpuKernels(), parts.skip_lars,
-          parts.options->sparsity > 0 ? parts.options->chunk_elements : 0) {}
+          *args.layout, kernels::CpuKernels(), args.skip_lars,
+          args.options->sparsity > 0 ? args.options->chunk_elements : 0) {}
 
 Result<std::unique_ptr<GradientPool>> HostPool::Create(
-    const GradientPoolParts& parts) {
+    const GradientPoolArgs& args) {
   Result<PoolMemory> memory = PoolMemory();
   // Holds the baton, because other sessions and callers use the arena, too.
-  parts.core->progress().Do([&] {
+  args.core->progress().Do([&] {
     memory = PoolMemory::Allocate(
-        parts.core->arena(),
-        parts.layout->elements() * SizeOf(parts.options->pool_dtype));
+        args.core->arena(),
+        args.layout->elements() * SizeOf(args.options->pool_dtype));
   });
   if (!memory.ok()) return memory.status();
   return std::unique_ptr<GradientPool>(
-      new HostPool(parts, std::move(memory).value()));
+      new HostPool(args, std::move(memory).value()));
 }
 
 HostPool::~HostPool() {
-  parts_.core->progress().Do([this] { memory_ = PoolMemory(); });
+  args_.core->progress().Do([this] { memory_ = PoolMemory(); });
 }
 
 Status HostPool::Zero(const BufferView& part) {
@@ -40,7 +40,7 @@ Status HostPool::Zero(const BufferView& part) {
 Status HostPool::Update(std::size_t, const OptimizerGroup& group,
                         const Sent& sent) {
   return optimizer_.Step(group.config,
-                         {memory_.view().data, parts_.options->pool_dtype,
+                         {memory_.view().data, args_.options->pool_dtype,
                           sent.extents, sent.gradient_scale},
                          group.weights);
 }

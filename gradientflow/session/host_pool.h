@@ -15,13 +15,13 @@ namespace gradientflow {
 class HostPool final : public GradientPool {
  public:
   static Result<std::unique_ptr<GradientPool>> Create(
-      const GradientPoolParts& parts);
+      const GradientPoolArgs& args);
 
   ~HostPool() override;
 
   BufferView view() const override { return memory_.view(); }
   Status Zero(const BufferView& part) override;
-  Collective& collective() override { return parts_.core->executor(); }
+  Collective& collective() override { return args_.core->executor(); }
   Result<std::unique_ptr<CscMemory>> NewCscMemory() override {
     return HostCscMemory();
   }
@@ -34,9 +34,9 @@ class HostPool final : public GradientPool {
   Status RestoreMomentum(std::span<const std::byte> momentum) override;
 
  private:
-  HostPool(const GradientPoolParts& parts, PoolMemory memory);
+  HostPool(const GradientPoolArgs& args, PoolMemory memory);
 
-  const GradientPoolParts parts_;
+  const GradientPoolArgs args_;
   PoolMemory memory_;
   Optimizer optimizer_;
 };

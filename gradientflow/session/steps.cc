@@ -11,17 +11,17 @@
 
 namespace gradientflow {
 
-Steps::Steps(StepsParts parts)
-    : parts_(std::move(parts)),
-      progress_(parts_.core->progress()),
-      rank_(parts_.core->options().rank),
-      engine_(PartsOfEngine(), parts_.options->overlap),
-      loss_scale_(parts_.options->loss_scale),
-      notes_(parts_.core->fabric(), parts_.ranks, parts_.notes_id) {
+Steps::Steps(StepsArgs args)
+    : args_(std::move(args)),
+      progress_(args_.core->progress()),
+      rank_(args_.core->options().rank),
+      engine_(ArgsOfEngine(), args_.options->overlap),
+      loss_scale_(args_.options->loss_scale),
+      notes_(args_.core->fabric(), args_.ranks, args_.notes_id) {
   progress_.Do([this] {
     bytes_before_ = BytesSent();
     engine_.Begin(step_, loss_scale_);
-    parts_.core->driver().Add(&engine_);
+    args_.core->driver().Add(&engine_);
   });
 }
 
@@ -29,12 +29,12 @@ Steps::Steps(StepsParts parts)
 // first.
 Steps::~Steps() {
   const auto busy = [this] {
-    return parts_.pool->collective().Busy(parts_.group, Channel::kGradients) ||
-           (parts_.tuner != nullptr && parts_.tuner->in_flight());
+    return args_.pool->collective().Busy(args_.group, Channel::kGradients) ||
+           (args_.tuner != nullptr && args_.tuner->in_flight());
   };
   progress_.Do([&] {
-    if (!busy() || !parts_.core->fabric().status().ok()) return;
-    parts_.core->Fail(
+    if (!busy() || !args_.core->fabric().status().ok()) return;
+    args_.core->Fail(
         Status(StatusCode::kAborted,
                StrCat("rank ", rank_,
                       " closed its session with collectives in flight")));
@@ -42,43 +42,43 @@ Steps::~Steps() {
   // After a failure every buffer is given back soon, by a device, too.
   progress_.Drive([&] { return !busy(); });
   progress_.Do([this] {
-    parts_.core->driver().Remove(&engine_);
+    args_.core->driver().Remove(&engine_);
     notes_.Close(finished_);
   });
 }
 
-EngineParts Steps::PartsOfEngine() {
-  EngineParts parts;
-  parts.layout = parts_.layout;
-  parts.names = parts_.names;
-  parts.fabric = &parts_.core->fabric();
-  parts.driver = &parts_.core->driver();
-  parts.collective = &parts_.pool->collective();
-  parts.group = parts_.group;
-  parts.aggregator = parts_.aggregator;
-  parts.device = parts_.pool->sync();
-  parts.clock = &parts_.core->clock();
-  parts.recorder = &parts_.core->recorder();
-  parts.before_buckets = [this] {
-    if (parts_.tuner != nullptr) parts_.tuner->Send(step_);
+EngineArgs Steps::ArgsOfEngine() {
+  EngineArgs args;
+  args.layout = args_.layout;
+  args.names = args_.names;
+  args.fabric = &args_.core->fabric();
+  args.driver = &args_.core->driver();
+  args.collective = &args_.pool->collective();
+  args.group = args_.group;
+  args.aggregator = args_.aggregator;
+  args.device = args_.pool->sync();
+  args.clock = &args_.core->clock();
+  args.recorder = &args_.core->recorder();
+  args.before_buckets = [this] {
+    if (args_.tuner != nullptr) args_.tuner->Send(step_);
   };
-  parts.while_in_step = [this] {
+  args.while_in_step = [this] {
     const Status closed = notes_.Check(finished_);
-    if (!closed.ok()) parts_.core->fabric().Fail(StepFailure(closed));
+    if (!closed.ok()) args_.core->fabric().Fail(StepFailure(closed));
   };
-  return parts;
+  return args;
 }
 
 BufferView Steps::gradient(std::size_t i) const {
-  const BufferView pool = parts_.pool->view();
-  const std::size_t element_bytes = SizeOf(parts_.options->pool_dtype);
-  return {pool.data + parts_.layout->offset(i) * element_bytes,
-          parts_.layout->tensor_elements(i) * element_bytes, pool.device};
+  const BufferView pool = args_.pool->view();
+  const std::size_t element_bytes = SizeOf(args_.options->pool_dtype);
+  return {pool.data + args_.layout->offset(i) * element_bytes,
+          args_.layout->tensor_elements(i) * element_bytes, pool.device};
 }
 
 Status Steps::Admit(StepCall call) const {
   const bool touched = !engine_.untouched();
-  const Status& job = parts_.core->fabric().status();
+  const Status& job = args_.core->fabric().status();
   // FinishStep() still runs after a failure: it waits until nothing uses the
   // gradients any more.
   if (touched && !job.ok() && !step_state_.failed() &&
@@ -108,7 +108,7 @@ Status Steps::StepFailure(const Status& why) const {
 
 Status Steps::GiveUp(const Status& why) {
   const Status first = step_state_.Fail(why);
-  parts_.core->Fail(first);
+  args_.core->Fail(first);
   return first;
 }
 
@@ -116,7 +116,7 @@ Status Steps::SetStream(void* native) {
   Status status;
   progress_.Do([&] {
     status = Admit(StepCall::kSetStream);
-    if (status.ok()) parts_.pool->SetStream(native);
+    if (status.ok()) args_.pool->SetStream(native);
   });
   return status;
 }
@@ -126,7 +126,7 @@ void Steps::GradientAbsent(std::size_t i) {
   if (!engine_.Claim(i)) return progress_.Notify();
   const BufferView view = gradient(i);
   if (view.bytes > 0) {
-    const Status zeroed = parts_.pool->Zero(view);
+    const Status zeroed = args_.pool->Zero(view);
     if (!zeroed.ok()) {
       engine_.Misused(zeroed);
       return progress_.Notify();
@@ -150,7 +150,7 @@ Result<StepStats> Steps::FinishStep() {
       step_state_.Begins(StepCall::kFinishStep);
       admitted = true;
     }
-    if (!over && parts_.core->fabric().status().ok()) {
+    if (!over && args_.core->fabric().status().ok()) {
       if (const Status missing = engine_.EndBackward(); !missing.ok()) {
         step_state_.Ends();
         stats = missing;
@@ -159,7 +159,7 @@ Result<StepStats> Steps::FinishStep() {
       over = true;
     }
     if (!engine_.StepDone()) return false;
-    if (parts_.tuner != nullptr && parts_.tuner->in_flight()) return false;
+    if (args_.tuner != nullptr && args_.tuner->in_flight()) return false;
     stats = CloseStep();
     return true;
   });
@@ -169,8 +169,8 @@ Result<StepStats> Steps::FinishStep() {
 // Takes the results of the step, and opens the next one before hooks can fire.
 Result<StepStats> Steps::CloseStep() {
   const EngineTimes times = engine_.End();
-  const AggregateResult& result = parts_.aggregator->result();
-  const Status& job = parts_.core->fabric().status();
+  const AggregateResult& result = args_.aggregator->result();
+  const Status& job = args_.core->fabric().status();
   if (!job.ok() || !result.status.ok()) {
     return step_state_.Fail(StepFailure(job.ok() ? result.status : job));
   }
@@ -186,14 +186,14 @@ Result<StepStats> Steps::CloseStep() {
   stats.exposed_seconds = times.exposed_seconds;
   stats.hidden_seconds = times.hidden_seconds;
   stats.nonfinite = result.nonfinite;
-  stats.bucket_bytes = parts_.bucket_bytes;
+  stats.bucket_bytes = args_.bucket_bytes;
   stats.gradient_scale = gradient_scale_ = result.gradient_scale;
   skip_update_ = result.nonfinite;
-  exchanged_.assign(parts_.aggregator->exchanged().begin(),
-                    parts_.aggregator->exchanged().end());
-  selection_.assign(parts_.aggregator->selection().begin(),
-                    parts_.aggregator->selection().end());
-  if (parts_.tuner != nullptr) Tune();
+  exchanged_.assign(args_.aggregator->exchanged().begin(),
+                    args_.aggregator->exchanged().end());
+  selection_.assign(args_.aggregator->selection().begin(),
+                    args_.aggregator->selection().end());
+  if (args_.tuner != nullptr) Tune();
   step_state_.Finished();
   engine_.Begin(step_, loss_scale_);
   return stats;
@@ -201,12 +201,12 @@ Result<StepStats> Steps::CloseStep() {
 
 // Runs between two steps, and on all ranks between the same two.
 void Steps::Tune() {
-  if (const std::optional<std::size_t> bytes = parts_.tuner->Take()) {
-    parts_.bucket_bytes = *bytes;
-    parts_.aggregator->SetBucketBytes(*bytes);
+  if (const std::optional<std::size_t> bytes = args_.tuner->Take()) {
+    args_.bucket_bytes = *bytes;
+    args_.aggregator->SetBucketBytes(*bytes);
   }
-  parts_.tuner->StepDone(parts_.tuner->Wants() ? engine_.ReadySeconds()
-                                               : std::vector<float>());
+  args_.tuner->StepDone(args_.tuner->Wants() ? engine_.ReadySeconds()
+                                             : std::vector<float>());
 }
 
 Status Steps::SetLossScale(float scale) {
@@ -219,24 +219,24 @@ Status Steps::SetLossScale(float scale) {
     status = Admit(StepCall::kSetLossScale);
     if (!status.ok()) return;
     loss_scale_ = scale;
-    if (engine_.untouched()) parts_.aggregator->Begin(step_, scale);
+    if (engine_.untouched()) args_.aggregator->Begin(step_, scale);
   });
   return status;
 }
 
 // Checks what does not depend on the step.
 Status Steps::CheckOptimizer(const std::vector<OptimizerGroup>& groups) const {
-  GF_RETURN_IF_ERROR(CheckGroups(*parts_.layout, groups));
-  if (parts_.options->sparsity <= 0 ||
-      parts_.options->residual != ResidualMode::kMomentum) {
+  GF_RETURN_IF_ERROR(CheckGroups(*args_.layout, groups));
+  if (args_.options->sparsity <= 0 ||
+      args_.options->residual != ResidualMode::kMomentum) {
     return Status();
   }
   for (const OptimizerGroup& group : groups) {
-    if (group.config.momentum == parts_.options->momentum) continue;
+    if (group.config.momentum == args_.options->momentum) continue;
     return Status(
         StatusCode::kInvalidArgument,
         StrCat("the optimiser's momentum is ", group.config.momentum,
-               ", but what is kept back decays by ", parts_.options->momentum,
+               ", but what is kept back decays by ", args_.options->momentum,
                " (residual=momentum): set option momentum to the optimiser's"));
   }
   return Status();
@@ -248,12 +248,12 @@ Status Steps::OptimizerStep(const std::vector<OptimizerGroup>& groups) {
   const Turn turn(*this, StepCall::kOptimizerStep);
   GF_RETURN_IF_ERROR(turn.status());
   GF_RETURN_IF_ERROR(CheckOptimizer(groups));
-  const GradientPool::Sent sent = {
-      exchanged_, parts_.aggregator->device_slots(), gradient_scale_};
+  const GradientPool::Sent sent = {exchanged_, args_.aggregator->device_slots(),
+                                   gradient_scale_};
   Status status;
   std::size_t updated = 0;
   while (!skip_update_ && updated < groups.size() && status.ok()) {
-    status = parts_.pool->Update(updated, groups[updated], sent);
+    status = args_.pool->Update(updated, groups[updated], sent);
     if (status.ok()) ++updated;
   }
   const bool refused = status.code() == StatusCode::kInvalidArgument ||
@@ -282,7 +282,7 @@ void Steps::GoOnFrom(const Position& position) {
   step_ = position.step;
   loss_scale_ = position.loss_scale;
   step_state_.Restored();
-  if (parts_.tuner != nullptr) parts_.tuner->Restart();
+  if (args_.tuner != nullptr) args_.tuner->Restart();
   engine_.Begin(step_, loss_scale_);
 }
 

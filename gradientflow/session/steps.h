@@ -19,7 +19,7 @@
 namespace gradientflow {
 
 // Borrowed unless a comment says otherwise; outlives the steps.
-struct StepsParts {
+struct StepsArgs {
   CommunicatorCore* core = nullptr;
   const Options* options = nullptr;
   const PoolLayout* layout = nullptr;
@@ -39,7 +39,7 @@ struct StepsParts {
 // is next in the data path. See session.h for what the public methods promise.
 class Steps {
  public:
-  explicit Steps(StepsParts parts);
+  explicit Steps(StepsArgs args);
   // Ends the job if collectives of the session are in flight.
   ~Steps();
   Steps(const Steps&) = delete;
@@ -80,7 +80,7 @@ class Steps {
     float loss_scale = 1.0F;
   };
   Position position() const { return {step_, loss_scale_}; }
-  Aggregator& aggregator() { return *parts_.aggregator; }
+  Aggregator& aggregator() { return *args_.aggregator; }
   // Returns kFailedPrecondition if a gradient was marked meanwhile. REQUIRES
   // that the caller holds the baton.
   Status CheckUntouched() const;
@@ -97,17 +97,17 @@ class Steps {
   Status GiveUp(const Status& why);
 
  private:
-  EngineParts PartsOfEngine();
+  EngineArgs ArgsOfEngine();
   std::uint64_t BytesSent() const {
-    return parts_.pool->collective().bytes_sent(parts_.group,
-                                                Channel::kGradients);
+    return args_.pool->collective().bytes_sent(args_.group,
+                                               Channel::kGradients);
   }
   Status StepFailure(const Status& why) const;
   Result<StepStats> CloseStep();
   void Tune();
   Status CheckOptimizer(const std::vector<OptimizerGroup>& groups) const;
 
-  StepsParts parts_;
+  StepsArgs args_;
   Progress& progress_;
   const int rank_;  // In the job.
   Engine engine_;

@@ -149,7 +149,7 @@ gf_status gf_csc_open(const gf_csc_config* given, gf_csc** out) {
     const gf_csc_config full = WithDefaults(*given, gf_csc_config_init);
     const gf_csc_config* const config = &full;
     GF_RETURN_IF_ERROR(CheckGradientType("wire_dtype", config->wire_dtype));
-    gradientflow::CscConfig rules;
+    gradientflow::CscOptions rules;
     rules.selection = {0, config->chunk_elements, config->sparsity,
                        config->warmup_steps};
     rules.zero_kept = true;
@@ -253,7 +253,7 @@ gf_status gf_csc_select(gf_csc* csc, const float* norm_sums, size_t chunks) {
   return Guard([&]() -> Status {
     GF_RETURN_IF_ERROR(NotNull("gf_csc_select", {csc, norm_sums}));
     // The chunk count is as if every bucket were filled up to whole chunks.
-    gradientflow::ChunkSelectorConfig config = csc->rules.config().selection;
+    gradientflow::ChunkSelectorOptions config = csc->rules.config().selection;
     for (const auto& bucket : csc->buckets) {
       config.pool_elements += bucket->chunks * config.chunk_elements;
       config.always_dense.insert(config.always_dense.end(),

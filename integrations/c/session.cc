@@ -7,8 +7,8 @@
 
 using gradientflow::BufferView;
 using gradientflow::GradientSession;
-using gradientflow::OptimizerConfig;
 using gradientflow::OptimizerGroup;
+using gradientflow::OptimizerOptions;
 using gradientflow::Result;
 using gradientflow::Status;
 using gradientflow::StatusCode;
@@ -25,7 +25,7 @@ namespace {
 // pointers, short structs, enumerators), translate it, and call the
 // GradientSession: the rules of a step are there.
 
-Result<OptimizerConfig> ConfigOf(const gf_optimizer* optimizer) {
+Result<OptimizerOptions> ConfigOf(const gf_optimizer* optimizer) {
   const auto bad = [](std::string text) {
     return Status(StatusCode::kInvalidArgument, std::move(text));
   };
@@ -39,8 +39,8 @@ Result<OptimizerConfig> ConfigOf(const gf_optimizer* optimizer) {
     return bad(
         StrCat("optimizer kind ", given.kind, ": expected GF_SGD or GF_LARS"));
   }
-  OptimizerConfig config;
-  config.kind = static_cast<OptimizerConfig::Kind>(given.kind);
+  OptimizerOptions config;
+  config.kind = static_cast<OptimizerOptions::Kind>(given.kind);
   config.lr = given.lr;
   config.momentum = given.momentum;
   config.weight_decay = given.weight_decay;
@@ -95,7 +95,7 @@ void gf_step_stats_init(gf_step_stats* stats) {
 }
 
 void gf_optimizer_init(gf_optimizer* optimizer) {
-  const OptimizerConfig defaults;
+  const OptimizerOptions defaults;
   *optimizer = gf_optimizer{sizeof(*optimizer),    GF_SGD,
                             defaults.lr,           defaults.momentum,
                             defaults.weight_decay, defaults.nesterov ? 1 : 0,
@@ -231,7 +231,7 @@ gf_status gf_session_optimizer_step(gf_session* session,
     return Invalid("gf_session_optimizer_step: an argument is null");
   }
   return Guard([&]() -> Status {
-    Result<OptimizerConfig> config = ConfigOf(optimizer);
+    Result<OptimizerOptions> config = ConfigOf(optimizer);
     if (!config.ok()) return config.status();
     return session->session->OptimizerStep(
         config.value(), std::vector<float*>(weights, weights + count));
@@ -248,7 +248,7 @@ gf_status gf_session_optimizer_step_groups(
   return Guard([&]() -> Status {
     std::vector<OptimizerGroup> all(group_count);
     for (size_t g = 0; g < group_count; ++g) {
-      Result<OptimizerConfig> config = ConfigOf(groups[g]);
+      Result<OptimizerOptions> config = ConfigOf(groups[g]);
       if (!config.ok()) return config.status();
       all[g] = {config.value(), std::vector<float*>(count)};
     }

@@ -54,7 +54,7 @@ class Dense : public ::testing::Test {
   ManualCollective collective_;
   PoolLayout layout_;
   std::vector<std::byte> pool_;
-  AggregatorParts parts_;
+  AggregatorArgs parts_;
   std::unique_ptr<DenseAggregator> dense_;
 };
 

@@ -90,8 +90,8 @@ TestRank::TestRank(const RanksSetup& setup, int rank,
   options.segment_bytes = setup.segment_bytes;
   options.segments_in_flight = setup.segments_in_flight;
   executor_ = std::make_unique<Executor>(
-      ExecutorParts{fabric_.get(), arena_.get(), &kernels::CpuKernels(),
-                    &clock_, nullptr, nullptr},
+      ExecutorArgs{fabric_.get(), arena_.get(), &kernels::CpuKernels(), &clock_,
+                   nullptr, nullptr},
       group_, TypicalCostModel(), options);
 }
 

@@ -90,7 +90,7 @@ class Rank {
   std::unique_ptr<Fabric> fabric_;
   Slabs slabs_;
   std::uint64_t bytes_sent_ = 0;
-  const SegmentContext context_;
+  const SegmentArgs context_;
   CallGroup group_;
   Operation operation_;
   Segment segment_;

@@ -84,7 +84,7 @@ class StagedPieces : public ::testing::Test {
     return std::move(Poller::Create()).value();
   }
   void Build() {
-    StagedParts parts;
+    StagedArgs parts;
     parts.inner = &inner_;
     parts.device = &device_;
     parts.fabric = &fabric_;

@@ -31,7 +31,7 @@ class DeviceRank {
   explicit DeviceRank(TestRank& host, const FakeOptions& fake = FakeOptions(),
                       const StagedOptions& options = SmallStaging())
       : host_(host), device_(fake) {
-    StagedParts parts;
+    StagedArgs parts;
     parts.inner = &host.executor();
     parts.device = &device_;
     parts.arena = host.arena();

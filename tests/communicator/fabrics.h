@@ -54,8 +54,8 @@ class Fabrics {
       group.size = size;
       group.topology.host.assign(static_cast<std::size_t>(size), 0);
       executors_.push_back(std::make_unique<Executor>(
-          ExecutorParts{&fabric, nullptr, &kernels::CpuKernels(), &clock,
-                        nullptr, nullptr},
+          ExecutorArgs{&fabric, nullptr, &kernels::CpuKernels(), &clock,
+                       nullptr, nullptr},
           group, TypicalCostModel(), ExecutorOptions()));
     }
   }

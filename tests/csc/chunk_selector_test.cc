@@ -21,7 +21,7 @@ using Bytes = std::vector<std::uint8_t>;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-ChunkSelector Make(const ChunkSelectorConfig& config) {
+ChunkSelector Make(const ChunkSelectorOptions& config) {
   return ChunkSelector::Create(config).value();
 }
 
@@ -144,9 +144,9 @@ TEST(ChunkSelector, AgreesWithAFullSortWhateverItsPast) {
   std::mt19937 random(7);
   for (int round = 0; round < 300; ++round) {
     const std::size_t chunks = 1 + random() % 97;
-    ChunkSelectorConfig config{.pool_elements = chunks * 5,
-                               .chunk_elements = 5,
-                               .sparsity = (random() % 100) / 100.0};
+    ChunkSelectorOptions config{.pool_elements = chunks * 5,
+                                .chunk_elements = 5,
+                                .sparsity = (random() % 100) / 100.0};
     for (std::size_t c = 0; c < chunks; ++c) {
       config.always_dense.push_back(random() % 10 == 0 ? 1 : 0);
     }
@@ -234,7 +234,7 @@ TEST(ChunkSelector, SelectsAsSortingDoesHoweverTheNormsAreSpread) {
     for (const Spread spread :
          {Spread::kSmooth, Spread::kFewValues, Spread::kCloseBits,
           Spread::kWide, Spread::kBroken}) {
-      ChunkSelectorConfig config{.pool_elements = chunks, .chunk_elements = 1};
+      ChunkSelectorOptions config{.pool_elements = chunks, .chunk_elements = 1};
       config.sparsity = static_cast<double>(random() % 1000) / 1000;
       std::vector<float> norms;
       for (std::size_t c = 0; c < chunks; ++c) {
@@ -267,14 +267,14 @@ TEST(ChunkSelector, RefusesNormsOfAnotherPool) {
 }
 
 TEST(ChunkSelector, RefusesSettingsOutOfRange) {
-  const ChunkSelectorConfig bad[] = {
+  const ChunkSelectorOptions bad[] = {
       {.pool_elements = 8, .chunk_elements = 0},
       {.pool_elements = 8, .chunk_elements = 1, .sparsity = 1.0},
       {.pool_elements = 8, .chunk_elements = 1, .sparsity = -0.1},
       {.pool_elements = 8, .chunk_elements = 1, .sparsity = kNan},
       {.pool_elements = 8, .chunk_elements = 1, .always_dense = {1}},
   };
-  for (const ChunkSelectorConfig& config : bad) {
+  for (const ChunkSelectorOptions& config : bad) {
     EXPECT_EQ(ChunkSelector::Create(config).status().code(),
               StatusCode::kInvalidArgument);
   }
@@ -288,7 +288,7 @@ TEST(ChunkSelector, ServesAPoolWithoutElements) {
 }
 
 TEST(ChunkSelector, ContinuesFromARestoredSelection) {
-  const ChunkSelectorConfig config{
+  const ChunkSelectorOptions config{
       .pool_elements = 12, .chunk_elements = 3, .sparsity = 0.5};
   ChunkSelector saved = Make(config);
   ASSERT_TRUE(saved.Select(4, std::vector<float>{1, 3, 2, 4}).ok());

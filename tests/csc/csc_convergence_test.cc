@@ -175,7 +175,7 @@ class Job {
   }
 
   void Update(const std::vector<Extent>& extents) {
-    const OptimizerConfig config{.lr = mode_.lr, .momentum = mode_.momentum};
+    const OptimizerOptions config{.lr = mode_.lr, .momentum = mode_.momentum};
     std::vector<float*> weights;
     for (std::size_t i = 0; i < layout_.tensors(); ++i) {
       weights.push_back(weights_.data() + layout_.offset(i));

@@ -28,7 +28,7 @@ using testing::ToFloats;
 using testing::ToPool;
 
 constexpr float kMomentum = 0.9F;
-constexpr OptimizerConfig kSgd{.lr = 0.1F, .momentum = kMomentum};
+constexpr OptimizerOptions kSgd{.lr = 0.1F, .momentum = kMomentum};
 
 // One rank, whose exchange is the identity.
 class Rank {

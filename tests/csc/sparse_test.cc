@@ -24,7 +24,7 @@ const std::vector<TensorSpec>& Tensors() {
   return tensors;
 }
 
-constexpr OptimizerConfig kSgd = {.lr = 0.1F, .momentum = 0.9F};
+constexpr OptimizerOptions kSgd = {.lr = 0.1F, .momentum = 0.9F};
 
 // The gradients of every rank in a step, in pool order, as float32 values. Some
 // parts are larger than others, and that changes.

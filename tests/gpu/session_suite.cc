@@ -128,9 +128,9 @@ std::vector<float> Train(GradientSession& session, const Home& home,
     home.Wait();
     weights.push_back(reinterpret_cast<float*>(memory.back().get()));
   }
-  OptimizerConfig config;
+  OptimizerOptions config;
   config.weight_decay = 1e-3F;
-  if (mode.lars) config.kind = OptimizerConfig::Kind::kLars;
+  if (mode.lars) config.kind = OptimizerOptions::Kind::kLars;
   for (int step = 0; step < kSteps; ++step) {
     Step(session, home, mode.pool, step);
     const Status updated = session.OptimizerStep(config, weights);

@@ -218,7 +218,7 @@ TEST_P(TopK, EqualsTheChunkSelectorOfTheCore) {
     const std::size_t chunks = 1 + random_() % 3000;
     Case c = MakeCase(chunks, kSpreads[random_() % 6],
                       static_cast<int>(random_() % 20), random_);
-    ChunkSelectorConfig config{.pool_elements = chunks, .chunk_elements = 1};
+    ChunkSelectorOptions config{.pool_elements = chunks, .chunk_elements = 1};
     config.sparsity = static_cast<double>(random_() % 1000) / 1000;
     for (std::size_t i = 0; i < chunks; ++i) {
       if (c.always[i] != 0) config.always_dense.push_back(i);

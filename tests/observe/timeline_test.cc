@@ -46,7 +46,7 @@ std::vector<json> Events(const json& trace, const std::string& phase) {
   return events;
 }
 
-std::unique_ptr<Timeline> OpenOrDie(const Timeline::Config& config) {
+std::unique_ptr<Timeline> OpenOrDie(const Timeline::Options& config) {
   auto timeline = Timeline::Open(config);
   EXPECT_TRUE(timeline.ok()) << timeline.status().message();
   return std::move(timeline).value();

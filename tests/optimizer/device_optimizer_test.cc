@@ -24,11 +24,11 @@ using testing::FakeLag;
 using testing::FakeOptions;
 
 constexpr std::size_t kElements = 6;
-constexpr OptimizerConfig kSgd = {.lr = 1, .momentum = 0.5F};
-constexpr OptimizerConfig kLars = {.kind = OptimizerConfig::Kind::kLars,
-                                   .lr = 1,
-                                   .momentum = 0.5F,
-                                   .lars_eta = 1};
+constexpr OptimizerOptions kSgd = {.lr = 1, .momentum = 0.5F};
+constexpr OptimizerOptions kLars = {.kind = OptimizerOptions::Kind::kLars,
+                                    .lr = 1,
+                                    .momentum = 0.5F,
+                                    .lars_eta = 1};
 
 class DeviceOptimizerTest : public ::testing::Test {
  protected:
@@ -37,7 +37,7 @@ class DeviceOptimizerTest : public ::testing::Test {
         first_(device_.NewStream(false).value()),
         second_(device_.NewStream(false).value()),
         pool_(Floats(1)) {
-    DeviceOptimizerParts parts;
+    DeviceOptimizerArgs parts;
     parts.layout = &layout_;
     parts.device = &device_;
     parts.pool = pool_.get();
@@ -62,7 +62,7 @@ class DeviceOptimizerTest : public ::testing::Test {
     EXPECT_TRUE(stream.Synchronize().ok());
     return values;
   }
-  void Step(const OptimizerConfig& config, const DeviceMemory& weights,
+  void Step(const OptimizerOptions& config, const DeviceMemory& weights,
             Stream& stream) {
     auto* const data = reinterpret_cast<float*>(weights.get());
     EXPECT_TRUE(
@@ -78,7 +78,7 @@ class DeviceOptimizerTest : public ::testing::Test {
 };
 
 TEST_F(DeviceOptimizerTest, AStepOnAnotherStreamComesAfterTheOneBefore) {
-  for (const OptimizerConfig& config : {kSgd, kLars}) {
+  for (const OptimizerOptions& config : {kSgd, kLars}) {
     const DeviceMemory weights = Floats(8);
     Step(config, weights, *first_);
     EXPECT_TRUE(first_->Synchronize().ok());

@@ -69,7 +69,7 @@ void ExpectNear(double seen, double expected) {
 
 // Runs several steps with changing selections, from the same start.
 void CompareWithOracle(const CpuKernelTable& table,
-                       const OptimizerConfig& config, DType type,
+                       const OptimizerOptions& config, DType type,
                        std::uint32_t seed) {
   std::mt19937 random(seed);
   const PoolLayout layout = RandomLayout(random);
@@ -109,13 +109,13 @@ void CompareWithOracle(const CpuKernelTable& table,
 }
 
 TEST(Optimizer, MatchesTheFloat64OracleAndLeavesUnsentElementsAlone) {
-  const OptimizerConfig::Kind kinds[] = {OptimizerConfig::Kind::kSgd,
-                                         OptimizerConfig::Kind::kLars};
+  const OptimizerOptions::Kind kinds[] = {OptimizerOptions::Kind::kSgd,
+                                          OptimizerOptions::Kind::kLars};
   std::uint32_t seed = 0;
   for (const CpuKernelTable* table : Tables()) {
     for (DType type : kTypes) {
       for (int round = 0; round < 60; ++round) {
-        const OptimizerConfig config{
+        const OptimizerOptions config{
             .kind = kinds[round % 2],
             .lr = 0.1F,
             .momentum = round % 5 == 0 ? 0.0F : 0.9F,
@@ -136,7 +136,7 @@ class OptimizerErrors : public ::testing::Test {
  protected:
   OptimizerErrors() : weights_(layout_, random_) {}
 
-  Status Step(const OptimizerConfig& config) {
+  Status Step(const OptimizerOptions& config) {
     return optimizer_.Step(config, gradients_, weights_.pointers());
   }
   static void ExpectInvalid(const Status& status, const std::string& text) {
@@ -211,8 +211,8 @@ TEST_F(OptimizerErrors, ReportAKernelThatFails) {
 
 TEST(Optimizer, UsesTheLarsRateOneWhereANormIsZero) {
   const PoolLayout layout = PoolLayout::Create({2, 2}).value();
-  const OptimizerConfig config{
-      .kind = OptimizerConfig::Kind::kLars, .lr = 0.5F, .weight_decay = 0.25F};
+  const OptimizerOptions config{
+      .kind = OptimizerOptions::Kind::kLars, .lr = 0.5F, .weight_decay = 0.25F};
   const std::vector<Extent> all = {{0, 4}};
   // Tensor 1 (in front): no gradient. Tensor 0: no weights.
   const std::vector<float> pool = {0, 0, 3, -4};
@@ -229,10 +229,10 @@ TEST(Optimizer, UsesTheLarsRateOneWhereANormIsZero) {
 
 TEST(Optimizer, TakesTheLarsGradientNormFromWhatWasSent) {
   const PoolLayout layout = PoolLayout::Create({4}).value();
-  const OptimizerConfig config{.kind = OptimizerConfig::Kind::kLars,
-                               .lr = 1.0F,
-                               .lars_eta = 1.0F,
-                               .lars_eps = 0.0F};
+  const OptimizerOptions config{.kind = OptimizerOptions::Kind::kLars,
+                                .lr = 1.0F,
+                                .lars_eta = 1.0F,
+                                .lars_eps = 0.0F};
   const std::vector<Extent> sent = {{0, 1}, {2, 1}};
   const std::vector<float> pool = {3, 100, 4, 100};  // Sent norm: 5.
   std::vector<float> weights = {5, 5, 5, 5};         // Full norm: 10.

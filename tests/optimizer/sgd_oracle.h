@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gradientflow/buckets/pool_layout.h"
-#include "gradientflow/optimizer/optimizer_config.h"
+#include "gradientflow/optimizer/optimizer_options.h"
 #include "tests/csc/gradients.h"
 
 namespace gradientflow::testing {
@@ -51,9 +51,9 @@ struct SgdOracle {
     }
   }
 
-  double Rate(const OptimizerConfig& config, std::size_t tensor,
+  double Rate(const OptimizerOptions& config, std::size_t tensor,
               const std::vector<float>& g, const std::vector<bool>& sent) {
-    if (config.kind == OptimizerConfig::Kind::kSgd || skip_lars[tensor]) {
+    if (config.kind == OptimizerOptions::Kind::kSgd || skip_lars[tensor]) {
       return config.lr;
     }
     double w2 = 0;
@@ -69,7 +69,7 @@ struct SgdOracle {
             config.lars_eps);
   }
 
-  void Step(const OptimizerConfig& config, const std::vector<float>& g,
+  void Step(const OptimizerOptions& config, const std::vector<float>& g,
             const std::vector<bool>& sent) {
     for (std::size_t i = 0; i < weights.size(); ++i) {
       const double rate = Rate(config, i, g, sent);

@@ -221,8 +221,8 @@ TEST(MixedRanks, UpdateByLarsToTheSameBits) {
         }
         pointers.push_back(weights.back().data());
       }
-      OptimizerConfig lars;
-      lars.kind = OptimizerConfig::Kind::kLars;
+      OptimizerOptions lars;
+      lars.kind = OptimizerOptions::Kind::kLars;
       lars.weight_decay = 1e-3F;
       for (int step = 0; step < 4; ++step) {
         ProduceAll(session, step);

@@ -73,7 +73,7 @@ class EngineTest : public ::testing::Test {
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       names_.push_back("weight" + std::to_string(i));
     }
-    EngineParts parts;
+    EngineArgs parts;
     parts.layout = &layout_;
     parts.names = &names_;
     parts.fabric = &ranks_.fabric(0);
@@ -111,8 +111,8 @@ class EngineTest : public ::testing::Test {
     }
     return end;
   }
-  static DriverParts PartsOf(Fabrics& ranks, Messages& messages) {
-    DriverParts parts;
+  static DriverArgs PartsOf(Fabrics& ranks, Messages& messages) {
+    DriverArgs parts;
     parts.fabric = &ranks.fabric(0);
     parts.executor = &ranks.executor(0);
     parts.messages = &messages;

@@ -71,7 +71,7 @@ std::unique_ptr<GradientSession> OpenAlone(std::unique_ptr<Clock> clock,
   std::vector<std::unique_ptr<Link>> none(1);
   transport.fabric->Connect(std::move(none));
   transport.group.topology.host = {0};
-  CommunicatorCore::Parts parts;
+  CommunicatorCore::Args parts;
   options.rank = 0;
   options.size = 1;
   parts.options = options;

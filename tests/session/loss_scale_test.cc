@@ -175,9 +175,9 @@ TEST_P(LossScale, IsUndoneByTheOptimizer) {
         ASSERT_TRUE(Step(session, pool, 0).ok());
         const float start = lars ? 1e-6F : 0.0F;
         std::vector<float> weights(kElements, start);
-        OptimizerConfig config;
+        OptimizerOptions config;
         config.kind =
-            lars ? OptimizerConfig::Kind::kLars : OptimizerConfig::Kind::kSgd;
+            lars ? OptimizerOptions::Kind::kLars : OptimizerOptions::Kind::kSgd;
         config.lr = 0.5F;
         config.lars_eta = 1;
         config.lars_eps = 0;

@@ -15,7 +15,7 @@ namespace {
 using Weights = std::vector<std::vector<float>>;
 // The group of tensor i: an index of `configs`, or -1.
 struct Groups {
-  std::vector<OptimizerConfig> configs;
+  std::vector<OptimizerOptions> configs;
   std::function<int(std::size_t)> of = [](std::size_t) { return 0; };
 };
 
@@ -36,7 +36,7 @@ Weights Train(const Job& job, const Groups& groups) {
   RunRanks(job, [&](GradientSession& session) {
     Weights weights = Start(job.tensors);
     std::vector<OptimizerGroup> given;
-    for (const OptimizerConfig& config : groups.configs) {
+    for (const OptimizerOptions& config : groups.configs) {
       given.push_back({config, std::vector<float*>(weights.size())});
     }
     for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -72,13 +72,13 @@ class OptimizerGroups : public ::testing::TestWithParam<std::tuple<Over, int>> {
 };
 
 TEST_P(OptimizerGroups, AreAsIfEachTensorHadTrainedInOneGroup) {
-  using Kind = OptimizerConfig::Kind;
-  const OptimizerConfig slow{.lr = 0.01F, .weight_decay = 0.1F};
-  const OptimizerConfig fast{.lr = 0.3F, .nesterov = true};
-  const OptimizerConfig lars{.kind = Kind::kLars, .lr = 2.0F};
+  using Kind = OptimizerOptions::Kind;
+  const OptimizerOptions slow{.lr = 0.01F, .weight_decay = 0.1F};
+  const OptimizerOptions fast{.lr = 0.3F, .nesterov = true};
+  const OptimizerOptions lars{.kind = Kind::kLars, .lr = 2.0F};
   for (const float sparsity : {0.0F, 0.6F}) {
     const Job job = MakeJob(sparsity);
-    const std::vector<OptimizerConfig> configs = {slow, fast, lars, slow};
+    const std::vector<OptimizerOptions> configs = {slow, fast, lars, slow};
     Weights alone[] = {
         Train(job, {{slow}}), Train(job, {{fast}}), Train(job, {{lars}}), {}};
     alone[3] = alone[0];

@@ -105,7 +105,7 @@ Opened OpenOn(const std::shared_ptr<InprocGroup>& group, const Options& options,
 
 }  // namespace
 
-Status Update(GradientSession& session, const OptimizerConfig& config,
+Status Update(GradientSession& session, const OptimizerOptions& config,
               const std::vector<float*>& weights) {
   GF_RETURN_IF_ERROR(session.OptimizerStep(config, weights));
   return session.SaveState().status();  // Copies the momentum.

@@ -53,7 +53,7 @@ void RunRanks(const Job& job,
               const std::function<void(GradientSession&)>& body);
 
 // Calls OptimizerStep(), and waits until the device has finished it.
-Status Update(GradientSession& session, const OptimizerConfig& config,
+Status Update(GradientSession& session, const OptimizerOptions& config,
               const std::vector<float*>& weights);
 
 // Within a body: the device of the thread's rank; null if it has none.

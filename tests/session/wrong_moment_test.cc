@@ -86,7 +86,7 @@ TEST_P(WrongMoments, AbsentInVainLeavesTheGradientAlone) {
 TEST_P(WrongMoments, AFailedSessionKeepsFailingWithItsFirstReason) {
   RunRanks(MakeSparseJob(), [](GradientSession& session) {
     Weights weights(session);
-    const OptimizerConfig sgd;
+    const OptimizerOptions sgd;
     ProduceAll(session, 0);
     ASSERT_TRUE(session.FinishStep().ok());
     ASSERT_TRUE(session.OptimizerStep(sgd, weights.pointers).ok());
@@ -131,7 +131,7 @@ TEST_P(WrongMoments, AFailedSessionKeepsFailingWithItsFirstReason) {
 TEST_P(WrongMoments, TheOptimizerTakesEachFinishedStepOnce) {
   RunRanks(MakeSparseJob(), [](GradientSession& session) {
     Weights weights(session);
-    OptimizerConfig sgd;
+    OptimizerOptions sgd;
     const auto apply = [&] {
       return session.OptimizerStep(sgd, weights.pointers);
     };
@@ -170,7 +170,7 @@ TEST_P(WrongMoments, AnyMomentumGoesWithAPlainResidual) {
   job.options.residual = ResidualMode::kPlain;
   RunRanks(job, [](GradientSession& session) {
     Weights weights(session);
-    OptimizerConfig sgd;
+    OptimizerOptions sgd;
     sgd.momentum = 0.25F;
     ProduceAll(session, 0);
     ASSERT_TRUE(session.FinishStep().ok());
@@ -236,7 +236,7 @@ TEST_P(WrongMoments, OfTwoOptimizersAtOnceOneIsRefused) {
   job.weights_on_host = true;
   RunRanks(job, [](GradientSession& session) {
     Weights weights(session);
-    const OptimizerConfig sgd;
+    const OptimizerOptions sgd;
     for (std::uint64_t step = 0; step < 20; ++step) {
       ProduceAll(session, step);
       ASSERT_TRUE(session.FinishStep().ok());

@@ -6,7 +6,7 @@
 namespace gradientflow {
 
 // Momentum SGD, or LARS, over the pool. See optimizer/optimizer.h.
-struct OptimizerConfig {
+struct OptimizerOptions {
   enum class Kind : std::uint8_t { kSgd, kLars } kind = Kind::kSgd;
   float lr = 0.01F;
   float momentum = 0.9F;
@@ -18,7 +18,7 @@ struct OptimizerConfig {
 
 // Tensors that are updated with the same configuration.
 struct OptimizerGroup {
-  OptimizerConfig config;
+  OptimizerOptions config;
   // weights[i] are tensor i's, in float32. Null if the tensor belongs to
   // another group, or is to be left alone together with its momentum.
   std::vector<float*> weights;

@@ -98,8 +98,8 @@ bool Engine::Claim(std::size_t i) {
   return false;
 }
 
-// Every tensor marks itself and counts its group down. Only the last one of a
-// group has more to do.
+// Every tensor marks itself and counts its section down. Only the last one of a
+// section has more to do.
 bool Engine::Publish(std::size_t i) {
   marks_[i].store(kWritten, std::memory_order_release);
   ready_at_[i].store(args_.clock->Now().count(), std::memory_order_relaxed);

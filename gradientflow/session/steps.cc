@@ -64,7 +64,7 @@ EngineArgs Steps::ArgsOfEngine() {
   };
   args.while_in_step = [this] {
     const Status closed = notes_.Check(finished_);
-    if (!closed.ok()) args_.core->fabric().Fail(StepFailure(closed));
+    if (!closed.ok()) args_.core->fabric().Fail(closed);
   };
   return args;
 }

@@ -221,7 +221,7 @@ TEST_P(TopK, EqualsTheChunkSelectorOfTheCore) {
     ChunkSelectorOptions config{.pool_elements = chunks, .chunk_elements = 1};
     config.sparsity = static_cast<double>(random_() % 1000) / 1000;
     for (std::size_t i = 0; i < chunks; ++i) {
-      if (c.always[i] != 0) config.always_dense.push_back(i);
+      config.always_dense.push_back(c.always[i] != 0 ? 1 : 0);
     }
     auto selector = ChunkSelector::Create(config);
     ASSERT_TRUE(selector.ok());

@@ -73,15 +73,15 @@ class GradientSession {
   // Opens a session of the ranks of `group` of `comm`: 0 for all of its ranks,
   // else a group of Communicator::OpenGroup(), which must stay open as long.
   // This is a collective: all of those ranks make the same call, at the same
-  // place among their plain calls.
+  // place among their plain calls. A rank opens one session at a time.
   //
   // `tensors` are in forward order and may be empty. Backward makes gradients
   // from the last tensor to the first, and the pool is laid out in that
   // generation order. Of `options`, the settings of the sections "Gradients"
   // and "Coarse-grained sparse communication" count here. Neither they nor the
-  // tensors may differ between ranks. If a rank differs or refuses, every rank
-  // gets kInvalidArgument, which names that rank and the first difference or
-  // the reason.
+  // tensors may differ between ranks. If they do, every rank gets
+  // kInvalidArgument, which names the rank and the first difference. If a rank
+  // cannot open the session, the others get its error, which names that rank.
   //
   // Shared-memory collectives and GPU pools serve one session at a time. The
   // gradients of further sessions that are open at the same time travel as
@@ -130,10 +130,10 @@ class GradientSession {
 
   // Lends gradient(i) to the session until FinishStep() returns. To be called
   // once per tensor and step, in any order, from any thread; the first call
-  // begins the step. Wait-free, except for the tensor that completes a group of
-  // tensors, which may wake the progress thread. A mistake here (a bad index, a
-  // second call) ends the job, as FinishStep() will say, and nothing that
-  // becomes ready later is sent.
+  // begins the step. Wait-free, except for the tensor that completes a section
+  // of the pool, which may wake the progress thread. A mistake here (a bad
+  // index, a second call) ends the job, as FinishStep() will say, and nothing
+  // that becomes ready later is sent.
   void GradientReady(std::size_t i);
   // Says that the tensor took no part in this step on this rank. It counts as
   // zeros, which are written to it. To be called instead of GradientReady(i),
@@ -143,7 +143,8 @@ class GradientSession {
   // Blocks until the gradients of the step are aggregated: each is the mean (or
   // sum) over the ranks. In a float32 pool it is divided by the loss scale; in
   // a 16-bit pool it still contains the loss scale (StepStats::gradient_scale).
-  // Waits for hooks that are still inside GradientReady().
+  // Waits until the hooks have written all that the next step starts from;
+  // before the session is closed, their calls must also have returned.
   //
   // Returns kFailedPrecondition if a tensor is neither ready nor absent; the
   // step then goes on. After any other error all gradients are unspecified and

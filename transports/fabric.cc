@@ -403,7 +403,14 @@ bool Fabric::Poll() {
 }
 
 void Fabric::Wait(std::chrono::nanoseconds timeout) {
-  if (!ready_.empty() || !status_.ok()) return;
+  if (!ready_.empty()) return;
+  if (!status_.ok()) {
+    // No peer wakes this rank any more. A device that still uses memory may end
+    // at any time.
+    poller_->Poll(std::min<std::chrono::nanoseconds>(
+        timeout, std::chrono::microseconds(50)));
+    return;
+  }
   if (!suspect_.ok())
     timeout = std::min<std::chrono::nanoseconds>(timeout,
                                                  std::chrono::milliseconds(5));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <numeric>
 #include <string_view>
 
@@ -110,6 +111,19 @@ Status ValidateExtents(const CollectiveCall& call) {
       call, StrCat("extents hold ", sum, " elements, count is ", call.count));
 }
 
+// Sizes in bytes must not overflow, whatever they are multiplied by later.
+Status ValidateSize(const CollectiveCall& call, int ranks) {
+  std::size_t most = call.count;
+  for (const auto* counts : {&call.send_counts, &call.recv_counts}) {
+    for (const std::size_t count : *counts) most = std::max(most, count);
+  }
+  const std::size_t limit = std::numeric_limits<std::size_t>::max() / 16 /
+                            static_cast<std::size_t>(ranks);
+  if (most <= limit) return Status();
+  return Invalid(
+      call, StrCat("a count of ", most, " elements, expected at most ", limit));
+}
+
 std::size_t Sum(const std::vector<std::size_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
@@ -159,6 +173,13 @@ Result<CallGroup> Subgroup(const CallGroup& all, GroupId id,
 
 bool HasUnevenParts(const CollectiveCall& call) {
   return call.kind == CollectiveKind::kAllgather && !call.recv_counts.empty();
+}
+
+bool UsesCount(const CollectiveCall& call) {
+  return call.kind != CollectiveKind::kAllToAll &&
+         call.kind != CollectiveKind::kGather &&
+         call.kind != CollectiveKind::kScatter &&
+         call.kind != CollectiveKind::kBarrier && !HasUnevenParts(call);
 }
 
 bool Reduces(CollectiveKind kind) {
@@ -228,6 +249,7 @@ Status ValidateCall(const CollectiveCall& call, const CallGroup& group) {
     GF_RETURN_IF_ERROR(
         ValidateCounts(call, call.recv_counts, group.size, "recv_counts"));
   }
+  GF_RETURN_IF_ERROR(ValidateSize(call, group.size));
   if (call.kind == CollectiveKind::kAllToAll &&
       call.send_counts[group.rank] != call.recv_counts[group.rank]) {
     return Invalid(
@@ -435,7 +457,7 @@ std::uint64_t SignatureOf(const CollectiveCall& call, const CallPlan& plan,
   hash.Mix(call.bucket);
   // The counts of an all-to-all differ between ranks, so they are left out
   // here; the fabric checks the length of each message instead.
-  if (call.kind != CollectiveKind::kAllToAll) hash.Mix(call.count);
+  if (UsesCount(call)) hash.Mix(call.count);
   if (call.kind == CollectiveKind::kGather || HasUnevenParts(call)) {
     hash.Mix(call.recv_counts);
   }

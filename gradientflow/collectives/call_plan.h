@@ -70,6 +70,10 @@ bool Reduces(CollectiveKind kind);
 // number of elements.
 bool HasUnevenParts(const CollectiveCall& call);
 
+// Returns whether `call.count` says how many elements the call has, the same on
+// all ranks; other calls have counts per rank, or no elements.
+bool UsesCount(const CollectiveCall& call);
+
 // Returns how many elements `call` reads and writes on this rank; see
 // CollectiveCall. REQUIRES a valid call.
 struct CallBuffers {

@@ -80,9 +80,8 @@ Result<std::uint64_t> Calls::StartCollective(const CollectiveCall& call,
                                              Completion completion) {
   return Start(call.group, std::move(completion),
                [&](const CallGroup& group, Done done) {
-                 const Status valid = ValidateCall(call, group);
-                 if (valid.ok()) args_.start(call, done);
-                 return valid;
+                 GF_RETURN_IF_ERROR(ValidateCall(call, group));
+                 return args_.start(call, done);
                });
 }
 
@@ -151,8 +150,11 @@ Status Calls::Run(const CollectiveCall& call) {
   args_.progress->Drive([&] {
     if (!std::exchange(started, true)) {
       const CallGroup* group = Find(call.group, &refused);
-      if (group != nullptr) refused = ValidateCall(call, *group);
-      if (refused.ok()) args_.start(call, {&Calls::OnDone, &pending, 0});
+      if (closing_) refused = Closing();
+      if (refused.ok()) refused = ValidateCall(call, *group);
+      if (refused.ok()) {
+        refused = args_.start(call, {&Calls::OnDone, &pending, 0});
+      }
     }
     return !refused.ok() || pending.done;
   });

@@ -25,8 +25,9 @@ struct CallsArgs {
   Progress* progress = nullptr;
   Completions* completions = nullptr;
   const Clock* clock = nullptr;
-  // Starts a collective on the memory of the host or of the device.
-  std::function<void(const CollectiveCall&, Done)> start;
+  // Starts a collective on the memory of the host or of the device, or refuses
+  // it.
+  std::function<Status(const CollectiveCall&, Done)> start;
 };
 
 // The calls that users start, and how they wait for them. A call has a ticket
@@ -62,7 +63,7 @@ class Calls {
   Status CloseGroup(GroupId id);
   // Returns OK, or why the job has ended.
   Status Check() const;
-  // Refuses every call from here on. REQUIRES that the progress thread has
+  // Refuses every new call from here on. REQUIRES that the progress thread has
   // stopped.
   void Close();
 

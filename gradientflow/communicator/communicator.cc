@@ -135,6 +135,10 @@ Status Communicator::OpenGroup(GroupId id, const std::vector<int>& ranks) {
 
 Status Communicator::CloseGroup(GroupId id) {
   GF_RETURN_IF_ERROR(CheckProcess());
+  if (!core_->GradientsAreFree(id)) {
+    return Status(StatusCode::kFailedPrecondition,
+                  StrCat("group ", id, " has a session: close that first"));
+  }
   return core_->calls().CloseGroup(id);
 }
 

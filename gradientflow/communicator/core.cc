@@ -98,7 +98,11 @@ Result<std::unique_ptr<CommunicatorCore>> CommunicatorCore::Create(
     Args args, Transport transport) {
   std::unique_ptr<CommunicatorCore> core(
       new CommunicatorCore(std::move(args), std::move(transport)));
-  GF_RETURN_IF_ERROR(core->Build());
+  const Status built = core->Build();
+  if (!built.ok()) {
+    core->TellWhy(built);
+    return built;
+  }
   return core;
 }
 
@@ -146,9 +150,22 @@ Status CommunicatorCore::Build() {
   calls.start = [this](const CollectiveCall& call, Done done) {
     if (device_path_ != nullptr) return device_path_->Start(call, done);
     executor_->Start(call, done);
+    return Status();
   };
   calls_ = std::make_unique<Calls>(std::move(calls));
   return MeasureIfNeeded();
+}
+
+// The other ranks wait for this one, which has failed as it opened.
+void CommunicatorCore::TellWhy(const Status& why) {
+  // With a progress thread, what failed was a call, of which the others know.
+  if (progress_ != nullptr) return;
+  Fabric& fabric = *transport_.fabric;
+  fabric.Fail(
+      Status(why.code(), StrCat("rank ", options_.rank, " did not open its ",
+                                "communicator: ", why.message())));
+  fabric.Poll();
+  fabric.Leave(milliseconds(2000));
 }
 
 // Between hosts, the choice of algorithms depends on measured numbers.

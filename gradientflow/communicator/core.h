@@ -104,6 +104,7 @@ class CommunicatorCore {
   Status Build();
   Status OpenDevicePath();
   void CloseDevicePath();
+  void TellWhy(const Status& why);
   Status MeasureIfNeeded();
 
   const Options options_;

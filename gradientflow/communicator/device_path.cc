@@ -30,12 +30,6 @@ Status BroadcastAtOpening(const OpeningArgs& opening, void* data,
 }
 
 // Returns whether the call's buffers have the same lengths on all ranks.
-bool HasEvenCounts(const CollectiveCall& call) {
-  return call.kind != CollectiveKind::kAllToAll &&
-         call.kind != CollectiveKind::kGather &&
-         call.kind != CollectiveKind::kScatter && !HasUnevenParts(call);
-}
-
 }  // namespace
 
 Result<std::shared_ptr<Device>> OpenDevice(const Options& options,
@@ -205,36 +199,40 @@ bool DevicePath::GoesToDeviceEmpty(const CollectiveCall& call,
   if (call.kind == CollectiveKind::kBarrier) return false;
   const CallBuffers buffers = BuffersOf(call, group);
   if (buffers.input + buffers.output > 0) return false;
-  if (HasEvenCounts(call) && call.count == 0) return true;  // Ends at once.
+  if (UsesCount(call) && call.count == 0) return true;  // Ends at once.
   const void* pointer = call.output != nullptr ? call.output : call.input;
   return pointer == nullptr || device_->Owns(pointer);
 }
 
-void DevicePath::Start(const CollectiveCall& call, Done done) {
+Status DevicePath::Start(const CollectiveCall& call, Done done) {
   Executor& executor = *opening_.executor;
   const CallGroup& group = *executor.FindGroup(call.group);
   const bool reaches = Reaches(call, group);
   if (call.group != 0) {
-    if (!reaches) return executor.Start(call, done);
-    return done(Status(StatusCode::kUnimplemented,
-                       StrCat(Name(call.kind), " in group ", call.group,
-                              " on a device's memory: only the group of all "
-                              "ranks takes that; copy it to the host")),
-                0);
+    if (reaches) {
+      return Status(StatusCode::kUnimplemented,
+                    StrCat(Name(call.kind), " in group ", call.group,
+                           " on a device's memory: only the group of all "
+                           "ranks takes that; copy it to the host"));
+    }
+    executor.Start(call, done);
+    return Status();
   }
   if (reaches) {
     const Status fenced = sync_->Fence(stream(call.channel));
     if (!fenced.ok()) {
       // The other ranks wait for this call.
       opening_.fabric->Fail(fenced);
-      return done(fenced, 0);
+      return fenced;
     }
   }
   // Staged calls take their turns among the calls on host memory.
   if (!by_nccl() || reaches || GoesToDeviceEmpty(call, group)) {
-    return collective().Start(call, done);
+    collective().Start(call, done);
+  } else {
+    executor.Start(call, done);
   }
-  executor.Start(call, done);
+  return Status();
 }
 
 bool DevicePath::Close() {

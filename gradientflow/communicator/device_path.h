@@ -64,9 +64,10 @@ class DevicePath {
   DeviceSync& sync() { return *sync_; }
 
   // Starts a plain call on any memory: that of the device here, that of the
-  // host in the executor. All ranks must send a call the same way. REQUIRES
-  // what Collective::Start() requires.
-  void Start(const CollectiveCall& call, Done done);
+  // host in the executor. All ranks must send a call the same way. Returns why
+  // it did not start the call; `done` then does not run. REQUIRES what
+  // Collective::Start() requires.
+  Status Start(const CollectiveCall& call, Done done);
 
   // Registers memory of the device that calls will use again and again, and
   // deregisters it.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -59,6 +60,11 @@ struct CscFactors {
   float unpack = 1;     // From a 16-bit wire to gradients.
   float give_back = 1;  // From exchanged gradients to residuals.
 };
+
+// Whether gradients can be multiplied with this loss scale, and divided by it.
+inline bool IsLossScale(float scale) {
+  return scale > 0 && std::isfinite(scale) && std::isfinite(1.0F / scale);
+}
 
 // The passes over regions. Calls for different regions may run on different
 // threads at the same time, except for SetScale(). Errors are those of the

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/csc/csc.h"
 #include "gradientflow/session/state_claim.h"
 
 namespace gradientflow {
@@ -38,9 +39,8 @@ Result<std::vector<std::byte>> Checkpoints::Save() {
 }
 
 Result<std::size_t> Checkpoints::Bytes() {
-  Status legal;
-  args_.progress->Do([&] { legal = args_.steps->Admit(StepCall::kSaveState); });
-  GF_RETURN_IF_ERROR(legal);
+  const Steps::Turn turn(*args_.steps, StepCall::kSaveState);
+  GF_RETURN_IF_ERROR(turn.status());
   StatePayloads payloads;
   payloads.settings = args_.settings.size();
   payloads.selection = args_.steps->aggregator().next_selection().size();
@@ -90,7 +90,7 @@ Status Checkpoints::Check(const SavedState& state) const {
         StrCat("the state is that of rank ", state.rank, ", this is rank ",
                args_.rank, ": each rank saves and restores its own"));
   }
-  if (!(state.loss_scale > 0) || !std::isfinite(state.loss_scale)) {
+  if (!IsLossScale(state.loss_scale)) {
     return Status(StatusCode::kDataLoss,
                   StrCat("the state's loss scale is ", state.loss_scale,
                          ", expected a positive number"));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/csc/csc.h"
 #include "gradientflow/optimizer/optimizer.h"
 
 namespace gradientflow {
@@ -210,7 +211,7 @@ void Steps::Tune() {
 }
 
 Status Steps::SetLossScale(float scale) {
-  if (!(scale > 0) || !std::isfinite(scale) || !std::isfinite(1.0F / scale)) {
+  if (!IsLossScale(scale)) {
     return Status(StatusCode::kInvalidArgument,
                   StrCat("loss scale ", scale, ", expected a positive number"));
   }

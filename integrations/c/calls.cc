@@ -112,6 +112,8 @@ gf_call CallOf(int32_t kind, size_t count, int32_t dtype, int32_t op = GF_SUM) {
 gf_status Run(gf_comm* comm, const gf_call& given) {
   if (comm == nullptr) return Invalid("comm is null");
   return Guard([&]() -> Status {
+    // In a fork, a lock may be held for ever.
+    GF_RETURN_IF_ERROR(comm->comm->CheckProcess());
     const Result<CollectiveCall> call = Translate(*comm, given);
     return call.ok() ? comm->comm->Run(call.value()) : call.status();
   });
@@ -146,6 +148,7 @@ gf_status gf_comm_start(gf_comm* comm, const gf_call* call, gf_done done,
                           "; use gf_call_init()"));
   }
   return Guard([&]() -> Status {
+    GF_RETURN_IF_ERROR(comm->comm->CheckProcess());
     const Result<CollectiveCall> made =
         Translate(*comm, WithDefaults(*call, gf_call_init));
     if (!made.ok()) return made.status();
@@ -281,12 +284,16 @@ gf_status gf_comm_barrier(gf_comm* comm) {
 
 gf_status gf_comm_send(gf_comm* comm, const void* data, size_t bytes,
                        int32_t peer, uint32_t tag) {
-  if (comm == nullptr) return Invalid("comm is null");
+  if (comm == nullptr || (data == nullptr && bytes > 0)) {
+    return Invalid("gf_comm_send: an argument is null");
+  }
   return Guard([&] { return comm->comm->Send(peer, tag, data, bytes); });
 }
 
 gf_status gf_comm_recv(gf_comm* comm, void* data, size_t bytes, int32_t peer,
                        uint32_t tag) {
-  if (comm == nullptr) return Invalid("comm is null");
+  if (comm == nullptr || (data == nullptr && bytes > 0)) {
+    return Invalid("gf_comm_recv: an argument is null");
+  }
   return Guard([&] { return comm->comm->Recv(peer, tag, data, bytes); });
 }

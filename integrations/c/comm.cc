@@ -172,9 +172,10 @@ gf_status gf_comm_open_group(gf_comm* comm, uint32_t id, const int32_t* ranks,
     return Invalid("gf_comm_open_group: comm or ranks are null");
   }
   return Guard([&]() -> Status {
+    GF_RETURN_IF_ERROR(comm->comm->CheckProcess());
+    const std::lock_guard<std::mutex> lock(comm->mutex);
     GF_RETURN_IF_ERROR(
         comm->comm->OpenGroup(id, std::vector<int>(ranks, ranks + count)));
-    const std::lock_guard<std::mutex> lock(comm->mutex);
     comm->group_sizes[id] = count;
     return Status();
   });
@@ -184,9 +185,9 @@ gf_status gf_comm_close_group(gf_comm* comm, uint32_t id) {
   if (comm == nullptr) return Invalid("comm is null");
   return Guard([&]() -> Status {
     GF_RETURN_IF_ERROR(comm->comm->CheckProcess());
-    const Status closed = comm->comm->CloseGroup(id);
     const std::lock_guard<std::mutex> lock(comm->mutex);
+    GF_RETURN_IF_ERROR(comm->comm->CloseGroup(id));
     comm->group_sizes.erase(id);
-    return closed;
+    return Status();
   });
 }

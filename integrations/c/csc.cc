@@ -132,6 +132,13 @@ Status ReadMarks(const Bucket& bucket, int32_t* nonfinite) {
   return Status();
 }
 
+Status CheckScale(float loss_scale) {
+  if (gradientflow::IsLossScale(loss_scale)) return Status();
+  return Status(
+      StatusCode::kInvalidArgument,
+      StrCat("loss scale: expected a positive number, seen ", loss_scale));
+}
+
 }  // namespace
 
 void gf_csc_config_init(gf_csc_config* config) {
@@ -149,6 +156,13 @@ gf_status gf_csc_open(const gf_csc_config* given, gf_csc** out) {
     const gf_csc_config full = WithDefaults(*given, gf_csc_config_init);
     const gf_csc_config* const config = &full;
     GF_RETURN_IF_ERROR(CheckGradientType("wire_dtype", config->wire_dtype));
+    GF_RETURN_IF_ERROR(CheckScale(config->loss_scale));
+    if (!(config->keep_factor >= 0) || !std::isfinite(config->keep_factor)) {
+      return Status(StatusCode::kInvalidArgument,
+                    StrCat("keep_factor: expected a finite number of at least "
+                           "0, seen ",
+                           config->keep_factor));
+    }
     gradientflow::CscOptions rules;
     rules.selection = {0, config->chunk_elements, config->sparsity,
                        config->warmup_steps};
@@ -179,7 +193,9 @@ gf_status gf_csc_add(gf_csc* csc, size_t elements, int32_t dtype,
     bucket->sent.assign(chunks, 1);
     if (selected != nullptr) std::copy_n(selected, chunks, bucket->sent.data());
     bucket->dense.assign(chunks, 0);
-    if (dense != nullptr) std::copy_n(dense, chunks, bucket->dense.data());
+    for (size_t c = 0; dense != nullptr && c < chunks; ++c) {
+      bucket->dense[c] = dense[c] != 0 ? 1 : 0;
+    }
     bucket->slots.resize(chunks);
     bucket->dirty.resize(chunks);
     gradientflow::CscRegion& region = bucket->region;
@@ -272,16 +288,14 @@ gf_status gf_csc_select(gf_csc* csc, const float* norm_sums, size_t chunks) {
   });
 }
 
-uint64_t gf_csc_step(const gf_csc* csc) { return csc->step; }
+uint64_t gf_csc_step(const gf_csc* csc) {
+  return csc == nullptr ? 0 : csc->step;
+}
 
 gf_status gf_csc_set_loss_scale(gf_csc* csc, float loss_scale, float* factor) {
   return Guard([&]() -> Status {
     GF_RETURN_IF_ERROR(NotNull("gf_csc_set_loss_scale", {csc, factor}));
-    if (!(std::isfinite(loss_scale) && loss_scale > 0)) {
-      return Status(
-          StatusCode::kInvalidArgument,
-          StrCat("loss scale: expected a positive number, seen ", loss_scale));
-    }
+    GF_RETURN_IF_ERROR(CheckScale(loss_scale));
     *factor = csc->rules.SetScale(loss_scale, loss_scale);
     for (const auto& bucket : csc->buckets) {
       if (bucket->region.residual == nullptr) continue;
@@ -292,6 +306,7 @@ gf_status gf_csc_set_loss_scale(gf_csc* csc, float loss_scale, float* factor) {
 }
 
 gf_csc_factors gf_csc_get_factors(const gf_csc* csc) {
+  if (csc == nullptr) return {};
   const gradientflow::CscFactors& factors = csc->rules.factors();
   return {csc->rules.config().keep_factor, factors.kept_norm, factors.sent_norm,
           factors.give_back};

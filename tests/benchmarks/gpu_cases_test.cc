@@ -9,6 +9,8 @@
 #include "benchmarks/kernels/gpu_runner.h"
 #include "benchmarks/kernels/kernel_case.h"
 #include "gtest/gtest.h"
+#include "kernels/chunk_kernels.h"
+#include "kernels/kernels.h"
 #include "nlohmann/json.hpp"
 #include "tests/device/fake_device.h"
 
@@ -63,7 +65,26 @@ class GpuCases : public ::testing::Test {
 TEST_F(GpuCases, ElementKernelsGiveTheCpusResults) {
   RunAll(ElementCases(10007));
   RunAll(DeviceCases(10007));
-  RunAll(HostCases(10007));
+}
+
+// The CPU's benchmark runs these, on every table.
+TEST(HostCases, GiveTheSameResultsOnEveryTable) {
+  const kernels::ChunkKernelTable& chunks = kernels::CpuChunkKernels();
+  const kernels::CpuKernelTable* const* tables = kernels::AllCpuKernels();
+  for (const MakeCase& make : HostCases(10007)) {
+    const KernelCase which = make();
+    const auto expected = RunOnHost(which, {**tables, chunks, *tables});
+    ASSERT_TRUE(expected.ok()) << which.name;
+    for (auto* table = tables + 1; *table != nullptr; ++table) {
+      const auto seen = RunOnHost(which, {**table, chunks, *table});
+      ASSERT_TRUE(seen.ok()) << which.name;
+      for (std::size_t b = 0; b < which.buffers.size(); ++b) {
+        const Status same = CompareBuffer(which, b, expected.value()[b].data(),
+                                          seen.value()[b].data());
+        EXPECT_TRUE(same.ok()) << (*table)->name << ": " << same.ToString();
+      }
+    }
+  }
 }
 
 TEST_F(GpuCases, ChunkKernelsGiveTheCpusResults) {

@@ -379,6 +379,8 @@ static void test_moves(void) {
   CHECK_OK(gf_comm_allgather_v(g_comm, in, out, parts, GF_INT64));
   CHECK(out[0] == 1 && out[1] == 2 && out[2] == 2);
   CHECK_INVALID(gf_comm_allgather_v(g_comm, in, out, NULL, GF_INT64));
+  /* Times the ranks, this is a size of 0 or one that is too small. */
+  CHECK_INVALID(gf_comm_allgather(g_comm, in, NULL, SIZE_MAX / 2 + 1, GF_INT8));
   CHECK_OK(gf_comm_broadcast(g_comm, &byte, 1, GF_INT8, 2));
   CHECK(byte == 42);
   for (i = 0; i < RANKS; ++i) {
@@ -401,11 +403,13 @@ static void test_messages(void) {
   if (g_rank == 0) {
     CHECK_OK(gf_comm_send(g_comm, text, sizeof(text), 1, 9));
     CHECK_INVALID(gf_comm_send(g_comm, text, 1, RANKS, 9));
+    CHECK_INVALID(gf_comm_send(g_comm, NULL, 1, 1, 9));
   } else if (g_rank == 1) {
     memset(text, 0, sizeof(text));
     CHECK_OK(gf_comm_recv(g_comm, text, sizeof(text), 0, 9));
     CHECK(strcmp(text, "sent") == 0);
     CHECK_INVALID(gf_comm_recv(g_comm, text, 1, -5, 9));
+    CHECK_INVALID(gf_comm_recv(g_comm, NULL, 1, 0, 9));
   }
   CHECK_OK(gf_comm_alloc_shared(g_comm, 4000, &shared));
   ((float*)shared)[999] = 1.5F;

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -286,7 +287,32 @@ TEST(CApiCsc, RefusesSettingsOutOfRange) {
   config = Config();
   config.wire_dtype = GF_FLOAT64;
   EXPECT_EQ(gf_csc_open(&config, &csc), GF_INVALID_ARGUMENT);
+  for (const float scale : {0.0F, -1.0F, kInf, std::nanf(""), 1e-40F}) {
+    config = Config();
+    config.loss_scale = scale;
+    EXPECT_EQ(gf_csc_open(&config, &csc), GF_INVALID_ARGUMENT) << scale;
+  }
+  for (const float factor : {-1.0F, kInf, std::nanf("")}) {
+    config = Config();
+    config.keep_factor = factor;
+    EXPECT_EQ(gf_csc_open(&config, &csc), GF_INVALID_ARGUMENT) << factor;
+  }
   EXPECT_EQ(csc, nullptr);
+  EXPECT_EQ(gf_csc_step(nullptr), 0U);
+  EXPECT_EQ(gf_csc_get_factors(nullptr).kept_norm, 0.0F);
+}
+
+TEST(CApiCsc, TakesAnyValueButZeroForAlwaysDense) {
+  std::mt19937 random(8);
+  Ranks ranks(2, Config(), std::vector<std::uint8_t>(14, 0xFF));
+  for (int step = 0; step < 3; ++step) {
+    EXPECT_FALSE(ranks.Step(Random(2, random)));
+    for (const gf_csc_bucket* bucket : ranks[0].buckets) {
+      EXPECT_EQ(std::count(bucket->selected, bucket->selected + bucket->chunks,
+                           std::uint8_t{1}),
+                static_cast<std::ptrdiff_t>(bucket->chunks));
+    }
+  }
 }
 
 }  // namespace

@@ -67,6 +67,25 @@ TEST(Opening, InOneProcessRefusesDifferencesToo) {
   }
 }
 
+TEST(Opening, TellsTheOthersWhyARankCannot) {
+  Job job;
+  job.size = 3;
+  job.over = Over::kTcp;
+  job.tensors = SomeTensors();
+  job.adapt = [](int rank, Options* options, auto*) {
+    if (rank == 1) options->device = "cuda:1023";
+  };
+  OpenRanks(job, [&](int rank, Opened opened) {
+    ASSERT_FALSE(opened.ok());
+    const std::string& text = opened.status().message();
+    if (rank == 1) return;
+    EXPECT_NE(text.find("rank 1 did not open its communicator"),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("device"), std::string::npos) << text;
+  });
+}
+
 // What ranks call instead of the same. Buffers are large enough for both calls.
 constexpr std::size_t kMost = 6000;
 struct Buffers {

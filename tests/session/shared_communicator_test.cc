@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -217,6 +218,23 @@ TEST_P(Shared, WhoStepsOnHearsOfARankThatHasClosed) {
         << status.message();
     EXPECT_LT(std::chrono::steady_clock::now() - began,
               std::chrono::seconds(20));
+  });
+}
+
+TEST_P(Shared, AGroupStaysOpenAsLongAsItsSession) {
+  RunRanks(MakeJob(), [](GradientSession& first) {
+    constexpr GroupId kGroup = 5;
+    Communicator& comm = first.communicator();
+    std::vector<int> ranks(static_cast<std::size_t>(comm.size()));
+    std::iota(ranks.rbegin(), ranks.rend(), 0);
+    ASSERT_TRUE(comm.OpenGroup(kGroup, ranks).ok());
+    Owned session = OpenBeside(first, first.options(), kGroup);
+    ASSERT_TRUE(session != nullptr);
+    EXPECT_EQ(comm.CloseGroup(kGroup).code(), StatusCode::kFailedPrecondition);
+    ProduceAll(*session, 0);
+    FinishAndExpect(*session, 0);
+    session.reset();
+    EXPECT_TRUE(comm.CloseGroup(kGroup).ok());
   });
 }
 

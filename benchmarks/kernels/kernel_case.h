@@ -20,7 +20,8 @@ namespace gradientflow::benchmarks {
 struct KernelTables {
   const kernels::KernelTable& elements;
   const kernels::ChunkKernelTable& chunks;
-  // Of the host's memory; null where the others are a device's.
+  // The kernels that only host memory has; null if the tables above are those
+  // of a device.
   const kernels::CpuKernelTable* host = nullptr;
 };
 

@@ -105,7 +105,7 @@ Exact ExpectedValue(const AllreduceCase& c, const std::vector<Elements>& inputs,
   return exact;
 }
 
-// Of the elements, by rank.
+// Returns the elements that a rank checks; together the ranks check all.
 Extent ShareOf(int rank, int size, std::size_t count) {
   const auto begin_of = [&](int r) {
     return count * static_cast<std::size_t>(r) / static_cast<std::size_t>(size);

@@ -23,8 +23,8 @@ build() {
   gf_bazel "$1"
   "${GF_BAZEL[@]}" shutdown
   idle "$("${GF_BAZEL[@]}" info server_pid)"
-  "${GF_BAZEL[@]}" build --config="$1" --keep_going "${GF_BAZEL_FLAGS[@]}" \
-    -- //tests/...
+  "${GF_BAZEL[@]}" build --config="$1" --keep_going "${GF_NO_LINKS[@]}" \
+    "${GF_BAZEL_FLAGS[@]}" -- //tests/...
 }
 
 idle $$

@@ -14,6 +14,7 @@ GF_PACKAGES=(
   g++ binutils git python3 iproute2 cmake pkgconf
   clang libclang-rt-dev clang-format-14 clang-tidy-14 shellcheck
   googletest libbenchmark-dev libhwy-dev libcli11-dev nlohmann-json3-dev
+  libsodium-dev
 )
 
 _gf_missing() {
@@ -95,7 +96,7 @@ gf_build_cache() {
     uname -m
     bazel --version
     dpkg-query -W -f '${Package} ${Version}\n' 'gcc*' 'g++*' 'clang*' 'libc6*' \
-      'libstdc++*' 'libhwy*' 'libcli11*' 'nlohmann*' 'libbenchmark*' 'googletest*'
+      'libstdc++*' 'libhwy*' 'libcli11*' 'nlohmann*' 'libbenchmark*' 'googletest*' 'libsodium*'
     "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" --version
   } 2>/dev/null | sha256sum | cut -c1-16)
   mkdir -p "$root/$stamp" || return 0
@@ -109,6 +110,10 @@ gf_build_cache() {
 
 # A server and an output folder of its own beside the usual ones, since a server
 # does one thing at a time: it would not even say where its folder is meanwhile.
+# Builds with it get "${GF_NO_LINKS[@]}": links in the checkout that lead into another
+# server's folder look like packages to the first.
+# shellcheck disable=SC2034
+GF_NO_LINKS=(--symlink_prefix=/)
 gf_bazel() {
   export GF_OUTPUT_BASE=${GF_OUTPUT_BASE:-$(bazel info output_base)}
   # shellcheck disable=SC2034

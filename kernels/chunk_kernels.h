@@ -51,6 +51,10 @@ inline constexpr std::uint32_t kNotSent = 0xFFFFFFFFU;
 // CPU tables can also leave what is sent in place, like `send` of ResidualArgs:
 // packed is then null, and scale is not used. CPU tables skip the residuals
 // that `dirty` says are zero, and keep `dirty` up to date.
+//
+// CPU tables also take a null `residual` here and in the two structs below:
+// the gradients contain the residual, s = grads[i], and a kept chunk keeps
+// type(keep_factor * s) there. Then packed is null and zero_kept false.
 struct ChunkResidualArgs {
   ChunkRange range;
   const std::uint32_t* slots;  // For all chunks of the pool.
@@ -94,22 +98,27 @@ struct ChunkUnpackArgs {
 // 0, for every chunk of the range
 //   sent:  residual[i] = finite(finite(residual[i]) + finite(scale * grads[i]))
 //   kept:  residual[i] = finite(residual[i])
+// With a residual in the gradients (null), sent chunks become finite(scale *
+// grads[i]), and kept ones finite(grads[i]).
 struct ChunkRestoreArgs {
   ChunkRange range;
   const std::uint32_t* slots;
-  const void* grads;
+  void* grads;  // Only written if residual is null.
   DType type;
   float* residual;
   float scale;
   std::uint8_t* dirty = nullptr;  // As in ChunkResidualArgs.
 };
 
-// residual[i] *= factor, for all chunks of the range.
+// residual[i] *= factor, for all chunks of the range. If `residual` is null,
+// the same for grads, of type `type`.
 struct ChunkRescaleArgs {
   ChunkRange range;
   float* residual;
   float factor;
   const std::uint8_t* dirty = nullptr;  // As in ChunkResidualArgs.
+  void* grads = nullptr;
+  DType type = DType::kFloat32;
 };
 
 // Selects the chunks to send next: those with always[c] != 0 (null: none), and

@@ -106,6 +106,10 @@ struct ReduceManyArgs {
 //   keep:  residual[i] = keep_factor * s;  grads[i] = zero_kept ? 0 : as it was
 // *norm += sum |s| in float32 (null: not wanted). The order of the sum is fixed
 // for a given n and instruction set, so a repeated run gives the same bits.
+//
+// If `residual` is null, the gradients contain it already:
+//   s = grads[i];  keep:  grads[i] = type(keep_factor * s)
+// and `send` and `zero_kept` must be false.
 struct ResidualArgs {
   void* grads;
   DType type;  // A gradient type.

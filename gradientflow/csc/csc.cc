@@ -1,9 +1,35 @@
 #include "gradientflow/csc/csc.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
+#include "kernels/kernels.h"
+
 namespace gradientflow {
+namespace {
+
+// Calls the kernel for args.range or, if the memory has workers, for each of
+// its chunks.
+template <typename Args>
+Status ForChunks(const CscRegion& region, const char* name,
+                 int (*kernel)(const Args&, void*), const Args& args) {
+  const auto call = [&](const Args& part) {
+    return region.memory->KernelStatus(name,
+                                       kernel(part, region.memory->stream()));
+  };
+  if (region.memory->workers() == nullptr) return call(args);
+  const kernels::ChunkRange& range = args.range;
+  return RunPass(region.memory->workers(), range.count,
+                 range.count * range.chunk_elements, [&](std::size_t i) {
+                   Args one = args;
+                   one.range.first += i;
+                   one.range.count = 1;
+                   return call(one);
+                 });
+}
+
+}  // namespace
 
 // With s the loss scale and l `left_scaled`, both times the true gradient g:
 // before the exchange memory holds s * g, after it l * g. The wire carries s *
@@ -24,10 +50,10 @@ kernels::ChunkRange Csc::Whole(const CscRegion& region) const {
 Status Csc::Rescale(const CscRegion& region, float factor) const {
   if (factor == 1.0F) return {};
   const kernels::ChunkRescaleArgs args = {Whole(region), region.residual,
-                                          factor, region.dirty};
-  return region.memory->KernelStatus(
-      "chunk_rescale",
-      region.memory->kernels().chunk_rescale(args, region.memory->stream()));
+                                          factor,        region.dirty,
+                                          region.grads,  region.type};
+  return ForChunks(region, "chunk_rescale",
+                   region.memory->kernels().chunk_rescale, args);
 }
 
 Status Csc::Pack(const CscRegion& region, std::size_t first,
@@ -46,9 +72,15 @@ Status Csc::Pack(const CscRegion& region, std::size_t first,
   args.norm_scale = factors_.kept_norm;
   args.norms = region.norms;
   args.dirty = region.dirty;
-  return region.memory->KernelStatus(
-      "chunk_residual",
-      region.memory->kernels().chunk_residual(args, region.memory->stream()));
+  return ForChunks(region, "chunk_residual",
+                   region.memory->kernels().chunk_residual, args);
+}
+
+Status Csc::Pack(const CscRegion& region,
+                 std::span<const std::size_t> chunks) const {
+  return RunPass(region.memory->workers(), chunks.size(),
+                 chunks.size() * config_.selection.chunk_elements,
+                 [&](std::size_t i) { return Pack(region, chunks[i], 1); });
 }
 
 Status Csc::Unpack(const CscRegion& region, std::size_t first,
@@ -65,9 +97,8 @@ Status Csc::Unpack(const CscRegion& region, std::size_t first,
   args.norm_scale = factors_.sent_norm;
   args.norms = region.norms;
   args.nonfinite = region.nonfinite;
-  return region.memory->KernelStatus(
-      "chunk_unpack",
-      region.memory->kernels().chunk_unpack(args, region.memory->stream()));
+  return ForChunks(region, "chunk_unpack",
+                   region.memory->kernels().chunk_unpack, args);
 }
 
 Status Csc::Skip(const CscRegion& region) const {
@@ -79,15 +110,63 @@ Status Csc::Skip(const CscRegion& region) const {
   args.residual = region.residual;
   args.scale = factors_.give_back;
   args.dirty = region.dirty;
-  return region.memory->KernelStatus(
-      "chunk_restore",
-      region.memory->kernels().chunk_restore(args, region.memory->stream()));
+  return ForChunks(region, "chunk_restore",
+                   region.memory->kernels().chunk_restore, args);
 }
 
-void FindDirty(const CscRegion& region, std::size_t chunk_elements) {
+Status Csc::ForGradients(const CscRegion& region, const Chunk& chunk) const {
+  const std::size_t width = config_.selection.chunk_elements;
+  const std::size_t chunks = Whole(region).count;
+  return RunPass(
+      region.memory->workers(), chunks, region.elements, [&](std::size_t c) {
+        const std::size_t begin = c * width;
+        auto* grads =
+            static_cast<std::byte*>(region.grads) + begin * SizeOf(region.type);
+        return chunk(c, grads, begin, std::min(width, region.elements - begin));
+      });
+}
+
+Status Csc::ZeroSent(const CscRegion& region) const {
+  return ForGradients(region, [&](std::size_t c, std::byte* grads, std::size_t,
+                                  std::size_t count) {
+    if (region.dirty[c] == 0) {
+      std::fill_n(grads, count * SizeOf(region.type), std::byte{0});
+    }
+    return Status();
+  });
+}
+
+Status Csc::ReadKept(const CscRegion& region, float* residual) const {
+  return ForGradients(region, [&](std::size_t c, std::byte* grads,
+                                  std::size_t begin, std::size_t count) {
+    if (region.dirty[c] == 0) {
+      std::fill_n(residual + begin, count, 0.0F);
+      return Status();
+    }
+    return region.memory->KernelStatus(
+        "convert", kernels::CpuKernels().convert(
+                       {grads, region.type, residual + begin, DType::kFloat32,
+                        nullptr, count, 1, nullptr},
+                       nullptr));
+  });
+}
+
+Status Csc::WriteKept(const CscRegion& region, const float* residual) const {
+  return ForGradients(region, [&](std::size_t, std::byte* grads,
+                                  std::size_t begin, std::size_t count) {
+    return region.memory->KernelStatus(
+        "convert",
+        kernels::CpuKernels().convert({residual + begin, DType::kFloat32, grads,
+                                       region.type, nullptr, count, 1, nullptr},
+                                      nullptr));
+  });
+}
+
+void FindDirty(const CscRegion& region, const float* residual,
+               std::size_t chunk_elements) {
   for (std::size_t begin = 0; begin < region.elements;
        begin += chunk_elements) {
-    const float* chunk = region.residual + begin;
+    const float* chunk = residual + begin;
     const float* end =
         chunk + std::min(chunk_elements, region.elements - begin);
     const bool zero = std::all_of(chunk, end, [](float v) { return v == 0; });

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 
 #include "gradientflow/base/dtype.h"
 #include "gradientflow/base/status.h"
@@ -25,8 +27,9 @@ namespace gradientflow {
 
 struct CscOptions {
   ChunkSelectorOptions selection;
-  bool zero_kept = false;  // Kept gradients become 0 in place.
-  float keep_factor = 1;   // Decay of what is kept back.
+  bool zero_kept = false;     // Kept gradients become 0 in place.
+  float keep_factor = 1;      // Decay of what is kept back.
+  bool in_gradients = false;  // A session's residual is in the pool itself.
   // The factor that turns an exchanged value into a mean: 1 if the exchange
   // takes means, 1 / ranks if it takes sums.
   float share = 1;
@@ -41,6 +44,9 @@ struct CscRegion {
   std::size_t elements = 0;
   void* grads = nullptr;
   DType type = DType::kFloat32;
+  // Null, in host memory: the gradients contain the residual. Backward adds to
+  // them, Pack() leaves there what is kept back, and a chunk that was sent has
+  // to be zeroed (ZeroSent()) before it is added to again.
   float* residual = nullptr;
   const std::uint32_t* slots = nullptr;  // The selection, for the kernels.
   float* norms = nullptr;
@@ -68,7 +74,9 @@ inline bool IsLossScale(float scale) {
 
 // The passes over regions. Calls for different regions may run on different
 // threads at the same time, except for SetScale(). Errors are those of the
-// kernels.
+// kernels. If the memory has workers, they share the chunks of a pass; a chunk
+// is always one kernel call, so the bits do not depend on them. Chunks are then
+// exchanged where they are (`packed` is null).
 class Csc {
  public:
   explicit Csc(const CscOptions& config, float loss_scale = 1)
@@ -92,6 +100,9 @@ class Csc {
   // sum, times keep_factor, becomes the residual, and its norm is taken.
   Status Pack(const CscRegion& region, std::size_t first,
               std::size_t count) const;
+  // The same for any chunks, in host memory.
+  Status Pack(const CscRegion& region,
+              std::span<const std::size_t> chunks) const;
   // After the exchange: turns those of the chunks that were sent into gradients
   // again, and takes their norms.
   Status Unpack(const CscRegion& region, std::size_t first,
@@ -101,7 +112,18 @@ class Csc {
   // residual that are not finite become 0; otherwise they would stay for ever.
   Status Skip(const CscRegion& region) const;
 
+  // For a residual in the gradients. Zeroes the chunks in which nothing is kept
+  // back: those that were sent, unless the step was skipped.
+  Status ZeroSent(const CscRegion& region) const;
+  // Copies what is kept back from the gradients, as float32, and back. Between
+  // ZeroSent() and Pack(), backward must not have begun.
+  Status ReadKept(const CscRegion& region, float* residual) const;
+  Status WriteKept(const CscRegion& region, const float* residual) const;
+
  private:
+  using Chunk = std::function<Status(std::size_t c, std::byte* grads,
+                                     std::size_t begin, std::size_t count)>;
+  Status ForGradients(const CscRegion& region, const Chunk& chunk) const;
   kernels::ChunkRange Range(const CscRegion& region, std::size_t first,
                             std::size_t count) const {
     return {region.elements, config_.selection.chunk_elements, first, count};
@@ -114,6 +136,7 @@ class Csc {
 };
 
 // Brings region.dirty, in host memory, up to date with the residual.
-void FindDirty(const CscRegion& region, std::size_t chunk_elements);
+void FindDirty(const CscRegion& region, const float* residual,
+               std::size_t chunk_elements);
 
 }  // namespace gradientflow

@@ -11,12 +11,15 @@ namespace {
 
 class HostMemory final : public CscMemory {
  public:
+  explicit HostMemory(Workers* workers) : workers_(workers) {}
+
   bool asynchronous() const override { return false; }
   std::string description() const override { return "the host"; }
   const kernels::ChunkKernelTable& kernels() const override {
     return kernels::CpuChunkKernels();
   }
   void* stream() const override { return nullptr; }
+  Workers* workers() const override { return workers_; }
   Status KernelStatus(const char* kernel, int error) const override {
     if (error == 0) return {};
     return {StatusCode::kInternal,
@@ -41,6 +44,9 @@ class HostMemory final : public CscMemory {
   Status Synchronize() override { return {}; }
   Status Mark() override { return {}; }
   Result<bool> Reached() const override { return true; }
+
+ private:
+  Workers* const workers_;
 };
 
 class MemoryOfDevice final : public CscMemory {
@@ -78,8 +84,8 @@ class MemoryOfDevice final : public CscMemory {
 
 }  // namespace
 
-std::unique_ptr<CscMemory> HostCscMemory() {
-  return std::make_unique<HostMemory>();
+std::unique_ptr<CscMemory> HostCscMemory(Workers* workers) {
+  return std::make_unique<HostMemory>(workers);
 }
 
 Result<std::unique_ptr<CscMemory>> DeviceCscMemory(Device* device,

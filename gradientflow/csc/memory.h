@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gradientflow/base/status.h"
+#include "gradientflow/base/workers.h"
 #include "gradientflow/device/device.h"
 #include "kernels/chunk_kernels.h"
 
@@ -25,6 +26,9 @@ class CscMemory {
   virtual std::string description() const = 0;  // "the host"; for errors.
   virtual const kernels::ChunkKernelTable& kernels() const = 0;
   virtual void* stream() const = 0;  // For kernels().
+  // Threads among which a pass divides its chunks, one kernel call for each
+  // chunk. Null: a pass is one call.
+  virtual Workers* workers() const { return nullptr; }
   // Turns what a kernel returned into a Status that names the kernel.
   virtual Status KernelStatus(const char* kernel, int error) const = 0;
 
@@ -43,8 +47,9 @@ class CscMemory {
   virtual Result<bool> Reached() const = 0;
 };
 
-// The memory of this process, with the kernels of the CPU.
-std::unique_ptr<CscMemory> HostCscMemory();
+// The memory of this process, with the kernels of the CPU. `workers` are
+// borrowed and outlive the result; null: the calling thread works alone.
+std::unique_ptr<CscMemory> HostCscMemory(Workers* workers = nullptr);
 
 // The memory of a device, with work in the order of `stream`. Both arguments
 // are borrowed and outlive the result.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -29,6 +30,19 @@ CscOptions WithShare(CscOptions config, const AggregatorArgs& args) {
   return config;
 }
 
+// With several threads, a pass takes this much for each of them. In the
+// meantime the wire is not served.
+constexpr std::size_t kPassElements = std::size_t{128} << 10;
+
+// How many chunks a pass may take.
+std::size_t PassChunks(const CscMemory& memory, std::size_t chunk_elements) {
+  if (memory.asynchronous()) return std::numeric_limits<std::size_t>::max();
+  const Workers* workers = memory.workers();
+  if (workers == nullptr || workers->threads() == 1) return 1;
+  return static_cast<std::size_t>(workers->threads()) *
+         std::max<std::size_t>(1, kPassElements / chunk_elements);
+}
+
 std::span<const std::uint8_t> SelectionIn(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()};
 }
@@ -54,6 +68,7 @@ SparseAggregator::SparseAggregator(const AggregatorArgs& args,
       memory_(std::move(memory)),
       csc_(WithShare(config, args)),
       selector_(std::move(selector)),
+      pass_chunks_(PassChunks(*memory_, config.selection.chunk_elements)),
       bucket_bytes_(args.bucket_bytes) {}
 
 SparseAggregator::~SparseAggregator() { (void)memory_->Synchronize(); }
@@ -65,7 +80,7 @@ Status SparseAggregator::Allocate() {
     std::size_t bytes;
     bool on_host;
   } wanted[] = {
-      {&residual_, residual_bytes(), false},
+      {&residual_, in_gradients() ? 0 : residual_bytes(), false},
       {&slots_[0], chunks * sizeof(std::uint32_t), false},
       {&slots_[1], chunks * sizeof(std::uint32_t), false},
       {&selected_, chunks, false},
@@ -90,7 +105,7 @@ Status SparseAggregator::Allocate() {
   region_.elements = args_.layout->elements();
   region_.grads = args_.pool;
   region_.type = args_.pool_dtype;
-  region_.residual = As<float>(residual_);
+  region_.residual = in_gradients() ? nullptr : As<float>(residual_);
   region_.norms = As<float>(norms_);
   region_.dirty = on_host() ? As<std::uint8_t>(dirty_) : nullptr;
   region_.wire = args_.wire_dtype;
@@ -132,6 +147,7 @@ void SparseAggregator::Check(const Status& status) {
 
 void SparseAggregator::Begin(std::uint64_t step, float loss_scale) {
   step_ = step;
+  if (in_gradients()) residual_copy_ = {};  // As large as the pool.
   result_ = AggregateResult();
   result_.gradient_scale = ScaleInPool(args_, loss_scale);
   Check(
@@ -219,14 +235,19 @@ bool SparseAggregator::Work() {
   return true;
 }
 
-// Packs the next chunk; on a device, all chunks that are written.
+// Packs the next written chunks, as many as a pass may take.
 void SparseAggregator::Pack(Queue* queue) {
   const Clock::Time begin = args_.clock->Now();
-  const std::size_t first = queue->next++;
-  while (!on_host() && Written(*queue)) ++queue->next;
-  const std::size_t chunk = queue->chunks[first];
-  Check(csc_.Pack(region_, chunk, queue->next - first));
-  RecordPass("residual", chunk, selector_.chunk(chunk).count, begin);
+  const std::size_t first = queue->next;
+  std::size_t elements = 0;
+  do {
+    elements += selector_.chunk(queue->chunks[queue->next++]).count;
+  } while (queue->next - first < pass_chunks_ && Written(*queue));
+  const std::span<const std::size_t> chunks =
+      std::span(queue->chunks).subspan(first, queue->next - first);
+  Check(on_host() ? csc_.Pack(region_, chunks)
+                  : csc_.Pack(region_, chunks.front(), chunks.size()));
+  RecordPass("residual", chunks.front(), elements, begin);
 }
 
 // Records the timeline's bar of a pass. Passes on a device are left out,
@@ -348,8 +369,14 @@ void SparseAggregator::TakeSelection() {
 
 Result<std::span<const float>> SparseAggregator::residual() {
   const std::size_t elements = args_.layout->elements();
-  if (on_host()) return std::span<const float>(region_.residual, elements);
+  if (on_host() && !in_gradients()) {
+    return std::span<const float>(region_.residual, elements);
+  }
   residual_copy_.resize(elements);
+  if (in_gradients()) {
+    GF_RETURN_IF_ERROR(csc_.ReadKept(region_, residual_copy_.data()));
+    return std::span<const float>(residual_copy_);
+  }
   GF_RETURN_IF_ERROR(memory_->Copy(residual_copy_.data(), residual_.get(),
                                    elements * sizeof(float)));
   GF_RETURN_IF_ERROR(memory_->Synchronize());
@@ -371,10 +398,18 @@ Status SparseAggregator::Restore(std::uint64_t next_step, float loss_scale,
                                  std::span<const std::byte> residual,
                                  std::span<const std::byte> next_selection) {
   GF_RETURN_IF_ERROR(selector_.Restore(next_step, SelectionIn(next_selection)));
-  GF_RETURN_IF_ERROR(
-      memory_->Copy(residual_.get(), residual.data(), residual.size()));
+  const float* kept = region_.residual;
+  if (in_gradients()) {
+    residual_copy_.resize(args_.layout->elements());
+    std::memcpy(residual_copy_.data(), residual.data(), residual.size());
+    kept = residual_copy_.data();
+    GF_RETURN_IF_ERROR(csc_.WriteKept(region_, kept));
+  } else {
+    GF_RETURN_IF_ERROR(
+        memory_->Copy(residual_.get(), residual.data(), residual.size()));
+  }
   (void)csc_.SetScale(loss_scale, loss_scale);
-  if (on_host()) FindDirty(region_, selector_.chunk(0).count);
+  if (on_host()) FindDirty(region_, kept, selector_.chunk(0).count);
   return UploadSelection();
 }
 

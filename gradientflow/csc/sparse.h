@@ -20,15 +20,16 @@ namespace gradientflow {
 //              come back are unpacked. At the end of the step the norms are
 //              exchanged, and select the chunks of the next step
 //
-// On the host a pass works on one chunk, and chunks to be sent go first, so
-// that the wire never waits for what is kept. They are exchanged where they
-// are: the collective walks their extents and converts. On a device, a pass
-// takes all chunks written since the last pass, in one launch, and packs them.
-// The selection is copied to the host, and no thread blocks on the device.
+// On the host a pass works on a chunk, or on some if threads share them, and
+// chunks to be sent go first, so that the wire never waits for what is kept.
+// They are exchanged where they are: the collective walks their extents and
+// converts. On a device, a pass takes all chunks written since the last pass,
+// in one launch, and packs them. The selection is copied to the host, and no
+// thread blocks on the device.
 //
-// Memory beyond the pool: the residual (float32 per element) and some bytes per
-// chunk. On a device also what is sent, in the wire dtype: the whole pool in
-// the first step, less later.
+// Memory beyond the pool: the residual (float32 per element), unless it is in
+// the gradients, and some bytes per chunk. On a device also what is sent, in
+// the wire dtype: the whole pool in the first step, less later.
 class SparseAggregator final : public Aggregator {
  public:
   // args.pool is memory of the kind `memory`. config.share is ignored; it
@@ -52,6 +53,9 @@ class SparseAggregator final : public Aggregator {
   }
   void SetBucketBytes(std::size_t bytes) override { bucket_bytes_ = bytes; }
   Result<std::span<const float>> residual() override;
+  Status ZeroSent() override {
+    return in_gradients() ? csc_.ZeroSent(region_) : Status();
+  }
   std::span<const std::uint8_t> next_selection() const override {
     return selector_.selected();
   }
@@ -88,6 +92,8 @@ class SparseAggregator final : public Aggregator {
   Status EnsurePacked(std::size_t bytes);
   Status UploadSelection();
   bool on_host() const { return !memory_->asynchronous(); }
+  // What is kept back is in the pool itself.
+  bool in_gradients() const { return csc_.config().in_gradients; }
   bool Written(const Queue& queue) const;
   bool AllBack() const;
   void Pack(Queue* queue);
@@ -113,7 +119,8 @@ class SparseAggregator final : public Aggregator {
   const std::unique_ptr<CscMemory> memory_;
   Csc csc_;
   ChunkSelector selector_;
-  CscRegion region_;  // The pool.
+  const std::size_t pass_chunks_;  // The most that Pack() takes at a time.
+  CscRegion region_;               // The pool.
   std::size_t bucket_bytes_;
   std::vector<std::uint8_t> selection_;
   std::vector<Bucket> buckets_;
@@ -139,7 +146,7 @@ class SparseAggregator final : public Aggregator {
   // The source of copies that may still be under way when the next one begins,
   // so it must not change.
   DeviceMemory host_zero_;
-  std::vector<float> residual_copy_;  // Copied from a device.
+  std::vector<float> residual_copy_;  // From a device, or from gradients.
 
   std::uint64_t step_ = 0;
   std::size_t written_end_ = 0;

@@ -12,6 +12,9 @@
 namespace gradientflow {
 namespace {
 
+// What a thread updates at a time.
+constexpr std::size_t kPieceElements = std::size_t{64} << 10;
+
 Status Invalid(std::string message) {
   return {StatusCode::kInvalidArgument, std::move(message)};
 }
@@ -95,11 +98,13 @@ Status CheckGroups(const PoolLayout& layout,
 
 Optimizer::Optimizer(const PoolLayout& layout,
                      const kernels::CpuKernelTable& kernels,
-                     std::vector<bool> skip_lars, std::size_t chunk_elements)
+                     std::vector<bool> skip_lars, std::size_t chunk_elements,
+                     Workers* workers)
     : layout_(layout),
       kernels_(kernels),
       skip_lars_(std::move(skip_lars)),
-      tiles_(CutTiles(layout, chunk_elements)) {}
+      tiles_(CutTiles(layout, chunk_elements)),
+      workers_(workers) {}
 
 Status Optimizer::Validate(const OptimizerOptions& config,
                            const ExchangedGradients& gradients,
@@ -131,30 +136,40 @@ Status Optimizer::AllocateMomentum() {
                  layout_.elements(), " elements")};
 }
 
-// Cuts the exchanged extents at the borders of tensors, then updates the
-// exchanged parts of one tensor after another.
+// Cuts the exchanged extents at the borders of tensors, and then into pieces,
+// among which threads can be divided. Leaves out tensors without weights.
+void Optimizer::CutPieces(const ExchangedGradients& gradients,
+                          std::span<float* const> weights) {
+  parts_.clear();
+  for (const Extent& extent : gradients.extents) {
+    layout_.AppendParts(extent, &parts_);
+  }
+  std::erase_if(parts_, [&](const TensorPart& part) {
+    return weights[part.tensor] == nullptr;
+  });
+  pieces_.clear();
+  for (const TensorPart& part : parts_) {
+    for (std::size_t done = 0; done < part.count; done += kPieceElements) {
+      pieces_.push_back({part.tensor, part.begin + done, part.pool_begin + done,
+                         std::min(kPieceElements, part.count - done)});
+    }
+  }
+}
+
 Status Optimizer::Step(const OptimizerOptions& config,
                        const ExchangedGradients& gradients,
                        std::span<float* const> weights) {
   GF_RETURN_IF_ERROR(Validate(config, gradients, weights));
   GF_RETURN_IF_ERROR(AllocateMomentum());
-  parts_.clear();
-  for (const Extent& extent : gradients.extents) {
-    layout_.AppendParts(extent, &parts_);
+  CutPieces(gradients, weights);
+  rates_.assign(layout_.tensors(), config.lr);
+  if (config.kind == OptimizerOptions::Kind::kLars) {
+    GF_RETURN_IF_ERROR(LarsRates(config, gradients, weights));
   }
-  // Extents ascend, so the parts of one tensor are adjacent.
-  for (auto first = parts_.begin(); first != parts_.end();) {
-    const std::size_t tensor = first->tensor;
-    const auto last = std::find_if(
-        first, parts_.end(),
-        [tensor](const TensorPart& part) { return part.tensor != tensor; });
-    if (weights[tensor] != nullptr) {
-      GF_RETURN_IF_ERROR(
-          UpdateTensor(config, gradients, {first, last}, weights[tensor]));
-    }
-    first = last;
-  }
-  return {};
+  return RunPass(workers_, pieces_.size(), layout_.elements(),
+                 [&](std::size_t i) {
+                   return Update(config, gradients, pieces_[i], weights);
+                 });
 }
 
 Status Optimizer::SumSquares(const void* src, DType type, std::size_t n,
@@ -166,83 +181,77 @@ Status Optimizer::SumSquares(const void* src, DType type, std::size_t n,
 
 // Does what tile_squares and lars_rates do on a device, tile by tile, so that
 // the sums round in the same way.
-Result<float> Optimizer::LarsRate(const OptimizerOptions& config,
-                                  const ExchangedGradients& gradients,
-                                  std::span<const TensorPart> parts,
-                                  const float* weights) {
-  const std::size_t tensor = parts.front().tensor;
-  const std::uint64_t first = tiles_.first_tile[tensor];
-  const std::uint64_t last = tiles_.first_tile[tensor + 1];
-  weight_squares_.assign(last - first, 0);
-  gradient_squares_.assign(last - first, 0);
-  auto part = parts.begin();
-  for (std::uint64_t t = first; t < last; ++t) {
-    const kernels::Tile& tile = tiles_.tiles[t];
-    GF_RETURN_IF_ERROR(SumSquares(weights + tile.tensor_begin, DType::kFloat32,
-                                  tile.count, tensor,
-                                  &weight_squares_[t - first]));
-    const std::uint64_t end = tile.pool_begin + tile.count;
-    for (; part != parts.end() && part->pool_begin < end; ++part) {
-      const std::uint64_t part_end = part->pool_begin + part->count;
-      const std::uint64_t from =
-          std::max(tile.pool_begin, std::uint64_t{part->pool_begin});
-      if (from < part_end) {
-        GF_RETURN_IF_ERROR(SumSquares(ElementAt(gradients, from),
-                                      gradients.type,
-                                      std::min(part_end, end) - from, tensor,
-                                      &gradient_squares_[t - first]));
-      }
-      if (part_end > end) break;  // The next tile has more of it.
-    }
+Status Optimizer::LarsRates(const OptimizerOptions& config,
+                            const ExchangedGradients& gradients,
+                            std::span<float* const> weights) {
+  fixed_rate_.assign(layout_.tensors(), 1);
+  for (const TensorPart& part : parts_) {
+    const bool skip = !skip_lars_.empty() && skip_lars_[part.tensor];
+    fixed_rate_[part.tensor] = skip ? 1 : 0;
   }
-  const std::uint64_t tiles_of_one[] = {0, last - first};
-  float rate = 0;
+  weight_squares_.assign(tiles_.tiles.size(), 0);
+  gradient_squares_.assign(tiles_.tiles.size(), 0);
+  GF_RETURN_IF_ERROR(
+      RunPass(workers_, tiles_.tiles.size(), layout_.elements(),
+              [&](std::size_t t) { return SumTile(gradients, weights, t); }));
   kernels::LarsRatesArgs args = {};
-  args.first_tile = tiles_of_one;
-  args.tensors = 1;
+  args.first_tile = tiles_.first_tile.data();
+  args.tensors = layout_.tensors();
   args.weight_squares = weight_squares_.data();
   args.gradient_squares = gradient_squares_.data();
+  args.skip = fixed_rate_.data();
   args.lr = config.lr;
   args.eta = config.lars_eta;
   args.eps = config.lars_eps;
   args.weight_decay = config.weight_decay;
-  args.rates = &rate;
+  args.rates = rates_.data();
   args.grad_scale = 1.0F / gradients.scale;
-  GF_RETURN_IF_ERROR(KernelStatus(
-      kernels_, "lars_rates",
-      kernels::CpuChunkKernels().lars_rates(args, nullptr), tensor));
-  return rate;
+  return KernelStatus(kernels_, "lars_rates",
+                      kernels::CpuChunkKernels().lars_rates(args, nullptr), 0);
 }
 
-// One rate for the whole tensor, one kernel for each part of it.
-Status Optimizer::UpdateTensor(const OptimizerOptions& config,
-                               const ExchangedGradients& gradients,
-                               std::span<const TensorPart> parts,
-                               float* weights) {
-  const std::size_t tensor = parts.front().tensor;
-  float rate = config.lr;
-  if (config.kind == OptimizerOptions::Kind::kLars &&
-      (skip_lars_.empty() || !skip_lars_[tensor])) {
-    const Result<float> lars = LarsRate(config, gradients, parts, weights);
-    if (!lars.ok()) return lars.status();
-    rate = lars.value();
-  }
-  for (const TensorPart& part : parts) {
-    const int error =
-        kernels_.sgd({.weights = weights + part.begin,
-                      .momentum_buf = momentum_.get() + part.pool_begin,
-                      .grads = ElementAt(gradients, part.pool_begin),
-                      .type = gradients.type,
-                      .n = part.count,
-                      .lr = rate,
-                      .momentum = config.momentum,
-                      .weight_decay = config.weight_decay,
-                      .grad_scale = 1.0F / gradients.scale,
-                      .nesterov = config.nesterov},
-                     nullptr);
-    GF_RETURN_IF_ERROR(KernelStatus(kernels_, "sgd", error, tensor));
+// The squares of tile `t` of the weights, and of what was exchanged of it.
+Status Optimizer::SumTile(const ExchangedGradients& gradients,
+                          std::span<float* const> weights, std::size_t t) {
+  const kernels::Tile& tile = tiles_.tiles[t];
+  if (fixed_rate_[tile.tensor] != 0) return {};
+  GF_RETURN_IF_ERROR(SumSquares(weights[tile.tensor] + tile.tensor_begin,
+                                DType::kFloat32, tile.count, tile.tensor,
+                                &weight_squares_[t]));
+  const std::size_t begin = tile.pool_begin;
+  const std::size_t end = begin + tile.count;
+  // Parts ascend in the pool.
+  auto part = std::partition_point(
+      parts_.begin(), parts_.end(), [begin](const TensorPart& before) {
+        return before.pool_begin + before.count <= begin;
+      });
+  for (; part != parts_.end() && part->pool_begin < end; ++part) {
+    const std::size_t from = std::max(begin, part->pool_begin);
+    const std::size_t to = std::min(end, part->pool_begin + part->count);
+    GF_RETURN_IF_ERROR(SumSquares(ElementAt(gradients, from), gradients.type,
+                                  to - from, tile.tensor,
+                                  &gradient_squares_[t]));
   }
   return {};
+}
+
+Status Optimizer::Update(const OptimizerOptions& config,
+                         const ExchangedGradients& gradients,
+                         const TensorPart& piece,
+                         std::span<float* const> weights) const {
+  const int error =
+      kernels_.sgd({.weights = weights[piece.tensor] + piece.begin,
+                    .momentum_buf = momentum_.get() + piece.pool_begin,
+                    .grads = ElementAt(gradients, piece.pool_begin),
+                    .type = gradients.type,
+                    .n = piece.count,
+                    .lr = rates_[piece.tensor],
+                    .momentum = config.momentum,
+                    .weight_decay = config.weight_decay,
+                    .grad_scale = 1.0F / gradients.scale,
+                    .nesterov = config.nesterov},
+                   nullptr);
+  return KernelStatus(kernels_, "sgd", error, piece.tensor);
 }
 
 std::span<const float> Optimizer::momentum() const {

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
 #include "gradientflow/base/dtype.h"
 #include "gradientflow/base/pages.h"
 #include "gradientflow/base/status.h"
+#include "gradientflow/base/workers.h"
 #include "gradientflow/buckets/pool_layout.h"
 #include "gradientflow/collectives/collective.h"
 #include "gradientflow/optimizer/optimizer_options.h"
@@ -55,8 +57,11 @@ class Optimizer {
   // memory. `skip_lars` marks the tensors (by forward index) whose LARS factor
   // is 1, as usual for biases and batch norms; empty for none. `chunk_elements`
   // is as in DeviceOptimizerArgs: the sums of the norms are cut there.
+  // `workers`, which share the work, outlive the optimizer; null: the calling
+  // thread works alone.
   Optimizer(const PoolLayout& layout, const kernels::CpuKernelTable& kernels,
-            std::vector<bool> skip_lars = {}, std::size_t chunk_elements = 0);
+            std::vector<bool> skip_lars = {}, std::size_t chunk_elements = 0,
+            Workers* workers = nullptr);
 
   // weights[i] are tensor i's float32 master weights, which the caller owns;
   // null leaves the tensor alone. Returns kInvalidArgument with the field or
@@ -78,25 +83,32 @@ class Optimizer {
                   const ExchangedGradients& gradients,
                   std::span<float* const> weights) const;
   Status AllocateMomentum();
-  Result<float> LarsRate(const OptimizerOptions& config,
-                         const ExchangedGradients& gradients,
-                         std::span<const TensorPart> parts,
-                         const float* weights);
+  void CutPieces(const ExchangedGradients& gradients,
+                 std::span<float* const> weights);
+  Status LarsRates(const OptimizerOptions& config,
+                   const ExchangedGradients& gradients,
+                   std::span<float* const> weights);
+  Status SumTile(const ExchangedGradients& gradients,
+                 std::span<float* const> weights, std::size_t t);
   Status SumSquares(const void* src, DType type, std::size_t n,
                     std::size_t tensor, double* sum) const;
-  Status UpdateTensor(const OptimizerOptions& config,
-                      const ExchangedGradients& gradients,
-                      std::span<const TensorPart> parts, float* weights);
+  Status Update(const OptimizerOptions& config,
+                const ExchangedGradients& gradients, const TensorPart& piece,
+                std::span<float* const> weights) const;
 
   const PoolLayout& layout_;
   const kernels::CpuKernelTable& kernels_;
   const std::vector<bool> skip_lars_;
   const TensorTiles tiles_;
+  Workers* const workers_;
   Pages<float> momentum_;
   // Kept, so that steps allocate nothing.
-  std::vector<TensorPart> parts_;
-  std::vector<double> weight_squares_;
-  std::vector<double> gradient_squares_;
+  std::vector<TensorPart> parts_;         // What was exchanged, by tensor.
+  std::vector<TensorPart> pieces_;        // Of the parts.
+  std::vector<std::uint8_t> fixed_rate_;  // By tensor: the rate is lr.
+  std::vector<float> rates_;              // By tensor.
+  std::vector<double> weight_squares_;    // By tile.
+  std::vector<double> gradient_squares_;  // By tile.
 };
 
 }  // namespace gradientflow

@@ -1,3 +1,4 @@
+#include <cerrno>
 #include <type_traits>
 
 #include "kernels/cpu/targets.h"
@@ -51,6 +52,33 @@ struct ResidualBody {
   }
 };
 
+// For a residual that is in the gradients.
+template <class T>
+struct DecayBody {
+  T* grads;
+  VF keep_factor;
+  NormSlots norm;
+
+  template <int kSlot, class Memory>
+  HWY_INLINE void Step(std::size_t i, Memory memory) {
+    const VF sum = memory.Read(grads + i);
+    norm.Add<kSlot>(sum);
+    memory.Write(hn::Mul(keep_factor, sum), grads + i);
+  }
+
+  HWY_INLINE void Advance(std::size_t elements) { grads += elements; }
+};
+
+template <class T>
+HWY_NOINLINE int RunDecay(const ResidualArgs& args) {
+  if (args.send || args.zero_kept) return EINVAL;
+  DecayBody<T> body{
+      static_cast<T*>(args.grads), hn::Set(DF(), args.keep_factor), {}};
+  const float norm = SumOfPieces(args.n, body);
+  if (args.norm != nullptr) *args.norm += norm;
+  return 0;
+}
+
 template <class T, Fate fate>
 HWY_NOINLINE int RunResidual(const ResidualArgs& args) {
   ResidualBody<T, fate> body{static_cast<T*>(args.grads),
@@ -67,6 +95,7 @@ HWY_NOINLINE int RunResidual(const ResidualArgs& args) {
 int Residual(const ResidualArgs& args, void*) {
   return VisitGradientType(args.type, [&](auto tag) {
     using T = typename decltype(tag)::Type;
+    if (args.residual == nullptr) return RunDecay<T>(args);
     if (args.send) return RunResidual<T, Fate::kSend>(args);
     if (args.zero_kept) return RunResidual<T, Fate::kKeepAndZero>(args);
     return RunResidual<T, Fate::kKeep>(args);

@@ -25,12 +25,14 @@ using Values = std::array<float, kElements>;
 // One rank, whose exchange is the identity.
 class Rank {
  public:
-  explicit Rank(CscMemory& memory)
-      : memory_(memory),
+  Rank(CscMemory& memory, ResidualPlace place)
+      : in_gradients_(place == ResidualPlace::kInGradients),
+        memory_(memory),
         csc_({.selection = {.pool_elements = kElements,
                             .chunk_elements = kChunk,
                             .sparsity = 0.5},
-              .keep_factor = kMomentum}),
+              .keep_factor = kMomentum,
+              .in_gradients = in_gradients_}),
         selector_(ChunkSelector::Create(csc_.config().selection).value()),
         grads_(Allocate(sizeof(Values))),
         residual_(Allocate(sizeof(Values))),
@@ -44,6 +46,10 @@ class Rank {
     region_.slots = reinterpret_cast<std::uint32_t*>(slots_.get());
     region_.norms = reinterpret_cast<float*>(norms_.get());
     if (memory.asynchronous()) region_.packed = packed_.get();
+    if (in_gradients_) {
+      region_.residual = nullptr;
+      region_.dirty = dirty_;
+    }
   }
   ~Rank() { EXPECT_TRUE(memory_.Synchronize().ok()); }
   Rank(const Rank&) = delete;
@@ -53,7 +59,13 @@ class Rank {
   // it.
   Values Exchange(const Values& gradients) {
     Copy(slots_.get(), selector_.slots().data(), 2 * sizeof(std::uint32_t));
-    Copy(grads_.get(), gradients.data(), sizeof(Values));
+    Values backward = gradients;
+    if (in_gradients_) {
+      EXPECT_TRUE(csc_.ZeroSent(region_).ok());
+      const Values kept = Read(grads_);
+      for (std::size_t i = 0; i < kElements; ++i) backward[i] += kept[i];
+    }
+    Copy(grads_.get(), backward.data(), sizeof(Values));
     EXPECT_TRUE(csc_.Pack(region_, 0, 1).ok());
     EXPECT_TRUE(csc_.Pack(region_, 1, 1).ok());
     EXPECT_TRUE(csc_.Unpack(region_, 0, 2).ok());
@@ -67,7 +79,12 @@ class Rank {
   const std::vector<std::uint8_t>& selected() const {
     return selector_.selected();
   }
-  Values residual() { return Read(residual_); }
+  Values residual() {
+    if (!in_gradients_) return Read(residual_);
+    Values values;
+    EXPECT_TRUE(csc_.ReadKept(region_, values.data()).ok());
+    return values;
+  }
   std::vector<float> norms() {
     std::vector<float> norms(2);
     Copy(norms.data(), norms_.get(), 2 * sizeof(float));
@@ -88,6 +105,8 @@ class Rank {
     return values;
   }
 
+  const bool in_gradients_;
+  std::uint8_t dirty_[2] = {};
   CscMemory& memory_;
   const Csc csc_;
   ChunkSelector selector_;
@@ -101,7 +120,7 @@ class Rank {
 
 }  // namespace
 
-void ExpectGoldenSteps(CscMemory& memory) {
+void ExpectGoldenSteps(CscMemory& memory, ResidualPlace place) {
   const bool important[] = {false, false, true, false, true};
   const double hg[] = {.9, 1.71, 0, .9, 0};
   const double norm[] = {1, 1.9, 2.71, 1, 1.9};  // Per element.
@@ -112,7 +131,7 @@ void ExpectGoldenSteps(CscMemory& memory) {
   const PoolLayout layout = PoolLayout::Create({kElements}).value();
   Optimizer optimizer(layout, kernels::CpuKernels());
   Values weights = {};
-  Rank rank(memory);
+  Rank rank(memory, place);
   (void)rank.Exchange({0, 0, 0, 9, 9});  // Sends all; leaves no residual.
   rank.Select(1);
   for (int step = 0; step < 5; ++step) {
@@ -142,9 +161,9 @@ void ExpectGoldenSteps(CscMemory& memory) {
   }
 }
 
-void ExpectSkippedStep(CscMemory& memory) {
+void ExpectSkippedStep(CscMemory& memory, ResidualPlace place) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
-  Rank rank(memory);
+  Rank rank(memory, place);
   (void)rank.Exchange({1, 2, 3, 9, 9});
   rank.Select(1);  // The second chunk.
   (void)rank.Exchange({1, kInf, 3, 5, -7});

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 
+#include "gradientflow/base/workers.h"
 #include "tests/csc/csc_golden.h"
 #include "tests/device/fake_device.h"
 
@@ -13,6 +15,17 @@ namespace {
 
 TEST(HostCscMemory, FollowsTheGoldenValues) {
   ExpectGoldenSteps(*HostCscMemory());
+}
+
+TEST(HostCscMemory, FollowsTheGoldenValuesInTheGradients) {
+  ExpectGoldenSteps(*HostCscMemory(), ResidualPlace::kInGradients);
+  ExpectSkippedStep(*HostCscMemory(), ResidualPlace::kInGradients);
+}
+
+TEST(HostCscMemory, FollowsTheGoldenValuesWithWorkers) {
+  Workers workers(3, std::chrono::nanoseconds(0));
+  ExpectGoldenSteps(*HostCscMemory(&workers));
+  ExpectSkippedStep(*HostCscMemory(&workers));
 }
 
 TEST(HostCscMemory, KeepsWhatASkippedStepHadSent) {

@@ -79,7 +79,8 @@ StepStats RunStep(GradientSession& session,
     const std::size_t begin = session.pool_offset(t);
     const std::size_t count = session.gradient(t).bytes / sizeof(float);
     for (std::size_t i = begin; i < begin + count; ++i) {
-      pool[i] = static_cast<float>(gradients[i]);
+      const float before = session.options().accumulate ? pool[i] : 0;
+      pool[i] = before + static_cast<float>(gradients[i]);
     }
     session.GradientReady(t);
   }
@@ -105,6 +106,7 @@ struct Setting {
   std::uint64_t warmup_steps;
   ResidualMode residual;
   bool zero_kept = false;
+  bool accumulate = false;
 };
 void PrintTo(const Setting& s, std::ostream* out) { *out << s.name; }
 
@@ -124,6 +126,7 @@ class Sparse : public ::testing::TestWithParam<Setting> {
     job.options.warmup_steps = s.warmup_steps;
     job.options.residual = s.residual;
     job.options.zero_kept = s.zero_kept;
+    job.options.accumulate = s.accumulate;
     return job;
   }
 
@@ -162,10 +165,18 @@ TEST_P(Sparse, FollowsTheReference) {
       const std::vector<float> flat = weights.Flat();
       for (std::size_t i = 0; i < settings.elements; ++i) {
         const int me = session.rank();
-        ASSERT_NEAR(Pool(session)[i], reference.pool(me, i), 1e-4) << i;
+        const bool kept = session.selection()[i / settings.chunk_elements] == 0;
+        // With accumulate, the pool holds what is kept back.
+        ASSERT_NEAR(Pool(session)[i],
+                    GetParam().accumulate && kept ? reference.residual(me, i)
+                                                  : reference.pool(me, i),
+                    1e-4)
+            << i;
         ASSERT_NEAR(residual[i], reference.residual(me, i), 1e-4) << i;
         ASSERT_NEAR(flat[i], reference.weight(i), 1e-3) << i;
       }
+      ASSERT_TRUE(session.ZeroGradients().ok());
+      EXPECT_EQ(ResidualOf(session), residual);
       EXPECT_EQ(stats.chunks, reference.selection().size());
       if (step == 0) {
         EXPECT_EQ(stats.selected_chunks, stats.chunks);
@@ -189,6 +200,7 @@ TEST_P(Sparse, RestoredRanksGoOnBitForBit) {
           MakeGradients(settings.ranks, settings.elements, step);
       RunStep(session, g[session.rank()]);
       ASSERT_TRUE(Update(session, kSgd, w->pointers()).ok());
+      ASSERT_TRUE(session.ZeroGradients().ok());
     }
   };
   RunRanks(job, [&](GradientSession& session) {
@@ -236,6 +248,12 @@ constexpr Setting kSettings[] = {
     {"ZeroKeptDevices", Over::kDevices, 2, 33, 0.85F, 3,
      ResidualMode::kMomentum, true},
     {"SingleElements", Over::kMemory, 2, 1, 0.9F, 0, ResidualMode::kPlain},
+    {"Accumulate", Over::kMemory, 3, 50, 0.8F, 2, ResidualMode::kMomentum,
+     false, true},
+    {"AccumulatePlain", Over::kMessages, 2, 33, 0.85F, 0, ResidualMode::kPlain,
+     false, true},
+    {"AccumulateTcp", Over::kTcp, 2, 100000, 0.5F, 0, ResidualMode::kMomentum,
+     false, true},
     {"Tcp", Over::kTcp, 2, 50, 0.85F, 2, ResidualMode::kMomentum},
     {"Mixed", Over::kMixed, 3, 50, 0.85F, 0, ResidualMode::kMomentum},
     {"Device", Over::kDevices, 1, 40, 0.75F, 0, ResidualMode::kMomentum},

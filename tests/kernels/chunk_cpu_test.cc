@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <random>
 
 #include "kernels/chunk_kernels.h"
@@ -187,6 +188,58 @@ TEST(CpuChunkKernels, SkipResidualsThatAreKnownToBeZero) {
       ASSERT_EQ(chunk.residual.Get(i), all.residual.Get(i));
     }
     EXPECT_EQ(chunk.dirty, all.dirty);
+  }
+}
+
+// A residual in the gradients, through a step: what is kept, what a skipped
+// step gives back, and a new scale.
+TEST(CpuChunkKernels, LeaveAResidualInTheGradients) {
+  std::mt19937_64 random(8);
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const DType type : kGradientTypes) {
+    for (const float keep : {1.0F, 0.5F}) {
+      for (const bool sent : {false, true}) {
+        Chunk chunk(type, 2001, sent, random);
+        chunk.grads.Set(7, infinity);
+        chunk.grads.Set(2000, 8);
+        const Elements before = chunk.grads;
+        const ChunkRange all = {2001, 2001, 0, 1};
+        ChunkResidualArgs args = {};
+        args.range = all;
+        args.slots = chunk.slots.data();
+        args.grads = chunk.grads.data();
+        args.type = args.packed_type = type;
+        args.keep_factor = keep;
+        args.norm_scale = 1;
+        args.norms = &chunk.norm;
+        args.dirty = &chunk.dirty;
+        ASSERT_EQ(CpuChunkKernels().chunk_residual(args, nullptr), 0);
+        EXPECT_EQ(chunk.dirty, sent ? 0 : 1);
+        EXPECT_EQ(std::isinf(chunk.norm), !sent);
+        const double factor = sent ? 1 : double{keep};
+        for (std::size_t i = 0; i < 2001; ++i) {
+          const double kept = RoundTo(DType::kFloat32, factor * before.Get(i));
+          ASSERT_TRUE(Is(chunk.grads, i, RoundTo(type, kept))) << i;
+        }
+        ASSERT_EQ(CpuChunkKernels().chunk_restore(
+                      {all, chunk.slots.data(), chunk.grads.data(), type,
+                       nullptr, 2.0F, &chunk.dirty},
+                      nullptr),
+                  0);
+        EXPECT_EQ(chunk.dirty, 1);
+        EXPECT_EQ(chunk.grads.Get(7), 0) << "not finite";
+        const double back = sent ? 16 : 8 * factor;
+        EXPECT_EQ(chunk.grads.Get(2000), back);
+        ASSERT_EQ(
+            CpuChunkKernels().chunk_rescale(
+                {all, nullptr, 0.25F, &chunk.dirty, chunk.grads.data(), type},
+                nullptr),
+            0);
+        EXPECT_EQ(chunk.grads.Get(2000), back / 4);
+        args.zero_kept = true;
+        EXPECT_EQ(CpuChunkKernels().chunk_residual(args, nullptr), EINVAL);
+      }
+    }
   }
 }
 

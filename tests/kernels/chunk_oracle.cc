@@ -99,6 +99,7 @@ std::vector<ChunkRange> Ranges() {
                {1000, 4001}, {32000, 76543}, {70001, 150003}};
   std::vector<ChunkRange> ranges;
   for (const auto& pool : pools) {
+    if (kSmallCases && pool.elements > 5000) continue;
     ChunkRange range{pool.elements, pool.chunk_elements, 0, 0};
     const std::size_t chunks = ChunksOf(range);
     const std::size_t parts[][2] = {{0, chunks},
@@ -193,11 +194,15 @@ std::vector<TileTable> TileTables() {
   const std::vector<std::size_t> tiny = {1, 2, 0, 1, 3, 1, 5, 0, 7, 1, 33};
   const std::vector<std::size_t> mixed = {3,     16384, 1, 0,    16385,
                                           40000, 5,     2, 1009, 257};
-  return {MakeTiles(tiny, 1),        MakeTiles(tiny, 7),
-          MakeTiles(tiny, 1000),     MakeTiles(mixed, 1000),
-          MakeTiles(mixed, 32000),   MakeTiles(mixed, 1 << 20),
-          MakeTiles({0, 0}, 1000),   MakeTiles({100003}, 32000),
-          MakeTiles({64, 64}, 16384)};
+  std::vector<TileTable> tables = {
+      MakeTiles(tiny, 1),      MakeTiles(tiny, 7),
+      MakeTiles(tiny, 1000),   MakeTiles({64, 64}, 16384),
+      MakeTiles({0, 0}, 1000), MakeTiles(mixed, 1000)};
+  if (kSmallCases) return tables;
+  tables.push_back(MakeTiles(mixed, 32000));
+  tables.push_back(MakeTiles(mixed, 1 << 20));
+  tables.push_back(MakeTiles({100003}, 32000));
+  return tables;
 }
 
 Weights::Weights(const std::vector<std::size_t>& tensors,

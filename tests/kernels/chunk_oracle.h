@@ -16,6 +16,15 @@
 // The oracle for the kernels of chunk_kernels.h, in addition to oracle.h.
 namespace gradientflow::kernels::testing {
 
+// Under sanitizers, which are ten times slower, large cases are left out: what
+// these look for does not depend on lengths, and canaries guard every run.
+#ifdef __has_feature
+inline constexpr bool kSmallCases =
+    __has_feature(thread_sanitizer) || __has_feature(address_sanitizer);
+#else
+inline constexpr bool kSmallCases = false;
+#endif
+
 // The tables under test. They are defined beside the backend's Tables(): a test
 // links one library of tables.
 std::vector<const ChunkKernelTable*> ChunkTables();

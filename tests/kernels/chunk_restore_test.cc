@@ -24,7 +24,7 @@ void Spoil(Elements& elements, std::mt19937_64& random) {
 
 class ChunkRestore : public EveryChunkTable {
  protected:
-  int Run(const ChunkRange& range, const Slots& slots, const Elements& grads,
+  int Run(const ChunkRange& range, const Slots& slots, Elements& grads,
           Elements& residual, float scale) {
     return Launch(&ChunkKernelTable::chunk_restore,
                   {.range = range,
@@ -91,10 +91,10 @@ TEST_P(ChunkRestore, RefusesOtherTypesAndRangesAndTouchesNothing) {
   Elements residual = RandomElements(DType::kFloat32, 20);
   const Elements before = residual;
   for (const DType type : kPlainTypes) {
-    const Elements grads(type, 20);
+    Elements grads(type, 20);
     EXPECT_EQ(Run({20, 7, 0, 3}, slots, grads, residual, 1), EINVAL);
   }
-  const Elements grads = RandomElements(DType::kFloat16, 20);
+  Elements grads = RandomElements(DType::kFloat16, 20);
   for (const ChunkRange& bad : BadRanges()) {
     EXPECT_EQ(Run(bad, slots, grads, residual, 1), EINVAL);
   }

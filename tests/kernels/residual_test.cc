@@ -86,6 +86,39 @@ TEST_P(Residual, HandlesEveryTailLengthAndLongRuns) {
   }
 }
 
+TEST_P(Residual, DecaysAResidualThatIsInTheGradients) {
+  for (const DType type : kGradientTypes) {
+    for (const std::size_t n : {0, 1, 15, 16, 70, 1000, 8193, 32001}) {
+      Elements grads(type, n, n % 3);
+      grads.Fill(random_);
+      const Elements before = grads;
+      Elements apart(DType::kFloat32, n);
+      for (std::size_t i = 0; i < n; ++i) apart.Set(i, 0);
+      Scalar<float> norm;
+      Scalar<float> norm_apart;
+      const ResidualArgs args = {grads.data(), type,  nullptr, n,
+                                 false,        false, 0.9F,    norm.get()};
+      ASSERT_EQ(kernels().residual(args, nullptr), 0);
+      for (std::size_t i = 0; i < n; ++i) {
+        const double kept =
+            RoundTo(DType::kFloat32, before.Get(i) * double{0.9F});
+        ASSERT_TRUE(Is(grads, i, RoundTo(type, kept)));
+      }
+      Elements as_before = before;
+      ASSERT_EQ(Run(as_before, apart, {false, false, 0.9F}, norm_apart.get()),
+                0);
+      EXPECT_EQ(*norm, *norm_apart) << "the order of the sum is the same";
+      EXPECT_TRUE(grads.CanariesIntact());
+      for (const bool send : {false, true}) {
+        ResidualArgs refused = args;
+        refused.send = send;
+        refused.zero_kept = !send;
+        EXPECT_NE(kernels().residual(refused, nullptr), 0);
+      }
+    }
+  }
+}
+
 // Each step adds much less than one unit in the last place of the sum.
 TEST_P(Residual, LosesNothingOverHundredsOfSteps) {
   for (const DType type : kGradientTypes) {

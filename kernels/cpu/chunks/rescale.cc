@@ -15,11 +15,14 @@ int ChunkRescale(const ChunkRescaleArgs& args, void*) {
     const std::size_t c = args.range.first + i;
     if (args.dirty != nullptr && args.dirty[c] == 0) continue;
     const Run run = RunOf(args.range, c);
-    float* residual = args.residual + run.begin;
+    const bool apart = args.residual != nullptr;
+    const DType type = apart ? DType::kFloat32 : args.type;
+    void* residual =
+        ElementAt(apart ? args.residual : args.grads, type, run.begin);
     const int error = CpuKernels().convert({.src = residual,
-                                            .src_type = DType::kFloat32,
+                                            .src_type = type,
                                             .dst = residual,
-                                            .dst_type = DType::kFloat32,
+                                            .dst_type = type,
                                             .settled = nullptr,
                                             .n = run.count,
                                             .scale = args.factor,

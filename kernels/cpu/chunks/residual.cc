@@ -100,6 +100,10 @@ int SendPacked(const ChunkResidualArgs& args, std::size_t c, const Run& run) {
 
 int Send(const ChunkResidualArgs& args, std::size_t c) {
   const Run run = RunOf(args.range, c);
+  if (args.residual == nullptr) {  // It is in the gradients.
+    if (args.dirty != nullptr) args.dirty[c] = 0;
+    return 0;
+  }
   const bool clean = args.dirty != nullptr && args.dirty[c] == 0;
   const bool in_place = args.packed == nullptr;
   if (in_place && clean) return 0;
@@ -114,17 +118,27 @@ int Send(const ChunkResidualArgs& args, std::size_t c) {
 
 int Keep(const ChunkResidualArgs& args, std::size_t c) {
   const Run run = RunOf(args.range, c);
+  void* grads = ElementAt(args.grads, args.type, run.begin);
+  const bool apart = args.residual != nullptr;
   float norm = 0;
-  const int error = CpuKernels().residual(
-      {.grads = ElementAt(args.grads, args.type, run.begin),
-       .type = args.type,
-       .residual = args.residual + run.begin,
-       .n = run.count,
-       .send = false,
-       .zero_kept = args.zero_kept,
-       .keep_factor = args.keep_factor,
-       .norm = &norm},
-      nullptr);
+  const int error =
+      !apart && args.keep_factor == 1
+          ? CpuKernels().l1_norm({.src = grads,
+                                  .type = args.type,
+                                  .n = run.count,
+                                  .scale = 1,
+                                  .norm = &norm},
+                                 nullptr)
+          : CpuKernels().residual(
+                {.grads = grads,
+                 .type = args.type,
+                 .residual = apart ? args.residual + run.begin : nullptr,
+                 .n = run.count,
+                 .send = false,
+                 .zero_kept = args.zero_kept,
+                 .keep_factor = args.keep_factor,
+                 .norm = &norm},
+                nullptr);
   args.norms[c] = args.norm_scale * norm;
   if (args.dirty != nullptr) args.dirty[c] = norm != 0 ? 1 : 0;
   return error;
@@ -135,7 +149,9 @@ int Keep(const ChunkResidualArgs& args, std::size_t c) {
 int ChunkResidual(const ChunkResidualArgs& args, void*) {
   if (!IsAllowed(args.range) || !IsGradientType(args.type) ||
       !IsGradientType(args.packed_type) ||
-      !SlotsAllowed(args.range, args.slots, args.first_slot)) {
+      !SlotsAllowed(args.range, args.slots, args.first_slot) ||
+      (args.residual == nullptr &&
+       (args.packed != nullptr || args.zero_kept))) {
     return EINVAL;
   }
   for (std::size_t i = 0; i < args.range.count; ++i) {

@@ -15,24 +15,37 @@ constexpr std::size_t kPiece = 1024;
 
 float Finite(float v) { return std::isfinite(v) ? v : 0.0F; }
 
-int GiveBack(const ChunkRestoreArgs& args, const Run& run) {
-  float* residual = args.residual + run.begin;
+int Convert(const void* src, DType src_type, void* dst, DType dst_type,
+            std::size_t n, float scale) {
+  return CpuKernels().convert({.src = src,
+                               .src_type = src_type,
+                               .dst = dst,
+                               .dst_type = dst_type,
+                               .settled = nullptr,
+                               .n = n,
+                               .scale = scale,
+                               .nonfinite = nullptr},
+                              nullptr);
+}
+
+// Adds finite(scale * gradients) to the residual, or leaves it in the
+// gradients if the residual is there.
+int GiveBack(const ChunkRestoreArgs& args, const Run& run, float scale) {
   float sent[kPiece];
   for (std::size_t i = 0; i < run.count; i += kPiece) {
     const std::size_t count = std::min(kPiece, run.count - i);
-    const int error = CpuKernels().convert(
-        {.src = ElementAt(args.grads, args.type, run.begin + i),
-         .src_type = args.type,
-         .dst = sent,
-         .dst_type = DType::kFloat32,
-         .settled = nullptr,
-         .n = count,
-         .scale = args.scale,
-         .nonfinite = nullptr},
-        nullptr);
+    void* grads = ElementAt(args.grads, args.type, run.begin + i);
+    int error = Convert(grads, args.type, sent, DType::kFloat32, count, scale);
     if (error != 0) return error;
+    for (std::size_t e = 0; e < count; ++e) sent[e] = Finite(sent[e]);
+    if (args.residual == nullptr) {
+      error = Convert(sent, DType::kFloat32, grads, args.type, count, 1);
+      if (error != 0) return error;
+      continue;
+    }
+    float* residual = args.residual + run.begin + i;
     for (std::size_t e = 0; e < count; ++e) {
-      residual[i + e] = Finite(Finite(residual[i + e]) + Finite(sent[e]));
+      residual[e] = Finite(Finite(residual[e]) + sent[e]);
     }
   }
   return 0;
@@ -45,9 +58,11 @@ int ChunkRestore(const ChunkRestoreArgs& args, void*) {
   for (std::size_t i = 0; i < args.range.count; ++i) {
     const std::size_t c = args.range.first + i;
     const Run run = RunOf(args.range, c);
-    if (args.slots[c] != kNotSent) {
-      if (const int error = GiveBack(args, run); error != 0) return error;
-      if (args.dirty != nullptr) args.dirty[c] = 1;
+    const bool sent = args.slots[c] != kNotSent;
+    if (sent || args.residual == nullptr) {
+      const int error = GiveBack(args, run, sent ? args.scale : 1);
+      if (error != 0) return error;
+      if (sent && args.dirty != nullptr) args.dirty[c] = 1;
       continue;
     }
     float* residual = args.residual + run.begin;

@@ -1,3 +1,4 @@
+#include <cerrno>
 #include <cmath>
 #include <cstddef>
 
@@ -11,7 +12,15 @@ template <class T>
 int Run(const ResidualArgs& args) {
   T* grads = static_cast<T*>(args.grads);
   double norm = 0;
-  for (std::size_t i = 0; i < args.n; ++i) {
+  if (args.residual == nullptr) {
+    if (args.send || args.zero_kept) return EINVAL;
+    for (std::size_t i = 0; i < args.n; ++i) {
+      const float sum = ToFloat(grads[i]);
+      norm += std::fabs(sum);
+      grads[i] = FromFloat<T>(args.keep_factor * sum);
+    }
+  }
+  for (std::size_t i = 0; args.residual != nullptr && i < args.n; ++i) {
     const float sum = ToFloat(grads[i]) + args.residual[i];
     norm += std::fabs(sum);
     if (args.send) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gradientflow/base/clock.h"
+#include "gradientflow/base/secret.h"
 #include "gradientflow/base/status.h"
 #include "transports/arena.h"
 #include "transports/link.h"
@@ -34,6 +35,13 @@ struct TransportOptions {
   // is no other.
   std::string socket_ifname = {};
   int ip_version = 0;  // tcp: 4, 6, or 0 for both.
+  // tcp: the host name or address by which peers reach this rank, where that is
+  // none of its own: behind a translation of addresses. Empty: those of the
+  // interfaces.
+  std::string advertise_address = {};
+  // tcp: the ports to listen at; both 0: any.
+  std::uint16_t first_port = 0;
+  std::uint16_t last_port = 0;
   // tcp: the send and the receive buffer of each connection; 0 leaves them to
   // the kernel's tuning.
   std::size_t socket_buffer_bytes = 0;
@@ -45,8 +53,8 @@ struct ConnectArgs {
   // Endpoint::address() of each rank to link to, by rank. An empty address
   // means no link to that rank. The entry of this rank is ignored.
   std::vector<std::string> addresses = {};
-  // The same within a job, different between jobs.
-  std::uint64_t session_key = 0;
+  // Known to the ranks of this job alone, and new each time that they join.
+  Bits256 secret = {};
   Clock::Time deadline{};  // When Connect() gives up, by `clock`.
   const Clock* clock = nullptr;
   Poller* poller = nullptr;      // Outlives the links.
@@ -54,6 +62,9 @@ struct ConnectArgs {
   // If this rank cannot go on, the reason. Connect() then tells the peers,
   // where the transport has a way to, and returns this status.
   Status failed = {};
+  // If Connect() fails, gets the links that there are, by rank, so that their
+  // peers can be told why. May be null.
+  std::vector<std::unique_ptr<Link>>* links_of_failure = nullptr;
 };
 
 // How this process can be reached by one transport. NOT thread-safe.
@@ -67,7 +78,7 @@ class Endpoint {
 
   // Returns the links to all ranks that have an address, by rank, with null for
   // the other ranks and for this one. May be called once. Blocks until all
-  // links exist. Strangers (another session key, garbage, silence) are dropped
+  // links exist. Strangers (another secret, garbage, silence) are dropped
   // and hold up no one.
   // Errors: kDeadlineExceeded names the ranks that did not connect;
   // kInvalidArgument says which settings do not fit together. The links may

@@ -26,16 +26,19 @@ constexpr std::uint64_t kPollsPerGlance = 64;
 // and only where keeping to the limit would stop all ranks.
 constexpr std::size_t kMostHeld = 16;
 
-int LaneOf(const Link& link, Tag tag) {
-  if (link.lanes() == 1) return 0;
-  // With several lanes, lane 0 is left to control messages, which data must not
-  // delay. The messages of a segment share a lane, and so do those of a name
-  // that the receiver numbers. Any lane will do for a message that its sender
-  // has numbered.
-  const Tag spread = IsNumberedByReceiver(tag) ? NamedTag(tag)
-                     : IsPointToPoint(tag)     ? tag
-                                               : SegmentOf(tag);
-  return 1 + static_cast<int>(spread % static_cast<Tag>(link.lanes() - 1));
+// With several lanes, lane 0 is left to control messages, which data must not
+// delay. The messages of a segment share a lane if the lanes are fixed. Those
+// of a name that the receiver numbers share one in any case. Any lane will do
+// for a message that its sender has numbered.
+int LaneOf(Link& link, Tag tag) {
+  if (IsNumberedByReceiver(tag)) return link.Link::DataLane(NamedTag(tag));
+  return link.DataLane(IsPointToPoint(tag) ? tag : SegmentOf(tag));
+}
+
+// Whether the peer may send the message on this lane.
+bool MayCome(Link& link, int lane, Tag tag) {
+  return (!link.fixed_lanes() && !IsNumberedByReceiver(tag)) ||
+         LaneOf(link, tag) == lane;
 }
 
 }  // namespace
@@ -367,7 +370,7 @@ void Fabric::LiftLimit(Peer& from) {
     return std::any_of(
         from.matches.begin(), from.matches.end(), [&](const auto& entry) {
           const auto& [id, match] = entry;
-          return match.posted && LaneOf(*from.link, id.tag) == lane;
+          return match.posted && MayCome(*from.link, lane, id.tag);
         });
   };
   // If no receive is posted at all, this rank waits for a message from any

@@ -93,7 +93,7 @@ class BadLinks : public ::testing::Test {
     job_.timeout_seconds = 1;
     job_.tensor_elements = {3001, 7, 20000, 1, 5003};
     job_.bucket_bytes = 0;
-    job_.steps = 8;
+    job_.steps = 40;
     auto group = InprocGroup::Create(kRanks, {std::size_t{64} << 20});
     std::vector<Ended> ended(kRanks);
     if (!group.ok()) {

@@ -107,6 +107,7 @@ void Misuse(GradientSession& session) {
   ExpectRefusal(session.communicator().OpenGroup(1, {0, 1}), "OpenGroup()");
   ExpectRefusal(session.communicator().CloseGroup(1), "CloseGroup()");
   ExpectRefusal(session.OptimizerStep({}, {}), "OptimizerStep()");
+  ExpectRefusal(session.ZeroGradients(), "ZeroGradients()");
   ExpectRefusal(session.SaveState().status(), "SaveState()");
   ExpectRefusal(session.RestoreState({}), "RestoreState()");
   ExpectRefusal(session.communicator().AllocateShared(8).status(),
@@ -204,6 +205,30 @@ TEST_P(Forks, ChildrenOpenAJobOfTheirOwn) {
     return TrainStep(job_, 1, session.value().get(), &board[rank]);
   });
   for (int r = 0; r < 3; ++r) ranks.ExpectSuccess(r, kPatience);
+}
+
+// Threads that share passes exist in the parent only.
+TEST(ForksOfOneRank, LeaveThePassesThreadsAlone) {
+  Options options = OptionsOf(JobConfig(), 0);
+  options.size = 1;
+  options.sparsity = 0.5F;
+  options.compute_threads = 3;
+  auto opened = GradientSession::Open(options, {{"a", 300000}});
+  ASSERT_TRUE(opened.ok()) << opened.status().ToString();
+  std::unique_ptr<GradientSession> session = std::move(opened).value();
+  std::vector<float> weights(300000);
+  for (int step = 0; step < 4; ++step) {
+    session->GradientReady(0);
+    ASSERT_TRUE(session->FinishStep().ok());
+    ASSERT_TRUE(session->OptimizerStep({}, {weights.data()}).ok());
+    const Status child = Fork([&] {
+      session->GradientReady(0);
+      ExpectRefusal(session->FinishStep().status(), "FinishStep()");
+      session.reset();
+      std::exit(0);
+    });
+    EXPECT_TRUE(child.ok()) << child.ToString();
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Fabrics, Forks,

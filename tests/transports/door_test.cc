@@ -76,6 +76,22 @@ TEST_F(Doors, OldestStrangersMakeRoomAndPeersStay) {
   EXPECT_EQ(inside_.dropped, 32U);
 }
 
+TEST_F(Doors, TheLastDescriptorIsEnoughForTheLastThatKnocks) {
+  inside_.most = 1000;
+  Knock(2);
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = ::dup(listener_.fd());
+  ::close(next);
+  rlimit few = before;
+  few.rlim_cur = static_cast<rlim_t>(next) + 2;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  door_.AcceptSome(listener_, kNow, &inside_);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(inside_.sockets.size(), 2U);
+  EXPECT_EQ(inside_.dropped, 0U);
+}
+
 TEST_F(Doors, NoDescriptorIsNoReasonToStopButToPause) {
   inside_.most = 1000;
   Knock(20);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gradientflow/base/clock.h"
+#include "gradientflow/base/secret.h"
 #include "gradientflow/base/status.h"
 #include "transports/link.h"
 #include "transports/wire.h"
@@ -57,7 +58,7 @@ void JoinByEndpoints(const TransportKind& kind, LinkOwner* a, LinkOwner* b) {
     args.rank = rank;
     args.size = 2;
     args.addresses = {one->address(), other->address()};
-    args.session_key = 4711;
+    args.secret = HmacSha256("4711", "");
     args.clock = &clock;
     args.deadline = clock.Now() + std::chrono::seconds(20);
     args.poller = owner->poller();

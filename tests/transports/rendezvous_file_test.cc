@@ -4,11 +4,15 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <iterator>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/transports/rendezvous_ranks.h"
+#include "transports/rendezvous/frames.h"
 
 namespace gradientflow {
 namespace {
@@ -89,7 +93,7 @@ TEST_F(RendezvousFile, RunsOneAfterTheOtherDoNotMix) {
 TEST_F(RendezvousFile, JobsWithOtherTokensDoNotMeet) {
   RendezvousOptions other_0 = Rank(0, 2);
   RendezvousOptions other_1 = Rank(1, 2);
-  other_0.job_token = other_1.job_token = "another";
+  other_0.secret = other_1.secret = JobSecret("another", "");
   for (const Cards& cards : Meet({Rank(0, 2), Rank(1, 2), other_0, other_1})) {
     EXPECT_TRUE(cards.ok()) << cards.status().ToString();
   }
@@ -223,14 +227,88 @@ TEST_F(RendezvousFile, MissingRanksAreNamedToAllThatCame) {
   EXPECT_EQ(Files(), 0u);
 }
 
-TEST_F(RendezvousFile, ARankClaimedTwiceFailsAllAndNamesBoth) {
-  const auto results = Meet({Rank(0, 3), Rank(2, 3), Rank(2, 3)});
-  for (const Cards& result : results) {
-    EXPECT_EQ(result.status().code(), StatusCode::kInvalidArgument);
-    EXPECT_TRUE(Says(result, "rank 2 is claimed twice: by process"))
-        << result.status().ToString();
-  }
+TEST_F(RendezvousFile, OfTwoThatClaimARankTheEarlierIsLeftOut) {
+  std::vector<Cards> stale;
+  std::thread first([&] { stale = Meet({Rank(1, 2)}); });
+  ASSERT_FALSE(StemOnceJoined().empty());
+  const auto results = Meet({Rank(0, 2), Rank(1, 2, seconds(2))});
+  first.join();
+  ASSERT_TRUE(results[0].ok()) << results[0].status().ToString();
+  EXPECT_EQ(results[0].value(), AllCards(2));
+  // Rank 0 may have met the first before the second came.
+  ASSERT_NE(stale[0].ok(), results[1].ok());
+  if (stale[0].ok()) return;
+  EXPECT_EQ(stale[0].status().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Says(stale[0], "rank 1 is claimed twice: by process") &&
+              Says(stale[0], "and, later, by "))
+      << stale[0].status().ToString();
   EXPECT_EQ(Files(), 0u);
+}
+
+// Rank 1 is the test, and reads the end of a meeting when rank 0 has long left.
+class LateReader : public RendezvousFile {
+ protected:
+  void WaitUntil(const std::function<bool()>& there) const {
+    const SteadyClock clock;
+    const Clock::Time give_up = clock.Now() + seconds(10);
+    while (!there() && clock.Now() < give_up) std::this_thread::yield();
+  }
+  std::string ContentsOf(const std::string& ending) const {
+    std::ifstream file(FileNamed(ending), std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  // Writes the file as a rank does.
+  void Write(const std::string& name, rendezvous::FrameType type,
+             const std::string& body) const {
+    const fs::path path = directory_ / name;
+    std::ofstream(path.string() + ".new", std::ios::binary)
+        << rendezvous::EncodeFrame(type, body);
+    fs::rename(path.string() + ".new", path);
+  }
+  std::string StemOfRankZero() const {
+    WaitUntil([&] { return !FileNamed(".join.0").empty(); });
+    return FileNamed(".join.0").stem().stem().string();
+  }
+  void WriteJoin(const std::string& stem) const {
+    std::string body;
+    rendezvous::PutNumber(1, &body);
+    rendezvous::PutNumber(2, &body);
+    for (const char* text : {"a nonce", "a process elsewhere", "", "a card"}) {
+      rendezvous::PutText(text, &body);
+    }
+    Write(stem + ".join.1", rendezvous::FrameType::kJoin, body);
+  }
+};
+
+TEST_F(LateReader, FindsTheEndAfterRankZeroHasLeft) {
+  std::vector<Cards> zero;
+  std::thread rank_zero([&] { zero = Meet({Rank(0, 2, seconds(30))}); });
+  const std::string stem = StemOfRankZero();
+  WriteJoin(stem);
+  WaitUntil([&] { return !FileNamed(".verdict").empty(); });
+  const Result<rendezvous::Frame> verdict =
+      rendezvous::DecodeFrame(ContentsOf(".verdict"));
+  ASSERT_TRUE(verdict.ok());
+  const std::string id = rendezvous::BodyReader(verdict.value().body).Text();
+  std::string ack;
+  Write(stem + ".ack.1", rendezvous::FrameType::kAck, id);
+  rank_zero.join();
+  ASSERT_TRUE(zero[0].ok()) << zero[0].status().ToString();
+  const auto go = rendezvous::DecodeFrame(ContentsOf(".go"));
+  ASSERT_TRUE(go.ok()) << "rank 0 did not wait until this rank had read it";
+  EXPECT_EQ(go.value().body, id);
+  EXPECT_EQ(ContentsOf(".join.0"), "") << "rank 0 has left";
+}
+
+TEST_F(LateReader, FindsTheErrorAfterRankZeroHasLeft) {
+  std::vector<Cards> zero;
+  std::thread rank_zero([&] { zero = Meet({Rank(0, 3, milliseconds(300))}); });
+  WriteJoin(StemOfRankZero());
+  rank_zero.join();
+  EXPECT_EQ(zero[0].status().code(), StatusCode::kDeadlineExceeded);
+  const auto verdict = rendezvous::DecodeFrame(ContentsOf(".verdict"));
+  ASSERT_TRUE(verdict.ok());
+  EXPECT_EQ(verdict.value().type, rendezvous::FrameType::kFailed);
 }
 
 TEST_F(RendezvousFile, AnotherSizeIsNamed) {

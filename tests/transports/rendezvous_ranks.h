@@ -1,5 +1,7 @@
 #pragma once
 
+#include <poll.h>
+
 #include <chrono>
 #include <functional>
 #include <optional>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "gradientflow/base/clock.h"
+#include "gradientflow/base/secret.h"
 #include "gradientflow/base/status.h"
 #include "transports/rendezvous/rendezvous.h"
 #include "transports/tcp/addresses.h"
@@ -42,11 +45,30 @@ inline RendezvousOptions OptionsFor(const std::string& address, int rank,
                                     std::chrono::milliseconds patience) {
   RendezvousOptions options;
   options.address = address;
-  options.job_token = "secret";
+  options.secret = JobSecret("secret", "");
   options.rank = rank;
   options.size = size;
   options.deadline = SteadyClock().Now() + patience;
   return options;
+}
+
+// Connects to a rendezvous that may not listen yet.
+inline Socket ConnectWithPatience(const std::string& address) {
+  const SteadyClock clock;
+  const Clock::Time give_up = clock.Now() + std::chrono::seconds(5);
+  while (clock.Now() < give_up) {
+    Result<Socket> socket = StartConnect(*SocketAddress::Parse(address), 0);
+    if (!socket.ok()) continue;
+    pollfd ready = {socket.value().fd(), POLLOUT, 0};
+    ::poll(&ready, 1, 1000);
+    if (ConnectError(socket.value()) == 0 &&
+        PeerAddress(socket.value()).ToString() == address &&
+        LocalAddress(socket.value()).ToString() != address) {
+      return std::move(socket).value();
+    }
+    ::poll(nullptr, 0, 1);
+  }
+  return Socket();
 }
 
 // Runs each participant in a thread of its own; results are in the same order.

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -20,6 +21,7 @@
 
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/fd.h"
+#include "gradientflow/base/secret.h"
 #include "tests/transports/link_owner.h"
 #include "transports/arena.h"
 #include "transports/endpoint.h"
@@ -34,7 +36,7 @@ using testing::LinkOwner;
 
 constexpr std::size_t kArena = std::size_t{16} << 20;
 constexpr std::size_t kFifo = 8192;
-constexpr std::uint64_t kSession = 4711;
+const std::string kSession = "4711";
 
 // For a child: ends it with a message.
 #define REQUIRE(condition)                                            \
@@ -55,14 +57,14 @@ struct Process {
   LinkOwner end;
   SteadyClock clock;
 
-  Status Connect(std::uint64_t session = kSession, int size_to_claim = 0,
+  Status Connect(const std::string& session = kSession, int size_to_claim = 0,
                  int milliseconds = 10000) {
     ConnectArgs args;
     args.rank = rank;
     args.size = size_to_claim > 0 ? size_to_claim : size;
     args.addresses = addresses;
     args.addresses.resize(args.size);
-    args.session_key = session;
+    args.secret = HmacSha256(session, "");
     args.clock = &clock;
     args.deadline = clock.Now() + std::chrono::milliseconds(milliseconds);
     args.poller = end.poller();
@@ -318,7 +320,7 @@ TEST(ShmProcesses, DeathIsToldEvenIfAnotherProcessKeepsTheSocket) {
 
 TEST(ShmProcesses, AnotherSessionIsRefusedOnBothSides) {
   Job job(2, [](Process& me) {
-    const Status seen = me.Connect(kSession + me.rank, 0, 1000);
+    const Status seen = me.Connect(kSession + std::to_string(me.rank), 0, 1000);
     REQUIRE(!seen.ok());
     if (me.rank == 0) {
       REQUIRE(seen.code() == StatusCode::kDeadlineExceeded);
@@ -344,6 +346,31 @@ TEST(ShmProcesses, AnotherJobSizeIsRefused) {
   });
   EXPECT_TRUE(job.Join(0));
   EXPECT_TRUE(job.Join(1));
+}
+
+// It cannot take the connection of rank 1, or the memory that comes with it.
+TEST(ShmProcesses, NoDescriptorsAreSaidToBeThat) {
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+  GTEST_SKIP() << "the undefined-behaviour sanitizer needs descriptors itself";
+#endif
+#endif
+  for (const int left : {0, 1}) {
+    Job job(2, [left](Process& me) {
+      if (me.rank == 0) {
+        const int next = ::dup(0);
+        ::close(next);
+        const auto most = static_cast<rlim_t>(next + left);
+        const rlimit few = {most, most};
+        REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+      }
+      const Status seen = me.Connect(kSession, 0, me.rank == 0 ? 3000 : 100);
+      REQUIRE(!seen.ok());
+      REQUIRE(me.rank != 0 || seen.code() == StatusCode::kResourceExhausted);
+    });
+    EXPECT_TRUE(job.Join(0));
+    EXPECT_TRUE(job.Join(1));
+  }
 }
 
 TEST(ShmProcesses, MissingRanksAreNamedAtTheDeadline) {
@@ -420,19 +447,19 @@ TEST(ShmProcesses, LeaveNoDescriptorBehind) {
   EXPECT_TRUE(job.Join(1));
 }
 
+// Without addresses of others.
+ConnectArgs ArgsOfFour(int rank, const Clock& clock, LinkOwner* end) {
+  return {rank,          4,           std::vector<std::string>(4),
+          Bits256{},     clock.Now(), &clock,
+          end->poller(), end};
+}
+
 TEST(ShmEndpoint, AloneOnItsHostHasAnArenaAndNoLinks) {
   auto host = kShmTransport.open({kArena, kFifo});
   ASSERT_TRUE(host.ok()) << host.status().ToString();
   LinkOwner end;
   SteadyClock clock;
-  ConnectArgs args{2,
-                   4,
-                   std::vector<std::string>(4),
-                   kSession,
-                   clock.Now(),
-                   &clock,
-                   end.poller(),
-                   &end};
+  ConnectArgs args = ArgsOfFour(2, clock, &end);
   auto links = host.value()->Connect(args);
   ASSERT_TRUE(links.ok()) << links.status().ToString();
   ASSERT_EQ(links.value().size(), 4U);
@@ -448,14 +475,7 @@ TEST(ShmEndpoint, RefusesArgumentsThatDoNotFit) {
   LinkOwner end;
   SteadyClock clock;
   auto host = std::move(kShmTransport.open({kArena, kFifo})).value();
-  ConnectArgs args{4,
-                   4,
-                   std::vector<std::string>(4),
-                   kSession,
-                   clock.Now(),
-                   &clock,
-                   end.poller(),
-                   &end};
+  ConnectArgs args = ArgsOfFour(4, clock, &end);
   EXPECT_EQ(host->Connect(args).status().code(), StatusCode::kInvalidArgument);
   args.rank = 1;
   args.addresses.resize(3);

@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "gradientflow/base/clock.h"
+#include "gradientflow/base/secret.h"
 #include "gradientflow/base/status.h"
 #include "tests/transports/link_owner.h"
+#include "tests/transports/tcp_job.h"
 #include "tests/transports/tcp_pair.h"
 #include "transports/endpoint.h"
 #include "transports/tcp/create.h"
-#include "transports/tcp/interfaces.h"
+#include "transports/tcp/routes.h"
 #include "transports/tcp/socket.h"
 
 namespace gradientflow {
@@ -22,110 +24,8 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using Links = Result<std::vector<std::unique_ptr<Link>>>;
-
-constexpr std::uint64_t kKey = 0x1122334455667788;
-
-struct Rank {
-  TransportOptions options;
-  std::unique_ptr<Endpoint> listener;
-  testing::LinkOwner events;
-  std::optional<Links> links;
-};
-
-struct Job {
-  explicit Job(int size, int lanes = 2, int family = 4) {
-    for (int r = 0; r < size; ++r) {
-      auto rank = std::make_unique<Rank>();
-      rank->options.connections = lanes - 1;
-      rank->options.socket_ifname = "lo";
-      rank->options.ip_version = family;
-      ranks.push_back(std::move(rank));
-    }
-  }
-  bool Listen() {
-    for (auto& rank : ranks) {
-      auto listener = kTcpTransport.open(rank->options);
-      if (!listener.ok()) return false;
-      rank->listener = std::move(listener).value();
-      addresses.push_back(rank->listener->address());
-    }
-    return true;
-  }
-  void Connect(int r, milliseconds patience) {
-    Rank& rank = *ranks[static_cast<std::size_t>(r)];
-    const SteadyClock clock;
-    ConnectArgs args;
-    args.rank = r;
-    args.size = static_cast<int>(ranks.size());
-    args.addresses = addresses;
-    args.session_key = kKey;
-    args.deadline = clock.Now() + patience;
-    args.clock = &clock;
-    args.poller = rank.events.poller();
-    args.events = &rank.events;
-    rank.links = rank.listener->Connect(args);
-  }
-  void ConnectAll(const std::vector<int>& who, milliseconds patience) {
-    std::vector<std::thread> threads;
-    threads.reserve(who.size());
-    for (const int r : who) {
-      threads.emplace_back([this, r, patience] { Connect(r, patience); });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-  std::vector<int> All() const {
-    std::vector<int> all;
-    for (std::size_t r = 0; r < ranks.size(); ++r) {
-      all.push_back(static_cast<int>(r));
-    }
-    return all;
-  }
-  Link* link(int from, int to) {
-    return ranks[static_cast<std::size_t>(from)]
-        ->links->value()[static_cast<std::size_t>(to)]
-        .get();
-  }
-  // Every rank sends its number to every other rank on each lane.
-  void ExpectAllTalk() {
-    const int size = static_cast<int>(ranks.size());
-    static constexpr std::byte kNothing{};
-    std::size_t expected = 0;
-    for (int from = 0; from < size; ++from) {
-      expected = 0;
-      for (int to = 0; to < size; ++to) {
-        Link* const out = link(from, to);
-        ASSERT_EQ(out == nullptr, from == to);
-        for (int lane = 0; from != to && lane < out->lanes(); ++lane) {
-          OutMessage message;
-          message.header.tag =
-              static_cast<Tag>(from) * 100 + static_cast<Tag>(lane);
-          message.payload.data = &kNothing;
-          out->Send(lane, message);
-          ++expected;
-        }
-      }
-    }
-    for (int turns = 0; turns < 1000; ++turns) {
-      for (int r = 0; r < size; ++r) {
-        for (int peer = 0; peer < size; ++peer) {
-          if (peer != r) link(r, peer)->Poll();
-        }
-        ranks[static_cast<std::size_t>(r)]->events.poller()->Poll(
-            milliseconds(0));
-      }
-    }
-    for (const auto& rank : ranks) {
-      ASSERT_EQ(rank->events.received.size(), expected);
-      for (const testing::Received& message : rank->events.received) {
-        EXPECT_EQ(message.header.tag % 100, static_cast<Tag>(message.lane));
-      }
-    }
-  }
-
-  std::vector<std::unique_ptr<Rank>> ranks;
-  std::vector<std::string> addresses;
-};
+using tcp_test::Job;
+using tcp_test::Links;
 
 class TcpConnect : public ::testing::TestWithParam<int> {};
 
@@ -178,6 +78,56 @@ TEST(TcpSetUp, MissingRanksAreNamedWithTheirAddresses) {
             std::string::npos);
 }
 
+// Whoever dials it, or waits for it, learns it long before the deadline.
+TEST(TcpSetUp, ARankThatHasEndedIsNamedAtOnce) {
+  for (const int dead : {0, 2}) {
+    Job job(3);
+    ASSERT_TRUE(job.Listen());
+    job.ranks[static_cast<std::size_t>(dead)]->listener.reset();
+    const SteadyClock clock;
+    const Clock::Time begin = clock.Now();
+    std::vector<int> others = job.All();
+    others.erase(others.begin() + dead);
+    job.ConnectAll(others, seconds(60));
+    EXPECT_LT(Seconds(clock.Now() - begin), 5) << "about 1 s";
+    for (const int r : others) {
+      const Status seen =
+          job.ranks[static_cast<std::size_t>(r)]->links->status();
+      EXPECT_EQ(seen.code(), StatusCode::kUnavailable);
+      // The one that fails first may be named as well.
+      EXPECT_NE(seen.message().find("while ranks connected"), std::string::npos)
+          << seen.message();
+    }
+  }
+}
+
+TEST(TcpSetUp, ARankThatFailsTellsThoseThatItIsConnectedTo) {
+  Job job(3);
+  ASSERT_TRUE(job.Listen());  // Rank 2 listens, and does not connect.
+  std::thread zero([&] { job.Connect(0, seconds(60)); });
+  job.Connect(1, milliseconds(500));
+  testing::LinkOwner& events = job.ranks[1]->events;
+  Link* const link = job.ranks[1]->links_of_failure[0].get();
+  ASSERT_NE(link, nullptr);
+  const std::string why = "what happened to rank 1";
+  OutMessage abort;
+  abort.header.kind = MessageKind::kAbort;
+  abort.header.tag = static_cast<Tag>(StatusCode::kResourceExhausted);
+  abort.header.payload_bytes = why.size();
+  abort.payload = {
+      reinterpret_cast<const std::byte*>(why.data()), why.size(), {}};
+  link->Send(0, abort);
+  for (int turns = 0; turns < 100; ++turns) {
+    link->Poll();
+    events.poller()->Poll(milliseconds(1));
+  }
+  link->Close();
+  zero.join();
+  EXPECT_EQ(job.ranks[0]->links->status().code(),
+            StatusCode::kResourceExhausted);
+  EXPECT_EQ(job.ranks[0]->links->status().message(), why);
+}
+
 TEST(TcpSetUp, TriesEveryAddressAPeerHas) {
   Job job(2);
   ASSERT_TRUE(job.Listen());
@@ -196,7 +146,7 @@ TEST(TcpSetUp, TriesEveryAddressAPeerHas) {
 TEST(TcpSetUp, StrangersAreDroppedAndDelayNobody) {
   Job job(2);
   ASSERT_TRUE(job.Listen());
-  const SocketAddress zero = *SocketAddress::Parse(job.addresses[0]);
+  const SocketAddress zero = SplitRated(job.addresses[0]).value()[0].address;
   std::vector<Socket> strangers;
   for (int i = 0; i < 200; ++i) {
     strangers.push_back(StartConnect(zero, 0).value());
@@ -234,7 +184,7 @@ TEST(TcpSetUp, AnotherSessionsRankStaysOut) {
   args.rank = 1;
   args.size = 2;
   args.addresses = other.addresses;
-  args.session_key = kKey + 1;
+  args.secret = HmacSha256("another key", "");
   args.deadline = clock.Now() + milliseconds(300);
   args.clock = &clock;
   args.poller = other.ranks[1]->events.poller();
@@ -284,44 +234,6 @@ TEST(TcpSetUp, BadArgumentsAreReported) {
   EXPECT_EQ(job.ranks[1]->links->status().code(), StatusCode::kInvalidArgument);
 }
 
-// ---- Which addresses are published.
-
-std::vector<InterfaceAddress> SomeInterfaces() {
-  const auto at = [](const char* name, const char* address) {
-    return InterfaceAddress{name, *SocketAddress::Parse(address)};
-  };
-  return {at("lo", "127.0.0.1:0"),       at("lo", "[::1]:0"),
-          at("docker0", "172.17.0.1:0"), at("eth0", "[fe80::1]:0"),
-          at("eth0", "[2001:db8::5]:0"), at("eth0", "10.0.0.5:0"),
-          at("eth01", "10.0.1.5:0")};
-}
-
-std::string Chosen(const char* names, int family) {
-  const auto chosen = ChooseAddresses(SomeInterfaces(), names, family);
-  return chosen.ok() ? JoinAddresses(chosen.value()) : "none";
-}
-
-TEST(ChooseAddresses, PutsTheLikeliestFirstAndLeavesOutLoopback) {
-  EXPECT_EQ(Chosen("", 0),
-            "10.0.0.5:0,10.0.1.5:0,[2001:db8::5]:0,172.17.0.1:0");
-  EXPECT_EQ(Chosen("", 6), "[2001:db8::5]:0");
-}
-
-TEST(ChooseAddresses, FollowsTheNamesGiven) {
-  EXPECT_EQ(Chosen("eth0", 4), "10.0.0.5:0,10.0.1.5:0");
-  EXPECT_EQ(Chosen("=eth0", 4), "10.0.0.5:0");
-  EXPECT_EQ(Chosen("^eth", 4), "172.17.0.1:0");
-  EXPECT_EQ(Chosen("^=eth0,docker0", 0), "10.0.1.5:0");
-  EXPECT_EQ(Chosen("lo", 0), "127.0.0.1:0,[::1]:0");
-  EXPECT_EQ(Chosen("eth0,lo", 4), "10.0.0.5:0,10.0.1.5:0,127.0.0.1:0");
-  EXPECT_EQ(Chosen("ib", 0), "none");
-}
-
-TEST(ChooseAddresses, TakesLoopbackWhenThereIsNothingElse) {
-  EXPECT_EQ(Chosen("^eth,docker", 0), "127.0.0.1:0,[::1]:0");
-  EXPECT_EQ(Chosen("^eth,docker,lo", 0), "none");
-}
-
 TEST(SocketAddress, TextsAndAddressesMatch) {
   for (const char* text : {"10.0.0.2:4321", "[fd00::2]:1", "[::]:65535"}) {
     const auto address = SocketAddress::Parse(text);
@@ -332,14 +244,6 @@ TEST(SocketAddress, TextsAndAddressesMatch) {
                            "host:1", "::1:5", "[::1]5", "10.0.0.2:-1"}) {
     EXPECT_FALSE(SocketAddress::Parse(text).has_value()) << text;
   }
-}
-
-TEST(EqualSecrets, ComparesAll) {
-  EXPECT_TRUE(EqualSecrets("", ""));
-  EXPECT_TRUE(EqualSecrets("abc", "abc"));
-  EXPECT_FALSE(EqualSecrets("abc", "abd"));
-  EXPECT_FALSE(EqualSecrets("abc", "bbc"));
-  EXPECT_FALSE(EqualSecrets("abc", "ab"));
 }
 
 }  // namespace

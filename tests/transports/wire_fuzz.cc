@@ -5,8 +5,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -14,6 +12,7 @@
 #include <vector>
 
 #include "gradientflow/base/status.h"
+#include "tests/transports/fuzz_input.h"
 #include "transports/link.h"
 #include "transports/tcp/lane_reader.h"
 #include "transports/wire.h"
@@ -21,35 +20,10 @@
 namespace gradientflow {
 namespace {
 
+using fuzz::Choices;
+using fuzz::Require;
+
 constexpr std::uint64_t kMostPayloadBytes = std::uint64_t{1} << 20;
-
-void Require(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "broken: %s\n", what);
-  std::abort();
-}
-
-// The fuzzer's input, as a supply of small numbers.
-class Choices {
- public:
-  Choices(const std::uint8_t* data, std::size_t bytes) : rest_(data, bytes) {}
-  std::uint8_t Byte() {
-    if (rest_.empty()) return 0;
-    const std::uint8_t byte = rest_.front();
-    rest_ = rest_.subspan(1);
-    return byte;
-  }
-  std::uint64_t Number(int bytes) {
-    std::uint64_t number = 0;
-    for (int i = 0; i < bytes; ++i) number = (number << 8) | Byte();
-    return number;
-  }
-  bool empty() const { return rest_.empty(); }
-  std::span<const std::uint8_t> rest() const { return rest_; }
-
- private:
-  std::span<const std::uint8_t> rest_;
-};
 
 // Plain bytes hardly ever pass the checksum, so a part of the input says which
 // headers to encode, and what to break in them.
@@ -231,6 +205,6 @@ void Check(Choices choices) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data,
                                       std::size_t bytes) {
-  gradientflow::Check(gradientflow::Choices(data, bytes));
+  gradientflow::Check(gradientflow::fuzz::Choices(data, bytes));
   return 0;
 }

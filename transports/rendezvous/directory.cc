@@ -1,17 +1,16 @@
 #include "transports/rendezvous/directory.h"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <system_error>
 
+#include "gradientflow/base/fd.h"
 #include "gradientflow/base/str_cat.h"
 #include "transports/tcp/socket.h"
 
@@ -26,27 +25,9 @@ constexpr std::size_t kNonceBytes = 16;
 constexpr std::size_t kNonceDigits = 2 * kNonceBytes;
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 
-std::string Hex(std::string_view bytes) {
-  std::string text;
-  for (const char c : bytes) {
-    const auto byte = static_cast<unsigned char>(c);
-    text += "0123456789abcdef"[byte >> 4];
-    text += "0123456789abcdef"[byte & 15];
-  }
-  return text;
-}
-
-// FNV-1a. Only a hash goes into the file names, since the token is a secret.
-std::string HashOf(std::string_view token) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : token) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  }
-  std::string bytes;
-  for (int i = 0; i < 8; ++i) {
-    bytes += static_cast<char>((hash >> (56 - 8 * i)) & 0xFF);
-  }
-  return Hex(bytes);
+// Only this goes into the file names, because everybody can read them.
+std::string HashOf(const Bits256& secret) {
+  return Hex(View(HmacSha256(View(secret), "file names")).substr(0, 8));
 }
 
 Status FileError(const std::string& path, int error) {
@@ -75,7 +56,7 @@ bool IsUnfinished(std::string_view file) {
 }  // namespace
 
 Result<Directory> Directory::Open(const std::string& path,
-                                  std::string_view token,
+                                  const Bits256& secret,
                                   const std::string& nonce) {
   struct stat found = {};
   if (path.empty() || path.front() != '/') {
@@ -88,20 +69,22 @@ Result<Directory> Directory::Open(const std::string& path,
   }
   if (::stat(path.c_str(), &found) != 0) return FileError(path, errno);
   if (!S_ISDIR(found.st_mode)) return FileError(path, ENOTDIR);
-  return Directory(path, StrCat(path, "/gradientflow-", HashOf(token), "."),
+  return Directory(path, StrCat(path, "/gradientflow-", HashOf(secret), "."),
                    "." + nonce);
 }
 
 // Written under an unfinished name and then renamed, so that no reader sees a
 // part of it.
 Status Directory::Write(const std::string& name, FrameType type,
-                        std::string_view body) const {
+                        std::string_view body) {
   const std::string final_path = prefix_ + name;
   const std::string path = final_path + suffix_;
   const int fd =
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return FileError(path, errno);
-  const bool written = WriteAll(fd, EncodeFrame(type, body));
+  bool written = WriteAll(fd, EncodeFrame(type, body));
+  struct stat found = {};
+  written = written && ::fstat(fd, &found) == 0;
   int error = errno;
   // A network file system may report only here that it is full.
   const bool closed = ::close(fd) == 0;
@@ -110,6 +93,7 @@ Status Directory::Write(const std::string& name, FrameType type,
     ::unlink(path.c_str());
     return FileError(path, error);
   }
+  owner_ = found.st_uid;
   if (::rename(path.c_str(), final_path.c_str()) != 0) {
     error = errno;
     ::unlink(path.c_str());
@@ -118,29 +102,49 @@ Status Directory::Write(const std::string& name, FrameType type,
   return Status();
 }
 
-std::optional<Frame> Directory::Read(const std::string& name) const {
-  const int fd = ::open((prefix_ + name).c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return std::nullopt;
+// Opening a file makes a network file system look whether it has changed, which
+// a mere stat() need not.
+Directory::Look Directory::Read(const std::string& name, Version* version,
+                                Frame* frame) const {
+  const int raw = ::open((prefix_ + name).c_str(),
+                         O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  const Fd fd(raw);
+  struct stat found = {};
+  if (raw < 0 || ::fstat(raw, &found) != 0 || !S_ISREG(found.st_mode) ||
+      found.st_uid != owner_) {
+    *version = {};
+    return Look::kAbsent;
+  }
+  const Version seen = {
+      found.st_ino,
+      std::int64_t{found.st_mtim.tv_sec} * 1000000000 + found.st_mtim.tv_nsec,
+      found.st_size};
+  if (*version == seen) return Look::kSame;
+  *version = {};
   std::string bytes;
   ssize_t got = 0;
   do {
     const std::size_t have = bytes.size();
     bytes.resize(have + kReadBytes);
-    got = ::read(fd, &bytes[have], kReadBytes);
+    got = ::read(raw, &bytes[have], kReadBytes);
     bytes.resize(have + static_cast<std::size_t>(got > 0 ? got : 0));
   } while ((got > 0 && bytes.size() < kMostFileBytes) ||
            (got < 0 && errno == EINTR));
-  ::close(fd);
-  Result<Frame> frame = DecodeFrame(bytes);
-  if (got < 0 || !frame.ok()) return std::nullopt;
-  return std::move(frame).value();
+  Result<Frame> decoded = DecodeFrame(bytes);
+  if (got < 0 || !decoded.ok()) return Look::kAbsent;
+  *version = seen;
+  *frame = std::move(decoded).value();
+  return Look::kRead;
 }
 
 std::optional<std::string> Directory::Read(const std::string& name,
                                            FrameType type) const {
-  std::optional<Frame> frame = Read(name);
-  if (!frame || frame->type != type) return std::nullopt;
-  return std::move(frame->body);
+  Version unread;
+  Frame frame;
+  if (Read(name, &unread, &frame) != Look::kRead || frame.type != type) {
+    return std::nullopt;
+  }
+  return std::move(frame.body);
 }
 
 void Directory::Remove(const std::string& name) const {
@@ -163,13 +167,9 @@ void Directory::SweepUnfinished(const std::string& name) const {
 }
 
 Result<std::string> MakeNonce() {
-  std::array<char, kNonceBytes> random;
-  if (::getrandom(random.data(), random.size(), 0) !=
-      static_cast<ssize_t>(random.size())) {
-    return Status(StatusCode::kInternal,
-                  StrCat("getrandom: ", ErrorText(errno)));
-  }
-  return Hex(std::string_view(random.data(), random.size()));
+  const Result<Bits256> random = RandomBits();
+  if (!random.ok()) return random.status();
+  return Hex(View(random.value()).substr(0, kNonceBytes));
 }
 
 }  // namespace gradientflow::rendezvous

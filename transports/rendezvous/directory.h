@@ -1,10 +1,11 @@
 #pragma once
 
-#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "gradientflow/base/secret.h"
 #include "gradientflow/base/status.h"
 #include "transports/rendezvous/frames.h"
 
@@ -12,23 +13,35 @@ namespace gradientflow::rendezvous {
 
 // Frames stored as files of one job, in a directory that its ranks share. A
 // file appears as a whole or not at all. A read may return what a crashed run
-// left behind, so the contents must tell which run they belong to.
+// left behind, so the contents must tell which run they belong to. Files of
+// other users do not exist for it, so that the ranks of a job must run as one
+// user, as the file server sees it.
 class Directory {
  public:
-  // `token` keeps jobs that use one directory apart. `nonce` keeps the
+  // Tells whether a file has changed since it was read.
+  struct Version {
+    std::uint64_t inode = 0;
+    std::int64_t changed_ns = 0;  // By the clock of the file system.
+    std::int64_t bytes = 0;
+    bool operator==(const Version&) const = default;
+  };
+  enum class Look : std::uint8_t { kAbsent, kSame, kRead };
+
+  // `secret` keeps jobs that use one directory apart. `nonce` keeps the
   // unfinished files of this process apart from those of others. Creates the
   // last part of `path` if it is missing.
-  static Result<Directory> Open(const std::string& path, std::string_view token,
+  static Result<Directory> Open(const std::string& path, const Bits256& secret,
                                 const std::string& nonce);
 
-  Status Write(const std::string& name, FrameType type,
-               std::string_view body) const;
+  Status Write(const std::string& name, FrameType type, std::string_view body);
+  // Reads the file, unless it is the one that had that version; then `frame`
+  // stays as it is. kAbsent if there is no such file, or if it is no whole
+  // frame. REQUIRES a Write() before.
+  Look Read(const std::string& name, Version* version, Frame* frame) const;
   // Returns nothing if there is no such file, or if it is not a whole frame of
   // this type.
   std::optional<std::string> Read(const std::string& name,
                                   FrameType type) const;
-  // Returns the frame, whatever its type.
-  std::optional<Frame> Read(const std::string& name) const;
   void Remove(const std::string& name) const;
   // Removes the unfinished files of this job that killed processes have left:
   // those that were begun more than a minute before `name` was written.
@@ -45,6 +58,9 @@ class Directory {
   std::string path_;
   std::string prefix_;  // Prefix of every path, with the directory.
   std::string suffix_;  // Suffix of unfinished files.
+  // Whom the files that this process writes belong to. A file server may give
+  // them to another user than this process has.
+  std::int64_t owner_ = -1;
 };
 
 // Returns 32 random hexadecimal digits.

@@ -11,12 +11,13 @@
 //
 //   frame   "GFRV" | version (2) | type (2) | body bytes (8) | body
 //   number  4 bytes
+//   bits    32 bytes
 //   text    its length as a number | bytes
 namespace gradientflow::rendezvous {
 namespace {
 
 constexpr std::string_view kMagic = "GFRV";
-constexpr std::uint16_t kVersion = 1;
+constexpr std::uint16_t kVersion = 2;
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 
 template <typename T>
@@ -56,9 +57,10 @@ Result<FrameHeader> DecodeFrameHeader(std::string_view bytes) {
                          ": the ranks run different releases"));
   }
   const auto type = Get<std::uint16_t>(bytes.substr(6));
-  if (type < 1 || type > 7) {
+  if (type < 1 || type > kMostFrameType) {
     return Status(StatusCode::kDataLoss,
-                  StrCat("expected a frame of type 1 to 7, seen ", type));
+                  StrCat("expected a frame of type 1 to ", kMostFrameType,
+                         ", seen ", type));
   }
   return FrameHeader{static_cast<FrameType>(type),
                      Get<std::uint64_t>(bytes.substr(8))};
@@ -99,6 +101,8 @@ void PutText(std::string_view text, std::string* body) {
   *body += text;
 }
 
+void PutBits(const Bits256& bits, std::string* body) { *body += View(bits); }
+
 std::string_view BodyReader::Take(std::size_t bytes) {
   if (short_ || bytes > rest_.size()) {
     short_ = true;
@@ -115,6 +119,13 @@ std::uint32_t BodyReader::Number() {
 }
 
 std::string BodyReader::Text() { return std::string(Take(Number())); }
+
+Bits256 BodyReader::Bits() {
+  Bits256 bits = {};
+  const std::string_view bytes = Take(bits.size());
+  if (!short_) std::memcpy(bits.data(), bytes.data(), bits.size());
+  return bits;
+}
 
 std::string EncodeStatus(const Status& status) {
   std::string body;
@@ -138,9 +149,8 @@ std::string EncodeJoin(const Join& join) {
   std::string body;
   PutNumber(join.rank, &body);
   PutNumber(join.size, &body);
-  PutText(join.token, &body);
-  PutText(join.claimant, &body);
-  PutText(join.card, &body);
+  PutBits(join.nonce, &body);
+  PutBits(join.proof, &body);
   return body;
 }
 
@@ -149,11 +159,25 @@ std::optional<Join> DecodeJoin(std::string_view body) {
   Join join;
   join.rank = reader.Number();
   join.size = reader.Number();
-  join.token = reader.Text();
-  join.claimant = reader.Text();
-  join.card = reader.Text();
+  join.nonce = reader.Bits();
+  join.proof = reader.Bits();
   if (!reader.Complete()) return std::nullopt;
   return join;
+}
+
+// The header of the frame, without its length, tells who proves: a join cannot
+// stand for a welcome. All parts have fixed lengths, so no two conversations
+// have the same message.
+Bits256 ProofOf(FrameType type, const Bits256& secret, const Bits256& challenge,
+                const Join& join) {
+  std::string message(kMagic);
+  Append(kVersion, &message);
+  Append(static_cast<std::uint16_t>(type), &message);
+  PutBits(challenge, &message);
+  PutBits(join.nonce, &message);
+  PutNumber(join.rank, &message);
+  PutNumber(join.size, &message);
+  return HmacSha256(View(secret), message);
 }
 
 std::string EncodeTexts(const std::vector<std::string>& texts) {

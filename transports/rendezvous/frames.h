@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "gradientflow/base/secret.h"
 #include "gradientflow/base/status.h"
 #include "transports/tcp/socket.h"
 
@@ -17,14 +18,17 @@
 namespace gradientflow::rendezvous {
 
 enum class FrameType : std::uint16_t {
-  kJoin = 1,     // I am rank r of n, with this token and card.
-  kWelcome = 2,  // You have joined.
-  kCards = 3,    // The cards of all ranks.
-  kAck = 4,      // I have all cards.
-  kGo = 5,       // All ranks have all cards.
-  kRefused = 6,  // You cannot join: code, text.
-  kFailed = 7,   // No one can join: code, text.
+  kJoin = 1,       // I am rank r of n, and here is the proof.
+  kWelcome = 2,    // You are one of us, and so am I: proof.
+  kCards = 3,      // The cards of all ranks: round, cards.
+  kAck = 4,        // I have all cards: round.
+  kGo = 5,         // All ranks have all cards: round.
+  kRefused = 6,    // You cannot join: code, text.
+  kFailed = 7,     // No one can join: code, text.
+  kChallenge = 8,  // Prove that you belong to the job: random bits.
+  kCard = 9,       // My card.
 };
+inline constexpr std::uint16_t kMostFrameType = 9;
 
 inline constexpr std::size_t kFrameHeaderBytes = 16;
 
@@ -38,9 +42,10 @@ std::string EncodeFrame(FrameType type, std::string_view body);
 // wrong.
 Result<Frame> DecodeFrame(std::string_view bytes);
 
-// The parts of a body: numbers, and texts with their length in front.
+// The parts of a body: numbers, bits, and texts with their length in front.
 void PutNumber(std::uint32_t value, std::string* body);
 void PutText(std::string_view text, std::string* body);
+void PutBits(const Bits256& bits, std::string* body);
 
 class BodyReader {
  public:
@@ -48,6 +53,7 @@ class BodyReader {
   // Return 0 and "" once the body is shorter than what was read.
   std::uint32_t Number();
   std::string Text();
+  Bits256 Bits();
   // Returns whether everything was there and nothing is left.
   bool Complete() const { return !short_ && rest_.empty(); }
   bool ok() const { return !short_; }
@@ -62,16 +68,23 @@ std::string EncodeStatus(const Status& status);
 // Never returns OK: a body that makes no sense is an error, too.
 Status DecodeStatus(std::string_view body);
 
+// How a rank introduces itself over a connection, in answer to a challenge.
 struct Join {
   std::uint32_t rank = 0;
   std::uint32_t size = 0;
-  std::string token;     // In a file: the process's nonce.
-  std::string claimant;  // In a file: its host and process. Else empty.
-  std::string card;
+  Bits256 nonce = {};  // The rank's own challenge.
+  Bits256 proof = {};
 };
 std::string EncodeJoin(const Join& join);
 std::optional<Join> DecodeJoin(std::string_view body);
-inline constexpr std::size_t kMostJoinBytes = std::size_t{72} << 10;
+// A connection that has proven nothing may not send more than this in a frame.
+inline constexpr std::size_t kMostStrangerBytes = 72;
+
+// Returns the proof that belongs into the join (`type` is kJoin), or into the
+// welcome that answers it (kWelcome), after `challenge`. It covers the rank,
+// the size and the challenges of both sides.
+Bits256 ProofOf(FrameType type, const Bits256& secret, const Bits256& challenge,
+                const Join& join);
 
 std::string EncodeTexts(const std::vector<std::string>& texts);
 // Returns exactly `count` texts, or nothing.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -23,6 +24,9 @@ constexpr milliseconds kLastBackoff(500);
 // How long to wait for an address that does not answer before trying the next.
 constexpr seconds kConnectPatience(3);
 
+// The longest body before the cards: a refusal.
+constexpr std::size_t kMostAnswerBytes = std::size_t{64} << 10;
+
 class Joiner {
  public:
   explicit Joiner(const Call& call) : call_(call) {}
@@ -35,18 +39,25 @@ class Joiner {
   Answer Try(const SocketAddress& server);
   bool WaitForConnection(const Socket& socket, const SocketAddress& server);
   Answer Talk(FrameStream& stream);
+  Answer OnChallenge(FrameStream& stream, const Bits256& challenge);
+  Answer OnCards(FrameStream& stream, std::string_view body);
   Answer OnFrame(FrameStream& stream, const Frame& frame);
+  Status Unexpected(FrameType type) const;
   // Blocks until `fd` is ready, but for no more than a moment.
   void Wait(int fd, short events, Clock::Time until) const;
   std::size_t MostCardsBytes() const {
-    return static_cast<std::size_t>(call_.options.size) * (kMaxCardBytes + 4);
+    return 4 +
+           static_cast<std::size_t>(call_.options.size) * (kMaxCardBytes + 4);
   }
   std::string Who() const {
     return StrCat("rendezvous: rank ", call_.options.rank, ": ");
   }
 
   const Call& call_;
+  Join join_;
+  std::optional<Bits256> welcome_;  // The proof that rank 0 owes this rank.
   bool joined_ = false;
+  std::uint32_t round_ = 0;  // Of the cards.
   std::vector<std::string> cards_;
   std::string trouble_ = "not tried";
 };
@@ -77,42 +88,93 @@ bool Joiner::WaitForConnection(const Socket& socket,
   return error == 0;
 }
 
+// The card follows the join at once, which saves a round trip.
+Joiner::Answer Joiner::OnChallenge(FrameStream& stream,
+                                   const Bits256& challenge) {
+  const Result<Bits256> nonce = RandomBits();
+  if (!nonce.ok()) return nonce.status();
+  const Bits256& secret = call_.options.secret;
+  join_.rank = static_cast<std::uint32_t>(call_.options.rank);
+  join_.size = static_cast<std::uint32_t>(call_.options.size);
+  join_.nonce = nonce.value();
+  join_.proof = ProofOf(FrameType::kJoin, secret, challenge, join_);
+  welcome_ = ProofOf(FrameType::kWelcome, secret, challenge, join_);
+  stream.Queue(MakeFrame(FrameType::kJoin, EncodeJoin(join_)));
+  stream.Queue(MakeFrame(FrameType::kCard, call_.my_card));
+  return std::nullopt;
+}
+
+Joiner::Answer Joiner::OnCards(FrameStream& stream, std::string_view body) {
+  BodyReader reader(body);
+  round_ = reader.Number();
+  auto cards = DecodeTexts(body.substr(std::min(body.size(), sizeof(round_))),
+                           static_cast<std::size_t>(call_.options.size));
+  if (!reader.ok() || !cards) return Unexpected(FrameType::kCards);
+  cards_ = *std::move(cards);
+  std::string round;
+  PutNumber(round_, &round);
+  stream.Queue(MakeFrame(FrameType::kAck, round));
+  return std::nullopt;
+}
+
+// Only a rank 0 that has proven itself is believed, except when it refuses.
 Joiner::Answer Joiner::OnFrame(FrameStream& stream, const Frame& frame) {
+  BodyReader reader(frame.body);
   switch (frame.type) {
-    case FrameType::kWelcome:
+    case FrameType::kChallenge: {
+      const Bits256 challenge = reader.Bits();
+      if (welcome_ || !reader.Complete()) break;
+      return OnChallenge(stream, challenge);
+    }
+    case FrameType::kWelcome: {
+      const Bits256 proof = reader.Bits();
+      if (joined_ || !welcome_ || !reader.Complete()) break;
+      if (!EqualBits(proof, *welcome_)) {
+        return Status(StatusCode::kFailedPrecondition,
+                      StrCat(Who(), "the process at ", call_.options.address,
+                             " is not rank 0 of this job: its job token "
+                             "differs"));
+      }
       joined_ = true;
       stream.AllowBodies(MostCardsBytes());
       return std::nullopt;
-    case FrameType::kCards: {
-      auto cards =
-          DecodeTexts(frame.body, static_cast<std::size_t>(call_.options.size));
-      if (!joined_ || !cards) break;
-      cards_ = *std::move(cards);
-      stream.Queue(MakeFrame(FrameType::kAck, ""));
-      return std::nullopt;
     }
+    case FrameType::kCards:
+      if (!joined_) break;
+      return OnCards(stream, frame.body);
     case FrameType::kGo:
-      if (cards_.empty()) break;
+      if (cards_.empty() || reader.Number() != round_) break;
       return std::move(cards_);
     case FrameType::kRefused:
+      return DecodeStatus(frame.body);
     case FrameType::kFailed:
+      if (!joined_) break;
       return DecodeStatus(frame.body);
     case FrameType::kJoin:
     case FrameType::kAck:
+    case FrameType::kCard:
       break;
   }
+  return Unexpected(frame.type);
+}
+
+Status Joiner::Unexpected(FrameType type) const {
   return Status(StatusCode::kDataLoss,
                 StrCat(Who(), "rank 0 at ", call_.options.address,
-                       " sent a frame of type ", static_cast<int>(frame.type),
+                       " sent a frame of type ", static_cast<int>(type),
                        " that was not expected now"));
 }
 
 // Before kWelcome a closed connection means: try again. Afterwards it means
 // that rank 0 has gone.
 Joiner::Answer Joiner::Talk(FrameStream& stream) {
+  const Clock::Time connected = call_.clock.Now();
+  welcome_.reset();
   for (;;) {
-    const Clock::Time until = call_.options.deadline +
-                              (joined_ ? Clock::Time(kGrace) : Clock::Time(0));
+    const Clock::Time until =
+        joined_ ? call_.options.deadline + kGrace
+                : std::min<Clock::Time>(call_.options.deadline,
+                                        connected + kAnswerPatience);
     if (!stream.Flush()) {
       // The last message of rank 0 may still be there to be read below.
       trouble_ = stream.trouble();
@@ -163,13 +225,11 @@ Joiner::Answer Joiner::Try(const SocketAddress& server) {
     trouble_ = server.ToString() + ": nobody listens";
     return std::nullopt;
   }
-  Join join;
-  join.rank = static_cast<std::uint32_t>(call_.options.rank);
-  join.size = static_cast<std::uint32_t>(call_.options.size);
-  join.token = call_.options.job_token;
-  join.card = call_.my_card;
-  FrameStream stream(std::move(socket).value(), kMostJoinBytes);
-  stream.Queue(MakeFrame(FrameType::kJoin, EncodeJoin(join)));
+  if (const Status ready = PrepareConnection(socket.value()); !ready.ok()) {
+    trouble_ = ready.message();
+    return std::nullopt;
+  }
+  FrameStream stream(std::move(socket).value(), kMostAnswerBytes);
   return Talk(stream);
 }
 

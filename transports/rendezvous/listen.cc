@@ -1,14 +1,46 @@
 #include "transports/rendezvous/listen.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
 #include "transports/tcp/addresses.h"
 
 namespace gradientflow::rendezvous {
+namespace {
 
-Result<std::vector<Socket>> ListenForRanks(const std::string& address) {
+std::vector<SocketAddress> AllOfThisHost(std::uint16_t port) {
+  std::vector<SocketAddress> places = {AnyAddress(AF_INET),
+                                       AnyAddress(AF_INET6)};
+  for (SocketAddress& place : places) place.SetPort(port);
+  return places;
+}
+
+// Listens where it can. `trouble` is why it cannot elsewhere.
+std::vector<Socket> ListenAt(const std::vector<SocketAddress>& places,
+                             Status* trouble) {
+  std::vector<Socket> sockets;
+  for (const SocketAddress& place : places) {
+    Result<Socket> listener = ListenOn(place, 0);
+    if (listener.ok()) {
+      sockets.push_back(std::move(listener).value());
+    } else if (trouble->ok() ||
+               listener.status().code() == StatusCode::kFailedPrecondition) {
+      *trouble = listener.status();
+    }
+  }
+  // If the port is taken at one address, peers might reach the process that
+  // took it.
+  if (trouble->code() == StatusCode::kFailedPrecondition) sockets.clear();
+  return sockets;
+}
+
+}  // namespace
+
+Result<Listeners> ListenForRanks(const std::string& address) {
   const Result<HostPort> where = ParseHostPort(address);
   if (!where.ok()) return where.status();
   Result<std::vector<SocketAddress>> resolved = Resolve(where.value());
@@ -18,35 +50,24 @@ Result<std::vector<Socket>> ListenForRanks(const std::string& address) {
   if (by_name && where.value().host != "localhost" &&
       std::any_of(places.begin(), places.end(),
                   [](const SocketAddress& a) { return a.IsLoopback(); })) {
-    // The host's own name resolves to its loopback. Peers know the host by its
-    // other addresses.
-    const std::string port = ":" + std::to_string(where.value().port);
-    places = {*SocketAddress::Parse("0.0.0.0" + port),
-              *SocketAddress::Parse("[::]" + port)};
+    places = AllOfThisHost(where.value().port);
   }
-  std::vector<Socket> listeners;
+  Listeners listeners;
   Status trouble;
-  for (const SocketAddress& place : places) {
-    Result<Socket> listener = ListenOn(place, 0);
-    if (listener.ok()) {
-      listeners.push_back(std::move(listener).value());
-    } else if (trouble.ok() ||
-               listener.status().code() == StatusCode::kFailedPrecondition) {
-      trouble = listener.status();
-    }
+  listeners.sockets = ListenAt(places, &trouble);
+  if (listeners.sockets.empty() && trouble.code() == StatusCode::kUnavailable) {
+    listeners.note =
+        StrCat("; ", address,
+               " is no address of rank 0's host, so it listened at "
+               "all of its own");
+    trouble = Status();
+    listeners.sockets = ListenAt(AllOfThisHost(where.value().port), &trouble);
   }
-  // If the port is taken at one address, peers might reach the process that
-  // took it.
-  if (!listeners.empty() && trouble.code() != StatusCode::kFailedPrecondition) {
-    return listeners;
-  }
+  if (!listeners.sockets.empty()) return listeners;
   const bool scarce = trouble.code() == StatusCode::kResourceExhausted;
-  return Status(
-      scarce ? trouble.code() : StatusCode::kFailedPrecondition,
-      StrCat("rendezvous: rank 0 ", trouble.message(),
-             ". Expected a free port at an address of the host that rank 0 "
-             "runs on, seen \"",
-             address, "\""));
+  return Status(scarce ? trouble.code() : StatusCode::kFailedPrecondition,
+                StrCat("rendezvous: rank 0 ", trouble.message(),
+                       ". Expected a free port, seen \"", address, "\""));
 }
 
 }  // namespace gradientflow::rendezvous

@@ -9,6 +9,7 @@
 #include "gradientflow/base/str_cat.h"
 #include "transports/rendezvous/directory.h"
 #include "transports/rendezvous/frames.h"
+#include "transports/rendezvous/process.h"
 #include "transports/rendezvous/ways.h"
 
 // How ranks meet in the files of a shared directory:
@@ -20,17 +21,18 @@
 //   go       written by rank 0 when all have acknowledged the latest id
 //
 // So nothing that an earlier run left behind can count. A rank that finds its
-// join.r overwritten writes dup.r for rank 0, whose verdict then is an error.
+// join.r overwritten leaves: of two processes with one rank, the later counts.
+//
+// Who has read the end removes its own files, and the last one the common ones.
+// So they stay for a rank that looks late, as it must where a file server's
+// client keeps what it has seen for a while; and nobody waits for it here.
 namespace gradientflow::rendezvous {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 
 constexpr milliseconds kFirstNap(2);
 constexpr milliseconds kLastNap(50);
-// How long rank 0 lets the others see the end before it removes the files.
-constexpr seconds kFarewell(2);
 
 std::string Named(const char* what, int rank) {
   return StrCat(what, ".", rank);
@@ -46,6 +48,49 @@ std::string Claimant() {
   return StrCat("process ", ::getpid(), " on ", host);
 }
 
+// What a join.r says.
+struct Entry {
+  std::uint32_t rank = 0;
+  std::uint32_t size = 0;
+  std::string nonce;
+  std::string claimant;  // For people.
+  std::string process;   // For HasEnded().
+  std::string card;
+};
+
+std::string EncodeEntry(const Entry& entry) {
+  std::string body;
+  PutNumber(entry.rank, &body);
+  PutNumber(entry.size, &body);
+  for (const std::string* text :
+       {&entry.nonce, &entry.claimant, &entry.process, &entry.card}) {
+    PutText(*text, &body);
+  }
+  return body;
+}
+
+std::optional<Entry> DecodeEntry(std::string_view body) {
+  BodyReader reader(body);
+  Entry entry;
+  entry.rank = reader.Number();
+  entry.size = reader.Number();
+  for (std::string* text :
+       {&entry.nonce, &entry.claimant, &entry.process, &entry.card}) {
+    *text = reader.Text();
+  }
+  if (!reader.Complete()) return std::nullopt;
+  return entry;
+}
+
+// A rank's join.r as it was when it was last read.
+struct Joined {
+  Directory::Version version;
+  std::optional<Entry> entry;
+  bool ended = false;  // Certainly.
+  std::string alive;   // The nonce of the process that was last seen to run.
+  std::string acked;   // The id of the verdict.
+};
+
 struct Verdict {
   bool failed = false;
   std::string id;
@@ -59,7 +104,7 @@ class Meeting {
       : call_(call),
         directory_(std::move(directory)),
         nonce_(std::move(nonce)) {}
-  // Removes the files of this process.
+  // Removes the files that nobody needs any more.
   ~Meeting();
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;
@@ -72,117 +117,186 @@ class Meeting {
   int rank() const { return call_.options.rank; }
   int size() const { return call_.options.size; }
   std::size_t count() const { return static_cast<std::size_t>(size()); }
+  Joined& joined(int rank) { return joined_[static_cast<std::size_t>(rank)]; }
 
-  std::optional<Join> ReadJoin(int rank) const;
-  std::optional<Verdict> ReadVerdict() const;
-  Status WriteVerdict(const Verdict& verdict);
-  // Returns an error if another process has claimed this rank, too.
+  // Reads join.r if it has changed, and finds out whether its writer runs.
+  void SeeJoin(int rank);
+  void SeeVerdict();
+  Status WriteVerdict();
+  // Returns an error if another process has claimed this rank later. It may
+  // have left already, and taken its file along.
   Status CheckClaim();
+  // Returns an error if the process that wrote join.r during this meeting has
+  // ended.
+  Status CheckAlive(int rank);
+  bool HasJoined(int rank);
+  bool IsLast();
 
   Answer FollowStep();
   Answer LeadStep();
-  void SeeJoins();
-  Status CheckDuplicates() const;
-  std::vector<int> Awaited() const;
-  Status TooLate() const;
-  Answer Fail(const Status& why);
-  // Rank 0, after its verdict: waits for the others and removes the files.
-  void Finish();
+  Status Publish();
+  std::vector<int> Awaited();
+  Status TooLate();
+  Status Fail(const Status& why);
 
   const Call& call_;
-  const Directory directory_;
+  Directory directory_;
   const std::string nonce_;
+  const std::string process_ = ThisProcess();
+  Directory::Version mine_;  // Of this rank's join.
+  std::vector<Joined> joined_;
+  // The latest: the one that rank 0 has written, or that another rank has read.
+  std::optional<Verdict> verdict_;
+  Directory::Version verdict_version_;
   std::string acked_;  // Id of the verdict.
   std::vector<std::string> cards_;
-
-  // For rank 0 only.
-  std::vector<std::optional<Join>> joins_;
-  Verdict published_;
 };
 
+// The verdict and what goes with it is removed by the last that it concerns.
+// Two that leave at the same time may both be the last.
 Meeting::~Meeting() {
-  const std::optional<Join> mine = ReadJoin(rank());
-  if (mine && mine->token == nonce_) directory_.Remove(Named("join", rank()));
-  const auto ack = directory_.Read(Named("ack", rank()), FrameType::kAck);
-  if (ack && !acked_.empty() && *ack == acked_) {
+  SeeJoin(rank());
+  const std::optional<Entry>& mine = joined(rank()).entry;
+  if (mine && mine->nonce == nonce_) directory_.Remove(Named("join", rank()));
+  if (!acked_.empty() &&
+      directory_.Read(Named("ack", rank()), FrameType::kAck) == acked_) {
     directory_.Remove(Named("ack", rank()));
   }
+  if (!verdict_ || !IsLast()) return;
+  for (int r = 0; r < size(); ++r) {
+    const auto ack = directory_.Read(Named("ack", r), FrameType::kAck);
+    if (ack == verdict_->id) directory_.Remove(Named("ack", r));
+  }
+  if (directory_.Read("go", FrameType::kGo) == verdict_->id) {
+    directory_.Remove("go");
+  }
+  const Directory::Version known = verdict_version_;
+  SeeVerdict();
+  if (known != verdict_version_) return;  // Of another run.
+  directory_.SweepUnfinished("verdict");
+  directory_.Remove("verdict");
 }
 
-std::optional<Join> Meeting::ReadJoin(int rank) const {
-  const auto body = directory_.Read(Named("join", rank), FrameType::kJoin);
-  if (!body) return std::nullopt;
-  std::optional<Join> join = DecodeJoin(*body);
-  if (!join || join->rank != static_cast<std::uint32_t>(rank)) {
-    return std::nullopt;
+// Returns whether no other process has yet to read the verdict. Removes the
+// joins of those that died before they could.
+bool Meeting::IsLast() {
+  for (int r = 0; r < size(); ++r) {
+    SeeJoin(r);
+    const std::optional<Entry>& entry = joined(r).entry;
+    const std::string& concerned =
+        verdict_->nonces[static_cast<std::size_t>(r)];
+    if (!entry || entry->nonce != concerned) continue;
+    if (!joined(r).ended) return false;
+    directory_.Remove(Named("join", r));
   }
-  return join;
+  return true;
 }
 
-std::optional<Verdict> Meeting::ReadVerdict() const {
-  const std::optional<Frame> frame = directory_.Read("verdict");
-  if (!frame ||
-      (frame->type != FrameType::kCards && frame->type != FrameType::kFailed)) {
-    return std::nullopt;
+void Meeting::SeeJoin(int rank) {
+  Joined& it = joined(rank);
+  Frame frame;
+  const Directory::Look look =
+      directory_.Read(Named("join", rank), &it.version, &frame);
+  if (look != Directory::Look::kSame) it.entry.reset();
+  if (look == Directory::Look::kRead && frame.type == FrameType::kJoin) {
+    it.entry = DecodeEntry(frame.body);
+    if (it.entry && it.entry->rank != static_cast<std::uint32_t>(rank)) {
+      it.entry.reset();
+    }
   }
-  BodyReader reader(frame->body);
+  it.ended = it.entry && HasEnded(it.entry->process, process_);
+  if (it.entry && !it.ended) it.alive = it.entry->nonce;
+}
+
+// For ranks other than 0: takes a verdict that concerns this process.
+void Meeting::SeeVerdict() {
+  Frame frame;
+  if (directory_.Read("verdict", &verdict_version_, &frame) !=
+          Directory::Look::kRead ||
+      (frame.type != FrameType::kCards && frame.type != FrameType::kFailed)) {
+    return;
+  }
+  BodyReader reader(frame.body);
   Verdict verdict;
-  verdict.failed = frame->type == FrameType::kFailed;
+  verdict.failed = frame.type == FrameType::kFailed;
   verdict.id = reader.Text();
   auto nonces = DecodeTexts(reader.Text(), count());
   verdict.rest = reader.Text();
-  if (!reader.Complete() || !nonces) return std::nullopt;
+  if (!reader.Complete() || !nonces) return;
   verdict.nonces = *std::move(nonces);
-  if (verdict.nonces[static_cast<std::size_t>(rank())] != nonce_) {
-    return std::nullopt;
+  if (verdict.nonces[static_cast<std::size_t>(rank())] == nonce_) {
+    verdict_ = std::move(verdict);
   }
-  return verdict;
 }
 
-Status Meeting::WriteVerdict(const Verdict& verdict) {
+Status Meeting::WriteVerdict() {
   std::string body;
-  PutText(verdict.id, &body);
-  PutText(EncodeTexts(verdict.nonces), &body);
-  PutText(verdict.rest, &body);
-  return directory_.Write(
-      "verdict", verdict.failed ? FrameType::kFailed : FrameType::kCards, body);
+  PutText(verdict_->id, &body);
+  PutText(EncodeTexts(verdict_->nonces), &body);
+  PutText(verdict_->rest, &body);
+  const FrameType type =
+      verdict_->failed ? FrameType::kFailed : FrameType::kCards;
+  GF_RETURN_IF_ERROR(directory_.Write("verdict", type, body));
+  Frame ignored;  // Only the version is of interest.
+  directory_.Read("verdict", &verdict_version_, &ignored);
+  return Status();
 }
 
 Status Meeting::CheckClaim() {
-  const std::optional<Join> join = ReadJoin(rank());
-  if (!join || join->token == nonce_) return Status();
-  const Status why(
-      StatusCode::kInvalidArgument,
-      StrCat("rendezvous in ", directory_.path(), ": rank ", rank(),
-             " is claimed twice: by ", Claimant(), " and by ", join->claimant));
-  std::string body;
-  PutText(join->token, &body);
-  PutText(EncodeStatus(why), &body);
-  const Status written =
-      directory_.Write(Named("dup", rank()), FrameType::kFailed, body);
-  return written.ok() ? why : written;
+  SeeJoin(rank());
+  const std::optional<Entry>& entry = joined(rank()).entry;
+  if (entry && entry->nonce == nonce_) return Status();
+  return Status(StatusCode::kInvalidArgument,
+                StrCat("rendezvous in ", directory_.path(), ": rank ", rank(),
+                       " is claimed twice: by ", Claimant(), " and, later, by ",
+                       entry ? entry->claimant : "one that has gone again"));
+}
+
+// A file from before this meeting, of a process that was never seen to run, is
+// left over from an earlier run.
+Status Meeting::CheckAlive(int rank) {
+  const Joined& it = joined(rank);
+  const bool of_this_run =
+      it.ended &&
+      (it.alive == it.entry->nonce || it.version.changed_ns > mine_.changed_ns);
+  if (!of_this_run) return Status();
+  return Status(StatusCode::kUnavailable,
+                StrCat("rank ", rank, " (", it.entry->claimant,
+                       ") ended during the rendezvous in ", directory_.path()));
+}
+
+bool Meeting::HasJoined(int rank) {
+  const Joined& it = joined(rank);
+  return it.entry && !it.ended &&
+         it.entry->size == static_cast<std::uint32_t>(size());
 }
 
 // ---- Ranks other than 0.
 
+// Rank 0 writes its last word before it removes its join.0, so that is looked
+// at first.
 Meeting::Answer Meeting::FollowStep() {
-  if (const Status claim = CheckClaim(); !claim.ok()) return claim;
-  const std::optional<Verdict> verdict = ReadVerdict();
-  if (verdict && verdict->failed) return DecodeStatus(verdict->rest);
-  if (verdict && verdict->id != acked_) {
-    auto cards = DecodeTexts(verdict->rest, count());
-    if (!cards) return std::nullopt;
+  SeeJoin(0);
+  const Status zero = CheckAlive(0);
+  GF_RETURN_IF_ERROR(CheckClaim());
+  SeeVerdict();
+  if (verdict_ && verdict_->failed) return DecodeStatus(verdict_->rest);
+  if (verdict_ && verdict_->id != acked_) {
+    auto cards = DecodeTexts(verdict_->rest, count());
+    if (!cards) {
+      return Status(StatusCode::kDataLoss, "rank 0 wrote cards that are none");
+    }
     cards_ = *std::move(cards);
-    acked_ = verdict->id;
-    const Status written =
-        directory_.Write(Named("ack", rank()), FrameType::kAck, acked_);
-    if (!written.ok()) return written;
+    acked_ = verdict_->id;
+    GF_RETURN_IF_ERROR(
+        directory_.Write(Named("ack", rank()), FrameType::kAck, acked_));
   }
-  const auto go = directory_.Read("go", FrameType::kGo);
-  if (go && !acked_.empty() && *go == acked_) return std::move(cards_);
-  const Clock::Time grace = verdict || !acked_.empty()
-                                ? Clock::Time(kGrace)
-                                : Clock::Time(kGrace / 2);
+  if (!acked_.empty() && directory_.Read("go", FrameType::kGo) == acked_) {
+    return std::move(cards_);
+  }
+  GF_RETURN_IF_ERROR(zero);
+  const Clock::Time grace =
+      verdict_ ? Clock::Time(kGrace) : Clock::Time(kGrace / 2);
   if (call_.clock.Now() < call_.options.deadline + grace) return std::nullopt;
   return Status(StatusCode::kDeadlineExceeded,
                 StrCat("rendezvous in ", directory_.path(), ": rank ", rank(),
@@ -191,140 +305,95 @@ Meeting::Answer Meeting::FollowStep() {
 
 // ---- Rank 0.
 
-void Meeting::SeeJoins() {
-  for (int r = 0; r < size(); ++r) {
-    joins_[static_cast<std::size_t>(r)] = ReadJoin(r);
-  }
-}
-
-Status Meeting::CheckDuplicates() const {
-  for (int r = 0; r < size(); ++r) {
-    const std::optional<Join>& join = joins_[static_cast<std::size_t>(r)];
-    const auto dup = directory_.Read(Named("dup", r), FrameType::kFailed);
-    if (!dup || !join) continue;
-    BodyReader reader(*dup);
-    // A dup.r that names another process is of an earlier run.
-    if (reader.Text() == join->token) return DecodeStatus(reader.Text());
-  }
-  return Status();
-}
-
-std::vector<int> Meeting::Awaited() const {
+// The ranks that have not joined; if there is a verdict, those that have not
+// acknowledged it.
+std::vector<int> Meeting::Awaited() {
   std::vector<int> awaited;
   for (int r = 0; r < size(); ++r) {
-    const std::optional<Join>& join = joins_[static_cast<std::size_t>(r)];
-    bool there = join && join->size == static_cast<std::uint32_t>(size());
-    if (there && r > 0 && !published_.id.empty()) {
-      there =
-          directory_.Read(Named("ack", r), FrameType::kAck) == published_.id;
+    bool there = HasJoined(r);
+    if (there && r > 0 && verdict_ && joined(r).acked != verdict_->id) {
+      const auto ack = directory_.Read(Named("ack", r), FrameType::kAck);
+      joined(r).acked = ack.value_or("");
+      there = ack == verdict_->id;
     }
     if (!there) awaited.push_back(r);
   }
   return awaited;
 }
 
-Status Meeting::TooLate() const {
+Status Meeting::TooLate() {
   const std::vector<int> awaited = Awaited();
-  std::string why =
-      StrCat("rendezvous in ", directory_.path(), ": ranks ",
-             NameRanks(awaited, size()), " did not ",
-             published_.id.empty() ? "join" : "confirm", " in time");
+  std::string why = StrCat("rendezvous in ", directory_.path(), ": ranks ",
+                           NameRanks(awaited, size()), " did not ",
+                           verdict_ ? "confirm" : "join", " in time");
   for (const int r : awaited) {
-    const std::optional<Join>& join = joins_[static_cast<std::size_t>(r)];
-    if (!join) continue;
-    why += StrCat("; rank ", r, "'s file is of ", join->claimant, ", ",
-                  join->size == static_cast<std::uint32_t>(size())
+    const std::optional<Entry>& entry = joined(r).entry;
+    if (!entry) continue;
+    why += StrCat("; rank ", r, "'s file is of ", entry->claimant, ", ",
+                  entry->size == static_cast<std::uint32_t>(size())
                       ? "dead or of an earlier run"
-                      : StrCat("which expects ", join->size,
+                      : StrCat("which expects ", entry->size,
                                " ranks, rank 0 expects ", size()));
   }
   return Status(StatusCode::kDeadlineExceeded, why);
 }
 
-Meeting::Answer Meeting::Fail(const Status& why) {
-  published_.failed = true;
-  published_.id = nonce_;
-  published_.nonces.clear();
-  for (const std::optional<Join>& join : joins_) {
-    published_.nonces.push_back(join ? join->token : "");
+// If the verdict cannot be written, the others will report that rank 0 has
+// ended or is silent.
+Status Meeting::Fail(const Status& why) {
+  verdict_ = Verdict{true, nonce_, {}, EncodeStatus(why)};
+  for (const Joined& it : joined_) {
+    verdict_->nonces.push_back(it.entry ? it.entry->nonce : "");
   }
-  published_.rest = EncodeStatus(why);
-  // If this cannot be written, the others will report that rank 0 is silent.
-  if (WriteVerdict(published_).ok()) Finish();
+  static_cast<void>(WriteVerdict());
   return why;
 }
 
-Meeting::Answer Meeting::LeadStep() {
-  SeeJoins();
-  if (const Status claim = CheckClaim(); !claim.ok()) return Fail(claim);
-  if (const Status twice = CheckDuplicates(); !twice.ok()) return Fail(twice);
+// Writes a verdict if all have joined, and others than before.
+Status Meeting::Publish() {
   std::vector<std::string> nonces, cards;
-  for (const std::optional<Join>& join : joins_) {
-    if (!join || join->size != static_cast<std::uint32_t>(size())) break;
-    nonces.push_back(join->token);
-    cards.push_back(join->card);
+  for (int r = 0; r < size(); ++r) {
+    if (!HasJoined(r)) return Status();
+    nonces.push_back(joined(r).entry->nonce);
   }
-  if (nonces.size() == count() && nonces != published_.nonces) {
-    const Result<std::string> id = MakeNonce();
-    if (!id.ok()) return Fail(id.status());
-    published_ = {false, id.value(), nonces, EncodeTexts(cards)};
-    cards_ = std::move(cards);
-    const Status written = WriteVerdict(published_);
-    if (!written.ok()) return written;
+  if (verdict_ && nonces == verdict_->nonces) return Status();
+  for (const Joined& it : joined_) cards.push_back(it.entry->card);
+  const Result<std::string> id = MakeNonce();
+  if (!id.ok()) return id.status();
+  verdict_ = {false, id.value(), nonces, EncodeTexts(cards)};
+  cards_ = std::move(cards);
+  return WriteVerdict();
+}
+
+Meeting::Answer Meeting::LeadStep() {
+  GF_RETURN_IF_ERROR(CheckClaim());
+  for (int r = 1; r < size(); ++r) {
+    SeeJoin(r);
+    if (const Status alive = CheckAlive(r); !alive.ok()) return Fail(alive);
   }
-  if (!published_.id.empty() && Awaited().empty()) {
-    const Status written =
-        directory_.Write("go", FrameType::kGo, published_.id);
+  if (const Status written = Publish(); !written.ok()) return Fail(written);
+  if (verdict_ && Awaited().empty()) {
+    const Status written = directory_.Write("go", FrameType::kGo, verdict_->id);
     if (!written.ok()) return Fail(written);
-    Finish();
     return std::move(cards_);
   }
   if (call_.clock.Now() < call_.options.deadline) return std::nullopt;
   return Fail(TooLate());
 }
 
-void Meeting::Finish() {
-  const Clock::Time give_up = call_.clock.Now() + kFarewell;
-  std::vector<int> there;
-  for (int r = 1; r < size(); ++r) {
-    if (!published_.nonces[static_cast<std::size_t>(r)].empty()) {
-      there.push_back(r);
-    }
-  }
-  const auto is_there = [&](int r) {
-    const std::optional<Join> join = ReadJoin(r);
-    return join &&
-           join->token == published_.nonces[static_cast<std::size_t>(r)];
-  };
-  for (;;) {
-    there.erase(std::remove_if(there.begin(), there.end(),
-                               [&](int r) { return !is_there(r); }),
-                there.end());
-    if (there.empty() || call_.clock.Now() >= give_up) break;
-    Nap(kFirstNap);
-  }
-  // These processes, of this run or of an earlier one, ended without removing
-  // their files.
-  for (const int r : there) {
-    if (is_there(r)) directory_.Remove(Named("join", r));
-    directory_.Remove(Named("ack", r));
-  }
-  for (int r = 0; r < size(); ++r) directory_.Remove(Named("dup", r));
-  directory_.Remove("go");
-  directory_.SweepUnfinished("verdict");
-  directory_.Remove("verdict");
-}
-
 Result<std::vector<std::string>> Meeting::Run() {
-  joins_.resize(count());
-  Join join;
-  join.rank = static_cast<std::uint32_t>(rank());
-  join.size = static_cast<std::uint32_t>(size());
-  join.token = nonce_;
-  join.claimant = Claimant();
-  join.card = call_.my_card;
+  joined_.resize(count());
+  Entry entry;
+  entry.rank = static_cast<std::uint32_t>(rank());
+  entry.size = static_cast<std::uint32_t>(size());
+  entry.nonce = nonce_;
+  entry.claimant = Claimant();
+  entry.process = process_;
+  entry.card = call_.my_card;
   GF_RETURN_IF_ERROR(directory_.Write(Named("join", rank()), FrameType::kJoin,
-                                      EncodeJoin(join)));
+                                      EncodeEntry(entry)));
+  SeeJoin(rank());
+  mine_ = joined(rank()).version;
   for (milliseconds nap = kFirstNap;; nap = std::min(nap * 2, kLastNap)) {
     Answer answer = rank() == 0 ? LeadStep() : FollowStep();
     if (answer) return *std::move(answer);
@@ -339,7 +408,7 @@ Result<std::vector<std::string>> MeetInFiles(const Call& call,
   const Result<std::string> nonce = MakeNonce();
   if (!nonce.ok()) return nonce.status();
   Result<Directory> opened =
-      Directory::Open(directory, call.options.job_token, nonce.value());
+      Directory::Open(directory, call.options.secret, nonce.value());
   if (!opened.ok()) return opened.status();
   return Meeting(call, std::move(opened).value(), nonce.value()).Run();
 }

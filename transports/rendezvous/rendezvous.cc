@@ -7,6 +7,10 @@
 
 namespace gradientflow {
 
+Bits256 JobSecret(std::string_view token, std::string_view run) {
+  return HmacSha256(token, StrCat("gradientflow job ", run));
+}
+
 Result<std::vector<std::string>> ExchangeCards(const RendezvousOptions& options,
                                                const std::string& my_card,
                                                const Clock& clock) {
@@ -16,13 +20,10 @@ Result<std::vector<std::string>> ExchangeCards(const RendezvousOptions& options,
                          "seen rank ",
                          options.rank, " of ", options.size));
   }
-  if (my_card.size() > kMaxCardBytes ||
-      options.job_token.size() > kMaxTokenBytes) {
-    return Status(
-        StatusCode::kInvalidArgument,
-        StrCat("rendezvous: expected at most ", kMaxCardBytes,
-               " bytes of card and ", kMaxTokenBytes, " of token, seen ",
-               my_card.size(), " and ", options.job_token.size()));
+  if (my_card.size() > kMaxCardBytes) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("rendezvous: expected at most ", kMaxCardBytes,
+                         " bytes of card, seen ", my_card.size()));
   }
   if (options.size == 1) return std::vector<std::string>{my_card};
   const rendezvous::Call call = {options, my_card, clock};

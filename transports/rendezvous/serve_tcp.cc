@@ -24,26 +24,36 @@ using std::chrono::seconds;
 constexpr milliseconds kLongestWait(100);
 // How long the last messages may take to reach the clients.
 constexpr seconds kFarewell(2);
-// Connections that may be open without having joined, in addition to one for
-// each rank.
-constexpr std::size_t kPatienceForStrangers = 64;
+// Connections that may be open without having proven anything, in addition to
+// one for each rank.
+constexpr std::size_t kPatienceForStrangers = 256;
+// The most bytes that an error says of those that were left out.
+constexpr std::size_t kMostComplaintBytes = 1000;
 
 struct Client {
-  Client(Socket socket, std::string from)
-      : stream(std::move(socket), kMostJoinBytes), address(std::move(from)) {}
+  Client(Socket socket, std::string from, const Bits256& bits, Clock::Time now)
+      : stream(std::move(socket), kMostStrangerBytes),
+        address(std::move(from)),
+        challenge(bits),
+        since(now) {}
   FrameStream stream;
   const std::string address;
-  int rank = -1;  // -1 until it has joined.
-  bool acked = false;
+  const Bits256 challenge;
+  const Clock::Time since;
+  std::uint32_t claim = 0;   // The rank that it says it is.
+  bool proven = false;       // It knows the secret.
+  int rank = -1;             // -1 until it has a seat.
+  std::uint32_t acked = 0;   // The round.
   bool turned_away = false;  // Dropped once flushed.
 };
 
 class Server final : private Door::Guests {
  public:
-  Server(const Call& call, std::vector<Socket> listeners)
+  Server(const Call& call, Listeners listeners)
       : call_(call),
-        listeners_(std::move(listeners)),
-        by_rank_(static_cast<std::size_t>(call.options.size)) {}
+        listeners_(std::move(listeners.sockets)),
+        by_rank_(static_cast<std::size_t>(call.options.size)),
+        complaints_(std::move(listeners.note)) {}
 
   Result<std::vector<std::string>> Run();
 
@@ -57,47 +67,76 @@ class Server final : private Door::Guests {
   bool full() const override;
   bool DropOldestStranger() override;
   void Admit(Socket socket) override;
+  void DropTheSilent(Clock::Time now);
   // Returns whether to keep the client.
   Result<bool> Serve(Client& client);
-  Result<bool> OnFrame(Client& client, const Frame& frame);
-  Result<bool> OnJoin(Client& client, const Join& join);
+  bool OnFrame(Client& client, const Frame& frame);
+  bool OnJoin(Client& client, const Join& join);
+  void TakeSeat(Client& client, const std::string& card);
   bool TurnAway(Client& client, const Status& why);
-  Status OnGone(Client& client);
-  Status Advance();
+  bool LeaveOut(Client& client, const Status& why);
+  Status OnGone(Client& client, bool welcomed);
+  void Complain(const Status& why);
+  void Advance(Clock::Time now);
   void QueueToAll(FrameType type, const std::string& body);
   std::vector<int> Awaited() const;
+  Status TooLate() const;
   Status Fail(const Status& why);
 
   const Call& call_;
   const std::vector<Socket> listeners_;
   Door door_;
-  Clients clients_;  // Oldest first.
-  std::vector<Client*> by_rank_;
+  Clients clients_;               // Oldest first.
+  std::vector<Client*> by_rank_;  // Who has the seat.
   std::vector<std::string> cards_;
   Stage stage_ = Stage::kJoining;
+  std::uint32_t round_ = 0;  // How often all seats were taken.
+  Clock::Time asked_at_{};   // When the cards of this round were sent.
+  std::string complaints_;   // What may explain who is missing.
 };
 
-// Strangers are connections that have not joined.
 bool Server::full() const {
   const auto strangers =
       std::count_if(clients_.begin(), clients_.end(),
-                    [](const Client& c) { return c.rank < 0; });
+                    [](const Client& c) { return !c.proven; });
   return static_cast<std::size_t>(strangers) >=
          kPatienceForStrangers + by_rank_.size();
 }
 
 bool Server::DropOldestStranger() {
-  const auto stranger =
-      std::find_if(clients_.begin(), clients_.end(),
-                   [](const Client& c) { return c.rank < 0; });
+  const auto stranger = std::find_if(clients_.begin(), clients_.end(),
+                                     [](const Client& c) { return !c.proven; });
   if (stranger == clients_.end()) return false;
   clients_.erase(stranger);
   return true;
 }
 
 void Server::Admit(Socket socket) {
+  const Result<Bits256> challenge = RandomBits();
+  if (!challenge.ok() || !PrepareConnection(socket).ok()) return;
   std::string from = PeerAddress(socket).ToString();
-  clients_.emplace_back(std::move(socket), std::move(from));
+  clients_.emplace_back(std::move(socket), std::move(from), challenge.value(),
+                        call_.clock.Now());
+  FrameStream& stream = clients_.back().stream;
+  stream.Queue(MakeFrame(FrameType::kChallenge, View(challenge.value())));
+  // If the connection is broken, reading from it will show that.
+  static_cast<void>(stream.Flush());
+}
+
+// Ranks that have a seat are asked for an answer by Advance().
+void Server::DropTheSilent(Clock::Time now) {
+  for (auto client = clients_.begin(); client != clients_.end();) {
+    const auto at = client++;
+    if (at->rank >= 0) continue;
+    const bool told = at->turned_away && at->stream.flushed();
+    if (!told && now - at->since < kAnswerPatience) continue;
+    if (at->proven && !at->turned_away) {
+      LeaveOut(*at, Status(StatusCode::kDeadlineExceeded,
+                           StrCat("rank ", at->claim, " (", at->address,
+                                  ") sent no card")));
+    }
+    clients_.erase(at);
+  }
 }
 
 // Keeps the client only until it has the refusal.
@@ -107,83 +146,113 @@ bool Server::TurnAway(Client& client, const Status& why) {
   return client.stream.Flush() && !client.stream.flushed();
 }
 
-// A wrong token concerns only this client. A wrong size, or a rank that is
-// claimed twice, is an error of the whole job.
-Result<bool> Server::OnJoin(Client& client, const Join& join) {
+void Server::Complain(const Status& why) {
+  if (complaints_.size() < kMostComplaintBytes) {
+    complaints_ += StrCat("; left out: ", why.message());
+  }
+}
+
+// For a client that knows the secret. The right one for its seat may still
+// come.
+bool Server::LeaveOut(Client& client, const Status& why) {
+  if (client.rank >= 0) {
+    by_rank_[static_cast<std::size_t>(client.rank)] = nullptr;
+    client.rank = -1;
+  }
+  Complain(why);
+  return TurnAway(client, why);
+}
+
+bool Server::OnJoin(Client& client, const Join& join) {
   const RendezvousOptions& mine = call_.options;
-  if (!EqualSecrets(join.token, mine.job_token)) {
+  const Bits256 proof =
+      ProofOf(FrameType::kJoin, mine.secret, client.challenge, join);
+  if (!EqualBits(join.proof, proof)) {
     return TurnAway(
         client,
         Status(StatusCode::kFailedPrecondition,
                StrCat("rank 0 at ", mine.address, " refused ", client.address,
                       " as rank ", join.rank, ": its job token differs")));
   }
+  client.proven = true;
+  client.claim = join.rank;
   if (join.size != static_cast<std::uint32_t>(size()) ||
       join.rank >= join.size) {
-    client.rank = -1;
-    const Status why(StatusCode::kInvalidArgument,
-                     StrCat("rank ", join.rank, " (", client.address,
-                            ") expects ", join.size, " ranks, rank 0 (",
-                            mine.address, ") expects ", size()));
-    TurnAway(client, why);
-    return why;
+    return LeaveOut(client,
+                    Status(StatusCode::kInvalidArgument,
+                           StrCat("rank ", join.rank, " (", client.address,
+                                  ") expects ", join.size, " ranks, rank 0 (",
+                                  mine.address, ") expects ", size())));
   }
-  const auto rank = static_cast<std::size_t>(join.rank);
-  if (rank != 0 && by_rank_[rank] != nullptr) {
-    // The first client may have closed its connection and come back.
-    Client& first = *by_rank_[rank];
-    Frame ignored;
-    if (first.stream.Read(&ignored) == FrameStream::State::kClosed) {
-      GF_RETURN_IF_ERROR(OnGone(first));
-    }
+  if (join.rank == 0) {
+    return LeaveOut(client,
+                    Status(StatusCode::kInvalidArgument,
+                           StrCat("rank 0 is claimed twice: by rank 0 at ",
+                                  mine.address, " and by ", client.address)));
   }
-  if (rank == 0 || by_rank_[rank] != nullptr) {
-    const Status why(StatusCode::kInvalidArgument,
-                     StrCat("rank ", rank, " is claimed twice: by ",
-                            rank == 0 ? "rank 0 at " + mine.address
-                                      : by_rank_[rank]->address,
-                            " and by ", client.address));
-    TurnAway(client, why);
-    return why;
-  }
-  client.rank = static_cast<int>(rank);
-  by_rank_[rank] = &client;
-  cards_[rank] = join.card;
-  client.stream.Queue(MakeFrame(FrameType::kWelcome, ""));
+  const Bits256 answer =
+      ProofOf(FrameType::kWelcome, mine.secret, client.challenge, join);
+  client.stream.AllowBodies(kMaxCardBytes);
+  client.stream.Queue(MakeFrame(FrameType::kWelcome, View(answer)));
   return true;
 }
 
-Result<bool> Server::OnFrame(Client& client, const Frame& frame) {
-  if (stage_ == Stage::kLeaving) return true;  // Too late to matter.
-  if (frame.type == FrameType::kJoin && client.rank < 0 &&
-      stage_ == Stage::kJoining) {
-    const std::optional<Join> join = DecodeJoin(frame.body);
-    if (!join || join->card.size() > kMaxCardBytes) return false;
-    return OnJoin(client, *join);
+// The latest claim counts, because of two processes with one rank the earlier
+// one is more likely to be left over from a run that has ended.
+void Server::TakeSeat(Client& client, const std::string& card) {
+  Client* const earlier = by_rank_[client.claim];
+  if (earlier != nullptr) {
+    LeaveOut(*earlier, Status(StatusCode::kInvalidArgument,
+                              StrCat("rank ", client.claim,
+                                     " is claimed twice: by ", earlier->address,
+                                     " and, later, by ", client.address)));
   }
-  if (frame.type == FrameType::kAck && stage_ == Stage::kAcknowledging &&
-      client.rank >= 0) {
-    client.acked = true;
+  client.rank = static_cast<int>(client.claim);
+  by_rank_[client.claim] = &client;
+  cards_[client.claim] = card;
+  stage_ = Stage::kJoining;  // All get the new cards.
+}
+
+// A frame that does not fit the state ends the connection.
+bool Server::OnFrame(Client& client, const Frame& frame) {
+  if (stage_ == Stage::kLeaving) return true;  // Too late to matter.
+  if (frame.type == FrameType::kJoin && !client.proven) {
+    const std::optional<Join> join = DecodeJoin(frame.body);
+    return join && OnJoin(client, *join);
+  }
+  if (frame.type == FrameType::kCard && client.proven && client.rank < 0) {
+    TakeSeat(client, frame.body);
     return true;
+  }
+  if (frame.type == FrameType::kAck && client.rank >= 0) {
+    BodyReader reader(frame.body);
+    client.acked = reader.Number();
+    return reader.Complete();
   }
   return false;
 }
 
-Status Server::OnGone(Client& client) {
-  if (client.rank < 0) return Status();
+// A rank that dies has joined for nothing, and so have all others. But if it
+// had left before it could be welcomed, it may have lost its patience with a
+// rank 0 that was stopped, and may come again.
+Status Server::OnGone(Client& client, bool welcomed) {
+  if (client.rank < 0 || stage_ == Stage::kLeaving) return Status();
   const int rank = std::exchange(client.rank, -1);
   by_rank_[static_cast<std::size_t>(rank)] = nullptr;
-  if (stage_ != Stage::kAcknowledging) return Status();  // It may come again.
-  return Status(
+  const Status why(
       StatusCode::kUnavailable,
       StrCat("rank ", rank, " (", client.address, ") left the rendezvous: ",
              client.stream.trouble().empty() ? "sent what was not expected now"
                                              : client.stream.trouble()));
+  if (welcomed) return why;
+  Complain(why);
+  return Status();
 }
 
 Result<bool> Server::Serve(Client& client) {
+  const bool welcomed = client.proven;  // By an earlier call.
   if (!client.stream.Flush()) {
-    GF_RETURN_IF_ERROR(OnGone(client));
+    GF_RETURN_IF_ERROR(OnGone(client, welcomed));
     return false;
   }
   if (client.turned_away) return !client.stream.flushed();
@@ -194,23 +263,21 @@ Result<bool> Server::Serve(Client& client) {
         return client.stream.Flush();
       case FrameStream::State::kClosed:
       case FrameStream::State::kGarbage:
-        GF_RETURN_IF_ERROR(OnGone(client));
+        GF_RETURN_IF_ERROR(OnGone(client, welcomed));
         return false;
-      case FrameStream::State::kFrame: {
-        const Result<bool> keep = OnFrame(client, frame);
-        if (!keep.ok()) return keep.status();
-        if (!keep.value()) {
-          GF_RETURN_IF_ERROR(OnGone(client));
+      case FrameStream::State::kFrame:
+        if (!OnFrame(client, frame)) {
+          GF_RETURN_IF_ERROR(OnGone(client, welcomed));
           return false;
         }
         if (client.turned_away) return true;
-      }
     }
   }
 }
 
 Status Server::Round(milliseconds patience) {
   const Clock::Time now = call_.clock.Now();
+  DropTheSilent(now);
   std::vector<pollfd> ready;
   for (const Socket& listener : listeners_) {
     ready.push_back({door_.DescriptorOf(listener, now), POLLIN, 0});
@@ -245,8 +312,8 @@ std::vector<int> Server::Awaited() const {
   std::vector<int> awaited;
   for (int r = 1; r < size(); ++r) {
     const Client* const client = by_rank_[static_cast<std::size_t>(r)];
-    const bool there =
-        client != nullptr && (stage_ != Stage::kAcknowledging || client->acked);
+    const bool there = client != nullptr && (stage_ != Stage::kAcknowledging ||
+                                             client->acked == round_);
     if (!there) awaited.push_back(r);
   }
   return awaited;
@@ -260,16 +327,38 @@ void Server::QueueToAll(FrameType type, const std::string& body) {
   for (Client& client : clients_) client.stream.Flush();
 }
 
-Status Server::Advance() {
-  if (!Awaited().empty()) return Status();
-  if (stage_ == Stage::kJoining) {
+// The cards are sent again if a seat has changed hands meanwhile.
+void Server::Advance(Clock::Time now) {
+  const std::vector<int> awaited = Awaited();
+  std::string round;
+  if (stage_ == Stage::kJoining && awaited.empty()) {
     stage_ = Stage::kAcknowledging;
-    QueueToAll(FrameType::kCards, EncodeTexts(cards_));
-  } else if (stage_ == Stage::kAcknowledging) {
+    asked_at_ = now;
+    PutNumber(++round_, &round);
+    QueueToAll(FrameType::kCards, round + EncodeTexts(cards_));
+  } else if (stage_ == Stage::kAcknowledging && awaited.empty()) {
     stage_ = Stage::kLeaving;
-    QueueToAll(FrameType::kGo, "");
+    PutNumber(round_, &round);
+    QueueToAll(FrameType::kGo, round);
+  } else if (stage_ == Stage::kAcknowledging &&
+             now - asked_at_ >= kAnswerPatience) {
+    stage_ = Stage::kJoining;
+    for (const int rank : awaited) {
+      Client& silent = *by_rank_[static_cast<std::size_t>(rank)];
+      LeaveOut(silent, Status(StatusCode::kDeadlineExceeded,
+                              StrCat("rank ", rank, " (", silent.address,
+                                     ") fell silent after its card")));
+    }
   }
-  return Status();
+}
+
+Status Server::TooLate() const {
+  return Status(StatusCode::kDeadlineExceeded,
+                StrCat("rendezvous at ", call_.options.address, ": ranks ",
+                       NameRanks(Awaited(), size()),
+                       stage_ == Stage::kJoining ? " did not join in time"
+                                                 : " did not confirm in time",
+                       complaints_, door_.Trouble()));
 }
 
 // Tells all clients that have joined.
@@ -288,21 +377,17 @@ Result<std::vector<std::string>> Server::Run() {
   Status failed;
   while (stage_ != Stage::kLeaving) {
     const Clock::Time now = call_.clock.Now();
-    Status status;
-    if (now >= call_.options.deadline) {
-      status =
-          Status(StatusCode::kDeadlineExceeded,
-                 StrCat("rendezvous at ", call_.options.address, ": ranks ",
-                        NameRanks(Awaited(), size()),
-                        stage_ == Stage::kJoining ? " did not join in time"
-                                                  : " did not confirm in time",
-                        door_.Trouble()));
+    const Clock::Time deadline = call_.options.deadline;
+    const Status status =
+        now >= deadline
+            ? TooLate()
+            : Round(std::chrono::ceil<milliseconds>(
+                  std::min<Clock::Time>(deadline - now, kLongestWait)));
+    if (status.ok()) {
+      Advance(call_.clock.Now());
     } else {
-      status = Round(std::chrono::ceil<milliseconds>(
-          std::min<Clock::Time>(call_.options.deadline - now, kLongestWait)));
+      failed = Fail(status);
     }
-    if (status.ok()) status = Advance();
-    if (!status.ok()) failed = Fail(status);
   }
   const Clock::Time give_up = call_.clock.Now() + kFarewell;
   const auto unflushed = [](const Client& c) { return !c.stream.flushed(); };
@@ -317,7 +402,7 @@ Result<std::vector<std::string>> Server::Run() {
 }  // namespace
 
 Result<std::vector<std::string>> ServeTcp(const Call& call) {
-  Result<std::vector<Socket>> listeners = ListenForRanks(call.options.address);
+  Result<Listeners> listeners = ListenForRanks(call.options.address);
   if (!listeners.ok()) return listeners.status();
   return Server(call, std::move(listeners).value()).Run();
 }

@@ -15,6 +15,11 @@ namespace gradientflow::rendezvous {
 // which knows more than the client's own clock.
 inline constexpr std::chrono::seconds kGrace(5);
 
+// How long a connection may take to prove that it belongs to the job, and a
+// rank to send its card or to acknowledge the cards. A library that runs does
+// so within a round trip.
+inline constexpr std::chrono::seconds kAnswerPatience(10);
+
 struct Call {
   const RendezvousOptions& options;
   const std::string& my_card;

@@ -94,7 +94,7 @@ Result<std::vector<std::unique_ptr<Link>>> ShmEndpoint::Connect(
                   "this shared-memory endpoint has connected already");
   }
   arena_->SetSelf(args.rank);
-  ShmHandshake handshake(args, listener_.socket, arena_, fifo_bytes_);
+  ShmHandshake handshake(args, listener_, arena_, fifo_bytes_);
   Result<std::vector<ShmLinkArgs>> ends = handshake.Run();
   if (!ends.ok()) return ends.status();
   listener_.socket.Reset();

@@ -40,7 +40,7 @@ bool Readable(const Fd& fd) {
 
 }  // namespace
 
-ShmHandshake::ShmHandshake(const ConnectArgs& args, const Fd& listener,
+ShmHandshake::ShmHandshake(const ConnectArgs& args, const ShmListener& listener,
                            std::shared_ptr<ShmArena> arena,
                            std::size_t fifo_bytes)
     : args_(args),
@@ -159,7 +159,7 @@ Status ShmHandshake::Late() const {
 }
 
 void ShmHandshake::Wait() {
-  std::vector<pollfd> items = {{listener_.get(), POLLIN, 0}};
+  std::vector<pollfd> items = {{listener_.socket.get(), POLLIN, 0}};
   // The clock may be a test's, and a full listener queue causes no event.
   int limit_ms = 20;
   for (const Outgoing& peer : outgoing_) {
@@ -209,6 +209,9 @@ Status ShmHandshake::Connect(Outgoing* to, bool* done) {
 Status ShmHandshake::ReadReply(Outgoing* from, bool* done) {
   if (!Readable(from->socket)) return Status();
   Result<ReceivedHello> reply = ReceiveHello(from->socket);
+  if (reply.status().code() == StatusCode::kResourceExhausted) {
+    return Here(reply.status());
+  }
   if (!reply.ok()) {
     Suspect(from->rank, Status(reply.status().code(),
                                reply.status().message() +
@@ -235,9 +238,22 @@ Status ShmHandshake::ReadReply(Outgoing* from, bool* done) {
                                           from->rank, ": ", fits.message()));
 }
 
+// An error of this rank that concerns no peer in particular.
+Status ShmHandshake::Here(const Status& why) const {
+  return Status(why.code(), StrCat("rank ", args_.rank, ": ", why.message()));
+}
+
 Status ShmHandshake::AcceptAll() {
-  while (incoming_.size() < kMaxSilent) {
-    Fd socket = AcceptAbstract(listener_);
+  // Without a free descriptor accept() fails even if nobody waits.
+  while (incoming_.size() < kMaxSilent && Readable(listener_.socket)) {
+    Result<Fd> accepted = AcceptAbstract(listener_.socket);
+    if (!accepted.ok()) {
+      // A stranger may hold the descriptor that is lacking.
+      if (incoming_.empty()) return Here(accepted.status());
+      incoming_.erase(incoming_.begin());
+      break;
+    }
+    Fd& socket = accepted.value();
     if (!socket.valid()) break;
     if (const Status user = CheckPeerUser(socket); user.ok()) {
       incoming_.push_back(std::move(socket));
@@ -262,6 +278,9 @@ Status ShmHandshake::ReadIncoming(Fd* from, bool* done) {
   if (!Readable(*from)) return Status();
   *done = true;
   Result<ReceivedHello> received = ReceiveHello(*from);
+  if (received.status().code() == StatusCode::kResourceExhausted) {
+    return Here(received.status());
+  }
   if (!received.ok()) {
     last_stranger_ = received.status().message();
     return Status();
@@ -277,7 +296,7 @@ Status ShmHandshake::ReadIncoming(Fd* from, bool* done) {
     return Status();
   }
   if (!failed_.ok()) {
-    Tell(*from);
+    Tell(*from, hello.rank);
     told_[hello.rank] = true;  // Or it has gone.
     return Status();
   }
@@ -291,7 +310,7 @@ Status ShmHandshake::ReadIncoming(Fd* from, bool* done) {
   if (!taken.ok()) {
     failed_ = Status(taken.code(), StrCat("rank ", args_.rank, " to rank ",
                                           hello.rank, ": ", taken.message()));
-    Tell(*from);
+    Tell(*from, hello.rank);
     told_[hello.rank] = true;  // Or it has gone.
     return failed_;
   }
@@ -322,8 +341,8 @@ Status ShmHandshake::ReadPeer(int rank) {
   return Status();
 }
 
-void ShmHandshake::Tell(const Fd& socket) {
-  Hello hello = HelloTo(args_.rank);
+void ShmHandshake::Tell(const Fd& socket, int rank) {
+  Hello hello = HelloTo(rank);
   SetFailure(failed_, &hello);
   // A peer that has gone need not be told.
   (void)SendHello(socket, hello, -1);
@@ -333,7 +352,7 @@ void ShmHandshake::TellAll(const Status& why, Clock::Time patience) {
   failed_ = why;
   for (std::size_t rank = 0; rank < ends_.size(); ++rank) {
     if (!ends_[rank].socket.valid()) continue;
-    Tell(ends_[rank].socket);
+    Tell(ends_[rank].socket, static_cast<int>(rank));
     told_[rank] = true;
   }
   const Clock::Time give_up = args_.clock->Now() + patience;
@@ -347,7 +366,7 @@ void ShmHandshake::TellAll(const Status& why, Clock::Time patience) {
         if (socket.ok() && !socket.value().valid()) continue;
         if (socket.ok()) peer.socket = std::move(socket).value();
       }
-      if (peer.socket.valid()) Tell(peer.socket);
+      if (peer.socket.valid()) Tell(peer.socket, peer.rank);
       told_[peer.rank] = true;
     }
     static_cast<void>(AcceptAll());
@@ -360,8 +379,17 @@ void ShmHandshake::TellAll(const Status& why, Clock::Time patience) {
   }
 }
 
+Bits256 ShmHandshake::ProofOf(int from, int to) const {
+  const int lower = std::min(from, to);
+  const std::string& name =
+      lower == args_.rank ? listener_.name : args_.addresses[lower];
+  return HmacSha256(View(args_.secret),
+                    StrCat("shm ", from, " ", to, " ", name));
+}
+
 Status ShmHandshake::CheckHello(const Hello& hello) const {
-  if (hello.session_key != args_.session_key) {
+  if (!IsPeer(hello.rank) ||
+      !EqualBits(hello.proof, ProofOf(hello.rank, args_.rank))) {
     return Status(StatusCode::kDataLoss,
                   StrCat("rank ", hello.rank, " of another session (pid ",
                          hello.pid, ")"));
@@ -380,7 +408,7 @@ Hello ShmHandshake::HelloTo(int rank) const {
   hello.rank = args_.rank;
   hello.size = args_.size;
   hello.pid = ::getpid();
-  hello.session_key = args_.session_key;
+  hello.proof = ProofOf(args_.rank, rank);
   hello.arena_bytes = arena_->mapping()->bytes();
   hello.fifo_offset = fifo_offsets_[rank];
   hello.fifo_bytes = fifo_bytes_;

@@ -25,7 +25,7 @@ namespace gradientflow {
 class ShmHandshake {
  public:
   // All arguments outlive the object.
-  ShmHandshake(const ConnectArgs& args, const Fd& listener,
+  ShmHandshake(const ConnectArgs& args, const ShmListener& listener,
                std::shared_ptr<ShmArena> arena, std::size_t fifo_bytes);
 
   // Returns what each link is made of, by rank. There is no socket where there
@@ -53,6 +53,7 @@ class ShmHandshake {
   Status Round();
   Status Connect(Outgoing* to, bool* done);
   Status ReadReply(Outgoing* from, bool* done);
+  Status Here(const Status& why) const;
   Status AcceptAll();
   Status ReadIncoming(Fd* from, bool* done);
   Status ReadPeer(int rank);
@@ -65,8 +66,12 @@ class ShmHandshake {
   // Tells all peers that can be reached. Waits for at most `patience` for peers
   // that have yet to connect.
   void TellAll(const Status& why, Clock::Time patience);
-  void Tell(const Fd& socket);
+  void Tell(const Fd& socket, int rank);
 
+  // Returns the proof of a hello between two ranks. It needs no challenge,
+  // because it stays inside the kernel, between processes of one user, and
+  // because the name of the listener is fresh.
+  Bits256 ProofOf(int from, int to) const;
   Status CheckHello(const Hello& hello) const;
   Hello HelloTo(int rank) const;
   // Takes the peer in: its memory, its FIFO and its socket. The peer has proven
@@ -75,7 +80,7 @@ class ShmHandshake {
   Status Finish(const ReceivedHello& received, Fd* socket);
 
   const ConnectArgs& args_;
-  const Fd& listener_;
+  const ShmListener& listener_;
   const std::shared_ptr<ShmArena> arena_;
   const std::size_t fifo_bytes_;
   std::vector<ShmLinkArgs> ends_;            // By rank.

@@ -1,6 +1,5 @@
 #include "transports/shm/hello.h"
 
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -52,17 +51,9 @@ Result<AbstractAddress> Address(const std::string& name) {
 }
 
 Result<std::string> RandomName() {
-  std::array<unsigned char, 16> random;
-  if (::getrandom(random.data(), random.size(), 0) !=
-      static_cast<ssize_t>(random.size())) {
-    return SocketError(StatusCode::kInternal, "getrandom");
-  }
-  std::string name = "gradientflow-";
-  for (const unsigned char byte : random) {
-    name += "0123456789abcdef"[byte >> 4];
-    name += "0123456789abcdef"[byte & 15];
-  }
-  return name;
+  const Result<Bits256> random = RandomBits();
+  if (!random.ok()) return random.status();
+  return "gradientflow-" + Hex(View(random.value()).substr(0, 16));
 }
 
 // Takes ownership of every descriptor that came with the message.
@@ -121,9 +112,13 @@ Result<Fd> ConnectAbstract(const std::string& name) {
   return socket;
 }
 
-Fd AcceptAbstract(const Fd& listener) {
-  return Fd(::accept4(listener.get(), nullptr, nullptr,
+Result<Fd> AcceptAbstract(const Fd& listener) {
+  Fd socket(::accept4(listener.get(), nullptr, nullptr,
                       SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!socket.valid() && (errno == EMFILE || errno == ENFILE)) {
+    return SocketError(StatusCode::kResourceExhausted, "accept");
+  }
+  return socket;
 }
 
 Status SendHello(const Fd& socket, const Hello& hello, int memory) {
@@ -167,6 +162,10 @@ Result<ReceivedHello> ReceiveHello(const Fd& socket) {
   if (got == 0) {
     return Status(StatusCode::kUnavailable,
                   "the peer closed the connection instead of a hello");
+  }
+  if ((message.msg_flags & MSG_CTRUNC) != 0 && descriptors.empty()) {
+    errno = EMFILE;
+    return SocketError(StatusCode::kResourceExhausted, "recvmsg");
   }
   const Hello& hello = received.hello;
   const std::size_t expected = hello.step == Hello::kOffer ? 1 : 0;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gradientflow/base/fd.h"
+#include "gradientflow/base/secret.h"
 #include "gradientflow/base/status.h"
 
 namespace gradientflow {
@@ -14,7 +15,7 @@ namespace gradientflow {
 // machine.
 struct Hello {
   static constexpr std::uint64_t kMagic = 0x6f6c6c6568464721;
-  static constexpr std::uint32_t kVersion = 2;
+  static constexpr std::uint32_t kVersion = 3;
   enum Step : std::uint32_t {
     kOffer = 1,   // The first, each way, with the sender's arena.
     kReady = 2,   // The sender has all it needs from its peers.
@@ -27,7 +28,7 @@ struct Hello {
   std::int32_t size = 0;
   std::int32_t pid = 0;
   StatusCode code = StatusCode::kOk;  // Only for kFailed.
-  std::uint64_t session_key = 0;
+  Bits256 proof = {};                 // See ShmHandshake::ProofOf().
   std::uint64_t arena_bytes = 0;
   // The FIFO in the sender's arena that the receiver of this hello writes to.
   std::uint64_t fifo_offset = 0;
@@ -56,15 +57,17 @@ Result<ShmListener> ListenAbstract();
 // the listener is full at present.
 Result<Fd> ConnectAbstract(const std::string& name);
 
-// Returns an invalid Fd if no connection is waiting.
-Fd AcceptAbstract(const Fd& listener);
+// Returns an invalid Fd if no connection is waiting, and kResourceExhausted if
+// there is no descriptor for it.
+Result<Fd> AcceptAbstract(const Fd& listener);
 
 // `memory` is the descriptor of the arena in an offer, else -1.
 Status SendHello(const Fd& socket, const Hello& hello, int memory);
 
 // REQUIRES a readable socket. Returns kUnavailable if the peer hung up, and
 // kDataLoss if it sent anything but a hello of this version, or an offer
-// without exactly one descriptor.
+// without exactly one descriptor, and kResourceExhausted if there is no
+// descriptor here for the one that came.
 Result<ReceivedHello> ReceiveHello(const Fd& socket);
 
 // Returns kDataLoss unless the process at the other end runs as the same user.

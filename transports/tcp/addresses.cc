@@ -92,6 +92,11 @@ std::string SocketAddress::ToString() const {
   return "an unknown address";
 }
 
+std::uint16_t SocketAddress::port() const {
+  return ntohs(family() == AF_INET6 ? As6(storage_).sin6_port
+                                    : As4(storage_).sin_port);
+}
+
 void SocketAddress::SetPort(std::uint16_t port) {
   if (family() == AF_INET) {
     sockaddr_in v4 = As4(storage_);
@@ -113,8 +118,15 @@ bool SocketAddress::IsLoopback() const {
 }
 
 bool SocketAddress::IsLinkLocal() const {
+  if (family() == AF_INET) {  // 169.254.0.0/16
+    return ntohl(As4(storage_).sin_addr.s_addr) >> 16 == 0xa9fe;
+  }
   const sockaddr_in6 v6 = As6(storage_);
   return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr);
+}
+
+SocketAddress AnyAddress(int family) {
+  return *SocketAddress::Parse(family == AF_INET6 ? "[::]:0" : "0.0.0.0:0");
 }
 
 Result<std::vector<SocketAddress>> Resolve(const HostPort& where) {
@@ -142,33 +154,6 @@ Result<std::vector<SocketAddress>> Resolve(const HostPort& where) {
   if (addresses.empty()) {
     return Status(StatusCode::kUnavailable,
                   StrCat("host \"", where.host, "\" has no IP address"));
-  }
-  return addresses;
-}
-
-std::string JoinAddresses(const std::vector<SocketAddress>& addresses) {
-  std::string text;
-  for (const SocketAddress& address : addresses) {
-    if (!text.empty()) text += ',';
-    text += address.ToString();
-  }
-  return text;
-}
-
-Result<std::vector<SocketAddress>> SplitAddresses(std::string_view text) {
-  std::vector<SocketAddress> addresses;
-  for (bool more = true; more;) {
-    const std::size_t comma = text.find(',');
-    more = comma != std::string_view::npos;
-    const std::string_view part = text.substr(0, comma);
-    const std::optional<SocketAddress> address = SocketAddress::Parse(part);
-    if (!address) {
-      return Status(
-          StatusCode::kInvalidArgument,
-          StrCat("expected ip:port or [ipv6]:port, seen \"", part, "\""));
-    }
-    addresses.push_back(*address);
-    if (more) text.remove_prefix(comma + 1);
   }
   return addresses;
 }

@@ -30,14 +30,19 @@ class SocketAddress {
     return reinterpret_cast<const sockaddr*>(&storage_);
   }
   socklen_t bytes() const { return bytes_; }
+  std::uint16_t port() const;
   void SetPort(std::uint16_t port);
   bool IsLoopback() const;
-  bool IsLinkLocal() const;  // IPv6 only.
+  bool IsLinkLocal() const;
 
  private:
   sockaddr_storage storage_ = {};
   socklen_t bytes_ = 0;
 };
+
+// All addresses of this host of family AF_INET or AF_INET6, to listen at; port
+// 0.
+SocketAddress AnyAddress(int family);
 
 struct HostPort {
   std::string host;  // Without brackets.
@@ -49,10 +54,5 @@ Result<HostPort> ParseHostPort(std::string_view text);
 
 // Returns all addresses of a name. May ask a name server, and block for it.
 Result<std::vector<SocketAddress>> Resolve(const HostPort& where);
-
-// Lists of addresses, "a:1,b:2", as an endpoint publishes them.
-// kInvalidArgument names the part that is wrong.
-std::string JoinAddresses(const std::vector<SocketAddress>& addresses);
-Result<std::vector<SocketAddress>> SplitAddresses(std::string_view text);
 
 }  // namespace gradientflow

@@ -1,5 +1,7 @@
 #include "transports/tcp/door.h"
 
+#include <poll.h>
+
 #include <chrono>
 #include <utility>
 
@@ -18,6 +20,9 @@ constexpr std::chrono::milliseconds kPause(50);
 void Door::AcceptSome(const Socket& listener, Clock::Time now, Guests* guests) {
   bool made_room = false;
   for (int i = 0; i < kAtOnce; ++i) {
+    // Without a free descriptor accept() fails even if nobody waits.
+    pollfd waiting = {listener.fd(), POLLIN, 0};
+    if (::poll(&waiting, 1, 0) != 1) return;
     Result<Socket> accepted = Accept(listener);
     if (!accepted.ok()) {
       trouble_ = accepted.status().message();

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <string>
 #include <string_view>
 
 #include "gradientflow/base/little_endian.h"
@@ -11,16 +12,17 @@ namespace gradientflow {
 namespace {
 
 constexpr std::string_view kMagic("GFhello\n", 8);
-constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kVersion = 3;
 
 // Offsets of the fields. All numbers are little-endian.
 constexpr std::size_t kVersionAt = 8;
 constexpr std::size_t kStepAt = 12;
-constexpr std::size_t kKeyAt = 16;
-constexpr std::size_t kFromAt = 24;
-constexpr std::size_t kToAt = 28;
-constexpr std::size_t kLaneAt = 32;
-constexpr std::size_t kLanesAt = 36;
+constexpr std::size_t kFromAt = 16;
+constexpr std::size_t kToAt = 20;
+constexpr std::size_t kLaneAt = 24;
+constexpr std::size_t kLanesAt = 28;
+constexpr std::size_t kNonceAt = 32;
+constexpr std::size_t kProofAt = 64;
 
 }  // namespace
 
@@ -29,11 +31,12 @@ std::array<std::byte, kLaneHelloBytes> EncodeLaneHello(const LaneHello& hello) {
   std::memcpy(bytes.data(), kMagic.data(), kMagic.size());
   PutLittleEndian(&bytes[kVersionAt], kVersion);
   PutLittleEndian(&bytes[kStepAt], static_cast<std::uint32_t>(hello.step));
-  PutLittleEndian(&bytes[kKeyAt], hello.session_key);
   PutLittleEndian(&bytes[kFromAt], hello.from);
   PutLittleEndian(&bytes[kToAt], hello.to);
   PutLittleEndian(&bytes[kLaneAt], hello.lane);
   PutLittleEndian(&bytes[kLanesAt], hello.lanes);
+  std::memcpy(&bytes[kNonceAt], hello.nonce.data(), hello.nonce.size());
+  std::memcpy(&bytes[kProofAt], hello.proof.data(), hello.proof.size());
   return bytes;
 }
 
@@ -54,12 +57,23 @@ Result<LaneHello> DecodeLaneHello(
   }
   LaneHello hello;
   hello.step = static_cast<LaneHello::Step>(step);
-  hello.session_key = GetLittleEndian<std::uint64_t>(&bytes[kKeyAt]);
   hello.from = GetLittleEndian<std::uint32_t>(&bytes[kFromAt]);
   hello.to = GetLittleEndian<std::uint32_t>(&bytes[kToAt]);
   hello.lane = GetLittleEndian<std::uint32_t>(&bytes[kLaneAt]);
   hello.lanes = GetLittleEndian<std::uint32_t>(&bytes[kLanesAt]);
+  std::memcpy(hello.nonce.data(), &bytes[kNonceAt], hello.nonce.size());
+  std::memcpy(hello.proof.data(), &bytes[kProofAt], hello.proof.size());
   return hello;
+}
+
+// The step and the direction are among the bytes, so a proof stands for one
+// side in one step. All parts have fixed lengths.
+Bits256 ProofOf(const LaneHello& hello, const Bits256& secret,
+                const Bits256& challenge) {
+  const auto bytes = EncodeLaneHello(hello);
+  std::string message(reinterpret_cast<const char*>(bytes.data()), kProofAt);
+  message += View(challenge);
+  return HmacSha256(View(secret), message);
 }
 
 HelloReader::State HelloReader::Read(const Socket& socket) {
@@ -87,11 +101,6 @@ Status WriteHello(const Socket& socket, const LaneHello& hello) {
   if (sent == static_cast<std::int64_t>(bytes.size())) return Status();
   return SocketError(StatusCode::kUnavailable, "hello",
                      sent < 0 ? static_cast<int>(-sent) : EAGAIN);
-}
-
-bool SameKey(std::uint64_t a, std::uint64_t b) {
-  // No early exit anywhere: a single operation on the whole words.
-  return (a ^ b) == 0;
 }
 
 }  // namespace gradientflow

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "gradientflow/base/secret.h"
 #include "gradientflow/base/status.h"
 #include "transports/tcp/socket.h"
 
@@ -12,21 +13,33 @@ namespace gradientflow {
 // What the two ends of a fresh connection send each other before the first
 // message. The side that connects sends kHello, the side that accepts answers
 // kWelcome, and the side that connects sends kConfirm on the one connection
-// that it keeps for the lane. gradientflow/docs/wire_format.md has the format.
+// that it keeps for the lane. Each side challenges the other by random bits,
+// and proves that it knows the secret of the session before it is believed.
+// gradientflow/docs/wire_format.md has the format.
 struct LaneHello {
   enum class Step : std::uint32_t { kHello = 1, kWelcome = 2, kConfirm = 3 };
   Step step = Step::kHello;
-  std::uint64_t session_key = 0;
   std::uint32_t from = 0;  // `from` and `to` are ranks.
   std::uint32_t to = 0;
   std::uint32_t lane = 0;
   std::uint32_t lanes = 0;
+  Bits256 nonce = {};  // The sender's challenge, the same in each step.
+  Bits256 proof = {};  // The answer to the other's; zero in kHello.
 };
 
-inline constexpr std::size_t kLaneHelloBytes = 40;
+inline constexpr std::size_t kLaneHelloBytes = 96;
+
+// Returns the proof that `hello` must carry, under the secret of the session
+// and the other side's challenge. It covers everything else in the hello.
+Bits256 ProofOf(const LaneHello& hello, const Bits256& secret,
+                const Bits256& challenge);
+inline bool IsProven(const LaneHello& hello, const Bits256& secret,
+                     const Bits256& challenge) {
+  return EqualBits(hello.proof, ProofOf(hello, secret, challenge));
+}
 
 std::array<std::byte, kLaneHelloBytes> EncodeLaneHello(const LaneHello& hello);
-// kDataLoss says what was expected and seen, but never contains the key.
+// kDataLoss says what was expected and seen.
 Result<LaneHello> DecodeLaneHello(
     const std::array<std::byte, kLaneHelloBytes>& bytes);
 
@@ -49,7 +62,5 @@ class HelloReader {
 
 // REQUIRES room in the buffer of the connection, as a fresh one has.
 Status WriteHello(const Socket& socket, const LaneHello& hello);
-
-bool SameKey(std::uint64_t a, std::uint64_t b);  // In constant time.
 
 }  // namespace gradientflow

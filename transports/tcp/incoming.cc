@@ -1,6 +1,7 @@
 #include "transports/tcp/incoming.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -9,19 +10,19 @@ namespace gradientflow {
 namespace {
 
 // Strangers that may wait at the same time, in addition to the peers.
-constexpr std::size_t kPatienceForStrangers = 64;
+constexpr std::size_t kPatienceForStrangers = 256;
+// A peer proves itself within a round trip.
+constexpr std::chrono::seconds kAnswerPatience(10);
 // A peer may try each of its routes to this rank at the same time.
 constexpr std::size_t kTriesPerLane = 4;
 
 }  // namespace
 
-IncomingLanes::IncomingLanes(Args args)
-    : args_(std::move(args)), lanes_(args_.expected.size()) {
-  const auto lanes = static_cast<std::size_t>(args_.lanes);
+IncomingLanes::IncomingLanes(Args args, const Clock& clock)
+    : args_(std::move(args)), clock_(clock), lanes_(args_.lanes.size()) {
   for (std::size_t peer = 0; peer < lanes_.size(); ++peer) {
-    if (!args_.expected[peer]) continue;
-    lanes_[peer].resize(lanes);
-    missing_ += lanes;
+    lanes_[peer].resize(static_cast<std::size_t>(args_.lanes[peer]));
+    missing_ += lanes_[peer].size();
   }
   most_connections_ = kPatienceForStrangers + kTriesPerLane * missing_;
 }
@@ -31,17 +32,23 @@ bool IncomingLanes::full() const {
 }
 
 bool IncomingLanes::DropOldestStranger() {
-  const auto stranger =
-      std::find_if(connections_.begin(), connections_.end(),
-                   [](const Connection& c) { return !c.greeted; });
-  if (stranger == connections_.end()) return false;
-  connections_.erase(stranger);
+  if (connections_.empty()) return false;
+  connections_.pop_front();
   return true;
+}
+
+void IncomingLanes::DropTheSilent() {
+  const Clock::Time now = clock_.Now();
+  while (!connections_.empty() &&
+         now - connections_.front().since >= kAnswerPatience) {
+    connections_.pop_front();
+  }
 }
 
 void IncomingLanes::Admit(Socket socket) {
   connections_.emplace_back();
   connections_.back().socket = std::move(socket);
+  connections_.back().since = clock_.Now();
 }
 
 std::vector<int> IncomingLanes::Descriptors() const {
@@ -63,7 +70,7 @@ Status IncomingLanes::OnReady(int fd) {
   if (state == HelloReader::State::kWaiting) return Status();
   if (state == HelloReader::State::kComplete) {
     const Result<LaneHello> hello = at->reader.Take();
-    if (hello.ok() && IsPeer(hello.value())) {
+    if (hello.ok() && FitsPeer(hello.value())) {
       const Result<bool> keep = OnHello(*at, hello.value());
       if (!keep.ok()) return keep.status();
       if (keep.value()) return Status();
@@ -73,38 +80,50 @@ Status IncomingLanes::OnReady(int fd) {
   return Status();
 }
 
-bool IncomingLanes::IsPeer(const LaneHello& hello) const {
-  return SameKey(hello.session_key, args_.session_key) &&
-         hello.to == static_cast<std::uint32_t>(args_.rank) &&
-         hello.from < lanes_.size() && args_.expected[hello.from];
+bool IncomingLanes::FitsPeer(const LaneHello& hello) const {
+  return hello.to == static_cast<std::uint32_t>(args_.rank) &&
+         hello.from < lanes_.size() && !lanes_[hello.from].empty();
+}
+
+// The answer proves this side, and challenges the other.
+bool IncomingLanes::Answer(Connection& connection, const LaneHello& hello) {
+  const Result<Bits256> challenge = RandomBits();
+  if (!challenge.ok() || !PrepareConnection(connection.socket).ok()) {
+    return false;
+  }
+  LaneHello welcome = hello;
+  welcome.step = LaneHello::Step::kWelcome;
+  welcome.lanes = static_cast<std::uint32_t>(lanes_[hello.from].size());
+  std::swap(welcome.from, welcome.to);
+  welcome.nonce = connection.challenge = challenge.value();
+  welcome.proof = ProofOf(welcome, args_.secret, hello.nonce);
+  connection.hello = hello;
+  return WriteHello(connection.socket, welcome).ok();
 }
 
 // kHello is answered by kWelcome. The peer may have several connections open
-// for a lane; kConfirm names the one to keep.
+// for a lane; kConfirm, which must repeat the rest of kHello, names the one to
+// keep.
 Result<bool> IncomingLanes::OnHello(Connection& connection,
                                     const LaneHello& hello) {
-  if (hello.step == LaneHello::Step::kHello && !connection.greeted) {
-    if (!PrepareConnection(connection.socket).ok()) return false;
-    LaneHello welcome = hello;
-    welcome.step = LaneHello::Step::kWelcome;
-    welcome.lanes = static_cast<std::uint32_t>(args_.lanes);
-    std::swap(welcome.from, welcome.to);
-    const bool sent = WriteHello(connection.socket, welcome).ok();
-    if (hello.lanes != welcome.lanes) {
-      return Status(StatusCode::kInvalidArgument,
-                    StrCat("rank ", hello.from, " (",
-                           PeerAddress(connection.socket).ToString(), ") has ",
-                           hello.lanes, " connections per peer, rank ",
-                           args_.rank, " has ", args_.lanes,
-                           ": expected the same number on all ranks"));
-    }
-    connection.greeted = sent;
-    return sent;
+  if (hello.step == LaneHello::Step::kHello && !connection.hello) {
+    return Answer(connection, hello);
   }
-  if (hello.step != LaneHello::Step::kConfirm || !connection.greeted ||
-      hello.lane >= static_cast<std::uint32_t>(args_.lanes)) {
+  if (hello.step != LaneHello::Step::kConfirm || !connection.hello ||
+      hello.from != connection.hello->from ||
+      hello.lane != connection.hello->lane ||
+      !IsProven(hello, args_.secret, connection.challenge)) {
     return false;
   }
+  if (hello.lanes != lanes_[hello.from].size()) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("rank ", hello.from, " (",
+                         PeerAddress(connection.socket).ToString(), ") has ",
+                         hello.lanes, " connections per peer, rank ",
+                         args_.rank, " has ", lanes_[hello.from].size(),
+                         ": expected the same number on all ranks"));
+  }
+  if (hello.lane >= hello.lanes) return false;
   Socket& lane = lanes_[hello.from][hello.lane];
   if (lane.valid()) return false;
   lane = std::move(connection.socket);

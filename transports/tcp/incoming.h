@@ -2,8 +2,11 @@
 
 #include <cstdint>
 #include <list>
+#include <optional>
 #include <vector>
 
+#include "gradientflow/base/clock.h"
+#include "gradientflow/base/secret.h"
 #include "gradientflow/base/status.h"
 #include "transports/tcp/door.h"
 #include "transports/tcp/hello.h"
@@ -12,20 +15,23 @@
 namespace gradientflow {
 
 // The lanes that peers of a higher rank open to this rank, picked out of all
-// connections that come in. NOT thread-safe.
+// connections that come in. One that has proven itself becomes a lane; all
+// others are strangers. NOT thread-safe.
 class IncomingLanes final : public Door::Guests {
  public:
   struct Args {
     int rank = 0;
-    int lanes = 1;
-    std::uint64_t session_key = 0;
-    std::vector<bool> expected;  // By rank.
+    Bits256 secret = {};
+    std::vector<int> lanes;  // By rank; 0: none is expected.
   };
-  explicit IncomingLanes(Args args);
+  // `clock` outlives the object.
+  IncomingLanes(Args args, const Clock& clock);
 
   bool full() const override;
   bool DropOldestStranger() override;
   void Admit(Socket socket) override;
+  // Closes connections that have proven nothing for 10 seconds.
+  void DropTheSilent();
   // Descriptors for poll(), in the order of the connections.
   std::vector<int> Descriptors() const;
   // Descriptor `fd` is ready, or hung up. An error ends the set-up.
@@ -34,22 +40,31 @@ class IncomingLanes final : public Door::Guests {
   bool complete() const { return missing_ == 0; }
   // Returns whether all lanes of that rank are connected.
   bool complete(int peer) const;
-  // REQUIRES complete(). May be called once per rank.
+  // The lane that control messages take. REQUIRES complete(peer).
+  const Socket& first_lane(int peer) const {
+    return lanes_[static_cast<std::size_t>(peer)][0];
+  }
+  // REQUIRES complete(peer). May be called once per rank.
   std::vector<Socket> TakeLanes(int peer);
 
  private:
   struct Connection {
     Socket socket;
     HelloReader reader;
-    bool greeted = false;  // It is a peer; its confirmation is awaited.
+    // Once it has been answered: its hello, and the challenge to it.
+    std::optional<LaneHello> hello;
+    Bits256 challenge = {};
+    Clock::Time since{};
   };
   using Connections = std::list<Connection>;
 
   // Returns whether to keep the connection in this list.
   Result<bool> OnHello(Connection& connection, const LaneHello& hello);
-  bool IsPeer(const LaneHello& hello) const;
+  bool FitsPeer(const LaneHello& hello) const;
+  bool Answer(Connection& connection, const LaneHello& hello);
 
   const Args args_;
+  const Clock& clock_;
   Connections connections_;                 // Oldest first.
   std::vector<std::vector<Socket>> lanes_;  // By rank, then by lane.
   std::size_t missing_ = 0;

@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <utility>
 
@@ -17,14 +18,21 @@ using std::chrono::milliseconds;
 // is right.
 constexpr milliseconds kStagger(200);
 constexpr milliseconds kFirstBackoff(20);
-constexpr milliseconds kLastBackoff(500);
+constexpr milliseconds kLastBackoff(250);
+// A process whose addresses all refuse for so long has ended. It is more than a
+// retransmission, by which the last bytes of a peer that is complete, and
+// listens no more, may be late.
+constexpr milliseconds kRefusedTooLong(500);
+// The same where it is not certain who refuses: the peer may connect from
+// behind a firewall.
+constexpr milliseconds kRefusedByAnybody(5000);
 
 }  // namespace
 
-OutgoingLane::OutgoingLane(const LaneHello& hello,
+OutgoingLane::OutgoingLane(const Args& args,
                            const std::vector<SocketAddress>& candidates,
-                           std::size_t buffer_bytes, Clock::Time now)
-    : hello_(hello), buffer_bytes_(buffer_bytes) {
+                           Clock::Time now)
+    : args_(args) {
   for (const SocketAddress& candidate : candidates) {
     Attempt attempt;
     attempt.to = candidate;
@@ -41,7 +49,9 @@ Status OutgoingLane::Start(Clock::Time now) {
     if (connected() || attempt.socket.valid() || attempt.start_at > now) {
       continue;
     }
-    Result<Socket> started = StartConnect(attempt.to, buffer_bytes_);
+    int error = 0;
+    Result<Socket> started =
+        StartConnect(attempt.to, args_.buffer_bytes, &error);
     if (started.ok()) {
       attempt.socket = std::move(started).value();
       attempt.greeted = false;
@@ -49,6 +59,7 @@ Status OutgoingLane::Start(Clock::Time now) {
     } else if (started.status().code() == StatusCode::kResourceExhausted) {
       return started.status();
     } else {
+      NoteRefusal(attempt, error, now);
       Abandon(attempt, started.status().message(), now);
     }
   }
@@ -84,17 +95,50 @@ void OutgoingLane::Abandon(Attempt& attempt, const std::string& why,
       std::min<Clock::Time>(attempt.backoff * 2, Clock::Time(kLastBackoff));
 }
 
+void OutgoingLane::NoteRefusal(Attempt& attempt, int error, Clock::Time now) {
+  if (error != ECONNREFUSED) {
+    attempt.refused_since.reset();
+    return;
+  }
+  if (!attempt.refused_since) attempt.refused_since = now;
+  attempt.refused_at = now;
+}
+
+bool OutgoingLane::ended() const {
+  const Clock::Time patience = args_.reachable || reached_
+                                   ? Clock::Time(kRefusedTooLong)
+                                   : Clock::Time(kRefusedByAnybody);
+  return !connected() &&
+         std::all_of(attempts_.begin(), attempts_.end(),
+                     [patience](const Attempt& attempt) {
+                       return attempt.refused_since &&
+                              attempt.refused_at - *attempt.refused_since >=
+                                  patience;
+                     });
+}
+
+Status OutgoingLane::Greet(Attempt& attempt, Clock::Time now) {
+  const int error = ConnectError(attempt.socket);
+  NoteRefusal(attempt, error, now);
+  reached_ |= error == 0;
+  if (error != 0) {
+    return SocketError(StatusCode::kUnavailable, "connect", error);
+  }
+  GF_RETURN_IF_ERROR(PrepareConnection(attempt.socket));
+  const Result<Bits256> nonce = RandomBits();
+  if (!nonce.ok()) return nonce.status();
+  LaneHello hello = args_.hello;
+  hello.nonce = attempt.nonce = nonce.value();
+  return WriteHello(attempt.socket, hello);
+}
+
 Status OutgoingLane::OnReady(std::size_t index, Clock::Time now) {
   Attempt& attempt = attempts_[index];
   // Another attempt may have won since poll() returned.
   if (connected() || !attempt.socket.valid()) return Status();
   const std::string where = attempt.to.ToString() + ": ";
   if (!attempt.greeted) {
-    const int error = ConnectError(attempt.socket);
-    Status greeted =
-        error == 0 ? PrepareConnection(attempt.socket)
-                   : SocketError(StatusCode::kUnavailable, "connect", error);
-    if (greeted.ok()) greeted = WriteHello(attempt.socket, hello_);
+    const Status greeted = Greet(attempt, now);
     if (!greeted.ok()) {
       Abandon(attempt, where + greeted.message(), now);
       return Status();
@@ -129,29 +173,33 @@ Status OutgoingLane::OnWelcome(Attempt& attempt, Clock::Time now) {
     Abandon(attempt, StrCat(where, ": ", read.status().message()), now);
     return Status();
   }
+  const LaneHello& mine = args_.hello;
   const LaneHello& welcome = read.value();
-  if (!SameKey(welcome.session_key, hello_.session_key) ||
-      welcome.step != LaneHello::Step::kWelcome || welcome.from != hello_.to ||
-      welcome.to != hello_.from) {
+  if (welcome.step != LaneHello::Step::kWelcome || welcome.from != mine.to ||
+      welcome.to != mine.from || welcome.lane != mine.lane ||
+      !IsProven(welcome, args_.secret, attempt.nonce)) {
     Abandon(attempt,
-            StrCat(where, ": expected rank ", hello_.to,
+            StrCat(where, ": expected rank ", mine.to,
                    " of this job, seen another process"),
             now);
     return Status();
   }
-  if (welcome.lanes != hello_.lanes) {
-    return Status(
-        StatusCode::kInvalidArgument,
-        StrCat("rank ", hello_.to, " (", where, ") has ", welcome.lanes,
-               " connections per peer, rank ", hello_.from, " has ",
-               hello_.lanes, ": expected the same number on all ranks"));
-  }
-  LaneHello confirm = hello_;
+  LaneHello confirm = mine;
   confirm.step = LaneHello::Step::kConfirm;
+  confirm.nonce = attempt.nonce;
+  confirm.proof = ProofOf(confirm, args_.secret, welcome.nonce);
   const Status confirmed = WriteHello(attempt.socket, confirm);
   if (!confirmed.ok()) {
     Abandon(attempt, StrCat(where, ": ", confirmed.message()), now);
     return Status();
+  }
+  // The peer, too, sees it in the confirmation.
+  if (welcome.lanes != mine.lanes) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("rank ", mine.to, " (", where, ") has ", welcome.lanes,
+               " connections per peer, rank ", mine.from, " has ", mine.lanes,
+               ": expected the same number on all ranks"));
   }
   kept_ = std::move(attempt.socket);
   for (Attempt& other : attempts_) other.socket.Close();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gradientflow/base/clock.h"
+#include "gradientflow/base/secret.h"
 #include "gradientflow/base/status.h"
 #include "transports/tcp/addresses.h"
 #include "transports/tcp/hello.h"
@@ -25,15 +26,24 @@ class OutgoingLane {
     std::size_t attempt;
   };
 
-  // `hello` is what to send. `candidates` are the peer's addresses, best first.
-  OutgoingLane(const LaneHello& hello,
-               const std::vector<SocketAddress>& candidates,
-               std::size_t buffer_bytes, Clock::Time now);
+  struct Args {
+    LaneHello hello = {};  // What to send, without a nonce.
+    Bits256 secret = {};
+    std::size_t buffer_bytes = 0;
+    // Whether a connection that is refused was meant for the peer for certain.
+    // If not, a firewall or another host with that address may refuse it.
+    bool reachable = true;
+  };
+  // `candidates` are the peer's addresses, best first.
+  OutgoingLane(const Args& args, const std::vector<SocketAddress>& candidates,
+               Clock::Time now);
 
   bool connected() const { return kept_.has_value(); }
+  // REQUIRES connected().
+  const Socket& socket() const { return *kept_; }
   // REQUIRES connected(). May be called once.
   Socket TakeSocket();
-  int peer() const { return static_cast<int>(hello_.to); }
+  int peer() const { return static_cast<int>(args_.hello.to); }
 
   // Starts the attempts that are due. An error ends the set-up.
   Status Start(Clock::Time now);
@@ -44,6 +54,10 @@ class OutgoingLane {
   // The descriptor of the attempt is ready. An error ends the set-up.
   Status OnReady(std::size_t attempt, Clock::Time now);
 
+  // Returns whether the peer's process has ended, going by its addresses, which
+  // all refuse. A process that runs listens before others know its address.
+  bool ended() const;
+
   // The last thing that went wrong: "10.0.0.2:4321: Connection refused".
   const std::string& trouble() const { return trouble_; }
 
@@ -52,17 +66,22 @@ class OutgoingLane {
     SocketAddress to;
     Socket socket;  // Valid while the attempt is under way.
     bool greeted = false;
+    Bits256 nonce = {};  // The challenge to the peer.
     HelloReader reader;
     Clock::Time start_at{};
     Clock::Time backoff{};
+    std::optional<Clock::Time> refused_since;
+    Clock::Time refused_at{};  // The last time.
   };
 
+  void NoteRefusal(Attempt& attempt, int error, Clock::Time now);
   void Abandon(Attempt& attempt, const std::string& why, Clock::Time now);
+  Status Greet(Attempt& attempt, Clock::Time now);
   Status OnWelcome(Attempt& attempt, Clock::Time now);
 
-  const LaneHello hello_;
-  const std::size_t buffer_bytes_;
+  const Args args_;
   std::vector<Attempt> attempts_;
+  bool reached_ = false;  // An attempt has been accepted.
   std::optional<Socket> kept_;
   std::string trouble_;
 };

@@ -73,14 +73,17 @@ Result<Socket> ListenOn(const SocketAddress& at, std::size_t buffer_bytes) {
   return made;
 }
 
-Result<Socket> StartConnect(const SocketAddress& to, std::size_t buffer_bytes) {
+Result<Socket> StartConnect(const SocketAddress& to, std::size_t buffer_bytes,
+                            int* error) {
   Result<Socket> made = NewSocket(to.family());
   if (!made.ok()) return made;
   const Socket& socket = made.value();
   SetBuffers(socket, buffer_bytes);
   if (::connect(socket.fd(), to.data(), to.bytes()) != 0 &&
       errno != EINPROGRESS && errno != EINTR) {
-    return SocketError(StatusCode::kUnavailable, to.ToString(), errno);
+    const int why = errno;
+    if (error != nullptr) *error = why;
+    return SocketError(StatusCode::kUnavailable, to.ToString(), why);
   }
   return made;
 }
@@ -138,12 +141,25 @@ SocketAddress PeerAddress(const Socket& socket) {
   return SocketAddress(storage, bytes);
 }
 
-std::int64_t Receive(const Socket& socket, void* to, std::size_t bytes) {
+namespace {
+
+std::int64_t Receive(const Socket& socket, void* to, std::size_t bytes,
+                     int flags) {
   for (;;) {
-    const ssize_t got = ::recv(socket.fd(), to, bytes, MSG_DONTWAIT);
+    const ssize_t got = ::recv(socket.fd(), to, bytes, MSG_DONTWAIT | flags);
     if (got >= 0) return got;
     if (errno != EINTR) return -std::int64_t{errno};
   }
+}
+
+}  // namespace
+
+std::int64_t Receive(const Socket& socket, void* to, std::size_t bytes) {
+  return Receive(socket, to, bytes, 0);
+}
+
+std::int64_t Peek(const Socket& socket, void* to, std::size_t bytes) {
+  return Receive(socket, to, bytes, MSG_PEEK);
 }
 
 std::int64_t Send(const Socket& socket, const void* from, std::size_t bytes) {
@@ -153,18 +169,6 @@ std::int64_t Send(const Socket& socket, const void* from, std::size_t bytes) {
     if (sent >= 0) return sent;
     if (errno != EINTR) return -std::int64_t{errno};
   }
-}
-
-bool EqualSecrets(std::string_view a, std::string_view b) {
-  if (a.size() != b.size()) return false;
-  // volatile keeps the compiler from leaving the loop early.
-  volatile unsigned char difference = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    difference = static_cast<unsigned char>(
-        difference |
-        (static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i])));
-  }
-  return difference == 0;
 }
 
 }  // namespace gradientflow

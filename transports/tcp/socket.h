@@ -35,8 +35,9 @@ Status SocketError(StatusCode code, std::string_view what, int error);
 // the buffer of each direction; 0 leaves it to the kernel's tuning.
 Result<Socket> ListenOn(const SocketAddress& at, std::size_t buffer_bytes);
 // Begins to connect. ConnectError() tells the result once the socket is
-// writable.
-Result<Socket> StartConnect(const SocketAddress& to, std::size_t buffer_bytes);
+// writable. If connecting fails at once, `error`, unless null, gets errno.
+Result<Socket> StartConnect(const SocketAddress& to, std::size_t buffer_bytes,
+                            int* error = nullptr);
 int ConnectError(const Socket& socket);  // errno, or 0 if connected.
 // Returns an invalid Socket if no connection is waiting, or it has gone again.
 Result<Socket> Accept(const Socket& listener);
@@ -52,10 +53,8 @@ SocketAddress PeerAddress(const Socket& socket);
 // -EAGAIN if nothing can be moved at present; or another -errno. Never raise
 // SIGPIPE.
 std::int64_t Receive(const Socket& socket, void* to, std::size_t bytes);
+// As Receive(), but the bytes stay there.
+std::int64_t Peek(const Socket& socket, void* to, std::size_t bytes);
 std::int64_t Send(const Socket& socket, const void* from, std::size_t bytes);
-
-// Takes the same time wherever the first difference is. The length is no
-// secret.
-bool EqualSecrets(std::string_view a, std::string_view b);
 
 }  // namespace gradientflow

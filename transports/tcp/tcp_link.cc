@@ -74,9 +74,23 @@ TcpLink::TcpLink(TcpLinkArgs args)
     lanes_.push_back(std::make_unique<Lane>(static_cast<int>(lanes_.size()),
                                             std::move(socket), sink));
   }
+  if (lanes_.size() < 3) return;
+  std::vector<const Socket*> data;
+  for (std::size_t i = 1; i < lanes_.size(); ++i) {
+    data.push_back(&lanes_[i]->socket);
+  }
+  rails_ = std::make_unique<Rails>(std::move(data));
+  if (!rails_->several()) rails_.reset();
 }
 
 TcpLink::~TcpLink() { Close(); }
+
+int TcpLink::DataLane(std::uint64_t spread) {
+  if (rails_ == nullptr) return Link::DataLane(spread);
+  return 1 + static_cast<int>(rails_->Pick(spread, [&](std::size_t lane) {
+           return lanes_[1 + lane]->writer.waiting();
+         }));
+}
 
 void TcpLink::Send(int lane, const OutMessage& message) {
   assert(lane >= 0 && lane < lanes());

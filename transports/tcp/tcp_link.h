@@ -13,6 +13,7 @@
 #include "transports/poller.h"
 #include "transports/tcp/lane_reader.h"
 #include "transports/tcp/lane_writer.h"
+#include "transports/tcp/rails.h"
 #include "transports/tcp/socket.h"
 #include "transports/wire.h"
 
@@ -47,6 +48,8 @@ class TcpLink final : public Link,
   const char* kind() const override { return "tcp"; }
   const char* address() const override { return address_.c_str(); }
   int lanes() const override { return static_cast<int>(lanes_.size()); }
+  int DataLane(std::uint64_t spread) override;
+  bool fixed_lanes() const override { return rails_ == nullptr; }
   void Send(int lane, const OutMessage& message) override;
   bool Poll() override;
   void Resume(int lane) override;
@@ -104,6 +107,7 @@ class TcpLink final : public Link,
   Poller* const poller_;
   LinkEvents* const events_;
   std::vector<std::unique_ptr<Lane>> lanes_;
+  std::unique_ptr<Rails> rails_;  // Null if all lanes share a network.
 
   // The lanes, as bits, that Poll() has to handle.
   std::uint64_t to_write_ = 0;

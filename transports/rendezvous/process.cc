@@ -1,0 +1,71 @@
+#include "transports/rendezvous/process.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+
+#include "gradientflow/base/str_cat.h"
+
+// A line is "<boot> <PID namespace> <pid> <start>": a kernel that runs has an
+// id, and two processes with the same pid start at different times.
+namespace gradientflow::rendezvous {
+namespace {
+
+// When the process started, in ticks of its kernel. Empty if there is none, or
+// if nobody has asked yet how it ended.
+std::string StartOf(std::string_view pid) {
+  std::ifstream file(StrCat("/proc/", pid, "/stat"));
+  std::string line;
+  std::getline(file, line);
+  // The second field is the program's name in brackets, which may contain
+  // anything; the third is the state, and the 22nd the start.
+  const std::size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return "";
+  std::istringstream fields(line.substr(name_end + 1));
+  std::string state;
+  fields >> state;
+  if (state == "Z" || state == "X") return "";
+  std::string field;
+  for (int i = 4; i <= 22; ++i) fields >> field;
+  return fields ? field : "";
+}
+
+// The part of the line that the processes that see each other have in common.
+std::string Home() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  std::getline(file, boot);
+  struct stat space = {};
+  if (boot.empty() || ::stat("/proc/self/ns/pid", &space) != 0) return "";
+  return StrCat(boot, " ", static_cast<std::uint64_t>(space.st_ino), " ");
+}
+
+}  // namespace
+
+std::string ThisProcess() {
+  const std::string home = Home();
+  const std::string pid = std::to_string(::getpid());
+  const std::string start = StartOf(pid);
+  if (home.empty() || start.empty()) return "";
+  return StrCat(home, pid, " ", start);
+}
+
+bool HasEnded(const std::string& process, const std::string& mine) {
+  const std::size_t start = process.rfind(' ');
+  if (start == std::string::npos || start == 0) return false;
+  const std::size_t pid = process.rfind(' ', start - 1) + 1;
+  if (pid == 0 || mine.compare(0, pid, process, 0, pid) != 0) return false;
+  const std::string number = process.substr(pid, start - pid);
+  // The line comes from a file, and becomes a part of a path.
+  if (number.empty() ||
+      number.find_first_not_of("0123456789") != std::string::npos) {
+    return false;
+  }
+  return StartOf(number) != process.substr(start + 1);
+}
+
+}  // namespace gradientflow::rendezvous

@@ -54,6 +54,10 @@ class Aggregator {
   // Sets theta from the next Begin() on.
   virtual void SetBucketBytes(std::size_t bytes) = 0;
 
+  // For gradients that backward adds to: zeroes what the last step sent, and
+  // leaves what is kept back. Between steps.
+  virtual Status ZeroSent() = 0;
+
   // The state to save between steps: the residual (float32, in pool order) and
   // the selection of the next step (one byte per chunk). Both are empty when
   // dense. residual() may block while a device's memory is copied; the copy is

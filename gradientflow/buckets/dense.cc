@@ -1,5 +1,7 @@
 #include "gradientflow/buckets/dense.h"
 
+#include <algorithm>
+
 #include "gradientflow/collectives/call_plan.h"
 #include "transports/wire.h"
 
@@ -96,6 +98,12 @@ void DenseAggregator::OnDone(void* self, std::uint64_t bucket,
   if (!status.ok() && dense.result_.status.ok()) {
     dense.result_.status = status;
   }
+}
+
+Status DenseAggregator::ZeroSent() {
+  std::fill_n(args_.pool, args_.layout->elements() * SizeOf(args_.pool_dtype),
+              std::byte{0});
+  return Status();
 }
 
 bool DenseAggregator::Done() const { return done_ == buckets_.size(); }

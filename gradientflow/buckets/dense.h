@@ -42,6 +42,7 @@ class DenseAggregator final : public Aggregator {
   std::span<const Extent> exchanged() const override { return exchanged_; }
   std::span<const std::uint8_t> selection() const override { return {}; }
   void SetBucketBytes(std::size_t bytes) override;
+  Status ZeroSent() override;
   Result<std::span<const float>> residual() override {
     return std::span<const float>();
   }

@@ -31,8 +31,7 @@ Result<double> TimeAllreduce(const Run& run, const Clock& clock,
 
 }  // namespace
 
-Result<MeasuredCosts> MeasureCosts(int size, const Run& run,
-                                   const Clock& clock) {
+Result<ChannelModel> MeasureChannel(const Run& run, const Clock& clock) {
   std::vector<float> small(kSmallElements, 0.0F);
   std::vector<float> large(kLargeElements, 0.0F);
   Result<double> small_time = TimeAllreduce(run, clock, &small, kSmallRounds);
@@ -48,18 +47,11 @@ Result<MeasuredCosts> MeasureCosts(int size, const Run& run,
   agree.op = ReduceOp::kMax;
   GF_RETURN_IF_ERROR(run(agree));
 
-  MeasuredCosts costs;
   const double bytes = sizeof(float) * double{kLargeElements - kSmallElements};
-  costs.channel.seconds_per_byte =
-      std::max(slowest[1] - slowest[0], 1e-9) / bytes;
-  costs.channel.latency_seconds = slowest[0];
-  costs.model = TypicalCostModel();
-  // A small allreduce is one exchange of messages; a large one moves 2 (p - 1)
-  // / p of its bytes.
-  costs.model.across.latency_seconds = slowest[0];
-  costs.model.across.seconds_per_byte =
-      costs.channel.seconds_per_byte * size / 2 / std::max(size - 1, 1);
-  return costs;
+  ChannelModel channel;
+  channel.seconds_per_byte = std::max(slowest[1] - slowest[0], 1e-9) / bytes;
+  channel.latency_seconds = slowest[0];
+  return channel;
 }
 
 std::size_t TuneBucketBytes(const PoolLayout& layout,

@@ -8,25 +8,14 @@
 #include "gradientflow/buckets/bucket_size.h"
 #include "gradientflow/buckets/pool_layout.h"
 #include "gradientflow/collectives/collective.h"
-#include "gradientflow/collectives/cost_model.h"
 
 namespace gradientflow {
 
-// The measured speed of the links of this job, equal on all ranks.
-struct MeasuredCosts {
-  ChannelModel channel;  // A whole allreduce.
-  // Its parts, for the choice of algorithms. Inside a host these are typical
-  // values, not measured ones: hosts differ less than measurements on busy
-  // cores do, and so the same job on one host chooses, and rounds, the same in
-  // every run.
-  CostModel model;
-};
-
 // Runs some allreduces by `run` (blocking, on every rank alike) and times them:
 // 4 KiB for the latency, 2 MiB for the bandwidth. Takes about 10 ms on a fast
-// network, 100 ms at 1 Gb/s.
-Result<MeasuredCosts> MeasureCosts(
-    int size, const std::function<Status(const CollectiveCall&)>& run,
+// network, 100 ms at 1 Gb/s. The times are those of the slowest rank.
+Result<ChannelModel> MeasureChannel(
+    const std::function<Status(const CollectiveCall&)>& run,
     const Clock& clock);
 
 // Returns theta from a measured backward pass. `ready_seconds` are by tensor in

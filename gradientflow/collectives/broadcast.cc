@@ -1,57 +1,126 @@
 #include <utility>
 #include <vector>
 
+#include "gradientflow/collectives/doubling.h"
 #include "gradientflow/collectives/group.h"
-#include "gradientflow/collectives/schedule.h"
+#include "gradientflow/collectives/table.h"
 
 namespace gradientflow {
 namespace {
 
-// A rank's place is its distance from the root, counted upwards and around.
-int RankAt(int place, int root, int size) { return (place + root) % size; }
-int PlaceOf(int rank, int root, int size) {
-  return (rank - root + size) % size;
-}
-
-}  // namespace
-
-// Binomial tree. The parent of a place is that place without its lowest set
-// bit; the children of a place add one lower bit to it. The child with the
-// largest subtree is served first.
-Schedule TreeBroadcast(int rank, int size, int root, std::size_t count) {
+// Binomial tree. The child with the largest subtree is served first.
+Schedule MakeTree(int rank, const CallShape& shape, std::size_t count) {
   Schedule schedule;
-  const int place = PlaceOf(rank, root, size);
+  const TreeNode node = TreeNodeOf(rank, shape.size, shape.root);
   const Slice all = Data(0, count);
-  int lowest = 1;
-  while (lowest < size && (place & lowest) == 0) lowest *= 2;
-  if (place != 0) {
-    AppendRound({Recv(RankAt(place - lowest, root, size), all)}, &schedule);
-  }
+  if (node.parent >= 0) AppendRound({Recv(node.parent, all)}, &schedule);
   std::vector<Step> sends;
-  for (int bit = lowest / 2; bit >= 1; bit /= 2) {
-    if (place + bit >= size) continue;
-    sends.push_back(Send(RankAt(place + bit, root, size), all));
-    sends.back().settle = place == 0 && sends.size() == 1;
+  for (const TreeNode::Child& child : node.children) {
+    sends.push_back(Send(child.rank, all));
+    sends.back().settle = node.place == 0 && sends.size() == 1;
   }
   AppendRound(std::move(sends), &schedule);
   return schedule;
 }
 
+// The last of the root's children gets its message last, and the first has the
+// deepest subtree: both paths have as many messages as there are rounds.
+Price TreePrice(const CallQuestion& question, double bytes) {
+  const HostMap& hosts = question.hosts;
+  Price price;
+  for (int k = 0; k < hosts.doublings(); ++k) {
+    price.Add(1, {1, bytes}, question.Over(hosts.Branch(k)));
+  }
+  return price;
+}
+
 // Each rank passes the buffer on to the next place. The executor runs one such
 // schedule per segment, so the segments follow each other down the chain.
-Schedule ChainBroadcast(int rank, int size, int root, std::size_t count) {
+Schedule MakeChain(int rank, const CallShape& shape, std::size_t count) {
   Schedule schedule;
-  const int place = PlaceOf(rank, root, size);
+  const Group group = AllRanks(rank, shape.size);
+  const int place = (rank - shape.root + shape.size) % shape.size;
   const Slice all = Data(0, count);
-  if (place > 0) {
-    AppendRound({Recv(RankAt(place - 1, root, size), all)}, &schedule);
-  }
-  if (place + 1 < size) {
-    Step send = Send(RankAt(place + 1, root, size), all);
+  if (place > 0) AppendRound({Recv(group.Place(-1), all)}, &schedule);
+  if (place + 1 < shape.size) {
+    Step send = Send(group.Place(1), all);
     send.settle = place == 0;
     AppendRound({send}, &schedule);
   }
   return schedule;
 }
+
+// A rank works on two messages per segment, of which one comes and one goes.
+Price ChainPrice(const CallQuestion& question, double bytes) {
+  Price price;
+  if (question.size() == 1) return price;
+  const LinkModel hop = question.Hop(question.hosts.Shift(0));
+  Price one;
+  one.Add(1, {2, bytes}, hop);
+  price.Add(question.size() - 1, {1, bytes}, hop);
+  price.busy = one.busy;
+  return price;
+}
+
+// Down the tree each place gets the blocks of its subtree, then all places
+// gather all blocks. The root needs none.
+Schedule MakeScatterAllgather(int rank, const CallShape& shape,
+                              std::size_t count) {
+  Schedule schedule;
+  const int size = shape.size;
+  const TreeNode node = TreeNodeOf(rank, size, shape.root);
+  Begins begins;
+  for (int b = 0; b < size; ++b)
+    begins.push_back(BlockOf(count, size, b).begin);
+  begins.push_back(count);
+  const auto blocks = [&](int place, int places) {
+    return Around(Slice::Space::kData, begins, place, places);
+  };
+  if (node.parent >= 0) {
+    for (const Slice& slice : blocks(node.place, node.subtree)) {
+      AppendRound({Recv(node.parent, slice)}, &schedule);
+    }
+  }
+  std::vector<Step> sends;
+  for (const TreeNode::Child& child : node.children) {
+    for (const Slice& slice : blocks(child.place, child.subtree)) {
+      sends.push_back(Send(child.rank, slice));
+      sends.back().settle = node.place == 0;
+    }
+  }
+  AppendRound(std::move(sends), &schedule);
+  AppendDoublings(rank, size, shape.root, /*rooted=*/true, begins, &schedule);
+  return schedule;
+}
+
+// Source: van de Geijn's, in Thakur et al., IJHPCA 2005.
+Price ScatterAllgatherPrice(const CallQuestion& question, double bytes) {
+  const HostMap& hosts = question.hosts;
+  Price price;
+  double half = bytes / 2;
+  for (int k = hosts.doublings() - 1; k >= 0; --k, half /= 2) {
+    price.Add(1, {1, half}, question.Over(hosts.Branch(k)));
+  }
+  AddDoublings(question, bytes / hosts.size(), &price);
+  return price;
+}
+
+}  // namespace
+
+constinit const CollectiveAlgorithm collectives::kTreeBroadcast = {
+    .name = "tree",
+    .make = &MakeTree,
+    .price = &TreePrice,
+};
+constinit const CollectiveAlgorithm collectives::kChainBroadcast = {
+    .name = "chain",
+    .make = &MakeChain,
+    .price = &ChainPrice,
+};
+constinit const CollectiveAlgorithm collectives::kScatterAllgatherBroadcast = {
+    .name = "scatter_allgather",
+    .make = &MakeScatterAllgather,
+    .price = &ScatterAllgatherPrice,
+};
 
 }  // namespace gradientflow

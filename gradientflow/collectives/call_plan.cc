@@ -16,16 +16,8 @@
 namespace gradientflow {
 namespace {
 
-// A one-sided segment is this many times as large as usual. It has no latency
-// to hide and pays for two synchronisations; the limit keeps the segments in
-// flight in the cache if they are staged.
-constexpr std::size_t kOneSidedSegments = 4;
 // Choices of algorithm that a planner remembers.
 constexpr std::size_t kChoicesKept = 256;
-// A broadcast of this many segments or more goes down a chain, where they
-// follow each other. Fewer segments arrive sooner through a tree.
-constexpr std::uint64_t kChainSegments = 4;
-
 constexpr std::uint64_t kFirstHash = 0xCBF29CE484222325;
 
 // An order-dependent hash of values of different kinds.
@@ -130,13 +122,6 @@ std::size_t Sum(const std::vector<std::size_t>& counts) {
 
 }  // namespace
 
-const char* Name(CollectiveKind kind) {
-  constexpr const char* kNames[] = {"allreduce", "broadcast",      "reduce",
-                                    "allgather", "reduce_scatter", "all_to_all",
-                                    "gather",    "scatter",        "barrier"};
-  return kNames[static_cast<int>(kind)];
-}
-
 Result<CallGroup> Subgroup(const CallGroup& all, GroupId id,
                            const std::vector<int>& ranks) {
   CallGroup group;
@@ -217,15 +202,43 @@ CallBuffers BuffersOf(const CollectiveCall& call, const CallGroup& group) {
   return {0, 0};
 }
 
-Status ValidateAlgorithm(const AllreduceAlgorithm* algorithm,
+Status ValidateAlgorithm(CollectiveKind kind,
+                         const CollectiveAlgorithm* algorithm,
                          const CallGroup& group) {
-  if (algorithm == nullptr || group.SharesAll() ||
-      algorithm->memory != AllreduceAlgorithm::Memory::kMustShare) {
+  if (algorithm == nullptr) return Status();
+  const auto table = AlgorithmsOf(kind);
+  if (std::find(table.begin(), table.end(), algorithm) == table.end()) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("algorithm ", algorithm->name, " is none of ",
+                         Name(kind), "'s"));
+  }
+  if (group.SharesAll() ||
+      algorithm->memory != CollectiveAlgorithm::Memory::kMustShare) {
     return Status();
   }
   return Status(StatusCode::kInvalidArgument,
                 StrCat("allreduce algorithm ", algorithm->name,
                        " needs ranks that all share memory; use auto"));
+}
+
+Status ValidateAllToAll(const CollectiveCall& call, const CallGroup& group) {
+  const std::size_t own = call.send_counts[group.rank];
+  if (own != call.recv_counts[group.rank]) {
+    return Invalid(
+        call, StrCat("rank ", group.rank, " sends itself ", own,
+                     " elements but expects ", call.recv_counts[group.rank]));
+  }
+  for (const auto* counts : {&call.send_counts, &call.recv_counts}) {
+    for (const std::size_t count : *counts) {
+      if (!call.equal_counts || count == own) continue;
+      return Invalid(call, StrCat("equal counts are promised, but there are ",
+                                  own, " and ", count));
+    }
+  }
+  if (call.equal_counts || call.algorithm != &collectives::kBruckAllToAll) {
+    return Status();
+  }
+  return Invalid(call, "algorithm bruck needs equal_counts");
 }
 
 Status ValidateCall(const CollectiveCall& call, const CallGroup& group) {
@@ -250,14 +263,10 @@ Status ValidateCall(const CollectiveCall& call, const CallGroup& group) {
         ValidateCounts(call, call.recv_counts, group.size, "recv_counts"));
   }
   GF_RETURN_IF_ERROR(ValidateSize(call, group.size));
-  if (call.kind == CollectiveKind::kAllToAll &&
-      call.send_counts[group.rank] != call.recv_counts[group.rank]) {
-    return Invalid(
-        call, StrCat("rank ", group.rank, " sends itself ",
-                     call.send_counts[group.rank], " elements but expects ",
-                     call.recv_counts[group.rank]));
+  if (call.kind == CollectiveKind::kAllToAll) {
+    GF_RETURN_IF_ERROR(ValidateAllToAll(call, group));
   }
-  GF_RETURN_IF_ERROR(ValidateAlgorithm(call.algorithm, group));
+  GF_RETURN_IF_ERROR(ValidateAlgorithm(call.kind, call.algorithm, group));
   GF_RETURN_IF_ERROR(ValidateExtents(call));
   if (call.feed != nullptr && (call.kind != CollectiveKind::kAllreduce ||
                                !IsGradientType(call.dtype))) {
@@ -273,31 +282,73 @@ Status ValidateCall(const CollectiveCall& call, const CallGroup& group) {
   return Status();
 }
 
+namespace {
+
+bool IsRooted(CollectiveKind kind) {
+  return kind == CollectiveKind::kBroadcast ||
+         kind == CollectiveKind::kReduce || kind == CollectiveKind::kGather ||
+         kind == CollectiveKind::kScatter;
+}
+
+// The elements that a call is priced and cut by: of its buffer, or of one
+// block. For parts that differ, their average; an all-to-all whose counts are
+// known to this rank alone is not priced.
+std::size_t ElementsOf(const CollectiveCall& call, int size) {
+  const auto average = [&](const std::vector<std::size_t>& parts) {
+    return Sum(parts) / static_cast<std::size_t>(size);
+  };
+  if (call.kind == CollectiveKind::kGather || HasUnevenParts(call)) {
+    return average(call.recv_counts);
+  }
+  if (call.kind == CollectiveKind::kScatter) return average(call.send_counts);
+  if (call.kind == CollectiveKind::kAllToAll) return call.send_counts.front();
+  return call.kind == CollectiveKind::kBarrier ? 1 : call.count;
+}
+
+}  // namespace
+
+CallQuestion CallPlanner::QuestionOf(const CollectiveCall& call) const {
+  CallQuestion question;
+  question.hosts = hosts_;
+  question.count = ElementsOf(call, group_.size);
+  question.wire_element_bytes = SizeOf(call.wire);
+  question.model = IsRooted(call.kind) ? costs_.rooted : costs_.together;
+  question.all_share_memory = group_.all_share;
+  question.hosts_share_memory = group_.hosts_share;
+  question.narrow = IsGradientType(call.wire) && SizeOf(call.wire) == 2;
+  question.segment_bytes = cutting_.segment_bytes;
+  question.window = cutting_.window;
+  return question;
+}
+
 // The call's own algorithm comes first, then the planner's standing one, then
 // the one with the least predicted time. Training repeats the same few sizes,
 // so the predictions are made once per size and kept.
-void CallPlanner::ChooseAlgorithm(const CollectiveCall& call, CallPlan* plan) {
-  const AllreduceAlgorithm* wanted =
-      call.algorithm != nullptr ? call.algorithm : standing_;
+void CallPlanner::ChooseFor(const CollectiveCall& call, CallPlan* plan) {
+  const bool allreduce = call.kind == CollectiveKind::kAllreduce;
+  const CollectiveAlgorithm* wanted = call.algorithm;
+  if (wanted == nullptr && allreduce) wanted = standing_;
+  const auto table = AlgorithmsOf(call.kind);
+  // Counts that the other ranks do not know must not decide.
+  const bool private_counts =
+      call.kind == CollectiveKind::kAllToAll && !call.equal_counts;
+  if (wanted == nullptr && (table.size() == 1 || private_counts)) {
+    wanted = table.front();
+  }
   if (wanted != nullptr) {
     plan->algorithm =
-        RunnableAllreduce(wanted, group_.size, group_.SharesAll());
-    plan->why = wanted == standing_ ? "the session's" : "asked for";
+        RunnableAlgorithm(wanted, group_.size, group_.SharesAll());
+    plan->why = call.algorithm != nullptr ? "asked for"
+                : wanted == standing_     ? "the session's"
+                                          : "the only one";
     return;
   }
-  const std::pair key{call.count, SizeOf(call.wire)};
+  const CallQuestion question = QuestionOf(call);
+  const std::tuple key{call.kind, question.count, call.wire};
   auto choice = choices_.find(key);
   if (choice == choices_.end()) {
-    AllreduceQuestion question;
-    question.size = group_.size;
-    question.topology = group_.topology;
-    question.count = call.count;
-    question.wire_element_bytes = SizeOf(call.wire);
-    question.model = costs_;
-    question.all_share_memory = group_.all_share;
-    question.hosts_share_memory = group_.hosts_share;
     if (choices_.size() >= kChoicesKept) choices_.clear();
-    choice = choices_.emplace(key, ChooseAllreduce(question)).first;
+    choice = choices_.emplace(key, ChooseAlgorithm(call.kind, question)).first;
   }
   plan->algorithm = choice->second.algorithm;
   plan->why = choice->second.reason;
@@ -305,94 +356,59 @@ void CallPlanner::ChooseAlgorithm(const CollectiveCall& call, CallPlan* plan) {
 
 namespace {
 
-bool IsOneSided(const AllreduceAlgorithm& algorithm, const CallGroup& group) {
+bool IsOneSided(const CollectiveAlgorithm& algorithm, const CallGroup& group) {
   switch (algorithm.memory) {
-    case AllreduceAlgorithm::Memory::kMessages:
+    case CollectiveAlgorithm::Memory::kMessages:
       return false;
-    case AllreduceAlgorithm::Memory::kMayShare:
+    case CollectiveAlgorithm::Memory::kMayShare:
       return group.hosts_share;
-    case AllreduceAlgorithm::Memory::kMustShare:
+    case CollectiveAlgorithm::Memory::kMustShare:
       return true;
   }
   return false;
 }
 
+// The parts of some calls differ between ranks, and a barrier has nothing to
+// cut: such a call is one segment.
+bool RunsWhole(const CollectiveCall& call) { return !UsesCount(call); }
+
 }  // namespace
 
-// `whole`: the call runs as one segment, because its parts differ between ranks
-// or because there is nothing to cut.
 CallPlan CallPlanner::Plan(const CollectiveCall& call) {
   CallPlan plan;
   plan.count = call.count;
   plan.same_dtypes = group_.same_dtypes;
-  std::size_t unit = segment_bytes_;
-  bool whole = false;
-  switch (call.kind) {
-    case CollectiveKind::kAllreduce:
-      ChooseAlgorithm(call, &plan);
-      plan.one_sided = IsOneSided(*plan.algorithm, group_);
-      if (plan.one_sided) unit *= kOneSidedSegments;
-      break;
-    case CollectiveKind::kReduceScatter:
-      plan.blocked_input = true;
-      break;
-    case CollectiveKind::kAllgather:
-      plan.blocked_data = !HasUnevenParts(call);
-      whole = HasUnevenParts(call);
-      break;
-    case CollectiveKind::kBroadcast:
-    case CollectiveKind::kReduce:
-      break;
-    case CollectiveKind::kBarrier:
-    case CollectiveKind::kAllToAll:
-    case CollectiveKind::kGather:
-    case CollectiveKind::kScatter:
-      whole = true;
-      break;
+  plan.model = costs_.together;
+  plan.blocked_input = call.kind == CollectiveKind::kReduceScatter;
+  plan.blocked_data =
+      call.kind == CollectiveKind::kAllgather && !HasUnevenParts(call);
+  ChooseFor(call, &plan);
+  plan.one_sided = IsOneSided(*plan.algorithm, group_);
+  if (RunsWhole(call)) {
+    plan.count = plan.segment_elements = plan.segments = 1;
+    return plan;
   }
-  if (whole) plan.count = 1;
-  // Segments are cut by their bytes on the wire, because the pool's dtype may
-  // differ between ranks and all of them must cut alike.
   plan.segment_elements =
-      whole ? 1 : std::max<std::size_t>(unit / SizeOf(call.wire), 1);
+      CutOf(call.kind, *plan.algorithm, QuestionOf(call)).elements;
   plan.segments =
       (plan.count + plan.segment_elements - 1) / plan.segment_elements;
-  plan.chain = call.kind == CollectiveKind::kBroadcast &&
-               plan.segments >= kChainSegments;
   return plan;
 }
 
 Schedule ScheduleFor(const CollectiveCall& call, const CallPlan& plan,
                      const CallGroup& group, std::size_t count) {
-  const int rank = group.rank;
-  const int size = group.size;
-  switch (call.kind) {
-    case CollectiveKind::kAllreduce:
-      return MakeAllreduce(*plan.algorithm, rank,
-                           {size, group.topology, plan.one_sided}, count);
-    case CollectiveKind::kBroadcast:
-      return plan.chain ? ChainBroadcast(rank, size, call.root, count)
-                        : TreeBroadcast(rank, size, call.root, count);
-    case CollectiveKind::kReduce:
-      return DirectReduce(rank, size, call.root, count);
-    case CollectiveKind::kAllgather:
-      if (HasUnevenParts(call)) {
-        return DirectAllgatherOfParts(rank, call.recv_counts);
-      }
-      return size > 8 ? RingAllgather(rank, size, count)
-                      : DirectAllgather(rank, size, count);
-    case CollectiveKind::kReduceScatter:
-      return DirectReduceScatter(rank, size, count);
-    case CollectiveKind::kAllToAll:
-      return PairwiseAllToAll(rank, call.send_counts, call.recv_counts);
-    case CollectiveKind::kGather:
-      return DirectGather(rank, call.root, call.recv_counts);
-    case CollectiveKind::kScatter:
-      return DirectScatter(rank, call.root, call.send_counts);
-    case CollectiveKind::kBarrier:
-      return DisseminationBarrier(rank, size);
-  }
-  return {};
+  CallShape shape;
+  shape.size = group.size;
+  shape.topology = group.topology;
+  shape.one_sided = plan.one_sided;
+  shape.root = call.root;
+  const bool collects =
+      call.kind == CollectiveKind::kGather || HasUnevenParts(call);
+  shape.parts = collects ? call.recv_counts : call.send_counts;
+  if (!collects) shape.recv_parts = call.recv_counts;
+  shape.wire_element_bytes = SizeOf(call.wire);
+  shape.model = plan.model;
+  return MakeSchedule(*plan.algorithm, group.rank, shape, count);
 }
 
 float UnscaleOf(const CollectiveCall& call) {
@@ -455,9 +471,10 @@ std::uint64_t SignatureOf(const CollectiveCall& call, const CallPlan& plan,
   hash.Mix(std::bit_cast<std::uint32_t>(call.unscale));
   hash.Mix(call.step);
   hash.Mix(call.bucket);
-  // The counts of an all-to-all differ between ranks, so they are left out
-  // here; the fabric checks the length of each message instead.
+  // Counts of an all-to-all that may differ between ranks are left out here;
+  // the fabric checks the length of each message instead.
   if (UsesCount(call)) hash.Mix(call.count);
+  if (call.equal_counts) hash.Mix(call.send_counts.front());
   if (call.kind == CollectiveKind::kGather || HasUnevenParts(call)) {
     hash.Mix(call.recv_counts);
   }

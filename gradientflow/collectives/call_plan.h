@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <utility>
+#include <tuple>
 
 #include "gradientflow/base/status.h"
 #include "gradientflow/collectives/choose.h"
@@ -49,14 +49,14 @@ Result<CallGroup> Subgroup(const CallGroup& all, GroupId id,
 // plan depends only on arguments that are equal on all ranks, so all ranks make
 // the same plan.
 struct CallPlan {
-  const AllreduceAlgorithm* algorithm = nullptr;  // Null unless an allreduce.
-  std::string why;                                // One line for the trace.
+  const CollectiveAlgorithm* algorithm = nullptr;
+  std::string why;  // One line for the trace.
+  CostModel model;  // By which an algorithm chooses among its variants.
   bool one_sided = false;
   bool same_dtypes = true;  // As in CallGroup.
   std::size_t count = 0;    // Elements that are cut into segments.
   std::size_t segment_elements = 0;
   std::uint64_t segments = 0;
-  bool chain = false;  // A kBroadcast goes down a chain, not a tree.
   // True if that buffer holds `size` blocks of `count` elements. Each segment
   // then takes the same part of every block.
   bool blocked_input = false;
@@ -97,48 +97,60 @@ std::uint64_t HashOf(const std::vector<Extent>& extents);
 // Returns a hash of both arguments. Every bit of each of them counts.
 std::uint64_t MixHash(std::uint64_t hash, std::uint64_t value);
 
-// Returns kInvalidArgument if `group` lacks the memory that `algorithm` needs.
-// A null `algorithm` needs none.
-Status ValidateAlgorithm(const AllreduceAlgorithm* algorithm,
+// Returns kInvalidArgument if `algorithm` is for another kind of call, or if
+// `group` lacks the memory that it needs. Null is OK.
+Status ValidateAlgorithm(CollectiveKind kind,
+                         const CollectiveAlgorithm* algorithm,
                          const CallGroup& group);
 
 // Returns OK or kInvalidArgument with a description of what is wrong with
 // `call`. Checks the arguments of this rank alone.
 Status ValidateCall(const CollectiveCall& call, const CallGroup& group);
 
+// The settings by which calls are cut.
+struct Cutting {
+  std::size_t segment_bytes = std::size_t{256} << 10;
+  int window = 8;  // Segments in flight.
+};
+
 // Plans calls and remembers its choices of algorithm. NOT thread-safe.
 class CallPlanner {
  public:
   // `standing` is the algorithm of allreduces that do not name one. Where the
   // group's ranks cannot run it, its stand-in runs. If `standing` is null, each
-  // allreduce runs the algorithm with the least predicted time.
-  CallPlanner(const CallGroup& group, const CostModel& costs,
-              std::size_t segment_bytes,
-              const AllreduceAlgorithm* standing = nullptr)
+  // allreduce runs the algorithm with the least predicted time, as the other
+  // collectives do.
+  CallPlanner(const CallGroup& group, const CostModels& costs,
+              const Cutting& cutting,
+              const CollectiveAlgorithm* standing = nullptr)
       : group_(group),
+        hosts_(group.size, group.topology),
         costs_(costs),
-        segment_bytes_(segment_bytes),
+        cutting_(cutting),
         standing_(standing) {}
 
   // REQUIRES a call that ValidateCall() accepts.
   CallPlan Plan(const CollectiveCall& call);
 
   void SetMixedDtypes() { group_.same_dtypes = false; }
-  void SetCosts(const CostModel& costs) {
+  void SetCosts(const CostModels& costs) {
     costs_ = costs;
     choices_.clear();
   }
-  const CostModel& costs() const { return costs_; }
+  const CostModels& costs() const { return costs_; }
 
  private:
-  void ChooseAlgorithm(const CollectiveCall& call, CallPlan* plan);
+  CallQuestion QuestionOf(const CollectiveCall& call) const;
+  void ChooseFor(const CollectiveCall& call, CallPlan* plan);
 
   CallGroup group_;
-  CostModel costs_;
-  const std::size_t segment_bytes_;
-  const AllreduceAlgorithm* const standing_;
-  // The key is the number of elements and the bytes of each on the wire.
-  std::map<std::pair<std::size_t, std::size_t>, AllreduceChoice> choices_;
+  const HostMap hosts_;
+  CostModels costs_;
+  const Cutting cutting_;
+  const CollectiveAlgorithm* const standing_;
+  // The key is the kind, the number of elements and their dtype on the wire.
+  std::map<std::tuple<CollectiveKind, std::size_t, DType>, AlgorithmChoice>
+      choices_;
 };
 
 // Returns this rank's part in a segment of `count` elements.

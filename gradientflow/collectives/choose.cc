@@ -1,9 +1,9 @@
 #include "gradientflow/collectives/choose.h"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
-#include <iterator>
-#include <limits>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -14,20 +14,16 @@ namespace gradientflow {
 namespace {
 
 constexpr double kImpossible = std::numeric_limits<double>::infinity();
-
-void FillHosts(int size, Topology* topology) {
-  if (!topology->host.empty()) return;
-  topology->host.resize(static_cast<std::size_t>(size));
-  std::iota(topology->host.begin(), topology->host.end(), 0);
-}
-
-// REQUIRES a topology that names the host of every rank.
-double Predict(const AllreduceAlgorithm& algorithm,
-               const AllreduceQuestion& question) {
-  const bool runs = RunnableAllreduce(&algorithm, question.size,
-                                      question.all_share_memory) == &algorithm;
-  return runs ? algorithm.predict(question) : kImpossible;
-}
+// Among this many ranks a segment has the size of the setting.
+constexpr std::size_t kFewRanks = 8;
+// Segments do not grow past this size. It bounds the memory of the window.
+constexpr std::size_t kMostSegmentBytes = std::size_t{4} << 20;
+// A one-sided segment is this many times as large as usual: it pays for two
+// synchronisations.
+constexpr std::size_t kOneSidedSegments = 4;
+// An algorithm that needs the call as one segment is not chosen for buffers
+// above this size: it would need as much scratch memory.
+constexpr double kMostWholeBytes = 4 << 20;
 
 std::string Milliseconds(double seconds) {
   std::array<char, 32> text;
@@ -35,27 +31,57 @@ std::string Milliseconds(double seconds) {
   return text.data();
 }
 
+// Returns whether a buffer of the call has a block per rank.
+bool HasBlocks(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllgather ||
+         kind == CollectiveKind::kReduceScatter ||
+         kind == CollectiveKind::kAllToAll || kind == CollectiveKind::kGather ||
+         kind == CollectiveKind::kScatter;
+}
+
+bool IsOneSided(const CollectiveAlgorithm& algorithm,
+                const CallQuestion& question) {
+  using Memory = CollectiveAlgorithm::Memory;
+  return algorithm.memory == Memory::kMustShare ||
+         (algorithm.memory == Memory::kMayShare && question.hosts_share_memory);
+}
+
 }  // namespace
 
-const char* Name(const AllreduceAlgorithm* algorithm) {
+const char* Name(CollectiveKind kind) {
+  constexpr const char* kNames[] = {"allreduce", "broadcast",      "reduce",
+                                    "allgather", "reduce_scatter", "all_to_all",
+                                    "gather",    "scatter",        "barrier"};
+  return kNames[static_cast<int>(kind)];
+}
+
+const char* Name(const CollectiveAlgorithm* algorithm) {
   return algorithm == nullptr ? "auto" : algorithm->name;
 }
 
-Result<const AllreduceAlgorithm*> ParseAllreduceAlgorithm(
-    std::string_view name) {
+Result<const CollectiveAlgorithm*> ParseAlgorithm(CollectiveKind kind,
+                                                  std::string_view name) {
   if (name == Name(nullptr)) return nullptr;
-  for (const AllreduceAlgorithm* algorithm : allreduce::kTable) {
+  std::string names = Name(nullptr);
+  const auto table = AlgorithmsOf(kind);
+  for (const CollectiveAlgorithm* algorithm : table) {
     if (name == algorithm->name) return algorithm;
+    names += StrCat(algorithm == table.back() ? " or " : ", ", algorithm->name);
   }
-  return Status(StatusCode::kInvalidArgument,
-                StrCat("allreduce algorithm \"", name, "\": expected ",
-                       AllreduceNames()));
+  return Status(
+      StatusCode::kInvalidArgument,
+      StrCat(Name(kind), " algorithm \"", name, "\": expected ", names));
+}
+
+Result<const CollectiveAlgorithm*> ParseAllreduceAlgorithm(
+    std::string_view name) {
+  return ParseAlgorithm(CollectiveKind::kAllreduce, name);
 }
 
 std::string_view AllreduceNames() {
   static const std::string names = [] {
     std::string text = Name(nullptr);
-    for (const AllreduceAlgorithm* algorithm : allreduce::kTable) {
+    for (const CollectiveAlgorithm* algorithm : allreduce::kTable) {
       const bool last = algorithm == *std::rbegin(allreduce::kTable);
       text += StrCat(last ? " or " : ", ", algorithm->name);
     }
@@ -65,29 +91,76 @@ std::string_view AllreduceNames() {
 }
 
 // A stand-in may need a stand-in of its own; the last one runs anywhere.
-const AllreduceAlgorithm* RunnableAllreduce(const AllreduceAlgorithm* algorithm,
-                                            int size, bool all_share) {
+const CollectiveAlgorithm* RunnableAlgorithm(
+    const CollectiveAlgorithm* algorithm, int size, bool all_share) {
   const bool lacks_memory =
-      algorithm->memory == AllreduceAlgorithm::Memory::kMustShare && !all_share;
+      algorithm->memory == CollectiveAlgorithm::Memory::kMustShare &&
+      !all_share;
   if (!lacks_memory && size <= algorithm->max_ranks) return algorithm;
-  return RunnableAllreduce(algorithm->stand_in, size, all_share);
+  return RunnableAlgorithm(algorithm->stand_in, size, all_share);
 }
 
-double PredictAllreduce(const AllreduceAlgorithm& algorithm,
-                        const AllreduceQuestion& question) {
-  AllreduceQuestion whole = question;
-  FillHosts(whole.size, &whole.topology);
-  return Predict(algorithm, whole);
+LinkModel CallQuestion::Hop(double crossing) const {
+  const double share = std::min(1.0, crossing / hosts.largest());
+  LinkModel hop = Over(crossing);
+  hop.latency_seconds = share * model.across.latency_seconds +
+                        (1 - share) * model.inside.latency_seconds;
+  hop.message_seconds = share * model.across.message_seconds +
+                        (1 - share) * model.inside.message_seconds;
+  return hop;
 }
 
-AllreduceChoice ChooseAllreduce(const AllreduceQuestion& question) {
-  AllreduceQuestion whole = question;
-  FillHosts(whole.size, &whole.topology);
-  AllreduceChoice best;
+SegmentCut CutOf(CollectiveKind kind, const CollectiveAlgorithm& algorithm,
+                 const CallQuestion& question) {
+  const std::size_t count = question.count;
+  if (algorithm.whole) return {std::max<std::size_t>(count, 1), 1};
+  const std::size_t setting = question.segment_bytes;
+  const auto ranks = static_cast<std::size_t>(question.size());
+  std::size_t bytes = setting;
+  if (HasBlocks(kind)) {
+    bytes = std::min(bytes,
+                     std::max(kMostSegmentBytes / ranks, setting / kFewRanks));
+  } else if (kind == CollectiveKind::kAllreduce &&
+             setting < kMostSegmentBytes) {
+    if (IsOneSided(algorithm, question)) bytes *= kOneSidedSegments;
+    if (ranks > kFewRanks) bytes = bytes * ranks / kFewRanks;
+    bytes = std::max(setting, std::min(bytes, kMostSegmentBytes));
+  }
+  SegmentCut cut;
+  cut.elements = std::max<std::size_t>(bytes / question.wire_element_bytes, 1);
+  const std::size_t segments = (count + cut.elements - 1) / cut.elements;
+  cut.segments = static_cast<double>(segments);
+  return cut;
+}
+
+double PredictSeconds(CollectiveKind kind, const CollectiveAlgorithm& algorithm,
+                      const CallQuestion& question, int* terms) {
+  if (RunnableAlgorithm(&algorithm, question.size(),
+                        question.all_share_memory) != &algorithm) {
+    return kImpossible;
+  }
+  if (question.narrow && algorithm.partial_sums) return kImpossible;
+  const double bytes = static_cast<double>(question.count) *
+                       static_cast<double>(question.wire_element_bytes);
+  if (algorithm.whole &&
+      bytes * (HasBlocks(kind) ? question.size() : 1) > kMostWholeBytes) {
+    return kImpossible;
+  }
+  const double segments =
+      std::max(1.0, CutOf(kind, algorithm, question).segments);
+  const Price price = algorithm.price(question, bytes / segments);
+  if (terms != nullptr) *terms += price.terms;
+  return PipelineSeconds(price, segments, question.window);
+}
+
+AlgorithmChoice ChooseAlgorithm(CollectiveKind kind,
+                                const CallQuestion& question) {
+  AlgorithmChoice best;
   best.seconds = kImpossible;
-  std::vector<std::pair<const AllreduceAlgorithm*, double>> predicted;
-  for (const AllreduceAlgorithm* algorithm : allreduce::kTable) {
-    const double seconds = Predict(*algorithm, whole);
+  std::vector<std::pair<const CollectiveAlgorithm*, double>> predicted;
+  for (const CollectiveAlgorithm* algorithm : AlgorithmsOf(kind)) {
+    const double seconds =
+        PredictSeconds(kind, *algorithm, question, &best.terms);
     if (seconds == kImpossible) continue;
     predicted.emplace_back(algorithm, seconds);
     // The margin keeps differences in rounding from deciding the choice.
@@ -105,14 +178,16 @@ AllreduceChoice ChooseAllreduce(const AllreduceQuestion& question) {
   best.reason =
       StrCat(Name(best.algorithm), " ", Milliseconds(best.seconds), " (",
              others, "): ", question.count * question.wire_element_bytes,
-             " bytes, ", question.size, " ranks");
+             " bytes, ", question.size(), " ranks");
   return best;
 }
 
-Schedule MakeAllreduce(const AllreduceAlgorithm& algorithm, int rank,
-                       const AllreduceShape& shape, std::size_t count) {
-  AllreduceShape whole = shape;
-  FillHosts(whole.size, &whole.topology);
+Schedule MakeSchedule(const CollectiveAlgorithm& algorithm, int rank,
+                      const CallShape& shape, std::size_t count) {
+  if (!shape.topology.host.empty()) return algorithm.make(rank, shape, count);
+  CallShape whole = shape;
+  whole.topology.host.resize(static_cast<std::size_t>(shape.size));
+  std::iota(whole.topology.host.begin(), whole.topology.host.end(), 0);
   return algorithm.make(rank, whole, count);
 }
 

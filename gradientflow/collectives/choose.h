@@ -5,53 +5,71 @@
 #include <string_view>
 
 #include "gradientflow/base/status.h"
-#include "gradientflow/collectives/allreduce/algorithm.h"
-#include "gradientflow/collectives/allreduce/table.h"
+#include "gradientflow/collectives/algorithm.h"
 #include "gradientflow/collectives/schedule.h"
+#include "gradientflow/collectives/table.h"
 
-// Chooses which allreduce to run. An algorithm is identified by its row in
-// allreduce/table.h. The null pointer means "auto": the algorithm that
-// ChooseAllreduce() picks. All functions are pure and may be called on any
-// thread.
+// Chooses how to run a collective. An algorithm is identified by its row in
+// table.h. The null pointer means "auto": the algorithm that ChooseAlgorithm()
+// picks. All functions are pure and may be called on any thread.
 namespace gradientflow {
 
 // Returns the name of the row, or "auto" for null.
-const char* Name(const AllreduceAlgorithm* algorithm);
-// The inverse of Name(). Returns kInvalidArgument, with a list of all names,
-// for any other text.
-Result<const AllreduceAlgorithm*> ParseAllreduceAlgorithm(
+const char* Name(const CollectiveAlgorithm* algorithm);
+// The inverse of Name(). Returns kInvalidArgument, with a list of all names of
+// `kind`, for any other text.
+Result<const CollectiveAlgorithm*> ParseAlgorithm(CollectiveKind kind,
+                                                  std::string_view name);
+Result<const CollectiveAlgorithm*> ParseAllreduceAlgorithm(
     std::string_view name);
 // Returns "auto, shared, ... or one_round", in static storage.
 std::string_view AllreduceNames();
 
 // Returns `algorithm` if `size` ranks can run it, else the algorithm that
 // stands in for it. `all_share` says whether all of the ranks share memory.
-const AllreduceAlgorithm* RunnableAllreduce(const AllreduceAlgorithm* algorithm,
-                                            int size, bool all_share);
+const CollectiveAlgorithm* RunnableAlgorithm(
+    const CollectiveAlgorithm* algorithm, int size, bool all_share);
 
-struct AllreduceChoice {
-  const AllreduceAlgorithm* algorithm = nullptr;
+// How a call is cut into segments.
+struct SegmentCut {
+  std::size_t elements = 1;  // Of the buffer, or of each block.
+  double segments = 1;
+};
+
+// Cuts by bytes on the wire, because the pool's dtype may differ between ranks
+// and all of them must cut alike. `segment_bytes` is the size of a segment
+// among up to 8 ranks. With more ranks a segment grows with their number, up to
+// 4 MiB, so that its messages do not become ever smaller. A one-sided segment
+// is larger still: it has no latency to hide. If there is a block per rank, a
+// segment takes so much of each block instead, and less of each as the number
+// of blocks grows past the same limit.
+SegmentCut CutOf(CollectiveKind kind, const CollectiveAlgorithm& algorithm,
+                 const CallQuestion& question);
+
+struct AlgorithmChoice {
+  const CollectiveAlgorithm* algorithm = nullptr;
   double seconds = 0;  // Predicted.
   // A line for traces: "two_sync 0.81 ms (ring 1.2, ...): 4194304 bytes, 4
   // ranks".
   std::string reason;
+  // The terms of all prices that were compared: what choosing has cost.
+  int terms = 0;
 };
 
 // Returns the predicted time of `algorithm` in seconds, or infinity if the
-// ranks cannot run it or it makes no sense for them. An empty topology puts
-// every rank on a host of its own.
-double PredictAllreduce(const AllreduceAlgorithm& algorithm,
-                        const AllreduceQuestion& question);
+// ranks cannot run it or it makes no sense for them.
+double PredictSeconds(CollectiveKind kind, const CollectiveAlgorithm& algorithm,
+                      const CallQuestion& question, int* terms = nullptr);
 
 // Returns the algorithm with the least predicted time; among equals, the first
-// in the table. Ranks that ask equal questions get equal answers. An empty
-// topology puts every rank on a host of its own.
-AllreduceChoice ChooseAllreduce(const AllreduceQuestion& question);
+// in the table. Ranks that ask equal questions get equal answers.
+AlgorithmChoice ChooseAlgorithm(CollectiveKind kind,
+                                const CallQuestion& question);
 
-// Returns rank `rank`'s part of an allreduce of `count` elements among
-// shape.size ranks. An empty topology puts every rank on a host of its own.
-// REQUIRES algorithm == RunnableAllreduce(algorithm, ...).
-Schedule MakeAllreduce(const AllreduceAlgorithm& algorithm, int rank,
-                       const AllreduceShape& shape, std::size_t count);
+// Returns rank `rank`'s part of a call of `count` elements. An empty topology
+// puts every rank on a host of its own. REQUIRES that the ranks can run
+// `algorithm`.
+Schedule MakeSchedule(const CollectiveAlgorithm& algorithm, int rank,
+                      const CallShape& shape, std::size_t count);
 
 }  // namespace gradientflow

@@ -14,19 +14,6 @@
 
 namespace gradientflow {
 
-enum class CollectiveKind : std::uint8_t {
-  kAllreduce,
-  kBroadcast,
-  kReduce,
-  kAllgather,
-  kReduceScatter,
-  kAllToAll,
-  kGather,
-  kScatter,
-  kBarrier,
-};
-const char* Name(CollectiveKind kind);
-
 // Calls of one channel begin in the same order on every rank. The channels are
 // independent: relative to the gradients' buckets, a plain call may come
 // earlier on one rank than on another whose backward pass is further along.
@@ -100,6 +87,9 @@ struct CollectiveCall {
   // every rank.
   std::vector<std::size_t> send_counts;
   std::vector<std::size_t> recv_counts;
+  // For kAllToAll: every rank sends as many elements to every rank, all the
+  // same number. All ranks say so, or none. Small parts then travel together.
+  bool equal_counts = false;
   // The elements of `output` that take part in a kAllreduce: ascending,
   // disjoint, `count` of them in total. Empty means [0, count).
   std::vector<Extent> extents;
@@ -110,9 +100,10 @@ struct CollectiveCall {
   // For a kAllreduce of a gradient type whose buffer fills during the call.
   // Null if all elements are there already. Lent like the buffers.
   Feed* feed = nullptr;
-  // For kAllreduce, a row of allreduce/table.h. Null selects the session's
-  // algorithm or, if it has none, the one with the least predicted time.
-  const AllreduceAlgorithm* algorithm = nullptr;
+  // One of AlgorithmsOf(kind); see table.h. Null selects, for an allreduce, the
+  // session's algorithm. If there is none, it selects the one with the least
+  // predicted time.
+  const CollectiveAlgorithm* algorithm = nullptr;
   Channel channel = Channel::kPlain;
   GroupId group = 0;  // `root` and the counts refer to its ranks.
   // Named in errors, traces and reports: "step 7 bucket 3".

@@ -5,18 +5,18 @@
 
 #include "gradientflow/collectives/schedule.h"
 
-// Predicts what schedules cost, in seconds. The functions are pure, so ranks
-// that put in the same numbers decide alike. The quoted letters are those of
+// What collectives cost, in seconds. The functions are pure, so ranks that put
+// in the same numbers decide alike. The quoted letters are those of
 // gradientflow/docs/algorithms.md.
 namespace gradientflow {
 
 // One path between two ranks, as measured or assumed.
 struct LinkModel {
-  double latency_seconds = 0;   // "a": of a message or a kSync.
+  double latency_seconds = 0;   // "a": of a round of messages, or of a kSync.
   double seconds_per_byte = 0;  // "b": in each direction.
   // "c": to add a byte to another, or to write one to shared memory.
   double reduce_seconds_per_byte = 0;
-  // "m": the sender's own work per message; messages follow one another.
+  // "m": a rank's own work per message; messages follow one another.
   double message_seconds = 0;
 };
 
@@ -26,19 +26,90 @@ struct CostModel {
   LinkModel across;
 };
 
-// The model until something has been measured: shared memory inside a host, 10
-// Gb/s Ethernet between hosts.
-CostModel TypicalCostModel();
+// Ranks that share lines and cores are slower the more of them work.
+struct CostModels {
+  CostModel together;  // All ranks work at the same time.
+  CostModel rooted;    // One rank works, or one rank after another.
+};
 
-// Returns the seconds until the last rank is done, by simulating the schedules
-// of all ranks; ranks[r] is rank r's. The messages that a rank sends leave one
-// after another, and so do those that it receives. Between hosts, the ranks of
-// a host share one line in each direction. `element_bytes` is the size of an
-// element on the wire. The result is infinite if the schedules do not fit
-// together. An empty topology puts every rank on a host of its own, or all
-// ranks on one host if the schedules are one-sided.
-double PriceSchedules(const std::vector<Schedule>& ranks,
-                      const Topology& topology, std::size_t element_bytes,
-                      const CostModel& model);
+// The model until something has been measured: 10 Gb/s Ethernet between hosts,
+// and inside a host shared memory or, without it, TCP.
+CostModel TypicalCostModel(bool hosts_share_memory = true);
+inline CostModels TypicalCostModels(bool hosts_share_memory = true) {
+  const CostModel model = TypicalCostModel(hosts_share_memory);
+  return {model, model};
+}
+
+// How ranks are spread over hosts, in as few numbers as prices need: their
+// count grows with the logarithm of the number of ranks. For each pattern of
+// messages there is the crossing: how many ranks of the busiest host send to
+// other hosts.
+class HostMap {
+ public:
+  // Each rank is on a host of its own.
+  explicit HostMap(int size = 1);
+  // An empty topology puts each rank on a host of its own.
+  HostMap(int size, const Topology& topology);
+
+  int size() const { return size_; }
+  int hosts() const { return hosts_; }
+  int largest() const { return largest_; }    // Ranks of the largest host.
+  int smallest() const { return smallest_; }  // Ranks of the smallest host.
+  // The number of rounds that take a message from one rank to all others if
+  // the number of ranks that have it doubles: log2 size, rounded up.
+  int doublings() const { return static_cast<int>(shift_.size()); }
+  // The largest power of two that is not above size().
+  int core() const { return core_; }
+
+  // The crossing if every rank sends to the rank 2^k after it.
+  double Shift(int k) const { return shift_[static_cast<std::size_t>(k)]; }
+  // The crossing if the ranks below core() swap with the rank whose number
+  // differs in bit k.
+  double Swap(int k) const { return swap_[static_cast<std::size_t>(k)]; }
+  // The crossing if the ranks from core() on swap with rank - core().
+  double fold() const { return fold_; }
+  // Messages of the busiest host to others if every rank sends to every rank.
+  double all_pairs() const { return all_pairs_; }
+  // Whether the branches of length 2^k of a binomial tree lead to other hosts,
+  // if the root's number is a multiple of the number of ranks per host: not 0
+  // if they do.
+  double Branch(int k) const { return 1 << k < core_ ? Swap(k) : Shift(k); }
+
+ private:
+  int size_ = 1;
+  int core_ = 1;
+  int hosts_ = 1;
+  int largest_ = 1;
+  int smallest_ = 1;
+  std::vector<double> shift_;
+  std::vector<double> swap_;
+  double fold_ = 0;
+  double all_pairs_ = 0;
+};
+
+// What the busiest rank does in one round.
+struct Traffic {
+  double messages = 1;       // That it sends; 0 for a kSync.
+  double bytes = 0;          // That it sends.
+  double line_bytes = 0;     // That its whole host sends to other hosts.
+  double reduced_bytes = 0;  // That it adds or copies.
+};
+
+// The price of one segment of a call.
+struct Price {
+  // The time until its last rank is done, if nothing else runs.
+  double elapsed = 0;
+  // The time for which the rank or line that works most is busy. A segment that
+  // follows ends that much later.
+  double busy = 0;
+  int terms = 0;  // Kinds of rounds that were added up.
+
+  // `rounds` rounds alike, one after another, in each of which every rank is
+  // as busy as the busiest.
+  void Add(double rounds, const Traffic& traffic, const LinkModel& link);
+};
+
+// Seconds of `segments` segments, of which at most `window` run at a time.
+double PipelineSeconds(const Price& segment, double segments, double window);
 
 }  // namespace gradientflow

@@ -32,7 +32,7 @@ std::uint64_t SyncsIn(const Schedule& schedule) {
 }  // namespace
 
 Executor::Executor(const ExecutorArgs& args, const CallGroup& all,
-                   const CostModel& costs, const ExecutorOptions& options)
+                   const CostModels& costs, const ExecutorOptions& options)
     : args_(args),
       options_(options),
       segment_args_{*args.fabric, args.arena,           *args.kernels,
@@ -93,7 +93,8 @@ Status Executor::CloseGroup(GroupId id) {
   return Status();
 }
 
-void Executor::SetCosts(const CostModel& costs) {
+void Executor::SetCosts(const CostModels& costs) {
+  schedules_.clear();
   for (auto& [id, calls] : groups_) calls->planner.SetCosts(costs);
 }
 
@@ -182,8 +183,8 @@ std::shared_ptr<const Schedule> Executor::ScheduleOf(const Operation& operation,
   const CollectiveCall& call = operation.call;
   const CallPlan& plan = operation.plan;
   const bool by_counts = !call.send_counts.empty() || !call.recv_counts.empty();
-  const ScheduleKey key{call.group, call.kind, plan.algorithm,
-                        call.root,  count,     plan.chain};
+  const ScheduleKey key{call.group, plan.algorithm, call.root, count,
+                        SizeOf(call.wire)};
   if (!by_counts) {
     const auto found = schedules_.find(key);
     if (found != schedules_.end()) return found->second;
@@ -301,14 +302,8 @@ void Executor::OnMessage(void* self, std::uint64_t cookie, std::uint32_t flags,
 bool Executor::Poll() {
   bool moved = ended_.Run();
   if (operations_ > 0) {
-    for (Queue* queue : busy_) {
-      moved |= Launch(queue);
-      for (Segment* segment : queue->segments) {
-        if (segment->idle() || segment->awaits_messages()) continue;
-        moved |= segment->Advance();
-        Settle(segment);
-      }
-    }
+    for (Queue* queue : busy_) moved |= Launch(queue);
+    moved |= AdvanceLocal();
     Retire();
   }
   // If no segment waits for a message, there is no need to look for one.
@@ -320,6 +315,19 @@ bool Executor::Poll() {
     Retire();
   }
   moved |= ended_.Run();
+  return moved;
+}
+
+// Goes on with the segments that wait for no message.
+bool Executor::AdvanceLocal() {
+  bool moved = false;
+  for (Queue* queue : busy_) {
+    for (Segment* segment : queue->segments) {
+      if (segment->idle() || segment->awaits_messages()) continue;
+      moved |= segment->Advance();
+      Settle(segment);
+    }
+  }
   return moved;
 }
 
@@ -388,17 +396,14 @@ bool Executor::Busy(GroupId id, Channel channel) const {
 void Executor::FailAll(const Status& why) {
   // After this poll the fabric has given back every buffer.
   args_.fabric->Poll();
-  // Retracts this rank's syncs before its memory changes hands. A peer that is
-  // still reading that memory then finds at its next kSync that this rank is
-  // gone, and knows that what it read is void.
-  if (args_.arena != nullptr && !std::exchange(retracted_, true)) {
-    for (int slot = 0; slot < kSyncSlots; ++slot) {
-      args_.arena->slot(rank(), slot)
-          .arrived.store(0, std::memory_order_seq_cst);
-    }
-  }
+  // A peer may have failed in a later call, and may have done its share of this
+  // one before.
+  AdvanceLocal();
+  Retire();
   for (auto& segment : segments_) {
-    if (!segment->idle()) segment->Reset();
+    if (segment->idle()) continue;
+    segment->Retract();
+    segment->Reset();
   }
   running_ = 0;
   for (Queue* queue : busy_) {

@@ -26,7 +26,7 @@ struct ExecutorOptions {
   std::size_t segment_bytes = std::size_t{256} << 10;
   int segments_in_flight = 8;
   // The algorithm of allreduces that name none; see CallPlanner.
-  const AllreduceAlgorithm* algorithm = nullptr;
+  const CollectiveAlgorithm* algorithm = nullptr;
   bool trace = false;  // Logs a line for each collective.
 };
 
@@ -50,7 +50,7 @@ class Executor final : public Collective {
  public:
   // `all` is the group of all ranks.
   Executor(const ExecutorArgs& args, const CallGroup& all,
-           const CostModel& costs, const ExecutorOptions& options);
+           const CostModels& costs, const ExecutorOptions& options);
   ~Executor() override;
 
   int rank() const { return group().rank; }
@@ -81,8 +81,8 @@ class Executor final : public Collective {
 
   // Replaces the cost model by which algorithms are chosen. REQUIRES the same
   // model on all ranks, and that nothing is in flight.
-  void SetCosts(const CostModel& costs);
-  const CostModel& costs() const { return all_->planner.costs(); }
+  void SetCosts(const CostModels& costs);
+  const CostModels& costs() const { return all_->planner.costs(); }
   // Sets CallGroup::same_dtypes to false for the group of all ranks. REQUIRES
   // that all ranks do so, and that nothing is in flight.
   void SetMixedDtypes() {
@@ -113,19 +113,20 @@ class Executor final : public Collective {
     std::vector<Segment*> segments;
   };
   struct GroupCalls {
-    GroupCalls(const CallGroup& of, const CostModel& costs,
+    GroupCalls(const CallGroup& of, const CostModels& costs,
                const ExecutorOptions& options)
         : group(of),
-          planner(of, costs, options.segment_bytes, options.algorithm) {}
+          planner(of, costs,
+                  {options.segment_bytes, options.segments_in_flight},
+                  options.algorithm) {}
     CallGroup group;
     CallPlanner planner;
     std::array<Queue, kChannels> queues;
     std::array<std::uint64_t, kChannels> bytes_sent{};
   };
   // Everything that a cached schedule depends on.
-  using ScheduleKey =
-      std::tuple<GroupId, CollectiveKind, const AllreduceAlgorithm*, int,
-                 std::size_t, bool>;
+  using ScheduleKey = std::tuple<GroupId, const CollectiveAlgorithm*, int,
+                                 std::size_t, std::size_t>;
 
   GroupCalls* Find(GroupId id) const;
   void TakeSegments(Queue* queue);
@@ -138,6 +139,7 @@ class Executor final : public Collective {
   std::shared_ptr<const Schedule> ScheduleOf(const Operation& operation,
                                              std::size_t count);
   bool Settle(Segment* segment);
+  bool AdvanceLocal();
   void Retire();
   void Finish(const Operation& operation);
   void FailIfDeparted();
@@ -160,7 +162,6 @@ class Executor final : public Collective {
   std::vector<std::unique_ptr<Segment>> segments_;  // Indexed by their slot.
   std::vector<Segment*> free_segments_;             // From closed groups.
   std::size_t running_ = 0;  // Segments that are not idle.
-  bool retracted_ = false;
   DoneQueue ended_;
   std::map<ScheduleKey, std::shared_ptr<const Schedule>> schedules_;
 };

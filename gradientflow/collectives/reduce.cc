@@ -1,14 +1,18 @@
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "gradientflow/collectives/group.h"
-#include "gradientflow/collectives/schedule.h"
+#include "gradientflow/collectives/table.h"
 
 namespace gradientflow {
+namespace {
 
 // Every rank sends its whole input to the root, which sums in rank order.
-Schedule DirectReduce(int rank, int size, int root, std::size_t count) {
+Schedule MakeDirect(int rank, const CallShape& shape, std::size_t count) {
   Schedule schedule;
+  const int size = shape.size;
+  const int root = shape.root;
   const Slice mine = Input(0, count);
   if (rank != root) {
     AppendRound({Send(root, mine)}, &schedule);
@@ -28,5 +32,121 @@ Schedule DirectReduce(int rank, int size, int root, std::size_t count) {
   AppendRound(std::move(round), &schedule);
   return schedule;
 }
+
+Price DirectPrice(const CallQuestion& question, double bytes) {
+  const double p = question.size();
+  Price price;
+  if (p == 1) return price;
+  const double line = p - question.hosts.largest();
+  price.Add(1, {p - 1, (p - 1) * bytes, line * bytes, p * bytes},
+            question.Over(line));
+  return price;
+}
+
+// One rank's part of a reduction along a tree: it adds the sums of some ranks,
+// one after another, to its own contribution, and sends the result on to `to`,
+// or keeps it if that is -1.
+Schedule AddAndPassOn(const std::vector<int>& from, int to, std::size_t count) {
+  Schedule schedule;
+  schedule.multi_hop = true;
+  const Slice mine = Input(0, count);
+  const Slice landing = Scratch(0, count);
+  const Slice sum = to < 0 ? Data(0, count) : Scratch(count, count);
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    Step reduce;
+    reduce.kind = Step::Kind::kReduce;
+    reduce.src = landing;
+    reduce.dst = sum;
+    reduce.raw = i == 0;
+    reduce.final = to < 0 && i + 1 == from.size();
+    std::vector<Step> round = {Recv(from[i], landing), reduce};
+    if (i == 0) round.insert(round.begin() + 1, Copy(mine, sum));
+    AppendRound(std::move(round), &schedule);
+    NeedScratch(to < 0 ? count : 2 * count, &schedule);
+  }
+  if (to >= 0) {
+    Step send = Send(to, from.empty() ? mine : sum);
+    send.raw = from.empty();
+    AppendRound({send}, &schedule);
+  } else if (from.empty()) {
+    AppendRound({Copy(mine, Data(0, count))}, &schedule);
+  }
+  return schedule;
+}
+
+// Neighbouring ranges of 1, 2, 4, ... ranks are summed to one. The sum of a
+// range is with the root if the root is in the range, else with the range's
+// first rank. So the order of the additions does not depend on the root.
+Schedule MakeBinomial(int rank, const CallShape& shape, std::size_t count) {
+  const auto holder = [&](int first, int ranks) {
+    return first <= shape.root && shape.root < first + ranks ? shape.root
+                                                             : first;
+  };
+  std::vector<int> from;
+  int to = -1;
+  for (int ranks = 1; ranks < shape.size && to < 0; ranks *= 2) {
+    const int first = rank & -(2 * ranks);
+    const int second = first + ranks;
+    if (second >= shape.size) continue;
+    const int sum = holder(first, 2 * ranks);
+    const int other = holder(rank < second ? second : first, ranks);
+    if (sum == rank) {
+      from.push_back(other);
+    } else {
+      to = sum;
+    }
+  }
+  return AddAndPassOn(from, to, count);
+}
+
+Price BinomialPrice(const CallQuestion& question, double bytes) {
+  const HostMap& hosts = question.hosts;
+  Price price;
+  for (int k = 0; k < hosts.doublings(); ++k) {
+    price.Add(1, {1, bytes, 0, bytes}, question.Over(hosts.Branch(k)));
+  }
+  return price;
+}
+
+// The farthest place begins; each adds its own and sends the sum one place
+// nearer to the root. Segments follow each other down the chain.
+Schedule MakeChain(int rank, const CallShape& shape, std::size_t count) {
+  const Group group = AllRanks(rank, shape.size);
+  const int place = (rank - shape.root + shape.size) % shape.size;
+  std::vector<int> from;
+  if (place + 1 < shape.size) from.push_back(group.Place(1));
+  return AddAndPassOn(from, place == 0 ? -1 : group.Place(-1), count);
+}
+
+Price ChainPrice(const CallQuestion& question, double bytes) {
+  Price price;
+  if (question.size() == 1) return price;
+  const LinkModel hop = question.Hop(question.hosts.Shift(0));
+  Price one;
+  one.Add(1, {2, bytes, 0, bytes}, hop);
+  price.Add(question.size() - 1, {1, bytes, 0, bytes}, hop);
+  price.busy = one.busy;
+  return price;
+}
+
+}  // namespace
+
+constinit const CollectiveAlgorithm collectives::kDirectReduce = {
+    .name = "direct",
+    .make = &MakeDirect,
+    .price = &DirectPrice,
+};
+constinit const CollectiveAlgorithm collectives::kBinomialReduce = {
+    .name = "binomial",
+    .make = &MakeBinomial,
+    .price = &BinomialPrice,
+    .partial_sums = true,
+};
+constinit const CollectiveAlgorithm collectives::kChainReduce = {
+    .name = "chain",
+    .make = &MakeChain,
+    .price = &ChainPrice,
+    .partial_sums = true,
+};
 
 }  // namespace gradientflow

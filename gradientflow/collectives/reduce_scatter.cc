@@ -1,16 +1,21 @@
+#include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "gradientflow/collectives/allreduce/reuse.h"
+#include "gradientflow/collectives/doubling.h"
 #include "gradientflow/collectives/group.h"
-#include "gradientflow/collectives/schedule.h"
+#include "gradientflow/collectives/table.h"
 
 namespace gradientflow {
+namespace {
 
-Schedule DirectReduceScatter(int rank, int size, std::size_t count) {
+// Every rank sends block b of its input straight to rank b, which sums the
+// contributions to its own block in rank order.
+Schedule MakeDirect(int rank, const CallShape& shape, std::size_t count) {
   Schedule schedule;
+  const int size = shape.size;
   const Group group = AllRanks(rank, size);
-  // Every rank sends block b of its input straight to rank b, which sums the
-  // contributions to its own block in rank order.
   const auto block = [&](int b) {
     return Input(static_cast<std::size_t>(b) * count, count);
   };
@@ -32,5 +37,137 @@ Schedule DirectReduceScatter(int rank, int size, std::size_t count) {
   AppendRound(std::move(round), &schedule);
   return schedule;
 }
+
+// Recursive halving: the allgather of Bruck et al. run backwards, for any
+// number of ranks. Offset i of rank r stands for block r + i, counted around.
+// A rank has sums for the offsets below `have + blocks`, sends those from
+// `have` on to the rank `have` places above, where they are the first ones, and
+// adds what comes from below to its own first ones. In the end each rank has
+// the sum of offset 0. The sums are in scratch: sums first, then a landing.
+class Halving {
+ public:
+  Halving(int rank, int size, std::size_t count)
+      : rank_(rank),
+        size_(size),
+        count_(count),
+        begins_(BeginsOf(size, count)) {
+    while (have_ * 2 < size) have_ *= 2;
+    landing_ = static_cast<std::size_t>(have_) * count;
+    schedule_.multi_hop = true;
+    NeedScratch(2 * landing_, &schedule_);
+  }
+
+  Schedule Make() {
+    if (size_ == 1) {
+      AppendRound({Copy(Input(0, count_), Data(0, count_))}, &schedule_);
+      return std::move(schedule_);
+    }
+    for (; have_ >= 1; have_ /= 2) AppendExchange();
+    AppendRound({Copy(Scratch(0, count_), Data(0, count_))}, &schedule_);
+    return std::move(schedule_);
+  }
+
+ private:
+  // Offsets [first, end) of `rank`, cut where its contribution is untouched
+  // (raw) and where the blocks of its input go around. All cuts are known to
+  // the receiver, too.
+  struct Piece {
+    int first = 0;
+    bool raw = false;
+    Slice slice;
+  };
+  std::vector<Piece> Cut(int rank, int first, int end) const {
+    std::vector<Piece> pieces;
+    const int summed = std::min(end, summed_);
+    if (first < summed) {
+      pieces.push_back({first, false, Sums(first, summed - first)});
+    }
+    int at = std::max(first, summed_);
+    if (at >= end) return pieces;
+    for (const Slice& slice :
+         Around(Slice::Space::kInput, begins_, (rank + at) % size_, end - at)) {
+      pieces.push_back({at, true, slice});
+      at += static_cast<int>(slice.count / count_);
+    }
+    return pieces;
+  }
+
+  Slice Sums(int first, int blocks) const {
+    return Scratch(static_cast<std::size_t>(first) * count_,
+                   static_cast<std::size_t>(blocks) * count_);
+  }
+
+  void AppendExchange() {
+    const int blocks = std::min(have_, size_ - have_);
+    const int from = (rank_ + size_ - have_) % size_;
+    std::vector<Step> round;
+    for (const Piece& piece : Cut(rank_, have_, have_ + blocks)) {
+      round.push_back(Send((rank_ + have_) % size_, piece.slice));
+      round.back().raw = piece.raw;
+    }
+    std::size_t landed = landing_;
+    for (const Piece& piece : Cut(from, have_, have_ + blocks)) {
+      round.push_back(Recv(from, Scratch(landed, piece.slice.count)));
+      landed += piece.slice.count;
+    }
+    for (const Piece& piece : Cut(rank_, 0, blocks)) {
+      Step reduce;
+      reduce.kind = Step::Kind::kReduce;
+      reduce.dst = Scratch(static_cast<std::size_t>(piece.first) * count_,
+                           piece.slice.count);
+      reduce.src = Scratch(landing_ + reduce.dst.offset, piece.slice.count);
+      reduce.raw = piece.raw;
+      reduce.final = have_ == 1;
+      if (piece.raw) round.push_back(Copy(piece.slice, reduce.dst));
+      round.push_back(reduce);
+    }
+    AppendRound(std::move(round), &schedule_);
+    summed_ = std::max(summed_, blocks);
+  }
+
+  const int rank_;
+  const int size_;
+  const std::size_t count_;
+  const Begins begins_;
+  std::size_t landing_ = 0;
+  int have_ = 1;
+  int summed_ = 0;  // Offsets below this one are sums of several ranks.
+  Schedule schedule_;
+};
+
+Schedule MakeHalving(int rank, const CallShape& shape, std::size_t count) {
+  if (count == 0) return {};
+  return Halving(rank, shape.size, count).Make();
+}
+
+Price HalvingPrice(const CallQuestion& question, double bytes) {
+  const HostMap& hosts = question.hosts;
+  Price price;
+  for (int k = hosts.doublings() - 1; k >= 0; --k) {
+    const double blocks = std::min(1 << k, hosts.size() - (1 << k));
+    const double sent = blocks * bytes;
+    const double line = hosts.Shift(k) * sent;
+    const bool first = k + 1 == hosts.doublings();
+    price.Add(1, {first ? 2.0 : 1.0, sent, line, (first ? 2 : 1) * sent},
+              question.Hop(hosts.Shift(k)));
+  }
+  return price;
+}
+
+}  // namespace
+
+constinit const CollectiveAlgorithm collectives::kDirectReduceScatter = {
+    .name = "direct",
+    .make = &MakeDirect,
+    // Each rank sends every other one a block, and adds up as many.
+    .price = &OneRoundPrice,
+};
+constinit const CollectiveAlgorithm collectives::kHalvingReduceScatter = {
+    .name = "halving",
+    .make = &MakeHalving,
+    .price = &HalvingPrice,
+    .partial_sums = true,
+    .whole = true,
+};
 
 }  // namespace gradientflow

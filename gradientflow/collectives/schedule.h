@@ -25,7 +25,8 @@ struct Slice {
   enum class Space : std::uint8_t {
     kData,     // The call's buffer: in place, or the output. Pool dtype.
     kInput,    // The call's separate, read-only input, if any.
-    kScratch,  // Where contributions are received. Wire dtype.
+    kScratch,  // Where contributions are received. Wire dtype. Calls that do
+               // not convert may also send, copy and reduce there.
   } space = Space::kData;
   std::size_t offset = 0;  // In elements.
   std::size_t count = 0;   // In elements; with 0 both sides skip the step.
@@ -33,11 +34,11 @@ struct Slice {
 
 struct Step {
   enum class Kind : std::uint8_t {
-    kSend,        // src (kData or kInput) -> peer, converted to the wire dtype
+    kSend,        // src -> peer, converted to the wire dtype
     kRecv,        // peer -> dst (kScratch, or kData: converted back)
-    kReduce,      // dst (kData) op= src (kScratch)
+    kReduce,      // dst op= src (kScratch)
     kReduceMany,  // dst (kData) = own op all of src, in rank order; see below
-    kCopy,        // dst (kData) = src (kInput or kData), locally
+    kCopy,        // dst = src, locally
     // One-sided, for ranks that share memory; `dst` in kData, the same slice
     // of the same-sized buffer on every sharing rank:
     kSync,        // waits until every sharing rank has come this far
@@ -119,51 +120,5 @@ struct Topology {
     });
   }
 };
-
-// Each function below returns the part of rank `rank`. The k-th message from a
-// rank to a peer matches the peer's k-th receive from that rank. Formulas and
-// sources are in gradientflow/docs/algorithms.md, the allreduces in
-// allreduce/table.h. REQUIRES 0 <= rank < size.
-
-// Copies `root`'s kData to the kData of every rank: by a binomial tree, or by a
-// chain for long buffers, which the executor cuts into segments that follow
-// each other down the chain.
-Schedule TreeBroadcast(int rank, int size, int root, std::size_t count);
-Schedule ChainBroadcast(int rank, int size, int root, std::size_t count);
-
-// Reduces kInput of `count` elements on every rank into `root`'s kData, in rank
-// order. Other ranks have no kData.
-Schedule DirectReduce(int rank, int size, int root, std::size_t count);
-
-// Gathers kInput of `count` elements into kData of size * count elements on
-// every rank. A rank's own block is rounded to the wire dtype, too.
-Schedule RingAllgather(int rank, int size, std::size_t count);
-Schedule DirectAllgather(int rank, int size, std::size_t count);
-// Gathers counts[r] elements of each rank r from kInput into kData, where the
-// parts lie in rank order.
-Schedule DirectAllgatherOfParts(int rank,
-                                const std::vector<std::size_t>& counts);
-
-// kInput has size * count elements. Reduces block `rank` of it, in rank order,
-// into kData of `count` elements.
-Schedule DirectReduceScatter(int rank, int size, std::size_t count);
-
-// kInput holds the elements for rank 0, 1, ... one behind another, send_counts
-// of them; kData receives the elements from rank 0, 1, ... in the same way.
-// Staggered pairwise exchange with a few peers at a time. REQUIRES
-// send_counts[rank] == recv_counts[rank].
-Schedule PairwiseAllToAll(int rank, const std::vector<std::size_t>& send_counts,
-                          const std::vector<std::size_t>& recv_counts);
-
-// Rank r brings counts[r] elements in kInput; the root's kData holds all of
-// them in rank order. DirectScatter() is the inverse.
-Schedule DirectGather(int rank, int root,
-                      const std::vector<std::size_t>& counts);
-Schedule DirectScatter(int rank, int root,
-                       const std::vector<std::size_t>& counts);
-
-// Dissemination barrier: ceil(log2 size) rounds of one-element messages. kData
-// has one int8 element, whose value does not matter.
-Schedule DisseminationBarrier(int rank, int size);
 
 }  // namespace gradientflow

@@ -39,7 +39,7 @@ void Segment::Start(Operation* operation, std::uint64_t index,
   begin_ = begin;
   count_ = count;
   schedule_ = std::move(schedule);
-  sync_ = first_sync;
+  first_sync_ = sync_ = first_sync;
   data_ = operation->data;
   dtype_ = operation->call.dtype;
   data_begin_ = begin;
@@ -49,6 +49,7 @@ void Segment::Start(Operation* operation, std::uint64_t index,
   if (schedule_->scratch_elements > 0) {
     scratch_ =
         args_.slabs.Take(schedule_->scratch_elements * operation->wire_bytes());
+    scratch_elements_ = Elements(scratch_.data(), operation->wire_bytes());
   }
   if (operation->plan.one_sided) Stage();
 }
@@ -83,6 +84,7 @@ void Segment::Reset() {
 
 // Returns where a slice of this segment's schedule begins in its buffer.
 std::size_t Segment::Position(const Slice& slice) const {
+  if (slice.space == Slice::Space::kScratch) return slice.offset;
   const CallPlan& plan = operation_->plan;
   const bool input = slice.space == Slice::Space::kInput;
   const bool blocked = input ? plan.blocked_input : plan.blocked_data;
@@ -93,6 +95,7 @@ std::size_t Segment::Position(const Slice& slice) const {
 }
 
 const Elements& Segment::MemoryOf(const Slice& slice) const {
+  if (slice.space == Slice::Space::kScratch) return scratch_elements_;
   return slice.space == Slice::Space::kInput ? operation_->input : data_;
 }
 
@@ -187,7 +190,7 @@ void Segment::PostReceives(std::size_t round) {
 // already, so that data that arrives early lands where it belongs and needs no
 // copy.
 void Segment::PostEarlyReceives() {
-  const AllreduceAlgorithm* algorithm = operation_->plan.algorithm;
+  const CollectiveAlgorithm* algorithm = operation_->plan.algorithm;
   if (algorithm == nullptr || !algorithm->receives_early ||
       round_ + 1 == schedule_->rounds.size()) {
     return;

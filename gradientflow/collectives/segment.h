@@ -67,6 +67,11 @@ class Segment {
   std::uint32_t flags() const { return flags_; }
   // Appends the ranks that have not come to the current kSync.
   void AddAwaited(std::vector<int>* ranks) const;
+  // Takes back the syncs of the part under way, before this rank's memory
+  // changes hands. A peer that still reads that memory finds at its next kSync
+  // that this rank is gone, and knows that what it read is void. Parts that are
+  // done stay done: a peer may have yet to see their last kSync.
+  void Retract();
   // Gives back what the segment used and makes it ready for the next Start().
   void Reset();
 
@@ -142,6 +147,7 @@ class Segment {
   std::size_t begin_ = 0;
   std::size_t count_ = 0;
   Elements data_;
+  Elements scratch_elements_;      // Of the wire dtype.
   DType dtype_ = DType::kFloat32;  // The dtype of data_, and of an input.
   std::size_t data_begin_ = 0;     // Position of element `begin_` in data_.
   bool done_ = false;
@@ -159,7 +165,8 @@ class Segment {
   Slabs::Slab scratch_;
   Slabs::Slab image_;  // See Image(); taken at the first use.
 
-  std::uint64_t sync_ = 0;  // Number of the next kSync.
+  std::uint64_t first_sync_ = 0;  // Number of the part's first kSync,
+  std::uint64_t sync_ = 0;        // and of the next one.
   bool published_ = false;
   std::size_t pulled_ = 0;  // Elements that the current kPullReduce has done.
   std::vector<Shared> shared_;

@@ -37,7 +37,7 @@ void Segment::RunReduce(const Step& step) {
   const std::byte* src = Scratch(step.src.offset);
   const float pre = step.raw ? operation_->pre : 1.0F;
   const float post = step.final ? operation_->post : 1.0F;
-  data_.ForEachRun(
+  MemoryOf(step.dst).ForEachRun(
       Position(step.dst), step.dst.count,
       [&](std::byte* run, std::size_t n, std::size_t offset) {
         args_.kernels.accumulate(
@@ -87,13 +87,12 @@ void Segment::RunReduceMany(const Step& step) {
 void Segment::RunCopy(const Step& step) {
   const Elements& from = MemoryOf(step.src);
   const std::size_t begin = Position(step.src);
-  data_.ForEachRun(Position(step.dst), step.dst.count,
-                   [&](std::byte* run, std::size_t n, std::size_t offset) {
-                     const std::byte* src = from.Contiguous(begin + offset, n);
-                     if (src != run) {
-                       std::memmove(run, src, n * element_bytes());
-                     }
-                   });
+  MemoryOf(step.dst).ForEachRun(
+      Position(step.dst), step.dst.count,
+      [&](std::byte* run, std::size_t n, std::size_t offset) {
+        const std::byte* src = from.Contiguous(begin + offset, n);
+        if (src != run) std::memmove(run, src, n * element_bytes());
+      });
 }
 
 }  // namespace gradientflow

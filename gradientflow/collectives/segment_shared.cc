@@ -133,6 +133,14 @@ bool Segment::RunSync() {
   return status_.ok();
 }
 
+void Segment::Retract() {
+  const std::uint64_t end = sync_ + (published_ ? 1 : 0);
+  for (std::uint64_t sync = first_sync_; sync < end; ++sync) {
+    args_.arena->slot(args_.fabric.rank(), SlotOf(sync))
+        .arrived.store(0, std::memory_order_seq_cst);
+  }
+}
+
 // Returns whether every sharing rank has come to sync `value`. If so, shared_
 // says where their buffers are. A rank that came to a different call fails the
 // segment.

@@ -92,7 +92,7 @@ TestRank::TestRank(const RanksSetup& setup, int rank,
   executor_ = std::make_unique<Executor>(
       ExecutorArgs{fabric_.get(), arena_.get(), &kernels::CpuKernels(), &clock_,
                    nullptr, nullptr},
-      group_, TypicalCostModel(), options);
+      group_, TypicalCostModels(), options);
 }
 
 void TestRank::Drive(Collective* front, const std::function<bool()>& done) {
@@ -136,11 +136,11 @@ void Ending::OnDone(void* self, std::uint64_t, std::uint32_t flags,
   ending.status = status;
 }
 
-std::vector<const AllreduceAlgorithm*> AlgorithmsFor(const RanksSetup& setup) {
-  std::vector<const AllreduceAlgorithm*> algorithms = {nullptr};
+std::vector<const CollectiveAlgorithm*> AlgorithmsFor(const RanksSetup& setup) {
+  std::vector<const CollectiveAlgorithm*> algorithms = {nullptr};
   const bool all_share = setup.memory && setup.ranks_per_host == 0;
-  for (const AllreduceAlgorithm* algorithm : allreduce::kTable) {
-    if (RunnableAllreduce(algorithm, setup.size, all_share) == algorithm) {
+  for (const CollectiveAlgorithm* algorithm : allreduce::kTable) {
+    if (RunnableAlgorithm(algorithm, setup.size, all_share) == algorithm) {
       algorithms.push_back(algorithm);
     }
   }

@@ -76,7 +76,7 @@ struct Ending {
 };
 
 // The algorithms that this setup can run, and null for "auto".
-std::vector<const AllreduceAlgorithm*> AlgorithmsFor(const RanksSetup& setup);
+std::vector<const CollectiveAlgorithm*> AlgorithmsFor(const RanksSetup& setup);
 
 // `values` in memory as `dtype`, rounded once; and back.
 std::vector<std::byte> Encode(DType dtype, const std::vector<float>& values);

@@ -16,7 +16,7 @@
 namespace gradientflow::testing {
 namespace {
 
-using Algorithm = const AllreduceAlgorithm*;
+using Algorithm = const CollectiveAlgorithm*;
 
 // Provides a few more `values` each time it is polled, and takes finished ones
 // away: a reader that is too early or too late reads garbage.

@@ -16,7 +16,7 @@
 namespace gradientflow::testing {
 namespace {
 
-using Algorithm = const AllreduceAlgorithm*;
+using Algorithm = const CollectiveAlgorithm*;
 
 struct MixedCase {
   DType pool = DType::kFloat32;
@@ -284,7 +284,7 @@ TEST(MixedCalls, StillHaveToAgree) {
     CallGroup group;
     group.size = 2;
     group.same_dtypes = same;
-    CallPlanner planner(group, TypicalCostModel(), 4096);
+    CallPlanner planner(group, TypicalCostModels(), {4096});
     CollectiveCall call;
     call.count = 7;
     call.wire = DType::kFloat16;

@@ -13,7 +13,7 @@
 namespace gradientflow::testing {
 namespace {
 
-using Algorithm = const AllreduceAlgorithm*;
+using Algorithm = const CollectiveAlgorithm*;
 
 struct Outcome {
   std::vector<std::byte> bits;

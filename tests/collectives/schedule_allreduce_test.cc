@@ -20,21 +20,21 @@ namespace {
 
 constexpr std::size_t kCounts[] = {0, 1, 2, 7, 16, 97, 128, 1000};
 
-using Algorithm = const AllreduceAlgorithm*;
+using Algorithm = const CollectiveAlgorithm*;
 
 std::vector<SymbolicRank> Schedules(Algorithm algorithm, int size,
                                     std::size_t count) {
   std::vector<SymbolicRank> ranks(static_cast<std::size_t>(size));
   for (int r = 0; r < size; ++r) {
     auto& rank = ranks[static_cast<std::size_t>(r)];
-    rank.schedule = MakeAllreduce(*algorithm, r, {.size = size}, count);
+    rank.schedule = MakeSchedule(*algorithm, r, {.size = size}, count);
     rank.data.resize(count);
   }
   return ranks;
 }
 
-std::size_t RoundsOf(const AllreduceAlgorithm& algorithm, int rank, int size) {
-  return MakeAllreduce(algorithm, rank, {.size = size}, 1000).rounds.size();
+std::size_t RoundsOf(const CollectiveAlgorithm& algorithm, int rank, int size) {
+  return MakeSchedule(algorithm, rank, {.size = size}, 1000).rounds.size();
 }
 
 // Fractions, whose sums depend on the order of the additions.
@@ -122,7 +122,7 @@ TEST_P(AllreduceSchedule, LeavesTheSameMeanBitsWithALossyWire) {
 
 TEST_P(AllreduceSchedule, UsesContributionsAndFinishesResultsOnce) {
   if (size() == 1) {
-    EXPECT_TRUE(MakeAllreduce(*algorithm(), 0, {}, 100).rounds.empty());
+    EXPECT_TRUE(MakeSchedule(*algorithm(), 0, {}, 100).rounds.empty());
     return;
   }
   for (std::size_t count : kCounts) {
@@ -148,7 +148,7 @@ TEST_P(AllreduceSchedule, SendsNoMoreThanItsFormula) {
   const std::size_t count = 960;
   for (int r = 0; r < size(); ++r) {
     const Schedule schedule =
-        MakeAllreduce(*algorithm(), r, {.size = size()}, count);
+        MakeSchedule(*algorithm(), r, {.size = size()}, count);
     std::size_t sent = 0;
     for (const auto& round : schedule.rounds) {
       for (const Step& step : round) {
@@ -184,7 +184,7 @@ TEST(AllreduceSchedule, SumsMoreRanksThanOneStepTakes) {
   constexpr int kSize = 2 * kMaxReduceParties + 3;
   for (Algorithm algorithm : allreduce::kTable) {
     auto ranks =
-        Schedules(RunnableAllreduce(algorithm, kSize, true), kSize, 150);
+        Schedules(RunnableAlgorithm(algorithm, kSize, true), kSize, 150);
     FillWithFractions(1, &ranks);
     const auto mean = MeanOf(ranks);
     SymbolicOptions options;

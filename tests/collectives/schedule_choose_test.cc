@@ -11,12 +11,19 @@
 #include "gradientflow/collectives/choose.h"
 #include "gradientflow/collectives/cost_model.h"
 #include "gradientflow/collectives/schedule.h"
+#include "tests/collectives/player.h"
 #include "tests/collectives/symbolic_executor.h"
 
 namespace gradientflow {
 namespace {
 
-using Algorithm = const AllreduceAlgorithm*;
+using Algorithm = const CollectiveAlgorithm*;
+using testing::PriceSchedules;
+constexpr auto kAllreduce = CollectiveKind::kAllreduce;
+
+AlgorithmChoice ChooseAllreduce(const CallQuestion& question) {
+  return ChooseAlgorithm(kAllreduce, question);
+}
 
 constexpr LinkModel kLink{30e-6, 1e-9, 2e-10, 0};
 
@@ -26,29 +33,30 @@ std::vector<Schedule> SchedulesOf(Algorithm algorithm, int size,
   std::vector<Schedule> ranks;
   for (int r = 0; r < size; ++r) {
     ranks.push_back(
-        MakeAllreduce(*algorithm, r, {size, topology, one_sided}, count));
+        MakeSchedule(*algorithm, r, {size, topology, one_sided}, count));
   }
   return ranks;
 }
 
-double Played(Algorithm algorithm, const AllreduceQuestion& question) {
+double Played(Algorithm algorithm, const CallQuestion& question,
+              const Topology& topology) {
   return PriceSchedules(
-      SchedulesOf(algorithm, question.size, question.topology, question.count,
+      SchedulesOf(algorithm, question.size(), topology, question.count,
                   question.hosts_share_memory),
-      question.topology, question.wire_element_bytes, question.model);
+      topology, question.wire_element_bytes, question.model);
 }
 
 // As if all ranks were on one host over links like `link`, for which the
 // predictions are the published formulas.
-double Formula(const AllreduceAlgorithm& algorithm, int size, double bytes,
+double Formula(const CollectiveAlgorithm& algorithm, int size, double bytes,
                const LinkModel& link) {
-  AllreduceQuestion question;
-  question.size = size;
-  question.topology.host.assign(static_cast<std::size_t>(size), 0);
+  CallQuestion question;
+  question.hosts =
+      HostMap(size, {std::vector<int>(static_cast<std::size_t>(size))});
   question.count = static_cast<std::size_t>(bytes) / 4;
   question.model.inside = link;
   question.all_share_memory = true;
-  return PredictAllreduce(algorithm, question);
+  return PredictSeconds(kAllreduce, algorithm, question);
 }
 
 TEST(CostModel, FormulasEqualThePlayedSchedulesOnEqualLinks) {
@@ -120,12 +128,18 @@ TEST(CostModel, SchedulesThatDoNotFitTogetherNeverEnd) {
             std::numeric_limits<double>::infinity());
 }
 
-AllreduceQuestion Ask(int size, std::size_t count) {
-  AllreduceQuestion question;
-  question.size = size;
+CallQuestion Ask(int size, std::size_t count, const Topology& topology = {}) {
+  CallQuestion question;
+  question.hosts = HostMap(size, topology);
   question.count = count;
   question.model = TypicalCostModel();
   return question;
+}
+
+Topology HostsOf(int hosts, int ranks) {
+  Topology topology;
+  for (int r = 0; r < hosts * ranks; ++r) topology.host.push_back(r / ranks);
+  return topology;
 }
 
 TEST(ChooseAllreduce, TakesOneRoundForTinyAndMoreRoundsForLargeBuffers) {
@@ -143,25 +157,21 @@ TEST(ChooseAllreduce, TakesOneRoundForTinyAndMoreRoundsForLargeBuffers) {
 }
 
 TEST(ChooseAllreduce, TakesSharedMemoryWhereThereIsSome) {
-  auto question = Ask(4, 1 << 20);
-  question.topology.host = {3, 3, 3, 3};
+  auto question = Ask(4, 1 << 20, {{3, 3, 3, 3}});
   EXPECT_NE(ChooseAllreduce(question).algorithm, &allreduce::kShared);
   question.all_share_memory = true;
   EXPECT_EQ(ChooseAllreduce(question).algorithm, &allreduce::kShared);
-  auto many = Ask(kMaxReduceParties + 1, 1 << 20);
-  many.topology.host.assign(static_cast<std::size_t>(many.size), 0);
+  constexpr int kMany = kMaxReduceParties + 1;
+  auto many = Ask(kMany, 1 << 20, HostsOf(1, kMany));
   many.all_share_memory = true;
   EXPECT_NE(ChooseAllreduce(many).algorithm, &allreduce::kShared);
 }
 
 TEST(ChooseAllreduce, TakesTwoLevelsWhereHostsHaveCompany) {
-  auto question = Ask(16, 4 << 20);
-  for (int r = 0; r < 16; ++r) question.topology.host.push_back(r / 4);
+  auto question = Ask(16, 4 << 20, HostsOf(4, 4));
   question.hosts_share_memory = true;
   EXPECT_EQ(ChooseAllreduce(question).algorithm, &allreduce::kTwoLevel);
-  for (int r = 0; r < 16; ++r) {
-    question.topology.host[static_cast<std::size_t>(r)] = r;
-  }
+  question.hosts = HostMap(16);
   EXPECT_NE(ChooseAllreduce(question).algorithm, &allreduce::kTwoLevel);
 }
 
@@ -178,8 +188,7 @@ TEST(ChooseAllreduce, IsNotMuchSlowerThanTheBestPlayedSchedule) {
   for (const auto& host : topologies) {
     for (bool shared : {false, true}) {
       for (std::size_t count : {1, 1000, 30'000, 1'000'000, 20'000'000}) {
-        auto question = Ask(static_cast<int>(host.size()), count);
-        question.topology.host = host;
+        auto question = Ask(static_cast<int>(host.size()), count, {host});
         question.hosts_share_memory = shared;
         question.all_share_memory =
             shared &&
@@ -187,13 +196,14 @@ TEST(ChooseAllreduce, IsNotMuchSlowerThanTheBestPlayedSchedule) {
         double best = std::numeric_limits<double>::infinity();
         Algorithm fastest = nullptr;
         for (Algorithm algorithm : allreduce::kTable) {
-          if (std::isinf(PredictAllreduce(*algorithm, question))) continue;
-          const double seconds = Played(algorithm, question);
+          if (std::isinf(PredictSeconds(kAllreduce, *algorithm, question)))
+            continue;
+          const double seconds = Played(algorithm, question, {host});
           if (seconds < best) fastest = algorithm;
           best = std::min(best, seconds);
         }
         const auto choice = ChooseAllreduce(question);
-        EXPECT_LE(Played(choice.algorithm, question), 1.3 * best)
+        EXPECT_LE(Played(choice.algorithm, question, {host}), 1.3 * best)
             << choice.reason << "; played fastest: " << Name(fastest) << " "
             << best * 1e3 << " ms, shared " << shared << ", hosts "
             << ::testing::PrintToString(host);
@@ -209,13 +219,116 @@ TEST(ChooseAllreduce, SaysWhyAndAnswersEqualQuestionsAlike) {
   EXPECT_EQ(choice.reason.rfind(name, 0), 0U) << choice.reason;
   EXPECT_NE(choice.reason.find("4194304 bytes, 4 ranks"), std::string::npos)
       << choice.reason;
-  EXPECT_EQ(choice.seconds, PredictAllreduce(*choice.algorithm, question));
+  EXPECT_EQ(choice.seconds,
+            PredictSeconds(kAllreduce, *choice.algorithm, question));
   EXPECT_EQ(ChooseAllreduce(question).reason, choice.reason);
 }
 
 TEST(ChooseAllreduce, AnswersForOneRankAndForNothing) {
   EXPECT_EQ(ChooseAllreduce(Ask(1, 1000)).seconds, 0);
   EXPECT_GE(ChooseAllreduce(Ask(4, 0)).seconds, 0);
+}
+
+double PlayedPart(CollectiveKind kind, Algorithm algorithm,
+                  const CallQuestion& question, const Topology& topology) {
+  CallShape shape;
+  shape.size = question.size();
+  shape.topology = topology;
+  const std::vector<std::size_t> parts(topology.host.size(), question.count);
+  if (kind != CollectiveKind::kAllgather) shape.parts = parts;
+  shape.recv_parts = parts;
+  std::vector<Schedule> ranks;
+  for (int r = 0; r < shape.size; ++r) {
+    ranks.push_back(algorithm->make(r, shape, question.count));
+  }
+  return PriceSchedules(ranks, topology, 4, question.model);
+}
+
+TEST(ChooseAlgorithm, IsNotMuchSlowerThanTheBestPlayedSchedule) {
+  for (const Topology& topology :
+       {HostsOf(2, 1), HostsOf(5, 1), HostsOf(16, 1), HostsOf(1, 8),
+        HostsOf(2, 4), HostsOf(8, 2), HostsOf(3, 5)}) {
+    for (int k = 1; k < kCollectiveKinds - 1; ++k) {
+      const auto kind = static_cast<CollectiveKind>(k);
+      for (std::size_t count : {1, 100, 3000, 100'000, 1'000'000}) {
+        const auto question =
+            Ask(static_cast<int>(topology.host.size()), count, topology);
+        double best = std::numeric_limits<double>::infinity();
+        Algorithm fastest = nullptr;
+        for (Algorithm algorithm : AlgorithmsOf(kind)) {
+          if (std::isinf(PredictSeconds(kind, *algorithm, question))) continue;
+          const double seconds =
+              PlayedPart(kind, algorithm, question, topology);
+          if (seconds < best) fastest = algorithm;
+          best = std::min(best, seconds);
+        }
+        const auto choice = ChooseAlgorithm(kind, question);
+        EXPECT_LE(PlayedPart(kind, choice.algorithm, question, topology),
+                  1.25 * best)
+            << Name(kind) << ": " << choice.reason
+            << "; played fastest: " << Name(fastest) << " " << best * 1e3
+            << " ms, hosts " << ::testing::PrintToString(topology.host);
+      }
+    }
+  }
+}
+
+// What choosing costs is counted, not timed: the numbers that a price adds up
+// grow with the logarithm of the number of ranks.
+TEST(ChooseAlgorithm, AddsUpFewTermsForThousandsOfRanks) {
+  for (int kind = 0; kind < kCollectiveKinds; ++kind) {
+    for (const Topology& topology :
+         {Topology(), HostsOf(4096, 1), HostsOf(512, 8)}) {
+      const auto choice = ChooseAlgorithm(static_cast<CollectiveKind>(kind),
+                                          Ask(4096, 1000, topology));
+      EXPECT_NE(choice.algorithm, nullptr);
+      EXPECT_GT(choice.terms, 0);
+      EXPECT_LE(choice.terms, 80) << choice.reason;
+    }
+  }
+}
+
+TEST(ChooseAlgorithm, PricesTheSegmentsAndTheWindow) {
+  const LinkModel link{1, 0.01, 0.001, 0};
+  CallQuestion question;
+  question.hosts = HostMap(4);
+  question.model = {link, link};
+  question.count = 4000;
+  question.segment_bytes = 4000;  // Four segments: a window of two is too few.
+  question.window = 2;
+  // The closed form of one segment, and of a rank's own work on it.
+  const double one = 2 + 60 + 4;
+  const double work = 60 + 4;
+  const auto predict = [&] {
+    return PredictSeconds(kAllreduce, allreduce::kTwoSync, question);
+  };
+  EXPECT_DOUBLE_EQ(predict(), one + 3 * work);
+  question.model.across.latency_seconds = 100;
+  EXPECT_DOUBLE_EQ(predict(), 264 + 3 * 264.0 / 2);
+}
+
+TEST(CutOf, MessagesDoNotShrinkAsRanksAreAdded) {
+  CallQuestion question = Ask(8, 100 << 20);
+  question.segment_bytes = 256 << 10;
+  const auto segment_bytes = [&](int size, CollectiveKind kind, Algorithm row) {
+    question.hosts = HostMap(size);
+    return 4 * CutOf(kind, *row, question).elements;
+  };
+  for (const auto& [size, message] :
+       {std::pair{2, 128U}, {8, 32U}, {48, 32U}, {128, 32U}, {512, 8U}}) {
+    EXPECT_EQ(segment_bytes(size, kAllreduce, &allreduce::kRing),
+              static_cast<std::size_t>(size) * message << 10);
+  }
+  // With a block per rank the memory of all blocks is bounded.
+  for (const auto& [size, block] :
+       {std::pair{2, 256U}, {16, 256U}, {64, 64U}, {1024, 32U}}) {
+    EXPECT_EQ(segment_bytes(size, CollectiveKind::kReduceScatter,
+                            &collectives::kDirectReduceScatter),
+              std::size_t{block} << 10);
+  }
+  // The setting holds where it is larger than what segments grow to.
+  question.segment_bytes = 16 << 20;
+  EXPECT_EQ(segment_bytes(100, kAllreduce, &allreduce::kRing), 16U << 20);
 }
 
 TEST(AllreduceNames, ParseToWhatTheyName) {
@@ -233,30 +346,30 @@ TEST(AllreduceNames, ParseToWhatTheyName) {
             std::string::npos);
 }
 
-TEST(RunnableAllreduce, StandsInWhereMemoryOrRanksRuleAnAlgorithmOut) {
+TEST(RunnableAlgorithm, StandsInWhereMemoryOrRanksRuleAnAlgorithmOut) {
   using namespace allreduce;
   for (Algorithm algorithm : kTable) {
-    EXPECT_EQ(RunnableAllreduce(algorithm, 8, true), algorithm);
-    const Algorithm anywhere = RunnableAllreduce(algorithm, 100'000, false);
-    EXPECT_NE(anywhere->memory, AllreduceAlgorithm::Memory::kMustShare);
+    EXPECT_EQ(RunnableAlgorithm(algorithm, 8, true), algorithm);
+    const Algorithm anywhere = RunnableAlgorithm(algorithm, 100'000, false);
+    EXPECT_NE(anywhere->memory, CollectiveAlgorithm::Memory::kMustShare);
     EXPECT_GE(anywhere->max_ranks, 100'000);
   }
-  EXPECT_EQ(RunnableAllreduce(&kShared, 8, false), &kTwoSync);
-  EXPECT_EQ(RunnableAllreduce(&kShared, kMaxReduceParties, true), &kShared);
-  EXPECT_EQ(RunnableAllreduce(&kShared, kMaxReduceParties + 1, true),
+  EXPECT_EQ(RunnableAlgorithm(&kShared, 8, false), &kTwoSync);
+  EXPECT_EQ(RunnableAlgorithm(&kShared, kMaxReduceParties, true), &kShared);
+  EXPECT_EQ(RunnableAlgorithm(&kShared, kMaxReduceParties + 1, true),
             &kTwoSync);
-  EXPECT_EQ(RunnableAllreduce(&kOneRound, kMaxReduceParties + 1, true),
+  EXPECT_EQ(RunnableAlgorithm(&kOneRound, kMaxReduceParties + 1, true),
             &kTwoSync);
 }
 
-TEST(MakeAllreduce, MakesWhatEveryNameSays) {
+TEST(MakeSchedule, MakesWhatEveryNameSays) {
   const Topology topology{{0, 0, 1, 1, 1}};
   for (Algorithm algorithm : allreduce::kTable) {
     for (bool one_sided : {false, true}) {
       std::vector<gradientflow::testing::SymbolicRank> ranks(5);
       for (std::size_t r = 0; r < 5; ++r) {
-        ranks[r].schedule = MakeAllreduce(*algorithm, static_cast<int>(r),
-                                          {5, topology, one_sided}, 33);
+        ranks[r].schedule = MakeSchedule(*algorithm, static_cast<int>(r),
+                                         {5, topology, one_sided}, 33);
         ranks[r].data.resize(33);
         for (auto& cell : ranks[r].data) cell.value = 1 << r;
       }

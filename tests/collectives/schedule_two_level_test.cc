@@ -16,7 +16,7 @@
 namespace gradientflow::testing {
 namespace {
 
-AllreduceShape ShapeOf(const Topology& topology, bool one_sided) {
+CallShape ShapeOf(const Topology& topology, bool one_sided) {
   return {static_cast<int>(topology.host.size()), topology, one_sided};
 }
 

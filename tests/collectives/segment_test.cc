@@ -139,10 +139,10 @@ TEST_F(SegmentTest, RunsEveryAllreduceOnItsPartOfTheExtentsAlone) {
   constexpr std::size_t kBegin = 5;
   constexpr std::size_t kCount = 101;
   const std::vector<Extent> extents = {{3, 40}, {50, 1}, {60, 80}};
-  for (const AllreduceAlgorithm* algorithm : allreduce::kTable) {
+  for (const CollectiveAlgorithm* algorithm : allreduce::kTable) {
     for (const int size : {2, 3, 5, 7}) {
       const bool shares =
-          algorithm->memory == AllreduceAlgorithm::Memory::kMustShare;
+          algorithm->memory == CollectiveAlgorithm::Memory::kMustShare;
       Make(size, shares);
       std::vector<std::vector<float>> before;
       std::vector<std::vector<float>> data;
@@ -156,8 +156,8 @@ TEST_F(SegmentTest, RunsEveryAllreduceOnItsPartOfTheExtentsAlone) {
         at(r).call().extents = extents;
         at(r).plan().algorithm = algorithm;
         at(r).plan().one_sided = shares;
-        at(r).Start(MakeAllreduce(*algorithm, r, {.size = size}, kCount),
-                    kBegin, kCount);
+        at(r).Start(MakeSchedule(*algorithm, r, {.size = size}, kCount), kBegin,
+                    kCount);
       }
       DriveAll();
       std::size_t element = 0;  // In the call.
@@ -189,10 +189,10 @@ TEST_F(SegmentTest, RunsEveryAllreduceOnItsPartOfTheExtentsAlone) {
 TEST_F(SegmentTest, AnEarlyMessageIsHeldUnlessItsReceiveMayBePostedEarly) {
   for (const bool early : {false, true}) {
     Make(3, false);
-    const AllreduceAlgorithm algorithm = {.name = "test",
-                                          .make = nullptr,
-                                          .predict = nullptr,
-                                          .receives_early = early};
+    const CollectiveAlgorithm algorithm = {.name = "test",
+                                           .make = nullptr,
+                                           .price = nullptr,
+                                           .receives_early = early};
     std::vector<std::vector<float>> data(3, std::vector<float>(8));
     for (int r = 0; r < 3; ++r) {
       data[static_cast<std::size_t>(r)].assign(8, static_cast<float>(r));
@@ -324,7 +324,9 @@ TEST_F(SegmentTest, SegmentsOfBlocksFillTheirPartOfEachBlock) {
       call.count = kCount;
       at(r).plan().count = kCount;
       at(r).plan().blocked_data = true;
-      at(r).Start(DirectAllgather(r, 3, part.count), part.begin, part.count);
+      at(r).Start(MakeSchedule(collectives::kDirectAllgather, r, {.size = 3},
+                               part.count),
+                  part.begin, part.count);
     }
     DriveAll();
     for (int r = 0; r < 3; ++r) at(r).segment().Reset();
@@ -344,7 +346,7 @@ TEST_F(SegmentTest, ASyncThatStandsNamesTheRanksItWaitsFor) {
     SetCall(r, &data[static_cast<std::size_t>(r)]);
     at(r).plan().algorithm = &allreduce::kShared;
     at(r).plan().one_sided = true;
-    at(r).Start(MakeAllreduce(allreduce::kShared, r, {.size = 4}, 40), 0, 40);
+    at(r).Start(MakeSchedule(allreduce::kShared, r, {.size = 4}, 40), 0, 40);
     at(r).Drive();
   };
   start(0);

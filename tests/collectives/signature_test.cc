@@ -59,7 +59,7 @@ class Signer {
  public:
   explicit Signer(std::size_t segment_bytes = 4096, int size = 4)
       : group_(GroupOf(size)),
-        planner_(group_, TypicalCostModel(), segment_bytes) {}
+        planner_(group_, TypicalCostModels(), {segment_bytes}) {}
   std::uint64_t operator()(const CollectiveCall& call) {
     return SignatureOf(call, planner_.Plan(call), group_);
   }
@@ -115,7 +115,7 @@ TEST(Signature, HoldsTheSegmentsAndTheGroup) {
 // once in some 100,000 steps.
 std::pair<std::uint64_t, std::uint64_t> StepsThatLookAlike(
     const CallGroup& group, CollectiveCall call, int shift) {
-  CallPlanner planner(group, TypicalCostModel(), RanksSetup().segment_bytes);
+  CallPlanner planner(group, TypicalCostModels(), {RanksSetup().segment_bytes});
   const CallPlan plan = planner.Plan(call);
   std::unordered_map<std::uint64_t, std::uint64_t> seen;
   for (call.step = 0;; ++call.step) {

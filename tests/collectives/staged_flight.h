@@ -24,7 +24,7 @@ struct StagedCase {
   ReduceOp op = ReduceOp::kMean;
   std::size_t count = 0;
   bool gaps = false;
-  const AllreduceAlgorithm* algorithm = nullptr;
+  const CollectiveAlgorithm* algorithm = nullptr;
   Channel channel = Channel::kGradients;
 };
 

@@ -23,7 +23,7 @@
 namespace gradientflow::testing {
 namespace {
 
-using Algorithm = const AllreduceAlgorithm*;
+using Algorithm = const CollectiveAlgorithm*;
 
 constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 constexpr FakeLag kLags[] = {FakeLag::kNone, FakeLag::kRandom, FakeLag::kLazy};

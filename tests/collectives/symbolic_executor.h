@@ -32,6 +32,8 @@ enum class MeanScaling { kNone, kBeforeSum, kAfterSum };
 struct SymbolicOptions {
   // Values sent are rounded to multiples of this; 0: exact.
   double wire_quantum = 0;
+  // Whether nothing converts, so that scratch may be sent.
+  bool plain = false;
   // Whether every element must get its last form exactly once, with Step::last
   // and Step::relay saying whether it is sent before or after that.
   bool unscales = false;
@@ -263,7 +265,8 @@ class SymbolicExecutor {
   }
 
   void PostSend(std::size_t r, const Step& step) {
-    if (step.src.space == Slice::Space::kScratch) Fail(r, "sends scratch");
+    const bool scratch = step.src.space == Slice::Space::kScratch;
+    if (scratch && !options_.plain) Fail(r, "sends scratch");
     if (step.raw && step.settle) Fail(r, "raw and settle on one send");
     if (step.peer < 0 || step.peer >= static_cast<int>(ranks_.size()) ||
         step.peer == static_cast<int>(r)) {

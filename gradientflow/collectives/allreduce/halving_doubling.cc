@@ -2,10 +2,8 @@
 #include <utility>
 #include <vector>
 
-#include "gradientflow/collectives/allreduce/flat.h"
 #include "gradientflow/collectives/allreduce/reuse.h"
 #include "gradientflow/collectives/allreduce/table.h"
-#include "gradientflow/collectives/cost_model.h"
 #include "gradientflow/collectives/group.h"
 #include "gradientflow/collectives/schedule.h"
 
@@ -99,24 +97,26 @@ void AppendHalvingDoubling(const Group& group, Extent range, bool raw,
 }
 
 // Source: Thakur et al., IJHPCA 2005.
-double HalvingDoublingSeconds(int size, double bytes, const LinkModel& link) {
-  double core = 1;
-  double steps = 0;
-  for (; core * 2 <= size; core *= 2) ++steps;
-  double seconds =
-      MessageSeconds(2 * steps, link) +
-      (core - 1) / core * bytes *
-          (2 * link.seconds_per_byte + link.reduce_seconds_per_byte);
-  if (core < size) {
-    seconds += MessageSeconds(2, link) + bytes * (2 * link.seconds_per_byte +
-                                                  link.reduce_seconds_per_byte);
+Price HalvingDoublingPrice(const CallQuestion& question, double bytes) {
+  const HostMap& hosts = question.hosts;
+  Price price;
+  double half = bytes / 2;
+  for (int k = 0; 1 << k < hosts.core(); ++k, half /= 2) {
+    const double line = hosts.Swap(k) * half;
+    price.Add(1, {1, half, line, half}, question.Over(line));
+    price.Add(1, {1, half, line, 0}, question.Over(line));
   }
-  return seconds;
+  if (hosts.core() < hosts.size()) {
+    const double line = hosts.fold() * bytes;
+    price.Add(1, {1, bytes, line, bytes}, question.Over(line));
+    price.Add(1, {1, bytes, line, 0}, question.Over(line));
+  }
+  return price;
 }
 
 namespace {
 
-Schedule Make(int rank, const AllreduceShape& shape, std::size_t count) {
+Schedule Make(int rank, const CallShape& shape, std::size_t count) {
   Schedule schedule;
   schedule.multi_hop = true;
   AppendHalvingDoubling(AllRanks(rank, shape.size), {0, count}, /*raw=*/true,
@@ -124,31 +124,12 @@ Schedule Make(int rank, const AllreduceShape& shape, std::size_t count) {
   return schedule;
 }
 
-double Predict(const AllreduceQuestion& question) {
-  const int size = question.size;
-  int core = 1;
-  while (core * 2 <= size) core *= 2;
-  HostLine line(question.topology);
-  for (int r = core; r < size; ++r) {
-    line.Add(r, r - core, 1);
-    line.Add(r - core, r, 1);
-  }
-  // The reduce-scatter sends a half, then a quarter, and so on; the allgather
-  // sends the same amounts again, which gives the factor of 2.
-  double share = 0.5;
-  for (int bit = 1; bit < core; bit *= 2, share /= 2) {
-    for (int r = 0; r < core; ++r) line.Add(r, r ^ bit, 2 * share);
-  }
-  return FlatSeconds(question, &HalvingDoublingSeconds, line,
-                     question.model.across);
-}
-
 }  // namespace
 
-constinit const AllreduceAlgorithm allreduce::kHalvingDoubling = {
+constinit const CollectiveAlgorithm allreduce::kHalvingDoubling = {
     .name = "halving_doubling",
     .make = &Make,
-    .predict = &Predict,
+    .price = &HalvingDoublingPrice,
 };
 
 }  // namespace gradientflow

@@ -1,10 +1,8 @@
 #include <utility>
 #include <vector>
 
-#include "gradientflow/collectives/allreduce/flat.h"
 #include "gradientflow/collectives/allreduce/reuse.h"
 #include "gradientflow/collectives/allreduce/table.h"
-#include "gradientflow/collectives/cost_model.h"
 #include "gradientflow/collectives/group.h"
 #include "gradientflow/collectives/schedule.h"
 
@@ -34,37 +32,32 @@ void AppendOneRound(const Group& group, Extent range, OneRound how,
   AppendRound(std::move(round), schedule);
 }
 
-double OneRoundSeconds(int size, double bytes, const LinkModel& link) {
-  if (size == 1) return 0;
-  const double p = size;
-  return link.latency_seconds + (p - 1) * link.message_seconds +
-         (p - 1) * bytes * link.seconds_per_byte +
-         p * bytes * link.reduce_seconds_per_byte;
+Price OneRoundPrice(const CallQuestion& question, double bytes) {
+  const double p = question.size();
+  Price price;
+  if (p == 1) return price;
+  const double line = question.hosts.all_pairs() * bytes;
+  price.Add(1, {p - 1, (p - 1) * bytes, line, p * bytes}, question.Over(line));
+  return price;
 }
 
 namespace {
 
-Schedule Make(int rank, const AllreduceShape& shape, std::size_t count) {
+Schedule Make(int rank, const CallShape& shape, std::size_t count) {
   Schedule schedule;
   AppendOneRound(AllRanks(rank, shape.size), {0, count},
                  {.raw = true, .last = true}, &schedule);
   return schedule;
 }
 
-double Predict(const AllreduceQuestion& question) {
-  HostLine line(question.topology);
-  line.AddAllPairs(1);
-  return FlatSeconds(question, &OneRoundSeconds, line, question.model.across);
-}
-
 }  // namespace
 
 // With more ranks than one reduction takes, each rank would sum in batches that
 // begin with its own contribution, so the order would differ between ranks.
-constinit const AllreduceAlgorithm allreduce::kOneRound = {
+constinit const CollectiveAlgorithm allreduce::kOneRound = {
     .name = "one_round",
     .make = &Make,
-    .predict = &Predict,
+    .price = &OneRoundPrice,
     .max_ranks = kMaxReduceParties,
     .stand_in = &allreduce::kTwoSync,
 };

@@ -1,7 +1,5 @@
-#include "gradientflow/collectives/allreduce/flat.h"
 #include "gradientflow/collectives/allreduce/reuse.h"
 #include "gradientflow/collectives/allreduce/table.h"
-#include "gradientflow/collectives/cost_model.h"
 #include "gradientflow/collectives/group.h"
 #include "gradientflow/collectives/schedule.h"
 
@@ -48,55 +46,33 @@ void AppendRing(const Group& group, Extent range, bool raw,
 }
 
 // Source: Patarasuk & Yuan, JPDC 2009.
-double RingSeconds(int size, double bytes, const LinkModel& link) {
-  const double p = size;
-  return MessageSeconds(2 * (p - 1), link) +
-         (p - 1) / p * bytes *
-             (2 * link.seconds_per_byte + link.reduce_seconds_per_byte);
+Price RingPrice(const CallQuestion& question, double bytes) {
+  const int size = question.size();
+  Price price;
+  if (size == 1) return price;
+  const double block = bytes / size;
+  const double line = question.hosts.Shift(0) * block;
+  const LinkModel hop = question.Hop(question.hosts.Shift(0));
+  price.Add(size - 1, {1, block, line, block}, hop);
+  price.Add(size - 1, {1, block, line, 0}, hop);
+  return price;
 }
 
 namespace {
 
-Schedule Make(int rank, const AllreduceShape& shape, std::size_t count) {
+Schedule Make(int rank, const CallShape& shape, std::size_t count) {
   Schedule schedule;
   schedule.multi_hop = true;
   AppendRing(AllRanks(rank, shape.size), {0, count}, /*raw=*/true, &schedule);
   return schedule;
 }
 
-// The average cost of a hop. A block passes over every hop of the ring, so a
-// ring with few hops between hosts pays their latency only that often.
-LinkModel AverageHop(const AllreduceQuestion& question) {
-  const LinkModel& inside = question.model.inside;
-  LinkModel hop = question.model.across;
-  const auto& host = question.topology.host;
-  double crossing = 0;
-  for (std::size_t r = 0; r < host.size(); ++r) {
-    crossing += host[r] != host[(r + 1) % host.size()] ? 1 : 0;
-  }
-  const double share = crossing / static_cast<double>(host.size());
-  hop.latency_seconds =
-      share * hop.latency_seconds + (1 - share) * inside.latency_seconds;
-  hop.message_seconds =
-      share * hop.message_seconds + (1 - share) * inside.message_seconds;
-  return hop;
-}
-
-double Predict(const AllreduceQuestion& question) {
-  const int size = question.size;
-  HostLine line(question.topology);
-  for (int r = 0; r < size; ++r) {
-    line.Add(r, (r + 1) % size, 2.0 * (size - 1) / size);
-  }
-  return FlatSeconds(question, &RingSeconds, line, AverageHop(question));
-}
-
 }  // namespace
 
-constinit const AllreduceAlgorithm allreduce::kRing = {
+constinit const CollectiveAlgorithm allreduce::kRing = {
     .name = "ring",
     .make = &Make,
-    .predict = &Predict,
+    .price = &RingPrice,
     .receives_early = true,
 };
 

@@ -1,4 +1,3 @@
-#include "gradientflow/collectives/allreduce/flat.h"
 #include "gradientflow/collectives/allreduce/table.h"
 #include "gradientflow/collectives/group.h"
 #include "gradientflow/collectives/schedule.h"
@@ -11,7 +10,7 @@ namespace {
 // Nothing is copied, and the stores hit the cache lines that the loads brought
 // in. A rank whose buffer its peers cannot reach works in a copy; only its own
 // block is left out of that copy.
-Schedule Make(int rank, const AllreduceShape& shape, std::size_t count) {
+Schedule Make(int rank, const CallShape& shape, std::size_t count) {
   Schedule schedule;
   if (shape.size == 1 || count == 0) return schedule;
   Step reduce;
@@ -29,20 +28,20 @@ Schedule Make(int rank, const AllreduceShape& shape, std::size_t count) {
 }
 
 // Source: arXiv 1802.02326, with one-sided access.
-double Predict(const AllreduceQuestion& question) {
-  if (question.size == 1) return 0;
-  const LinkModel& link = question.model.inside;
-  return 2 * link.latency_seconds +
-         2 * BytesOf(question) * link.reduce_seconds_per_byte;
+Price PriceOf(const CallQuestion& question, double bytes) {
+  Price price;
+  if (question.size() == 1) return price;
+  price.Add(2, {0, 0, 0, bytes}, question.model.inside);
+  return price;
 }
 
 }  // namespace
 
-constinit const AllreduceAlgorithm allreduce::kShared = {
+constinit const CollectiveAlgorithm allreduce::kShared = {
     .name = "shared",
     .make = &Make,
-    .predict = &Predict,
-    .memory = AllreduceAlgorithm::Memory::kMustShare,
+    .price = &PriceOf,
+    .memory = CollectiveAlgorithm::Memory::kMustShare,
     .max_ranks = kMaxReduceParties,
     .stand_in = &allreduce::kTwoSync,
 };

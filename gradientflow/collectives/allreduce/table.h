@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gradientflow/collectives/allreduce/algorithm.h"
+#include "gradientflow/collectives/algorithm.h"
 
 // The list of all allreduce algorithms. To add one, define it in a file of its
 // own in this folder and add it to both lists below.
@@ -8,15 +8,15 @@
 namespace gradientflow::allreduce {
 
 // Each algorithm is defined in the file of its name.
-extern const AllreduceAlgorithm kShared;
-extern const AllreduceAlgorithm kTwoLevel;
-extern const AllreduceAlgorithm kRing;
-extern const AllreduceAlgorithm kHalvingDoubling;
-extern const AllreduceAlgorithm kTwoSync;
-extern const AllreduceAlgorithm kOneRound;
+extern const CollectiveAlgorithm kShared;
+extern const CollectiveAlgorithm kTwoLevel;
+extern const CollectiveAlgorithm kRing;
+extern const CollectiveAlgorithm kHalvingDoubling;
+extern const CollectiveAlgorithm kTwoSync;
+extern const CollectiveAlgorithm kOneRound;
 
 // If two algorithms have the same predicted time, the first in this list wins.
-inline constexpr const AllreduceAlgorithm* kTable[] = {
+inline constexpr const CollectiveAlgorithm* kTable[] = {
     &kShared, &kTwoLevel, &kRing, &kHalvingDoubling, &kTwoSync, &kOneRound,
 };
 

@@ -1,21 +1,15 @@
 #include <algorithm>
-#include <bit>
-#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
 
-#include "gradientflow/collectives/allreduce/flat.h"
 #include "gradientflow/collectives/allreduce/reuse.h"
 #include "gradientflow/collectives/allreduce/table.h"
-#include "gradientflow/collectives/cost_model.h"
 #include "gradientflow/collectives/group.h"
 #include "gradientflow/collectives/schedule.h"
 
 namespace gradientflow {
 namespace {
-
-enum class Across { kNone, kOneRound, kHalvingDoubling, kRing };
 
 // How the ranks run the algorithm. Every rank computes the same plan.
 struct TwoLevelPlan {
@@ -23,37 +17,40 @@ struct TwoLevelPlan {
   int rails = 1;    // Blocks; as many as the smallest host has ranks.
   int largest = 1;  // Number of ranks of the largest host.
   bool one_sided = false;
-  Across across = Across::kNone;
+  const CollectiveAlgorithm* across = nullptr;  // Null for a single host.
 };
 
-// A rail's block counts as small up to this size: on any network that needs two
-// levels, its latency then outweighs its bytes.
-constexpr std::size_t kOneRoundElements = 4096;
-constexpr std::size_t kOneRoundHosts = 8;
-// If the number of hosts is not a power of two, halving-doubling sends the
-// block twice more than a ring does. That is worth it up to this many elements
-// for each message that it saves.
-constexpr std::size_t kFoldElementsPerMessage = 2048;
+// What the rails do between hosts costs them.
+struct AcrossPrice {
+  const CollectiveAlgorithm* algorithm = nullptr;
+  Price price = ImpossiblePrice();
+};
 
-Across AcrossFor(const TwoLevelPlan& plan, std::size_t lane_elements,
-                 bool any_alone) {
-  const auto hosts = plan.hosts.size();
-  if (hosts == 1) return Across::kNone;
-  // One round is ruled out if some rank is alone on its host. Such a rank
-  // brings an unscaled contribution, which kReduceMany cannot mix with scaled
-  // ones.
-  if (!any_alone && hosts <= kOneRoundHosts &&
-      lane_elements <= kOneRoundElements) {
-    return Across::kOneRound;
+// The algorithm with the least price for a block of `bytes` on each of `rails`
+// rails, which share their hosts' lines. `any_alone`: some rank is alone on its
+// host. It brings an unscaled contribution, which kReduceMany cannot mix with
+// the scaled ones of one round.
+AcrossPrice CheapestAcross(int hosts, int rails, bool any_alone, double bytes,
+                           const LinkModel& across) {
+  CallQuestion question;
+  question.hosts = HostMap(hosts);
+  question.model.inside = question.model.across = across;
+  question.model.across.seconds_per_byte *= rails;
+  AcrossPrice best;
+  for (const CollectiveAlgorithm* algorithm :
+       {&allreduce::kHalvingDoubling, &allreduce::kRing,
+        &allreduce::kOneRound}) {
+    if (algorithm == &allreduce::kOneRound &&
+        (any_alone || hosts > algorithm->max_ranks)) {
+      continue;
+    }
+    const Price price = algorithm->price(question, bytes);
+    if (price.elapsed < best.price.elapsed * (1 - 1e-9) ||
+        best.algorithm == nullptr) {
+      best = {algorithm, price};
+    }
   }
-  const std::size_t core = std::bit_floor(hosts);
-  if (core == hosts) return Across::kHalvingDoubling;
-  const auto steps = static_cast<std::size_t>(std::countr_zero(core));
-  const std::size_t saved = 2 * (hosts - 1) - 2 * steps - 2;
-  if (lane_elements <= kFoldElementsPerMessage * saved) {
-    return Across::kHalvingDoubling;
-  }
-  return Across::kRing;
+  return best;
 }
 
 struct Place {
@@ -133,18 +130,12 @@ void AppendAcross(const TwoLevelPlan& plan, Place place, bool shares,
   }
   const Extent mine = BlockOf(count, plan.rails, place.local);
   const bool raw = plan.hosts[place.host].size() == 1;
-  switch (plan.across) {
-    case Across::kNone:
-      break;
-    case Across::kOneRound:
-      AppendOneRound(rail, mine, {.raw = raw, .last = shares}, schedule);
-      break;
-    case Across::kHalvingDoubling:
-      AppendHalvingDoubling(rail, mine, raw, schedule);
-      break;
-    case Across::kRing:
-      AppendRing(rail, mine, raw, schedule);
-      break;
+  if (plan.across == &allreduce::kOneRound) {
+    AppendOneRound(rail, mine, {.raw = raw, .last = shares}, schedule);
+  } else if (plan.across == &allreduce::kRing) {
+    AppendRing(rail, mine, raw, schedule);
+  } else {
+    AppendHalvingDoubling(rail, mine, raw, schedule);
   }
 }
 
@@ -155,8 +146,8 @@ Step OneSided(Step::Kind kind, Slice dst) {
   return step;
 }
 
-TwoLevelPlan PlanTwoLevel(const Topology& topology, std::size_t count,
-                          bool one_sided) {
+TwoLevelPlan PlanTwoLevel(const CallShape& shape, std::size_t count) {
+  const Topology& topology = shape.topology;
   TwoLevelPlan plan;
   std::map<int, std::size_t> seen;
   for (std::size_t r = 0; r < topology.host.size(); ++r) {
@@ -172,9 +163,16 @@ TwoLevelPlan PlanTwoLevel(const Topology& topology, std::size_t count,
   }
   plan.rails = static_cast<int>(smallest);
   plan.largest = static_cast<int>(largest);
-  plan.one_sided = one_sided && plan.largest <= kMaxReduceParties;
-  plan.across = AcrossFor(
-      plan, BlockOf(count, plan.rails, plan.rails - 1).count, smallest == 1);
+  plan.one_sided = shape.one_sided && plan.largest <= kMaxReduceParties;
+  if (plan.hosts.size() > 1) {
+    const std::size_t block = BlockOf(count, plan.rails, plan.rails - 1).count;
+    plan.across =
+        CheapestAcross(static_cast<int>(plan.hosts.size()), plan.rails,
+                       smallest == 1,
+                       static_cast<double>(block * shape.wire_element_bytes),
+                       shape.model.across)
+            .algorithm;
+  }
   return plan;
 }
 
@@ -183,11 +181,10 @@ TwoLevelPlan PlanTwoLevel(const Topology& topology, std::size_t count,
 // allreduce their block. Inside each host again, the rails spread the finished
 // blocks. There are as many rails as the smallest host has ranks: all ranks if
 // the hosts are equal, a single leader if some rank is alone.
-Schedule Make(int rank, const AllreduceShape& shape, std::size_t count) {
-  const TwoLevelPlan plan =
-      PlanTwoLevel(shape.topology, count, shape.one_sided);
-  if (plan.across == Across::kNone) {
-    const AllreduceAlgorithm& inside =
+Schedule Make(int rank, const CallShape& shape, std::size_t count) {
+  const TwoLevelPlan plan = PlanTwoLevel(shape, count);
+  if (plan.across == nullptr) {
+    const CollectiveAlgorithm& inside =
         plan.one_sided ? allreduce::kShared : allreduce::kTwoSync;
     return inside.make(rank, shape, count);
   }
@@ -215,58 +212,39 @@ Schedule Make(int rank, const AllreduceShape& shape, std::size_t count) {
     AppendRound({OneSided(Step::Kind::kPush, mine)}, &schedule);
     AppendRound({Sync()}, &schedule);
   } else if (!alone) {
-    AppendSpread(host, plan.rails, count, plan.across == Across::kOneRound,
+    AppendSpread(host, plan.rails, count, plan.across == &allreduce::kOneRound,
                  &schedule);
   }
   return schedule;
 }
 
-double PredictAcross(const TwoLevelPlan& plan, double rail_bytes,
-                     const LinkModel& across) {
-  const int hosts = static_cast<int>(plan.hosts.size());
-  LinkModel link = across;
-  link.seconds_per_byte *= plan.rails;  // Rails share the host's line.
-  switch (plan.across) {
-    case Across::kNone:
-      return 0;
-    case Across::kOneRound:
-      return OneRoundSeconds(hosts, rail_bytes, link);
-    case Across::kHalvingDoubling:
-      return HalvingDoublingSeconds(hosts, rail_bytes, link);
-    case Across::kRing:
-      return RingSeconds(hosts, rail_bytes, link);
-  }
-  return 0;
-}
-
-double Predict(const AllreduceQuestion& question) {
-  const TwoLevelPlan plan = PlanTwoLevel(question.topology, question.count,
-                                         question.hosts_share_memory);
+Price PriceOf(const CallQuestion& question, double bytes) {
+  const HostMap& hosts = question.hosts;
   // With a single level another algorithm does the same at a lower cost.
-  if (plan.hosts.size() == 1 || plan.largest == 1) {
-    return std::numeric_limits<double>::infinity();
-  }
+  if (hosts.hosts() == 1 || hosts.largest() == 1) return ImpossiblePrice();
   const LinkModel& inside = question.model.inside;
-  const double rail_bytes = BytesOf(question) / plan.rails;
-  const double g = plan.largest;
-  const double across = PredictAcross(plan, rail_bytes, question.model.across);
-  if (plan.one_sided) {
-    return across + 2 * inside.latency_seconds +
-           2 * g * rail_bytes * inside.reduce_seconds_per_byte;
+  const double block = bytes / hosts.smallest();
+  const double g = hosts.largest();
+  Price price =
+      CheapestAcross(hosts.hosts(), hosts.smallest(), hosts.smallest() == 1,
+                     block, question.model.across)
+          .price;
+  if (question.hosts_share_memory && hosts.largest() <= kMaxReduceParties) {
+    price.Add(2, {0, 0, 0, g * block}, inside);
+    return price;
   }
-  return across + 2 * inside.latency_seconds +
-         2 * (g - 1) *
-             (inside.message_seconds + rail_bytes * inside.seconds_per_byte) +
-         g * rail_bytes * inside.reduce_seconds_per_byte;
+  price.Add(1, {g - 1, (g - 1) * block, 0, g * block}, inside);
+  price.Add(1, {g - 1, (g - 1) * block, 0, 0}, inside);
+  return price;
 }
 
 }  // namespace
 
-constinit const AllreduceAlgorithm allreduce::kTwoLevel = {
+constinit const CollectiveAlgorithm allreduce::kTwoLevel = {
     .name = "two_level",
     .make = &Make,
-    .predict = &Predict,
-    .memory = AllreduceAlgorithm::Memory::kMayShare,
+    .price = &PriceOf,
+    .memory = CollectiveAlgorithm::Memory::kMayShare,
 };
 
 }  // namespace gradientflow

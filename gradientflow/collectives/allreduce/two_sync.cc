@@ -1,9 +1,7 @@
 #include <utility>
 #include <vector>
 
-#include "gradientflow/collectives/allreduce/flat.h"
 #include "gradientflow/collectives/allreduce/table.h"
-#include "gradientflow/collectives/cost_model.h"
 #include "gradientflow/collectives/group.h"
 #include "gradientflow/collectives/schedule.h"
 
@@ -14,7 +12,7 @@ namespace {
 // the block in rank order. In the second round rank b rounds the sum once and
 // sends it to every rank. Rank r starts with rank r + 1, so that no two ranks
 // begin with the same peer.
-Schedule Make(int rank, const AllreduceShape& shape, std::size_t count) {
+Schedule Make(int rank, const CallShape& shape, std::size_t count) {
   const int size = shape.size;
   Schedule schedule;
   if (size == 1) return schedule;
@@ -42,26 +40,23 @@ Schedule Make(int rank, const AllreduceShape& shape, std::size_t count) {
 }
 
 // Source: arXiv 1802.02326.
-double Seconds(int size, double bytes, const LinkModel& link) {
-  if (size == 1) return 0;
-  const double p = size;
-  return 2 * link.latency_seconds + 2 * (p - 1) * link.message_seconds +
-         2 * (p - 1) / p * bytes * link.seconds_per_byte +
-         bytes * link.reduce_seconds_per_byte;
-}
-
-double Predict(const AllreduceQuestion& question) {
-  HostLine line(question.topology);
-  line.AddAllPairs(2.0 / question.size);
-  return FlatSeconds(question, &Seconds, line, question.model.across);
+Price PriceOf(const CallQuestion& question, double bytes) {
+  const double p = question.size();
+  Price price;
+  if (p == 1) return price;
+  const double sent = (p - 1) / p * bytes;
+  const double line = question.hosts.all_pairs() / p * bytes;
+  price.Add(1, {p - 1, sent, line, bytes}, question.Over(line));
+  price.Add(1, {p - 1, sent, line, 0}, question.Over(line));
+  return price;
 }
 
 }  // namespace
 
-constinit const AllreduceAlgorithm allreduce::kTwoSync = {
+constinit const CollectiveAlgorithm allreduce::kTwoSync = {
     .name = "two_sync",
     .make = &Make,
-    .predict = &Predict,
+    .price = &PriceOf,
     .receives_early = true,
 };
 

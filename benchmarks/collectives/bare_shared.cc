@@ -12,7 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "benchmarks/allreduce/worker.h"
+#include "benchmarks/collectives/worker.h"
 
 namespace gradientflow::benchmarks {
 namespace {
@@ -93,8 +93,8 @@ class BareShared final : public Worker {
     float* const mine = buffers_[static_cast<std::size_t>(rank_)];
     FillPattern(DType::kFloat32, rank_, count_, mine);
     GF_RETURN_IF_ERROR(Once());
-    const std::uint64_t wrong = CountWrongSums(
-        DType::kFloat32, static_cast<int>(buffers_.size()), count_, mine);
+    const std::uint64_t wrong = CountUnexpected(
+        DType::kFloat32, {0, static_cast<int>(buffers_.size())}, count_, mine);
     GF_RETURN_IF_ERROR(Barrier());
     std::memset(mine, 0, count_ * sizeof(float));
     return wrong;

@@ -1,4 +1,4 @@
-#include "benchmarks/allreduce/worker.h"
+#include "benchmarks/collectives/worker.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -93,15 +93,17 @@ void FillPattern(DType dtype, int rank, std::size_t count, void* data) {
   }
 }
 
-std::uint64_t CountWrongSums(DType dtype, int ranks, std::size_t count,
-                             const void* data) {
-  const std::vector<std::byte> period = Period(dtype, 0, ranks);
+std::uint64_t CountUnexpected(DType dtype, const Expected& expected,
+                              std::size_t count, const void* data) {
+  const std::vector<std::byte> period =
+      Period(dtype, expected.first, expected.end);
   const std::size_t element = SizeOf(dtype);
   const auto* const at = static_cast<const std::byte*>(data);
   std::uint64_t wrong = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    const std::byte* const expected = &period[i % kPeriod * element];
-    wrong += std::memcmp(at + i * element, expected, element) != 0 ? 1 : 0;
+    const std::byte* const wanted =
+        &period[(expected.offset + i) % kPeriod * element];
+    wrong += std::memcmp(at + i * element, wanted, element) != 0 ? 1 : 0;
   }
   return wrong;
 }

@@ -8,13 +8,13 @@
 #include "gradientflow/base/dtype.h"
 #include "gradientflow/base/status.h"
 
-// allreduce.py controls the programs that it compares by lines on their
+// collectives.py controls the programs that it compares by lines on their
 // standard input, and each answers on standard output:
 //
 //   "ready"                                       once, when all ranks have met
 //   <- bytes warmup iterations check [word...]    a batch; the words are the
 //                                                 program's own
-//   -> ok <seconds per allreduce> <wrong elements>
+//   -> ok <seconds per call> <wrong elements>
 //   -> error <text>
 //
 // gloo_peer.py and openmpi_peer.c use the same protocol. Between batches a
@@ -25,7 +25,7 @@ struct Batch {
   std::size_t bytes = 0;
   int warmup = 0;
   int iterations = 1;
-  bool check = false;  // Check one allreduce instead of timing.
+  bool check = false;  // Check one call instead of timing.
   std::vector<std::string> words;
 };
 
@@ -35,7 +35,7 @@ class Worker {
   virtual ~Worker() = default;
   // Prepares for the next calls of Once() and CountWrong().
   virtual Status Prepare(const Batch& batch) = 0;
-  // Does one allreduce of the batch's bytes.
+  // Does one call of the batch's bytes.
   virtual Status Once() = 0;
   virtual Status Barrier() = 0;
   // Does one Once() on a known pattern and returns the number of wrong
@@ -49,10 +49,16 @@ int Serve(Worker& worker);
 // Small integers, whose sums are exact in every type and order. They repeat
 // with a prime period, so that an element in the wrong place is noticed. All
 // ranks of all programs use the same. `dtype` is a gradient type.
-inline constexpr int kMostRanks = 16;  // With exact sums.
+inline constexpr int kMostRanks = 64;  // With exact sums.
 void FillPattern(DType dtype, int rank, std::size_t count, void* data);
-// Returns how many elements of `data` differ from the sum over `ranks` ranks.
-std::uint64_t CountWrongSums(DType dtype, int ranks, std::size_t count,
-                             const void* data);
+// The sum of the patterns of ranks [first, end), from element `offset` on.
+struct Expected {
+  int first = 0;
+  int end = 1;
+  std::size_t offset = 0;
+};
+// Returns how many elements of `data` differ from what is expected.
+std::uint64_t CountUnexpected(DType dtype, const Expected& expected,
+                              std::size_t count, const void* data);
 
 }  // namespace gradientflow::benchmarks

@@ -16,7 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "benchmarks/allreduce/worker.h"
+#include "benchmarks/collectives/worker.h"
 #include "gradientflow/base/str_cat.h"
 
 namespace gradientflow::benchmarks {

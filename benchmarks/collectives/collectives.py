@@ -1,15 +1,23 @@
 #!/usr/bin/env python3
-"""Allreduces between processes of this machine, as nccl-tests measures them.
+"""Collectives between processes of this machine, as nccl-tests measures them.
 
-  allreduce.py                                     shared memory, 4 KB to 128 MB
-  allreduce.py --fabric tcp --bound                next to the bare exchange
-  allreduce.py --peer openmpi,gloo                 next to other libraries
+  collectives.py                                   allreduce in shared memory
+  collectives.py --fabric tcp --bound              next to the bare exchange
+  collectives.py --peer openmpi,gloo               next to other libraries
+  collectives.py --collective allgather,reduce --ranks 8 --gbps 1 --per-host 2
+                 --best --min 8 --max 64MB         on four hosts with links of
+                                                   1 Gb/s, next to the best of
+                                                   all algorithms
+  collectives.py --gbps 0.1,1                      hosts with two networks
 
 Every result is checked first. Times are medians over the rounds. In each round
 all programs run one batch after the other. A ratio is their time over ours, so
 above 1 ours is faster; it is the median of the ratios of all rounds. The bound
 in shared memory is a bare loop over the same memory; over TCP it is a bare
 exchange of the same bytes without a reduction, in the best of several ways.
+
+A size is that of the buffer, or of one rank's block if there is one per rank;
+--max bounds all blocks together. The root changes from call to call.
 """
 
 from __future__ import annotations
@@ -33,12 +41,22 @@ from lib import report  # noqa: E402
 from lib.network import Network  # noqa: E402
 from lib.ranks import RankError, programs_folder, start_program  # noqa: E402
 
-MOST_RANKS = 16  # Up to so many, sums are exact in every type.
+MOST_RANKS = 64  # Up to so many, sums are exact in every type.
 START_SECONDS, ANSWER_SECONDS = 120, 300
 # Connections, most bytes of a call, and whether it spins.
 WAYS = list(itertools.product((1, 2, 4), (64 << 10, 256 << 10, 1 << 20),
                               (0, 1)))
-ALGORITHMS = ("auto", "ring", "halving_doubling", "two_sync", "one_round")
+ALGORITHMS = {
+    "allreduce": ("ring", "halving_doubling", "two_sync", "one_round"),
+    "broadcast": ("tree", "chain", "scatter_allgather"),
+    "reduce": ("direct", "binomial", "chain"),
+    "allgather": ("direct", "ring", "doubling"),
+    "reduce_scatter": ("direct", "halving"),
+    "all_to_all": ("pairwise", "bruck"),
+    "gather": ("direct", "binomial"),
+    "scatter": ("direct", "binomial"),
+}
+BLOCKS = ("allgather", "reduce_scatter", "all_to_all", "gather", "scatter")
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -99,7 +117,7 @@ PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
 
 
 def start_ours(args: argparse.Namespace, network: Network) -> Group:
-    command = [str(programs_folder() / "allreduce" / "rank"), str(args.max)]
+    command = [str(programs_folder() / "collectives" / "rank"), str(args.max)]
     return Group("ours", [
         start_program(network, rank, command + ["plain"] * args.plain,
                       {"GRADIENTFLOW_FABRIC": args.fabric}, **PIPES)
@@ -110,7 +128,7 @@ def start_bare_shared(args: argparse.Namespace, network: Network) -> Group:
     memory = os.memfd_create("bare_shared")
     pages = 1 + args.ranks * -(-args.max // 4096)
     os.truncate(memory, 4096 * pages)
-    program = str(programs_folder() / "allreduce" / "bare_shared")
+    program = str(programs_folder() / "collectives" / "bare_shared")
     try:
         return Group("bound", [
             start_program(network, rank, [program, str(memory), str(rank),
@@ -133,7 +151,7 @@ def _connected() -> tuple[socket.socket, socket.socket]:
 def start_bare_exchange(args: argparse.Namespace, network: Network) -> Group:
     if args.ranks != 2:
         raise ValueError("the bare exchange is between 2 ranks")
-    program = str(programs_folder() / "allreduce" / "bare_exchange")
+    program = str(programs_folder() / "collectives" / "bare_exchange")
     pairs = [_connected() for _ in range(max(way[0] for way in WAYS))]
     try:
         processes = []
@@ -167,22 +185,42 @@ def start_gloo(args: argparse.Namespace, network: Network) -> Group:
         for rank in range(args.ranks)])
 
 
+def _launch_on_hosts(args: argparse.Namespace, network: Network) -> list[str]:
+    """Options that make mpirun enter a host's namespace instead of using ssh."""
+    addresses = {f"10.77.0.{rank // args.per_host + 1}": network.paths[rank]
+                 for rank in range(args.ranks)}
+    agent = pathlib.Path(args.folder) / "enter"
+    cases = "".join(f"{address}) path={path};; "
+                    for address, path in addresses.items())
+    agent.write_text(f'#!/bin/sh\ncase $1 in {cases}esac\nshift\n'
+                     'exec nsenter --net=$path sh -c "$*"\n')
+    agent.chmod(0o755)
+    hosts = ",".join(f"{address}:{args.per_host}" for address in addresses)
+    return ["--mca", "plm_rsh_agent", str(agent), "--host", hosts, "--mca",
+            "oob_tcp_if_include", network.interface, "--mca",
+            "mpi_yield_when_idle", "1"]
+
+
 def start_openmpi(args: argparse.Namespace, network: Network) -> Group:
     program, path = f"{args.folder}/openmpi_peer", f"{args.folder}/openmpi"
     compiled = subprocess.run(["mpicc", "-O2", "-std=gnu11", "-o", program,
                                str(HERE / "openmpi_peer.c")], check=False)
     if compiled.returncode != 0:
         raise FileNotFoundError("mpicc does not work")
-    layer = (["self,tcp", "--mca", "btl_tcp_if_include", "lo"]
+    layer = (["self,vader,tcp" if args.per_host > 1 else "self,tcp", "--mca",
+              "btl_tcp_if_include", network.interface]
              if args.fabric == "tcp" else ["self,vader"])
+    launch = [] if network.gbps is None else _launch_on_hosts(args, network)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen(args.ranks)
         listener.settimeout(START_SECONDS)
         process = subprocess.Popen(
-            ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "pml",
-             "ob1", "--mca", "btl", *layer, "-np", str(args.ranks), program,
-             path, str(args.max)], stdin=subprocess.DEVNULL, text=True)
+            ["mpirun", "--allow-run-as-root", "--oversubscribe", *launch,
+             "--mca", "pml", "ob1", "--mca", "btl", *layer, "-np",
+             str(args.ranks), program, path, str(args.max)],
+            stdin=subprocess.DEVNULL, text=True,
+            preexec_fn=lambda: network.enter(0))
         files = [listener.accept()[0].makefile("rw")
                  for _ in range(args.ranks)]
     return Group("openmpi", [process], [(file, file) for file in files])
@@ -199,51 +237,65 @@ def start_all(args: argparse.Namespace, network: Network) -> list[Group]:
         try:
             groups.append(start(args, network))
         except FileNotFoundError as error:
-            print(f"allreduce: SKIPPED --peer {peer}: {error}", file=sys.stderr)
+            print(f"collectives: SKIPPED --peer {peer}: {error}", file=sys.stderr)
     return groups
 
 
-def measure(args: argparse.Namespace, groups: list[Group], size: int,
-            algorithm: str) -> report.Row:
+def moved_bytes(collective: str, size: int, ranks: int) -> float:
+    """Returns what the busiest rank has to send or receive."""
+    if collective in BLOCKS:
+        return size * (ranks - 1)
+    return size * (2 * (ranks - 1) / ranks if collective == "allreduce" else 1)
+
+
+def measure(args: argparse.Namespace, groups: list[Group], collective: str,
+            size: int, algorithm: str) -> report.Row:
     """Runs all groups on one size: checks them, then times them in turn."""
-    iterations = args.iters or max(3, min(1000, (64 << 20) // size))
+    iterations = args.iters or max(3, min(1000, (64 << 20) // size // args.ranks))
     warmup = 1 + iterations // 10
-    contestants: list[tuple[Group, str, list[float]]] = []
+    types = f"{args.dtype} {args.wire or args.dtype}"
+    contestants: list[tuple[str, str, Group, str, list[float]]] = []
     for group in groups:
-        words = [""]
+        words = [("", collective)]
         if group.name == "ours":
-            words = [f"{args.dtype} {args.wire or args.dtype} {algorithm}"]
+            words = [(algorithm, f"{collective} {types} {algorithm}")]
         elif group.name == "bound" and args.fabric == "tcp":
-            words = [" ".join(map(str, way)) for way in WAYS]
-        contestants += [(group, word, []) for word in words]
+            words = [(f"{way[0]} conn, {way[1] >> 10}K{', spins' * way[2]}",
+                      " ".join(map(str, way))) for way in WAYS]
+        contestants += [(group.name, note, group, word, [])
+                        for note, word in words]
+    if args.best:
+        contestants += [("best", name, groups[0],
+                         f"{collective} {types} {name}", [])
+                        for name in algorithms_of(args, collective)]
     wrong = sum(group.run(f"{size} 0 1 1 {words}")[1]
-                for group, words, _ in contestants)
+                for _, _, group, words, _ in contestants)
     for _ in range(args.rounds):
-        for group, words, seconds in contestants:
+        for _, _, group, words, seconds in contestants:
             seconds.append(
                 group.run(f"{size} {warmup} {iterations} 0 {words}")[0])
-    ours = contestants[0][2]
-    algbw = size / report.median(ours) * 1e-9
-    row = {"benchmark": "allreduce", "size": size,
+    ours = contestants[0][4]
+    median = report.median(ours)
+    row = {"benchmark": "collectives", "collective": collective, "size": size,
            "count": size // DTYPE_BYTES[args.dtype], "type": args.dtype,
            "wire": args.wire or args.dtype, "redop": "sum",
            "algorithm": algorithm, "fabric": args.fabric, "ranks": args.ranks,
-           "time_us": 1e6 * report.median(ours), "algbw_gbps": algbw,
-           "busbw_gbps": algbw * 2 * (args.ranks - 1) / args.ranks,
-           "wrong": wrong}
-    for group in groups[1:]:
-        _, words, best = min((one for one in contestants if one[0] is group),
-                             key=lambda one: report.median(one[2]))
-        row[group.name] = {"time_us": 1e6 * report.median(best),
-                           "ratio": report.median_ratio(best, ours)}
-        if words:
-            connections, call, spins = words.split()
-            row[group.name]["note"] = (f"{connections} conn, {int(call) >> 10}K"
-                                       f"{', spins' * int(spins)}")
+           "gbps": args.gbps, "per_host": args.per_host,
+           "time_us": 1e6 * median, "algbw_gbps": size / median * 1e-9,
+           "busbw_gbps": moved_bytes(collective, size, args.ranks) / median
+           * 1e-9, "wrong": wrong}
+    for other in dict.fromkeys(one[0] for one in contestants[1:]):
+        _, note, _, _, best = min(
+            (one for one in contestants[1:] if one[0] == other),
+            key=lambda one: report.median(one[4]))
+        row[other] = {"time_us": 1e6 * report.median(best),
+                      "ratio": report.median_ratio(best, ours)}
+        if note:
+            row[other]["note"] = note
     return row
 
 
-WIDTHS = (12, 11, 16, 6, 16, 6, 11, 7, 7, 6)
+WIDTHS = (12, 11, 16, 14, 16, 6, 11, 7, 7, 6)
 
 
 def print_line(cells: Sequence[str]) -> None:
@@ -254,7 +306,7 @@ def print_line(cells: Sequence[str]) -> None:
 
 
 def print_header(others: list[str]) -> None:
-    print_line(["#size", "count", "type", "redop", "algorithm", "fabric", "time",
+    print_line(["#size", "count", "type", "collective", "algorithm", "fabric", "time",
                 "algbw", "busbw", "#wrong",
                 *(cell for name in others for cell in (name, f"{name}/"))])
     print_line(["#(B)", "(elements)", "", "", "", "", "(us)", "(GB/s)", "(GB/s)",
@@ -264,7 +316,7 @@ def print_header(others: list[str]) -> None:
 def print_row(row: report.Row, others: list[str]) -> None:
     kind = row["type"] + ("" if row["wire"] == row["type"] else
                           "/" + row["wire"])
-    cells = [str(row["size"]), str(row["count"]), kind, row["redop"],
+    cells = [str(row["size"]), str(row["count"]), kind, row["collective"],
              row["algorithm"], row["fabric"], f"{row['time_us']:.2f}",
              f"{row['algbw_gbps']:.2f}", f"{row['busbw_gbps']:.2f}",
              str(row["wrong"])]
@@ -302,7 +354,14 @@ def parse_arguments() -> argparse.Namespace:
     add("--factor", type=float, default=4, help="from size to size")
     add("--ranks", type=int, choices=range(1, MOST_RANKS + 1), default=2,
         metavar="RANKS")
+    add("--collective", type=report.list_of(str), default=["allreduce"],
+        help=f"a list of: {', '.join(ALGORITHMS)}; or all")
     add("--fabric", choices=("shm", "tcp"), default="shm")
+    add("--gbps", type=report.list_of(float), default=[],
+        help="of the hosts' links, in each network; default: one host")
+    add("--per-host", type=report.at_least(1), default=1, help="with --gbps")
+    add("--best", action="store_true",
+        help="next to the best of all algorithms")
     add("--dtype", choices=DTYPE_BYTES, default="float32")
     add("--wire", choices=DTYPE_BYTES, help="default: as --dtype")
     add("--algorithm", type=report.list_of(str), default="auto",
@@ -321,23 +380,40 @@ def parse_arguments() -> argparse.Namespace:
             ("float32", None), ("float32", "float32")):
         parser.error("only sums of float32 are compared: no --bound, no --peer "
                      "with other --dtype or --wire")
-    if args.algorithm == ["all"]:
-        args.algorithm = [*ALGORITHMS, *["shared"] * (args.fabric == "shm")]
+    if args.collective == ["all"]:
+        args.collective = list(ALGORITHMS)
+    if set(args.collective) - set(ALGORITHMS):
+        parser.error(f"--collective: expected some of {', '.join(ALGORITHMS)}")
+    if args.collective != ["allreduce"] and (args.bound or "gloo" in args.peer):
+        parser.error("bounds and Gloo are for allreduces only")
+    if args.gbps:
+        args.fabric = "tcp" if args.per_host == 1 else "auto"
     return args
+
+
+def algorithms_of(args: argparse.Namespace, collective: str) -> list[str]:
+    shares = args.fabric == "shm" and collective == "allreduce"
+    levels = args.per_host > 1 and collective == "allreduce"
+    return [*ALGORITHMS[collective], *["shared"] * shares,
+            *["two_level"] * levels]
 
 
 def run(args: argparse.Namespace) -> int:
     """Returns how many elements were wrong."""
     wrong = 0
     with tempfile.TemporaryDirectory() as args.folder, \
-            Network(args.ranks) as network:
+            Network(args.ranks, args.gbps[0] if args.gbps else None,
+                    per_host=args.per_host, more_gbps=args.gbps[1:]) as network:
         groups = start_all(args, network)
-        others = [group.name for group in groups[1:]]
+        others = [group.name for group in groups[1:]] + ["best"] * args.best
         print_header(others)
-        for size in sizes(args.min, args.max, args.factor,
-                          DTYPE_BYTES[args.dtype]):
-            for algorithm in args.algorithm:
-                row = measure(args, groups, size, algorithm)
+        for collective, size in itertools.product(args.collective, sizes(
+                args.min, args.max, args.factor, DTYPE_BYTES[args.dtype])):
+            if collective in BLOCKS and size * args.ranks > args.max:
+                continue
+            for algorithm in (["auto", *algorithms_of(args, collective)]
+                              if args.algorithm == ["all"] else args.algorithm):
+                row = measure(args, groups, collective, size, algorithm)
                 wrong += row["wrong"]
                 print_row(row, others)
                 report.append_json(args.json, [row])
@@ -350,9 +426,9 @@ def main() -> None:
     try:
         wrong = run(parse_arguments())
     except (OSError, ValueError, RankError) as error:
-        sys.exit(f"allreduce: {error}")
+        sys.exit(f"collectives: {error}")
     if wrong:
-        sys.exit(f"allreduce: {wrong} wrong elements")
+        sys.exit(f"collectives: {wrong} wrong elements")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One rank of Gloo's allreduce for allreduce.py, with the protocol of worker.h.
+"""One rank of Gloo's allreduce for collectives.py, with the protocol of worker.h.
 
   gloo_peer.py STORE RANK RANKS MOST_BYTES
 """

@@ -1,0 +1,141 @@
+// One rank of this library's collectives: `rank MOST_BYTES [plain]`. Rank, size
+// and rendezvous are in GRADIENTFLOW_* variables. The words of a batch are
+// collective, dtype, wire dtype and algorithm. Its bytes are those of the
+// buffer, or of one rank's block if there is one per rank. Buffers are shared
+// ones of the session, or with `plain` on the heap.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "benchmarks/collectives/worker.h"
+#include "benchmarks/rank.h"
+#include "gradientflow/collectives/call_plan.h"
+#include "gradientflow/collectives/choose.h"
+
+namespace gradientflow::benchmarks {
+namespace {
+
+using enum CollectiveKind;
+
+class Ours final : public Worker {
+ public:
+  Status Open(std::size_t most_bytes, bool plain) {
+    const auto options = Options::FromEnv(environ);
+    if (!options.ok()) return options.status();
+    auto session = OpenSession(options.value(), Json::object(), {});
+    if (!session.ok()) return session.status();
+    session_ = std::move(session).value();
+    for (std::byte** buffer : {&input_, &output_}) {
+      if (plain) {
+        heap_.push_back(std::make_unique<std::byte[]>(most_bytes));
+        *buffer = heap_.back().get();
+        continue;
+      }
+      const Result<BufferView> view =
+          session_->communicator().AllocateShared(most_bytes);
+      if (!view.ok()) return view.status();
+      *buffer = view.value().data;
+    }
+    return Status();
+  }
+
+  Status Prepare(const Batch& batch) override {
+    if (batch.words.size() != 4) {
+      return Status(StatusCode::kInvalidArgument, "expected four words");
+    }
+    call_ = CollectiveCall();
+    turn_ = 0;
+    int kind = 0;
+    while (Name(CollectiveKind(kind)) != batch.words[0]) {
+      if (++kind == kCollectiveKinds) break;
+    }
+    const auto dtype = ParseDType(batch.words[1]);
+    const auto wire = ParseDType(batch.words[2]);
+    if (kind == kCollectiveKinds || !dtype || !wire ||
+        !IsGradientType(*dtype)) {
+      return Status(StatusCode::kInvalidArgument, "no such collective or type");
+    }
+    call_.kind = CollectiveKind(kind);
+    const auto algorithm = ParseAlgorithm(call_.kind, batch.words[3]);
+    if (!algorithm.ok()) return algorithm.status();
+    call_.input = input_;
+    call_.output = output_;
+    call_.count = batch.bytes / SizeOf(*dtype);
+    call_.dtype = *dtype;
+    call_.wire = *wire;
+    call_.algorithm = algorithm.value();
+    const std::vector<std::size_t> equal(
+        static_cast<std::size_t>(session_->size()), call_.count);
+    if (Is({kAllToAll, kScatter})) call_.send_counts = equal;
+    if (Is({kAllToAll, kGather})) call_.recv_counts = equal;
+    call_.equal_counts = Is({kAllToAll});
+    return Status();
+  }
+  // The root changes from call to call, so that it cannot run ahead, and in no
+  // order that one algorithm's calls could follow each other in.
+  Status Once() override {
+    call_.root =
+        static_cast<int>(turn_++ * 2654435761U >> 16) % session_->size();
+    return session_->communicator().Run(call_);
+  }
+  Status Barrier() override { return benchmarks::Barrier(*session_); }
+
+  Result<std::uint64_t> CountWrong() override {
+    const int size = session_->size();
+    const int rank = session_->rank();
+    const auto ranks = static_cast<std::size_t>(size);
+    const auto block = call_.count * SizeOf(call_.dtype);
+    const bool divides = Is({kReduceScatter, kAllToAll, kScatter});
+    const std::size_t given = divides ? call_.count * ranks : call_.count;
+    const bool in_place = Is({kAllreduce, kBroadcast});
+    FillPattern(call_.dtype, rank, given, in_place ? output_ : input_);
+    GF_RETURN_IF_ERROR(Once());
+    const bool gathers = Is({kAllgather, kAllToAll, kGather});
+    const bool elsewhere = Is({kReduce, kGather}) && rank != 0;
+    std::uint64_t wrong = 0;
+    for (int b = 0; b < (elsewhere ? 0 : gathers ? size : 1); ++b) {
+      Expected expected = {b, Reduces(call_.kind) ? size : b + 1};
+      if (divides)
+        expected.offset = call_.count * static_cast<std::size_t>(rank);
+      wrong += CountUnexpected(call_.dtype, expected, call_.count,
+                               output_ + static_cast<std::size_t>(b) * block);
+    }
+    GF_RETURN_IF_ERROR(Barrier());  // All ranks have read the result.
+    if (!in_place) std::memset(input_, 0, block * (divides ? ranks : 1));
+    std::memset(output_, 0, elsewhere ? 0 : block * (gathers ? ranks : 1));
+    return wrong;
+  }
+
+ private:
+  bool Is(std::initializer_list<CollectiveKind> kinds) const {
+    return std::find(kinds.begin(), kinds.end(), call_.kind) != kinds.end();
+  }
+
+  std::unique_ptr<GradientSession> session_;
+  std::vector<std::unique_ptr<std::byte[]>> heap_;
+  std::byte* input_ = nullptr;
+  std::byte* output_ = nullptr;
+  CollectiveCall call_;
+  unsigned turn_ = 0;
+};
+
+}  // namespace
+}  // namespace gradientflow::benchmarks
+
+int main(int argc, char** argv) {
+  using namespace gradientflow;  // NOLINT: a main().
+  benchmarks::Ours ours;
+  const Status opened =
+      argc < 2 ? Status(StatusCode::kInvalidArgument, "expected MOST_BYTES")
+               : ours.Open(std::strtoull(argv[1], nullptr, 10), argc > 2);
+  if (opened.ok()) return benchmarks::Serve(ours);
+  std::fprintf(stderr, "collectives: %s\n", opened.ToString().c_str());
+  return 1;
+}

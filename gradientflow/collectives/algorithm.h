@@ -1,0 +1,116 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "gradientflow/collectives/cost_model.h"
+#include "gradientflow/collectives/schedule.h"
+
+namespace gradientflow {
+
+enum class CollectiveKind : std::uint8_t {
+  kAllreduce,
+  kBroadcast,
+  kReduce,
+  kAllgather,
+  kReduceScatter,
+  kAllToAll,
+  kGather,
+  kScatter,
+  kBarrier,
+};
+inline constexpr int kCollectiveKinds = 9;
+const char* Name(CollectiveKind kind);
+
+// What the ranks agree on before a schedule is made.
+struct CallShape {
+  int size = 1;
+  Topology topology = {};  // Names the host of each rank.
+  bool one_sided = false;  // The schedule may use kSync, kPullReduce and kPush.
+  int root = 0;
+  // The elements of each rank's part, where parts may differ: a gather, a
+  // scatter, an all-to-all (what this rank sends), an allgather of parts.
+  std::vector<std::size_t> parts = {};
+  std::vector<std::size_t> recv_parts = {};  // An all-to-all: what it receives.
+  std::size_t wire_element_bytes = 4;
+  CostModel model = TypicalCostModel();
+};
+
+// A call whose duration is to be predicted.
+struct CallQuestion {
+  HostMap hosts;
+  // Elements of the buffer, or of one rank's block if there is one per rank. If
+  // blocks differ, their average.
+  std::size_t count = 0;
+  std::size_t wire_element_bytes = 4;
+  CostModel model = TypicalCostModel();
+  bool all_share_memory = false;
+  bool hosts_share_memory = false;  // Ranks of one host share memory.
+  bool narrow = false;              // The call reduces floats of 16 bits.
+  // How calls are cut: see CutOf() in choose.h.
+  std::size_t segment_bytes = std::numeric_limits<std::size_t>::max();
+  int window = 8;
+
+  int size() const { return hosts.size(); }
+  // The model of the links that a pattern uses in which so many ranks of the
+  // busiest host send to other hosts.
+  const LinkModel& Over(double crossing) const {
+    return crossing > 0 ? model.across : model.inside;
+  }
+  // The average link of a shift, in which so many ranks of the busiest host
+  // send to other hosts. What a block passes through are all ranks, so that a
+  // ring with few hops between hosts pays their latency only that often.
+  LinkModel Hop(double crossing) const;
+};
+
+// One way to run a collective: everything the library knows about it. Each
+// algorithm is defined in a file of its collective and listed in table.h. The
+// settings, the help text, the planner, the executor and the tests all read
+// that table.
+struct CollectiveAlgorithm {
+  enum class Memory : std::uint8_t {
+    kMessages,   // The schedule only sends messages.
+    kMayShare,   // One-sided inside hosts whose ranks share memory.
+    kMustShare,  // One-sided everywhere: all ranks must share memory.
+  };
+
+  // The name in settings and reports: in lower case, unique for its collective.
+  const char* name;
+  // Returns rank `rank`'s part of a call of `count` elements; see schedule.h.
+  // The k-th message from a rank to a peer matches the peer's k-th receive from
+  // that rank. A pure function. REQUIRES 0 <= rank < shape.size <= max_ranks.
+  Schedule (*make)(int rank, const CallShape& shape, std::size_t count);
+  // Returns the price of a segment of `bytes` (per rank, if there are blocks),
+  // infinite if the algorithm makes no sense for the question. Adds up a number
+  // of terms that grows at most with the logarithm of the number of ranks. A
+  // pure function, so ranks with equal questions agree.
+  Price (*price)(const CallQuestion& question, double bytes);
+  Memory memory = Memory::kMessages;
+  int max_ranks = std::numeric_limits<int>::max();
+  // The algorithm that runs where `memory` or `max_ranks` rule this one out. It
+  // adds in the same order, so results do not depend on which of the two ran.
+  const CollectiveAlgorithm* stand_in = nullptr;
+  // True if the receives of the next round into kData may be posted while a
+  // round still runs, so that data that arrives early needs no copy. An
+  // algorithm may set it only if no rank sends a block to this rank before it
+  // has received this rank's contribution to that block: otherwise the receive
+  // would overwrite data that is still to be sent.
+  bool receives_early = false;
+  // True if sums of some ranks travel in the dtype of the result. Other
+  // algorithms of the collective add all contributions at once, in rank order,
+  // and round the sum once. Floats of 16 bits are worth that: for these an
+  // algorithm with partial sums is not chosen.
+  bool partial_sums = false;
+  // True if the schedule moves several blocks in one message, so that the call
+  // must be one segment. It is then chosen for small buffers only.
+  bool whole = false;
+};
+
+// The price of what makes no sense.
+inline Price ImpossiblePrice() {
+  return {.elapsed = std::numeric_limits<double>::infinity()};
+}
+
+}  // namespace gradientflow

@@ -177,6 +177,26 @@ class GradientSession {
     return OptimizerStep({{config, weights}});
   }
 
+  // With the option `accumulate`, backward ADDS gradients to what the pool
+  // holds: zeros at first, and later, in chunks that CSC has kept back, what
+  // was kept. This call is what `zero_grad` is to a framework: after
+  // FinishStep(), and after the update, it zeroes what the step sent (nothing
+  // if the step was nonfinite, because the pool then keeps all of it). Nobody
+  // else may zero or change the pool. A gradient that is marked before this
+  // call ends the job.
+  //
+  // Between FinishStep() and this call, chunks that were sent hold the result
+  // of the step, and others hold what is kept back, multiplied by the momentum
+  // if residual=momentum; it is not zero with residual=plain either, so an
+  // optimiser must know selection(). GradientAbsent() leaves the tensor as it
+  // is. SaveState(), RestoreState() and SetLossScale() come before backward
+  // adds anything.
+  //
+  // Has no effect without `accumulate`, and when there is nothing to zero.
+  // Returns kFailedPrecondition within a step. Must not run concurrently with
+  // FinishStep().
+  Status ZeroGradients();
+
   // The chunks whose gradients the last finished step exchanged: one byte (0 or
   // 1) per chunk; empty when dense. Must not run concurrently with
   // FinishStep().

@@ -1,7 +1,9 @@
 #include "gradientflow/communicator/card.h"
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/communicator/agreement.h"
@@ -16,6 +18,20 @@ std::string Field(const nlohmann::json& json, const char* name) {
                                                    : std::string();
 }
 
+// The bits of 64 hexadecimal digits.
+std::optional<Bits256> BitsOf(const std::string& digits) {
+  Bits256 bits;
+  if (digits.size() != 2 * bits.size()) return std::nullopt;
+  for (std::size_t i = 0; i < bits.size(); ++i) {
+    unsigned byte = 0;
+    const char* const at = digits.data() + 2 * i;
+    const auto read = std::from_chars(at, at + 2, byte, 16);
+    if (read.ptr != at + 2) return std::nullopt;
+    bits[i] = static_cast<std::byte>(byte);
+  }
+  return bits;
+}
+
 }  // namespace
 
 std::string AddressOf(const Card& card, const TransportKind& kind) {
@@ -25,7 +41,8 @@ std::string AddressOf(const Card& card, const TransportKind& kind) {
 
 std::string EncodeCard(const Card& card) {
   nlohmann::json json{{"host_id", card.host_id},
-                      {"nonce", card.nonce},
+                      {"nonce", Hex(View(card.nonce))},
+                      {"descriptors", card.descriptors},
                       {"agreement", card.agreement},
                       {"failure", card.failure.message()},
                       {"failure_code", card.failure.code()}};
@@ -38,9 +55,9 @@ std::string EncodeCard(const Card& card) {
 Result<Card> DecodeCard(int rank, const std::string& text) {
   const nlohmann::json json =
       nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const auto nonce = json.is_object() ? json.find("nonce") : json.end();
-  if (!json.is_object() || nonce == json.end() ||
-      !nonce->is_number_unsigned()) {
+  const std::optional<Bits256> nonce =
+      json.is_object() ? BitsOf(Field(json, "nonce")) : std::nullopt;
+  if (!nonce) {
     return Status(StatusCode::kDataLoss,
                   StrCat("rank ", rank, " joined with a card that is none: ",
                          text.substr(0, 80)));
@@ -50,7 +67,11 @@ Result<Card> DecodeCard(int rank, const std::string& text) {
   for (const TransportKind* kind : Transports()) {
     card.addresses[kind->name] = Field(json, kind->name);
   }
-  card.nonce = nonce->get<std::uint64_t>();
+  card.nonce = *nonce;
+  const auto descriptors = json.find("descriptors");
+  if (descriptors != json.end() && descriptors->is_number_unsigned()) {
+    card.descriptors = descriptors->get<std::size_t>();
+  }
   card.agreement = Field(json, "agreement");
   const auto code = json.find("failure_code");
   if (code != json.end() && code->is_number_unsigned() && *code != 0U) {
@@ -81,14 +102,11 @@ Status CheckFailures(const std::vector<Card>& cards) {
   return Status();
 }
 
-// The nonces of all ranks, mixed. Every rank knows all cards, in rank order.
-std::uint64_t SessionKey(const std::vector<Card>& cards) {
-  std::uint64_t key = 0xCBF29CE484222325;
-  for (const Card& card : cards) {
-    key = (key ^ card.nonce) * 0x100000001B3;
-    key ^= key >> 31;
-  }
-  return key;
+// Every rank knows all cards, in rank order.
+Bits256 SessionSecret(const Bits256& job, const std::vector<Card>& cards) {
+  std::string nonces = "session ";
+  for (const Card& card : cards) nonces += View(card.nonce);
+  return HmacSha256(View(job), nonces);
 }
 
 }  // namespace gradientflow

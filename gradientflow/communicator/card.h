@@ -1,10 +1,11 @@
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "gradientflow/base/secret.h"
 #include "gradientflow/base/status.h"
 #include "transports/endpoint.h"
 
@@ -15,9 +16,10 @@ struct Card {
   std::string host_id;
   // Endpoint::address() of each transport that the rank has opened, by name.
   std::map<std::string, std::string> addresses;
-  std::uint64_t nonce = 0;
-  std::string agreement;  // Lines "name=value", equal on all ranks.
-  Status failure;         // Not OK: why it cannot be linked to.
+  Bits256 nonce = {};
+  std::size_t descriptors = 0;  // How many the rank may still open.
+  std::string agreement;        // Lines "name=value", equal on all ranks.
+  Status failure;               // Not OK: why it cannot be linked to.
 };
 
 // Empty if the rank has not opened that transport.
@@ -34,8 +36,8 @@ Status CheckAgreement(const std::vector<Card>& cards);
 // Returns the failure of the first rank that has one, with that rank's number.
 Status CheckFailures(const std::vector<Card>& cards);
 
-// Returns a number that is the same on all ranks of this job, and different for
-// any other job.
-std::uint64_t SessionKey(const std::vector<Card>& cards);
+// Returns the secret of this meeting of the job's ranks, from the secret of the
+// job and the nonces of all ranks.
+Bits256 SessionSecret(const Bits256& job, const std::vector<Card>& cards);
 
 }  // namespace gradientflow

@@ -15,8 +15,8 @@ namespace gradientflow {
 Result<std::shared_ptr<Communicator>> Communicator::Open(
     const Options& options, const Exchange& exchange) {
   Options adapted = options;
-  // A placeholder that is never looked up.
-  if (exchange && adapted.rendezvous.empty()) adapted.rendezvous = "exchange:1";
+  // A placeholder that is never looked up, and needs no token.
+  if (exchange) adapted.rendezvous = "file:///exchange";
   Result<CommunicatorCore::Args> parts = CommunicatorCore::MakeArgs(adapted);
   if (!parts.ok()) return parts.status();
   const Options& in_force = parts.value().options;
@@ -65,11 +65,7 @@ int Communicator::local_rank() const {
   return static_cast<int>(std::count(host.begin(), end, *end));
 }
 
-int Communicator::local_size() const {
-  const std::vector<int>& host = core_->group().topology.host;
-  return static_cast<int>(std::count(host.begin(), host.end(),
-                                     host[static_cast<std::size_t>(rank())]));
-}
+int Communicator::local_size() const { return core_->local_size(); }
 
 Status Communicator::Check() const {
   GF_RETURN_IF_ERROR(CheckProcess());

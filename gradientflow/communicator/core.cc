@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/collectives/measure.h"
 #include "gradientflow/communicator/agreement.h"
 #include "gradientflow/observe/null_recorder.h"
 #include "gradientflow/observe/stderr_logger.h"
@@ -27,16 +28,22 @@ using std::chrono::milliseconds;
 
 constexpr int kSpinMicroseconds = 50;
 
+int HostRanks(const CallGroup& group) {
+  return static_cast<int>(std::count(group.topology.host.begin(),
+                                     group.topology.host.end(),
+                                     group.topology.host[group.rank]));
+}
+
+int HostCores() {
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
+
 // Spinning pays only if each rank of this host has a core of its own.
-microseconds SpinTime(const Options& options, const CallGroup& group) {
+microseconds SpinTime(const Options& options, int host_ranks) {
   if (options.spin_microseconds >= 0) {
     return microseconds(options.spin_microseconds);
   }
-  const auto near =
-      std::count(group.topology.host.begin(), group.topology.host.end(),
-                 group.topology.host[group.rank]);
-  const auto cores = static_cast<long>(std::thread::hardware_concurrency());
-  return microseconds(near <= cores ? kSpinMicroseconds : 0);
+  return microseconds(host_ranks <= HostCores() ? kSpinMicroseconds : 0);
 }
 
 Status OpenTimeline(CommunicatorCore::Args* args) {
@@ -92,6 +99,9 @@ CommunicatorCore::CommunicatorCore(Args args, Transport transport)
       drain_recorder_(std::move(args.drain_recorder)),
       device_(std::move(args.device)),
       transport_(std::move(transport)),
+      local_size_(HostRanks(transport_.group)),
+      cores_(std::max(1, HostCores() / local_size_)),
+      spin_(SpinTime(options_, local_size_)),
       next_own_group_(kFirstOwnGroup) {}
 
 Result<std::unique_ptr<CommunicatorCore>> CommunicatorCore::Create(
@@ -111,16 +121,18 @@ Status CommunicatorCore::Build() {
   executor.segment_bytes = options_.segment_bytes;
   executor.segments_in_flight = options_.segments_in_flight;
   executor.trace = options_.trace_collectives;
-  const Result<const AllreduceAlgorithm*> algorithm =
+  const Result<const CollectiveAlgorithm*> algorithm =
       ParseAllreduceAlgorithm(options_.algorithm);
   if (!algorithm.ok()) return algorithm.status();
-  GF_RETURN_IF_ERROR(ValidateAlgorithm(algorithm.value(), transport_.group));
+  GF_RETURN_IF_ERROR(ValidateAlgorithm(CollectiveKind::kAllreduce,
+                                       algorithm.value(), transport_.group));
   executor.algorithm = algorithm.value();
   executor_ = std::make_unique<Executor>(
       ExecutorArgs{transport_.fabric.get(), transport_.arena,
                    &kernels::CpuKernels(), clock_.get(), recorder_.get(),
                    logger_.get()},
-      transport_.group, TypicalCostModel(), executor);
+      transport_.group, TypicalCostModels(transport_.group.hosts_share),
+      executor);
   GF_RETURN_IF_ERROR(OpenDevicePath());
   messages_ = std::make_unique<Messages>(*transport_.fabric);
   DriverArgs driver;
@@ -138,8 +150,8 @@ Status CommunicatorCore::Build() {
   watchdog.stall_check_seconds = options_.stall_check_seconds;
   watchdog.logger = logger_.get();
   driver_ = std::make_unique<Driver>(driver, watchdog);
-  progress_ = std::make_unique<Progress>(
-      *driver_, *clock_, SpinTime(options_, transport_.group), completions_);
+  progress_ =
+      std::make_unique<Progress>(*driver_, *clock_, spin_, completions_);
   CallsArgs calls;
   calls.fabric = transport_.fabric.get();
   calls.executor = executor_.get();
@@ -174,26 +186,47 @@ Status CommunicatorCore::MeasureIfNeeded() {
       transport_.group.topology.IsOneHost()) {
     return Status();
   }
-  return Costs().status();
+  return MeasureOnce();
 }
 
-Result<MeasuredCosts> CommunicatorCore::Costs() {
-  if (costs_) return *costs_;
-  Result<MeasuredCosts> costs = MeasureCosts(
-      options_.size,
+Status CommunicatorCore::MeasureOnce() {
+  if (std::exchange(measured_, true) || transport_.group.topology.IsOneHost()) {
+    return Status();
+  }
+  const Result<CostModels> costs = MeasureLinks(
+      transport_.group,
       [this](const CollectiveCall& call) { return calls_->Run(call); },
       *clock_);
   if (!costs.ok()) return costs.status();
-  costs_ = costs.value();
-  progress_->Do([this] { executor_->SetCosts(costs_->model); });
+  progress_->Do([&] { executor_->SetCosts(costs.value()); });
+  if (!logger_->Enabled(LogLevel::kInfo)) return Status();
+  const auto link = [](const LinkModel& model) {
+    return StrCat("latency ", model.latency_seconds * 1e6, " us, ",
+                  model.message_seconds * 1e6, " us per message, ",
+                  1e-9 / model.seconds_per_byte, " GB/s");
+  };
+  logger_->Log(
+      LogLevel::kInfo,
+      StrCat("links between hosts: ", link(costs.value().together.across),
+             "; inside a host: ", link(costs.value().together.inside)));
+  return Status();
+}
+
+Result<ChannelModel> CommunicatorCore::MeasuredChannel() {
+  if (channel_) return *channel_;
+  GF_RETURN_IF_ERROR(MeasureOnce());
+  const Result<ChannelModel> channel = MeasureChannel(
+      [this](const CollectiveCall& call) { return calls_->Run(call); },
+      *clock_);
+  if (!channel.ok()) return channel.status();
+  channel_ = channel.value();
   if (logger_->Enabled(LogLevel::kInfo)) {
     logger_->Log(
         LogLevel::kInfo,
-        StrCat("measured: latency ", costs_->channel.latency_seconds * 1e6,
-               " us, bandwidth ", 1e-9 / costs_->channel.seconds_per_byte,
-               " GB/s"));
+        StrCat("measured allreduce: latency ", channel_->latency_seconds * 1e6,
+               " us, bandwidth ", 1e-9 / channel_->seconds_per_byte, " GB/s"));
   }
-  return costs;
+  return *channel_;
 }
 
 // Finds out where the buffers are, on this rank and on the others.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -74,6 +75,12 @@ class CommunicatorCore {
   Progress& progress() const { return *progress_; }
   Driver& driver() const { return *driver_; }
   Calls& calls() const { return *calls_; }
+  // How long threads of this rank busy-wait before they sleep.
+  std::chrono::nanoseconds spin() const { return spin_; }
+  // This rank's share of the host's cores, at least 1.
+  int cores() const { return cores_; }
+  // Ranks on this rank's host, this one included.
+  int local_size() const { return local_size_; }
 
   // Ends the job on every rank with `why`; the error names this rank.
   void Abort(const Status& why);
@@ -85,9 +92,9 @@ class CommunicatorCore {
   Result<BufferView> AllocateShared(std::size_t bytes);
   void FreeShared(const std::byte* data);
 
-  // The measured speed of the job's links. The first call measures, and is a
+  // The measured speed of a whole allreduce. The first call measures, and is a
   // collective: all ranks make it at the same place among their plain calls.
-  Result<MeasuredCosts> Costs();
+  Result<ChannelModel> MeasuredChannel();
 
   // The gradient channel of a group serves one session at a time. These tell
   // whether it is free on this rank, take it, and give it back.
@@ -106,6 +113,7 @@ class CommunicatorCore {
   void CloseDevicePath();
   void TellWhy(const Status& why);
   Status MeasureIfNeeded();
+  Status MeasureOnce();
 
   const Options options_;
   const std::unique_ptr<Clock> clock_;
@@ -114,6 +122,9 @@ class CommunicatorCore {
   const std::function<void()> drain_recorder_;
   std::shared_ptr<Device> device_;
   Transport transport_;
+  const int local_size_;
+  const int cores_;
+  const std::chrono::nanoseconds spin_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<DevicePath> device_path_;
   std::unique_ptr<Messages> messages_;
@@ -121,7 +132,8 @@ class CommunicatorCore {
   Completions completions_;  // Guarded by the baton.
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<Calls> calls_;
-  std::optional<MeasuredCosts> costs_;
+  bool measured_ = false;  // The links.
+  std::optional<ChannelModel> channel_;
   // Guarded by the baton.
   std::map<const std::byte*, PoolMemory> shared_;
   std::set<GroupId> gradients_taken_;

@@ -35,7 +35,7 @@ Result<std::shared_ptr<Communicator>> OpenInProcess(
     std::shared_ptr<Device> device) {
   Options adapted = options;
   adapted.size = group->size();
-  adapted.rendezvous = "in-process:1";  // They have met; never looked up.
+  adapted.rendezvous = "file:///in-process";  // They have met; never looked up.
   if (adapted.rank < 0 || adapted.rank >= adapted.size) {
     return Status(StatusCode::kInvalidArgument,
                   StrCat("rank ", adapted.rank, " of ", adapted.size));

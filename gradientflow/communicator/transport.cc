@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
-#include <random>
 #include <utility>
 
+#include "gradientflow/base/secret.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/communicator/card.h"
+#include "gradientflow/communicator/neighbours.h"
 #include "kernels/kernels.h"
 #include "transports/endpoint.h"
 #include "transports/registry/registry.h"
@@ -18,6 +18,7 @@
 //   MakeOffers()       opens the transports: this rank's endpoints and card
 //   ExchangeWithAll()  gives the card to all ranks and checks theirs
 //   GroupOf()          which ranks share a host, and whether hosts share memory
+//   CheckDescriptors() whether every rank may open what its links need
 //   DivideAmong()      the best transport for each peer
 //   ConnectLinks()     connects, and hands the links to the fabric
 namespace gradientflow {
@@ -46,6 +47,9 @@ TransportOptions TransportOptionsOf(const Options& options) {
   of.ip_version = options.socket_family == AddressFamily::kIpv4   ? 4
                   : options.socket_family == AddressFamily::kIpv6 ? 6
                                                                   : 0;
+  of.advertise_address = options.advertise_address;
+  of.first_port = options.port_range.first;
+  of.last_port = options.port_range.last;
   of.socket_buffer_bytes = options.socket_buffer_bytes;
   return of;
 }
@@ -60,6 +64,11 @@ std::string HostId() {
     if (kind->host_id != nullptr) return kind->host_id();
   }
   return {};
+}
+
+// Connections to a rank of another host.
+int LanesOf(const Options& options) {
+  return 1 + TransportOptionsOf(options).connections;
 }
 
 // Opens the transports that the options allow. The last one of them reaches
@@ -88,10 +97,24 @@ Offers MakeOffers(const JoinArgs& args) {
     }
   }
   card.host_id = options.host_id.empty() ? HostId() : options.host_id;
-  std::random_device random;
-  card.nonce = std::uint64_t{random()} << 32 | random();
+  const Result<Bits256> nonce = RandomBits();
+  if (nonce.ok()) {
+    card.nonce = nonce.value();
+  } else {
+    card.failure = nonce.status();
+  }
   card.agreement = args.agreement;
+  card.descriptors =
+      RoomForDescriptors(MostDescriptors(options.size, LanesOf(options)));
   return offers;
+}
+
+// What the ranks know of each other before they meet. A framework's exchange
+// keeps strangers out by itself: there the nonces are the secret.
+Bits256 SecretOf(const JoinArgs& args) {
+  const Options& options = *args.options;
+  return args.exchange ? Bits256{}
+                       : JobSecret(options.job_token, options.job_run);
 }
 
 Result<std::vector<Card>> ExchangeWithAll(const JoinArgs& args,
@@ -101,7 +124,7 @@ Result<std::vector<Card>> ExchangeWithAll(const JoinArgs& args,
   const auto ranks = static_cast<std::size_t>(options.size);
   RendezvousOptions rendezvous;
   rendezvous.address = options.rendezvous;
-  rendezvous.job_token = options.job_token;
+  rendezvous.secret = SecretOf(args);
   rendezvous.rank = options.rank;
   rendezvous.size = options.size;
   rendezvous.deadline = deadline;
@@ -125,36 +148,6 @@ Result<std::vector<Card>> ExchangeWithAll(const JoinArgs& args,
   return cards;
 }
 
-// Returns whether the rank can share memory with others on its host, if there
-// are any.
-bool SharesMemory(const Card& card) {
-  return std::any_of(
-      Transports().begin(), Transports().end(), [&](const TransportKind* kind) {
-        return kind->host_id != nullptr && !AddressOf(card, *kind).empty();
-      });
-}
-
-// Finds out which ranks share a host, and whether hosts share memory. Depends
-// on the cards alone, so all ranks get the same result.
-CallGroup GroupOf(const Options& options, const std::vector<Card>& cards) {
-  CallGroup group;
-  group.rank = options.rank;
-  group.size = options.size;
-  std::map<std::string, int> hosts;
-  std::map<int, int> ranks_of;
-  group.hosts_share = true;
-  for (const Card& card : cards) {
-    const int host = hosts.emplace(card.host_id, static_cast<int>(hosts.size()))
-                         .first->second;
-    group.topology.host.push_back(host);
-    group.hosts_share &=
-        SharesMemory(card) && ++ranks_of[host] <= kernels::kMaxParties;
-  }
-  group.hosts_share &= hosts.size() < cards.size();
-  group.all_share = group.hosts_share && hosts.size() == 1;
-  return group;
-}
-
 Status CheckReachable(const Options& options, const CallGroup& group) {
   const TransportKind* const only = OnlyTransport(options);
   if (only == nullptr || only->host_id == nullptr || group.all_share) {
@@ -162,9 +155,10 @@ Status CheckReachable(const Options& options, const CallGroup& group) {
   }
   return Status(
       StatusCode::kInvalidArgument,
-      StrCat("fabric=", only->name, " needs all ranks on one host, in one",
-             " network namespace and by one user; rank ", options.rank, " of ",
-             options.size, " sees ranks elsewhere"));
+      StrCat("fabric=", only->name, " needs all ranks on one host, at most ",
+             kernels::kMaxParties,
+             " of them, in one network namespace and by one user; rank ",
+             options.rank, " of ", options.size, " sees ranks elsewhere"));
 }
 
 // Returns whether `kind` reaches `peer`. Ranks that both have opened it are
@@ -203,19 +197,25 @@ Status ConnectLinks(const JoinArgs& args, const std::vector<Card>& cards,
                     Transport* transport) {
   const CallGroup& group = transport->group;
   const auto addresses = DivideAmong(offers, cards, group);
+  const Bits256 secret = SessionSecret(SecretOf(args), cards);
   Fabric& fabric = *transport->fabric;
   std::vector<std::unique_ptr<Link>> links(cards.size());
   Status failed;
   for (std::size_t i = addresses.size(); i-- > 0;) {
     const Offer& offer = offers.endpoints[i];
     if (offer.kind->host_id != nullptr && !group.hosts_share) continue;
-    const ConnectArgs connect{group.rank,        group.size, addresses[i],
-                              SessionKey(cards), deadline,   args.clock,
-                              &fabric.poller(),  &fabric,    failed};
-    auto made = offer.endpoint->Connect(connect);
-    failed = made.status();
-    for (std::size_t r = 0; made.ok() && r < links.size(); ++r) {
-      if (links[r] == nullptr) links[r] = std::move(made.value()[r]);
+    std::vector<std::unique_ptr<Link>> made(cards.size());
+    const ConnectArgs connect{group.rank, group.size, addresses[i],     secret,
+                              deadline,   args.clock, &fabric.poller(), &fabric,
+                              failed,     &made};
+    auto connected = offer.endpoint->Connect(connect);
+    if (connected.ok()) {
+      made = std::move(connected).value();
+    } else {
+      failed = connected.status();
+    }
+    for (std::size_t r = 0; r < made.size(); ++r) {
+      if (links[r] == nullptr) links[r] = std::move(made[r]);
     }
     if (offer.endpoint->arena() != nullptr) {
       transport->keep_alive = offer.endpoint;
@@ -224,7 +224,7 @@ Status ConnectLinks(const JoinArgs& args, const std::vector<Card>& cards,
   }
   fabric.Connect(std::move(links));
   if (!failed.ok()) {
-    // Ranks of other hosts that are linked already learn the reason.
+    // Ranks that are linked already learn the reason.
     fabric.Fail(failed);
     fabric.Poll();
   }
@@ -256,8 +256,15 @@ Result<Transport> Join(const JoinArgs& args) {
   Result<std::vector<Card>> cards =
       ExchangeWithAll(args, offers.card, deadline);
   if (!cards.ok()) return cards.status();
-  transport.group = GroupOf(options, cards.value());
+  transport.group = GroupOf(options.rank, cards.value());
   GF_RETURN_IF_ERROR(CheckReachable(options, transport.group));
+  GF_RETURN_IF_ERROR(
+      CheckDescriptors(transport.group, cards.value(), LanesOf(options)));
+  if (const int rank = RankWithoutMemory(cards.value()); rank >= 0) {
+    args.logger->Log(LogLevel::kWarning,
+                     StrCat("ranks of a host talk by TCP, since rank ", rank,
+                            " cannot share memory"));
+  }
   GF_RETURN_IF_ERROR(
       ConnectLinks(args, cards.value(), offers, deadline, &transport));
   return transport;

@@ -207,6 +207,14 @@ std::string JobId(const Environment& env, const Launch& launch,
   return "";
 }
 
+// Returns how often the launcher has restarted the job. Processes of an earlier
+// time may still be there.
+std::string_view Restarts(const Environment& env, const Launch& launch) {
+  if (launch.who == "torchrun") return env.Get("TORCHELASTIC_RESTART_COUNT");
+  if (launch.who == "Slurm") return env.Get("SLURM_RESTART_COUNT");
+  return {};
+}
+
 void DetectRendezvous(const Environment& env, std::string_view job,
                       Launch* launch) {
   if (!env.Get("MASTER_ADDR").empty() || !env.Get("MASTER_PORT").empty()) {
@@ -232,6 +240,9 @@ Launch DetectLauncher(const char* const* environ) {
   Launch launch;
   DetectIdentity(env, &launch);
   launch.job_token = JobId(env, launch, &launch.job_token_from);
+  if (launch.rank >= 0) {
+    launch.job_run = StrCat(launch.job_token, " ", Restarts(env, launch));
+  }
   DetectRendezvous(env, launch.job_token, &launch);
   return launch;
 }

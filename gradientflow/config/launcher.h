@@ -22,6 +22,8 @@ struct Launch {
 
   std::string job_token;  // Differs between jobs; may be empty.
   std::string job_token_from;
+  // Differs between jobs, and between the restarts of one; may be empty.
+  std::string job_run;
 };
 
 // Detects the launcher. Pure. `environ` is an array of "NAME=value" strings

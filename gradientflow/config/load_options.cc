@@ -64,6 +64,7 @@ void ResolveIdentity(const Launch& launch, LoadedOptions* loaded) {
   if (launch.rank >= 0) {
     options.rank = launch.rank;
     options.size = launch.size;
+    options.job_run = launch.job_run;
     OriginOf(loaded, "rank") = FromLauncher(launch, launch.rank_variable);
     OriginOf(loaded, "size") = FromLauncher(launch, launch.size_variable);
     return;
@@ -87,7 +88,7 @@ void ResolveMeeting(const Launch& launch, LoadedOptions* loaded) {
     }
   }
   Origin& token = OriginOf(loaded, "job_token");
-  if (token.kind == Origin::Kind::kDefault && !launch.job_token.empty()) {
+  if (options.job_token.empty() && !launch.job_token.empty()) {
     options.job_token = launch.job_token;
     token = FromLauncher(launch, launch.job_token_from);
   }

@@ -1,6 +1,7 @@
 #include "gradientflow/config/options.h"
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -12,6 +13,14 @@ namespace {
 
 Status Bad(std::string text) {
   return Status(StatusCode::kInvalidArgument, std::move(text));
+}
+
+// Returns whether processes of other hosts could come to the rendezvous.
+bool ReachesOtherHosts(const Options& options) {
+  const std::string_view at = options.rendezvous;
+  return options.fabric != "shm" && !at.starts_with("file://") &&
+         !at.starts_with("localhost:") && !at.starts_with("127.") &&
+         !at.starts_with("[::1]:");
 }
 
 Status CheckJob(const Options& options) {
@@ -34,6 +43,16 @@ Status CheckJob(const Options& options) {
                "as size is ",
                options.size, ", got ''"));
   }
+  if (options.size > 1 && options.job_token.empty() &&
+      ReachesOtherHosts(options)) {
+    return Bad(
+        StrCat("job_token: expected a secret text, the same on all ranks, "
+               "since anybody who reaches rendezvous=",
+               options.rendezvous,
+               " could join without one, and the launcher gives none: set "
+               "GRADIENTFLOW_JOB_TOKEN, for example to what `openssl rand "
+               "-hex 16` prints, got ''"));
+  }
   if (options.size > 1 && !options.timeline.empty() &&
       options.timeline.find("%r") == std::string::npos) {
     return Bad(
@@ -51,6 +70,11 @@ Status CheckSparse(const Options& options) {
     return Bad(
         "momentum: expected more than 0, as sparsity is on and residual is "
         "momentum; without momentum set residual to plain");
+  }
+  if (options.accumulate && options.zero_kept) {
+    return Bad(
+        "zero_kept: expected off, as accumulate is on: gradients that are kept "
+        "back stay in the pool");
   }
   return Status();
 }

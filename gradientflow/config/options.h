@@ -13,6 +13,12 @@ namespace gradientflow {
 
 // How ranks with GPUs exchange data in GPU memory.
 enum class DeviceCollectives : std::uint8_t { kAuto, kNccl, kStaged };
+// Ports from `first` to `last`; 0 and 0: any that is free.
+struct PortRange {
+  std::uint16_t first = 0;
+  std::uint16_t last = 0;
+};
+
 enum class AddressFamily : std::uint8_t { kAny, kIpv4, kIpv6 };
 
 // What happens to the gradients of an unselected chunk (CSC).
@@ -48,8 +54,13 @@ struct Options {
   // itself, or makes the ranks meet itself.
   std::string rank_problem;
   std::string rendezvous_problem;
-  // Ranks with another token cannot join. Set a different one for each job.
-  std::string job_token = "gradientflow";
+  // The secret by which the ranks of a job recognise each other; never sent.
+  // Empty: none, which is enough where only one host, or one directory, can
+  // reach the rendezvous.
+  std::string job_token;
+  // Set by FromEnv(): what tells this run of the job from others, if the
+  // launcher gave this process its rank. Ranks of another run cannot join.
+  std::string job_run;
   // Ranks with equal host ids share memory. Empty: detected.
   std::string host_id;
 
@@ -61,10 +72,15 @@ struct Options {
   // Empty: all that are up, and loopback only if there is no other.
   std::string socket_ifname;
   AddressFamily socket_family = AddressFamily::kAny;
-  int connections = 0;  // TCP connections per peer; 0: by number of ranks.
+  // The host name or address by which other ranks reach this one, if it is none
+  // of its own. Empty: the addresses of the interfaces.
+  std::string advertise_address;
+  PortRange port_range;  // Where TCP listens.
+  int connections = 0;   // TCP connections per peer; 0: by number of ranks.
   std::size_t socket_buffer_bytes = 0;  // 0: the kernel's tuning.
-  // Unit of pipelining inside a collective. Smaller segments overlap better,
-  // larger ones have less overhead.
+  // Unit of pipelining inside a collective, among up to 8 ranks; with more it
+  // grows (see CutOf() in collectives/choose.h). Smaller segments overlap
+  // better, larger ones have less overhead.
   std::size_t segment_bytes = std::size_t{256} << 10;
   int segments_in_flight = 8;  // Bounds the memory beyond the pool.
   // Address space that each rank reserves for memory shared with its host.
@@ -93,6 +109,14 @@ struct Options {
   // kAutoBytes: computed from measured latency, bandwidth and backward times.
   std::size_t bucket_bytes = kAutoBytes;
   bool overlap = true;  // Send during backward.
+  // Backward adds to what the pool holds, instead of writing over it: with CSC
+  // the pool itself keeps back what is not sent. See
+  // GradientSession::ZeroGradients().
+  bool accumulate = false;
+  // Threads that share the CPU's passes over gradients, the calling one
+  // included; 0: the host's cores divided by its ranks, at most 8. Any number
+  // gives the same bits.
+  int compute_threads = 0;
   // Divides the aggregated gradients, because the framework multiplied the loss
   // by it. This is done in float32; gradients in a 16-bit pool are divided as
   // they are used, see StepStats::gradient_scale.

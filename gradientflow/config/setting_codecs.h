@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -78,6 +79,33 @@ struct BytesOrKernel {
   }
   static std::string Print(const Options& options) {
     return options.*kField == 0 ? "auto" : PrintBytes(options.*kField);
+  }
+};
+
+// "4000-4100", or "any".
+template <auto kField>
+struct Ports {
+  static bool Parse(std::string_view text, Options* options) {
+    PortRange& range = options->*kField;
+    if (Lower(text) == "any") {
+      range = PortRange();
+      return true;
+    }
+    const std::size_t dash = std::min(text.find('-'), text.size());
+    const auto first = ParseUnsigned(text.substr(0, dash));
+    const auto last =
+        ParseUnsigned(text.substr(std::min(dash + 1, text.size())));
+    if (!first || !last || *first == 0 || *first > *last || *last > 65535) {
+      return false;
+    }
+    range = {static_cast<std::uint16_t>(*first),
+             static_cast<std::uint16_t>(*last)};
+    return true;
+  }
+  static std::string Print(const Options& options) {
+    const PortRange& range = options.*kField;
+    if (range.first == 0) return "any";
+    return std::to_string(range.first) + "-" + std::to_string(range.last);
   }
 };
 

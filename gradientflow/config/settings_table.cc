@@ -37,7 +37,6 @@ bool IsAllreduce(const std::string& name) {
 bool IsTransport(const std::string& name) {
   return name == "auto" || FindTransport(name) != nullptr;
 }
-bool SomeText(std::string_view text) { return !text.empty(); }
 bool RendezvousOrEmpty(std::string_view text) {
   return text.empty() || IsRendezvous(text);
 }
@@ -92,12 +91,14 @@ constexpr std::array kRows = {
         "Where the ranks meet: an address on which rank 0 listens, or a "
         "directory that all ranks share. If empty, the launcher's address is "
         "used."),
-    Secret(Row<c::Text<&O::job_token, SomeText>>(
-        kJob, "job_token", "some text",
-        "Keeps ranks of other jobs, which have another token, from joining "
-        "by mistake. It does not stop an attacker: the token travels in "
-        "clear text, and traffic is not signed. Use a private network. "
-        "torchrun, Open MPI and Slurm provide a token.")),
+    Secret(Row<c::Text<&O::job_token, AnyText>>(
+        kJob, "job_token", "any text",
+        "The secret by which the ranks of a job recognise each other; the "
+        "same on all of them. Each connection proves it, and it is never "
+        "sent. Required if a rendezvous by TCP can be reached from other "
+        "hosts. If empty, torchrun's, Open MPI's or Slurm's id of the job "
+        "takes its place, which others may guess. Gradients are not "
+        "encrypted.")),
     Row<c::Text<&O::host_id, AnyText>>(
         kJob, "host_id", "any text",
         "Ranks with equal ids share memory. If empty, the host is detected. "
@@ -112,11 +113,21 @@ constexpr std::array kRows = {
     Row<c::Text<&O::socket_ifname, AnyText>>(
         kFabric, "socket_ifname", "interface prefixes: eth0,ib or ^docker,lo",
         "Network interfaces for TCP; a leading ^ excludes the listed ones. "
-        "If empty, all interfaces that are up, and loopback only if there is "
-        "no other."),
+        "If empty, all interfaces that are up, fast ones first, and loopback "
+        "only if there is no other."),
     Row<c::Choice<&O::socket_family, kFamilyNames>>(
         kFabric, "socket_family", "any, ipv4 or ipv6",
         "Address families that TCP may use."),
+    Row<c::Text<&O::advertise_address, AnyText>>(
+        kFabric, "advertise_address", "a host name or an address, or nothing",
+        "Where other ranks reach this one, if that is no address of its own: "
+        "behind a translation of addresses, which must keep the ports. If "
+        "empty, the addresses of the interfaces."),
+    Row<c::Ports<&O::port_range>>(
+        kFabric, "port_range", "two ports, as in 4000-4100, or any",
+        "Ports at which TCP listens, for firewalls. Each rank of a host needs "
+        "one for each interface. The port of the rendezvous is not among "
+        "them."),
     Row<c::IntegerOrAuto<&O::connections, 1, 63, 0>>(
         kFabric, "connections", "an integer from 1 to 63, or auto",
         "TCP connections per peer. More connections fill a fast link better, "
@@ -129,7 +140,8 @@ constexpr std::array kRows = {
     Row<c::Bytes<&O::segment_bytes, 4096, kGiB, 64>>(
         kFabric, "segment_bytes", "a multiple of 64 from 4KB to 1GB",
         "The unit of pipelining inside a collective. Smaller segments "
-        "overlap better; larger ones have less overhead."),
+        "overlap better; larger ones have less overhead. Among more than 8 "
+        "ranks segments grow, up to 4MB."),
     Row<c::Integer<&O::segments_in_flight, 1, 64>>(
         kFabric, "segments_in_flight", "an integer from 1 to 64",
         "The number of segments in progress at a time. More segments hide "
@@ -182,6 +194,21 @@ constexpr std::array kRows = {
         kGradients, "overlap", kOnOff,
         "Send while backward is still running. Off leaves all cores to "
         "backward."),
+    Row<c::Boolean<&O::accumulate>>(
+        kGradients, "accumulate", kOnOff,
+        "Whether backward adds its gradients to what the pool holds, instead "
+        "of writing over it. With sparse communication the pool itself then "
+        "keeps back what is not sent, which saves as much memory again and "
+        "most of the passes over it, but in a 16-bit pool rounds it. For pools "
+        "in host memory and programs that call zero_gradients after each "
+        "step."),
+    Row<c::IntegerOrAuto<&O::compute_threads, 1, 1024, 0>>(
+        kGradients, "compute_threads", "an integer from 1 to 1024, or auto",
+        "Threads that share the CPU's passes over gradients (residuals, norms, "
+        "updates), the calling thread included. More of them use more of the "
+        "memory's bandwidth, and take cores from backward. Results have the "
+        "same bits with any number. auto is the host's cores divided by its "
+        "ranks, at most 8."),
     Row<c::PositiveFloat<&O::loss_scale>>(
         kGradients, "loss_scale", "a finite number, more than 0",
         "The factor by which the framework multiplied the loss. Aggregated "

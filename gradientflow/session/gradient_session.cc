@@ -134,6 +134,10 @@ Status GradientSession::Parts::Prepare(const std::vector<TensorSpec>& tensors) {
     names.push_back(specs[i].name);
   }
   GF_RETURN_IF_ERROR(CheckNames(specs));
+  if (options.accumulate && core().device() != nullptr) {
+    return Status(StatusCode::kUnimplemented,
+                  "accumulate: expected off, as the pool is on a GPU");
+  }
   Result<PoolLayout> made = LayoutOf(specs);
   if (!made.ok()) return made.status();
   layout.emplace(std::move(made).value());
@@ -230,19 +234,18 @@ Result<std::optional<ChannelModel>> GradientSession::Parts::Channel() {
     return std::optional<ChannelModel>(ChannelModel());
   }
   if (base_group == 0) {
-    const Result<MeasuredCosts> costs = core().Costs();
-    if (!costs.ok()) return costs.status();
-    return std::optional<ChannelModel>(costs.value().channel);
+    const Result<ChannelModel> channel = core().MeasuredChannel();
+    if (!channel.ok()) return channel.status();
+    return std::optional<ChannelModel>(channel.value());
   }
-  const Result<MeasuredCosts> costs = MeasureCosts(
-      options.size,
+  const Result<ChannelModel> channel = MeasureChannel(
       [this](CollectiveCall call) {
         call.group = base_group;
         return core().calls().Run(call);
       },
       core().clock());
-  if (!costs.ok()) return costs.status();
-  return std::optional<ChannelModel>(costs.value().channel);
+  if (!channel.ok()) return channel.status();
+  return std::optional<ChannelModel>(channel.value());
 }
 
 // Dense, or sparse with the memory that the pool chooses.
@@ -271,7 +274,8 @@ Result<std::unique_ptr<Aggregator>> GradientSession::Parts::MakeAggregator(
   config.selection = {layout->elements(), options.chunk_elements,
                       options.sparsity, options.warmup_steps,
                       ChunksTouching(*layout, dense, options.chunk_elements)};
-  config.zero_kept = plain || options.zero_kept;
+  config.zero_kept = !options.accumulate && (plain || options.zero_kept);
+  config.in_gradients = options.accumulate;
   config.keep_factor = plain ? 1.0F : options.momentum;
   Result<std::unique_ptr<CscMemory>> memory = pool->NewCscMemory();
   if (!memory.ok()) return memory.status();
@@ -292,6 +296,8 @@ Status GradientSession::Parts::Build(
   Result<std::unique_ptr<GradientPool>> made = GradientPool::Create(parts);
   if (!made.ok()) return made.status();
   pool = std::move(made).value();
+  // The memory may have belonged to another session.
+  if (options.accumulate) GF_RETURN_IF_ERROR(pool->Zero(pool->view()));
   GF_RETURN_IF_ERROR(pool->CheckGroup(group));
   const std::size_t bucket_bytes =
       channel ? DefaultBucketBytes(*channel) : options.bucket_bytes;
@@ -445,6 +451,10 @@ Status GradientSession::OptimizerStep(
     const std::vector<OptimizerGroup>& groups) {
   GF_RETURN_IF_ERROR(CheckProcess());
   return parts_->steps->OptimizerStep(groups);
+}
+Status GradientSession::ZeroGradients() {
+  GF_RETURN_IF_ERROR(CheckProcess());
+  return parts_->steps->ZeroGradients();
 }
 Result<std::vector<std::byte>> GradientSession::SaveState() const {
   GF_RETURN_IF_ERROR(CheckProcess());

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "gradientflow/base/workers.h"
 #include "gradientflow/communicator/pool_memory.h"
 #include "gradientflow/optimizer/optimizer.h"
 #include "gradientflow/session/gradient_pool.h"
@@ -23,7 +24,7 @@ class HostPool final : public GradientPool {
   Status Zero(const BufferView& part) override;
   Collective& collective() override { return args_.core->executor(); }
   Result<std::unique_ptr<CscMemory>> NewCscMemory() override {
-    return HostCscMemory();
+    return HostCscMemory(&workers_);
   }
   Status Update(std::size_t index, const OptimizerGroup& group,
                 const Sent& sent) override;
@@ -38,6 +39,7 @@ class HostPool final : public GradientPool {
 
   const GradientPoolArgs args_;
   PoolMemory memory_;
+  Workers workers_;
   Optimizer optimizer_;
 };
 

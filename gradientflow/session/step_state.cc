@@ -6,9 +6,9 @@ namespace gradientflow {
 namespace {
 
 const char* Name(StepCall call) {
-  constexpr const char* kNames[] = {"FinishStep()",   "OptimizerStep()",
-                                    "SaveState()",    "RestoreState()",
-                                    "SetLossScale()", "SetStream()"};
+  constexpr const char* kNames[] = {
+      "FinishStep()",   "OptimizerStep()", "ZeroGradients()", "SaveState()",
+      "RestoreState()", "SetLossScale()",  "SetStream()"};
   return kNames[static_cast<std::size_t>(call)];
 }
 
@@ -36,6 +36,10 @@ Status StepState::Admit(StepCall call, std::uint64_t step, bool touched) const {
 }
 
 Status StepState::NothingToApply() const {
+  if (discarded_) {
+    return Status(StatusCode::kFailedPrecondition,
+                  "OptimizerStep() comes before ZeroGradients()");
+  }
   return Status(
       StatusCode::kFailedPrecondition,
       applied_ ? StrCat("OptimizerStep(): step ", *applied_,
@@ -48,6 +52,7 @@ Status StepState::NothingToApply() const {
 void StepState::Finished() {
   running_.reset();
   finished_ = true;
+  zeroed_ = discarded_ = false;
 }
 
 void StepState::Applied(std::uint64_t step) {
@@ -55,8 +60,16 @@ void StepState::Applied(std::uint64_t step) {
   applied_ = step;
 }
 
+void StepState::Zeroed() {
+  discarded_ = finished_;
+  finished_ = false;
+  zeroed_ = true;
+}
+
 void StepState::Restored() {
   finished_ = false;
+  zeroed_ = true;
+  discarded_ = false;
   applied_.reset();
 }
 

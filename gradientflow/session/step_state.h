@@ -11,6 +11,7 @@ namespace gradientflow {
 enum class StepCall : std::uint8_t {
   kFinishStep,
   kOptimizerStep,
+  kZeroGradients,
   kSaveState,
   kRestoreState,
   kSetLossScale,
@@ -22,6 +23,7 @@ enum class StepCall : std::uint8_t {
 //                 open   in a step   finishing   finished   busy   failed
 // FinishStep      yes    yes         no          yes        no     no
 // OptimizerStep   no     no          no          yes        no     no
+// ZeroGradients   yes    no          no          yes        no     no
 // SaveState       yes    no          no          yes        no     no
 // RestoreState    yes    no          no          yes        no     no
 // SetLossScale    yes    yes         yes         yes        no     no
@@ -30,9 +32,12 @@ enum class StepCall : std::uint8_t {
 // in a step   since the first tensor was marked
 // finishing   FinishStep() runs; a completion may make calls meanwhile
 // finished    like open, and the step's gradients have not been applied
-// busy        OptimizerStep(), SaveState() or RestoreState() runs on another
-//             thread
+// busy        OptimizerStep(), ZeroGradients(), SaveState() or RestoreState()
+//             runs on another thread
 // failed      for good
+//
+// With `accumulate`, a step may begin only after ZeroGradients(), which also
+// ends `finished`: there is nothing left to apply.
 //
 // "No" means kFailedPrecondition, and that nothing has changed. A failed
 // session returns the reason of its first failure instead. For the holder of
@@ -51,6 +56,10 @@ class StepState {
   void Finished();
   // The gradients of `step` have been applied.
   void Applied(std::uint64_t step);
+  // What was sent has been zeroed.
+  void Zeroed();
+  // False from Finished() to Zeroed() or Restored().
+  bool zeroed() const { return zeroed_; }
   void Restored();
   // Returns the reason of the first failure.
   const Status& Fail(const Status& why);
@@ -61,6 +70,8 @@ class StepState {
 
   std::optional<StepCall> running_;
   bool finished_ = false;
+  bool zeroed_ = true;
+  bool discarded_ = false;                // Zeroed before it was applied.
   std::optional<std::uint64_t> applied_;  // The last one.
   Status failed_;
 };

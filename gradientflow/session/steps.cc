@@ -61,6 +61,14 @@ EngineArgs Steps::ArgsOfEngine() {
   args.clock = &args_.core->clock();
   args.recorder = &args_.core->recorder();
   args.before_buckets = [this] {
+    if (args_.options->accumulate && !step_state_.zeroed()) {
+      args_.core->fabric().Fail(
+          Status(StatusCode::kInvalidArgument,
+                 StrCat("rank ", rank_,
+                        " gave the job up: with accumulate=on, "
+                        "ZeroGradients() comes before a gradient of step ",
+                        step_)));
+    }
     if (args_.tuner != nullptr) args_.tuner->Send(step_);
   };
   args.while_in_step = [this] {
@@ -126,7 +134,8 @@ void Steps::GradientAbsent(std::size_t i) {
   // Only the thread that has claimed the tensor may touch it.
   if (!engine_.Claim(i)) return progress_.Notify();
   const BufferView view = gradient(i);
-  if (view.bytes > 0) {
+  // What accumulates gradients has been left as it is.
+  if (view.bytes > 0 && !args_.options->accumulate) {
     const Status zeroed = args_.pool->Zero(view);
     if (!zeroed.ok()) {
       engine_.Misused(zeroed);
@@ -270,6 +279,18 @@ Status Steps::OptimizerStep(const std::vector<OptimizerGroup>& groups) {
   return status;
 }
 
+Status Steps::ZeroGradients() {
+  const Turn turn(*this, StepCall::kZeroGradients);
+  GF_RETURN_IF_ERROR(turn.status());
+  bool due = false;
+  progress_.Do([&] { due = !step_state_.zeroed(); });
+  // Otherwise backward may have begun to add to what has been zeroed.
+  if (!args_.options->accumulate || !due) return Status();
+  GF_RETURN_IF_ERROR(args_.aggregator->ZeroSent());
+  progress_.Do([this] { step_state_.Zeroed(); });
+  return Status();
+}
+
 Status Steps::CheckUntouched() const {
   if (engine_.untouched()) return Status();
   return Status(StatusCode::kFailedPrecondition,
@@ -283,6 +304,9 @@ void Steps::GoOnFrom(const Position& position) {
   step_ = position.step;
   loss_scale_ = position.loss_scale;
   step_state_.Restored();
+  // Dense results have no residual that would replace them. Memory of the host
+  // can always be zeroed.
+  if (args_.options->accumulate) (void)args_.aggregator->ZeroSent();
   if (args_.tuner != nullptr) args_.tuner->Restart();
   engine_.Begin(step_, loss_scale_);
 }

@@ -51,6 +51,7 @@ class Steps {
   Result<StepStats> FinishStep();
   Status SetLossScale(float scale);
   Status OptimizerStep(const std::vector<OptimizerGroup>& groups);
+  Status ZeroGradients();
   const std::vector<std::uint8_t>& selection() const { return selection_; }
   BufferView gradient(std::size_t i) const;
 

@@ -4,10 +4,10 @@
 #   integrations/c/build_library.sh OUT
 #
 # OUT is the file to write. The build needs a C++20 compiler (CXX; else g++ or
-# clang++), and the headers of Highway and nlohmann-json in the compiler's
-# search path or in the folders that CPPFLAGS adds (-I...). CXXFLAGS are added
-# to the optimised defaults. JOBS is the number of files to compile at a time,
-# by default the number of cores.
+# clang++), libsodium.a, and the headers of Highway, nlohmann-json and libsodium
+# in the compiler's search path or in the folders that CPPFLAGS (-I...) and
+# CXXFLAGS (-L...) add. CXXFLAGS are added to the optimised defaults. JOBS is the
+# number of files to compile at a time, by default the number of cores.
 set -eu -o pipefail
 
 fail() {
@@ -50,6 +50,7 @@ header() {
 }
 header hwy/highway.h "Highway (libhwy-dev, highway-devel)"
 header nlohmann/json.hpp "nlohmann-json (nlohmann-json3-dev, json-devel)"
+header sodium.h "libsodium (libsodium-dev, libsodium-static)"
 
 # The sources that the BUILD files take with --define=cuda=off: all except
 # programs, ranks that are threads, and what needs the CUDA toolkit.
@@ -87,6 +88,6 @@ mkdir -p "$(dirname "$out")"
 "${compiler[@]}" -shared "${added[@]}" -o "$objects/library" "$objects"/*.o \
   -Wl,-soname,libgradientflow.so -Wl,--gc-sections \
   -Wl,--version-script=integrations/c/exports.map \
-  -Wl,--as-needed -l:libstdc++.a -static-libgcc -pthread -ldl ||
+  -Wl,--as-needed -l:libsodium.a -l:libstdc++.a -static-libgcc -pthread -ldl ||
   fail "the library does not link"
 mv "$objects/library" "$out"

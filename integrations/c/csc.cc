@@ -206,7 +206,7 @@ gf_status gf_csc_add(gf_csc* csc, size_t elements, int32_t dtype,
     region.residual = residual;
     region.slots = bucket->slots.data();
     region.dirty = bucket->dirty.data();
-    if (residual != nullptr) FindDirty(region, width);
+    if (residual != nullptr) FindDirty(region, residual, width);
     TakeSelection(bucket.get());
     *out = csc->buckets.emplace_back(std::move(bucket)).get();
     return Status();

@@ -207,14 +207,16 @@ GF_API int32_t gf_session_size(const gf_session*);
 /* A step begins with the first tensor that is marked, and ends when
  * gf_session_finish_step() returns GF_OK. The following functions are ordered:
  * gf_session_set_stream, gf_session_finish_step, gf_session_set_loss_scale,
- * gf_session_optimizer_step and gf_session_selection. All others are free.
+ * gf_session_optimizer_step, gf_session_zero_gradients and
+ * gf_session_selection. All others are free.
  *
  * A call at the wrong moment returns GF_FAILED_PRECONDITION and changes
  * nothing. If gf_session_finish_step() fails with any other status, the session
  * takes no more steps: gf_session_finish_step(), gf_session_optimizer_step(),
- * gf_session_set_loss_scale(), gf_session_set_stream(), gf_session_save_state()
- * and gf_session_restore_state() then fail with the reason of that first
- * failure. */
+ * gf_session_zero_gradients(), gf_session_set_loss_scale(),
+ * gf_session_set_stream(), gf_session_save_state() and
+ * gf_session_restore_state() then fail with the reason of that first failure.
+ */
 
 /* Where the gradient of tensor i lives, in the dtype of the pool. */
 GF_API gf_status gf_session_gradient(const gf_session*, size_t tensor,
@@ -305,6 +307,13 @@ GF_API gf_status gf_session_optimizer_step(gf_session*, const gf_optimizer*,
 GF_API gf_status gf_session_optimizer_step_groups(
     gf_session*, const gf_optimizer* const* groups, size_t group_count,
     const int32_t* group_of, float* const* weights, size_t count);
+/* With the option "accumulate", backward ADDS gradients to what the pool holds:
+ * zeros at first, and later, in chunks that sparse communication has kept back,
+ * what was kept. This is then what zero_grad is to a framework: it is called
+ * after gf_session_finish_step(), and after the update, and zeroes what the
+ * step sent; nothing else may. A gradient that is marked before it ends the
+ * job. No effect without "accumulate", and when there is nothing to zero. */
+GF_API gf_status gf_session_zero_gradients(gf_session*);
 /* Writes 1 for each chunk that the last finished step sent, else 0; *chunks = 0
  * if the session is dense. `out` may be null to ask for the count. */
 GF_API gf_status gf_session_selection(const gf_session*, uint8_t* out,

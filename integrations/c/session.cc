@@ -219,6 +219,13 @@ gf_status gf_session_finish_step(gf_session* session, gf_step_stats* stats) {
   });
 }
 
+gf_status gf_session_zero_gradients(gf_session* session) {
+  if (session == nullptr) {
+    return Invalid("gf_session_zero_gradients: the session is null");
+  }
+  return Guard([&] { return session->session->ZeroGradients(); });
+}
+
 gf_status gf_session_set_loss_scale(gf_session* session, float scale) {
   if (session == nullptr) return Invalid("session is null");
   return Guard([&] { return session->session->SetLossScale(scale); });

@@ -229,6 +229,8 @@ static void test_steps(gf_session* session) {
   CHECK_OK(gf_session_set_loss_scale(session, 2.0F));
   CHECK_INVALID(gf_session_set_loss_scale(session, 0.0F));
   CHECK_INVALID(gf_session_set_loss_scale(session, HUGE_VALF));
+  CHECK_OK(gf_session_zero_gradients(session));
+  CHECK_INVALID(gf_session_zero_gradients(NULL));
   CHECK(gf_session_finish_step(session, NULL) == GF_FAILED_PRECONDITION);
   stats.struct_bytes = 0;
   CHECK_INVALID(gf_session_finish_step(session, &stats));

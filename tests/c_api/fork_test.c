@@ -94,6 +94,7 @@ static void test_step(gf_session* session) {
   CHECK_REFUSED(gf_session_absent(session, 0));
   CHECK_REFUSED(gf_session_finish_step(session, NULL));
   CHECK_REFUSED(gf_session_set_loss_scale(session, 2));
+  CHECK_REFUSED(gf_session_zero_gradients(session));
   CHECK_REFUSED(gf_session_optimizer_step(session, &optimizer, &all, 1));
   CHECK_REFUSED(gf_session_selection(session, NULL, 0, &chunks));
   CHECK_REFUSED(gf_session_save_state(session, NULL, 0, &bytes));

@@ -190,6 +190,7 @@ void Rank::ExpectFailed(gf_status why) {
   }
   RETURNS(why, gf_session_set_loss_scale(session_, 2.0F));
   RETURNS(why, gf_session_set_stream(session_, nullptr));
+  RETURNS(why, gf_session_zero_gradients(session_));
   RETURNS(why, gf_session_finish_step(session_, nullptr));
   RETURNS(why, gf_comm_barrier(comm_));
   RETURNS(why, gf_comm_check(comm_));

@@ -56,7 +56,7 @@ class Fabrics {
       executors_.push_back(std::make_unique<Executor>(
           ExecutorArgs{&fabric, nullptr, &kernels::CpuKernels(), &clock,
                        nullptr, nullptr},
-          group, TypicalCostModel(), ExecutorOptions()));
+          group, TypicalCostModels(), ExecutorOptions()));
     }
   }
 

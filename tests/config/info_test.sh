@@ -49,7 +49,8 @@ run GRADIENTFLOW_SPARSITY=0.5 GRADIENTFLOW_MOMENTUM=0 --
 check "settings that contradict each other exit with 1" exits 1
 check "and say how to go on" has "set residual to plain"
 
-run RANK=1 WORLD_SIZE=2 MASTER_ADDR=node1 MASTER_PORT=29500 -- --json
+run RANK=1 WORLD_SIZE=2 MASTER_ADDR=node1 MASTER_PORT=29500 \
+  GRADIENTFLOW_JOB_TOKEN=secret -- --json
 check "json exits with 0" exits 0
 check "json names the launcher" has '"set_by": "torchrun: RANK"'
 check "json has the address" has '"value": "node1:29500"'

@@ -120,6 +120,7 @@ TEST(LoadOptions, TheProgramMakesUpForWhatTheLauncherLeavesOpen) {
     ASSERT_TRUE(loaded.Set("size", "3").ok());
     EXPECT_FALSE(loaded.options.Validate().ok()) << "no rendezvous";
     ASSERT_TRUE(loaded.Set("rendezvous", "b:2").ok());
+    ASSERT_TRUE(loaded.Set("job_token", "a secret").ok());
     EXPECT_TRUE(loaded.options.Validate().ok());
     EXPECT_EQ(loaded.options.rank, 2);
     EXPECT_EQ(loaded.options.size, 3);
@@ -128,13 +129,39 @@ TEST(LoadOptions, TheProgramMakesUpForWhatTheLauncherLeavesOpen) {
 
 TEST(LoadOptions, TheLaunchersAddressServesTheProgramsRanks) {
   LoadedOptions loaded =
-      LoadOptions(Env{"WORLD_SIZE=4", "MASTER_ADDR=a", "MASTER_PORT=1"}.get());
+      LoadOptions(Env{"WORLD_SIZE=4", "MASTER_ADDR=a", "MASTER_PORT=1",
+                      "GRADIENTFLOW_JOB_TOKEN=a secret"}
+                      .get());
   EXPECT_NE(loaded.options.Validate().message().find("RANK is not"),
             std::string::npos);
   ASSERT_TRUE(loaded.Set("rank", "2").ok());
   ASSERT_TRUE(loaded.Set("size", "3").ok());
   EXPECT_TRUE(loaded.options.Validate().ok());
   EXPECT_EQ(loaded.options.rendezvous, "a:1");
+}
+
+TEST(LoadOptions, EachRestartOfALauncherIsARunOfItsOwn) {
+  using Lines = std::vector<std::string>;
+  const auto run = [](const Lines& lines) {
+    return LoadOptions(Env(lines).get()).options.job_run;
+  };
+  const Lines torchrun = {"RANK=1", "WORLD_SIZE=2", "TORCHELASTIC_RUN_ID=x"};
+  Lines restarted = torchrun;
+  restarted.push_back("TORCHELASTIC_RESTART_COUNT=1");
+  Lines another = torchrun;
+  another.back() = "TORCHELASTIC_RUN_ID=y";
+  EXPECT_EQ(run(torchrun), run(torchrun));
+  EXPECT_NE(run(torchrun), run(restarted));
+  EXPECT_NE(run(torchrun), run(another));
+  const Lines slurm = {"SLURM_PROCID=0", "SLURM_NTASKS=2", "SLURM_STEP_ID=0",
+                       "SLURM_JOB_ID=7"};
+  Lines requeued = slurm;
+  requeued.push_back("SLURM_RESTART_COUNT=1");
+  EXPECT_NE(run(slurm), run(requeued));
+  // Ranks that are numbered by hand may be in jobs of their own.
+  restarted.push_back("GRADIENTFLOW_RANK=0");
+  restarted.push_back("GRADIENTFLOW_SIZE=2");
+  EXPECT_EQ(run(restarted), "");
 }
 
 TEST(LoadOptions, TellsAllProblemsAtOnceAndKeepsTheRest) {

@@ -43,7 +43,8 @@ TEST(OptionsValidate, NamesTheFieldThatIsWrong) {
       {"size", [](Options* o) { o->size = 0; }},
       {"rendezvous", [](Options* o) { o->rendezvous.clear(); }},
       {"rendezvous", [](Options* o) { o->rendezvous = "host"; }},
-      {"job_token", [](Options* o) { o->job_token.clear(); }},
+      {"GRADIENTFLOW_JOB_TOKEN",
+       [](Options* o) { o->rendezvous = "node1:29500"; }},
       {"fabric", [](Options* o) { o->fabric = "ship"; }},
       {"connections", [](Options* o) { o->connections = -1; }},
       {"segment_bytes", [](Options* o) { o->segment_bytes = 100; }},
@@ -81,6 +82,27 @@ TEST(OptionsValidate, NamesTheFieldThatIsWrong) {
     EXPECT_NE(status.message().find(test.named), std::string::npos)
         << test.named << " is not in: " << status.message();
   }
+}
+
+// Whoever can reach a rendezvous over the network must prove more than that.
+TEST(OptionsValidate, OnlyARendezvousThatOthersCannotReachNeedsNoToken) {
+  const auto needs_token = [](const char* rendezvous) {
+    Options options = Valid();
+    options.rendezvous = rendezvous;
+    return !options.Validate().ok();
+  };
+  for (const char* here : {"127.0.0.1:80", "127.0.1.1:80", "localhost:80",
+                           "[::1]:80", "file:///a/folder"}) {
+    EXPECT_FALSE(needs_token(here)) << here;
+  }
+  for (const char* there : {"10.0.0.1:80", "node1:80", "0.0.0.0:80", "[::]:80",
+                            "localhost.example.org:80", "[fd00::1]:80"}) {
+    EXPECT_TRUE(needs_token(there)) << there;
+  }
+  Options options = Valid();
+  options.rendezvous = "node1:80";
+  options.fabric = "shm";
+  EXPECT_TRUE(options.Validate().ok()) << "all ranks are on one host";
 }
 
 TEST(OptionsValidate, SparsityWithoutMomentumNeedsThePlainResidual) {

@@ -46,7 +46,7 @@ constexpr double kProductPerRank = 1.5;
 // "auto" may choose such an algorithm.
 bool PartialsTravel(const AllreduceCase& c) {
   return c.algorithm == nullptr ||
-         MakeAllreduce(*c.algorithm, 0, {.size = 2}, 8).multi_hop;
+         MakeSchedule(*c.algorithm, 0, {.size = 2}, 8).multi_hop;
 }
 
 double MaxUlp(const AllreduceCase& c, int size) {

@@ -13,7 +13,7 @@ struct AllreduceCase {
   DType dtype = DType::kFloat32;
   DType wire = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  const AllreduceAlgorithm* algorithm = nullptr;
+  const CollectiveAlgorithm* algorithm = nullptr;
   std::size_t count = 0;
   float scale = 1.0F;
 };

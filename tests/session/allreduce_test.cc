@@ -14,7 +14,7 @@
 namespace gradientflow::testing {
 namespace {
 
-using Algorithm = const AllreduceAlgorithm*;
+using Algorithm = const CollectiveAlgorithm*;
 using kernels::testing::Elements;
 
 constexpr std::size_t kSegmentBytes = 16384;
@@ -33,7 +33,7 @@ constexpr ReduceOp kAllOps[] = {
 std::vector<Algorithm> AlgorithmsOver(Over over) {
   std::vector<Algorithm> algorithms = {nullptr};
   for (Algorithm algorithm : allreduce::kTable) {
-    if (RunnableAllreduce(algorithm, 8, over == Over::kMemory) == algorithm) {
+    if (RunnableAlgorithm(algorithm, 8, over == Over::kMemory) == algorithm) {
       algorithms.push_back(algorithm);
     }
   }

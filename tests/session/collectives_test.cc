@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "gradientflow/collectives/choose.h"
 #include "tests/session/allreduce_oracle.h"
 #include "tests/session/ranks.h"
 
@@ -46,6 +49,20 @@ CollectiveCall Call(CollectiveKind kind, DType dtype, std::size_t count,
   return call;
 }
 
+// Every algorithm of the collective, and "auto".
+std::vector<const CollectiveAlgorithm*> Algorithms(CollectiveKind kind) {
+  const auto table = AlgorithmsOf(kind);
+  std::vector<const CollectiveAlgorithm*> all = {nullptr};
+  all.insert(all.end(), table.begin(), table.end());
+  return all;
+}
+
+Status RunBy(const CollectiveAlgorithm* algorithm, GradientSession& session,
+             CollectiveCall call) {
+  call.algorithm = algorithm;
+  return session.communicator().Run(call);
+}
+
 std::size_t Sum(const std::vector<std::size_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
@@ -69,12 +86,14 @@ TEST_P(Collectives, BroadcastFromEveryRoot) {
           count > 1000 ? std::min(2, session.size()) : session.size();
       for (int root = 0; root < roots; ++root) {
         const DType dtype = kAllTypes[(count + root) % std::size(kAllTypes)];
-        Elements data = Input(dtype, session.rank(), count);
-        CollectiveCall call =
-            Call(CollectiveKind::kBroadcast, dtype, count, root);
-        call.output = data.data();
-        ASSERT_TRUE(session.communicator().Run(call).ok());
-        ExpectInput(data, 0, root, 0, count);
+        for (const auto* algorithm : Algorithms(CollectiveKind::kBroadcast)) {
+          Elements data = Input(dtype, session.rank(), count);
+          CollectiveCall call =
+              Call(CollectiveKind::kBroadcast, dtype, count, root);
+          call.output = data.data();
+          ASSERT_TRUE(RunBy(algorithm, session, call).ok());
+          ExpectInput(data, 0, root, 0, count);
+        }
       }
     }
   });
@@ -86,13 +105,15 @@ TEST_P(Collectives, AllgatherInRankOrder) {
     for (std::size_t count : kCounts) {
       const DType dtype = kAllTypes[round++ % std::size(kAllTypes)];
       const Elements mine = Input(dtype, session.rank(), count);
-      Elements all(dtype, count * session.size());
-      CollectiveCall call = Call(CollectiveKind::kAllgather, dtype, count);
-      call.input = mine.data();
-      call.output = all.data();
-      ASSERT_TRUE(session.communicator().Run(call).ok());
-      for (int r = 0; r < session.size(); ++r) {
-        ExpectInput(all, r * count, r, 0, count);
+      for (const auto* algorithm : Algorithms(CollectiveKind::kAllgather)) {
+        Elements all(dtype, count * session.size());
+        CollectiveCall call = Call(CollectiveKind::kAllgather, dtype, count);
+        call.input = mine.data();
+        call.output = all.data();
+        ASSERT_TRUE(RunBy(algorithm, session, call).ok());
+        for (int r = 0; r < session.size(); ++r) {
+          ExpectInput(all, r * count, r, 0, count);
+        }
       }
     }
   });
@@ -155,7 +176,7 @@ TEST_P(Collectives, ReduceAndReduceScatterOfIntegersWithEveryOperation) {
   });
 }
 
-// Combines in rank order, as the library guarantees here: the same bits.
+// Combines in rank order.
 double ReducedInOrder(ReduceOp op, DType dtype,
                       const std::vector<Elements>& inputs, std::size_t i) {
   const auto kernel_op = op == ReduceOp::kMean
@@ -169,18 +190,37 @@ double ReducedInOrder(ReduceOp op, DType dtype,
   return value;
 }
 
+// An algorithm that adds all contributions at once does so in rank order, and
+// rounds the sum once: exactly these bits. Floats of 16 bits are added only in
+// this way unless the call asks for another algorithm. Partial sums are rounded
+// each time.
 void ExpectReduced(const Elements& seen, ReduceOp op,
+                   const CollectiveAlgorithm* algorithm,
                    const std::vector<Elements>& inputs, std::size_t from) {
+  const bool exactly = algorithm == nullptr ? SizeOf(seen.type()) == 2
+                                            : !algorithm->partial_sums;
+  const std::map<DType, double> kPrecision = {{DType::kFloat64, 0x1p-52},
+                                              {DType::kFloat32, 0x1p-23},
+                                              {DType::kFloat16, 0x1p-10},
+                                              {DType::kBFloat16, 0x1p-7}};
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const double exact = ReducedInOrder(op, seen.type(), inputs, from + i);
-    ASSERT_TRUE(kernels::testing::Is(
-        seen, i, kernels::testing::RoundTo(seen.type(), exact)))
-        << "element " << i;
+    const double rounded = kernels::testing::RoundTo(seen.type(), exact);
+    double largest = std::abs(exact);
+    for (const Elements& input : inputs) {
+      largest = std::max(largest, std::abs(input.Get(from + i)));
+    }
+    const double bound = exactly ? 0
+                                 : kPrecision.at(seen.type()) * largest *
+                                       static_cast<double>(inputs.size());
+    if (std::abs(seen.Get(i) - rounded) <= bound) continue;
+    ASSERT_TRUE(kernels::testing::Is(seen, i, rounded))
+        << "element " << i << " by " << Name(algorithm);
   }
   EXPECT_TRUE(seen.CanariesIntact());
 }
 
-TEST_P(Collectives, ReduceToEveryRootInRankOrder) {
+TEST_P(Collectives, ReduceToEveryRoot) {
   Run([](GradientSession& session) {
     const int size = session.size();
     int round = 0;
@@ -192,13 +232,15 @@ TEST_P(Collectives, ReduceToEveryRootInRankOrder) {
       const DType dtype = kAllTypes[round++ % 4];
       const std::vector<Elements> inputs = Inputs(session, dtype, count);
       const bool is_root = session.rank() == root;
-      Elements output(dtype, is_root ? count : 0);
-      CollectiveCall call = Call(CollectiveKind::kReduce, dtype, count, root);
-      call.op = op;
-      call.input = inputs[session.rank()].data();
-      call.output = is_root ? output.data() : nullptr;
-      ASSERT_TRUE(session.communicator().Run(call).ok());
-      if (is_root) ExpectReduced(output, op, inputs, 0);
+      for (const auto* algorithm : Algorithms(CollectiveKind::kReduce)) {
+        Elements output(dtype, is_root ? count : 0);
+        CollectiveCall call = Call(CollectiveKind::kReduce, dtype, count, root);
+        call.op = op;
+        call.input = inputs[session.rank()].data();
+        call.output = is_root ? output.data() : nullptr;
+        ASSERT_TRUE(RunBy(algorithm, session, call).ok());
+        if (is_root) ExpectReduced(output, op, algorithm, inputs, 0);
+      }
     }
   });
 }
@@ -225,13 +267,97 @@ TEST_P(Collectives, ReduceScatterGivesEachRankItsBlock) {
     for (std::size_t count : kCounts) {
       const DType dtype = kAllTypes[round++ % 4];
       const std::vector<Elements> inputs = Inputs(session, dtype, count * size);
-      Elements output(dtype, count);
-      CollectiveCall call = Call(CollectiveKind::kReduceScatter, dtype, count);
-      call.input = inputs[session.rank()].data();
-      call.output = output.data();
-      ASSERT_TRUE(session.communicator().Run(call).ok());
-      ExpectReduced(output, ReduceOp::kSum, inputs, session.rank() * count);
+      for (const auto* algorithm : Algorithms(CollectiveKind::kReduceScatter)) {
+        Elements output(dtype, count);
+        CollectiveCall call =
+            Call(CollectiveKind::kReduceScatter, dtype, count);
+        call.input = inputs[session.rank()].data();
+        call.output = output.data();
+        ASSERT_TRUE(RunBy(algorithm, session, call).ok());
+        ExpectReduced(output, ReduceOp::kSum, algorithm, inputs,
+                      session.rank() * count);
+      }
     }
+  });
+}
+
+// Whatever the algorithm, each contribution to a mean is scaled once.
+TEST_P(Collectives, MeansByEveryAlgorithm) {
+  Run([](GradientSession& session) {
+    const auto size = static_cast<std::size_t>(session.size());
+    constexpr std::size_t kCount = 37;
+    for (const DType dtype :
+         {DType::kFloat32, DType::kFloat16, DType::kFloat64}) {
+      const std::vector<Elements> inputs =
+          Inputs(session, dtype, kCount * size);
+      const auto check = [&](const Elements& seen, std::size_t from) {
+        for (std::size_t i = 0; i < seen.size(); ++i) {
+          double mean = 0;
+          double sizes = 1e-6;
+          for (const Elements& input : inputs) {
+            mean += input.Get(from + i) / session.size();
+            sizes += std::abs(input.Get(from + i));
+          }
+          ASSERT_NEAR(seen.Get(i), mean, 4e-3 * sizes) << Name(dtype);
+        }
+      };
+      for (const auto* algorithm : Algorithms(CollectiveKind::kReduceScatter)) {
+        Elements block(dtype, kCount);
+        CollectiveCall call =
+            Call(CollectiveKind::kReduceScatter, dtype, kCount);
+        call.op = ReduceOp::kMean;
+        call.input = inputs[session.rank()].data();
+        call.output = block.data();
+        ASSERT_TRUE(RunBy(algorithm, session, call).ok());
+        check(block, session.rank() * kCount);
+      }
+      for (const auto* algorithm : Algorithms(CollectiveKind::kReduce)) {
+        const bool is_root = session.rank() + 1 == session.size();
+        Elements sum(dtype, is_root ? kCount : 0);
+        CollectiveCall call =
+            Call(CollectiveKind::kReduce, dtype, kCount, session.size() - 1);
+        call.op = ReduceOp::kMean;
+        call.input = inputs[session.rank()].data();
+        call.output = sum.data();
+        ASSERT_TRUE(RunBy(algorithm, session, call).ok());
+        check(sum, 0);
+      }
+    }
+  });
+}
+
+TEST_P(Collectives, AllToAllWithEqualCounts) {
+  Run([](GradientSession& session) {
+    const auto size = static_cast<std::size_t>(session.size());
+    int round = 0;
+    for (const std::size_t count : {0, 1, 97, 1000}) {
+      const DType dtype = kAllTypes[round++];
+      for (const auto* algorithm : Algorithms(CollectiveKind::kAllToAll)) {
+        CollectiveCall call = Call(CollectiveKind::kAllToAll, dtype, 0);
+        call.send_counts.assign(size, count);
+        call.recv_counts.assign(size, count);
+        call.equal_counts = true;
+        const Elements input = Input(dtype, session.rank(), size * count);
+        Elements output(dtype, size * count);
+        call.input = input.data();
+        call.output = output.data();
+        ASSERT_TRUE(RunBy(algorithm, session, call).ok());
+        for (int r = 0; r < session.size(); ++r) {
+          ExpectInput(output, r * count, r, session.rank() * count, count);
+        }
+      }
+    }
+    CollectiveCall call = Call(CollectiveKind::kAllToAll, DType::kInt8, 0);
+    std::vector<std::int8_t> data(2 * size);
+    call.input = data.data();
+    call.output = data.data() + size;
+    call.send_counts.assign(size, 1);
+    call.recv_counts.assign(size, 1);
+    EXPECT_FALSE(RunBy(&collectives::kBruckAllToAll, session, call).ok());
+    EXPECT_FALSE(RunBy(&collectives::kRingAllgather, session, call).ok());
+    call.equal_counts = true;
+    if (size > 1) call.send_counts.back() = 2;
+    EXPECT_EQ(RunBy(nullptr, session, call).ok(), size == 1);
   });
 }
 
@@ -284,24 +410,28 @@ TEST_P(Collectives, GatherAndScatterWithUnevenCounts) {
       const std::vector<std::size_t> counts =
           UnevenCounts(session.size(), round);
       const Elements mine = Input(dtype, me, counts[me]);
-      Elements all(dtype, me == root ? Sum(counts) : 0);
-      CollectiveCall gather = Call(CollectiveKind::kGather, dtype, 0, root);
-      gather.recv_counts = counts;
-      gather.input = mine.data();
-      gather.output = all.data();
-      ASSERT_TRUE(session.communicator().Run(gather).ok());
-      std::size_t at = 0;
-      for (int r = 0; me == root && r < session.size(); at += counts[r++]) {
-        ExpectInput(all, at, r, 0, counts[r]);
+      for (const char* name : {"auto", "direct", "binomial"}) {
+        Elements all(dtype, me == root ? Sum(counts) : 0);
+        CollectiveCall gather = Call(CollectiveKind::kGather, dtype, 0, root);
+        gather.algorithm = ParseAlgorithm(gather.kind, name).value();
+        gather.recv_counts = counts;
+        gather.input = mine.data();
+        gather.output = all.data();
+        ASSERT_TRUE(session.communicator().Run(gather).ok());
+        std::size_t at = 0;
+        for (int r = 0; me == root && r < session.size(); at += counts[r++]) {
+          ExpectInput(all, at, r, 0, counts[r]);
+        }
+        // And back to where it came from.
+        Elements again(dtype, counts[me]);
+        CollectiveCall scatter = Call(CollectiveKind::kScatter, dtype, 0, root);
+        scatter.algorithm = ParseAlgorithm(scatter.kind, name).value();
+        scatter.send_counts = counts;
+        scatter.input = all.data();
+        scatter.output = again.data();
+        ASSERT_TRUE(session.communicator().Run(scatter).ok());
+        EXPECT_TRUE(again.SameBits(mine));
       }
-      // And back to where it came from.
-      Elements again(dtype, counts[me]);
-      CollectiveCall scatter = Call(CollectiveKind::kScatter, dtype, 0, root);
-      scatter.send_counts = counts;
-      scatter.input = all.data();
-      scatter.output = again.data();
-      ASSERT_TRUE(session.communicator().Run(scatter).ok());
-      EXPECT_TRUE(again.SameBits(mine));
     }
   });
 }
@@ -314,17 +444,19 @@ TEST_P(Collectives, AllgatherWithUnevenCounts) {
       const std::vector<std::size_t> counts =
           UnevenCounts(session.size(), round);
       const Elements mine = Input(dtype, me, counts[me]);
-      Elements all(dtype, Sum(counts));
       CollectiveCall gather = Call(CollectiveKind::kAllgather, dtype, 0);
       gather.recv_counts = counts;
       gather.input = mine.data();
-      gather.output = all.data();
-      ASSERT_TRUE(session.communicator().Run(gather).ok());
-      std::size_t at = 0;
-      for (int r = 0; r < session.size(); at += counts[r++]) {
-        ExpectInput(all, at, r, 0, counts[r]);
+      for (const auto* algorithm : Algorithms(CollectiveKind::kAllgather)) {
+        Elements all(dtype, Sum(counts));
+        gather.output = all.data();
+        ASSERT_TRUE(RunBy(algorithm, session, gather).ok());
+        std::size_t at = 0;
+        for (int r = 0; r < session.size(); at += counts[r++]) {
+          ExpectInput(all, at, r, 0, counts[r]);
+        }
+        EXPECT_TRUE(all.CanariesIntact());
       }
-      EXPECT_TRUE(all.CanariesIntact());
       gather.recv_counts.push_back(1);
       EXPECT_EQ(session.communicator().Run(gather).code(),
                 StatusCode::kInvalidArgument);

@@ -43,6 +43,7 @@ class ToldAggregator final : public Aggregator {
   std::span<const Extent> exchanged() const override { return {}; }
   std::span<const std::uint8_t> selection() const override { return {}; }
   void SetBucketBytes(std::size_t) override {}
+  Status ZeroSent() override { return Status(); }
   Result<std::span<const float>> residual() override {
     return std::span<const float>();
   }

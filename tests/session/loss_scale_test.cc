@@ -90,16 +90,20 @@ class LossScale : public ::testing::TestWithParam<std::tuple<Over, int>> {
 
   static std::vector<std::string> Algorithms() {
     const Over over = std::get<Over>(GetParam());
-    if (over == Over::kNccl) return {"auto"};
-    const bool all_share = over == Over::kMemory || over == Over::kDevices;
+    // A device's pool meets the same algorithms as a host's, in staging memory.
+    if (over == Over::kNccl || over == Over::kDevices ||
+        over == Over::kSomeDevices) {
+      return {"auto"};
+    }
+    const bool all_share = over == Over::kMemory;
     std::vector<std::string> names;
-    for (const AllreduceAlgorithm* algorithm : allreduce::kTable) {
+    for (const CollectiveAlgorithm* algorithm : allreduce::kTable) {
       // Only mixed fabrics have two levels; flat algorithms behave as
       // elsewhere.
       const bool two_levels =
-          algorithm->memory == AllreduceAlgorithm::Memory::kMayShare;
+          algorithm->memory == CollectiveAlgorithm::Memory::kMayShare;
       if (two_levels == (over == Over::kMixed) &&
-          RunnableAllreduce(algorithm, 8, all_share) == algorithm) {
+          RunnableAlgorithm(algorithm, 8, all_share) == algorithm) {
         names.push_back(algorithm->name);
       }
     }

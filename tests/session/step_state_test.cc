@@ -9,7 +9,8 @@ namespace {
 
 constexpr StepCall kCalls[] = {
     StepCall::kFinishStep,   StepCall::kOptimizerStep, StepCall::kSaveState,
-    StepCall::kRestoreState, StepCall::kSetLossScale,  StepCall::kSetStream};
+    StepCall::kRestoreState, StepCall::kSetLossScale,  StepCall::kSetStream,
+    StepCall::kZeroGradients};
 
 // One letter per call of kCalls: y if it is allowed, n if not.
 std::string Table(const StepState& state, bool touched) {
@@ -27,38 +28,57 @@ std::string Table(const StepState& state, bool touched) {
 
 TEST(StepState, AdmitsWhatItsTableSays) {
   StepState state;
-  EXPECT_EQ(Table(state, false), "ynyyyy");
-  EXPECT_EQ(Table(state, true), "ynnnyn");
+  EXPECT_EQ(Table(state, false), "ynyyyyy");
+  EXPECT_EQ(Table(state, true), "ynnnynn");
   state.Begins(StepCall::kFinishStep);
-  EXPECT_EQ(Table(state, true), "nnnnyn");
+  EXPECT_EQ(Table(state, true), "nnnnynn");
   state.Ends();
-  EXPECT_EQ(Table(state, true), "ynnnyn");
+  EXPECT_EQ(Table(state, true), "ynnnynn");
   state.Begins(StepCall::kFinishStep);
   state.Finished();
-  EXPECT_EQ(Table(state, false), "yyyyyy");
-  EXPECT_EQ(Table(state, true), "ynnnyn");
+  EXPECT_EQ(Table(state, false), "yyyyyyy");
+  EXPECT_EQ(Table(state, true), "ynnnynn");
   state.Begins(StepCall::kFinishStep);
   state.Ends();
-  EXPECT_EQ(Table(state, false), "yyyyyy") << "nothing of the next was marked";
+  EXPECT_EQ(Table(state, false), "yyyyyyy") << "nothing of the next was marked";
   state.Applied(6);
-  EXPECT_EQ(Table(state, false), "ynyyyy");
+  EXPECT_EQ(Table(state, false), "ynyyyyy");
   state.Begins(StepCall::kFinishStep);
   state.Finished();
   state.Restored();
-  EXPECT_EQ(Table(state, false), "ynyyyy");
+  EXPECT_EQ(Table(state, false), "ynyyyyy");
 }
 
 TEST(StepState, AdmitsNothingWhileAnotherThreadsCallRuns) {
-  for (const StepCall call : {StepCall::kOptimizerStep, StepCall::kSaveState,
-                              StepCall::kRestoreState}) {
+  for (const StepCall call :
+       {StepCall::kOptimizerStep, StepCall::kSaveState, StepCall::kRestoreState,
+        StepCall::kZeroGradients}) {
     StepState state;
     state.Begins(StepCall::kFinishStep);
     state.Finished();
     state.Begins(call);
-    EXPECT_EQ(Table(state, false), "nnnnnn");
+    EXPECT_EQ(Table(state, false), "nnnnnnn");
     state.Ends();
-    EXPECT_EQ(Table(state, false), "yyyyyy");
+    EXPECT_EQ(Table(state, false), "yyyyyyy");
   }
+}
+
+TEST(StepState, HasNothingToApplyOnceGradientsAreZeroed) {
+  StepState state;
+  EXPECT_TRUE(state.zeroed());
+  state.Begins(StepCall::kFinishStep);
+  state.Finished();
+  EXPECT_FALSE(state.zeroed());
+  state.Zeroed();
+  EXPECT_TRUE(state.zeroed());
+  EXPECT_NE(
+      state.Admit(StepCall::kOptimizerStep, 7, false).message().find("before"),
+      std::string::npos);
+  state.Begins(StepCall::kFinishStep);
+  state.Finished();
+  EXPECT_TRUE(state.Admit(StepCall::kOptimizerStep, 7, false).ok());
+  state.Restored();
+  EXPECT_TRUE(state.zeroed());
 }
 
 TEST(StepState, KeepsTheFirstReason) {
@@ -68,7 +88,7 @@ TEST(StepState, KeepsTheFirstReason) {
   EXPECT_EQ(state.Fail(Status(StatusCode::kInternal, "later")).message(),
             "the first");
   for (const bool touched : {false, true}) {
-    EXPECT_EQ(Table(state, touched), "nnnnnn");
+    EXPECT_EQ(Table(state, touched), "nnnnnnn");
     for (const StepCall call : kCalls) {
       EXPECT_EQ(state.Admit(call, 7, touched).ToString(),
                 Status(StatusCode::kUnavailable, "the first").ToString());

@@ -157,8 +157,8 @@ TEST_P(Steps, SumWhenAsked) {
 std::vector<const char*> AlgorithmsByMessages(Over over) {
   std::vector<const char*> names = {Name(nullptr)};
   if (over == Over::kNccl) return names;
-  for (const AllreduceAlgorithm* algorithm : allreduce::kTable) {
-    if (RunnableAllreduce(algorithm, 8, /*all_share=*/false) == algorithm) {
+  for (const CollectiveAlgorithm* algorithm : allreduce::kTable) {
+    if (RunnableAlgorithm(algorithm, 8, /*all_share=*/false) == algorithm) {
       names.push_back(algorithm->name);
     }
   }

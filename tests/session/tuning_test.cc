@@ -11,78 +11,106 @@
 #include "gradientflow/base/manual_clock.h"
 #include "gradientflow/buckets/tuner.h"
 #include "gradientflow/collectives/choose.h"
+#include "gradientflow/collectives/measure.h"
 #include "tests/session/ranks.h"
 
 namespace gradientflow {
 namespace {
 
-// A network on which an allreduce takes `latency` and `per_byte`; small ones
-// take 20 times as long while cores are busy.
+// Two hosts of two ranks, as rank 0 sees them. Between hosts a round of
+// messages takes 50 us, a message 5 us and a byte 8 ns on a line that the ranks
+// of a host share; inside a host, 2 us, 0.5 us and 0.1 ns. An allreduce takes
+// 90 us and 8 ns per byte. Other ranks are twice as slow.
 class Network {
  public:
-  Network(double latency, double per_byte)
-      : latency_(latency), per_byte_(per_byte) {}
-
-  Result<MeasuredCosts> Measure(int size) {
-    return MeasureCosts(
-        size, [this](const CollectiveCall& call) { return Run(call); }, clock_);
+  CallGroup group() const {
+    CallGroup group;
+    group.size = 4;
+    group.topology.host = {0, 0, 1, 1};
+    return group;
   }
-  void SetBusy(bool busy) { busy_ = busy; }
-
- private:
   Status Run(const CollectiveCall& call) {
-    const double bytes =
-        static_cast<double>(call.count) * static_cast<double>(sizeof(float));
-    const double factor = busy_ && bytes < 1e5 ? 20 : 1;
-    clock_.Advance(FromSeconds(factor * (latency_ + bytes * per_byte_)));
+    ++calls_;
+    if (call.op == ReduceOp::kMax) {
+      EXPECT_EQ(call.dtype, DType::kFloat64);
+      auto* const times = static_cast<double*>(call.output);
+      // The last of each four numbers is no time.
+      for (std::size_t i = 0; i < call.count; ++i) {
+        if (call.count == 2 || i % 4 != 3) times[i] *= 2;
+      }
+      return Status();
+    }
+    double seconds = 90e-6 + 4.0 * static_cast<double>(call.count) * 8e-9;
+    if (call.kind == CollectiveKind::kAllToAll) seconds = Exchange(call);
+    clock_.Advance(FromSeconds(seconds));
     return Status();
   }
+  const Clock& clock() const { return clock_; }
+  int calls() const { return calls_; }
 
-  const double latency_;
-  const double per_byte_;
-  bool busy_ = false;
+ private:
+  static double Exchange(const CollectiveCall& call) {
+    double messages = 0;
+    double bytes = 0;
+    for (const std::size_t count : call.send_counts) {
+      messages += count > 0 ? 1 : 0;
+      bytes += static_cast<double>(count);
+    }
+    EXPECT_EQ(call.send_counts[0], 0U);
+    const bool inside = call.send_counts[1] > 0;
+    EXPECT_TRUE(!inside || messages == 1);
+    return inside ? 2e-6 + 0.5e-6 * messages + 0.1e-9 * bytes
+                  : 50e-6 + 5e-6 * messages + 2 * 8e-9 * bytes;
+  }
+
+  int calls_ = 0;
   ManualClock clock_;
 };
 
-TEST(MeasureCosts, FindsLatencyAndBandwidthBetweenHosts) {
-  Network network(50e-6, 8e-9);
-  const auto costs = network.Measure(4);
+TEST(MeasureLinks, FindsWhatARoundAMessageAndAByteTakeByClassOfLink) {
+  Network network;
+  const auto costs = MeasureLinks(
+      network.group(),
+      [&](const CollectiveCall& call) { return network.Run(call); },
+      network.clock());
   ASSERT_TRUE(costs.ok());
-  EXPECT_NEAR(costs.value().channel.seconds_per_byte, 8e-9, 1e-11);
-  EXPECT_NEAR(costs.value().channel.latency_seconds, 50e-6 + 4096 * 8e-9, 1e-9);
-  // The cost per byte of 2(p-1)/p of the bytes.
-  EXPECT_NEAR(costs.value().model.across.seconds_per_byte, 8e-9 / 1.5, 1e-11);
-  EXPECT_NEAR(costs.value().model.across.latency_seconds, 50e-6 + 4096 * 8e-9,
-              1e-9);
+  const auto& [inside, across] = costs.value().together;
+  EXPECT_NEAR(across.latency_seconds, 2 * 50e-6, 4e-7);
+  EXPECT_NEAR(across.message_seconds, 2 * 5e-6, 4e-7);
+  EXPECT_NEAR(across.seconds_per_byte, 2 * 8e-9, 1e-11);
+  // With one peer inside, a message's part of the time is the typical one.
+  EXPECT_NEAR(inside.latency_seconds + inside.message_seconds, 2 * 2.5e-6,
+              1e-8);
+  EXPECT_NEAR(inside.seconds_per_byte, 2 * 0.1e-9, 1e-12);
 }
 
-// If a small allreduce was measured on a busy core, a large one would seem
-// free.
-TEST(MeasureCosts, ChoosesAlikeOnOneHostHoweverBusyItIs) {
-  for (const int size : {2, 3, 4, 8}) {
-    std::vector<std::vector<const AllreduceAlgorithm*>> chosen;
-    for (const bool busy : {false, true}) {
-      Network network(4e-6, 4e-11);
-      network.SetBusy(busy);
-      const auto costs = network.Measure(size);
-      ASSERT_TRUE(costs.ok());
-      AllreduceQuestion question;
-      question.size = size;
-      question.topology.host.assign(static_cast<std::size_t>(size), 0);
-      question.all_share_memory = question.hosts_share_memory = true;
-      question.model = costs.value().model;
-      auto& of_this = chosen.emplace_back();
-      for (const std::size_t count : {1, 1000, 26'000, 400'000, 32'000'000}) {
-        question.count = count;
-        of_this.push_back(ChooseAllreduce(question).algorithm);
-      }
-    }
-    EXPECT_EQ(chosen[0], chosen[1]) << size << " ranks";
-    if (size == 2) {
-      EXPECT_EQ(chosen[0].front(), &allreduce::kOneRound);
-    }
-    EXPECT_EQ(chosen[0].back(), &allreduce::kShared);
-  }
+// If a small message was measured on a busy core, a large one would seem free.
+TEST(MeasureLinks, MeasuresNothingOnOneHost) {
+  Network network;
+  CallGroup group = network.group();
+  group.topology.host = {7, 7, 7, 7};
+  const auto costs = MeasureLinks(
+      group, [&](const CollectiveCall& call) { return network.Run(call); },
+      network.clock());
+  ASSERT_TRUE(costs.ok());
+  EXPECT_EQ(network.calls(), 0);
+  CallQuestion question;
+  question.hosts = HostMap(4, group.topology);
+  question.count = 32'000'000;
+  question.all_share_memory = question.hosts_share_memory = true;
+  question.model = costs.value().together;
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, question).algorithm,
+            &allreduce::kShared);
+}
+
+TEST(MeasureChannel, FindsLatencyAndBandwidthOfAnAllreduce) {
+  Network network;
+  const auto channel = MeasureChannel(
+      [&](const CollectiveCall& call) { return network.Run(call); },
+      network.clock());
+  ASSERT_TRUE(channel.ok());
+  EXPECT_NEAR(channel.value().seconds_per_byte, 2 * 8e-9, 1e-11);
+  EXPECT_NEAR(channel.value().latency_seconds, 2 * (90e-6 + 4096 * 8e-9), 1e-8);
 }
 
 // Keeps the calls; the test completes them.
@@ -152,13 +180,18 @@ std::string Opening(testing::Over over, std::size_t bucket_bytes,
 TEST(Opening, MeasuresIfSomethingDependsOnIt) {
   const std::vector<TensorSpec> tensors = {{"weight", 1000}};
   constexpr std::size_t kSet = 4096;
-  const auto measures = [](const std::string& text) {
-    return text.find("measured: latency") != std::string::npos;
+  const auto says = [](const std::string& text, const char* what) {
+    return text.find(what) != std::string::npos;
   };
-  EXPECT_TRUE(measures(Opening(testing::Over::kMemory, kAutoBytes, tensors)));
-  EXPECT_FALSE(measures(Opening(testing::Over::kMemory, kSet, tensors)));
-  EXPECT_FALSE(measures(Opening(testing::Over::kMemory, kAutoBytes, {})));
-  EXPECT_TRUE(measures(Opening(testing::Over::kMixed, kSet, {})));
+  const char* const kAllreduce = "measured allreduce: latency";
+  const char* const kLinks = "links between hosts: latency";
+  const auto tuned = Opening(testing::Over::kMemory, kAutoBytes, tensors);
+  EXPECT_TRUE(says(tuned, kAllreduce));
+  for (const auto& still : {Opening(testing::Over::kMemory, kSet, tensors),
+                            Opening(testing::Over::kMemory, kAutoBytes, {})}) {
+    EXPECT_FALSE(says(still, kAllreduce) || says(still, kLinks));
+  }
+  EXPECT_TRUE(says(Opening(testing::Over::kMixed, kSet, {}), kLinks));
 }
 
 }  // namespace

@@ -102,6 +102,9 @@ void SetAll(const Settings& settings, const at::Tensor& parameter,
                     "options: device=", options.Get("device"),
                     ", but the parameters are on ", parameter.device(),
                     ": move the module before, as by module.to(device)");
+  TORCH_CHECK_VALUE(options.Get("accumulate") == "off",
+                    "options: accumulate=on, but DataParallel writes each "
+                    "step's gradients to the pool anew: expected off");
 }
 
 std::shared_ptr<DataParallel> Open(const std::optional<GroupPtr>& group,

@@ -3,7 +3,7 @@
 With the right to make network namespaces (root), every host has its own, so
 that byte counters show only the traffic of this job. Hosts on links are one
 namespace each, joined by veth pairs to one bridge; both ends of every pair send
-through a token bucket (tbf). Without that right, two ranks on this host's
+through a token bucket (tbf). Hosts may have several such networks. Without that right, two ranks on this host's
 loopback stand for two hosts: the kernel paces every connection of a rank
 program to the link's rate (SO_MAX_PACING_RATE, see paced_sockets.cc).
 """
@@ -14,6 +14,7 @@ import ctypes
 import os
 import socket
 import subprocess
+from collections.abc import Sequence
 
 _CLONE_NEWNET = 0x40000000
 _PORT = 29531  # The port is free in a namespace of our own.
@@ -60,9 +61,11 @@ class Network:
     """
 
     def __init__(self, ranks: int, gbps: float | None = None, *,
+                 per_host: int = 1, more_gbps: Sequence[float] = (),
                  pacing: bool = False) -> None:
         """`gbps` is the rate of each link in each direction; None puts all
-        ranks on one loopback interface.
+        ranks on one loopback interface. A host has `per_host` ranks.
+        `more_gbps` are the rates of further networks: eth1, eth2 and so on.
 
         Without the right to make namespaces, loopback is this host's own and
         `shared` is true: its counters then include other traffic. Links are
@@ -70,24 +73,27 @@ class Network:
         OSError is raised. Raises ValueError for an impossible rate or number of
         ranks.
         """
-        if not 1 <= ranks <= 250 or not 0.001 <= (gbps or 1) <= 1000:
+        rates = [] if gbps is None else [gbps, *more_gbps]
+        if not 1 <= ranks <= 250 or not all(0.001 <= r <= 1000 for r in rates):
             raise ValueError(f"expected 1 to 250 ranks and 0.001 to 1000 Gb/s, "
-                             f"got {ranks} and {gbps}")
+                             f"got {ranks} and {rates}")
         self.ranks = ranks
         self.gbps = gbps
+        self.per_host = per_host
+        self.networks = len(rates)
         self.shared = False
         self.paced = False
         self.paths: list[str] = []
         self._descriptors: list[int] = []
         try:
-            self._make_loopback() if gbps is None else self._make_links(gbps)
+            self._make_loopback() if gbps is None else self._make_links(rates)
         except PermissionError:
             self.close()
             self.paced, self.shared = gbps is not None, True
             if self.paced and not pacing:
                 raise
-            if self.paced and ranks != 2:
-                raise ValueError("paced links join 2 ranks; network "
+            if self.paced and (ranks != 2 or len(rates) > 1):
+                raise ValueError("paced links join 2 ranks by one network; "
                                  "namespaces, which take more, need root")
         except BaseException:
             self.close()
@@ -136,9 +142,10 @@ class Network:
         """The variables that tell the libraries in `rank`'s process their
         place."""
         told = {"GLOO_SOCKET_IFNAME": self.interface,
-                "GRADIENTFLOW_SOCKET_IFNAME": self.interface}
+                "GRADIENTFLOW_SOCKET_IFNAME":
+                    "eth" if self.networks > 1 else self.interface}
         if self.gbps is not None:  # Ranks stand for machines.
-            told["GRADIENTFLOW_HOST_ID"] = f"host{rank}"
+            told["GRADIENTFLOW_HOST_ID"] = f"host{rank // self.per_host}"
         if self.paced:
             told["GRADIENTFLOW_CONNECTIONS"] = "1"  # The whole rate.
         return told
@@ -174,21 +181,23 @@ class Network:
         _run_in(path, "ip link set lo up")
         self.paths = [path] * self.ranks
 
-    def _make_links(self, gbps: float) -> None:
-        bridge = self._add()
-        _run_in(bridge, "ip link add bridge0 type bridge")
-        _run_in(bridge, "ip link set bridge0 up")
-        for host in range(self.ranks):
-            path, port = self._add(), f"port{host}"
-            self.paths.append(path)
-            _run_in(bridge, f"ip link add {port} type veth peer name eth0 "
-                            f"netns {path}")
-            _run_in(bridge, f"ip link set {port} master bridge0 up")
-            _run_in(bridge, _shaper(port, gbps))
-            _run_in(path, "ip link set lo up")
-            _run_in(path, f"ip address add 10.77.0.{host + 1}/24 dev eth0")
-            _run_in(path, "ip link set eth0 up")
-            _run_in(path, _shaper("eth0", gbps))
+    def _make_links(self, rates: list[float]) -> None:
+        hosts = [self._add() for _ in range(-(-self.ranks // self.per_host))]
+        self.paths = [path for path in hosts for _ in range(self.per_host)]
+        for network, gbps in enumerate(rates):
+            bridge, name = self._add(), f"eth{network}"
+            _run_in(bridge, "ip link add bridge0 type bridge")
+            _run_in(bridge, "ip link set bridge0 up")
+            for host, path in enumerate(hosts):
+                port, address = f"port{host}", f"10.{77 + network}.0.{host + 1}"
+                _run_in(bridge, f"ip link add {port} type veth peer name {name} "
+                                f"netns {path}")
+                _run_in(bridge, f"ip link set {port} master bridge0 up")
+                _run_in(bridge, _shaper(port, gbps))
+                _run_in(path, "ip link set lo up")
+                _run_in(path, f"ip address add {address}/24 dev {name}")
+                _run_in(path, f"ip link set {name} up")
+                _run_in(path, _shaper(name, gbps))
 
 
 def _run_in(path: str, command: str) -> None:

@@ -58,6 +58,7 @@ def start_program(network: Network, rank: int, command: list[str],
             "GRADIENTFLOW_RANK": str(rank),
             "GRADIENTFLOW_SIZE": str(network.ranks),
             "GRADIENTFLOW_RENDEZVOUS": f"{network.address}:{network.port}",
+            "GRADIENTFLOW_JOB_TOKEN": "benchmark",
             **environment})
 
 

@@ -27,7 +27,8 @@ void Convert(const void* src, DType src_type, void* dst, DType dst_type,
 }  // namespace
 
 Gradients::Gradients(DType dtype)
-    : element_bytes_(SizeOf(dtype)),
+    : dtype_(dtype),
+      element_bytes_(SizeOf(dtype)),
       values_(kTable),
       table_(kTable * element_bytes_) {
   Random random(0x6772616473);
@@ -50,14 +51,36 @@ float Gradients::Value(int rank, std::uint64_t step,
   return values_[(element + Shift(rank, step)) % kTable];
 }
 
-void Gradients::Fill(int rank, std::uint64_t step, BufferView pool) const {
+template <typename Copy>
+void Gradients::ForRuns(int rank, std::uint64_t step, BufferView pool,
+                        Copy copy) const {
   std::size_t from = Shift(rank, step) * element_bytes_;
   for (std::size_t to = 0; to < pool.bytes;) {
     const std::size_t n = std::min(table_.size() - from, pool.bytes - to);
-    std::memcpy(pool.data + to, table_.data() + from, n);
+    copy(pool.data + to, table_.data() + from, n);
     to += n;
     from = 0;
   }
+}
+
+void Gradients::Fill(int rank, std::uint64_t step, BufferView pool) const {
+  ForRuns(rank, step, pool, [](void* to, const void* from, std::size_t bytes) {
+    std::memcpy(to, from, bytes);
+  });
+}
+
+void Gradients::Add(int rank, std::uint64_t step, BufferView pool) const {
+  ForRuns(rank, step, pool,
+          [this](void* to, const void* from, std::size_t bytes) {
+            kernels::AccumulateArgs args{};
+            args.dst = to;
+            args.src = from;
+            args.dst_type = args.src_type = dtype_;
+            args.n = bytes / element_bytes_;
+            args.op = kernels::ReduceOp::kSum;
+            args.dst_scale = args.out_scale = 1;
+            kernels::CpuKernels().accumulate(args, nullptr);
+          });
 }
 
 float ElementAt(ConstBufferView pool, DType dtype, std::size_t element) {

@@ -20,13 +20,17 @@ class Gradients {
   // The gradient of pool element `element` on rank `rank` in `step`.
   float Value(int rank, std::uint64_t step, std::size_t element) const;
 
-  // Fills the whole pool of `rank` for `step`. REQUIRES: `pool` has the dtype
-  // given to the constructor.
+  // Writes the whole pool of `rank` for `step`, or adds to it. REQUIRES: `pool`
+  // has the dtype given to the constructor.
   void Fill(int rank, std::uint64_t step, BufferView pool) const;
+  void Add(int rank, std::uint64_t step, BufferView pool) const;
 
  private:
+  template <typename Copy>
+  void ForRuns(int rank, std::uint64_t step, BufferView pool, Copy copy) const;
   static std::size_t Shift(int rank, std::uint64_t step);
 
+  DType dtype_;
   std::size_t element_bytes_;
   std::vector<float> values_;
   std::vector<std::byte> table_;  // values_ in dtype.

@@ -45,11 +45,14 @@ Status Oracle::Check(std::uint64_t step, ConstBufferView pool,
         selection.empty() || selection[element / pool_.chunk_elements] != 0;
     for (int rank = 0; rank < pool_.ranks; ++rank, ++residual, ++left) {
       const double g = gradients_.Value(rank, step, element) + *residual;
+      const double rounding = roundoff * (std::fabs(g) + *left);
+      if (pool_.accumulate) *left += rounding;  // Of this sum.
       mean += g / pool_.ranks;
       magnitude += std::fabs(g) / pool_.ranks;
       uncertain += *left / pool_.ranks;
       *residual = sent ? 0 : pool_.momentum * g;
-      *left = sent ? roundoff * (std::fabs(g) + *left) : pool_.momentum * *left;
+      *left = sent ? rounding : pool_.momentum * *left;
+      if (pool_.accumulate) *left = sent ? 0 : *left + rounding;
     }
     if (!sent) continue;
     const float seen = ElementAt(pool, pool_.dtype, element);

@@ -20,6 +20,8 @@ class Oracle {
     int ranks = 1;
     std::size_t chunk_elements = 0;
     float momentum = 0;  // The decay of what is kept back.
+    // What is kept back is in the pool, and is rounded to its type.
+    bool accumulate = false;
   };
 
   Oracle(const Gradients& gradients, const Pool& pool);

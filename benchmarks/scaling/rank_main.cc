@@ -89,6 +89,7 @@ Status ModeRun::Open(Options options) {
   pool.ranks = session_->size();
   pool.chunk_elements = in_force.chunk_elements;
   pool.momentum = in_force.momentum;
+  pool.accumulate = in_force.accumulate;
   oracle_ = std::make_unique<Oracle>(*gradients_, pool);
   const Status made = MakeBackward();
   return made.ok() ? made : At(made);
@@ -96,8 +97,8 @@ Status ModeRun::Open(Options options) {
 
 Status ModeRun::MakeBackward() {
   const BufferView pool = session_->pool();
-  ReplayParts parts{&model_, gradients_.get(), &waiter_, pool,
-                    session_->rank()};
+  ReplayParts parts{&model_, gradients_.get(), &waiter_,
+                    pool,    session_->rank(), session_->options().accumulate};
   if (pool.device.kind != DeviceId::Kind::kCpu) {
     auto device = OpenCudaDevice(pool.device.index);
     if (!device.ok()) return device.status();
@@ -148,6 +149,7 @@ Result<Json> ModeRun::Timed() {
 }
 
 Result<Json> ModeRun::Step() {
+  GF_RETURN_IF_ERROR(session_->ZeroGradients());
   const Status prepared = backward_->Prepare(step_);
   if (!prepared.ok()) return At(prepared);
   Result<Json> sample = Timed();

@@ -60,6 +60,10 @@ Result<std::unique_ptr<ReplayBackward>> ReplayBackward::Create(
 
 Status ReplayBackward::Prepare(std::uint64_t step) {
   const std::size_t bytes = parts_.pool.bytes;
+  if (parts_.accumulate) {
+    parts_.gradients->Add(parts_.rank, step, parts_.pool);
+    return Status();
+  }
   if (stream_ == nullptr) {
     parts_.gradients->Fill(parts_.rank, step, parts_.pool);
     return Status();

@@ -43,6 +43,7 @@ struct ReplayParts {
   Waiter* waiter = nullptr;
   BufferView pool = {};
   int rank = 0;
+  bool accumulate = false;  // Gradients are added to the pool's; no device.
   // If the pool is in the memory of a device: that device, and the offsets of
   // the tensors in the pool, in bytes.
   std::shared_ptr<Device> device = nullptr;

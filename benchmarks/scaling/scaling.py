@@ -37,6 +37,8 @@ _MODES = (
     ("overlap", "+ overlap", {**_HALF, "overlap": "on", "bucket_bytes": "0"}),
     ("lazy", "+ lazy allreduce", _LAZY),
     ("csc", "+ CSC 85 %", {**_LAZY, "sparsity": "0.85"}),
+    ("accumulate", "+ accumulate", {**_LAZY, "sparsity": "0.85",
+                                    "accumulate": "on"}),
 )
 MODES = {name: {"name": name, "label": label, "settings": settings}
          for name, label, settings in _MODES}

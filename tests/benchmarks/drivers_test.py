@@ -13,10 +13,10 @@ import unittest
 from unittest import mock
 
 sys.path[:0] = [f"benchmarks/{name}" for name in
-                ("", "allreduce", "engine", "scaling", "training")]
+                ("", "collectives", "engine", "scaling", "training")]
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 os.environ.setdefault("BENCHMARK_PROGRAMS", "benchmarks")
-import allreduce  # noqa: E402
+import collectives  # noqa: E402
 import engine  # noqa: E402
 import scaling  # noqa: E402
 import training  # noqa: E402
@@ -97,8 +97,10 @@ class Training(unittest.TestCase):
 
 class Engine(unittest.TestCase):
     def test_says_times_and_memory(self):
-        rows = run(engine, "--steps", "2", "--model", "resnet50")
-        self.assertEqual(len(rows), 1 + len(engine.MEMORY))
+        rows = run(engine, "--steps", "2", "--model", "resnet50",
+                   "--passes", "1", "--threads", "2")
+        self.assertEqual(len(rows),
+                         1 + len(engine.MEMORY) + len(engine.PASSES))
         self.assertLess(rows[0]["median_us"], 100)
         self.assertGreater(rows[1]["beyond_mb"], 0)
 
@@ -120,7 +122,7 @@ class Allreduce(unittest.TestCase):
              "--rounds", "2")
 
     def test_ours_and_the_bare_loop_are_checked_and_timed(self):
-        rows = run(allreduce, *self.SHORT, "--bound", "--ranks", "3")
+        rows = run(collectives, *self.SHORT, "--bound", "--ranks", "3")
         self.assertEqual([row["size"] for row in rows], [4, 400, 40000])
         for row in rows:
             self.assertEqual(row["wrong"], 0)
@@ -128,12 +130,12 @@ class Allreduce(unittest.TestCase):
             self.assertGreater(row["bound"]["time_us"], 0)
 
     def test_ours_and_the_bare_exchange_are_checked_and_timed(self):
-        for row in run(allreduce, *self.SHORT, "--bound", "--fabric", "tcp"):
+        for row in run(collectives, *self.SHORT, "--bound", "--fabric", "tcp"):
             self.assertEqual(row["wrong"], 0)
             self.assertIn("conn", row["bound"]["note"])
 
     def test_every_algorithm_and_type_has_its_row(self):
-        rows = run(allreduce, *self.SHORT, "--fabric", "tcp", "--plain",
+        rows = run(collectives, *self.SHORT, "--fabric", "tcp", "--plain",
                    "--algorithm", "ring,two_sync", "--wire", "float16")
         self.assertEqual([row["algorithm"] for row in rows[:2]],
                          ["ring", "two_sync"])
@@ -141,14 +143,14 @@ class Allreduce(unittest.TestCase):
 
     def test_bare_exchange_of_three_ranks_is_refused(self):
         with self.assertRaisesRegex(SystemExit, "between 2 ranks"):
-            run(allreduce, "--bound", "--fabric", "tcp", "--ranks", "3")
+            run(collectives, "--bound", "--fabric", "tcp", "--ranks", "3")
 
     def test_sizes_are_whole_elements_without_repetition(self):
-        self.assertEqual(allreduce.sizes(1, 70, 2, 4), [4, 8, 16, 32, 64])
-        self.assertEqual(allreduce.sizes(4, 9, 1.5, 4), [4, 8])
+        self.assertEqual(collectives.sizes(1, 70, 2, 4), [4, 8, 16, 32, 64])
+        self.assertEqual(collectives.sizes(4, 9, 1.5, 4), [4, 8])
         for wrong in ((8, 4, 2, 4), (4, 8, 1, 4), (1, 2, 2, 4)):
             with self.assertRaises(ValueError):
-                allreduce.sizes(*wrong)
+                collectives.sizes(*wrong)
 
     def group(self, text=FAKE):
         folder = tempfile.TemporaryDirectory()
@@ -156,11 +158,11 @@ class Allreduce(unittest.TestCase):
         path = pathlib.Path(folder.name) / "fake"
         path.write_text(text, encoding="utf-8")
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
-        network = allreduce.Network(3)
+        network = collectives.Network(3)
         self.addCleanup(network.close)
-        group = allreduce.Group("fake", [
-            allreduce.start_program(network, rank, [str(path)], {},
-                                    **allreduce.PIPES) for rank in range(3)])
+        group = collectives.Group("fake", [
+            collectives.start_program(network, rank, [str(path)], {},
+                                    **collectives.PIPES) for rank in range(3)])
         self.addCleanup(group.close)
         return group
 

@@ -146,8 +146,8 @@ TEST(SlowRails, AreJudgedOnceAllHaveCarriedEnough) {
   EXPECT_EQ(Slow(rails, 2), (std::vector<bool>{false, false}));
 }
 
-// What the kernel measures depends on the load of the machine; here it need only
-// never take the last rail away.
+// What the kernel measures depends on the load of the machine; here it need
+// only never take the last rail away.
 TEST(SlowRails, LeaveTheBestOne) {
   Pair pair({"127.0.0.1:0", "127.0.0.2:0"});
   pair.Pace(1, 32 << 20);

@@ -11,6 +11,7 @@
 #include "gradientflow/base/status.h"
 #include "transports/arena.h"
 #include "transports/link.h"
+#include "transports/link_source.h"
 #include "transports/poller.h"
 
 // What a transport is to the code that joins ranks: a row (TransportKind) that
@@ -65,6 +66,9 @@ struct ConnectArgs {
   // If Connect() fails, gets the links that there are, by rank, so that their
   // peers can be told why. May be null.
   std::vector<std::unique_ptr<Link>>* links_of_failure = nullptr;
+  // Whether TakeLinkSource() follows, so that ranks can still connect to this
+  // one after Connect().
+  bool more_later = false;
 };
 
 // How this process can be reached by one transport. NOT thread-safe.
@@ -85,6 +89,17 @@ class Endpoint {
   // outlive the endpoint.
   virtual Result<std::vector<std::unique_ptr<Link>>> Connect(
       const ConnectArgs& args) = 0;
+
+  // Returns what makes links to the other ranks of the job later; null if this
+  // transport makes none. To be called after Connect() with the same arguments,
+  // at most once. `sink` outlives the source, as do the poller, the events and
+  // the clock; the endpoint need not.
+  virtual std::unique_ptr<LinkSource> TakeLinkSource(const ConnectArgs& args,
+                                                     LinkSource::Sink* sink) {
+    static_cast<void>(args);
+    static_cast<void>(sink);
+    return nullptr;
+  }
 
   // The memory that this rank shares with the ranks it links to, or null if
   // these links share none. This rank's own memory can be used at once, that of

@@ -16,7 +16,8 @@
 //   Complete()  both are there: checks length and signature, queues the Done
 //   Poll()      polls the links and runs the queued Dones
 //
-// fabric_life.cc has heartbeats, failures and good-byes.
+// fabric_links.cc has links that come later; fabric_life.cc has heartbeats,
+// failures and good-byes.
 namespace gradientflow {
 namespace {
 
@@ -25,21 +26,6 @@ constexpr std::uint64_t kPollsPerGlance = 64;
 // LiftLimit() holds at most this multiple of the limit for unexpected messages,
 // and only where keeping to the limit would stop all ranks.
 constexpr std::size_t kMostHeld = 16;
-
-// With several lanes, lane 0 is left to control messages, which data must not
-// delay. The messages of a segment share a lane if the lanes are fixed. Those
-// of a name that the receiver numbers share one in any case. Any lane will do
-// for a message that its sender has numbered.
-int LaneOf(Link& link, Tag tag) {
-  if (IsNumberedByReceiver(tag)) return link.Link::DataLane(NamedTag(tag));
-  return link.DataLane(IsPointToPoint(tag) ? tag : SegmentOf(tag));
-}
-
-// Whether the peer may send the message on this lane.
-bool MayCome(Link& link, int lane, Tag tag) {
-  return (!link.fixed_lanes() && !IsNumberedByReceiver(tag)) ||
-         LaneOf(link, tag) == lane;
-}
 
 }  // namespace
 
@@ -58,20 +44,25 @@ Fabric::~Fabric() {
   Fail(Status(StatusCode::kAborted, "the session was closed"));
   // Peers get no kAbort from here; Leave() was the place for a good-bye.
   torn_down_ = true;
-  for (Peer& peer : peers_) {
-    if (peer.link != nullptr) peer.link->Close();
-  }
+  source_.reset();
+  for (Peer* peer : linked_) peer->link->Close();
   TearDown();
   ready_.Run();
 }
 
-void Fabric::Connect(std::vector<std::unique_ptr<Link>> links) {
-  for (int r = 0; r < size_; ++r) {
-    peers_[r].link = std::move(links[r]);
-    const Link* link = peers_[r].link.get();
-    sockets_carry_data_ |= link != nullptr && link->sockets_carry_data();
-    peers_[r].heard = clock_.Now();
-  }
+// With several lanes, lane 0 is left to control messages, which data must not
+// delay. The messages of a segment share a lane if the lanes are fixed. Those
+// of a name that the receiver numbers share one in any case. Any lane will do
+// for a message that its sender has numbered.
+int Fabric::LaneOf(Link& link, Tag tag) {
+  if (IsNumberedByReceiver(tag)) return link.Link::DataLane(NamedTag(tag));
+  return link.DataLane(IsPointToPoint(tag) ? tag : SegmentOf(tag));
+}
+
+// Whether the peer may send the message on this lane.
+bool Fabric::MayCome(Link& link, int lane, Tag tag) {
+  return (!link.fixed_lanes() && !IsNumberedByReceiver(tag)) ||
+         LaneOf(link, tag) == lane;
 }
 
 void Fabric::OnSent(void* self, std::uint64_t slot, std::uint32_t flags,
@@ -109,17 +100,11 @@ void Fabric::Send(int peer, MessageId id, ConstBufferView src, Stamp stamp,
   message.header.payload_bytes = src.bytes;
   message.payload = src;
   message.done = {&Fabric::OnSent, this, slot};
+  if (to.link == nullptr) {
+    AskForLink(peer);
+    return WaitForLink(peer, message);
+  }
   to.link->Send(LaneOf(*to.link, id.tag), message);
-}
-
-// A peer that said good-bye and closed is an error only if it is still needed.
-void Fabric::FailIfDeparted(int peer) {
-  const Peer& gone = peers_[peer];
-  if (!gone.left || !gone.down) return;
-  Fail(Status(
-      StatusCode::kUnavailable,
-      StrCat("rank ", peer, " (", gone.link->address(),
-             ") has left the job, but rank ", rank_, " still needs it")));
 }
 
 void Fabric::Recv(int peer, MessageId id, BufferView dst,
@@ -173,7 +158,7 @@ bool Fabric::Check(int peer, const Match& match, Status* why) const {
 
 void Fabric::Tell(int peer, MessageId id, std::uint64_t number) {
   Peer& to = peers_[peer];
-  if (!status_.ok() || to.link == nullptr || to.down || to.left) return;
+  if (!status_.ok() || peer == rank_ || to.down || to.left) return;
   const std::uint64_t cookie = next_control_++;
   ++to.control_queued;
   control_out_.emplace(cookie, ControlOut{{}, peer});
@@ -183,6 +168,7 @@ void Fabric::Tell(int peer, MessageId id, std::uint64_t number) {
   message.header.group = id.group;
   message.header.signature = number;
   message.done = {&Fabric::FreeControl, this, cookie};
+  if (to.link == nullptr) return WaitForLink(peer, message);
   to.link->Send(LaneOf(*to.link, id.tag), message);
 }
 
@@ -390,9 +376,10 @@ void Fabric::LiftLimit(Peer& from) {
 bool Fabric::Poll() {
   bool moved = ready_.Run();
   if (!torn_down_ && status_.ok()) {
-    for (Peer& peer : peers_) {
-      if (peer.link != nullptr && !peer.down) moved |= peer.link->Poll();
+    for (Peer* peer : linked_) {
+      if (!peer->down) moved |= peer->link->Poll();
     }
+    if (source_ != nullptr) moved |= source_->Poll();
     // Shared-memory links have been polled above. Their descriptors only tell
     // that a peer is gone, and that can wait for some rounds.
     if (sockets_carry_data_ || ++polls_ % kPollsPerGlance == 0) {
@@ -414,18 +401,17 @@ void Fabric::Wait(std::chrono::nanoseconds timeout) {
         timeout, std::chrono::microseconds(50)));
     return;
   }
+  if (source_ != nullptr) timeout = std::min(timeout, source_->Patience());
   if (!suspect_.ok())
     timeout = std::min<std::chrono::nanoseconds>(timeout,
                                                  std::chrono::milliseconds(5));
   bool may_sleep = true;
-  for (Peer& peer : peers_) {
-    if (peer.link != nullptr && !peer.down) {
-      may_sleep &= peer.link->PrepareToSleep();
-    }
+  for (Peer* peer : linked_) {
+    if (!peer->down) may_sleep &= peer->link->PrepareToSleep();
   }
   if (may_sleep) poller_->Poll(timeout);
-  for (Peer& peer : peers_) {
-    if (peer.link != nullptr && !peer.down) peer.link->WakeUp();
+  for (Peer* peer : linked_) {
+    if (!peer->down) peer->link->WakeUp();
   }
 }
 

@@ -17,6 +17,7 @@
 #include "transports/arrivals.h"
 #include "transports/held_memory.h"
 #include "transports/link.h"
+#include "transports/link_source.h"
 #include "transports/poller.h"
 #include "transports/tags.h"
 
@@ -44,23 +45,37 @@ struct Stamp {
 // A message of a collective must have exactly the length of its receive, or the
 // job ends. arrivals.h describes point-to-point messages.
 //
+// A peer may be one that is not linked yet: neither down nor departed. Messages
+// to it wait here, and ask for the link (fabric_links.cc).
+//
 // NOT thread-safe, except for Wake(): all calls come from the thread that
 // drives it. Every Done runs exactly once, inside Poll() or the destructor.
-class Fabric final : public LinkEvents {
+class Fabric final : public LinkEvents, public LinkSource::Sink {
  public:
   Fabric(int rank, int size, const Clock& clock, std::unique_ptr<Poller> poller,
          const FabricOptions& options);
   // Closes at once. Call Leave() first to part in good order.
   ~Fabric() override;
 
-  // links[r] leads to rank r; it is null for this rank. To be called once,
-  // before anything else.
-  void Connect(std::vector<std::unique_ptr<Link>> links);
+  // links[r] leads to rank r; it is null for this rank and for ranks that the
+  // `source` links to when they are needed. The source is null if there are no
+  // such ranks. To be called once, before anything else.
+  void Connect(std::vector<std::unique_ptr<Link>> links,
+               std::unique_ptr<LinkSource> source = nullptr);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
   Poller& poller() { return *poller_; }
+  // Null for this rank, and for a peer that is not linked.
   const Link* link(int peer) const { return peers_[peer].link.get(); }
+  // Null if all links were made at the beginning, and after a failure.
+  LinkSource* source() { return source_.get(); }
+  // Returns whether links are being made, so that somebody has to drive.
+  bool IsLinking() const { return source_ != nullptr && source_->busy(); }
+  // The peer's address, for error messages.
+  std::string AddressOf(int peer) const;
+  // Asks for the link to `peer`, unless there is one.
+  void AskForLink(int peer);
 
   // Sends `src` to `peer`. `src` is lent until `done` runs.
   void Send(int peer, MessageId id, ConstBufferView src, Stamp stamp,
@@ -71,7 +86,9 @@ class Fabric final : public LinkEvents {
   void Recv(int peer, MessageId id, BufferView dst, std::uint64_t signature,
             Done done);
   // Tells `peer` a number in a message without payload. No one depends on the
-  // message: it is no error if the peer leaves before it has arrived. REQUIRES
+  // message: it is no error if the peer leaves before it has arrived. A peer
+  // that is not linked is told as soon as it is, since as long as neither rank
+  // waits for the other, the number is of no use to it. REQUIRES
   // an id that no Recv() uses; a second number under the same id is an error.
   void Tell(int peer, MessageId id, std::uint64_t number);
   // Returns the number that `peer` has told this rank under that id, or nothing
@@ -104,14 +121,16 @@ class Fabric final : public LinkEvents {
   // `waiting` says that this rank waits for peers, so that a peer that is
   // silent for too long is an error. Only what a running process sends by
   // itself is a sign of life, that is control messages and beats: data may have
-  // been in buffers since before the process stopped.
+  // been in buffers since before the process stopped. Beats go to linked peers
+  // alone, so this asks for the links to all peers that receives wait for.
+  // (Recv() does not, since most often the peer is about to send, and asks.)
   void Tick(bool waiting);
   // What this rank is doing, for stall reports. Sent along with heartbeats.
   void SetProgressText(std::string text) { progress_ = std::move(text); }
   const std::string& progress_text_of(int peer) const {
     return peers_[peer].progress;
   }
-  // Asks every peer for its progress text.
+  // Asks every linked peer for its progress text.
   void AskProgress();
   // The peers that a posted receive or a pending send waits for, ascending.
   std::vector<int> AwaitedPeers() const;
@@ -123,7 +142,9 @@ class Fabric final : public LinkEvents {
   bool IsHeldBack(int peer) const { return peers_[peer].paused_lanes > 0; }
   std::size_t held_bytes(int peer) const { return peers_[peer].held_bytes; }
 
-  // Number of peers that have said good-bye and closed.
+  // Number of peers that have said good-bye and closed. Peers that are not
+  // linked do so unnoticed: if each rank passed the news on, p ranks that leave
+  // would cost p^2 log p messages. A rank that asks for the link finds out.
   int departed() const { return departed_; }
   bool HasDeparted(int peer) const {
     return peers_[peer].left && peers_[peer].down;
@@ -137,14 +158,19 @@ class Fabric final : public LinkEvents {
   void Fail(const Status& why);
   const Status& status() const { return status_; }  // OK, or why it failed.
 
-  // Says good-bye to all peers: flushes, and waits for their good-byes for at
-  // most `patience`.
+  // Says good-bye to all linked peers: flushes, and waits for their good-byes
+  // for at most `patience`.
   void Leave(std::chrono::nanoseconds patience);
 
   // From LinkEvents.
   Result<Landing> OnHeader(int peer, int lane, const Header& header) override;
   void OnMessage(int peer, int lane, const Header& header) override;
   void OnDown(int peer, const Status& why) override;
+
+  // From LinkSource::Sink.
+  void OnLink(int peer, std::unique_ptr<Link> link) override;
+  void OnGone(int peer, const Status& why) override;
+  void OnFailed(const Status& why) override { Fail(why); }
 
  private:
   // The number of the next call of each series.
@@ -165,6 +191,8 @@ class Fabric final : public LinkEvents {
   };
   struct Peer {
     std::unique_ptr<Link> link;
+    bool asked = false;              // The source has been asked for the link.
+    std::vector<OutMessage> unsent;  // Data that waits for the link.
     std::unordered_map<MessageId, Match, HashOfId> matches;
     Arrivals arrivals;
     std::size_t held_bytes = 0;
@@ -199,6 +227,14 @@ class Fabric final : public LinkEvents {
   void SendControl(int peer, MessageKind kind, std::string text, Tag tag = 0);
   void ResumePaused(Peer& peer);
   void LiftLimit(Peer& from);
+  static int LaneOf(Link& link, Tag tag);
+  static bool MayCome(Link& link, int lane, Tag tag);
+  void Add(int peer, std::unique_ptr<Link> link);
+  void WaitForLink(int peer, const OutMessage& message);
+  void AskForAwaited();
+  Status HasLeft(int peer) const;
+  void Suspect(int peer, const Status& why, std::chrono::nanoseconds patience);
+  Status Silent(int peer, Clock::Time now) const;
   void TearDown();
   void DecideDown();
   void SendBeats();
@@ -216,6 +252,8 @@ class Fabric final : public LinkEvents {
   const FabricOptions options_;
   HeldMemory held_memory_;
   std::vector<Peer> peers_;
+  std::vector<Peer*> linked_;           // Those that have a link, up or down.
+  std::unique_ptr<LinkSource> source_;  // May be null.
   DoneQueue ready_;
   std::unordered_map<GroupId, NextCalls> next_calls_;
   // The sends whose buffers are lent, by slot. Kept here so that each Done runs
@@ -231,9 +269,11 @@ class Fabric final : public LinkEvents {
   int departed_ = 0;
   bool sockets_carry_data_ = false;  // True if those of any link do.
   std::uint64_t polls_ = 0;
-  // The first peer that went down without a good-bye. Others may know why.
+  // What this rank believes of a peer, until others had the time to say what
+  // they know.
   Status suspect_;
-  Clock::Time suspect_since_{};
+  int suspect_peer_ = 0;
+  Clock::Time suspect_until_{};
   Clock::Time last_beat_{};
   Clock::Time last_tick_{};
   bool leaving_ = false;

@@ -22,6 +22,10 @@ using std::chrono::milliseconds;
 // message, or that of another rank, says who began. This is how long to wait
 // for it.
 constexpr milliseconds kVerdictPatience(150);
+// The verdict on a rank that has died reaches all ranks within a second, link
+// by link. If none has come, a rank that accepts no link has left in good
+// order. (It has refused for half a second by now.)
+constexpr milliseconds kNewsPatience(500);
 constexpr milliseconds kAbortFlush(100);
 constexpr std::size_t kMostControlQueued = 1024;
 // More queued heartbeats would say nothing that the first does not say.
@@ -97,15 +101,50 @@ void Fabric::OnDown(int peer, const Status& why) {
   if (gone.left) {
     ++departed_;
     if (HasPosted(gone) || HasSends(peer)) FailIfDeparted(peer);
-  } else if (suspect_.ok()) {
-    suspect_ = why;
-    suspect_since_ = clock_.Now();
+  } else {
+    Suspect(peer, why, kVerdictPatience);
   }
+}
+
+// No one may know more about a peer that was never linked: then it has left, as
+// a death would be known.
+void Fabric::OnGone(int peer, const Status& why) {
+  (void)why;
+  Peer& gone = peers_[peer];
+  if (gone.link != nullptr || gone.down) return;
+  gone.down = gone.left = true;
+  ++departed_;
+  gone.unsent.clear();
+  if (!leaving_ && (HasPosted(gone) || HasSends(peer))) {
+    Suspect(peer, HasLeft(peer), kNewsPatience);
+  }
+}
+
+// The first suspicion counts, unless a later one is due earlier.
+void Fabric::Suspect(int peer, const Status& why,
+                     std::chrono::nanoseconds patience) {
+  const Clock::Time until = clock_.Now() + patience;
+  if (!suspect_.ok() && suspect_until_ <= until) return;
+  suspect_ = why;
+  suspect_peer_ = peer;
+  suspect_until_ = until;
 }
 
 // Once the time for last messages is over, the peer that went down is to blame.
 void Fabric::DecideDown() {
-  if (clock_.Now() - suspect_since_ >= kVerdictPatience) Fail(suspect_);
+  if (clock_.Now() >= suspect_until_) Fail(suspect_);
+}
+
+Status Fabric::HasLeft(int peer) const {
+  return Status(
+      StatusCode::kUnavailable,
+      StrCat("rank ", peer, " (", AddressOf(peer),
+             ") has left the job, but rank ", rank_, " still needs it"));
+}
+
+// A peer that said good-bye and closed is an error only if it is still needed.
+void Fabric::FailIfDeparted(int peer) {
+  if (HasDeparted(peer)) Fail(HasLeft(peer));
 }
 
 void Fabric::Tick(bool waiting) {
@@ -123,29 +162,37 @@ void Fabric::Tick(bool waiting) {
     last_beat_ = now;
     SendBeats();
   }
+  if (source_ != nullptr) AskForAwaited();
   for (int r = 0; r < size_; ++r) {
     Peer& peer = peers_[r];
-    if (r == rank_ || peer.down) continue;
-    const std::uint64_t beats = peer.link->beats();
+    if (peer.down || (peer.link == nullptr && !peer.asked)) continue;
+    const std::uint64_t beats = peer.link == nullptr ? 0 : peer.link->beats();
     if (std::exchange(peer.beats, beats) != beats) peer.heard = now;
     if (!waiting) continue;
     if (peer.left || now - peer.heard <= options_.heartbeat_timeout) {
       if (peer.paused_lanes > 0) LiftLimit(peer);
       continue;
     }
-    Fail(Status(
-        StatusCode::kDeadlineExceeded,
-        StrCat("rank ", r, " (", peer.link->address(), ") has been silent for ",
-               Seconds(now - peer.heard),
-               " s: its process is stopped or cut off",
-               IsHeldBack(r)
-                   ? StrCat("; it had sent more than the ", peer.held_bytes,
-                            " bytes held here, which no receive here "
-                            "takes")
-                   : "",
-               "; rank ", rank_, " was at ", progress_)));
+    Fail(Silent(r, now));
     return;
   }
+}
+
+Status Fabric::Silent(int peer, Clock::Time now) const {
+  const Peer& silent = peers_[peer];
+  std::string what = ": its process is stopped or cut off";
+  if (silent.link == nullptr) {
+    const std::string trouble = source_->TroubleWith(peer);
+    what = StrCat(", and there is no link to it",
+                  trouble.empty() ? "" : ": " + trouble);
+  } else if (IsHeldBack(peer)) {
+    what += StrCat("; it had sent more than the ", silent.held_bytes,
+                   " bytes held here, which no receive here takes");
+  }
+  return Status(StatusCode::kDeadlineExceeded,
+                StrCat("rank ", peer, " (", AddressOf(peer),
+                       ") has been silent for ", Seconds(now - silent.heard),
+                       " s", what, "; rank ", rank_, " was at ", progress_));
 }
 
 void Fabric::SendBeats() {
@@ -198,17 +245,16 @@ void Fabric::TearDown() {
     const Clock::Time give_up = clock_.Now() + kAbortFlush;
     for (bool queued = true; queued && clock_.Now() < give_up;) {
       queued = false;
-      for (Peer& peer : peers_) {
-        if (peer.link == nullptr || peer.down) continue;
-        peer.link->Poll();
-        queued |= !peer.down && peer.link->queued_messages() > 0;
+      for (Peer* peer : linked_) {
+        if (peer->down) continue;
+        peer->link->Poll();
+        queued |= !peer->down && peer->link->queued_messages() > 0;
       }
       if (queued) poller_->Poll(milliseconds(1));
     }
-    for (Peer& peer : peers_) {
-      if (peer.link != nullptr) peer.link->Close();
-      peer.down = true;
-    }
+    for (Peer* peer : linked_) peer->link->Close();
+    for (Peer& peer : peers_) peer.down = true;
+    source_.reset();  // Who dials this rank learns that it is gone.
   }
   // From here on no link touches a lent buffer.
   for (Peer& peer : peers_) {
@@ -216,6 +262,7 @@ void Fabric::TearDown() {
       if (match.posted) ready_.Add(match.done, 0, status_);
     }
     peer.matches.clear();
+    peer.unsent.clear();
   }
   for (Lent& send : sends_) {
     if (send.done.run != nullptr) ready_.Add(send.done, 0, status_);
@@ -231,9 +278,12 @@ void Fabric::Leave(std::chrono::nanoseconds patience) {
   for (;;) {
     Poll();
     bool waiting = false;
+    for (const Peer* peer : linked_) {
+      if (peer->down) continue;
+      waiting |= !peer->left || peer->link->queued_messages() > 0;
+    }
     for (const Peer& peer : peers_) {
-      if (peer.link == nullptr || peer.down) continue;
-      waiting |= !peer.left || peer.link->queued_messages() > 0;
+      waiting |= peer.asked && !peer.down && !peer.unsent.empty();
     }
     if (!waiting || !status_.ok() || clock_.Now() >= give_up) return;
     Wait(milliseconds(20));

@@ -50,7 +50,13 @@ bool Driver::Poll() {
   return moved;
 }
 
+// Others may be linking to a rank that waits for nothing itself.
 bool Driver::Pending() const {
+  return IsWaiting() ||
+         (args_.fabric->status().ok() && args_.fabric->IsLinking());
+}
+
+bool Driver::IsWaiting() const {
   if (!args_.fabric->status().ok()) return false;
   return args_.messages->in_flight() > 0 || InFlight() ||
          std::any_of(clients_.begin(), clients_.end(),
@@ -82,7 +88,7 @@ std::string Driver::ProgressText() const {
 void Driver::Tick() {
   for (Client* client : clients_) client->Tick();
   args_.fabric->SetProgressText(ProgressText());
-  watchdog_.Tick(Pending(), moves_ + args_.messages->advances());
+  watchdog_.Tick(IsWaiting(), moves_ + args_.messages->advances());
   if (args_.on_tick) args_.on_tick();
 }
 

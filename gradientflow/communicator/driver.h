@@ -69,6 +69,7 @@ class Driver final : public Progress::Work {
   void Tick() override;
 
  private:
+  bool IsWaiting() const;
   std::string ProgressText() const;
 
   const DriverArgs args_;

@@ -2,6 +2,7 @@
 
 #include <iterator>
 #include <utility>
+#include <vector>
 
 #include "gradientflow/base/str_cat.h"
 
@@ -141,18 +142,21 @@ bool Messages::Poll() {
 }
 
 // The fabric finds a departed peer of a posted receive. A receive from any rank
-// is not posted yet, so it has to be checked here.
+// is not posted yet, so it has to be checked here. If no rank that may send is
+// linked and alive, those that are not linked may have left unnoticed.
 bool Messages::IsDeserted(const Receive& receive) const {
-  if (fabric_.departed() == 0) return false;
+  if (fabric_.departed() == 0 && fabric_.source() == nullptr) return false;
   const CallGroup& group = *receive.group;
+  std::vector<int> unknown;
   for (int r = 0; r < group.size; ++r) {
     const bool may_send = receive.peer == kAnyRank || receive.peer == r;
-    if (r != group.rank && may_send &&
-        !fabric_.HasDeparted(group.FabricRank(r))) {
-      return false;
-    }
+    const int rank = group.FabricRank(r);
+    if (r == group.rank || !may_send || fabric_.HasDeparted(rank)) continue;
+    if (fabric_.link(rank) != nullptr) return false;
+    unknown.push_back(rank);
   }
-  return true;
+  for (const int rank : unknown) fabric_.AskForLink(rank);
+  return unknown.empty();
 }
 
 void Messages::FailAll(const Status& why) {

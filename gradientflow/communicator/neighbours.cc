@@ -42,6 +42,12 @@ std::map<std::string, int> RanksByHost(const std::vector<Card>& cards) {
   return ranks;
 }
 
+bool ShareMemory(const CallGroup& group, int rank, int other) {
+  const std::vector<int>& host = group.topology.host;
+  return group.hosts_share && host[static_cast<std::size_t>(rank)] ==
+                                  host[static_cast<std::size_t>(other)];
+}
+
 }  // namespace
 
 CallGroup GroupOf(int rank, const std::vector<Card>& cards) {
@@ -78,22 +84,40 @@ int RankWithoutMemory(const std::vector<Card>& cards) {
   return -1;
 }
 
+std::vector<int> NeighboursOf(const CallGroup& group, int rank, bool needed) {
+  const int size = group.size;
+  std::vector<bool> near(static_cast<std::size_t>(size), !needed);
+  for (int distance = 1; distance < size; distance *= 2) {
+    near[static_cast<std::size_t>((rank + distance) % size)] = true;
+    near[static_cast<std::size_t>((rank - distance + size) % size)] = true;
+  }
+  std::vector<int> neighbours;
+  for (int r = 0; r < size; ++r) {
+    const bool linked = near[static_cast<std::size_t>(r)];
+    if (r != rank && (linked || ShareMemory(group, rank, r))) {
+      neighbours.push_back(r);
+    }
+  }
+  return neighbours;
+}
+
 Status CheckDescriptors(const CallGroup& group, const std::vector<Card>& cards,
-                        int lanes) {
-  std::map<int, std::size_t> ranks;
-  for (const int host : group.topology.host) ++ranks[host];
-  for (std::size_t r = 0; r < cards.size(); ++r) {
-    const std::size_t near =
-        group.hosts_share ? ranks[group.topology.host[r]] : 1;
-    const std::size_t needed =
-        DescriptorsFor(near - 1, cards.size() - near, lanes);
-    if (cards[r].descriptors >= needed) continue;
-    return Status(
-        StatusCode::kResourceExhausted,
-        StrCat("rank ", r, " needs ", needed,
-               " file descriptors for its links and may open ",
-               cards[r].descriptors, " more: raise its hard limit (ulimit -Hn)",
-               lanes > 2 ? ", or set connections=1" : ""));
+                        int lanes, bool needed) {
+  for (int r = 0; r < group.size; ++r) {
+    const std::vector<int> neighbours = NeighboursOf(group, r, needed);
+    const auto near = static_cast<std::size_t>(
+        std::count_if(neighbours.begin(), neighbours.end(),
+                      [&](int other) { return ShareMemory(group, r, other); }));
+    const std::size_t enough =
+        DescriptorsFor(near, neighbours.size() - near, lanes);
+    const std::size_t seen = cards[static_cast<std::size_t>(r)].descriptors;
+    if (seen >= enough) continue;
+    return Status(StatusCode::kResourceExhausted,
+                  StrCat("rank ", r, " needs ", enough,
+                         " file descriptors for its links and may open ", seen,
+                         " more: raise its hard limit (ulimit -Hn)",
+                         needed ? "" : ", or set connect=needed",
+                         lanes > 2 ? ", or set connections=1" : ""));
   }
   return Status();
 }

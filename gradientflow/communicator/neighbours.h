@@ -20,11 +20,19 @@ CallGroup GroupOf(int rank, const std::vector<Card>& cards);
 // none.
 int RankWithoutMemory(const std::vector<Card>& cards);
 
+// The ranks that `rank` is linked to from the beginning, ascending. `needed`
+// says that links are made when they are needed. Then these are the ranks that
+// it shares memory with, and those at distances of powers of two, to both
+// sides. Rings, doubling, Bruck's algorithms and trees need no others; and each
+// rank is log2 p links away at most, so news of a death travels fast.
+std::vector<int> NeighboursOf(const CallGroup& group, int rank, bool needed);
+
 // Returns kResourceExhausted, with both numbers, if a rank may not open the
-// file descriptors that its links need. `lanes` is the number of connections to
-// a rank of another host.
+// file descriptors that its links need at the beginning; `needed` as in
+// NeighboursOf(). `lanes` is the number of connections to a rank of another
+// host.
 Status CheckDescriptors(const CallGroup& group, const std::vector<Card>& cards,
-                        int lanes);
+                        int lanes, bool needed);
 
 // How many file descriptors this process may open beyond those that it has
 // open, once the limit is raised for `wanted` more, as far as the hard limit

@@ -258,8 +258,8 @@ Result<Transport> Join(const JoinArgs& args) {
   if (!cards.ok()) return cards.status();
   transport.group = GroupOf(options.rank, cards.value());
   GF_RETURN_IF_ERROR(CheckReachable(options, transport.group));
-  GF_RETURN_IF_ERROR(
-      CheckDescriptors(transport.group, cards.value(), LanesOf(options)));
+  GF_RETURN_IF_ERROR(CheckDescriptors(transport.group, cards.value(),
+                                      LanesOf(options), /*needed=*/false));
   if (const int rank = RankWithoutMemory(cards.value()); rank >= 0) {
     args.logger->Log(LogLevel::kWarning,
                      StrCat("ranks of a host talk by TCP, since rank ", rank,

@@ -54,14 +54,15 @@ void Watchdog::Tick(bool waiting, std::uint64_t moves) {
 }
 
 std::string Watchdog::Who(int rank) const {
-  const Link* link = fabric_.link(rank);
-  return StrCat("rank ", rank, " (", link == nullptr ? "self" : link->address(),
-                ")");
+  return StrCat("rank ", rank, " (",
+                rank == fabric_.rank() ? "self" : fabric_.AddressOf(rank), ")");
 }
 
 std::string Watchdog::Doing(int rank) const {
   const std::string& said = fabric_.progress_text_of(rank);
-  std::string text = said.empty() ? "silent" : said;
+  std::string text = !said.empty()                   ? said
+                     : fabric_.link(rank) == nullptr ? "not linked"
+                                                     : "silent";
   if (fabric_.IsHeldBack(rank)) {
     text += StrCat(" and has sent more than the ", fabric_.held_bytes(rank),
                    " bytes held here, which no receive here takes");
@@ -81,7 +82,7 @@ std::string Watchdog::Report(double seconds) const {
   // The awaited ranks may in turn wait for a rank that does not come.
   int told = 0;
   for (int rank = 0; rank < fabric_.size() && told < kOthersTold; ++rank) {
-    if (rank == fabric_.rank() ||
+    if (fabric_.link(rank) == nullptr ||
         std::binary_search(awaited.begin(), awaited.end(), rank)) {
       continue;
     }

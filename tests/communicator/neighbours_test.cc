@@ -62,6 +62,70 @@ TEST(GroupOf, OneRankWithoutMemoryIsFoundAndKeepsAllFromSharing) {
   EXPECT_EQ(RankWithoutMemory(cards), -1) << "nobody wants to";
 }
 
+CallGroup GroupOf(const std::vector<std::string>& hosts, bool share) {
+  std::vector<Card> cards = Cards(hosts);
+  if (!share) cards[0].addresses.clear();
+  return GroupOf(0, cards);
+}
+
+// States the rule by the distance, not by steps of powers of two.
+bool AreNear(const CallGroup& group, int a, int b) {
+  const int ahead = (b - a + group.size) % group.size;
+  const int behind = group.size - ahead;
+  return (ahead & (ahead - 1)) == 0 || (behind & (behind - 1)) == 0 ||
+         (group.hosts_share &&
+          group.topology.host[a] == group.topology.host[b]);
+}
+
+TEST(Neighbours, AreTheHostAndPowersOfTwo) {
+  for (const bool share : {false, true}) {
+    for (int size = 1; size <= 70; ++size) {
+      std::vector<std::string> hosts;
+      for (int r = 0; r < size; ++r) hosts.push_back(std::to_string(r / 6));
+      const CallGroup group = GroupOf(hosts, share);
+      for (int rank = 0; rank < size; ++rank) {
+        std::vector<int> expected, all;
+        for (int r = 0; r < size; ++r) {
+          if (r != rank) all.push_back(r);
+          if (r != rank && AreNear(group, rank, r)) expected.push_back(r);
+        }
+        ASSERT_EQ(NeighboursOf(group, rank, true), expected);
+        ASSERT_EQ(NeighboursOf(group, rank, false), all);
+      }
+    }
+  }
+}
+
+TEST(Neighbours, AreFewAndMutual) {
+  const std::vector<std::string> alone(512, "");
+  const CallGroup group = GroupOf(alone, false);
+  std::vector<std::vector<int>> of;
+  for (int r = 0; r < 512; ++r) of.push_back(NeighboursOf(group, r, true));
+  for (int r = 0; r < 512; ++r) {
+    EXPECT_EQ(of[r].size(), 17U);
+    for (const int near : of[r]) {
+      EXPECT_TRUE(std::binary_search(of[near].begin(), of[near].end(), r));
+    }
+  }
+}
+
+TEST(Descriptors, FewAreEnoughForLinksThatAreNeeded) {
+  std::vector<Card> cards = Cards(std::vector<std::string>(512, "x"));
+  for (Card& card : cards) {
+    card.addresses.clear();
+    card.descriptors = 8 + 17 * 2;
+  }
+  const CallGroup group = GroupOf(0, cards);
+  EXPECT_TRUE(CheckDescriptors(group, cards, 2, true).ok());
+  EXPECT_EQ(CheckDescriptors(group, cards, 2, false).message(),
+            "rank 0 needs 1030 file descriptors for its links and may open 42 "
+            "more: raise its hard limit (ulimit -Hn), or set connect=needed");
+  cards[300].descriptors = 41;
+  EXPECT_EQ(CheckDescriptors(group, cards, 2, true).message(),
+            "rank 300 needs 42 file descriptors for its links and may open 41 "
+            "more: raise its hard limit (ulimit -Hn)");
+}
+
 TEST(Descriptors, TooFewAreNamedOnEveryRankAlike) {
   std::vector<Card> cards = Cards(std::vector<std::string>(100, "x"));
   for (std::size_t r = 0; r < cards.size(); ++r) {
@@ -69,15 +133,16 @@ TEST(Descriptors, TooFewAreNamedOnEveryRankAlike) {
   }
   const CallGroup group = GroupOf(7, cards);
   // 3 for the neighbour, 3 for each of the others, 8 besides.
-  EXPECT_TRUE(CheckDescriptors(group, cards, 3).ok());
+  EXPECT_TRUE(CheckDescriptors(group, cards, 3, false).ok());
   cards[50].descriptors = 304;
-  const Status status = CheckDescriptors(group, cards, 3);
+  const Status status = CheckDescriptors(group, cards, 3, false);
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(status.message(),
             "rank 50 needs 305 file descriptors for its links and may open 304 "
-            "more: raise its hard limit (ulimit -Hn), or set connections=1");
+            "more: raise its hard limit (ulimit -Hn), or set connect=needed, "
+            "or set connections=1");
   cards[50].descriptors = 305;
-  EXPECT_TRUE(CheckDescriptors(group, cards, 3).ok());
+  EXPECT_TRUE(CheckDescriptors(group, cards, 3, false).ok());
 }
 
 TEST(Descriptors, TheLimitIsRaisedAsFarAsNeeded) {

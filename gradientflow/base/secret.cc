@@ -5,6 +5,7 @@
 #include <sys/random.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 
 #include "gradientflow/base/str_cat.h"
@@ -53,6 +54,19 @@ std::string Hex(std::string_view bytes) {
     text += "0123456789abcdef"[byte & 15];
   }
   return text;
+}
+
+std::optional<Bits256> BitsOf(std::string_view digits) {
+  Bits256 bits;
+  if (digits.size() != 2 * bits.size()) return std::nullopt;
+  for (std::size_t i = 0; i < bits.size(); ++i) {
+    unsigned byte = 0;
+    const char* const at = digits.data() + 2 * i;
+    const auto read = std::from_chars(at, at + 2, byte, 16);
+    if (read.ptr != at + 2) return std::nullopt;
+    bits[i] = static_cast<std::byte>(byte);
+  }
+  return bits;
 }
 
 }  // namespace gradientflow

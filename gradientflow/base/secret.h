@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -32,5 +33,7 @@ inline std::string_view View(const Bits256& bits) {
 
 // Returns two hexadecimal digits per byte.
 std::string Hex(std::string_view bytes);
+// The inverse of it; nothing unless `digits` are 64 hexadecimal digits.
+std::optional<Bits256> BitsOf(std::string_view digits);
 
 }  // namespace gradientflow

@@ -1,7 +1,6 @@
 #include "gradientflow/communicator/card.h"
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -16,20 +15,6 @@ std::string Field(const nlohmann::json& json, const char* name) {
   const auto found = json.find(name);
   return found != json.end() && found->is_string() ? found->get<std::string>()
                                                    : std::string();
-}
-
-// The bits of 64 hexadecimal digits.
-std::optional<Bits256> BitsOf(const std::string& digits) {
-  Bits256 bits;
-  if (digits.size() != 2 * bits.size()) return std::nullopt;
-  for (std::size_t i = 0; i < bits.size(); ++i) {
-    unsigned byte = 0;
-    const char* const at = digits.data() + 2 * i;
-    const auto read = std::from_chars(at, at + 2, byte, 16);
-    if (read.ptr != at + 2) return std::nullopt;
-    bits[i] = static_cast<std::byte>(byte);
-  }
-  return bits;
 }
 
 }  // namespace
@@ -100,13 +85,6 @@ Status CheckFailures(const std::vector<Card>& cards) {
                   StrCat("rank ", rank, " cannot join: ", failure.message()));
   }
   return Status();
-}
-
-// Every rank knows all cards, in rank order.
-Bits256 SessionSecret(const Bits256& job, const std::vector<Card>& cards) {
-  std::string nonces = "session ";
-  for (const Card& card : cards) nonces += View(card.nonce);
-  return HmacSha256(View(job), nonces);
 }
 
 }  // namespace gradientflow

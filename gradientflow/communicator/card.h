@@ -36,8 +36,4 @@ Status CheckAgreement(const std::vector<Card>& cards);
 // Returns the failure of the first rank that has one, with that rank's number.
 Status CheckFailures(const std::vector<Card>& cards);
 
-// Returns the secret of this meeting of the job's ranks, from the secret of the
-// job and the nonces of all ranks.
-Bits256 SessionSecret(const Bits256& job, const std::vector<Card>& cards);
-
 }  // namespace gradientflow

@@ -7,20 +7,18 @@
 #include "gradientflow/base/secret.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/communicator/card.h"
+#include "gradientflow/communicator/introduction.h"
 #include "gradientflow/communicator/neighbours.h"
-#include "kernels/kernels.h"
 #include "transports/endpoint.h"
 #include "transports/registry/registry.h"
 #include "transports/rendezvous/rendezvous.h"
 
 // How ranks join, in the order of Join():
 //
-//   MakeOffers()       opens the transports: this rank's endpoints and card
-//   ExchangeWithAll()  gives the card to all ranks and checks theirs
-//   GroupOf()          which ranks share a host, and whether hosts share memory
-//   CheckDescriptors() whether every rank may open what its links need
-//   DivideAmong()      the best transport for each peer
-//   ConnectLinks()     connects, and hands the links to the fabric
+//   MakeOffers()    opens the transports: this rank's endpoints and card
+//   MeetAll()       shows the card, and learns what to know of the others
+//                   (introduction.h): their hosts, and where to connect
+//   ConnectLinks()  connects, and hands the links to the fabric
 namespace gradientflow {
 namespace {
 
@@ -117,97 +115,69 @@ Bits256 SecretOf(const JoinArgs& args) {
                        : JobSecret(options.job_token, options.job_run);
 }
 
-Result<std::vector<Card>> ExchangeWithAll(const JoinArgs& args,
-                                          const Card& mine,
-                                          Clock::Time deadline) {
+// The framework's exchange brings all cards to all ranks.
+Result<std::string> IntroducedBy(const JoinArgs& args, const std::string& card,
+                                 const Introduce& introduce) {
   const Options& options = *args.options;
-  const auto ranks = static_cast<std::size_t>(options.size);
+  const Result<std::vector<std::string>> cards = args.exchange(card);
+  if (!cards.ok()) return cards.status();
+  if (cards.value().size() != static_cast<std::size_t>(options.size)) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("the exchange brought ", cards.value().size(),
+                         " cards, expected ", options.size));
+  }
+  Result<std::vector<std::string>> texts =
+      introduce(cards.value(), {options.rank});
+  if (!texts.ok()) return texts.status();
+  return std::move(texts.value().front());
+}
+
+Result<Introduction> MeetAll(const JoinArgs& args, const Card& mine,
+                             Clock::Time deadline) {
+  const Options& options = *args.options;
+  const Introduce introduce = [&](const std::vector<std::string>& cards,
+                                  const std::vector<int>& ranks) {
+    return IntroduceRanks({options.fabric, LanesOf(options)}, cards, ranks);
+  };
   RendezvousOptions rendezvous;
   rendezvous.address = options.rendezvous;
   rendezvous.secret = SecretOf(args);
   rendezvous.rank = options.rank;
   rendezvous.size = options.size;
   rendezvous.deadline = deadline;
-  Result<std::vector<std::string>> texts =
-      args.exchange ? args.exchange(EncodeCard(mine))
-                    : ExchangeCards(rendezvous, EncodeCard(mine), *args.clock);
-  if (!texts.ok()) return mine.failure.ok() ? texts.status() : mine.failure;
-  if (texts.value().size() != ranks) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("the exchange brought ", texts.value().size(),
-                         " cards, expected ", ranks));
-  }
-  std::vector<Card> cards;
-  for (int r = 0; r < options.size; ++r) {
-    Result<Card> card = DecodeCard(r, texts.value()[r]);
-    if (!card.ok()) return card.status();
-    cards.push_back(std::move(card).value());
-  }
-  GF_RETURN_IF_ERROR(CheckFailures(cards));
-  GF_RETURN_IF_ERROR(CheckAgreement(cards));
-  return cards;
-}
-
-Status CheckReachable(const Options& options, const CallGroup& group) {
-  const TransportKind* const only = OnlyTransport(options);
-  if (only == nullptr || only->host_id == nullptr || group.all_share) {
-    return Status();
-  }
-  return Status(
-      StatusCode::kInvalidArgument,
-      StrCat("fabric=", only->name, " needs all ranks on one host, at most ",
-             kernels::kMaxParties,
-             " of them, in one network namespace and by one user; rank ",
-             options.rank, " of ", options.size, " sees ranks elsewhere"));
-}
-
-// Returns whether `kind` reaches `peer`. Ranks that both have opened it are
-// linked by it, unless a better transport links them.
-bool Reaches(const TransportKind& kind, const CallGroup& group, int peer) {
-  const std::vector<int>& host = group.topology.host;
-  return kind.host_id == nullptr ||
-         (group.hosts_share && host[static_cast<std::size_t>(peer)] ==
-                                   host[static_cast<std::size_t>(group.rank)]);
-}
-
-// addresses[i][r] is the address of rank r if offers.endpoints[i] is to link to
-// it, else empty. Depends on the cards alone, so both ranks of a pair decide
-// alike.
-std::vector<std::vector<std::string>> DivideAmong(
-    const Offers& offers, const std::vector<Card>& cards,
-    const CallGroup& group) {
-  std::vector<std::vector<std::string>> addresses(
-      offers.endpoints.size(), std::vector<std::string>(cards.size()));
-  for (int r = 0; r < group.size; ++r) {
-    const auto rank = static_cast<std::size_t>(r);
-    for (std::size_t i = 0; r != group.rank && i < addresses.size(); ++i) {
-      const TransportKind& kind = *offers.endpoints[i].kind;
-      if (!Reaches(kind, group, r)) continue;
-      addresses[i][rank] = AddressOf(cards[rank], kind);
-      if (!addresses[i][rank].empty()) break;
-    }
-  }
-  return addresses;
+  const Result<std::string> text =
+      args.exchange
+          ? IntroducedBy(args, EncodeCard(mine), introduce)
+          : Meet(rendezvous, EncodeCard(mine), introduce, *args.clock);
+  if (!text.ok()) return mine.failure.ok() ? text.status() : mine.failure;
+  return DecodeIntroduction(options.size, text.value());
 }
 
 // Connects the transport with the longest reach first. If it fails, this rank
 // can still tell the ranks of its host, which would wait for it.
-Status ConnectLinks(const JoinArgs& args, const std::vector<Card>& cards,
+Status ConnectLinks(const JoinArgs& args, const Introduction& introduction,
                     const Offers& offers, Clock::Time deadline,
                     Transport* transport) {
   const CallGroup& group = transport->group;
-  const auto addresses = DivideAmong(offers, cards, group);
-  const Bits256 secret = SessionSecret(SecretOf(args), cards);
+  const auto ranks = static_cast<std::size_t>(group.size);
+  const Bits256 secret = SessionSecret(SecretOf(args), introduction);
   Fabric& fabric = *transport->fabric;
-  std::vector<std::unique_ptr<Link>> links(cards.size());
+  std::vector<std::unique_ptr<Link>> links(ranks);
   Status failed;
-  for (std::size_t i = addresses.size(); i-- > 0;) {
+  for (std::size_t i = offers.endpoints.size(); i-- > 0;) {
     const Offer& offer = offers.endpoints[i];
     if (offer.kind->host_id != nullptr && !group.hosts_share) continue;
-    std::vector<std::unique_ptr<Link>> made(cards.size());
-    const ConnectArgs connect{group.rank, group.size, addresses[i],     secret,
-                              deadline,   args.clock, &fabric.poller(), &fabric,
-                              failed,     &made};
+    std::vector<std::unique_ptr<Link>> made(ranks);
+    const ConnectArgs connect{group.rank,
+                              group.size,
+                              introduction.AddressesOf(offer.kind->name),
+                              secret,
+                              deadline,
+                              args.clock,
+                              &fabric.poller(),
+                              &fabric,
+                              failed,
+                              &made};
     auto connected = offer.endpoint->Connect(connect);
     if (connected.ok()) {
       made = std::move(connected).value();
@@ -253,20 +223,17 @@ Result<Transport> Join(const JoinArgs& args) {
   const Clock::Time deadline =
       args.clock->Now() + FromSeconds(options.join_timeout_seconds);
   const Offers offers = MakeOffers(args);
-  Result<std::vector<Card>> cards =
-      ExchangeWithAll(args, offers.card, deadline);
-  if (!cards.ok()) return cards.status();
-  transport.group = GroupOf(options.rank, cards.value());
-  GF_RETURN_IF_ERROR(CheckReachable(options, transport.group));
-  GF_RETURN_IF_ERROR(CheckDescriptors(transport.group, cards.value(),
-                                      LanesOf(options), /*needed=*/false));
-  if (const int rank = RankWithoutMemory(cards.value()); rank >= 0) {
+  const Result<Introduction> introduction =
+      MeetAll(args, offers.card, deadline);
+  if (!introduction.ok()) return introduction.status();
+  transport.group = GroupOf(options.rank, introduction.value());
+  if (const int rank = introduction.value().without_memory; rank >= 0) {
     args.logger->Log(LogLevel::kWarning,
                      StrCat("ranks of a host talk by TCP, since rank ", rank,
                             " cannot share memory"));
   }
   GF_RETURN_IF_ERROR(
-      ConnectLinks(args, cards.value(), offers, deadline, &transport));
+      ConnectLinks(args, introduction.value(), offers, deadline, &transport));
   return transport;
 }
 

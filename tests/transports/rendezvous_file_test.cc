@@ -21,6 +21,7 @@ namespace fs = std::filesystem;
 using rendezvous_test::AllCards;
 using rendezvous_test::CardOf;
 using rendezvous_test::Cards;
+using rendezvous_test::ExchangeCards;
 using rendezvous_test::Meet;
 using rendezvous_test::OptionsFor;
 using rendezvous_test::Says;

@@ -24,6 +24,7 @@ using rendezvous_test::AllCards;
 using rendezvous_test::CardOf;
 using rendezvous_test::Cards;
 using rendezvous_test::ConnectWithPatience;
+using rendezvous_test::ExchangeCards;
 using rendezvous_test::FreeAddress;
 using rendezvous_test::Meet;
 using rendezvous_test::OptionsFor;
@@ -116,7 +117,7 @@ TEST(RendezvousHostile, ARankThatLeavesFailsAllAtOnce) {
     {
       Talker rank(address);
       ASSERT_TRUE(rank.Join(2, size));
-      ASSERT_TRUE(size > 3 || rank.Await(FrameType::kCards));
+      ASSERT_TRUE(size > 3 || rank.Await(FrameType::kIntroduction));
     }  // Gone, without an acknowledgement.
     const Clock::Time gone = clock.Now();
     ranks.join();
@@ -141,7 +142,7 @@ TEST(RendezvousHostile, ARankThatFallsSilentIsLeftOutAndTheRightOneTaken) {
       [&] { zero = ExchangeCards(options, CardOf(0), clock); });
   Talker silent(address);
   ASSERT_TRUE(silent.Join(1, 2));
-  ASSERT_TRUE(silent.Await(FrameType::kCards));
+  ASSERT_TRUE(silent.Await(FrameType::kIntroduction));
   clock.Advance(seconds(11));
   ASSERT_TRUE(silent.Await(FrameType::kRefused));
   const Status why = rendezvous::DecodeStatus(silent.frame().body);
@@ -276,7 +277,7 @@ TEST(RendezvousHostile, AFalseRankZeroIsNotBelieved) {
     const std::string bits(sizeof(Bits256), '\0');
     const std::string round(4, '\0');
     for (const FrameType type :
-         {first, FrameType::kWelcome, FrameType::kCards, FrameType::kGo}) {
+         {first, FrameType::kWelcome, FrameType::kIntroduction, FrameType::kGo}) {
       const bool is_bits =
           type == FrameType::kWelcome || type == FrameType::kChallenge;
       stream.Queue(rendezvous::MakeFrame(

@@ -13,6 +13,7 @@
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/secret.h"
 #include "gradientflow/base/status.h"
+#include "transports/rendezvous/frames.h"
 #include "transports/rendezvous/rendezvous.h"
 #include "transports/tcp/addresses.h"
 #include "transports/tcp/socket.h"
@@ -21,6 +22,22 @@
 namespace gradientflow::rendezvous_test {
 
 using Cards = Result<std::vector<std::string>>;
+
+// Everyone is told everything.
+inline Cards ExchangeCards(const RendezvousOptions& options,
+                           const std::string& my_card, const Clock& clock) {
+  const Introduce all = [](const std::vector<std::string>& cards,
+                           const std::vector<int>& ranks) {
+    return std::vector<std::string>(ranks.size(),
+                                    rendezvous::EncodeTexts(cards));
+  };
+  const Result<std::string> text = Meet(options, my_card, all, clock);
+  if (!text.ok()) return text.status();
+  auto cards = rendezvous::DecodeTexts(text.value(),
+                                       static_cast<std::size_t>(options.size));
+  if (!cards) return Status(StatusCode::kDataLoss, "these are not all cards");
+  return *std::move(cards);
+}
 
 inline std::string CardOf(int rank) {
   return "card of " + std::to_string(rank) +

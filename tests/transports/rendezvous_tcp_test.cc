@@ -17,6 +17,7 @@ using rendezvous::FrameType;
 using rendezvous_test::AllCards;
 using rendezvous_test::Cards;
 using rendezvous_test::ConnectWithPatience;
+using rendezvous_test::ExchangeCards;
 using rendezvous_test::FreeAddress;
 using rendezvous_test::Meet;
 using rendezvous_test::OptionsFor;
@@ -243,10 +244,10 @@ TEST(RendezvousFrames, TheDocumentedExampleHolds) {
   const std::string frame =
       rendezvous::EncodeFrame(FrameType::kJoin, rendezvous::EncodeJoin(join));
   EXPECT_EQ(Hex(frame.substr(0, 24)),
-            "474652560200010048000000000000000100000002000000");
+            "474652560300010048000000000000000100000002000000");
   EXPECT_EQ(Hex(frame.substr(24, 32)), Hex(View(nonce)));
   EXPECT_EQ(Hex(frame.substr(56)),
-            "65d4a38a5fa3bc9e20f613e2654ecd0cb6ac7fad613355d3e8d61c2c1dbcfe25");
+            "a1e2b2733985c5a4b6aecf61e1a24fdf256ab09b815cd5509980b318e4620659");
 }
 
 TEST(RendezvousFrames, CutOrPaddedBodiesAreNotTaken) {

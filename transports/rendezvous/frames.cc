@@ -17,7 +17,7 @@ namespace gradientflow::rendezvous {
 namespace {
 
 constexpr std::string_view kMagic = "GFRV";
-constexpr std::uint16_t kVersion = 2;
+constexpr std::uint16_t kVersion = 3;
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 
 template <typename T>

@@ -18,15 +18,15 @@
 namespace gradientflow::rendezvous {
 
 enum class FrameType : std::uint16_t {
-  kJoin = 1,       // I am rank r of n, and here is the proof.
-  kWelcome = 2,    // You are one of us, and so am I: proof.
-  kCards = 3,      // The cards of all ranks: round, cards.
-  kAck = 4,        // I have all cards: round.
-  kGo = 5,         // All ranks have all cards: round.
-  kRefused = 6,    // You cannot join: code, text.
-  kFailed = 7,     // No one can join: code, text.
-  kChallenge = 8,  // Prove that you belong to the job: random bits.
-  kCard = 9,       // My card.
+  kJoin = 1,          // I am rank r of n, and here is the proof.
+  kWelcome = 2,       // You are one of us, and so am I: proof.
+  kIntroduction = 3,  // What you need to know of the others: round, text.
+  kAck = 4,           // I know what I need: round.
+  kGo = 5,            // All ranks know what they need: round.
+  kRefused = 6,       // You cannot join: code, text.
+  kFailed = 7,        // No one can join: code, text.
+  kChallenge = 8,     // Prove that you belong to the job: random bits.
+  kCard = 9,          // My card.
 };
 inline constexpr std::uint16_t kMostFrameType = 9;
 

@@ -24,28 +24,29 @@ constexpr milliseconds kLastBackoff(500);
 // How long to wait for an address that does not answer before trying the next.
 constexpr seconds kConnectPatience(3);
 
-// The longest body before the cards: a refusal.
+// The longest body before the introduction: a refusal.
 constexpr std::size_t kMostAnswerBytes = std::size_t{64} << 10;
 
 class Joiner {
  public:
   explicit Joiner(const Call& call) : call_(call) {}
-  Result<std::vector<std::string>> Run();
+  Result<std::string> Run();
 
  private:
-  using Answer = std::optional<Result<std::vector<std::string>>>;
+  using Answer = std::optional<Result<std::string>>;
 
   // One attempt at one address. An empty answer means: try again.
   Answer Try(const SocketAddress& server);
   bool WaitForConnection(const Socket& socket, const SocketAddress& server);
   Answer Talk(FrameStream& stream);
   Answer OnChallenge(FrameStream& stream, const Bits256& challenge);
-  Answer OnCards(FrameStream& stream, std::string_view body);
+  Answer OnIntroduction(FrameStream& stream, std::string_view body);
   Answer OnFrame(FrameStream& stream, const Frame& frame);
   Status Unexpected(FrameType type) const;
   // Blocks until `fd` is ready, but for no more than a moment.
   void Wait(int fd, short events, Clock::Time until) const;
-  std::size_t MostCardsBytes() const {
+  // As if it had all cards in it.
+  std::size_t MostIntroductionBytes() const {
     return 4 +
            static_cast<std::size_t>(call_.options.size) * (kMaxCardBytes + 4);
   }
@@ -57,8 +58,8 @@ class Joiner {
   Join join_;
   std::optional<Bits256> welcome_;  // The proof that rank 0 owes this rank.
   bool joined_ = false;
-  std::uint32_t round_ = 0;  // Of the cards.
-  std::vector<std::string> cards_;
+  std::uint32_t round_ = 0;  // Of the introduction; 0 before the first.
+  std::string introduction_;
   std::string trouble_ = "not tried";
 };
 
@@ -104,13 +105,12 @@ Joiner::Answer Joiner::OnChallenge(FrameStream& stream,
   return std::nullopt;
 }
 
-Joiner::Answer Joiner::OnCards(FrameStream& stream, std::string_view body) {
+Joiner::Answer Joiner::OnIntroduction(FrameStream& stream,
+                                      std::string_view body) {
   BodyReader reader(body);
   round_ = reader.Number();
-  auto cards = DecodeTexts(body.substr(std::min(body.size(), sizeof(round_))),
-                           static_cast<std::size_t>(call_.options.size));
-  if (!reader.ok() || !cards) return Unexpected(FrameType::kCards);
-  cards_ = *std::move(cards);
+  if (!reader.ok() || round_ == 0) return Unexpected(FrameType::kIntroduction);
+  introduction_ = body.substr(sizeof(round_));
   std::string round;
   PutNumber(round_, &round);
   stream.Queue(MakeFrame(FrameType::kAck, round));
@@ -136,15 +136,15 @@ Joiner::Answer Joiner::OnFrame(FrameStream& stream, const Frame& frame) {
                              "differs"));
       }
       joined_ = true;
-      stream.AllowBodies(MostCardsBytes());
+      stream.AllowBodies(MostIntroductionBytes());
       return std::nullopt;
     }
-    case FrameType::kCards:
+    case FrameType::kIntroduction:
       if (!joined_) break;
-      return OnCards(stream, frame.body);
+      return OnIntroduction(stream, frame.body);
     case FrameType::kGo:
-      if (cards_.empty() || reader.Number() != round_) break;
-      return std::move(cards_);
+      if (round_ == 0 || reader.Number() != round_) break;
+      return std::move(introduction_);
     case FrameType::kRefused:
       return DecodeStatus(frame.body);
     case FrameType::kFailed:
@@ -235,7 +235,7 @@ Joiner::Answer Joiner::Try(const SocketAddress& server) {
 
 // Tries all addresses of rank 0 again and again, with growing pauses: rank 0
 // may start later than this rank.
-Result<std::vector<std::string>> Joiner::Run() {
+Result<std::string> Joiner::Run() {
   const Result<HostPort> where = ParseHostPort(call_.options.address);
   if (!where.ok()) return where.status();
   milliseconds backoff = kFirstBackoff;
@@ -259,8 +259,6 @@ Result<std::vector<std::string>> Joiner::Run() {
 
 }  // namespace
 
-Result<std::vector<std::string>> JoinTcp(const Call& call) {
-  return Joiner(call).Run();
-}
+Result<std::string> JoinTcp(const Call& call) { return Joiner(call).Run(); }
 
 }  // namespace gradientflow::rendezvous

@@ -213,7 +213,8 @@ void Meeting::SeeVerdict() {
   Frame frame;
   if (directory_.Read("verdict", &verdict_version_, &frame) !=
           Directory::Look::kRead ||
-      (frame.type != FrameType::kCards && frame.type != FrameType::kFailed)) {
+      (frame.type != FrameType::kIntroduction &&
+       frame.type != FrameType::kFailed)) {
     return;
   }
   BodyReader reader(frame.body);
@@ -235,7 +236,7 @@ Status Meeting::WriteVerdict() {
   PutText(EncodeTexts(verdict_->nonces), &body);
   PutText(verdict_->rest, &body);
   const FrameType type =
-      verdict_->failed ? FrameType::kFailed : FrameType::kCards;
+      verdict_->failed ? FrameType::kFailed : FrameType::kIntroduction;
   GF_RETURN_IF_ERROR(directory_.Write("verdict", type, body));
   Frame ignored;  // Only the version is of interest.
   directory_.Read("verdict", &verdict_version_, &ignored);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,12 +28,20 @@ struct RendezvousOptions {
   Bits256 secret = {};
   int rank = 0;
   int size = 1;
-  Clock::Time deadline{};  // By the clock given to ExchangeCards().
+  Clock::Time deadline{};  // By the clock given to Meet().
 };
 
-// Gives `my_card` (opaque, at most kMaxCardBytes) to all ranks and returns the
-// cards of all ranks, by rank. Blocks until every rank is known to have all
-// cards. Uses no thread of its own.
+// Makes of the cards of all ranks, by rank, what each of `ranks` is told, in
+// their order. It runs where all cards are: on rank 0 for all ranks, and in a
+// directory on each rank for itself. So it depends on the cards and on what all
+// ranks have in common, and an error of it is the same everywhere.
+using Introduce = std::function<Result<std::vector<std::string>>(
+    const std::vector<std::string>& cards, const std::vector<int>& ranks)>;
+
+// Shows `my_card` (opaque, at most kMaxCardBytes) and returns what `introduce`
+// makes of all cards for this rank. Over TCP rank 0 sends only that, so what
+// opening a large job costs depends on how much its ranks are told. Blocks
+// until every rank is known to have it. Uses no thread of its own.
 //
 // A failure that concerns the job (a rank that is missing at rank 0's deadline,
 // or that dies after it has joined) ends the call with the same error on every
@@ -43,9 +52,10 @@ struct RendezvousOptions {
 //
 // Errors: kDeadlineExceeded names the missing ranks, kInvalidArgument what
 // disagrees; kFailedPrecondition means that the port is taken or not on rank
-// 0's host, or that the secret differs, kUnavailable that a rank died.
-Result<std::vector<std::string>> ExchangeCards(const RendezvousOptions& options,
-                                               const std::string& my_card,
-                                               const Clock& clock);
+// 0's host, or that the secret differs, kUnavailable that a rank died. What
+// `introduce` returns ends the call on all ranks.
+Result<std::string> Meet(const RendezvousOptions& options,
+                         const std::string& my_card, const Introduce& introduce,
+                         const Clock& clock);
 
 }  // namespace gradientflow

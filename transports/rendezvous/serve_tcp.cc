@@ -5,6 +5,7 @@
 #include <chrono>
 #include <list>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -55,7 +56,7 @@ class Server final : private Door::Guests {
         by_rank_(static_cast<std::size_t>(call.options.size)),
         complaints_(std::move(listeners.note)) {}
 
-  Result<std::vector<std::string>> Run();
+  Result<std::string> Run();
 
  private:
   enum class Stage { kJoining, kAcknowledging, kLeaving };
@@ -77,7 +78,8 @@ class Server final : private Door::Guests {
   bool LeaveOut(Client& client, const Status& why);
   Status OnGone(Client& client, bool welcomed);
   void Complain(const Status& why);
-  void Advance(Clock::Time now);
+  Status Advance(Clock::Time now);
+  Status IntroduceAll();
   void QueueToAll(FrameType type, const std::string& body);
   std::vector<int> Awaited() const;
   Status TooLate() const;
@@ -89,9 +91,10 @@ class Server final : private Door::Guests {
   Clients clients_;               // Oldest first.
   std::vector<Client*> by_rank_;  // Who has the seat.
   std::vector<std::string> cards_;
+  std::string introduction_;  // Rank 0's own.
   Stage stage_ = Stage::kJoining;
   std::uint32_t round_ = 0;  // How often all seats were taken.
-  Clock::Time asked_at_{};   // When the cards of this round were sent.
+  Clock::Time asked_at_{};   // When this round began.
   std::string complaints_;   // What may explain who is missing.
 };
 
@@ -210,7 +213,7 @@ void Server::TakeSeat(Client& client, const std::string& card) {
   client.rank = static_cast<int>(client.claim);
   by_rank_[client.claim] = &client;
   cards_[client.claim] = card;
-  stage_ = Stage::kJoining;  // All get the new cards.
+  stage_ = Stage::kJoining;  // All are introduced again.
 }
 
 // A frame that does not fit the state ends the connection.
@@ -327,17 +330,34 @@ void Server::QueueToAll(FrameType type, const std::string& body) {
   for (Client& client : clients_) client.stream.Flush();
 }
 
-// The cards are sent again if a seat has changed hands meanwhile.
-void Server::Advance(Clock::Time now) {
+Status Server::IntroduceAll() {
+  std::vector<int> ranks(by_rank_.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  Result<std::vector<std::string>> texts = call_.introduce(cards_, ranks);
+  if (!texts.ok()) return texts.status();
+  introduction_ = std::move(texts.value().front());
+  ++round_;
+  for (Client& client : clients_) {
+    if (client.rank < 0) continue;
+    std::string body;
+    PutNumber(round_, &body);
+    body += texts.value()[static_cast<std::size_t>(client.rank)];
+    client.stream.Queue(MakeFrame(FrameType::kIntroduction, body));
+    client.stream.Flush();
+  }
+  return Status();
+}
+
+// Ranks are introduced again if a seat has changed hands meanwhile.
+Status Server::Advance(Clock::Time now) {
   const std::vector<int> awaited = Awaited();
-  std::string round;
   if (stage_ == Stage::kJoining && awaited.empty()) {
     stage_ = Stage::kAcknowledging;
     asked_at_ = now;
-    PutNumber(++round_, &round);
-    QueueToAll(FrameType::kCards, round + EncodeTexts(cards_));
+    GF_RETURN_IF_ERROR(IntroduceAll());
   } else if (stage_ == Stage::kAcknowledging && awaited.empty()) {
     stage_ = Stage::kLeaving;
+    std::string round;
     PutNumber(round_, &round);
     QueueToAll(FrameType::kGo, round);
   } else if (stage_ == Stage::kAcknowledging &&
@@ -350,6 +370,7 @@ void Server::Advance(Clock::Time now) {
                                      ") fell silent after its card")));
     }
   }
+  return Status();
 }
 
 Status Server::TooLate() const {
@@ -368,26 +389,23 @@ Status Server::Fail(const Status& why) {
   return why;
 }
 
-// kJoining -> kAcknowledging when all ranks have joined: they get the cards. ->
-// kLeaving when all have confirmed them: they get kGo. A failure, too, leads to
-// kLeaving, with kFailed instead.
-Result<std::vector<std::string>> Server::Run() {
+// kJoining -> kAcknowledging when all ranks have joined: they are introduced.
+// -> kLeaving when all have confirmed that: they get kGo. A failure, too, leads
+// to kLeaving, with kFailed instead.
+Result<std::string> Server::Run() {
   cards_.resize(static_cast<std::size_t>(size()));
   cards_[0] = call_.my_card;
   Status failed;
   while (stage_ != Stage::kLeaving) {
     const Clock::Time now = call_.clock.Now();
     const Clock::Time deadline = call_.options.deadline;
-    const Status status =
+    Status status =
         now >= deadline
             ? TooLate()
             : Round(std::chrono::ceil<milliseconds>(
                   std::min<Clock::Time>(deadline - now, kLongestWait)));
-    if (status.ok()) {
-      Advance(call_.clock.Now());
-    } else {
-      failed = Fail(status);
-    }
+    if (status.ok()) status = Advance(call_.clock.Now());
+    if (!status.ok()) failed = Fail(status);
   }
   const Clock::Time give_up = call_.clock.Now() + kFarewell;
   const auto unflushed = [](const Client& c) { return !c.stream.flushed(); };
@@ -396,12 +414,12 @@ Result<std::vector<std::string>> Server::Run() {
     if (!Round(kLongestWait).ok()) break;
   }
   if (!failed.ok()) return failed;
-  return std::move(cards_);
+  return std::move(introduction_);
 }
 
 }  // namespace
 
-Result<std::vector<std::string>> ServeTcp(const Call& call) {
+Result<std::string> ServeTcp(const Call& call) {
   Result<Listeners> listeners = ListenForRanks(call.options.address);
   if (!listeners.ok()) return listeners.status();
   return Server(call, std::move(listeners).value()).Run();

@@ -9,12 +9,14 @@
 #include <thread>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/collectives/table.h"
 #include "gradientflow/nccl/nccl_api.h"
 
 namespace gradientflow {
 namespace {
 
 constexpr std::size_t kFields = 4;
+constexpr std::int64_t kMostTextBytes = 64 << 10;
 
 struct Ending {
   bool done = false;
@@ -65,6 +67,45 @@ void RunBeside(const OpeningArgs& args, const std::function<void()>& body) {
     args.fabric->Wait(std::chrono::milliseconds(10));
   }
   beside.join();
+}
+
+// Two calls: how long the texts are, and the texts, all as long as the longest.
+Result<std::vector<std::string>> GatherTexts(const OpeningArgs& args,
+                                             const std::string& mine) {
+  const auto size = static_cast<std::size_t>(args.executor->size());
+  const auto length = static_cast<std::int64_t>(mine.size());
+  std::vector<std::int64_t> lengths(size, length);
+  CollectiveCall call;
+  call.kind = CollectiveKind::kAllgather;
+  call.algorithm = &collectives::kDoublingAllgather;
+  call.input = &length;
+  call.output = lengths.data();
+  call.count = 1;
+  call.dtype = call.wire = DType::kInt64;
+  if (size > 1) GF_RETURN_IF_ERROR(RunAtOpening(args, call));
+  for (std::size_t r = 0; r < size; ++r) {
+    if (lengths[r] >= 0 && lengths[r] <= kMostTextBytes) continue;
+    return Status(StatusCode::kDataLoss,
+                  StrCat("rank ", r, " tells a text of ", lengths[r],
+                         " bytes, expected at most ", kMostTextBytes));
+  }
+  const auto longest = static_cast<std::size_t>(
+      *std::max_element(lengths.begin(), lengths.end()));
+  std::string out = mine;
+  out.resize(longest);
+  std::string all(size * longest, '\0');
+  call.input = out.data();
+  call.output = all.data();
+  call.count = longest;
+  call.dtype = call.wire = DType::kInt8;
+  if (size > 1) GF_RETURN_IF_ERROR(RunAtOpening(args, call));
+  std::vector<std::string> texts;
+  for (std::size_t r = 0; r < size; ++r) {
+    texts.push_back(
+        all.substr(r * longest, static_cast<std::size_t>(lengths[r])));
+  }
+  texts[static_cast<std::size_t>(args.executor->rank())] = mine;
+  return texts;
 }
 
 Result<std::vector<Place>> ExchangePlaces(const OpeningArgs& args,

@@ -37,6 +37,12 @@ Status RunAtOpening(const OpeningArgs& args, const CollectiveCall& call);
 // ranks that this rank is alive. Returns when `body` has returned.
 void RunBeside(const OpeningArgs& args, const std::function<void()>& body);
 
+// Returns the texts of all ranks, by rank. All ranks make this call. Messages
+// go to ranks at distances of powers of two alone, so it needs no other links.
+// A text has at most 64 KiB.
+Result<std::vector<std::string>> GatherTexts(const OpeningArgs& args,
+                                             const std::string& mine);
+
 // Returns the places of all ranks, by rank. All ranks make this call. If
 // settings differ, all ranks get the same kInvalidArgument, which names a rank
 // whose settings are not those of rank 0.

@@ -2,8 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <random>
 #include <string>
+#include <thread>
 #include <vector>
+
+#include "tests/communicator/fabrics.h"
 
 namespace gradientflow::testing {
 namespace {
@@ -49,6 +54,29 @@ TEST(Places, CannotUseNcclOnASharedGpu) {
   std::vector<Place> places = ThreeGpus();
   places[2].device_id = 12;
   EXPECT_EQ(WhyNot(places), "ranks 1 and 2 share a GPU");
+}
+
+TEST(GatherTexts, BringsTextsOfAnyLengthToAllRanks) {
+  std::minstd_rand random(3);
+  for (const int size : {1, 2, 3, 5, 7, 8}) {
+    std::vector<std::string> texts;
+    for (int r = 0; r < size; ++r) {
+      const std::size_t bytes = r % 3 == 1 ? 0 : random() % 5000;
+      texts.emplace_back(bytes, static_cast<char>('a' + r));
+    }
+    Fabrics ranks(size);
+    std::vector<std::thread> threads;
+    for (int r = 0; r < size; ++r) {
+      threads.emplace_back([&, r] {
+        const OpeningArgs args{&ranks.executor(r), &ranks.fabric(r),
+                               &ranks.clock, Clock::Time::max()};
+        const auto all = GatherTexts(args, texts[static_cast<std::size_t>(r)]);
+        ASSERT_TRUE(all.ok()) << all.status().message();
+        EXPECT_EQ(all.value(), texts) << "rank " << r << " of " << size;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
 }
 
 }  // namespace

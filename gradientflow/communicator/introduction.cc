@@ -148,7 +148,8 @@ Result<std::vector<std::string>> IntroduceRanks(
   std::vector<std::string> texts;
   for (const int rank : ranks) {
     nlohmann::json& links = json["addresses"] = nlohmann::json::object();
-    for (const auto& [kind, peers] : AddressesFor(group, decoded, rank, args.needed)) {
+    for (const auto& [kind, peers] :
+         AddressesFor(group, decoded, rank, args.needed)) {
       for (const auto& [peer, address] : peers) {
         links[kind][std::to_string(peer)] = address;
       }

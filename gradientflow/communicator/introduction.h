@@ -31,8 +31,8 @@ struct Introduction {
 };
 
 struct IntroduceArgs {
-  std::string fabric;  // The name of the only transport, or "auto".
-  int lanes = 2;       // Connections to a rank of another host.
+  std::string fabric;   // The name of the only transport, or "auto".
+  int lanes = 2;        // Connections to a rank of another host.
   bool needed = false;  // Links are made when they are needed.
 };
 

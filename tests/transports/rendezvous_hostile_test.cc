@@ -276,8 +276,8 @@ TEST(RendezvousHostile, AFalseRankZeroIsNotBelieved) {
     rendezvous::FrameStream stream(Accept(listener).value(), 1 << 20);
     const std::string bits(sizeof(Bits256), '\0');
     const std::string round(4, '\0');
-    for (const FrameType type :
-         {first, FrameType::kWelcome, FrameType::kIntroduction, FrameType::kGo}) {
+    for (const FrameType type : {first, FrameType::kWelcome,
+                                 FrameType::kIntroduction, FrameType::kGo}) {
       const bool is_bits =
           type == FrameType::kWelcome || type == FrameType::kChallenge;
       stream.Queue(rendezvous::MakeFrame(

@@ -151,6 +151,13 @@ void Directory::Remove(const std::string& name) const {
   ::unlink((prefix_ + name).c_str());
 }
 
+void Directory::Refresh() const {
+  const std::string path = prefix_ + "look" + suffix_;
+  const Fd made(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  ::unlink(path.c_str());
+}
+
 // Compares times of the file system, because the clocks of hosts may differ.
 void Directory::SweepUnfinished(const std::string& name) const {
   namespace fs = std::filesystem;

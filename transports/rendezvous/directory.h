@@ -43,6 +43,11 @@ class Directory {
   std::optional<std::string> Read(const std::string& name,
                                   FrameType type) const;
   void Remove(const std::string& name) const;
+  // Makes a network file system look again what is there. A host that has once
+  // found a file absent may believe so for minutes; a change that it makes
+  // itself shows it that others have made some. Errors do not matter: another
+  // look may succeed.
+  void Refresh() const;
   // Removes the unfinished files of this job that killed processes have left:
   // those that were begun more than a minute before `name` was written.
   void SweepUnfinished(const std::string& name) const;

@@ -33,6 +33,9 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstNap(2);
 constexpr milliseconds kLastNap(50);
+// How often to make the file system look again. Each time costs a file server
+// two changes.
+constexpr milliseconds kRefreshEvery(500);
 
 std::string Named(const char* what, int rank) {
   return StrCat(what, ".", rank);
@@ -395,9 +398,14 @@ Result<std::vector<std::string>> Meeting::Run() {
                                       EncodeEntry(entry)));
   SeeJoin(rank());
   mine_ = joined(rank()).version;
+  Clock::Time refresh_at = call_.clock.Now() + kRefreshEvery;
   for (milliseconds nap = kFirstNap;; nap = std::min(nap * 2, kLastNap)) {
     Answer answer = rank() == 0 ? LeadStep() : FollowStep();
     if (answer) return *std::move(answer);
+    if (const Clock::Time now = call_.clock.Now(); now >= refresh_at) {
+      refresh_at = now + kRefreshEvery;
+      directory_.Refresh();
+    }
     Nap(nap);
   }
 }

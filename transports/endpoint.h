@@ -94,11 +94,11 @@ class Endpoint {
   // transport makes none. To be called after Connect() with the same arguments,
   // at most once. `sink` outlives the source, as do the poller, the events and
   // the clock; the endpoint need not.
-  virtual std::unique_ptr<LinkSource> TakeLinkSource(const ConnectArgs& args,
-                                                     LinkSource::Sink* sink) {
+  virtual Result<std::unique_ptr<LinkSource>> TakeLinkSource(
+      const ConnectArgs& args, LinkSource::Sink* sink) {
     static_cast<void>(args);
     static_cast<void>(sink);
-    return nullptr;
+    return std::unique_ptr<LinkSource>();
   }
 
   // The memory that this rank shares with the ranks it links to, or null if

@@ -49,6 +49,7 @@ struct CallQuestion {
   bool all_share_memory = false;
   bool hosts_share_memory = false;  // Ranks of one host share memory.
   bool narrow = false;              // The call reduces floats of 16 bits.
+  bool few_links = false;           // As in CallGroup.
   // How calls are cut: see CutOf() in choose.h.
   std::size_t segment_bytes = std::numeric_limits<std::size_t>::max();
   int window = 8;
@@ -106,6 +107,9 @@ struct CollectiveAlgorithm {
   // True if the schedule moves several blocks in one message, so that the call
   // must be one segment. It is then chosen for small buffers only.
   bool whole = false;
+  // True if some rank exchanges messages with all others. Where links are made
+  // when they are needed, it is chosen only if no other algorithm can run.
+  bool all_peers = false;
 };
 
 // The price of what makes no sense.

@@ -121,6 +121,7 @@ constinit const CollectiveAlgorithm collectives::kPairwiseAllToAll = {
     .name = "pairwise",
     .make = &MakePairwise,
     .price = &PairwisePrice,
+    .all_peers = true,
 };
 constinit const CollectiveAlgorithm collectives::kBruckAllToAll = {
     .name = "bruck",

@@ -97,6 +97,7 @@ constinit const CollectiveAlgorithm collectives::kDirectAllgather = {
     .name = "direct",
     .make = &MakeDirect,
     .price = &DirectPrice,
+    .all_peers = true,
 };
 constinit const CollectiveAlgorithm collectives::kRingAllgather = {
     .name = "ring",

@@ -129,6 +129,7 @@ Result<CallGroup> Subgroup(const CallGroup& all, GroupId id,
   group.rank = -1;
   group.size = static_cast<int>(ranks.size());
   group.members = ranks;
+  group.few_links = all.few_links;
   std::map<int, int> hosts;  // Hosts are numbered anew within the subgroup.
   std::vector<bool> seen(static_cast<std::size_t>(all.size), false);
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -316,6 +317,7 @@ CallQuestion CallPlanner::QuestionOf(const CollectiveCall& call) const {
   question.all_share_memory = group_.all_share;
   question.hosts_share_memory = group_.hosts_share;
   question.narrow = IsGradientType(call.wire) && SizeOf(call.wire) == 2;
+  question.few_links = group_.few_links;
   question.segment_bytes = cutting_.segment_bytes;
   question.window = cutting_.window;
   return question;

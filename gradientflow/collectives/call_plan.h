@@ -24,6 +24,8 @@ struct CallGroup {
   Topology topology;
   bool all_share = false;    // All ranks share memory.
   bool hosts_share = false;  // Ranks of one host share memory.
+  // Links are made when they are needed, and are better not needed.
+  bool few_links = false;
   // True if a call's buffers have the same dtype and extents on all ranks. In a
   // mixed group it is false: some ranks hold their part of an allreduce packed
   // and already in the wire dtype (a device's pool, staged in host memory),

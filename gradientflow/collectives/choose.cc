@@ -158,17 +158,22 @@ AlgorithmChoice ChooseAlgorithm(CollectiveKind kind,
   AlgorithmChoice best;
   best.seconds = kImpossible;
   std::vector<std::pair<const CollectiveAlgorithm*, double>> predicted;
-  for (const CollectiveAlgorithm* algorithm : AlgorithmsOf(kind)) {
-    const double seconds =
-        PredictSeconds(kind, *algorithm, question, &best.terms);
-    if (seconds == kImpossible) continue;
-    predicted.emplace_back(algorithm, seconds);
-    // The margin keeps differences in rounding from deciding the choice.
-    if (best.algorithm == nullptr || seconds < best.seconds * (1 - 1e-9)) {
-      best.algorithm = algorithm;
-      best.seconds = seconds;
+  const auto consider = [&](bool all_peers) {
+    for (const CollectiveAlgorithm* algorithm : AlgorithmsOf(kind)) {
+      if (algorithm->all_peers && !all_peers) continue;
+      const double seconds =
+          PredictSeconds(kind, *algorithm, question, &best.terms);
+      if (seconds == kImpossible) continue;
+      predicted.emplace_back(algorithm, seconds);
+      // The margin keeps differences in rounding from deciding the choice.
+      if (best.algorithm == nullptr || seconds < best.seconds * (1 - 1e-9)) {
+        best.algorithm = algorithm;
+        best.seconds = seconds;
+      }
     }
-  }
+  };
+  consider(!question.few_links);
+  if (best.algorithm == nullptr) consider(true);
   std::string others;
   for (const auto& [algorithm, seconds] : predicted) {
     if (algorithm == best.algorithm) continue;

@@ -179,6 +179,7 @@ constinit const CollectiveAlgorithm collectives::kDirectGather = {
     .name = "direct",
     .make = &MakeDirectGather,
     .price = &DirectPrice,
+    .all_peers = true,
 };
 constinit const CollectiveAlgorithm collectives::kBinomialGather = {
     .name = "binomial",
@@ -190,6 +191,7 @@ constinit const CollectiveAlgorithm collectives::kDirectScatter = {
     .name = "direct",
     .make = &MakeDirectScatter,
     .price = &DirectPrice,
+    .all_peers = true,
 };
 constinit const CollectiveAlgorithm collectives::kBinomialScatter = {
     .name = "binomial",

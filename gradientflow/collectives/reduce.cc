@@ -135,6 +135,7 @@ constinit const CollectiveAlgorithm collectives::kDirectReduce = {
     .name = "direct",
     .make = &MakeDirect,
     .price = &DirectPrice,
+    .all_peers = true,
 };
 constinit const CollectiveAlgorithm collectives::kBinomialReduce = {
     .name = "binomial",

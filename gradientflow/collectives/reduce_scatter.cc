@@ -161,6 +161,7 @@ constinit const CollectiveAlgorithm collectives::kDirectReduceScatter = {
     .make = &MakeDirect,
     // Each rank sends every other one a block, and adds up as many.
     .price = &OneRoundPrice,
+    .all_peers = true,
 };
 constinit const CollectiveAlgorithm collectives::kHalvingReduceScatter = {
     .name = "halving",

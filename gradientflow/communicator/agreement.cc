@@ -12,8 +12,9 @@
 namespace gradientflow {
 namespace {
 
-constexpr const char* kShared[] = {"size", "algorithm", "segment_bytes",
-                                   "segments_in_flight", "connections"};
+constexpr const char* kShared[] = {"size",          "algorithm",
+                                   "segment_bytes", "segments_in_flight",
+                                   "connect",       "connections"};
 
 std::vector<std::string> Lines(const std::string& text) {
   std::vector<std::string> lines;

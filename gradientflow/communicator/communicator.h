@@ -34,10 +34,10 @@ class CommunicatorCore;
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   // Joins the job. Blocks until every rank has joined with the same settings:
-  // size, algorithm, segments and connections. If they differ, every rank gets
-  // kInvalidArgument, which names a rank that differs and the first difference.
-  // kDeadlineExceeded names the ranks that did not join.
-  // If `exchange` is not empty, it replaces options.rendezvous.
+  // size, algorithm, segments, connect and connections. If they differ, every
+  // rank gets kInvalidArgument, which names a rank that differs and the first
+  // difference. kDeadlineExceeded names the ranks that did not join. If
+  // `exchange` is not empty, it replaces options.rendezvous.
   static Result<std::shared_ptr<Communicator>> Open(
       const Options& options, const Exchange& exchange = {});
 

@@ -133,6 +133,7 @@ Status CommunicatorCore::Build() {
                    logger_.get()},
       transport_.group, TypicalCostModels(transport_.group.hosts_share),
       executor);
+  GF_RETURN_IF_ERROR(LearnAddresses());
   GF_RETURN_IF_ERROR(OpenDevicePath());
   messages_ = std::make_unique<Messages>(*transport_.fabric);
   DriverArgs driver;
@@ -227,6 +228,18 @@ Result<ChannelModel> CommunicatorCore::MeasuredChannel() {
                " us, bandwidth ", 1e-9 / channel_->seconds_per_byte, " GB/s"));
   }
   return *channel_;
+}
+
+// Until here a rank knows the addresses of its neighbours only, by which those
+// of the others come.
+Status CommunicatorCore::LearnAddresses() {
+  LinkSource* const source = transport_.fabric->source();
+  if (source == nullptr) return Status();
+  const OpeningArgs opening{
+      executor_.get(), transport_.fabric.get(), clock_.get(),
+      clock_->Now() + FromSeconds(options_.join_timeout_seconds)};
+  const auto addresses = GatherTexts(opening, transport_.address);
+  return addresses.ok() ? source->Learn(addresses.value()) : addresses.status();
 }
 
 // Finds out where the buffers are, on this rank and on the others.

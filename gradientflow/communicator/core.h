@@ -109,6 +109,7 @@ class CommunicatorCore {
  private:
   CommunicatorCore(Args args, Transport transport);
   Status Build();
+  Status LearnAddresses();
   Status OpenDevicePath();
   void CloseDevicePath();
   void TellWhy(const Status& why);

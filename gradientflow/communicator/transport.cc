@@ -23,6 +23,8 @@ namespace gradientflow {
 namespace {
 
 constexpr int kFewRanks = 8;
+// With more ranks, "auto" links them when they need each other.
+constexpr int kMostAllLinked = 64;
 
 // What this rank offers to other ranks before it knows them.
 struct Offer {
@@ -50,6 +52,12 @@ TransportOptions TransportOptionsOf(const Options& options) {
   of.last_port = options.port_range.last;
   of.socket_buffer_bytes = options.socket_buffer_bytes;
   return of;
+}
+
+bool LinksWhenNeeded(const Options& options) {
+  return options.connect == ConnectMode::kNeeded ||
+         (options.connect == ConnectMode::kAuto &&
+          options.size > kMostAllLinked);
 }
 
 // The only transport that the options allow, or null if they allow all.
@@ -137,7 +145,9 @@ Result<Introduction> MeetAll(const JoinArgs& args, const Card& mine,
   const Options& options = *args.options;
   const Introduce introduce = [&](const std::vector<std::string>& cards,
                                   const std::vector<int>& ranks) {
-    return IntroduceRanks({options.fabric, LanesOf(options)}, cards, ranks);
+    return IntroduceRanks(
+        {options.fabric, LanesOf(options), LinksWhenNeeded(options)}, cards,
+        ranks);
   };
   RendezvousOptions rendezvous;
   rendezvous.address = options.rendezvous;
@@ -163,10 +173,13 @@ Status ConnectLinks(const JoinArgs& args, const Introduction& introduction,
   const Bits256 secret = SessionSecret(SecretOf(args), introduction);
   Fabric& fabric = *transport->fabric;
   std::vector<std::unique_ptr<Link>> links(ranks);
+  std::unique_ptr<LinkSource> source;
   Status failed;
   for (std::size_t i = offers.endpoints.size(); i-- > 0;) {
     const Offer& offer = offers.endpoints[i];
     if (offer.kind->host_id != nullptr && !group.hosts_share) continue;
+    // The last transport reaches every rank.
+    const bool more_later = group.few_links && i + 1 == offers.endpoints.size();
     std::vector<std::unique_ptr<Link>> made(ranks);
     const ConnectArgs connect{group.rank,
                               group.size,
@@ -177,12 +190,19 @@ Status ConnectLinks(const JoinArgs& args, const Introduction& introduction,
                               &fabric.poller(),
                               &fabric,
                               failed,
-                              &made};
+                              &made,
+                              more_later};
     auto connected = offer.endpoint->Connect(connect);
     if (connected.ok()) {
       made = std::move(connected).value();
     } else {
       failed = connected.status();
+    }
+    if (failed.ok() && more_later) {
+      auto taken = offer.endpoint->TakeLinkSource(connect, &fabric);
+      failed = taken.status();
+      if (taken.ok()) source = std::move(taken).value();
+      transport->address = offer.endpoint->address();
     }
     for (std::size_t r = 0; r < made.size(); ++r) {
       if (links[r] == nullptr) links[r] = std::move(made[r]);
@@ -192,7 +212,7 @@ Status ConnectLinks(const JoinArgs& args, const Introduction& introduction,
       transport->arena = offer.endpoint->arena();
     }
   }
-  fabric.Connect(std::move(links));
+  fabric.Connect(std::move(links), std::move(source));
   if (!failed.ok()) {
     // Ranks that are linked already learn the reason.
     fabric.Fail(failed);
@@ -227,6 +247,7 @@ Result<Transport> Join(const JoinArgs& args) {
       MeetAll(args, offers.card, deadline);
   if (!introduction.ok()) return introduction.status();
   transport.group = GroupOf(options.rank, introduction.value());
+  transport.group.few_links = LinksWhenNeeded(options);
   if (const int rank = introduction.value().without_memory; rank >= 0) {
     args.logger->Log(LogLevel::kWarning,
                      StrCat("ranks of a host talk by TCP, since rank ", rank,

@@ -20,6 +20,9 @@ struct Transport {
   std::shared_ptr<void> keep_alive;  // The owner of the arena.
   SharedArena* arena = nullptr;      // Null if no rank shares memory.
   std::unique_ptr<Fabric> fabric;
+  // By which other ranks can link to this one later. To be told to them if the
+  // fabric has a LinkSource.
+  std::string address;
   CallGroup group;
 };
 

@@ -20,6 +20,7 @@ struct PortRange {
 };
 
 enum class AddressFamily : std::uint8_t { kAny, kIpv4, kIpv6 };
+enum class ConnectMode : std::uint8_t { kAuto, kAll, kNeeded };
 
 // What happens to the gradients of an unselected chunk (CSC).
 enum class ResidualMode : std::uint8_t {
@@ -76,7 +77,13 @@ struct Options {
   // of its own. Empty: the addresses of the interfaces.
   std::string advertise_address;
   PortRange port_range;  // Where TCP listens.
-  int connections = 0;   // TCP connections per peer; 0: by number of ranks.
+  // When ranks connect to each other: kAll, at opening; kNeeded, at opening to
+  // their neighbours (see NeighboursOf() in communicator/neighbours.h), and to
+  // others with the first message. Few links open faster and need fewer file
+  // descriptors; the first message to another rank takes longer. kAuto: all
+  // among up to 64 ranks.
+  ConnectMode connect = ConnectMode::kAuto;
+  int connections = 0;  // TCP connections per peer; 0: by number of ranks.
   std::size_t socket_buffer_bytes = 0;  // 0: the kernel's tuning.
   // Unit of pipelining inside a collective, among up to 8 ranks; with more it
   // grows (see CutOf() in collectives/choose.h). Smaller segments overlap

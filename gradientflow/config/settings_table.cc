@@ -17,6 +17,7 @@ namespace gradientflow {
 namespace {
 
 using Names = std::string_view;
+constexpr std::array<Names, 3> kConnectNames = {"auto", "all", "needed"};
 constexpr std::array<Names, 3> kFamilyNames = {"any", "ipv4", "ipv6"};
 constexpr std::array<Names, 4> kLevelNames = {"error", "warning", "info",
                                               "debug"};
@@ -128,6 +129,13 @@ constexpr std::array kRows = {
         "Ports at which TCP listens, for firewalls. Each rank of a host needs "
         "one for each interface. The port of the rendezvous is not among "
         "them."),
+    Row<c::Choice<&O::connect, kConnectNames>>(
+        kFabric, "connect", "auto, all or needed",
+        "Which ranks connect when the job opens. all connects each to each. "
+        "needed connects the ranks of a host, and ranks at distances of "
+        "powers of two; others connect for their first message, which takes "
+        "longer. With many ranks that opens faster and needs far fewer file "
+        "descriptors. auto is all for up to 64 ranks, and needed for more."),
     Row<c::IntegerOrAuto<&O::connections, 1, 63, 0>>(
         kFabric, "connections", "an integer from 1 to 63, or auto",
         "TCP connections per peer. More connections fill a fast link better, "

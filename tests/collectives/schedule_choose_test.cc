@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -271,6 +272,57 @@ TEST(ChooseAlgorithm, IsNotMuchSlowerThanTheBestPlayedSchedule) {
       }
     }
   }
+}
+
+// The most peers that a rank exchanges messages with.
+std::size_t MostPeers(Algorithm algorithm, CallShape shape, std::size_t count) {
+  shape.parts.assign(static_cast<std::size_t>(shape.size), count);
+  shape.recv_parts = shape.parts;
+  std::size_t most = 0;
+  for (int r = 0; r < shape.size; ++r) {
+    std::set<int> peers;
+    for (const auto& round : MakeSchedule(*algorithm, r, shape, count).rounds) {
+      for (const Step& step : round) {
+        if (step.peer >= 0) peers.insert(step.peer);
+      }
+    }
+    most = std::max(most, peers.size());
+  }
+  return most;
+}
+
+TEST(ChooseAlgorithm, NeedsFewLinksWhereThatIsBetter) {
+  for (const int ranks : {65, 100}) {
+    std::size_t most_otherwise = 0;
+    for (int k = 0; k < kCollectiveKinds; ++k) {
+      const auto kind = static_cast<CollectiveKind>(k);
+      for (const std::size_t count : {1, 100, 1'000'000}) {
+        // Large blocks travel directly: no other algorithm can run.
+        if (count > 100 && kind != CollectiveKind::kAllreduce &&
+            kind != CollectiveKind::kBroadcast) {
+          continue;
+        }
+        CallQuestion question = Ask(ranks, count, HostsOf(ranks, 1));
+        const CallShape shape{ranks, HostsOf(ranks, 1), false};
+        most_otherwise = std::max(
+            most_otherwise,
+            MostPeers(ChooseAlgorithm(kind, question).algorithm, shape, count));
+        question.few_links = true;
+        const Algorithm chosen = ChooseAlgorithm(kind, question).algorithm;
+        EXPECT_LE(MostPeers(chosen, shape, count), 2 * 7 + 2)
+            << Name(kind) << " of " << count << " by " << Name(chosen);
+      }
+    }
+    EXPECT_GT(most_otherwise, 60U);
+  }
+}
+
+TEST(ChooseAlgorithm, NeedsManyLinksRatherThanNotRun) {
+  CallQuestion question = Ask(100, 10'000'000, HostsOf(100, 1));
+  question.few_links = true;
+  EXPECT_STREQ(
+      Name(ChooseAlgorithm(CollectiveKind::kAllToAll, question).algorithm),
+      "pairwise");
 }
 
 // What choosing costs is counted, not timed: the numbers that a price adds up

@@ -265,6 +265,10 @@ INSTANTIATE_TEST_SUITE_P(Joined, Allreduce,
                                                               Over::kMixed),
                                             ::testing::Values(2, 3, 5)),
                          ParamName);
+INSTANTIATE_TEST_SUITE_P(WhenNeeded, Allreduce,
+                         ::testing::Combine(::testing::Values(Over::kNeeded),
+                                            ::testing::Values(3, 6, 8)),
+                         ParamName);
 
 }  // namespace
 }  // namespace gradientflow::testing

@@ -488,9 +488,12 @@ INSTANTIATE_TEST_SUITE_P(InProcess, Collectives,
                                             ::testing::Values(1, 2, 3, 5, 8)),
                          ParamName);
 INSTANTIATE_TEST_SUITE_P(Joined, Collectives,
-                         ::testing::Combine(::testing::Values(Over::kTcp,
-                                                              Over::kMixed),
-                                            ::testing::Values(2, 3)),
+                         ::testing::Values(std::tuple{Over::kTcp, 2},
+                                           std::tuple{Over::kTcp, 3},
+                                           std::tuple{Over::kMixed, 2},
+                                           std::tuple{Over::kMixed, 3},
+                                           std::tuple{Over::kNeeded, 6},
+                                           std::tuple{Over::kNeeded, 8}),
                          ParamName);
 
 }  // namespace

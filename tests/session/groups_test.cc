@@ -269,6 +269,10 @@ INSTANTIATE_TEST_SUITE_P(Joined, Groups,
                                                               Over::kMixed),
                                             ::testing::Values(3, 5)),
                          ParamName);
+INSTANTIATE_TEST_SUITE_P(WhenNeeded, Groups,
+                         ::testing::Combine(::testing::Values(Over::kNeeded),
+                                            ::testing::Values(7, 8)),
+                         ParamName);
 
 TEST(GroupErrors, NameWhatIsWrongWithTheRanks) {
   Job job;

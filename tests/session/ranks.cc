@@ -69,15 +69,18 @@ struct RankDevice {
   std::unique_ptr<Stream> stream;
 };
 
-bool InProcess(Over over) { return over != Over::kTcp && over != Over::kMixed; }
+bool InProcess(Over over) {
+  return over != Over::kTcp && over != Over::kMixed && over != Over::kNeeded;
+}
 
 Options OptionsOf(const Job& job, int rank, std::vector<TensorSpec>* tensors) {
   Options options = job.options;
   options.rank = rank;
   options.size = job.size;
   options.arena_bytes = kArenaBytes;
+  if (job.over == Over::kNeeded) options.connect = ConnectMode::kNeeded;
   if (job.over == Over::kMessages || job.over == Over::kTcp ||
-      job.over == Over::kSomeDevices) {
+      job.over == Over::kNeeded || job.over == Over::kSomeDevices) {
     options.fabric = "tcp";
   }
   if (job.over == Over::kNccl) {
@@ -114,8 +117,9 @@ Status Update(GradientSession& session, const OptimizerOptions& config,
 FakeDevice* DeviceOfThisRank() { return device_of_this_rank; }
 
 const char* OverName(Over over) {
-  constexpr const char* kNames[] = {"memory",  "messages",    "tcp", "mixed",
-                                    "devices", "someDevices", "nccl"};
+  constexpr const char* kNames[] = {"memory",      "messages", "tcp",
+                                    "mixed",       "needed",   "devices",
+                                    "someDevices", "nccl"};
   return kNames[static_cast<int>(over)];
 }
 

@@ -18,7 +18,8 @@ enum class Over {
   kMemory,    // All ranks share memory.
   kMessages,  // In-process messages, no shared memory.
   kTcp,       // GradientSession::Open() over TCP on loopback.
-  kMixed,  // GradientSession::Open(); two ranks a host, TCP between the hosts.
+  kMixed,   // GradientSession::Open(); two ranks a host, TCP between the hosts.
+  kNeeded,  // Like kTcp, with links that are made when they are needed.
   // Like kMemory, with every rank's pool on a (fake) device of its own.
   kDevices,
   // Like kMessages, with the odd ranks' pools on devices.

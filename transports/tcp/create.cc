@@ -13,6 +13,7 @@
 #include "transports/tcp/set_up.h"
 #include "transports/tcp/socket.h"
 #include "transports/tcp/tcp_link.h"
+#include "transports/tcp/tcp_link_source.h"
 
 namespace gradientflow {
 namespace {
@@ -46,12 +47,14 @@ class TcpEndpoint final : public Endpoint {
   std::string address() const override { return JoinRated(addresses_); }
   Result<std::vector<std::unique_ptr<Link>>> Connect(
       const ConnectArgs& args) override;
+  Result<std::unique_ptr<LinkSource>> TakeLinkSource(
+      const ConnectArgs& args, LinkSource::Sink* sink) override;
 
  private:
   explicit TcpEndpoint(const TransportOptions& options) : options_(options) {}
 
   const TransportOptions options_;
-  std::vector<Socket> listeners_;        // Empty after Connect().
+  std::vector<Socket> listeners_;  // Empty if nobody can connect any more.
   std::vector<RatedAddress> addresses_;  // Not empty.
 };
 
@@ -132,9 +135,26 @@ Result<std::vector<std::unique_ptr<Link>>> TcpEndpoint::Connect(
     return Status(StatusCode::kFailedPrecondition,
                   "this TCP endpoint has connected already");
   }
-  const std::vector<Socket> listeners = std::move(listeners_);
-  listeners_.clear();
-  return SetUpLanes(options_, args, listeners, RailsIn(addresses_));
+  std::vector<Socket> listeners = std::exchange(listeners_, {});
+  auto links = SetUpLanes(options_, args, listeners, RailsIn(addresses_));
+  if (links.ok() && args.more_later) listeners_ = std::move(listeners);
+  return links;
+}
+
+Result<std::unique_ptr<LinkSource>> TcpEndpoint::TakeLinkSource(
+    const ConnectArgs& args, LinkSource::Sink* sink) {
+  if (listeners_.empty()) {
+    return Status(StatusCode::kFailedPrecondition,
+                  "expected a TCP endpoint that has connected to be linked to "
+                  "more ranks later");
+  }
+  TcpLinkSource::Args source;
+  source.options = options_;
+  source.job = args;
+  source.sink = sink;
+  source.listeners = std::exchange(listeners_, {});
+  source.rails = RailsIn(addresses_);
+  return TcpLinkSource::Create(std::move(source));
 }
 
 }  // namespace

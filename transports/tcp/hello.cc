@@ -49,11 +49,11 @@ Result<LaneHello> DecodeLaneHello(
   }
   const auto version = GetLittleEndian<std::uint32_t>(&bytes[kVersionAt]);
   const auto step = GetLittleEndian<std::uint32_t>(&bytes[kStepAt]);
-  if (version != kVersion || step < 1 || step > 3) {
+  if (version != kVersion || step < 1 || step > 4) {
     return Status(
         StatusCode::kDataLoss,
         StrCat("hello: expected version ", kVersion,
-               " and step 1 to 3, seen version ", version, " and step ", step));
+               " and step 1 to 4, seen version ", version, " and step ", step));
   }
   LaneHello hello;
   hello.step = static_cast<LaneHello::Step>(step);

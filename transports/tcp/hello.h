@@ -13,11 +13,18 @@ namespace gradientflow {
 // What the two ends of a fresh connection send each other before the first
 // message. The side that connects sends kHello, the side that accepts answers
 // kWelcome, and the side that connects sends kConfirm on the one connection
-// that it keeps for the lane. Each side challenges the other by random bits,
-// and proves that it knows the secret of the session before it is believed.
-// gradientflow/docs/wire_format.md has the format.
+// that it keeps for the lane. While the job runs, both ranks may connect at the
+// same time; then the side that keeps the lanes that it has accepted says so by
+// kAccept on the first of them (TcpLinkSource). Each side challenges the other
+// by random bits, and proves that it knows the secret of the session before it
+// is believed. gradientflow/docs/wire_format.md has the format.
 struct LaneHello {
-  enum class Step : std::uint32_t { kHello = 1, kWelcome = 2, kConfirm = 3 };
+  enum class Step : std::uint32_t {
+    kHello = 1,
+    kWelcome = 2,
+    kConfirm = 3,
+    kAccept = 4
+  };
   Step step = Step::kHello;
   std::uint32_t from = 0;  // `from` and `to` are ranks.
   std::uint32_t to = 0;

@@ -1,6 +1,7 @@
 #include "transports/tcp/incoming.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <utility>
 
@@ -21,10 +22,20 @@ constexpr std::size_t kTriesPerLane = 4;
 IncomingLanes::IncomingLanes(Args args, const Clock& clock)
     : args_(std::move(args)), clock_(clock), lanes_(args_.lanes.size()) {
   for (std::size_t peer = 0; peer < lanes_.size(); ++peer) {
-    lanes_[peer].resize(static_cast<std::size_t>(args_.lanes[peer]));
-    missing_ += lanes_[peer].size();
+    Expect(static_cast<int>(peer), args_.lanes[peer]);
   }
-  most_connections_ = kPatienceForStrangers + kTriesPerLane * missing_;
+}
+
+void IncomingLanes::Expect(int peer, int lanes) {
+  std::vector<Lane>& of = lanes_[static_cast<std::size_t>(peer)];
+  missing_ -= static_cast<std::size_t>(
+      std::count_if(of.begin(), of.end(),
+                    [](const Lane& lane) { return !lane.socket.valid(); }));
+  of.clear();
+  of.resize(static_cast<std::size_t>(lanes));
+  missing_ += of.size();
+  most_connections_ = std::max(
+      most_connections_, kPatienceForStrangers + kTriesPerLane * missing_);
 }
 
 bool IncomingLanes::full() const {
@@ -124,21 +135,57 @@ Result<bool> IncomingLanes::OnHello(Connection& connection,
                          ": expected the same number on all ranks"));
   }
   if (hello.lane >= hello.lanes) return false;
-  Socket& lane = lanes_[hello.from][hello.lane];
-  if (lane.valid()) return false;
-  lane = std::move(connection.socket);
-  --missing_;
+  Lane& lane = lanes_[hello.from][hello.lane];
+  // A peer whose lanes were not kept may have begun again.
+  if (!lane.socket.valid()) --missing_;
+  lane = {std::move(connection.socket), connection.hello->nonce};
   return false;  // The lane has the socket; the entry can go.
 }
 
 bool IncomingLanes::complete(int peer) const {
   const auto& lanes = lanes_[static_cast<std::size_t>(peer)];
   return std::all_of(lanes.begin(), lanes.end(),
-                     [](const Socket& lane) { return lane.valid(); });
+                     [](const Lane& lane) { return lane.socket.valid(); });
 }
 
 std::vector<Socket> IncomingLanes::TakeLanes(int peer) {
-  return std::move(lanes_[static_cast<std::size_t>(peer)]);
+  std::vector<Socket> taken;
+  for (Lane& lane : std::exchange(lanes_[static_cast<std::size_t>(peer)], {})) {
+    taken.push_back(std::move(lane.socket));
+  }
+  return taken;
+}
+
+// If messages are in front of the end, the link will find it.
+bool IncomingLanes::HasEnded(const Lane& lane) const {
+  std::byte next{};
+  const std::int64_t got = Peek(lane.socket, &next, 1);
+  return got <= 0 && got != -EAGAIN && got != -EWOULDBLOCK;
+}
+
+int IncomingLanes::FindComplete() {
+  for (std::size_t r = 0; r < lanes_.size(); ++r) {
+    const auto peer = static_cast<int>(r);
+    std::vector<Lane>& lanes = lanes_[r];
+    if (lanes.empty() || !complete(peer)) continue;
+    if (std::none_of(lanes.begin(), lanes.end(),
+                     [this](const Lane& lane) { return HasEnded(lane); })) {
+      return peer;
+    }
+    Expect(peer, static_cast<int>(lanes.size()));
+  }
+  return -1;
+}
+
+Status IncomingLanes::Accept(int peer) const {
+  const std::vector<Lane>& lanes = lanes_[static_cast<std::size_t>(peer)];
+  LaneHello accept;
+  accept.step = LaneHello::Step::kAccept;
+  accept.from = static_cast<std::uint32_t>(args_.rank);
+  accept.to = static_cast<std::uint32_t>(peer);
+  accept.lanes = static_cast<std::uint32_t>(lanes.size());
+  accept.proof = ProofOf(accept, args_.secret, lanes[0].nonce);
+  return WriteHello(lanes[0].socket, accept);
 }
 
 }  // namespace gradientflow

@@ -14,9 +14,9 @@
 
 namespace gradientflow {
 
-// The lanes that peers of a higher rank open to this rank, picked out of all
-// connections that come in. One that has proven itself becomes a lane; all
-// others are strangers. NOT thread-safe.
+// The lanes that peers open to this rank, picked out of all connections that
+// come in. One that has proven itself becomes a lane; all others are strangers.
+// NOT thread-safe.
 class IncomingLanes final : public Door::Guests {
  public:
   struct Args {
@@ -27,14 +27,21 @@ class IncomingLanes final : public Door::Guests {
   // `clock` outlives the object.
   IncomingLanes(Args args, const Clock& clock);
 
+  // From here on expects that many lanes of `peer`, and drops those that there
+  // are; 0: none.
+  void Expect(int peer, int lanes);
+
   bool full() const override;
   bool DropOldestStranger() override;
   void Admit(Socket socket) override;
   // Closes connections that have proven nothing for 10 seconds.
   void DropTheSilent();
+  // Returns whether no connection waits for its proof.
+  bool quiet() const { return connections_.empty(); }
   // Descriptors for poll(), in the order of the connections.
   std::vector<int> Descriptors() const;
-  // Descriptor `fd` is ready, or hung up. An error ends the set-up.
+  // Descriptor `fd` is ready, or hung up. An error is a difference between the
+  // settings of two ranks, and ends the job.
   Status OnReady(int fd);
 
   bool complete() const { return missing_ == 0; }
@@ -42,10 +49,16 @@ class IncomingLanes final : public Door::Guests {
   bool complete(int peer) const;
   // The lane that control messages take. REQUIRES complete(peer).
   const Socket& first_lane(int peer) const {
-    return lanes_[static_cast<std::size_t>(peer)][0];
+    return lanes_[static_cast<std::size_t>(peer)][0].socket;
   }
   // REQUIRES complete(peer). May be called once per rank.
   std::vector<Socket> TakeLanes(int peer);
+  // Returns a rank all of whose lanes are connected, and have not been closed
+  // by it meanwhile; -1 if there is none. If it has closed some, all are
+  // dropped: it has begun again.
+  int FindComplete();
+  // Tells `peer` that its lanes are kept. REQUIRES complete(peer).
+  Status Accept(int peer) const;
 
  private:
   struct Connection {
@@ -63,10 +76,16 @@ class IncomingLanes final : public Door::Guests {
   bool FitsPeer(const LaneHello& hello) const;
   bool Answer(Connection& connection, const LaneHello& hello);
 
+  struct Lane {
+    Socket socket;
+    Bits256 nonce = {};  // The peer's challenge.
+  };
+  bool HasEnded(const Lane& lane) const;
+
   const Args args_;
   const Clock& clock_;
-  Connections connections_;                 // Oldest first.
-  std::vector<std::vector<Socket>> lanes_;  // By rank, then by lane.
+  Connections connections_;               // Oldest first.
+  std::vector<std::vector<Lane>> lanes_;  // By rank, then by lane.
   std::size_t missing_ = 0;
   std::size_t most_connections_ = 0;
 };

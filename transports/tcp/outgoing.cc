@@ -202,6 +202,7 @@ Status OutgoingLane::OnWelcome(Attempt& attempt, Clock::Time now) {
                ": expected the same number on all ranks"));
   }
   kept_ = std::move(attempt.socket);
+  kept_nonce_ = attempt.nonce;
   for (Attempt& other : attempts_) other.socket.Close();
   return Status();
 }

@@ -44,6 +44,8 @@ class OutgoingLane {
   // REQUIRES connected(). May be called once.
   Socket TakeSocket();
   int peer() const { return static_cast<int>(args_.hello.to); }
+  // REQUIRES connected(). The challenge to the peer on that connection.
+  const Bits256& nonce() const { return kept_nonce_; }
 
   // Starts the attempts that are due. An error ends the set-up.
   Status Start(Clock::Time now);
@@ -83,6 +85,7 @@ class OutgoingLane {
   std::vector<Attempt> attempts_;
   bool reached_ = false;  // An attempt has been accepted.
   std::optional<Socket> kept_;
+  Bits256 kept_nonce_ = {};
   std::string trouble_;
 };
 

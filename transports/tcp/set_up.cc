@@ -7,7 +7,6 @@
 #include <chrono>
 #include <list>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -20,6 +19,7 @@
 #include "transports/tcp/outgoing.h"
 #include "transports/tcp/routes.h"
 #include "transports/tcp/tcp_link.h"
+#include "transports/tcp/ways.h"
 
 namespace gradientflow {
 namespace {
@@ -33,13 +33,6 @@ constexpr milliseconds kLongestWait(100);
 constexpr milliseconds kLookEvery(200);
 // Peers that are looked after at the same time.
 constexpr std::size_t kMostProbes = 16;
-
-// Control messages have a lane of their own, which no data holds up. Each rail
-// has a data lane at least, unless there is to be no data lane.
-int LanesOf(const TransportOptions& options, int rails) {
-  if (options.connections == 0) return 1;
-  return std::min(1 + std::max(options.connections, rails), kMaxTcpLanes);
-}
 
 // The state of one Connect(). It watches the peers that it waits for:
 //
@@ -65,7 +58,6 @@ class SetUp {
   Status PreparePeer(int peer, const std::vector<InterfaceAddress>& interfaces);
   IncomingLanes::Args ForIncoming() const;
   OutgoingLane::Args LaneTo(int peer, int lane) const;
-  bool IsOnThisHost(const std::vector<RatedAddress>& addresses) const;
   void StartProbes(Clock::Time now);
   bool IsConnected(int peer) const;
   const Socket& FirstLane(int peer) const;
@@ -122,27 +114,16 @@ Status SetUp::Prepare() {
 Status SetUp::PreparePeer(int peer,
                           const std::vector<InterfaceAddress>& interfaces) {
   const auto at = static_cast<std::size_t>(peer);
-  Result<std::vector<RatedAddress>> published = SplitRated(args_.addresses[at]);
-  if (!published.ok()) {
-    return Status(
-        published.status().code(),
-        StrCat("address of rank ", peer, ": ", published.status().message()));
-  }
-  std::vector<RatedAddress> usable = std::move(published).value();
-  lanes_[at] = LanesOf(options_, std::min(rails_, RailsIn(usable)));
-  std::erase_if(usable, [&](const RatedAddress& rated) {
-    const int version = rated.address.family() == AF_INET6 ? 6 : 4;
-    return options_.ip_version != 0 && options_.ip_version != version;
-  });
-  if (usable.empty() && peer < args_.rank) {
-    return Status(
-        StatusCode::kInvalidArgument,
-        StrCat("rank ", peer, ": expected an IPv", options_.ip_version,
-               " address, seen ", args_.addresses[at]));
-  }
-  RateRoutes(interfaces, &usable);
-  peers_[at] = std::move(usable);
-  return Status();
+  Result<std::vector<RatedAddress>> published =
+      PublishedBy(peer, args_.addresses[at]);
+  if (!published.ok()) return published.status();
+  lanes_[at] =
+      LanesBetween(options_, std::min(rails_, RailsIn(published.value())));
+  peers_[at] = WaysTo(std::move(published).value(), options_, interfaces);
+  if (!peers_[at].empty() || peer > args_.rank) return Status();
+  return Status(StatusCode::kInvalidArgument,
+                StrCat("rank ", peer, ": expected an IPv", options_.ip_version,
+                       " address, seen ", args_.addresses[at]));
 }
 
 IncomingLanes::Args SetUp::ForIncoming() const {
@@ -184,25 +165,9 @@ void SetUp::StartProbes(Clock::Time now) {
         peers_[static_cast<std::size_t>(peer)];
     if (routes.empty()) continue;
     OutgoingLane::Args probe = LaneTo(peer, 0);
-    probe.reachable = IsOnThisHost(routes);
+    probe.reachable = IsOnThisHost(routes, listeners_);
     probes_.emplace_back(probe, RouteOfLane(routes, 0), now);
   }
-}
-
-// Returns whether the addresses are those of this rank, but for the ports.
-bool SetUp::IsOnThisHost(const std::vector<RatedAddress>& addresses) const {
-  const auto without_port = [](SocketAddress address) {
-    address.SetPort(0);
-    return address.ToString();
-  };
-  std::multiset<std::string> here, there;
-  for (const RatedAddress& rated : addresses) {
-    there.insert(without_port(rated.address));
-  }
-  for (const Socket& listener : listeners_) {
-    here.insert(without_port(LocalAddress(listener)));
-  }
-  return here == there;
 }
 
 bool SetUp::IsConnected(int peer) const {

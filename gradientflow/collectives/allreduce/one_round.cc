@@ -60,6 +60,7 @@ constinit const CollectiveAlgorithm allreduce::kOneRound = {
     .price = &OneRoundPrice,
     .max_ranks = kMaxReduceParties,
     .stand_in = &allreduce::kTwoSync,
+    .all_peers = true,
 };
 
 }  // namespace gradientflow

@@ -58,6 +58,7 @@ constinit const CollectiveAlgorithm allreduce::kTwoSync = {
     .make = &Make,
     .price = &PriceOf,
     .receives_early = true,
+    .all_peers = true,
 };
 
 }  // namespace gradientflow

@@ -1,0 +1,122 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gradientflow/communicator/core.h"
+#include "gradientflow/communicator/neighbours.h"
+#include "tests/session/ranks.h"
+
+// Jobs whose ranks connect when they need each other.
+namespace gradientflow::testing {
+namespace {
+
+std::vector<int> Linked(GradientSession& session) {
+  std::vector<int> linked;
+  const CommunicatorCore& core = session.communicator().core();
+  core.progress().Do([&] {
+    for (int r = 0; r < session.size(); ++r) {
+      if (core.fabric().link(r) != nullptr) linked.push_back(r);
+    }
+  });
+  return linked;
+}
+
+std::uint32_t Word(int from, int to, std::size_t i) {
+  return static_cast<std::uint32_t>(from * 1000 + to) * 31 +
+         static_cast<std::uint32_t>(i);
+}
+
+class Needed : public ::testing::TestWithParam<int> {
+ protected:
+  Needed() {
+    job_.over = Over::kNeeded;
+    job_.size = GetParam();
+  }
+  Job job_;
+};
+
+TEST_P(Needed, OnlyNeighboursAreLinkedAtFirst) {
+  RunRanks(job_, [](GradientSession& session) {
+    const CallGroup& group = session.communicator().core().group();
+    EXPECT_EQ(Linked(session), NeighboursOf(group, session.rank(), true));
+  });
+}
+
+// Every rank sends to all others at once, in an order of its own.
+TEST_P(Needed, MessagesFromAllToAll) {
+  RunRanks(job_, [](GradientSession& session) {
+    const int size = session.size();
+    const int rank = session.rank();
+    Communicator& comm = session.communicator();
+    std::vector<int> order;
+    for (int r = 0; r < size; ++r) {
+      if (r != rank) order.push_back(r);
+    }
+    std::mt19937 random(static_cast<std::uint32_t>(rank));
+    std::shuffle(order.begin(), order.end(), random);
+    const auto ranks = static_cast<std::size_t>(size);
+    std::vector<std::vector<std::uint32_t>> out(ranks), in(ranks);
+    std::vector<std::uint64_t> tickets;
+    const auto words = [](int from, int to) {
+      return static_cast<std::size_t>((from * 7 + to) % 5) * 20011;
+    };
+    for (const int peer : order) {
+      const auto at = static_cast<std::size_t>(peer);
+      for (std::size_t i = 0; i < words(rank, peer); ++i) {
+        out[at].push_back(Word(rank, peer, i));
+      }
+      in[at].resize(words(peer, rank));
+      const Communicator::Message message{0, peer, 5};
+      const auto sent =
+          comm.StartSend(message, out[at].data(), out[at].size() * 4);
+      const auto received =
+          comm.StartRecv(message, in[at].data(), in[at].size() * 4);
+      ASSERT_TRUE(sent.ok() && received.ok());
+      tickets.push_back(sent.value());
+      tickets.push_back(received.value());
+    }
+    for (const std::uint64_t ticket : tickets) {
+      const Status status = comm.Wait(ticket);
+      ASSERT_TRUE(status.ok()) << status.ToString();
+    }
+    for (const int peer : order) {
+      const auto at = static_cast<std::size_t>(peer);
+      for (std::size_t i = 0; i < in[at].size(); ++i) {
+        ASSERT_EQ(in[at][i], Word(peer, rank, i));
+      }
+    }
+    EXPECT_EQ(Linked(session), NeighboursOf(comm.core().group(), rank, false));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Needed, ::testing::Values(2, 7, 8, 13));
+
+TEST(NeededOptions, AutoLinksAllUpTo64Ranks) {
+  Job job;
+  job.over = Over::kTcp;
+  job.size = 8;
+  RunRanks(job, [](GradientSession& session) {
+    EXPECT_EQ(Linked(session).size(), 7U);
+  });
+}
+
+TEST(NeededOptions, AllRanksMustAgree) {
+  Job job;
+  job.over = Over::kNeeded;
+  job.size = 3;
+  job.adapt = [](int rank, Options* options, std::vector<TensorSpec>*) {
+    if (rank == 2) options->connect = ConnectMode::kAll;
+  };
+  OpenRanks(job, [](int, Opened opened) {
+    ASSERT_FALSE(opened.ok());
+    EXPECT_NE(opened.status().message().find("connect=all"), std::string::npos)
+        << opened.status().ToString();
+  });
+}
+
+}  // namespace
+}  // namespace gradientflow::testing

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <poll.h>
+
+#include <map>
+#include <vector>
+
+#include "gradientflow/base/fd.h"
+#include "gradientflow/base/status.h"
+
+namespace gradientflow {
+
+// One descriptor that is readable while any of a changing set of descriptors is
+// ready, so that a Poller wakes up for sockets that come and go. Which of them
+// it is, poll() tells. NOT thread-safe.
+class ReadySet {
+ public:
+  static Result<ReadySet> Create();
+
+  int fd() const { return epoll_.get(); }
+
+  // Replaces the set. Negative descriptors are left out, as by poll().
+  // Descriptors that were closed since the last call need no other care, also
+  // if their numbers are in use again.
+  Status Watch(const std::vector<pollfd>& wanted);
+  // Takes out a descriptor that somebody else goes on using.
+  void Forget(int fd);
+
+ private:
+  explicit ReadySet(Fd epoll) : epoll_(std::move(epoll)) {}
+
+  Fd epoll_;
+  std::map<int, short> watched_;  // By descriptor: events, as for poll().
+};
+
+}  // namespace gradientflow

@@ -1,11 +1,14 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "gradientflow/base/str_cat.h"
 #include "gradientflow/communicator/communicator.h"
 #include "tests/faults/processes.h"
 #include "tests/faults/scenario.h"
@@ -52,6 +55,20 @@ class Unlinked : public ::testing::Test {
         60);
   }
 
+  // Records after how many seconds the last rank has named the victim.
+  static void KillAndExpectItsName(Scenario& ranks) {
+    const std::int64_t killed = NowNs();
+    ranks.processes().Signal(kVictim, SIGKILL);
+    double last = 0;
+    for (int r = 0; r < kRanks; ++r) {
+      if (r == kVictim) continue;
+      ranks.ExpectError(r, 20, StatusCode::kUnavailable, {"rank 3 ("});
+      const std::int64_t ended = ranks[r].ended_ns.load();
+      last = std::max(last, static_cast<double>(ended - killed) * 1e-9);
+    }
+    RecordProperty("seconds_until_named", StrCat(last));
+  }
+
   const Folder folder_;
   JobConfig job_;
 };
@@ -66,11 +83,7 @@ TEST_F(Unlinked, ADeathDuringCollectivesIsNamedOnAllRanks) {
     }
   });
   ASSERT_TRUE(AllAreOpen(ranks));
-  ranks.processes().Signal(kVictim, SIGKILL);
-  for (int r = 0; r < kRanks; ++r) {
-    if (r == kVictim) continue;
-    ranks.ExpectError(r, 20, StatusCode::kUnavailable, {"rank 3 ("});
-  }
+  KillAndExpectItsName(ranks);
 }
 
 // Rank 0 waits for a rank that it is not linked to; the others wait for
@@ -92,11 +105,7 @@ TEST_F(Unlinked, ADeathIsHeardByRanksThatWaitAndByIdleOnes) {
     return seen;
   });
   ASSERT_TRUE(AllAreOpen(ranks));
-  ranks.processes().Signal(kVictim, SIGKILL);
-  for (int r = 0; r < kRanks; ++r) {
-    if (r == kVictim) continue;
-    ranks.ExpectError(r, 20, StatusCode::kUnavailable, {"rank 3 ("});
-  }
+  KillAndExpectItsName(ranks);
 }
 
 TEST_F(Unlinked, AStoppedRankIsNamedByWhoWaitsForIt) {

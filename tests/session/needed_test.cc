@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -94,6 +95,28 @@ TEST_P(Needed, MessagesFromAllToAll) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Needed, ::testing::Values(2, 7, 8, 13));
+
+TEST(NeededLinks, AreMadeWithARankThatIsInNoCall) {
+  Job job;
+  job.over = Over::kNeeded;
+  job.size = 8;
+  std::atomic<bool> sent{false};
+  RunRanks(job, [&](GradientSession& session) {
+    Communicator& comm = session.communicator();
+    std::uint32_t word = 17;
+    if (session.rank() == 0) {
+      EXPECT_TRUE(comm.Send(3, 1, &word, sizeof(word)).ok());
+      sent.store(true);
+      sent.notify_all();
+      return;
+    }
+    sent.wait(false);
+    if (session.rank() != 3) return;
+    word = 0;
+    EXPECT_TRUE(comm.Recv(0, 1, &word, sizeof(word)).ok());
+    EXPECT_EQ(word, 17U);
+  });
+}
 
 TEST(NeededOptions, AutoLinksAllUpTo64Ranks) {
   Job job;

@@ -162,6 +162,27 @@ TEST_F(TcpLinkSources, ARankWhoseAddressComesLateIsDialledThen) {
   EXPECT_TRUE(job.Drive([&] { return sent.times == 1; }));
 }
 
+// Rank 0 knows an address of rank 1 where nobody answers, as behind a firewall.
+TEST_F(TcpLinkSources, OneDirectionIsEnough) {
+  Job job(2, clock_);
+  job.clock = &clock_;
+  const Socket silent =
+      std::move(ListenOn(*SocketAddress::Parse("127.0.0.1:0"), 0)).value();
+  std::vector<std::string> wrong = job.addresses;
+  wrong[1] = LocalAddress(silent).ToString();
+  ASSERT_TRUE(job.at(0).source()->Learn(wrong).ok());
+  ASSERT_TRUE(job.at(1).source()->Learn(job.addresses).ok());
+  std::string in(5, '?');
+  const std::string out = "hello";
+  Ending sent, received;
+  job.at(0).Send(1, CallTag(0, 1), View(out), {}, sent.done());
+  EXPECT_FALSE(job.Drive([&] { return sent.times == 1; }, 3000));
+  job.at(1).Recv(0, CallTag(0, 1), Room(&in), 0, received.done());
+  job.at(1).Tick(true);
+  EXPECT_TRUE(job.Drive([&] { return received.times == 1; }));
+  EXPECT_EQ(in, out);
+}
+
 // Both sides' sockets are looked at in random order, and time passes at random,
 // so that decisions are taken at every stage of the other side's lanes.
 TEST_F(TcpLinkSources, BothMayDialAtTheSameTime) {

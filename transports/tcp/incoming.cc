@@ -71,6 +71,27 @@ std::vector<int> IncomingLanes::Descriptors() const {
   return descriptors;
 }
 
+std::vector<int> IncomingLanes::LaneDescriptors() const {
+  std::vector<int> descriptors;
+  for (const std::vector<Lane>& of_peer : lanes_) {
+    for (const Lane& lane : of_peer) {
+      if (lane.socket.valid()) descriptors.push_back(lane.socket.fd());
+    }
+  }
+  return descriptors;
+}
+
+void IncomingLanes::DropLanesWith(int fd) {
+  for (std::size_t peer = 0; peer < lanes_.size(); ++peer) {
+    const std::vector<Lane>& lanes = lanes_[peer];
+    if (std::any_of(lanes.begin(), lanes.end(), [fd](const Lane& lane) {
+          return lane.socket.fd() == fd;
+        })) {
+      return Expect(static_cast<int>(peer), static_cast<int>(lanes.size()));
+    }
+  }
+}
+
 // A connection whose hello is wrong is closed without a word.
 Status IncomingLanes::OnReady(int fd) {
   const auto at =

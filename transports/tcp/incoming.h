@@ -40,6 +40,11 @@ class IncomingLanes final : public Door::Guests {
   bool quiet() const { return connections_.empty(); }
   // Descriptors for poll(), in the order of the connections.
   std::vector<int> Descriptors() const;
+  // The lanes of peers that have others still to open.
+  std::vector<int> LaneDescriptors() const;
+  // Such a lane has something to say although it is not accepted: it has been
+  // closed. Drops all lanes of that peer, which begins again.
+  void DropLanesWith(int fd);
   // Descriptor `fd` is ready, or hung up. An error is a difference between the
   // settings of two ranks, and ends the job.
   Status OnReady(int fd);

@@ -39,13 +39,10 @@ Status ReadySet::Watch(const std::vector<pollfd>& wanted) {
     }
     return SocketError(StatusCode::kInternal, "epoll_ctl", errno);
   }
-  for (const auto& [old, events] : std::exchange(watched_, watched)) {
-    if (!watched.contains(old)) Forget(old);
-  }
+  watched_ = std::move(watched);
   return Status();
 }
 
-// It is no error if the descriptor is closed, or stands for something else.
 void ReadySet::Forget(int fd) {
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
   watched_.erase(fd);

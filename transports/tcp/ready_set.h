@@ -19,11 +19,11 @@ class ReadySet {
 
   int fd() const { return epoll_.get(); }
 
-  // Replaces the set. Negative descriptors are left out, as by poll().
-  // Descriptors that were closed since the last call need no other care, also
-  // if their numbers are in use again.
+  // Replaces the set. Negative descriptors are left out, as by poll(). REQUIRES
+  // that those of the last call which are missing have been closed or
+  // forgotten. Their numbers may be in use again, here or elsewhere.
   Status Watch(const std::vector<pollfd>& wanted);
-  // Takes out a descriptor that somebody else goes on using.
+  // Takes out a descriptor that stays open.
   void Forget(int fd);
 
  private:

@@ -224,21 +224,27 @@ std::vector<pollfd> TcpLinkSource::Gather(Clock::Time now,
       lane.AddInterests(&of_lane);
       for (const OutgoingLane::Interest& interest : of_lane) {
         wanted.push_back({interest.fd, interest.events, 0});
-        interests->push_back({&dialling, &lane, interest.attempt});
+        interests->push_back({&dialling, false, &lane, interest.attempt});
       }
       if (!lane.connected()) continue;
       wanted.push_back({lane.socket().fd(), POLLIN, 0});
-      interests->push_back({&dialling, nullptr, 0});
+      interests->push_back({&dialling, false, nullptr, 0});
     }
   }
   for (const int fd : incoming_.Descriptors()) {
     wanted.push_back({fd, POLLIN, 0});
     interests->push_back({});
   }
+  for (const int fd : incoming_.LaneDescriptors()) {
+    wanted.push_back({fd, POLLIN, 0});
+    interests->push_back({nullptr, true, nullptr, 0});
+  }
   door_shut_ = false;
   for (const Socket& listener : listeners_) {
     wanted.push_back({door_.DescriptorOf(listener, now), POLLIN, 0});
-    door_shut_ |= wanted.back().fd < 0;
+    if (wanted.back().fd >= 0) continue;
+    door_shut_ = true;
+    ready_.Forget(listener.fd());
   }
   return wanted;
 }
@@ -255,7 +261,9 @@ Status TcpLinkSource::Handle(const std::vector<pollfd>& ready,
       continue;
     }
     const Interest& interest = interests[i];
-    if (interest.dialling == nullptr) {
+    if (interest.is_lane) {
+      incoming_.DropLanesWith(ready[i].fd);
+    } else if (interest.dialling == nullptr) {
       GF_RETURN_IF_ERROR(incoming_.OnReady(ready[i].fd));
     } else if (interest.dialling->lanes.empty()) {
       continue;  // They are to be opened again.

@@ -74,8 +74,9 @@ class TcpLinkSource final : public LinkSource, private Poller::Target {
   };
   // Something that is ready, as poll() found it.
   struct Interest {
-    Dialling* dialling = nullptr;  // Null: a connection that came in.
-    OutgoingLane* lane = nullptr;  // If it is not connected yet.
+    Dialling* dialling = nullptr;  // Null: a connection that came in...
+    bool is_lane = false;          // ... and has proven itself.
+    OutgoingLane* lane = nullptr;  // One that is dialled; null if connected.
     std::size_t attempt = 0;
   };
 

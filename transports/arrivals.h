@@ -35,8 +35,19 @@ class Arrivals {
   // Returns the id of the message that arrives next or is arriving.
   MessageId NextArrival(MessageId id) const { return With(id, Of(id).arrived); }
   void Arrived(MessageId id) { ++numbers_[Key(id)].arrived; }
-  // True if as many receives have begun as messages have arrived.
-  bool Even(MessageId id) const { return Of(id).received == Of(id).arrived; }
+  // An announcement counts as the arrival of its message, which keeps its
+  // number until it is Over().
+  void Announced(MessageId id) {
+    Arrived(id);
+    ++numbers_[Key(id)].announced;
+  }
+  void Over(MessageId id) { --numbers_[Key(id)].announced; }
+  // True if as many receives have begun as messages have arrived, and no
+  // announced message is still to come.
+  bool Even(MessageId id) const {
+    const Numbers of = Of(id);
+    return of.received == of.arrived && of.announced == 0;
+  }
   // Starts both numbers at 0 again. REQUIRES that no message and no receive
   // under this id is pending.
   void Forget(MessageId id) { numbers_.erase(Key(id)); }
@@ -47,6 +58,7 @@ class Arrivals {
   struct Numbers {
     std::uint32_t received = 0;
     std::uint32_t arrived = 0;
+    std::uint32_t announced = 0;
   };
   static MessageId With(MessageId id, std::uint32_t number) {
     return {WithNumber(id.tag, number), id.group};

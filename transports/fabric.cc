@@ -10,22 +10,20 @@
 //
 //   Send()      hands the message to a lane of the peer's link
 //   OnHeader()  a header has arrived. If a receive is posted for its id, the
-//               payload lands in that buffer. Otherwise it is held here; beyond
-//               the limit for held bytes its lane is paused.
-//   Recv()      posts a receive: takes a held message or resumes a paused lane
+//               payload lands in that buffer. Otherwise it is held here.
+//   Recv()      posts a receive: takes a held message or calls for an announced
+//               one
 //   Complete()  both are there: checks length and signature, queues the Done
 //   Poll()      polls the links and runs the queued Dones
 //
-// fabric_links.cc has links that come later; fabric_life.cc has heartbeats,
-// failures and good-byes.
+// fabric_early.cc has what a rank may send unasked, and how all else is
+// announced and called for; fabric_links.cc has links that come later;
+// fabric_life.cc has heartbeats, failures and good-byes.
 namespace gradientflow {
 namespace {
 
 // If no socket carries data, one poll in this many looks at the descriptors.
 constexpr std::uint64_t kPollsPerGlance = 64;
-// LiftLimit() holds at most this multiple of the limit for unexpected messages,
-// and only where keeping to the limit would stop all ranks.
-constexpr std::size_t kMostHeld = 16;
 
 }  // namespace
 
@@ -36,7 +34,12 @@ Fabric::Fabric(int rank, int size, const Clock& clock,
       clock_(clock),
       poller_(std::move(poller)),
       options_(options),
+      early_(options.early_bytes, size - 1),
       peers_(static_cast<std::size_t>(size)) {
+  for (Peer& peer : peers_) {
+    peer.to_send = CreditToSend(early_.share());
+    peer.to_receive = CreditToReceive(early_.share());
+  }
   last_tick_ = last_beat_ = clock_.Now();
 }
 
@@ -57,12 +60,6 @@ Fabric::~Fabric() {
 int Fabric::LaneOf(Link& link, Tag tag) {
   if (IsNumberedByReceiver(tag)) return link.Link::DataLane(NamedTag(tag));
   return link.DataLane(IsPointToPoint(tag) ? tag : SegmentOf(tag));
-}
-
-// Whether the peer may send the message on this lane.
-bool Fabric::MayCome(Link& link, int lane, Tag tag) {
-  return (!link.fixed_lanes() && !IsNumberedByReceiver(tag)) ||
-         LaneOf(link, tag) == lane;
 }
 
 void Fabric::OnSent(void* self, std::uint64_t slot, std::uint32_t flags,
@@ -88,21 +85,37 @@ void Fabric::Send(int peer, MessageId id, ConstBufferView src, Stamp stamp,
   }
   const std::uint64_t slot = free_sends_.back();
   free_sends_.pop_back();
-  sends_[slot] = {done, peer};
+  sends_[slot] = {done, peer, id, src, stamp, false, {}};
   Peer& to = peers_[peer];
   if (to.down) return FailIfDeparted(peer);
+  if (to.to_send.Spend(src.bytes)) {
+    Transmit(slot, MessageKind::kData, id);
+  } else {
+    sends_[slot].announced = true;
+    sends_[slot].announcement = EncodeAnnouncement({src.bytes, slot});
+    Transmit(slot, MessageKind::kAnnounce, id);
+  }
+}
+
+void Fabric::Transmit(std::uint64_t slot, MessageKind kind, MessageId id) {
+  const Lent& lent = sends_[slot];
   OutMessage message;
-  message.header.kind = MessageKind::kData;
-  message.header.flags = stamp.flags;
-  message.header.signature = stamp.signature;
+  message.header.kind = kind;
+  message.header.flags = lent.stamp.flags;
+  message.header.signature = lent.stamp.signature;
   message.header.tag = id.tag;
   message.header.group = id.group;
-  message.header.payload_bytes = src.bytes;
-  message.payload = src;
-  message.done = {&Fabric::OnSent, this, slot};
+  if (kind == MessageKind::kAnnounce) {
+    message.payload = {lent.announcement.data(), kAnnouncementBytes, {}};
+  } else {
+    message.payload = lent.src;
+    message.done = {&Fabric::OnSent, this, slot};
+  }
+  message.header.payload_bytes = message.payload.bytes;
+  Peer& to = peers_[lent.peer];
   if (to.link == nullptr) {
-    AskForLink(peer);
-    return WaitForLink(peer, message);
+    AskForLink(lent.peer);
+    return WaitForLink(lent.peer, message);
   }
   to.link->Send(LaneOf(*to.link, id.tag), message);
 }
@@ -129,12 +142,10 @@ void Fabric::Recv(int peer, MessageId id, BufferView dst,
   match.done = done;
   if (match.arrived) {
     Complete(peer, id);
-  } else if (match.paused_lane >= 0) {
-    const int lane = std::exchange(match.paused_lane, -1);
-    --from.paused_lanes;
-    from.link->Resume(lane);
   } else if (from.down) {
     FailIfDeparted(peer);
+  } else if (match.announced) {
+    CallFor(peer, id);
   }
 }
 
@@ -203,21 +214,21 @@ bool Fabric::IsStale(MessageId id) const {
 
 void Fabric::CloseGroup(GroupId group) {
   next_calls_.erase(group);
-  for (Peer& peer : peers_) {
+  for (int r = 0; r < size_; ++r) {
+    Peer& peer = peers_[r];
     for (auto at = peer.matches.begin(); at != peer.matches.end();) {
       const Match& match = at->second;
-      if (at->first.group != group || match.posted || !match.arrived) {
+      if (at->first.group != group || match.posted ||
+          (!match.arrived && !match.announced)) {
         ++at;
         continue;
       }
-      peer.held_bytes -= match.header.payload_bytes;
       const MessageId id = at->first;
+      Match dropped = std::move(at->second);
       at = peer.matches.erase(at);
-      if (!IsNumberedByReceiver(id.tag)) continue;
-      peer.arrivals.Receive(id);
-      ForgetIfEven(&peer, id);
+      if (IsNumberedByReceiver(id.tag)) peer.arrivals.Receive(id);
+      Drop(r, id, &dropped);
     }
-    if (peer.paused_lanes > 0) ResumePaused(peer);
   }
 }
 
@@ -239,8 +250,7 @@ MessageId Fabric::IdOf(const Peer& from, const Header& header) {
 }
 
 // Forgets the numbers of a name if no message and no receive of it is left. A
-// message that is arriving, or that a lane is paused for, still needs its
-// number.
+// message that is arriving still needs its number.
 void Fabric::ForgetIfEven(Peer* from, MessageId id) {
   if (!from->arrivals.Even(id)) return;
   if (from->matches.contains(from->arrivals.NextArrival(id))) return;
@@ -249,11 +259,21 @@ void Fabric::ForgetIfEven(Peer* from, MessageId id) {
 
 Result<LinkEvents::Landing> Fabric::OnHeader(int peer, int lane,
                                              const Header& header) {
+  (void)lane;
   Peer& from = peers_[peer];
-  if (header.kind != MessageKind::kData) {
+  if (IsControl(header.kind)) {
     from.heard = clock_.Now();
     from.control.resize(header.payload_bytes);
     return Landing{from.control.data(), false};
+  }
+  if (header.kind == MessageKind::kPayload) return LandPayload(peer, header);
+  if (header.kind == MessageKind::kData &&
+      !from.to_receive.Charge(header.payload_bytes)) {
+    return Status(
+        StatusCode::kDataLoss,
+        StrCat("rank ", peer, " (", from.link->address(), ") sends ",
+               header.payload_bytes, " bytes unasked, expected at most ",
+               from.to_receive.limit(), " under way (tag ", header.tag, ")"));
   }
   const MessageId id = IdOf(from, header);
   Match& match = from.matches[id];
@@ -263,6 +283,10 @@ Result<LinkEvents::Landing> Fabric::OnHeader(int peer, int lane,
                          ") sent tag ", header.tag, " twice"));
   }
   match.header = header;
+  if (header.kind == MessageKind::kAnnounce) {
+    match.arriving = true;
+    return Landing{match.announcement.data(), false};
+  }
   if (match.posted) {
     Status why;
     if (!Check(peer, match, &why)) {
@@ -278,16 +302,6 @@ Result<LinkEvents::Landing> Fabric::OnHeader(int peer, int lane,
   } else if (IsStale(id)) {
     Fail(StaleMessage(peer, header));
     return Landing{nullptr, true};
-  } else if (!match.lifted && !from.link->hung_up() && from.held_bytes > 0 &&
-             from.held_bytes + header.payload_bytes >
-                 options_.unexpected_bytes) {
-    if (match.paused_lane < 0) ++from.paused_lanes;
-    match.paused_lane = lane;
-    return Landing{nullptr, true};
-  }
-  if (match.paused_lane >= 0) {
-    match.paused_lane = -1;
-    --from.paused_lanes;
   }
   // The length is what the peer claims, so no memory is touched before bytes
   // arrive.
@@ -308,10 +322,13 @@ Result<LinkEvents::Landing> Fabric::OnHeader(int peer, int lane,
 
 void Fabric::OnMessage(int peer, int lane, const Header& header) {
   (void)lane;
-  if (header.kind != MessageKind::kData) return OnControl(peer, header);
+  if (IsControl(header.kind)) return OnControl(peer, header);
   Peer& from = peers_[peer];
-  const MessageId id = IdOf(from, header);
-  if (IsNumberedByReceiver(id.tag)) from.arrivals.Arrived(id);
+  const bool called_for = header.kind == MessageKind::kPayload;
+  const MessageId id =
+      called_for ? MessageId(header.tag, header.group) : IdOf(from, header);
+  if (header.kind == MessageKind::kAnnounce) return OnAnnouncement(peer, id);
+  if (IsNumberedByReceiver(id.tag) && !called_for) from.arrivals.Arrived(id);
   Match& match = from.matches[id];
   match.arrived = true;
   if (match.posted) Complete(peer, id);
@@ -324,53 +341,30 @@ void Fabric::Complete(int peer, MessageId id) {
   Match& match = node.mapped();
   Status status;
   const bool fits = Check(peer, match, &status);
-  if (match.held != nullptr) {
-    if (fits) {
-      std::memcpy(match.dst.data, match.held.get(), match.header.payload_bytes);
-    }
-    from.held_bytes -= match.header.payload_bytes;
-    held_memory_.Give(std::move(match.held), match.header.payload_bytes);
-    if (from.paused_lanes > 0) ResumePaused(from);
+  if (match.held != nullptr && fits) {
+    std::memcpy(match.dst.data, match.held.get(), match.header.payload_bytes);
   }
   ready_.Add(match.done, match.header.flags, status);
-  if (IsNumberedByReceiver(id.tag)) ForgetIfEven(&from, id);
+  Drop(peer, id, &match);
   if (!fits && !IsPointToPoint(id.tag)) Fail(status);
 }
 
-void Fabric::ResumePaused(Peer& peer) {
-  std::vector<int> lanes;
-  for (auto& [id, match] : peer.matches) {
-    if (match.paused_lane < 0) continue;
-    lanes.push_back(std::exchange(match.paused_lane, -1));
-    --peer.paused_lanes;
+// Gives back what a message that has left `matches` used.
+void Fabric::Drop(int peer, MessageId id, Match* match) {
+  Peer& from = peers_[peer];
+  const std::uint64_t bytes = match->header.payload_bytes;
+  if (match->held != nullptr) {
+    from.held_bytes -= bytes;
+    held_memory_.Give(std::move(match->held), bytes);
   }
-  for (int lane : lanes) peer.link->Resume(lane);
-}
-
-// Called when nothing has moved for a while. The message that this rank waits
-// for may be behind one that its lane is paused for, so that one is held in
-// spite of the limit.
-void Fabric::LiftLimit(Peer& from) {
-  if (from.held_bytes >= kMostHeld * options_.unexpected_bytes) return;
-  const auto is_awaited = [&](int lane) {
-    return std::any_of(
-        from.matches.begin(), from.matches.end(), [&](const auto& entry) {
-          const auto& [id, match] = entry;
-          return match.posted && MayCome(*from.link, lane, id.tag);
-        });
-  };
-  // If no receive is posted at all, this rank waits for a message from any
-  // rank.
-  const bool from_any = std::none_of(peers_.begin(), peers_.end(), &HasPosted);
-  std::vector<int> lanes;
-  for (auto& [id, match] : from.matches) {
-    if (match.paused_lane < 0) continue;
-    if (!from_any && !is_awaited(match.paused_lane)) continue;
-    match.lifted = true;
-    lanes.push_back(std::exchange(match.paused_lane, -1));
-    --from.paused_lanes;
+  if (match->announced) {
+    if (!match->called_for) Decline(peer, *match);
+  } else {
+    GiveBack(peer, bytes);
   }
-  for (int lane : lanes) from.link->Resume(lane);
+  if (!IsNumberedByReceiver(id.tag)) return;
+  if (match->announced) from.arrivals.Over(id);
+  ForgetIfEven(&from, id);
 }
 
 bool Fabric::Poll() {

@@ -3,6 +3,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,19 +16,20 @@
 #include "gradientflow/base/done.h"
 #include "gradientflow/base/status.h"
 #include "transports/arrivals.h"
+#include "transports/early_credit.h"
 #include "transports/held_memory.h"
 #include "transports/link.h"
 #include "transports/link_source.h"
 #include "transports/poller.h"
 #include "transports/tags.h"
+#include "transports/wire.h"
 
 namespace gradientflow {
 
 struct FabricOptions {
-  // Bytes per peer that may wait for a receive before their lane is paused. An
-  // awaited message may come behind them: then they are let in one by one, up
-  // to 16 times as many bytes.
-  std::size_t unexpected_bytes = std::size_t{32} << 20;
+  // What all peers together may have sent to this rank before it awaits it; see
+  // early_credit.h. The same on all ranks.
+  std::size_t early_bytes = std::size_t{64} << 20;
   std::chrono::nanoseconds heartbeat_timeout = std::chrono::seconds(30);
 };
 
@@ -41,6 +43,11 @@ struct Stamp {
 // messages to receives, finds out whether peers are alive, and spreads the news
 // if one is not. The links move the bytes and know where they lead (this
 // process, this host, another host).
+//
+// A message goes unasked while its sender has credit for it (early_credit.h),
+// and is otherwise announced, so that it comes when its receive is posted. So a
+// receive is all that a message may have to wait for, whatever else is under
+// way; and a send may last until the peer receives.
 //
 // A message of a collective must have exactly the length of its receive, or the
 // job ends. arrivals.h describes point-to-point messages.
@@ -94,8 +101,8 @@ class Fabric final : public LinkEvents, public LinkSource::Sink {
   // Returns the number that `peer` has told this rank under that id, or nothing
   // if none has arrived.
   std::optional<std::uint64_t> Told(int peer, MessageId id) const;
-  // Returns whether a message has arrived, or its header has, for which no
-  // Recv() waits.
+  // Returns whether a message has arrived, or its header or announcement has,
+  // for which no Recv() waits.
   bool HasMessage(int peer, MessageId id) const;
   // Number of names under which messages of `peer` are numbered; see Arrivals.
   std::size_t tags_known(int peer) const {
@@ -136,11 +143,10 @@ class Fabric final : public LinkEvents, public LinkSource::Sink {
   std::vector<int> AwaitedPeers() const;
   // What this rank is doing.
   const std::string& progress_text() const { return progress_; }
-  // Returns whether messages of `peer` wait in the link because no receive
-  // takes them and the limit for held bytes is reached. held_bytes() says how
-  // many bytes of that peer are held here.
-  bool IsHeldBack(int peer) const { return peers_[peer].paused_lanes > 0; }
+  // Bytes of messages of `peer` that no receive here takes: those that are held
+  // here, and all, including those that were announced.
   std::size_t held_bytes(int peer) const { return peers_[peer].held_bytes; }
+  std::uint64_t waiting_bytes(int peer) const;
 
   // Number of peers that have said good-bye and closed. Peers that are not
   // linked do so unnoticed: if each rank passed the news on, p ranks that leave
@@ -186,8 +192,12 @@ class Fabric final : public LinkEvents, public LinkSource::Sink {
     Header header;
     // The payload of a message that no receive awaited when it came.
     HeldMemory::Block held;
-    int paused_lane = -1;
-    bool lifted = false;  // Held whatever the limit; see LiftLimit().
+    // Of an announced message. `header` then has its true length.
+    bool announced = false;
+    bool called_for = false;
+    bool landing = false;
+    std::uint64_t announced_send = 0;
+    AnnouncementBytes announcement;
   };
   struct Peer {
     std::unique_ptr<Link> link;
@@ -195,8 +205,9 @@ class Fabric final : public LinkEvents, public LinkSource::Sink {
     std::vector<OutMessage> unsent;  // Data that waits for the link.
     std::unordered_map<MessageId, Match, HashOfId> matches;
     Arrivals arrivals;
+    CreditToSend to_send;
+    CreditToReceive to_receive;
     std::size_t held_bytes = 0;
-    int paused_lanes = 0;
     std::size_t control_queued = 0;  // Control messages that have not left.
     Clock::Time heard{};             // Last sign that the process runs.
     std::uint64_t beats = 0;         // The link's count, as last seen.
@@ -209,6 +220,11 @@ class Fabric final : public LinkEvents, public LinkSource::Sink {
   struct Lent {  // The buffer of a send.
     Done done;
     int peer = 0;
+    MessageId id;
+    ConstBufferView src;
+    Stamp stamp;
+    bool announced = false;  // The peer has yet to answer.
+    AnnouncementBytes announcement;
   };
   struct ControlOut {
     std::string text;
@@ -225,16 +241,26 @@ class Fabric final : public LinkEvents, public LinkSource::Sink {
   static void ForgetIfEven(Peer* from, MessageId id);
   void OnControl(int peer, const Header& header);
   void SendControl(int peer, MessageKind kind, std::string text, Tag tag = 0);
-  void ResumePaused(Peer& peer);
-  void LiftLimit(Peer& from);
   static int LaneOf(Link& link, Tag tag);
-  static bool MayCome(Link& link, int lane, Tag tag);
   void Add(int peer, std::unique_ptr<Link> link);
   void WaitForLink(int peer, const OutMessage& message);
   void AskForAwaited();
   Status HasLeft(int peer) const;
   void Suspect(int peer, const Status& why, std::chrono::nanoseconds patience);
   Status Silent(int peer, Clock::Time now) const;
+  void Transmit(std::uint64_t slot, MessageKind kind, MessageId id);
+  void Signal(int peer, const Header& header);
+  void OnAnnouncement(int peer, MessageId id);
+  void GrowCredit(int peer);
+  void CallFor(int peer, MessageId id);
+  void Decline(int peer, const Match& match);
+  void DeclineAll();
+  void OnAnswer(int peer, const Header& header);
+  void OnCredit(int peer, std::uint64_t bytes);
+  void GiveBack(int peer, std::uint64_t payload_bytes);
+  void Drop(int peer, MessageId id, Match* match);
+  Result<Landing> LandPayload(int peer, const Header& header);
+  bool AwaitsAnswers() const;
   void TearDown();
   void DecideDown();
   void SendBeats();
@@ -251,6 +277,7 @@ class Fabric final : public LinkEvents, public LinkSource::Sink {
   std::unique_ptr<Poller> poller_;
   const FabricOptions options_;
   HeldMemory held_memory_;
+  EarlyBudget early_;
   std::vector<Peer> peers_;
   std::vector<Peer*> linked_;           // Those that have a link, up or down.
   std::unique_ptr<LinkSource> source_;  // May be null.
@@ -258,7 +285,7 @@ class Fabric final : public LinkEvents, public LinkSource::Sink {
   std::unordered_map<GroupId, NextCalls> next_calls_;
   // The sends whose buffers are lent, by slot. Kept here so that each Done runs
   // even if its link is dropped.
-  std::vector<Lent> sends_;
+  std::deque<Lent> sends_;  // Entries stay where they are.
   std::vector<std::uint64_t> free_sends_;
   // Control messages in flight, by cookie.
   std::unordered_map<std::uint64_t, ControlOut> control_out_;

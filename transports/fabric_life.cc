@@ -12,7 +12,8 @@
 //   Fail()      the verdict: the first one counts
 //   TearDown()  sends kAbort with the verdict, closes the links, fails all
 //               pending operations
-//   Leave()     the way out in good order: kBye to all, and theirs back
+//   Leave()     the way out in good order: ends what was announced, then kBye
+//               to all, and theirs back
 namespace gradientflow {
 namespace {
 
@@ -89,7 +90,16 @@ void Fabric::OnControl(int peer, const Header& header) {
       }
       from.left = true;
       break;
+    case MessageKind::kClear:
+    case MessageKind::kDecline:
+      OnAnswer(peer, header);
+      break;
+    case MessageKind::kCredit:
+      OnCredit(peer, header.tag);
+      break;
     case MessageKind::kData:
+    case MessageKind::kAnnounce:
+    case MessageKind::kPayload:
       break;
   }
 }
@@ -169,10 +179,7 @@ void Fabric::Tick(bool waiting) {
     const std::uint64_t beats = peer.link == nullptr ? 0 : peer.link->beats();
     if (std::exchange(peer.beats, beats) != beats) peer.heard = now;
     if (!waiting) continue;
-    if (peer.left || now - peer.heard <= options_.heartbeat_timeout) {
-      if (peer.paused_lanes > 0) LiftLimit(peer);
-      continue;
-    }
+    if (peer.left || now - peer.heard <= options_.heartbeat_timeout) continue;
     Fail(Silent(r, now));
     return;
   }
@@ -185,9 +192,6 @@ Status Fabric::Silent(int peer, Clock::Time now) const {
     const std::string trouble = source_->TroubleWith(peer);
     what = StrCat(", and there is no link to it",
                   trouble.empty() ? "" : ": " + trouble);
-  } else if (IsHeldBack(peer)) {
-    what += StrCat("; it had sent more than the ", silent.held_bytes,
-                   " bytes held here, which no receive here takes");
   }
   return Status(StatusCode::kDeadlineExceeded,
                 StrCat("rank ", peer, " (", AddressOf(peer),
@@ -273,8 +277,14 @@ void Fabric::TearDown() {
 void Fabric::Leave(std::chrono::nanoseconds patience) {
   if (!status_.ok()) return;
   leaving_ = true;
-  for (int r = 0; r < size_; ++r) SendControl(r, MessageKind::kBye, "");
   const Clock::Time give_up = clock_.Now() + patience;
+  // Nothing follows a good-bye, so what was announced goes first.
+  DeclineAll();
+  while (AwaitsAnswers() && status_.ok() && clock_.Now() < give_up) {
+    if (!Poll()) Wait(milliseconds(20));
+  }
+  if (!status_.ok()) return;
+  for (int r = 0; r < size_; ++r) SendControl(r, MessageKind::kBye, "");
   for (;;) {
     Poll();
     bool waiting = false;

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include "gradientflow/base/little_endian.h"
 #include "gradientflow/base/str_cat.h"
@@ -50,19 +51,39 @@ Status Broken(const std::string& what) {
   return Status(StatusCode::kDataLoss, StrCat("message header: ", what));
 }
 
+// The least and the most bytes of a payload.
+std::pair<std::uint64_t, std::uint64_t> LengthsOf(MessageKind kind) {
+  switch (kind) {
+    case MessageKind::kData:
+    case MessageKind::kPayload:
+      return {0, kMaxPayloadBytes};
+    case MessageKind::kAnnounce:
+      return {kAnnouncementBytes, kAnnouncementBytes};
+    case MessageKind::kClear:
+    case MessageKind::kDecline:
+    case MessageKind::kCredit:
+      return {0, 0};
+    case MessageKind::kPing:
+    case MessageKind::kPong:
+    case MessageKind::kAbort:
+    case MessageKind::kBye:
+      break;
+  }
+  return {0, kMaxControlBytes};
+}
+
 Status CheckFields(std::uint8_t kind, const Header& header) {
   if (kind < static_cast<std::uint8_t>(MessageKind::kData) ||
-      kind > static_cast<std::uint8_t>(MessageKind::kBye)) {
-    return Broken(StrCat("expected a kind from 1 to 5, seen ", int{kind}));
+      kind > static_cast<std::uint8_t>(MessageKind::kCredit)) {
+    return Broken(StrCat("expected a kind from 1 to 10, seen ", int{kind}));
   }
   if ((header.flags & ~kKnownFlags) != 0) {
     return Broken(StrCat("expected no flags but ", Hex(kKnownFlags), ", seen ",
                          Hex(header.flags)));
   }
-  const std::uint64_t most =
-      header.kind == MessageKind::kData ? kMaxPayloadBytes : kMaxControlBytes;
-  if (header.payload_bytes > most) {
-    return Broken(StrCat("expected at most ", most,
+  const auto [least, most] = LengthsOf(header.kind);
+  if (header.payload_bytes < least || header.payload_bytes > most) {
+    return Broken(StrCat("expected ", least == most ? "" : "at most ", most,
                          " bytes of payload in kind ", int{kind}, ", seen ",
                          header.payload_bytes));
   }
@@ -114,6 +135,26 @@ Result<Header> DecodeHeader(std::span<const std::byte, kHeaderBytes> bytes) {
   header.group = GetLittleEndian<std::uint32_t>(&bytes[kGroupAt]);
   GF_RETURN_IF_ERROR(CheckFields(kind, header));
   return header;
+}
+
+AnnouncementBytes EncodeAnnouncement(const Announcement& announcement) {
+  AnnouncementBytes bytes;
+  PutLittleEndian(bytes.data(), announcement.bytes);
+  PutLittleEndian(bytes.data() + 8, announcement.send);
+  return bytes;
+}
+
+Result<Announcement> DecodeAnnouncement(const AnnouncementBytes& bytes) {
+  const Announcement announcement{
+      GetLittleEndian<std::uint64_t>(bytes.data()),
+      GetLittleEndian<std::uint64_t>(bytes.data() + 8)};
+  if (announcement.bytes == 0 || announcement.bytes > kMaxPayloadBytes) {
+    return Status(
+        StatusCode::kDataLoss,
+        StrCat("announcement: expected a message of 1 to ", kMaxPayloadBytes,
+               " bytes, seen ", announcement.bytes));
+  }
+  return announcement;
 }
 
 }  // namespace gradientflow

@@ -25,19 +25,36 @@ struct MessageId {
 };
 
 enum class MessageKind : std::uint8_t {
-  kData = 1,
+  kData = 1,   // A message that its sender may send unasked.
   kPing = 2,   // Asks for a kPong. No payload.
   kPong = 3,   // Sign of life; payload = progress text.
   kAbort = 4,  // The sender has failed; tag = status code, payload = message.
   kBye = 5,    // The sender closes in good order; nothing follows.
+  // A message that waits for the peer to call for it, with the header that it
+  // would have as kData; payload = Announcement.
+  kAnnounce = 6,
+  // Calls for an announced message; signature = Announcement::send, and tag and
+  // group are to be those of the kPayload.
+  kClear = 7,
+  // An announced message will not be received; signature = Announcement::send.
+  kDecline = 8,
+  kPayload = 9,  // An announced message that was called for.
+  kCredit = 10,  // The peer may send `tag` bytes more unasked.
 };
+
+// Kinds that say something about the ranks and not about one receive. They
+// travel apart from data, so that no data holds them up.
+constexpr bool IsControl(MessageKind kind) {
+  return kind != MessageKind::kData && kind != MessageKind::kAnnounce &&
+         kind != MessageKind::kPayload;
+}
 
 // Version of the frame below. Ranks that speak different versions refuse each
 // other.
-inline constexpr std::uint8_t kWireVersion = 2;
+inline constexpr std::uint8_t kWireVersion = 3;
 inline constexpr std::size_t kHeaderBytes = 40;
 inline constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 40;
-// For kinds other than kData.
+// For kPing, kPong, kAbort and kBye.
 inline constexpr std::uint64_t kMaxControlBytes = 16384;
 // A bit of Header::flags. All other bits are zero.
 // The payload holds an infinity or NaN.
@@ -54,6 +71,18 @@ struct Header {
   std::uint64_t signature = 0;
   GroupId group = 0;
 };
+
+// The payload of a kAnnounce.
+struct Announcement {
+  std::uint64_t bytes = 0;  // Of the message.
+  std::uint64_t send = 0;   // The sender's name for it.
+};
+inline constexpr std::size_t kAnnouncementBytes = 16;
+using AnnouncementBytes = std::array<std::byte, kAnnouncementBytes>;
+
+AnnouncementBytes EncodeAnnouncement(const Announcement& announcement);
+// Returns kDataLoss if the length is impossible.
+Result<Announcement> DecodeAnnouncement(const AnnouncementBytes& bytes);
 
 // Encodes in little-endian, with a magic, a version and a checksum over the
 // rest.

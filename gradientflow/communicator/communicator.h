@@ -80,7 +80,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // One message to or from rank `peer` of `group`: bytes of host memory that
   // are lent until the call ends. Messages match by (group, peer, tag), in
   // order. If the length differs from that of the receive, the receiver gets
-  // kInvalidArgument, and nothing else ends.
+  // kInvalidArgument, and nothing else ends. A send may last until the peer
+  // receives; see design.md, 20.
   struct Message {
     GroupId group = 0;
     int peer = 0;  // StartRecv(): kAnyRank takes the first that arrives.

@@ -63,9 +63,9 @@ std::string Watchdog::Doing(int rank) const {
   std::string text = !said.empty()                   ? said
                      : fabric_.link(rank) == nullptr ? "not linked"
                                                      : "silent";
-  if (fabric_.IsHeldBack(rank)) {
-    text += StrCat(" and has sent more than the ", fabric_.held_bytes(rank),
-                   " bytes held here, which no receive here takes");
+  if (const std::uint64_t bytes = fabric_.waiting_bytes(rank); bytes > 0) {
+    text +=
+        StrCat(" and has sent ", bytes, " bytes that no receive here takes");
   }
   return text;
 }

@@ -72,8 +72,10 @@ TestRank::TestRank(const RanksSetup& setup, int rank,
                    std::shared_ptr<InprocGroup> group)
     : inproc_(std::move(group)), group_(GroupOf(setup, rank)) {
   Result<std::unique_ptr<Poller>> poller = Poller::Create();
-  fabric_ = std::make_unique<Fabric>(
-      rank, setup.size, clock_, std::move(poller).value(), FabricOptions());
+  FabricOptions fabric_options;
+  fabric_options.early_bytes = setup.early_bytes;
+  fabric_ = std::make_unique<Fabric>(rank, setup.size, clock_,
+                                     std::move(poller).value(), fabric_options);
   Result<std::vector<std::unique_ptr<Link>>> links =
       inproc_->Connect(rank, &fabric_->poller(), fabric_.get());
   fabric_->Connect(std::move(links).value());

@@ -28,6 +28,7 @@ struct RanksSetup {
   bool same_dtypes = true;
   std::size_t segment_bytes = 4096;
   int segments_in_flight = 3;
+  std::size_t early_bytes = FabricOptions().early_bytes;
 };
 std::string Describe(const RanksSetup& setup);
 

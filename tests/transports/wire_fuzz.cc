@@ -32,7 +32,7 @@ std::vector<std::byte> MakeStream(Choices* choices) {
   for (int i = choices->Byte() % 16; i > 0; --i) {
     Header header;
     const std::uint8_t what = choices->Byte();
-    header.kind = static_cast<MessageKind>(what % 7);
+    header.kind = static_cast<MessageKind>(what % 12);
     header.tag = choices->Byte();
     header.flags = (what & 0x10) != 0 ? kFlagNonfinite : 0;
     header.payload_bytes = choices->Number((what & 0x20) != 0 ? 2 : 1);

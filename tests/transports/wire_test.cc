@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <random>
 #include <string>
+#include <utility>
 
 namespace gradientflow {
 namespace {
@@ -25,6 +26,23 @@ std::string TroubleWith(const Bytes& bytes) {
   return header.status().message();
 }
 
+// The least and the most bytes that may follow a header.
+std::pair<std::uint64_t, std::uint64_t> LengthsOf(MessageKind kind) {
+  switch (static_cast<int>(kind)) {
+    case 1:
+    case 9:
+      return {0, std::uint64_t{1} << 40};
+    case 6:
+      return {16, 16};
+    case 7:
+    case 8:
+    case 10:
+      return {0, 0};
+    default:
+      return {0, 16384};
+  }
+}
+
 Header Some(MessageKind kind, std::uint64_t payload_bytes) {
   Header header;
   header.kind = kind;
@@ -36,13 +54,12 @@ TEST(Wire, EveryFieldComesBack) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 1000; ++i) {
     Header header;
-    header.kind = static_cast<MessageKind>(1 + random() % 5);
+    header.kind = static_cast<MessageKind>(1 + random() % 10);
     header.flags = static_cast<std::uint32_t>(random()) & kFlagNonfinite;
     header.signature = random();
     header.tag = random();
-    header.payload_bytes =
-        random() % (1 + (header.kind == MessageKind::kData ? kMaxPayloadBytes
-                                                           : kMaxControlBytes));
+    const auto [least, most] = LengthsOf(header.kind);
+    header.payload_bytes = least + random() % (1 + most - least);
     header.group = static_cast<std::uint32_t>(random());
     const Result<Header> decoded = DecodeHeader(EncodeHeader(header));
     ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
@@ -60,7 +77,7 @@ TEST(Wire, TheDocumentedExampleHolds) {
   header.payload_bytes = 65536;
   header.group = 3;
   const unsigned char expected[] = {
-      0x47, 0x46, 0x02, 0x01, 0x01, 0x00, 0x00, 0x00,  //
+      0x47, 0x46, 0x03, 0x01, 0x01, 0x00, 0x00, 0x00,  //
       0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01,  //
       0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00,  //
       0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,  //
@@ -69,7 +86,7 @@ TEST(Wire, TheDocumentedExampleHolds) {
   for (std::size_t i = 0; i < sizeof(expected); ++i) {
     EXPECT_EQ(std::to_integer<int>(bytes[i]), expected[i]) << "byte " << i;
   }
-  const unsigned char checksum[] = {0x4b, 0x19, 0xaf, 0xe8};
+  const unsigned char checksum[] = {0x22, 0x8b, 0x3f, 0xae};
   for (std::size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(std::to_integer<int>(bytes[36 + i]), checksum[i]) << i;
   }
@@ -101,14 +118,14 @@ TEST(Wire, RandomBytesAreNoHeader) {
 TEST(Wire, ErrorsSayWhatWasExpectedAndSeen) {
   Bytes bytes = EncodeHeader(Some(MessageKind::kData, 0));
   bytes[2] = std::byte{9};
-  EXPECT_NE(TroubleWith(bytes).find("expected version 2, seen 9"),
+  EXPECT_NE(TroubleWith(bytes).find("expected version 3, seen 9"),
             std::string::npos)
       << TroubleWith(bytes);
   const auto trouble = [](const Header& header) {
     return TroubleWith(EncodeHeader(header));
   };
-  EXPECT_NE(trouble(Some(static_cast<MessageKind>(6), 0))
-                .find("expected a kind from 1 to 5, seen 6"),
+  EXPECT_NE(trouble(Some(static_cast<MessageKind>(11), 0))
+                .find("expected a kind from 1 to 10, seen 11"),
             std::string::npos);
   EXPECT_NE(trouble(Some(static_cast<MessageKind>(0), 0)), "");
   Header flags;
@@ -117,16 +134,34 @@ TEST(Wire, ErrorsSayWhatWasExpectedAndSeen) {
 }
 
 TEST(Wire, LengthsAreLimitedByKind) {
-  const auto ok = [](MessageKind kind, std::uint64_t bytes) {
-    return TroubleWith(EncodeHeader(Some(kind, bytes))).empty();
-  };
-  EXPECT_TRUE(ok(MessageKind::kData, kMaxPayloadBytes));
-  EXPECT_FALSE(ok(MessageKind::kData, kMaxPayloadBytes + 1));
-  EXPECT_FALSE(ok(MessageKind::kData, ~std::uint64_t{0}));
-  for (const MessageKind kind : {MessageKind::kPing, MessageKind::kPong,
-                                 MessageKind::kAbort, MessageKind::kBye}) {
-    EXPECT_TRUE(ok(kind, kMaxControlBytes));
-    EXPECT_FALSE(ok(kind, kMaxControlBytes + 1));
+  for (int kind = 1; kind <= 10; ++kind) {
+    const auto ok = [&](std::uint64_t bytes) {
+      return TroubleWith(
+                 EncodeHeader(Some(static_cast<MessageKind>(kind), bytes)))
+          .empty();
+    };
+    const auto [least, most] = LengthsOf(static_cast<MessageKind>(kind));
+    EXPECT_TRUE(ok(least)) << kind;
+    EXPECT_TRUE(ok(most)) << kind;
+    EXPECT_FALSE(ok(most + 1)) << kind;
+    EXPECT_FALSE(ok(~std::uint64_t{0})) << kind;
+    EXPECT_EQ(ok(least - 1), false) << kind;
+  }
+}
+
+TEST(Wire, AnnouncementsComeBackAndAreOfSomething) {
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 1000; ++i) {
+    const Announcement announcement{1 + random() % kMaxPayloadBytes, random()};
+    const auto decoded = DecodeAnnouncement(EncodeAnnouncement(announcement));
+    ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+    EXPECT_EQ(decoded.value().bytes, announcement.bytes);
+    EXPECT_EQ(decoded.value().send, announcement.send);
+  }
+  for (const std::uint64_t bytes :
+       {std::uint64_t{0}, kMaxPayloadBytes + 1, ~std::uint64_t{0}}) {
+    const auto decoded = DecodeAnnouncement(EncodeAnnouncement({bytes, 1}));
+    EXPECT_EQ(decoded.status().code(), StatusCode::kDataLoss) << bytes;
   }
 }
 

@@ -167,7 +167,7 @@ bool TcpLink::OnEvents(std::uint64_t cookie, std::uint32_t events) {
 }
 
 Result<LinkEvents::Landing> TcpLink::OnHeader(int lane, const Header& header) {
-  if (header.kind != MessageKind::kData && lane != 0) {
+  if (IsControl(header.kind) && lane != 0) {
     return Explain(
         StatusCode::kDataLoss,
         StrCat("expected control messages on lane 0 only, seen kind ",

@@ -110,6 +110,9 @@ struct CollectiveAlgorithm {
   // True if some rank exchanges messages with all others. Where links are made
   // when they are needed, it is chosen only if no other algorithm can run.
   bool all_peers = false;
+  // True if a rank takes a segment of every other rank into scratch memory, so
+  // that segments must be smaller the more ranks there are.
+  bool lands_all = false;
 };
 
 // The price of what makes no sense.

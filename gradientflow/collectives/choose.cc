@@ -117,7 +117,7 @@ SegmentCut CutOf(CollectiveKind kind, const CollectiveAlgorithm& algorithm,
   const std::size_t setting = question.segment_bytes;
   const auto ranks = static_cast<std::size_t>(question.size());
   std::size_t bytes = setting;
-  if (HasBlocks(kind)) {
+  if (HasBlocks(kind) || algorithm.lands_all) {
     bytes = std::min(bytes,
                      std::max(kMostSegmentBytes / ranks, setting / kFewRanks));
   } else if (kind == CollectiveKind::kAllreduce &&

@@ -40,9 +40,10 @@ struct SegmentCut {
 // and all of them must cut alike. `segment_bytes` is the size of a segment
 // among up to 8 ranks. With more ranks a segment grows with their number, up to
 // 4 MiB, so that its messages do not become ever smaller. A one-sided segment
-// is larger still: it has no latency to hide. If there is a block per rank, a
-// segment takes so much of each block instead, and less of each as the number
-// of blocks grows past the same limit.
+// is larger still: it has no latency to hide. If there is a block per rank, or
+// a rank takes in as many segments at once, a segment takes so much of each
+// block instead, and less of each as the number of blocks grows past the same
+// limit. It always takes an eighth of `segment_bytes`.
 SegmentCut CutOf(CollectiveKind kind, const CollectiveAlgorithm& algorithm,
                  const CallQuestion& question);
 

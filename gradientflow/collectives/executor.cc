@@ -1,6 +1,7 @@
 #include "gradientflow/collectives/executor.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -20,6 +21,8 @@ namespace gradientflow {
 namespace {
 
 constexpr std::size_t kSchedulesKept = 64;
+// Steps of training use the same memory again within this time.
+constexpr std::chrono::seconds kScratchKept(5);
 
 std::uint64_t SyncsIn(const Schedule& schedule) {
   std::uint64_t syncs = 0;
@@ -438,6 +441,12 @@ Clock::Time Executor::StandsSince(Clock::Time now) {
     since = std::min(since, queue->moved_at);
   }
   return since;
+}
+
+void Executor::TrimScratch(Clock::Time now) {
+  if (now - trimmed_at_ < kScratchKept) return;
+  trimmed_at_ = now;
+  slabs_.Trim();
 }
 
 std::vector<int> Executor::AwaitedRanks() const {

@@ -78,6 +78,11 @@ class Executor final : public Collective {
   // though others may have moved; `now` if there is none. It notices what has
   // changed since the last time it was asked, so it must be asked regularly.
   Clock::Time StandsSince(Clock::Time now);
+  // Gives back scratch memory that has lain unused for some seconds. To be
+  // called regularly.
+  void TrimScratch(Clock::Time now);
+  // Scratch memory that no call uses at present.
+  std::size_t free_scratch_bytes() const { return slabs_.free_bytes(); }
 
   // Replaces the cost model by which algorithms are chosen. REQUIRES the same
   // model on all ranks, and that nothing is in flight.
@@ -151,6 +156,7 @@ class Executor final : public Collective {
   const ExecutorArgs args_;
   const ExecutorOptions options_;
   Slabs slabs_;
+  Clock::Time trimmed_at_{};
   std::uint64_t advances_ = 0;
   SegmentArgs segment_args_;
   // Includes group 0, which is all_.

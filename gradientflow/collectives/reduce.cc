@@ -136,6 +136,7 @@ constinit const CollectiveAlgorithm collectives::kDirectReduce = {
     .make = &MakeDirect,
     .price = &DirectPrice,
     .all_peers = true,
+    .lands_all = true,
 };
 constinit const CollectiveAlgorithm collectives::kBinomialReduce = {
     .name = "binomial",

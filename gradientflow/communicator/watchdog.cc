@@ -23,6 +23,7 @@ Watchdog::Watchdog(const WatchdogOptions& options, Fabric& fabric,
 void Watchdog::Tick(bool waiting, std::uint64_t moves) {
   fabric_.Tick(waiting);
   const Clock::Time now = clock_.Now();
+  executor_.TrimScratch(now);
   if (!waiting || executor_.advances() != advances_ || moves != moves_) {
     advances_ = executor_.advances();
     moves_ = moves;

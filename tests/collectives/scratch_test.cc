@@ -1,0 +1,115 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <vector>
+
+#include "gradientflow/collectives/choose.h"
+#include "gradientflow/collectives/slabs.h"
+#include "gradientflow/collectives/table.h"
+#include "tests/collectives/executor_ranks.h"
+
+// Scratch memory: how much calls need, and that it is given back.
+namespace gradientflow::testing {
+namespace {
+
+using std::chrono::seconds;
+
+TEST(Slabs, KeepWhatIsUsedAndGiveBackTheRest) {
+  Slabs slabs;
+  std::vector<Slabs::Slab> many;
+  for (int i = 0; i < 10; ++i) many.push_back(slabs.Take(100'000));
+  Slabs::Slab other = slabs.Take(5000);
+  for (Slabs::Slab& slab : many) slabs.Give(std::move(slab));
+  slabs.Give(std::move(other));
+  EXPECT_EQ(slabs.free_bytes(), 10 * 131'072U + 8192);
+  slabs.Trim();
+  EXPECT_EQ(slabs.free_bytes(), 10 * 131'072U + 8192) << "just used";
+  for (int i = 0; i < 5; ++i) {
+    Slabs::Slab one = slabs.Take(100'000);
+    Slabs::Slab two = slabs.Take(70'000);
+    EXPECT_NE(one.data(), two.data());
+    slabs.Give(std::move(one));
+    slabs.Give(std::move(two));
+  }
+  slabs.Trim();
+  EXPECT_EQ(slabs.free_bytes(), 2 * 131'072U);
+  slabs.Trim();
+  EXPECT_EQ(slabs.free_bytes(), 0U);
+  EXPECT_NE(slabs.Take(100'000).data(), nullptr);
+}
+
+// Bytes of scratch memory of a segment on the root, which needs the most.
+std::size_t ScratchOf(CollectiveKind kind, const CollectiveAlgorithm& algorithm,
+                      int size) {
+  CallQuestion question;
+  Topology topology;
+  topology.host.resize(static_cast<std::size_t>(size));
+  question.hosts = HostMap(size, topology);
+  question.count = std::size_t{1} << 28;
+  question.segment_bytes = std::size_t{256} << 10;
+  CallShape shape;
+  shape.size = size;
+  shape.topology = topology;
+  const SegmentCut cut = CutOf(kind, algorithm, question);
+  return 4 * MakeSchedule(algorithm, 0, shape, cut.elements).scratch_elements;
+}
+
+TEST(Scratch, OfReductionsHardlyGrowsWithTheRanks) {
+  using namespace collectives;
+  for (const int size : {2, 3, 16, 17, 64, 128, 511, 512}) {
+    const std::size_t most = std::max<std::size_t>(
+        std::size_t{4} << 20, static_cast<std::size_t>(size) * 32'768);
+    EXPECT_LE(ScratchOf(CollectiveKind::kReduce, kDirectReduce, size), most)
+        << size;
+    EXPECT_LE(
+        ScratchOf(CollectiveKind::kReduceScatter, kDirectReduceScatter, size),
+        most)
+        << size;
+    for (const CollectiveAlgorithm* algorithm :
+         {&kBinomialReduce, &kChainReduce}) {
+      EXPECT_LE(ScratchOf(CollectiveKind::kReduce, *algorithm, size),
+                std::size_t{512} << 10);
+    }
+  }
+}
+
+TEST(Scratch, OfALargeCallGoesBackAfterSomeSeconds) {
+  RanksSetup setup;
+  setup.size = 5;
+  setup.memory = false;
+  setup.segment_bytes = std::size_t{256} << 10;
+  OnRanks(setup, [](TestRank& rank) {
+    const Clock::Time begin = seconds(100);
+    rank.executor().TrimScratch(begin);
+    std::vector<float> input(3'000'000, 1.0F);
+    std::vector<float> output(input.size());
+    CollectiveCall call;
+    call.kind = CollectiveKind::kReduce;
+    call.algorithm = &collectives::kDirectReduce;
+    call.count = input.size();
+    call.input = input.data();
+    call.output = output.data();
+    const auto reduce = [&] {
+      Ending ending;
+      rank.executor().Start(call, ending.done());
+      rank.Drive([&] { return ending.over(); });
+      ASSERT_TRUE(ending.status.ok()) << ending.status.ToString();
+      ASSERT_EQ(output.back(), rank.rank() == 0 ? 5.0F : 0.0F);
+    };
+    reduce();
+    const std::size_t used = rank.executor().free_scratch_bytes();
+    EXPECT_GE(used, rank.rank() == 0 ? std::size_t{1} << 20 : 0);
+    for (const int second : {3, 6, 9}) {
+      rank.executor().TrimScratch(begin + seconds(second));
+      EXPECT_EQ(rank.executor().free_scratch_bytes(), used) << second;
+    }
+    rank.executor().TrimScratch(begin + seconds(11));
+    EXPECT_EQ(rank.executor().free_scratch_bytes(), 0U);
+    reduce();
+  });
+}
+
+}  // namespace
+}  // namespace gradientflow::testing

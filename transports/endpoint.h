@@ -60,9 +60,10 @@ struct ConnectArgs {
   const Clock* clock = nullptr;
   Poller* poller = nullptr;      // Outlives the links.
   LinkEvents* events = nullptr;  // Outlives the links.
-  // If this rank cannot go on, the reason. Connect() then tells the peers,
-  // where the transport has a way to, and returns this status.
-  Status failed = {};
+  // If it is not null, a transport that finds out that two ranks cannot be
+  // linked leaves out their link and tells here why, by rank. Both ranks of the
+  // pair are told. If it is null, Connect() fails instead.
+  std::vector<Status>* unlinked = nullptr;
   // If Connect() fails, gets the links that there are, by rank, so that their
   // peers can be told why. May be null.
   std::vector<std::unique_ptr<Link>>* links_of_failure = nullptr;
@@ -82,11 +83,10 @@ class Endpoint {
 
   // Returns the links to all ranks that have an address, by rank, with null for
   // the other ranks and for this one. May be called once. Blocks until all
-  // links exist. Strangers (another secret, garbage, silence) are dropped
-  // and hold up no one.
-  // Errors: kDeadlineExceeded names the ranks that did not connect;
-  // kInvalidArgument says which settings do not fit together. The links may
-  // outlive the endpoint.
+  // links exist that are to. Strangers (another secret, garbage, silence) are
+  // dropped and hold up no one. Errors: kDeadlineExceeded names the ranks that
+  // did not connect; kInvalidArgument says which settings do not fit together.
+  // The links may outlive the endpoint.
   virtual Result<std::vector<std::unique_ptr<Link>>> Connect(
       const ConnectArgs& args) = 0;
 

@@ -135,6 +135,10 @@ class CallPlanner {
   CallPlan Plan(const CollectiveCall& call);
 
   void SetMixedDtypes() { group_.same_dtypes = false; }
+  void SetNotSharing() {
+    group_.all_share = group_.hosts_share = false;
+    choices_.clear();
+  }
   void SetCosts(const CostModels& costs) {
     costs_ = costs;
     choices_.clear();

@@ -94,6 +94,12 @@ class Executor final : public Collective {
     all_->group.same_dtypes = false;
     all_->planner.SetMixedDtypes();
   }
+  // Sets CallGroup::hosts_share to false for the group of all ranks, so that
+  // no call uses the arena. REQUIRES the same as SetMixedDtypes().
+  void SetNotSharing() {
+    all_->group.all_share = all_->group.hosts_share = false;
+    all_->planner.SetNotSharing();
+  }
   const CallGroup& group() const { return all_->group; }
 
   // The ranks that the calls in flight wait for, ascending.

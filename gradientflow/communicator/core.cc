@@ -242,6 +242,20 @@ Status CommunicatorCore::LearnAddresses() {
   return addresses.ok() ? source->Learn(addresses.value()) : addresses.status();
 }
 
+// Links inside a host stay what they are; what is one-sided needs the memory of
+// all ranks of the host.
+void CommunicatorCore::ShareNoMemory(int culprit) {
+  CallGroup& group = transport_.group;
+  if (!group.hosts_share) return;
+  group.all_share = group.hosts_share = false;
+  transport_.arena = nullptr;
+  executor_->SetNotSharing();
+  executor_->SetCosts(TypicalCostModels(false));
+  logger_->Log(LogLevel::kInfo,
+               StrCat("collectives use messages inside hosts, since rank ",
+                      culprit, " does not share memory with all of its host"));
+}
+
 // Finds out where the buffers are, on this rank and on the others.
 Status CommunicatorCore::OpenDevicePath() {
   OpeningArgs opening{executor_.get(), transport_.fabric.get(), clock_.get(),
@@ -264,9 +278,13 @@ Status CommunicatorCore::OpenDevicePath() {
   // holds for ranks that were joined in any way.
   place.settings = static_cast<std::int64_t>(
       std::hash<std::string>()(AgreementText(options_)));
+  place.shares = transport_.shares ? 1 : 0;
   opening.deadline = clock_->Now() + FromSeconds(options_.join_timeout_seconds);
   const Result<std::vector<Place>> places = ExchangePlaces(opening, place);
   if (!places.ok()) return places.status();
+  if (const int rank = RankThatDoesNotShare(places.value()); rank >= 0) {
+    ShareNoMemory(rank);
+  }
   if (Mixed(places.value())) executor_->SetMixedDtypes();
   if (device_ == nullptr) return Status();
   DevicePathArgs args;

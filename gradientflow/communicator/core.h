@@ -111,6 +111,7 @@ class CommunicatorCore {
   Status Build();
   Status LearnAddresses();
   Status OpenDevicePath();
+  void ShareNoMemory(int culprit);
   void CloseDevicePath();
   void TellWhy(const Status& why);
   Status MeasureIfNeeded();

@@ -60,8 +60,6 @@ std::optional<std::vector<int>> DecodeHosts(int size, std::string_view text) {
   return hosts;
 }
 
-// Returns whether `kind` reaches `peer`. Ranks that both have opened it are
-// linked by it, unless a better transport links them.
 bool Reaches(const TransportKind& kind, const CallGroup& group, int rank,
              int peer) {
   const std::vector<int>& host = group.topology.host;
@@ -70,8 +68,8 @@ bool Reaches(const TransportKind& kind, const CallGroup& group, int rank,
                                    host[static_cast<std::size_t>(rank)]);
 }
 
-// Both ranks of a pair decide alike: for the first transport that both have
-// opened and that reaches from one to the other.
+// Both ranks of a pair learn alike by which transports they can be linked:
+// those that both have opened and that reach from one to the other.
 Addresses AddressesFor(const CallGroup& group, const std::vector<Card>& cards,
                        int rank, bool needed) {
   Addresses addresses;
@@ -83,9 +81,7 @@ Addresses AddressesFor(const CallGroup& group, const std::vector<Card>& cards,
       }
       std::string address =
           AddressOf(cards[static_cast<std::size_t>(peer)], *kind);
-      if (address.empty()) continue;
-      addresses[kind->name][peer] = std::move(address);
-      break;
+      if (!address.empty()) addresses[kind->name][peer] = std::move(address);
     }
   }
   return addresses;

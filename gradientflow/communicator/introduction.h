@@ -21,9 +21,9 @@ struct Introduction {
   int without_memory = -1;
   // Fresh in each meeting, since every rank has put a nonce into it.
   Bits256 meeting = {};
-  // By the name of a transport, then by rank: the addresses to connect to at
-  // once, those of NeighboursOf(). A rank is connected by one transport at
-  // most.
+  // By the name of a transport, then by rank: the addresses of NeighboursOf(),
+  // to connect to at once. A rank is connected by the first transport of those
+  // that it has an address for, and by the next one if that cannot link it.
   std::map<std::string, std::map<int, std::string>> addresses;
 
   // The addresses of one transport, by rank; empty where there is none.

@@ -15,7 +15,7 @@
 namespace gradientflow {
 namespace {
 
-constexpr std::size_t kFields = 4;
+constexpr std::size_t kFields = 5;
 constexpr std::int64_t kMostTextBytes = 64 << 10;
 
 struct Ending {
@@ -113,10 +113,13 @@ Result<std::vector<Place>> ExchangePlaces(const OpeningArgs& args,
   const auto size = static_cast<std::size_t>(args.executor->size());
   if (size == 1) return std::vector<Place>{mine};
   const std::int64_t out[kFields] = {mine.on_device, mine.device_id,
-                                     mine.nccl_version, mine.settings};
+                                     mine.nccl_version, mine.settings,
+                                     mine.shares};
   std::vector<std::int64_t> all(size * kFields);
   CollectiveCall call;
   call.kind = CollectiveKind::kAllgather;
+  // Whether ranks share memory is among what they learn.
+  call.algorithm = &collectives::kDoublingAllgather;
   call.input = out;
   call.output = all.data();
   call.count = kFields;
@@ -125,7 +128,7 @@ Result<std::vector<Place>> ExchangePlaces(const OpeningArgs& args,
   std::vector<Place> places;
   for (std::size_t r = 0; r < size; ++r) {
     const std::int64_t* fields = all.data() + r * kFields;
-    places.push_back({fields[0], fields[1], fields[2], fields[3]});
+    places.push_back({fields[0], fields[1], fields[2], fields[3], fields[4]});
     if (places[r].settings != places[0].settings) {
       return Status(StatusCode::kInvalidArgument,
                     StrCat("rank ", r, " has other settings than rank 0"));
@@ -162,6 +165,13 @@ bool AllCanNccl(const std::vector<Place>& places, std::string* why) {
     }
   }
   return true;
+}
+
+int RankThatDoesNotShare(const std::vector<Place>& places) {
+  for (std::size_t r = 0; r < places.size(); ++r) {
+    if (places[r].shares == 0) return static_cast<int>(r);
+  }
+  return -1;
 }
 
 bool Mixed(const std::vector<Place>& places) {

@@ -19,6 +19,7 @@ struct Place {
   std::int64_t device_id = 0;     // Device::unique_id(); 0 on the host.
   std::int64_t nccl_version = 0;  // 0 if there is no NCCL.
   std::int64_t settings = 0;      // Hash of what must not differ.
+  std::int64_t shares = 1;        // See Transport::shares.
 };
 
 // What runs before there is a driver. All borrowed.
@@ -52,6 +53,9 @@ Result<std::vector<Place>> ExchangePlaces(const OpeningArgs& args,
 // Returns whether all ranks can use NCCL: each has a device of its own, and all
 // have the same version. If not, `why` says what is missing, and at which rank.
 bool AllCanNccl(const std::vector<Place>& places, std::string* why);
+
+// Returns the first rank that does not share memory with its whole host, or -1.
+int RankThatDoesNotShare(const std::vector<Place>& places);
 
 // Returns whether some ranks keep their gradients on a device and others on the
 // host.

@@ -163,8 +163,38 @@ Result<Introduction> MeetAll(const JoinArgs& args, const Card& mine,
   return DecodeIntroduction(options.size, text.value());
 }
 
-// Connects the transport with the longest reach first. If it fails, this rank
-// can still tell the ranks of its host, which would wait for it.
+// The addresses that the transport at `i` connects to: not those of peers that
+// are `taken`.
+std::vector<std::string> AddressesLeft(const Introduction& introduction,
+                                       const TransportKind& kind,
+                                       const std::vector<bool>& taken) {
+  std::vector<std::string> addresses = introduction.AddressesOf(kind.name);
+  for (std::size_t r = 0; r < addresses.size(); ++r) {
+    if (taken[r]) addresses[r].clear();
+  }
+  return addresses;
+}
+
+// Says which peers one transport could not link to, so that they are left to
+// the next one. Both ranks of such a pair know of it.
+void WarnOfUnlinked(const JoinArgs& args, const std::vector<Status>& unlinked,
+                    const TransportKind& next) {
+  std::string others;
+  const Status* first = nullptr;
+  for (std::size_t r = 0; r < unlinked.size(); ++r) {
+    if (unlinked[r].ok()) continue;
+    others += StrCat(others.empty() ? "" : ", ", r);
+    if (first == nullptr) first = &unlinked[r];
+  }
+  if (first == nullptr) return;
+  args.logger->Log(LogLevel::kWarning,
+                   StrCat("going on by ", next.name, " with rank(s) ", others,
+                          " of this host: ", first->message()));
+}
+
+// Connects the transport with the shortest reach first, since the next one
+// takes over what it cannot link. If one fails, the others still connect, so
+// that all peers can be told why.
 Status ConnectLinks(const JoinArgs& args, const Introduction& introduction,
                     const Offers& offers, Clock::Time deadline,
                     Transport* transport) {
@@ -173,39 +203,44 @@ Status ConnectLinks(const JoinArgs& args, const Introduction& introduction,
   const Bits256 secret = SessionSecret(SecretOf(args), introduction);
   Fabric& fabric = *transport->fabric;
   std::vector<std::unique_ptr<Link>> links(ranks);
+  std::vector<bool> taken(ranks);  // By a transport, which may have failed.
   std::unique_ptr<LinkSource> source;
   Status failed;
-  for (std::size_t i = offers.endpoints.size(); i-- > 0;) {
-    const Offer& offer = offers.endpoints[i];
+  for (const Offer& offer : offers.endpoints) {
     if (offer.kind->host_id != nullptr && !group.hosts_share) continue;
-    // The last transport reaches every rank.
-    const bool more_later = group.few_links && i + 1 == offers.endpoints.size();
+    const bool last = &offer == &offers.endpoints.back();
+    std::vector<Status> unlinked;
     std::vector<std::unique_ptr<Link>> made(ranks);
     const ConnectArgs connect{group.rank,
                               group.size,
-                              introduction.AddressesOf(offer.kind->name),
+                              AddressesLeft(introduction, *offer.kind, taken),
                               secret,
                               deadline,
                               args.clock,
                               &fabric.poller(),
                               &fabric,
-                              failed,
+                              last ? nullptr : &unlinked,
                               &made,
-                              more_later};
+                              last && group.few_links};
     auto connected = offer.endpoint->Connect(connect);
     if (connected.ok()) {
       made = std::move(connected).value();
-    } else {
+    } else if (failed.ok()) {
       failed = connected.status();
     }
-    if (failed.ok() && more_later) {
-      auto taken = offer.endpoint->TakeLinkSource(connect, &fabric);
-      failed = taken.status();
-      if (taken.ok()) source = std::move(taken).value();
+    if (failed.ok() && connect.more_later) {
+      auto later = offer.endpoint->TakeLinkSource(connect, &fabric);
+      failed = later.status();
+      if (later.ok()) source = std::move(later).value();
       transport->address = offer.endpoint->address();
     }
-    for (std::size_t r = 0; r < made.size(); ++r) {
+    if (!last) WarnOfUnlinked(args, unlinked, *(&offer + 1)->kind);
+    unlinked.resize(ranks);
+    for (std::size_t r = 0; r < ranks; ++r) {
       if (links[r] == nullptr) links[r] = std::move(made[r]);
+      transport->shares &= unlinked[r].ok();
+      taken[r] =
+          taken[r] || (!connect.addresses[r].empty() && unlinked[r].ok());
     }
     if (offer.endpoint->arena() != nullptr) {
       transport->keep_alive = offer.endpoint;

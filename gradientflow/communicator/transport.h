@@ -19,6 +19,9 @@ namespace gradientflow {
 struct Transport {
   std::shared_ptr<void> keep_alive;  // The owner of the arena.
   SharedArena* arena = nullptr;      // Null if no rank shares memory.
+  // False if this rank is linked to some rank of its host by TCP, although
+  // `group` says that hosts share memory: not every rank knows of that yet.
+  bool shares = true;
   std::unique_ptr<Fabric> fabric;
   // By which other ranks can link to this one later. To be told to them if the
   // fabric has a LinkSource.

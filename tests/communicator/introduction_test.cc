@@ -58,14 +58,15 @@ TEST(Introduction, OfOneRankIsTheSameWhoeverElseIsIntroduced) {
   }
 }
 
-TEST(Introduction, NamesTheBestTransportThatBothRanksHave) {
+TEST(Introduction, NamesTheTransportsThatBothRanksHave) {
   std::vector<Card> cards = CardsOn({"a", "b", "a", "a"});
   const auto two = Introduced(cards, 2);
   ASSERT_TRUE(two.ok()) << two.status().message();
   EXPECT_EQ(two.value().AddressesOf("shm"),
             (std::vector<std::string>{"memory of 0", "", "", "memory of 3"}));
   EXPECT_EQ(two.value().AddressesOf("tcp"),
-            (std::vector<std::string>{"", "10.0.0.1:1001", "", ""}));
+            (std::vector<std::string>{"10.0.0.1:1000", "10.0.0.1:1001", "",
+                                      "10.0.0.1:1003"}));
   EXPECT_EQ(two.value().without_memory, -1);
   EXPECT_TRUE(two.value().hosts_share);
 

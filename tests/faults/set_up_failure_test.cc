@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -13,8 +14,8 @@
 #include "tests/faults/processes.h"
 #include "tests/faults/scenario.h"
 
-// A rank that cannot set up its shared memory: all ranks end at once, with its
-// reason.
+// A rank that cannot set up its shared memory: where nothing else is allowed,
+// all ranks end at once, with its reason.
 namespace gradientflow::faults {
 namespace {
 
@@ -76,11 +77,70 @@ TEST_P(SetUpFailure, NoPlaceForPeersMemoryReachesAll) {
        "mmap"});
 }
 
-TEST_P(SetUpFailure, NoPlaceForPeersMemoryReachesOtherHosts) {
-  Run(4, JobFabric::kMixed, kArena * 3 / 2,
-      {"rank " + std::to_string(GetParam()) + " to rank ", "arena_bytes",
-       "mmap"});
+// With TCP to fall back on, pairs of ranks that cannot share memory use it. The
+// culprit has room for the memory of `peers` peers.
+class SetUpWithoutMemory : public SetUpFailure {
+ protected:
+  void Train(bool one_host, std::size_t peers) {
+    const int culprit = GetParam();
+    const Folder folder;
+    JobConfig job;
+    job.ranks = 4;
+    job.fabric = JobFabric::kMixed;
+    job.rendezvous = folder.url();
+    job.join_timeout_seconds = 20;
+    Scenario ranks(4, [&](int rank, Board& board) -> Status {
+      Options options = OptionsOf(job, rank);
+      options.arena_bytes = kArena;
+      if (one_host) options.host_id = "one";
+      options.log_level = LogLevel::kWarning;
+      if (std::freopen(LogOf(folder, rank).c_str(), "w", stderr) == nullptr) {
+        return Status(StatusCode::kInternal, "no log");
+      }
+      if (rank == culprit) LimitMemory(kArena * (peers + 1) + kArena / 2);
+      auto session = GradientSession::Open(options, TensorsOf(job));
+      if (!session.ok()) return session.status();
+      for (std::uint64_t step = 0; step < 3; ++step) {
+        GF_RETURN_IF_ERROR(
+            TrainStep(job, step, session.value().get(), &board[rank]));
+      }
+      return Status();
+    });
+    for (int r = 0; r < 4; ++r) ranks.ExpectSuccess(r, 2 * kMostSeconds);
+    const std::size_t without = (one_host ? 3 : 2) - peers;
+    std::size_t warnings = 0;
+    for (int r = 0; r < 4; ++r) {
+      const std::size_t of_rank = Warnings(folder, r);
+      EXPECT_LE(of_rank, 1U) << "rank " << r;
+      warnings += of_rank;
+    }
+    EXPECT_EQ(Warnings(folder, culprit), 1U);
+    EXPECT_EQ(warnings, 1 + without) << "one of each rank of such a pair";
+  }
+
+  static std::string LogOf(const Folder& folder, int rank) {
+    return folder.url().substr(7) + "/log." + std::to_string(rank);
+  }
+  static std::size_t Warnings(const Folder& folder, int rank) {
+    std::ifstream file(LogOf(folder, rank));
+    std::size_t lines = 0;
+    for (std::string line; std::getline(file, line);) {
+      lines += line.find("going on by tcp") != std::string::npos ? 1 : 0;
+    }
+    return lines;
+  }
+};
+
+TEST_P(SetUpWithoutMemory, OfTwoPeersUsesTcp) { Train(true, 1); }
+
+TEST_P(SetUpWithoutMemory, OfAnyPeerUsesTcp) { Train(true, 0); }
+
+TEST_P(SetUpWithoutMemory, OfItsHostUsesTcpBesideOtherHosts) {
+  Train(false, 1);
 }
+
+INSTANTIATE_TEST_SUITE_P(Culprits, SetUpWithoutMemory,
+                         ::testing::Values(0, 1, 2));
 
 INSTANTIATE_TEST_SUITE_P(Culprits, SetUpFailure, ::testing::Values(0, 1, 2));
 

@@ -16,9 +16,11 @@
 //   lower -> higher  kOffer, with the memory of its arena
 //   both ways        kReady, once the sender has an offer of each of its peers
 //   at any time      kFailed: the sender gives up and says why
+//   instead of an answer or kReady
+//                    kDeclined: these two ranks will not be linked
 //
 // A rank is done when it has said kReady and has heard it from all of its
-// peers.
+// peers. So both ranks of a pair know whether they are linked.
 namespace gradientflow {
 namespace {
 
@@ -48,6 +50,7 @@ ShmHandshake::ShmHandshake(const ConnectArgs& args, const ShmListener& listener,
       arena_(std::move(arena)),
       fifo_bytes_(fifo_bytes),
       ends_(static_cast<std::size_t>(args.size)),
+      declined_(ends_.size()),
       fifo_offsets_(ends_.size()),
       ready_(ends_.size()),
       told_(ends_.size()) {}
@@ -56,12 +59,15 @@ Result<std::vector<ShmLinkArgs>> ShmHandshake::Run() {
   for (int rank = 0; rank < args_.rank; ++rank) {
     if (IsPeer(rank)) outgoing_.push_back({rank, Fd()});
   }
-  Status why = args_.failed.ok() ? AllocateFifos() : args_.failed;
+  Status why = AllocateFifos();
   while (why.ok()) {
     why = Round();
     if (!why.ok()) break;
     SayReady();
-    if (Done()) return std::move(ends_);
+    if (Done()) {
+      if (MayDecline()) *args_.unlinked = std::move(declined_);
+      return std::move(ends_);
+    }
     const bool late = args_.clock->Now() >= args_.deadline;
     if (Suspicious() || (late && !suspect_.ok())) {
       why = suspect_;
@@ -111,7 +117,7 @@ Status ShmHandshake::Round() {
 
 bool ShmHandshake::IsPeer(int rank) const {
   return rank >= 0 && rank < args_.size && rank != args_.rank &&
-         !args_.addresses[rank].empty();
+         !args_.addresses[rank].empty() && declined_[rank].ok();
 }
 
 bool ShmHandshake::Expects(int rank) const {
@@ -230,12 +236,39 @@ Status ShmHandshake::ReadReply(Outgoing* from, bool* done) {
     told_by_peer_ = true;
     return FailureOf(hello);
   }
+  *done = true;
+  if (fits.ok() && hello.step == Hello::kDeclined) {
+    return OnDeclined(from->rank, hello);
+  }
+  const bool is_peer = fits.ok();
   if (fits.ok()) fits = Finish(reply.value(), &from->socket);
-  *done = fits.ok();
-  return fits.ok()
-             ? fits
-             : Status(fits.code(), StrCat("rank ", args_.rank, " to rank ",
-                                          from->rank, ": ", fits.message()));
+  if (fits.ok()) return fits;
+  fits = Status(fits.code(), StrCat("rank ", args_.rank, " to rank ",
+                                    from->rank, ": ", fits.message()));
+  *done = is_peer && MayDecline();
+  if (!*done) return fits;
+  Decline(from->rank, fits, from->socket);
+  return Status();
+}
+
+void ShmHandshake::Decline(int rank, const Status& why, const Fd& socket) {
+  Hello hello = HelloTo(rank);
+  SetFailure(why, &hello);
+  hello.step = Hello::kDeclined;
+  // A peer that has gone will not miss it.
+  (void)SendHello(socket, hello, -1);
+  declined_[rank] = why;
+}
+
+Status ShmHandshake::OnDeclined(int rank, const Hello& hello) {
+  const Status why = FailureOf(hello);
+  if (!MayDecline()) {
+    told_by_peer_ = true;
+    return why;
+  }
+  ends_[rank] = ShmLinkArgs();
+  declined_[rank] = why;
+  return Status();
 }
 
 // An error of this rank that concerns no peer in particular.
@@ -306,10 +339,15 @@ Status ShmHandshake::ReadIncoming(Fd* from, bool* done) {
   }
   // The peer is taken in before it is answered: once it has an answer, it may
   // use the link.
-  const Status taken = Finish(received.value(), from);
+  Status taken = Finish(received.value(), from);
   if (!taken.ok()) {
-    failed_ = Status(taken.code(), StrCat("rank ", args_.rank, " to rank ",
-                                          hello.rank, ": ", taken.message()));
+    taken = Status(taken.code(), StrCat("rank ", args_.rank, " to rank ",
+                                        hello.rank, ": ", taken.message()));
+    if (MayDecline()) {
+      Decline(hello.rank, taken, *from);
+      return Status();
+    }
+    failed_ = taken;
     Tell(*from, hello.rank);
     told_[hello.rank] = true;  // Or it has gone.
     return failed_;
@@ -336,6 +374,9 @@ Status ShmHandshake::ReadPeer(int rank) {
   if (received.value().hello.step == Hello::kFailed) {
     told_by_peer_ = true;
     return FailureOf(received.value().hello);
+  }
+  if (received.value().hello.step == Hello::kDeclined) {
+    return OnDeclined(rank, received.value().hello);
   }
   ready_[rank] = true;
   return Status();

@@ -21,7 +21,8 @@ namespace gradientflow {
 // peers. A single loop serves all connections, so a slow or hostile peer holds
 // up no other. A rank is done only when all ranks are. A rank that fails
 // therefore finds the others still listening, and each of them ends with the
-// reason of the first failure.
+// reason of the first failure. What two ranks lack for their link fails only
+// that link, if ConnectArgs::unlinked allows it.
 class ShmHandshake {
  public:
   // All arguments outlive the object.
@@ -75,15 +76,21 @@ class ShmHandshake {
   Status CheckHello(const Hello& hello) const;
   Hello HelloTo(int rank) const;
   // Takes the peer in: its memory, its FIFO and its socket. The peer has proven
-  // that it belongs to this session, so anything wrong with it ends the
-  // handshake.
+  // that it belongs to this session, so if anything is wrong with it, the two
+  // are not linked, or the handshake ends.
   Status Finish(const ReceivedHello& received, Fd* socket);
+  bool MayDecline() const { return args_.unlinked != nullptr; }
+  // Tells the peer that there will be no link.
+  void Decline(int rank, const Status& why, const Fd& socket);
+  // The peer has told this rank so.
+  Status OnDeclined(int rank, const Hello& hello);
 
   const ConnectArgs& args_;
   const ShmListener& listener_;
   const std::shared_ptr<ShmArena> arena_;
   const std::size_t fifo_bytes_;
   std::vector<ShmLinkArgs> ends_;            // By rank.
+  std::vector<Status> declined_;             // By rank.
   std::vector<std::uint64_t> fifo_offsets_;  // By rank: where the peer writes.
   std::vector<bool> ready_;                  // By rank.
   bool said_ready_ = false;

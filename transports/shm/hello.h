@@ -15,11 +15,14 @@ namespace gradientflow {
 // machine.
 struct Hello {
   static constexpr std::uint64_t kMagic = 0x6f6c6c6568464721;
-  static constexpr std::uint32_t kVersion = 3;
+  static constexpr std::uint32_t kVersion = 4;
   enum Step : std::uint32_t {
     kOffer = 1,   // The first, each way, with the sender's arena.
     kReady = 2,   // The sender has all it needs from its peers.
     kFailed = 3,  // At any time: the job fails, for `why`.
+    // Instead of kReady: the sender cannot use the receiver's memory, for
+    // `why`, and will not be linked to it.
+    kDeclined = 4,
   };
   std::uint64_t magic = kMagic;
   std::uint32_t version = kVersion;
@@ -27,7 +30,7 @@ struct Hello {
   std::int32_t rank = 0;  // The sender's.
   std::int32_t size = 0;
   std::int32_t pid = 0;
-  StatusCode code = StatusCode::kOk;  // Only for kFailed.
+  StatusCode code = StatusCode::kOk;  // For kFailed and kDeclined.
   Bits256 proof = {};                 // See ShmHandshake::ProofOf().
   std::uint64_t arena_bytes = 0;
   // The FIFO in the sender's arena that the receiver of this hello writes to.

@@ -130,7 +130,6 @@ Result<std::unique_ptr<Endpoint>> TcpEndpoint::Listen(
 Result<std::vector<std::unique_ptr<Link>>> TcpEndpoint::Connect(
     const ConnectArgs& args) {
   GF_RETURN_IF_ERROR(ValidateConnect(args));
-  GF_RETURN_IF_ERROR(args.failed);
   if (listeners_.empty()) {
     return Status(StatusCode::kFailedPrecondition,
                   "this TCP endpoint has connected already");

@@ -83,11 +83,17 @@ Result<CollectiveCall> Translate(const gf_comm& comm, const gf_call& given) {
   call.count = given.count;
   call.root = given.root;
   call.scale = given.scale;
-  if (given.send_counts == nullptr && given.recv_counts == nullptr) {
-    return types;
-  }
+  const bool counted =
+      given.send_counts != nullptr || given.recv_counts != nullptr;
+  call.equal_counts = call.kind == CollectiveKind::kAllToAll && !counted;
+  if (!counted && !call.equal_counts) return types;
   const Result<std::size_t> size = comm.GroupSize(given.group);
   if (!size.ok()) return size.status();
+  if (call.equal_counts) {
+    call.send_counts.assign(size.value(), given.count);
+    call.recv_counts = call.send_counts;
+    return types;
+  }
   const auto copy = [&size](const size_t* counts) {
     return counts == nullptr
                ? std::vector<std::size_t>()
@@ -250,11 +256,22 @@ gf_status gf_comm_reduce_scatter(gf_comm* comm, const void* input, void* output,
 gf_status gf_comm_all_to_all(gf_comm* comm, const void* input,
                              const size_t* send_counts, void* output,
                              const size_t* recv_counts, int32_t dtype) {
+  if (send_counts == nullptr || recv_counts == nullptr) {
+    return Invalid("gf_comm_all_to_all: counts are null");
+  }
   gf_call call = CallOf(GF_ALL_TO_ALL, 0, dtype);
   call.input = input;
   call.output = output;
   call.send_counts = send_counts;
   call.recv_counts = recv_counts;
+  return Run(comm, call);
+}
+
+gf_status gf_comm_all_to_all_equal(gf_comm* comm, const void* input,
+                                   void* output, size_t count, int32_t dtype) {
+  gf_call call = CallOf(GF_ALL_TO_ALL, count, dtype);
+  call.input = input;
+  call.output = output;
   return Run(comm, call);
 }
 

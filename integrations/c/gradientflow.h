@@ -373,7 +373,9 @@ typedef struct {
   float scale; /* Multiplies the result of an allreduce of floats, once. */
   const size_t* send_counts; /* Copied. Scatter: of the root, on all ranks. */
   const size_t* recv_counts; /* Copied. Gather: on all ranks; allgather too, if
-                                the ranks' parts differ, instead of `count`. */
+                                the ranks' parts differ, instead of `count`. An
+                                all-to-all without either of these sends `count`
+                                elements to each rank, on all ranks. */
 } gf_call;
 GF_API void gf_call_init(gf_call*);
 
@@ -444,6 +446,13 @@ GF_API gf_status gf_comm_reduce_scatter(gf_comm*, const void* input,
 GF_API gf_status gf_comm_all_to_all(gf_comm*, const void* input,
                                     const size_t* send_counts, void* output,
                                     const size_t* recv_counts, int32_t dtype);
+/* Sends `count` elements to each rank and receives as many from it: both
+ * buffers have count * size elements. `count` is the same on all ranks, so that
+ * small parts can travel together: log2 size messages per rank instead of size.
+ * If one rank calls this function for an exchange, all ranks do. */
+GF_API gf_status gf_comm_all_to_all_equal(gf_comm*, const void* input,
+                                          void* output, size_t count,
+                                          int32_t dtype);
 /* counts[r] is the number of elements of rank r, the same on every rank. */
 GF_API gf_status gf_comm_gather(gf_comm*, const void* input, void* output,
                                 const size_t* counts, int32_t dtype,

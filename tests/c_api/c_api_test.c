@@ -392,6 +392,10 @@ static void test_moves(void) {
   CHECK_OK(gf_comm_all_to_all(g_comm, in, sends, out, receives, GF_INT64));
   for (i = 0; i < RANKS; ++i) CHECK(out[i] == 100 * i + g_rank);
   CHECK_INVALID(gf_comm_all_to_all(g_comm, in, NULL, out, NULL, GF_INT64));
+  for (i = 0; i < RANKS; ++i) out[i] = -1;
+  CHECK_OK(gf_comm_all_to_all_equal(g_comm, in, out, 1, GF_INT64));
+  for (i = 0; i < RANKS; ++i) CHECK(out[i] == 100 * i + g_rank);
+  CHECK_INVALID(gf_comm_all_to_all_equal(g_comm, in, NULL, 1, GF_INT64));
   CHECK_OK(gf_comm_gather(g_comm, in, out, sends, GF_INT64, 0));
   if (g_rank == 0) CHECK(out[2] == 200);
   CHECK_OK(gf_comm_scatter(g_comm, out, in, sends, GF_INT64, 0));

@@ -93,8 +93,12 @@ void Rank::Move(std::uint32_t number) {
       if (rank_ == root) CheckAll(out, heads, "gather");
       return;
     case 3:
-      OK(gf_comm_all_to_all(comm_, in.data(), each, out.data(), each,
-                            GF_INT64));
+      if (number % 2 == 0) {
+        OK(gf_comm_all_to_all_equal(comm_, in.data(), out.data(), n, GF_INT64));
+      } else {
+        OK(gf_comm_all_to_all(comm_, in.data(), each, out.data(), each,
+                              GF_INT64));
+      }
       return CheckAll(out, blocks, "all_to_all");
     default:
       OK(gf_comm_scatter(comm_, in.data(), out.data(), each, GF_INT64, root));

@@ -466,6 +466,10 @@ def _refusals(ranks: Ranks) -> None:
     refused(
         ValueError, "add up to 3", group.alltoall_base, ones, ones, [2, 1], [2, 2]
     )
+    refused(
+        Exception, "sends itself 2 elements but expects 4",
+        group.alltoall_base, torch.ones(8), torch.ones(4), [], []
+    )
     refused(dist.DistBackendError, "peer", group.send, [ones], ranks.rank, 0)
     # None of these errors does harm.
     dist.all_reduce(ones)

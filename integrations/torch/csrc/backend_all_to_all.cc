@@ -86,6 +86,12 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
   Making work(Begin({c10d::OpType::ALLTOALL_BASE, kBase}, opts.timeout, {input},
                     {output}));
   gf_call call = CallOf(ForMove(input).dtype, send, receive);
+  // Without splits on one rank there are none on any, as torch.distributed's
+  // MPI backend requires, too.
+  if (input_splits.empty() && output_splits.empty() && send == receive) {
+    call.send_counts = call.recv_counts = nullptr;
+    call.count = send.front();
+  }
   call.input = work->lent().Read(input);
   call.output = work->lent().Write(output);
   work->Start(call);

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "gradientflow/collectives/cost_model.h"
@@ -45,7 +47,9 @@ struct CallQuestion {
   // blocks differ, their average.
   std::size_t count = 0;
   std::size_t wire_element_bytes = 4;
-  CostModel model = TypicalCostModel();
+  CostModel model = TypicalCostModel();  // While all ranks work.
+  // While one rank works. Unset: as fast as `model`.
+  std::optional<CostModel> alone = std::nullopt;
   bool all_share_memory = false;
   bool hosts_share_memory = false;  // Ranks of one host share memory.
   bool narrow = false;              // The call reduces floats of 16 bits.
@@ -55,15 +59,21 @@ struct CallQuestion {
   int window = 8;
 
   int size() const { return hosts.size(); }
-  // The model of the links that a pattern uses in which so many ranks of the
-  // busiest host send to other hosts.
-  const LinkModel& Over(double crossing) const {
-    return crossing > 0 ? model.across : model.inside;
+  // The links that a pattern uses in which `crossing` ranks of the busiest host
+  // send to other hosts. `share` is the work of the average rank, as a part of
+  // that of the busiest one: 1 if all ranks send alike, 1 / size() if one rank
+  // sends one message, or receives one from every other rank.
+  LinkModel Over(double crossing, double share = 1) const;
+  // The part of `blocks` blocks that hold an element, if `bytes` are cut into
+  // so many. Empty ones are not sent.
+  double Filled(double bytes, double blocks) const {
+    return std::min(1.0,
+                    bytes / static_cast<double>(wire_element_bytes) / blocks);
   }
-  // The average link of a shift, in which so many ranks of the busiest host
-  // send to other hosts. What a block passes through are all ranks, so that a
-  // ring with few hops between hosts pays their latency only that often.
-  LinkModel Hop(double crossing) const;
+  // The average link of a shift with such a crossing. What a block passes
+  // through are all ranks, so that a ring with few hops between hosts pays
+  // their latency only that often.
+  LinkModel Hop(double crossing, double share = 1) const;
 };
 
 // One way to run a collective: everything the library knows about it. Each

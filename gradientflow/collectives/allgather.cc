@@ -32,12 +32,12 @@ Schedule CopyOfOwn(int rank, const Begins& begins) {
 Schedule MakeRing(int rank, const CallShape& shape, std::size_t count) {
   const Begins begins = BlocksOf(shape, count);
   Schedule schedule = CopyOfOwn(rank, begins);
-  const Group group = AllRanks(rank, shape.size);
+  const Group ring = RingOfHosts(rank, shape.size, shape.topology);
   for (int k = 0; k < shape.size - 1; ++k) {
-    Step send = Send(group.Place(1), BlockAt(begins, group.Place(-k)));
+    Step send = Send(ring.Member(1), BlockAt(begins, ring.Member(-k)));
     send.settle = k == 0;
     AppendRound(
-        {send, Recv(group.Place(-1), BlockAt(begins, group.Place(-k - 1)))},
+        {send, Recv(ring.Member(-1), BlockAt(begins, ring.Member(-k - 1)))},
         &schedule);
   }
   return schedule;
@@ -47,8 +47,9 @@ Schedule MakeRing(int rank, const CallShape& shape, std::size_t count) {
 Price RingPrice(const CallQuestion& question, double bytes) {
   Price price;
   if (question.size() == 1) return price;
-  price.Add(question.size() - 1, {1, bytes, question.hosts.Shift(0) * bytes, 0},
-            question.Hop(question.hosts.Shift(0)));
+  const double crossing = question.hosts.ring();
+  price.Add(question.size() - 1, {1, bytes, crossing * bytes, 0},
+            question.Hop(crossing));
   return price;
 }
 

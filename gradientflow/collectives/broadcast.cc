@@ -29,35 +29,38 @@ Price TreePrice(const CallQuestion& question, double bytes) {
   const HostMap& hosts = question.hosts;
   Price price;
   for (int k = 0; k < hosts.doublings(); ++k) {
-    price.Add(1, {1, bytes}, question.Over(hosts.Branch(k)));
+    price.Add(1, {1, bytes},
+              question.Over(hosts.Branch(k), hosts.BranchShare(k)));
   }
   return price;
 }
 
-// Each rank passes the buffer on to the next place. The executor runs one such
-// schedule per segment, so the segments follow each other down the chain.
+// Each rank passes the buffer on to the next one in the ring of hosts. The
+// executor runs one such schedule per segment, so the segments follow each
+// other down the chain.
 Schedule MakeChain(int rank, const CallShape& shape, std::size_t count) {
   Schedule schedule;
-  const Group group = AllRanks(rank, shape.size);
-  const int place = (rank - shape.root + shape.size) % shape.size;
+  const Group ring = RingOfHosts(rank, shape.size, shape.topology);
   const Slice all = Data(0, count);
-  if (place > 0) AppendRound({Recv(group.Place(-1), all)}, &schedule);
-  if (place + 1 < shape.size) {
-    Step send = Send(group.Place(1), all);
-    send.settle = place == 0;
+  if (rank != shape.root) AppendRound({Recv(ring.Member(-1), all)}, &schedule);
+  if (ring.Member(1) != shape.root) {
+    Step send = Send(ring.Member(1), all);
+    send.settle = rank == shape.root;
     AppendRound({send}, &schedule);
   }
   return schedule;
 }
 
-// A rank works on two messages per segment, of which one comes and one goes.
+// The first segment has the ranks to itself. From then on every rank works: per
+// segment a message comes and one goes.
 Price ChainPrice(const CallQuestion& question, double bytes) {
   Price price;
   if (question.size() == 1) return price;
-  const LinkModel hop = question.Hop(question.hosts.Shift(0));
+  const double crossing = question.hosts.ring();
   Price one;
-  one.Add(1, {2, bytes}, hop);
-  price.Add(question.size() - 1, {1, bytes}, hop);
+  one.Add(1, {1, bytes}, question.Hop(crossing));
+  price.Add(question.size() - 1, {1, bytes},
+            question.Hop(crossing, 1.0 / question.size()));
   price.busy = one.busy;
   return price;
 }
@@ -99,7 +102,8 @@ Price ScatterAllgatherPrice(const CallQuestion& question, double bytes) {
   Price price;
   double half = bytes / 2;
   for (int k = hosts.doublings() - 1; k >= 0; --k, half /= 2) {
-    price.Add(1, {1, half}, question.Over(hosts.Branch(k)));
+    price.Add(1, {1, half},
+              question.Over(hosts.Branch(k), hosts.BranchShare(k)));
   }
   AddDoublings(question, bytes / hosts.size(), &price);
   return price;

@@ -285,12 +285,6 @@ Status ValidateCall(const CollectiveCall& call, const CallGroup& group) {
 
 namespace {
 
-bool IsRooted(CollectiveKind kind) {
-  return kind == CollectiveKind::kBroadcast ||
-         kind == CollectiveKind::kReduce || kind == CollectiveKind::kGather ||
-         kind == CollectiveKind::kScatter;
-}
-
 // The elements that a call is priced and cut by: of its buffer, or of one
 // block. For parts that differ, their average; an all-to-all whose counts are
 // known to this rank alone is not priced.
@@ -313,7 +307,8 @@ CallQuestion CallPlanner::QuestionOf(const CollectiveCall& call) const {
   question.hosts = hosts_;
   question.count = ElementsOf(call, group_.size);
   question.wire_element_bytes = SizeOf(call.wire);
-  question.model = IsRooted(call.kind) ? costs_.rooted : costs_.together;
+  question.model = costs_.together;
+  question.alone = costs_.alone;
   question.all_share_memory = group_.all_share;
   question.hosts_share_memory = group_.hosts_share;
   question.narrow = IsGradientType(call.wire) && SizeOf(call.wire) == 2;

@@ -133,6 +133,9 @@ class CallPlanner {
 
   // REQUIRES a call that ValidateCall() accepts.
   CallPlan Plan(const CollectiveCall& call);
+  // What the algorithms are asked for the price of such a call. REQUIRES the
+  // same.
+  CallQuestion QuestionOf(const CollectiveCall& call) const;
 
   void SetMixedDtypes() { group_.same_dtypes = false; }
   void SetNotSharing() {
@@ -146,7 +149,6 @@ class CallPlanner {
   const CostModels& costs() const { return costs_; }
 
  private:
-  CallQuestion QuestionOf(const CollectiveCall& call) const;
   void ChooseFor(const CollectiveCall& call, CallPlan* plan);
 
   CallGroup group_;

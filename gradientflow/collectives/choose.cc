@@ -100,13 +100,21 @@ const CollectiveAlgorithm* RunnableAlgorithm(
   return RunnableAlgorithm(algorithm->stand_in, size, all_share);
 }
 
-LinkModel CallQuestion::Hop(double crossing) const {
-  const double share = std::min(1.0, crossing / hosts.largest());
-  LinkModel hop = Over(crossing);
-  hop.latency_seconds = share * model.across.latency_seconds +
-                        (1 - share) * model.inside.latency_seconds;
-  hop.message_seconds = share * model.across.message_seconds +
-                        (1 - share) * model.inside.message_seconds;
+LinkModel CallQuestion::Over(double crossing, double share) const {
+  const CostModel& one = alone ? *alone : model;
+  return crossing > 0 ? UnderLoad(one.across, model.across, share)
+                      : UnderLoad(one.inside, model.inside, share);
+}
+
+LinkModel CallQuestion::Hop(double crossing, double share) const {
+  const double far = std::min(1.0, crossing / hosts.largest());
+  const LinkModel across = Over(1, share);
+  const LinkModel inside = Over(0, share);
+  LinkModel hop = crossing > 0 ? across : inside;
+  hop.latency_seconds =
+      far * across.latency_seconds + (1 - far) * inside.latency_seconds;
+  hop.message_seconds =
+      far * across.message_seconds + (1 - far) * inside.message_seconds;
   return hop;
 }
 

@@ -80,6 +80,18 @@ HostMap::HostMap(int size, const Topology& topology) : HostMap(size) {
   fold_ = fold.most();
 }
 
+LinkModel UnderLoad(const LinkModel& alone, const LinkModel& together,
+                    double share) {
+  const auto slower = [&](double LinkModel::*cost) {
+    return std::max(alone.*cost, share * (together.*cost));
+  };
+  return {
+      .latency_seconds = slower(&LinkModel::latency_seconds),
+      .seconds_per_byte = slower(&LinkModel::seconds_per_byte),
+      .reduce_seconds_per_byte = slower(&LinkModel::reduce_seconds_per_byte),
+      .message_seconds = slower(&LinkModel::message_seconds)};
+}
+
 void Price::Add(double rounds, const Traffic& traffic, const LinkModel& link) {
   const double work =
       traffic.messages * link.message_seconds +

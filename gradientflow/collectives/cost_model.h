@@ -28,9 +28,14 @@ struct CostModel {
 
 // Ranks that share lines and cores are slower the more of them work.
 struct CostModels {
-  CostModel together;  // All ranks work at the same time.
-  CostModel rooted;    // One rank works, or one rank after another.
+  CostModel together;  // Every rank sends a message at the same time.
+  CostModel alone;     // Only one rank and its peers do.
 };
+// One link, if on average each rank does `share` of what the busiest rank does:
+// what they have in common takes that share of the time `together`, and the
+// busiest rank itself takes at least as long as `alone`.
+LinkModel UnderLoad(const LinkModel& alone, const LinkModel& together,
+                    double share);
 
 // The model until something has been measured: 10 Gb/s Ethernet between hosts,
 // and inside a host shared memory or, without it, TCP.
@@ -63,6 +68,8 @@ class HostMap {
 
   // The crossing if every rank sends to the rank 2^k after it.
   double Shift(int k) const { return shift_[static_cast<std::size_t>(k)]; }
+  // The crossing of a ring in which the ranks of a host are neighbours.
+  double ring() const { return hosts_ > 1 ? 1 : 0; }
   // The crossing if the ranks below core() swap with the rank whose number
   // differs in bit k.
   double Swap(int k) const { return swap_[static_cast<std::size_t>(k)]; }
@@ -74,6 +81,11 @@ class HostMap {
   // if the root's number is a multiple of the number of ranks per host: not 0
   // if they do.
   double Branch(int k) const { return 1 << k < core_ ? Swap(k) : Shift(k); }
+  // The part of all ranks that send along these branches.
+  double BranchShare(int k) const {
+    const int length = 1 << k;
+    return static_cast<double>((size_ + length - 1) / (2 * length)) / size_;
+  }
 
  private:
   int size_ = 1;

@@ -54,7 +54,9 @@ Price DirectPrice(const CallQuestion& question, double bytes) {
   Price price;
   if (others == 0) return price;
   const double line = question.size() - question.hosts.largest();
-  price.Add(1, {others, others * bytes, line * bytes, 0}, question.Over(line));
+  // Messages in one direction: half exchanges.
+  price.Add(1, {others / 2, others * bytes, line * bytes, 0},
+            question.Over(line, 2.0 / question.size()));
   return price;
 }
 
@@ -168,7 +170,8 @@ Price BinomialPrice(const CallQuestion& question, double bytes) {
   Price price;
   for (int k = 0; k < hosts.doublings(); ++k) {
     const double sent = bytes * std::min(1 << k, hosts.size() - (1 << k));
-    price.Add(1, {1, sent}, question.Over(hosts.Branch(k)));
+    price.Add(1, {1, sent},
+              question.Over(hosts.Branch(k), hosts.BranchShare(k)));
   }
   return price;
 }

@@ -17,10 +17,18 @@ struct Group {
   // Index of the member `hops` places after this one, counted around; `hops`
   // may be negative.
   int Place(int hops) const { return ((me + hops) % size() + size()) % size(); }
+  // The rank that is that member.
+  int Member(int hops) const {
+    return members[static_cast<std::size_t>(Place(hops))];
+  }
 };
 
 // The group of ranks 0 to size - 1.
 Group AllRanks(int rank, int size);
+// The same ranks, with those of one host behind one another: hosts in the order
+// of their lowest ranks, and the ranks of a host ascending. A ring in this
+// order enters and leaves every host once. An empty topology changes nothing.
+Group RingOfHosts(int rank, int size, const Topology& topology);
 
 Slice Data(Extent block);
 Slice Data(std::size_t begin, std::size_t count);

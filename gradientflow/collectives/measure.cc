@@ -27,10 +27,10 @@ struct Sample {
 
 class Exchanges {
  public:
-  // If `rooted`, only rank 0 and its peers exchange anything.
-  Exchanges(const CallGroup& group, bool rooted, const RunCall& run,
+  // If `alone`, only rank 0 and its peers exchange anything.
+  Exchanges(const CallGroup& group, bool alone, const RunCall& run,
             const Clock& clock)
-      : group_(group), rooted_(rooted), run_(run), clock_(clock) {
+      : group_(group), alone_(alone), run_(run), clock_(clock) {
     std::map<int, std::size_t> numbers;
     for (int r = 0; r < group.size; ++r) {
       const int host = group.topology.host[static_cast<std::size_t>(r)];
@@ -92,7 +92,7 @@ class Exchanges {
   }
 
   bool TakesPart(int peer) const {
-    return peer >= 0 && (!rooted_ || peer == 0 || group_.rank == 0);
+    return peer >= 0 && (!alone_ || peer == 0 || group_.rank == 0);
   }
 
   // An all-to-all in which only ranks that a shift joins exchange anything.
@@ -138,7 +138,7 @@ class Exchanges {
   }
 
   const CallGroup& group_;
-  const bool rooted_;
+  const bool alone_;
   const RunCall& run_;
   const Clock& clock_;
   std::vector<std::vector<int>> hosts_;  // The ranks of each host.
@@ -160,11 +160,11 @@ void Fit(const Sample& sample, int sharers, LinkModel* link) {
                            static_cast<double>(kLargeBytes) / sharers;
 }
 
-Result<CostModel> MeasureModel(const CallGroup& group, bool rooted,
+Result<CostModel> MeasureModel(const CallGroup& group, bool alone,
                                const RunCall& run, const Clock& clock) {
   CostModel model = TypicalCostModel(group.hosts_share);
   const HostMap hosts(group.size, group.topology);
-  Exchanges exchanges(group, rooted, run, clock);
+  Exchanges exchanges(group, alone, run, clock);
   Result<Sample> across = exchanges.Measure(true);
   if (!across.ok()) return across.status();
   Result<Sample> inside = Sample();
@@ -183,7 +183,7 @@ Result<CostModel> MeasureModel(const CallGroup& group, bool rooted,
   agree.group = group.id;
   GF_RETURN_IF_ERROR(run(agree));
   Fit({slowest[0], slowest[1], slowest[2], slowest[3]},
-      rooted ? 1 : hosts.largest(), &model.across);
+      alone ? 1 : hosts.largest(), &model.across);
   if (slowest[7] > 0) {
     Fit({slowest[4], slowest[5], slowest[6], slowest[7]}, 1, &model.inside);
   }
@@ -196,10 +196,10 @@ Result<CostModels> MeasureLinks(const CallGroup& group, const RunCall& run,
                                 const Clock& clock) {
   CostModels models = TypicalCostModels(group.hosts_share);
   if (HostMap(group.size, group.topology).hosts() == 1) return models;
-  for (const bool rooted : {false, true}) {
-    const Result<CostModel> model = MeasureModel(group, rooted, run, clock);
+  for (const bool alone : {false, true}) {
+    const Result<CostModel> model = MeasureModel(group, alone, run, clock);
     if (!model.ok()) return model.status();
-    (rooted ? models.rooted : models.together) = model.value();
+    (alone ? models.alone : models.together) = model.value();
   }
   return models;
 }

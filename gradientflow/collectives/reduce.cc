@@ -38,8 +38,9 @@ Price DirectPrice(const CallQuestion& question, double bytes) {
   Price price;
   if (p == 1) return price;
   const double line = p - question.hosts.largest();
-  price.Add(1, {p - 1, (p - 1) * bytes, line * bytes, p * bytes},
-            question.Over(line));
+  // Messages in one direction: half exchanges.
+  price.Add(1, {(p - 1) / 2, (p - 1) * bytes, line * bytes, p * bytes},
+            question.Over(line, 2 / p));
   return price;
 }
 
@@ -103,28 +104,30 @@ Price BinomialPrice(const CallQuestion& question, double bytes) {
   const HostMap& hosts = question.hosts;
   Price price;
   for (int k = 0; k < hosts.doublings(); ++k) {
-    price.Add(1, {1, bytes, 0, bytes}, question.Over(hosts.Branch(k)));
+    price.Add(1, {1, bytes, 0, bytes},
+              question.Over(hosts.Branch(k), hosts.BranchShare(k)));
   }
   return price;
 }
 
-// The farthest place begins; each adds its own and sends the sum one place
-// nearer to the root. Segments follow each other down the chain.
+// The ring of hosts without the hop into the root. The farthest rank begins;
+// each adds its own and sends the sum one place nearer to the root. Segments
+// follow each other down the chain.
 Schedule MakeChain(int rank, const CallShape& shape, std::size_t count) {
-  const Group group = AllRanks(rank, shape.size);
-  const int place = (rank - shape.root + shape.size) % shape.size;
+  const Group ring = RingOfHosts(rank, shape.size, shape.topology);
   std::vector<int> from;
-  if (place + 1 < shape.size) from.push_back(group.Place(1));
-  return AddAndPassOn(from, place == 0 ? -1 : group.Place(-1), count);
+  if (ring.Member(1) != shape.root) from.push_back(ring.Member(1));
+  return AddAndPassOn(from, rank == shape.root ? -1 : ring.Member(-1), count);
 }
 
 Price ChainPrice(const CallQuestion& question, double bytes) {
   Price price;
   if (question.size() == 1) return price;
-  const LinkModel hop = question.Hop(question.hosts.Shift(0));
+  const double crossing = question.hosts.ring();
   Price one;
-  one.Add(1, {2, bytes, 0, bytes}, hop);
-  price.Add(question.size() - 1, {1, bytes, 0, bytes}, hop);
+  one.Add(1, {1, bytes, 0, bytes}, question.Hop(crossing));
+  price.Add(question.size() - 1, {1, bytes, 0, bytes},
+            question.Hop(crossing, 1.0 / question.size()));
   price.busy = one.busy;
   return price;
 }

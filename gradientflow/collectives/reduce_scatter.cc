@@ -38,6 +38,50 @@ Schedule MakeDirect(int rank, const CallShape& shape, std::size_t count) {
   return schedule;
 }
 
+// Block b begins at the rank behind rank b in the ring of hosts, and comes to b
+// last. In each hop a rank adds its own contribution to the sum that came from
+// its left neighbour, and sends it on in the next hop.
+Schedule MakeRing(int rank, const CallShape& shape, std::size_t count) {
+  Schedule schedule;
+  schedule.multi_hop = true;
+  const Group ring = RingOfHosts(rank, shape.size, shape.topology);
+  const auto own = [&](int hops) {
+    return Input(static_cast<std::size_t>(ring.Member(hops)) * count, count);
+  };
+  if (shape.size == 1) {
+    AppendRound({Copy(own(0), Data(0, count))}, &schedule);
+    return schedule;
+  }
+  const Slice landing = Scratch(0, count);
+  const Slice sum = Scratch(count, count);
+  NeedScratch(2 * count, &schedule);
+  for (int hop = 1; hop < shape.size; ++hop) {
+    const bool last = hop + 1 == shape.size;
+    Step send = Send(ring.Member(1), hop == 1 ? own(-1) : sum);
+    send.raw = hop == 1;
+    Step reduce;
+    reduce.kind = Step::Kind::kReduce;
+    reduce.src = landing;
+    reduce.dst = last ? Data(0, count) : sum;
+    reduce.raw = true;
+    reduce.final = last;
+    AppendRound({send, Recv(ring.Member(-1), landing),
+                 Copy(own(-1 - hop), reduce.dst), reduce},
+                &schedule);
+  }
+  return schedule;
+}
+
+// Source: the first half of Patarasuk & Yuan, JPDC 2009.
+Price RingReduceScatterPrice(const CallQuestion& question, double bytes) {
+  Price price;
+  if (question.size() == 1) return price;
+  const double crossing = question.hosts.ring();
+  price.Add(question.size() - 1, {1, bytes, crossing * bytes, 2 * bytes},
+            question.Hop(crossing));
+  return price;
+}
+
 // Recursive halving: the allgather of Bruck et al. run backwards, for any
 // number of ranks. Offset i of rank r stands for block r + i, counted around.
 // A rank has sums for the offsets below `have + blocks`, sends those from
@@ -162,6 +206,12 @@ constinit const CollectiveAlgorithm collectives::kDirectReduceScatter = {
     // Each rank sends every other one a block, and adds up as many.
     .price = &OneRoundPrice,
     .all_peers = true,
+};
+constinit const CollectiveAlgorithm collectives::kRingReduceScatter = {
+    .name = "ring",
+    .make = &MakeRing,
+    .price = &RingReduceScatterPrice,
+    .partial_sums = true,
 };
 constinit const CollectiveAlgorithm collectives::kHalvingReduceScatter = {
     .name = "halving",

@@ -1,6 +1,7 @@
 #include "gradientflow/collectives/schedule.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -36,6 +37,24 @@ Extent BlockOf(std::size_t count, int size, int b) {
 Group AllRanks(int rank, int size) {
   Group group{std::vector<int>(static_cast<std::size_t>(size)), rank};
   std::iota(group.members.begin(), group.members.end(), 0);
+  return group;
+}
+
+Group RingOfHosts(int rank, int size, const Topology& topology) {
+  Group group = AllRanks(rank, size);
+  if (topology.host.empty()) return group;
+  std::map<int, int> lowest;  // The lowest rank of each host.
+  for (int r = 0; r < size; ++r) {
+    lowest.emplace(topology.host[static_cast<std::size_t>(r)], r);
+  }
+  const auto host = [&](int r) {
+    return lowest.at(topology.host[static_cast<std::size_t>(r)]);
+  };
+  std::stable_sort(group.members.begin(), group.members.end(),
+                   [&](int a, int b) { return host(a) < host(b); });
+  group.me = static_cast<int>(
+      std::find(group.members.begin(), group.members.end(), rank) -
+      group.members.begin());
   return group;
 }
 

@@ -11,7 +11,7 @@ constexpr Row kBroadcasts[] = {&kTreeBroadcast, &kChainBroadcast,
 constexpr Row kReduces[] = {&kDirectReduce, &kBinomialReduce, &kChainReduce};
 constexpr Row kAllgathers[] = {&kDirectAllgather, &kRingAllgather,
                                &kDoublingAllgather};
-constexpr Row kReduceScatters[] = {&kDirectReduceScatter,
+constexpr Row kReduceScatters[] = {&kDirectReduceScatter, &kRingReduceScatter,
                                    &kHalvingReduceScatter};
 constexpr Row kAllToAlls[] = {&kPairwiseAllToAll, &kBruckAllToAll};
 constexpr Row kGathers[] = {&kDirectGather, &kBinomialGather};

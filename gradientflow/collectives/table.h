@@ -33,6 +33,7 @@ extern const CollectiveAlgorithm kDoublingAllgather;
 // kInput has size * count elements. Reduce block `rank` of it into kData of
 // `count` elements. kDirectReduceScatter adds in rank order.
 extern const CollectiveAlgorithm kDirectReduceScatter;
+extern const CollectiveAlgorithm kRingReduceScatter;
 extern const CollectiveAlgorithm kHalvingReduceScatter;
 
 // kInput holds the elements for rank 0, 1, ... one behind another, parts of

@@ -209,7 +209,9 @@ Status CommunicatorCore::MeasureOnce() {
   logger_->Log(
       LogLevel::kInfo,
       StrCat("links between hosts: ", link(costs.value().together.across),
-             "; inside a host: ", link(costs.value().together.inside)));
+             "; inside a host: ", link(costs.value().together.inside),
+             "; with one rank at work: ", link(costs.value().alone.across),
+             "; ", link(costs.value().alone.inside)));
   return Status();
 }
 

@@ -129,6 +129,35 @@ TEST(CostModel, SchedulesThatDoNotFitTogetherNeverEnd) {
             std::numeric_limits<double>::infinity());
 }
 
+TEST(CostModel, SharedWorkCountsWithItsShare) {
+  const LinkModel alone{1e-6, 2e-9, 3e-10, 4e-6};
+  const LinkModel together{8e-6, 2e-9, 12e-10, 16e-6};
+  const auto all = UnderLoad(alone, together, 1);
+  EXPECT_EQ(all.latency_seconds, together.latency_seconds);
+  EXPECT_EQ(all.message_seconds, together.message_seconds);
+  const auto half = UnderLoad(alone, together, 0.5);
+  EXPECT_EQ(half.latency_seconds, 4e-6);
+  EXPECT_EQ(half.message_seconds, 8e-6);
+  EXPECT_EQ(half.reduce_seconds_per_byte, 6e-10);
+  // A line of its own is not shared.
+  EXPECT_EQ(half.seconds_per_byte, 2e-9);
+  EXPECT_EQ(UnderLoad(alone, together, 0.01).latency_seconds, 1e-6);
+}
+
+TEST(HostMap, KnowsWhichPartOfTheRanksSendsAlongATree) {
+  for (const int size : {1, 2, 3, 5, 7, 8, 16, 100}) {
+    const HostMap hosts(size);
+    double messages = 0;
+    for (int k = 0; k < hosts.doublings(); ++k) {
+      int senders = 0;
+      for (int place = 1 << k; place < size; place += 2 << k) ++senders;
+      EXPECT_DOUBLE_EQ(hosts.BranchShare(k) * size, senders) << size << k;
+      messages += senders;
+    }
+    EXPECT_EQ(messages, size - 1);  // Each rank but the root gets one.
+  }
+}
+
 CallQuestion Ask(int size, std::size_t count, const Topology& topology = {}) {
   CallQuestion question;
   question.hosts = HostMap(size, topology);
@@ -338,6 +367,45 @@ TEST(ChooseAlgorithm, AddsUpFewTermsForThousandsOfRanks) {
       EXPECT_LE(choice.terms, 80) << choice.reason;
     }
   }
+}
+
+// Eight ranks on few cores: a message takes eight times as long if all ranks
+// send one. Only the last round of a tree has four senders, but every round of
+// an allgather has eight.
+TEST(ChooseAlgorithm, KnowsThatBusyRanksSlowEachOtherDown) {
+  CallQuestion question = Ask(8, 64 << 10);
+  const LinkModel alone{10e-6, 0.3e-9, 0, 10e-6};
+  const LinkModel together{80e-6, 2.4e-9, 0, 80e-6};
+  question.alone = CostModel{alone, alone};
+  const auto broadcast = [&] {
+    return ChooseAlgorithm(CollectiveKind::kBroadcast, question).algorithm;
+  };
+  question.model = {alone, alone};
+  EXPECT_EQ(broadcast(), &collectives::kScatterAllgatherBroadcast);
+  question.model = {together, together};
+  EXPECT_EQ(broadcast(), &collectives::kTreeBroadcast);
+  EXPECT_DOUBLE_EQ(PredictSeconds(CollectiveKind::kBroadcast,
+                                  collectives::kTreeBroadcast, question),
+                   (1 + 2 + 4) * (20e-6 + 0.3e-9 * (256 << 10)));
+}
+
+// Of two elements only two ranks own one: nothing is sent for the other blocks.
+TEST(ChooseAlgorithm, DoesNotPayForEmptyBlocks) {
+  CallQuestion question = Ask(8, 2);
+  const LinkModel alone{4e-6, 0, 0, 20e-6};
+  const LinkModel together{22e-6, 0, 0, 48e-6};
+  question.model = {together, together};
+  question.alone = CostModel{alone, alone};
+  const auto predict = [&](Algorithm algorithm) {
+    return PredictSeconds(kAllreduce, *algorithm, question);
+  };
+  EXPECT_DOUBLE_EQ(predict(&allreduce::kTwoSync),
+                   2 * (11e-6 + 7 * 0.5 * 24e-6));
+  EXPECT_DOUBLE_EQ(predict(&allreduce::kHalvingDoubling),
+                   2 * (70e-6 + (11e-6 + 24e-6) + (5.5e-6 + 20e-6)));
+  EXPECT_EQ(ChooseAllreduce(question).algorithm, &allreduce::kTwoSync);
+  question.count = 8000;
+  EXPECT_EQ(ChooseAllreduce(question).algorithm, &allreduce::kOneRound);
 }
 
 TEST(ChooseAlgorithm, PricesTheSegmentsAndTheWindow) {

@@ -103,13 +103,16 @@ Price HalvingDoublingPrice(const CallQuestion& question, double bytes) {
   double half = bytes / 2;
   for (int k = 0; 1 << k < hosts.core(); ++k, half /= 2) {
     const double line = hosts.Swap(k) * half;
-    price.Add(1, {1, half, line, half}, question.Over(line));
-    price.Add(1, {1, half, line, 0}, question.Over(line));
+    const LinkModel link = question.Over(line, question.Filled(half, 1));
+    price.Add(1, {1, half, line, half}, link);
+    price.Add(1, {1, half, line, 0}, link);
   }
   if (hosts.core() < hosts.size()) {
     const double line = hosts.fold() * bytes;
-    price.Add(1, {1, bytes, line, bytes}, question.Over(line));
-    price.Add(1, {1, bytes, line, 0}, question.Over(line));
+    const double folded = hosts.size() - hosts.core();
+    const LinkModel link = question.Over(line, folded / hosts.size());
+    price.Add(1, {1, bytes, line, bytes}, link);
+    price.Add(1, {1, bytes, line, 0}, link);
   }
   return price;
 }

@@ -14,11 +14,8 @@ void AppendRing(const Group& group, Extent range, bool raw,
                 Schedule* schedule) {
   const int size = group.size();
   if (size == 1) return;
-  const auto member = [&](int place) {
-    return group.members[static_cast<std::size_t>(place)];
-  };
-  const int right = member(group.Place(1));
-  const int left = member(group.Place(-1));
+  const int right = group.Member(1);
+  const int left = group.Member(-1);
   const auto block = [&](int hops) {
     return Data(SubBlock(range, size, group.Place(hops)));
   };
@@ -51,8 +48,9 @@ Price RingPrice(const CallQuestion& question, double bytes) {
   Price price;
   if (size == 1) return price;
   const double block = bytes / size;
-  const double line = question.hosts.Shift(0) * block;
-  const LinkModel hop = question.Hop(question.hosts.Shift(0));
+  const double line = question.hosts.ring() * block;
+  const LinkModel hop =
+      question.Hop(question.hosts.ring(), question.Filled(bytes, size));
   price.Add(size - 1, {1, block, line, block}, hop);
   price.Add(size - 1, {1, block, line, 0}, hop);
   return price;
@@ -63,7 +61,8 @@ namespace {
 Schedule Make(int rank, const CallShape& shape, std::size_t count) {
   Schedule schedule;
   schedule.multi_hop = true;
-  AppendRing(AllRanks(rank, shape.size), {0, count}, /*raw=*/true, &schedule);
+  AppendRing(RingOfHosts(rank, shape.size, shape.topology), {0, count},
+             /*raw=*/true, &schedule);
   return schedule;
 }
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,9 @@ Schedule Make(int rank, const CallShape& shape, std::size_t count) {
   return schedule;
 }
 
+// If there are fewer elements than ranks, only the owners of an element get
+// messages, and then only they send some. A message in one direction is half of
+// an exchange, by which the costs are measured.
 // Source: arXiv 1802.02326.
 Price PriceOf(const CallQuestion& question, double bytes) {
   const double p = question.size();
@@ -46,8 +50,11 @@ Price PriceOf(const CallQuestion& question, double bytes) {
   if (p == 1) return price;
   const double sent = (p - 1) / p * bytes;
   const double line = question.hosts.all_pairs() / p * bytes;
-  price.Add(1, {p - 1, sent, line, bytes}, question.Over(line));
-  price.Add(1, {p - 1, sent, line, 0}, question.Over(line));
+  const double filled = question.Filled(bytes, p);
+  const double ways = std::max(0.5, filled);
+  const LinkModel link = question.Over(line, filled / ways);
+  price.Add(1, {ways * (p - 1), sent, line, bytes}, link);
+  price.Add(1, {ways * (p - 1), sent, line, 0}, link);
   return price;
 }
 

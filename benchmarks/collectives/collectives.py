@@ -15,6 +15,10 @@ all programs run one batch after the other. A ratio is their time over ours, so
 above 1 ours is faster; it is the median of the ratios of all rounds. The bound
 in shared memory is a bare loop over the same memory; over TCP it is a bare
 exchange of the same bytes without a reduction, in the best of several ways.
+"cpu" is the processor time of an average rank per byte that the busiest rank has
+to send or receive; among 48 ranks a byte should cost little more than among 8:
+
+  collectives.py --fabric tcp --ranks 48 --algorithm ring,two_sync --min 16MB --max 16MB
 
 A size is that of the buffer, or of one rank's block if there is one per rank;
 --max bounds all blocks together. The root changes from call to call.
@@ -23,7 +27,9 @@ A size is that of the buffer, or of one rank's block if there is one per rank;
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
+import json
 import os
 import pathlib
 import re
@@ -36,7 +42,8 @@ from collections.abc import Sequence
 from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+import show  # noqa: E402
 from lib import report  # noqa: E402
 from lib.network import Network  # noqa: E402
 from lib.ranks import RankError, programs_folder, start_program  # noqa: E402
@@ -51,7 +58,7 @@ ALGORITHMS = {
     "broadcast": ("tree", "chain", "scatter_allgather"),
     "reduce": ("direct", "binomial", "chain"),
     "allgather": ("direct", "ring", "doubling"),
-    "reduce_scatter": ("direct", "halving"),
+    "reduce_scatter": ("direct", "ring", "halving"),
     "all_to_all": ("pairwise", "bruck"),
     "gather": ("direct", "binomial"),
     "scatter": ("direct", "binomial"),
@@ -73,6 +80,8 @@ class Group:
         """`streams` are the ranks' inputs and outputs, if they are not those of
         `processes`."""
         self.name = name
+        self.note: dict[str, Any] = {}  # Rank 0's, of the last check.
+        self.cpu_seconds = 0.0  # Of all ranks, for the last batch.
         self._processes = processes
         self._streams = streams or [(p.stdin, p.stdout) for p in processes]
         for rank in range(len(self._streams)):
@@ -81,6 +90,7 @@ class Group:
 
     def run(self, batch: str) -> tuple[float, int]:
         """Returns the slowest rank's time and the sum of wrong elements."""
+        used = self._cpu_seconds()
         for stream, _ in self._streams:
             stream.write(batch + "\n")
             stream.flush()
@@ -90,8 +100,11 @@ class Group:
             if len(answer) != 2 or answer[0] != "ok":
                 raise RankError(f"{self.name}: rank {rank}: "
                                 f"{' '.join(answer) or 'ended'}")
-            one = answer[1].split()
+            one = answer[1].split(maxsplit=2)
             seconds, wrong = max(seconds, float(one[0])), wrong + int(one[1])
+            if rank == 0 and len(one) > 2:
+                self.note = json.loads(one[2])
+        self.cpu_seconds = self._cpu_seconds() - used
         return seconds, wrong
 
     def close(self) -> None:
@@ -103,6 +116,16 @@ class Group:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+    def _cpu_seconds(self) -> float:
+        """What all threads of the processes have used so far."""
+        seconds = 0.0
+        for process in self._processes:
+            for thread in pathlib.Path(f"/proc/{process.pid}/task").glob("*"):
+                with contextlib.suppress(OSError):  # It has ended meanwhile.
+                    used = (thread / "schedstat").read_text()
+                    seconds += 1e-9 * int(used.split()[0])
+        return seconds
 
     def _read(self, rank: int, seconds: int) -> str:
         signal.signal(signal.SIGALRM, _too_long)
@@ -270,10 +293,13 @@ def measure(args: argparse.Namespace, groups: list[Group], collective: str,
                         for name in algorithms_of(args, collective)]
     wrong = sum(group.run(f"{size} 0 1 1 {words}")[1]
                 for _, _, group, words, _ in contestants)
+    cpu: list[float] = []
     for _ in range(args.rounds):
-        for _, _, group, words, seconds in contestants:
+        for name, _, group, words, seconds in contestants:
             seconds.append(
                 group.run(f"{size} {warmup} {iterations} 0 {words}")[0])
+            if name == "ours":
+                cpu.append(group.cpu_seconds / (warmup + iterations))
     ours = contestants[0][4]
     median = report.median(ours)
     row = {"benchmark": "collectives", "collective": collective, "size": size,
@@ -284,6 +310,9 @@ def measure(args: argparse.Namespace, groups: list[Group], collective: str,
            "time_us": 1e6 * median, "algbw_gbps": size / median * 1e-9,
            "busbw_gbps": moved_bytes(collective, size, args.ranks) / median
            * 1e-9, "wrong": wrong}
+    if args.ranks > 1:
+        row["cpu_ns_per_byte"] = 1e9 * report.median(cpu) / args.ranks / \
+            moved_bytes(collective, size, args.ranks)
     for other in dict.fromkeys(one[0] for one in contestants[1:]):
         _, note, _, _, best = min(
             (one for one in contestants[1:] if one[0] == other),
@@ -292,38 +321,14 @@ def measure(args: argparse.Namespace, groups: list[Group], collective: str,
                       "ratio": report.median_ratio(best, ours)}
         if note:
             row[other]["note"] = note
+    if args.best:
+        prices = groups[0].note["prices"]
+        row["links"] = groups[0].note["links"]
+        row["algorithms"] = {
+            name: {"time_us": 1e6 * report.median(seconds),
+                   "price_us": 1e6 * prices[name] if name in prices else None}
+            for group, name, _, _, seconds in contestants if group == "best"}
     return row
-
-
-WIDTHS = (12, 11, 16, 14, 16, 6, 11, 7, 7, 6)
-
-
-def print_line(cells: Sequence[str]) -> None:
-    """Prints nccl-tests' columns, then two for each program that is compared."""
-    widths = itertools.chain(WIDTHS, itertools.cycle((11, 9)))
-    print(" ".join(cell.rjust(width) for cell, width in zip(cells, widths)),
-          flush=True)
-
-
-def print_header(others: list[str]) -> None:
-    print_line(["#size", "count", "type", "collective", "algorithm", "fabric", "time",
-                "algbw", "busbw", "#wrong",
-                *(cell for name in others for cell in (name, f"{name}/"))])
-    print_line(["#(B)", "(elements)", "", "", "", "", "(us)", "(GB/s)", "(GB/s)",
-                "", *["(us)", "ours"] * len(others)])
-
-
-def print_row(row: report.Row, others: list[str]) -> None:
-    kind = row["type"] + ("" if row["wire"] == row["type"] else
-                          "/" + row["wire"])
-    cells = [str(row["size"]), str(row["count"]), kind, row["collective"],
-             row["algorithm"], row["fabric"], f"{row['time_us']:.2f}",
-             f"{row['algbw_gbps']:.2f}", f"{row['busbw_gbps']:.2f}",
-             str(row["wrong"])]
-    for other in (row[name] for name in others):
-        cells += [f"{other['time_us']:.2f}", f"{other['ratio']:.2f}"]
-        cells[-1] += f" ({other['note']})" if "note" in other else ""
-    print_line(cells)
 
 
 def size_of(text: str) -> int:
@@ -362,6 +367,8 @@ def parse_arguments() -> argparse.Namespace:
     add("--per-host", type=report.at_least(1), default=1, help="with --gbps")
     add("--best", action="store_true",
         help="next to the best of all algorithms")
+    add("--prices", action="store_true",
+        help="with --best: the predicted times of all algorithms, too")
     add("--dtype", choices=DTYPE_BYTES, default="float32")
     add("--wire", choices=DTYPE_BYTES, help="default: as --dtype")
     add("--algorithm", type=report.list_of(str), default="auto",
@@ -386,6 +393,8 @@ def parse_arguments() -> argparse.Namespace:
         parser.error(f"--collective: expected some of {', '.join(ALGORITHMS)}")
     if args.collective != ["allreduce"] and (args.bound or "gloo" in args.peer):
         parser.error("bounds and Gloo are for allreduces only")
+    if args.prices and not args.best:
+        parser.error("--prices needs --best")
     if args.gbps:
         args.fabric = "tcp" if args.per_host == 1 else "auto"
     return args
@@ -406,7 +415,8 @@ def run(args: argparse.Namespace) -> int:
                     per_host=args.per_host, more_gbps=args.gbps[1:]) as network:
         groups = start_all(args, network)
         others = [group.name for group in groups[1:]] + ["best"] * args.best
-        print_header(others)
+        show.header(others)
+        first = True
         for collective, size in itertools.product(args.collective, sizes(
                 args.min, args.max, args.factor, DTYPE_BYTES[args.dtype])):
             if collective in BLOCKS and size * args.ranks > args.max:
@@ -415,7 +425,12 @@ def run(args: argparse.Namespace) -> int:
                               if args.algorithm == ["all"] else args.algorithm):
                 row = measure(args, groups, collective, size, algorithm)
                 wrong += row["wrong"]
-                print_row(row, others)
+                show.row(row, others)
+                if args.prices:
+                    if first:
+                        show.links(row)
+                    first = False
+                    show.prices(row)
                 report.append_json(args.json, [row])
         for group in groups:
             group.close()

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +19,7 @@
 #include "benchmarks/rank.h"
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/collectives/choose.h"
+#include "gradientflow/communicator/core.h"
 
 namespace gradientflow::benchmarks {
 namespace {
@@ -86,6 +88,36 @@ class Ours final : public Worker {
     return session_->communicator().Run(call_);
   }
   Status Barrier() override { return benchmarks::Barrier(*session_); }
+
+  // {"prices": {"ring": seconds, ...}, "links": {"across": {"together": [...],
+  // "alone": [...]}, "inside": ...}}: the prices of all algorithms that can
+  // run, and of what they are made: seconds of a round, a message and a byte.
+  std::string Note() override {
+    CommunicatorCore& core = session_->communicator().core();
+    CallPlanner planner(
+        core.group(), core.executor().costs(),
+        {core.options().segment_bytes, core.options().segments_in_flight});
+    const CallQuestion question = planner.QuestionOf(call_);
+    Json prices = Json::object();
+    for (const CollectiveAlgorithm* algorithm : AlgorithmsOf(call_.kind)) {
+      const double seconds = PredictSeconds(call_.kind, *algorithm, question);
+      if (std::isfinite(seconds)) prices[algorithm->name] = seconds;
+    }
+    const auto link = [](const LinkModel& model) {
+      return Json{model.latency_seconds, model.message_seconds,
+                  model.seconds_per_byte};
+    };
+    const auto& [together, alone] = core.executor().costs();
+    return Json{{"prices", prices},
+                {"links",
+                 {{"across",
+                   {{"together", link(together.across)},
+                    {"alone", link(alone.across)}}},
+                  {"inside",
+                   {{"together", link(together.inside)},
+                    {"alone", link(alone.inside)}}}}}}
+        .dump();
+  }
 
   Result<std::uint64_t> CountWrong() override {
     const int size = session_->size();

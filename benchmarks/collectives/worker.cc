@@ -33,7 +33,7 @@ Result<std::string> Run(Worker& worker, const std::string& line) {
   if (batch.value().check) {
     const auto wrong = worker.CountWrong();
     if (!wrong.ok()) return wrong.status();
-    return StrCat("ok 0 ", wrong.value());
+    return StrCat("ok 0 ", wrong.value(), " ", worker.Note());
   }
   for (int i = 0; i < batch.value().warmup; ++i) {
     GF_RETURN_IF_ERROR(worker.Once());

@@ -14,8 +14,10 @@
 //   "ready"                                       once, when all ranks have met
 //   <- bytes warmup iterations check [word...]    a batch; the words are the
 //                                                 program's own
-//   -> ok <seconds per call> <wrong elements>
+//   -> ok <seconds per call> <wrong elements> [note]
 //   -> error <text>
+//
+// Only the answer to a check has a note: what the program says of the call.
 //
 // gloo_peer.py and openmpi_peer.c use the same protocol. Between batches a
 // process blocks, and uses no processor. It ends at the end of its input.
@@ -41,6 +43,9 @@ class Worker {
   // Does one Once() on a known pattern and returns the number of wrong
   // elements. Leaves zeros in the buffers.
   virtual Result<std::uint64_t> CountWrong() = 0;
+  // Returns what the program has to say of the batch's call, in one line, or
+  // nothing.
+  virtual std::string Note() { return {}; }
 };
 
 // Answers the lines of standard input. Returns the exit status.

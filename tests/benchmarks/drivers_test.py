@@ -13,11 +13,13 @@ import unittest
 from unittest import mock
 
 sys.path[:0] = [f"benchmarks/{name}" for name in
-                ("", "collectives", "engine", "scaling", "training")]
+                ("", "collectives", "engine", "opening", "scaling",
+                              "training")]
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 os.environ.setdefault("BENCHMARK_PROGRAMS", "benchmarks")
 import collectives  # noqa: E402
 import engine  # noqa: E402
+import opening  # noqa: E402
 import scaling  # noqa: E402
 import training  # noqa: E402
 import report_cases  # noqa: E402
@@ -105,6 +107,17 @@ class Engine(unittest.TestCase):
         self.assertGreater(rows[1]["beyond_mb"], 0)
 
 
+class Opening(unittest.TestCase):
+    def test_says_how_long_the_slowest_rank_took(self):
+        rows = run(opening, "--ranks", "1,3", "--rounds", "2")
+        self.assertEqual([(row["ranks"], row["meeting"]) for row in rows],
+                         [(1, "tcp"), (1, "file"), (3, "tcp"), (3, "file")])
+        for row in rows:
+            self.assertGreater(row["least_ms"], 0)
+            self.assertLessEqual(row["least_ms"], row["median_ms"])
+            self.assertLessEqual(row["median_ms"], row["most_ms"])
+
+
 FAKE = """#!/bin/sh
 echo ready
 while read size warmup iterations check words; do
@@ -140,6 +153,23 @@ class Allreduce(unittest.TestCase):
         self.assertEqual([row["algorithm"] for row in rows[:2]],
                          ["ring", "two_sync"])
         self.assertEqual(rows[0]["wire"], "float16")
+
+    def test_prices_stand_beside_the_times_of_all_algorithms(self):
+        for row in run(collectives, *self.SHORT, "--fabric", "tcp", "--ranks",
+                       "3", "--best", "--prices"):
+            names = set(collectives.ALGORITHMS["allreduce"])
+            self.assertEqual(set(row["algorithms"]), names)
+            for one in row["algorithms"].values():
+                self.assertGreater(one["time_us"], 0)
+                self.assertGreater(one["price_us"], 0)
+            self.assertEqual(len(row["links"]["across"]["alone"]), 3)
+            self.assertGreater(row["cpu_ns_per_byte"], 0)
+
+    def test_prices_need_all_algorithms(self):
+        with self.assertRaises(SystemExit), \
+                contextlib.redirect_stderr(io.StringIO()) as said:
+            run(collectives, "--prices")
+        self.assertIn("--prices needs --best", said.getvalue())
 
     def test_bare_exchange_of_three_ranks_is_refused(self):
         with self.assertRaisesRegex(SystemExit, "between 2 ranks"):

@@ -294,8 +294,11 @@ def measure(args: argparse.Namespace, groups: list[Group], collective: str,
     wrong = sum(group.run(f"{size} 0 1 1 {words}")[1]
                 for _, _, group, words, _ in contestants)
     cpu: list[float] = []
-    for _ in range(args.rounds):
-        for name, _, group, words, seconds in contestants:
+    for first in range(args.rounds):
+        # What runs after a slow batch is slowed down, too: each begins in turn.
+        first %= len(contestants)
+        for name, _, group, words, seconds in \
+                contestants[first:] + contestants[:first]:
             seconds.append(
                 group.run(f"{size} {warmup} {iterations} 0 {words}")[0])
             if name == "ours":

@@ -37,7 +37,7 @@ struct CallShape {
   std::vector<std::size_t> parts = {};
   std::vector<std::size_t> recv_parts = {};  // An all-to-all: what it receives.
   std::size_t wire_element_bytes = 4;
-  CostModel model = TypicalCostModel();
+  CostModels costs = TypicalCostModels();
 };
 
 // A call whose duration is to be predicted.

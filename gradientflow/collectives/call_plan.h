@@ -52,8 +52,8 @@ Result<CallGroup> Subgroup(const CallGroup& all, GroupId id,
 // the same plan.
 struct CallPlan {
   const CollectiveAlgorithm* algorithm = nullptr;
-  std::string why;  // One line for the trace.
-  CostModel model;  // By which an algorithm chooses among its variants.
+  std::string why;   // One line for the trace.
+  CostModels costs;  // By which an algorithm chooses among its variants.
   bool one_sided = false;
   bool same_dtypes = true;  // As in CallGroup.
   std::size_t count = 0;    // Elements that are cut into segments.

@@ -408,6 +408,19 @@ TEST(ChooseAlgorithm, DoesNotPayForEmptyBlocks) {
   EXPECT_EQ(ChooseAllreduce(question).algorithm, &allreduce::kOneRound);
 }
 
+// Four leaders work between hosts while twelve ranks wait: their messages cost
+// what they cost alone, plus two rounds inside, which are free here.
+TEST(ChooseAlgorithm, KnowsThatOtherRanksWaitForTheLeaders) {
+  CallQuestion question =
+      Ask(13, 1000, {{0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3}});
+  const LinkModel alone{10e-6, 0, 0, 10e-6};
+  const LinkModel together{32.5e-6, 0, 0, 32.5e-6};
+  question.model = {LinkModel(), together};
+  question.alone = CostModel{LinkModel(), alone};
+  EXPECT_DOUBLE_EQ(PredictSeconds(kAllreduce, allreduce::kTwoLevel, question),
+                   4 * 20e-6);
+}
+
 TEST(ChooseAlgorithm, PricesTheSegmentsAndTheWindow) {
   const LinkModel link{1, 0.01, 0.001, 0};
   CallQuestion question;

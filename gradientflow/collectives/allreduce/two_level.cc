@@ -26,16 +26,33 @@ struct AcrossPrice {
   Price price = ImpossiblePrice();
 };
 
-// The algorithm with the least price for a block of `bytes` on each of `rails`
-// rails, which share their hosts' lines. `any_alone`: some rank is alone on its
-// host. It brings an unscaled contribution, which kReduceMany cannot mix with
-// the scaled ones of one round.
-AcrossPrice CheapestAcross(int hosts, int rails, bool any_alone, double bytes,
-                           const LinkModel& across) {
+// One rail's part between hosts.
+struct Rail {
+  double bytes = 0;  // Of its block.
+  std::size_t element_bytes = 4;
+  // The same on all ranks, for all of them: see CallQuestion.
+  CostModel together;
+  CostModel alone;
+};
+
+// The algorithm with the least price for a block on each of the rails, which
+// share their hosts' lines. While they work, the other ranks wait. If some rank
+// is alone on its host it brings an unscaled contribution, which kReduceMany
+// cannot mix with the scaled ones of one round.
+AcrossPrice CheapestAcross(const HostMap& map, const Rail& rail) {
+  const int hosts = map.hosts();
+  const int rails = map.smallest();
+  const bool any_alone = rails == 1;
+  const double working = static_cast<double>(rails * hosts) / map.size();
   CallQuestion question;
   question.hosts = HostMap(hosts);
-  question.model.inside = question.model.across = across;
-  question.model.across.seconds_per_byte *= rails;
+  question.wire_element_bytes = rail.element_bytes;
+  LinkModel one = rail.alone.across;
+  LinkModel all = UnderLoad(one, rail.together.across, working);
+  one.seconds_per_byte *= rails;
+  all.seconds_per_byte *= rails;
+  question.model = {all, all};
+  question.alone = CostModel{one, one};
   AcrossPrice best;
   for (const CollectiveAlgorithm* algorithm :
        {&allreduce::kHalvingDoubling, &allreduce::kRing,
@@ -44,7 +61,7 @@ AcrossPrice CheapestAcross(int hosts, int rails, bool any_alone, double bytes,
         (any_alone || hosts > algorithm->max_ranks)) {
       continue;
     }
-    const Price price = algorithm->price(question, bytes);
+    const Price price = algorithm->price(question, rail.bytes);
     if (price.elapsed < best.price.elapsed * (1 - 1e-9) ||
         best.algorithm == nullptr) {
       best = {algorithm, price};
@@ -166,12 +183,11 @@ TwoLevelPlan PlanTwoLevel(const CallShape& shape, std::size_t count) {
   plan.one_sided = shape.one_sided && plan.largest <= kMaxReduceParties;
   if (plan.hosts.size() > 1) {
     const std::size_t block = BlockOf(count, plan.rails, plan.rails - 1).count;
-    plan.across =
-        CheapestAcross(static_cast<int>(plan.hosts.size()), plan.rails,
-                       smallest == 1,
-                       static_cast<double>(block * shape.wire_element_bytes),
-                       shape.model.across)
-            .algorithm;
+    const auto bytes = static_cast<double>(block * shape.wire_element_bytes);
+    plan.across = CheapestAcross(HostMap(shape.size, topology),
+                                 {bytes, shape.wire_element_bytes,
+                                  shape.costs.together, shape.costs.alone})
+                      .algorithm;
   }
   return plan;
 }
@@ -226,8 +242,8 @@ Price PriceOf(const CallQuestion& question, double bytes) {
   const double block = bytes / hosts.smallest();
   const double g = hosts.largest();
   Price price =
-      CheapestAcross(hosts.hosts(), hosts.smallest(), hosts.smallest() == 1,
-                     block, question.model.across)
+      CheapestAcross(hosts, {block, question.wire_element_bytes, question.model,
+                             question.alone.value_or(question.model)})
           .price;
   if (question.hosts_share_memory && hosts.largest() <= kMaxReduceParties) {
     price.Add(2, {0, 0, 0, g * block}, inside);

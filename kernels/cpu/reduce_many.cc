@@ -90,9 +90,54 @@ class ReduceBlock {
   NonFiniteWatch<D> watch_;
 };
 
-template <class S, class D, ReduceOp op>
-HWY_NOINLINE int RunReduceMany(const ReduceManyArgs& args) {
-  ReduceBlock<S, D, op> block(args);
+// Two arrays of float32 that stay as they are on the wire, of two ranks that
+// share memory, for example. All that the loop needs is in registers: a vector
+// store could change anything in memory, so the loop above reads its pointers
+// again after each.
+template <ReduceOp op, int kDests>
+class ReducePair {
+ public:
+  explicit ReducePair(const ReduceManyArgs& args)
+      : a_(static_cast<const float*>(args.srcs[0])),
+        b_(static_cast<const float*>(args.srcs[1])),
+        first_(static_cast<float*>(args.dsts[0])),
+        second_(static_cast<float*>(args.dsts[kDests - 1])),
+        scale_(hn::Set(DF(), args.scale)),
+        last_scale_(hn::Set(DF(), args.last_scale)) {}
+
+  template <int kVectors, class Memory>
+  HWY_INLINE void Run(std::size_t i, Memory memory) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const std::size_t at = i + static_cast<std::size_t>(v) * kLanes;
+      VF sum = CombineVectors<op>(memory.Read(a_ + at), memory.Read(b_ + at));
+      sum = hn::Mul(last_scale_, hn::Mul(scale_, sum));
+      watch_.See(sum);
+      // Two destinations are the sources, which the reads have prefetched.
+      if constexpr (kDests == 1) {
+        memory.Write(sum, first_ + at);
+      } else {
+        memory.WriteBack(sum, first_ + at);
+        memory.WriteBack(sum, second_ + at);
+      }
+    }
+  }
+
+  HWY_INLINE bool NonFinite() const { return watch_.Seen(); }
+
+ private:
+  const float* const a_;
+  const float* const b_;
+  float* const first_;
+  float* const second_;
+  const VF scale_;
+  const VF last_scale_;
+  NonFiniteWatch<float> watch_;
+};
+
+template <class Block>
+HWY_NOINLINE int RunBlocks(const ReduceManyArgs& args) {
+  Block block(args);
   std::size_t i = 0;
   for (; i + 4 * kLanes <= args.n; i += 4 * kLanes) {
     block.template Run<4>(i, Whole());
@@ -101,6 +146,27 @@ HWY_NOINLINE int RunReduceMany(const ReduceManyArgs& args) {
   if (i < args.n) block.template Run<1>(i, Partial{args.n - i});
   if (block.NonFinite() && args.nonfinite != nullptr) *args.nonfinite = 1;
   return 0;
+}
+
+bool IsPair(const ReduceManyArgs& args) {
+  if (args.sources != 2 || args.dests > 2) return false;
+  if (args.src_type != DType::kFloat32 || args.dst_type != DType::kFloat32 ||
+      args.wire_type != DType::kFloat32 || args.round_type != DType::kFloat32) {
+    return false;
+  }
+  return args.dests == 1 ||
+         (args.dsts[0] == args.srcs[0] && args.dsts[1] == args.srcs[1]);
+}
+
+template <class S, class D, ReduceOp op>
+int RunReduceMany(const ReduceManyArgs& args) {
+  if constexpr (std::is_same_v<S, float> && std::is_same_v<D, float>) {
+    if (IsPair(args)) {
+      return args.dests == 1 ? RunBlocks<ReducePair<op, 1>>(args)
+                             : RunBlocks<ReducePair<op, 2>>(args);
+    }
+  }
+  return RunBlocks<ReduceBlock<S, D, op>>(args);
 }
 
 }  // namespace

@@ -112,6 +112,11 @@ struct Whole {
     PrefetchAhead(p, kWriteAheadBytes);
     Store(v, p);
   }
+  // For memory that is read at the same place.
+  template <class T>
+  HWY_INLINE void WriteBack(VF v, T* p) const {
+    Store(v, p);
+  }
 };
 
 struct Partial {
@@ -128,6 +133,10 @@ struct Partial {
     alignas(64) T lanes[kLanes];
     Store(v, lanes);
     std::memcpy(p, lanes, count * sizeof(T));
+  }
+  template <class T>
+  HWY_INLINE void WriteBack(VF v, T* p) const {
+    Write(v, p);
   }
 };
 

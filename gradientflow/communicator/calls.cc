@@ -1,6 +1,7 @@
 #include "gradientflow/communicator/calls.h"
 
 #include <cmath>
+#include <functional>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -142,12 +143,14 @@ Status Calls::Wait(std::uint64_t ticket, double seconds) {
                 StrCat("still under way after ", seconds, " s"));
 }
 
-// The call lives on the stack of the thread that waits for it.
+// The call lives on the stack of the thread that waits for it, and nothing is
+// allocated: std::function holds a reference without doing so, but not a lambda
+// with this many captures.
 Status Calls::Run(const CollectiveCall& call) {
   Pending pending;
   Status refused;
   bool started = false;
-  args_.progress->Drive([&] {
+  const auto run = [&] {
     if (!std::exchange(started, true)) {
       const CallGroup* group = Find(call.group, &refused);
       if (closing_) refused = Closing();
@@ -157,7 +160,8 @@ Status Calls::Run(const CollectiveCall& call) {
       }
     }
     return !refused.ok() || pending.done;
-  });
+  };
+  args_.progress->Drive(std::ref(run));
   return refused.ok() ? pending.status : refused;
 }
 

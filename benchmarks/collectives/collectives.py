@@ -404,9 +404,11 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def algorithms_of(args: argparse.Namespace, collective: str) -> list[str]:
-    shares = args.fabric == "shm" and collective == "allreduce"
+    shares = ["shared"] if args.fabric == "shm" else []
+    if shares and collective == "allreduce":
+        shares += ["one_sync"]
     levels = args.per_host > 1 and collective == "allreduce"
-    return [*ALGORITHMS[collective], *["shared"] * shares,
+    return [*ALGORITHMS[collective], *shares,
             *["two_level"] * levels]
 
 

@@ -123,6 +123,10 @@ struct CollectiveAlgorithm {
   // True if a rank takes a segment of every other rank into scratch memory, so
   // that segments must be smaller the more ranks there are.
   bool lands_all = false;
+  // An allreduce is cut into segments of at most so many bytes on the wire.
+  std::size_t most_segment_bytes = std::numeric_limits<std::size_t>::max();
+  // True if an all-to-all needs CollectiveCall::equal_counts.
+  bool equal_counts = false;
 };
 
 // The price of what makes no sense.

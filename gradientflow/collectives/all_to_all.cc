@@ -128,6 +128,7 @@ constinit const CollectiveAlgorithm collectives::kBruckAllToAll = {
     .make = &MakeBruck,
     .price = &BruckPrice,
     .whole = true,
+    .equal_counts = true,
 };
 
 }  // namespace gradientflow

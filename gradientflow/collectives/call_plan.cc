@@ -16,8 +16,8 @@
 namespace gradientflow {
 namespace {
 
-// Choices of algorithm that a planner remembers.
-constexpr std::size_t kChoicesKept = 256;
+// Decisions that a planner remembers.
+constexpr std::size_t kDecisionsKept = 256;
 constexpr std::uint64_t kFirstHash = 0xCBF29CE484222325;
 
 // An order-dependent hash of values of different kinds.
@@ -218,7 +218,7 @@ Status ValidateAlgorithm(CollectiveKind kind,
     return Status();
   }
   return Status(StatusCode::kInvalidArgument,
-                StrCat("allreduce algorithm ", algorithm->name,
+                StrCat(Name(kind), " algorithm ", algorithm->name,
                        " needs ranks that all share memory; use auto"));
 }
 
@@ -236,10 +236,12 @@ Status ValidateAllToAll(const CollectiveCall& call, const CallGroup& group) {
                                   own, " and ", count));
     }
   }
-  if (call.equal_counts || call.algorithm != &collectives::kBruckAllToAll) {
+  if (call.equal_counts || call.algorithm == nullptr ||
+      !call.algorithm->equal_counts) {
     return Status();
   }
-  return Invalid(call, "algorithm bruck needs equal_counts");
+  return Invalid(
+      call, StrCat("algorithm ", call.algorithm->name, " needs equal_counts"));
 }
 
 Status ValidateCall(const CollectiveCall& call, const CallGroup& group) {
@@ -319,36 +321,49 @@ CallQuestion CallPlanner::QuestionOf(const CollectiveCall& call) const {
 }
 
 // The call's own algorithm comes first, then the planner's standing one, then
-// the one with the least predicted time. Training repeats the same few sizes,
-// so the predictions are made once per size and kept.
-void CallPlanner::ChooseFor(const CollectiveCall& call, CallPlan* plan) {
-  const bool allreduce = call.kind == CollectiveKind::kAllreduce;
-  const CollectiveAlgorithm* wanted = call.algorithm;
-  if (wanted == nullptr && allreduce) wanted = standing_;
+// the only one. Null stands for the one with the least predicted time.
+const CollectiveAlgorithm* CallPlanner::WantedFor(
+    const CollectiveCall& call) const {
+  if (call.algorithm != nullptr) return call.algorithm;
+  if (call.kind == CollectiveKind::kAllreduce && standing_ != nullptr) {
+    return standing_;
+  }
   const auto table = AlgorithmsOf(call.kind);
   // Counts that the other ranks do not know must not decide.
   const bool private_counts =
       call.kind == CollectiveKind::kAllToAll && !call.equal_counts;
-  if (wanted == nullptr && (table.size() == 1 || private_counts)) {
-    wanted = table.front();
-  }
-  if (wanted != nullptr) {
-    plan->algorithm =
-        RunnableAlgorithm(wanted, group_.size, group_.SharesAll());
-    plan->why = call.algorithm != nullptr ? "asked for"
-                : wanted == standing_     ? "the session's"
-                                          : "the only one";
-    return;
-  }
+  return table.size() == 1 || private_counts ? table.front() : nullptr;
+}
+
+// Training repeats the same few sizes, so decisions are kept.
+const CallPlanner::Decision& CallPlanner::Decide(const CollectiveCall& call) {
+  const CollectiveAlgorithm* wanted = WantedFor(call);
+  const DecisionKey key{call.kind, ElementsOf(call, group_.size), call.wire,
+                        wanted, call.algorithm != nullptr};
+  const auto found = decisions_.find(key);
+  if (found != decisions_.end()) return found->second;
+  if (decisions_.size() >= kDecisionsKept) decisions_.clear();
+  return decisions_.emplace(key, NewDecision(call, wanted)).first->second;
+}
+
+CallPlanner::Decision CallPlanner::NewDecision(
+    const CollectiveCall& call, const CollectiveAlgorithm* wanted) const {
   const CallQuestion question = QuestionOf(call);
-  const std::tuple key{call.kind, question.count, call.wire};
-  auto choice = choices_.find(key);
-  if (choice == choices_.end()) {
-    if (choices_.size() >= kChoicesKept) choices_.clear();
-    choice = choices_.emplace(key, ChooseAlgorithm(call.kind, question)).first;
+  Decision made;
+  std::string why;
+  if (wanted != nullptr) {
+    made.algorithm = RunnableAlgorithm(wanted, group_.size, group_.SharesAll());
+    why = call.algorithm != nullptr ? "asked for"
+          : wanted == standing_     ? "the session's"
+                                    : "the only one";
+  } else {
+    AlgorithmChoice choice = ChooseAlgorithm(call.kind, question);
+    made.algorithm = choice.algorithm;
+    why = std::move(choice.reason);
   }
-  plan->algorithm = choice->second.algorithm;
-  plan->why = choice->second.reason;
+  made.why = std::make_shared<const std::string>(std::move(why));
+  made.segment_elements = CutOf(call.kind, *made.algorithm, question).elements;
+  return made;
 }
 
 namespace {
@@ -365,10 +380,6 @@ bool IsOneSided(const CollectiveAlgorithm& algorithm, const CallGroup& group) {
   return false;
 }
 
-// The parts of some calls differ between ranks, and a barrier has nothing to
-// cut: such a call is one segment.
-bool RunsWhole(const CollectiveCall& call) { return !UsesCount(call); }
-
 }  // namespace
 
 CallPlan CallPlanner::Plan(const CollectiveCall& call) {
@@ -379,14 +390,16 @@ CallPlan CallPlanner::Plan(const CollectiveCall& call) {
   plan.blocked_input = call.kind == CollectiveKind::kReduceScatter;
   plan.blocked_data =
       call.kind == CollectiveKind::kAllgather && !HasUnevenParts(call);
-  ChooseFor(call, &plan);
+  const Decision& decision = Decide(call);
+  plan.algorithm = decision.algorithm;
+  plan.why = decision.why;
   plan.one_sided = IsOneSided(*plan.algorithm, group_);
-  if (RunsWhole(call)) {
+  if (!UsesCount(call)) {
+    // Its parts differ between ranks, or it has nothing to cut.
     plan.count = plan.segment_elements = plan.segments = 1;
     return plan;
   }
-  plan.segment_elements =
-      CutOf(call.kind, *plan.algorithm, QuestionOf(call)).elements;
+  plan.segment_elements = decision.segment_elements;
   plan.segments =
       (plan.count + plan.segment_elements - 1) / plan.segment_elements;
   return plan;

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <tuple>
 
@@ -52,7 +53,9 @@ Result<CallGroup> Subgroup(const CallGroup& all, GroupId id,
 // the same plan.
 struct CallPlan {
   const CollectiveAlgorithm* algorithm = nullptr;
-  std::string why;   // One line for the trace.
+  // One line for the trace. Shared by all plans of the same choice, because a
+  // small call takes less time than a copy of a text does.
+  std::shared_ptr<const std::string> why;
   CostModels costs;  // By which an algorithm chooses among its variants.
   bool one_sided = false;
   bool same_dtypes = true;  // As in CallGroup.
@@ -115,7 +118,7 @@ struct Cutting {
   int window = 8;  // Segments in flight.
 };
 
-// Plans calls and remembers its choices of algorithm. NOT thread-safe.
+// Plans calls and remembers its decisions. NOT thread-safe.
 class CallPlanner {
  public:
   // `standing` is the algorithm of allreduces that do not name one. Where the
@@ -140,25 +143,37 @@ class CallPlanner {
   void SetMixedDtypes() { group_.same_dtypes = false; }
   void SetNotSharing() {
     group_.all_share = group_.hosts_share = false;
-    choices_.clear();
+    decisions_.clear();
   }
   void SetCosts(const CostModels& costs) {
     costs_ = costs;
-    choices_.clear();
+    decisions_.clear();
   }
   const CostModels& costs() const { return costs_; }
 
  private:
-  void ChooseFor(const CollectiveCall& call, CallPlan* plan);
+  // What all calls have in common that are alike in these: the kind, the
+  // number of elements, their dtype on the wire, the algorithm that is wanted
+  // or null, and whether the call itself wants it.
+  using DecisionKey = std::tuple<CollectiveKind, std::size_t, DType,
+                                 const CollectiveAlgorithm*, bool>;
+  struct Decision {
+    const CollectiveAlgorithm* algorithm = nullptr;
+    std::shared_ptr<const std::string> why;
+    std::size_t segment_elements = 1;
+  };
+
+  const CollectiveAlgorithm* WantedFor(const CollectiveCall& call) const;
+  const Decision& Decide(const CollectiveCall& call);
+  Decision NewDecision(const CollectiveCall& call,
+                       const CollectiveAlgorithm* wanted) const;
 
   CallGroup group_;
   const HostMap hosts_;
   CostModels costs_;
   const Cutting cutting_;
   const CollectiveAlgorithm* const standing_;
-  // The key is the kind, the number of elements and their dtype on the wire.
-  std::map<std::tuple<CollectiveKind, std::size_t, DType>, AlgorithmChoice>
-      choices_;
+  std::map<DecisionKey, Decision> decisions_;
 };
 
 // Returns this rank's part in a segment of `count` elements.

@@ -134,6 +134,7 @@ SegmentCut CutOf(CollectiveKind kind, const CollectiveAlgorithm& algorithm,
     if (ranks > kFewRanks) bytes = bytes * ranks / kFewRanks;
     bytes = std::max(setting, std::min(bytes, kMostSegmentBytes));
   }
+  bytes = std::min(bytes, algorithm.most_segment_bytes);
   SegmentCut cut;
   cut.elements = std::max<std::size_t>(bytes / question.wire_element_bytes, 1);
   const std::size_t segments = (count + cut.elements - 1) / cut.elements;

@@ -38,8 +38,9 @@ Executor::Executor(const ExecutorArgs& args, const CallGroup& all,
                    const CostModels& costs, const ExecutorOptions& options)
     : args_(args),
       options_(options),
-      segment_args_{*args.fabric, args.arena,           *args.kernels,
-                    slabs_,       &Executor::OnMessage, this} {
+      mailboxes_(args.arena),
+      segment_args_{*args.fabric, args.arena,           *args.kernels, slabs_,
+                    mailboxes_,   &Executor::OnMessage, this} {
   auto calls = std::make_unique<GroupCalls>(all, costs, options);
   all_ = calls.get();
   groups_[all.id] = std::move(calls);
@@ -222,7 +223,7 @@ bool Executor::Launch(Queue* queue) {
       if (i == in_flight) return moved;
       Segment* segment = queue->segments[i++];
       if (!StartNext(queue, operation, segment)) return moved;
-      segment->Advance();
+      segment->Advance(Looks());
       Settle(segment);
       moved = true;
     }
@@ -234,14 +235,20 @@ bool Executor::Launch(Queue* queue) {
 // another rank has yet to read. A peer begins no sync more than a window past
 // its own oldest sync, so this rank's oldest is at most a window past that of
 // the peer. This rank goes at most one more window further, and two windows are
-// all the slots of a channel.
-bool Executor::HasSlotsFor(const Queue& queue, std::uint64_t syncs) {
+// all the slots of a channel. There are fewer mailboxes than slots, so the
+// window is smaller while it includes a sync with mail.
+bool Executor::HasSlotsFor(const Queue& queue, const Schedule& schedule,
+                           std::uint64_t syncs) {
   constexpr std::uint64_t kWindow = kSyncSlots / kChannels / 2;
+  bool mailed = schedule.mailed;
   std::uint64_t oldest = queue.next_sync;
   for (const Segment* segment : queue.segments) {
-    if (!segment->idle()) oldest = std::min(oldest, segment->next_sync());
+    if (segment->idle()) continue;
+    mailed |= segment->mailed();
+    oldest = std::min(oldest, segment->next_sync());
   }
-  return queue.next_sync + syncs - oldest <= kWindow;
+  return queue.next_sync + syncs - oldest <=
+         (mailed ? Mailboxes::kBoxes / 2 : kWindow);
 }
 
 // Gives the segment the operation's next part. Returns false, and begins
@@ -250,7 +257,7 @@ bool Executor::StartNext(Queue* queue, Operation* operation, Segment* segment) {
   const Extent part = operation->NextPart();
   std::shared_ptr<const Schedule> schedule = ScheduleOf(*operation, part.count);
   const std::uint64_t syncs = SyncsIn(*schedule);
-  if (syncs > 0 && !HasSlotsFor(*queue, syncs)) return false;
+  if (syncs > 0 && !HasSlotsFor(*queue, *schedule, syncs)) return false;
   const std::uint64_t index = operation->launched++;
   const bool narrow = TraitsOf(operation->call.wire).scale_before_sum ||
                       TraitsOf(operation->call.dtype).scale_before_sum ||
@@ -327,7 +334,7 @@ bool Executor::AdvanceLocal() {
   for (Queue* queue : busy_) {
     for (Segment* segment : queue->segments) {
       if (segment->idle() || segment->awaits_messages()) continue;
-      moved |= segment->Advance();
+      moved |= segment->Advance(Looks());
       Settle(segment);
     }
   }
@@ -421,11 +428,12 @@ void Executor::FailAll(const Status& why) {
 
 void Executor::Trace(const Operation& operation) const {
   const CallPlan& plan = operation.plan;
-  args_.logger->Log(LogLevel::kInfo,
-                    TraceLine(operation.call, operation.sequence,
-                              StrCat(plan.segments, " segments, ",
-                                     Name(plan.algorithm), " (", plan.why, ")"),
-                              Seconds(args_.clock->Now() - operation.begin)));
+  args_.logger->Log(
+      LogLevel::kInfo,
+      TraceLine(operation.call, operation.sequence,
+                StrCat(plan.segments, " segments, ", Name(plan.algorithm), " (",
+                       *plan.why, ")"),
+                Seconds(args_.clock->Now() - operation.begin)));
 }
 
 Clock::Time Executor::StandsSince(Clock::Time now) {

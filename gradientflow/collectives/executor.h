@@ -28,6 +28,9 @@ struct ExecutorOptions {
   // The algorithm of allreduces that name none; see CallPlanner.
   const CollectiveAlgorithm* algorithm = nullptr;
   bool trace = false;  // Logs a line for each collective.
+  // How often a segment looks for its peers at a sync before anything else has
+  // its turn, if it is the only one that runs. 1 unless each rank has a core.
+  int sync_looks = 1;
 };
 
 // All are borrowed, and outlive the executor.
@@ -145,11 +148,13 @@ class Executor final : public Collective {
   bool RunsAlone(const Operation& operation) const;
   void LaunchAlone(Operation* operation);
   bool Launch(Queue* queue);
-  static bool HasSlotsFor(const Queue& queue, std::uint64_t syncs);
+  static bool HasSlotsFor(const Queue& queue, const Schedule& schedule,
+                          std::uint64_t syncs);
   bool StartNext(Queue* queue, Operation* operation, Segment* segment);
   std::shared_ptr<const Schedule> ScheduleOf(const Operation& operation,
                                              std::size_t count);
   bool Settle(Segment* segment);
+  int Looks() const { return running_ == 1 ? options_.sync_looks : 1; }
   bool AdvanceLocal();
   void Retire();
   void Finish(const Operation& operation);
@@ -163,6 +168,7 @@ class Executor final : public Collective {
   const ExecutorOptions options_;
   Slabs slabs_;
   Clock::Time trimmed_at_{};
+  Mailboxes mailboxes_;
   std::uint64_t advances_ = 0;
   SegmentArgs segment_args_;
   // Includes group 0, which is all_.

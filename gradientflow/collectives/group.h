@@ -42,6 +42,9 @@ Step Send(int peer, Slice src);
 Step Recv(int peer, Slice dst);
 Step Copy(Slice src, Slice dst);
 Step Sync();
+// A kPullReduce of the contributions `src` of all sharing ranks, to a finished
+// result in `dst`.
+Step SumOf(Slice src, Slice dst);
 
 // The operands of AppendReduceMany: one landing of dst.count elements at the
 // start of scratch for each of `sources` other ranks, and `own`, which is at

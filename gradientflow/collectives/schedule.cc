@@ -105,6 +105,16 @@ Step Sync() {
   return step;
 }
 
+Step SumOf(Slice src, Slice dst) {
+  Step step;
+  step.kind = Step::Kind::kPullReduce;
+  step.src = src;
+  step.dst = dst;
+  step.raw = true;
+  step.final = true;
+  return step;
+}
+
 // Landings are in rank order and leave out this rank.
 Slice LandingOf(int place, int own_place, std::size_t count) {
   const int index = place < own_place ? place : place - 1;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 // A collective is a value: a list of what one rank does, with no pointers and
@@ -39,14 +40,16 @@ struct Step {
     kReduce,      // dst op= src (kScratch)
     kReduceMany,  // dst (kData) = own op all of src, in rank order; see below
     kCopy,        // dst = src, locally
-    // One-sided, for ranks that share memory; `dst` in kData, the same slice
-    // of the same-sized buffer on every sharing rank:
+    // One-sided, for ranks that share memory. What a rank may read of another
+    // is what that one shows: see Schedule::shown.
     kSync,        // waits until every sharing rank has come this far
-    kPullReduce,  // dst = op over the sharing ranks' dst, in rank order
-    kPush,        // writes my dst to the sharing ranks' dst
+    kPull,        // dst (kData) = src of `peer`, copied
+    kPullReduce,  // dst (kData) = op over the sharing ranks' src, in rank
+                  // order; src may be empty if it is the same slice as dst
+    kPush,        // writes my dst (kData) to the sharing ranks' dst
   };
   Kind kind = Kind::kSend;
-  int peer = -1;  // For kSend and kRecv.
+  int peer = -1;  // For kSend, kRecv and kPull.
   Slice src;
   Slice dst;
 
@@ -90,6 +93,9 @@ struct Step {
   bool push = false;
 };
 
+// The bytes on the wire that fit into a mailbox: see Schedule::mailed.
+inline constexpr std::size_t kMailBytes = std::size_t{8} << 10;
+
 // The messages of one round run concurrently, and its local steps run after
 // them, in order. Round k + 1 starts when round k is done on this rank.
 struct Schedule {
@@ -99,6 +105,14 @@ struct Schedule {
   // peers cannot reach the buffer and work in a copy of it, this part needs no
   // copy.
   Slice untouched;
+  // What the sharing ranks read of this rank, from the first kSync on; an empty
+  // slice is nothing. It begins at offset 0 of kInput or kData. Without a value
+  // they read all of kData and write there, too.
+  std::optional<Slice> shown;
+  // True if they read a copy of `shown` that stays as it is for some calls, so
+  // that no rank waits for its peers to have read it. There is one kSync, and
+  // `shown` has at most kMailBytes. All sharing ranks mail, or none does.
+  bool mailed = false;
   // True if partial sums travel (ring, halving-doubling, two-level). With a
   // 16-bit wire or pool, a mean is then scaled before the sum instead of after
   // it, so that no partial sum overflows.

@@ -41,7 +41,7 @@ void Segment::Start(Operation* operation, std::uint64_t index,
   schedule_ = std::move(schedule);
   first_sync_ = sync_ = first_sync;
   data_ = operation->data;
-  dtype_ = operation->call.dtype;
+  dtype_ = shown_dtype_ = operation->call.dtype;
   data_begin_ = begin;
   const auto ranks = static_cast<std::size_t>(operation->group->size);
   sent_.assign(ranks, 0);
@@ -51,7 +51,9 @@ void Segment::Start(Operation* operation, std::uint64_t index,
         args_.slabs.Take(schedule_->scratch_elements * operation->wire_bytes());
     scratch_elements_ = Elements(scratch_.data(), operation->wire_bytes());
   }
-  if (operation->plan.one_sided) Stage();
+  if (operation->plan.one_sided && !schedule_->rounds.empty() && ranks > 1) {
+    Stage();
+  }
 }
 
 void Segment::Reset() {
@@ -79,19 +81,30 @@ void Segment::Reset() {
   published_ = false;
   pulled_ = 0;
   shared_.clear();
+  shown_ = nullptr;
+  copied_ = false;
   staged_ = false;
 }
 
-// Returns where a slice of this segment's schedule begins in its buffer.
+// Whether the call's buffer has a block per rank.
+bool Segment::IsBlocked(Slice::Space space) const {
+  const CallPlan& plan = operation_->plan;
+  return space == Slice::Space::kInput ? plan.blocked_input : plan.blocked_data;
+}
+
+// Returns where a slice of this segment's schedule begins in the call's buffer.
+std::size_t Segment::PositionInCall(const Slice& slice) const {
+  if (!IsBlocked(slice.space)) return begin_ + slice.offset;
+  return slice.offset / count_ * operation_->plan.count + begin_ +
+         slice.offset % count_;
+}
+
+// The same in the memory that MemoryOf() returns.
 std::size_t Segment::Position(const Slice& slice) const {
   if (slice.space == Slice::Space::kScratch) return slice.offset;
-  const CallPlan& plan = operation_->plan;
-  const bool input = slice.space == Slice::Space::kInput;
-  const bool blocked = input ? plan.blocked_input : plan.blocked_data;
-  if (blocked) {
-    return slice.offset / count_ * plan.count + begin_ + slice.offset % count_;
-  }
-  return (input ? begin_ : data_begin_) + slice.offset;
+  const bool moved =
+      slice.space == Slice::Space::kData && data_begin_ != begin_;
+  return moved ? data_begin_ + slice.offset : PositionInCall(slice);
 }
 
 const Elements& Segment::MemoryOf(const Slice& slice) const {
@@ -134,7 +147,7 @@ MessageId Segment::NextId(std::vector<std::uint16_t>* ordinals, int peer) {
 
 // A step on shared memory may have to wait for a peer, or may take several
 // turns. It then returns false and runs again at the next Advance().
-bool Segment::Advance() {
+bool Segment::Advance(int looks) {
   if (done_ || operation_ == nullptr || !status_.ok()) return false;
   bool moved = false;
   while (round_ < schedule_->rounds.size()) {
@@ -147,7 +160,7 @@ bool Segment::Advance() {
     while (local_ < steps().size()) {
       const std::size_t pulled = pulled_;
       const bool published = published_;
-      if (!RunLocal(steps()[local_])) {
+      if (!RunLocal(steps()[local_], looks)) {
         return moved || pulled != pulled_ || published != published_;
       }
       ++local_;

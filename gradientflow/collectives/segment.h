@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "gradientflow/collectives/mailboxes.h"
 #include "gradientflow/collectives/operation.h"
 #include "gradientflow/collectives/slabs.h"
 #include "kernels/kernels.h"
@@ -19,6 +20,7 @@ struct SegmentArgs {
   SharedArena* arena;  // Null if no peer shares memory.
   const kernels::CpuKernelTable& kernels;
   Slabs& slabs;
+  Mailboxes& mailboxes;
   // Runs when a message ends. The cookie contains the segment's slot and the
   // argument of its OnMessage().
   void (*on_message)(void* self, std::uint64_t cookie, std::uint32_t flags,
@@ -50,8 +52,9 @@ class Segment {
   void OnMessage(std::uint32_t step, std::uint32_t flags);
 
   // Goes as far as possible without waiting. Returns whether anything moved. If
-  // the segment itself failed, status() says why.
-  bool Advance();
+  // the segment itself failed, status() says why. At a kSync it looks for its
+  // peers up to `looks` times before it returns.
+  bool Advance(int looks = 1);
 
   bool idle() const { return operation_ == nullptr; }
   bool done() const { return operation_ != nullptr && done_; }
@@ -60,6 +63,8 @@ class Segment {
   bool awaits_messages() const { return traffic_[round_ % 2].pending > 0; }
   const Status& status() const { return status_; }
   Operation* operation() const { return operation_; }
+  // Whether it shows its peers a copy in a mailbox.
+  bool mailed() const { return schedule_ != nullptr && schedule_->mailed; }
   // The number of the kSync that it waits for or comes to next.
   std::uint64_t next_sync() const { return sync_; }
   std::size_t begin() const { return begin_; }
@@ -92,16 +97,19 @@ class Segment {
     std::vector<Decode> decodes;
     std::vector<Slabs::Slab> slots;
   };
-  struct Shared {  // The buffer of a sharing rank.
+  struct Shared {  // What a sharing rank shows.
     int rank = 0;
-    Elements data;
-    std::size_t begin = 0;  // This segment's first element in `data`.
+    bool copied = false;       // Just the segment, without gaps.
+    std::uint64_t offset = 0;  // In its arena.
+    Elements data;             // If there is no Schedule::shown.
   };
 
   const std::vector<Step>& steps() const { return schedule_->rounds[round_]; }
   bool converts() const { return dtype_ != operation_->call.wire; }
   std::size_t element_bytes() const { return SizeOf(dtype_); }
+  bool IsBlocked(Slice::Space space) const;
   std::size_t Position(const Slice& slice) const;
+  std::size_t PositionInCall(const Slice& slice) const;
   const Elements& MemoryOf(const Slice& slice) const;
   std::byte* Scratch(std::size_t elements) const;
   std::byte* NewSlot(std::size_t bytes, std::size_t round);
@@ -117,17 +125,25 @@ class Segment {
   void NextRound();
   void PostRecv(const Step& step, std::uint32_t index, std::size_t round);
   const std::byte* WireImage(const Step& step);
-  bool RunLocal(const Step& step);
+  bool RunLocal(const Step& step, int looks);
   void RunReduce(const Step& step);
   void RunReduceMany(const Step& step);
   void RunCopy(const Step& step);
-  bool RunSync();
+  bool RunSync(int looks);
   void Publish(SyncSlot* slot);
-  bool Collect(std::uint64_t value, int slot);
+  bool AllHaveCome(int slot) const;
+  bool Collect(int slot);
+  bool RunPull(const Step& step);
   bool RunPullReduce(const Step& step);
   void RunPush(const Step& step);
+  std::byte* SeenOf(const Shared& peer, const Slice& slice, std::size_t skip,
+                    std::size_t count);
+  std::size_t TurnEnd(const Step& step) const;
   void CountShared(std::size_t elements, int peers, int ways);
   int SlotOf(std::uint64_t sync) const;
+  bool IsInArena(Slice::Space space) const;
+  std::byte* Bounce(std::size_t bytes);
+  void Show(const Slice& slice);
   void Stage();
   void Unstage();
   template <typename F>
@@ -168,8 +184,11 @@ class Segment {
   std::uint64_t first_sync_ = 0;  // Number of the part's first kSync,
   std::uint64_t sync_ = 0;        // and of the next one.
   bool published_ = false;
-  std::size_t pulled_ = 0;  // Elements that the current kPullReduce has done.
+  std::size_t pulled_ = 0;  // Elements that the current kPull... has done.
   std::vector<Shared> shared_;
+  const void* shown_ = nullptr;  // What this rank publishes, in its arena,
+  bool copied_ = false;          // and whether that is a copy of the segment,
+  DType shown_dtype_ = DType::kFloat32;  // with elements of this type.
   BufferView bounce_;  // Staging in the arena, kept from call to call.
   bool staged_ = false;
   Slice kept_;  // Not staged in any case: Schedule::untouched.

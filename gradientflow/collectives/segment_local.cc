@@ -7,7 +7,7 @@
 // The local steps of a round: those that run once its messages have ended.
 namespace gradientflow {
 
-bool Segment::RunLocal(const Step& step) {
+bool Segment::RunLocal(const Step& step, int looks) {
   switch (step.kind) {
     case Step::Kind::kSend:
     case Step::Kind::kRecv:
@@ -22,7 +22,9 @@ bool Segment::RunLocal(const Step& step) {
       if (step.dst.count > 0) RunCopy(step);
       break;
     case Step::Kind::kSync:
-      return RunSync();
+      return RunSync(looks);
+    case Step::Kind::kPull:
+      return RunPull(step);
     case Step::Kind::kPullReduce:
       return RunPullReduce(step);
     case Step::Kind::kPush:

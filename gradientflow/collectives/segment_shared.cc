@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cstring>
 
 #include "gradientflow/base/str_cat.h"
@@ -7,26 +8,34 @@
 
 // The schedule steps of a segment whose ranks share memory:
 //
-//   kSync         publishes where this rank's buffer is, then waits until all
-//                 sharing ranks have done so: shared_ has their buffers
-//   kPullReduce   reads one slice of all buffers and sums it, tile by tile
+//   kSync         publishes what this rank shows, then waits until all sharing
+//                 ranks have done so: shared_ has what they show
+//   kPull         copies a slice of what one rank shows
+//   kPullReduce   reads one slice of what each rank shows and sums it, tile by
+//                 tile
 //   kPush         writes this rank's slice to all buffers
 //
 // Nothing travels, but everything is rounded as if it had, so that results do
-// not depend on the fabric. If peers cannot reach this rank's buffer, Stage()
-// copies the segment to memory that they can reach, and Unstage() copies it
-// back.
+// not depend on the fabric. Stage() decides what is shown. That is the call's
+// buffer, or, if peers cannot reach it or are not to see it change, a copy of
+// the segment. If peers write to the copy, Unstage() copies it back.
 namespace gradientflow {
 namespace {
 
-// A tile is read from all ranks and written to all ranks while it is in the L2
-// cache.
+// Less than the L2 cache of any core.
 constexpr std::size_t kTileBytes = std::size_t{32} << 10;
 // The bytes that one Advance() reduces before other segments have their turn.
 constexpr std::size_t kTurnBytes = std::size_t{1} << 20;
 // In SyncSlot::flags: the published memory holds just the segment, without
 // gaps.
-constexpr std::uint32_t kStaged = 1U << 8;
+constexpr std::uint32_t kCopied = 1U << 8;
+
+// Tells the core that this thread only waits for another one.
+void Relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
 
 }  // namespace
 
@@ -34,26 +43,16 @@ constexpr std::uint32_t kStaged = 1U << 8;
 // that it has no gaps and the wire dtype. A buffer that is different goes
 // through a copy in the arena.
 void Segment::Stage() {
+  if (schedule_->shown) return Show(*schedule_->shown);
   const CollectiveCall& call = operation_->call;
   const bool mixed = !operation_->plan.same_dtypes;
   const bool as_agreed = !mixed || (!converts() && call.extents.empty());
-  if (as_agreed &&
-      args_.arena->Contains(call.output, OutputEnd() * element_bytes())) {
-    return;
-  }
-  staged_ = true;
-  if (mixed) dtype_ = call.wire;
-  const std::size_t bytes = count_ * element_bytes();
-  if (bounce_.bytes < bytes) {
-    if (bounce_.data != nullptr) args_.arena->Free(bounce_);
-    bounce_ = {};
-    Result<BufferView> bounce = args_.arena->Allocate(bytes);
-    if (!bounce.ok()) {
-      status_ = bounce.status();
-      return;
-    }
-    bounce_ = bounce.value();
-  }
+  shown_ = call.output;
+  if (as_agreed && IsInArena(Slice::Space::kData)) return;
+  staged_ = copied_ = true;
+  if (mixed) dtype_ = shown_dtype_ = call.wire;
+  shown_ = Bounce(count_ * element_bytes());
+  if (shown_ == nullptr) return;
   // If the sum is made in another dtype than the buffer's, the rank's own block
   // has to be copied, too.
   kept_ = mixed ? Slice() : schedule_->untouched;
@@ -64,6 +63,71 @@ void Segment::Stage() {
   if (kept_.count > 0) return;
   data_ = Elements(bounce_.data, element_bytes());
   data_begin_ = 0;
+}
+
+// Returns `bytes` of this rank's arena, or null with the reason in status_.
+std::byte* Segment::Bounce(std::size_t bytes) {
+  if (bounce_.bytes < bytes) {
+    if (bounce_.data != nullptr) args_.arena->Free(bounce_);
+    bounce_ = {};
+    Result<BufferView> bounce = args_.arena->Allocate(bytes);
+    if (!bounce.ok()) {
+      status_ = bounce.status();
+      return nullptr;
+    }
+    bounce_ = bounce.value();
+  }
+  return bounce_.data;
+}
+
+// Whether peers reach the call's buffer.
+bool Segment::IsInArena(Slice::Space space) const {
+  const CollectiveCall& call = operation_->call;
+  const std::size_t bytes = SizeOf(call.dtype);
+  if (call.kind == CollectiveKind::kAllreduce) {
+    return args_.arena->Contains(call.output, OutputEnd() * bytes);
+  }
+  const CallBuffers buffers = BuffersOf(call, *operation_->group);
+  return space == Slice::Space::kInput
+             ? args_.arena->Contains(call.input, buffers.input * bytes)
+             : args_.arena->Contains(call.output, buffers.output * bytes);
+}
+
+// Shows the slice in place, or a copy of it. In a mixed group the copy has the
+// wire dtype, as the ranks have agreed.
+void Segment::Show(const Slice& slice) {
+  const CollectiveCall& call = operation_->call;
+  if (!operation_->plan.same_dtypes) shown_dtype_ = call.wire;
+  if (slice.count == 0) return;
+  const bool input = slice.space == Slice::Space::kInput;
+  if (!schedule_->mailed && shown_dtype_ == dtype_ && IsInArena(slice.space)) {
+    shown_ = input ? call.input : call.output;
+    return;
+  }
+  const std::size_t bytes = SizeOf(shown_dtype_);
+  std::byte* copy = nullptr;
+  if (schedule_->mailed) {
+    assert(slice.count * bytes <= Mailboxes::kBoxBytes);
+    const Result<std::byte*> box =
+        args_.mailboxes.At(call.channel, first_sync_);
+    status_ = box.status();
+    copy = box.ok() ? box.value() : nullptr;
+  } else {
+    copy = Bounce(slice.count * bytes);
+  }
+  if (copy == nullptr) return;
+  shown_ = copy;
+  copied_ = true;
+  const std::size_t piece = IsBlocked(slice.space) ? count_ : slice.count;
+  for (std::size_t at = 0; at < slice.count; at += piece) {
+    MemoryOf(slice).ForEachRun(
+        Position({slice.space, at, piece}), piece,
+        [&](std::byte* run, std::size_t n, std::size_t offset) {
+          args_.kernels.convert({run, call.dtype, copy + (at + offset) * bytes,
+                                 shown_dtype_, nullptr, n, 1.0F, nullptr},
+                                nullptr);
+        });
+  }
 }
 
 void Segment::Unstage() {
@@ -104,11 +168,10 @@ std::size_t Segment::OutputEnd() const {
 
 // `arrived` is stored last, with release: a peer that sees it sees the rest.
 void Segment::Publish(SyncSlot* slot) {
-  const void* base = staged_ ? bounce_.data : operation_->call.output;
-  slot->offset = args_.arena->OffsetOf(base);
+  slot->offset = shown_ == nullptr ? 0 : args_.arena->OffsetOf(shown_);
   slot->signature =
       MixHash(MixHash(operation_->signature, operation_->sequence), index_);
-  slot->flags = (staged_ ? kStaged : 0) |
+  slot->flags = (copied_ ? kCopied : 0) |
                 (nonfinite_ != 0 ? kFlagNonfinite : flags_ & kFlagNonfinite);
   slot->arrived.store(sync_, std::memory_order_release);
   args_.arena->RingSleepers();
@@ -121,13 +184,19 @@ int Segment::SlotOf(std::uint64_t sync) const {
          static_cast<int>(sync % kSlots);
 }
 
-bool Segment::RunSync() {
+// Peers of a blocking call come almost at the same time. To look again at once
+// finds them earlier than the next turn would.
+bool Segment::RunSync(int looks) {
   const int slot = SlotOf(sync_);
   if (!published_) {
     published_ = true;
     Publish(&args_.arena->slot(args_.fabric.rank(), slot));
   }
-  if (!Collect(sync_, slot)) return false;
+  while (!AllHaveCome(slot)) {
+    if (--looks <= 0) return false;
+    Relax();
+  }
+  if (!Collect(slot)) return false;
   published_ = false;
   ++sync_;
   return status_.ok();
@@ -141,15 +210,18 @@ void Segment::Retract() {
   }
 }
 
-// Returns whether every sharing rank has come to sync `value`. If so, shared_
-// says where their buffers are. A rank that came to a different call fails the
-// segment.
-bool Segment::Collect(std::uint64_t value, int slot) {
+bool Segment::AllHaveCome(int slot) const {
   const std::vector<int>& members = args_.arena->members();
-  for (int rank : members) {
+  return std::all_of(members.begin(), members.end(), [&](int rank) {
     const SyncSlot& theirs = args_.arena->slot(rank, slot);
-    if (theirs.arrived.load(std::memory_order_acquire) < value) return false;
-  }
+    return theirs.arrived.load(std::memory_order_acquire) >= sync_;
+  });
+}
+
+// Finds out what the sharing ranks show: shared_. Returns false and fails the
+// segment if a rank came to a different call. REQUIRES AllHaveCome().
+bool Segment::Collect(int slot) {
+  const std::vector<int>& members = args_.arena->members();
   const SyncSlot& mine = args_.arena->slot(args_.fabric.rank(), slot);
   const CollectiveCall& call = operation_->call;
   const bool mixed = !operation_->plan.same_dtypes;
@@ -169,54 +241,100 @@ bool Segment::Collect(std::uint64_t value, int slot) {
       return false;
     }
     flags_ |= theirs.flags & kFlagNonfinite;
-    const bool staged = (theirs.flags & kStaged) != 0;
+    Shared& shared = shared_.emplace_back();
+    shared.rank = rank;
+    shared.copied = (theirs.flags & kCopied) != 0;
+    shared.offset = theirs.offset;
+    if (schedule_->shown) continue;
     std::byte* base = args_.arena->At(
-        rank, theirs.offset, (staged ? count_ : end) * element_bytes());
+        rank, theirs.offset, (shared.copied ? count_ : end) * element_bytes());
     if (base == nullptr) {
       status_ = Status(StatusCode::kDataLoss,
                        StrCat("rank ", rank, " published offset ",
                               theirs.offset, ", outside its memory"));
       return false;
     }
-    Shared shared;
-    shared.rank = rank;
-    shared.data = staged || mixed ? Elements(base, element_bytes())
-                                  : operation_->data.At(base);
-    shared.begin = staged ? 0 : begin_;
-    shared_.push_back(shared);
+    shared.data = shared.copied || mixed ? Elements(base, element_bytes())
+                                         : operation_->data.At(base);
   }
   return true;
 }
 
+// Returns where elements [skip, skip + count) of `slice` are in what `peer`
+// shows, or null if they are outside its memory; status_ then says so.
+std::byte* Segment::SeenOf(const Shared& peer, const Slice& slice,
+                           std::size_t skip, std::size_t count) {
+  const std::size_t begin =
+      skip + (peer.copied ? slice.offset : PositionInCall(slice));
+  if (!schedule_->shown) return peer.data.Contiguous(begin, count);
+  const std::size_t bytes = SizeOf(shown_dtype_);
+  std::byte* at =
+      args_.arena->At(peer.rank, peer.offset + begin * bytes, count * bytes);
+  if (at == nullptr) {
+    status_ =
+        Status(StatusCode::kDataLoss,
+               StrCat("rank ", peer.rank, " shows offset ", peer.offset, ": ",
+                      count, " elements of ", bytes, " bytes from number ",
+                      begin, " on are outside its memory"));
+  }
+  return at;
+}
+
+// The elements of the step that are done when this turn of it ends.
+std::size_t Segment::TurnEnd(const Step& step) const {
+  return std::min(step.dst.count, pulled_ + kTurnBytes / element_bytes());
+}
+
+bool Segment::RunPull(const Step& step) {
+  const auto peer =
+      std::find_if(shared_.begin(), shared_.end(), [&](const Shared& shared) {
+        return shared.rank == operation_->group->FabricRank(step.peer);
+      });
+  const std::size_t end = TurnEnd(step);
+  MemoryOf(step.dst).ForEachRun(
+      Position(step.dst) + pulled_, end - pulled_,
+      [&](std::byte* mine, std::size_t run, std::size_t done) {
+        const std::byte* theirs = SeenOf(*peer, step.src, pulled_ + done, run);
+        if (theirs == nullptr) return;
+        std::memcpy(mine, theirs, run * element_bytes());
+      });
+  pulled_ = end;
+  if (!status_.ok() || pulled_ < step.dst.count) return false;
+  pulled_ = 0;
+  CountShared(step.dst.count, 1, 1);
+  return true;
+}
+
+// A tile is read from all ranks and written to all ranks while it is in the
+// cache.
 bool Segment::RunPullReduce(const Step& step) {
   const auto parties = static_cast<int>(shared_.size());
   const int me = args_.fabric.rank();
   const float scale = (step.raw ? operation_->pre : 1.0F) *
                       (step.final ? operation_->post : 1.0F);
   const DType wire = operation_->call.wire;
+  const Slice& src = step.src.count > 0 ? step.src : step.dst;
   const std::size_t tile = kTileBytes / element_bytes();
   std::array<const void*, kernels::kMaxParties> sources;
   std::array<void*, kernels::kMaxParties> dests;
-  const std::size_t turn_end =
-      std::min(step.dst.count, pulled_ + kTurnBytes / element_bytes());
-  while (pulled_ < turn_end) {
-    const std::size_t offset = step.dst.offset + pulled_;
-    std::size_t n = std::min(tile, turn_end - pulled_);
-    data_.ForEachRun(
-        data_begin_ + offset, n,
+  const std::size_t turn_end = TurnEnd(step);
+  while (pulled_ < turn_end && status_.ok()) {
+    const std::size_t n = std::min(tile, turn_end - pulled_);
+    MemoryOf(step.dst).ForEachRun(
+        Position(step.dst) + pulled_, n,
         [&](std::byte* mine, std::size_t run, std::size_t done) {
           for (int i = 0; i < parties; ++i) {
-            std::byte* at = mine;
-            if (shared_[i].rank != me) {
-              at = shared_[i].data.Contiguous(shared_[i].begin + offset + done,
-                                              run);
-            }
+            // In place, a part of this rank's own buffer may not be staged.
+            const bool in_place = !schedule_->shown && shared_[i].rank == me;
+            std::byte* at =
+                in_place ? mine : SeenOf(shared_[i], src, pulled_ + done, run);
+            if (at == nullptr) return;
             sources[i] = at;
             dests[i] = at;
           }
           if (!step.push) dests[0] = mine;
           args_.kernels.reduce_many(
-              {sources.data(), parties, -1, dtype_, dests.data(),
+              {sources.data(), parties, -1, shown_dtype_, dests.data(),
                step.push ? parties : 1, dtype_, step.final ? wire : dtype_, run,
                operation_->op, scale, nonfinite(step.final), wire,
                step.last ? Unscale() : 1.0F},
@@ -224,7 +342,7 @@ bool Segment::RunPullReduce(const Step& step) {
         });
     pulled_ += n;
   }
-  if (pulled_ < step.dst.count) return false;
+  if (!status_.ok() || pulled_ < step.dst.count) return false;
   pulled_ = 0;
   CountShared(step.dst.count, parties - 1, step.push ? 2 : 1);
   return true;
@@ -234,8 +352,7 @@ void Segment::RunPush(const Step& step) {
   data_.ForEachRun(data_begin_ + step.dst.offset, step.dst.count,
                    [&](std::byte* mine, std::size_t run, std::size_t done) {
                      for (const Shared& peer : shared_) {
-                       std::byte* at = peer.data.Contiguous(
-                           peer.begin + step.dst.offset + done, run);
+                       std::byte* at = SeenOf(peer, step.dst, done, run);
                        if (at != mine) {
                          std::memcpy(at, mine, run * element_bytes());
                        }
@@ -248,7 +365,7 @@ void Segment::RunPush(const Step& step) {
 // (`ways` is 2).
 void Segment::CountShared(std::size_t elements, int peers, int ways) {
   BytesSent() +=
-      elements * element_bytes() * static_cast<std::size_t>(peers * ways);
+      elements * SizeOf(shown_dtype_) * static_cast<std::size_t>(peers * ways);
 }
 
 void Segment::AddAwaited(std::vector<int>* ranks) const {

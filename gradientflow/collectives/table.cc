@@ -7,15 +7,19 @@ using Row = const CollectiveAlgorithm*;
 using namespace collectives;
 
 constexpr Row kBroadcasts[] = {&kTreeBroadcast, &kChainBroadcast,
-                               &kScatterAllgatherBroadcast};
-constexpr Row kReduces[] = {&kDirectReduce, &kBinomialReduce, &kChainReduce};
+                               &kScatterAllgatherBroadcast, &kSharedBroadcast};
+constexpr Row kReduces[] = {&kDirectReduce, &kBinomialReduce, &kChainReduce,
+                            &kSharedReduce};
 constexpr Row kAllgathers[] = {&kDirectAllgather, &kRingAllgather,
-                               &kDoublingAllgather};
+                               &kDoublingAllgather, &kSharedAllgather};
 constexpr Row kReduceScatters[] = {&kDirectReduceScatter, &kRingReduceScatter,
-                                   &kHalvingReduceScatter};
-constexpr Row kAllToAlls[] = {&kPairwiseAllToAll, &kBruckAllToAll};
-constexpr Row kGathers[] = {&kDirectGather, &kBinomialGather};
-constexpr Row kScatters[] = {&kDirectScatter, &kBinomialScatter};
+                                   &kHalvingReduceScatter,
+                                   &kSharedReduceScatter};
+constexpr Row kAllToAlls[] = {&kPairwiseAllToAll, &kBruckAllToAll,
+                              &kSharedAllToAll};
+constexpr Row kGathers[] = {&kDirectGather, &kBinomialGather, &kSharedGather};
+constexpr Row kScatters[] = {&kDirectScatter, &kBinomialScatter,
+                             &kSharedScatter};
 constexpr Row kBarriers[] = {&kDisseminationBarrier};
 
 }  // namespace

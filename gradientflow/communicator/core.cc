@@ -25,8 +25,13 @@ namespace {
 
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
 
 constexpr int kSpinMicroseconds = 50;
+// About a microsecond, depending on the core. The peer of a blocking call
+// mostly comes within it; a poll in vain is followed by a system call that
+// yields the core, which on a busy machine should not come later than this.
+constexpr int kSyncLooks = 100;
 
 int HostRanks(const CallGroup& group) {
   return static_cast<int>(std::count(group.topology.host.begin(),
@@ -121,6 +126,7 @@ Status CommunicatorCore::Build() {
   executor.segment_bytes = options_.segment_bytes;
   executor.segments_in_flight = options_.segments_in_flight;
   executor.trace = options_.trace_collectives;
+  executor.sync_looks = spin_ > nanoseconds(0) ? kSyncLooks : 1;
   const Result<const CollectiveAlgorithm*> algorithm =
       ParseAllreduceAlgorithm(options_.algorithm);
   if (!algorithm.ok()) return algorithm.status();

@@ -196,6 +196,8 @@ class Player {
         return bytes * Cost(r);
       case Step::Kind::kReduceMany:
         return bytes * (step.sources + 1) * Cost(r);
+      case Step::Kind::kPull:
+        return bytes * memory;
       case Step::Kind::kPullReduce:
         return bytes * memory * Sharing(r) * (step.push ? 2 : 1);
       case Step::Kind::kPush:

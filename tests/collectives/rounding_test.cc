@@ -125,10 +125,12 @@ TEST(Rounding, OverflowsWhoeverBringsTooMuchForTheWire) {
       RanksSetup setup;
       setup.size = size;
       setup.memory = share;
-      for (const Algorithm algorithm :
-           std::vector<Algorithm>{nullptr, &allreduce::kTwoSync,
-                                  &allreduce::kOneRound, &allreduce::kShared}) {
-        if (algorithm == &allreduce::kShared && !share) continue;
+      for (const Algorithm algorithm : std::vector<Algorithm>{
+               nullptr, &allreduce::kTwoSync, &allreduce::kOneRound,
+               &allreduce::kShared, &allreduce::kOneSync}) {
+        const bool shares = algorithm == &allreduce::kShared ||
+                            algorithm == &allreduce::kOneSync;
+        if (shares && !share) continue;
         for (int who = 0; who < size; ++who) {
           std::vector<std::vector<float>> values(static_cast<std::size_t>(size),
                                                  std::vector<float>(37, 0.5F));

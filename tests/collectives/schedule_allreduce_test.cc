@@ -136,8 +136,11 @@ TEST_P(AllreduceSchedule, UsesContributionsAndFinishesResultsOnce) {
           ASSERT_EQ(rank.raw_uses[i], 1) << "element " << i << " of " << count;
         }
       }
-      // With one round all ranks finish each element by themselves.
-      ASSERT_EQ(finished, algorithm() == &allreduce::kOneRound ? size() : 1)
+      // With one round, or one sync, all ranks finish each element by
+      // themselves.
+      const bool all_finish = algorithm() == &allreduce::kOneRound ||
+                              algorithm() == &allreduce::kOneSync;
+      ASSERT_EQ(finished, all_finish ? size() : 1)
           << "element " << i << " of " << count;
     }
   }
@@ -158,7 +161,9 @@ TEST_P(AllreduceSchedule, SendsNoMoreThanItsFormula) {
     const bool power_of_two = (n & (n - 1)) == 0;
     std::size_t bound = 2 * count * (n - 1) / n + 2 * n;
     if (algorithm() == &allreduce::kOneRound) bound = count * (n - 1);
-    if (algorithm() == &allreduce::kShared) bound = 0;
+    if (algorithm()->memory == CollectiveAlgorithm::Memory::kMustShare) {
+      bound = 0;
+    }
     // With every rank on a host of its own, two-level is the algorithm between
     // hosts.
     const bool folds = algorithm() == &allreduce::kHalvingDoubling ||
@@ -264,7 +269,9 @@ TEST(SymbolicExecutor, NoticesWhatIsWrong) {
 
 TEST(SymbolicExecutor, SeesBitsDifferWhereNobodySettles) {
   for (Algorithm algorithm : allreduce::kTable) {
-    if (algorithm == &allreduce::kShared) continue;  // Nothing travels.
+    if (algorithm->memory == CollectiveAlgorithm::Memory::kMustShare) {
+      continue;  // Nothing travels.
+    }
     auto ranks = Schedules(algorithm, 4, 64);
     FillWithFractions(3, &ranks);
     for (auto& rank : ranks) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "gradientflow/collectives/choose.h"
 #include "gradientflow/collectives/collective.h"
 #include "gradientflow/collectives/group.h"
+#include "gradientflow/collectives/mailboxes.h"
 #include "gradientflow/collectives/operation.h"
 #include "gradientflow/collectives/schedule.h"
 #include "gradientflow/collectives/slabs.h"
@@ -37,10 +39,12 @@ class Rank {
       : fabric_(std::make_unique<Fabric>(rank, all.size(), clock_,
                                          Poller::Create().value(),
                                          FabricOptions())),
+        mailboxes_(memory ? &all.arena(rank) : nullptr),
         context_{*fabric_,
                  memory ? &all.arena(rank) : nullptr,
                  kernels::CpuKernels(),
                  slabs_,
+                 mailboxes_,
                  &Rank::OnMessage,
                  this},
         segment_(context_, 0) {
@@ -89,6 +93,7 @@ class Rank {
   const SteadyClock clock_;
   std::unique_ptr<Fabric> fabric_;
   Slabs slabs_;
+  Mailboxes mailboxes_;
   std::uint64_t bytes_sent_ = 0;
   const SegmentArgs context_;
   CallGroup group_;
@@ -337,6 +342,28 @@ TEST_F(SegmentTest, SegmentsOfBlocksFillTheirPartOfEachBlock) {
   }
   EXPECT_EQ(out[0], out[1]);
   EXPECT_EQ(out[2], out[1]);
+}
+
+// A rank that may look often finds its peers without another turn.
+TEST_F(SegmentTest, LooksForItsPeersBeforeItGivesUpItsTurn) {
+  Make(2, true);
+  std::vector<std::vector<float>> data(2, std::vector<float>(40, 1));
+  for (const int r : {0, 1}) {
+    SetCall(r, &data[static_cast<std::size_t>(r)]);
+    at(r).plan().algorithm = &allreduce::kShared;
+    at(r).plan().one_sided = true;
+    at(r).Start(MakeSchedule(allreduce::kShared, r, {.size = 2}, 40), 0, 40);
+  }
+  EXPECT_TRUE(at(0).segment().Advance());
+  EXPECT_FALSE(at(0).segment().Advance(10)) << "rank 1 has not come";
+  std::thread other([&] {
+    while (!at(1).segment().done()) at(1).segment().Advance();
+  });
+  constexpr int kUntilItComes = std::numeric_limits<int>::max();
+  EXPECT_TRUE(at(0).segment().Advance(kUntilItComes));
+  EXPECT_TRUE(at(0).segment().done());
+  other.join();
+  for (const auto& rank : data) EXPECT_EQ(rank, std::vector<float>(40, 2));
 }
 
 TEST_F(SegmentTest, ASyncThatStandsNamesTheRanksItWaitsFor) {

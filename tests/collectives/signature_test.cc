@@ -104,6 +104,28 @@ TEST(Signature, ChangesWithAnythingThatChanges) {
   }
 }
 
+// A small call takes less time than a decision.
+TEST(CallPlanner, RemembersADecisionUntilTheCostsChange) {
+  CallGroup group;
+  group.size = 4;
+  CallPlanner planner(group, TypicalCostModels(), {4096});
+  CollectiveCall call;
+  call.count = 1000;
+  const CallPlan first = planner.Plan(call);
+  EXPECT_EQ(planner.Plan(call).why, first.why);
+  CollectiveCall asked = call;
+  asked.algorithm = first.algorithm;
+  EXPECT_EQ(*planner.Plan(asked).why, "asked for");
+  EXPECT_EQ(planner.Plan(call).why, first.why);
+  CollectiveCall longer = call;
+  longer.count = 1001;
+  EXPECT_NE(planner.Plan(longer).why, first.why);
+  CostModels fast = TypicalCostModels();
+  fast.together.across.latency_seconds = 1e-9;
+  planner.SetCosts(fast);
+  EXPECT_NE(*planner.Plan(call).why, *first.why);
+}
+
 TEST(Signature, HoldsTheSegmentsAndTheGroup) {
   Random random(8);
   const CollectiveCall call = SomeCall(&random);

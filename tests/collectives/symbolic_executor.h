@@ -100,6 +100,7 @@ class SymbolicExecutor {
  private:
   struct State {
     Cells scratch;
+    Cells mail;  // The copy that peers read, if the schedule mails.
     std::size_t round = 0;
     std::size_t local = 0;  // Steps of the round done, after messages.
     bool posted = false;
@@ -145,7 +146,7 @@ class SymbolicExecutor {
     for (; state.local < steps.size(); ++state.local) {
       const Step& step = steps[state.local];
       if (step.kind == Step::Kind::kSync) {
-        if (!state.in_sync) ++state.syncs;
+        if (!state.in_sync) Arrive(r);
         progress = progress || !state.in_sync;
         state.in_sync = !SyncReached(r);
         if (state.in_sync) return progress;
@@ -183,6 +184,34 @@ class SymbolicExecutor {
   bool Shares(std::size_t a, std::size_t b) const {
     const auto& host = options_.topology.host;
     return host.empty() || host[a] == host[b];
+  }
+
+  void Arrive(std::size_t r) {
+    ++states_[r].syncs;
+    const Schedule& schedule = ranks_[r].schedule;
+    if (!schedule.mailed) return;
+    if (!schedule.shown || states_[r].syncs > 1) {
+      return Fail(r, "mails nothing, or twice");
+    }
+    const Cell* shown = At(r, *schedule.shown);
+    if (shown == nullptr) return;
+    states_[r].mail.assign(shown, shown + schedule.shown->count);
+  }
+
+  // Where rank r reads the slice of what rank q shows.
+  const Cell* SeenOf(std::size_t r, std::size_t q, const Slice& slice) {
+    const Schedule& schedule = ranks_[q].schedule;
+    if (states_[q].syncs == 0 && r != q) Fail(r, "reads before a sync");
+    if (!schedule.shown) return At(q, slice);
+    const Slice& shown = *schedule.shown;
+    if (slice.space != shown.space || shown.offset != 0 ||
+        slice.offset + slice.count > shown.count) {
+      Fail(r, StrCat("reads what rank ", q, " does not show"));
+      return nullptr;
+    }
+    if (!schedule.mailed && Finished(q)) Fail(r, "reads after the last sync");
+    return schedule.mailed ? states_[q].mail.data() + slice.offset
+                           : At(q, slice);
   }
 
   bool SyncReached(std::size_t r) const {
@@ -328,6 +357,8 @@ class SymbolicExecutor {
         return ReduceMany(r, step);
       case Step::Kind::kCopy:
         return CopySlice(r, step);
+      case Step::Kind::kPull:
+        return Pull(r, step);
       case Step::Kind::kPullReduce:
         return PullReduce(r, step);
       case Step::Kind::kPush:
@@ -386,15 +417,27 @@ class SymbolicExecutor {
     std::copy(src, src + step.dst.count, dst);
   }
 
+  void Pull(std::size_t r, const Step& step) {
+    if (step.src.count != step.dst.count) Fail(r, "uneven pull");
+    const auto peer = static_cast<std::size_t>(step.peer);
+    const Cell* src = SeenOf(r, peer, step.src);
+    Cell* dst = At(r, step.dst);
+    if (dst == nullptr || src == nullptr) return;
+    std::copy(src, src + step.dst.count, dst);
+  }
+
   void PullReduce(std::size_t r, const Step& step) {
+    const Slice& src = step.src.count > 0 ? step.src : step.dst;
+    if (src.count != step.dst.count) Fail(r, "uneven pull");
     for (std::size_t i = 0; i < step.dst.count; ++i) {
       const Slice at{step.dst.space, step.dst.offset + i, 1};
+      const Slice from{src.space, src.offset + i, 1};
       Cell sum;
       bool first = true;
       int parties = 0;
       for (std::size_t q = 0; q < ranks_.size(); ++q) {
         if (!Shares(r, q)) continue;
-        const Cell* term = At(q, at);
+        const Cell* term = SeenOf(r, q, from);
         if (term == nullptr) return;
         sum = first ? *term : Add(r, sum, *term);
         first = false;

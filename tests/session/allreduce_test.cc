@@ -249,7 +249,7 @@ TEST_P(Allreduce, RunsByTheSessionsAlgorithmUnlessItNamesOne) {
       EXPECT_TRUE(sum(0, nullptr) == sum(0, algorithm)) << Name(algorithm);
       // A group of some ranks shares no memory.
       const Algorithm there =
-          algorithm == &allreduce::kShared ? &allreduce::kTwoSync : algorithm;
+          RunnableAlgorithm(algorithm, session.size(), /*all_share=*/false);
       EXPECT_TRUE(sum(1, nullptr) == sum(1, there)) << Name(algorithm);
     });
   }

@@ -27,12 +27,14 @@ constexpr std::size_t kCounts[] = {0, 1, 2, 7, 97, 1000, 4095, 4097};
 constexpr DType kAllTypes[] = {
     DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64,
     DType::kInt8,    DType::kInt32,   DType::kInt64,    DType::kUInt8};
+bool all_share = false;  // Whether the ranks of the running test share memory.
 
 class Collectives : public ::testing::TestWithParam<std::tuple<Over, int>> {
  protected:
   void Run(const std::function<void(GradientSession&)>& body) const {
     Job job;
     std::tie(job.over, job.size) = GetParam();
+    all_share = job.over == Over::kMemory;
     job.options.segment_bytes = kSegmentBytes;
     job.options.segments_in_flight = 2;
     RunRanks(job, body);
@@ -49,11 +51,12 @@ CollectiveCall Call(CollectiveKind kind, DType dtype, std::size_t count,
   return call;
 }
 
-// Every algorithm of the collective, and "auto".
+// Every algorithm of the collective that the ranks can run, and "auto".
 std::vector<const CollectiveAlgorithm*> Algorithms(CollectiveKind kind) {
-  const auto table = AlgorithmsOf(kind);
   std::vector<const CollectiveAlgorithm*> all = {nullptr};
-  all.insert(all.end(), table.begin(), table.end());
+  for (const auto* row : AlgorithmsOf(kind)) {
+    if (RunnableAlgorithm(row, 2, all_share) == row) all.push_back(row);
+  }
   return all;
 }
 

@@ -14,10 +14,12 @@ extern const CollectiveAlgorithm kRing;
 extern const CollectiveAlgorithm kHalvingDoubling;
 extern const CollectiveAlgorithm kTwoSync;
 extern const CollectiveAlgorithm kOneRound;
+extern const CollectiveAlgorithm kOneSync;
 
 // If two algorithms have the same predicted time, the first in this list wins.
 inline constexpr const CollectiveAlgorithm* kTable[] = {
-    &kShared, &kTwoLevel, &kRing, &kHalvingDoubling, &kTwoSync, &kOneRound,
+    &kShared,  &kTwoLevel, &kRing,    &kHalvingDoubling,
+    &kTwoSync, &kOneRound, &kOneSync,
 };
 
 }  // namespace gradientflow::allreduce

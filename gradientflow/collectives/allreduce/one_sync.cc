@@ -1,0 +1,50 @@
+#include "gradientflow/collectives/allreduce/table.h"
+#include "gradientflow/collectives/group.h"
+#include "gradientflow/collectives/schedule.h"
+
+namespace gradientflow {
+namespace {
+
+// Up to this size one sync is cheaper than what the copies cost: at 4 KiB two
+// ranks with a core each took 1.0 us, and 0.8 us by `shared`.
+constexpr std::size_t kMostBytes = std::size_t{2} << 10;
+
+// Every rank copies its buffer to where its peers can read it, and after the
+// only sync adds all copies, in rank order. So small buffers wait for their
+// peers once, and it does not matter whether they are in shared memory.
+Schedule Make(int /*rank*/, const CallShape& shape, std::size_t count) {
+  Schedule schedule;
+  if (shape.size == 1 || count == 0) return schedule;
+  const Slice all = Data(0, count);
+  Step reduce = SumOf(all, all);
+  reduce.last = true;
+  schedule.shown = all;
+  schedule.mailed = true;
+  AppendRound({Sync()}, &schedule);
+  AppendRound({reduce}, &schedule);
+  return schedule;
+}
+
+Price PriceOf(const CallQuestion& question, double bytes) {
+  Price price;
+  const double size = question.size();
+  if (size == 1) return price;
+  const std::size_t all = question.count * question.wire_element_bytes;
+  if (all > kMostBytes) return ImpossiblePrice();
+  price.Add(1, {0, 0, 0, (size + 1) * bytes}, question.model.inside);
+  return price;
+}
+
+}  // namespace
+
+constinit const CollectiveAlgorithm allreduce::kOneSync = {
+    .name = "one_sync",
+    .make = &Make,
+    .price = &PriceOf,
+    .memory = CollectiveAlgorithm::Memory::kMustShare,
+    .max_ranks = kMaxReduceParties,
+    .stand_in = &allreduce::kOneRound,
+    .most_segment_bytes = kMailBytes,
+};
+
+}  // namespace gradientflow

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "gradientflow/base/status.h"
+#include "gradientflow/collectives/collective.h"
+#include "gradientflow/collectives/schedule.h"
+#include "transports/arena.h"
+
+namespace gradientflow {
+
+// Memory in this rank's arena for the small buffers that it shows its peers by
+// copy (Schedule::mailed). Each sync of a channel has a box, and the sync
+// kMailboxes later has the same one. Whoever begins syncs keeps half of that
+// number at a time under way while there are mailed ones among them; then no
+// box is written that a peer has yet to read. (The proof is that of the slots:
+// see Executor::HasSlotsFor.)
+// NOT thread-safe. The memory stays taken until the arena ends, since a peer
+// may be reading when this rank is done.
+class Mailboxes {
+ public:
+  static constexpr std::uint64_t kBoxes = 16;
+  // A float32 pool with a 16-bit wire takes twice the bytes of the wire.
+  static constexpr std::size_t kBoxBytes = 2 * kMailBytes;
+
+  explicit Mailboxes(SharedArena* arena) : arena_(arena) {}
+
+  // Returns the box of `sync`, of kBoxBytes; kResourceExhausted if the arena is
+  // full. REQUIRES an arena.
+  Result<std::byte*> At(Channel channel, std::uint64_t sync) {
+    std::byte*& boxes = boxes_[static_cast<std::size_t>(channel)];
+    if (boxes == nullptr) {
+      const Result<BufferView> taken = arena_->Allocate(kBoxes * kBoxBytes);
+      if (!taken.ok()) return taken.status();
+      boxes = taken.value().data;
+    }
+    return boxes + sync % kBoxes * kBoxBytes;
+  }
+
+ private:
+  SharedArena* const arena_;
+  std::array<std::byte*, kChannels> boxes_{};
+};
+
+}  // namespace gradientflow

@@ -1,0 +1,44 @@
+#include "gradientflow/collectives/one_sided/exchange.h"
+
+#include <utility>
+
+#include "gradientflow/collectives/group.h"
+
+namespace gradientflow {
+
+Schedule OneSided(const CallShape& shape, Slice shown,
+                  std::size_t most_elements, std::vector<Step> steps) {
+  Schedule schedule;
+  if (most_elements == 0) return schedule;
+  if (shape.size == 1) {
+    AppendRound(std::move(steps), &schedule);
+    return schedule;
+  }
+  schedule.shown = shown;
+  schedule.mailed = most_elements * shape.wire_element_bytes <= kMailBytes;
+  AppendRound({Sync()}, &schedule);
+  AppendRound(std::move(steps), &schedule);
+  if (!schedule.mailed) AppendRound({Sync()}, &schedule);
+  return schedule;
+}
+
+void AppendPull(int rank, int peer, Slice src, Slice dst,
+                std::vector<Step>* steps) {
+  Step step = Copy(src, dst);
+  if (peer != rank) {
+    step.kind = Step::Kind::kPull;
+    step.peer = peer;
+  }
+  steps->push_back(step);
+}
+
+Price OneSidedPrice(const CallQuestion& question, double shown_bytes,
+                    double moved_bytes) {
+  Price price;
+  if (question.size() == 1) return price;
+  const double syncs = shown_bytes <= double{kMailBytes} ? 1 : 2;
+  price.Add(syncs, {0, 0, 0, moved_bytes / syncs}, question.model.inside);
+  return price;
+}
+
+}  // namespace gradientflow

@@ -183,7 +183,8 @@ class GradientSession {
   // FinishStep(), and after the update, it zeroes what the step sent (nothing
   // if the step was nonfinite, because the pool then keeps all of it). Nobody
   // else may zero or change the pool. A gradient that is marked before this
-  // call ends the job.
+  // call ends the job. With a pool on a GPU it is submitted to the stream that
+  // gradients are computed on.
   //
   // Between FinishStep() and this call, chunks that were sent hold the result
   // of the step, and others hold what is kept back, multiplied by the momentum

@@ -52,9 +52,9 @@ inline constexpr std::uint32_t kNotSent = 0xFFFFFFFFU;
 // packed is then null, and scale is not used. CPU tables skip the residuals
 // that `dirty` says are zero, and keep `dirty` up to date.
 //
-// CPU tables also take a null `residual` here and in the two structs below:
-// the gradients contain the residual, s = grads[i], and a kept chunk keeps
-// type(keep_factor * s) there. Then packed is null and zero_kept false.
+// If `residual` is null, here and in the two structs below, the gradients
+// contain it: s = grads[i]. A kept chunk keeps type(keep_factor * s) there, a
+// sent one stays as it is, and zero_kept must be false.
 struct ChunkResidualArgs {
   ChunkRange range;
   const std::uint32_t* slots;  // For all chunks of the pool.

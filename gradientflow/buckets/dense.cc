@@ -101,9 +101,8 @@ void DenseAggregator::OnDone(void* self, std::uint64_t bucket,
 }
 
 Status DenseAggregator::ZeroSent() {
-  std::fill_n(args_.pool, args_.layout->elements() * SizeOf(args_.pool_dtype),
-              std::byte{0});
-  return Status();
+  const std::size_t elements = args_.layout->elements();
+  return args_.zero({args_.pool, elements * SizeOf(args_.pool_dtype), {}});
 }
 
 bool DenseAggregator::Done() const { return done_ == buckets_.size(); }

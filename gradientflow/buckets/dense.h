@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <vector>
 
+#include "gradientflow/base/buffer.h"
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/dtype.h"
 #include "gradientflow/buckets/aggregator.h"
@@ -19,6 +21,9 @@ struct AggregatorArgs {
   int ranks = 1;      // In the group.
   const PoolLayout* layout = nullptr;
   std::byte* pool = nullptr;
+  // Zeroes a part of the pool, in the order of whoever writes to it. Needed if
+  // gradients are added to the pool.
+  std::function<Status(const BufferView&)> zero = {};
   DType pool_dtype = DType::kFloat32;
   DType wire_dtype = DType::kFloat32;
   ReduceOp reduce = ReduceOp::kMean;

@@ -207,9 +207,8 @@ constexpr std::array kRows = {
         "Whether backward adds its gradients to what the pool holds, instead "
         "of writing over it. With sparse communication the pool itself then "
         "keeps back what is not sent, which saves as much memory again and "
-        "most of the passes over it, but in a 16-bit pool rounds it. For pools "
-        "in host memory and programs that call zero_gradients after each "
-        "step."),
+        "most of the passes over it, but in a 16-bit pool rounds it. For "
+        "programs that call zero_gradients after each step."),
     Row<c::IntegerOrAuto<&O::compute_threads, 1, 1024, 0>>(
         kGradients, "compute_threads", "an integer from 1 to 1024, or auto",
         "Threads that share the CPU's passes over gradients (residuals, norms, "

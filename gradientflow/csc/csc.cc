@@ -4,10 +4,13 @@
 #include <cstddef>
 #include <utility>
 
-#include "kernels/kernels.h"
-
 namespace gradientflow {
 namespace {
+
+// Where the kernels keep track of what is kept back, if they can.
+std::uint8_t* KernelDirty(const CscRegion& region) {
+  return region.memory->asynchronous() ? nullptr : region.dirty;
+}
 
 // Calls the kernel for args.range or, if the memory has workers, for each of
 // its chunks.
@@ -47,13 +50,25 @@ kernels::ChunkRange Csc::Whole(const CscRegion& region) const {
   return Range(region, 0, (region.elements + chunk - 1) / chunk);
 }
 
+// The kernels of a device do not know which gradients were sent. A caller may
+// yet read those, so they must not change.
 Status Csc::Rescale(const CscRegion& region, float factor) const {
   if (factor == 1.0F) return {};
-  const kernels::ChunkRescaleArgs args = {Whole(region), region.residual,
-                                          factor,        region.dirty,
-                                          region.grads,  region.type};
-  return ForChunks(region, "chunk_rescale",
-                   region.memory->kernels().chunk_rescale, args);
+  kernels::ChunkRescaleArgs args = {Whole(region), region.residual,
+                                    factor,        KernelDirty(region),
+                                    region.grads,  region.type};
+  if (!region.memory->asynchronous() || region.residual != nullptr) {
+    return ForChunks(region, "chunk_rescale",
+                     region.memory->kernels().chunk_rescale, args);
+  }
+  GF_RETURN_IF_ERROR(ForParts(region, [&](const Part& part) {
+    if (!part.dirty) return Status();
+    args.range = part.range;
+    return ForChunks(region, "chunk_rescale",
+                     region.memory->kernels().chunk_rescale, args);
+  }));
+  // Backward adds to the result, in an order of its own.
+  return region.memory->Synchronize();
 }
 
 Status Csc::Pack(const CscRegion& region, std::size_t first,
@@ -71,7 +86,7 @@ Status Csc::Pack(const CscRegion& region, std::size_t first,
   args.keep_factor = config_.keep_factor;
   args.norm_scale = factors_.kept_norm;
   args.norms = region.norms;
-  args.dirty = region.dirty;
+  args.dirty = KernelDirty(region);
   return ForChunks(region, "chunk_residual",
                    region.memory->kernels().chunk_residual, args);
 }
@@ -101,6 +116,13 @@ Status Csc::Unpack(const CscRegion& region, std::size_t first,
                    region.memory->kernels().chunk_unpack, args);
 }
 
+Status Csc::Unpack(const CscRegion& region,
+                   std::span<const std::size_t> chunks) const {
+  return RunPass(region.memory->workers(), chunks.size(),
+                 chunks.size() * config_.selection.chunk_elements,
+                 [&](std::size_t i) { return Unpack(region, chunks[i], 1); });
+}
+
 Status Csc::Skip(const CscRegion& region) const {
   kernels::ChunkRestoreArgs args = {};
   args.range = Whole(region);
@@ -109,56 +131,70 @@ Status Csc::Skip(const CscRegion& region) const {
   args.type = region.type;
   args.residual = region.residual;
   args.scale = factors_.give_back;
-  args.dirty = region.dirty;
+  args.dirty = KernelDirty(region);
   return ForChunks(region, "chunk_restore",
                    region.memory->kernels().chunk_restore, args);
 }
 
-Status Csc::ForGradients(const CscRegion& region, const Chunk& chunk) const {
+void Csc::NoteKept(const CscRegion& region, std::span<const std::uint8_t> sent,
+                   bool skipped) {
+  if (!region.memory->asynchronous() || region.dirty == nullptr) return;
+  for (std::size_t c = 0; c < sent.size(); ++c) {
+    region.dirty[c] = skipped || sent[c] == 0 ? 1 : 0;
+  }
+}
+
+Csc::Part Csc::PartOf(const CscRegion& region, std::size_t first,
+                      std::size_t count) const {
   const std::size_t width = config_.selection.chunk_elements;
+  const std::size_t begin = first * width;
+  const std::size_t end = std::min(region.elements, (first + count) * width);
+  auto* const grads = static_cast<std::byte*>(region.grads);
+  return {Range(region, first, count), region.dirty[first] != 0,
+          grads + begin * SizeOf(region.type), begin, end - begin};
+}
+
+// On the host a part is a chunk, and threads share them. Elsewhere each part
+// costs a call of the device, so it is as long as it can be.
+Status Csc::ForParts(const CscRegion& region,
+                     const PartFunction& function) const {
   const std::size_t chunks = Whole(region).count;
-  return RunPass(
-      region.memory->workers(), chunks, region.elements, [&](std::size_t c) {
-        const std::size_t begin = c * width;
-        auto* grads =
-            static_cast<std::byte*>(region.grads) + begin * SizeOf(region.type);
-        return chunk(c, grads, begin, std::min(width, region.elements - begin));
-      });
+  if (!region.memory->asynchronous()) {
+    return RunPass(
+        region.memory->workers(), chunks, region.elements,
+        [&](std::size_t c) { return function(PartOf(region, c, 1)); });
+  }
+  for (std::size_t first = 0; first < chunks;) {
+    std::size_t end = first + 1;
+    while (end < chunks && region.dirty[end] == region.dirty[first]) ++end;
+    GF_RETURN_IF_ERROR(function(PartOf(region, first, end - first)));
+    first = end;
+  }
+  return Status();
 }
 
 Status Csc::ZeroSent(const CscRegion& region) const {
-  return ForGradients(region, [&](std::size_t c, std::byte* grads, std::size_t,
-                                  std::size_t count) {
-    if (region.dirty[c] == 0) {
-      std::fill_n(grads, count * SizeOf(region.type), std::byte{0});
-    }
-    return Status();
+  return ForParts(region, [&](const Part& part) {
+    if (part.dirty) return Status();
+    return region.memory->Zero(part.grads, part.count * SizeOf(region.type));
   });
 }
 
 Status Csc::ReadKept(const CscRegion& region, float* residual) const {
-  return ForGradients(region, [&](std::size_t c, std::byte* grads,
-                                  std::size_t begin, std::size_t count) {
-    if (region.dirty[c] == 0) {
-      std::fill_n(residual + begin, count, 0.0F);
-      return Status();
+  return ForParts(region, [&](const Part& part) {
+    if (part.dirty) {
+      return region.memory->ReadGradients(part.grads, region.type,
+                                          residual + part.begin, part.count);
     }
-    return region.memory->KernelStatus(
-        "convert", kernels::CpuKernels().convert(
-                       {grads, region.type, residual + begin, DType::kFloat32,
-                        nullptr, count, 1, nullptr},
-                       nullptr));
+    std::fill_n(residual + part.begin, part.count, 0.0F);
+    return Status();
   });
 }
 
 Status Csc::WriteKept(const CscRegion& region, const float* residual) const {
-  return ForGradients(region, [&](std::size_t, std::byte* grads,
-                                  std::size_t begin, std::size_t count) {
-    return region.memory->KernelStatus(
-        "convert",
-        kernels::CpuKernels().convert({residual + begin, DType::kFloat32, grads,
-                                       region.type, nullptr, count, 1, nullptr},
-                                      nullptr));
+  return ForParts(region, [&](const Part& part) {
+    return region.memory->WriteGradients(residual + part.begin, part.grads,
+                                         region.type, part.count);
   });
 }
 

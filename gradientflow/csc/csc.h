@@ -44,13 +44,16 @@ struct CscRegion {
   std::size_t elements = 0;
   void* grads = nullptr;
   DType type = DType::kFloat32;
-  // Null, in host memory: the gradients contain the residual. Backward adds to
-  // them, Pack() leaves there what is kept back, and a chunk that was sent has
-  // to be zeroed (ZeroSent()) before it is added to again.
+  // Null: the gradients contain the residual. Backward adds to them, Pack()
+  // leaves there what is kept back, and a chunk that was sent has to be zeroed
+  // (ZeroSent()) before it is added to again.
   float* residual = nullptr;
   const std::uint32_t* slots = nullptr;  // The selection, for the kernels.
   float* norms = nullptr;
-  std::uint8_t* dirty = nullptr;  // In host memory; see ChunkResidualArgs.
+  // In the host's memory, whatever `memory` is: dirty[c] is 0 if nothing is
+  // kept back in chunk c. On the host the kernels keep it up to date, elsewhere
+  // NoteKept() does. May be null if the residual is apart.
+  std::uint8_t* dirty = nullptr;
   // The chunks to be sent, by slot, in type `wire` and multiplied by
   // `packed_scale`. Null if they are exchanged where they are.
   void* packed = nullptr;
@@ -107,23 +110,42 @@ class Csc {
   // again, and takes their norms.
   Status Unpack(const CscRegion& region, std::size_t first,
                 std::size_t count) const;
+  // The same for any chunks, in host memory.
+  Status Unpack(const CscRegion& region,
+                std::span<const std::size_t> chunks) const;
   // The step is skipped: what was sent and is finite goes back to the residual,
   // an equal part on each rank, so that it is sent again. Elements of the
   // residual that are not finite become 0; otherwise they would stay for ever.
   Status Skip(const CscRegion& region) const;
 
-  // For a residual in the gradients. Zeroes the chunks in which nothing is kept
-  // back: those that were sent, unless the step was skipped.
+  // For a residual in the gradients.
+  // Says which chunks a step has sent (a byte for each of them, 0 or 1), and
+  // whether it was skipped. To be called at the end of each step; has no effect
+  // in host memory.
+  static void NoteKept(const CscRegion& region,
+                       std::span<const std::uint8_t> sent, bool skipped);
+  // Zeroes the chunks in which nothing is kept back: those that were sent,
+  // unless the step was skipped.
   Status ZeroSent(const CscRegion& region) const;
-  // Copies what is kept back from the gradients, as float32, and back. Between
-  // ZeroSent() and Pack(), backward must not have begun.
+  // Copies what is kept back from the gradients into float32 of the host's
+  // memory, and back. Between ZeroSent() and Pack(), backward must not have
+  // begun.
   Status ReadKept(const CscRegion& region, float* residual) const;
   Status WriteKept(const CscRegion& region, const float* residual) const;
 
  private:
-  using Chunk = std::function<Status(std::size_t c, std::byte* grads,
-                                     std::size_t begin, std::size_t count)>;
-  Status ForGradients(const CscRegion& region, const Chunk& chunk) const;
+  // Some chunks, all of which are dirty or all of which are not.
+  struct Part {
+    kernels::ChunkRange range;
+    bool dirty;
+    std::byte* grads;
+    std::size_t begin;  // In elements.
+    std::size_t count;
+  };
+  using PartFunction = std::function<Status(const Part&)>;
+  Part PartOf(const CscRegion& region, std::size_t first,
+              std::size_t count) const;
+  Status ForParts(const CscRegion& region, const PartFunction& function) const;
   kernels::ChunkRange Range(const CscRegion& region, std::size_t first,
                             std::size_t count) const {
     return {region.elements, config_.selection.chunk_elements, first, count};
@@ -135,7 +157,8 @@ class Csc {
   float loss_scale_;
 };
 
-// Brings region.dirty, in host memory, up to date with the residual.
+// Brings region.dirty up to date with the residual, which is in the host's
+// memory.
 void FindDirty(const CscRegion& region, const float* residual,
                std::size_t chunk_elements);
 

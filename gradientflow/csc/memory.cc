@@ -1,13 +1,23 @@
 #include "gradientflow/csc/memory.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "gradientflow/base/pages.h"
 #include "gradientflow/base/str_cat.h"
+#include "kernels/kernels.h"
 
 namespace gradientflow {
 namespace {
+
+// Converts n gradients of the host's memory.
+int Convert(const void* src, DType src_type, void* dst, DType dst_type,
+            std::size_t n) {
+  return kernels::CpuKernels().convert(
+      {src, src_type, dst, dst_type, nullptr, n, 1, nullptr}, nullptr);
+}
 
 class HostMemory final : public CscMemory {
  public:
@@ -41,6 +51,20 @@ class HostMemory final : public CscMemory {
     if (bytes > 0) std::memcpy(dst, src, bytes);
     return {};
   }
+  Status Zero(void* grads, std::size_t bytes) override {
+    std::fill_n(static_cast<std::byte*>(grads), bytes, std::byte{0});
+    return {};
+  }
+  Status ReadGradients(const void* grads, DType type, float* values,
+                       std::size_t n) override {
+    return KernelStatus("convert",
+                        Convert(grads, type, values, DType::kFloat32, n));
+  }
+  Status WriteGradients(const float* values, void* grads, DType type,
+                        std::size_t n) override {
+    return KernelStatus("convert",
+                        Convert(values, DType::kFloat32, grads, type, n));
+  }
   Status Synchronize() override { return {}; }
   Status Mark() override { return {}; }
   Result<bool> Reached() const override { return true; }
@@ -51,8 +75,9 @@ class HostMemory final : public CscMemory {
 
 class MemoryOfDevice final : public CscMemory {
  public:
-  MemoryOfDevice(Device* device, Stream* stream, std::unique_ptr<Event> mark)
-      : device_(device), stream_(stream), mark_(std::move(mark)) {}
+  MemoryOfDevice(Device* device, Stream* stream, DeviceSync* sync,
+                 std::unique_ptr<Event> mark)
+      : device_(device), stream_(stream), sync_(sync), mark_(std::move(mark)) {}
 
   bool asynchronous() const override { return true; }
   std::string description() const override { return device_->description(); }
@@ -72,13 +97,41 @@ class MemoryOfDevice final : public CscMemory {
   Status Copy(void* dst, const void* src, std::size_t bytes) override {
     return stream_->Copy(dst, src, bytes);
   }
+  Status Zero(void* grads, std::size_t bytes) override {
+    return sync_ != nullptr ? sync_->Zero(grads, bytes)
+                            : stream_->Fill(grads, 0, bytes);
+  }
+  Status ReadGradients(const void* grads, DType type, float* values,
+                       std::size_t n) override {
+    std::vector<std::byte> copy(n * SizeOf(type));
+    GF_RETURN_IF_ERROR(Copy(copy.data(), grads, copy.size()));
+    GF_RETURN_IF_ERROR(Synchronize());
+    return Converted(Convert(copy.data(), type, values, DType::kFloat32, n));
+  }
+  Status WriteGradients(const float* values, void* grads, DType type,
+                        std::size_t n) override {
+    std::vector<std::byte> copy(n * SizeOf(type));
+    GF_RETURN_IF_ERROR(
+        Converted(Convert(values, DType::kFloat32, copy.data(), type, n)));
+    // What the caller has submitted so far uses the gradients, too.
+    if (sync_ != nullptr) GF_RETURN_IF_ERROR(sync_->Fence(*stream_));
+    GF_RETURN_IF_ERROR(Copy(grads, copy.data(), copy.size()));
+    return Synchronize();
+  }
   Status Synchronize() override { return stream_->Synchronize(); }
   Status Mark() override { return stream_->Record(mark_.get()); }
   Result<bool> Reached() const override { return mark_->Query(); }
 
  private:
+  static Status Converted(int error) {
+    if (error == 0) return {};
+    return {StatusCode::kInternal,
+            StrCat("kernel convert failed with error ", error)};
+  }
+
   Device* const device_;
   Stream* const stream_;
+  DeviceSync* const sync_;
   const std::unique_ptr<Event> mark_;
 };
 
@@ -89,11 +142,12 @@ std::unique_ptr<CscMemory> HostCscMemory(Workers* workers) {
 }
 
 Result<std::unique_ptr<CscMemory>> DeviceCscMemory(Device* device,
-                                                   Stream* stream) {
+                                                   Stream* stream,
+                                                   DeviceSync* sync) {
   Result<std::unique_ptr<Event>> mark = device->NewEvent();
   if (!mark.ok()) return mark.status();
   return std::unique_ptr<CscMemory>(
-      new MemoryOfDevice(device, stream, std::move(mark).value()));
+      new MemoryOfDevice(device, stream, sync, std::move(mark).value()));
 }
 
 }  // namespace gradientflow

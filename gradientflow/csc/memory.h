@@ -4,9 +4,11 @@
 #include <memory>
 #include <string>
 
+#include "gradientflow/base/dtype.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/base/workers.h"
 #include "gradientflow/device/device.h"
+#include "gradientflow/device/device_sync.h"
 #include "kernels/chunk_kernels.h"
 
 namespace gradientflow {
@@ -39,6 +41,17 @@ class CscMemory {
   virtual Result<DeviceMemory> AllocateOnHost(std::size_t bytes) = 0;
   // Copies between any two of these, and other memory of the host.
   virtual Status Copy(void* dst, const void* src, std::size_t bytes) = 0;
+  // Zeroes gradients, in the order of whoever writes them. Unlike the other
+  // calls it may come from any thread, and from several at a time.
+  virtual Status Zero(void* grads, std::size_t bytes) = 0;
+  // Copies n gradients of `type` into the host's float32 `values`, or from
+  // there, rounded. Done when they return; writing waits for what the owner of
+  // the gradients has submitted to a device. On the host, calls for different
+  // gradients may run at the same time.
+  virtual Status ReadGradients(const void* grads, DType type, float* values,
+                               std::size_t n) = 0;
+  virtual Status WriteGradients(const float* values, void* grads, DType type,
+                                std::size_t n) = 0;
   // Blocks until all work is done.
   virtual Status Synchronize() = 0;
   // Mark() marks the end of the work so far, and Reached() says whether that
@@ -51,9 +64,11 @@ class CscMemory {
 // borrowed and outlive the result; null: the calling thread works alone.
 std::unique_ptr<CscMemory> HostCscMemory(Workers* workers = nullptr);
 
-// The memory of a device, with work in the order of `stream`. Both arguments
-// are borrowed and outlive the result.
+// The memory of a device, with work in the order of `stream`. Gradients are
+// written in the order of the producer of `sync`, or of `stream` if that is
+// null. All arguments are borrowed and outlive the result.
 Result<std::unique_ptr<CscMemory>> DeviceCscMemory(Device* device,
-                                                   Stream* stream);
+                                                   Stream* stream,
+                                                   DeviceSync* sync = nullptr);
 
 }  // namespace gradientflow

@@ -75,6 +75,7 @@ SparseAggregator::~SparseAggregator() { (void)memory_->Synchronize(); }
 
 Status SparseAggregator::Allocate() {
   const std::size_t chunks = selector_.chunks();
+  const bool has_dirty = on_host() || in_gradients();
   const struct {
     DeviceMemory* memory;
     std::size_t bytes;
@@ -88,7 +89,7 @@ Status SparseAggregator::Allocate() {
       {&norms_, chunks * sizeof(float), false},
       {&workspace_, kernels::TopKWorkspaceBytes(chunks), false},
       {&nonfinite_, sizeof(std::uint32_t), false},
-      {&dirty_, on_host() ? chunks : 0, true},
+      {&dirty_, has_dirty ? chunks : 0, true},
       {&host_selected_, chunks, true},
       {&host_nonfinite_, sizeof(std::uint32_t), true},
       {&host_zero_, sizeof(std::uint32_t), true},
@@ -101,13 +102,14 @@ Status SparseAggregator::Allocate() {
     *want.memory = std::move(memory).value();
   }
   std::memset(host_zero_.get(), 0, sizeof(std::uint32_t));
+  if (has_dirty && chunks > 0) std::memset(dirty_.get(), 0, chunks);
   region_.memory = memory_.get();
   region_.elements = args_.layout->elements();
   region_.grads = args_.pool;
   region_.type = args_.pool_dtype;
   region_.residual = in_gradients() ? nullptr : As<float>(residual_);
   region_.norms = As<float>(norms_);
-  region_.dirty = on_host() ? As<std::uint8_t>(dirty_) : nullptr;
+  region_.dirty = has_dirty ? As<std::uint8_t>(dirty_) : nullptr;
   region_.wire = args_.wire_dtype;
   region_.nonfinite = As<std::uint32_t>(nonfinite_);
   GF_RETURN_IF_ERROR(
@@ -359,6 +361,7 @@ void SparseAggregator::TakeSelection() {
   if (nonfinite != 0) result_.nonfinite = true;
   Check(selector_.Restore(
       step_ + 1, {As<std::uint8_t>(host_selected_), selector_.chunks()}));
+  Csc::NoteKept(region_, selection_, result_.nonfinite);
   if (result_.nonfinite && result_.status.ok()) {
     phase_ = Phase::kSkipping;
     Check(csc_.Skip(region_));
@@ -409,7 +412,9 @@ Status SparseAggregator::Restore(std::uint64_t next_step, float loss_scale,
         memory_->Copy(residual_.get(), residual.data(), residual.size()));
   }
   (void)csc_.SetScale(loss_scale, loss_scale);
-  if (on_host()) FindDirty(region_, kept, selector_.chunk(0).count);
+  if (region_.dirty != nullptr) {
+    FindDirty(region_, kept, selector_.chunk(0).count);
+  }
   return UploadSelection();
 }
 

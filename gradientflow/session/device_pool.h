@@ -32,7 +32,7 @@ class DevicePool final : public GradientPool {
   void SetStream(void* native) override { sync_->SetProducer(native); }
   Result<std::unique_ptr<CscMemory>> NewCscMemory() override {
     return DeviceCscMemory(path().device().get(),
-                           &path().stream(Channel::kGradients));
+                           &path().stream(Channel::kGradients), sync_.get());
   }
   Status Update(std::size_t index, const OptimizerGroup& group,
                 const Sent& sent) override;

@@ -134,10 +134,6 @@ Status GradientSession::Parts::Prepare(const std::vector<TensorSpec>& tensors) {
     names.push_back(specs[i].name);
   }
   GF_RETURN_IF_ERROR(CheckNames(specs));
-  if (options.accumulate && core().device() != nullptr) {
-    return Status(StatusCode::kUnimplemented,
-                  "accumulate: expected off, as the pool is on a GPU");
-  }
   Result<PoolLayout> made = LayoutOf(specs);
   if (!made.ok()) return made.status();
   layout.emplace(std::move(made).value());
@@ -257,6 +253,9 @@ Result<std::unique_ptr<Aggregator>> GradientSession::Parts::MakeAggregator(
   parts.ranks = options.size;
   parts.layout = &*layout;
   parts.pool = pool->view().data;
+  parts.zero = [at = pool.get()](const BufferView& part) {
+    return at->Zero(part);
+  };
   parts.pool_dtype = options.pool_dtype;
   parts.wire_dtype = options.wire_dtype;
   parts.reduce = options.reduce;
@@ -296,8 +295,11 @@ Status GradientSession::Parts::Build(
   Result<std::unique_ptr<GradientPool>> made = GradientPool::Create(parts);
   if (!made.ok()) return made.status();
   pool = std::move(made).value();
-  // The memory may have belonged to another session.
-  if (options.accumulate) GF_RETURN_IF_ERROR(pool->Zero(pool->view()));
+  // The host's memory may have belonged to another session. That of a device is
+  // new.
+  if (options.accumulate && core().device() == nullptr) {
+    GF_RETURN_IF_ERROR(pool->Zero(pool->view()));
+  }
   GF_RETURN_IF_ERROR(pool->CheckGroup(group));
   const std::size_t bucket_bytes =
       channel ? DefaultBucketBytes(*channel) : options.bucket_bytes;

@@ -305,7 +305,7 @@ void Steps::GoOnFrom(const Position& position) {
   loss_scale_ = position.loss_scale;
   step_state_.Restored();
   // Dense results have no residual that would replace them. Memory of the host
-  // can always be zeroed.
+  // can always be zeroed, and a device's error shows at its next call.
   if (args_.options->accumulate) (void)args_.aggregator->ZeroSent();
   if (args_.tuner != nullptr) args_.tuner->Restart();
   engine_.Begin(step_, loss_scale_);

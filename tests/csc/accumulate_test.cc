@@ -46,87 +46,99 @@ Result<StepStats> Step(GradientSession& session, float value) {
   return session.FinishStep();
 }
 
-TEST(Accumulate, ZeroesWhatWasSentAndKeepsTheRest) {
-  RunRanks(AccumulatingJob(2, ResidualMode::kPlain),
-           [](GradientSession& session) {
-             ASSERT_TRUE(session.ZeroGradients().ok()) << "nothing to zero";
-             ASSERT_TRUE(Step(session, 1).ok());
-             ASSERT_TRUE(session.ZeroGradients().ok());
-             EXPECT_EQ(PoolOf(session), std::vector<float>(kElements, 0));
-             for (int step = 1; step < 6; ++step) {
-               const std::vector<float> before = PoolOf(session);
-               ASSERT_TRUE(Step(session, 1).ok());
-               std::vector<float> kept = PoolOf(session);
-               for (std::size_t i = 0; i < kElements; ++i) {
-                 EXPECT_EQ(kept[i], before[i] + 1) << "sent or kept";
-                 if (session.selection()[i / 10] != 0) kept[i] = 0;
-               }
-               ASSERT_TRUE(session.ZeroGradients().ok());
-               EXPECT_EQ(PoolOf(session), kept);
-               // Backward may have begun, so a second call does nothing.
-               for (float& value : kept) value += 0.5F;
-               for (std::size_t i = 0; i < kElements; ++i) {
-                 Pool(session)[i] += 0.5F;
-               }
-               ASSERT_TRUE(session.ZeroGradients().ok());
-               EXPECT_EQ(PoolOf(session), kept);
-               for (std::size_t i = 0; i < kElements; ++i) {
-                 Pool(session)[i] -= 0.5F;
-               }
-             }
-           });
+class AccumulateOver : public ::testing::TestWithParam<Over> {
+ protected:
+  static Job OverJob(int size, ResidualMode residual) {
+    Job job = AccumulatingJob(size, residual);
+    job.over = GetParam();
+    return job;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Everywhere, AccumulateOver,
+                         ::testing::Values(Over::kMemory, Over::kDevices),
+                         [](const auto& param) {
+                           return std::string(OverName(param.param));
+                         });
+
+TEST_P(AccumulateOver, ZeroesWhatWasSentAndKeepsTheRest) {
+  RunRanks(OverJob(2, ResidualMode::kPlain), [](GradientSession& session) {
+    ASSERT_TRUE(ZeroAndWait(session).ok()) << "nothing to zero";
+    ASSERT_TRUE(Step(session, 1).ok());
+    ASSERT_TRUE(ZeroAndWait(session).ok());
+    EXPECT_EQ(PoolOf(session), std::vector<float>(kElements, 0));
+    for (int step = 1; step < 6; ++step) {
+      const std::vector<float> before = PoolOf(session);
+      ASSERT_TRUE(Step(session, 1).ok());
+      std::vector<float> kept = PoolOf(session);
+      for (std::size_t i = 0; i < kElements; ++i) {
+        EXPECT_EQ(kept[i], before[i] + 1) << "sent or kept";
+        if (session.selection()[i / 10] != 0) kept[i] = 0;
+      }
+      ASSERT_TRUE(ZeroAndWait(session).ok());
+      EXPECT_EQ(PoolOf(session), kept);
+      // Backward may have begun, so a second call does nothing.
+      for (float& value : kept) value += 0.5F;
+      for (std::size_t i = 0; i < kElements; ++i) {
+        Pool(session)[i] += 0.5F;
+      }
+      ASSERT_TRUE(ZeroAndWait(session).ok());
+      EXPECT_EQ(PoolOf(session), kept);
+      for (std::size_t i = 0; i < kElements; ++i) {
+        Pool(session)[i] -= 0.5F;
+      }
+    }
+  });
 }
 
-TEST(Accumulate, ZeroesEverythingWhenAllIsSent) {
-  Job job = AccumulatingJob(2, ResidualMode::kPlain);
+TEST_P(AccumulateOver, ZeroesEverythingWhenAllIsSent) {
+  Job job = OverJob(2, ResidualMode::kPlain);
   job.options.sparsity = 0;
   RunRanks(job, [](GradientSession& session) {
     for (int step = 0; step < 3; ++step) {
       ASSERT_TRUE(Step(session, 2).ok());
       EXPECT_EQ(PoolOf(session), std::vector<float>(kElements, 2));
-      ASSERT_TRUE(session.ZeroGradients().ok());
+      ASSERT_TRUE(ZeroAndWait(session).ok());
       EXPECT_EQ(PoolOf(session), std::vector<float>(kElements, 0));
     }
     const std::vector<std::byte> saved = session.SaveState().value();
     ASSERT_TRUE(Step(session, 2).ok());
     ASSERT_TRUE(session.RestoreState(saved).ok());
+    ASSERT_TRUE(ZeroAndWait(session).ok());
     EXPECT_EQ(PoolOf(session), std::vector<float>(kElements, 0));
     EXPECT_TRUE(Step(session, 2).ok());
   });
 }
 
-TEST(Accumulate, AnAbsentTensorKeepsWhatWasKeptBack) {
-  RunRanks(AccumulatingJob(1, ResidualMode::kMomentum),
-           [](GradientSession& session) {
-             double total = 0;
-             for (int step = 0; step < 4; ++step) {
-               ASSERT_TRUE(Step(session, 1).ok());
-               ASSERT_TRUE(session.ZeroGradients().ok());
-             }
-             const std::vector<float> before = PoolOf(session);
-             for (float value : before) total += double{value};
-             EXPECT_GT(total, 1);
-             session.GradientAbsent(0);
-             session.GradientAbsent(1);
-             ASSERT_TRUE(session.FinishStep().ok());
-             for (std::size_t i = 0; i < kElements; ++i) {
-               const bool sent = session.selection()[i / 10] != 0;
-               EXPECT_EQ(Pool(session)[i], sent ? before[i] : before[i] * 0.9F);
-             }
-           });
+TEST_P(AccumulateOver, AnAbsentTensorKeepsWhatWasKeptBack) {
+  RunRanks(OverJob(1, ResidualMode::kMomentum), [](GradientSession& session) {
+    double total = 0;
+    for (int step = 0; step < 4; ++step) {
+      ASSERT_TRUE(Step(session, 1).ok());
+      ASSERT_TRUE(ZeroAndWait(session).ok());
+    }
+    const std::vector<float> before = PoolOf(session);
+    for (float value : before) total += double{value};
+    EXPECT_GT(total, 1);
+    session.GradientAbsent(0);
+    session.GradientAbsent(1);
+    ASSERT_TRUE(session.FinishStep().ok());
+    for (std::size_t i = 0; i < kElements; ++i) {
+      const bool sent = session.selection()[i / 10] != 0;
+      EXPECT_EQ(Pool(session)[i], sent ? before[i] : before[i] * 0.9F);
+    }
+  });
 }
 
-TEST(Accumulate, ASkippedStepZeroesNothingThatIsFinite) {
-  RunRanks(AccumulatingJob(1, ResidualMode::kPlain),
-           [](GradientSession& session) {
-             Pool(session)[3] += std::nanf("");
-             const Result<StepStats> stats = Step(session, 1);
-             ASSERT_TRUE(stats.ok() && stats.value().nonfinite);
-             ASSERT_TRUE(session.ZeroGradients().ok());
-             for (std::size_t i = 0; i < kElements; ++i) {
-               EXPECT_EQ(Pool(session)[i], i == 3 ? 0 : 1);
-             }
-           });
+TEST_P(AccumulateOver, ASkippedStepZeroesNothingThatIsFinite) {
+  RunRanks(OverJob(1, ResidualMode::kPlain), [](GradientSession& session) {
+    Pool(session)[3] += std::nanf("");
+    const Result<StepStats> stats = Step(session, 1);
+    ASSERT_TRUE(stats.ok() && stats.value().nonfinite);
+    ASSERT_TRUE(ZeroAndWait(session).ok());
+    for (std::size_t i = 0; i < kElements; ++i) {
+      EXPECT_EQ(Pool(session)[i], i == 3 ? 0 : 1);
+    }
+  });
 }
 
 // A pool of float16, element by element.
@@ -221,13 +233,40 @@ TEST(Accumulate, ComesAfterTheUpdate) {
            });
 }
 
-TEST(Accumulate, IsRefusedOnADeviceAndWithZeroedGradients) {
-  Job job = AccumulatingJob(2, ResidualMode::kMomentum);
-  job.over = Over::kSomeDevices;
-  OpenRanks(job, [](int rank, Opened session) {
-    EXPECT_EQ(session.status().code(), StatusCode::kUnimplemented) << rank;
-    EXPECT_NE(session.status().message().find("accumulate"), std::string::npos);
+// What is kept back is in units of the scaled gradients. Results of the step
+// before are not, and the caller may yet read them.
+TEST_P(AccumulateOver, RescalesWhatIsKeptAndNothingElse) {
+  RunRanks(OverJob(2, ResidualMode::kPlain), [](GradientSession& session) {
+    for (int step = 0; step < 3; ++step) {
+      ASSERT_TRUE(Step(session, 1).ok());
+      ASSERT_TRUE(ZeroAndWait(session).ok());
+    }
+    ASSERT_TRUE(session.SetLossScale(4).ok());
+    for (std::size_t i = 0; i < kElements; ++i) {
+      Pool(session)[i] += 4 * static_cast<float>(1 + i / 10);
+    }
+    const std::vector<float> before = PoolOf(session);
+    session.GradientReady(1);
+    session.GradientReady(0);
+    // Takes effect when the next step begins, within FinishStep().
+    ASSERT_TRUE(session.SetLossScale(8).ok());
+    ASSERT_TRUE(session.FinishStep().ok());
+    const std::vector<std::uint8_t> sent = session.selection();
+    for (std::size_t i = 0; i < kElements; ++i) {
+      const float factor = sent[i / 10] != 0 ? 0.25F : 2;
+      EXPECT_EQ(Pool(session)[i], before[i] * factor) << i;
+    }
+    ASSERT_TRUE(ZeroAndWait(session).ok());
+    ASSERT_TRUE(session.SetLossScale(16).ok());
+    for (std::size_t i = 0; i < kElements; ++i) {
+      const float factor = sent[i / 10] != 0 ? 0 : 4;
+      EXPECT_EQ(Pool(session)[i], before[i] * factor) << i;
+    }
   });
+}
+
+TEST(Accumulate, IsRefusedWithZeroedGradients) {
+  Job job = AccumulatingJob(2, ResidualMode::kMomentum);
   job.options.zero_kept = true;
   EXPECT_EQ(job.options.ValidateValues().code(), StatusCode::kInvalidArgument);
 }

@@ -69,9 +69,13 @@ class Rank {
     EXPECT_TRUE(csc_.Pack(region_, 0, 1).ok());
     EXPECT_TRUE(csc_.Pack(region_, 1, 1).ok());
     EXPECT_TRUE(csc_.Unpack(region_, 0, 2).ok());
+    Csc::NoteKept(region_, selected(), false);
     return Read(grads_);
   }
-  void Skip() { EXPECT_TRUE(csc_.Skip(region_).ok()); }
+  void Skip() {
+    Csc::NoteKept(region_, selected(), true);
+    EXPECT_TRUE(csc_.Skip(region_).ok());
+  }
   void Select(std::uint64_t step) {
     EXPECT_TRUE(selector_.Select(step, norms()).ok());
   }

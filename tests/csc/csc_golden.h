@@ -6,7 +6,7 @@
 namespace gradientflow::testing {
 
 // Where the residual is: in memory of its own, or in the gradients, to which
-// the rank then adds (host memory only).
+// the rank then adds.
 enum class ResidualPlace { kApart, kInGradients };
 
 // One rank follows the algorithm, with gradients 1, momentum 0.9 and learning

@@ -51,8 +51,13 @@ TEST_P(DeviceMemoryTest, FollowsTheGoldenValues) {
   ExpectGoldenSteps(*memory_);
 }
 
+TEST_P(DeviceMemoryTest, FollowsTheGoldenValuesInTheGradients) {
+  ExpectGoldenSteps(*memory_, ResidualPlace::kInGradients);
+}
+
 TEST_P(DeviceMemoryTest, KeepsWhatASkippedStepHadSent) {
   ExpectSkippedStep(*memory_);
+  ExpectSkippedStep(*memory_, ResidualPlace::kInGradients);
 }
 
 TEST_P(DeviceMemoryTest, SaysWhenWorkIsDone) {

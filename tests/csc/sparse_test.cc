@@ -175,7 +175,7 @@ TEST_P(Sparse, FollowsTheReference) {
         ASSERT_NEAR(residual[i], reference.residual(me, i), 1e-4) << i;
         ASSERT_NEAR(flat[i], reference.weight(i), 1e-3) << i;
       }
-      ASSERT_TRUE(session.ZeroGradients().ok());
+      ASSERT_TRUE(ZeroAndWait(session).ok());
       EXPECT_EQ(ResidualOf(session), residual);
       EXPECT_EQ(stats.chunks, reference.selection().size());
       if (step == 0) {
@@ -200,7 +200,7 @@ TEST_P(Sparse, RestoredRanksGoOnBitForBit) {
           MakeGradients(settings.ranks, settings.elements, step);
       RunStep(session, g[session.rank()]);
       ASSERT_TRUE(Update(session, kSgd, w->pointers()).ok());
-      ASSERT_TRUE(session.ZeroGradients().ok());
+      ASSERT_TRUE(ZeroAndWait(session).ok());
     }
   };
   RunRanks(job, [&](GradientSession& session) {
@@ -229,6 +229,7 @@ TEST_P(Sparse, RestoredRanksGoOnBitForBit) {
       from += Tensors()[t].elements;
     }
     ASSERT_TRUE(session.RestoreState(states[me]).ok());
+    ASSERT_TRUE(ZeroAndWait(session).ok()) << "there is nothing to zero";
     run(session, &w, 6, 12);
     EXPECT_EQ(session.SaveState().value(), ends[me]);
     EXPECT_EQ(w.Flat(), final_weights[me]);
@@ -253,6 +254,14 @@ constexpr Setting kSettings[] = {
     {"AccumulatePlain", Over::kMessages, 2, 33, 0.85F, 0, ResidualMode::kPlain,
      false, true},
     {"AccumulateTcp", Over::kTcp, 2, 100000, 0.5F, 0, ResidualMode::kMomentum,
+     false, true},
+    {"AccumulateDevice", Over::kDevices, 1, 40, 0.75F, 0,
+     ResidualMode::kMomentum, false, true},
+    {"AccumulateDevices", Over::kDevices, 3, 50, 0.8F, 2,
+     ResidualMode::kMomentum, false, true},
+    {"AccumulatePlainDevices", Over::kSomeDevices, 2, 33, 0.85F, 0,
+     ResidualMode::kPlain, false, true},
+    {"AccumulateNccl", Over::kNccl, 3, 50, 0.8F, 2, ResidualMode::kMomentum,
      false, true},
     {"Tcp", Over::kTcp, 2, 50, 0.85F, 2, ResidualMode::kMomentum},
     {"Mixed", Over::kMixed, 3, 50, 0.85F, 0, ResidualMode::kMomentum},

@@ -41,6 +41,19 @@ class ShimMemory final : public CscMemory {
     std::memcpy(dst, src, bytes);
     return {};
   }
+  Status Zero(void* grads, std::size_t bytes) override {
+    std::memset(grads, 0, bytes);
+    return {};
+  }
+  // The golden gradients are of float32.
+  Status ReadGradients(const void* grads, DType, float* values,
+                       std::size_t n) override {
+    return Copy(values, grads, n * sizeof(float));
+  }
+  Status WriteGradients(const float* values, void* grads, DType,
+                        std::size_t n) override {
+    return Copy(grads, values, n * sizeof(float));
+  }
   Status Synchronize() override { return {}; }
   Status Mark() override { return {}; }
   Result<bool> Reached() const override { return true; }
@@ -51,9 +64,15 @@ TEST(ShimMemory, FollowsTheGoldenValues) {
   ExpectGoldenSteps(memory);
 }
 
+TEST(ShimMemory, FollowsTheGoldenValuesInTheGradients) {
+  ShimMemory memory;
+  ExpectGoldenSteps(memory, ResidualPlace::kInGradients);
+}
+
 TEST(ShimMemory, KeepsWhatASkippedStepHadSent) {
   ShimMemory memory;
   ExpectSkippedStep(memory);
+  ExpectSkippedStep(memory, ResidualPlace::kInGradients);
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ void Visit(const kernels::FindNonfiniteArgs& args, const See& see) {
 }
 
 // For a range of chunks: `pointer` is to elements of `size` bytes, one for
-// every element, or every chunk, of the pool.
+// every element, or every chunk, of the pool. A null pointer is left out.
 struct RangeOf {
   explicit RangeOf(const kernels::ChunkRange& range)
       : chunks{range.first, range.count},
@@ -64,7 +64,7 @@ struct RangeOf {
     template <class See>
     void Tell(const See& see, const char* field, const void* pointer,
               std::size_t size) const {
-      if (count == 0) return;
+      if (count == 0 || pointer == nullptr) return;
       see(field, static_cast<const std::byte*>(pointer) + first * size,
           count * size);
     }
@@ -103,8 +103,9 @@ void Visit(const kernels::ChunkRestoreArgs& args, const See& see) {
 
 template <class See>
 void Visit(const kernels::ChunkRescaleArgs& args, const See& see) {
-  RangeOf(args.range)
-      .elements.Tell(see, "residual", args.residual, sizeof(float));
+  const RangeOf range(args.range);
+  range.elements.Tell(see, "residual", args.residual, sizeof(float));
+  range.elements.Tell(see, "grads", args.grads, SizeOf(args.type));
 }
 
 template <class See>

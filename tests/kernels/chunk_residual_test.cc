@@ -21,6 +21,7 @@ struct How {
   bool zero_kept = false;
   float keep_factor = 1;
   float norm_scale = 1;
+  bool in_gradients = false;  // The residual is null.
 };
 
 struct Buffers {
@@ -56,20 +57,22 @@ class ChunkResidual : public EveryChunkTable {
   }
 
   int Run(Buffers& b, How how) {
-    return Launch(&ChunkKernelTable::chunk_residual,
-                  {.range = b.range,
-                   .slots = b.slots.data(),
-                   .grads = b.grads.data(),
-                   .type = b.grads.type(),
-                   .residual = static_cast<float*>(b.residual.data()),
-                   .packed = b.packed.data(),
-                   .packed_type = b.packed.type(),
-                   .first_slot = b.first_slot,
-                   .scale = how.scale,
-                   .zero_kept = how.zero_kept,
-                   .keep_factor = how.keep_factor,
-                   .norm_scale = how.norm_scale,
-                   .norms = static_cast<float*>(b.norms.data())});
+    return Launch(
+        &ChunkKernelTable::chunk_residual,
+        {.range = b.range,
+         .slots = b.slots.data(),
+         .grads = b.grads.data(),
+         .type = b.grads.type(),
+         .residual = how.in_gradients ? nullptr
+                                      : static_cast<float*>(b.residual.data()),
+         .packed = b.packed.data(),
+         .packed_type = b.packed.type(),
+         .first_slot = b.first_slot,
+         .scale = how.scale,
+         .zero_kept = how.zero_kept,
+         .keep_factor = how.keep_factor,
+         .norm_scale = how.norm_scale,
+         .norms = static_cast<float*>(b.norms.data())});
   }
 
   // What the residual keeps of a sum that was sent.
@@ -89,16 +92,23 @@ class ChunkResidual : public EveryChunkTable {
       const bool sent = b.slots[c] != kNotSent;
       const std::size_t begin = ChunkBegin(b.range, c);
       for (std::size_t i = 0; i < ChunkCount(b.range, c); ++i) {
+        const double grad = b.grads.Get(begin + i);
         const double s =
-            RoundTo(DType::kFloat32,
-                    b.grads.Get(begin + i) + b.residual.Get(begin + i));
+            how.in_gradients
+                ? grad
+                : RoundTo(DType::kFloat32, grad + b.residual.Get(begin + i));
+        const double kept =
+            RoundTo(DType::kFloat32, double{how.keep_factor} * s);
         sums[c] += std::fabs(s);
-        b.residual.Set(begin + i, double{how.keep_factor} * s);
+        if (!how.in_gradients) b.residual.Set(begin + i, kept);
         if (sent) {
           const std::size_t at =
               PackedBegin(b.range, b.slots, b.first_slot, c) + i;
           b.packed.Set(at, RoundTo(DType::kFloat32, double{how.scale} * s));
+          if (how.in_gradients) continue;
           b.residual.Set(begin + i, Left(b, s, b.packed.Get(at), how.scale));
+        } else if (how.in_gradients) {
+          b.grads.Set(begin + i, kept);
         } else if (how.zero_kept) {
           b.grads.Set(begin + i, 0);
         }
@@ -151,6 +161,26 @@ TEST_P(ChunkResidual, PacksWhatIsSentAndKeepsTheRest) {
       }
     }
   }
+}
+
+TEST_P(ChunkResidual, KeepsAResidualInTheGradients) {
+  const How hows[] = {{1, false, 0.9F, 1, true},
+                      {0.25F, false, 1, 0.5F, true},
+                      {1.0F / 3, false, 1.0F / 7, 1, true}};
+  int round = 0;
+  for (const DType type : kGradientTypes) {
+    for (const DType packed_type : kGradientTypes) {
+      for (const ChunkRange& range : Ranges()) {
+        const Sent sent = kSents[round % 4 % 3];
+        Buffers b = Make(range, type, packed_type, sent);
+        ASSERT_NO_FATAL_FAILURE(ExpectOracle(b, hows[round++ % 3]))
+            << "chunks of " << range.chunk_elements << " from " << range.first
+            << ", count " << range.count;
+      }
+    }
+  }
+  Buffers b = Make({20, 7, 0, 3}, DType::kFloat32, DType::kFloat32, Sent::kAll);
+  EXPECT_EQ(Run(b, {1, true, 1, 1, true}), EINVAL) << "zero_kept";
 }
 
 TEST_P(ChunkResidual, HandlesChunksOfEveryLength) {

@@ -25,14 +25,35 @@ void Spoil(Elements& elements, std::mt19937_64& random) {
 class ChunkRestore : public EveryChunkTable {
  protected:
   int Run(const ChunkRange& range, const Slots& slots, Elements& grads,
+          float* residual, float scale) {
+    return Launch(&ChunkKernelTable::chunk_restore, {.range = range,
+                                                     .slots = slots.data(),
+                                                     .grads = grads.data(),
+                                                     .type = grads.type(),
+                                                     .residual = residual,
+                                                     .scale = scale});
+  }
+  int Run(const ChunkRange& range, const Slots& slots, Elements& grads,
           Elements& residual, float scale) {
-    return Launch(&ChunkKernelTable::chunk_restore,
-                  {.range = range,
-                   .slots = slots.data(),
-                   .grads = grads.data(),
-                   .type = grads.type(),
-                   .residual = static_cast<float*>(residual.data()),
-                   .scale = scale});
+    return Run(range, slots, grads, static_cast<float*>(residual.data()),
+               scale);
+  }
+
+  void ExpectOracleInGradients(const ChunkRange& range, DType type, Sent sent,
+                               float scale) {
+    const Slots slots = MakeSlots(ChunksOf(range), sent, random_);
+    Elements grads = RandomElements(type, range.elements);
+    Spoil(grads, random_);
+    Elements expected = grads;
+    for (std::size_t i = 0; i < range.elements; ++i) {
+      const std::size_t c = i / range.chunk_elements;
+      if (!InRange(range, c)) continue;
+      const double factor = slots[c] != kNotSent ? double{scale} : 1;
+      const double back = RoundTo(DType::kFloat32, factor * grads.Get(i));
+      expected.Set(i, std::isfinite(back) ? back : 0);
+    }
+    ASSERT_EQ(Run(range, slots, grads, nullptr, scale), 0);
+    ASSERT_TRUE(Matches(grads, expected));
   }
 
   void ExpectOracle(const ChunkRange& range, DType type, Sent sent,
@@ -68,6 +89,19 @@ TEST_P(ChunkRestore, GivesBackWhatWasSentAndClearsWhatIsNotFinite) {
       for (const Sent sent : kSents) {
         for (const float scale : {1.0F, 1.0F / 3}) {
           ASSERT_NO_FATAL_FAILURE(ExpectOracle(range, type, sent, scale));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ChunkRestore, GivesBackInTheGradients) {
+  for (const DType type : kGradientTypes) {
+    for (const ChunkRange& range : Ranges()) {
+      for (const Sent sent : kSents) {
+        for (const float scale : {1.0F, 1.0F / 3}) {
+          ASSERT_NO_FATAL_FAILURE(
+              ExpectOracleInGradients(range, type, sent, scale));
         }
       }
     }
@@ -125,6 +159,31 @@ TEST_P(ChunkRescale, MultipliesTheRangeAndNothingElse) {
       }
       ASSERT_EQ(Run(range, residual, factor), 0);
       ASSERT_TRUE(Matches(residual, expected)) << factor;
+    }
+  }
+}
+
+TEST_P(ChunkRescale, MultipliesAResidualInTheGradients) {
+  for (const DType type : kGradientTypes) {
+    for (const ChunkRange& range : Ranges()) {
+      for (const float factor : {1.0F, 0.5F, 1.0F / 3}) {
+        Elements grads = RandomElements(type, range.elements);
+        Spoil(grads, random_);
+        Elements expected = grads;
+        for (std::size_t i = 0; i < range.elements && factor != 1; ++i) {
+          if (!InRange(range, i / range.chunk_elements)) continue;
+          expected.Set(i,
+                       RoundTo(DType::kFloat32, double{factor} * grads.Get(i)));
+        }
+        ASSERT_EQ(
+            Launch(&ChunkKernelTable::chunk_rescale, {.range = range,
+                                                      .residual = nullptr,
+                                                      .factor = factor,
+                                                      .grads = grads.data(),
+                                                      .type = type}),
+            0);
+        ASSERT_TRUE(Matches(grads, expected)) << factor;
+      }
     }
   }
 }

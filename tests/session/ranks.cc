@@ -42,6 +42,7 @@ void OnThreads(int size, const std::function<void(int)>& body) {
 }
 
 thread_local FakeDevice* device_of_this_rank = nullptr;
+thread_local Stream* stream_of_this_rank = nullptr;
 
 // A device with a stream that computes, if the rank has one.
 struct RankDevice {
@@ -58,9 +59,11 @@ struct RankDevice {
     device = std::make_shared<FakeDevice>(options);
     stream = std::move(device->NewStream(false)).value();
     device_of_this_rank = device.get();
+    stream_of_this_rank = stream.get();
   }
   ~RankDevice() {
     device_of_this_rank = nullptr;
+    stream_of_this_rank = nullptr;
     if (device != nullptr) device->ReleaseStreams();
   }
   RankDevice(const RankDevice&) = delete;
@@ -112,6 +115,12 @@ Status Update(GradientSession& session, const OptimizerOptions& config,
               const std::vector<float*>& weights) {
   GF_RETURN_IF_ERROR(session.OptimizerStep(config, weights));
   return session.SaveState().status();  // Copies the momentum.
+}
+
+Status ZeroAndWait(GradientSession& session) {
+  GF_RETURN_IF_ERROR(session.ZeroGradients());
+  return stream_of_this_rank == nullptr ? Status()
+                                        : stream_of_this_rank->Synchronize();
 }
 
 FakeDevice* DeviceOfThisRank() { return device_of_this_rank; }

@@ -57,6 +57,10 @@ void RunRanks(const Job& job,
 Status Update(GradientSession& session, const OptimizerOptions& config,
               const std::vector<float*>& weights);
 
+// Calls ZeroGradients(), and waits until the device has zeroed them, so that
+// the host may add to them.
+Status ZeroAndWait(GradientSession& session);
+
 // Within a body: the device of the thread's rank; null if it has none.
 FakeDevice* DeviceOfThisRank();
 

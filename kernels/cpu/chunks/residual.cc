@@ -52,6 +52,13 @@ int Convert(const void* src, DType type, const ChunkResidualArgs& args,
                               nullptr);
 }
 
+// Where chunk `c`, which is sent, begins in the packed buffer.
+void* PackedAt(const ChunkResidualArgs& args, std::size_t c) {
+  const std::size_t slot = args.slots[c] - args.first_slot;
+  return ElementAt(args.packed, args.packed_type,
+                   slot * args.range.chunk_elements);
+}
+
 // Adds the residual to the gradients, in place.
 int SendInPlace(const ChunkResidualArgs& args, const Run& run) {
   return CpuKernels().residual(
@@ -71,9 +78,7 @@ int SendInPlace(const ChunkResidualArgs& args, const Run& run) {
 int SendPacked(const ChunkResidualArgs& args, std::size_t c, const Run& run) {
   float* residual = args.residual + run.begin;
   const void* grads = ElementAt(args.grads, args.type, run.begin);
-  const std::size_t slot = args.slots[c] - args.first_slot;
-  void* packed = ElementAt(args.packed, args.packed_type,
-                           slot * args.range.chunk_elements);
+  void* packed = PackedAt(args, c);
   const bool rounds = args.type != DType::kFloat32;
   if (!rounds && args.dirty != nullptr && args.dirty[c] == 0) {
     return Convert(grads, args.type, args, packed, run.count);
@@ -102,7 +107,10 @@ int Send(const ChunkResidualArgs& args, std::size_t c) {
   const Run run = RunOf(args.range, c);
   if (args.residual == nullptr) {  // It is in the gradients.
     if (args.dirty != nullptr) args.dirty[c] = 0;
-    return 0;
+    return args.packed == nullptr
+               ? 0
+               : Convert(ElementAt(args.grads, args.type, run.begin), args.type,
+                         args, PackedAt(args, c), run.count);
   }
   const bool clean = args.dirty != nullptr && args.dirty[c] == 0;
   const bool in_place = args.packed == nullptr;
@@ -150,8 +158,7 @@ int ChunkResidual(const ChunkResidualArgs& args, void*) {
   if (!IsAllowed(args.range) || !IsGradientType(args.type) ||
       !IsGradientType(args.packed_type) ||
       !SlotsAllowed(args.range, args.slots, args.first_slot) ||
-      (args.residual == nullptr &&
-       (args.packed != nullptr || args.zero_kept))) {
+      (args.residual == nullptr && args.zero_kept)) {
     return EINVAL;
   }
   for (std::size_t i = 0; i < args.range.count; ++i) {

@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include <cerrno>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +23,8 @@ constexpr int kUnroll = 2;
 template <typename T>
 inline constexpr int kRowsAtOnce = sizeof(T) < sizeof(float) ? 1 : kUnroll;
 
-template <typename T, typename P, int kWidth, int kRows>
+// kApart: the residual is in memory of its own, else in the gradients.
+template <typename T, typename P, int kWidth, int kRows, bool kApart>
 struct ResidualBody {
   T* grads;
   float* residual;
@@ -32,11 +34,11 @@ struct ResidualBody {
   bool zero_kept;
   float sums[kPerLane];
   RowBits<T, kWidth> grad_rows[kRows];
-  RowBits<float, kWidth> residual_rows[kRows];
+  RowBits<float, kWidth> residual_rows[kApart ? kRows : 1];
 
   __device__ ResidualBody(const ChunkResidualArgs& args, const Run& run)
       : grads(static_cast<T*>(args.grads) + run.begin),
-        residual(args.residual + run.begin),
+        residual(kApart ? args.residual + run.begin : nullptr),
         packed(nullptr),
         factor(args.keep_factor),
         inverse(1),
@@ -61,7 +63,9 @@ struct ResidualBody {
   template <bool kWhole>
   __device__ void Load(int u, unsigned at, unsigned left) {
     grad_rows[u].template Load<kWhole>(grads + at, left);
-    residual_rows[u].template Load<kWhole>(residual + at, left);
+    if constexpr (kApart) {
+      residual_rows[u].template Load<kWhole>(residual + at, left);
+    }
   }
 
   template <bool kWhole>
@@ -69,10 +73,10 @@ struct ResidualBody {
     float grad[kPerLane];  // Later the sums.
     float scaled[kPerLane];
     grad_rows[u].Get(grad);
-    residual_rows[u].Get(scaled);
+    if constexpr (kApart) residual_rows[u].Get(scaled);
 #pragma unroll
     for (int j = 0; j < kPerLane; ++j) {
-      const float sum = grad[j] + scaled[j];
+      const float sum = kApart ? grad[j] + scaled[j] : grad[j];
       sums[j] += fabsf(sum);
       scaled[j] = factor * sum;
       grad[j] = sum;
@@ -81,25 +85,42 @@ struct ResidualBody {
       P written[kPerLane];
       Round(scaled, written);
       StoreRow<kWidth, kWhole, Reuse::kSoon>(packed + at, left, written);
-      float rest[kPerLane] = {};
-      if constexpr (sizeof(T) < sizeof(float)) {
-#pragma unroll
-        for (int j = 0; j < kPerLane; ++j) {
-          rest[j] = Left(grad[j], inverse * ToFloat(written[j]));
-        }
-      }
-      StoreRow<kWidth, kWhole, Reuse::kNone>(residual + at, left, rest);
+      if constexpr (kApart) KeepRest<kWhole>(grad, written, at, left);
       return;
     }
-    StoreRow<kWidth, kWhole, Reuse::kNone>(residual + at, left, scaled);
-    if (zero_kept) {
-      constexpr T kZeros[kPerLane] = {};
-      StoreRow<kWidth, kWhole, Reuse::kNone>(grads + at, left, kZeros);
+    Keep<kWhole>(scaled, at, left);
+  }
+
+  template <bool kWhole>
+  __device__ void KeepRest(const float (&sum)[kPerLane],
+                           const P (&written)[kPerLane], unsigned at,
+                           unsigned left) {
+    float rest[kPerLane] = {};
+    if constexpr (sizeof(T) < sizeof(float)) {
+#pragma unroll
+      for (int j = 0; j < kPerLane; ++j) {
+        rest[j] = Left(sum[j], inverse * ToFloat(written[j]));
+      }
     }
+    StoreRow<kWidth, kWhole, Reuse::kNone>(residual + at, left, rest);
+  }
+
+  template <bool kWhole>
+  __device__ void Keep(const float (&scaled)[kPerLane], unsigned at,
+                       unsigned left) {
+    T in_gradients[kPerLane] = {};
+    if constexpr (kApart) {
+      StoreRow<kWidth, kWhole, Reuse::kNone>(residual + at, left, scaled);
+      if (!zero_kept) return;
+    } else {
+      if (factor == 1) return;  // They are what is kept.
+      Round(scaled, in_gradients);
+    }
+    StoreRow<kWidth, kWhole, Reuse::kNone>(grads + at, left, in_gradients);
   }
 };
 
-template <typename T, typename P, int kWidth>
+template <typename T, typename P, int kWidth, bool kApart>
 __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
     ByWarp(ChunkResidualArgs args) {
   const std::size_t step = std::size_t{gridDim.x} * kBlockWarps;
@@ -107,7 +128,7 @@ __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
            std::size_t{blockIdx.x} * kBlockWarps + threadIdx.x / kWarp;
        item < args.range.count; item += step) {
     const Run run = RunOf(args.range, 1, item);
-    ResidualBody<T, P, kWidth, 1> body(args, run);
+    ResidualBody<T, P, kWidth, 1, kApart> body(args, run);
     const float sum = SumByWarp<kWidth>(run.count, body);
     if (body.packed == nullptr && threadIdx.x % kWarp == 0) {
       args.norms[run.chunk] = args.norm_scale * sum;
@@ -115,7 +136,7 @@ __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
   }
 }
 
-template <typename T, typename P, int kWidth>
+template <typename T, typename P, int kWidth, bool kApart>
 __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
     ByBlock(ChunkResidualArgs args, std::size_t slices, float* partials) {
   const std::size_t items = args.range.count * slices;
@@ -123,7 +144,7 @@ __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
     const Run run = RunOf(args.range, slices, item);
     if (run.count == 0) continue;
     constexpr int kRows = kRowsAtOnce<T>;
-    ResidualBody<T, P, kWidth, kRows> body(args, run);
+    ResidualBody<T, P, kWidth, kRows, kApart> body(args, run);
     ForRows<kRows>(run.count, body);
     if (body.packed != nullptr) continue;
     const float sum = FoldWarps(FoldRow<kWidth>(body.sums), Shared<float>());
@@ -134,10 +155,16 @@ __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
   }
 }
 
+template <typename T, typename P, int kWidth, bool kApart>
+int StartIn(const ChunkResidualArgs& args, void* stream) {
+  return LaunchRunsWithNorms<false, &ByWarp<T, P, kWidth, kApart>,
+                             &ByBlock<T, P, kWidth, kApart>>(args, stream);
+}
+
 template <typename T, typename P, int kWidth>
 int Start(const ChunkResidualArgs& args, void* stream) {
-  return LaunchRunsWithNorms<false, &ByWarp<T, P, kWidth>,
-                             &ByBlock<T, P, kWidth>>(args, stream);
+  return args.residual != nullptr ? StartIn<T, P, kWidth, true>(args, stream)
+                                  : StartIn<T, P, kWidth, false>(args, stream);
 }
 
 template <typename T, typename P>
@@ -154,6 +181,7 @@ int StartTyped(const ChunkResidualArgs& args, void* stream) {
 }  // namespace
 
 int ChunkResidual(const ChunkResidualArgs& args, void* stream) {
+  if (args.residual == nullptr && args.zero_kept) return EINVAL;
   return WithChunkTypes(args, [&](auto grad, auto packed) {
     return StartTyped<decltype(grad), decltype(packed)>(args, stream);
   });

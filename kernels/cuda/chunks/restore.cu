@@ -18,27 +18,41 @@ constexpr int kUnroll = 2;
 
 __device__ inline float Finite(float v) { return IsFinite(v) ? v : 0.0F; }
 
-template <typename T, int kWidth, bool kSent>
+// kApart: the residual is in memory of its own, else in the gradients.
+template <typename T, int kWidth, bool kSent, bool kApart>
 struct RestoreBody {
-  const T* grads;
+  T* grads;
   float* residual;
   float scale;
   RowBits<T, kWidth> grad_rows[kUnroll];
-  RowBits<float, kWidth> residual_rows[kUnroll];
+  RowBits<float, kWidth> residual_rows[kApart ? kUnroll : 1];
 
   template <bool kWhole>
   __device__ void Load(int u, unsigned at, unsigned left) {
-    if constexpr (kSent) grad_rows[u].template Load<kWhole>(grads + at, left);
-    residual_rows[u].template Load<kWhole>(residual + at, left);
+    if constexpr (kSent || !kApart) {
+      grad_rows[u].template Load<kWhole>(grads + at, left);
+    }
+    if constexpr (kApart) {
+      residual_rows[u].template Load<kWhole>(residual + at, left);
+    }
   }
 
   template <bool kWhole>
   __device__ void Use(int u, unsigned at, unsigned left) {
+    if constexpr (kApart) {
+      UseApart<kWhole>(u, at, left);
+    } else {
+      UseGradients<kWhole>(u, at, left);
+    }
+  }
+
+  // What is finite and need not change is already in place, here and below.
+  template <bool kWhole>
+  __device__ void UseApart(int u, unsigned at, unsigned left) {
     float grad[kPerLane] = {};
     float v[kPerLane];
     if constexpr (kSent) grad_rows[u].Get(grad);
     residual_rows[u].Get(v);
-    // Kept values that are finite are already in place.
     bool write = kSent;
 #pragma unroll
     for (int j = 0; j < kPerLane; ++j) {
@@ -50,22 +64,39 @@ struct RestoreBody {
       StoreRow<kWidth, kWhole, Reuse::kNone>(residual + at, left, v);
     }
   }
+
+  template <bool kWhole>
+  __device__ void UseGradients(int u, unsigned at, unsigned left) {
+    float v[kPerLane];
+    T written[kPerLane];
+    grad_rows[u].Get(v);
+    bool write = scale != 1;
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) {
+      write |= !IsFinite(v[j]);
+      v[j] = Finite(scale * v[j]);
+    }
+    if (!write) return;
+    Round(v, written);
+    StoreRow<kWidth, kWhole, Reuse::kNone>(grads + at, left, written);
+  }
 };
 
 // Calls visit(body) with the body that restores the run.
-template <typename T, int kWidth, typename Visit>
+template <typename T, int kWidth, bool kApart, typename Visit>
 __device__ void WithBody(const ChunkRestoreArgs& args, const Run& run,
                          Visit visit) {
-  const T* grads = static_cast<const T*>(args.grads) + run.begin;
-  float* residual = args.residual + run.begin;
+  T* grads = static_cast<T*>(args.grads) + run.begin;
+  float* residual = kApart ? args.residual + run.begin : nullptr;
   if (args.slots[run.chunk] != kNotSent) {
-    visit(RestoreBody<T, kWidth, true>{grads, residual, args.scale, {}, {}});
+    visit(RestoreBody<T, kWidth, true, kApart>{
+        grads, residual, args.scale, {}, {}});
   } else {
-    visit(RestoreBody<T, kWidth, false>{grads, residual, 1, {}, {}});
+    visit(RestoreBody<T, kWidth, false, kApart>{grads, residual, 1, {}, {}});
   }
 }
 
-template <typename T, int kWidth>
+template <typename T, int kWidth, bool kApart>
 __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
     ByWarp(ChunkRestoreArgs args) {
   const std::size_t step = std::size_t{gridDim.x} * kBlockWarps;
@@ -73,7 +104,7 @@ __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
            std::size_t{blockIdx.x} * kBlockWarps + threadIdx.x / kWarp;
        item < args.range.count; item += step) {
     const Run run = RunOf(args.range, 1, item);
-    WithBody<T, kWidth>(args, run, [&run](auto body) {
+    WithBody<T, kWidth, kApart>(args, run, [&run](auto body) {
       for (unsigned at = 0; at < run.count; at += kRow) {
         body.template Load<false>(0, at, run.count - at);
         body.template Use<false>(0, at, run.count - at);
@@ -82,21 +113,25 @@ __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
   }
 }
 
-template <typename T, int kWidth>
+template <typename T, int kWidth, bool kApart>
 __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
     ByBlock(ChunkRestoreArgs args, std::size_t slices, float*) {
   const std::size_t items = args.range.count * slices;
   for (std::size_t item = blockIdx.x; item < items; item += gridDim.x) {
     const Run run = RunOf(args.range, slices, item);
-    WithBody<T, kWidth>(
+    WithBody<T, kWidth, kApart>(
         args, run, [&run](auto body) { ForRows<kUnroll>(run.count, body); });
   }
 }
 
 template <typename T, int kWidth>
 int Start(const ChunkRestoreArgs& args, void* stream) {
-  return LaunchRuns<&ByWarp<T, kWidth>, &ByBlock<T, kWidth>>(args, nullptr,
-                                                             stream);
+  if (args.residual == nullptr) {
+    return LaunchRuns<&ByWarp<T, kWidth, false>, &ByBlock<T, kWidth, false>>(
+        args, nullptr, stream);
+  }
+  return LaunchRuns<&ByWarp<T, kWidth, true>, &ByBlock<T, kWidth, true>>(
+      args, nullptr, stream);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "gradientflow/base/done.h"
 #include "gradientflow/base/dtype.h"
 #include "gradientflow/base/status.h"
+#include "gradientflow/base/workers.h"
 #include "gradientflow/collectives/choose.h"
 #include "gradientflow/collectives/schedule.h"
 #include "transports/wire.h"
@@ -100,6 +101,9 @@ struct CollectiveCall {
   // For a kAllreduce of a gradient type whose buffer fills during the call.
   // Null if all elements are there already. Lent like the buffers.
   Feed* feed = nullptr;
+  // Threads that share what a rank does without others, if it is alone in its
+  // group; null: the driving thread does it. Borrowed like the buffers.
+  Workers* workers = nullptr;
   // One of AlgorithmsOf(kind); see table.h. Null selects, for an allreduce, the
   // session's algorithm. If there is none, it selects the one with the least
   // predicted time.

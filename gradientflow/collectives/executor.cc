@@ -1,6 +1,8 @@
 #include "gradientflow/collectives/executor.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cassert>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -23,6 +25,9 @@ namespace {
 constexpr std::size_t kSchedulesKept = 64;
 // Steps of training use the same memory again within this time.
 constexpr std::chrono::seconds kScratchKept(5);
+// A rank that is alone does so much in one go. In the meantime its caller can
+// do nothing else, such as looking at the results while they are in the caches.
+constexpr std::size_t kAloneElements = std::size_t{512} << 10;
 
 std::uint64_t SyncsIn(const Schedule& schedule) {
   std::uint64_t syncs = 0;
@@ -162,24 +167,47 @@ bool Executor::RunsAlone(const Operation& operation) const {
 
 void Executor::LaunchAlone(Operation* operation) {
   const CollectiveCall& call = operation->call;
+  std::vector<Extent> parts;
+  std::size_t elements = 0;
+  while (operation->launched < operation->plan.segments &&
+         elements < kAloneElements && operation->NextPartIsThere()) {
+    parts.push_back(operation->NextPart());
+    elements += parts.back().count;
+    ++operation->launched;
+  }
+  std::atomic<bool> nonfinite{false};
+  const Status run =
+      RunPass(call.workers, parts.size(), elements, [&](std::size_t i) {
+        if (RoundAlone(*operation, parts[i])) nonfinite = true;
+        return Status();
+      });
+  assert(run.ok());
+  static_cast<void>(run);
+  if (nonfinite) operation->flags |= kFlagNonfinite;
+  for (const Extent& part : parts) {
+    ++operation->finished;
+    ++advances_;
+    if (call.feed != nullptr) call.feed->Finished(part.begin, part.count);
+  }
+}
+
+// Returns whether a result is not finite. Runs on any thread.
+bool Executor::RoundAlone(const Operation& operation,
+                          const Extent& part) const {
+  const CollectiveCall& call = operation.call;
   const bool floats = IsGradientType(call.dtype);
-  const Extent part = operation->NextPart();
-  operation->data.ForEachRun(
+  std::uint32_t nonfinite = 0;
+  operation.data.ForEachRun(
       part.begin, part.count, [&](std::byte* run, std::size_t n, std::size_t) {
         const void* source = run;
         void* dest = run;
-        std::uint32_t nonfinite = 0;
         args_.kernels->reduce_many(
             {&source, 1, -1, call.dtype, &dest, 1, call.dtype, call.wire, n,
-             operation->op, operation->post, floats ? &nonfinite : nullptr,
-             floats ? call.wire : DType::kFloat32, operation->unscale},
+             operation.op, operation.post, floats ? &nonfinite : nullptr,
+             floats ? call.wire : DType::kFloat32, operation.unscale},
             nullptr);
-        if (nonfinite != 0) operation->flags |= kFlagNonfinite;
       });
-  ++operation->launched;
-  ++operation->finished;
-  ++advances_;
-  if (call.feed != nullptr) call.feed->Finished(part.begin, part.count);
+  return nonfinite != 0;
 }
 
 std::shared_ptr<const Schedule> Executor::ScheduleOf(const Operation& operation,
@@ -217,6 +245,7 @@ bool Executor::Launch(Queue* queue) {
       if (RunsAlone(*operation)) {
         LaunchAlone(operation);
         moved = true;
+        if (operation->launched < operation->plan.segments) return true;
         continue;
       }
       while (i < in_flight && !queue->segments[i]->idle()) ++i;

@@ -30,16 +30,19 @@ CscOptions WithShare(CscOptions config, const AggregatorArgs& args) {
   return config;
 }
 
-// With several threads, a pass takes this much for each of them. In the
-// meantime the wire is not served.
+// A pass takes this much for each thread. In the meantime the wire is not
+// served.
 constexpr std::size_t kPassElements = std::size_t{128} << 10;
+// While nothing is on the wire it takes so many times as much, because threads
+// lose a few microseconds at either end of a pass.
+constexpr std::size_t kQuietTimes = 4;
 
 // How many chunks a pass may take.
 std::size_t PassChunks(const CscMemory& memory, std::size_t chunk_elements) {
   if (memory.asynchronous()) return std::numeric_limits<std::size_t>::max();
   const Workers* workers = memory.workers();
-  if (workers == nullptr || workers->threads() == 1) return 1;
-  return static_cast<std::size_t>(workers->threads()) *
+  const int threads = workers == nullptr ? 1 : workers->threads();
+  return static_cast<std::size_t>(threads) *
          std::max<std::size_t>(1, kPassElements / chunk_elements);
 }
 
@@ -177,6 +180,7 @@ void SparseAggregator::Begin(std::uint64_t step, float loss_scale) {
     Queue& queue = on_host() && selection_[c] == 0 ? kept_ : sent_;
     queue.chunks.push_back(c);
   }
+  if (on_host()) returning_.Begin(chunk_elements, sent_.chunks, buckets_);
   written_end_ = launched_ = arrived_ = 0;
   launched_at_.clear();
   packed_back_.clear();
@@ -202,7 +206,7 @@ bool SparseAggregator::HasWork() const {
   switch (phase_) {
     case Phase::kBuckets:
       return !result_.status.ok() || Written(sent_) || Written(kept_) ||
-             !packed_back_.empty() || AllBack();
+             !packed_back_.empty() || returning_.any() || AllBack();
     case Phase::kSelecting:
     case Phase::kSkipping:
       return true;
@@ -225,6 +229,8 @@ bool SparseAggregator::Work() {
   } else if (Written(sent_)) {
     Pack(&sent_);
     Launch();
+  } else if (returning_.any()) {
+    TakeNorms();
   } else if (!packed_back_.empty()) {
     const std::size_t bucket = packed_back_.back();
     packed_back_.pop_back();
@@ -237,6 +243,11 @@ bool SparseAggregator::Work() {
   return true;
 }
 
+std::size_t SparseAggregator::PassLimit() const {
+  const bool quiet = on_host() && launched_ == arrived_;
+  return quiet ? pass_chunks_ * kQuietTimes : pass_chunks_;
+}
+
 // Packs the next written chunks, as many as a pass may take.
 void SparseAggregator::Pack(Queue* queue) {
   const Clock::Time begin = args_.clock->Now();
@@ -244,7 +255,7 @@ void SparseAggregator::Pack(Queue* queue) {
   std::size_t elements = 0;
   do {
     elements += selector_.chunk(queue->chunks[queue->next++]).count;
-  } while (queue->next - first < pass_chunks_ && Written(*queue));
+  } while (queue->next - first < PassLimit() && Written(*queue));
   const std::span<const std::size_t> chunks =
       std::span(queue->chunks).subspan(first, queue->next - first);
   Check(on_host() ? csc_.Pack(region_, chunks)
@@ -274,7 +285,10 @@ void SparseAggregator::Launch() {
     launched_at_.push_back(args_.clock->Now());
     CollectiveCall call =
         BucketCall(args_, buckets_[id], csc_.loss_scale(), step_, id);
-    if (!on_host()) {
+    if (on_host()) {
+      call.feed = returning_.feed(id);
+      call.workers = memory_->workers();
+    } else {
       call.output =
           packed_.get() + packed_begin_[id] * SizeOf(args_.wire_dtype);
       call.dtype = args_.wire_dtype;
@@ -292,7 +306,7 @@ void SparseAggregator::OnBucket(void* self, std::uint64_t bucket,
   sparse.args_.recorder->Record(
       BucketSpan(sparse.args_, sparse.buckets_[bucket], sparse.step_, bucket,
                  sparse.launched_at_[bucket]));
-  sparse.packed_back_.push_back(bucket);
+  if (!sparse.on_host()) sparse.packed_back_.push_back(bucket);
   if ((flags & kFlagNonfinite) != 0) sparse.result_.nonfinite = true;
   if (!status.ok() && sparse.result_.status.ok()) {
     sparse.result_.status = status;
@@ -309,6 +323,15 @@ void SparseAggregator::Unpack(std::size_t id) {
       (last.begin + last.count + chunk_elements - 1) / chunk_elements;
   Check(csc_.Unpack(region_, first, end - first));
   RecordPass("norms", 0, bucket.elements, begin);
+}
+
+// Of chunks that are back, on the host: they have been exchanged in place.
+void SparseAggregator::TakeNorms() {
+  const Clock::Time begin = args_.clock->Now();
+  const std::span<const std::size_t> chunks = returning_.Take(pass_chunks_);
+  Check(csc_.Unpack(region_, chunks));
+  RecordPass("norms", chunks.front(),
+             chunks.size() * selector_.chunk(chunks.front()).count, begin);
 }
 
 void SparseAggregator::StartNorms() {

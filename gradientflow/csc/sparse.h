@@ -9,6 +9,7 @@
 #include "gradientflow/buckets/aggregator.h"
 #include "gradientflow/buckets/dense.h"
 #include "gradientflow/csc/csc.h"
+#include "gradientflow/csc/returning_chunks.h"
 
 namespace gradientflow {
 
@@ -16,14 +17,15 @@ namespace gradientflow {
 // has the rules and a picture of one step. Here they meet a collective:
 //   Advance()  says how far the pool is written
 //   Work()     packs written chunks. Selected chunks form buckets by the same
-//              theta rule as tensors do, which are exchanged; buckets that have
-//              come back are unpacked. At the end of the step the norms are
+//              theta rule as tensors do, which are exchanged; what has come
+//              back is unpacked. At the end of the step the norms are
 //              exchanged, and select the chunks of the next step
 //
-// On the host a pass works on a chunk, or on some if threads share them, and
-// chunks to be sent go first, so that the wire never waits for what is kept.
-// They are exchanged where they are: the collective walks their extents and
-// converts. On a device, a pass takes all chunks written since the last pass,
+// On the host a pass works on some chunks, which threads may share, and chunks
+// to be sent go first, so that the wire never waits for what is kept. They are
+// exchanged where they are: the collective walks their extents and converts.
+// The norm of a chunk is taken as soon as all of it is back, from the caches.
+// On a device, a pass takes all chunks written since the last pass,
 // in one launch, and packs them. The selection is copied to the host, and no
 // thread blocks on the device.
 //
@@ -96,9 +98,11 @@ class SparseAggregator final : public Aggregator {
   bool in_gradients() const { return csc_.config().in_gradients; }
   bool Written(const Queue& queue) const;
   bool AllBack() const;
+  std::size_t PassLimit() const;
   void Pack(Queue* queue);
   void Launch();
   void Unpack(std::size_t bucket);
+  void TakeNorms();
   void StartNorms();
   void Select();
   void TakeSelection();
@@ -119,7 +123,7 @@ class SparseAggregator final : public Aggregator {
   const std::unique_ptr<CscMemory> memory_;
   Csc csc_;
   ChunkSelector selector_;
-  const std::size_t pass_chunks_;  // The most that Pack() takes at a time.
+  const std::size_t pass_chunks_;  // See PassLimit().
   CscRegion region_;               // The pool.
   std::size_t bucket_bytes_;
   std::vector<std::uint8_t> selection_;
@@ -156,6 +160,7 @@ class SparseAggregator final : public Aggregator {
   std::vector<Clock::Time> launched_at_;  // By bucket.
   std::size_t arrived_ = 0;
   std::vector<std::size_t> packed_back_;  // Buckets to be unpacked.
+  ReturningChunks returning_;             // On the host, in their place.
   Phase phase_ = Phase::kDone;
   AggregateResult result_;
 };

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/base/workers.h"
 #include "tests/collectives/executor_ranks.h"
 
 // Allreduces whose buffer fills while they run, and whose results are taken
@@ -304,6 +306,39 @@ TEST(Feed, IsLeftAloneAfterAFailure) {
       EXPECT_EQ(ending.times, 1);
       EXPECT_EQ(rank.executor().in_flight(), 0);
     });
+  }
+}
+
+// A rank that is alone may divide its work among threads. Whatever their
+// number, it tells of each part once and leaves the same bits.
+TEST(Feed, OfARankThatIsAloneIsFinishedByAnyNumberOfThreads) {
+  constexpr std::size_t kCount = 700001;
+  const std::vector<float> values = Contribution(0, kCount, 3);
+  std::vector<std::byte> first;
+  for (const int threads : {0, 1, 2, 3}) {
+    for (const bool spoilt : {false, true}) {
+      OnRanks({1, false}, [&](TestRank& rank) {
+        std::vector<float> memory = values;
+        if (spoilt) memory[kCount - 5000] = 1e30F;  // Not in float16.
+        auto* const data = reinterpret_cast<std::byte*>(memory.data());
+        Trickle feed(DType::kFloat32, Encode(DType::kFloat32, memory), data, 4);
+        while (feed.available() < kCount) feed.Bring(kCount);
+        Workers workers(threads, std::chrono::nanoseconds(0));
+        CollectiveCall call = CallOf(DType::kFloat32, DType::kFloat16, kCount,
+                                     nullptr, memory.data());
+        call.feed = &feed;
+        call.workers = threads == 0 ? nullptr : &workers;
+        Ending ending;
+        rank.executor().Start(call, ending.done());
+        rank.Drive([&] { return ending.over(); });
+        EXPECT_TRUE(ending.status.ok()) << ending.status.ToString();
+        EXPECT_EQ(ending.nonfinite, spoilt) << threads;
+        EXPECT_TRUE(feed.AllTaken());
+        if (spoilt) return;
+        if (first.empty()) first = feed.result();
+        EXPECT_EQ(feed.result(), first) << threads;
+      });
+    }
   }
 }
 

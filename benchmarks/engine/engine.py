@@ -4,7 +4,7 @@
 Prints the time of GradientReady() on the caller's thread, and the memory that a
 rank uses beyond its gradient pool. For one rank alone, prints what the passes of
 sparse communication cost when nothing hides them: a step whose gradients are all
-ready at once.
+ready at once; and what memory allows, as a bare loop that moves the same bytes.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def main() -> None:
                                       settings):
                 print(f"{label}, {row['threads']} threads: "
                       f"{row['step_ms']:.1f} ms, of which all cores "
-                      f"{row['cpu_ms']:.1f} ms")
+                      f"{row['cpu_ms']:.1f} ms; a bare loop that moves the "
+                      f"{row['bare_mb']:.0f} MB: {row['bare_ms']:.1f} ms")
                 rows.append({"what": f"passes, {label}", **row})
     except (OSError, RankError) as error:
         sys.exit(f"engine: {error}")

@@ -12,7 +12,9 @@
 //             hidden: from the first GradientReady() to the end of
 //             FinishStep(), by each number of compute threads in turn. In every
 //             step all of them must leave the same bits. Answer: for each
-//             number, the median times in ms: on the clock, and of all cores.
+//             number, the median times in ms: on the clock, and of all cores;
+//             and what a bare loop takes (bare_passes.h) that moves only the
+//             bytes (in MB) that such a step cannot do without.
 //
 // Job: {"what": one of these, "model": a plan, "settings", "steps"}, for
 // "passes" also {"threads": [numbers]}.
@@ -25,6 +27,7 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/engine/bare_passes.h"
 #include "benchmarks/median.h"
 #include "benchmarks/rank.h"
 #include "benchmarks/scaling/model.h"
@@ -165,6 +168,23 @@ struct Passes {
   }
 };
 
+// The bytes that no step of one rank can do without. Each gradient is read, for
+// its norm. A residual apart is read and written. What is kept decays or is
+// zeroed in the pool, if that is set, and what is sent is rounded or summed
+// there.
+BarePasses LeastPasses(const Options& options, std::size_t elements) {
+  const bool apart = !options.accumulate;
+  const bool plain = options.residual == ResidualMode::kPlain;
+  const auto kept = static_cast<std::size_t>(static_cast<double>(elements) *
+                                             double{options.sparsity});
+  BarePasses passes;
+  passes.element_bytes = SizeOf(options.pool_dtype);
+  passes.kept = {apart, apart == plain, kept};
+  passes.sent = {apart, apart || options.pool_dtype != options.wire_dtype,
+                 elements - kept};
+  return passes;
+}
+
 Result<Json> TimePasses(const Json& job, const Options& options,
                         const std::vector<TensorSpec>& specs) {
   constexpr int kWarmUp = 8;  // Untimed, until every residual is in use.
@@ -190,6 +210,10 @@ Result<Json> TimePasses(const Json& job, const Options& options,
       }
     }
   }
+  const Options& in_force = all.front().session->options();
+  const BarePasses bare =
+      LeastPasses(in_force, all.front().session->pool().bytes /
+                                SizeOf(in_force.pool_dtype));
   Json answer = Json::array();
   for (Passes& passes : all) {
     passes.clock_ms.erase(passes.clock_ms.begin(),
@@ -198,6 +222,13 @@ Result<Json> TimePasses(const Json& job, const Options& options,
     answer.push_back({{"threads", passes.session->options().compute_threads},
                       {"step_ms", Median(passes.clock_ms)},
                       {"cpu_ms", Median(passes.cpu_ms)}});
+  }
+  all.clear();  // Helpers that busy-wait would slow the bare loop down.
+  for (Json& row : answer) {
+    const Result<double> time = TimeBarePasses(bare, row.at("threads"), steps);
+    if (!time.ok()) return time.status();
+    row["bare_ms"] = time.value();
+    row["bare_mb"] = static_cast<double>(BytesOf(bare)) / 1e6;
   }
   return answer;
 }

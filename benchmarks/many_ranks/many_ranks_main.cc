@@ -3,8 +3,8 @@
 // processes. Afterwards they run some collectives, whose results are checked,
 // since these may need further links.
 //
-//   opening --ranks 128 --connect needed
-//   opening --ranks 128 --connect all
+//   many_ranks --ranks 128 --connect needed
+//   many_ranks --ranks 128 --connect all
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -18,14 +18,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
 #include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "gradientflow/base/str_cat.h"
 #include "gradientflow/communicator/communicator.h"
 #include "gradientflow/communicator/core.h"
 #include "gradientflow/config/options.h"
@@ -92,7 +90,8 @@ Status RunCollectives(Communicator& comm) {
     call.output = sum.data();
     call.count = count;
     GF_RETURN_IF_ERROR(comm.Run(call));
-    const auto expected = static_cast<float>(size * (size - 1) / 2);
+    const int total = size * (size - 1) / 2;
+    const auto expected = static_cast<float>(total);
     if (std::any_of(sum.begin(), sum.end(),
                     [&](float value) { return value != expected; })) {
       return Status(StatusCode::kInternal, "the sum is wrong");
@@ -120,7 +119,7 @@ Options OptionsOf(const Flags& flags, const std::string& folder, int rank) {
   options.rank = rank;
   options.size = flags.ranks;
   options.rendezvous = "file://" + folder;
-  options.job_token = "opening";
+  options.job_token = "many ranks";
   options.fabric = "tcp";
   options.socket_ifname = "lo";
   options.log_level = LogLevel::kError;
@@ -193,7 +192,7 @@ void Print(const Flags& flags, const Report& report) {
 }
 
 int Run(const Flags& flags) {
-  std::string folder = "/tmp/gradientflow-opening-XXXXXX";
+  std::string folder = "/tmp/gradientflow-ranks-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) return 1;
   void* const shared = ::mmap(nullptr, sizeof(Report), PROT_READ | PROT_WRITE,
                               MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -1,13 +1,12 @@
 #include "gradientflow/collectives/executor.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cassert>
 #include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/collectives/alone.h"
 
 // How a call gets through the executor:
 //
@@ -25,9 +24,6 @@ namespace {
 constexpr std::size_t kSchedulesKept = 64;
 // Steps of training use the same memory again within this time.
 constexpr std::chrono::seconds kScratchKept(5);
-// A rank that is alone does so much in one go. In the meantime its caller can
-// do nothing else, such as looking at the results while they are in the caches.
-constexpr std::size_t kAloneElements = std::size_t{512} << 10;
 
 std::uint64_t SyncsIn(const Schedule& schedule) {
   std::uint64_t syncs = 0;
@@ -158,56 +154,23 @@ void Executor::Prepare(GroupCalls* calls, Operation* operation) {
   op.SetMemory();
 }
 
-// A group of one rank exchanges nothing. Its allreduce rounds and scales like
-// that of a larger group, in one kernel.
+// A group of one rank exchanges nothing.
 bool Executor::RunsAlone(const Operation& operation) const {
   return operation.call.kind == CollectiveKind::kAllreduce &&
          operation.group->size == 1;
 }
 
 void Executor::LaunchAlone(Operation* operation) {
-  const CollectiveCall& call = operation->call;
-  std::vector<Extent> parts;
-  std::size_t elements = 0;
-  while (operation->launched < operation->plan.segments &&
-         elements < kAloneElements && operation->NextPartIsThere()) {
-    parts.push_back(operation->NextPart());
-    elements += parts.back().count;
-    ++operation->launched;
+  const std::vector<Extent> parts = TakePartsAlone(operation);
+  if (RoundAlone(*operation, parts, *args_.kernels)) {
+    operation->flags |= kFlagNonfinite;
   }
-  std::atomic<bool> nonfinite{false};
-  const Status run =
-      RunPass(call.workers, parts.size(), elements, [&](std::size_t i) {
-        if (RoundAlone(*operation, parts[i])) nonfinite = true;
-        return Status();
-      });
-  assert(run.ok());
-  static_cast<void>(run);
-  if (nonfinite) operation->flags |= kFlagNonfinite;
   for (const Extent& part : parts) {
     ++operation->finished;
     ++advances_;
-    if (call.feed != nullptr) call.feed->Finished(part.begin, part.count);
+    Feed* const feed = operation->call.feed;
+    if (feed != nullptr) feed->Finished(part.begin, part.count);
   }
-}
-
-// Returns whether a result is not finite. Runs on any thread.
-bool Executor::RoundAlone(const Operation& operation,
-                          const Extent& part) const {
-  const CollectiveCall& call = operation.call;
-  const bool floats = IsGradientType(call.dtype);
-  std::uint32_t nonfinite = 0;
-  operation.data.ForEachRun(
-      part.begin, part.count, [&](std::byte* run, std::size_t n, std::size_t) {
-        const void* source = run;
-        void* dest = run;
-        args_.kernels->reduce_many(
-            {&source, 1, -1, call.dtype, &dest, 1, call.dtype, call.wire, n,
-             operation.op, operation.post, floats ? &nonfinite : nullptr,
-             floats ? call.wire : DType::kFloat32, operation.unscale},
-            nullptr);
-      });
-  return nonfinite != 0;
 }
 
 std::shared_ptr<const Schedule> Executor::ScheduleOf(const Operation& operation,

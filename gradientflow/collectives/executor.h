@@ -147,7 +147,6 @@ class Executor final : public Collective {
   void Prepare(GroupCalls* calls, Operation* operation);
   bool RunsAlone(const Operation& operation) const;
   void LaunchAlone(Operation* operation);
-  bool RoundAlone(const Operation& operation, const Extent& part) const;
   bool Launch(Queue* queue);
   static bool HasSlotsFor(const Queue& queue, const Schedule& schedule,
                           std::uint64_t syncs);

@@ -290,5 +290,26 @@ TEST(SymbolicExecutor, SeesBitsDifferWhereNobodySettles) {
   }
 }
 
+TEST(MakeSchedule, MakesWhatEveryNameSays) {
+  const Topology topology{{0, 0, 1, 1, 1}};
+  for (Algorithm algorithm : allreduce::kTable) {
+    for (bool one_sided : {false, true}) {
+      std::vector<SymbolicRank> ranks(5);
+      for (std::size_t r = 0; r < 5; ++r) {
+        ranks[r].schedule = MakeSchedule(*algorithm, static_cast<int>(r),
+                                         {5, topology, one_sided}, 33);
+        ranks[r].data.resize(33);
+        for (auto& cell : ranks[r].data) cell.value = 1 << r;
+      }
+      SymbolicOptions options;
+      if (algorithm == &allreduce::kTwoLevel) options.topology = topology;
+      ASSERT_EQ(Execute(&ranks, options), "") << Name(algorithm);
+      for (const auto& rank : ranks) {
+        for (const auto& cell : rank.data) EXPECT_EQ(cell.value, 31);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gradientflow::testing

@@ -13,7 +13,6 @@
 #include "gradientflow/collectives/cost_model.h"
 #include "gradientflow/collectives/schedule.h"
 #include "tests/collectives/player.h"
-#include "tests/collectives/symbolic_executor.h"
 
 namespace gradientflow {
 namespace {
@@ -493,27 +492,6 @@ TEST(RunnableAlgorithm, StandsInWhereMemoryOrRanksRuleAnAlgorithmOut) {
             &kTwoSync);
   EXPECT_EQ(RunnableAlgorithm(&kOneRound, kMaxReduceParties + 1, true),
             &kTwoSync);
-}
-
-TEST(MakeSchedule, MakesWhatEveryNameSays) {
-  const Topology topology{{0, 0, 1, 1, 1}};
-  for (Algorithm algorithm : allreduce::kTable) {
-    for (bool one_sided : {false, true}) {
-      std::vector<gradientflow::testing::SymbolicRank> ranks(5);
-      for (std::size_t r = 0; r < 5; ++r) {
-        ranks[r].schedule = MakeSchedule(*algorithm, static_cast<int>(r),
-                                         {5, topology, one_sided}, 33);
-        ranks[r].data.resize(33);
-        for (auto& cell : ranks[r].data) cell.value = 1 << r;
-      }
-      gradientflow::testing::SymbolicOptions options;
-      if (algorithm == &allreduce::kTwoLevel) options.topology = topology;
-      ASSERT_EQ(testing::Execute(&ranks, options), "") << Name(algorithm);
-      for (const auto& rank : ranks) {
-        for (const auto& cell : rank.data) EXPECT_EQ(cell.value, 31);
-      }
-    }
-  }
 }
 
 }  // namespace

@@ -472,15 +472,12 @@ TEST_P(Collectives, BarrierWaitsForAll) {
   std::tie(job.over, job.size) = GetParam();
   std::atomic<int> arrived{0};
   RunRanks(job, [&](GradientSession& session) {
+    const auto call = Call(CollectiveKind::kBarrier, DType::kInt8, 0);
     for (int round = 1; round <= 5; ++round) {
       ++arrived;
-      ASSERT_TRUE(session.communicator()
-                      .Run(Call(CollectiveKind::kBarrier, DType::kInt8, 0))
-                      .ok());
+      ASSERT_TRUE(session.communicator().Run(call).ok());
       EXPECT_GE(arrived.load(), round * session.size());
-      ASSERT_TRUE(session.communicator()
-                      .Run(Call(CollectiveKind::kBarrier, DType::kInt8, 0))
-                      .ok());
+      ASSERT_TRUE(session.communicator().Run(call).ok());
     }
   });
 }

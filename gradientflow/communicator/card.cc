@@ -77,12 +77,16 @@ Status CheckAgreement(const std::vector<Card>& cards) {
   return Status();
 }
 
+Status CheckFailure(int rank, const Card& card) {
+  if (card.failure.ok()) return Status();
+  return Status(
+      card.failure.code(),
+      StrCat("rank ", rank, " cannot join: ", card.failure.message()));
+}
+
 Status CheckFailures(const std::vector<Card>& cards) {
   for (std::size_t rank = 0; rank < cards.size(); ++rank) {
-    const Status& failure = cards[rank].failure;
-    if (failure.ok()) continue;
-    return Status(failure.code(),
-                  StrCat("rank ", rank, " cannot join: ", failure.message()));
+    GF_RETURN_IF_ERROR(CheckFailure(static_cast<int>(rank), cards[rank]));
   }
   return Status();
 }

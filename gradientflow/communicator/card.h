@@ -33,6 +33,8 @@ Result<Card> DecodeCard(int rank, const std::string& text);
 // the rank.
 Status CheckAgreement(const std::vector<Card>& cards);
 
+// Returns the failure of the card of `rank` with that number, or OK.
+Status CheckFailure(int rank, const Card& card);
 // Returns the failure of the first rank that has one, with that rank's number.
 Status CheckFailures(const std::vector<Card>& cards);
 

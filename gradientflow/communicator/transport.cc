@@ -159,7 +159,11 @@ Result<Introduction> MeetAll(const JoinArgs& args, const Card& mine,
       args.exchange
           ? IntroducedBy(args, EncodeCard(mine), introduce)
           : Meet(rendezvous, EncodeCard(mine), introduce, *args.clock);
-  if (!text.ok()) return mine.failure.ok() ? text.status() : mine.failure;
+  if (!text.ok()) {
+    // What this rank knows of itself says more than what others do.
+    GF_RETURN_IF_ERROR(CheckFailure(options.rank, mine));
+    return text.status();
+  }
   return DecodeIntroduction(options.size, text.value());
 }
 

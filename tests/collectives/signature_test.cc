@@ -122,6 +122,7 @@ TEST(CallPlanner, RemembersADecisionUntilTheCostsChange) {
   EXPECT_NE(planner.Plan(longer).why, first.why);
   CostModels fast = TypicalCostModels();
   fast.together.across.latency_seconds = 1e-9;
+  fast.alone.across.latency_seconds = 1e-9;
   planner.SetCosts(fast);
   EXPECT_NE(*planner.Plan(call).why, *first.why);
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -77,6 +78,32 @@ TEST(Introduction, NamesTheTransportsThatBothRanksHave) {
   EXPECT_FALSE(without.value().hosts_share);
   EXPECT_EQ(without.value().AddressesOf("shm"), std::vector<std::string>(4));
   EXPECT_EQ(without.value().AddressesOf("tcp")[3], "10.0.0.1:1003");
+}
+
+// What rank 0 sends to open a job of 512 ranks.
+TEST(Introduction, OfManyRanksIsShort) {
+  for (const int per_host : {1, 8, 64}) {
+    std::vector<std::string> hosts;
+    for (int r = 0; r < 512; ++r) {
+      hosts.push_back(std::to_string(r / per_host));
+    }
+    std::vector<Card> cards = CardsOn(hosts);
+    for (std::size_t r = 0; r < cards.size(); ++r) {
+      cards[r].addresses["tcp"] =
+          "10.100." + std::to_string(r) + ".200:54321@25000";
+      cards[r].addresses["shm"] = std::string(32, 'f');
+      cards[r].agreement = std::string(40 << 10, 'a');
+    }
+    std::vector<int> ranks(cards.size());
+    std::iota(ranks.begin(), ranks.end(), 0);
+    const auto texts = IntroduceRanks({"auto", 2, true}, Encoded(cards), ranks);
+    ASSERT_TRUE(texts.ok()) << texts.status().message();
+    std::size_t bytes = 0;
+    for (const std::string& text : texts.value()) bytes += text.size();
+    EXPECT_LE(bytes, 4U << 20) << per_host << " ranks per host";
+    RecordProperty("bytes_with_" + std::to_string(per_host) + "_ranks_per_host",
+                   static_cast<int>(bytes));
+  }
 }
 
 TEST(Introduction, BringsTheHostsOfAllRanks) {

@@ -15,7 +15,7 @@
 namespace gradientflow {
 namespace {
 
-constexpr IntroduceArgs kAuto = {"auto", 2};
+const IntroduceArgs kAuto = {"auto", 2, false};
 
 std::vector<Card> CardsOn(const std::vector<std::string>& hosts) {
   std::vector<Card> cards;
@@ -144,7 +144,7 @@ TEST(Introduction, SecretsDifferWithTheJobAndWithEveryNonce) {
 
 TEST(Introduction, IsRefusedForAllAlike) {
   std::vector<Card> cards = CardsOn({"a", "b", "a"});
-  EXPECT_EQ(Introduced(cards, 0, {"shm", 2}).status().code(),
+  EXPECT_EQ(Introduced(cards, 0, {"shm", 2, false}).status().code(),
             StatusCode::kInvalidArgument);
   cards[2].agreement = "a=2\n";
   const Status differ = Introduced(cards, 0).status();

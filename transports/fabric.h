@@ -246,6 +246,7 @@ class Fabric final : public LinkEvents, public LinkSource::Sink {
   void WaitForLink(int peer, const OutMessage& message);
   void AskForAwaited();
   Status HasLeft(int peer) const;
+  void SuspectAnother();
   void Suspect(int peer, const Status& why, std::chrono::nanoseconds patience);
   Status Silent(int peer, Clock::Time now) const;
   void Transmit(std::uint64_t slot, MessageKind kind, MessageId id);
@@ -304,6 +305,7 @@ class Fabric final : public LinkEvents, public LinkSource::Sink {
   Clock::Time last_beat_{};
   Clock::Time last_tick_{};
   bool leaving_ = false;
+  bool said_bye_ = false;
 };
 
 }  // namespace gradientflow

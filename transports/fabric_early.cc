@@ -20,11 +20,11 @@
 // never stand still.
 namespace gradientflow {
 
-// Says something that has no payload. Nothing follows a peer's good-bye, so
-// that peer need not be told.
+// Says something that has no payload. A peer that has said good-bye may have
+// only answered to this rank's, and still await what is said.
 void Fabric::Signal(int peer, const Header& header) {
   Peer& to = peers_[peer];
-  if (to.link == nullptr || to.down || to.left) return;
+  if (to.link == nullptr || to.down) return;
   OutMessage message;
   message.header = header;
   to.link->Send(0, message);

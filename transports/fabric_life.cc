@@ -124,7 +124,6 @@ void Fabric::OnGone(int peer, const Status& why) {
   if (gone.link != nullptr || gone.down) return;
   gone.down = gone.left = true;
   ++departed_;
-  gone.unsent.clear();
   if (!leaving_ && (HasPosted(gone) || HasSends(peer))) {
     Suspect(peer, HasLeft(peer), kNewsPatience);
   }
@@ -138,6 +137,16 @@ void Fabric::Suspect(int peer, const Status& why,
   suspect_ = why;
   suspect_peer_ = peer;
   suspect_until_ = until;
+}
+
+// The suspect has turned up. There was room for one suspicion only.
+void Fabric::SuspectAnother() {
+  suspect_ = Status();
+  for (int r = 0; r < size_ && !leaving_; ++r) {
+    if (HasDeparted(r) && (HasPosted(peers_[r]) || HasSends(r))) {
+      Suspect(r, HasLeft(r), kNewsPatience);
+    }
+  }
 }
 
 // Once the time for last messages is over, the peer that went down is to blame.
@@ -284,6 +293,7 @@ void Fabric::Leave(std::chrono::nanoseconds patience) {
     if (!Poll()) Wait(milliseconds(20));
   }
   if (!status_.ok()) return;
+  said_bye_ = true;
   for (int r = 0; r < size_; ++r) SendControl(r, MessageKind::kBye, "");
   for (;;) {
     Poll();

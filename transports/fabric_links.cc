@@ -81,13 +81,13 @@ void Fabric::OnLink(int peer, std::unique_ptr<Link> link) {
   if (torn_down_ || to.link != nullptr) return;
   // It refused this rank, but was not gone.
   if (std::exchange(to.down, false)) --departed_;
-  if (suspect_peer_ == peer) suspect_ = Status();
+  if (!suspect_.ok() && suspect_peer_ == peer) SuspectAnother();
   to.left = false;
   Add(peer, std::move(link));
   for (const OutMessage& message : std::exchange(to.unsent, {})) {
     to.link->Send(LaneOf(*to.link, message.header.tag), message);
   }
-  if (leaving_) SendControl(peer, MessageKind::kBye, "");
+  if (said_bye_) SendControl(peer, MessageKind::kBye, "");
 }
 
 }  // namespace gradientflow

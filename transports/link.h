@@ -86,11 +86,6 @@ class Link {
   virtual bool PrepareToSleep() = 0;
   virtual void WakeUp() = 0;
 
-  // Returns true if the peer is gone and OnDown() has not been called yet,
-  // because messages that it had sent are still being delivered. Pausing them
-  // would hide the end and save little memory, since all of them have arrived.
-  virtual bool hung_up() const { return false; }
-
   // Gives the peer a sign of life. Only a link whose control messages can wait
   // behind data needs a separate way for it, which nothing holds up.
   virtual void Beat() {}

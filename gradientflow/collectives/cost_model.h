@@ -84,7 +84,8 @@ class HostMap {
   // The part of all ranks that send along these branches.
   double BranchShare(int k) const {
     const int length = 1 << k;
-    return static_cast<double>((size_ + length - 1) / (2 * length)) / size_;
+    const int branches = (size_ + length - 1) / (2 * length);
+    return static_cast<double>(branches) / size_;
   }
 
  private:

@@ -102,6 +102,7 @@ class Executor final : public Collective {
   void SetNotSharing() {
     all_->group.all_share = all_->group.hosts_share = false;
     all_->planner.SetNotSharing();
+    schedules_.clear();
   }
   const CallGroup& group() const { return all_->group; }
 

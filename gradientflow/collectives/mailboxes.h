@@ -13,7 +13,7 @@ namespace gradientflow {
 
 // Memory in this rank's arena for the small buffers that it shows its peers by
 // copy (Schedule::mailed). Each sync of a channel has a box, and the sync
-// kMailboxes later has the same one. Whoever begins syncs keeps half of that
+// kBoxes later has the same one. Whoever begins syncs keeps half of that
 // number at a time under way while there are mailed ones among them; then no
 // box is written that a peer has yet to read. (The proof is that of the slots:
 // see Executor::HasSlotsFor.)

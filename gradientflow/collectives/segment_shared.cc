@@ -26,6 +26,10 @@ namespace {
 constexpr std::size_t kTileBytes = std::size_t{32} << 10;
 // The bytes that one Advance() reduces before other segments have their turn.
 constexpr std::size_t kTurnBytes = std::size_t{1} << 20;
+// What is read from mailboxes is read in the turn of its sync. So a segment
+// that has gone past a sync reads that sync's boxes no more, which is what
+// Executor::HasSlotsFor() takes for granted.
+static_assert(Mailboxes::kBoxBytes <= kTurnBytes);
 // In SyncSlot::flags: the published memory holds just the segment, without
 // gaps.
 constexpr std::uint32_t kCopied = 1U << 8;

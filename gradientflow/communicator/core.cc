@@ -13,6 +13,7 @@
 #include "gradientflow/observe/null_recorder.h"
 #include "gradientflow/observe/stderr_logger.h"
 #include "gradientflow/observe/timeline.h"
+#include "transports/link_source.h"
 
 // How a communicator is put together and taken apart:
 //

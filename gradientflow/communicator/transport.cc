@@ -10,6 +10,7 @@
 #include "gradientflow/communicator/introduction.h"
 #include "gradientflow/communicator/neighbours.h"
 #include "transports/endpoint.h"
+#include "transports/link_source.h"
 #include "transports/registry/registry.h"
 #include "transports/rendezvous/rendezvous.h"
 

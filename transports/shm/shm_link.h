@@ -53,7 +53,6 @@ class ShmLink final : public Link, private Poller::Target {
   void Resume(int lane) override;
   bool PrepareToSleep() override;
   void WakeUp() override;
-  bool hung_up() const override { return hung_up_.has_value(); }
   void Beat() override;
   std::uint64_t beats() const override;
   std::size_t queued_messages() const override;

@@ -150,6 +150,9 @@ Result<std::unique_ptr<LinkSource>> TcpEndpoint::TakeLinkSource(
   TcpLinkSource::Args source;
   source.options = options_;
   source.job = args;
+  // These are of Connect() alone.
+  source.job.unlinked = nullptr;
+  source.job.links_of_failure = nullptr;
   source.sink = sink;
   source.listeners = std::exchange(listeners_, {});
   source.rails = RailsIn(addresses_);

@@ -177,20 +177,14 @@ std::vector<Socket> IncomingLanes::TakeLanes(int peer) {
   return taken;
 }
 
-// If messages are in front of the end, the link will find it.
-bool IncomingLanes::HasEnded(const Lane& lane) const {
-  std::byte next{};
-  const std::int64_t got = Peek(lane.socket, &next, 1);
-  return got <= 0 && got != -EAGAIN && got != -EWOULDBLOCK;
-}
-
 int IncomingLanes::FindComplete() {
   for (std::size_t r = 0; r < lanes_.size(); ++r) {
     const auto peer = static_cast<int>(r);
     std::vector<Lane>& lanes = lanes_[r];
     if (lanes.empty() || !complete(peer)) continue;
+    // If messages are in front of the end, the link will find it.
     if (std::none_of(lanes.begin(), lanes.end(),
-                     [this](const Lane& lane) { return HasEnded(lane); })) {
+                     [](const Lane& lane) { return HasEnded(lane.socket); })) {
       return peer;
     }
     Expect(peer, static_cast<int>(lanes.size()));

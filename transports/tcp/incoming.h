@@ -85,7 +85,6 @@ class IncomingLanes final : public Door::Guests {
     Socket socket;
     Bits256 nonce = {};  // The peer's challenge.
   };
-  bool HasEnded(const Lane& lane) const;
 
   const Args args_;
   const Clock& clock_;

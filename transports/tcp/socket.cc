@@ -158,6 +158,12 @@ std::int64_t Receive(const Socket& socket, void* to, std::size_t bytes) {
   return Receive(socket, to, bytes, 0);
 }
 
+bool HasEnded(const Socket& socket) {
+  std::byte next{};
+  const std::int64_t got = Peek(socket, &next, 1);
+  return got <= 0 && got != -EAGAIN && got != -EWOULDBLOCK;
+}
+
 std::int64_t Peek(const Socket& socket, void* to, std::size_t bytes) {
   return Receive(socket, to, bytes, MSG_PEEK);
 }

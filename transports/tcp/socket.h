@@ -55,6 +55,9 @@ SocketAddress PeerAddress(const Socket& socket);
 std::int64_t Receive(const Socket& socket, void* to, std::size_t bytes);
 // As Receive(), but the bytes stay there.
 std::int64_t Peek(const Socket& socket, void* to, std::size_t bytes);
+// Returns whether the next thing to read is the end of the connection, or an
+// error.
+bool HasEnded(const Socket& socket);
 std::int64_t Send(const Socket& socket, const void* from, std::size_t bytes);
 
 }  // namespace gradientflow

@@ -283,7 +283,15 @@ void TcpLinkSource::ReadAnswer(Dialling& dialling, int fd, Clock::Time now) {
   const OutgoingLane& first = dialling.lanes.front();
   if (dialling.accepted) return;
   if (!first.connected() || first.socket().fd() != fd) {
-    return BeginAgain(dialling, "it did not keep a connection", now);
+    // A peer that has kept all may send on the others before its answer on the
+    // first one arrives here.
+    for (const OutgoingLane& lane : dialling.lanes) {
+      if (lane.connected() && lane.socket().fd() == fd &&
+          HasEnded(lane.socket())) {
+        return BeginAgain(dialling, "it did not keep a connection", now);
+      }
+    }
+    return;
   }
   const HelloReader::State state = dialling.answer.Read(first.socket());
   if (state == HelloReader::State::kWaiting) return;

@@ -61,6 +61,7 @@ constinit const CollectiveAlgorithm allreduce::kOneRound = {
     .max_ranks = kMaxReduceParties,
     .stand_in = &allreduce::kTwoSync,
     .all_peers = true,
+    .lands_all = true,
 };
 
 }  // namespace gradientflow

@@ -18,8 +18,8 @@ namespace gradientflow {
 Schedule OneSided(const CallShape& shape, Slice shown,
                   std::size_t most_elements, std::vector<Step> steps);
 
-// Appends to `steps` the copy of element [begin, begin + dst.count) of what
-// `peer` shows of `space`. A rank copies its own elements without a kPull.
+// Appends to `steps` the copy of `src` of what `peer` shows to `dst`. A rank
+// copies its own elements without a kPull.
 void AppendPull(int rank, int peer, Slice src, Slice dst,
                 std::vector<Step>* steps);
 

@@ -192,7 +192,7 @@ class Fabric final : public LinkEvents, public LinkSource::Sink {
     Header header;
     // The payload of a message that no receive awaited when it came.
     HeldMemory::Block held;
-    // Of an announced message. `header` then has its true length.
+    // The message was announced. `header` then has its true length.
     bool announced = false;
     bool called_for = false;
     bool landing = false;

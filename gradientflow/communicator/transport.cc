@@ -168,7 +168,7 @@ Result<Introduction> MeetAll(const JoinArgs& args, const Card& mine,
   return DecodeIntroduction(options.size, text.value());
 }
 
-// The addresses that the transport at `i` connects to: not those of peers that
+// Returns the addresses that a transport connects to: not those of peers that
 // are `taken`.
 std::vector<std::string> AddressesLeft(const Introduction& introduction,
                                        const TransportKind& kind,

@@ -325,7 +325,8 @@ void SparseAggregator::Unpack(std::size_t id) {
   RecordPass("norms", 0, bucket.elements, begin);
 }
 
-// Of chunks that are back, on the host: they have been exchanged in place.
+// Takes the norms of chunks that are back, on the host, where they have been
+// exchanged in place.
 void SparseAggregator::TakeNorms() {
   const Clock::Time begin = args_.clock->Now();
   const std::span<const std::size_t> chunks = returning_.Take(pass_chunks_);

@@ -388,7 +388,8 @@ TEST(ChooseAlgorithm, KnowsThatBusyRanksSlowEachOtherDown) {
                    (1 + 2 + 4) * (20e-6 + 0.3e-9 * (256 << 10)));
 }
 
-// Of two elements only two ranks own one: nothing is sent for the other blocks.
+// If there are two elements, two ranks own one each, and the blocks of the
+// others are empty: nothing is sent for them.
 TEST(ChooseAlgorithm, DoesNotPayForEmptyBlocks) {
   CallQuestion question = Ask(8, 2);
   const LinkModel alone{4e-6, 0, 0, 20e-6};

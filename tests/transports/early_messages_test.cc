@@ -131,7 +131,7 @@ class EarlyMessages : public ::testing::Test {
 constexpr Tag Numbered(std::uint32_t number) {
   return PointToPointTag(3, number);
 }
-// Of this tag, the receiver numbers the messages.
+// The receiver numbers the messages of this tag.
 constexpr Tag kInOrder = PointToPointTag(kNumberedTags + 3, 0);
 
 TEST_F(EarlyMessages, BeyondTheCreditAreAnnouncedAndComeWhenReceived) {

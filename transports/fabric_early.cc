@@ -163,10 +163,10 @@ void Fabric::GiveBack(int peer, std::uint64_t payload_bytes) {
   if (credit.tag > 0) Signal(peer, credit);
 }
 
+// A peer that has said good-bye answers, too: it stays until this rank says it.
 bool Fabric::AwaitsAnswers() const {
   return std::any_of(sends_.begin(), sends_.end(), [&](const Lent& lent) {
-    const Peer& to = peers_[lent.peer];
-    return lent.announced && !to.left && !to.down;
+    return lent.announced && !peers_[lent.peer].down;
   });
 }
 

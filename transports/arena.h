@@ -59,8 +59,13 @@ class SharedArena {
   // Slot `index` of member `rank`; 0 <= index < kSyncSlots.
   virtual SyncSlot& slot(int rank, int index) const = 0;
 
-  // Wakes the members that sleep. To be called after publishing in a slot.
+  // Wakes the members that sleep. To be called after publishing in a slot. It
+  // waits for no memory, and may miss a member that falls asleep meanwhile: a
+  // call of RingMissed() must follow before this thread blocks.
   virtual void RingSleepers() = 0;
+  // Wakes the members that RingSleepers() has missed since the last call. Costs
+  // nothing if it has not been called.
+  virtual void RingMissed() = 0;
 };
 
 }  // namespace gradientflow

@@ -30,7 +30,11 @@ class Hash {
   }
   void Mix(std::string_view text) {
     Mix(text.size());
-    for (const char c : text) Mix(static_cast<unsigned char>(c));
+    for (std::size_t begin = 0; begin < text.size();) {
+      std::uint64_t word = 0;
+      begin += text.copy(reinterpret_cast<char*>(&word), sizeof(word), begin);
+      Mix(word);
+    }
   }
   std::uint64_t value() const { return hash_; }
 
@@ -441,15 +445,6 @@ std::string TraceLine(const CollectiveCall& call, std::uint64_t sequence,
                 call.wire != call.dtype ? StrCat(" as ", Name(call.wire)) : "",
                 ", ", call.count * SizeOf(call.wire), " bytes, ", how, ", ",
                 seconds * 1e3, " ms");
-}
-
-std::uint64_t MixHash(std::uint64_t hash, std::uint64_t value) {
-  // For a given hash this is a bijection of the value, so two sequences that
-  // differ in a single value never have the same hash.
-  hash = (hash ^ value) * 0xFF51AFD7ED558CCD;
-  hash ^= hash >> 33;
-  hash *= 0xC4CEB9FE1A85EC53;
-  return hash ^ hash >> 29;
 }
 
 // 0 is reserved for "no extents".

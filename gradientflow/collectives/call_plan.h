@@ -99,8 +99,15 @@ std::string TraceLine(const CollectiveCall& call, std::uint64_t sequence,
 
 // Returns a hash of the extents: 0 if there are none, else never 0.
 std::uint64_t HashOf(const std::vector<Extent>& extents);
-// Returns a hash of both arguments. Every bit of each of them counts.
-std::uint64_t MixHash(std::uint64_t hash, std::uint64_t value);
+// Returns a hash of both arguments. Every bit of each of them counts: for a
+// given hash this is a bijection of the value, so two sequences that differ in
+// a single value never have the same hash.
+constexpr std::uint64_t MixHash(std::uint64_t hash, std::uint64_t value) {
+  hash = (hash ^ value) * 0xFF51AFD7ED558CCD;
+  hash ^= hash >> 33;
+  hash *= 0xC4CEB9FE1A85EC53;
+  return hash ^ hash >> 29;
+}
 
 // Returns kInvalidArgument if `algorithm` is for another kind of call, or if
 // `group` lacks the memory that it needs. Null is OK.

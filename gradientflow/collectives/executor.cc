@@ -316,6 +316,7 @@ bool Executor::Poll() {
   } else if (operations_ > 0) {
     Retire();
   }
+  if (args_.arena != nullptr) args_.arena->RingMissed();
   moved |= ended_.Run();
   return moved;
 }

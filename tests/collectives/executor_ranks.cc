@@ -40,6 +40,7 @@ class HostArena final : public SharedArena {
     return all_.slot(rank, index);
   }
   void RingSleepers() override { all_.RingSleepers(); }
+  void RingMissed() override { all_.RingMissed(); }
 
  private:
   SharedArena& all_;

@@ -69,6 +69,7 @@ TEST(InprocSleep, APublishedSlotWakesSleepersAndKeepsOthersAwake) {
   }
   group->arena(0).slot(0, 3).arrived.store(1, std::memory_order_release);
   group->arena(0).RingSleepers();
+  group->arena(0).RingMissed();
   EXPECT_TRUE(ends[1].poller()->Poll(std::chrono::seconds(20)));
   for (const int peer : {0, 2}) ends[1].to(peer).WakeUp();
   // Rank 2 was awake, but may have checked the slots before.
@@ -92,6 +93,7 @@ TEST(InprocSleep, SlotsAloneLoseNoWakeUp) {
       arena.slot(me, 0).offset = round * 10 + me;
       arena.slot(me, 0).arrived.store(round, std::memory_order_release);
       arena.RingSleepers();
+      arena.RingMissed();
       for (const int peer : arena.members()) {
         SyncSlot& slot = arena.slot(peer, 0);
         ASSERT_TRUE(ends[me].Await([&] {
@@ -105,6 +107,7 @@ TEST(InprocSleep, SlotsAloneLoseNoWakeUp) {
       // Read before the owner overwrites it.
       arena.slot(me, 0).finished.store(round, std::memory_order_release);
       arena.RingSleepers();
+      arena.RingMissed();
       for (const int peer : arena.members()) {
         SyncSlot& slot = arena.slot(peer, 0);
         ASSERT_TRUE(ends[me].Await([&] {

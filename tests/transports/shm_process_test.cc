@@ -238,6 +238,7 @@ TEST(ShmProcesses, SeeEachOthersWindowsAndSlots) {
     slot.offset = arena.OffsetOf(window.data);
     slot.arrived.store(1, std::memory_order_release);
     arena.RingSleepers();
+    arena.RingMissed();
     for (const int peer : arena.members()) {
       SyncSlot& theirs = arena.slot(peer, 7);
       REQUIRE(me.end.Await(
@@ -249,6 +250,7 @@ TEST(ShmProcesses, SeeEachOthersWindowsAndSlots) {
     }
     slot.finished.store(1, std::memory_order_release);
     arena.RingSleepers();
+    arena.RingMissed();
     for (const int peer : arena.members()) {
       REQUIRE(me.end.Await([&] {
         return arena.slot(peer, 7).finished.load() == 1 || !me.end.down.empty();
@@ -305,6 +307,7 @@ TEST(ShmProcesses, DeathIsToldEvenIfAnotherProcessKeepsTheSocket) {
       me.host->arena()->slot(1, 0).offset = static_cast<std::uint64_t>(worker);
       me.host->arena()->slot(1, 0).arrived.store(1);
       me.host->arena()->RingSleepers();
+      me.host->arena()->RingMissed();
       ::raise(SIGKILL);
     }
     REQUIRE(me.end.Await([&] { return !me.end.down.empty(); }));
@@ -467,6 +470,7 @@ TEST(ShmEndpoint, AloneOnItsHostHasAnArenaAndNoLinks) {
   EXPECT_EQ(host.value()->arena()->members(), std::vector<int>{2});
   EXPECT_TRUE(host.value()->arena()->Allocate(100).ok());
   host.value()->arena()->RingSleepers();
+  host.value()->arena()->RingMissed();
   EXPECT_EQ(host.value()->Connect(args).status().code(),
             StatusCode::kFailedPrecondition);
 }

@@ -73,6 +73,7 @@ class ShmArena final : public SharedArena {
                 std::size_t bytes) const override;
   SyncSlot& slot(int rank, int index) const override;
   void RingSleepers() override;
+  void RingMissed() override;
 
  private:
   explicit ShmArena(std::shared_ptr<Mapping> mine);
@@ -82,6 +83,7 @@ class ShmArena final : public SharedArena {
   std::vector<int> members_;
   std::vector<std::shared_ptr<Mapping>> mappings_;  // By rank; gaps are null.
   std::vector<const Doorbell*> bells_;
+  bool rings_owed_ = false;
 };
 
 }  // namespace gradientflow

@@ -17,13 +17,17 @@
 #include "gradientflow/nccl/create.h"
 #include "gradientflow/observe/host_facts.h"
 #include "kernels/kernels.h"
+#include "transports/rdma/devices.h"
+#include "transports/rdma/verbs_api.h"
 
 extern char** environ;
 
 namespace gradientflow {
 namespace {
 
-constexpr const char* kAbsent = "not built in";
+// What lines below the first of an entry begin with.
+constexpr const char* kNextLine = "\n                ";
+constexpr const char* kIndent = kNextLine + 1;
 
 std::string Version() { return StrCat(kVersionMajor, ".", kVersionMinor); }
 
@@ -57,6 +61,37 @@ nlohmann::json CudaJson(const CudaFacts& facts) {
           {"summary", Cuda(facts)}};
 }
 
+nlohmann::json RdmaJson() {
+  const auto verbs = LoadVerbs();
+  if (!verbs.ok()) return {{"problem", verbs.status().message()}};
+  const auto devices = ListRdmaDevices(*verbs.value());
+  if (!devices.ok()) return {{"problem", devices.status().message()}};
+  nlohmann::json ports = nlohmann::json::array();
+  for (const RdmaDevice& device : devices.value()) {
+    for (const RdmaPort& port : device.ports) {
+      nlohmann::json gids = nlohmann::json::array();
+      for (const RdmaGid& gid : port.gids) {
+        gids.push_back({{"index", gid.index},
+                        {"type", Name(gid.type)},
+                        {"address", gid.ToString()}});
+      }
+      ports.push_back({{"device", device.name},
+                       {"port", port.number},
+                       {"state", port.state},
+                       {"ethernet", port.ethernet},
+                       {"mtu", port.mtu},
+                       {"gbps", port.gbps},
+                       {"lid", port.lid},
+                       {"dma_buf", device.dma_buf},
+                       {"gids", gids}});
+    }
+    if (!device.problem.empty()) {
+      ports.push_back({{"device", device.name}, {"problem", device.problem}});
+    }
+  }
+  return {{"library", verbs.value()->path}, {"ports", ports}};
+}
+
 // Describes the library that a session with these settings would load.
 std::string Nccl(const Options& options) {
   const auto api = LoadNccl(options.nccl_library);
@@ -71,7 +106,7 @@ void PrintText(const LoadedOptions& loaded) {
             << "CPU kernels:    " << kernels::CpuKernels().name << "\n"
             << "CUDA:           " << Cuda(ReadCudaFacts()) << "\n"
             << "NCCL:           " << Nccl(loaded.options) << "\n"
-            << "RDMA:           " << kAbsent << "\n"
+            << "RDMA:           " << RdmaText(kIndent) << "\n"
             << "shared memory:  "
             << (memory.ok() ? "available" : memory.message()) << "\n"
             << "interfaces:     ";
@@ -82,7 +117,7 @@ void PrintText(const LoadedOptions& loaded) {
     for (const std::string& address : interface.addresses) {
       std::cout << " " << address;
     }
-    separator = "\n                ";
+    separator = kNextLine;
   }
   std::cout << (*separator == '\0' ? "none is up" : "") << "\n\n"
             << SettingsReport(loaded);
@@ -110,7 +145,7 @@ void PrintJson(const LoadedOptions& loaded, const Status& verdict) {
                                    {"cpu_kernels", kernels::CpuKernels().name},
                                    {"cuda", CudaJson(ReadCudaFacts())},
                                    {"nccl", Nccl(loaded.options)},
-                                   {"rdma", false},
+                                   {"rdma", RdmaJson()},
                                    {"shared_memory", ProbeSharedMemory().ok()},
                                    {"interfaces", interfaces},
                                    {"settings", settings},

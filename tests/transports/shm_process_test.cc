@@ -470,7 +470,6 @@ TEST(ShmEndpoint, AloneOnItsHostHasAnArenaAndNoLinks) {
   EXPECT_EQ(host.value()->arena()->members(), std::vector<int>{2});
   EXPECT_TRUE(host.value()->arena()->Allocate(100).ok());
   host.value()->arena()->RingSleepers();
-  host.value()->arena()->RingMissed();
   EXPECT_EQ(host.value()->Connect(args).status().code(),
             StatusCode::kFailedPrecondition);
 }

@@ -1,5 +1,6 @@
 #include "tests/device/fake_state.h"
 
+#include <chrono>
 #include <iterator>
 #include <thread>
 #include <utility>
@@ -8,6 +9,11 @@
 
 namespace gradientflow::testing {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// As long as 200 yields last on a core that is free.
+constexpr std::chrono::microseconds kLongestLag(200);
 
 // xorshift64; each worker has its own state, so that they share nothing.
 std::uint64_t NextRandom(std::uint64_t* state) {
@@ -66,7 +72,11 @@ void FakeScheduler::AwaitTurn(Gate* gate, Turn* turn) const {
   // Mostly none, sometimes many.
   const std::uint64_t random = NextRandom(&turn->random) >> 32;
   const std::uint64_t yields = random % 4 == 0 ? (random >> 2) % 200 : 0;
-  for (std::uint64_t i = 0; i < yields; ++i) std::this_thread::yield();
+  // On a busy core a single yield may last for milliseconds, and is enough.
+  const auto enough = Clock::now() + kLongestLag;
+  for (std::uint64_t i = 0; i < yields && Clock::now() < enough; ++i) {
+    std::this_thread::yield();
+  }
 }
 
 std::size_t FakeMemory::free_bytes() const {

@@ -127,6 +127,7 @@ void CheckHellos(Choices choices) {
     hello.to = choices.Byte() % 2;
     hello.lane = choices.Byte() % 3;
     hello.lanes = choices.Byte() % 3;
+    hello.dial = choices.Byte() % 3;
     hello.nonce = BitsOf(&choices);
     hello.proof = BitsOf(&choices);
     const auto bytes = EncodeLaneHello(hello);
@@ -141,7 +142,7 @@ void CheckHellos(Choices choices) {
     if (lanes.Descriptors().empty()) return;
     Require(::poll(&ready, 1, 5000) == 1, "it arrives");
     Require(lanes.OnReady(fd).ok(), "a stranger ends nothing");
-    Require(!lanes.complete(), "a stranger gets no lane");
+    Require(lanes.FindComplete() < 0, "a stranger gets no lane");
   }
 }
 

@@ -11,7 +11,9 @@
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/secret.h"
 #include "gradientflow/base/status.h"
+#include "gradientflow/base/str_cat.h"
 #include "tests/transports/link_owner.h"
+#include "tests/transports/silent_port.h"
 #include "tests/transports/tcp_job.h"
 #include "tests/transports/tcp_pair.h"
 #include "transports/endpoint.h"
@@ -76,6 +78,66 @@ TEST(TcpSetUp, MissingRanksAreNamedWithTheirAddresses) {
       << zero.message();
   EXPECT_NE(job.ranks[2]->links->status().message().find("rank 1 ("),
             std::string::npos);
+}
+
+// Nobody gets through to `closed`, so it has to connect to the others.
+void ExpectAllLinksWithClosed(int closed, int size, const std::string& door) {
+  Job job(size);
+  ASSERT_TRUE(job.Listen());
+  job.addresses[static_cast<std::size_t>(closed)] = door;
+  job.ConnectAll(job.All(), seconds(60));
+  for (const auto& rank : job.ranks) {
+    ASSERT_TRUE(rank->links->ok()) << rank->links->status().ToString();
+  }
+  job.ExpectAllTalk();
+}
+
+TEST(TcpSetUp, OneDirectionIsEnough) {
+  const tcp_test::SilentPort silent;
+  const std::string refuses = "127.0.0.2:1";
+  for (const std::string& door : {silent.address(), refuses}) {
+    for (const int size : {2, 3, 5}) {
+      for (int closed = 0; closed < size; ++closed) {
+        SCOPED_TRACE(StrCat("rank ", closed, " of ", size, " is at ", door));
+        ExpectAllLinksWithClosed(closed, size, door);
+      }
+    }
+  }
+}
+
+TEST(TcpSetUp, WithoutAnyDirectionTheErrorSaysWhatWasTried) {
+  Job job(2);
+  ASSERT_TRUE(job.Listen());
+  const std::string own[2] = {job.addresses[0], job.addresses[1]};
+  const tcp_test::SilentPort silent[2];
+  for (std::size_t r = 0; r < 2; ++r) job.addresses[r] = silent[r].address();
+  job.ConnectAll(job.All(), seconds(2));
+  for (std::size_t r = 0; r < 2; ++r) {
+    const Status status = job.ranks[r]->links->status();
+    EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+    const std::string peer = job.addresses[1 - r];
+    EXPECT_EQ(
+        status.message(),
+        StrCat("rank ", r, " (", own[r],
+               ") has no TCP connection in time with rank ", 1 - r, " (", peer,
+               "): ", peer, ": no answer; none came in from there either"));
+  }
+}
+
+TEST(TcpSetUp, WhoIsRefusedAndNotReachedSaysBoth) {
+  Job job(2);
+  ASSERT_TRUE(job.Listen());
+  job.addresses[0] = "127.0.0.2:1";
+  // Rank 0 does not connect.
+  job.ConnectAll({1}, seconds(60));
+  const Status status = job.ranks[1]->links->status();
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(status.message(),
+            StrCat("rank 0 (127.0.0.2:1) ended while ranks connected, or "
+                   "cannot be reached by rank 1 (",
+                   job.addresses[1],
+                   "), which it has not reached either: 127.0.0.2:1: connect: "
+                   "Connection refused"));
 }
 
 // Whoever dials it, or waits for it, learns it long before the deadline.

@@ -35,6 +35,7 @@ LaneHello HelloOf(Step step, std::uint32_t lane) {
   hello.to = 0;
   hello.lane = lane;
   hello.lanes = 2;
+  hello.dial = 1;
   hello.nonce = RandomBits().value();
   return hello;
 }
@@ -203,20 +204,20 @@ TEST(LaneHelloFormat, TheDocumentedExampleHolds) {
   secret.fill(std::byte{0x5E});
   of_rank_2.fill(std::byte{0x11});
   of_rank_0.fill(std::byte{0x22});
-  const LaneHello hello{Step::kHello, 2, 0, 1, 2, of_rank_2, {}};
+  const LaneHello hello{Step::kHello, 2, 0, 1, 2, 1, of_rank_2, {}};
   const auto bytes = EncodeLaneHello(hello);
   const std::string text(reinterpret_cast<const char*>(bytes.data()),
                          bytes.size());
-  EXPECT_EQ(Hex(text.substr(0, 34)),
-            "474668656c6c6f0a030000000100000002000000000000000100000002000000"
-            "1111");
-  const LaneHello welcome{Step::kWelcome, 0, 2, 1, 2, of_rank_0, {}};
+  EXPECT_EQ(Hex(text.substr(0, 38)),
+            "474668656c6c6f0a040000000100000002000000000000000100000002000000"
+            "010000001111");
+  const LaneHello welcome{Step::kWelcome, 0, 2, 1, 2, 1, of_rank_0, {}};
   EXPECT_EQ(Hex(View(ProofOf(welcome, secret, of_rank_2))),
-            "6137809280b86707fafb6f9cbb29398ec97390fa948492d10450767b611c5cd2");
+            "faa17b1b32b2ca343635808c0a1fcc3e6f8a043a750f3982477f5cdee48f6e43");
   LaneHello confirm = hello;
   confirm.step = Step::kConfirm;
   EXPECT_EQ(Hex(View(ProofOf(confirm, secret, of_rank_0))),
-            "b01dc412eed81bd6297d3b9761e6e15719787ac30ea53f0cbfbe6dc1ded02013");
+            "b61bb77b52b78963a65a42314d3481d0e3478bbc88d60a5e199ef87efd52eb5a");
   EXPECT_EQ(DecodeLaneHello(bytes).value().nonce, of_rank_2);
 }
 

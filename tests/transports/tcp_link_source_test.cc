@@ -183,6 +183,32 @@ TEST_F(TcpLinkSources, OneDirectionIsEnough) {
   EXPECT_EQ(in, out);
 }
 
+// Something refuses in the place of rank 1, which computes for half a minute
+// before it asks for the link itself.
+TEST_F(TcpLinkSources, RefusalsOfAnybodyAreNoProofThatARankHasLeft) {
+  Job job(2, clock_);
+  job.clock = &clock_;
+  std::vector<std::string> wrong = job.addresses;
+  wrong[1] = "127.0.0.2:1";
+  ASSERT_TRUE(job.at(0).source()->Learn(wrong).ok());
+  ASSERT_TRUE(job.at(1).source()->Learn(job.addresses).ok());
+  std::string in(5, '?');
+  const std::string out = "hello";
+  Ending sent, received;
+  job.at(0).Send(1, CallTag(0, 1), View(out), {}, sent.done());
+  for (int i = 0; i < 3000; ++i) {
+    job.at(0).Poll();
+    clock_.Advance(milliseconds(10));
+  }
+  EXPECT_EQ(sent.times, 0) << sent.status.ToString();
+  EXPECT_NE(job.at(0).source()->TroubleWith(1).find("refused"),
+            std::string::npos);
+  job.at(1).Recv(0, CallTag(0, 1), Room(&in), 0, received.done());
+  job.at(1).Tick(true);
+  EXPECT_TRUE(job.Drive([&] { return received.times == 1; }));
+  EXPECT_EQ(in, out);
+}
+
 // Both sides' sockets are looked at in random order, and time passes at random,
 // so that decisions are taken at every stage of the other side's lanes.
 TEST_F(TcpLinkSources, BothMayDialAtTheSameTime) {
@@ -274,8 +300,9 @@ TEST_F(TcpLinkSources, StrangersCostNothing) {
   job.LearnAll();
   const SocketAddress door = *SocketAddress::Parse(
       job.addresses[1].substr(0, job.addresses[1].find('@')));
+  const std::size_t before = testing::CountEntries("/proc/self/fd");
   std::vector<Socket> strangers;
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 600; ++i) {
     strangers.push_back(std::move(StartConnect(door, 0)).value());
     if (i % 2 == 0) {
       const std::string garbage(200, 'x');
@@ -289,6 +316,8 @@ TEST_F(TcpLinkSources, StrangersCostNothing) {
   job.clock = &clock_;
   EXPECT_TRUE(job.Drive([&] { return sent.times == 1; }, 5000));
   EXPECT_TRUE(job.at(1).IsLinking()) << "some are still there";
+  EXPECT_LE(testing::CountEntries("/proc/self/fd"),
+            before + strangers.size() + 140);
   clock_.Advance(seconds(11));
   EXPECT_TRUE(job.Drive([&] { return !job.at(1).IsLinking(); }, 5000));
 }

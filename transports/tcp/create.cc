@@ -135,7 +135,8 @@ Result<std::vector<std::unique_ptr<Link>>> TcpEndpoint::Connect(
                   "this TCP endpoint has connected already");
   }
   std::vector<Socket> listeners = std::exchange(listeners_, {});
-  auto links = SetUpLanes(options_, args, listeners, RailsIn(addresses_));
+  auto links =
+      SetUpLanes({options_, args, listeners, address(), RailsIn(addresses_)});
   if (links.ok() && args.more_later) listeners_ = std::move(listeners);
   return links;
 }

@@ -12,7 +12,7 @@ namespace gradientflow {
 namespace {
 
 constexpr std::string_view kMagic("GFhello\n", 8);
-constexpr std::uint32_t kVersion = 3;
+constexpr std::uint32_t kVersion = 4;
 
 // Offsets of the fields. All numbers are little-endian.
 constexpr std::size_t kVersionAt = 8;
@@ -21,8 +21,9 @@ constexpr std::size_t kFromAt = 16;
 constexpr std::size_t kToAt = 20;
 constexpr std::size_t kLaneAt = 24;
 constexpr std::size_t kLanesAt = 28;
-constexpr std::size_t kNonceAt = 32;
-constexpr std::size_t kProofAt = 64;
+constexpr std::size_t kDialAt = 32;
+constexpr std::size_t kNonceAt = 36;
+constexpr std::size_t kProofAt = 68;
 
 }  // namespace
 
@@ -35,6 +36,7 @@ std::array<std::byte, kLaneHelloBytes> EncodeLaneHello(const LaneHello& hello) {
   PutLittleEndian(&bytes[kToAt], hello.to);
   PutLittleEndian(&bytes[kLaneAt], hello.lane);
   PutLittleEndian(&bytes[kLanesAt], hello.lanes);
+  PutLittleEndian(&bytes[kDialAt], hello.dial);
   std::memcpy(&bytes[kNonceAt], hello.nonce.data(), hello.nonce.size());
   std::memcpy(&bytes[kProofAt], hello.proof.data(), hello.proof.size());
   return bytes;
@@ -61,6 +63,7 @@ Result<LaneHello> DecodeLaneHello(
   hello.to = GetLittleEndian<std::uint32_t>(&bytes[kToAt]);
   hello.lane = GetLittleEndian<std::uint32_t>(&bytes[kLaneAt]);
   hello.lanes = GetLittleEndian<std::uint32_t>(&bytes[kLanesAt]);
+  hello.dial = GetLittleEndian<std::uint32_t>(&bytes[kDialAt]);
   std::memcpy(hello.nonce.data(), &bytes[kNonceAt], hello.nonce.size());
   std::memcpy(hello.proof.data(), &bytes[kProofAt], hello.proof.size());
   return hello;

@@ -13,11 +13,11 @@ namespace gradientflow {
 // What the two ends of a fresh connection send each other before the first
 // message. The side that connects sends kHello, the side that accepts answers
 // kWelcome, and the side that connects sends kConfirm on the one connection
-// that it keeps for the lane. While the job runs, both ranks may connect at the
-// same time; then the side that keeps the lanes that it has accepted says so by
-// kAccept on the first of them (TcpLinkSource). Each side challenges the other
-// by random bits, and proves that it knows the secret of the session before it
-// is believed. gradientflow/docs/wire_format.md has the format.
+// that it keeps for the lane. The side that keeps the lanes that it has
+// accepted says so by kAccept on the first of them, since both ranks may
+// connect at the same time (LaneMaker). Each side challenges the other by
+// random bits, and proves that it knows the secret of the session before it is
+// believed. gradientflow/docs/wire_format.md has the format.
 struct LaneHello {
   enum class Step : std::uint32_t {
     kHello = 1,
@@ -30,11 +30,14 @@ struct LaneHello {
   std::uint32_t to = 0;
   std::uint32_t lane = 0;
   std::uint32_t lanes = 0;
+  // Counts how often `from` has opened all its lanes to `to`, from 1, so that
+  // lanes of different times make no link together.
+  std::uint32_t dial = 0;
   Bits256 nonce = {};  // The sender's challenge, the same in each step.
   Bits256 proof = {};  // The answer to the other's; zero in kHello.
 };
 
-inline constexpr std::size_t kLaneHelloBytes = 96;
+inline constexpr std::size_t kLaneHelloBytes = 100;
 
 // Returns the proof that `hello` must carry, under the secret of the session
 // and the other side's challenge. It covers everything else in the hello.

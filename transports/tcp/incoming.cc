@@ -10,32 +10,33 @@
 namespace gradientflow {
 namespace {
 
-// Strangers that may wait at the same time, in addition to the peers.
-constexpr std::size_t kPatienceForStrangers = 256;
 // A peer proves itself within a round trip.
 constexpr std::chrono::seconds kAnswerPatience(10);
-// A peer may try each of its routes to this rank at the same time.
+// Peers that connect at the same time find room beside the strangers. Each may
+// try several of its routes to this rank for every lane.
+constexpr std::size_t kPeersAtOnce = 8;
 constexpr std::size_t kTriesPerLane = 4;
 
 }  // namespace
 
 IncomingLanes::IncomingLanes(Args args, const Clock& clock)
-    : args_(std::move(args)), clock_(clock), lanes_(args_.lanes.size()) {
-  for (std::size_t peer = 0; peer < lanes_.size(); ++peer) {
+    : args_(std::move(args)),
+      clock_(clock),
+      peers_(args_.lanes.size()),
+      most_connections_(args_.most_strangers) {
+  for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
     Expect(static_cast<int>(peer), args_.lanes[peer]);
   }
 }
 
+// The number of the dial stays: what was opened before it may still arrive.
 void IncomingLanes::Expect(int peer, int lanes) {
-  std::vector<Lane>& of = lanes_[static_cast<std::size_t>(peer)];
-  missing_ -= static_cast<std::size_t>(
-      std::count_if(of.begin(), of.end(),
-                    [](const Lane& lane) { return !lane.socket.valid(); }));
+  std::vector<Lane>& of = peers_[static_cast<std::size_t>(peer)].lanes;
   of.clear();
   of.resize(static_cast<std::size_t>(lanes));
-  missing_ += of.size();
-  most_connections_ = std::max(
-      most_connections_, kPatienceForStrangers + kTriesPerLane * missing_);
+  most_connections_ =
+      std::max(most_connections_,
+               args_.most_strangers + kPeersAtOnce * kTriesPerLane * of.size());
 }
 
 bool IncomingLanes::full() const {
@@ -73,8 +74,8 @@ std::vector<int> IncomingLanes::Descriptors() const {
 
 std::vector<int> IncomingLanes::LaneDescriptors() const {
   std::vector<int> descriptors;
-  for (const std::vector<Lane>& of_peer : lanes_) {
-    for (const Lane& lane : of_peer) {
+  for (const Lanes& of_peer : peers_) {
+    for (const Lane& lane : of_peer.lanes) {
       if (lane.socket.valid()) descriptors.push_back(lane.socket.fd());
     }
   }
@@ -82,8 +83,8 @@ std::vector<int> IncomingLanes::LaneDescriptors() const {
 }
 
 void IncomingLanes::DropLanesWith(int fd) {
-  for (std::size_t peer = 0; peer < lanes_.size(); ++peer) {
-    const std::vector<Lane>& lanes = lanes_[peer];
+  for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
+    const std::vector<Lane>& lanes = peers_[peer].lanes;
     if (std::any_of(lanes.begin(), lanes.end(), [fd](const Lane& lane) {
           return lane.socket.fd() == fd;
         })) {
@@ -114,7 +115,7 @@ Status IncomingLanes::OnReady(int fd) {
 
 bool IncomingLanes::FitsPeer(const LaneHello& hello) const {
   return hello.to == static_cast<std::uint32_t>(args_.rank) &&
-         hello.from < lanes_.size() && !lanes_[hello.from].empty();
+         hello.from < peers_.size() && !peers_[hello.from].lanes.empty();
 }
 
 // The answer proves this side, and challenges the other.
@@ -125,7 +126,7 @@ bool IncomingLanes::Answer(Connection& connection, const LaneHello& hello) {
   }
   LaneHello welcome = hello;
   welcome.step = LaneHello::Step::kWelcome;
-  welcome.lanes = static_cast<std::uint32_t>(lanes_[hello.from].size());
+  welcome.lanes = static_cast<std::uint32_t>(peers_[hello.from].lanes.size());
   std::swap(welcome.from, welcome.to);
   welcome.nonce = connection.challenge = challenge.value();
   welcome.proof = ProofOf(welcome, args_.secret, hello.nonce);
@@ -144,56 +145,55 @@ Result<bool> IncomingLanes::OnHello(Connection& connection,
   if (hello.step != LaneHello::Step::kConfirm || !connection.hello ||
       hello.from != connection.hello->from ||
       hello.lane != connection.hello->lane ||
+      hello.dial != connection.hello->dial ||
       !IsProven(hello, args_.secret, connection.challenge)) {
     return false;
   }
-  if (hello.lanes != lanes_[hello.from].size()) {
+  Lanes& of_peer = peers_[hello.from];
+  if (hello.lanes != of_peer.lanes.size()) {
     return Status(StatusCode::kInvalidArgument,
                   StrCat("rank ", hello.from, " (",
                          PeerAddress(connection.socket).ToString(), ") has ",
                          hello.lanes, " connections per peer, rank ",
-                         args_.rank, " has ", lanes_[hello.from].size(),
+                         args_.rank, " has ", of_peer.lanes.size(),
                          ": expected the same number on all ranks"));
   }
-  if (hello.lane >= hello.lanes) return false;
-  Lane& lane = lanes_[hello.from][hello.lane];
-  // A peer whose lanes were not kept may have begun again.
-  if (!lane.socket.valid()) --missing_;
-  lane = {std::move(connection.socket), connection.hello->nonce};
+  if (hello.lane >= hello.lanes || hello.dial < of_peer.dial) return false;
+  // A peer whose lanes were not kept has begun again.
+  if (hello.dial > of_peer.dial) {
+    Expect(static_cast<int>(hello.from), static_cast<int>(hello.lanes));
+    of_peer.dial = hello.dial;
+  }
+  of_peer.lanes[hello.lane] = {std::move(connection.socket),
+                               connection.hello->nonce};
   return false;  // The lane has the socket; the entry can go.
-}
-
-bool IncomingLanes::complete(int peer) const {
-  const auto& lanes = lanes_[static_cast<std::size_t>(peer)];
-  return std::all_of(lanes.begin(), lanes.end(),
-                     [](const Lane& lane) { return lane.socket.valid(); });
 }
 
 std::vector<Socket> IncomingLanes::TakeLanes(int peer) {
   std::vector<Socket> taken;
-  for (Lane& lane : std::exchange(lanes_[static_cast<std::size_t>(peer)], {})) {
+  Lanes& of_peer = peers_[static_cast<std::size_t>(peer)];
+  for (Lane& lane : std::exchange(of_peer.lanes, {})) {
     taken.push_back(std::move(lane.socket));
   }
   return taken;
 }
 
 int IncomingLanes::FindComplete() {
-  for (std::size_t r = 0; r < lanes_.size(); ++r) {
+  const auto is_missing = [](const Lane& lane) { return !lane.socket.valid(); };
+  const auto has_ended = [](const Lane& lane) { return HasEnded(lane.socket); };
+  for (std::size_t r = 0; r < peers_.size(); ++r) {
     const auto peer = static_cast<int>(r);
-    std::vector<Lane>& lanes = lanes_[r];
-    if (lanes.empty() || !complete(peer)) continue;
+    const std::vector<Lane>& lanes = peers_[r].lanes;
+    if (lanes.empty() || std::ranges::any_of(lanes, is_missing)) continue;
     // If messages are in front of the end, the link will find it.
-    if (std::none_of(lanes.begin(), lanes.end(),
-                     [](const Lane& lane) { return HasEnded(lane.socket); })) {
-      return peer;
-    }
+    if (std::ranges::none_of(lanes, has_ended)) return peer;
     Expect(peer, static_cast<int>(lanes.size()));
   }
   return -1;
 }
 
 Status IncomingLanes::Accept(int peer) const {
-  const std::vector<Lane>& lanes = lanes_[static_cast<std::size_t>(peer)];
+  const std::vector<Lane>& lanes = peers_[static_cast<std::size_t>(peer)].lanes;
   LaneHello accept;
   accept.step = LaneHello::Step::kAccept;
   accept.from = static_cast<std::uint32_t>(args_.rank);

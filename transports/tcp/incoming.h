@@ -23,6 +23,9 @@ class IncomingLanes final : public Door::Guests {
     int rank = 0;
     Bits256 secret = {};
     std::vector<int> lanes;  // By rank; 0: none is expected.
+    // Connections that may wait for their proof at the same time, besides those
+    // of a few peers. The next one takes the place of the oldest.
+    std::size_t most_strangers = 256;
   };
   // `clock` outlives the object.
   IncomingLanes(Args args, const Clock& clock);
@@ -49,21 +52,14 @@ class IncomingLanes final : public Door::Guests {
   // settings of two ranks, and ends the job.
   Status OnReady(int fd);
 
-  bool complete() const { return missing_ == 0; }
-  // Returns whether all lanes of that rank are connected.
-  bool complete(int peer) const;
-  // The lane that control messages take. REQUIRES complete(peer).
-  const Socket& first_lane(int peer) const {
-    return lanes_[static_cast<std::size_t>(peer)][0].socket;
-  }
-  // REQUIRES complete(peer). May be called once per rank.
-  std::vector<Socket> TakeLanes(int peer);
   // Returns a rank all of whose lanes are connected, and have not been closed
   // by it meanwhile; -1 if there is none. If it has closed some, all are
   // dropped: it has begun again.
   int FindComplete();
-  // Tells `peer` that its lanes are kept. REQUIRES complete(peer).
+  // Tells a rank that FindComplete() has returned that its lanes are kept.
   Status Accept(int peer) const;
+  // The lanes of such a rank. May be called once per rank.
+  std::vector<Socket> TakeLanes(int peer);
 
  private:
   struct Connection {
@@ -85,12 +81,16 @@ class IncomingLanes final : public Door::Guests {
     Socket socket;
     Bits256 nonce = {};  // The peer's challenge.
   };
+  // What a peer has opened at one time.
+  struct Lanes {
+    std::vector<Lane> lanes;
+    std::uint32_t dial = 0;  // LaneHello::dial; 0 before the first lane.
+  };
 
   const Args args_;
   const Clock& clock_;
-  Connections connections_;               // Oldest first.
-  std::vector<std::vector<Lane>> lanes_;  // By rank, then by lane.
-  std::size_t missing_ = 0;
+  Connections connections_;   // Oldest first.
+  std::vector<Lanes> peers_;  // By rank.
   std::size_t most_connections_ = 0;
 };
 

@@ -23,9 +23,6 @@ constexpr milliseconds kLastBackoff(250);
 // retransmission, by which the last bytes of a peer that is complete, and
 // listens no more, may be late.
 constexpr milliseconds kRefusedTooLong(500);
-// The same where it is not certain who refuses: the peer may connect from
-// behind a firewall.
-constexpr milliseconds kRefusedByAnybody(5000);
 
 }  // namespace
 
@@ -105,9 +102,8 @@ void OutgoingLane::NoteRefusal(Attempt& attempt, int error, Clock::Time now) {
 }
 
 bool OutgoingLane::ended() const {
-  const Clock::Time patience = args_.reachable || reached_
-                                   ? Clock::Time(kRefusedTooLong)
-                                   : Clock::Time(kRefusedByAnybody);
+  const Clock::Time patience =
+      certain() ? Clock::Time(kRefusedTooLong) : args_.refused_by_anybody;
   return !connected() &&
          std::all_of(attempts_.begin(), attempts_.end(),
                      [patience](const Attempt& attempt) {
@@ -115,6 +111,17 @@ bool OutgoingLane::ended() const {
                               attempt.refused_at - *attempt.refused_since >=
                                   patience;
                      });
+}
+
+// An error says more than the silence of another address.
+std::string OutgoingLane::Trouble() const {
+  if (!trouble_.empty()) return trouble_;
+  const auto silent =
+      std::find_if(attempts_.begin(), attempts_.end(),
+                   [](const Attempt& a) { return a.socket.valid(); });
+  if (silent == attempts_.end()) return "";
+  return silent->to.ToString() +
+         (silent->greeted ? ": no welcome" : ": no answer");
 }
 
 Status OutgoingLane::Greet(Attempt& attempt, Clock::Time now) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -33,6 +34,8 @@ class OutgoingLane {
     // Whether a connection that is refused was meant for the peer for certain.
     // If not, a firewall or another host with that address may refuse it.
     bool reachable = true;
+    // How long all addresses may refuse if that is not certain, until ended().
+    Clock::Time refused_by_anybody = std::chrono::seconds(5);
   };
   // `candidates` are the peer's addresses, best first.
   OutgoingLane(const Args& args, const std::vector<SocketAddress>& candidates,
@@ -59,9 +62,12 @@ class OutgoingLane {
   // Returns whether the peer's process has ended, going by its addresses, which
   // all refuse. A process that runs listens before others know its address.
   bool ended() const;
+  // Returns whether nobody but the peer can have refused.
+  bool certain() const { return args_.reachable || reached_; }
 
-  // The last thing that went wrong: "10.0.0.2:4321: Connection refused".
-  const std::string& trouble() const { return trouble_; }
+  // What keeps the lane from being connected: "10.0.0.2:4321: Connection
+  // refused", or "10.0.0.2:4321: no answer".
+  std::string Trouble() const;
 
  private:
   struct Attempt {

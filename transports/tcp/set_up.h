@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "gradientflow/base/status.h"
@@ -10,12 +11,18 @@
 
 namespace gradientflow {
 
-// Endpoint::Connect() of TCP. `listeners` are those of this rank's addresses,
-// and `rails` is RailsIn() these.
-// A peer whose process has ended, or that fails, ends it within a second, with
-// an error that names the peer.
-Result<std::vector<std::unique_ptr<Link>>> SetUpLanes(
-    const TransportOptions& options, const ConnectArgs& args,
-    const std::vector<Socket>& listeners, int rails);
+struct SetUpArgs {
+  const TransportOptions& options;
+  const ConnectArgs& job;
+  const std::vector<Socket>& listeners;  // Those of this rank's addresses.
+  std::string address;                   // This rank's, for error messages.
+  int rails = 1;                         // RailsIn() its addresses.
+};
+
+// Endpoint::Connect() of TCP. It is enough if connections get through from one
+// rank of a pair to the other. A peer whose process has ended, or that fails,
+// ends it within a second, with an error that names the peer; on another host
+// within some seconds if its addresses refuse.
+Result<std::vector<std::unique_ptr<Link>>> SetUpLanes(const SetUpArgs& args);
 
 }  // namespace gradientflow

@@ -12,17 +12,11 @@
 #include <vector>
 
 #include "tests/communicator/fabrics.h"
+#include "tests/transports/fabric_ranks.h"
 
 // Which receive gets which message, and what becomes of those that get none.
 namespace gradientflow::testing {
 namespace {
-
-ConstBufferView View(const std::string& text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size(), {}};
-}
-BufferView Room(std::string* text) {
-  return {reinterpret_cast<std::byte*>(text->data()), text->size(), {}};
-}
 
 class MessagesTest : public ::testing::Test {
  protected:
@@ -57,7 +51,7 @@ class MessagesTest : public ::testing::Test {
   struct Receive {
     std::string text = std::string(5, '?');
     int source = -7;
-    Ended ended;
+    Ending ended;
   };
   Receive& Recv(int peer, std::uint32_t tag) {
     receives_.emplace_back();
@@ -155,7 +149,7 @@ TEST_F(MessagesTest, CountWhatIsInFlightAndWhatHasMoved) {
 
 TEST_F(MessagesTest, WithAPeerThatIsNoOtherRankAreRefused) {
   char byte = 0;
-  Ended ended;
+  Ending ended;
   for (const int peer : {-2, 0, kRanks, kRanks + 5}) {
     EXPECT_EQ(at(0).Send(group(0), peer, 1, {}, ended.done()).code(),
               StatusCode::kInvalidArgument)

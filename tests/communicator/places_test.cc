@@ -69,7 +69,7 @@ TEST(GatherTexts, BringsTextsOfAnyLengthToAllRanks) {
     for (int r = 0; r < size; ++r) {
       threads.emplace_back([&, r] {
         const OpeningArgs args{&ranks.executor(r), &ranks.fabric(r),
-                               &ranks.clock, Clock::Time::max()};
+                               &ranks.clock(), Clock::Time::max()};
         const auto all = GatherTexts(args, texts[static_cast<std::size_t>(r)]);
         ASSERT_TRUE(all.ok()) << all.status().message();
         EXPECT_EQ(all.value(), texts) << "rank " << r << " of " << size;

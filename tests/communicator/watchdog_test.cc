@@ -42,7 +42,7 @@ class WatchdogTest : public ::testing::Test {
   // Ticks as a driver does, for so many seconds.
   void Tick(double seconds, bool waiting = true) {
     for (int tick = 0; tick < static_cast<int>(seconds * 10); ++tick) {
-      ranks_.clock.Advance(std::chrono::milliseconds(100));
+      ranks_.clock().Advance(std::chrono::milliseconds(100));
       ranks_.Poll(2);
       // The others live.
       for (int r = 1; r < 3; ++r) ranks_.fabric(r).Tick(false);
@@ -53,11 +53,11 @@ class WatchdogTest : public ::testing::Test {
 
   // Lent to a call that may end as late as with its executor.
   float value_ = 1;
-  Ended ended_;
+  Ending ended_;
   Fabrics ranks_{3};
   Lines log_;
   Watchdog watchdog_{OptionsOf(&log_), ranks_.fabric(0), ranks_.executor(0),
-                     ranks_.clock};
+                     ranks_.clock()};
   std::uint64_t moves_ = 0;
 };
 

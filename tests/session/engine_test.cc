@@ -81,7 +81,7 @@ class EngineTest : public ::testing::Test {
     parts.driver = &driver_;
     parts.collective = &collective_;
     parts.aggregator = &aggregator_;
-    parts.clock = &ranks_.clock;
+    parts.clock = &ranks_.clock();
     parts.recorder = &recorder_;
     parts.before_buckets = [this] { ++before_buckets_; };
     parts.while_in_step = [] {};
@@ -117,7 +117,7 @@ class EngineTest : public ::testing::Test {
     parts.fabric = &ranks.fabric(0);
     parts.executor = &ranks.executor(0);
     parts.messages = &messages;
-    parts.clock = &ranks.clock;
+    parts.clock = &ranks.clock();
     return parts;
   }
 
@@ -235,14 +235,14 @@ TEST_F(EngineTest, StepIsDoneWhenAllIsAggregatedOrTheJobHasFailed) {
 
 TEST_F(EngineTest, MeasuresBackwardAndWhatOfTheCommunicationItHides) {
   Make({4, 4});
-  ranks_.clock.Advance(milliseconds(100));
+  ranks_.clock().Advance(milliseconds(100));
   engine_->Ready(1);
   collective_.Start({}, {});  // The bucket that the aggregator would start.
   engine_->Poll();
-  ranks_.clock.Advance(milliseconds(30));
+  ranks_.clock().Advance(milliseconds(30));
   engine_->Ready(0);
   ASSERT_TRUE(engine_->EndBackward().ok());
-  ranks_.clock.Advance(milliseconds(20));
+  ranks_.clock().Advance(milliseconds(20));
   collective_.End(0);
   engine_->Poll();
   const EngineTimes times = engine_->End();

@@ -10,53 +10,28 @@
 #include <utility>
 #include <vector>
 
-#include "gradientflow/base/manual_clock.h"
 #include "gradientflow/base/status.h"
+#include "tests/transports/fabric_ranks.h"
 #include "transports/fabric.h"
-#include "transports/inproc/create.h"
-#include "transports/poller.h"
-#include "transports/shm/shm_options.h"
 
 // Messages with many tags arrive in order, and leave no state once received.
 namespace gradientflow {
 namespace {
 
+using testing::Ending;
+using testing::FabricRanks;
+
 using Random = std::mt19937_64;
 
-struct Ending {
-  bool over = false;
-  Status status;
-  Done done() {
-    return {[](void* self, std::uint64_t, std::uint32_t, const Status& s) {
-              auto& ending = *static_cast<Ending*>(self);
-              EXPECT_FALSE(ending.over);
-              ending.over = true;
-              ending.status = s;
-            },
-            this, 0};
-  }
-};
-
-class ArrivalsTest : public ::testing::Test {
+class ArrivalsTest : public ::testing::Test, protected FabricRanks {
  protected:
   void SetUp() override {
-    ShmOptions shm;
-    shm.arena_bytes = std::size_t{1} << 20;
-    shm.fifo_bytes = std::size_t{16} << 10;
-    auto group = InprocGroup::Create(2, shm);
-    ASSERT_TRUE(group.ok()) << group.status().message();
-    for (int r = 0; r < 2; ++r) {
-      FabricOptions options;
-      // Too little for all messages, so that some are announced.
-      options.early_bytes = 2000;
-      fabrics_.push_back(std::make_unique<Fabric>(
-          r, 2, clock_, Poller::Create().value(), options));
-      Fabric& fabric = *fabrics_.back();
-      auto links = group.value()->Connect(r, &fabric.poller(), &fabric);
-      ASSERT_TRUE(links.ok());
-      fabric.Connect(std::move(links).value());
-    }
+    FabricOptions options;
+    // Too little for all messages, so that some are announced.
+    options.early_bytes = 2000;
+    Make(2, options);
   }
+  ~ArrivalsTest() override { fabrics.clear(); }
 
   struct Receiving {
     std::uint64_t value = 0;
@@ -64,29 +39,28 @@ class ArrivalsTest : public ::testing::Test {
   };
   void Send(std::uint32_t tag, std::uint64_t value) {
     auto& [kept, ending] = *sent_.emplace_back(new std::pair(value, Ending()));
-    fabrics_[0]->Send(
+    fabrics[0]->Send(
         1, PointToPointTag(tag, 0),
         {reinterpret_cast<const std::byte*>(&kept), sizeof(kept), {}}, {},
         ending.done());
   }
   std::unique_ptr<Receiving> Receive(std::uint32_t tag) {
     auto receiving = std::make_unique<Receiving>();
-    fabrics_[1]->Recv(0, PointToPointTag(tag, 0),
-                      {reinterpret_cast<std::byte*>(&receiving->value),
-                       sizeof(receiving->value),
-                       {}},
-                      0, receiving->ending.done());
+    fabrics[1]->Recv(0, PointToPointTag(tag, 0),
+                     {reinterpret_cast<std::byte*>(&receiving->value),
+                      sizeof(receiving->value),
+                      {}},
+                     0, receiving->ending.done());
     return receiving;
   }
   void Poll() {
-    for (auto& fabric : fabrics_) fabric->Poll();
-    while (!sent_.empty() && sent_.front()->second.over) sent_.pop_front();
+    for (auto& fabric : fabrics) fabric->Poll();
+    while (!sent_.empty() && sent_.front()->second.times == 1)
+      sent_.pop_front();
   }
-  std::size_t known() const { return fabrics_[1]->tags_known(0); }
+  std::size_t known() const { return fabrics[1]->tags_known(0); }
 
-  ManualClock clock_;
   std::deque<std::unique_ptr<std::pair<std::uint64_t, Ending>>> sent_;
-  std::vector<std::unique_ptr<Fabric>> fabrics_;
 };
 
 TEST_F(ArrivalsTest, ManyTagsLeaveNothingBehind) {
@@ -97,8 +71,8 @@ TEST_F(ArrivalsTest, ManyTagsLeaveNothingBehind) {
     if (i % 3 == 0) Poll();
     const auto receiving = Receive(tag);
     if (i % 2 != 0) Send(tag, i);
-    for (int n = 0; n < 100 && !receiving->ending.over; ++n) Poll();
-    ASSERT_TRUE(receiving->ending.over);
+    for (int n = 0; n < 100 && receiving->ending.times == 0; ++n) Poll();
+    ASSERT_EQ(receiving->ending.times, 1);
     ASSERT_EQ(receiving->value, i);
     most = std::max(most, known());
   }
@@ -116,7 +90,7 @@ TEST_F(ArrivalsTest, OfOneTagComeInOrder) {
     std::map<std::uint32_t, std::uint64_t> received;
     const auto check = [&] {
       for (auto& [tag, queue] : receiving) {
-        while (!queue.empty() && queue.front()->ending.over) {
+        while (!queue.empty() && queue.front()->ending.times == 1) {
           ASSERT_TRUE(queue.front()->ending.status.ok());
           ASSERT_EQ(queue.front()->value, received[tag]++) << "tag " << tag;
           queue.pop_front();
@@ -152,17 +126,17 @@ TEST_F(ArrivalsTest, OfAClosedGroupAreForgotten) {
   const std::uint64_t value = 5;
   Ending sent[3];
   for (Ending& ending : sent) {
-    fabrics_[0]->Send(
+    fabrics[0]->Send(
         1, {PointToPointTag(7777, 0), 4},
         {reinterpret_cast<const std::byte*>(&value), sizeof(value), {}}, {},
         ending.done());
   }
   for (int i = 0; i < 100; ++i) Poll();
   EXPECT_EQ(known(), 1U);
-  EXPECT_TRUE(fabrics_[1]->HasMessage(0, {PointToPointTag(7777, 0), 4}));
-  fabrics_[1]->CloseGroup(4);
+  EXPECT_TRUE(fabrics[1]->HasMessage(0, {PointToPointTag(7777, 0), 4}));
+  fabrics[1]->CloseGroup(4);
   EXPECT_EQ(known(), 0U);
-  EXPECT_FALSE(fabrics_[1]->HasMessage(0, {PointToPointTag(7777, 0), 4}));
+  EXPECT_FALSE(fabrics[1]->HasMessage(0, {PointToPointTag(7777, 0), 4}));
 }
 
 }  // namespace

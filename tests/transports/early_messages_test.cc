@@ -12,11 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "gradientflow/base/manual_clock.h"
+#include "tests/transports/fabric_ranks.h"
 #include "transports/fabric.h"
-#include "transports/inproc/create.h"
-#include "transports/poller.h"
-#include "transports/shm/shm_options.h"
 #include "transports/tags.h"
 
 // Messages that come before their receives: what is held, what is announced,
@@ -27,20 +24,9 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using testing::Ending;
+using testing::FabricRanks;
 using Random = std::mt19937_64;
-
-struct Ending {
-  int times = 0;
-  Status status;
-  Done done() {
-    return {[](void* self, std::uint64_t, std::uint32_t, const Status& s) {
-              auto& ending = *static_cast<Ending*>(self);
-              ++ending.times;
-              ending.status = s;
-            },
-            this, 0};
-  }
-};
 
 // A message, on both sides.
 struct Message {
@@ -53,34 +39,14 @@ struct Message {
   Ending received;
 };
 
-class EarlyMessages : public ::testing::Test {
+class EarlyMessages : public ::testing::Test, protected FabricRanks {
  protected:
-  ~EarlyMessages() override { fabrics_.clear(); }
+  ~EarlyMessages() override { fabrics.clear(); }
 
   void Make(int size, std::size_t early_bytes) {
-    ShmOptions shm;
-    shm.arena_bytes = std::size_t{1} << 20;
-    shm.fifo_bytes = std::size_t{16} << 10;
-    auto group = InprocGroup::Create(size, shm);
-    ASSERT_TRUE(group.ok()) << group.status().message();
     FabricOptions options;
     options.early_bytes = early_bytes;
-    for (int r = 0; r < size; ++r) {
-      fabrics_.push_back(std::make_unique<Fabric>(
-          r, size, clock_, Poller::Create().value(), options));
-      Fabric& fabric = *fabrics_.back();
-      auto links = group.value()->Connect(r, &fabric.poller(), &fabric);
-      ASSERT_TRUE(links.ok());
-      fabric.Connect(std::move(links).value());
-    }
-  }
-  Fabric& at(int rank) { return *fabrics_[static_cast<std::size_t>(rank)]; }
-  void PollAll(int rounds = 200) {
-    for (int i = 0; i < rounds; ++i) {
-      for (auto& fabric : fabrics_) {
-        if (fabric != nullptr) fabric->Poll();
-      }
-    }
+    FabricRanks::Make(size, options);
   }
 
   Message& Send(int from, int to, MessageId id, std::size_t bytes) {
@@ -122,10 +88,8 @@ class EarlyMessages : public ::testing::Test {
     return bytes;
   }
 
-  ManualClock clock_;
   Random random_{5};
   std::vector<std::unique_ptr<Message>> messages_;
-  std::vector<std::unique_ptr<Fabric>> fabrics_;
 };
 
 constexpr Tag Numbered(std::uint32_t number) {
@@ -180,7 +144,7 @@ TEST_F(EarlyMessages, AFloodHoldsUpNeitherWhatIsBehindItNorAnotherPeer) {
 TEST_F(EarlyMessages, OfAllPeersTakeNoMoreThanTheBudget) {
   constexpr std::size_t kBudget = 50'000;
   for (const int size : {2, 3, 5, 7, 8}) {
-    fabrics_.clear();
+    fabrics.clear();
     messages_.clear();
     Make(size, kBudget);
     // Rank 0 receives first, so that its peers get more credit.
@@ -269,7 +233,7 @@ TEST_F(EarlyMessages, OfAnotherLengthFailTheReceiveAlone) {
 
 TEST_F(EarlyMessages, AnAnnouncementOfACallThatWasNotMadeEndsTheJob) {
   for (const bool early : {false, true}) {
-    fabrics_.clear();
+    fabrics.clear();
     Make(2, 0);
     if (!early) at(1).CallDone(0, 0, 7);
     Send(0, 1, CallTag(0, 7), 300);
@@ -338,14 +302,14 @@ TEST_F(EarlyMessages, WhoLeavesDeclinesTheOthers) {
 
 TEST_F(EarlyMessages, ADeathEndsWhatWasAnnouncedOnBothSides) {
   for (const int dying : {0, 1}) {
-    fabrics_.clear();
+    fabrics.clear();
     Make(2, 0);
     Message& message = Send(0, 1, Numbered(0), 4000);
     PollAll();
-    fabrics_[static_cast<std::size_t>(dying)].reset();
+    fabrics[static_cast<std::size_t>(dying)].reset();
     if (dying == 0) Receive(message);
     PollAll();
-    clock_.Advance(milliseconds(500));
+    clock.Advance(milliseconds(500));
     PollAll();
     const Ending& ending = dying == 0 ? message.received : message.sent;
     EXPECT_EQ(ending.times, 1);
@@ -381,7 +345,7 @@ TEST_F(EarlyMessages, WhatAPeerSaysOfThemIsChecked) {
       {data, "sends 2000 bytes unasked, expected at most 2000"},
   };
   for (const Wrong& wrong : wrongs) {
-    fabrics_.clear();
+    fabrics.clear();
     Make(2, 4000);
     const auto landing = at(1).OnHeader(0, 0, wrong.header);
     if (landing.ok()) at(1).OnMessage(0, 0, wrong.header);
@@ -397,7 +361,7 @@ TEST_F(EarlyMessages, WhatAPeerSaysOfThemIsChecked) {
 // touched that should not be.
 TEST_F(EarlyMessages, NothingThatAPeerSaysTouchesOtherMemory) {
   for (int round = 0; round < 300; ++round) {
-    fabrics_.clear();
+    fabrics.clear();
     messages_.clear();
     Make(2, 4000);
     for (std::uint32_t i = 0; i < 4; ++i) {

@@ -8,12 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "gradientflow/base/manual_clock.h"
+#include "tests/transports/fabric_ranks.h"
 #include "transports/fabric.h"
-#include "transports/inproc/create.h"
 #include "transports/link.h"
 #include "transports/link_source.h"
-#include "transports/poller.h"
 
 // Fabrics that are not linked to all ranks at the beginning, driven in turn on
 // one thread. Links come when a test lets them.
@@ -22,19 +20,10 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-struct Ending {
-  int times = 0;
-  Status status;
-  Done done() {
-    return {[](void* self, std::uint64_t, std::uint32_t, const Status& how) {
-              auto& ending = *static_cast<Ending*>(self);
-              ++ending.times;
-              ending.status = how;
-            },
-            this, 0};
-  }
-};
+using testing::Ending;
+using testing::FabricRanks;
+using testing::Room;
+using testing::View;
 
 // What the sources of all ranks know together.
 struct Hub {
@@ -94,41 +83,25 @@ class HubSource final : public LinkSource {
   std::vector<std::unique_ptr<Link>> links_;
 };
 
-class FabricLinks : public ::testing::Test {
+class FabricLinks : public ::testing::Test, protected FabricRanks {
  protected:
   // Ranks are linked to the next and the previous one at the beginning.
   void Make(int size, FabricOptions options = {}) {
-    ShmOptions shm;
-    shm.arena_bytes = std::size_t{1} << 20;
-    shm.fifo_bytes = std::size_t{16} << 10;
-    auto group = InprocGroup::Create(size, shm);
-    ASSERT_TRUE(group.ok()) << group.status().message();
     hub_ = std::make_shared<Hub>(size);
-    for (int r = 0; r < size; ++r) {
-      fabrics_.push_back(std::make_unique<Fabric>(
-          r, size, clock_, Poller::Create().value(), options));
-      Fabric& fabric = *fabrics_.back();
-      auto later = group.value()->Connect(r, &fabric.poller(), &fabric).value();
+    FabricRanks::Make(size, options, [&](Fabric* fabric, auto later) {
+      const int r = fabric->rank();
       std::vector<std::unique_ptr<Link>> now(later.size());
       for (const int near : {(r + 1) % size, (r + size - 1) % size}) {
         if (now[near] == nullptr) now[near] = std::move(later[near]);
       }
       auto source =
-          std::make_unique<HubSource>(r, hub_, &fabric, std::move(later));
+          std::make_unique<HubSource>(r, hub_, fabric, std::move(later));
       sources_.push_back(source.get());
-      fabric.Connect(std::move(now), std::move(source));
-    }
-  }
-  Fabric& at(int rank) { return *fabrics_[static_cast<std::size_t>(rank)]; }
-  void PollAll(int rounds = 200) {
-    for (int i = 0; i < rounds; ++i) {
-      for (auto& fabric : fabrics_) {
-        if (fabric != nullptr) fabric->Poll();
-      }
-    }
+      fabric->Connect(std::move(now), std::move(source));
+    });
   }
   void TickAll() {
-    for (auto& fabric : fabrics_) {
+    for (auto& fabric : fabrics) {
       if (fabric != nullptr) fabric->Tick(true);
     }
   }
@@ -136,21 +109,12 @@ class FabricLinks : public ::testing::Test {
   void Leave(int rank) {
     at(rank).Leave(milliseconds(0));
     PollAll();
-    fabrics_[static_cast<std::size_t>(rank)].reset();
+    fabrics[static_cast<std::size_t>(rank)].reset();
     hub_->gone[static_cast<std::size_t>(rank)] = true;
     PollAll();
   }
-  static ConstBufferView View(const std::string& text) {
-    return {reinterpret_cast<const std::byte*>(text.data()), text.size(), {}};
-  }
-  static BufferView Room(std::string* text) {
-    return {reinterpret_cast<std::byte*>(text->data()), text->size(), {}};
-  }
-
-  ManualClock clock_;
   std::shared_ptr<Hub> hub_;
   std::vector<HubSource*> sources_;
-  std::vector<std::unique_ptr<Fabric>> fabrics_;
 };
 
 TEST_F(FabricLinks, KeepsMessagesInOrderUntilTheLinkIsThere) {
@@ -219,7 +183,7 @@ TEST_F(FabricLinks, ANumberIsToldWhenSomebodyNeedsTheLink) {
   TickAll();
   PollAll();
   EXPECT_EQ(at(2).Told(0, id), 99U);
-  fabrics_.clear();  // Ends the receive.
+  fabrics.clear();  // Ends the receive.
   EXPECT_EQ(received.times, 1);
 }
 
@@ -239,10 +203,10 @@ TEST_F(FabricLinks, TheVerdictReachesRanksThatAreNotLinkedToTheDead) {
   std::string in(1, '?');
   std::vector<Ending> received(8);
   at(4).Recv(3, CallTag(0, 1), Room(&in), 0, received[4].done());
-  fabrics_[0].reset();  // Dies without a word.
+  fabrics[0].reset();  // Dies without a word.
   for (int i = 0; i < 10; ++i) {
     PollAll(20);
-    clock_.Advance(milliseconds(50));
+    clock.Advance(milliseconds(50));
   }
   PollAll(20);
   for (int r = 1; r < 8; ++r) {
@@ -263,7 +227,7 @@ TEST_F(FabricLinks, APeerThatDoesNotAnswerIsNamedAfterTheTimeOut) {
   at(2).Recv(0, CallTag(0, 1), Room(&in), 0, received.done());
   int ticks = 0;
   for (; at(2).status().ok() && ticks < 300; ++ticks) {
-    clock_.Advance(milliseconds(100));
+    clock.Advance(milliseconds(100));
     TickAll();
     PollAll(2);
   }
@@ -286,12 +250,12 @@ TEST_F(FabricLinks, HeartbeatsKeepAlateLinkAlive) {
   Ending received;
   at(2).Recv(0, CallTag(0, 1), Room(&in), 0, received.done());
   for (int i = 0; i < 300; ++i) {
-    clock_.Advance(milliseconds(100));
+    clock.Advance(milliseconds(100));
     TickAll();
     PollAll(2);
   }
   EXPECT_TRUE(at(2).status().ok()) << at(2).status().message();
-  fabrics_.clear();  // Ends the receive.
+  fabrics.clear();  // Ends the receive.
   EXPECT_EQ(received.times, 1);
 }
 
@@ -306,7 +270,7 @@ TEST_F(FabricLinks, WhoNeedsARankThatHasLeftHearsSo) {
   PollAll();
   EXPECT_EQ(at(2).departed(), 1);
   EXPECT_TRUE(at(2).status().ok()) << "a death would be known in a moment";
-  clock_.Advance(seconds(1));
+  clock.Advance(seconds(1));
   PollAll();
   EXPECT_EQ(sent.times, 1);
   EXPECT_EQ(sent.status.code(), StatusCode::kUnavailable);
@@ -320,7 +284,7 @@ TEST_F(FabricLinks, ALookForARankThatHasLeftIsNoError) {
   Leave(0);
   at(2).AskForLink(0);
   PollAll();
-  clock_.Advance(seconds(1));
+  clock.Advance(seconds(1));
   PollAll();
   EXPECT_TRUE(at(2).HasDeparted(0));
   EXPECT_TRUE(at(2).status().ok()) << at(2).status().message();
@@ -334,14 +298,14 @@ TEST_F(FabricLinks, LeavingWaitsForNoRankThatWasNeverLinked) {
     at(1).Poll();
     at(4).Poll();
   }
-  const Clock::Time before = clock_.Now();
+  const Clock::Time before = clock.Now();
   at(0).Leave(seconds(100));
-  EXPECT_EQ(clock_.Now(), before);
+  EXPECT_EQ(clock.Now(), before);
   EXPECT_TRUE(at(0).status().ok());
 }
 
 TEST_F(FabricLinks, WithoutASourceAMissingLinkIsAnError) {
-  Fabric alone(0, 2, clock_, Poller::Create().value(), {});
+  Fabric alone(0, 2, clock, Poller::Create().value(), {});
   alone.Connect(std::vector<std::unique_ptr<Link>>(2));
   const std::string out = "x";
   Ending sent;

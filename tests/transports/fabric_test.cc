@@ -9,8 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "gradientflow/base/manual_clock.h"
-#include "transports/inproc/create.h"
+#include "tests/transports/fabric_ranks.h"
 #include "transports/link.h"
 #include "transports/poller.h"
 
@@ -20,59 +19,12 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using testing::Ending;
+using testing::FabricRanks;
+using testing::Room;
+using testing::View;
 
-// How one operation ended.
-struct Ending {
-  int times = 0;
-  std::uint32_t flags = 0;
-  Status status;
-  Done done() {
-    return {[](void* self, std::uint64_t, std::uint32_t f, const Status& s) {
-              auto& ending = *static_cast<Ending*>(self);
-              ++ending.times;
-              ending.flags = f;
-              ending.status = s;
-            },
-            this, 0};
-  }
-};
-
-class FabricTest : public ::testing::Test {
- protected:
-  void Make(int size, FabricOptions options = {}) {
-    ShmOptions shm;
-    shm.arena_bytes = std::size_t{1} << 20;
-    shm.fifo_bytes = std::size_t{16} << 10;
-    auto group = InprocGroup::Create(size, shm);
-    ASSERT_TRUE(group.ok()) << group.status().message();
-    for (int r = 0; r < size; ++r) {
-      fabrics_.push_back(std::make_unique<Fabric>(
-          r, size, clock_, Poller::Create().value(), options));
-      Fabric& fabric = *fabrics_.back();
-      auto links = group.value()->Connect(r, &fabric.poller(), &fabric);
-      ASSERT_TRUE(links.ok());
-      fabric.Connect(std::move(links).value());
-    }
-  }
-  Fabric& at(int rank) { return *fabrics_[static_cast<std::size_t>(rank)]; }
-
-  void PollAll(int rounds = 200) {
-    for (int i = 0; i < rounds; ++i) {
-      for (auto& fabric : fabrics_) {
-        if (fabric != nullptr) fabric->Poll();
-      }
-    }
-  }
-  static ConstBufferView View(const std::string& text) {
-    return {reinterpret_cast<const std::byte*>(text.data()), text.size(), {}};
-  }
-  static BufferView Room(std::string* text) {
-    return {reinterpret_cast<std::byte*>(text->data()), text->size(), {}};
-  }
-
-  ManualClock clock_;
-  std::vector<std::unique_ptr<Fabric>> fabrics_;
-};
+class FabricTest : public ::testing::Test, protected FabricRanks {};
 
 TEST_F(FabricTest, MatchesMessagesToReceivesInEitherOrder) {
   Make(2);
@@ -118,7 +70,7 @@ class Flood : public FabricTest {
     at(1).Recv(0, kPointToPointBit | kMessages, Room(&in_), 0,
                received_.done());
   }
-  ~Flood() override { fabrics_.clear(); }
+  ~Flood() override { fabrics.clear(); }
 
   static constexpr int kMessages = 3000;  // Far more than the FIFO holds.
   const std::string out_ = std::string(700, 'x');
@@ -128,9 +80,9 @@ class Flood : public FabricTest {
 };
 
 TEST_F(Flood, DoesNotHideADeath) {
-  fabrics_[0].reset();  // Without a good-bye.
+  fabrics[0].reset();  // Without a good-bye.
   PollAll();
-  clock_.Advance(seconds(1));
+  clock.Advance(seconds(1));
   PollAll();
   EXPECT_EQ(at(1).status().code(), StatusCode::kUnavailable);
   EXPECT_EQ(received_.times, 1);
@@ -138,7 +90,7 @@ TEST_F(Flood, DoesNotHideADeath) {
 
 TEST_F(Flood, DoesNotHideAStop) {
   for (int i = 0; i < 23 && at(1).status().ok(); ++i) {
-    clock_.Advance(milliseconds(100));
+    clock.Advance(milliseconds(100));
     at(1).Tick(/*waiting=*/true);
     at(1).Poll();
   }
@@ -150,7 +102,7 @@ TEST_F(Flood, DoesNotHideAStop) {
 
 TEST_F(Flood, DoesNotMakeALivePeerSilent) {
   for (int i = 0; i < 300; ++i) {
-    clock_.Advance(milliseconds(100));
+    clock.Advance(milliseconds(100));
     at(0).Tick(/*waiting=*/true);
     at(1).Tick(/*waiting=*/true);
     PollAll(2);
@@ -162,7 +114,7 @@ TEST_F(Flood, DoesNotMakeALivePeerSilent) {
 
 TEST_F(FabricTest, EndsTheJobOnAllRanksWhenCallsDiffer) {
   for (const bool early : {false, true}) {
-    fabrics_.clear();
+    fabrics.clear();
     Make(3);
     const std::string out = "1234";
     std::string in(4, '?');
@@ -189,7 +141,7 @@ TEST_F(FabricTest, EndsTheJobOnAllRanksWhenCallsDiffer) {
 
 TEST_F(FabricTest, EndsTheJobOnAMessageOfACallThatWasNotMade) {
   for (const bool early : {false, true}) {
-    fabrics_.clear();
+    fabrics.clear();
     Make(2);
     const std::string out = "1234";
     Ending sent;
@@ -298,12 +250,12 @@ TEST_F(FabricTest, BlamesThePeerThatIsSilentWhileItIsNeeded) {
   options.heartbeat_timeout = seconds(10);
   Make(2, options);
   for (int i = 0; i < 300; ++i) {
-    clock_.Advance(milliseconds(100));
+    clock.Advance(milliseconds(100));
     at(0).Tick(/*waiting=*/false);
   }
   EXPECT_TRUE(at(0).status().ok()) << "nobody waits";
   for (int i = 0; i < 300 && at(0).status().ok(); ++i) {
-    clock_.Advance(milliseconds(100));
+    clock.Advance(milliseconds(100));
     at(0).Tick(/*waiting=*/true);
   }
   EXPECT_EQ(at(0).status().code(), StatusCode::kDeadlineExceeded);
@@ -315,7 +267,7 @@ TEST_F(FabricTest, HeartbeatsKeepASlowPeerAlive) {
   options.heartbeat_timeout = seconds(10);
   Make(2, options);
   for (int i = 0; i < 600; ++i) {
-    clock_.Advance(milliseconds(100));
+    clock.Advance(milliseconds(100));
     at(0).Tick(/*waiting=*/true);
     at(1).Tick(/*waiting=*/false);
     PollAll(2);
@@ -339,7 +291,7 @@ TEST_F(FabricTest, TellsANumberThatNobodyHasToWaitFor) {
   at(0).Leave(milliseconds(0));
   at(1).Tell(0, id, 5);
   PollAll();
-  fabrics_[0].reset();
+  fabrics[0].reset();
   PollAll();
   EXPECT_EQ(at(1).Told(0, id), 0xFEDCBA9876543210U);
   at(1).CloseGroup(7);
@@ -354,7 +306,7 @@ TEST_F(FabricTest, DepartureIsAnErrorOnlyForWhoStillNeedsThePeer) {
   at(1).SetProgressText("work");
   at(0).Leave(milliseconds(0));
   PollAll();
-  fabrics_[0].reset();
+  fabrics[0].reset();
   PollAll();
   EXPECT_TRUE(at(1).status().ok()) << at(1).status().message();
   std::string in(4, '?');

@@ -16,6 +16,7 @@
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/manual_clock.h"
 #include "gradientflow/base/secret.h"
+#include "tests/transports/fabric_ranks.h"
 #include "tests/transports/link_owner.h"
 #include "transports/endpoint.h"
 #include "transports/fabric.h"
@@ -32,28 +33,11 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using testing::Ending;
+using testing::Room;
+using testing::View;
 
 const Bits256 kSecret = HmacSha256("a key", "");
-
-struct Ending {
-  int times = 0;
-  Status status;
-  Done done() {
-    return {[](void* self, std::uint64_t, std::uint32_t, const Status& how) {
-              auto& ending = *static_cast<Ending*>(self);
-              ++ending.times;
-              ending.status = how;
-            },
-            this, 0};
-  }
-};
-
-ConstBufferView View(const std::string& text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size(), {}};
-}
-BufferView Room(std::string* text) {
-  return {reinterpret_cast<std::byte*>(text->data()), text->size(), {}};
-}
 
 struct Job {
   explicit Job(int size, const Clock& time, Bits256 odd_secret = kSecret) {

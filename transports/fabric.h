@@ -157,6 +157,9 @@ class Fabric final : public LinkEvents, public LinkSource::Sink {
   }
   // Ends the job if `peer`, which this rank needs, is one of these.
   void FailIfDeparted(int peer);
+  // Ends the job because `peer` is one of these: at once if it has said so, but
+  // if it was never linked, when the news of a death would have come.
+  void FailDeparted(int peer, const Status& why);
 
   // Ends the job. The next Poll() tells the peers, drops the links and fails
   // every pending operation with `why`; operations started later fail, too.

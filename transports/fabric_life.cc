@@ -124,9 +124,7 @@ void Fabric::OnGone(int peer, const Status& why) {
   if (gone.link != nullptr || gone.down) return;
   gone.down = gone.left = true;
   ++departed_;
-  if (!leaving_ && (HasPosted(gone) || HasSends(peer))) {
-    Suspect(peer, HasLeft(peer), kNewsPatience);
-  }
+  if (!leaving_ && (HasPosted(gone) || HasSends(peer))) FailIfDeparted(peer);
 }
 
 // The first suspicion counts, unless a later one is due earlier.
@@ -143,9 +141,7 @@ void Fabric::Suspect(int peer, const Status& why,
 void Fabric::SuspectAnother() {
   suspect_ = Status();
   for (int r = 0; r < size_ && !leaving_; ++r) {
-    if (HasDeparted(r) && (HasPosted(peers_[r]) || HasSends(r))) {
-      Suspect(r, HasLeft(r), kNewsPatience);
-    }
+    if (HasPosted(peers_[r]) || HasSends(r)) FailIfDeparted(r);
   }
 }
 
@@ -163,7 +159,12 @@ Status Fabric::HasLeft(int peer) const {
 
 // A peer that said good-bye and closed is an error only if it is still needed.
 void Fabric::FailIfDeparted(int peer) {
-  if (HasDeparted(peer)) Fail(HasLeft(peer));
+  if (HasDeparted(peer)) FailDeparted(peer, HasLeft(peer));
+}
+
+void Fabric::FailDeparted(int peer, const Status& why) {
+  if (peers_[peer].link != nullptr) return Fail(why);
+  Suspect(peer, why, kNewsPatience);
 }
 
 void Fabric::Tick(bool waiting) {

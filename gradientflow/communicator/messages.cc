@@ -1,6 +1,7 @@
 #include "gradientflow/communicator/messages.h"
 
 #include <iterator>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -129,13 +130,8 @@ bool Messages::Poll() {
   }
   for (auto at = waiting_.begin(); at != waiting_.end();) {
     moved |= Serve(at->first.second, &at->second);
-    if (!at->second.empty() && IsDeserted(at->second.front())) {
-      fabric_.Fail(Status(
-          StatusCode::kUnavailable,
-          StrCat("all ranks that rank ", fabric_.rank(), " could receive tag ",
-                 at->first.second, " from have left the job")));
-      return true;
-    }
+    if (!at->second.empty())
+      FailIfDeserted(at->second.front(), at->first.second);
     at = at->second.empty() ? waiting_.erase(at) : std::next(at);
   }
   return moved;
@@ -144,19 +140,30 @@ bool Messages::Poll() {
 // The fabric finds a departed peer of a posted receive. A receive from any rank
 // is not posted yet, so it has to be checked here. If no rank that may send is
 // linked and alive, those that are not linked may have left unnoticed.
-bool Messages::IsDeserted(const Receive& receive) const {
-  if (fabric_.departed() == 0 && fabric_.source() == nullptr) return false;
+void Messages::FailIfDeserted(const Receive& receive, std::uint32_t tag) {
+  if (fabric_.departed() == 0 && fabric_.source() == nullptr) return;
   const CallGroup& group = *receive.group;
   std::vector<int> unknown;
+  std::optional<int> gone;  // One that was never linked, if there is one.
   for (int r = 0; r < group.size; ++r) {
     const bool may_send = receive.peer == kAnyRank || receive.peer == r;
     const int rank = group.FabricRank(r);
-    if (r == group.rank || !may_send || fabric_.HasDeparted(rank)) continue;
-    if (fabric_.link(rank) != nullptr) return false;
+    if (r == group.rank || !may_send) continue;
+    const bool linked = fabric_.link(rank) != nullptr;
+    if (fabric_.HasDeparted(rank)) {
+      if (!gone || !linked) gone = rank;
+      continue;
+    }
+    if (linked) return;
     unknown.push_back(rank);
   }
   for (const int rank : unknown) fabric_.AskForLink(rank);
-  return unknown.empty();
+  if (!unknown.empty() || !gone) return;
+  fabric_.FailDeparted(
+      *gone,
+      Status(StatusCode::kUnavailable,
+             StrCat("all ranks that rank ", fabric_.rank(),
+                    " could receive tag ", tag, " from have left the job")));
 }
 
 void Messages::FailAll(const Status& why) {

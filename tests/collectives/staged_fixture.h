@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -13,6 +12,7 @@
 #include "gradientflow/base/manual_clock.h"
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/collectives/staged.h"
+#include "tests/collectives/manual_collective.h"
 #include "tests/device/fake_device.h"
 #include "transports/fabric.h"
 #include "transports/link.h"
@@ -20,43 +20,6 @@
 
 // One rank's StagedCollective over an inner collective that the test controls.
 namespace gradientflow::testing {
-
-class ManualCollective final : public Collective {
- public:
-  struct Begun {
-    CollectiveCall call;
-    Done done;
-  };
-
-  void Start(const CollectiveCall& call, Done done) override {
-    calls.push_back({call, done});
-    ++begun_;
-  }
-  bool Poll() override { return false; }
-  std::size_t in_flight() const override { return begun_ - ended_; }
-  bool Busy(GroupId, Channel) const override { return in_flight() > 0; }
-  std::uint64_t bytes_sent(GroupId, Channel) const override { return 4711; }
-  std::string OldestCall() const override { return {}; }
-
-  // The inner collective only doubles its input.
-  void Finish(std::size_t call, std::size_t begin, std::size_t count) {
-    const CollectiveCall& of = calls[call].call;
-    ASSERT_LE(begin + count, of.feed->available());
-    auto* values = static_cast<float*>(of.output);
-    for (std::size_t i = begin; i < begin + count; ++i) values[i] *= 2.0F;
-    of.feed->Finished(begin, count);
-  }
-  void End(std::size_t call, const Status& status, std::uint32_t flags = 0) {
-    ++ended_;
-    calls[call].done(status, flags);
-  }
-
-  std::vector<Begun> calls;
-
- private:
-  std::size_t begun_ = 0;
-  std::size_t ended_ = 0;
-};
 
 inline CallGroup TwoRanks() {
   CallGroup group;

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "gradientflow/observe/null_recorder.h"
-#include "tests/buckets/manual_collective.h"
+#include "tests/collectives/manual_collective.h"
 #include "tests/communicator/fabrics.h"
 
 // What hooks do, and what the aggregator hears of it.

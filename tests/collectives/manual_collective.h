@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -29,9 +31,17 @@ class ManualCollective final : public Collective {
                       [](const Begun& call) { return !call.ended; }));
   }
   bool Busy(GroupId, Channel) const override { return in_flight() > 0; }
-  std::uint64_t bytes_sent(GroupId, Channel) const override { return 0; }
+  std::uint64_t bytes_sent(GroupId, Channel) const override { return bytes; }
   std::string OldestCall() const override { return {}; }
 
+  // Fed calls only double their input. REQUIRES that it is there.
+  void Finish(std::size_t i, std::size_t begin, std::size_t count) {
+    const CollectiveCall& of = calls[i].call;
+    ASSERT_LE(begin + count, of.feed->available());
+    auto* values = static_cast<float*>(of.output);
+    for (std::size_t j = begin; j < begin + count; ++j) values[j] *= 2.0F;
+    of.feed->Finished(begin, count);
+  }
   void End(std::size_t i, const Status& status = Status(),
            std::uint32_t flags = 0) {
     calls[i].ended = true;
@@ -40,6 +50,7 @@ class ManualCollective final : public Collective {
   }
 
   std::vector<Begun> calls;
+  std::uint64_t bytes = 0;  // What bytes_sent() returns.
 };
 
 }  // namespace gradientflow::testing

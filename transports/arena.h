@@ -12,9 +12,10 @@
 namespace gradientflow {
 
 // One synchronisation of a one-sided collective, as its owner publishes it. A
-// rank writes only its own slots, and its peers read them. The numbers in
-// `arrived` and `finished` only grow, until the owner gives up.
-struct alignas(64) SyncSlot {
+// rank writes only its own slots, and its peers read them. `arrived` only
+// grows, until the owner gives up. A slot has two cache lines, since processors
+// fetch them in pairs.
+struct alignas(128) SyncSlot {
   // Written before `arrived` and read after it (release/acquire).
   std::uint64_t offset = 0;     // Where the buffer is in the owner's arena.
   std::uint64_t signature = 0;  // Hash of the call that the owner is in.
@@ -22,10 +23,6 @@ struct alignas(64) SyncSlot {
   // Number of the sync that the owner has come to: its data is in place. The
   // owner resets it to 0 when it gives up and its data is void.
   std::atomic<std::uint64_t> arrived{0};
-  // Number of the sync whose share the owner has written. On a cache line of
-  // its own, because it is written while peers read the first one.
-  alignas(64) std::atomic<std::uint64_t> finished{0};
-  std::uint32_t finished_flags = 0;  // Written before `finished`.
 };
 inline constexpr int kSyncSlots = 512;
 

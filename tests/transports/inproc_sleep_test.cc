@@ -105,13 +105,13 @@ TEST(InprocSleep, SlotsAloneLoseNoWakeUp) {
         ASSERT_EQ(arena.slot(peer, 0).offset, round * 10 + peer);
       }
       // Read before the owner overwrites it.
-      arena.slot(me, 0).finished.store(round, std::memory_order_release);
+      arena.slot(me, 1).arrived.store(round, std::memory_order_release);
       arena.RingSleepers();
       arena.RingMissed();
       for (const int peer : arena.members()) {
-        SyncSlot& slot = arena.slot(peer, 0);
+        SyncSlot& slot = arena.slot(peer, 1);
         ASSERT_TRUE(ends[me].Await([&] {
-          return slot.finished.load(std::memory_order_acquire) >= round;
+          return slot.arrived.load(std::memory_order_acquire) >= round;
         }));
       }
     }

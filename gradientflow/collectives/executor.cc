@@ -448,6 +448,13 @@ void Executor::TrimScratch(Clock::Time now) {
   if (now - trimmed_at_ < kScratchKept) return;
   trimmed_at_ = now;
   slabs_.Trim();
+  for (auto& segment : segments_) segment->Trim();
+}
+
+std::size_t Executor::free_scratch_bytes() const {
+  std::size_t bytes = slabs_.free_bytes();
+  for (const auto& segment : segments_) bytes += segment->kept_bytes();
+  return bytes;
 }
 
 std::vector<int> Executor::AwaitedRanks() const {

@@ -85,7 +85,7 @@ class Executor final : public Collective {
   // called regularly.
   void TrimScratch(Clock::Time now);
   // Scratch memory that no call uses at present.
-  std::size_t free_scratch_bytes() const { return slabs_.free_bytes(); }
+  std::size_t free_scratch_bytes() const;
 
   // Replaces the cost model by which algorithms are chosen. REQUIRES the same
   // model on all ranks, and that nothing is in flight.

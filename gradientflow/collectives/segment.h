@@ -79,6 +79,10 @@ class Segment {
   void Retract();
   // Gives back what the segment used and makes it ready for the next Start().
   void Reset();
+  // What an idle segment keeps of the arena for its next call, in bytes.
+  std::size_t kept_bytes() const { return idle() ? bounce_.bytes : 0; }
+  // Frees that if no call has used it since the last time.
+  void Trim();
 
  private:
   struct Encoded {  // A slice that this round has converted already.
@@ -189,7 +193,8 @@ class Segment {
   const void* shown_ = nullptr;  // What this rank publishes, in its arena,
   bool copied_ = false;          // and whether that is a copy of the segment,
   DType shown_dtype_ = DType::kFloat32;  // with elements of this type.
-  BufferView bounce_;  // Staging in the arena, kept from call to call.
+  BufferView bounce_;     // Staging in the arena, kept from call to call.
+  bool bounced_ = false;  // It has been used since the last Trim().
   bool staged_ = false;
   Slice kept_;  // Not staged in any case: Schedule::untouched.
 };

@@ -2,6 +2,7 @@
 #include <array>
 #include <cassert>
 #include <cstring>
+#include <utility>
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/collectives/segment.h"
@@ -71,6 +72,7 @@ void Segment::Stage() {
 
 // Returns `bytes` of this rank's arena, or null with the reason in status_.
 std::byte* Segment::Bounce(std::size_t bytes) {
+  bounced_ = true;
   if (bounce_.bytes < bytes) {
     if (bounce_.data != nullptr) args_.arena->Free(bounce_);
     bounce_ = {};
@@ -82,6 +84,13 @@ std::byte* Segment::Bounce(std::size_t bytes) {
     bounce_ = bounce.value();
   }
   return bounce_.data;
+}
+
+void Segment::Trim() {
+  if (!idle() || std::exchange(bounced_, false)) return;
+  if (bounce_.data == nullptr) return;
+  args_.arena->Free(bounce_);
+  bounce_ = {};
 }
 
 // Whether peers reach the call's buffer.

@@ -111,5 +111,37 @@ TEST(Scratch, OfALargeCallGoesBackAfterSomeSeconds) {
   });
 }
 
+// Buffers outside the arena, of which ranks show copies.
+TEST(Scratch, InTheArenaGoesBackAfterSomeSeconds) {
+  RanksSetup setup;
+  setup.size = 3;
+  setup.segment_bytes = std::size_t{256} << 10;
+  OnRanks(setup, [](TestRank& rank) {
+    const Clock::Time begin = seconds(100);
+    rank.executor().TrimScratch(begin);
+    const std::size_t before = rank.executor().free_scratch_bytes();
+    std::vector<float> data(1'000'000);
+    CollectiveCall call;
+    call.count = data.size();
+    call.output = data.data();
+    const auto allreduce = [&] {
+      std::fill(data.begin(), data.end(), 1.0F);
+      Ending ending;
+      rank.executor().Start(call, ending.done());
+      rank.Drive([&] { return ending.over(); });
+      ASSERT_TRUE(ending.status.ok()) << ending.status.ToString();
+      ASSERT_EQ(data.back(), 3.0F);
+    };
+    allreduce();
+    const std::size_t used = rank.executor().free_scratch_bytes();
+    EXPECT_GE(used, before + (std::size_t{512} << 10));
+    rank.executor().TrimScratch(begin + seconds(11));
+    EXPECT_EQ(rank.executor().free_scratch_bytes(), used) << "just used";
+    rank.executor().TrimScratch(begin + seconds(22));
+    EXPECT_EQ(rank.executor().free_scratch_bytes(), 0U);
+    allreduce();
+  });
+}
+
 }  // namespace
 }  // namespace gradientflow::testing

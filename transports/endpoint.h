@@ -46,6 +46,9 @@ struct TransportOptions {
   // tcp: the send and the receive buffer of each connection; 0 leaves them to
   // the kernel's tuning.
   std::size_t socket_buffer_bytes = 0;
+  // tcp: threads that move the bytes of large messages for the one that drives,
+  // at most 64; -1: as many as the line and this rank's cores are worth.
+  int io_threads = -1;
 };
 
 struct ConnectArgs {
@@ -70,6 +73,8 @@ struct ConnectArgs {
   // Whether TakeLinkSource() follows, so that ranks can still connect to this
   // one after Connect().
   bool more_later = false;
+  // This rank's share of the host's cores.
+  int cores = 1;
 };
 
 // How this process can be reached by one transport. NOT thread-safe.
@@ -100,6 +105,10 @@ class Endpoint {
     static_cast<void>(sink);
     return std::unique_ptr<LinkSource>();
   }
+
+  // What this transport has found out or chosen by itself in Connect(), for the
+  // log: a line of text, or nothing.
+  virtual std::string Choices() const { return {}; }
 
   // The memory that this rank shares with the ranks it links to, or null if
   // these links share none. This rank's own memory can be used at once, that of

@@ -4,12 +4,12 @@
 #include <chrono>
 #include <functional>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/collectives/measure.h"
 #include "gradientflow/communicator/agreement.h"
+#include "gradientflow/communicator/cores.h"
 #include "gradientflow/observe/null_recorder.h"
 #include "gradientflow/observe/stderr_logger.h"
 #include "gradientflow/observe/timeline.h"
@@ -33,16 +33,6 @@ constexpr int kSpinMicroseconds = 50;
 // mostly comes within it; a poll in vain is followed by a system call that
 // yields the core, which on a busy machine should not come later than this.
 constexpr int kSyncLooks = 100;
-
-int HostRanks(const CallGroup& group) {
-  return static_cast<int>(std::count(group.topology.host.begin(),
-                                     group.topology.host.end(),
-                                     group.topology.host[group.rank]));
-}
-
-int HostCores() {
-  return static_cast<int>(std::thread::hardware_concurrency());
-}
 
 // Spinning pays only if each rank of this host has a core of its own.
 microseconds SpinTime(const Options& options, int host_ranks) {
@@ -106,7 +96,7 @@ CommunicatorCore::CommunicatorCore(Args args, Transport transport)
       device_(std::move(args.device)),
       transport_(std::move(transport)),
       local_size_(HostRanks(transport_.group)),
-      cores_(std::max(1, HostCores() / local_size_)),
+      cores_(CoresOf(transport_.group)),
       spin_(SpinTime(options_, local_size_)),
       next_own_group_(kFirstOwnGroup) {}
 

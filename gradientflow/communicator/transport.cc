@@ -7,6 +7,7 @@
 #include "gradientflow/base/secret.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/communicator/card.h"
+#include "gradientflow/communicator/cores.h"
 #include "gradientflow/communicator/introduction.h"
 #include "gradientflow/communicator/neighbours.h"
 #include "transports/endpoint.h"
@@ -52,6 +53,7 @@ TransportOptions TransportOptionsOf(const Options& options) {
   of.first_port = options.port_range.first;
   of.last_port = options.port_range.last;
   of.socket_buffer_bytes = options.socket_buffer_bytes;
+  of.io_threads = options.io_threads;
   return of;
 }
 
@@ -197,6 +199,12 @@ void WarnOfUnlinked(const JoinArgs& args, const std::vector<Status>& unlinked,
                           " of this host: ", first->message()));
 }
 
+void LogChoices(const JoinArgs& args, const Offer& offer) {
+  const std::string choices = offer.endpoint->Choices();
+  if (choices.empty()) return;
+  args.logger->Log(LogLevel::kInfo, StrCat(offer.kind->name, ": ", choices));
+}
+
 // Connects the transport with the shortest reach first, since the next one
 // takes over what it cannot link. If one fails, the others still connect, so
 // that all peers can be told why.
@@ -226,10 +234,12 @@ Status ConnectLinks(const JoinArgs& args, const Introduction& introduction,
                               &fabric,
                               last ? nullptr : &unlinked,
                               &made,
-                              last && group.few_links};
+                              last && group.few_links,
+                              CoresOf(group)};
     auto connected = offer.endpoint->Connect(connect);
     if (connected.ok()) {
       made = std::move(connected).value();
+      LogChoices(args, offer);
     } else if (failed.ok()) {
       failed = connected.status();
     }

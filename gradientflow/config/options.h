@@ -85,6 +85,10 @@ struct Options {
   ConnectMode connect = ConnectMode::kAuto;
   int connections = 0;  // TCP connections per peer; 0: by number of ranks.
   std::size_t socket_buffer_bytes = 0;  // 0: the kernel's tuning.
+  // Threads that move the bytes of large TCP messages for the thread that
+  // drives; 0: it moves them itself; -1: see ChooseIoThreads() in
+  // transports/tcp/io_threads.h. Ranks may differ.
+  int io_threads = -1;
   // Unit of pipelining inside a collective, among up to 8 ranks; with more it
   // grows (see CutOf() in collectives/choose.h). Smaller segments overlap
   // better, larger ones have less overhead.

@@ -39,6 +39,7 @@ const std::vector<Sample>& Samples() {
       {"connect", "NEEDED", "needed"},
       {"connections", "4", "4"},
       {"socket_buffer_bytes", "4MB", "4MB"},
+      {"io_threads", "0", "0"},
       {"segment_bytes", "65536", "64KB"},
       {"segments_in_flight", "1", "1"},
       {"arena_bytes", "1TB", "1TB"},
@@ -142,8 +143,8 @@ TEST(SettingsTable, FabricTakesEveryTransportThereIs) {
 
 TEST(SettingsTable, AutoIsATextForEachFieldThatFindsItsValueOut) {
   for (const char* name :
-       {"rank", "size", "connections", "spin_microseconds", "compute_threads",
-        "socket_buffer_bytes", "bucket_bytes"}) {
+       {"rank", "size", "connections", "io_threads", "spin_microseconds",
+        "compute_threads", "socket_buffer_bytes", "bucket_bytes"}) {
     Options options;
     ASSERT_TRUE(SetOption(&options, name, "4KB").ok() ||
                 SetOption(&options, name, "4").ok())
@@ -174,6 +175,8 @@ TEST(SettingsTable, RefusesValuesOutOfRangeAndKeepsTheOldOne) {
                                    {"connections", "-1", ""},
                                    {"socket_buffer_bytes", "2GB", ""},
                                    {"socket_buffer_bytes", "inf", ""},
+                                   {"io_threads", "-2", ""},
+                                   {"io_threads", "65", ""},
                                    {"segment_bytes", "4095", ""},
                                    {"segment_bytes", "4100", ""},
                                    {"segment_bytes", "auto", ""},

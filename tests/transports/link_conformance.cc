@@ -44,13 +44,15 @@ void ExpectAllArrived(const LinkOwner& from, const LinkOwner& to,
 
 }  // namespace
 
-void JoinByEndpoints(const TransportKind& kind, LinkOwner* a, LinkOwner* b) {
+void JoinByEndpoints(const TransportKind& kind, LinkOwner* a, LinkOwner* b,
+                     int io_threads) {
   const SteadyClock clock;
   TransportOptions options;
   options.arena_bytes = std::size_t{16} << 20;
   options.fifo_bytes = 8192;
   options.connections = 2;
   options.socket_ifname = "lo";
+  options.io_threads = io_threads;
   auto one = kind.open(options).value();
   auto other = kind.open(options).value();
   const auto connect = [&](int rank, Endpoint* endpoint, LinkOwner* owner) {

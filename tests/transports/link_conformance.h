@@ -37,7 +37,8 @@ inline void PrintTo(const LinkKind& kind, std::ostream* out) {
 }
 
 // Opens two endpoints in this process and connects them.
-void JoinByEndpoints(const TransportKind& kind, LinkOwner* a, LinkOwner* b);
+void JoinByEndpoints(const TransportKind& kind, LinkOwner* a, LinkOwner* b,
+                     int io_threads = 0);
 
 // Expects that `owner` was told once, in the right way, that rank 1 is down.
 inline void ExpectDown(const LinkOwner& owner, StatusCode code) {

@@ -16,12 +16,12 @@ namespace {
 
 class RawTcpPeer final : public RawPeer {
  public:
-  explicit RawTcpPeer(LinkOwner* owner) {
+  RawTcpPeer(LinkOwner* owner, int io_threads) {
     tcp_test::Connection made = tcp_test::MakeConnection("127.0.0.1:0").value();
     socket_ = std::move(made.other);
     std::vector<Socket> lanes;
     lanes.push_back(std::move(made.one));
-    owner->TakeOne(tcp_test::MakeLink(1, std::move(lanes), owner));
+    owner->TakeOne(tcp_test::MakeLink(1, std::move(lanes), owner, io_threads));
   }
   void Write(std::span<const std::byte> bytes) override {
     EXPECT_EQ(Send(socket_, bytes.data(), bytes.size()),
@@ -32,15 +32,22 @@ class RawTcpPeer final : public RawPeer {
   Socket socket_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Tcp, LinkConformance,
-                         ::testing::Values(LinkKind{
-                             "tcp",
-                             [](LinkOwner* a, LinkOwner* b) {
-                               JoinByEndpoints(kTcpTransport, a, b);
-                             },
-                             [](LinkOwner* owner) -> std::unique_ptr<RawPeer> {
-                               return std::make_unique<RawTcpPeer>(owner);
-                             }}));
+template <int kIoThreads>
+LinkKind Tcp() {
+  return {"tcp",
+          [](LinkOwner* a, LinkOwner* b) {
+            JoinByEndpoints(kTcpTransport, a, b, kIoThreads);
+          },
+          [](LinkOwner* owner) -> std::unique_ptr<RawPeer> {
+            return std::make_unique<RawTcpPeer>(owner, kIoThreads);
+          }};
+}
+
+INSTANTIATE_TEST_SUITE_P(Tcp, LinkConformance, ::testing::Values(Tcp<0>()));
+INSTANTIATE_TEST_SUITE_P(TcpWithAnIoThread, LinkConformance,
+                         ::testing::Values(Tcp<1>()));
+INSTANTIATE_TEST_SUITE_P(TcpWithThreeIoThreads, LinkConformance,
+                         ::testing::Values(Tcp<3>()));
 
 }  // namespace
 }  // namespace gradientflow::testing

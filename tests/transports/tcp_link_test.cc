@@ -28,7 +28,8 @@ using testing::Received;
 
 // Ranks 0 and 1, linked by several connections.
 struct Pair {
-  Pair(int lanes, std::string_view at, std::size_t buffer_bytes = 0) {
+  Pair(int io_threads, int lanes, std::string_view at,
+       std::size_t buffer_bytes = 0) {
     std::vector<Socket> left, right;
     for (int i = 0; i < lanes; ++i) {
       auto made = tcp_test::MakeConnection(at, buffer_bytes);
@@ -37,8 +38,8 @@ struct Pair {
       right.push_back(std::move(made->other));
     }
     valid = true;
-    a.TakeOne(tcp_test::MakeLink(1, std::move(left), &a));
-    b.TakeOne(tcp_test::MakeLink(1, std::move(right), &b));
+    a.TakeOne(tcp_test::MakeLink(1, std::move(left), &a, io_threads));
+    b.TakeOne(tcp_test::MakeLink(1, std::move(right), &b, io_threads));
   }
   bool DriveBoth(const std::function<bool()>& until) {
     return Drive({&a, &b}, until);
@@ -60,11 +61,11 @@ void ExpectAllArrived(const LinkOwner& to, std::size_t count) {
 }
 
 class TcpLinkOver
-    : public ::testing::TestWithParam<std::tuple<const char*, int>> {
+    : public ::testing::TestWithParam<std::tuple<const char*, int, int>> {
  protected:
   void SetUp() override {
-    const auto [at, lanes] = GetParam();
-    pair_ = std::make_unique<Pair>(lanes, at);
+    const auto [at, lanes, io_threads] = GetParam();
+    pair_ = std::make_unique<Pair>(io_threads, lanes, at);
     if (!pair_->valid) {
       GTEST_SKIP() << "SKIPPED, NOT TESTED: this host has no address " << at;
     }
@@ -79,7 +80,7 @@ TEST_P(TcpLinkOver, DeliversRandomStreams) {
   for (Tag tag = 0; tag < kMessages; ++tag) {
     const int lane = static_cast<int>(
         random() % static_cast<unsigned>(pair.a.to(1).lanes()));
-    const std::size_t bytes = random() % (std::size_t{1} << (random() % 18));
+    const std::size_t bytes = random() % (std::size_t{1} << (random() % 20));
     pair.a.Send(1, tag, bytes, lane);
     pair.b.Send(1, tag, bytes / 2, lane);
     if (tag % 7 == 0) {
@@ -98,10 +99,15 @@ TEST_P(TcpLinkOver, DeliversRandomStreams) {
 INSTANTIATE_TEST_SUITE_P(Lanes, TcpLinkOver,
                          ::testing::Combine(::testing::Values("127.0.0.1:0",
                                                               "[::1]:0"),
-                                            ::testing::Values(1, 2, 3, 4)));
+                                            ::testing::Values(1, 2, 3, 4),
+                                            ::testing::Values(0, 1, 3)));
 
-TEST(TcpLink, ResumesPartialWritesThroughTinyBuffers) {
-  Pair pair(2, "127.0.0.1:0", 4096);
+// By number of io threads.
+class TcpLinkTest : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(IoThreads, TcpLinkTest, ::testing::Values(0, 1, 3));
+
+TEST_P(TcpLinkTest, ResumesPartialWritesThroughTinyBuffers) {
+  Pair pair(GetParam(), 2, "127.0.0.1:0", 4096);
   ASSERT_TRUE(pair.valid);
   for (Tag tag = 0; tag < 6; ++tag) {
     pair.a.Send(1, tag, 300001, static_cast<int>(tag % 2));
@@ -117,8 +123,8 @@ TEST(TcpLink, ResumesPartialWritesThroughTinyBuffers) {
   ExpectAllArrived(pair.b, 6);
 }
 
-TEST(TcpLink, AResetLosesNothingThatArrivedBefore) {
-  Pair pair(4, "127.0.0.1:0");
+TEST_P(TcpLinkTest, AResetLosesNothingThatArrivedBefore) {
+  Pair pair(GetParam(), 4, "127.0.0.1:0");
   ASSERT_TRUE(pair.valid);
   // Unread bytes at the closing end turn its close into a reset.
   for (int lane = 0; lane < 4; ++lane) {
@@ -136,8 +142,8 @@ TEST(TcpLink, AResetLosesNothingThatArrivedBefore) {
   ExpectAllArrived(pair.b, 40);
 }
 
-TEST(TcpLink, AfterGoodByeAPausedLaneIsStillRead) {
-  Pair pair(2, "127.0.0.1:0");
+TEST_P(TcpLinkTest, AfterGoodByeAPausedLaneIsStillRead) {
+  Pair pair(GetParam(), 2, "127.0.0.1:0");
   ASSERT_TRUE(pair.valid);
   bool gate = true;
   pair.b.pause_if = [&](int lane, const Header&) { return lane == 1 && gate; };
@@ -158,8 +164,8 @@ TEST(TcpLink, AfterGoodByeAPausedLaneIsStillRead) {
       << why.message();
 }
 
-TEST(TcpLink, WithoutGoodByeAPausedLaneDoesNotHideADeath) {
-  Pair pair(2, "127.0.0.1:0");
+TEST_P(TcpLinkTest, WithoutGoodByeAPausedLaneDoesNotHideADeath) {
+  Pair pair(GetParam(), 2, "127.0.0.1:0");
   ASSERT_TRUE(pair.valid);
   pair.b.pause_if = [](int lane, const Header&) { return lane == 1; };
   pair.a.Send(1, 0, 5000, 1);
@@ -170,8 +176,8 @@ TEST(TcpLink, WithoutGoodByeAPausedLaneDoesNotHideADeath) {
   EXPECT_EQ(pair.b.down[0].second.code(), StatusCode::kUnavailable);
 }
 
-TEST(TcpLink, RefusesControlMessagesBesideLaneZero) {
-  Pair pair(2, "127.0.0.1:0");
+TEST_P(TcpLinkTest, RefusesControlMessagesBesideLaneZero) {
+  Pair pair(GetParam(), 2, "127.0.0.1:0");
   ASSERT_TRUE(pair.valid);
   pair.a.Send(1, 0, 0, 1, MessageKind::kPing);
   ASSERT_TRUE(pair.DriveBoth([&] { return pair.b.down.size() == 1; }));
@@ -182,7 +188,7 @@ TEST(TcpLink, RefusesControlMessagesBesideLaneZero) {
 // ---- A peer that is no TcpLink.
 
 struct RawPeer {
-  explicit RawPeer(int lanes) {
+  RawPeer(int io_threads, int lanes) {
     std::vector<Socket> ours;
     for (int i = 0; i < lanes; ++i) {
       auto made = tcp_test::MakeConnection("127.0.0.1:0");
@@ -190,7 +196,7 @@ struct RawPeer {
       ours.push_back(std::move(made->one));
       sockets.push_back(std::move(made->other));
     }
-    owner.TakeOne(tcp_test::MakeLink(3, std::move(ours), &owner));
+    owner.TakeOne(tcp_test::MakeLink(3, std::move(ours), &owner, io_threads));
   }
   template <typename Bytes>
   bool Write(std::size_t lane, const Bytes& bytes) {
@@ -202,8 +208,8 @@ struct RawPeer {
   LinkOwner owner;
 };
 
-TEST(TcpLink, GarbageInsteadOfAHeaderIsReportedWithWhatWasSeen) {
-  RawPeer peer(2);
+TEST_P(TcpLinkTest, GarbageInsteadOfAHeaderIsReportedWithWhatWasSeen) {
+  RawPeer peer(GetParam(), 2);
   ASSERT_TRUE(peer.Write(1, std::string("GET / HTTP/1.1\r\nHost: rank3\r\n\r\n"
                                         "............")));
   ASSERT_TRUE(Drive({&peer.owner}, [&] { return !peer.owner.down.empty(); }));
@@ -217,8 +223,8 @@ TEST(TcpLink, GarbageInsteadOfAHeaderIsReportedWithWhatWasSeen) {
       << why.message();
 }
 
-TEST(TcpLink, WhenOneConnectionEndsTheOthersAreEndedToo) {
-  RawPeer peer(3);
+TEST_P(TcpLinkTest, WhenOneConnectionEndsTheOthersAreEndedToo) {
+  RawPeer peer(GetParam(), 3);
   Header header;
   header.tag = 5;
   header.payload_bytes = 4;

@@ -13,6 +13,7 @@
 #include "tests/transports/link_owner.h"
 #include "transports/link.h"
 #include "transports/tcp/addresses.h"
+#include "transports/tcp/io_threads.h"
 #include "transports/tcp/socket.h"
 #include "transports/tcp/tcp_link.h"
 
@@ -48,13 +49,15 @@ inline std::optional<Connection> MakeConnection(std::string_view at,
 
 // `owner`'s link to rank `peer` over these connections.
 inline std::unique_ptr<Link> MakeLink(int peer, std::vector<Socket> lanes,
-                                      testing::LinkOwner* owner) {
+                                      testing::LinkOwner* owner,
+                                      int io_threads = 0) {
   TcpLinkArgs args;
   args.peer = peer;
   args.address = PeerAddress(lanes[0]).ToString();
   args.lanes = std::move(lanes);
   args.poller = owner->poller();
   args.events = owner;
+  args.io = IoThreads::Start(io_threads, owner->poller()).value();
   return TcpLink::Create(std::move(args)).value();
 }
 

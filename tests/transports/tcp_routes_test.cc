@@ -131,6 +131,14 @@ TEST(Rails, AreAddressesThatMayCarryAShare) {
             2);
 }
 
+TEST(Rails, MakeOneLineTogether) {
+  EXPECT_EQ(LineRateOf(Rated("10.0.0.1:1@25000")), 25000);
+  EXPECT_EQ(LineRateOf(Rated("10.0.0.1:1@25000,10.1.0.1:1@10000")), 35000);
+  EXPECT_EQ(LineRateOf(Rated("10.0.0.1:1@40000,10.1.0.1:1@10000")), 40000);
+  EXPECT_EQ(LineRateOf(Rated("10.0.0.1:1@100,[fd00::1]:1@100")), 100);
+  EXPECT_EQ(LineRateOf(Rated("10.0.0.1:1@9,10.1.0.1:1@9")), 0) << "unknown";
+}
+
 std::string FirstOf(const char* addresses, int lane) {
   const auto route = RouteOfLane(Rated(addresses), lane);
   EXPECT_EQ(route.size(), Rated(addresses).size());

@@ -166,6 +166,30 @@ void Compare(const Collector& seen, const Expected& expected) {
   }
 }
 
+// Reads a large payload as an io thread would.
+void ReadRest(PieceSource* source, LaneReader* reader) {
+  const std::size_t missing = reader->missing_bytes();
+  auto rest = reader->Rest();
+  std::size_t bytes = 0;
+  while (bytes < missing) {
+    const std::int64_t got = source->Read(rest.data(), 2);
+    if (got == -EAGAIN) continue;
+    if (got <= 0) {
+      reader->Landed(bytes);
+      return reader->End(0);
+    }
+    bytes += static_cast<std::size_t>(got);
+    auto left = static_cast<std::size_t>(got);
+    for (iovec& piece : rest) {
+      const std::size_t taken = std::min(left, piece.iov_len);
+      piece.iov_base = static_cast<std::byte*>(piece.iov_base) + taken;
+      piece.iov_len -= taken;
+      left -= taken;
+    }
+  }
+  reader->Landed(bytes);
+}
+
 void Check(Choices choices) {
   const auto seed = static_cast<std::uint32_t>(choices.Number(2));
   const std::uint8_t pauses = choices.Byte();
@@ -175,6 +199,8 @@ void Check(Choices choices) {
   PieceSource source(stream, seed);
   Collector sink(pauses);
   auto reader = std::make_unique<LaneReader>(5, &source, &sink);
+  // From this length on, payloads are read here. Often none is that long.
+  reader->LendLargePayloads(std::size_t{1} << (choices.Byte() % 20));
   for (;;) {
     bool moved = false;
     switch (reader->Advance(budget, &moved)) {
@@ -184,6 +210,9 @@ void Check(Choices choices) {
       case LaneReader::Outcome::kPaused:
         Require(reader->paused(), "paused");
         reader->Resume();
+        continue;
+      case LaneReader::Outcome::kLarge:
+        ReadRest(&source, reader.get());
         continue;
       case LaneReader::Outcome::kStopped:
         Require(false, "nobody stopped it");

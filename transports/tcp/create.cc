@@ -9,6 +9,7 @@
 #include "gradientflow/base/str_cat.h"
 #include "transports/tcp/addresses.h"
 #include "transports/tcp/interfaces.h"
+#include "transports/tcp/io_threads.h"
 #include "transports/tcp/routes.h"
 #include "transports/tcp/set_up.h"
 #include "transports/tcp/socket.h"
@@ -30,6 +31,11 @@ Status CheckOptions(const TransportOptions& options) {
         StatusCode::kInvalidArgument,
         StrCat("IP version: expected 0, 4 or 6, seen ", options.ip_version));
   }
+  if (options.io_threads < -1 || options.io_threads > kMostIoThreads) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("io threads: expected -1 to ", kMostIoThreads,
+                         ", seen ", options.io_threads));
+  }
   if (options.first_port > options.last_port) {
     return Status(
         StatusCode::kInvalidArgument,
@@ -49,13 +55,17 @@ class TcpEndpoint final : public Endpoint {
       const ConnectArgs& args) override;
   Result<std::unique_ptr<LinkSource>> TakeLinkSource(
       const ConnectArgs& args, LinkSource::Sink* sink) override;
+  std::string Choices() const override { return choices_; }
 
  private:
   explicit TcpEndpoint(const TransportOptions& options) : options_(options) {}
+  Result<std::shared_ptr<IoThreads>> StartIoThreads(const ConnectArgs& args);
 
   const TransportOptions options_;
   std::vector<Socket> listeners_;  // Empty if nobody can connect any more.
   std::vector<RatedAddress> addresses_;  // Not empty.
+  std::shared_ptr<IoThreads> io_;        // For links that come later.
+  std::string choices_;
 };
 
 // Listens at a port of the range, if there is one. Only a port that is taken is
@@ -127,6 +137,19 @@ Result<std::unique_ptr<Endpoint>> TcpEndpoint::Listen(
   return std::unique_ptr<Endpoint>(std::move(endpoint));
 }
 
+Result<std::shared_ptr<IoThreads>> TcpEndpoint::StartIoThreads(
+    const ConnectArgs& args) {
+  const int line = LineRateOf(addresses_);
+  const int threads = ChooseIoThreads(options_.io_threads, line, args.cores);
+  if (options_.io_threads < 0) {
+    choices_ = StrCat("io_threads=", threads, " for ",
+                      line == 0 ? "a line of unknown rate"
+                                : StrCat("a line of ", line, " Mb/s"),
+                      " and ", args.cores, " core(s) of this rank");
+  }
+  return IoThreads::Start(threads, args.poller);
+}
+
 Result<std::vector<std::unique_ptr<Link>>> TcpEndpoint::Connect(
     const ConnectArgs& args) {
   GF_RETURN_IF_ERROR(ValidateConnect(args));
@@ -134,10 +157,15 @@ Result<std::vector<std::unique_ptr<Link>>> TcpEndpoint::Connect(
     return Status(StatusCode::kFailedPrecondition,
                   "this TCP endpoint has connected already");
   }
+  const auto io = StartIoThreads(args);
+  if (!io.ok()) return io.status();
   std::vector<Socket> listeners = std::exchange(listeners_, {});
-  auto links =
-      SetUpLanes({options_, args, listeners, address(), RailsIn(addresses_)});
-  if (links.ok() && args.more_later) listeners_ = std::move(listeners);
+  auto links = SetUpLanes(
+      {options_, args, listeners, address(), RailsIn(addresses_), io.value()});
+  if (links.ok() && args.more_later) {
+    listeners_ = std::move(listeners);
+    io_ = io.value();
+  }
   return links;
 }
 
@@ -157,6 +185,7 @@ Result<std::unique_ptr<LinkSource>> TcpEndpoint::TakeLinkSource(
   source.sink = sink;
   source.listeners = std::exchange(listeners_, {});
   source.rails = RailsIn(addresses_);
+  source.io = std::exchange(io_, nullptr);
   return TcpLinkSource::Create(std::move(source));
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <utility>
 
 #include "gradientflow/base/str_cat.h"
 #include "transports/tcp/routes.h"
@@ -332,11 +333,13 @@ Result<bool> LaneMaker::Round(Clock::Time now, int timeout_ms) {
 }
 
 Result<std::unique_ptr<Link>> LinkOnLanes(int peer, std::vector<Socket> lanes,
-                                          const ConnectArgs& job) {
+                                          const ConnectArgs& job,
+                                          std::shared_ptr<IoThreads> io) {
   TcpLinkArgs link;
   link.peer = peer;
   link.poller = job.poller;
   link.events = job.events;
+  link.io = std::move(io);
   link.lanes = std::move(lanes);
   link.address = PeerAddress(link.lanes[0]).ToString();
   Result<std::unique_ptr<TcpLink>> made = TcpLink::Create(std::move(link));

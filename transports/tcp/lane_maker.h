@@ -19,6 +19,7 @@
 #include "transports/tcp/hello.h"
 #include "transports/tcp/incoming.h"
 #include "transports/tcp/interfaces.h"
+#include "transports/tcp/io_threads.h"
 #include "transports/tcp/outgoing.h"
 #include "transports/tcp/socket.h"
 
@@ -160,8 +161,10 @@ class LaneMaker {
   std::list<Dialling> dials_;
 };
 
-// The link to `peer` on these lanes. `job` has the poller and the events.
+// The link to `peer` on these lanes. `job` has the poller and the events; `io`
+// may be null.
 Result<std::unique_ptr<Link>> LinkOnLanes(int peer, std::vector<Socket> lanes,
-                                          const ConnectArgs& job);
+                                          const ConnectArgs& job,
+                                          std::shared_ptr<IoThreads> io);
 
 }  // namespace gradientflow

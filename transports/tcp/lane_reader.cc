@@ -33,11 +33,12 @@ LaneReader::Outcome LaneReader::Advance(std::size_t budget_bytes, bool* moved) {
   for (;;) {
     const bool needs_bytes =
         (reading_ == Reading::kHeader && buffered() < kHeaderBytes) ||
-        (reading_ == Reading::kPayload && buffered() == 0 && missing() > 0);
+        (reading_ == Reading::kPayload && buffered() == 0 &&
+         missing_bytes() > 0);
     // A fresh header is always followed by its payload, whatever the cost.
-    const bool may_leave =
-        reading_ == Reading::kHeader ||
-        (reading_ == Reading::kPayload && landed_bytes_ > 0 && missing() > 0);
+    const bool may_leave = reading_ == Reading::kHeader ||
+                           (reading_ == Reading::kPayload &&
+                            landed_bytes_ > 0 && missing_bytes() > 0);
     if (may_leave && spent_bytes_ >= budget_bytes) return Outcome::kMore;
     if (needs_bytes) {
       if (!Fill(&outcome, moved)) return outcome;
@@ -56,7 +57,7 @@ bool LaneReader::Step(Outcome* outcome) {
       return FindLanding(outcome);
     case Reading::kPayload:
       TakeBuffered();
-      return missing() > 0 || Deliver(outcome);
+      return missing_bytes() > 0 || Deliver(outcome);
   }
   return false;
 }
@@ -101,7 +102,7 @@ bool LaneReader::FindLanding(Outcome* outcome) {
 }
 
 void LaneReader::TakeBuffered() {
-  const std::size_t bytes = std::min(buffered(), missing());
+  const std::size_t bytes = std::min(buffered(), missing_bytes());
   if (bytes == 0) return;
   std::memcpy(landing_ + landed_bytes_, &buffer_[begin_], bytes);
   begin_ += bytes;
@@ -118,9 +119,37 @@ bool LaneReader::Deliver(Outcome* outcome) {
   return false;
 }
 
+std::array<iovec, 2> LaneReader::Rest() {
+  assert(reading_ == Reading::kPayload && buffered() == 0);
+  begin_ = end_ = 0;
+  return {iovec{landing_ + landed_bytes_, missing_bytes()},
+          iovec{buffer_.data(), kHeaderBytes}};
+}
+
+// `bytes` have been read, first into the landing, the rest into the buffer.
+void LaneReader::Landed(std::size_t bytes) {
+  const std::size_t landed =
+      reading_ == Reading::kPayload ? std::min(bytes, missing_bytes()) : 0;
+  landed_bytes_ += landed;
+  end_ += bytes - landed;
+}
+
+void LaneReader::End(int error) {
+  ended_ = true;
+  end_error_ = error;
+}
+
 // One read fills two places: what is missing of the payload goes to its
 // landing, and what follows it to the read-ahead buffer.
 bool LaneReader::Fill(Outcome* outcome, bool* moved) {
+  if (ended_) {
+    *outcome = Outcome::kEnded;
+    return false;
+  }
+  if (reading_ == Reading::kPayload && header_.payload_bytes >= large_bytes_) {
+    *outcome = Outcome::kLarge;
+    return false;
+  }
   *outcome = Outcome::kDrained;
   // The last read got less than it asked for, so there is no more.
   if (drained_) return false;
@@ -134,10 +163,10 @@ bool LaneReader::Fill(Outcome* outcome, bool* moved) {
   std::size_t direct = 0;
   std::size_t ahead = buffer_.size() - end_;
   if (reading_ == Reading::kPayload) {
-    direct = std::min(missing(), kMostAtOnce);
+    direct = std::min(missing_bytes(), kMostAtOnce);
     pieces[count++] = {landing_ + landed_bytes_, direct};
-    if (missing() > kLargeBytes) ahead = kHeaderBytes;
-    if (missing() > direct) ahead = 0;
+    if (missing_bytes() > kLargeBytes) ahead = kHeaderBytes;
+    if (missing_bytes() > direct) ahead = 0;
   }
   if (ahead > 0) pieces[count++] = {&buffer_[end_], ahead};
   const std::int64_t got = source_->Read(pieces, count);
@@ -148,11 +177,9 @@ bool LaneReader::Fill(Outcome* outcome, bool* moved) {
     return false;
   }
   const auto bytes = static_cast<std::size_t>(got);
-  const std::size_t landed = std::min(bytes, direct);
   assert(bytes <= direct + ahead);
-  landed_bytes_ += landed;
-  end_ += bytes - landed;
-  spent_bytes_ += landed;
+  spent_bytes_ += std::min(bytes, direct);
+  Landed(bytes);
   drained_ = bytes < direct + ahead;
   *moved = true;
   return true;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "gradientflow/base/status.h"
 #include "transports/link.h"
@@ -40,6 +41,7 @@ class LaneReader {
     kDrained,  // The source has no more at present.
     kMore,     // The budget is spent; there may be more.
     kPaused,   // The sink wants no more before Resume().
+    kLarge,    // A part of a large payload is missing: LendLargePayloads().
     kEnded,    // End of stream: end_error(), in_message().
     kFailed,   // Garbage, or refused by the sink: why().
     kStopped,  // Stop() was called.
@@ -53,6 +55,20 @@ class LaneReader {
   // header is always followed by what has arrived of its payload. Sets `*moved`
   // if any byte was read or any message delivered.
   Outcome Advance(std::size_t budget_bytes, bool* moved);
+
+  // From now on Advance() leaves payloads of at least `bytes` to the caller: it
+  // returns kLarge, and is not to be called again before all that is missing
+  // has been read from the source into Rest(), or its end has been reached. The
+  // caller reports either by Landed() and End().
+  void LendLargePayloads(std::size_t bytes) { large_bytes_ = bytes; }
+  // What is missing of the payload, missing_bytes() of it, and after that room
+  // for a part of what follows. REQUIRES that Advance() has returned kLarge.
+  std::array<iovec, 2> Rest();
+  std::size_t missing_bytes() const {
+    return static_cast<std::size_t>(header_.payload_bytes) - landed_bytes_;
+  }
+  void Landed(std::size_t bytes);
+  void End(int error);
 
   void Resume() { paused_ = false; }
   bool paused() const { return paused_; }
@@ -79,9 +95,6 @@ class LaneReader {
   // Moves the part of the payload that is in the buffer to its landing.
   void TakeBuffered();
   std::size_t buffered() const { return end_ - begin_; }
-  std::size_t missing() const {
-    return static_cast<std::size_t>(header_.payload_bytes) - landed_bytes_;
-  }
 
   const int lane_;
   Source* const source_;
@@ -91,9 +104,11 @@ class LaneReader {
   bool paused_ = false;
   bool stopped_ = false;
   bool drained_ = false;  // The last read emptied the source.
+  bool ended_ = false;    // By End().
   Header header_;
   std::byte* landing_ = nullptr;
   std::size_t landed_bytes_ = 0;
+  std::size_t large_bytes_ = std::numeric_limits<std::size_t>::max();
   std::size_t spent_bytes_ = 0;  // Part of the budget.
   int end_error_ = 0;
   bool refused_ = false;

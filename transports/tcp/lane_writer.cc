@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <utility>
 
 namespace gradientflow {
 
@@ -49,28 +48,18 @@ void LaneWriter::Wrote(std::size_t bytes) {
 }
 
 bool LaneWriter::PopWritten(Done* done) {
-  if (completed_ < written_) {
-    *done = std::exchange(queue_[completed_++].done, Done{});
-    return true;
-  }
-  // The front is seldom erased, so that a message costs O(1).
-  if (completed_ == queue_.size() ||
-      (completed_ >= 1024 && completed_ >= queue_.size() / 2)) {
-    queue_.erase(queue_.begin(),
-                 queue_.begin() + static_cast<std::ptrdiff_t>(completed_));
-    written_ -= completed_;
-    completed_ = 0;
-  }
-  return false;
+  if (written_ == 0) return false;
+  *done = queue_.front().done;
+  queue_.pop_front();
+  --written_;
+  return true;
 }
 
 std::vector<Done> LaneWriter::TakeAll() {
   std::vector<Done> all;
-  for (std::size_t i = completed_; i < queue_.size(); ++i) {
-    all.push_back(queue_[i].done);
-  }
+  for (const Entry& entry : queue_) all.push_back(entry.done);
   queue_.clear();
-  completed_ = written_ = front_bytes_ = 0;
+  written_ = front_bytes_ = 0;
   return all;
 }
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <deque>
 #include <span>
 #include <vector>
 
@@ -23,8 +24,8 @@ class LaneWriter {
   std::size_t waiting() const { return queue_.size() - written_; }
 
   // Fills a prefix of `pieces` with the bytes that leave next, up to about
-  // `most_bytes`, and returns the number of pieces. They stay valid until the
-  // next call of another function.
+  // `most_bytes`, and returns the number of pieces. They stay valid until
+  // Wrote() or TakeAll().
   std::size_t Gather(std::span<iovec> pieces, std::size_t most_bytes);
   // The first `bytes` of these have left.
   void Wrote(std::size_t bytes);
@@ -43,10 +44,9 @@ class LaneWriter {
     std::size_t bytes() const { return kHeaderBytes + payload.bytes; }
   };
 
-  // Messages [0, completed_) are popped, and [completed_, written_) have left.
-  // `front_bytes_` of the next message have left, too, including its header.
-  std::vector<Entry> queue_;
-  std::size_t completed_ = 0;
+  // Messages [0, written_) have left, and `front_bytes_` of the next one,
+  // including its header. Entries stay where they are, as long as they wait.
+  std::deque<Entry> queue_;
   std::size_t written_ = 0;
   std::size_t front_bytes_ = 0;
 };

@@ -86,16 +86,31 @@ void RateRoutes(const std::vector<InterfaceAddress>& interfaces,
                    });
 }
 
+namespace {
+
 // An interface may have an address of each family, so addresses of another
 // family than the best are no rails of their own.
-int RailsIn(const std::vector<RatedAddress>& addresses) {
-  const RatedAddress& best = addresses.front();
+bool IsRail(const RatedAddress& best, const RatedAddress& rated) {
   const int least = best.mbps < kLeastRate ? best.mbps : best.mbps / 4 + 1;
+  return rated.address.family() == best.address.family() && rated.mbps >= least;
+}
+
+}  // namespace
+
+int RailsIn(const std::vector<RatedAddress>& addresses) {
   return static_cast<int>(std::count_if(
       addresses.begin(), addresses.end(), [&](const RatedAddress& rated) {
-        return rated.address.family() == best.address.family() &&
-               rated.mbps >= least;
+        return IsRail(addresses.front(), rated);
       }));
+}
+
+int LineRateOf(const std::vector<RatedAddress>& addresses) {
+  if (addresses.front().mbps < kLeastRate) return 0;
+  int sum = 0;
+  for (const RatedAddress& rated : addresses) {
+    if (IsRail(addresses.front(), rated)) sum += rated.mbps;
+  }
+  return sum;
 }
 
 std::vector<SocketAddress> RouteOfLane(

@@ -33,6 +33,10 @@ void RateRoutes(const std::vector<InterfaceAddress>& interfaces,
 // How many rails there are. `addresses` is not empty, and best first.
 int RailsIn(const std::vector<RatedAddress>& addresses);
 
+// About how many megabits per second all rails together are good for; 0 if
+// their rates are unknown. `addresses` is not empty, and best first.
+int LineRateOf(const std::vector<RatedAddress>& addresses);
+
 // The addresses in the order in which to try them for a lane: data lane `lane`,
 // from 1, begins with its rail; lane 0, of control messages, with the best.
 std::vector<SocketAddress> RouteOfLane(

@@ -38,6 +38,7 @@ class SetUp final : private LaneMaker::Sink {
   SetUp(const SetUpArgs& args, std::vector<InterfaceAddress> interfaces)
       : job_(args.job),
         address_(args.address),
+        io_(args.io),
         maker_(ForMaker(args, std::move(interfaces))),
         kept_(static_cast<std::size_t>(job_.size)),
         heard_(static_cast<std::size_t>(job_.size)) {}
@@ -69,6 +70,7 @@ class SetUp final : private LaneMaker::Sink {
 
   const ConnectArgs& job_;
   const std::string address_;  // This rank's.
+  const std::shared_ptr<IoThreads> io_;
   LaneMaker maker_;
   std::vector<std::vector<Socket>> kept_;  // By rank, then by lane.
   int awaited_ = 0;                        // Peers without lanes.
@@ -199,7 +201,7 @@ Result<std::vector<std::unique_ptr<Link>>> SetUp::MakeLinks() {
   for (std::size_t peer = 0; peer < kept_.size(); ++peer) {
     if (kept_[peer].empty()) continue;
     auto made = LinkOnLanes(static_cast<int>(peer),
-                            std::exchange(kept_[peer], {}), job_);
+                            std::exchange(kept_[peer], {}), job_, io_);
     if (!made.ok()) return made.status();
     links[peer] = std::move(made).value();
   }

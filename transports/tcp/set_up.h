@@ -7,6 +7,7 @@
 #include "gradientflow/base/status.h"
 #include "transports/endpoint.h"
 #include "transports/link.h"
+#include "transports/tcp/io_threads.h"
 #include "transports/tcp/socket.h"
 
 namespace gradientflow {
@@ -17,6 +18,7 @@ struct SetUpArgs {
   const std::vector<Socket>& listeners;  // Those of this rank's addresses.
   std::string address;                   // This rank's, for error messages.
   int rails = 1;                         // RailsIn() its addresses.
+  std::shared_ptr<IoThreads> io;         // For the links; may be null.
 };
 
 // Endpoint::Connect() of TCP. It is enough if connections get through from one

@@ -68,11 +68,13 @@ TcpLink::TcpLink(TcpLinkArgs args)
     : peer_(args.peer),
       address_(std::move(args.address)),
       poller_(args.poller),
-      events_(args.events) {
+      events_(args.events),
+      io_(std::move(args.io)) {
   LaneReader::Sink* const sink = this;
   for (Socket& socket : args.lanes) {
     lanes_.push_back(std::make_unique<Lane>(static_cast<int>(lanes_.size()),
                                             std::move(socket), sink));
+    if (io_) lanes_.back()->reader.LendLargePayloads(kLeastLentBytes);
   }
   if (lanes_.size() < 3) return;
   std::vector<const Socket*> data;
@@ -97,7 +99,9 @@ void TcpLink::Send(int lane, const OutMessage& message) {
   if (closed_) return;
   Lane& to = *lanes_[static_cast<std::size_t>(lane)];
   to.writer.Push(message);
-  if (writing_ && !to.blocked && !to.broken) to_write_ |= to.bit();
+  if (writing_ && !to.blocked && !to.broken && !to.writing_lent()) {
+    to_write_ |= to.bit();
+  }
 }
 
 std::size_t TcpLink::queued_messages() const {
@@ -184,7 +188,7 @@ void TcpLink::OnMessage(int lane, const Header& header) {
 // ---- In.
 
 bool TcpLink::Read(Lane& lane) {
-  if (lane.ended) return false;
+  if (lane.ended || lane.reading_lent()) return false;
   bool moved = false;
   const LaneReader::Outcome outcome =
       lane.reader.Advance(kReadBudgetBytes, &moved);
@@ -205,6 +209,9 @@ bool TcpLink::Read(Lane& lane) {
                          StrCat("lane ", lane.index, ": ", why.message())));
       return true;
     }
+    case LaneReader::Outcome::kLarge:
+      LendRead(lane);
+      break;
     case LaneReader::Outcome::kDrained:
     case LaneReader::Outcome::kPaused:
     case LaneReader::Outcome::kStopped:
@@ -221,6 +228,7 @@ bool TcpLink::Read(Lane& lane) {
 // ---- Out.
 
 bool TcpLink::Write(Lane& lane) {
+  if (lane.writing_lent()) return false;
   std::size_t spent = 0;
   int error = 0;
   while (!lane.writer.empty() && spent < kWriteBudgetBytes && !lane.blocked) {
@@ -232,6 +240,7 @@ bool TcpLink::Write(Lane& lane) {
     for (std::size_t i = 0; i < message.msg_iovlen; ++i) {
       bytes += pieces[i].iov_len;
     }
+    if (LendWrite(lane, {pieces.data(), message.msg_iovlen}, bytes)) break;
     const ssize_t sent =
         ::sendmsg(lane.socket.fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
@@ -244,23 +253,20 @@ bool TcpLink::Write(Lane& lane) {
     spent += taken;
     lane.blocked = taken < bytes;
   }
-  if (lane.writer.empty() || lane.blocked) to_write_ &= ~lane.bit();
-  if (!lane.writer.empty() && !lane.blocked) to_write_ |= lane.bit();
+  if (lane.writer.empty() || lane.blocked || lane.writing_lent()) {
+    to_write_ &= ~lane.bit();
+  } else {
+    to_write_ |= lane.bit();
+  }
   CompleteWritten(lane);
   if (gone()) return true;
   if (error != 0) {
-    lane.broken = true;
-    to_write_ &= ~lane.bit();
-    // The last messages of the peer may wait to be read, and they come first.
-    Read(lane);
-    if (!gone() && !lane.ended && (!lane.reader.paused() || !bye_)) {
-      EndLane(lane, error);
-    }
+    BreakLane(lane, error);
     return true;
   }
   const Status registered = Register(lane);
   if (!registered.ok()) Fail(registered);
-  return spent > 0;
+  return spent > 0 || lane.writing_lent();
 }
 
 void TcpLink::CompleteWritten(Lane& lane) {
@@ -285,7 +291,9 @@ bool TcpLink::CompleteAll(const Status& why) {
 Status TcpLink::Register(Lane& lane) {
   if (lane.ended) return Status();
   const std::uint32_t wanted =
-      (lane.reader.paused() ? 0U : static_cast<std::uint32_t>(EPOLLIN)) |
+      (lane.reader.paused() || lane.reading_lent()
+           ? 0U
+           : static_cast<std::uint32_t>(EPOLLIN)) |
       (lane.blocked ? static_cast<std::uint32_t>(EPOLLOUT) : 0U);
   if (wanted == lane.registered) return Status();
   if (wanted == 0) {
@@ -328,6 +336,22 @@ void TcpLink::EndLane(Lane& lane, int error) {
   FailIfDrained();
 }
 
+// The last messages of the peer may wait to be read, and they come first.
+void TcpLink::BreakLane(Lane& lane, int error) {
+  lane.broken = true;
+  lane.break_error = error;
+  to_write_ &= ~lane.bit();
+  Read(lane);
+  EndBroken(lane);
+}
+
+// If an io thread reads the lane, it has to come back first.
+void TcpLink::EndBroken(Lane& lane) {
+  if (gone() || lane.ended || lane.reading_lent()) return;
+  const int error = std::exchange(lane.break_error, 0);
+  if (error != 0 && (!lane.reader.paused() || !bye_)) EndLane(lane, error);
+}
+
 // The peer, if it is alive, sees the end of every lane and closes its own
 // lanes.
 void TcpLink::StopWriting() {
@@ -363,6 +387,7 @@ void TcpLink::Fail(const Status& why) {
 
 void TcpLink::Disconnect() {
   to_read_ = to_write_ = 0;
+  TakeBackAll();
   for (const auto& lane : lanes_) {
     lane->reader.Stop();
     Deregister(*lane);

@@ -5,12 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "gradientflow/base/status.h"
 #include "transports/link.h"
 #include "transports/poller.h"
+#include "transports/tcp/io_threads.h"
 #include "transports/tcp/lane_reader.h"
 #include "transports/tcp/lane_writer.h"
 #include "transports/tcp/rails.h"
@@ -27,12 +29,15 @@ struct TcpLinkArgs {
   std::vector<Socket> lanes;     // Connected; 1 to kMaxTcpLanes of them.
   Poller* poller = nullptr;      // Outlives the link.
   LinkEvents* events = nullptr;  // Outlives the link.
+  // Of the same rank and poller. Null: the thread that drives moves all bytes.
+  std::shared_ptr<IoThreads> io;
 };
 
 // Frames over TCP connections, one per lane. The link sends in Poll(), and when
 // a full connection has room again; it receives when the Poller reports input.
 // LaneReader and LaneWriter take the bytes of each lane apart and put them
-// together.
+// together. Large payloads are lent to io threads, if there are any
+// (tcp_link_loans.cc).
 //
 // When one connection ends, the peer has closed or died. The link then reads
 // the other connections to their end, too, so that nothing that arrived is
@@ -40,7 +45,8 @@ struct TcpLinkArgs {
 // destroy it.
 class TcpLink final : public Link,
                       private Poller::Target,
-                      private LaneReader::Sink {
+                      private LaneReader::Sink,
+                      private Loan::Lender {
  public:
   static Result<std::unique_ptr<TcpLink>> Create(TcpLinkArgs args);
   ~TcpLink() override;
@@ -65,6 +71,8 @@ class TcpLink final : public Link,
         : index(lane), socket(std::move(connected)), reader(lane, this, sink) {}
     std::int64_t Read(const iovec* pieces, int count) override;
     std::uint64_t bit() const { return std::uint64_t{1} << index; }
+    bool reading_lent() const { return in != nullptr && in->lent; }
+    bool writing_lent() const { return out != nullptr && out->lent; }
 
     const int index;
     Socket socket;
@@ -74,6 +82,11 @@ class TcpLink final : public Link,
     bool blocked = false;          // The connection is full.
     bool ended = false;            // Nothing more will be read.
     bool broken = false;           // Nothing more will be written.
+    // Why it is broken, if it has yet to be ended for that.
+    int break_error = 0;
+    // What an io thread moves. Made when they are first lent.
+    std::unique_ptr<Loan> in;
+    std::unique_ptr<Loan> out;
   };
 
   explicit TcpLink(TcpLinkArgs args);
@@ -83,9 +96,19 @@ class TcpLink final : public Link,
   Result<LinkEvents::Landing> OnHeader(int lane, const Header& header) override;
   void OnMessage(int lane, const Header& header) override;
 
+  // From Loan::Lender.
+  void OnReturned(Loan* loan) override;
+  void OnRead(Lane& lane);
+  void OnWritten(Lane& lane);
+
   // Each returns whether anything moved, and may end in Fail().
   bool Read(Lane& lane);
   bool Write(Lane& lane);
+  Loan& LoanOf(const Lane& lane, std::unique_ptr<Loan>* loan, bool reads);
+  void LendRead(Lane& lane);
+  // Returns whether it has lent the pieces.
+  bool LendWrite(Lane& lane, std::span<const iovec> pieces, std::size_t bytes);
+  void TakeBackAll();
   void CompleteWritten(Lane& lane);
   bool CompleteAll(const Status& why);
 
@@ -95,6 +118,9 @@ class TcpLink final : public Link,
   // One connection has ended. `error` is an errno, or 0 if it was closed in
   // good order.
   void EndLane(Lane& lane, int error);
+  // One connection takes nothing more.
+  void BreakLane(Lane& lane, int error);
+  void EndBroken(Lane& lane);
   void StopWriting();
   void FailIfDrained();
   void Fail(const Status& why);
@@ -106,6 +132,7 @@ class TcpLink final : public Link,
   const std::string address_;
   Poller* const poller_;
   LinkEvents* const events_;
+  const std::shared_ptr<IoThreads> io_;  // May be null.
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::unique_ptr<Rails> rails_;  // Null if all lanes share a network.
 

@@ -45,6 +45,7 @@ TcpLinkSource::TcpLinkSource(Args args, ReadySet ready,
       job_(std::move(args.job)),
       sink_(args.sink),
       listeners_(std::move(args.listeners)),
+      io_(std::move(args.io)),
       ready_(std::move(ready)),
       maker_(ForMaker(args.rails, std::move(interfaces))),
       peers_(static_cast<std::size_t>(job_.size)) {
@@ -127,7 +128,7 @@ bool TcpLinkSource::OnEvents(std::uint64_t cookie, std::uint32_t events) {
 Status TcpLinkSource::OnLanes(int peer, std::vector<Socket> lanes) {
   at(peer).linked = true;
   for (const Socket& lane : lanes) ready_.Forget(lane.fd());
-  auto made = LinkOnLanes(peer, std::move(lanes), job_);
+  auto made = LinkOnLanes(peer, std::move(lanes), job_, io_);
   if (!made.ok()) return made.status();
   sink_->OnLink(peer, std::move(made).value());
   return Status();

@@ -11,6 +11,7 @@
 #include "transports/link_source.h"
 #include "transports/poller.h"
 #include "transports/tcp/interfaces.h"
+#include "transports/tcp/io_threads.h"
 #include "transports/tcp/lane_maker.h"
 #include "transports/tcp/ready_set.h"
 #include "transports/tcp/socket.h"
@@ -29,6 +30,7 @@ class TcpLinkSource final : public LinkSource,
     LinkSource::Sink* sink = nullptr;
     std::vector<Socket> listeners;
     int rails = 1;  // RailsIn() this rank's addresses.
+    std::shared_ptr<IoThreads> io = nullptr;  // May be null.
   };
   static Result<std::unique_ptr<LinkSource>> Create(Args args);
   ~TcpLinkSource() override;
@@ -68,6 +70,7 @@ class TcpLinkSource final : public LinkSource,
   const ConnectArgs job_;
   LinkSource::Sink* const sink_;
   const std::vector<Socket> listeners_;
+  const std::shared_ptr<IoThreads> io_;
   ReadySet ready_;
   LaneMaker maker_;
   std::vector<Peer> peers_;

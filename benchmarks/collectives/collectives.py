@@ -16,9 +16,11 @@ above 1 ours is faster; it is the median of the ratios of all rounds. The bound
 in shared memory is a bare loop over the same memory; over TCP it is a bare
 exchange of the same bytes without a reduction, in the best of several ways.
 "cpu" is the processor time of an average rank per byte that the busiest rank has
-to send or receive; among 48 ranks a byte should cost little more than among 8:
+to send or receive; among 48 ranks a byte should cost little more than among 8. With
+io threads, "driver" is the part of all other threads:
 
   collectives.py --fabric tcp --ranks 48 --algorithm ring,two_sync --min 16MB --max 16MB
+  collectives.py --fabric tcp --io-threads 0,1,2 --collective all_to_all --min 4MB
 
 A size is that of the buffer, or of one rank's block if there is one per rank;
 --max bounds all blocks together. The root changes from call to call.
@@ -64,6 +66,7 @@ ALGORITHMS = {
     "scatter": ("direct", "binomial"),
 }
 BLOCKS = ("allgather", "reduce_scatter", "all_to_all", "gather", "scatter")
+IO = "io="  # Begins the names of groups with other numbers of io threads.
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -81,7 +84,8 @@ class Group:
         `processes`."""
         self.name = name
         self.note: dict[str, Any] = {}  # Rank 0's, of the last check.
-        self.cpu_seconds = 0.0  # Of all ranks, for the last batch.
+        # Of all ranks, for the last batch; io threads' part of it.
+        self.cpu_seconds = self.io_seconds = 0.0
         self._processes = processes
         self._streams = streams or [(p.stdin, p.stdout) for p in processes]
         for rank in range(len(self._streams)):
@@ -90,7 +94,7 @@ class Group:
 
     def run(self, batch: str) -> tuple[float, int]:
         """Returns the slowest rank's time and the sum of wrong elements."""
-        used = self._cpu_seconds()
+        used, by_io = self._cpu_seconds()
         for stream, _ in self._streams:
             stream.write(batch + "\n")
             stream.flush()
@@ -104,7 +108,9 @@ class Group:
             seconds, wrong = max(seconds, float(one[0])), wrong + int(one[1])
             if rank == 0 and len(one) > 2:
                 self.note = json.loads(one[2])
-        self.cpu_seconds = self._cpu_seconds() - used
+        used_now, by_io_now = self._cpu_seconds()
+        self.cpu_seconds = used_now - used
+        self.io_seconds = by_io_now - by_io
         return seconds, wrong
 
     def close(self) -> None:
@@ -117,15 +123,18 @@ class Group:
                 process.kill()
                 process.wait()
 
-    def _cpu_seconds(self) -> float:
-        """What all threads of the processes have used so far."""
-        seconds = 0.0
+    def _cpu_seconds(self) -> tuple[float, float]:
+        """What all threads of the processes, and their io threads, have used so
+        far."""
+        seconds = by_io = 0.0
         for process in self._processes:
             for thread in pathlib.Path(f"/proc/{process.pid}/task").glob("*"):
                 with contextlib.suppress(OSError):  # It has ended meanwhile.
                     used = (thread / "schedstat").read_text()
                     seconds += 1e-9 * int(used.split()[0])
-        return seconds
+                    if (thread / "comm").read_text() == "gf-io\n":
+                        by_io += 1e-9 * int(used.split()[0])
+        return seconds, by_io
 
     def _read(self, rank: int, seconds: int) -> str:
         signal.signal(signal.SIGALRM, _too_long)
@@ -139,11 +148,13 @@ class Group:
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
 
 
-def start_ours(args: argparse.Namespace, network: Network) -> Group:
+def start_ours(args: argparse.Namespace, network: Network, name: str = "ours",
+               io_threads: str = "auto") -> Group:
     command = [str(programs_folder() / "collectives" / "rank"), str(args.max)]
-    return Group("ours", [
+    return Group(name, [
         start_program(network, rank, command + ["plain"] * args.plain,
-                      {"GRADIENTFLOW_FABRIC": args.fabric}, **PIPES)
+                      {"GRADIENTFLOW_FABRIC": args.fabric,
+                       "GRADIENTFLOW_IO_THREADS": io_threads}, **PIPES)
         for rank in range(args.ranks)])
 
 
@@ -251,7 +262,9 @@ def start_openmpi(args: argparse.Namespace, network: Network) -> Group:
 
 def start_all(args: argparse.Namespace, network: Network) -> list[Group]:
     """Starts all groups. A peer that is not available is reported and left out."""
-    groups = [start_ours(args, network)]
+    groups = [start_ours(args, network, "ours", args.io_threads[0])]
+    groups += [start_ours(args, network, IO + threads, threads)
+               for threads in args.io_threads[1:]]
     if args.bound:
         groups.append((start_bare_exchange if args.fabric == "tcp" else
                        start_bare_shared)(args, network))
@@ -280,7 +293,7 @@ def measure(args: argparse.Namespace, groups: list[Group], collective: str,
     contestants: list[tuple[str, str, Group, str, list[float]]] = []
     for group in groups:
         words = [("", collective)]
-        if group.name == "ours":
+        if group.name == "ours" or group.name.startswith(IO):
             words = [(algorithm, f"{collective} {types} {algorithm}")]
         elif group.name == "bound" and args.fabric == "tcp":
             words = [(f"{way[0]} conn, {way[1] >> 10}K{', spins' * way[2]}",
@@ -293,7 +306,10 @@ def measure(args: argparse.Namespace, groups: list[Group], collective: str,
                         for name in algorithms_of(args, collective)]
     wrong = sum(group.run(f"{size} 0 1 1 {words}")[1]
                 for _, _, group, words, _ in contestants)
-    cpu: list[float] = []
+    # Seconds of all threads, and of all but io threads, per byte and rank.
+    cpu: dict[str, list[tuple[float, float]]] = {one[0]: [] for one in contestants}
+    moved = moved_bytes(collective, size, args.ranks)
+    bytes_of_ranks = args.ranks * moved * (warmup + iterations)
     for first in range(args.rounds):
         # What runs after a slow batch is slowed down, too: each begins in turn.
         first %= len(contestants)
@@ -301,28 +317,37 @@ def measure(args: argparse.Namespace, groups: list[Group], collective: str,
                 contestants[first:] + contestants[:first]:
             seconds.append(
                 group.run(f"{size} {warmup} {iterations} 0 {words}")[0])
-            if name == "ours":
-                cpu.append(group.cpu_seconds / (warmup + iterations))
+            if args.ranks > 1:
+                cpu[name].append((group.cpu_seconds / bytes_of_ranks, (
+                    group.cpu_seconds - group.io_seconds) / bytes_of_ranks))
     ours = contestants[0][4]
     median = report.median(ours)
-    row = {"benchmark": "collectives", "collective": collective, "size": size,
-           "count": size // DTYPE_BYTES[args.dtype], "type": args.dtype,
-           "wire": args.wire or args.dtype, "redop": "sum",
-           "algorithm": algorithm, "fabric": args.fabric, "ranks": args.ranks,
-           "gbps": args.gbps, "per_host": args.per_host,
-           "time_us": 1e6 * median, "algbw_gbps": size / median * 1e-9,
-           "busbw_gbps": moved_bytes(collective, size, args.ranks) / median
-           * 1e-9, "wrong": wrong}
-    if args.ranks > 1:
-        row["cpu_ns_per_byte"] = 1e9 * report.median(cpu) / args.ranks / \
-            moved_bytes(collective, size, args.ranks)
+    row: report.Row = {
+        "benchmark": "collectives", "collective": collective, "size": size,
+        "count": size // DTYPE_BYTES[args.dtype], "type": args.dtype,
+        "wire": args.wire or args.dtype, "redop": "sum", "algorithm": algorithm,
+        "fabric": args.fabric, "ranks": args.ranks, "gbps": args.gbps,
+        "per_host": args.per_host, "io_threads": args.io_threads[0],
+        "time_us": 1e6 * median, "algbw_gbps": size / median * 1e-9,
+        "busbw_gbps": moved / median * 1e-9, "wrong": wrong}
+
+    def cpu_of(name: str) -> dict[str, float]:
+        keys = ("cpu_ns_per_byte", "driver_ns_per_byte")
+        return {key: 1e9 * report.median(seconds)
+                for key, seconds in zip(keys, zip(*cpu[name]))}
+
+    row |= cpu_of("ours")
     for other in dict.fromkeys(one[0] for one in contestants[1:]):
         _, note, _, _, best = min(
             (one for one in contestants[1:] if one[0] == other),
             key=lambda one: report.median(one[4]))
         row[other] = {"time_us": 1e6 * report.median(best),
                       "ratio": report.median_ratio(best, ours)}
-        if note:
+        if other.startswith(IO):
+            row[other] |= cpu_of(other)
+            driver = row[other].get("driver_ns_per_byte", 0)
+            row[other]["note"] = f"driver {driver:.2f} ns/B"
+        elif note:
             row[other]["note"] = note
     if args.best:
         prices = groups[0].note["prices"]
@@ -376,6 +401,8 @@ def parse_arguments() -> argparse.Namespace:
     add("--wire", choices=DTYPE_BYTES, help="default: as --dtype")
     add("--algorithm", type=report.list_of(str), default="auto",
         help="a list of names, or all")
+    add("--io-threads", type=report.list_of(str), default=["auto"],
+        help="a list: ours with the first, next to ours with the others")
     add("--iters", type=int, default=0, help="per batch; 0: by size")
     add("--rounds", type=report.at_least(1), default=5)
     add("--plain", action="store_true",

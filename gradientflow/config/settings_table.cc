@@ -147,12 +147,12 @@ constexpr std::array kRows = {
         "auto leaves the size to the kernel."),
     Row<c::IntegerOrAuto<&O::io_threads, 0, 64, -1>>(
         kFabric, "io_threads", "an integer from 0 to 64, or auto",
-        "Threads that move the bytes of TCP messages of 128KB or more, so that "
-        "one core does not limit a fast line. An allreduce of two ranks has "
-        "such messages; set segment_bytes to 1MB for up to 32. With 0, the "
-        "thread that drives moves them itself. auto is one per 10 Gb/s of the "
-        "line, if the network card tells its rate, and at most a quarter of "
-        "this rank's share of the host's cores. Ranks may differ."),
+        "Threads that move the bytes of TCP messages of 256KB or more, so that "
+        "one core does not limit a fast line. With 0, the thread that drives "
+        "moves them itself. Allreduces have such messages if segment_bytes is "
+        "256KB times the number of ranks. auto is one per 10 Gb/s of the line, "
+        "if the network card tells its rate, and at most a quarter of this "
+        "rank's share of the host's cores. Ranks may differ."),
     Row<c::Bytes<&O::segment_bytes, 4096, kGiB, 64>>(
         kFabric, "segment_bytes", "a multiple of 64 from 4KB to 1GB",
         "The unit of pipelining inside a collective. Smaller segments "

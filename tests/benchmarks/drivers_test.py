@@ -165,6 +165,16 @@ class Allreduce(unittest.TestCase):
             self.assertEqual(len(row["links"]["across"]["alone"]), 3)
             self.assertGreater(row["cpu_ns_per_byte"], 0)
 
+    def test_io_threads_take_a_part_of_the_processor_time(self):
+        row, = run(collectives, "--collective", "all_to_all", "--min", "4MB",
+                   "--max", "8MB", "--iters", "2", "--rounds", "2", "--fabric",
+                   "tcp", "--io-threads", "0,1")
+        self.assertEqual(row["wrong"], 0)
+        self.assertEqual(row["driver_ns_per_byte"], row["cpu_ns_per_byte"])
+        with_one = row["io=1"]
+        self.assertLess(with_one["driver_ns_per_byte"],
+                        with_one["cpu_ns_per_byte"])
+
     def test_prices_need_all_algorithms(self):
         with self.assertRaises(SystemExit), \
                 contextlib.redirect_stderr(io.StringIO()) as said:

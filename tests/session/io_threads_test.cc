@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kCounts[] = {0, 1, 49'157, 1'000'003};
 
 // A fifth of it is lent, too.
-constexpr std::size_t kSegmentBytes = std::size_t{1} << 20;
+constexpr std::size_t kSegmentBytes = std::size_t{2} << 20;
 
 // What the ranks have after allreduces of random floats.
 using Results = std::vector<std::vector<float>>;

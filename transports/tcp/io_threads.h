@@ -69,11 +69,10 @@ struct Loan {
   std::size_t borrower_ = 0;  // Index of the io thread.
 };
 
-// Payloads from here on are lent. A loan costs two changes of thread. On links
-// of 10 Gb/s between two ranks with a core each, allreduces by messages of 128
-// KiB took 0.83 to 0.93 of their time without io threads, and by messages of 64
-// KiB 1.26 times as long.
-inline constexpr std::size_t kLeastLentBytes = std::size_t{128} << 10;
+// Payloads from here on are lent. A loan costs two changes of thread: with
+// payloads of this length a tenth of the processor time of all threads, with
+// half as much four fifths (gradientflow/docs/threads.md).
+inline constexpr std::size_t kLeastLentBytes = std::size_t{256} << 10;
 inline constexpr int kMostIoThreads = 64;
 
 // Returns how many io threads a rank gets: `wanted`, or if that is negative,

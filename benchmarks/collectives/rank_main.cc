@@ -89,26 +89,38 @@ class Ours final : public Worker {
   }
   Status Barrier() override { return benchmarks::Barrier(*session_); }
 
-  // {"prices": {"ring": seconds, ...}, "links": {"across": {"together": [...],
-  // "alone": [...]}, "inside": ...}}: the prices of all algorithms that can
-  // run, and of what they are made: seconds of a round, a message and a byte.
+  // {"prices": {"ring": seconds, ...}, "chosen": "ring", "links": {"across":
+  // {"together": [...], "alone": [...]}, "inside": ...}}: the prices of all
+  // algorithms that can run, on average over the roots; the one that is chosen,
+  // or "by root"; and of what prices are made: seconds of a round, a message, a
+  // byte, and more of a byte in long messages.
   std::string Note() override {
     CommunicatorCore& core = session_->communicator().core();
     CallPlanner planner(
         core.group(), core.executor().costs(),
         {core.options().segment_bytes, core.options().segments_in_flight});
-    const CallQuestion question = planner.QuestionOf(call_);
     Json prices = Json::object();
-    for (const CollectiveAlgorithm* algorithm : AlgorithmsOf(call_.kind)) {
-      const double seconds = PredictSeconds(call_.kind, *algorithm, question);
-      if (std::isfinite(seconds)) prices[algorithm->name] = seconds;
+    std::string chosen;
+    CollectiveCall call = call_;
+    for (call.root = 0; call.root < session_->size(); ++call.root) {
+      const CallQuestion question = planner.QuestionOf(call);
+      for (const CollectiveAlgorithm* algorithm : AlgorithmsOf(call.kind)) {
+        const double seconds = PredictSeconds(call.kind, *algorithm, question);
+        if (!std::isfinite(seconds)) continue;
+        Json& mean = prices[algorithm->name];
+        mean = mean.is_null() ? 0.0 : mean.get<double>();
+        mean = mean.get<double>() + seconds / session_->size();
+      }
+      const char* best = Name(ChooseAlgorithm(call.kind, question).algorithm);
+      chosen = chosen.empty() || chosen == best ? best : "by root";
     }
     const auto link = [](const LinkModel& model) {
       return Json{model.latency_seconds, model.message_seconds,
-                  model.seconds_per_byte};
+                  model.seconds_per_byte, model.long_seconds_per_byte};
     };
     const auto& [together, alone] = core.executor().costs();
     return Json{{"prices", prices},
+                {"chosen", chosen},
                 {"links",
                  {{"across",
                    {{"together", link(together.across)},

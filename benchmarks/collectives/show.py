@@ -54,6 +54,7 @@ def links(row: report.Row) -> None:
     """Prints of what the prices are made."""
     for place, load in itertools.product(("across", "inside"),
                                          ("together", "alone")):
-        latency, message, byte = row["links"][place][load]
+        latency, message, byte, more = row["links"][place][load]
         print(f"# {place:>6}, {load:>8}: {1e6 * latency:.1f} us a round, "
-              f"{1e6 * message:.1f} us a message, {1e-9 / byte:.3g} GB/s")
+              f"{1e6 * message:.1f} us a message, {1e-9 / byte:.3g} GB/s, "
+              f"{1e-9 / (byte + more):.3g} in long messages")

@@ -64,6 +64,9 @@ struct CallQuestion {
   // that of the busiest one: 1 if all ranks send alike, 1 / size() if one rank
   // sends one message, or receives one from every other rank.
   LinkModel Over(double crossing, double share = 1) const;
+  // The same for messages in one direction, which keep the busiest rank half as
+  // long as an exchange does, by which the costs are measured.
+  LinkModel OneWay(double crossing, double share) const;
   // The part of `blocks` blocks that hold an element, if `bytes` are cut into
   // so many. Empty ones are not sent.
   double Filled(double bytes, double blocks) const {

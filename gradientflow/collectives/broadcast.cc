@@ -26,11 +26,9 @@ Schedule MakeTree(int rank, const CallShape& shape, std::size_t count) {
 // The last of the root's children gets its message last, and the first has the
 // deepest subtree: both paths have as many messages as there are rounds.
 Price TreePrice(const CallQuestion& question, double bytes) {
-  const HostMap& hosts = question.hosts;
   Price price;
-  for (int k = 0; k < hosts.doublings(); ++k) {
-    price.Add(1, {1, bytes},
-              question.Over(hosts.Branch(k), hosts.BranchShare(k)));
+  for (int k = 0; k < question.hosts.doublings(); ++k) {
+    AddBranches(question, k, {1, bytes}, &price);
   }
   return price;
 }
@@ -56,11 +54,12 @@ Schedule MakeChain(int rank, const CallShape& shape, std::size_t count) {
 Price ChainPrice(const CallQuestion& question, double bytes) {
   Price price;
   if (question.size() == 1) return price;
-  const double crossing = question.hosts.ring();
+  const double far = question.hosts.hosts() - 1;
+  const double share = 1.0 / question.size();
   Price one;
-  one.Add(1, {1, bytes}, question.Hop(crossing));
-  price.Add(question.size() - 1, {1, bytes},
-            question.Hop(crossing, 1.0 / question.size()));
+  one.Add(1, {1, bytes}, question.Over(far));
+  price.Add(far, {1, bytes}, question.Over(1, share));
+  price.Add(question.size() - 1 - far, {1, bytes}, question.Over(0, share));
   price.busy = one.busy;
   return price;
 }
@@ -102,8 +101,7 @@ Price ScatterAllgatherPrice(const CallQuestion& question, double bytes) {
   Price price;
   double half = bytes / 2;
   for (int k = hosts.doublings() - 1; k >= 0; --k, half /= 2) {
-    price.Add(1, {1, half},
-              question.Over(hosts.Branch(k), hosts.BranchShare(k)));
+    AddBranches(question, k, {1, half}, &price);
   }
   AddDoublings(question, bytes / hosts.size(), &price);
   return price;

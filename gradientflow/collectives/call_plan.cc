@@ -2,17 +2,16 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 #include <numeric>
 #include <string_view>
 
 #include "gradientflow/base/str_cat.h"
 #include "transports/wire.h"
 
-// From a call to its plan: ValidateCall() checks the arguments of this rank,
-// CallPlanner::Plan() chooses the algorithm and the segments, ScheduleFor()
-// makes the schedule of a segment, and SignatureOf() hashes what the ranks must
-// agree on.
+// From a call to its plan: CallPlanner::Plan() chooses the algorithm and the
+// segments, ScheduleFor() makes the schedule of a segment, and SignatureOf()
+// hashes what the ranks must agree on. The arguments of this rank have been
+// checked in call_checks.cc.
 namespace gradientflow {
 namespace {
 
@@ -41,84 +40,6 @@ class Hash {
  private:
   std::uint64_t hash_ = kFirstHash;
 };
-
-Status Invalid(const CollectiveCall& call, const std::string& what) {
-  return Status(StatusCode::kInvalidArgument,
-                StrCat(Name(call.kind), ": ", what));
-}
-
-// Which dtypes, operations and scales go together.
-Status ValidateTypes(const CollectiveCall& call) {
-  if (!kernels::IsDType(call.dtype) || !kernels::IsDType(call.wire)) {
-    return Invalid(call, "unknown dtype");
-  }
-  if (static_cast<int>(call.op) >= kReduceOps) {
-    return Invalid(call, StrCat("unknown operation ", int(call.op)));
-  }
-  if (call.wire != call.dtype &&
-      (call.kind != CollectiveKind::kAllreduce || !IsGradientType(call.dtype) ||
-       !IsGradientType(call.wire))) {
-    return Invalid(call, StrCat("wire dtype ", Name(call.wire), " for ",
-                                Name(call.dtype), ": only an allreduce of ",
-                                GradientTypeNames(), " can convert"));
-  }
-  if (call.unscale != 1.0F && (call.kind != CollectiveKind::kAllreduce ||
-                               !IsGradientType(call.dtype))) {
-    return Invalid(call, StrCat("only an allreduce of ", GradientTypeNames(),
-                                " unscales, not one of ", Name(call.dtype)));
-  }
-  if (!Reduces(call.kind)) return Status();
-  if (!IsFloat(call.dtype) &&
-      (call.op == ReduceOp::kMean || call.scale != 1.0F)) {
-    return Invalid(call, StrCat("a mean or a scale needs a floating-point "
-                                "dtype, not ",
-                                Name(call.dtype)));
-  }
-  if (IsFloat(call.dtype) && IsBitwise(call.op)) {
-    return Invalid(call, StrCat(Name(call.op), " needs an integer dtype, not ",
-                                Name(call.dtype)));
-  }
-  return Status();
-}
-
-Status ValidateCounts(const CollectiveCall& call,
-                      const std::vector<std::size_t>& counts, int size,
-                      const char* name) {
-  if (counts.size() == static_cast<std::size_t>(size)) return Status();
-  return Invalid(call,
-                 StrCat(name, " holds ", counts.size(),
-                        " counts, expected one for each of ", size, " ranks"));
-}
-
-// The extents must be ascending and disjoint, none of them empty, and add up to
-// the call's count.
-Status ValidateExtents(const CollectiveCall& call) {
-  std::size_t sum = 0;
-  std::size_t end = 0;
-  for (const Extent& extent : call.extents) {
-    if (extent.begin < end || extent.count == 0) {
-      return Invalid(call, "extents must ascend and hold something");
-    }
-    end = extent.begin + extent.count;
-    sum += extent.count;
-  }
-  if (call.extents.empty() || sum == call.count) return Status();
-  return Invalid(
-      call, StrCat("extents hold ", sum, " elements, count is ", call.count));
-}
-
-// Sizes in bytes must not overflow, whatever they are multiplied by later.
-Status ValidateSize(const CollectiveCall& call, int ranks) {
-  std::size_t most = call.count;
-  for (const auto* counts : {&call.send_counts, &call.recv_counts}) {
-    for (const std::size_t count : *counts) most = std::max(most, count);
-  }
-  const std::size_t limit = std::numeric_limits<std::size_t>::max() / 16 /
-                            static_cast<std::size_t>(ranks);
-  if (most <= limit) return Status();
-  return Invalid(
-      call, StrCat("a count of ", most, " elements, expected at most ", limit));
-}
 
 std::size_t Sum(const std::vector<std::size_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
@@ -207,88 +128,6 @@ CallBuffers BuffersOf(const CollectiveCall& call, const CallGroup& group) {
   return {0, 0};
 }
 
-Status ValidateAlgorithm(CollectiveKind kind,
-                         const CollectiveAlgorithm* algorithm,
-                         const CallGroup& group) {
-  if (algorithm == nullptr) return Status();
-  const auto table = AlgorithmsOf(kind);
-  if (std::find(table.begin(), table.end(), algorithm) == table.end()) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("algorithm ", algorithm->name, " is none of ",
-                         Name(kind), "'s"));
-  }
-  if (group.SharesAll() ||
-      algorithm->memory != CollectiveAlgorithm::Memory::kMustShare) {
-    return Status();
-  }
-  return Status(StatusCode::kInvalidArgument,
-                StrCat(Name(kind), " algorithm ", algorithm->name,
-                       " needs ranks that all share memory; use auto"));
-}
-
-Status ValidateAllToAll(const CollectiveCall& call, const CallGroup& group) {
-  const std::size_t own = call.send_counts[group.rank];
-  if (own != call.recv_counts[group.rank]) {
-    return Invalid(
-        call, StrCat("rank ", group.rank, " sends itself ", own,
-                     " elements but expects ", call.recv_counts[group.rank]));
-  }
-  for (const auto* counts : {&call.send_counts, &call.recv_counts}) {
-    for (const std::size_t count : *counts) {
-      if (!call.equal_counts || count == own) continue;
-      return Invalid(call, StrCat("equal counts are promised, but there are ",
-                                  own, " and ", count));
-    }
-  }
-  if (call.equal_counts || call.algorithm == nullptr ||
-      !call.algorithm->equal_counts) {
-    return Status();
-  }
-  return Invalid(
-      call, StrCat("algorithm ", call.algorithm->name, " needs equal_counts"));
-}
-
-Status ValidateCall(const CollectiveCall& call, const CallGroup& group) {
-  if (static_cast<int>(call.kind) >
-      static_cast<int>(CollectiveKind::kBarrier)) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("unknown kind of collective: ", int(call.kind)));
-  }
-  GF_RETURN_IF_ERROR(ValidateTypes(call));
-  if (call.root < 0 || call.root >= group.size) {
-    return Invalid(
-        call, StrCat("root ", call.root, ", expected 0 to ", group.size - 1));
-  }
-  if (call.kind == CollectiveKind::kAllToAll ||
-      call.kind == CollectiveKind::kScatter) {
-    GF_RETURN_IF_ERROR(
-        ValidateCounts(call, call.send_counts, group.size, "send_counts"));
-  }
-  if (call.kind == CollectiveKind::kAllToAll ||
-      call.kind == CollectiveKind::kGather || HasUnevenParts(call)) {
-    GF_RETURN_IF_ERROR(
-        ValidateCounts(call, call.recv_counts, group.size, "recv_counts"));
-  }
-  GF_RETURN_IF_ERROR(ValidateSize(call, group.size));
-  if (call.kind == CollectiveKind::kAllToAll) {
-    GF_RETURN_IF_ERROR(ValidateAllToAll(call, group));
-  }
-  GF_RETURN_IF_ERROR(ValidateAlgorithm(call.kind, call.algorithm, group));
-  GF_RETURN_IF_ERROR(ValidateExtents(call));
-  if (call.feed != nullptr && (call.kind != CollectiveKind::kAllreduce ||
-                               !IsGradientType(call.dtype))) {
-    return Invalid(call,
-                   StrCat("a feed is for an allreduce of ", GradientTypeNames(),
-                          ", not of ", Name(call.dtype)));
-  }
-  const auto [input, output] = BuffersOf(call, group);
-  if ((input > 0 && call.input == nullptr) ||
-      (output > 0 && call.output == nullptr)) {
-    return Invalid(call, "a buffer is null");
-  }
-  return Status();
-}
-
 namespace {
 
 // The elements that a call is priced and cut by: of its buffer, or of one
@@ -311,6 +150,9 @@ std::size_t ElementsOf(const CollectiveCall& call, int size) {
 CallQuestion CallPlanner::QuestionOf(const CollectiveCall& call) const {
   CallQuestion question;
   question.hosts = hosts_;
+  if (const int root = TreeRootOf(call); root > 0) {
+    question.hosts.SetRoot(root, group_.topology);
+  }
   question.count = ElementsOf(call, group_.size);
   question.wire_element_bytes = SizeOf(call.wire);
   question.model = costs_.together;
@@ -322,6 +164,15 @@ CallQuestion CallPlanner::QuestionOf(const CollectiveCall& call) const {
   question.segment_bytes = cutting_.segment_bytes;
   question.window = cutting_.window;
   return question;
+}
+
+// The root, if prices depend on it: in trees that begin at it, it decides which
+// branches lead to other hosts. The ranges of a binomial reduce do not move.
+int CallPlanner::TreeRootOf(const CollectiveCall& call) const {
+  const bool has_tree = call.kind == CollectiveKind::kBroadcast ||
+                        call.kind == CollectiveKind::kGather ||
+                        call.kind == CollectiveKind::kScatter;
+  return has_tree && hosts_.hosts() > 1 && hosts_.largest() > 1 ? call.root : 0;
 }
 
 // The call's own algorithm comes first, then the planner's standing one, then
@@ -342,8 +193,9 @@ const CollectiveAlgorithm* CallPlanner::WantedFor(
 // Training repeats the same few sizes, so decisions are kept.
 const CallPlanner::Decision& CallPlanner::Decide(const CollectiveCall& call) {
   const CollectiveAlgorithm* wanted = WantedFor(call);
-  const DecisionKey key{call.kind, ElementsOf(call, group_.size), call.wire,
-                        wanted, call.algorithm != nullptr};
+  const DecisionKey key{call.kind, ElementsOf(call, group_.size),
+                        call.wire, TreeRootOf(call),
+                        wanted,    call.algorithm != nullptr};
   const auto found = decisions_.find(key);
   if (found != decisions_.end()) return found->second;
   if (decisions_.size() >= kDecisionsKept) decisions_.clear();

@@ -160,9 +160,9 @@ class CallPlanner {
 
  private:
   // What all calls have in common that are alike in these: the kind, the
-  // number of elements, their dtype on the wire, the algorithm that is wanted
-  // or null, and whether the call itself wants it.
-  using DecisionKey = std::tuple<CollectiveKind, std::size_t, DType,
+  // number of elements, their dtype on the wire, the root of a tree, the
+  // algorithm that is wanted or null, and whether the call itself wants it.
+  using DecisionKey = std::tuple<CollectiveKind, std::size_t, DType, int,
                                  const CollectiveAlgorithm*, bool>;
   struct Decision {
     const CollectiveAlgorithm* algorithm = nullptr;
@@ -170,6 +170,7 @@ class CallPlanner {
     std::size_t segment_elements = 1;
   };
 
+  int TreeRootOf(const CollectiveCall& call) const;
   const CollectiveAlgorithm* WantedFor(const CollectiveCall& call) const;
   const Decision& Decide(const CollectiveCall& call);
   Decision NewDecision(const CollectiveCall& call,

@@ -106,6 +106,13 @@ LinkModel CallQuestion::Over(double crossing, double share) const {
                       : UnderLoad(one.inside, model.inside, share);
 }
 
+LinkModel CallQuestion::OneWay(double crossing, double share) const {
+  const auto link = crossing > 0 ? &CostModel::across : &CostModel::inside;
+  LinkModel half = (alone ? *alone : model).*link;
+  half.message_seconds /= 2;
+  return UnderLoad(half, model.*link, share);
+}
+
 LinkModel CallQuestion::Hop(double crossing, double share) const {
   const double far = std::min(1.0, crossing / hosts.largest());
   const LinkModel across = Over(1, share);

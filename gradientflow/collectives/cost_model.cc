@@ -46,6 +46,7 @@ HostMap::HostMap(int size)
       fold_(size > core_ ? 1 : 0),
       all_pairs_(size - 1) {
   for (int hop = 1; hop < size; hop *= 2) shift_.push_back(1);
+  SetRoot(0, {});
   for (int bit = 1; bit < core_; bit *= 2) swap_.push_back(1);
 }
 
@@ -78,6 +79,26 @@ HostMap::HostMap(int size, const Topology& topology) : HostMap(size) {
     fold.Add(r - core_, r);
   }
   fold_ = fold.most();
+  SetRoot(0, topology);
+}
+
+void HostMap::SetRoot(int root, const Topology& topology) {
+  branch_.clear();
+  for (int length = 1; length < size_; length *= 2) {
+    double crossing = 0;
+    double branches = 0;
+    for (int place = 0; place + length < size_; place += 2 * length) {
+      const auto host = [&](int at) {
+        const int rank = (root + at) % size_;
+        return topology.host.empty()
+                   ? rank
+                   : topology.host[static_cast<std::size_t>(rank)];
+      };
+      ++branches;
+      crossing += host(place) != host(place + length) ? 1 : 0;
+    }
+    branch_.push_back(crossing / branches);
+  }
 }
 
 LinkModel UnderLoad(const LinkModel& alone, const LinkModel& together,
@@ -89,13 +110,19 @@ LinkModel UnderLoad(const LinkModel& alone, const LinkModel& together,
       .latency_seconds = slower(&LinkModel::latency_seconds),
       .seconds_per_byte = slower(&LinkModel::seconds_per_byte),
       .reduce_seconds_per_byte = slower(&LinkModel::reduce_seconds_per_byte),
-      .message_seconds = slower(&LinkModel::message_seconds)};
+      .message_seconds = slower(&LinkModel::message_seconds),
+      .long_seconds_per_byte = slower(&LinkModel::long_seconds_per_byte)};
 }
 
 void Price::Add(double rounds, const Traffic& traffic, const LinkModel& link) {
+  const double short_bytes =
+      std::min(traffic.bytes, traffic.messages * kShortMessageBytes);
+  // The part of the bytes that come late in their message.
+  const double late = traffic.bytes > 0 ? 1 - short_bytes / traffic.bytes : 0.0;
   const double work =
       traffic.messages * link.message_seconds +
-      std::max(traffic.bytes, traffic.line_bytes) * link.seconds_per_byte +
+      std::max(traffic.bytes, traffic.line_bytes) *
+          (link.seconds_per_byte + late * link.long_seconds_per_byte) +
       traffic.reduced_bytes * link.reduce_seconds_per_byte;
   elapsed += rounds * (link.latency_seconds + work);
   busy += rounds * work;

@@ -10,6 +10,10 @@
 // gradientflow/docs/algorithms.md.
 namespace gradientflow {
 
+// A message costs more per byte past this size, where it no longer fits in what
+// sockets and caches hold at once.
+inline constexpr double kShortMessageBytes = 32 << 10;
+
 // One path between two ranks, as measured or assumed.
 struct LinkModel {
   double latency_seconds = 0;   // "a": of a round of messages, or of a kSync.
@@ -18,6 +22,8 @@ struct LinkModel {
   double reduce_seconds_per_byte = 0;
   // "m": a rank's own work per message; messages follow one another.
   double message_seconds = 0;
+  // "d": on top of "b", for the bytes of a message past kShortMessageBytes.
+  double long_seconds_per_byte = 0;
 };
 
 struct CostModel {
@@ -77,10 +83,12 @@ class HostMap {
   double fold() const { return fold_; }
   // Messages of the busiest host to others if every rank sends to every rank.
   double all_pairs() const { return all_pairs_; }
-  // Whether the branches of length 2^k of a binomial tree lead to other hosts,
-  // if the root's number is a multiple of the number of ranks per host: not 0
-  // if they do.
-  double Branch(int k) const { return 1 << k < core_ ? Swap(k) : Shift(k); }
+  // Makes `root` the root of Branch(). `topology` is the constructor's.
+  void SetRoot(int root, const Topology& topology);
+  // The part of the branches of length 2^k of a binomial tree that lead to
+  // other hosts. The tree is over places counted upwards and around from the
+  // root.
+  double Branch(int k) const { return branch_[static_cast<std::size_t>(k)]; }
   // The part of all ranks that send along these branches.
   double BranchShare(int k) const {
     const int length = 1 << k;
@@ -96,6 +104,7 @@ class HostMap {
   int smallest_ = 1;
   std::vector<double> shift_;
   std::vector<double> swap_;
+  std::vector<double> branch_;
   double fold_ = 0;
   double all_pairs_ = 0;
 };

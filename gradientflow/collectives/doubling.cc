@@ -98,6 +98,14 @@ void AddDoublings(const CallQuestion& question, double block_bytes,
   }
 }
 
+void AddBranches(const CallQuestion& question, int k, const Traffic& traffic,
+                 Price* price) {
+  const double far = question.hosts.Branch(k);
+  const double share = question.hosts.BranchShare(k);
+  if (far > 0) price->Add(far, traffic, question.Over(1, share));
+  if (far < 1) price->Add(1 - far, traffic, question.Over(0, share));
+}
+
 TreeNode TreeNodeOf(int rank, int size, int root) {
   TreeNode node;
   node.place = (rank - root + size) % size;

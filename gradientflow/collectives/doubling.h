@@ -46,6 +46,11 @@ void AppendDoublings(int rank, int size, int root, bool rooted,
 void AddDoublings(const CallQuestion& question, double block_bytes,
                   Price* price);
 
+// Adds the round in which `traffic` goes along the branches of length 2^k of a
+// binomial tree, some of which lead to other hosts.
+void AddBranches(const CallQuestion& question, int k, const Traffic& traffic,
+                 Price* price);
+
 // A binomial tree over places; the place of a rank is its distance from the
 // root, counted upwards and around. A place's subtree is a range of places that
 // begins with itself. The child with the largest subtree comes first.

@@ -54,9 +54,10 @@ Price DirectPrice(const CallQuestion& question, double bytes) {
   Price price;
   if (others == 0) return price;
   const double line = question.size() - question.hosts.largest();
-  // Messages in one direction: half exchanges.
-  price.Add(1, {others / 2, others * bytes, line * bytes, 0},
-            question.Over(line, 2.0 / question.size()));
+  // Parts inside the root's host do not pass its line.
+  const double sent = (line > 0 ? line : others) * bytes;
+  price.Add(1, {others, sent, 0, 0},
+            question.OneWay(line, 1.0 / question.size()));
   return price;
 }
 
@@ -170,8 +171,7 @@ Price BinomialPrice(const CallQuestion& question, double bytes) {
   Price price;
   for (int k = 0; k < hosts.doublings(); ++k) {
     const double sent = bytes * std::min(1 << k, hosts.size() - (1 << k));
-    price.Add(1, {1, sent},
-              question.Over(hosts.Branch(k), hosts.BranchShare(k)));
+    AddBranches(question, k, {1, sent}, &price);
   }
   return price;
 }

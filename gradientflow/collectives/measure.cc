@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <limits>
 #include <map>
 #include <vector>
 
@@ -10,20 +9,26 @@ namespace gradientflow {
 namespace {
 
 constexpr std::size_t kSmallBytes = 8;
-constexpr std::size_t kLargeBytes = std::size_t{256} << 10;
+constexpr auto kShortBytes = static_cast<std::size_t>(kShortMessageBytes);
+constexpr std::size_t kLargeBytes = std::size_t{128} << 10;
 // The time of an exchange is the mean of the fastest of some batches: other
 // programs only add to it. A rank that shares its core waits in some exchanges
-// for those that it had a free run in, so that single ones mean little.
-constexpr int kBatches = 4;
-constexpr int kSmallBatch = 4;
-constexpr int kLargeBatch = 2;
+// for those that it had a free run in, so that single ones mean little. All
+// kinds of exchanges are measured in two passes, so that a disturbance, or a
+// cold start, of some milliseconds does not spoil all batches of a kind. Ranks
+// that share cores fall in step after a few exchanges of a kind: the first
+// batch of a pass is left out, except of large messages, which take longest.
+constexpr int kPasses = 2;
 
+// Seconds of the exchanges that are measured.
 struct Sample {
-  double one = 0;      // Seconds of an exchange of one small message,
-  double several = 0;  // of `messages` small ones,
-  double large = 0;    // and of one large one.
+  double one = 0;       // One small message,
+  double several = 0;   // `messages` small ones,
+  double moderate = 0;  // as many of kShortBytes,
+  double large = 0;     // and as many of kLargeBytes.
   double messages = 0;
 };
+constexpr std::size_t kSampleNumbers = 5;
 
 class Exchanges {
  public:
@@ -50,18 +55,34 @@ class Exchanges {
     } else if (across) {
       all = {{1, 0}, {-1, 0}, {2, 0}, {-2, 0}};
     }
-    const std::vector<CollectiveCall> small = {CallOf({all[0]}, kSmallBytes),
-                                               CallOf({all[1]}, kSmallBytes)};
-    const std::vector<CollectiveCall> several = {CallOf(all, kSmallBytes)};
-    const std::vector<CollectiveCall> large = {CallOf({all[0]}, kLargeBytes),
-                                               CallOf({all[1]}, kLargeBytes)};
     Sample sample;
-    for (const std::size_t count : several[0].send_counts) {
+    const CollectiveCall several = CallOf(all, kSmallBytes);
+    // Large ones come before moderate ones, to which connections have adapted
+    // then.
+    const std::vector<Batch> batches = {
+        {4,
+         {CallOf({all[0]}, kSmallBytes), CallOf({all[1]}, kSmallBytes)},
+         2,
+         &sample.one},
+        {3, {several}, 2, &sample.several},
+        {1, {CallOf(all, kLargeBytes)}, 0, &sample.large},
+        {1, {CallOf(all, kShortBytes)}, 1, &sample.moderate}};
+    for (const std::size_t count : several.send_counts) {
       if (count > 0) ++sample.messages;
     }
-    GF_RETURN_IF_ERROR(Time(small, kSmallBatch, &sample.one));
-    GF_RETURN_IF_ERROR(Time(several, kSmallBatch, &sample.several));
-    GF_RETURN_IF_ERROR(Time(large, kLargeBatch, &sample.large));
+    for (int pass = 0; pass < kPasses; ++pass) {
+      for (const Batch& batch : batches) {
+        for (int i = 0; i <= batch.more; ++i) {
+          const Result<double> seconds = Time(batch);
+          if (!seconds.ok()) return seconds.status();
+          const bool warms_up = i == 0 && batch.more > 0;
+          const bool first = *batch.seconds == 0;
+          if (!warms_up && (first || seconds.value() < *batch.seconds)) {
+            *batch.seconds = seconds.value();
+          }
+        }
+      }
+    }
     return sample;
   }
 
@@ -69,6 +90,13 @@ class Exchanges {
   struct Place {
     std::size_t host = 0;
     std::size_t local = 0;
+  };
+  // Exchanges that are timed together.
+  struct Batch {
+    int size = 1;                       // How many of them.
+    std::vector<CollectiveCall> calls;  // Run in turn.
+    int more = 1;  // Batches of a pass after the first, which warms up then.
+    double* seconds = nullptr;  // Of one exchange: the result.
   };
   // From a rank to the one so many hosts and places further on, both counted
   // around. Only places that both hosts have take part.
@@ -118,23 +146,20 @@ class Exchanges {
     return call;
   }
 
-  // Sets *seconds to the time of one of `calls`, which are run in turn.
-  Status Time(const std::vector<CollectiveCall>& calls, int batch,
-              double* seconds) {
-    *seconds = std::numeric_limits<double>::infinity();
-    for (int b = 0; b <= kBatches; ++b) {
-      const Clock::Time begin = clock_.Now();
-      for (int i = 0; i < batch; ++i) {
-        CollectiveCall call = calls[static_cast<std::size_t>(i) % calls.size()];
-        call.input = out_.data();
-        call.output = in_.data();
-        GF_RETURN_IF_ERROR(run_(call));
-      }
-      // The first batch warms up.
-      const double mean = Seconds(clock_.Now() - begin) / batch;
-      if (b > 0) *seconds = std::min(*seconds, mean);
+  // Returns the seconds of one exchange of the batch, on average.
+  Result<double> Time(const Batch& batch) {
+    const Clock::Time begin = clock_.Now();
+    for (int i = 0; i < batch.size; ++i) {
+      GF_RETURN_IF_ERROR(
+          Run(batch.calls[static_cast<std::size_t>(i) % batch.calls.size()]));
     }
-    return Status();
+    return Seconds(clock_.Now() - begin) / batch.size;
+  }
+
+  Status Run(CollectiveCall call) {
+    call.input = out_.data();
+    call.output = in_.data();
+    return run_(call);
   }
 
   const CallGroup& group_;
@@ -156,13 +181,23 @@ void Fit(const Sample& sample, int sharers, LinkModel* link) {
   }
   link->message_seconds = message;
   link->latency_seconds = std::max(sample.one - message, sample.one / 20);
-  link->seconds_per_byte = std::max(sample.large - sample.one, 1e-9) /
-                           static_cast<double>(kLargeBytes) / sharers;
+  const auto shared = static_cast<double>(sharers);
+  const auto slope = [&](double more, std::size_t bytes) {
+    return std::max(more, 0.0) / sample.messages / static_cast<double>(bytes) /
+           shared;
+  };
+  link->seconds_per_byte =
+      std::max(slope(sample.moderate - sample.several, kShortBytes), 1e-15);
+  link->long_seconds_per_byte = std::max(
+      slope(sample.large - sample.moderate, kLargeBytes - kShortBytes) -
+          link->seconds_per_byte,
+      0.0);
 }
 
+// `model` has the numbers of links that are not measured.
 Result<CostModel> MeasureModel(const CallGroup& group, bool alone,
-                               const RunCall& run, const Clock& clock) {
-  CostModel model = TypicalCostModel(group.hosts_share);
+                               CostModel model, const RunCall& run,
+                               const Clock& clock) {
   const HostMap hosts(group.size, group.topology);
   Exchanges exchanges(group, alone, run, clock);
   Result<Sample> across = exchanges.Measure(true);
@@ -172,8 +207,9 @@ Result<CostModel> MeasureModel(const CallGroup& group, bool alone,
   if (!inside.ok()) return inside.status();
   std::vector<double> slowest;
   for (const Sample* sample : {&across.value(), &inside.value()}) {
-    slowest.insert(slowest.end(), {sample->one, sample->several, sample->large,
-                                   sample->messages});
+    slowest.insert(slowest.end(),
+                   {sample->one, sample->several, sample->moderate,
+                    sample->large, sample->messages});
   }
   CollectiveCall agree;
   agree.output = slowest.data();
@@ -182,11 +218,12 @@ Result<CostModel> MeasureModel(const CallGroup& group, bool alone,
   agree.op = ReduceOp::kMax;
   agree.group = group.id;
   GF_RETURN_IF_ERROR(run(agree));
-  Fit({slowest[0], slowest[1], slowest[2], slowest[3]},
-      alone ? 1 : hosts.largest(), &model.across);
-  if (slowest[7] > 0) {
-    Fit({slowest[4], slowest[5], slowest[6], slowest[7]}, 1, &model.inside);
-  }
+  const auto agreed = [&](std::size_t at) {
+    const double* const number = &slowest[at * kSampleNumbers];
+    return Sample{number[0], number[1], number[2], number[3], number[4]};
+  };
+  Fit(agreed(0), alone ? 1 : hosts.largest(), &model.across);
+  if (agreed(1).messages > 0) Fit(agreed(1), 1, &model.inside);
   return model;
 }
 
@@ -194,14 +231,16 @@ Result<CostModel> MeasureModel(const CallGroup& group, bool alone,
 
 Result<CostModels> MeasureLinks(const CallGroup& group, const RunCall& run,
                                 const Clock& clock) {
-  CostModels models = TypicalCostModels(group.hosts_share);
+  const CostModels models = TypicalCostModels(group.hosts_share);
   if (HostMap(group.size, group.topology).hosts() == 1) return models;
-  for (const bool alone : {false, true}) {
-    const Result<CostModel> model = MeasureModel(group, alone, run, clock);
-    if (!model.ok()) return model.status();
-    (alone ? models.alone : models.together) = model.value();
-  }
-  return models;
+  Result<CostModel> together =
+      MeasureModel(group, /*alone=*/false, models.together, run, clock);
+  if (!together.ok()) return together.status();
+  // Rank 0 may be alone on its host.
+  Result<CostModel> alone =
+      MeasureModel(group, /*alone=*/true, together.value(), run, clock);
+  if (!alone.ok()) return alone.status();
+  return CostModels{together.value(), alone.value()};
 }
 
 }  // namespace gradientflow

@@ -15,11 +15,13 @@ using RunCall = std::function<Status(const CollectiveCall&)>;
 // Measures the links of a group whose ranks are on several hosts. All ranks of
 // the group make this call, and get the same model: the numbers of the slowest
 // rank. For each class of link, to ranks of the own host and of others, all
-// ranks exchange one small message, then several small ones, then a large one,
-// with ranks that are one or two hosts or places further on or back. First all
-// do so at the same time, since that is how most collectives use links and
-// cores, then only rank 0 with its peers. Takes a few milliseconds on a fast
-// network, 50 at 1 Gb/s.
+// ranks exchange one small message, then several small ones, several of 128 KiB
+// and several of 32 KiB, with ranks that are one or two hosts or places further
+// on or back; then all of that again. First all do so at the same time, since
+// that is how most collectives use links and cores, then only rank 0 with its
+// peers. A rank sends 1.5 MiB in all over each class of link, and rank 0 twice
+// as much: some 20 ms on a fast network, and at 1 Gb/s as much for each rank of
+// a host.
 //
 // Speeds of reducing are not measured, nor anything else if all ranks are on
 // one host: hosts differ less than measurements on busy cores do, and so the

@@ -2,6 +2,7 @@
 #include <utility>
 #include <vector>
 
+#include "gradientflow/collectives/doubling.h"
 #include "gradientflow/collectives/group.h"
 #include "gradientflow/collectives/table.h"
 
@@ -38,9 +39,8 @@ Price DirectPrice(const CallQuestion& question, double bytes) {
   Price price;
   if (p == 1) return price;
   const double line = p - question.hosts.largest();
-  // Messages in one direction: half exchanges.
-  price.Add(1, {(p - 1) / 2, (p - 1) * bytes, line * bytes, p * bytes},
-            question.Over(line, 2 / p));
+  price.Add(1, {p - 1, (p - 1) * bytes, line * bytes, p * bytes},
+            question.OneWay(line, 1 / p));
   return price;
 }
 
@@ -101,11 +101,9 @@ Schedule MakeBinomial(int rank, const CallShape& shape, std::size_t count) {
 }
 
 Price BinomialPrice(const CallQuestion& question, double bytes) {
-  const HostMap& hosts = question.hosts;
   Price price;
-  for (int k = 0; k < hosts.doublings(); ++k) {
-    price.Add(1, {1, bytes, 0, bytes},
-              question.Over(hosts.Branch(k), hosts.BranchShare(k)));
+  for (int k = 0; k < question.hosts.doublings(); ++k) {
+    AddBranches(question, k, {1, bytes, 0, bytes}, &price);
   }
   return price;
 }
@@ -123,11 +121,13 @@ Schedule MakeChain(int rank, const CallShape& shape, std::size_t count) {
 Price ChainPrice(const CallQuestion& question, double bytes) {
   Price price;
   if (question.size() == 1) return price;
-  const double crossing = question.hosts.ring();
+  const double far = question.hosts.hosts() - 1;
+  const double share = 1.0 / question.size();
   Price one;
-  one.Add(1, {1, bytes, 0, bytes}, question.Hop(crossing));
-  price.Add(question.size() - 1, {1, bytes, 0, bytes},
-            question.Hop(crossing, 1.0 / question.size()));
+  one.Add(1, {1, bytes, 0, bytes}, question.Over(far));
+  price.Add(far, {1, bytes, 0, bytes}, question.Over(1, share));
+  price.Add(question.size() - 1 - far, {1, bytes, 0, bytes},
+            question.Over(0, share));
   price.busy = one.busy;
   return price;
 }

@@ -127,6 +127,30 @@ TEST(CallPlanner, RemembersADecisionUntilTheCostsChange) {
   EXPECT_NE(*planner.Plan(call).why, *first.why);
 }
 
+// From a root in the middle of a host, the short branches of a tree lead to
+// other hosts, too.
+TEST(CallPlanner, KnowsWhereTheRootOfATreeIs) {
+  CallGroup group;
+  group.size = 4;
+  group.topology.host = {0, 0, 1, 1};
+  const CostModel model{{1e-6, 0, 0, 0}, {100e-6, 0, 0, 0}};
+  CallPlanner planner(group, {model, model}, {4096});
+  const auto chosen = [&](CollectiveKind kind, int root) {
+    CollectiveCall call;
+    call.kind = kind;
+    call.count = 1;
+    call.root = root;
+    return std::string(Name(planner.Plan(call).algorithm));
+  };
+  for (int turn = 0; turn < 2; ++turn) {
+    EXPECT_EQ(chosen(CollectiveKind::kBroadcast, 0), "tree");
+    EXPECT_EQ(chosen(CollectiveKind::kBroadcast, 1), "chain");
+    EXPECT_EQ(chosen(CollectiveKind::kBroadcast, 2), "tree");
+    EXPECT_EQ(chosen(CollectiveKind::kReduce, 0),
+              chosen(CollectiveKind::kReduce, 1));
+  }
+}
+
 TEST(Signature, HoldsTheSegmentsAndTheGroup) {
   Random random(8);
   const CollectiveCall call = SomeCall(&random);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,7 +20,8 @@ namespace {
 
 // Two hosts of two ranks, as rank 0 sees them. Between hosts a round of
 // messages takes 50 us, a message 5 us and a byte 8 ns on a line that the ranks
-// of a host share; inside a host, 2 us, 0.5 us and 0.1 ns. An allreduce takes
+// of a host share, 3 ns more in the later part of long messages; inside a host,
+// 2 us, 0.5 us and 0.1 ns, and 0.2 ns more. An allreduce takes
 // 90 us and 8 ns per byte. Other ranks are twice as slow.
 class Network {
  public:
@@ -34,9 +36,9 @@ class Network {
     if (call.op == ReduceOp::kMax) {
       EXPECT_EQ(call.dtype, DType::kFloat64);
       auto* const times = static_cast<double*>(call.output);
-      // The last of each four numbers is no time.
+      // The last of each five numbers is no time.
       for (std::size_t i = 0; i < call.count; ++i) {
-        if (call.count == 2 || i % 4 != 3) times[i] *= 2;
+        if (call.count == 2 || i % 5 != 4) times[i] *= 2;
       }
       return Status();
     }
@@ -45,6 +47,7 @@ class Network {
     clock_.Advance(FromSeconds(seconds));
     return Status();
   }
+  void Wait(double seconds) { clock_.Advance(FromSeconds(seconds)); }
   const Clock& clock() const { return clock_; }
   int calls() const { return calls_; }
 
@@ -52,15 +55,18 @@ class Network {
   static double Exchange(const CollectiveCall& call) {
     double messages = 0;
     double bytes = 0;
+    double late = 0;
     for (const std::size_t count : call.send_counts) {
+      const auto size = static_cast<double>(count);
       messages += count > 0 ? 1 : 0;
-      bytes += static_cast<double>(count);
+      bytes += size;
+      late += std::max(0.0, size - kShortMessageBytes);
     }
     EXPECT_EQ(call.send_counts[0], 0U);
     const bool inside = call.send_counts[1] > 0;
     EXPECT_TRUE(!inside || messages == 1);
-    return inside ? 2e-6 + 0.5e-6 * messages + 0.1e-9 * bytes
-                  : 50e-6 + 5e-6 * messages + 2 * 8e-9 * bytes;
+    return inside ? 2e-6 + 0.5e-6 * messages + 0.1e-9 * bytes + 0.2e-9 * late
+                  : 50e-6 + 5e-6 * messages + 2 * (8e-9 * bytes + 3e-9 * late);
   }
 
   int calls_ = 0;
@@ -78,10 +84,65 @@ TEST(MeasureLinks, FindsWhatARoundAMessageAndAByteTakeByClassOfLink) {
   EXPECT_NEAR(across.latency_seconds, 2 * 50e-6, 4e-7);
   EXPECT_NEAR(across.message_seconds, 2 * 5e-6, 4e-7);
   EXPECT_NEAR(across.seconds_per_byte, 2 * 8e-9, 1e-11);
+  EXPECT_NEAR(across.long_seconds_per_byte, 2 * 3e-9, 1e-11);
   // With one peer inside, a message's part of the time is the typical one.
   EXPECT_NEAR(inside.latency_seconds + inside.message_seconds, 2 * 2.5e-6,
               1e-8);
   EXPECT_NEAR(inside.seconds_per_byte, 2 * 0.1e-9, 1e-12);
+  EXPECT_NEAR(inside.long_seconds_per_byte, 2 * 0.2e-9, 1e-12);
+}
+
+// Rank 0 is alone on its host, so nobody exchanges messages with it there.
+TEST(MeasureLinks, TakesTheNumbersOfAllWhereRankZeroHasNoCompany) {
+  CallGroup group;
+  group.rank = 1;
+  group.size = 3;
+  group.topology.host = {0, 1, 1};
+  ManualClock clock;
+  const auto run = [&](const CollectiveCall& call) {
+    if (call.kind != CollectiveKind::kAllToAll) return Status();
+    const std::size_t inside = call.send_counts[2];
+    clock.Advance(FromSeconds(
+        inside > 0 ? 7e-6 + 2e-9 * static_cast<double>(inside) : 90e-6));
+    return Status();
+  };
+  const auto costs = MeasureLinks(group, run, clock);
+  ASSERT_TRUE(costs.ok());
+  const auto& [together, alone] = costs.value();
+  EXPECT_NEAR(together.inside.latency_seconds + together.inside.message_seconds,
+              7e-6, 1e-7);
+  EXPECT_NEAR(alone.inside.latency_seconds, together.inside.latency_seconds,
+              1e-9);
+  EXPECT_NEAR(alone.inside.seconds_per_byte, 2e-9, 1e-11);
+}
+
+// For 14 ms another program has the cores, longer than all exchanges of some
+// kinds take in one pass.
+TEST(MeasureLinks, OutlivesADisturbance) {
+  Network calm;
+  Network disturbed;
+  int exchanges = 0;
+  const auto measure = [&](Network& network, bool disturb) {
+    return MeasureLinks(
+        network.group(),
+        [&](const CollectiveCall& call) {
+          const bool busy = disturb && call.kind == CollectiveKind::kAllToAll &&
+                            ++exchanges > 12 && exchanges <= 26;
+          if (busy) network.Wait(1e-3);
+          return network.Run(call);
+        },
+        network.clock());
+  };
+  const auto expected = measure(calm, false);
+  const auto seen = measure(disturbed, true);
+  ASSERT_TRUE(expected.ok() && seen.ok());
+  EXPECT_GE(exchanges, 26);
+  EXPECT_NEAR(seen.value().together.across.latency_seconds,
+              expected.value().together.across.latency_seconds, 1e-8);
+  EXPECT_NEAR(seen.value().together.across.seconds_per_byte,
+              expected.value().together.across.seconds_per_byte, 1e-12);
+  EXPECT_NEAR(seen.value().together.across.long_seconds_per_byte,
+              expected.value().together.across.long_seconds_per_byte, 1e-12);
 }
 
 // If a small message was measured on a busy core, a large one would seem free.

@@ -1,0 +1,94 @@
+// What prices are made of.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstddef>
+#include <vector>
+
+#include "gradientflow/collectives/choose.h"
+#include "gradientflow/collectives/cost_model.h"
+#include "gradientflow/collectives/doubling.h"
+#include "gradientflow/collectives/schedule.h"
+
+namespace gradientflow {
+namespace {
+
+// Branches are compared with the trees that schedules are made of.
+TEST(HostMap, KnowsWhichBranchesOfATreeLeadToOtherHosts) {
+  for (const Topology& topology :
+       {Topology{{0, 0, 1, 1}}, Topology{{0, 1, 1, 1, 2, 2, 0}},
+        Topology{{4, 4, 4, 4, 9, 9, 9, 9, 9}}, Topology()}) {
+    const int size =
+        topology.host.empty() ? 6 : static_cast<int>(topology.host.size());
+    HostMap hosts(size, topology);
+    for (int root = size - 1; root >= 0; --root) {
+      hosts.SetRoot(root, topology);
+      std::vector<double> crossing(8);
+      for (int rank = 0; rank < size; ++rank) {
+        const TreeNode node = TreeNodeOf(rank, size, root);
+        if (node.parent < 0) continue;
+        const int length = node.place & -node.place;
+        const auto host = [&](int r) {
+          return topology.host.empty() ? r : topology.host[std::size_t(r)];
+        };
+        if (host(rank) != host(node.parent)) {
+          ++crossing[std::size_t(std::bit_width(unsigned(length)) - 1)];
+        }
+      }
+      for (int k = 0; k < hosts.doublings(); ++k) {
+        const double branches = hosts.BranchShare(k) * size;
+        EXPECT_NEAR(hosts.Branch(k) * branches, crossing[std::size_t(k)], 1e-9)
+            << size << " ranks, root " << root << ", branch " << k;
+      }
+    }
+  }
+}
+
+CallQuestion Ask(int size, std::size_t count) {
+  CallQuestion question;
+  question.hosts = HostMap(size);
+  question.count = count;
+  return question;
+}
+
+// At 256 KiB among eight ranks halving-doubling exchanges messages of 128 KiB,
+// a ring of 32 KiB.
+TEST(ChooseAlgorithm, KnowsThatLongMessagesCostMore) {
+  CallQuestion question = Ask(8, 64 << 10);
+  LinkModel link{20e-6, 1e-9, 0, 0};
+  question.model = {link, link};
+  const auto predict = [&](const CollectiveAlgorithm* algorithm) {
+    return PredictSeconds(CollectiveKind::kAllreduce, *algorithm, question);
+  };
+  const double sent = 2 * 7 * 32768;
+  EXPECT_NEAR(predict(&allreduce::kRing), 14 * 20e-6 + sent * 1e-9, 1e-12);
+  EXPECT_NEAR(predict(&allreduce::kHalvingDoubling), 6 * 20e-6 + sent * 1e-9,
+              1e-12);
+  link.long_seconds_per_byte = 4e-9;
+  question.model = {link, link};
+  EXPECT_NEAR(predict(&allreduce::kRing), 14 * 20e-6 + sent * 1e-9, 1e-12);
+  // Of 128 KiB 96 are late in their message, of 64 KiB 32.
+  EXPECT_NEAR(predict(&allreduce::kHalvingDoubling),
+              6 * 20e-6 + sent * 1e-9 + 2 * (96 + 32) * 1024 * 4e-9, 1e-12);
+}
+
+// The root takes in seven messages, and each is half of an exchange for it, or
+// an eighth of what an exchange among all ranks costs them together.
+TEST(ChooseAlgorithm, PricesMessagesInOneDirection) {
+  CallQuestion question = Ask(8, 1000);
+  const LinkModel alone{4e-6, 1e-9, 0, 20e-6};
+  LinkModel together{8e-6, 2e-9, 0, 40e-6};
+  question.alone = CostModel{alone, alone};
+  question.model = {together, together};
+  const auto predict = [&] {
+    return PredictSeconds(CollectiveKind::kReduce, collectives::kDirectReduce,
+                          question);
+  };
+  EXPECT_NEAR(predict(), 4e-6 + 7 * (10e-6 + 4000e-9), 1e-12);
+  together = {80e-6, 16e-9, 0, 400e-6};
+  question.model = {together, together};
+  EXPECT_NEAR(predict(), 10e-6 + 7 * (50e-6 + 8000e-9), 1e-12);
+}
+
+}  // namespace
+}  // namespace gradientflow

@@ -34,6 +34,7 @@ import itertools
 import json
 import os
 import pathlib
+import random
 import re
 import signal
 import socket
@@ -310,11 +311,11 @@ def measure(args: argparse.Namespace, groups: list[Group], collective: str,
     cpu: dict[str, list[tuple[float, float]]] = {one[0]: [] for one in contestants}
     moved = moved_bytes(collective, size, args.ranks)
     bytes_of_ranks = args.ranks * moved * (warmup + iterations)
-    for first in range(args.rounds):
-        # What runs after a slow batch is slowed down, too: each begins in turn.
-        first %= len(contestants)
+    order = random.Random(1)
+    for _ in range(args.rounds):
+        # What runs after a slow batch is slowed down, too.
         for name, _, group, words, seconds in \
-                contestants[first:] + contestants[:first]:
+                order.sample(contestants, len(contestants)):
             seconds.append(
                 group.run(f"{size} {warmup} {iterations} 0 {words}")[0])
             if args.ranks > 1:
@@ -352,6 +353,7 @@ def measure(args: argparse.Namespace, groups: list[Group], collective: str,
     if args.best:
         prices = groups[0].note["prices"]
         row["links"] = groups[0].note["links"]
+        row["chosen"] = groups[0].note["chosen"]
         row["algorithms"] = {
             name: {"time_us": 1e6 * report.median(seconds),
                    "price_us": 1e6 * prices[name] if name in prices else None}

@@ -43,7 +43,7 @@ def _start(srcs, copts, deps):
     first = select({
         # No #include, of which layering_check would ask for a module map; and no
         # note of the system headers that were read, as their names are absolute.
-        "//tests:clang": [
+        "//gradientflow/build_defs:clang": [
             "-MMD",
             "-Wno-unused-command-line-argument",
             "-include-pch",
@@ -80,7 +80,7 @@ def precompiled_headers():
             # Bazel's cache brings the result to checkouts whose files were
             # written at another time. Their content is part of its key.
             copts = _copts(level) + select({
-                "//tests:clang": ["-Xclang", "-fno-pch-timestamp"],
+                "//gradientflow/build_defs:clang": ["-Xclang", "-fno-pch-timestamp"],
                 "//conditions:default": [],
             }),
             deps = ["@googletest//:gtest"],

@@ -7,9 +7,10 @@ whatever depends on googletest starts from there.
 
 load("//gradientflow/build_defs:precompiled.bzl", "precompiled_header")
 
-# Without optimisation, a test compiles in half the time. The oracles of these
-# folders work through so many elements that they would lose more than that when
-# they run. "": what the configuration says.
+# Without optimisation, a test compiles in less than half the time. The oracles and the
+# ranks of these folders work through so many elements that they would lose more than
+# that when they run; of the tests that call them, those below would. "": what the
+# configuration says, for the tests as well.
 _LEVELS = {
     "tests/collectives": "-O1",
     "tests/csc": "-O1",
@@ -19,8 +20,21 @@ _LEVELS = {
     "tests/session": "-O1",
 }
 
-def _level():
-    return _LEVELS.get(native.package_name(), "-O0")
+_OPTIMISED_TESTS = [
+    "tests/collectives:feed_test",
+    "tests/collectives:schedule_allreduce_test",
+    "tests/collectives:schedule_collectives_test",
+    "tests/collectives:schedule_two_level_test",
+    "tests/session:groups_test",
+]
+
+def _level(test):
+    """The level of a library, or of the test of that name."""
+    package = native.package_name()
+    level = _LEVELS.get(package, "-O0")
+    if not test or not level or package + ":" + test in _OPTIMISED_TESTS:
+        return level
+    return "-O0"
 
 def _copts(level):
     if not level:
@@ -33,9 +47,9 @@ def _copts(level):
         "//conditions:default": [],
     })
 
-def _start(srcs, copts, deps):
+def _start(srcs, copts, deps, test = None):
     """What a target of tests is compiled with, and depends on."""
-    level = _level()
+    level = _level(test)
     if not srcs or not [dep for dep in deps if dep.startswith("@googletest//")]:
         return _copts(level) + copts, deps
     name = "precompiled" + level.replace("-", "_")
@@ -67,9 +81,15 @@ def cc_binary(srcs = [], copts = [], deps = [], **kwargs):
     copts, deps = _start(srcs, copts, deps)
     native.cc_binary(srcs = srcs, copts = copts, deps = deps, **kwargs)
 
-def cc_test(srcs = [], copts = [], deps = [], **kwargs):
-    copts, deps = _start(srcs, copts, deps)
-    native.cc_test(srcs = srcs, copts = copts, deps = deps, **kwargs)
+def cc_test(name, srcs = [], copts = [], deps = [], **kwargs):
+    copts, deps = _start(srcs, copts, deps, name)
+    native.cc_test(
+        name = name,
+        srcs = srcs,
+        copts = copts,
+        deps = deps,
+        **kwargs
+    )
 
 def precompiled_headers():
     for level in ["", "-O0", "-O1"]:

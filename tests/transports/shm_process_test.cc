@@ -308,7 +308,6 @@ TEST(ShmProcesses, DeathIsToldEvenIfAnotherProcessKeepsTheSocket) {
       me.host->arena()->slot(1, 0).offset = static_cast<std::uint64_t>(worker);
       me.host->arena()->slot(1, 0).arrived.store(1);
       me.host->arena()->RingSleepers();
-      me.host->arena()->RingMissed();
       ::raise(SIGKILL);
     }
     REQUIRE(me.end.Await([&] { return !me.end.down.empty(); }));
@@ -470,7 +469,6 @@ TEST(ShmEndpoint, AloneOnItsHostHasAnArenaAndNoLinks) {
   for (const auto& link : links.value()) EXPECT_EQ(link, nullptr);
   EXPECT_EQ(host.value()->arena()->members(), std::vector<int>{2});
   EXPECT_TRUE(host.value()->arena()->Allocate(100).ok());
-  host.value()->arena()->RingSleepers();
   EXPECT_EQ(host.value()->Connect(args).status().code(),
             StatusCode::kFailedPrecondition);
 }

@@ -15,8 +15,10 @@
 namespace gradientflow {
 namespace {
 
-// Decisions that a planner remembers.
+// Decisions that a planner remembers, and those for each rank, since trees are
+// decided by their root.
 constexpr std::size_t kDecisionsKept = 256;
+constexpr std::size_t kDecisionsKeptPerRank = 4;
 constexpr std::uint64_t kFirstHash = 0xCBF29CE484222325;
 
 // An order-dependent hash of values of different kinds.
@@ -198,7 +200,11 @@ const CallPlanner::Decision& CallPlanner::Decide(const CollectiveCall& call) {
                         wanted,    call.algorithm != nullptr};
   const auto found = decisions_.find(key);
   if (found != decisions_.end()) return found->second;
-  if (decisions_.size() >= kDecisionsKept) decisions_.clear();
+  if (decisions_.size() >=
+      kDecisionsKept +
+          kDecisionsKeptPerRank * static_cast<std::size_t>(group_.size)) {
+    decisions_.clear();
+  }
   return decisions_.emplace(key, NewDecision(call, wanted)).first->second;
 }
 

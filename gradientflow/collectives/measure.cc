@@ -186,12 +186,14 @@ void Fit(const Sample& sample, int sharers, LinkModel* link) {
     return std::max(more, 0.0) / sample.messages / static_cast<double>(bytes) /
            shared;
   };
-  link->seconds_per_byte =
-      std::max(slope(sample.moderate - sample.several, kShortBytes), 1e-15);
-  link->long_seconds_per_byte = std::max(
-      slope(sample.large - sample.moderate, kLargeBytes - kShortBytes) -
-          link->seconds_per_byte,
-      0.0);
+  const double first = slope(sample.moderate - sample.several, kShortBytes);
+  const double later =
+      slope(sample.large - sample.moderate, kLargeBytes - kShortBytes);
+  // A later byte costs no less. If it seems to, the moderate messages have
+  // waited for a core, which says nothing about bytes.
+  const double average = slope(sample.large - sample.several, kLargeBytes);
+  link->seconds_per_byte = std::max(std::min(first, average), 1e-15);
+  link->long_seconds_per_byte = std::max(later - first, 0.0);
 }
 
 // `model` has the numbers of links that are not measured.

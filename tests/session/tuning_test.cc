@@ -145,6 +145,26 @@ TEST(MeasureLinks, OutlivesADisturbance) {
               expected.value().together.across.long_seconds_per_byte, 1e-12);
 }
 
+// Messages of moderate size wait for a core whenever they are measured.
+TEST(MeasureLinks, DoesNotTakeAWaitForTheCostOfBytes) {
+  CallGroup group;
+  group.size = 2;
+  group.topology.host = {0, 1};
+  ManualClock clock;
+  const auto run = [&](const CollectiveCall& call) {
+    if (call.kind != CollectiveKind::kAllToAll) return Status();
+    const auto bytes = static_cast<double>(call.send_counts[1]);
+    const bool waits = bytes == kShortMessageBytes;
+    clock.Advance(FromSeconds(20e-6 + 1e-9 * bytes + (waits ? 300e-6 : 0)));
+    return Status();
+  };
+  const auto costs = MeasureLinks(group, run, clock);
+  ASSERT_TRUE(costs.ok());
+  const LinkModel& across = costs.value().together.across;
+  EXPECT_NEAR(across.seconds_per_byte, 1e-9, 1e-11);
+  EXPECT_EQ(across.long_seconds_per_byte, 0);
+}
+
 // If a small message was measured on a busy core, a large one would seem free.
 TEST(MeasureLinks, MeasuresNothingOnOneHost) {
   Network network;

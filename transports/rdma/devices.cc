@@ -105,7 +105,7 @@ class OpenDevice {
   int error() const { return error_; }
 
   // Each returns 0 or an errno.
-  int ReadPorts(std::vector<RdmaPort>* ports) const;
+  int ReadPorts(std::vector<RdmaPort>* ports);
   int ReadGids(std::vector<RdmaPort>* ports) const;
   void ReadDmaBuf(RdmaDevice* device) const;
 
@@ -113,9 +113,10 @@ class OpenDevice {
   const VerbsApi& verbs_;
   ibv_context* const context_;
   int error_ = 0;
+  std::size_t gids_ = 0;  // Room in the tables of all ports.
 };
 
-int OpenDevice::ReadPorts(std::vector<RdmaPort>* ports) const {
+int OpenDevice::ReadPorts(std::vector<RdmaPort>* ports) {
   ibv_device_attr device = {};
   int error = verbs_.query_device(context_, &device);
   for (int number = 1; error == 0 && number <= device.phys_port_cnt; ++number) {
@@ -131,13 +132,15 @@ int OpenDevice::ReadPorts(std::vector<RdmaPort>* ports) const {
     port.mtu = BytesOf(seen.active_mtu);
     port.gbps = RateOf(seen);
     port.lid = seen.lid;
+    gids_ += static_cast<std::size_t>(std::max(seen.gid_tbl_len, 0));
     ports->push_back(std::move(port));
   }
   return error;
 }
 
 int OpenDevice::ReadGids(std::vector<RdmaPort>* ports) const {
-  std::vector<ibv_gid_entry> entries(1024);
+  // There is no answer if they do not all fit.
+  std::vector<ibv_gid_entry> entries(gids_);
   const ssize_t found =
       verbs_.query_gids(context_, entries.data(), entries.size());
   if (found < 0) return static_cast<int>(-found);
@@ -180,7 +183,7 @@ void OpenDevice::ReadDmaBuf(RdmaDevice* device) const {
 RdmaDevice Describe(const VerbsApi& verbs, ibv_device* handle) {
   RdmaDevice device;
   device.name = handle->name;
-  const OpenDevice open(verbs, handle);
+  OpenDevice open(verbs, handle);
   if (open.error() != 0) {
     device.problem = StrCat("cannot be opened: ", Reason(open.error()));
     if (open.error() == EACCES || open.error() == EPERM) {
@@ -194,6 +197,7 @@ RdmaDevice Describe(const VerbsApi& verbs, ibv_device* handle) {
   if (error == 0) error = open.ReadGids(&device.ports);
   if (error != 0) {
     device.problem = StrCat("cannot be asked: ", Reason(error));
+    device.ports.clear();
     return device;
   }
   open.ReadDmaBuf(&device);
@@ -204,8 +208,8 @@ std::string MemlockText() {
   const std::size_t limit = MemlockLimit();
   if (limit == SIZE_MAX) return "memory to be locked: no limit";
   return StrCat("memory to be locked: at most ", limit,
-                " bytes; ulimit -l unlimited lifts it, and docker's --ulimit "
-                "memlock=-1");
+                " bytes, if the process is not privileged; ulimit -l unlimited "
+                "lifts the limit, and docker's --ulimit memlock=-1");
 }
 
 std::string PortText(const RdmaDevice& device, const RdmaPort& port,

@@ -43,9 +43,9 @@ struct RdmaPort {
 };
 
 struct RdmaDevice {
-  std::string name;     // "mlx5_0"
-  std::string problem;  // Why it cannot be used; empty if it can.
-  std::vector<RdmaPort> ports;
+  std::string name;             // "mlx5_0"
+  std::string problem;          // Why it cannot be used; empty if it can.
+  std::vector<RdmaPort> ports;  // None if there is a problem.
   // Whether the memory of a GPU can be registered by its dma-buf; if not, why.
   bool dma_buf = false;
   std::string no_dma_buf;

@@ -87,7 +87,9 @@ void Fabric::Send(int peer, MessageId id, ConstBufferView src, Stamp stamp,
   free_sends_.pop_back();
   sends_[slot] = {done, peer, id, src, stamp, false, {}};
   Peer& to = peers_[peer];
-  if (to.down) return FailIfDeparted(peer);
+  if (to.down) FailIfDeparted(peer);
+  // A peer that was never linked may turn up, though it has refused this rank.
+  if (to.down && to.link != nullptr) return;
   if (to.to_send.Spend(src.bytes)) {
     Transmit(slot, MessageKind::kData, id);
   } else {

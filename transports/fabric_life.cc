@@ -288,7 +288,8 @@ void Fabric::Leave(std::chrono::nanoseconds patience) {
   if (!status_.ok()) return;
   leaving_ = true;
   const Clock::Time give_up = clock_.Now() + patience;
-  // Nothing follows a good-bye, so what was announced goes first.
+  // This rank announces nothing after its good-bye, so what it has announced
+  // is answered first.
   DeclineAll();
   while (AwaitsAnswers() && status_.ok() && clock_.Now() < give_up) {
     if (!Poll()) Wait(milliseconds(20));

@@ -8,7 +8,7 @@
 namespace gradientflow {
 namespace {
 
-// Cores that the launcher has not taken away from this process; 0 if unknown.
+// Cores on which this thread, and those that it starts, may run; 0 if unknown.
 int AllowedCores() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);

@@ -12,7 +12,7 @@ int HostCores();
 int HostRanks(const CallGroup& group);
 
 // This rank's share: the host's cores divided by its ranks, but no more than
-// this process may run on; at least 1.
+// this thread may run on; at least 1.
 int CoresOf(const CallGroup& group);
 
 }  // namespace gradientflow

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,13 +60,15 @@ class HubSource final : public LinkSource {
     bool moved = false;
     for (std::size_t r = 0; hub_->open && r < links_.size(); ++r) {
       if (!hub_->dialled[rank_][r] && !hub_->dialled[r][rank_]) continue;
-      if (links_[r] == nullptr) continue;
-      std::unique_ptr<Link> link = std::move(links_[r]);
+      if (links_[r] == nullptr || (hub_->gone[r] && refused_.contains(r))) {
+        continue;
+      }
       if (hub_->gone[r]) {
+        refused_.insert(r);
         sink_->OnGone(static_cast<int>(r),
                       Status(StatusCode::kUnavailable, "refused"));
       } else {
-        sink_->OnLink(static_cast<int>(r), std::move(link));
+        sink_->OnLink(static_cast<int>(r), std::move(links_[r]));
       }
       moved = true;
     }
@@ -81,6 +84,7 @@ class HubSource final : public LinkSource {
   const std::shared_ptr<Hub> hub_;
   Sink* const sink_;
   std::vector<std::unique_ptr<Link>> links_;
+  std::set<std::size_t> refused_;
 };
 
 class FabricLinks : public ::testing::Test, protected FabricRanks {
@@ -277,6 +281,35 @@ TEST_F(FabricLinks, WhoNeedsARankThatHasLeftHearsSo) {
   EXPECT_NE(sent.status.message().find("rank 0 (address 0) has left the job"),
             std::string::npos)
       << sent.status.message();
+}
+
+// It was too busy to accept, for example, and then connects itself.
+TEST_F(FabricLinks, WhatIsSentToARankThatRefusedArrivesIfItTurnsUp) {
+  Make(5);
+  hub_->gone[0] = true;
+  std::vector<std::string> out = {"before", "after!"};
+  std::vector<Ending> sent(2);
+  at(2).Send(0, CallTag(0, 1), View(out[0]), {}, sent[0].done());
+  PollAll();
+  EXPECT_TRUE(at(2).HasDeparted(0));
+  at(2).Send(0, CallTag(0, 2), View(out[1]), {}, sent[1].done());
+  PollAll();
+  hub_->gone[0] = false;
+  PollAll();
+  std::vector<std::string> in(2, std::string(6, '?'));
+  std::vector<Ending> received(2);
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    at(0).Recv(2, CallTag(0, i + 1), Room(&in[i]), 0, received[i].done());
+  }
+  PollAll();
+  clock.Advance(seconds(2));
+  PollAll();
+  EXPECT_EQ(in, out);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(sent[i].times, 1) << i;
+    EXPECT_TRUE(sent[i].status.ok()) << sent[i].status.message();
+    EXPECT_EQ(received[i].times, 1) << i;
+  }
 }
 
 TEST_F(FabricLinks, ALookForARankThatHasLeftIsNoError) {

@@ -16,7 +16,8 @@ class Doorbell {
   // Sends the peer one byte if it sleeps and wants to be rung for any of
   // `reasons` (RingFor bits). Never blocks, and makes a system call only if it
   // rings. What the peer is to find must be visible before the call, in the
-  // single order of sequentially consistent operations.
+  // single order of sequentially consistent operations; or the caller rings
+  // again after a fence, for a peer that was falling asleep.
   void Ring(std::uint32_t reasons) const {
     if (peer_sleeps_->load(std::memory_order_seq_cst) & reasons) RingNow();
   }

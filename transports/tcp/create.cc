@@ -139,6 +139,12 @@ Result<std::unique_ptr<Endpoint>> TcpEndpoint::Listen(
 
 Result<std::shared_ptr<IoThreads>> TcpEndpoint::StartIoThreads(
     const ConnectArgs& args) {
+  bool links = args.more_later;
+  for (int r = 0; r < args.size; ++r) {
+    links |=
+        r != args.rank && !args.addresses[static_cast<std::size_t>(r)].empty();
+  }
+  if (!links) return std::shared_ptr<IoThreads>();
   const int line = LineRateOf(addresses_);
   const int threads = ChooseIoThreads(options_.io_threads, line, args.cores);
   if (options_.io_threads < 0) {

@@ -115,11 +115,11 @@ Result<std::shared_ptr<IoThreads>> IoThreads::Start(int threads,
                                                     Poller* poller) {
   if (threads <= 0) return std::shared_ptr<IoThreads>();
   Result<Fd> returned = MakeEvent();
-  if (!returned.ok()) return returned.status();
+  if (!returned.ok()) return std::shared_ptr<IoThreads>();
   std::shared_ptr<IoThreads> io(
       new IoThreads(poller, std::move(returned).value()));
   GF_RETURN_IF_ERROR(poller->Add(io->returned_fd_.get(), EPOLLIN, io.get(), 0));
-  for (int i = 0; i < threads; ++i) GF_RETURN_IF_ERROR(io->Add());
+  for (int i = 0; i < threads; ++i) io->Add();
   if (io->borrowers_.empty()) return std::shared_ptr<IoThreads>();
   return io;
 }
@@ -130,9 +130,9 @@ IoThreads::IoThreads(Poller* poller, Fd returned_fd)
       threads_(std::make_unique<Threads>()) {}
 
 // With fewer threads than wanted everything works; it takes longer.
-Status IoThreads::Add() {
+void IoThreads::Add() {
   Result<Fd> wake = MakeEvent();
-  if (!wake.ok()) return wake.status();
+  if (!wake.ok()) return;
   borrowers_.push_back(std::make_unique<Borrower>());
   Borrower& borrower = *borrowers_.back();
   borrower.wake_fd = std::move(wake).value();
@@ -141,10 +141,9 @@ Status IoThreads::Add() {
     threads_->all.emplace_back([this, &borrower] { Run(borrower); });
   } catch (const std::system_error&) {
     borrowers_.pop_back();
-    return Status();
+    return;
   }
   ::pthread_setname_np(threads_->all.back().native_handle(), "gf-io");
-  return Status();
 }
 
 IoThreads::~IoThreads() {
@@ -164,6 +163,7 @@ void IoThreads::Tell(Borrower& borrower, Command command) {
   {
     MutexLock lock(borrower.mutex);
     borrower.inbox.push_back(command);
+    if (command.take_back) borrower.called.store(true);
     wake = std::exchange(borrower.asleep, false);
   }
   if (wake) Signal(borrower.wake_fd);
@@ -241,8 +241,8 @@ bool IoThreads::OnEvents(std::uint64_t cookie, std::uint32_t events) {
 void IoThreads::Run(Borrower& borrower) {
   std::vector<Loan*> loans;
   while (Obey(borrower, &loans)) {
-    std::erase_if(loans, [this](Loan* loan) {
-      if (!loan->ready_) return false;
+    std::erase_if(loans, [&](Loan* loan) {
+      if (!loan->ready_ || borrower.called.load()) return false;
       Move(loan);
       if (!loan->ended && loan->moved_bytes < loan->least_bytes) return false;
       Return(loan);
@@ -258,6 +258,7 @@ bool IoThreads::Obey(Borrower& borrower, std::vector<Loan*>* loans) {
   {
     MutexLock lock(borrower.mutex);
     borrower.asleep = false;
+    borrower.called.store(false);
     commands.swap(borrower.inbox);
   }
   for (const Command& command : commands) {

@@ -112,6 +112,8 @@ class IoThreads final : private Poller::Target {
     Mutex mutex;
     std::vector<Command> inbox GF_GUARDED_BY(mutex);
     bool asleep GF_GUARDED_BY(mutex) = false;
+    // A loan is to be taken back: the thread begins no other system call.
+    std::atomic<bool> called{false};
     // Counts the loans that were taken back.
     std::atomic<std::uint32_t> answers{0};
     // For the thread that drives.
@@ -120,7 +122,7 @@ class IoThreads final : private Poller::Target {
   };
 
   IoThreads(Poller* poller, Fd returned_fd);
-  Status Add();
+  void Add();
 
   // On the thread that drives.
   bool OnEvents(std::uint64_t cookie, std::uint32_t events) override;

@@ -81,11 +81,13 @@ const LaneMaker::Dialling* LaneMaker::FindDialling(int peer) const {
 std::string LaneMaker::TroubleWith(int peer) const {
   const Dialling* const dialling = FindDialling(peer);
   if (dialling == nullptr) return "";
-  std::string trouble = dialling->trouble;
+  const std::string& before = dialling->trouble;
+  std::string trouble;
   for (const OutgoingLane& lane : dialling->lanes) {
     if (!lane.connected()) trouble = lane.Trouble();
   }
-  return trouble;
+  if (trouble.empty() || before.empty()) return trouble + before;
+  return StrCat(trouble, "; before that ", before);
 }
 
 std::vector<LaneMaker::Refusal> LaneMaker::Refusals() const {
@@ -173,11 +175,14 @@ Status LaneMaker::StartAttempts(Clock::Time now) {
       const Status started = lane.Start(now);
       if (started.ok()) continue;
       if (started.code() != StatusCode::kResourceExhausted) return started;
+      if (dialling.may_wait) {
+        BeginAgain(dialling, started.message(), now);
+        break;
+      }
       // A stranger may hold the descriptor that the attempt lacks.
-      if (incoming_.DropOldestStranger()) continue;
-      if (!dialling.may_wait) return WithoutDescriptors(dialling.peer);
-      BeginAgain(dialling, started.message(), now);
-      break;
+      if (!incoming_.DropOldestStranger()) {
+        return WithoutDescriptors(dialling.peer);
+      }
     }
   }
   return Status();
@@ -272,9 +277,11 @@ void LaneMaker::ReadAnswer(Dialling& dialling, int fd, Clock::Time now) {
     return BeginAgain(dialling, "it did not keep the connections", now);
   }
   const Result<LaneHello> answer = dialling.answer.Take();
-  dialling.accepted = answer.ok() &&
-                      answer.value().step == LaneHello::Step::kAccept &&
-                      IsProven(answer.value(), args_.secret, first.nonce());
+  dialling.accepted =
+      answer.ok() && answer.value().step == LaneHello::Step::kAccept &&
+      IsProven(answer.value(), args_.secret, first.nonce()) &&
+      std::all_of(dialling.lanes.begin(), dialling.lanes.end(),
+                  [](const OutgoingLane& lane) { return lane.connected(); });
   if (!dialling.accepted) BeginAgain(dialling, "it sent garbage", now);
 }
 

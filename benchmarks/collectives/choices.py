@@ -21,7 +21,7 @@ def main() -> None:
         took = {name: one["time_us"] for name, one in row["algorithms"].items()}
         for name, time in took.items():
             times[job, point, name].append(time)
-        # Of a choice that depends on the root only the calls' own time is known.
+        # If the choice depends on the root, only the calls' own time is known.
         lost[job][point].append(
             took.get(row["chosen"], row["time_us"]) / min(took.values()))
     for job, points in lost.items():

@@ -85,7 +85,7 @@ class Group:
         `processes`."""
         self.name = name
         self.note: dict[str, Any] = {}  # Rank 0's, of the last check.
-        # Of all ranks, for the last batch; io threads' part of it.
+        # What the last batch took of all ranks, and the part of their io threads.
         self.cpu_seconds = self.io_seconds = 0.0
         self._processes = processes
         self._streams = streams or [(p.stdin, p.stdout) for p in processes]

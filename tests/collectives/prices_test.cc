@@ -67,7 +67,7 @@ TEST(ChooseAlgorithm, KnowsThatLongMessagesCostMore) {
   link.long_seconds_per_byte = 4e-9;
   question.model = {link, link};
   EXPECT_NEAR(predict(&allreduce::kRing), 14 * 20e-6 + sent * 1e-9, 1e-12);
-  // Of 128 KiB 96 are late in their message, of 64 KiB 32.
+  // 96 of 128 KiB are late in their message, and 32 of 64 KiB.
   EXPECT_NEAR(predict(&allreduce::kHalvingDoubling),
               6 * 20e-6 + sent * 1e-9 + 2 * (96 + 32) * 1024 * 4e-9, 1e-12);
 }

@@ -22,7 +22,7 @@ struct RdmaGid {
 
   // An IPv4 address within an IPv6 one, as RoCE has them.
   bool is_ipv4() const;
-  // Of no use to another host but by accident: fe80::/10 over Ethernet.
+  // fe80::/10: over Ethernet, other hosts reach it by accident only.
   bool is_link_local() const;
   // "10.0.0.2", or as IPv6 addresses are written.
   std::string ToString() const;

@@ -127,6 +127,7 @@ Result<std::shared_ptr<IoThreads>> IoThreads::Start(int threads,
 IoThreads::IoThreads(Poller* poller, Fd returned_fd)
     : poller_(poller),
       returned_fd_(std::move(returned_fd)),
+      returned_(std::make_unique<Returned>()),
       threads_(std::make_unique<Threads>()) {}
 
 // With fewer threads than wanted everything works; it takes longer.
@@ -148,8 +149,8 @@ void IoThreads::Add() {
 
 IoThreads::~IoThreads() {
   if (process_.forked()) {
-    // Joining or destroying them is for the process that has them.
     LeaveBehind(threads_.release());
+    LeaveBehind(returned_.release());
     for (auto& borrower : borrowers_) LeaveBehind(borrower.release());
     return;
   }
@@ -200,16 +201,16 @@ void IoThreads::TakeBack(Loan* loan) {
        seen = borrower.answers.load()) {
     borrower.answers.wait(seen);
   }
-  MutexLock lock(mutex_);
-  std::erase(returned_, loan);
+  MutexLock lock(returned_->mutex);
+  std::erase(returned_->loans, loan);
   IsBack(loan);
 }
 
 Loan* IoThreads::PopReturned() {
-  MutexLock lock(mutex_);
-  if (returned_.empty()) return nullptr;
-  Loan* const loan = returned_.front();
-  returned_.pop_front();
+  MutexLock lock(returned_->mutex);
+  if (returned_->loans.empty()) return nullptr;
+  Loan* const loan = returned_->loans.front();
+  returned_->loans.pop_front();
   return loan;
 }
 
@@ -220,10 +221,10 @@ bool IoThreads::OnEvents(std::uint64_t cookie, std::uint32_t events) {
   static_cast<void>(events);
   std::size_t count = 0;
   {
-    MutexLock lock(mutex_);
+    MutexLock lock(returned_->mutex);
     Reset(returned_fd_);
-    told_ = false;
-    count = returned_.size();
+    returned_->told = false;
+    count = returned_->loans.size();
   }
   bool any = false;
   for (; count > 0; --count) {
@@ -326,9 +327,9 @@ void IoThreads::WaitForWork(Borrower& borrower,
 }
 
 void IoThreads::Return(Loan* loan) {
-  MutexLock lock(mutex_);
-  returned_.push_back(loan);
-  if (!std::exchange(told_, true)) Signal(returned_fd_);
+  MutexLock lock(returned_->mutex);
+  returned_->loans.push_back(loan);
+  if (!std::exchange(returned_->told, true)) Signal(returned_fd_);
 }
 
 }  // namespace gradientflow

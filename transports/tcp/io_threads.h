@@ -141,13 +141,16 @@ class IoThreads final : private Poller::Target {
   const Fd returned_fd_;  // Readable if there may be returned loans.
   const ProcessMark process_;
   std::vector<std::unique_ptr<Borrower>> borrowers_;
-  // Of class std::thread; kept apart, because a forked child must not join
-  // them.
+  // What io threads share, and the threads. A forked child must neither join
+  // them nor destroy what they were changing.
+  struct Returned {
+    Mutex mutex;
+    std::deque<Loan*> loans GF_GUARDED_BY(mutex);
+    bool told GF_GUARDED_BY(mutex) = false;  // returned_fd_ is readable.
+  };
   struct Threads;
+  std::unique_ptr<Returned> returned_;
   std::unique_ptr<Threads> threads_;
-  Mutex mutex_;
-  std::deque<Loan*> returned_ GF_GUARDED_BY(mutex_);
-  bool told_ GF_GUARDED_BY(mutex_) = false;  // returned_fd_ is readable.
 };
 
 }  // namespace gradientflow

@@ -29,7 +29,8 @@ struct TcpLinkArgs {
   std::vector<Socket> lanes;     // Connected; 1 to kMaxTcpLanes of them.
   Poller* poller = nullptr;      // Outlives the link.
   LinkEvents* events = nullptr;  // Outlives the link.
-  // Of the same rank and poller. Null: the thread that drives moves all bytes.
+  // The io threads of the same rank and poller. Null: the thread that drives
+  // moves all bytes.
   std::shared_ptr<IoThreads> io;
 };
 

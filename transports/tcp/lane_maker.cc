@@ -48,11 +48,18 @@ Status LaneMaker::Know(int peer, const std::string& address) {
   to.address = address;
   to.lanes = LanesBetween(args_.options,
                           std::min(args_.rails, RailsIn(published.value())));
-  to.ways =
-      WaysTo(std::move(published).value(), args_.options, args_.interfaces);
-  to.on_this_host = IsOnThisHost(to.ways, *args_.listeners);
+  to.published = std::move(published).value();
+  to.ways_found = false;
   incoming_.Expect(peer, to.lanes);
   return Status();
+}
+
+const std::vector<RatedAddress>& LaneMaker::FindWays(int peer) {
+  Peer& to = at(peer);
+  if (std::exchange(to.ways_found, true)) return to.ways;
+  to.ways = WaysTo(to.published, args_.options, args_.interfaces);
+  to.on_this_host = IsOnThisHost(to.ways, *args_.listeners);
+  return to.ways;
 }
 
 void LaneMaker::Dial(int peer) {
@@ -121,7 +128,7 @@ void LaneMaker::Begin(Dialling& dialling, Clock::Time now) {
     dialling.trouble = "its address is not known yet";
     return;
   }
-  if (peer.ways.empty()) {
+  if (FindWays(dialling.peer).empty()) {
     dialling.trouble = StrCat("expected an IPv", args_.options.ip_version,
                               " address; it has to connect to this rank");
     return;

@@ -67,7 +67,7 @@ class LaneMaker {
   // kInvalidArgument names the peer. May be called once per peer.
   Status Know(int peer, const std::string& address);
   // Returns whether Know() has found an address that this rank may dial.
-  bool HasWays(int peer) const { return !at(peer).ways.empty(); }
+  bool HasWays(int peer) { return !FindWays(peer).empty(); }
   // From here on connects to `peer`, as soon as it is known, until there are
   // lanes. No effect if this rank does so already.
   void Dial(int peer);
@@ -108,9 +108,13 @@ class LaneMaker {
   std::string TroubleAtTheDoor() const { return door_.Trouble(); }
 
  private:
+  const std::vector<RatedAddress>& FindWays(int peer);
   struct Peer {
-    std::string address;             // Empty: not known.
-    int lanes = 0;                   // Above 0 if the address is known.
+    std::string address;  // Empty: not known.
+    int lanes = 0;        // Above 0 if the address is known.
+    // Found when they are needed: most ranks are never dialled.
+    bool ways_found = false;
+    std::vector<RatedAddress> published;
     std::vector<RatedAddress> ways;  // Those that this rank may use.
     bool on_this_host = false;
     std::uint32_t dials = 0;  // How often all lanes have been opened.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/base/symbols.h"
 
 namespace gradientflow {
 namespace {
@@ -34,29 +35,6 @@ Result<void*> Open(const std::string& path, std::string* found) {
   }
   return Unusable(StrCat("the library cannot be loaded (", tried, ")"));
 }
-
-// Looks names up in one library, and remembers those that are missing.
-class Symbols {
- public:
-  explicit Symbols(void* library) : library_(library) {}
-
-  template <typename Function>
-  void Optional(const char* name, Function** function) {
-    *function = reinterpret_cast<Function*>(::dlsym(library_, name));
-  }
-  template <typename Function>
-  void Required(const char* name, Function** function) {
-    Optional(name, function);
-    if (*function == nullptr) {
-      missing_ += StrCat(missing_.empty() ? "" : ", ", name);
-    }
-  }
-  const std::string& missing() const { return missing_; }
-
- private:
-  void* const library_;
-  std::string missing_;
-};
 
 void FindAll(Symbols* symbols, NcclApi* api) {
   Symbols& s = *symbols;

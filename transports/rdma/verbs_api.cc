@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/base/symbols.h"
 
 namespace gradientflow {
 namespace {
@@ -16,32 +17,6 @@ constexpr const char* kLibrary = "libibverbs.so.1";
 Status Unusable(const std::string& what) {
   return Status(StatusCode::kUnimplemented, StrCat("libibverbs: ", what));
 }
-
-// Looks names up in one library, and remembers those that are missing. A name
-// has a version, since an old program's function of the same name takes other
-// structures.
-class Symbols {
- public:
-  explicit Symbols(void* library) : library_(library) {}
-
-  template <typename Function>
-  void Optional(const char* name, const char* version, Function** function) {
-    *function = reinterpret_cast<Function*>(::dlvsym(library_, name, version));
-  }
-  template <typename Function>
-  void Required(const char* name, const char* version, Function** function) {
-    Optional(name, version, function);
-    if (*function == nullptr) {
-      missing_ +=
-          StrCat(missing_.empty() ? "" : ", ", name, " (", version, ")");
-    }
-  }
-  const std::string& missing() const { return missing_; }
-
- private:
-  void* const library_;
-  std::string missing_;
-};
 
 // What verbs.h defines inline calls a driver through the tables in its objects.
 
@@ -83,35 +58,35 @@ ssize_t QueryGids(ibv_context* context, ibv_gid_entry* out, std::size_t room) {
 
 void FindAll(Symbols* symbols, VerbsApi* api) {
   Symbols& s = *symbols;
-  s.Required("ibv_get_device_list", "IBVERBS_1.1", &api->get_device_list);
-  s.Required("ibv_free_device_list", "IBVERBS_1.1", &api->free_device_list);
-  s.Required("ibv_open_device", "IBVERBS_1.1", &api->open_device);
-  s.Required("ibv_close_device", "IBVERBS_1.1", &api->close_device);
-  s.Required("ibv_query_device", "IBVERBS_1.1", &api->query_device);
-  s.Required("_ibv_query_gid_table", "IBVERBS_1.11", &query_gid_table);
-  s.Required("ibv_alloc_pd", "IBVERBS_1.1", &api->alloc_pd);
-  s.Required("ibv_dealloc_pd", "IBVERBS_1.1", &api->dealloc_pd);
-  s.Required("ibv_reg_mr_iova2", "IBVERBS_1.8", &api->reg_mr);
-  s.Optional("ibv_reg_dmabuf_mr", "IBVERBS_1.12", &api->reg_dmabuf_mr);
-  s.Required("ibv_dereg_mr", "IBVERBS_1.1", &api->dereg_mr);
-  s.Required("ibv_create_comp_channel", "IBVERBS_1.0",
-             &api->create_comp_channel);
-  s.Required("ibv_destroy_comp_channel", "IBVERBS_1.0",
-             &api->destroy_comp_channel);
-  s.Required("ibv_create_cq", "IBVERBS_1.1", &api->create_cq);
-  s.Required("ibv_destroy_cq", "IBVERBS_1.1", &api->destroy_cq);
-  s.Required("ibv_get_cq_event", "IBVERBS_1.1", &api->get_cq_event);
-  s.Required("ibv_ack_cq_events", "IBVERBS_1.1", &api->ack_cq_events);
-  s.Required("ibv_create_qp", "IBVERBS_1.1", &api->create_qp);
-  s.Required("ibv_modify_qp", "IBVERBS_1.1", &api->modify_qp);
-  s.Required("ibv_destroy_qp", "IBVERBS_1.1", &api->destroy_qp);
-  s.Required("ibv_get_async_event", "IBVERBS_1.1", &api->get_async_event);
-  s.Required("ibv_ack_async_event", "IBVERBS_1.1", &api->ack_async_event);
-  s.Required("ibv_fork_init", "IBVERBS_1.1", &api->fork_init);
-  s.Optional("ibv_is_fork_initialized", "IBVERBS_1.13",
-             &api->is_fork_initialized);
-  s.Required("ibv_wc_status_str", "IBVERBS_1.1", &api->wc_status_str);
-  s.Required("ibv_event_type_str", "IBVERBS_1.1", &api->event_type_str);
+  s.Required("ibv_get_device_list", &api->get_device_list, "IBVERBS_1.1");
+  s.Required("ibv_free_device_list", &api->free_device_list, "IBVERBS_1.1");
+  s.Required("ibv_open_device", &api->open_device, "IBVERBS_1.1");
+  s.Required("ibv_close_device", &api->close_device, "IBVERBS_1.1");
+  s.Required("ibv_query_device", &api->query_device, "IBVERBS_1.1");
+  s.Required("_ibv_query_gid_table", &query_gid_table, "IBVERBS_1.11");
+  s.Required("ibv_alloc_pd", &api->alloc_pd, "IBVERBS_1.1");
+  s.Required("ibv_dealloc_pd", &api->dealloc_pd, "IBVERBS_1.1");
+  s.Required("ibv_reg_mr_iova2", &api->reg_mr, "IBVERBS_1.8");
+  s.Optional("ibv_reg_dmabuf_mr", &api->reg_dmabuf_mr, "IBVERBS_1.12");
+  s.Required("ibv_dereg_mr", &api->dereg_mr, "IBVERBS_1.1");
+  s.Required("ibv_create_comp_channel", &api->create_comp_channel,
+             "IBVERBS_1.0");
+  s.Required("ibv_destroy_comp_channel", &api->destroy_comp_channel,
+             "IBVERBS_1.0");
+  s.Required("ibv_create_cq", &api->create_cq, "IBVERBS_1.1");
+  s.Required("ibv_destroy_cq", &api->destroy_cq, "IBVERBS_1.1");
+  s.Required("ibv_get_cq_event", &api->get_cq_event, "IBVERBS_1.1");
+  s.Required("ibv_ack_cq_events", &api->ack_cq_events, "IBVERBS_1.1");
+  s.Required("ibv_create_qp", &api->create_qp, "IBVERBS_1.1");
+  s.Required("ibv_modify_qp", &api->modify_qp, "IBVERBS_1.1");
+  s.Required("ibv_destroy_qp", &api->destroy_qp, "IBVERBS_1.1");
+  s.Required("ibv_get_async_event", &api->get_async_event, "IBVERBS_1.1");
+  s.Required("ibv_ack_async_event", &api->ack_async_event, "IBVERBS_1.1");
+  s.Required("ibv_fork_init", &api->fork_init, "IBVERBS_1.1");
+  s.Optional("ibv_is_fork_initialized", &api->is_fork_initialized,
+             "IBVERBS_1.13");
+  s.Required("ibv_wc_status_str", &api->wc_status_str, "IBVERBS_1.1");
+  s.Required("ibv_event_type_str", &api->event_type_str, "IBVERBS_1.1");
   api->query_port = &QueryPort;
   api->query_gids = &QueryGids;
   api->poll_cq = &PollCq;

@@ -97,11 +97,6 @@ def precompiled_headers():
             name = "precompiled" + level.replace("-", "_"),
             testonly = True,
             header = "precompiled.inc",
-            # Bazel's cache brings the result to checkouts whose files were
-            # written at another time. Their content is part of its key.
-            copts = _copts(level) + select({
-                "//gradientflow/build_defs:clang": ["-Xclang", "-fno-pch-timestamp"],
-                "//conditions:default": [],
-            }),
+            copts = _copts(level),
             deps = ["@googletest//:gtest"],
         )

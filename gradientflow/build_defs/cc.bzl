@@ -41,11 +41,5 @@ def product_precompiled_header():
     precompiled_header(
         name = "precompiled",
         header = "precompiled.inc",
-        # Bazel's cache brings the result to checkouts whose files were written at
-        # another time. Their content is part of its key.
-        copts = select({
-            ":clang": ["-Xclang", "-fno-pch-timestamp"],
-            "//conditions:default": [],
-        }),
         visibility = ["//visibility:public"],
     )

@@ -72,13 +72,7 @@ def _precompiled_header(ctx):
         headers = depset([header, compiled]),
     ))
 
-precompiled_header = rule(
-    doc = """`<name>.h`, a copy of `header`, and what the compiler makes of it.
-
-    C++ files of targets that depend on this begin with
-    `-include <package>/<name>.h`. REQUIRES: they are compiled with the same
-    `copts`, apart from those about warnings.
-    """,
+_precompiled = rule(
     implementation = _precompiled_header,
     attrs = {
         "header": attr.label(allow_single_file = [".h", ".inc"], mandatory = True),
@@ -91,3 +85,28 @@ precompiled_header = rule(
     fragments = ["cpp"],
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
 )
+
+def precompiled_header(copts = [], **kwargs):
+    """`<name>.h`, a copy of `header`, and what the compiler makes of it.
+
+    C++ files of targets that depend on this begin with
+    `-include <package>/<name>.h`. REQUIRES: they are compiled with the same
+    `copts`, apart from those about warnings.
+
+    `header`, `copts` and `deps` are what they are for a cc_library of one header.
+    """
+    _precompiled(
+        copts = copts + select({
+            "//gradientflow/build_defs:clang": [
+                "-Xclang",
+                # Bazel's cache brings the result to checkouts whose files were
+                # written at another time. Their content is part of its key.
+                "-fno-pch-timestamp",
+                # Templates that the headers themselves use: clang would
+                # instantiate them in each file that starts from the result.
+                "-fpch-instantiate-templates",
+            ],
+            "//conditions:default": [],
+        }),
+        **kwargs
+    )

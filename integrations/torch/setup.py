@@ -57,23 +57,32 @@ major, minor = torch_version()
 from torch.utils import cpp_extension  # noqa: E402
 
 
+def jobs() -> int:
+    """How many compilers may run at a time."""
+    return int(os.environ.get("MAX_JOBS") or len(os.sched_getaffinity(0)))
+
+
 def joined_sources(into: pathlib.Path) -> list[str]:
     """Writes files that include the sources in csrc/, and returns their names.
-    Sources with the same first word, such as those of backend_*.cc, share a
-    file, because a compiler spends most of its time on torch's headers."""
-    csrc = HERE / "csrc"
+    A compiler spends most of its time on torch's headers, so it is one file where
+    there are few cores, and at most five. Sources with the same first word, such as
+    those of backend_*.cc, share a file."""
     together: dict[str, list[pathlib.Path]] = {}
-    for path in sorted(csrc.glob("*.cc")):
+    for path in sorted((HERE / "csrc").glob("*.cc")):
         word = path.stem.partition("_")[0]
         known = word if word in ("backend", "bind", "data", "hook") else "other"
         together.setdefault(known, []).append(path)
+    files = max(1, min(len(together), jobs() // 2))
+    parts: list[list[pathlib.Path]] = [[] for _ in range(files)]
+    for i, paths in enumerate(together.values()):
+        parts[i % files] += paths
     into.mkdir(parents=True, exist_ok=True)
     # Give each file the date of the newest source, so that nothing is compiled
     # in vain.
-    newest = max(path.stat().st_mtime for path in csrc.iterdir())
+    newest = max(path.stat().st_mtime for path in (HERE / "csrc").iterdir())
     joined = []
-    for word, paths in together.items():
-        file = into / f"{word}.cc"
+    for i, paths in enumerate(parts):
+        file = into / f"{i}.cc"
         file.write_text("".join(f'#include "{path}"\n' for path in paths))
         os.utime(file, (newest, newest))
         joined.append(str(file))

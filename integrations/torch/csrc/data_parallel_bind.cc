@@ -168,12 +168,12 @@ py::dict StatsOf(const DataParallel& model) {
 }
 
 // The fields are lars, lr, momentum, weight_decay, nesterov, eta, eps.
-using Group = std::tuple<bool, float, float, float, bool, float, float>;
+using GroupFields = std::tuple<bool, float, float, float, bool, float, float>;
 
-void Step(DataParallel& model, const std::vector<Group>& groups,
+void Step(DataParallel& model, const std::vector<GroupFields>& groups,
           std::vector<int32_t> group_of) {
   std::vector<gf_optimizer> optimizers;
-  for (const Group& group : groups) {
+  for (const GroupFields& group : groups) {
     gf_optimizer& optimizer = optimizers.emplace_back();
     gf_optimizer_init(&optimizer);
     bool lars = false;

@@ -27,7 +27,7 @@ at::ScalarType WireOf(const std::string& name) {
   return at::kFloat;
 }
 
-py::dict StatsOf(const Hook& hook) {
+py::dict StatsOfHook(const Hook& hook) {
   const HookStats stats = hook.stats();
   py::dict dict;
   dict["steps"] = stats.steps;
@@ -66,7 +66,7 @@ std::shared_ptr<CscHook> RegisterCsc(
 
 // Returns (step, loss scale, buckets, selected, residuals); the buckets are
 // lists of the parameters' indices.
-py::tuple Save(CscHook& hook) {
+py::tuple SaveHook(CscHook& hook) {
   CscState state;
   {
     const py::gil_scoped_release no_gil;
@@ -108,11 +108,11 @@ bool HasBuckets(const c10d::Reducer& reducer, const CscModel& model,
 // its buckets keeps its own, since it would not rebuild them again: the
 // selection for other buckets is then not used. `rebuilds` says whether this
 // DDP rebuilds its buckets at all.
-void Restore(CscHook& hook, const Reducer& reducer, bool rebuilds,
-             uint64_t step, float loss_scale,
-             std::vector<std::vector<size_t>> buckets,
-             const std::vector<at::Tensor>& selected,
-             const std::vector<std::optional<at::Tensor>>& residuals) {
+void RestoreHook(CscHook& hook, const Reducer& reducer, bool rebuilds,
+                 uint64_t step, float loss_scale,
+                 std::vector<std::vector<size_t>> buckets,
+                 const std::vector<at::Tensor>& selected,
+                 const std::vector<std::optional<at::Tensor>>& residuals) {
   CscState state;
   state.step = step;
   state.loss_scale = loss_scale;
@@ -139,10 +139,10 @@ void Restore(CscHook& hook, const Reducer& reducer, bool rebuilds,
 
 void BindHook(py::module& module) {
   py::class_<Hook, std::shared_ptr<Hook>>(module, "Hook")
-      .def("stats", &StatsOf);
+      .def("stats", &StatsOfHook);
   py::class_<CscHook, Hook, std::shared_ptr<CscHook>>(module, "CscHook")
-      .def("save", &Save)
-      .def("restore", &Restore)
+      .def("save", &SaveHook)
+      .def("restore", &RestoreHook)
       .def("set_loss_scale", &CscHook::SetLossScale,
            py::call_guard<py::gil_scoped_release>())
       .def("finish_shadow", &CscHook::FinishShadow,

@@ -25,6 +25,7 @@ _OPTIMISED_TESTS = [
     "tests/collectives:schedule_allreduce_test",
     "tests/collectives:schedule_collectives_test",
     "tests/collectives:schedule_two_level_test",
+    "tests/session:allreduce_test",
     "tests/session:groups_test",
 ]
 

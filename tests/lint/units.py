@@ -5,62 +5,87 @@ Usage: units.py FILE.cc...
 
 Prints one unit per line, largest first. Headers take most of the time of reading a
 source, and a unit reads each of them once. Two files stand in one unit only if they
-define nothing of the same name, since a unit has one anonymous namespace. This goes
-by the text of the files, and so it only nearly holds: whoever uses a unit that does
-not compile takes apart what does not go together.
+define nothing of the same name, since a unit has one anonymous namespace, and if
+neither mentions a type or a constant that the other defines, since it means one of a
+header. This goes by the text of the files, and so it only nearly holds: whoever uses
+a unit that does not compile takes apart what does not go together.
 """
 
+import functools
 import pathlib
 import re
 import sys
 
-# A unit of more files saves little more, and others wait for it at the end.
-MOST_FILES = 16
+# Units of more files are no fewer: what they have already keeps others out.
+MOST_FILES = 32
 # The house's style indents what is inside a function or a class, and nothing else.
 TYPE = re.compile(r"(?:class|struct|enum(?: class)?|union) (\w+)")
 OTHER = re.compile(r"(?!namespace|using namespace|return)[A-Za-z_][^=({;\[]*?"
                    r"(?<![:\w])(\w+)\s*[=({;\[]")
+CONSTANT = re.compile("k[A-Z]")
+INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
 # The kernel's headers define again what libc's define: no two of these go together.
 KERNEL = re.compile(r"#include <linux/")
 
 
-def names(text):
-    """Returns what a source defines at the level of a namespace."""
-    found = set()
-    for line in text.splitlines():
-        match = TYPE.match(line) or OTHER.match(line)
-        if match:
-            found.add(match.group(1))
-    return found
+@functools.cache
+def words_in(header):
+    """Returns what a header mentions, or one that it includes."""
+    path = pathlib.Path(header)
+    return words_of(path.read_text()) if path.is_file() else frozenset()
+
+
+def words_of(text):
+    return frozenset(re.findall(r"\w+", text)).union(
+        *map(words_in, INCLUDE.findall(text)))
+
+
+class Source:
+    """What a source defines in its namespace, and what it or its headers mention."""
+
+    def __init__(self, text):
+        self.alone = KERNEL.search(text) is not None
+        self.words = words_of(text)
+        self.names = {"main"} if "BENCHMARK_MAIN" in text else set()
+        self.meant = set()  # Types and constants, of which only one can be meant.
+        for line in text.splitlines():
+            match = TYPE.match(line) or OTHER.match(line)
+            if match:
+                self.names.add(match.group(1))
+            if match and (match.re is TYPE or CONSTANT.match(match.group(1))):
+                self.meant.add(match.group(1))
+
+    def goes_with(self, other):
+        return not (self.alone or other.alone or self.names & other.names
+                    or self.meant & other.words or other.meant & self.words)
 
 
 def units_of(sources):
     """Splits [(file, text)]: each joins the first unit that it fits."""
     units = []
     for file, text in sources:
-        if KERNEL.search(text):
-            units.append(([file], None))
-            continue
-        mine = names(text)
-        for files, taken in units:
-            if taken is not None and len(files) < MOST_FILES \
-                    and not mine & taken:
-                files.append(file)
-                taken |= mine
+        mine = Source(text)
+        for unit in units:
+            if len(unit) < MOST_FILES and all(
+                    mine.goes_with(other) for _, other in unit):
+                unit.append((file, mine))
                 break
         else:
-            units.append(([file], mine))
-    return [files for files, _ in units]
+            units.append([(file, mine)])
+    return [[file for file, _ in unit] for unit in units]
 
 
 def self_test():
-    assert names("int F(int a,\n      int b) {\n  int c = 3;") == {"F"}
-    assert names("constexpr double kA = 1;\nclass B final : public C {") == {
+    assert Source("int F(int a,\n      int b) {\n  int c = 3;").names == {"F"}
+    assert Source("constexpr double kA = 1;\nclass B final : public C {").names == {
         "kA", "B"}
-    assert names("Status A::B(int c) {\nnamespace d {") == set()
+    assert not Source("Status A::B(int c) {\nnamespace d {").names
     assert units_of([("a", "int x;"), ("b", "int y;"), ("c", "int x;"),
                      ("d", "#include <linux/e.h>")]) == [
                          ["a", "b"], ["c"], ["d"]]
+    assert units_of([("a", "struct A {"), ("b", "int b(A& c);"), ("c", "int A;"),
+                     ("d", "BENCHMARK_MAIN();"), ("e", "int main() {")]) == [
+                         ["a", "d"], ["b", "c", "e"]]
 
 
 def main():

@@ -13,6 +13,7 @@
 #include "transports/link.h"
 #include "transports/link_source.h"
 #include "transports/poller.h"
+#include "transports/remote_places.h"
 
 // What a transport is to the code that joins ranks: a row (TransportKind) that
 // opens an Endpoint. The endpoint's address goes to the other ranks, and then
@@ -49,6 +50,21 @@ struct TransportOptions {
   // tcp: threads that move the bytes of large messages for the one that drives,
   // at most 64; -1: as many as the line and this rank's cores are worth.
   int io_threads = -1;
+  // This rank and the number of ranks of the job.
+  int rank = 0;
+  int ranks = 2;
+  // rdma: the ports that this rank may use, in the notation of socket_ifname,
+  // as "mlx5_0:1".
+  std::string rdma_devices = {};
+  // rdma: of all packets; 0 to 255.
+  int rdma_traffic_class = 0;
+  // rdma: how long the card sends again what no one acknowledges.
+  double rdma_retry_seconds = 4;
+  // rdma: the memory that peers may write to, and the messages that a peer may
+  // place there before this rank takes their notices; see RemotePlaces. The
+  // same on all ranks; 0 bytes if no one places messages.
+  std::size_t placed_slot_bytes = 0;
+  int placed_notices = 0;
 };
 
 struct ConnectArgs {
@@ -114,6 +130,11 @@ class Endpoint {
   // these links share none. This rank's own memory can be used at once, that of
   // the peers after Connect(). Lives as long as the endpoint.
   virtual SharedArena* arena() { return nullptr; }
+
+  // The memory of this rank that the ranks it links to may write to, or null if
+  // these links cannot do that. Can be used after Connect(). Lives as long as
+  // the endpoint.
+  virtual RemotePlaces* places() { return nullptr; }
 };
 
 // Returns kInvalidArgument unless `args` has a rank below the size and an

@@ -97,6 +97,12 @@ void Fabric::OnControl(int peer, const Header& header) {
     case MessageKind::kCredit:
       OnCredit(peer, header.tag);
       break;
+    case MessageKind::kRail:
+      Fail(Status(
+          StatusCode::kDataLoss,
+          StrCat("rank ", peer, " (", from.link->address(),
+                 ") sets up RDMA, which rank ", rank_, " has not offered")));
+      break;
     case MessageKind::kData:
     case MessageKind::kAnnounce:
     case MessageKind::kPayload:

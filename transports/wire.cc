@@ -67,6 +67,7 @@ std::pair<std::uint64_t, std::uint64_t> LengthsOf(MessageKind kind) {
     case MessageKind::kPong:
     case MessageKind::kAbort:
     case MessageKind::kBye:
+    case MessageKind::kRail:
       break;
   }
   return {0, kMaxControlBytes};
@@ -74,8 +75,8 @@ std::pair<std::uint64_t, std::uint64_t> LengthsOf(MessageKind kind) {
 
 Status CheckFields(std::uint8_t kind, const Header& header) {
   if (kind < static_cast<std::uint8_t>(MessageKind::kData) ||
-      kind > static_cast<std::uint8_t>(MessageKind::kCredit)) {
-    return Broken(StrCat("expected a kind from 1 to 10, seen ", int{kind}));
+      kind > static_cast<std::uint8_t>(MessageKind::kRail)) {
+    return Broken(StrCat("expected a kind from 1 to 11, seen ", int{kind}));
   }
   if ((header.flags & ~kKnownFlags) != 0) {
     return Broken(StrCat("expected no flags but ", Hex(kKnownFlags), ", seen ",

@@ -40,6 +40,9 @@ enum class MessageKind : std::uint8_t {
   kDecline = 8,
   kPayload = 9,  // An announced message that was called for.
   kCredit = 10,  // The peer may send `tag` bytes more unasked.
+  // How a link that has a better way for data sets it up. Links keep it to
+  // themselves.
+  kRail = 11,
 };
 
 // Kinds that say something about the ranks and not about one receive. They
@@ -54,7 +57,7 @@ constexpr bool IsControl(MessageKind kind) {
 inline constexpr std::uint8_t kWireVersion = 3;
 inline constexpr std::size_t kHeaderBytes = 40;
 inline constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 40;
-// For kPing, kPong, kAbort and kBye.
+// For kPing, kPong, kAbort, kBye and kRail.
 inline constexpr std::uint64_t kMaxControlBytes = 16384;
 // A bit of Header::flags. All other bits are zero.
 // The payload holds an infinity or NaN.

@@ -107,6 +107,13 @@ void CloseHere(int fd) {
   ::close(fd);
 }
 
+void KeepInForks(int fd) {
+  Registry& registry = TheRegistry();
+  MutexLock lock(registry.mutex);
+  registry.descriptors[static_cast<std::size_t>(fd) / kBits] &=
+      ~(std::uint64_t{1} << fd % kBits);
+}
+
 void PrivateInForks(void* data, std::size_t bytes, int fd) {
   Registry& registry = TheRegistry();
   MutexLock lock(registry.mutex);

@@ -38,6 +38,8 @@ class ProcessMark {
 void CloseInForks(int fd);
 // Closes `fd`; forks need not close it any more.
 void CloseHere(int fd);
+// Forks need not close `fd` any more, since its owner is about to.
+void KeepInForks(int fd);
 
 // Makes `data`, which is mapped shared from the start of `fd`, private in
 // forks: a fork reads what the file holds, until it writes to the memory. `fd`

@@ -29,13 +29,18 @@ struct LinkKind {
   const char* name;  // Link::kind().
   // Links ranks 0 and 1, `a` and `b`.
   void (*join)(LinkOwner* a, LinkOwner* b);
-  // Links rank 0, `owner`, to rank 1, which is the returned peer.
-  std::unique_ptr<RawPeer> (*join_raw)(LinkOwner* owner);
+  // Links rank 0, `owner`, to rank 1, which is the returned peer. Null for a
+  // link that is no stream of bytes.
+  std::unique_ptr<RawPeer> (*join_raw)(LinkOwner* owner) = nullptr;
 };
 inline void PrintTo(const LinkKind& kind, std::ostream* out) {
   *out << kind.name;
 }
 
+// For endpoints that are joined in this process.
+TransportOptions OptionsOfTests();
+// Connects the endpoints of two ranks.
+void JoinEndpoints(Endpoint* one, Endpoint* other, LinkOwner* a, LinkOwner* b);
 // Opens two endpoints in this process and connects them.
 void JoinByEndpoints(const TransportKind& kind, LinkOwner* a, LinkOwner* b,
                      int io_threads = 0);
@@ -61,5 +66,8 @@ class LinkConformance : public ::testing::TestWithParam<LinkKind> {
   LinkOwner a_;  // Rank 0.
   LinkOwner b_;  // Rank 1.
 };
+
+// For links whose frames are a stream of bytes.
+class StreamConformance : public LinkConformance {};
 
 }  // namespace gradientflow::testing

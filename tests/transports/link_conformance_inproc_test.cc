@@ -16,13 +16,12 @@ void JoinThreads(LinkOwner* a, LinkOwner* b) {
   b->Take(group->Connect(1, b->poller(), b).value());
 }
 
-INSTANTIATE_TEST_SUITE_P(Inproc, LinkConformance,
-                         ::testing::Values(LinkKind{
-                             "inproc", &JoinThreads,
-                             [](LinkOwner* owner) -> std::unique_ptr<RawPeer> {
-                               return std::make_unique<RawShmPeer>("inproc",
-                                                                   owner);
-                             }}));
+const LinkKind kInproc = {
+    "inproc", &JoinThreads, [](LinkOwner* owner) -> std::unique_ptr<RawPeer> {
+      return std::make_unique<RawShmPeer>("inproc", owner);
+    }};
+INSTANTIATE_TEST_SUITE_P(Inproc, LinkConformance, ::testing::Values(kInproc));
+INSTANTIATE_TEST_SUITE_P(Inproc, StreamConformance, ::testing::Values(kInproc));
 
 }  // namespace
 }  // namespace gradientflow::testing

@@ -10,16 +10,14 @@
 namespace gradientflow::testing {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(Shm, LinkConformance,
-                         ::testing::Values(LinkKind{
-                             "shm",
-                             [](LinkOwner* a, LinkOwner* b) {
-                               JoinByEndpoints(kShmTransport, a, b);
-                             },
-                             [](LinkOwner* owner) -> std::unique_ptr<RawPeer> {
-                               return std::make_unique<RawShmPeer>("shm",
-                                                                   owner);
-                             }}));
+const LinkKind kShm = {
+    "shm",
+    [](LinkOwner* a, LinkOwner* b) { JoinByEndpoints(kShmTransport, a, b); },
+    [](LinkOwner* owner) -> std::unique_ptr<RawPeer> {
+      return std::make_unique<RawShmPeer>("shm", owner);
+    }};
+INSTANTIATE_TEST_SUITE_P(Shm, LinkConformance, ::testing::Values(kShm));
+INSTANTIATE_TEST_SUITE_P(Shm, StreamConformance, ::testing::Values(kShm));
 
 }  // namespace
 }  // namespace gradientflow::testing

@@ -44,9 +44,14 @@ LinkKind Tcp() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tcp, LinkConformance, ::testing::Values(Tcp<0>()));
+INSTANTIATE_TEST_SUITE_P(Tcp, StreamConformance, ::testing::Values(Tcp<0>()));
 INSTANTIATE_TEST_SUITE_P(TcpWithAnIoThread, LinkConformance,
                          ::testing::Values(Tcp<1>()));
+INSTANTIATE_TEST_SUITE_P(TcpWithAnIoThread, StreamConformance,
+                         ::testing::Values(Tcp<1>()));
 INSTANTIATE_TEST_SUITE_P(TcpWithThreeIoThreads, LinkConformance,
+                         ::testing::Values(Tcp<3>()));
+INSTANTIATE_TEST_SUITE_P(TcpWithThreeIoThreads, StreamConformance,
                          ::testing::Values(Tcp<3>()));
 
 }  // namespace

@@ -76,5 +76,7 @@ struct VerbsApi {
 // Returns kUnimplemented, with the loader's reason and the package to install,
 // if there is no library, or with the names of the functions that it lacks.
 Result<std::shared_ptr<const VerbsApi>> LoadVerbs();
+// For tests: what LoadVerbs() returns from now on; null for the real library.
+void ReplaceVerbs(std::shared_ptr<const VerbsApi> verbs);
 
 }  // namespace gradientflow

@@ -15,6 +15,7 @@
 #include <memory>
 
 #include "gradientflow/base/str_cat.h"
+#include "transports/name_filter.h"
 #include "transports/tcp/socket.h"
 
 namespace gradientflow {
@@ -75,35 +76,6 @@ Reach ReachOf(const Socket& socket, const ifaddrs& entry) {
              ? Reach::kVirtual
              : Reach::kNetwork;
 }
-
-struct NameFilter {
-  bool excludes = false;
-  bool whole = false;
-  std::vector<std::string_view> names;
-
-  explicit NameFilter(std::string_view text) {
-    excludes = text.starts_with('^');
-    if (excludes) text.remove_prefix(1);
-    whole = text.starts_with('=');
-    if (whole) text.remove_prefix(1);
-    while (!text.empty()) {
-      const std::size_t comma = std::min(text.find(','), text.size());
-      if (comma > 0) names.push_back(text.substr(0, comma));
-      text.remove_prefix(std::min(comma + 1, text.size()));
-    }
-  }
-
-  bool Names(std::string_view interface) const {
-    return std::any_of(names.begin(), names.end(), [&](std::string_view name) {
-      return whole ? interface == name : interface.starts_with(name);
-    });
-  }
-  // Returns whether the user asked for exactly such interfaces.
-  bool selects() const { return !excludes && !names.empty(); }
-  bool Allows(std::string_view interface) const {
-    return names.empty() || Names(interface) != excludes;
-  }
-};
 
 }  // namespace
 

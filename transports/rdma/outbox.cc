@@ -1,0 +1,315 @@
+#include "transports/rdma/outbox.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+
+namespace gradientflow {
+namespace {
+
+// What one Push() copies, so that no link starves the others.
+constexpr std::size_t kCopiedAtOnce = std::size_t{1} << 20;
+// Networks may take packets of one message by several ways, but not those of a
+// write with an immediate number. So from some packets on these are two
+// requests: the data, then the number.
+constexpr std::size_t kWithImmediate = std::size_t{8} << 10;
+// A work request for the data, and one for the number.
+constexpr int kRequestsPerPiece = 2;
+
+// What a cookie stands for, in its low bits; the rest is an index.
+enum : std::uint64_t { kSlotCookie = 1, kDoneCookie = 2, kCookieBits = 2 };
+
+bool IsLong(const OutMessage& message) {
+  return message.header.payload_bytes > kRingPayloadBytes;
+}
+
+}  // namespace
+
+void Outbox::Send(int lane, const OutMessage& message) {
+  lanes_[static_cast<std::size_t>(lane)].queue.push_back(message);
+  ++queued_;
+  to_push_ = true;
+  needs_room_ = needs_slot_ = false;
+}
+
+void Outbox::Put(const std::array<ConstBufferView, 2>& pieces,
+                 RemotePlace there, std::uint32_t notice, Done done) {
+  puts_.push_back({pieces, there, notice, done});
+  ++queued_;
+  to_push_ = true;
+  PushPuts();
+}
+
+bool Outbox::CanMove() const {
+  if (!done_.empty()) return true;
+  return to_push_ && !(needs_room_ && args_.pair->room() < kRequestsPerPiece) &&
+         !(needs_slot_ && args_.rail->staging().empty());
+}
+
+bool Outbox::Push() {
+  if (!to_push_) return false;
+  to_push_ = needs_room_ = needs_slot_ = false;
+  std::size_t budget = kCopiedAtOnce;
+  bool moved = PushPuts();
+  for (int lane = 0; lane < kRdmaLanes; ++lane)
+    moved |= PushLane(lane, &budget);
+  to_push_ |= needs_room_ || needs_slot_ || budget == 0;
+  return moved;
+}
+
+bool Outbox::PushPuts() {
+  bool moved = false;
+  while (!puts_.empty()) {
+    if (args_.pair->room() < kRequestsPerPiece) {
+      needs_room_ = true;
+      break;
+    }
+    const Placed put = puts_.front();
+    puts_.pop_front();
+    --queued_;
+    std::array<QueuePair::Piece, 2> pieces;
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const ConstBufferView& from = put.pieces[i];
+      if (from.bytes == 0) continue;
+      const Registration* reached =
+          args_.rail->reach().Find(from.data, from.bytes);
+      assert(reached != nullptr);
+      pieces[i] = {from.data, from.bytes, reached->local_key()};
+      bytes += from.bytes;
+    }
+    ++args_.rail->stats().puts;
+    Immediate immediate;
+    immediate.kind = ImmediateKind::kPlaced;
+    immediate.notice = put.notice;
+    WriteData(pieces, bytes, put.there, true, Encode(immediate),
+              put.done.run == nullptr ? 0 : Remember(put.done));
+    moved = true;
+  }
+  return moved;
+}
+
+bool Outbox::PushLane(int index, std::size_t* budget) {
+  Lane& lane = lanes_[static_cast<std::size_t>(index)];
+  bool moved = false;
+  while (!lane.queue.empty() && *budget > 0) {
+    const OutMessage& first = lane.queue.front();
+    if (!lane.asked) {
+      if (frames_ - freed_ == kRingSlots) return moved;
+      if (args_.pair->room() == 0) {
+        needs_room_ = true;
+        return moved;
+      }
+      WriteFrame(index, first);
+      moved = true;
+      if (!IsLong(first)) {
+        *budget -= std::min<std::size_t>(*budget, kRingSlotBytes);
+        done_.Add(first.done, 0, Status());
+        lane.queue.pop_front();
+        --queued_;
+        continue;
+      }
+      lane.asked = true;
+    }
+    const std::uint64_t before = lane.sent;
+    const bool whole = PushPieces(index, budget);
+    moved |= whole || lane.sent != before;
+    if (!whole) return moved;
+    lane.queue.pop_front();
+    --queued_;
+    lane.asked = false;
+    lane.sent = lane.granted = 0;
+  }
+  return moved;
+}
+
+int Outbox::TakeCredits() { return std::exchange(*args_.owed_credits, 0); }
+
+void Outbox::WriteFrame(int lane, const OutMessage& message) {
+  const std::size_t offset =
+      static_cast<std::size_t>(frames_++ % kRingSlots) * kRingSlotBytes;
+  std::byte* const slot = args_.ring + offset;
+  const auto header = EncodeHeader(message.header);
+  std::copy(header.begin(), header.end(), slot);
+  std::size_t bytes = header.size();
+  RdmaStats& stats = args_.rail->stats();
+  if (IsLong(message)) {
+    ++stats.requests;
+    ++stats.control_writes;
+  } else {
+    if (message.payload.bytes > 0) {
+      std::memcpy(slot + bytes, message.payload.data, message.payload.bytes);
+      bytes += message.payload.bytes;
+    }
+    ++stats.frames;
+    ++stats.data_writes;
+    stats.bytes += message.payload.bytes;
+  }
+  QueuePair::WriteArgs write;
+  write.pieces[0] = {slot, bytes, args_.ring_key};
+  write.there = peer_ring_.At(offset);
+  Immediate immediate;
+  immediate.lane = lane;
+  immediate.credits = TakeCredits();
+  write.immediate = Encode(immediate);
+  args_.pair->Write(write);
+}
+
+bool Outbox::PushPieces(int index, std::size_t* budget) {
+  Lane& lane = lanes_[static_cast<std::size_t>(index)];
+  const OutMessage& message = lane.queue.front();
+  while (lane.sent < message.header.payload_bytes) {
+    if (lane.grants.empty() || *budget == 0) return false;
+    if (args_.pair->room() < kRequestsPerPiece) {
+      needs_room_ = true;
+      return false;
+    }
+    Granted& to = lane.grants.front();
+    std::size_t copied = 0;
+    if (!WritePiece(index, &to, &copied)) return false;
+    *budget -= std::min(*budget, copied);
+    if (to.written == to.grant.bytes) lane.grants.pop_front();
+  }
+  return true;
+}
+
+// Writes as much of a grant as goes at once. Returns false if there is no slot.
+bool Outbox::WritePiece(int index, Granted* to, std::size_t* copied) {
+  Lane& lane = lanes_[static_cast<std::size_t>(index)];
+  const OutMessage& message = lane.queue.front();
+  const std::byte* from = message.payload.data + lane.sent;
+  std::size_t bytes = to->grant.bytes - to->written;
+  const Registration* const reached =
+      args_.rail->reach().Find(message.payload.data, message.payload.bytes);
+  std::uint32_t key = 0;
+  std::uint64_t cookie = 0;
+  if (reached != nullptr) {
+    key = reached->local_key();
+  } else {
+    CardSlots& staging = args_.rail->staging();
+    if (staging.empty()) {
+      needs_slot_ = true;
+      return false;
+    }
+    const CardSlots::Slot slot = staging.Take();
+    bytes = std::min(bytes, staging.slot_bytes());
+    std::memcpy(slot.data, from, bytes);
+    from = slot.data;
+    key = slot.local_key;
+    slots_.push_back(slot.index);
+    cookie =
+        static_cast<std::uint64_t>(slot.index) << kCookieBits | kSlotCookie;
+  }
+  const bool last = lane.sent + bytes == message.header.payload_bytes;
+  if (last && reached == nullptr) done_.Add(message.done, 0, Status());
+  if (last && reached != nullptr) cookie = Remember(message.done);
+  const bool fills = to->written + bytes == to->grant.bytes;
+  Immediate immediate;
+  immediate.kind = ImmediateKind::kPiece;
+  immediate.lane = index;
+  if (fills) immediate.credits = TakeCredits();
+  WriteData({{{from, bytes, key}, {}}}, bytes, to->grant.there.At(to->written),
+            fills, Encode(immediate), cookie);
+  to->written += static_cast<std::uint32_t>(bytes);
+  lane.sent += bytes;
+  *copied = reached != nullptr ? 0 : bytes;
+  return true;
+}
+
+void Outbox::WriteData(const std::array<QueuePair::Piece, 2>& pieces,
+                       std::size_t bytes, RemotePlace there, bool told,
+                       std::uint32_t immediate, std::uint64_t cookie) {
+  RdmaStats& stats = args_.rail->stats();
+  ++stats.data_writes;
+  stats.bytes += bytes;
+  QueuePair::WriteArgs data;
+  data.pieces = pieces;
+  data.there = there;
+  data.cookie = cookie;
+  if (told && bytes <= kWithImmediate) data.immediate = immediate;
+  args_.pair->Write(data);
+  if (!told || data.immediate) return;
+  QueuePair::WriteArgs number;
+  number.immediate = immediate;
+  args_.pair->Write(number);
+}
+
+std::uint64_t Outbox::Remember(const Done& done) {
+  if (free_lent_.empty()) {
+    free_lent_.push_back(static_cast<std::uint32_t>(lent_.size()));
+    lent_.emplace_back();
+  }
+  const std::uint32_t index = free_lent_.back();
+  free_lent_.pop_back();
+  lent_[index] = done;
+  return std::uint64_t{index} << kCookieBits | kDoneCookie;
+}
+
+void Outbox::OnWritten(std::uint64_t cookie) {
+  const std::uint64_t index = cookie >> kCookieBits;
+  if ((cookie & ((1U << kCookieBits) - 1)) == kSlotCookie) {
+    std::erase(slots_, static_cast<int>(index));
+    args_.rail->staging().Give(static_cast<int>(index));
+    return;
+  }
+  done_.Add(std::exchange(lent_[index], Done{}), 0, Status());
+  free_lent_.push_back(static_cast<std::uint32_t>(index));
+}
+
+Status Outbox::OnCredits(int credits) {
+  freed_ += static_cast<std::uint64_t>(credits);
+  if (freed_ > frames_) {
+    return Status(
+        StatusCode::kDataLoss,
+        StrCat("gives back ", credits,
+               " slots of its ring, expected "
+               "at most ",
+               frames_ + static_cast<std::uint64_t>(credits) - freed_));
+  }
+  to_push_ |= credits > 0 && queued_ > 0;
+  return Status();
+}
+
+Status Outbox::OnGrant(int index) {
+  Lane& lane = lanes_[static_cast<std::size_t>(index)];
+  const int place = index * kGrantsPerLane + lane.next_grant;
+  lane.next_grant = (lane.next_grant + 1) % kGrantsPerLane;
+  const Grant grant =
+      DecodeGrant(args_.grants + static_cast<std::size_t>(place) * kGrantBytes);
+  const std::uint64_t left =
+      lane.asked ? lane.queue.front().header.payload_bytes - lane.granted : 0;
+  if (grant.bytes == 0 || grant.bytes > left ||
+      lane.grants.size() >= kGrantsPerLane) {
+    return Status(StatusCode::kDataLoss,
+                  StrCat("grants ", grant.bytes, " bytes in lane ", index,
+                         ", expected 1 to ", left));
+  }
+  lane.granted += grant.bytes;
+  lane.grants.push_back({grant});
+  to_push_ = true;
+  return Status();
+}
+
+void Outbox::EndAll(const Status& why) {
+  for (Lane& lane : lanes_) {
+    for (const OutMessage& message : lane.queue)
+      done_.Add(message.done, 0, why);
+    lane = Lane();
+  }
+  for (const Placed& put : puts_) done_.Add(put.done, 0, why);
+  puts_.clear();
+  for (const Done& done : lent_) {
+    if (done.run != nullptr) done_.Add(done, 0, why);
+  }
+  lent_.clear();
+  free_lent_.clear();
+  for (const int slot : slots_) args_.rail->staging().Give(slot);
+  slots_.clear();
+  queued_ = 0;
+  to_push_ = false;
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,119 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "gradientflow/base/done.h"
+#include "gradientflow/base/status.h"
+#include "transports/link.h"
+#include "transports/rdma/card_memory.h"
+#include "transports/rdma/frames.h"
+#include "transports/rdma/queue_pair.h"
+#include "transports/rdma/rail.h"
+
+namespace gradientflow {
+
+struct OutboxArgs {
+  Rail* rail = nullptr;
+  QueuePair* pair = nullptr;
+  std::byte* ring = nullptr;  // Whence frames leave: the image of the peer's.
+  std::uint32_t ring_key = 0;
+  const std::byte* grants = nullptr;  // Where the peer writes its grants.
+  int* owed_credits = nullptr;        // Go along with what is written.
+};
+
+// The sending half of an RDMA link.
+//
+//   Send() ─> lane ─> short: copied into the ring ──────────────> peer's ring
+//                  └> long:  its header into the ring; for each grant, a piece
+//                            from the payload itself, if the card reaches it,
+//                            else from a staging slot ─> where the peer said
+//
+// NOT thread-safe.
+class Outbox {
+ public:
+  explicit Outbox(const OutboxArgs& args) : args_(args) {}
+  // REQUIRES EndAll(), or that nothing was ever written.
+  ~Outbox() = default;
+  // Where the peer's ring is.
+  void SetPeer(RemotePlace ring) { peer_ring_ = ring; }
+
+  void Send(int lane, const OutMessage& message);
+  // Ends the message with `why` in the next RunDones().
+  void Refuse(const OutMessage& message, const Status& why) {
+    done_.Add(message.done, 0, why);
+  }
+  // A placed message; see RemotePlaces::Put().
+  void Put(const std::array<ConstBufferView, 2>& pieces, RemotePlace there,
+           std::uint32_t notice, Done done);
+  // Writes what can be written. Returns whether anything moved.
+  bool Push();
+  // Runs the completions of what is done. Returns whether there was one.
+  bool RunDones() { return done_.Run(); }
+  // Whether Push() or RunDones() has something to do.
+  bool CanMove() const;
+
+  // Each returns kDataLoss if the peer gives what it cannot have.
+  Status OnCredits(int credits);
+  Status OnGrant(int lane);
+  void OnWritten(std::uint64_t cookie);
+
+  // Messages that Send() and Put() took and that have not left.
+  std::size_t queued() const { return queued_; }
+  // The queue pair is gone, so no card reads what was lent: everything ends
+  // with `why` in the next RunDones().
+  void EndAll(const Status& why);
+
+ private:
+  struct Granted {
+    Grant grant;
+    std::uint32_t written = 0;
+  };
+  struct Lane {
+    std::deque<OutMessage> queue;
+    bool asked = false;      // The header of the first, long message is out.
+    std::uint64_t sent = 0;  // Bytes of it.
+    std::uint64_t granted = 0;
+    std::deque<Granted> grants;
+    int next_grant = 0;  // Its place in the lane's part of the grants.
+  };
+  struct Placed {
+    std::array<ConstBufferView, 2> pieces;
+    RemotePlace there;
+    std::uint32_t notice = 0;
+    Done done;
+  };
+
+  bool PushLane(int index, std::size_t* budget);
+  bool PushPuts();
+  void WriteFrame(int lane, const OutMessage& message);
+  // Returns whether all of the first message has been written.
+  bool PushPieces(int index, std::size_t* budget);
+  bool WritePiece(int index, Granted* to, std::size_t* copied);
+  void WriteData(const std::array<QueuePair::Piece, 2>& pieces,
+                 std::size_t bytes, RemotePlace there, bool told,
+                 std::uint32_t immediate, std::uint64_t cookie);
+  std::uint64_t Remember(const Done& done);
+  int TakeCredits();
+
+  const OutboxArgs args_;
+  RemotePlace peer_ring_;
+  std::array<Lane, kRdmaLanes> lanes_;
+  std::deque<Placed> puts_;
+  std::size_t queued_ = 0;
+  std::uint64_t frames_ = 0;  // Written to the ring so far,
+  std::uint64_t freed_ = 0;   // and taken out by the peer.
+  bool to_push_ = false;
+  // What the last Push() lacked.
+  bool needs_room_ = false;
+  bool needs_slot_ = false;
+  DoneQueue done_;
+  std::vector<Done> lent_;  // Of messages that the card reads, by cookie.
+  std::vector<std::uint32_t> free_lent_;
+  std::vector<int> slots_;  // Staging slots that the card reads.
+};
+
+}  // namespace gradientflow

@@ -1,0 +1,130 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gradientflow/base/status.h"
+#include "transports/rdma/rail.h"
+#include "transports/rdma/verbs_api.h"
+#include "transports/remote_places.h"
+
+namespace gradientflow {
+
+// What one end of a connection has to know of the other.
+struct RdmaAddress {
+  std::uint32_t number = 0;  // Of its queue pair.
+  std::uint32_t psn = 0;     // Its first packet; random.
+  std::uint16_t lid = 0;
+  int mtu = 0;  // In bytes.
+  RdmaGid gid;
+};
+
+// A reliable connection to one peer. Work requests are posted when Flush()
+// comes, all with one call, and only the last one of them is signalled: its
+// completion says that those before it are done, too. A signalled one after
+// each batch also means that nothing is ever left unaccounted for.
+//
+//   Write() ─> batch ─Flush()─> card ─> wire
+//                                 └> completion ─> OnWritten(cookie)...
+//
+// NOT thread-safe.
+class QueuePair {
+ public:
+  // Called from Rail::Poll() only. A callback may destroy the queue pair.
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    // A write of the peer with this immediate number has arrived; it had
+    // `bytes` bytes.
+    virtual void OnImmediate(std::uint32_t immediate, std::uint32_t bytes) = 0;
+    // The peer's card has the bytes of the write with this cookie: what was
+    // lent may change.
+    virtual void OnWritten(std::uint64_t cookie) = 0;
+    // The connection is of no more use. At most once.
+    virtual void OnBroken(const Status& why) = 0;
+  };
+
+  struct Piece {
+    const void* data = nullptr;
+    std::size_t bytes = 0;
+    std::uint32_t local_key = 0;
+  };
+  struct WriteArgs {
+    std::array<Piece, 2> pieces;  // One behind the other; empty ones are left
+                                  // out.
+    RemotePlace there;            // Ignored without bytes.
+    std::optional<std::uint32_t> immediate;
+    std::uint64_t cookie = 0;  // 0: nobody wants to know.
+  };
+
+  // As many work requests as may be on their way, and as many immediate numbers
+  // as the peer may send before they are taken.
+  static constexpr int kDepth = 128;
+  static Result<std::unique_ptr<QueuePair>> Create(Rail* rail, Owner* owner,
+                                                   int receives);
+  // From then on the card touches no memory for this connection.
+  ~QueuePair();
+  QueuePair(const QueuePair&) = delete;
+  QueuePair& operator=(const QueuePair&) = delete;
+
+  // This end; without a GID, which depends on the peer's.
+  RdmaAddress address() const;
+  // Ready to receive and to send. `mine` is this rank's address for this peer.
+  Status Connect(const RdmaGid& mine, const RdmaAddress& peer);
+
+  // Number of work requests that can be written now.
+  int room() const { return kDepth - static_cast<int>(written_ - completed_); }
+  // REQUIRES room() > 0.
+  void Write(const WriteArgs& args);
+  void Flush();
+  // Whether the peer's card has everything.
+  bool idle() const { return written_ == completed_; }
+
+  // From the rail.
+  void OnCompletion(const ibv_wc& completion);
+  void Break(const Status& why);
+  bool Is(const ibv_qp* pair) const { return pair == pair_; }
+  // What to put before the text of an error.
+  void SetName(std::string peer) { peer_ = std::move(peer); }
+  // Whether the pair has been ended by something that has not been named.
+  bool flushed() const { return flushed_; }
+
+ private:
+  struct Lent {
+    std::uint64_t write = 0;
+    std::uint64_t cookie = 0;
+  };
+
+  QueuePair(Rail* rail, Owner* owner, int receives);
+  Status Modify(ibv_qp_attr* attributes, int mask, const char* to);
+  Status PostReceives(int count);
+  ibv_qp_attr PathTo(const RdmaGid& mine, const RdmaAddress& peer) const;
+  void OnSent(std::uint32_t low);
+  void OnReceived(const ibv_wc& completion);
+
+  Rail* const rail_;
+  Owner* const owner_;
+  const int receives_;  // Posted, less those that wait for their batch.
+  std::string peer_;
+  ibv_qp* pair_ = nullptr;
+  std::uint32_t index_ = 0;
+  std::uint32_t psn_ = 0;
+  int received_ = 0;  // Receives to be posted again.
+  std::uint64_t written_ = 0;
+  std::uint64_t completed_ = 0;
+  std::array<Lent, kDepth> lent_;  // A ring, as long as there can be writes.
+  std::uint64_t lent_first_ = 0;
+  std::uint64_t lent_end_ = 0;
+  bool* destroyed_ = nullptr;  // Where to say so, while a callback runs.
+  std::vector<ibv_send_wr> batch_;
+  std::vector<std::array<ibv_sge, 2>> pieces_;
+  bool broken_ = false;
+  bool flushed_ = false;
+};
+
+}  // namespace gradientflow

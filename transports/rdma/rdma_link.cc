@@ -1,0 +1,265 @@
+#include "transports/rdma/rdma_link.h"
+
+#include <cassert>
+#include <chrono>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+
+namespace gradientflow {
+namespace {
+
+// When a queue pair is ended without a cause, the peer or its TCP connection
+// knows more about it, and says so within this time.
+constexpr std::chrono::seconds kCausePatience(1);
+// What a rank that died had written before is in the completion queue by the
+// time that the end of its TCP connection arrives.
+constexpr int kMostLastPolls = 1000;
+
+// What tells of ranks, as against what tells of messages.
+bool IsOfRanks(MessageKind kind) {
+  return kind == MessageKind::kPing || kind == MessageKind::kPong ||
+         kind == MessageKind::kAbort || kind == MessageKind::kBye;
+}
+
+}  // namespace
+
+RdmaLink::RdmaLink(RdmaLinkArgs args) : args_(std::move(args)) {}
+
+RdmaLink::~RdmaLink() { Close(); }
+
+void RdmaLink::Adopt() {
+  assert(outcome_ == Outcome::kWorks);
+  adopted_ = true;
+  for (int lane = 0; lane < args_.control->lanes(); ++lane) {
+    args_.control->Resume(lane);
+  }
+  for (int lane = 0; lane < kRdmaLanes; ++lane) inbox_->Resume(lane);
+  if (args_.places != nullptr) {
+    args_.places->SetLink(args_.peer, this, offer_.slots);
+  }
+}
+
+void RdmaLink::Put(const std::array<ConstBufferView, 2>& pieces,
+                   RemotePlace there, std::uint32_t notice, Done done) {
+  if (!gone()) outbox_->Put(pieces, there, notice, done);
+}
+
+void RdmaLink::Send(int lane, const OutMessage& message) {
+  assert(lane >= 0 && lane < kRdmaLanes);
+  if (closed_) return;
+  if (!IsOfRanks(message.header.kind)) {
+    return down_ ? outbox_->Refuse(message, why_)
+                 : outbox_->Send(lane, message);
+  }
+  // The peer closes when it has a good-bye, so all else must be there by then.
+  if (message.header.kind == MessageKind::kBye && !down_) {
+    held_control_.push_back(message);
+  } else {
+    args_.control->Send(0, message);
+  }
+}
+
+void RdmaLink::SendHeldControl() {
+  if (held_control_.empty() || outbox_->queued() > 0 || !pair_->idle()) return;
+  for (const OutMessage& message : std::exchange(held_control_, {})) {
+    args_.control->Send(0, message);
+  }
+}
+
+bool RdmaLink::Poll() {
+  if (closed_) return false;
+  if (down_) return args_.control->Poll() | outbox_->RunDones();
+  if (!lost_.ok()) {
+    Fail(lost_);
+    return true;
+  }
+  bool moved = args_.control->Poll();
+  if (!gone() && args_.rail->IsFirst(pair_.get())) moved |= args_.rail->Poll();
+  if (!gone()) {
+    const Status status = inbox_->Push(&moved);
+    if (!status.ok() && !gone()) Fail(status);
+  }
+  if (!gone()) {
+    moved |= outbox_->Push();
+    pair_->Flush();
+  }
+  if (!gone()) {
+    SendHeldControl();
+    EndIfFlushed();
+  }
+  if (!closed_) moved |= outbox_->RunDones();
+  return moved;
+}
+
+void RdmaLink::EndIfFlushed() {
+  if (!pair_->flushed()) return;
+  const Clock::Time now = args_.clock->Now();
+  if (flushed_at_ == Clock::Time{}) flushed_at_ = now;
+  if (now - flushed_at_ < kCausePatience) return;
+  Fail(Explain(StatusCode::kUnavailable,
+               StrCat("its queue pair with ", args_.rail->name(),
+                      " was ended, and no one has said why")));
+}
+
+void RdmaLink::Resume(int lane) {
+  if (gone()) return;
+  if (lane == 0) {
+    for (int i = 0; i < args_.control->lanes(); ++i) args_.control->Resume(i);
+  }
+  inbox_->Resume(lane);
+}
+
+bool RdmaLink::PrepareToSleep() {
+  if (closed_) return true;
+  if (!args_.control->PrepareToSleep() || outbox_->CanMove()) return false;
+  if (down_) return true;
+  if (inbox_->CanMove()) return false;
+  return !args_.rail->IsFirst(pair_.get()) || args_.rail->PrepareToSleep();
+}
+
+std::size_t RdmaLink::queued_messages() const {
+  if (closed_) return 0;
+  const std::size_t queued = args_.control->queued_messages() +
+                             held_control_.size() + outbox_->queued();
+  return queued > 0 || pair_ == nullptr || pair_->idle() ? queued : 1;
+}
+
+// ---- What the peer writes
+
+void RdmaLink::OnImmediate(std::uint32_t number, std::uint32_t bytes) {
+  const auto immediate = DecodeImmediate(number);
+  if (outcome_ == Outcome::kPending && !probe_seen_) return OnProbe(bytes);
+  const Status status = immediate.ok() ? Handle(immediate.value(), bytes)
+                                       : Explain(StatusCode::kDataLoss,
+                                                 immediate.status().message());
+  if (!status.ok() && !gone()) Fail(status);
+}
+
+Status RdmaLink::Handle(const Immediate& immediate, std::uint32_t bytes) {
+  if (immediate.kind == ImmediateKind::kPlaced) {
+    ++args_.rail->stats().notices;
+    if (args_.places == nullptr) {
+      return Explain(StatusCode::kDataLoss,
+                     "sent a placed message, expected none");
+    }
+    args_.places->OnNotice(args_.peer, immediate.notice);
+    return Status();
+  }
+  const Status credits = outbox_->OnCredits(immediate.credits);
+  if (!credits.ok()) return Explain(credits.code(), credits.message());
+  switch (immediate.kind) {
+    case ImmediateKind::kFrame:
+      return inbox_->OnFrame(immediate.lane, bytes);
+    case ImmediateKind::kPiece:
+      return inbox_->OnPiece(immediate.lane);
+    case ImmediateKind::kGrant:
+      return immediate.grant ? OnGrant(immediate.lane) : Status();
+    case ImmediateKind::kPlaced:
+      break;
+  }
+  return Status();
+}
+
+Status RdmaLink::OnGrant(int lane) {
+  const Status granted = outbox_->OnGrant(lane);
+  return granted.ok() ? granted : Explain(granted.code(), granted.message());
+}
+
+void RdmaLink::OnWritten(std::uint64_t cookie) {
+  if (outcome_ == Outcome::kPending && !probe_written_) {
+    probe_written_ = true;
+    return PassIfProven();
+  }
+  outbox_->OnWritten(cookie);
+}
+
+void RdmaLink::OnBroken(const Status& why) {
+  if (adopted_) return Fail(why);
+  // A link that this end has passed is for the peer to fail.
+  if (passed_) {
+    lost_ = why;
+  } else {
+    Reject(why);
+  }
+}
+
+// ---- What the control link tells
+
+Result<LinkEvents::Landing> RdmaLink::OnHeader(int peer, int lane,
+                                               const Header& header) {
+  static_cast<void>(lane);
+  if (header.kind == MessageKind::kRail) {
+    if (adopted_ || header.payload_bytes > kMaxControlBytes) {
+      return Explain(StatusCode::kDataLoss,
+                     StrCat("sent an RDMA set-up frame of ",
+                            header.payload_bytes, " bytes, expected ",
+                            adopted_ ? "none any more"
+                                     : StrCat("at most ", kMaxControlBytes)));
+    }
+    rail_text_.resize(header.payload_bytes);
+    return Landing{reinterpret_cast<std::byte*>(rail_text_.data()), false};
+  }
+  if (!adopted_) return Landing{nullptr, true};
+  return args_.events->OnHeader(peer, 0, header);
+}
+
+void RdmaLink::OnMessage(int peer, int lane, const Header& header) {
+  static_cast<void>(lane);
+  if (header.kind != MessageKind::kRail) {
+    return args_.events->OnMessage(peer, 0, header);
+  }
+  const auto frame = DecodeRailFrame(rail_text_);
+  if (frame.ok()) {
+    OnRailFrame(frame.value());
+  } else {
+    Reject(frame.status());
+  }
+}
+
+void RdmaLink::OnDown(int peer, const Status& why) {
+  static_cast<void>(peer);
+  if (!adopted_) {
+    control_down_ = true;
+    lost_ = why;
+    return Reject(why);
+  }
+  for (int i = 0; i < kMostLastPolls && !gone() && args_.rail->Poll(); ++i) {
+  }
+  if (gone()) return;
+  control_down_ = true;
+  Fail(why);
+}
+
+// ---- The end
+
+// The card must not touch what was lent from here on.
+void RdmaLink::Quit() {
+  if (args_.places != nullptr && adopted_) args_.places->DropLink(args_.peer);
+  if (inbox_ != nullptr) inbox_->Close();
+  pair_.reset();
+}
+
+void RdmaLink::Fail(const Status& why) {
+  assert(!gone());
+  down_ = true;
+  why_ = why;
+  Quit();
+  outbox_->EndAll(why);
+  held_control_.clear();
+  // If it is down already, it still has completions to run.
+  if (!control_down_) args_.control->Close();
+  args_.events->OnDown(args_.peer, why);
+}
+
+void RdmaLink::Close() {
+  if (std::exchange(closed_, true)) return;
+  Quit();
+  if (outbox_ != nullptr) {
+    outbox_->EndAll(Status(StatusCode::kAborted, "the link was closed"));
+  }
+  held_control_.clear();
+  args_.control->Close();
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,161 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradientflow/base/clock.h"
+#include "gradientflow/base/status.h"
+#include "transports/link.h"
+#include "transports/rdma/card_memory.h"
+#include "transports/rdma/frames.h"
+#include "transports/rdma/inbox.h"
+#include "transports/rdma/outbox.h"
+#include "transports/rdma/queue_pair.h"
+#include "transports/rdma/rail.h"
+#include "transports/rdma/rdma_places.h"
+
+namespace gradientflow {
+
+struct RdmaLinkArgs {
+  int rank = 0;
+  int peer = 0;
+  std::shared_ptr<Rail> rail;
+  // The link over which control messages go on travelling. What it tells comes
+  // to this link (see LinkEvents below).
+  std::unique_ptr<Link> control;
+  LinkEvents* events = nullptr;  // Outlives the link.
+  const Clock* clock = nullptr;  // Outlives the link.
+  // Whose placed messages go over this link; null if there are none.
+  std::shared_ptr<RdmaPlaces> places;
+  std::shared_ptr<void> keep_alive;  // What the control link needs.
+};
+
+// The connection to one peer by a queue pair, beside the TCP connection by
+// which it was set up. That one keeps what tells of life and death, since it
+// hears of a death in milliseconds, which a queue pair does late or never:
+//
+//   pings, aborts, good-byes ─> control link
+//   all else                 ─> Outbox ─> queue pair ─> peer's Inbox
+//
+// Life of a link: Begin() offers; once the peer's offer, its readiness and its
+// probe have come, and the own probe has arrived, outcome() is kWorks and the
+// owner Adopt()s it. Until then nobody else is told anything, and a link that
+// does not work says why and is dropped.
+class RdmaLink final : public Link,
+                       public LinkEvents,
+                       private QueuePair::Owner {
+ public:
+  enum class Outcome : std::uint8_t { kPending, kWorks, kFails };
+
+  explicit RdmaLink(RdmaLinkArgs args);
+  ~RdmaLink() override;
+
+  // -- Setting up (rdma_setup.cc).
+  void Begin();
+  // Goes on with it; call often. Returns whether anything moved. Fails it when
+  // nothing gets through.
+  bool PollSetup();
+  // Fails it, unless it is over.
+  void Reject(const Status& why);
+  Outcome outcome() const { return outcome_; }
+  // Whether the outcome is there and the peer has been told, so that the link
+  // can be used or dropped.
+  bool settled() const;
+  const Status& why() const { return why_; }  // If it fails, or is down.
+  // From now on the events are told.
+  void Adopt();
+  // Where the peer's slots begin; for a link that works.
+  RemotePlace peer_slots() const { return offer_.slots; }
+  void Put(const std::array<ConstBufferView, 2>& pieces, RemotePlace there,
+           std::uint32_t notice, Done done);
+
+  // -- Link.
+  const char* kind() const override { return "rdma"; }
+  const char* address() const override { return args_.control->address(); }
+  int lanes() const override { return kRdmaLanes; }
+  void Send(int lane, const OutMessage& message) override;
+  bool Poll() override;
+  void Resume(int lane) override;
+  bool PrepareToSleep() override;
+  void WakeUp() override { args_.control->WakeUp(); }
+  void Beat() override { args_.control->Beat(); }
+  std::uint64_t beats() const override { return args_.control->beats(); }
+  std::size_t queued_messages() const override;
+  void Close() override;
+
+  // -- LinkEvents: from the control link.
+  Result<Landing> OnHeader(int peer, int lane, const Header& header) override;
+  void OnMessage(int peer, int lane, const Header& header) override;
+  void OnDown(int peer, const Status& why) override;
+
+ private:
+  // From QueuePair::Owner.
+  void OnImmediate(std::uint32_t immediate, std::uint32_t bytes) override;
+  void OnWritten(std::uint64_t cookie) override;
+  void OnBroken(const Status& why) override;
+
+  // Setting up.
+  Status MakePair();
+  void Offer();
+  void OnRailFrame(const RailFrame& frame);
+  Status OnOffer(const RailFrame& offer);
+  Status Connect();
+  void Probe();
+  void OnProbe(std::uint32_t bytes);
+  void PassIfProven();
+  void FailIfLate();
+  void Tell(RailFrame frame);
+  Status Explain(StatusCode code, const std::string& what) const;
+  std::vector<std::byte> ProbeOf(const RdmaAddress& from) const;
+
+  Status Handle(const Immediate& immediate, std::uint32_t bytes);
+  Status OnGrant(int lane);
+  void SendHeldControl();
+  void EndIfFlushed();
+  void Quit();
+  void Fail(const Status& why);
+  bool gone() const { return closed_ || down_; }
+
+  RdmaLinkArgs args_;
+  // The ring and the grants that the peer writes, and their images that this
+  // rank writes to the peer's.
+  CardMemory memory_;
+  Registration written_by_peer_;
+  Registration read_by_card_;
+  std::unique_ptr<QueuePair> pair_;
+  std::unique_ptr<Outbox> outbox_;
+  std::unique_ptr<Inbox> inbox_;
+  int owed_credits_ = 0;
+
+  // Setting up.
+  RailFrame offer_;  // The peer's.
+  RdmaGid gid_;      // This rank's, for this peer.
+  bool connected_ = false;
+  bool peer_ready_ = false;
+  bool probe_written_ = false;
+  bool probe_seen_ = false;
+  bool passed_ = false;       // This end has said so,
+  bool peer_passed_ = false;  // and the peer.
+  Clock::Time probe_until_{};
+  Outcome outcome_ = Outcome::kPending;
+  Status why_;
+  std::string rail_text_;              // A set-up frame that arrives.
+  std::deque<std::string> rail_told_;  // Those that leave.
+  bool peer_failed_ = false;
+
+  bool adopted_ = false;
+  Status lost_;  // Why it went down before Adopt().
+  // Good-byes, which leave when the peer has all that was written before.
+  std::vector<OutMessage> held_control_;
+  Clock::Time flushed_at_{};
+  bool control_down_ = false;
+  bool down_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace gradientflow

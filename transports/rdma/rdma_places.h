@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "gradientflow/base/buffer.h"
+#include "gradientflow/base/status.h"
+#include "transports/rdma/card_memory.h"
+#include "transports/rdma/rail.h"
+#include "transports/remote_places.h"
+
+namespace gradientflow {
+
+class RdmaLink;
+
+struct RdmaPlacesArgs {
+  std::shared_ptr<Rail> rail;
+  int ranks = 1;
+  std::size_t slot_bytes = 0;  // The same on all ranks.
+  int notices = 0;  // Placed messages that a peer may have under way.
+};
+
+// Memory that peers write to over their RDMA links. NOT thread-safe.
+class RdmaPlaces final : public RemotePlaces {
+ public:
+  static Result<std::shared_ptr<RdmaPlaces>> Create(RdmaPlacesArgs args);
+  ~RdmaPlaces() override;
+
+  // From RemotePlaces.
+  void SetSink(Sink* sink) override;
+  BufferView slots() const override;
+  RemotePlace SlotsOf(int peer) const override;
+  Result<BufferView> Allocate(std::size_t bytes) override;
+  void Free(BufferView memory) override;
+  bool Reaches(const void* data, std::size_t bytes) const override;
+  RemotePlace NameOf(const void* data) const override;
+  void Put(int peer, std::span<const ConstBufferView> pieces, RemotePlace there,
+           std::uint32_t notice, Done done) override;
+
+  // For the links.
+  int most_notices() const { return args_.notices; }
+  RemotePlace SlotsHere() const { return NameOf(slots_.data()); }
+  void SetLink(int peer, RdmaLink* link, RemotePlace slots);
+  void DropLink(int peer);
+  void OnNotice(int peer, std::uint32_t notice);
+
+ private:
+  struct Peer {
+    RdmaLink* link = nullptr;  // Null if it is down.
+    RemotePlace slots;
+  };
+  explicit RdmaPlaces(RdmaPlacesArgs args);
+
+  const RdmaPlacesArgs args_;
+  CardMemory slots_;
+  std::map<const std::byte*, CardMemory> allocated_;
+  std::vector<Peer> peers_;
+  Sink* sink_ = nullptr;
+  std::vector<std::pair<int, std::uint32_t>> early_;
+};
+
+}  // namespace gradientflow

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "gradientflow/base/buffer.h"
+#include "gradientflow/base/done.h"
+#include "gradientflow/base/status.h"
+
+namespace gradientflow {
+
+// A place in the memory of some rank where its peers may write. Only the rank
+// that named it knows what the numbers mean, and only its network card checks
+// them: a wrong one harms nobody else.
+struct RemotePlace {
+  std::uint64_t address = 0;
+  std::uint32_t key = 0;
+
+  RemotePlace At(std::size_t offset) const { return {address + offset, key}; }
+};
+
+// What comes with data: a number of at most kNoticeBits, which is told to the
+// owner of the memory once all bytes are in place.
+inline constexpr int kNoticeBits = 30;
+
+// Writes into the memory of peers that take no part in it: what one-sided
+// collectives need between hosts. A transport has it if its links can do that;
+// SharedArena is its like within a host, where peers' memory can be read too.
+//
+// Every rank has slot memory of the same size, in which its peers write where
+// the collective's schedule says. Other memory can be reached if it was
+// allocated here.
+// NOT thread-safe: driven by the thread that drives the fabric.
+class RemotePlaces {
+ public:
+  class Sink {
+   public:
+    virtual ~Sink() = default;
+    // `peer` has put something here. Each notice comes once, and those of one
+    // peer in the order of its Put()s. Called only from Fabric::Poll().
+    virtual void OnNotice(int peer, std::uint32_t notice) = 0;
+  };
+
+  virtual ~RemotePlaces() = default;
+
+  // Who is told of notices; those that come before are kept. Outlives this
+  // object's links, or is replaced by null.
+  virtual void SetSink(Sink* sink) = 0;
+
+  // This rank's slot memory: 4096-aligned and zeroed, of the same size on all
+  // ranks, writable for all peers.
+  virtual BufferView slots() const = 0;
+  // Where the slot memory of `peer` begins.
+  virtual RemotePlace SlotsOf(int peer) const = 0;
+
+  // Returns `bytes` more of such memory, 4096-aligned and zeroed. They stay
+  // valid until Free(). kResourceExhausted says which limit is in the way.
+  virtual Result<BufferView> Allocate(std::size_t bytes) = 0;
+  virtual void Free(BufferView memory) = 0;
+
+  // Returns whether the network card can read [data, data + bytes) here and
+  // write there for peers: in slots() and in what Allocate() gave.
+  virtual bool Reaches(const void* data, std::size_t bytes) const = 0;
+  // The name by which peers can write to `data`. REQUIRES Reaches(data, 1).
+  virtual RemotePlace NameOf(const void* data) const = 0;
+
+  // Writes the pieces (at most 2, which are lent until `done` runs, and which
+  // Reaches()) one behind another to `there`, in the memory of `peer`, and then
+  // gives it the notice. `done` runs in Fabric::Poll() when the memory may be
+  // changed, which is not when the notice has arrived; it may be empty. Never
+  // blocks, and runs nothing. If the peer goes down, `done` does not run: the
+  // fabric has failed.
+  virtual void Put(int peer, std::span<const ConstBufferView> pieces,
+                   RemotePlace there, std::uint32_t notice, Done done) = 0;
+};
+
+}  // namespace gradientflow

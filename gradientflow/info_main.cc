@@ -2,6 +2,7 @@
 // current environment would configure a session, without starting one.
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstddef>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -17,7 +18,9 @@
 #include "gradientflow/nccl/create.h"
 #include "gradientflow/observe/host_facts.h"
 #include "kernels/kernels.h"
+#include "transports/endpoint.h"
 #include "transports/rdma/devices.h"
+#include "transports/rdma/rdma_endpoint.h"
 #include "transports/rdma/verbs_api.h"
 
 extern char** environ;
@@ -59,6 +62,24 @@ nlohmann::json CudaJson(const CudaFacts& facts) {
           {"runtime", CudaVersionText(facts.runtime_version)},
           {"devices", devices},
           {"summary", Cuda(facts)}};
+}
+
+// What a rank with these settings would do about RDMA.
+std::string RdmaPlan(const Options& options) {
+  if (options.fabric != "auto" && options.fabric != "rdma") {
+    return StrCat("not used: fabric=", options.fabric);
+  }
+  const auto verbs = LoadVerbs();
+  if (!verbs.ok()) return "not used";
+  TransportOptions of;
+  of.socket_ifname = options.socket_ifname;
+  of.rdma_devices = options.rdma_devices;
+  of.rank = std::max(options.rank, 0);
+  const auto choice = ChooseRailFor(of, *verbs.value());
+  if (choice.status().code() == StatusCode::kUnimplemented) return "not used";
+  if (!choice.ok()) return StrCat("not used: ", choice.status().message());
+  return StrCat("between hosts ", choice.value().device, ":",
+                choice.value().port.number, ": ", choice.value().why);
 }
 
 nlohmann::json RdmaJson() {
@@ -106,7 +127,8 @@ void PrintText(const LoadedOptions& loaded) {
             << "CPU kernels:    " << kernels::CpuKernels().name << "\n"
             << "CUDA:           " << Cuda(ReadCudaFacts()) << "\n"
             << "NCCL:           " << Nccl(loaded.options) << "\n"
-            << "RDMA:           " << RdmaText(kIndent) << "\n"
+            << "RDMA:           " << RdmaText(kIndent) << kNextLine
+            << RdmaPlan(loaded.options) << "\n"
             << "shared memory:  "
             << (memory.ok() ? "available" : memory.message()) << "\n"
             << "interfaces:     ";
@@ -146,6 +168,7 @@ void PrintJson(const LoadedOptions& loaded, const Status& verdict) {
                                    {"cuda", CudaJson(ReadCudaFacts())},
                                    {"nccl", Nccl(loaded.options)},
                                    {"rdma", RdmaJson()},
+                                   {"rdma_plan", RdmaPlan(loaded.options)},
                                    {"shared_memory", ProbeSharedMemory().ok()},
                                    {"interfaces", interfaces},
                                    {"settings", settings},

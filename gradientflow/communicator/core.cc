@@ -338,7 +338,8 @@ void CommunicatorCore::CloseDevicePath() {
   static_cast<void>(device_path_.release());
   // The staging memory is in the arena, which must then stay as well.
   static_cast<void>(
-      std::make_unique<std::shared_ptr<void>>(transport_.keep_alive).release());
+      std::make_unique<decltype(transport_.keep_alive)>(transport_.keep_alive)
+          .release());
 }
 
 void CommunicatorCore::Fail(const Status& why) {
@@ -358,7 +359,8 @@ Result<BufferView> CommunicatorCore::AllocateShared(std::size_t bytes) {
   Result<BufferView> view = Status(StatusCode::kInternal, "not run");
   progress_->Do([&] {
     Result<PoolMemory> memory =
-        PoolMemory::Allocate(transport_.arena, std::max<std::size_t>(bytes, 1));
+        PoolMemory::Allocate(transport_.arena, transport_.places,
+                             std::max<std::size_t>(bytes, 1));
     if (!memory.ok()) {
       view = memory.status();
       return;

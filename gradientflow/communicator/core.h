@@ -68,7 +68,9 @@ class CommunicatorCore {
   Logger& logger() const { return *logger_; }
   Recorder& recorder() const { return *recorder_; }
   Fabric& fabric() const { return *transport_.fabric; }
-  SharedArena* arena() const { return transport_.arena; }  // May be null.
+  // Each may be null.
+  SharedArena* arena() const { return transport_.arena; }
+  RemotePlaces* places() const { return transport_.places; }
   Executor& executor() const { return *executor_; }
   // Null if all buffers are in host memory.
   DevicePath* device() const { return device_path_.get(); }

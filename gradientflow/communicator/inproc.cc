@@ -52,7 +52,7 @@ Result<std::shared_ptr<Communicator>> OpenInProcess(
       adapted.rank, &transport.fabric->poller(), transport.fabric.get());
   if (!links.ok()) return links.status();
   transport.fabric->Connect(std::move(links).value());
-  transport.keep_alive = group;
+  transport.keep_alive.push_back(group);
   transport.group.rank = adapted.rank;
   transport.group.size = adapted.size;
   transport.group.topology.host.assign(static_cast<std::size_t>(adapted.size),

@@ -8,7 +8,9 @@
 
 namespace gradientflow {
 
-Result<PoolMemory> PoolMemory::Allocate(SharedArena* arena, std::size_t bytes) {
+Result<PoolMemory> PoolMemory::Allocate(SharedArena* arena,
+                                        RemotePlaces* places,
+                                        std::size_t bytes) {
   PoolMemory memory;
   if (bytes == 0) return memory;
   if (arena != nullptr) {
@@ -17,6 +19,15 @@ Result<PoolMemory> PoolMemory::Allocate(SharedArena* arena, std::size_t bytes) {
     memory.arena_ = arena;
     memory.view_ = view.value();
     return memory;
+  }
+  if (places != nullptr) {
+    const Result<BufferView> view = places->Allocate(bytes);
+    if (view.ok()) {
+      memory.places_ = places;
+      memory.view_ = view.value();
+      return memory;
+    }
+    memory.unreached_ = view.status();
   }
   memory.pages_ = NewPages<std::byte>(bytes);
   if (memory.pages_ == nullptr) {
@@ -32,7 +43,9 @@ PoolMemory& PoolMemory::operator=(PoolMemory&& other) noexcept {
   if (this != &other) {
     Release();
     arena_ = std::exchange(other.arena_, nullptr);
+    places_ = std::exchange(other.places_, nullptr);
     pages_ = std::move(other.pages_);
+    unreached_ = std::move(other.unreached_);
     view_ = std::exchange(other.view_, {});
   }
   return *this;
@@ -40,6 +53,7 @@ PoolMemory& PoolMemory::operator=(PoolMemory&& other) noexcept {
 
 void PoolMemory::Release() {
   if (arena_ != nullptr && view_.data != nullptr) arena_->Free(view_);
+  if (places_ != nullptr && view_.data != nullptr) places_->Free(view_);
   pages_.reset();
   view_ = {};
 }

@@ -54,6 +54,11 @@ TransportOptions TransportOptionsOf(const Options& options) {
   of.last_port = options.port_range.last;
   of.socket_buffer_bytes = options.socket_buffer_bytes;
   of.io_threads = options.io_threads;
+  of.rank = options.rank;
+  of.ranks = options.size;
+  of.rdma_devices = options.rdma_devices;
+  of.rdma_traffic_class = options.rdma_traffic_class;
+  of.rdma_retry_seconds = options.rdma_retry_seconds;
   return of;
 }
 
@@ -100,7 +105,9 @@ Offers MakeOffers(const JoinArgs& args) {
     } else if (kind == only || kind == Transports().back()) {
       card.failure = opened.status();
     } else {
-      args.logger->Log(LogLevel::kWarning,
+      // Hardware that is not there is no news.
+      const bool absent = opened.status().code() == StatusCode::kUnimplemented;
+      args.logger->Log(absent ? LogLevel::kInfo : LogLevel::kWarning,
                        StrCat("going on without ", kind->name,
                               " links: ", opened.status().message()));
     }
@@ -196,13 +203,23 @@ void WarnOfUnlinked(const JoinArgs& args, const std::vector<Status>& unlinked,
   if (first == nullptr) return;
   args.logger->Log(LogLevel::kWarning,
                    StrCat("going on by ", next.name, " with rank(s) ", others,
-                          " of this host: ", first->message()));
+                          ": ", first->message()));
 }
 
 void LogChoices(const JoinArgs& args, const Offer& offer) {
   const std::string choices = offer.endpoint->Choices();
   if (choices.empty()) return;
   args.logger->Log(LogLevel::kInfo, StrCat(offer.kind->name, ": ", choices));
+}
+
+// Whether this rank is linked to all others by one transport.
+bool LinksAll(const std::vector<std::unique_ptr<Link>>& links, int rank,
+              std::string_view kind) {
+  for (std::size_t r = 0; r < links.size(); ++r) {
+    if (r == static_cast<std::size_t>(rank)) continue;
+    if (links[r] == nullptr || links[r]->kind() != kind) return false;
+  }
+  return true;
 }
 
 // Connects the transport with the shortest reach first, since the next one
@@ -253,13 +270,18 @@ Status ConnectLinks(const JoinArgs& args, const Introduction& introduction,
     unlinked.resize(ranks);
     for (std::size_t r = 0; r < ranks; ++r) {
       if (links[r] == nullptr) links[r] = std::move(made[r]);
-      transport->shares &= unlinked[r].ok();
+      transport->shares &= unlinked[r].ok() || offer.kind->host_id == nullptr;
       taken[r] =
           taken[r] || (!connect.addresses[r].empty() && unlinked[r].ok());
     }
     if (offer.endpoint->arena() != nullptr) {
-      transport->keep_alive = offer.endpoint;
+      transport->keep_alive.push_back(offer.endpoint);
       transport->arena = offer.endpoint->arena();
+    }
+    if (offer.endpoint->places() != nullptr &&
+        LinksAll(links, group.rank, offer.kind->name)) {
+      transport->keep_alive.push_back(offer.endpoint);
+      transport->places = offer.endpoint->places();
     }
   }
   fabric.Connect(std::move(links), std::move(source));

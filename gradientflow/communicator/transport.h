@@ -12,13 +12,16 @@
 #include "gradientflow/observe/logger.h"
 #include "transports/arena.h"
 #include "transports/fabric.h"
+#include "transports/remote_places.h"
 
 namespace gradientflow {
 
 // The ranks after joining: links to all of them, and memory shared with some.
 struct Transport {
-  std::shared_ptr<void> keep_alive;  // The owner of the arena.
-  SharedArena* arena = nullptr;      // Null if no rank shares memory.
+  std::vector<std::shared_ptr<void>> keep_alive;  // The owners of memory.
+  SharedArena* arena = nullptr;  // Null if no rank shares memory.
+  // Null unless this rank can write to the memory of all others.
+  RemotePlaces* places = nullptr;
   // False if this rank is linked to some rank of its host by TCP, although
   // `group` says that hosts share memory: not every rank knows of that yet.
   bool shares = true;

@@ -67,7 +67,8 @@ struct Options {
 
   // -- The fabric ---------------------------------------------------------
   // The only transport that may be used, by its name in transports/registry, or
-  // "auto": shared memory inside a host, TCP between hosts.
+  // "auto": shared memory inside a host; between hosts RDMA where both have it,
+  // else TCP.
   std::string fabric = "auto";
   // Interfaces for TCP, as a list of prefixes; a leading ^ excludes them.
   // Empty: all that are up, and loopback only if there is no other.
@@ -89,6 +90,13 @@ struct Options {
   // drives; 0: it moves them itself; -1: see ChooseIoThreads() in
   // transports/tcp/io_threads.h. Ranks may differ.
   int io_threads = -1;
+  // The RDMA ports that this rank may use, as a list of prefixes of
+  // "device:port"; a leading ^ excludes them. Empty: see ChooseRail() in
+  // transports/rdma/choose.h. Ranks may differ in all three.
+  std::string rdma_devices;
+  int rdma_traffic_class = 0;  // Of RDMA packets.
+  // How long the card sends again what no one acknowledges.
+  double rdma_retry_seconds = 4;
   // Unit of pipelining inside a collective, among up to 8 ranks; with more it
   // grows (see CutOf() in collectives/choose.h). Smaller segments overlap
   // better, larger ones have less overhead.

@@ -108,9 +108,10 @@ constexpr std::array kRows = {
 
     Row<c::Named<&O::fabric, IsTransport>>(
         kFabric, "fabric", kTransportNames,
-        "auto uses shared memory inside a host and TCP between hosts. shm "
-        "requires all ranks on one host; tcp is slower there, but needs no "
-        "shared memory."),
+        "auto uses shared memory inside a host, and between hosts RDMA where "
+        "both have it and it works, else TCP. shm requires all ranks on one "
+        "host; tcp is slower there, but needs no shared memory. rdma is an "
+        "error where two ranks cannot use it."),
     Row<c::Text<&O::socket_ifname, AnyText>>(
         kFabric, "socket_ifname", "interface prefixes: eth0,ib or ^docker,lo",
         "Network interfaces for TCP; a leading ^ excludes the listed ones. "
@@ -153,6 +154,22 @@ constexpr std::array kRows = {
         "256KB times the number of ranks. auto is one per 10 Gb/s of the line, "
         "if the network card tells its rate, and at most a quarter of this "
         "rank's share of the host's cores. Ranks may differ."),
+    Row<c::Text<&O::rdma_devices, AnyText>>(
+        kFabric, "rdma_devices", "prefixes of ports: mlx5_0:1 or ^mlx5_bond",
+        "RDMA ports that this rank may use; a leading ^ excludes the listed "
+        "ones. If empty, a port whose address is one by which peers reach this "
+        "rank, the fastest first; ranks take equal ones in turn. Ranks may "
+        "differ."),
+    Row<c::Integer<&O::rdma_traffic_class, 0, 255>>(
+        kFabric, "rdma_traffic_class", "an integer from 0 to 255",
+        "The traffic class of RDMA packets, by which networks tell those that "
+        "they must not drop. Ask who runs the network. Ranks may differ."),
+    Row<c::Duration<&O::rdma_retry_seconds>>(
+        kFabric, "rdma_retry_seconds", kSeconds,
+        "How long a network card sends again what its peer does not "
+        "acknowledge, before the job ends. Longer survives a cable that is "
+        "out for a moment; shorter finds losses sooner, and repairs them "
+        "faster where the network drops packets. Ranks may differ."),
     Row<c::Bytes<&O::segment_bytes, 4096, kGiB, 64>>(
         kFabric, "segment_bytes", "a multiple of 64 from 4KB to 1GB",
         "The unit of pipelining inside a collective. Smaller segments "

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "gradientflow/base/str_cat.h"
+#include "gradientflow/observe/logger.h"
 #include "kernels/kernels.h"
 
 namespace gradientflow {
@@ -33,10 +35,15 @@ Result<std::unique_ptr<GradientPool>> HostPool::Create(
   // Holds the baton, because other sessions and callers use the arena, too.
   args.core->progress().Do([&] {
     memory = PoolMemory::Allocate(
-        args.core->arena(),
+        args.core->arena(), args.core->places(),
         args.layout->elements() * SizeOf(args.options->pool_dtype));
   });
   if (!memory.ok()) return memory.status();
+  if (const Status& why = memory.value().unreached(); !why.ok()) {
+    args.core->logger().Log(
+        LogLevel::kWarning,
+        StrCat("RDMA copies all gradients: ", why.message()));
+  }
   return std::unique_ptr<GradientPool>(
       new HostPool(args, std::move(memory).value()));
 }

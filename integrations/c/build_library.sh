@@ -51,14 +51,14 @@ header() {
 header hwy/highway.h "Highway (libhwy-dev, highway-devel)"
 header nlohmann/json.hpp "nlohmann-json (nlohmann-json3-dev, json-devel)"
 header sodium.h "libsodium (libsodium-dev, libsodium-static)"
+header infiniband/verbs.h "libibverbs (libibverbs-dev, rdma-core-devel)"
 
 # The sources that the BUILD files take with --define=cuda=off: all except
-# programs, ranks that are threads, what needs the CUDA toolkit, and RDMA, of which the
-# library uses nothing yet.
+# programs, ranks that are threads, and what needs the CUDA toolkit.
 mapfile -t sources < <(
   find gradientflow kernels transports integrations/c -name '*.cc' \
     ! -path gradientflow/info_main.cc ! -path gradientflow/communicator/inproc.cc \
-    ! -path 'transports/inproc/*' ! -path 'transports/rdma/*' \
+    ! -path 'transports/inproc/*' \
     ! -path 'gradientflow/device/cuda_*.cc' | sort
 )
 sources+=(gradientflow/device/cuda_absent.cc gradientflow/device/cuda_facts.cc)

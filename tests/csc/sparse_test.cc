@@ -264,6 +264,7 @@ constexpr Setting kSettings[] = {
     {"AccumulateNccl", Over::kNccl, 3, 50, 0.8F, 2, ResidualMode::kMomentum,
      false, true},
     {"Tcp", Over::kTcp, 2, 50, 0.85F, 2, ResidualMode::kMomentum},
+    {"Rdma", Over::kRdma, 3, 50, 0.85F, 2, ResidualMode::kMomentum},
     {"Mixed", Over::kMixed, 3, 50, 0.85F, 0, ResidualMode::kMomentum},
     {"Device", Over::kDevices, 1, 40, 0.75F, 0, ResidualMode::kMomentum},
     {"Devices", Over::kDevices, 3, 50, 0.8F, 0, ResidualMode::kMomentum},

@@ -272,11 +272,11 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values(Over::kMemory, Over::kMessages),
                        ::testing::Values(1, 2, 3, 4, 5, 7, 8)),
     ParamName);
-INSTANTIATE_TEST_SUITE_P(Joined, Allreduce,
-                         ::testing::Combine(::testing::Values(Over::kTcp,
-                                                              Over::kMixed),
-                                            ::testing::Values(2, 3, 5)),
-                         ParamName);
+INSTANTIATE_TEST_SUITE_P(
+    Joined, Allreduce,
+    ::testing::Combine(::testing::Values(Over::kTcp, Over::kMixed, Over::kRdma),
+                       ::testing::Values(2, 3, 5)),
+    ParamName);
 INSTANTIATE_TEST_SUITE_P(WhenNeeded, Allreduce,
                          ::testing::Combine(::testing::Values(Over::kNeeded),
                                             ::testing::Values(3, 6, 8)),

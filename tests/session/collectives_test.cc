@@ -487,14 +487,13 @@ INSTANTIATE_TEST_SUITE_P(InProcess, Collectives,
                                                               Over::kMessages),
                                             ::testing::Values(1, 2, 3, 5, 8)),
                          ParamName);
-INSTANTIATE_TEST_SUITE_P(Joined, Collectives,
-                         ::testing::Values(std::tuple{Over::kTcp, 2},
-                                           std::tuple{Over::kTcp, 3},
-                                           std::tuple{Over::kMixed, 2},
-                                           std::tuple{Over::kMixed, 3},
-                                           std::tuple{Over::kNeeded, 6},
-                                           std::tuple{Over::kNeeded, 8}),
-                         ParamName);
+INSTANTIATE_TEST_SUITE_P(
+    Joined, Collectives,
+    ::testing::Values(std::tuple{Over::kTcp, 2}, std::tuple{Over::kTcp, 3},
+                      std::tuple{Over::kMixed, 2}, std::tuple{Over::kMixed, 3},
+                      std::tuple{Over::kRdma, 3}, std::tuple{Over::kNeeded, 6},
+                      std::tuple{Over::kNeeded, 8}),
+    ParamName);
 
 }  // namespace
 }  // namespace gradientflow::testing

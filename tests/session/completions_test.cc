@@ -267,7 +267,8 @@ INSTANTIATE_TEST_SUITE_P(InProcess, Completions,
                          ParamName);
 INSTANTIATE_TEST_SUITE_P(Joined, Completions,
                          ::testing::Values(std::tuple{Over::kTcp, 2},
-                                           std::tuple{Over::kMixed, 4}),
+                                           std::tuple{Over::kMixed, 4},
+                                           std::tuple{Over::kRdma, 2}),
                          ParamName);
 
 // A completion that starts a call while its session closes is refused.

@@ -264,11 +264,11 @@ INSTANTIATE_TEST_SUITE_P(InProcess, Groups,
                                                               Over::kDevices),
                                             ::testing::Values(1, 2, 3, 5, 7)),
                          ParamName);
-INSTANTIATE_TEST_SUITE_P(Joined, Groups,
-                         ::testing::Combine(::testing::Values(Over::kTcp,
-                                                              Over::kMixed),
-                                            ::testing::Values(3, 5)),
-                         ParamName);
+INSTANTIATE_TEST_SUITE_P(
+    Joined, Groups,
+    ::testing::Combine(::testing::Values(Over::kTcp, Over::kMixed, Over::kRdma),
+                       ::testing::Values(3, 5)),
+    ParamName);
 INSTANTIATE_TEST_SUITE_P(WhenNeeded, Groups,
                          ::testing::Combine(::testing::Values(Over::kNeeded),
                                             ::testing::Values(7, 8)),

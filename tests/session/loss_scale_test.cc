@@ -217,7 +217,8 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(Joined, LossScale,
                          ::testing::Values(std::tuple{Over::kNccl, 2},
                                            std::tuple{Over::kMixed, 3},
-                                           std::tuple{Over::kTcp, 2}),
+                                           std::tuple{Over::kTcp, 2},
+                                           std::tuple{Over::kRdma, 3}),
                          ParamName);
 
 }  // namespace

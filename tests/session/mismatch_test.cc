@@ -262,7 +262,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Calls,
                                            std::tuple{Over::kMessages, 2},
                                            std::tuple{Over::kMessages, 3},
                                            std::tuple{Over::kTcp, 2},
-                                           std::tuple{Over::kMixed, 3}),
+                                           std::tuple{Over::kMixed, 3},
+                                           std::tuple{Over::kRdma, 3}),
                          ParamName);
 
 }  // namespace

@@ -11,6 +11,8 @@
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/communicator/inproc.h"
 #include "tests/nccl/nccl_ranks.h"
+#include "tests/rdma/fake_verbs.h"
+#include "transports/rdma/verbs_api.h"
 
 namespace gradientflow::testing {
 namespace {
@@ -73,8 +75,37 @@ struct RankDevice {
 };
 
 bool InProcess(Over over) {
-  return over != Over::kTcp && over != Over::kMixed && over != Over::kNeeded;
+  return over != Over::kTcp && over != Over::kMixed && over != Over::kNeeded &&
+         over != Over::kRdma;
 }
+
+// With GF_RDMA_DEVICES=rxe, the cards are the kernel's, rxe0 and so on.
+const char* RealCards() { return std::getenv("GF_RDMA_DEVICES"); }
+
+std::string CardName(int rank) {
+  return StrCat(RealCards() == nullptr ? "fake" : RealCards(), rank);
+}
+
+// Cards for all ranks of a job, as of one host.
+class Cards {
+ public:
+  explicit Cards(const Job& job) {
+    if (job.over != Over::kRdma || RealCards() != nullptr) return;
+    FakeHost host;
+    for (int r = 0; r < job.size; ++r) {
+      host.devices.push_back(UsualHost(r).devices.front());
+    }
+    network_.emplace(0);
+    network_->AddHost(host);
+    ReplaceVerbs(network_->api(0));
+  }
+  ~Cards() { ReplaceVerbs(nullptr); }
+  Cards(const Cards&) = delete;
+  Cards& operator=(const Cards&) = delete;
+
+ private:
+  std::optional<FakeVerbs> network_;
+};
 
 Options OptionsOf(const Job& job, int rank, std::vector<TensorSpec>* tensors) {
   Options options = job.options;
@@ -85,6 +116,10 @@ Options OptionsOf(const Job& job, int rank, std::vector<TensorSpec>* tensors) {
   if (job.over == Over::kMessages || job.over == Over::kTcp ||
       job.over == Over::kNeeded || job.over == Over::kSomeDevices) {
     options.fabric = "tcp";
+  }
+  if (job.over == Over::kRdma) {
+    options.fabric = "rdma";
+    options.rdma_devices = StrCat("=", CardName(rank), ":1");
   }
   if (job.over == Over::kNccl) {
     options.device_collectives = DeviceCollectives::kNccl;
@@ -126,9 +161,9 @@ Status ZeroAndWait(GradientSession& session) {
 FakeDevice* DeviceOfThisRank() { return device_of_this_rank; }
 
 const char* OverName(Over over) {
-  constexpr const char* kNames[] = {"memory",      "messages", "tcp",
-                                    "mixed",       "needed",   "devices",
-                                    "someDevices", "nccl"};
+  constexpr const char* kNames[] = {"memory",  "messages",    "tcp",
+                                    "mixed",   "needed",      "rdma",
+                                    "devices", "someDevices", "nccl"};
   return kNames[static_cast<int>(over)];
 }
 
@@ -175,6 +210,7 @@ void OpenRanks(const Job& job,
     return;
   }
   const MeetingPlace place;
+  const Cards cards(job);
   OnThreads(job.size, [&](int rank) {
     std::vector<TensorSpec> tensors;
     Options options = OptionsOf(job, rank, &tensors);

@@ -20,6 +20,7 @@ enum class Over {
   kTcp,       // GradientSession::Open() over TCP on loopback.
   kMixed,   // GradientSession::Open(); two ranks a host, TCP between the hosts.
   kNeeded,  // Like kTcp, with links that are made when they are needed.
+  kRdma,    // GradientSession::Open() over RDMA, on (fake) cards.
   // Like kMemory, with every rank's pool on a (fake) device of its own.
   kDevices,
   // Like kMessages, with the odd ranks' pools on devices.
@@ -28,7 +29,8 @@ enum class Over {
   kNccl,
 };
 inline constexpr Over kEverywhere[] = {Over::kMemory, Over::kMessages,
-                                       Over::kTcp, Over::kMixed};
+                                       Over::kTcp, Over::kMixed,
+                                       Over::kRdma};
 const char* OverName(Over over);
 // For tests over all of these with several numbers of ranks.
 std::string ParamName(

@@ -245,7 +245,8 @@ INSTANTIATE_TEST_SUITE_P(InProcess, Shared,
                          ParamName);
 INSTANTIATE_TEST_SUITE_P(Joined, Shared,
                          ::testing::Values(std::tuple{Over::kTcp, 2},
-                                           std::tuple{Over::kMixed, 4}),
+                                           std::tuple{Over::kMixed, 4},
+                                           std::tuple{Over::kRdma, 3}),
                          ParamName);
 
 TEST(SharedDevices, TakeOneSessionAtATime) {

@@ -45,6 +45,8 @@ TEST(Transports, RefuseArgumentsThatDoNotFit) {
   const SteadyClock clock;
   for (const TransportKind* kind : Transports()) {
     auto endpoint = kind->open(options);
+    // Its hardware may not be there.
+    if (endpoint.status().code() == StatusCode::kUnimplemented) continue;
     ASSERT_TRUE(endpoint.ok()) << endpoint.status().ToString();
     EXPECT_NE(endpoint.value()->address(), "");
     EXPECT_EQ(endpoint.value()->address().find('\n'), std::string::npos);

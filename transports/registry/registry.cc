@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "transports/rdma/create.h"
 #include "transports/shm/create.h"
 #include "transports/tcp/create.h"
 
@@ -10,6 +11,7 @@ namespace {
 
 constexpr const TransportKind* kTransports[] = {
     &kShmTransport,
+    &kRdmaTransport,
     &kTcpTransport,
 };
 

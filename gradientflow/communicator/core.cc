@@ -358,9 +358,8 @@ void CommunicatorCore::Abort(const Status& why) {
 Result<BufferView> CommunicatorCore::AllocateShared(std::size_t bytes) {
   Result<BufferView> view = Status(StatusCode::kInternal, "not run");
   progress_->Do([&] {
-    Result<PoolMemory> memory =
-        PoolMemory::Allocate(transport_.arena, transport_.places,
-                             std::max<std::size_t>(bytes, 1));
+    Result<PoolMemory> memory = PoolMemory::Allocate(
+        transport_.arena, transport_.places, std::max<std::size_t>(bytes, 1));
     if (!memory.ok()) {
       view = memory.status();
       return;

@@ -2,11 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <memory>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
+#include "tests/rdma/cards.h"
 #include "tests/rdma/fake_verbs.h"
 #include "tests/transports/link_conformance.h"
 #include "tests/transports/link_owner.h"
@@ -16,21 +16,20 @@
 
 namespace gradientflow::testing {
 
-// The network of a test program: hosts with a device each. These are fakes, or
-// with GF_RDMA_DEVICES=rxe those of the kernel whose names are rxe0, rxe1...
-// Nothing may be left of anybody's objects in the end.
+// The network of a test program: hosts with a device each, fake or real (see
+// cards.h). Nothing may be left of anybody's objects in the end.
 class RdmaNetwork : public ::testing::Environment {
  public:
   explicit RdmaNetwork(int hosts, const FakeVerbsOptions& options = {})
       : hosts_(hosts), options_(options) {}
   void SetUp() override {
-    if (real() == nullptr) fake = std::make_unique<FakeVerbs>(hosts_, options_);
+    if (!real()) fake = std::make_unique<FakeVerbs>(hosts_, options_);
   }
   void TearDown() override { fake.reset(); }
 
-  static const char* real() { return std::getenv("GF_RDMA_DEVICES"); }
+  static bool real() { return !RealCards().empty(); }
   static std::shared_ptr<const VerbsApi> verbs(int host) {
-    return real() == nullptr ? fake->api(host) : LoadVerbs().value();
+    return real() ? LoadVerbs().value() : fake->api(host);
   }
   static std::unique_ptr<FakeVerbs> fake;  // Null if they are real.
 
@@ -45,8 +44,8 @@ inline std::unique_ptr<Endpoint> OpenRank(int rank, int ranks,
                                           TransportOptions options) {
   options.rank = rank;
   options.ranks = ranks;
-  if (RdmaNetwork::real() != nullptr) {
-    options.rdma_devices = StrCat("=", RdmaNetwork::real(), rank, ":1");
+  if (RdmaNetwork::real()) {
+    options.rdma_devices = StrCat("=", RealCards(), rank, ":1");
   }
   auto opened = OpenRdma(options, RdmaNetwork::verbs(rank));
   EXPECT_TRUE(opened.ok()) << opened.status().ToString();

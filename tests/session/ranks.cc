@@ -11,6 +11,7 @@
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/communicator/inproc.h"
 #include "tests/nccl/nccl_ranks.h"
+#include "tests/rdma/cards.h"
 #include "tests/rdma/fake_verbs.h"
 #include "transports/rdma/verbs_api.h"
 
@@ -79,18 +80,15 @@ bool InProcess(Over over) {
          over != Over::kRdma;
 }
 
-// With GF_RDMA_DEVICES=rxe, the cards are the kernel's, rxe0 and so on.
-const char* RealCards() { return std::getenv("GF_RDMA_DEVICES"); }
-
 std::string CardName(int rank) {
-  return StrCat(RealCards() == nullptr ? "fake" : RealCards(), rank);
+  return StrCat(RealCards().empty() ? "fake" : RealCards(), rank);
 }
 
 // Cards for all ranks of a job, as of one host.
 class Cards {
  public:
   explicit Cards(const Job& job) {
-    if (job.over != Over::kRdma || RealCards() != nullptr) return;
+    if (job.over != Over::kRdma || !RealCards().empty()) return;
     FakeHost host;
     for (int r = 0; r < job.size; ++r) {
       host.devices.push_back(UsualHost(r).devices.front());

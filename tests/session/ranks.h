@@ -29,8 +29,7 @@ enum class Over {
   kNccl,
 };
 inline constexpr Over kEverywhere[] = {Over::kMemory, Over::kMessages,
-                                       Over::kTcp, Over::kMixed,
-                                       Over::kRdma};
+                                       Over::kTcp, Over::kMixed, Over::kRdma};
 const char* OverName(Over over);
 // For tests over all of these with several numbers of ranks.
 std::string ParamName(

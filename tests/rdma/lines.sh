@@ -1,0 +1,45 @@
+# shellcheck shell=bash
+# Sourced inside tests/guest/run.
+#
+#   rdma_lines N   makes the devices rxe0 ... rxe<N-1>: Soft-RoCE, the kernel's RDMA
+#                  over network interfaces. Device I is on the interface line<I>, has
+#                  the address 10.77.0.<I+1>, and a line of its own to a bridge.
+#
+# Modules: crc32_generic rdma_rxe ib_uverbs veth bridge, for delays sch_netem.
+
+rdma_lines() {
+  local devices=$1 i k
+  # All addresses are this kernel's own, and it would deliver between them by itself.
+  # So what is bound to an interface, as rxe's packets are, leaves by it, and what
+  # comes in from a line is looked up as local.
+  sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0 \
+    net.ipv4.conf.all.accept_local=1 net.ipv4.conf.default.accept_local=1 \
+    net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2 \
+    net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1 || return 1
+  ip link set lo up
+  ip link add bridge type bridge stp_state 0 forward_delay 0 || return 1
+  ip link set bridge mtu 4500 up
+  for ((i = 0; i < devices; ++i)); do
+    ip link add "line$i" mtu 4500 address "02:00:00:00:00:0$((i + 1))" \
+      type veth peer name "port$i" mtu 4500 || return 1
+    ip link set "port$i" master bridge up
+    ip link set "line$i" up
+    ip address add "10.77.0.$((i + 1))/24" dev "line$i"
+    ip rule add pref 10 iif "line$i" lookup local
+    ip rule add pref 20 oif "line$i" lookup $((1000 + i))
+    ip route add 10.77.0.0/24 dev "line$i" table $((1000 + i))
+    # Nobody asks for what is known.
+    for ((k = 0; k < devices; ++k)); do
+      ((k == i)) || ip neigh replace "10.77.0.$((k + 1))" dev "line$i" \
+        lladdr "02:00:00:00:00:0$((k + 1))" nud permanent
+    done
+    rdma link add "rxe$i" type rxe netdev "line$i" || return 1
+  done
+  ulimit -l unlimited
+}
+
+# mend_address I: gives back the address that was taken from line I.
+mend_address() {
+  ip address add "10.77.0.$(($1 + 1))/24" dev "line$1"
+  ip route replace 10.77.0.0/24 dev "line$1" table $((1000 + $1))
+}

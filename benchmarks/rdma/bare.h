@@ -1,0 +1,74 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradientflow/base/status.h"
+#include "transports/rdma/card_memory.h"
+#include "transports/rdma/queue_pair.h"
+#include "transports/rdma/rail.h"
+
+// The writes of an allreduce, or of a stream, and nothing else: no fabric, no
+// schedule, no checks. What the library takes beyond that is its overhead.
+namespace gradientflow::benchmarks {
+
+class BareRank {
+ public:
+  static constexpr int kMostWrites = 8;  // Of a stream, at a time.
+
+  // A rank with `floats` floats to sum, on a port as "rxe0:1".
+  static Result<std::unique_ptr<BareRank>> Open(const std::string& port,
+                                                int rank, int ranks,
+                                                std::size_t floats);
+  // Links all ranks, which are of this process, on one thread.
+  static Status Link(const std::vector<std::unique_ptr<BareRank>>& ranks);
+
+  float* data() { return pool_; }
+
+  // Each returns when this rank is done; it yields while it waits.
+  // Sums over all ranks: blocks to their owners, sums to all.
+  void Allreduce();
+  // Writes all floats to rank `to`, `times` times.
+  void Write(int to, int times);
+  // Waits for as many writes.
+  void AwaitWrites(int times);
+
+ private:
+  struct End final : QueuePair::Owner {
+    void OnImmediate(std::uint32_t number, std::uint32_t) override {
+      ++(*notices)[number];
+    }
+    void OnWritten(std::uint64_t) override {}
+    void OnBroken(const Status& why) override { broken = why; }
+    std::array<std::uint64_t, 2>* notices = nullptr;
+    Status broken;
+    std::unique_ptr<QueuePair> pair;
+    RemotePlace pool;
+    RemotePlace slots;
+  };
+
+  BareRank(int rank, int ranks, std::size_t floats)
+      : rank_(rank), ranks_(ranks), floats_(floats) {}
+  void Put(int to, const float* from, std::size_t floats, RemotePlace there,
+           std::uint32_t phase);
+  void Await(std::uint32_t phase, std::uint64_t notices);
+  void Poll();
+
+  const int rank_;
+  const int ranks_;
+  const std::size_t floats_;
+  std::shared_ptr<Rail> rail_;
+  CardMemory memory_;
+  Registration registration_;
+  float* pool_ = nullptr;
+  float* slots_ = nullptr;  // The block of this rank, from each rank.
+  std::array<std::uint64_t, 2> notices_ = {};  // That came, by phase,
+  std::array<std::uint64_t, 2> awaited_ = {};  // and that were awaited.
+  std::vector<End> ends_;
+};
+
+}  // namespace gradientflow::benchmarks

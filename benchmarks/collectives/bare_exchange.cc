@@ -1,23 +1,25 @@
-// The bare exchange: one of two ranks of `bare_exchange MOST_BYTES SOCKET...`.
-// The ranks send each other the bytes of a batch at the same time, from and to
-// memory that stays in the caches. Nothing is reduced, and only the sockets
-// move bytes: this is the least that an allreduce of two ranks by messages has
-// to do. It uses nothing but send, recv and poll.
+// The bare exchange: one of two ranks of `bare_exchange MOST_BYTES RANK
+// END...`. The ENDs are descriptors, rank 0's and rank 1's of each connection
+// in turn. The ranks send each other the bytes of a batch at the same time,
+// from and to memory that stays in the caches. Nothing is reduced, and only the
+// sockets move bytes: this is the least that an allreduce of two ranks by
+// messages has to do. It uses nothing but send, recv and poll.
 //
 // The best way to move the bytes is not known beforehand, so the driver tries
 // several and takes the fastest as the bound. The words of a batch describe the
-// way: the number of SOCKETs to use, the most bytes of one send or receive, and
-// whether to spin (1) or block (0) when nothing moves.
+// way: the number of connections to use, the most bytes of one send or receive,
+// and whether to spin (1) or block (0) when nothing moves.
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
+#include <system_error>
+#include <utility>
 
 #include "benchmarks/collectives/worker.h"
-#include "gradientflow/base/str_cat.h"
 
 namespace gradientflow::benchmarks {
 namespace {
@@ -41,34 +43,33 @@ struct Stream {
 using Streams = std::vector<Stream>;
 
 // Returns whether a call with result `n` has moved bytes, and counts them.
+// Throws if the other side is gone.
 bool Moved(ssize_t n, std::size_t* done) {
+  if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
+    throw std::system_error(n == 0 ? 0 : errno, std::generic_category(),
+                            "the other side is gone");
+  }
   if (n > 0) *done += static_cast<std::size_t>(n);
   return n > 0;
 }
-
-bool Broken(ssize_t n) { return n < 0 && errno != EAGAIN && errno != EINTR; }
 
 class BareExchange final : public Worker {
  public:
   BareExchange(std::vector<int> sockets, std::size_t most_bytes)
       : sockets_(std::move(sockets)), out_(most_bytes), in_(most_bytes) {}
 
-  Status Prepare(const Batch& batch) override {
-    if (batch.words.size() != 3) {
-      return Status(StatusCode::kInvalidArgument, "expected three words");
-    }
-    used_ = std::min<std::size_t>(
-        sockets_.size(), std::strtoull(batch.words[0].c_str(), nullptr, 10));
-    call_bytes_ = std::strtoull(batch.words[1].c_str(), nullptr, 10);
-    spins_ = batch.words[2] == "1" || batch.bytes <= kSmallBytes;
+  void Prepare(const Batch& batch) override {
+    used_ =
+        std::min<std::size_t>(sockets_.size(), std::stoul(batch.words.at(0)));
+    call_bytes_ = std::stoul(batch.words.at(1));
+    spins_ = batch.words.at(2) == "1" || batch.bytes <= kSmallBytes;
     bytes_ = batch.bytes;
-    return Status();
   }
-  Status Once() override { return Exchange(Share(bytes_, call_bytes_)); }
-  Status Barrier() override { return Exchange(Share(1, call_bytes_)); }
+  void Once() override { Exchange(Share(bytes_, call_bytes_)); }
+  void Barrier() override { Exchange(Share(1, call_bytes_)); }
 
   // Checks that all bytes arrive once each, with buffers that hold all of them.
-  Result<std::uint64_t> CountWrong() override {
+  std::uint64_t CountWrong() override {
     for (std::size_t i = 0; i < bytes_; ++i) {
       out_[i] = static_cast<std::byte>(i % 251);
     }
@@ -81,7 +82,7 @@ class BareExchange final : public Worker {
       stream.window = std::max<std::size_t>(stream.bytes, 1);
       begin += stream.bytes;
     }
-    GF_RETURN_IF_ERROR(Exchange(std::move(streams)));
+    Exchange(std::move(streams));
     std::uint64_t wrong = 0;
     for (std::size_t i = 0; i < bytes_; ++i) wrong += in_[i] != out_[i];
     return wrong;
@@ -111,43 +112,33 @@ class BareExchange final : public Worker {
                      stream.window - done % stream.window});
   }
 
-  // Moves as much as one call each way can. kUnavailable if the other side is
-  // gone.
-  Result<bool> Move(Stream& stream) const {
+  // Moves as much as one call each way can, and returns whether that is any.
+  bool Move(Stream& stream) const {
     bool moved = false;
     if (stream.sent < stream.bytes) {
       const ssize_t n =
           send(stream.fd, stream.out + stream.sent % stream.window,
                Next(stream, stream.sent), MSG_DONTWAIT | MSG_NOSIGNAL);
-      if (Broken(n)) return Gone();
       moved |= Moved(n, &stream.sent);
     }
     if (stream.received < stream.bytes) {
       const ssize_t n =
           recv(stream.fd, stream.in + stream.received % stream.window,
                Next(stream, stream.received), MSG_DONTWAIT);
-      if (n == 0 || Broken(n)) return Gone();
       moved |= Moved(n, &stream.received);
     }
     return moved;
   }
 
-  static Status Gone() {
-    return Status(StatusCode::kUnavailable,
-                  StrCat("the other side is gone: ", std::strerror(errno)));
-  }
-
-  Status Exchange(Streams streams) const {
+  void Exchange(Streams streams) const {
     for (int idle = 0;;) {
       bool moved = false;
       bool done = true;
       for (Stream& stream : streams) {
-        const auto one = Move(stream);
-        if (!one.ok()) return one.status();
-        moved |= one.value();
+        moved |= Move(stream);
         done &= stream.done();
       }
-      if (done) return Status();
+      if (done) return;
       idle = moved ? 0 : idle + 1;
       if (idle > (spins_ ? kSpins : 0)) Block(streams);
     }
@@ -178,9 +169,17 @@ class BareExchange final : public Worker {
 
 int main(int argc, char** argv) {
   using namespace gradientflow::benchmarks;  // NOLINT: a main().
+  if (argc < 5) return 2;
+  const int rank = std::atoi(argv[2]);
   std::vector<int> sockets;
-  for (int i = 2; i < argc; ++i) sockets.push_back(std::atoi(argv[i]));
-  if (sockets.empty()) return 2;
+  for (int i = 3; i < argc; ++i) {
+    const int end = std::atoi(argv[i]);
+    if (i % 2 == (3 + rank) % 2) {
+      sockets.push_back(end);
+    } else {
+      close(end);  // Else nobody would notice that the other side is gone.
+    }
+  }
   BareExchange worker(std::move(sockets), std::strtoull(argv[1], nullptr, 10));
-  return Serve(worker);
+  return ServeBatches(worker);
 }

@@ -26,6 +26,12 @@ struct alignas(64) BarrierState {
   alignas(64) std::atomic<std::uint32_t> generation;
 };
 
+// Where the buffer of a rank begins; that of rank `ranks` is the end of all.
+std::size_t BufferBegin(int rank, std::size_t most_bytes) {
+  const std::size_t pages = (most_bytes + kPageBytes - 1) / kPageBytes;
+  return kPageBytes * (1 + pages * static_cast<std::size_t>(rank));
+}
+
 [[gnu::always_inline]] inline void Sum(float* __restrict a, float* __restrict b,
                                        std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
@@ -45,25 +51,22 @@ class BareShared final : public Worker {
  public:
   BareShared(std::byte* memory, int rank, int ranks, std::size_t most_bytes)
       : barrier_(reinterpret_cast<BarrierState*>(memory)), rank_(rank) {
-    const std::size_t pages = (most_bytes + kPageBytes - 1) / kPageBytes;
     for (int r = 0; r < ranks; ++r) {
-      const std::size_t begin =
-          kPageBytes * (1 + pages * static_cast<std::size_t>(r));
-      buffers_.push_back(reinterpret_cast<float*>(memory + begin));
+      buffers_.push_back(
+          reinterpret_cast<float*>(memory + BufferBegin(r, most_bytes)));
     }
   }
 
-  Status Prepare(const Batch& batch) override {
+  void Prepare(const Batch& batch) override {
     count_ = batch.bytes / sizeof(float);
-    return Status();
   }
 
-  Status Barrier() override {
+  void Barrier() override {
     const std::uint32_t generation = barrier_->generation.load();
     if (barrier_->arrived.fetch_add(1) + 1 == buffers_.size()) {
       barrier_->arrived.store(0);
       barrier_->generation.store(generation + 1);
-      return Status();
+      return;
     }
     for (int spins = 0; barrier_->generation.load() == generation; ++spins) {
       if (spins < kSpins) {
@@ -72,11 +75,10 @@ class BareShared final : public Worker {
         sched_yield();
       }
     }
-    return Status();
   }
 
-  Status Once() override {
-    GF_RETURN_IF_ERROR(Barrier());
+  void Once() override {
+    Barrier();
     const auto rank = static_cast<std::size_t>(rank_);
     const std::size_t begin = count_ * rank / buffers_.size();
     const std::size_t end = count_ * (rank + 1) / buffers_.size();
@@ -86,16 +88,16 @@ class BareShared final : public Worker {
     } else {
       SumAll(begin, end);
     }
-    return Barrier();
+    Barrier();
   }
 
-  Result<std::uint64_t> CountWrong() override {
+  std::uint64_t CountWrong() override {
     float* const mine = buffers_[static_cast<std::size_t>(rank_)];
     FillPattern(DType::kFloat32, rank_, count_, mine);
-    GF_RETURN_IF_ERROR(Once());
+    Once();
     const std::uint64_t wrong = CountUnexpected(
         DType::kFloat32, {0, static_cast<int>(buffers_.size())}, count_, mine);
-    GF_RETURN_IF_ERROR(Barrier());
+    Barrier();
     std::memset(mine, 0, count_ * sizeof(float));
     return wrong;
   }
@@ -123,27 +125,22 @@ class BareShared final : public Worker {
   std::size_t count_ = 0;
 };
 
-int Main(int argc, char** argv) {
+}  // namespace
+}  // namespace gradientflow::benchmarks
+
+int main(int argc, char** argv) {
+  using namespace gradientflow::benchmarks;  // NOLINT: a main().
   if (argc != 5) return 2;
   const int ranks = std::atoi(argv[3]);
   const std::size_t most_bytes = std::strtoull(argv[4], nullptr, 10);
-  const std::size_t pages = (most_bytes + kPageBytes - 1) / kPageBytes;
-  const std::size_t all =
-      kPageBytes * (1 + pages * static_cast<std::size_t>(ranks));
-  void* const memory = mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_SHARED,
-                            std::atoi(argv[1]), 0);
+  void* const memory =
+      mmap(nullptr, BufferBegin(ranks, most_bytes), PROT_READ | PROT_WRITE,
+           MAP_SHARED, std::atoi(argv[1]), 0);
   if (memory == MAP_FAILED) {
     std::perror("bare_shared: mmap");
     return 1;
   }
   BareShared worker(static_cast<std::byte*>(memory), std::atoi(argv[2]), ranks,
                     most_bytes);
-  return Serve(worker);
-}
-
-}  // namespace
-}  // namespace gradientflow::benchmarks
-
-int main(int argc, char** argv) {
-  return gradientflow::benchmarks::Main(argc, argv);
+  return ServeBatches(worker);
 }

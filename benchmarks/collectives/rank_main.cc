@@ -12,11 +12,11 @@
 #include <cstring>
 #include <initializer_list>
 #include <memory>
-#include <utility>
+#include <stdexcept>
 #include <vector>
 
 #include "benchmarks/collectives/worker.h"
-#include "benchmarks/rank.h"
+#include "benchmarks/lib/rank.h"
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/collectives/choose.h"
 #include "gradientflow/communicator/core.h"
@@ -28,66 +28,50 @@ using enum CollectiveKind;
 
 class Ours final : public Worker {
  public:
-  Status Open(std::size_t most_bytes, bool plain) {
-    const auto options = Options::FromEnv(environ);
-    if (!options.ok()) return options.status();
-    auto session = OpenSession(options.value(), Json::object(), {});
-    if (!session.ok()) return session.status();
-    session_ = std::move(session).value();
+  Ours(std::size_t most_bytes, bool plain)
+      : session_(
+            OpenSession(Must(Options::FromEnv(environ)), Json::object(), {})),
+        comm_(session_->communicator()) {
     for (std::byte** buffer : {&input_, &output_}) {
-      if (plain) {
-        heap_.push_back(std::make_unique<std::byte[]>(most_bytes));
-        *buffer = heap_.back().get();
-        continue;
-      }
-      const Result<BufferView> view =
-          session_->communicator().AllocateShared(most_bytes);
-      if (!view.ok()) return view.status();
-      *buffer = view.value().data;
+      if (plain) heap_.push_back(std::make_unique<std::byte[]>(most_bytes));
+      *buffer = plain ? heap_.back().get()
+                      : Must(comm_.AllocateShared(most_bytes)).data;
     }
-    return Status();
   }
 
-  Status Prepare(const Batch& batch) override {
-    if (batch.words.size() != 4) {
-      return Status(StatusCode::kInvalidArgument, "expected four words");
-    }
+  void Prepare(const Batch& batch) override {
     call_ = CollectiveCall();
     turn_ = 0;
     int kind = 0;
-    while (Name(CollectiveKind(kind)) != batch.words[0]) {
+    while (Name(CollectiveKind(kind)) != batch.words.at(0)) {
       if (++kind == kCollectiveKinds) break;
     }
-    const auto dtype = ParseDType(batch.words[1]);
-    const auto wire = ParseDType(batch.words[2]);
+    const auto dtype = ParseDType(batch.words.at(1));
+    const auto wire = ParseDType(batch.words.at(2));
     if (kind == kCollectiveKinds || !dtype || !wire ||
         !IsGradientType(*dtype)) {
-      return Status(StatusCode::kInvalidArgument, "no such collective or type");
+      throw std::invalid_argument("no such collective or type");
     }
     call_.kind = CollectiveKind(kind);
-    const auto algorithm = ParseAlgorithm(call_.kind, batch.words[3]);
-    if (!algorithm.ok()) return algorithm.status();
+    call_.algorithm = Must(ParseAlgorithm(call_.kind, batch.words.at(3)));
     call_.input = input_;
     call_.output = output_;
     call_.count = batch.bytes / SizeOf(*dtype);
     call_.dtype = *dtype;
     call_.wire = *wire;
-    call_.algorithm = algorithm.value();
-    const std::vector<std::size_t> equal(
-        static_cast<std::size_t>(session_->size()), call_.count);
+    const std::vector<std::size_t> equal(static_cast<std::size_t>(comm_.size()),
+                                         call_.count);
     if (Is({kAllToAll, kScatter})) call_.send_counts = equal;
     if (Is({kAllToAll, kGather})) call_.recv_counts = equal;
     call_.equal_counts = Is({kAllToAll});
-    return Status();
   }
   // The root changes from call to call, so that it cannot run ahead, and in no
   // order that one algorithm's calls could follow each other in.
-  Status Once() override {
-    call_.root =
-        static_cast<int>(turn_++ * 2654435761U >> 16) % session_->size();
-    return session_->communicator().Run(call_);
+  void Once() override {
+    call_.root = static_cast<int>(turn_++ * 2654435761U >> 16) % comm_.size();
+    Must(comm_.Run(call_));
   }
-  Status Barrier() override { return benchmarks::Barrier(*session_); }
+  void Barrier() override { benchmarks::Barrier(comm_); }
 
   // {"prices": {"ring": seconds, ...}, "chosen": "ring", "links": {"across":
   // {"together": [...], "alone": [...]}, "inside": ...}}: the prices of all
@@ -95,21 +79,20 @@ class Ours final : public Worker {
   // or "by root"; and of what prices are made: seconds of a round, a message, a
   // byte, and more of a byte in long messages.
   std::string Note() override {
-    CommunicatorCore& core = session_->communicator().core();
+    CommunicatorCore& core = comm_.core();
     CallPlanner planner(
         core.group(), core.executor().costs(),
         {core.options().segment_bytes, core.options().segments_in_flight});
     Json prices = Json::object();
     std::string chosen;
     CollectiveCall call = call_;
-    for (call.root = 0; call.root < session_->size(); ++call.root) {
+    for (call.root = 0; call.root < comm_.size(); ++call.root) {
       const CallQuestion question = planner.QuestionOf(call);
       for (const CollectiveAlgorithm* algorithm : AlgorithmsOf(call.kind)) {
         const double seconds = PredictSeconds(call.kind, *algorithm, question);
         if (!std::isfinite(seconds)) continue;
-        Json& mean = prices[algorithm->name];
-        mean = mean.is_null() ? 0.0 : mean.get<double>();
-        mean = mean.get<double>() + seconds / session_->size();
+        prices[algorithm->name] =
+            prices.value(algorithm->name, 0.0) + seconds / comm_.size();
       }
       const char* best = Name(ChooseAlgorithm(call.kind, question).algorithm);
       chosen = chosen.empty() || chosen == best ? best : "by root";
@@ -119,28 +102,28 @@ class Ours final : public Worker {
                   model.seconds_per_byte, model.long_seconds_per_byte};
     };
     const auto& [together, alone] = core.executor().costs();
+    const auto links = [&](LinkModel CostModel::*place) {
+      return Json{{"together", link(together.*place)},
+                  {"alone", link(alone.*place)}};
+    };
     return Json{{"prices", prices},
                 {"chosen", chosen},
                 {"links",
-                 {{"across",
-                   {{"together", link(together.across)},
-                    {"alone", link(alone.across)}}},
-                  {"inside",
-                   {{"together", link(together.inside)},
-                    {"alone", link(alone.inside)}}}}}}
+                 {{"across", links(&CostModel::across)},
+                  {"inside", links(&CostModel::inside)}}}}
         .dump();
   }
 
-  Result<std::uint64_t> CountWrong() override {
-    const int size = session_->size();
-    const int rank = session_->rank();
+  std::uint64_t CountWrong() override {
+    const int size = comm_.size();
+    const int rank = comm_.rank();
     const auto ranks = static_cast<std::size_t>(size);
     const auto block = call_.count * SizeOf(call_.dtype);
     const bool divides = Is({kReduceScatter, kAllToAll, kScatter});
     const std::size_t given = divides ? call_.count * ranks : call_.count;
     const bool in_place = Is({kAllreduce, kBroadcast});
     FillPattern(call_.dtype, rank, given, in_place ? output_ : input_);
-    GF_RETURN_IF_ERROR(Once());
+    Once();
     const bool gathers = Is({kAllgather, kAllToAll, kGather});
     const bool elsewhere = Is({kReduce, kGather}) && rank != 0;
     std::uint64_t wrong = 0;
@@ -151,7 +134,7 @@ class Ours final : public Worker {
       wrong += CountUnexpected(call_.dtype, expected, call_.count,
                                output_ + static_cast<std::size_t>(b) * block);
     }
-    GF_RETURN_IF_ERROR(Barrier());  // All ranks have read the result.
+    Barrier();  // All ranks have read the result.
     if (!in_place) std::memset(input_, 0, block * (divides ? ranks : 1));
     std::memset(output_, 0, elsewhere ? 0 : block * (gathers ? ranks : 1));
     return wrong;
@@ -162,7 +145,8 @@ class Ours final : public Worker {
     return std::find(kinds.begin(), kinds.end(), call_.kind) != kinds.end();
   }
 
-  std::unique_ptr<GradientSession> session_;
+  const std::unique_ptr<GradientSession> session_;
+  Communicator& comm_;
   std::vector<std::unique_ptr<std::byte[]>> heap_;
   std::byte* input_ = nullptr;
   std::byte* output_ = nullptr;
@@ -173,13 +157,12 @@ class Ours final : public Worker {
 }  // namespace
 }  // namespace gradientflow::benchmarks
 
-int main(int argc, char** argv) {
-  using namespace gradientflow;  // NOLINT: a main().
-  benchmarks::Ours ours;
-  const Status opened =
-      argc < 2 ? Status(StatusCode::kInvalidArgument, "expected MOST_BYTES")
-               : ours.Open(std::strtoull(argv[1], nullptr, 10), argc > 2);
-  if (opened.ok()) return benchmarks::Serve(ours);
-  std::fprintf(stderr, "collectives: %s\n", opened.ToString().c_str());
+int main(int argc, char** argv) try {
+  using namespace gradientflow::benchmarks;  // NOLINT: a main().
+  if (argc < 2) return 2;
+  Ours ours(std::strtoull(argv[1], nullptr, 10), argc > 2);
+  return ServeBatches(ours);
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "collectives: %s\n", error.what());
   return 1;
 }

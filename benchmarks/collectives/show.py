@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import pathlib
-import sys
 from collections.abc import Sequence
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from lib import report  # noqa: E402
+from lib import report
 
 _WIDTHS = (12, 11, 16, 14, 16, 6, 11, 7, 7, 8, 6)
 

@@ -1,11 +1,11 @@
 #include "benchmarks/collectives/worker.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
-#include <iostream>
 #include <sstream>
+#include <stdexcept>
 
+#include "benchmarks/lib/serve.h"
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/str_cat.h"
 #include "kernels/kernels.h"
@@ -15,37 +15,15 @@ namespace {
 
 constexpr std::size_t kPeriod = 1009;
 
-Result<Batch> Parse(const std::string& line) {
+Batch Parse(const std::string& line) {
   std::istringstream in(line);
   Batch batch;
   in >> batch.bytes >> batch.warmup >> batch.iterations >> batch.check;
   if (!in || batch.iterations < 1) {
-    return Status(StatusCode::kInvalidArgument, "not a batch: " + line);
+    throw std::invalid_argument("not a batch: " + line);
   }
   for (std::string word; in >> word;) batch.words.push_back(word);
   return batch;
-}
-
-Result<std::string> Run(Worker& worker, const std::string& line) {
-  const auto batch = Parse(line);
-  if (!batch.ok()) return batch.status();
-  GF_RETURN_IF_ERROR(worker.Prepare(batch.value()));
-  if (batch.value().check) {
-    const auto wrong = worker.CountWrong();
-    if (!wrong.ok()) return wrong.status();
-    return StrCat("ok 0 ", wrong.value(), " ", worker.Note());
-  }
-  for (int i = 0; i < batch.value().warmup; ++i) {
-    GF_RETURN_IF_ERROR(worker.Once());
-  }
-  GF_RETURN_IF_ERROR(worker.Barrier());
-  const SteadyClock clock;
-  const Clock::Time begin = clock.Now();
-  for (int i = 0; i < batch.value().iterations; ++i) {
-    GF_RETURN_IF_ERROR(worker.Once());
-  }
-  const double seconds = Seconds(clock.Now() - begin);
-  return StrCat("ok ", seconds / batch.value().iterations, " 0");
 }
 
 float Value(int rank, std::size_t i) {
@@ -69,18 +47,19 @@ std::vector<std::byte> Period(DType dtype, int first, int end) {
 
 }  // namespace
 
-int Serve(Worker& worker) {
-  std::puts("ready");
-  std::fflush(stdout);
-  for (std::string line; std::getline(std::cin, line);) {
-    const auto answer = Run(worker, line);
-    std::string text =
-        answer.ok() ? answer.value() : "error " + answer.status().ToString();
-    std::replace(text.begin(), text.end(), '\n', ' ');
-    std::puts(text.c_str());
-    std::fflush(stdout);
-  }
-  return 0;
+int ServeBatches(Worker& worker) {
+  return Serve([&worker](const std::string& line) {
+    const Batch batch = Parse(line);
+    worker.Prepare(batch);
+    if (batch.check)
+      return StrCat("0 ", worker.CountWrong(), " ", worker.Note());
+    for (int i = 0; i < batch.warmup; ++i) worker.Once();
+    worker.Barrier();
+    const Clock::Time begin = SteadyClock().Now();
+    for (int i = 0; i < batch.iterations; ++i) worker.Once();
+    const double seconds = Seconds(SteadyClock().Now() - begin);
+    return StrCat(seconds / batch.iterations, " 0");
+  });
 }
 
 void FillPattern(DType dtype, int rank, std::size_t count, void* data) {

@@ -6,21 +6,15 @@
 #include <vector>
 
 #include "gradientflow/base/dtype.h"
-#include "gradientflow/base/status.h"
 
-// collectives.py controls the programs that it compares by lines on their
-// standard input, and each answers on standard output:
+// collectives.py gives the programs that it compares orders (lib/serve.h):
 //
-//   "ready"                                       once, when all ranks have met
 //   <- bytes warmup iterations check [word...]    a batch; the words are the
 //                                                 program's own
 //   -> ok <seconds per call> <wrong elements> [note]
-//   -> error <text>
 //
 // Only the answer to a check has a note: what the program says of the call.
-//
-// gloo_peer.py and openmpi_peer.c use the same protocol. Between batches a
-// process blocks, and uses no processor. It ends at the end of its input.
+// gloo_peer.py and openmpi_peer.c use the same protocol.
 namespace gradientflow::benchmarks {
 
 struct Batch {
@@ -31,25 +25,25 @@ struct Batch {
   std::vector<std::string> words;
 };
 
-// One rank of a program that is compared.
+// One rank of a program that is compared. All functions may throw.
 class Worker {
  public:
   virtual ~Worker() = default;
   // Prepares for the next calls of Once() and CountWrong().
-  virtual Status Prepare(const Batch& batch) = 0;
+  virtual void Prepare(const Batch& batch) = 0;
   // Does one call of the batch's bytes.
-  virtual Status Once() = 0;
-  virtual Status Barrier() = 0;
+  virtual void Once() = 0;
+  virtual void Barrier() = 0;
   // Does one Once() on a known pattern and returns the number of wrong
   // elements. Leaves zeros in the buffers.
-  virtual Result<std::uint64_t> CountWrong() = 0;
+  virtual std::uint64_t CountWrong() = 0;
   // Returns what the program has to say of the batch's call, in one line, or
   // nothing.
   virtual std::string Note() { return {}; }
 };
 
-// Answers the lines of standard input. Returns the exit status.
-int Serve(Worker& worker);
+// Serve() with the worker's answers.
+int ServeBatches(Worker& worker);
 
 // Small integers, whose sums are exact in every type and order. They repeat
 // with a prime period, so that an element in the wrong place is noticed. All

@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <numeric>
+#include <limits>
+#include <new>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
-#include "benchmarks/median.h"
+#include "benchmarks/lib/median.h"
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/pages.h"
-#include "gradientflow/base/str_cat.h"
 
 // Memory moves in lines of 64 bytes, so a line is what the loops work on. With
 // g a line of gradients and r the lines of the residual beside it:
@@ -35,27 +36,26 @@ struct Range {
   std::size_t end;
 };
 
-// Lines of a pass.
+// Lines of a pass. Word i of the gradients begins as Initial(i), and those of
+// the residual as zero.
 struct Region {
   BareTraffic traffic;
-  std::size_t residual_lines = 1;  // For each line of gradients.
+  std::size_t residual_lines = 0;  // For each line of gradients.
+  std::size_t lines = 0;
   Pages<Word> grads;
   Pages<Word> residual;
-  std::size_t lines = 0;
 
   Region(const BareTraffic& of, std::size_t element_bytes)
       : traffic(of),
-        residual_lines(sizeof(Word) / element_bytes),
-        lines(of.elements * element_bytes / (kLineWords * sizeof(Word))) {
-    grads = NewPages<Word>(lines * kLineWords);
-    if (of.residual)
-      residual = NewPages<Word>(lines * residual_lines * kLineWords);
-    for (std::size_t i = 0; i < lines * kLineWords; ++i) {
-      grads[i] = static_cast<Word>(i * 2654435761);
-    }
+        residual_lines(of.residual ? sizeof(Word) / element_bytes : 0),
+        lines(of.elements * element_bytes / (kLineWords * sizeof(Word))),
+        grads(NewPages<Word>(lines * kLineWords)),
+        residual(NewPages<Word>(lines * residual_lines * kLineWords)) {
+    if (!grads || !residual) throw std::bad_alloc();
+    for (std::size_t i = 0; i < lines * kLineWords; ++i) grads[i] = Initial(i);
   }
-  bool there() const {
-    return grads != nullptr && (residual != nullptr || !traffic.residual);
+  static Word Initial(std::size_t i) {
+    return static_cast<Word>(i * 2654435761);
   }
 };
 
@@ -90,114 +90,63 @@ Word RunPass(Region& region, Range range, std::size_t ahead) {
       {&Pass<1, false>, &Pass<1, true>},
       {&Pass<2, false>, &Pass<2, true>},
   };
-  const std::size_t beside =
-      region.traffic.residual ? region.residual_lines : 0;
-  return kFunctions[beside][region.traffic.writes_grads ? 1 : 0](
+  return kFunctions[region.residual_lines][region.traffic.writes_grads ? 1 : 0](
       region.grads.get(), region.residual.get(), range, ahead);
 }
 
-// Threads that run all regions, again and again, when they are told to.
-class Team {
- public:
-  Team(std::vector<Region>& regions, int threads)
-      : regions_(regions),
-        sums_(static_cast<std::size_t>(threads) * regions.size()),
-        threads_(threads) {
-    for (int t = 1; t < threads; ++t) {
-      helpers_.emplace_back([this, t] { Help(t); });
-    }
-  }
-  ~Team() {
-    stop_ = true;
-    ++round_;
-    for (std::thread& helper : helpers_) helper.join();
-  }
-  Team(const Team&) = delete;
-  Team& operator=(const Team&) = delete;
-
-  // Returns the milliseconds of a round.
-  double Run(std::size_t ahead) {
-    const SteadyClock clock;
-    ahead_ = ahead;
-    left_ = threads_;
-    const Clock::Time begin = clock.Now();
-    ++round_;
-    Share(0);
-    while (left_.load() > 0) std::this_thread::yield();
-    return Seconds(clock.Now() - begin) * 1e3;
-  }
-  // The sum that the last round has read in a region.
-  Word SumOf(std::size_t region) const {
-    Word sum = 0;
-    for (std::size_t i = region; i < sums_.size(); i += regions_.size()) {
-      sum += sums_[i];
-    }
-    return sum;
-  }
-
- private:
-  void Help(int thread) {
-    for (int seen = 0;;) {
-      while (round_.load() == seen) std::this_thread::yield();
-      seen = round_.load();
-      if (stop_) return;
-      Share(thread);
-    }
-  }
-  void Share(int thread) {
-    const auto t = static_cast<std::size_t>(thread);
-    const auto of = static_cast<std::size_t>(threads_);
-    for (std::size_t r = 0; r < regions_.size(); ++r) {
-      const std::size_t lines = regions_[r].lines;
-      sums_[t * regions_.size() + r] = RunPass(
-          regions_[r], {lines * t / of, lines * (t + 1) / of}, ahead_.load());
-    }
-    --left_;
-  }
-
-  std::vector<Region>& regions_;
-  std::vector<Word> sums_;  // By thread and region.
-  const int threads_;
-  std::atomic<bool> stop_{false};
-  std::atomic<int> round_{0};
-  std::atomic<int> left_{0};
-  std::atomic<std::size_t> ahead_{0};
-  std::vector<std::thread> helpers_;
+struct Rounds {
+  std::vector<double> milliseconds;
+  Word sum = 0;  // Of all that was read.
 };
 
-Word SumNow(const Region& region) {
-  const Word* const grads = region.grads.get();
-  return std::accumulate(grads, grads + region.lines * kLineWords, Word{0});
+// Runs all regions on all threads, `rounds` times.
+Rounds Run(std::vector<Region>& regions, int threads, int rounds,
+           std::size_t ahead) {
+  Rounds seen;
+  std::atomic<Word> sum{0};
+  std::atomic<int> arrived{0};
+  const auto meet = [&](int times) {
+    ++arrived;
+    while (arrived.load() < times * threads) std::this_thread::yield();
+  };
+  const auto share = [&](std::size_t t) {
+    const auto of = static_cast<std::size_t>(threads);
+    for (int round = 0; round < rounds; ++round) {
+      meet(2 * round + 1);
+      const Clock::Time begin = SteadyClock().Now();
+      for (Region& region : regions) {
+        const std::size_t lines = region.lines;
+        sum += RunPass(region, {lines * t / of, lines * (t + 1) / of}, ahead);
+      }
+      meet(2 * round + 2);
+      if (t > 0) continue;
+      seen.milliseconds.push_back(1e3 * Seconds(SteadyClock().Now() - begin));
+    }
+  };
+  std::vector<std::thread> helpers;
+  for (int t = 1; t < threads; ++t) helpers.emplace_back(share, t);
+  share(0);
+  for (std::thread& helper : helpers) helper.join();
+  seen.sum = sum;
+  return seen;
 }
 
-// Whether a region is as one round leaves it.
-bool IsAfterOneRound(const Region& region) {
-  const BareTraffic& traffic = region.traffic;
-  const std::size_t beside = traffic.residual ? region.residual_lines : 0;
-  for (std::size_t i = 0; i < region.lines * kLineWords; ++i) {
-    const auto was = static_cast<Word>(i * 2654435761);
-    if (region.grads[i] != was + (traffic.writes_grads ? 1 : 0)) return false;
-    for (std::size_t j = 0; j < beside; ++j) {
-      const std::size_t line = i / kLineWords * beside + j;
-      if (region.residual[line * kLineWords + i % kLineWords] != was) {
-        return false;
+// Compares every word with what one round should have read and written.
+void Check(const std::vector<Region>& regions, Word sum) {
+  for (const Region& region : regions) {
+    const std::size_t beside = region.residual_lines;
+    for (std::size_t i = 0; i < region.lines * kLineWords; ++i) {
+      const Word was = Region::Initial(i);
+      sum -= was;
+      bool right = region.grads[i] == was + region.traffic.writes_grads;
+      for (std::size_t j = 0; j < beside; ++j) {
+        const std::size_t line = i / kLineWords * beside + j;
+        right &= region.residual[line * kLineWords + i % kLineWords] == was;
       }
+      if (!right) throw std::runtime_error("the bare loop wrote wrong words");
     }
   }
-  return true;
-}
-
-// Runs a round, and compares every word that it should have written.
-Status CheckRound(Team& team, std::vector<Region>& regions) {
-  std::vector<Word> before;
-  for (const Region& region : regions) before.push_back(SumNow(region));
-  team.Run(kAheadLines[0]);
-  for (std::size_t r = 0; r < regions.size(); ++r) {
-    if (team.SumOf(r) == before[r] && IsAfterOneRound(regions[r])) continue;
-    return Status(StatusCode::kDataLoss,
-                  StrCat("the bare loop: pass ", r, " is wrong"));
-  }
-  return Status();
+  if (sum != 0) throw std::runtime_error("the bare loop read wrong words");
 }
 
 std::size_t BytesOf(const BareTraffic& traffic, std::size_t element_bytes) {
@@ -213,27 +162,17 @@ std::size_t BytesOf(const BarePasses& passes) {
          BytesOf(passes.sent, passes.element_bytes);
 }
 
-Result<double> TimeBarePasses(const BarePasses& passes, int threads,
-                              int rounds) {
+double TimeBarePasses(const BarePasses& passes, int threads, int rounds) {
   std::vector<Region> regions;
   regions.emplace_back(passes.kept, passes.element_bytes);
   regions.emplace_back(passes.sent, passes.element_bytes);
-  for (const Region& region : regions) {
-    if (region.there()) continue;
-    return Status(StatusCode::kResourceExhausted,
-                  "the bare loop: no memory for its passes");
-  }
-  Team team(regions, threads);
-  GF_RETURN_IF_ERROR(CheckRound(team, regions));
-  std::vector<double> best;
+  Check(regions, Run(regions, threads, 1, 0).sum);
+  double best = std::numeric_limits<double>::infinity();
   for (const std::size_t ahead : kAheadLines) {
-    std::vector<double> times;
-    for (int round = 0; round < rounds; ++round) {
-      times.push_back(team.Run(ahead));
-    }
-    best.push_back(Median(times));
+    best = std::min(best,
+                    Median(Run(regions, threads, rounds, ahead).milliseconds));
   }
-  return *std::min_element(best.begin(), best.end());
+  return best;
 }
 
 }  // namespace gradientflow::benchmarks

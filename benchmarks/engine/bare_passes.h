@@ -2,8 +2,6 @@
 
 #include <cstddef>
 
-#include "gradientflow/base/status.h"
-
 // What memory allows a step of sparse communication: loops that move the bytes
 // that the passes of a step must move, and do nothing else.
 namespace gradientflow::benchmarks {
@@ -25,10 +23,9 @@ struct BarePasses {
 // Runs both passes on `threads` threads, which divide each pass evenly, until
 // they have run `rounds` times; returns the median time in milliseconds, from
 // the moment when all threads are awake to that when the last one is done.
-// Checks that each pass has read and written all of its bytes: kDataLoss if
-// not.
-Result<double> TimeBarePasses(const BarePasses& passes, int threads,
-                              int rounds);
+// Checks that each pass has read and written all of its bytes, and throws
+// std::runtime_error if not.
+double TimeBarePasses(const BarePasses& passes, int threads, int rounds);
 
 // The bytes that the passes read and write, in all.
 std::size_t BytesOf(const BarePasses& passes);

@@ -9,26 +9,20 @@ ready at once; and what memory allows, as a bare loop that moves the same bytes.
 
 from __future__ import annotations
 
-import pathlib
-import sys
-from typing import Any
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from lib import models, report  # noqa: E402
-from lib.network import Network  # noqa: E402
-from lib.ranks import RankError, run_programs  # noqa: E402
+from lib import models, report
+from lib.network import Network
+from lib.ranks import run_programs
 
 _HALF = {"wire_dtype": "float16"}
-# Label, settings, and the allowed share of the pool, in addition to 64 MB.
-MEMORY = (("dense, float32", {}, 0.1), ("dense, float16 wire", _HALF, 0.1),
-          ("CSC 85 %, float16 wire", {**_HALF, "sparsity": "0.85"}, 1.3),
-          ("the same, accumulating", {**_HALF, "sparsity": "0.85",
-                                      "accumulate": "on"}, 0.1))
-READY_TARGET_US = 0.5
 _SPARSE = {**_HALF, "sparsity": "0.85"}
 _PLAIN = {**_SPARSE, "residual": "plain"}
 _16_BITS = {**_SPARSE, "pool_dtype": "float16"}
 _ADD = {"accumulate": "on"}
+# Label, settings, and the allowed share of the pool, in addition to 64 MB.
+MEMORY = (("dense, float32", {}, 0.1), ("dense, float16 wire", _HALF, 0.1),
+          ("CSC 85 %, float16 wire", _SPARSE, 1.3),
+          ("the same, accumulating", {**_SPARSE, **_ADD}, 0.1))
+READY_TARGET_US = 0.5
 PASSES = (("float32 pool", _SPARSE),
           ("the same, accumulating", {**_SPARSE, **_ADD}),
           ("float32 pool, plain residual", _PLAIN),
@@ -37,22 +31,7 @@ PASSES = (("float32 pool", _SPARSE),
           ("the same, accumulating", {**_16_BITS, **_ADD}))
 
 
-def measure(model: dict[str, Any], what: str, steps: int,
-            settings: dict[str, str]) -> list[dict[str, float]]:
-    with Network(2) as network:
-        return run_programs(network, "engine/rank", {
-            "what": what, "model": model, "steps": steps,
-            "settings": settings}, {"GRADIENTFLOW_FABRIC": "tcp"})
-
-
-def measure_passes(model: dict[str, Any], steps: int, threads: list[int],
-                   settings: dict[str, str]) -> list[dict[str, float]]:
-    with Network(1) as network:
-        return run_programs(network, "engine/rank", {
-            "what": "passes", "model": model, "steps": steps,
-            "threads": threads, "settings": settings})[0]
-
-
+@report.program
 def main() -> None:
     parser = report.parser(__doc__)
     parser.add_argument("--model", choices=models.NAMES, default="alexnet_bn")
@@ -65,33 +44,36 @@ def main() -> None:
     args = parser.parse_args()
     model = models.load(args.model)
     rows: list[report.Row] = []
-    try:
-        ready = measure(model, "ready", args.steps, {})[0]
-        print(f"{args.model}, 2 ranks over TCP\nGradientReady: median "
-              f"{ready['median_us']:.3f} us, 99 % {ready['p99_us']:.3f} us, "
-              f"most {ready['max_us']:.1f} us (target: median <= "
-              f"{READY_TARGET_US})")
-        rows.append({"what": "GradientReady", **ready})
-        for label, settings, share in MEMORY:
-            ranks = measure(model, "memory", 6, settings)
-            most = max(ranks, key=lambda rank: rank["beyond_mb"])
-            print(f"memory beyond the pool of {most['pool_mb']:.0f} MB, {label}: "
-                  f"{most['beyond_mb']:.1f} MB (target: <= "
-                  f"{share * most['pool_mb'] + 64:.1f})")
-            rows.append({"what": f"memory, {label}", **most})
-        if args.passes > 0:
-            print(f"{args.model}, 1 rank: a step of CSC 85 %, float16 wire, "
-                  "with all gradients ready at once")
-        for label, settings in PASSES if args.passes > 0 else ():
-            for row in measure_passes(model, args.passes, args.threads,
-                                      settings):
-                print(f"{label}, {row['threads']} threads: "
-                      f"{row['step_ms']:.1f} ms, of which all cores "
-                      f"{row['cpu_ms']:.1f} ms; a bare loop that moves the "
-                      f"{row['bare_mb']:.0f} MB: {row['bare_ms']:.1f} ms")
-                rows.append({"what": f"passes, {label}", **row})
-    except (OSError, RankError) as error:
-        sys.exit(f"engine: {error}")
+
+    def measure(ranks: int, **job: object) -> list:
+        fabric = {"GRADIENTFLOW_FABRIC": "tcp" if ranks > 1 else "auto"}
+        with Network(ranks) as network:
+            return run_programs(network, "engine/rank", {"model": model, **job},
+                                fabric)
+
+    ready = measure(2, what="ready", steps=args.steps, settings={})[0]
+    print(f"{args.model}, 2 ranks over TCP\nGradientReady: median "
+          f"{ready['median_us']:.3f} us, 99 % {ready['p99_us']:.3f} us, most "
+          f"{ready['max_us']:.1f} us (target: median <= {READY_TARGET_US})")
+    rows.append({"what": "GradientReady", **ready})
+    for label, settings, share in MEMORY:
+        most = max(measure(2, what="memory", steps=6, settings=settings),
+                   key=lambda rank: rank["beyond_mb"])
+        print(f"memory beyond the pool of {most['pool_mb']:.0f} MB, {label}: "
+              f"{most['beyond_mb']:.1f} MB (target: <= "
+              f"{share * most['pool_mb'] + 64:.1f})")
+        rows.append({"what": f"memory, {label}", **most})
+    if args.passes > 0:
+        print(f"{args.model}, 1 rank: a step of CSC 85 %, float16 wire, "
+              "with all gradients ready at once")
+    for label, settings in PASSES if args.passes > 0 else ():
+        for row in measure(1, what="passes", steps=args.passes,
+                           threads=args.threads, settings=settings)[0]:
+            print(f"{label}, {row['threads']} threads: {row['step_ms']:.1f} "
+                  f"ms, of which all cores {row['cpu_ms']:.1f} ms; a bare loop "
+                  f"that moves the {row['bare_mb']:.0f} MB: "
+                  f"{row['bare_ms']:.1f} ms")
+            rows.append({"what": f"passes, {label}", **row})
     report.append_json(args.json, [
         {"benchmark": "engine", "model": args.model, **row} for row in rows])
 

@@ -28,12 +28,12 @@
 #include <vector>
 
 #include "benchmarks/engine/bare_passes.h"
-#include "benchmarks/median.h"
-#include "benchmarks/rank.h"
+#include "benchmarks/lib/median.h"
+#include "benchmarks/lib/rank.h"
+#include "benchmarks/scaling/gradients.h"
 #include "benchmarks/scaling/model.h"
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/str_cat.h"
-#include "kernels/kernels.h"
 
 namespace gradientflow::benchmarks {
 namespace {
@@ -56,7 +56,11 @@ double ClockMicroseconds(const Clock& clock) {
   return Quantile(times, 0.5);
 }
 
-Result<Json> TimeReady(GradientSession& session, int steps) {
+void AllReady(GradientSession& session) {
+  for (std::size_t i = session.tensors(); i-- > 0;) session.GradientReady(i);
+}
+
+Json TimeReady(GradientSession& session, int steps) {
   const SteadyClock clock;
   const double overhead = ClockMicroseconds(clock);
   std::vector<double> times;
@@ -66,11 +70,11 @@ Result<Json> TimeReady(GradientSession& session, int steps) {
       session.GradientReady(i);
       times.push_back(Microseconds(clock.Now() - begin) - overhead);
     }
-    GF_RETURN_IF_ERROR(session.FinishStep().status());
+    Must(session.FinishStep());
   }
-  return Json{{"median_us", Quantile(times, 0.5)},
-              {"p99_us", Quantile(times, 0.99)},
-              {"max_us", times.back()}};
+  return {{"median_us", Quantile(times, 0.5)},
+          {"p99_us", Quantile(times, 0.99)},
+          {"max_us", Quantile(times, 1)}};
 }
 
 // The value of a line "name: 123 kB" of /proc/self/status, in MB.
@@ -83,60 +87,18 @@ double StatusMb(const std::string& name) {
   return 0;
 }
 
-Result<Json> MeasureMemory(GradientSession& session, int steps,
-                           double before_mb) {
+Json MeasureMemory(GradientSession& session, const Gradients& gradients,
+                   int steps, double before_mb) {
   const BufferView pool = session.pool();
   for (int step = 0; step < steps; ++step) {
-    auto* gradients = reinterpret_cast<float*>(pool.data);
-    for (std::size_t i = 0; i < pool.bytes / sizeof(float); ++i) {
-      gradients[i] = static_cast<float>((i * 2654435761U) % 1009) / 1009.0F;
-    }
-    for (std::size_t i = session.tensors(); i-- > 0;) session.GradientReady(i);
-    GF_RETURN_IF_ERROR(session.FinishStep().status());
-    GF_RETURN_IF_ERROR(session.ZeroGradients());
+    gradients.Fill(session.rank(), static_cast<std::uint64_t>(step), pool);
+    AllReady(session);
+    Must(session.FinishStep());
+    Must(session.ZeroGradients());
   }
   const double pool_mb = static_cast<double>(pool.bytes) / 1e6;
-  return Json{{"pool_mb", pool_mb},
-              {"beyond_mb", StatusMb("VmHWM") - before_mb - pool_mb}};
-}
-
-// Random gradients, neither large nor small, in float32 or float16.
-void Fill(DType dtype, std::uint32_t seed, BufferView pool) {
-  if (dtype == DType::kFloat32) {
-    auto* gradients = reinterpret_cast<float*>(pool.data);
-    for (std::size_t i = 0; i < pool.bytes / sizeof(float); ++i) {
-      seed = seed * 1664525U + 1013904223U;
-      gradients[i] =
-          static_cast<float>(static_cast<std::int32_t>(seed)) * 1e-9F;
-    }
-    return;
-  }
-  auto* bits = reinterpret_cast<std::uint16_t*>(pool.data);
-  for (std::size_t i = 0; i < pool.bytes / sizeof(*bits); ++i) {
-    seed = seed * 1664525U + 1013904223U;
-    bits[i] = static_cast<std::uint16_t>(0x3000 | (seed >> 16 & 0x83FF));
-  }
-}
-
-// Does what backward does: writes gradients to the pool, or adds them.
-Status Backward(const GradientSession& session, std::uint32_t seed) {
-  const DType dtype = session.options().pool_dtype;
-  const BufferView pool = session.pool();
-  if (!session.options().accumulate) {
-    Fill(dtype, seed, pool);
-    return Status();
-  }
-  std::vector<std::byte> gradients(pool.bytes);
-  Fill(dtype, seed, {gradients.data(), pool.bytes, {}});
-  kernels::AccumulateArgs args = {};
-  args.dst = pool.data;
-  args.dst_type = args.src_type = dtype;
-  args.src = gradients.data();
-  args.n = pool.bytes / SizeOf(dtype);
-  args.op = kernels::ReduceOp::kSum;
-  args.dst_scale = args.out_scale = 1;
-  if (kernels::CpuKernels().accumulate(args, nullptr) == 0) return Status();
-  return Status(StatusCode::kInternal, "accumulate failed");
+  return {{"pool_mb", pool_mb},
+          {"beyond_mb", StatusMb("VmHWM") - before_mb - pool_mb}};
 }
 
 double CpuMilliseconds() {
@@ -152,19 +114,23 @@ struct Passes {
   std::vector<double> clock_ms;
   std::vector<double> cpu_ms;
 
-  Status Step(std::uint32_t seed) {
-    GF_RETURN_IF_ERROR(session->ZeroGradients());
-    GF_RETURN_IF_ERROR(Backward(*session, seed));
+  // Does what backward does, writes gradients to the pool or adds them, and
+  // then times the rest of the step.
+  void Step(const Gradients& gradients, std::uint64_t step, bool timed) {
+    Must(session->ZeroGradients());
+    if (session->options().accumulate) {
+      gradients.Add(0, step, session->pool());
+    } else {
+      gradients.Fill(0, step, session->pool());
+    }
     const SteadyClock clock;
     const Clock::Time begin = clock.Now();
     const double cpu_begin = CpuMilliseconds();
-    for (std::size_t i = session->tensors(); i-- > 0;) {
-      session->GradientReady(i);
-    }
-    GF_RETURN_IF_ERROR(session->FinishStep().status());
+    AllReady(*session);
+    Must(session->FinishStep());
+    if (!timed) return;
     clock_ms.push_back(Seconds(clock.Now() - begin) * 1e3);
     cpu_ms.push_back(CpuMilliseconds() - cpu_begin);
-    return Status();
   }
 };
 
@@ -185,63 +151,56 @@ BarePasses LeastPasses(const Options& options, std::size_t elements) {
   return passes;
 }
 
-Result<Json> TimePasses(const Json& job, const Options& options,
-                        const std::vector<TensorSpec>& specs) {
+Json TimePasses(const Json& job, const Options& options,
+                const std::vector<TensorSpec>& specs) {
   constexpr int kWarmUp = 8;  // Untimed, until every residual is in use.
   std::vector<Passes> all;
   for (const int threads : job.at("threads")) {
     Json settings = job.at("settings");
     settings["compute_threads"] = std::to_string(threads);
-    auto session = OpenSession(options, settings, specs);
-    if (!session.ok()) return session.status();
-    all.push_back({std::move(session).value(), {}, {}});
+    all.push_back({OpenSession(options, settings, specs), {}, {}});
   }
+  const Options in_force = all.front().session->options();
+  const BufferView first = all.front().session->pool();
+  const Gradients gradients(in_force.pool_dtype);
   const int steps = job.at("steps");
   for (int step = 0; step < kWarmUp + steps; ++step) {
-    const BufferView first = all.front().session->pool();
     for (Passes& passes : all) {
-      GF_RETURN_IF_ERROR(passes.Step(static_cast<std::uint32_t>(step)));
-      if (std::memcmp(passes.session->pool().data, first.data, first.bytes) !=
+      passes.Step(gradients, static_cast<std::uint64_t>(step), step >= kWarmUp);
+      if (std::memcmp(passes.session->pool().data, first.data, first.bytes) ==
           0) {
-        return Status(
-            StatusCode::kDataLoss,
-            StrCat("step ", step, ": other bits with ",
-                   passes.session->options().compute_threads, " threads"));
+        continue;
       }
+      throw std::runtime_error(StrCat("step ", step, ": other bits with ",
+                                      passes.session->options().compute_threads,
+                                      " threads"));
     }
   }
-  const Options& in_force = all.front().session->options();
   const BarePasses bare =
-      LeastPasses(in_force, all.front().session->pool().bytes /
-                                SizeOf(in_force.pool_dtype));
+      LeastPasses(in_force, first.bytes / SizeOf(in_force.pool_dtype));
   Json answer = Json::array();
-  for (Passes& passes : all) {
-    passes.clock_ms.erase(passes.clock_ms.begin(),
-                          passes.clock_ms.begin() + kWarmUp);
-    passes.cpu_ms.erase(passes.cpu_ms.begin(), passes.cpu_ms.begin() + kWarmUp);
+  for (const Passes& passes : all) {
     answer.push_back({{"threads", passes.session->options().compute_threads},
                       {"step_ms", Median(passes.clock_ms)},
                       {"cpu_ms", Median(passes.cpu_ms)}});
   }
   all.clear();  // Helpers that busy-wait would slow the bare loop down.
   for (Json& row : answer) {
-    const Result<double> time = TimeBarePasses(bare, row.at("threads"), steps);
-    if (!time.ok()) return time.status();
-    row["bare_ms"] = time.value();
+    row["bare_ms"] = TimeBarePasses(bare, row.at("threads"), steps);
     row["bare_mb"] = static_cast<double>(BytesOf(bare)) / 1e6;
   }
   return answer;
 }
 
-Result<Json> RankMain(const Json& job, const Options& options) {
-  const auto specs = ModelOf(job.at("model")).Specs();
+Json RankMain(const Json& job, const Options& options) {
+  const auto specs = job.at("model").get<Model>().Specs();
   const int steps = job.at("steps");
   if (job.at("what") == "passes") return TimePasses(job, options, specs);
+  const Gradients gradients(DType::kFloat32);
   const double before_mb = StatusMb("VmRSS");
-  auto session = OpenSession(options, job.at("settings"), specs);
-  if (!session.ok()) return session.status();
-  if (job.at("what") == "ready") return TimeReady(*session.value(), steps);
-  return MeasureMemory(*session.value(), steps, before_mb);
+  const auto session = OpenSession(options, job.at("settings"), specs);
+  if (job.at("what") == "ready") return TimeReady(*session, steps);
+  return MeasureMemory(*session, gradients, steps, before_mb);
 }
 
 }  // namespace

@@ -1,22 +1,12 @@
 #include "benchmarks/faults/board.h"
 
 #include <poll.h>
-#include <sys/mman.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <new>
+#include <string>
 
 namespace gradientflow::faults {
-
-std::string_view Name(Phase phase) {
-  constexpr std::string_view kNames[kPhases] = {
-      "starting",  "opening",       "backward", "finishing",
-      "optimizer", "between steps", "closing",  "closed"};
-  return kNames[static_cast<std::size_t>(phase)];
-}
 
 std::int64_t NowNs() {
   return std::chrono::steady_clock::now().time_since_epoch().count();
@@ -36,23 +26,6 @@ void RankReport::End(std::int64_t now_ns, const Status& status) {
   text[bytes] = '\0';
   code.store(status.code());
   ended_ns.store(now_ns);
-}
-
-Board::Board(int ranks) : ranks_(ranks) {
-  const std::size_t bytes =
-      sizeof(RankReport) * static_cast<std::size_t>(ranks);
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) {
-    std::perror("mmap");
-    std::abort();
-  }
-  reports_ = static_cast<RankReport*>(memory);
-  for (int r = 0; r < ranks; ++r) new (&reports_[r]) RankReport;
-}
-
-Board::~Board() {
-  munmap(reports_, sizeof(RankReport) * static_cast<std::size_t>(ranks_));
 }
 
 }  // namespace gradientflow::faults

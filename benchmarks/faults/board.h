@@ -4,8 +4,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <string>
-#include <string_view>
 
 #include "gradientflow/base/status.h"
 
@@ -22,8 +20,6 @@ enum class Phase : std::int32_t {
   kClosing,
   kClosed,
 };
-inline constexpr int kPhases = 8;
-std::string_view Name(Phase phase);
 
 // Nanoseconds of the steady clock, which all processes share.
 std::int64_t NowNs();
@@ -51,20 +47,5 @@ struct alignas(64) RankReport {
 static_assert(std::atomic<StatusCode>::is_always_lock_free);
 // faults.py parses this layout.
 static_assert(sizeof(RankReport) == 4160 && sizeof(StatusCode) == 4);
-
-// One RankReport per rank, in anonymous memory that children inherit.
-class Board {
- public:
-  explicit Board(int ranks);
-  ~Board();
-  Board(const Board&) = delete;
-  Board& operator=(const Board&) = delete;
-
-  RankReport& operator[](int rank) { return reports_[rank]; }
-
- private:
-  const int ranks_;
-  RankReport* reports_;
-};
 
 }  // namespace gradientflow::faults

@@ -12,6 +12,7 @@ sums, no hangs, and nothing left behind.
 from __future__ import annotations
 
 import collections
+import json
 import mmap
 import os
 import pathlib
@@ -26,10 +27,9 @@ import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from lib import report  # noqa: E402
-from lib.network import Network  # noqa: E402
-from lib.ranks import programs_folder, start_program  # noqa: E402
+from lib import report
+from lib.network import Network
+from lib.ranks import program, start_program
 
 STEPS, TENSORS = 6, 5  # As in job.h's JobConfig.
 JOIN_SECONDS = 2.0
@@ -171,14 +171,13 @@ class Trial:
         settings["rendezvous"] = (f"{network.address}:{network.port}"
                                   if settings["rendezvous"] == "tcp" else
                                   f"file://{self._folder}")
-        job = report.json.dumps({"board": descriptor, "settings": settings,
-                                 "fabric": self.fault.fabric})
-        program = str(programs_folder() / "faults" / "rank")
+        job = json.dumps({"board": descriptor, "settings": settings,
+                          "fabric": self.fault.fabric})
         self._processes: list[subprocess.Popen[str]] = []
         for rank in range(network.ranks):
             group = self._processes[0].pid if self._processes else 0
             self._processes.append(start_program(
-                network, rank, [program, job], {}, pass_fds=[descriptor],
+                network, rank, [program("faults/rank"), job], {}, pass_fds=[descriptor],
                 process_group=group, stdout=subprocess.DEVNULL))
 
     def _there(self, victim: Report) -> bool:

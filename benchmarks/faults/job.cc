@@ -9,103 +9,42 @@
 namespace gradientflow::faults {
 namespace {
 
-constexpr std::string_view kFabricNames[] = {"tcp", "shm", "mixed"};
-
-class Trainer {
- public:
-  Trainer(const JobConfig& job, int rank, RankReport* report)
-      : job_(job), rank_(rank), report_(*report) {
-    for (std::size_t elements : job.tensor_elements) {
-      weights_.emplace_back(elements, 1.0F);
-    }
-    for (std::vector<float>& tensor : weights_) {
-      weight_data_.push_back(tensor.data());
-    }
-  }
-
-  Status Run() {
-    report_.phase.store(Phase::kOpening);
-    Result<std::unique_ptr<GradientSession>> opened =
-        GradientSession::Open(OptionsOf(job_, rank_), TensorsOf(job_));
-    if (!opened.ok()) return End(opened.status());
-    std::unique_ptr<GradientSession> session = std::move(opened).value();
-    for (std::uint64_t step = 0; step < job_.steps; ++step) {
-      const Status status = Step(step, session.get());
-      // The time of an error counts from here, not from the end of the
-      // good-byes.
-      if (!status.ok()) return End(status);
-    }
-    report_.phase.store(Phase::kClosing);
-    session.reset();
-    report_.phase.store(Phase::kClosed);
-    return End(Status());
-  }
-
- private:
-  Status Step(std::uint64_t step, GradientSession* session) {
-    Backward(job_, step, session, &report_);
-    report_.phase.store(Phase::kFinishing);
-    const Result<StepStats> stats = session->FinishStep();
-    if (!stats.ok()) return stats.status();
-    report_.wrong_sums.fetch_add(CountWrong(job_, step, *session));
-    report_.phase.store(Phase::kOptimizer);
-    OptimizerOptions sgd;
-    GF_RETURN_IF_ERROR(session->OptimizerStep(sgd, weight_data_));
-    report_.phase.store(Phase::kBetween);
-    Pause(std::chrono::milliseconds(1));
-    return Status();
-  }
-
-  Status End(const Status& status) {
-    report_.End(NowNs(), status);
-    return status;
-  }
-
-  const JobConfig& job_;
-  const int rank_;
-  RankReport& report_;
-  std::vector<std::vector<float>> weights_;
-  std::vector<float*> weight_data_;
-};
+Status Step(const JobConfig& job, std::uint64_t step, GradientSession* session,
+            const std::vector<float*>& weights, RankReport* report) {
+  Backward(job, step, session, report);
+  report->phase.store(Phase::kFinishing);
+  GF_RETURN_IF_ERROR(session->FinishStep().status());
+  report->wrong_sums.fetch_add(CountWrong(job, step, *session));
+  report->phase.store(Phase::kOptimizer);
+  GF_RETURN_IF_ERROR(session->OptimizerStep(OptimizerOptions(), weights));
+  report->phase.store(Phase::kBetween);
+  Pause(std::chrono::milliseconds(1));
+  return Status();
+}
 
 }  // namespace
 
-std::string_view Name(JobFabric fabric) {
-  return kFabricNames[static_cast<std::size_t>(fabric)];
-}
-
-std::optional<JobFabric> ParseJobFabric(std::string_view name) {
-  for (std::size_t i = 0; i < std::size(kFabricNames); ++i) {
-    if (kFabricNames[i] == name) return static_cast<JobFabric>(i);
-  }
-  return std::nullopt;
+JobConfig::JobConfig() {
+  options.job_token = "faults";
+  options.socket_ifname = "lo";
+  options.arena_bytes = std::size_t{1} << 30;
+  options.bucket_bytes = std::size_t{64} << 10;
+  options.wire_dtype = DType::kFloat32;
+  options.reduce = ReduceOp::kSum;
+  options.heartbeat_timeout_seconds = 1.5;
+  options.join_timeout_seconds = 2;
+  options.timeout_seconds = 60;
+  options.log_level = LogLevel::kError;
 }
 
 Options OptionsOf(const JobConfig& job, int rank) {
-  Options options;
+  Options options = job.options;
   options.rank = rank;
   options.size = job.ranks;
-  options.rendezvous = job.rendezvous;
-  options.job_token = job.job_token;
-  options.socket_ifname = "lo";
-  options.arena_bytes = std::size_t{1} << 30;
-  options.bucket_bytes = job.bucket_bytes;
-  options.wire_dtype = job.wire_dtype;
-  options.reduce = ReduceOp::kSum;
-  options.heartbeat_timeout_seconds = job.heartbeat_timeout_seconds;
-  options.join_timeout_seconds = job.join_timeout_seconds;
-  options.timeout_seconds = job.timeout_seconds;
-  options.log_level = LogLevel::kError;
-  switch (job.fabric) {
-    case JobFabric::kTcp:
-      options.fabric = "tcp";
-      break;
-    case JobFabric::kShm:
-      options.fabric = "shm";
-      break;
-    case JobFabric::kMixed:
-      options.host_id = rank == job.ranks - 1 ? "host-b" : "host-a";
-      break;
+  if (job.fabric != "mixed") {
+    options.fabric = job.fabric;
+  } else {
+    options.host_id = rank == job.ranks - 1 ? "host-b" : "host-a";
   }
   return options;
 }
@@ -113,10 +52,7 @@ Options OptionsOf(const JobConfig& job, int rank) {
 std::vector<TensorSpec> TensorsOf(const JobConfig& job) {
   std::vector<TensorSpec> tensors;
   for (std::size_t elements : job.tensor_elements) {
-    TensorSpec tensor;
-    tensor.name = StrCat("layer", tensors.size());
-    tensor.elements = elements;
-    tensors.push_back(tensor);
+    tensors.push_back({StrCat("layer", tensors.size()), elements});
   }
   return tensors;
 }
@@ -160,7 +96,29 @@ std::uint64_t CountWrong(const JobConfig& job, std::uint64_t step,
 }
 
 Status Train(const JobConfig& job, int rank, RankReport* report) {
-  return Trainer(job, rank, report).Run();
+  // The time of an error counts from here, not from the end of the good-byes.
+  const auto end = [report](const Status& status) {
+    report->End(NowNs(), status);
+    return status;
+  };
+  std::vector<std::vector<float>> weights;
+  std::vector<float*> pointers;
+  for (const std::size_t elements : job.tensor_elements) {
+    weights.emplace_back(elements, 1.0F);
+    pointers.push_back(weights.back().data());
+  }
+  report->phase.store(Phase::kOpening);
+  auto session = GradientSession::Open(OptionsOf(job, rank), TensorsOf(job));
+  if (!session.ok()) return end(session.status());
+  for (std::uint64_t step = 0; step < job.steps; ++step) {
+    const Status status =
+        Step(job, step, session.value().get(), pointers, report);
+    if (!status.ok()) return end(status);
+  }
+  report->phase.store(Phase::kClosing);
+  session.value().reset();
+  report->phase.store(Phase::kClosed);
+  return end(Status());
 }
 
 }  // namespace gradientflow::faults

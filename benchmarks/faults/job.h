@@ -2,9 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "benchmarks/faults/board.h"
@@ -14,27 +12,16 @@
 
 namespace gradientflow::faults {
 
-enum class JobFabric : std::uint8_t {
-  kTcp,
-  kShm,
-  kMixed,  // The last rank lives on a host of its own.
-};
-std::string_view Name(JobFabric fabric);
-std::optional<JobFabric> ParseJobFabric(std::string_view name);
-
 // A small training job whose every result is known.
 struct JobConfig {
+  JobConfig();
+
   int ranks = 3;
-  JobFabric fabric = JobFabric::kTcp;
-  std::string rendezvous;
-  std::string job_token = "faults";
+  // "tcp" or "shm"; in "mixed" the last rank lives on a host of its own.
+  std::string fabric = "tcp";
   std::uint64_t steps = 6;
   std::vector<std::size_t> tensor_elements = {200000, 7, 50001, 1, 120000};
-  std::size_t bucket_bytes = std::size_t{64} << 10;
-  DType wire_dtype = DType::kFloat32;
-  double heartbeat_timeout_seconds = 1.5;
-  double join_timeout_seconds = 2;
-  double timeout_seconds = 60;
+  Options options;  // All but rank, size, fabric and host.
 };
 
 // What `rank` of the job passes to GradientSession::Open().

@@ -5,8 +5,11 @@
 // and how it ended; the answer is always null.
 #include <sys/mman.h>
 
+#include <stdexcept>
+#include <string>
+
 #include "benchmarks/faults/job.h"
-#include "benchmarks/rank.h"
+#include "benchmarks/lib/rank.h"
 #include "gradientflow/config/settings_table.h"
 
 namespace gradientflow::faults {
@@ -14,26 +17,18 @@ namespace {
 
 using benchmarks::Json;
 
-Result<Json> RankMain(const Json& job, const Options& who) {
-  Options options;
-  for (const auto& [name, text] : job.at("settings").items()) {
-    GF_RETURN_IF_ERROR(SetOption(&options, name, text.get<std::string>()));
-  }
+Json RankMain(const Json& job, const Options& who) {
   JobConfig config;
   config.ranks = who.size;
-  config.fabric = *ParseJobFabric(job.at("fabric").get<std::string>());
-  config.rendezvous = options.rendezvous;
-  config.bucket_bytes = options.bucket_bytes;
-  config.wire_dtype = options.wire_dtype;
-  config.heartbeat_timeout_seconds = options.heartbeat_timeout_seconds;
-  config.join_timeout_seconds = options.join_timeout_seconds;
+  config.fabric = job.at("fabric");
+  for (const auto& [name, text] : job.at("settings").items()) {
+    benchmarks::Must(SetOption(&config.options, name, text.get<std::string>()));
+  }
   const std::size_t bytes =
       sizeof(RankReport) * static_cast<std::size_t>(who.size);
   void* const board = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
                            job.at("board").get<int>(), 0);
-  if (board == MAP_FAILED) {
-    return Status(StatusCode::kInternal, "the board cannot be mapped");
-  }
+  if (board == MAP_FAILED) throw std::runtime_error("cannot map the board");
   static_cast<void>(
       Train(config, who.rank, static_cast<RankReport*>(board) + who.rank));
   return Json();

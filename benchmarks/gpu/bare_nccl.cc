@@ -7,27 +7,22 @@
 namespace gradientflow::benchmarks {
 
 BareNccl::BareNccl(GradientSession& session, Device& device,
-                   std::shared_ptr<const NcclApi> api,
                    std::vector<Bucket> buckets)
     : device_(device),
       pool_(session.pool()),
       dtype_(session.options().pool_dtype),
       buckets_(std::move(buckets)),
-      comm_(std::move(api), session.rank(), session.size()) {}
+      stream_(Must(device.NewStream(/*urgent=*/false))),
+      comm_(Must(LoadNccl(session.options().nccl_library)), session.rank(),
+            session.size()) {
+  Must(device.RunCurrent([&] { return Begin(session); }));
+}
 
-Result<std::unique_ptr<BareNccl>> BareNccl::Create(
-    GradientSession& session, Device& device, std::vector<Bucket> buckets) {
-  auto api = LoadNccl(session.options().nccl_library);
-  if (!api.ok()) return api.status();
-  std::unique_ptr<BareNccl> made(
-      new BareNccl(session, device, api.value(), std::move(buckets)));
-  Result<std::unique_ptr<Stream>> stream = device.NewStream(/*urgent=*/false);
-  if (!stream.ok()) return stream.status();
-  made->stream_ = std::move(stream).value();
+Status BareNccl::Begin(GradientSession& session) {
   nccl::UniqueId id = {};
   if (session.rank() == 0) {
     GF_RETURN_IF_ERROR(
-        made->comm_.Check("ncclGetUniqueId", api.value()->get_unique_id(&id)));
+        comm_.Check("ncclGetUniqueId", comm_.api().get_unique_id(&id)));
   }
   CollectiveCall call;
   call.kind = CollectiveKind::kBroadcast;
@@ -35,12 +30,8 @@ Result<std::unique_ptr<BareNccl>> BareNccl::Create(
   call.count = sizeof(id.bytes);
   call.dtype = call.wire = DType::kInt8;
   GF_RETURN_IF_ERROR(session.communicator().Run(call));
-  const Status begun = device.RunCurrent([&]() -> Status {
-    GF_RETURN_IF_ERROR(made->comm_.Begin(id));
-    return made->Await();
-  });
-  if (!begun.ok()) return begun;
-  return made;
+  GF_RETURN_IF_ERROR(comm_.Begin(id));
+  return Await();
 }
 
 BareNccl::~BareNccl() {
@@ -59,10 +50,6 @@ Status BareNccl::Await() {
     if (!ready.ok()) return ready.status();
     if (ready.value()) return Status();
   }
-}
-
-Status BareNccl::Step() {
-  return device_.RunCurrent([this] { return Allreduce(); });
 }
 
 Status BareNccl::Allreduce() {

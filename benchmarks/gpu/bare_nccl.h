@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "benchmarks/lib/must.h"
 #include "gradientflow/buckets/bucket_plan.h"
 #include "gradientflow/device/device.h"
 #include "gradientflow/nccl/nccl_api.h"
@@ -13,25 +14,25 @@
 namespace gradientflow::benchmarks {
 
 // What a program without this library would do: one ncclAllReduce per bucket of
-// the session's pool, on one stream, and a wait for that stream. NOT
-// thread-safe.
+// the session's pool, on one stream, and a wait for that stream. Errors
+// are thrown (lib/must.h). NOT thread-safe.
 class BareNccl {
  public:
   // All ranks call it together. They meet over the session, whose pool is in
   // the memory of `device`.
-  static Result<std::unique_ptr<BareNccl>> Create(GradientSession& session,
-                                                  Device& device,
-                                                  std::vector<Bucket> buckets);
+  BareNccl(GradientSession& session, Device& device,
+           std::vector<Bucket> buckets);
   ~BareNccl();
   BareNccl(const BareNccl&) = delete;
   BareNccl& operator=(const BareNccl&) = delete;
 
   // The mean over the ranks, in place, complete when this returns.
-  Status Step();
+  void Step() {
+    Must(device_.RunCurrent([this] { return Allreduce(); }));
+  }
 
  private:
-  BareNccl(GradientSession& session, Device& device,
-           std::shared_ptr<const NcclApi> api, std::vector<Bucket> buckets);
+  Status Begin(GradientSession& session);
   Status Await();
   Status Allreduce();
 

@@ -4,24 +4,20 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
-#include "gradientflow/base/clock.h"
-#include "gradientflow/base/status.h"
 #include "gradientflow/device/device.h"
 
 namespace gradientflow::benchmarks {
 
-inline constexpr int kNoDevice = 3;  // Exit status.
-
 // Times work on a device: on the host's clock, around so many launches that the
 // wait at the end is negligible, and in comparison with the rate of a copy
-// within the device's memory, measured in turn with it. NOT thread-safe.
+// within the device's memory, measured in turn with it. Errors are thrown
+// (lib/must.h). NOT thread-safe.
 class Rig {
  public:
   // Launches some work and returns before it is done. `i` counts the launches,
   // so that each can use another set of inputs.
-  using Launch = std::function<Status(int i)>;
+  using Launch = std::function<void(int i)>;
 
   struct Settings {
     int rounds = 7;
@@ -29,18 +25,16 @@ class Rig {
     std::size_t copy_bytes = std::size_t{256} << 20;  // Beyond any L2.
   };
 
-  static Result<std::unique_ptr<Rig>> Create(std::shared_ptr<Device> device,
-                                             const Settings& settings);
+  Rig(std::shared_ptr<Device> device, const Settings& settings);
 
   Device& device() { return *device_; }
   Stream& stream() { return *stream_; }
   std::string description() const { return device_->description(); }
-  const Settings& settings() const { return settings_; }
 
   // Returns memory of the device with these bytes.
-  Result<DeviceMemory> Upload(const void* data, std::size_t bytes);
+  DeviceMemory Upload(const void* data, std::size_t bytes);
   // Copies in either direction; done when this returns.
-  Status Copy(void* to, const void* from, std::size_t bytes);
+  void Copy(void* to, const void* from, std::size_t bytes);
 
   // Medians over the rounds.
   struct Timing {
@@ -49,17 +43,15 @@ class Rig {
     double copy_share = 0;             // Rate over the copy's, by round.
   };
   // `bytes` is what one launch reads and writes, at least.
-  Result<Timing> Measure(double bytes, const Launch& launch);
+  Timing Measure(double bytes, const Launch& launch);
 
   // Returns the seconds per launch, over `count` launches.
-  Result<double> Time(int count, const Launch& launch);
-  // Returns how many launches take settings().round_seconds.
-  Result<int> CountFor(const Launch& launch);
+  double Time(int count, const Launch& launch);
 
  private:
-  Rig(std::shared_ptr<Device> device, const Settings& settings)
-      : device_(std::move(device)), settings_(settings) {}
-  Status CopyBuffer(int i);
+  // Returns how many launches take round_seconds.
+  int CountFor(const Launch& launch);
+  void CopyBuffer(int i);
 
   const std::shared_ptr<Device> device_;
   const Settings settings_;
@@ -67,9 +59,5 @@ class Rig {
   DeviceMemory copied_[4];
   int copies_ = 0;
 };
-
-// Opens CUDA device `index`. If there is none, prints "cuda: no device" and
-// why.
-Result<std::shared_ptr<Device>> OpenGpu(int index);
 
 }  // namespace gradientflow::benchmarks

@@ -84,48 +84,49 @@ struct Steps {
 
 int DoResidual(const ChunkPool& pool, DType type, const Tables& tables,
                const Memory& m, void* stream) {
-  kernels::ChunkResidualArgs args{};
-  args.range = pool.All();
-  args.slots = As<std::uint32_t>(m[kSlots]);
-  args.grads = m[kGrads];
-  args.type = type;
-  args.residual = As<float>(m[kResidual]);
-  args.packed = m[kPacked];
-  args.packed_type = kF16;
-  args.scale = 1;
-  args.keep_factor = 0.9F;
-  args.norm_scale = 1;
-  args.norms = As<float>(m[kNorms]);
-  return tables.chunks.chunk_residual(args, stream);
+  return tables.chunks.chunk_residual({.range = pool.All(),
+                                       .slots = As<std::uint32_t>(m[kSlots]),
+                                       .grads = m[kGrads],
+                                       .type = type,
+                                       .residual = As<float>(m[kResidual]),
+                                       .packed = m[kPacked],
+                                       .packed_type = kF16,
+                                       .first_slot = 0,
+                                       .scale = 1,
+                                       .zero_kept = false,
+                                       .keep_factor = 0.9F,
+                                       .norm_scale = 1,
+                                       .norms = As<float>(m[kNorms])},
+                                      stream);
 }
 
 int DoUnpack(const ChunkPool& pool, DType type, const Tables& tables,
              const Memory& m, void* stream) {
-  kernels::ChunkUnpackArgs args{};
-  args.range = pool.All();
-  args.slots = As<std::uint32_t>(m[kSlots]);
-  args.grads = m[kGrads];
-  args.type = type;
-  args.packed = m[kPacked];
-  args.packed_type = kF16;
-  args.norm_scale = 1;
-  args.norms = As<float>(m[kNorms]);
-  args.nonfinite = As<std::uint32_t>(m[kNonfinite]);
-  return tables.chunks.chunk_unpack(args, stream);
+  return tables.chunks.chunk_unpack(
+      {.range = pool.All(),
+       .slots = As<std::uint32_t>(m[kSlots]),
+       .grads = m[kGrads],
+       .type = type,
+       .packed = m[kPacked],
+       .packed_type = kF16,
+       .first_slot = 0,
+       .norm_scale = 1,
+       .norms = As<float>(m[kNorms]),
+       .nonfinite = As<std::uint32_t>(m[kNonfinite])},
+      stream);
 }
 
 int DoTopK(const ChunkPool& pool, const Tables& tables, const Memory& m,
            void* stream) {
-  kernels::TopKArgs args{};
-  args.norms = As<float>(m[kNorms]);
-  args.always = As<std::uint8_t>(m[kAlways]);
-  args.chunks = pool.chunks();
-  args.k = pool.sent_chunks();
-  args.slots = As<std::uint32_t>(m[kNextSlots]);
-  args.selected = As<std::uint8_t>(m[kSelected]);
-  args.workspace = m[kWorkspace];
-  args.nonfinite = As<std::uint32_t>(m[kNonfinite]);
-  return tables.chunks.top_k(args, stream);
+  return tables.chunks.top_k({.norms = As<float>(m[kNorms]),
+                              .always = As<std::uint8_t>(m[kAlways]),
+                              .chunks = pool.chunks(),
+                              .k = pool.sent_chunks(),
+                              .slots = As<std::uint32_t>(m[kNextSlots]),
+                              .selected = As<std::uint8_t>(m[kSelected]),
+                              .workspace = m[kWorkspace],
+                              .nonfinite = As<std::uint32_t>(m[kNonfinite])},
+                             stream);
 }
 
 // All launches use the same slots: the next ones are computed, but not used.

@@ -2,15 +2,19 @@
 // written per second, beside a memcpy() of as many elements in the same loop.
 // Results are compared with those of the scalar table before anything is timed.
 #include <benchmark/benchmark.h>
-#include <sys/mman.h>
 
-#include <cstdlib>
+#include <algorithm>
 #include <cstring>
-#include <memory>
+#include <functional>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "benchmarks/kernels/kernel_case.h"
-#include "benchmarks/median.h"
+#include "benchmarks/lib/median.h"
 #include "gradientflow/base/clock.h"
+#include "gradientflow/base/pages.h"
 
 namespace gradientflow::benchmarks {
 namespace {
@@ -21,37 +25,11 @@ constexpr std::size_t kSegmentBytes = std::size_t{256} << 10;
 constexpr std::size_t kStreamBytes = std::size_t{64} << 20;
 
 // Memory with pages of its own, huge ones if the kernel has them.
-class Pages {
- public:
-  explicit Pages(const std::vector<std::byte>& contents)
-      : bytes_(contents.size() + 1),
-        data_(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
-    if (data_ == MAP_FAILED) std::abort();
-    madvise(data_, bytes_, MADV_HUGEPAGE);
-    std::memcpy(data_, contents.data(), contents.size());
-  }
-  ~Pages() { munmap(data_, bytes_); }
-  Pages(const Pages&) = delete;
-  Pages& operator=(const Pages&) = delete;
-
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
-
- private:
-  const std::size_t bytes_;
-  void* const data_;
-};
-
-Status Verify(const KernelCase& which, const KernelCase::Memory& memory) {
-  const auto expected = RunOnHost(
-      which, {*kernels::AllCpuKernels()[0], kernels::CpuChunkKernels(),
-              kernels::AllCpuKernels()[0]});
-  if (!expected.ok()) return expected.status();
-  for (std::size_t b = 0; b < which.buffers.size(); ++b) {
-    GF_RETURN_IF_ERROR(
-        CompareBuffer(which, b, expected.value()[b].data(), memory[b]));
-  }
-  return Status();
+Pages<std::byte> Load(const std::vector<std::byte>& contents) {
+  auto pages = NewPages<std::byte>(contents.size());
+  if (pages == nullptr) throw std::bad_alloc();
+  std::copy(contents.begin(), contents.end(), pages.get());
+  return pages;
 }
 
 // Work on small buffers is repeated, so that a turn is longer than the
@@ -65,23 +43,26 @@ double TimeTurn(int repeats, const std::function<void()>& work) {
 
 void RunCase(benchmark::State& state, const KernelCase& which,
              const KernelTables& tables, std::size_t memcpy_bytes) {
-  std::vector<std::unique_ptr<Pages>> owned;
+  std::vector<Pages<std::byte>> owned;
   KernelCase::Memory memory;
   for (const CaseBuffer& buffer : which.buffers) {
-    owned.push_back(std::make_unique<Pages>(buffer.contents));
-    memory.push_back(owned.back()->data());
+    owned.push_back(Load(buffer.contents));
+    memory.push_back(owned.back().get());
   }
   const auto job = [&] { which.launch(tables, memory, nullptr); };
   job();
-  const Status right = Verify(which, memory);
-  if (!right.ok()) {
-    state.SkipWithError(right.ToString().c_str());
+  const auto* const scalar = kernels::AllCpuKernels()[0];
+  try {
+    Verify(which, {*scalar, kernels::CpuChunkKernels(), scalar},
+           [&](std::size_t b) { return memory[b]; });
+  } catch (const std::runtime_error& error) {
+    state.SkipWithError(error.what());
     return;
   }
-  const Pages from(Normal(DType::kFloat32, memcpy_bytes / 4, 0).contents);
-  const Pages to(Zeros(memcpy_bytes).contents);
+  const auto from = Load(Normal(DType::kFloat32, memcpy_bytes / 4, 0).contents);
+  const auto to = Load(Zeros(memcpy_bytes).contents);
   const auto copy = [&] {
-    std::memcpy(to.data(), from.data(), memcpy_bytes);
+    std::memcpy(to.get(), from.get(), memcpy_bytes);
     benchmark::ClobberMemory();
   };
   const int repeats = memcpy_bytes == kSegmentBytes ? 16 : 1;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
 
 #include "benchmarks/scaling/gradients.h"
 #include "gradientflow/base/str_cat.h"
@@ -15,6 +16,29 @@ double ValueAt(const std::byte* data) {
   T value;
   std::memcpy(&value, data, sizeof(value));
   return static_cast<double>(value);
+}
+
+// Compares `seen` with what buffer `b` should hold.
+void Compare(const KernelCase& which, std::size_t b, const std::byte* expected,
+             const std::byte* seen) {
+  const CaseBuffer& buffer = which.buffers[b];
+  if (!buffer.pointers.empty() || !buffer.checked) return;
+  const std::size_t size = buffer.bytes();
+  if (size == 0 || std::memcmp(expected, seen, size) == 0) return;
+  const std::size_t step = buffer.tolerance > 0 ? SizeOf(buffer.type) : 1;
+  const auto value =
+      buffer.type == DType::kFloat64 ? &ValueAt<double> : &ValueAt<float>;
+  for (std::size_t i = 0; i < size; i += step) {
+    if (std::memcmp(expected + i, seen + i, step) == 0) continue;
+    if (buffer.tolerance > 0 &&
+        std::fabs(value(seen + i) - value(expected + i)) <=
+            buffer.tolerance * std::fabs(value(expected + i))) {
+      continue;
+    }
+    throw std::runtime_error(StrCat(which.name, ": buffer ", b, ", byte ", i,
+                                    " of ", size,
+                                    " differs from the reference's"));
+  }
 }
 
 }  // namespace
@@ -71,41 +95,21 @@ std::vector<std::byte> InitialContents(const KernelCase& which, std::size_t b,
   return bytes;
 }
 
-Result<std::vector<std::vector<std::byte>>> RunOnHost(
-    const KernelCase& which, const KernelTables& tables) {
+void Verify(const KernelCase& which, const KernelTables& reference,
+            const std::function<const std::byte*(std::size_t b)>& seen) {
   std::vector<std::vector<std::byte>> contents;
   KernelCase::Memory memory;
   for (std::size_t b = 0; b < which.buffers.size(); ++b) {
     contents.push_back(InitialContents(which, b, memory));
     memory.push_back(contents.back().data());
   }
-  const int code = which.launch(tables, memory, nullptr);
-  if (code == 0) return contents;
-  return Status(StatusCode::kInternal,
-                StrCat(which.name, " on the CPU: error ", code));
-}
-
-Status CompareBuffer(const KernelCase& which, std::size_t b,
-                     const std::byte* expected, const std::byte* seen) {
-  const CaseBuffer& buffer = which.buffers[b];
-  if (!buffer.pointers.empty() || !buffer.checked) return Status();
-  const std::size_t size = buffer.bytes();
-  if (size == 0 || std::memcmp(expected, seen, size) == 0) return Status();
-  const std::size_t step = buffer.tolerance > 0 ? SizeOf(buffer.type) : 1;
-  const auto value =
-      buffer.type == DType::kFloat64 ? &ValueAt<double> : &ValueAt<float>;
-  for (std::size_t i = 0; i < size; i += step) {
-    if (std::memcmp(expected + i, seen + i, step) == 0) continue;
-    if (buffer.tolerance > 0 &&
-        std::fabs(value(seen + i) - value(expected + i)) <=
-            buffer.tolerance * std::fabs(value(expected + i))) {
-      continue;
-    }
-    return Status(StatusCode::kDataLoss,
-                  StrCat(which.name, ": buffer ", b, ", byte ", i, " of ", size,
-                         " differs from the reference's"));
+  const int code = which.launch(reference, memory, nullptr);
+  if (code != 0) {
+    throw std::runtime_error(StrCat(which.name, " on the CPU: error ", code));
   }
-  return Status();
+  for (std::size_t b = 0; b < which.buffers.size(); ++b) {
+    Compare(which, b, memory[b], seen(b));
+  }
 }
 
 }  // namespace gradientflow::benchmarks

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "gradientflow/base/dtype.h"
-#include "gradientflow/base/status.h"
 #include "kernels/chunk_kernels.h"
 #include "kernels/kernels.h"
 
@@ -82,15 +81,11 @@ T* As(std::byte* memory) {
 std::vector<std::byte> InitialContents(const KernelCase& which, std::size_t b,
                                        const KernelCase::Memory& memory);
 
-// Runs one launch on copies of the contents in host memory, and returns what it
-// leaves in each buffer. kInternal if the launch fails.
-Result<std::vector<std::vector<std::byte>>> RunOnHost(
-    const KernelCase& which, const KernelTables& tables);
-
-// Compares `seen` with what buffer `b` should hold. kDataLoss names the first
-// difference.
-Status CompareBuffer(const KernelCase& which, std::size_t b,
-                     const std::byte* expected, const std::byte* seen);
+// Compares the buffers that a launch has left with those that `reference`, in
+// host memory, leaves. `seen` returns the bytes of a buffer, valid until it is
+// called again. Throws std::runtime_error, which names the first difference.
+void Verify(const KernelCase& which, const KernelTables& reference,
+            const std::function<const std::byte*(std::size_t b)>& seen);
 
 // Cases are large, so they are made one at a time.
 using MakeCase = std::function<KernelCase()>;

@@ -97,24 +97,18 @@ KernelCase LarsRates(std::size_t n) {
 KernelCase TileSgd(std::size_t n, DType type) {
   const Tiling tiling = Cut(n);
   const std::size_t count = tiling.tiles.size();
-  return {"tile_sgd " + ShortName(type),
-          static_cast<double>(n * (4 * sizeof(float) + SizeOf(type))),
-          {Values(tiling.tiles), Normal(kF32, n, 1), WeightPointers(tiling),
-           Normal(kF32, n, 3), Normal(type, n, 4),
-           Values(std::vector<float>(kTensors, 1e-3F))},
-          [=](const KernelTables& tables, const Memory& m, void* stream) {
-            kernels::TileSgdArgs args{};
-            args.tiles = As<Tile>(m[0]);
-            args.count = count;
-            args.weights = As<float*>(m[2]);
-            args.momentum_buf = As<float>(m[3]);
-            args.grads = m[4];
-            args.type = type;
-            args.rates = As<float>(m[5]);
-            args.momentum = 0.9F;
-            args.weight_decay = 1e-4F;
-            return tables.chunks.tile_sgd(args, stream);
-          }};
+  return {
+      "tile_sgd " + ShortName(type),
+      static_cast<double>(n * (4 * sizeof(float) + SizeOf(type))),
+      {Values(tiling.tiles), Normal(kF32, n, 1), WeightPointers(tiling),
+       Normal(kF32, n, 3), Normal(type, n, 4),
+       Values(std::vector<float>(kTensors, 1e-3F))},
+      [=](const KernelTables& tables, const Memory& m, void* stream) {
+        return tables.chunks.tile_sgd(
+            {As<Tile>(m[0]), count, nullptr, As<float*>(m[2]), As<float>(m[3]),
+             m[4], type, As<float>(m[5]), 0, 0.9F, 1e-4F, false, nullptr},
+            stream);
+      }};
 }
 
 }  // namespace

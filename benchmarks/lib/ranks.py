@@ -1,8 +1,9 @@
 """Runs something in several processes, one per rank, on a Network.
 
 run_functions() runs a function of a Python module; run_programs() runs a
-program that links the library, as benchmarks/rank.h describes. Both end all
-ranks at the first failure, and raise it as RankError.
+program that links the library, as benchmarks/lib/rank.h describes. Both end all
+ranks at the first failure, and raise it as RankError. A Team is of programs that
+take orders.
 """
 
 from __future__ import annotations
@@ -28,17 +29,19 @@ if __name__ == "__main__":  # A rank of run_functions().
 from lib.network import Network  # noqa: E402
 
 _PR_SET_PDEATHSIG = 1
+START_SECONDS, ANSWER_SECONDS = 120, 330
 
 
 class RankError(Exception):
     """A rank failed; the text names the rank and the failure."""
 
 
-def programs_folder() -> pathlib.Path:
-    """Returns where Bazel puts the rank programs; benchmarks/run exports it."""
+def program(path: str) -> str:
+    """Returns a rank program, `path` being below the folder where Bazel builds
+    the benchmarks; benchmarks/run exports that."""
     root = pathlib.Path(__file__).resolve().parents[2]
-    return pathlib.Path(os.environ.get("BENCHMARK_PROGRAMS",
-                                       root / "bazel-bin" / "benchmarks"))
+    return str(pathlib.Path(os.environ.get(
+        "BENCHMARK_PROGRAMS", root / "bazel-bin" / "benchmarks")) / path)
 
 
 def start_program(network: Network, rank: int, command: list[str],
@@ -60,6 +63,68 @@ def start_program(network: Network, rank: int, command: list[str],
             "GRADIENTFLOW_RENDEZVOUS": f"{network.address}:{network.port}",
             "GRADIENTFLOW_JOB_TOKEN": "benchmark",
             **environment})
+
+
+class Team:
+    """Processes that receive the same orders, a line each, and answer by lines;
+    benchmarks/lib/rank.h describes them."""
+
+    def __init__(self, name: str, processes: list[subprocess.Popen[str]],
+                 streams: list[tuple[Any, Any]] | None = None) -> None:
+        """`streams` are the ranks' inputs and outputs, if they are not those of
+        `processes`."""
+        self.name, self.processes = name, processes
+        self._streams = streams or [(p.stdin, p.stdout) for p in processes]
+        for rank in range(len(self._streams)):
+            if self._read(rank, START_SECONDS) != "ready\n":
+                raise RankError(f"{name}: rank {rank} ended before it was ready")
+
+    def ask(self, order: str) -> list[str]:
+        """Returns the answers, by rank."""
+        for stream, _ in self._streams:
+            stream.write(order + "\n")
+            stream.flush()
+        answers = []
+        for rank in range(len(self._streams)):
+            word, _, answer = self._read(rank, ANSWER_SECONDS).partition(" ")
+            if word != "ok":
+                raise RankError(f"{self.name}: rank {rank}: "
+                                f"{f'{word} {answer}'.strip() or 'ended'}")
+            answers.append(answer)
+        return answers
+
+    def close(self) -> None:
+        for stream, _ in self._streams:
+            stream.close()
+        for process in self.processes:
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _read(self, rank: int, seconds: int) -> str:
+        def too_long(*_: Any) -> None:
+            raise RankError(f"{self.name}: rank {rank} did not answer in time")
+
+        signal.signal(signal.SIGALRM, too_long)
+        signal.alarm(seconds)
+        try:
+            return self._streams[rank][1].readline()
+        finally:
+            signal.alarm(0)
+
+
+def start_team(name: str, network: Network, command: list[str],
+               environment: dict[str, str] | None = None,
+               **settings: Any) -> Team:
+    """Starts `command` once per rank; "{rank}" in it stands for the number."""
+    return Team(name, [
+        start_program(network, rank,
+                      [word.replace("{rank}", str(rank)) for word in command],
+                      environment or {}, stdin=subprocess.PIPE,
+                      stdout=subprocess.PIPE, **settings)
+        for rank in range(network.ranks)])
 
 
 def _wait(processes: list[subprocess.Popen[str]], name: str,
@@ -84,19 +149,18 @@ def _wait(processes: list[subprocess.Popen[str]], name: str,
     return [done.result()[0] for done in outputs]
 
 
-def run_programs(network: Network, program: str, job: dict[str, Any],
+def run_programs(network: Network, path: str, job: dict[str, Any],
                  environment: dict[str, str] | None = None,
                  timeout_seconds: float = 1800) -> list[Any]:
-    """Runs `program` (a path below the build's folder) once per rank, with
-    `job` in JSON as its argument; returns what each printed in JSON, by rank.
-    """
+    """Runs program(path) once per rank, with `job` in JSON as its argument;
+    returns what each printed in JSON, by rank."""
     told = {**job, "bytes_per_second": network.bytes_per_second}
-    command = [str(programs_folder() / program), json.dumps(told)]
+    command = [program(path), json.dumps(told)]
     processes = [start_program(network, rank, command, environment or {},
                                stdout=subprocess.PIPE)
                  for rank in range(network.ranks)]
     return [json.loads(text)
-            for text in _wait(processes, program, timeout_seconds)]
+            for text in _wait(processes, path, timeout_seconds)]
 
 
 def run_functions(function: Callable[..., Any], network: Network, *args: Any,

@@ -9,8 +9,11 @@ import json
 import os
 import pathlib
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+from lib.ranks import RankError
 
 Row = dict[str, Any]
 
@@ -25,13 +28,23 @@ def median_ratio(base: Sequence[float], ours: Sequence[float]) -> float:
     return median(b / o for b, o in zip(base, ours))
 
 
-def table(header: list[str], lines: list[list[str]]) -> str:
-    """Formats a table: the first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(header, *lines)]
+def table(rows: Iterable[Row], columns: dict[str, str]) -> str:
+    """Formats a table: the first column to the left, the others to the right.
+    `columns` are headings and format strings of a row's fields; what a row lacks
+    is shown as "-"."""
+    lines = [list(columns)]
+    for row in rows:
+        lines.append([])
+        for form in columns.values():
+            try:
+                lines[-1].append(form.format_map(row))
+            except (KeyError, TypeError):  # Not there, or None.
+                lines[-1].append("-")
+    widths = [max(map(len, column)) for column in zip(*lines)]
     return "\n".join(
         "  ".join(cell.ljust(width) if i == 0 else cell.rjust(width)
                   for i, (cell, width) in enumerate(zip(line, widths)))
-        for line in [header, *lines])
+        for line in lines)
 
 
 @functools.cache
@@ -65,6 +78,18 @@ def parser(text: str | None) -> argparse.ArgumentParser:
     return made
 
 
+def program(main: Callable[[], None]) -> Callable[[], None]:
+    """Wraps a driver's main(): what can go wrong on a machine ends it with a
+    line."""
+    @functools.wraps(main)
+    def run() -> None:
+        try:
+            main()
+        except (OSError, ValueError, RankError) as error:
+            sys.exit(f"{pathlib.Path(sys.argv[0]).stem}: {error}")
+    return run
+
+
 def at_least(least: int) -> Callable[[str], int]:
     """A type of command line arguments: an integer of at least `least`."""
     def parse(text: str) -> int:
@@ -83,4 +108,19 @@ def list_of(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
     """A type of command line arguments: values separated by commas."""
     def parse(text: str) -> list[Any]:
         return [kind(part) for part in text.split(",")]
+    return parse
+
+
+def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """A type of command line arguments: some of the known names, separated by
+    commas, or all."""
+    names = list(known)
+
+    def parse(text: str) -> list[str]:
+        found = names if text == "all" else text.split(",")
+        for name in found:
+            if name not in names:
+                raise argparse.ArgumentTypeError(
+                    f"{name}: expected some of {', '.join(names)}, or all")
+        return found
     return parse

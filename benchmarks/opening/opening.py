@@ -1,70 +1,93 @@
 #!/usr/bin/env python3
-"""How long ranks take to open a communicator, once they have started.
+"""How long ranks take to open a communicator, and what that costs.
 
-All ranks begin at the same moment, when their processes are up. A time is that
-of the slowest rank until it could start its first call: the ranks have met, know
-each other, are connected and, on links, have measured them.
+  opening.py                            8 ranks, a process each
+  opening.py --ranks 512 --processes 8 --meeting file --rounds 1
+                                        ranks are threads of a few processes
+
+Processes are told to open when all of them are up. A time is that of the slowest
+rank until it could start its first call: the ranks have met, know each other, are
+connected and, on links, have measured them. Afterwards they run some collectives,
+whose results are checked, since these may need further links; and close. Links are
+those of the rank that has most; descriptors, those of all processes per rank.
 """
 
 from __future__ import annotations
 
-import pathlib
-import sys
+import argparse
 import tempfile
-import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from lib import report  # noqa: E402
-from lib.network import Network  # noqa: E402
-from lib.ranks import RankError, run_programs  # noqa: E402
+from lib import report
+from lib.network import Network
+from lib.ranks import program, start_team
 
-MEETINGS = ("tcp", "file")
-START_SECONDS = 0.5  # Until all processes are up; more with more ranks.
+PHASES = ("open", "collectives", "close")
 
 
-def open_once(network: Network, meeting: str) -> float:
-    """Returns the seconds of the slowest rank."""
+def open_once(args: argparse.Namespace, network: Network, ranks: int,
+              meeting: str) -> dict[str, float]:
+    """Returns the milliseconds of each phase, and what is open after it."""
+    seen = {}
     with tempfile.TemporaryDirectory() as folder:
-        environment = {"GRADIENTFLOW_BUCKET_BYTES": "0"}
+        environment = {"GRADIENTFLOW_BUCKET_BYTES": "0",
+                       "GRADIENTFLOW_CONNECT": args.connect,
+                       "GRADIENTFLOW_FABRIC": args.fabric,
+                       # Many ranks share the cores.
+                       "GRADIENTFLOW_JOIN_TIMEOUT_SECONDS": "300",
+                       "GRADIENTFLOW_HEARTBEAT_TIMEOUT_SECONDS": "120"}
         if meeting == "file":
             environment["GRADIENTFLOW_RENDEZVOUS"] = f"file://{folder}"
-        begin = time.monotonic() + START_SECONDS + 0.05 * network.ranks
-        return max(run_programs(network, "opening/rank", {"begin": begin},
-                                environment))
+        team = start_team("opening", network,
+                          [program("opening/rank"), str(ranks)], environment)
+        for phase in PHASES:
+            seen[f"{phase}_ms"] = 1e3 * max(map(float, team.ask(phase)))
+            links, descriptors = zip(*(map(int, answer.split())
+                                       for answer in team.ask("count")))
+            seen[f"{phase}_links"] = max(links)
+            seen[f"{phase}_descriptors"] = sum(descriptors) / ranks
+        team.close()
+    return seen
 
 
+def measure(args: argparse.Namespace, ranks: int, meeting: str) -> report.Row:
+    processes = min(args.processes or ranks, ranks)
+    with Network(processes, args.gbps, per_host=args.per_host) as network:
+        rounds = [open_once(args, network, ranks, meeting)
+                  for _ in range(args.rounds)]
+    medians = {key: report.median(seen[key] for seen in rounds)
+               for key in rounds[0]}
+    return {"benchmark": "opening", "ranks": ranks, "processes": processes,
+            "connect": args.connect, "meeting": meeting, "gbps": args.gbps,
+            "per_host": args.per_host, "median_ms": medians["open_ms"],
+            "least_ms": min(seen["open_ms"] for seen in rounds),
+            "most_ms": max(seen["open_ms"] for seen in rounds), **medians}
+
+
+@report.program
 def main() -> None:
     parser = report.parser(__doc__)
     add = parser.add_argument
     add("--ranks", type=report.list_of(report.at_least(1)), default=[8])
-    add("--meeting", type=report.list_of(str), default=list(MEETINGS),
-        help=f"a list of: {', '.join(MEETINGS)}")
+    add("--processes", type=report.at_least(1),
+        help="among which the ranks are divided; default: one per rank")
+    add("--connect", choices=("all", "needed", "auto"), default="auto")
+    add("--fabric", choices=("auto", "shm", "tcp"), default="auto")
+    add("--meeting", type=report.some_of(("tcp", "file")), default="tcp,file")
     add("--gbps", type=float, help="of the hosts' links; default: one host")
     add("--per-host", type=report.at_least(1), default=1, help="with --gbps")
     add("--rounds", type=report.at_least(1), default=7)
     args = parser.parse_args()
-    if set(args.meeting) - set(MEETINGS):
-        parser.error(f"--meeting: expected some of {', '.join(MEETINGS)}")
-    rows = []
-    try:
-        for ranks in args.ranks:
-            with Network(ranks, args.gbps, per_host=args.per_host) as network:
-                for meeting in args.meeting:
-                    times = [open_once(network, meeting)
-                             for _ in range(args.rounds)]
-                    rows.append({"benchmark": "opening", "ranks": ranks,
-                                 "meeting": meeting, "gbps": args.gbps,
-                                 "per_host": args.per_host,
-                                 "median_ms": 1e3 * report.median(times),
-                                 "least_ms": 1e3 * min(times),
-                                 "most_ms": 1e3 * max(times)})
-    except (OSError, ValueError, RankError) as error:
-        sys.exit(f"opening: {error}")
-    print(report.table(
-        ["ranks", "meeting", "median ms", "least", "most"],
-        [[str(row["ranks"]), row["meeting"], *(
-            f"{row[key]:.1f}" for key in ("median_ms", "least_ms", "most_ms"))]
-         for row in rows]))
+    rows = [measure(args, ranks, meeting)
+            for ranks in args.ranks for meeting in args.meeting]
+    print(report.table(rows, {
+        "ranks": "{ranks}", "meeting": "{meeting}",
+        "median ms": "{median_ms:.1f}", "least": "{least_ms:.1f}",
+        "most": "{most_ms:.1f}", "links": "{open_links:.0f}",
+        "descriptors": "{open_descriptors:.1f}",
+        "collectives ms": "{collectives_ms:.1f}",
+        "links then": "{collectives_links:.0f}",
+        "descriptors then": "{collectives_descriptors:.1f}",
+        "close ms": "{close_ms:.1f}"}))
     report.append_json(args.json, rows)
 
 

@@ -1,38 +1,142 @@
-// One rank that opens a communicator. The job is {"begin": when, in seconds of
-// CLOCK_MONOTONIC}; the result is how many seconds after that it was open.
-#include <chrono>
-#include <thread>
+// Some ranks of a job, as threads of one process: `rank RANKS`. The variables
+// GRADIENTFLOW_RANK and _SIZE number the processes; process p of n has the
+// ranks p, p + n, p + 2n and so on of the job's RANKS. Orders:
+//
+//   "open"         opens a communicator per rank
+//   "collectives"  runs some, and checks their results: they may need more
+//   links "close"        closes the communicators "count"        answers with
+//   the links of the rank that has most, and with the
+//                  number of files that the process has open
+//
+// The other answers are the seconds of the slowest rank.
+#include <unistd.h>
 
-#include "benchmarks/rank.h"
-#include "gradientflow/communicator/communicator.h"
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "benchmarks/lib/rank.h"
+#include "benchmarks/lib/serve.h"
+#include "gradientflow/base/clock.h"
+#include "gradientflow/base/str_cat.h"
+#include "gradientflow/communicator/core.h"
 
 namespace gradientflow::benchmarks {
 namespace {
 
-Result<Json> Open(const Json& job, const Options& options) {
-  using Seconds = std::chrono::duration<double>;
-  const auto begin = std::chrono::steady_clock::time_point(
-      std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-          Seconds(job.at("begin").get<double>())));
-  if (std::chrono::steady_clock::now() > begin) {
-    return Status(StatusCode::kFailedPrecondition,
-                  "this process came up after the ranks were to begin");
-  }
-  std::this_thread::sleep_until(begin);
-  const auto communicator = Communicator::Open(options);
-  if (!communicator.ok()) return communicator.status();
-  const Seconds taken = std::chrono::steady_clock::now() - begin;
-  // The last rank is open, too: it must not wait for ranks that have left.
-  CollectiveCall barrier;
-  barrier.kind = CollectiveKind::kBarrier;
-  GF_RETURN_IF_ERROR(communicator.value()->Run(barrier));
-  return Json(taken.count());
+void ExpectAll(bool right, const char* what) {
+  if (!right) throw std::runtime_error(what);
 }
+
+void RunCollectives(Communicator& comm) {
+  const int size = comm.size();
+  const auto expected = static_cast<float>(size * (size - 1) / 2);
+  for (const std::size_t count : {1, 100000}) {
+    std::vector<float> sum(count, static_cast<float>(comm.rank()));
+    CollectiveCall call;
+    call.op = ReduceOp::kSum;
+    call.output = sum.data();
+    call.count = count;
+    Must(comm.Run(call));
+    ExpectAll(sum == std::vector<float>(count, expected), "a sum is wrong");
+  }
+  std::vector<std::int32_t> all(static_cast<std::size_t>(size));
+  const std::int32_t mine = comm.rank() * 3;
+  CollectiveCall call;
+  call.kind = CollectiveKind::kAllgather;
+  call.dtype = call.wire = DType::kInt32;
+  call.input = &mine;
+  call.output = all.data();
+  call.count = 1;
+  Must(comm.Run(call));
+  for (int r = 0; r < size; ++r) {
+    ExpectAll(all[static_cast<std::size_t>(r)] == 3 * r, "a block is wrong");
+  }
+}
+
+int LinksOf(Communicator& comm) {
+  int links = 0;
+  const CommunicatorCore& core = comm.core();
+  core.progress().Do([&] {
+    for (int r = 0; r < comm.size(); ++r) {
+      links += core.fabric().link(r) != nullptr ? 1 : 0;
+    }
+  });
+  return links;
+}
+
+class Process {
+ public:
+  Process(Options options, int ranks) {
+    for (const int processes = options.size; options.rank < ranks;
+         options.rank += processes) {
+      options.size = ranks;
+      options_.push_back(options);
+    }
+    communicators_.resize(options_.size());
+  }
+
+  std::string Do(const std::string& order) {
+    if (order == "count") return Count();
+    return StrCat(OnEachRank([&](std::size_t i) {
+      auto& communicator = communicators_[i];
+      if (order == "open") {
+        communicator = Must(Communicator::Open(options_[i]));
+      } else if (order == "collectives") {
+        RunCollectives(*communicator);
+      } else {
+        communicator.reset();
+      }
+    }));
+  }
+
+ private:
+  // Returns the seconds of the slowest rank. A rank that fails ends the
+  // process, since the others would wait for it.
+  double OnEachRank(const std::function<void(std::size_t)>& work) const {
+    std::vector<std::thread> threads;
+    const Clock::Time begin = SteadyClock().Now();
+    for (std::size_t i = 0; i < options_.size(); ++i) {
+      threads.emplace_back([&, i] {
+        try {
+          work(i);
+        } catch (const std::exception& error) {
+          std::fprintf(stderr, "rank %d: %s\n", options_[i].rank, error.what());
+          std::_Exit(1);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return Seconds(SteadyClock().Now() - begin);
+  }
+
+  std::string Count() const {
+    int links = 0;
+    for (const auto& communicator : communicators_) {
+      if (communicator) links = std::max(links, LinksOf(*communicator));
+    }
+    const std::filesystem::directory_iterator files("/proc/self/fd");
+    return StrCat(links, " ", std::distance(begin(files), end(files)));
+  }
+
+  std::vector<Options> options_;  // By rank of this process.
+  std::vector<std::shared_ptr<Communicator>> communicators_;
+};
 
 }  // namespace
 }  // namespace gradientflow::benchmarks
 
 int main(int argc, char** argv) {
-  using namespace gradientflow;  // NOLINT: a main().
-  return benchmarks::RunRank(argc, argv, benchmarks::Open);
+  using namespace gradientflow::benchmarks;  // NOLINT: a main().
+  if (argc != 2) return 2;
+  Process process(Must(gradientflow::Options::FromEnv(environ)),
+                  std::atoi(argv[1]));
+  return Serve([&](const std::string& order) { return process.Do(order); });
 }

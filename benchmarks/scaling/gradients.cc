@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "benchmarks/random.h"
+#include "benchmarks/lib/random.h"
 #include "kernels/kernels.h"
 
 namespace gradientflow::benchmarks {

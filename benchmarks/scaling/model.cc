@@ -29,17 +29,4 @@ std::vector<std::size_t> Model::ReadyOrder() const {
   return order;
 }
 
-Model ModelOf(const nlohmann::json& json) {
-  Model model;
-  model.name = json.at("name");
-  model.batch = json.at("batch");
-  model.backward_seconds = json.at("backward_seconds");
-  model.rest_seconds = json.at("rest_seconds");
-  for (const auto& tensor : json.at("tensors")) {
-    model.tensors.push_back(ModelTensor{
-        tensor.at("name"), tensor.at("elements"), tensor.at("ready_seconds")});
-  }
-  return model;
-}
-
 }  // namespace gradientflow::benchmarks

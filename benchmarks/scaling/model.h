@@ -33,7 +33,10 @@ struct Model {
   std::vector<std::size_t> ReadyOrder() const;
 };
 
-// Throws nlohmann's exceptions if `json` is not such a plan.
-Model ModelOf(const nlohmann::json& json);
+// A plan in JSON is turned into a Model by json.get<Model>(), which throws if
+// it is not such a plan.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ModelTensor, name, elements, ready_seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Model, name, tensors, batch,
+                                   backward_seconds, rest_seconds)
 
 }  // namespace gradientflow::benchmarks

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cmath>
 
-#include "benchmarks/random.h"
+#include "benchmarks/lib/random.h"
 #include "gradientflow/base/str_cat.h"
 
 namespace gradientflow::benchmarks {

@@ -25,17 +25,11 @@ COLOURS = ("0.65", "tab:blue", "tab:orange", "tab:green", "tab:red",
            "tab:purple", "tab:brown", "tab:olive", "tab:cyan")
 
 
-def groups_of(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Groups rows by place, in the order of the rows."""
+def draw_model(axes: Any, rows: list[dict[str, Any]]) -> None:
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         place = f"{row['link']}, {row['ranks']} ranks"
         groups.setdefault(place, []).append(row)
-    return groups
-
-
-def draw_model(axes: Any, rows: list[dict[str, Any]]) -> None:
-    groups = groups_of(rows)
     top = 1.25 * max(row["speedup"] for row in rows)
     width = 0.85 / max(map(len, groups.values()))
     for at, group in enumerate(groups.values()):

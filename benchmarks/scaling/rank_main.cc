@@ -21,7 +21,7 @@
 #include <memory>
 #include <utility>
 
-#include "benchmarks/rank.h"
+#include "benchmarks/lib/rank.h"
 #include "benchmarks/scaling/gradients.h"
 #include "benchmarks/scaling/model.h"
 #include "benchmarks/scaling/oracle.h"
@@ -35,174 +35,130 @@ namespace {
 // The time for every rank to get from the start signal to its clock.
 constexpr Clock::Time kRunUp = std::chrono::milliseconds(2);
 
-// What the ranks do with one model.
-struct Cell {
-  Model model;
-  Json modes;
-  int warmup = 0;  // Untimed steps: pages, links, choosing theta.
-  int rounds = 0;  // Turns of each mode.
-  int steps = 0;   // Per round and mode.
-};
-
 // The session of one mode, with its oracle and gradients.
 class ModeRun {
  public:
-  ModeRun(const Model& model, const Json& mode, Waiter& waiter)
-      : model_(model), mode_(mode), waiter_(waiter) {}
+  ModeRun(const Model& model, const Json& mode, Options options,
+          Waiter& waiter);
 
-  Status Open(Options options);
-  Result<Json> Step();
-  // kDataLoss unless every rank has seen the same bits.
-  Status CheckSameBits();
+  // Returns a sample.
+  Json Step();
+  // Throws unless every rank has seen the same bits.
+  void CheckSameBits() { Must(ExpectSame(*comm_, oracle_->hash())); }
 
  private:
-  Status At(const Status& status) const {
-    return Status(status.code(),
-                  StrCat(model_.name, ", mode ", mode_.at("name").dump(), ": ",
-                         status.message()));
-  }
-  Status MakeBackward();
-  // Returns a moment in the near future, the same on every rank.
-  Result<Clock::Time> AgreeOnStart();
-  Result<Json> Timed();
+  ReplayParts Parts();
+  Json Timed();
 
   const Model& model_;
-  const Json& mode_;
   Waiter& waiter_;
   std::unique_ptr<GradientSession> session_;
+  Communicator* comm_ = nullptr;
   std::unique_ptr<Gradients> gradients_;
   std::unique_ptr<ReplayBackward> backward_;
   std::unique_ptr<Oracle> oracle_;
   std::uint64_t step_ = 0;
 };
 
-Status ModeRun::Open(Options options) {
-  options.job_token = StrCat("scaling ", model_.name, mode_.at("name").dump());
-  auto session = OpenSession(options, mode_.at("settings"), model_.Specs());
-  if (!session.ok()) return At(session.status());
-  session_ = std::move(session).value();
+ModeRun::ModeRun(const Model& model, const Json& mode, Options options,
+                 Waiter& waiter)
+    : model_(model), waiter_(waiter) {
+  options.job_token = StrCat("scaling ", model_.name, mode.at("name").dump());
+  session_ = OpenSession(options, mode.at("settings"), model_.Specs());
+  comm_ = &session_->communicator();
   const Options& in_force = session_->options();
   gradients_ = std::make_unique<Gradients>(in_force.pool_dtype);
-  Oracle::Pool pool;
-  pool.elements = model_.elements();
-  pool.dtype = in_force.pool_dtype;
-  pool.ranks = session_->size();
-  pool.chunk_elements = in_force.chunk_elements;
-  pool.momentum = in_force.momentum;
-  pool.accumulate = in_force.accumulate;
-  oracle_ = std::make_unique<Oracle>(*gradients_, pool);
-  const Status made = MakeBackward();
-  return made.ok() ? made : At(made);
+  oracle_ = std::make_unique<Oracle>(
+      *gradients_, Oracle::Pool{model_.elements(), in_force.pool_dtype,
+                                session_->size(), in_force.chunk_elements,
+                                in_force.momentum, in_force.accumulate});
+  backward_ = std::make_unique<ReplayBackward>(Parts());
+  Must(session_->SetStream(backward_->native_stream()));
 }
 
-Status ModeRun::MakeBackward() {
+ReplayParts ModeRun::Parts() {
   const BufferView pool = session_->pool();
   ReplayParts parts{&model_, gradients_.get(), &waiter_,
                     pool,    session_->rank(), session_->options().accumulate};
-  if (pool.device.kind != DeviceId::Kind::kCpu) {
-    auto device = OpenCudaDevice(pool.device.index);
-    if (!device.ok()) return device.status();
-    parts.device = std::move(device).value();
-    for (std::size_t i = 0; i < session_->tensors(); ++i) {
-      parts.offsets.push_back(session_->pool_offset(i) *
-                              SizeOf(session_->options().pool_dtype));
-    }
+  if (pool.device.kind == DeviceId::Kind::kCpu) return parts;
+  parts.device = Must(OpenCudaDevice(pool.device.index));
+  for (std::size_t i = 0; i < session_->tensors(); ++i) {
+    parts.offsets.push_back(session_->pool_offset(i) *
+                            SizeOf(session_->options().pool_dtype));
   }
-  auto made = ReplayBackward::Create(std::move(parts));
-  if (!made.ok()) return made.status();
-  backward_ = std::move(made).value();
-  return session_->SetStream(backward_->native_stream());
+  return parts;
 }
 
-Result<Clock::Time> ModeRun::AgreeOnStart() {
-  const auto start = MaxOverRanks(*session_, (waiter_.Now() + kRunUp).count());
-  if (!start.ok()) return start.status();
-  return Clock::Time(start.value());
-}
-
-Result<Json> ModeRun::Timed() {
-  const Result<Clock::Time> begin = AgreeOnStart();
-  if (!begin.ok()) return begin.status();
-  GF_RETURN_IF_ERROR(backward_->Run(
-      begin.value(), [this](std::size_t i) { session_->GradientReady(i); }));
-  const Result<StepStats> stats = session_->FinishStep();
-  if (!stats.ok()) return stats.status();
+Json ModeRun::Timed() {
+  // A moment in the near future, the same on every rank.
+  const Clock::Time begin(
+      MaxOverRanks(*comm_, (waiter_.Now() + kRunUp).count()));
+  backward_->Run(begin, [this](std::size_t i) { session_->GradientReady(i); });
+  const StepStats stats = Must(session_->FinishStep());
   const Clock::Time finished = waiter_.Now();
   waiter_.Until(finished + FromSeconds(model_.rest_seconds));
   const Clock::Time end = waiter_.Now();
   // This comes before a rank makes its next gradients, which would take a core
   // from ranks that are still being timed.
-  GF_RETURN_IF_ERROR(Barrier(*session_));
-  if (stats.value().nonfinite) {
-    return Status(StatusCode::kDataLoss, "finite gradients became non-finite");
+  Barrier(*comm_);
+  if (stats.nonfinite) {
+    throw std::runtime_error("finite gradients became non-finite");
   }
   const double exposed = Seconds(finished - backward_->End());
-  const double communication =
-      stats.value().hidden_seconds + stats.value().exposed_seconds;
-  return Json{{"iteration_seconds", Seconds(end - begin.value())},
-              {"exposed_seconds", exposed},
-              {"hidden_seconds", std::max(0.0, communication - exposed)},
-              {"alone_seconds", model_.backward_seconds + model_.rest_seconds},
-              {"bytes_sent", stats.value().bytes_sent},
-              {"bucket_bytes", stats.value().bucket_bytes},
-              {"buckets", stats.value().buckets}};
+  const double communication = stats.hidden_seconds + stats.exposed_seconds;
+  return {{"iteration_seconds", Seconds(end - begin)},
+          {"exposed_seconds", exposed},
+          {"hidden_seconds", std::max(0.0, communication - exposed)},
+          {"alone_seconds", model_.backward_seconds + model_.rest_seconds},
+          {"bytes_sent", stats.bytes_sent},
+          {"bucket_bytes", stats.bucket_bytes},
+          {"buckets", stats.buckets}};
 }
 
-Result<Json> ModeRun::Step() {
-  GF_RETURN_IF_ERROR(session_->ZeroGradients());
-  const Status prepared = backward_->Prepare(step_);
-  if (!prepared.ok()) return At(prepared);
-  Result<Json> sample = Timed();
-  if (!sample.ok()) return At(sample.status());
-  const Result<ConstBufferView> pool = backward_->Read();
-  if (!pool.ok()) return At(pool.status());
-  const Status right =
-      oracle_->Check(step_, pool.value(), session_->selection());
+Json ModeRun::Step() {
+  Must(session_->ZeroGradients());
+  backward_->Prepare(step_);
+  Json sample = Timed();
+  Must(oracle_->Check(step_, backward_->Read(), session_->selection()));
   ++step_;
-  if (!right.ok()) return At(right);
   return sample;
 }
 
-Status ModeRun::CheckSameBits() {
-  const Status same = ExpectSame(*session_, oracle_->hash());
-  return same.ok() ? same : At(same);
+// Shows a line that is overwritten on a terminal; "" removes it.
+void ShowProgress(const Options& options, const std::string& line) {
+  if (options.rank != 0 || isatty(STDERR_FILENO) == 0) return;
+  std::fprintf(stderr, "\r%s\033[K", line.c_str());
 }
 
-// Shows a line that is overwritten on a terminal.
-void ShowProgress(const Cell& cell, int round) {
-  if (isatty(STDERR_FILENO) == 0) return;
-  if (round < cell.rounds) {
-    std::fprintf(stderr, "\r%s, round %d of %d\033[K", cell.model.name.c_str(),
-                 round + 1, cell.rounds);
-  } else {
-    std::fputs("\r\033[K", stderr);
-  }
-}
-
-Result<Json> RankMain(const Json& job, const Options& options) {
-  const Cell cell{ModelOf(job.at("model")), job.at("modes"), job.at("warmup"),
-                  job.at("rounds"), job.at("steps")};
+Json RankMain(const Json& job, const Options& options) {
+  const Model model = job.at("model");
+  const Json& modes = job.at("modes");
+  const int rounds = job.at("rounds");
   SleepingWaiter waiter;
-  std::vector<std::unique_ptr<ModeRun>> runs;
-  for (const Json& mode : cell.modes) {
-    runs.push_back(std::make_unique<ModeRun>(cell.model, mode, waiter));
-    GF_RETURN_IF_ERROR(runs.back()->Open(options));
-  }
-  Json samples(runs.size(), Json::array());
-  for (int round = -1; round < cell.rounds; ++round) {
-    if (options.rank == 0) ShowProgress(cell, round);
-    for (std::size_t i = 0; i < runs.size(); ++i) {
-      const int steps = round < 0 ? cell.warmup : cell.steps;
-      for (int step = 0; step < steps; ++step) {
-        const Result<Json> sample = runs[i]->Step();
-        if (!sample.ok()) return sample.status();
-        if (round >= 0) samples[i].push_back(sample.value());
+  std::vector<std::unique_ptr<ModeRun>> runs(modes.size());
+  Json samples(modes.size(), Json::array());
+  std::size_t i = 0;
+  try {
+    for (; i < runs.size(); ++i) {
+      runs[i] = std::make_unique<ModeRun>(model, modes[i], options, waiter);
+    }
+    // The untimed steps are for pages, links and choosing theta.
+    for (int round = -1; round < rounds; ++round) {
+      const int steps = job.at(round < 0 ? "warmup" : "steps");
+      ShowProgress(options,
+                   StrCat(model.name, ", round ", round + 1, " of ", rounds));
+      for (i = 0; i < runs.size(); ++i) {
+        for (int step = 0; step < steps; ++step) {
+          const Json sample = runs[i]->Step();
+          if (round >= 0) samples[i].push_back(sample);
+        }
       }
     }
-  }
-  if (options.rank == 0) ShowProgress(cell, cell.rounds);
-  for (const auto& run : runs) {
-    GF_RETURN_IF_ERROR(run->CheckSameBits());
+    ShowProgress(options, "");
+    for (i = 0; i < runs.size(); ++i) runs[i]->CheckSameBits();
+  } catch (const std::exception& error) {
+    throw std::runtime_error(StrCat(
+        model.name, ", mode ", modes[i].at("name").dump(), ": ", error.what()));
   }
   return samples;
 }

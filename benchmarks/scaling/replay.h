@@ -10,7 +10,6 @@
 #include "benchmarks/scaling/model.h"
 #include "gradientflow/base/buffer.h"
 #include "gradientflow/base/clock.h"
-#include "gradientflow/base/status.h"
 #include "gradientflow/device/device.h"
 
 namespace gradientflow::benchmarks {
@@ -32,8 +31,6 @@ class SleepingWaiter final : public Waiter {
   Clock::Time Now() override;
   void Until(Clock::Time moment) override;
 };
-
-Clock::Time FromSeconds(double seconds);
 
 // The parts of one rank. Everything that is borrowed outlives the
 // ReplayBackward.
@@ -57,27 +54,25 @@ struct ReplayParts {
 // they are copied on a stream when their time comes. One thread calls, for one
 // step after the other:
 //   Prepare(), Run(), Read()
+// A device's errors are thrown (must.h).
 class ReplayBackward {
  public:
-  // kResourceExhausted if the device lacks memory for the gradients.
-  static Result<std::unique_ptr<ReplayBackward>> Create(ReplayParts parts);
+  explicit ReplayBackward(ReplayParts parts);
 
   // Makes the gradients of `step`.
-  Status Prepare(std::uint64_t step);
+  void Prepare(std::uint64_t step);
   // Calls ready(i) for every tensor, in the order of Model::ReadyOrder().
-  Status Run(Clock::Time begin, const std::function<void(std::size_t)>& ready);
+  void Run(Clock::Time begin, const std::function<void(std::size_t)>& ready);
   // When the modelled GPU would have finished the last Run(), even if the run
   // was late because no core was free.
   Clock::Time End() const;
   // Returns the pool in host memory, valid until the next call.
-  Result<ConstBufferView> Read();
+  ConstBufferView Read();
 
   // The stream that gradients are computed on (cudaStream_t); null: no device.
   void* native_stream() const;
 
  private:
-  explicit ReplayBackward(ReplayParts parts);
-
   const ReplayParts parts_;
   const std::vector<std::size_t> order_;
   std::unique_ptr<Stream> stream_;

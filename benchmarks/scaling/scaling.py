@@ -18,14 +18,13 @@ when its time comes.
 from __future__ import annotations
 
 import argparse
+import itertools
 import pathlib
-import sys
 from typing import Any
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from lib import models, report  # noqa: E402
-from lib.network import Network  # noqa: E402
-from lib.ranks import RankError, run_programs  # noqa: E402
+from lib import models, report
+from lib.network import Network
+from lib.ranks import run_programs
 
 # The rungs of the paper's ladder: each adds a technique to the one before.
 # Mixed-precision backward produces FP16 gradients, so the pool is FP16, too.
@@ -113,15 +112,13 @@ def print_rows(rows: list[report.Row]) -> None:
     print(f"\n{first['model']}, {first['ranks']} ranks, {first['link']}: "
           f"{first['how']}")
     print(report.table(
-        ["mode", "step ms", "speedup", "scaling", "exposed ms", "hidden",
-         "MB/rank/step", "theta", "buckets"],
-        [[row["label"], f"{row['iteration_ms']:.1f}",
-          f"{row['speedup']:.2f}x", f"{row['scaling']:.2f}",
-          f"{row['exposed_ms']:.1f}",
-          f"{100 * row['hidden_share']:.0f}%" if "hidden_share" in row else "-",
-          f"{row['bytes_per_rank_per_step'] / 1e6:.1f}",
-          size_text(row["theta_bytes"]), f"{row['buckets']:.0f}"]
-         for row in rows]), flush=True)
+        [{**row, "mb": row["bytes_per_rank_per_step"] / 1e6,
+          "theta": size_text(row["theta_bytes"])} for row in rows],
+        {"mode": "{label}", "step ms": "{iteration_ms:.1f}",
+         "speedup": "{speedup:.2f}x", "scaling": "{scaling:.2f}",
+         "exposed ms": "{exposed_ms:.1f}", "hidden": "{hidden_share:.0%}",
+         "MB/rank/step": "{mb:.1f}", "theta": "{theta}",
+         "buckets": "{buckets:.0f}"}), flush=True)
 
 
 def print_sweep(rows: list[report.Row]) -> None:
@@ -141,12 +138,13 @@ def link_name(text: str) -> str:
 def parse_arguments() -> argparse.Namespace:
     parser = report.parser(__doc__)
     add = parser.add_argument
-    add("--models", type=report.list_of(str), default="alexnet_bn,resnet50_gf",
+    add("--models", type=report.some_of(models.NAMES),
+        default="alexnet_bn,resnet50_gf",
         help=f"of {', '.join(models.NAMES)}")
     add("--links", type=report.list_of(link_name), default="1,10",
         help="Gb/s, shm or tcp (default: %(default)s)")
     add("--ranks", type=report.list_of(report.at_least(1)), default="2")
-    add("--modes", type=report.list_of(str), default="dense,fp16,lazy,csc",
+    add("--modes", type=report.some_of(MODES), default="dense,fp16,lazy,csc",
         help=f"of {', '.join(MODES)}")
     add("--sweep", action="store_true",
         help="instead of modes: the automatic bucket size against fixed ones")
@@ -160,31 +158,21 @@ def parse_arguments() -> argparse.Namespace:
     add("--device", default="cpu", help="cpu, cuda or cuda:N")
     add("--device-collectives", default="auto", help="auto, nccl or staged")
     add("--plot", type=pathlib.Path, metavar="FILE", help=".png or .svg")
-    args = parser.parse_args()
-    for kind, known in (("models", models.NAMES), ("modes", MODES)):
-        for name in getattr(args, kind):
-            if name not in known:
-                parser.error(f"--{kind}: {name}: expected one of "
-                             f"{', '.join(known)}")
-    return args
+    return parser.parse_args()
 
 
+@report.program
 def main() -> None:
     args = parse_arguments()
     modes = sweep_modes() if args.sweep else [MODES[m] for m in args.modes]
     rows = []
-    try:
-        for name in args.models:
-            for link in args.links:
-                for ranks in args.ranks:
-                    cell = run_cell(args, name, link, ranks, modes)
-                    report.append_json(args.json, cell)
-                    print_rows(cell)
-                    if args.sweep:
-                        print_sweep(cell)
-                    rows += cell
-    except (OSError, ValueError, RankError) as error:
-        sys.exit(f"scaling: {error}")
+    for place in itertools.product(args.models, args.links, args.ranks):
+        cell = run_cell(args, *place, modes)
+        report.append_json(args.json, cell)
+        print_rows(cell)
+        if args.sweep:
+            print_sweep(cell)
+        rows += cell
     print("\nspeedup: of a step, against the first mode on the same link; "
           "scaling: images per second\nagainst one GPU without communication; "
           "hidden: share of the communication under backward;\n"

@@ -15,20 +15,14 @@ configurations.py lists the configurations.
 from __future__ import annotations
 
 import argparse
-import pathlib
-import sys
 from collections.abc import Callable
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from configurations import named  # noqa: E402
-from lib import models, report  # noqa: E402
-from lib.network import Network  # noqa: E402
-from lib.ranks import RankError, run_functions  # noqa: E402
-from lib.report import Row, median  # noqa: E402
-from turns import Case, Recipe, rank_main  # noqa: E402
-
-DEFAULT = ("none,ddp+none,gloo,gloo+fp16,gloo+powersgd,ours,ours+fp16,"
-           "ours+csc,dp,dp+fp16,dp+csc")
+from configurations import CONFIGURATIONS, Recipe
+from lib import models, report
+from lib.network import Network
+from lib.ranks import run_functions
+from lib.report import Row, median
+from turns import Case, rank_main
 
 
 def link(text: str) -> float | None:
@@ -39,11 +33,13 @@ def link(text: str) -> float | None:
 def parse_arguments() -> argparse.Namespace:
     parser = report.parser(__doc__)
     add = parser.add_argument
-    add("--models", type=report.list_of(str), default="alexnet,resnet50",
+    add("--models", type=report.some_of(models.NAMES), default="alexnet,resnet50",
         help=f"of {', '.join(models.NAMES)}")
     add("--links", type=report.list_of(link), default="loopback",
         help="list of loopback and Gb/s of each link")
-    add("--configurations", type=report.list_of(str), default=DEFAULT)
+    add("--configurations", type=report.some_of(CONFIGURATIONS),
+        default="none,ddp+none,gloo,gloo+fp16,gloo+powersgd,ours,ours+fp16,"
+        "ours+csc,dp,dp+fp16,dp+csc")
     add("--ranks", type=report.at_least(2), default=2)
     add("--rounds", type=report.at_least(1), default=5)
     add("--turn-seconds", type=float, default=2.0,
@@ -55,12 +51,7 @@ def parse_arguments() -> argparse.Namespace:
         help="of ours; auto: shared memory on loopback")
     add("--sparsity", type=float, default=0.85)
     add("--chunk-elements", type=report.at_least(1), default=32000)
-    args = parser.parse_args()
-    try:
-        named(args.configurations)
-    except ValueError as error:
-        parser.error(f"--configurations: {error}")
-    return args
+    return parser.parse_args()
 
 
 def _ratio(rows: list[Row], base: list[Row],
@@ -70,10 +61,6 @@ def _ratio(rows: list[Row], base: list[Row],
     pairs = [by_round[row["round"]] / value(row) for row in rows
              if row["round"] in by_round and value(row) > 0]
     return median(pairs) if pairs else None
-
-
-def _times(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.2f}x"
 
 
 def _add_communication(rows: list[Row]) -> None:
@@ -114,29 +101,25 @@ def summarise(rows: list[Row]) -> list[Row]:
     return summaries
 
 
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.1f}"
-
-
 def step_table(summaries: list[Row]) -> str:
-    lines = []
-    for s in summaries:
-        lines.append([
-            s["configuration"], _ms(s["step_seconds"]),
-            f"{_ms(s['step_seconds_min'])}-{_ms(s['step_seconds_max'])}",
-            _times(s.get("step_rate_vs_gloo")),
-            _times(s.get("step_rate_vs_gloo+fp16")),
-            _ms(s["added_seconds"]), _ms(s["communication_seconds"]),
-            _times(s.get("communication_gain_vs_gloo")),
-            _ms(s["optimizer_seconds"]), f"{s['wire_bytes'] / 1e6:.2f}"])
-    return report.table(["configuration", "step ms", "min-max", "rate/gloo",
-                  "rate/fp16", "added ms", "comm ms", "gloo/comm", "optim ms",
-                  "wire MB"], lines)
+    lines = [{**row, "mb": row["wire_bytes"] / 1e6,
+              **{f"{key}_ms": 1e3 * row[f"{key}_seconds"] for key in (
+                  "step", "added", "communication", "optimizer")},
+              "least_ms": 1e3 * row["step_seconds_min"],
+              "most_ms": 1e3 * row["step_seconds_max"]} for row in summaries]
+    return report.table(lines, {
+        "configuration": "{configuration}", "step ms": "{step_ms:.1f}",
+        "min-max": "{least_ms:.1f}-{most_ms:.1f}",
+        "rate/gloo": "{step_rate_vs_gloo:.2f}x",
+        "rate/fp16": "{step_rate_vs_gloo+fp16:.2f}x",
+        "added ms": "{added_ms:.1f}", "comm ms": "{communication_ms:.1f}",
+        "gloo/comm": "{communication_gain_vs_gloo:.2f}x",
+        "optim ms": "{optimizer_ms:.1f}", "wire MB": "{mb:.2f}"})
 
 
 def run_case(args: argparse.Namespace, model: str, network: Network) -> None:
     case = Case(
-        model=model, names=tuple(args.configurations), rounds=args.rounds,
+        model=model, names=args.configurations, rounds=args.rounds,
         backward_seconds=(None if args.backward_ms is None else
                           args.backward_ms / 1e3),
         turn_seconds=args.turn_seconds,
@@ -159,15 +142,13 @@ def run_case(args: argparse.Namespace, model: str, network: Network) -> None:
     report.append_json(args.json, [{**common, **row} for row in rows])
 
 
+@report.program
 def main() -> None:
     args = parse_arguments()
-    try:
-        for gbps in args.links:
-            for model in args.models:
-                with Network(args.ranks, gbps) as network:
-                    run_case(args, model, network)
-    except (OSError, ValueError, RankError) as error:
-        sys.exit(f"compare: {error}")
+    for gbps in args.links:
+        for model in args.models:
+            with Network(args.ranks, gbps) as network:
+                run_case(args, model, network)
 
 
 if __name__ == "__main__":

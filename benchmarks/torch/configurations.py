@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import gradientflow.torch as gft  # Registers the backend, too.
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -45,36 +46,29 @@ class Recipe:
     # that are kept back are undefined; with "plain" they read as zero.
     residual: str = "momentum"
 
-    def csc(self, compression: str | None) -> dict[str, Any]:
+    def csc(self) -> dict[str, Any]:
         """Returns what both the hook and DataParallel take, with CSC only."""
-        if compression != "csc":
-            return {}
         return {"sparsity": self.sparsity,
                 "chunk_elements": self.chunk_elements,
                 "warmup_steps": self.warmup_steps}
 
-    def kept_back(self, compression: str | None) -> dict[str, Any]:
+    def kept_back(self) -> dict[str, Any]:
         """Returns what DataParallel alone takes in addition."""
-        if compression != "csc":
-            return {}
-        if self.residual != "momentum":
-            return {"residual": self.residual}
-        return {"residual": self.residual, "momentum": self.momentum}
+        momentum = ({"momentum": self.momentum}
+                    if self.residual == "momentum" else {})
+        return {"residual": self.residual, **momentum}
 
 
+@dataclass
 class Trainee:
     """A model that is trained in one of the ways, and its optimiser."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer,
-                 close: Callable[[], None] = lambda: None) -> None:
-        self.model = model
-        self.optimizer = optimizer
-        self.close = close
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    close: Callable[[], None] = lambda: None
 
     def no_sync(self) -> contextlib.AbstractContextManager[Any]:
-        if hasattr(self.model, "no_sync"):
-            return self.model.no_sync()
-        return contextlib.nullcontext()
+        return getattr(self.model, "no_sync", contextlib.nullcontext)()
 
 
 @dataclass(frozen=True)
@@ -115,57 +109,57 @@ def _ddp(model: nn.Module, group: Any,
         **settings)
 
 
-def _plain(model: nn.Module, group: Any, recipe: Recipe) -> Trainee:
-    return Trainee(_ddp(model, group), _torch_sgd(model, recipe))
-
-
-def _silent(model: nn.Module, group: Any, recipe: Recipe) -> Trainee:
-    def hook(_, bucket):  # type: ignore[no-untyped-def]  # torch looks.
-        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        done.set_result(bucket.buffer())
-        return done
-
-    ddp = _ddp(model, group)
-    ddp.register_comm_hook(None, hook)
-    return Trainee(ddp, _torch_sgd(model, recipe))
-
-
-def _torch_fp16(model: nn.Module, group: Any, recipe: Recipe) -> Trainee:
-    ddp = _ddp(model, group)
-    ddp.register_comm_hook(group, default_hooks.fp16_compress_hook)
-    return Trainee(ddp, _torch_sgd(model, recipe))
-
-
-def _torch_powersgd(model: nn.Module, group: Any, recipe: Recipe) -> Trainee:
-    # One bucket for everything: with several, PowerSGD starts its later
-    # allreduces as callbacks happen to run, in an order that differs between
-    # ranks, and Gloo ends the job.
-    ddp = _ddp(model, group, bucket_cap_mb=1 << 20)
-    state = powerSGD_hook.PowerSGDState(
-        group, matrix_approximation_rank=1,
-        # The least that torch accepts: buckets are rebuilt after the first
-        # step.
-        start_powerSGD_iter=max(2, recipe.warmup_steps))
-    ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    return Trainee(ddp, _torch_sgd(model, recipe))
-
-
-def _our_hook(compression: str) -> Callable[..., Trainee]:
+def _with_hook(register: Callable[[DistributedDataParallel, Any, Recipe], None],
+               **settings: Any) -> Callable[..., Trainee]:
+    """DDP, with the hook that `register` gives it."""
     def build(model: nn.Module, group: Any, recipe: Recipe) -> Trainee:
-        import gradientflow.torch as gft
-        ddp = _ddp(model, group)
-        gft.register(ddp, compression, **recipe.csc(compression))
+        ddp = _ddp(model, group, **settings)
+        register(ddp, group, recipe)
         return Trainee(ddp, _torch_sgd(model, recipe))
     return build
 
 
+def _no_hook(ddp: DistributedDataParallel, group: Any, recipe: Recipe) -> None:
+    pass
+
+
+def _silent(ddp: DistributedDataParallel, group: Any, recipe: Recipe) -> None:
+    def hook(_, bucket):  # type: ignore[no-untyped-def]  # torch looks.
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+    ddp.register_comm_hook(None, hook)
+
+
+def _torch_fp16(ddp: DistributedDataParallel, group: Any,
+                recipe: Recipe) -> None:
+    ddp.register_comm_hook(group, default_hooks.fp16_compress_hook)
+
+
+def _torch_powersgd(ddp: DistributedDataParallel, group: Any,
+                    recipe: Recipe) -> None:
+    ddp.register_comm_hook(powerSGD_hook.PowerSGDState(
+        group, matrix_approximation_rank=1,
+        # The least that torch accepts: buckets are rebuilt after the first
+        # step.
+        start_powerSGD_iter=max(2, recipe.warmup_steps)),
+        powerSGD_hook.powerSGD_hook)
+
+
+def _our_fp16(ddp: DistributedDataParallel, group: Any, recipe: Recipe) -> None:
+    gft.register(ddp, "fp16")
+
+
+def _our_csc(ddp: DistributedDataParallel, group: Any, recipe: Recipe) -> None:
+    gft.register(ddp, "csc", **recipe.csc())
+
+
 def _data_parallel(compression: str | None) -> Callable[..., Trainee]:
     def build(model: nn.Module, group: Any, recipe: Recipe) -> Trainee:
-        import gradientflow.torch as gft
-        parallel = gft.DataParallel(
-            model, process_group=group, compression=compression,
-            **recipe.csc(compression),
-            **recipe.kept_back(compression))
+        csc = ({**recipe.csc(), **recipe.kept_back()}
+               if compression == "csc" else {})
+        parallel = gft.DataParallel(model, process_group=group,
+                                    compression=compression, **csc)
         return Trainee(parallel,
                        gft.SGD(parallel, recipe.lr, recipe.momentum),
                        parallel.close)
@@ -174,19 +168,23 @@ def _data_parallel(compression: str | None) -> Callable[..., Trainee]:
 
 _LIST = (
     Configuration("none", None, _alone, ddp=False, sends=False),
-    Configuration("ddp+none", "gloo", _silent, sends=False),
-    Configuration("gloo", "gloo", _plain),
-    Configuration("gloo+fp16", "gloo", _torch_fp16, half=True),
+    Configuration("ddp+none", "gloo", _with_hook(_silent), sends=False),
+    Configuration("gloo", "gloo", _with_hook(_no_hook)),
+    Configuration("gloo+fp16", "gloo", _with_hook(_torch_fp16), half=True),
     # It sends everything in its first two steps, of which the first is
-    # verified.
-    Configuration("gloo+powersgd", "gloo", _torch_powersgd),
-    Configuration("nccl", "nccl", _plain),
-    Configuration("ours", "gradientflow", _plain),
-    Configuration("ours+fp16", "gradientflow", _our_hook("fp16"), half=True),
-    Configuration("ours+csc", "gradientflow", _our_hook("csc"), half=True,
+    # verified. One bucket for everything: with several, PowerSGD starts its
+    # later allreduces as callbacks happen to run, in an order that differs
+    # between ranks, and Gloo ends the job.
+    Configuration("gloo+powersgd", "gloo",
+                  _with_hook(_torch_powersgd, bucket_cap_mb=1 << 20)),
+    Configuration("nccl", "nccl", _with_hook(_no_hook)),
+    Configuration("ours", "gradientflow", _with_hook(_no_hook)),
+    Configuration("ours+fp16", "gradientflow", _with_hook(_our_fp16),
+                  half=True),
+    Configuration("ours+csc", "gradientflow", _with_hook(_our_csc), half=True,
                   sparse=True),
-    Configuration("gloo+ourfp16", "gloo", _our_hook("fp16"), half=True),
-    Configuration("gloo+ourcsc", "gloo", _our_hook("csc"), half=True,
+    Configuration("gloo+ourfp16", "gloo", _with_hook(_our_fp16), half=True),
+    Configuration("gloo+ourcsc", "gloo", _with_hook(_our_csc), half=True,
                   sparse=True),
     Configuration("dp", "gradientflow", _data_parallel(None), ddp=False),
     Configuration("dp+fp16", "gradientflow", _data_parallel("fp16"),
@@ -197,19 +195,13 @@ _LIST = (
 CONFIGURATIONS: Mapping[str, Configuration] = {c.name: c for c in _LIST}
 
 
-def named(names: list[str]) -> list[Configuration]:
-    """Returns the configurations; raises ValueError for unknown names."""
-    for name in names:
-        if name not in CONFIGURATIONS:
-            raise ValueError(f"{name}: expected one of "
-                             f"{', '.join(CONFIGURATIONS)}")
-    return [CONFIGURATIONS[name] for name in names]
-
-
-def open_groups(configurations: list[Configuration]) -> dict[str | None, Any]:
-    """Opens a process group of all ranks per backend. The default group exists."""
-    backends = dict.fromkeys(c.backend for c in configurations)
-    if "gradientflow" in backends:
-        import gradientflow.torch  # noqa: F401  Registers the backend.
-    return {backend: backend and dist.new_group(backend=backend)
-            for backend in backends}
+def open_groups(names: list[str]) -> list[tuple[Configuration, Any]]:
+    """Returns the configurations, each with a process group of all ranks on its
+    backend. The default group, which is made here if it is not there, is Gloo's:
+    for agreement."""
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    found = [CONFIGURATIONS[name] for name in names]
+    groups = {backend: backend and dist.new_group(backend=backend)
+              for backend in dict.fromkeys(one.backend for one in found)}
+    return [(one, groups[one.backend]) for one in found]

@@ -11,33 +11,30 @@ samples, and the medians are over all turns. Sums are verified first.
 
 from __future__ import annotations
 
-import pathlib
-import sys
 import time
 from typing import Any
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from lib import report  # noqa: E402
-from lib.network import Network  # noqa: E402
-from lib.ranks import RankError, run_functions  # noqa: E402
+import gradientflow.torch  # noqa: F401  Registers the backend.
+import torch
+import torch.distributed as dist
+from lib import report
+from lib.network import Network
+from lib.ranks import run_functions
 
 
 def _verify(backend: str, group: Any, size: int) -> None:
-    import torch
-    import torch.distributed as dist
-    rank, ranks = dist.get_rank(), dist.get_world_size()
     i = torch.arange(size // 4)
-    mine = ((i * i + 13 * rank) % 11 - 5).float()
-    want = sum(((i * i + 13 * r) % 11 - 5).float() for r in range(ranks))
+    inputs = [((i * i + 13 * rank) % 11 - 5).float()
+              for rank in range(dist.get_world_size())]
+    want, mine = sum(inputs), inputs[dist.get_rank()]
     dist.all_reduce(mine, group=group)
     wrong = int((mine != want).sum())
     if wrong:
         raise RuntimeError(f"{backend}: {wrong} of {len(i)} sums are wrong")
 
 
-def _turn(group: Any, data: Any, calls: int) -> list[float]:
+def _turn(group: Any, data: torch.Tensor, calls: int) -> list[float]:
     """Returns seconds per call, after a barrier and some calls to warm up."""
-    import torch.distributed as dist
     dist.barrier(group=group)
     for _ in range(min(calls, 20)):
         dist.all_reduce(data, group=group)
@@ -50,40 +47,36 @@ def _turn(group: Any, data: Any, calls: int) -> list[float]:
 
 
 def rank_main(rank: int, sizes: list[int], backends: list[str], rounds: int,
-              calls: int) -> list[dict[str, Any]]:
-    import torch
-    import torch.distributed as dist
+              calls: int) -> list[report.Row]:
     dist.init_process_group("gloo")
-    if "gradientflow" in backends:
-        import gradientflow.torch  # noqa: F401  Registers the backend.
     groups = {backend: dist.new_group(backend=backend) for backend in backends}
     rows = []
     for size in sizes:
         data = torch.zeros(size // 4)
-        samples: dict[str, list[float]] = {backend: [] for backend in backends}
-        turns: dict[str, list[float]] = {backend: [] for backend in backends}
+        turns: dict[str, list[list[float]]] = {one: [] for one in backends}
         for backend, group in groups.items():
             _verify(backend, group, size)
         for turn_round in range(rounds):
             # The order alternates, since the second backend finds other caches.
             for backend in backends[::1 if turn_round % 2 else -1]:
-                new = _turn(groups[backend], data, calls)
-                samples[backend] += new
-                turns[backend].append(report.median(new))
+                turns[backend].append(_turn(groups[backend], data, calls))
+        medians = {backend: list(map(report.median, turns[backend]))
+                   for backend in backends}
         for backend in backends:
-            ordered = sorted(samples[backend])
+            samples = sorted(sum(turns[backend], []))
             rows.append({
                 "backend": backend, "bytes": data.numel() * 4,
-                "seconds": report.median(ordered),
-                "seconds_p99": ordered[int(0.99 * (len(ordered) - 1))],
-                "turn_min": min(turns[backend]),
-                "turn_max": max(turns[backend]),
-                "gain_vs_gloo": report.median_ratio(turns[backends[0]],
-                                                    turns[backend])})
+                "seconds": report.median(samples),
+                "seconds_p99": samples[int(0.99 * (len(samples) - 1))],
+                "turn_min": min(medians[backend]),
+                "turn_max": max(medians[backend]),
+                "gain_vs_gloo": report.median_ratio(medians[backends[0]],
+                                                    medians[backend])})
     dist.destroy_process_group()
-    return rows if rank == 0 else []
+    return rows
 
 
+@report.program
 def main() -> None:
     parser = report.parser(__doc__)
     add = parser.add_argument
@@ -96,23 +89,21 @@ def main() -> None:
     add("--calls", type=report.at_least(1), default=200)
     add("--fabric", choices=("auto", "shm", "tcp"), default="auto")
     args = parser.parse_args()
-    try:
-        with Network(args.ranks) as network:
-            rows = run_functions(
-                rank_main, network, args.sizes, args.backends, args.rounds,
-                args.calls,
-                environment={"GRADIENTFLOW_FABRIC": args.fabric})[0]
-    except (OSError, RankError) as error:
-        sys.exit(f"latency: {error}")
+    with Network(args.ranks) as network:
+        rows = run_functions(rank_main, network, args.sizes, args.backends,
+                             args.rounds, args.calls, environment={
+                                 "GRADIENTFLOW_FABRIC": args.fabric})[0]
     print(f"\nall_reduce through torch, {args.ranks} ranks, loopback, fabric "
           f"{args.fabric}, {args.rounds} x {args.calls} calls\n")
     print(report.table(
-        ["backend", "bytes", "median us", "turns' medians", "p99 us",
-         f"{args.backends[0]}/this"],
-        [[row["backend"], str(row["bytes"]), f"{1e6 * row['seconds']:.1f}",
-          f"{1e6 * row['turn_min']:.1f}-{1e6 * row['turn_max']:.1f}",
-          f"{1e6 * row['seconds_p99']:.1f}",
-          f"{row['gain_vs_gloo']:.2f}x"] for row in rows]))
+        [{**row, **{f"{key}_us": 1e6 * row[key] for key in (
+            "seconds", "seconds_p99", "turn_min", "turn_max")}}
+         for row in rows],
+        {"backend": "{backend}", "bytes": "{bytes}",
+         "median us": "{seconds_us:.1f}",
+         "turns' medians": "{turn_min_us:.1f}-{turn_max_us:.1f}",
+         "p99 us": "{seconds_p99_us:.1f}",
+         f"{args.backends[0]}/this": "{gain_vs_gloo:.2f}x"}))
     report.append_json(args.json, [
         {"benchmark": "latency", "ranks": args.ranks, "fabric": args.fabric,
          **row} for row in rows])

@@ -14,19 +14,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import pathlib
 import statistics
-import sys
 
+import launch
 import torch
 import torch.distributed as dist
 from configurations import CONFIGURATIONS, Recipe, open_groups
 from torch.utils.benchmark import Timer
 from workloads import TORCHVISION, Workload
-
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] /
-                    "integrations" / "torch" / "examples"))
-import launch  # noqa: E402
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -35,7 +30,7 @@ def parse_arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--model", default="resnet50", choices=TORCHVISION)
-    add("--configuration", default="ours", choices=list(CONFIGURATIONS))
+    add("--configuration", default="ours", choices=CONFIGURATIONS)
     add("--batch-size", type=int, default=32, help="images per rank")
     add("--num-warmup-batches", type=int, default=10)
     add("--num-batches-per-iter", type=int, default=10)
@@ -52,9 +47,7 @@ def main() -> None:
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    dist.init_process_group("gloo")
-    configuration = CONFIGURATIONS[args.configuration]
-    group = open_groups([configuration])[configuration.backend]
+    (configuration, group), = open_groups([args.configuration])
     workload = Workload(args.model, images=args.batch_size, seed=rank + 1,
                         device=device)
     trainee = configuration.build(workload.model, group, Recipe())

@@ -74,21 +74,19 @@ def _is_for(target: Target, row: Row) -> bool:
                for key, wanted in target.rows.items())
 
 
-def verdicts(rows: list[Row]) -> Iterator[tuple[list[str], bool]]:
-    """Yields lines for people, and whether each target is reached."""
+def verdicts(rows: list[Row]) -> Iterator[Row]:
+    """Yields a row for each target and row that it is for."""
     for target in TARGETS:
         for row in rows:
             value = target.value(row) if _is_for(target, row) else None
             if value is None:
                 continue
-            if target.least is not None:
-                asked, reached = f">= {target.least}", value >= target.least
-            else:
-                asked = f"<= {target.most}"
-                reached = target.most is not None and value <= target.most
-            yield [target.what.format(**row), asked + target.unit,
-                   f"{value:.2f}{target.unit}",
-                   "reached" if reached else "MISSED"], reached
+            sign, bound = ((">=", target.least) if target.least is not None
+                           else ("<=", target.most))
+            reached = value >= bound if sign == ">=" else value <= bound
+            yield {"target": target.what.format(**row), "value": value,
+                   "asked": f"{sign} {bound}", "unit": target.unit,
+                   "verdict": "reached" if reached else "MISSED"}
 
 
 def main() -> None:
@@ -98,9 +96,10 @@ def main() -> None:
     found = list(verdicts([json.loads(line) for line in text.splitlines()]))
     if not found:
         raise SystemExit(f"targets: {sys.argv[1]}: no row that a target is for")
-    print(report.table(["target", "asked", "measured", ""],
-                       [line for line, _ in found]))
-    sys.exit(not all(reached for _, reached in found))
+    print(report.table(found, {
+        "target": "{target}", "asked": "{asked}{unit}",
+        "measured": "{value:.2f}{unit}", "": "{verdict}"}))
+    sys.exit(any(row["verdict"] == "MISSED" for row in found))
 
 
 if __name__ == "__main__":

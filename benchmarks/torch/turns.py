@@ -9,23 +9,19 @@ the end of backward, minus the same under no_sync() in the same turn.
 from __future__ import annotations
 
 import gc
-import pathlib
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from configurations import (Configuration, Recipe, Trainee, named,
-                            open_groups)
+from configurations import Configuration, Recipe, Trainee, open_groups
+from lib.network import Network
+from lib.report import Row
 from torch import nn
 from verify import check, mean_gradients
 from workloads import Workload
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from lib.network import Network  # noqa: E402
 
 WARMUP_STEPS = 3  # Buckets are rebuilt after one; PowerSGD begins after two.
 
@@ -36,10 +32,10 @@ class Case:
 
     model: str
     backward_seconds: float | None
-    names: tuple[str, ...]
+    names: list[str]
     rounds: int
     turn_seconds: float  # About; never less than two steps.
-    recipe: Recipe = field(default_factory=Recipe)
+    recipe: Recipe
 
 
 def _fresh_parameters(model: nn.Module) -> None:
@@ -57,101 +53,45 @@ def _of_all(value: float, op: Any) -> float:
     return box.item()
 
 
-class Rank:
-    """One rank's part; lives for one comparison."""
+class Turn:
+    """A configuration's turn: it is built, and taken down when this ends."""
 
-    def __init__(self, case: Case, network: Network) -> None:
-        self.case = case
-        self.network = network
-        dist.init_process_group("gloo")  # For agreement; timed groups are separate.
-        self.configurations = named(list(case.names))
-        self.groups = open_groups(self.configurations)
-        self.workload = Workload(case.model, seed=dist.get_rank() + 1,
-                                 backward_seconds=case.backward_seconds)
+    def __init__(self, case: Case, workload: Workload, network: Network,
+                 configuration: Configuration, group: Any,
+                 **changes: Any) -> None:
+        self.case, self.workload, self.network = case, workload, network
+        self.configuration = configuration
+        _fresh_parameters(workload.model)
+        self.trainee = configuration.build(workload.model, group,
+                                           replace(case.recipe, **changes))
 
-    def run(self) -> list[dict[str, Any]]:
-        """Returns a row per turn, that of the slowest rank, so all return the
-        same."""
-        rows = []
-        means = mean_gradients(self.workload)
-        for configuration in self.configurations:
-            if configuration.sends:
-                trainee = self._build(configuration, residual="plain")
-                check(configuration, trainee, self.workload, means)
-                self._take_down(trainee)
-        del means
-        for turn_round in range(self.case.rounds):
-            shift = turn_round % len(self.configurations)
-            order = (self.configurations[shift:] + self.configurations[:shift])
-            for configuration in order:
-                rows.append({"round": turn_round,
-                             **self._turn(configuration)})
-        return rows
+    def __enter__(self) -> Turn:
+        return self
 
-    def close(self) -> None:
-        dist.destroy_process_group()
-
-    def _build(self, configuration: Configuration,
-               **changes: Any) -> Trainee:
-        _fresh_parameters(self.workload.model)
-        return configuration.build(self.workload.model,
-                                   self.groups[configuration.backend],
-                                   replace(self.case.recipe, **changes))
-
-    def _take_down(self, trainee: Trainee) -> None:
-        trainee.close()
-        trainee.model = trainee.optimizer = None  # type: ignore[assignment]
+    def __exit__(self, *_: object) -> None:
+        self.trainee.close()
+        del self.trainee
         _fresh_parameters(self.workload.model)
         gc.collect()
 
-    def _backward(self, trainee: Trainee) -> None:
-        trainee.optimizer.zero_grad()
-        self.workload.loss(trainee.model).backward()
-
-    def _backward_alone(self, trainee: Trainee) -> None:
-        with trainee.no_sync():
-            self._backward(trainee)
-
-    def _step(self, trainee: Trainee) -> float:
-        """Returns the seconds that the optimiser took."""
-        self._backward(trainee)
-        begin = time.perf_counter()
-        trainee.optimizer.step()
-        return time.perf_counter() - begin
-
-    def _seconds(self, work: Callable[[], None], count: int) -> float:
-        """Returns the seconds per call, on the slowest rank."""
-        dist.barrier()
-        begin = time.perf_counter()
-        for _ in range(count):
-            work()
-        return _of_all((time.perf_counter() - begin) / count,
-                       dist.ReduceOp.MAX)
-
-    def _count(self, seconds: float, least: int) -> int:
-        return max(least, min(50, round(self.case.turn_seconds / seconds)))
-
-    def _turn(self, configuration: Configuration) -> dict[str, Any]:
-        trainee = self._build(configuration)
+    def measure(self) -> Row:
         for _ in range(WARMUP_STEPS - 1):
-            self._step(trainee)
-        count = self._count(self._seconds(lambda: self._step(trainee), 1), 2)
-
+            self._step()
+        count = max(2, min(50, round(self.case.turn_seconds /
+                                     self._seconds(self._step, 1))))
         totals = dict.fromkeys(("step", "optimizer", "alone", "sent"), 0.0)
-        self._backward_alone(trainee)
+        self._backward_alone()
         # Two halves, so that both kinds of step see the same state of the
         # machine.
-        halves = [count // 2, count - count // 2] if count >= 4 else [count]
-        for steps in halves:
-            self._block(trainee, steps, totals)
-        self._take_down(trainee)
+        for steps in ([count // 2, count - count // 2] if count >= 4 else
+                      [count]):
+            self._block(steps, totals)
         # Loopback has one counter for all ranks.
         sharers = (dist.get_world_size() if self.network.interface == "lo"
                    else 1)
         return {
-            "configuration": configuration.name,
-            "ddp": configuration.ddp,
-            "steps": count,
+            "configuration": self.configuration.name,
+            "ddp": self.configuration.ddp, "steps": count,
             "step_seconds": totals["step"] / count,
             "optimizer_seconds": totals["optimizer"] / count,
             "added_seconds": (totals["step"] - totals["optimizer"] -
@@ -160,23 +100,59 @@ class Rank:
                                   dist.ReduceOp.SUM) / dist.get_world_size(),
         }
 
-    def _block(self, trainee: Trainee, steps: int,
-               totals: dict[str, float]) -> None:
+    def _backward(self) -> None:
+        self.trainee.optimizer.zero_grad()
+        self.workload.loss(self.trainee.model).backward()
+
+    def _backward_alone(self) -> None:
+        with self.trainee.no_sync():
+            self._backward()
+
+    def _step(self) -> float:
+        """Returns the seconds that the optimiser took."""
+        self._backward()
+        begin = time.perf_counter()
+        self.trainee.optimizer.step()
+        return time.perf_counter() - begin
+
+    def _seconds(self, work: Callable[[], object], count: int) -> float:
+        """Returns the seconds per call, on the slowest rank."""
+        dist.barrier()
+        begin = time.perf_counter()
+        for _ in range(count):
+            work()
+        return _of_all((time.perf_counter() - begin) / count,
+                       dist.ReduceOp.MAX)
+
+    def _block(self, steps: int, totals: dict[str, float]) -> None:
         optimizer_seconds: list[float] = []
         dist.barrier()
         sent = self.network.sent_bytes()
         seconds = self._seconds(
-            lambda: optimizer_seconds.append(self._step(trainee)), steps)
+            lambda: optimizer_seconds.append(self._step()), steps)
         totals["sent"] += self.network.sent_bytes() - sent
         totals["step"] += seconds * steps
         totals["optimizer"] += sum(optimizer_seconds)
-        totals["alone"] += steps * self._seconds(
-            lambda: self._backward_alone(trainee), steps)
+        totals["alone"] += steps * self._seconds(self._backward_alone, steps)
 
 
-def rank_main(rank: int, case: Case, network: Network) -> list[dict[str, Any]]:
-    """The function for run_functions()."""
-    one = Rank(case, network)
-    rows = one.run()
-    one.close()
-    return rows if rank == 0 else []
+def rank_main(rank: int, case: Case, network: Network) -> list[Row]:
+    """One rank's part. Returns a row per turn, that of the slowest rank, so all
+    return the same."""
+    configurations = open_groups(case.names)
+    workload = Workload(case.model, seed=rank + 1,
+                        backward_seconds=case.backward_seconds)
+    means = mean_gradients(workload)
+    for one in configurations:
+        if one[0].sends:
+            with Turn(case, workload, network, *one, residual="plain") as turn:
+                check(one[0], turn.trainee, workload, means)
+    del means
+    rows = []
+    for turn_round in range(case.rounds):
+        shift = turn_round % len(configurations)
+        for one in configurations[shift:] + configurations[:shift]:
+            with Turn(case, workload, network, *one) as turn:
+                rows.append({"round": turn_round, **turn.measure()})
+    dist.destroy_process_group()
+    return rows

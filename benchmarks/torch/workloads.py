@@ -10,16 +10,12 @@ that drives a GPU.
 from __future__ import annotations
 
 import math
-import pathlib
-import sys
 import time
 from typing import Any, NamedTuple
 
 import torch
+from lib import models
 from torch import nn
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from lib import models  # noqa: E402
 
 TORCHVISION = ("alexnet", "resnet50", "resnet101", "vgg16")
 

@@ -2,8 +2,9 @@
 
 #include <fstream>
 #include <sstream>
+#include <stdexcept>
 
-#include "benchmarks/random.h"
+#include "benchmarks/lib/random.h"
 #include "gradientflow/base/str_cat.h"
 
 namespace gradientflow::benchmarks {
@@ -14,51 +15,47 @@ constexpr int kMaxPixel = 16;
 // Appends one line's image. Returns whether the line was valid.
 bool AppendLine(const std::string& line, Digits& digits) {
   std::istringstream fields(line);
-  for (std::size_t i = 0; i <= kPixels; ++i) {
+  char comma = ',';
+  for (std::size_t i = 0; i < kPixels; ++i) {
     int value = -1;
-    char comma = ',';
-    if (!(fields >> value) || value < 0) return false;
-    if (value > (i < kPixels ? kMaxPixel : kClasses - 1)) return false;
-    if (i < kPixels && (!(fields >> comma) || comma != ',')) return false;
-    if (i < kPixels) {
-      digits.pixels.push_back(static_cast<float>(value) / kMaxPixel);
-    } else {
-      digits.labels.push_back(value);
-    }
+    if (!(fields >> value >> comma) || comma != ',') return false;
+    if (value < 0 || value > kMaxPixel) return false;
+    digits.pixels.push_back(static_cast<float>(value) / kMaxPixel);
   }
+  int label = -1;
+  if (!(fields >> label) || label < 0 || label >= kClasses) return false;
+  digits.labels.push_back(label);
   return fields.peek() == std::istringstream::traits_type::eof();
-}
-
-void Append(const Digits& from, std::size_t i, Digits& to) {
-  const float* const image = from.pixels.data() + i * kPixels;
-  to.pixels.insert(to.pixels.end(), image, image + kPixels);
-  to.labels.push_back(from.labels[i]);
 }
 
 }  // namespace
 
-Result<Digits> LoadDigits(const std::string& path) {
+void Digits::Append(const Digits& from, std::size_t i) {
+  const float* const image = from.pixels.data() + i * kPixels;
+  pixels.insert(pixels.end(), image, image + kPixels);
+  labels.push_back(from.labels[i]);
+}
+
+Digits LoadDigits(const std::string& path) {
   std::ifstream file(path);
   std::string line;
   std::getline(file, line);  // The columns' names.
   Digits digits;
   for (int number = 2; std::getline(file, line); ++number) {
     if (AppendLine(line, digits)) continue;
-    return Status(
-        StatusCode::kInvalidArgument,
-        StrCat(path, ":", number, ": expected ", kPixels, " pixels from 0 to ",
-               kMaxPixel, " and a label from 0 to ", kClasses - 1));
+    throw std::runtime_error(StrCat(path, ":", number, ": expected ", kPixels,
+                                    " pixels from 0 to ", kMaxPixel,
+                                    " and a label from 0 to ", kClasses - 1));
   }
   if (digits.count() > 0) return digits;
-  return Status(StatusCode::kInvalidArgument,
-                StrCat(path, ": expected images, got none"));
+  throw std::runtime_error(path + ": expected images, got none");
 }
 
 Split SplitDigits(const Digits& digits, std::uint64_t seed) {
   const auto order = Random(seed).Permutation(digits.count());
   Split split;
   for (std::size_t i = 0; i < order.size(); ++i) {
-    Append(digits, order[i], i < order.size() / 5 ? split.test : split.train);
+    (i < order.size() / 5 ? split.test : split.train).Append(digits, order[i]);
   }
   return split;
 }

@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "gradientflow/base/status.h"
-
 namespace gradientflow::benchmarks {
 
 inline constexpr std::size_t kPixels = 64;
@@ -18,11 +16,13 @@ struct Digits {
   std::vector<int> labels;    // 0 to 9.
 
   std::size_t count() const { return labels.size(); }
+  // Adds image `i` of `from`.
+  void Append(const Digits& from, std::size_t i);
 };
 
-// Reads benchmarks/data/digits.csv. kInvalidArgument names the first line that
-// is not 64 pixels from 0 to 16 and a label from 0 to 9.
-Result<Digits> LoadDigits(const std::string& path);
+// Reads benchmarks/data/digits.csv. Throws std::runtime_error, which names the
+// first line that is not 64 pixels from 0 to 16 and a label from 0 to 9.
+Digits LoadDigits(const std::string& path);
 
 struct Split {
   Digits train;

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "benchmarks/random.h"
+#include "benchmarks/lib/random.h"
 
 namespace gradientflow::benchmarks {
 namespace {

@@ -10,14 +10,11 @@ must end with the same weights, bit for bit.
 from __future__ import annotations
 
 import argparse
-import pathlib
 import statistics
-import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from lib import models, report  # noqa: E402
-from lib.network import Network  # noqa: E402
-from lib.ranks import RankError, run_programs  # noqa: E402
+from lib import models, report
+from lib.network import Network
+from lib.ranks import run_programs
 
 # FP16 as in mixed precision, with a loss scale.
 _HALF = {"wire_dtype": "float16", "loss_scale": "256"}
@@ -61,13 +58,7 @@ def run_exchange(args: argparse.Namespace, name: str,
             {"GRADIENTFLOW_FABRIC": args.fabric}))
 
 
-def saving(row: report.Row, base: report.Row) -> str:
-    if not row["bytes_per_step_per_rank"]:
-        return "-"
-    return (f"{base['bytes_per_step_per_rank'] / row['bytes_per_step_per_rank']:.1f}"
-            "x")
-
-
+@report.program
 def main() -> None:
     parser = report.parser(__doc__)
     add = parser.add_argument
@@ -81,23 +72,25 @@ def main() -> None:
     add("--chunk-elements", type=report.at_least(1), default=256)
     args = parser.parse_args()
     runs = [("dense FP32", 1), *((name, args.ranks) for name in EXCHANGES)]
-    try:
-        rows = [run_exchange(args, name, ranks) for name, ranks in runs]
-    except (OSError, RankError) as error:
-        sys.exit(f"training: {error}")
-    base = rows[1]
+    rows = [run_exchange(args, name, ranks) for name, ranks in runs]
+    dense, dense_bytes = (rows[1][key] for key in (
+        "test_accuracy", "bytes_per_step_per_rank"))
     print(f"\nHandwritten digits, {args.epochs} epochs, batch {args.batch} over "
           f"all ranks, momentum SGD,\n{args.seeds} seeds (mean +- sd); weights "
           "are the same on every rank.\n")
+    lines = []
+    for row in rows:
+        sent = row["bytes_per_step_per_rank"]  # One rank alone sends nothing.
+        lines.append({**row, "off": row["test_accuracy"] - dense,
+                      "saving": dense_bytes / sent if sent else None})
     print(report.table(
-        ["configuration", "ranks", "train loss", "test accuracy %", "vs dense",
-         "bytes/step/rank", "saving", "seconds"],
-        [[row["configuration"], str(row["ranks"]), f"{row['train_loss']:.5f}",
-          f"{100 * row['test_accuracy']:.2f} +- "
-          f"{100 * row['test_accuracy_sd']:.2f}",
-          f"{100 * (row['test_accuracy'] - base['test_accuracy']):+.2f}",
-          f"{row['bytes_per_step_per_rank']:.0f}", saving(row, base),
-          f"{row['seconds']:.2f}"] for row in rows]))
+        lines,
+        {"configuration": "{configuration}", "ranks": "{ranks}",
+         "train loss": "{train_loss:.5f}",
+         "test accuracy": "{test_accuracy:.2%} +- {test_accuracy_sd:.2%}",
+         "vs dense": "{off:+.2%}",
+         "bytes/step/rank": "{bytes_per_step_per_rank:.0f}",
+         "saving": "{saving:.1f}x", "seconds": "{seconds:.2f}"}))
     report.append_json(args.json, rows)
 
 

@@ -23,7 +23,7 @@ import opening  # noqa: E402
 import scaling  # noqa: E402
 import training  # noqa: E402
 import report_cases  # noqa: E402
-from lib.ranks import RankError  # noqa: E402
+from lib.ranks import RankError, start_team  # noqa: E402
 
 
 def run(driver, *arguments):
@@ -117,6 +117,18 @@ class Opening(unittest.TestCase):
             self.assertLessEqual(row["least_ms"], row["median_ms"])
             self.assertLessEqual(row["median_ms"], row["most_ms"])
 
+    def test_ranks_are_threads_of_a_few_processes_with_the_links_they_need(self):
+        for connect, links in (("all", 4), ("needed", 1)):
+            row, = run(opening, "--ranks", "5", "--processes", "2", "--connect",
+                       connect, "--fabric", "tcp", "--meeting", "file",
+                       "--rounds", "1")
+            self.assertEqual(row["processes"], 2)
+            self.assertGreaterEqual(row["open_links"], links)
+            self.assertGreaterEqual(row["collectives_links"],
+                                    row["open_links"])
+            self.assertGreater(row["open_descriptors"],
+                               row["close_descriptors"])
+
 
 FAKE = """#!/bin/sh
 echo ready
@@ -193,7 +205,7 @@ class Allreduce(unittest.TestCase):
             with self.assertRaises(ValueError):
                 collectives.sizes(*wrong)
 
-    def group(self, text=FAKE):
+    def team(self, text=FAKE):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         path = pathlib.Path(folder.name) / "fake"
@@ -201,25 +213,24 @@ class Allreduce(unittest.TestCase):
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         network = collectives.Network(3)
         self.addCleanup(network.close)
-        group = collectives.Group("fake", [
-            collectives.start_program(network, rank, [str(path)], {},
-                                    **collectives.PIPES) for rank in range(3)])
-        self.addCleanup(group.close)
-        return group
+        team = start_team("fake", network, [str(path)])
+        self.addCleanup(team.close)
+        return team
 
-    def test_group_tells_the_slowest_time_and_all_wrong_elements(self):
-        self.assertEqual(self.group().run("4 0 1 1 x"), (3, 30))
+    def test_batch_takes_the_slowest_ranks_time_and_all_wrong_elements(self):
+        self.assertEqual(collectives.run_batch(self.team(), "4 0 1 1 x"),
+                         (3, 30, None))
 
     def test_ranks_error_and_ranks_death_are_errors(self):
-        group = self.group()
+        team = self.team()
         with self.assertRaisesRegex(RankError, "fake: rank 0: error UNAVAIL"):
-            group.run("4 0 1 0 fail")
+            team.ask("4 0 1 0 fail")
         with self.assertRaisesRegex(RankError, "rank 0: ended"):
-            self.group().run("4 0 1 0 die")
+            self.team().ask("4 0 1 0 die")
 
     def test_program_that_ends_before_it_is_ready_is_an_error(self):
         with self.assertRaisesRegex(RankError, "before it was ready"):
-            self.group("#!/bin/sh\n")
+            self.team("#!/bin/sh\n")
 
 
 if __name__ == "__main__":

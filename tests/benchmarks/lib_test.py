@@ -153,8 +153,9 @@ class ReportTest(unittest.TestCase):
         self.assertIn(report.machine(), lines[1])
 
     def test_table_aligns_the_first_column_to_the_left(self):
-        self.assertEqual(report.table(["a", "b"], [["long", "1"]]),
-                         "a     b\nlong  1")
+        rows = [{"name": "long", "x": 1}, {"name": "b", "x": None}, {"name": ""}]
+        self.assertEqual(report.table(rows, {"a": "{name}", "b": "{x:.1f}"}),
+                         "a       b\nlong  1.0\nb       -\n        -")
 
 
 class ModelsTest(unittest.TestCase):

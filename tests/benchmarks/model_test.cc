@@ -14,7 +14,7 @@ constexpr char kPlan[] = R"({"name": "two", "batch": 32,
     {"name": "b", "elements": 4, "ready_seconds": 0.1}]})";
 
 TEST(Model, HoldsWhatThePlanSays) {
-  const Model model = ModelOf(nlohmann::json::parse(kPlan));
+  const Model model = nlohmann::json::parse(kPlan);
   EXPECT_EQ(model.name, "two");
   EXPECT_EQ(model.batch, 32);
   EXPECT_EQ(model.backward_seconds, 0.5);
@@ -28,7 +28,7 @@ TEST(Model, HoldsWhatThePlanSays) {
 TEST(Model, PlanThatLacksAFieldIsRefused) {
   auto plan = nlohmann::json::parse(kPlan);
   plan["tensors"][1].erase("elements");
-  EXPECT_THROW(ModelOf(plan), nlohmann::json::exception);
+  EXPECT_THROW(plan.get<Model>(), nlohmann::json::exception);
 }
 
 TEST(Model, ReadyOrderIsByTimeThenLastToFirst) {

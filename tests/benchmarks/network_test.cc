@@ -4,7 +4,7 @@
 #include <numeric>
 #include <vector>
 
-#include "benchmarks/random.h"
+#include "benchmarks/lib/random.h"
 #include "gtest/gtest.h"
 
 namespace gradientflow::benchmarks {

@@ -38,21 +38,13 @@ Model Net(std::initializer_list<double> ready_seconds) {
 
 using Events = std::vector<std::pair<std::size_t, Clock::Time>>;
 
-std::unique_ptr<ReplayBackward> Replay(const Model& model, Waiter& waiter) {
-  auto made = ReplayBackward::Create({.model = &model, .waiter = &waiter});
-  return std::move(made).value();
-}
-
 TEST(ReplayBackward, CallsEachTensorAtItsTimeInGenerationOrder) {
   const Model model = Net({0.015, 0.004, 0.004, 0.001});
   ManualWaiter waiter;
   Events events;
-  const auto backward = Replay(model, waiter);
-  ASSERT_TRUE(
-      backward
-          ->Run(waiter.Now(),
-                [&](std::size_t i) { events.emplace_back(i, waiter.Now()); })
-          .ok());
+  ReplayBackward backward({.model = &model, .waiter = &waiter});
+  backward.Run(waiter.Now(),
+               [&](std::size_t i) { events.emplace_back(i, waiter.Now()); });
   EXPECT_EQ(events, (Events{{3, milliseconds(1001)},
                             {2, milliseconds(1004)},
                             {1, milliseconds(1004)},
@@ -63,14 +55,11 @@ TEST(ReplayBackward, CatchesUpAfterASlowCallAsAGpuWould) {
   const Model model = Net({0.010, 0.003, 0.002, 0.001});
   ManualWaiter waiter;
   Events events;
-  const auto backward = Replay(model, waiter);
-  ASSERT_TRUE(backward
-                  ->Run(waiter.Now(),
-                        [&](std::size_t i) {
-                          events.emplace_back(i, waiter.Now());
-                          if (i == 3) waiter.Work(milliseconds(5));
-                        })
-                  .ok());
+  ReplayBackward backward({.model = &model, .waiter = &waiter});
+  backward.Run(waiter.Now(), [&](std::size_t i) {
+    events.emplace_back(i, waiter.Now());
+    if (i == 3) waiter.Work(milliseconds(5));
+  });
   EXPECT_EQ(events, (Events{{3, milliseconds(1001)},
                             {2, milliseconds(1006)},
                             {1, milliseconds(1006)},
@@ -81,12 +70,10 @@ TEST(ReplayBackward, EndsWhenTheModelsGpuWouldHoweverLateTheLastCallWas) {
   Model model = Net({0.010, 0.001});
   model.backward_seconds = 0.010;
   ManualWaiter waiter;
-  const auto backward = Replay(model, waiter);
-  ASSERT_TRUE(backward
-                  ->Run(waiter.Now(),
-                        [&](std::size_t) { waiter.Work(milliseconds(50)); })
-                  .ok());
-  EXPECT_EQ(backward->End(), milliseconds(1010));
+  ReplayBackward backward({.model = &model, .waiter = &waiter});
+  backward.Run(waiter.Now(),
+               [&](std::size_t) { waiter.Work(milliseconds(50)); });
+  EXPECT_EQ(backward.End(), milliseconds(1010));
 }
 
 TEST(ReplayBackward, PreparesTheRanksGradientsInThePoolItself) {
@@ -94,16 +81,14 @@ TEST(ReplayBackward, PreparesTheRanksGradientsInThePoolItself) {
   const Gradients gradients(DType::kFloat16);
   std::vector<std::byte> pool(2 * 1009);
   ManualWaiter waiter;
-  const auto backward =
-      ReplayBackward::Create({.model = &model,
-                              .gradients = &gradients,
-                              .waiter = &waiter,
-                              .pool = {pool.data(), pool.size(), {}},
-                              .rank = 3});
-  ASSERT_TRUE(backward.ok());
+  ReplayBackward backward({.model = &model,
+                           .gradients = &gradients,
+                           .waiter = &waiter,
+                           .pool = {pool.data(), pool.size(), {}},
+                           .rank = 3});
   for (const std::uint64_t step : {0, 7}) {
-    ASSERT_TRUE(backward.value()->Prepare(step).ok());
-    const ConstBufferView seen = backward.value()->Read().value();
+    backward.Prepare(step);
+    const ConstBufferView seen = backward.Read();
     EXPECT_EQ(seen.data, pool.data());
     for (const std::size_t element : {0, 1, 500, 1008}) {
       EXPECT_EQ(ElementAt(seen, DType::kFloat16, element),
@@ -122,24 +107,21 @@ TEST(ReplayBackward, CopiesEveryGradientOnTheDevicesStreamBeforeItIsReady) {
   const auto device = std::make_shared<testing::FakeDevice>();
   const DeviceMemory pool = device->Allocate(bytes).value();
   ManualWaiter waiter;
-  const auto backward =
-      ReplayBackward::Create({.model = &model,
-                              .gradients = &gradients,
-                              .waiter = &waiter,
-                              .pool = {pool.get(), bytes, device->id()},
-                              .rank = 1,
-                              .device = device,
-                              .offsets = {2 * 4002, 2 * 4001, 0}});
-  ASSERT_TRUE(backward.ok()) << backward.status().ToString();
-  EXPECT_NE(backward.value()->native_stream(), nullptr);
+  ReplayBackward backward({.model = &model,
+                           .gradients = &gradients,
+                           .waiter = &waiter,
+                           .pool = {pool.get(), bytes, device->id()},
+                           .rank = 1,
+                           .device = device,
+                           .offsets = {2 * 4002, 2 * 4001, 0}});
+  EXPECT_NE(backward.native_stream(), nullptr);
   for (const std::uint64_t step : {0, 1, 9}) {
-    ASSERT_TRUE(backward.value()->Prepare(step).ok());
-    ASSERT_TRUE(backward.value()->Run(waiter.Now(), [](std::size_t) {}).ok());
-    const auto seen = backward.value()->Read();
-    ASSERT_TRUE(seen.ok());
-    ASSERT_EQ(seen.value().bytes, bytes);
+    backward.Prepare(step);
+    backward.Run(waiter.Now(), [](std::size_t) {});
+    const ConstBufferView seen = backward.Read();
+    ASSERT_EQ(seen.bytes, bytes);
     for (std::size_t i = 0; i < model.elements(); ++i) {
-      ASSERT_EQ(ElementAt(seen.value(), DType::kFloat16, i),
+      ASSERT_EQ(ElementAt(seen, DType::kFloat16, i),
                 gradients.Value(1, step, i))
           << "step " << step << ", element " << i;
     }

@@ -14,8 +14,8 @@ namespace {
 TEST(BabblingRank, OnItsTcpConnectionsIsDataLossAndNamed) {
   const Folder folder;
   JobConfig job;
-  job.rendezvous = folder.url();
-  job.join_timeout_seconds = 20;
+  job.options.rendezvous = folder.url();
+  job.options.join_timeout_seconds = 20;
   Scenario ranks(3, [&](int rank, Board& board) -> Status {
     auto session = GradientSession::Open(OptionsOf(job, rank), TensorsOf(job));
     if (!session.ok()) return session.status();
@@ -37,9 +37,9 @@ TEST(BabblingRank, InSharedMemoryIsDataLossAndNamed) {
   const Folder folder;
   JobConfig job;
   job.ranks = 2;
-  job.fabric = JobFabric::kShm;
-  job.rendezvous = folder.url();
-  job.join_timeout_seconds = 20;
+  job.fabric = "shm";
+  job.options.rendezvous = folder.url();
+  job.options.join_timeout_seconds = 20;
   Scenario ranks(2, [&](int rank, Board& board) -> Status {
     auto session = GradientSession::Open(OptionsOf(job, rank), TensorsOf(job));
     if (!session.ok()) return session.status();

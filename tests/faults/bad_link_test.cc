@@ -89,10 +89,10 @@ class BadLinks : public ::testing::Test {
 
   std::vector<Ended> Run(const Mischief& mischief) {
     ++seed_;
-    job_.rendezvous = "127.0.0.1:1";  // Never looked up.
-    job_.timeout_seconds = 1;
+    job_.options.rendezvous = "127.0.0.1:1";  // Never looked up.
+    job_.options.timeout_seconds = 1;
     job_.tensor_elements = {3001, 7, 20000, 1, 5003};
-    job_.bucket_bytes = 0;
+    job_.options.bucket_bytes = 0;
     job_.steps = 40;
     auto group = InprocGroup::Create(kRanks, {std::size_t{64} << 20});
     std::vector<Ended> ended(kRanks);

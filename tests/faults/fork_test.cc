@@ -32,14 +32,14 @@ namespace {
 
 constexpr double kPatience = 30;
 
-class Forks : public ::testing::TestWithParam<JobFabric> {
+class Forks : public ::testing::TestWithParam<std::string> {
  protected:
   Forks() {
     job_.fabric = GetParam();
-    job_.rendezvous = folder_.url();
-    job_.join_timeout_seconds = 20;
+    job_.options.rendezvous = folder_.url();
+    job_.options.join_timeout_seconds = 20;
     // A rank that takes this long has not noticed the death.
-    job_.heartbeat_timeout_seconds = 25;
+    job_.options.heartbeat_timeout_seconds = 25;
   }
   Result<std::unique_ptr<GradientSession>> Open(int rank) const {
     return GradientSession::Open(OptionsOf(job_, rank), TensorsOf(job_));
@@ -187,7 +187,7 @@ TEST_P(Forks, ChildReadsTheGradientsOfTheStepBefore) {
 TEST_P(Forks, ChildrenOpenAJobOfTheirOwn) {
   const Folder elsewhere;
   JobConfig theirs = job_;
-  theirs.rendezvous = elsewhere.url();
+  theirs.options.rendezvous = elsewhere.url();
   theirs.steps = 2;
   Board reports(3);
   Scenario ranks(3, [&](int rank, Board& board) -> Status {
@@ -232,11 +232,8 @@ TEST(ForksOfOneRank, LeaveThePassesThreadsAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fabrics, Forks,
-                         ::testing::Values(JobFabric::kTcp, JobFabric::kShm,
-                                           JobFabric::kMixed),
-                         [](const auto& test) {
-                           return std::string(Name(test.param));
-                         });
+                         ::testing::Values("tcp", "shm", "mixed"),
+                         [](const auto& test) { return test.param; });
 
 }  // namespace
 }  // namespace gradientflow::faults

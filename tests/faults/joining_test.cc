@@ -29,9 +29,9 @@ void LeaveDescriptors(int count) {
 class Joining : public ::testing::TestWithParam<const char*> {
  protected:
   Joining() {
-    job_.rendezvous = GetParam() == std::string("file")
-                          ? folder_.url()
-                          : LocalRendezvous().value();
+    job_.options.rendezvous = GetParam() == std::string("file")
+                                  ? folder_.url()
+                                  : LocalRendezvous().value();
   }
 
   const Folder folder_;
@@ -39,7 +39,7 @@ class Joining : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(Joining, MissingRankIsNamedWhenTheTimeIsOver) {
-  job_.join_timeout_seconds = 1.5;
+  job_.options.join_timeout_seconds = 1.5;
   Scenario ranks(3, [&](int rank, Board& board) -> Status {
     if (rank == 2) return Status();
     return Train(job_, rank, &board[rank]);
@@ -56,7 +56,7 @@ TEST_P(Joining, NoFileDescriptorsLeftIsSaidToBeThat) {
   GTEST_SKIP() << "the undefined-behaviour sanitizer needs descriptors itself";
 #endif
 #endif
-  job_.join_timeout_seconds = 2;
+  job_.options.join_timeout_seconds = 2;
   Scenario ranks(3, [&](int rank, Board& board) -> Status {
     if (rank == 0) LeaveDescriptors(3);
     return Train(job_, rank, &board[rank]);
@@ -69,7 +69,7 @@ TEST_P(Joining, NoFileDescriptorsLeftIsSaidToBeThat) {
 }
 
 TEST_P(Joining, ArenaThatIsTooSmallNamesTheSetting) {
-  job_.fabric = JobFabric::kShm;
+  job_.fabric = "shm";
   Scenario ranks(2, [&](int rank, Board&) -> Status {
     JobConfig job = job_;
     job.ranks = 2;
@@ -85,13 +85,13 @@ TEST_P(Joining, ArenaThatIsTooSmallNamesTheSetting) {
 }
 
 TEST_P(Joining, StrangerWithAnotherTokenIsKeptOut) {
-  job_.join_timeout_seconds = 5;
+  job_.options.join_timeout_seconds = 5;
   // Process 3 claims to be rank 1, and comes first.
   Scenario ranks(4, [&](int process, Board& board) -> Status {
     JobConfig job = job_;
     if (process == 3) {
-      job.job_token = "another job";
-      job.join_timeout_seconds = 1;
+      job.options.job_token = "another job";
+      job.options.join_timeout_seconds = 1;
       return Train(job, 1, &board[process]);
     }
     Eventually([&] { return board[3].ended_ns.load() != 0 || process == 0; },
@@ -104,7 +104,7 @@ TEST_P(Joining, StrangerWithAnotherTokenIsKeptOut) {
 }
 
 TEST_P(Joining, PortScannerDisturbsNoOne) {
-  job_.join_timeout_seconds = 20;
+  job_.options.join_timeout_seconds = 20;
   job_.steps = 30;
   Scenario ranks(4, [&](int process, Board& board) -> Status {
     if (process < 3) {
@@ -137,7 +137,7 @@ TEST_P(Joining, CrowdOfStrangersDisturbsNoOne) {
   GTEST_SKIP() << "the undefined-behaviour sanitizer needs descriptors itself";
 #endif
 #endif
-  job_.join_timeout_seconds = 20;
+  job_.options.join_timeout_seconds = 20;
   Scenario ranks(4, [&](int process, Board& board) -> Status {
     const bool is_rank = process < 3;
     if (is_rank) {

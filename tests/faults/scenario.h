@@ -1,10 +1,13 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -35,6 +38,28 @@ class Folder {
   std::string path_;
 };
 
+// One RankReport per rank, in anonymous memory that children inherit.
+class Board {
+ public:
+  explicit Board(int ranks)
+      : bytes_(sizeof(RankReport) * static_cast<std::size_t>(ranks)),
+        reports_(static_cast<RankReport*>(
+            mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
+                 MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+    if (reports_ == MAP_FAILED) std::abort();
+    for (int r = 0; r < ranks; ++r) new (&reports_[r]) RankReport;
+  }
+  ~Board() { munmap(reports_, bytes_); }
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+
+  RankReport& operator[](int rank) { return reports_[rank]; }
+
+ private:
+  const std::size_t bytes_;
+  RankReport* const reports_;
+};
+
 // REQUIRES: no other threads in this process.
 class Scenario {
  public:
@@ -60,8 +85,9 @@ class Scenario {
     const bool ended = processes_.WaitFor(rank, After(seconds)) &&
                        board_[rank].ended_ns.load() != 0;
     EXPECT_TRUE(ended) << "rank " << rank << " hangs or crashed in "
-                       << Name(board_[rank].phase.load()) << " of step "
-                       << board_[rank].step.load();
+                       << "phase "
+                       << static_cast<int>(board_[rank].phase.load())
+                       << " of step " << board_[rank].step.load();
     EXPECT_EQ(board_[rank].wrong_sums.load(), 0U) << "rank " << rank;
     return ended;
   }

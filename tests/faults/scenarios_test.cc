@@ -15,12 +15,12 @@
 namespace gradientflow::faults {
 namespace {
 
-class Scenarios : public ::testing::TestWithParam<JobFabric> {
+class Scenarios : public ::testing::TestWithParam<std::string> {
  protected:
   Scenarios() {
     job_.fabric = GetParam();
-    job_.rendezvous = folder_.url();
-    job_.join_timeout_seconds = 20;
+    job_.options.rendezvous = folder_.url();
+    job_.options.join_timeout_seconds = 20;
   }
   Result<std::unique_ptr<GradientSession>> Open(int rank) const {
     return GradientSession::Open(OptionsOf(job_, rank), TensorsOf(job_));
@@ -52,7 +52,7 @@ TEST_P(Scenarios, LeavingInTheMiddleOfTheJobIsSaidToBeThat) {
 }
 
 TEST_P(Scenarios, RankThatDoesNotComeIsNamedWithTheTensorsAwaited) {
-  job_.timeout_seconds = 2;
+  job_.options.timeout_seconds = 2;
   const int warnings = memfd_create("stderr", MFD_CLOEXEC);
   ASSERT_GE(warnings, 0);
   Scenario ranks(3, [&](int rank, Board& board) -> Status {
@@ -90,7 +90,7 @@ TEST_P(Scenarios, RankThatDoesNotComeIsNamedWithTheTensorsAwaited) {
 }
 
 TEST_P(Scenarios, StopShorterThanTheTimeOutDisturbsNoOne) {
-  job_.heartbeat_timeout_seconds = 3;
+  job_.options.heartbeat_timeout_seconds = 3;
   Scenario ranks(3, [&](int rank, Board& board) {
     return Train(job_, rank, &board[rank]);
   });
@@ -132,7 +132,8 @@ TEST_P(Scenarios, StopBehindMessagesThatNobodyReceivesIsSeen) {
   Pause(std::chrono::milliseconds(500));
   ranks.processes().Signal(1, SIGSTOP);
   ranks.ExpectError(
-      0, job_.heartbeat_timeout_seconds + 1, StatusCode::kDeadlineExceeded,
+      0, job_.options.heartbeat_timeout_seconds + 1,
+      StatusCode::kDeadlineExceeded,
       {"rank 1 (", "silent", "in 1 sends and receives of messages"});
   ranks.processes().Signal(1, SIGCONT);
   ASSERT_TRUE(ranks.EndsWithin(1, 10));
@@ -176,11 +177,8 @@ TEST_P(Scenarios, ResumedAfterTheOthersGaveUpIsAnErrorToo) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fabrics, Scenarios,
-                         ::testing::Values(JobFabric::kTcp, JobFabric::kShm,
-                                           JobFabric::kMixed),
-                         [](const auto& test) {
-                           return std::string(Name(test.param));
-                         });
+                         ::testing::Values("tcp", "shm", "mixed"),
+                         [](const auto& test) { return test.param; });
 
 }  // namespace
 }  // namespace gradientflow::faults

@@ -38,15 +38,15 @@ void LimitMemory(std::size_t bytes) {
 class SetUpFailure : public ::testing::TestWithParam<int> {
  protected:
   // The culprit can map `bytes`; all ranks must end with `reason`.
-  void Run(int size, JobFabric fabric, std::size_t bytes,
+  void Run(int size, const std::string& fabric, std::size_t bytes,
            const std::vector<std::string>& reason) {
     const int culprit = GetParam();
     const Folder folder;
     JobConfig job;
     job.ranks = size;
     job.fabric = fabric;
-    job.rendezvous = folder.url();
-    job.join_timeout_seconds = 20;
+    job.options.rendezvous = folder.url();
+    job.options.join_timeout_seconds = 20;
     Scenario ranks(size, [&](int rank, Board&) -> Status {
       Options options = OptionsOf(job, rank);
       options.arena_bytes = kArena;
@@ -66,13 +66,13 @@ class SetUpFailure : public ::testing::TestWithParam<int> {
 };
 
 TEST_P(SetUpFailure, NoMemoryOfItsOwnReachesAll) {
-  Run(3, JobFabric::kShm, kArena / 2,
+  Run(3, "shm", kArena / 2,
       {"rank " + std::to_string(GetParam()) + " cannot join", "arena_bytes",
        "mmap"});
 }
 
 TEST_P(SetUpFailure, NoPlaceForPeersMemoryReachesAll) {
-  Run(3, JobFabric::kShm, kArena * 3 / 2,
+  Run(3, "shm", kArena * 3 / 2,
       {"rank " + std::to_string(GetParam()) + " to rank ", "arena_bytes",
        "mmap"});
 }
@@ -86,9 +86,9 @@ class SetUpWithoutMemory : public SetUpFailure {
     const Folder folder;
     JobConfig job;
     job.ranks = 4;
-    job.fabric = JobFabric::kMixed;
-    job.rendezvous = folder.url();
-    job.join_timeout_seconds = 20;
+    job.fabric = "mixed";
+    job.options.rendezvous = folder.url();
+    job.options.join_timeout_seconds = 20;
     Scenario ranks(4, [&](int rank, Board& board) -> Status {
       Options options = OptionsOf(job, rank);
       options.arena_bytes = kArena;

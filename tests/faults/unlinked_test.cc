@@ -26,10 +26,10 @@ class Unlinked : public ::testing::Test {
  protected:
   Unlinked() {
     job_.ranks = kRanks;
-    job_.rendezvous = folder_.url();
-    job_.join_timeout_seconds = 30;
+    job_.options.rendezvous = folder_.url();
+    job_.options.join_timeout_seconds = 30;
     // Nothing here is found out by this time-out unless a test says so.
-    job_.heartbeat_timeout_seconds = 60;
+    job_.options.heartbeat_timeout_seconds = 60;
   }
   Result<std::shared_ptr<Communicator>> Open(int rank) const {
     Options options = OptionsOf(job_, rank);
@@ -109,7 +109,7 @@ TEST_F(Unlinked, ADeathIsHeardByRanksThatWaitAndByIdleOnes) {
 }
 
 TEST_F(Unlinked, AStoppedRankIsNamedByWhoWaitsForIt) {
-  job_.heartbeat_timeout_seconds = 1.5;
+  job_.options.heartbeat_timeout_seconds = 1.5;
   Scenario ranks(kRanks, [&](int rank, Board& board) -> Status {
     const auto comm = Open(rank);
     if (!comm.ok()) return comm.status();

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "benchmarks/random.h"
+#include "benchmarks/lib/random.h"
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/device/cuda_device.h"

@@ -1,4 +1,4 @@
-#include "benchmarks/paced_sockets.h"
+#include "benchmarks/lib/paced_sockets.h"
 
 #include <sys/socket.h>
 #include <sys/syscall.h>

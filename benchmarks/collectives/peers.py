@@ -1,0 +1,138 @@
+"""The programs that collectives.py compares, each as a Team that takes batches."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from lib.network import Network
+from lib.ranks import START_SECONDS, Team, program, start_team
+
+HERE = pathlib.Path(__file__).resolve().parent
+IO = "io="  # Begins the names of teams with other numbers of io threads.
+# Connections, most bytes of a call, and whether it spins.
+WAYS = list(itertools.product((1, 2, 4), (64 << 10, 256 << 10, 1 << 20),
+                              (0, 1)))
+
+
+def start_ours(args: argparse.Namespace, network: Network, name: str,
+               io_threads: str) -> Team:
+    return start_team(name, network, [
+        program("collectives/rank"), str(args.max), *["plain"] * args.plain],
+        {"GRADIENTFLOW_FABRIC": args.fabric,
+         "GRADIENTFLOW_IO_THREADS": io_threads})
+
+
+def start_bare_shared(args: argparse.Namespace, network: Network) -> Team:
+    memory = os.memfd_create("bare_shared")
+    os.truncate(memory, 4096 * (1 + args.ranks * -(-args.max // 4096)))
+    try:
+        return start_team("bound", network, [
+            program("collectives/bare_shared"), str(memory), "{rank}",
+            str(args.ranks), str(args.max)], pass_fds=[memory])
+    finally:
+        os.close(memory)
+
+
+def _connected() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        other, _ = listener.accept()
+    for end in (one, other):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return one, other
+
+
+def start_bare_exchange(args: argparse.Namespace, network: Network) -> Team:
+    if args.ranks != 2:
+        raise ValueError("the bare exchange is between 2 ranks")
+    ends = [end for _ in range(max(way[0] for way in WAYS))
+            for end in _connected()]
+    try:
+        sockets = [end.fileno() for end in ends]
+        return start_team("bound", network, [
+            program("collectives/bare_exchange"), str(args.max), "{rank}",
+            *map(str, sockets)], pass_fds=sockets)
+    finally:
+        for end in ends:
+            end.close()
+
+
+def _python_with_gloo() -> str:
+    for python in ("python3", "/usr/bin/python3"):
+        if subprocess.run([python, "-c", "import torch.distributed as d\n"
+                           "assert d.is_gloo_available()"],
+                          capture_output=True, check=False).returncode == 0:
+            return python
+    raise FileNotFoundError("no Python here has torch with Gloo")
+
+
+def start_gloo(args: argparse.Namespace, network: Network) -> Team:
+    return start_team("gloo", network, [
+        _python_with_gloo(), str(HERE / "gloo_peer.py"),
+        f"{args.folder}/gloo_store", "{rank}", str(args.ranks), str(args.max)])
+
+
+def _launch_on_hosts(args: argparse.Namespace, network: Network) -> list[str]:
+    """Options that make mpirun enter a host's namespace instead of using ssh."""
+    addresses = {f"10.77.0.{rank // args.per_host + 1}": network.paths[rank]
+                 for rank in range(args.ranks)}
+    agent = pathlib.Path(args.folder) / "enter"
+    cases = "".join(f"{address}) path={path};; "
+                    for address, path in addresses.items())
+    agent.write_text(f'#!/bin/sh\ncase $1 in {cases}esac\nshift\n'
+                     'exec nsenter --net=$path sh -c "$*"\n')
+    agent.chmod(0o755)
+    hosts = ",".join(f"{address}:{args.per_host}" for address in addresses)
+    return ["--mca", "plm_rsh_agent", str(agent), "--host", hosts, "--mca",
+            "oob_tcp_if_include", network.interface, "--mca",
+            "mpi_yield_when_idle", "1"]
+
+
+def start_openmpi(args: argparse.Namespace, network: Network) -> Team:
+    peer, path = f"{args.folder}/openmpi_peer", f"{args.folder}/openmpi"
+    compiled = subprocess.run(["mpicc", "-O2", "-std=gnu11", "-o", peer,
+                               str(HERE / "openmpi_peer.c")], check=False)
+    if compiled.returncode != 0:
+        raise FileNotFoundError("mpicc does not work")
+    layer = (["self,vader,tcp" if args.per_host > 1 else "self,tcp", "--mca",
+              "btl_tcp_if_include", network.interface]
+             if args.fabric == "tcp" else ["self,vader"])
+    launch = [] if network.gbps is None else _launch_on_hosts(args, network)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(args.ranks)
+        listener.settimeout(START_SECONDS)
+        process = subprocess.Popen(
+            ["mpirun", "--allow-run-as-root", "--oversubscribe", *launch,
+             "--mca", "pml", "ob1", "--mca", "btl", *layer, "-np",
+             str(args.ranks), peer, path, str(args.max)],
+            stdin=subprocess.DEVNULL, text=True,
+            preexec_fn=lambda: network.enter(0))
+        files = [listener.accept()[0].makefile("rw")
+                 for _ in range(args.ranks)]
+    return Team("openmpi", [process], [(file, file) for file in files])
+
+
+def start_all(args: argparse.Namespace, network: Network) -> Iterator[Team]:
+    """Starts all teams, ours first. A peer that is not available is reported and
+    left out."""
+    yield start_ours(args, network, "ours", args.io_threads[0])
+    for threads in args.io_threads[1:]:
+        yield start_ours(args, network, IO + threads, threads)
+    if args.bound:
+        yield (start_bare_exchange if args.fabric == "tcp" else
+               start_bare_shared)(args, network)
+    for peer in args.peer:
+        start = {"openmpi": start_openmpi, "gloo": start_gloo}[peer]
+        try:
+            yield start(args, network)
+        except FileNotFoundError as error:
+            print(f"collectives: SKIPPED --peer {peer}: {error}",
+                  file=sys.stderr)

@@ -1,7 +1,8 @@
 // What a step of a session costs beyond NCCL itself: a session and bare calls
 // of ncclAllReduce exchange the same buckets in turn. The gradients are
 // complete beforehand, so nothing overlaps. One process is one rank.
-#include <cstdio>
+#include <unistd.h>
+
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -27,35 +28,12 @@ constexpr double kShare = 0.03;     // The target is 3 % of the bare time
 constexpr double kSeconds = 20e-6;  // plus this.
 constexpr std::size_t kMebibyte = std::size_t{1} << 20;
 
-struct Arguments {
-  std::string plan;
-  int rank = 0;
-  int size = 1;
-  std::string rendezvous = "127.0.0.1:29471";
-  std::vector<std::size_t> bucket_mib = {1, 4, 16, 64};
-  int steps = 20;
-};
-
 // A session, and the bare calls that do the same.
 struct Pair {
   std::unique_ptr<GradientSession> session;
   std::unique_ptr<BareNccl> bare;
   std::size_t buckets = 0;
 };
-
-Options OptionsFor(const Arguments& arguments, int device,
-                   std::size_t bucket_bytes) {
-  Options options;
-  options.rank = arguments.rank;
-  options.size = arguments.size;
-  options.rendezvous = arguments.rendezvous;
-  options.socket_ifname = "lo";
-  options.device = StrCat("cuda:", device);
-  options.device_collectives = DeviceCollectives::kNccl;
-  options.pool_dtype = options.wire_dtype = DType::kFloat16;
-  options.bucket_bytes = bucket_bytes;
-  return options;
-}
 
 Pair Open(const Model& model, const Options& options, Device& device) {
   std::vector<std::size_t> sizes;
@@ -119,68 +97,51 @@ Cost Measure(Pair& pair, Rig& rig, int rounds, int steps) {
   return {Median(bare_seconds), Median(our_seconds), Median(more)};
 }
 
-// Prints a row, and returns it in JSON.
-nlohmann::json Report(const Model& model, const Rig& rig, const Pair& pair,
-                      const Cost& cost) {
+Row RowOf(const Model& model, const Pair& pair, const Cost& cost) {
   const double allowed = kShare * cost.bare + kSeconds;
-  const bool met = cost.more <= allowed;
   const auto theta =
       static_cast<double>(pair.session->options().bucket_bytes) / kMebibyte;
-  std::printf("%8.0f %8zu %10.1f %10.1f %10.1f %10.1f  %s\n", theta,
-              pair.buckets, 1e6 * cost.bare, 1e6 * cost.ours, 1e6 * cost.more,
-              1e6 * allowed, met ? "ok" : "MISS");
-  std::fflush(stdout);
-  return {{"benchmark", "gpu_engine"},
-          {"device", rig.description()},
-          {"model", model.name},
-          {"ranks", pair.session->size()},
-          {"theta_mib", theta},
-          {"buckets", pair.buckets},
-          {"bare_us", 1e6 * cost.bare},
-          {"ours_us", 1e6 * cost.ours},
-          {"more_us", 1e6 * cost.more},
-          {"allowed_us", 1e6 * allowed},
-          {"met", met}};
+  return {{"benchmark", "gpu_engine"},     {"model", model.name},
+          {"ranks", pair.session->size()}, {"theta_mib", theta},
+          {"buckets", pair.buckets},       {"bare_us", 1e6 * cost.bare},
+          {"ours_us", 1e6 * cost.ours},    {"more_us", 1e6 * cost.more},
+          {"allowed_us", 1e6 * allowed},   {"met", cost.more <= allowed}};
 }
 
 }  // namespace
 }  // namespace gradientflow::benchmarks
 
 int main(int argc, char** argv) {
+  using namespace gradientflow;              // NOLINT: a main().
   using namespace gradientflow::benchmarks;  // NOLINT: a main().
-  Arguments arguments;
-  GpuProgram program("A session's step against bare NCCL.");
+  std::string plan;
+  std::vector<std::size_t> bucket_mib = {1, 4, 16, 64};
+  int steps = 20;
+  GpuProgram program(
+      "A session's step against bare NCCL. Ranks are processes with\n"
+      "GRADIENTFLOW_RANK, _SIZE and _RENDEZVOUS.");
   program.rig.copy_bytes = kMebibyte;  // No copy is timed.
   CLI::App& app = program.app;
-  app.add_option("--plan", arguments.plan,
+  app.add_option("--plan", plan,
                  "a model's, as benchmarks/lib/models.py NAME prints it")
       ->required()
       ->check(CLI::ExistingFile);
-  app.add_option("--rank", arguments.rank);
-  app.add_option("--size", arguments.size, "ranks, each a process")
-      ->check(CLI::Range(1, 64));
-  app.add_option("--rendezvous", arguments.rendezvous);
-  app.add_option("--bucket-mib", arguments.bucket_mib, "bucket sizes")
+  app.add_option("--bucket-mib", bucket_mib, "bucket sizes")
       ->delimiter(',')
       ->check(CLI::Range(1, 4096));
-  app.add_option("--steps", arguments.steps, "per round")
-      ->check(CLI::Range(1, 10000));
-  return program.Run(argc, argv, [&](Rig& rig, std::ostream& json) {
-    std::ifstream file(arguments.plan);
+  app.add_option("--steps", steps, "per round")->check(CLI::Range(1, 10000));
+  return program.Run(argc, argv, [&](Rig& rig, const Report& report) {
+    Options options = Must(Options::FromEnv(environ));
+    options.device = StrCat("cuda:", program.device);
+    options.device_collectives = DeviceCollectives::kNccl;
+    options.pool_dtype = options.wire_dtype = DType::kFloat16;
+    std::ifstream file(plan);
     const Model model = nlohmann::json::parse(file);
-    if (arguments.rank == 0) {
-      std::printf(
-          "%s, %s in float16, ranks: %d\ntheta MB  buckets    bare us    ours "
-          "us    more us    allowed\n",
-          rig.description().c_str(), model.name.c_str(), arguments.size);
-    }
-    for (const std::size_t mib : arguments.bucket_mib) {
-      Pair pair =
-          Open(model, OptionsFor(arguments, program.device, mib * kMebibyte),
-               rig.device());
-      const Cost cost = Measure(pair, rig, program.rig.rounds, arguments.steps);
-      if (arguments.rank > 0) continue;
-      json << Report(model, rig, pair, cost).dump() << "\n";
+    for (const std::size_t mib : bucket_mib) {
+      options.bucket_bytes = mib * kMebibyte;
+      Pair pair = Open(model, options, rig.device());
+      const Cost cost = Measure(pair, rig, program.rig.rounds, steps);
+      if (options.rank == 0) report(RowOf(model, pair, cost));
     }
   });
 }

@@ -3,11 +3,27 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <sstream>
 #include <stdexcept>
 
 #include "gradientflow/device/cuda_device.h"
 
 namespace gradientflow::benchmarks {
+
+std::string TextOf(const Row& row) {
+  std::ostringstream text;
+  for (const auto& [name, value] : row.items()) {
+    text << (text.tellp() > 0 ? ", " : "") << name << " ";
+    if (value.is_number()) {
+      text << value.get<double>();
+    } else if (value.is_string()) {
+      text << value.get<std::string>();
+    } else {
+      text << value;
+    }
+  }
+  return text.str();
+}
 
 GpuProgram::GpuProgram(const std::string& what) : app(what) {
   app.option_defaults()->always_capture_default();
@@ -19,7 +35,7 @@ GpuProgram::GpuProgram(const std::string& what) : app(what) {
 }
 
 int GpuProgram::Run(int argc, char** argv,
-                    const std::function<void(Rig&, std::ostream&)>& run) {
+                    const std::function<void(Rig&, const Report&)>& run) {
   CLI11_PARSE(app, argc, argv);
   auto opened = OpenCudaDevice(device);
   if (!opened.ok()) {
@@ -31,7 +47,16 @@ int GpuProgram::Run(int argc, char** argv,
     std::ofstream json;
     if (!json_.empty()) json.open(json_);
     Rig made(std::move(opened).value(), rig);
-    run(made, json);
+    int missed = 0;
+    std::printf("%s\n", made.description().c_str());
+    run(made, [&](Row row) {
+      missed += row.value("met", true) ? 0 : 1;
+      std::printf("%s\n", TextOf(row).c_str());
+      std::fflush(stdout);
+      row["device"] = made.description();
+      json << row.dump() << "\n";
+    });
+    std::printf("targets missed: %d\n", missed);
     if (json_.empty() || json.flush()) return 0;
     throw std::runtime_error(json_ + ": cannot write");
   } catch (const std::exception& error) {

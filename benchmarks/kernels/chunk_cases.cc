@@ -42,18 +42,17 @@ struct ChunkPool {
   bool sent(std::size_t c) const { return SentBefore(c + 1) > SentBefore(c); }
 
   std::vector<std::uint32_t> Slots() const {
-    std::vector<std::uint32_t> slots(chunks());
+    std::vector<std::uint32_t> slots(chunks(), kernels::kNotSent);
     for (std::size_t c = 0; c < slots.size(); ++c) {
-      slots[c] = sent(c) ? static_cast<std::uint32_t>(SentBefore(c))
-                         : kernels::kNotSent;
+      if (sent(c)) slots[c] = static_cast<std::uint32_t>(SentBefore(c));
     }
     return slots;
   }
   std::size_t sent_elements() const {
     std::size_t sum = 0;
     for (std::size_t c = 0; c < chunks(); ++c) {
-      if (!sent(c)) continue;
-      sum += std::min(chunk_elements, elements - c * chunk_elements);
+      if (sent(c))
+        sum += std::min(chunk_elements, elements - c * chunk_elements);
     }
     return sum;
   }
@@ -62,18 +61,10 @@ struct ChunkPool {
   }
 };
 
-enum Buffer : std::uint8_t {
-  kSlots,
-  kGrads,
-  kResidual,
-  kPacked,
-  kNorms,
-  kNonfinite,
-  kAlways,
-  kNextSlots,
-  kSelected,
-  kWorkspace,
-};
+// The buffers of Path(), in order.
+constexpr std::size_t kSlots = 0, kGrads = 1, kResidual = 2, kPacked = 3,
+                      kNorms = 4, kNonfinite = 5, kAlways = 6, kNextSlots = 7,
+                      kSelected = 8, kWorkspace = 9;
 
 // Which of the steps above a case does.
 struct Steps {
@@ -84,49 +75,29 @@ struct Steps {
 
 int DoResidual(const ChunkPool& pool, DType type, const Tables& tables,
                const Memory& m, void* stream) {
-  return tables.chunks.chunk_residual({.range = pool.All(),
-                                       .slots = As<std::uint32_t>(m[kSlots]),
-                                       .grads = m[kGrads],
-                                       .type = type,
-                                       .residual = As<float>(m[kResidual]),
-                                       .packed = m[kPacked],
-                                       .packed_type = kF16,
-                                       .first_slot = 0,
-                                       .scale = 1,
-                                       .zero_kept = false,
-                                       .keep_factor = 0.9F,
-                                       .norm_scale = 1,
-                                       .norms = As<float>(m[kNorms])},
-                                      stream);
+  return tables.chunks.chunk_residual(
+      {pool.All(), As<std::uint32_t>(m[kSlots]), m[kGrads], type,
+       As<float>(m[kResidual]), m[kPacked], kF16, 0, 1, false, 0.9F, 1,
+       As<float>(m[kNorms])},
+      stream);
 }
 
 int DoUnpack(const ChunkPool& pool, DType type, const Tables& tables,
              const Memory& m, void* stream) {
   return tables.chunks.chunk_unpack(
-      {.range = pool.All(),
-       .slots = As<std::uint32_t>(m[kSlots]),
-       .grads = m[kGrads],
-       .type = type,
-       .packed = m[kPacked],
-       .packed_type = kF16,
-       .first_slot = 0,
-       .norm_scale = 1,
-       .norms = As<float>(m[kNorms]),
-       .nonfinite = As<std::uint32_t>(m[kNonfinite])},
+      {pool.All(), As<std::uint32_t>(m[kSlots]), m[kGrads], type, m[kPacked],
+       kF16, 0, 1, As<float>(m[kNorms]), As<std::uint32_t>(m[kNonfinite])},
       stream);
 }
 
 int DoTopK(const ChunkPool& pool, const Tables& tables, const Memory& m,
            void* stream) {
-  return tables.chunks.top_k({.norms = As<float>(m[kNorms]),
-                              .always = As<std::uint8_t>(m[kAlways]),
-                              .chunks = pool.chunks(),
-                              .k = pool.sent_chunks(),
-                              .slots = As<std::uint32_t>(m[kNextSlots]),
-                              .selected = As<std::uint8_t>(m[kSelected]),
-                              .workspace = m[kWorkspace],
-                              .nonfinite = As<std::uint32_t>(m[kNonfinite])},
-                             stream);
+  return tables.chunks.top_k(
+      {As<float>(m[kNorms]), As<std::uint8_t>(m[kAlways]), pool.chunks(),
+       pool.sent_chunks(), As<std::uint32_t>(m[kNextSlots]),
+       As<std::uint8_t>(m[kSelected]), m[kWorkspace],
+       As<std::uint32_t>(m[kNonfinite])},
+      stream);
 }
 
 // All launches use the same slots: the next ones are computed, but not used.

@@ -2,8 +2,6 @@
 // the device's memory. With --csc: all kernels of coarse-grained sparse
 // communication on a pool like AlexNet's. Results are compared with the CPU's
 // before anything is timed.
-#include <cstdio>
-#include <ostream>
 #include <vector>
 
 #include "benchmarks/gpu/program.h"
@@ -36,21 +34,11 @@ int main(int argc, char** argv) {
   program.app.add_option("--elements", elements, "0: as published")
       ->check(CLI::Range(0, 1 << 30));
   program.app.add_flag("--csc", csc, "the sparse path in place of kernels");
-  return program.Run(argc, argv, [&](Rig& rig, std::ostream& json) {
-    std::printf("%s\n%s", rig.description().c_str(), CaseHeader().c_str());
-    int missed = 0;
+  return program.Run(argc, argv, [&](Rig& rig, const Report& report) {
     for (const MakeCase& make : Cases(csc, elements)) {
-      nlohmann::json row = RunCase(rig, make());
-      row["benchmark"] = csc ? "gpu_csc" : "gpu_kernels";
-      missed += row["met"] ? 0 : 1;
-      std::printf("%s", CaseLine(row).c_str());
-      std::fflush(stdout);
-      json << row.dump() << "\n";
+      Row row = {{"benchmark", csc ? "gpu_csc" : "gpu_kernels"}};
+      row.update(RunCase(rig, make()));
+      report(row);
     }
-    std::printf(
-        "MB: read and written, at least; ratio: to a copy in the device's "
-        "memory, timed in\nturn. All results are the CPU's. Targets missed: "
-        "%d\n",
-        missed);
   });
 }

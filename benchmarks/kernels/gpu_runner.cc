@@ -1,7 +1,5 @@
 #include "benchmarks/kernels/gpu_runner.h"
 
-#include <array>
-#include <cstdio>
 #include <stdexcept>
 
 #include "gradientflow/base/str_cat.h"
@@ -27,7 +25,7 @@ DeviceSet UploadSet(Rig& rig, const KernelCase& which) {
 
 }  // namespace
 
-nlohmann::json RunCase(Rig& rig, const KernelCase& which) {
+Row RunCase(Rig& rig, const KernelCase& which) {
   const KernelTables tables = {rig.device().kernels(),
                                rig.device().chunk_kernels()};
   const DeviceSet sets[] = {UploadSet(rig, which), UploadSet(rig, which)};
@@ -48,8 +46,7 @@ nlohmann::json RunCase(Rig& rig, const KernelCase& which) {
          });
   const Rig::Timing seen = rig.Measure(which.bytes, launch);
   const double us = 1e6 * seen.seconds;
-  nlohmann::json row = {
-      {"device", rig.description()}, {"kernel", which.name}, {"us", us}};
+  Row row = {{"kernel", which.name}, {"us", us}};
   bool met = which.most_us == 0 || us <= which.most_us;
   if (which.bytes > 0) {
     row["bytes"] = which.bytes;
@@ -62,28 +59,6 @@ nlohmann::json RunCase(Rig& rig, const KernelCase& which) {
   if (which.most_us > 0) row["target_us"] = which.most_us;
   row["met"] = met;
   return row;
-}
-
-std::string CaseHeader() {
-  return "kernel                         MB       us     GB/s  copy GB/s  "
-         "ratio          target\n";
-}
-
-std::string CaseLine(const nlohmann::json& row) {
-  const auto number = [&](const char* key) { return row.value(key, 0.0); };
-  std::array<char, 200> text{};
-  std::snprintf(text.data(), text.size(),
-                "%-26s %6.1f %8.1f %8.0f %10.0f  %5.3f",
-                row.at("kernel").get<std::string>().c_str(),
-                number("bytes") / 1e6, number("us"), number("gb_per_s"),
-                number("copy_gb_per_s"), number("ratio"));
-  std::string line = text.data();
-  const double target = number("target");
-  const double most_us = number("target_us");
-  if (target > 0 || most_us > 0) line += row.at("met") ? "  ok  " : "  MISS";
-  if (target > 0) line += StrCat("  ", target);
-  if (most_us > 0) line += StrCat("  ", most_us, " us");
-  return line + "\n";
 }
 
 }  // namespace gradientflow::benchmarks

@@ -9,8 +9,7 @@ take orders.
 from __future__ import annotations
 
 import ctypes
-import importlib.machinery
-import importlib.util
+import importlib
 import json
 import os
 import pathlib
@@ -169,18 +168,18 @@ def run_functions(function: Callable[..., Any], network: Network, *args: Any,
     """Calls function(rank, *args) in a new process per rank; returns the
     results.
 
-    `function` belongs to a module that can be imported without this process.
-    RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set as by torchrun, and
-    the ranks share the cores.
+    `function` belongs to a module that can be imported without this process, or
+    to the script that it runs. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are
+    set as by torchrun, and the ranks share the cores.
     """
+    module = function.__module__
+    if module == "__main__":
+        module = pathlib.Path(str(sys.modules[module].__file__)).stem
     threads = max(1, (os.cpu_count() or 1) // network.ranks)
     with tempfile.TemporaryDirectory() as folder:
         call = pathlib.Path(folder) / "call"
-        # A script is loaded again from its file, and is __main__ again, so that
-        # its pickles find their names.
-        script = str(sys.modules["__main__"].__file__)
-        call.write_bytes(pickle.dumps((sys.path, script, pickle.dumps(
-            (function.__module__, function.__name__, args)))))
+        call.write_bytes(pickle.dumps((sys.path, pickle.dumps(
+            (module, function.__name__, args)))))
         processes = [start_program(
             network, rank, [sys.executable, __file__, str(call), str(rank)],
             {"RANK": str(rank), "LOCAL_RANK": str(rank),
@@ -197,16 +196,9 @@ def run_functions(function: Callable[..., Any], network: Network, *args: Any,
 def _serve_call(path: str, rank: int) -> None:
     """One rank of run_functions()."""
     call = pathlib.Path(path)
-    sys.path[:], script, rest = pickle.loads(call.read_bytes())
-    # Programs that Bazel makes of scripts have no suffix that names a loader.
-    loader = importlib.machinery.SourceFileLoader("script", script)
-    spec = importlib.util.spec_from_loader("script", loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    sys.modules["__main__"] = module
-    module_name, name, args = pickle.loads(rest)
-    function = getattr(importlib.import_module(module_name), name)
+    sys.path[:], rest = pickle.loads(call.read_bytes())
+    module, name, args = pickle.loads(rest)
+    function = getattr(importlib.import_module(module), name)
     call.with_suffix(f".{rank}").write_bytes(
         pickle.dumps(function(rank, *args)))
 

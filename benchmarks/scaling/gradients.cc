@@ -14,14 +14,8 @@ constexpr std::size_t kTable = 131071;
 
 void Convert(const void* src, DType src_type, void* dst, DType dst_type,
              std::size_t n) {
-  kernels::ConvertArgs args{};
-  args.src = src;
-  args.src_type = src_type;
-  args.dst = dst;
-  args.dst_type = dst_type;
-  args.n = n;
-  args.scale = 1;
-  kernels::CpuKernels().convert(args, nullptr);
+  kernels::CpuKernels().convert(
+      {src, src_type, dst, dst_type, nullptr, n, 1, nullptr}, nullptr);
 }
 
 }  // namespace
@@ -51,36 +45,22 @@ float Gradients::Value(int rank, std::uint64_t step,
   return values_[(element + Shift(rank, step)) % kTable];
 }
 
-template <typename Copy>
-void Gradients::ForRuns(int rank, std::uint64_t step, BufferView pool,
-                        Copy copy) const {
+void Gradients::Write(int rank, std::uint64_t step, BufferView pool,
+                      bool add) const {
   std::size_t from = Shift(rank, step) * element_bytes_;
   for (std::size_t to = 0; to < pool.bytes;) {
-    const std::size_t n = std::min(table_.size() - from, pool.bytes - to);
-    copy(pool.data + to, table_.data() + from, n);
-    to += n;
+    const std::size_t bytes = std::min(table_.size() - from, pool.bytes - to);
+    if (add) {
+      kernels::CpuKernels().accumulate(
+          {pool.data + to, dtype_, table_.data() + from, dtype_,
+           bytes / element_bytes_, kernels::ReduceOp::kSum, 1, 1, nullptr},
+          nullptr);
+    } else {
+      std::memcpy(pool.data + to, table_.data() + from, bytes);
+    }
+    to += bytes;
     from = 0;
   }
-}
-
-void Gradients::Fill(int rank, std::uint64_t step, BufferView pool) const {
-  ForRuns(rank, step, pool, [](void* to, const void* from, std::size_t bytes) {
-    std::memcpy(to, from, bytes);
-  });
-}
-
-void Gradients::Add(int rank, std::uint64_t step, BufferView pool) const {
-  ForRuns(rank, step, pool,
-          [this](void* to, const void* from, std::size_t bytes) {
-            kernels::AccumulateArgs args{};
-            args.dst = to;
-            args.src = from;
-            args.dst_type = args.src_type = dtype_;
-            args.n = bytes / element_bytes_;
-            args.op = kernels::ReduceOp::kSum;
-            args.dst_scale = args.out_scale = 1;
-            kernels::CpuKernels().accumulate(args, nullptr);
-          });
 }
 
 float ElementAt(ConstBufferView pool, DType dtype, std::size_t element) {

@@ -22,12 +22,15 @@ class Gradients {
 
   // Writes the whole pool of `rank` for `step`, or adds to it. REQUIRES: `pool`
   // has the dtype given to the constructor.
-  void Fill(int rank, std::uint64_t step, BufferView pool) const;
-  void Add(int rank, std::uint64_t step, BufferView pool) const;
+  void Fill(int rank, std::uint64_t step, BufferView pool) const {
+    Write(rank, step, pool, false);
+  }
+  void Add(int rank, std::uint64_t step, BufferView pool) const {
+    Write(rank, step, pool, true);
+  }
 
  private:
-  template <typename Copy>
-  void ForRuns(int rank, std::uint64_t step, BufferView pool, Copy copy) const;
+  void Write(int rank, std::uint64_t step, BufferView pool, bool add) const;
   static std::size_t Shift(int rank, std::uint64_t step);
 
   DType dtype_;

@@ -65,8 +65,7 @@ class _Produce(torch.autograd.Function):
 
 
 class _ReplayLayer(nn.Module):
-    def __init__(self, layer: Layer, clock: _Clock,
-                 generator: torch.Generator) -> None:
+    def __init__(self, layer: Layer, generator: torch.Generator) -> None:
         super().__init__()
         self.parameters_of_layer = nn.ParameterList(
             torch.zeros(shape) for shape in layer.shapes)
@@ -75,38 +74,16 @@ class _ReplayLayer(nn.Module):
         scale = 1e-3 / math.sqrt(max(math.prod(layer.shapes[0]), 1))
         self.gradients = [torch.randn(shape, generator=generator) * scale
                           for shape in layer.shapes]
+        self.backward_began = 0.0
         self._ready_seconds = layer.ready_seconds
-        self._clock = clock
 
     def forward(self, number: torch.Tensor) -> torch.Tensor:
         return _Produce.apply(number, self, *self.parameters_of_layer)
 
     def wait(self) -> None:
-        self._clock.wait_until(self._ready_seconds)
-
-
-class _Clock:
-    """The time since backward began."""
-
-    def __init__(self) -> None:
-        self.begin = 0.0
-
-    def wait_until(self, seconds: float) -> None:
-        left = self.begin + seconds - time.perf_counter()
-        if seconds > 0 and left > 0:
+        left = self.backward_began + self._ready_seconds - time.perf_counter()
+        if self._ready_seconds > 0 and left > 0:
             time.sleep(left)
-
-
-class _Start(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, number: torch.Tensor, clock: _Clock) -> torch.Tensor:
-        ctx.clock = clock
-        return number.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        ctx.clock.begin = time.perf_counter()
-        return gradient, None
 
 
 class Replay(nn.Module):
@@ -118,15 +95,20 @@ class Replay(nn.Module):
 
     def __init__(self, layers: list[Layer], seed: int) -> None:
         super().__init__()
-        self._clock = _Clock()
         generator = torch.Generator().manual_seed(seed)
-        self.layers = nn.ModuleList(
-            _ReplayLayer(layer, self._clock, generator) for layer in layers)
+        self.layers = nn.ModuleList(_ReplayLayer(layer, generator)
+                                    for layer in layers)
 
     def forward(self, number: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
             number = layer(number)
-        return _Start.apply(number, self._clock)
+        number.register_hook(self._begin)
+        return number
+
+    def _begin(self, gradient: torch.Tensor) -> None:
+        now = time.perf_counter()
+        for layer in self.layers:
+            layer.backward_began = now
 
 
 class Workload:

@@ -1,0 +1,43 @@
+"""What lib_test.py runs on ranks, which import this module."""
+
+import os
+import socket
+import time
+
+
+def bits_per_second(rank, size):
+    """Rank 0 receives; the first quarter, which fills the bucket, does not
+    count."""
+    if rank == 1:
+        for _ in range(200):
+            try:
+                stream = socket.create_connection(("10.77.0.1", 5201))
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.01)
+        stream.sendall(bytes(size))
+        return stream.recv(1)
+    with socket.create_server(("10.77.0.1", 5201)) as listener:
+        stream, _ = listener.accept()
+    seen, begin, counted_from = 0, 0.0, 0
+    while seen < size:
+        seen += len(stream.recv(1 << 16))
+        if not counted_from and seen >= size / 4:
+            begin, counted_from = time.perf_counter(), seen
+    return 8 * (size - counted_from) / (time.perf_counter() - begin)
+
+
+def interfaces(rank):
+    return [name for _, name in socket.if_nameindex()]
+
+
+def raise_on_one(rank):
+    if rank == 1:
+        raise ValueError("as told")
+    time.sleep(60)
+
+
+def die_on_one(rank):
+    if rank == 1:
+        os._exit(7)
+    time.sleep(60)

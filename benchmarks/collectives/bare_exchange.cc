@@ -29,11 +29,10 @@ constexpr std::size_t kSmallBytes = std::size_t{256} << 10;
 constexpr int kSpins = 2000;
 
 // The traffic of one connection, both ways at once. The bytes lie in `window`
-// bytes at `out` and `in`, which are used over and over.
+// bytes from `begin` on of either buffer, which are used over and over.
 struct Stream {
   int fd = -1;
-  const std::byte* out = nullptr;
-  std::byte* in = nullptr;
+  std::size_t begin = 0;
   std::size_t window = 1;
   std::size_t bytes = 0;
   std::size_t sent = 0;
@@ -74,68 +73,55 @@ class BareExchange final : public Worker {
       out_[i] = static_cast<std::byte>(i % 251);
     }
     std::fill_n(in_.begin(), bytes_, std::byte{255});
-    Streams streams = Share(bytes_, bytes_);
-    std::size_t begin = 0;
-    for (Stream& stream : streams) {
-      stream.out = out_.data() + begin;
-      stream.in = in_.data() + begin;
-      stream.window = std::max<std::size_t>(stream.bytes, 1);
-      begin += stream.bytes;
-    }
-    Exchange(std::move(streams));
+    Exchange(Share(bytes_, bytes_));
     std::uint64_t wrong = 0;
     for (std::size_t i = 0; i < bytes_; ++i) wrong += in_[i] != out_[i];
     return wrong;
   }
 
  private:
-  // Gives each connection a share of the bytes, with windows of its own.
-  Streams Share(std::size_t bytes, std::size_t window) {
+  // Gives each connection a share of the bytes, with a window of its own, or
+  // memory for all of its bytes if the window holds all.
+  Streams Share(std::size_t bytes, std::size_t window) const {
+    const std::size_t most = std::min(window, out_.size() / used_);
     Streams streams(used_);
     for (std::size_t i = 0; i < used_; ++i) {
-      Stream& stream = streams[i];
-      stream.fd = sockets_[i];
-      stream.bytes = bytes * (i + 1) / used_ - bytes * i / used_;
-      stream.window = std::max<std::size_t>(
-          std::min({window, stream.bytes, out_.size() / used_}), 1);
-      const std::size_t begin =
-          std::min(i * stream.window, out_.size() - stream.window);
-      stream.out = out_.data() + begin;
-      stream.in = in_.data() + begin;
+      const std::size_t begin = bytes * i / used_;
+      const std::size_t share = bytes * (i + 1) / used_ - begin;
+      streams[i] = {sockets_[i], window < bytes ? i * most : begin,
+                    std::max<std::size_t>(window < bytes ? most : share, 1),
+                    share};
     }
     return streams;
   }
 
-  // The bytes that the next call may move in a stream that has moved `done`.
-  std::size_t Next(const Stream& stream, std::size_t done) const {
-    return std::min({stream.bytes - done, call_bytes_,
-                     stream.window - done % stream.window});
+  // Moves as much as one call can. `call` gets the place of the bytes in the
+  // buffer, and their number. Returns whether that is any.
+  template <typename Call>
+  bool Move(const Stream& stream, std::size_t* done, Call call) const {
+    if (*done == stream.bytes) return false;
+    const std::size_t at = *done % stream.window;
+    return Moved(
+        call(stream.begin + at,
+             std::min({stream.bytes - *done, call_bytes_, stream.window - at})),
+        done);
+  }
+  bool MoveBoth(Stream& stream) {
+    const bool sent = Move(stream, &stream.sent, [&](auto at, auto bytes) {
+      return send(stream.fd, &out_[at], bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+    });
+    const bool got = Move(stream, &stream.received, [&](auto at, auto bytes) {
+      return recv(stream.fd, &in_[at], bytes, MSG_DONTWAIT);
+    });
+    return sent || got;
   }
 
-  // Moves as much as one call each way can, and returns whether that is any.
-  bool Move(Stream& stream) const {
-    bool moved = false;
-    if (stream.sent < stream.bytes) {
-      const ssize_t n =
-          send(stream.fd, stream.out + stream.sent % stream.window,
-               Next(stream, stream.sent), MSG_DONTWAIT | MSG_NOSIGNAL);
-      moved |= Moved(n, &stream.sent);
-    }
-    if (stream.received < stream.bytes) {
-      const ssize_t n =
-          recv(stream.fd, stream.in + stream.received % stream.window,
-               Next(stream, stream.received), MSG_DONTWAIT);
-      moved |= Moved(n, &stream.received);
-    }
-    return moved;
-  }
-
-  void Exchange(Streams streams) const {
+  void Exchange(Streams streams) {
     for (int idle = 0;;) {
       bool moved = false;
       bool done = true;
       for (Stream& stream : streams) {
-        moved |= Move(stream);
+        moved |= MoveBoth(stream);
         done &= stream.done();
       }
       if (done) return;

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lib import report
 from lib.network import Network
@@ -50,6 +50,7 @@ _REPORT = struct.Struct("=i4xQQQqi4096s20x")
 VERDICTS = ("clean error", "finished", "indirect error", "slow",
             "unclear error", "wrong culprit", "wrong sum", "hang", "unexpected")
 GOOD = VERDICTS[:3]
+KINDS = ("death", "stop", "opening")
 
 
 class Report(NamedTuple):
@@ -165,6 +166,10 @@ class Trial:
     @property
     def opening(self) -> bool:
         return self.phase <= OPENING
+
+    @property
+    def kind(self) -> str:
+        return KINDS[2 if self.opening else self.fault.stop]
 
     def _start(self, network: Network, descriptor: int) -> None:
         settings = dict(self.fault.settings)
@@ -307,25 +312,21 @@ class Trial:
                                set(os.listdir(self._folder)) - self._files]
 
 
-def _times(seconds: list[float]) -> dict[str, float]:
-    return {"survivors": len(seconds),
-            "median_seconds": report.median(seconds) if seconds else 0,
-            "max_seconds": max(seconds, default=0)}
-
-
 def summarise(trials: list[Trial]) -> report.Row:
-    seconds: dict[str, list[float]] = {"death": [], "stop": [], "opening": []}
-    for trial in trials:
-        kind = ("opening" if trial.opening else
-                "stop" if trial.fault.stop else "death")
-        seconds[kind] += trial.detection_seconds
     verdicts = collections.Counter(trial.verdict for trial in trials)
     phases = collections.Counter(trial.phase for trial in trials)
-    return {"benchmark": "faults", "faults": len(trials),
-            "leftovers": sum(bool(trial.leftovers) for trial in trials),
-            "verdicts": {name: verdicts[name] for name in VERDICTS},
-            "phases": {name: phases[i] for i, name in enumerate(PHASES)},
-            **{kind: _times(values) for kind, values in seconds.items()}}
+    row: report.Row = {
+        "benchmark": "faults", "faults": len(trials),
+        "leftovers": sum(bool(trial.leftovers) for trial in trials),
+        "verdicts": {name: verdicts[name] for name in VERDICTS},
+        "phases": {name: phases[i] for i, name in enumerate(PHASES)}}
+    for kind in KINDS:
+        seconds = [one for trial in trials if trial.kind == kind
+                   for one in trial.detection_seconds]
+        row[kind] = {"survivors": len(seconds),
+                     "median_seconds": report.median(seconds or [0]),
+                     "max_seconds": max(seconds, default=0)}
+    return row
 
 
 def run_campaign(count: int, ranks: int, fabrics: list[str], seed: int,
@@ -347,25 +348,24 @@ def run_campaign(count: int, ranks: int, fabrics: list[str], seed: int,
     return trials
 
 
+@report.program
 def main() -> None:
     parser = report.parser(__doc__)
-    add: Any = parser.add_argument
+    add = parser.add_argument
     add("--count", type=report.at_least(1), default=300, help="faults")
     add("--ranks", type=report.at_least(2), default=3)
-    add("--fabric", choices=("tcp", "shm", "mixed", "all"), default="all")
+    add("--fabric", type=report.some_of(("tcp", "shm", "mixed")), default="all")
     add("--seed", type=int, default=1)
     add("--verbose", action="store_true", help="a line per fault")
     args = parser.parse_args()
-    fabrics = (["tcp", "shm", "mixed"] if args.fabric == "all" else
-               [args.fabric])
-    trials = run_campaign(args.count, args.ranks, fabrics, args.seed, 1.5,
+    trials = run_campaign(args.count, args.ranks, args.fabric, args.seed, 1.5,
                           args.verbose)
     row = summarise(trials)
     print(f"{row['faults']} faults: " +
           ", ".join(f"{count} {name}" for name, count in
                     row["verdicts"].items()) +
           f", {row['leftovers']} leftovers")
-    for kind in ("death", "stop", "opening"):
+    for kind in KINDS:
         print(f"  {kind}: median {row[kind]['median_seconds']:.3f} s, most "
               f"{row[kind]['max_seconds']:.3f} s ({row[kind]['survivors']} "
               "survivors)")

@@ -43,12 +43,6 @@ void Compare(const KernelCase& which, std::size_t b, const std::byte* expected,
 
 }  // namespace
 
-CaseBuffer Zeros(std::size_t bytes) {
-  CaseBuffer buffer;
-  buffer.contents.resize(bytes);
-  return buffer;
-}
-
 CaseBuffer Normal(DType type, std::size_t n, int seed) {
   CaseBuffer buffer = Zeros(n * SizeOf(type));
   buffer.type = type;
@@ -60,19 +54,6 @@ CaseBuffer Normal(DType type, std::size_t n, int seed) {
   for (std::size_t i = 0; i < buffer.contents.size(); i += SizeOf(type)) {
     buffer.contents[i] = static_cast<std::byte>(i % 61);  // Small numbers.
   }
-  return buffer;
-}
-
-CaseBuffer Scratch(std::size_t bytes) {
-  CaseBuffer buffer = Zeros(bytes);
-  buffer.checked = false;
-  return buffer;
-}
-
-CaseBuffer Sums(DType type, std::size_t n, double tolerance) {
-  CaseBuffer buffer = Zeros(n * SizeOf(type));
-  buffer.type = type;
-  buffer.tolerance = tolerance;
   return buffer;
 }
 

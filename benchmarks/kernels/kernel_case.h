@@ -25,10 +25,10 @@ struct KernelTables {
 };
 
 struct CaseBuffer {
-  std::vector<std::byte> contents;  // The initial bytes.
+  std::vector<std::byte> contents = {};  // The initial bytes.
   // If not empty, the buffer holds the addresses of these bytes of the earlier
   // buffer `target`, instead of `contents`.
-  std::vector<std::size_t> pointers;
+  std::vector<std::size_t> pointers = {};
   std::size_t target = 0;
   // Relative, for float32 or float64 results; 0: the same bits.
   double tolerance = 0;
@@ -42,11 +42,19 @@ struct CaseBuffer {
 
 // Random normal numbers; `seed` tells the buffers of a case apart.
 CaseBuffer Normal(DType type, std::size_t n, int seed);
-CaseBuffer Zeros(std::size_t bytes);
-CaseBuffer Scratch(std::size_t bytes);  // Not checked.
+inline CaseBuffer Zeros(std::size_t bytes) {
+  return {.contents = std::vector<std::byte>(bytes)};
+}
+inline CaseBuffer Scratch(std::size_t bytes) {
+  return {.contents = std::vector<std::byte>(bytes), .checked = false};
+}
 // Results that are `n` sums in `type`, float32 or float64, with an error of at
 // most `tolerance`.
-CaseBuffer Sums(DType type, std::size_t n, double tolerance);
+inline CaseBuffer Sums(DType type, std::size_t n, double tolerance) {
+  return {.contents = std::vector<std::byte>(n * SizeOf(type)),
+          .tolerance = tolerance,
+          .type = type};
+}
 template <typename T>
 CaseBuffer Values(const std::vector<T>& values) {
   CaseBuffer buffer = Zeros(values.size() * sizeof(T));

@@ -36,13 +36,10 @@ Tiling Cut(std::size_t n) {
     made.first_tile.push_back(made.tiles.size());
     made.weights.push_back(begin * sizeof(float));
     for (std::size_t at = 0; at < count; at += kernels::kTileElements) {
-      Tile tile{};
-      tile.pool_begin = begin + at;
-      tile.tensor_begin = at;
-      tile.tensor = static_cast<std::uint32_t>(t);
-      tile.count = static_cast<std::uint32_t>(
-          std::min<std::size_t>(kernels::kTileElements, count - at));
-      made.tiles.push_back(tile);
+      const std::size_t most = kernels::kTileElements;
+      made.tiles.push_back(
+          {begin + at, at, static_cast<std::uint32_t>(t),
+           static_cast<std::uint32_t>(std::min(most, count - at)), 0, 0});
     }
     begin += count;
   }
@@ -52,10 +49,7 @@ Tiling Cut(std::size_t n) {
 
 // The addresses of the weights, by tensor; the weights lie in buffer 1.
 CaseBuffer WeightPointers(const Tiling& tiling) {
-  CaseBuffer pointers;
-  pointers.pointers = tiling.weights;
-  pointers.target = 1;
-  return pointers;
+  return {.pointers = tiling.weights, .target = 1};
 }
 
 KernelCase TileSquares(std::size_t n, DType type) {

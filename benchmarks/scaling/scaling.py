@@ -30,17 +30,14 @@ from lib.ranks import run_programs
 # Mixed-precision backward produces FP16 gradients, so the pool is FP16, too.
 _HALF = {"pool_dtype": "float16", "wire_dtype": "float16"}
 _LAZY = {**_HALF, "overlap": "on", "bucket_bytes": "auto"}
-_MODES = (
+_CSC = {**_LAZY, "sparsity": "0.85"}
+MODES = {name: {"name": name, "label": label, "settings": settings}
+         for name, label, settings in (
     ("dense", "dense FP32", {"overlap": "off", "bucket_bytes": "0"}),
     ("fp16", "FP16", {**_HALF, "overlap": "off", "bucket_bytes": "0"}),
     ("overlap", "+ overlap", {**_HALF, "overlap": "on", "bucket_bytes": "0"}),
-    ("lazy", "+ lazy allreduce", _LAZY),
-    ("csc", "+ CSC 85 %", {**_LAZY, "sparsity": "0.85"}),
-    ("accumulate", "+ accumulate", {**_LAZY, "sparsity": "0.85",
-                                    "accumulate": "on"}),
-)
-MODES = {name: {"name": name, "label": label, "settings": settings}
-         for name, label, settings in _MODES}
+    ("lazy", "+ lazy allreduce", _LAZY), ("csc", "+ CSC 85 %", _CSC),
+    ("accumulate", "+ accumulate", {**_CSC, "accumulate": "on"}))}
 
 
 def sweep_modes() -> list[dict[str, Any]]:

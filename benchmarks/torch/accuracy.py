@@ -25,6 +25,7 @@ from configurations import CONFIGURATIONS, Configuration, Recipe, open_groups
 from lib import report
 from lib.network import Network
 from lib.ranks import run_functions
+from verify import same_everywhere
 
 
 def _train(args: argparse.Namespace, configuration: Configuration, group: Any,
@@ -52,17 +53,11 @@ def _train(args: argparse.Namespace, configuration: Configuration, group: Any,
         train_loss, test_loss = (torch.nn.functional.cross_entropy(
             network(part.pixels), part.labels).item() for part in data)
     return {"configuration": configuration.name, "seed": seed,
-            "identical": _identical(network), "train_loss": train_loss,
+            "identical": same_everywhere([p.detach() for p in
+                                          network.parameters()]),
+            "train_loss": train_loss,
             "test_loss": test_loss,
             "test_accuracy": digits.accuracy(network, test)}
-
-
-def _identical(network: torch.nn.Module) -> bool:
-    """Whether all ranks have the same weights, bit for bit."""
-    mine = torch.cat([p.detach().view(-1) for p in network.parameters()])
-    bits: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(bits, mine.view(torch.int32))
-    return all(torch.equal(bits[0], other) for other in bits)
 
 
 def rank_main(rank: int, args: argparse.Namespace) -> list[report.Row]:

@@ -60,7 +60,7 @@ def check(configuration: Configuration, trainee: Trainee, workload: Workload,
                 f"{worst:.3g} where {most:.3g} is the largest")
     if configuration.sparse and not kept:
         problem = problem or f"kept nothing back in {SPARSE_STEPS} steps"
-    if not _same_everywhere(gradients):
+    if not same_everywhere(gradients):
         problem = problem or "ranks have different gradients"
     answers: list[str] = [""] * dist.get_world_size()
     dist.all_gather_object(answers, problem)
@@ -74,9 +74,10 @@ def _backward(workload: Workload, model: torch.nn.Module) -> None:
     workload.loss(model).backward()
 
 
-def _same_everywhere(gradients: list[torch.Tensor]) -> bool:
-    mine = torch.stack([g.contiguous().view(-1).view(torch.int32).sum(
-        dtype=torch.int64) for g in gradients])
+def same_everywhere(tensors: list[torch.Tensor]) -> bool:
+    """Whether all ranks have the same bits, by sums of them."""
+    mine = torch.stack([t.contiguous().view(-1).view(torch.int32).sum(
+        dtype=torch.int64) for t in tensors])
     all_ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(all_ranks, mine)
     return all(torch.equal(mine, other) for other in all_ranks)

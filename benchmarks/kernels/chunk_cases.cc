@@ -14,8 +14,7 @@
 namespace gradientflow::benchmarks {
 namespace {
 
-using Memory = KernelCase::Memory;
-using Tables = KernelTables;
+using Site = KernelCase::Site;
 
 constexpr auto kF32 = DType::kFloat32;
 constexpr auto kF16 = DType::kFloat16;
@@ -73,31 +72,28 @@ struct Steps {
   bool top_k = false;
 };
 
-int DoResidual(const ChunkPool& pool, DType type, const Tables& tables,
-               const Memory& m, void* stream) {
-  return tables.chunks.chunk_residual(
-      {pool.All(), As<std::uint32_t>(m[kSlots]), m[kGrads], type,
-       As<float>(m[kResidual]), m[kPacked], kF16, 0, 1, false, 0.9F, 1,
-       As<float>(m[kNorms])},
-      stream);
+int DoResidual(const ChunkPool& pool, DType type, const Site& s) {
+  return s.tables.chunks.chunk_residual(
+      {pool.All(), s.as<std::uint32_t>(kSlots), s.m[kGrads], type,
+       s.as<float>(kResidual), s.m[kPacked], kF16, 0, 1, false, 0.9F, 1,
+       s.as<float>(kNorms)},
+      s.stream);
 }
 
-int DoUnpack(const ChunkPool& pool, DType type, const Tables& tables,
-             const Memory& m, void* stream) {
-  return tables.chunks.chunk_unpack(
-      {pool.All(), As<std::uint32_t>(m[kSlots]), m[kGrads], type, m[kPacked],
-       kF16, 0, 1, As<float>(m[kNorms]), As<std::uint32_t>(m[kNonfinite])},
-      stream);
+int DoUnpack(const ChunkPool& pool, DType type, const Site& s) {
+  return s.tables.chunks.chunk_unpack(
+      {pool.All(), s.as<std::uint32_t>(kSlots), s.m[kGrads], type, s.m[kPacked],
+       kF16, 0, 1, s.as<float>(kNorms), s.as<std::uint32_t>(kNonfinite)},
+      s.stream);
 }
 
-int DoTopK(const ChunkPool& pool, const Tables& tables, const Memory& m,
-           void* stream) {
-  return tables.chunks.top_k(
-      {As<float>(m[kNorms]), As<std::uint8_t>(m[kAlways]), pool.chunks(),
-       pool.sent_chunks(), As<std::uint32_t>(m[kNextSlots]),
-       As<std::uint8_t>(m[kSelected]), m[kWorkspace],
-       As<std::uint32_t>(m[kNonfinite])},
-      stream);
+int DoTopK(const ChunkPool& pool, const Site& s) {
+  return s.tables.chunks.top_k(
+      {s.as<float>(kNorms), s.as<std::uint8_t>(kAlways), pool.chunks(),
+       pool.sent_chunks(), s.as<std::uint32_t>(kNextSlots),
+       s.as<std::uint8_t>(kSelected), s.m[kWorkspace],
+       s.as<std::uint32_t>(kNonfinite)},
+      s.stream);
 }
 
 // All launches use the same slots: the next ones are computed, but not used.
@@ -137,13 +133,13 @@ KernelCase Path(const std::string& name, const ChunkPool& pool, DType type,
       if_alone(chunks),
       Scratch(kernels::TopKWorkspaceBytes(chunks)),
   };
-  made.launch = [=](const Tables& tables, const Memory& m, void* stream) {
+  made.launch = [=](const Site& s) {
     int error = 0;
-    if (steps.residual) error = DoResidual(pool, type, tables, m, stream);
+    if (steps.residual) error = DoResidual(pool, type, s);
     if (error == 0 && steps.unpack) {
-      error = DoUnpack(pool, type, tables, m, stream);
+      error = DoUnpack(pool, type, s);
     }
-    if (error == 0 && steps.top_k) error = DoTopK(pool, tables, m, stream);
+    if (error == 0 && steps.top_k) error = DoTopK(pool, s);
     return error;
   };
   return made;
@@ -156,11 +152,11 @@ KernelCase ChunkRestore(const ChunkPool& pool) {
           static_cast<double>((sent + pool.elements) * sizeof(float)),
           {Values(pool.Slots()), Normal(kF32, pool.elements, 1),
            Normal(kF32, pool.elements, 2)},
-          [=](const Tables& tables, const Memory& m, void* stream) {
-            return tables.chunks.chunk_restore(
-                {pool.All(), As<std::uint32_t>(m[0]), m[1], kF32,
-                 As<float>(m[2]), 0.5F},
-                stream);
+          [=](const Site& s) {
+            return s.tables.chunks.chunk_restore(
+                {pool.All(), s.as<std::uint32_t>(0), s.m[1], kF32,
+                 s.as<float>(2), 0.5F},
+                s.stream);
           }};
 }
 
@@ -168,9 +164,9 @@ KernelCase ChunkRescale(const ChunkPool& pool) {
   return {"chunk_rescale",
           static_cast<double>(pool.elements * 2 * sizeof(float)),
           {Normal(kF32, pool.elements, 1)},
-          [=](const Tables& tables, const Memory& m, void* stream) {
-            return tables.chunks.chunk_rescale(
-                {pool.All(), As<float>(m[0]), 0.9999F}, stream);
+          [=](const Site& s) {
+            return s.tables.chunks.chunk_rescale(
+                {pool.All(), s.as<float>(0), 0.9999F}, s.stream);
           }};
 }
 

@@ -49,7 +49,7 @@ void RunCase(benchmark::State& state, const KernelCase& which,
     owned.push_back(Load(buffer.contents));
     memory.push_back(owned.back().get());
   }
-  const auto job = [&] { which.launch(tables, memory, nullptr); };
+  const auto job = [&] { which.launch({tables, memory, nullptr}); };
   job();
   const auto* const scalar = kernels::AllCpuKernels()[0];
   try {

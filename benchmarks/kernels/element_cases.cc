@@ -6,8 +6,7 @@ namespace gradientflow::benchmarks {
 namespace {
 
 using kernels::ReduceOp;
-using Memory = KernelCase::Memory;
-using Tables = KernelTables;
+using Site = KernelCase::Site;
 using Flag = std::uint32_t;
 
 constexpr auto kF32 = DType::kFloat32;
@@ -27,24 +26,24 @@ KernelCase Convert(std::size_t n, DType src, DType dst, bool settled) {
           Bytes(n, SizeOf(src) * (settled ? 2 : 1) + SizeOf(dst)),
           {Normal(src, n, 0), Zeros(n * SizeOf(dst)), Zeros(sizeof(Flag)),
            Zeros(settled ? n * SizeOf(src) : 0)},
-          [=](const Tables& tables, const Memory& m, void* stream) {
-            return tables.elements.convert(
-                {m[0], src, m[1], dst, settled ? m[3] : nullptr, n, 0.5F,
-                 As<Flag>(m[2])},
-                stream);
+          [=](const Site& s) {
+            return s.tables.elements.convert(
+                {s.m[0], src, s.m[1], dst, settled ? s.m[3] : nullptr, n, 0.5F,
+                 s.as<Flag>(2)},
+                s.stream);
           }};
 }
 
 KernelCase Accumulate(std::size_t n, DType dst, DType src) {
-  return {
-      "accumulate " + ShortName(dst) + "+=" + ShortName(src),
-      Bytes(n, 2 * SizeOf(dst) + SizeOf(src)),
-      {Normal(dst, n, 0), Normal(src, n, 1), Zeros(sizeof(Flag))},
-      [=](const Tables& tables, const Memory& m, void* stream) {
-        return tables.host->accumulate(
-            {m[0], dst, m[1], src, n, ReduceOp::kSum, 0.5F, 1, As<Flag>(m[2])},
-            stream);
-      }};
+  return {"accumulate " + ShortName(dst) + "+=" + ShortName(src),
+          Bytes(n, 2 * SizeOf(dst) + SizeOf(src)),
+          {Normal(dst, n, 0), Normal(src, n, 1), Zeros(sizeof(Flag))},
+          [=](const Site& s) {
+            return s.tables.host->accumulate(
+                {s.m[0], dst, s.m[1], src, n, ReduceOp::kSum, 0.5F, 1,
+                 s.as<Flag>(2)},
+                s.stream);
+          }};
 }
 
 // Four sources and one result.
@@ -53,13 +52,13 @@ KernelCase ReduceMany(std::size_t n, DType type) {
           Bytes(n, 5 * SizeOf(type)),
           {Normal(type, n, 0), Normal(type, n, 1), Normal(type, n, 2),
            Normal(type, n, 3), Zeros(n * SizeOf(type)), Zeros(sizeof(Flag))},
-          [=](const Tables& tables, const Memory& m, void* stream) {
-            const void* const srcs[] = {m[0], m[1], m[2], m[3]};
-            void* const dsts[] = {m[4]};
-            return tables.elements.reduce_many(
+          [=](const Site& s) {
+            const void* const srcs[] = {s.m[0], s.m[1], s.m[2], s.m[3]};
+            void* const dsts[] = {s.m[4]};
+            return s.tables.elements.reduce_many(
                 {srcs, 4, -1, type, dsts, 1, type, type, n, ReduceOp::kSum,
-                 0.25F, As<Flag>(m[5])},
-                stream);
+                 0.25F, s.as<Flag>(5)},
+                s.stream);
           }};
 }
 
@@ -70,14 +69,14 @@ KernelCase ReduceToBoth(std::size_t n, DType type) {
   return {"reduce_many 2 to 2 " + ShortName(type),
           Bytes(n, 4 * SizeOf(type)),
           {Normal(type, n, 0), Normal(type, n, 1), Zeros(sizeof(Flag))},
-          [=](const Tables& tables, const Memory& m, void* stream) {
-            const void* const srcs[] = {m[0], m[1]};
-            void* const dsts[] = {m[0], m[1]};
-            return tables.elements.reduce_many(
+          [=](const Site& s) {
+            const void* const srcs[] = {s.m[0], s.m[1]};
+            void* const dsts[] = {s.m[0], s.m[1]};
+            return s.tables.elements.reduce_many(
                 {srcs, 2, -1, type, dsts, 2, type, type, n,
                  mean ? ReduceOp::kSum : ReduceOp::kMax, mean ? 0.5F : 1.0F,
-                 As<Flag>(m[2])},
-                stream);
+                 s.as<Flag>(2)},
+                s.stream);
           }};
 }
 
@@ -86,10 +85,10 @@ KernelCase Residual(std::size_t n, DType type, bool send) {
   return {"residual " + ShortName(type) + (send ? " send" : " keep"),
           Bytes(n, SizeOf(type) * (send ? 2 : 1) + 2 * sizeof(float)),
           {Normal(type, n, 0), Normal(kF32, n, 1), Sums(kF32, 1, kFloatSum)},
-          [=](const Tables& tables, const Memory& m, void* stream) {
-            return tables.host->residual({m[0], type, As<float>(m[1]), n, send,
-                                          false, 0.9F, As<float>(m[2])},
-                                         stream);
+          [=](const Site& s) {
+            return s.tables.host->residual({s.m[0], type, s.as<float>(1), n,
+                                            send, false, 0.9F, s.as<float>(2)},
+                                           s.stream);
           }};
 }
 
@@ -97,9 +96,9 @@ KernelCase L1Norm(std::size_t n, DType type) {
   return {"l1_norm " + ShortName(type),
           Bytes(n, SizeOf(type)),
           {Normal(type, n, 0), Sums(kF32, 1, kFloatSum)},
-          [=](const Tables& tables, const Memory& m, void* stream) {
-            return tables.host->l1_norm({m[0], type, n, 1, As<float>(m[1])},
-                                        stream);
+          [=](const Site& s) {
+            return s.tables.host->l1_norm({s.m[0], type, n, 1, s.as<float>(1)},
+                                          s.stream);
           }};
 }
 
@@ -107,9 +106,9 @@ KernelCase SumSquares(std::size_t n, DType type) {
   return {"sum_squares " + ShortName(type),
           Bytes(n, SizeOf(type)),
           {Normal(type, n, 0), Sums(DType::kFloat64, 1, kDoubleSum)},
-          [=](const Tables& tables, const Memory& m, void* stream) {
-            return tables.host->sum_squares({m[0], type, n, As<double>(m[1])},
-                                            stream);
+          [=](const Site& s) {
+            return s.tables.host->sum_squares(
+                {s.m[0], type, n, s.as<double>(1)}, s.stream);
           }};
 }
 
@@ -117,9 +116,9 @@ KernelCase FindNonfinite(std::size_t n, DType type) {
   return {"find_nonfinite " + ShortName(type),
           Bytes(n, SizeOf(type)),
           {Normal(type, n, 0), Zeros(sizeof(Flag))},
-          [=](const Tables& tables, const Memory& m, void* stream) {
-            return tables.elements.find_nonfinite(
-                {m[0], type, n, As<Flag>(m[1])}, stream);
+          [=](const Site& s) {
+            return s.tables.elements.find_nonfinite(
+                {s.m[0], type, n, s.as<Flag>(1)}, s.stream);
           }};
 }
 
@@ -127,10 +126,10 @@ KernelCase Sgd(std::size_t n, DType type) {
   return {"sgd " + ShortName(type),
           Bytes(n, 4 * sizeof(float) + SizeOf(type)),
           {Normal(kF32, n, 0), Normal(kF32, n, 1), Normal(type, n, 2)},
-          [=](const Tables& tables, const Memory& m, void* stream) {
-            return tables.host->sgd({As<float>(m[0]), As<float>(m[1]), m[2],
-                                     type, n, 1e-3F, 0.9F, 1e-4F, 1, false},
-                                    stream);
+          [=](const Site& s) {
+            return s.tables.host->sgd({s.as<float>(0), s.as<float>(1), s.m[2],
+                                       type, n, 1e-3F, 0.9F, 1e-4F, 1, false},
+                                      s.stream);
           }};
 }
 

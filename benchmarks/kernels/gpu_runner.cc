@@ -31,7 +31,7 @@ Row RunCase(Rig& rig, const KernelCase& which) {
   const DeviceSet sets[] = {UploadSet(rig, which), UploadSet(rig, which)};
   const Rig::Launch launch = [&](int i) {
     const int code =
-        which.launch(tables, sets[i % 2].memory, rig.stream().native());
+        which.launch({tables, sets[i % 2].memory, rig.stream().native()});
     if (code == 0) return;
     throw std::runtime_error(
         StrCat("kernel ", which.name, ": device error ", code));

@@ -84,7 +84,7 @@ void Verify(const KernelCase& which, const KernelTables& reference,
     contents.push_back(InitialContents(which, b, memory));
     memory.push_back(contents.back().data());
   }
-  const int code = which.launch(reference, memory, nullptr);
+  const int code = which.launch({reference, memory, nullptr});
   if (code != 0) {
     throw std::runtime_error(StrCat(which.name, " on the CPU: error ", code));
   }

@@ -65,8 +65,18 @@ CaseBuffer Values(const std::vector<T>& values) {
 
 struct KernelCase {
   using Memory = std::vector<std::byte*>;  // By buffer.
-  using Launch =
-      std::function<int(const KernelTables&, const Memory&, void* stream)>;
+  // Where a launch works.
+  struct Site {
+    const KernelTables& tables;
+    const Memory& m;
+    void* stream;
+
+    template <typename T>
+    T* as(std::size_t b) const {
+      return reinterpret_cast<T*>(m[b]);
+    }
+  };
+  using Launch = std::function<int(const Site&)>;
 
   std::string name;
   double bytes = 0;  // Read and written, at least. 0: a case of latency.
@@ -78,11 +88,6 @@ struct KernelCase {
 
 // "f32", "f16", "bf16", "f64", "i64", ...
 std::string ShortName(DType type);
-
-template <typename T>
-T* As(std::byte* memory) {
-  return reinterpret_cast<T*>(memory);
-}
 
 // The contents of `which.buffers[b]`, for a memory that has the earlier buffers
 // at `memory`.

@@ -9,7 +9,7 @@ namespace gradientflow::benchmarks {
 namespace {
 
 using kernels::Tile;
-using Memory = KernelCase::Memory;
+using Site = KernelCase::Site;
 
 constexpr auto kF32 = DType::kFloat32;
 constexpr auto kF16 = DType::kFloat16;
@@ -60,11 +60,11 @@ KernelCase TileSquares(std::size_t n, DType type) {
           {Values(tiling.tiles), Normal(kF32, n, 1), WeightPointers(tiling),
            Normal(type, n, 3), Sums(DType::kFloat64, count, kDoubleSum),
            Sums(DType::kFloat64, count, kDoubleSum)},
-          [=](const KernelTables& tables, const Memory& m, void* stream) {
-            return tables.chunks.tile_squares(
-                {As<Tile>(m[0]), count, nullptr, As<float*>(m[2]), m[3], type,
-                 As<double>(m[4]), As<double>(m[5])},
-                stream);
+          [=](const Site& s) {
+            return s.tables.chunks.tile_squares(
+                {s.as<Tile>(0), count, nullptr, s.as<float*>(2), s.m[3], type,
+                 s.as<double>(4), s.as<double>(5)},
+                s.stream);
           }};
 }
 
@@ -75,34 +75,33 @@ KernelCase LarsRates(std::size_t n) {
     squares.push_back(0.5 + static_cast<double>(i % 97));
   }
   const std::vector<double> reversed(squares.rbegin(), squares.rend());
-  return {"lars_rates of 61",
-          0,
-          {Values(tiling.first_tile), Values(squares), Values(reversed),
-           Sums(kF32, kTensors, kRate)},
-          [](const KernelTables& tables, const Memory& m, void* stream) {
-            return tables.chunks.lars_rates(
-                {As<std::uint64_t>(m[0]), kTensors, As<double>(m[1]),
-                 As<double>(m[2]), nullptr, 0.1F, 1e-3F, 1e-8F, 1e-4F,
-                 As<float>(m[3])},
-                stream);
-          }};
+  return {
+      "lars_rates of 61",
+      0,
+      {Values(tiling.first_tile), Values(squares), Values(reversed),
+       Sums(kF32, kTensors, kRate)},
+      [](const Site& s) {
+        return s.tables.chunks.lars_rates(
+            {s.as<std::uint64_t>(0), kTensors, s.as<double>(1), s.as<double>(2),
+             nullptr, 0.1F, 1e-3F, 1e-8F, 1e-4F, s.as<float>(3)},
+            s.stream);
+      }};
 }
 
 KernelCase TileSgd(std::size_t n, DType type) {
   const Tiling tiling = Cut(n);
   const std::size_t count = tiling.tiles.size();
-  return {
-      "tile_sgd " + ShortName(type),
-      static_cast<double>(n * (4 * sizeof(float) + SizeOf(type))),
-      {Values(tiling.tiles), Normal(kF32, n, 1), WeightPointers(tiling),
-       Normal(kF32, n, 3), Normal(type, n, 4),
-       Values(std::vector<float>(kTensors, 1e-3F))},
-      [=](const KernelTables& tables, const Memory& m, void* stream) {
-        return tables.chunks.tile_sgd(
-            {As<Tile>(m[0]), count, nullptr, As<float*>(m[2]), As<float>(m[3]),
-             m[4], type, As<float>(m[5]), 0, 0.9F, 1e-4F, false, nullptr},
-            stream);
-      }};
+  return {"tile_sgd " + ShortName(type),
+          static_cast<double>(n * (4 * sizeof(float) + SizeOf(type))),
+          {Values(tiling.tiles), Normal(kF32, n, 1), WeightPointers(tiling),
+           Normal(kF32, n, 3), Normal(type, n, 4),
+           Values(std::vector<float>(kTensors, 1e-3F))},
+          [=](const Site& s) {
+            return s.tables.chunks.tile_sgd(
+                {s.as<Tile>(0), count, nullptr, s.as<float*>(2), s.as<float>(3),
+                 s.m[4], type, s.as<float>(5), 0, 0.9F, 1e-4F, false, nullptr},
+                s.stream);
+          }};
 }
 
 }  // namespace

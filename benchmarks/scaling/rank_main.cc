@@ -38,13 +38,13 @@ constexpr Clock::Time kRunUp = std::chrono::milliseconds(2);
 // The session of one mode, with its oracle and gradients.
 class ModeRun {
  public:
-  ModeRun(const Model& model, const Json& mode, Options options,
+  ModeRun(const Model& model, const Json& mode, const Options& options,
           Waiter& waiter);
 
   // Returns a sample.
   Json Step();
   // Throws unless every rank has seen the same bits.
-  void CheckSameBits() { Must(ExpectSame(*comm_, oracle_->hash())); }
+  void CheckSameBits() { Must(ExpectSame(comm_, oracle_.hash())); }
 
  private:
   ReplayParts Parts();
@@ -52,39 +52,39 @@ class ModeRun {
 
   const Model& model_;
   Waiter& waiter_;
-  std::unique_ptr<GradientSession> session_;
-  Communicator* comm_ = nullptr;
-  std::unique_ptr<Gradients> gradients_;
-  std::unique_ptr<ReplayBackward> backward_;
-  std::unique_ptr<Oracle> oracle_;
+  const std::unique_ptr<GradientSession> session_;
+  const Options& in_force_;
+  Communicator& comm_;
+  const Gradients gradients_;
+  ReplayBackward backward_;
+  Oracle oracle_;
   std::uint64_t step_ = 0;
 };
 
-ModeRun::ModeRun(const Model& model, const Json& mode, Options options,
+ModeRun::ModeRun(const Model& model, const Json& mode, const Options& options,
                  Waiter& waiter)
-    : model_(model), waiter_(waiter) {
-  options.job_token = StrCat("scaling ", model_.name, mode.at("name").dump());
-  session_ = OpenSession(options, mode.at("settings"), model_.Specs());
-  comm_ = &session_->communicator();
-  const Options& in_force = session_->options();
-  gradients_ = std::make_unique<Gradients>(in_force.pool_dtype);
-  oracle_ = std::make_unique<Oracle>(
-      *gradients_, Oracle::Pool{model_.elements(), in_force.pool_dtype,
-                                session_->size(), in_force.chunk_elements,
-                                in_force.momentum, in_force.accumulate});
-  backward_ = std::make_unique<ReplayBackward>(Parts());
-  Must(session_->SetStream(backward_->native_stream()));
+    : model_(model),
+      waiter_(waiter),
+      session_(OpenSession(options, mode.at("settings"), model.Specs())),
+      in_force_(session_->options()),
+      comm_(session_->communicator()),
+      gradients_(in_force_.pool_dtype),
+      backward_(Parts()),
+      oracle_(gradients_, {model.elements(), in_force_.pool_dtype,
+                           session_->size(), in_force_.chunk_elements,
+                           in_force_.momentum, in_force_.accumulate}) {
+  Must(session_->SetStream(backward_.native_stream()));
 }
 
 ReplayParts ModeRun::Parts() {
   const BufferView pool = session_->pool();
-  ReplayParts parts{&model_, gradients_.get(), &waiter_,
-                    pool,    session_->rank(), session_->options().accumulate};
+  ReplayParts parts{&model_, &gradients_,      &waiter_,
+                    pool,    session_->rank(), in_force_.accumulate};
   if (pool.device.kind == DeviceId::Kind::kCpu) return parts;
   parts.device = Must(OpenCudaDevice(pool.device.index));
   for (std::size_t i = 0; i < session_->tensors(); ++i) {
     parts.offsets.push_back(session_->pool_offset(i) *
-                            SizeOf(session_->options().pool_dtype));
+                            SizeOf(in_force_.pool_dtype));
   }
   return parts;
 }
@@ -92,19 +92,19 @@ ReplayParts ModeRun::Parts() {
 Json ModeRun::Timed() {
   // A moment in the near future, the same on every rank.
   const Clock::Time begin(
-      MaxOverRanks(*comm_, (waiter_.Now() + kRunUp).count()));
-  backward_->Run(begin, [this](std::size_t i) { session_->GradientReady(i); });
+      MaxOverRanks(comm_, (waiter_.Now() + kRunUp).count()));
+  backward_.Run(begin, [this](std::size_t i) { session_->GradientReady(i); });
   const StepStats stats = Must(session_->FinishStep());
   const Clock::Time finished = waiter_.Now();
   waiter_.Until(finished + FromSeconds(model_.rest_seconds));
   const Clock::Time end = waiter_.Now();
   // This comes before a rank makes its next gradients, which would take a core
   // from ranks that are still being timed.
-  Barrier(*comm_);
+  Barrier(comm_);
   if (stats.nonfinite) {
     throw std::runtime_error("finite gradients became non-finite");
   }
-  const double exposed = Seconds(finished - backward_->End());
+  const double exposed = Seconds(finished - backward_.End());
   const double communication = stats.hidden_seconds + stats.exposed_seconds;
   return {{"iteration_seconds", Seconds(end - begin)},
           {"exposed_seconds", exposed},
@@ -117,9 +117,9 @@ Json ModeRun::Timed() {
 
 Json ModeRun::Step() {
   Must(session_->ZeroGradients());
-  backward_->Prepare(step_);
+  backward_.Prepare(step_);
   Json sample = Timed();
-  Must(oracle_->Check(step_, backward_->Read(), session_->selection()));
+  Must(oracle_.Check(step_, backward_.Read(), session_->selection()));
   ++step_;
   return sample;
 }
@@ -130,7 +130,7 @@ void ShowProgress(const Options& options, const std::string& line) {
   std::fprintf(stderr, "\r%s\033[K", line.c_str());
 }
 
-Json RankMain(const Json& job, const Options& options) {
+Json RankMain(const Json& job, Options options) {
   const Model model = job.at("model");
   const Json& modes = job.at("modes");
   const int rounds = job.at("rounds");
@@ -140,6 +140,7 @@ Json RankMain(const Json& job, const Options& options) {
   std::size_t i = 0;
   try {
     for (; i < runs.size(); ++i) {
+      options.job_token = StrCat("scaling ", modes[i].at("name").dump());
       runs[i] = std::make_unique<ModeRun>(model, modes[i], options, waiter);
     }
     // The untimed steps are for pages, links and choosing theta.

@@ -86,7 +86,7 @@ TEST(HostCases, GiveTheSameResultsOnEveryTable) {
         contents.push_back(InitialContents(which, b, memory));
         memory.push_back(contents.back().data());
       }
-      ASSERT_EQ(which.launch({**table, chunks, *table}, memory, nullptr), 0);
+      ASSERT_EQ(which.launch({{**table, chunks, *table}, memory, nullptr}), 0);
       EXPECT_NO_THROW(Verify(which, {**tables, chunks, *tables},
                              [&](std::size_t b) { return memory[b]; }))
           << (*table)->name << ": " << which.name;
@@ -119,12 +119,11 @@ KernelCase Wrong(float device_scale, double tolerance) {
           100,
           {Normal(DType::kFloat32, 1009, 0),
            Sums(DType::kFloat32, 1009, tolerance)},
-          [=](const KernelTables& tables, const KernelCase::Memory& m,
-              void* stream) {
-            return tables.elements.convert(
-                {m[0], DType::kFloat32, m[1], DType::kFloat32, nullptr, 1009,
-                 stream == nullptr ? 0.5F : device_scale, nullptr},
-                stream);
+          [=](const KernelCase::Site& s) {
+            return s.tables.elements.convert(
+                {s.m[0], DType::kFloat32, s.m[1], DType::kFloat32, nullptr,
+                 1009, s.stream == nullptr ? 0.5F : device_scale, nullptr},
+                s.stream);
           }};
 }
 
@@ -139,8 +138,9 @@ TEST_F(GpuCases, AWrongResultIsNotTimed) {
 
 TEST_F(GpuCases, ALaunchThatFailsSaysWhichKernel) {
   KernelCase bad = Wrong(0.5F, 0);
-  bad.launch = [](const KernelTables&, const KernelCase::Memory&,
-                  void* stream) { return stream == nullptr ? 0 : 719; };
+  bad.launch = [](const KernelCase::Site& s) {
+    return s.stream == nullptr ? 0 : 719;
+  };
   EXPECT_NE(ErrorOf(bad).find("kernel wrong: device error 719"),
             std::string::npos);
 }

@@ -75,8 +75,7 @@ def cpu_seconds(team: Team) -> tuple[float, float]:
 
 
 def run_batch(team: Team, batch: str) -> tuple[float, int, Any]:
-    """Returns the slowest rank's time, the sum of wrong elements, and rank 0's
-    note."""
+    """Returns the slowest rank's time, all wrong elements, and rank 0's note."""
     answers = [answer.split(maxsplit=2) for answer in team.ask(batch)]
     return (max(float(answer[0]) for answer in answers),
             sum(int(answer[1]) for answer in answers),

@@ -101,10 +101,10 @@ class Ours final : public Worker {
       return Json{model.latency_seconds, model.message_seconds,
                   model.seconds_per_byte, model.long_seconds_per_byte};
     };
-    const auto& [together, alone] = core.executor().costs();
+    const CostModels& costs = core.executor().costs();
     const auto links = [&](LinkModel CostModel::*place) {
-      return Json{{"together", link(together.*place)},
-                  {"alone", link(alone.*place)}};
+      return Json{{"together", link(costs.together.*place)},
+                  {"alone", link(costs.alone.*place)}};
     };
     return Json{{"prices", prices},
                 {"chosen", chosen},

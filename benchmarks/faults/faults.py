@@ -361,14 +361,12 @@ def main() -> None:
     trials = run_campaign(args.count, args.ranks, args.fabric, args.seed, 1.5,
                           args.verbose)
     row = summarise(trials)
-    print(f"{row['faults']} faults: " +
-          ", ".join(f"{count} {name}" for name, count in
-                    row["verdicts"].items()) +
-          f", {row['leftovers']} leftovers")
-    for kind in KINDS:
-        print(f"  {kind}: median {row[kind]['median_seconds']:.3f} s, most "
-              f"{row[kind]['max_seconds']:.3f} s ({row[kind]['survivors']} "
-              "survivors)")
+    counts = ", ".join(f"{count} {name}" for name, count in
+                       row["verdicts"].items())
+    print(f"{row['faults']} faults: {counts}, {row['leftovers']} leftovers")
+    print(report.table([{"kind": kind, **row[kind]} for kind in KINDS], {
+        "kind": "{kind}", "median s": "{median_seconds:.3f}",
+        "most s": "{max_seconds:.3f}", "survivors": "{survivors}"}))
     report.append_json(args.json, [row])
     sys.exit(not all(trial.good for trial in trials))
 

@@ -28,11 +28,6 @@ struct JobConfig {
 Options OptionsOf(const JobConfig& job, int rank);
 std::vector<TensorSpec> TensorsOf(const JobConfig& job);
 
-// Small integers, so that sums are exact in every order and in float16.
-float GradientOf(int rank, std::uint64_t step, std::size_t element);
-// The sum over all ranks.
-float SumOf(int ranks, std::uint64_t step, std::size_t element);
-
 // Fills `session`'s gradients for `step` and marks them ready, last tensor
 // first. Writes step, phase and the number of tensors handed in to `report`.
 void Backward(const JobConfig& job, std::uint64_t step,

@@ -4,10 +4,7 @@
 #include <unistd.h>
 
 #include <fstream>
-#include <functional>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "benchmarks/gpu/bare_nccl.h"
@@ -28,27 +25,13 @@ constexpr double kShare = 0.03;     // The target is 3 % of the bare time
 constexpr double kSeconds = 20e-6;  // plus this.
 constexpr std::size_t kMebibyte = std::size_t{1} << 20;
 
-// A session, and the bare calls that do the same.
-struct Pair {
-  std::unique_ptr<GradientSession> session;
-  std::unique_ptr<BareNccl> bare;
-  std::size_t buckets = 0;
-};
-
-Pair Open(const Model& model, const Options& options, Device& device) {
+std::vector<Bucket> BucketsOf(const Model& model, const Options& options) {
   std::vector<std::size_t> sizes;
   for (const ModelTensor& tensor : model.tensors) {
     sizes.push_back(tensor.elements);
   }
-  std::vector<Bucket> buckets =
-      PlanDense(Must(PoolLayout::Create(sizes)), options.bucket_bytes,
-                SizeOf(options.wire_dtype));
-  Pair pair;
-  pair.buckets = buckets.size();
-  pair.session = Must(GradientSession::Open(options, model.Specs()));
-  pair.bare =
-      std::make_unique<BareNccl>(*pair.session, device, std::move(buckets));
-  return pair;
+  return PlanDense(Must(PoolLayout::Create(sizes)), options.bucket_bytes,
+                   SizeOf(options.wire_dtype));
 }
 
 void OurStep(GradientSession& session) {
@@ -57,55 +40,42 @@ void OurStep(GradientSession& session) {
 }
 
 // Checks that `step` makes the mean over the ranks of known gradients.
-void Check(Pair& pair, Rig& rig, const std::function<void()>& step) {
+void Check(GradientSession& session, Rig& rig, const Rig::Launch& step) {
   const Gradients gradients(DType::kFloat16);
-  const BufferView pool = pair.session->pool();
+  const BufferView pool = session.pool();
   std::vector<std::byte> host(pool.bytes);
-  gradients.Fill(pair.session->rank(), 0, {host.data(), host.size(), {}});
+  const BufferView view = {host.data(), host.size(), {}};
+  gradients.Fill(session.rank(), 0, view);
   rig.Copy(pool.data, host.data(), host.size());
-  step();
+  step(0);
   rig.Copy(host.data(), pool.data, host.size());
   Oracle::Pool shape;
   shape.elements = pool.bytes / SizeOf(DType::kFloat16);
   shape.dtype = DType::kFloat16;
-  shape.ranks = pair.session->size();
-  Must(Oracle(gradients, shape).Check(0, {host.data(), host.size(), {}}, {}));
+  shape.ranks = session.size();
+  Must(Oracle(gradients, shape).Check(0, view, {}));
 }
 
-struct Cost {
-  double bare = 0;  // Seconds per step, medians over rounds.
-  double ours = 0;
-  double more = 0;  // Median of the rounds' differences.
-};
-
-Cost Measure(Pair& pair, Rig& rig, int rounds, int steps) {
-  const auto ours = [&](int) { OurStep(*pair.session); };
-  const auto bare = [&](int) { pair.bare->Step(); };
-  Check(pair, rig, [&] { ours(0); });
-  Check(pair, rig, [&] { bare(0); });
-  std::vector<double> bare_seconds;
-  std::vector<double> our_seconds;
+// Seconds per step are medians over the rounds; the first round warms up.
+Row Measure(GradientSession& session, BareNccl& nccl, Rig& rig, int rounds,
+            int steps) {
+  const auto ours = [&](int) { OurStep(session); };
+  const auto bare = [&](int) { nccl.Step(); };
+  Check(session, rig, ours);
+  Check(session, rig, bare);
+  Rig::Turns turns = rig.TakeTurns(rounds + 1, {steps, bare}, {steps, ours});
   std::vector<double> more;
-  for (int round = -1; round < rounds; ++round) {  // One warms up.
-    const double one = rig.Time(steps, bare);
-    const double two = rig.Time(steps, ours);
-    if (round < 0) continue;
-    bare_seconds.push_back(one);
-    our_seconds.push_back(two);
-    more.push_back(two - one);
+  for (std::size_t i = 1; i < turns.one.size(); ++i) {
+    more.push_back(turns.other[i] - turns.one[i]);
   }
-  return {Median(bare_seconds), Median(our_seconds), Median(more)};
-}
-
-Row RowOf(const Model& model, const Pair& pair, const Cost& cost) {
-  const double allowed = kShare * cost.bare + kSeconds;
-  const auto theta =
-      static_cast<double>(pair.session->options().bucket_bytes) / kMebibyte;
-  return {{"benchmark", "gpu_engine"},     {"model", model.name},
-          {"ranks", pair.session->size()}, {"theta_mib", theta},
-          {"buckets", pair.buckets},       {"bare_us", 1e6 * cost.bare},
-          {"ours_us", 1e6 * cost.ours},    {"more_us", 1e6 * cost.more},
-          {"allowed_us", 1e6 * allowed},   {"met", cost.more <= allowed}};
+  turns.one.erase(turns.one.begin());
+  turns.other.erase(turns.other.begin());
+  const double allowed = kShare * Median(turns.one) + kSeconds;
+  return {{"bare_us", 1e6 * Median(turns.one)},
+          {"ours_us", 1e6 * Median(turns.other)},
+          {"more_us", 1e6 * Median(more)},
+          {"allowed_us", 1e6 * allowed},
+          {"met", Median(more) <= allowed}};
 }
 
 }  // namespace
@@ -139,9 +109,16 @@ int main(int argc, char** argv) {
     const Model model = nlohmann::json::parse(file);
     for (const std::size_t mib : bucket_mib) {
       options.bucket_bytes = mib * kMebibyte;
-      Pair pair = Open(model, options, rig.device());
-      const Cost cost = Measure(pair, rig, program.rig.rounds, steps);
-      if (options.rank == 0) report(RowOf(model, pair, cost));
+      const auto buckets = BucketsOf(model, options);
+      const auto session = Must(GradientSession::Open(options, model.Specs()));
+      BareNccl nccl(*session, rig.device(), buckets);
+      Row row = {{"benchmark", "gpu_engine"},
+                 {"model", model.name},
+                 {"ranks", options.size},
+                 {"theta_mib", mib},
+                 {"buckets", buckets.size()}};
+      row.update(Measure(*session, nccl, rig, program.rig.rounds, steps));
+      if (options.rank == 0) report(row);
     }
   });
 }

@@ -62,19 +62,28 @@ int Rig::CountFor(const Launch& launch) {
   return std::clamp(static_cast<int>(count), 2, kMostLaunches);
 }
 
-Rig::Timing Rig::Measure(double bytes, const Launch& launch) {
-  const int count = CountFor(launch);
-  std::vector<double> seconds;
-  std::vector<double> copy_rates;
-  std::vector<double> shares;
-  for (int round = 0; round < settings_.rounds; ++round) {
-    const double copy = Time(copies_, [this](int i) { CopyBuffer(i); });
-    seconds.push_back(Time(count, launch));
-    copy_rates.push_back(2.0 * static_cast<double>(settings_.copy_bytes) /
-                         copy);
-    shares.push_back(bytes / seconds.back() / copy_rates.back());
+Rig::Turns Rig::TakeTurns(int rounds, const Launches& one,
+                          const Launches& other) {
+  Turns turns;
+  for (int round = 0; round < rounds; ++round) {
+    turns.one.push_back(Time(one.first, one.second));
+    turns.other.push_back(Time(other.first, other.second));
   }
-  return {Median(seconds), Median(copy_rates), Median(shares)};
+  return turns;
+}
+
+Rig::Timing Rig::Measure(double bytes, const Launch& launch) {
+  const Turns turns =
+      TakeTurns(settings_.rounds, {copies_, [this](int i) { CopyBuffer(i); }},
+                {CountFor(launch), launch});
+  std::vector<double> rates;
+  std::vector<double> shares;
+  for (std::size_t i = 0; i < turns.one.size(); ++i) {
+    rates.push_back(2.0 * static_cast<double>(settings_.copy_bytes) /
+                    turns.one[i]);
+    shares.push_back(bytes / turns.other[i] / rates.back());
+  }
+  return {Median(turns.other), Median(rates), Median(shares)};
 }
 
 }  // namespace gradientflow::benchmarks

@@ -4,6 +4,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gradientflow/device/device.h"
 
@@ -36,6 +38,15 @@ class Rig {
   // Copies in either direction; done when this returns.
   void Copy(void* to, const void* from, std::size_t bytes);
 
+  // Times `one` and `other` in turn, as many launches of each as are said.
+  // Returns seconds per launch, by round.
+  struct Turns {
+    std::vector<double> one;
+    std::vector<double> other;
+  };
+  using Launches = std::pair<int, Launch>;
+  Turns TakeTurns(int rounds, const Launches& one, const Launches& other);
+
   // Medians over the rounds.
   struct Timing {
     double seconds = 0;                // Per launch.
@@ -45,10 +56,9 @@ class Rig {
   // `bytes` is what one launch reads and writes, at least.
   Timing Measure(double bytes, const Launch& launch);
 
+ private:
   // Returns the seconds per launch, over `count` launches.
   double Time(int count, const Launch& launch);
-
- private:
   // Returns how many launches take round_seconds.
   int CountFor(const Launch& launch);
   void CopyBuffer(int i);

@@ -3,9 +3,10 @@
 With the right to make network namespaces (root), every host has its own, so
 that byte counters show only the traffic of this job. Hosts on links are one
 namespace each, joined by veth pairs to one bridge; both ends of every pair send
-through a token bucket (tbf). Hosts may have several such networks. Without that right, two ranks on this host's
-loopback stand for two hosts: the kernel paces every connection of a rank
-program to the link's rate (SO_MAX_PACING_RATE, see paced_sockets.cc).
+through a token bucket (tbf). Hosts may have several such networks. Without that
+right, two ranks on this host's loopback stand for two hosts: the kernel paces every
+connection of a rank program to the link's rate (SO_MAX_PACING_RATE, see
+paced_sockets.cc).
 """
 
 from __future__ import annotations

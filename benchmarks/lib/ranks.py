@@ -70,8 +70,7 @@ class Team:
 
     def __init__(self, name: str, processes: list[subprocess.Popen[str]],
                  streams: list[tuple[Any, Any]] | None = None) -> None:
-        """`streams` are the ranks' inputs and outputs, if they are not those of
-        `processes`."""
+        """`streams`: the ranks' inputs and outputs, if not the processes' own."""
         self.name, self.processes = name, processes
         self._streams = streams or [(p.stdin, p.stdout) for p in processes]
         for rank in range(len(self._streams)):

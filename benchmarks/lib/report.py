@@ -23,8 +23,7 @@ def median(values: Iterable[float]) -> float:
 
 
 def median_ratio(base: Sequence[float], ours: Sequence[float]) -> float:
-    """The median of base over ours, round by round: above 1 ours takes less
-    time."""
+    """The median of base over ours, by round: above 1, ours is faster."""
     return median(b / o for b, o in zip(base, ours))
 
 
@@ -69,8 +68,7 @@ def append_json(path: pathlib.Path | None, rows: list[Row]) -> None:
 
 
 def parser(text: str | None) -> argparse.ArgumentParser:
-    """Returns a parser with --json; `text` is a module's docstring, shown as it
-    is."""
+    """Returns a parser with --json; `text` is shown as it is."""
     made = argparse.ArgumentParser(
         description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--json", type=pathlib.Path, metavar="FILE",
@@ -79,8 +77,7 @@ def parser(text: str | None) -> argparse.ArgumentParser:
 
 
 def program(main: Callable[[], None]) -> Callable[[], None]:
-    """Wraps a driver's main(): what can go wrong on a machine ends it with a
-    line."""
+    """Wraps a driver's main(), which then ends with a line about its error."""
     @functools.wraps(main)
     def run() -> None:
         try:
@@ -112,8 +109,7 @@ def list_of(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
 
 
 def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
-    """A type of command line arguments: some of the known names, separated by
-    commas, or all."""
+    """A type of command line arguments: a list of known names, or all."""
     names = list(known)
 
     def parse(text: str) -> list[str]:

@@ -13,11 +13,8 @@
 //
 // Job: {"model": a plan, "modes": [{"name", "settings"}], "warmup", "rounds",
 // "steps"}. Answer: per mode and timed step, an object of seconds and counts.
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <memory>
 #include <utility>
 
@@ -124,12 +121,6 @@ Json ModeRun::Step() {
   return sample;
 }
 
-// Shows a line that is overwritten on a terminal; "" removes it.
-void ShowProgress(const Options& options, const std::string& line) {
-  if (options.rank != 0 || isatty(STDERR_FILENO) == 0) return;
-  std::fprintf(stderr, "\r%s\033[K", line.c_str());
-}
-
 Json RankMain(const Json& job, Options options) {
   const Model model = job.at("model");
   const Json& modes = job.at("modes");
@@ -146,8 +137,6 @@ Json RankMain(const Json& job, Options options) {
     // The untimed steps are for pages, links and choosing theta.
     for (int round = -1; round < rounds; ++round) {
       const int steps = job.at(round < 0 ? "warmup" : "steps");
-      ShowProgress(options,
-                   StrCat(model.name, ", round ", round + 1, " of ", rounds));
       for (i = 0; i < runs.size(); ++i) {
         for (int step = 0; step < steps; ++step) {
           const Json sample = runs[i]->Step();
@@ -155,7 +144,6 @@ Json RankMain(const Json& job, Options options) {
         }
       }
     }
-    ShowProgress(options, "");
     for (i = 0; i < runs.size(); ++i) runs[i]->CheckSameBits();
   } catch (const std::exception& error) {
     throw std::runtime_error(StrCat(

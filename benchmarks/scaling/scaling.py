@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import pathlib
+import sys
 from typing import Any
 
 from lib import models, report
@@ -118,13 +119,6 @@ def print_rows(rows: list[report.Row]) -> None:
          "buckets": "{buckets:.0f}"}), flush=True)
 
 
-def print_sweep(rows: list[report.Row]) -> None:
-    best = min(rows, key=lambda row: row["iteration_ms"])
-    print(f"The bucket size that chose itself takes "
-          f"{rows[0]['iteration_ms'] / best['iteration_ms']:.3f} of the "
-          f"best's time ({best['label']}).", flush=True)
-
-
 def link_name(text: str) -> str:
     if text not in ("shm", "tcp") and not text.replace(".", "", 1).isdigit():
         raise argparse.ArgumentTypeError(
@@ -164,11 +158,16 @@ def main() -> None:
     modes = sweep_modes() if args.sweep else [MODES[m] for m in args.modes]
     rows = []
     for place in itertools.product(args.models, args.links, args.ranks):
+        if sys.stderr.isatty():  # The table overwrites this.
+            print(*place, "...", end="\r", file=sys.stderr, flush=True)
         cell = run_cell(args, *place, modes)
         report.append_json(args.json, cell)
         print_rows(cell)
         if args.sweep:
-            print_sweep(cell)
+            best = min(cell, key=lambda row: row["iteration_ms"])
+            print("The bucket size that chose itself takes "
+                  f"{cell[0]['iteration_ms'] / best['iteration_ms']:.3f} of "
+                  f"the best's time ({best['label']}).", flush=True)
         rows += cell
     print("\nspeedup: of a step, against the first mode on the same link; "
           "scaling: images per second\nagainst one GPU without communication; "

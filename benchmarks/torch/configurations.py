@@ -52,12 +52,6 @@ class Recipe:
                 "chunk_elements": self.chunk_elements,
                 "warmup_steps": self.warmup_steps}
 
-    def kept_back(self) -> dict[str, Any]:
-        """Returns what DataParallel alone takes in addition."""
-        momentum = ({"momentum": self.momentum}
-                    if self.residual == "momentum" else {})
-        return {"residual": self.residual, **momentum}
-
 
 @dataclass
 class Trainee:
@@ -156,8 +150,11 @@ def _our_csc(ddp: DistributedDataParallel, group: Any, recipe: Recipe) -> None:
 
 def _data_parallel(compression: str | None) -> Callable[..., Trainee]:
     def build(model: nn.Module, group: Any, recipe: Recipe) -> Trainee:
-        csc = ({**recipe.csc(), **recipe.kept_back()}
-               if compression == "csc" else {})
+        csc: dict[str, Any] = {}
+        if compression == "csc":
+            csc = {**recipe.csc(), "residual": recipe.residual}
+            if recipe.residual == "momentum":
+                csc["momentum"] = recipe.momentum
         parallel = gft.DataParallel(model, process_group=group,
                                     compression=compression, **csc)
         return Trainee(parallel,

@@ -23,14 +23,14 @@ from lib.ranks import run_functions
 
 
 def _verify(backend: str, group: Any, size: int) -> None:
-    i = torch.arange(size // 4)
-    inputs = [((i * i + 13 * rank) % 11 - 5).float()
+    squares = torch.arange(size // 4) ** 2
+    inputs = [((squares + 13 * rank) % 11 - 5).float()
               for rank in range(dist.get_world_size())]
     want, mine = sum(inputs), inputs[dist.get_rank()]
     dist.all_reduce(mine, group=group)
     wrong = int((mine != want).sum())
     if wrong:
-        raise RuntimeError(f"{backend}: {wrong} of {len(i)} sums are wrong")
+        raise RuntimeError(f"{backend}: {wrong} of {len(mine)} sums are wrong")
 
 
 def _turn(group: Any, data: torch.Tensor, calls: int) -> list[float]:

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from lib import report  # noqa: E402
-
-Row = dict[str, Any]
+from lib.report import Row  # noqa: E402
 
 
 class Target(NamedTuple):

@@ -19,9 +19,6 @@
 #include "gradientflow/base/str_cat.h"
 
 namespace gradientflow::benchmarks {
-namespace {
-
-constexpr std::uint64_t kSplitSeed = 1998;
 
 // What is the same for every way to exchange gradients.
 struct Recipe {
@@ -32,6 +29,10 @@ struct Recipe {
   float momentum = 0;
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Recipe, hidden, epochs, batch, lr, momentum)
+
+namespace {
+
+constexpr std::uint64_t kSplitSeed = 1998;
 
 std::vector<std::size_t> Widths(const Recipe& recipe) {
   std::vector<std::size_t> widths = {kPixels};
@@ -66,8 +67,7 @@ class Trainer {
   }
   std::size_t Steps() const { return recipe_.epochs * StepsPerEpoch(); }
 
-  // Copies this rank's samples of a batch, given by positions in order.
-  void Gather(const std::size_t* samples);
+  // `samples` are the batch's: positions in the training set.
   void Step(std::size_t step, const std::size_t* samples);
   Status CheckSameWeights();
 
@@ -77,22 +77,16 @@ class Trainer {
   Network<float> network_;
   std::vector<float*> weights_;
   std::unique_ptr<GradientSession> session_;
-  Digits share_;
   std::uint64_t bytes_sent_ = 0;
 };
 
-void Trainer::Gather(const std::size_t* samples) {
-  const auto rank = static_cast<std::size_t>(session_->rank());
-  const auto size = static_cast<std::size_t>(session_->size());
-  share_ = Digits();
-  for (std::size_t i = rank; i < recipe_.batch; i += size) {
-    share_.Append(split_.train, samples[i]);
-  }
-}
-
 void Trainer::Step(std::size_t step, const std::size_t* samples) {
-  Gather(samples);
-  network_.Forward(share_.pixels, share_.labels);
+  Digits share;  // This rank's.
+  for (auto i = static_cast<std::size_t>(session_->rank()); i < recipe_.batch;
+       i += static_cast<std::size_t>(session_->size())) {
+    share.Append(split_.train, samples[i]);
+  }
+  network_.Forward(share.pixels, share.labels);
   // With this scale the mean over the ranks is the mean over the batch, even if
   // the ranks' shares of it differ by one sample.
   const float scale = session_->options().loss_scale *

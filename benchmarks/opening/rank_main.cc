@@ -43,7 +43,8 @@ void RunCollectives(Communicator& comm) {
   call.output = sum.data();
   call.count = sum.size();
   Must(comm.Run(call));
-  const auto expected = static_cast<float>(size * (size - 1) / 2);
+  const int total = size * (size - 1) / 2;
+  const auto expected = static_cast<float>(total);
   if (right && sum == std::vector<float>(sum.size(), expected)) return;
   throw std::runtime_error("a collective's result is wrong");
 }

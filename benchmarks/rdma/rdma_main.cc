@@ -22,7 +22,8 @@
 #include <thread>
 #include <vector>
 
-#include "benchmarks/median.h"
+#include "benchmarks/lib/median.h"
+#include "benchmarks/lib/must.h"
 #include "benchmarks/rdma/bare.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/collectives/collective.h"
@@ -56,12 +57,6 @@ double OnAll(int ranks, const std::function<void(int)>& body) {
       .count();
 }
 
-void Must(const Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "rdma: %s\n", status.ToString().c_str());
-  std::exit(1);
-}
-
 std::string PortOf(const std::string& devices, int rank) {
   return StrCat(devices, rank, ":1");
 }
@@ -83,12 +78,10 @@ struct Job {
       options.socket_ifname = "lo";
       options.algorithm = algorithm;
       options.rdma_devices = StrCat("=", PortOf(devices, rank));
-      auto opened = Communicator::Open(options);
-      Must(opened.status());
-      const auto memory = opened.value()->AllocateShared(bytes);
-      Must(memory.status());
-      data[static_cast<std::size_t>(rank)] = memory.value().data;
-      comms[static_cast<std::size_t>(rank)] = std::move(opened).value();
+      auto comm = Must(Communicator::Open(options));
+      data[static_cast<std::size_t>(rank)] =
+          Must(comm->AllocateShared(bytes)).data;
+      comms[static_cast<std::size_t>(rank)] = std::move(comm);
     });
   }
 
@@ -110,9 +103,8 @@ struct Job {
 struct Bare {
   Bare(const std::string& devices, int count, std::size_t floats) {
     for (int r = 0; r < count; ++r) {
-      auto rank = BareRank::Open(PortOf(devices, r), r, count, floats);
-      Must(rank.status());
-      ranks.push_back(std::move(rank).value());
+      ranks.push_back(
+          Must(BareRank::Open(PortOf(devices, r), r, count, floats)));
     }
     Must(BareRank::Link(ranks));
   }

@@ -45,7 +45,8 @@ class RemotePlaces {
   virtual ~RemotePlaces() = default;
 
   // Who is told of notices; those that come before are kept. Outlives this
-  // object's links, or is replaced by null.
+  // object's links, or is replaced by null: from then on no `done` of a Put()
+  // runs either, since whoever put is gone as well.
   virtual void SetSink(Sink* sink) = 0;
 
   // This rank's slot memory: 4096-aligned and zeroed, of the same size on all
@@ -68,9 +69,14 @@ class RemotePlaces {
   // Writes the pieces (at most 2, which are lent until `done` runs, and which
   // Reaches()) one behind another to `there`, in the memory of `peer`, and then
   // gives it the notice. `done` runs in Fabric::Poll() when the memory may be
-  // changed, which is not when the notice has arrived; it may be empty. Never
-  // blocks, and runs nothing. If the peer goes down, `done` does not run: the
-  // fabric has failed.
+  // changed, which is not when the notice has arrived; it may be empty. (What
+  // the peer writes there because it was given the notice does no harm.) Never
+  // blocks, and runs nothing.
+  //
+  // A peer that leaves in good order has been given all notices by then, and
+  // has given its own: those, and every `done`, run before its link is down. If
+  // the fabric fails, `done` does not run, and once the links are closed
+  // nothing touches any memory. A Put() to a peer that is down does nothing.
   virtual void Put(int peer, std::span<const ConstBufferView> pieces,
                    RemotePlace there, std::uint32_t notice, Done done) = 0;
 };

@@ -52,6 +52,7 @@ struct CallQuestion {
   std::optional<CostModel> alone = std::nullopt;
   bool all_share_memory = false;
   bool hosts_share_memory = false;  // Ranks of one host share memory.
+  bool all_place = false;           // As in CallGroup.
   bool narrow = false;              // The call reduces floats of 16 bits.
   bool few_links = false;           // As in CallGroup.
   // How calls are cut: see CutOf() in choose.h.
@@ -67,6 +68,11 @@ struct CallQuestion {
   // The same for messages in one direction, which keep the busiest rank half as
   // long as an exchange does, by which the costs are measured.
   LinkModel OneWay(double crossing, double share) const;
+  // By how much bytes take longer if many ranks send to each rank at the same
+  // time. Where ranks have places, the network has no loss that would slow the
+  // senders down one by one: it pauses all of them. The number is an assumption
+  // and not measured.
+  double Incast() const { return all_place && size() > 2 ? 1.3 : 1.0; }
   // The part of `blocks` blocks that hold an element, if `bytes` are cut into
   // so many. Empty ones are not sent.
   double Filled(double bytes, double blocks) const {
@@ -88,6 +94,8 @@ struct CollectiveAlgorithm {
     kMessages,   // The schedule only sends messages.
     kMayShare,   // One-sided inside hosts whose ranks share memory.
     kMustShare,  // One-sided everywhere: all ranks must share memory.
+    kMustPlace,  // Each rank writes its messages where they belong: all ranks
+                 // must have places for each other (RemotePlaces).
   };
 
   // The name in settings and reports: in lower case, unique for its collective.

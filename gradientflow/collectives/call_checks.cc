@@ -99,13 +99,18 @@ Status ValidateAlgorithm(CollectiveKind kind,
                   StrCat("algorithm ", algorithm->name, " is none of ",
                          Name(kind), "'s"));
   }
-  if (group.SharesAll() ||
-      algorithm->memory != CollectiveAlgorithm::Memory::kMustShare) {
-    return Status();
+  using Memory = CollectiveAlgorithm::Memory;
+  const char* needs = nullptr;
+  if (algorithm->memory == Memory::kMustShare && !group.SharesAll()) {
+    needs = "needs ranks that all share memory";
   }
+  if (algorithm->memory == Memory::kMustPlace && !group.PlacesAll()) {
+    needs = "needs ranks that can all write into each other's memory (RDMA)";
+  }
+  if (needs == nullptr) return Status();
   return Status(StatusCode::kInvalidArgument,
-                StrCat(Name(kind), " algorithm ", algorithm->name,
-                       " needs ranks that all share memory; use auto"));
+                StrCat(Name(kind), " algorithm ", algorithm->name, " ", needs,
+                       "; use auto"));
 }
 
 Status ValidateAllToAll(const CollectiveCall& call, const CallGroup& group) {

@@ -161,6 +161,7 @@ CallQuestion CallPlanner::QuestionOf(const CollectiveCall& call) const {
   question.alone = costs_.alone;
   question.all_share_memory = group_.all_share;
   question.hosts_share_memory = group_.hosts_share;
+  question.all_place = group_.all_place;
   question.narrow = IsGradientType(call.wire) && SizeOf(call.wire) == 2;
   question.few_links = group_.few_links;
   question.segment_bytes = cutting_.segment_bytes;
@@ -214,7 +215,8 @@ CallPlanner::Decision CallPlanner::NewDecision(
   Decision made;
   std::string why;
   if (wanted != nullptr) {
-    made.algorithm = RunnableAlgorithm(wanted, group_.size, group_.SharesAll());
+    made.algorithm = RunnableAlgorithm(wanted, group_.size, group_.SharesAll(),
+                                       group_.PlacesAll());
     why = call.algorithm != nullptr ? "asked for"
           : wanted == standing_     ? "the session's"
                                     : "the only one";
@@ -233,6 +235,7 @@ namespace {
 bool IsOneSided(const CollectiveAlgorithm& algorithm, const CallGroup& group) {
   switch (algorithm.memory) {
     case CollectiveAlgorithm::Memory::kMessages:
+    case CollectiveAlgorithm::Memory::kMustPlace:
       return false;
     case CollectiveAlgorithm::Memory::kMayShare:
       return group.hosts_share;
@@ -256,6 +259,8 @@ CallPlan CallPlanner::Plan(const CollectiveCall& call) {
   plan.algorithm = decision.algorithm;
   plan.why = decision.why;
   plan.one_sided = IsOneSided(*plan.algorithm, group_);
+  plan.placed =
+      plan.algorithm->memory == CollectiveAlgorithm::Memory::kMustPlace;
   if (!UsesCount(call)) {
     // Its parts differ between ranks, or it has nothing to cut.
     plan.count = plan.segment_elements = plan.segments = 1;

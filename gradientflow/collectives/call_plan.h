@@ -25,6 +25,8 @@ struct CallGroup {
   Topology topology;
   bool all_share = false;    // All ranks share memory.
   bool hosts_share = false;  // Ranks of one host share memory.
+  // All ranks have places for each other: see transports/remote_places.h.
+  bool all_place = false;
   // Links are made when they are needed, and are better not needed.
   bool few_links = false;
   // True if a call's buffers have the same dtype and extents on all ranks. In a
@@ -36,13 +38,15 @@ struct CallGroup {
 
   // True if a schedule may use shared memory between all ranks.
   bool SharesAll() const { return all_share || size == 1; }
+  // True if messages may be placed on all ranks.
+  bool PlacesAll() const { return all_place || size == 1; }
   int FabricRank(int r) const {
     return members.empty() ? r : members[static_cast<std::size_t>(r)];
   }
 };
 
 // Returns the group of the `ranks` of `all`, in that order. The new group
-// shares no memory, because the sync slots of the shared memory belong to
+// shares no memory and has no places, because the slots of both belong to
 // `all`. Errors: kInvalidArgument if a rank is not in `all` or is named twice,
 // or if this rank is not among `ranks`.
 Result<CallGroup> Subgroup(const CallGroup& all, GroupId id,
@@ -58,6 +62,7 @@ struct CallPlan {
   std::shared_ptr<const std::string> why;
   CostModels costs;  // By which an algorithm chooses among its variants.
   bool one_sided = false;
+  bool placed = false;      // Messages are placed: see Step::there.
   bool same_dtypes = true;  // As in CallGroup.
   std::size_t count = 0;    // Elements that are cut into segments.
   std::size_t segment_elements = 0;
@@ -110,7 +115,7 @@ constexpr std::uint64_t MixHash(std::uint64_t hash, std::uint64_t value) {
 }
 
 // Returns kInvalidArgument if `algorithm` is for another kind of call, or if
-// `group` lacks the memory that it needs. Null is OK.
+// `group` lacks the memory or the places that it needs. Null is OK.
 Status ValidateAlgorithm(CollectiveKind kind,
                          const CollectiveAlgorithm* algorithm,
                          const CallGroup& group);
@@ -150,6 +155,10 @@ class CallPlanner {
   void SetMixedDtypes() { group_.same_dtypes = false; }
   void SetNotSharing() {
     group_.all_share = group_.hosts_share = false;
+    decisions_.clear();
+  }
+  void SetNoPlaces() {
+    group_.all_place = false;
     decisions_.clear();
   }
   void SetCosts(const CostModels& costs) {

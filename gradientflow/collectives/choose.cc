@@ -92,12 +92,14 @@ std::string_view AllreduceNames() {
 
 // A stand-in may need a stand-in of its own; the last one runs anywhere.
 const CollectiveAlgorithm* RunnableAlgorithm(
-    const CollectiveAlgorithm* algorithm, int size, bool all_share) {
+    const CollectiveAlgorithm* algorithm, int size, bool all_share,
+    bool all_place) {
+  using Memory = CollectiveAlgorithm::Memory;
   const bool lacks_memory =
-      algorithm->memory == CollectiveAlgorithm::Memory::kMustShare &&
-      !all_share;
+      (algorithm->memory == Memory::kMustShare && !all_share) ||
+      (algorithm->memory == Memory::kMustPlace && !all_place);
   if (!lacks_memory && size <= algorithm->max_ranks) return algorithm;
-  return RunnableAlgorithm(algorithm->stand_in, size, all_share);
+  return RunnableAlgorithm(algorithm->stand_in, size, all_share, all_place);
 }
 
 LinkModel CallQuestion::Over(double crossing, double share) const {
@@ -151,8 +153,8 @@ SegmentCut CutOf(CollectiveKind kind, const CollectiveAlgorithm& algorithm,
 
 double PredictSeconds(CollectiveKind kind, const CollectiveAlgorithm& algorithm,
                       const CallQuestion& question, int* terms) {
-  if (RunnableAlgorithm(&algorithm, question.size(),
-                        question.all_share_memory) != &algorithm) {
+  if (RunnableAlgorithm(&algorithm, question.size(), question.all_share_memory,
+                        question.all_place) != &algorithm) {
     return kImpossible;
   }
   if (question.narrow && algorithm.partial_sums) return kImpossible;

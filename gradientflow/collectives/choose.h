@@ -26,9 +26,11 @@ Result<const CollectiveAlgorithm*> ParseAllreduceAlgorithm(
 std::string_view AllreduceNames();
 
 // Returns `algorithm` if `size` ranks can run it, else the algorithm that
-// stands in for it. `all_share` says whether all of the ranks share memory.
+// stands in for it. `all_share` says whether all of the ranks share memory,
+// `all_place` whether all have places for each other.
 const CollectiveAlgorithm* RunnableAlgorithm(
-    const CollectiveAlgorithm* algorithm, int size, bool all_share);
+    const CollectiveAlgorithm* algorithm, int size, bool all_share,
+    bool all_place = false);
 
 // How a call is cut into segments.
 struct SegmentCut {

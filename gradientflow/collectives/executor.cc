@@ -18,6 +18,8 @@
 //   Settle()  counts a segment that is done; the segment is idle again.
 //   Retire()  ends the operations at the front of a queue whose segments are
 //             all done. Their `done` runs from the queue of those that ended.
+//
+// executor_life.cc has whom calls wait for, and how they fail.
 namespace gradientflow {
 namespace {
 
@@ -42,6 +44,12 @@ Executor::Executor(const ExecutorArgs& args, const CallGroup& all,
       mailboxes_(args.arena),
       segment_args_{*args.fabric, args.arena,           *args.kernels, slabs_,
                     mailboxes_,   &Executor::OnMessage, this} {
+  if (args.places != nullptr && all.all_place) {
+    placed_ = std::make_unique<PlacedSlots>(
+        *args.places, *args.fabric,
+        PlacedLayoutFor(all.size, options.segment_bytes,
+                        options.segments_in_flight));
+  }
   auto calls = std::make_unique<GroupCalls>(all, costs, options);
   all_ = calls.get();
   groups_[all.id] = std::move(calls);
@@ -244,12 +252,18 @@ bool Executor::HasSlotsFor(const Queue& queue, const Schedule& schedule,
 }
 
 // Gives the segment the operation's next part. Returns false, and begins
-// nothing, if there are no slots for the syncs of the part.
+// nothing, if there are no slots for the syncs of the part, or if the slot for
+// what is placed is not free yet.
 bool Executor::StartNext(Queue* queue, Operation* operation, Segment* segment) {
   const Extent part = operation->NextPart();
   std::shared_ptr<const Schedule> schedule = ScheduleOf(*operation, part.count);
   const std::uint64_t syncs = SyncsIn(*schedule);
   if (syncs > 0 && !HasSlotsFor(*queue, *schedule, syncs)) return false;
+  Segment::Means means;
+  if (operation->plan.placed) {
+    if (placed_->Next(operation->call.channel) == nullptr) return false;
+    means.placed = placed_->Take(operation->call.channel);
+  }
   const std::uint64_t index = operation->launched++;
   const bool narrow = TraitsOf(operation->call.wire).scale_before_sum ||
                       TraitsOf(operation->call.dtype).scale_before_sum ||
@@ -259,10 +273,9 @@ bool Executor::StartNext(Queue* queue, Operation* operation, Segment* segment) {
       operation->op == kernels::ReduceOp::kSum) {
     std::swap(operation->pre, operation->post);
   }
-  const std::uint64_t first_sync = queue->next_sync;
+  means.first_sync = queue->next_sync;
   queue->next_sync += syncs;
-  segment->Start(operation, index, part.begin, part.count, std::move(schedule),
-                 first_sync);
+  segment->Start(operation, index, part, std::move(schedule), means);
   ++running_;
   return true;
 }
@@ -375,48 +388,16 @@ void Executor::Finish(const Operation& operation) {
   args_.fabric->CallDone(operation.group->id,
                          static_cast<int>(operation.call.channel),
                          operation.sequence);
-  ended_.Add(operation.done, operation.flags, Status());
-}
-
-// The fabric finds the calls that wait for a message of a departed rank. Calls
-// that wait for such a rank at a kSync are found here.
-void Executor::FailIfDeparted() {
-  std::vector<int> ranks;
-  for (const Queue* queue : busy_) {
-    for (const Segment* segment : queue->segments) {
-      if (!segment->idle()) segment->AddAwaited(&ranks);
-    }
+  if (placed_ != nullptr && operation.group == &all_->group) {
+    placed_->CallDone(operation.call.channel, operation.sequence);
   }
-  for (int rank : ranks) args_.fabric->FailIfDeparted(rank);
+  ended_.Add(operation.done, operation.flags, Status());
 }
 
 bool Executor::Busy(GroupId id, Channel channel) const {
   return !Find(id)
               ->queues[static_cast<std::size_t>(channel)]
               .operations.empty();
-}
-
-void Executor::FailAll(const Status& why) {
-  // After this poll the fabric has given back every buffer.
-  args_.fabric->Poll();
-  // A peer may have failed in a later call, and may have done its share of this
-  // one before.
-  AdvanceLocal();
-  Retire();
-  for (auto& segment : segments_) {
-    if (segment->idle()) continue;
-    segment->Retract();
-    segment->Reset();
-  }
-  running_ = 0;
-  for (Queue* queue : busy_) {
-    for (auto& operation : queue->operations) {
-      ended_.Add(operation->done, 0, why);
-    }
-    queue->operations.clear();
-  }
-  busy_.clear();
-  operations_ = 0;
 }
 
 void Executor::Trace(const Operation& operation) const {
@@ -427,21 +408,6 @@ void Executor::Trace(const Operation& operation) const {
                 StrCat(plan.segments, " segments, ", Name(plan.algorithm), " (",
                        *plan.why, ")"),
                 Seconds(args_.clock->Now() - operation.begin)));
-}
-
-Clock::Time Executor::StandsSince(Clock::Time now) {
-  Clock::Time since = now;
-  for (Queue* queue : busy_) {
-    const Operation& front = *queue->operations.front();
-    if (front.sequence != queue->front ||
-        front.advances() != queue->front_advances) {
-      queue->front = front.sequence;
-      queue->front_advances = front.advances();
-      queue->moved_at = now;
-    }
-    since = std::min(since, queue->moved_at);
-  }
-  return since;
 }
 
 void Executor::TrimScratch(Clock::Time now) {
@@ -455,28 +421,6 @@ std::size_t Executor::free_scratch_bytes() const {
   std::size_t bytes = slabs_.free_bytes();
   for (const auto& segment : segments_) bytes += segment->kept_bytes();
   return bytes;
-}
-
-std::vector<int> Executor::AwaitedRanks() const {
-  std::vector<int> ranks = args_.fabric->AwaitedPeers();
-  for (const Queue* queue : busy_) {
-    for (const Segment* segment : queue->segments) {
-      if (!segment->idle()) segment->AddAwaited(&ranks);
-    }
-  }
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  return ranks;
-}
-
-std::string Executor::OldestCall() const {
-  std::string text;
-  for (const Queue* queue : busy_) {
-    const Operation& operation = *queue->operations.front();
-    text += StrCat(text.empty() ? "" : " and in ",
-                   Describe(operation.call, operation.sequence));
-  }
-  return text;
 }
 
 }  // namespace gradientflow

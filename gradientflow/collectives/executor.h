@@ -13,12 +13,14 @@
 #include "gradientflow/base/clock.h"
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/collectives/collective.h"
+#include "gradientflow/collectives/placed_slots.h"
 #include "gradientflow/collectives/segment.h"
 #include "gradientflow/observe/logger.h"
 #include "gradientflow/observe/recorder.h"
 #include "kernels/kernels.h"
 #include "transports/arena.h"
 #include "transports/fabric.h"
+#include "transports/remote_places.h"
 
 namespace gradientflow {
 
@@ -41,6 +43,9 @@ struct ExecutorArgs {
   const Clock* clock = nullptr;
   Recorder* recorder = nullptr;
   Logger* logger = nullptr;
+  // Null unless this rank can write to the memory of all others. REQUIRES slot
+  // memory of PlacedSlotBytes() if the group of all ranks has all_place.
+  RemotePlaces* places = nullptr;
 };
 
 // Collectives over a fabric. The executor cuts each call into segments and runs
@@ -103,6 +108,12 @@ class Executor final : public Collective {
     all_->group.all_share = all_->group.hosts_share = false;
     all_->planner.SetNotSharing();
     schedules_.clear();
+  }
+  // Sets CallGroup::all_place to false for the group of all ranks, so that no
+  // message is placed. REQUIRES the same as SetMixedDtypes().
+  void SetNoPlaces() {
+    all_->group.all_place = false;
+    all_->planner.SetNoPlaces();
   }
   const CallGroup& group() const { return all_->group; }
 
@@ -172,6 +183,7 @@ class Executor final : public Collective {
   Mailboxes mailboxes_;
   std::uint64_t advances_ = 0;
   SegmentArgs segment_args_;
+  std::unique_ptr<PlacedSlots> placed_;  // May be null.
   // Includes group 0, which is all_.
   std::unordered_map<GroupId, std::unique_ptr<GroupCalls>> groups_;
   GroupCalls* all_ = nullptr;

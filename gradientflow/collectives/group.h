@@ -39,6 +39,8 @@ Slice Scratch(std::size_t begin, std::size_t count);
 Extent SubBlock(Extent range, int size, int b);
 
 Step Send(int peer, Slice src);
+// A message of which the sender knows where it lands: Step::there.
+Step SendTo(int peer, Slice src, Slice there);
 Step Recv(int peer, Slice dst);
 Step Copy(Slice src, Slice dst);
 Step Sync();

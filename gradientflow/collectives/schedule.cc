@@ -83,6 +83,12 @@ Step Send(int peer, Slice src) {
   return step;
 }
 
+Step SendTo(int peer, Slice src, Slice there) {
+  Step step = Send(peer, src);
+  step.there = there;
+  return step;
+}
+
 Step Recv(int peer, Slice dst) {
   Step step;
   step.kind = Step::Kind::kRecv;

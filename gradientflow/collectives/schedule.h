@@ -52,6 +52,11 @@ struct Step {
   int peer = -1;  // For kSend, kRecv and kPull.
   Slice src;
   Slice dst;
+  // For kSend, where messages are placed (CollectiveAlgorithm::kMustPlace): the
+  // peer's slice of kScratch or kData in which the message lands, which is the
+  // `dst` of the kRecv that it matches. In kScratch it is one of landings that
+  // all have the same length and lie one behind another from offset 0 on.
+  Slice there;
 
   // For kReduceMany: src is the first of `sources` landings of src.count
   // elements each. They lie one behind another and come from the other ranks in

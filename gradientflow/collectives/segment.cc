@@ -16,7 +16,7 @@
 // A received message lands in scratch (to be reduced), in the buffer itself,
 // or, if it has to be converted or the buffer has gaps there, in an image of
 // wire bytes. The local steps are in segment_local.cc, those on shared memory
-// in segment_shared.cc.
+// in segment_shared.cc, and messages that are placed in segment_placed.cc.
 namespace gradientflow {
 namespace {
 
@@ -30,23 +30,23 @@ Segment::~Segment() {
   if (bounce_.data != nullptr) args_.arena->Free(bounce_);
 }
 
-void Segment::Start(Operation* operation, std::uint64_t index,
-                    std::size_t begin, std::size_t count,
+void Segment::Start(Operation* operation, std::uint64_t index, Extent part,
                     std::shared_ptr<const Schedule> schedule,
-                    std::uint64_t first_sync) {
+                    const Means& means) {
   operation_ = operation;
   index_ = index;
-  begin_ = begin;
-  count_ = count;
+  begin_ = part.begin;
+  count_ = part.count;
   schedule_ = std::move(schedule);
-  first_sync_ = sync_ = first_sync;
+  first_sync_ = sync_ = means.first_sync;
+  placed_ = means.placed;
   data_ = operation->data;
   dtype_ = shown_dtype_ = operation->call.dtype;
-  data_begin_ = begin;
+  data_begin_ = begin_;
   const auto ranks = static_cast<std::size_t>(operation->group->size);
   sent_.assign(ranks, 0);
   received_.assign(ranks, 0);
-  if (schedule_->scratch_elements > 0) {
+  if (schedule_->scratch_elements > 0 && placed_ == nullptr) {
     scratch_ =
         args_.slabs.Take(schedule_->scratch_elements * operation->wire_bytes());
     scratch_elements_ = Elements(scratch_.data(), operation->wire_bytes());
@@ -68,6 +68,8 @@ void Segment::Reset() {
   }
   args_.slabs.Give(std::exchange(scratch_, Slabs::Slab()));
   args_.slabs.Give(std::exchange(image_, Slabs::Slab()));
+  if (placed_ != nullptr) std::exchange(placed_, nullptr)->End();
+  lent_ = 0;
   operation_ = nullptr;
   schedule_.reset();
   done_ = false;
@@ -113,6 +115,7 @@ const Elements& Segment::MemoryOf(const Slice& slice) const {
 }
 
 std::byte* Segment::Scratch(std::size_t elements) const {
+  if (placed_ != nullptr) return PlacedScratch(elements);
   return scratch_.data() + elements * operation_->wire_bytes();
 }
 
@@ -131,6 +134,23 @@ std::byte* Segment::Image(const Slice& slice) {
     image_ = args_.slabs.Take(count_ * operation_->wire_bytes());
   }
   return image_.data() + slice.offset * operation_->wire_bytes();
+}
+
+// Of the call and the segment, for peers that come to it.
+std::uint64_t Segment::PartSignature() const {
+  return MixHash(MixHash(operation_->signature, operation_->sequence), index_);
+}
+
+Status Segment::AnotherCall(int rank) const {
+  const CollectiveCall& call = operation_->call;
+  return Status(
+      StatusCode::kInvalidArgument,
+      StrCat("rank ", rank, " came to another call than rank ",
+             args_.fabric.rank(), ": ", Name(call.kind), " ",
+             operation_->sequence, " of ", call.count, " ", Name(call.dtype),
+             ", step ", call.step, " bucket ", call.bucket,
+             "; kind, dtype, operation, count, step or place in the "
+             "pool differ"));
 }
 
 // Identifies a message to OnMessage(): the segment's slot, the parity of the
@@ -168,6 +188,9 @@ bool Segment::Advance(int looks) {
     }
     NextRound();
   }
+  if (lent_ > 0) return moved;
+  if (placed_ != nullptr) status_ = placed_->CheckAllAwaited();
+  if (!status_.ok()) return true;
   if (staged_) Unstage();
   if (nonfinite_ != 0) flags_ |= kFlagNonfinite;
   done_ = true;
@@ -219,6 +242,7 @@ void Segment::PostEarlyReceives() {
 }
 
 void Segment::PostRound() {
+  if (placed_ != nullptr) return PostPlacedRound();
   // Receives go first, so that what arrives finds its place.
   PostReceives(round_);
   PostEarlyReceives();
@@ -274,25 +298,45 @@ const std::byte* Segment::WireImage(const Step& step) {
   for (const Encoded& encoded : encoded_) {
     if (Same(encoded.slice, step.src)) return encoded.wire;
   }
-  const CollectiveCall& call = operation_->call;
   const bool result = step.last && converts();
   std::byte* wire = result ? Image(step.src)
                            : NewSlot(count * operation_->wire_bytes(), round_);
+  Pack(step, wire);
+  encoded_.push_back({step.src, wire});
+  return wire;
+}
+
+// Writes what a kSend sends to `wire`, and settles the data if the step does.
+void Segment::Pack(const Step& step, std::byte* wire) {
+  const DType to = operation_->call.wire;
+  const float scale = step.raw ? operation_->pre : 1.0F;
   const bool settle = step.settle && (converts() || scale != 1.0F);
-  memory.ForEachRun(
-      begin, count, [&](std::byte* run, std::size_t n, std::size_t offset) {
+  MemoryOf(step.src).ForEachRun(
+      Position(step.src), step.src.count,
+      [&](std::byte* run, std::size_t n, std::size_t offset) {
         args_.kernels.convert(
-            {run, dtype_, wire + offset * operation_->wire_bytes(), call.wire,
+            {run, dtype_, wire + offset * operation_->wire_bytes(), to,
              settle ? run : nullptr, n, scale,
              nonfinite(step.settle && converts()),
              step.last ? Unscale() : 1.0F},
             nullptr);
       });
-  encoded_.push_back({step.src, wire});
-  return wire;
+}
+
+// Writes a result that has come in its wire form to the data.
+void Segment::Unpack(const Slice& dst, const std::byte* wire) {
+  const DType from = operation_->call.wire;
+  data_.ForEachRun(Position(dst), dst.count,
+                   [&](std::byte* run, std::size_t n, std::size_t offset) {
+                     args_.kernels.convert(
+                         {wire + offset * operation_->wire_bytes(), from, run,
+                          dtype_, nullptr, n, Unscale(), nonfinite(converts())},
+                         nullptr);
+                   });
 }
 
 void Segment::OnMessage(std::uint32_t step, std::uint32_t flags) {
+  if (placed_ != nullptr) return OnPlaced(step, flags);
   const std::size_t parity = step >> 31;
   const std::uint32_t index = step & 0x7FFFFFFF;
   const std::size_t round = round_ % 2 == parity ? round_ : round_ + 1;
@@ -301,16 +345,7 @@ void Segment::OnMessage(std::uint32_t step, std::uint32_t flags) {
   flags_ |= flags & kFlagNonfinite;
   for (const Decode& decode : traffic.decodes) {
     if (decode.step != index) continue;
-    const Step& from = schedule_->rounds[round][index];
-    const CollectiveCall& call = operation_->call;
-    data_.ForEachRun(
-        Position(from.dst), from.dst.count,
-        [&](std::byte* run, std::size_t n, std::size_t offset) {
-          args_.kernels.convert(
-              {decode.wire + offset * operation_->wire_bytes(), call.wire, run,
-               dtype_, nullptr, n, Unscale(), nonfinite(converts())},
-              nullptr);
-        });
+    Unpack(schedule_->rounds[round][index].dst, decode.wire);
   }
 }
 

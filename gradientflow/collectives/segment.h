@@ -7,6 +7,7 @@
 
 #include "gradientflow/collectives/mailboxes.h"
 #include "gradientflow/collectives/operation.h"
+#include "gradientflow/collectives/placed_slots.h"
 #include "gradientflow/collectives/slabs.h"
 #include "kernels/kernels.h"
 #include "transports/arena.h"
@@ -42,10 +43,14 @@ class Segment {
 
   // Starts on elements [begin, begin + count) of each block. `first_sync` is
   // the number of the schedule's first kSync; the following ones count on from
-  // it.
-  void Start(Operation* operation, std::uint64_t index, std::size_t begin,
-             std::size_t count, std::shared_ptr<const Schedule> schedule,
-             std::uint64_t first_sync);
+  // it. If the schedule's messages are placed, the segment has the slot for
+  // itself until Reset().
+  struct Means {
+    std::uint64_t first_sync = 0;
+    PlacedSlot* placed = nullptr;
+  };
+  void Start(Operation* operation, std::uint64_t index, Extent part,
+             std::shared_ptr<const Schedule> schedule, const Means& means);
 
   // A message has ended well. `step` is the low half of the cookie that the
   // fabric got.
@@ -70,8 +75,11 @@ class Segment {
   std::size_t begin() const { return begin_; }
   std::size_t count() const { return count_; }
   std::uint32_t flags() const { return flags_; }
-  // Appends the ranks that have not come to the current kSync.
+  // Appends the ranks that have not come to the current kSync, or have not
+  // placed what this round awaits.
   void AddAwaited(std::vector<int>* ranks) const;
+  // The fabric has failed, so that what was put is not lent any more.
+  void PutsAreOver() { lent_ = 0; }
   // Takes back the syncs of the part under way, before this rank's memory
   // changes hands. A peer that still reads that memory finds at its next kSync
   // that this rank is gone, and knows that what it read is void. Parts that are
@@ -129,6 +137,20 @@ class Segment {
   void NextRound();
   void PostRecv(const Step& step, std::uint32_t index, std::size_t round);
   const std::byte* WireImage(const Step& step);
+  void Pack(const Step& step, std::byte* wire);
+  void Unpack(const Slice& dst, const std::byte* wire);
+  std::uint64_t PartSignature() const;
+  Status AnotherCall(int rank) const;
+  std::byte* PlacedScratch(std::size_t elements) const;
+  void PostPlacedRound();
+  void PutContribution(const Step& step, std::uint32_t index);
+  void PutSum(const Step& step);
+  RemotePlace ResultPlace(const Slice& block) const;
+  std::byte* Reachable(const Slice& slice) const;
+  void AwaitPlaced(const Step& step, std::uint32_t index);
+  void TakePlaced(const Step& step, std::uint32_t flags);
+  void OnPlaced(std::uint32_t step, std::uint32_t flags);
+  void AddUnplaced(std::vector<int>* ranks) const;
   bool RunLocal(const Step& step, int looks);
   void RunReduce(const Step& step);
   void RunReduceMany(const Step& step);
@@ -184,6 +206,9 @@ class Segment {
   std::vector<Encoded> encoded_;
   Slabs::Slab scratch_;
   Slabs::Slab image_;  // See Image(); taken at the first use.
+
+  PlacedSlot* placed_ = nullptr;  // Null unless messages are placed.
+  int lent_ = 0;  // Contributions that leave from memory that is lent.
 
   std::uint64_t first_sync_ = 0;  // Number of the part's first kSync,
   std::uint64_t sync_ = 0;        // and of the next one.

@@ -182,8 +182,7 @@ std::size_t Segment::OutputEnd() const {
 // `arrived` is stored last, with release: a peer that sees it sees the rest.
 void Segment::Publish(SyncSlot* slot) {
   slot->offset = shown_ == nullptr ? 0 : args_.arena->OffsetOf(shown_);
-  slot->signature =
-      MixHash(MixHash(operation_->signature, operation_->sequence), index_);
+  slot->signature = PartSignature();
   slot->flags = (copied_ ? kCopied : 0) |
                 (nonfinite_ != 0 ? kFlagNonfinite : flags_ & kFlagNonfinite);
   slot->arrived.store(sync_, std::memory_order_release);
@@ -243,14 +242,7 @@ bool Segment::Collect(int slot) {
   for (int rank : members) {
     const SyncSlot& theirs = args_.arena->slot(rank, slot);
     if (theirs.signature != mine.signature) {
-      status_ = Status(StatusCode::kInvalidArgument,
-                       StrCat("rank ", rank, " came to another call than rank ",
-                              args_.fabric.rank(), ": ", Name(call.kind), " ",
-                              operation_->sequence, " of ", call.count, " ",
-                              Name(call.dtype), ", step ", call.step,
-                              " bucket ", call.bucket,
-                              "; kind, dtype, operation, count, step or place "
-                              "in the pool differ"));
+      status_ = AnotherCall(rank);
       return false;
     }
     flags_ |= theirs.flags & kFlagNonfinite;
@@ -382,6 +374,7 @@ void Segment::CountShared(std::size_t elements, int peers, int ways) {
 }
 
 void Segment::AddAwaited(std::vector<int>* ranks) const {
+  if (placed_ != nullptr) return AddUnplaced(ranks);
   if (!published_) return;
   for (int rank : args_.arena->members()) {
     const SyncSlot& theirs = args_.arena->slot(rank, SlotOf(sync_));

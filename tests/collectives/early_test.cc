@@ -74,13 +74,16 @@ std::vector<Bytes> RunAll(int size, std::size_t early_bytes) {
   setup.size = size;
   setup.memory = false;
   setup.early_bytes = early_bytes;
+  setup.places = true;
   std::vector<Bytes> results(static_cast<std::size_t>(size));
   OnRanks(setup, [&](TestRank& rank) {
     Random late(static_cast<std::uint64_t>(rank.rank()));
     std::uint64_t seed = 0;
     for (const CollectiveKind kind : kKinds) {
       for (const CollectiveAlgorithm* algorithm : AlgorithmsOf(kind)) {
-        if (RunnableAlgorithm(algorithm, size, false) != algorithm) continue;
+        if (RunnableAlgorithm(algorithm, size, false, true) != algorithm) {
+          continue;
+        }
         std::vector<std::unique_ptr<MadeCall>> made;
         for (const std::size_t count : {0UL, 1UL, 997UL, 10'007UL}) {
           made.push_back(std::make_unique<MadeCall>(

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <barrier>
+#include <chrono>
 #include <cmath>
 #include <thread>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/collectives/placed_layout.h"
 #include "kernels/kernels.h"
 #include "transports/poller.h"
 #include "transports/shm/shm_options.h"
@@ -58,6 +60,7 @@ CallGroup GroupOf(const RanksSetup& setup, int rank) {
   }
   group.hosts_share = setup.memory && setup.size > 1;
   group.all_share = group.hosts_share && per_host >= setup.size;
+  group.all_place = setup.places && setup.size > 1;
   group.same_dtypes = setup.same_dtypes;
   return group;
 }
@@ -66,20 +69,29 @@ CallGroup GroupOf(const RanksSetup& setup, int rank) {
 
 std::string Describe(const RanksSetup& setup) {
   return StrCat(setup.size, " ranks by ", setup.memory ? "memory" : "messages",
-                ", ", setup.ranks_per_host, " a host");
+                ", ", setup.ranks_per_host, " a host",
+                setup.places ? StrCat(", places, seed ", setup.seed) : "");
 }
 
 TestRank::TestRank(const RanksSetup& setup, int rank,
-                   std::shared_ptr<InprocGroup> group)
-    : inproc_(std::move(group)), group_(GroupOf(setup, rank)) {
+                   std::shared_ptr<InprocGroup> group,
+                   std::shared_ptr<PlacesNetwork> network)
+    : inproc_(std::move(group)),
+      network_(std::move(network)),
+      group_(GroupOf(setup, rank)) {
   Result<std::unique_ptr<Poller>> poller = Poller::Create();
   FabricOptions fabric_options;
   fabric_options.early_bytes = setup.early_bytes;
   fabric_ = std::make_unique<Fabric>(rank, setup.size, clock_,
                                      std::move(poller).value(), fabric_options);
-  Result<std::vector<std::unique_ptr<Link>>> links =
-      inproc_->Connect(rank, &fabric_->poller(), fabric_.get());
-  fabric_->Connect(std::move(links).value());
+  LinkEvents* events = fabric_.get();
+  if (places() != nullptr) {
+    link_events_ = std::make_unique<PlacedLinkEvents>(*fabric_, *places());
+    events = link_events_.get();
+  }
+  auto links = inproc_->Connect(rank, &fabric_->poller(), events).value();
+  if (places() != nullptr) links = WithPlaces(std::move(links), *places());
+  fabric_->Connect(std::move(links));
   if (group_.hosts_share) {
     std::vector<int> members;
     for (int r = 0; r < setup.size; ++r) {
@@ -93,8 +105,8 @@ TestRank::TestRank(const RanksSetup& setup, int rank,
   options.segment_bytes = setup.segment_bytes;
   options.segments_in_flight = setup.segments_in_flight;
   executor_ = std::make_unique<Executor>(
-      ExecutorArgs{fabric_.get(), arena_.get(), &kernels::CpuKernels(), &clock_,
-                   nullptr, nullptr},
+      ExecutorArgs{fabric_.get(), arena_.get(), setup.kernels, &clock_, nullptr,
+                   nullptr, places()},
       group_, TypicalCostModels(), options);
 }
 
@@ -106,6 +118,12 @@ void TestRank::Drive(Collective* front, const std::function<bool()>& done) {
   }
 }
 
+void TestRank::Depart() {
+  fabric_->Leave(std::chrono::seconds(10));
+  executor_.reset();
+  fabric_.reset();
+}
+
 void OnRanks(const RanksSetup& setup,
              const std::function<void(TestRank&)>& body) {
   ShmOptions shm;
@@ -114,13 +132,21 @@ void OnRanks(const RanksSetup& setup,
   Result<std::shared_ptr<InprocGroup>> group =
       InprocGroup::Create(setup.size, shm);
   ASSERT_TRUE(group.ok()) << group.status().message();
+  std::shared_ptr<PlacesNetwork> network;
+  if (setup.places) {
+    network = std::make_shared<PlacesNetwork>(
+        setup.size,
+        PlacedSlotBytes(setup.size, setup.segment_bytes,
+                        setup.segments_in_flight),
+        setup.seed);
+  }
   std::barrier<> through(setup.size);
   std::vector<std::thread> threads;
   for (int r = 0; r < setup.size; ++r) {
     threads.emplace_back([&, r] {
-      TestRank rank(setup, r, group.value());
+      TestRank rank(setup, r, group.value(), network);
       body(rank);
-      if (::testing::Test::HasFailure()) {
+      if (::testing::Test::HasFailure() && !rank.departed()) {
         // If a body gives up, no other rank may wait for it.
         rank.fabric().Fail(Status(StatusCode::kAborted, "the test has failed"));
         rank.executor().Poll();
@@ -129,6 +155,8 @@ void OnRanks(const RanksSetup& setup,
     });
   }
   for (std::thread& thread : threads) thread.join();
+  if (network == nullptr) return;
+  EXPECT_EQ(network->error(), "") << Describe(setup);
 }
 
 void Ending::OnDone(void* self, std::uint64_t, std::uint32_t flags,
@@ -143,7 +171,8 @@ std::vector<const CollectiveAlgorithm*> AlgorithmsFor(const RanksSetup& setup) {
   std::vector<const CollectiveAlgorithm*> algorithms = {nullptr};
   const bool all_share = setup.memory && setup.ranks_per_host == 0;
   for (const CollectiveAlgorithm* algorithm : allreduce::kTable) {
-    if (RunnableAlgorithm(algorithm, setup.size, all_share) == algorithm) {
+    if (RunnableAlgorithm(algorithm, setup.size, all_share, setup.places) ==
+        algorithm) {
       algorithms.push_back(algorithm);
     }
   }

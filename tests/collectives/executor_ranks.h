@@ -14,6 +14,8 @@
 #include "gradientflow/base/status.h"
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/collectives/executor.h"
+#include "kernels/kernels.h"
+#include "tests/transports/thread_places.h"
 #include "transports/arena.h"
 #include "transports/fabric.h"
 #include "transports/inproc/create.h"
@@ -29,14 +31,19 @@ struct RanksSetup {
   std::size_t segment_bytes = 4096;
   int segments_in_flight = 3;
   std::size_t early_bytes = FabricOptions().early_bytes;
+  bool places = false;     // Ranks have places for each other.
+  std::uint64_t seed = 1;  // By which the network of the places delivers.
+  const kernels::CpuKernelTable* kernels = &kernels::CpuKernels();
 };
 std::string Describe(const RanksSetup& setup);
 
 // One of the ranks; used on its own thread.
 class TestRank {
  public:
+  // `network` is null if the ranks have no places.
   TestRank(const RanksSetup& setup, int rank,
-           std::shared_ptr<InprocGroup> group);
+           std::shared_ptr<InprocGroup> group,
+           std::shared_ptr<PlacesNetwork> network);
   TestRank(const TestRank&) = delete;
   TestRank& operator=(const TestRank&) = delete;
 
@@ -44,19 +51,29 @@ class TestRank {
   int size() const { return group_.size; }
   const CallGroup& group() const { return group_; }
   SharedArena* arena() const { return arena_.get(); }  // Null: no memory.
+  // Null: no places.
+  ThreadPlaces* places() const {
+    return network_ == nullptr ? nullptr : &network_->places(rank());
+  }
+  PlacesNetwork& network() { return *network_; }
   Fabric& fabric() { return *fabric_; }
   Executor& executor() { return *executor_; }
 
   // Polls `front`, if it is not null, and the executor until `done`.
   void Drive(Collective* front, const std::function<bool()>& done);
   void Drive(const std::function<bool()>& done) { Drive(nullptr, done); }
+  // Says good-bye and closes; only rank() and size() may be used after that.
+  void Depart();
+  bool departed() const { return fabric_ == nullptr; }
 
  private:
   const SteadyClock clock_;
   const std::shared_ptr<InprocGroup> inproc_;
+  const std::shared_ptr<PlacesNetwork> network_;
   CallGroup group_;
   std::unique_ptr<SharedArena> arena_;
   std::unique_ptr<Fabric> fabric_;
+  std::unique_ptr<PlacedLinkEvents> link_events_;
   std::unique_ptr<Executor> executor_;
 };
 

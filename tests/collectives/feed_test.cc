@@ -12,6 +12,7 @@
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/base/workers.h"
 #include "tests/collectives/executor_ranks.h"
+#include "tests/transports/thread_places.h"
 
 // Allreduces whose buffer fills while they run, and whose results are taken
 // from it part by part.
@@ -86,12 +87,16 @@ CollectiveCall CallOf(DType dtype, DType wire, std::size_t count,
   return call;
 }
 
-// Memory of a call: from the arena on even ranks, so that both paths run.
+// Memory of a call: on even ranks in the arena, or where the network reaches
+// it, so that both paths run.
 class Memory {
  public:
   Memory(TestRank& rank, std::size_t bytes) : arena_(rank.arena()) {
     if (arena_ == nullptr || rank.rank() % 2 != 0) {
       own_.resize(bytes + 1);
+      if (rank.places() == nullptr || rank.rank() % 2 != 0) return;
+      places_ = rank.places();
+      places_->Register(own_.data(), own_.size());
       return;
     }
     Result<BufferView> view = arena_->Allocate(bytes);
@@ -100,6 +105,7 @@ class Memory {
   }
   ~Memory() {
     if (view_.data != nullptr) arena_->Free(view_);
+    if (places_ != nullptr) places_->Deregister(own_.data());
   }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
@@ -109,6 +115,7 @@ class Memory {
   SharedArena* const arena_;
   BufferView view_;
   std::vector<std::byte> own_;
+  ThreadPlaces* places_ = nullptr;
 };
 
 struct Types {
@@ -162,7 +169,8 @@ TEST(Feed, GivesWhatAWholeBufferGives) {
   for (int size : {1, 2, 3, 5}) {
     for (bool memory : {true, false}) {
       for (int per_host : {0, 2}) {
-        const RanksSetup setup = {size, memory, per_host};
+        RanksSetup setup = {size, memory, per_host};
+        setup.places = !memory;
         OnRanks(setup, [&](TestRank& rank) {
           for (Algorithm algorithm : AlgorithmsFor(setup)) {
             for (const Types& types : kTypes) {
@@ -279,15 +287,17 @@ TEST(Feed, IsForAllreducesOfGradients) {
 }
 
 TEST(Feed, IsLeftAloneAfterAFailure) {
-  for (bool memory : {true, false}) {
-    OnRanks({3, memory}, [&](TestRank& rank) {
+  for (Algorithm algorithm :
+       {&allreduce::kShared, &allreduce::kGdraa, &allreduce::kTwoSync}) {
+    RanksSetup setup = {3, algorithm == &allreduce::kShared};
+    setup.places = !setup.memory;
+    OnRanks(setup, [&](TestRank& rank) {
       std::vector<float> a = Contribution(rank.rank(), 30000, 1);
       auto feed =
           std::make_unique<Trickle>(DType::kFloat32, Encode(DType::kFloat32, a),
                                     reinterpret_cast<std::byte*>(a.data()), 9);
       CollectiveCall call =
-          CallOf(DType::kFloat32, DType::kFloat32, 30000,
-                 memory ? &allreduce::kShared : &allreduce::kTwoSync, a.data());
+          CallOf(DType::kFloat32, DType::kFloat32, 30000, algorithm, a.data());
       call.feed = feed.get();
       Ending ending;
       rank.executor().Start(call, ending.done());

@@ -9,6 +9,7 @@
 #include "gradientflow/base/str_cat.h"
 #include "kernels/kernels.h"
 #include "tests/collectives/executor_ranks.h"
+#include "tests/transports/thread_places.h"
 #include "transports/arena.h"
 
 // Allreduces in which some ranks contribute their pool and others values packed
@@ -59,6 +60,9 @@ class Contributed {
       arena_ = rank.arena();
       shared_ = arena_->Allocate(own_.size()).value();
       std::copy(own_.begin(), own_.end(), shared_.data);
+    } else if (rank.places() != nullptr && rank.rank() % 4 != 3) {
+      places_ = rank.places();
+      places_->Register(own_.data(), own_.size());
     }
     const std::vector<std::byte> packed = Encode(dtype_, values);
     EachRun([&](std::byte* run, std::size_t at, std::size_t bytes) {
@@ -67,6 +71,7 @@ class Contributed {
   }
   ~Contributed() {
     if (arena_ != nullptr) arena_->Free(shared_);
+    if (places_ != nullptr) places_->Deregister(own_.data());
   }
   Contributed(const Contributed&) = delete;
   Contributed& operator=(const Contributed&) = delete;
@@ -108,6 +113,7 @@ class Contributed {
   std::vector<std::byte> own_;
   SharedArena* arena_ = nullptr;
   BufferView shared_;
+  ThreadPlaces* places_ = nullptr;
 };
 
 // Runs the case, and returns the result in the form that this rank's pool has
@@ -153,6 +159,7 @@ class Mixed : public ::testing::TestWithParam<std::tuple<int, bool, int>> {
   RanksSetup ranks() const {
     RanksSetup setup;
     std::tie(setup.size, setup.memory, setup.ranks_per_host) = GetParam();
+    setup.places = !setup.memory && setup.size > 1;
     setup.same_dtypes = false;
     return setup;
   }

@@ -74,6 +74,8 @@ TEST(Rounding, OfContributionsThatTravelOnceIsTheSameOverAllFabrics) {
     memory.size = size;
     RanksSetup messages = memory;
     messages.memory = false;
+    RanksSetup placed = messages;
+    placed.places = true;
     // One-sided segments are longer: the last count is cut in other places.
     for (const std::size_t count : {1, 7, 1031, 9001}) {
       const auto values = Contributions(size, count);
@@ -87,6 +89,9 @@ TEST(Rounding, OfContributionsThatTravelOnceIsTheSameOverAllFabrics) {
         call.algorithm = &allreduce::kOneRound;
         EXPECT_TRUE(Reduce(messages, call, values) == expected)
             << "one_round, " << count << " as " << Name(call.wire);
+        call.algorithm = &allreduce::kGdraa;
+        EXPECT_TRUE(Reduce(placed, call, values) == expected)
+            << "gdraa, " << count << " as " << Name(call.wire);
         call.algorithm = &allreduce::kShared;
         EXPECT_TRUE(Reduce(memory, call, values) == expected)
             << "shared, " << count << " as " << Name(call.wire);
@@ -125,12 +130,14 @@ TEST(Rounding, OverflowsWhoeverBringsTooMuchForTheWire) {
       RanksSetup setup;
       setup.size = size;
       setup.memory = share;
+      setup.places = !share;
       for (const Algorithm algorithm : std::vector<Algorithm>{
                nullptr, &allreduce::kTwoSync, &allreduce::kOneRound,
-               &allreduce::kShared, &allreduce::kOneSync}) {
-        const bool shares = algorithm == &allreduce::kShared ||
-                            algorithm == &allreduce::kOneSync;
-        if (shares && !share) continue;
+               &allreduce::kGdraa, &allreduce::kShared, &allreduce::kOneSync}) {
+        if (algorithm != nullptr &&
+            RunnableAlgorithm(algorithm, size, share, !share) != algorithm) {
+          continue;
+        }
         for (int who = 0; who < size; ++who) {
           std::vector<std::vector<float>> values(static_cast<std::size_t>(size),
                                                  std::vector<float>(37, 0.5F));

@@ -63,6 +63,12 @@ std::vector<int> Shuffled(int size, unsigned seed) {
   return turns;
 }
 
+SymbolicOptions OptionsFor(Algorithm algorithm) {
+  SymbolicOptions options;
+  options.placed = algorithm->memory == CollectiveAlgorithm::Memory::kMustPlace;
+  return options;
+}
+
 class AllreduceSchedule
     : public ::testing::TestWithParam<std::tuple<Algorithm, int>> {
  protected:
@@ -81,7 +87,8 @@ TEST_P(AllreduceSchedule, LeavesTheExactSumOnEveryRank) {
     }
     double factor = 0;
     for (int r = 0; r < size(); ++r) factor += std::ldexp(1.0, r % 40);
-    ASSERT_EQ(Execute(&ranks), "") << "count " << count;
+    ASSERT_EQ(Execute(&ranks, OptionsFor(algorithm())), "")
+        << "count " << count;
     for (std::size_t r = 0; r < ranks.size(); ++r) {
       for (std::size_t i = 0; i < count; ++i) {
         ASSERT_EQ(ranks[r].data[i].value, factor * static_cast<double>(i + 1))
@@ -99,7 +106,7 @@ TEST_P(AllreduceSchedule, LeavesTheSameMeanBitsWithALossyWire) {
         auto ranks = Schedules(algorithm(), size(), count);
         FillWithFractions(static_cast<unsigned>(count), &ranks);
         const auto mean = MeanOf(ranks);
-        SymbolicOptions options;
+        SymbolicOptions options = OptionsFor(algorithm());
         options.wire_quantum = quantum;
         options.mean = scaling;
         options.unscales = size() > 1;
@@ -189,10 +196,10 @@ TEST(AllreduceSchedule, SumsMoreRanksThanOneStepTakes) {
   constexpr int kSize = 2 * kMaxReduceParties + 3;
   for (Algorithm algorithm : allreduce::kTable) {
     auto ranks =
-        Schedules(RunnableAlgorithm(algorithm, kSize, true), kSize, 150);
+        Schedules(RunnableAlgorithm(algorithm, kSize, true, true), kSize, 150);
     FillWithFractions(1, &ranks);
     const auto mean = MeanOf(ranks);
-    SymbolicOptions options;
+    SymbolicOptions options = OptionsFor(algorithm);
     options.wire_quantum = 1.0 / 1024;
     options.mean = MeanScaling::kAfterSum;
     ASSERT_EQ(Execute(&ranks, options), "") << algorithm->name;
@@ -265,6 +272,21 @@ TEST(SymbolicExecutor, NoticesWhatIsWrong) {
   ranks = Schedules(&allreduce::kRing, 3, 12);
   ranks[0].schedule.scratch_elements = 1;
   EXPECT_NE(Execute(&ranks).find("slice"), std::string::npos);
+
+  for (const bool placed : {false, true}) {
+    options = {};
+    options.placed = placed;
+    ranks = Schedules(&allreduce::kGdraa, 3, 12);
+    std::swap(ranks[2].schedule.rounds[0][0].there.offset,
+              ranks[0].schedule.rounds[0][2].there.offset);
+    EXPECT_NE(Execute(&ranks, options).find("elsewhere"), std::string::npos);
+  }
+  ranks = Schedules(&allreduce::kGdraa, 3, 12);
+  ranks[2].schedule.rounds[0][0].there.offset += 1;
+  EXPECT_NE(Execute(&ranks, options).find("between"), std::string::npos);
+  ranks = Schedules(&allreduce::kRing, 3, 12);
+  EXPECT_NE(Execute(&ranks, options).find("places 4 elements on 0"),
+            std::string::npos);
 }
 
 TEST(SymbolicExecutor, SeesBitsDifferWhereNobodySettles) {

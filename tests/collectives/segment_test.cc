@@ -69,8 +69,9 @@ class Rank {
     operation_.bytes_sent = &bytes_sent_;
     operation_.SetFactors();
     operation_.SetMemory();
-    segment_.Start(&operation_, 0, begin, count,
-                   std::make_shared<const Schedule>(std::move(schedule)), 1);
+    segment_.Start(&operation_, 0, {begin, count},
+                   std::make_shared<const Schedule>(std::move(schedule)),
+                   {.first_sync = 1});
   }
   // Drives the segment as far as it goes.
   void Drive() {

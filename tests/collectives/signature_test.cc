@@ -191,14 +191,16 @@ void ExpectNotTakenForOne(const RanksSetup& setup, const CollectiveCall& call,
 }
 
 TEST(Signature, AllItsBitsAreCompared) {
-  for (const bool memory : {true, false}) {
+  for (const CollectiveAlgorithm* algorithm :
+       {&allreduce::kShared, &allreduce::kGdraa, &allreduce::kTwoSync}) {
     for (const int shift : {0, 16, 32}) {
       RanksSetup setup;
       setup.size = 2;
-      setup.memory = memory;
+      setup.memory = algorithm == &allreduce::kShared;
+      setup.places = algorithm == &allreduce::kGdraa;
       CollectiveCall call;
       call.count = 100;
-      call.algorithm = memory ? &allreduce::kShared : &allreduce::kTwoSync;
+      call.algorithm = algorithm;
       ExpectNotTakenForOne(setup, call, shift);
     }
   }

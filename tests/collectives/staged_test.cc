@@ -41,6 +41,7 @@ class Staged : public ::testing::TestWithParam<std::tuple<int, bool, FakeLag>> {
     RanksSetup setup;
     setup.size = std::get<0>(GetParam());
     setup.memory = std::get<1>(GetParam());
+    setup.places = !setup.memory && setup.size > 1;
     return setup;
   }
   void OnDevices(const std::function<void(DeviceRank&)>& body) const {
@@ -193,6 +194,7 @@ TEST(StagedMixed, RanksOnTheHostAndOnDevicesAgree) {
   for (bool memory : {true, false}) {
     RanksSetup setup = {5, memory};
     setup.same_dtypes = false;
+    setup.places = !memory;
     for (Algorithm algorithm : AlgorithmsFor(setup)) {
       const StagedCase c = {
           DType::kFloat32, DType::kFloat16, ReduceOp::kMean, 6007, true,

@@ -13,46 +13,13 @@
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/collectives/schedule.h"
+#include "tests/collectives/symbolic_rank.h"
 
 // Runs the schedules of all ranks without a transport, and checks bounds,
 // message lengths, leftovers, deadlocks, slices that are written while in use,
-// and values that are scaled never, twice, or added to unscaled ones.
+// and values that are scaled never, twice, or added to unscaled ones. Where a
+// sender says where its message lands, that must be what the receiver expects.
 namespace gradientflow::testing {
-
-// One element. Sums and products with integers below 2^53 are exact.
-struct Cell {
-  double value = 0;
-  int scaled = 0;     // How often a mean's factor was applied.
-  bool last = false;  // Has its last form.
-};
-using Cells = std::vector<Cell>;
-
-enum class MeanScaling { kNone, kBeforeSum, kAfterSum };
-
-struct SymbolicOptions {
-  // Values sent are rounded to multiples of this; 0: exact.
-  double wire_quantum = 0;
-  // Whether nothing converts, so that scratch may be sent.
-  bool plain = false;
-  // Whether every element must get its last form exactly once, with Step::last
-  // and Step::relay saying whether it is sent before or after that.
-  bool unscales = false;
-  // kBeforeSum applies to multi_hop schedules; others scale after the sum.
-  MeanScaling mean = MeanScaling::kNone;
-  // Which ranks share memory; empty: all.
-  Topology topology;
-  // The ranks take turns in this order; empty: 0, 1, ...
-  std::vector<int> turns;
-};
-
-struct SymbolicRank {
-  Schedule schedule;
-  Cells data;
-  Cells input;
-  // How often each element of data was used raw, and finished.
-  std::vector<int> raw_uses;
-  std::vector<int> final_uses;
-};
 
 class SymbolicExecutor {
  public:
@@ -316,9 +283,30 @@ class SymbolicExecutor {
       if (step.src.space == Slice::Space::kInput) Fail(r, "settles input");
       src[i] = step.last ? Last(r, message.back()) : message.back();
     }
-    if (step.src.count > 0) {
-      wire_[{static_cast<int>(r), step.peer}].push_back(std::move(message));
+    if (step.src.count == 0) return;
+    if (options_.placed) Place(r, step, message);
+    wire_[{static_cast<int>(r), step.peer}].push_back(
+        {step.there, std::move(message)});
+  }
+
+  void Place(std::size_t r, const Step& step, const Cells& message) {
+    const auto peer = static_cast<std::size_t>(step.peer);
+    if (step.there.count != step.src.count) {
+      return Fail(r, StrCat("places ", step.src.count, " elements on ",
+                            step.there.count));
     }
+    const Slice& there = step.there;
+    if (there.space == Slice::Space::kScratch &&
+        (there.offset % there.count != 0 ||
+         ranks_[peer].schedule.scratch_elements !=
+             there.count * (ranks_.size() - 1))) {
+      return Fail(r, "places a message between two landings");
+    }
+    Cell* at = At(peer, there);
+    if (at == nullptr) return;
+    std::copy(message.begin(), message.end(), at);
+    if (there.space == Slice::Space::kScratch) return;
+    for (std::size_t i = 0; i < there.count; ++i) at[i].last = true;
   }
 
   bool AllArrived(std::size_t r, const std::vector<Step>& steps) {
@@ -336,9 +324,18 @@ class SymbolicExecutor {
   void Receive(std::size_t r, const Step& step) {
     if (step.dst.count == 0) return;
     auto& queue = wire_[{step.peer, static_cast<int>(r)}];
-    const Cells message = std::move(queue.front());
+    const auto [there, message] = std::move(queue.front());
     queue.pop_front();
     Cell* dst = At(r, step.dst);
+    const bool same = there.space == step.dst.space &&
+                      there.offset == step.dst.offset &&
+                      there.count == step.dst.count;
+    if (!same && (options_.placed || there.count > 0)) {
+      Fail(r, StrCat("rank ", step.peer,
+                     " places a message elsewhere than"
+                     " this rank expects it"));
+    }
+    if (options_.placed) return;
     if (message.size() != step.dst.count) {
       Fail(r, StrCat("expected ", step.dst.count, " elements from rank ",
                      step.peer, ", got ", message.size()));
@@ -464,7 +461,8 @@ class SymbolicExecutor {
   std::vector<SymbolicRank>& ranks_;
   SymbolicOptions options_;
   std::vector<State> states_;
-  std::map<std::pair<int, int>, std::deque<Cells>> wire_;
+  // What has been sent, and where it lands.
+  std::map<std::pair<int, int>, std::deque<std::pair<Slice, Cells>>> wire_;
   std::string error_;
   bool barrier_held_ = true;
 };

@@ -36,8 +36,9 @@ Price OneRoundPrice(const CallQuestion& question, double bytes) {
   const double p = question.size();
   Price price;
   if (p == 1) return price;
-  const double line = question.hosts.all_pairs() * bytes;
-  price.Add(1, {p - 1, (p - 1) * bytes, line, p * bytes}, question.Over(line));
+  const double met = question.Incast() * bytes;
+  const double line = question.hosts.all_pairs() * met;
+  price.Add(1, {p - 1, (p - 1) * met, line, p * bytes}, question.Over(line));
   return price;
 }
 

@@ -19,6 +19,11 @@ void AppendHalvingDoubling(const Group& group, Extent range, bool raw,
                            Schedule* schedule);
 Price HalvingDoublingPrice(const CallQuestion& question, double bytes);
 
+// Two rounds of messages among all ranks, of which each rank knows where they
+// land on its peers (Step::there).
+Schedule MakeTwoSync(int rank, const CallShape& shape, std::size_t count);
+Price TwoSyncPrice(const CallQuestion& question, double bytes);
+
 // REQUIRES group.size() <= kMaxReduceParties. Leaves `range` rounded to the
 // wire dtype, with the same bits on all members.
 struct OneRound {

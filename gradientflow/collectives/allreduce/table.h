@@ -12,14 +12,15 @@ extern const CollectiveAlgorithm kShared;
 extern const CollectiveAlgorithm kTwoLevel;
 extern const CollectiveAlgorithm kRing;
 extern const CollectiveAlgorithm kHalvingDoubling;
+extern const CollectiveAlgorithm kGdraa;
 extern const CollectiveAlgorithm kTwoSync;
 extern const CollectiveAlgorithm kOneRound;
 extern const CollectiveAlgorithm kOneSync;
 
 // If two algorithms have the same predicted time, the first in this list wins.
 inline constexpr const CollectiveAlgorithm* kTable[] = {
-    &kShared,  &kTwoLevel, &kRing,    &kHalvingDoubling,
-    &kTwoSync, &kOneRound, &kOneSync,
+    &kShared, &kTwoLevel, &kRing,     &kHalvingDoubling,
+    &kGdraa,  &kTwoSync,  &kOneRound, &kOneSync,
 };
 
 }  // namespace gradientflow::allreduce

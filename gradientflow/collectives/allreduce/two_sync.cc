@@ -2,18 +2,18 @@
 #include <utility>
 #include <vector>
 
+#include "gradientflow/collectives/allreduce/reuse.h"
 #include "gradientflow/collectives/allreduce/table.h"
 #include "gradientflow/collectives/group.h"
 #include "gradientflow/collectives/schedule.h"
 
 namespace gradientflow {
-namespace {
 
 // In the first round every rank sends block b straight to rank b, which sums
 // the block in rank order. In the second round rank b rounds the sum once and
 // sends it to every rank. Rank r starts with rank r + 1, so that no two ranks
 // begin with the same peer.
-Schedule Make(int rank, const CallShape& shape, std::size_t count) {
+Schedule MakeTwoSync(int rank, const CallShape& shape, std::size_t count) {
   const int size = shape.size;
   Schedule schedule;
   if (size == 1) return schedule;
@@ -27,9 +27,10 @@ Schedule Make(int rank, const CallShape& shape, std::size_t count) {
   for (int hop = 1; hop < size; ++hop) {
     const int to = group.Place(hop);
     const int from = group.Place(-hop);
-    collect.push_back(Send(to, block(to)));
+    collect.push_back(
+        SendTo(to, block(to), LandingOf(rank, to, block(to).count)));
     collect.push_back(Recv(from, LandingOf(from, rank, mine.count)));
-    spread.push_back(Send(to, mine));
+    spread.push_back(SendTo(to, mine, mine));
     spread.back().settle = spread.back().last = hop == 1;
     spread.back().relay = hop > 1;
     spread.push_back(Recv(from, block(from)));
@@ -44,12 +45,13 @@ Schedule Make(int rank, const CallShape& shape, std::size_t count) {
 // messages, and then only they send some. A message in one direction is half of
 // an exchange, by which the costs are measured.
 // Source: arXiv 1802.02326.
-Price PriceOf(const CallQuestion& question, double bytes) {
+Price TwoSyncPrice(const CallQuestion& question, double bytes) {
   const double p = question.size();
   Price price;
   if (p == 1) return price;
-  const double sent = (p - 1) / p * bytes;
-  const double line = question.hosts.all_pairs() / p * bytes;
+  const double met = question.Incast() * bytes;
+  const double sent = (p - 1) / p * met;
+  const double line = question.hosts.all_pairs() / p * met;
   const double filled = question.Filled(bytes, p);
   const double ways = std::max(0.5, filled);
   const LinkModel link = question.Over(line, filled / ways);
@@ -58,12 +60,10 @@ Price PriceOf(const CallQuestion& question, double bytes) {
   return price;
 }
 
-}  // namespace
-
 constinit const CollectiveAlgorithm allreduce::kTwoSync = {
     .name = "two_sync",
-    .make = &Make,
-    .price = &PriceOf,
+    .make = &MakeTwoSync,
+    .price = &TwoSyncPrice,
     .receives_early = true,
     .all_peers = true,
 };

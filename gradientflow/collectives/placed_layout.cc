@@ -1,0 +1,61 @@
+#include "gradientflow/collectives/placed_layout.h"
+
+#include <algorithm>
+
+#include "gradientflow/collectives/choose.h"
+#include "gradientflow/collectives/collective.h"
+#include "gradientflow/collectives/placed_notice.h"
+
+namespace gradientflow {
+namespace {
+
+constexpr std::size_t kMostBytes = 64'000'000;
+constexpr std::size_t kWidestElement = 8;
+
+// Room for vector instructions that read past the end of an array is included.
+constexpr std::size_t Rounded(std::size_t bytes) {
+  return (bytes + 127) / 64 * 64;
+}
+
+}  // namespace
+
+PlacedLayout PlacedLayoutFor(int ranks, std::size_t segment_bytes,
+                             int segments_in_flight) {
+  CallQuestion question;
+  question.hosts = HostMap(ranks);
+  question.wire_element_bytes = 1;
+  question.segment_bytes = segment_bytes;
+  const std::size_t cut =
+      CutOf(CollectiveKind::kAllreduce, allreduce::kGdraa, question).elements;
+  // A segment has at least one element, and so has the longest block.
+  const std::size_t segment = Rounded(std::max(cut, kWidestElement));
+  const auto p = static_cast<std::size_t>(ranks);
+  const std::size_t block = Rounded(cut / p + kWidestElement);
+  PlacedLayout layout;
+  layout.landing_bytes = kPlacedHeaderBytes + block;
+  layout.headers = (p - 1) * layout.landing_bytes;
+  layout.sum = layout.headers + p * kPlacedHeaderBytes;
+  layout.image = layout.sum + block;
+  layout.results = layout.image + segment;
+  layout.slot_bytes = layout.results + segment;
+  const std::size_t room = kMostBytes / (kChannels * layout.slot_bytes);
+  layout.slots = std::min(segments_in_flight, kMostPlacedSlots);
+  if (room < static_cast<std::size_t>(layout.slots)) {
+    layout.slots = std::max(1, static_cast<int>(room));
+  }
+  return layout;
+}
+
+std::size_t PlacedSlotBytes(int ranks, std::size_t segment_bytes,
+                            int segments_in_flight) {
+  return PlacedLayoutFor(ranks, segment_bytes, segments_in_flight)
+      .SlotOf(kChannels, 0);
+}
+
+int PlacedNotices(int ranks, std::size_t segment_bytes,
+                  int segments_in_flight) {
+  return kPlacedPhases * kChannels *
+         PlacedLayoutFor(ranks, segment_bytes, segments_in_flight).slots;
+}
+
+}  // namespace gradientflow

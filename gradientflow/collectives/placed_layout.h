@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+
+namespace gradientflow {
+
+// What stands in front of a contribution: see PlacedHeader.
+inline constexpr std::size_t kPlacedHeaderBytes = 64;
+
+// What is where in slot memory (RemotePlaces::slots()), in bytes: for each
+// channel some slots, one behind another. A slot is what one segment of a
+// placed call needs on one rank among p:
+//
+//   landings  p - 1 of: a header, and a peer's contribution to this rank's
+//             block. The peers write here.
+//   headers   of the contributions that this rank sends, one for each rank.
+//   sum       this rank's block when it is finished. It is sent from here, so
+//             that the call's buffer is not needed for that.
+//   image     what this rank contributes, if that cannot leave from the call's
+//             buffer.
+//   results   where the finished blocks of the peers land, if they cannot land
+//             in the call's buffer.
+//
+// All ranks of a job have the same layout, so each knows where to write.
+struct PlacedLayout {
+  int slots = 0;                  // Of each channel.
+  std::size_t landing_bytes = 0;  // From one landing to the next.
+  std::size_t headers = 0;        // Offsets within a slot.
+  std::size_t sum = 0;
+  std::size_t image = 0;
+  std::size_t results = 0;
+  std::size_t slot_bytes = 0;
+
+  std::size_t LandingOf(int index) const {
+    return static_cast<std::size_t>(index) * landing_bytes;
+  }
+  std::size_t SlotOf(int channel, int slot) const {
+    return (static_cast<std::size_t>(channel) *
+                static_cast<std::size_t>(slots) +
+            static_cast<std::size_t>(slot)) *
+           slot_bytes;
+  }
+};
+
+// Returns the layout for segments of the settings `segment_bytes` and
+// `segments_in_flight`. There are as many slots as segments in flight, unless
+// they would take more than 64 MB.
+PlacedLayout PlacedLayoutFor(int ranks, std::size_t segment_bytes,
+                             int segments_in_flight);
+
+// Returns how many notices of one peer may wait for a rank at most: in each
+// slot there are a sum, and the contribution to the next segment.
+constexpr int PlacedNotices(const PlacedLayout& layout) {
+  return 2 * 2 * layout.slots;
+}
+
+// Returns the bytes of slot memory that each rank needs for that.
+std::size_t PlacedSlotBytes(int ranks, std::size_t segment_bytes,
+                            int segments_in_flight);
+
+// Returns how many notices of one peer may wait for a rank at most: in each
+// slot there are a sum, and the contribution to the next segment.
+int PlacedNotices(int ranks, std::size_t segment_bytes, int segments_in_flight);
+
+}  // namespace gradientflow

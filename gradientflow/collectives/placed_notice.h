@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gradientflow/base/little_endian.h"
+#include "gradientflow/collectives/collective.h"
+#include "gradientflow/collectives/placed_layout.h"
+#include "transports/remote_places.h"
+
+// What ranks tell each other with placed data.
+namespace gradientflow {
+
+enum class PlacedPhase : std::uint8_t {
+  kContribution,  // To the rank that adds up the block.
+  kSum,           // From it.
+};
+inline constexpr int kPlacedPhases = 2;
+
+// The number that comes with the data. From the lowest bit on:
+//   non-finite (1) | phase (1) | channel (1) | slot (6) | generation (21)
+struct PlacedNotice {
+  bool nonfinite = false;
+  PlacedPhase phase = PlacedPhase::kContribution;
+  Channel channel = Channel::kPlain;
+  int slot = 0;
+  // Counts the segments that have used the slot. It starts again at 0.
+  std::uint32_t generation = 0;
+};
+inline constexpr int kMostPlacedSlots = 1 << 6;
+inline constexpr std::uint32_t kGenerationMask = (1U << 21) - 1;
+static_assert(kChannels <= 2 && 9 + 21 <= kNoticeBits);
+
+constexpr std::uint32_t EncodeNotice(const PlacedNotice& notice) {
+  return (notice.nonfinite ? 1U : 0U) |
+         static_cast<std::uint32_t>(notice.phase) << 1 |
+         static_cast<std::uint32_t>(notice.channel) << 2 |
+         static_cast<std::uint32_t>(notice.slot) << 3 |
+         (notice.generation & kGenerationMask) << 9;
+}
+constexpr PlacedNotice DecodeNotice(std::uint32_t bits) {
+  return {.nonfinite = (bits & 1) != 0,
+          .phase = static_cast<PlacedPhase>(bits >> 1 & 1),
+          .channel = static_cast<Channel>(bits >> 2 & 1),
+          .slot = static_cast<int>(bits >> 3 & (kMostPlacedSlots - 1)),
+          .generation = bits >> 9 & kGenerationMask};
+}
+
+// What stands in front of a contribution, in kPlacedHeaderBytes.
+struct PlacedHeader {
+  // Of the call and the segment; the same on all ranks.
+  std::uint64_t signature = 0;
+  // The number of the call in its channel.
+  std::uint64_t call = 0;
+  // Where the sum of the block is to land on the rank that contributes.
+  RemotePlace sum;
+};
+
+inline void EncodePlacedHeader(const PlacedHeader& header, std::byte* to) {
+  PutLittleEndian(to, header.signature);
+  PutLittleEndian(to + 8, header.call);
+  PutLittleEndian(to + 16, header.sum.address);
+  PutLittleEndian(to + 24, header.sum.key);
+}
+inline PlacedHeader DecodePlacedHeader(const std::byte* from) {
+  return {GetLittleEndian<std::uint64_t>(from),
+          GetLittleEndian<std::uint64_t>(from + 8),
+          {GetLittleEndian<std::uint64_t>(from + 16),
+           GetLittleEndian<std::uint32_t>(from + 24)}};
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,217 @@
+#include "gradientflow/collectives/placed_slots.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "gradientflow/base/str_cat.h"
+#include "transports/wire.h"
+
+// What flows between the slots of two ranks, in one segment:
+//
+//   PutContribution()  header and data to a landing of the peer ..> Arrive()
+//   PutSum()           the sum to the place that the header names ..> Arrive()
+//
+// A notice belongs to the segment that runs in the slot, or is the early
+// contribution to the next one: a peer that has ended segment s, and so begins
+// s + W in the same slot, may be ahead of this rank by that much. It cannot be
+// further ahead, because to end s + W it needs what this rank sends in it.
+namespace gradientflow {
+
+PlacedSlot::PlacedSlot(const PlacedContext& context, Channel channel, int index)
+    : context_(context),
+      channel_(channel),
+      index_(index),
+      offset_(context.layout.SlotOf(static_cast<int>(channel), index)),
+      memory_(context.places.slots().data + offset_),
+      peers_(static_cast<std::size_t>(context.fabric.size())),
+      waiters_(peers_.size() * kPlacedPhases) {}
+
+void PlacedSlot::Begin() {
+  assert(free());
+  running_ = true;
+  generation_ = (generation_ + 1) & kGenerationMask;
+  if (early_ == 0) return;
+  early_ = 0;
+  for (std::uint8_t& bits : peers_) {
+    bits = (bits & kEarly) != 0 ? Bit(PlacedPhase::kContribution) : 0;
+  }
+}
+
+void PlacedSlot::End() {
+  running_ = false;
+  for (std::uint8_t& bits : peers_) bits &= kEarly;
+}
+
+void PlacedSlot::Abandon() {
+  lent_ = early_ = 0;
+  std::fill(peers_.begin(), peers_.end(), 0);
+  std::fill(waiters_.begin(), waiters_.end(), Done());
+}
+
+bool PlacedSlot::Await(PlacedPhase phase, int peer, Done done,
+                       std::uint32_t* flags) {
+  std::uint8_t& bits = peers_[static_cast<std::size_t>(peer)];
+  bits |= Bit(phase) << kAwaitedShift;
+  if ((bits & Bit(phase)) == 0) {
+    WaiterOf(phase, peer) = done;
+    return false;
+  }
+  if ((bits & Bit(phase) << kNonfiniteShift) != 0) *flags |= kFlagNonfinite;
+  return true;
+}
+
+Status PlacedSlot::CheckAllAwaited() const {
+  constexpr int kBoth = 3;
+  for (std::size_t r = 0; r < peers_.size(); ++r) {
+    const int came = peers_[r] & kBoth;
+    if (came == (peers_[r] >> kAwaitedShift & kBoth)) continue;
+    return Status(
+        StatusCode::kDataLoss,
+        StrCat("rank ", r, " (", context_.fabric.AddressOf(static_cast<int>(r)),
+               ") has put what rank ", context_.fabric.rank(),
+               " does not await into slot ", index_));
+  }
+  return Status();
+}
+
+std::uint32_t PlacedSlot::NoticeOf(PlacedPhase phase, bool nonfinite) const {
+  return EncodeNotice({nonfinite, phase, channel_, index_, generation_});
+}
+
+void PlacedSlot::PutContribution(int peer, int landing,
+                                 const PlacedHeader& header,
+                                 ConstBufferView payload, Done done) {
+  std::byte* const front = memory_ + context_.layout.headers +
+                           static_cast<std::size_t>(peer) * kPlacedHeaderBytes;
+  EncodePlacedHeader(header, front);
+  const ConstBufferView pieces[] = {{front, kPlacedHeaderBytes, {}}, payload};
+  const RemotePlace there = context_.places.SlotsOf(peer).At(
+      offset_ + context_.layout.LandingOf(landing));
+  context_.places.Put(peer, pieces, there,
+                      NoticeOf(PlacedPhase::kContribution, false), done);
+}
+
+void PlacedSlot::PutSum(int peer, RemotePlace there, std::size_t bytes,
+                        bool nonfinite) {
+  const ConstBufferView pieces[] = {{sum(), bytes, {}}};
+  ++lent_;
+  context_.places.Put(peer, pieces, there,
+                      NoticeOf(PlacedPhase::kSum, nonfinite),
+                      {&PlacedSlot::OnSumPut, this, 0});
+}
+
+void PlacedSlot::OnSumPut(void* self, std::uint64_t, std::uint32_t,
+                          const Status&) {
+  --static_cast<PlacedSlot*>(self)->lent_;
+}
+
+void PlacedSlot::Arrive(int peer, const PlacedNotice& notice) {
+  std::uint8_t& bits = peers_[static_cast<std::size_t>(peer)];
+  const std::uint8_t came = Bit(notice.phase);
+  const std::uint32_t next = (generation_ + 1) & kGenerationMask;
+  if (notice.generation == next && (bits & kEarly) == 0 &&
+      notice.phase == PlacedPhase::kContribution) {
+    bits |= kEarly;
+    ++early_;
+    return;
+  }
+  if (!running_ || notice.generation != generation_ || (bits & came) != 0) {
+    return context_.fabric.Fail(Refuse(peer, notice));
+  }
+  bits |= came;
+  if (notice.nonfinite) bits |= came << kNonfiniteShift;
+  Done& waiter = WaiterOf(notice.phase, peer);
+  const Done done = waiter;
+  waiter = Done();
+  done(Status(), notice.nonfinite ? kFlagNonfinite : 0);
+}
+
+Status PlacedSlot::Refuse(int peer, const PlacedNotice& notice) const {
+  const bool sum = notice.phase == PlacedPhase::kSum;
+  return Status(
+      StatusCode::kDataLoss,
+      StrCat("rank ", peer, " (", context_.fabric.AddressOf(peer), ") has put ",
+             sum ? "a sum" : "a contribution", " into slot ", index_,
+             " for its use number ", notice.generation, ", but rank ",
+             context_.fabric.rank(), running_ ? " is in" : " is done with",
+             " use ", generation_,
+             HasCome(notice.phase, peer) ? " and has that already" : ""));
+}
+
+// The landing of a rank is that of its place among the others.
+Status PlacedSlot::CheckEarly(int peer, std::uint64_t last_done) const {
+  if ((peers_[static_cast<std::size_t>(peer)] & kEarly) == 0) return Status();
+  const int me = context_.fabric.rank();
+  const std::uint64_t call = HeaderAt(peer < me ? peer : peer - 1).call;
+  if (call > last_done) return Status();
+  return Status(
+      StatusCode::kInvalidArgument,
+      StrCat("rank ", peer, " (", context_.fabric.AddressOf(peer),
+             ") has put its part of collective #", call, ", which rank ", me,
+             " has finished without it: the ranks call different"
+             " collectives"));
+}
+
+PlacedSlots::PlacedSlots(RemotePlaces& places, Fabric& fabric,
+                         const PlacedLayout& layout)
+    : context_{places, fabric, layout} {
+  assert(places.slots().bytes >= layout.SlotOf(kChannels, 0));
+  for (int c = 0; c < kChannels; ++c) {
+    for (int s = 0; s < layout.slots; ++s) {
+      channels_[static_cast<std::size_t>(c)].slots.emplace_back(
+          context_, static_cast<Channel>(c), s);
+    }
+  }
+  places.SetSink(this);
+}
+
+PlacedSlots::~PlacedSlots() { context_.places.SetSink(nullptr); }
+
+PlacedSlot* PlacedSlots::Next(Channel channel) {
+  OfChannel& of = Of(channel);
+  PlacedSlot& slot = of.slots[of.begun % of.slots.size()];
+  return slot.free() ? &slot : nullptr;
+}
+
+PlacedSlot* PlacedSlots::Take(Channel channel) {
+  PlacedSlot* const slot = Next(channel);
+  slot->Begin();
+  ++Of(channel).begun;
+  return slot;
+}
+
+void PlacedSlots::CallDone(Channel channel, std::uint64_t call) {
+  OfChannel& of = Of(channel);
+  of.done_call = call;
+  for (const PlacedSlot& slot : of.slots) {
+    for (int r = 0; slot.has_early() && r < context_.fabric.size(); ++r) {
+      const Status why = slot.CheckEarly(r, call);
+      if (!why.ok()) context_.fabric.Fail(why);
+    }
+  }
+}
+
+void PlacedSlots::Abandon() {
+  for (OfChannel& of : channels_) {
+    for (PlacedSlot& slot : of.slots) slot.Abandon();
+  }
+}
+
+void PlacedSlots::OnNotice(int peer, std::uint32_t bits) {
+  if (!context_.fabric.status().ok()) return;
+  const PlacedNotice notice = DecodeNotice(bits);
+  OfChannel& of = Of(notice.channel);
+  if (static_cast<std::size_t>(notice.slot) >= of.slots.size()) {
+    return context_.fabric.Fail(Status(
+        StatusCode::kDataLoss,
+        StrCat("rank ", peer, " (", context_.fabric.AddressOf(peer),
+               ") has put something into slot ", notice.slot, " of rank ",
+               context_.fabric.rank(), ", which has ", of.slots.size())));
+  }
+  PlacedSlot& slot = of.slots[static_cast<std::size_t>(notice.slot)];
+  slot.Arrive(peer, notice);
+  const Status why = slot.CheckEarly(peer, of.done_call);
+  if (!why.ok()) context_.fabric.Fail(why);
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,159 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "gradientflow/base/buffer.h"
+#include "gradientflow/base/done.h"
+#include "gradientflow/base/status.h"
+#include "gradientflow/collectives/collective.h"
+#include "gradientflow/collectives/placed_layout.h"
+#include "gradientflow/collectives/placed_notice.h"
+#include "gradientflow/collectives/schedule.h"
+#include "transports/fabric.h"
+#include "transports/remote_places.h"
+
+namespace gradientflow {
+
+// What a kRecv awaits if messages are placed.
+inline PlacedPhase PhaseOf(const Step& recv) {
+  return recv.dst.space == Slice::Space::kScratch ? PlacedPhase::kContribution
+                                                  : PlacedPhase::kSum;
+}
+
+// What all slots of a rank use. All of it outlives them.
+struct PlacedContext {
+  RemotePlaces& places;
+  Fabric& fabric;
+  PlacedLayout layout;
+};
+
+// The slot memory of one segment, and what peers have written there. The
+// segment that runs is the only one to use the slot until it ends. One notice
+// of a peer for the segment after it may come before that: its contribution.
+// NOT thread-safe.
+class PlacedSlot {
+ public:
+  PlacedSlot(const PlacedContext& context, Channel channel, int index);
+
+  // Whether the next segment may begin. The sums of the last one may still be
+  // leaving when it has ended.
+  bool free() const { return !running_ && lent_ == 0; }
+  void Begin();
+  // Forgets what has come, but for early contributions.
+  void End();
+  // Forgets everything that it has lent: the fabric has failed.
+  void Abandon();
+
+  // Returns whether `peer` has written its part, and then adds the flags that
+  // came with it. If it has not, `done` runs when it has, with the flags.
+  // REQUIRES that the segment awaits it only once.
+  bool Await(PlacedPhase phase, int peer, Done done, std::uint32_t* flags);
+  bool HasCome(PlacedPhase phase, int peer) const {
+    return (peers_[static_cast<std::size_t>(peer)] & Bit(phase)) != 0;
+  }
+  // Returns OK, or kDataLoss if a peer has written what nothing has awaited.
+  Status CheckAllAwaited() const;
+
+  // Writes a contribution to a landing of `peer`. `payload` is lent until
+  // `done` runs; the slot's own memory is until the segment ends.
+  void PutContribution(int peer, int landing, const PlacedHeader& header,
+                       ConstBufferView payload, Done done);
+  // Writes the first `bytes` of sum() where the peer wants them.
+  void PutSum(int peer, RemotePlace there, std::size_t bytes, bool nonfinite);
+
+  RemotePlaces& places() const { return context_.places; }
+  // The header of a contribution that has come, and its payload.
+  PlacedHeader HeaderAt(int landing) const {
+    return DecodePlacedHeader(memory_ + context_.layout.LandingOf(landing));
+  }
+  std::byte* PayloadAt(int landing) const {
+    return memory_ + context_.layout.LandingOf(landing) + kPlacedHeaderBytes;
+  }
+  std::byte* sum() const { return memory_ + context_.layout.sum; }
+  std::byte* image() const { return memory_ + context_.layout.image; }
+  std::byte* results() const { return memory_ + context_.layout.results; }
+
+  // A notice of `peer` has come. Runs the Done that awaits it. Ends the job if
+  // the notice makes no sense.
+  void Arrive(int peer, const PlacedNotice& notice);
+  // What peers have written for the next segment, before that has begun here.
+  bool has_early() const { return early_ > 0; }
+  // Returns kInvalidArgument if `peer` has written so its part of call
+  // `last_done`, or of one before it: this rank is done with those calls.
+  Status CheckEarly(int peer, std::uint64_t last_done) const;
+
+ private:
+  // What has come of a peer: a bit for each phase, with that of a result that
+  // is not finite, and whether the segment has asked for it.
+  static constexpr std::uint8_t Bit(PlacedPhase phase) {
+    return static_cast<std::uint8_t>(1 << static_cast<int>(phase));
+  }
+  static constexpr int kNonfiniteShift = 2;
+  static constexpr int kAwaitedShift = 4;
+  static constexpr std::uint8_t kEarly = 1 << 6;
+
+  Done& WaiterOf(PlacedPhase phase, int peer) {
+    return waiters_[static_cast<std::size_t>(peer) * kPlacedPhases +
+                    static_cast<std::size_t>(phase)];
+  }
+  std::uint32_t NoticeOf(PlacedPhase phase, bool nonfinite) const;
+  Status Refuse(int peer, const PlacedNotice& notice) const;
+  static void OnSumPut(void* self, std::uint64_t cookie, std::uint32_t flags,
+                       const Status& status);
+
+  const PlacedContext& context_;
+  const Channel channel_;
+  const int index_;
+  const std::size_t offset_;  // In the slot memory of any rank.
+  std::byte* const memory_;
+  bool running_ = false;
+  std::uint32_t generation_ = 0;  // Of the last segment that began.
+  int lent_ = 0;                  // Sums that are still being read.
+  int early_ = 0;                 // Contributions to the next segment.
+  std::vector<std::uint8_t> peers_;
+  std::vector<Done> waiters_;
+};
+
+// All slots of a rank. NOT thread-safe.
+class PlacedSlots final : public RemotePlaces::Sink {
+ public:
+  // REQUIRES places.slots() of PlacedSlotBytes() or more.
+  PlacedSlots(RemotePlaces& places, Fabric& fabric, const PlacedLayout& layout);
+  ~PlacedSlots() override;
+  PlacedSlots(const PlacedSlots&) = delete;
+  PlacedSlots& operator=(const PlacedSlots&) = delete;
+
+  // The slot of the channel's next segment; null as long as that has not been
+  // given back. All ranks begin the segments of a channel in the same order, so
+  // that segment s is in the same slot on all of them.
+  PlacedSlot* Next(Channel channel);
+  // Takes the slot that Next() has returned.
+  PlacedSlot* Take(Channel channel);
+
+  // This rank is done with call `call` of the channel and all before it. Ends
+  // the job if a peer has begun one of them that this rank did not.
+  void CallDone(Channel channel, std::uint64_t call);
+  // The fabric has failed: nothing touches lent memory any more.
+  void Abandon();
+
+  void OnNotice(int peer, std::uint32_t notice) override;
+
+ private:
+  struct OfChannel {
+    std::deque<PlacedSlot> slots;  // They stay where they are.
+    std::uint64_t begun = 0;
+    std::uint64_t done_call = 0;
+  };
+  OfChannel& Of(Channel channel) {
+    return channels_[static_cast<std::size_t>(channel)];
+  }
+
+  const PlacedContext context_;
+  std::array<OfChannel, kChannels> channels_;
+};
+
+}  // namespace gradientflow

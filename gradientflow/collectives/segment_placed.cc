@@ -1,0 +1,157 @@
+#include "gradientflow/collectives/segment.h"
+
+// A segment of a placed call: messages that are written where they belong on
+// the peer. In each segment, on p ranks:
+//
+//   1st round  rank r writes its contribution to block q into a landing of rank
+//              q's slot, with a notice. It waits for p - 1 notices.
+//   local      Rank q adds all contributions to block q, in rank order.
+//   2nd round  Rank q copies the sum to its slot, and writes it from there to
+//              where each peer wants it, with a notice. It waits for p - 1.
+//
+// Segment s of a channel is in slot s mod W on all ranks. No rank asks before
+// it writes:
+//   * The landings of rank q in that slot are free once q's sum of segment
+//     s - W has come here, since q had read them all before it could send it.
+//     A rank ends a segment only with the sums of all peers to which it has
+//     contributed, and begins segment s only after s - W. So the window is the
+//     flow control.
+//   * Rank q's block r may be overwritten with rank r's sum, and so may the
+//     room that q has for it among its results. This sum exists only because
+//     q's contribution to it has come here: nothing reads that any more.
+//   * The sum leaves from a copy. So a call is done after two latencies, and
+//     not only when its sums have left: its buffer is given back meanwhile. The
+//     slot is used again when they have left. All peers have them by then, as
+//     they contribute to segment s + W only after they have ended s.
+// Every segment has elements. So the last rank's block is never empty: all
+// ranks contribute to it, and wait for its sum. Hence no rank ends a segment
+// that another one has not begun, a notice is early by one segment at most, and
+// the signatures of all ranks meet on that rank.
+namespace gradientflow {
+namespace {
+
+// In the cookie of a contribution, whose memory is not lent any more.
+constexpr std::uint32_t kPutEnded = 1U << 30;
+
+}  // namespace
+
+// Landings have headers between them.
+std::byte* Segment::PlacedScratch(std::size_t elements) const {
+  const std::size_t landing =
+      schedule_->scratch_elements /
+      static_cast<std::size_t>(operation_->group->size - 1);
+  return placed_->PayloadAt(static_cast<int>(elements / landing)) +
+         elements % landing * operation_->wire_bytes();
+}
+
+// The network gets its work first.
+void Segment::PostPlacedRound() {
+  for (std::uint32_t i = 0; i < steps().size(); ++i) {
+    const Step& step = steps()[i];
+    if (step.kind != Step::Kind::kSend) continue;
+    if (step.there.space == Slice::Space::kScratch) {
+      PutContribution(step, i);
+    } else {
+      PutSum(step);
+    }
+  }
+  for (std::uint32_t i = 0; i < steps().size() && status_.ok(); ++i) {
+    const Step& step = steps()[i];
+    if (step.kind == Step::Kind::kRecv) AwaitPlaced(step, i);
+  }
+}
+
+// Returns the elements where they are, if the network reaches them there in
+// their wire form; otherwise null.
+std::byte* Segment::Reachable(const Slice& slice) const {
+  if (converts()) return nullptr;
+  std::byte* const at = data_.Contiguous(Position(slice), slice.count);
+  const std::size_t bytes = slice.count * operation_->wire_bytes();
+  return at != nullptr && placed_->places().Reaches(at, bytes) ? at : nullptr;
+}
+
+// Where the finished block is to land on this rank.
+RemotePlace Segment::ResultPlace(const Slice& block) const {
+  const std::byte* const at = Reachable(block);
+  if (at != nullptr) return placed_->places().NameOf(at);
+  return placed_->places().NameOf(placed_->results() +
+                                  block.offset * operation_->wire_bytes());
+}
+
+void Segment::PutContribution(const Step& step, std::uint32_t index) {
+  const std::size_t bytes = step.src.count * operation_->wire_bytes();
+  const std::byte* from = step.raw ? nullptr : Reachable(step.src);
+  if (from == nullptr) {
+    std::byte* const image =
+        placed_->image() + step.src.offset * operation_->wire_bytes();
+    Pack(step, image);
+    from = image;
+  }
+  BytesSent() += bytes;
+  ++lent_;
+  // The sum of a block comes back to where the contribution is.
+  placed_->PutContribution(
+      step.peer, static_cast<int>(step.there.offset / step.there.count),
+      {PartSignature(), operation_->sequence, ResultPlace(step.src)},
+      {from, bytes, {}},
+      {args_.on_message, args_.self, Cookie(index | kPutEnded, round_)});
+}
+
+// The first send of the sum settles it, and the others send the same bytes.
+void Segment::PutSum(const Step& step) {
+  const std::size_t bytes = step.src.count * operation_->wire_bytes();
+  if (!step.relay) Pack(step, placed_->sum());
+  const bool nonfinite = (flags_ & kFlagNonfinite) != 0 || nonfinite_ != 0;
+  BytesSent() += bytes;
+  const int me = operation_->group->rank;
+  const int landing = step.peer < me ? step.peer : step.peer - 1;
+  placed_->PutSum(step.peer, placed_->HeaderAt(landing).sum, bytes, nonfinite);
+}
+
+void Segment::AwaitPlaced(const Step& step, std::uint32_t index) {
+  std::uint32_t flags = 0;
+  if (placed_->Await(PhaseOf(step), step.peer,
+                     {args_.on_message, args_.self, Cookie(index, round_)},
+                     &flags)) {
+    TakePlaced(step, flags);
+  } else {
+    ++traffic_[round_ % 2].pending;
+  }
+}
+
+void Segment::OnPlaced(std::uint32_t step, std::uint32_t flags) {
+  if ((step & kPutEnded) != 0) {
+    --lent_;
+    return;
+  }
+  --traffic_[round_ % 2].pending;
+  TakePlaced(steps()[step & ~(1U << 31)], flags);
+}
+
+// What a kRecv awaits is in its place.
+void Segment::TakePlaced(const Step& step, std::uint32_t flags) {
+  flags_ |= flags & kFlagNonfinite;
+  if (PhaseOf(step) == PlacedPhase::kContribution) {
+    const auto landing = static_cast<int>(step.dst.offset / step.dst.count);
+    if (placed_->HeaderAt(landing).signature != PartSignature()) {
+      status_ = AnotherCall(step.peer);
+      args_.fabric.Fail(status_);
+    }
+    return;
+  }
+  if (Reachable(step.dst) != nullptr) return;
+  Unpack(step.dst,
+         placed_->results() + step.dst.offset * operation_->wire_bytes());
+}
+
+void Segment::AddUnplaced(std::vector<int>* ranks) const {
+  if (round_ == schedule_->rounds.size()) return;
+  for (const Step& step : steps()) {
+    if (step.kind == Step::Kind::kRecv &&
+        !placed_->HasCome(PhaseOf(step), step.peer)) {
+      ranks->push_back(step.peer);
+    }
+  }
+}
+
+}  // namespace gradientflow

@@ -127,7 +127,7 @@ Status CommunicatorCore::Build() {
   executor_ = std::make_unique<Executor>(
       ExecutorArgs{transport_.fabric.get(), transport_.arena,
                    &kernels::CpuKernels(), clock_.get(), recorder_.get(),
-                   logger_.get()},
+                   logger_.get(), transport_.places},
       transport_.group, TypicalCostModels(transport_.group.hosts_share),
       executor);
   GF_RETURN_IF_ERROR(LearnAddresses());
@@ -255,6 +255,17 @@ void CommunicatorCore::ShareNoMemory(int culprit) {
                       culprit, " does not share memory with all of its host"));
 }
 
+// A single rank that cannot take part rules placed messages out for all.
+void CommunicatorCore::PlaceNothing(int culprit) {
+  CallGroup& group = transport_.group;
+  if (!group.all_place) return;
+  group.all_place = false;
+  executor_->SetNoPlaces();
+  logger_->Log(LogLevel::kInfo,
+               StrCat("collectives write to no peer's memory, since rank ",
+                      culprit, " cannot do so with all ranks"));
+}
+
 // Finds out where the buffers are, on this rank and on the others.
 Status CommunicatorCore::OpenDevicePath() {
   OpeningArgs opening{executor_.get(), transport_.fabric.get(), clock_.get(),
@@ -278,11 +289,16 @@ Status CommunicatorCore::OpenDevicePath() {
   place.settings = static_cast<std::int64_t>(
       std::hash<std::string>()(AgreementText(options_)));
   place.shares = transport_.shares ? 1 : 0;
+  place.places =
+      transport_.group.all_place && transport_.places != nullptr ? 1 : 0;
   opening.deadline = clock_->Now() + FromSeconds(options_.join_timeout_seconds);
   const Result<std::vector<Place>> places = ExchangePlaces(opening, place);
   if (!places.ok()) return places.status();
   if (const int rank = RankThatDoesNotShare(places.value()); rank >= 0) {
     ShareNoMemory(rank);
+  }
+  if (const int rank = RankWithoutPlaces(places.value()); rank >= 0) {
+    PlaceNothing(rank);
   }
   if (Mixed(places.value())) executor_->SetMixedDtypes();
   if (device_ == nullptr) return Status();

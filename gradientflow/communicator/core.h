@@ -114,6 +114,7 @@ class CommunicatorCore {
   Status LearnAddresses();
   Status OpenDevicePath();
   void ShareNoMemory(int culprit);
+  void PlaceNothing(int culprit);
   void CloseDevicePath();
   void TellWhy(const Status& why);
   Status MeasureIfNeeded();

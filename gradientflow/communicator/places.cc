@@ -15,7 +15,7 @@
 namespace gradientflow {
 namespace {
 
-constexpr std::size_t kFields = 5;
+constexpr std::size_t kFields = 6;
 constexpr std::int64_t kMostTextBytes = 64 << 10;
 
 struct Ending {
@@ -112,9 +112,9 @@ Result<std::vector<Place>> ExchangePlaces(const OpeningArgs& args,
                                           const Place& mine) {
   const auto size = static_cast<std::size_t>(args.executor->size());
   if (size == 1) return std::vector<Place>{mine};
-  const std::int64_t out[kFields] = {mine.on_device, mine.device_id,
+  const std::int64_t out[kFields] = {mine.on_device,    mine.device_id,
                                      mine.nccl_version, mine.settings,
-                                     mine.shares};
+                                     mine.shares,       mine.places};
   std::vector<std::int64_t> all(size * kFields);
   CollectiveCall call;
   call.kind = CollectiveKind::kAllgather;
@@ -128,7 +128,8 @@ Result<std::vector<Place>> ExchangePlaces(const OpeningArgs& args,
   std::vector<Place> places;
   for (std::size_t r = 0; r < size; ++r) {
     const std::int64_t* fields = all.data() + r * kFields;
-    places.push_back({fields[0], fields[1], fields[2], fields[3], fields[4]});
+    places.push_back(
+        {fields[0], fields[1], fields[2], fields[3], fields[4], fields[5]});
     if (places[r].settings != places[0].settings) {
       return Status(StatusCode::kInvalidArgument,
                     StrCat("rank ", r, " has other settings than rank 0"));
@@ -170,6 +171,13 @@ bool AllCanNccl(const std::vector<Place>& places, std::string* why) {
 int RankThatDoesNotShare(const std::vector<Place>& places) {
   for (std::size_t r = 0; r < places.size(); ++r) {
     if (places[r].shares == 0) return static_cast<int>(r);
+  }
+  return -1;
+}
+
+int RankWithoutPlaces(const std::vector<Place>& places) {
+  for (std::size_t r = 0; r < places.size(); ++r) {
+    if (places[r].places == 0) return static_cast<int>(r);
   }
   return -1;
 }

@@ -20,7 +20,8 @@ namespace gradientflow {
 struct Transport {
   std::vector<std::shared_ptr<void>> keep_alive;  // The owners of memory.
   SharedArena* arena = nullptr;  // Null if no rank shares memory.
-  // Null unless this rank can write to the memory of all others.
+  // Null unless this rank can write to the memory of all others. It may be null
+  // although `group` says all_place: not every rank knows of that yet.
   RemotePlaces* places = nullptr;
   // False if this rank is linked to some rank of its host by TCP, although
   // `group` says that hosts share memory: not every rank knows of that yet.

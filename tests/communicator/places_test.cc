@@ -56,6 +56,15 @@ TEST(Places, CannotUseNcclOnASharedGpu) {
   EXPECT_EQ(WhyNot(places), "ranks 1 and 2 share a GPU");
 }
 
+TEST(Places, AreUsedOnlyIfAllRanksHaveThem) {
+  std::vector<Place> places(3);
+  EXPECT_EQ(RankWithoutPlaces(places), 0);
+  for (Place& place : places) place.places = 1;
+  EXPECT_EQ(RankWithoutPlaces(places), -1);
+  places[2].places = 0;
+  EXPECT_EQ(RankWithoutPlaces(places), 2);
+}
+
 TEST(GatherTexts, BringsTextsOfAnyLengthToAllRanks) {
   std::minstd_rand random(3);
   for (const int size : {1, 2, 3, 5, 7, 8}) {

@@ -120,6 +120,7 @@ class Sparse : public ::testing::TestWithParam<Setting> {
     job.tensors = Tensors();
     job.weights_on_host = true;
     job.options.bucket_bytes = 700;
+    if (s.over == Over::kPlaces) job.options.algorithm = "gdraa";
     job.options.segment_bytes = 4096;
     job.options.sparsity = s.sparsity;
     job.options.chunk_elements = s.chunk_elements;
@@ -243,6 +244,8 @@ constexpr Setting kSettings[] = {
     {"Plain", Over::kMemory, 4, 32, 0.85F, 0, ResidualMode::kPlain},
     {"Messages", Over::kMessages, 5, 33, 0.5F, 3, ResidualMode::kMomentum},
     {"PlainMessages", Over::kMessages, 3, 61, 0.8F, 0, ResidualMode::kPlain},
+    {"Places", Over::kPlaces, 5, 33, 0.5F, 3, ResidualMode::kMomentum},
+    {"PlainPlaces", Over::kPlaces, 3, 61, 0.8F, 0, ResidualMode::kPlain},
     {"ChunkBeyondPool", Over::kMessages, 2, 100000, 0.5F, 0,
      ResidualMode::kMomentum},
     {"ZeroKept", Over::kMemory, 3, 50, 0.8F, 0, ResidualMode::kMomentum, true},

@@ -163,6 +163,7 @@ TEST_P(Calls, ThatDifferEndOnAllRanks) {
     Job job;
     std::tie(job.over, job.size) = GetParam();
     job.options.segment_bytes = 4096;
+    if (job.over == Over::kPlaces) job.options.algorithm = "gdraa";
     job.options.timeout_seconds = kTimeOutSeconds;
     RunRanks(job, [&](GradientSession& session) {
       Buffers first;
@@ -261,6 +262,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Calls,
                                            std::tuple{Over::kMemory, 3},
                                            std::tuple{Over::kMessages, 2},
                                            std::tuple{Over::kMessages, 3},
+                                           std::tuple{Over::kPlaces, 2},
+                                           std::tuple{Over::kPlaces, 3},
                                            std::tuple{Over::kTcp, 2},
                                            std::tuple{Over::kMixed, 3},
                                            std::tuple{Over::kRdma, 3}),

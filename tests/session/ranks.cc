@@ -8,11 +8,14 @@
 #include <thread>
 #include <utility>
 
+#include "gradientflow/base/clock.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/communicator/inproc.h"
+#include "tests/communicator/placed_transport.h"
 #include "tests/nccl/nccl_ranks.h"
 #include "tests/rdma/cards.h"
 #include "tests/rdma/fake_verbs.h"
+#include "tests/transports/thread_places.h"
 #include "transports/rdma/verbs_api.h"
 
 namespace gradientflow::testing {
@@ -129,10 +132,31 @@ Options OptionsOf(const Job& job, int rank, std::vector<TensorSpec>* tensors) {
   return options;
 }
 
-Opened OpenOn(const std::shared_ptr<InprocGroup>& group, const Options& options,
+// What the ranks of a process have in common.
+struct Process {
+  std::shared_ptr<InprocGroup> group;
+  std::shared_ptr<PlacesNetwork> network;  // For Over::kPlaces.
+};
+
+// On odd ranks the network reaches all memory, and on others only the slots.
+Result<std::shared_ptr<Communicator>> OpenPlaced(const Process& process,
+                                                 const Options& options) {
+  static const SteadyClock clock;
+  Options adapted = options;
+  adapted.rendezvous = "file:///in-process";
+  if (options.rank % 2 == 1) process.network->places(options.rank).ReachAll();
+  Result<Transport> transport =
+      PlacedTransport(process.group, process.network, adapted, clock);
+  if (!transport.ok()) return transport.status();
+  return OpenOver(std::move(transport).value(), adapted);
+}
+
+Opened OpenOn(const Process& process, const Options& options,
               const std::vector<TensorSpec>& tensors, const RankDevice& own) {
   Result<std::shared_ptr<Communicator>> comm =
-      OpenInProcess(group, options, own.device);
+      process.network != nullptr
+          ? OpenPlaced(process, options)
+          : OpenInProcess(process.group, options, own.device);
   if (!comm.ok()) return comm.status();
   Opened opened = GradientSession::Open(comm.value(), tensors, options);
   if (opened.ok() && own.stream != nullptr) {
@@ -159,9 +183,9 @@ Status ZeroAndWait(GradientSession& session) {
 FakeDevice* DeviceOfThisRank() { return device_of_this_rank; }
 
 const char* OverName(Over over) {
-  constexpr const char* kNames[] = {"memory",  "messages",    "tcp",
-                                    "mixed",   "needed",      "rdma",
-                                    "devices", "someDevices", "nccl"};
+  constexpr const char* kNames[] = {
+      "memory", "messages", "places",  "tcp",         "mixed",
+      "needed", "rdma",     "devices", "someDevices", "nccl"};
   return kNames[static_cast<int>(over)];
 }
 
@@ -195,12 +219,21 @@ void OpenRanks(const Job& job,
     Result<std::shared_ptr<InprocGroup>> group =
         InprocGroup::Create(job.size, shm);
     ASSERT_TRUE(group.ok()) << group.status().message();
+    Process process = {group.value(), nullptr};
+    if (job.over == Over::kPlaces) {
+      Options options = job.options;
+      options.size = job.size;
+      process.network = PlacesNetworkFor(options, 1);
+    }
     OnThreads(job.size, [&](int rank) {
       std::vector<TensorSpec> tensors;
       const Options options = OptionsOf(job, rank, &tensors);
       const RankDevice own(job, rank);
-      body(rank, OpenOn(group.value(), options, tensors, own));
+      body(rank, OpenOn(process, options, tensors, own));
     });
+    if (process.network != nullptr) {
+      EXPECT_EQ(process.network->error(), "");
+    }
     if (nccl) {
       EXPECT_EQ(nccl->Get(FakeNcclCount::kStrayCalls), 0);
       EXPECT_EQ(nccl->Get(FakeNcclCount::kMisuses), 0);

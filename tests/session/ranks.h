@@ -17,6 +17,7 @@ namespace gradientflow::testing {
 enum class Over {
   kMemory,    // All ranks share memory.
   kMessages,  // In-process messages, no shared memory.
+  kPlaces,    // Like kMessages, with ranks that write to each other's memory.
   kTcp,       // GradientSession::Open() over TCP on loopback.
   kMixed,   // GradientSession::Open(); two ranks a host, TCP between the hosts.
   kNeeded,  // Like kTcp, with links that are made when they are needed.

@@ -6,6 +6,7 @@
 
 #include "gradientflow/base/secret.h"
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/collectives/placed_layout.h"
 #include "gradientflow/communicator/card.h"
 #include "gradientflow/communicator/cores.h"
 #include "gradientflow/communicator/introduction.h"
@@ -59,6 +60,10 @@ TransportOptions TransportOptionsOf(const Options& options) {
   of.rdma_devices = options.rdma_devices;
   of.rdma_traffic_class = options.rdma_traffic_class;
   of.rdma_retry_seconds = options.rdma_retry_seconds;
+  of.placed_slot_bytes = PlacedSlotBytes(options.size, options.segment_bytes,
+                                         options.segments_in_flight);
+  of.placed_notices = PlacedNotices(options.size, options.segment_bytes,
+                                    options.segments_in_flight);
   return of;
 }
 
@@ -327,6 +332,7 @@ Result<Transport> Join(const JoinArgs& args) {
   }
   GF_RETURN_IF_ERROR(
       ConnectLinks(args, introduction.value(), offers, deadline, &transport));
+  transport.group.all_place = transport.places != nullptr;
   return transport;
 }
 

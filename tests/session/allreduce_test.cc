@@ -41,7 +41,9 @@ std::vector<float> Normal(int rank, std::size_t count) {
 std::vector<Algorithm> AlgorithmsOver(Over over) {
   std::vector<Algorithm> algorithms = {nullptr};
   for (Algorithm algorithm : allreduce::kTable) {
-    if (RunnableAlgorithm(algorithm, 8, over == Over::kMemory) == algorithm) {
+    if (RunnableAlgorithm(algorithm, 8, over == Over::kMemory,
+                          over == Over::kPlaces || over == Over::kRdma) ==
+        algorithm) {
       algorithms.push_back(algorithm);
     }
   }
@@ -269,7 +271,8 @@ TEST_P(Allreduce, RunsByTheSessionsAlgorithmUnlessItNamesOne) {
 
 INSTANTIATE_TEST_SUITE_P(
     InProcess, Allreduce,
-    ::testing::Combine(::testing::Values(Over::kMemory, Over::kMessages),
+    ::testing::Combine(::testing::Values(Over::kMemory, Over::kMessages,
+                                         Over::kPlaces),
                        ::testing::Values(1, 2, 3, 4, 5, 7, 8)),
     ParamName);
 INSTANTIATE_TEST_SUITE_P(

@@ -96,6 +96,7 @@ class LossScale : public ::testing::TestWithParam<std::tuple<Over, int>> {
       return {"auto"};
     }
     const bool all_share = over == Over::kMemory;
+    const bool all_place = over == Over::kPlaces || over == Over::kRdma;
     std::vector<std::string> names;
     for (const CollectiveAlgorithm* algorithm : allreduce::kTable) {
       // Only mixed fabrics have two levels; flat algorithms behave as
@@ -103,7 +104,7 @@ class LossScale : public ::testing::TestWithParam<std::tuple<Over, int>> {
       const bool two_levels =
           algorithm->memory == CollectiveAlgorithm::Memory::kMayShare;
       if (two_levels == (over == Over::kMixed) &&
-          RunnableAlgorithm(algorithm, 8, all_share) == algorithm) {
+          RunnableAlgorithm(algorithm, 8, all_share, all_place) == algorithm) {
         names.push_back(algorithm->name);
       }
     }
@@ -211,7 +212,8 @@ TEST_P(LossScale, IsUndoneByTheOptimizer) {
 INSTANTIATE_TEST_SUITE_P(
     InProcess, LossScale,
     ::testing::Combine(::testing::Values(Over::kMemory, Over::kMessages,
-                                         Over::kDevices, Over::kSomeDevices),
+                                         Over::kPlaces, Over::kDevices,
+                                         Over::kSomeDevices),
                        ::testing::Values(1, 3)),
     ParamName);
 INSTANTIATE_TEST_SUITE_P(Joined, LossScale,

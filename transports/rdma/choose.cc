@@ -69,6 +69,13 @@ Candidate Consider(const RdmaDevice& device, const RdmaPort& port,
   return candidate;
 }
 
+// The name of a device stands for all its ports.
+bool IsWanted(const NameFilter& filter, const std::string& device,
+              const std::string& port) {
+  const bool named = filter.Names(device) || filter.Names(port);
+  return filter.names.empty() || named != filter.excludes;
+}
+
 bool SameWorth(const Candidate& a, const Candidate& b,
                const RdmaWishes& wishes) {
   const auto on_way = [&](const Candidate& of) {
@@ -88,10 +95,11 @@ Result<RdmaChoice> ChooseRail(const std::vector<RdmaDevice>& devices,
   for (const RdmaDevice& device : devices) {
     if (!device.problem.empty()) {
       seen += StrCat("; ", device.name, " ", device.problem);
+      named |= IsWanted(filter, device.name, device.name);
     }
     for (const RdmaPort& port : device.ports) {
       const std::string name = StrCat(device.name, ":", port.number);
-      if (!filter.Allows(name)) {
+      if (!IsWanted(filter, device.name, name)) {
         seen += StrCat("; ", name, " is not among the devices wanted");
         continue;
       }

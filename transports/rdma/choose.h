@@ -15,7 +15,8 @@
 namespace gradientflow {
 
 struct RdmaWishes {
-  // As the setting: a comma list of prefixes of "device:port", with ^ and =.
+  // As the setting: a comma list of prefixes of "device:port" or of "device",
+  // with ^ and =.
   std::string devices;
   // The IP addresses by which peers reach this rank, best first: the port that
   // has one of them is on the way to the peers.

@@ -47,6 +47,11 @@ class DoneQueue {
     next_ = 0;
     return any;
   }
+  // Forgets all that have not run, also within Run().
+  void Clear() {
+    ended_.clear();
+    next_ = 0;
+  }
   bool empty() const { return next_ == ended_.size(); }
   std::size_t size() const { return ended_.size() - next_; }
   void Reserve(std::size_t count) { ended_.reserve(count); }

@@ -54,8 +54,13 @@ bool Outbox::Push() {
   to_push_ = needs_room_ = needs_slot_ = false;
   std::size_t budget = kCopiedAtOnce;
   bool moved = PushPuts();
-  for (int lane = 0; lane < kRdmaLanes; ++lane)
-    moved |= PushLane(lane, &budget);
+  moved |= PushLane(0, &budget);
+  // The others come first in turn, so that none keeps the ring to itself.
+  constexpr int kDataLanes = kRdmaLanes - 1;
+  first_lane_ = (first_lane_ + 1) % kDataLanes;
+  for (int i = 0; i < kDataLanes; ++i) {
+    moved |= PushLane(1 + (first_lane_ + i) % kDataLanes, &budget);
+  }
   to_push_ |= needs_room_ || needs_slot_ || budget == 0;
   return moved;
 }
@@ -67,8 +72,7 @@ bool Outbox::PushPuts() {
       needs_room_ = true;
       break;
     }
-    const Placed put = puts_.front();
-    puts_.pop_front();
+    const Placed put = puts_.pop_front();
     --queued_;
     std::array<QueuePair::Piece, 2> pieces;
     std::size_t bytes = 0;
@@ -295,12 +299,10 @@ Status Outbox::OnGrant(int index) {
 
 void Outbox::EndAll(const Status& why) {
   for (Lane& lane : lanes_) {
-    for (const OutMessage& message : lane.queue)
-      done_.Add(message.done, 0, why);
+    while (!lane.queue.empty()) done_.Add(lane.queue.pop_front().done, 0, why);
     lane = Lane();
   }
-  for (const Placed& put : puts_) done_.Add(put.done, 0, why);
-  puts_.clear();
+  while (!puts_.empty()) done_.Add(puts_.pop_front().done, 0, why);
   for (const Done& done : lent_) {
     if (done.run != nullptr) done_.Add(done, 0, why);
   }
@@ -310,6 +312,11 @@ void Outbox::EndAll(const Status& why) {
   slots_.clear();
   queued_ = 0;
   to_push_ = false;
+}
+
+void Outbox::DropAll() {
+  EndAll(Status());
+  done_.Clear();
 }
 
 }  // namespace gradientflow

@@ -3,7 +3,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <vector>
 
 #include "gradientflow/base/done.h"
@@ -11,6 +10,7 @@
 #include "transports/link.h"
 #include "transports/rdma/card_memory.h"
 #include "transports/rdma/frames.h"
+#include "transports/rdma/growing_queue.h"
 #include "transports/rdma/queue_pair.h"
 #include "transports/rdma/rail.h"
 
@@ -66,6 +66,8 @@ class Outbox {
   // The queue pair is gone, so no card reads what was lent: everything ends
   // with `why` in the next RunDones().
   void EndAll(const Status& why);
+  // The same, but no completion runs any more, not even if one is running.
+  void DropAll();
 
  private:
   struct Granted {
@@ -73,11 +75,11 @@ class Outbox {
     std::uint32_t written = 0;
   };
   struct Lane {
-    std::deque<OutMessage> queue;
+    GrowingQueue<OutMessage> queue;
     bool asked = false;      // The header of the first, long message is out.
     std::uint64_t sent = 0;  // Bytes of it.
     std::uint64_t granted = 0;
-    std::deque<Granted> grants;
+    GrowingQueue<Granted> grants;
     int next_grant = 0;  // Its place in the lane's part of the grants.
   };
   struct Placed {
@@ -102,10 +104,11 @@ class Outbox {
   const OutboxArgs args_;
   RemotePlace peer_ring_;
   std::array<Lane, kRdmaLanes> lanes_;
-  std::deque<Placed> puts_;
+  GrowingQueue<Placed> puts_;
   std::size_t queued_ = 0;
   std::uint64_t frames_ = 0;  // Written to the ring so far,
   std::uint64_t freed_ = 0;   // and taken out by the peer.
+  int first_lane_ = 0;        // Of those with data: who comes first in Push().
   bool to_push_ = false;
   // What the last Push() lacked.
   bool needs_room_ = false;

@@ -94,17 +94,12 @@ Result<Registration> Registration::Make(const VerbsApi& verbs, ibv_pd* pd,
                    reinterpret_cast<std::uintptr_t>(memory.data), access);
   if (made.mr_ != nullptr) return made;
   const int error = errno;
-  std::string why = StrCat("cannot register ", memory.bytes, " bytes of ", what,
-                           " for RDMA: ", std::strerror(error));
+  const std::string why = StrCat("cannot register ", memory.bytes, " bytes of ",
+                                 what, " for RDMA: ", std::strerror(error));
   if (error != ENOMEM && error != EPERM && error != EAGAIN) {
     return Status(StatusCode::kUnavailable, why);
   }
-  if (const std::size_t limit = MemlockLimit(); limit != SIZE_MAX) {
-    why += StrCat("; this process may lock ", limit,
-                  " bytes in memory: ulimit -l unlimited lifts the limit, and "
-                  "docker's --ulimit memlock=-1");
-  }
-  return Status(StatusCode::kResourceExhausted, why);
+  return Status(StatusCode::kResourceExhausted, why + MemlockRemedy());
 }
 
 Registration::~Registration() {

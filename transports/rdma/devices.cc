@@ -285,6 +285,14 @@ std::size_t MemlockLimit() {
   return limit.rlim_cur == RLIM_INFINITY ? SIZE_MAX : limit.rlim_cur;
 }
 
+std::string MemlockRemedy() {
+  const std::size_t limit = MemlockLimit();
+  if (limit == SIZE_MAX) return {};
+  return StrCat("; this process may lock ", limit,
+                " bytes in memory: ulimit -l unlimited lifts the limit, and "
+                "docker's --ulimit memlock=-1");
+}
+
 std::string RdmaText(const std::string& indent) {
   const auto verbs = LoadVerbs();
   if (!verbs.ok()) return verbs.status().message();

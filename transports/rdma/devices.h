@@ -59,6 +59,9 @@ Result<std::vector<RdmaDevice>> ListRdmaDevices(const VerbsApi& verbs);
 // What may be locked in memory, as registering memory does: bytes, or SIZE_MAX
 // if there is no limit.
 std::size_t MemlockLimit();
+// What to append to the text of an error that the limit may be the reason of;
+// empty if there is none.
+std::string MemlockRemedy();
 
 // Returns what RDMA is like on this machine in some lines of text, each but the
 // first indented by `indent`: devices, ports, GIDs and limits, or what is

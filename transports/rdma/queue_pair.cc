@@ -55,6 +55,10 @@ QueuePair::QueuePair(Rail* rail, Owner* owner, int receives)
   pieces_.reserve(kDepth);
 }
 
+int QueuePair::MostCompletions(int receives) {
+  return kDepth + receives + kReceivesAtOnce;
+}
+
 Result<std::unique_ptr<QueuePair>> QueuePair::Create(Rail* rail, Owner* owner,
                                                      int receives) {
   std::unique_ptr<QueuePair> made(new QueuePair(rail, owner, receives));
@@ -69,9 +73,11 @@ Result<std::unique_ptr<QueuePair>> QueuePair::Create(Rail* rail, Owner* owner,
   init.qp_type = IBV_QPT_RC;
   made->pair_ = rail->verbs().create_qp(rail->pd(), &init);
   if (made->pair_ == nullptr) {
+    const int error = errno;
     return Status(StatusCode::kResourceExhausted,
                   StrCat(rail->name(),
-                         ": cannot make a queue pair: ", std::strerror(errno)));
+                         ": cannot make a queue pair: ", std::strerror(error),
+                         error == ENOMEM ? MemlockRemedy() : ""));
   }
   made->index_ = rail->Add(made.get());
   ibv_qp_attr attributes = {};
@@ -134,6 +140,7 @@ ibv_qp_attr QueuePair::PathTo(const RdmaGid& mine,
 }
 
 Status QueuePair::Connect(const RdmaGid& mine, const RdmaAddress& peer) {
+  mine_ = mine;
   ibv_qp_attr to_receive = PathTo(mine, peer);
   GF_RETURN_IF_ERROR(Modify(
       &to_receive,
@@ -265,8 +272,16 @@ void QueuePair::OnSent(std::uint32_t low) {
 void QueuePair::Break(const Status& why) {
   if (std::exchange(broken_, true)) return;
   owner_->OnBroken(
-      Status(why.code(), StrCat("RDMA from ", rail_->name(), " to ", peer_,
-                                " has failed: ", why.message())));
+      Status(why.code(), StrCat(name_, " has failed: ", why.message())));
+}
+
+bool QueuePair::HasAddress(const RdmaPort& now) const {
+  if (!mine_) return true;
+  return now.lid == rail_->port().lid &&
+         std::any_of(
+             now.gids.begin(), now.gids.end(), [this](const RdmaGid& gid) {
+               return gid.index == mine_->index && gid.bytes == mine_->bytes;
+             });
 }
 
 }  // namespace gradientflow

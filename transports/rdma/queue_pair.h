@@ -62,11 +62,13 @@ class QueuePair {
     std::uint64_t cookie = 0;  // 0: nobody wants to know.
   };
 
-  // As many work requests as may be on their way, and as many immediate numbers
-  // as the peer may send before they are taken.
+  // As many work requests as may be on their way.
   static constexpr int kDepth = 128;
+  // The peer may send `receives` immediate numbers before they are taken.
   static Result<std::unique_ptr<QueuePair>> Create(Rail* rail, Owner* owner,
                                                    int receives);
+  // Completions that such a pair can have outstanding.
+  static int MostCompletions(int receives);
   // From then on the card touches no memory for this connection.
   ~QueuePair();
   QueuePair(const QueuePair&) = delete;
@@ -89,8 +91,12 @@ class QueuePair {
   void OnCompletion(const ibv_wc& completion);
   void Break(const Status& why);
   bool Is(const ibv_qp* pair) const { return pair == pair_; }
-  // What to put before the text of an error.
-  void SetName(std::string peer) { peer_ = std::move(peer); }
+  // Whether the port still has the address from which this pair sends.
+  bool HasAddress(const RdmaPort& now) const;
+  // The subject of the texts of errors: whose connection it is, and to whom.
+  void SetName(std::string name) { name_ = std::move(name); }
+  // Whether something has been written and not posted.
+  bool dirty() const { return !batch_.empty(); }
   // Whether the pair has been ended by something that has not been named.
   bool flushed() const { return flushed_; }
 
@@ -110,7 +116,8 @@ class QueuePair {
   Rail* const rail_;
   Owner* const owner_;
   const int receives_;  // Posted, less those that wait for their batch.
-  std::string peer_;
+  std::string name_;
+  std::optional<RdmaGid> mine_;  // Once connected.
   ibv_qp* pair_ = nullptr;
   std::uint32_t index_ = 0;
   std::uint32_t psn_ = 0;

@@ -20,8 +20,6 @@ namespace {
 constexpr int kTakenAtOnce = 16;
 // So that no rail starves the sockets.
 constexpr int kTakenPerPoll = 64;
-// Completions that one queue pair can have outstanding.
-constexpr int kCompletionsPerLink = 2 * QueuePair::kDepth;
 // What a rank copies at a time, and how much of it may be under way.
 constexpr int kSlots = 16;
 constexpr std::size_t kSlotBytes = std::size_t{256} << 10;
@@ -71,7 +69,8 @@ Status Rail::Failure(const std::string& call, int error) const {
   const StatusCode code = error == ENOMEM || error == EMFILE
                               ? StatusCode::kResourceExhausted
                               : StatusCode::kUnavailable;
-  return Status(code, StrCat(name_, ": ", call, ": ", std::strerror(error)));
+  return Status(code, StrCat(name_, ": ", call, ": ", std::strerror(error),
+                             error == ENOMEM ? MemlockRemedy() : ""));
 }
 
 Status Rail::Init() {
@@ -93,7 +92,8 @@ Status Rail::Init() {
   if (channel_ == nullptr) return Failure("no completion channel", errno);
   Register(channel_->fd);
   GF_RETURN_IF_ERROR(SetNonblocking(channel_->fd));
-  const int entries = args_.links * kCompletionsPerLink;
+  // All that can be outstanding, since one that does not fit breaks all pairs.
+  const int entries = args_.links * QueuePair::MostCompletions(args_.receives);
   cq_ = verbs.create_cq(context_, entries, nullptr, channel_, 0);
   if (cq_ == nullptr) {
     return Failure(StrCat("no completion queue of ", entries, " entries"),
@@ -136,6 +136,7 @@ Rail::~Rail() {
 }
 
 Status Rail::Start(Poller* poller) {
+  if (live_ == 0) return Status();
   poller_ = poller;
   GF_RETURN_IF_ERROR(poller->Add(channel_->fd, EPOLLIN, this, kChannelCookie));
   return poller->Add(context_->async_fd, EPOLLIN, this, kAsyncCookie);
@@ -213,8 +214,9 @@ void Rail::Dispatch(const ibv_wc& completion) {
 // looks once more afterwards.
 bool Rail::PrepareToSleep() {
   if (has_seen_ || verbs().req_notify_cq(cq_, 0) != 0) return false;
-  has_seen_ = verbs().poll_cq(cq_, 1, &seen_) == 1;
-  return !has_seen_;
+  const int seen = verbs().poll_cq(cq_, 1, &seen_);
+  has_seen_ = seen == 1;
+  return seen == 0;  // An error is for Poll(), too.
 }
 
 bool Rail::OnEvents(std::uint64_t cookie, std::uint32_t events) {
@@ -266,35 +268,31 @@ void Rail::OnAsyncEvent(ibv_event_type type, const ibv_qp* pair, int port) {
       break;
     case IBV_EVENT_GID_CHANGE:
     case IBV_EVENT_LID_CHANGE:
-      if (!HasAddress()) BreakAll(StrCat("its address is gone (", what, ")"));
+      BreakWithoutAddress(what);
       break;
     default:
       break;
   }
 }
 
-// Whether the port still has the addresses that this rank may have told its
-// peers.
-bool Rail::HasAddress() const {
-  const auto devices = ListRdmaDevices(verbs());
-  if (!devices.ok()) return false;
-  for (const RdmaDevice& device : devices.value()) {
-    if (device.name != args_.choice.device) continue;
-    for (const RdmaPort& now : device.ports) {
-      if (now.number != port().number) continue;
-      return now.lid == port().lid &&
-             std::all_of(port().gids.begin(), port().gids.end(),
-                         [&](const RdmaGid& gid) {
-                           return std::any_of(now.gids.begin(), now.gids.end(),
-                                              [&](const RdmaGid& other) {
-                                                return other.index ==
-                                                           gid.index &&
-                                                       other.bytes == gid.bytes;
-                                              });
-                         });
+// Of a port's addresses, some may go that no connection uses: temporary ones of
+// IPv6 do so every day.
+void Rail::BreakWithoutAddress(const std::string& why) {
+  RdmaPort now;  // Without any address, if the device does not answer.
+  if (const auto devices = ListRdmaDevices(verbs()); devices.ok()) {
+    for (const RdmaDevice& device : devices.value()) {
+      if (device.name != args_.choice.device) continue;
+      for (const RdmaPort& port : device.ports) {
+        if (port.number == args_.choice.port.number) now = port;
+      }
     }
   }
-  return false;
+  for (std::size_t i = 0; i < pairs_.size(); ++i) {
+    if (pairs_[i] == nullptr || pairs_[i]->HasAddress(now)) continue;
+    pairs_[i]->Break(Status(
+        StatusCode::kUnavailable,
+        StrCat("this rank's device says: its address is gone (", why, ")")));
+  }
 }
 
 // Those that break may destroy others.

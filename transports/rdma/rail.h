@@ -31,7 +31,8 @@ struct RdmaStats {
 struct RailArgs {
   std::shared_ptr<const VerbsApi> verbs;
   RdmaChoice choice;
-  int links = 1;          // At most so many queue pairs.
+  int links = 1;          // At most so many queue pairs,
+  int receives = 0;       // each with at most so many (QueuePair::Create()).
   int traffic_class = 0;  // Of all packets; networks prefer some of them.
   // How long the card sends again what nobody acknowledges.
   double retry_seconds = 4;
@@ -54,8 +55,9 @@ class Rail final : private Poller::Target {
   Rail(const Rail&) = delete;
   Rail& operator=(const Rail&) = delete;
 
-  // Wakes the poller's thread when something has arrived, until there is no
-  // queue pair any more. `poller` outlives these.
+  // Wakes the poller's thread when something has arrived, as long as there are
+  // queue pairs. `poller` outlives these. To be called when all of them are
+  // made, since a pair that cannot be made may have been the only one so far.
   Status Start(Poller* poller);
 
   const VerbsApi& verbs() const { return *args_.verbs; }
@@ -100,7 +102,7 @@ class Rail final : private Poller::Target {
   bool OnEvents(std::uint64_t cookie, std::uint32_t events) override;
   bool TakeAsyncEvents();
   void OnAsyncEvent(ibv_event_type type, const ibv_qp* pair, int port);
-  bool HasAddress() const;
+  void BreakWithoutAddress(const std::string& why);
   void Dispatch(const ibv_wc& completion);
   void BreakAll(const std::string& why);
 

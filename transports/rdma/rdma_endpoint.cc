@@ -9,6 +9,7 @@
 #include "gradientflow/base/str_cat.h"
 #include "transports/rdma/choose.h"
 #include "transports/rdma/devices.h"
+#include "transports/rdma/frames.h"
 #include "transports/rdma/rail.h"
 #include "transports/rdma/rdma_link.h"
 #include "transports/rdma/rdma_places.h"
@@ -116,9 +117,9 @@ Result<std::vector<std::unique_ptr<Link>>> RdmaEndpoint::Connect(
       std::any_of(control.value().begin(), control.value().end(),
                   [](const auto& link) { return link != nullptr; });
   if (!any) return std::move(control).value();
-  GF_RETURN_IF_ERROR(rail_->Start(args.poller));
   RdmaLinks links =
       MakeLinks(args, std::move(control).value(), std::move(relay));
+  GF_RETURN_IF_ERROR(rail_->Start(args.poller));
   SetUp(args, links);
   return Sort(args, std::move(links));
 }
@@ -151,13 +152,14 @@ void RdmaEndpoint::SetUp(const ConnectArgs& args,
     bool moved = false;
     bool pending = false;
     const bool late = args.clock->Now() >= args.deadline;
-    for (const auto& link : links) {
+    for (std::size_t r = 0; r < links.size(); ++r) {
+      RdmaLink* const link = links[r].get();
       if (link == nullptr) continue;
       moved |= link->PollSetup();
       if (late) {
         link->Reject(Status(StatusCode::kDeadlineExceeded,
-                            StrCat("rank ", args.rank,
-                                   " waited in vain for the set-up of RDMA")));
+                            StrCat("rank ", args.rank, " waited for rank ", r,
+                                   " to set up RDMA, in vain")));
       }
       pending |= !link->settled() && !late;
     }
@@ -229,10 +231,12 @@ Result<std::unique_ptr<Endpoint>> OpenRdma(
   over_tcp.io_threads = 0;
   auto tcp = kTcpTransport.open(over_tcp);
   if (!tcp.ok()) return tcp.status();
-  auto rail =
-      Rail::Open({std::move(verbs), std::move(choice).value(),
-                  std::max(1, options.ranks - 1), options.rdma_traffic_class,
-                  options.rdma_retry_seconds});
+  auto rail = Rail::Open(
+      {std::move(verbs), std::move(choice).value(),
+       std::max(1, options.ranks - 1),
+       kImmediatesWithoutNotices +
+           (options.placed_slot_bytes > 0 ? options.placed_notices : 0),
+       options.rdma_traffic_class, options.rdma_retry_seconds});
   if (!rail.ok()) return rail.status();
   std::shared_ptr<RdmaPlaces> places;
   if (options.placed_slot_bytes > 0) {

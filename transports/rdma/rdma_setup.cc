@@ -72,13 +72,11 @@ Status RdmaLink::MakePair() {
                          CardRights::kRead, "a ring");
   if (!by_card.ok()) return by_card.status();
   read_by_card_ = std::move(by_card).value();
-  auto pair = QueuePair::Create(
-      rail, this,
-      kImmediatesWithoutNotices +
-          (args_.places == nullptr ? 0 : args_.places->most_notices()));
+  auto pair = QueuePair::Create(rail, this, rail->args().receives);
   if (!pair.ok()) return pair.status();
   pair_ = std::move(pair).value();
-  pair_->SetName(StrCat("rank ", args_.peer, " (", address(), ")"));
+  pair_->SetName(StrCat("RDMA of rank ", args_.rank, " (", rail->name(),
+                        ") to rank ", args_.peer, " (", address(), ")"));
   outbox_ = std::make_unique<Outbox>(
       OutboxArgs{rail, pair_.get(), read, read_by_card_.local_key(),
                  written + kRingBytes, &owed_credits_});

@@ -29,6 +29,14 @@
 //   placed    a notice of RemotePlaces::Put()
 namespace gradientflow {
 
+// What tells of the ranks, as against what tells of messages, stays on the TCP
+// connection.
+constexpr bool IsOfRanks(MessageKind kind) {
+  return kind == MessageKind::kPing || kind == MessageKind::kPong ||
+         kind == MessageKind::kAbort || kind == MessageKind::kBye ||
+         kind == MessageKind::kRail;
+}
+
 // -- The ring of each direction ---------------------------------------------
 inline constexpr int kRingSlots = 16;
 inline constexpr std::size_t kRingSlotBytes = 4096;

@@ -28,6 +28,12 @@ Status Inbox::OnFrame(int index, std::uint32_t bytes) {
         StrCat(args_.who, "sent a frame of ", bytes, " bytes, expected ",
                kHeaderBytes, " to ", kRingSlotBytes));
   }
+  if (held_ + *args_.owed_credits >= kRingSlots) {
+    return Status(
+        StatusCode::kDataLoss,
+        StrCat(args_.who, "sent a frame, expected none before one of ",
+               kRingSlots, " slots of its ring is given back"));
+  }
   Lane& lane = lanes_[static_cast<std::size_t>(index)];
   if (lane.in_message) {
     return Status(StatusCode::kDataLoss,
@@ -40,21 +46,37 @@ Status Inbox::OnFrame(int index, std::uint32_t bytes) {
   }
   // Its credit is owed when it has been taken, so there are never more of these
   // than the ring has slots.
-  if (!taken && !closed_) lane.held.emplace_back(frame, frame + bytes);
+  if (taken || closed_) return Status();
+  lane.held.emplace_back(frame, frame + bytes);
+  ++held_;
   return Status();
+}
+
+// What tells of ranks comes over the control link. There is one place for
+// control messages of a peer, so these come in one lane.
+Status Inbox::CheckKind(int lane, MessageKind kind) const {
+  if (!IsControl(kind) || (lane == 0 && !IsOfRanks(kind))) return Status();
+  return Status(
+      StatusCode::kDataLoss,
+      StrCat(args_.who, "sent a control message of kind ",
+             static_cast<int>(kind), " by RDMA in lane ", lane,
+             ", expected it ", IsOfRanks(kind) ? "by TCP" : "in lane 0"));
 }
 
 // Sets *taken to whether the message has begun; if not, its lane is paused.
 Status Inbox::Take(int index, const std::byte* frame, std::size_t bytes,
                    bool* taken) {
   Lane& lane = lanes_[static_cast<std::size_t>(index)];
-  const auto header = DecodeHeader(
-      std::span<const std::byte, kHeaderBytes>(frame, kHeaderBytes));
+  // A copy, since the peer could change the ring between check and use.
+  std::array<std::byte, kHeaderBytes> copy;
+  std::copy_n(frame, copy.size(), copy.begin());
+  const auto header = DecodeHeader(copy);
   if (!header.ok()) {
     return Status(header.status().code(),
                   StrCat(args_.who, "sent a frame that is none: ",
                          header.status().message()));
   }
+  GF_RETURN_IF_ERROR(CheckKind(index, header.value().kind));
   const std::uint64_t payload = header.value().payload_bytes;
   const bool is_long = payload > kRingPayloadBytes;
   if (bytes != kHeaderBytes + (is_long ? 0 : payload)) {
@@ -162,6 +184,7 @@ Status Inbox::OnPiece(int index) {
     return Status();
   }
   lane.in_message = false;
+  to_push_ |= !lane.held.empty();
   args_.events->OnMessage(args_.peer, index, lane.header);
   return Status();
 }
@@ -181,6 +204,7 @@ Status Inbox::TakeHeld(int index, bool* moved) {
     lane.held.pop_front();
     bool taken = false;
     GF_RETURN_IF_ERROR(Take(index, frame.data(), frame.size(), &taken));
+    if (taken) --held_;
     if (!taken && !closed_) lane.held.push_front(frame);
     *moved |= taken;
   }

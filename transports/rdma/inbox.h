@@ -81,6 +81,7 @@ class Inbox {
     std::deque<std::vector<std::byte>> held;
   };
 
+  Status CheckKind(int lane, MessageKind kind) const;
   Status Take(int index, const std::byte* frame, std::size_t bytes,
               bool* taken);
   Status TakeHeld(int index, bool* moved);
@@ -92,6 +93,7 @@ class Inbox {
   RemotePlace peer_grants_;
   std::array<Lane, kRdmaLanes> lanes_;
   std::uint64_t frames_ = 0;
+  int held_ = 0;  // Frames, in all lanes.
   bool to_push_ = false;
   bool needs_slot_ = false;
   bool needs_room_ = false;

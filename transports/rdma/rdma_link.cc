@@ -1,7 +1,9 @@
 #include "transports/rdma/rdma_link.h"
 
+#include <algorithm>
 #include <cassert>
 #include <chrono>
+#include <string>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -15,12 +17,6 @@ constexpr std::chrono::seconds kCausePatience(1);
 // What a rank that died had written before is in the completion queue by the
 // time that the end of its TCP connection arrives.
 constexpr int kMostLastPolls = 1000;
-
-// What tells of ranks, as against what tells of messages.
-bool IsOfRanks(MessageKind kind) {
-  return kind == MessageKind::kPing || kind == MessageKind::kPong ||
-         kind == MessageKind::kAbort || kind == MessageKind::kBye;
-}
 
 }  // namespace
 
@@ -48,20 +44,22 @@ void RdmaLink::Put(const std::array<ConstBufferView, 2>& pieces,
 void RdmaLink::Send(int lane, const OutMessage& message) {
   assert(lane >= 0 && lane < kRdmaLanes);
   if (closed_) return;
-  if (!IsOfRanks(message.header.kind)) {
-    return down_ ? outbox_->Refuse(message, why_)
-                 : outbox_->Send(lane, message);
-  }
+  if (down_) return outbox_->Refuse(message, why_);
+  if (!IsOfRanks(message.header.kind)) return outbox_->Send(lane, message);
   // The peer closes when it has a good-bye, so all else must be there by then.
-  if (message.header.kind == MessageKind::kBye && !down_) {
+  if (message.header.kind == MessageKind::kBye) {
     held_control_.push_back(message);
   } else {
     args_.control->Send(0, message);
   }
 }
 
+bool RdmaLink::CanSendHeld() const {
+  return !held_control_.empty() && outbox_->queued() == 0 && pair_->idle();
+}
+
 void RdmaLink::SendHeldControl() {
-  if (held_control_.empty() || outbox_->queued() > 0 || !pair_->idle()) return;
+  if (!CanSendHeld()) return;
   for (const OutMessage& message : std::exchange(held_control_, {})) {
     args_.control->Send(0, message);
   }
@@ -71,14 +69,20 @@ bool RdmaLink::Poll() {
   if (closed_) return false;
   if (down_) return args_.control->Poll() | outbox_->RunDones();
   if (!lost_.ok()) {
-    Fail(lost_);
+    FailAndTell(lost_);
     return true;
   }
-  bool moved = args_.control->Poll();
+  bool moved = false;
+  if (std::exchange(resumed_control_, false) && paused_control_) {
+    const Status status = HandOn(*paused_control_);
+    if (!status.ok() && !gone()) Fail(status);
+    moved = true;
+  }
+  if (!gone()) moved |= args_.control->Poll();
   if (!gone() && args_.rail->IsFirst(pair_.get())) moved |= args_.rail->Poll();
   if (!gone()) {
     const Status status = inbox_->Push(&moved);
-    if (!status.ok() && !gone()) Fail(status);
+    if (!status.ok() && !gone()) FailAndTell(status);
   }
   if (!gone()) {
     moved |= outbox_->Push();
@@ -105,6 +109,7 @@ void RdmaLink::EndIfFlushed() {
 void RdmaLink::Resume(int lane) {
   if (gone()) return;
   if (lane == 0) {
+    resumed_control_ = true;
     for (int i = 0; i < args_.control->lanes(); ++i) args_.control->Resume(i);
   }
   inbox_->Resume(lane);
@@ -114,7 +119,9 @@ bool RdmaLink::PrepareToSleep() {
   if (closed_) return true;
   if (!args_.control->PrepareToSleep() || outbox_->CanMove()) return false;
   if (down_) return true;
-  if (inbox_->CanMove()) return false;
+  const bool control_can_move = resumed_control_ && paused_control_;
+  if (!lost_.ok() || control_can_move || CanSendHeld()) return false;
+  if (inbox_->CanMove() || pair_->dirty()) return false;
   return !args_.rail->IsFirst(pair_.get()) || args_.rail->PrepareToSleep();
 }
 
@@ -128,12 +135,13 @@ std::size_t RdmaLink::queued_messages() const {
 // ---- What the peer writes
 
 void RdmaLink::OnImmediate(std::uint32_t number, std::uint32_t bytes) {
-  const auto immediate = DecodeImmediate(number);
   if (outcome_ == Outcome::kPending && !probe_seen_) return OnProbe(bytes);
+  if (!lost_.ok()) return;
+  const auto immediate = DecodeImmediate(number);
   const Status status = immediate.ok() ? Handle(immediate.value(), bytes)
                                        : Explain(StatusCode::kDataLoss,
                                                  immediate.status().message());
-  if (!status.ok() && !gone()) Fail(status);
+  if (!status.ok() && !gone()) OnBroken(status);
 }
 
 Status RdmaLink::Handle(const Immediate& immediate, std::uint32_t bytes) {
@@ -143,8 +151,8 @@ Status RdmaLink::Handle(const Immediate& immediate, std::uint32_t bytes) {
       return Explain(StatusCode::kDataLoss,
                      "sent a placed message, expected none");
     }
-    args_.places->OnNotice(args_.peer, immediate.notice);
-    return Status();
+    const Status noted = args_.places->OnNotice(args_.peer, immediate.notice);
+    return noted.ok() ? noted : Explain(noted.code(), noted.message());
   }
   const Status credits = outbox_->OnCredits(immediate.credits);
   if (!credits.ok()) return Explain(credits.code(), credits.message());
@@ -175,7 +183,7 @@ void RdmaLink::OnWritten(std::uint64_t cookie) {
 }
 
 void RdmaLink::OnBroken(const Status& why) {
-  if (adopted_) return Fail(why);
+  if (adopted_) return FailAndTell(why);
   // A link that this end has passed is for the peer to fail.
   if (passed_) {
     lost_ = why;
@@ -186,35 +194,58 @@ void RdmaLink::OnBroken(const Status& why) {
 
 // ---- What the control link tells
 
+// The owner has one place for the control messages of a peer, and those of the
+// queue pair go there, too. So what comes in pieces by TCP is handed on when it
+// is complete.
 Result<LinkEvents::Landing> RdmaLink::OnHeader(int peer, int lane,
                                                const Header& header) {
+  static_cast<void>(peer);
   static_cast<void>(lane);
-  if (header.kind == MessageKind::kRail) {
-    if (adopted_ || header.payload_bytes > kMaxControlBytes) {
-      return Explain(StatusCode::kDataLoss,
-                     StrCat("sent an RDMA set-up frame of ",
-                            header.payload_bytes, " bytes, expected ",
-                            adopted_ ? "none any more"
-                                     : StrCat("at most ", kMaxControlBytes)));
-    }
-    rail_text_.resize(header.payload_bytes);
-    return Landing{reinterpret_cast<std::byte*>(rail_text_.data()), false};
+  const bool of_rail = header.kind == MessageKind::kRail;
+  if (!of_rail && !adopted_) return Landing{nullptr, true};
+  if (paused_control_) return Landing{nullptr, true};
+  if (!IsOfRanks(header.kind) || (of_rail && adopted_)) {
+    return Explain(StatusCode::kDataLoss,
+                   of_rail ? "sent an RDMA set-up frame, expected none any more"
+                           : StrCat("sent a message of kind ",
+                                    static_cast<int>(header.kind),
+                                    " by TCP, expected it by RDMA"));
   }
-  if (!adopted_) return Landing{nullptr, true};
-  return args_.events->OnHeader(peer, 0, header);
+  control_text_.resize(header.payload_bytes);
+  return Landing{control_text_.data(), false};
 }
 
 void RdmaLink::OnMessage(int peer, int lane, const Header& header) {
+  static_cast<void>(peer);
   static_cast<void>(lane);
+  if (gone()) return;
   if (header.kind != MessageKind::kRail) {
-    return args_.events->OnMessage(peer, 0, header);
+    const Status status = HandOn(header);
+    if (!status.ok() && !gone()) Fail(status);
+    return;
   }
-  const auto frame = DecodeRailFrame(rail_text_);
+  const auto frame = DecodeRailFrame(
+      std::string(reinterpret_cast<const char*>(control_text_.data()),
+                  control_text_.size()));
   if (frame.ok()) {
     OnRailFrame(frame.value());
   } else {
-    Reject(frame.status());
+    Reject(Explain(frame.status().code(), frame.status().message()));
   }
+}
+
+Status RdmaLink::HandOn(const Header& header) {
+  paused_control_.reset();
+  const auto landing = args_.events->OnHeader(args_.peer, 0, header);
+  if (closed_) return Status();
+  if (!landing.ok()) return landing.status();
+  if (landing.value().paused) {
+    paused_control_ = header;
+    return Status();
+  }
+  std::copy(control_text_.begin(), control_text_.end(), landing.value().data);
+  args_.events->OnMessage(args_.peer, 0, header);
+  return Status();
 }
 
 void RdmaLink::OnDown(int peer, const Status& why) {
@@ -224,11 +255,10 @@ void RdmaLink::OnDown(int peer, const Status& why) {
     lost_ = why;
     return Reject(why);
   }
+  control_down_ = true;
   for (int i = 0; i < kMostLastPolls && !gone() && args_.rail->Poll(); ++i) {
   }
-  if (gone()) return;
-  control_down_ = true;
-  Fail(why);
+  if (!gone()) Fail(why);
 }
 
 // ---- The end
@@ -240,13 +270,35 @@ void RdmaLink::Quit() {
   pair_.reset();
 }
 
+// The peer learns the reason by TCP. It would only see the connection's end,
+// and blame this rank's process.
+void RdmaLink::FailAndTell(const Status& why) {
+  if (!control_down_) {
+    down_ = true;  // What the control link may still bring is too late.
+    last_words_ = why.message().substr(0, kMaxControlBytes);
+    OutMessage message;
+    message.header.kind = MessageKind::kAbort;
+    message.header.tag = static_cast<Tag>(why.code());
+    message.header.payload_bytes = last_words_.size();
+    message.payload = {reinterpret_cast<const std::byte*>(last_words_.data()),
+                       last_words_.size(),
+                       {}};
+    args_.control->Send(0, message);
+    args_.control->Poll();
+    down_ = false;
+  }
+  if (!gone()) Fail(why);
+}
+
 void RdmaLink::Fail(const Status& why) {
   assert(!gone());
   down_ = true;
   why_ = why;
   Quit();
   outbox_->EndAll(why);
-  held_control_.clear();
+  for (const OutMessage& message : std::exchange(held_control_, {})) {
+    outbox_->Refuse(message, why);
+  }
   // If it is down already, it still has completions to run.
   if (!control_down_) args_.control->Close();
   args_.events->OnDown(args_.peer, why);
@@ -255,9 +307,7 @@ void RdmaLink::Fail(const Status& why) {
 void RdmaLink::Close() {
   if (std::exchange(closed_, true)) return;
   Quit();
-  if (outbox_ != nullptr) {
-    outbox_->EndAll(Status(StatusCode::kAborted, "the link was closed"));
-  }
+  if (outbox_ != nullptr) outbox_->DropAll();
   held_control_.clear();
   args_.control->Close();
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -115,9 +116,12 @@ class RdmaLink final : public Link,
 
   Status Handle(const Immediate& immediate, std::uint32_t bytes);
   Status OnGrant(int lane);
+  Status HandOn(const Header& header);
+  bool CanSendHeld() const;
   void SendHeldControl();
   void EndIfFlushed();
   void Quit();
+  void FailAndTell(const Status& why);
   void Fail(const Status& why);
   bool gone() const { return closed_ || down_; }
 
@@ -144,9 +148,15 @@ class RdmaLink final : public Link,
   Clock::Time probe_until_{};
   Outcome outcome_ = Outcome::kPending;
   Status why_;
-  std::string rail_text_;              // A set-up frame that arrives.
   std::deque<std::string> rail_told_;  // Those that leave.
   bool peer_failed_ = false;
+
+  // The payload of the message that arrives on the control link, and the header
+  // of one whose receiver has paused.
+  std::vector<std::byte> control_text_;
+  std::optional<Header> paused_control_;
+  bool resumed_control_ = false;
+  std::string last_words_;
 
   bool adopted_ = false;
   Status lost_;  // Why it went down before Adopt().

@@ -4,6 +4,7 @@
 #include <array>
 #include <cassert>
 
+#include "gradientflow/base/str_cat.h"
 #include "transports/rdma/rdma_link.h"
 
 namespace gradientflow {
@@ -88,12 +89,21 @@ void RdmaPlaces::DropLink(int peer) {
   peers_[static_cast<std::size_t>(peer)].link = nullptr;
 }
 
-void RdmaPlaces::OnNotice(int peer, std::uint32_t notice) {
-  if (sink_ == nullptr) {
-    early_.emplace_back(peer, notice);
-  } else {
+Status RdmaPlaces::OnNotice(int peer, std::uint32_t notice) {
+  if (sink_ != nullptr) {
     sink_->OnNotice(peer, notice);
+    return Status();
   }
+  const auto kept =
+      std::count_if(early_.begin(), early_.end(),
+                    [peer](const auto& early) { return early.first == peer; });
+  if (kept >= args_.notices) {
+    return Status(StatusCode::kDataLoss,
+                  StrCat("placed more than ", args_.notices,
+                         " messages that this rank has not taken"));
+  }
+  early_.emplace_back(peer, notice);
+  return Status();
 }
 
 }  // namespace gradientflow

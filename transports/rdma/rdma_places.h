@@ -42,11 +42,11 @@ class RdmaPlaces final : public RemotePlaces {
            std::uint32_t notice, Done done) override;
 
   // For the links.
-  int most_notices() const { return args_.notices; }
   RemotePlace SlotsHere() const { return NameOf(slots_.data()); }
   void SetLink(int peer, RdmaLink* link, RemotePlace slots);
   void DropLink(int peer);
-  void OnNotice(int peer, std::uint32_t notice);
+  // Returns kDataLoss, with what was expected, if there are too many.
+  Status OnNotice(int peer, std::uint32_t notice);
 
  private:
   struct Peer {

@@ -227,6 +227,35 @@ bool LinksAll(const std::vector<std::unique_ptr<Link>>& links, int rank,
   return true;
 }
 
+// Takes the memory that one transport lets ranks share or write to, if it does.
+void TakeMemory(const Offer& offer,
+                const std::vector<std::unique_ptr<Link>>& links,
+                Transport* transport) {
+  if (offer.endpoint->arena() != nullptr) {
+    transport->keep_alive.push_back(offer.endpoint);
+    transport->arena = offer.endpoint->arena();
+  }
+  if (offer.endpoint->places() != nullptr &&
+      LinksAll(links, transport->group.rank, offer.kind->name)) {
+    transport->keep_alive.push_back(offer.endpoint);
+    transport->places = offer.endpoint->places();
+  }
+}
+
+// Whether all ranks have offered each other a transport that places messages.
+// Whether it works between them they find out later.
+bool AllOfferPlaces(const Introduction& introduction, const Offers& offers,
+                    int ranks) {
+  return std::any_of(
+      offers.endpoints.begin(), offers.endpoints.end(),
+      [&](const Offer& offer) {
+        const auto found = introduction.addresses.find(offer.kind->name);
+        return offer.endpoint->places() != nullptr &&
+               found != introduction.addresses.end() &&
+               found->second.size() + 1 == static_cast<std::size_t>(ranks);
+      });
+}
+
 // Connects the transport with the shortest reach first, since the next one
 // takes over what it cannot link. If one fails, the others still connect, so
 // that all peers can be told why.
@@ -279,22 +308,12 @@ Status ConnectLinks(const JoinArgs& args, const Introduction& introduction,
       taken[r] =
           taken[r] || (!connect.addresses[r].empty() && unlinked[r].ok());
     }
-    if (offer.endpoint->arena() != nullptr) {
-      transport->keep_alive.push_back(offer.endpoint);
-      transport->arena = offer.endpoint->arena();
-    }
-    if (offer.endpoint->places() != nullptr &&
-        LinksAll(links, group.rank, offer.kind->name)) {
-      transport->keep_alive.push_back(offer.endpoint);
-      transport->places = offer.endpoint->places();
-    }
+    TakeMemory(offer, links, transport);
   }
   fabric.Connect(std::move(links), std::move(source));
-  if (!failed.ok()) {
-    // Ranks that are linked already learn the reason.
-    fabric.Fail(failed);
-    fabric.Poll();
-  }
+  // Ranks that are linked already learn the reason.
+  if (!failed.ok()) fabric.Fail(failed);
+  if (!failed.ok()) fabric.Poll();
   return failed;
 }
 
@@ -325,6 +344,8 @@ Result<Transport> Join(const JoinArgs& args) {
   if (!introduction.ok()) return introduction.status();
   transport.group = GroupOf(options.rank, introduction.value());
   transport.group.few_links = LinksWhenNeeded(options);
+  transport.group.all_place =
+      AllOfferPlaces(introduction.value(), offers, options.size);
   if (const int rank = introduction.value().without_memory; rank >= 0) {
     args.logger->Log(LogLevel::kWarning,
                      StrCat("ranks of a host talk by TCP, since rank ", rank,
@@ -332,7 +353,6 @@ Result<Transport> Join(const JoinArgs& args) {
   }
   GF_RETURN_IF_ERROR(
       ConnectLinks(args, introduction.value(), offers, deadline, &transport));
-  transport.group.all_place = transport.places != nullptr;
   return transport;
 }
 

@@ -80,7 +80,7 @@ class BadLinks : public ::testing::Test {
       link = std::make_unique<BadLink>(std::move(link), mischief, seed);
     }
     transport.fabric->Connect(std::move(links).value());
-    transport.keep_alive = group;
+    transport.keep_alive.push_back(group);
     transport.group.rank = rank;
     transport.group.size = kRanks;
     transport.group.topology.host = {0, 1, 2};

@@ -124,8 +124,8 @@ TEST(Wire, ErrorsSayWhatWasExpectedAndSeen) {
   const auto trouble = [](const Header& header) {
     return TroubleWith(EncodeHeader(header));
   };
-  EXPECT_NE(trouble(Some(static_cast<MessageKind>(11), 0))
-                .find("expected a kind from 1 to 10, seen 11"),
+  EXPECT_NE(trouble(Some(static_cast<MessageKind>(12), 0))
+                .find("expected a kind from 1 to 11, seen 12"),
             std::string::npos);
   EXPECT_NE(trouble(Some(static_cast<MessageKind>(0), 0)), "");
   Header flags;

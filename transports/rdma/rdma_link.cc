@@ -67,7 +67,10 @@ void RdmaLink::SendHeldControl() {
 
 bool RdmaLink::Poll() {
   if (closed_) return false;
-  if (down_) return args_.control->Poll() | outbox_->RunDones();
+  if (down_) {
+    const bool moved = args_.control->Poll();
+    return outbox_->RunDones() || moved;
+  }
   if (!lost_.ok()) {
     FailAndTell(lost_);
     return true;

@@ -103,6 +103,15 @@ void FakeVerbs::FailMessage(int host, int n, ibv_wc_status status) {
   fabric_->At(host)->message_faults.emplace_back(n, status);
 }
 
+bool FakeVerbs::ForgetFaults(int host) {
+  const HiddenLock lock(fabric_->mutex);
+  Host* const of = fabric_->At(host);
+  const bool any = !of->faults.empty() || !of->message_faults.empty();
+  of->faults.clear();
+  of->message_faults.clear();
+  return any;
+}
+
 void FakeVerbs::SetPort(const std::string& device, int port, bool active) {
   const HiddenLock lock(fabric_->mutex);
   Device* const found = fabric_->Find(device);

@@ -172,6 +172,9 @@ class FakeVerbs {
                 int times = 1);
   // The n-th message from now that this host sends ends with this status.
   void FailMessage(int host, int n, ibv_wc_status status);
+  // Lets what these two have asked for not happen any more. Returns whether
+  // anything of it had yet to come.
+  bool ForgetFaults(int host);
   // A port that is down sends and receives nothing.
   void SetPort(const std::string& device, int port, bool active);
   // Replaces an address, or removes it if it is empty.

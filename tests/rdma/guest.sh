@@ -2,7 +2,8 @@
 # tests/rdma/guest.sh BIN
 #
 # Runs inside tests/guest/run, on the kernel's RDMA over lines of its own: the rules of
-# verbs, the promises of links, whole jobs, loss, and ranks that die or lose their card.
+# verbs, the synchronisations of gdraa by the clock, the promises of links, whole jobs,
+# loss, and ranks that die or lose their card.
 # BIN is where Bazel puts programs. The last line is `N passed, N failed, N skipped`.
 set -u
 bin=$1
@@ -141,12 +142,28 @@ never_not_ready() {
   ((seen == 0))
 }
 
+# Packets take 20 ms each way now, and 4 KiB take no time beside that. So two
+# synchronisations last 40 ms, three 60, and a ring of four ranks 120.
+two_synchronisations() {
+  local said
+  for ((i = 0; i < 4; ++i)); do tc qdisc add dev "line$i" root netem delay 20ms; done
+  said=$("$bin/benchmarks/rdma/rdma" rxe --delay)
+  for ((i = 0; i < 4; ++i)); do tc qdisc del dev "line$i" root; done
+  echo "$said"
+  awk '/4 ranks/ { good = $8 + 0 > 40 && $8 + 0 < 60 && $11 + 0 > 110 }
+    END { exit !good }' <<<"$said"
+}
+
 rdma_lines 4 || exit 1
+tests tests/rdma/verbs_rules_kernel_test
+check "an allreduce synchronises twice" two_synchronisations
 export GRADIENTFLOW_RDMA_DEVICES=rxe
 # The first takes seconds here; the second has its own time limit.
 tests tests/rdma/link_conformance_rdma_test \
   --gtest_filter='Rdma/*:-*PingPong*:*BoundedAmount*'
 tests tests/session/collectives_test --gtest_filter='*rdma*'
+tests tests/session/allreduce_test \
+  --gtest_filter='*WithEveryWireAndScale/rdma2:*GivesTheSameBits*/rdma3'
 tests tests/csc/sparse_test --gtest_filter='*Rdma*'
 check "a job of three" works
 check "receivers are ready" never_not_ready

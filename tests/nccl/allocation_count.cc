@@ -1,39 +1,11 @@
 #include "tests/nccl/allocation_count.h"
 
-#include <cstdlib>
-#include <new>
 #include <utility>
 
-namespace {
-
-thread_local std::uint64_t allocations = 0;
-thread_local int paused = 0;
-
-void* Counted(std::size_t bytes) {
-  if (paused == 0) ++allocations;
-  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return Counted(bytes); }
-void* operator new[](std::size_t bytes) { return Counted(bytes); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
+#include "tests/base/heap_count.h"
 
 namespace gradientflow::testing {
 namespace {
-
-struct Pause {
-  Pause() { ++paused; }
-  ~Pause() { --paused; }
-};
 
 NcclApi real_api;
 
@@ -43,7 +15,7 @@ struct Quiet;
 template <typename R, typename... Args, R (*NcclApi::*kMember)(Args...)>
 struct Quiet<kMember> {
   static R Call(Args... args) {
-    const Pause pause;
+    const Uncounted pause;
     return (real_api.*kMember)(args...);
   }
 };
@@ -59,7 +31,7 @@ template <typename Args,
           int (*kernels::KernelTable::*kMember)(const Args&, void*)>
 struct QuietKernel<kMember> {
   static int Call(const Args& args, void* stream) {
-    const Pause pause;
+    const Uncounted pause;
     return (real_kernels->*kMember)(args, stream);
   }
 };
@@ -68,7 +40,7 @@ class QuietEvent final : public Event {
  public:
   explicit QuietEvent(std::unique_ptr<Event> real) : real_(std::move(real)) {}
   Result<bool> Query() const override {
-    const Pause pause;
+    const Uncounted pause;
     return real_->Query();
   }
   Status Synchronize() const override { return real_->Synchronize(); }
@@ -82,19 +54,19 @@ class QuietStream final : public Stream {
  public:
   explicit QuietStream(std::unique_ptr<Stream> real) : real_(std::move(real)) {}
   Status Copy(void* dst, const void* src, std::size_t bytes) override {
-    const Pause pause;
+    const Uncounted pause;
     return real_->Copy(dst, src, bytes);
   }
   Status Fill(void* dst, int byte, std::size_t bytes) override {
-    const Pause pause;
+    const Uncounted pause;
     return real_->Fill(dst, byte, bytes);
   }
   Status Record(Event* event) override {
-    const Pause pause;
+    const Uncounted pause;
     return real_->Record(static_cast<QuietEvent*>(event)->real());
   }
   Status Wait(const Event& event) override {
-    const Pause pause;
+    const Uncounted pause;
     return real_->Wait(*static_cast<const QuietEvent&>(event).real());
   }
   Status Synchronize() override { return real_->Synchronize(); }
@@ -152,7 +124,7 @@ class QuietDevice final : public Device {
     return real_.CurrentSetter();
   }
   bool Owns(const void* pointer) const override {
-    const Pause pause;
+    const Uncounted pause;
     return real_.Owns(pointer);
   }
 
@@ -163,9 +135,7 @@ class QuietDevice final : public Device {
 
 }  // namespace
 
-std::uint64_t HeapAllocations() { return allocations; }
-
-std::shared_ptr<const NcclApi> Uncounted(
+std::shared_ptr<const NcclApi> WithoutCount(
     const std::shared_ptr<const NcclApi>& api) {
   real_api = *api;
   auto quiet = std::make_shared<NcclApi>(*api);
@@ -178,7 +148,7 @@ std::shared_ptr<const NcclApi> Uncounted(
   return quiet;
 }
 
-std::unique_ptr<Device> Uncounted(Device* device) {
+std::unique_ptr<Device> WithoutCount(Device* device) {
   return std::make_unique<QuietDevice>(device);
 }
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "tests/base/heap_count.h"
 #include "tests/nccl/allocation_count.h"
 #include "tests/nccl/nccl_oracle.h"
 #include "tests/nccl/nccl_ranks.h"
@@ -46,10 +47,10 @@ TEST(NcclAllocation, NothingIsAllocatedAndTheHostNeverWaits) {
   nccl.Set(FakeNcclMode::kBusyPolls, 1);
   NcclJob job;
   job.nccl = &nccl;
-  const std::shared_ptr<const NcclApi> api = Uncounted(nccl.api());
+  const std::shared_ptr<const NcclApi> api = WithoutCount(nccl.api());
   std::unique_ptr<Device> quiet;
   job.adjust = [&](int, NcclArgs* args) {
-    quiet = Uncounted(args->device);
+    quiet = WithoutCount(args->device);
     args->device = quiet.get();
     args->api = api;
   };

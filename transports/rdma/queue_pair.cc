@@ -233,18 +233,28 @@ void QueuePair::OnCompletion(const ibv_wc& completion) {
   if (completion.status == IBV_WC_WR_FLUSH_ERR) {
     flushed_ = true;
   } else if (completion.status != IBV_WC_SUCCESS) {
-    Break(Status(
-        StatusCode::kUnavailable,
-        StrCat((completion.wr_id & kReceiveBit) != 0 ? "a receive ended with "
-                                                     : "a write ended with ",
-               rail_->verbs().wc_status_str(completion.status), " (",
-               static_cast<int>(completion.status), ", vendor ",
-               completion.vendor_err, ")")));
+    OnError(completion);
   } else if ((completion.wr_id & kReceiveBit) != 0) {
     OnReceived(completion);
   } else {
     OnSent(static_cast<std::uint32_t>(completion.wr_id));
   }
+}
+
+// If the device knows why, that says more.
+void QueuePair::OnError(const ibv_wc& completion) {
+  bool destroyed = false;
+  destroyed_ = &destroyed;
+  rail_->TakeAsyncEvents();
+  if (destroyed) return;
+  destroyed_ = nullptr;
+  Break(Status(
+      StatusCode::kUnavailable,
+      StrCat((completion.wr_id & kReceiveBit) != 0 ? "a receive ended with "
+                                                   : "a write ended with ",
+             rail_->verbs().wc_status_str(completion.status), " (",
+             static_cast<int>(completion.status), ", vendor ",
+             completion.vendor_err, ")")));
 }
 
 // The owner may destroy this object within a callback, so nothing follows the

@@ -110,6 +110,7 @@ class QueuePair {
   Status Modify(ibv_qp_attr* attributes, int mask, const char* to);
   Status PostReceives(int count);
   ibv_qp_attr PathTo(const RdmaGid& mine, const RdmaAddress& peer) const;
+  void OnError(const ibv_wc& completion);
   void OnSent(std::uint32_t low);
   void OnReceived(const ibv_wc& completion);
 

@@ -89,6 +89,8 @@ class Rail final : private Poller::Target {
   // The pair has work requests to post.
   void SetDirty(QueuePair* pair) { dirty_.push_back(pair); }
   void Flush();
+  // Ends the pairs that the device says something bad about.
+  bool TakeAsyncEvents();
   // Whether this is the first pair that there is: its owner polls the rail for
   // all.
   bool IsFirst(const QueuePair* pair) const;
@@ -100,7 +102,6 @@ class Rail final : private Poller::Target {
   Status MakeSlots();
   Status Failure(const std::string& call, int error) const;
   bool OnEvents(std::uint64_t cookie, std::uint32_t events) override;
-  bool TakeAsyncEvents();
   void OnAsyncEvent(ibv_event_type type, const ibv_qp* pair, int port);
   void BreakWithoutAddress(const std::string& why);
   void Dispatch(const ibv_wc& completion);

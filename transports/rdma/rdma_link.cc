@@ -190,6 +190,8 @@ void RdmaLink::OnBroken(const Status& why) {
   // A link that this end has passed is for the peer to fail.
   if (passed_) {
     lost_ = why;
+  } else if (probe_until_ != Clock::Time{} && !probe_written_) {
+    Reject(Status(why.code(), StrCat(why.message(), ": ", PathText())));
   } else {
     Reject(why);
   }

@@ -110,6 +110,7 @@ class RdmaLink final : public Link,
   void OnProbe(std::uint32_t bytes);
   void PassIfProven();
   void FailIfLate();
+  std::string PathText() const;
   void Tell(RailFrame frame);
   Status Explain(StatusCode code, const std::string& what) const;
   std::vector<std::byte> ProbeOf(const RdmaAddress& from) const;

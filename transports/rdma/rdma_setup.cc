@@ -268,18 +268,21 @@ void RdmaLink::FailIfLate() {
       probe_until_ == Clock::Time{} || args_.clock->Now() < probe_until_) {
     return;
   }
-  Reject(Explain(
-      StatusCode::kDeadlineExceeded,
-      StrCat("nothing got through by RDMA ",
-             probe_written_ ? "from it" : "to it", " within ",
-             Seconds(kProbePatience), " s: ", args_.rail->name(), " (GID ",
-             gid_.index, ", ", gid_.ToString(), ", MTU ",
-             args_.rail->port().mtu, ") of rank ", args_.rank, " and ",
-             offer_.text, " (", offer_.address.gid.ToString(), ", MTU ",
-             offer_.address.mtu,
-             "); check that they are on one network, which lets UDP port 4791 "
-             "and packets of that size pass, or set "
-             "GRADIENTFLOW_RDMA_DEVICES")));
+  Reject(Explain(StatusCode::kDeadlineExceeded,
+                 StrCat("nothing got through by RDMA ",
+                        probe_written_ ? "from it" : "to it", " within ",
+                        Seconds(kProbePatience), " s: ", PathText())));
+}
+
+// What to look at if nothing gets through.
+std::string RdmaLink::PathText() const {
+  return StrCat(args_.rail->name(), " (GID ", gid_.index, ", ", gid_.ToString(),
+                ", MTU ", args_.rail->port().mtu, ") of rank ", args_.rank,
+                " and ", offer_.text, " (", offer_.address.gid.ToString(),
+                ", MTU ", offer_.address.mtu,
+                "); check that they are on one network, which lets UDP port "
+                "4791 and packets of that size pass, or set "
+                "GRADIENTFLOW_RDMA_DEVICES");
 }
 
 }  // namespace gradientflow

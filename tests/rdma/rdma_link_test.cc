@@ -203,6 +203,42 @@ TEST_F(RdmaLinkTest, WhatWasPutLeavesBeforeItSleeps) {
   EXPECT_TRUE(peer.link->PrepareToSleep());
 }
 
+// Two writes into the peer's memory, and how many have ended.
+class RdmaPuts : public RdmaLinkTest {
+ protected:
+  RdmaPuts() : peer(8192, 4) {
+    peer.SetUp();
+    for (const std::uint32_t notice : {1, 2}) {
+      const ConstBufferView piece = {peer.places->slots().data, 100, {}};
+      peer.places->Put(1, {&piece, 1}, peer.places->SlotsOf(1), notice,
+                       {[](void* self, std::uint64_t, std::uint32_t,
+                           const Status&) { ++*static_cast<int*>(self); },
+                        &dones, 0});
+    }
+  }
+  ScriptedPeer peer;
+  int dones = 0;
+};
+
+TEST_F(RdmaPuts, EndWhenTheCardHasRead) {
+  EXPECT_EQ(dones, 0);
+  peer.Settle();
+  EXPECT_EQ(dones, 2);
+}
+
+TEST_F(RdmaPuts, OfASinkThatIsGoneTellNobody) {
+  peer.places->SetSink(nullptr);
+  peer.Settle();
+  EXPECT_EQ(dones, 0);
+}
+
+TEST_F(RdmaPuts, OfALinkThatIsDownTellNobody) {
+  peer.link->OnDown(1, Status(StatusCode::kUnavailable, "rank 1 is gone"));
+  peer.Settle();
+  EXPECT_EQ(owner().down.size() + peer.owner.down.size(), 1U);
+  EXPECT_EQ(dones, 0);
+}
+
 TEST_F(RdmaLinkTest, ACompletionWakesTheSleeper) {
   ASSERT_TRUE(peer_.link->PrepareToSleep());
   peer_.Frame(1, 10);

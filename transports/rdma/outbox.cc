@@ -44,7 +44,7 @@ void Outbox::Put(const std::array<ConstBufferView, 2>& pieces,
 }
 
 bool Outbox::CanMove() const {
-  if (!done_.empty()) return true;
+  if (!done_.empty() || !put_done_.empty()) return true;
   return to_push_ && !(needs_room_ && args_.pair->room() < kRequestsPerPiece) &&
          !(needs_slot_ && args_.rail->staging().empty());
 }
@@ -90,7 +90,7 @@ bool Outbox::PushPuts() {
     immediate.kind = ImmediateKind::kPlaced;
     immediate.notice = put.notice;
     WriteData(pieces, bytes, put.there, true, Encode(immediate),
-              put.done.run == nullptr ? 0 : Remember(put.done));
+              put.done.run == nullptr ? 0 : Remember(put.done, true));
     moved = true;
   }
   return moved;
@@ -209,7 +209,7 @@ bool Outbox::WritePiece(int index, Granted* to, std::size_t* copied) {
   }
   const bool last = lane.sent + bytes == message.header.payload_bytes;
   if (last && reached == nullptr) done_.Add(message.done, 0, Status());
-  if (last && reached != nullptr) cookie = Remember(message.done);
+  if (last && reached != nullptr) cookie = Remember(message.done, false);
   const bool fills = to->written + bytes == to->grant.bytes;
   Immediate immediate;
   immediate.kind = ImmediateKind::kPiece;
@@ -241,14 +241,14 @@ void Outbox::WriteData(const std::array<QueuePair::Piece, 2>& pieces,
   args_.pair->Write(number);
 }
 
-std::uint64_t Outbox::Remember(const Done& done) {
+std::uint64_t Outbox::Remember(const Done& done, bool put) {
   if (free_lent_.empty()) {
     free_lent_.push_back(static_cast<std::uint32_t>(lent_.size()));
     lent_.emplace_back();
   }
   const std::uint32_t index = free_lent_.back();
   free_lent_.pop_back();
-  lent_[index] = done;
+  lent_[index] = {done, put};
   return std::uint64_t{index} << kCookieBits | kDoneCookie;
 }
 
@@ -259,7 +259,8 @@ void Outbox::OnWritten(std::uint64_t cookie) {
     args_.rail->staging().Give(static_cast<int>(index));
     return;
   }
-  done_.Add(std::exchange(lent_[index], Done{}), 0, Status());
+  const Lent lent = std::exchange(lent_[index], Lent{});
+  (lent.put ? put_done_ : done_).Add(lent.done, 0, Status());
   free_lent_.push_back(static_cast<std::uint32_t>(index));
 }
 
@@ -302,9 +303,10 @@ void Outbox::EndAll(const Status& why) {
     while (!lane.queue.empty()) done_.Add(lane.queue.pop_front().done, 0, why);
     lane = Lane();
   }
-  while (!puts_.empty()) done_.Add(puts_.pop_front().done, 0, why);
-  for (const Done& done : lent_) {
-    if (done.run != nullptr) done_.Add(done, 0, why);
+  while (!puts_.empty()) puts_.pop_front();
+  put_done_.Clear();
+  for (const Lent& lent : lent_) {
+    if (lent.done.run != nullptr && !lent.put) done_.Add(lent.done, 0, why);
   }
   lent_.clear();
   free_lent_.clear();
@@ -312,6 +314,18 @@ void Outbox::EndAll(const Status& why) {
   slots_.clear();
   queued_ = 0;
   to_push_ = false;
+}
+
+void Outbox::ForgetPuts() {
+  for (std::size_t i = puts_.size(); i > 0; --i) {
+    Placed put = puts_.pop_front();
+    put.done = Done();
+    puts_.push_back(put);
+  }
+  put_done_.Clear();
+  for (Lent& lent : lent_) {
+    if (lent.put) lent.done = Done();
+  }
 }
 
 void Outbox::DropAll() {

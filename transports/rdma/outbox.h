@@ -52,7 +52,10 @@ class Outbox {
   // Writes what can be written. Returns whether anything moved.
   bool Push();
   // Runs the completions of what is done. Returns whether there was one.
-  bool RunDones() { return done_.Run(); }
+  bool RunDones() {
+    const bool any = done_.Run();
+    return put_done_.Run() || any;
+  }
   // Whether Push() or RunDones() has something to do.
   bool CanMove() const;
 
@@ -63,9 +66,11 @@ class Outbox {
 
   // Messages that Send() and Put() took and that have not left.
   std::size_t queued() const { return queued_; }
-  // The queue pair is gone, so no card reads what was lent: everything ends
-  // with `why` in the next RunDones().
+  // The queue pair is gone, so no card reads what was lent: every message ends
+  // with `why` in the next RunDones(), and no completion of a Put() runs.
   void EndAll(const Status& why);
+  // No completion of a Put() runs any more.
+  void ForgetPuts();
   // The same, but no completion runs any more, not even if one is running.
   void DropAll();
 
@@ -88,6 +93,10 @@ class Outbox {
     std::uint32_t notice = 0;
     Done done;
   };
+  struct Lent {  // Of a message or a Put() that the card reads.
+    Done done;
+    bool put = false;
+  };
 
   bool PushLane(int index, std::size_t* budget);
   bool PushPuts();
@@ -98,7 +107,7 @@ class Outbox {
   void WriteData(const std::array<QueuePair::Piece, 2>& pieces,
                  std::size_t bytes, RemotePlace there, bool told,
                  std::uint32_t immediate, std::uint64_t cookie);
-  std::uint64_t Remember(const Done& done);
+  std::uint64_t Remember(const Done& done, bool put);
   int TakeCredits();
 
   const OutboxArgs args_;
@@ -114,7 +123,8 @@ class Outbox {
   bool needs_room_ = false;
   bool needs_slot_ = false;
   DoneQueue done_;
-  std::vector<Done> lent_;  // Of messages that the card reads, by cookie.
+  DoneQueue put_done_;      // Those of Put().
+  std::vector<Lent> lent_;  // By cookie.
   std::vector<std::uint32_t> free_lent_;
   std::vector<int> slots_;  // Staging slots that the card reads.
 };

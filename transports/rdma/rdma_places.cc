@@ -31,7 +31,12 @@ RdmaPlaces::~RdmaPlaces() {
 
 void RdmaPlaces::SetSink(Sink* sink) {
   sink_ = sink;
-  if (sink == nullptr) return;
+  if (sink == nullptr) {
+    for (const Peer& peer : peers_) {
+      if (peer.link != nullptr) peer.link->ForgetPuts();
+    }
+    return;
+  }
   for (const auto& [peer, notice] : std::exchange(early_, {})) {
     sink->OnNotice(peer, notice);
   }

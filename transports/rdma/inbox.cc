@@ -145,8 +145,8 @@ void Inbox::GiveGrants(int index) {
 
 void Inbox::SendGrant(int index, RemotePlace there, std::uint32_t bytes) {
   Lane& lane = lanes_[static_cast<std::size_t>(index)];
-  const auto place =
-      static_cast<std::size_t>(index * kGrantsPerLane + lane.next_grant);
+  const std::size_t place = static_cast<std::size_t>(index) * kGrantsPerLane +
+                            static_cast<std::size_t>(lane.next_grant);
   lane.next_grant = (lane.next_grant + 1) % kGrantsPerLane;
   std::byte* const from = args_.grants + place * kGrantBytes;
   Encode(Grant{there, bytes}, from);

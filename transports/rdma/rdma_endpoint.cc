@@ -93,7 +93,7 @@ class RdmaEndpoint final : public Endpoint {
 
   RdmaLinks MakeLinks(const ConnectArgs& args,
                       std::vector<std::unique_ptr<Link>> control,
-                      std::shared_ptr<Relay> relay);
+                      const std::shared_ptr<Relay>& relay);
   void SetUp(const ConnectArgs& args, const RdmaLinks& links) const;
   static Result<std::vector<std::unique_ptr<Link>>> Sort(
       const ConnectArgs& args, RdmaLinks links);
@@ -117,8 +117,7 @@ Result<std::vector<std::unique_ptr<Link>>> RdmaEndpoint::Connect(
       std::any_of(control.value().begin(), control.value().end(),
                   [](const auto& link) { return link != nullptr; });
   if (!any) return std::move(control).value();
-  RdmaLinks links =
-      MakeLinks(args, std::move(control).value(), std::move(relay));
+  RdmaLinks links = MakeLinks(args, std::move(control).value(), relay);
   GF_RETURN_IF_ERROR(rail_->Start(args.poller));
   SetUp(args, links);
   return Sort(args, std::move(links));
@@ -126,7 +125,7 @@ Result<std::vector<std::unique_ptr<Link>>> RdmaEndpoint::Connect(
 
 RdmaEndpoint::RdmaLinks RdmaEndpoint::MakeLinks(
     const ConnectArgs& args, std::vector<std::unique_ptr<Link>> control,
-    std::shared_ptr<Relay> relay) {
+    const std::shared_ptr<Relay>& relay) {
   RdmaLinks links(control.size());
   for (std::size_t r = 0; r < control.size(); ++r) {
     if (control[r] == nullptr) continue;

@@ -113,7 +113,7 @@ class RdmaLink final : public Link,
   void PassIfProven();
   void FailIfLate();
   std::string PathText() const;
-  void Tell(RailFrame frame);
+  void Tell(const RailFrame& frame);
   Status Explain(StatusCode code, const std::string& what) const;
   std::vector<std::byte> ProbeOf(const RdmaAddress& from) const;
 

@@ -100,10 +100,10 @@ void RdmaLink::Offer() {
     offer.slots = args_.places->SlotsHere();
     offer.slot_bytes = args_.places->slots().bytes;
   }
-  Tell(std::move(offer));
+  Tell(offer);
 }
 
-void RdmaLink::Tell(RailFrame frame) {
+void RdmaLink::Tell(const RailFrame& frame) {
   const std::string& bytes = rail_told_.emplace_back(Encode(frame));
   OutMessage message;
   message.header.kind = MessageKind::kRail;
@@ -121,7 +121,7 @@ void RdmaLink::Reject(const Status& why) {
   RailFrame failed;
   failed.kind = RailFrame::Kind::kFailed;
   failed.text = why.message();
-  Tell(std::move(failed));
+  Tell(failed);
 }
 
 bool RdmaLink::settled() const {
@@ -202,7 +202,7 @@ Status RdmaLink::Connect() {
   inbox_->SetPeer(offer_.grants);
   RailFrame ready;
   ready.kind = RailFrame::Kind::kReady;
-  Tell(std::move(ready));
+  Tell(ready);
   Probe();
   return Status();
 }
@@ -251,7 +251,7 @@ void RdmaLink::PassIfProven() {
     passed_ = true;
     RailFrame passed;
     passed.kind = RailFrame::Kind::kPassed;
-    Tell(std::move(passed));
+    Tell(passed);
   }
   if (passed_ && peer_passed_) outcome_ = Outcome::kWorks;
 }

@@ -135,9 +135,10 @@ works() { # A job that ends well.
 counter() {
   rdma statistic | tr ' ' '\n' | grep -A1 "^$1\$" | awk '/^[0-9]/ { n += $1 } END { print n + 0 }'
 }
+# Verbs' rules are about receivers that are not ready, too.
 never_not_ready() {
   local seen
-  seen=$(counter rcvd_rnr_err)
+  seen=$(($(counter rcvd_rnr_err) - not_ready_on_purpose))
   ((seen == 0)) || echo "a receiver was not ready $seen times"
   ((seen == 0))
 }
@@ -156,6 +157,7 @@ two_synchronisations() {
 
 rdma_lines 4 || exit 1
 tests tests/rdma/verbs_rules_kernel_test
+not_ready_on_purpose=$(counter rcvd_rnr_err)
 check "an allreduce synchronises twice" two_synchronisations
 export GRADIENTFLOW_RDMA_DEVICES=rxe
 # The first takes seconds here; the second has its own time limit.

@@ -249,6 +249,8 @@ bool Fabric::UseReceive(Pair* pair, Pair* peer, const Send& send) {
     wc.wc_flags = IBV_WC_WITH_IMM;
     wc.imm_data = send.wr.imm_data;
   }
+  // A write without bytes copies nothing, but comes after its posting, too.
+  pair->order.Release(&pair->copied);
   peer->order.Acquire(&pair->copied);
   Complete(peer, receive, wc, (send.wr.send_flags & IBV_SEND_SOLICITED) != 0);
   return true;

@@ -17,7 +17,9 @@ namespace {
 using std::chrono::microseconds;
 using ::testing::HasSubstr;
 
-constexpr std::size_t kPlacedBytes = 65536;
+constexpr std::size_t kPutBytes = 20000;  // Of each placed message.
+// A place for each of 4 ranks, and what this rank puts.
+constexpr std::size_t kPlacedBytes = 5 * kPutBytes;
 constexpr int kNotices = 16;
 
 // Counts the notices of each peer, and checks the bytes that they are about.
@@ -70,8 +72,11 @@ class RdmaFaults : public ::testing::Test {
         std::count_if(seen.begin(), seen.end(),
                       [r](const auto& notice) { return notice.first == r; }));
     if (count - taken >= kNotices / 2) return;
-    const ConstBufferView piece = {places(r).slots().data, 20000, {}};
-    places(r).Put(p, {&piece, 1}, places(r).SlotsOf(p), count++,
+    const ConstBufferView piece = {
+        places(r).slots().data + 4 * kPutBytes, kPutBytes, {}};
+    const RemotePlace there =
+        places(r).SlotsOf(p).At(static_cast<std::size_t>(r) * kPutBytes);
+    places(r).Put(p, {&piece, 1}, there, count++,
                   {[](void* self, std::uint64_t, std::uint32_t, const Status&) {
                      ++*static_cast<std::size_t*>(self);
                    },

@@ -48,7 +48,7 @@ constexpr PlacedNotice DecodeNotice(std::uint32_t bits) {
 
 // What stands in front of a contribution, in kPlacedHeaderBytes.
 struct PlacedHeader {
-  // Of the call and the segment; the same on all ranks.
+  // The same on all ranks; of the call and the segment.
   std::uint64_t signature = 0;
   // The number of the call in its channel.
   std::uint64_t call = 0;

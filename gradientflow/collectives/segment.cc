@@ -136,7 +136,7 @@ std::byte* Segment::Image(const Slice& slice) {
   return image_.data() + slice.offset * operation_->wire_bytes();
 }
 
-// Of the call and the segment, for peers that come to it.
+// Names the call and the segment to peers that come to it.
 std::uint64_t Segment::PartSignature() const {
   return MixHash(MixHash(operation_->signature, operation_->sequence), index_);
 }

@@ -117,7 +117,7 @@ ibv_wc_status WithAnotherAddress(std::uint8_t index, const char* address) {
 
 TEST(FakeConnect, AddressesAreThoseThatThePeerKnows) {
   EXPECT_EQ(WithAnotherAddress(3, nullptr), IBV_WC_SUCCESS);
-  // Of another kind: the same address by RoCE v1, and a link-local one.
+  // Another kind: the same address by RoCE v1, and a link-local one.
   EXPECT_EQ(WithAnotherAddress(2, nullptr), IBV_WC_RETRY_EXC_ERR);
   EXPECT_EQ(WithAnotherAddress(1, nullptr), IBV_WC_RETRY_EXC_ERR);
   // The peer has this one, too, but answers from another.

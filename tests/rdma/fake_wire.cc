@@ -81,7 +81,7 @@ bool Names(const Pair& from, const Pair& to) {
   return type(from) == type(to);
 }
 
-// Of the timers that a receiver can ask for, in units of 10 us.
+// The timers that a receiver can ask for, in units of 10 us.
 Clock::Time RnrTimer(int code) {
   constexpr std::array<int, 32> kTimers = {
       65536, 1,    2,    3,    4,    6,     8,     12,    16,    24,   32,

@@ -142,9 +142,9 @@ void ExpectWakes(RdmaRanks& ranks, int sleeper, int sender) {
   owner.received.clear();
 }
 
-// Of 3 ranks, rank 1's n-th call fails, for every n until all goes well. Either
-// its endpoint does not open, with a reason, or all ranks agree on who is
-// linked, and those that are do work, also after a sleep.
+// Among 3 ranks, rank 1's n-th call fails, for every n until all goes well.
+// Either its endpoint does not open, with a reason, or all ranks agree on who
+// is linked, and those that are do work, also after a sleep.
 TEST_P(RdmaCalls, TheNthThatFailsHarmsNoOneElse) {
   int n = 1;
   for (; n < 100; ++n) {

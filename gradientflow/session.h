@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "gradientflow/communicator/communicator.h"
 #include "gradientflow/config/options.h"
 #include "gradientflow/optimizer/optimizer_options.h"
+#include "transports/remote_writes.h"
 
 namespace gradientflow {
 
@@ -48,6 +50,10 @@ struct StepStats {
   // 16 bits would lose small gradients without it. Divide by it in float32;
   // OptimizerStep() does so.
   float gradient_scale = 1.0F;
+  // What this rank's RDMA links have written since the step before, for
+  // whatever purpose: all sessions and collectives of the communicator share
+  // the links. Unset without such links.
+  std::optional<RemoteWrites> rdma;
 };
 
 // The gradients of one model on one rank, and the training steps that exchange

@@ -14,6 +14,7 @@
 #include "transports/link_source.h"
 #include "transports/poller.h"
 #include "transports/remote_places.h"
+#include "transports/remote_writes.h"
 
 // What a transport is to the code that joins ranks: a row (TransportKind) that
 // opens an Endpoint. The endpoint's address goes to the other ranks, and then
@@ -135,6 +136,10 @@ class Endpoint {
   // these links cannot do that. Can be used after Connect(). Lives as long as
   // the endpoint.
   virtual RemotePlaces* places() { return nullptr; }
+
+  // Counts what these links write into the memory of peers, or null if they
+  // write nothing there. Lives as long as the endpoint.
+  virtual WriteCounter* writes() { return nullptr; }
 };
 
 // Returns kInvalidArgument unless `args` has a rank below the size and an

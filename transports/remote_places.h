@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "gradientflow/base/buffer.h"
 #include "gradientflow/base/done.h"
@@ -20,6 +21,17 @@ struct RemotePlace {
   RemotePlace At(std::size_t offset) const { return {address + offset, key}; }
 };
 
+// Memory of an accelerator, and how the network card may be told of it.
+struct DeviceBuffer {
+  BufferView memory;  // Which the processor need not be able to touch.
+  // A file descriptor that stands for the memory, whose first byte is `offset`
+  // bytes into it. It is borrowed for the call that takes the buffer. -1 if
+  // there is none; `no_dma_buf` then says why.
+  int dma_buf = -1;
+  std::uint64_t offset = 0;
+  std::string no_dma_buf = {};
+};
+
 // What comes with data: a number of at most kNoticeBits, which is told to the
 // owner of the memory once all bytes are in place.
 inline constexpr int kNoticeBits = 30;
@@ -30,7 +42,7 @@ inline constexpr int kNoticeBits = 30;
 //
 // Every rank has slot memory of the same size, in which its peers write where
 // the collective's schedule says. Other memory can be reached if it was
-// allocated here.
+// allocated or lent here, and that of accelerators if it was attached.
 // NOT thread-safe: driven by the thread that drives the fabric.
 class RemotePlaces {
  public:
@@ -59,9 +71,24 @@ class RemotePlaces {
   // valid until Free(). kResourceExhausted says which limit is in the way.
   virtual Result<BufferView> Allocate(std::size_t bytes) = 0;
   virtual void Free(BufferView memory) = 0;
+  // Lets the network card reach memory that is not from here, whole pages that
+  // are mapped shared, until Withdraw(). Errors as Allocate().
+  virtual Status Lend(BufferView memory) = 0;
+  virtual void Withdraw(BufferView memory) = 0;
+
+  // Lets the network card read and write memory of an accelerator, without
+  // detours, until Detach(), which has to come before the memory is freed.
+  // Returns by which way: "dma-buf" or "nvidia-peermem". kUnavailable has the
+  // reason against each way, and what may be done about it. The card reads what
+  // the accelerator had written before the Put(). What it has written there
+  // becomes visible to the accelerator by that one's own means, see
+  // Device::FlushRemoteWrites().
+  virtual Result<std::string> Attach(const DeviceBuffer& buffer) = 0;
+  virtual void Detach(const std::byte* data) = 0;
 
   // Returns whether the network card can read [data, data + bytes) here and
-  // write there for peers: in slots() and in what Allocate() gave.
+  // write there for peers: in slots(), in what Allocate() gave, and in what
+  // was lent or attached.
   virtual bool Reaches(const void* data, std::size_t bytes) const = 0;
   // The name by which peers can write to `data`. REQUIRES Reaches(data, 1).
   virtual RemotePlace NameOf(const void* data) const = 0;

@@ -38,6 +38,7 @@ struct CallShape {
   std::vector<std::size_t> recv_parts = {};  // An all-to-all: what it receives.
   std::size_t wire_element_bytes = 4;
   CostModels costs = TypicalCostModels();
+  std::size_t placed_bytes = 0;  // As in CallQuestion.
 };
 
 // A call whose duration is to be predicted.
@@ -53,8 +54,11 @@ struct CallQuestion {
   bool all_share_memory = false;
   bool hosts_share_memory = false;  // Ranks of one host share memory.
   bool all_place = false;           // As in CallGroup.
-  bool narrow = false;              // The call reduces floats of 16 bits.
-  bool few_links = false;           // As in CallGroup.
+  // The most bytes of a block that the ranks of a rail can place on each other,
+  // if those of one host share memory; 0 if they have no places.
+  std::size_t placed_bytes = 0;
+  bool narrow = false;     // The call reduces floats of 16 bits.
+  bool few_links = false;  // As in CallGroup.
   // How calls are cut: see CutOf() in choose.h.
   std::size_t segment_bytes = std::numeric_limits<std::size_t>::max();
   int window = 8;

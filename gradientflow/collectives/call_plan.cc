@@ -162,6 +162,7 @@ CallQuestion CallPlanner::QuestionOf(const CollectiveCall& call) const {
   question.all_share_memory = group_.all_share;
   question.hosts_share_memory = group_.hosts_share;
   question.all_place = group_.all_place;
+  question.placed_bytes = group_.hosts_place ? cutting_.placed_bytes : 0;
   question.narrow = IsGradientType(call.wire) && SizeOf(call.wire) == 2;
   question.few_links = group_.few_links;
   question.segment_bytes = cutting_.segment_bytes;
@@ -259,8 +260,7 @@ CallPlan CallPlanner::Plan(const CollectiveCall& call) {
   plan.algorithm = decision.algorithm;
   plan.why = decision.why;
   plan.one_sided = IsOneSided(*plan.algorithm, group_);
-  plan.placed =
-      plan.algorithm->memory == CollectiveAlgorithm::Memory::kMustPlace;
+  plan.placed_bytes = group_.hosts_place ? cutting_.placed_bytes : 0;
   if (!UsesCount(call)) {
     // Its parts differ between ranks, or it has nothing to cut.
     plan.count = plan.segment_elements = plan.segments = 1;
@@ -278,6 +278,7 @@ Schedule ScheduleFor(const CollectiveCall& call, const CallPlan& plan,
   shape.size = group.size;
   shape.topology = group.topology;
   shape.one_sided = plan.one_sided;
+  shape.placed_bytes = plan.placed_bytes;
   shape.root = call.root;
   const bool collects =
       call.kind == CollectiveKind::kGather || HasUnevenParts(call);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -27,6 +28,9 @@ struct CallGroup {
   bool hosts_share = false;  // Ranks of one host share memory.
   // All ranks have places for each other: see transports/remote_places.h.
   bool all_place = false;
+  // All ranks share memory with those of their host, and have places for those
+  // of other hosts.
+  bool hosts_place = false;
   // Links are made when they are needed, and are better not needed.
   bool few_links = false;
   // True if a call's buffers have the same dtype and extents on all ranks. In a
@@ -62,15 +66,21 @@ struct CallPlan {
   std::shared_ptr<const std::string> why;
   CostModels costs;  // By which an algorithm chooses among its variants.
   bool one_sided = false;
-  bool placed = false;      // Messages are placed: see Step::there.
-  bool same_dtypes = true;  // As in CallGroup.
-  std::size_t count = 0;    // Elements that are cut into segments.
+  std::size_t placed_bytes = 0;  // As in CallQuestion.
+  bool same_dtypes = true;       // As in CallGroup.
+  std::size_t count = 0;         // Elements that are cut into segments.
   std::size_t segment_elements = 0;
   std::uint64_t segments = 0;
   // True if that buffer holds `size` blocks of `count` elements. Each segment
   // then takes the same part of every block.
   bool blocked_input = false;
   bool blocked_data = false;
+
+  // Which of the `count` elements are in segment number `index`.
+  Extent Part(std::uint64_t index) const {
+    const std::size_t first = index * segment_elements;
+    return {first, std::min(segment_elements, count - first)};
+  }
 };
 
 // Returns whether calls of this kind combine the values of the ranks.
@@ -128,6 +138,8 @@ Status ValidateCall(const CollectiveCall& call, const CallGroup& group);
 struct Cutting {
   std::size_t segment_bytes = std::size_t{256} << 10;
   int window = 8;  // Segments in flight.
+  // What ranks of different hosts may place, if the group's hosts_place.
+  std::size_t placed_bytes = 0;
 };
 
 // Plans calls and remembers its decisions. NOT thread-safe.
@@ -158,7 +170,7 @@ class CallPlanner {
     decisions_.clear();
   }
   void SetNoPlaces() {
-    group_.all_place = false;
+    group_.all_place = group_.hosts_place = false;
     decisions_.clear();
   }
   void SetCosts(const CostModels& costs) {

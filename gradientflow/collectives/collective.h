@@ -101,6 +101,12 @@ struct CollectiveCall {
   // For a kAllreduce of a gradient type whose buffer fills during the call.
   // Null if all elements are there already. Lent like the buffers.
   Feed* feed = nullptr;
+  // For a kAllreduce: `output` once more, gapless and in the wire dtype, in
+  // memory that the network card reaches and the processor need not: that of a
+  // device. REQUIRES that OwnParts() accepts the call. Peers are sent what is
+  // here, and what they send lands here; only the elements of OwnParts() are
+  // read and written in `output`. Lent like the buffers. Null if there is none.
+  std::byte* direct = nullptr;
   // Threads that share what a rank does without others, if it is alone in its
   // group; null: the driving thread does it. Borrowed like the buffers.
   Workers* workers = nullptr;
@@ -128,6 +134,16 @@ class Collective {
   // REQUIRES that the group is open and ValidateCall() accepts the call (see
   // call_plan.h): whoever takes calls from users checks them.
   virtual void Start(const CollectiveCall& call, Done done) = 0;
+
+  // Returns whether an allreduce like `call` may have a `direct`, which holds
+  // as long as nothing but calls happens to the collective. If so, appends to
+  // `parts` the elements that this rank itself adds up, ascending.
+  virtual bool OwnParts(const CollectiveCall& call,
+                        std::vector<Extent>* parts) {
+    static_cast<void>(call);
+    static_cast<void>(parts);
+    return false;
+  }
 
   // Makes progress without blocking. Returns whether anything moved.
   virtual bool Poll() = 0;

@@ -35,7 +35,37 @@ std::uint64_t SyncsIn(const Schedule& schedule) {
   return syncs;
 }
 
+// Slots have one layout, so either all ranks place messages on each other or
+// the rails between hosts do.
+PlacedLayout LayoutOf(const CallGroup& all, const ExecutorOptions& options) {
+  if (all.all_place) {
+    return PlacedLayoutFor(all.size, options.segment_bytes,
+                           options.segments_in_flight);
+  }
+  return PlacedLayoutBetween(HostMap(all.size, all.topology).hosts(), all.size,
+                             options.segment_bytes, options.segments_in_flight);
+}
+
+Group PlacingGroup(const CallGroup& all) {
+  if (all.all_place) return AllRanks(all.rank, all.size);
+  const auto hosts = RanksOfHosts(all.topology);
+  return RailOf(PlaceOf(all.rank, hosts), hosts);
+}
+
+Cutting CuttingOf(const CallGroup& group, const ExecutorOptions& options) {
+  Cutting cutting{options.segment_bytes, options.segments_in_flight};
+  if (group.hosts_place) {
+    cutting.placed_bytes = LayoutOf(group, options).part_bytes;
+  }
+  return cutting;
+}
+
 }  // namespace
+
+Executor::GroupCalls::GroupCalls(const CallGroup& of, const CostModels& costs,
+                                 const ExecutorOptions& options)
+    : group(of),
+      planner(of, costs, CuttingOf(of, options), options.algorithm) {}
 
 Executor::Executor(const ExecutorArgs& args, const CallGroup& all,
                    const CostModels& costs, const ExecutorOptions& options)
@@ -44,11 +74,9 @@ Executor::Executor(const ExecutorArgs& args, const CallGroup& all,
       mailboxes_(args.arena),
       segment_args_{*args.fabric, args.arena,           *args.kernels, slabs_,
                     mailboxes_,   &Executor::OnMessage, this} {
-  if (args.places != nullptr && all.all_place) {
+  if (args.places != nullptr && (all.all_place || all.hosts_place)) {
     placed_ = std::make_unique<PlacedSlots>(
-        *args.places, *args.fabric,
-        PlacedLayoutFor(all.size, options.segment_bytes,
-                        options.segments_in_flight));
+        *args.places, *args.fabric, LayoutOf(all, options), PlacingGroup(all));
   }
   auto calls = std::make_unique<GroupCalls>(all, costs, options);
   all_ = calls.get();
@@ -158,8 +186,36 @@ void Executor::Prepare(GroupCalls* calls, Operation* operation) {
   op.launched = op.finished = op.messages = 0;
   op.flags = 0;
   op.begin = args_.clock->Now();
+  if (traces() && args_.writes != nullptr) {
+    op.written_before = args_.writes->Count();
+  }
   op.SetFactors();
   op.SetMemory();
+}
+
+// Where all messages are placed, the processor touches only what its rank
+// reduces. In a two_level allreduce it also reads what ranks of its host have.
+bool Executor::OwnParts(const CollectiveCall& call,
+                        std::vector<Extent>* parts) {
+  GroupCalls* calls = Find(call.group);
+  const CallPlan plan = calls->planner.Plan(call);
+  const bool placed =
+      plan.algorithm != nullptr &&
+      plan.algorithm->memory == CollectiveAlgorithm::Memory::kMustPlace;
+  if (!placed || call.kind != CollectiveKind::kAllreduce) return false;
+  for (std::uint64_t i = 0; i < plan.segments; ++i) {
+    const Extent segment = plan.Part(i);
+    const auto schedule = ScheduleOf(call, plan, calls->group, segment.count);
+    for (const auto& round : schedule->rounds) {
+      for (const Step& step : round) {
+        // Sums of many ranks are made in batches, the last of which is final.
+        const bool sums = step.kind == Step::Kind::kReduceMany && step.final;
+        if (!sums || step.dst.count == 0) continue;
+        parts->push_back({segment.begin + step.dst.offset, step.dst.count});
+      }
+    }
+  }
+  return true;
 }
 
 // A group of one rank exchanges nothing.
@@ -181,10 +237,10 @@ void Executor::LaunchAlone(Operation* operation) {
   }
 }
 
-std::shared_ptr<const Schedule> Executor::ScheduleOf(const Operation& operation,
+std::shared_ptr<const Schedule> Executor::ScheduleOf(const CollectiveCall& call,
+                                                     const CallPlan& plan,
+                                                     const CallGroup& group,
                                                      std::size_t count) {
-  const CollectiveCall& call = operation.call;
-  const CallPlan& plan = operation.plan;
   const bool by_counts = !call.send_counts.empty() || !call.recv_counts.empty();
   const ScheduleKey key{call.group, plan.algorithm, call.root, count,
                         SizeOf(call.wire)};
@@ -192,8 +248,8 @@ std::shared_ptr<const Schedule> Executor::ScheduleOf(const Operation& operation,
     const auto found = schedules_.find(key);
     if (found != schedules_.end()) return found->second;
   }
-  auto schedule = std::make_shared<const Schedule>(
-      ScheduleFor(call, plan, *operation.group, count));
+  auto schedule =
+      std::make_shared<const Schedule>(ScheduleFor(call, plan, group, count));
   if (!by_counts) {
     if (schedules_.size() >= kSchedulesKept) schedules_.clear();
     schedules_.emplace(key, schedule);
@@ -256,11 +312,12 @@ bool Executor::HasSlotsFor(const Queue& queue, const Schedule& schedule,
 // what is placed is not free yet.
 bool Executor::StartNext(Queue* queue, Operation* operation, Segment* segment) {
   const Extent part = operation->NextPart();
-  std::shared_ptr<const Schedule> schedule = ScheduleOf(*operation, part.count);
+  std::shared_ptr<const Schedule> schedule = ScheduleOf(
+      operation->call, operation->plan, *operation->group, part.count);
   const std::uint64_t syncs = SyncsIn(*schedule);
   if (syncs > 0 && !HasSlotsFor(*queue, *schedule, syncs)) return false;
   Segment::Means means;
-  if (operation->plan.placed) {
+  if (schedule->placing > 0) {
     if (placed_->Next(operation->call.channel) == nullptr) return false;
     means.placed = placed_->Take(operation->call.channel);
   }
@@ -384,7 +441,7 @@ void Executor::Finish(const Operation& operation) {
                             operation.call.count * operation.wire_bytes(),
                             operation.begin, args_.clock->Now()});
   }
-  if (options_.trace && args_.logger != nullptr) Trace(operation);
+  if (traces()) Trace(operation);
   args_.fabric->CallDone(operation.group->id,
                          static_cast<int>(operation.call.channel),
                          operation.sequence);
@@ -400,14 +457,20 @@ bool Executor::Busy(GroupId id, Channel channel) const {
               .operations.empty();
 }
 
+// Links are those of all calls, so what is written for others meanwhile is in
+// the numbers, too.
 void Executor::Trace(const Operation& operation) const {
   const CallPlan& plan = operation.plan;
-  args_.logger->Log(
-      LogLevel::kInfo,
-      TraceLine(operation.call, operation.sequence,
-                StrCat(plan.segments, " segments, ", Name(plan.algorithm), " (",
-                       *plan.why, ")"),
-                Seconds(args_.clock->Now() - operation.begin)));
+  std::string how = StrCat(plan.segments, " segments, ", Name(plan.algorithm),
+                           " (", *plan.why, ")");
+  if (args_.writes != nullptr) {
+    how += StrCat(
+        ", RDMA meanwhile: ",
+        args_.writes->Count().Since(operation.written_before).ToString());
+  }
+  args_.logger->Log(LogLevel::kInfo,
+                    TraceLine(operation.call, operation.sequence, how,
+                              Seconds(args_.clock->Now() - operation.begin)));
 }
 
 void Executor::TrimScratch(Clock::Time now) {

@@ -21,6 +21,7 @@
 #include "transports/arena.h"
 #include "transports/fabric.h"
 #include "transports/remote_places.h"
+#include "transports/remote_writes.h"
 
 namespace gradientflow {
 
@@ -43,9 +44,12 @@ struct ExecutorArgs {
   const Clock* clock = nullptr;
   Recorder* recorder = nullptr;
   Logger* logger = nullptr;
-  // Null unless this rank can write to the memory of all others. REQUIRES slot
-  // memory of PlacedSlotBytes() if the group of all ranks has all_place.
+  // Null unless this rank can write to the memory of all others, or of those on
+  // other hosts. REQUIRES slot memory of PlacedSlotBytes() if the group of all
+  // ranks has all_place or hosts_place.
   RemotePlaces* places = nullptr;
+  // What this rank writes to peers, for the trace. Null if it writes nothing.
+  WriteCounter* writes = nullptr;
 };
 
 // Collectives over a fabric. The executor cuts each call into segments and runs
@@ -64,6 +68,8 @@ class Executor final : public Collective {
   int rank() const { return group().rank; }
   int size() const { return group().size; }
   void Start(const CollectiveCall& call, Done done) override;
+  bool OwnParts(const CollectiveCall& call,
+                std::vector<Extent>* parts) override;
   bool Poll() override;
   std::size_t in_flight() const override { return operations_ + ended_.size(); }
   bool Busy(GroupId id, Channel channel) const override;
@@ -109,11 +115,13 @@ class Executor final : public Collective {
     all_->planner.SetNotSharing();
     schedules_.clear();
   }
-  // Sets CallGroup::all_place to false for the group of all ranks, so that no
-  // message is placed. REQUIRES the same as SetMixedDtypes().
+  // Sets CallGroup::all_place and hosts_place to false for the group of all
+  // ranks, so that no message is placed. REQUIRES the same as
+  // SetMixedDtypes().
   void SetNoPlaces() {
-    all_->group.all_place = false;
+    all_->group.all_place = all_->group.hosts_place = false;
     all_->planner.SetNoPlaces();
+    schedules_.clear();
   }
   const CallGroup& group() const { return all_->group; }
 
@@ -140,11 +148,7 @@ class Executor final : public Collective {
   };
   struct GroupCalls {
     GroupCalls(const CallGroup& of, const CostModels& costs,
-               const ExecutorOptions& options)
-        : group(of),
-          planner(of, costs,
-                  {options.segment_bytes, options.segments_in_flight},
-                  options.algorithm) {}
+               const ExecutorOptions& options);
     CallGroup group;
     CallPlanner planner;
     std::array<Queue, kChannels> queues;
@@ -163,7 +167,9 @@ class Executor final : public Collective {
   static bool HasSlotsFor(const Queue& queue, const Schedule& schedule,
                           std::uint64_t syncs);
   bool StartNext(Queue* queue, Operation* operation, Segment* segment);
-  std::shared_ptr<const Schedule> ScheduleOf(const Operation& operation,
+  std::shared_ptr<const Schedule> ScheduleOf(const CollectiveCall& call,
+                                             const CallPlan& plan,
+                                             const CallGroup& group,
                                              std::size_t count);
   bool Settle(Segment* segment);
   int Looks() const { return running_ == 1 ? options_.sync_looks : 1; }
@@ -172,6 +178,7 @@ class Executor final : public Collective {
   void Finish(const Operation& operation);
   void FailIfDeparted();
   void FailAll(const Status& why);
+  bool traces() const { return options_.trace && args_.logger != nullptr; }
   void Trace(const Operation& operation) const;
   static void OnMessage(void* self, std::uint64_t cookie, std::uint32_t flags,
                         const Status& status);

@@ -30,6 +30,17 @@ Group AllRanks(int rank, int size);
 // order enters and leaves every host once. An empty topology changes nothing.
 Group RingOfHosts(int rank, int size, const Topology& topology);
 
+// The ranks of each host, ascending; hosts in the order of their lowest ranks.
+std::vector<std::vector<int>> RanksOfHosts(const Topology& topology);
+struct HostPlace {
+  std::size_t host = 0;
+  int local = 0;  // Index among the ranks of the host.
+};
+HostPlace PlaceOf(int rank, const std::vector<std::vector<int>>& hosts);
+// A rail: the ranks that have this place on their hosts, by host. It has no
+// members if some host has no such place.
+Group RailOf(HostPlace place, const std::vector<std::vector<int>>& hosts);
+
 Slice Data(Extent block);
 Slice Data(std::size_t begin, std::size_t count);
 Slice Input(std::size_t begin, std::size_t count);

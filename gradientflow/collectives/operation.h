@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/collectives/collective.h"
 #include "gradientflow/collectives/elements.h"
+#include "transports/remote_writes.h"
 
 namespace gradientflow {
 
@@ -41,6 +41,7 @@ struct Operation {
   std::uint32_t flags = 0;              // Only kFlagNonfinite.
   std::byte barrier{};                  // The element that a barrier moves.
   Clock::Time begin{};
+  RemoteWrites written_before;  // For the trace.
 
   // Computes from `call` and `group` what contributions and result are
   // multiplied by.
@@ -54,10 +55,7 @@ struct Operation {
   bool converts() const { return call.wire != call.dtype; }
   // The part that the next segment takes, in packed elements of the call.
   // REQUIRES launched < plan.segments.
-  Extent NextPart() const {
-    const std::size_t first = launched * plan.segment_elements;
-    return {first, std::min(plan.segment_elements, plan.count - first)};
-  }
+  Extent NextPart() const { return plan.Part(launched); }
   bool NextPartIsThere() const {
     const Extent part = NextPart();
     return call.feed == nullptr ||

@@ -27,6 +27,7 @@ Result<std::unique_ptr<PieceStream>> PieceStream::Create(
 // A piece that is contiguous and needs no conversion is copied directly. Any
 // other is packed on the device first, in the dtype of the host's side.
 Status PieceStream::CopyOut(const StagedPiece& piece) {
+  if (piece.count == 0) return Status();
   const StagedSide& side = *piece.side;
   const std::size_t size = SizeOf(side.host_dtype);
   std::byte* host = side.host + piece.begin * size;
@@ -48,6 +49,23 @@ Status PieceStream::CopyOut(const StagedPiece& piece) {
       });
   GF_RETURN_IF_ERROR(device_.KernelStatus("convert", error));
   return stream_->Copy(host, packed_.get(), piece.count * size);
+}
+
+Status PieceStream::PackImage(const StagedJob& job, std::size_t begin,
+                              std::size_t end) {
+  const StagedSide& side = job.output;
+  const std::size_t size = SizeOf(side.host_dtype);
+  int error = 0;
+  side.device.ForEachRun(
+      begin, end - begin,
+      [&](std::byte* run, std::size_t n, std::size_t offset) {
+        if (error != 0) return;
+        error = device_.kernels().convert(
+            {run, side.device_dtype, job.image + (begin + offset) * size,
+             side.host_dtype, nullptr, n, 1.0F, nullptr},
+            stream_->native());
+      });
+  return device_.KernelStatus("convert", error);
 }
 
 Status PieceStream::ClearNonfinite(const StagedJob& job) {
@@ -72,18 +90,25 @@ Status PieceStream::CopyIn(const StagedPiece& piece, bool first, bool last) {
   return last ? FetchNonfinite(*piece.job) : Status();
 }
 
-// The reverse of CopyOut(), and the place where a converted result is unscaled.
+// The reverse of CopyOut() or PackImage(), and the place where a converted
+// result is unscaled.
 Status PieceStream::Unpack(const StagedPiece& piece) {
   const StagedSide& side = *piece.side;
   const std::size_t size = SizeOf(side.host_dtype);
   const std::byte* host = side.host + piece.begin * size;
-  if (side.device_dtype == side.host_dtype) {
+  const bool in_image = piece.job->in_image(piece);
+  if (side.device_dtype == side.host_dtype && !in_image) {
     std::byte* direct = side.device.Contiguous(piece.begin, piece.count);
     if (direct != nullptr) {
       return stream_->Copy(direct, host, piece.count * size);
     }
   }
-  GF_RETURN_IF_ERROR(stream_->Copy(packed_.get(), host, piece.count * size));
+  const std::byte* packed = packed_.get();
+  if (in_image) {
+    packed = piece.job->image + piece.begin * size;
+  } else {
+    GF_RETURN_IF_ERROR(stream_->Copy(packed_.get(), host, piece.count * size));
+  }
   const bool converts = side.device_dtype != side.host_dtype;
   const float unscale = converts ? UnscaleOf(piece.job->call) : 1.0F;
   int error = 0;
@@ -92,8 +117,8 @@ Status PieceStream::Unpack(const StagedPiece& piece) {
       [&](std::byte* run, std::size_t n, std::size_t offset) {
         if (error != 0) return;
         error = device_.kernels().convert(
-            {packed_.get() + offset * size, side.host_dtype, run,
-             side.device_dtype, nullptr, n, unscale, piece.job->nonfinite},
+            {packed + offset * size, side.host_dtype, run, side.device_dtype,
+             nullptr, n, unscale, piece.job->nonfinite},
             stream_->native());
       });
   return device_.KernelStatus("convert", error);

@@ -29,6 +29,8 @@ class PieceStream {
   // These give the stream work for one piece, which the next Close() names.
   // Errors say what failed.
   Status CopyOut(const StagedPiece& piece);
+  // Packs elements [begin, end) of the output into the image of the job.
+  Status PackImage(const StagedJob& job, std::size_t begin, std::size_t end);
   // `first` and `last` say whether it is the first or last piece of its job.
   Status CopyIn(const StagedPiece& piece, bool first, bool last);
   // Runs the whole allreduce of a single rank in the device's memory.

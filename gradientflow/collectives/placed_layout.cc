@@ -17,6 +17,23 @@ constexpr std::size_t Rounded(std::size_t bytes) {
   return (bytes + 127) / 64 * 64;
 }
 
+// One slot, for `ranks` blocks of `bytes` in all. A part has at least one
+// element, and so has the longest block.
+PlacedLayout LayOut(int ranks, std::size_t bytes) {
+  const std::size_t part = Rounded(std::max(bytes, kWidestElement));
+  const auto p = static_cast<std::size_t>(ranks);
+  const std::size_t block = Rounded(bytes / p + kWidestElement);
+  PlacedLayout layout;
+  layout.landing_bytes = kPlacedHeaderBytes + block;
+  layout.headers = (p - 1) * layout.landing_bytes;
+  layout.sum = layout.headers + p * kPlacedHeaderBytes;
+  layout.image = layout.sum + block;
+  layout.results = layout.image + part;
+  layout.slot_bytes = layout.results + part;
+  layout.part_bytes = bytes;
+  return layout;
+}
+
 }  // namespace
 
 PlacedLayout PlacedLayoutFor(int ranks, std::size_t segment_bytes,
@@ -25,24 +42,30 @@ PlacedLayout PlacedLayoutFor(int ranks, std::size_t segment_bytes,
   question.hosts = HostMap(ranks);
   question.wire_element_bytes = 1;
   question.segment_bytes = segment_bytes;
-  const std::size_t cut =
-      CutOf(CollectiveKind::kAllreduce, allreduce::kGdraa, question).elements;
-  // A segment has at least one element, and so has the longest block.
-  const std::size_t segment = Rounded(std::max(cut, kWidestElement));
-  const auto p = static_cast<std::size_t>(ranks);
-  const std::size_t block = Rounded(cut / p + kWidestElement);
-  PlacedLayout layout;
-  layout.landing_bytes = kPlacedHeaderBytes + block;
-  layout.headers = (p - 1) * layout.landing_bytes;
-  layout.sum = layout.headers + p * kPlacedHeaderBytes;
-  layout.image = layout.sum + block;
-  layout.results = layout.image + segment;
-  layout.slot_bytes = layout.results + segment;
+  PlacedLayout layout = LayOut(
+      ranks,
+      CutOf(CollectiveKind::kAllreduce, allreduce::kGdraa, question).elements);
   const std::size_t room = kMostBytes / (kChannels * layout.slot_bytes);
   layout.slots = std::min(segments_in_flight, kMostPlacedSlots);
   if (room < static_cast<std::size_t>(layout.slots)) {
     layout.slots = std::max(1, static_cast<int>(room));
   }
+  return layout;
+}
+
+PlacedLayout PlacedLayoutBetween(int hosts, int ranks,
+                                 std::size_t segment_bytes,
+                                 int segments_in_flight) {
+  const PlacedLayout all =
+      PlacedLayoutFor(ranks, segment_bytes, segments_in_flight);
+  std::size_t bytes = all.slot_bytes / 3 / kWidestElement * kWidestElement;
+  PlacedLayout layout = LayOut(hosts, bytes);
+  while (layout.slot_bytes > all.slot_bytes && bytes > 0) {
+    bytes -= kWidestElement;
+    layout = LayOut(hosts, bytes);
+  }
+  layout.slots = all.slots;
+  layout.slot_bytes = all.slot_bytes;
   return layout;
 }
 

@@ -9,7 +9,7 @@ inline constexpr std::size_t kPlacedHeaderBytes = 64;
 
 // What is where in slot memory (RemotePlaces::slots()), in bytes: for each
 // channel some slots, one behind another. A slot is what one segment of a
-// placed call needs on one rank among p:
+// placed call needs on one rank among p that place messages on each other:
 //
 //   landings  p - 1 of: a header, and a peer's contribution to this rank's
 //             block. The peers write here.
@@ -30,6 +30,7 @@ struct PlacedLayout {
   std::size_t image = 0;
   std::size_t results = 0;
   std::size_t slot_bytes = 0;
+  std::size_t part_bytes = 0;  // The most that the p blocks have together.
 
   std::size_t LandingOf(int index) const {
     return static_cast<std::size_t>(index) * landing_bytes;
@@ -42,17 +43,19 @@ struct PlacedLayout {
   }
 };
 
-// Returns the layout for segments of the settings `segment_bytes` and
-// `segments_in_flight`. There are as many slots as segments in flight, unless
-// they would take more than 64 MB.
+// Returns the layout for segments of all ranks, by the settings `segment_bytes`
+// and `segments_in_flight`. There are as many slots as segments in flight,
+// unless they would take more than 64 MB.
 PlacedLayout PlacedLayoutFor(int ranks, std::size_t segment_bytes,
                              int segments_in_flight);
 
-// Returns how many notices of one peer may wait for a rank at most: in each
-// slot there are a sum, and the contribution to the next segment.
-constexpr int PlacedNotices(const PlacedLayout& layout) {
-  return 2 * 2 * layout.slots;
-}
+// Returns the layout for blocks of rails, which have a rank on each of `hosts`
+// hosts. When memory is registered a rank does not know its peers' hosts, so it
+// is that of PlacedLayoutFor(), with as many slots of the same size, and
+// part_bytes says what fits into one: some third of it.
+PlacedLayout PlacedLayoutBetween(int hosts, int ranks,
+                                 std::size_t segment_bytes,
+                                 int segments_in_flight);
 
 // Returns the bytes of slot memory that each rank needs for that.
 std::size_t PlacedSlotBytes(int ranks, std::size_t segment_bytes,

@@ -16,6 +16,18 @@
 // s + W in the same slot, may be ahead of this rank by that much. It cannot be
 // further ahead, because to end s + W it needs what this rank sends in it.
 namespace gradientflow {
+namespace {
+
+std::vector<int> PlacesIn(const Group& group, int ranks) {
+  std::vector<int> places(static_cast<std::size_t>(ranks), -1);
+  for (int i = 0; i < group.size(); ++i) {
+    places[static_cast<std::size_t>(
+        group.members[static_cast<std::size_t>(i)])] = i;
+  }
+  return places;
+}
+
+}  // namespace
 
 PlacedSlot::PlacedSlot(const PlacedContext& context, Channel channel, int index)
     : context_(context),
@@ -81,8 +93,9 @@ std::uint32_t PlacedSlot::NoticeOf(PlacedPhase phase, bool nonfinite) const {
 void PlacedSlot::PutContribution(int peer, int landing,
                                  const PlacedHeader& header,
                                  ConstBufferView payload, Done done) {
-  std::byte* const front = memory_ + context_.layout.headers +
-                           static_cast<std::size_t>(peer) * kPlacedHeaderBytes;
+  std::byte* const front =
+      memory_ + context_.layout.headers +
+      static_cast<std::size_t>(context_.MemberOf(peer)) * kPlacedHeaderBytes;
   EncodePlacedHeader(header, front);
   const ConstBufferView pieces[] = {{front, kPlacedHeaderBytes, {}}, payload};
   const RemotePlace there = context_.places.SlotsOf(peer).At(
@@ -138,23 +151,21 @@ Status PlacedSlot::Refuse(int peer, const PlacedNotice& notice) const {
              HasCome(notice.phase, peer) ? " and has that already" : ""));
 }
 
-// The landing of a rank is that of its place among the others.
 Status PlacedSlot::CheckEarly(int peer, std::uint64_t last_done) const {
   if ((peers_[static_cast<std::size_t>(peer)] & kEarly) == 0) return Status();
-  const int me = context_.fabric.rank();
-  const std::uint64_t call = HeaderAt(peer < me ? peer : peer - 1).call;
+  const std::uint64_t call = HeaderOf(peer).call;
   if (call > last_done) return Status();
-  return Status(
-      StatusCode::kInvalidArgument,
-      StrCat("rank ", peer, " (", context_.fabric.AddressOf(peer),
-             ") has put its part of collective #", call, ", which rank ", me,
-             " has finished without it: the ranks call different"
-             " collectives"));
+  return Status(StatusCode::kInvalidArgument,
+                StrCat("rank ", peer, " (", context_.fabric.AddressOf(peer),
+                       ") has put its part of collective #", call,
+                       ", which rank ", context_.fabric.rank(),
+                       " has finished without it: the ranks call different"
+                       " collectives"));
 }
 
 PlacedSlots::PlacedSlots(RemotePlaces& places, Fabric& fabric,
-                         const PlacedLayout& layout)
-    : context_{places, fabric, layout} {
+                         const PlacedLayout& layout, const Group& group)
+    : context_{places, fabric, layout, PlacesIn(group, fabric.size())} {
   assert(places.slots().bytes >= layout.SlotOf(kChannels, 0));
   for (int c = 0; c < kChannels; ++c) {
     for (int s = 0; s < layout.slots; ++s) {
@@ -197,19 +208,30 @@ void PlacedSlots::Abandon() {
   }
 }
 
+// A notice of what has no place here.
+Status PlacedSlots::Refuse(int peer, const PlacedNotice& notice) {
+  const std::size_t slots = Of(notice.channel).slots.size();
+  const bool member = context_.MemberOf(peer) >= 0;
+  return Status(
+      StatusCode::kDataLoss,
+      StrCat("rank ", peer, " (", context_.fabric.AddressOf(peer),
+             ") has put something into slot ", notice.slot, " of rank ",
+             context_.fabric.rank(),
+             member ? StrCat(", which has ", slots)
+                    : ", which exchanges nothing with it in this way"));
+}
+
 void PlacedSlots::OnNotice(int peer, std::uint32_t bits) {
   if (!context_.fabric.status().ok()) return;
   const PlacedNotice notice = DecodeNotice(bits);
   OfChannel& of = Of(notice.channel);
-  if (static_cast<std::size_t>(notice.slot) >= of.slots.size()) {
-    return context_.fabric.Fail(Status(
-        StatusCode::kDataLoss,
-        StrCat("rank ", peer, " (", context_.fabric.AddressOf(peer),
-               ") has put something into slot ", notice.slot, " of rank ",
-               context_.fabric.rank(), ", which has ", of.slots.size())));
+  if (context_.MemberOf(peer) < 0 ||
+      static_cast<std::size_t>(notice.slot) >= of.slots.size()) {
+    return context_.fabric.Fail(Refuse(peer, notice));
   }
   PlacedSlot& slot = of.slots[static_cast<std::size_t>(notice.slot)];
   slot.Arrive(peer, notice);
+  if (!slot.has_early()) return;
   const Status why = slot.CheckEarly(peer, of.done_call);
   if (!why.ok()) context_.fabric.Fail(why);
 }

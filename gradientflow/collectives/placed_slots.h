@@ -10,6 +10,7 @@
 #include "gradientflow/base/done.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/collectives/collective.h"
+#include "gradientflow/collectives/group.h"
 #include "gradientflow/collectives/placed_layout.h"
 #include "gradientflow/collectives/placed_notice.h"
 #include "gradientflow/collectives/schedule.h"
@@ -29,6 +30,18 @@ struct PlacedContext {
   RemotePlaces& places;
   Fabric& fabric;
   PlacedLayout layout;
+  // The places of all ranks of the job in the group that places messages; -1
+  // for those that are not in it.
+  std::vector<int> members;
+
+  int MemberOf(int rank) const {
+    return members[static_cast<std::size_t>(rank)];
+  }
+  // Where a peer's contribution lands here.
+  int LandingOf(int peer) const {
+    const int member = MemberOf(peer);
+    return member < MemberOf(fabric.rank()) ? member : member - 1;
+  }
 };
 
 // The slot memory of one segment, and what peers have written there. The
@@ -66,9 +79,10 @@ class PlacedSlot {
   void PutSum(int peer, RemotePlace there, std::size_t bytes, bool nonfinite);
 
   RemotePlaces& places() const { return context_.places; }
-  // The header of a contribution that has come, and its payload.
-  PlacedHeader HeaderAt(int landing) const {
-    return DecodePlacedHeader(memory_ + context_.layout.LandingOf(landing));
+  // The header of a peer's contribution that has come, and the payload of one.
+  PlacedHeader HeaderOf(int peer) const {
+    return DecodePlacedHeader(
+        memory_ + context_.layout.LandingOf(context_.LandingOf(peer)));
   }
   std::byte* PayloadAt(int landing) const {
     return memory_ + context_.layout.LandingOf(landing) + kPlacedHeaderBytes;
@@ -121,15 +135,18 @@ class PlacedSlot {
 // All slots of a rank. NOT thread-safe.
 class PlacedSlots final : public RemotePlaces::Sink {
  public:
-  // REQUIRES places.slots() of PlacedSlotBytes() or more.
-  PlacedSlots(RemotePlaces& places, Fabric& fabric, const PlacedLayout& layout);
+  // `group` are those that place messages on each other. REQUIRES
+  // places.slots() of PlacedSlotBytes() or more.
+  PlacedSlots(RemotePlaces& places, Fabric& fabric, const PlacedLayout& layout,
+              const Group& group);
   ~PlacedSlots() override;
   PlacedSlots(const PlacedSlots&) = delete;
   PlacedSlots& operator=(const PlacedSlots&) = delete;
 
   // The slot of the channel's next segment; null as long as that has not been
-  // given back. All ranks begin the segments of a channel in the same order, so
-  // that segment s is in the same slot on all of them.
+  // given back. All ranks of the group begin the segments of a channel that
+  // place anything in the same order, so that each is in the same slot on all
+  // of them.
   PlacedSlot* Next(Channel channel);
   // Takes the slot that Next() has returned.
   PlacedSlot* Take(Channel channel);
@@ -143,6 +160,7 @@ class PlacedSlots final : public RemotePlaces::Sink {
   void OnNotice(int peer, std::uint32_t notice) override;
 
  private:
+  Status Refuse(int peer, const PlacedNotice& notice);
   struct OfChannel {
     std::deque<PlacedSlot> slots;  // They stay where they are.
     std::uint64_t begun = 0;

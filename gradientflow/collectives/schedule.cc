@@ -58,6 +58,38 @@ Group RingOfHosts(int rank, int size, const Topology& topology) {
   return group;
 }
 
+std::vector<std::vector<int>> RanksOfHosts(const Topology& topology) {
+  std::vector<std::vector<int>> hosts;
+  std::map<int, std::size_t> seen;
+  for (std::size_t r = 0; r < topology.host.size(); ++r) {
+    const auto [at, is_new] = seen.emplace(topology.host[r], hosts.size());
+    if (is_new) hosts.emplace_back();
+    hosts[at->second].push_back(static_cast<int>(r));
+  }
+  return hosts;
+}
+
+HostPlace PlaceOf(int rank, const std::vector<std::vector<int>>& hosts) {
+  for (std::size_t h = 0; h < hosts.size(); ++h) {
+    const auto at = std::find(hosts[h].begin(), hosts[h].end(), rank);
+    if (at != hosts[h].end()) {
+      return {h, static_cast<int>(at - hosts[h].begin())};
+    }
+  }
+  return {};
+}
+
+Group RailOf(HostPlace place, const std::vector<std::vector<int>>& hosts) {
+  const auto local = static_cast<std::size_t>(place.local);
+  Group rail;
+  rail.me = static_cast<int>(place.host);
+  for (const std::vector<int>& ranks : hosts) {
+    if (local >= ranks.size()) return {{}, rail.me};
+    rail.members.push_back(ranks[local]);
+  }
+  return rail;
+}
+
 Slice Data(Extent block) { return Data(block.begin, block.count); }
 Slice Data(std::size_t begin, std::size_t count) {
   return {Slice::Space::kData, begin, count};

@@ -52,10 +52,10 @@ struct Step {
   int peer = -1;  // For kSend, kRecv and kPull.
   Slice src;
   Slice dst;
-  // For kSend, where messages are placed (CollectiveAlgorithm::kMustPlace): the
-  // peer's slice of kScratch or kData in which the message lands, which is the
-  // `dst` of the kRecv that it matches. In kScratch it is one of landings that
-  // all have the same length and lie one behind another from offset 0 on.
+  // For kSend, where messages are placed (Schedule::placing): the peer's slice
+  // of kScratch or kData in which the message lands, which is the `dst` of the
+  // kRecv that it matches. In kScratch it is one of landings that all have the
+  // same length and lie one behind another from offset 0 on.
   Slice there;
 
   // For kReduceMany: src is the first of `sources` landings of src.count
@@ -118,6 +118,12 @@ struct Schedule {
   // that no rank waits for its peers to have read it. There is one kSync, and
   // `shown` has at most kMailBytes. All sharing ranks mail, or none does.
   bool mailed = false;
+  // How many ranks, this one included, write the schedule's messages where they
+  // belong on each other (Step::there); 0: nobody does. All messages are then
+  // of that kind, their elements of kData are from `placed_from` on, and
+  // scratch is a landing for each of the others.
+  int placing = 0;
+  std::size_t placed_from = 0;
   // True if partial sums travel (ring, halving-doubling, two-level). With a
   // 16-bit wire or pool, a mean is then scaled before the sum instead of after
   // it, so that no partial sum overflows.

@@ -145,6 +145,7 @@ class Segment {
   void PostPlacedRound();
   void PutContribution(const Step& step, std::uint32_t index);
   void PutSum(const Step& step);
+  std::size_t PlacedOffset(const Slice& slice) const;
   RemotePlace ResultPlace(const Slice& block) const;
   std::byte* Reachable(const Slice& slice) const;
   void AwaitPlaced(const Step& step, std::uint32_t index);

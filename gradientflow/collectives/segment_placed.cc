@@ -1,7 +1,7 @@
 #include "gradientflow/collectives/segment.h"
 
-// A segment of a placed call: messages that are written where they belong on
-// the peer. In each segment, on p ranks:
+// Messages that are written where they belong on the peer. In each segment, on
+// the p ranks that place them on each other (all ranks, or those of a rail):
 //
 //   1st round  rank r writes its contribution to block q into a landing of rank
 //              q's slot, with a notice. It waits for p - 1 notices.
@@ -9,8 +9,8 @@
 //   2nd round  Rank q copies the sum to its slot, and writes it from there to
 //              where each peer wants it, with a notice. It waits for p - 1.
 //
-// Segment s of a channel is in slot s mod W on all ranks. No rank asks before
-// it writes:
+// Segment s of a channel, of those that place anything, is in slot s mod W on
+// all these ranks. No rank asks before it writes:
 //   * The landings of rank q in that slot are free once q's sum of segment
 //     s - W has come here, since q had read them all before it could send it.
 //     A rank ends a segment only with the sums of all peers to which it has
@@ -23,7 +23,7 @@
 //     not only when its sums have left: its buffer is given back meanwhile. The
 //     slot is used again when they have left. All peers have them by then, as
 //     they contribute to segment s + W only after they have ended s.
-// Every segment has elements. So the last rank's block is never empty: all
+// Every such segment has elements. So the last rank's block is never empty: all
 // ranks contribute to it, and wait for its sum. Hence no rank ends a segment
 // that another one has not begun, a notice is early by one segment at most, and
 // the signatures of all ranks meet on that rank.
@@ -37,9 +37,8 @@ constexpr std::uint32_t kPutEnded = 1U << 30;
 
 // Landings have headers between them.
 std::byte* Segment::PlacedScratch(std::size_t elements) const {
-  const std::size_t landing =
-      schedule_->scratch_elements /
-      static_cast<std::size_t>(operation_->group->size - 1);
+  const std::size_t landing = schedule_->scratch_elements /
+                              static_cast<std::size_t>(schedule_->placing - 1);
   return placed_->PayloadAt(static_cast<int>(elements / landing)) +
          elements % landing * operation_->wire_bytes();
 }
@@ -64,26 +63,32 @@ void Segment::PostPlacedRound() {
 // Returns the elements where they are, if the network reaches them there in
 // their wire form; otherwise null.
 std::byte* Segment::Reachable(const Slice& slice) const {
+  if (operation_->call.direct != nullptr) {
+    return operation_->call.direct + Position(slice) * operation_->wire_bytes();
+  }
   if (converts()) return nullptr;
   std::byte* const at = data_.Contiguous(Position(slice), slice.count);
   const std::size_t bytes = slice.count * operation_->wire_bytes();
   return at != nullptr && placed_->places().Reaches(at, bytes) ? at : nullptr;
 }
 
+// Where a slice of kData begins in what a slot has for all that is placed.
+std::size_t Segment::PlacedOffset(const Slice& slice) const {
+  return (slice.offset - schedule_->placed_from) * operation_->wire_bytes();
+}
+
 // Where the finished block is to land on this rank.
 RemotePlace Segment::ResultPlace(const Slice& block) const {
   const std::byte* const at = Reachable(block);
   if (at != nullptr) return placed_->places().NameOf(at);
-  return placed_->places().NameOf(placed_->results() +
-                                  block.offset * operation_->wire_bytes());
+  return placed_->places().NameOf(placed_->results() + PlacedOffset(block));
 }
 
 void Segment::PutContribution(const Step& step, std::uint32_t index) {
   const std::size_t bytes = step.src.count * operation_->wire_bytes();
   const std::byte* from = step.raw ? nullptr : Reachable(step.src);
   if (from == nullptr) {
-    std::byte* const image =
-        placed_->image() + step.src.offset * operation_->wire_bytes();
+    std::byte* const image = placed_->image() + PlacedOffset(step.src);
     Pack(step, image);
     from = image;
   }
@@ -103,9 +108,8 @@ void Segment::PutSum(const Step& step) {
   if (!step.relay) Pack(step, placed_->sum());
   const bool nonfinite = (flags_ & kFlagNonfinite) != 0 || nonfinite_ != 0;
   BytesSent() += bytes;
-  const int me = operation_->group->rank;
-  const int landing = step.peer < me ? step.peer : step.peer - 1;
-  placed_->PutSum(step.peer, placed_->HeaderAt(landing).sum, bytes, nonfinite);
+  placed_->PutSum(step.peer, placed_->HeaderOf(step.peer).sum, bytes,
+                  nonfinite);
 }
 
 void Segment::AwaitPlaced(const Step& step, std::uint32_t index) {
@@ -132,20 +136,17 @@ void Segment::OnPlaced(std::uint32_t step, std::uint32_t flags) {
 void Segment::TakePlaced(const Step& step, std::uint32_t flags) {
   flags_ |= flags & kFlagNonfinite;
   if (PhaseOf(step) == PlacedPhase::kContribution) {
-    const auto landing = static_cast<int>(step.dst.offset / step.dst.count);
-    if (placed_->HeaderAt(landing).signature != PartSignature()) {
+    if (placed_->HeaderOf(step.peer).signature != PartSignature()) {
       status_ = AnotherCall(step.peer);
       args_.fabric.Fail(status_);
     }
     return;
   }
   if (Reachable(step.dst) != nullptr) return;
-  Unpack(step.dst,
-         placed_->results() + step.dst.offset * operation_->wire_bytes());
+  Unpack(step.dst, placed_->results() + PlacedOffset(step.dst));
 }
 
 void Segment::AddUnplaced(std::vector<int>* ranks) const {
-  if (round_ == schedule_->rounds.size()) return;
   for (const Step& step : steps()) {
     if (step.kind == Step::Kind::kRecv &&
         !placed_->HasCome(PhaseOf(step), step.peer)) {

@@ -374,7 +374,8 @@ void Segment::CountShared(std::size_t elements, int peers, int ways) {
 }
 
 void Segment::AddAwaited(std::vector<int>* ranks) const {
-  if (placed_ != nullptr) return AddUnplaced(ranks);
+  if (round_ == schedule_->rounds.size()) return;
+  if (placed_ != nullptr) AddUnplaced(ranks);
   if (!published_) return;
   for (int rank : args_.arena->members()) {
     const SyncSlot& theirs = args_.arena->slot(rank, SlotOf(sync_));

@@ -40,10 +40,14 @@ StagedCollective::StagedCollective(const StagedArgs& args,
                                    const StagedOptions& options)
     : args_(args),
       options_(options),
-      staging_{StagingMemory(*args.device, args.arena,
+      staging_{StagingMemory(*args.device, args.arena, args.places,
                              ShareOf(options, Channel::kPlain)),
-               StagingMemory(*args.device, args.arena,
-                             ShareOf(options, Channel::kGradients))} {}
+               StagingMemory(*args.device, args.arena, args.places,
+                             ShareOf(options, Channel::kGradients))},
+      images_{ImageMemory(*args.device, args.places,
+                          ShareOf(options, Channel::kPlain)),
+              ImageMemory(*args.device, args.places,
+                          ShareOf(options, Channel::kGradients))} {}
 
 StagedCollective::~StagedCollective() = default;
 
@@ -202,9 +206,54 @@ Status StagedCollective::Prepare(StagedJob* job) {
     job->way = fed ? Way::kFed : Way::kWhole;
     job->reads_output = allreduce || (broadcast && root);
     job->writes_output = !broadcast || !root;
-    job->finished.assign(job->in_pieces(), 0);
+    job->direct = GoesDirect(job);
+    job->finished.assign(job->direct ? 0 : job->in_pieces(), 0);
   }
   return gate_->Record(job->gate.get());
+}
+
+// Also finds out, then, what the host has to do itself, and where the card is
+// to find the rest.
+bool StagedCollective::GoesDirect(StagedJob* job) {
+  const CollectiveCall& call = job->call;
+  const StagedSide& output = job->output;
+  if (args_.places == nullptr || job->way != Way::kFed) return false;
+  if (output.count == 0) return false;
+  const std::byte* const data = output.device.Contiguous(0, output.count);
+  job->packs = call.dtype != call.wire || data == nullptr ||
+               !args_.places->Reaches(data, output.host_bytes());
+  const ImageMemory& images = images_[static_cast<std::size_t>(call.channel)];
+  if ((job->packs && !images.usable()) ||
+      !args_.inner->OwnParts(call, &job->own_parts)) {
+    job->packs = false;
+    return false;
+  }
+  job->wire = output;
+  return true;
+}
+
+// Gives the job its image if it needs one and has none. Returns false if there
+// is no room for it until others are given back. If there can be none, the job
+// is staged.
+bool StagedCollective::AdmitImage(StagedJob* job) {
+  if (!job->packs || job->image != nullptr) return true;
+  ImageMemory& images = images_[static_cast<std::size_t>(job->call.channel)];
+  Status why = images.refused();
+  if (why.ok()) {
+    const Result<std::byte*> block = images.Take(job->output.host_bytes());
+    if (block.ok()) job->image = block.value();
+    why = block.status();
+  }
+  if (!why.ok()) {
+    job->GoStaged();
+    TellOnce(StrCat("gradients on ", args_.device->description(),
+                    " are staged in host memory for RDMA"),
+             why);
+    return true;
+  }
+  job->wire.device = Elements(job->image, SizeOf(job->call.wire));
+  job->wire.device_dtype = job->call.wire;
+  return job->image != nullptr;
 }
 
 // Returns the device word that records whether results are finite, or null if
@@ -238,6 +287,7 @@ Status StagedCollective::Admit(StagedJob* job) {
   const std::size_t output = alone ? 0 : Aligned(job->output.host_bytes());
   const std::size_t needed =
       input + output + (word.value() == nullptr ? 0 : sizeof(std::uint32_t));
+  if (!AdmitImage(job)) return Status();
   if (needed > 0) {
     StagingMemory& memory =
         staging_[static_cast<std::size_t>(job->call.channel)];
@@ -249,16 +299,28 @@ Status StagedCollective::Admit(StagedJob* job) {
                  ", in page-locked memory: ", block.status().message(),
                  "; lower bucket_bytes or the size of the call"));
     }
+    TellOnce("RDMA copies all that is staged", memory.unreached());
     if (block.value() == nullptr) return Status();
     job->staging = block.value();
     job->input.host = job->staging;
-    job->output.host = job->staging + input;
+    job->output.host = job->wire.host = job->staging + input;
     job->nonfinite = word.value();
     job->nonfinite_host = reinterpret_cast<std::uint32_t*>(
         word.value() == nullptr ? nullptr : job->staging + input + output);
   }
   job->admitted = true;
   return Status();
+}
+
+void StagedCollective::GiveImage(StagedJob* job) {
+  const std::byte* const image = std::exchange(job->image, nullptr);
+  if (image == nullptr) return;
+  images_[static_cast<std::size_t>(job->call.channel)].Give(image);
+}
+
+void StagedCollective::TellOnce(const std::string& what, const Status& why) {
+  if (why.ok() || args_.logger == nullptr || !told_.insert(what).second) return;
+  args_.logger->Log(LogLevel::kWarning, StrCat(what, ": ", why.message()));
 }
 
 CollectiveCall StagedCollective::InnerCall(StagedJob* job) const {
@@ -273,6 +335,9 @@ CollectiveCall StagedCollective::InnerCall(StagedJob* job) const {
     inner.extents.clear();
   }
   if (job->way == Way::kFed) inner.feed = job;
+  if (job->direct) {
+    inner.direct = job->wire.device.Contiguous(0, job->wire.count);
+  }
   return inner;
 }
 

@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -13,12 +14,15 @@
 #include "gradientflow/base/status.h"
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/collectives/collective.h"
+#include "gradientflow/collectives/image_memory.h"
 #include "gradientflow/collectives/piece_stream.h"
 #include "gradientflow/collectives/staged_job.h"
 #include "gradientflow/collectives/staging_memory.h"
 #include "gradientflow/device/device.h"
+#include "gradientflow/observe/logger.h"
 #include "transports/arena.h"
 #include "transports/fabric.h"
+#include "transports/remote_places.h"
 
 namespace gradientflow {
 
@@ -29,7 +33,8 @@ struct StagedOptions {
   // Page-locked host memory that the calls in flight share: three quarters for
   // gradients and one quarter for plain calls, each allocated at its first use.
   // Calls wait for room in their order. A single call needs its wire bytes in
-  // one piece; if that is more, the memory grows to it.
+  // one piece; if that is more, the memory grows to it. As much of the
+  // device's memory is used if the network card reaches that.
   std::size_t staging_bytes = std::size_t{64} << 20;
   // How long to wait for the device after a failure.
   double abandon_seconds = 5;
@@ -40,9 +45,13 @@ struct StagedArgs {
   Collective* inner = nullptr;  // For host memory; its owner polls it, too.
   Device* device = nullptr;
   SharedArena* arena = nullptr;  // For staging; null if no memory is shared.
-  Fabric* fabric = nullptr;      // That of the inner collective.
+  // What the network card reaches: for staging, and to do without it. Null if
+  // it reaches nothing.
+  RemotePlaces* places = nullptr;
+  Fabric* fabric = nullptr;  // That of the inner collective.
   const Clock* clock = nullptr;
-  CallGroup group;  // A copy.
+  Logger* logger = nullptr;  // May be null.
+  CallGroup group;           // A copy.
 };
 
 // Collectives on buffers in a device's memory, over a collective on the host's
@@ -55,6 +64,13 @@ struct StagedArgs {
 //
 // An allreduce of gradients ends rounded to the wire dtype. Other calls are
 // copied whole and unchanged.
+//
+// If the network card reaches the device's memory, and the inner collective
+// places the messages of an allreduce of gradients, then peers are sent what is
+// in the device's memory, and write their sums to it: to the buffer itself if
+// it is gapless and in the wire dtype, else to a packed image of it beside it.
+// The host gets this rank's own block of each segment, adds those of the peers
+// to it, and gives the sum back.
 //
 // A failure on the device ends the job on all ranks (Fabric::Fail) with an
 // error that names rank, device, call, step and bucket. `done` runs when
@@ -95,6 +111,8 @@ class StagedCollective final : public Collective {
 
   // Bytes of page-locked memory allocated so far.
   std::size_t staging_bytes() const;
+  // Calls that the network card served in the device's memory.
+  std::uint64_t direct_calls() const { return direct_calls_; }
 
  private:
   using Jobs = std::vector<std::unique_ptr<StagedJob>>;
@@ -105,9 +123,13 @@ class StagedCollective final : public Collective {
   Status Enter(const CollectiveCall& call, Done done);
   Result<std::unique_ptr<StagedJob>> NewJob();
   Status Prepare(StagedJob* job);
+  bool GoesDirect(StagedJob* job);
+  bool AdmitImage(StagedJob* job);
+  void GiveImage(StagedJob* job);
   StagedSide SideOf(const StagedJob& job, bool of_input) const;
   CollectiveCall InnerCall(StagedJob* job) const;
   Status Admit(StagedJob* job);
+  void TellOnce(const std::string& what, const Status& why);
   Result<std::uint32_t*> NonfiniteWord(const StagedJob& job);
 
   bool AdmitJobs();
@@ -117,6 +139,7 @@ class StagedCollective final : public Collective {
   bool LookAt(PieceStream* pieces, bool out);
   bool CloseJobs();
   bool IsOver(const StagedJob& job) const;
+  void AwaitRemoteWrites();
   void Fail(StagedJob* job, const char* doing, const Status& why);
   void Abandon(const Status& why);
   void LeaveBehindIfLate();
@@ -126,6 +149,7 @@ class StagedCollective final : public Collective {
   const StagedArgs args_;
   const StagedOptions options_;
   std::array<StagingMemory, kChannels> staging_;
+  std::array<ImageMemory, kChannels> images_;
   // For StagedJob::nonfinite, many words at a time.
   std::vector<DeviceMemory> words_;
   Jobs jobs_;  // In the order of Start().
@@ -138,6 +162,8 @@ class StagedCollective final : public Collective {
   bool broken_ = false;  // The device, or a request to it, has failed.
   std::optional<Clock::Time> abandoned_at_;
   bool left_behind_ = false;
+  std::set<std::string> told_;
+  std::uint64_t direct_calls_ = 0;
   std::unique_ptr<PieceStream> out_;
   std::unique_ptr<PieceStream> in_;
   std::unique_ptr<Stream> gate_;

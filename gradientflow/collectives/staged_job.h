@@ -38,6 +38,9 @@ struct StagedPiece {
   const StagedSide* side = nullptr;
   std::size_t begin = 0;
   std::size_t count = 0;
+  // On the way out: the elements before this one need no more copying when the
+  // piece is done.
+  std::size_t end = 0;
 };
 
 // A call in flight in a StagedCollective.
@@ -52,8 +55,19 @@ struct StagedJob final : public Feed {
   CollectiveCall call;
   Done done;
   Way way = Way::kHost;
+  // The network card takes the output of a kFed job from the device's memory
+  // and writes it there. Only own_parts is copied, which this rank adds up.
+  bool direct = false;
+  std::vector<Extent> own_parts;  // Ascending; possibly none.
   StagedSide input;
   StagedSide output;
+  // For a direct job: the output as the network card has it, gapless and in the
+  // wire dtype. That is the output itself, or `image`, into which it is packed
+  // and from which the result is unpacked.
+  StagedSide wire;
+  bool packs = false;
+  std::byte* image = nullptr;
+  bool unpacking = false;  // The last piece to copy in is in the queue.
   bool reads_output = false;
   bool writes_output = false;
   std::vector<std::size_t> extent_starts;
@@ -65,13 +79,16 @@ struct StagedJob final : public Feed {
   std::uint32_t* nonfinite_host = nullptr;
   std::size_t number = 0;  // Number of this object; kept by Reset().
 
-  bool admitted = false;     // Has its staging memory.
-  bool begun = false;        // Its inner call, if it has one, has been started.
-  bool inner_done = false;   // Only the device uses the staging memory.
-  std::size_t sent_out = 0;  // Elements given to the device to copy out.
-  std::size_t here = 0;      // Elements copied out.
-  std::size_t sent_in = 0;   // Pieces given to the device to copy in.
-  std::size_t in_place = 0;  // Pieces copied in.
+  bool admitted = false;    // Has its staging memory.
+  bool begun = false;       // Its inner call, if it has one, has been started.
+  bool inner_done = false;  // Only the device uses the staging memory.
+  // Elements whose copying out was given to the device, and is done. Those that
+  // are not copied count as the ones before them.
+  std::size_t sent_out = 0;
+  std::size_t here = 0;
+  std::size_t own_sent = 0;           // Of own_parts, given to the device.
+  std::size_t sent_in = 0;            // Pieces given to the device to copy in.
+  std::size_t in_place = 0;           // Pieces copied in.
   std::size_t on_device = 0;          // Pieces in either direction under way.
   std::vector<std::size_t> finished;  // Elements, by piece of the output.
   // Pieces to copy in; shared by all jobs.
@@ -84,15 +101,27 @@ struct StagedJob final : public Feed {
   std::size_t out_elements() const {
     return input.count + (reads_output ? output.count : 0);
   }
-  std::size_t in_pieces() const { return writes_output ? output.pieces() : 0; }
+  std::size_t in_pieces() const {
+    if (direct) return own_parts.size() + (packs ? 1 : 0);
+    return writes_output ? output.pieces() : 0;
+  }
   // REQUIRES sent_out < out_elements().
   StagedPiece NextOut();
+  // The inner call is done, and what the card has written is there: the whole
+  // image can be unpacked.
+  void UnpackAll();
+  // The card does not take it after all: every element is to be copied.
+  void GoStaged();
   // The inner call is done: the whole output can be copied in.
   void FinishedAll();
 
   // The Feed of a kFed job.
   std::size_t available() const override { return here; }
   void Finished(std::size_t begin, std::size_t count) override;
+
+  bool in_image(const StagedPiece& piece) const {
+    return packs && piece.side == &output;
+  }
 
   // Makes the job as new, but keeps what is costly to make.
   void Reset();

@@ -11,6 +11,7 @@
 //   AdmitJobs()  gives waiting jobs their staging memory
 //   SendOut()    device -> staging memory, piece by piece
 //   BeginJobs()  starts the inner call; a kFed one begins before all is copied
+//   AwaitRemoteWrites()  what the network card has written is there
 //   SendIn()     staging memory -> device, as the inner call finishes pieces
 //   CloseJobs()  ends the jobs that are over
 //
@@ -31,6 +32,7 @@ bool StagedCollective::Poll() {
     moved |= AdmitJobs();
     moved |= SendOut();
     moved |= BeginJobs();
+    AwaitRemoteWrites();
     moved |= SendIn();
     moved |= CloseJobs();
     LeaveBehindIfLate();
@@ -115,11 +117,14 @@ bool StagedCollective::SendOut() {
       Status status;
       if (job->sent_out == 0) status = out_->stream().Wait(*job->gate);
       const StagedPiece piece =
-          alone ? StagedPiece{job, &job->output, 0, end} : job->NextOut();
+          alone ? StagedPiece{job, &job->output, 0, end, end} : job->NextOut();
+      if (status.ok() && job->packs) {
+        status = out_->PackImage(*job, job->sent_out, piece.end);
+      }
       if (status.ok()) {
         status = alone ? out_->ReduceAlone(*job) : out_->CopyOut(piece);
       }
-      job->sent_out += piece.count;
+      job->sent_out = piece.end;
       ++job->on_device;
       const Status closed = out_->Close(piece);
       if (!closed.ok()) --job->on_device;
@@ -163,7 +168,7 @@ bool StagedCollective::LookAt(PieceStream* pieces, bool out) {
     if (!done.ok()) {
       Fail(piece.job, out ? "copying it out" : "copying it in", done.status());
     } else if (out) {
-      piece.job->here += piece.count;
+      piece.job->here = piece.end;
     } else {
       ++piece.job->in_place;
     }
@@ -178,6 +183,30 @@ bool StagedCollective::IsOver(const StagedJob& job) const {
   return job.in_place == job.in_pieces();
 }
 
+// The card has written sums to the device's memory, and kernels are about to
+// read them: those of whoever gets the call back, or those that unpack an
+// image. All calls that have come so far share one wait.
+void StagedCollective::AwaitRemoteWrites() {
+  StagedJob* any = nullptr;
+  const auto waits = [&](const StagedJob& job) {
+    if (!job.direct || !job.status.ok()) return false;
+    return job.packs ? job.inner_done && !job.unpacking : IsOver(job);
+  };
+  for (const auto& job : jobs_) {
+    if (waits(*job)) any = job.get();
+  }
+  if (any == nullptr) return;
+  const Status flushed = args_.device->FlushRemoteWrites();
+  if (!flushed.ok()) {
+    return Fail(any, "awaiting what RDMA wrote to it", flushed);
+  }
+  for (const auto& job : jobs_) {
+    if (!waits(*job)) continue;
+    ++direct_calls_;
+    if (job->packs) job->UnpackAll();
+  }
+}
+
 bool StagedCollective::CloseJobs() {
   bool moved = false;
   for (auto& job : jobs_) {
@@ -189,6 +218,7 @@ bool StagedCollective::CloseJobs() {
     if (job->staging != nullptr) {
       staging_[static_cast<std::size_t>(job->call.channel)].Give(job->staging);
     }
+    GiveImage(job.get());
     if (job->done.run != nullptr) {
       ended_.Add(job->done, job->status.ok() ? job->flags : 0, job->status);
     }

@@ -127,7 +127,9 @@ Status CommunicatorCore::Build() {
   executor_ = std::make_unique<Executor>(
       ExecutorArgs{transport_.fabric.get(), transport_.arena,
                    &kernels::CpuKernels(), clock_.get(), recorder_.get(),
-                   logger_.get(), transport_.places},
+                   logger_.get(),
+                   transport_.places_all ? transport_.places : nullptr,
+                   transport_.writes},
       transport_.group, TypicalCostModels(transport_.group.hosts_share),
       executor);
   GF_RETURN_IF_ERROR(LearnAddresses());
@@ -258,12 +260,12 @@ void CommunicatorCore::ShareNoMemory(int culprit) {
 // A single rank that cannot take part rules placed messages out for all.
 void CommunicatorCore::PlaceNothing(int culprit) {
   CallGroup& group = transport_.group;
-  if (!group.all_place) return;
-  group.all_place = false;
+  if (!group.all_place && !group.hosts_place) return;
+  group.all_place = group.hosts_place = false;
   executor_->SetNoPlaces();
   logger_->Log(LogLevel::kInfo,
                StrCat("collectives write to no peer's memory, since rank ",
-                      culprit, " cannot do so with all ranks"));
+                      culprit, " cannot do so with all ranks concerned"));
 }
 
 // Finds out where the buffers are, on this rank and on the others.
@@ -289,8 +291,9 @@ Status CommunicatorCore::OpenDevicePath() {
   place.settings = static_cast<std::int64_t>(
       std::hash<std::string>()(AgreementText(options_)));
   place.shares = transport_.shares ? 1 : 0;
+  const CallGroup& group = transport_.group;
   place.places =
-      transport_.group.all_place && transport_.places != nullptr ? 1 : 0;
+      (group.all_place || group.hosts_place) && transport_.places_all ? 1 : 0;
   opening.deadline = clock_->Now() + FromSeconds(options_.join_timeout_seconds);
   const Result<std::vector<Place>> places = ExchangePlaces(opening, place);
   if (!places.ok()) return places.status();
@@ -305,6 +308,7 @@ Status CommunicatorCore::OpenDevicePath() {
   DevicePathArgs args;
   args.options = &options_;
   args.arena = transport_.arena;
+  args.places = transport_.places;
   args.opening = opening;
   args.group = &transport_.group;
   args.logger = logger_.get();

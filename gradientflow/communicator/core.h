@@ -71,6 +71,7 @@ class CommunicatorCore {
   // Each may be null.
   SharedArena* arena() const { return transport_.arena; }
   RemotePlaces* places() const { return transport_.places; }
+  WriteCounter* writes() const { return transport_.writes; }
   Executor& executor() const { return *executor_; }
   // Null if all buffers are in host memory.
   DevicePath* device() const { return device_path_.get(); }

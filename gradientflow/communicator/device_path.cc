@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
+#include <utility>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/collectives/attach.h"
 #include "gradientflow/config/text_values.h"
 #include "gradientflow/device/cuda_device.h"
 
@@ -79,6 +81,7 @@ Result<std::unique_ptr<DevicePath>> DevicePath::Create(
   std::unique_ptr<DevicePath> made(new DevicePath(std::move(device)));
   made->opening_ = args.opening;
   made->logger_ = args.logger;
+  if (args.group->all_place) made->places_ = args.places;
   made->patience_seconds_ =
       std::clamp(args.options->timeout_seconds, kLeastPatienceSeconds,
                  kMostPatienceSeconds);
@@ -156,6 +159,8 @@ Status DevicePath::MakeStaged(const DevicePathArgs& args) {
   staged.inner = args.opening.executor;
   staged.device = device_.get();
   staged.arena = args.arena;
+  staged.places = args.places;
+  staged.logger = args.logger;
   staged.fabric = args.opening.fabric;
   staged.clock = args.opening.clock;
   staged.group = *args.group;
@@ -171,15 +176,35 @@ Status DevicePath::MakeStaged(const DevicePathArgs& args) {
 DevicePath::~DevicePath() = default;
 
 void DevicePath::Register(void* data, std::size_t bytes) {
-  if (nccl_ == nullptr) return;
-  const Status registered = nccl_->Register(data, bytes);
-  if (registered.ok()) return;
-  logger_->Log(LogLevel::kWarning,
-               StrCat("the pool is not registered: ", registered.message()));
+  if (nccl_ != nullptr) {
+    const Status registered = nccl_->Register(data, bytes);
+    if (registered.ok()) return;
+    logger_->Log(LogLevel::kWarning,
+                 StrCat("the pool is not registered: ", registered.message()));
+    return;
+  }
+  if (places_ == nullptr || bytes == 0) return;
+  const Result<std::string> way =
+      AttachDeviceMemory(*device_, *places_,
+                         {static_cast<std::byte*>(data), bytes, device_->id()});
+  if (way.ok()) {
+    attached_.insert(data);
+    logger_->Log(LogLevel::kInfo,
+                 StrCat("RDMA reaches ", bytes, " bytes of gradients on ",
+                        device_->description(), " by ", way.value()));
+  } else if (refused_ != way.status().message()) {
+    refused_ = way.status().message();
+    logger_->Log(LogLevel::kWarning,
+                 StrCat("RDMA does not reach gradients on ",
+                        device_->description(), " where they are: ", refused_));
+  }
 }
 
-void DevicePath::Deregister(const void* data) {
+void DevicePath::Deregister(void* data) {
   if (nccl_ != nullptr) nccl_->Deregister(data);
+  if (attached_.erase(data) == 1) {
+    places_->Detach(static_cast<std::byte*>(data));
+  }
 }
 
 // Returns whether some of the call's elements are in the device's memory.

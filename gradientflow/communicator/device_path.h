@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "gradientflow/base/buffer.h"
@@ -18,6 +20,7 @@
 #include "gradientflow/observe/logger.h"
 #include "gradientflow/observe/recorder.h"
 #include "transports/arena.h"
+#include "transports/remote_places.h"
 
 namespace gradientflow {
 
@@ -30,6 +33,8 @@ Result<std::shared_ptr<Device>> OpenDevice(const Options& options,
 struct DevicePathArgs {
   const Options* options = nullptr;
   SharedArena* arena = nullptr;  // Null if no peer shares memory.
+  // Null if the network card writes to no peer's memory.
+  RemotePlaces* places = nullptr;
   OpeningArgs opening;
   const CallGroup* group = nullptr;  // The group of all ranks.
   Logger* logger = nullptr;
@@ -70,9 +75,10 @@ class DevicePath {
   Status Start(const CollectiveCall& call, Done done);
 
   // Registers memory of the device that calls will use again and again, and
-  // deregisters it.
+  // deregisters it: with NCCL, or with the network card. The log says how, or
+  // why that is not possible and what the calls do instead.
   void Register(void* data, std::size_t bytes);
-  void Deregister(const void* data);
+  void Deregister(void* data);
 
   // How long this rank waits for the device once the job has failed: five
   // seconds, or timeout_seconds if that is less, but at least one second. A
@@ -103,6 +109,9 @@ class DevicePath {
   const std::shared_ptr<Device> device_;
   OpeningArgs opening_;
   Logger* logger_ = nullptr;
+  RemotePlaces* places_ = nullptr;  // Null unless all ranks have places.
+  std::set<const void*> attached_;
+  std::string refused_;  // Why memory could not be attached, as was logged.
   double patience_seconds_ = 0;
   std::unique_ptr<NcclCollective> nccl_;  // One of these two is null.
   std::unique_ptr<StagedCollective> staged_;

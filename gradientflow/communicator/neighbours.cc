@@ -42,13 +42,13 @@ std::map<std::string, int> RanksByHost(const std::vector<Card>& cards) {
   return ranks;
 }
 
+}  // namespace
+
 bool ShareMemory(const CallGroup& group, int rank, int other) {
   const std::vector<int>& host = group.topology.host;
   return group.hosts_share && host[static_cast<std::size_t>(rank)] ==
                                   host[static_cast<std::size_t>(other)];
 }
-
-}  // namespace
 
 CallGroup GroupOf(int rank, const std::vector<Card>& cards) {
   constexpr int kMost = kernels::kMaxParties;

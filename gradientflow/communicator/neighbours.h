@@ -16,6 +16,9 @@ namespace gradientflow {
 // size. Hosts share memory only if every rank of the job can.
 CallGroup GroupOf(int rank, const std::vector<Card>& cards);
 
+// Whether two ranks are to share memory.
+bool ShareMemory(const CallGroup& group, int rank, int other);
+
 // The first rank that cannot share memory although others are on its host; -1:
 // none.
 int RankWithoutMemory(const std::vector<Card>& cards);

@@ -20,7 +20,7 @@ struct Place {
   std::int64_t nccl_version = 0;  // 0 if there is no NCCL.
   std::int64_t settings = 0;      // Hash of what must not differ.
   std::int64_t shares = 1;        // See Transport::shares.
-  std::int64_t places = 0;        // 1 if it has Transport::places.
+  std::int64_t places = 0;        // See Transport::places_all.
 };
 
 // What runs before there is a driver. All borrowed.
@@ -58,7 +58,7 @@ bool AllCanNccl(const std::vector<Place>& places, std::string* why);
 // Returns the first rank that does not share memory with its whole host, or -1.
 int RankThatDoesNotShare(const std::vector<Place>& places);
 
-// Returns the first rank without Transport::places, or -1.
+// Returns the first rank without Transport::places_all, or -1.
 int RankWithoutPlaces(const std::vector<Place>& places);
 
 // Returns whether some ranks keep their gradients on a device and others on the

@@ -18,6 +18,10 @@ Result<PoolMemory> PoolMemory::Allocate(SharedArena* arena,
     if (!view.ok()) return view.status();
     memory.arena_ = arena;
     memory.view_ = view.value();
+    if (places != nullptr) {
+      memory.unreached_ = places->Lend(memory.view_);
+      if (memory.unreached_.ok()) memory.places_ = places;
+    }
     return memory;
   }
   if (places != nullptr) {
@@ -52,8 +56,13 @@ PoolMemory& PoolMemory::operator=(PoolMemory&& other) noexcept {
 }
 
 void PoolMemory::Release() {
-  if (arena_ != nullptr && view_.data != nullptr) arena_->Free(view_);
-  if (places_ != nullptr && view_.data != nullptr) places_->Free(view_);
+  if (view_.data != nullptr) {
+    if (places_ != nullptr && arena_ != nullptr) places_->Withdraw(view_);
+    if (places_ != nullptr && arena_ == nullptr) places_->Free(view_);
+    if (arena_ != nullptr) arena_->Free(view_);
+  }
+  arena_ = nullptr;
+  places_ = nullptr;
   pages_.reset();
   view_ = {};
 }

@@ -12,8 +12,8 @@
 namespace gradientflow {
 
 // Owns zeroed memory for a pool: in the arena, so that the ranks of this host
-// reach it; else where the network card and so the ranks of other hosts do; or
-// of this process alone if there is neither.
+// reach it; where the network card and so the ranks of other hosts do; in both,
+// if there are both; or of this process alone.
 class PoolMemory {
  public:
   // `arena` and `places` may be null; otherwise they outlive the memory.
@@ -33,7 +33,7 @@ class PoolMemory {
   void Release();
   SharedArena* arena_ = nullptr;
   RemotePlaces* places_ = nullptr;
-  Pages<std::byte> pages_;  // If there is neither.
+  Pages<std::byte> pages_;  // If there is no arena, and no place.
   BufferView view_;
   Status unreached_;
 };

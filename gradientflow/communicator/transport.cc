@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string_view>
 #include <utility>
 
 #include "gradientflow/base/secret.h"
@@ -217,17 +218,19 @@ void LogChoices(const JoinArgs& args, const Offer& offer) {
   args.logger->Log(LogLevel::kInfo, StrCat(offer.kind->name, ": ", choices));
 }
 
-// Whether this rank is linked to all others by one transport.
-bool LinksAll(const std::vector<std::unique_ptr<Link>>& links, int rank,
-              std::string_view kind) {
-  for (std::size_t r = 0; r < links.size(); ++r) {
-    if (r == static_cast<std::size_t>(rank)) continue;
-    if (links[r] == nullptr || links[r]->kind() != kind) return false;
+// Whether this rank is linked by one transport to all others, but for those
+// with which it shares memory.
+bool LinksAll(const std::vector<std::unique_ptr<Link>>& links,
+              const CallGroup& group, std::string_view kind) {
+  for (int r = 0; r < group.size; ++r) {
+    if (r == group.rank || ShareMemory(group, group.rank, r)) continue;
+    const Link* const link = links[static_cast<std::size_t>(r)].get();
+    if (link == nullptr || link->kind() != kind) return false;
   }
   return true;
 }
 
-// Takes the memory that one transport lets ranks share or write to, if it does.
+// Takes what one transport lets ranks do with each other's memory, if it does.
 void TakeMemory(const Offer& offer,
                 const std::vector<std::unique_ptr<Link>>& links,
                 Transport* transport) {
@@ -235,10 +238,20 @@ void TakeMemory(const Offer& offer,
     transport->keep_alive.push_back(offer.endpoint);
     transport->arena = offer.endpoint->arena();
   }
-  if (offer.endpoint->places() != nullptr &&
-      LinksAll(links, transport->group.rank, offer.kind->name)) {
+  const std::string_view kind = offer.kind->name;
+  const bool used =
+      std::any_of(links.begin(), links.end(), [&](const auto& link) {
+        return link != nullptr && link->kind() == kind;
+      });
+  if (!used) return;
+  if (offer.endpoint->places() != nullptr) {
     transport->keep_alive.push_back(offer.endpoint);
     transport->places = offer.endpoint->places();
+    transport->places_all = LinksAll(links, transport->group, kind);
+  }
+  if (offer.endpoint->writes() != nullptr) {
+    transport->keep_alive.push_back(offer.endpoint);
+    transport->writes = offer.endpoint->writes();
   }
 }
 
@@ -344,8 +357,11 @@ Result<Transport> Join(const JoinArgs& args) {
   if (!introduction.ok()) return introduction.status();
   transport.group = GroupOf(options.rank, introduction.value());
   transport.group.few_links = LinksWhenNeeded(options);
-  transport.group.all_place =
-      AllOfferPlaces(introduction.value(), offers, options.size);
+  const bool place = AllOfferPlaces(introduction.value(), offers, options.size);
+  const bool one_host = transport.group.topology.IsOneHost();
+  transport.group.all_place = place && !transport.group.hosts_share;
+  transport.group.hosts_place =
+      place && transport.group.hosts_share && !one_host;
   if (const int rank = introduction.value().without_memory; rank >= 0) {
     args.logger->Log(LogLevel::kWarning,
                      StrCat("ranks of a host talk by TCP, since rank ", rank,

@@ -13,6 +13,7 @@
 #include "transports/arena.h"
 #include "transports/fabric.h"
 #include "transports/remote_places.h"
+#include "transports/remote_writes.h"
 
 namespace gradientflow {
 
@@ -20,9 +21,15 @@ namespace gradientflow {
 struct Transport {
   std::vector<std::shared_ptr<void>> keep_alive;  // The owners of memory.
   SharedArena* arena = nullptr;  // Null if no rank shares memory.
-  // Null unless this rank can write to the memory of all others. It may be null
-  // although `group` says all_place: not every rank knows of that yet.
+  // Null if this rank writes to the memory of no other.
   RemotePlaces* places = nullptr;
+  // Whether it writes to that of all others, or, if ranks of a host share
+  // memory, of those on other hosts. It may be false although `group` says
+  // all_place or hosts_place: not every rank knows of that yet.
+  bool places_all = false;
+  // Counts what this rank's links write into its peers' memory; null if none
+  // does.
+  WriteCounter* writes = nullptr;
   // False if this rank is linked to some rank of its host by TCP, although
   // `group` says that hosts share memory: not every rank knows of that yet.
   bool shares = true;

@@ -73,6 +73,21 @@ const CudaContext* CudaContext::Find(int index) {
   return All()[index].load(std::memory_order_acquire);
 }
 
+Result<int> CudaContext::ExportDmaBuf(std::uintptr_t begin,
+                                      std::size_t bytes) const {
+  CUresult (*get_handle)(void*, CUdeviceptr, std::size_t, CUmemRangeHandleType,
+                         unsigned long long) = nullptr;
+  GF_RETURN_IF_ERROR(
+      Load(index_, "cuMemGetHandleForAddressRange", &get_handle));
+  int fd = -1;
+  GF_CUDA_RETURN_IF_ERROR(
+      index_,
+      FromDriver(get_handle(&fd, begin, bytes,
+                            CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0)),
+      "cuMemGetHandleForAddressRange(", bytes, " bytes)");
+  return fd;
+}
+
 CurrentContext::CurrentContext(const CudaContext& context) : context_(context) {
   error_ = FromDriver(context.get_current_(&before_));
   if (error_ != cudaSuccess || before_ == context.context_) return;

@@ -3,6 +3,9 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
+#include <cstdint>
+
 #include "gradientflow/base/status.h"
 
 namespace gradientflow {
@@ -23,6 +26,11 @@ class CudaContext {
   static const CudaContext* Find(int index);
 
   int index() const { return index_; }
+
+  // Returns a descriptor for whole pages of memory that cudaMalloc() gave.
+  // REQUIRES that the context is current. kUnimplemented if the driver or the
+  // device exports none.
+  Result<int> ExportDmaBuf(std::uintptr_t begin, std::size_t bytes) const;
 
  private:
   friend class CurrentContext;

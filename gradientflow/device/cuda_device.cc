@@ -1,6 +1,7 @@
 #include "gradientflow/device/cuda_device.h"
 
 #include <cuda_runtime_api.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -29,7 +30,17 @@ struct Traits {
   std::uint64_t unique_id = 0;
   int ordinary = 0;  // Priorities of streams.
   int urgent = 0;
+  // What becomes of other devices' writes to its memory.
+  int writes_ordering = cudaGPUDirectRDMAWritesOrderingNone;
+  int flush_options = 0;
 };
+
+// Returns 0 if the driver does not know the attribute.
+int Attribute(int index, cudaDeviceAttr attribute) {
+  int value = 0;
+  return Succeeded(cudaDeviceGetAttribute(&value, attribute, index)) ? value
+                                                                     : 0;
+}
 
 // Uses both halves of the UUID, because those of one board's parts differ
 // little.
@@ -51,6 +62,10 @@ Result<Traits> ReadTraits(int index) {
   GF_CUDA_RETURN_IF_ERROR(
       index, cudaDeviceGetStreamPriorityRange(&traits.ordinary, &traits.urgent),
       "cudaDeviceGetStreamPriorityRange()");
+  traits.writes_ordering =
+      Attribute(index, cudaDevAttrGPUDirectRDMAWritesOrdering);
+  traits.flush_options =
+      Attribute(index, cudaDevAttrGPUDirectRDMAFlushWritesOptions);
   return traits;
 }
 
@@ -94,6 +109,8 @@ class CudaDevice final : public Device {
   Result<std::unique_ptr<Event>> NewEvent() override {
     return CudaEvent::Create(context_);
   }
+  Result<DmaBuf> ExportDmaBuf(const void* data, std::size_t bytes) override;
+  Status FlushRemoteWrites() override;
   Status KernelStatus(std::string_view kernel, int error) const override;
   bool Owns(const void* pointer) const override;
 
@@ -172,6 +189,40 @@ Result<std::unique_ptr<Stream>> CudaDevice::NewStream(bool urgent) {
 std::unique_ptr<Stream> CudaDevice::Wrap(void* native) {
   return std::make_unique<CudaStream>(context_,
                                       static_cast<cudaStream_t>(native), false);
+}
+
+// The driver exports whole pages only. Who is given the descriptor counts from
+// the offset, and so does not see what else is in the first page.
+Result<DmaBuf> CudaDevice::ExportDmaBuf(const void* data, std::size_t bytes) {
+  const CurrentContext current(context_);
+  GF_RETURN_IF_ERROR(current.check());
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto at = reinterpret_cast<std::uintptr_t>(data);
+  const std::uintptr_t begin = at / page * page;
+  const std::uintptr_t end = (at + bytes + page - 1) / page * page;
+  const Result<int> fd = context_.ExportDmaBuf(begin, end - begin);
+  if (!fd.ok()) return fd.status();
+  return DmaBuf{Fd(fd.value()), at - begin};
+}
+
+Status CudaDevice::FlushRemoteWrites() {
+  if (traits_.writes_ordering >= cudaGPUDirectRDMAWritesOrderingOwner) {
+    return Status();
+  }
+  if ((traits_.flush_options & cudaFlushGPUDirectRDMAWritesOptionHost) == 0) {
+    return Status(StatusCode::kUnimplemented,
+                  StrCat(traits_.name,
+                         " neither orders the writes of other devices nor can "
+                         "wait for them"));
+  }
+  const CurrentContext current(context_);
+  GF_RETURN_IF_ERROR(current.check());
+  GF_CUDA_RETURN_IF_ERROR(context_.index(),
+                          cudaDeviceFlushGPUDirectRDMAWrites(
+                              cudaFlushGPUDirectRDMAWritesTargetCurrentDevice,
+                              cudaFlushGPUDirectRDMAWritesToOwner),
+                          "cudaDeviceFlushGPUDirectRDMAWrites()");
+  return Status();
 }
 
 bool CudaDevice::Owns(const void* pointer) const {

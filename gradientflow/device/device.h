@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "gradientflow/base/buffer.h"
+#include "gradientflow/base/fd.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/base/str_cat.h"
 #include "kernels/chunk_kernels.h"
@@ -55,6 +56,15 @@ class Stream {
 // Freeing waits for no work; the owner has to make sure that there is none.
 using DeviceMemory = std::shared_ptr<std::byte>;
 
+// A file descriptor (a dma-buf) that stands for some memory of a device, so
+// that the drivers of other devices find it. The memory's first byte is
+// `offset` bytes into it. It keeps the memory's pages, but not its address: the
+// memory must outlive what is made of the descriptor.
+struct DmaBuf {
+  Fd fd;
+  std::uint64_t offset = 0;
+};
+
 // Memory, streams and kernels of one device. Implemented in cuda_device.h, and
 // in tests by a fake on the CPU whose streams are threads. Thread-safe.
 // Outlives everything that it made.
@@ -86,6 +96,24 @@ class Device {
   // stream). It is borrowed: neither owned nor synchronised on destruction.
   virtual std::unique_ptr<Stream> Wrap(void* native) = 0;
   virtual Result<std::unique_ptr<Event>> NewEvent() = 0;
+
+  // Returns a descriptor for [data, data + bytes) of an Allocate() of this
+  // device. kUnimplemented says what the device, its driver or the build lacks.
+  virtual Result<DmaBuf> ExportDmaBuf(const void* data, std::size_t bytes) {
+    static_cast<void>(data);
+    static_cast<void>(bytes);
+    return Status(StatusCode::kUnimplemented,
+                  StrCat(description(), " exports no dma-buf"));
+  }
+  // Work that is submitted from now on sees what other devices, as a network
+  // card, have written to this device's memory so far, as completions say. May
+  // block for some microseconds. kUnimplemented if the device cannot do that:
+  // then other devices must not write to its memory.
+  virtual Status FlushRemoteWrites() {
+    return Status(
+        StatusCode::kUnimplemented,
+        StrCat(description(), " cannot wait for writes of other devices"));
+  }
 
   // Runs `body` with the device current for the calling thread, for libraries
   // that look at that. Restores what was current before.

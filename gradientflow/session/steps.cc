@@ -21,6 +21,7 @@ Steps::Steps(StepsArgs args)
       notes_(args_.core->fabric(), args_.ranks, args_.notes_id) {
   progress_.Do([this] {
     bytes_before_ = BytesSent();
+    written_before_ = Written();
     engine_.Begin(step_, loss_scale_);
     args_.core->driver().Add(&engine_);
   });
@@ -110,6 +111,12 @@ Steps::Turn::~Turn() {
   steps_.progress_.Do([&] { steps_.step_state_.Ends(); });
 }
 
+// Nothing, without links that write into the memory of peers.
+RemoteWrites Steps::Written() const {
+  WriteCounter* const writes = args_.core->writes();
+  return writes == nullptr ? RemoteWrites() : writes->Count();
+}
+
 Status Steps::StepFailure(const Status& why) const {
   return Status(why.code(), StrCat("step ", step_, " on rank ", rank_,
                                    " failed: ", why.message()));
@@ -190,6 +197,10 @@ Result<StepStats> Steps::CloseStep() {
   stats.buckets = result.buckets;
   stats.bytes_sent = BytesSent() - bytes_before_;
   bytes_before_ = BytesSent();
+  if (args_.core->writes() != nullptr) {
+    const RemoteWrites written = Written();
+    stats.rdma = written.Since(std::exchange(written_before_, written));
+  }
   stats.selected_chunks = result.selected_chunks;
   stats.chunks = result.chunks;
   stats.backward_seconds = times.backward_seconds;

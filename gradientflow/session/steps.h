@@ -103,6 +103,7 @@ class Steps {
     return args_.pool->collective().bytes_sent(args_.group,
                                                Channel::kGradients);
   }
+  RemoteWrites Written() const;
   Status StepFailure(const Status& why) const;
   Result<StepStats> CloseStep();
   void Tune();
@@ -115,6 +116,7 @@ class Steps {
   std::uint64_t step_ = 0;
   float loss_scale_ = 1.0F;
   std::uint64_t bytes_before_ = 0;
+  RemoteWrites written_before_;
   // Number of steps; a restored state does not change it.
   std::uint64_t finished_ = 0;
   ClosingNotes notes_;    // Guarded by the baton.

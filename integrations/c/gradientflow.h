@@ -269,6 +269,15 @@ typedef struct {
    * gf_session_optimizer_step() does. */
   float gradient_scale;
   uint64_t bucket_bytes;
+  /* What this rank's RDMA links have written since the step before, for all
+   * that uses them: writes with bytes of messages and those bytes, and writes
+   * that only ask or tell something. All 0 without such links. */
+  uint64_t rdma_data_writes;
+  uint64_t rdma_control_writes;
+  uint64_t rdma_bytes;
+  /* How often the card has sent something again, for this program or another;
+   * -1 if it does not count that, or without such links. */
+  int64_t rdma_retries;
 } gf_step_stats;
 GF_API void gf_step_stats_init(gf_step_stats*);
 

@@ -206,12 +206,25 @@ gf_status gf_session_finish_step(gf_session* session, gf_step_stats* stats) {
     if (!result.ok()) return result.status();
     if (stats == nullptr) return Status();
     const StepStats& s = result.value();
-    const gf_step_stats full = {sizeof(full),       s.step,
-                                s.buckets,          s.bytes_sent,
-                                s.selected_chunks,  s.chunks,
-                                s.backward_seconds, s.exposed_seconds,
-                                s.hidden_seconds,   s.nonfinite ? 1 : 0,
-                                s.gradient_scale,   s.bucket_bytes};
+    const gradientflow::RemoteWrites rdma =
+        s.rdma.value_or(gradientflow::RemoteWrites());
+    const gf_step_stats full = {
+        sizeof(full),
+        s.step,
+        s.buckets,
+        s.bytes_sent,
+        s.selected_chunks,
+        s.chunks,
+        s.backward_seconds,
+        s.exposed_seconds,
+        s.hidden_seconds,
+        s.nonfinite ? 1 : 0,
+        s.gradient_scale,
+        s.bucket_bytes,
+        rdma.data,
+        rdma.control,
+        rdma.bytes,
+        rdma.retries ? static_cast<int64_t>(*rdma.retries) : -1};
     const size_t room = stats->struct_bytes;
     std::memcpy(stats, &full, room < sizeof(full) ? room : sizeof(full));
     stats->struct_bytes = room;

@@ -239,6 +239,7 @@ static void test_steps(gf_session* session) {
   CHECK_OK(gf_session_finish_step(session, &stats));
   CHECK(stats.step == 0 && stats.nonfinite == 0);
   CHECK(stats.chunks == 8 && stats.selected_chunks == 8);
+  CHECK(stats.rdma_data_writes == 0 && stats.rdma_retries == -1);
   CHECK_OK(gf_session_pool_device(session, &kind, &device));
   CHECK(kind == GF_CPU && device == 0);
   CHECK_OK(gf_session_set_stream(session, NULL));

@@ -32,6 +32,10 @@ class StepStats(ctypes.Structure):
         ("nonfinite", ctypes.c_int32),
         ("gradient_scale", ctypes.c_float),
         ("bucket_bytes", ctypes.c_uint64),
+        ("rdma_data_writes", ctypes.c_uint64),
+        ("rdma_control_writes", ctypes.c_uint64),
+        ("rdma_bytes", ctypes.c_uint64),
+        ("rdma_retries", ctypes.c_int64),
     ]
 
 
@@ -114,6 +118,7 @@ def run_rank(lib, rank, meeting_place):
             lib.gf_session_ready(session, i)
         lib.gf_session_finish_step(session, ctypes.byref(stats))
         assert stats.step == step and stats.nonfinite == 0
+        assert (stats.rdma_bytes, stats.rdma_retries) == (0, -1)
         for gradient in gradients:
             expected = [1.5 * (step + 1) + k for k in range(len(gradient))]
             assert list(gradient) == expected

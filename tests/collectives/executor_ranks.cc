@@ -60,7 +60,8 @@ CallGroup GroupOf(const RanksSetup& setup, int rank) {
   }
   group.hosts_share = setup.memory && setup.size > 1;
   group.all_share = group.hosts_share && per_host >= setup.size;
-  group.all_place = setup.places && setup.size > 1;
+  group.hosts_place = setup.places && group.hosts_share && !group.all_share;
+  group.all_place = setup.places && setup.size > 1 && !group.hosts_share;
   group.same_dtypes = setup.same_dtypes;
   return group;
 }
@@ -171,8 +172,8 @@ std::vector<const CollectiveAlgorithm*> AlgorithmsFor(const RanksSetup& setup) {
   std::vector<const CollectiveAlgorithm*> algorithms = {nullptr};
   const bool all_share = setup.memory && setup.ranks_per_host == 0;
   for (const CollectiveAlgorithm* algorithm : allreduce::kTable) {
-    if (RunnableAlgorithm(algorithm, setup.size, all_share, setup.places) ==
-        algorithm) {
+    if (RunnableAlgorithm(algorithm, setup.size, all_share,
+                          setup.places && !setup.memory) == algorithm) {
       algorithms.push_back(algorithm);
     }
   }

@@ -2,37 +2,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
 #include "gradientflow/collectives/table.h"
+#include "tests/base/heap_count.h"
 #include "tests/collectives/executor_ranks.h"
 #include "tests/transports/thread_places.h"
 
 // What a placed allreduce allocates once calls like it have run.
-namespace {
-
-thread_local std::uint64_t allocations = 0;
-
-void* Counted(std::size_t bytes) {
-  ++allocations;
-  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return Counted(bytes); }
-void* operator new[](std::size_t bytes) { return Counted(bytes); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
-
 namespace gradientflow::testing {
 namespace {
 
@@ -55,12 +32,13 @@ TEST(PlacedAllocation, SegmentsAllocateNothing) {
         call.op = ReduceOp::kMean;
         call.algorithm = &allreduce::kGdraa;
         Ending ending;
-        const std::uint64_t before = allocations;
+        const std::uint64_t before = HeapAllocations();
         rank.executor().Start(call, ending.done());
         rank.Drive([&] { return ending.over(); });
         EXPECT_TRUE(ending.status.ok()) << ending.status.ToString();
-        EXPECT_TRUE(i == 0 || allocations == before)
-            << Name(wire) << ", call " << i << ": " << allocations - before;
+        EXPECT_TRUE(i == 0 || HeapAllocations() == before)
+            << Name(wire) << ", call " << i << ": "
+            << HeapAllocations() - before;
       }
     }
     rank.places()->Deregister(values.data());

@@ -51,6 +51,40 @@ TEST(PlacedLayout, HasRoomForEveryMessageOfASegment) {
   }
 }
 
+TEST(PlacedLayout, HasRoomForTheBlocksOfRails) {
+  for (const int hosts : {2, 3, 8, 31, 256}) {
+    for (const int on_each : {2, 3, 8}) {
+      for (const std::size_t segment_bytes :
+           {std::size_t{4096}, std::size_t{256} << 10, std::size_t{64} << 20}) {
+        const int ranks = hosts * on_each;
+        const PlacedLayout all = PlacedLayoutFor(ranks, segment_bytes, 8);
+        const PlacedLayout rails =
+            PlacedLayoutBetween(hosts, ranks, segment_bytes, 8);
+        EXPECT_EQ(rails.slots, all.slots);
+        EXPECT_EQ(rails.slot_bytes, all.slot_bytes);
+        EXPECT_GT(rails.part_bytes, all.part_bytes / 2);
+        for (const std::size_t wire : {1, 2, 4, 8}) {
+          const std::size_t elements = rails.part_bytes / wire;
+          const std::size_t block =
+              BlockOf(elements, hosts, hosts - 1).count * wire + 64;
+          const std::size_t part = elements * wire + 64;
+          EXPECT_GE(rails.landing_bytes, kPlacedHeaderBytes + block);
+          EXPECT_GE(rails.headers, rails.LandingOf(hosts - 1));
+          EXPECT_GE(rails.sum, rails.headers + static_cast<std::size_t>(hosts) *
+                                                   kPlacedHeaderBytes);
+          EXPECT_GE(rails.image, rails.sum + block);
+          EXPECT_GE(rails.results, rails.image + part);
+          EXPECT_GE(rails.slot_bytes, rails.results + part);
+        }
+        EXPECT_EQ(rails.landing_bytes % 64, 0U);
+        EXPECT_EQ(rails.sum % 64, 0U);
+        EXPECT_EQ(rails.image % 64, 0U);
+        EXPECT_EQ(rails.results % 64, 0U);
+      }
+    }
+  }
+}
+
 TEST(PlacedLayout, TakesAsManySlotsAsSegmentsButNotMoreThan64Megabytes) {
   constexpr std::size_t kMiB = std::size_t{1} << 20;
   EXPECT_EQ(PlacedLayoutFor(8, 256 << 10, 8).slots, 8);

@@ -63,12 +63,6 @@ std::vector<int> Shuffled(int size, unsigned seed) {
   return turns;
 }
 
-SymbolicOptions OptionsFor(Algorithm algorithm) {
-  SymbolicOptions options;
-  options.placed = algorithm->memory == CollectiveAlgorithm::Memory::kMustPlace;
-  return options;
-}
-
 class AllreduceSchedule
     : public ::testing::TestWithParam<std::tuple<Algorithm, int>> {
  protected:
@@ -87,8 +81,7 @@ TEST_P(AllreduceSchedule, LeavesTheExactSumOnEveryRank) {
     }
     double factor = 0;
     for (int r = 0; r < size(); ++r) factor += std::ldexp(1.0, r % 40);
-    ASSERT_EQ(Execute(&ranks, OptionsFor(algorithm())), "")
-        << "count " << count;
+    ASSERT_EQ(Execute(&ranks), "") << "count " << count;
     for (std::size_t r = 0; r < ranks.size(); ++r) {
       for (std::size_t i = 0; i < count; ++i) {
         ASSERT_EQ(ranks[r].data[i].value, factor * static_cast<double>(i + 1))
@@ -106,7 +99,7 @@ TEST_P(AllreduceSchedule, LeavesTheSameMeanBitsWithALossyWire) {
         auto ranks = Schedules(algorithm(), size(), count);
         FillWithFractions(static_cast<unsigned>(count), &ranks);
         const auto mean = MeanOf(ranks);
-        SymbolicOptions options = OptionsFor(algorithm());
+        SymbolicOptions options;
         options.wire_quantum = quantum;
         options.mean = scaling;
         options.unscales = size() > 1;
@@ -199,7 +192,7 @@ TEST(AllreduceSchedule, SumsMoreRanksThanOneStepTakes) {
         Schedules(RunnableAlgorithm(algorithm, kSize, true, true), kSize, 150);
     FillWithFractions(1, &ranks);
     const auto mean = MeanOf(ranks);
-    SymbolicOptions options = OptionsFor(algorithm);
+    SymbolicOptions options;
     options.wire_quantum = 1.0 / 1024;
     options.mean = MeanScaling::kAfterSum;
     ASSERT_EQ(Execute(&ranks, options), "") << algorithm->name;
@@ -273,10 +266,9 @@ TEST(SymbolicExecutor, NoticesWhatIsWrong) {
   ranks[0].schedule.scratch_elements = 1;
   EXPECT_NE(Execute(&ranks).find("slice"), std::string::npos);
 
-  for (const bool placed : {false, true}) {
-    options = {};
-    options.placed = placed;
-    ranks = Schedules(&allreduce::kGdraa, 3, 12);
+  options = {};
+  for (const Algorithm algorithm : {&allreduce::kGdraa, &allreduce::kTwoSync}) {
+    ranks = Schedules(algorithm, 3, 12);
     std::swap(ranks[2].schedule.rounds[0][0].there.offset,
               ranks[0].schedule.rounds[0][2].there.offset);
     EXPECT_NE(Execute(&ranks, options).find("elsewhere"), std::string::npos);
@@ -284,7 +276,12 @@ TEST(SymbolicExecutor, NoticesWhatIsWrong) {
   ranks = Schedules(&allreduce::kGdraa, 3, 12);
   ranks[2].schedule.rounds[0][0].there.offset += 1;
   EXPECT_NE(Execute(&ranks, options).find("between"), std::string::npos);
+  ranks = Schedules(&allreduce::kGdraa, 3, 12);
+  ranks[1].schedule.placing = 0;
+  EXPECT_NE(Execute(&ranks, options).find("and rank 1 among 0"),
+            std::string::npos);
   ranks = Schedules(&allreduce::kRing, 3, 12);
+  for (auto& rank : ranks) rank.schedule.placing = 3;
   EXPECT_NE(Execute(&ranks, options).find("places 4 elements on 0"),
             std::string::npos);
 }

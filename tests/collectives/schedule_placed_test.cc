@@ -69,7 +69,6 @@ TEST(PlacedAllreduce, NeverWritesWherePeersStillRead) {
           }
         }
         SymbolicOptions options;
-        options.placed = true;
         options.turns.resize(static_cast<std::size_t>(size));
         std::iota(options.turns.begin(), options.turns.end(), 0);
         std::shuffle(options.turns.begin(), options.turns.end(), random);
@@ -132,6 +131,55 @@ TEST(ChooseAllreduce, ChargesForTheCrowd) {
   EXPECT_DOUBLE_EQ(predict(4), 2 + 1.3 * 60 + 4);
   EXPECT_DOUBLE_EQ(predict(2), 2 + 40 + 4);
   EXPECT_EQ(predict(1), 0);
+}
+
+// Four hosts of two ranks: two syncs inside, and four ranks on each rail, which
+// share their hosts' lines.
+CallQuestion AskRails(std::size_t count, std::size_t placed_bytes) {
+  CallQuestion question = AskPlaced(8, count);
+  question.hosts = HostMap(8, {{0, 0, 1, 1, 2, 2, 3, 3}});
+  question.all_place = false;
+  question.hosts_share_memory = true;
+  question.placed_bytes = placed_bytes;
+  return question;
+}
+
+TEST(ChooseAllreduce, ChargesRailsForWhatTheyPlace) {
+  CallQuestion question = AskRails(1000, 4000);
+  question.model = {LinkModel{3, 0, 0.0005, 0}, LinkModel{1, 0.01, 0.001, 0}};
+  const auto predict = [&] {
+    return PredictSeconds(CollectiveKind::kAllreduce, allreduce::kTwoLevel,
+                          question);
+  };
+  // Blocks of 2000 bytes on lines that two rails share.
+  const double inside = 2 * 3 + 2 * 2 * 2000 * 0.0005;
+  const double rounds =
+      inside + 2 + 2 * 0.75 * 2000 * 0.02 * 1.3 + 2000 * 0.001;
+  const double halving =
+      inside + 4 + 2 * 0.75 * 2000 * 0.02 + 0.75 * 2000 * 0.001;
+  const double one_round =
+      inside + 1 + 3 * 2000 * 0.02 * 1.3 + 4 * 2000 * 0.001;
+  EXPECT_DOUBLE_EQ(predict(), halving);
+  question.model.across.latency_seconds = 40;
+  EXPECT_DOUBLE_EQ(predict(), rounds + 2 * 39);
+  question.placed_bytes = 1999;
+  EXPECT_DOUBLE_EQ(predict(), one_round + 39);
+}
+
+TEST(ChooseAllreduce, PlacesMessagesOfRailsWhereThatIsFastest) {
+  const auto placing = [](std::size_t count) {
+    const CallQuestion question = AskRails(count, std::size_t{1} << 20);
+    EXPECT_EQ(Chosen(question), &allreduce::kTwoLevel) << count;
+    CallShape shape;
+    shape.size = 8;
+    shape.topology = {{0, 0, 1, 1, 2, 2, 3, 3}};
+    shape.one_sided = true;
+    shape.costs = {question.model, question.model};
+    shape.placed_bytes = question.placed_bytes;
+    return allreduce::kTwoLevel.make(0, shape, count).placing;
+  };
+  EXPECT_EQ(placing(8192), 4);
+  EXPECT_EQ(placing(std::size_t{1} << 19), 0) << "the crowd costs more there";
 }
 
 TEST(RunnableAlgorithm, StandsInForPlacesThatAreMissing) {

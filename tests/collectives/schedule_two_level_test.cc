@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <set>
@@ -16,18 +17,42 @@
 namespace gradientflow::testing {
 namespace {
 
-CallShape ShapeOf(const Topology& topology, bool one_sided) {
-  return {static_cast<int>(topology.host.size()), topology, one_sided};
+constexpr std::size_t kAnyBlock = std::numeric_limits<std::size_t>::max();
+
+// What ranks inside a host, and between hosts, can do with others' memory.
+struct Means {
+  bool one_sided = false;
+  std::size_t placed_bytes = 0;
+};
+
+// If messages may be placed, latency takes half as long as the bytes of a
+// rail's block. So among three hosts or more to place them is fastest.
+CallShape ShapeOf(const Topology& topology, const Means& means,
+                  std::size_t count) {
+  CallShape shape;
+  shape.size = static_cast<int>(topology.host.size());
+  shape.topology = topology;
+  shape.one_sided = means.one_sided;
+  shape.placed_bytes = means.placed_bytes;
+  if (means.placed_bytes == 0) return shape;
+  const int rails = HostMap(shape.size, topology).smallest();
+  const std::size_t block = BlockOf(count, rails, rails - 1).count;
+  LinkModel link;
+  link.seconds_per_byte = 1e-9;
+  link.latency_seconds = 0.5e-9 * static_cast<double>(rails) *
+                         static_cast<double>(block * shape.wire_element_bytes);
+  shape.costs.together.across = shape.costs.alone.across = link;
+  return shape;
 }
 
 std::vector<SymbolicRank> Schedules(const Topology& topology, std::size_t count,
-                                    bool one_sided, unsigned seed) {
+                                    const Means& means, unsigned seed) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<double> values(-1, 1);
   std::vector<SymbolicRank> ranks(topology.host.size());
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     ranks[r].schedule = allreduce::kTwoLevel.make(
-        static_cast<int>(r), ShapeOf(topology, one_sided), count);
+        static_cast<int>(r), ShapeOf(topology, means, count), count);
     ranks[r].data.resize(count);
     for (Cell& cell : ranks[r].data) cell.value = values(random);
   }
@@ -35,10 +60,10 @@ std::vector<SymbolicRank> Schedules(const Topology& topology, std::size_t count,
 }
 
 void ExpectMeanOnAllRanks(const Topology& topology, std::size_t count,
-                          bool one_sided, SymbolicOptions options) {
+                          const Means& means, SymbolicOptions options) {
   const std::size_t size = topology.host.size();
-  auto ranks = Schedules(topology, count, one_sided,
-                         static_cast<unsigned>(count + size));
+  auto ranks =
+      Schedules(topology, count, means, static_cast<unsigned>(count + size));
   std::vector<double> mean(count);
   for (const auto& rank : ranks) {
     for (std::size_t i = 0; i < count; ++i) {
@@ -63,7 +88,8 @@ void CheckTopology(const Topology& topology, std::size_t count, unsigned seed) {
   std::vector<int> turns(topology.host.size());
   std::iota(turns.begin(), turns.end(), 0);
   std::shuffle(turns.begin(), turns.end(), std::mt19937(seed));
-  for (bool one_sided : {false, true}) {
+  for (const Means& means :
+       {Means{false, 0}, Means{true, 0}, Means{true, kAnyBlock}}) {
     for (auto scaling : {MeanScaling::kBeforeSum, MeanScaling::kAfterSum}) {
       for (double quantum : {0.0, 1.0 / 64}) {
         SymbolicOptions options;
@@ -71,9 +97,10 @@ void CheckTopology(const Topology& topology, std::size_t count, unsigned seed) {
         options.mean = scaling;
         options.turns = turns;
         ASSERT_NO_FATAL_FAILURE(
-            ExpectMeanOnAllRanks(topology, count, one_sided, options))
-            << "one-sided " << one_sided << " quantum " << quantum
-            << " topology " << ::testing::PrintToString(topology.host);
+            ExpectMeanOnAllRanks(topology, count, means, options))
+            << "one-sided " << means.one_sided << " placed "
+            << means.placed_bytes << " quantum " << quantum << " topology "
+            << ::testing::PrintToString(topology.host);
       }
     }
   }
@@ -129,9 +156,9 @@ TEST(TwoLevelSchedule, GoesAcrossByRingWhenBlocksAreLarge) {
 TEST(TwoLevelSchedule, UsesEveryContributionRawOnce) {
   // One-sided or by messages, the lane scales what it sums on its host.
   const Topology topology{{0, 0, 0, 1, 1, 2}};
-  for (bool one_sided : {false, true}) {
+  for (const Means& means : {Means{false, 0}, Means{true, 0}}) {
     for (std::size_t count : {std::size_t{97}, std::size_t{1000}}) {
-      auto ranks = Schedules(topology, count, one_sided, 1);
+      auto ranks = Schedules(topology, count, means, 1);
       SymbolicOptions options;
       options.topology = topology;
       ASSERT_EQ(Execute(&ranks, options), "");
@@ -157,7 +184,8 @@ TEST(TwoLevelSchedule, SendsBetweenHostsOnlyAlongLanes) {
   const Topology topology{{0, 0, 0, 1, 1, 1}};
   for (int r = 0; r < 6; ++r) {
     for (const auto& round :
-         allreduce::kTwoLevel.make(r, ShapeOf(topology, true), 100'000)
+         allreduce::kTwoLevel
+             .make(r, ShapeOf(topology, {true, 0}, 100'000), 100'000)
              .rounds) {
       for (const Step& step : round) {
         if (step.kind != Step::Kind::kSend) continue;
@@ -165,6 +193,65 @@ TEST(TwoLevelSchedule, SendsBetweenHostsOnlyAlongLanes) {
       }
     }
   }
+}
+
+// The rounds of one schedule in which a rank waits for others.
+int WaitsOf(const Schedule& schedule) {
+  int waits = 0;
+  for (const auto& round : schedule.rounds) {
+    waits += std::any_of(round.begin(), round.end(), [](const Step& step) {
+      return step.kind == Step::Kind::kRecv || step.kind == Step::Kind::kSync;
+    });
+  }
+  return waits;
+}
+
+// Three hosts in an order that mixes their ranks, with a rank on no rail.
+TEST(TwoLevelSchedule, PlacesTheMessagesOfItsRails) {
+  const Topology topology{{0, 1, 1, 2, 0, 2, 1}};
+  const std::vector<std::vector<int>> rails = {{0, 1, 3}, {4, 2, 5}};
+  for (const std::size_t count : {2, 7, 60, 1000}) {
+    for (int r = 0; r < 7; ++r) {
+      const Schedule schedule = allreduce::kTwoLevel.make(
+          r, ShapeOf(topology, {true, kAnyBlock}, count), count);
+      if (r == 6) {
+        EXPECT_EQ(schedule.placing, 0);
+        EXPECT_EQ(WaitsOf(schedule), 2);
+        continue;
+      }
+      EXPECT_EQ(schedule.placing, 3);
+      // A host that owns no element awaits no contribution.
+      if (count >= 6) {
+        EXPECT_EQ(WaitsOf(schedule), 4);
+      }
+      for (const auto& round : schedule.rounds) {
+        for (const Step& step : round) {
+          if (step.kind != Step::Kind::kSend) continue;
+          EXPECT_GT(step.there.count, 0U);
+          const auto& rail = rails[r == 0 || r == 1 || r == 3 ? 0 : 1];
+          EXPECT_EQ(std::count(rail.begin(), rail.end(), step.peer), 1);
+        }
+      }
+    }
+  }
+}
+
+TEST(TwoLevelSchedule, PlacesNothingThatHasNoRoomOrNoCompany) {
+  const auto placing = [](const Topology& topology, const Means& means,
+                          std::size_t count) {
+    return allreduce::kTwoLevel.make(0, ShapeOf(topology, means, count), count)
+        .placing;
+  };
+  const Topology three{{0, 0, 1, 1, 2, 2}};
+  // A rail has half of the elements, of four bytes each.
+  EXPECT_EQ(placing(three, {true, 200}, 100), 3);
+  EXPECT_EQ(placing(three, {true, 199}, 100), 0);
+  EXPECT_EQ(placing(three, {true, 0}, 100), 0);
+  EXPECT_EQ(placing(three, {false, kAnyBlock}, 100), 0);
+  EXPECT_EQ(placing({{0, 0, 1, 1, 2}}, {true, kAnyBlock}, 100), 0);
+  EXPECT_EQ(placing({{0, 0, 0}}, {true, kAnyBlock}, 100), 0);
+  // The first rail has no elements.
+  EXPECT_EQ(placing(three, {true, kAnyBlock}, 1), 0);
 }
 
 }  // namespace

@@ -26,11 +26,13 @@ struct StagedCase {
   bool gaps = false;
   const CollectiveAlgorithm* algorithm = nullptr;
   Channel channel = Channel::kGradients;
+  bool attached = false;  // The network card reaches the memory.
 };
 
 inline std::string Describe(const StagedCase& c) {
   return StrCat(c.count, " ", Name(c.dtype), " as ", Name(c.wire), ", ",
-                Name(c.op), ", ", Name(c.algorithm), c.gaps ? ", gaps" : "");
+                Name(c.op), ", ", Name(c.algorithm), c.gaps ? ", gaps" : "",
+                c.attached ? ", attached" : "");
 }
 
 // A staged allreduce under way: its memory, and how it ends.
@@ -50,6 +52,7 @@ class Flight {
       std::memcpy(pool_.data() + at, packed.data() + from, bytes);
     });
     memory_ = rank.Upload(pool_);
+    if (c.attached) rank.Attach(memory_, pool_.size());
     call_.output = memory_.get();
     call_.count = c.count;
     call_.dtype = c.dtype;
@@ -62,6 +65,12 @@ class Flight {
     call_.step = 7;
     call_.bucket = seed;
   }
+
+  ~Flight() {
+    if (case_.attached) rank_.host().places()->Detach(memory_.get());
+  }
+  Flight(const Flight&) = delete;
+  Flight& operator=(const Flight&) = delete;
 
   void Start() { rank_.staged().Start(call_, ending_.done()); }
   // Starts again with the same contributions.

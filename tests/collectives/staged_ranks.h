@@ -12,6 +12,7 @@
 #include "gradientflow/device/device.h"
 #include "tests/collectives/executor_ranks.h"
 #include "tests/device/fake_device.h"
+#include "transports/remote_places.h"
 
 // Ranks as threads, each with a fake device whose memory collectives reach
 // through the host.
@@ -35,6 +36,7 @@ class DeviceRank {
     parts.inner = &host.executor();
     parts.device = &device_;
     parts.arena = host.arena();
+    parts.places = host.places();
     parts.fabric = &host.fabric();
     parts.clock = &clock_;
     parts.group = host.group();
@@ -72,6 +74,16 @@ class DeviceRank {
   void Order() {
     EXPECT_TRUE(work_->Record(event_.get()).ok());
     EXPECT_TRUE(staged_->stream().Wait(*event_).ok());
+  }
+
+  // The network card reaches the memory from now on.
+  void Attach(const DeviceMemory& memory, std::size_t bytes) {
+    const Result<DmaBuf> exported = device_.ExportDmaBuf(memory.get(), bytes);
+    ASSERT_TRUE(exported.ok()) << exported.status().ToString();
+    const DeviceBuffer buffer = {{memory.get(), bytes, device_.id()},
+                                 exported.value().fd.get(),
+                                 exported.value().offset};
+    EXPECT_TRUE(host_.places()->Attach(buffer).ok());
   }
 
   std::vector<std::byte> Download(const DeviceMemory& memory,

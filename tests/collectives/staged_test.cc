@@ -13,10 +13,14 @@
 #include <vector>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/collectives/placed_layout.h"
+#include "gradientflow/collectives/schedule.h"
+#include "gradientflow/collectives/table.h"
 #include "tests/collectives/executor_ranks.h"
 #include "tests/collectives/staged_flight.h"
 #include "tests/collectives/staged_ranks.h"
 #include "tests/device/fake_device.h"
+#include "tests/transports/thread_places.h"
 
 // Staged allreduces of device memory give the right results, and never block
 // the host.
@@ -80,6 +84,34 @@ TEST_P(Staged, GivesWhatTheHostGives) {
       EXPECT_FALSE(rank.staged().Busy(0, channel));
     }
     EXPECT_EQ(rank.slow_copies(), 0);
+  });
+}
+
+// Staging memory is where the network card reaches, so nothing is copied once
+// more on its way to the peers. Sums leave from a copy in any case.
+TEST_P(Staged, PlacesMessagesFromTheStagingMemory) {
+  if (!ranks().places) return;
+  OnDevices([&](DeviceRank& rank) {
+    for (const DType wire : kTypes) {
+      constexpr std::size_t kCount = 700;  // One segment.
+      Flight flight(rank,
+                    {DType::kFloat32, wire, ReduceOp::kMean, kCount, true,
+                     &allreduce::kGdraa},
+                    static_cast<std::uint64_t>(wire) + 1);
+      const ThreadPlaces::Counts before = rank.host().places()->counts();
+      flight.Start();
+      rank.Drive([&] { return flight.ending().over(); });
+      const ThreadPlaces::Counts after = rank.host().places()->counts();
+      const int size = rank.host().size();
+      const std::size_t own = BlockOf(kCount, size, rank.host().rank()).count;
+      const auto peers = static_cast<std::size_t>(size - 1);
+      EXPECT_EQ(after.from_slots - before.from_slots,
+                peers * (kPlacedHeaderBytes + own * SizeOf(wire)));
+      EXPECT_EQ(
+          after.bytes - before.bytes - (after.from_slots - before.from_slots),
+          (kCount - own) * SizeOf(wire));
+      flight.Check();
+    }
   });
 }
 

@@ -19,6 +19,8 @@
 // message lengths, leftovers, deadlocks, slices that are written while in use,
 // and values that are scaled never, twice, or added to unscaled ones. Where a
 // sender says where its message lands, that must be what the receiver expects.
+// Where schedules place messages, these are written there as soon as they are
+// sent, whether the receiver has come so far or not.
 namespace gradientflow::testing {
 
 class SymbolicExecutor {
@@ -284,10 +286,12 @@ class SymbolicExecutor {
       src[i] = step.last ? Last(r, message.back()) : message.back();
     }
     if (step.src.count == 0) return;
-    if (options_.placed) Place(r, step, message);
+    if (Places(r)) Place(r, step, message);
     wire_[{static_cast<int>(r), step.peer}].push_back(
         {step.there, std::move(message)});
   }
+
+  bool Places(std::size_t r) const { return ranks_[r].schedule.placing > 0; }
 
   void Place(std::size_t r, const Step& step, const Cells& message) {
     const auto peer = static_cast<std::size_t>(step.peer);
@@ -296,10 +300,20 @@ class SymbolicExecutor {
                             step.there.count));
     }
     const Slice& there = step.there;
+    const Schedule& theirs = ranks_[peer].schedule;
+    if (theirs.placing != ranks_[r].schedule.placing) {
+      return Fail(r,
+                  StrCat("places messages among ", ranks_[r].schedule.placing,
+                         " ranks, and rank ", peer, " among ", theirs.placing));
+    }
+    if (there.space == Slice::Space::kData &&
+        there.offset < theirs.placed_from) {
+      return Fail(r, "places a message before what is placed");
+    }
     if (there.space == Slice::Space::kScratch &&
         (there.offset % there.count != 0 ||
-         ranks_[peer].schedule.scratch_elements !=
-             there.count * (ranks_.size() - 1))) {
+         theirs.scratch_elements !=
+             there.count * (static_cast<std::size_t>(theirs.placing) - 1))) {
       return Fail(r, "places a message between two landings");
     }
     Cell* at = At(peer, there);
@@ -330,12 +344,12 @@ class SymbolicExecutor {
     const bool same = there.space == step.dst.space &&
                       there.offset == step.dst.offset &&
                       there.count == step.dst.count;
-    if (!same && (options_.placed || there.count > 0)) {
+    if (!same && (Places(r) || there.count > 0)) {
       Fail(r, StrCat("rank ", step.peer,
                      " places a message elsewhere than"
                      " this rank expects it"));
     }
-    if (options_.placed) return;
+    if (Places(r)) return;
     if (message.size() != step.dst.count) {
       Fail(r, StrCat("expected ", step.dst.count, " elements from rank ",
                      step.peer, ", got ", message.size()));

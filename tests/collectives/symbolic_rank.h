@@ -27,9 +27,6 @@ struct SymbolicOptions {
   bool unscales = false;
   // kBeforeSum applies to multi_hop schedules; others scale after the sum.
   MeanScaling mean = MeanScaling::kNone;
-  // Messages are written to where they land as soon as they are sent, whether
-  // the receiver has come so far or not.
-  bool placed = false;
   // Which ranks share memory; empty: all.
   Topology topology;
   // The ranks take turns in this order; empty: 0, 1, ...

@@ -98,7 +98,7 @@ TEST(PlacedCommunicator, PlacesNothingIfOneRankCannot) {
   for (const int who : {0, 1, 2}) {
     const auto puts = OnAll(
         [&](Transport* transport) {
-          if (transport->group.rank == who) transport->places = nullptr;
+          if (transport->group.rank == who) transport->places_all = false;
         },
         [&](int, const Opened& comm) {
           ASSERT_TRUE(comm.ok()) << comm.status().ToString();
@@ -112,6 +112,7 @@ TEST(PlacedCommunicator, DoesNotOpenWithTheAlgorithmWherePlacesAreMissing) {
   OnAll(
       [](Transport* transport) {
         transport->places = nullptr;
+        transport->places_all = false;
         transport->group.all_place = false;
       },
       [&](int, const Opened& comm) {

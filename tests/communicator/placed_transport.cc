@@ -43,6 +43,7 @@ Result<Transport> PlacedTransport(const std::shared_ptr<InprocGroup>& group,
   transport.fabric->Connect(WithPlaces(std::move(links).value(), places));
   transport.keep_alive.push_back(kept);
   transport.places = &places;
+  transport.places_all = true;
   transport.group.rank = options.rank;
   transport.group.size = options.size;
   transport.group.all_place = options.size > 1;

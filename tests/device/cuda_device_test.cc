@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <set>
@@ -90,6 +92,10 @@ void CallEverything(Device* device, Check check) {
   check("Wrap");
   EXPECT_TRUE(device->Owns(memory.get()));
   check("Owns");
+  IsOk(device->ExportDmaBuf(memory.get(), 100));
+  check("ExportDmaBuf");
+  IsOk(device->FlushRemoteWrites());
+  check("FlushRemoteWrites");
   stream.reset();
   check("~Stream");
   event.reset();
@@ -254,6 +260,57 @@ TEST(CudaDeviceTest, DevicesAreToldApart) {
   const auto event = zero->NewEvent().value();
   EXPECT_EQ(one->NewStream(false).value()->Record(event.get()).code(),
             StatusCode::kInvalidArgument);
+}
+
+// The driver exports whole pages; the offset says where the memory begins.
+TEST(CudaDeviceTest, MemoryIsExportedByItsPages) {
+  FakeCudart::set_current(-1);
+  const auto device = Open(1);
+  const auto memory = device->Allocate(20000).value();
+  for (const std::size_t skip : {0, 256, 5000}) {
+    const auto exported = device->ExportDmaBuf(memory.get() + skip, 300);
+    ASSERT_TRUE(exported.ok()) << exported.status().ToString();
+    const auto at = reinterpret_cast<std::uintptr_t>(memory.get() + skip);
+    EXPECT_EQ(exported.value().offset, at % 4096);
+    EXPECT_TRUE(exported.value().fd.valid());
+  }
+  FakeCudart::Fail("cuMemGetHandleForAddressRange", cudaErrorUnknown);
+  EXPECT_EQ(device->ExportDmaBuf(memory.get(), 300).status().message(),
+            "cuda:1: the driver has no cuMemGetHandleForAddressRange");
+  FakeCudart::Fail("dma-buf", cudaErrorNotSupported);
+  const Status refused = device->ExportDmaBuf(memory.get(), 300).status();
+  EXPECT_EQ(refused.code(), StatusCode::kUnimplemented);
+  EXPECT_TRUE(Has(refused.message(),
+                  "cuda:1: cuMemGetHandleForAddressRange(4096 bytes): "))
+      << refused.message();
+}
+
+TEST(CudaDeviceTest, WaitsForRemoteWritesOnlyIfItMust) {
+  FakeCudart::set_current(-1);
+  const auto flushes = [] {
+    return FakeCudart::device(0).count(FakeCall::kFlushRemoteWrites);
+  };
+  const std::uint64_t before = flushes();
+  FakeCudart::SetRemoteWrites(cudaGPUDirectRDMAWritesOrderingNone,
+                              cudaFlushGPUDirectRDMAWritesOptionHost);
+  const auto unordered = Open(0);
+  EXPECT_TRUE(unordered->FlushRemoteWrites().ok());
+  EXPECT_EQ(flushes(), before + 1);
+  FakeCudart::Fail("cudaDeviceFlushGPUDirectRDMAWrites", cudaErrorUnknown);
+  EXPECT_TRUE(Has(unordered->FlushRemoteWrites().message(),
+                  "cuda:0: cudaDeviceFlushGPUDirectRDMAWrites(): "));
+
+  FakeCudart::SetRemoteWrites(cudaGPUDirectRDMAWritesOrderingOwner, 0);
+  EXPECT_TRUE(Open(0)->FlushRemoteWrites().ok());
+  FakeCudart::SetRemoteWrites(cudaGPUDirectRDMAWritesOrderingAllDevices, 0);
+  EXPECT_TRUE(Open(0)->FlushRemoteWrites().ok());
+  EXPECT_EQ(flushes(), before + 1) << "the device orders them by itself";
+
+  FakeCudart::SetRemoteWrites(cudaGPUDirectRDMAWritesOrderingNone,
+                              cudaFlushGPUDirectRDMAWritesOptionMemOps);
+  EXPECT_EQ(Open(0)->FlushRemoteWrites().code(), StatusCode::kUnimplemented);
+  FakeCudart::SetRemoteWrites(cudaGPUDirectRDMAWritesOrderingNone,
+                              cudaFlushGPUDirectRDMAWritesOptionHost);
 }
 
 TEST(CudaDeviceTest, WhatCannotBeOpenedSaysWhy) {

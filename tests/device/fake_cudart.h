@@ -28,8 +28,8 @@ struct FakeCudart {
   // Devices whose context was ever started.
   static std::set<int> started();
 
-  // The next call of this function ("launch": of a kernel) does nothing but
-  // return this error, once.
+  // The next call of this function ("launch": of a kernel; "dma-buf": of the
+  // driver's export) does nothing but return this error, once.
   static void Fail(const std::string& function, cudaError_t error);
   // What cudaGetLastError() would return to the caller's own code.
   static cudaError_t TakeLastError();
@@ -38,6 +38,8 @@ struct FakeCudart {
   static int last_priority();
   // From here on; version 0 means no driver.
   static void SetDriver(int version, int devices);
+  // What devices that are opened from here on say of writes by the bus.
+  static void SetRemoteWrites(int ordering, int flush_options);
 };
 
 }  // namespace gradientflow::testing

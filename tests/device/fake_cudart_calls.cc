@@ -119,6 +119,33 @@ cudaError_t cudaGetDriverEntryPointByVersion(
   return cudaSuccess;
 }
 
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute,
+                                   int device) {
+  if (device >= kFakeCudaDevices) return Said(cudaErrorInvalidDevice);
+  FakeCudaWorld& world = TheWorld();
+  if (attribute == cudaDevAttrGPUDirectRDMAWritesOrdering) {
+    *value = world.writes_ordering;
+  } else if (attribute == cudaDevAttrGPUDirectRDMAFlushWritesOptions) {
+    *value = world.flush_options;
+  } else {
+    return Said(cudaErrorInvalidValue);
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceFlushGPUDirectRDMAWrites(
+    cudaFlushGPUDirectRDMAWritesTarget target,
+    cudaFlushGPUDirectRDMAWritesScope scope) {
+  if (const cudaError_t error = Enter("cudaDeviceFlushGPUDirectRDMAWrites")) {
+    return Said(error);
+  }
+  if (target != cudaFlushGPUDirectRDMAWritesTargetCurrentDevice ||
+      scope != cudaFlushGPUDirectRDMAWritesToOwner) {
+    return Said(cudaErrorInvalidValue);
+  }
+  return Said(CodeOf(Current().FlushRemoteWrites()));
+}
+
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   if (const cudaError_t error = Enter("cudaMalloc")) return Said(error);
   const cudaError_t error = Keep(Current().Allocate(bytes), data);

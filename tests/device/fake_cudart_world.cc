@@ -1,5 +1,7 @@
 #include "tests/device/fake_cudart_world.h"
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <string_view>
 #include <utility>
@@ -37,6 +39,24 @@ CUresult SetCurrent(CUcontext context) {
   return CUDA_SUCCESS;
 }
 
+CUresult GetHandle(void* handle, CUdeviceptr begin, std::size_t bytes,
+                   CUmemRangeHandleType type, unsigned long long flags) {
+  if (const cudaError_t error = Planned("dma-buf")) {
+    return static_cast<CUresult>(error);
+  }
+  constexpr std::uintptr_t kPage = 4096;
+  if (CurrentDevice() < 0 || begin % kPage != 0 || bytes % kPage != 0 ||
+      type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || flags != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  FakeDevice& device = *TheWorld().devices[CurrentDevice()];
+  const auto exported = device.ExportDmaBuf(
+      reinterpret_cast<const void*>(begin), 1);  // NOLINT: an address.
+  if (!exported.ok()) return CUDA_ERROR_NOT_SUPPORTED;
+  *static_cast<int*>(handle) = ::dup(exported.value().fd.get());
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 FakeCudaWorld& TheWorld() {
@@ -44,7 +64,9 @@ FakeCudaWorld& TheWorld() {
     auto* made = new FakeCudaWorld;
     for (int i = 0; i < kFakeCudaDevices; ++i) {
       const FakeOptions options = {.id = {DeviceId::Kind::kCuda, i},
-                                   .memory_bytes = std::size_t{1} << 40};
+                                   .memory_bytes = std::size_t{1} << 40,
+                                   .dma_buf = true,
+                                   .flush = [] { return Status(); }};
       made->devices[i] = std::make_unique<FakeDevice>(options);
     }
     return made;
@@ -127,6 +149,9 @@ void* DriverFunction(const char* name) {
     return reinterpret_cast<void*>(&Retain);
   }
   if (wanted == "cuCtxGetCurrent") return reinterpret_cast<void*>(&GetCurrent);
+  if (wanted == "cuMemGetHandleForAddressRange") {
+    return reinterpret_cast<void*>(&GetHandle);
+  }
   if (wanted == "cuCtxSetCurrent") return reinterpret_cast<void*>(&SetCurrent);
   return nullptr;
 }
@@ -143,6 +168,11 @@ int FakeCudart::last_priority() { return TheWorld().priority; }
 void FakeCudart::SetDriver(int version, int devices) {
   TheWorld().driver_version = version;
   TheWorld().device_count = devices;
+}
+
+void FakeCudart::SetRemoteWrites(int ordering, int flush_options) {
+  TheWorld().writes_ordering = ordering;
+  TheWorld().flush_options = flush_options;
 }
 
 std::set<int> FakeCudart::started() {

@@ -41,6 +41,9 @@ struct FakeCudaWorld {
   std::atomic<int> driver_version{13000};
   std::atomic<int> device_count{kFakeCudaDevices};
   std::atomic<int> priority{99};
+  // What the devices say of writes that come by the bus.
+  std::atomic<int> writes_ordering{0};
+  std::atomic<int> flush_options{1};
 };
 FakeCudaWorld& TheWorld();
 

@@ -26,7 +26,10 @@ Result<DeviceMemory> NewMemory(const std::shared_ptr<FakeState>& state,
   bytes = std::max<std::size_t>(bytes, 1);
   const std::size_t free = state->memory.free_bytes();
   void* data = nullptr;
-  if (kind != FakeMemory::Kind::kDevice || bytes <= free) {
+  const bool on_device = kind == FakeMemory::Kind::kDevice;
+  if (on_device && state->options.dma_buf && bytes <= free) {
+    data = state->files.Map(bytes);
+  } else if (!on_device || bytes <= free) {
     data = ::operator new(bytes, kAlignment, std::nothrow);
   }
   if (data == nullptr) {
@@ -37,7 +40,7 @@ Result<DeviceMemory> NewMemory(const std::shared_ptr<FakeState>& state,
   std::memset(data, fill, bytes);
   const auto release = [state](std::byte* memory) {
     state->memory.Remove(memory);
-    ::operator delete(memory, kAlignment);
+    if (!state->files.Unmap(memory)) ::operator delete(memory, kAlignment);
   };
   DeviceMemory memory(static_cast<std::byte*>(data), release);
   GF_RETURN_IF_ERROR(state->memory.Add(data, bytes, kind));
@@ -134,6 +137,18 @@ Result<std::unique_ptr<Event>> FakeDevice::NewEvent() {
   return std::unique_ptr<Event>(std::make_unique<FakeEvent>(state_));
 }
 
+Result<DmaBuf> FakeDevice::ExportDmaBuf(const void* data, std::size_t bytes) {
+  GF_RETURN_IF_ERROR(state_->Enter(FakeCall::kExportDmaBuf));
+  if (!state_->options.dma_buf) return Device::ExportDmaBuf(data, bytes);
+  return state_->files.Export(data, bytes);
+}
+
+Status FakeDevice::FlushRemoteWrites() {
+  GF_RETURN_IF_ERROR(state_->Enter(FakeCall::kFlushRemoteWrites));
+  if (!state_->options.flush) return Device::FlushRemoteWrites();
+  return state_->options.flush();
+}
+
 Status FakeDevice::RunCurrent(const std::function<Status()>& body) {
   const int before = std::exchange(current_of_thread, id().index);
   const Status status = body();
@@ -176,6 +191,8 @@ std::uint64_t FakeDevice::count(FakeCall call) const {
 std::uint64_t FakeDevice::pageable_copies() const {
   return state_->pageable_copies.load();
 }
+
+std::uint64_t FakeDevice::bus_bytes() const { return state_->bus_bytes.load(); }
 
 void FakeDevice::FailCall(FakeCall call, std::uint64_t nth, Status why) {
   state_->PlanCall(call, nth, std::move(why));

@@ -36,6 +36,11 @@ struct FakeOptions {
   // If a kernel gets memory that is neither the device's nor pinned, the device
   // fails, as a GPU does.
   bool check_kernel_memory = true;
+  // Memory of the device can be exported. It then consists of whole pages, so
+  // that sanitizers do not see a byte past its end.
+  bool dma_buf = false;
+  // What FlushRemoteWrites() does; without it the device cannot flush.
+  std::function<Status()> flush = {};
 };
 
 // Calls that are counted, and that can be made to fail.
@@ -52,9 +57,11 @@ enum class FakeCall {
   kLaunch,
   kQuery,
   kSynchronize,  // An event or a stream.
-  kAny,          // All but kQuery, whose number depends on time.
+  kExportDmaBuf,
+  kFlushRemoteWrites,
+  kAny,  // All but kQuery, whose number depends on time.
 };
-inline constexpr int kFakeCalls = 13;
+inline constexpr int kFakeCalls = 15;
 
 struct FakeState;
 class FakeQueue;
@@ -90,6 +97,8 @@ class FakeDevice final : public Device {
   // `native` belongs to a stream of this device; otherwise its calls fail.
   std::unique_ptr<Stream> Wrap(void* native) override;
   Result<std::unique_ptr<Event>> NewEvent() override;
+  Result<DmaBuf> ExportDmaBuf(const void* data, std::size_t bytes) override;
+  Status FlushRemoteWrites() override;
   Status RunCurrent(const std::function<Status()>& body) override;
   std::function<void()> CurrentSetter() const override;
   // Like a GPU: a launch that finds the device broken reports what broke it.
@@ -111,6 +120,8 @@ class FakeDevice final : public Device {
   // Copies with a side that is neither the device's nor pinned, which would
   // block the host on a GPU.
   std::uint64_t pageable_copies() const;
+  // Bytes of copies between the device and pinned memory, in either direction.
+  std::uint64_t bus_bytes() const;
 
   // The nth call of this kind from here on (0: the next) only fails, once. A
   // launch fails with kFakeLaunchError.

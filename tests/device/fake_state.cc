@@ -1,5 +1,8 @@
 #include "tests/device/fake_state.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <iterator>
 #include <thread>
@@ -131,6 +134,47 @@ Result<FakeMemory::Kind> FakeMemory::Find(const char* what, const void* begin,
                          begin, " run into memory that begins later"));
   }
   return Kind::kPageable;
+}
+
+void* FakeFiles::Map(std::size_t bytes) {
+  const int fd = ::memfd_create("fake device", MFD_CLOEXEC);
+  if (fd < 0) return nullptr;
+  void* data = MAP_FAILED;
+  if (::ftruncate(fd, static_cast<off_t>(bytes)) == 0) {
+    data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  }
+  if (data == MAP_FAILED) {
+    ::close(fd);
+    return nullptr;
+  }
+  const MutexLock lock(mutex_);
+  files_[reinterpret_cast<std::uintptr_t>(data)] = {fd, bytes};
+  return data;
+}
+
+bool FakeFiles::Unmap(const void* begin) {
+  const MutexLock lock(mutex_);
+  const auto found = files_.find(reinterpret_cast<std::uintptr_t>(begin));
+  if (found == files_.end()) return false;
+  ::munmap(const_cast<void*>(begin), found->second.bytes);
+  ::close(found->second.fd);
+  files_.erase(found);
+  return true;
+}
+
+Result<DmaBuf> FakeFiles::Export(const void* data, std::size_t bytes) const {
+  const auto at = reinterpret_cast<std::uintptr_t>(data);
+  const MutexLock lock(mutex_);
+  const auto next = files_.upper_bound(at);
+  if (next != files_.begin()) {
+    const auto& [begin, file] = *std::prev(next);
+    if (at - begin <= file.bytes && bytes <= file.bytes - (at - begin)) {
+      return DmaBuf{Fd(::dup(file.fd)), at - begin};
+    }
+  }
+  return Status(StatusCode::kInvalidArgument,
+                StrCat("fake device: ", bytes, " bytes at ", data,
+                       " are not in memory that can be exported"));
 }
 
 Status FakeState::Enter(FakeCall call) {

@@ -80,6 +80,26 @@ class FakeMemory {
   std::size_t used_ GF_GUARDED_BY(mutex_) = 0;
 };
 
+// The files behind memory that can be exported. For the host's threads only.
+class FakeFiles {
+ public:
+  // Returns zeroed memory of whole pages, or null.
+  void* Map(std::size_t bytes);
+  // Returns false if it is no memory of Map().
+  bool Unmap(const void* begin);
+  // Returns a new descriptor of the file in which [data, data + bytes) lies,
+  // and where.
+  Result<DmaBuf> Export(const void* data, std::size_t bytes) const;
+
+ private:
+  struct File {
+    int fd = -1;
+    std::size_t bytes = 0;
+  };
+  mutable Mutex mutex_;
+  std::map<std::uintptr_t, File> files_ GF_GUARDED_BY(mutex_);
+};
+
 struct FakeState {
   explicit FakeState(const FakeOptions& the_options)
       : options(the_options),
@@ -106,8 +126,10 @@ struct FakeState {
   const FakeOptions options;
   FakeScheduler scheduler;
   FakeMemory memory;
+  FakeFiles files;
   std::array<std::atomic<std::uint64_t>, kFakeCalls> counts{};
   std::atomic<std::uint64_t> pageable_copies{0};
+  std::atomic<std::uint64_t> bus_bytes{0};
   std::atomic<std::uint64_t> streams{0};
 
  private:

@@ -73,12 +73,15 @@ Status FakeStream::CheckCopy(const void* dst, const void* src,
   if (Overlap(dst, src, bytes)) return Invalid("a copy onto itself");
   const FakeMemory& memory = queue_->state().memory;
   bool pageable = false;
+  bool pinned = false;
   for (const auto& [what, at] :
        {std::pair("copy to", dst), std::pair("copy from", src)}) {
     const Result<FakeMemory::Kind> kind = memory.Find(what, at, bytes);
     GF_RETURN_IF_ERROR(kind.status());
     pageable |= kind.value() == FakeMemory::Kind::kPageable;
+    pinned |= kind.value() == FakeMemory::Kind::kPinned;
   }
+  if (pinned) queue_->state().bus_bytes.fetch_add(bytes);
   if (pageable) queue_->state().pageable_copies.fetch_add(1);
   return Status();
 }

@@ -204,18 +204,45 @@ TEST_F(Registrations, SlotsHaveKeysOfTheirOwn) {
   std::set<std::uint32_t> keys;
   std::set<std::byte*> places;
   std::vector<int> taken;
-  while (!slots.empty()) {
-    const CardSlots::Slot slot = slots.Take();
-    keys.insert({slot.local_key, slot.remote_key});
-    places.insert(slot.data);
-    taken.push_back(slot.index);
+  const int me = 0;
+  while (const auto slot = slots.Take(&me)) {
+    keys.insert({slot->local_key, slot->remote_key});
+    places.insert(slot->data);
+    taken.push_back(slot->index);
   }
   EXPECT_EQ(keys.size(), 10U);
   ASSERT_EQ(places.size(), 5U);
   EXPECT_EQ(*places.rbegin() - *places.begin(),
             static_cast<std::ptrdiff_t>(8 * kPage));
   slots.Give(taken[3]);
-  EXPECT_EQ(slots.Take().index, taken[3]);
+  EXPECT_EQ(slots.Take(&me)->index, taken[3]);
+}
+
+TEST_F(Registrations, SlotsGoToThoseThatWaitInTurn) {
+  auto made =
+      CardSlots::Make(verbs(), pd_, 2, kPage, CardRights::kRead, "staging");
+  CardSlots slots = std::move(made).value();
+  const int greedy = 0;
+  const int modest = 0;
+  const int third = 0;
+  const int first = slots.Take(&greedy)->index;
+  const int second = slots.Take(&greedy)->index;
+  EXPECT_FALSE(slots.Take(&greedy));
+  EXPECT_FALSE(slots.Take(&modest));
+  EXPECT_FALSE(slots.Take(&modest)) << "once more does not count twice";
+  EXPECT_FALSE(slots.Take(&third));
+  slots.Give(first);
+  EXPECT_FALSE(slots.HasFor(&modest)) << "it is the other one's turn";
+  EXPECT_TRUE(slots.Take(&greedy));
+  slots.Give(second);
+  EXPECT_FALSE(slots.Take(&greedy)) << "who has had its turn waits again";
+  EXPECT_FALSE(slots.HasFor(&third));
+  EXPECT_TRUE(slots.Take(&modest));
+  slots.Give(first);
+  slots.Leave(&third);
+  EXPECT_TRUE(slots.HasFor(&greedy)) << "nobody waits for who has left";
+  slots.Give(second);
+  EXPECT_TRUE(slots.HasFor(&third)) << "there are two, and one waits";
 }
 
 TEST_F(Registrations, SlotsThatCannotAllBeRegisteredLeaveNothing) {

@@ -116,13 +116,17 @@ TEST(ChooseRail, WithoutAPortItSaysWhatItHasSeen) {
   closed.problem = "cannot be opened: Permission denied";
   const RdmaDevice local = Device("local", {Gid("fe80::1")});
   const RdmaDevice bare = Device("bare", {});
-  const auto none = ChooseRail({down, closed, local, bare}, {"^x", {}, 0});
+  RdmaDevice narrow = Device("narrow", {Gid("10.0.0.2")});
+  narrow.ports[0].max_message_bytes = 65536;
+  const auto none =
+      ChooseRail({down, closed, local, bare, narrow}, {"^x", {}, 0});
   EXPECT_EQ(none.status().code(), StatusCode::kUnavailable);
   for (const char* part :
        {"no RDMA port can be used (wanted: \"^x\")", "down:1 is armed",
         "closed cannot be opened: Permission denied",
         "local:1 has no address that other hosts reach",
-        "bare:1 has no address"}) {
+        "bare:1 has no address",
+        "narrow:1 writes at most 65536 bytes at once, expected 2097152"}) {
     EXPECT_THAT(none.status().message(), HasSubstr(part));
   }
   EXPECT_THAT(ChooseRail({}, {}).status().message(),

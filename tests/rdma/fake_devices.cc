@@ -112,7 +112,7 @@ int QueryPort(ibv_context* context, std::uint8_t port, ibv_port_attr* out) {
   out->max_mtu = is.mtu;
   out->active_mtu = is.mtu;
   out->gid_tbl_len = static_cast<int>(is.gids.size());
-  out->max_msg_sz = 1U << 31;
+  out->max_msg_sz = is.max_message_bytes;
   out->pkey_tbl_len = 1;
   out->lid = is.lid;
   out->active_width = 2;

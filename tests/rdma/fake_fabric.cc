@@ -48,6 +48,7 @@ Host* Fabric::AddHost(const FakeHost& is) {
     const std::size_t bytes =
         std::min(wanted.name.size(), sizeof(device->name) - 1);
     std::memcpy(device->name, wanted.name.data(), bytes);
+    wanted.sysfs.copy(device->ibdev_path, sizeof(device->ibdev_path) - 1);
     for (const FakePort& port : wanted.ports) {
       std::vector<ibv_gid>& gids = device->gids.emplace_back();
       for (const FakeGid& gid : port.gids) gids.push_back(ToGid(gid.address));

@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -49,6 +50,7 @@ class Fabric {
     return std::exchange(problems_, {});
   }
   std::vector<std::string> Leaks() GF_REQUIRES(mutex);
+  void FlushGpus(const std::function<bool(const void*)>& of) GF_REQUIRES(mutex);
   // Whether it happens this time, which it does with this probability.
   bool Chance(double share) GF_REQUIRES(mutex);
   std::uint64_t Random() GF_REQUIRES(mutex);

@@ -59,8 +59,16 @@ int Refused(const Domain& domain, std::size_t bytes, std::size_t locked,
              : 0;
 }
 
+bool IsOfGpu(const Domain& domain, std::uint64_t address) {
+  const FakeHost& host = domain.on->on->host->is;
+  return host.of_gpu &&
+         host.of_gpu(reinterpret_cast<void*>(address));  // NOLINT
+}
+
 Region* Register(Domain* domain, const Region& wanted) {
   auto* const region = new Region(wanted);
+  region->of_gpu = IsOfGpu(*domain, wanted.start);
+  if (region->of_gpu) region->arrived.resize(wanted.length);
   Device* const device = domain->on->on;
   Host* const host = device->host;
   region->context = domain->on;
@@ -147,6 +155,7 @@ void Gather(Pair* pair, const Send& send, std::uint64_t offset, char* to,
     const std::uint64_t part = std::min(bytes, sge.length - offset);
     pair->order.Acquire(&region->registered);
     pair->order.Copy(to, from, part);
+    if (region->of_gpu) region->on->host->stats.gpu_bytes_read += part;
     pair->order.Release(&region->copied);
     to += part;
     bytes -= part;
@@ -191,9 +200,13 @@ ibv_mr* RegMr(ibv_pd* pd, void* data, std::size_t bytes, std::uint64_t address,
   wanted.start = address;
   wanted.memory = static_cast<char*>(data);
   wanted.access = access;
-  wanted.locked_bytes =
-      LockedBytes(reinterpret_cast<std::uintptr_t>(data), bytes);
+  const bool of_gpu = IsOfGpu(*domain, reinterpret_cast<std::uintptr_t>(data));
+  if (!of_gpu) {
+    wanted.locked_bytes =
+        LockedBytes(reinterpret_cast<std::uintptr_t>(data), bytes);
+  }
   int error = FaultOf(domain->on->on, "reg_mr");
+  if (error == 0 && of_gpu && !host->is.peermem) error = EFAULT;
   if (error == 0) {
     error = Refused(*domain, bytes, wanted.locked_bytes, access);
   }
@@ -232,6 +245,9 @@ int DeregMr(ibv_mr* old) {
   const HiddenLock lock(host->fabric->mutex);
   if (const int error = FaultOf(region->on, "dereg_mr")) return error;
   Acquire(&region->copied);
+  if (region->of_gpu && !IsOfGpu(*region->in, region->start)) {
+    host->fabric->Problem("memory of a GPU is deregistered after it was freed");
+  }
   region->on->regions.erase(region->rkey);
   region->on->regions.erase(region->lkey);
   --region->in->children;

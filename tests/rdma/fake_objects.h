@@ -11,6 +11,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "gradientflow/base/clock.h"
@@ -61,6 +62,11 @@ struct Region : ibv_mr {
   std::size_t locked_bytes = 0;
   void* mapping = nullptr;  // Of a dma-buf.
   std::size_t mapped_bytes = 0;
+  // Of memory of an accelerator: what peers have written is here, and these
+  // parts of it are not in the memory yet.
+  bool of_gpu = false;
+  std::vector<char> arrived;
+  std::vector<std::pair<std::size_t, std::size_t>> unflushed;
   // These two stand for an order: what was done before it was registered, and
   // all copies.
   char registered = 0;

@@ -14,8 +14,6 @@
 namespace gradientflow::fake_verbs {
 namespace {
 
-constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 31;
-
 bool IsSupported(ibv_wr_opcode opcode) {
   return opcode == IBV_WR_RDMA_WRITE || opcode == IBV_WR_RDMA_WRITE_WITH_IMM ||
          opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM;
@@ -37,7 +35,8 @@ int Unfit(const Pair& pair, const ibv_send_wr& wr) {
   }
   const std::uint64_t bytes = BytesOf(wr);
   const bool inlined = (wr.send_flags & IBV_SEND_INLINE) != 0;
-  if (bytes > kMostBytes) return EINVAL;
+  const FakePort& port = pair.on->is.ports[pair.set.port_num - 1U];
+  if (bytes > port.max_message_bytes) return EINVAL;
   if (inlined && bytes > pair.cap.max_inline_data) return EINVAL;
   return pair.posted - pair.freed == pair.cap.max_send_wr ? ENOMEM : 0;
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -168,6 +169,11 @@ void FakeVerbs::Inject(const std::string& device, ibv_event_type event,
 void FakeVerbs::SetMemlock(int host, std::size_t bytes) {
   const HiddenLock lock(fabric_->mutex);
   fabric_->At(host)->is.memlock_bytes = bytes;
+}
+
+void FakeVerbs::FlushGpus(const std::function<bool(const void*)>& of) {
+  const HiddenLock lock(fabric_->mutex);
+  fabric_->FlushGpus(of);
 }
 
 }  // namespace gradientflow

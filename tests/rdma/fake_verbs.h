@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -54,7 +55,9 @@ struct FakePort {
   bool ethernet = true;        // Otherwise InfiniBand.
   ibv_mtu mtu = IBV_MTU_1024;  // What is active, and the most.
   std::uint16_t lid = 0;       // For InfiniBand.
-  std::vector<FakeGid> gids;   // By index.
+  // Of one request; longer ones cannot be posted.
+  std::uint32_t max_message_bytes = 1U << 31;
+  std::vector<FakeGid> gids;  // By index.
 };
 
 struct FakeDevice {
@@ -66,6 +69,8 @@ struct FakeDevice {
   std::uint32_t max_inline_bytes = 256;
   std::uint64_t max_mr_bytes = std::uint64_t{1} << 40;
   bool dma_buf = true;  // Otherwise EOPNOTSUPP.
+  // The folder that stands for that of the device in sysfs; empty: none.
+  std::string sysfs;
 };
 
 struct FakeHost {
@@ -73,6 +78,12 @@ struct FakeHost {
   // What may be registered, in bytes of whole pages; then ENOMEM.
   std::size_t memlock_bytes = SIZE_MAX;
   ibv_fork_status fork = IBV_FORK_UNNEEDED;
+  // Whether an address is in memory of an accelerator; empty: there is none.
+  // The kernel knows such an address only with nvidia-peermem; otherwise
+  // registering it is EFAULT. What peers write to such memory, registered in
+  // whatever way, is not there before FlushGpus().
+  std::function<bool(const void*)> of_gpu = {};
+  bool peermem = false;
 };
 
 // One device "fakeN", with an Ethernet port and four GIDs, of which the last is
@@ -131,7 +142,9 @@ struct FakeVerbsStats {
   std::uint64_t deregistrations = 0;
   std::uint64_t registered_bytes = 0;  // Now, and the most so far.
   std::uint64_t most_registered_bytes = 0;
-  unsigned access_granted = 0;  // All bits that any region has had.
+  std::uint64_t gpu_bytes_read = 0;     // To be sent,
+  std::uint64_t gpu_bytes_written = 0;  // by peers.
+  unsigned access_granted = 0;          // All bits that any region has had.
   std::uint64_t completion_events = 0;
   std::uint64_t async_events = 0;
 };
@@ -189,6 +202,10 @@ class FakeVerbs {
   // An asynchronous event of a port, or of the device.
   void Inject(const std::string& device, ibv_event_type event, int port = 1);
   void SetMemlock(int host, std::size_t bytes);
+
+  // What has been written to memory of accelerators becomes visible there, as
+  // far as `of` says so of the address at which it was registered.
+  void FlushGpus(const std::function<bool(const void*)>& of);
 
  private:
   const std::unique_ptr<fake_verbs::Fabric> fabric_;

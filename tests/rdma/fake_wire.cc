@@ -124,6 +124,20 @@ Pair* Fabric::Peer(Pair* pair) {
                                                                  : nullptr;
 }
 
+void Fabric::FlushGpus(const std::function<bool(const void*)>& of) {
+  for (const auto& host : hosts_) {
+    for (Region* const region : host->regions) {
+      const void* const at = reinterpret_cast<void*>(region->start);  // NOLINT
+      if (!region->of_gpu || !of(at)) continue;
+      for (const auto& [offset, bytes] : region->unflushed) {
+        std::memcpy(region->memory + offset, region->arrived.data() + offset,
+                    bytes);
+      }
+      region->unflushed.clear();
+    }
+  }
+}
+
 void Fabric::Posted(Pair* pair) {
   Send& send = pair->sends.back();
   send.due = Now() + options.delay + Late();
@@ -199,7 +213,14 @@ void Fabric::Write(Pair* pair, Pair* peer, Send* send) {
   send->packets -= 1 + Random() % send->packets;
   const std::uint64_t begin = send->packets * packet;
   pair->order.Acquire(&region->registered);
-  Gather(pair, *send, begin, memory + begin, end - begin);
+  char* to = memory + begin;
+  if (region->of_gpu) {
+    const auto offset = static_cast<std::size_t>(to - region->memory);
+    to = region->arrived.data() + offset;
+    region->unflushed.emplace_back(offset, end - begin);
+    peer->on->host->stats.gpu_bytes_written += end - begin;
+  }
+  Gather(pair, *send, begin, to, end - begin);
   pair->order.Release(&region->copied);
   pair->order.Release(&peer->copied);
   pair->order.Release(&pair->copied);

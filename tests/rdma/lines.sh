@@ -1,11 +1,22 @@
 # shellcheck shell=bash
-# Sourced inside tests/guest/run.
+# Devices of Soft-RoCE: the kernel's RDMA over ordinary network interfaces.
 #
-#   rdma_lines N   makes the devices rxe0 ... rxe<N-1>: Soft-RoCE, the kernel's RDMA
-#                  over network interfaces. Device I is on the interface line<I>, has
-#                  the address 10.77.0.<I+1>, and a line of its own to a bridge.
+# Sourced inside tests/guest/run:
+#   rdma_lines N   makes the devices rxe0 ... rxe<N-1>. Device I is on the interface
+#                  line<I>, has the address 10.77.0.<I+1>, and a line of its own to
+#                  a bridge.
+#   spoil_card port|address I   cuts device I's line, or takes its address away
+#   mend_card port|address I    undoes that, and returns when the device works again
 #
-# Modules: crc32_generic rdma_rxe ib_uverbs veth bridge, for delays sch_netem.
+# Sourced by what starts it:
+#   RDMA_MODULES   the arguments of tests/guest/run that all this needs; sch_netem is
+#                  for lines that delay or lose packets
+#   RDMA_PACKAGES  what this machine must have
+
+# shellcheck disable=SC2034
+RDMA_MODULES=(-m crc32_generic -m rdma_rxe -m ib_uverbs -m veth -m bridge -m sch_netem)
+# shellcheck disable=SC2034
+RDMA_PACKAGES=(qemu-system-x86 busybox-static xz-utils libibverbs1 ibverbs-providers iproute2)
 
 rdma_lines() {
   local devices=$1 i k
@@ -38,8 +49,26 @@ rdma_lines() {
   ulimit -l unlimited
 }
 
-# mend_address I: gives back the address that was taken from line I.
-mend_address() {
-  ip address add "10.77.0.$(($1 + 1))/24" dev "line$1"
-  ip route replace 10.77.0.0/24 dev "line$1" table $((1000 + $1))
+spoil_card() {
+  case $1 in
+    port) ip link set "port$2" down ;;
+    address) ip address del "10.77.0.$(($2 + 1))/24" dev "line$2" ;;
+  esac
+}
+
+mend_card() {
+  local port=/sys/class/infiniband/rxe$2/ports/1 _
+  case $1 in
+    port) ip link set "port$2" up ;;
+    address)
+      ip address add "10.77.0.$(($2 + 1))/24" dev "line$2"
+      ip route replace 10.77.0.0/24 dev "line$2" table $((1000 + $2))
+      ;;
+  esac
+  for _ in {1..100}; do
+    grep -q ACTIVE "$port/state" &&
+      grep -qs ":ffff:0a4d:000$(($2 + 1))$" "$port"/gids/* && return
+    sleep 0.05
+  done
+  return 1
 }

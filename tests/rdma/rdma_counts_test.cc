@@ -152,75 +152,94 @@ class NoticeCount final : public RemotePlaces::Sink {
   std::size_t count = 0;
 };
 
-TEST(RdmaAllocations, ThereAreNoneOnceTheQueuesAreAsLongAsTheyGet) {
-  FakeVerbs fake(2);
-  const SteadyClock clock;
-  const auto quiet = WithoutCount<&VerbsApi::post_send, &VerbsApi::post_recv,
-                                  &VerbsApi::poll_cq, &VerbsApi::req_notify_cq,
-                                  &VerbsApi::get_cq_event>(*fake.api(0));
-  auto sides = std::make_unique<std::array<Streamer, 2>>();
-  std::array<std::unique_ptr<Endpoint>, 2> endpoints;
-  TransportOptions options;
-  options.socket_ifname = "lo";
-  options.placed_slot_bytes = 65536;
-  options.placed_notices = 16;
-  for (int r = 0; r < 2; ++r) {
-    options.rank = r;
-    endpoints[static_cast<std::size_t>(r)] =
-        OpenRdma(options, r == 0 ? quiet : fake.api(1)).value();
+// Two ranks, of which what rank 0 does is counted: it sends short and long
+// messages, puts, receives as much, and sleeps now and then.
+class RdmaAllocations : public ::testing::Test {
+ protected:
+  RdmaAllocations() : fake_(2) {
+    const auto quiet =
+        WithoutCount<&VerbsApi::post_send, &VerbsApi::post_recv,
+                     &VerbsApi::poll_cq, &VerbsApi::req_notify_cq,
+                     &VerbsApi::get_cq_event>(*fake_.api(0));
+    TransportOptions options;
+    options.socket_ifname = "lo";
+    options.placed_slot_bytes = 65536;
+    options.placed_notices = 16;
+    for (int r = 0; r < 2; ++r) {
+      options.rank = r;
+      endpoints_[static_cast<std::size_t>(r)] =
+          OpenRdma(options, r == 0 ? quiet : fake_.api(1)).value();
+    }
+    std::thread other([&] { Connect(1); });
+    Connect(0);
+    other.join();
+    for (const auto& endpoint : endpoints_) {
+      endpoint->places()->SetSink(&notices_);
+    }
   }
-  const auto connect = [&](int r) {
-    Streamer& side = (*sides)[static_cast<std::size_t>(r)];
+
+  // The `i`-th exchange. Returns how often rank 0 has allocated memory.
+  std::uint64_t Exchange(std::size_t i) {
+    const std::size_t bytes = i % 7 == 0 ? 90000 : i * 37 % 4000;
+    sides_->back().Send(bytes);
+    sides_->back().Send(1);
+    std::uint64_t counted = Counted([&] { Send(bytes); });
+    ++puts_;
+    while (sides_->front().received < 2 * i + 2 ||
+           sides_->back().received < 2 * i + 2 || notices_.count < puts_) {
+      counted += Counted([&] {
+        sides_->front().PollAll();
+        sides_->front().link->PrepareToSleep();
+        sides_->front().link->WakeUp();
+      });
+      sides_->back().PollAll();
+    }
+    return counted;
+  }
+
+ private:
+  void Connect(int r) {
+    Streamer& side = (*sides_)[static_cast<std::size_t>(r)];
     ConnectArgs args;
     args.rank = r;
     args.size = 2;
-    args.addresses = {endpoints[0]->address(), endpoints[1]->address()};
+    args.addresses = {endpoints_[0]->address(), endpoints_[1]->address()};
     args.secret = HmacSha256("4711", "");
-    args.clock = &clock;
-    args.deadline = clock.Now() + std::chrono::seconds(20);
+    args.clock = &clock_;
+    args.deadline = clock_.Now() + std::chrono::seconds(20);
     args.poller = side.poller.get();
     args.events = &side;
-    auto links = endpoints[static_cast<std::size_t>(r)]->Connect(args);
+    auto links = endpoints_[static_cast<std::size_t>(r)]->Connect(args);
     side.link = std::move(links.value()[static_cast<std::size_t>(1 - r)]);
-  };
-  std::thread other([&] { connect(1); });
-  connect(0);
-  other.join();
-  NoticeCount notices;
-  endpoints[0]->places()->SetSink(&notices);
-  endpoints[1]->places()->SetSink(&notices);
-  RemotePlaces& places = *endpoints[0]->places();
-  std::size_t puts = 0;
-
-  // What rank 0 does is counted: it sends short and long messages, puts, and
-  // receives as much, and sleeps now and then.
-  const auto round = [&](std::size_t i) {
-    std::uint64_t counted = 0;
-    const std::size_t bytes = i % 7 == 0 ? 90000 : i * 37 % 4000;
-    (*sides)[1].Send(bytes);
-    (*sides)[1].Send(1);
-    std::uint64_t before = HeapAllocations();
-    (*sides)[0].Send(bytes);
-    (*sides)[0].Send(2);
+  }
+  void Send(std::size_t bytes) {
+    sides_->front().Send(bytes);
+    sides_->front().Send(2);
+    RemotePlaces& places = *endpoints_[0]->places();
     const ConstBufferView piece = {places.slots().data, bytes % 9000, {}};
     places.Put(1, {&piece, 1}, places.SlotsOf(1), 1, {});
-    counted += HeapAllocations() - before;
-    ++puts;
-    while ((*sides)[0].received < 2 * i + 2 ||
-           (*sides)[1].received < 2 * i + 2 || notices.count < puts) {
-      before = HeapAllocations();
-      (*sides)[0].PollAll();
-      (*sides)[0].link->PrepareToSleep();
-      (*sides)[0].link->WakeUp();
-      counted += HeapAllocations() - before;
-      (*sides)[1].PollAll();
-    }
-    return counted;
-  };
+  }
+  template <typename Do>
+  static std::uint64_t Counted(const Do& what) {
+    const std::uint64_t before = HeapAllocations();
+    what();
+    return HeapAllocations() - before;
+  }
+
+  const SteadyClock clock_;
+  FakeVerbs fake_;
+  std::array<std::unique_ptr<Endpoint>, 2> endpoints_;
+  std::unique_ptr<std::array<Streamer, 2>> sides_ =
+      std::make_unique<std::array<Streamer, 2>>();
+  NoticeCount notices_;
+  std::size_t puts_ = 0;
+};
+
+TEST_F(RdmaAllocations, ThereAreNoneOnceTheQueuesAreAsLongAsTheyGet) {
   constexpr std::size_t kWarmUp = 200;
   std::uint64_t allocations = 0;
   for (std::size_t i = 0; i < 1000; ++i) {
-    const std::uint64_t now = round(i);
+    const std::uint64_t now = Exchange(i);
     if (i >= kWarmUp) allocations += now;
   }
   EXPECT_EQ(allocations, 0U);

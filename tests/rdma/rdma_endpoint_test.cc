@@ -111,6 +111,28 @@ TEST_P(RdmaEndpoints, ARankOnAnotherLinkLayerIsLeftOut) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, RdmaEndpoints, ::testing::Values(2, 3, 5));
 
+// Rank 1 sends long messages in all lanes, which want more slots than rank 0
+// has. Rank 2's message begins when all slots are taken.
+TEST(RdmaSlots, AreNotAllKeptByOnePeer) {
+  RdmaRanks ranks(3);
+  ASSERT_TRUE(ranks.Open());
+  ranks.Connect(false);
+  constexpr std::size_t kLong = std::size_t{8} << 20;
+  for (int lane = 0; lane < 9; ++lane) {
+    ranks[1].owner.Send(0, static_cast<std::uint64_t>(lane), kLong, lane);
+  }
+  EXPECT_TRUE(ranks.Drive([&] { return ranks[0].owner.headers >= 9; }));
+  ranks[2].owner.Send(0, 99, kLong / 8, 1);
+  EXPECT_TRUE(
+      ranks.Drive([&] { return ranks[0].owner.received.size() == 10; }));
+  ASSERT_EQ(ranks[0].owner.received.size(), 10U);
+  EXPECT_EQ(ranks[0].owner.received[0].peer, 2)
+      << "the shorter message had to wait for a longer one of another peer";
+  for (const Received& message : ranks[0].owner.received) {
+    EXPECT_TRUE(Intact(message));
+  }
+}
+
 // ---- A call that fails
 
 struct Call {

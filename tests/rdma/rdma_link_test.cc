@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <string>
 
 #include "tests/rdma/scripted_peer.h"
@@ -180,6 +182,37 @@ TEST_F(RdmaLinkTest, EventsThatConcernOthersDoNot) {
   peer_.Frame(1, 10);
   peer_.Settle();
   EXPECT_EQ(owner().received.size(), 1U);
+}
+
+// ---- Long messages
+
+TEST_F(RdmaLinkTest, AGrantIsFilledByWritesAsLongAsTheDeviceMakes) {
+  constexpr std::size_t kBytes = 100000;
+  constexpr std::size_t kAt = std::size_t{512} << 10;
+  ScriptedPeer peer(8192, 4, 30000);
+  peer.SetUp();
+  const BufferView memory = peer.places->Allocate(kBytes).value();
+  const auto pattern = Pattern(1, kBytes);
+  std::copy(pattern.begin(), pattern.end(), memory.data);
+  OutMessage message;
+  message.header.payload_bytes = kBytes;
+  message.payload = {memory.data, kBytes, {}};
+  int done = 0;
+  message.done = {[](void* self, std::uint64_t, std::uint32_t, const Status&) {
+                    ++*static_cast<int*>(self);
+                  },
+                  &done, 0};
+  peer.link->Send(1, message);
+  peer.Settle();
+  const FakeVerbsStats before = peer.fake.stats(0);
+  peer.GiveGrant(1, 0, {{peer.end->At(kAt), peer.end->region()->rkey}, kBytes});
+  peer.Settle();
+  EXPECT_EQ(peer.fake.stats(0).writes - before.writes, 4U);
+  EXPECT_EQ(peer.fake.stats(0).writes_with_imm - before.writes_with_imm, 1U)
+      << "the peer is told once";
+  EXPECT_EQ(std::memcmp(&peer.end->memory()[kAt], pattern.data(), kBytes), 0);
+  EXPECT_EQ(done, 1);
+  peer.places->Free(memory);
 }
 
 // ---- Sleeping

@@ -80,7 +80,7 @@ TEST_F(RdmaSetUp, APeerWithAnImpossibleAddress) {
   RailFrame offer = peer_.Offer();
   offer.address.number = 1 << 24;
   peer_.Say(offer);
-  ExpectFailed(StatusCode::kUnavailable, "cannot go to RTR");
+  ExpectFailed(StatusCode::kUnavailable, "RDMA of rank 0 (fake0:1) to rank 1");
 }
 
 TEST_F(RdmaSetUp, AnOfferThatComesTwice) {

@@ -82,12 +82,15 @@ inline FakeVerbsOptions ScriptedOptions(ManualClock* clock) {
 
 class ScriptedPeer {
  public:
-  explicit ScriptedPeer(std::size_t placed_bytes = 0, int notices = 0)
+  // Rank 0's device writes `most_bytes` at once.
+  explicit ScriptedPeer(std::size_t placed_bytes = 0, int notices = 0,
+                        std::size_t most_bytes = std::size_t{1} << 30)
       : fake(2, ScriptedOptions(&clock)),
         end(
             std::in_place, fake.api(1), "fake1", [] {}, EndOptions()) {
     const auto devices = ListRdmaDevices(*fake.api(0));
     auto choice = ChooseRail(devices.value(), {}).value();
+    choice.port.max_message_bytes = most_bytes;
     rail = Rail::Open({fake.api(0), choice, 1,
                        kImmediatesWithoutNotices + notices, 0, 4})
                .value();
@@ -298,7 +301,8 @@ class ScriptedPeer {
   void ExpectAllFree() const {
     for (CardSlots* slots : {&rail->staging(), &rail->landings()}) {
       std::vector<int> taken;
-      while (!slots->empty()) taken.push_back(slots->Take().index);
+      while (const auto slot = slots->Take(this)) taken.push_back(slot->index);
+      slots->Leave(this);
       EXPECT_EQ(taken.size(), 16U);
       for (const int index : taken) slots->Give(index);
     }

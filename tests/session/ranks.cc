@@ -1,5 +1,6 @@
 #include "tests/session/ranks.h"
 
+#include <algorithm>
 #include <barrier>
 #include <cstdlib>
 #include <filesystem>
@@ -9,8 +10,12 @@
 #include <utility>
 
 #include "gradientflow/base/clock.h"
+#include "gradientflow/base/mutex.h"
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/communicator/agreement.h"
+#include "gradientflow/communicator/core.h"
 #include "gradientflow/communicator/inproc.h"
+#include "gradientflow/communicator/transport.h"
 #include "tests/communicator/placed_transport.h"
 #include "tests/nccl/nccl_ranks.h"
 #include "tests/rdma/cards.h"
@@ -47,13 +52,66 @@ void OnThreads(int size, const std::function<void(int)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
+std::string CardName(int rank) {
+  return StrCat(RealCards().empty() ? "fake" : RealCards(), rank);
+}
+
+FakeVerbs* cards_of_ranks = nullptr;
+
+// Cards for all ranks of a job, as of one host, and the devices beside them.
+class Cards {
+ public:
+  explicit Cards(const Job& job) {
+    const bool devices = job.over == Over::kRdmaDevices;
+    if (!devices && (job.over != Over::kRdma || !RealCards().empty())) return;
+    FakeHost host;
+    for (int r = 0; r < job.size; ++r) {
+      host.devices.push_back(UsualHost(r).devices.front());
+    }
+    if (devices) host.of_gpu = [this](const void* at) { return Owns(at); };
+    host.peermem = job.peermem;
+    network_.emplace(0);
+    network_->AddHost(host);
+    cards_of_ranks = &*network_;
+    ReplaceVerbs(network_->api(0));
+  }
+  ~Cards() {
+    cards_of_ranks = nullptr;
+    ReplaceVerbs(nullptr);
+  }
+  Cards(const Cards&) = delete;
+  Cards& operator=(const Cards&) = delete;
+
+  void Add(std::shared_ptr<FakeDevice> device) {
+    const MutexLock lock(mutex_);
+    devices_.push_back(std::move(device));
+  }
+  // For a device that waits for what cards have written to it.
+  Status Flush(const FakeDevice& device) {
+    network_->FlushGpus([&](const void* at) { return device.Owns(at); });
+    return Status();
+  }
+
+ private:
+  bool Owns(const void* at) {
+    const MutexLock lock(mutex_);
+    return std::any_of(devices_.begin(), devices_.end(),
+                       [&](const auto& device) { return device->Owns(at); });
+  }
+
+  Mutex mutex_;
+  std::vector<std::shared_ptr<FakeDevice>> devices_ GF_GUARDED_BY(mutex_);
+  std::optional<FakeVerbs> network_;
+};
+
 thread_local FakeDevice* device_of_this_rank = nullptr;
 thread_local Stream* stream_of_this_rank = nullptr;
 
 // A device with a stream that computes, if the rank has one.
 struct RankDevice {
-  RankDevice(const Job& job, int rank) {
+  RankDevice(const Job& job, int rank, Cards* cards) {
     if (job.over != Over::kDevices && job.over != Over::kNccl &&
+        job.over != Over::kRdmaDevices &&
         (job.over != Over::kSomeDevices || rank % 2 == 0)) {
       return;
     }
@@ -62,7 +120,13 @@ struct RankDevice {
     options.lag = FakeLag::kRandom;
     options.check_kernel_memory = !job.weights_on_host;
     options.seed = static_cast<std::uint64_t>(rank) + 1;
+    const bool reached = job.over == Over::kRdmaDevices;
+    options.dma_buf = reached && job.dma_buf;
+    if (reached && job.flushes) {
+      options.flush = [this, cards] { return cards->Flush(*device); };
+    }
     device = std::make_shared<FakeDevice>(options);
+    if (reached) cards->Add(device);
     stream = std::move(device->NewStream(false)).value();
     device_of_this_rank = device.get();
     stream_of_this_rank = stream.get();
@@ -80,33 +144,8 @@ struct RankDevice {
 
 bool InProcess(Over over) {
   return over != Over::kTcp && over != Over::kMixed && over != Over::kNeeded &&
-         over != Over::kRdma;
+         over != Over::kRdma && over != Over::kRdmaDevices;
 }
-
-std::string CardName(int rank) {
-  return StrCat(RealCards().empty() ? "fake" : RealCards(), rank);
-}
-
-// Cards for all ranks of a job, as of one host.
-class Cards {
- public:
-  explicit Cards(const Job& job) {
-    if (job.over != Over::kRdma || !RealCards().empty()) return;
-    FakeHost host;
-    for (int r = 0; r < job.size; ++r) {
-      host.devices.push_back(UsualHost(r).devices.front());
-    }
-    network_.emplace(0);
-    network_->AddHost(host);
-    ReplaceVerbs(network_->api(0));
-  }
-  ~Cards() { ReplaceVerbs(nullptr); }
-  Cards(const Cards&) = delete;
-  Cards& operator=(const Cards&) = delete;
-
- private:
-  std::optional<FakeVerbs> network_;
-};
 
 Options OptionsOf(const Job& job, int rank, std::vector<TensorSpec>* tensors) {
   Options options = job.options;
@@ -118,9 +157,11 @@ Options OptionsOf(const Job& job, int rank, std::vector<TensorSpec>* tensors) {
       job.over == Over::kNeeded || job.over == Over::kSomeDevices) {
     options.fabric = "tcp";
   }
-  if (job.over == Over::kRdma) {
+  if (job.over == Over::kRdma || job.over == Over::kRdmaDevices) {
+    const std::string card =
+        job.over == Over::kRdma ? CardName(rank) : StrCat("fake", rank);
     options.fabric = "rdma";
-    options.rdma_devices = StrCat("=", CardName(rank), ":1");
+    options.rdma_devices = StrCat("=", card, ":1");
   }
   if (job.over == Over::kNccl) {
     options.device_collectives = DeviceCollectives::kNccl;
@@ -151,12 +192,31 @@ Result<std::shared_ptr<Communicator>> OpenPlaced(const Process& process,
   return OpenOver(std::move(transport).value(), adapted);
 }
 
-Opened OpenOn(const Process& process, const Options& options,
-              const std::vector<TensorSpec>& tensors, const RankDevice& own) {
-  Result<std::shared_ptr<Communicator>> comm =
-      process.network != nullptr
-          ? OpenPlaced(process, options)
-          : OpenInProcess(process.group, options, own.device);
+// As Communicator::Open() does, with a device and a log of the test.
+Result<std::shared_ptr<Communicator>> OpenWithDevice(const Job& job,
+                                                     const Options& options,
+                                                     const RankDevice& own) {
+  Result<CommunicatorCore::Args> parts = CommunicatorCore::MakeArgs(options);
+  if (!parts.ok()) return parts.status();
+  parts.value().device = own.device;
+  if (job.logger) parts.value().logger = job.logger(options.rank);
+  JoinArgs join;
+  join.options = &parts.value().options;
+  join.agreement = AgreementText(parts.value().options);
+  join.clock = parts.value().clock.get();
+  join.logger = parts.value().logger.get();
+  Result<Transport> transport = Join(join);
+  if (!transport.ok()) return transport.status();
+  Result<std::unique_ptr<CommunicatorCore>> core = CommunicatorCore::Create(
+      std::move(parts).value(), std::move(transport).value());
+  if (!core.ok()) return core.status();
+  return std::make_shared<Communicator>(std::move(core).value());
+}
+
+Opened OpenOnStream(const Result<std::shared_ptr<Communicator>>& comm,
+                    const Options& options,
+                    const std::vector<TensorSpec>& tensors,
+                    const RankDevice& own) {
   if (!comm.ok()) return comm.status();
   Opened opened = GradientSession::Open(comm.value(), tensors, options);
   if (opened.ok() && own.stream != nullptr) {
@@ -164,6 +224,15 @@ Opened OpenOn(const Process& process, const Options& options,
     EXPECT_TRUE(opened.value()->SetStream(own.stream->native()).ok());
   }
   return opened;
+}
+
+Opened OpenOn(const Process& process, const Options& options,
+              const std::vector<TensorSpec>& tensors, const RankDevice& own) {
+  Result<std::shared_ptr<Communicator>> comm =
+      process.network != nullptr
+          ? OpenPlaced(process, options)
+          : OpenInProcess(process.group, options, own.device);
+  return OpenOnStream(comm, options, tensors, own);
 }
 
 }  // namespace
@@ -181,11 +250,12 @@ Status ZeroAndWait(GradientSession& session) {
 }
 
 FakeDevice* DeviceOfThisRank() { return device_of_this_rank; }
+FakeVerbs* CardsOfRanks() { return cards_of_ranks; }
 
 const char* OverName(Over over) {
   constexpr const char* kNames[] = {
-      "memory", "messages", "places",  "tcp",         "mixed",
-      "needed", "rdma",     "devices", "someDevices", "nccl"};
+      "memory", "messages", "places",      "tcp",  "mixed",      "needed",
+      "rdma",   "devices",  "someDevices", "nccl", "rdmaDevices"};
   return kNames[static_cast<int>(over)];
 }
 
@@ -228,7 +298,7 @@ void OpenRanks(const Job& job,
     OnThreads(job.size, [&](int rank) {
       std::vector<TensorSpec> tensors;
       const Options options = OptionsOf(job, rank, &tensors);
-      const RankDevice own(job, rank);
+      const RankDevice own(job, rank, nullptr);
       body(rank, OpenOn(process, options, tensors, own));
     });
     if (process.network != nullptr) {
@@ -241,12 +311,17 @@ void OpenRanks(const Job& job,
     return;
   }
   const MeetingPlace place;
-  const Cards cards(job);
+  Cards cards(job);
   OnThreads(job.size, [&](int rank) {
     std::vector<TensorSpec> tensors;
     Options options = OptionsOf(job, rank, &tensors);
     options.rendezvous = place.address();
-    body(rank, GradientSession::Open(options, tensors));
+    if (job.over != Over::kRdmaDevices) {
+      return body(rank, GradientSession::Open(options, tensors));
+    }
+    const RankDevice own(job, rank, &cards);
+    body(rank, OpenOnStream(OpenWithDevice(job, options, own), options, tensors,
+                            own));
   });
 }
 

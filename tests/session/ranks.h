@@ -8,8 +8,10 @@
 #include <tuple>
 #include <vector>
 
+#include "gradientflow/observe/logger.h"
 #include "gradientflow/session.h"
 #include "tests/device/fake_device.h"
+#include "tests/rdma/fake_verbs.h"
 
 // Ranks as threads, each with a session of its own.
 namespace gradientflow::testing {
@@ -28,6 +30,9 @@ enum class Over {
   kSomeDevices,
   // Like kDevices, with (fake) NCCL.
   kNccl,
+  // Like kRdma, on fake cards, with every rank's pool on a fake device that the
+  // cards may reach.
+  kRdmaDevices,
 };
 inline constexpr Over kEverywhere[] = {Over::kMemory, Over::kMessages,
                                        Over::kTcp, Over::kMixed, Over::kRdma};
@@ -43,6 +48,13 @@ struct Job {
   std::vector<TensorSpec> tensors;
   // Devices may be given weights in the test's own memory.
   bool weights_on_host = false;
+  // For kRdmaDevices: the ways in which a card may reach a device, and whether
+  // the device can wait for what cards have written to it.
+  bool dma_buf = true;
+  bool peermem = false;
+  bool flushes = true;
+  // Replaces a rank's log; may be empty.
+  std::function<std::unique_ptr<Logger>(int rank)> logger;
   // Makes one rank's settings or tensors differ; may be empty.
   std::function<void(int rank, Options*, std::vector<TensorSpec>*)> adapt;
 
@@ -65,6 +77,10 @@ Status ZeroAndWait(GradientSession& session);
 
 // Within a body: the device of the thread's rank; null if it has none.
 FakeDevice* DeviceOfThisRank();
+
+// Within a body: the fake cards of all ranks, as of host 0; null if there are
+// none.
+FakeVerbs* CardsOfRanks();
 
 // The same for jobs that may fail to open.
 using Opened = Result<std::unique_ptr<GradientSession>>;

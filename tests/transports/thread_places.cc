@@ -16,7 +16,7 @@ namespace gradientflow::testing {
 namespace {
 
 constexpr std::size_t kAlignment = 4096;
-// Of memory that is reached without having been registered.
+// The key of memory that is reached without having been registered.
 constexpr std::uint32_t kAnyKey = 1;
 constexpr std::uint64_t kFirstAddress = std::uint64_t{0xADD} << 32;
 
@@ -81,7 +81,8 @@ PlacesNetwork::PlacesNetwork(int size, std::size_t slot_bytes,
     : size_(size),
       random_(seed),
       lanes_(static_cast<std::size_t>(size) * static_cast<std::size_t>(size)),
-      regions_(static_cast<std::size_t>(size)) {
+      regions_(static_cast<std::size_t>(size)),
+      held_(static_cast<std::size_t>(size)) {
   for (int r = 0; r < size; ++r) {
     ranks_.push_back(std::make_unique<ThreadPlaces>(*this, r, slot_bytes));
   }
@@ -151,6 +152,17 @@ std::byte* PlacesNetwork::At(int rank, RemotePlace there, std::size_t bytes) {
   return nullptr;
 }
 
+void PlacesNetwork::Write(int rank, std::byte* to,
+                          const ConstBufferView& piece) {
+  const Region* const region = Find(rank, to, piece.bytes);
+  if (region == nullptr || !region->of_device) {
+    std::memcpy(to, piece.data, piece.bytes);
+    return;
+  }
+  held_[static_cast<std::size_t>(rank)].push_back(
+      {to, {piece.data, piece.data + piece.bytes}});
+}
+
 void PlacesNetwork::Deliver(int from, int to, const Flight& flight) {
   std::size_t bytes = 0;
   for (const ConstBufferView& piece : flight.pieces) {
@@ -168,7 +180,7 @@ void PlacesNetwork::Deliver(int from, int to, const Flight& flight) {
                         ", outside of its memory"));
   }
   for (const ConstBufferView& piece : flight.pieces) {
-    if (piece.bytes > 0) std::memcpy(at, piece.data, piece.bytes);
+    if (piece.bytes > 0) Write(to, at, piece);
     at += piece.bytes;
   }
   places(to).inbox_.push_back({from, flight.notice});
@@ -199,6 +211,11 @@ void ThreadPlaces::Free(BufferView memory) {
     return block.get() + kAlignment >= memory.data &&
            block.get() <= memory.data;
   });
+}
+
+Status ThreadPlaces::Lend(BufferView memory) {
+  Register(memory.data, memory.bytes);
+  return Status();
 }
 
 RemotePlace ThreadPlaces::SlotsOf(int peer) const {
@@ -242,7 +259,15 @@ void ThreadPlaces::Put(int peer, std::span<const ConstBufferView> pieces,
   lane.flights.push_back(flight);
   counts_.waiting = std::max(counts_.waiting, ++lane.untold);
   ++counts_.puts;
-  for (const ConstBufferView& piece : pieces) counts_.bytes += piece.bytes;
+  for (const ConstBufferView& piece : pieces) {
+    counts_.bytes += piece.bytes;
+    if (piece.bytes == 0) continue;
+    const PlacesNetwork::Region* region =
+        network_.Find(rank_, piece.data, piece.bytes);
+    if (region == nullptr) continue;
+    if (region->data == slots_.data) counts_.from_slots += piece.bytes;
+    if (region->of_device) counts_.from_device += piece.bytes;
+  }
 }
 
 void ThreadPlaces::ReachAll() {
@@ -250,12 +275,29 @@ void ThreadPlaces::ReachAll() {
   reaches_all_ = true;
 }
 
-void ThreadPlaces::Register(void* data, std::size_t bytes) {
+Result<std::string> ThreadPlaces::Attach(const DeviceBuffer& buffer) {
+  if (buffer.dma_buf < 0) {
+    return Status(StatusCode::kUnavailable, buffer.no_dma_buf);
+  }
+  Register(buffer.memory.data, buffer.memory.bytes, /*of_device=*/true);
+  return std::string("dma-buf");
+}
+
+void ThreadPlaces::Flush() {
+  const std::lock_guard lock(network_.mutex_);
+  auto& held = network_.held_[static_cast<std::size_t>(rank_)];
+  for (const PlacesNetwork::Held& write : held) {
+    std::copy(write.bytes.begin(), write.bytes.end(), write.to);
+  }
+  held.clear();
+}
+
+void ThreadPlaces::Register(void* data, std::size_t bytes, bool of_device) {
   const std::lock_guard lock(network_.mutex_);
   const std::uint32_t key = network_.next_key_++;
   network_.regions_[static_cast<std::size_t>(rank_)].push_back(
       {static_cast<std::byte*>(data), bytes,
-       kFirstAddress + (std::uint64_t{key} << 36), key});
+       kFirstAddress + (std::uint64_t{key} << 36), key, of_device});
 }
 
 void ThreadPlaces::Deregister(const void* data) {
@@ -273,6 +315,11 @@ void ThreadPlaces::Deregister(const void* data) {
       network_.Wrong(StrCat("rank ", rank_, " takes back memory that is lent"));
     }
   };
+  std::erase_if(network_.held_[static_cast<std::size_t>(rank_)],
+                [&](const PlacesNetwork::Held& write) {
+                  return write.to >= region->data &&
+                         write.to < region->data + region->bytes;
+                });
   for (int peer = 0; peer < network_.size_; ++peer) {
     const PlacesNetwork::Lane& lane = network_.LaneOf(rank_, peer);
     for (std::size_t i = lane.next; i < lane.flights.size(); ++i) {

@@ -70,6 +70,12 @@ class PlacesNetwork {
     std::size_t bytes = 0;
     std::uint64_t address = 0;
     std::uint32_t key = 0;
+    bool of_device = false;
+  };
+  // What has come for a device and is not visible there yet.
+  struct Held {
+    std::byte* to = nullptr;
+    std::vector<std::byte> bytes;
   };
   // All below REQUIRE mutex_.
   std::size_t Index(int from, int to) const {
@@ -82,6 +88,7 @@ class PlacesNetwork {
   const Region* Find(int rank, const void* data, std::size_t bytes) const;
   // Where `bytes` from `there` on are, or null.
   std::byte* At(int rank, RemotePlace there, std::size_t bytes);
+  void Write(int rank, std::byte* to, const ConstBufferView& piece);
   void Wrong(const std::string& what);
 
   const int size_;
@@ -90,6 +97,7 @@ class PlacesNetwork {
   std::string error_;
   std::vector<Lane> lanes_;
   std::vector<std::vector<Region>> regions_;  // By rank.
+  std::vector<std::vector<Held>> held_;       // By rank.
   std::uint32_t next_key_ = 0x5eed;
   std::vector<std::unique_ptr<ThreadPlaces>> ranks_;
 };
@@ -97,7 +105,7 @@ class PlacesNetwork {
 // One rank's end. Only the thread of the rank uses it.
 class ThreadPlaces final : public RemotePlaces {
  public:
-  // Of this rank, since the beginning.
+  // What this rank has done since the beginning.
   struct Counts {
     std::uint64_t puts = 0;
     std::uint64_t bytes = 0;
@@ -105,6 +113,8 @@ class ThreadPlaces final : public RemotePlaces {
     std::uint64_t done = 0;      // Puts whose Done has run.
     std::uint64_t messages = 0;  // That its links were given.
     std::size_t waiting = 0;     // Most notices for one peer that did not know.
+    std::uint64_t from_slots = 0;   // Bytes put from slots,
+    std::uint64_t from_device = 0;  // and from memory that was attached.
   };
 
   ThreadPlaces(PlacesNetwork& network, int rank, std::size_t slot_bytes);
@@ -114,6 +124,11 @@ class ThreadPlaces final : public RemotePlaces {
   RemotePlace SlotsOf(int peer) const override;
   Result<BufferView> Allocate(std::size_t bytes) override;
   void Free(BufferView memory) override;
+  Status Lend(BufferView memory) override;
+  void Withdraw(BufferView memory) override { Deregister(memory.data); }
+  // What is written there is not there before Flush().
+  Result<std::string> Attach(const DeviceBuffer& buffer) override;
+  void Detach(const std::byte* data) override { Deregister(data); }
   bool Reaches(const void* data, std::size_t bytes) const override;
   RemotePlace NameOf(const void* data) const override;
   void Put(int peer, std::span<const ConstBufferView> pieces, RemotePlace there,
@@ -122,8 +137,10 @@ class ThreadPlaces final : public RemotePlaces {
   // All memory of this rank is reached from now on.
   void ReachAll();
   // Memory that the network reaches from now on, and no more.
-  void Register(void* data, std::size_t bytes);
+  void Register(void* data, std::size_t bytes, bool of_device = false);
   void Deregister(const void* data);
+  // What was written to memory that was attached becomes visible. Thread-safe.
+  void Flush();
 
   const Counts& counts() const { return counts_; }
 

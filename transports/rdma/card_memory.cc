@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -86,13 +87,10 @@ Result<Registration> Registration::Make(const VerbsApi& verbs, ibv_pd* pd,
     access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
              IBV_ACCESS_RELAXED_ORDERING;
   }
-  Registration made;
-  made.verbs_ = &verbs;
-  made.memory_ = memory;
-  made.mr_ =
+  ibv_mr* const mr =
       verbs.reg_mr(pd, memory.data, memory.bytes,
                    reinterpret_cast<std::uintptr_t>(memory.data), access);
-  if (made.mr_ != nullptr) return made;
+  if (mr != nullptr) return Registration(verbs, mr, memory);
   const int error = errno;
   const std::string why = StrCat("cannot register ", memory.bytes, " bytes of ",
                                  what, " for RDMA: ", std::strerror(error));
@@ -113,13 +111,6 @@ Registration& Registration::operator=(Registration&& other) noexcept {
   return *this;
 }
 
-bool Registration::Covers(const void* data, std::size_t bytes) const {
-  const auto begin = reinterpret_cast<std::uintptr_t>(memory_.data);
-  const auto at = reinterpret_cast<std::uintptr_t>(data);
-  return at >= begin && at - begin <= memory_.bytes &&
-         bytes <= memory_.bytes - (at - begin);
-}
-
 Status CardReach::Add(const VerbsApi& verbs, ibv_pd* pd, BufferView memory,
                       const std::string& what) {
   auto made =
@@ -127,6 +118,15 @@ Status CardReach::Add(const VerbsApi& verbs, ibv_pd* pd, BufferView memory,
   if (!made.ok()) return made.status();
   registrations_.push_back(std::move(made).value());
   return Status();
+}
+
+Result<std::string> CardReach::AddDevice(const VerbsApi& verbs, ibv_pd* pd,
+                                         const DeviceBuffer& buffer) {
+  std::string way;
+  auto made = Registration::MakeOfDevice(verbs, pd, buffer, &way);
+  if (!made.ok()) return made.status();
+  registrations_.push_back(std::move(made).value());
+  return way;
 }
 
 void CardReach::Remove(const std::byte* data) {
@@ -162,12 +162,24 @@ Result<CardSlots> CardSlots::Make(const VerbsApi& verbs, ibv_pd* pd, int slots,
   return made;
 }
 
-CardSlots::Slot CardSlots::Take() {
+bool CardSlots::HasFor(const void* who) const {
+  const auto at = std::find(waiting_.begin(), waiting_.end(), who);
+  return free_.size() > static_cast<std::size_t>(at - waiting_.begin());
+}
+
+std::optional<CardSlots::Slot> CardSlots::Take(const void* who) {
+  if (!HasFor(who)) {
+    const bool waits =
+        std::find(waiting_.begin(), waiting_.end(), who) != waiting_.end();
+    if (!waits) waiting_.push_back(who);
+    return std::nullopt;
+  }
+  Leave(who);
   const int index = free_.back();
   free_.pop_back();
   const Registration& of = registrations_[static_cast<std::size_t>(index)];
-  return {memory_.data() + static_cast<std::size_t>(index) * slot_bytes_,
-          of.local_key(), of.remote_key(), index};
+  return Slot{memory_.data() + static_cast<std::size_t>(index) * slot_bytes_,
+              of.local_key(), of.remote_key(), index};
 }
 
 }  // namespace gradientflow

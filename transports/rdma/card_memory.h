@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "gradientflow/base/buffer.h"
 #include "gradientflow/base/status.h"
 #include "transports/rdma/verbs_api.h"
+#include "transports/remote_places.h"
 
 // Memory that the network card reads and writes by itself. It has to be
 // registered, which pins its pages and gives it two keys: one to be named in
@@ -49,18 +51,32 @@ class Registration {
   static Result<Registration> Make(const VerbsApi& verbs, ibv_pd* pd,
                                    BufferView memory, CardRights rights,
                                    const std::string& what);
+  // The same for memory of an accelerator, to which peers may write. *way gets
+  // how: by its dma-buf, or by its address, which works if the accelerator's
+  // driver gives the kernel the pages behind it. kUnavailable says for both why
+  // not, and what may be done about it. (device_registration.cc)
+  static Result<Registration> MakeOfDevice(const VerbsApi& verbs, ibv_pd* pd,
+                                           const DeviceBuffer& buffer,
+                                           std::string* way);
   Registration() = default;
   ~Registration();
   Registration(Registration&& other) noexcept { *this = std::move(other); }
   Registration& operator=(Registration&& other) noexcept;
 
   bool valid() const { return mr_ != nullptr; }
-  bool Covers(const void* data, std::size_t bytes) const;
+  bool Covers(const void* data, std::size_t bytes) const {
+    const auto begin = reinterpret_cast<std::uintptr_t>(memory_.data);
+    const auto at = reinterpret_cast<std::uintptr_t>(data);
+    return at >= begin && at - begin <= memory_.bytes &&
+           bytes <= memory_.bytes - (at - begin);
+  }
   std::uint32_t local_key() const { return mr_->lkey; }
   std::uint32_t remote_key() const { return mr_->rkey; }
   const std::byte* data() const { return memory_.data; }
 
  private:
+  Registration(const VerbsApi& verbs, ibv_mr* mr, BufferView memory)
+      : verbs_(&verbs), mr_(mr), memory_(memory) {}
   const VerbsApi* verbs_ = nullptr;
   ibv_mr* mr_ = nullptr;
   BufferView memory_;
@@ -72,6 +88,9 @@ class CardReach {
   // Registers memory, for peers to write to. It stays so until Remove().
   Status Add(const VerbsApi& verbs, ibv_pd* pd, BufferView memory,
              const std::string& what);
+  // The same for memory of an accelerator; returns how it is registered.
+  Result<std::string> AddDevice(const VerbsApi& verbs, ibv_pd* pd,
+                                const DeviceBuffer& buffer);
   void Remove(const std::byte* data);
   // Null if the card does not reach all of it by one registration.
   const Registration* Find(const void* data, std::size_t bytes) const;
@@ -83,6 +102,9 @@ class CardReach {
 // Slots of equal size, for what has to be copied because it lies in memory that
 // the card does not reach. Each slot has a registration, and so keys, of its
 // own: a peer that may write to one cannot reach the others.
+//
+// Links that want more slots than there are get them in turn, one at a time, so
+// that none keeps all of them for its long messages.
 // NOT thread-safe.
 class CardSlots {
  public:
@@ -97,9 +119,15 @@ class CardSlots {
                                 std::size_t slot_bytes, CardRights rights,
                                 const std::string& what);
 
-  bool empty() const { return free_.empty(); }
   std::size_t slot_bytes() const { return slot_bytes_; }
-  Slot Take();  // REQUIRES !empty().
+  // Whether Take() gives `who` a slot now: there are more free ones than others
+  // that come first.
+  bool HasFor(const void* who) const;
+  // Returns a slot, or lets `who` wait for its turn to try once more.
+  std::optional<Slot> Take(const void* who);
+  // `who` does not wait any more. To be called by all who wait and then cannot
+  // take a slot for another reason, or close: others wait behind them.
+  void Leave(const void* who) { std::erase(waiting_, who); }
   void Give(int index) { free_.push_back(index); }
 
  private:
@@ -107,6 +135,7 @@ class CardSlots {
   std::size_t slot_bytes_ = 0;
   std::vector<Registration> registrations_;
   std::vector<int> free_;
+  std::vector<const void*> waiting_;  // Whose turn is next comes first.
 };
 
 }  // namespace gradientflow

@@ -40,6 +40,10 @@ struct Candidate {
 // Why a port cannot be used, or nothing.
 std::string Problem(const RdmaPort& port) {
   if (!port.active) return StrCat("is ", port.state);
+  if (port.max_message_bytes < kLeastMessageBytes) {
+    return StrCat("writes at most ", port.max_message_bytes,
+                  " bytes at once, expected ", kLeastMessageBytes);
+  }
   if (std::none_of(port.gids.begin(), port.gids.end(),
                    [&](const RdmaGid& gid) { return IsUsable(port, gid); })) {
     return "has no address that other hosts reach";

@@ -132,6 +132,7 @@ int OpenDevice::ReadPorts(std::vector<RdmaPort>* ports) {
     port.mtu = BytesOf(seen.active_mtu);
     port.gbps = RateOf(seen);
     port.lid = seen.lid;
+    port.max_message_bytes = seen.max_msg_sz;
     gids_ += static_cast<std::size_t>(std::max(seen.gid_tbl_len, 0));
     ports->push_back(std::move(port));
   }

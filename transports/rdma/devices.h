@@ -31,6 +31,9 @@ struct RdmaGid {
 // "IB", "RoCE v1" or "RoCE v2".
 const char* Name(ibv_gid_type type);
 
+// Room for each placed message, and for all that is written from a slot.
+inline constexpr std::size_t kLeastMessageBytes = std::size_t{2} << 20;
+
 struct RdmaPort {
   int number = 1;
   bool active = false;
@@ -39,6 +42,9 @@ struct RdmaPort {
   int mtu = 0;            // In bytes.
   double gbps = 0;        // 0 if the port does not say.
   std::uint16_t lid = 0;
+  // What the port writes at once. At least kLeastMessageBytes, or it is not
+  // used.
+  std::size_t max_message_bytes = std::size_t{1} << 30;
   std::vector<RdmaGid> gids;
 };
 

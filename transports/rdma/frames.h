@@ -83,7 +83,7 @@ struct RailFrame {
   enum class Kind : std::uint8_t { kOffer = 1, kReady, kPassed, kFailed };
   Kind kind = Kind::kOffer;
   std::string text;  // The device; or what is wrong, for kFailed.
-  // Of a kOffer only:
+  // In a kOffer only:
   RdmaAddress address;        // Its GID is one of these:
   std::vector<RdmaGid> gids;  // At most kMostGids.
   bool ethernet = true;

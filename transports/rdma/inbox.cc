@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -13,7 +14,8 @@ namespace {
 // Credits go with whatever is written. If nothing is, they go alone when half
 // of the ring is free.
 constexpr int kMostOwedCredits = kRingSlots / 2;
-// The largest write of all devices is at least this.
+// What a grant has room for. The writer divides it into what its device writes
+// at once.
 constexpr std::uint64_t kMostGranted = std::uint64_t{1} << 30;
 
 }  // namespace
@@ -113,6 +115,7 @@ void Inbox::GiveGrants(int index) {
   while (lane.granted < payload && lane.count < kGrantsPerLane) {
     if (args_.pair->room() == 0) {
       to_push_ = needs_room_ = true;
+      args_.rail->landings().Leave(this);
       return;
     }
     std::byte* const there = lane.landing + lane.granted;
@@ -120,17 +123,18 @@ void Inbox::GiveGrants(int index) {
     const Registration* const reached =
         args_.rail->reach().Find(lane.landing, payload);
     CardSlots& slots = args_.rail->landings();
-    if (reached == nullptr && slots.empty()) {
-      to_push_ = needs_slot_ = true;
-      return;
-    }
     Given given;
     RemotePlace place;
     if (reached != nullptr) {
       given.bytes = static_cast<std::uint32_t>(std::min(left, kMostGranted));
       place = {reinterpret_cast<std::uintptr_t>(there), reached->remote_key()};
     } else {
-      given.slot = slots.Take();
+      const std::optional<CardSlots::Slot> slot = slots.Take(this);
+      if (!slot) {
+        to_push_ = needs_slot_ = true;
+        return;
+      }
+      given.slot = *slot;
       given.bytes = static_cast<std::uint32_t>(
           std::min<std::uint64_t>(left, slots.slot_bytes()));
       place = {reinterpret_cast<std::uintptr_t>(given.slot.data),
@@ -180,7 +184,12 @@ Status Inbox::OnPiece(int index) {
   }
   lane.arrived += given.bytes;
   if (lane.arrived < lane.header.payload_bytes) {
-    GiveGrants(index);
+    // If lanes wait for slots, this one has its turn with them.
+    if (needs_slot_ && given.slot.index >= 0) {
+      to_push_ = true;
+    } else {
+      GiveGrants(index);
+    }
     return Status();
   }
   lane.in_message = false;
@@ -214,7 +223,10 @@ Status Inbox::TakeHeld(int index, bool* moved) {
 Status Inbox::Push(bool* moved) {
   if (!to_push_ || closed_) return Status();
   to_push_ = needs_room_ = needs_slot_ = false;
-  for (int index = 0; index < kRdmaLanes && !closed_; ++index) {
+  // Each lane comes first in turn, for the same reason as each link does.
+  first_lane_ = (first_lane_ + 1) % kRdmaLanes;
+  for (int i = 0; i < kRdmaLanes && !closed_; ++i) {
+    const int index = (first_lane_ + i) % kRdmaLanes;
     Lane& lane = lanes_[static_cast<std::size_t>(index)];
     if (!lane.held.empty()) GF_RETURN_IF_ERROR(TakeHeld(index, moved));
     if (!closed_ && lane.in_message) GiveGrants(index);
@@ -238,7 +250,7 @@ Status Inbox::Push(bool* moved) {
 
 bool Inbox::CanMove() const {
   return to_push_ && !closed_ && !(needs_room_ && args_.pair->room() == 0) &&
-         !(needs_slot_ && args_.rail->landings().empty());
+         !(needs_slot_ && !args_.rail->landings().HasFor(this));
 }
 
 bool Inbox::InMessage() const {
@@ -252,6 +264,7 @@ void Inbox::Close() {
 }
 
 void Inbox::GiveBackSlots() {
+  args_.rail->landings().Leave(this);
   for (Lane& lane : lanes_) {
     for (; lane.count > 0; --lane.count) {
       const Given& given = lane.given[static_cast<std::size_t>(lane.first)];

@@ -93,7 +93,8 @@ class Inbox {
   RemotePlace peer_grants_;
   std::array<Lane, kRdmaLanes> lanes_;
   std::uint64_t frames_ = 0;
-  int held_ = 0;  // Frames, in all lanes.
+  int held_ = 0;        // Frames, in all lanes.
+  int first_lane_ = 0;  // Who comes first in Push().
   bool to_push_ = false;
   bool needs_slot_ = false;
   bool needs_room_ = false;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -37,16 +38,18 @@ void Outbox::Send(int lane, const OutMessage& message) {
 
 void Outbox::Put(const std::array<ConstBufferView, 2>& pieces,
                  RemotePlace there, std::uint32_t notice, Done done) {
+  if (puts_.empty() && args_.pair->room() >= kRequestsPerPiece) {
+    return WritePut({pieces, there, notice, done});
+  }
   puts_.push_back({pieces, there, notice, done});
   ++queued_;
-  to_push_ = true;
-  PushPuts();
+  to_push_ = needs_room_ = true;
 }
 
 bool Outbox::CanMove() const {
   if (!done_.empty() || !put_done_.empty()) return true;
   return to_push_ && !(needs_room_ && args_.pair->room() < kRequestsPerPiece) &&
-         !(needs_slot_ && args_.rail->staging().empty());
+         !(needs_slot_ && !args_.rail->staging().HasFor(this));
 }
 
 bool Outbox::Push() {
@@ -72,28 +75,31 @@ bool Outbox::PushPuts() {
       needs_room_ = true;
       break;
     }
-    const Placed put = puts_.pop_front();
+    WritePut(puts_.pop_front());
     --queued_;
-    std::array<QueuePair::Piece, 2> pieces;
-    std::size_t bytes = 0;
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const ConstBufferView& from = put.pieces[i];
-      if (from.bytes == 0) continue;
-      const Registration* reached =
-          args_.rail->reach().Find(from.data, from.bytes);
-      assert(reached != nullptr);
-      pieces[i] = {from.data, from.bytes, reached->local_key()};
-      bytes += from.bytes;
-    }
-    ++args_.rail->stats().puts;
-    Immediate immediate;
-    immediate.kind = ImmediateKind::kPlaced;
-    immediate.notice = put.notice;
-    WriteData(pieces, bytes, put.there, true, Encode(immediate),
-              put.done.run == nullptr ? 0 : Remember(put.done, true));
     moved = true;
   }
   return moved;
+}
+
+void Outbox::WritePut(const Placed& put) {
+  std::array<QueuePair::Piece, 2> pieces;
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const ConstBufferView& from = put.pieces[i];
+    if (from.bytes == 0) continue;
+    const Registration* const reached =
+        args_.rail->reach().Find(from.data, from.bytes);
+    assert(reached != nullptr);
+    pieces[i] = {from.data, from.bytes, reached->local_key()};
+    bytes += from.bytes;
+  }
+  ++args_.rail->stats().puts;
+  Immediate immediate;
+  immediate.kind = ImmediateKind::kPlaced;
+  immediate.notice = put.notice;
+  WriteData(pieces, bytes, put.there, true, Encode(immediate),
+            put.done.run == nullptr ? 0 : Remember(put.done, true));
 }
 
 bool Outbox::PushLane(int index, std::size_t* budget) {
@@ -169,6 +175,7 @@ bool Outbox::PushPieces(int index, std::size_t* budget) {
     if (lane.grants.empty() || *budget == 0) return false;
     if (args_.pair->room() < kRequestsPerPiece) {
       needs_room_ = true;
+      args_.rail->staging().Leave(this);
       return false;
     }
     Granted& to = lane.grants.front();
@@ -185,7 +192,8 @@ bool Outbox::WritePiece(int index, Granted* to, std::size_t* copied) {
   Lane& lane = lanes_[static_cast<std::size_t>(index)];
   const OutMessage& message = lane.queue.front();
   const std::byte* from = message.payload.data + lane.sent;
-  std::size_t bytes = to->grant.bytes - to->written;
+  std::size_t bytes = std::min<std::size_t>(
+      to->grant.bytes - to->written, args_.rail->port().max_message_bytes);
   const Registration* const reached =
       args_.rail->reach().Find(message.payload.data, message.payload.bytes);
   std::uint32_t key = 0;
@@ -194,18 +202,18 @@ bool Outbox::WritePiece(int index, Granted* to, std::size_t* copied) {
     key = reached->local_key();
   } else {
     CardSlots& staging = args_.rail->staging();
-    if (staging.empty()) {
+    const std::optional<CardSlots::Slot> slot = staging.Take(this);
+    if (!slot) {
       needs_slot_ = true;
       return false;
     }
-    const CardSlots::Slot slot = staging.Take();
     bytes = std::min(bytes, staging.slot_bytes());
-    std::memcpy(slot.data, from, bytes);
-    from = slot.data;
-    key = slot.local_key;
-    slots_.push_back(slot.index);
+    std::memcpy(slot->data, from, bytes);
+    from = slot->data;
+    key = slot->local_key;
+    slots_.push_back(slot->index);
     cookie =
-        static_cast<std::uint64_t>(slot.index) << kCookieBits | kSlotCookie;
+        static_cast<std::uint64_t>(slot->index) << kCookieBits | kSlotCookie;
   }
   const bool last = lane.sent + bytes == message.header.payload_bytes;
   if (last && reached == nullptr) done_.Add(message.done, 0, Status());
@@ -311,6 +319,7 @@ void Outbox::EndAll(const Status& why) {
   lent_.clear();
   free_lent_.clear();
   for (const int slot : slots_) args_.rail->staging().Give(slot);
+  args_.rail->staging().Leave(this);
   slots_.clear();
   queued_ = 0;
   to_push_ = false;

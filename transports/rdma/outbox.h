@@ -100,6 +100,7 @@ class Outbox {
 
   bool PushLane(int index, std::size_t* budget);
   bool PushPuts();
+  void WritePut(const Placed& put);
   void WriteFrame(int lane, const OutMessage& message);
   // Returns whether all of the first message has been written.
   bool PushPieces(int index, std::size_t* budget);

@@ -227,6 +227,11 @@ void QueuePair::Flush() {
   }
 }
 
+std::uint32_t QueuePair::IndexOf(const ibv_wc& completion) {
+  return static_cast<std::uint32_t>((completion.wr_id & ~kReceiveBit) >>
+                                    kIndexShift);
+}
+
 void QueuePair::OnCompletion(const ibv_wc& completion) {
   if (broken_) return;
   // Only the first error has a cause. Work requests behind it are flushed.

@@ -88,6 +88,8 @@ class QueuePair {
   bool idle() const { return written_ == completed_; }
 
   // From the rail.
+  // The index of the pair that a completion is of; see Rail::Add().
+  static std::uint32_t IndexOf(const ibv_wc& completion);
   void OnCompletion(const ibv_wc& completion);
   void Break(const Status& why);
   bool Is(const ibv_qp* pair) const { return pair == pair_; }

@@ -23,8 +23,6 @@ constexpr int kTakenPerPoll = 64;
 // What a rank copies at a time, and how much of it may be under way.
 constexpr int kSlots = 16;
 constexpr std::size_t kSlotBytes = std::size_t{256} << 10;
-constexpr int kIndexShift = 32;
-constexpr std::uint32_t kIndexMask = 0x7FFFFFFF;
 // Events are acknowledged by the batch, since that takes a lock.
 constexpr unsigned kAcknowledgedAtOnce = 32;
 enum : std::uint64_t { kChannelCookie = 0, kAsyncCookie = 1 };
@@ -81,6 +79,9 @@ Status Rail::Init() {
   ibv_device* const device = Find(devices, count, args_.choice.device);
   if (device != nullptr) context_ = verbs.open_device(device);
   const int error = device != nullptr ? errno : ENODEV;
+  if (device != nullptr) {
+    retries_ = RetryCounter(device->ibdev_path, port().number);
+  }
   verbs.free_device_list(devices);
   if (context_ == nullptr) return Failure("the device cannot be opened", error);
   Register(context_->cmd_fd);
@@ -161,6 +162,11 @@ void Rail::Remove(std::uint32_t index) {
   if (--live_ == 0) Stop();
 }
 
+RemoteWrites Rail::Count() {
+  return {stats_.data_writes, stats_.control_writes, stats_.bytes,
+          retries_.Total()};
+}
+
 bool Rail::IsFirst(const QueuePair* pair) const {
   for (const QueuePair* other : pairs_) {
     if (other != nullptr) return other == pair;
@@ -203,8 +209,7 @@ void Rail::Flush() {
 }
 
 void Rail::Dispatch(const ibv_wc& completion) {
-  const std::size_t index =
-      static_cast<std::uint32_t>(completion.wr_id >> kIndexShift) & kIndexMask;
+  const std::size_t index = QueuePair::IndexOf(completion);
   if (index < pairs_.size() && pairs_[index] != nullptr) {
     pairs_[index]->OnCompletion(completion);
   }
@@ -275,8 +280,8 @@ void Rail::OnAsyncEvent(ibv_event_type type, const ibv_qp* pair, int port) {
   }
 }
 
-// Of a port's addresses, some may go that no connection uses: temporary ones of
-// IPv6 do so every day.
+// Addresses of a port may go that no connection uses: temporary ones of IPv6 do
+// so every day.
 void Rail::BreakWithoutAddress(const std::string& why) {
   RdmaPort now;  // Without any address, if the device does not answer.
   if (const auto devices = ListRdmaDevices(verbs()); devices.ok()) {

@@ -9,7 +9,9 @@
 #include "transports/poller.h"
 #include "transports/rdma/card_memory.h"
 #include "transports/rdma/choose.h"
+#include "transports/rdma/retry_counter.h"
 #include "transports/rdma/verbs_api.h"
+#include "transports/remote_writes.h"
 
 namespace gradientflow {
 
@@ -47,7 +49,7 @@ struct RailArgs {
 //
 // Registered memory belongs to its protection domain. NOT thread-safe: driven
 // by the thread that drives the fabric.
-class Rail final : private Poller::Target {
+class Rail final : public WriteCounter, private Poller::Target {
  public:
   // Opens the device. Errors name it and say what to do about them.
   static Result<std::shared_ptr<Rail>> Open(RailArgs args);
@@ -68,6 +70,7 @@ class Rail final : private Poller::Target {
   // "mlx5_0:1"
   const std::string& name() const { return name_; }
   RdmaStats& stats() { return stats_; }
+  RemoteWrites Count() override;
 
   // What the card reaches of the memory that others own.
   CardReach& reach() { return reach_; }
@@ -110,6 +113,7 @@ class Rail final : private Poller::Target {
   const RailArgs args_;
   std::string name_;
   RdmaStats stats_;
+  RetryCounter retries_;
   ibv_context* context_ = nullptr;
   ibv_pd* pd_ = nullptr;
   ibv_comp_channel* channel_ = nullptr;

@@ -27,7 +27,7 @@
 namespace gradientflow {
 namespace {
 
-// Of the poller, while links are set up.
+// How long the poller may sleep while links are set up.
 constexpr std::chrono::milliseconds kNap(1);
 
 // Tells the links what their control links tell, which are made before them.
@@ -87,6 +87,7 @@ class RdmaEndpoint final : public Endpoint {
     return StrCat(rail_->name(), ": ", rail_->args().choice.why);
   }
   RemotePlaces* places() override { return places_.get(); }
+  WriteCounter* writes() override { return rail_.get(); }
 
  private:
   using RdmaLinks = std::vector<std::unique_ptr<RdmaLink>>;

@@ -255,12 +255,11 @@ Status RdmaLink::HandOn(const Header& header) {
 
 void RdmaLink::OnDown(int peer, const Status& why) {
   static_cast<void>(peer);
+  control_down_ = true;
   if (!adopted_) {
-    control_down_ = true;
     lost_ = why;
     return Reject(why);
   }
-  control_down_ = true;
   for (int i = 0; i < kMostLastPolls && !gone() && args_.rail->Poll(); ++i) {
   }
   if (!gone()) Fail(why);

@@ -56,7 +56,7 @@ Result<BufferView> RdmaPlaces::Allocate(std::size_t bytes) {
   const BufferView view = {memory.value().data(), memory.value().bytes(), {}};
   Rail& rail = *args_.rail;
   GF_RETURN_IF_ERROR(
-      rail.reach().Add(rail.verbs(), rail.pd(), view, "the gradient pool"));
+      rail.reach().Add(rail.verbs(), rail.pd(), view, "gradients"));
   allocated_.emplace(view.data, std::move(memory).value());
   return BufferView{view.data, bytes, {}};
 }
@@ -64,6 +64,24 @@ Result<BufferView> RdmaPlaces::Allocate(std::size_t bytes) {
 void RdmaPlaces::Free(BufferView memory) {
   args_.rail->reach().Remove(memory.data);
   allocated_.erase(memory.data);
+}
+
+Status RdmaPlaces::Lend(BufferView memory) {
+  Rail& rail = *args_.rail;
+  return rail.reach().Add(rail.verbs(), rail.pd(), memory, "the gradient pool");
+}
+
+void RdmaPlaces::Withdraw(BufferView memory) {
+  args_.rail->reach().Remove(memory.data);
+}
+
+Result<std::string> RdmaPlaces::Attach(const DeviceBuffer& buffer) {
+  Rail& rail = *args_.rail;
+  return rail.reach().AddDevice(rail.verbs(), rail.pd(), buffer);
+}
+
+void RdmaPlaces::Detach(const std::byte* data) {
+  args_.rail->reach().Remove(data);
 }
 
 bool RdmaPlaces::Reaches(const void* data, std::size_t bytes) const {

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,10 @@ class RdmaPlaces final : public RemotePlaces {
   RemotePlace SlotsOf(int peer) const override;
   Result<BufferView> Allocate(std::size_t bytes) override;
   void Free(BufferView memory) override;
+  Status Lend(BufferView memory) override;
+  void Withdraw(BufferView memory) override;
+  Result<std::string> Attach(const DeviceBuffer& buffer) override;
+  void Detach(const std::byte* data) override;
   bool Reaches(const void* data, std::size_t bytes) const override;
   RemotePlace NameOf(const void* data) const override;
   void Put(int peer, std::span<const ConstBufferView> pieces, RemotePlace there,

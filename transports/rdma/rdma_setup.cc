@@ -192,10 +192,13 @@ Status RdmaLink::OnOffer(const RailFrame& offer) {
 Status RdmaLink::Connect() {
   const Status connected = pair_->Connect(gid_, offer_.address);
   if (!connected.ok()) {
-    return Explain(
-        connected.code(),
-        StrCat(connected.message(), " (GID ", gid_.index, ", ", gid_.ToString(),
-               ", to ", offer_.address.gid.ToString(), ")"));
+    // It is this rank's device that says so.
+    return Status(connected.code(),
+                  StrCat("RDMA of rank ", args_.rank, " (", args_.rail->name(),
+                         ") to rank ", args_.peer, " (", address(),
+                         ") cannot begin: ", connected.message(), " (GID ",
+                         gid_.index, ", ", gid_.ToString(), ", to ",
+                         offer_.address.gid.ToString(), ")"));
   }
   connected_ = true;
   outbox_->SetPeer(offer_.ring);

@@ -4,6 +4,15 @@
 #include "gradientflow/collectives/allreduce/table.h"
 
 namespace gradientflow {
+namespace {
+
+Schedule Make(int rank, const CallShape& shape, std::size_t count) {
+  Schedule schedule = MakeTwoSync(rank, shape, count);
+  schedule.placing = shape.size;
+  return schedule;
+}
+
+}  // namespace
 
 // GPUDirect RDMA-Aware Allreduce (arXiv 1802.02326): the rounds of two_sync, in
 // which each rank writes its messages where they belong on the peer. So the
@@ -14,7 +23,7 @@ namespace gradientflow {
 // same without the handshakes that long messages need otherwise.
 constinit const CollectiveAlgorithm allreduce::kGdraa = {
     .name = "gdraa",
-    .make = &MakeTwoSync,
+    .make = &Make,
     .price = &TwoSyncPrice,
     .memory = CollectiveAlgorithm::Memory::kMustPlace,
     .stand_in = &allreduce::kTwoSync,

@@ -19,8 +19,11 @@ void AppendHalvingDoubling(const Group& group, Extent range, bool raw,
                            Schedule* schedule);
 Price HalvingDoublingPrice(const CallQuestion& question, double bytes);
 
-// Two rounds of messages among all ranks, of which each rank knows where they
-// land on its peers (Step::there).
+// Two rounds of messages, of which each member knows where they land on its
+// peers (Step::there). Leaves `range` rounded to the wire dtype and in its last
+// form, with the same bits on all members.
+void AppendTwoSync(const Group& group, Extent range, bool raw,
+                   Schedule* schedule);
 Schedule MakeTwoSync(int rank, const CallShape& shape, std::size_t count);
 Price TwoSyncPrice(const CallQuestion& question, double bytes);
 

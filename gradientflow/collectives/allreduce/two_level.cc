@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <map>
 #include <utility>
 #include <vector>
 
@@ -13,7 +12,7 @@ namespace {
 
 // How the ranks run the algorithm. Every rank computes the same plan.
 struct TwoLevelPlan {
-  std::vector<std::vector<int>> hosts;  // The ranks of each host, ascending.
+  std::vector<std::vector<int>> hosts;  // See RanksOfHosts().
   int rails = 1;    // Blocks; as many as the smallest host has ranks.
   int largest = 1;  // Number of ranks of the largest host.
   bool one_sided = false;
@@ -30,19 +29,32 @@ struct AcrossPrice {
 struct Rail {
   double bytes = 0;  // Of its block.
   std::size_t element_bytes = 4;
+  std::size_t placed_bytes = 0;  // What of it may be placed.
   // The same on all ranks, for all of them: see CallQuestion.
   CostModel together;
   CostModel alone;
 };
 
+// If some rank is alone on its host it brings an unscaled contribution, which
+// kReduceMany cannot mix with the scaled ones of one round.
+bool CanRun(const CollectiveAlgorithm* algorithm, const HostMap& map,
+            const Rail& rail) {
+  const bool sums_at_once =
+      algorithm == &allreduce::kOneRound || algorithm == &allreduce::kGdraa;
+  if (sums_at_once && map.smallest() == 1) return false;
+  if (algorithm == &allreduce::kGdraa &&
+      (rail.placed_bytes == 0 ||
+       rail.bytes > static_cast<double>(rail.placed_bytes))) {
+    return false;
+  }
+  return map.hosts() <= algorithm->max_ranks;
+}
+
 // The algorithm with the least price for a block on each of the rails, which
-// share their hosts' lines. While they work, the other ranks wait. If some rank
-// is alone on its host it brings an unscaled contribution, which kReduceMany
-// cannot mix with the scaled ones of one round.
+// share their hosts' lines. While they work, the other ranks wait.
 AcrossPrice CheapestAcross(const HostMap& map, const Rail& rail) {
   const int hosts = map.hosts();
   const int rails = map.smallest();
-  const bool any_alone = rails == 1;
   const double working = static_cast<double>(rails * hosts) / map.size();
   CallQuestion question;
   question.hosts = HostMap(hosts);
@@ -53,14 +65,12 @@ AcrossPrice CheapestAcross(const HostMap& map, const Rail& rail) {
   all.seconds_per_byte *= rails;
   question.model = {all, all};
   question.alone = CostModel{one, one};
+  question.all_place = rail.placed_bytes > 0;
   AcrossPrice best;
   for (const CollectiveAlgorithm* algorithm :
-       {&allreduce::kHalvingDoubling, &allreduce::kRing,
+       {&allreduce::kGdraa, &allreduce::kHalvingDoubling, &allreduce::kRing,
         &allreduce::kOneRound}) {
-    if (algorithm == &allreduce::kOneRound &&
-        (any_alone || hosts > algorithm->max_ranks)) {
-      continue;
-    }
+    if (!CanRun(algorithm, map, rail)) continue;
     const Price price = algorithm->price(question, rail.bytes);
     if (price.elapsed < best.price.elapsed * (1 - 1e-9) ||
         best.algorithm == nullptr) {
@@ -68,22 +78,6 @@ AcrossPrice CheapestAcross(const HostMap& map, const Rail& rail) {
     }
   }
   return best;
-}
-
-struct Place {
-  std::size_t host = 0;
-  int local = 0;  // Index among the ranks of the host.
-};
-
-Place PlaceOf(int rank, const TwoLevelPlan& plan) {
-  for (std::size_t h = 0; h < plan.hosts.size(); ++h) {
-    const auto& ranks = plan.hosts[h];
-    const auto at = std::find(ranks.begin(), ranks.end(), rank);
-    if (at != ranks.end()) {
-      return {h, static_cast<int>(at - ranks.begin())};
-    }
-  }
-  return {};
 }
 
 // Every rank of the host sends block l to the host's rank l, which sums it.
@@ -138,16 +132,17 @@ void AppendSpread(const Group& host, int rails, std::size_t count, bool settle,
 
 // `shares` says that the rails store their result in their host's shared memory
 // afterwards instead of sending it.
-void AppendAcross(const TwoLevelPlan& plan, Place place, bool shares,
+void AppendAcross(const TwoLevelPlan& plan, HostPlace place, bool shares,
                   std::size_t count, Schedule* schedule) {
-  Group rail;
-  rail.me = static_cast<int>(place.host);
-  for (const auto& ranks : plan.hosts) {
-    rail.members.push_back(ranks[static_cast<std::size_t>(place.local)]);
-  }
+  const Group rail = RailOf(place, plan.hosts);
   const Extent mine = BlockOf(count, plan.rails, place.local);
   const bool raw = plan.hosts[place.host].size() == 1;
-  if (plan.across == &allreduce::kOneRound) {
+  if (plan.across == &allreduce::kGdraa) {
+    AppendTwoSync(rail, mine, raw, schedule);
+    // Without elements there are no messages.
+    schedule->placing = mine.count > 0 ? rail.size() : 0;
+    schedule->placed_from = mine.begin;
+  } else if (plan.across == &allreduce::kOneRound) {
     AppendOneRound(rail, mine, {.raw = raw, .last = shares}, schedule);
   } else if (plan.across == &allreduce::kRing) {
     AppendRing(rail, mine, raw, schedule);
@@ -166,12 +161,7 @@ Step OneSided(Step::Kind kind, Slice dst) {
 TwoLevelPlan PlanTwoLevel(const CallShape& shape, std::size_t count) {
   const Topology& topology = shape.topology;
   TwoLevelPlan plan;
-  std::map<int, std::size_t> seen;
-  for (std::size_t r = 0; r < topology.host.size(); ++r) {
-    const auto [at, is_new] = seen.emplace(topology.host[r], plan.hosts.size());
-    if (is_new) plan.hosts.emplace_back();
-    plan.hosts[at->second].push_back(static_cast<int>(r));
-  }
+  plan.hosts = RanksOfHosts(topology);
   std::size_t smallest = topology.host.size();
   std::size_t largest = 0;
   for (const auto& ranks : plan.hosts) {
@@ -186,6 +176,7 @@ TwoLevelPlan PlanTwoLevel(const CallShape& shape, std::size_t count) {
     const auto bytes = static_cast<double>(block * shape.wire_element_bytes);
     plan.across = CheapestAcross(HostMap(shape.size, topology),
                                  {bytes, shape.wire_element_bytes,
+                                  plan.one_sided ? shape.placed_bytes : 0,
                                   shape.costs.together, shape.costs.alone})
                       .algorithm;
   }
@@ -207,7 +198,7 @@ Schedule Make(int rank, const CallShape& shape, std::size_t count) {
   Schedule schedule;
   schedule.multi_hop = true;
   if (count == 0) return schedule;
-  const Place place = PlaceOf(rank, plan);
+  const HostPlace place = PlaceOf(rank, plan.hosts);
   const Group host{plan.hosts[place.host], place.local};
   const bool on_rail = place.local < plan.rails;
   const bool alone = host.size() == 1;
@@ -241,11 +232,14 @@ Price PriceOf(const CallQuestion& question, double bytes) {
   const LinkModel& inside = question.model.inside;
   const double block = bytes / hosts.smallest();
   const double g = hosts.largest();
-  Price price =
-      CheapestAcross(hosts, {block, question.wire_element_bytes, question.model,
-                             question.alone.value_or(question.model)})
-          .price;
-  if (question.hosts_share_memory && hosts.largest() <= kMaxReduceParties) {
+  const bool one_sided =
+      question.hosts_share_memory && hosts.largest() <= kMaxReduceParties;
+  Price price = CheapestAcross(hosts, {block, question.wire_element_bytes,
+                                       one_sided ? question.placed_bytes : 0,
+                                       question.model,
+                                       question.alone.value_or(question.model)})
+                    .price;
+  if (one_sided) {
     price.Add(2, {0, 0, 0, g * block}, inside);
     return price;
   }

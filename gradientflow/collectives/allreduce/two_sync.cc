@@ -9,35 +9,44 @@
 
 namespace gradientflow {
 
-// In the first round every rank sends block b straight to rank b, which sums
-// the block in rank order. In the second round rank b rounds the sum once and
-// sends it to every rank. Rank r starts with rank r + 1, so that no two ranks
-// begin with the same peer.
-Schedule MakeTwoSync(int rank, const CallShape& shape, std::size_t count) {
-  const int size = shape.size;
-  Schedule schedule;
-  if (size == 1) return schedule;
-  const Group group = AllRanks(rank, size);
-  const auto block = [&](int b) { return Data(BlockOf(count, size, b)); };
-  const Slice mine = block(rank);
-  NeedScratch(mine.count * static_cast<std::size_t>(size - 1), &schedule);
+// In the first round every member sends block b straight to member b, which
+// sums the block in their order. In the second round member b rounds the sum
+// once and sends it to every member. Each starts with the one after itself, so
+// that no two begin with the same peer.
+void AppendTwoSync(const Group& group, Extent range, bool raw,
+                   Schedule* schedule) {
+  const int size = group.size();
+  if (size == 1) return;
+  const auto block = [&](int b) { return Data(SubBlock(range, size, b)); };
+  const Slice mine = block(group.me);
+  NeedScratch(mine.count * static_cast<std::size_t>(size - 1), schedule);
 
   std::vector<Step> collect;
   std::vector<Step> spread;
   for (int hop = 1; hop < size; ++hop) {
     const int to = group.Place(hop);
     const int from = group.Place(-hop);
+    collect.push_back(SendTo(group.Member(hop), block(to),
+                             LandingOf(group.me, to, block(to).count)));
     collect.push_back(
-        SendTo(to, block(to), LandingOf(rank, to, block(to).count)));
-    collect.push_back(Recv(from, LandingOf(from, rank, mine.count)));
-    spread.push_back(SendTo(to, mine, mine));
+        Recv(group.Member(-hop), LandingOf(from, group.me, mine.count)));
+    spread.push_back(SendTo(group.Member(hop), mine, mine));
     spread.back().settle = spread.back().last = hop == 1;
     spread.back().relay = hop > 1;
-    spread.push_back(Recv(from, block(from)));
+    spread.push_back(Recv(group.Member(-hop), block(from)));
   }
-  AppendReduceMany({size - 1, rank, mine}, mine, /*is_final=*/true, &collect);
-  AppendRound(std::move(collect), &schedule);
-  AppendRound(std::move(spread), &schedule);
+  const std::size_t messages = collect.size();
+  AppendReduceMany({size - 1, group.me, mine}, mine, /*is_final=*/true,
+                   &collect);
+  for (std::size_t i = messages; i < collect.size(); ++i) collect[i].raw &= raw;
+  AppendRound(std::move(collect), schedule);
+  AppendRound(std::move(spread), schedule);
+}
+
+Schedule MakeTwoSync(int rank, const CallShape& shape, std::size_t count) {
+  Schedule schedule;
+  AppendTwoSync(AllRanks(rank, shape.size), {0, count}, /*raw=*/true,
+                &schedule);
   return schedule;
 }
 

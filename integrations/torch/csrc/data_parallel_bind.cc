@@ -164,6 +164,12 @@ py::dict StatsOf(const DataParallel& model) {
   dict["nonfinite"] = stats.nonfinite != 0;
   dict["gradient_scale"] = stats.gradient_scale;
   dict["bucket_bytes"] = stats.bucket_bytes;
+  if (stats.rdma_data_writes + stats.rdma_control_writes > 0) {
+    dict["rdma_data_writes"] = stats.rdma_data_writes;
+    dict["rdma_control_writes"] = stats.rdma_control_writes;
+    dict["rdma_bytes"] = stats.rdma_bytes;
+    if (stats.rdma_retries >= 0) dict["rdma_retries"] = stats.rdma_retries;
+  }
   return dict;
 }
 

@@ -193,7 +193,8 @@ class DataParallel(torch.nn.Module):
     def stats(self) -> dict[str, Any]:
         """What the last step did on this rank: see ``gf_step_stats``.
 
-        ``chunk_elements`` is the size that was given or chosen.
+        ``chunk_elements`` is the size that was given or chosen. The entries
+        ``rdma_...`` are there if the step has used RDMA links.
         """
         return self._core.stats
 

@@ -1,0 +1,198 @@
+// placed_cost CALLS: makes small allreduces by placed messages among 8 ranks of
+// this thread, on fake devices. callgrind counts what rank 0 executes in them,
+// without what happens inside the devices; placed_cost_test.sh says how.
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gradientflow/base/clock.h"
+#include "gradientflow/base/done.h"
+#include "gradientflow/base/secret.h"
+#include "gradientflow/collectives/executor.h"
+#include "gradientflow/collectives/placed_layout.h"
+#include "kernels/kernels.h"
+#include "tests/rdma/fake_verbs.h"
+#include "transports/fabric.h"
+#include "transports/poller.h"
+#include "transports/rdma/rdma_endpoint.h"
+
+namespace gradientflow::testing {
+namespace {
+
+constexpr int kRanks = 8;
+constexpr std::size_t kElements = 16 * kRanks;
+
+// The functions of the devices. Rank 0 calls them by way of Devices::Call(), by
+// whose name callgrind knows where it must not count.
+VerbsApi real_api;
+bool counting = false;
+template <auto kMember>
+struct Devices;
+template <typename R, typename... Args, R (*VerbsApi::*kMember)(Args...)>
+struct Devices<kMember> {
+  [[gnu::noinline]] static R Call(Args... args) {
+    return (real_api.*kMember)(args...);
+  }
+  static R Enter(Args... args) {
+    return counting ? Call(args...) : (real_api.*kMember)(args...);
+  }
+};
+template <auto... kMembers>
+std::shared_ptr<const VerbsApi> Marked(const VerbsApi& api) {
+  real_api = api;
+  auto marked = std::make_shared<VerbsApi>(api);
+  ((marked.get()->*kMembers = Devices<kMembers>::Enter), ...);
+  return marked;
+}
+
+struct Rank {
+  std::unique_ptr<Endpoint> endpoint;
+  std::unique_ptr<Fabric> fabric;
+  std::unique_ptr<Executor> executor;
+  CollectiveCall call;
+  bool done = false;
+};
+
+class Job {
+ public:
+  Job() {
+    for (int r = 0; r < kRanks; ++r) Open(r);
+    std::vector<std::thread> threads;
+    for (int r = 0; r < kRanks; ++r) {
+      threads.emplace_back([this, r] { Connect(r); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (int r = 0; r < kRanks; ++r) Prepare(r);
+  }
+  ~Job() {
+    for (Rank& rank : ranks_) rank.executor.reset();
+    for (Rank& rank : ranks_) rank.fabric.reset();
+  }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  // Rank 0 has its turn whenever all others wait for it.
+  void Allreduce() {
+    for (Rank& rank : ranks_) rank.done = false;
+    for (int r = 1; r < kRanks; ++r) Start(At(r));
+    LetOthersMove();
+    counting = true;
+    CountedStart(At(0));
+    while (!At(0).done) {
+      counting = true;
+      CountedPoll(At(0));
+      counting = false;
+      LetOthersMove();
+    }
+    counting = false;
+    while (!AllDone()) LetOthersMove();
+  }
+
+ private:
+  Rank& At(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+
+  void Open(int r) {
+    const ExecutorOptions defaults;
+    TransportOptions options;
+    options.socket_ifname = "lo";
+    options.rank = r;
+    options.ranks = kRanks;
+    options.placed_slot_bytes = PlacedSlotBytes(kRanks, defaults.segment_bytes,
+                                                defaults.segments_in_flight);
+    options.placed_notices = PlacedNotices(kRanks, defaults.segment_bytes,
+                                           defaults.segments_in_flight);
+    const auto api =
+        r > 0 ? fake_.api(r)
+              : Marked<&VerbsApi::post_send, &VerbsApi::post_recv,
+                       &VerbsApi::poll_cq, &VerbsApi::req_notify_cq,
+                       &VerbsApi::get_cq_event, &VerbsApi::ack_cq_events>(
+                    *fake_.api(0));
+    At(r).endpoint = OpenRdma(options, api).value();
+    At(r).fabric = std::make_unique<Fabric>(r, kRanks, clock_,
+                                            std::move(Poller::Create()).value(),
+                                            FabricOptions());
+  }
+
+  void Connect(int r) {
+    ConnectArgs args;
+    args.rank = r;
+    args.size = kRanks;
+    for (const Rank& rank : ranks_) {
+      args.addresses.push_back(rank.endpoint->address());
+    }
+    args.secret = HmacSha256("4711", "");
+    args.clock = &clock_;
+    args.deadline = clock_.Now() + std::chrono::seconds(60);
+    args.poller = &At(r).fabric->poller();
+    args.events = At(r).fabric.get();
+    At(r).fabric->Connect(At(r).endpoint->Connect(args).value());
+  }
+
+  void Prepare(int r) {
+    Rank& rank = At(r);
+    CallGroup group;
+    group.rank = r;
+    group.size = kRanks;
+    group.all_place = true;
+    for (int host = 0; host < kRanks; ++host) {
+      group.topology.host.push_back(host);
+    }
+    RemotePlaces* const places = rank.endpoint->places();
+    rank.executor = std::make_unique<Executor>(
+        ExecutorArgs{rank.fabric.get(), nullptr, &kernels::CpuKernels(),
+                     &clock_, nullptr, nullptr, places},
+        group, TypicalCostModels(), ExecutorOptions());
+    rank.call.output = places->Allocate(kElements * sizeof(float)).value().data;
+    rank.call.count = kElements;
+    rank.call.algorithm = &allreduce::kGdraa;
+  }
+
+  static void Start(Rank& rank) {
+    rank.executor->Start(rank.call, {[](void* self, std::uint64_t,
+                                        std::uint32_t, const Status& status) {
+                                       if (!status.ok()) std::abort();
+                                       *static_cast<bool*>(self) = true;
+                                     },
+                                     &rank.done, 0});
+  }
+  // By these names callgrind knows where it must count.
+  [[gnu::noinline]] static void CountedStart(Rank& rank) { Start(rank); }
+  [[gnu::noinline]] static void CountedPoll(Rank& rank) {
+    rank.executor->Poll();
+  }
+
+  void LetOthersMove() {
+    bool moved = true;
+    while (std::exchange(moved, false)) {
+      for (int r = 1; r < kRanks; ++r) moved |= At(r).executor->Poll();
+    }
+  }
+  bool AllDone() const {
+    for (const Rank& rank : ranks_) {
+      if (!rank.done) return false;
+    }
+    return true;
+  }
+
+  const SteadyClock clock_;
+  FakeVerbs fake_{kRanks};
+  std::array<Rank, kRanks> ranks_;
+};
+
+}  // namespace
+}  // namespace gradientflow::testing
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  gradientflow::testing::Job job;
+  for (int i = std::atoi(argv[1]); i > 0; --i) job.Allreduce();
+  std::puts("done");
+  return 0;
+}

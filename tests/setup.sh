@@ -14,7 +14,7 @@ GF_PACKAGES=(
   g++ binutils git python3 iproute2 cmake pkgconf
   clang libclang-rt-dev clang-format-14 clang-tidy-14 shellcheck
   googletest libbenchmark-dev libhwy-dev libcli11-dev nlohmann-json3-dev
-  libsodium-dev libibverbs-dev
+  libsodium-dev libibverbs-dev libeigen3-dev
 )
 
 _gf_missing() {
@@ -95,12 +95,14 @@ gf_build_cache() {
   stamp=$({
     uname -m
     bazel --version
-    dpkg-query -W -f '${Package} ${Version}\n' 'gcc*' 'g++*' 'clang*' 'libc6*' \
-      'libstdc++*' 'libhwy*' 'libcli11*' 'nlohmann*' 'libbenchmark*' 'googletest*' 'libsodium*'
+    dpkg-query -W -f '${Package} ${Version}\n' 'gcc*' 'g++*' 'clang*' 'libc6*' 'linux-libc*' \
+      'libstdc++*' 'libhwy*' 'libcli11*' 'nlohmann*' 'libbenchmark*' 'googletest*' \
+      'libsodium*' 'libeigen3*'
     "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" --version
   } 2>/dev/null | sha256sum | cut -c1-16)
   mkdir -p "$root/$stamp" || return 0
-  find "$root" -mindepth 1 -maxdepth 1 ! -name "$stamp" -exec rm -rf {} +
+  # A build that still runs may be writing there.
+  find "$root" -mindepth 1 -maxdepth 1 ! -name "$stamp" -exec rm -rf {} + 2>/dev/null || true
   find "$root/$stamp" -type f -atime +7 -delete
   GF_BAZEL_FLAGS=("--disk_cache=$root/$stamp")
   if [[ -n ${GF_CUDA_ARCHS-} ]]; then

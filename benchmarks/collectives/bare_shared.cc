@@ -32,19 +32,14 @@ std::size_t BufferBegin(int rank, std::size_t most_bytes) {
   return kPageBytes * (1 + pages * static_cast<std::size_t>(rank));
 }
 
-[[gnu::always_inline]] inline void Sum(float* __restrict a, float* __restrict b,
-                                       std::size_t count) {
+[[gnu::target_clones("avx2", "default")]] void SumTwo(float* __restrict a,
+                                                      float* __restrict b,
+                                                      std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     const float sum = a[i] + b[i];
     a[i] = sum;
     b[i] = sum;
   }
-}
-
-void SumTwo(float* a, float* b, std::size_t count) { Sum(a, b, count); }
-
-[[gnu::target("avx2")]] void SumTwoWide(float* a, float* b, std::size_t count) {
-  Sum(a, b, count);
 }
 
 class BareShared final : public Worker {
@@ -83,8 +78,7 @@ class BareShared final : public Worker {
     const std::size_t begin = count_ * rank / buffers_.size();
     const std::size_t end = count_ * (rank + 1) / buffers_.size();
     if (buffers_.size() == 2) {
-      const auto sum = __builtin_cpu_supports("avx2") ? SumTwoWide : SumTwo;
-      sum(buffers_[0] + begin, buffers_[1] + begin, end - begin);
+      SumTwo(buffers_[0] + begin, buffers_[1] + begin, end - begin);
     } else {
       SumAll(begin, end);
     }

@@ -14,9 +14,11 @@ Every result is checked first. Times are medians over the rounds. In each round
 all programs run one batch after the other. A ratio is their time over ours, so
 above 1 ours is faster; it is the median of the ratios of all rounds. The bound
 in shared memory is a bare loop over the same memory; over TCP it is a bare
-exchange of the same bytes without a reduction, in the best of several ways.
+exchange of the same bytes without a reduction, in the best of several ways, and
+among more than two ranks a bare ring.
 "cpu" is the processor time of an average rank per byte that the busiest rank has
-to send or receive; among 48 ranks a byte should cost little more than among 8. With
+to send or receive; among 48 ranks a byte should cost little more than among 8, and does with --bound
+what it costs the bare ring. With
 io threads, "driver" is the part of all other threads:
 
   collectives.py --fabric tcp --ranks 48 --algorithm ring,two_sync --min 16MB --max 16MB
@@ -44,34 +46,26 @@ import show
 from lib import report
 from lib.network import Network
 from lib.ranks import Team
-from peers import IO, WAYS, start_all
+from peers import IO, RING_RECEIVES, WAYS, start_all
 
 MOST_RANKS = 64  # Up to so many, sums are exact in every type.
-ALGORITHMS = {
-    "allreduce": ("ring", "halving_doubling", "two_sync", "one_round"),
-    "broadcast": ("tree", "chain", "scatter_allgather"),
-    "reduce": ("direct", "binomial", "chain"),
-    "allgather": ("direct", "ring", "doubling"),
-    "reduce_scatter": ("direct", "ring", "halving"),
-    "all_to_all": ("pairwise", "bruck"),
-    "gather": ("direct", "binomial"),
-    "scatter": ("direct", "binomial"),
-}
 BLOCKS = ("allgather", "reduce_scatter", "all_to_all", "gather", "scatter")
+COLLECTIVES = ("allreduce", "broadcast", "reduce", *BLOCKS)
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def cpu_seconds(team: Team) -> tuple[float, float]:
-    """What all threads of a team, and its io threads, have used so far."""
-    seconds = by_io = 0.0
+    """What all threads of a team, and all but io threads, have used so far."""
+    seconds = drivers = 0.0
     for process in team.processes:
         for thread in pathlib.Path(f"/proc/{process.pid}/task").glob("*"):
             with contextlib.suppress(OSError):  # It has ended meanwhile.
+                name = (thread / "comm").read_text()
                 used = (thread / "schedstat").read_text()
                 seconds += 1e-9 * int(used.split()[0])
-                if (thread / "comm").read_text() == "gf-io\n":
-                    by_io += 1e-9 * int(used.split()[0])
-    return seconds, by_io
+                if name != "gf-io\n":
+                    drivers += 1e-9 * int(used.split()[0])
+    return seconds, drivers
 
 
 def run_batch(team: Team, batch: str) -> tuple[float, int, Any]:
@@ -91,16 +85,15 @@ class Contestant:
     team: Team
     words: str
     seconds: list[float] = dataclasses.field(default_factory=list)
-    # Of all threads, and of all but io threads, per batch.
-    cpu: list[tuple[float, float]] = dataclasses.field(default_factory=list)
+    # The differences of cpu_seconds(), per batch.
+    cpu: list[list[float]] = dataclasses.field(default_factory=list)
 
     def run(self, size: int, warmup: int, iterations: int) -> None:
-        used, by_io = cpu_seconds(self.team)
+        before = cpu_seconds(self.team)
         self.seconds.append(run_batch(
             self.team, f"{size} {warmup} {iterations} 0 {self.words}")[0])
-        used_now, by_io_now = cpu_seconds(self.team)
-        used_now -= used
-        self.cpu.append((used_now, used_now - (by_io_now - by_io)))
+        self.cpu.append([now - then for now, then in
+                         zip(cpu_seconds(self.team), before)])
 
     def us(self) -> float:
         return 1e6 * report.median(self.seconds)
@@ -119,25 +112,20 @@ def moved_bytes(collective: str, size: int, ranks: int) -> float:
     return size * (2 * (ranks - 1) / ranks if collective == "allreduce" else 1)
 
 
-def contestants_of(args: argparse.Namespace, teams: list[Team],
-                   collective: str, algorithm: str) -> list[Contestant]:
+def contestants_of(args: argparse.Namespace, team: Team, collective: str,
+                   algorithm: str) -> list[Contestant]:
     types = f"{args.dtype} {args.wire or args.dtype}"
-    found = []
-    for team in teams:
-        if team.name == "ours" or team.name.startswith(IO):
-            words = [(algorithm, f"{collective} {types} {algorithm}")]
-        elif team.name == "bound" and args.fabric == "tcp":
-            words = [(f"{way[0]} conn, {way[1] >> 10}K{', spins' * way[2]}",
-                      " ".join(map(str, way))) for way in WAYS]
-        else:
-            words = [("", collective)]
-        found += [Contestant(team.name, note, team, word)
-                  for note, word in words]
-    if args.best:
-        found += [Contestant("best", name, teams[0],
-                             f"{collective} {types} {name}")
-                  for name in algorithms_of(args, collective)]
-    return found
+    if team.name == "ours" or team.name.startswith(IO):
+        words = {algorithm: f"{collective} {types} {algorithm}"}
+    elif team.name == "bound" and args.fabric == "tcp" and args.ranks > 2:
+        words = {f"{most >> 10}K": str(most) for most in RING_RECEIVES}
+    elif team.name == "bound" and args.fabric == "tcp":
+        words = {f"{way[0]} conn, {way[1] >> 10}K{', spins' * way[2]}":
+                 " ".join(map(str, way)) for way in WAYS}
+    else:
+        words = {"": collective}
+    return [Contestant(team.name, note, team, word)
+            for note, word in words.items()]
 
 
 def measure(args: argparse.Namespace, teams: list[Team], collective: str,
@@ -145,13 +133,16 @@ def measure(args: argparse.Namespace, teams: list[Team], collective: str,
     """Runs all teams on one size: checks them, then times them in turn."""
     iterations = args.iters or max(3, min(1000, (64 << 20) // size // args.ranks))
     warmup = 1 + iterations // 10
-    contestants = contestants_of(args, teams, collective, algorithm)
-    ours, wrong, note = contestants[0], 0, None
+    contestants = [one for team in teams for one in contestants_of(
+        args, team, collective, algorithm)]
+    ours, wrong, order = contestants[0], 0, random.Random(1)
+    note = run_batch(ours.team, f"{size} 0 1 1 {ours.words}")[2]
+    if args.best:  # Of all algorithms that these ranks can run.
+        contestants += [
+            dataclasses.replace(one, name="best") for name in note["prices"]
+            for one in contestants_of(args, teams[0], collective, name)]
     for one in contestants:
-        _, more, said = run_batch(one.team, f"{size} 0 1 1 {one.words}")
-        wrong += more
-        note = said if one.team is ours.team else note
-    order = random.Random(1)
+        wrong += run_batch(one.team, f"{size} 0 1 1 {one.words}")[1]
     for _ in range(args.rounds):
         # What runs after a slow batch is slowed down, too.
         for one in order.sample(contestants, len(contestants)):
@@ -178,13 +169,14 @@ def measure(args: argparse.Namespace, teams: list[Team], collective: str,
             row[other]["note"] = f"driver {driver:.2f} ns/B"
         elif best.note:
             row[other]["note"] = best.note
+        if other == "bound" and args.fabric == "tcp" and args.ranks > 2:
+            row[other] |= best.cpu_per_byte(batch_bytes)
+            row[other]["note"] += f", {row[other]['cpu_ns_per_byte']:.2f} ns/B"
     if args.best:
         row |= {"links": note["links"], "chosen": note["chosen"]}
-        prices = note["prices"]
         row["algorithms"] = {
             one.note: {"time_us": one.us(),
-                       "price_us": 1e6 * prices[one.note]
-                       if one.note in prices else None}
+                       "price_us": 1e6 * note["prices"][one.note]}
             for one in contestants if one.name == "best"}
     return row
 
@@ -217,26 +209,24 @@ def parse_arguments() -> argparse.Namespace:
     add("--factor", type=float, default=4, help="from size to size")
     add("--ranks", type=int, choices=range(1, MOST_RANKS + 1), default=2,
         metavar="RANKS")
-    add("--collective", type=report.some_of(ALGORITHMS), default="allreduce",
-        help=f"a list of: {', '.join(ALGORITHMS)}; or all")
-    add("--fabric", choices=("shm", "tcp"), default="shm")
+    add("--collective", type=report.some_of(COLLECTIVES), default="allreduce",
+        help=f"a list of: {', '.join(COLLECTIVES)}; or all")
+    add("--fabric", choices=("shm", "tcp", "rdma"), default="shm")
     add("--gbps", type=report.list_of(float), default=[],
         help="of the hosts' links, in each network; default: one host")
     add("--per-host", type=report.at_least(1), default=1, help="with --gbps")
     add("--best", action="store_true",
         help="next to the best of all algorithms")
     add("--prices", action="store_true",
-        help="with --best: the predicted times of all algorithms, too")
+        help="as --best, with the predicted times of all algorithms")
     add("--dtype", choices=DTYPE_BYTES, default="float32")
     add("--wire", choices=DTYPE_BYTES, help="default: as --dtype")
     add("--algorithm", type=report.list_of(str), default="auto",
-        help="a list of names, or all")
+        help="a list of names")
     add("--io-threads", type=report.list_of(str), default=["auto"],
         help="a list: ours with the first, next to ours with the others")
     add("--iters", type=int, default=0, help="per batch; 0: by size")
     add("--rounds", type=report.at_least(1), default=5)
-    add("--plain", action="store_true",
-        help="buffers from the heap, not Communicator::AllocateShared()")
     add("--bound", action="store_true")
     add("--peer", type=report.some_of(("openmpi", "gloo")), default=[],
         help="openmpi and gloo, with a comma between")
@@ -247,20 +237,10 @@ def parse_arguments() -> argparse.Namespace:
                      "with other --dtype or --wire")
     if args.collective != ["allreduce"] and (args.bound or "gloo" in args.peer):
         parser.error("bounds and Gloo are for allreduces only")
-    if args.prices and not args.best:
-        parser.error("--prices needs --best")
+    args.best |= args.prices
     if args.gbps:
         args.fabric = "tcp" if args.per_host == 1 else "auto"
     return args
-
-
-def algorithms_of(args: argparse.Namespace, collective: str) -> list[str]:
-    shares = ["shared"] if args.fabric == "shm" else []
-    if shares and collective == "allreduce":
-        shares += ["one_sync"]
-    levels = args.per_host > 1 and collective == "allreduce"
-    return [*ALGORITHMS[collective], *shares,
-            *["two_level"] * levels]
 
 
 def run(args: argparse.Namespace) -> list[report.Row]:
@@ -271,17 +251,17 @@ def run(args: argparse.Namespace) -> list[report.Row]:
         teams = list(start_all(args, network))
         others = [team.name for team in teams[1:]] + ["best"] * args.best
         show.header(others)
-        for collective, size in itertools.product(args.collective, sizes(
-                args.min, args.max, args.factor, DTYPE_BYTES[args.dtype])):
+        for collective, size, algorithm in itertools.product(
+                args.collective, sizes(args.min, args.max, args.factor,
+                                       DTYPE_BYTES[args.dtype]),
+                args.algorithm):
             if collective in BLOCKS and size * args.ranks > args.max:
                 continue
-            for algorithm in (["auto", *algorithms_of(args, collective)]
-                              if args.algorithm == ["all"] else args.algorithm):
-                rows.append(measure(args, teams, collective, size, algorithm))
-                show.row(rows[-1], others)
-                if args.prices:
-                    show.prices(rows[-1])
-                report.append_json(args.json, rows[-1:])
+            rows.append(measure(args, teams, collective, size, algorithm))
+            show.row(rows[-1], others)
+            if args.prices:
+                show.prices(rows[-1])
+            report.append_json(args.json, rows[-1:])
         for team in teams:
             team.close()
     return rows

@@ -19,12 +19,13 @@ IO = "io="  # Begins the names of teams with other numbers of io threads.
 # Connections, most bytes of a call, and whether it spins.
 WAYS = list(itertools.product((1, 2, 4), (64 << 10, 256 << 10, 1 << 20),
                               (0, 1)))
+RING_RECEIVES = (32 << 10, 256 << 10)  # Most bytes of a call.
 
 
 def start_ours(args: argparse.Namespace, network: Network, name: str,
                io_threads: str) -> Team:
     return start_team(name, network, [
-        program("collectives/rank"), str(args.max), *["plain"] * args.plain],
+        program("collectives/rank"), str(args.max)],
         {"GRADIENTFLOW_FABRIC": args.fabric,
          "GRADIENTFLOW_IO_THREADS": io_threads})
 
@@ -50,15 +51,17 @@ def _connected() -> tuple[socket.socket, socket.socket]:
 
 
 def start_bare_exchange(args: argparse.Namespace, network: Network) -> Team:
-    if args.ranks != 2:
-        raise ValueError("the bare exchange is between 2 ranks")
-    ends = [end for _ in range(max(way[0] for way in WAYS))
-            for end in _connected()]
+    """Two ranks swap bytes; more of them run a bare ring."""
+    ring = args.ranks > 2
+    ends = [end for _ in range(args.ranks if ring else max(
+        way[0] for way in WAYS)) for end in _connected()]
     try:
         sockets = [end.fileno() for end in ends]
         return start_team("bound", network, [
-            program("collectives/bare_exchange"), str(args.max), "{rank}",
-            *map(str, sockets)], pass_fds=sockets)
+            program("collectives/bare_ring" if ring else
+                    "collectives/bare_exchange"), str(args.max), "{rank}",
+            *([str(args.ranks)] if ring else []), *map(str, sockets)],
+            pass_fds=sockets)
     finally:
         for end in ends:
             end.close()
@@ -110,11 +113,11 @@ def start_openmpi(args: argparse.Namespace, network: Network) -> Team:
         listener.listen(args.ranks)
         listener.settimeout(START_SECONDS)
         process = subprocess.Popen(
-            ["mpirun", "--allow-run-as-root", "--oversubscribe", *launch,
-             "--mca", "pml", "ob1", "--mca", "btl", *layer, "-np",
-             str(args.ranks), peer, path, str(args.max)],
-            stdin=subprocess.DEVNULL, text=True,
-            preexec_fn=lambda: network.enter(0))
+            network.on_host(0, [
+                "mpirun", "--allow-run-as-root", "--oversubscribe", *launch,
+                "--mca", "pml", "ob1", "--mca", "btl", *layer, "-np",
+                str(args.ranks), peer, path, str(args.max)]),
+            stdin=subprocess.DEVNULL, text=True)
         files = [listener.accept()[0].makefile("rw")
                  for _ in range(args.ranks)]
     return Team("openmpi", [process], [(file, file) for file in files])

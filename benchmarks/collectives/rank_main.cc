@@ -1,8 +1,7 @@
-// One rank of this library's collectives: `rank MOST_BYTES [plain]`. Rank, size
-// and rendezvous are in GRADIENTFLOW_* variables. The words of a batch are
+// One rank of this library's collectives: `rank MOST_BYTES`. Rank, size and
+// rendezvous are in GRADIENTFLOW_* variables. The words of a batch are
 // collective, dtype, wire dtype and algorithm. Its bytes are those of the
-// buffer, or of one rank's block if there is one per rank. Buffers are shared
-// ones of the session, or with `plain` on the heap.
+// buffer, or of one rank's block if there is one per rank.
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,16 +27,10 @@ using enum CollectiveKind;
 
 class Ours final : public Worker {
  public:
-  Ours(std::size_t most_bytes, bool plain)
-      : session_(
-            OpenSession(Must(Options::FromEnv(environ)), Json::object(), {})),
-        comm_(session_->communicator()) {
-    for (std::byte** buffer : {&input_, &output_}) {
-      if (plain) heap_.push_back(std::make_unique<std::byte[]>(most_bytes));
-      *buffer = plain ? heap_.back().get()
-                      : Must(comm_.AllocateShared(most_bytes)).data;
-    }
-  }
+  explicit Ours(std::size_t most_bytes)
+      : comm_(Must(Communicator::Open(Must(Options::FromEnv(environ))))),
+        input_(Must(comm_->AllocateShared(most_bytes)).data),
+        output_(Must(comm_->AllocateShared(most_bytes)).data) {}
 
   void Prepare(const Batch& batch) override {
     call_ = CollectiveCall();
@@ -59,8 +52,8 @@ class Ours final : public Worker {
     call_.count = batch.bytes / SizeOf(*dtype);
     call_.dtype = *dtype;
     call_.wire = *wire;
-    const std::vector<std::size_t> equal(static_cast<std::size_t>(comm_.size()),
-                                         call_.count);
+    const std::vector<std::size_t> equal(
+        static_cast<std::size_t>(comm_->size()), call_.count);
     if (Is({kAllToAll, kScatter})) call_.send_counts = equal;
     if (Is({kAllToAll, kGather})) call_.recv_counts = equal;
     call_.equal_counts = Is({kAllToAll});
@@ -68,10 +61,10 @@ class Ours final : public Worker {
   // The root changes from call to call, so that it cannot run ahead, and in no
   // order that one algorithm's calls could follow each other in.
   void Once() override {
-    call_.root = static_cast<int>(turn_++ * 2654435761U >> 16) % comm_.size();
-    Must(comm_.Run(call_));
+    call_.root = static_cast<int>(turn_++ * 2654435761U >> 16) % comm_->size();
+    Must(comm_->Run(call_));
   }
-  void Barrier() override { benchmarks::Barrier(comm_); }
+  void Barrier() override { benchmarks::Barrier(*comm_); }
 
   // {"prices": {"ring": seconds, ...}, "chosen": "ring", "links": {"across":
   // {"together": [...], "alone": [...]}, "inside": ...}}: the prices of all
@@ -79,20 +72,20 @@ class Ours final : public Worker {
   // or "by root"; and of what prices are made: seconds of a round, a message, a
   // byte, and more of a byte in long messages.
   std::string Note() override {
-    CommunicatorCore& core = comm_.core();
+    CommunicatorCore& core = comm_->core();
     CallPlanner planner(
         core.group(), core.executor().costs(),
         {core.options().segment_bytes, core.options().segments_in_flight});
     Json prices = Json::object();
     std::string chosen;
     CollectiveCall call = call_;
-    for (call.root = 0; call.root < comm_.size(); ++call.root) {
+    for (call.root = 0; call.root < comm_->size(); ++call.root) {
       const CallQuestion question = planner.QuestionOf(call);
       for (const CollectiveAlgorithm* algorithm : AlgorithmsOf(call.kind)) {
         const double seconds = PredictSeconds(call.kind, *algorithm, question);
         if (!std::isfinite(seconds)) continue;
         prices[algorithm->name] =
-            prices.value(algorithm->name, 0.0) + seconds / comm_.size();
+            prices.value(algorithm->name, 0.0) + seconds / comm_->size();
       }
       const char* best = Name(ChooseAlgorithm(call.kind, question).algorithm);
       chosen = chosen.empty() || chosen == best ? best : "by root";
@@ -115,8 +108,8 @@ class Ours final : public Worker {
   }
 
   std::uint64_t CountWrong() override {
-    const int size = comm_.size();
-    const int rank = comm_.rank();
+    const int size = comm_->size();
+    const int rank = comm_->rank();
     const auto ranks = static_cast<std::size_t>(size);
     const auto block = call_.count * SizeOf(call_.dtype);
     const bool divides = Is({kReduceScatter, kAllToAll, kScatter});
@@ -145,11 +138,9 @@ class Ours final : public Worker {
     return std::find(kinds.begin(), kinds.end(), call_.kind) != kinds.end();
   }
 
-  const std::unique_ptr<GradientSession> session_;
-  Communicator& comm_;
-  std::vector<std::unique_ptr<std::byte[]>> heap_;
-  std::byte* input_ = nullptr;
-  std::byte* output_ = nullptr;
+  const std::shared_ptr<Communicator> comm_;
+  std::byte* const input_;
+  std::byte* const output_;
   CollectiveCall call_;
   unsigned turn_ = 0;
 };
@@ -159,8 +150,8 @@ class Ours final : public Worker {
 
 int main(int argc, char** argv) try {
   using namespace gradientflow::benchmarks;  // NOLINT: a main().
-  if (argc < 2) return 2;
-  Ours ours(std::strtoull(argv[1], nullptr, 10), argc > 2);
+  if (argc != 2) return 2;
+  Ours ours(std::strtoull(argv[1], nullptr, 10));
   return ServeBatches(ours);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "collectives: %s\n", error.what());

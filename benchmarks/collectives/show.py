@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from lib import report
 
-_WIDTHS = (12, 11, 16, 14, 16, 6, 11, 7, 7, 8, 6)
+# Heading, unit, width, and format of a row's fields.
+_COLUMNS = (
+    ("#size", "#(B)", 12, "{size}"), ("count", "(elements)", 11, "{count}"),
+    ("type", "", 9, "{type}"), ("wire", "", 9, "{wire}"),
+    ("collective", "", 14, "{collective}"),
+    ("algorithm", "", 16, "{algorithm}"), ("fabric", "", 6, "{fabric}"),
+    ("time", "(us)", 11, "{time_us:.2f}"),
+    ("algbw", "(GB/s)", 7, "{algbw_gbps:.2f}"),
+    ("busbw", "(GB/s)", 7, "{busbw_gbps:.2f}"),
+    ("cpu", "(ns/B)", 8, "{cpu_ns_per_byte:.2f}"),
+    ("#wrong", "", 6, "{wrong}"))
 
 
-def _line(cells: Sequence[str]) -> None:
+def _line(cells: Iterable[str]) -> None:
     """Prints nccl-tests' columns, then two for each program that is compared."""
-    widths = itertools.chain(_WIDTHS, itertools.cycle((11, 9)))
+    widths = itertools.chain((column[2] for column in _COLUMNS),
+                             itertools.cycle((11, 9)))
     print(" ".join(cell.rjust(width) for cell, width in zip(cells, widths)),
           flush=True)
 
 
 def header(others: list[str]) -> None:
-    _line(["#size", "count", "type", "collective", "algorithm", "fabric", "time",
-           "algbw", "busbw", "cpu", "#wrong",
-           *(cell for name in others for cell in (name, f"{name}/"))])
-    _line(["#(B)", "(elements)", "", "", "", "", "(us)", "(GB/s)", "(GB/s)",
-           "(ns/B)", "", *["(us)", "ours"] * len(others)])
+    headings, units, _, _ = zip(*_COLUMNS)
+    _line([*headings, *(cell for name in others for cell in (name, f"{name}/"))])
+    _line([*units, *["(us)", "ours"] * len(others)])
 
 
 def row(row: report.Row, others: list[str]) -> None:
-    kind = row["type"] + ("" if row["wire"] == row["type"] else
-                          "/" + row["wire"])
-    cells = [str(row["size"]), str(row["count"]), kind, row["collective"],
-             row["algorithm"], row["fabric"], f"{row['time_us']:.2f}",
-             f"{row['algbw_gbps']:.2f}", f"{row['busbw_gbps']:.2f}",
-             f"{row.get('cpu_ns_per_byte', 0):.2f}", str(row["wrong"])]
+    cells = [form.format_map({"cpu_ns_per_byte": 0, **row})
+             for *_, form in _COLUMNS]
     for other in (row[name] for name in others):
         cells += [f"{other['time_us']:.2f}", f"{other['ratio']:.2f}"]
         cells[-1] += f" ({other['note']})" if "note" in other else ""

@@ -101,11 +101,9 @@ Json MeasureMemory(GradientSession& session, const Gradients& gradients,
           {"beyond_mb", StatusMb("VmHWM") - before_mb - pool_mb}};
 }
 
+// The processor time of all threads of this process.
 double CpuMilliseconds() {
-  timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) * 1e3 +
-         static_cast<double>(time.tv_nsec) * 1e-6;
+  return 1e3 * static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
 }
 
 // One number of threads.
@@ -118,11 +116,7 @@ struct Passes {
   // then times the rest of the step.
   void Step(const Gradients& gradients, std::uint64_t step, bool timed) {
     Must(session->ZeroGradients());
-    if (session->options().accumulate) {
-      gradients.Add(0, step, session->pool());
-    } else {
-      gradients.Fill(0, step, session->pool());
-    }
+    gradients.Fill(0, step, session->pool(), session->options().accumulate);
     const SteadyClock clock;
     const Clock::Time begin = clock.Now();
     const double cpu_begin = CpuMilliseconds();
@@ -192,6 +186,8 @@ Json TimePasses(const Json& job, const Options& options,
   return answer;
 }
 
+}  // namespace
+
 Json RankMain(const Json& job, const Options& options) {
   const auto specs = job.at("model").get<Model>().Specs();
   const int steps = job.at("steps");
@@ -203,10 +199,4 @@ Json RankMain(const Json& job, const Options& options) {
   return MeasureMemory(*session, gradients, steps, before_mb);
 }
 
-}  // namespace
 }  // namespace gradientflow::benchmarks
-
-int main(int argc, char** argv) {
-  using namespace gradientflow::benchmarks;  // NOLINT: a main().
-  return RunRank(argc, argv, &RankMain);
-}

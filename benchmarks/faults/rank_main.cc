@@ -12,32 +12,23 @@
 #include "benchmarks/lib/rank.h"
 #include "gradientflow/config/settings_table.h"
 
-namespace gradientflow::faults {
-namespace {
-
-using benchmarks::Json;
+namespace gradientflow::benchmarks {
 
 Json RankMain(const Json& job, const Options& who) {
-  JobConfig config;
+  faults::JobConfig config;
   config.ranks = who.size;
   config.fabric = job.at("fabric");
   for (const auto& [name, text] : job.at("settings").items()) {
-    benchmarks::Must(SetOption(&config.options, name, text.get<std::string>()));
+    Must(SetOption(&config.options, name, text.get<std::string>()));
   }
   const std::size_t bytes =
-      sizeof(RankReport) * static_cast<std::size_t>(who.size);
+      sizeof(faults::RankReport) * static_cast<std::size_t>(who.size);
   void* const board = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
                            job.at("board").get<int>(), 0);
   if (board == MAP_FAILED) throw std::runtime_error("cannot map the board");
-  static_cast<void>(
-      Train(config, who.rank, static_cast<RankReport*>(board) + who.rank));
+  static_cast<void>(Train(config, who.rank,
+                          static_cast<faults::RankReport*>(board) + who.rank));
   return Json();
 }
 
-}  // namespace
-}  // namespace gradientflow::faults
-
-int main(int argc, char** argv) {
-  return gradientflow::benchmarks::RunRank(argc, argv,
-                                           &gradientflow::faults::RankMain);
-}
+}  // namespace gradientflow::benchmarks

@@ -3,27 +3,11 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
-#include <sstream>
 #include <stdexcept>
 
 #include "gradientflow/device/cuda_device.h"
 
 namespace gradientflow::benchmarks {
-
-std::string TextOf(const Row& row) {
-  std::ostringstream text;
-  for (const auto& [name, value] : row.items()) {
-    text << (text.tellp() > 0 ? ", " : "") << name << " ";
-    if (value.is_number()) {
-      text << value.get<double>();
-    } else if (value.is_string()) {
-      text << value.get<std::string>();
-    } else {
-      text << value;
-    }
-  }
-  return text.str();
-}
 
 GpuProgram::GpuProgram(const std::string& what) : app(what) {
   app.option_defaults()->always_capture_default();
@@ -51,7 +35,7 @@ int GpuProgram::Run(int argc, char** argv,
     std::printf("%s\n", made.description().c_str());
     run(made, [&](Row row) {
       missed += row.value("met", true) ? 0 : 1;
-      std::printf("%s\n", TextOf(row).c_str());
+      std::printf("%s\n", row.dump().c_str());
       std::fflush(stdout);
       row["device"] = made.description();
       json << row.dump() << "\n";

@@ -13,9 +13,6 @@ namespace gradientflow::benchmarks {
 using Row = nlohmann::ordered_json;
 using Report = std::function<void(const Row& row)>;
 
-// A row for people: "kernel top_k, us 12.5, met true".
-std::string TextOf(const Row& row);
-
 // The main() of a benchmark on a GPU: options, a device, rows in a file.
 struct GpuProgram {
   explicit GpuProgram(const std::string& what);

@@ -65,9 +65,12 @@ int Rig::CountFor(const Launch& launch) {
 Rig::Turns Rig::TakeTurns(int rounds, const Launches& one,
                           const Launches& other) {
   Turns turns;
-  for (int round = 0; round < rounds; ++round) {
-    turns.one.push_back(Time(one.first, one.second));
-    turns.other.push_back(Time(other.first, other.second));
+  for (int round = 0; round <= rounds; ++round) {
+    const double seconds = Time(one.first, one.second);
+    const double others = Time(other.first, other.second);
+    if (round == 0) continue;
+    turns.one.push_back(seconds);
+    turns.other.push_back(others);
   }
   return turns;
 }

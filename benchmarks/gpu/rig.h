@@ -38,8 +38,8 @@ class Rig {
   // Copies in either direction; done when this returns.
   void Copy(void* to, const void* from, std::size_t bytes);
 
-  // Times `one` and `other` in turn, as many launches of each as are said.
-  // Returns seconds per launch, by round.
+  // Times `one` and `other` in turn, as many launches of each as are said,
+  // after a round that does not count. Returns seconds per launch, by round.
   struct Turns {
     std::vector<double> one;
     std::vector<double> other;

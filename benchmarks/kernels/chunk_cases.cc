@@ -24,40 +24,32 @@ constexpr double kPathMicroseconds = 400;
 constexpr std::size_t kTopKChunks = 4000;
 constexpr double kTopKMicroseconds = 20;
 
+constexpr std::size_t kChunkElements = 32000;
+
 // A pool whose sent chunks are spread evenly.
 struct ChunkPool {
-  std::size_t elements = 0;
-  double sent_share = 0.15;
-  std::size_t chunk_elements = 32000;
-
-  std::size_t chunks() const {
-    return (elements + chunk_elements - 1) / chunk_elements;
-  }
-  std::size_t sent_chunks() const { return SentBefore(chunks()); }
-  // Chunk c is sent if the share of all chunks before it passes a whole number.
-  std::size_t SentBefore(std::size_t c) const {
-    return static_cast<std::size_t>(static_cast<double>(c) * sent_share);
-  }
-  bool sent(std::size_t c) const { return SentBefore(c + 1) > SentBefore(c); }
-
-  std::vector<std::uint32_t> Slots() const {
-    std::vector<std::uint32_t> slots(chunks(), kernels::kNotSent);
-    for (std::size_t c = 0; c < slots.size(); ++c) {
-      if (sent(c)) slots[c] = static_cast<std::uint32_t>(SentBefore(c));
+  explicit ChunkPool(std::size_t n, double sent_share = 0.15) : elements(n) {
+    // Chunk c is sent if the share of all chunks before it passes a whole
+    // number.
+    const auto before = [=](std::size_t c) {
+      return static_cast<std::uint32_t>(static_cast<double>(c) * sent_share);
+    };
+    for (std::size_t c = 0; c * kChunkElements < n; ++c) {
+      const bool sent = before(c + 1) > before(c);
+      slots.push_back(sent ? before(c) : kernels::kNotSent);
+      if (!sent) continue;
+      ++sent_chunks;
+      sent_elements += std::min(kChunkElements, n - c * kChunkElements);
     }
-    return slots;
-  }
-  std::size_t sent_elements() const {
-    std::size_t sum = 0;
-    for (std::size_t c = 0; c < chunks(); ++c) {
-      if (sent(c))
-        sum += std::min(chunk_elements, elements - c * chunk_elements);
-    }
-    return sum;
   }
   kernels::ChunkRange All() const {
-    return {elements, chunk_elements, 0, chunks()};
+    return {elements, kChunkElements, 0, slots.size()};
   }
+
+  std::size_t elements = 0;
+  std::vector<std::uint32_t> slots;  // By chunk.
+  std::size_t sent_chunks = 0;
+  std::size_t sent_elements = 0;
 };
 
 // The buffers of Path(), in order.
@@ -89,8 +81,8 @@ int DoUnpack(const ChunkPool& pool, DType type, const Site& s) {
 
 int DoTopK(const ChunkPool& pool, const Site& s) {
   return s.tables.chunks.top_k(
-      {s.as<float>(kNorms), s.as<std::uint8_t>(kAlways), pool.chunks(),
-       pool.sent_chunks(), s.as<std::uint32_t>(kNextSlots),
+      {s.as<float>(kNorms), s.as<std::uint8_t>(kAlways), pool.slots.size(),
+       pool.sent_chunks, s.as<std::uint32_t>(kNextSlots),
        s.as<std::uint8_t>(kSelected), s.m[kWorkspace],
        s.as<std::uint32_t>(kNonfinite)},
       s.stream);
@@ -99,8 +91,8 @@ int DoTopK(const ChunkPool& pool, const Site& s) {
 // All launches use the same slots: the next ones are computed, but not used.
 KernelCase Path(const std::string& name, const ChunkPool& pool, DType type,
                 Steps steps) {
-  const std::size_t sent = pool.sent_elements();
-  const std::size_t chunks = pool.chunks();
+  const std::size_t sent = pool.sent_elements;
+  const std::size_t chunks = pool.slots.size();
   const bool moves = steps.residual || steps.unpack;
   const auto if_moves = [&](std::size_t n) { return moves ? n : 0; };
   const auto if_alone = [&](std::size_t bytes) {
@@ -122,7 +114,7 @@ KernelCase Path(const std::string& name, const ChunkPool& pool, DType type,
     made.bytes += static_cast<double>(sent * (SizeOf(kF16) + SizeOf(type)));
   }
   made.buffers = {
-      Values(pool.Slots()),
+      Values(pool.slots),
       Normal(type, if_moves(pool.elements), 1),
       Normal(kF32, steps.residual ? pool.elements : 0, 2),
       Normal(kF16, if_moves(sent), 3),
@@ -146,18 +138,18 @@ KernelCase Path(const std::string& name, const ChunkPool& pool, DType type,
 }
 
 KernelCase ChunkRestore(const ChunkPool& pool) {
-  const std::size_t sent = pool.sent_elements();
   // Kept chunks are read, and written only where they are not finite.
-  return {"chunk_restore f32",
-          static_cast<double>((sent + pool.elements) * sizeof(float)),
-          {Values(pool.Slots()), Normal(kF32, pool.elements, 1),
-           Normal(kF32, pool.elements, 2)},
-          [=](const Site& s) {
-            return s.tables.chunks.chunk_restore(
-                {pool.All(), s.as<std::uint32_t>(0), s.m[1], kF32,
-                 s.as<float>(2), 0.5F},
-                s.stream);
-          }};
+  return {
+      "chunk_restore f32",
+      static_cast<double>((pool.sent_elements + pool.elements) * sizeof(float)),
+      {Values(pool.slots), Normal(kF32, pool.elements, 1),
+       Normal(kF32, pool.elements, 2)},
+      [=](const Site& s) {
+        return s.tables.chunks.chunk_restore(
+            {pool.All(), s.as<std::uint32_t>(0), s.m[1], kF32, s.as<float>(2),
+             0.5F},
+            s.stream);
+      }};
 }
 
 KernelCase ChunkRescale(const ChunkPool& pool) {
@@ -171,55 +163,42 @@ KernelCase ChunkRescale(const ChunkPool& pool) {
 }
 
 KernelCase TopK() {
-  ChunkPool pool;
-  pool.elements = kTopKChunks * pool.chunk_elements;
-  KernelCase made = Path("top_k 600 of 4000", pool, kF32, {.top_k = true});
+  KernelCase made =
+      Path("top_k 600 of 4000", ChunkPool(kTopKChunks * kChunkElements), kF32,
+           {.top_k = true});
   made.most_us = kTopKMicroseconds;
   return made;
 }
 
 }  // namespace
 
-std::vector<MakeCase> ChunkCases(std::size_t n) {
-  const ChunkPool some{n};
-  const ChunkPool all{n, 1};
-  std::vector<MakeCase> made;
+KernelCases ChunkCases(std::size_t n) {
+  const ChunkPool some(n);
+  const ChunkPool all(n, 1);
+  KernelCases made;
   for (const DType type : {kF32, kF16}) {
-    made.push_back([=] {
-      return Path("chunk_residual " + ShortName(type) + ">f16", some, type,
-                  {.residual = true});
-    });
-    made.push_back([=] {
-      return Path("chunk_unpack f16>" + ShortName(type), all, type,
-                  {.unpack = true});
-    });
+    made.push_back(Path("chunk_residual " + ShortName(type) + ">f16", some,
+                        type, {.residual = true}));
+    made.push_back(Path("chunk_unpack f16>" + ShortName(type), all, type,
+                        {.unpack = true}));
   }
-  made.push_back([=] { return ChunkRestore(some); });
-  made.push_back([=] { return ChunkRescale(some); });
-  made.emplace_back(&TopK);
+  made.insert(made.end(), {ChunkRestore(some), ChunkRescale(some), TopK()});
   return made;
 }
 
-std::vector<MakeCase> CscCases(std::size_t n) {
-  const ChunkPool pool{n};
+KernelCases CscCases(std::size_t n) {
+  const ChunkPool pool(n);
+  KernelCase before =
+      Path("csc before the wire", pool, kF32, {.residual = true});
+  KernelCase after =
+      Path("csc after the wire", pool, kF32, {.unpack = true, .top_k = true});
   // Only the whole has a target: after the wire there are few bytes, and
   // launches take most of the time.
-  const auto part = [=](const char* name, Steps steps) {
-    KernelCase made = Path(name, pool, kF32, steps);
-    made.target = 0;
-    return made;
-  };
-  return {[=] { return part("csc before the wire", {.residual = true}); },
-          [=] {
-            return part("csc after the wire", {.unpack = true, .top_k = true});
-          },
-          [=] {
-            KernelCase made = part("csc path", {true, true, true});
-            made.target = kPathTarget;
-            made.most_us = kPathMicroseconds;
-            return made;
-          },
-          &TopK};
+  before.target = after.target = 0;
+  KernelCase whole = Path("csc path", pool, kF32, {true, true, true});
+  whole.target = kPathTarget;
+  whole.most_us = kPathMicroseconds;
+  return {before, after, whole, TopK()};
 }
 
 }  // namespace gradientflow::benchmarks

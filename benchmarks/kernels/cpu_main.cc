@@ -3,7 +3,6 @@
 // Results are compared with those of the scalar table before anything is timed.
 #include <benchmark/benchmark.h>
 
-#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <new>
@@ -25,10 +24,10 @@ constexpr std::size_t kSegmentBytes = std::size_t{256} << 10;
 constexpr std::size_t kStreamBytes = std::size_t{64} << 20;
 
 // Memory with pages of its own, huge ones if the kernel has them.
-Pages<std::byte> Load(const std::vector<std::byte>& contents) {
-  auto pages = NewPages<std::byte>(contents.size());
+Pages<std::byte> Load(const CaseBuffer& buffer, const Memory& memory = {}) {
+  auto pages = NewPages<std::byte>(buffer.bytes);
   if (pages == nullptr) throw std::bad_alloc();
-  std::copy(contents.begin(), contents.end(), pages.get());
+  if (buffer.fill) buffer.fill(pages.get(), memory);
   return pages;
 }
 
@@ -44,9 +43,9 @@ double TimeTurn(int repeats, const std::function<void()>& work) {
 void RunCase(benchmark::State& state, const KernelCase& which,
              const KernelTables& tables, std::size_t memcpy_bytes) {
   std::vector<Pages<std::byte>> owned;
-  KernelCase::Memory memory;
+  Memory memory;
   for (const CaseBuffer& buffer : which.buffers) {
-    owned.push_back(Load(buffer.contents));
+    owned.push_back(Load(buffer, memory));
     memory.push_back(owned.back().get());
   }
   const auto job = [&] { which.launch({tables, memory, nullptr}); };
@@ -59,8 +58,8 @@ void RunCase(benchmark::State& state, const KernelCase& which,
     state.SkipWithError(error.what());
     return;
   }
-  const auto from = Load(Normal(DType::kFloat32, memcpy_bytes / 4, 0).contents);
-  const auto to = Load(Zeros(memcpy_bytes).contents);
+  const auto from = Load(Normal(DType::kFloat32, memcpy_bytes / 4, 0));
+  const auto to = Load(Normal(DType::kFloat32, memcpy_bytes / 4, 0));
   const auto copy = [&] {
     std::memcpy(to.get(), from.get(), memcpy_bytes);
     benchmark::ClobberMemory();
@@ -82,14 +81,14 @@ void RunCase(benchmark::State& state, const KernelCase& which,
 }
 
 // Registers a case as "<kernel>/<table>/<KiB>".
-void Register(const MakeCase& make, std::size_t bytes) {
+void Register(const KernelCase& which, std::size_t bytes) {
   for (auto* table = kernels::AllCpuKernels() + 1; *table != nullptr; ++table) {
     const KernelTables tables = {**table, kernels::CpuChunkKernels(), *table};
-    const std::string name = make().name + "/" + (*table)->name + "/" +
+    const std::string name = which.name + "/" + (*table)->name + "/" +
                              std::to_string(bytes >> 10) + "KiB";
     benchmark::RegisterBenchmark(
         name.c_str(),
-        [=](benchmark::State& state) { RunCase(state, make(), tables, bytes); })
+        [=](benchmark::State& state) { RunCase(state, which, tables, bytes); })
         ->UseManualTime()
         ->Unit(benchmark::kMicrosecond)
         ->Iterations(bytes == kSegmentBytes ? 301 : 31);
@@ -105,7 +104,7 @@ int main(int argc, char** argv) {
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   for (const std::size_t bytes : {kSegmentBytes, kStreamBytes}) {
     for (auto& cases : {ElementCases(bytes / 4), HostCases(bytes / 4)}) {
-      for (const MakeCase& make : cases) Register(make, bytes);
+      for (const KernelCase& which : cases) Register(which, bytes);
     }
   }
   benchmark::RunSpecifiedBenchmarks();

@@ -1,3 +1,5 @@
+#include <cstdint>
+
 #include "benchmarks/kernels/kernel_case.h"
 
 // The cases of kernels.h. Factors are chosen so that no number of launches
@@ -135,44 +137,32 @@ KernelCase Sgd(std::size_t n, DType type) {
 
 }  // namespace
 
-std::vector<MakeCase> ElementCases(std::size_t n) {
-  std::vector<MakeCase> made = {
-      [=] { return Convert(n, kF32, kF16, false); },
-      [=] { return Convert(n, kF16, kF32, false); },
-      [=] { return Convert(n, kF32, kF16, true); },
-  };
-  for (const DType type : {kF32, kF16}) {
-    made.push_back([=] { return FindNonfinite(n, type); });
-  }
-  return made;
+KernelCases ElementCases(std::size_t n) {
+  return {Convert(n, kF32, kF16, false), Convert(n, kF16, kF32, false),
+          Convert(n, kF32, kF16, true), FindNonfinite(n, kF32),
+          FindNonfinite(n, kF16)};
 }
 
-std::vector<MakeCase> DeviceCases(std::size_t n) {
-  return {[=] { return ReduceMany(n, kF32); },
-          [=] { return ReduceMany(n, kF16); }};
+KernelCases DeviceCases(std::size_t n) {
+  return {ReduceMany(n, kF32), ReduceMany(n, kF16)};
 }
 
-std::vector<MakeCase> HostCases(std::size_t n) {
-  std::vector<MakeCase> made = {
-      [=] { return Convert(n, kF32, kBF16, false); },
-      [=] { return Convert(n, kBF16, kF32, false); },
-      [=] { return Convert(n, kF32, kBF16, true); },
-      [=] { return Accumulate(n, kF32, kF32); },
-      [=] { return Accumulate(n, kF32, kF16); },
-      [=] { return Accumulate(n, kF16, kF16); },
-      [=] { return Accumulate(n, kF32, kBF16); },
+KernelCases HostCases(std::size_t n) {
+  KernelCases made = {
+      Convert(n, kF32, kBF16, false), Convert(n, kBF16, kF32, false),
+      Convert(n, kF32, kBF16, true),  Accumulate(n, kF32, kF32),
+      Accumulate(n, kF32, kF16),      Accumulate(n, kF16, kF16),
+      Accumulate(n, kF32, kBF16),
   };
   for (const DType type : {kF32, kF16}) {
-    made.push_back([=] { return Residual(n, type, true); });
-    made.push_back([=] { return Residual(n, type, false); });
-    made.push_back([=] { return L1Norm(n, type); });
-    made.push_back([=] { return SumSquares(n, type); });
-    made.push_back([=] { return Sgd(n, type); });
+    made.insert(made.end(),
+                {Residual(n, type, true), Residual(n, type, false),
+                 L1Norm(n, type), SumSquares(n, type), Sgd(n, type)});
   }
   for (const DType type :
        {kF32, DType::kFloat64, DType::kInt64, DType::kInt8}) {
     // The same number of bytes for each type.
-    made.push_back([=] { return ReduceToBoth(4 * n / SizeOf(type), type); });
+    made.push_back(ReduceToBoth(4 * n / SizeOf(type), type));
   }
   return made;
 }

@@ -2,7 +2,6 @@
 // the device's memory. With --csc: all kernels of coarse-grained sparse
 // communication on a pool like AlexNet's. Results are compared with the CPU's
 // before anything is timed.
-#include <vector>
 
 #include "benchmarks/gpu/program.h"
 #include "benchmarks/kernels/gpu_runner.h"
@@ -13,10 +12,10 @@ namespace {
 constexpr std::size_t kElements = std::size_t{64} << 20;
 constexpr std::size_t kAlexNet = 60967976;
 
-std::vector<MakeCase> Cases(bool csc, std::size_t elements) {
+KernelCases Cases(bool csc, std::size_t elements) {
   if (csc) return CscCases(elements > 0 ? elements : kAlexNet);
   const std::size_t n = elements > 0 ? elements : kElements;
-  std::vector<MakeCase> cases = ElementCases(n);
+  KernelCases cases = ElementCases(n);
   for (auto& more : {DeviceCases(n), ChunkCases(n), TileCases(n)}) {
     cases.insert(cases.end(), more.begin(), more.end());
   }
@@ -35,9 +34,9 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 1 << 30));
   program.app.add_flag("--csc", csc, "the sparse path in place of kernels");
   return program.Run(argc, argv, [&](Rig& rig, const Report& report) {
-    for (const MakeCase& make : Cases(csc, elements)) {
+    for (const KernelCase& which : Cases(csc, elements)) {
       Row row = {{"benchmark", csc ? "gpu_csc" : "gpu_kernels"}};
-      row.update(RunCase(rig, make()));
+      row.update(RunCase(rig, which));
       report(row);
     }
   });

@@ -10,7 +10,7 @@ namespace {
 // The inputs of one set, on the device.
 struct DeviceSet {
   std::vector<DeviceMemory> owned;
-  KernelCase::Memory memory;
+  Memory memory;
 };
 
 DeviceSet UploadSet(Rig& rig, const KernelCase& which) {
@@ -40,7 +40,7 @@ Row RunCase(Rig& rig, const KernelCase& which) {
   std::vector<std::byte> bytes;
   Verify(which, {kernels::CpuKernels(), kernels::CpuChunkKernels()},
          [&](std::size_t b) {
-           bytes.resize(which.buffers[b].bytes());
+           bytes.resize(which.buffers[b].bytes);
            rig.Copy(bytes.data(), sets[0].memory[b], bytes.size());
            return bytes.data();
          });

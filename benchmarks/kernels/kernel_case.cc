@@ -1,6 +1,5 @@
 #include "benchmarks/kernels/kernel_case.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
@@ -22,9 +21,9 @@ double ValueAt(const std::byte* data) {
 void Compare(const KernelCase& which, std::size_t b, const std::byte* expected,
              const std::byte* seen) {
   const CaseBuffer& buffer = which.buffers[b];
-  if (!buffer.pointers.empty() || !buffer.checked) return;
-  const std::size_t size = buffer.bytes();
-  if (size == 0 || std::memcmp(expected, seen, size) == 0) return;
+  const std::size_t size = buffer.bytes;
+  if (!buffer.checked || size == 0) return;
+  if (std::memcmp(expected, seen, size) == 0) return;
   const std::size_t step = buffer.tolerance > 0 ? SizeOf(buffer.type) : 1;
   const auto value =
       buffer.type == DType::kFloat64 ? &ValueAt<double> : &ValueAt<float>;
@@ -44,17 +43,17 @@ void Compare(const KernelCase& which, std::size_t b, const std::byte* expected,
 }  // namespace
 
 CaseBuffer Normal(DType type, std::size_t n, int seed) {
-  CaseBuffer buffer = Zeros(n * SizeOf(type));
-  buffer.type = type;
-  if (IsGradientType(type)) {
-    Gradients(type).Fill(seed, 0,
-                         {buffer.contents.data(), buffer.contents.size(), {}});
-    return buffer;
-  }
-  for (std::size_t i = 0; i < buffer.contents.size(); i += SizeOf(type)) {
-    buffer.contents[i] = static_cast<std::byte>(i % 61);  // Small numbers.
-  }
-  return buffer;
+  const std::size_t bytes = n * SizeOf(type);
+  const auto fill = [=](std::byte* to, const Memory&) {
+    if (IsGradientType(type)) {
+      Gradients(type).Fill(seed, 0, {to, bytes, {}});
+      return;
+    }
+    for (std::size_t i = 0; i < bytes; i += SizeOf(type)) {
+      to[i] = static_cast<std::byte>(i % 61);  // Small numbers.
+    }
+  };
+  return {.bytes = bytes, .fill = fill, .type = type};
 }
 
 std::string ShortName(DType type) {
@@ -65,21 +64,17 @@ std::string ShortName(DType type) {
 }
 
 std::vector<std::byte> InitialContents(const KernelCase& which, std::size_t b,
-                                       const KernelCase::Memory& memory) {
+                                       const Memory& memory) {
   const CaseBuffer& buffer = which.buffers[b];
-  if (buffer.pointers.empty()) return buffer.contents;
-  std::vector<std::byte> bytes(buffer.bytes());
-  for (std::size_t i = 0; i < buffer.pointers.size(); ++i) {
-    std::byte* pointer = memory[buffer.target] + buffer.pointers[i];
-    std::memcpy(bytes.data() + i * sizeof(pointer), &pointer, sizeof(pointer));
-  }
+  std::vector<std::byte> bytes(buffer.bytes);
+  if (buffer.fill) buffer.fill(bytes.data(), memory);
   return bytes;
 }
 
 void Verify(const KernelCase& which, const KernelTables& reference,
             const std::function<const std::byte*(std::size_t b)>& seen) {
   std::vector<std::vector<std::byte>> contents;
-  KernelCase::Memory memory;
+  Memory memory;
   for (std::size_t b = 0; b < which.buffers.size(); ++b) {
     contents.push_back(InitialContents(which, b, memory));
     memory.push_back(contents.back().data());

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -24,47 +24,41 @@ struct KernelTables {
   const kernels::CpuKernelTable* host = nullptr;
 };
 
+using Memory = std::vector<std::byte*>;  // By buffer.
+
+// What a buffer of a case holds. A case is made without its bytes, which are
+// many.
 struct CaseBuffer {
-  std::vector<std::byte> contents = {};  // The initial bytes.
-  // If not empty, the buffer holds the addresses of these bytes of the earlier
-  // buffer `target`, instead of `contents`.
-  std::vector<std::size_t> pointers = {};
-  std::size_t target = 0;
+  std::size_t bytes = 0;
+  // Writes the initial bytes to `to`, for a memory that has the earlier buffers
+  // at `memory`. Empty: zeros.
+  std::function<void(std::byte* to, const Memory& memory)> fill = {};
   // Relative, for float32 or float64 results; 0: the same bits.
   double tolerance = 0;
-  bool checked = true;  // Scratch memory is not.
+  bool checked = true;  // Scratch memory and addresses are not.
   DType type = DType::kFloat32;
-
-  std::size_t bytes() const {
-    return pointers.empty() ? contents.size() : pointers.size() * sizeof(void*);
-  }
 };
 
 // Random normal numbers; `seed` tells the buffers of a case apart.
 CaseBuffer Normal(DType type, std::size_t n, int seed);
-inline CaseBuffer Zeros(std::size_t bytes) {
-  return {.contents = std::vector<std::byte>(bytes)};
-}
+inline CaseBuffer Zeros(std::size_t bytes) { return {bytes}; }
 inline CaseBuffer Scratch(std::size_t bytes) {
-  return {.contents = std::vector<std::byte>(bytes), .checked = false};
+  return {.bytes = bytes, .checked = false};
 }
 // Results that are `n` sums in `type`, float32 or float64, with an error of at
 // most `tolerance`.
 inline CaseBuffer Sums(DType type, std::size_t n, double tolerance) {
-  return {.contents = std::vector<std::byte>(n * SizeOf(type)),
-          .tolerance = tolerance,
-          .type = type};
+  return {.bytes = n * SizeOf(type), .tolerance = tolerance, .type = type};
 }
 template <typename T>
 CaseBuffer Values(const std::vector<T>& values) {
-  CaseBuffer buffer = Zeros(values.size() * sizeof(T));
-  const auto* begin = reinterpret_cast<const std::byte*>(values.data());
-  buffer.contents.assign(begin, begin + buffer.contents.size());
-  return buffer;
+  const auto fill = [values](std::byte* to, const Memory&) {
+    std::copy(values.begin(), values.end(), reinterpret_cast<T*>(to));
+  };
+  return {values.size() * sizeof(T), fill};
 }
 
 struct KernelCase {
-  using Memory = std::vector<std::byte*>;  // By buffer.
   // Where a launch works.
   struct Site {
     const KernelTables& tables;
@@ -76,12 +70,11 @@ struct KernelCase {
       return reinterpret_cast<T*>(m[b]);
     }
   };
-  using Launch = std::function<int(const Site&)>;
 
   std::string name;
   double bytes = 0;  // Read and written, at least. 0: a case of latency.
   std::vector<CaseBuffer> buffers;
-  Launch launch;
+  std::function<int(const Site&)> launch;
   double target = 0.85;  // On a GPU, of the copy rate; 0: none.
   double most_us = 0;    // Target for the time; 0: none.
 };
@@ -89,10 +82,9 @@ struct KernelCase {
 // "f32", "f16", "bf16", "f64", "i64", ...
 std::string ShortName(DType type);
 
-// The contents of `which.buffers[b]`, for a memory that has the earlier buffers
-// at `memory`.
+// The initial bytes of `which.buffers[b]`; see CaseBuffer::fill.
 std::vector<std::byte> InitialContents(const KernelCase& which, std::size_t b,
-                                       const KernelCase::Memory& memory);
+                                       const Memory& memory);
 
 // Compares the buffers that a launch has left with those that `reference`, in
 // host memory, leaves. `seen` returns the bytes of a buffer, valid until it is
@@ -100,22 +92,21 @@ std::vector<std::byte> InitialContents(const KernelCase& which, std::size_t b,
 void Verify(const KernelCase& which, const KernelTables& reference,
             const std::function<const std::byte*(std::size_t b)>& seen);
 
-// Cases are large, so they are made one at a time.
-using MakeCase = std::function<KernelCase()>;
+using KernelCases = std::vector<KernelCase>;
 
 // Every kernel of KernelTable, on `n` elements. Reductions of several buffers
 // are in the next two functions, in the forms that GPUs and CPUs use.
 // HostCases() adds the kernels of CpuKernelTable, and the types that are
 // measured on CPUs only.
-std::vector<MakeCase> ElementCases(std::size_t n);
-std::vector<MakeCase> DeviceCases(std::size_t n);
-std::vector<MakeCase> HostCases(std::size_t n);
+KernelCases ElementCases(std::size_t n);
+KernelCases DeviceCases(std::size_t n);
+KernelCases HostCases(std::size_t n);
 // Every kernel of ChunkKernelTable, on a pool of `n` elements.
-std::vector<MakeCase> ChunkCases(std::size_t n);
-std::vector<MakeCase> TileCases(std::size_t n);
+KernelCases ChunkCases(std::size_t n);
+KernelCases TileCases(std::size_t n);
 // Coarse-grained sparse communication of a pool of `n` float32 elements, of
 // which 15 % travel in float16: the work before the wire, after it, and both;
 // and a top-k of 4000 norms.
-std::vector<MakeCase> CscCases(std::size_t n);
+KernelCases CscCases(std::size_t n);
 
 }  // namespace gradientflow::benchmarks

@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <string>
-#include <utility>
 
 #include "benchmarks/kernels/kernel_case.h"
 
@@ -49,7 +47,14 @@ Tiling Cut(std::size_t n) {
 
 // The addresses of the weights, by tensor; the weights lie in buffer 1.
 CaseBuffer WeightPointers(const Tiling& tiling) {
-  return {.pointers = tiling.weights, .target = 1};
+  const auto fill = [weights = tiling.weights](std::byte* to,
+                                               const Memory& memory) {
+    auto* const pointers = reinterpret_cast<std::byte**>(to);
+    for (std::size_t t = 0; t < kTensors; ++t) {
+      pointers[t] = memory[1] + weights[t];
+    }
+  };
+  return {.bytes = kTensors * sizeof(float*), .fill = fill, .checked = false};
 }
 
 KernelCase TileSquares(std::size_t n, DType type) {
@@ -106,14 +111,9 @@ KernelCase TileSgd(std::size_t n, DType type) {
 
 }  // namespace
 
-std::vector<MakeCase> TileCases(std::size_t n) {
-  std::vector<MakeCase> made;
-  for (const DType type : {kF32, kF16}) {
-    made.push_back([=] { return TileSquares(n, type); });
-    made.push_back([=] { return TileSgd(n, type); });
-  }
-  made.push_back([=] { return LarsRates(n); });
-  return made;
+KernelCases TileCases(std::size_t n) {
+  return {TileSquares(n, kF32), TileSgd(n, kF32), TileSquares(n, kF16),
+          TileSgd(n, kF16), LarsRates(n)};
 }
 
 }  // namespace gradientflow::benchmarks

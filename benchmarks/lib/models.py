@@ -12,6 +12,7 @@ update) keeps its proportion to backward.
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import pathlib
 import sys
@@ -29,65 +30,33 @@ def rows(path: pathlib.Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _tensors(data: pathlib.Path, name: str) -> list[dict[str, Any]]:
-    """Returns the tensors of a table, in forward order."""
-    return [{"name": row["name"], "elements": int(row["numel"]),
-             "shape": row["shape"], "forward_flops": float(row["fwd_flops"])}
-            for row in rows(data / "models" / f"{name}.csv")]
-
-
-def _measured(data: pathlib.Path, name: str) -> dict[str, Any]:
-    """Reads a profile, whose rows go from the last tensor to the first."""
-    tensors = _tensors(data, name)
-    path = data / "profiles" / f"{name}_v100_fp16_b128.csv"
-    profile = rows(path)
-    if len(profile) != len(tensors):
-        raise ValueError(f"{path}: expected {len(tensors)} rows as in the "
-                         f"model's table, got {len(profile)}")
-    before = 0.0
-    for line, (tensor, row) in enumerate(zip(tensors[::-1], profile), 2):
-        if (row["name"], int(row["numel"])) != (tensor["name"],
-                                                tensor["elements"]):
-            raise ValueError(f"{path}:{line}: expected {tensor['name']} of "
-                             f"{tensor['elements']}, got {row['name']} of "
-                             f"{row['numel']}")
-        tensor["ready_seconds"] = float(row["ready_ms"]) / 1e3
-        if tensor["ready_seconds"] < before:
-            raise ValueError(f"{path}:{line}: ready before its predecessor")
-        before = tensor["ready_seconds"]
-    return {"name": name, "tensors": tensors, "backward_seconds": before,
-            "rest_seconds": MEASURED[name] - before}
-
-
-def _derived(data: pathlib.Path, name: str) -> dict[str, Any]:
-    family = _measured(data,
-                       "resnet50_gf" if "resnet" in name else "alexnet_bn")
-    tensors = _tensors(data, name)
-    seconds_per_flop = (family["backward_seconds"] /
-                        sum(t["forward_flops"] for t in family["tensors"]))
-    done = 0.0
-    for tensor in tensors[::-1]:
-        done += tensor["forward_flops"] * seconds_per_flop
-        tensor["ready_seconds"] = done
-    return {"name": name, "tensors": tensors, "backward_seconds": done,
-            "rest_seconds": done * family["rest_seconds"] /
-            family["backward_seconds"]}
-
-
-def load(name: str, batch: int = MEASURED_BATCH,
-         data: pathlib.Path = DATA) -> dict[str, Any]:
-    """Returns the plan of one iteration of `batch` images; raises ValueError
-    for unknown names and damaged tables."""
+def load(name: str, batch: int = MEASURED_BATCH) -> dict[str, Any]:
+    """Returns the plan of one iteration of `batch` images, with the tensors in
+    forward order; raises ValueError for unknown names."""
     if name not in NAMES or batch < 1:
         raise ValueError(f"model {name}, batch {batch}: expected one of "
                          f"{', '.join(NAMES)} and at least 1 image")
-    model = (_measured if name in MEASURED else _derived)(data, name)
+    table = rows(DATA / "models" / f"{name}.csv")
+    # From the last tensor to the first, as backward goes.
+    if name in MEASURED:
+        profile = rows(DATA / "profiles" / f"{name}_v100_fp16_b128.csv")
+        ready = [float(row["ready_ms"]) / 1e3 for row in profile]
+        rest = MEASURED[name] - ready[-1]
+    else:
+        family = load("resnet50_gf" if "resnet" in name else "alexnet_bn")
+        seconds_per_flop = (family["backward_seconds"] /
+                            sum(t["forward_flops"] for t in family["tensors"]))
+        ready = list(itertools.accumulate(
+            float(row["fwd_flops"]) * seconds_per_flop for row in table[::-1]))
+        rest = ready[-1] * family["rest_seconds"] / family["backward_seconds"]
     factor = batch / MEASURED_BATCH
-    for part in (*model["tensors"], model):
-        for key in ("ready_seconds", "backward_seconds", "rest_seconds"):
-            if key in part:
-                part[key] *= factor
-    return {**model, "batch": batch}
+    return {"name": name, "batch": batch, "rest_seconds": rest * factor,
+            "backward_seconds": ready[-1] * factor,
+            "tensors": [{
+                "name": row["name"], "elements": int(row["numel"]),
+                "shape": row["shape"], "forward_flops": float(row["fwd_flops"]),
+                "ready_seconds": seconds * factor}
+                for row, seconds in zip(table, ready[::-1], strict=True)]}
 
 
 if __name__ == "__main__":

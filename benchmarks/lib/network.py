@@ -11,37 +11,23 @@ paced_sockets.cc).
 
 from __future__ import annotations
 
-import ctypes
-import os
 import socket
 import subprocess
 from collections.abc import Sequence
 
-_CLONE_NEWNET = 0x40000000
 _PORT = 29531  # The port is free in a namespace of our own.
 
 
-def _libc_call(name: str, *args: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if getattr(libc, name)(*args) != 0:
-        error = ctypes.get_errno()
-        raise PermissionError(error, "network namespaces need root: "
-                              f"{name}: {os.strerror(error)}")
-
-
-def _own_namespace() -> int:
-    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-
-
-def _new_namespace() -> int:
-    home = _own_namespace()
-    try:
-        _libc_call("unshare", _CLONE_NEWNET)
-        made = _own_namespace()
-        _libc_call("setns", home, _CLONE_NEWNET)
-        return made
-    finally:
-        os.close(home)
+def _new_namespace() -> subprocess.Popen[str]:
+    """Starts a process that holds a network namespace until its input ends, as
+    it does when this process ends."""
+    holder = subprocess.Popen(
+        ["unshare", "--net", "sh", "-c", "echo ready && exec cat"], text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    said = holder.stdout.readline()
+    if said != "ready\n":
+        raise PermissionError(f"network namespaces need root: {said.strip()}")
+    return holder
 
 
 def _shaper(interface: str, gbps: float) -> str:
@@ -56,9 +42,9 @@ def _shaper(interface: str, gbps: float) -> str:
 class Network:
     """A place for `ranks` processes; a context manager.
 
-    The kernel removes the namespaces when this process and those inside have
-    ended, however they end. An object can be pickled for processes that live no
-    longer than the object.
+    The namespaces go when this process and those inside have ended, however
+    they end. An object can be pickled for processes that live no longer than
+    the object.
     """
 
     def __init__(self, ranks: int, gbps: float | None = None, *,
@@ -85,7 +71,7 @@ class Network:
         self.shared = False
         self.paced = False
         self.paths: list[str] = []
-        self._descriptors: list[int] = []
+        self._holders: list[subprocess.Popen[str]] = []
         try:
             self._make_loopback() if gbps is None else self._make_links(rates)
         except PermissionError:
@@ -115,7 +101,7 @@ class Network:
         self.close()
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_descriptors": []}
+        return {**self.__dict__, "_holders": []}
 
     @property
     def name(self) -> str:
@@ -130,9 +116,9 @@ class Network:
                 "network namespaces joined by token buckets (tbf)")
 
     def close(self) -> None:
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-        self._descriptors, self.paths = [], []
+        for holder in self._holders:
+            holder.communicate()
+        self._holders, self.paths = [], []
 
     @property
     def bytes_per_second(self) -> int:
@@ -151,16 +137,10 @@ class Network:
             told["GRADIENTFLOW_CONNECTIONS"] = "1"  # The whole rate.
         return told
 
-    def enter(self, rank: int) -> None:
-        """Moves the calling thread, and threads that it starts later, to
-        `rank`'s host."""
-        if self.shared:
-            return
-        descriptor = os.open(self.paths[rank], os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            _libc_call("setns", descriptor, _CLONE_NEWNET)
-        finally:
-            os.close(descriptor)
+    def on_host(self, rank: int, command: Sequence[str]) -> list[str]:
+        """Returns a command that runs `command` on `rank`'s host."""
+        enter = [] if self.shared else ["nsenter", f"--net={self.paths[rank]}"]
+        return [*enter, *command]
 
     def sent_bytes(self) -> int:
         """The bytes that the interface of the calling process's host has sent,
@@ -173,9 +153,8 @@ class Network:
         raise RuntimeError(f"no interface {self.interface} here")
 
     def _add(self) -> str:
-        descriptor = _new_namespace()
-        self._descriptors.append(descriptor)
-        return f"/proc/{os.getpid()}/fd/{descriptor}"
+        self._holders.append(_new_namespace())
+        return f"/proc/{self._holders[-1].pid}/ns/net"
 
     def _make_loopback(self) -> None:
         path = self._add()
@@ -202,11 +181,8 @@ class Network:
 
 
 def _run_in(path: str, command: str) -> None:
-    try:
-        done = subprocess.run(["nsenter", f"--net={path}", *command.split()],
-                              capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        raise OSError("slow links: nsenter not found: install util-linux")
+    done = subprocess.run(["nsenter", f"--net={path}", *command.split()],
+                          capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise OSError(f"slow links: \"{command}\" failed (is iproute2 "
                       f"installed?): {done.stderr.strip()}")

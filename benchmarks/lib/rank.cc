@@ -1,32 +1,11 @@
 #include "benchmarks/lib/rank.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdio>
-#include <exception>
 
-#include "benchmarks/lib/paced_sockets.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/config/settings_table.h"
 
 namespace gradientflow::benchmarks {
-
-int RunRank(int argc, char** argv, const RankFunction& rank_main) {
-  std::string who = argv[0];
-  try {
-    if (argc != 2) throw std::invalid_argument("expected a job in JSON");
-    const Options options = Must(Options::FromEnv(environ));
-    who += StrCat(": rank ", options.rank);
-    const Json job = Json::parse(argv[1]);
-    PaceSockets(job.value("bytes_per_second", std::uint64_t{0}));
-    std::printf("%s\n", rank_main(job, options).dump().c_str());
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", who.c_str(), error.what());
-    return 1;
-  }
-}
 
 std::unique_ptr<GradientSession> OpenSession(
     Options options, const Json& settings,

@@ -1,9 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "benchmarks/lib/must.h"
@@ -22,13 +20,11 @@ namespace gradientflow::benchmarks {
 
 using Json = nlohmann::json;
 
-// The main() of a program with a job: parses the job, argv[1], and the options
-// in the environment, runs `rank_main` and writes its result to standard
-// output. Returns the exit status, which is 1 after an exception; that is
-// written to standard error.
-using RankFunction =
-    std::function<Json(const Json& job, const Options& options)>;
-int RunRank(int argc, char** argv, const RankFunction& rank_main);
+// What a program with a job defines; the main() in :rank_main calls it with the
+// job, argv[1], and the options in the environment, and writes the result to
+// standard output. An exception is written to standard error; the exit status
+// is then 1.
+Json RankMain(const Json& job, const Options& options);
 
 // Opens a session with `options`, changed by `settings`: an object of names and
 // texts of settings, as settings.md lists them.

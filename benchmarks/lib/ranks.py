@@ -8,7 +8,6 @@ take orders.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import os
@@ -27,7 +26,6 @@ if __name__ == "__main__":  # A rank of run_functions().
 
 from lib.network import Network  # noqa: E402
 
-_PR_SET_PDEATHSIG = 1
 START_SECONDS, ANSWER_SECONDS = 120, 330
 
 
@@ -48,14 +46,11 @@ def start_program(network: Network, rank: int, command: list[str],
                   **settings: Any) -> subprocess.Popen[str]:
     """Starts `command` in `rank`'s place. It ends when this process ends.
     `settings` are further arguments of Popen."""
-    def enter() -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        network.enter(rank)
-
     inherited = {name: value for name, value in os.environ.items()
                  if not name.startswith("GRADIENTFLOW_")}
     return subprocess.Popen(
-        command, text=True, preexec_fn=enter, **settings, env={
+        ["setpriv", "--pdeathsig", "KILL", *network.on_host(rank, command)],
+        text=True, **settings, env={
             **inherited, **network.environment(rank),
             "GRADIENTFLOW_RANK": str(rank),
             "GRADIENTFLOW_SIZE": str(network.ranks),

@@ -8,18 +8,14 @@ import functools
 import json
 import os
 import pathlib
-import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from statistics import median
 from typing import Any
 
 from lib.ranks import RankError
 
 Row = dict[str, Any]
-
-
-def median(values: Iterable[float]) -> float:
-    return statistics.median(list(values))
 
 
 def median_ratio(base: Sequence[float], ours: Sequence[float]) -> float:
@@ -89,16 +85,13 @@ def program(main: Callable[[], None]) -> Callable[[], None]:
 
 def at_least(least: int) -> Callable[[str], int]:
     """A type of command line arguments: an integer of at least `least`."""
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
+    def integer(text: str) -> int:
+        value = int(text)
         if value < least:
             raise argparse.ArgumentTypeError(
-                f"{text}: expected an integer, at least {least}")
+                f"{text}: expected at least {least}")
         return value
-    return parse
+    return integer
 
 
 def list_of(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:

@@ -3,16 +3,16 @@
 // ranks p, p + n, p + 2n and so on of the job's RANKS. Orders:
 //
 //   "open"         opens a communicator per rank
-//   "collectives"  runs some, and checks their results: they may need more
-//   links "close"        closes the communicators "count"        answers with
-//   the links of the rank that has most, and with the
-//                  number of files that the process has open
+//   "collectives"  runs some, which may need more links, and checks their
+//                  results
+//   "close"        closes the communicators
+//   "count"        answers with the links of the rank that has most, and with
+//                  the number of files that the process has open
 //
 // The other answers are the seconds of the slowest rank.
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -86,20 +86,13 @@ class Process {
   }
 
  private:
-  // Returns the seconds of the slowest rank. A rank that fails ends the
-  // process, since the others would wait for it.
+  // Returns the seconds of the slowest rank. What a rank throws ends the
+  // process, since the others would wait for that rank.
   double OnEachRank(const std::function<void(std::size_t)>& work) const {
     std::vector<std::thread> threads;
     const Clock::Time begin = SteadyClock().Now();
     for (std::size_t i = 0; i < options_.size(); ++i) {
-      threads.emplace_back([&, i] {
-        try {
-          work(i);
-        } catch (const std::exception& error) {
-          std::fprintf(stderr, "rank %d: %s\n", options_[i].rank, error.what());
-          std::_Exit(1);
-        }
-      });
+      threads.emplace_back(work, i);
     }
     for (std::thread& thread : threads) thread.join();
     return Seconds(SteadyClock().Now() - begin);

@@ -19,40 +19,40 @@ namespace gradientflow::benchmarks {
 class BareRank {
  public:
   static constexpr int kMostWrites = 8;  // Of a stream, at a time.
+  static constexpr int kMostSegments = 4;
 
-  // A rank with `floats` floats to sum, on a port as "rxe0:1".
-  static Result<std::unique_ptr<BareRank>> Open(const std::string& port,
-                                                int rank, int ranks,
-                                                std::size_t floats);
+  // A rank with `floats` floats to sum, on a port as "rxe0:1". Errors are
+  // thrown (lib/must.h), here and by Link().
+  BareRank(const std::string& port, int rank, int ranks, std::size_t floats);
   // Links all ranks, which are of this process, on one thread.
-  static Status Link(const std::vector<std::unique_ptr<BareRank>>& ranks);
+  static void Link(const std::vector<std::unique_ptr<BareRank>>& ranks);
 
   float* data() { return pool_; }
 
   // Each returns when this rank is done; it yields while it waits.
-  // Sums over all ranks: blocks to their owners, sums to all.
-  void Allreduce();
+  // Sums over all ranks: blocks to their owners, sums to all, in so many
+  // segments (1 to kMostSegments).
+  void Allreduce(int segments);
   // Writes all floats to rank `to`, `times` times.
   void Write(int to, int times);
   // Waits for as many writes.
   void AwaitWrites(int times);
 
  private:
+  using Counts = std::array<std::uint64_t, 2UL * kMostSegments>;
   struct End final : QueuePair::Owner {
     void OnImmediate(std::uint32_t number, std::uint32_t) override {
       ++(*notices)[number];
     }
     void OnWritten(std::uint64_t) override {}
     void OnBroken(const Status& why) override { broken = why; }
-    std::array<std::uint64_t, 2>* notices = nullptr;
+    Counts* notices = nullptr;
     Status broken;
     std::unique_ptr<QueuePair> pair;
     RemotePlace pool;
     RemotePlace slots;
   };
 
-  BareRank(int rank, int ranks, std::size_t floats)
-      : rank_(rank), ranks_(ranks), floats_(floats) {}
   void Put(int to, const float* from, std::size_t floats, RemotePlace there,
            std::uint32_t phase);
   void Await(std::uint32_t phase, std::uint64_t notices);
@@ -66,8 +66,8 @@ class BareRank {
   Registration registration_;
   float* pool_ = nullptr;
   float* slots_ = nullptr;  // The block of this rank, from each rank.
-  std::array<std::uint64_t, 2> notices_ = {};  // That came, by phase,
-  std::array<std::uint64_t, 2> awaited_ = {};  // and that were awaited.
+  Counts notices_ = {};     // That came, by phase,
+  Counts awaited_ = {};     // and that were awaited.
   std::vector<End> ends_;
 };
 

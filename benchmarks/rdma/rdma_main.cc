@@ -1,14 +1,16 @@
-// rdma DEVICES [--delay]: what the library costs over RDMA beyond the writes
+// rdma DEVICES [OPTION...]: what the library costs over RDMA beyond the writes
 // themselves, with ranks that are threads. DEVICES is what the names of the
 // devices begin with, "rxe" for rxe0, rxe1... See tests/rdma/lines.sh.
 //
-//   stream     1 MiB messages from rank 0 to rank 1, against bare writes
+//   stream     1 MiB messages from rank 0 to rank 1, against bare writes, and
+//              against those of ib_write_bw where perftest is installed
 //   allreduce  1 MiB of float32 among 4 ranks, against the bare writes of its
-//              two rounds
+//              two rounds, in as many segments, and the same additions
 //
-// Both sides of a comparison run in turn; the medians of the rounds count. With
-// --delay, on lines that delay packets: the time of a 4 KiB allreduce by gdraa
-// and by a ring instead.
+//   delay      only if asked for, on lines that delay packets: the time of a
+//              4 KiB allreduce by gdraa and by a ring
+//
+// The sides of a comparison run in turn; the medians of the rounds count.
 #include <stdlib.h>
 
 #include <CLI/CLI.hpp>
@@ -17,7 +19,9 @@
 #include <cstdio>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,10 +29,12 @@
 #include "benchmarks/lib/median.h"
 #include "benchmarks/lib/must.h"
 #include "benchmarks/rdma/bare.h"
+#include "benchmarks/rdma/perftest.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/collectives/collective.h"
 #include "gradientflow/communicator/communicator.h"
 #include "gradientflow/config/options.h"
+#include "gradientflow/config/settings_table.h"
 
 namespace gradientflow::benchmarks {
 namespace {
@@ -61,9 +67,15 @@ std::string PortOf(const std::string& devices, int rank) {
   return StrCat(devices, rank, ":1");
 }
 
+// What the command line says.
+struct Wishes {
+  std::string devices;
+  std::vector<std::string> settings;  // "name=value", of the library.
+};
+
 // A job of the library.
 struct Job {
-  Job(const std::string& devices, int ranks, const std::string& algorithm,
+  Job(const Wishes& wishes, int ranks, const std::string& algorithm,
       std::size_t bytes)
       : comms(static_cast<std::size_t>(ranks)),
         data(static_cast<std::size_t>(ranks)) {
@@ -77,7 +89,12 @@ struct Job {
       options.fabric = "rdma";
       options.socket_ifname = "lo";
       options.algorithm = algorithm;
-      options.rdma_devices = StrCat("=", PortOf(devices, rank));
+      options.rdma_devices = StrCat("=", PortOf(wishes.devices, rank));
+      for (const std::string& setting : wishes.settings) {
+        const std::size_t at = setting.find('=');
+        Must(SetOption(&options, setting.substr(0, at),
+                       at == std::string::npos ? "" : setting.substr(at + 1)));
+      }
       auto comm = Must(Communicator::Open(options));
       data[static_cast<std::size_t>(rank)] =
           Must(comm->AllocateShared(bytes)).data;
@@ -104,9 +121,9 @@ struct Bare {
   Bare(const std::string& devices, int count, std::size_t floats) {
     for (int r = 0; r < count; ++r) {
       ranks.push_back(
-          Must(BareRank::Open(PortOf(devices, r), r, count, floats)));
+          std::make_unique<BareRank>(PortOf(devices, r), r, count, floats));
     }
-    Must(BareRank::Link(ranks));
+    BareRank::Link(ranks);
   }
   BareRank& operator[](int rank) {
     return *ranks[static_cast<std::size_t>(rank)];
@@ -114,20 +131,43 @@ struct Bare {
   std::vector<std::unique_ptr<BareRank>> ranks;
 };
 
-void Report(const char* what, const std::vector<double>& bare,
-            const std::vector<double>& ours, double calls) {
-  std::vector<double> ratios;
-  for (std::size_t i = 0; i < bare.size(); ++i) {
-    ratios.push_back(ours[i] / bare[i]);
+// The seconds that one thing took in each round.
+struct Side {
+  const char* name;
+  std::vector<double> seconds;
+};
+
+// The library's times, and its times divided by those of others.
+void Report(const std::string& what, const Side& ours,
+            const std::vector<Side>& others) {
+  std::printf("%s: %s %.2f ms", what.c_str(), ours.name,
+              1e3 * Median(ours.seconds));
+  for (const Side& other : others) {
+    if (other.seconds.empty()) continue;
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < other.seconds.size(); ++i) {
+      ratios.push_back(ours.seconds[i] / other.seconds[i]);
+    }
+    std::printf("; %s %.2f ms, ratio %.2f", other.name,
+                1e3 * Median(other.seconds), Median(ratios));
   }
-  std::printf("%s: bare %.2f ms, library %.2f ms, ratio %.2f\n", what,
-              1e3 * Median(bare) / calls, 1e3 * Median(ours) / calls,
-              Median(ratios));
+  std::printf("\n");
 }
 
-void Stream(const std::string& devices) {
-  Bare bare(devices, 2, kFloats);
-  Job job(devices, 2, "auto", kBytes);
+// Returns nothing if there is no such program here.
+std::optional<double> PerftestWrite(const std::string& devices) {
+  const Result<double> seconds = Run({.from = StrCat(devices, 0),
+                                      .to = StrCat(devices, 1),
+                                      .bytes = kBytes,
+                                      .writes = kWrites,
+                                      .most_writes = BareRank::kMostWrites});
+  if (seconds.status().code() == StatusCode::kUnimplemented) return {};
+  return Must(seconds);
+}
+
+void Stream(const Wishes& wishes) {
+  Bare bare(wishes.devices, 2, kFloats);
+  Job job(wishes, 2, "auto", kBytes);
   const auto writes = [&](int rank) {
     if (rank == 0) bare[0].Write(1, kWrites);
     if (rank == 1) bare[1].AwaitWrites(kWrites);
@@ -149,24 +189,30 @@ void Stream(const std::string& devices) {
     }
     for (const std::uint64_t ticket : under_way) Must(comm.Wait(ticket));
   };
-  std::vector<double> of_bare;
-  std::vector<double> of_ours;
+  Side of_ours{"library", {}};
+  Side of_bare{"bare", {}};
+  Side of_perftest{"ib_write_bw", {}};
   for (int round = 0; round <= kRounds; ++round) {
-    const double seconds = OnAll(2, writes);
-    const double ours = OnAll(2, messages);
+    const double seconds = OnAll(2, writes) / kWrites;
+    const double ours = OnAll(2, messages) / kWrites;
+    const std::optional<double> theirs = PerftestWrite(wishes.devices);
     if (round == 0) continue;
-    of_bare.push_back(seconds);
-    of_ours.push_back(ours);
+    of_bare.seconds.push_back(seconds);
+    of_ours.seconds.push_back(ours);
+    if (theirs) of_perftest.seconds.push_back(*theirs);
   }
-  Report("stream of 1 MiB", of_bare, of_ours, kWrites);
+  Report("stream of 1 MiB", of_ours, {of_bare, of_perftest});
 }
 
-void Allreduce(const std::string& devices) {
+void AllreduceIn(int segments, Wishes wishes) {
   constexpr int kRanks = 4;
-  Bare bare(devices, kRanks, kFloats);
-  Job job(devices, kRanks, "gdraa", kBytes);
-  std::vector<double> of_bare;
-  std::vector<double> of_ours;
+  wishes.settings.insert(
+      wishes.settings.begin(),
+      StrCat("segment_bytes=", kBytes / static_cast<std::size_t>(segments)));
+  Bare bare(wishes.devices, kRanks, kFloats);
+  Job job(wishes, kRanks, "gdraa", kBytes);
+  Side of_ours{"library", {}};
+  Side of_bare{"bare", {}};
   for (int round = 0; round <= kRounds; ++round) {
     for (int r = 0; r < kRanks; ++r) {
       for (std::size_t i = 0; i < kFloats; ++i) {
@@ -175,7 +221,7 @@ void Allreduce(const std::string& devices) {
       }
     }
     const double seconds = OnAll(kRanks, [&](int rank) {
-      for (int i = 0; i < kSums; ++i) bare[rank].Allreduce();
+      for (int i = 0; i < kSums; ++i) bare[rank].Allreduce(segments);
     });
     const double ours = OnAll(kRanks, [&](int rank) {
       for (int i = 0; i < kSums; ++i) job.Sum(rank, kFloats);
@@ -187,18 +233,26 @@ void Allreduce(const std::string& devices) {
       }
     }
     if (round == 0) continue;
-    of_bare.push_back(seconds);
-    of_ours.push_back(ours);
+    of_bare.seconds.push_back(seconds / kSums);
+    of_ours.seconds.push_back(ours / kSums);
   }
-  Report("allreduce of 1 MiB, 4 ranks", of_bare, of_ours, kSums);
+  Report(StrCat("allreduce of 1 MiB, 4 ranks, in ", segments, " segment",
+                segments > 1 ? "s" : ""),
+         of_ours, {of_bare});
 }
 
-void Delay(const std::string& devices) {
+// In as many segments as the settings make by default, which overlap, and in
+// one, which has the fewest writes.
+void Allreduce(const Wishes& wishes) {
+  for (const int segments : {4, 1}) AllreduceIn(segments, wishes);
+}
+
+void Delay(const Wishes& wishes) {
   constexpr std::size_t kSmall = 1024;
   for (const int ranks : {2, 4}) {
     std::vector<double> medians;
     for (const char* algorithm : {"gdraa", "ring"}) {
-      Job job(devices, ranks, algorithm, kSmall * sizeof(float));
+      Job job(wishes, ranks, algorithm, kSmall * sizeof(float));
       std::vector<double> times;
       for (int round = 0; round <= kRounds; ++round) {
         const double seconds =
@@ -216,16 +270,23 @@ void Delay(const std::string& devices) {
 
 int Main(int argc, char** argv) {
   CLI::App app("What the library costs over RDMA beyond the writes themselves");
-  std::string devices;
-  bool delay = false;
-  app.add_option("devices", devices, "What their names begin with")->required();
-  app.add_flag("--delay", delay, "Only the latency of a small allreduce");
+  Wishes wishes;
+  std::string only;
+  const std::map<std::string, void (*)(const Wishes&)> parts = {
+      {"stream", &Stream}, {"allreduce", &Allreduce}, {"delay", &Delay}};
+  app.add_option("devices", wishes.devices, "What their names begin with")
+      ->required();
+  app.add_option("--only", only, "One part; delay is for lines with delay")
+      ->check(CLI::IsMember({"stream", "allreduce", "delay"}));
+  app.add_option("--set", wishes.settings,
+                 "A setting of the library, as "
+                 "segment_bytes=1MB");
   CLI11_PARSE(app, argc, argv);
-  if (delay) {
-    Delay(devices);
+  if (!only.empty()) {
+    parts.at(only)(wishes);
   } else {
-    Stream(devices);
-    Allreduce(devices);
+    Stream(wishes);
+    Allreduce(wishes);
   }
   return 0;
 }

@@ -45,8 +45,8 @@ float Gradients::Value(int rank, std::uint64_t step,
   return values_[(element + Shift(rank, step)) % kTable];
 }
 
-void Gradients::Write(int rank, std::uint64_t step, BufferView pool,
-                      bool add) const {
+void Gradients::Fill(int rank, std::uint64_t step, BufferView pool,
+                     bool add) const {
   std::size_t from = Shift(rank, step) * element_bytes_;
   for (std::size_t to = 0; to < pool.bytes;) {
     const std::size_t bytes = std::min(table_.size() - from, pool.bytes - to);

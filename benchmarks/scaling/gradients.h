@@ -22,15 +22,10 @@ class Gradients {
 
   // Writes the whole pool of `rank` for `step`, or adds to it. REQUIRES: `pool`
   // has the dtype given to the constructor.
-  void Fill(int rank, std::uint64_t step, BufferView pool) const {
-    Write(rank, step, pool, false);
-  }
-  void Add(int rank, std::uint64_t step, BufferView pool) const {
-    Write(rank, step, pool, true);
-  }
+  void Fill(int rank, std::uint64_t step, BufferView pool,
+            bool add = false) const;
 
  private:
-  void Write(int rank, std::uint64_t step, BufferView pool, bool add) const;
   static std::size_t Shift(int rank, std::uint64_t step);
 
   DType dtype_;

@@ -1,7 +1,4 @@
-#!/usr/bin/env python3
 """Draws the speedup of a training step, per technique and link.
-
-  plot.py scaling.jsonl speedup.png     (or .svg, .pdf)
 
 There is a panel per model, and a group of bars per link and number of ranks.
 The dashed line is the speedup of a step without any communication, which no
@@ -11,9 +8,7 @@ instead.
 
 from __future__ import annotations
 
-import json
 import pathlib
-import sys
 from typing import Any
 
 import matplotlib
@@ -68,17 +63,3 @@ def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
                      fontsize="x-small")
     figure.tight_layout(rect=(0, 0, 1, 0.94))
     figure.savefig(path, dpi=120)
-
-
-def main() -> None:
-    if len(sys.argv) != 3:
-        raise SystemExit(__doc__)
-    text = pathlib.Path(sys.argv[1]).read_text(encoding="utf-8")
-    rows = [json.loads(line) for line in text.splitlines()]
-    if not rows:
-        raise SystemExit(f"plot: {sys.argv[1]}: expected rows, got none")
-    draw(rows, pathlib.Path(sys.argv[2]))
-
-
-if __name__ == "__main__":
-    main()

@@ -16,7 +16,6 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <utility>
 
 #include "benchmarks/lib/rank.h"
 #include "benchmarks/scaling/gradients.h"
@@ -35,8 +34,7 @@ constexpr Clock::Time kRunUp = std::chrono::milliseconds(2);
 // The session of one mode, with its oracle and gradients.
 class ModeRun {
  public:
-  ModeRun(const Model& model, const Json& mode, const Options& options,
-          Waiter& waiter);
+  ModeRun(const Model& model, const Json& mode, const Options& options);
 
   // Returns a sample.
   Json Step();
@@ -48,7 +46,6 @@ class ModeRun {
   Json Timed();
 
   const Model& model_;
-  Waiter& waiter_;
   const std::unique_ptr<GradientSession> session_;
   const Options& in_force_;
   Communicator& comm_;
@@ -58,10 +55,8 @@ class ModeRun {
   std::uint64_t step_ = 0;
 };
 
-ModeRun::ModeRun(const Model& model, const Json& mode, const Options& options,
-                 Waiter& waiter)
+ModeRun::ModeRun(const Model& model, const Json& mode, const Options& options)
     : model_(model),
-      waiter_(waiter),
       session_(OpenSession(options, mode.at("settings"), model.Specs())),
       in_force_(session_->options()),
       comm_(session_->communicator()),
@@ -75,8 +70,8 @@ ModeRun::ModeRun(const Model& model, const Json& mode, const Options& options,
 
 ReplayParts ModeRun::Parts() {
   const BufferView pool = session_->pool();
-  ReplayParts parts{&model_, &gradients_,      &waiter_,
-                    pool,    session_->rank(), in_force_.accumulate};
+  ReplayParts parts{&model_, &gradients_, pool, session_->rank(),
+                    in_force_.accumulate};
   if (pool.device.kind == DeviceId::Kind::kCpu) return parts;
   parts.device = Must(OpenCudaDevice(pool.device.index));
   for (std::size_t i = 0; i < session_->tensors(); ++i) {
@@ -87,14 +82,14 @@ ReplayParts ModeRun::Parts() {
 }
 
 Json ModeRun::Timed() {
+  const SteadyClock clock;
   // A moment in the near future, the same on every rank.
-  const Clock::Time begin(
-      MaxOverRanks(comm_, (waiter_.Now() + kRunUp).count()));
+  const Clock::Time begin(MaxOverRanks(comm_, (clock.Now() + kRunUp).count()));
   backward_.Run(begin, [this](std::size_t i) { session_->GradientReady(i); });
   const StepStats stats = Must(session_->FinishStep());
-  const Clock::Time finished = waiter_.Now();
-  waiter_.Until(finished + FromSeconds(model_.rest_seconds));
-  const Clock::Time end = waiter_.Now();
+  const Clock::Time finished = clock.Now();
+  WaitUntil(finished + FromSeconds(model_.rest_seconds));
+  const Clock::Time end = clock.Now();
   // This comes before a rank makes its next gradients, which would take a core
   // from ranks that are still being timed.
   Barrier(comm_);
@@ -121,18 +116,20 @@ Json ModeRun::Step() {
   return sample;
 }
 
-Json RankMain(const Json& job, Options options) {
+}  // namespace
+
+Json RankMain(const Json& job, const Options& options) {
   const Model model = job.at("model");
   const Json& modes = job.at("modes");
   const int rounds = job.at("rounds");
-  SleepingWaiter waiter;
   std::vector<std::unique_ptr<ModeRun>> runs(modes.size());
   Json samples(modes.size(), Json::array());
   std::size_t i = 0;
   try {
     for (; i < runs.size(); ++i) {
-      options.job_token = StrCat("scaling ", modes[i].at("name").dump());
-      runs[i] = std::make_unique<ModeRun>(model, modes[i], options, waiter);
+      Options own = options;
+      own.job_token = StrCat("scaling ", modes[i].at("name").dump());
+      runs[i] = std::make_unique<ModeRun>(model, modes[i], own);
     }
     // The untimed steps are for pages, links and choosing theta.
     for (int round = -1; round < rounds; ++round) {
@@ -152,10 +149,4 @@ Json RankMain(const Json& job, Options options) {
   return samples;
 }
 
-}  // namespace
 }  // namespace gradientflow::benchmarks
-
-int main(int argc, char** argv) {
-  using namespace gradientflow::benchmarks;  // NOLINT: a main().
-  return RunRank(argc, argv, &RankMain);
-}

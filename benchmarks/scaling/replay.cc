@@ -16,13 +16,11 @@ constexpr Clock::Time kSpin = std::chrono::microseconds(20);
 
 }  // namespace
 
-SleepingWaiter::SleepingWaiter() { prctl(PR_SET_TIMERSLACK, 1); }
-
-Clock::Time SleepingWaiter::Now() { return SteadyClock().Now(); }
-
-void SleepingWaiter::Until(Clock::Time moment) {
+void WaitUntil(Clock::Time moment) {
+  const SteadyClock clock;
   const Clock::Time wake = moment - kSpin;
-  if (wake > Now()) {
+  if (wake > clock.Now()) {
+    prctl(PR_SET_TIMERSLACK, 1);  // The thread asks for exact timers.
     timespec at{};
     at.tv_sec = wake.count() / 1'000'000'000;
     at.tv_nsec = wake.count() % 1'000'000'000;
@@ -30,12 +28,11 @@ void SleepingWaiter::Until(Clock::Time moment) {
            EINTR) {
     }
   }
-  while (Now() < moment) {
+  while (clock.Now() < moment) {
   }
 }
 
-ReplayBackward::ReplayBackward(ReplayParts parts)
-    : parts_(std::move(parts)), order_(parts_.model->ReadyOrder()) {
+ReplayBackward::ReplayBackward(ReplayParts parts) : parts_(std::move(parts)) {
   if (parts_.device == nullptr) return;
   stream_ = Must(parts_.device->NewStream(/*urgent=*/false));
   host_ = Must(parts_.device->AllocatePinned(parts_.pool.bytes));
@@ -44,10 +41,8 @@ ReplayBackward::ReplayBackward(ReplayParts parts)
 
 void ReplayBackward::Prepare(std::uint64_t step) {
   const std::size_t bytes = parts_.pool.bytes;
-  if (parts_.accumulate) {
-    parts_.gradients->Add(parts_.rank, step, parts_.pool);
-  } else if (stream_ == nullptr) {
-    parts_.gradients->Fill(parts_.rank, step, parts_.pool);
+  if (stream_ == nullptr) {
+    parts_.gradients->Fill(parts_.rank, step, parts_.pool, parts_.accumulate);
   } else {
     parts_.gradients->Fill(parts_.rank, step, {host_.get(), bytes, {}});
     Must(stream_->Copy(prepared_.get(), host_.get(), bytes));
@@ -58,13 +53,13 @@ void ReplayBackward::Prepare(std::uint64_t step) {
 void ReplayBackward::Run(Clock::Time begin,
                          const std::function<void(std::size_t)>& ready) {
   begin_ = begin;
-  for (const std::size_t i : order_) {
-    parts_.waiter->Until(begin +
-                         FromSeconds(parts_.model->tensors[i].ready_seconds));
+  const std::vector<ModelTensor>& tensors = parts_.model->tensors;
+  for (std::size_t i = tensors.size(); i-- > 0;) {
+    parts_.wait_until(begin + FromSeconds(tensors[i].ready_seconds));
     if (stream_ != nullptr) {
       const std::size_t at = parts_.offsets[i];
-      const std::size_t bytes = parts_.model->tensors[i].elements *
-                                (parts_.pool.bytes / parts_.model->elements());
+      const std::size_t bytes =
+          tensors[i].elements * (parts_.pool.bytes / parts_.model->elements());
       Must(stream_->Copy(parts_.pool.data + at, prepared_.get() + at, bytes));
     }
     ready(i);

@@ -14,30 +14,16 @@
 
 namespace gradientflow::benchmarks {
 
-// Waits for moments of a Clock.
-class Waiter {
- public:
-  virtual ~Waiter() = default;
-  virtual Clock::Time Now() = 0;
-  virtual void Until(Clock::Time moment) = 0;  // At once if it has passed.
-};
-
-// Waits for moments of SteadyClock: sleeps, then spins for the last few
-// microseconds. So a modelled GPU takes no core from the communication and is
-// still on time.
-class SleepingWaiter final : public Waiter {
- public:
-  SleepingWaiter();  // Requests exact timers for its thread.
-  Clock::Time Now() override;
-  void Until(Clock::Time moment) override;
-};
+// Returns at `moment` of SteadyClock, or at once if it has passed. It sleeps,
+// and spins for the last few microseconds, so that a modelled GPU takes no core
+// from the communication and is still on time.
+void WaitUntil(Clock::Time moment);
 
 // The parts of one rank. Everything that is borrowed outlives the
 // ReplayBackward.
 struct ReplayParts {
   const Model* model = nullptr;
   const Gradients* gradients = nullptr;
-  Waiter* waiter = nullptr;
   BufferView pool = {};
   int rank = 0;
   bool accumulate = false;  // Gradients are added to the pool's; no device.
@@ -45,14 +31,14 @@ struct ReplayParts {
   // the tensors in the pool, in bytes.
   std::shared_ptr<Device> device = nullptr;
   std::vector<std::size_t> offsets = {};
+  std::function<void(Clock::Time)> wait_until = &WaitUntil;
 };
 
 // Backward as the model's GPU would do it: gradients are written to the pool of
 // a session, and ready(i) is called when tensor i's gradient would be complete.
-// The waiter provides the time between them. Prepare() has written the
-// gradients beforehand: into the pool or, with a device, beside it, and then
-// they are copied on a stream when their time comes. One thread calls, for one
-// step after the other:
+// Prepare() has written the gradients beforehand: into the pool or, with a
+// device, beside it, and then they are copied on a stream when their time
+// comes. One thread calls, for one step after the other:
 //   Prepare(), Run(), Read()
 // A device's errors are thrown (must.h).
 class ReplayBackward {
@@ -61,7 +47,7 @@ class ReplayBackward {
 
   // Makes the gradients of `step`.
   void Prepare(std::uint64_t step);
-  // Calls ready(i) for every tensor, in the order of Model::ReadyOrder().
+  // Calls ready(i) for every tensor, from the last to the first.
   void Run(Clock::Time begin, const std::function<void(std::size_t)>& ready);
   // When the modelled GPU would have finished the last Run(), even if the run
   // was late because no core was free.
@@ -74,7 +60,6 @@ class ReplayBackward {
 
  private:
   const ReplayParts parts_;
-  const std::vector<std::size_t> order_;
   std::unique_ptr<Stream> stream_;
   DeviceMemory host_;      // Page-locked, as large as the pool.
   DeviceMemory prepared_;  // On the device, as large as the pool.

@@ -15,14 +15,13 @@ configurations.py lists the configurations.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 
-from configurations import CONFIGURATIONS, Recipe
+from configurations import CONFIGURATIONS
 from lib import models, report
 from lib.network import Network
 from lib.ranks import run_functions
 from lib.report import Row, median
-from turns import Case, rank_main
+from turns import rank_main
 
 
 def link(text: str) -> float | None:
@@ -44,9 +43,6 @@ def parse_arguments() -> argparse.Namespace:
     add("--rounds", type=report.at_least(1), default=5)
     add("--turn-seconds", type=float, default=2.0,
         help="timed per configuration and round, about; at least 2 steps")
-    add("--backward-ms", type=float, default=None,
-        help="time of a GPU's backward, shared out as the model's own "
-        "(default: as profiled for the paper's models, else 0)")
     add("--fabric", choices=("auto", "shm", "tcp"), default="auto",
         help="of ours; auto: shared memory on loopback")
     add("--sparsity", type=float, default=0.85)
@@ -54,34 +50,32 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _ratio(rows: list[Row], base: list[Row],
-           value: Callable[[Row], float]) -> float | None:
-    """The median over the rounds of base / this, each within its round."""
-    by_round = {row["round"]: value(row) for row in base}
-    pairs = [by_round[row["round"]] / value(row) for row in rows
-             if row["round"] in by_round and value(row) > 0]
-    return median(pairs) if pairs else None
+def _ratio(base: list[Row], ours: list[Row], key: str) -> float | None:
+    """The median over the rounds of base / ours, each within its round."""
+    ratios = [one[key] / other[key] for one, other in zip(base, ours)
+              if other[key] > 0]
+    return median(ratios) if ratios else None
 
 
-def _add_communication(rows: list[Row]) -> None:
+def _add_communication(of: dict[str, list[Row]]) -> None:
     """Subtracts DDP's own copies from the time that DDP adds to a step; a hook
     that sends nothing measured them in the same round."""
-    copies = {row["round"]: row["added_seconds"] for row in rows
-              if row["configuration"] == "ddp+none"}
-    for row in rows:
-        own = copies.get(row["round"], 0) if row["ddp"] else 0
-        row["communication_seconds"] = row["added_seconds"] - own
+    for rows in of.values():
+        copies = [row["added_seconds"] for row in of.get("ddp+none", [])]
+        if not copies or not rows[0]["ddp"]:
+            copies = [0] * len(rows)
+        for row, own in zip(rows, copies):
+            row["communication_seconds"] = row["added_seconds"] - own
 
 
 def summarise(rows: list[Row]) -> list[Row]:
     """Returns one row per configuration, in the order of the first round."""
-    _add_communication(rows)
-    names = list(dict.fromkeys(row["configuration"] for row in rows))
-    of = {name: [row for row in rows if row["configuration"] == name]
-          for name in names}
+    of: dict[str, list[Row]] = {}
+    for row in rows:
+        of.setdefault(row["configuration"], []).append(row)
+    _add_communication(of)
     summaries = []
-    for name in names:
-        mine = of[name]
+    for name, mine in of.items():
         steps = [row["step_seconds"] for row in mine]
         summary: Row = {
             "configuration": name, "rounds": len(mine),
@@ -92,11 +86,11 @@ def summarise(rows: list[Row]) -> list[Row]:
             summary[key] = median(row[key] for row in mine)
         for base in ("gloo", "gloo+fp16"):
             if base in of:
-                summary[f"step_rate_vs_{base}"] = _ratio(
-                    mine, of[base], lambda row: row["step_seconds"])
+                summary[f"step_rate_vs_{base}"] = _ratio(of[base], mine,
+                                                         "step_seconds")
         if "gloo" in of and name not in ("none", "ddp+none"):
             summary["communication_gain_vs_gloo"] = _ratio(
-                mine, of["gloo"], lambda row: row["communication_seconds"])
+                of["gloo"], mine, "communication_seconds")
         summaries.append(summary)
     return summaries
 
@@ -118,17 +112,10 @@ def step_table(summaries: list[Row]) -> str:
 
 
 def run_case(args: argparse.Namespace, model: str, network: Network) -> None:
-    case = Case(
-        model=model, names=args.configurations, rounds=args.rounds,
-        backward_seconds=(None if args.backward_ms is None else
-                          args.backward_ms / 1e3),
-        turn_seconds=args.turn_seconds,
-        recipe=Recipe(sparsity=args.sparsity,
-                      chunk_elements=args.chunk_elements))
     # Freed memory is kept, as by a GPU's allocator: otherwise the pages of new
     # gradients would cost more than some exchanges.
     rows = summarise(run_functions(
-        rank_main, network, case, network,
+        rank_main, network, args, model, network,
         environment={"GRADIENTFLOW_FABRIC": args.fabric,
                      "MALLOC_MMAP_MAX_": "0",
                      "MALLOC_TRIM_THRESHOLD_": str(1 << 36)})[0])
@@ -138,7 +125,7 @@ def run_case(args: argparse.Namespace, model: str, network: Network) -> None:
           flush=True)
     common = {"benchmark": "compare", "model": model, "ranks": args.ranks,
               "link": network.name, "fabric": args.fabric,
-              "backward": "replay", "backward_ms": args.backward_ms}
+              "backward": "replay"}
     report.append_json(args.json, [{**common, **row} for row in rows])
 
 

@@ -93,28 +93,20 @@ def _alone(model: nn.Module, group: Any, recipe: Recipe) -> Trainee:
     return Trainee(model, _torch_sgd(model, recipe))
 
 
-def _ddp(model: nn.Module, group: Any,
-         **settings: Any) -> DistributedDataParallel:
-    # torch's own defaults throughout. Weights are equal by construction.
-    device = next(model.parameters()).device
-    return DistributedDataParallel(
-        model, process_group=group, init_sync=False,
-        device_ids=[device.index] if device.type == "cuda" else None,
-        **settings)
-
-
-def _with_hook(register: Callable[[DistributedDataParallel, Any, Recipe], None],
-               **settings: Any) -> Callable[..., Trainee]:
+def _ddp(register: Callable[[DistributedDataParallel, Any, Recipe], object] |
+         None = None, **settings: Any) -> Callable[..., Trainee]:
     """DDP, with the hook that `register` gives it."""
     def build(model: nn.Module, group: Any, recipe: Recipe) -> Trainee:
-        ddp = _ddp(model, group, **settings)
-        register(ddp, group, recipe)
+        # torch's own defaults throughout. Weights are equal by construction.
+        device = next(model.parameters()).device
+        ddp = DistributedDataParallel(
+            model, process_group=group, init_sync=False,
+            device_ids=[device.index] if device.type == "cuda" else None,
+            **settings)
+        if register:
+            register(ddp, group, recipe)
         return Trainee(ddp, _torch_sgd(model, recipe))
     return build
-
-
-def _no_hook(ddp: DistributedDataParallel, group: Any, recipe: Recipe) -> None:
-    pass
 
 
 def _silent(ddp: DistributedDataParallel, group: Any, recipe: Recipe) -> None:
@@ -123,11 +115,6 @@ def _silent(ddp: DistributedDataParallel, group: Any, recipe: Recipe) -> None:
         done.set_result(bucket.buffer())
         return done
     ddp.register_comm_hook(None, hook)
-
-
-def _torch_fp16(ddp: DistributedDataParallel, group: Any,
-                recipe: Recipe) -> None:
-    ddp.register_comm_hook(group, default_hooks.fp16_compress_hook)
 
 
 def _torch_powersgd(ddp: DistributedDataParallel, group: Any,
@@ -140,12 +127,9 @@ def _torch_powersgd(ddp: DistributedDataParallel, group: Any,
         powerSGD_hook.powerSGD_hook)
 
 
-def _our_fp16(ddp: DistributedDataParallel, group: Any, recipe: Recipe) -> None:
-    gft.register(ddp, "fp16")
-
-
-def _our_csc(ddp: DistributedDataParallel, group: Any, recipe: Recipe) -> None:
-    gft.register(ddp, "csc", **recipe.csc())
+_OUR_FP16 = _ddp(lambda ddp, group, recipe: gft.register(ddp, "fp16"))
+_OUR_CSC = _ddp(
+    lambda ddp, group, recipe: gft.register(ddp, "csc", **recipe.csc()))
 
 
 def _data_parallel(compression: str | None) -> Callable[..., Trainee]:
@@ -165,24 +149,23 @@ def _data_parallel(compression: str | None) -> Callable[..., Trainee]:
 
 _LIST = (
     Configuration("none", None, _alone, ddp=False, sends=False),
-    Configuration("ddp+none", "gloo", _with_hook(_silent), sends=False),
-    Configuration("gloo", "gloo", _with_hook(_no_hook)),
-    Configuration("gloo+fp16", "gloo", _with_hook(_torch_fp16), half=True),
+    Configuration("ddp+none", "gloo", _ddp(_silent), sends=False),
+    Configuration("gloo", "gloo", _ddp()),
+    Configuration("gloo+fp16", "gloo", _ddp(
+        lambda ddp, group, recipe: ddp.register_comm_hook(
+            group, default_hooks.fp16_compress_hook)), half=True),
     # It sends everything in its first two steps, of which the first is
     # verified. One bucket for everything: with several, PowerSGD starts its
     # later allreduces as callbacks happen to run, in an order that differs
     # between ranks, and Gloo ends the job.
     Configuration("gloo+powersgd", "gloo",
-                  _with_hook(_torch_powersgd, bucket_cap_mb=1 << 20)),
-    Configuration("nccl", "nccl", _with_hook(_no_hook)),
-    Configuration("ours", "gradientflow", _with_hook(_no_hook)),
-    Configuration("ours+fp16", "gradientflow", _with_hook(_our_fp16),
-                  half=True),
-    Configuration("ours+csc", "gradientflow", _with_hook(_our_csc), half=True,
-                  sparse=True),
-    Configuration("gloo+ourfp16", "gloo", _with_hook(_our_fp16), half=True),
-    Configuration("gloo+ourcsc", "gloo", _with_hook(_our_csc), half=True,
-                  sparse=True),
+                  _ddp(_torch_powersgd, bucket_cap_mb=1 << 20)),
+    Configuration("nccl", "nccl", _ddp()),
+    Configuration("ours", "gradientflow", _ddp()),
+    Configuration("ours+fp16", "gradientflow", _OUR_FP16, half=True),
+    Configuration("ours+csc", "gradientflow", _OUR_CSC, half=True, sparse=True),
+    Configuration("gloo+ourfp16", "gloo", _OUR_FP16, half=True),
+    Configuration("gloo+ourcsc", "gloo", _OUR_CSC, half=True, sparse=True),
     Configuration("dp", "gradientflow", _data_parallel(None), ddp=False),
     Configuration("dp+fp16", "gradientflow", _data_parallel("fp16"),
                   ddp=False, half=True),

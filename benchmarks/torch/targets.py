@@ -18,15 +18,14 @@ from lib.report import Row  # noqa: E402
 
 
 class Target(NamedTuple):
-    """A bound, `least` or `most`, for `value` of the rows whose fields match
-    `rows`."""
+    """A bound for `value` of the rows whose fields match `rows`."""
 
     what: str  # Row fields in braces.
     rows: dict[str, Any]
     value: Callable[[Row], float | None]
-    unit: str
-    least: float | None = None
-    most: float | None = None
+    sign: str  # ">=" or "<=".
+    bound: float
+    unit: str = ""
 
 
 def _in(*values: str) -> Callable[[Any], bool]:
@@ -43,27 +42,27 @@ _HOOKS = {"benchmark": "overhead, hooks",
 TARGETS = (
     Target("DDP + ours against DDP + Gloo, {model}: communication",
            {**_OURS, "fabric": "auto"},
-           lambda row: row["communication_gain_vs_gloo"], "x", least=2),
+           lambda row: row["communication_gain_vs_gloo"], ">=", 2, "x"),
     Target("DDP + ours against DDP + Gloo, {model}, fabric {fabric}: step rate",
-           _OURS, lambda row: row["step_rate_vs_gloo"], "x", least=1),
+           _OURS, lambda row: row["step_rate_vs_gloo"], ">=", 1, "x"),
     Target("AlexNet, 1 Gb/s, {configuration} against gloo: step rate", _SLOW,
-           lambda row: row.get("step_rate_vs_gloo"), "x", least=8),
+           lambda row: row.get("step_rate_vs_gloo"), ">=", 8, "x"),
     Target("AlexNet, 1 Gb/s, {configuration} against gloo+fp16: step rate",
-           _SLOW, lambda row: row.get("step_rate_vs_gloo+fp16"), "x", least=4),
+           _SLOW, lambda row: row.get("step_rate_vs_gloo+fp16"), ">=", 4, "x"),
     Target("allreduce of 4 KiB, fabric {fabric}",
            {"benchmark": "latency", "bytes": 4096, "backend": "gradientflow",
-            **_TWO}, lambda row: 1e6 * row["seconds"], " us", most=60),
+            **_TWO}, lambda row: 1e6 * row["seconds"], "<=", 60, " us"),
     Target("Python per parameter and step, {configuration}", _HOOKS,
-           lambda row: 1e6 * row["python_seconds"] / row["parameters"], " us",
-           most=2),
+           lambda row: 1e6 * row["python_seconds"] / row["parameters"],
+           "<=", 2, " us"),
     Target("Python calls in backward, {configuration}", _HOOKS,
-           lambda row: row["python_calls_in_backward"], "", most=0),
+           lambda row: row["python_calls_in_backward"], "<=", 0),
     Target("test loss after equal samples, {ranks} ranks, {configuration}: less "
            "dense's, of the noise",
            {"benchmark": "accuracy", "configuration": _in("ours+csc", "dp+csc"),
             "seeds": lambda seeds: seeds >= 5},
-           lambda row: row["off"] / row["noise"] if "off" in row else None, "",
-           most=1),
+           lambda row: row["off"] / row["noise"] if "off" in row else None,
+           "<=", 1),
 )
 
 
@@ -80,11 +79,10 @@ def verdicts(rows: list[Row]) -> Iterator[Row]:
             value = target.value(row) if _is_for(target, row) else None
             if value is None:
                 continue
-            sign, bound = ((">=", target.least) if target.least is not None
-                           else ("<=", target.most))
+            _, _, _, sign, bound, unit = target
             reached = value >= bound if sign == ">=" else value <= bound
             yield {"target": target.what.format(**row), "value": value,
-                   "asked": f"{sign} {bound}", "unit": target.unit,
+                   "asked": f"{sign} {bound}", "unit": unit,
                    "verdict": "reached" if reached else "MISSED"}
 
 

@@ -8,15 +8,17 @@ the end of backward, minus the same under no_sync() in the same turn.
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import gc
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from configurations import Configuration, Recipe, Trainee, open_groups
+from configurations import Configuration, Recipe, open_groups
 from lib.network import Network
 from lib.report import Row
 from torch import nn
@@ -24,18 +26,6 @@ from verify import check, mean_gradients
 from workloads import Workload
 
 WARMUP_STEPS = 3  # Buckets are rebuilt after one; PowerSGD begins after two.
-
-
-@dataclass(frozen=True)
-class Case:
-    """What all configurations of one comparison have in common."""
-
-    model: str
-    backward_seconds: float | None
-    names: list[str]
-    rounds: int
-    turn_seconds: float  # About; never less than two steps.
-    recipe: Recipe
 
 
 def _fresh_parameters(model: nn.Module) -> None:
@@ -54,30 +44,25 @@ def _of_all(value: float, op: Any) -> float:
 
 
 class Turn:
-    """A configuration's turn: it is built, and taken down when this ends."""
+    """A configuration's turn: it is built, and taken down by close()."""
 
-    def __init__(self, case: Case, workload: Workload, network: Network,
-                 configuration: Configuration, group: Any,
-                 **changes: Any) -> None:
-        self.case, self.workload, self.network = case, workload, network
-        self.configuration = configuration
+    def __init__(self, workload: Workload, recipe: Recipe,
+                 configuration: Configuration, group: Any) -> None:
+        self.workload, self.configuration = workload, configuration
         _fresh_parameters(workload.model)
-        self.trainee = configuration.build(workload.model, group,
-                                           replace(case.recipe, **changes))
+        self.trainee = configuration.build(workload.model, group, recipe)
 
-    def __enter__(self) -> Turn:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self.trainee.close()
         del self.trainee
         _fresh_parameters(self.workload.model)
         gc.collect()
 
-    def measure(self) -> Row:
+    def measure(self, network: Network, turn_seconds: float) -> Row:
+        """Takes steps for about `turn_seconds`, but at least two."""
         for _ in range(WARMUP_STEPS - 1):
             self._step()
-        count = max(2, min(50, round(self.case.turn_seconds /
+        count = max(2, min(50, round(turn_seconds /
                                      self._seconds(self._step, 1))))
         totals = dict.fromkeys(("step", "optimizer", "alone", "sent"), 0.0)
         self._backward_alone()
@@ -85,10 +70,9 @@ class Turn:
         # machine.
         for steps in ([count // 2, count - count // 2] if count >= 4 else
                       [count]):
-            self._block(steps, totals)
+            self._block(steps, totals, network)
         # Loopback has one counter for all ranks.
-        sharers = (dist.get_world_size() if self.network.interface == "lo"
-                   else 1)
+        sharers = dist.get_world_size() if network.interface == "lo" else 1
         return {
             "configuration": self.configuration.name,
             "ddp": self.configuration.ddp, "steps": count,
@@ -124,35 +108,38 @@ class Turn:
         return _of_all((time.perf_counter() - begin) / count,
                        dist.ReduceOp.MAX)
 
-    def _block(self, steps: int, totals: dict[str, float]) -> None:
+    def _block(self, steps: int, totals: dict[str, float],
+               network: Network) -> None:
         optimizer_seconds: list[float] = []
         dist.barrier()
-        sent = self.network.sent_bytes()
+        sent = network.sent_bytes()
         seconds = self._seconds(
             lambda: optimizer_seconds.append(self._step()), steps)
-        totals["sent"] += self.network.sent_bytes() - sent
+        totals["sent"] += network.sent_bytes() - sent
         totals["step"] += seconds * steps
         totals["optimizer"] += sum(optimizer_seconds)
         totals["alone"] += steps * self._seconds(self._backward_alone, steps)
 
 
-def rank_main(rank: int, case: Case, network: Network) -> list[Row]:
-    """One rank's part. Returns a row per turn, that of the slowest rank, so all
-    return the same."""
-    configurations = open_groups(case.names)
-    workload = Workload(case.model, seed=rank + 1,
-                        backward_seconds=case.backward_seconds)
+def rank_main(rank: int, args: argparse.Namespace, model: str,
+              network: Network) -> list[Row]:
+    """One rank's part of compare.py. Returns a row per turn, that of the slowest
+    rank, so all return the same. Each configuration has a turn per round."""
+    configurations = open_groups(args.configurations)
+    recipe = Recipe(sparsity=args.sparsity, chunk_elements=args.chunk_elements)
+    workload = Workload(model, seed=rank + 1)
     means = mean_gradients(workload)
     for one in configurations:
         if one[0].sends:
-            with Turn(case, workload, network, *one, residual="plain") as turn:
+            plain = replace(recipe, residual="plain")
+            with contextlib.closing(Turn(workload, plain, *one)) as turn:
                 check(one[0], turn.trainee, workload, means)
     del means
     rows = []
-    for turn_round in range(case.rounds):
+    for turn_round in range(args.rounds):
         shift = turn_round % len(configurations)
         for one in configurations[shift:] + configurations[:shift]:
-            with Turn(case, workload, network, *one) as turn:
-                rows.append({"round": turn_round, **turn.measure()})
+            with contextlib.closing(Turn(workload, recipe, *one)) as turn:
+                rows.append(turn.measure(network, args.turn_seconds))
     dist.destroy_process_group()
     return rows

@@ -27,25 +27,16 @@ class Layer(NamedTuple):
     ready_seconds: float  # After backward began.
 
 
-def layers_of(model: str, backward_seconds: float | None) -> list[Layer]:
-    """Returns the layers of `model`, in forward order.
-
-    `backward_seconds` is distributed over the layers like the model's own time;
-    None means that time if it was measured, else 0.
-    """
-    plan = models.load(model)
-    if backward_seconds is None:
-        scale = float(model in models.MEASURED)
-    else:
-        scale = backward_seconds / plan["backward_seconds"]
+def layers_of(model: str) -> list[Layer]:
+    """Returns the layers of `model`, in forward order. Backward takes its time
+    if that was measured, else none."""
     layers: dict[str, Layer] = {}
-    for tensor in plan["tensors"]:
+    for tensor in models.load(model)["tensors"]:
         name = tensor["name"].rpartition(".")[0]
-        ready = tensor["ready_seconds"] * scale
+        ready = tensor["ready_seconds"] * (model in models.MEASURED)
+        # The first tensor of a layer is the last one to be ready.
         layer = layers.setdefault(name, Layer([], ready))
         layer.shapes.append(tuple(map(int, tensor["shape"].split("x"))))
-        layers[name] = layer._replace(
-            ready_seconds=max(layer.ready_seconds, ready))
     return list(layers.values())
 
 
@@ -119,13 +110,11 @@ class Workload:
     of torchvision's networks.
     """
 
-    def __init__(self, model: str, *, seed: int,
-                 backward_seconds: float | None = None, images: int = 0,
+    def __init__(self, model: str, *, seed: int, images: int = 0,
                  device: torch.device | None = None) -> None:
         torch.manual_seed(0)
         if not images:
-            self.model: nn.Module = Replay(layers_of(model, backward_seconds),
-                                           seed)
+            self.model: nn.Module = Replay(layers_of(model), seed)
             self._inputs = torch.zeros((), requires_grad=True)
             return
         import torchvision.models

@@ -8,7 +8,6 @@
 namespace gradientflow::benchmarks {
 
 inline constexpr std::size_t kPixels = 64;
-inline constexpr int kClasses = 10;
 
 // 8x8 images of handwritten digits with their labels.
 struct Digits {
@@ -20,8 +19,8 @@ struct Digits {
   void Append(const Digits& from, std::size_t i);
 };
 
-// Reads benchmarks/data/digits.csv. Throws std::runtime_error, which names the
-// first line that is not 64 pixels from 0 to 16 and a label from 0 to 9.
+// Reads benchmarks/data/digits.csv: 64 pixels from 0 to 16 and a label. Throws
+// an exception if the file is not there or is no such table.
 Digits LoadDigits(const std::string& path);
 
 struct Split {

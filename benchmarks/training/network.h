@@ -42,7 +42,6 @@ class Network {
                 const std::function<void(std::size_t)>& ready);
 
  private:
-  void ForwardLayer(std::size_t layer, const Real* in, std::vector<Real>& out);
   double Loss(std::span<const int> labels);
 
   std::vector<std::size_t> widths_;

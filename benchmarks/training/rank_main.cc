@@ -22,24 +22,17 @@ namespace gradientflow::benchmarks {
 
 // What is the same for every way to exchange gradients.
 struct Recipe {
-  std::vector<std::size_t> hidden;
+  std::vector<std::size_t> widths;  // Of the network: inputs to classes.
   std::size_t epochs = 0;
   std::size_t batch = 0;  // Over all ranks.
   float lr = 0;           // Falls linearly to 0.
   float momentum = 0;
 };
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Recipe, hidden, epochs, batch, lr, momentum)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Recipe, widths, epochs, batch, lr, momentum)
 
 namespace {
 
 constexpr std::uint64_t kSplitSeed = 1998;
-
-std::vector<std::size_t> Widths(const Recipe& recipe) {
-  std::vector<std::size_t> widths = {kPixels};
-  widths.insert(widths.end(), recipe.hidden.begin(), recipe.hidden.end());
-  widths.push_back(kClasses);
-  return widths;
-}
 
 // Trains one network; holds everything that lives for one run.
 class Trainer {
@@ -49,7 +42,7 @@ class Trainer {
       : recipe_(job.at("recipe")),
         split_(split),
         order_(seed),
-        network_(Widths(recipe_), seed ^ 0x5eed) {
+        network_(recipe_.widths, seed ^ 0x5eed) {
     std::vector<TensorSpec> specs;
     for (auto& tensor : network_.tensors()) {
       specs.push_back(TensorSpec{tensor.name, tensor.values.size()});
@@ -137,20 +130,17 @@ Json Trainer::Run() {
           {"seconds", seconds}};
 }
 
-Json RankMain(const Json& job, Options options) {
+}  // namespace
+
+Json RankMain(const Json& job, const Options& options) {
   const Split split = SplitDigits(LoadDigits(job.at("data")), kSplitSeed);
   Json results = Json::array();
   for (std::uint64_t seed = 1; seed <= job.at("seeds"); ++seed) {
-    options.job_token = StrCat("training ", seed);
-    results.push_back(Trainer(job, split, seed, options).Run());
+    Options own = options;
+    own.job_token = StrCat("training ", seed);
+    results.push_back(Trainer(job, split, seed, own).Run());
   }
   return results;
 }
 
-}  // namespace
 }  // namespace gradientflow::benchmarks
-
-int main(int argc, char** argv) {
-  using namespace gradientflow::benchmarks;  // NOLINT: a main().
-  return RunRank(argc, argv, &RankMain);
-}

@@ -43,8 +43,8 @@ def summarise(name: str, runs: list[list[dict[str, float]]]) -> report.Row:
 
 def run_exchange(args: argparse.Namespace, name: str,
                  ranks: int) -> report.Row:
-    recipe = {"hidden": [128, 128], "epochs": args.epochs, "batch": args.batch,
-              "lr": args.lr, "momentum": 0.9}
+    recipe = {"widths": [64, 128, 128, 10], "epochs": args.epochs,
+              "batch": args.batch, "lr": args.lr, "momentum": 0.9}
     steps = args.epochs * (TRAINING_IMAGES // args.batch)
     settings = {**EXCHANGES[name], "momentum": "0.9",
                 "chunk_elements": str(args.chunk_elements),

@@ -3,7 +3,6 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "benchmarks/gpu/program.h"
@@ -32,9 +31,8 @@ class GpuCases : public ::testing::Test {
     rig_ = std::make_unique<Rig>(std::make_shared<FakeDevice>(), settings);
   }
 
-  void RunAll(const std::vector<MakeCase>& cases) {
-    for (const MakeCase& make : cases) {
-      const KernelCase which = make();
+  void RunAll(const KernelCases& cases) {
+    for (const KernelCase& which : cases) {
       const Row row = RunCase(*rig_, which);
       EXPECT_EQ(row["kernel"], which.name);
       EXPECT_GT(row["us"].get<double>(), 0);
@@ -45,8 +43,8 @@ class GpuCases : public ::testing::Test {
         double most = 0;
         double all = 0;
         for (const CaseBuffer& buffer : which.buffers) {
-          all += static_cast<double>(buffer.bytes());
-          most = std::max(most, static_cast<double>(buffer.bytes()));
+          all += static_cast<double>(buffer.bytes);
+          most = std::max(most, static_cast<double>(buffer.bytes));
         }
         EXPECT_LE(which.bytes, 2 * all) << which.name;
         if (which.bytes > 1e4 && which.name != "csc after the wire") {
@@ -77,11 +75,10 @@ TEST_F(GpuCases, ElementKernelsGiveTheCpusResults) {
 TEST(HostCases, GiveTheSameResultsOnEveryTable) {
   const kernels::ChunkKernelTable& chunks = kernels::CpuChunkKernels();
   const kernels::CpuKernelTable* const* tables = kernels::AllCpuKernels();
-  for (const MakeCase& make : HostCases(10007)) {
-    const KernelCase which = make();
+  for (const KernelCase& which : HostCases(10007)) {
     for (auto* table = tables + 1; *table != nullptr; ++table) {
       std::vector<std::vector<std::byte>> contents;
-      KernelCase::Memory memory;
+      Memory memory;
       for (std::size_t b = 0; b < which.buffers.size(); ++b) {
         contents.push_back(InitialContents(which, b, memory));
         memory.push_back(contents.back().data());
@@ -154,11 +151,6 @@ TEST_F(GpuCases, TargetsDecideWhetherARowIsMet) {
   fast.target = 0;
   fast.most_us = 1e-9;
   EXPECT_FALSE(RunCase(*rig_, fast)["met"].get<bool>());
-}
-
-TEST(TextOf, HasAllFieldsInTheirOrder) {
-  EXPECT_EQ(TextOf({{"kernel", "top_k"}, {"us", 12.5}, {"met", true}}),
-            "kernel top_k, us 12.5, met true");
 }
 
 TEST(ShortName, TellsTypesApart) {

@@ -1,8 +1,5 @@
 #include "benchmarks/scaling/model.h"
 
-#include <string>
-#include <vector>
-
 #include "gtest/gtest.h"
 
 namespace gradientflow::benchmarks {
@@ -16,7 +13,6 @@ constexpr char kPlan[] = R"({"name": "two", "batch": 32,
 TEST(Model, HoldsWhatThePlanSays) {
   const Model model = nlohmann::json::parse(kPlan);
   EXPECT_EQ(model.name, "two");
-  EXPECT_EQ(model.batch, 32);
   EXPECT_EQ(model.backward_seconds, 0.5);
   EXPECT_EQ(model.rest_seconds, 0.25);
   EXPECT_EQ(model.elements(), 7U);
@@ -29,14 +25,6 @@ TEST(Model, PlanThatLacksAFieldIsRefused) {
   auto plan = nlohmann::json::parse(kPlan);
   plan["tensors"][1].erase("elements");
   EXPECT_THROW(plan.get<Model>(), nlohmann::json::exception);
-}
-
-TEST(Model, ReadyOrderIsByTimeThenLastToFirst) {
-  Model model;
-  for (const double ready : {0.3, 0.1, 0.2, 0.2, 0.1}) {
-    model.tensors.push_back(ModelTensor{"", 1, ready});
-  }
-  EXPECT_EQ(model.ReadyOrder(), (std::vector<std::size_t>{4, 1, 3, 2, 0}));
 }
 
 }  // namespace

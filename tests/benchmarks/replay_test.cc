@@ -1,8 +1,10 @@
 #include "benchmarks/scaling/replay.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -15,17 +17,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Time stands still unless it is waited for; each piece of work takes `work`.
-class ManualWaiter final : public Waiter {
- public:
-  Clock::Time Now() override { return now_; }
-  void Until(Clock::Time moment) override {
-    if (moment > now_) now_ = moment;
-  }
-  void Work(Clock::Time work) { now_ += work; }
-
- private:
-  Clock::Time now_ = milliseconds(1000);
+// Time stands still unless it is waited for.
+struct ManualTime {
+  Clock::Time now = milliseconds(1000);
+  std::function<void(Clock::Time)> wait_until = [this](Clock::Time moment) {
+    now = std::max(now, moment);
+  };
 };
 
 Model Net(std::initializer_list<double> ready_seconds) {
@@ -40,11 +37,11 @@ using Events = std::vector<std::pair<std::size_t, Clock::Time>>;
 
 TEST(ReplayBackward, CallsEachTensorAtItsTimeInGenerationOrder) {
   const Model model = Net({0.015, 0.004, 0.004, 0.001});
-  ManualWaiter waiter;
+  ManualTime time;
   Events events;
-  ReplayBackward backward({.model = &model, .waiter = &waiter});
-  backward.Run(waiter.Now(),
-               [&](std::size_t i) { events.emplace_back(i, waiter.Now()); });
+  ReplayBackward backward({.model = &model, .wait_until = time.wait_until});
+  backward.Run(time.now,
+               [&](std::size_t i) { events.emplace_back(i, time.now); });
   EXPECT_EQ(events, (Events{{3, milliseconds(1001)},
                             {2, milliseconds(1004)},
                             {1, milliseconds(1004)},
@@ -53,12 +50,12 @@ TEST(ReplayBackward, CallsEachTensorAtItsTimeInGenerationOrder) {
 
 TEST(ReplayBackward, CatchesUpAfterASlowCallAsAGpuWould) {
   const Model model = Net({0.010, 0.003, 0.002, 0.001});
-  ManualWaiter waiter;
+  ManualTime time;
   Events events;
-  ReplayBackward backward({.model = &model, .waiter = &waiter});
-  backward.Run(waiter.Now(), [&](std::size_t i) {
-    events.emplace_back(i, waiter.Now());
-    if (i == 3) waiter.Work(milliseconds(5));
+  ReplayBackward backward({.model = &model, .wait_until = time.wait_until});
+  backward.Run(time.now, [&](std::size_t i) {
+    events.emplace_back(i, time.now);
+    if (i == 3) time.now += milliseconds(5);
   });
   EXPECT_EQ(events, (Events{{3, milliseconds(1001)},
                             {2, milliseconds(1006)},
@@ -69,10 +66,9 @@ TEST(ReplayBackward, CatchesUpAfterASlowCallAsAGpuWould) {
 TEST(ReplayBackward, EndsWhenTheModelsGpuWouldHoweverLateTheLastCallWas) {
   Model model = Net({0.010, 0.001});
   model.backward_seconds = 0.010;
-  ManualWaiter waiter;
-  ReplayBackward backward({.model = &model, .waiter = &waiter});
-  backward.Run(waiter.Now(),
-               [&](std::size_t) { waiter.Work(milliseconds(50)); });
+  ManualTime time;
+  ReplayBackward backward({.model = &model, .wait_until = time.wait_until});
+  backward.Run(time.now, [&](std::size_t) { time.now += milliseconds(50); });
   EXPECT_EQ(backward.End(), milliseconds(1010));
 }
 
@@ -80,12 +76,12 @@ TEST(ReplayBackward, PreparesTheRanksGradientsInThePoolItself) {
   const Model model = Net({0.001});
   const Gradients gradients(DType::kFloat16);
   std::vector<std::byte> pool(2 * 1009);
-  ManualWaiter waiter;
+  ManualTime time;
   ReplayBackward backward({.model = &model,
                            .gradients = &gradients,
-                           .waiter = &waiter,
                            .pool = {pool.data(), pool.size(), {}},
-                           .rank = 3});
+                           .rank = 3,
+                           .wait_until = time.wait_until});
   for (const std::uint64_t step : {0, 7}) {
     backward.Prepare(step);
     const ConstBufferView seen = backward.Read();
@@ -106,18 +102,18 @@ TEST(ReplayBackward, CopiesEveryGradientOnTheDevicesStreamBeforeItIsReady) {
   const Gradients gradients(DType::kFloat16);
   const auto device = std::make_shared<testing::FakeDevice>();
   const DeviceMemory pool = device->Allocate(bytes).value();
-  ManualWaiter waiter;
+  ManualTime time;
   ReplayBackward backward({.model = &model,
                            .gradients = &gradients,
-                           .waiter = &waiter,
                            .pool = {pool.get(), bytes, device->id()},
                            .rank = 1,
                            .device = device,
-                           .offsets = {2 * 4002, 2 * 4001, 0}});
+                           .offsets = {2 * 4002, 2 * 4001, 0},
+                           .wait_until = time.wait_until});
   EXPECT_NE(backward.native_stream(), nullptr);
   for (const std::uint64_t step : {0, 1, 9}) {
     backward.Prepare(step);
-    backward.Run(waiter.Now(), [](std::size_t) {});
+    backward.Run(time.now, [](std::size_t) {});
     const ConstBufferView seen = backward.Read();
     ASSERT_EQ(seen.bytes, bytes);
     for (std::size_t i = 0; i < model.elements(); ++i) {
@@ -128,17 +124,17 @@ TEST(ReplayBackward, CopiesEveryGradientOnTheDevicesStreamBeforeItIsReady) {
   }
 }
 
-TEST(SleepingWaiter, NeverReturnsEarlyAndNotAtAllLateForThePast) {
-  SleepingWaiter waiter;
-  const Clock::Time begin = waiter.Now();
+TEST(WaitUntil, NeverReturnsEarlyAndNotAtAllLateForThePast) {
+  const SteadyClock clock;
+  const Clock::Time begin = clock.Now();
   for (const int microseconds : {0, 5, 300, 2000}) {
     const Clock::Time moment =
-        waiter.Now() + std::chrono::microseconds(microseconds);
-    waiter.Until(moment);
-    EXPECT_GE(waiter.Now(), moment);
+        clock.Now() + std::chrono::microseconds(microseconds);
+    WaitUntil(moment);
+    EXPECT_GE(clock.Now(), moment);
   }
-  waiter.Until(begin);
-  EXPECT_GE(waiter.Now(), begin);
+  WaitUntil(begin);
+  EXPECT_GE(clock.Now(), begin);
 }
 
 }  // namespace

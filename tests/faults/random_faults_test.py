@@ -9,16 +9,17 @@ sys.path[:0] = ["benchmarks", "benchmarks/faults", "tests/benchmarks"]
 os.environ.setdefault("BENCHMARK_PROGRAMS", "benchmarks")
 import faults  # noqa: E402
 import report_cases  # noqa: E402
+import trial as trials  # noqa: E402
 
 
 class RandomFaults(unittest.TestCase):
     def check(self, fabric):
-        trials = faults.run_campaign(20, 3, [fabric], seed=7,
-                                     heartbeat_seconds=1, verbose=False)
-        for trial in trials:
+        done = faults.run_campaign(range(20), 3, [fabric], seed=7,
+                                   heartbeat_seconds=1)
+        for trial in done:
             self.assertTrue(trial.good, f"{trial.fault}: {trial.verdict}; "
                                         f"{trial.what}; {trial.leftovers}")
-        row = faults.summarise(trials)
+        row = faults.summarise([trial.record() for trial in done])
         self.assertGreater(row["verdicts"]["clean error"], 10, row)
         self.assertEqual(sum(row["verdicts"].values()), 20)
 
@@ -32,12 +33,24 @@ class RandomFaults(unittest.TestCase):
         self.check("mixed")
 
 
+class Drawn(unittest.TestCase):
+    def whats(self, fabric):
+        return [trials.draw(7, i, 3, fabric, 1).what for i in range(20)]
+
+    def test_ranks_are_killed_or_stopped(self):
+        self.assertEqual(set(self.whats("tcp")), {"kill", "stop"})
+
+    def test_ranks_with_cards_may_also_lose_a_port_or_an_address(self):
+        self.assertEqual(self.whats("rdma"),
+                         5 * ["kill", "stop", "port", "address"])
+
+
 class DoneItsPart(unittest.TestCase):
     """Whether the others may succeed depends on what was handed in, not on how
     far the rank had come in reporting it."""
 
     def test_once_every_tensor_of_the_last_step_is_handed_in(self):
-        last, all_of_them = faults.STEPS - 1, faults.TENSORS
+        last, all_of_them = trials.STEPS - 1, trials.TENSORS
         for phase, step, handed_in, done in (
                 ("opening", 0, 0, False),
                 ("backward", last, all_of_them - 1, False),
@@ -46,7 +59,7 @@ class DoneItsPart(unittest.TestCase):
                 ("between steps", last - 1, all_of_them, False),
                 ("finishing", last, all_of_them, True),
                 ("closing", last, all_of_them, True)):
-            seen = faults.Report(faults.PHASES.index(phase), step, handed_in,
+            seen = trials.Report(trials.PHASES.index(phase), step, handed_in,
                                  0, 0, 0)
             self.assertEqual(seen.done_its_part(), done, (phase, step))
 

@@ -13,6 +13,7 @@ load("//gradientflow/build_defs:precompiled.bzl", "precompiled_header")
 # configuration says, for the tests as well.
 _LEVELS = {
     "tests/collectives": "-O1",
+    "tests/communicator": "-O1",
     "tests/csc": "-O1",
     "tests/cuda_shim": "",
     "tests/kernels": "",
@@ -21,12 +22,15 @@ _LEVELS = {
 }
 
 _OPTIMISED_TESTS = [
+    "tests/communicator:rdma_jobs_test",
     "tests/collectives:feed_test",
     "tests/collectives:schedule_allreduce_test",
     "tests/collectives:schedule_collectives_test",
     "tests/collectives:schedule_two_level_test",
     "tests/session:allreduce_test",
+    "tests/session:collectives_test",
     "tests/session:groups_test",
+    "tests/session:loss_scale_test",
 ]
 
 def _level(test):

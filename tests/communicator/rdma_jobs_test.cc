@@ -58,7 +58,7 @@ class RdmaJobs : public ::testing::Test {
         options.socket_ifname = "lo";
         options.rdma_devices = StrCat("=fake", r, ":1");
         options.arena_bytes = std::size_t{256} << 20;
-        options.segment_bytes = std::size_t{16} << 10;
+        options.segment_bytes = std::size_t{8} << 10;
         options.log_level = LogLevel::kError;
         options.timeout_seconds = 60;
         const auto comm = Communicator::Open(options);
@@ -95,7 +95,7 @@ class RandomCall {
     call_.dtype = call_.wire = DType::kInt32;
     call_.kind = static_cast<CollectiveKind>(random() % kCollectiveKinds);
     call_.root = static_cast<int>(random() % static_cast<unsigned>(Size()));
-    constexpr std::size_t kMost[] = {1, 16, 300, 3000, 20000};
+    constexpr std::size_t kMost[] = {1, 16, 300, 3000, 8000};
     const std::size_t most = kMost[random() % std::size(kMost)];
     count_ = random() % most + 1;
     for (int r = 0; r < Size(); ++r) parts_.push_back(random() % most);

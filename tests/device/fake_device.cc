@@ -1,9 +1,11 @@
 #include "tests/device/fake_device.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <utility>
 
@@ -18,33 +20,53 @@ namespace {
 
 constexpr std::align_val_t kAlignment{256};
 
-// Memory of exactly `bytes` (but never none), so that the address sanitizer
-// sees the first byte past the end.
+// A larger block comes from the system, which has zeroed it, and only its
+// beginning is filled: to touch all of a staging buffer would take most of a
+// test's time.
+constexpr std::size_t kMostFilled = std::size_t{1} << 20;
+constexpr std::size_t kFilledBeginning = std::size_t{64} << 10;
+
+std::shared_ptr<void> Block(std::size_t bytes) {
+  if (bytes <= kMostFilled) {
+    return {::operator new(bytes, kAlignment, std::nothrow),
+            [](void* data) { ::operator delete(data, kAlignment); }};
+  }
+  void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) return nullptr;
+  return {data, [bytes](void* begin) { munmap(begin, bytes); }};
+}
+
+// Memory of exactly `bytes` (but never none) if that is not much, so that the
+// address sanitizer sees the first byte past the end.
 Result<DeviceMemory> NewMemory(const std::shared_ptr<FakeState>& state,
                                std::size_t bytes, FakeMemory::Kind kind,
                                int fill) {
   bytes = std::max<std::size_t>(bytes, 1);
   const std::size_t free = state->memory.free_bytes();
-  void* data = nullptr;
+  std::shared_ptr<void> block;
   const bool on_device = kind == FakeMemory::Kind::kDevice;
   if (on_device && state->options.dma_buf && bytes <= free) {
-    data = state->files.Map(bytes);
+    block = {state->files.Map(bytes),
+             [state](void* data) { state->files.Unmap(data); }};
   } else if (!on_device || bytes <= free) {
-    data = ::operator new(bytes, kAlignment, std::nothrow);
+    block = Block(bytes);
   }
-  if (data == nullptr) {
+  if (block == nullptr) {
     return Status(
         StatusCode::kResourceExhausted,
         StrCat("fake device: ", bytes, " bytes asked for, ", free, " free"));
   }
-  std::memset(data, fill, bytes);
-  const auto release = [state](std::byte* memory) {
+  if (bytes <= kMostFilled) {
+    std::memset(block.get(), fill, bytes);
+  } else if (fill != 0) {
+    std::memset(block.get(), fill, kFilledBeginning);
+  }
+  GF_RETURN_IF_ERROR(state->memory.Add(block.get(), bytes, kind));
+  const auto release = [state, block](std::byte* memory) {
     state->memory.Remove(memory);
-    if (!state->files.Unmap(memory)) ::operator delete(memory, kAlignment);
   };
-  DeviceMemory memory(static_cast<std::byte*>(data), release);
-  GF_RETURN_IF_ERROR(state->memory.Add(data, bytes, kind));
-  return memory;
+  return DeviceMemory(static_cast<std::byte*>(block.get()), release);
 }
 
 std::uint64_t NewUniqueId() {

@@ -72,7 +72,8 @@ class FakeQueue;
 // data race, which the thread sanitizer sees whichever came first. Device
 // memory is ordinary memory: nothing can stop the host from reading it, but
 // kernels and copies are restricted to the ranges that were handed out. Pinned
-// memory is filled with kFakePoison at first. Thread-safe as Device is.
+// memory (the beginning of it, if it is large) is filled with kFakePoison at
+// first. Thread-safe as Device is.
 //
 // The kernels are the CPU's, put in the queue of the stream; types and counts
 // are checked at the call. native() is for these tables. A null stream is the

@@ -39,16 +39,20 @@ TEST_P(Scenarios, LeavingInTheMiddleOfTheJobIsSaidToBeThat) {
     return TrainStep(job_, 1, session.value().get(), &board[2]);
   });
   ranks.ExpectSuccess(2, 30);
+  int in_the_next_step = 0;
   for (int r : {0, 1}) {
-    ranks.ExpectError(r, 3, StatusCode::kUnavailable, {"step 2", "rank 2 "});
+    // The verdict of a rank that is ahead may come before the end of step 1.
+    ranks.ExpectError(r, 3, StatusCode::kUnavailable, {"step ", "rank 2 "});
     // The scheduler decides which news comes first: that the rank has closed
     // its session, or that it is gone.
     const std::string text = ranks[r].text;
+    if (text.find("step 2") != std::string::npos) ++in_the_next_step;
     EXPECT_TRUE(text.find("has left the job") != std::string::npos ||
                 text.find("has closed its session after 2 steps") !=
                     std::string::npos)
         << text;
   }
+  EXPECT_GE(in_the_next_step, 1);
 }
 
 TEST_P(Scenarios, RankThatDoesNotComeIsNamedWithTheTensorsAwaited) {

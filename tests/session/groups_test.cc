@@ -82,7 +82,7 @@ class Groups : public ::testing::TestWithParam<std::tuple<Over, int>> {
     Job job;
     job.over = std::get<0>(GetParam());
     job.size = std::get<1>(GetParam());
-    job.options.segment_bytes = std::size_t{32} << 10;
+    job.options.segment_bytes = std::size_t{8} << 10;
     return job;
   }
 };
@@ -182,7 +182,7 @@ TEST_P(Groups, HaveCollectivesOfTheirOwn) {
       if (group.PlaceOf(session.rank()) < 0) continue;
       ASSERT_TRUE(session.communicator().OpenGroup(group.id, group.ranks).ok());
     }
-    for (const std::size_t n : {0, 1, 31, 20011}) {
+    for (const std::size_t n : {0, 1, 31, 5003}) {
       for (const Members& group : groups) {
         if (group.PlaceOf(session.rank()) < 0) continue;
         CheckReductions(session, group, n);
@@ -219,7 +219,7 @@ TEST_P(Groups, DoNotWaitForEachOther) {
     for (const Members& group : groups) {
       if (group.PlaceOf(session.rank()) < 0) continue;
       for (int c = 0; c < calls; ++c) {
-        const auto n = static_cast<std::size_t>(30011 / (c + 1));
+        const auto n = static_cast<std::size_t>(7503 / (c + 1));
         started.push_back({&group, c, 0, Contribution(session.rank(), c, n)});
         CollectiveCall call = CallOf(group, CollectiveKind::kAllreduce, n);
         call.output = started.back().data.data();

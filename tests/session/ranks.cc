@@ -76,6 +76,7 @@ class Cards {
     ReplaceVerbs(network_->api(0));
   }
   ~Cards() {
+    if (!network_) return;  // Jobs without cards run at once in one process.
     cards_of_ranks = nullptr;
     ReplaceVerbs(nullptr);
   }

@@ -128,14 +128,16 @@ const PlacesNetwork::Region* PlacesNetwork::Find(int rank, const void* data,
 }
 
 void PlacesNetwork::DeliverSome(int chances) {
-  for (; chances > 0; --chances) {
+  for (; chances > 0 && flying_ > 0; --chances) {
     const auto any = [&] {
-      return static_cast<int>(random_() % static_cast<std::uint64_t>(size_));
+      return static_cast<int>(random_() % static_cast<unsigned>(size_));
     };
     const int from = any();
     const int to = any();
     Lane& lane = LaneOf(from, to);
-    if (lane.size() > 0) Deliver(from, to, lane.Pop());
+    if (lane.size() == 0) continue;
+    --flying_;
+    Deliver(from, to, lane.Pop());
   }
 }
 
@@ -257,6 +259,7 @@ void ThreadPlaces::Put(int peer, std::span<const ConstBufferView> pieces,
   PlacesNetwork::Flight flight = {{}, there, notice, done};
   std::copy(pieces.begin(), pieces.end(), flight.pieces.begin());
   lane.flights.push_back(flight);
+  ++network_.flying_;
   counts_.waiting = std::max(counts_.waiting, ++lane.untold);
   ++counts_.puts;
   for (const ConstBufferView& piece : pieces) {
@@ -358,6 +361,7 @@ bool ThreadPlaces::Tell(bool all) {
   if (sink_ == nullptr) return false;
   {
     const std::lock_guard lock(network_.mutex_);
+    if (inbox_.empty() && due_.empty()) return false;
     telling_.swap(inbox_);
     for (const Told& one : telling_) --network_.LaneOf(one.peer, rank_).untold;
     const std::size_t due = due_.size();
@@ -388,6 +392,7 @@ void ThreadPlaces::Close(int peer) {
   for (auto* lane :
        {&network_.LaneOf(rank_, peer), &network_.LaneOf(peer, rank_)}) {
     lane->closed = true;
+    network_.flying_ -= lane->size();
     lane->flights.clear();
     lane->next = 0;
   }

@@ -122,11 +122,14 @@ Directory::Look Directory::Read(const std::string& name, Version* version,
   if (*version == seen) return Look::kSame;
   *version = {};
   std::string bytes;
+  // A byte more than there should be finds the end in the same call.
+  const std::size_t most =
+      std::min(kReadBytes, static_cast<std::size_t>(found.st_size) + 1);
   ssize_t got = 0;
   do {
     const std::size_t have = bytes.size();
-    bytes.resize(have + kReadBytes);
-    got = ::read(raw, &bytes[have], kReadBytes);
+    bytes.resize(have + most);
+    got = ::read(raw, &bytes[have], most);
     bytes.resize(have + static_cast<std::size_t>(got > 0 ? got : 0));
   } while ((got > 0 && bytes.size() < kMostFileBytes) ||
            (got < 0 && errno == EINTR));

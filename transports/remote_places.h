@@ -35,6 +35,8 @@ struct DeviceBuffer {
 // What comes with data: a number of at most kNoticeBits, which is told to the
 // owner of the memory once all bytes are in place.
 inline constexpr int kNoticeBits = 30;
+// The most pieces of memory that one message is made of.
+inline constexpr std::size_t kMostPutPieces = 2;
 
 // Writes into the memory of peers that take no part in it: what one-sided
 // collectives need between hosts. A transport has it if its links can do that;
@@ -93,12 +95,12 @@ class RemotePlaces {
   // The name by which peers can write to `data`. REQUIRES Reaches(data, 1).
   virtual RemotePlace NameOf(const void* data) const = 0;
 
-  // Writes the pieces (at most 2, which are lent until `done` runs, and which
-  // Reaches()) one behind another to `there`, in the memory of `peer`, and then
-  // gives it the notice. `done` runs in Fabric::Poll() when the memory may be
-  // changed, which is not when the notice has arrived; it may be empty. (What
-  // the peer writes there because it was given the notice does no harm.) Never
-  // blocks, and runs nothing.
+  // Writes the pieces (at most kMostPutPieces, which are lent until `done`
+  // runs, and which Reaches()) one behind another to `there`, in the memory of
+  // `peer`, and then gives it the notice. `done` runs in Fabric::Poll() when
+  // the memory may be changed, which is not when the notice has arrived; it may
+  // be empty. (What the peer writes there because it was given the notice does
+  // no harm.) Never blocks, and runs nothing.
   //
   // A peer that leaves in good order has been given all notices by then, and
   // has given its own: those, and every `done`, run before its link is down. If

@@ -38,14 +38,14 @@ class DoneQueue {
   // Runs all of them, also those that a Done adds meanwhile. Returns whether
   // there was any.
   bool Run() {
-    const bool any = !empty();
+    if (empty()) return false;
     while (!empty()) {
       const Ended ended = std::move(ended_[next_++]);
       ended.done(ended.status, ended.flags);
     }
     ended_.clear();
     next_ = 0;
-    return any;
+    return true;
   }
   // Forgets all that have not run, also within Run().
   void Clear() {

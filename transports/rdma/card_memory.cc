@@ -135,13 +135,6 @@ void CardReach::Remove(const std::byte* data) {
   });
 }
 
-const Registration* CardReach::Find(const void* data, std::size_t bytes) const {
-  for (const Registration& registration : registrations_) {
-    if (registration.Covers(data, bytes)) return &registration;
-  }
-  return nullptr;
-}
-
 Result<CardSlots> CardSlots::Make(const VerbsApi& verbs, ibv_pd* pd, int slots,
                                   std::size_t slot_bytes, CardRights rights,
                                   const std::string& what) {

@@ -93,7 +93,12 @@ class CardReach {
                                 const DeviceBuffer& buffer);
   void Remove(const std::byte* data);
   // Null if the card does not reach all of it by one registration.
-  const Registration* Find(const void* data, std::size_t bytes) const;
+  const Registration* Find(const void* data, std::size_t bytes) const {
+    for (const Registration& registration : registrations_) {
+      if (registration.Covers(data, bytes)) return &registration;
+    }
+    return nullptr;
+  }
 
  private:
   std::vector<Registration> registrations_;

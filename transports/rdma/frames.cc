@@ -13,7 +13,6 @@ constexpr int kKindShift = 30;
 constexpr int kLaneShift = 26;
 constexpr int kCreditsShift = 18;
 constexpr std::uint32_t kGrantBit = 1U << 17;
-constexpr std::uint32_t kNoticeMask = (1U << kNoticeBits) - 1;
 constexpr std::uint32_t kUnused = kGrantBit - 1;
 static_assert(kRdmaLanes <= 16 && kRingSlots < 256 &&
               kKindShift == kNoticeBits);
@@ -114,11 +113,11 @@ void GetOffer(Reader* reader, RailFrame* frame) {
 }  // namespace
 
 std::uint32_t Encode(const Immediate& immediate) {
-  const auto kind = static_cast<std::uint32_t>(immediate.kind) << kKindShift;
   if (immediate.kind == ImmediateKind::kPlaced) {
-    return kind | (immediate.notice & kNoticeMask);
+    return EncodePlaced(immediate.notice);
   }
-  return kind | static_cast<std::uint32_t>(immediate.lane) << kLaneShift |
+  return static_cast<std::uint32_t>(immediate.kind) << kKindShift |
+         static_cast<std::uint32_t>(immediate.lane) << kLaneShift |
          static_cast<std::uint32_t>(immediate.credits) << kCreditsShift |
          (immediate.grant ? kGrantBit : 0);
 }
@@ -127,7 +126,7 @@ Result<Immediate> DecodeImmediate(std::uint32_t number) {
   Immediate immediate;
   immediate.kind = static_cast<ImmediateKind>(number >> kKindShift);
   if (immediate.kind == ImmediateKind::kPlaced) {
-    immediate.notice = number & kNoticeMask;
+    immediate.notice = NoticeOf(number);
     return immediate;
   }
   immediate.lane = static_cast<int>(number >> kLaneShift & 0xF);

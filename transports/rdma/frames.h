@@ -57,6 +57,7 @@ inline constexpr int kImmediatesWithoutNotices =
 // -- Immediate numbers ------------------------------------------------------
 //   kind (2) | lane (4) | credits (8) | grant (1) | 0 (17)
 //   kind (2) | notice (30)
+inline constexpr std::uint32_t kNoticeMask = (1U << kNoticeBits) - 1;
 enum class ImmediateKind : std::uint8_t { kFrame, kPiece, kGrant, kPlaced };
 struct Immediate {
   ImmediateKind kind = ImmediateKind::kFrame;
@@ -66,6 +67,18 @@ struct Immediate {
   std::uint32_t notice = 0;
 };
 std::uint32_t Encode(const Immediate& immediate);
+// The same for a kPlaced, which is nothing but a notice.
+inline std::uint32_t EncodePlaced(std::uint32_t notice) {
+  return static_cast<std::uint32_t>(ImmediateKind::kPlaced) << kNoticeBits |
+         (notice & kNoticeMask);
+}
+inline bool IsPlaced(std::uint32_t number) {
+  return number >> kNoticeBits ==
+         static_cast<std::uint32_t>(ImmediateKind::kPlaced);
+}
+inline std::uint32_t NoticeOf(std::uint32_t number) {
+  return number & kNoticeMask;
+}
 // Returns kDataLoss for a number that no link sends.
 Result<Immediate> DecodeImmediate(std::uint32_t number);
 

@@ -15,24 +15,32 @@ class GrowingQueue {
   std::size_t size() const { return size_; }
   // REQUIRES !empty(), as does pop_front().
   T& front() { return items_[first_]; }
+  // The item that `index` others come before. REQUIRES index < size().
+  T& operator[](std::size_t index) { return items_[PlaceOf(index)]; }
 
   void push_back(T item) {
     if (size_ == items_.size()) Grow();
-    items_[(first_ + size_++) % items_.size()] = std::move(item);
+    items_[PlaceOf(size_++)] = std::move(item);
   }
   T pop_front() {
     T item = std::exchange(items_[first_], T());
-    first_ = (first_ + 1) % items_.size();
+    first_ = PlaceOf(1);
     --size_;
     return item;
   }
+  // Keeps the memory.
+  void clear() {
+    while (!empty()) pop_front();
+  }
 
  private:
+  // The length of items_ is a power of two, as divisions are slow.
+  std::size_t PlaceOf(std::size_t index) const {
+    return (first_ + index) & (items_.size() - 1);
+  }
   void Grow() {
-    std::vector<T> more(2 * items_.size() + 4);
-    for (std::size_t i = 0; i < size_; ++i) {
-      more[i] = std::move(items_[(first_ + i) % items_.size()]);
-    }
+    std::vector<T> more(items_.empty() ? 4 : 2 * items_.size());
+    for (std::size_t i = 0; i < size_; ++i) more[i] = std::move((*this)[i]);
     items_ = std::move(more);
     first_ = 0;
   }

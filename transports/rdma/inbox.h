@@ -55,6 +55,8 @@ class Inbox {
   // lacked something before.
   Status Push(bool* moved);
   bool CanMove() const;
+  // Whether Push() may have something to do.
+  bool busy() const { return to_push_; }
 
   // Whether a message has begun and not ended.
   bool InMessage() const;

@@ -21,7 +21,13 @@ constexpr std::size_t kWithImmediate = std::size_t{8} << 10;
 constexpr int kRequestsPerPiece = 2;
 
 // What a cookie stands for, in its low bits; the rest is an index.
-enum : std::uint64_t { kSlotCookie = 1, kDoneCookie = 2, kCookieBits = 2 };
+enum : std::uint64_t {
+  kSlotCookie = 1,
+  kDoneCookie = 2,
+  kPutCookie = 3,  // Without an index.
+  kCookieBits = 2,
+  kCookieMask = (1 << kCookieBits) - 1,
+};
 
 bool IsLong(const OutMessage& message) {
   return message.header.payload_bytes > kRingPayloadBytes;
@@ -36,18 +42,20 @@ void Outbox::Send(int lane, const OutMessage& message) {
   needs_room_ = needs_slot_ = false;
 }
 
-void Outbox::Put(const std::array<ConstBufferView, 2>& pieces,
-                 RemotePlace there, std::uint32_t notice, Done done) {
+void Outbox::Put(std::span<const ConstBufferView> pieces, RemotePlace there,
+                 std::uint32_t notice, const Done& done) {
   if (puts_.empty() && args_.pair->room() >= kRequestsPerPiece) {
-    return WritePut({pieces, there, notice, done});
+    return WritePut(pieces, there, notice, done);
   }
-  puts_.push_back({pieces, there, notice, done});
+  Placed put{{}, pieces.size(), there, notice, done};
+  std::copy(pieces.begin(), pieces.end(), put.pieces.begin());
+  puts_.push_back(put);
   ++queued_;
   to_push_ = needs_room_ = true;
 }
 
 bool Outbox::CanMove() const {
-  if (!done_.empty() || !put_done_.empty()) return true;
+  if (!done_.empty()) return true;
   return to_push_ && !(needs_room_ && args_.pair->room() < kRequestsPerPiece) &&
          !(needs_slot_ && !args_.rail->staging().HasFor(this));
 }
@@ -75,31 +83,35 @@ bool Outbox::PushPuts() {
       needs_room_ = true;
       break;
     }
-    WritePut(puts_.pop_front());
+    const Placed put = puts_.pop_front();
+    WritePut({put.pieces.data(), put.count}, put.there, put.notice, put.done);
     --queued_;
     moved = true;
   }
   return moved;
 }
 
-void Outbox::WritePut(const Placed& put) {
-  std::array<QueuePair::Piece, 2> pieces;
+void Outbox::WritePut(std::span<const ConstBufferView> pieces,
+                      RemotePlace there, std::uint32_t notice,
+                      const Done& done) {
+  QueuePair::WriteArgs data;
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
-    const ConstBufferView& from = put.pieces[i];
+    const ConstBufferView& from = pieces[i];
     if (from.bytes == 0) continue;
     const Registration* const reached =
         args_.rail->reach().Find(from.data, from.bytes);
     assert(reached != nullptr);
-    pieces[i] = {from.data, from.bytes, reached->local_key()};
+    data.pieces[i] = {from.data, from.bytes, reached->local_key()};
     bytes += from.bytes;
   }
+  data.there = there;
+  if (done.run != nullptr) {
+    lent_puts_.push_back(done);
+    data.cookie = kPutCookie;
+  }
   ++args_.rail->stats().puts;
-  Immediate immediate;
-  immediate.kind = ImmediateKind::kPlaced;
-  immediate.notice = put.notice;
-  WriteData(pieces, bytes, put.there, true, Encode(immediate),
-            put.done.run == nullptr ? 0 : Remember(put.done, true));
+  WriteTold(&data, bytes, EncodePlaced(notice));
 }
 
 bool Outbox::PushLane(int index, std::size_t* budget) {
@@ -217,58 +229,70 @@ bool Outbox::WritePiece(int index, Granted* to, std::size_t* copied) {
   }
   const bool last = lane.sent + bytes == message.header.payload_bytes;
   if (last && reached == nullptr) done_.Add(message.done, 0, Status());
-  if (last && reached != nullptr) cookie = Remember(message.done, false);
+  if (last && reached != nullptr) cookie = Remember(message.done);
   const bool fills = to->written + bytes == to->grant.bytes;
   Immediate immediate;
   immediate.kind = ImmediateKind::kPiece;
   immediate.lane = index;
   if (fills) immediate.credits = TakeCredits();
-  WriteData({{{from, bytes, key}, {}}}, bytes, to->grant.there.At(to->written),
-            fills, Encode(immediate), cookie);
+  QueuePair::WriteArgs data;
+  data.pieces[0] = {from, bytes, key};
+  data.there = to->grant.there.At(to->written);
+  data.cookie = cookie;
+  if (fills) {
+    WriteTold(&data, bytes, Encode(immediate));
+  } else {
+    WriteData(data, bytes);
+  }
   to->written += static_cast<std::uint32_t>(bytes);
   lane.sent += bytes;
   *copied = reached != nullptr ? 0 : bytes;
   return true;
 }
 
-void Outbox::WriteData(const std::array<QueuePair::Piece, 2>& pieces,
-                       std::size_t bytes, RemotePlace there, bool told,
-                       std::uint32_t immediate, std::uint64_t cookie) {
+void Outbox::WriteData(const QueuePair::WriteArgs& data, std::size_t bytes) {
   RdmaStats& stats = args_.rail->stats();
   ++stats.data_writes;
   stats.bytes += bytes;
-  QueuePair::WriteArgs data;
-  data.pieces = pieces;
-  data.there = there;
-  data.cookie = cookie;
-  if (told && bytes <= kWithImmediate) data.immediate = immediate;
   args_.pair->Write(data);
-  if (!told || data.immediate) return;
+}
+
+// The peer is told the number when it has the data.
+void Outbox::WriteTold(QueuePair::WriteArgs* data, std::size_t bytes,
+                       std::uint32_t immediate) {
+  if (bytes <= kWithImmediate) {
+    data->immediate = immediate;
+    return WriteData(*data, bytes);
+  }
+  WriteData(*data, bytes);
   QueuePair::WriteArgs number;
   number.immediate = immediate;
   args_.pair->Write(number);
 }
 
-std::uint64_t Outbox::Remember(const Done& done, bool put) {
+std::uint64_t Outbox::Remember(const Done& done) {
   if (free_lent_.empty()) {
     free_lent_.push_back(static_cast<std::uint32_t>(lent_.size()));
     lent_.emplace_back();
   }
   const std::uint32_t index = free_lent_.back();
   free_lent_.pop_back();
-  lent_[index] = {done, put};
+  lent_[index] = done;
   return std::uint64_t{index} << kCookieBits | kDoneCookie;
 }
 
+// A message's completion waits for RunDones(), but that of a put runs here, as
+// the sink of notices does: both tell the same segments, and writing more from
+// there is safe.
 void Outbox::OnWritten(std::uint64_t cookie) {
+  if (cookie == kPutCookie) return lent_puts_.pop_front()(Status());
   const std::uint64_t index = cookie >> kCookieBits;
-  if ((cookie & ((1U << kCookieBits) - 1)) == kSlotCookie) {
+  if ((cookie & kCookieMask) == kSlotCookie) {
     std::erase(slots_, static_cast<int>(index));
     args_.rail->staging().Give(static_cast<int>(index));
     return;
   }
-  const Lent lent = std::exchange(lent_[index], Lent{});
-  (lent.put ? put_done_ : done_).Add(lent.done, 0, Status());
+  done_.Add(std::exchange(lent_[index], Done()), 0, Status());
   free_lent_.push_back(static_cast<std::uint32_t>(index));
 }
 
@@ -311,10 +335,10 @@ void Outbox::EndAll(const Status& why) {
     while (!lane.queue.empty()) done_.Add(lane.queue.pop_front().done, 0, why);
     lane = Lane();
   }
-  while (!puts_.empty()) puts_.pop_front();
-  put_done_.Clear();
-  for (const Lent& lent : lent_) {
-    if (lent.done.run != nullptr && !lent.put) done_.Add(lent.done, 0, why);
+  puts_.clear();
+  lent_puts_.clear();
+  for (const Done& done : lent_) {
+    if (done.run != nullptr) done_.Add(done, 0, why);
   }
   lent_.clear();
   free_lent_.clear();
@@ -326,15 +350,8 @@ void Outbox::EndAll(const Status& why) {
 }
 
 void Outbox::ForgetPuts() {
-  for (std::size_t i = puts_.size(); i > 0; --i) {
-    Placed put = puts_.pop_front();
-    put.done = Done();
-    puts_.push_back(put);
-  }
-  put_done_.Clear();
-  for (Lent& lent : lent_) {
-    if (lent.put) lent.done = Done();
-  }
+  for (std::size_t i = 0; i < puts_.size(); ++i) puts_[i].done = Done();
+  for (std::size_t i = 0; i < lent_puts_.size(); ++i) lent_puts_[i] = Done();
 }
 
 void Outbox::DropAll() {

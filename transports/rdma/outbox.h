@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "gradientflow/base/done.h"
@@ -47,21 +48,22 @@ class Outbox {
     done_.Add(message.done, 0, why);
   }
   // A placed message; see RemotePlaces::Put().
-  void Put(const std::array<ConstBufferView, 2>& pieces, RemotePlace there,
-           std::uint32_t notice, Done done);
+  void Put(std::span<const ConstBufferView> pieces, RemotePlace there,
+           std::uint32_t notice, const Done& done);
   // Writes what can be written. Returns whether anything moved.
   bool Push();
-  // Runs the completions of what is done. Returns whether there was one.
-  bool RunDones() {
-    const bool any = done_.Run();
-    return put_done_.Run() || any;
-  }
+  // Runs the completions of messages that are done. Returns whether there was
+  // one.
+  bool RunDones() { return done_.Run(); }
+  // Whether Push() or RunDones() may have something to do.
+  bool busy() const { return to_push_ || !done_.empty(); }
   // Whether Push() or RunDones() has something to do.
   bool CanMove() const;
 
   // Each returns kDataLoss if the peer gives what it cannot have.
   Status OnCredits(int credits);
   Status OnGrant(int lane);
+  // Runs the completion of what was written if that is a Put().
   void OnWritten(std::uint64_t cookie);
 
   // Messages that Send() and Put() took and that have not left.
@@ -88,27 +90,25 @@ class Outbox {
     int next_grant = 0;  // Its place in the lane's part of the grants.
   };
   struct Placed {
-    std::array<ConstBufferView, 2> pieces;
+    std::array<ConstBufferView, kMostPutPieces> pieces;
+    std::size_t count = 0;  // Of pieces.
     RemotePlace there;
     std::uint32_t notice = 0;
     Done done;
   };
-  struct Lent {  // Of a message or a Put() that the card reads.
-    Done done;
-    bool put = false;
-  };
 
   bool PushLane(int index, std::size_t* budget);
   bool PushPuts();
-  void WritePut(const Placed& put);
+  void WritePut(std::span<const ConstBufferView> pieces, RemotePlace there,
+                std::uint32_t notice, const Done& done);
   void WriteFrame(int lane, const OutMessage& message);
   // Returns whether all of the first message has been written.
   bool PushPieces(int index, std::size_t* budget);
   bool WritePiece(int index, Granted* to, std::size_t* copied);
-  void WriteData(const std::array<QueuePair::Piece, 2>& pieces,
-                 std::size_t bytes, RemotePlace there, bool told,
-                 std::uint32_t immediate, std::uint64_t cookie);
-  std::uint64_t Remember(const Done& done, bool put);
+  void WriteData(const QueuePair::WriteArgs& data, std::size_t bytes);
+  void WriteTold(QueuePair::WriteArgs* data, std::size_t bytes,
+                 std::uint32_t immediate);
+  std::uint64_t Remember(const Done& done);
   int TakeCredits();
 
   const OutboxArgs args_;
@@ -124,9 +124,12 @@ class Outbox {
   bool needs_room_ = false;
   bool needs_slot_ = false;
   DoneQueue done_;
-  DoneQueue put_done_;      // Those of Put().
-  std::vector<Lent> lent_;  // By cookie.
+  // Of the messages that the card reads where they are, by cookie.
+  std::vector<Done> lent_;
   std::vector<std::uint32_t> free_lent_;
+  // Of the puts that the card reads, in the order in which it is done with
+  // them.
+  GrowingQueue<Done> lent_puts_;
   std::vector<int> slots_;  // Staging slots that the card reads.
 };
 

@@ -14,11 +14,6 @@
 namespace gradientflow {
 namespace {
 
-// A wr_id: whether it is a receive, the index of the pair, and the low bits of
-// the number of the write.
-constexpr int kIndexShift = 32;
-constexpr std::uint64_t kReceiveBit = std::uint64_t{1} << 63;
-
 // 7 would mean for ever: for Soft-RoCE as a count of retries, and for all as a
 // count of those after "receiver not ready", which credits rule out anyhow.
 constexpr int kRetries = 6;
@@ -50,9 +45,16 @@ ibv_mtu MtuOf(int bytes) {
 }  // namespace
 
 QueuePair::QueuePair(Rail* rail, Owner* owner, int receives)
-    : rail_(rail), owner_(owner), receives_(receives + kReceivesAtOnce) {
-  batch_.reserve(kDepth);
-  pieces_.reserve(kDepth);
+    : rail_(rail),
+      owner_(owner),
+      receives_(receives + kReceivesAtOnce),
+      requests_(kDepth) {
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    const bool last = i + 1 == requests_.size();
+    Request& of = requests_[i];
+    of.request.sg_list = of.pieces.data();
+    of.request.next = last ? nullptr : &requests_[i + 1].request;
+  }
 }
 
 int QueuePair::MostCompletions(int receives) {
@@ -184,52 +186,43 @@ Status QueuePair::PostReceives(int count) {
 
 void QueuePair::Write(const WriteArgs& args) {
   assert(room() > 0);
-  if (batch_.empty()) rail_->SetDirty(this);
+  if (!dirty()) rail_->SetDirty(this);
   ++written_;
-  pieces_.emplace_back();
-  std::array<ibv_sge, 2>& pieces = pieces_.back();
-  int count = 0;
+  Request& to = requests_[batched_++];
+  std::size_t count = 0;
   for (const Piece& piece : args.pieces) {
     if (piece.bytes == 0) continue;
-    pieces[static_cast<std::size_t>(count++)] = {
-        reinterpret_cast<std::uintptr_t>(piece.data),
-        static_cast<std::uint32_t>(piece.bytes), piece.local_key};
+    to.pieces[count++] = {reinterpret_cast<std::uintptr_t>(piece.data),
+                          static_cast<std::uint32_t>(piece.bytes),
+                          piece.local_key};
   }
-  ibv_send_wr request = {};
+  ibv_send_wr& request = to.request;
   request.wr_id = std::uint64_t{index_} << kIndexShift |
                   static_cast<std::uint32_t>(written_);
-  request.sg_list = pieces.data();
-  request.num_sge = count;
+  request.num_sge = static_cast<int>(count);
   request.opcode =
       args.immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
-  if (args.immediate) request.imm_data = htonl(*args.immediate);
+  request.imm_data = htonl(args.immediate.value_or(0));
   request.wr.rdma.remote_addr = args.there.address;
   request.wr.rdma.rkey = args.there.key;
-  batch_.push_back(request);
   if (args.cookie != 0) lent_[lent_end_++ % kDepth] = {written_, args.cookie};
 }
 
-void QueuePair::Flush() {
-  if (batch_.empty()) return;
-  for (std::size_t i = 0; i + 1 < batch_.size(); ++i) {
-    batch_[i].next = &batch_[i + 1];
-  }
-  batch_.back().next = nullptr;
-  batch_.back().send_flags = IBV_SEND_SIGNALED;
+// The last request ends the list and is signalled, but only in this batch.
+void QueuePair::Post() {
+  ibv_send_wr& last = requests_[std::exchange(batched_, 0) - 1].request;
+  ibv_send_wr* const next = std::exchange(last.next, nullptr);
+  last.send_flags = IBV_SEND_SIGNALED;
   ibv_send_wr* bad = nullptr;
-  const int error =
-      broken_ ? 0 : rail_->verbs().post_send(pair_, batch_.data(), &bad);
-  batch_.clear();
-  pieces_.clear();
+  const int error = broken_ ? 0
+                            : rail_->verbs().post_send(
+                                  pair_, &requests_.front().request, &bad);
+  last.next = next;
+  last.send_flags = 0;
   if (error != 0) {
     Break(Status(StatusCode::kUnavailable,
                  StrCat("writes cannot be posted: ", std::strerror(error))));
   }
-}
-
-std::uint32_t QueuePair::IndexOf(const ibv_wc& completion) {
-  return static_cast<std::uint32_t>((completion.wr_id & ~kReceiveBit) >>
-                                    kIndexShift);
 }
 
 void QueuePair::OnCompletion(const ibv_wc& completion) {

@@ -83,13 +83,18 @@ class QueuePair {
   int room() const { return kDepth - static_cast<int>(written_ - completed_); }
   // REQUIRES room() > 0.
   void Write(const WriteArgs& args);
-  void Flush();
+  void Flush() {
+    if (dirty()) Post();
+  }
   // Whether the peer's card has everything.
   bool idle() const { return written_ == completed_; }
 
   // From the rail.
   // The index of the pair that a completion is of; see Rail::Add().
-  static std::uint32_t IndexOf(const ibv_wc& completion);
+  static std::uint32_t IndexOf(const ibv_wc& completion) {
+    return static_cast<std::uint32_t>((completion.wr_id & ~kReceiveBit) >>
+                                      kIndexShift);
+  }
   void OnCompletion(const ibv_wc& completion);
   void Break(const Status& why);
   bool Is(const ibv_qp* pair) const { return pair == pair_; }
@@ -98,11 +103,20 @@ class QueuePair {
   // The subject of the texts of errors: whose connection it is, and to whom.
   void SetName(std::string name) { name_ = std::move(name); }
   // Whether something has been written and not posted.
-  bool dirty() const { return !batch_.empty(); }
+  bool dirty() const { return batched_ > 0; }
   // Whether the pair has been ended by something that has not been named.
   bool flushed() const { return flushed_; }
 
  private:
+  // A wr_id: whether it is a receive, the index of the pair, and the low bits
+  // of the number of the write.
+  static constexpr int kIndexShift = 32;
+  static constexpr std::uint64_t kReceiveBit = std::uint64_t{1} << 63;
+
+  struct Request {
+    ibv_send_wr request;
+    std::array<ibv_sge, 2> pieces;
+  };
   struct Lent {
     std::uint64_t write = 0;
     std::uint64_t cookie = 0;
@@ -110,6 +124,7 @@ class QueuePair {
 
   QueuePair(Rail* rail, Owner* owner, int receives);
   Status Modify(ibv_qp_attr* attributes, int mask, const char* to);
+  void Post();
   Status PostReceives(int count);
   ibv_qp_attr PathTo(const RdmaGid& mine, const RdmaAddress& peer) const;
   void OnError(const ibv_wc& completion);
@@ -131,8 +146,11 @@ class QueuePair {
   std::uint64_t lent_first_ = 0;
   std::uint64_t lent_end_ = 0;
   bool* destroyed_ = nullptr;  // Where to say so, while a callback runs.
-  std::vector<ibv_send_wr> batch_;
-  std::vector<std::array<ibv_sge, 2>> pieces_;
+  // As many as there can be on their way. The first batched_ of them wait to be
+  // posted. What all writes have in common stands in each from the start, so
+  // that a write only fills in what is its own.
+  std::vector<Request> requests_;
+  std::size_t batched_ = 0;
   bool broken_ = false;
   bool flushed_ = false;
 };

@@ -36,11 +36,6 @@ void RdmaLink::Adopt() {
   }
 }
 
-void RdmaLink::Put(const std::array<ConstBufferView, 2>& pieces,
-                   RemotePlace there, std::uint32_t notice, Done done) {
-  if (!gone()) outbox_->Put(pieces, there, notice, done);
-}
-
 void RdmaLink::Send(int lane, const OutMessage& message) {
   assert(lane >= 0 && lane < kRdmaLanes);
   if (closed_) return;
@@ -65,38 +60,55 @@ void RdmaLink::SendHeldControl() {
   }
 }
 
+// A callback of the control link or of the rail may end this one.
 bool RdmaLink::Poll() {
+  if (gone() || !lost_.ok()) return PollLost();
+  bool moved = resumed_control_ && HandOnPaused();
+  if (!gone()) moved |= args_.control->Poll();
+  if (!gone() && args_.rail->IsFirst(pair_.get())) moved |= args_.rail->Poll();
+  if (HasWork()) Work(&moved);
+  return moved;
+}
+
+bool RdmaLink::PollLost() {
   if (closed_) return false;
   if (down_) {
     const bool moved = args_.control->Poll();
     return outbox_->RunDones() || moved;
   }
-  if (!lost_.ok()) {
-    FailAndTell(lost_);
-    return true;
-  }
-  bool moved = false;
-  if (std::exchange(resumed_control_, false) && paused_control_) {
-    const Status status = HandOn(*paused_control_);
-    if (!status.ok() && !gone()) Fail(status);
-    moved = true;
-  }
-  if (!gone()) moved |= args_.control->Poll();
-  if (!gone() && args_.rail->IsFirst(pair_.get())) moved |= args_.rail->Poll();
+  FailAndTell(lost_);
+  return true;
+}
+
+bool RdmaLink::HandOnPaused() {
+  resumed_control_ = false;
+  if (!paused_control_) return false;
+  const Status status = HandOn(*paused_control_);
+  if (!status.ok() && !gone()) Fail(status);
+  return true;
+}
+
+// Most links have nothing to do but to look for what has come.
+bool RdmaLink::HasWork() const {
+  if (gone()) return !closed_;
+  return inbox_->busy() || outbox_->busy() || pair_->dirty() ||
+         pair_->flushed() || !held_control_.empty();
+}
+
+void RdmaLink::Work(bool* moved) {
   if (!gone()) {
-    const Status status = inbox_->Push(&moved);
+    const Status status = inbox_->Push(moved);
     if (!status.ok() && !gone()) FailAndTell(status);
   }
   if (!gone()) {
-    moved |= outbox_->Push();
+    *moved |= outbox_->Push();
     pair_->Flush();
   }
   if (!gone()) {
     SendHeldControl();
     EndIfFlushed();
   }
-  if (!closed_) moved |= outbox_->RunDones();
-  return moved;
+  if (!closed_) *moved |= outbox_->RunDones();
 }
 
 void RdmaLink::EndIfFlushed() {
@@ -140,6 +152,14 @@ std::size_t RdmaLink::queued_messages() const {
 void RdmaLink::OnImmediate(std::uint32_t number, std::uint32_t bytes) {
   if (outcome_ == Outcome::kPending && !probe_seen_) return OnProbe(bytes);
   if (!lost_.ok()) return;
+  if (!IsPlaced(number)) return OnRingImmediate(number, bytes);
+  ++args_.rail->stats().notices;
+  const bool told = args_.places != nullptr &&
+                    args_.places->TellSink(args_.peer, NoticeOf(number));
+  if (!told) OnEarlyNotice(NoticeOf(number));
+}
+
+void RdmaLink::OnRingImmediate(std::uint32_t number, std::uint32_t bytes) {
   const auto immediate = DecodeImmediate(number);
   const Status status = immediate.ok() ? Handle(immediate.value(), bytes)
                                        : Explain(StatusCode::kDataLoss,
@@ -147,16 +167,15 @@ void RdmaLink::OnImmediate(std::uint32_t number, std::uint32_t bytes) {
   if (!status.ok() && !gone()) OnBroken(status);
 }
 
+void RdmaLink::OnEarlyNotice(std::uint32_t notice) {
+  const Status kept = args_.places != nullptr
+                          ? args_.places->KeepNotice(args_.peer, notice)
+                          : Status(StatusCode::kDataLoss,
+                                   "sent a placed message, expected none");
+  if (!kept.ok()) OnBroken(Explain(kept.code(), kept.message()));
+}
+
 Status RdmaLink::Handle(const Immediate& immediate, std::uint32_t bytes) {
-  if (immediate.kind == ImmediateKind::kPlaced) {
-    ++args_.rail->stats().notices;
-    if (args_.places == nullptr) {
-      return Explain(StatusCode::kDataLoss,
-                     "sent a placed message, expected none");
-    }
-    const Status noted = args_.places->OnNotice(args_.peer, immediate.notice);
-    return noted.ok() ? noted : Explain(noted.code(), noted.message());
-  }
   const Status credits = outbox_->OnCredits(immediate.credits);
   if (!credits.ok()) return Explain(credits.code(), credits.message());
   switch (immediate.kind) {
@@ -167,7 +186,7 @@ Status RdmaLink::Handle(const Immediate& immediate, std::uint32_t bytes) {
     case ImmediateKind::kGrant:
       return immediate.grant ? OnGrant(immediate.lane) : Status();
     case ImmediateKind::kPlaced:
-      break;
+      break;  // OnImmediate() has taken these.
   }
   return Status();
 }

@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -72,8 +73,10 @@ class RdmaLink final : public Link,
   void Adopt();
   // Where the peer's slots begin; for a link that works.
   RemotePlace peer_slots() const { return offer_.slots; }
-  void Put(const std::array<ConstBufferView, 2>& pieces, RemotePlace there,
-           std::uint32_t notice, Done done);
+  void Put(std::span<const ConstBufferView> pieces, RemotePlace there,
+           std::uint32_t notice, const Done& done) {
+    if (!gone()) outbox_->Put(pieces, there, notice, done);
+  }
   // No completion of a Put() runs any more.
   void ForgetPuts() { outbox_->ForgetPuts(); }
 
@@ -117,9 +120,12 @@ class RdmaLink final : public Link,
   Status Explain(StatusCode code, const std::string& what) const;
   std::vector<std::byte> ProbeOf(const RdmaAddress& from) const;
 
+  void OnEarlyNotice(std::uint32_t notice);
+  void OnRingImmediate(std::uint32_t number, std::uint32_t bytes);
   Status Handle(const Immediate& immediate, std::uint32_t bytes);
   Status OnGrant(int lane);
   Status HandOn(const Header& header);
+  bool HandOnPaused();
   bool CanSendHeld() const;
   void SendHeldControl();
   void EndIfFlushed();
@@ -127,6 +133,9 @@ class RdmaLink final : public Link,
   void FailAndTell(const Status& why);
   void Fail(const Status& why);
   bool gone() const { return closed_ || down_; }
+  bool PollLost();
+  bool HasWork() const;
+  void Work(bool* moved);
 
   RdmaLinkArgs args_;
   // The ring and the grants that the peer writes, and their images that this

@@ -1,7 +1,6 @@
 #include "transports/rdma/rdma_places.h"
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 
 #include "gradientflow/base/str_cat.h"
@@ -98,10 +97,8 @@ void RdmaPlaces::Put(int peer, std::span<const ConstBufferView> pieces,
                      RemotePlace there, std::uint32_t notice, Done done) {
   RdmaLink* const link = peers_[static_cast<std::size_t>(peer)].link;
   if (link == nullptr) return;
-  assert(pieces.size() <= 2);
-  std::array<ConstBufferView, 2> both;
-  std::copy(pieces.begin(), pieces.end(), both.begin());
-  link->Put(both, there, notice, done);
+  assert(pieces.size() <= kMostPutPieces);
+  link->Put(pieces, there, notice, done);
 }
 
 void RdmaPlaces::SetLink(int peer, RdmaLink* link, RemotePlace slots) {
@@ -112,11 +109,7 @@ void RdmaPlaces::DropLink(int peer) {
   peers_[static_cast<std::size_t>(peer)].link = nullptr;
 }
 
-Status RdmaPlaces::OnNotice(int peer, std::uint32_t notice) {
-  if (sink_ != nullptr) {
-    sink_->OnNotice(peer, notice);
-    return Status();
-  }
+Status RdmaPlaces::KeepNotice(int peer, std::uint32_t notice) {
   const auto kept =
       std::count_if(early_.begin(), early_.end(),
                     [peer](const auto& early) { return early.first == peer; });

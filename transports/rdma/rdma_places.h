@@ -50,8 +50,15 @@ class RdmaPlaces final : public RemotePlaces {
   RemotePlace SlotsHere() const { return NameOf(slots_.data()); }
   void SetLink(int peer, RdmaLink* link, RemotePlace slots);
   void DropLink(int peer);
-  // Returns kDataLoss, with what was expected, if there are too many.
-  Status OnNotice(int peer, std::uint32_t notice);
+  // Tells the sink. Returns false if there is none.
+  bool TellSink(int peer, std::uint32_t notice) {
+    if (sink_ == nullptr) return false;
+    sink_->OnNotice(peer, notice);
+    return true;
+  }
+  // Keeps a notice for the sink to come. Returns kDataLoss, with what was
+  // expected, if there are too many.
+  Status KeepNotice(int peer, std::uint32_t notice);
 
  private:
   struct Peer {

@@ -318,8 +318,8 @@ bool Executor::StartNext(Queue* queue, Operation* operation, Segment* segment) {
   if (syncs > 0 && !HasSlotsFor(*queue, *schedule, syncs)) return false;
   Segment::Means means;
   if (schedule->placing > 0) {
-    if (placed_->Next(operation->call.channel) == nullptr) return false;
     means.placed = placed_->Take(operation->call.channel);
+    if (means.placed == nullptr) return false;
   }
   const std::uint64_t index = operation->launched++;
   const bool narrow = TraitsOf(operation->call.wire).scale_before_sum ||

@@ -36,11 +36,12 @@ PlacedSlot::PlacedSlot(const PlacedContext& context, Channel channel, int index)
       offset_(context.layout.SlotOf(static_cast<int>(channel), index)),
       memory_(context.places.slots().data + offset_),
       peers_(static_cast<std::size_t>(context.fabric.size())),
-      waiters_(peers_.size() * kPlacedPhases) {}
+      cookies_(peers_.size() * kPlacedPhases) {}
 
-void PlacedSlot::Begin() {
+void PlacedSlot::Begin(Done told) {
   assert(free());
   running_ = true;
+  told_ = told;
   generation_ = (generation_ + 1) & kGenerationMask;
   if (early_ == 0) return;
   early_ = 0;
@@ -55,21 +56,9 @@ void PlacedSlot::End() {
 }
 
 void PlacedSlot::Abandon() {
-  lent_ = early_ = 0;
+  payloads_ = lent_ = early_ = 0;
   std::fill(peers_.begin(), peers_.end(), 0);
-  std::fill(waiters_.begin(), waiters_.end(), Done());
-}
-
-bool PlacedSlot::Await(PlacedPhase phase, int peer, Done done,
-                       std::uint32_t* flags) {
-  std::uint8_t& bits = peers_[static_cast<std::size_t>(peer)];
-  bits |= Bit(phase) << kAwaitedShift;
-  if ((bits & Bit(phase)) == 0) {
-    WaiterOf(phase, peer) = done;
-    return false;
-  }
-  if ((bits & Bit(phase) << kNonfiniteShift) != 0) *flags |= kFlagNonfinite;
-  return true;
+  told_ = Done();
 }
 
 Status PlacedSlot::CheckAllAwaited() const {
@@ -86,13 +75,9 @@ Status PlacedSlot::CheckAllAwaited() const {
   return Status();
 }
 
-std::uint32_t PlacedSlot::NoticeOf(PlacedPhase phase, bool nonfinite) const {
-  return EncodeNotice({nonfinite, phase, channel_, index_, generation_});
-}
-
 void PlacedSlot::PutContribution(int peer, int landing,
                                  const PlacedHeader& header,
-                                 ConstBufferView payload, Done done) {
+                                 ConstBufferView payload) {
   std::byte* const front =
       memory_ + context_.layout.headers +
       static_cast<std::size_t>(context_.MemberOf(peer)) * kPlacedHeaderBytes;
@@ -100,8 +85,19 @@ void PlacedSlot::PutContribution(int peer, int landing,
   const ConstBufferView pieces[] = {{front, kPlacedHeaderBytes, {}}, payload};
   const RemotePlace there = context_.places.SlotsOf(peer).At(
       offset_ + context_.layout.LandingOf(landing));
+  ++payloads_;
   context_.places.Put(peer, pieces, there,
-                      NoticeOf(PlacedPhase::kContribution, false), done);
+                      NoticeOf(PlacedPhase::kContribution, false),
+                      {&PlacedSlot::OnPayloadPut, this, 0});
+}
+
+void PlacedSlot::OnPayloadPut(void* self, std::uint64_t, std::uint32_t,
+                              const Status& status) {
+  auto& slot = *static_cast<PlacedSlot*>(self);
+  if (--slot.payloads_ > 0) return;
+  Done done = slot.told_;
+  done.cookie += kPayloadsLeft;
+  done(status);
 }
 
 void PlacedSlot::PutSum(int peer, RemotePlace there, std::size_t bytes,
@@ -118,28 +114,19 @@ void PlacedSlot::OnSumPut(void* self, std::uint64_t, std::uint32_t,
   --static_cast<PlacedSlot*>(self)->lent_;
 }
 
-void PlacedSlot::Arrive(int peer, const PlacedNotice& notice) {
+// What is not for the segment that runs is for the next one.
+void PlacedSlot::ArriveEarly(int peer, PlacedNotice notice) {
   std::uint8_t& bits = peers_[static_cast<std::size_t>(peer)];
-  const std::uint8_t came = Bit(notice.phase);
   const std::uint32_t next = (generation_ + 1) & kGenerationMask;
-  if (notice.generation == next && (bits & kEarly) == 0 &&
-      notice.phase == PlacedPhase::kContribution) {
-    bits |= kEarly;
-    ++early_;
-    return;
-  }
-  if (!running_ || notice.generation != generation_ || (bits & came) != 0) {
+  if (notice.generation != next || (bits & kEarly) != 0 ||
+      notice.phase != PlacedPhase::kContribution) {
     return context_.fabric.Fail(Refuse(peer, notice));
   }
-  bits |= came;
-  if (notice.nonfinite) bits |= came << kNonfiniteShift;
-  Done& waiter = WaiterOf(notice.phase, peer);
-  const Done done = waiter;
-  waiter = Done();
-  done(Status(), notice.nonfinite ? kFlagNonfinite : 0);
+  bits |= kEarly;
+  ++early_;
 }
 
-Status PlacedSlot::Refuse(int peer, const PlacedNotice& notice) const {
+Status PlacedSlot::Refuse(int peer, PlacedNotice notice) const {
   const bool sum = notice.phase == PlacedPhase::kSum;
   return Status(
       StatusCode::kDataLoss,
@@ -169,8 +156,8 @@ PlacedSlots::PlacedSlots(RemotePlaces& places, Fabric& fabric,
   assert(places.slots().bytes >= layout.SlotOf(kChannels, 0));
   for (int c = 0; c < kChannels; ++c) {
     for (int s = 0; s < layout.slots; ++s) {
-      channels_[static_cast<std::size_t>(c)].slots.emplace_back(
-          context_, static_cast<Channel>(c), s);
+      channels_[static_cast<std::size_t>(c)].slots.push_back(
+          std::make_unique<PlacedSlot>(context_, static_cast<Channel>(c), s));
     }
   }
   places.SetSink(this);
@@ -178,47 +165,41 @@ PlacedSlots::PlacedSlots(RemotePlaces& places, Fabric& fabric,
 
 PlacedSlots::~PlacedSlots() { context_.places.SetSink(nullptr); }
 
-PlacedSlot* PlacedSlots::Next(Channel channel) {
-  OfChannel& of = Of(channel);
-  PlacedSlot& slot = of.slots[of.begun % of.slots.size()];
-  return slot.free() ? &slot : nullptr;
-}
-
 PlacedSlot* PlacedSlots::Take(Channel channel) {
-  PlacedSlot* const slot = Next(channel);
-  slot->Begin();
-  ++Of(channel).begun;
+  OfChannel& of = Of(channel);
+  PlacedSlot* const slot = of.slots[of.begun % of.slots.size()].get();
+  if (!slot->free()) return nullptr;
+  ++of.begun;
   return slot;
 }
 
 void PlacedSlots::CallDone(Channel channel, std::uint64_t call) {
   OfChannel& of = Of(channel);
   of.done_call = call;
-  for (const PlacedSlot& slot : of.slots) {
-    for (int r = 0; slot.has_early() && r < context_.fabric.size(); ++r) {
-      const Status why = slot.CheckEarly(r, call);
-      if (!why.ok()) context_.fabric.Fail(why);
+  for (const auto& slot : of.slots) {
+    for (int r = 0; slot->has_early() && r < context_.fabric.size(); ++r) {
+      FailIfTooLate(*slot, r, call);
     }
   }
 }
 
 void PlacedSlots::Abandon() {
   for (OfChannel& of : channels_) {
-    for (PlacedSlot& slot : of.slots) slot.Abandon();
+    for (const auto& slot : of.slots) slot->Abandon();
   }
 }
 
 // A notice of what has no place here.
-Status PlacedSlots::Refuse(int peer, const PlacedNotice& notice) {
+void PlacedSlots::Refuse(int peer, PlacedNotice notice) {
   const std::size_t slots = Of(notice.channel).slots.size();
   const bool member = context_.MemberOf(peer) >= 0;
-  return Status(
-      StatusCode::kDataLoss,
-      StrCat("rank ", peer, " (", context_.fabric.AddressOf(peer),
-             ") has put something into slot ", notice.slot, " of rank ",
-             context_.fabric.rank(),
-             member ? StrCat(", which has ", slots)
-                    : ", which exchanges nothing with it in this way"));
+  context_.fabric.Fail(
+      Status(StatusCode::kDataLoss,
+             StrCat("rank ", peer, " (", context_.fabric.AddressOf(peer),
+                    ") has put something into slot ", notice.slot, " of rank ",
+                    context_.fabric.rank(),
+                    member ? StrCat(", which has ", slots)
+                           : ", which exchanges nothing with it in this way")));
 }
 
 void PlacedSlots::OnNotice(int peer, std::uint32_t bits) {
@@ -227,12 +208,16 @@ void PlacedSlots::OnNotice(int peer, std::uint32_t bits) {
   OfChannel& of = Of(notice.channel);
   if (context_.MemberOf(peer) < 0 ||
       static_cast<std::size_t>(notice.slot) >= of.slots.size()) {
-    return context_.fabric.Fail(Refuse(peer, notice));
+    return Refuse(peer, notice);
   }
-  PlacedSlot& slot = of.slots[static_cast<std::size_t>(notice.slot)];
+  PlacedSlot& slot = *of.slots[static_cast<std::size_t>(notice.slot)];
   slot.Arrive(peer, notice);
-  if (!slot.has_early()) return;
-  const Status why = slot.CheckEarly(peer, of.done_call);
+  if (slot.has_early()) FailIfTooLate(slot, peer, of.done_call);
+}
+
+void PlacedSlots::FailIfTooLate(const PlacedSlot& slot, int peer,
+                                std::uint64_t last_done) {
+  const Status why = slot.CheckEarly(peer, last_done);
   if (!why.ok()) context_.fabric.Fail(why);
 }
 

@@ -3,7 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <vector>
 
 #include "gradientflow/base/buffer.h"
@@ -55,26 +55,42 @@ class PlacedSlot {
   // Whether the next segment may begin. The sums of the last one may still be
   // leaving when it has ended.
   bool free() const { return !running_ && lent_ == 0; }
-  void Begin();
+  // `told` runs for each part that has come, with the cookie that Await() got
+  // added to its own; and with kPayloadsLeft when no payload is lent any more.
+  void Begin(Done told);
+  static constexpr std::uint32_t kPayloadsLeft = 1U << 30;
   // Forgets what has come, but for early contributions.
   void End();
   // Forgets everything that it has lent: the fabric has failed.
   void Abandon();
+  // The same for payloads alone, so that the segment may end.
+  void AbandonPayloads() { payloads_ = 0; }
 
   // Returns whether `peer` has written its part, and then adds the flags that
-  // came with it. If it has not, `done` runs when it has, with the flags.
-  // REQUIRES that the segment awaits it only once.
-  bool Await(PlacedPhase phase, int peer, Done done, std::uint32_t* flags);
+  // came with it. If it has not, the segment is told when it has, with the
+  // flags. REQUIRES that the segment awaits it only once.
+  bool Await(PlacedPhase phase, int peer, std::uint32_t cookie,
+             std::uint32_t* flags) {
+    std::uint8_t& bits = peers_[static_cast<std::size_t>(peer)];
+    bits |= Bit(phase) << kAwaitedShift;
+    if ((bits & Bit(phase)) == 0) {
+      CookieOf(phase, peer) = cookie;
+      return false;
+    }
+    if ((bits & Bit(phase) << kNonfiniteShift) != 0) *flags |= kFlagNonfinite;
+    return true;
+  }
   bool HasCome(PlacedPhase phase, int peer) const {
     return (peers_[static_cast<std::size_t>(peer)] & Bit(phase)) != 0;
   }
   // Returns OK, or kDataLoss if a peer has written what nothing has awaited.
   Status CheckAllAwaited() const;
 
-  // Writes a contribution to a landing of `peer`. `payload` is lent until
-  // `done` runs; the slot's own memory is until the segment ends.
+  // Writes a contribution to a landing of `peer`. `payload` is lent as long as
+  // lends_payloads(); the slot's own memory is until the segment ends.
   void PutContribution(int peer, int landing, const PlacedHeader& header,
-                       ConstBufferView payload, Done done);
+                       ConstBufferView payload);
+  bool lends_payloads() const { return payloads_ > 0; }
   // Writes the first `bytes` of sum() where the peer wants them.
   void PutSum(int peer, RemotePlace there, std::size_t bytes, bool nonfinite);
 
@@ -93,7 +109,19 @@ class PlacedSlot {
 
   // A notice of `peer` has come. Runs the Done that awaits it. Ends the job if
   // the notice makes no sense.
-  void Arrive(int peer, const PlacedNotice& notice);
+  void Arrive(int peer, PlacedNotice notice) {
+    std::uint8_t& bits = peers_[static_cast<std::size_t>(peer)];
+    const std::uint8_t came = Bit(notice.phase);
+    if (!running_ || notice.generation != generation_ || (bits & came) != 0) {
+      return ArriveEarly(peer, notice);
+    }
+    bits |= came;
+    if (notice.nonfinite) bits |= came << kNonfiniteShift;
+    if ((bits & came << kAwaitedShift) == 0) return;
+    Done done = told_;
+    done.cookie += CookieOf(notice.phase, peer);
+    done(Status(), notice.nonfinite ? kFlagNonfinite : 0);
+  }
   // What peers have written for the next segment, before that has begun here.
   bool has_early() const { return early_ > 0; }
   // Returns kInvalidArgument if `peer` has written so its part of call
@@ -110,12 +138,17 @@ class PlacedSlot {
   static constexpr int kAwaitedShift = 4;
   static constexpr std::uint8_t kEarly = 1 << 6;
 
-  Done& WaiterOf(PlacedPhase phase, int peer) {
-    return waiters_[static_cast<std::size_t>(peer) * kPlacedPhases +
+  std::uint32_t& CookieOf(PlacedPhase phase, int peer) {
+    return cookies_[static_cast<std::size_t>(peer) * kPlacedPhases +
                     static_cast<std::size_t>(phase)];
   }
-  std::uint32_t NoticeOf(PlacedPhase phase, bool nonfinite) const;
-  Status Refuse(int peer, const PlacedNotice& notice) const;
+  std::uint32_t NoticeOf(PlacedPhase phase, bool nonfinite) const {
+    return EncodeNotice({nonfinite, phase, channel_, index_, generation_});
+  }
+  void ArriveEarly(int peer, PlacedNotice notice);
+  static void OnPayloadPut(void* self, std::uint64_t cookie,
+                           std::uint32_t flags, const Status& status);
+  Status Refuse(int peer, PlacedNotice notice) const;
   static void OnSumPut(void* self, std::uint64_t cookie, std::uint32_t flags,
                        const Status& status);
 
@@ -126,10 +159,12 @@ class PlacedSlot {
   std::byte* const memory_;
   bool running_ = false;
   std::uint32_t generation_ = 0;  // Of the last segment that began.
-  int lent_ = 0;                  // Sums that are still being read.
+  int payloads_ = 0;              // Of contributions that are still being read.
+  int lent_ = 0;                  // Sums that are.
   int early_ = 0;                 // Contributions to the next segment.
   std::vector<std::uint8_t> peers_;
-  std::vector<Done> waiters_;
+  Done told_;                           // Empty if nobody is to be.
+  std::vector<std::uint32_t> cookies_;  // Of what the segment awaits.
 };
 
 // All slots of a rank. NOT thread-safe.
@@ -143,12 +178,10 @@ class PlacedSlots final : public RemotePlaces::Sink {
   PlacedSlots(const PlacedSlots&) = delete;
   PlacedSlots& operator=(const PlacedSlots&) = delete;
 
-  // The slot of the channel's next segment; null as long as that has not been
-  // given back. All ranks of the group begin the segments of a channel that
-  // place anything in the same order, so that each is in the same slot on all
-  // of them.
-  PlacedSlot* Next(Channel channel);
-  // Takes the slot that Next() has returned.
+  // Takes the slot of the channel's next segment, which begins at once. Null as
+  // long as that slot has not been given back. All ranks of the group begin the
+  // segments of a channel that place anything in the same order, so that each
+  // is in the same slot on all of them.
   PlacedSlot* Take(Channel channel);
 
   // This rank is done with call `call` of the channel and all before it. Ends
@@ -160,9 +193,10 @@ class PlacedSlots final : public RemotePlaces::Sink {
   void OnNotice(int peer, std::uint32_t notice) override;
 
  private:
-  Status Refuse(int peer, const PlacedNotice& notice);
+  void Refuse(int peer, PlacedNotice notice);
+  void FailIfTooLate(const PlacedSlot& slot, int peer, std::uint64_t last_done);
   struct OfChannel {
-    std::deque<PlacedSlot> slots;  // They stay where they are.
+    std::vector<std::unique_ptr<PlacedSlot>> slots;
     std::uint64_t begun = 0;
     std::uint64_t done_call = 0;
   };

@@ -49,6 +49,7 @@ struct Step {
     kPush,        // writes my dst (kData) to the sharing ranks' dst
   };
   Kind kind = Kind::kSend;
+  bool is_message() const { return kind == Kind::kSend || kind == Kind::kRecv; }
   int peer = -1;  // For kSend, kRecv and kPull.
   Slice src;
   Slice dst;

@@ -54,6 +54,7 @@ void Segment::Start(Operation* operation, std::uint64_t index, Extent part,
   if (operation->plan.one_sided && !schedule_->rounds.empty() && ranks > 1) {
     Stage();
   }
+  if (placed_ != nullptr) BeginPlaced();
 }
 
 void Segment::Reset() {
@@ -69,7 +70,6 @@ void Segment::Reset() {
   args_.slabs.Give(std::exchange(scratch_, Slabs::Slab()));
   args_.slabs.Give(std::exchange(image_, Slabs::Slab()));
   if (placed_ != nullptr) std::exchange(placed_, nullptr)->End();
-  lent_ = 0;
   operation_ = nullptr;
   schedule_.reset();
   done_ = false;
@@ -177,18 +177,19 @@ bool Segment::Advance(int looks) {
       moved = true;
     }
     if (awaits_messages()) return moved;
-    while (local_ < steps().size()) {
+    const std::vector<Step>& round = steps();
+    for (; local_ < round.size(); ++local_) {
+      if (round[local_].is_message()) continue;  // Has ended.
       const std::size_t pulled = pulled_;
       const bool published = published_;
-      if (!RunLocal(steps()[local_], looks)) {
+      if (!RunLocal(round[local_], looks)) {
         return moved || pulled != pulled_ || published != published_;
       }
-      ++local_;
       moved = true;
     }
     NextRound();
   }
-  if (lent_ > 0) return moved;
+  if (placed_ != nullptr && placed_->lends_payloads()) return moved;
   if (placed_ != nullptr) status_ = placed_->CheckAllAwaited();
   if (!status_.ok()) return true;
   if (staged_) Unstage();

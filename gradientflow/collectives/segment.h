@@ -79,7 +79,9 @@ class Segment {
   // placed what this round awaits.
   void AddAwaited(std::vector<int>* ranks) const;
   // The fabric has failed, so that what was put is not lent any more.
-  void PutsAreOver() { lent_ = 0; }
+  void PutsAreOver() {
+    if (placed_ != nullptr) placed_->AbandonPayloads();
+  }
   // Takes back the syncs of the part under way, before this rank's memory
   // changes hands. A peer that still reads that memory finds at its next kSync
   // that this rank is gone, and knows that what it read is void. Parts that are
@@ -140,16 +142,19 @@ class Segment {
   void Pack(const Step& step, std::byte* wire);
   void Unpack(const Slice& dst, const std::byte* wire);
   std::uint64_t PartSignature() const;
+  void BeginPlaced();
   Status AnotherCall(int rank) const;
   std::byte* PlacedScratch(std::size_t elements) const;
   void PostPlacedRound();
-  void PutContribution(const Step& step, std::uint32_t index);
+  void PutContribution(const Step& step);
   void PutSum(const Step& step);
   std::size_t PlacedOffset(const Slice& slice) const;
   RemotePlace ResultPlace(const Slice& block) const;
   std::byte* Reachable(const Slice& slice) const;
+  std::byte* ReachablePart(const Slice& slice) const;
   void AwaitPlaced(const Step& step, std::uint32_t index);
   void TakePlaced(const Step& step, std::uint32_t flags);
+  void FailBy(int peer);
   void OnPlaced(std::uint32_t step, std::uint32_t flags);
   void AddUnplaced(std::vector<int>* ranks) const;
   bool RunLocal(const Step& step, int looks);
@@ -209,7 +214,11 @@ class Segment {
   Slabs::Slab image_;  // See Image(); taken at the first use.
 
   PlacedSlot* placed_ = nullptr;  // Null unless messages are placed.
-  int lent_ = 0;  // Contributions that leave from memory that is lent.
+  std::uint64_t signature_ = 0;   // PartSignature(), if they are.
+  // The segment's elements, if the network reaches all of them where they are;
+  // else null. And their name for peers.
+  std::byte* reached_ = nullptr;
+  RemotePlace reached_name_;
 
   std::uint64_t first_sync_ = 0;  // Number of the part's first kSync,
   std::uint64_t sync_ = 0;        // and of the next one.

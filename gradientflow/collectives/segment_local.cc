@@ -11,7 +11,7 @@ bool Segment::RunLocal(const Step& step, int looks) {
   switch (step.kind) {
     case Step::Kind::kSend:
     case Step::Kind::kRecv:
-      break;  // Done with the messages.
+      break;  // Not called for these.
     case Step::Kind::kReduce:
       if (step.dst.count > 0) RunReduce(step);
       break;

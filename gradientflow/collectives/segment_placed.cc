@@ -28,12 +28,6 @@
 // that another one has not begun, a notice is early by one segment at most, and
 // the signatures of all ranks meet on that rank.
 namespace gradientflow {
-namespace {
-
-// In the cookie of a contribution, whose memory is not lent any more.
-constexpr std::uint32_t kPutEnded = 1U << 30;
-
-}  // namespace
 
 // Landings have headers between them.
 std::byte* Segment::PlacedScratch(std::size_t elements) const {
@@ -43,26 +37,44 @@ std::byte* Segment::PlacedScratch(std::size_t elements) const {
          elements % landing * operation_->wire_bytes();
 }
 
+// What all messages of the segment need is looked up once.
+void Segment::BeginPlaced() {
+  placed_->Begin({args_.on_message, args_.self, Cookie(0, 0)});
+  signature_ = PartSignature();
+  reached_ = ReachablePart({Slice::Space::kData, 0, count_});
+  if (reached_ != nullptr) reached_name_ = placed_->places().NameOf(reached_);
+}
+
 // The network gets its work first.
 void Segment::PostPlacedRound() {
-  for (std::uint32_t i = 0; i < steps().size(); ++i) {
-    const Step& step = steps()[i];
+  const std::vector<Step>& round = steps();
+  for (const Step& step : round) {
     if (step.kind != Step::Kind::kSend) continue;
     if (step.there.space == Slice::Space::kScratch) {
-      PutContribution(step, i);
+      PutContribution(step);
     } else {
       PutSum(step);
     }
   }
-  for (std::uint32_t i = 0; i < steps().size() && status_.ok(); ++i) {
-    const Step& step = steps()[i];
-    if (step.kind == Step::Kind::kRecv) AwaitPlaced(step, i);
+  for (const Step& step : round) {
+    if (step.kind != Step::Kind::kRecv) continue;
+    AwaitPlaced(step, static_cast<std::uint32_t>(&step - round.data()));
+    if (!status_.ok()) return;
   }
 }
 
 // Returns the elements where they are, if the network reaches them there in
 // their wire form; otherwise null.
 std::byte* Segment::Reachable(const Slice& slice) const {
+  if (reached_ != nullptr) {
+    return reached_ + slice.offset * operation_->wire_bytes();
+  }
+  return ReachablePart(slice);
+}
+
+// The same for elements of a segment that is not reached as a whole: it has
+// gaps, or memory of several registrations.
+std::byte* Segment::ReachablePart(const Slice& slice) const {
   if (operation_->call.direct != nullptr) {
     return operation_->call.direct + Position(slice) * operation_->wire_bytes();
   }
@@ -79,12 +91,15 @@ std::size_t Segment::PlacedOffset(const Slice& slice) const {
 
 // Where the finished block is to land on this rank.
 RemotePlace Segment::ResultPlace(const Slice& block) const {
-  const std::byte* const at = Reachable(block);
+  if (reached_ != nullptr) {
+    return reached_name_.At(block.offset * operation_->wire_bytes());
+  }
+  const std::byte* const at = ReachablePart(block);
   if (at != nullptr) return placed_->places().NameOf(at);
   return placed_->places().NameOf(placed_->results() + PlacedOffset(block));
 }
 
-void Segment::PutContribution(const Step& step, std::uint32_t index) {
+void Segment::PutContribution(const Step& step) {
   const std::size_t bytes = step.src.count * operation_->wire_bytes();
   const std::byte* from = step.raw ? nullptr : Reachable(step.src);
   if (from == nullptr) {
@@ -93,13 +108,11 @@ void Segment::PutContribution(const Step& step, std::uint32_t index) {
     from = image;
   }
   BytesSent() += bytes;
-  ++lent_;
   // The sum of a block comes back to where the contribution is.
   placed_->PutContribution(
       step.peer, static_cast<int>(step.there.offset / step.there.count),
-      {PartSignature(), operation_->sequence, ResultPlace(step.src)},
-      {from, bytes, {}},
-      {args_.on_message, args_.self, Cookie(index | kPutEnded, round_)});
+      {signature_, operation_->sequence, ResultPlace(step.src)},
+      {from, bytes, {}});
 }
 
 // The first send of the sum settles it, and the others send the same bytes.
@@ -114,9 +127,7 @@ void Segment::PutSum(const Step& step) {
 
 void Segment::AwaitPlaced(const Step& step, std::uint32_t index) {
   std::uint32_t flags = 0;
-  if (placed_->Await(PhaseOf(step), step.peer,
-                     {args_.on_message, args_.self, Cookie(index, round_)},
-                     &flags)) {
+  if (placed_->Await(PhaseOf(step), step.peer, index, &flags)) {
     TakePlaced(step, flags);
   } else {
     ++traffic_[round_ % 2].pending;
@@ -124,26 +135,27 @@ void Segment::AwaitPlaced(const Step& step, std::uint32_t index) {
 }
 
 void Segment::OnPlaced(std::uint32_t step, std::uint32_t flags) {
-  if ((step & kPutEnded) != 0) {
-    --lent_;
-    return;
-  }
+  // Advance() looks for that.
+  if (step == PlacedSlot::kPayloadsLeft) return;
   --traffic_[round_ % 2].pending;
-  TakePlaced(steps()[step & ~(1U << 31)], flags);
+  TakePlaced(steps()[step], flags);
 }
 
 // What a kRecv awaits is in its place.
 void Segment::TakePlaced(const Step& step, std::uint32_t flags) {
   flags_ |= flags & kFlagNonfinite;
   if (PhaseOf(step) == PlacedPhase::kContribution) {
-    if (placed_->HeaderOf(step.peer).signature != PartSignature()) {
-      status_ = AnotherCall(step.peer);
-      args_.fabric.Fail(status_);
-    }
-    return;
+    if (placed_->HeaderOf(step.peer).signature == signature_) return;
+    return FailBy(step.peer);
   }
   if (Reachable(step.dst) != nullptr) return;
   Unpack(step.dst, placed_->results() + PlacedOffset(step.dst));
+}
+
+// A peer has come to another call.
+void Segment::FailBy(int peer) {
+  status_ = AnotherCall(peer);
+  args_.fabric.Fail(status_);
 }
 
 void Segment::AddUnplaced(std::vector<int>* ranks) const {

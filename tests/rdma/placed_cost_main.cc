@@ -1,6 +1,7 @@
 // placed_cost CALLS: makes small allreduces by placed messages among 8 ranks of
 // this thread, on fake devices. callgrind counts what rank 0 executes in them,
-// without what happens inside the devices; placed_cost_test.sh says how.
+// without what happens inside the devices and the kernels that add elements;
+// placed_cost_test.sh says how.
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -29,27 +30,46 @@ namespace {
 constexpr int kRanks = 8;
 constexpr std::size_t kElements = 16 * kRanks;
 
-// The functions of the devices. Rank 0 calls them by way of Devices::Call(), by
-// whose name callgrind knows where it must not count.
-VerbsApi real_api;
+// The functions of the devices and the kernels. Rank 0 calls them by way of
+// Uncounted::Call(), by whose name callgrind knows where it must not count.
+template <typename Table>
+Table real;
 bool counting = false;
 template <auto kMember>
-struct Devices;
-template <typename R, typename... Args, R (*VerbsApi::*kMember)(Args...)>
-struct Devices<kMember> {
+struct Uncounted;
+template <typename Table, typename R, typename... Args,
+          R (*Table::*kMember)(Args...)>
+struct Uncounted<kMember> {
   [[gnu::noinline]] static R Call(Args... args) {
-    return (real_api.*kMember)(args...);
+    return (real<Table>.*kMember)(args...);
   }
   static R Enter(Args... args) {
-    return counting ? Call(args...) : (real_api.*kMember)(args...);
+    return counting ? Call(args...) : (real<Table>.*kMember)(args...);
   }
 };
-template <auto... kMembers>
-std::shared_ptr<const VerbsApi> Marked(const VerbsApi& api) {
-  real_api = api;
+template <typename Table, auto... kMembers>
+void Mark(Table* table) {
+  real<Table> = *table;
+  ((table->*kMembers = Uncounted<kMembers>::Enter), ...);
+}
+
+std::shared_ptr<const VerbsApi> MarkedDevices(const VerbsApi& api) {
   auto marked = std::make_shared<VerbsApi>(api);
-  ((marked.get()->*kMembers = Devices<kMembers>::Enter), ...);
+  Mark<VerbsApi, &VerbsApi::post_send, &VerbsApi::post_recv, &VerbsApi::poll_cq,
+       &VerbsApi::req_notify_cq, &VerbsApi::get_cq_event,
+       &VerbsApi::ack_cq_events>(marked.get());
   return marked;
+}
+
+const kernels::CpuKernelTable& MarkedKernels() {
+  static const kernels::CpuKernelTable table = [] {
+    kernels::CpuKernelTable marked = kernels::CpuKernels();
+    Mark<kernels::KernelTable, &kernels::KernelTable::convert,
+         &kernels::KernelTable::reduce_many,
+         &kernels::KernelTable::find_nonfinite>(&marked);
+    return marked;
+  }();
+  return table;
 }
 
 struct Rank {
@@ -108,12 +128,7 @@ class Job {
                                                 defaults.segments_in_flight);
     options.placed_notices = PlacedNotices(kRanks, defaults.segment_bytes,
                                            defaults.segments_in_flight);
-    const auto api =
-        r > 0 ? fake_.api(r)
-              : Marked<&VerbsApi::post_send, &VerbsApi::post_recv,
-                       &VerbsApi::poll_cq, &VerbsApi::req_notify_cq,
-                       &VerbsApi::get_cq_event, &VerbsApi::ack_cq_events>(
-                    *fake_.api(0));
+    const auto api = r > 0 ? fake_.api(r) : MarkedDevices(*fake_.api(0));
     At(r).endpoint = OpenRdma(options, api).value();
     At(r).fabric = std::make_unique<Fabric>(r, kRanks, clock_,
                                             std::move(Poller::Create()).value(),
@@ -146,8 +161,9 @@ class Job {
     }
     RemotePlaces* const places = rank.endpoint->places();
     rank.executor = std::make_unique<Executor>(
-        ExecutorArgs{rank.fabric.get(), nullptr, &kernels::CpuKernels(),
-                     &clock_, nullptr, nullptr, places},
+        ExecutorArgs{rank.fabric.get(), nullptr,
+                     r > 0 ? &kernels::CpuKernels() : &MarkedKernels(), &clock_,
+                     nullptr, nullptr, places},
         group, TypicalCostModels(), ExecutorOptions());
     rank.call.output = places->Allocate(kElements * sizeof(float)).value().data;
     rank.call.count = kElements;

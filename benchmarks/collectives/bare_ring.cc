@@ -1,7 +1,7 @@
-// The bare ring: one rank of `bare_ring MOST_BYTES RANK RANKS END...`. The ENDs
-// are descriptors: for each rank the end by which it sends to the next one, and
-// the end at which that one receives. The ranks run a ring allreduce of float32
-// with nothing but send, recv, poll and a loop that adds:
+// The bare ring: one rank of `bare_ring MOST_BYTES RANK RANKS TO FROM`. TO and
+// FROM are descriptors: the connections to the next rank and from the previous
+// one. The ranks run a ring allreduce of float32 with nothing but send, recv,
+// poll and a loop that adds:
 //
 //   previous rank -> recv -> landing -> added to a block   (the first ranks - 1
 //                            a block                        steps)  (the
@@ -12,14 +12,12 @@
 // batch is the most bytes of one recv.
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <system_error>
 
+#include "benchmarks/collectives/bare_sockets.h"
 #include "benchmarks/collectives/worker.h"
 
 namespace gradientflow::benchmarks {
@@ -31,24 +29,11 @@ namespace {
   for (std::size_t i = 0; i < count; ++i) sum[i] += more[i];
 }
 
-// Returns the bytes that a call with result `n` has moved.
-std::size_t Moved(ssize_t n) {
-  if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
-    throw std::system_error(n == 0 ? 0 : errno, std::generic_category(),
-                            "the other side is gone");
-  }
-  return n < 0 ? 0 : static_cast<std::size_t>(n);
-}
-
-struct RingEnds {
-  int to_next = -1;
-  int from_previous = -1;
-};
-
 class BareRing final : public Worker {
  public:
-  BareRing(RingEnds ends, int rank, int ranks, std::size_t most_bytes)
-      : ends_(ends),
+  BareRing(std::size_t most_bytes, int rank, int ranks, int to, int from)
+      : to_(to),
+        from_(from),
         rank_(rank),
         ranks_(ranks),
         buffer_(most_bytes / sizeof(float)),
@@ -106,9 +91,9 @@ class BareRing final : public Worker {
   bool Send() {
     const std::size_t bytes = Sendable();
     if (bytes == 0) return false;
-    const std::size_t sent = Moved(
-        send(ends_.to_next, data_ + BlockBegin(BlockOf(out_.step)) + out_.done,
-             bytes, MSG_DONTWAIT | MSG_NOSIGNAL));
+    const std::size_t sent =
+        Moved(send(to_, data_ + BlockBegin(BlockOf(out_.step)) + out_.done,
+                   bytes, MSG_DONTWAIT | MSG_NOSIGNAL));
     out_.done += sent;
     Settle(&out_, 0);
     return sent > 0;
@@ -121,11 +106,11 @@ class BareRing final : public Worker {
     const std::size_t left = BlockBytes(block) - in_.done;
     std::size_t got = 0;
     if (in_.step >= ranks_ - 1) {
-      got = Moved(recv(ends_.from_previous, to, left, MSG_DONTWAIT));
+      got = Moved(recv(from_, to, left, MSG_DONTWAIT));
       in_.done += got;
     } else {
       got =
-          Moved(recv(ends_.from_previous, landed() + landed_,
+          Moved(recv(from_, landed() + landed_,
                      std::min(left, landing_.size() * sizeof(float)) - landed_,
                      MSG_DONTWAIT));
       landed_ += got;
@@ -148,16 +133,16 @@ class BareRing final : public Worker {
     while (out_.step < steps() || in_.step < steps()) {
       const bool sent = Send();
       if (Receive() || sent) continue;
-      pollfd fds[] = {
-          {in_.step < steps() ? ends_.from_previous : -1, POLLIN, 0},
-          {Sendable() > 0 ? ends_.to_next : -1, POLLOUT, 0}};
+      pollfd fds[] = {{in_.step < steps() ? from_ : -1, POLLIN, 0},
+                      {Sendable() > 0 ? to_ : -1, POLLOUT, 0}};
       poll(fds, 2, -1);
     }
   }
 
   std::byte* landed() { return reinterpret_cast<std::byte*>(landing_.data()); }
 
-  const RingEnds ends_;
+  const int to_;
+  const int from_;
   const int rank_;
   const int ranks_;
   std::vector<float> buffer_;
@@ -176,21 +161,8 @@ class BareRing final : public Worker {
 
 int main(int argc, char** argv) {
   using namespace gradientflow::benchmarks;  // NOLINT: a main().
-  if (argc < 4) return 2;
-  const int rank = std::atoi(argv[2]);
-  const int ranks = std::atoi(argv[3]);
-  if (ranks < 2 || argc != 4 + 2 * ranks) return 2;
-  RingEnds ends;
-  for (int i = 0; i < 2 * ranks; ++i) {
-    const int end = std::atoi(argv[4 + i]);
-    if (i == 2 * rank) {
-      ends.to_next = end;
-    } else if (i == (2 * rank - 1 + 2 * ranks) % (2 * ranks)) {
-      ends.from_previous = end;
-    } else {
-      close(end);  // Else nobody would notice that the other side is gone.
-    }
-  }
-  BareRing worker(ends, rank, ranks, std::strtoull(argv[1], nullptr, 10));
+  if (argc != 6) return 2;
+  BareRing worker(std::strtoull(argv[1], nullptr, 10), std::atoi(argv[2]),
+                  std::atoi(argv[3]), std::atoi(argv[4]), std::atoi(argv[5]));
   return ServeBatches(worker);
 }

@@ -1,4 +1,4 @@
-// The bare loop: one rank of `bare_shared MEMORY RANK RANKS MOST_BYTES`. MEMORY
+// The bare loop: one rank of `bare_shared MOST_BYTES RANK RANKS MEMORY`. MEMORY
 // is a descriptor of memory that all ranks map: a barrier, then a buffer of
 // float32 per rank. Every rank sums its share of all buffers and stores the
 // result to all of them, in plain loops; no library code is on the timed path.
@@ -126,10 +126,10 @@ int main(int argc, char** argv) {
   using namespace gradientflow::benchmarks;  // NOLINT: a main().
   if (argc != 5) return 2;
   const int ranks = std::atoi(argv[3]);
-  const std::size_t most_bytes = std::strtoull(argv[4], nullptr, 10);
+  const std::size_t most_bytes = std::strtoull(argv[1], nullptr, 10);
   void* const memory =
       mmap(nullptr, BufferBegin(ranks, most_bytes), PROT_READ | PROT_WRITE,
-           MAP_SHARED, std::atoi(argv[1]), 0);
+           MAP_SHARED, std::atoi(argv[4]), 0);
   if (memory == MAP_FAILED) {
     std::perror("bare_shared: mmap");
     return 1;

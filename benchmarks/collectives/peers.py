@@ -16,9 +16,10 @@ from lib.ranks import START_SECONDS, Team, program, start_team
 
 HERE = pathlib.Path(__file__).resolve().parent
 IO = "io="  # Begins the names of teams with other numbers of io threads.
+MOST_CONNECTIONS = 4
 # Connections, most bytes of a call, and whether it spins.
-WAYS = list(itertools.product((1, 2, 4), (64 << 10, 256 << 10, 1 << 20),
-                              (0, 1)))
+WAYS = list(itertools.product((1, 2, MOST_CONNECTIONS),
+                              (64 << 10, 256 << 10, 1 << 20), (0, 1)))
 RING_RECEIVES = (32 << 10, 256 << 10)  # Most bytes of a call.
 
 
@@ -35,8 +36,8 @@ def start_bare_shared(args: argparse.Namespace, network: Network) -> Team:
     os.truncate(memory, 4096 * (1 + args.ranks * -(-args.max // 4096)))
     try:
         return start_team("bound", network, [
-            program("collectives/bare_shared"), str(memory), "{rank}",
-            str(args.ranks), str(args.max)], pass_fds=[memory])
+            program("collectives/bare_shared"), str(args.max), "{rank}",
+            str(args.ranks)], descriptors=[[memory]] * args.ranks)
     finally:
         os.close(memory)
 
@@ -50,20 +51,22 @@ def _connected() -> tuple[socket.socket, socket.socket]:
     return one, other
 
 
-def start_bare_exchange(args: argparse.Namespace, network: Network) -> Team:
-    """Two ranks swap bytes; more of them run a bare ring."""
+def start_bare_sockets(args: argparse.Namespace, network: Network) -> Team:
+    """Two ranks swap bytes, by several connections; more of them run a ring, in
+    which rank r has the connection r to the next one."""
     ring = args.ranks > 2
-    ends = [end for _ in range(args.ranks if ring else max(
-        way[0] for way in WAYS)) for end in _connected()]
+    pairs = [_connected() for _ in range(args.ranks if ring else MOST_CONNECTIONS)]
+    to, back = ([end.fileno() for end in ends] for ends in zip(*pairs))
     try:
-        sockets = [end.fileno() for end in ends]
+        if not ring:
+            return start_team("bound", network, [
+                program("collectives/bare_exchange")], descriptors=[to, back])
         return start_team("bound", network, [
-            program("collectives/bare_ring" if ring else
-                    "collectives/bare_exchange"), str(args.max), "{rank}",
-            *([str(args.ranks)] if ring else []), *map(str, sockets)],
-            pass_fds=sockets)
+            program("collectives/bare_ring"), str(args.max), "{rank}",
+            str(args.ranks)],
+            descriptors=[[to[r], back[r - 1]] for r in range(args.ranks)])
     finally:
-        for end in ends:
+        for end in itertools.chain(*pairs):
             end.close()
 
 
@@ -130,7 +133,7 @@ def start_all(args: argparse.Namespace, network: Network) -> Iterator[Team]:
     for threads in args.io_threads[1:]:
         yield start_ours(args, network, IO + threads, threads)
     if args.bound:
-        yield (start_bare_exchange if args.fabric == "tcp" else
+        yield (start_bare_sockets if args.fabric == "tcp" else
                start_bare_shared)(args, network)
     for peer in args.peer:
         start = {"openmpi": start_openmpi, "gloo": start_gloo}[peer]

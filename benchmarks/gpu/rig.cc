@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "benchmarks/lib/median.h"
 #include "benchmarks/lib/must.h"
+#include "benchmarks/lib/turns.h"
 #include "benchmarks/scaling/gradients.h"
 #include "gradientflow/base/clock.h"
 
@@ -62,31 +62,15 @@ int Rig::CountFor(const Launch& launch) {
   return std::clamp(static_cast<int>(count), 2, kMostLaunches);
 }
 
-Rig::Turns Rig::TakeTurns(int rounds, const Launches& one,
-                          const Launches& other) {
-  Turns turns;
-  for (int round = 0; round <= rounds; ++round) {
-    const double seconds = Time(one.first, one.second);
-    const double others = Time(other.first, other.second);
-    if (round == 0) continue;
-    turns.one.push_back(seconds);
-    turns.other.push_back(others);
-  }
-  return turns;
-}
-
 Rig::Timing Rig::Measure(double bytes, const Launch& launch) {
-  const Turns turns =
-      TakeTurns(settings_.rounds, {copies_, [this](int i) { CopyBuffer(i); }},
-                {CountFor(launch), launch});
-  std::vector<double> rates;
-  std::vector<double> shares;
-  for (std::size_t i = 0; i < turns.one.size(); ++i) {
-    rates.push_back(2.0 * static_cast<double>(settings_.copy_bytes) /
-                    turns.one[i]);
-    shares.push_back(bytes / turns.other[i] / rates.back());
-  }
-  return {Median(turns.other), Median(rates), Median(shares)};
+  const int count = CountFor(launch);
+  const auto seconds = TakeTurns(
+      settings_.rounds,
+      {[&] { return Time(copies_, [this](int i) { CopyBuffer(i); }); },
+       [&] { return Time(count, launch); }});
+  const double copy_bytes = 2.0 * static_cast<double>(settings_.copy_bytes);
+  return {Median(seconds[1]), copy_bytes / Median(seconds[0]),
+          MedianRatio(seconds[0], seconds[1]) * bytes / copy_bytes};
 }
 
 }  // namespace gradientflow::benchmarks

@@ -4,8 +4,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "gradientflow/device/device.h"
 
@@ -38,14 +36,8 @@ class Rig {
   // Copies in either direction; done when this returns.
   void Copy(void* to, const void* from, std::size_t bytes);
 
-  // Times `one` and `other` in turn, as many launches of each as are said,
-  // after a round that does not count. Returns seconds per launch, by round.
-  struct Turns {
-    std::vector<double> one;
-    std::vector<double> other;
-  };
-  using Launches = std::pair<int, Launch>;
-  Turns TakeTurns(int rounds, const Launches& one, const Launches& other);
+  // Returns the seconds per launch, over `count` launches.
+  double Time(int count, const Launch& launch);
 
   // Medians over the rounds.
   struct Timing {
@@ -57,8 +49,6 @@ class Rig {
   Timing Measure(double bytes, const Launch& launch);
 
  private:
-  // Returns the seconds per launch, over `count` launches.
-  double Time(int count, const Launch& launch);
   // Returns how many launches take round_seconds.
   int CountFor(const Launch& launch);
   void CopyBuffer(int i);

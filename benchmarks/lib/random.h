@@ -2,8 +2,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <numeric>
-#include <vector>
 
 namespace gradientflow::benchmarks {
 
@@ -27,15 +25,6 @@ class Random {
   double Normal() {
     const double radius = std::sqrt(-2 * std::log(Uniform()));
     return radius * std::cos(6.283185307179586 * Uniform());
-  }
-  // 0 to n - 1 in random order (Fisher and Yates).
-  std::vector<std::size_t> Permutation(std::size_t n) {
-    std::vector<std::size_t> order(n);
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    for (std::size_t i = n; i > 1; --i) {
-      std::swap(order[i - 1], order[Bits() % i]);
-    }
-    return order;
   }
 
  private:

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -110,14 +110,18 @@ class Team:
 
 def start_team(name: str, network: Network, command: list[str],
                environment: dict[str, str] | None = None,
-               **settings: Any) -> Team:
-    """Starts `command` once per rank; "{rank}" in it stands for the number."""
-    return Team(name, [
-        start_program(network, rank,
-                      [word.replace("{rank}", str(rank)) for word in command],
-                      environment or {}, stdin=subprocess.PIPE,
-                      stdout=subprocess.PIPE, **settings)
-        for rank in range(network.ranks)])
+               descriptors: Sequence[Sequence[int]] = ()) -> Team:
+    """Starts `command` once per rank; "{rank}" in it stands for the number. The
+    rank's `descriptors`, which it inherits, are further arguments."""
+    processes = []
+    for rank in range(network.ranks):
+        own = descriptors[rank] if descriptors else ()
+        words = [*command, *map(str, own)]
+        processes.append(start_program(
+            network, rank, [word.replace("{rank}", str(rank)) for word in words],
+            environment or {}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            pass_fds=own))
+    return Team(name, processes)
 
 
 def _wait(processes: list[subprocess.Popen[str]], name: str,

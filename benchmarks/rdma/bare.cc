@@ -5,9 +5,8 @@
 #include <algorithm>
 #include <cassert>
 #include <stdexcept>
-#include <utility>
 
-#include "benchmarks/lib/must.h"
+#include "gradientflow/base/str_cat.h"
 #include "kernels/kernels.h"
 #include "transports/rdma/choose.h"
 #include "transports/rdma/devices.h"
@@ -22,90 +21,87 @@ constexpr std::size_t kWithImmediate = 8192;
 
 // As the library adds, since its time would hide that of the messages: a
 // virtual machine may lack the vectors for which compilers and kernels differ.
-void Sum(const std::vector<const void*>& parts, int own, float* sum,
+void Sum(const std::vector<const void*>& parts, std::size_t own, float* sum,
          std::size_t floats) {
+  constexpr auto kFloat32 = kernels::DType::kFloat32;
   void* to = sum;
-  kernels::CpuKernels().reduce_many({.srcs = parts.data(),
-                                     .sources = static_cast<int>(parts.size()),
-                                     .own = own,
-                                     .src_type = kernels::DType::kFloat32,
-                                     .dsts = &to,
-                                     .dests = 1,
-                                     .dst_type = kernels::DType::kFloat32,
-                                     .round_type = kernels::DType::kFloat32,
-                                     .n = floats,
-                                     .op = kernels::ReduceOp::kSum,
-                                     .scale = 1.0F,
-                                     .nonfinite = nullptr},
-                                    nullptr);
+  kernels::CpuKernels().reduce_many(
+      {parts.data(), static_cast<int>(parts.size()), static_cast<int>(own),
+       kFloat32, &to, 1, kFloat32, kFloat32, floats, kernels::ReduceOp::kSum, 1,
+       nullptr},
+      nullptr);
 }
 
 }  // namespace
 
-BareRank::BareRank(const std::string& port, int rank, int ranks,
+BareRank::BareRank(const std::string& port, std::size_t rank, std::size_t ranks,
                    std::size_t floats)
-    : rank_(rank),
-      ranks_(ranks),
-      floats_(floats),
-      ends_(static_cast<std::size_t>(ranks)) {
+    : rank_(rank), floats_(floats), ends_(ranks) {
   const auto verbs = Must(LoadVerbs());
   const auto devices = Must(ListRdmaDevices(*verbs));
-  rail_ = Must(Rail::Open(
-      {verbs, Must(ChooseRail(devices, {"=" + port, {}, 0})), ranks, 0, 4}));
+  rail_ =
+      Must(Rail::Open({verbs, Must(ChooseRail(devices, {"=" + port, {}, 0})),
+                       static_cast<int>(ranks), 0, 4}));
   memory_ = Must(CardMemory::Map(2 * floats * sizeof(float)));
   registration_ = Must(Registration::Make(
       *verbs, rail_->pd(), {memory_.data(), memory_.bytes(), {}},
       CardRights::kPeersMayWrite, "the pool"));
   pool_ = reinterpret_cast<float*>(memory_.data());
   slots_ = pool_ + floats;
-  for (int peer = 0; peer < ranks; ++peer) {
+  for (std::size_t peer = 0; peer < ranks; ++peer) {
     if (peer == rank) continue;
-    End& end = ends_[static_cast<std::size_t>(peer)];
-    end.notices = &notices_;
-    end.pair = Must(QueuePair::Create(rail_.get(), &end, kReceives));
+    ends_[peer].notices = &notices_;
+    ends_[peer].pair =
+        Must(QueuePair::Create(rail_.get(), &ends_[peer], kReceives));
   }
 }
 
-void BareRank::Link(const std::vector<std::unique_ptr<BareRank>>& ranks) {
-  for (const auto& a : ranks) {
-    for (const auto& b : ranks) {
-      if (a == b) continue;
-      End& here = a->ends_[static_cast<std::size_t>(b->rank_)];
-      const End& there = b->ends_[static_cast<std::size_t>(a->rank_)];
-      const auto match =
-          MatchGids(a->rail_->port().gids, b->rail_->port().gids);
-      if (!match) throw std::runtime_error("no address fits");
-      RdmaAddress address = there.pair->address();
-      address.gid = b->rail_->port().gids[match->second];
-      Must(here.pair->Connect(a->rail_->port().gids[match->first], address));
-      const std::uint32_t key = b->registration_.remote_key();
-      here.pool = {reinterpret_cast<std::uintptr_t>(b->pool_), key};
-      here.slots = {reinterpret_cast<std::uintptr_t>(b->slots_), key};
+std::vector<std::unique_ptr<BareRank>> BareRank::Open(
+    const std::string& devices, std::size_t ranks, std::size_t floats) {
+  std::vector<std::unique_ptr<BareRank>> all;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    all.emplace_back(new BareRank(StrCat(devices, r, ":1"), r, ranks, floats));
+  }
+  for (const auto& a : all) {
+    for (const auto& b : all) {
+      if (a != b) a->Link(*b);
     }
   }
+  return all;
+}
+
+void BareRank::Link(BareRank& other) {
+  const auto& mine = rail_->port().gids;
+  const auto& theirs = other.rail_->port().gids;
+  const auto match = MatchGids(mine, theirs);
+  if (!match) throw std::runtime_error("no address fits");
+  RdmaAddress address = other.ends_[rank_].pair->address();
+  address.gid = theirs[match->second];
+  End& end = ends_[other.rank_];
+  Must(end.pair->Connect(mine[match->first], address));
+  const std::uint32_t key = other.registration_.remote_key();
+  end.pool = {reinterpret_cast<std::uintptr_t>(other.pool_), key};
+  end.slots = {reinterpret_cast<std::uintptr_t>(other.slots_), key};
 }
 
 void BareRank::Poll() {
   if (!rail_->Poll()) ::sched_yield();
 }
 
-void BareRank::Put(int to, const float* from, std::size_t floats,
-                   RemotePlace there, std::uint32_t phase) {
-  QueuePair& pair = *ends_[static_cast<std::size_t>(to)].pair;
-  while (pair.room() < 2) Poll();
+void BareRank::Put(const float* from, std::size_t floats, const End& to,
+                   RemotePlace there, std::size_t phase) {
+  while (to.pair->room() < 2) Poll();
   QueuePair::WriteArgs data;
   data.pieces[0] = {from, floats * sizeof(float), registration_.local_key()};
   data.there = there;
-  const bool together = data.pieces[0].bytes <= kWithImmediate;
-  if (together) data.immediate = phase;
-  pair.Write(data);
-  if (together) return;
   QueuePair::WriteArgs number;
-  number.immediate = phase;
-  pair.Write(number);
+  const bool together = data.pieces[0].bytes <= kWithImmediate;
+  (together ? data : number).immediate = static_cast<std::uint32_t>(phase);
+  to.pair->Write(data);
+  if (!together) to.pair->Write(number);
 }
 
-void BareRank::Await(std::uint32_t phase, std::uint64_t notices) {
+void BareRank::Await(std::size_t phase, std::uint64_t notices) {
   awaited_[phase] += notices;
   while (notices_[phase] < awaited_[phase]) Poll();
 }
@@ -113,49 +109,41 @@ void BareRank::Await(std::uint32_t phase, std::uint64_t notices) {
 // Each segment is an allreduce of its own part. All of them are under way at
 // once, as in the library. Phase 2s is that in which segment s is collected,
 // and in 2s + 1 its sums are spread.
-void BareRank::Allreduce(int segments) {
-  assert(2 * segments <= static_cast<int>(notices_.size()));
-  const auto parts = static_cast<std::size_t>(segments);
-  const auto p = static_cast<std::size_t>(ranks_);
-  const auto me = static_cast<std::size_t>(rank_);
-  const std::size_t block = floats_ / parts / p;
-  for (std::size_t s = 0; s < parts; ++s) {
-    const std::size_t begin = s * p * block;
-    for (std::size_t hop = 1; hop < p; ++hop) {
-      const std::size_t to = (me + hop) % p;
-      Put(static_cast<int>(to), pool_ + begin + to * block, block,
-          ends_[to].slots.At((begin + me * block) * sizeof(float)),
-          static_cast<std::uint32_t>(2 * s));
+void BareRank::Allreduce(std::size_t segments) {
+  assert(segments <= kMostSegments);
+  const std::size_t ranks = ends_.size();
+  const std::size_t block = floats_ / segments / ranks;
+  for (std::size_t s = 0; s < segments; ++s) {
+    const std::size_t begin = s * ranks * block;
+    for (std::size_t hop = 1; hop < ranks; ++hop) {
+      const std::size_t to = (rank_ + hop) % ranks;
+      Put(pool_ + begin + to * block, block, ends_[to],
+          ends_[to].slots.At((begin + rank_ * block) * sizeof(float)), 2 * s);
     }
   }
   rail_->Flush();
-  const std::uint64_t peers = p - 1;
-  for (std::size_t s = 0; s < parts; ++s) {
-    Await(static_cast<std::uint32_t>(2 * s), peers);
-    const std::size_t begin = s * p * block;
-    float* const sum = pool_ + begin + me * block;
-    std::vector<const void*> parts_of_all(p, sum);
-    for (std::size_t from = 0; from < p; ++from) {
-      if (from != me) parts_of_all[from] = slots_ + begin + from * block;
+  for (std::size_t s = 0; s < segments; ++s) {
+    Await(2 * s, ranks - 1);
+    const std::size_t begin = s * ranks * block;
+    const std::size_t mine = begin + rank_ * block;
+    std::vector<const void*> parts(ranks, pool_ + mine);
+    for (std::size_t from = 0; from < ranks; ++from) {
+      if (from != rank_) parts[from] = slots_ + begin + from * block;
     }
-    Sum(parts_of_all, rank_, sum, block);
-    for (std::size_t hop = 1; hop < p; ++hop) {
-      const std::size_t to = (me + hop) % p;
-      Put(static_cast<int>(to), sum, block,
-          ends_[to].pool.At((begin + me * block) * sizeof(float)),
-          static_cast<std::uint32_t>(2 * s + 1));
+    Sum(parts, rank_, pool_ + mine, block);
+    for (std::size_t hop = 1; hop < ranks; ++hop) {
+      const End& to = ends_[(rank_ + hop) % ranks];
+      Put(pool_ + mine, block, to, to.pool.At(mine * sizeof(float)), 2 * s + 1);
     }
     rail_->Flush();
   }
-  for (std::size_t s = 0; s < parts; ++s) {
-    Await(static_cast<std::uint32_t>(2 * s + 1), peers);
-  }
+  for (std::size_t s = 0; s < segments; ++s) Await(2 * s + 1, ranks - 1);
 }
 
-void BareRank::Write(int to, int times) {
-  QueuePair& pair = *ends_[static_cast<std::size_t>(to)].pair;
+void BareRank::Write(std::size_t to, int times) {
+  const QueuePair& pair = *ends_[to].pair;
   for (int i = 0; i < times; ++i) {
-    Put(to, pool_, floats_, ends_[static_cast<std::size_t>(to)].pool, 0);
+    Put(pool_, floats_, ends_[to], ends_[to].pool, 0);
     rail_->Flush();
     while (pair.room() < QueuePair::kDepth - 2 * kMostWrites) Poll();
   }

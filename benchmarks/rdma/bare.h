@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "gradientflow/base/status.h"
+#include "benchmarks/lib/must.h"
 #include "transports/rdma/card_memory.h"
 #include "transports/rdma/queue_pair.h"
 #include "transports/rdma/rail.h"
@@ -19,47 +19,50 @@ namespace gradientflow::benchmarks {
 class BareRank {
  public:
   static constexpr int kMostWrites = 8;  // Of a stream, at a time.
-  static constexpr int kMostSegments = 4;
+  static constexpr std::size_t kMostSegments = 4;
 
-  // A rank with `floats` floats to sum, on a port as "rxe0:1". Errors are
-  // thrown (lib/must.h), here and by Link().
-  BareRank(const std::string& port, int rank, int ranks, std::size_t floats);
-  // Links all ranks, which are of this process, on one thread.
-  static void Link(const std::vector<std::unique_ptr<BareRank>>& ranks);
+  // Returns ranks that are linked, with `floats` floats to sum each. Rank r is
+  // on port 1 of the device whose name is `devices` and r. Errors are thrown
+  // (lib/must.h).
+  static std::vector<std::unique_ptr<BareRank>> Open(const std::string& devices,
+                                                     std::size_t ranks,
+                                                     std::size_t floats);
 
+  std::size_t rank() const { return rank_; }
   float* data() { return pool_; }
 
   // Each returns when this rank is done; it yields while it waits.
   // Sums over all ranks: blocks to their owners, sums to all, in so many
   // segments (1 to kMostSegments).
-  void Allreduce(int segments);
+  void Allreduce(std::size_t segments);
   // Writes all floats to rank `to`, `times` times.
-  void Write(int to, int times);
+  void Write(std::size_t to, int times);
   // Waits for as many writes.
   void AwaitWrites(int times);
 
  private:
-  using Counts = std::array<std::uint64_t, 2UL * kMostSegments>;
+  using Counts = std::array<std::uint64_t, 2 * kMostSegments>;
   struct End final : QueuePair::Owner {
     void OnImmediate(std::uint32_t number, std::uint32_t) override {
       ++(*notices)[number];
     }
     void OnWritten(std::uint64_t) override {}
-    void OnBroken(const Status& why) override { broken = why; }
+    void OnBroken(const Status& why) override { Must(why); }
     Counts* notices = nullptr;
-    Status broken;
     std::unique_ptr<QueuePair> pair;
     RemotePlace pool;
     RemotePlace slots;
   };
 
-  void Put(int to, const float* from, std::size_t floats, RemotePlace there,
-           std::uint32_t phase);
-  void Await(std::uint32_t phase, std::uint64_t notices);
+  BareRank(const std::string& port, std::size_t rank, std::size_t ranks,
+           std::size_t floats);
+  void Link(BareRank& other);
+  void Put(const float* from, std::size_t floats, const End& to,
+           RemotePlace there, std::size_t phase);
+  void Await(std::size_t phase, std::uint64_t notices);
   void Poll();
 
-  const int rank_;
-  const int ranks_;
+  const std::size_t rank_;
   const std::size_t floats_;
   std::shared_ptr<Rail> rail_;
   CardMemory memory_;

@@ -11,10 +11,15 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import time
+import zlib
 
 from lib import models, report
 from lib.network import Network
-from lib.ranks import run_programs
+from lib.ranks import run_functions
+from library import Communicator, Session
+from perceptron import Digits, Random, load
+from perceptron import Network as Perceptron
 
 # FP16 as in mixed precision, with a loss scale.
 _HALF = {"wire_dtype": "float16", "loss_scale": "256"}
@@ -22,6 +27,52 @@ EXCHANGES = {"dense FP32": {}, "dense FP16": _HALF,
              "CSC 85 % + FP16": {**_HALF, "sparsity": "0.85"},
              "CSC 95 % + FP16": {**_HALF, "sparsity": "0.95"}}
 TRAINING_IMAGES = 1438
+WIDTHS = [64, 128, 128, 10]
+MOMENTUM = 0.9
+SPLIT_SEED = 1998
+
+
+def train(args: argparse.Namespace, comm: Communicator, loss_scale: float,
+          data: tuple[Digits, Digits], seed: int) -> dict[str, float]:
+    """This rank's part of one training. Per step: a share of the batch ->
+    backward() writes into the pool -> ready() -> finish_step() ->
+    optimizer_step()."""
+    images, test = data
+    order, network = Random(seed), Perceptron(WIDTHS, seed ^ 0x5EED)
+    session = Session(comm, network.tensors)
+    steps, sent = args.epochs * (len(images.labels) // args.batch), 0
+    # With this scale the mean over the ranks is the mean over the batch, even if
+    # the ranks' shares of it differ by one image.
+    scale = loss_scale * comm.size / args.batch
+    shuffled: list[int] = []
+    began = time.perf_counter()
+    for step in range(steps):
+        if len(shuffled) < args.batch:  # Whole batches only.
+            shuffled = order.permutation(len(images.labels))
+        share = shuffled[comm.rank:args.batch:comm.size]
+        del shuffled[:args.batch]
+        network.forward(Digits(images.pixels[share], images.labels[share]))
+        network.backward(scale, session.gradients, session.ready)
+        sent += session.finish_step()
+        session.optimizer_step(args.lr * (1 - step / steps), MOMENTUM)
+    seconds = time.perf_counter() - began
+    comm.expect_same(zlib.crc32(b"".join(map(bytes, network.tensors))))
+    session.close()
+    loss = network.forward(images)
+    network.forward(test)
+    return {"train_loss": loss / len(images.labels),
+            "test_accuracy": network.correct / len(test.labels),
+            "bytes_per_step": sent / steps, "seconds": seconds}
+
+
+def rank_main(rank: int, args: argparse.Namespace,
+              settings: dict[str, str]) -> list[dict[str, float]]:
+    data = load(models.DATA / "digits.csv", SPLIT_SEED)
+    comm = Communicator(settings)
+    runs = [train(args, comm, float(settings.get("loss_scale", 1)), data, seed)
+            for seed in range(1, args.seeds + 1)]
+    comm.close()
+    return runs
 
 
 def summarise(name: str, runs: list[list[dict[str, float]]]) -> report.Row:
@@ -43,19 +94,15 @@ def summarise(name: str, runs: list[list[dict[str, float]]]) -> report.Row:
 
 def run_exchange(args: argparse.Namespace, name: str,
                  ranks: int) -> report.Row:
-    recipe = {"widths": [64, 128, 128, 10], "epochs": args.epochs,
-              "batch": args.batch, "lr": args.lr, "momentum": 0.9}
     steps = args.epochs * (TRAINING_IMAGES // args.batch)
-    settings = {**EXCHANGES[name], "momentum": "0.9",
+    settings = {**EXCHANGES[name], "momentum": str(MOMENTUM),
                 "chunk_elements": str(args.chunk_elements),
                 # The sparsity rises in the first twentieth of the steps.
                 "warmup_steps": str(steps // 20)}
-    job = {"data": str(models.DATA / "digits.csv"), "settings": settings,
-           "recipe": recipe, "seeds": args.seeds}
     with Network(ranks) as network:
-        return summarise(name, run_programs(
-            network, "training/rank", job,
-            {"GRADIENTFLOW_FABRIC": args.fabric}))
+        return summarise(name, run_functions(
+            rank_main, network, args, settings,
+            environment={"GRADIENTFLOW_FABRIC": args.fabric}))
 
 
 @report.program

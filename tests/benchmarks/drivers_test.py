@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Every driver does a short run, and its rows match its samples."""
 
 import contextlib

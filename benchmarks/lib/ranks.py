@@ -8,7 +8,6 @@ take orders.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import pathlib
@@ -21,10 +20,7 @@ from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any
 
-if __name__ == "__main__":  # A rank of run_functions().
-    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
-
-from lib.network import Network  # noqa: E402
+from lib.network import Network
 
 START_SECONDS, ANSWER_SECONDS = 120, 330
 
@@ -176,30 +172,18 @@ def run_functions(function: Callable[..., Any], network: Network, *args: Any,
     threads = max(1, (os.cpu_count() or 1) // network.ranks)
     with tempfile.TemporaryDirectory() as folder:
         call = pathlib.Path(folder) / "call"
-        call.write_bytes(pickle.dumps((sys.path, pickle.dumps(
-            (module, function.__name__, args)))))
+        call.write_bytes(pickle.dumps((module, function.__name__, args)))
         processes = [start_program(
-            network, rank, [sys.executable, __file__, str(call), str(rank)],
+            network, rank, [
+                sys.executable, "-m", "lib.called", str(call), str(rank)],
             {"RANK": str(rank), "LOCAL_RANK": str(rank),
              "WORLD_SIZE": str(network.ranks), "MASTER_ADDR": network.address,
              "MASTER_PORT": str(network.port), "OMP_NUM_THREADS": str(threads),
              # Namespaces have no host names; torch would warn of that.
-             "TORCH_CPP_LOG_LEVEL": "ERROR", **(environment or {})})
+             "TORCH_CPP_LOG_LEVEL": "ERROR",
+             "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
+             **(environment or {})})
             for rank in range(network.ranks)]
         _wait(processes, function.__name__, timeout_seconds)
-        return [pickle.loads(call.with_suffix(f".{rank}").read_bytes())
+        return [pickle.loads(pathlib.Path(f"{call}.{rank}").read_bytes())
                 for rank in range(network.ranks)]
-
-
-def _serve_call(path: str, rank: int) -> None:
-    """One rank of run_functions()."""
-    call = pathlib.Path(path)
-    sys.path[:], rest = pickle.loads(call.read_bytes())
-    module, name, args = pickle.loads(rest)
-    function = getattr(importlib.import_module(module), name)
-    call.with_suffix(f".{rank}").write_bytes(
-        pickle.dumps(function(rank, *args)))
-
-
-if __name__ == "__main__":
-    _serve_call(sys.argv[1], int(sys.argv[2]))

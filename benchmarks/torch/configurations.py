@@ -10,8 +10,6 @@
   ours            DDP over the backend "gradientflow"
   ours+fp16       the same with gradientflow.torch.register(ddp, "fp16")
   ours+csc        the same with "csc"
-  gloo+ourfp16    DDP over Gloo with our fp16 hook
-  gloo+ourcsc     DDP over Gloo with our csc hook
   dp              gradientflow.torch.DataParallel with its SGD
   dp+fp16         the same with FP16 on the wire
   dp+csc          the same with coarse-grained sparse communication
@@ -127,11 +125,6 @@ def _torch_powersgd(ddp: DistributedDataParallel, group: Any,
         powerSGD_hook.powerSGD_hook)
 
 
-_OUR_FP16 = _ddp(lambda ddp, group, recipe: gft.register(ddp, "fp16"))
-_OUR_CSC = _ddp(
-    lambda ddp, group, recipe: gft.register(ddp, "csc", **recipe.csc()))
-
-
 def _data_parallel(compression: str | None) -> Callable[..., Trainee]:
     def build(model: nn.Module, group: Any, recipe: Recipe) -> Trainee:
         csc: dict[str, Any] = {}
@@ -162,10 +155,11 @@ _LIST = (
                   _ddp(_torch_powersgd, bucket_cap_mb=1 << 20)),
     Configuration("nccl", "nccl", _ddp()),
     Configuration("ours", "gradientflow", _ddp()),
-    Configuration("ours+fp16", "gradientflow", _OUR_FP16, half=True),
-    Configuration("ours+csc", "gradientflow", _OUR_CSC, half=True, sparse=True),
-    Configuration("gloo+ourfp16", "gloo", _OUR_FP16, half=True),
-    Configuration("gloo+ourcsc", "gloo", _OUR_CSC, half=True, sparse=True),
+    Configuration("ours+fp16", "gradientflow", _ddp(
+        lambda ddp, group, recipe: gft.register(ddp, "fp16")), half=True),
+    Configuration("ours+csc", "gradientflow", _ddp(
+        lambda ddp, group, recipe: gft.register(ddp, "csc", **recipe.csc())),
+        half=True, sparse=True),
     Configuration("dp", "gradientflow", _data_parallel(None), ddp=False),
     Configuration("dp+fp16", "gradientflow", _data_parallel("fp16"),
                   ddp=False, half=True),

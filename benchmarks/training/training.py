@@ -32,18 +32,19 @@ MOMENTUM = 0.9
 SPLIT_SEED = 1998
 
 
-def train(args: argparse.Namespace, comm: Communicator, loss_scale: float,
+def train(args: argparse.Namespace, settings: dict[str, str],
           data: tuple[Digits, Digits], seed: int) -> dict[str, float]:
     """This rank's part of one training. Per step: a share of the batch ->
     backward() writes into the pool -> ready() -> finish_step() ->
     optimizer_step()."""
     images, test = data
+    comm = Communicator({**settings, "job_token": f"training {seed}"})
     order, network = Random(seed), Perceptron(WIDTHS, seed ^ 0x5EED)
     session = Session(comm, network.tensors)
     steps, sent = args.epochs * (len(images.labels) // args.batch), 0
     # With this scale the mean over the ranks is the mean over the batch, even if
     # the ranks' shares of it differ by one image.
-    scale = loss_scale * comm.size / args.batch
+    scale = float(settings.get("loss_scale", 1)) * comm.size / args.batch
     shuffled: list[int] = []
     began = time.perf_counter()
     for step in range(steps):
@@ -58,6 +59,7 @@ def train(args: argparse.Namespace, comm: Communicator, loss_scale: float,
     seconds = time.perf_counter() - began
     comm.expect_same(zlib.crc32(b"".join(map(bytes, network.tensors))))
     session.close()
+    comm.close()
     loss = network.forward(images)
     network.forward(test)
     return {"train_loss": loss / len(images.labels),
@@ -68,11 +70,8 @@ def train(args: argparse.Namespace, comm: Communicator, loss_scale: float,
 def rank_main(rank: int, args: argparse.Namespace,
               settings: dict[str, str]) -> list[dict[str, float]]:
     data = load(models.DATA / "digits.csv", SPLIT_SEED)
-    comm = Communicator(settings)
-    runs = [train(args, comm, float(settings.get("loss_scale", 1)), data, seed)
+    return [train(args, settings, data, seed)
             for seed in range(1, args.seeds + 1)]
-    comm.close()
-    return runs
 
 
 def summarise(name: str, runs: list[list[dict[str, float]]]) -> report.Row:

@@ -3,6 +3,7 @@ ranks, and whether the ranks end as they should."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import mmap
 import os
@@ -10,18 +11,20 @@ import pathlib
 import random
 import re
 import signal
-import struct
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from cards import Cards
 from lib import report
 from lib.network import Network
-from lib.ranks import program, start_program
+from lib.ranks import start_program
+from rank import CLOSING, OPENING, PHASES, STEPS, RankReport
 
-STEPS, TENSORS = 6, 5  # As in job.h's JobConfig.
+_BENCHMARKS = pathlib.Path(__file__).resolve().parents[1]
+# One rank; tests have another one, under sanitizers.
+RANK = [sys.executable, str(_BENCHMARKS / "faults/rank.py")]
 MARGIN_SECONDS = 1.0
 # In a file rendezvous other ranks have this long to read its verdict.
 JOIN_GRACE_SECONDS = 5.0
@@ -31,12 +34,7 @@ RETRY_SECONDS = 1.0  # How long a card sends again what nobody acknowledges.
 DESTROY_SECONDS = 5.0
 LEAVE_SECONDS = 2.0  # How long an orderly end waits for good-byes.
 
-# The phases of board.h, in order.
-PHASES = ("starting", "opening", "backward", "finishing", "optimizer",
-          "between steps", "closing", "closed")
-OPENING, BACKWARD, CLOSING = 1, 2, 6
 UNAVAILABLE, ABORTED, DEADLINE_EXCEEDED = 3, 4, 5  # status.h's codes.
-_REPORT = struct.Struct("=i4xQQQqi4096s20x")
 
 # From best to worst; the first three are acceptable.
 VERDICTS = ("clean error", "finished", "indirect error", "slow",
@@ -62,28 +60,6 @@ class Pace:
 
 # Cards are those of a virtual machine without KVM.
 PACES = {"rdma": Pace(opening=1.0, phase=0.05, look=1e-3, join=4.0, hang=25.0)}
-
-
-class Report(NamedTuple):
-    """board.h's RankReport."""
-
-    phase: int
-    step: int
-    handed_in: int
-    wrong_sums: int
-    ended_ns: int
-    code: int
-    text: str = ""
-
-    def done_its_part(self) -> bool:
-        """Whether the rank had handed in everything that the job needs of it:
-        the library sends that without further calls of the rank. Then others
-        may succeed; their sums, which are checked, show that it was sent."""
-        if self.phase >= CLOSING:
-            return True
-        if self.phase < BACKWARD or self.step + 1 < STEPS:
-            return False
-        return self.phase > BACKWARD or self.handed_in == TENSORS
 
 
 @dataclass
@@ -163,8 +139,8 @@ class Trial:
         self._shm = set(os.listdir("/dev/shm"))
         self._files = set(os.listdir(folder))
         descriptor = os.memfd_create("board")
-        os.truncate(descriptor, ranks * _REPORT.size)
-        self._board = mmap.mmap(descriptor, ranks * _REPORT.size)
+        os.truncate(descriptor, ranks * ctypes.sizeof(RankReport))
+        self._board = mmap.mmap(descriptor, ranks * ctypes.sizeof(RankReport))
         # A rank whose card fails lives, and has to end like the others.
         self._survivors = [rank for rank in range(ranks) if
                            rank != fault.victim or fault.what not in SIGNALS]
@@ -183,9 +159,9 @@ class Trial:
                 process.kill()
                 process.wait()
 
-    def __getitem__(self, rank: int) -> Report:
-        *numbers, text = _REPORT.unpack_from(self._board, rank * _REPORT.size)
-        return Report(*numbers, text.partition(b"\0")[0].decode())
+    def __getitem__(self, rank: int) -> RankReport:
+        return RankReport.from_buffer_copy(self._board,
+                                           rank * ctypes.sizeof(RankReport))
 
     @property
     def good(self) -> bool:
@@ -214,15 +190,21 @@ class Trial:
                                   f"file://{self._folder}")
         self._processes: list[subprocess.Popen[str]] = []
         for rank in range(network.ranks):
-            own = self._cards.settings(rank) if self._cards else {}
-            job = json.dumps({"board": descriptor, "settings": settings | own,
-                              "fabric": self.fault.fabric})
+            own = {"rank": str(rank), "size": str(network.ranks),
+                   "job_token": "faults"}
+            if self._cards:
+                own |= self._cards.settings(rank)
+            if self.fault.fabric != "mixed":
+                own["fabric"] = self.fault.fabric
+            else:  # The last rank lives on a host of its own.
+                own["host_id"] = f"host{rank == network.ranks - 1}"
+            job = json.dumps({"board": descriptor, "settings": settings | own})
             group = self._processes[0].pid if self._processes else 0
             self._processes.append(start_program(
-                network, rank, [program("faults/rank"), job], {}, pass_fds=[descriptor],
-                process_group=group, stdout=subprocess.DEVNULL))
+                network, rank, [*RANK, job], {"PYTHONPATH": str(_BENCHMARKS)},
+                pass_fds=[descriptor], process_group=group, stdout=subprocess.DEVNULL))
 
-    def _there(self, victim: Report) -> bool:
+    def _there(self, victim: RankReport) -> bool:
         fault = self.fault
         if fault.phase <= OPENING:
             return victim.phase >= fault.phase

@@ -14,10 +14,11 @@ import statistics
 import time
 import zlib
 
+import numpy
 from lib import models, report
+from lib.library import Communicator, Session
 from lib.network import Network
 from lib.ranks import run_functions
-from library import Communicator, Session
 from perceptron import Digits, Random, load
 from perceptron import Network as Perceptron
 
@@ -41,6 +42,8 @@ def train(args: argparse.Namespace, settings: dict[str, str],
     comm = Communicator({**settings, "job_token": f"training {seed}"})
     order, network = Random(seed), Perceptron(WIDTHS, seed ^ 0x5EED)
     session = Session(comm, network.tensors)
+    gradients = [numpy.frombuffer(of, numpy.float32).reshape(tensor.shape)
+                 for of, tensor in zip(session.gradients, network.tensors)]
     steps, sent = args.epochs * (len(images.labels) // args.batch), 0
     # With this scale the mean over the ranks is the mean over the batch, even if
     # the ranks' shares of it differ by one image.
@@ -53,7 +56,7 @@ def train(args: argparse.Namespace, settings: dict[str, str],
         share = shuffled[comm.rank:args.batch:comm.size]
         del shuffled[:args.batch]
         network.forward(Digits(images.pixels[share], images.labels[share]))
-        network.backward(scale, session.gradients, session.ready)
+        network.backward(scale, gradients, session.ready)
         sent += session.finish_step()
         session.optimizer_step(args.lr * (1 - step / steps), MOMENTUM)
     seconds = time.perf_counter() - began

@@ -13,12 +13,13 @@ import unittest
 from unittest import mock
 
 sys.path[:0] = [f"benchmarks/{name}" for name in
-                ("", "collectives", "engine", "opening", "scaling",
-                              "training")]
+                ("", "collectives", "engine", "faults", "opening",
+                              "scaling", "training")]
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 os.environ.setdefault("BENCHMARK_PROGRAMS", "benchmarks")
 import collectives  # noqa: E402
 import engine  # noqa: E402
+import faults  # noqa: E402
 import opening  # noqa: E402
 import scaling  # noqa: E402
 import training  # noqa: E402
@@ -105,6 +106,13 @@ class Engine(unittest.TestCase):
                          1 + len(engine.MEMORY) + len(engine.PASSES))
         self.assertLess(rows[0]["median_us"], 100)
         self.assertGreater(rows[1]["beyond_mb"], 0)
+
+
+class Faults(unittest.TestCase):
+    def test_ranks_end_as_they_should(self):
+        with self.assertRaises(SystemExit) as end:
+            run(faults, "--count", "6", "--verbose")
+        self.assertFalse(end.exception.code)
 
 
 class Opening(unittest.TestCase):

@@ -1,24 +1,22 @@
-// One rank of a job with faults; faults.py kills and stops such ranks.
-//
-// Job: {"board": a descriptor of memory for a RankReport per rank, "fabric",
-// "settings": {"rendezvous", ...}}. The rank writes to its report where it is
-// and how it ended; the answer is always null.
+// One rank of a job with faults, as benchmarks/faults/rank.py is another one. Its
+// job has the same form, and so has its report.
 #include <sys/mman.h>
 
 #include <stdexcept>
 #include <string>
 
-#include "benchmarks/faults/job.h"
 #include "benchmarks/lib/rank.h"
 #include "gradientflow/config/settings_table.h"
+#include "tests/faults/job.h"
 
 namespace gradientflow::benchmarks {
 
 Json RankMain(const Json& job, const Options& who) {
   faults::JobConfig config;
   config.ranks = who.size;
-  config.fabric = job.at("fabric");
-  for (const auto& [name, text] : job.at("settings").items()) {
+  const Json& settings = job.at("settings");
+  config.fabric = settings.value("fabric", "mixed");
+  for (const auto& [name, text] : settings.items()) {
     Must(SetOption(&config.options, name, text.get<std::string>()));
   }
   const std::size_t bytes =

@@ -1,4 +1,4 @@
-"""The library for NumPy: its C API, as cffi reads it from the header."""
+"""The library for Python: its C API, as cffi reads it from the header."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 import cffi
-import numpy
 from lib.ranks import program
 
 _HEADER = (pathlib.Path(__file__).resolve().parents[2] /
@@ -19,9 +18,17 @@ _ffi.cdef(re.sub(r'^#.*$|^extern "C" \{$|^\}$|\bGF_API\b', "",
 _gf = _ffi.dlopen(program("../integrations/c/libgradientflow.so"))
 
 
+class LibraryError(Exception):
+    """A call failed; `code` is one of gf_status."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
 def _must(status: int) -> None:
     if status != _gf.GF_OK:
-        raise RuntimeError(_ffi.string(_gf.gf_last_error()).decode())
+        raise LibraryError(status, _ffi.string(_gf.gf_last_error()).decode())
 
 
 def _made(kind: str, make: Any, *arguments: Any) -> Any:
@@ -33,7 +40,7 @@ def _made(kind: str, make: Any, *arguments: Any) -> Any:
 
 class Communicator:
     """This rank's part in the job that the environment describes, with further
-    `settings` by name. Errors of the library are RuntimeErrors."""
+    `settings` by name. Failures are LibraryErrors."""
 
     def __init__(self, settings: dict[str, str]) -> None:
         self.options = _made("gf_options", _gf.gf_options_from_env)
@@ -58,24 +65,22 @@ class Communicator:
 
 class Session:
     """The gradients of `weights`, arrays of float32 in forward order, which
-    optimizer_step() changes."""
+    optimizer_step() changes. `gradients` are their bytes."""
 
-    def __init__(self, comm: Communicator, weights: list[numpy.ndarray]) -> None:
+    def __init__(self, comm: Communicator, weights: list[Any]) -> None:
         self._tensors = _ffi.new("gf_tensor[]", len(weights))
-        for tensor, weight in zip(self._tensors, weights):
+        self._weights = [_ffi.from_buffer("float[]", one) for one in weights]
+        for tensor, weight in zip(self._tensors, self._weights):
             _gf.gf_tensor_init(_ffi.addressof(tensor))
-            tensor.elements = weight.size
+            tensor.elements = len(weight)
         self._handle = _made("gf_session", _gf.gf_session_open, comm.handle, 0,
                              comm.options, self._tensors, len(weights))
-        self._weights = [_ffi.from_buffer("float[]", one) for one in weights]
-        self.gradients = [self._gradient(i, weight.shape)
-                          for i, weight in enumerate(weights)]
+        self.gradients = [self._gradient(i) for i in range(len(weights))]
 
-    def _gradient(self, i: int, shape: tuple[int, ...]) -> numpy.ndarray:
+    def _gradient(self, tensor: int) -> memoryview:
         data, size = _ffi.new("void**"), _ffi.new("size_t*")
-        _must(_gf.gf_session_gradient(self._handle, i, data, size))
-        return numpy.frombuffer(_ffi.buffer(data[0], size[0]),
-                                numpy.float32).reshape(shape)
+        _must(_gf.gf_session_gradient(self._handle, tensor, data, size))
+        return memoryview(_ffi.buffer(data[0], size[0])).cast("B")
 
     def ready(self, tensor: int) -> None:
         _must(_gf.gf_session_ready(self._handle, tensor))

@@ -54,6 +54,12 @@ class Communicator:
         _gf.gf_comm_close(self.handle)
         _gf.gf_options_free(self.options)
 
+    def sum(self, data: Any) -> None:
+        """Sums a writable buffer of float32 over the ranks, in place."""
+        floats = _ffi.from_buffer("float[]", data, require_writable=True)
+        _must(_gf.gf_comm_allreduce(self.handle, floats, len(floats),
+                                    _gf.GF_FLOAT32, _gf.GF_SUM))
+
     def expect_same(self, mine: int) -> None:
         """Raises RuntimeError unless all ranks pass the same 32 bits."""
         seen = _ffi.new("int64_t[]", self.size)

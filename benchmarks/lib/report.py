@@ -6,11 +6,12 @@ import argparse
 import datetime
 import functools
 import json
+import math
 import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from statistics import median
+from statistics import fmean, median, stdev
 from typing import Any
 
 from lib.ranks import RankError
@@ -21,6 +22,13 @@ Row = dict[str, Any]
 def median_ratio(base: Sequence[float], ours: Sequence[float]) -> float:
     """The median of base over ours, by round: above 1, ours is faster."""
     return median(b / o for b, o in zip(base, ours))
+
+
+def mean_and_sd(values: Sequence[float], key: str) -> Row:
+    """Returns the mean as `key`, and the standard deviation, which is NaN for a
+    single value, as `key`_sd."""
+    return {key: fmean(values),
+            f"{key}_sd": stdev(values) if len(values) > 1 else math.nan}
 
 
 def table(rows: Iterable[Row], columns: dict[str, str]) -> str:

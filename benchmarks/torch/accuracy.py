@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import statistics
 import sys
 from typing import Any
 
@@ -74,23 +73,19 @@ def summarise(rows: list[report.Row]) -> list[report.Row]:
     def of(name: str, key: str) -> list[float]:
         return [row[key] for row in rows if row["configuration"] == name]
 
-    def deviation(values: list[float]) -> float:
-        return statistics.stdev(values) if len(values) > 1 else math.nan
-
     summaries = []
     for name in dict.fromkeys(row["configuration"] for row in rows):
         summary: report.Row = {
             "configuration": name, "seeds": len(of(name, "seed")),
             "identical": all(of(name, "identical"))}
         for key in ("train_loss", "test_loss", "test_accuracy"):
-            summary[key] = statistics.fmean(of(name, key))
-            summary[f"{key}_sd"] = deviation(of(name, key))
-        dense = of("gloo", "test_loss")
-        if dense and name != "gloo":
-            summary["off"] = summary["test_loss"] - statistics.fmean(dense)
+            summary |= report.mean_and_sd(of(name, key), key)
+        if of("gloo", "seed") and name != "gloo":
+            dense = report.mean_and_sd(of("gloo", "test_loss"), "test_loss")
+            summary["off"] = summary["test_loss"] - dense["test_loss"]
             summary["noise"] = 2 * math.hypot(
-                summary["test_loss_sd"] / math.sqrt(summary["seeds"]),
-                deviation(dense) / math.sqrt(len(dense)))
+                summary["test_loss_sd"], dense["test_loss_sd"]) / math.sqrt(
+                    summary["seeds"])
             summary["within_noise"] = summary["off"] <= summary["noise"]
         summaries.append(summary)
     return summaries

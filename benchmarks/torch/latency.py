@@ -22,6 +22,9 @@ from lib.network import Network
 from lib.ranks import run_functions
 
 
+BACKENDS = ("gloo", "gradientflow")
+
+
 def _verify(backend: str, group: Any, size: int) -> None:
     squares = torch.arange(size // 4) ** 2
     inputs = [((squares + 13 * rank) % 11 - 5).float()
@@ -46,23 +49,23 @@ def _turn(group: Any, data: torch.Tensor, calls: int) -> list[float]:
     return samples
 
 
-def rank_main(rank: int, sizes: list[int], backends: list[str], rounds: int,
+def rank_main(rank: int, sizes: list[int], rounds: int,
               calls: int) -> list[report.Row]:
     dist.init_process_group("gloo")
-    groups = {backend: dist.new_group(backend=backend) for backend in backends}
+    groups = {backend: dist.new_group(backend=backend) for backend in BACKENDS}
     rows = []
     for size in sizes:
         data = torch.zeros(size // 4)
-        turns: dict[str, list[list[float]]] = {one: [] for one in backends}
+        turns: dict[str, list[list[float]]] = {one: [] for one in BACKENDS}
         for backend, group in groups.items():
             _verify(backend, group, size)
         for turn_round in range(rounds):
             # The order alternates, since the second backend finds other caches.
-            for backend in backends[::1 if turn_round % 2 else -1]:
+            for backend in BACKENDS[::1 if turn_round % 2 else -1]:
                 turns[backend].append(_turn(groups[backend], data, calls))
         medians = {backend: list(map(report.median, turns[backend]))
-                   for backend in backends}
-        for backend in backends:
+                   for backend in BACKENDS}
+        for backend in BACKENDS:
             samples = sorted(sum(turns[backend], []))
             rows.append({
                 "backend": backend, "bytes": data.numel() * 4,
@@ -70,7 +73,7 @@ def rank_main(rank: int, sizes: list[int], backends: list[str], rounds: int,
                 "seconds_p99": samples[int(0.99 * (len(samples) - 1))],
                 "turn_min": min(medians[backend]),
                 "turn_max": max(medians[backend]),
-                "gain_vs_gloo": report.median_ratio(medians[backends[0]],
+                "gain_vs_gloo": report.median_ratio(medians["gloo"],
                                                     medians[backend])})
     dist.destroy_process_group()
     return rows
@@ -83,16 +86,14 @@ def main() -> None:
     add("--ranks", type=report.at_least(2), default=2)
     add("--sizes", type=report.list_of(report.at_least(4)),
         default="4,4096,65536,1048576", help="bytes")
-    add("--backends", type=report.list_of(str), default="gloo,gradientflow",
-        help="the first is what others are compared with")
     add("--rounds", type=report.at_least(1), default=11)
     add("--calls", type=report.at_least(1), default=200)
     add("--fabric", choices=("auto", "shm", "tcp"), default="auto")
     args = parser.parse_args()
     with Network(args.ranks) as network:
-        rows = run_functions(rank_main, network, args.sizes, args.backends,
-                             args.rounds, args.calls, environment={
-                                 "GRADIENTFLOW_FABRIC": args.fabric})[0]
+        rows = run_functions(
+            rank_main, network, args.sizes, args.rounds, args.calls,
+            environment={"GRADIENTFLOW_FABRIC": args.fabric})[0]
     print(f"\nall_reduce through torch, {args.ranks} ranks, loopback, fabric "
           f"{args.fabric}, {args.rounds} x {args.calls} calls\n")
     print(report.table(
@@ -103,7 +104,7 @@ def main() -> None:
          "median us": "{seconds_us:.1f}",
          "turns' medians": "{turn_min_us:.1f}-{turn_max_us:.1f}",
          "p99 us": "{seconds_p99_us:.1f}",
-         f"{args.backends[0]}/this": "{gain_vs_gloo:.2f}x"}))
+         "gloo/this": "{gain_vs_gloo:.2f}x"}))
     report.append_json(args.json, [
         {"benchmark": "latency", "ranks": args.ranks, "fabric": args.fabric,
          **row} for row in rows])

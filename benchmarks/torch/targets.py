@@ -79,11 +79,10 @@ def verdicts(rows: list[Row]) -> Iterator[Row]:
             value = target.value(row) if _is_for(target, row) else None
             if value is None:
                 continue
-            _, _, _, sign, bound, unit = target
-            reached = value >= bound if sign == ">=" else value <= bound
-            yield {"target": target.what.format(**row), "value": value,
-                   "asked": f"{sign} {bound}", "unit": unit,
-                   "verdict": "reached" if reached else "MISSED"}
+            reached = (value >= target.bound if target.sign == ">=" else
+                       value <= target.bound)
+            yield {**target._asdict(), "what": target.what.format(**row),
+                   "value": value, "verdict": "reached" if reached else "MISSED"}
 
 
 def main() -> None:
@@ -94,7 +93,7 @@ def main() -> None:
     if not found:
         raise SystemExit(f"targets: {sys.argv[1]}: no row that a target is for")
     print(report.table(found, {
-        "target": "{target}", "asked": "{asked}{unit}",
+        "target": "{what}", "asked": "{sign} {bound}{unit}",
         "measured": "{value:.2f}{unit}", "": "{verdict}"}))
     sys.exit(any(row["verdict"] == "MISSED" for row in found))
 

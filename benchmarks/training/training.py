@@ -83,13 +83,11 @@ def summarise(name: str, runs: list[list[dict[str, float]]]) -> report.Row:
     def mean(key: str) -> float:
         return statistics.fmean(run[key] for rank in runs for run in rank)
 
-    accuracies = [run["test_accuracy"] for run in runs[0]]
     return {"benchmark": "training", "configuration": name,
-            "ranks": len(runs), "seeds": len(accuracies),
+            "ranks": len(runs), "seeds": len(runs[0]),
             "train_loss": mean("train_loss"),
-            "test_accuracy": statistics.fmean(accuracies),
-            "test_accuracy_sd": (statistics.stdev(accuracies)
-                                 if len(accuracies) > 1 else 0.0),
+            **report.mean_and_sd([run["test_accuracy"] for run in runs[0]],
+                                 "test_accuracy"),
             "bytes_per_step_per_rank": mean("bytes_per_step"),
             "seconds": mean("seconds")}
 
@@ -122,16 +120,15 @@ def main() -> None:
     args = parser.parse_args()
     runs = [("dense FP32", 1), *((name, args.ranks) for name in EXCHANGES)]
     rows = [run_exchange(args, name, ranks) for name, ranks in runs]
-    dense, dense_bytes = (rows[1][key] for key in (
-        "test_accuracy", "bytes_per_step_per_rank"))
     print(f"\nHandwritten digits, {args.epochs} epochs, batch {args.batch} over "
           f"all ranks, momentum SGD,\n{args.seeds} seeds (mean +- sd); weights "
           "are the same on every rank.\n")
     lines = []
     for row in rows:
         sent = row["bytes_per_step_per_rank"]  # One rank alone sends nothing.
-        lines.append({**row, "off": row["test_accuracy"] - dense,
-                      "saving": dense_bytes / sent if sent else None})
+        lines.append({
+            **row, "off": row["test_accuracy"] - rows[1]["test_accuracy"],
+            "saving": rows[1]["bytes_per_step_per_rank"] / sent if sent else None})
     print(report.table(
         lines,
         {"configuration": "{configuration}", "ranks": "{ranks}",

@@ -1,5 +1,5 @@
-// One rank of a job with faults, as benchmarks/faults/rank.py is another one. Its
-// job has the same form, and so has its report.
+// One rank of a job with faults, as benchmarks/faults/rank.py is another one.
+// Its job has the same form, and so has its report.
 #include <sys/mman.h>
 
 #include <stdexcept>

@@ -83,7 +83,7 @@ nothing_unwanted() {
 two_synchronisations() {
   local said
   for ((i = 0; i < 4; ++i)); do tc qdisc add dev "line$i" root netem delay 20ms; done
-  said=$("$bin/benchmarks/rdma/rdma" rxe --only delay)
+  said=$(BENCHMARK_PROGRAMS=$bin/benchmarks tests/rdma/delay.py rxe)
   for ((i = 0; i < 4; ++i)); do tc qdisc del dev "line$i" root; done
   echo "$said"
   awk '/4 ranks/ { good = $8 + 0 > 40 && $8 + 0 < 60 && $11 + 0 > 110 }

@@ -17,9 +17,9 @@ in shared memory is a bare loop over the same memory; over TCP it is a bare
 exchange of the same bytes without a reduction, in the best of several ways, and
 among more than two ranks a bare ring.
 "cpu" is the processor time of an average rank per byte that the busiest rank has
-to send or receive; among 48 ranks a byte should cost little more than among 8, and does with --bound
-what it costs the bare ring. With
-io threads, "driver" is the part of all other threads:
+to send or receive. Among 48 ranks a byte should cost little more than among 8,
+and with --bound what it costs the bare ring. With io threads, "driver" is the
+part of all other threads:
 
   collectives.py --fabric tcp --ranks 48 --algorithm ring,two_sync --min 16MB --max 16MB
   collectives.py --fabric tcp --io-threads 0,1,2 --collective all_to_all --min 4MB

@@ -21,7 +21,7 @@ import json
 import pathlib
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 
 import trial as trials
 from lib import report
@@ -48,22 +48,18 @@ def summarise(records: list[report.Row]) -> report.Row:
 
 
 def run_campaign(indices: Iterable[int], ranks: int, fabrics: list[str],
-                 seed: int, heartbeat_seconds: float,
-                 each: Callable[[int, trials.Trial], None] | None = None
-                 ) -> list[trials.Trial]:
+                 seed: int, heartbeat_seconds: float
+                 ) -> Iterator[tuple[int, trials.Trial]]:
     """Runs the faults with these numbers one after the other, since they measure
-    time; calls `each` after each. Prints those that did not go well."""
-    done = []
+    time, and yields each. Prints those that did not go well."""
     with tempfile.TemporaryDirectory() as folder:
         for i in indices:
-            fault = trials.draw(seed, i, ranks, fabrics[i % len(fabrics)],
-                                heartbeat_seconds)
-            done.append(trials.Trial(fault, ranks, folder))
-            if not done[-1].good:
-                tell(i, done[-1])
-            if each:
-                each(i, done[-1])
-    return done
+            trial = trials.Trial(trials.draw(
+                seed, i, ranks, fabrics[i % len(fabrics)], heartbeat_seconds),
+                ranks, folder)
+            if not trial.good:
+                tell(i, trial)
+            yield i, trial
 
 
 def tell(index: int, trial: trials.Trial) -> None:
@@ -105,24 +101,24 @@ def main() -> None:
         help="no faults, but the sum of these records")
     args = parser.parse_args()
 
-    def each(index: int, trial: trials.Trial) -> None:
-        if args.verbose and trial.good:
-            tell(index, trial)
-        elif index % 10 == 9:
-            print(f"{index + 1 - args.first} faults so far", flush=True)
-        if args.records:
-            with open(args.records, "a", encoding="utf-8") as file:
-                file.write(json.dumps(trial.record()) + "\n")
-
     if args.summary:
         records = [json.loads(line) for line in
                    args.summary.read_text(encoding="utf-8").splitlines()]
     else:
         # A virtual machine is slow enough for a longer silence.
         silence = 2 if args.fabric == ["rdma"] else 1.5
-        records = [trial.record() for trial in run_campaign(
-            range(args.first, args.first + args.count), args.ranks,
-            args.fabric, args.seed, silence, each)]
+        records = []
+        for index, trial in run_campaign(
+                range(args.first, args.first + args.count), args.ranks,
+                args.fabric, args.seed, silence):
+            records.append(trial.record())
+            if args.verbose and trial.good:
+                tell(index, trial)
+            elif index % 10 == 9:
+                print(f"{index + 1 - args.first} faults so far", flush=True)
+            if args.records:
+                with open(args.records, "a", encoding="utf-8") as file:
+                    file.write(json.dumps(records[-1]) + "\n")
     row = summarise(records)
     show(row)
     report.append_json(args.json, [row])

@@ -175,7 +175,8 @@ def run_functions(function: Callable[..., Any], network: Network, *args: Any,
         call.write_bytes(pickle.dumps((module, function.__name__, args)))
         processes = [start_program(
             network, rank, [
-                sys.executable, "-m", "lib.called", str(call), str(rank)],
+                sys.executable, str(pathlib.Path(__file__).with_name("called.py")),
+                str(call), str(rank)],
             {"RANK": str(rank), "LOCAL_RANK": str(rank),
              "WORLD_SIZE": str(network.ranks), "MASTER_ADDR": network.address,
              "MASTER_PORT": str(network.port), "OMP_NUM_THREADS": str(threads),

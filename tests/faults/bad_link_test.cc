@@ -8,10 +8,10 @@
 #include <thread>
 #include <vector>
 
-#include "benchmarks/faults/job.h"
 #include "gradientflow/base/clock.h"
 #include "gradientflow/communicator/inproc.h"
 #include "gradientflow/communicator/transport.h"
+#include "tests/faults/job.h"
 #include "tests/faults/processes.h"
 #include "transports/fabric.h"
 #include "transports/inproc/create.h"

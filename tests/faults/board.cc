@@ -1,4 +1,4 @@
-#include "benchmarks/faults/board.h"
+#include "tests/faults/board.h"
 
 #include <poll.h>
 

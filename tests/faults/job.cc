@@ -1,4 +1,4 @@
-#include "benchmarks/faults/job.h"
+#include "tests/faults/job.h"
 
 #include <chrono>
 #include <memory>

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/faults/board.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/config/options.h"
 #include "gradientflow/session.h"
+#include "tests/faults/board.h"
 
 namespace gradientflow::faults {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/faults/board.h"
 #include "gradientflow/base/status.h"
+#include "tests/faults/board.h"
 
 namespace gradientflow::faults {
 

@@ -18,12 +18,13 @@ trials.RANK = ["tests/faults/rank"]
 
 class RandomFaults(unittest.TestCase):
     def check(self, fabric):
-        done = faults.run_campaign(range(20), 3, [fabric], seed=7,
-                                   heartbeat_seconds=1)
-        for trial in done:
+        records = []
+        for _, trial in faults.run_campaign(range(20), 3, [fabric], seed=7,
+                                            heartbeat_seconds=1):
             self.assertTrue(trial.good, f"{trial.fault}: {trial.verdict}; "
                                         f"{trial.what}; {trial.leftovers}")
-        row = faults.summarise([trial.record() for trial in done])
+            records.append(trial.record())
+        row = faults.summarise(records)
         self.assertGreater(row["verdicts"]["clean error"], 10, row)
         self.assertEqual(sum(row["verdicts"].values()), 20)
 

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/faults/board.h"
-#include "benchmarks/faults/job.h"
 #include "gradientflow/base/status.h"
+#include "tests/faults/board.h"
+#include "tests/faults/job.h"
 #include "tests/faults/processes.h"
 
 // Ranks as processes that follow a test's script.

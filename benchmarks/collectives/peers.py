@@ -55,7 +55,8 @@ def start_bare_sockets(args: argparse.Namespace, network: Network) -> Team:
     """Two ranks swap bytes, by several connections; more of them run a ring, in
     which rank r has the connection r to the next one."""
     ring = args.ranks > 2
-    pairs = [_connected() for _ in range(args.ranks if ring else MOST_CONNECTIONS)]
+    connections = args.ranks if ring else MOST_CONNECTIONS
+    pairs = [_connected() for _ in range(connections)]
     to, back = ([end.fileno() for end in ends] for ends in zip(*pairs))
     try:
         if not ring:

@@ -25,7 +25,9 @@ namespace {
 
 using Word = std::uint32_t;
 constexpr std::size_t kLineWords = 16;
-using Line __attribute__((vector_size(64))) = Word;
+constexpr std::size_t kQuarters = 4;
+constexpr std::size_t kQuarterWords = kLineWords / kQuarters;
+using Quarter __attribute__((vector_size(16))) = Word;
 
 constexpr std::size_t kAheadLines[] = {0, 16, 32};  // Prefetched; best counts.
 
@@ -40,19 +42,17 @@ struct Region {
   BareTraffic traffic;
   std::size_t residual_lines = 0;  // For each line of gradients.
   std::size_t lines = 0;
-  Pages<Line> grads;
-  Pages<Line> residual;
+  Pages<Word> grads;
+  Pages<Word> residual;
 
   Region(const BareTraffic& of, std::size_t element_bytes)
       : traffic(of),
         residual_lines(of.residual ? sizeof(Word) / element_bytes : 0),
-        lines(of.elements * element_bytes / sizeof(Line)),
-        grads(NewPages<Line>(lines)),
-        residual(NewPages<Line>(lines * residual_lines)) {
+        lines(of.elements * element_bytes / (kLineWords * sizeof(Word))),
+        grads(NewPages<Word>(lines * kLineWords)),
+        residual(NewPages<Word>(lines * residual_lines * kLineWords)) {
     if (!grads || !residual) throw std::bad_alloc();
-    for (std::size_t i = 0; i < lines * kLineWords; ++i) {
-      grads[i / kLineWords][i % kLineWords] = Initial(i);
-    }
+    for (std::size_t i = 0; i < lines * kLineWords; ++i) grads[i] = Initial(i);
   }
   static Word Initial(std::size_t i) {
     return static_cast<Word>(i * 2654435761);
@@ -60,26 +60,32 @@ struct Region {
 };
 
 template <std::size_t kResidualLines, bool kWrites>
-Word Pass(Line* grads, Line* residual, Range range, std::size_t ahead) {
-  Line sums = {};
+Word Pass(Word* grads, Word* residual, Range range, std::size_t ahead) {
+  Quarter sums[kQuarters] = {};
   for (std::size_t i = range.begin; i < range.end; ++i) {
-    const Line line = grads[i];
-    if (ahead > 0) __builtin_prefetch(grads + i + ahead);
+    auto* const line = reinterpret_cast<Quarter*>(grads + i * kLineWords);
+    if (ahead > 0) __builtin_prefetch(line + ahead * kQuarters);
+    Word* const beside = residual + i * kResidualLines * kLineWords;
     for (std::size_t j = 0; j < kResidualLines; ++j) {
-      Line* const to = residual + i * kResidualLines + j;
-      if (ahead > 0) __builtin_prefetch(to + ahead);
-      *to += line;
+      auto* const to = reinterpret_cast<Quarter*>(beside + j * kLineWords);
+      if (ahead > 0) __builtin_prefetch(to + ahead * kQuarters);
+      for (std::size_t q = 0; q < kQuarters; ++q) to[q] += line[q];
     }
-    sums += line;
-    if (kWrites) grads[i] = line + 1;
+    for (std::size_t q = 0; q < kQuarters; ++q) {
+      sums[q] += line[q];
+      if (kWrites) line[q] += 1;
+    }
   }
   Word total = 0;
-  for (std::size_t w = 0; w < kLineWords; ++w) total += sums[w];
+  for (const Quarter& quarter : sums) {
+    for (std::size_t w = 0; w < kQuarterWords; ++w) total += quarter[w];
+  }
   return total;
 }
 
 Word RunPass(Region& region, Range range, std::size_t ahead) {
-  constexpr decltype(&Pass<0, false>) kFunctions[3][2] = {
+  using Function = Word (*)(Word*, Word*, Range, std::size_t);
+  constexpr Function kFunctions[3][2] = {
       {&Pass<0, false>, &Pass<0, true>},
       {&Pass<1, false>, &Pass<1, true>},
       {&Pass<2, false>, &Pass<2, true>},
@@ -132,12 +138,10 @@ void Check(const std::vector<Region>& regions, Word sum) {
     for (std::size_t i = 0; i < region.lines * kLineWords; ++i) {
       const Word was = Region::Initial(i);
       sum -= was;
-      const std::size_t line = i / kLineWords;
-      const std::size_t word = i % kLineWords;
-      bool right =
-          region.grads[line][word] == was + region.traffic.writes_grads;
+      bool right = region.grads[i] == was + region.traffic.writes_grads;
       for (std::size_t j = 0; j < beside; ++j) {
-        right &= region.residual[line * beside + j][word] == was;
+        const std::size_t line = i / kLineWords * beside + j;
+        right &= region.residual[line * kLineWords + i % kLineWords] == was;
       }
       if (!right) throw std::runtime_error("the bare loop wrote wrong words");
     }

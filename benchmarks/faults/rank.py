@@ -1,5 +1,5 @@
-"""One rank of a small training job whose every result is known; trial.py kills and
-stops such ranks.
+"""One rank of a small training job whose every result is known; trial.py kills
+and stops such ranks.
 
   rank.py JOB    "board", a descriptor of memory for a RankReport per rank, and
                  "settings" of the library, in JSON
@@ -13,6 +13,7 @@ import array
 import ctypes
 import json
 import mmap
+import os
 import sys
 import time
 
@@ -70,7 +71,7 @@ def count_wrong(seen: memoryview, expected: bytes) -> int:
                                       memoryview(expected).cast("f")))
 
 
-def train(comm, report: RankReport) -> None:
+def train(comm: Communicator, report: RankReport) -> None:
     weights = [array.array("f", bytes(4 * count)) for count in TENSORS]
     session = Session(comm, weights)
     everyone = list(range(comm.size))
@@ -94,7 +95,7 @@ def train(comm, report: RankReport) -> None:
 
 
 def main(board: int, settings: dict[str, str]) -> None:
-    rank = int(settings["rank"])
+    rank = int(os.environ["GRADIENTFLOW_RANK"])
     report = RankReport.from_buffer(mmap.mmap(board, 0),
                                     rank * ctypes.sizeof(RankReport))
     comm = None

@@ -190,10 +190,7 @@ class Trial:
                                   f"file://{self._folder}")
         self._processes: list[subprocess.Popen[str]] = []
         for rank in range(network.ranks):
-            own = {"rank": str(rank), "size": str(network.ranks),
-                   "job_token": "faults"}
-            if self._cards:
-                own |= self._cards.settings(rank)
+            own = self._cards.settings(rank) if self._cards else {}
             if self.fault.fabric != "mixed":
                 own["fabric"] = self.fault.fabric
             else:  # The last rank lives on a host of its own.

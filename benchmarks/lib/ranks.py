@@ -23,6 +23,7 @@ from typing import Any
 from lib.network import Network
 
 START_SECONDS, ANSWER_SECONDS = 120, 330
+_CALLED = str(pathlib.Path(__file__).with_name("called.py"))
 
 
 class RankError(Exception):
@@ -174,9 +175,7 @@ def run_functions(function: Callable[..., Any], network: Network, *args: Any,
         call = pathlib.Path(folder) / "call"
         call.write_bytes(pickle.dumps((module, function.__name__, args)))
         processes = [start_program(
-            network, rank, [
-                sys.executable, str(pathlib.Path(__file__).with_name("called.py")),
-                str(call), str(rank)],
+            network, rank, [sys.executable, _CALLED, str(call), str(rank)],
             {"RANK": str(rank), "LOCAL_RANK": str(rank),
              "WORLD_SIZE": str(network.ranks), "MASTER_ADDR": network.address,
              "MASTER_PORT": str(network.port), "OMP_NUM_THREADS": str(threads),

@@ -11,7 +11,7 @@ import numpy
 
 
 class Random:
-    """Gives the same numbers on every machine (splitmix64, Steele et al. 2014)."""
+    """The same numbers on every machine (splitmix64, Steele et al. 2014)."""
 
     def __init__(self, seed: int) -> None:
         self._state = seed
@@ -65,11 +65,10 @@ class Network:
         random = Random(seed)
         self.tensors: list[numpy.ndarray] = []  # Weight, bias, weight...
         for inputs, outputs in zip(widths, widths[1:]):
-            deviation = math.sqrt(2 / inputs)
-            self.tensors += [
-                numpy.array([[deviation * random.normal() for _ in range(outputs)]
-                             for _ in range(inputs)], dtype),
-                numpy.zeros(outputs, dtype)]
+            normal = [random.normal() for _ in range(inputs * outputs)]
+            weight = math.sqrt(2 / inputs) * numpy.array(normal)
+            self.tensors += [weight.reshape(inputs, outputs).astype(dtype),
+                             numpy.zeros(outputs, dtype)]
         self.correct = 0  # Of the last batch of forward().
 
     def forward(self, digits: Digits) -> float:

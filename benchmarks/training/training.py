@@ -123,12 +123,12 @@ def main() -> None:
     print(f"\nHandwritten digits, {args.epochs} epochs, batch {args.batch} over "
           f"all ranks, momentum SGD,\n{args.seeds} seeds (mean +- sd); weights "
           "are the same on every rank.\n")
-    lines = []
+    lines, dense = [], rows[1]
     for row in rows:
         sent = row["bytes_per_step_per_rank"]  # One rank alone sends nothing.
         lines.append({
-            **row, "off": row["test_accuracy"] - rows[1]["test_accuracy"],
-            "saving": rows[1]["bytes_per_step_per_rank"] / sent if sent else None})
+            **row, "off": row["test_accuracy"] - dense["test_accuracy"],
+            "saving": dense["bytes_per_step_per_rank"] / sent if sent else None})
     print(report.table(
         lines,
         {"configuration": "{configuration}", "ranks": "{ranks}",

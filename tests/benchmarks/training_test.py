@@ -71,8 +71,9 @@ class NetworkTest(unittest.TestCase):
     def test_sums_over_samples_so_that_shards_add_up(self):
         network = Network([8, 6, 3], 1, numpy.float64)
         pixels, labels = batch(10, 8, 3)
-        whole, one, other = (gradients(network, Digits(pixels[part], labels[part]))
-                             for part in (slice(10), slice(3), slice(3, 10)))
+        whole, one, other = (
+            gradients(network, Digits(pixels[part], labels[part]))
+            for part in (slice(10), slice(3), slice(3, 10)))
         for parts in zip(whole, one, other):
             numpy.testing.assert_allclose(parts[0], parts[1] + parts[2],
                                           rtol=0, atol=1e-12)

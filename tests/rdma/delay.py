@@ -2,7 +2,7 @@
 """Times an allreduce of 4 KiB over RDMA, by gdraa and by a ring, for lines that
 delay packets.
 
-  delay.py DEVICES    what the names of the devices begin with: rxe for rxe0, rxe1...
+  delay.py DEVICES    what their names begin with: rxe for rxe0, rxe1...
 """
 
 import array

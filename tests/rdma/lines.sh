@@ -16,7 +16,8 @@
 # shellcheck disable=SC2034
 RDMA_MODULES=(-m crc32_generic -m rdma_rxe -m ib_uverbs -m veth -m bridge -m sch_netem)
 # shellcheck disable=SC2034
-RDMA_PACKAGES=(qemu-system-x86 busybox-static xz-utils libibverbs1 ibverbs-providers iproute2)
+RDMA_PACKAGES=(qemu-system-x86 busybox-static xz-utils libibverbs1 ibverbs-providers iproute2
+  python3-cffi)
 
 rdma_lines() {
   local devices=$1 i k

@@ -2,69 +2,156 @@
 
 #include <sched.h>
 
+#include <algorithm>
+#include <cassert>
 #include <stdexcept>
 
+#include "gradientflow/base/str_cat.h"
+#include "kernels/kernels.h"
 #include "transports/rdma/choose.h"
 #include "transports/rdma/devices.h"
 #include "transports/rdma/verbs_api.h"
 
 namespace gradientflow::benchmarks {
+namespace {
 
-BareStream::End::End(const std::string& port, std::size_t bytes) {
-  constexpr int kReceives = 64;
+constexpr int kReceives = 64;
+// As the library does it.
+constexpr std::size_t kWithImmediate = 8192;
+
+// As the library adds, since its time would hide that of the messages: a
+// virtual machine may lack the vectors for which compilers and kernels differ.
+void Sum(const std::vector<const void*>& parts, std::size_t own, float* sum,
+         std::size_t floats) {
+  constexpr auto kFloat32 = kernels::DType::kFloat32;
+  void* to = sum;
+  kernels::CpuKernels().reduce_many(
+      {parts.data(), static_cast<int>(parts.size()), static_cast<int>(own),
+       kFloat32, &to, 1, kFloat32, kFloat32, floats, kernels::ReduceOp::kSum, 1,
+       nullptr},
+      nullptr);
+}
+
+}  // namespace
+
+BareRank::BareRank(const std::string& port, std::size_t rank, std::size_t ranks,
+                   std::size_t floats)
+    : rank_(rank), floats_(floats), ends_(ranks) {
   const auto verbs = Must(LoadVerbs());
   const auto devices = Must(ListRdmaDevices(*verbs));
-  rail = Must(Rail::Open(
-      {verbs, Must(ChooseRail(devices, {"=" + port, {}, 0})), 2, 0, 4}));
-  memory = Must(CardMemory::Map(bytes));
-  registration = Must(Registration::Make(
-      *verbs, rail->pd(), {memory.data(), memory.bytes(), {}},
-      CardRights::kPeersMayWrite, "the memory of a stream"));
-  pair = Must(QueuePair::Create(rail.get(), this, kReceives));
+  rail_ =
+      Must(Rail::Open({verbs, Must(ChooseRail(devices, {"=" + port, {}, 0})),
+                       static_cast<int>(ranks), 0, 4}));
+  memory_ = Must(CardMemory::Map(2 * floats * sizeof(float)));
+  registration_ = Must(Registration::Make(
+      *verbs, rail_->pd(), {memory_.data(), memory_.bytes(), {}},
+      CardRights::kPeersMayWrite, "the pool"));
+  pool_ = reinterpret_cast<float*>(memory_.data());
+  slots_ = pool_ + floats;
+  for (std::size_t peer = 0; peer < ranks; ++peer) {
+    if (peer == rank) continue;
+    ends_[peer].notices = &notices_;
+    ends_[peer].pair =
+        Must(QueuePair::Create(rail_.get(), &ends_[peer], kReceives));
+  }
 }
 
-void BareStream::End::Connect(const End& peer) {
-  const auto& mine = rail->port().gids;
-  const auto& theirs = peer.rail->port().gids;
+std::vector<std::unique_ptr<BareRank>> BareRank::Open(
+    const std::string& devices, std::size_t ranks, std::size_t floats) {
+  std::vector<std::unique_ptr<BareRank>> all;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    all.emplace_back(new BareRank(StrCat(devices, r, ":1"), r, ranks, floats));
+  }
+  for (const auto& a : all) {
+    for (const auto& b : all) {
+      if (a != b) a->Link(*b);
+    }
+  }
+  return all;
+}
+
+void BareRank::Link(BareRank& other) {
+  const auto& mine = rail_->port().gids;
+  const auto& theirs = other.rail_->port().gids;
   const auto match = MatchGids(mine, theirs);
   if (!match) throw std::runtime_error("no address fits");
-  RdmaAddress address = peer.pair->address();
+  RdmaAddress address = other.ends_[rank_].pair->address();
   address.gid = theirs[match->second];
-  Must(pair->Connect(mine[match->first], address));
+  End& end = ends_[other.rank_];
+  Must(end.pair->Connect(mine[match->first], address));
+  const std::uint32_t key = other.registration_.remote_key();
+  end.pool = {reinterpret_cast<std::uintptr_t>(other.pool_), key};
+  end.slots = {reinterpret_cast<std::uintptr_t>(other.slots_), key};
 }
 
-void BareStream::End::Poll() const {
-  if (!rail->Poll()) ::sched_yield();
+void BareRank::Poll() {
+  if (!rail_->Poll()) ::sched_yield();
 }
 
-BareStream::BareStream(const std::string& devices, std::size_t bytes)
-    : from_(devices + "0:1", bytes), to_(devices + "1:1", bytes) {
-  from_.Connect(to_);
-  to_.Connect(from_);
-}
-
-void BareStream::Write(int times) {
+void BareRank::Put(const float* from, std::size_t floats, const End& to,
+                   RemotePlace there, std::size_t phase) {
+  while (to.pair->room() < 2) Poll();
   QueuePair::WriteArgs data;
-  data.pieces[0] = {from_.memory.data(), from_.memory.bytes(),
-                    from_.registration.local_key()};
-  data.there = {reinterpret_cast<std::uintptr_t>(to_.memory.data()),
-                to_.registration.remote_key()};
-  // Its number has a request of its own behind it, as in the library.
+  data.pieces[0] = {from, floats * sizeof(float), registration_.local_key()};
+  data.there = there;
   QueuePair::WriteArgs number;
-  number.immediate = 0;
-  QueuePair& pair = *from_.pair;
-  for (int i = 0; i < times; ++i) {
-    pair.Write(data);
-    pair.Write(number);
-    from_.rail->Flush();
-    while (pair.room() < QueuePair::kDepth - 2 * kMostWrites) from_.Poll();
-  }
-  while (!pair.idle()) from_.Poll();
+  const bool together = data.pieces[0].bytes <= kWithImmediate;
+  (together ? data : number).immediate = static_cast<std::uint32_t>(phase);
+  to.pair->Write(data);
+  if (!together) to.pair->Write(number);
 }
 
-void BareStream::Await(int times) {
-  to_.awaited += times;
-  while (to_.awaited > 0) to_.Poll();
+void BareRank::Await(std::size_t phase, std::uint64_t notices) {
+  awaited_[phase] += notices;
+  while (notices_[phase] < awaited_[phase]) Poll();
+}
+
+// Each segment is an allreduce of its own part. All of them are under way at
+// once, as in the library. Phase 2s is that in which segment s is collected,
+// and in 2s + 1 its sums are spread.
+void BareRank::Allreduce(std::size_t segments) {
+  assert(segments <= kMostSegments);
+  const std::size_t ranks = ends_.size();
+  const std::size_t block = floats_ / segments / ranks;
+  for (std::size_t s = 0; s < segments; ++s) {
+    const std::size_t begin = s * ranks * block;
+    for (std::size_t hop = 1; hop < ranks; ++hop) {
+      const std::size_t to = (rank_ + hop) % ranks;
+      Put(pool_ + begin + to * block, block, ends_[to],
+          ends_[to].slots.At((begin + rank_ * block) * sizeof(float)), 2 * s);
+    }
+  }
+  rail_->Flush();
+  for (std::size_t s = 0; s < segments; ++s) {
+    Await(2 * s, ranks - 1);
+    const std::size_t begin = s * ranks * block;
+    const std::size_t mine = begin + rank_ * block;
+    std::vector<const void*> parts(ranks, pool_ + mine);
+    for (std::size_t from = 0; from < ranks; ++from) {
+      if (from != rank_) parts[from] = slots_ + begin + from * block;
+    }
+    Sum(parts, rank_, pool_ + mine, block);
+    for (std::size_t hop = 1; hop < ranks; ++hop) {
+      const End& to = ends_[(rank_ + hop) % ranks];
+      Put(pool_ + mine, block, to, to.pool.At(mine * sizeof(float)), 2 * s + 1);
+    }
+    rail_->Flush();
+  }
+  for (std::size_t s = 0; s < segments; ++s) Await(2 * s + 1, ranks - 1);
+}
+
+void BareRank::Write(std::size_t to, int times) {
+  const QueuePair& pair = *ends_[to].pair;
+  for (int i = 0; i < times; ++i) {
+    Put(pool_, floats_, ends_[to], ends_[to].pool, 0);
+    rail_->Flush();
+    while (pair.room() < QueuePair::kDepth - 2 * kMostWrites) Poll();
+  }
+  while (!pair.idle()) Poll();
+}
+
+void BareRank::AwaitWrites(int times) {
+  Await(0, static_cast<std::uint64_t>(times));
 }
 
 }  // namespace gradientflow::benchmarks

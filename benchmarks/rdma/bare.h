@@ -1,50 +1,77 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "benchmarks/lib/must.h"
 #include "transports/rdma/card_memory.h"
 #include "transports/rdma/queue_pair.h"
 #include "transports/rdma/rail.h"
 
+// The writes of an allreduce, or of a stream, and nothing else: no fabric, no
+// schedule, no checks. What the library takes beyond that is its overhead.
 namespace gradientflow::benchmarks {
 
-// The writes of a stream from one device to another, and nothing else: no
-// fabric, no checks. What the library takes beyond that is its overhead. Errors
-// are thrown (lib/must.h).
-class BareStream {
+class BareRank {
  public:
-  static constexpr int kMostWrites = 8;  // At a time.
+  static constexpr int kMostWrites = 8;  // Of a stream, at a time.
+  static constexpr std::size_t kMostSegments = 4;
 
-  // Each write has `bytes` bytes, from port 1 of the device whose name is
-  // `devices` and 0 to that of the one with 1.
-  BareStream(const std::string& devices, std::size_t bytes);
+  // Returns ranks that are linked, with `floats` floats to sum each. Rank r is
+  // on port 1 of the device whose name is `devices` and r. Errors are thrown
+  // (lib/must.h).
+  static std::vector<std::unique_ptr<BareRank>> Open(const std::string& devices,
+                                                     std::size_t ranks,
+                                                     std::size_t floats);
 
-  // One thread writes, and another one waits for as many writes; each returns
-  // when its side is done, and yields while it waits.
-  void Write(int times);
-  void Await(int times);
+  std::size_t rank() const { return rank_; }
+  float* data() { return pool_; }
+
+  // Each returns when this rank is done; it yields while it waits.
+  // Sums over all ranks: blocks to their owners, sums to all, in so many
+  // segments (1 to kMostSegments).
+  void Allreduce(std::size_t segments);
+  // Writes all floats to rank `to`, `times` times.
+  void Write(std::size_t to, int times);
+  // Waits for as many writes.
+  void AwaitWrites(int times);
 
  private:
+  using Counts = std::array<std::uint64_t, 2 * kMostSegments>;
   struct End final : QueuePair::Owner {
-    End(const std::string& port, std::size_t bytes);
-    void OnImmediate(std::uint32_t, std::uint32_t) override { --awaited; }
+    void OnImmediate(std::uint32_t number, std::uint32_t) override {
+      ++(*notices)[number];
+    }
     void OnWritten(std::uint64_t) override {}
     void OnBroken(const Status& why) override { Must(why); }
-    void Connect(const End& peer);
-    void Poll() const;
-
-    std::shared_ptr<Rail> rail;
-    CardMemory memory;
-    Registration registration;
+    Counts* notices = nullptr;
     std::unique_ptr<QueuePair> pair;
-    int awaited = 0;
+    RemotePlace pool;
+    RemotePlace slots;
   };
 
-  End from_;
-  End to_;
+  BareRank(const std::string& port, std::size_t rank, std::size_t ranks,
+           std::size_t floats);
+  void Link(BareRank& other);
+  void Put(const float* from, std::size_t floats, const End& to,
+           RemotePlace there, std::size_t phase);
+  void Await(std::size_t phase, std::uint64_t notices);
+  void Poll();
+
+  const std::size_t rank_;
+  const std::size_t floats_;
+  std::shared_ptr<Rail> rail_;
+  CardMemory memory_;
+  Registration registration_;
+  float* pool_ = nullptr;
+  float* slots_ = nullptr;  // The block of this rank, from each rank.
+  Counts notices_ = {};     // That came, by phase,
+  Counts awaited_ = {};     // and that were awaited.
+  std::vector<End> ends_;
 };
 
 }  // namespace gradientflow::benchmarks

@@ -1,14 +1,17 @@
-// rdma DEVICES: what the library costs over RDMA beyond the writes themselves:
-// 1 MiB messages from rank 0 to rank 1, which are threads, against bare writes,
-// and against those of ib_write_bw where perftest is installed. DEVICES is what
-// the names of the devices begin with, "rxe" for rxe0 and rxe1. See
-// tests/rdma/lines.sh.
+// rdma DEVICES: what the library costs over RDMA beyond the writes themselves,
+// with ranks that are threads. DEVICES is what the names of the devices begin
+// with, "rxe" for rxe0, rxe1... See tests/rdma/lines.sh.
+//
+//   stream     1 MiB messages from rank 0 to rank 1, against bare writes, and
+//              against those of ib_write_bw where perftest is installed
+//   allreduce  1 MiB of float32 among 4 ranks, against the bare writes of its
+//              two rounds, in as many segments, and the same additions
+#include <algorithm>
 #include <barrier>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <functional>
-#include <future>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -20,65 +23,110 @@
 #include "benchmarks/rdma/bare.h"
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/collectives/collective.h"
 #include "gradientflow/communicator/communicator.h"
 #include "gradientflow/config/options.h"
 
 namespace gradientflow::benchmarks {
 namespace {
 
-constexpr std::size_t kBytes = std::size_t{1} << 20;
+constexpr std::size_t kFloats = std::size_t{1} << 18;
+constexpr std::size_t kBytes = kFloats * sizeof(float);  // 1 MiB.
 constexpr int kRounds = 7;
 constexpr int kWrites = 16;
+constexpr int kSums = 8;
 
-// Runs both sides on threads. Returns the seconds from when they are ready to
-// when they are done, per write.
-double TimeBoth(const std::function<void()>& one,
-                const std::function<void()>& other) {
-  std::barrier<> ready(3);
-  const auto when_ready = [&](const std::function<void()>& side) {
-    ready.arrive_and_wait();
-    side();
-  };
-  std::thread first(when_ready, one);
-  std::thread second(when_ready, other);
+// Runs `body` on a thread per rank. Returns the seconds from when all are ready
+// to when all are done.
+template <typename Rank, typename Body>
+double OnAll(std::vector<Rank>& ranks, const Body& body) {
+  std::barrier<> ready(static_cast<std::ptrdiff_t>(ranks.size()) + 1);
+  std::vector<std::thread> threads;
+  for (Rank& rank : ranks) {
+    threads.emplace_back([&] {
+      ready.arrive_and_wait();
+      body(rank);
+    });
+  }
   ready.arrive_and_wait();
   const Clock::Time begin = SteadyClock().Now();
-  first.join();
-  second.join();
-  return Seconds(SteadyClock().Now() - begin) / kWrites;
+  for (std::thread& thread : threads) thread.join();
+  return Seconds(SteadyClock().Now() - begin);
 }
 
 // A rank of the library, with memory that the cards reach.
-struct Rank {
-  Rank(Options options, const std::string& devices, int rank) {
-    options.rank = rank;
-    options.size = 2;
-    options.fabric = "rdma";
-    options.socket_ifname = "lo";
-    options.rdma_devices = StrCat("=", devices, rank, ":1");
-    comm = Must(Communicator::Open(options));
-    data = Must(comm->AllocateShared(kBytes)).data;
-  }
-
-  // Rank 0 sends to rank 1, with as many messages at a time as the bare loop
-  // has.
-  void Exchange() const {
-    const Communicator::Message message{0, 1 - comm->rank(), 1};
-    std::deque<std::uint64_t> under_way;
-    for (int i = 0; i < kWrites; ++i) {
-      under_way.push_back(Must(comm->rank() == 0
-                                   ? comm->StartSend(message, data, kBytes)
-                                   : comm->StartRecv(message, data, kBytes)));
-      if (under_way.size() < BareStream::kMostWrites) continue;
-      Must(comm->Wait(under_way.front()));
-      under_way.pop_front();
-    }
-    for (const std::uint64_t ticket : under_way) Must(comm->Wait(ticket));
-  }
-
-  std::shared_ptr<Communicator> comm;
+struct Ours {
+  Options options;
+  std::shared_ptr<Communicator> comm = nullptr;
   std::byte* data = nullptr;
+
+  float* floats() { return reinterpret_cast<float*>(data); }
+  void Sum() {
+    CollectiveCall call;
+    call.output = data;
+    call.count = kFloats;
+    Must(comm->Run(call));
+  }
 };
+
+// Opens a job with `options`, in which rank r has the device `devices` and r.
+std::vector<Ours> OpenOurs(const std::string& devices, int ranks,
+                           Options options) {
+  std::string folder = "/tmp/gf_rdma_XXXXXX";
+  if (::mkdtemp(folder.data()) == nullptr) {
+    throw std::runtime_error("cannot make " + folder);
+  }
+  options.size = ranks;
+  options.rendezvous = StrCat("file://", folder);
+  options.fabric = "rdma";
+  options.socket_ifname = "lo";
+  std::vector<Ours> job;
+  for (options.rank = 0; options.rank < ranks; ++options.rank) {
+    options.rdma_devices = StrCat("=", devices, options.rank, ":1");
+    job.push_back({options});
+  }
+  OnAll(job, [](Ours& rank) {
+    rank.comm = Must(Communicator::Open(rank.options));
+    rank.data = Must(rank.comm->AllocateShared(kBytes)).data;
+  });
+  return job;
+}
+
+struct Side {
+  std::string name;
+  std::function<double()> run;  // Returns seconds.
+};
+
+// Runs the sides in turn. Prints the median time of each, and that of the first
+// in relation to it.
+void Compare(const std::string& what, const std::vector<Side>& sides) {
+  std::vector<std::function<double()>> runs;
+  for (const Side& side : sides) runs.push_back(side.run);
+  const auto seconds = TakeTurns(kRounds, runs);
+  std::printf("%s: ", what.c_str());
+  for (std::size_t i = 0; i < sides.size(); ++i) {
+    std::printf("%s%s %.2f ms", i > 0 ? "; " : "", sides[i].name.c_str(),
+                1e3 * Median(seconds[i]));
+    if (i > 0) std::printf(", ratio %.2f", MedianRatio(seconds[0], seconds[i]));
+  }
+  std::printf("\n");
+}
+
+// Rank 0 sends to rank 1, with as many messages at a time as the bare loop has.
+void SendMessages(const Ours& rank) {
+  const Communicator::Message message{0, 1 - rank.comm->rank(), 1};
+  std::deque<std::uint64_t> under_way;
+  for (int i = 0; i < kWrites; ++i) {
+    under_way.push_back(
+        Must(rank.comm->rank() == 0
+                 ? rank.comm->StartSend(message, rank.data, kBytes)
+                 : rank.comm->StartRecv(message, rank.data, kBytes)));
+    if (under_way.size() < BareRank::kMostWrites) continue;
+    Must(rank.comm->Wait(under_way.front()));
+    under_way.pop_front();
+  }
+  for (const std::uint64_t ticket : under_way) Must(rank.comm->Wait(ticket));
+}
 
 // Returns the seconds that such a write takes on average, as perftest's program
 // says. Its client looks for the server until that has started, and whichever
@@ -87,7 +135,7 @@ double TimeIbWriteBw(const std::string& devices) {
   constexpr double kMib = 1048576;  // The program's "MB".
   const std::string program =
       StrCat("timeout 60 ib_write_bw -F -s ", kBytes, " -n ", kWrites, " -t ",
-             BareStream::kMostWrites, " -d ", devices);
+             BareRank::kMostWrites, " -d ", devices);
   // The client's last line has bytes, writes, the highest and the average rate.
   const std::string command = StrCat(
       "exec 2>&1; ", program, "1 >/dev/null & for i in $(seq 50); do ", program,
@@ -102,40 +150,66 @@ double TimeIbWriteBw(const std::string& devices) {
   return static_cast<double>(kBytes) / (rate * kMib);
 }
 
-void Run(const std::string& devices) {
-  std::string folder = "/tmp/gf_rdma_XXXXXX";
-  if (::mkdtemp(folder.data()) == nullptr) {
-    throw std::runtime_error("cannot make " + folder);
-  }
-  Options options;
-  options.rendezvous = StrCat("file://", folder);
-  auto opening =
-      std::async(std::launch::async, [&] { return Rank(options, devices, 1); });
-  const Rank sender(options, devices, 0);
-  const Rank receiver = opening.get();
-  BareStream bare(devices, kBytes);
-  std::vector<const char*> names = {"library", "bare"};
-  std::vector<std::function<double()>> sides = {
-      [&] {
-        return TimeBoth([&] { sender.Exchange(); },
-                        [&] { receiver.Exchange(); });
-      },
-      [&] {
-        return TimeBoth([&] { bare.Write(kWrites); },
-                        [&] { bare.Await(kWrites); });
-      }};
+void Stream(const std::string& devices) {
+  auto bare = BareRank::Open(devices, 2, kFloats);
+  auto job = OpenOurs(devices, 2, {});
+  std::vector<Side> sides = {
+      {"library", [&] { return OnAll(job, SendMessages) / kWrites; }},
+      {"bare", [&] {
+         return OnAll(bare,
+                      [](auto& rank) {
+                        if (rank->rank() == 0) rank->Write(1, kWrites);
+                        if (rank->rank() == 1) rank->AwaitWrites(kWrites);
+                      }) /
+                kWrites;
+       }}};
   if (std::system("command -v ib_write_bw >/dev/null") == 0) {
-    names.push_back("ib_write_bw");
-    sides.emplace_back([&] { return TimeIbWriteBw(devices); });
+    sides.push_back({"ib_write_bw", [&] { return TimeIbWriteBw(devices); }});
   }
-  const auto seconds = TakeTurns(kRounds, sides);
-  std::printf("stream of 1 MiB: ");
-  for (std::size_t i = 0; i < sides.size(); ++i) {
-    std::printf("%s%s %.2f ms", i > 0 ? "; " : "", names[i],
-                1e3 * Median(seconds[i]));
-    if (i > 0) std::printf(", ratio %.2f", MedianRatio(seconds[0], seconds[i]));
+  Compare("stream of 1 MiB", sides);
+}
+
+void Fill(float* data, std::size_t rank) {
+  for (std::size_t i = 0; i < kFloats; ++i) {
+    data[i] = static_cast<float>(i % 7 + rank);
   }
-  std::printf("\n");
+}
+
+// In as many segments as the settings make by default, which overlap, and in
+// one, which has the fewest writes.
+void Allreduce(const std::string& devices) {
+  for (const std::size_t segments : {4, 1}) {
+    Options options;
+    options.algorithm = "gdraa";
+    options.segment_bytes = kBytes / segments;
+    auto bare = BareRank::Open(devices, 4, kFloats);
+    auto job = OpenOurs(devices, 4, options);
+    const auto sum_bare = [&] {
+      for (auto& rank : bare) Fill(rank->data(), rank->rank());
+      return OnAll(bare,
+                   [&](auto& rank) {
+                     for (int i = 0; i < kSums; ++i) rank->Allreduce(segments);
+                   }) /
+             kSums;
+    };
+    const auto sum_ours = [&] {
+      for (std::size_t r = 0; r < job.size(); ++r) Fill(job[r].floats(), r);
+      return OnAll(job,
+                   [](Ours& rank) {
+                     for (int i = 0; i < kSums; ++i) rank.Sum();
+                   }) /
+             kSums;
+    };
+    sum_bare();
+    sum_ours();
+    if (!std::equal(bare[0]->data(), bare[0]->data() + kFloats,
+                    job[1].floats())) {
+      throw std::runtime_error("the two sums differ");
+    }
+    Compare(StrCat("allreduce of 1 MiB, 4 ranks, in ", segments, " segment",
+                   segments > 1 ? "s" : ""),
+            {{"library", sum_ours}, {"bare", sum_bare}});
+  }
 }
 
 }  // namespace
@@ -143,6 +217,7 @@ void Run(const std::string& devices) {
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
-  gradientflow::benchmarks::Run(argv[1]);
+  gradientflow::benchmarks::Stream(argv[1]);
+  gradientflow::benchmarks::Allreduce(argv[1]);
   return 0;
 }

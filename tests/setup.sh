@@ -14,7 +14,7 @@ GF_PACKAGES=(
   g++ binutils git python3 iproute2 cmake pkgconf
   clang libclang-rt-dev clang-format-14 clang-tidy-14 shellcheck
   googletest libbenchmark-dev libhwy-dev libcli11-dev nlohmann-json3-dev
-  libsodium-dev libibverbs-dev python3-numpy python3-cffi
+  libsodium-dev libibverbs-dev python3-numpy python3-cffi valgrind
 )
 
 _gf_missing() {

@@ -6,7 +6,7 @@
 # run and a long one.
 set -u -o pipefail
 program=$1
-most=1630
+most=1500
 messages=14
 short=50 long=150
 

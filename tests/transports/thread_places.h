@@ -96,7 +96,7 @@ class PlacesNetwork {
   std::minstd_rand random_;  // Each poll draws several.
   std::string error_;
   std::vector<Lane> lanes_;
-  std::size_t flying_ = 0;  // On all lanes.
+  std::size_t flying_ = 0;                    // On all lanes.
   std::vector<std::vector<Region>> regions_;  // By rank.
   std::vector<std::vector<Held>> held_;       // By rank.
   std::uint32_t next_key_ = 0x5eed;

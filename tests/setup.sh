@@ -97,7 +97,7 @@ gf_build_cache() {
     bazel --version
     dpkg-query -W -f '${Package} ${Version}\n' 'gcc*' 'g++*' 'clang*' 'libc6*' 'linux-libc*' \
       'libstdc++*' 'libhwy*' 'libcli11*' 'nlohmann*' 'libbenchmark*' 'googletest*' \
-      'libsodium*' 'libeigen3*'
+      'libsodium*'
     "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" --version
   } 2>/dev/null | sha256sum | cut -c1-16)
   mkdir -p "$root/$stamp" || return 0

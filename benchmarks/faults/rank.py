@@ -71,9 +71,7 @@ def count_wrong(seen: memoryview, expected: bytes) -> int:
                                       memoryview(expected).cast("f")))
 
 
-def train(comm: Communicator, report: RankReport) -> None:
-    weights = [array.array("f", bytes(4 * count)) for count in TENSORS]
-    session = Session(comm, weights)
+def train(comm: Communicator, session: Session, report: RankReport) -> None:
     everyone = list(range(comm.size))
     for step in range(STEPS):
         report.handed_in, report.step, report.phase = 0, step, BACKWARD
@@ -91,24 +89,25 @@ def train(comm: Communicator, report: RankReport) -> None:
         report.phase = BETWEEN
         time.sleep(1e-3)
     report.phase = CLOSING
-    session.close()
 
 
 def main(board: int, settings: dict[str, str]) -> None:
     rank = int(os.environ["GRADIENTFLOW_RANK"])
     report = RankReport.from_buffer(mmap.mmap(board, 0),
                                     rank * ctypes.sizeof(RankReport))
-    comm = None
+    weights = [array.array("f", bytes(4 * count)) for count in TENSORS]
+    comm = session = None
     try:
         report.phase = OPENING
         comm = Communicator({**SETTINGS, **settings})
-        train(comm, report)
+        session = Session(comm, weights)
+        train(comm, session, report)
     except LibraryError as error:
-        # The time of an error counts from here, not from the end of good-byes.
+        # The time of an error counts from here, not from the end of closing.
         report.utf8, report.code = str(error).encode()[:4095], error.code
         report.ended_ns = time.monotonic_ns()
-    if comm:
-        comm.close()
+    for opened in filter(None, (session, comm)):
+        opened.close()
     if not report.code:
         report.phase, report.ended_ns = CLOSED, time.monotonic_ns()
 

@@ -92,8 +92,7 @@ class Session:
         _must(_gf.gf_session_ready(self._handle, tensor))
 
     def finish_step(self) -> int:
-        """Returns the bytes that this rank has sent. The gradients are then the
-        mean over the ranks."""
+        """Returns the bytes that this rank has sent."""
         stats = _ffi.new("gf_step_stats*")
         _gf.gf_step_stats_init(stats)
         _must(_gf.gf_session_finish_step(self._handle, stats))

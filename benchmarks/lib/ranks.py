@@ -34,7 +34,7 @@ def program(path: str) -> str:
     """Returns a rank program, `path` being below the folder where Bazel builds
     the benchmarks; benchmarks/run exports that."""
     root = pathlib.Path(__file__).resolve().parents[2]
-    return str(pathlib.Path(os.environ.get(
+    return os.path.normpath(pathlib.Path(os.environ.get(
         "BENCHMARK_PROGRAMS", root / "bazel-bin" / "benchmarks")) / path)
 
 

@@ -41,7 +41,7 @@ BareRank::BareRank(const std::string& port, std::size_t rank, std::size_t ranks,
   const auto devices = Must(ListRdmaDevices(*verbs));
   rail_ =
       Must(Rail::Open({verbs, Must(ChooseRail(devices, {"=" + port, {}, 0})),
-                       static_cast<int>(ranks), 0, 4}));
+                       static_cast<int>(ranks), kReceives}));
   memory_ = Must(CardMemory::Map(2 * floats * sizeof(float)));
   registration_ = Must(Registration::Make(
       *verbs, rail_->pd(), {memory_.data(), memory_.bytes(), {}},

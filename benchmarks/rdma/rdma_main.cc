@@ -216,7 +216,10 @@ void Allreduce(const std::string& devices) {
 }  // namespace gradientflow::benchmarks
 
 int main(int argc, char** argv) {
-  if (argc != 2) return 2;
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: rdma DEVICES, whose names begin so\n");
+    return 2;
+  }
   gradientflow::benchmarks::Stream(argv[1]);
   gradientflow::benchmarks::Allreduce(argv[1]);
   return 0;

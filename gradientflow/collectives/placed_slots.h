@@ -107,8 +107,8 @@ class PlacedSlot {
   std::byte* image() const { return memory_ + context_.layout.image; }
   std::byte* results() const { return memory_ + context_.layout.results; }
 
-  // A notice of `peer` has come. Runs the Done that awaits it. Ends the job if
-  // the notice makes no sense.
+  // A notice of `peer` has come. Tells the segment that awaits it. Ends the job
+  // if the notice makes no sense.
   void Arrive(int peer, PlacedNotice notice) {
     std::uint8_t& bits = peers_[static_cast<std::size_t>(peer)];
     const std::uint8_t came = Bit(notice.phase);
@@ -163,7 +163,7 @@ class PlacedSlot {
   int lent_ = 0;                  // Sums that are.
   int early_ = 0;                 // Contributions to the next segment.
   std::vector<std::uint8_t> peers_;
-  Done told_;                           // Empty if nobody is to be.
+  Done told_;                           // Empty after Abandon().
   std::vector<std::uint32_t> cookies_;  // Of what the segment awaits.
 };
 

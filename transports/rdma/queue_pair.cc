@@ -265,16 +265,22 @@ void QueuePair::OnReceived(const ibv_wc& completion) {
   owner_->OnImmediate(ntohl(completion.imm_data), completion.byte_len);
 }
 
+// The owner may write more within a callback, for which there is no more room
+// than what it has been told of leaves.
 void QueuePair::OnSent(std::uint32_t low) {
-  completed_ += low - static_cast<std::uint32_t>(completed_);
+  const std::uint64_t completed =
+      completed_ + (low - static_cast<std::uint32_t>(completed_));
   bool destroyed = false;
   destroyed_ = &destroyed;
   while (lent_first_ < lent_end_ &&
-         lent_[lent_first_ % kDepth].write <= completed_) {
-    owner_->OnWritten(lent_[lent_first_++ % kDepth].cookie);
+         lent_[lent_first_ % kDepth].write <= completed) {
+    const auto& lent = lent_[lent_first_++ % kDepth];
+    completed_ = lent.write;
+    owner_->OnWritten(lent.cookie);
     if (destroyed) return;
   }
   destroyed_ = nullptr;
+  completed_ = completed;
 }
 
 void QueuePair::Break(const Status& why) {

@@ -122,7 +122,7 @@ Directory::Look Directory::Read(const std::string& name, Version* version,
   if (*version == seen) return Look::kSame;
   *version = {};
   std::string bytes;
-  // A byte more than there should be finds the end in the same call.
+  // A byte more than there should be, in case that the file grows meanwhile.
   const std::size_t most =
       std::min(kReadBytes, static_cast<std::size_t>(found.st_size) + 1);
   ssize_t got = 0;

@@ -48,11 +48,13 @@ def _free_port() -> int:
 
 
 def _init(ranks: Ranks, how: str, port: int) -> None:
-    where = {
-        "tcp": {"init_method": f"tcp://127.0.0.1:{port}"},
-        "file": {"init_method": f"file://{ranks.directory}/meeting"},
-        "store": {"store": dist.FileStore(f"{ranks.directory}/meeting", ranks.size)},
-    }[how]
+    meeting = f"{ranks.directory}/meeting"
+    if how == "store":
+        # Only here: a store's end takes the file away from others that meet there.
+        where = {"store": dist.FileStore(meeting, ranks.size)}
+    else:
+        url = f"file://{meeting}" if how == "file" else f"tcp://127.0.0.1:{port}"
+        where = {"init_method": url}
     dist.init_process_group(
         "gradientflow",
         rank=ranks.rank,

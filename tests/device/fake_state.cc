@@ -152,14 +152,13 @@ void* FakeFiles::Map(std::size_t bytes) {
   return data;
 }
 
-bool FakeFiles::Unmap(const void* begin) {
+void FakeFiles::Unmap(const void* begin) {
   const MutexLock lock(mutex_);
   const auto found = files_.find(reinterpret_cast<std::uintptr_t>(begin));
-  if (found == files_.end()) return false;
+  if (found == files_.end()) return;
   ::munmap(const_cast<void*>(begin), found->second.bytes);
   ::close(found->second.fd);
   files_.erase(found);
-  return true;
 }
 
 Result<DmaBuf> FakeFiles::Export(const void* data, std::size_t bytes) const {

@@ -85,8 +85,8 @@ class FakeFiles {
  public:
   // Returns zeroed memory of whole pages, or null.
   void* Map(std::size_t bytes);
-  // Returns false if it is no memory of Map().
-  bool Unmap(const void* begin);
+  // Takes back memory of Map(); null is none.
+  void Unmap(const void* begin);
   // Returns a new descriptor of the file in which [data, data + bytes) lies,
   // and where.
   Result<DmaBuf> Export(const void* data, std::size_t bytes) const;

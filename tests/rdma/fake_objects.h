@@ -62,8 +62,8 @@ struct Region : ibv_mr {
   std::size_t locked_bytes = 0;
   void* mapping = nullptr;  // Of a dma-buf.
   std::size_t mapped_bytes = 0;
-  // Of memory of an accelerator: what peers have written is here, and these
-  // parts of it are not in the memory yet.
+  // If the memory is an accelerator's, what peers have written is here, and
+  // these parts of it are not in the memory yet.
   bool of_gpu = false;
   std::vector<char> arrived;
   std::vector<std::pair<std::size_t, std::size_t>> unflushed;

@@ -55,7 +55,7 @@ struct FakePort {
   bool ethernet = true;        // Otherwise InfiniBand.
   ibv_mtu mtu = IBV_MTU_1024;  // What is active, and the most.
   std::uint16_t lid = 0;       // For InfiniBand.
-  // Of one request; longer ones cannot be posted.
+  // The most that one request has; longer ones cannot be posted.
   std::uint32_t max_message_bytes = 1U << 31;
   std::vector<FakeGid> gids;  // By index.
 };

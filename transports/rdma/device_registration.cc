@@ -33,8 +33,7 @@ std::string ByDmaBufRemedy(int error) {
     case ENOSYS:
     case EPROTONOSUPPORT:
       return "; the kernel needs to be 5.12 or newer, with a driver of the "
-             "card "
-             "that takes dma-buf";
+             "card that takes dma-buf";
     case ENOMEM:
     case ENOSPC:
       return kWindowRemedy;

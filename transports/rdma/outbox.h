@@ -124,11 +124,10 @@ class Outbox {
   bool needs_room_ = false;
   bool needs_slot_ = false;
   DoneQueue done_;
-  // Of the messages that the card reads where they are, by cookie.
+  // What to tell when the card has read messages where they are, by cookie.
   std::vector<Done> lent_;
   std::vector<std::uint32_t> free_lent_;
-  // Of the puts that the card reads, in the order in which it is done with
-  // them.
+  // The same for puts, in the order in which the card is done with them.
   GrowingQueue<Done> lent_puts_;
   std::vector<int> slots_;  // Staging slots that the card reads.
 };

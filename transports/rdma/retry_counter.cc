@@ -5,6 +5,7 @@
 
 #include <array>
 #include <charconv>
+#include <utility>
 
 #include "gradientflow/base/str_cat.h"
 
@@ -30,23 +31,19 @@ RetryCounter::RetryCounter(const std::string& device_path, int port) {
   for (const std::string& folder : folders) {
     for (const char* const name : kNames) {
       const std::string path = StrCat(folder, "/hw_counters/", name);
-      const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-      if (file >= 0) files_.push_back(file);
+      Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+      if (file.valid()) files_.push_back(std::move(file));
     }
     if (!files_.empty()) return;
   }
 }
 
-RetryCounter::~RetryCounter() {
-  for (const int file : files_) ::close(file);
-}
-
 std::optional<std::uint64_t> RetryCounter::Total() const {
   if (files_.empty()) return std::nullopt;
   std::uint64_t total = 0;
-  for (const int file : files_) {
+  for (const Fd& file : files_) {
     std::array<char, 32> text;
-    const ssize_t bytes = ::pread(file, text.data(), text.size(), 0);
+    const ssize_t bytes = ::pread(file.get(), text.data(), text.size(), 0);
     std::uint64_t count = 0;
     if (bytes > 0) std::from_chars(text.data(), text.data() + bytes, count);
     total += count;

@@ -3,8 +3,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
+
+#include "gradientflow/base/fd.h"
 
 namespace gradientflow {
 
@@ -17,12 +18,6 @@ class RetryCounter {
   RetryCounter() = default;  // Counts nothing.
   // `device_path` is that of the device in sysfs (ibv_device::ibdev_path).
   RetryCounter(const std::string& device_path, int port);
-  ~RetryCounter();
-  RetryCounter(RetryCounter&& other) noexcept { *this = std::move(other); }
-  RetryCounter& operator=(RetryCounter&& other) noexcept {
-    files_.swap(other.files_);
-    return *this;
-  }
 
   // Returns the sum, or nothing if the driver has no such counter. Some
   // microseconds per counter; drivers may answer with numbers that are 10 ms
@@ -30,7 +25,7 @@ class RetryCounter {
   std::optional<std::uint64_t> Total() const;
 
  private:
-  std::vector<int> files_;
+  std::vector<Fd> files_;
 };
 
 }  // namespace gradientflow

@@ -50,7 +50,7 @@ Fabric::~Fabric() {
   source_.reset();
   for (Peer* peer : linked_) peer->link->Close();
   TearDown();
-  ready_.Run();
+  ready_.Poll();
 }
 
 // With several lanes, lane 0 is left to control messages, which data must not
@@ -90,16 +90,24 @@ void Fabric::Send(int peer, MessageId id, ConstBufferView src, Stamp stamp,
   if (to.down) FailIfDeparted(peer);
   // A peer that was never linked may turn up, though it has refused this rank.
   if (to.down && to.link != nullptr) return;
-  if (to.to_send.Spend(src.bytes)) {
-    Transmit(slot, MessageKind::kData, id);
-  } else {
+  MessageKind kind = MessageKind::kData;
+  if (!to.to_send.Spend(src.bytes)) {
+    kind = MessageKind::kAnnounce;
     sends_[slot].announced = true;
     sends_[slot].announcement = EncodeAnnouncement({src.bytes, slot});
-    Transmit(slot, MessageKind::kAnnounce, id);
+  }
+  const OutMessage message = MessageOf(slot, kind, id);
+  if (to.link != nullptr) {
+    to.link->Send(LaneOf(*to.link, id.tag), message);
+  } else {
+    AskForLink(peer);
+    WaitForLink(peer, message);
   }
 }
 
-void Fabric::Transmit(std::uint64_t slot, MessageKind kind, MessageId id) {
+// The message of a send as a link takes it.
+OutMessage Fabric::MessageOf(std::uint64_t slot, MessageKind kind,
+                             MessageId id) {
   const Lent& lent = sends_[slot];
   OutMessage message;
   message.header.kind = kind;
@@ -114,12 +122,7 @@ void Fabric::Transmit(std::uint64_t slot, MessageKind kind, MessageId id) {
     message.done = {&Fabric::OnSent, this, slot};
   }
   message.header.payload_bytes = message.payload.bytes;
-  Peer& to = peers_[lent.peer];
-  if (to.link == nullptr) {
-    AskForLink(lent.peer);
-    return WaitForLink(lent.peer, message);
-  }
-  to.link->Send(LaneOf(*to.link, id.tag), message);
+  return message;
 }
 
 void Fabric::Recv(int peer, MessageId id, BufferView dst,
@@ -370,7 +373,7 @@ void Fabric::Drop(int peer, MessageId id, Match* match) {
 }
 
 bool Fabric::Poll() {
-  bool moved = ready_.Run();
+  bool moved = ready_.Poll();
   if (!torn_down_ && status_.ok()) {
     for (Peer* peer : linked_) {
       if (!peer->down) moved |= peer->link->Poll();
@@ -384,7 +387,7 @@ bool Fabric::Poll() {
     if (!suspect_.ok()) DecideDown();
   }
   if (!torn_down_ && !status_.ok()) TearDown();
-  moved |= ready_.Run();
+  moved |= ready_.Poll();
   return moved;
 }
 

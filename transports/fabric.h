@@ -14,6 +14,7 @@
 #include "gradientflow/base/buffer.h"
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/done.h"
+#include "gradientflow/base/pollable.h"
 #include "gradientflow/base/status.h"
 #include "transports/arrivals.h"
 #include "transports/early_credit.h"
@@ -57,7 +58,9 @@ struct Stamp {
 //
 // NOT thread-safe, except for Wake(): all calls come from the thread that
 // drives it. Every Done runs exactly once, inside Poll() or the destructor.
-class Fabric final : public LinkEvents, public LinkSource::Sink {
+class Fabric final : public Pollable,
+                     public LinkEvents,
+                     public LinkSource::Sink {
  public:
   Fabric(int rank, int size, const Clock& clock, std::unique_ptr<Poller> poller,
          const FabricOptions& options);
@@ -118,7 +121,7 @@ class Fabric final : public LinkEvents, public LinkSource::Sink {
 
   // Moves what can be moved and runs the Dones that are due. Returns whether
   // anything happened. Never blocks, except in the first call after Fail().
-  bool Poll();
+  bool Poll() override;
   // Blocks until something may have happened, for at most `timeout`.
   void Wait(std::chrono::nanoseconds timeout);
   // May be called on any thread. Ends the current Wait(), or the next one.
@@ -166,6 +169,9 @@ class Fabric final : public LinkEvents, public LinkSource::Sink {
   // Only the first call counts. That Poll() takes 100 ms at most.
   void Fail(const Status& why);
   const Status& status() const { return status_; }  // OK, or why it failed.
+  // Returns whether it has failed and given back every buffer, so that no peer
+  // writes to this rank's memory any more.
+  bool torn_down() const { return torn_down_; }
 
   // Says good-bye to all linked peers: flushes, and waits for their good-byes
   // for at most `patience`.
@@ -252,7 +258,7 @@ class Fabric final : public LinkEvents, public LinkSource::Sink {
   void SuspectAnother();
   void Suspect(int peer, const Status& why, std::chrono::nanoseconds patience);
   Status Silent(int peer, Clock::Time now) const;
-  void Transmit(std::uint64_t slot, MessageKind kind, MessageId id);
+  OutMessage MessageOf(std::uint64_t slot, MessageKind kind, MessageId id);
   void Signal(int peer, const Header& header);
   void OnAnnouncement(int peer, MessageId id);
   void GrowCredit(int peer);

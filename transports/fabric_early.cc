@@ -121,7 +121,9 @@ void Fabric::OnAnswer(int peer, const Header& header) {
   if (header.kind == MessageKind::kDecline) {
     OnSent(this, slot, 0, Status());
   } else {
-    Transmit(slot, MessageKind::kPayload, {header.tag, header.group});
+    Link& link = *peers_[peer].link;
+    link.Send(LaneOf(link, header.tag), MessageOf(slot, MessageKind::kPayload,
+                                                  {header.tag, header.group}));
   }
 }
 

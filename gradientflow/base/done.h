@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "gradientflow/base/pollable.h"
 #include "gradientflow/base/status.h"
 
 namespace gradientflow {
@@ -30,14 +31,14 @@ struct Done {
 // The operations that have ended and whose Done has yet to run, in order. Their
 // owner runs them when it is polled. Once the queue has had its greatest length
 // it allocates nothing. NOT thread-safe.
-class DoneQueue {
+class DoneQueue final : public Pollable {
  public:
   void Add(Done done, std::uint32_t flags, Status status) {
     ended_.push_back({done, flags, std::move(status)});
   }
   // Runs all of them, also those that a Done adds meanwhile. Returns whether
   // there was any.
-  bool Run() {
+  bool Poll() override {
     if (empty()) return false;
     while (!empty()) {
       const Ended ended = std::move(ended_[next_++]);
@@ -47,7 +48,7 @@ class DoneQueue {
     next_ = 0;
     return true;
   }
-  // Forgets all that have not run, also within Run().
+  // Forgets all that have not run, also within Poll().
   void Clear() {
     ended_.clear();
     next_ = 0;

@@ -7,6 +7,7 @@
 
 #include "gradientflow/base/done.h"
 #include "gradientflow/base/dtype.h"
+#include "gradientflow/base/pollable.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/base/workers.h"
 #include "gradientflow/collectives/choose.h"
@@ -123,7 +124,7 @@ struct CollectiveCall {
 
 // Collectives over a fixed set of ranks. NOT thread-safe: all calls come from
 // the thread that drives the engine.
-class Collective {
+class Collective : public Pollable {
  public:
   virtual ~Collective() = default;
 
@@ -144,9 +145,6 @@ class Collective {
     static_cast<void>(parts);
     return false;
   }
-
-  // Makes progress without blocking. Returns whether anything moved.
-  virtual bool Poll() = 0;
 
   // Number of calls that were started and have not ended.
   virtual std::size_t in_flight() const = 0;

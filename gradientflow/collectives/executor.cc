@@ -12,12 +12,12 @@
 //
 //   Start()   makes the call an Operation, with its plan, signature and
 //             factors, and appends it to the Queue of its group and channel.
-//   Launch()  gives the operation's parts to the queue's idle Segments, in
+//   Poll()    starts the operation's parts on the queue's idle Segments, in
 //             order. A queue has a fixed number of segments: its window.
 //   Segment   runs the schedule of its part: messages, syncs, kernels.
 //   Settle()  counts a segment that is done; the segment is idle again.
 //   Retire()  ends the operations at the front of a queue whose segments are
-//             all done. Their `done` runs from the queue of those that ended.
+//             all done. Their `done` runs when ended() is polled.
 //
 // executor_life.cc has whom calls wait for, and how they fail.
 namespace gradientflow {
@@ -257,34 +257,27 @@ std::shared_ptr<const Schedule> Executor::ScheduleOf(const CollectiveCall& call,
   return schedule;
 }
 
-// Gives idle segments the next parts of the calls, in order, until it runs out
-// of either. A part that its feed has not brought yet holds up the parts behind
-// it. A segment gets at most one part per call of Launch(): it may end at once
-// and be idle again, and then other segments have to be looked at first.
-bool Executor::Launch(Queue* queue) {
-  bool moved = false;
-  const std::size_t in_flight = queue->segments.size();
-  std::size_t i = 0;
+// Gives the first idle segment from number *from on the next part of the calls,
+// in order, and returns it; null if there is no such segment or part. A part
+// that its feed has not brought yet holds up the parts behind it.
+Segment* Executor::StartNext(Queue* queue, std::size_t* from) {
   for (auto& owned : queue->operations) {
     Operation* operation = owned.get();
     while (operation->launched < operation->plan.segments) {
-      if (!operation->NextPartIsThere()) return moved;
+      if (!operation->NextPartIsThere()) return nullptr;
       if (RunsAlone(*operation)) {
         LaunchAlone(operation);
-        moved = true;
-        if (operation->launched < operation->plan.segments) return true;
+        if (operation->launched < operation->plan.segments) return nullptr;
         continue;
       }
-      while (i < in_flight && !queue->segments[i]->idle()) ++i;
-      if (i == in_flight) return moved;
+      std::size_t& i = *from;
+      while (i < queue->segments.size() && !queue->segments[i]->idle()) ++i;
+      if (i == queue->segments.size()) return nullptr;
       Segment* segment = queue->segments[i++];
-      if (!StartNext(queue, operation, segment)) return moved;
-      segment->Advance(Looks());
-      Settle(segment);
-      moved = true;
+      return StartPart(queue, operation, segment) ? segment : nullptr;
     }
   }
-  return moved;
+  return nullptr;
 }
 
 // Whether this rank may begin `syncs` more syncs without writing to a slot that
@@ -310,7 +303,7 @@ bool Executor::HasSlotsFor(const Queue& queue, const Schedule& schedule,
 // Gives the segment the operation's next part. Returns false, and begins
 // nothing, if there are no slots for the syncs of the part, or if the slot for
 // what is placed is not free yet.
-bool Executor::StartNext(Queue* queue, Operation* operation, Segment* segment) {
+bool Executor::StartPart(Queue* queue, Operation* operation, Segment* segment) {
   const Extent part = operation->NextPart();
   std::shared_ptr<const Schedule> schedule = ScheduleOf(
       operation->call, operation->plan, *operation->group, part.count);
@@ -368,27 +361,30 @@ void Executor::OnMessage(void* self, std::uint64_t cookie, std::uint32_t flags,
   segment.OnMessage(static_cast<std::uint32_t>(cookie), flags);
   if (segment.awaits_messages()) return;
   segment.Advance();
-  executor.Settle(&segment);
+  if (executor.Settle(&segment)) executor.Retire();
 }
 
+// A segment gets at most one part per call: it may end at once and be idle
+// again, and then other segments have to be looked at first.
 bool Executor::Poll() {
-  bool moved = ended_.Run();
+  const std::uint64_t before = advances_;
+  bool moved = false;
+  for (Queue* queue : busy_) {
+    std::size_t from = 0;
+    while (Segment* segment = StartNext(queue, &from)) {
+      segment->Advance(Looks());
+      Settle(segment);
+      moved = true;
+    }
+  }
   if (operations_ > 0) {
-    for (Queue* queue : busy_) moved |= Launch(queue);
     moved |= AdvanceLocal();
     Retire();
   }
-  // If no segment waits for a message, there is no need to look for one.
-  if (ended_.empty()) moved |= args_.fabric->Poll();
   if (args_.fabric->departed() > 0 && running_ > 0) FailIfDeparted();
-  if (!args_.fabric->status().ok()) {
-    FailAll(args_.fabric->status());
-  } else if (operations_ > 0) {
-    Retire();
-  }
+  if (args_.fabric->torn_down()) FailAll(args_.fabric->status());
   if (args_.arena != nullptr) args_.arena->RingMissed();
-  moved |= ended_.Run();
-  return moved;
+  return ended_.Poll() || moved || advances_ != before;
 }
 
 // Goes on with the segments that wait for no message.

@@ -70,7 +70,12 @@ class Executor final : public Collective {
   void Start(const CollectiveCall& call, Done done) override;
   bool OwnParts(const CollectiveCall& call,
                 std::vector<Extent>* parts) override;
+  // The fabric is polled by its owner: next, so that what this call sends
+  // leaves at once.
   bool Poll() override;
+  // The calls that have ended, each of which runs its Done as it is polled. To
+  // be polled after the fabric, whose messages end calls, too.
+  Pollable& ended() { return ended_; }
   std::size_t in_flight() const override { return operations_ + ended_.size(); }
   bool Busy(GroupId id, Channel channel) const override;
   std::uint64_t bytes_sent(GroupId id, Channel channel) const override {
@@ -163,10 +168,10 @@ class Executor final : public Collective {
   void Prepare(GroupCalls* calls, Operation* operation);
   bool RunsAlone(const Operation& operation) const;
   void LaunchAlone(Operation* operation);
-  bool Launch(Queue* queue);
+  Segment* StartNext(Queue* queue, std::size_t* from);
   static bool HasSlotsFor(const Queue& queue, const Schedule& schedule,
                           std::uint64_t syncs);
-  bool StartNext(Queue* queue, Operation* operation, Segment* segment);
+  bool StartPart(Queue* queue, Operation* operation, Segment* segment);
   std::shared_ptr<const Schedule> ScheduleOf(const CollectiveCall& call,
                                              const CallPlan& plan,
                                              const CallGroup& group,
@@ -203,5 +208,14 @@ class Executor final : public Collective {
   DoneQueue ended_;
   std::map<ScheduleKey, std::shared_ptr<const Schedule>> schedules_;
 };
+
+// One round of all that moves calls on host memory, for those who have no
+// driver. Returns whether anything moved.
+inline bool PollTogether(Executor& executor, Fabric& fabric) {
+  bool moved = executor.Poll();
+  moved |= fabric.Poll();
+  moved |= executor.ended().Poll();
+  return moved;
+}
 
 }  // namespace gradientflow

@@ -19,10 +19,9 @@ void Executor::FailIfDeparted() {
   for (int rank : ranks) args_.fabric->FailIfDeparted(rank);
 }
 
+// The fabric has given back every buffer, and nobody writes to this rank's
+// memory.
 void Executor::FailAll(const Status& why) {
-  // After this poll the fabric has given back every buffer, and nobody writes
-  // to this rank's memory.
-  args_.fabric->Poll();
   for (auto& segment : segments_) segment->PutsAreOver();
   // A peer may have failed in a later call, and may have done its share of this
   // one before.

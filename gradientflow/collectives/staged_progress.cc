@@ -24,7 +24,7 @@ using Way = StagedJob::Way;
 }  // namespace
 
 bool StagedCollective::Poll() {
-  bool moved = ended_.Run();
+  bool moved = ended_.Poll();
   if (!jobs_.empty() && !left_behind_) {
     moved |= LookAt(out_.get(), /*out=*/true);
     moved |= LookAt(in_.get(), /*out=*/false);
@@ -37,7 +37,7 @@ bool StagedCollective::Poll() {
     moved |= CloseJobs();
     LeaveBehindIfLate();
   }
-  moved |= ended_.Run();
+  moved |= ended_.Poll();
   return moved;
 }
 

@@ -331,9 +331,8 @@ CommunicatorCore::~CommunicatorCore() {
                         " closed its communicator with collectives in "
                         "flight")));
     }
-    // Tells the other ranks why.
-    if (!transport_.fabric->status().ok()) driver_->Poll();
     // Pending calls end here, while the callers that wait for them still exist.
+    if (!transport_.fabric->status().ok()) driver_->EndAll();
     CloseDevicePath();
     transport_.fabric->Leave(milliseconds(2000));
     messages_->FailAll(
@@ -364,7 +363,7 @@ void CommunicatorCore::CloseDevicePath() {
 
 void CommunicatorCore::Fail(const Status& why) {
   transport_.fabric->Fail(why);
-  driver_->Poll();
+  driver_->EndAll();
 }
 
 void CommunicatorCore::Abort(const Status& why) {

@@ -130,7 +130,7 @@ Status DevicePath::MakeNccl(const DevicePathArgs& args,
   // Heartbeats go on while NCCL connects, so a rank that dies meanwhile is
   // found.
   nccl_args.while_waiting = [opening] {
-    opening.executor->Poll();
+    opening.Poll();
     opening.fabric->Tick(true);
     opening.fabric->Wait(std::chrono::milliseconds(1));
     return opening.fabric->status();
@@ -264,7 +264,7 @@ bool DevicePath::Close() {
   if (staged_ != nullptr) {
     while (staged_->in_flight() > 0) {
       const bool moved = staged_->Poll();
-      if (opening_.executor->Poll() || moved) continue;
+      if (opening_.Poll() || moved) continue;
       opening_.fabric->Wait(std::chrono::milliseconds(1));
     }
     if (staged_->left_behind()) return false;
@@ -291,7 +291,7 @@ bool DevicePath::Await(const Event& event) {
   while (true) {
     const Result<bool> reached = event.Query();
     if (!reached.ok() || reached.value()) return true;
-    opening_.executor->Poll();
+    opening_.Poll();
     opening_.fabric->Tick(false);
     const double seconds = Seconds(opening_.clock->Now() - begin);
     if (!opening_.fabric->status().ok() && seconds > patience_seconds_) {

@@ -18,11 +18,32 @@ constexpr std::chrono::nanoseconds kDeviceNap = std::chrono::microseconds(50);
 
 Driver::Driver(const DriverArgs& args, const WatchdogOptions& watchdog)
     : args_(args),
-      watchdog_(watchdog, *args.fabric, *args.executor, *args.clock) {}
+      watchdog_(watchdog, *args.fabric, *args.executor, *args.clock) {
+  ListParts();
+}
 
-void Driver::Add(Client* client) { clients_.push_back(client); }
+void Driver::Add(Client* client) {
+  clients_.push_back(client);
+  ListParts();
+}
 
-void Driver::Remove(const Client* client) { std::erase(clients_, client); }
+void Driver::Remove(const Client* client) {
+  std::erase(clients_, client);
+  ListParts();
+}
+
+void Driver::ListParts() {
+  parts_.assign(clients_.begin(), clients_.end());
+  if (args_.device != nullptr) parts_.push_back(this);
+  parts_.insert(parts_.end(), {args_.executor, args_.fabric,
+                               &args_.executor->ended(), args_.messages});
+}
+
+// The executor ends its calls once the fabric has given back their buffers.
+void Driver::EndAll() {
+  args_.fabric->Poll();
+  for (Pollable* part : parts_) part->Poll();
+}
 
 bool Driver::InFlight() const {
   return args_.executor->in_flight() > 0 ||
@@ -30,19 +51,11 @@ bool Driver::InFlight() const {
 }
 
 bool Driver::Poll() {
-  bool moved = false;
-  for (Client* client : clients_) moved |= client->Poll();
-  if (args_.device != nullptr) {
-    if (args_.device->Poll()) {
-      ++moves_;
-      moved = true;
-    }
-    // A failure on the device must end the job on all ranks.
-    const Status failure = args_.device->failure();
-    if (!failure.ok()) args_.fabric->Fail(failure);
-  }
-  moved |= args_.executor->Poll();
-  moved |= args_.messages->Poll();
+  const bool moved = args_.device->Poll();
+  if (moved) ++moves_;
+  // A failure on the device must end the job on all ranks.
+  const Status failure = args_.device->failure();
+  if (!failure.ok()) args_.fabric->Fail(failure);
   if (!args_.fabric->status().ok() && !std::exchange(failure_told_, true) &&
       args_.on_failure) {
     args_.on_failure(args_.fabric->status());

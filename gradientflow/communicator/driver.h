@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "gradientflow/base/clock.h"
+#include "gradientflow/base/pollable.h"
 #include "gradientflow/collectives/executor.h"
 #include "gradientflow/communicator/messages.h"
 #include "gradientflow/communicator/progress.h"
@@ -28,23 +30,25 @@ struct DriverArgs {
   std::function<void(const Status&)> on_failure;
 };
 
-// One round of a rank's work, as Progress asks for it:
+// A rank's work, as Progress asks for it. A round polls these parts:
 //
 //   clients (the steps of sessions)  start collectives for what became ready
-//   device collectives               copy pieces, or look at NCCL
-//   executor                         moves segments, and polls the fabric
+//   the driver itself, if a device   collectives on its memory: copy pieces, or
+//                                    look at NCCL; passes failures on
+//   executor                         starts segments, and moves those that wait
+//                                    for no message
+//   fabric                           moves messages, which move segments
+//   executor.ended()                 tells who started the calls that ended
 //   messages                         match receives from any rank
-//   watchdog, at every tick          finds stalls and silent peers
 //
+// At every tick a watchdog finds stalls and silent peers.
 // NOT thread-safe, except for Wake(): called by the holder of the baton.
-class Driver final : public Progress::Work {
+class Driver final : public Progress::Work, private Pollable {
  public:
   // A part of the program that starts collectives by itself.
-  class Client {
+  class Client : public Pollable {
    public:
     virtual ~Client() = default;
-    // Does what can be done without waiting. Returns whether anything moved.
-    virtual bool Poll() = 0;
     // Returns whether it waits for something, or would find something to do.
     virtual bool Pending() const = 0;
     // Called every 100 ms or so.
@@ -58,23 +62,30 @@ class Driver final : public Progress::Work {
   // `client` is borrowed until Remove().
   void Add(Client* client);
   void Remove(const Client* client);
+  // Tells the other ranks of a failure, and ends what is in flight with it,
+  // except what a device is still busy with. REQUIRES that the fabric has
+  // failed.
+  void EndAll();
   // Returns whether collectives of any kind are under way.
   bool InFlight() const;
 
   // From Progress::Work.
-  bool Poll() override;
+  std::span<Pollable* const> parts() const override { return parts_; }
   bool Pending() const override;
   void Block(std::chrono::nanoseconds timeout) override;
   void Wake() override { args_.fabric->Wake(); }
   void Tick() override;
 
  private:
+  bool Poll() override;  // The device's.
+  void ListParts();
   bool IsWaiting() const;
   std::string ProgressText() const;
 
   const DriverArgs args_;
   Watchdog watchdog_;
   std::vector<Client*> clients_;
+  std::vector<Pollable*> parts_;
   std::uint64_t moves_ = 0;  // Progress of the device's collectives.
   bool failure_told_ = false;
 };

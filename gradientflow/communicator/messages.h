@@ -9,6 +9,7 @@
 
 #include "gradientflow/base/buffer.h"
 #include "gradientflow/base/done.h"
+#include "gradientflow/base/pollable.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/collectives/call_plan.h"
 #include "transports/fabric.h"
@@ -19,7 +20,7 @@ namespace gradientflow {
 // fabric does, so that they match in order. Finds the sender for a receive from
 // any rank.
 // NOT thread-safe: called by the holder of the baton.
-class Messages {
+class Messages final : public Pollable {
  public:
   // The fabric is borrowed. It outlives all calls, but not necessarily this
   // object.
@@ -41,7 +42,7 @@ class Messages {
 
   // Looks for messages that receives from any rank wait for. Returns whether
   // anything moved.
-  bool Poll();
+  bool Poll() override;
   // Number of calls that have begun and not ended.
   std::size_t in_flight() const { return in_flight_; }
   // Grows as calls begin and end; for the watchdog.

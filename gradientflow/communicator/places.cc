@@ -36,7 +36,7 @@ Status RunAtOpening(const OpeningArgs& args, const CollectiveCall& call) {
   Ending ending;
   args.executor->Start(call, {&OnDone, &ending, 0});
   while (!ending.done) {
-    if (args.executor->Poll() || ending.done) continue;
+    if (args.Poll() || ending.done) continue;
     args.fabric->Tick(true);  // There is no driver yet that would tick.
     if (args.clock->Now() >= args.deadline) {
       std::string awaited;
@@ -62,7 +62,7 @@ void RunBeside(const OpeningArgs& args, const std::function<void()>& body) {
     args.fabric->Wake();
   });
   while (!over.load(std::memory_order_acquire) && args.fabric->status().ok()) {
-    args.executor->Poll();
+    args.Poll();
     args.fabric->Tick(false);
     args.fabric->Wait(std::chrono::milliseconds(10));
   }

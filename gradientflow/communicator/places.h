@@ -29,6 +29,9 @@ struct OpeningArgs {
   Fabric* fabric = nullptr;
   const Clock* clock = nullptr;
   Clock::Time deadline{};
+
+  // As a driver would do it. Returns whether anything moved.
+  bool Poll() const { return PollTogether(*executor, *fabric); }
 };
 
 // Runs `call` on the calling thread. If it has not ended by the deadline, the

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-// Who drives, that is who calls work_.Poll(). It is the holder of the baton:
+// Who drives, that is who polls the parts of work_. It is the holder of the
+// baton:
 //
 //   DriveUntil()  a caller that waits. If another thread drives already, it
 //                 sleeps until that thread finds its `done` true (kDone) or
@@ -196,7 +197,9 @@ void Progress::HandOver() {
 // One round of polling. Blocks when polling has found nothing for too long.
 void Progress::Step(Clock::Time* idle_since) {
   polled_ = signal_.load();
-  if (work_.Poll()) {
+  bool moved = false;
+  for (Pollable* part : work_.parts()) moved |= part->Poll();
+  if (moved) {
     *idle_since = Clock::Time{};
     return;
   }
@@ -254,7 +257,7 @@ void Progress::Park() {
   if (callers_.load() > 0 || !baton_.TryTake()) return;
   if (clock_.Now() - last_tick_ >= kTick) {
     last_tick_ = clock_.Now();
-    work_.Poll();
+    for (Pollable* part : work_.parts()) part->Poll();
     work_.Tick();
     Complete(0);
   }

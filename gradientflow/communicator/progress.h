@@ -4,10 +4,12 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <thread>
 #include <vector>
 
 #include "gradientflow/base/clock.h"
+#include "gradientflow/base/pollable.h"
 #include "gradientflow/communicator/baton.h"
 #include "gradientflow/communicator/completions.h"
 
@@ -25,7 +27,8 @@ class Progress {
   class Work {
    public:
     virtual ~Work() = default;
-    virtual bool Poll() = 0;  // Never blocks. Returns whether anything moved.
+    // What a round polls, in this order. The list may change between rounds.
+    virtual std::span<Pollable* const> parts() const = 0;
     // Returns whether something is in flight.
     virtual bool Pending() const = 0;
     virtual void Block(std::chrono::nanoseconds timeout) = 0;

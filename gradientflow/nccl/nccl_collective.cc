@@ -62,13 +62,13 @@ Status NcclCollective::CheckCall(const CollectiveCall& call) const {
 }
 
 bool NcclCollective::Poll() {
-  bool moved = ended_.Run();
+  bool moved = ended_.Poll();
   if (state_ == State::kOpen) {
     moved = Advance() || moved;
     LookIfStanding();
   }
   if (state_ == State::kAborting) moved = AdvanceAbort() || moved;
-  return ended_.Run() || moved;
+  return ended_.Poll() || moved;
 }
 
 bool NcclCollective::Advance() {

@@ -167,7 +167,7 @@ bool NcclCollective::Close() {
     AwaitAbort();
     if (Drained()) state_ = State::kClosed;
   }
-  ended_.Run();
+  ended_.Poll();
   return state_ == State::kClosed;
 }
 

@@ -55,7 +55,7 @@ struct EngineTimes {
 // Tensors become ready in any order. Next in the data path is the aggregator
 // (buckets/dense.h, csc/).
 //
-// Any thread may call Claim(), Publish(), Ready(), Misused() and Missing(). All
+// Any thread may call Claim(), Publish(), Misused() and Missing(). All
 // other methods are for the holder of the baton.
 class Engine final : public Driver::Client {
  public:
@@ -71,8 +71,6 @@ class Engine final : public Driver::Client {
   // then calls Progress::Notify(), as it does after a Claim() that failed.
   bool Claim(std::size_t i);
   bool Publish(std::size_t i);
-  // Both halves. Returns the same as Publish().
-  bool Ready(std::size_t i) { return !Claim(i) || Publish(i); }
 
   // A hook could not do its part. The job ends, and nothing that is published
   // later is sent. The caller then calls Progress::Notify(). May be called on

@@ -428,7 +428,8 @@ BufferView GradientSession::gradient(std::size_t i) const {
 // These calls return no error. FinishStep() reports what went wrong.
 void GradientSession::GradientReady(std::size_t i) {
   if (forked()) return;
-  if (parts_->steps->engine().Ready(i)) parts_->core().progress().Notify();
+  Engine& engine = parts_->steps->engine();
+  if (!engine.Claim(i) || engine.Publish(i)) parts_->core().progress().Notify();
 }
 void GradientSession::GradientAbsent(std::size_t i) {
   if (!forked()) parts_->steps->GradientAbsent(i);

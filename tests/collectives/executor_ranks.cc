@@ -114,7 +114,7 @@ TestRank::TestRank(const RanksSetup& setup, int rank,
 void TestRank::Drive(Collective* front, const std::function<bool()>& done) {
   while (!done()) {
     bool moved = front != nullptr && front->Poll();
-    moved |= executor_->Poll();
+    moved |= Poll();
     if (!moved) std::this_thread::yield();
   }
 }
@@ -150,7 +150,7 @@ void OnRanks(const RanksSetup& setup,
       if (::testing::Test::HasFailure() && !rank.departed()) {
         // If a body gives up, no other rank may wait for it.
         rank.fabric().Fail(Status(StatusCode::kAborted, "the test has failed"));
-        rank.executor().Poll();
+        rank.Poll();
       }
       through.arrive_and_wait();
     });

@@ -58,6 +58,7 @@ class TestRank {
   PlacesNetwork& network() { return *network_; }
   Fabric& fabric() { return *fabric_; }
   Executor& executor() { return *executor_; }
+  bool Poll() { return PollTogether(*executor_, *fabric_); }
 
   // Polls `front`, if it is not null, and the executor until `done`.
   void Drive(Collective* front, const std::function<bool()>& done);

@@ -312,7 +312,7 @@ TEST(Feed, IsLeftAloneAfterAFailure) {
       EXPECT_EQ(ending.status.code(), StatusCode::kAborted)
           << ending.status.ToString();
       feed.reset();  // The sanitizers detect any later call to it.
-      for (int i = 0; i < 20; ++i) rank.executor().Poll();
+      for (int i = 0; i < 20; ++i) rank.Poll();
       EXPECT_EQ(ending.times, 1);
       EXPECT_EQ(rank.executor().in_flight(), 0);
     });

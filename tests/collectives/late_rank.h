@@ -15,15 +15,15 @@ class LateRank {
   LateRank(int late, int size) : late_(late), size_(size) {}
   void Await(TestRank* rank) {
     if (rank->rank() != late_) {
-      for (int i = 0; i < 3000; ++i) rank->executor().Poll();
+      for (int i = 0; i < 3000; ++i) rank->Poll();
       ++begun_;
       return;
     }
     while (begun_.load() < size_ - 1) {
-      rank->executor().Poll();
+      rank->Poll();
       std::this_thread::yield();
     }
-    for (int i = 0; i < 3000; ++i) rank->executor().Poll();
+    for (int i = 0; i < 3000; ++i) rank->Poll();
   }
 
  private:

@@ -224,7 +224,7 @@ TEST(OneSided, MailIsReadBeforeItsBoxIsUsedAgain) {
             k % 5 == 4 ? &allreduce::kShared : &allreduce::kOneSync;
         rank.executor().Start(call, endings[k].done());
         if (k % 3 == static_cast<std::size_t>(rank.rank()) % 3) {
-          rank.executor().Poll();
+          rank.Poll();
         }
       }
       rank.Drive([&] {

@@ -122,7 +122,7 @@ TEST(PlacedCalls, OfNothingAreNotTakenForThoseOfOtherRanks) {
           return;
         }
         rank.Drive([&] { return !rank.fabric().status().ok(); });
-        rank.executor().Poll();
+        rank.Poll();
       });
     }
   }
@@ -169,7 +169,7 @@ TEST(PlacedCalls, NameTheRanksThatTheyWaitFor) {
   OnRanks(Placed(4), [&](TestRank& rank) {
     Flight flight(rank, 5000, 1);
     if (rank.rank() == 2) {
-      while (seen.load() < 3) rank.executor().Poll();
+      while (seen.load() < 3) rank.Poll();
     }
     flight.Start();
     if (rank.rank() != 2) {
@@ -221,7 +221,7 @@ TEST(PlacedCalls, GiveBackTheirMemoryWhenTheJobFails) {
           }
         }
         flights.clear();
-        for (int i = 0; i < 20; ++i) rank.executor().Poll();
+        for (int i = 0; i < 20; ++i) rank.Poll();
         EXPECT_EQ(rank.executor().in_flight(), 0U);
       });
     }

@@ -241,7 +241,7 @@ TEST(PlacedRails, EndWithTheJob) {
         Ending ending;
         rank.executor().Start(CallOf({2000}, buffer.data()), ending.done());
         if (rank.rank() == who && i == 5 + seed % 3) {
-          for (auto n = random() % 30; n > 0; --n) rank.executor().Poll();
+          for (auto n = random() % 30; n > 0; --n) rank.Poll();
           rank.fabric().Fail(Status(StatusCode::kAborted, "enough"));
         }
         rank.Drive([&] { return ending.over(); });

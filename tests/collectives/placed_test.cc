@@ -184,7 +184,7 @@ std::vector<std::vector<Outcome>> RunAll(const RanksSetup& setup,
         buffers.push_back(std::make_unique<Buffer>(rank, cases[i], i));
         rank.executor().Start(buffers.back()->Call(algorithm),
                               endings[i - begin].done());
-        for (auto n = late() % 20; n > 0; --n) rank.executor().Poll();
+        for (auto n = late() % 20; n > 0; --n) rank.Poll();
       }
       for (std::size_t i = begin; i < end; ++i) {
         const Ending& ending = endings[i - begin];

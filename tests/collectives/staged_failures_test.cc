@@ -61,7 +61,7 @@ std::vector<Outcome> RunWith(bool memory,
     memories.clear();
     for (int i = 0; i < 20; ++i) {
       rank.staged().Poll();
-      host.executor().Poll();
+      host.Poll();
     }
   });
   return outcomes;

@@ -42,8 +42,9 @@ class Fabrics {
   }
   void Poll(int rounds = 100) {
     for (int i = 0; i < rounds; ++i) {
-      for (auto& executor : executors_) {
-        if (executor != nullptr) executor->Poll();
+      for (std::size_t r = 0; r < executors_.size(); ++r) {
+        if (executors_[r] == nullptr) continue;
+        PollTogether(*executors_[r], fabric(static_cast<int>(r)));
       }
     }
   }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <future>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -21,8 +22,9 @@ using std::chrono::seconds;
 
 // Something is always in flight and never moves. Block() ignores its time-out,
 // so a thread that relies on the time-out instead of a wake-up hangs.
-class Sleepy : public Progress::Work {
+class Sleepy : public Progress::Work, private Pollable {
  public:
+  std::span<Pollable* const> parts() const override { return parts_; }
   bool Poll() override {
     EXPECT_FALSE(inside_.exchange(true)) << "two threads drive";
     ++polls;
@@ -50,6 +52,7 @@ class Sleepy : public Progress::Work {
 
  private:
   std::atomic<bool> inside_{false};
+  const std::vector<Pollable*> parts_{this};
   std::mutex mutex_;
   std::condition_variable woken_;
   int wakes_ = 0;
@@ -195,8 +198,9 @@ class StoppedClock final : public Clock {
 };
 
 // Like an engine with gradients, it knows only after a poll what is in flight.
-class Unpolled final : public Progress::Work {
+class Unpolled final : public Progress::Work, private Pollable {
  public:
+  std::span<Pollable* const> parts() const override { return parts_; }
   bool Poll() override {
     if (told.exchange(false)) seen.set_value();
     return false;
@@ -212,6 +216,9 @@ class Unpolled final : public Progress::Work {
   std::atomic<bool> told{false};
   std::promise<void> seen;
   mutable std::function<void()> on_pending;  // Once. Set under the baton.
+
+ private:
+  const std::vector<Pollable*> parts_{this};
 };
 
 TEST(ProgressHandoverTest, WhatIsToldAsADriverLeavesIsSeen) {

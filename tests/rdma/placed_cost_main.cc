@@ -181,13 +181,15 @@ class Job {
   // By these names callgrind knows where it must count.
   [[gnu::noinline]] static void CountedStart(Rank& rank) { Start(rank); }
   [[gnu::noinline]] static void CountedPoll(Rank& rank) {
-    rank.executor->Poll();
+    PollTogether(*rank.executor, *rank.fabric);
   }
 
   void LetOthersMove() {
     bool moved = true;
     while (std::exchange(moved, false)) {
-      for (int r = 1; r < kRanks; ++r) moved |= At(r).executor->Poll();
+      for (int r = 1; r < kRanks; ++r) {
+        moved |= PollTogether(*At(r).executor, *At(r).fabric);
+      }
     }
   }
   bool AllDone() const {

@@ -54,7 +54,7 @@ class Outbox {
   bool Push();
   // Runs the completions of messages that are done. Returns whether there was
   // one.
-  bool RunDones() { return done_.Run(); }
+  bool RunDones() { return done_.Poll(); }
   // Whether Push() or RunDones() may have something to do.
   bool busy() const { return to_push_ || !done_.empty(); }
   // Whether Push() or RunDones() has something to do.

@@ -17,7 +17,7 @@ Schedule Make(int rank, const CallShape& shape, std::size_t count) {
 // GPUDirect RDMA-Aware Allreduce (arXiv 1802.02326): the rounds of two_sync, in
 // which each rank writes its messages where they belong on the peer. So the
 // data is all that ranks tell each other: no message is announced, called for
-// or acknowledged by a program. segment_placed.cc says why that is safe.
+// or acknowledged by a program. placed_side.cc says why that is safe.
 //
 // Its price is that of two_sync, which comes after it in the table: it does the
 // same without the handshakes that long messages need otherwise.

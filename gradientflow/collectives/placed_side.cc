@@ -1,0 +1,163 @@
+#include "gradientflow/collectives/placed_side.h"
+
+#include <utility>
+
+// Messages that are written where they belong on the peer. In each segment, on
+// the p ranks that place them on each other (all ranks, or those of a rail):
+//
+//   1st round  rank r writes its contribution to block q into a landing of rank
+//              q's slot, with a notice. It waits for p - 1 notices.
+//   local      Rank q adds all contributions to block q, in rank order.
+//   2nd round  Rank q copies the sum to its slot, and writes it from there to
+//              where each peer wants it, with a notice. It waits for p - 1.
+//
+// Segment s of a channel, of those that place anything, is in slot s mod W on
+// all these ranks. No rank asks before it writes:
+//   * The landings of rank q in that slot are free once q's sum of segment
+//     s - W has come here, since q had read them all before it could send it.
+//     A rank ends a segment only with the sums of all peers to which it has
+//     contributed, and begins segment s only after s - W. So the window is the
+//     flow control.
+//   * Rank q's block r may be overwritten with rank r's sum, and so may the
+//     room that q has for it among its results. This sum exists only because
+//     q's contribution to it has come here: nothing reads that any more.
+//   * The sum leaves from a copy. So a call is done after two latencies, and
+//     not only when its sums have left: its buffer is given back meanwhile. The
+//     slot is used again when they have left. All peers have them by then, as
+//     they contribute to segment s + W only after they have ended s.
+// Every such segment has elements. So the last rank's block is never empty: all
+// ranks contribute to it, and wait for its sum. Hence no rank ends a segment
+// that another one has not begun, a notice is early by one segment at most, and
+// the signatures of all ranks meet on that rank.
+namespace gradientflow {
+
+// What all messages of the segment need is looked up once.
+void PlacedSide::Start(PlacedSlot* slot, Done told) {
+  slot_ = slot;
+  slot_->Begin(told);
+  signature_ = data_.Signature();
+  reached_ = ReachablePart({Slice::Space::kData, 0, data_.count()});
+  if (reached_ != nullptr) reached_name_ = slot_->places().NameOf(reached_);
+}
+
+void PlacedSide::Reset() {
+  if (slot_ != nullptr) std::exchange(slot_, nullptr)->End();
+  pending_ = 0;
+}
+
+// The network gets its work first.
+void PlacedSide::Post(const std::vector<Step>& round) {
+  for (const Step& step : round) {
+    if (step.kind != Step::Kind::kSend) continue;
+    if (step.there.space == Slice::Space::kScratch) {
+      PutContribution(step);
+    } else {
+      PutSum(step);
+    }
+  }
+  for (const Step& step : round) {
+    if (step.kind != Step::Kind::kRecv) continue;
+    Await(step, static_cast<std::uint32_t>(&step - round.data()));
+    if (!data_.status().ok()) return;
+  }
+}
+
+// Returns the elements where they are, if the network reaches them there in
+// their wire form; otherwise null.
+std::byte* PlacedSide::Reachable(const Slice& slice) const {
+  if (reached_ != nullptr) return reached_ + slice.offset * data_.wire_bytes();
+  return ReachablePart(slice);
+}
+
+// The same for elements of a segment that is not reached as a whole: it has
+// gaps, or memory of several registrations.
+std::byte* PlacedSide::ReachablePart(const Slice& slice) const {
+  const std::size_t position = data_.Position(slice);
+  if (data_.call().direct != nullptr) {
+    return data_.call().direct + position * data_.wire_bytes();
+  }
+  if (data_.converts()) return nullptr;
+  std::byte* const at = data_.MemoryOf(slice).Contiguous(position, slice.count);
+  const std::size_t bytes = slice.count * data_.wire_bytes();
+  return at != nullptr && slot_->places().Reaches(at, bytes) ? at : nullptr;
+}
+
+// Where a slice of kData begins in what a slot has for all that is placed.
+std::size_t PlacedSide::Offset(const Slice& slice) const {
+  return (slice.offset - data_.schedule().placed_from) * data_.wire_bytes();
+}
+
+// Where the finished block is to land on this rank.
+RemotePlace PlacedSide::ResultPlace(const Slice& block) const {
+  if (reached_ != nullptr) {
+    return reached_name_.At(block.offset * data_.wire_bytes());
+  }
+  const std::byte* const at = ReachablePart(block);
+  if (at != nullptr) return slot_->places().NameOf(at);
+  return slot_->places().NameOf(slot_->results() + Offset(block));
+}
+
+void PlacedSide::PutContribution(const Step& step) {
+  const std::size_t bytes = step.src.count * data_.wire_bytes();
+  const std::byte* from = step.raw ? nullptr : Reachable(step.src);
+  if (from == nullptr) {
+    std::byte* const image = slot_->image() + Offset(step.src);
+    data_.Pack(step, image);
+    from = image;
+  }
+  data_.BytesSent() += bytes;
+  // The sum of a block comes back to where the contribution is.
+  slot_->PutContribution(
+      step.peer, static_cast<int>(step.there.offset / step.there.count),
+      {signature_, data_.operation()->sequence, ResultPlace(step.src)},
+      {from, bytes, {}});
+}
+
+// The first send of the sum settles it, and the others send the same bytes.
+void PlacedSide::PutSum(const Step& step) {
+  const std::size_t bytes = step.src.count * data_.wire_bytes();
+  if (!step.relay) data_.Pack(step, slot_->sum());
+  data_.BytesSent() += bytes;
+  slot_->PutSum(step.peer, slot_->HeaderOf(step.peer).sum, bytes,
+                data_.flags() != 0);
+}
+
+void PlacedSide::Await(const Step& step, std::uint32_t index) {
+  std::uint32_t flags = 0;
+  if (slot_->Await(PhaseOf(step), step.peer, index, &flags)) {
+    Take(step, flags);
+  } else {
+    ++pending_;
+  }
+}
+
+void PlacedSide::OnMessage(const std::vector<Step>& round, std::uint32_t step,
+                           std::uint32_t flags) {
+  --pending_;
+  Take(round[step], flags);
+}
+
+// What a kRecv awaits is in its place.
+void PlacedSide::Take(const Step& step, std::uint32_t flags) {
+  data_.AddFlags(flags);
+  if (PhaseOf(step) == PlacedPhase::kContribution) {
+    if (slot_->HeaderOf(step.peer).signature == signature_) return;
+    data_.Fail(data_.AnotherCall(step.peer));
+    args_.fabric.Fail(data_.status());
+    return;
+  }
+  if (Reachable(step.dst) != nullptr) return;
+  data_.Unpack(step.dst, slot_->results() + Offset(step.dst));
+}
+
+void PlacedSide::AddAwaited(const std::vector<Step>& round,
+                            std::vector<int>* ranks) const {
+  for (const Step& step : round) {
+    if (step.kind == Step::Kind::kRecv &&
+        !slot_->HasCome(PhaseOf(step), step.peer)) {
+      ranks->push_back(step.peer);
+    }
+  }
+}
+
+}  // namespace gradientflow

@@ -22,14 +22,14 @@ _LEVELS = {
 }
 
 _OPTIMISED_TESTS = [
-    "tests/communicator:rdma_jobs_test",
     "tests/collectives:feed_test",
     "tests/collectives:schedule_allreduce_test",
     "tests/collectives:schedule_collectives_test",
     "tests/collectives:schedule_two_level_test",
-    "tests/session:allreduce_test",
-    "tests/session:collectives_test",
-    "tests/session:groups_test",
+    "tests/communicator:allreduce_test",
+    "tests/communicator:collectives_test",
+    "tests/communicator:groups_test",
+    "tests/communicator:rdma_jobs_test",
     "tests/session:loss_scale_test",
 ]
 

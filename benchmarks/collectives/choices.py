@@ -4,8 +4,6 @@ The files have rows of `collectives.py --best`, best from several openings of ea
 job, since links are measured anew each time.
 """
 
-from __future__ import annotations
-
 import collections
 import fileinput
 import json

@@ -28,8 +28,6 @@ A size is that of the buffer, or of one rank's block if there is one per rank;
 --max bounds all blocks together. The root changes from call to call.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses
@@ -112,7 +110,7 @@ def moved_bytes(collective: str, size: int, ranks: int) -> float:
     return size * (2 * (ranks - 1) / ranks if collective == "allreduce" else 1)
 
 
-def contestants_of(args: argparse.Namespace, team: Team, collective: str,
+def contestants_of(args: report.Args, team: Team, collective: str,
                    algorithm: str) -> list[Contestant]:
     types = f"{args.dtype} {args.wire or args.dtype}"
     if team.name == "ours" or team.name.startswith(IO):
@@ -128,7 +126,7 @@ def contestants_of(args: argparse.Namespace, team: Team, collective: str,
             for note, word in words.items()]
 
 
-def measure(args: argparse.Namespace, teams: list[Team], collective: str,
+def measure(args: report.Args, teams: list[Team], collective: str,
             size: int, algorithm: str) -> report.Row:
     """Runs all teams on one size: checks them, then times them in turn."""
     iterations = args.iters or max(3, min(1000, (64 << 20) // size // args.ranks))
@@ -201,9 +199,7 @@ def sizes(least: int, most: int, factor: float, element: int) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = report.parser(__doc__)
-    add = parser.add_argument
+def options(add: report.Add) -> None:
     add("--min", type=size_of, default="4KB")
     add("--max", type=size_of, default="128MB")
     add("--factor", type=float, default=4, help="from size to size")
@@ -216,9 +212,7 @@ def parse_arguments() -> argparse.Namespace:
         help="of the hosts' links, in each network; default: one host")
     add("--per-host", type=report.at_least(1), default=1, help="with --gbps")
     add("--best", action="store_true",
-        help="next to the best of all algorithms")
-    add("--prices", action="store_true",
-        help="as --best, with the predicted times of all algorithms")
+        help="next to the best of all algorithms, with the predicted times of all")
     add("--dtype", choices=DTYPE_BYTES, default="float32")
     add("--wire", choices=DTYPE_BYTES, help="default: as --dtype")
     add("--algorithm", type=report.list_of(str), default="auto",
@@ -230,20 +224,17 @@ def parse_arguments() -> argparse.Namespace:
     add("--bound", action="store_true")
     add("--peer", type=report.some_of(("openmpi", "gloo")), default=[],
         help="openmpi and gloo, with a comma between")
-    args = parser.parse_args()
-    if (args.bound or args.peer) and (args.dtype, args.wire) not in (
-            ("float32", None), ("float32", "float32")):
-        parser.error("only sums of float32 are compared: no --bound, no --peer "
-                     "with other --dtype or --wire")
+
+
+@report.program(options)
+def main(args: report.Args) -> None:
+    if (args.bound or args.peer) and {args.dtype, args.wire} - {"float32", None}:
+        raise ValueError("only sums of float32 are compared: no --bound, no "
+                         "--peer with other --dtype or --wire")
     if args.collective != ["allreduce"] and (args.bound or "gloo" in args.peer):
-        parser.error("bounds and Gloo are for allreduces only")
-    args.best |= args.prices
+        raise ValueError("bounds and Gloo are for allreduces only")
     if args.gbps:
         args.fabric = "tcp" if args.per_host == 1 else "auto"
-    return args
-
-
-def run(args: argparse.Namespace) -> list[report.Row]:
     rows = []
     with tempfile.TemporaryDirectory() as args.folder, \
             Network(args.ranks, args.gbps[0] if args.gbps else None,
@@ -259,24 +250,9 @@ def run(args: argparse.Namespace) -> list[report.Row]:
                 continue
             rows.append(measure(args, teams, collective, size, algorithm))
             show.row(rows[-1], others)
-            if args.prices:
-                show.prices(rows[-1])
             report.append_json(args.json, rows[-1:])
         for team in teams:
             team.close()
-    return rows
-
-
-@report.program
-def main() -> None:
-    args = parse_arguments()
-    rows = run(args)
-    if args.prices and rows:
-        show.links(rows[0])
     wrong = sum(row["wrong"] for row in rows)
     if wrong:
         sys.exit(f"collectives: {wrong} wrong elements")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """The programs that collectives.py compares, each as a Team that takes batches."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os

@@ -1,7 +1,5 @@
 """What collectives.py prints: nccl-tests' columns, and below them prices."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 
@@ -41,22 +39,8 @@ def row(row: report.Row, others: list[str]) -> None:
         cells += [f"{other['time_us']:.2f}", f"{other['ratio']:.2f}"]
         cells[-1] += f" ({other['note']})" if "note" in other else ""
     _line(cells)
-
-
-def prices(row: report.Row) -> None:
-    """Prints what each algorithm was predicted to take, and what it took."""
-    for name, found in row["algorithms"].items():
-        price = found["price_us"]
-        print(f"#   {name:>18}: {found['time_us']:12.2f} us, price "
-              + ("none" if price is None else
-                 f"{price:.2f} us, {price / found['time_us']:.2f}"), flush=True)
-
-
-def links(row: report.Row) -> None:
-    """Prints of what the prices are made."""
-    for place, load in itertools.product(("across", "inside"),
-                                         ("together", "alone")):
-        latency, message, byte, more = row["links"][place][load]
-        print(f"# {place:>6}, {load:>8}: {1e6 * latency:.1f} us a round, "
-              f"{1e6 * message:.1f} us a message, {1e-9 / byte:.3g} GB/s, "
-              f"{1e-9 / (byte + more):.3g} in long messages")
+    # What each algorithm took, and what it was predicted to take.
+    for name, found in row.get("algorithms", {}).items():
+        time, price = found["time_us"], found["price_us"]
+        print(f"#   {name:>18}: {time:12.2f} us, price {price:.2f} us, "
+              f"{price / time:.2f}", flush=True)

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "benchmarks/lib/median.h"
+#include "benchmarks/lib/turns.h"
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/pages.h"
 
@@ -25,9 +25,7 @@ namespace {
 
 using Word = std::uint32_t;
 constexpr std::size_t kLineWords = 16;
-constexpr std::size_t kQuarters = 4;
-constexpr std::size_t kQuarterWords = kLineWords / kQuarters;
-using Quarter __attribute__((vector_size(16))) = Word;
+using Line __attribute__((vector_size(kLineWords * sizeof(Word)))) = Word;
 
 constexpr std::size_t kAheadLines[] = {0, 16, 32};  // Prefetched; best counts.
 
@@ -61,25 +59,20 @@ struct Region {
 
 template <std::size_t kResidualLines, bool kWrites>
 Word Pass(Word* grads, Word* residual, Range range, std::size_t ahead) {
-  Quarter sums[kQuarters] = {};
+  Line sums = {};
   for (std::size_t i = range.begin; i < range.end; ++i) {
-    auto* const line = reinterpret_cast<Quarter*>(grads + i * kLineWords);
-    if (ahead > 0) __builtin_prefetch(line + ahead * kQuarters);
-    Word* const beside = residual + i * kResidualLines * kLineWords;
+    Line* const line = reinterpret_cast<Line*>(grads) + i;
+    Line* const beside = reinterpret_cast<Line*>(residual) + i * kResidualLines;
+    if (ahead > 0) __builtin_prefetch(line + ahead);
     for (std::size_t j = 0; j < kResidualLines; ++j) {
-      auto* const to = reinterpret_cast<Quarter*>(beside + j * kLineWords);
-      if (ahead > 0) __builtin_prefetch(to + ahead * kQuarters);
-      for (std::size_t q = 0; q < kQuarters; ++q) to[q] += line[q];
+      if (ahead > 0) __builtin_prefetch(beside + j + ahead);
+      beside[j] += *line;
     }
-    for (std::size_t q = 0; q < kQuarters; ++q) {
-      sums[q] += line[q];
-      if (kWrites) line[q] += 1;
-    }
+    sums += *line;
+    if (kWrites) *line += 1;
   }
   Word total = 0;
-  for (const Quarter& quarter : sums) {
-    for (std::size_t w = 0; w < kQuarterWords; ++w) total += quarter[w];
-  }
+  for (std::size_t w = 0; w < kLineWords; ++w) total += sums[w];
   return total;
 }
 

@@ -3,8 +3,7 @@
 //
 //   "ready"   the time of each GradientReady() on the caller's thread, less the
 //             time of reading the clock. It includes waking the progress thread
-//             where that is due. Answer: microseconds at the median, at 99 %
-//             and at most.
+//             where that is due. Answer: microseconds of each.
 //   "memory"  the peak of resident memory beyond that of the process before it
 //             opened the session, and beyond the pool. Answer: both in MB
 //             (1e6).
@@ -18,7 +17,6 @@
 //
 // Job: {"what": one of these, "model": a plan, "settings", "steps"}, for
 // "passes" also {"threads": [numbers]}.
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <ctime>
@@ -28,8 +26,8 @@
 #include <vector>
 
 #include "benchmarks/engine/bare_passes.h"
-#include "benchmarks/lib/median.h"
 #include "benchmarks/lib/rank.h"
+#include "benchmarks/lib/turns.h"
 #include "benchmarks/scaling/gradients.h"
 #include "benchmarks/scaling/model.h"
 #include "gradientflow/base/clock.h"
@@ -40,20 +38,13 @@ namespace {
 
 double Microseconds(Clock::Time time) { return Seconds(time) * 1e6; }
 
-// The value at `share` (0 to 1) of the sorted values.
-double Quantile(std::vector<double>& values, double share) {
-  std::sort(values.begin(), values.end());
-  const auto last = static_cast<double>(values.size() - 1);
-  return values[static_cast<std::size_t>(share * last)];
-}
-
 double ClockMicroseconds(const Clock& clock) {
   std::vector<double> times;
   for (int i = 0; i < 1001; ++i) {
     const Clock::Time begin = clock.Now();
     times.push_back(Microseconds(clock.Now() - begin));
   }
-  return Quantile(times, 0.5);
+  return Median(times);
 }
 
 void AllReady(GradientSession& session) {
@@ -72,9 +63,7 @@ Json TimeReady(GradientSession& session, int steps) {
     }
     Must(session.FinishStep());
   }
-  return {{"median_us", Quantile(times, 0.5)},
-          {"p99_us", Quantile(times, 0.99)},
-          {"max_us", Quantile(times, 1)}};
+  return times;
 }
 
 // The value of a line "name: 123 kB" of /proc/self/status, in MB.

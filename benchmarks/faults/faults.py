@@ -14,8 +14,6 @@ time for which cards send again, the victim as well some seconds later, and no
 queue pair and no registered memory may be left.
 """
 
-from __future__ import annotations
-
 import collections
 import json
 import pathlib
@@ -84,10 +82,7 @@ def _fabrics(text: str) -> list[str]:
     return ["rdma"] if text == "rdma" else report.some_of(FABRICS)(text)
 
 
-@report.program
-def main() -> None:
-    parser = report.parser(__doc__)
-    add = parser.add_argument
+def options(add: report.Add) -> None:
     add("--count", type=report.at_least(1), default=300, help="faults")
     add("--first", type=report.at_least(0), default=0,
         help="the number of the first one")
@@ -99,8 +94,10 @@ def main() -> None:
         help="append a line in JSON per fault, for --summary")
     add("--summary", type=pathlib.Path, metavar="FILE",
         help="no faults, but the sum of these records")
-    args = parser.parse_args()
 
+
+@report.program(options)
+def main(args: report.Args) -> None:
     if args.summary:
         records = [json.loads(line) for line in
                    args.summary.read_text(encoding="utf-8").splitlines()]
@@ -124,7 +121,3 @@ def main() -> None:
     report.append_json(args.json, [row])
     sys.exit(any(one["verdict"] not in trials.GOOD or one["leftovers"]
                  for one in records))
-
-
-if __name__ == "__main__":
-    main()

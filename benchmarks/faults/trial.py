@@ -1,8 +1,6 @@
 """A fault: a small training job in processes of its own, what happens to one of its
 ranks, and whether the ranks end as they should."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import mmap
@@ -12,19 +10,15 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 
+from board import CLOSING, OPENING, PHASES, STEPS, RankReport
 from cards import Cards
 from lib import report
 from lib.network import Network
-from lib.ranks import start_program
-from rank import CLOSING, OPENING, PHASES, STEPS, RankReport
+from lib.ranks import program, start_program
 
-_BENCHMARKS = pathlib.Path(__file__).resolve().parents[1]
-# One rank; tests have another one, under sanitizers.
-RANK = [sys.executable, str(_BENCHMARKS / "faults/rank.py")]
 MARGIN_SECONDS = 1.0
 # In a file rendezvous other ranks have this long to read its verdict.
 JOIN_GRACE_SECONDS = 5.0
@@ -198,8 +192,9 @@ class Trial:
             job = json.dumps({"board": descriptor, "settings": settings | own})
             group = self._processes[0].pid if self._processes else 0
             self._processes.append(start_program(
-                network, rank, [*RANK, job], {"PYTHONPATH": str(_BENCHMARKS)},
-                pass_fds=[descriptor], process_group=group, stdout=subprocess.DEVNULL))
+                network, rank, [program("../tests/faults/rank"), job], {},
+                pass_fds=[descriptor], process_group=group,
+                stdout=subprocess.DEVNULL))
 
     def _there(self, victim: RankReport) -> bool:
         fault = self.fault

@@ -14,10 +14,6 @@
 namespace gradientflow::benchmarks {
 namespace {
 
-using Site = KernelCase::Site;
-
-constexpr auto kF32 = DType::kFloat32;
-constexpr auto kF16 = DType::kFloat16;
 constexpr double kNorm = 1e-4;            // A float32 sum of one chunk.
 constexpr double kPathTarget = 1 / 1.25;  // 1.25 times the bytes' time.
 constexpr double kPathMicroseconds = 400;

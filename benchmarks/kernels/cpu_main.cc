@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "benchmarks/kernels/kernel_case.h"
-#include "benchmarks/lib/median.h"
+#include "benchmarks/lib/turns.h"
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/pages.h"
 

@@ -8,11 +8,8 @@ namespace gradientflow::benchmarks {
 namespace {
 
 using kernels::ReduceOp;
-using Site = KernelCase::Site;
 using Flag = std::uint32_t;
 
-constexpr auto kF32 = DType::kFloat32;
-constexpr auto kF16 = DType::kFloat16;
 constexpr auto kBF16 = DType::kBFloat16;
 // A sum in float32 of the whole buffer, in another order.
 constexpr double kFloatSum = 2e-3;

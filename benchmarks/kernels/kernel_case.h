@@ -26,6 +26,18 @@ struct KernelTables {
 
 using Memory = std::vector<std::byte*>;  // By buffer.
 
+// Where a launch works.
+struct Site {
+  const KernelTables& tables;
+  const Memory& m;
+  void* stream;
+
+  template <typename T>
+  T* as(std::size_t b) const {
+    return reinterpret_cast<T*>(m[b]);
+  }
+};
+
 // What a buffer of a case holds. A case is made without its bytes, which are
 // many.
 struct CaseBuffer {
@@ -59,18 +71,6 @@ CaseBuffer Values(const std::vector<T>& values) {
 }
 
 struct KernelCase {
-  // Where a launch works.
-  struct Site {
-    const KernelTables& tables;
-    const Memory& m;
-    void* stream;
-
-    template <typename T>
-    T* as(std::size_t b) const {
-      return reinterpret_cast<T*>(m[b]);
-    }
-  };
-
   std::string name;
   double bytes = 0;  // Read and written, at least. 0: a case of latency.
   std::vector<CaseBuffer> buffers;
@@ -79,6 +79,8 @@ struct KernelCase {
   double most_us = 0;    // Target for the time; 0: none.
 };
 
+inline constexpr auto kF32 = DType::kFloat32;
+inline constexpr auto kF16 = DType::kFloat16;
 // "f32", "f16", "bf16", "f64", "i64", ...
 std::string ShortName(DType type);
 

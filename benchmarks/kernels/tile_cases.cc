@@ -7,10 +7,7 @@ namespace gradientflow::benchmarks {
 namespace {
 
 using kernels::Tile;
-using Site = KernelCase::Site;
 
-constexpr auto kF32 = DType::kFloat32;
-constexpr auto kF16 = DType::kFloat16;
 constexpr std::size_t kTensors = 61;
 constexpr double kDoubleSum = 1e-12;  // For one tile.
 constexpr double kRate = 1e-6;        // A float32 quotient.

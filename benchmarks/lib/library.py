@@ -1,7 +1,5 @@
 """The library for Python: its C API, as cffi reads it from the header."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 from typing import Any
@@ -18,17 +16,9 @@ _ffi.cdef(re.sub(r'^#.*$|^extern "C" \{$|^\}$|\bGF_API\b', "",
 _gf = _ffi.dlopen(program("../integrations/c/libgradientflow.so"))
 
 
-class LibraryError(Exception):
-    """A call failed; `code` is one of gf_status."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
-
 def _must(status: int) -> None:
     if status != _gf.GF_OK:
-        raise LibraryError(status, _ffi.string(_gf.gf_last_error()).decode())
+        raise RuntimeError(_ffi.string(_gf.gf_last_error()).decode())
 
 
 def _made(kind: str, make: Any, *arguments: Any) -> Any:
@@ -40,7 +30,7 @@ def _made(kind: str, make: Any, *arguments: Any) -> Any:
 
 class Communicator:
     """This rank's part in the job that the environment describes, with further
-    `settings` by name. Failures are LibraryErrors."""
+    `settings` by name. Failures are RuntimeErrors."""
 
     def __init__(self, settings: dict[str, str]) -> None:
         self.options = _made("gf_options", _gf.gf_options_from_env)

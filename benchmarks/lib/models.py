@@ -9,8 +9,6 @@ profile of the same family implies, and the rest of an iteration (forward and
 update) keeps its proportion to backward.
 """
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

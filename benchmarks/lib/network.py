@@ -6,7 +6,7 @@ namespace each, joined by veth pairs to one bridge; both ends of every pair send
 through a token bucket (tbf). Hosts may have several such networks. Without that
 right, two ranks on this host's loopback stand for two hosts: the kernel paces every
 connection of a rank program to the link's rate (SO_MAX_PACING_RATE, see
-paced_sockets.cc).
+rank_main.cc).
 """
 
 from __future__ import annotations
@@ -145,44 +145,40 @@ class Network:
     def sent_bytes(self) -> int:
         """The bytes that the interface of the calling process's host has sent,
         with all headers; on loopback the sum over all ranks."""
-        with open("/proc/thread-self/net/dev", encoding="ascii") as lines:
-            for line in lines:
-                name, _, counters = line.partition(":")
-                if name.strip() == self.interface:
-                    return int(counters.split()[8])
-        raise RuntimeError(f"no interface {self.interface} here")
+        with open("/proc/thread-self/net/dev", encoding="ascii") as file:
+            counters = dict(line.strip().split(":") for line in file
+                            if ":" in line)
+        return int(counters[self.interface].split()[8])
 
     def _add(self) -> str:
         self._holders.append(_new_namespace())
         return f"/proc/{self._holders[-1].pid}/ns/net"
 
     def _make_loopback(self) -> None:
-        path = self._add()
-        _run_in(path, "ip link set lo up")
-        self.paths = [path] * self.ranks
+        self.paths = [self._add()] * self.ranks
+        _run_in(self.paths[0], "ip link set lo up")
 
     def _make_links(self, rates: list[float]) -> None:
         hosts = [self._add() for _ in range(-(-self.ranks // self.per_host))]
         self.paths = [path for path in hosts for _ in range(self.per_host)]
         for network, gbps in enumerate(rates):
             bridge, name = self._add(), f"eth{network}"
-            _run_in(bridge, "ip link add bridge0 type bridge")
-            _run_in(bridge, "ip link set bridge0 up")
+            _run_in(bridge, "ip link add bridge0 up type bridge")
             for host, path in enumerate(hosts):
                 port, address = f"port{host}", f"10.{77 + network}.0.{host + 1}"
-                _run_in(bridge, f"ip link add {port} type veth peer name {name} "
-                                f"netns {path}")
-                _run_in(bridge, f"ip link set {port} master bridge0 up")
-                _run_in(bridge, _shaper(port, gbps))
-                _run_in(path, "ip link set lo up")
-                _run_in(path, f"ip address add {address}/24 dev {name}")
-                _run_in(path, f"ip link set {name} up")
-                _run_in(path, _shaper(name, gbps))
+                _run_in(bridge, f"ip link add {port} master bridge0 up "
+                                f"type veth peer name {name} netns {path}",
+                        _shaper(port, gbps))
+                _run_in(path, "ip link set lo up",
+                        f"ip address add {address}/24 dev {name}",
+                        f"ip link set {name} up", _shaper(name, gbps))
 
 
-def _run_in(path: str, command: str) -> None:
-    done = subprocess.run(["nsenter", f"--net={path}", *command.split()],
+def _run_in(path: str, *commands: str) -> None:
+    # With -x an error's text begins with the command.
+    done = subprocess.run(["nsenter", f"--net={path}", "sh", "-exc",
+                           "\n".join(commands)],
                           capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise OSError(f"slow links: \"{command}\" failed (is iproute2 "
-                      f"installed?): {done.stderr.strip()}")
+        raise OSError("slow links: a command failed (is iproute2 installed?): "
+                      f"{done.stderr.strip()}")

@@ -33,7 +33,7 @@ std::int64_t MaxOverRanks(Communicator& communicator, std::int64_t mine) {
   return mine;
 }
 
-Status ExpectSame(Communicator& communicator, std::uint64_t mine) {
+void ExpectSame(Communicator& communicator, std::uint64_t mine) {
   std::vector<std::uint64_t> all(static_cast<std::size_t>(communicator.size()));
   CollectiveCall call;
   call.kind = CollectiveKind::kAllgather;
@@ -41,13 +41,13 @@ Status ExpectSame(Communicator& communicator, std::uint64_t mine) {
   call.output = all.data();
   call.count = 1;
   call.dtype = call.wire = DType::kInt64;
-  GF_RETURN_IF_ERROR(communicator.Run(call));
+  Must(communicator.Run(call));
   const auto other = std::find_if(all.begin(), all.end(),
                                   [&](auto theirs) { return theirs != mine; });
-  if (other == all.end()) return Status();
-  return Status(StatusCode::kDataLoss,
-                StrCat("rank ", other - all.begin(),
-                       " got other bits than rank ", communicator.rank()));
+  if (other == all.end()) return;
+  throw std::runtime_error(StrCat("rank ", other - all.begin(),
+                                  " got other bits than rank ",
+                                  communicator.rank()));
 }
 
 }  // namespace gradientflow::benchmarks

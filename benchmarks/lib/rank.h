@@ -33,10 +33,11 @@ std::unique_ptr<GradientSession> OpenSession(
     const std::vector<TensorSpec>& tensors);
 
 // Collectives that benchmarks need apart from those that they measure. All
-// ranks call; each call blocks until all ranks have called.
+// ranks call; each call blocks until all ranks have called. Errors are thrown
+// (must.h).
 void Barrier(Communicator& communicator);
 std::int64_t MaxOverRanks(Communicator& communicator, std::int64_t mine);
-// kDataLoss, naming a rank, unless all ranks pass the same number.
-Status ExpectSame(Communicator& communicator, std::uint64_t mine);
+// Throws, naming a rank, unless all ranks pass the same number.
+void ExpectSame(Communicator& communicator, std::uint64_t mine);
 
 }  // namespace gradientflow::benchmarks

@@ -6,8 +6,6 @@ ranks at the first failure, and raise it as RankError. A Team is of programs tha
 take orders.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

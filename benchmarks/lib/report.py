@@ -1,7 +1,5 @@
 """Command line options, medians, tables for people, and rows in JSON lines."""
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import functools
@@ -9,6 +7,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, median, stdev
@@ -17,6 +16,8 @@ from typing import Any
 from lib.ranks import RankError
 
 Row = dict[str, Any]
+Args = argparse.Namespace
+Add = Callable[..., Any]  # ArgumentParser.add_argument().
 
 
 def median_ratio(base: Sequence[float], ours: Sequence[float]) -> float:
@@ -53,12 +54,10 @@ def table(rows: Iterable[Row], columns: dict[str, str]) -> str:
 @functools.cache
 def machine() -> str:
     """Returns the processor's name and the number of cores."""
-    name = os.uname().machine
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            name = line.partition(":")[2].strip()
-            break
-    return f"{name}, {os.cpu_count()} cores"
+    name = re.search(r"^model name\s*: (.*)",
+                     pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return (f"{name[1].strip() if name else os.uname().machine}, "
+            f"{os.cpu_count()} cores")
 
 
 def append_json(path: pathlib.Path | None, rows: list[Row]) -> None:
@@ -71,24 +70,28 @@ def append_json(path: pathlib.Path | None, rows: list[Row]) -> None:
             file.write(json.dumps({**row, **common}) + "\n")
 
 
-def parser(text: str | None) -> argparse.ArgumentParser:
-    """Returns a parser with --json; `text` is shown as it is."""
-    made = argparse.ArgumentParser(
-        description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--json", type=pathlib.Path, metavar="FILE",
-                      help="append the rows there")
-    return made
-
-
-def program(main: Callable[[], None]) -> Callable[[], None]:
-    """Wraps a driver's main(), which then ends with a line about its error."""
-    @functools.wraps(main)
-    def run() -> None:
-        try:
-            main()
-        except (OSError, ValueError, RankError) as error:
-            sys.exit(f"{pathlib.Path(sys.argv[0]).stem}: {error}")
-    return run
+def program(options: Callable[[Add], None]
+            ) -> Callable[[Callable[[Args], None]], Callable[[], None]]:
+    """Makes a command of a driver's main(args), the last function of its module;
+    it runs at once if that module is the command, and ends with a line about its
+    error. options(add) adds its options; --json is always there."""
+    def wrap(main: Callable[[Args], None]) -> Callable[[], None]:
+        @functools.wraps(main)
+        def run() -> None:
+            parser = argparse.ArgumentParser(
+                description=sys.modules[main.__module__].__doc__,
+                formatter_class=argparse.RawDescriptionHelpFormatter)
+            parser.add_argument("--json", type=pathlib.Path, metavar="FILE",
+                                help="append the rows there")
+            options(parser.add_argument)
+            try:
+                main(parser.parse_args())
+            except (OSError, ValueError, RankError) as error:
+                sys.exit(f"{pathlib.Path(sys.argv[0]).stem}: {error}")
+        if main.__module__ == "__main__":
+            run()
+        return run
+    return wrap
 
 
 def at_least(least: int) -> Callable[[str], int]:

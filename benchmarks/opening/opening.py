@@ -12,9 +12,6 @@ whose results are checked, since these may need further links; and close. Links 
 those of the rank that has most; descriptors, those of all processes per rank.
 """
 
-from __future__ import annotations
-
-import argparse
 import tempfile
 
 from lib import report
@@ -24,7 +21,7 @@ from lib.ranks import program, start_team
 PHASES = ("open", "collectives", "close")
 
 
-def open_once(args: argparse.Namespace, network: Network, ranks: int,
+def open_once(args: report.Args, network: Network, ranks: int,
               meeting: str) -> dict[str, float]:
     """Returns the milliseconds of each phase, and what is open after it."""
     seen = {}
@@ -49,7 +46,7 @@ def open_once(args: argparse.Namespace, network: Network, ranks: int,
     return seen
 
 
-def measure(args: argparse.Namespace, ranks: int, meeting: str) -> report.Row:
+def measure(args: report.Args, ranks: int, meeting: str) -> report.Row:
     processes = min(args.processes or ranks, ranks)
     with Network(processes, args.gbps, per_host=args.per_host) as network:
         rounds = [open_once(args, network, ranks, meeting)
@@ -63,10 +60,7 @@ def measure(args: argparse.Namespace, ranks: int, meeting: str) -> report.Row:
             "most_ms": max(seen["open_ms"] for seen in rounds), **medians}
 
 
-@report.program
-def main() -> None:
-    parser = report.parser(__doc__)
-    add = parser.add_argument
+def options(add: report.Add) -> None:
     add("--ranks", type=report.list_of(report.at_least(1)), default=[8])
     add("--processes", type=report.at_least(1),
         help="among which the ranks are divided; default: one per rank")
@@ -76,7 +70,10 @@ def main() -> None:
     add("--gbps", type=float, help="of the hosts' links; default: one host")
     add("--per-host", type=report.at_least(1), default=1, help="with --gbps")
     add("--rounds", type=report.at_least(1), default=7)
-    args = parser.parse_args()
+
+
+@report.program(options)
+def main(args: report.Args) -> None:
     rows = [measure(args, ranks, meeting)
             for ranks in args.ranks for meeting in args.meeting]
     print(report.table(rows, {
@@ -89,7 +86,3 @@ def main() -> None:
         "descriptors then": "{collectives_descriptors:.1f}",
         "close ms": "{close_ms:.1f}"}))
     report.append_json(args.json, rows)
-
-
-if __name__ == "__main__":
-    main()

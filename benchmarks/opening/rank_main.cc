@@ -36,7 +36,7 @@ namespace {
 void RunCollectives(Communicator& comm) {
   const int size = comm.size();
   bool right = MaxOverRanks(comm, comm.rank()) == size - 1;
-  Must(ExpectSame(comm, 7));
+  ExpectSame(comm, 7);
   std::vector<float> sum(100000, static_cast<float>(comm.rank()));
   CollectiveCall call;
   call.op = ReduceOp::kSum;

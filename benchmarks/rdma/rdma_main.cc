@@ -16,6 +16,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "benchmarks/lib/must.h"
@@ -92,20 +93,18 @@ std::vector<Ours> OpenOurs(const std::string& devices, int ranks,
   return job;
 }
 
-struct Side {
-  std::string name;
-  std::function<double()> run;  // Returns seconds.
-};
+// A name, and what returns seconds.
+using Side = std::pair<std::string, std::function<double()>>;
 
 // Runs the sides in turn. Prints the median time of each, and that of the first
 // in relation to it.
 void Compare(const std::string& what, const std::vector<Side>& sides) {
   std::vector<std::function<double()>> runs;
-  for (const Side& side : sides) runs.push_back(side.run);
+  for (const Side& side : sides) runs.push_back(side.second);
   const auto seconds = TakeTurns(kRounds, runs);
   std::printf("%s: ", what.c_str());
   for (std::size_t i = 0; i < sides.size(); ++i) {
-    std::printf("%s%s %.2f ms", i > 0 ? "; " : "", sides[i].name.c_str(),
+    std::printf("%s%s %.2f ms", i > 0 ? "; " : "", sides[i].first.c_str(),
                 1e3 * Median(seconds[i]));
     if (i > 0) std::printf(", ratio %.2f", MedianRatio(seconds[0], seconds[i]));
   }
@@ -169,10 +168,20 @@ void Stream(const std::string& devices) {
   Compare("stream of 1 MiB", sides);
 }
 
-void Fill(float* data, std::size_t rank) {
-  for (std::size_t i = 0; i < kFloats; ++i) {
-    data[i] = static_cast<float>(i % 7 + rank);
+// Returns the seconds of one of the sums that `sum` makes on each rank, of
+// known numbers in `data`.
+template <typename Rank, typename Data, typename Sum>
+double TimeSums(std::vector<Rank>& ranks, const Data& data, const Sum& sum) {
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    float* const floats = data(ranks[r]);
+    for (std::size_t i = 0; i < kFloats; ++i) {
+      floats[i] = static_cast<float>(i % 7 + r);
+    }
   }
+  const auto sum_all = [&](Rank& rank) {
+    for (int i = 0; i < kSums; ++i) sum(rank);
+  };
+  return OnAll(ranks, sum_all) / kSums;
 }
 
 // In as many segments as the settings make by default, which overlap, and in
@@ -185,20 +194,14 @@ void Allreduce(const std::string& devices) {
     auto bare = BareRank::Open(devices, 4, kFloats);
     auto job = OpenOurs(devices, 4, options);
     const auto sum_bare = [&] {
-      for (auto& rank : bare) Fill(rank->data(), rank->rank());
-      return OnAll(bare,
-                   [&](auto& rank) {
-                     for (int i = 0; i < kSums; ++i) rank->Allreduce(segments);
-                   }) /
-             kSums;
+      return TimeSums(
+          bare, [](auto& rank) { return rank->data(); },
+          [&](auto& rank) { rank->Allreduce(segments); });
     };
     const auto sum_ours = [&] {
-      for (std::size_t r = 0; r < job.size(); ++r) Fill(job[r].floats(), r);
-      return OnAll(job,
-                   [](Ours& rank) {
-                     for (int i = 0; i < kSums; ++i) rank.Sum();
-                   }) /
-             kSums;
+      return TimeSums(
+          job, [](Ours& rank) { return rank.floats(); },
+          [](Ours& rank) { rank.Sum(); });
     };
     sum_bare();
     sum_ours();

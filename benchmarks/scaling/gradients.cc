@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <random>
 
-#include "benchmarks/lib/random.h"
 #include "kernels/kernels.h"
 
 namespace gradientflow::benchmarks {
@@ -25,8 +25,9 @@ Gradients::Gradients(DType dtype)
       element_bytes_(SizeOf(dtype)),
       values_(kTable),
       table_(kTable * element_bytes_) {
-  Random random(0x6772616473);
-  for (float& value : values_) value = static_cast<float>(random.Normal());
+  std::mt19937_64 random(0x6772616473);
+  std::normal_distribution<float> normal;
+  for (float& value : values_) value = normal(random);
   std::vector<std::byte> rounded(kTable * SizeOf(DType::kFloat16));
   Convert(values_.data(), DType::kFloat32, rounded.data(), DType::kFloat16,
           kTable);
@@ -36,8 +37,8 @@ Gradients::Gradients(DType dtype)
 }
 
 std::size_t Gradients::Shift(int rank, std::uint64_t step) {
-  return Random((step << 16) + static_cast<std::uint64_t>(rank)).Bits() %
-         kTable;
+  std::mt19937_64 random((step << 16) + static_cast<std::uint64_t>(rank));
+  return random() % kTable;
 }
 
 float Gradients::Value(int rank, std::uint64_t step,

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <random>
 
-#include "benchmarks/lib/random.h"
 #include "gradientflow/base/str_cat.h"
 
 namespace gradientflow::benchmarks {
@@ -22,11 +22,11 @@ double Roundoff(DType dtype) {
 
 Oracle::Oracle(const Gradients& gradients, const Pool& pool)
     : gradients_(gradients), pool_(pool) {
-  Random random(pool.elements);
+  std::mt19937_64 random(pool.elements);
   const std::size_t last = pool.elements - 1;
   elements_ = {0, last};
   for (std::size_t i = 2; i < std::min(kSamples, pool.elements); ++i) {
-    elements_.push_back(random.Bits() % pool.elements);
+    elements_.push_back(random() % pool.elements);
   }
   residuals_.resize(elements_.size() * static_cast<std::size_t>(pool.ranks));
   left_.resize(residuals_.size());

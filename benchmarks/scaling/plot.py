@@ -6,8 +6,6 @@ technique can exceed. If it is far above the bars, its number is printed
 instead.
 """
 
-from __future__ import annotations
-
 import pathlib
 from typing import Any
 

@@ -34,16 +34,72 @@ constexpr Clock::Time kRunUp = std::chrono::milliseconds(2);
 // The session of one mode, with its oracle and gradients.
 class ModeRun {
  public:
-  ModeRun(const Model& model, const Json& mode, const Options& options);
+  ModeRun(const Model& model, const Json& mode, const Options& options)
+      : model_(model),
+        session_(OpenSession(options, mode.at("settings"), model.Specs())),
+        in_force_(session_->options()),
+        comm_(session_->communicator()),
+        gradients_(in_force_.pool_dtype),
+        backward_(Parts()),
+        oracle_(gradients_, {model.elements(), in_force_.pool_dtype,
+                             session_->size(), in_force_.chunk_elements,
+                             in_force_.momentum, in_force_.accumulate}) {
+    Must(session_->SetStream(backward_.native_stream()));
+  }
 
   // Returns a sample.
-  Json Step();
+  Json Step() {
+    Must(session_->ZeroGradients());
+    backward_.Prepare(step_);
+    Json sample = Timed();
+    Must(oracle_.Check(step_, backward_.Read(), session_->selection()));
+    ++step_;
+    return sample;
+  }
+
   // Throws unless every rank has seen the same bits.
-  void CheckSameBits() { Must(ExpectSame(comm_, oracle_.hash())); }
+  void CheckSameBits() { ExpectSame(comm_, oracle_.hash()); }
 
  private:
-  ReplayParts Parts();
-  Json Timed();
+  ReplayParts Parts() {
+    const BufferView pool = session_->pool();
+    ReplayParts parts{&model_, &gradients_, pool, session_->rank(),
+                      in_force_.accumulate};
+    if (pool.device.kind == DeviceId::Kind::kCpu) return parts;
+    parts.device = Must(OpenCudaDevice(pool.device.index));
+    for (std::size_t i = 0; i < session_->tensors(); ++i) {
+      parts.offsets.push_back(session_->pool_offset(i) *
+                              SizeOf(in_force_.pool_dtype));
+    }
+    return parts;
+  }
+
+  Json Timed() {
+    const SteadyClock clock;
+    // A moment in the near future, the same on every rank.
+    const Clock::Time begin(
+        MaxOverRanks(comm_, (clock.Now() + kRunUp).count()));
+    backward_.Run(begin, [this](std::size_t i) { session_->GradientReady(i); });
+    const StepStats stats = Must(session_->FinishStep());
+    const Clock::Time finished = clock.Now();
+    WaitUntil(finished + FromSeconds(model_.rest_seconds));
+    const Clock::Time end = clock.Now();
+    // This comes before a rank makes its next gradients, which would take a
+    // core from ranks that are still being timed.
+    Barrier(comm_);
+    if (stats.nonfinite) {
+      throw std::runtime_error("finite gradients became non-finite");
+    }
+    const double exposed = Seconds(finished - backward_.End());
+    const double communication = stats.hidden_seconds + stats.exposed_seconds;
+    return {{"iteration_seconds", Seconds(end - begin)},
+            {"exposed_seconds", exposed},
+            {"hidden_seconds", std::max(0.0, communication - exposed)},
+            {"alone_seconds", model_.backward_seconds + model_.rest_seconds},
+            {"bytes_sent", stats.bytes_sent},
+            {"bucket_bytes", stats.bucket_bytes},
+            {"buckets", stats.buckets}};
+  }
 
   const Model& model_;
   const std::unique_ptr<GradientSession> session_;
@@ -54,68 +110,6 @@ class ModeRun {
   Oracle oracle_;
   std::uint64_t step_ = 0;
 };
-
-ModeRun::ModeRun(const Model& model, const Json& mode, const Options& options)
-    : model_(model),
-      session_(OpenSession(options, mode.at("settings"), model.Specs())),
-      in_force_(session_->options()),
-      comm_(session_->communicator()),
-      gradients_(in_force_.pool_dtype),
-      backward_(Parts()),
-      oracle_(gradients_, {model.elements(), in_force_.pool_dtype,
-                           session_->size(), in_force_.chunk_elements,
-                           in_force_.momentum, in_force_.accumulate}) {
-  Must(session_->SetStream(backward_.native_stream()));
-}
-
-ReplayParts ModeRun::Parts() {
-  const BufferView pool = session_->pool();
-  ReplayParts parts{&model_, &gradients_, pool, session_->rank(),
-                    in_force_.accumulate};
-  if (pool.device.kind == DeviceId::Kind::kCpu) return parts;
-  parts.device = Must(OpenCudaDevice(pool.device.index));
-  for (std::size_t i = 0; i < session_->tensors(); ++i) {
-    parts.offsets.push_back(session_->pool_offset(i) *
-                            SizeOf(in_force_.pool_dtype));
-  }
-  return parts;
-}
-
-Json ModeRun::Timed() {
-  const SteadyClock clock;
-  // A moment in the near future, the same on every rank.
-  const Clock::Time begin(MaxOverRanks(comm_, (clock.Now() + kRunUp).count()));
-  backward_.Run(begin, [this](std::size_t i) { session_->GradientReady(i); });
-  const StepStats stats = Must(session_->FinishStep());
-  const Clock::Time finished = clock.Now();
-  WaitUntil(finished + FromSeconds(model_.rest_seconds));
-  const Clock::Time end = clock.Now();
-  // This comes before a rank makes its next gradients, which would take a core
-  // from ranks that are still being timed.
-  Barrier(comm_);
-  if (stats.nonfinite) {
-    throw std::runtime_error("finite gradients became non-finite");
-  }
-  const double exposed = Seconds(finished - backward_.End());
-  const double communication = stats.hidden_seconds + stats.exposed_seconds;
-  return {{"iteration_seconds", Seconds(end - begin)},
-          {"exposed_seconds", exposed},
-          {"hidden_seconds", std::max(0.0, communication - exposed)},
-          {"alone_seconds", model_.backward_seconds + model_.rest_seconds},
-          {"bytes_sent", stats.bytes_sent},
-          {"bucket_bytes", stats.bucket_bytes},
-          {"buckets", stats.buckets}};
-}
-
-Json ModeRun::Step() {
-  Must(session_->ZeroGradients());
-  backward_.Prepare(step_);
-  Json sample = Timed();
-  Must(oracle_.Check(step_, backward_.Read(), session_->selection()));
-  ++step_;
-  return sample;
-}
-
 }  // namespace
 
 Json RankMain(const Json& job, const Options& options) {

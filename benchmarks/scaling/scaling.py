@@ -15,9 +15,6 @@ With --device cuda gradients live on a GPU, and each is copied there, on a strea
 when its time comes.
 """
 
-from __future__ import annotations
-
-import argparse
 import itertools
 import pathlib
 import sys
@@ -72,7 +69,7 @@ def combine(ranks: list[list[dict[str, float]]]) -> report.Row:
     return row
 
 
-def run_cell(args: argparse.Namespace, name: str, link: str, ranks: int,
+def run_cell(args: report.Args, name: str, link: str, ranks: int,
              modes: list[dict[str, Any]]) -> list[report.Row]:
     """Runs one model on one network in all modes; returns a row for each."""
     gbps = None if link in ("shm", "tcp") else float(link)
@@ -119,9 +116,7 @@ def print_rows(rows: list[report.Row]) -> None:
          "buckets": "{buckets:.0f}"}), flush=True)
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = report.parser(__doc__)
-    add = parser.add_argument
+def options(add: report.Add) -> None:
     add("--models", type=report.some_of(models.NAMES),
         default="alexnet_bn,resnet50_gf",
         help=f"of {', '.join(models.NAMES)}")
@@ -142,12 +137,10 @@ def parse_arguments() -> argparse.Namespace:
     add("--device", default="cpu", help="cpu, cuda or cuda:N")
     add("--device-collectives", default="auto", help="auto, nccl or staged")
     add("--plot", type=pathlib.Path, metavar="FILE", help=".png or .svg")
-    return parser.parse_args()
 
 
-@report.program
-def main() -> None:
-    args = parse_arguments()
+@report.program(options)
+def main(args: report.Args) -> None:
     modes = sweep_modes() if args.sweep else [MODES[m] for m in args.modes]
     rows = []
     for place in itertools.product(args.models, args.links, args.ranks):
@@ -170,7 +163,3 @@ def main() -> None:
         import plot  # Needs matplotlib.
         plot.draw(rows, args.plot)
         print(f"picture: {args.plot}")
-
-
-if __name__ == "__main__":
-    main()

@@ -10,9 +10,6 @@ within noise of dense DDP over Gloo if its mean loss on the test set, over the
 seeds, exceeds that of DDP by at most two standard errors of the difference.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
 import sys
 from typing import Any
@@ -27,7 +24,7 @@ from lib.ranks import run_functions
 from verify import same_everywhere
 
 
-def _train(args: argparse.Namespace, configuration: Configuration, group: Any,
+def _train(args: report.Args, configuration: Configuration, group: Any,
            seed: int, data: Any) -> report.Row:
     train, test = data
     rank, size = ((0, 1) if configuration.backend is None else
@@ -59,7 +56,7 @@ def _train(args: argparse.Namespace, configuration: Configuration, group: Any,
             "test_accuracy": digits.accuracy(network, test)}
 
 
-def rank_main(rank: int, args: argparse.Namespace) -> list[report.Row]:
+def rank_main(rank: int, args: report.Args) -> list[report.Row]:
     groups = open_groups(args.configurations)
     data = digits.load()
     rows = [_train(args, configuration, group, seed, data)
@@ -91,9 +88,7 @@ def summarise(rows: list[report.Row]) -> list[report.Row]:
     return summaries
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = report.parser(__doc__)
-    add = parser.add_argument
+def options(add: report.Add) -> None:
     add("--configurations", type=report.some_of(CONFIGURATIONS),
         default="none,gloo,gloo+fp16,gloo+powersgd,ours,ours+fp16,ours+csc,dp,"
         "dp+fp16,dp+csc")
@@ -106,12 +101,10 @@ def parse_arguments() -> argparse.Namespace:
     add("--chunk-elements", type=report.at_least(1), default=64)
     add("--warmup", type=float, default=0.2,
         help="share of the steps in which the sparsity rises")
-    return parser.parse_args()
 
 
-@report.program
-def main() -> None:
-    args = parse_arguments()
+@report.program(options)
+def main(args: report.Args) -> None:
     with Network(args.ranks) as network:
         summaries = summarise(run_functions(rank_main, network, args)[0])
     print(f"\ndigits, {args.ranks} ranks, {args.epochs} epochs "
@@ -129,7 +122,3 @@ def main() -> None:
          "sparsity": args.sparsity, **s} for s in summaries])
     if not all(s["identical"] for s in summaries):
         sys.exit("accuracy: ranks ended with different weights")
-
-
-if __name__ == "__main__":
-    main()

@@ -12,9 +12,6 @@ hide; the time of the optimiser; bytes per rank on the interface, with headers.
 configurations.py lists the configurations.
 """
 
-from __future__ import annotations
-
-import argparse
 
 from configurations import CONFIGURATIONS
 from lib import models, report
@@ -29,9 +26,7 @@ def link(text: str) -> float | None:
     return None if text == "loopback" else float(text)
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = report.parser(__doc__)
-    add = parser.add_argument
+def options(add: report.Add) -> None:
     add("--models", type=report.some_of(models.NAMES), default="alexnet,resnet50",
         help=f"of {', '.join(models.NAMES)}")
     add("--links", type=report.list_of(link), default="loopback",
@@ -47,7 +42,6 @@ def parse_arguments() -> argparse.Namespace:
         help="of ours; auto: shared memory on loopback")
     add("--sparsity", type=float, default=0.85)
     add("--chunk-elements", type=report.at_least(1), default=32000)
-    return parser.parse_args()
 
 
 def _ratio(base: list[Row], ours: list[Row], key: str) -> float | None:
@@ -111,7 +105,7 @@ def step_table(summaries: list[Row]) -> str:
         "optim ms": "{optimizer_ms:.1f}", "wire MB": "{mb:.2f}"})
 
 
-def run_case(args: argparse.Namespace, model: str, network: Network) -> None:
+def run_case(args: report.Args, model: str, network: Network) -> None:
     # Freed memory is kept, as by a GPU's allocator: otherwise the pages of new
     # gradients would cost more than some exchanges.
     rows = summarise(run_functions(
@@ -129,14 +123,9 @@ def run_case(args: argparse.Namespace, model: str, network: Network) -> None:
     report.append_json(args.json, [{**common, **row} for row in rows])
 
 
-@report.program
-def main() -> None:
-    args = parse_arguments()
+@report.program(options)
+def main(args: report.Args) -> None:
     for gbps in args.links:
         for model in args.models:
             with Network(args.ranks, gbps) as network:
                 run_case(args, model, network)
-
-
-if __name__ == "__main__":
-    main()

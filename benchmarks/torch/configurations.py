@@ -15,8 +15,6 @@
   dp+csc          the same with coarse-grained sparse communication
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

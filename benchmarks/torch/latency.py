@@ -9,8 +9,6 @@ A sample is one blocking all_reduce of float32; backends take turns of --calls
 samples, and the medians are over all turns. Sums are verified first.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
@@ -20,20 +18,9 @@ import torch.distributed as dist
 from lib import report
 from lib.network import Network
 from lib.ranks import run_functions
-
+from lib.sums import count_wrong
 
 BACKENDS = ("gloo", "gradientflow")
-
-
-def _verify(backend: str, group: Any, size: int) -> None:
-    squares = torch.arange(size // 4) ** 2
-    inputs = [((squares + 13 * rank) % 11 - 5).float()
-              for rank in range(dist.get_world_size())]
-    want, mine = sum(inputs), inputs[dist.get_rank()]
-    dist.all_reduce(mine, group=group)
-    wrong = int((mine != want).sum())
-    if wrong:
-        raise RuntimeError(f"{backend}: {wrong} of {len(mine)} sums are wrong")
 
 
 def _turn(group: Any, data: torch.Tensor, calls: int) -> list[float]:
@@ -58,7 +45,8 @@ def rank_main(rank: int, sizes: list[int], rounds: int,
         data = torch.zeros(size // 4)
         turns: dict[str, list[list[float]]] = {one: [] for one in BACKENDS}
         for backend, group in groups.items():
-            _verify(backend, group, size)
+            if count_wrong(data, group):
+                raise RuntimeError(f"{backend}: sums of {size} B are wrong")
         for turn_round in range(rounds):
             # The order alternates, since the second backend finds other caches.
             for backend in BACKENDS[::1 if turn_round % 2 else -1]:
@@ -79,17 +67,17 @@ def rank_main(rank: int, sizes: list[int], rounds: int,
     return rows
 
 
-@report.program
-def main() -> None:
-    parser = report.parser(__doc__)
-    add = parser.add_argument
+def options(add: report.Add) -> None:
     add("--ranks", type=report.at_least(2), default=2)
     add("--sizes", type=report.list_of(report.at_least(4)),
         default="4,4096,65536,1048576", help="bytes")
     add("--rounds", type=report.at_least(1), default=11)
     add("--calls", type=report.at_least(1), default=200)
     add("--fabric", choices=("auto", "shm", "tcp"), default="auto")
-    args = parser.parse_args()
+
+
+@report.program(options)
+def main(args: report.Args) -> None:
     with Network(args.ranks) as network:
         rows = run_functions(
             rank_main, network, args.sizes, args.rounds, args.calls,
@@ -108,7 +96,3 @@ def main() -> None:
     report.append_json(args.json, [
         {"benchmark": "latency", "ranks": args.ranks, "fabric": args.fabric,
          **row} for row in rows])
-
-
-if __name__ == "__main__":
-    main()

@@ -8,8 +8,6 @@ of functions of gradientflow.torch in a step, and in backward alone, and their
 own time. The profiler slows the program down, so the time is an upper bound.
 """
 
-from __future__ import annotations
-
 import cProfile
 import math
 import pathlib
@@ -78,15 +76,15 @@ def rank_main(rank: int, names: list[str], parameters: int) -> list[report.Row]:
     return rows
 
 
-@report.program
-def main() -> None:
-    parser = report.parser(__doc__)
-    add = parser.add_argument
+def options(add: report.Add) -> None:
     add("--configurations", type=report.some_of(CONFIGURATIONS),
         default="gloo,ours,ours+fp16,ours+csc,dp,dp+csc")
     add("--parameters", type=report.at_least(1), default=1000)
     add("--ranks", type=report.at_least(1), default=2)
-    args = parser.parse_args()
+
+
+@report.program(options)
+def main(args: report.Args) -> None:
     with Network(args.ranks) as network:
         rows = run_functions(rank_main, network, args.configurations,
                              args.parameters)[0]
@@ -99,7 +97,3 @@ def main() -> None:
          "in backward": "{python_calls_in_backward}",
          "us/parameter": "{us:.3f}"}))
     report.append_json(args.json, rows)
-
-
-if __name__ == "__main__":
-    main()

@@ -10,8 +10,6 @@ them; one configuration, on CPU or CUDA.
 Configurations: see configurations.py.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import statistics

@@ -4,8 +4,6 @@
   targets.py torch.jsonl        exits with 1 if a target is missed
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
 import sys
@@ -18,65 +16,61 @@ from lib.report import Row  # noqa: E402
 
 
 class Target(NamedTuple):
-    """A bound for `value` of the rows whose fields match `rows`."""
+    """A bound for `value` of the rows that `is_for` accepts."""
 
     what: str  # Row fields in braces.
-    rows: dict[str, Any]
+    is_for: Callable[[Row], bool]
     value: Callable[[Row], float | None]
     sign: str  # ">=" or "<=".
     bound: float
     unit: str = ""
 
 
-def _in(*values: str) -> Callable[[Any], bool]:
-    return lambda value: value in values
+def _rows(benchmark: str, *configurations: str,
+          **fields: Any) -> Callable[[Row], bool]:
+    """Accepts rows of these configurations, if any are named, and fields."""
+    wanted = {"benchmark": benchmark, **fields}
+    return lambda row: (
+        all(row.get(key) == value for key, value in wanted.items()) and
+        (not configurations or row.get("configuration") in configurations))
 
 
-_TWO = {"ranks": 2}
-_OURS = {"benchmark": "compare", "link": "loopback", "configuration": "ours",
-         **_TWO}
-_SLOW = {"benchmark": "compare", "link": "1 Gb/s", "model": "alexnet",
-         "configuration": _in("ours+csc", "dp+csc"), **_TWO}
-_HOOKS = {"benchmark": "overhead, hooks",
-          "configuration": lambda name: name.startswith(("ours", "dp"))}
+_OURS = {"link": "loopback", "ranks": 2}
+_SLOW = _rows("compare", "ours+csc", "dp+csc", link="1 Gb/s", model="alexnet",
+              ranks=2)
+_HOOKS = _rows("overhead, hooks", "ours", "ours+fp16", "ours+csc", "dp",
+               "dp+fp16", "dp+csc")
 TARGETS = (
     Target("DDP + ours against DDP + Gloo, {model}: communication",
-           {**_OURS, "fabric": "auto"},
+           _rows("compare", "ours", fabric="auto", **_OURS),
            lambda row: row["communication_gain_vs_gloo"], ">=", 2, "x"),
     Target("DDP + ours against DDP + Gloo, {model}, fabric {fabric}: step rate",
-           _OURS, lambda row: row["step_rate_vs_gloo"], ">=", 1, "x"),
+           _rows("compare", "ours", **_OURS),
+           lambda row: row["step_rate_vs_gloo"], ">=", 1, "x"),
     Target("AlexNet, 1 Gb/s, {configuration} against gloo: step rate", _SLOW,
            lambda row: row.get("step_rate_vs_gloo"), ">=", 8, "x"),
     Target("AlexNet, 1 Gb/s, {configuration} against gloo+fp16: step rate",
            _SLOW, lambda row: row.get("step_rate_vs_gloo+fp16"), ">=", 4, "x"),
     Target("allreduce of 4 KiB, fabric {fabric}",
-           {"benchmark": "latency", "bytes": 4096, "backend": "gradientflow",
-            **_TWO}, lambda row: 1e6 * row["seconds"], "<=", 60, " us"),
+           _rows("latency", bytes=4096, backend="gradientflow", ranks=2),
+           lambda row: 1e6 * row["seconds"], "<=", 60, " us"),
     Target("Python per parameter and step, {configuration}", _HOOKS,
            lambda row: 1e6 * row["python_seconds"] / row["parameters"],
            "<=", 2, " us"),
     Target("Python calls in backward, {configuration}", _HOOKS,
            lambda row: row["python_calls_in_backward"], "<=", 0),
     Target("test loss after equal samples, {ranks} ranks, {configuration}: less "
-           "dense's, of the noise",
-           {"benchmark": "accuracy", "configuration": _in("ours+csc", "dp+csc"),
-            "seeds": lambda seeds: seeds >= 5},
-           lambda row: row["off"] / row["noise"] if "off" in row else None,
-           "<=", 1),
+           "dense's, of the noise", _rows("accuracy", "ours+csc", "dp+csc"),
+           lambda row: row["off"] / row["noise"]
+           if "off" in row and row["seeds"] >= 5 else None, "<=", 1),
 )
-
-
-def _is_for(target: Target, row: Row) -> bool:
-    return all(wanted(row.get(key)) if callable(wanted) and key in row
-               else row.get(key) == wanted
-               for key, wanted in target.rows.items())
 
 
 def verdicts(rows: list[Row]) -> Iterator[Row]:
     """Yields a row for each target and row that it is for."""
     for target in TARGETS:
         for row in rows:
-            value = target.value(row) if _is_for(target, row) else None
+            value = target.value(row) if target.is_for(row) else None
             if value is None:
                 continue
             reached = (value >= target.bound if target.sign == ">=" else

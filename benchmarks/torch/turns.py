@@ -6,8 +6,6 @@ machine affects all. The cost of data parallelism in a step is the time up to
 the end of backward, minus the same under no_sync() in the same turn.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import gc

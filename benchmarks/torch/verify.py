@@ -1,7 +1,5 @@
 """Checks what a configuration does to gradients, before it is timed."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 from configurations import Configuration, Trainee

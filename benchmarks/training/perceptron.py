@@ -1,7 +1,5 @@
 """Handwritten digits, and a small network that learns them, for NumPy."""
 
-from __future__ import annotations
-
 import math
 import pathlib
 from collections.abc import Callable

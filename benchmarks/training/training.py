@@ -7,9 +7,6 @@ with the same recipe and seeds for every way to exchange gradients. All ranks
 must end with the same weights, bit for bit.
 """
 
-from __future__ import annotations
-
-import argparse
 import statistics
 import time
 import zlib
@@ -33,7 +30,7 @@ MOMENTUM = 0.9
 SPLIT_SEED = 1998
 
 
-def train(args: argparse.Namespace, settings: dict[str, str],
+def train(args: report.Args, settings: dict[str, str],
           data: tuple[Digits, Digits], seed: int) -> dict[str, float]:
     """This rank's part of one training. Per step: a share of the batch ->
     backward() writes into the pool -> ready() -> finish_step() ->
@@ -70,7 +67,7 @@ def train(args: argparse.Namespace, settings: dict[str, str],
             "bytes_per_step": sent / steps, "seconds": seconds}
 
 
-def rank_main(rank: int, args: argparse.Namespace,
+def rank_main(rank: int, args: report.Args,
               settings: dict[str, str]) -> list[dict[str, float]]:
     data = load(models.DATA / "digits.csv", SPLIT_SEED)
     return [train(args, settings, data, seed)
@@ -92,7 +89,7 @@ def summarise(name: str, runs: list[list[dict[str, float]]]) -> report.Row:
             "seconds": mean("seconds")}
 
 
-def run_exchange(args: argparse.Namespace, name: str,
+def run_exchange(args: report.Args, name: str,
                  ranks: int) -> report.Row:
     steps = args.epochs * (TRAINING_IMAGES // args.batch)
     settings = {**EXCHANGES[name], "momentum": str(MOMENTUM),
@@ -105,10 +102,7 @@ def run_exchange(args: argparse.Namespace, name: str,
             environment={"GRADIENTFLOW_FABRIC": args.fabric}))
 
 
-@report.program
-def main() -> None:
-    parser = report.parser(__doc__)
-    add = parser.add_argument
+def options(add: report.Add) -> None:
     add("--ranks", type=report.at_least(2), default=4)
     add("--seeds", type=report.at_least(1), default=5)
     add("--fabric", choices=("auto", "shm", "tcp"), default="tcp")
@@ -117,7 +111,10 @@ def main() -> None:
         metavar="IMAGES", help="of all ranks together")
     add("--lr", type=float, default=0.1, help="falls linearly to 0")
     add("--chunk-elements", type=report.at_least(1), default=256)
-    args = parser.parse_args()
+
+
+@report.program(options)
+def main(args: report.Args) -> None:
     runs = [("dense FP32", 1), *((name, args.ranks) for name in EXCHANGES)]
     rows = [run_exchange(args, name, ranks) for name, ranks in runs]
     print(f"\nHandwritten digits, {args.epochs} epochs, batch {args.batch} over "
@@ -138,7 +135,3 @@ def main() -> None:
          "bytes/step/rank": "{bytes_per_step_per_rank:.0f}",
          "saving": "{saving:.1f}x", "seconds": "{seconds:.2f}"}))
     report.append_json(args.json, rows)
-
-
-if __name__ == "__main__":
-    main()

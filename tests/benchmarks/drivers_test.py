@@ -178,7 +178,7 @@ class Allreduce(unittest.TestCase):
 
     def test_prices_stand_beside_the_times_of_all_algorithms(self):
         for row in run(collectives, *self.SHORT, "--fabric", "tcp", "--ranks",
-                       "3", "--prices"):
+                       "3", "--best"):
             names = {"ring", "halving_doubling", "two_sync", "one_round"}
             self.assertEqual(set(row["algorithms"]), names)
             for one in row["algorithms"].values():

@@ -116,7 +116,7 @@ KernelCase Wrong(float device_scale, double tolerance) {
           100,
           {Normal(DType::kFloat32, 1009, 0),
            Sums(DType::kFloat32, 1009, tolerance)},
-          [=](const KernelCase::Site& s) {
+          [=](const Site& s) {
             return s.tables.elements.convert(
                 {s.m[0], DType::kFloat32, s.m[1], DType::kFloat32, nullptr,
                  1009, s.stream == nullptr ? 0.5F : device_scale, nullptr},
@@ -135,9 +135,7 @@ TEST_F(GpuCases, AWrongResultIsNotTimed) {
 
 TEST_F(GpuCases, ALaunchThatFailsSaysWhichKernel) {
   KernelCase bad = Wrong(0.5F, 0);
-  bad.launch = [](const KernelCase::Site& s) {
-    return s.stream == nullptr ? 0 : 719;
-  };
+  bad.launch = [](const Site& s) { return s.stream == nullptr ? 0 : 719; };
   EXPECT_NE(ErrorOf(bad).find("kernel wrong: device error 719"),
             std::string::npos);
 }

@@ -45,7 +45,7 @@ struct alignas(64) RankReport {
   void End(std::int64_t now_ns, const Status& status);
 };
 static_assert(std::atomic<StatusCode>::is_always_lock_free);
-// benchmarks/faults/rank.py has the same layout.
+// benchmarks/faults/board.py has the same layout.
 static_assert(sizeof(RankReport) == 4160 && sizeof(StatusCode) == 4);
 
 }  // namespace gradientflow::faults

@@ -10,10 +10,7 @@ os.environ.setdefault("BENCHMARK_PROGRAMS", "benchmarks")
 import faults  # noqa: E402
 import report_cases  # noqa: E402
 import trial as trials  # noqa: E402
-from rank import TENSORS, RankReport  # noqa: E402
-
-# Not the benchmark's own: this one is under sanitizers, too.
-trials.RANK = ["tests/faults/rank"]
+from board import TENSORS, RankReport  # noqa: E402
 
 
 class RandomFaults(unittest.TestCase):

@@ -1,5 +1,7 @@
-// One rank of a job with faults, as benchmarks/faults/rank.py is another one.
-// Its job has the same form, and so has its report.
+// One rank of a small training job whose every result is known, for
+// benchmarks/faults/trial.py, which kills and stops such ranks. Job: {"board":
+// a descriptor of memory for a RankReport per rank, "settings" of the library}.
+// The rank writes to its report where it is and how it ended.
 #include <sys/mman.h>
 
 #include <stdexcept>

@@ -3,11 +3,11 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "benchmarks/lib/random.h"
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/device/cuda_device.h"
@@ -46,9 +46,9 @@ struct Ended {
 };
 
 float ValueOf(int rank, std::size_t i, std::size_t count) {
-  benchmarks::Random random(count * 7919 + i * kRanks +
-                            static_cast<std::size_t>(rank));
-  return static_cast<float>(random.Normal());
+  std::mt19937_64 random(count * 7919 + i * kRanks +
+                         static_cast<std::size_t>(rank));
+  return std::normal_distribution<float>()(random);
 }
 
 class Rank {

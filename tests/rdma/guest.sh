@@ -98,9 +98,9 @@ export GRADIENTFLOW_RDMA_DEVICES=rxe
 tests tests/rdma/link_conformance_rdma_test \
   --gtest_filter='Rdma/*:-*PingPong*:*BoundedAmount*'
 before=$(unwanted) # The tests so far ask for it, or end links.
-tests tests/session/rdma_posts_test --gtest_filter='*/ranks2:*/ranks4'
-tests tests/session/collectives_test --gtest_filter='*rdma*'
-tests tests/session/allreduce_test \
+tests tests/communicator/rdma_posts_test --gtest_filter='*/ranks2:*/ranks4'
+tests tests/communicator/collectives_test --gtest_filter='*rdma*'
+tests tests/communicator/allreduce_test \
   --gtest_filter='*WithEveryWireAndScale/rdma2:*GivesTheSameBits*/rdma3'
 tests tests/csc/sparse_test --gtest_filter='*Rdma*'
 check "a job of three" works

@@ -196,6 +196,26 @@ TEST_P(DeviceSteps, SkipTheUpdateOfANonfiniteStep) {
   });
 }
 
+// Steps end well, or with an error, if a rank closes between two of them.
+TEST(DeviceRanks, EndAStepThatARankDoesNotMake) {
+  for (const Over over : {Over::kDevices, Over::kSomeDevices, Over::kNccl}) {
+    Job job;
+    job.over = over;
+    job.size = 2;
+    job.tensors = SomeTensors();
+    RunRanks(job, [](GradientSession& session) {
+      ProduceAll(session, 0);
+      FinishAndCheck(session, 0);
+      if (session.rank() == 1) return;
+      ProduceAll(session, 1);
+      const Result<StepStats> stats = session.FinishStep();
+      ASSERT_FALSE(stats.ok());
+      EXPECT_NE(stats.status().message().find("rank 1"), std::string::npos)
+          << stats.status().ToString();
+    });
+  }
+}
+
 // Norms are summed in the same order on both kinds of rank.
 TEST(MixedRanks, UpdateByLarsToTheSameBits) {
   for (const Mode& mode : kModes) {

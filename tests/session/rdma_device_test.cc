@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -14,7 +15,6 @@
 
 #include "gradientflow/base/mutex.h"
 #include "gradientflow/base/str_cat.h"
-#include "gradientflow/observe/logger.h"
 #include "tests/rdma/fake_verbs.h"
 #include "tests/session/steps.h"
 
@@ -32,43 +32,6 @@ using ::testing::SizeIs;
 
 constexpr int kSteps = 4;
 
-// The lines of all ranks.
-class Lines {
- public:
-  std::function<std::unique_ptr<Logger>(int)> Logs() {
-    return [this](int rank) { return std::make_unique<OneLog>(this, rank); };
-  }
-  // Those with this text.
-  std::vector<std::string> With(const std::string& text) {
-    const MutexLock lock(mutex_);
-    std::vector<std::string> found;
-    for (const std::string& line : lines_) {
-      if (line.find(text) != std::string::npos) found.push_back(line);
-    }
-    return found;
-  }
-
- private:
-  class OneLog final : public Logger {
-   public:
-    OneLog(Lines* lines, int rank) : lines_(lines), rank_(rank) {}
-    bool Enabled(LogLevel /*level*/) const override { return true; }
-    void Log(LogLevel level, const std::string& line) override {
-      const MutexLock lock(lines_->mutex_);
-      lines_->lines_.push_back(
-          StrCat(level == LogLevel::kWarning ? "warning " : "", "rank ", rank_,
-                 ": ", line));
-    }
-
-   private:
-    Lines* const lines_;
-    const int rank_;
-  };
-
-  Mutex mutex_;
-  std::vector<std::string> lines_ GF_GUARDED_BY(mutex_);
-};
-
 class RdmaDevices : public ::testing::Test {
  protected:
   RdmaDevices() {
@@ -76,7 +39,7 @@ class RdmaDevices : public ::testing::Test {
     job_.size = 3;
     job_.tensors = SomeTensors();
     job_.options.algorithm = "gdraa";
-    job_.logger = lines_.Logs();
+    job_.options.log_level = LogLevel::kInfo;
   }
 
   // What the cards read from devices and wrote to them in kSteps steps.
@@ -88,6 +51,7 @@ class RdmaDevices : public ::testing::Test {
   Moved RunSteps() {
     Moved moved;
     Mutex mutex;
+    ::testing::internal::CaptureStderr();
     RunRanks(job_, [&](GradientSession& session) {
       for (int step = 0; step < kSteps; ++step) {
         ProduceAll(session, step);
@@ -104,11 +68,23 @@ class RdmaDevices : public ::testing::Test {
         moved.elements += Floats(session, tensor).size();
       }
     });
+    std::istringstream said(::testing::internal::GetCapturedStderr());
+    for (std::string line; std::getline(said, line);) lines_.push_back(line);
     return moved;
+  }
+  // The lines of all ranks' logs with this text.
+  std::vector<std::string> Logged(const std::string& text) const {
+    std::vector<std::string> found;
+    for (const std::string& line : lines_) {
+      if (line.find(text) != std::string::npos) found.push_back(line);
+    }
+    return found;
   }
 
   Job job_;
-  Lines lines_;
+
+ private:
+  std::vector<std::string> lines_;
 };
 
 // All that ranks send each other leaves from devices and lands there.
@@ -126,9 +102,9 @@ TEST_F(RdmaDevices, GradientsTravelBetweenDevices) {
       EXPECT_EQ(moved.written, expected);
     }
   }
-  EXPECT_EQ(lines_.With("RDMA reaches ").size(), 2 * (2 + 3 + 5));
-  EXPECT_EQ(lines_.With(" by dma-buf").size(), 2 + 3 + 5);
-  EXPECT_EQ(lines_.With(" by nvidia-peermem").size(), 2 + 3 + 5);
+  EXPECT_EQ(Logged("RDMA reaches ").size(), 2 * (2 + 3 + 5));
+  EXPECT_EQ(Logged(" by dma-buf").size(), 2 + 3 + 5);
+  EXPECT_EQ(Logged(" by nvidia-peermem").size(), 2 + 3 + 5);
 }
 
 // They are packed on the device, and travel from there.
@@ -179,14 +155,14 @@ TEST_F(RdmaDevices, WithoutAnyWayTheRanksSayWhyAndStage) {
   const Moved moved = RunSteps();
   EXPECT_EQ(moved.read, 0U);
   EXPECT_EQ(moved.written, 0U);
-  EXPECT_EQ(lines_.With("RDMA does not reach gradients on fake:").size(), 3U);
-  const auto said = lines_.With("are staged in host memory for RDMA");
+  EXPECT_EQ(Logged("RDMA does not reach gradients on fake:").size(), 3U);
+  const auto said = Logged("are staged in host memory for RDMA");
   EXPECT_EQ(said.size(), 3U) << "once per rank";
-  EXPECT_THAT(said, Each(AllOf(HasSubstr("warning rank "),
-                               HasSubstr("by dma-buf: fake:"),
-                               HasSubstr("exports no dma-buf"),
-                               HasSubstr("by nvidia-peermem: Bad address"),
-                               HasSubstr("modprobe nvidia-peermem"))));
+  EXPECT_THAT(said,
+              Each(AllOf(HasSubstr("] W: "), HasSubstr("by dma-buf: fake:"),
+                         HasSubstr("exports no dma-buf"),
+                         HasSubstr("by nvidia-peermem: Bad address"),
+                         HasSubstr("modprobe nvidia-peermem"))));
 }
 
 TEST_F(RdmaDevices, ARegistrationThatIsRefusedIsStaged) {
@@ -195,7 +171,7 @@ TEST_F(RdmaDevices, ARegistrationThatIsRefusedIsStaged) {
   };
   const Moved moved = RunSteps();
   EXPECT_EQ(moved.read, 0U);
-  EXPECT_THAT(lines_.With("are staged in host memory for RDMA"),
+  EXPECT_THAT(Logged("are staged in host memory for RDMA"),
               Contains(HasSubstr("by dma-buf: Cannot allocate memory; the "
                                  "window of the GPU (BAR1")));
 }
@@ -206,7 +182,7 @@ TEST_F(RdmaDevices, ADeviceThatCannotFlushIsStaged) {
   job_.peermem = true;
   const Moved moved = RunSteps();
   EXPECT_EQ(moved.read, 0U);
-  EXPECT_THAT(lines_.With("are staged in host memory for RDMA"),
+  EXPECT_THAT(Logged("are staged in host memory for RDMA"),
               AllOf(SizeIs(3U), Each(HasSubstr("cannot wait for writes of "
                                                "other devices"))));
 }

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/session/ranks.h"
+#include "tests/communicator/ranks.h"
 
 // Messages with many tags between two ranks, over all lanes.
 namespace gradientflow::testing {
@@ -32,18 +32,18 @@ std::vector<Planned> Plan(std::uint64_t seed) {
 }
 
 TEST_P(Messages, OfOneTagArriveInOrder) {
-  Job job;
+  CommJob job;
   std::tie(job.over, job.size) = GetParam();
   job.options.connections = 3;
-  RunRanks(job, [&](GradientSession& session) {
-    if (session.rank() > 1) return;
-    const int peer = 1 - session.rank();
+  RunRanks(job, [&](Communicator& comm) {
+    if (comm.rank() > 1) return;
+    const int peer = 1 - comm.rank();
     for (std::uint64_t round = 0; round < 4; ++round) {
       const std::vector<Planned> plan = Plan(round);
       std::vector<std::vector<std::uint64_t>> data(plan.size());
       std::vector<std::uint64_t> tickets;
       std::vector<std::size_t> order;
-      if (session.rank() == 0) {
+      if (comm.rank() == 0) {
         for (std::size_t i = 0; i < plan.size(); ++i) order.push_back(i);
       } else {  // Tag by tag.
         for (std::uint32_t tag = 258; tag >= 253; --tag) {
@@ -56,20 +56,18 @@ TEST_P(Messages, OfOneTagArriveInOrder) {
         const std::size_t bytes = plan[i].words * sizeof(std::uint64_t);
         const Communicator::Message message{0, peer, plan[i].tag};
         Result<std::uint64_t> ticket = Status(StatusCode::kInternal, "not run");
-        if (session.rank() == 0) {
+        if (comm.rank() == 0) {
           data[i].assign(plan[i].words, i);
-          ticket = session.communicator().StartSend(message, data[i].data(),
-                                                    bytes, {});
+          ticket = comm.StartSend(message, data[i].data(), bytes, {});
         } else {
           data[i].resize(plan[i].words);
-          ticket = session.communicator().StartRecv(message, data[i].data(),
-                                                    bytes, {});
+          ticket = comm.StartRecv(message, data[i].data(), bytes, {});
         }
         ASSERT_TRUE(ticket.ok()) << ticket.status().ToString();
         tickets.push_back(ticket.value());
       }
       for (const std::uint64_t ticket : tickets) {
-        const Status status = session.communicator().Wait(ticket);
+        const Status status = comm.Wait(ticket);
         ASSERT_TRUE(status.ok()) << status.ToString();
       }
       for (std::size_t i = 0; i < plan.size(); ++i) {

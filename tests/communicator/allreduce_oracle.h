@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "gradientflow/session.h"
+#include "gradientflow/communicator/communicator.h"
 #include "tests/kernels/oracle.h"
 
 // The oracle of allreduce: a second, slow implementation.
@@ -30,10 +30,10 @@ std::uint64_t InputBits(DType dtype, int rank, std::size_t i);
 kernels::testing::Elements Input(DType dtype, int rank, std::size_t count,
                                  std::size_t begin = 0);
 
-// Runs it on `session`. Returns a hash of the bits, which must be the same on
+// Runs it on `comm`. Returns a hash of the bits, which must be the same on
 // all ranks. Each rank checks its share of the elements, so that together they
 // check every element.
-std::uint64_t RunAndCheck(GradientSession& session, const AllreduceCase& c);
+std::uint64_t RunAndCheck(Communicator& comm, const AllreduceCase& c);
 
 std::uint64_t Digest(const kernels::testing::Elements& elements);
 

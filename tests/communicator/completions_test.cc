@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "gradientflow/base/str_cat.h"
-#include "tests/session/ranks.h"
+#include "tests/communicator/ranks.h"
 
 // Calls and messages with completions, and receives from any rank.
 namespace gradientflow::testing {
@@ -27,8 +27,8 @@ CollectiveCall Sum(std::vector<double>* data) {
 
 class Completions : public ::testing::TestWithParam<std::tuple<Over, int>> {
  protected:
-  static Job MakeJob() {
-    Job job;
+  static CommJob MakeJob() {
+    CommJob job;
     job.over = std::get<0>(GetParam());
     job.size = std::get<1>(GetParam());
     return job;
@@ -36,21 +36,21 @@ class Completions : public ::testing::TestWithParam<std::tuple<Over, int>> {
 };
 
 TEST_P(Completions, RunOnceBeforeAwaitReturns) {
-  RunRanks(MakeJob(), [](GradientSession& session) {
+  RunRanks(MakeJob(), [](Communicator& comm) {
     for (int round = 0; round < 50; ++round) {
       std::vector<double> data(static_cast<std::size_t>(round) * 97,
-                               session.rank() + 1);
+                               comm.rank() + 1);
       std::atomic<int> runs{0};
       const Result<std::uint64_t> ticket =
-          session.communicator().Start(Sum(&data), [&](const Status& status) {
+          comm.Start(Sum(&data), [&](const Status& status) {
             EXPECT_TRUE(status.ok());
             ++runs;
           });
       ASSERT_TRUE(ticket.ok());
-      ASSERT_TRUE(session.communicator().Wait(ticket.value(), -1).ok());
+      ASSERT_TRUE(comm.Wait(ticket.value(), -1).ok());
       EXPECT_EQ(runs, 1);
-      EXPECT_TRUE(session.communicator().Wait(ticket.value(), 0).ok());
-      const double sum = session.size() * (session.size() + 1) / 2.0;
+      EXPECT_TRUE(comm.Wait(ticket.value(), 0).ok());
+      const double sum = comm.size() * (comm.size() + 1) / 2.0;
       EXPECT_EQ(data, std::vector<double>(data.size(), sum));
     }
   });
@@ -59,13 +59,13 @@ TEST_P(Completions, RunOnceBeforeAwaitReturns) {
 // No caller waits: the progress thread drives, and each completion starts the
 // next call.
 TEST_P(Completions, MayStartCalls) {
-  RunRanks(MakeJob(), [](GradientSession& session) {
+  RunRanks(MakeJob(), [](Communicator& comm) {
     constexpr int kCalls = 30;
     std::vector<std::vector<double>> data(kCalls, std::vector<double>(513, 1));
     std::atomic<int> runs{0};
     std::function<void(int)> next = [&](int i) {
-      const Result<std::uint64_t> ticket = session.communicator().Start(
-          Sum(&data[i]), [&, i](const Status& status) {
+      const Result<std::uint64_t> ticket =
+          comm.Start(Sum(&data[i]), [&, i](const Status& status) {
             EXPECT_TRUE(status.ok());
             if (i + 1 < kCalls) next(i + 1);
             ++runs;
@@ -76,70 +76,69 @@ TEST_P(Completions, MayStartCalls) {
     next(0);
     for (int seen = runs; seen < kCalls; seen = runs) runs.wait(seen);
     for (const auto& one : data) {
-      EXPECT_EQ(one, std::vector<double>(513, session.size()));
+      EXPECT_EQ(one, std::vector<double>(513, comm.size()));
     }
   });
 }
 
-TEST_P(Completions, HoldNoLockOfTheSession) {
-  RunRanks(MakeJob(), [](GradientSession& session) {
+TEST_P(Completions, HoldNoLockOfTheCommunicator) {
+  RunRanks(MakeJob(), [](Communicator& comm) {
     // As a Python thread does: it holds a lock that the completion needs, and
-    // calls the session.
+    // calls the comm.
     std::vector<double> first(3, 1);
     std::vector<double> second(3, 1);
     std::atomic<bool> entered{false};
     std::atomic<bool> released{false};
     const Result<std::uint64_t> ticket =
-        session.communicator().Start(Sum(&first), [&](const Status&) {
+        comm.Start(Sum(&first), [&](const Status&) {
           entered = true;
           entered.notify_all();
           released.wait(false);
         });
     ASSERT_TRUE(ticket.ok());
     entered.wait(false);
-    EXPECT_TRUE(session.communicator().Run(Sum(&second)).ok());
-    EXPECT_EQ(session.communicator().Wait(ticket.value(), 0).code(),
+    EXPECT_TRUE(comm.Run(Sum(&second)).ok());
+    EXPECT_EQ(comm.Wait(ticket.value(), 0).code(),
               StatusCode::kDeadlineExceeded);
     released = true;
     released.notify_all();
-    EXPECT_TRUE(session.communicator().Wait(ticket.value(), -1).ok());
+    EXPECT_TRUE(comm.Wait(ticket.value(), -1).ok());
   });
 }
 
 TEST_P(Completions, AwaitGivesUpInTimeAndTheCallGoesOn) {
-  RunRanks(MakeJob(), [](GradientSession& session) {
+  RunRanks(MakeJob(), [](Communicator& comm) {
     std::vector<double> data(11, 2);
     char byte = 0;
-    if (session.rank() == 1) {
-      ASSERT_TRUE(session.communicator().Recv(0, 1, &byte, 1).ok());
+    if (comm.rank() == 1) {
+      ASSERT_TRUE(comm.Recv(0, 1, &byte, 1).ok());
     }
     std::atomic<int> runs{0};
-    const Result<std::uint64_t> ticket = session.communicator().Start(
-        Sum(&data), [&](const Status&) { ++runs; });
+    const Result<std::uint64_t> ticket =
+        comm.Start(Sum(&data), [&](const Status&) { ++runs; });
     ASSERT_TRUE(ticket.ok());
-    if (session.rank() == 0) {
-      EXPECT_EQ(session.communicator().Wait(ticket.value(), 0.05).code(),
+    if (comm.rank() == 0) {
+      EXPECT_EQ(comm.Wait(ticket.value(), 0.05).code(),
                 StatusCode::kDeadlineExceeded);
       EXPECT_EQ(runs, 0);
-      ASSERT_TRUE(session.communicator().Send(1, 1, &byte, 1).ok());
+      ASSERT_TRUE(comm.Send(1, 1, &byte, 1).ok());
     }
-    EXPECT_EQ(session.communicator().Wait(ticket.value(), std::nan("")).code(),
+    EXPECT_EQ(comm.Wait(ticket.value(), std::nan("")).code(),
               StatusCode::kInvalidArgument);
-    EXPECT_TRUE(session.communicator().Wait(ticket.value(), HUGE_VAL).ok());
+    EXPECT_TRUE(comm.Wait(ticket.value(), HUGE_VAL).ok());
     EXPECT_EQ(runs, 1);
-    EXPECT_EQ(data, std::vector<double>(11, 2.0 * session.size()));
+    EXPECT_EQ(data, std::vector<double>(11, 2.0 * comm.size()));
   });
 }
 
 TEST_P(Completions, TakeMessagesFromAnyRank) {
-  RunRanks(MakeJob(), [](GradientSession& session) {
-    const int size = session.size();
+  RunRanks(MakeJob(), [](Communicator& comm) {
+    const int size = comm.size();
     constexpr int kEach = 20;
-    if (session.rank() != 0) {
+    if (comm.rank() != 0) {
       for (int i = 0; i < kEach; ++i) {
-        const int value = session.rank() * 1000 + i;
-        ASSERT_TRUE(
-            session.communicator().Send(0, 3, &value, sizeof(value)).ok());
+        const int value = comm.rank() * 1000 + i;
+        ASSERT_TRUE(comm.Send(0, 3, &value, sizeof(value)).ok());
       }
       return;
     }
@@ -148,14 +147,14 @@ TEST_P(Completions, TakeMessagesFromAnyRank) {
     std::vector<int> sources(values.size(), -1);
     std::vector<std::uint64_t> tickets;
     for (int i = 0; i < all; ++i) {
-      const Result<std::uint64_t> ticket = session.communicator().StartRecv(
+      const Result<std::uint64_t> ticket = comm.StartRecv(
           {0, kAnyRank, 3, &sources[i]}, &values[i], sizeof(int),
           [](const Status& status) { EXPECT_TRUE(status.ok()); });
       ASSERT_TRUE(ticket.ok());
       tickets.push_back(ticket.value());
     }
     for (const std::uint64_t ticket : tickets) {
-      ASSERT_TRUE(session.communicator().Wait(ticket, -1).ok());
+      ASSERT_TRUE(comm.Wait(ticket, -1).ok());
     }
     // The messages of each sender arrive in order.
     std::vector<int> next(static_cast<std::size_t>(size), 0);
@@ -169,25 +168,24 @@ TEST_P(Completions, TakeMessagesFromAnyRank) {
 // A receive from one rank that starts after one from any rank gets the later
 // message.
 TEST_P(Completions, ServeReceivesOfATagInOrder) {
-  RunRanks(MakeJob(), [](GradientSession& session) {
-    if (session.rank() == 1) {
+  RunRanks(MakeJob(), [](Communicator& comm) {
+    if (comm.rank() == 1) {
       for (const int value : {10, 11}) {
-        ASSERT_TRUE(
-            session.communicator().Send(0, 8, &value, sizeof(value)).ok());
+        ASSERT_TRUE(comm.Send(0, 8, &value, sizeof(value)).ok());
       }
     }
-    if (session.rank() != 0) return;
+    if (comm.rank() != 0) return;
     int any = 0;
     int one = 0;
     int source = -1;
     const auto told = [](const Status& status) { EXPECT_TRUE(status.ok()); };
-    const auto first = session.communicator().StartRecv(
-        {0, kAnyRank, 8, &source}, &any, sizeof(any), told);
-    const auto second = session.communicator().StartRecv(
-        {0, 1, 8, nullptr}, &one, sizeof(one), told);
+    const auto first =
+        comm.StartRecv({0, kAnyRank, 8, &source}, &any, sizeof(any), told);
+    const auto second =
+        comm.StartRecv({0, 1, 8, nullptr}, &one, sizeof(one), told);
     ASSERT_TRUE(first.ok() && second.ok());
-    ASSERT_TRUE(session.communicator().Wait(second.value(), -1).ok());
-    ASSERT_TRUE(session.communicator().Wait(first.value(), -1).ok());
+    ASSERT_TRUE(comm.Wait(second.value(), -1).ok());
+    ASSERT_TRUE(comm.Wait(first.value(), -1).ok());
     EXPECT_EQ(source, 1);
     EXPECT_EQ(any, 10);
     EXPECT_EQ(one, 11);
@@ -195,42 +193,35 @@ TEST_P(Completions, ServeReceivesOfATagInOrder) {
 }
 
 TEST_P(Completions, MessagesCountRanksWithinTheirGroup) {
-  RunRanks(MakeJob(), [](GradientSession& session) {
-    const int last = session.size() - 1;
-    if (session.rank() != 0 && session.rank() != last) return;
+  RunRanks(MakeJob(), [](Communicator& comm) {
+    const int last = comm.size() - 1;
+    if (comm.rank() != 0 && comm.rank() != last) return;
     // Rank 0 of the group is the job's last.
-    ASSERT_TRUE(session.communicator().OpenGroup(2, {last, 0}).ok());
+    ASSERT_TRUE(comm.OpenGroup(2, {last, 0}).ok());
     const auto told = [](const Status& status) { EXPECT_TRUE(status.ok()); };
-    int value = session.rank() == 0 ? 41 : 0;
+    int value = comm.rank() == 0 ? 41 : 0;
     int source = -1;
     const Result<std::uint64_t> ticket =
-        session.rank() == 0
-            ? session.communicator().StartSend({2, 0, 9}, &value, sizeof(value),
-                                               told)
-            : session.communicator().StartRecv({2, kAnyRank, 9, &source},
-                                               &value, sizeof(value), told);
+        comm.rank() == 0
+            ? comm.StartSend({2, 0, 9}, &value, sizeof(value), told)
+            : comm.StartRecv({2, kAnyRank, 9, &source}, &value, sizeof(value),
+                             told);
     ASSERT_TRUE(ticket.ok());
-    ASSERT_TRUE(session.communicator().Wait(ticket.value(), -1).ok());
+    ASSERT_TRUE(comm.Wait(ticket.value(), -1).ok());
     EXPECT_EQ(value, 41);
-    if (session.rank() == last) {
+    if (comm.rank() == last) {
       EXPECT_EQ(source, 1);
     }
     // The same tag and peers, but another group.
-    EXPECT_EQ(session.communicator()
-                  .StartSend({3, 0, 9}, &value, 4, told)
-                  .status()
-                  .code(),
+    EXPECT_EQ(comm.StartSend({3, 0, 9}, &value, 4, told).status().code(),
               StatusCode::kInvalidArgument);
-    EXPECT_EQ(session.communicator()
-                  .StartSend({2, 2, 9}, &value, 4, told)
-                  .status()
-                  .code(),
+    EXPECT_EQ(comm.StartSend({2, 2, 9}, &value, 4, told).status().code(),
               StatusCode::kInvalidArgument);
   });
 }
 
 TEST_P(Completions, HearOfAFailureAndOfTheEnd) {
-  RunRanks(MakeJob(), [](GradientSession& session) {
+  RunRanks(MakeJob(), [](Communicator& comm) {
     std::atomic<int> failed{0};
     const auto told = [&](const Status& status) {
       EXPECT_FALSE(status.ok());
@@ -239,22 +230,21 @@ TEST_P(Completions, HearOfAFailureAndOfTheEnd) {
       ++failed;
     };
     char bytes[3] = {};
-    const auto any =
-        session.communicator().StartRecv({0, kAnyRank, 1}, &bytes[0], 1, told);
-    const auto one = session.communicator().StartRecv(
-        {0, (session.rank() + 1) % session.size(), 2}, &bytes[1], 1, told);
+    const auto any = comm.StartRecv({0, kAnyRank, 1}, &bytes[0], 1, told);
+    const auto one = comm.StartRecv({0, (comm.rank() + 1) % comm.size(), 2},
+                                    &bytes[1], 1, told);
     ASSERT_TRUE(any.ok() && one.ok());
-    if (session.rank() == 0) {
-      session.communicator().Abort(Status(StatusCode::kAborted, "enough"));
+    if (comm.rank() == 0) {
+      comm.Abort(Status(StatusCode::kAborted, "enough"));
     }
-    EXPECT_TRUE(session.communicator().Wait(any.value(), -1).ok());
-    EXPECT_TRUE(session.communicator().Wait(one.value(), -1).ok());
+    EXPECT_TRUE(comm.Wait(any.value(), -1).ok());
+    EXPECT_TRUE(comm.Wait(one.value(), -1).ok());
     EXPECT_EQ(failed, 2);
-    EXPECT_EQ(session.communicator().Check().code(), StatusCode::kAborted);
+    EXPECT_EQ(comm.Check().code(), StatusCode::kAborted);
     std::vector<double> data(1);
-    const auto late = session.communicator().Start(Sum(&data), told);
+    const auto late = comm.Start(Sum(&data), told);
     ASSERT_TRUE(late.ok());
-    EXPECT_TRUE(session.communicator().Wait(late.value(), -1).ok());
+    EXPECT_TRUE(comm.Wait(late.value(), -1).ok());
     EXPECT_EQ(failed, 3);
   });
 }
@@ -271,98 +261,92 @@ INSTANTIATE_TEST_SUITE_P(Joined, Completions,
                                            std::tuple{Over::kRdma, 2}),
                          ParamName);
 
-// A completion that starts a call while its session closes is refused.
+// A completion that starts a call while its communicator closes is refused.
 TEST(CompletionsAtTheEnd, MayStartNothingMore) {
-  Job job;
+  CommJob job;
   job.size = 2;
   std::atomic<int> refused{0};
   char bytes[2] = {};
-  OpenRanks(job, [&](int rank, Opened opened) {
+  OpenRanks(job, [&](const Options& options, OpenedComm opened) {
     ASSERT_TRUE(opened.ok());
-    GradientSession* session = opened.value().get();
-    ASSERT_TRUE(session->communicator()
-                    .StartRecv({0, 1 - rank, 2}, &bytes[rank], 1,
-                               [&refused, session](const Status&) {
-                                 std::vector<double> data(1);
-                                 const auto more =
-                                     session->communicator().Start(
-                                         Sum(&data), [](const Status&) {});
-                                 if (!more.ok()) ++refused;
-                               })
-                    .ok());
+    Communicator* comm = opened.value().get();
+    ASSERT_TRUE(
+        comm->StartRecv({0, 1 - options.rank, 2}, &bytes[options.rank], 1,
+                        [&refused, comm](const Status&) {
+                          std::vector<double> data(1);
+                          const auto more =
+                              comm->Start(Sum(&data), [](const Status&) {});
+                          if (!more.ok()) ++refused;
+                        })
+            .ok());
     opened.value().reset();
   });
   EXPECT_EQ(refused, 2);
 }
 
-TEST(CompletionsAtTheEnd, MayLookAtTheSession) {
-  Job job;
+TEST(CompletionsAtTheEnd, MayLookAtTheCommunicator) {
+  CommJob job;
   job.size = 2;
   std::atomic<int> looked{0};
   char bytes[2] = {};
-  OpenRanks(job, [&](int rank, Opened opened) {
+  OpenRanks(job, [&](const Options& options, OpenedComm opened) {
     ASSERT_TRUE(opened.ok());
-    GradientSession* session = opened.value().get();
-    ASSERT_TRUE(session->communicator().OpenGroup(4, {0, 1}).ok());
-    const auto look = [&looked, session](const Status&) {
-      session->communicator().Abort(Status(StatusCode::kAborted, "too late"));
-      EXPECT_FALSE(session->communicator().Check().ok());
-      EXPECT_EQ(session->communicator().OpenGroup(5, {0, 1}).code(),
-                StatusCode::kAborted);
-      EXPECT_EQ(session->communicator().CloseGroup(4).code(),
-                StatusCode::kAborted);
+    Communicator* comm = opened.value().get();
+    ASSERT_TRUE(comm->OpenGroup(4, {0, 1}).ok());
+    const auto look = [&looked, comm](const Status&) {
+      comm->Abort(Status(StatusCode::kAborted, "too late"));
+      EXPECT_FALSE(comm->Check().ok());
+      EXPECT_EQ(comm->OpenGroup(5, {0, 1}).code(), StatusCode::kAborted);
+      EXPECT_EQ(comm->CloseGroup(4).code(), StatusCode::kAborted);
       ++looked;
     };
-    ASSERT_TRUE(session->communicator()
-                    .StartRecv({0, kAnyRank, 2}, &bytes[rank], 1, look)
-                    .ok());
+    ASSERT_TRUE(
+        comm->StartRecv({0, kAnyRank, 2}, &bytes[options.rank], 1, look).ok());
     opened.value().reset();
   });
   EXPECT_EQ(looked, 2);
 }
 
 TEST(CompletionsAtTheEnd, RunIfTheirGroupWasClosedJustBefore) {
-  Job job;
+  CommJob job;
   job.size = 2;
   std::atomic<int> told{0};
   char bytes[2] = {};
-  OpenRanks(job, [&](int rank, Opened opened) {
+  OpenRanks(job, [&](const Options& options, OpenedComm opened) {
     ASSERT_TRUE(opened.ok());
-    GradientSession& session = *opened.value();
-    ASSERT_TRUE(session.communicator().OpenGroup(4, {0, 1}).ok());
-    ASSERT_TRUE(session.communicator()
-                    .StartRecv({4, kAnyRank, 2}, &bytes[rank], 1,
+    Communicator& comm = *opened.value();
+    ASSERT_TRUE(comm.OpenGroup(4, {0, 1}).ok());
+    ASSERT_TRUE(comm.StartRecv({4, kAnyRank, 2}, &bytes[options.rank], 1,
                                [&](const Status& status) {
                                  EXPECT_FALSE(status.ok());
                                  ++told;
                                })
                     .ok());
-    ASSERT_TRUE(session.communicator().CloseGroup(4).ok());
+    ASSERT_TRUE(comm.CloseGroup(4).ok());
     opened.value().reset();
   });
   EXPECT_EQ(told, 2);
 }
 
 TEST(ReceivesFromAnyRank, EndWhenAllOthersHaveLeft) {
-  Job job;
+  CommJob job;
   job.size = 3;
-  OpenRanks(job, [&](int rank, Opened opened) {
+  OpenRanks(job, [&](const Options& options, OpenedComm opened) {
     ASSERT_TRUE(opened.ok());
-    GradientSession& session = *opened.value();
-    int value = rank;
-    if (rank != 0) {
+    Communicator& comm = *opened.value();
+    int value = options.rank;
+    if (options.rank != 0) {
       // Messages that came before the good-bye still count.
-      ASSERT_TRUE(
-          session.communicator().Send(0, 7, &value, sizeof(value)).ok());
+      ASSERT_TRUE(comm.Send(0, 7, &value, sizeof(value)).ok());
       return;
     }
     for (int i = 1; i <= 3; ++i) {
       StatusCode code = StatusCode::kInternal;
-      const auto ticket = session.communicator().StartRecv(
-          {0, kAnyRank, 7}, &value, sizeof(value),
-          [&](const Status& status) { code = status.code(); });
+      const auto ticket =
+          comm.StartRecv({0, kAnyRank, 7}, &value, sizeof(value),
+                         [&](const Status& status) { code = status.code(); });
       ASSERT_TRUE(ticket.ok());
-      ASSERT_TRUE(session.communicator().Wait(ticket.value(), 60).ok());
+      ASSERT_TRUE(comm.Wait(ticket.value(), 60).ok());
       EXPECT_EQ(code, i < 3 ? StatusCode::kOk : StatusCode::kUnavailable);
     }
   });
@@ -370,62 +354,60 @@ TEST(ReceivesFromAnyRank, EndWhenAllOthersHaveLeft) {
 
 // Messages, too, show that peers make progress.
 TEST(Messages, KeepTheTimeOutAway) {
-  Job job;
+  CommJob job;
   job.size = 2;
   job.options.timeout_seconds = 1;
-  RunRanks(job, [](GradientSession& session) {
-    const int peer = 1 - session.rank();
+  RunRanks(job, [](Communicator& comm) {
+    const int peer = 1 - comm.rank();
     char never = 0;
-    const auto idle = session.communicator().StartRecv({0, peer, 1}, &never, 1,
-                                                       [](const Status&) {});
+    const auto idle =
+        comm.StartRecv({0, peer, 1}, &never, 1, [](const Status&) {});
     ASSERT_TRUE(idle.ok());
     for (int round = 0; round < 8; ++round) {
-      EXPECT_EQ(session.communicator().Wait(idle.value(), 0.2).code(),
+      EXPECT_EQ(comm.Wait(idle.value(), 0.2).code(),
                 StatusCode::kDeadlineExceeded);
       int value = 0;
-      if (session.rank() == 0) {
-        ASSERT_TRUE(
-            session.communicator().Send(peer, 2, &round, sizeof(round)).ok());
+      if (comm.rank() == 0) {
+        ASSERT_TRUE(comm.Send(peer, 2, &round, sizeof(round)).ok());
       } else {
-        ASSERT_TRUE(
-            session.communicator().Recv(peer, 2, &value, sizeof(value)).ok());
+        ASSERT_TRUE(comm.Recv(peer, 2, &value, sizeof(value)).ok());
         EXPECT_EQ(value, round);
       }
     }
-    EXPECT_TRUE(session.communicator().Check().ok());
+    EXPECT_TRUE(comm.Check().ok());
     CollectiveCall barrier;
     barrier.kind = CollectiveKind::kBarrier;
-    ASSERT_TRUE(session.communicator().Run(barrier).ok());
-    ASSERT_TRUE(session.communicator().Send(peer, 1, &never, 1).ok());
-    EXPECT_TRUE(session.communicator().Wait(idle.value(), -1).ok());
+    ASSERT_TRUE(comm.Run(barrier).ok());
+    ASSERT_TRUE(comm.Send(peer, 1, &never, 1).ok());
+    EXPECT_TRUE(comm.Wait(idle.value(), -1).ok());
   });
 }
 
-TEST(CompletionsAtTheEnd, RunWhenTheSessionCloses) {
-  Job job;
+TEST(CompletionsAtTheEnd, RunWhenTheCommunicatorCloses) {
+  CommJob job;
   job.size = 2;
   std::atomic<int> told{0};
   std::latch first_closed(1);
   char bytes[4] = {};
-  OpenRanks(job, [&](int rank, Opened opened) {
+  OpenRanks(job, [&](const Options& options, OpenedComm opened) {
     ASSERT_TRUE(opened.ok());
     // The rank that closes last may first hear that the other one has left.
     const auto ended = [&](const Status& status) {
-      if (rank == 0 || status.code() != StatusCode::kUnavailable) {
+      if (options.rank == 0 || status.code() != StatusCode::kUnavailable) {
         EXPECT_EQ(status.code(), StatusCode::kAborted);
       }
       ++told;
     };
-    GradientSession& session = *opened.value();
-    ASSERT_TRUE(session.communicator()
-                    .StartRecv({0, kAnyRank, 1}, &bytes[2 * rank], 1, ended)
+    Communicator& comm = *opened.value();
+    ASSERT_TRUE(
+        comm.StartRecv({0, kAnyRank, 1}, &bytes[2 * options.rank], 1, ended)
+            .ok());
+    ASSERT_TRUE(comm.StartRecv({0, 1 - options.rank, 2},
+                               &bytes[2 * options.rank + 1], 1, ended)
                     .ok());
-    ASSERT_TRUE(session.communicator()
-                    .StartRecv({0, 1 - rank, 2}, &bytes[2 * rank + 1], 1, ended)
-                    .ok());
-    if (rank == 1) first_closed.wait();
+    if (options.rank == 1) first_closed.wait();
     opened.value().reset();
-    if (rank == 0) first_closed.count_down();
+    if (options.rank == 0) first_closed.count_down();
   });
   EXPECT_EQ(told, 4);
 }
@@ -442,11 +424,11 @@ TEST(Exchanges, BringTheRanksTogether) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&store, rank] {
-      Options options = Job::TestOptions();
+      Options options = CommJob::TestOptions();
       options.rank = rank;
       options.size = kRanks;
-      Opened opened = GradientSession::Open(
-          options, {},
+      OpenedComm opened = Communicator::Open(
+          options,
           [&](const std::string& mine) -> Result<std::vector<std::string>> {
             store.cards[rank] = mine;
             ++store.there;
@@ -458,7 +440,7 @@ TEST(Exchanges, BringTheRanksTogether) {
           });
       ASSERT_TRUE(opened.ok()) << opened.status().ToString();
       std::vector<double> data(5, rank);
-      EXPECT_TRUE(opened.value()->communicator().Run(Sum(&data)).ok());
+      EXPECT_TRUE(opened.value()->Run(Sum(&data)).ok());
       EXPECT_EQ(data, std::vector<double>(5, 3));
     });
   }
@@ -466,21 +448,21 @@ TEST(Exchanges, BringTheRanksTogether) {
 }
 
 TEST(Exchanges, MayFail) {
-  Options options = Job::TestOptions();
+  Options options = CommJob::TestOptions();
   options.rank = 0;
   options.size = 2;
-  Opened opened = GradientSession::Open(
-      options, {}, [](const std::string&) -> Result<std::vector<std::string>> {
+  OpenedComm opened = Communicator::Open(
+      options, [](const std::string&) -> Result<std::vector<std::string>> {
         return Status(StatusCode::kUnavailable, "the store is gone");
       });
   EXPECT_EQ(opened.status().code(), StatusCode::kUnavailable);
-  opened = GradientSession::Open(options, {}, [](const std::string& mine) {
+  opened = Communicator::Open(options, [](const std::string& mine) {
     return Result<std::vector<std::string>>(std::vector{mine});
   });
   EXPECT_EQ(opened.status().code(), StatusCode::kInvalidArgument);
   EXPECT_NE(opened.status().message().find("1 cards, expected 2"),
             std::string::npos);
-  opened = GradientSession::Open(options, {}, [](const std::string& mine) {
+  opened = Communicator::Open(options, [](const std::string& mine) {
     return Result<std::vector<std::string>>(
         std::vector<std::string>{mine, "not a card"});
   });

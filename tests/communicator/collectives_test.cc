@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "gradientflow/collectives/choose.h"
-#include "tests/session/allreduce_oracle.h"
-#include "tests/session/ranks.h"
+#include "tests/communicator/allreduce_oracle.h"
+#include "tests/communicator/ranks.h"
 
 // All collectives except allreduce, over all fabrics: moved elements keep their
 // bits, reduced ones are compared with float64.
@@ -31,8 +31,8 @@ bool all_share = false;  // Whether the ranks of the running test share memory.
 
 class Collectives : public ::testing::TestWithParam<std::tuple<Over, int>> {
  protected:
-  void Run(const std::function<void(GradientSession&)>& body) const {
-    Job job;
+  void Run(const std::function<void(Communicator&)>& body) const {
+    CommJob job;
     std::tie(job.over, job.size) = GetParam();
     all_share = job.over == Over::kMemory;
     job.options.segment_bytes = kSegmentBytes;
@@ -60,10 +60,10 @@ std::vector<const CollectiveAlgorithm*> Algorithms(CollectiveKind kind) {
   return all;
 }
 
-Status RunBy(const CollectiveAlgorithm* algorithm, GradientSession& session,
+Status RunBy(const CollectiveAlgorithm* algorithm, Communicator& comm,
              CollectiveCall call) {
   call.algorithm = algorithm;
-  return session.communicator().Run(call);
+  return comm.Run(call);
 }
 
 std::size_t Sum(const std::vector<std::size_t>& counts) {
@@ -82,19 +82,18 @@ void ExpectInput(const Elements& seen, std::size_t to, int rank,
 }
 
 TEST_P(Collectives, BroadcastFromEveryRoot) {
-  Run([](GradientSession& session) {
+  Run([](Communicator& comm) {
     for (std::size_t count : kCounts) {
       // All roots, but for long buffers only the first ones.
-      const int roots =
-          count > 1000 ? std::min(2, session.size()) : session.size();
+      const int roots = count > 1000 ? std::min(2, comm.size()) : comm.size();
       for (int root = 0; root < roots; ++root) {
         const DType dtype = kAllTypes[(count + root) % std::size(kAllTypes)];
         for (const auto* algorithm : Algorithms(CollectiveKind::kBroadcast)) {
-          Elements data = Input(dtype, session.rank(), count);
+          Elements data = Input(dtype, comm.rank(), count);
           CollectiveCall call =
               Call(CollectiveKind::kBroadcast, dtype, count, root);
           call.output = data.data();
-          ASSERT_TRUE(RunBy(algorithm, session, call).ok());
+          ASSERT_TRUE(RunBy(algorithm, comm, call).ok());
           ExpectInput(data, 0, root, 0, count);
         }
       }
@@ -103,18 +102,18 @@ TEST_P(Collectives, BroadcastFromEveryRoot) {
 }
 
 TEST_P(Collectives, AllgatherInRankOrder) {
-  Run([](GradientSession& session) {
+  Run([](Communicator& comm) {
     int round = 0;
     for (std::size_t count : kCounts) {
       const DType dtype = kAllTypes[round++ % std::size(kAllTypes)];
-      const Elements mine = Input(dtype, session.rank(), count);
+      const Elements mine = Input(dtype, comm.rank(), count);
       for (const auto* algorithm : Algorithms(CollectiveKind::kAllgather)) {
-        Elements all(dtype, count * session.size());
+        Elements all(dtype, count * comm.size());
         CollectiveCall call = Call(CollectiveKind::kAllgather, dtype, count);
         call.input = mine.data();
         call.output = all.data();
-        ASSERT_TRUE(RunBy(algorithm, session, call).ok());
-        for (int r = 0; r < session.size(); ++r) {
+        ASSERT_TRUE(RunBy(algorithm, comm, call).ok());
+        for (int r = 0; r < comm.size(); ++r) {
           ExpectInput(all, r * count, r, 0, count);
         }
       }
@@ -142,38 +141,37 @@ void ExpectReducedIntegers(const Elements& seen, ReduceOp op,
   EXPECT_TRUE(seen.CanariesIntact());
 }
 
-std::vector<Elements> Inputs(const GradientSession& session, DType dtype,
+std::vector<Elements> Inputs(const Communicator& comm, DType dtype,
                              std::size_t count) {
   std::vector<Elements> inputs;
-  for (int r = 0; r < session.size(); ++r) {
+  for (int r = 0; r < comm.size(); ++r) {
     inputs.push_back(Input(dtype, r, count));
   }
   return inputs;
 }
 
 TEST_P(Collectives, ReduceAndReduceScatterOfIntegersWithEveryOperation) {
-  Run([](GradientSession& session) {
-    const auto size = static_cast<std::size_t>(session.size());
+  Run([](Communicator& comm) {
+    const auto size = static_cast<std::size_t>(comm.size());
     int round = 0;
     for (DType dtype : kernels::testing::kIntegerTypes) {
       for (ReduceOp op : kIntegerOps) {
         const std::size_t count = round % 3 == 0 ? 4099 : 53;
-        const int root = round++ % session.size();
-        const std::vector<Elements> inputs =
-            Inputs(session, dtype, count * size);
-        const bool is_root = session.rank() == root;
+        const int root = round++ % comm.size();
+        const std::vector<Elements> inputs = Inputs(comm, dtype, count * size);
+        const bool is_root = comm.rank() == root;
         Elements reduced(dtype, is_root ? count : 0);
         CollectiveCall call = Call(CollectiveKind::kReduce, dtype, count, root);
         call.op = op;
-        call.input = inputs[session.rank()].data();
+        call.input = inputs[comm.rank()].data();
         call.output = is_root ? reduced.data() : nullptr;
-        ASSERT_TRUE(session.communicator().Run(call).ok());
+        ASSERT_TRUE(comm.Run(call).ok());
         ExpectReducedIntegers(reduced, op, inputs, 0);
         Elements block(dtype, count);
         call.kind = CollectiveKind::kReduceScatter;
         call.output = block.data();
-        ASSERT_TRUE(session.communicator().Run(call).ok());
-        ExpectReducedIntegers(block, op, inputs, session.rank() * count);
+        ASSERT_TRUE(comm.Run(call).ok());
+        ExpectReducedIntegers(block, op, inputs, comm.rank() * count);
       }
     }
   });
@@ -224,8 +222,8 @@ void ExpectReduced(const Elements& seen, ReduceOp op,
 }
 
 TEST_P(Collectives, ReduceToEveryRoot) {
-  Run([](GradientSession& session) {
-    const int size = session.size();
+  Run([](Communicator& comm) {
+    const int size = comm.size();
     int round = 0;
     constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMin,
                                  ReduceOp::kProduct};
@@ -233,15 +231,15 @@ TEST_P(Collectives, ReduceToEveryRoot) {
       const ReduceOp op = kOps[round % std::size(kOps)];
       const int root = round % size;
       const DType dtype = kAllTypes[round++ % 4];
-      const std::vector<Elements> inputs = Inputs(session, dtype, count);
-      const bool is_root = session.rank() == root;
+      const std::vector<Elements> inputs = Inputs(comm, dtype, count);
+      const bool is_root = comm.rank() == root;
       for (const auto* algorithm : Algorithms(CollectiveKind::kReduce)) {
         Elements output(dtype, is_root ? count : 0);
         CollectiveCall call = Call(CollectiveKind::kReduce, dtype, count, root);
         call.op = op;
-        call.input = inputs[session.rank()].data();
+        call.input = inputs[comm.rank()].data();
         call.output = is_root ? output.data() : nullptr;
-        ASSERT_TRUE(RunBy(algorithm, session, call).ok());
+        ASSERT_TRUE(RunBy(algorithm, comm, call).ok());
         if (is_root) ExpectReduced(output, op, algorithm, inputs, 0);
       }
     }
@@ -249,36 +247,36 @@ TEST_P(Collectives, ReduceToEveryRoot) {
 }
 
 TEST_P(Collectives, ReduceInPlaceOnTheRoot) {
-  Run([](GradientSession& session) {
-    std::vector<std::int64_t> data(2049, 1 + session.rank());
+  Run([](Communicator& comm) {
+    std::vector<std::int64_t> data(2049, 1 + comm.rank());
     CollectiveCall call =
         Call(CollectiveKind::kReduce, DType::kInt64, data.size());
     call.input = data.data();
-    call.output = session.rank() == 0 ? data.data() : nullptr;
-    ASSERT_TRUE(session.communicator().Run(call).ok());
-    const std::int64_t n = session.size();
+    call.output = comm.rank() == 0 ? data.data() : nullptr;
+    ASSERT_TRUE(comm.Run(call).ok());
+    const std::int64_t n = comm.size();
     const std::int64_t expected =
-        session.rank() == 0 ? n * (n + 1) / 2 : 1 + session.rank();
+        comm.rank() == 0 ? n * (n + 1) / 2 : 1 + comm.rank();
     EXPECT_EQ(data, std::vector<std::int64_t>(data.size(), expected));
   });
 }
 
 TEST_P(Collectives, ReduceScatterGivesEachRankItsBlock) {
-  Run([](GradientSession& session) {
-    const auto size = static_cast<std::size_t>(session.size());
+  Run([](Communicator& comm) {
+    const auto size = static_cast<std::size_t>(comm.size());
     int round = 0;
     for (std::size_t count : kCounts) {
       const DType dtype = kAllTypes[round++ % 4];
-      const std::vector<Elements> inputs = Inputs(session, dtype, count * size);
+      const std::vector<Elements> inputs = Inputs(comm, dtype, count * size);
       for (const auto* algorithm : Algorithms(CollectiveKind::kReduceScatter)) {
         Elements output(dtype, count);
         CollectiveCall call =
             Call(CollectiveKind::kReduceScatter, dtype, count);
-        call.input = inputs[session.rank()].data();
+        call.input = inputs[comm.rank()].data();
         call.output = output.data();
-        ASSERT_TRUE(RunBy(algorithm, session, call).ok());
+        ASSERT_TRUE(RunBy(algorithm, comm, call).ok());
         ExpectReduced(output, ReduceOp::kSum, algorithm, inputs,
-                      session.rank() * count);
+                      comm.rank() * count);
       }
     }
   });
@@ -286,19 +284,18 @@ TEST_P(Collectives, ReduceScatterGivesEachRankItsBlock) {
 
 // Whatever the algorithm, each contribution to a mean is scaled once.
 TEST_P(Collectives, MeansByEveryAlgorithm) {
-  Run([](GradientSession& session) {
-    const auto size = static_cast<std::size_t>(session.size());
+  Run([](Communicator& comm) {
+    const auto size = static_cast<std::size_t>(comm.size());
     constexpr std::size_t kCount = 37;
     for (const DType dtype :
          {DType::kFloat32, DType::kFloat16, DType::kFloat64}) {
-      const std::vector<Elements> inputs =
-          Inputs(session, dtype, kCount * size);
+      const std::vector<Elements> inputs = Inputs(comm, dtype, kCount * size);
       const auto check = [&](const Elements& seen, std::size_t from) {
         for (std::size_t i = 0; i < seen.size(); ++i) {
           double mean = 0;
           double sizes = 1e-6;
           for (const Elements& input : inputs) {
-            mean += input.Get(from + i) / session.size();
+            mean += input.Get(from + i) / comm.size();
             sizes += std::abs(input.Get(from + i));
           }
           ASSERT_NEAR(seen.Get(i), mean, 4e-3 * sizes) << Name(dtype);
@@ -309,20 +306,20 @@ TEST_P(Collectives, MeansByEveryAlgorithm) {
         CollectiveCall call =
             Call(CollectiveKind::kReduceScatter, dtype, kCount);
         call.op = ReduceOp::kMean;
-        call.input = inputs[session.rank()].data();
+        call.input = inputs[comm.rank()].data();
         call.output = block.data();
-        ASSERT_TRUE(RunBy(algorithm, session, call).ok());
-        check(block, session.rank() * kCount);
+        ASSERT_TRUE(RunBy(algorithm, comm, call).ok());
+        check(block, comm.rank() * kCount);
       }
       for (const auto* algorithm : Algorithms(CollectiveKind::kReduce)) {
-        const bool is_root = session.rank() + 1 == session.size();
+        const bool is_root = comm.rank() + 1 == comm.size();
         Elements sum(dtype, is_root ? kCount : 0);
         CollectiveCall call =
-            Call(CollectiveKind::kReduce, dtype, kCount, session.size() - 1);
+            Call(CollectiveKind::kReduce, dtype, kCount, comm.size() - 1);
         call.op = ReduceOp::kMean;
-        call.input = inputs[session.rank()].data();
+        call.input = inputs[comm.rank()].data();
         call.output = sum.data();
-        ASSERT_TRUE(RunBy(algorithm, session, call).ok());
+        ASSERT_TRUE(RunBy(algorithm, comm, call).ok());
         check(sum, 0);
       }
     }
@@ -330,8 +327,8 @@ TEST_P(Collectives, MeansByEveryAlgorithm) {
 }
 
 TEST_P(Collectives, AllToAllWithEqualCounts) {
-  Run([](GradientSession& session) {
-    const auto size = static_cast<std::size_t>(session.size());
+  Run([](Communicator& comm) {
+    const auto size = static_cast<std::size_t>(comm.size());
     int round = 0;
     for (const std::size_t count : {0, 1, 97, 1000}) {
       const DType dtype = kAllTypes[round++];
@@ -340,13 +337,13 @@ TEST_P(Collectives, AllToAllWithEqualCounts) {
         call.send_counts.assign(size, count);
         call.recv_counts.assign(size, count);
         call.equal_counts = true;
-        const Elements input = Input(dtype, session.rank(), size * count);
+        const Elements input = Input(dtype, comm.rank(), size * count);
         Elements output(dtype, size * count);
         call.input = input.data();
         call.output = output.data();
-        ASSERT_TRUE(RunBy(algorithm, session, call).ok());
-        for (int r = 0; r < session.size(); ++r) {
-          ExpectInput(output, r * count, r, session.rank() * count, count);
+        ASSERT_TRUE(RunBy(algorithm, comm, call).ok());
+        for (int r = 0; r < comm.size(); ++r) {
+          ExpectInput(output, r * count, r, comm.rank() * count, count);
         }
       }
     }
@@ -356,11 +353,11 @@ TEST_P(Collectives, AllToAllWithEqualCounts) {
     call.output = data.data() + size;
     call.send_counts.assign(size, 1);
     call.recv_counts.assign(size, 1);
-    EXPECT_FALSE(RunBy(&collectives::kBruckAllToAll, session, call).ok());
-    EXPECT_FALSE(RunBy(&collectives::kRingAllgather, session, call).ok());
+    EXPECT_FALSE(RunBy(&collectives::kBruckAllToAll, comm, call).ok());
+    EXPECT_FALSE(RunBy(&collectives::kRingAllgather, comm, call).ok());
     call.equal_counts = true;
     if (size > 1) call.send_counts.back() = 2;
-    EXPECT_EQ(RunBy(nullptr, session, call).ok(), size == 1);
+    EXPECT_EQ(RunBy(nullptr, comm, call).ok(), size == 1);
   });
 }
 
@@ -371,12 +368,12 @@ std::size_t Sent(int from, int to, int round) {
 }
 
 TEST_P(Collectives, AllToAllWithUnevenCountsAndZeros) {
-  Run([](GradientSession& session) {
-    const int me = session.rank();
+  Run([](Communicator& comm) {
+    const int me = comm.rank();
     for (int round = 0; round < 8; ++round) {
       const DType dtype = kAllTypes[round];
       CollectiveCall call = Call(CollectiveKind::kAllToAll, dtype, 0);
-      for (int r = 0; r < session.size(); ++r) {
+      for (int r = 0; r < comm.size(); ++r) {
         call.send_counts.push_back(Sent(me, r, round));
         call.recv_counts.push_back(Sent(r, me, round));
       }
@@ -384,9 +381,9 @@ TEST_P(Collectives, AllToAllWithUnevenCountsAndZeros) {
       Elements output(dtype, Sum(call.recv_counts));
       call.input = input.data();
       call.output = output.data();
-      ASSERT_TRUE(session.communicator().Run(call).ok());
+      ASSERT_TRUE(comm.Run(call).ok());
       std::size_t to = 0;
-      for (int r = 0; r < session.size(); ++r) {
+      for (int r = 0; r < comm.size(); ++r) {
         std::size_t from = 0;
         for (int before = 0; before < me; ++before) {
           from += Sent(r, before, round);
@@ -405,13 +402,12 @@ std::vector<std::size_t> UnevenCounts(int size, int round) {
 }
 
 TEST_P(Collectives, GatherAndScatterWithUnevenCounts) {
-  Run([](GradientSession& session) {
-    const int me = session.rank();
+  Run([](Communicator& comm) {
+    const int me = comm.rank();
     for (int round = 0; round < 8; ++round) {
       const DType dtype = kAllTypes[round];
-      const int root = round % session.size();
-      const std::vector<std::size_t> counts =
-          UnevenCounts(session.size(), round);
+      const int root = round % comm.size();
+      const std::vector<std::size_t> counts = UnevenCounts(comm.size(), round);
       const Elements mine = Input(dtype, me, counts[me]);
       for (const char* name : {"auto", "direct", "binomial"}) {
         Elements all(dtype, me == root ? Sum(counts) : 0);
@@ -420,9 +416,9 @@ TEST_P(Collectives, GatherAndScatterWithUnevenCounts) {
         gather.recv_counts = counts;
         gather.input = mine.data();
         gather.output = all.data();
-        ASSERT_TRUE(session.communicator().Run(gather).ok());
+        ASSERT_TRUE(comm.Run(gather).ok());
         std::size_t at = 0;
-        for (int r = 0; me == root && r < session.size(); at += counts[r++]) {
+        for (int r = 0; me == root && r < comm.size(); at += counts[r++]) {
           ExpectInput(all, at, r, 0, counts[r]);
         }
         // And back to where it came from.
@@ -432,7 +428,7 @@ TEST_P(Collectives, GatherAndScatterWithUnevenCounts) {
         scatter.send_counts = counts;
         scatter.input = all.data();
         scatter.output = again.data();
-        ASSERT_TRUE(session.communicator().Run(scatter).ok());
+        ASSERT_TRUE(comm.Run(scatter).ok());
         EXPECT_TRUE(again.SameBits(mine));
       }
     }
@@ -440,12 +436,11 @@ TEST_P(Collectives, GatherAndScatterWithUnevenCounts) {
 }
 
 TEST_P(Collectives, AllgatherWithUnevenCounts) {
-  Run([](GradientSession& session) {
-    const int me = session.rank();
+  Run([](Communicator& comm) {
+    const int me = comm.rank();
     for (int round = 0; round < 8; ++round) {
       const DType dtype = kAllTypes[round];
-      const std::vector<std::size_t> counts =
-          UnevenCounts(session.size(), round);
+      const std::vector<std::size_t> counts = UnevenCounts(comm.size(), round);
       const Elements mine = Input(dtype, me, counts[me]);
       CollectiveCall gather = Call(CollectiveKind::kAllgather, dtype, 0);
       gather.recv_counts = counts;
@@ -453,31 +448,30 @@ TEST_P(Collectives, AllgatherWithUnevenCounts) {
       for (const auto* algorithm : Algorithms(CollectiveKind::kAllgather)) {
         Elements all(dtype, Sum(counts));
         gather.output = all.data();
-        ASSERT_TRUE(RunBy(algorithm, session, gather).ok());
+        ASSERT_TRUE(RunBy(algorithm, comm, gather).ok());
         std::size_t at = 0;
-        for (int r = 0; r < session.size(); at += counts[r++]) {
+        for (int r = 0; r < comm.size(); at += counts[r++]) {
           ExpectInput(all, at, r, 0, counts[r]);
         }
         EXPECT_TRUE(all.CanariesIntact());
       }
       gather.recv_counts.push_back(1);
-      EXPECT_EQ(session.communicator().Run(gather).code(),
-                StatusCode::kInvalidArgument);
+      EXPECT_EQ(comm.Run(gather).code(), StatusCode::kInvalidArgument);
     }
   });
 }
 
 TEST_P(Collectives, BarrierWaitsForAll) {
-  Job job;
+  CommJob job;
   std::tie(job.over, job.size) = GetParam();
   std::atomic<int> arrived{0};
-  RunRanks(job, [&](GradientSession& session) {
+  RunRanks(job, [&](Communicator& comm) {
     const auto call = Call(CollectiveKind::kBarrier, DType::kInt8, 0);
     for (int round = 1; round <= 5; ++round) {
       ++arrived;
-      ASSERT_TRUE(session.communicator().Run(call).ok());
-      EXPECT_GE(arrived.load(), round * session.size());
-      ASSERT_TRUE(session.communicator().Run(call).ok());
+      ASSERT_TRUE(comm.Run(call).ok());
+      EXPECT_GE(arrived.load(), round * comm.size());
+      ASSERT_TRUE(comm.Run(call).ok());
     }
   });
 }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "gradientflow/base/str_cat.h"
-#include "tests/session/ranks.h"
+#include "tests/communicator/ranks.h"
 
 // Groups of some of the ranks, with collectives of their own.
 namespace gradientflow::testing {
@@ -78,8 +78,8 @@ std::vector<Members> GroupsOf(int size) {
 
 class Groups : public ::testing::TestWithParam<std::tuple<Over, int>> {
  protected:
-  static Job MakeJob() {
-    Job job;
+  static CommJob MakeJob() {
+    CommJob job;
     job.over = std::get<0>(GetParam());
     job.size = std::get<1>(GetParam());
     job.options.segment_bytes = std::size_t{8} << 10;
@@ -87,56 +87,55 @@ class Groups : public ::testing::TestWithParam<std::tuple<Over, int>> {
   }
 };
 
-void CheckReductions(GradientSession& session, const Members& group,
-                     std::size_t n) {
-  const int me = group.PlaceOf(session.rank());
+void CheckReductions(Communicator& comm, const Members& group, std::size_t n) {
+  const int me = group.PlaceOf(comm.rank());
   const auto size = group.ranks.size();
-  Values data = Contribution(session.rank(), 1, n);
+  Values data = Contribution(comm.rank(), 1, n);
   CollectiveCall call = CallOf(group, CollectiveKind::kAllreduce, n);
   call.output = data.data();
-  ASSERT_TRUE(session.communicator().Run(call).ok());
+  ASSERT_TRUE(comm.Run(call).ok());
   EXPECT_EQ(data, group.Sum(1, n));
 
-  const Values input = Contribution(session.rank(), 2, n);
+  const Values input = Contribution(comm.rank(), 2, n);
   const int root = static_cast<int>(size) - 1;
   Values output(n, -1);
   call = CallOf(group, CollectiveKind::kReduce, n);
   call.input = input.data();
   call.output = output.data();
   call.root = root;
-  ASSERT_TRUE(session.communicator().Run(call).ok());
+  ASSERT_TRUE(comm.Run(call).ok());
   if (me == root) {
     EXPECT_EQ(output, group.Sum(2, n));
   }
 
-  const Values blocks = Contribution(session.rank(), 3, n * size);
+  const Values blocks = Contribution(comm.rank(), 3, n * size);
   call = CallOf(group, CollectiveKind::kReduceScatter, n);
   call.input = blocks.data();
   call.output = output.data();
-  ASSERT_TRUE(session.communicator().Run(call).ok());
+  ASSERT_TRUE(comm.Run(call).ok());
   const Values whole = group.Sum(3, n * size);
   const auto begin = whole.begin() + static_cast<std::ptrdiff_t>(n) * me;
   EXPECT_EQ(output, Values(begin, begin + static_cast<std::ptrdiff_t>(n)));
 }
 
-void CheckMoves(GradientSession& session, const Members& group, std::size_t n) {
-  const int me = group.PlaceOf(session.rank());
+void CheckMoves(Communicator& comm, const Members& group, std::size_t n) {
+  const int me = group.PlaceOf(comm.rank());
   const auto size = group.ranks.size();
   for (int root = 0; root < static_cast<int>(size); ++root) {
-    Values data = Contribution(session.rank(), 4, n);
+    Values data = Contribution(comm.rank(), 4, n);
     CollectiveCall call = CallOf(group, CollectiveKind::kBroadcast, n);
     call.output = data.data();
     call.root = root;
-    ASSERT_TRUE(session.communicator().Run(call).ok());
+    ASSERT_TRUE(comm.Run(call).ok());
     EXPECT_EQ(data, Contribution(group.ranks[root], 4, n));
   }
 
-  const Values mine = Contribution(session.rank(), 5, n);
+  const Values mine = Contribution(comm.rank(), 5, n);
   Values all(n * size);
   CollectiveCall call = CallOf(group, CollectiveKind::kAllgather, n);
   call.input = mine.data();
   call.output = all.data();
-  ASSERT_TRUE(session.communicator().Run(call).ok());
+  ASSERT_TRUE(comm.Run(call).ok());
   Values expected;
   for (const int rank : group.ranks) {
     const Values one = Contribution(rank, 5, n);
@@ -148,14 +147,14 @@ void CheckMoves(GradientSession& session, const Members& group, std::size_t n) {
   std::vector<std::size_t> counts(size);
   for (std::size_t j = 0; j < size; ++j) counts[j] = me + j + n;
   const Values out = Contribution(
-      session.rank(), 6,
+      comm.rank(), 6,
       std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
   Values in(out.size());
   call = CallOf(group, CollectiveKind::kAllToAll, 0);
   call.input = out.data();
   call.output = in.data();
   call.send_counts = call.recv_counts = counts;
-  ASSERT_TRUE(session.communicator().Run(call).ok());
+  ASSERT_TRUE(comm.Run(call).ok());
   std::size_t at = 0;
   for (std::size_t i = 0; i < size; ++i) {
     std::size_t total = 0;
@@ -171,41 +170,41 @@ void CheckMoves(GradientSession& session, const Members& group, std::size_t n) {
   }
 
   call = CallOf(group, CollectiveKind::kBarrier, 0);
-  const Status last = session.communicator().Run(call);
+  const Status last = comm.Run(call);
   ASSERT_TRUE(last.ok()) << last.ToString();
 }
 
 TEST_P(Groups, HaveCollectivesOfTheirOwn) {
-  RunRanks(MakeJob(), [](GradientSession& session) {
-    const std::vector<Members> groups = GroupsOf(session.size());
+  RunRanks(MakeJob(), [](Communicator& comm) {
+    const std::vector<Members> groups = GroupsOf(comm.size());
     for (const Members& group : groups) {
-      if (group.PlaceOf(session.rank()) < 0) continue;
-      ASSERT_TRUE(session.communicator().OpenGroup(group.id, group.ranks).ok());
+      if (group.PlaceOf(comm.rank()) < 0) continue;
+      ASSERT_TRUE(comm.OpenGroup(group.id, group.ranks).ok());
     }
     for (const std::size_t n : {0, 1, 31, 5003}) {
       for (const Members& group : groups) {
-        if (group.PlaceOf(session.rank()) < 0) continue;
-        CheckReductions(session, group, n);
-        CheckMoves(session, group, n);
+        if (group.PlaceOf(comm.rank()) < 0) continue;
+        CheckReductions(comm, group, n);
+        CheckMoves(comm, group, n);
       }
     }
     for (const Members& group : groups) {
-      if (group.PlaceOf(session.rank()) < 0) continue;
-      EXPECT_TRUE(session.communicator().CloseGroup(group.id).ok());
+      if (group.PlaceOf(comm.rank()) < 0) continue;
+      EXPECT_TRUE(comm.CloseGroup(group.id).ok());
     }
   });
 }
 
 TEST_P(Groups, DoNotWaitForEachOther) {
-  RunRanks(MakeJob(), [](GradientSession& session) {
+  RunRanks(MakeJob(), [](Communicator& comm) {
     // All calls are under way at once, and each rank starts them in another
     // order.
     const int calls = 6;
-    std::vector<Members> groups = GroupsOf(session.size());
-    std::mt19937 random(static_cast<unsigned>(session.rank()));
+    std::vector<Members> groups = GroupsOf(comm.size());
+    std::mt19937 random(static_cast<unsigned>(comm.rank()));
     for (const Members& group : groups) {
-      if (group.PlaceOf(session.rank()) < 0) continue;
-      ASSERT_TRUE(session.communicator().OpenGroup(group.id, group.ranks).ok());
+      if (group.PlaceOf(comm.rank()) < 0) continue;
+      ASSERT_TRUE(comm.OpenGroup(group.id, group.ranks).ok());
     }
     std::shuffle(groups.begin(), groups.end(), random);
     struct Started {
@@ -217,43 +216,41 @@ TEST_P(Groups, DoNotWaitForEachOther) {
     std::vector<Started> started;
     started.reserve(groups.size() * calls);
     for (const Members& group : groups) {
-      if (group.PlaceOf(session.rank()) < 0) continue;
+      if (group.PlaceOf(comm.rank()) < 0) continue;
       for (int c = 0; c < calls; ++c) {
         const auto n = static_cast<std::size_t>(7503 / (c + 1));
-        started.push_back({&group, c, 0, Contribution(session.rank(), c, n)});
+        started.push_back({&group, c, 0, Contribution(comm.rank(), c, n)});
         CollectiveCall call = CallOf(group, CollectiveKind::kAllreduce, n);
         call.output = started.back().data.data();
-        const Result<std::uint64_t> ticket = session.communicator().Start(call);
+        const Result<std::uint64_t> ticket = comm.Start(call);
         ASSERT_TRUE(ticket.ok());
         started.back().ticket = ticket.value();
       }
     }
     std::shuffle(started.begin(), started.end(), random);
     for (const Started& one : started) {
-      ASSERT_TRUE(session.communicator().Wait(one.ticket).ok());
+      ASSERT_TRUE(comm.Wait(one.ticket).ok());
       EXPECT_EQ(one.data, one.group->Sum(one.call, one.data.size()));
     }
   });
 }
 
 TEST_P(Groups, ComeAndGo) {
-  RunRanks(MakeJob(), [](GradientSession& session) {
+  RunRanks(MakeJob(), [](Communicator& comm) {
     for (GroupId id = 1; id <= 200; ++id) {
-      std::vector<Members> groups = GroupsOf(session.size());
+      std::vector<Members> groups = GroupsOf(comm.size());
       Members& group = groups[id % groups.size()];
       group.id = id;
-      if (group.PlaceOf(session.rank()) < 0) continue;
-      ASSERT_TRUE(session.communicator().OpenGroup(id, group.ranks).ok());
-      Values data = Contribution(session.rank(), 9, id);
+      if (group.PlaceOf(comm.rank()) < 0) continue;
+      ASSERT_TRUE(comm.OpenGroup(id, group.ranks).ok());
+      Values data = Contribution(comm.rank(), 9, id);
       CollectiveCall call = CallOf(group, CollectiveKind::kAllreduce, id);
       call.output = data.data();
-      ASSERT_TRUE(session.communicator().Run(call).ok());
+      ASSERT_TRUE(comm.Run(call).ok());
       EXPECT_EQ(data, group.Sum(9, id));
-      ASSERT_TRUE(session.communicator().CloseGroup(id).ok());
-      EXPECT_EQ(session.communicator().CloseGroup(id).code(),
-                StatusCode::kInvalidArgument);
-      EXPECT_EQ(session.communicator().Run(call).code(),
-                StatusCode::kInvalidArgument);
+      ASSERT_TRUE(comm.CloseGroup(id).ok());
+      EXPECT_EQ(comm.CloseGroup(id).code(), StatusCode::kInvalidArgument);
+      EXPECT_EQ(comm.Run(call).code(), StatusCode::kInvalidArgument);
     }
   });
 }
@@ -275,10 +272,10 @@ INSTANTIATE_TEST_SUITE_P(WhenNeeded, Groups,
                          ParamName);
 
 TEST(GroupErrors, NameWhatIsWrongWithTheRanks) {
-  Job job;
+  CommJob job;
   job.size = 3;
-  RunRanks(job, [](GradientSession& session) {
-    const int me = session.rank();
+  RunRanks(job, [](Communicator& comm) {
+    const int me = comm.rank();
     const int other = (me + 1) % 3;
     const struct {
       GroupId id;
@@ -293,45 +290,43 @@ TEST(GroupErrors, NameWhatIsWrongWithTheRanks) {
         {1, {}, "not among its 0 ranks"},
     };
     for (const auto& wrong : cases) {
-      const Status status =
-          session.communicator().OpenGroup(wrong.id, wrong.ranks);
+      const Status status = comm.OpenGroup(wrong.id, wrong.ranks);
       EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
       EXPECT_NE(status.message().find(wrong.words), std::string::npos)
           << status.message();
     }
-    ASSERT_TRUE(session.communicator().OpenGroup(1, {me}).ok());
-    EXPECT_EQ(session.communicator().OpenGroup(1, {me}).code(),
-              StatusCode::kInvalidArgument);
+    ASSERT_TRUE(comm.OpenGroup(1, {me}).ok());
+    EXPECT_EQ(comm.OpenGroup(1, {me}).code(), StatusCode::kInvalidArgument);
   });
 }
 
 // Two ranks that list the members in another order would mix up their blocks.
 TEST(GroupErrors, MembersInAnotherOrderEndTheJob) {
-  Job job;
+  CommJob job;
   job.size = 2;
   job.over = Over::kMessages;
-  RunRanks(job, [](GradientSession& session) {
+  RunRanks(job, [](Communicator& comm) {
     const std::vector<int> ranks =
-        session.rank() == 0 ? std::vector{0, 1} : std::vector{1, 0};
-    ASSERT_TRUE(session.communicator().OpenGroup(4, ranks).ok());
+        comm.rank() == 0 ? std::vector{0, 1} : std::vector{1, 0};
+    ASSERT_TRUE(comm.OpenGroup(4, ranks).ok());
     double value = 1;
     CollectiveCall call;
     call.group = 4;
     call.output = &value;
     call.count = 1;
     call.dtype = call.wire = DType::kFloat64;
-    EXPECT_FALSE(session.communicator().Run(call).ok());
-    EXPECT_FALSE(session.communicator().Check().ok());
+    EXPECT_FALSE(comm.Run(call).ok());
+    EXPECT_FALSE(comm.Check().ok());
   });
 }
 
 // Progress in another group does not keep a call waiting for ever.
 TEST(GroupErrors, TheTimeOutIsOfEachGroupByItself) {
-  Job job;
+  CommJob job;
   job.size = 3;
   job.options.timeout_seconds = 1;
-  RunRanks(job, [](GradientSession& session) {
-    ASSERT_TRUE(session.communicator().OpenGroup(8, {0, 1, 2}).ok());
+  RunRanks(job, [](Communicator& comm) {
+    ASSERT_TRUE(comm.OpenGroup(8, {0, 1, 2}).ok());
     double value = 1;
     CollectiveCall call;
     call.output = &value;
@@ -343,14 +338,14 @@ TEST(GroupErrors, TheTimeOutIsOfEachGroupByItself) {
     awaited.output = &alone;
     awaited.group = 0;
     // Rank 2 never comes to that call.
-    if (session.rank() != 2) {
-      ASSERT_TRUE(session.communicator().Start(awaited).ok());
+    if (comm.rank() != 2) {
+      ASSERT_TRUE(comm.Start(awaited).ok());
     }
     Status status;
     const auto began = std::chrono::steady_clock::now();
     while (status.ok() &&
            std::chrono::steady_clock::now() - began < std::chrono::minutes(1)) {
-      status = session.communicator().Run(call);
+      status = comm.Run(call);
     }
     EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
     EXPECT_NE(status.message().find("has waited 1"), std::string::npos)
@@ -361,29 +356,27 @@ TEST(GroupErrors, TheTimeOutIsOfEachGroupByItself) {
 }
 
 TEST(GroupErrors, ClosingWithCallsInFlightEndsTheJob) {
-  Job job;
+  CommJob job;
   job.size = 2;
-  RunRanks(job, [](GradientSession& session) {
-    ASSERT_TRUE(session.communicator().OpenGroup(4, {0, 1}).ok());
+  RunRanks(job, [](Communicator& comm) {
+    ASSERT_TRUE(comm.OpenGroup(4, {0, 1}).ok());
     double value = 1;
     CollectiveCall call;
     call.output = &value;
     call.count = 1;
     call.dtype = call.wire = DType::kFloat64;
-    if (session.rank() == 1) {
-      const Status status =
-          session.communicator().Run(call);  // Fails with the reason.
+    if (comm.rank() == 1) {
+      const Status status = comm.Run(call);  // Fails with the reason.
       EXPECT_NE(status.message().find("group 4 is closed with 1 calls"),
                 std::string::npos)
           << status.message();
       return;
     }
     call.group = 4;
-    const Result<std::uint64_t> ticket = session.communicator().Start(call);
+    const Result<std::uint64_t> ticket = comm.Start(call);
     ASSERT_TRUE(ticket.ok());
-    EXPECT_EQ(session.communicator().CloseGroup(4).code(),
-              StatusCode::kFailedPrecondition);
-    EXPECT_FALSE(session.communicator().Wait(ticket.value()).ok());
+    EXPECT_EQ(comm.CloseGroup(4).code(), StatusCode::kFailedPrecondition);
+    EXPECT_FALSE(comm.Wait(ticket.value()).ok());
   });
 }
 

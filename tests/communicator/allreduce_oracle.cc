@@ -1,4 +1,4 @@
-#include "tests/session/allreduce_oracle.h"
+#include "tests/communicator/allreduce_oracle.h"
 
 #include <algorithm>
 #include <cmath>
@@ -240,8 +240,8 @@ std::uint64_t Digest(const Elements& elements) {
   return hash;
 }
 
-std::uint64_t RunAndCheck(GradientSession& session, const AllreduceCase& c) {
-  Elements data = Input(c.dtype, session.rank(), c.count);
+std::uint64_t RunAndCheck(Communicator& comm, const AllreduceCase& c) {
+  Elements data = Input(c.dtype, comm.rank(), c.count);
   CollectiveCall call;
   call.output = data.data();
   call.count = c.count;
@@ -250,16 +250,16 @@ std::uint64_t RunAndCheck(GradientSession& session, const AllreduceCase& c) {
   call.op = c.op;
   call.scale = c.scale;
   call.algorithm = c.algorithm;
-  const Status status = session.communicator().Run(call);
+  const Status status = comm.Run(call);
   const std::string what =
-      StrCat(Describe(c), ", rank ", session.rank(), " of ", session.size());
+      StrCat(Describe(c), ", rank ", comm.rank(), " of ", comm.size());
   EXPECT_TRUE(status.ok()) << what << ": " << status.ToString();
   EXPECT_TRUE(data.CanariesIntact()) << what;
-  const Extent share = ShareOf(session.rank(), session.size(), c.count);
+  const Extent share = ShareOf(comm.rank(), comm.size(), c.count);
   if (IsFloat(c.dtype)) {
-    EXPECT_TRUE(CheckFloats(c, session.size(), share, data)) << what;
+    EXPECT_TRUE(CheckFloats(c, comm.size(), share, data)) << what;
   } else {
-    EXPECT_TRUE(CheckIntegers(c, session.size(), share, data)) << what;
+    EXPECT_TRUE(CheckIntegers(c, comm.size(), share, data)) << what;
   }
   return Digest(data);
 }

@@ -9,7 +9,7 @@
 
 #include "gradientflow/collectives/collective.h"
 #include "gradientflow/communicator/core.h"
-#include "tests/session/ranks.h"
+#include "tests/communicator/ranks.h"
 
 // Jobs over TCP whose large messages are moved by io threads.
 namespace gradientflow::testing {
@@ -23,9 +23,8 @@ constexpr std::size_t kSegmentBytes = std::size_t{2} << 20;
 // What the ranks have after allreduces of random floats.
 using Results = std::vector<std::vector<float>>;
 
-void Work(GradientSession& session, std::vector<float>* result) {
-  std::mt19937 random(static_cast<std::uint32_t>(session.rank()));
-  Communicator& comm = session.communicator();
+void Work(Communicator& comm, std::vector<float>* result) {
+  std::mt19937 random(static_cast<std::uint32_t>(comm.rank()));
   for (const std::size_t count : kCounts) {
     std::vector<float> values(count);
     for (float& value : values) {
@@ -42,14 +41,14 @@ void Work(GradientSession& session, std::vector<float>* result) {
 }
 
 Results Train(Over over, int size, int io_threads) {
-  Job job;
+  CommJob job;
   job.over = over;
   job.size = size;
   job.options.io_threads = io_threads;
   job.options.segment_bytes = kSegmentBytes;
   Results results(static_cast<std::size_t>(size));
-  RunRanks(job, [&](GradientSession& session) {
-    Work(session, &results[static_cast<std::size_t>(session.rank())]);
+  RunRanks(job, [&](Communicator& comm) {
+    Work(comm, &results[static_cast<std::size_t>(comm.rank())]);
   });
   return results;
 }
@@ -68,22 +67,21 @@ TEST_P(IoThreadsOf, GiveTheSameBitsAsNone) {
 // A rank gives up while the others wait for large messages of it.
 TEST_P(IoThreadsOf, AnAbortEndsAllRanks) {
   const auto [over, size] = GetParam();
-  Job job;
+  CommJob job;
   job.over = over;
   job.size = size;
   job.options.io_threads = 2;
   job.options.segment_bytes = kSegmentBytes;
-  RunRanks(job, [&](GradientSession& session) {
+  RunRanks(job, [&](Communicator& comm) {
     std::vector<float> values(4'000'037);
     CollectiveCall call;
     call.kind = CollectiveKind::kAllreduce;
     call.input = call.output = reinterpret_cast<std::byte*>(values.data());
     call.count = values.size();
     call.dtype = call.wire = DType::kFloat32;
-    Communicator& comm = session.communicator();
     Status status = comm.Run(call);
     for (int i = 0; status.ok(); ++i) {
-      if (i == 2 && session.rank() == session.size() - 1) {
+      if (i == 2 && comm.rank() == comm.size() - 1) {
         comm.Abort(Status(StatusCode::kAborted, "the disk is full"));
       }
       status = comm.Run(call);

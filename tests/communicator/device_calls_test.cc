@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "gradientflow/device/device.h"
+#include "tests/communicator/ranks.h"
 #include "tests/device/fake_device.h"
-#include "tests/session/steps.h"
 
 // Plain calls on buffers of a device, between calls on host memory.
 namespace gradientflow::testing {
@@ -48,19 +48,17 @@ std::vector<float> Of(std::size_t count, float value) {
 
 class DeviceCalls : public ::testing::TestWithParam<Over> {
  protected:
-  static Job MakeJob(int size) {
-    Job job;
+  static CommJob MakeJob(int size) {
+    CommJob job;
     job.over = GetParam();
     job.size = size;
-    job.tensors = SomeTensors();
     return job;
   }
 };
 
 // A call that is not valid is carried out nowhere, and the job goes on.
 TEST_P(DeviceCalls, ThatAreNotValidAreRefusedBeforeAnythingIsStarted) {
-  RunRanks(MakeJob(2), [](GradientSession& session) {
-    Communicator& comm = session.communicator();
+  RunRanks(MakeJob(2), [](Communicator& comm) {
     Buffer buffer(Of(8, 1.0F));
     CollectiveCall sum;
     sum.output = buffer.data();
@@ -85,24 +83,23 @@ TEST_P(DeviceCalls, ThatAreNotValidAreRefusedBeforeAnythingIsStarted) {
 // Calls that reach the executor by way of the device must not fall behind later
 // calls on host memory.
 TEST_P(DeviceCalls, KeepTheirOrderAmongCallsOnHostMemory) {
-  RunRanks(MakeJob(3), [](GradientSession& session) {
+  RunRanks(MakeJob(3), [](Communicator& comm) {
     for (int round = 0; round < 30; ++round) {
-      Buffer buffer(Of(5000, static_cast<float>(session.rank() + round)));
+      Buffer buffer(Of(5000, static_cast<float>(comm.rank() + round)));
       CollectiveCall on_device;
       on_device.output = buffer.data();
       on_device.count = 5000;
-      const Result<std::uint64_t> ticket =
-          session.communicator().Start(on_device);
+      const Result<std::uint64_t> ticket = comm.Start(on_device);
       ASSERT_TRUE(ticket.ok());
       // Equally long, so that one could be taken for the other.
       std::vector<float> host = Of(5000, 1000.0F);
       CollectiveCall on_host = on_device;
       on_host.output = host.data();
-      ASSERT_TRUE(session.communicator().Run(on_host).ok());
+      ASSERT_TRUE(comm.Run(on_host).ok());
       CollectiveCall barrier;
       barrier.kind = CollectiveKind::kBarrier;
-      ASSERT_TRUE(session.communicator().Run(barrier).ok());
-      const Status waited = session.communicator().Wait(ticket.value());
+      ASSERT_TRUE(comm.Run(barrier).ok());
+      const Status waited = comm.Wait(ticket.value());
       ASSERT_TRUE(waited.ok()) << waited.ToString();
       ASSERT_EQ(host, Of(5000, 3000.0F)) << round;
       ASSERT_EQ(buffer.values(),
@@ -112,8 +109,8 @@ TEST_P(DeviceCalls, KeepTheirOrderAmongCallsOnHostMemory) {
 }
 
 TEST_P(DeviceCalls, ReachRanksThatHaveNoElements) {
-  RunRanks(MakeJob(3), [](GradientSession& session) {
-    const auto me = static_cast<std::size_t>(session.rank());
+  RunRanks(MakeJob(3), [](Communicator& comm) {
+    const auto me = static_cast<std::size_t>(comm.rank());
     // Rank 1 has nothing in any of them, and no pointers.
     const std::vector<std::size_t> counts = {3, 0, 5};
     for (int round = 0; round < 5; ++round) {
@@ -124,7 +121,7 @@ TEST_P(DeviceCalls, ReachRanksThatHaveNoElements) {
       gather.recv_counts = counts;
       gather.input = mine.data();
       gather.output = all.data();
-      Status status = session.communicator().Run(gather);
+      Status status = comm.Run(gather);
       ASSERT_TRUE(status.ok()) << status.ToString();
       if (me == 0) {
         EXPECT_EQ(all.values(), (std::vector<float>{1, 1, 1, 3, 3, 3, 3, 3}));
@@ -135,7 +132,7 @@ TEST_P(DeviceCalls, ReachRanksThatHaveNoElements) {
       scatter.send_counts = counts;
       scatter.input = all.data();
       scatter.output = back.data();
-      status = session.communicator().Run(scatter);
+      status = comm.Run(scatter);
       ASSERT_TRUE(status.ok()) << status.ToString();
       EXPECT_EQ(back.values(), Of(counts[me], static_cast<float>(me + 1)));
       CollectiveCall exchange;
@@ -147,7 +144,7 @@ TEST_P(DeviceCalls, ReachRanksThatHaveNoElements) {
       Buffer in(me == 1 ? std::vector<float>() : Of(4, -1.0F));
       exchange.input = out.data();
       exchange.output = in.data();
-      status = session.communicator().Run(exchange);
+      status = comm.Run(exchange);
       ASSERT_TRUE(status.ok()) << status.ToString();
       if (me != 1) {
         EXPECT_EQ(in.values(), (std::vector<float>{0, 0, 2, 2}));
@@ -157,7 +154,7 @@ TEST_P(DeviceCalls, ReachRanksThatHaveNoElements) {
       sum.output = host.data();
       sum.count = 1;
       sum.dtype = sum.wire = DType::kFloat64;
-      ASSERT_TRUE(session.communicator().Run(sum).ok());
+      ASSERT_TRUE(comm.Run(sum).ok());
       EXPECT_EQ(host[0], 3.0);
     }
   });
@@ -167,18 +164,18 @@ TEST_P(DeviceCalls, ReachRanksThatHaveNoElements) {
 // of one that never comes to it.
 TEST_P(DeviceCalls, EndWhereARankCloses) {
   for (const bool begun : {true, false}) {
-    // Lent until the session is gone.
+    // Lent until the communicator is gone.
     std::vector<std::unique_ptr<Buffer>> lent(2);
-    RunRanks(MakeJob(2), [&](GradientSession& session) {
-      auto& buffer = lent[static_cast<std::size_t>(session.rank())];
+    RunRanks(MakeJob(2), [&](Communicator& comm) {
+      auto& buffer = lent[static_cast<std::size_t>(comm.rank())];
       buffer = std::make_unique<Buffer>(Of(100000, 1.0F));
       CollectiveCall call;
       call.output = buffer->data();
       call.count = 100000;
-      if (session.rank() == 1) {
+      if (comm.rank() == 1) {
         // A call that rank 0 never makes.
         if (begun) {
-          ASSERT_TRUE(session.communicator().Start(call).ok());
+          ASSERT_TRUE(comm.Start(call).ok());
         }
         return;
       }
@@ -187,7 +184,7 @@ TEST_P(DeviceCalls, EndWhereARankCloses) {
         call.root = 1;
       }
       const auto began = std::chrono::steady_clock::now();
-      const Status status = session.communicator().Run(call);
+      const Status status = comm.Run(call);
       EXPECT_FALSE(status.ok());
       EXPECT_NE(status.message().find("rank 1"), std::string::npos)
           << status.ToString();
@@ -195,20 +192,6 @@ TEST_P(DeviceCalls, EndWhereARankCloses) {
                 std::chrono::seconds(20));
     });
   }
-}
-
-// Steps end well, or with an error, if a rank closes between two of them.
-TEST_P(DeviceCalls, FollowedByAStepThatARankDoesNotMake) {
-  RunRanks(MakeJob(2), [](GradientSession& session) {
-    ProduceAll(session, 0);
-    FinishAndCheck(session, 0);
-    if (session.rank() == 1) return;
-    ProduceAll(session, 1);
-    const Result<StepStats> stats = session.FinishStep();
-    ASSERT_FALSE(stats.ok());
-    EXPECT_NE(stats.status().message().find("rank 1"), std::string::npos)
-        << stats.status().ToString();
-  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, DeviceCalls,

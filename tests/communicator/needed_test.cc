@@ -9,17 +9,17 @@
 
 #include "gradientflow/communicator/core.h"
 #include "gradientflow/communicator/neighbours.h"
-#include "tests/session/ranks.h"
+#include "tests/communicator/ranks.h"
 
 // Jobs whose ranks connect when they need each other.
 namespace gradientflow::testing {
 namespace {
 
-std::vector<int> Linked(GradientSession& session) {
+std::vector<int> Linked(Communicator& comm) {
   std::vector<int> linked;
-  const CommunicatorCore& core = session.communicator().core();
+  const CommunicatorCore& core = comm.core();
   core.progress().Do([&] {
-    for (int r = 0; r < session.size(); ++r) {
+    for (int r = 0; r < comm.size(); ++r) {
       if (core.fabric().link(r) != nullptr) linked.push_back(r);
     }
   });
@@ -37,22 +37,21 @@ class Needed : public ::testing::TestWithParam<int> {
     job_.over = Over::kNeeded;
     job_.size = GetParam();
   }
-  Job job_;
+  CommJob job_;
 };
 
 TEST_P(Needed, OnlyNeighboursAreLinkedAtFirst) {
-  RunRanks(job_, [](GradientSession& session) {
-    const CallGroup& group = session.communicator().core().group();
-    EXPECT_EQ(Linked(session), NeighboursOf(group, session.rank(), true));
+  RunRanks(job_, [](Communicator& comm) {
+    const CallGroup& group = comm.core().group();
+    EXPECT_EQ(Linked(comm), NeighboursOf(group, comm.rank(), true));
   });
 }
 
 // Every rank sends to all others at once, in an order of its own.
 TEST_P(Needed, MessagesFromAllToAll) {
-  RunRanks(job_, [](GradientSession& session) {
-    const int size = session.size();
-    const int rank = session.rank();
-    Communicator& comm = session.communicator();
+  RunRanks(job_, [](Communicator& comm) {
+    const int size = comm.size();
+    const int rank = comm.rank();
     std::vector<int> order;
     for (int r = 0; r < size; ++r) {
       if (r != rank) order.push_back(r);
@@ -90,28 +89,27 @@ TEST_P(Needed, MessagesFromAllToAll) {
         ASSERT_EQ(in[at][i], Word(peer, rank, i));
       }
     }
-    EXPECT_EQ(Linked(session), NeighboursOf(comm.core().group(), rank, false));
+    EXPECT_EQ(Linked(comm), NeighboursOf(comm.core().group(), rank, false));
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Needed, ::testing::Values(2, 7, 8, 13));
 
 TEST(NeededLinks, AreMadeWithARankThatIsInNoCall) {
-  Job job;
+  CommJob job;
   job.over = Over::kNeeded;
   job.size = 8;
   std::atomic<bool> sent{false};
-  RunRanks(job, [&](GradientSession& session) {
-    Communicator& comm = session.communicator();
+  RunRanks(job, [&](Communicator& comm) {
     std::uint32_t word = 17;
-    if (session.rank() == 0) {
+    if (comm.rank() == 0) {
       EXPECT_TRUE(comm.Send(3, 1, &word, sizeof(word)).ok());
       sent.store(true);
       sent.notify_all();
       return;
     }
     sent.wait(false);
-    if (session.rank() != 3) return;
+    if (comm.rank() != 3) return;
     word = 0;
     EXPECT_TRUE(comm.Recv(0, 1, &word, sizeof(word)).ok());
     EXPECT_EQ(word, 17U);
@@ -119,22 +117,20 @@ TEST(NeededLinks, AreMadeWithARankThatIsInNoCall) {
 }
 
 TEST(NeededOptions, AutoLinksAllUpTo64Ranks) {
-  Job job;
+  CommJob job;
   job.over = Over::kTcp;
   job.size = 8;
-  RunRanks(job, [](GradientSession& session) {
-    EXPECT_EQ(Linked(session).size(), 7U);
-  });
+  RunRanks(job, [](Communicator& comm) { EXPECT_EQ(Linked(comm).size(), 7U); });
 }
 
 TEST(NeededOptions, AllRanksMustAgree) {
-  Job job;
+  CommJob job;
   job.over = Over::kNeeded;
   job.size = 3;
-  job.adapt = [](int rank, Options* options, std::vector<TensorSpec>*) {
+  job.differ = [](int rank, Options* options) {
     if (rank == 2) options->connect = ConnectMode::kAll;
   };
-  OpenRanks(job, [](int, Opened opened) {
+  OpenRanks(job, [](const Options&, OpenedComm opened) {
     ASSERT_FALSE(opened.ok());
     EXPECT_NE(opened.status().message().find("connect=all"), std::string::npos)
         << opened.status().ToString();

@@ -15,9 +15,9 @@
 #include "gradientflow/base/mutex.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/collectives/placed_notice.h"
+#include "tests/communicator/ranks.h"
 #include "tests/rdma/cards.h"
 #include "tests/rdma/fake_verbs.h"
-#include "tests/session/ranks.h"
 #include "transports/rdma/frames.h"
 #include "transports/rdma/verbs_api.h"
 
@@ -107,11 +107,11 @@ class RdmaPosts : public ::testing::TestWithParam<int> {
   std::vector<Posted> Run(const std::string& algorithm, std::size_t block) {
     const int ranks = GetParam();
     ReplaceVerbs(counting_);  // The end of each job takes it away.
-    Job job;
+    CommJob job;
     job.size = ranks;
     job.over = Over::kTcp;
     job.options.algorithm = algorithm;
-    job.adapt = [](int rank, Options* options, auto*) {
+    job.differ = [](int rank, Options* options) {
       options->fabric = "rdma";
       options->rdma_devices =
           StrCat("=", RealCards().empty() ? "fake" : RealCards(), rank, ":1");
@@ -120,9 +120,8 @@ class RdmaPosts : public ::testing::TestWithParam<int> {
     const std::size_t floats = block * static_cast<std::size_t>(ranks);
     std::vector<Posted> posted(static_cast<std::size_t>(ranks));
     std::barrier<> all(ranks);
-    RunRanks(job, [&](GradientSession& session) {
-      const auto rank = static_cast<std::size_t>(session.rank());
-      Communicator& comm = session.communicator();
+    RunRanks(job, [&](Communicator& comm) {
+      const auto rank = static_cast<std::size_t>(comm.rank());
       const auto memory = comm.AllocateShared(floats * sizeof(float));
       ASSERT_TRUE(memory.ok()) << memory.status().ToString();
       CollectiveCall sum;

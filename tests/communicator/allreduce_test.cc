@@ -6,8 +6,8 @@
 #include <tuple>
 #include <vector>
 
-#include "tests/session/allreduce_oracle.h"
-#include "tests/session/ranks.h"
+#include "tests/communicator/allreduce_oracle.h"
+#include "tests/communicator/ranks.h"
 
 // Every allreduce, over every fabric that can run it, against an oracle in
 // float64 (or wrapping integers).
@@ -52,8 +52,8 @@ std::vector<Algorithm> AlgorithmsOver(Over over) {
 
 class Allreduce : public ::testing::TestWithParam<std::tuple<Over, int>> {
  protected:
-  Job MakeJob() const {
-    Job job;
+  CommJob MakeJob() const {
+    CommJob job;
     std::tie(job.over, job.size) = GetParam();
     job.options.segment_bytes = kSegmentBytes;
     job.options.segments_in_flight = 3;
@@ -64,13 +64,13 @@ class Allreduce : public ::testing::TestWithParam<std::tuple<Over, int>> {
   // Returns a hash of the bits of each case.
   std::vector<std::uint64_t> Agree(
       const std::vector<AllreduceCase>& cases) const {
-    const Job job = MakeJob();
+    const CommJob job = MakeJob();
     std::vector<std::vector<std::uint64_t>> digests(
         static_cast<std::size_t>(job.size));
-    RunRanks(job, [&](GradientSession& session) {
-      auto& mine = digests[static_cast<std::size_t>(session.rank())];
+    RunRanks(job, [&](Communicator& comm) {
+      auto& mine = digests[static_cast<std::size_t>(comm.rank())];
       for (const AllreduceCase& c : cases) {
-        mine.push_back(RunAndCheck(session, c));
+        mine.push_back(RunAndCheck(comm, c));
         if (::testing::Test::HasFailure()) return;
       }
     });
@@ -173,13 +173,13 @@ TEST(SharedAllreduce, OfManyMorePartsThanThereAreSyncSlots) {
     number = static_cast<std::int32_t>(numbers() % 1000);
   }
   for (const int size : {2, 3}) {
-    Job job;
+    CommJob job;
     job.size = size;
     job.options.segment_bytes = kSegmentBytes;
     job.options.segments_in_flight = 8;
-    RunRanks(job, [&](GradientSession& session) {
+    RunRanks(job, [&](Communicator& comm) {
       const Result<BufferView> memory =
-          session.communicator().AllocateShared(kCount * sizeof(std::int32_t));
+          comm.AllocateShared(kCount * sizeof(std::int32_t));
       ASSERT_TRUE(memory.ok()) << memory.status().ToString();
       auto* data = reinterpret_cast<std::int32_t*>(memory.value().data);
       CollectiveCall call;
@@ -191,9 +191,9 @@ TEST(SharedAllreduce, OfManyMorePartsThanThereAreSyncSlots) {
       for (int round = 0; round < kRounds; ++round) {
         const std::int32_t* const mine = own.data() + round;
         for (std::size_t i = 0; i < kCount; ++i) {
-          data[i] = mine[i] + session.rank();
+          data[i] = mine[i] + comm.rank();
         }
-        const Status status = session.communicator().Run(call);
+        const Status status = comm.Run(call);
         ASSERT_TRUE(status.ok()) << status.ToString();
         const std::int32_t ranks = size * (size - 1) / 2;
         for (std::size_t i = 0; i < kCount; ++i) {
@@ -203,21 +203,21 @@ TEST(SharedAllreduce, OfManyMorePartsThanThereAreSyncSlots) {
                  << size * mine[i] + ranks;
         }
       }
-      session.communicator().FreeShared(memory.value());
+      comm.FreeShared(memory.value());
     });
   }
 }
 
 // The sum of eight ranks would overflow float16: the mean must not.
 TEST_P(Allreduce, MeanOfLargeFloat16DoesNotOverflow) {
-  const Job job = MakeJob();
-  RunRanks(job, [&](GradientSession& session) {
+  const CommJob job = MakeJob();
+  RunRanks(job, [&](Communicator& comm) {
     for (Algorithm algorithm : AlgorithmsOver(job.over)) {
       for (DType dtype : {DType::kFloat16, DType::kFloat32}) {
         constexpr std::size_t kCount = 301;
         Elements data(dtype, kCount);
         for (std::size_t i = 0; i < kCount; ++i) {
-          data.Set(i, 60000.0 + 32.0 * session.rank());
+          data.Set(i, 60000.0 + 32.0 * comm.rank());
         }
         CollectiveCall call;
         call.output = data.data();
@@ -226,11 +226,11 @@ TEST_P(Allreduce, MeanOfLargeFloat16DoesNotOverflow) {
         call.wire = DType::kFloat16;
         call.op = ReduceOp::kMean;
         call.algorithm = algorithm;
-        ASSERT_TRUE(session.communicator().Run(call).ok());
-        const double exact = 60000.0 + 16.0 * (session.size() - 1);
+        ASSERT_TRUE(comm.Run(call).ok());
+        const double exact = 60000.0 + 16.0 * (comm.size() - 1);
         for (std::size_t i = 0; i < kCount; ++i) {
           // float16 is 32 apart here; one rounding per hop.
-          ASSERT_NEAR(data.Get(i), exact, 16.0 * (session.size() + 1))
+          ASSERT_NEAR(data.Get(i), exact, 16.0 * (comm.size() + 1))
               << Name(algorithm) << " " << Name(dtype) << " element " << i;
         }
       }
@@ -240,16 +240,16 @@ TEST_P(Allreduce, MeanOfLargeFloat16DoesNotOverflow) {
 
 // The bits are the same as if the call names the algorithm, for the group of
 // all ranks and for another one.
-TEST_P(Allreduce, RunsByTheSessionsAlgorithmUnlessItNamesOne) {
+TEST_P(Allreduce, RunsByTheSettingsAlgorithmUnlessItNamesOne) {
   for (Algorithm algorithm : AlgorithmsOver(std::get<Over>(GetParam()))) {
     if (algorithm == nullptr) continue;
-    Job job = MakeJob();
+    CommJob job = MakeJob();
     job.options.algorithm = Name(algorithm);
-    RunRanks(job, [&](GradientSession& session) {
+    RunRanks(job, [&](Communicator& comm) {
       std::vector<int> all;
-      for (int r = 0; r < session.size(); ++r) all.push_back(r);
-      ASSERT_TRUE(session.communicator().OpenGroup(1, all).ok());
-      const std::vector<float> mine = Normal(session.rank(), kSegment + 7);
+      for (int r = 0; r < comm.size(); ++r) all.push_back(r);
+      ASSERT_TRUE(comm.OpenGroup(1, all).ok());
+      const std::vector<float> mine = Normal(comm.rank(), kSegment + 7);
       const auto sum = [&](GroupId group, Algorithm named) {
         std::vector<float> data = mine;
         CollectiveCall call;
@@ -257,13 +257,13 @@ TEST_P(Allreduce, RunsByTheSessionsAlgorithmUnlessItNamesOne) {
         call.count = data.size();
         call.group = group;
         call.algorithm = named;
-        EXPECT_TRUE(session.communicator().Run(call).ok());
+        EXPECT_TRUE(comm.Run(call).ok());
         return data;
       };
       EXPECT_TRUE(sum(0, nullptr) == sum(0, algorithm)) << Name(algorithm);
       // A group of some ranks shares no memory.
       const Algorithm there =
-          RunnableAlgorithm(algorithm, session.size(), /*all_share=*/false);
+          RunnableAlgorithm(algorithm, comm.size(), /*all_share=*/false);
       EXPECT_TRUE(sum(1, nullptr) == sum(1, there)) << Name(algorithm);
     });
   }

@@ -251,6 +251,7 @@ Status ZeroAndWait(GradientSession& session) {
 }
 
 FakeDevice* DeviceOfThisRank() { return device_of_this_rank; }
+Stream* StreamOfThisRank() { return stream_of_this_rank; }
 FakeVerbs* CardsOfRanks() { return cards_of_ranks; }
 
 const char* OverName(Over over) {

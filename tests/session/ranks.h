@@ -77,6 +77,8 @@ Status ZeroAndWait(GradientSession& session);
 
 // Within a body: the device of the thread's rank; null if it has none.
 FakeDevice* DeviceOfThisRank();
+// And the stream that its gradients are computed on.
+Stream* StreamOfThisRank();
 
 // Within a body: the fake cards of all ranks, as of host 0; null if there are
 // none.

@@ -56,6 +56,18 @@ struct StepStats {
   std::optional<RemoteWrites> rdma;
 };
 
+// How FinishStepAsync() has ended a step.
+struct AsyncStep {
+  std::uint64_t step = 0;  // The step that was ended.
+  // A cudaEvent_t: the gradients are there when it is reached. Null if they are
+  // there already. The session's, until its next step ends.
+  void* event = nullptr;
+  // What is known of the latest step whose result is there, if no earlier call
+  // has returned it: this step if `event` is null, otherwise at best the step
+  // before.
+  std::optional<StepStats> known;
+};
+
 // The gradients of one model on one rank, and the training steps that exchange
 // them. A session lives on a communicator. Several sessions (several models)
 // may share a communicator: they share its links and its thread, and their
@@ -157,6 +169,21 @@ class GradientSession {
   // the session takes no more steps: calls that need them return the reason of
   // the first failure. One thread at a time; not from a completion.
   Result<StepStats> FinishStep();
+
+  // The same without waiting for a GPU: returns once all work of the step has
+  // been submitted, and the stream of SetStream() waits for it on the device.
+  // Whatever the caller submits to that stream from then on finds the step's
+  // gradients; OptimizerStep() may follow at once, and skips a nonfinite step
+  // on the device. Other streams have to wait for AsyncStep::event.
+  //
+  // The next call that ends a step waits until the result of this one is known,
+  // and returns its statistics. If the step has failed, that call, and any
+  // other that depends on the step, returns the reason; weights that have been
+  // updated since are unspecified. With a pool on the CPU, or without NCCL, the
+  // gradients are there when this returns, as after FinishStep(). Calls that
+  // need the result (SaveState(), RestoreState(), ZeroGradients(), closing the
+  // session) wait for it. Otherwise what FinishStep() says holds.
+  Result<AsyncStep> FinishStepAsync();
 
   // Sets the loss scale from the next step on that begins; the same on all
   // ranks. Returns kInvalidArgument, and changes nothing, if the scale or its

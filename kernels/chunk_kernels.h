@@ -99,7 +99,9 @@ struct ChunkUnpackArgs {
 //   sent:  residual[i] = finite(finite(residual[i]) + finite(scale * grads[i]))
 //   kept:  residual[i] = finite(residual[i])
 // With a residual in the gradients (null), sent chunks become finite(scale *
-// grads[i]), and kept ones finite(grads[i]).
+// grads[i]), and kept ones finite(grads[i]). Does nothing if only_if is not
+// null and *only_if == 0, so that a step can be skipped without asking the
+// host.
 struct ChunkRestoreArgs {
   ChunkRange range;
   const std::uint32_t* slots;
@@ -108,6 +110,7 @@ struct ChunkRestoreArgs {
   float* residual;
   float scale;
   std::uint8_t* dirty = nullptr;  // As in ChunkResidualArgs.
+  const std::uint32_t* only_if = nullptr;
 };
 
 // residual[i] *= factor, for all chunks of the range. If `residual` is null,

@@ -10,6 +10,8 @@
 
 namespace gradientflow {
 
+class Event;  // device/device.h
+
 // The result of a step.
 struct AggregateResult {
   std::uint64_t buckets = 0;
@@ -43,6 +45,12 @@ class Aggregator {
 
   // Returns whether every element is written and aggregated.
   virtual bool Done() const = 0;
+  // Returns whether all work of the step has been submitted, or it is Done().
+  // If it is not Done(), end() is the event of a device after all of that work,
+  // Work() looks at it now and then, and the step's result is not known yet.
+  virtual bool Submitted() const { return Done(); }
+  // Null if steps are Done() when they are Submitted().
+  virtual const Event* end() const { return nullptr; }
   virtual const AggregateResult& result() const = 0;
 
   // What the step exchanges, in pool elements: what an optimiser may update.
@@ -79,6 +87,9 @@ class Aggregator {
   // that the last step sent, or kernels::kNotSent if it was kept back. In the
   // device's memory. Null if the pool is in host memory or all of it was sent.
   virtual const std::uint32_t* device_slots() const { return nullptr; }
+  // Also for such an optimiser: whether it must skip the last step that was
+  // submitted (0: no). In the device's memory; null if only result() says it.
+  virtual const std::uint32_t* device_nonfinite() const { return nullptr; }
 };
 
 }  // namespace gradientflow

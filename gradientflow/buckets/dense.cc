@@ -68,9 +68,11 @@ void DenseAggregator::Begin(std::uint64_t step, float loss_scale) {
   }
   step_ = step;
   loss_scale_ = loss_scale;
-  launched_ = done_ = 0;
+  launched_ = done_ = submitted_ = 0;
+  end_submitted_ = false;
   launched_at_.clear();
   result_ = AggregateResult();
+  if (args_.end != nullptr) Check(args_.end->Begin());
   result_.gradient_scale = ScaleInPool(args_, loss_scale);
   result_.buckets = buckets_.size();
 }
@@ -81,10 +83,60 @@ void DenseAggregator::Advance(std::size_t written_end) {
          buckets_[launched_].pool_end <= written_end) {
     const std::size_t id = launched_++;
     launched_at_.push_back(args_.clock->Now());
-    args_.collective->Start(
-        BucketCall(args_, buckets_[id], loss_scale_, step_, id),
-        {&DenseAggregator::OnDone, this, id});
+    CollectiveCall call =
+        BucketCall(args_, buckets_[id], loss_scale_, step_, id);
+    gradientflow::Done done = {&DenseAggregator::OnDone, this, id};
+    if (args_.end != nullptr) {
+      call.submitted = {&DenseAggregator::OnSubmitted, this, id};
+      call.nonfinite = args_.end->nonfinite();
+      done = {&DenseAggregator::OnAheadEnded, this, id};
+    }
+    args_.collective->Start(call, done);
   }
+}
+
+bool DenseAggregator::HasWork() const {
+  return args_.end != nullptr && !Done() && submitted_ == buckets_.size();
+}
+
+// Only ahead: submits the end of the step, and later looks for it.
+bool DenseAggregator::Work() {
+  if (!HasWork()) return false;
+  if (!end_submitted_) {
+    Check(args_.end->Submit());
+    end_submitted_ = true;
+    return true;
+  }
+  const Result<bool> reached = args_.end->Reached(args_.clock->Now());
+  Check(reached.status());
+  if (!reached.ok() || !reached.value()) return !reached.ok();
+  TakeEnd();
+  return true;
+}
+
+void DenseAggregator::TakeEnd() {
+  args_.collective->Passed(Channel::kGradients);
+  result_.nonfinite = args_.end->found_nonfinite();
+  for (std::size_t id = 0; id < buckets_.size(); ++id) {
+    args_.recorder->Record(
+        BucketSpan(args_, buckets_[id], step_, id, launched_at_[id]));
+  }
+  done_ = buckets_.size();
+}
+
+void DenseAggregator::Check(const Status& status) {
+  if (result_.status.ok()) result_.status = status;
+}
+
+void DenseAggregator::OnSubmitted(void* self, std::uint64_t, std::uint32_t,
+                                  const Status&) {
+  ++static_cast<DenseAggregator*>(self)->submitted_;
+}
+
+// The end of a call that was submitted ahead tells only of its failure.
+void DenseAggregator::OnAheadEnded(void* self, std::uint64_t, std::uint32_t,
+                                   const Status& status) {
+  static_cast<DenseAggregator*>(self)->Check(status);
 }
 
 void DenseAggregator::OnDone(void* self, std::uint64_t bucket,
@@ -104,8 +156,6 @@ Status DenseAggregator::ZeroSent() {
   const std::size_t elements = args_.layout->elements();
   return args_.zero({args_.pool, elements * SizeOf(args_.pool_dtype), {}});
 }
-
-bool DenseAggregator::Done() const { return done_ == buckets_.size(); }
 
 Status DenseAggregator::CheckState(
     std::uint64_t, std::span<const std::byte> residual,

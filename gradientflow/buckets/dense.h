@@ -10,6 +10,7 @@
 #include "gradientflow/buckets/aggregator.h"
 #include "gradientflow/buckets/bucket_plan.h"
 #include "gradientflow/buckets/pool_layout.h"
+#include "gradientflow/buckets/step_end.h"
 #include "gradientflow/observe/recorder.h"
 
 namespace gradientflow {
@@ -30,19 +31,29 @@ struct AggregatorArgs {
   std::size_t bucket_bytes = 0;  // Must not be kAutoBytes.
   Recorder* recorder = nullptr;
   const Clock* clock = nullptr;
+  StepEnd* end = nullptr;  // If dense steps are submitted ahead of results.
 };
 
 // Lazy allreduce (arXiv 1902.06855): each bucket of whole tensors is reduced in
-// place, in the pool, as soon as it is written. Nothing is copied.
+// place, in the pool, as soon as it is written. Nothing is copied. With an
+// args.end, whose stream is that of the collective's calls, steps are submitted
+// ahead of their results.
 class DenseAggregator final : public Aggregator {
  public:
   explicit DenseAggregator(const AggregatorArgs& args);
 
   void Begin(std::uint64_t step, float loss_scale) override;
   void Advance(std::size_t written_end) override;
-  bool Work() override { return false; }
-  bool HasWork() const override { return false; }
-  bool Done() const override;
+  bool Work() override;
+  bool HasWork() const override;
+  bool Done() const override {
+    return done_ == buckets_.size() ||
+           (args_.end != nullptr && !result_.status.ok());
+  }
+  bool Submitted() const override { return Done() || end_submitted_; }
+  const Event* end() const override {
+    return args_.end == nullptr ? nullptr : &args_.end->event();
+  }
   const AggregateResult& result() const override { return result_; }
   std::span<const Extent> exchanged() const override { return exchanged_; }
   std::span<const std::uint8_t> selection() const override { return {}; }
@@ -50,6 +61,9 @@ class DenseAggregator final : public Aggregator {
   Status ZeroSent() override;
   Result<std::span<const float>> residual() override {
     return std::span<const float>();
+  }
+  const std::uint32_t* device_nonfinite() const override {
+    return args_.end == nullptr ? nullptr : args_.end->nonfinite();
   }
   std::span<const std::uint8_t> next_selection() const override { return {}; }
   std::size_t residual_bytes() const override { return 0; }
@@ -64,6 +78,12 @@ class DenseAggregator final : public Aggregator {
  private:
   static void OnDone(void* self, std::uint64_t bucket, std::uint32_t flags,
                      const Status& status);
+  static void OnSubmitted(void* self, std::uint64_t, std::uint32_t,
+                          const Status&);
+  static void OnAheadEnded(void* self, std::uint64_t, std::uint32_t,
+                           const Status& status);
+  void Check(const Status& status);
+  void TakeEnd();
 
   const AggregatorArgs args_;
   std::size_t bucket_bytes_;
@@ -74,6 +94,8 @@ class DenseAggregator final : public Aggregator {
   std::size_t launched_ = 0;
   std::vector<Clock::Time> launched_at_;  // By bucket.
   std::size_t done_ = 0;
+  std::size_t submitted_ = 0;  // If steps are submitted ahead.
+  bool end_submitted_ = false;
   AggregateResult result_;
 };
 

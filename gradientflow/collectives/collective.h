@@ -108,6 +108,15 @@ struct CollectiveCall {
   // here, and what they send lands here; only the elements of OwnParts() are
   // read and written in `output`. Lent like the buffers. Null if there is none.
   std::byte* direct = nullptr;
+  // For a collective that TakesAhead(), if set: the caller submits what follows
+  // the call to the same stream, without waiting for the result. `submitted`
+  // runs once, on the thread that drives and perhaps within Start(), when all
+  // work of the call is on the stream. The call's end is not looked for: `done`
+  // runs after Passed(), or when the call has failed. Its flags say nothing;
+  // instead *nonfinite, in the device's memory, becomes 1 if the result of an
+  // allreduce holds an infinity or NaN. It is null if the caller looks itself.
+  Done submitted;
+  std::uint32_t* nonfinite = nullptr;
   // Threads that share what a rank does without others, if it is alone in its
   // group; null: the driving thread does it. Borrowed like the buffers.
   Workers* workers = nullptr;
@@ -145,6 +154,13 @@ class Collective : public Pollable {
     static_cast<void>(parts);
     return false;
   }
+
+  // Whether calls may have `submitted`: calls of a channel run on a stream of
+  // the device, in the order of Start().
+  virtual bool TakesAhead() const { return false; }
+  // Everything that calls of the channel have submitted so far has ended, as
+  // an event that came after it says.
+  virtual void Passed(Channel channel) { static_cast<void>(channel); }
 
   // Number of calls that were started and have not ended.
   virtual std::size_t in_flight() const = 0;

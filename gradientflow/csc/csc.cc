@@ -81,6 +81,7 @@ Status Csc::Pack(const CscRegion& region, std::size_t first,
   args.residual = region.residual;
   args.packed = region.packed;
   args.packed_type = region.wire;
+  args.first_slot = region.first_slot;
   args.scale = region.packed_scale;
   args.zero_kept = config_.zero_kept;
   args.keep_factor = config_.keep_factor;
@@ -107,6 +108,7 @@ Status Csc::Unpack(const CscRegion& region, std::size_t first,
   args.type = region.type;
   args.packed = region.packed;
   args.packed_type = region.wire;
+  args.first_slot = region.first_slot;
   // A float32 wire brings the final value: the collective has unscaled it.
   args.scale = region.wire == DType::kFloat32 ? 1.0F : factors_.unpack;
   args.norm_scale = factors_.sent_norm;
@@ -123,7 +125,7 @@ Status Csc::Unpack(const CscRegion& region,
                  [&](std::size_t i) { return Unpack(region, chunks[i], 1); });
 }
 
-Status Csc::Skip(const CscRegion& region) const {
+Status Csc::Skip(const CscRegion& region, const std::uint32_t* only_if) const {
   kernels::ChunkRestoreArgs args = {};
   args.range = Whole(region);
   args.slots = region.slots;
@@ -132,6 +134,7 @@ Status Csc::Skip(const CscRegion& region) const {
   args.residual = region.residual;
   args.scale = factors_.give_back;
   args.dirty = KernelDirty(region);
+  args.only_if = only_if;
   return ForChunks(region, "chunk_restore",
                    region.memory->kernels().chunk_restore, args);
 }

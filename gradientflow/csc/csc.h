@@ -59,6 +59,7 @@ struct CscRegion {
   void* packed = nullptr;
   DType wire = DType::kFloat32;
   float packed_scale = 1;
+  std::uint32_t first_slot = 0;        // The one at the beginning of `packed`.
   std::uint32_t* nonfinite = nullptr;  // Unpack() sets it to 1; may be null.
 };
 
@@ -116,7 +117,10 @@ class Csc {
   // The step is skipped: what was sent and is finite goes back to the residual,
   // an equal part on each rank, so that it is sent again. Elements of the
   // residual that are not finite become 0; otherwise they would stay for ever.
-  Status Skip(const CscRegion& region) const;
+  // If `only_if` is not null, in memory of that kind, that happens only if it
+  // is not 0 by then.
+  Status Skip(const CscRegion& region,
+              const std::uint32_t* only_if = nullptr) const;
 
   // For a residual in the gradients.
   // Says which chunks a step has sent (a byte for each of them, 0 or 1), and

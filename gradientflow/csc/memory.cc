@@ -75,9 +75,14 @@ class HostMemory final : public CscMemory {
 
 class MemoryOfDevice final : public CscMemory {
  public:
-  MemoryOfDevice(Device* device, Stream* stream, DeviceSync* sync,
-                 std::unique_ptr<Event> mark)
-      : device_(device), stream_(stream), sync_(sync), mark_(std::move(mark)) {}
+  MemoryOfDevice(const DeviceCscArgs& args, std::unique_ptr<Event> mark,
+                 std::unique_ptr<Event> here)
+      : device_(args.device),
+        stream_(args.stream),
+        sync_(args.sync),
+        wire_(args.wire),
+        mark_(std::move(mark)),
+        here_(std::move(here)) {}
 
   bool asynchronous() const override { return true; }
   std::string description() const override { return device_->description(); }
@@ -121,6 +126,30 @@ class MemoryOfDevice final : public CscMemory {
   Status Synchronize() override { return stream_->Synchronize(); }
   Status Mark() override { return stream_->Record(mark_.get()); }
   Result<bool> Reached() const override { return mark_->Query(); }
+  const Event* mark() const override { return mark_.get(); }
+
+  Status Send() override {
+    if (wire_ == nullptr) return {};
+    GF_RETURN_IF_ERROR(stream_->Record(here_.get()));
+    return wire_->Wait(*here_);
+  }
+  Status Receive() override {
+    if (wire_ == nullptr) return {};
+    GF_RETURN_IF_ERROR(wire_->Record(here_.get()));
+    return stream_->Wait(*here_);
+  }
+  Status Follow(CscMemory& other) override {
+    if (&other == this) return {};
+    const Result<const Event*> here = HereOf(other);
+    if (!here.ok() || here.value() == nullptr) return here.status();
+    return stream_->Wait(*here.value());
+  }
+
+ protected:
+  Result<const Event*> Here() override {
+    GF_RETURN_IF_ERROR(stream_->Record(here_.get()));
+    return here_.get();
+  }
 
  private:
   static Status Converted(int error) {
@@ -132,7 +161,9 @@ class MemoryOfDevice final : public CscMemory {
   Device* const device_;
   Stream* const stream_;
   DeviceSync* const sync_;
+  Stream* const wire_;
   const std::unique_ptr<Event> mark_;
+  const std::unique_ptr<Event> here_;  // Recorded anew for each order.
 };
 
 }  // namespace
@@ -141,13 +172,13 @@ std::unique_ptr<CscMemory> HostCscMemory(Workers* workers) {
   return std::make_unique<HostMemory>(workers);
 }
 
-Result<std::unique_ptr<CscMemory>> DeviceCscMemory(Device* device,
-                                                   Stream* stream,
-                                                   DeviceSync* sync) {
-  Result<std::unique_ptr<Event>> mark = device->NewEvent();
+Result<std::unique_ptr<CscMemory>> DeviceCscMemory(const DeviceCscArgs& args) {
+  Result<std::unique_ptr<Event>> mark = args.device->NewEvent();
   if (!mark.ok()) return mark.status();
-  return std::unique_ptr<CscMemory>(
-      new MemoryOfDevice(device, stream, sync, std::move(mark).value()));
+  Result<std::unique_ptr<Event>> here = args.device->NewEvent();
+  if (!here.ok()) return here.status();
+  return std::unique_ptr<CscMemory>(new MemoryOfDevice(
+      args, std::move(mark).value(), std::move(here).value()));
 }
 
 }  // namespace gradientflow

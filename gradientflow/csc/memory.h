@@ -55,20 +55,53 @@ class CscMemory {
   // Blocks until all work is done.
   virtual Status Synchronize() = 0;
   // Mark() marks the end of the work so far, and Reached() says whether that
-  // work is done.
+  // work is done. mark() is the event behind that, null on the host.
   virtual Status Mark() = 0;
   virtual Result<bool> Reached() const = 0;
+  virtual const Event* mark() const { return nullptr; }
+
+  // The order between streams of a device, for memories that have one each. No
+  // host waits. After Send(), the stream of the collectives (the wire) begins
+  // what it is given only when the work so far is done; after Receive(), work
+  // begins only when what the wire has been given so far is done; after
+  // Follow(), only when the work of `other` so far is done.
+  virtual Status Send() { return {}; }
+  virtual Status Receive() { return {}; }
+  virtual Status Follow(CscMemory& other) {
+    static_cast<void>(other);
+    return {};
+  }
+
+ protected:
+  // Returns an event for the work so far, or null if all of it is done. Valid
+  // until the next call.
+  virtual Result<const Event*> Here() { return nullptr; }
+  static Result<const Event*> HereOf(CscMemory& memory) {
+    return memory.Here();
+  }
+};
+
+// The memory that a session's steps work in.
+struct CscMemories {
+  std::unique_ptr<CscMemory> before;  // For all but passes after the exchange.
+  std::unique_ptr<CscMemory> after;   // For those; null: `before`.
 };
 
 // The memory of this process, with the kernels of the CPU. `workers` are
 // borrowed and outlive the result; null: the calling thread works alone.
 std::unique_ptr<CscMemory> HostCscMemory(Workers* workers = nullptr);
 
-// The memory of a device, with work in the order of `stream`. Gradients are
-// written in the order of the producer of `sync`, or of `stream` if that is
-// null. All arguments are borrowed and outlive the result.
-Result<std::unique_ptr<CscMemory>> DeviceCscMemory(Device* device,
-                                                   Stream* stream,
-                                                   DeviceSync* sync = nullptr);
+// All are borrowed, and outlive the memory.
+struct DeviceCscArgs {
+  Device* device = nullptr;
+  Stream* stream = nullptr;
+  // Gradients are written in the order of its producer; null: of `stream`.
+  DeviceSync* sync = nullptr;
+  // The stream of the collectives; null: `stream` itself.
+  Stream* wire = nullptr;
+};
+
+// The memory of a device, with work in the order of args.stream.
+Result<std::unique_ptr<CscMemory>> DeviceCscMemory(const DeviceCscArgs& args);
 
 }  // namespace gradientflow

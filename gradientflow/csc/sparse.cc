@@ -11,15 +11,16 @@
 // One step, in the phases of SparseAggregator::Phase:
 //
 //   kBuckets    Pack() chunks as they are written; Launch() a bucket once all
-//               of its chunks are packed; Unpack() it when it is back
+//               of its chunks are packed; take the norms of what is back
 //   kNorms      the ranks add up the norms of all chunks
 //   kSelecting  top-k over the sums: the slots and the selection of the next
-//               step, which are copied to the host
-//   kSkipping   only if something was not finite: Csc::Skip()
+//               step, which are copied to the host. If something was not
+//               finite, Csc::Skip()
 //
-// Each phase begins when the one before is done, and Work() does a piece at a
-// time. There are two arrays of slots, because the optimiser reads those of the
-// finished step while the next one is selected.
+// Each phase begins when the one before is done, or, ahead on a device, when it
+// is submitted (sparse_device.cc). Work() does a piece at a time. There are two
+// arrays of slots, because the optimiser reads those of the finished step while
+// the next one is selected.
 namespace gradientflow {
 namespace {
 
@@ -54,27 +55,30 @@ std::span<const std::uint8_t> SelectionIn(std::span<const std::byte> bytes) {
 
 Result<std::unique_ptr<SparseAggregator>> SparseAggregator::Create(
     const AggregatorArgs& args, const CscOptions& config,
-    std::unique_ptr<CscMemory> memory) {
+    CscMemories memories) {
   Result<ChunkSelector> selector = ChunkSelector::Create(config.selection);
   if (!selector.ok()) return selector.status();
   std::unique_ptr<SparseAggregator> made(new SparseAggregator(
-      args, config, std::move(selector).value(), std::move(memory)));
+      args, config, std::move(selector).value(), std::move(memories)));
   GF_RETURN_IF_ERROR(made->Allocate());
   return made;
 }
 
 SparseAggregator::SparseAggregator(const AggregatorArgs& args,
                                    const CscOptions& config,
-                                   ChunkSelector selector,
-                                   std::unique_ptr<CscMemory> memory)
+                                   ChunkSelector selector, CscMemories memories)
     : args_(args),
-      memory_(std::move(memory)),
+      memory_(std::move(memories.before)),
+      memory_after_(std::move(memories.after)),
       csc_(WithShare(config, args)),
       selector_(std::move(selector)),
       pass_chunks_(PassChunks(*memory_, config.selection.chunk_elements)),
       bucket_bytes_(args.bucket_bytes) {}
 
-SparseAggregator::~SparseAggregator() { (void)memory_->Synchronize(); }
+SparseAggregator::~SparseAggregator() {
+  (void)memory_->Synchronize();
+  (void)after().Synchronize();
+}
 
 Status SparseAggregator::Allocate() {
   const std::size_t chunks = selector_.chunks();
@@ -91,7 +95,8 @@ Status SparseAggregator::Allocate() {
       {&always_, chunks, false},
       {&norms_, chunks * sizeof(float), false},
       {&workspace_, kernels::TopKWorkspaceBytes(chunks), false},
-      {&nonfinite_, sizeof(std::uint32_t), false},
+      {&nonfinite_[0], sizeof(std::uint32_t), false},
+      {&nonfinite_[1], sizeof(std::uint32_t), false},
       {&dirty_, has_dirty ? chunks : 0, true},
       {&host_selected_, chunks, true},
       {&host_nonfinite_, sizeof(std::uint32_t), true},
@@ -114,25 +119,10 @@ Status SparseAggregator::Allocate() {
   region_.norms = As<float>(norms_);
   region_.dirty = has_dirty ? As<std::uint8_t>(dirty_) : nullptr;
   region_.wire = args_.wire_dtype;
-  region_.nonfinite = As<std::uint32_t>(nonfinite_);
+  if (!on_host()) GF_RETURN_IF_ERROR(MakeRing());
   GF_RETURN_IF_ERROR(
       memory_->Copy(always_.get(), selector_.always_dense().data(), chunks));
   return UploadSelection();
-}
-
-// Makes room for what a step sends. The first steps send everything; once they
-// send much less, the rest of the memory is given back.
-Status SparseAggregator::EnsurePacked(std::size_t bytes) {
-  if (packed_bytes_ >= bytes && packed_bytes_ / 2 <= bytes) return Status();
-  GF_RETURN_IF_ERROR(memory_->Synchronize());
-  packed_.reset();
-  packed_bytes_ = 0;
-  Result<DeviceMemory> memory = memory_->Allocate(bytes);
-  if (!memory.ok()) return memory.status();
-  packed_ = std::move(memory).value();
-  packed_bytes_ = bytes;
-  region_.packed = packed_.get();
-  return Status();
 }
 
 Status SparseAggregator::UploadSelection() {
@@ -162,28 +152,21 @@ void SparseAggregator::Begin(std::uint64_t step, float loss_scale) {
   buckets_ = PlanSparse({args_.layout->elements(), chunk_elements, selection_},
                         bucket_bytes_, SizeOf(args_.wire_dtype));
   exchanged_ = ExtentsOf(buckets_);
-  packed_begin_.assign(1, 0);
-  for (const Bucket& bucket : buckets_) {
-    packed_begin_.push_back(packed_begin_.back() + bucket.elements);
-  }
-  if (!on_host()) {
-    // Counts a short chunk as a full one, so that the size is the same from
-    // step to step.
-    Check(EnsurePacked(selector_.selected_count() * chunk_elements *
-                       SizeOf(args_.wire_dtype)));
-  }
-  Check(
-      memory_->Copy(nonfinite_.get(), host_zero_.get(), sizeof(std::uint32_t)));
   region_.slots = As<std::uint32_t>(slots_[now_]);
+  region_.nonfinite = As<std::uint32_t>(nonfinite_[now_]);
+  Check(memory_->Copy(region_.nonfinite, host_zero_.get(),
+                      sizeof(std::uint32_t)));
   sent_ = kept_ = Queue();
-  for (std::size_t c = 0; c < selection_.size(); ++c) {
-    Queue& queue = on_host() && selection_[c] == 0 ? kept_ : sent_;
-    queue.chunks.push_back(c);
+  if (on_host()) {
+    for (std::size_t c = 0; c < selection_.size(); ++c) {
+      (selection_[c] == 0 ? kept_ : sent_).chunks.push_back(c);
+    }
+    returning_.Begin(chunk_elements, sent_.chunks, buckets_);
+  } else {
+    Check(PlaceBuckets());
   }
-  if (on_host()) returning_.Begin(chunk_elements, sent_.chunks, buckets_);
   written_end_ = launched_ = arrived_ = 0;
   launched_at_.clear();
-  packed_back_.clear();
   phase_ = Phase::kBuckets;
   result_.buckets = buckets_.size();
   result_.chunks = selector_.chunks();
@@ -203,38 +186,31 @@ bool SparseAggregator::AllBack() const {
 }
 
 bool SparseAggregator::HasWork() const {
-  switch (phase_) {
-    case Phase::kBuckets:
-      return !result_.status.ok() || Written(sent_) || Written(kept_) ||
-             !packed_back_.empty() || returning_.any() || AllBack();
-    case Phase::kSelecting:
-    case Phase::kSkipping:
-      return true;
-    default:
-      return false;
-  }
+  if (phase_ == Phase::kDone) return false;
+  if (!result_.status.ok() || phase_ == Phase::kSelecting) return true;
+  if (!on_host()) return NextSubmission() != Submission::kNone;
+  return phase_ == Phase::kBuckets &&
+         (Written(sent_) || Written(kept_) || returning_.any() || AllBack());
 }
 
 bool SparseAggregator::Work() {
   if (!HasWork()) return false;
   if (!result_.status.ok()) {
     phase_ = Phase::kDone;
-  } else if (phase_ != Phase::kBuckets) {
-    const Result<bool> reached = memory_->Reached();
+  } else if (phase_ == Phase::kSelecting) {
+    if (!MayLook()) return false;
+    const Result<bool> reached = after().Reached();
     Check(reached.status());
     if (reached.ok() && !reached.value()) return false;
-    const bool selected = phase_ == Phase::kSelecting && reached.ok();
+    if (reached.ok()) TakeSelection();
     phase_ = Phase::kDone;
-    if (selected) TakeSelection();
+  } else if (!on_host()) {
+    Submit(NextSubmission());
   } else if (Written(sent_)) {
     Pack(&sent_);
     Launch();
   } else if (returning_.any()) {
     TakeNorms();
-  } else if (!packed_back_.empty()) {
-    const std::size_t bucket = packed_back_.back();
-    packed_back_.pop_back();
-    Unpack(bucket);
   } else if (Written(kept_)) {
     Pack(&kept_);
   } else {
@@ -244,7 +220,7 @@ bool SparseAggregator::Work() {
 }
 
 std::size_t SparseAggregator::PassLimit() const {
-  const bool quiet = on_host() && launched_ == arrived_;
+  const bool quiet = launched_ == arrived_;
   return quiet ? pass_chunks_ * kQuietTimes : pass_chunks_;
 }
 
@@ -258,16 +234,14 @@ void SparseAggregator::Pack(Queue* queue) {
   } while (queue->next - first < PassLimit() && Written(*queue));
   const std::span<const std::size_t> chunks =
       std::span(queue->chunks).subspan(first, queue->next - first);
-  Check(on_host() ? csc_.Pack(region_, chunks)
-                  : csc_.Pack(region_, chunks.front(), chunks.size()));
+  Check(csc_.Pack(region_, chunks));
   RecordPass("residual", chunks.front(), elements, begin);
 }
 
-// Records the timeline's bar of a pass. Passes on a device are left out,
-// because the host does not see when they end.
+// Records the timeline's bar of a pass on the host. Those on a device are left
+// out, because the host does not see when they end.
 void SparseAggregator::RecordPass(const char* name, std::uint64_t id,
                                   std::size_t elements, Clock::Time begin) {
-  if (!on_host()) return;
   args_.recorder->Record({"kernel", name, step_, id,
                           elements * SizeOf(args_.pool_dtype), begin,
                           args_.clock->Now()});
@@ -281,48 +255,41 @@ void SparseAggregator::Launch() {
           : selector_.chunk(sent_.chunks[sent_.next]).begin;
   while (result_.status.ok() && launched_ < buckets_.size() &&
          buckets_[launched_].pool_end <= packed_end) {
-    const std::size_t id = launched_++;
-    launched_at_.push_back(args_.clock->Now());
-    CollectiveCall call =
-        BucketCall(args_, buckets_[id], csc_.loss_scale(), step_, id);
-    if (on_host()) {
-      call.feed = returning_.feed(id);
-      call.workers = memory_->workers();
-    } else {
-      call.output =
-          packed_.get() + packed_begin_[id] * SizeOf(args_.wire_dtype);
-      call.dtype = args_.wire_dtype;
-      call.keep_scaled = args_.pool_dtype != DType::kFloat32;
-      call.extents.clear();
-    }
-    args_.collective->Start(call, {&SparseAggregator::OnBucket, this, id});
+    StartBucket(launched_++);
   }
+}
+
+void SparseAggregator::StartBucket(std::size_t id) {
+  launched_at_.push_back(args_.clock->Now());
+  CollectiveCall call =
+      BucketCall(args_, buckets_[id], csc_.loss_scale(), step_, id);
+  gradientflow::Done done = {&SparseAggregator::OnBucket, this, id};
+  if (on_host()) {
+    call.feed = returning_.feed(id);
+    call.workers = memory_->workers();
+  } else {
+    call.output = Region(id, *memory_).packed;
+    call.dtype = args_.wire_dtype;
+    call.keep_scaled = args_.pool_dtype != DType::kFloat32;
+    call.extents.clear();
+  }
+  if (ahead()) {
+    call.submitted = {&SparseAggregator::OnBucketAhead, this, id};
+    done = {&SparseAggregator::OnAheadEnded, this, id};
+  }
+  args_.collective->Start(call, done);
 }
 
 void SparseAggregator::OnBucket(void* self, std::uint64_t bucket,
                                 std::uint32_t flags, const Status& status) {
   auto& sparse = *static_cast<SparseAggregator*>(self);
   ++sparse.arrived_;
-  sparse.args_.recorder->Record(
-      BucketSpan(sparse.args_, sparse.buckets_[bucket], sparse.step_, bucket,
-                 sparse.launched_at_[bucket]));
-  if (!sparse.on_host()) sparse.packed_back_.push_back(bucket);
+  sparse.RecordBucket(bucket);
+  if (!sparse.on_host()) sparse.back_[bucket] = 1;
   if ((flags & kFlagNonfinite) != 0) sparse.result_.nonfinite = true;
   if (!status.ok() && sparse.result_.status.ok()) {
     sparse.result_.status = status;
   }
-}
-
-void SparseAggregator::Unpack(std::size_t id) {
-  const Clock::Time begin = args_.clock->Now();
-  const Bucket& bucket = buckets_[id];
-  const std::size_t chunk_elements = selector_.chunk(0).count;
-  const Extent& last = bucket.extents.back();
-  const std::size_t first = bucket.extents.front().begin / chunk_elements;
-  const std::size_t end =
-      (last.begin + last.count + chunk_elements - 1) / chunk_elements;
-  Check(csc_.Unpack(region_, first, end - first));
-  RecordPass("norms", 0, bucket.elements, begin);
 }
 
 // Takes the norms of chunks that are back, on the host, where they have been
@@ -333,6 +300,11 @@ void SparseAggregator::TakeNorms() {
   Check(csc_.Unpack(region_, chunks));
   RecordPass("norms", chunks.front(),
              chunks.size() * selector_.chunk(chunks.front()).count, begin);
+}
+
+void SparseAggregator::RecordBucket(std::size_t id) {
+  args_.recorder->Record(
+      BucketSpan(args_, buckets_[id], step_, id, launched_at_[id]));
 }
 
 void SparseAggregator::StartNorms() {
@@ -346,7 +318,16 @@ void SparseAggregator::StartNorms() {
   call.group = args_.group;
   call.step = step_;
   call.bucket = buckets_.size();
-  args_.collective->Start(call, {&SparseAggregator::OnNorms, this, 0});
+  gradientflow::Done done = {&SparseAggregator::OnNorms, this, 0};
+  if (!on_host()) {
+    Check(memory_->Send());
+    Check(after().Send());
+  }
+  if (ahead()) {
+    call.submitted = {&SparseAggregator::OnNormsAhead, this, 0};
+    done = {&SparseAggregator::OnAheadEnded, this, 0};
+  }
+  args_.collective->Start(call, done);
 }
 
 // The sums are the same bits on every rank, so all ranks select alike.
@@ -369,28 +350,27 @@ void SparseAggregator::Select() {
   args.selected = As<std::uint8_t>(selected_);
   args.workspace = workspace_.get();
   args.nonfinite = region_.nonfinite;
-  Check(memory_->KernelStatus(
-      "top_k", memory_->kernels().top_k(args, memory_->stream())));
-  Check(memory_->Copy(host_selected_.get(), selected_.get(), args.chunks));
-  Check(memory_->Copy(host_nonfinite_.get(), nonfinite_.get(),
-                      sizeof(std::uint32_t)));
-  Check(memory_->Mark());
+  Check(after().Receive());
+  Check(after().KernelStatus("top_k",
+                             after().kernels().top_k(args, after().stream())));
+  Check(after().Copy(host_selected_.get(), selected_.get(), args.chunks));
+  Check(after().Copy(host_nonfinite_.get(), region_.nonfinite,
+                     sizeof(std::uint32_t)));
+  if (!on_host()) Check(csc_.Skip(Region(0, after()), region_.nonfinite));
+  Check(after().Mark());
 }
 
 // Kept chunks are in no bucket. Their norms tell, on every rank alike, whether
 // they are finite.
 void SparseAggregator::TakeSelection() {
+  if (ahead()) NoteBucketsPassed();
   std::uint32_t nonfinite = 0;
   std::memcpy(&nonfinite, host_nonfinite_.get(), sizeof(nonfinite));
   if (nonfinite != 0) result_.nonfinite = true;
   Check(selector_.Restore(
       step_ + 1, {As<std::uint8_t>(host_selected_), selector_.chunks()}));
   Csc::NoteKept(region_, selection_, result_.nonfinite);
-  if (result_.nonfinite && result_.status.ok()) {
-    phase_ = Phase::kSkipping;
-    Check(csc_.Skip(region_));
-    Check(memory_->Mark());
-  }
+  if (on_host() && result_.nonfinite) Check(csc_.Skip(region_));
   finished_ = std::exchange(now_, 1 - now_);
 }
 

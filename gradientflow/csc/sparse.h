@@ -9,6 +9,7 @@
 #include "gradientflow/buckets/aggregator.h"
 #include "gradientflow/buckets/dense.h"
 #include "gradientflow/csc/csc.h"
+#include "gradientflow/csc/packed_ring.h"
 #include "gradientflow/csc/returning_chunks.h"
 
 namespace gradientflow {
@@ -25,21 +26,24 @@ namespace gradientflow {
 // to be sent go first, so that the wire never waits for what is kept. They are
 // exchanged where they are: the collective walks their extents and converts.
 // The norm of a chunk is taken as soon as all of it is back, from the caches.
-// On a device, a pass takes all chunks written since the last pass,
-// in one launch, and packs them. The selection is copied to the host, and no
-// thread blocks on the device.
+// On a device, a bucket is one pass before the wire and one after it, each a
+// single launch. With a collective that takes calls ahead, a step looks at the
+// device once, after its end: everything from the first pass to the selection
+// of the next step is submitted as soon as the gradients are, and ordered by
+// events. Passes before the wire, the wire, and passes after it have a stream
+// each, so that they overlap.
 //
 // Memory beyond the pool: the residual (float32 per element), unless it is in
-// the gradients, and some bytes per chunk. On a device also what is sent, in
-// the wire dtype: the whole pool in the first step, less later.
+// the gradients, and some bytes per chunk. On a device also what is sent in the
+// long run, in the wire dtype, or two buckets if that is more.
 class SparseAggregator final : public Aggregator {
  public:
-  // args.pool is memory of the kind `memory`. config.share is ignored; it
-  // follows from `parts`. Returns kResourceExhausted if there is no room;
+  // args.pool is memory of the kind `memories`. config.share is ignored; it
+  // follows from `args`. Returns kResourceExhausted if there is no room;
   // kInvalidArgument names a setting.
   static Result<std::unique_ptr<SparseAggregator>> Create(
       const AggregatorArgs& args, const CscOptions& config,
-      std::unique_ptr<CscMemory> memory);
+      CscMemories memories);
   // Waits until the device no longer uses the memory.
   ~SparseAggregator() override;
 
@@ -48,6 +52,12 @@ class SparseAggregator final : public Aggregator {
   bool Work() override;
   bool HasWork() const override;
   bool Done() const override { return phase_ == Phase::kDone; }
+  bool Submitted() const override {
+    return Done() || (ahead() && phase_ == Phase::kSelecting);
+  }
+  const Event* end() const override {
+    return ahead() ? after().mark() : nullptr;
+  }
   const AggregateResult& result() const override { return result_; }
   std::span<const Extent> exchanged() const override { return exchanged_; }
   std::span<const std::uint8_t> selection() const override {
@@ -71,7 +81,11 @@ class SparseAggregator final : public Aggregator {
                  std::span<const std::byte> residual,
                  std::span<const std::byte> next_selection) override;
   const std::uint32_t* device_slots() const override {
-    return on_host() ? nullptr : As<std::uint32_t>(slots_[finished_]);
+    return on_host() ? nullptr : As<std::uint32_t>(slots_[last_submitted()]);
+  }
+  const std::uint32_t* device_nonfinite() const override {
+    return on_host() ? nullptr
+                     : As<std::uint32_t>(nonfinite_[last_submitted()]);
   }
 
  private:
@@ -79,9 +93,10 @@ class SparseAggregator final : public Aggregator {
     kBuckets,    // Packing, exchanging, unpacking.
     kNorms,      // The norms are being exchanged.
     kSelecting,  // Top-k runs; its result goes to the host.
-    kSkipping,   // What a skipped step sent returns to the residual.
     kDone,
   };
+  // What is to be submitted next to a device.
+  enum class Submission { kNone, kPack, kUnpack, kLastPack, kNorms, kTopK };
   // Chunks to be packed, ascending; the first `next` of them are packed.
   struct Queue {
     std::vector<std::size_t> chunks;
@@ -89,9 +104,8 @@ class SparseAggregator final : public Aggregator {
   };
 
   SparseAggregator(const AggregatorArgs& args, const CscOptions& config,
-                   ChunkSelector selector, std::unique_ptr<CscMemory> memory);
+                   ChunkSelector selector, CscMemories memories);
   Status Allocate();
-  Status EnsurePacked(std::size_t bytes);
   Status UploadSelection();
   bool on_host() const { return !memory_->asynchronous(); }
   // What is kept back is in the pool itself.
@@ -101,7 +115,8 @@ class SparseAggregator final : public Aggregator {
   std::size_t PassLimit() const;
   void Pack(Queue* queue);
   void Launch();
-  void Unpack(std::size_t bucket);
+  void StartBucket(std::size_t id);
+  void RecordBucket(std::size_t id);
   void TakeNorms();
   void StartNorms();
   void Select();
@@ -114,6 +129,34 @@ class SparseAggregator final : public Aggregator {
   static void OnNorms(void* self, std::uint64_t, std::uint32_t,
                       const Status& status);
 
+  // On a device (sparse_device.cc).
+  CscMemory& after() const {
+    return memory_after_ != nullptr ? *memory_after_ : *memory_;
+  }
+  // Whether steps are submitted without asking for results.
+  bool ahead() const { return !on_host() && args_.collective->TakesAhead(); }
+  // Which of the two arrays belongs to the last step that is submitted.
+  int last_submitted() const {
+    return phase_ == Phase::kSelecting ? now_ : finished_;
+  }
+  Status MakeRing();
+  Status PlaceBuckets();
+  std::size_t EndOf(std::size_t bucket) const;
+  CscRegion Region(std::size_t bucket, CscMemory& memory) const;
+  Submission NextSubmission() const;
+  void Submit(Submission next);
+  void PackBucket(std::size_t bucket);
+  void PackRest();
+  void UnpackBucket(std::size_t bucket);
+  bool MayLook();
+  void NoteBucketsPassed();
+  static void OnBucketAhead(void* self, std::uint64_t bucket, std::uint32_t,
+                            const Status& status);
+  static void OnNormsAhead(void* self, std::uint64_t, std::uint32_t,
+                           const Status& status);
+  static void OnAheadEnded(void* self, std::uint64_t, std::uint32_t,
+                           const Status& status);
+
   template <typename T>
   static T* As(const DeviceMemory& memory) {
     return reinterpret_cast<T*>(memory.get());
@@ -121,6 +164,8 @@ class SparseAggregator final : public Aggregator {
 
   const AggregatorArgs args_;
   const std::unique_ptr<CscMemory> memory_;
+  // For passes after the exchange; null if they are in the order of the others.
+  const std::unique_ptr<CscMemory> memory_after_;
   Csc csc_;
   ChunkSelector selector_;
   const std::size_t pass_chunks_;  // See PassLimit().
@@ -128,22 +173,23 @@ class SparseAggregator final : public Aggregator {
   std::size_t bucket_bytes_;
   std::vector<std::uint8_t> selection_;
   std::vector<Bucket> buckets_;
-  std::vector<std::size_t> packed_begin_;  // By bucket, in elements.
   std::vector<Extent> exchanged_;
 
   DeviceMemory residual_;
   DeviceMemory packed_;
-  std::size_t packed_bytes_ = 0;
-  // slots_[now_] belongs to the current step. The other array belongs to the
-  // previous step, and then becomes that of the next step.
+  std::size_t packed_elements_ = 0;
+  PackedRing ring_;  // The places of buckets in packed_.
+  // slots_[now_] and nonfinite_[now_] belong to the current step. The others
+  // belong to the previous step, whose update may still read them, and then
+  // become those of the next step.
   std::array<DeviceMemory, 2> slots_;
+  std::array<DeviceMemory, 2> nonfinite_;
   int now_ = 0;
   int finished_ = 0;
   DeviceMemory selected_;
   DeviceMemory always_;
   DeviceMemory norms_;
   DeviceMemory workspace_;
-  DeviceMemory nonfinite_;
   DeviceMemory dirty_;
   DeviceMemory host_selected_;
   DeviceMemory host_nonfinite_;
@@ -154,13 +200,21 @@ class SparseAggregator final : public Aggregator {
 
   std::uint64_t step_ = 0;
   std::size_t written_end_ = 0;
-  Queue sent_;  // On a device: all chunks.
+  // On the host.
+  Queue sent_;
   Queue kept_;
   std::size_t launched_ = 0;              // Number of buckets.
   std::vector<Clock::Time> launched_at_;  // By bucket.
   std::size_t arrived_ = 0;
-  std::vector<std::size_t> packed_back_;  // Buckets to be unpacked.
-  ReturningChunks returning_;             // On the host, in their place.
+  ReturningChunks returning_;  // On the host.
+  // On a device: how many chunks are packed, which buckets have come back, and
+  // how many are unpacked.
+  std::size_t chunks_packed_ = 0;
+  std::vector<std::uint32_t> slots_before_;  // By bucket.
+  std::vector<std::uint8_t> back_;  // By bucket; not if calls are taken ahead.
+  std::size_t unpacked_ = 0;
+  bool norms_submitted_ = false;
+  Clock::Time looked_at_{};
   Phase phase_ = Phase::kDone;
   AggregateResult result_;
 };

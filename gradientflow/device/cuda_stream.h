@@ -20,6 +20,7 @@ class CudaEvent final : public Event {
 
   Result<bool> Query() const override;
   Status Synchronize() const override;
+  void* native() const override { return event_; }
 
   int device() const { return context_.index(); }
   cudaEvent_t event() const { return event_; }

@@ -28,6 +28,8 @@ class Event {
   virtual Result<bool> Query() const = 0;
   // Blocks the calling thread until Query() would return true.
   virtual Status Synchronize() const = 0;
+  // For other libraries: a cudaEvent_t, or that of a test's fake.
+  virtual void* native() const = 0;
 };
 
 // An ordered queue of work on one device. All calls return at once. An error of

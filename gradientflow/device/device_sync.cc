@@ -38,6 +38,11 @@ Status DeviceSync::Fence(Stream& consumer) {
   return consumer.Wait(*fence_);
 }
 
+Status DeviceSync::Follow(const Event& event) {
+  MutexLock lock(mutex_);
+  return producer_->Wait(event);
+}
+
 Status DeviceSync::Zero(void* data, std::size_t bytes) {
   MutexLock lock(mutex_);
   return producer_->Fill(data, 0, bytes);

@@ -40,6 +40,10 @@ class DeviceSync {
   // producer has been given so far. Called by the driving thread.
   Status Fence(Stream& consumer) GF_EXCLUDES(mutex_);
 
+  // Work that the producer is given from now on runs after `event`. May be
+  // called on any thread.
+  Status Follow(const Event& event) GF_EXCLUDES(mutex_);
+
   // Work that the consumer is given from now on runs after Ready(section).
   // Called by the driving thread.
   Status Await(std::size_t section) {

@@ -96,6 +96,8 @@ class NcclCollective final : public Collective {
   // The buffers must be in memory of args.device. Their data must be ready, or
   // stream(call.channel) must have been told to wait for it.
   void Start(const CollectiveCall& call, Done done) override;
+  bool TakesAhead() const override { return true; }
+  void Passed(Channel channel) override { queue(channel).Passed(&ended_); }
   bool Poll() override;
   std::size_t in_flight() const override;
   // Takes calls of the group of all ranks alone.

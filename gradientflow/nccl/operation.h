@@ -31,8 +31,12 @@ struct NcclOperation {
   Done done;
   std::uint64_t sequence = 0;  // Within its channel; the same on all ranks.
   Clock::Time begin{};
-  NcclSlot* slot = nullptr;  // Null if the device has nothing to do.
-  bool settled = false;      // All work and slot->end are on the stream.
+  // Null if the device has nothing to do, or the host nothing to ask it.
+  NcclSlot* slot = nullptr;
+  bool settled = false;  // All work and slot->end are on the stream.
+
+  // Whether the caller goes on without waiting for the result.
+  bool ahead() const { return call.submitted.run != nullptr; }
 
   // Calls f(pointer, count, elements before) for each run of the elements of
   // `output` that take part, until f returns an error.

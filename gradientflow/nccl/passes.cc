@@ -14,7 +14,9 @@ struct Pass {
   void* stream;
 
   std::uint32_t* nonfinite() const {
-    return operation.plan.look ? &operation.slot->device->nonfinite : nullptr;
+    if (!operation.plan.look) return nullptr;
+    return operation.ahead() ? operation.call.nonfinite
+                             : &operation.slot->device->nonfinite;
   }
 
   Status Pack(const void* run, std::size_t count, std::size_t before) const {
@@ -31,8 +33,7 @@ struct Pass {
     const DType type = operation.call.dtype;
     return target.device->KernelStatus(
         "find_nonfinite",
-        kernels.find_nonfinite(
-            {run, type, count, &operation.slot->device->nonfinite}, stream));
+        kernels.find_nonfinite({run, type, count, nonfinite()}, stream));
   }
 
   // The convert kernel takes gradient types only. Other floats go through a
@@ -82,7 +83,7 @@ bool HasResult(const CollectiveCall& call, int rank) {
 
 Status RunBefore(const NcclOperation& operation, const PassTarget& target) {
   const NcclPlan& plan = operation.plan;
-  if (plan.look) {
+  if (plan.look && !operation.ahead()) {
     GF_RETURN_IF_ERROR(
         target.stream->Fill(operation.slot->device, 0, sizeof(Verdict)));
   }
@@ -112,7 +113,7 @@ Status RunAfter(const NcclOperation& operation, const PassTarget& target) {
             return pass.Scale(run, count);
         }
       }));
-  if (!plan.look) return Status();
+  if (!plan.look || operation.ahead()) return Status();
   return target.stream->Copy(operation.slot->host, operation.slot->device,
                              sizeof(Verdict));
 }

@@ -47,7 +47,11 @@ NcclPlan PlanNcclCall(const CollectiveCall& call, int size) {
   const bool mean = call.op == ReduceOp::kMean;
   const bool sum = mean || call.op == ReduceOp::kSum;
   plan.op = OperatorFor(call.op);
-  plan.look = call.kind == CollectiveKind::kAllreduce && IsFloat(call.dtype);
+  // A caller that goes on ahead may look at the result itself.
+  const bool wanted =
+      call.submitted.run == nullptr || call.nonfinite != nullptr;
+  plan.look =
+      call.kind == CollectiveKind::kAllreduce && IsFloat(call.dtype) && wanted;
   const float scale = call.scale * UnscaleOf(call);
   plan.after_scale = scale;
   plan.staged = call.kind == CollectiveKind::kAllreduce &&

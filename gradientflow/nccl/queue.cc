@@ -14,10 +14,12 @@
 //   IssueNext()  packs elements that convert into the staging (passes.h), and
 //                gives the call to NCCL (issue.h). A non-blocking NCCL may take
 //                a while to accept it: issuing_, until comm_.Ready()
-//   Settle()     submits the pass over the result, then records slot->end
+//   Settle()     submits the pass over the result, then records slot->end, or
+//                tells the caller that all of it is `submitted`
 //   Retire()     ends the calls at the front of the queue whose end is reached
 //
-// operations_[0, issued_) have been issued.
+// operations_[0, issued_) have been issued. The end of a call that is submitted
+// ahead is not asked for; Passed() says it, so such a call needs no slot.
 namespace gradientflow {
 namespace {
 
@@ -124,10 +126,14 @@ Status NcclQueue::IssueNext() {
   if (buffers.input + buffers.output == 0 &&
       operation.call.kind != CollectiveKind::kBarrier) {
     operation.settled = true;
+    if (operation.ahead()) operation.call.submitted(Status());
     return Status();
   }
-  operation.slot = &slots_[next_slot_];
-  next_slot_ = (next_slot_ + 1) % kSlots;
+  if (!operation.ahead()) {
+    operation.slot = &slots_[next_slot_];
+    next_slot_ = (next_slot_ + 1) % kSlots;
+    ++slots_taken_;
+  }
   if (operation.plan.staged) {
     const std::size_t bytes =
         operation.call.count * SizeOf(operation.plan.type);
@@ -151,7 +157,9 @@ Status NcclQueue::Settle(NcclOperation* operation) {
   GF_RETURN_IF_ERROR(RunAfter(
       *operation,
       {args_.device, stream_.get(), staging_.memory.get(), args_.group.rank}));
-  return stream_->Record(operation->slot->end.get());
+  if (!operation->ahead()) return stream_->Record(operation->slot->end.get());
+  operation->call.submitted(Status());
+  return Status();
 }
 
 Result<bool> NcclQueue::Issue() {
@@ -165,7 +173,7 @@ Result<bool> NcclQueue::Issue() {
       GF_RETURN_IF_ERROR(Settle(operations_[issued_ - 1].get()));
       moved = true;
     }
-    if (issued_ == operations_.size() || issued_ == kSlots) return moved;
+    if (issued_ == operations_.size() || slots_taken_ == kSlots) return moved;
     GF_RETURN_IF_ERROR(IssueNext());
     moved = true;
   }
@@ -190,10 +198,12 @@ Result<bool> NcclQueue::Retire(DoneQueue* ended) {
   for (; count < issued_; ++count) {
     const NcclOperation& operation = *operations_[count];
     if (!operation.settled) break;
+    if (operation.ahead() && operation.sequence > passed_) break;
     if (operation.slot != nullptr) {
       Result<bool> reached = operation.slot->end->Query();
       if (!reached.ok()) return reached;
       if (!reached.value()) break;
+      --slots_taken_;
     }
     Finish(operation, ended);
   }
@@ -204,6 +214,14 @@ Result<bool> NcclQueue::Retire(DoneQueue* ended) {
   issued_ -= count;
   last_end_ = args_.clock->Now();
   return true;
+}
+
+// An error of calls behind these shows again at the next Advance().
+void NcclQueue::Passed(DoneQueue* ended) {
+  for (std::size_t i = 0; i < issued_ && operations_[i]->settled; ++i) {
+    passed_ = operations_[i]->sequence;
+  }
+  static_cast<void>(Retire(ended));
 }
 
 void NcclQueue::Finish(const NcclOperation& operation, DoneQueue* ended) {
@@ -269,7 +287,7 @@ void NcclQueue::EndAll(const Status& why, DoneQueue* ended) {
                              Describe(operation->call, operation->sequence))));
   }
   operations_.clear();
-  issued_ = 0;
+  issued_ = slots_taken_ = 0;
   issuing_ = false;
 }
 

@@ -52,6 +52,10 @@ class NcclQueue {
   // *ended. Returns whether anything moved. An error is the end of the queue.
   Result<bool> Advance(DoneQueue* ended);
 
+  // What has been submitted so far has ended. Moves the calls at the front that
+  // were submitted ahead to *ended.
+  void Passed(DoneQueue* ended);
+
   // The time since when calls are in flight and none has ended. REQUIRES
   // calls() > 0.
   Clock::Time standing_since() const;
@@ -111,6 +115,8 @@ class NcclQueue {
   std::size_t issued_ = 0;  // Number of issued calls in the queue.
   bool issuing_ = false;    // NCCL has yet to accept the last one issued.
   std::size_t next_slot_ = 0;
+  std::size_t slots_taken_ = 0;
+  std::uint64_t passed_ = 0;  // See Passed(): a sequence number.
   std::uint64_t next_sequence_ = 1;
   std::uint64_t bytes_sent_ = 0;
   Clock::Time last_end_{};

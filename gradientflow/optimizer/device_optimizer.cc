@@ -102,7 +102,9 @@ Status DeviceOptimizer::Upload(std::span<float* const> weights, Table& table,
     return {};
   }
   // The copy of an earlier step, on whichever stream, may still be under way.
-  GF_RETURN_IF_ERROR(stepped_->Synchronize());
+  if (std::exchange(table.used, true)) {
+    GF_RETURN_IF_ERROR(stepped_->Synchronize());
+  }
   table.uploaded.assign(weights.begin(), weights.end());
   const std::size_t bytes = table.uploaded.size() * sizeof(float*);
   if (bytes == 0) return {};
@@ -117,13 +119,13 @@ Status DeviceOptimizer::Upload(std::span<float* const> weights, Table& table,
 // from the squares of its tiles.
 Status DeviceOptimizer::TakeRates(const OptimizerOptions& config,
                                   const Table& table,
-                                  const std::uint32_t* slots, float scale,
+                                  const ExchangedOnDevice& exchanged,
                                   Stream& stream) {
   const kernels::ChunkKernelTable& kernels = args_.device->chunk_kernels();
   kernels::TileSquaresArgs squares = {};
   squares.tiles = As<const kernels::Tile>(tiles_);
   squares.count = tiles_count_;
-  squares.slots = slots;
+  squares.slots = exchanged.slots;
   squares.weights = As<float* const>(table.weights);
   squares.grads = args_.pool;
   squares.type = args_.type;
@@ -142,7 +144,7 @@ Status DeviceOptimizer::TakeRates(const OptimizerOptions& config,
   rates.eps = config.lars_eps;
   rates.weight_decay = config.weight_decay;
   rates.rates = As<float>(rates_);
-  rates.grad_scale = 1.0F / scale;
+  rates.grad_scale = 1.0F / exchanged.scale;
   return args_.device->KernelStatus("lars_rates",
                                     kernels.lars_rates(rates, stream.native()));
 }
@@ -151,7 +153,7 @@ Status DeviceOptimizer::TakeRates(const OptimizerOptions& config,
 // because the steps share the tables.
 Status DeviceOptimizer::Step(std::size_t group, const OptimizerOptions& config,
                              std::span<float* const> weights,
-                             const std::uint32_t* slots, float scale,
+                             const ExchangedOnDevice& exchanged,
                              Stream& stream) {
   GF_RETURN_IF_ERROR(CheckConfig(config));
   GF_RETURN_IF_ERROR(CheckWeights(*args_.layout, weights));
@@ -161,24 +163,26 @@ Status DeviceOptimizer::Step(std::size_t group, const OptimizerOptions& config,
   GF_RETURN_IF_ERROR(stream.Wait(*stepped_));
   Status launched = Upload(weights, *table.value(), stream);
   if (launched.ok()) {
-    launched = Launch(config, *table.value(), slots, scale, stream);
+    launched = Launch(config, *table.value(), exchanged, stream);
   }
   const Status recorded = stream.Record(stepped_.get());
   return launched.ok() ? recorded : launched;
 }
 
 Status DeviceOptimizer::Launch(const OptimizerOptions& config,
-                               const Table& table, const std::uint32_t* slots,
-                               float scale, Stream& stream) {
+                               const Table& table,
+                               const ExchangedOnDevice& exchanged,
+                               Stream& stream) {
   if (tiles_count_ == 0) return {};
   const bool lars = config.kind == OptimizerOptions::Kind::kLars;
   if (lars) {
-    GF_RETURN_IF_ERROR(TakeRates(config, table, slots, scale, stream));
+    GF_RETURN_IF_ERROR(TakeRates(config, table, exchanged, stream));
   }
   kernels::TileSgdArgs sgd = {};
   sgd.tiles = As<const kernels::Tile>(tiles_);
   sgd.count = tiles_count_;
-  sgd.slots = slots;
+  sgd.slots = exchanged.slots;
+  sgd.skip = exchanged.nonfinite;
   sgd.weights = As<float* const>(table.weights);
   sgd.momentum_buf = As<float>(momentum_);
   sgd.grads = args_.pool;
@@ -188,7 +192,7 @@ Status DeviceOptimizer::Launch(const OptimizerOptions& config,
   sgd.momentum = config.momentum;
   sgd.weight_decay = config.weight_decay;
   sgd.nesterov = config.nesterov;
-  sgd.grad_scale = 1.0F / scale;
+  sgd.grad_scale = 1.0F / exchanged.scale;
   return args_.device->KernelStatus(
       "tile_sgd", args_.device->chunk_kernels().tile_sgd(sgd, stream.native()));
 }

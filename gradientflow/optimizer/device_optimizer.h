@@ -24,6 +24,15 @@ struct DeviceOptimizerArgs {
   std::vector<bool> skip_lars = {};
 };
 
+// What a step has exchanged, as an optimiser on the device reads it.
+struct ExchangedOnDevice {
+  const std::uint32_t* slots = nullptr;  // See Aggregator::device_slots().
+  // Nothing changes if this is not 0 by then; see
+  // Aggregator::device_nonfinite(). May be null.
+  const std::uint32_t* nonfinite = nullptr;
+  float scale = 1.0F;  // See ExchangedGradients::scale.
+};
+
 // The optimiser of optimizer/optimizer.h (the same update, element for element)
 // on a device: two launches a step, four for LARS, which read on the device
 // what was sent. No call blocks, except a step whose weights have other
@@ -40,12 +49,10 @@ class DeviceOptimizer {
   // Updates the tensors of one group; groups count from 0. weights[i] are
   // tensor i's float32 master weights in the device's memory, which the caller
   // lends until the stream has done this work; null leaves the tensor alone.
-  // For `slots` see Aggregator::device_slots(), for `scale`
-  // ExchangedGradients::scale. The first step allocates the momentum (float32
-  // per element).
+  // The first step allocates the momentum (float32 per element).
   Status Step(std::size_t group, const OptimizerOptions& config,
-              std::span<float* const> weights, const std::uint32_t* slots,
-              float scale, Stream& stream);
+              std::span<float* const> weights,
+              const ExchangedOnDevice& exchanged, Stream& stream);
 
   // Returns hu in pool order, copied from the device; blocks. Empty before the
   // first Step().
@@ -69,13 +76,14 @@ class DeviceOptimizer {
     DeviceMemory weights;  // float* by tensor.
     DeviceMemory host;     // The same, page-locked.
     std::vector<float*> uploaded;
+    bool used = false;  // A copy may be under way.
   };
   Result<Table*> TableOf(std::size_t group);
   Status Upload(std::span<float* const> weights, Table& table, Stream& stream);
   Status Launch(const OptimizerOptions& config, const Table& table,
-                const std::uint32_t* slots, float scale, Stream& stream);
+                const ExchangedOnDevice& exchanged, Stream& stream);
   Status TakeRates(const OptimizerOptions& config, const Table& table,
-                   const std::uint32_t* slots, float scale, Stream& stream);
+                   const ExchangedOnDevice& exchanged, Stream& stream);
 
   template <typename T>
   static T* As(const DeviceMemory& memory) {

@@ -30,8 +30,21 @@ Status DevicePool::Build() {
   if (!memory.ok()) return memory.status();
   memory_ = std::move(memory).value();
   args_.core->progress().Do([this] { path().Register(memory_.get(), bytes_); });
+  if (path().by_nccl() && args_.options->sparsity > 0) {
+    for (auto* stream : {&before_wire_, &after_wire_}) {
+      Result<std::unique_ptr<Stream>> made = device.NewStream(/*urgent=*/true);
+      if (!made.ok()) return made.status();
+      *stream = std::move(made).value();
+    }
+  }
+  Stream& wire = path().stream(Channel::kGradients);
+  if (path().by_nccl() && args_.options->sparsity <= 0) {
+    Result<std::unique_ptr<StepEnd>> end = StepEnd::Create(&device, &wire);
+    if (!end.ok()) return end.status();
+    end_ = std::move(end).value();
+  }
   Result<std::unique_ptr<DeviceSync>> sync =
-      DeviceSync::Create(device, path().stream(Channel::kGradients),
+      DeviceSync::Create(device, before_wire_ != nullptr ? *before_wire_ : wire,
                          Engine::SectionsOf(*args_.layout));
   if (!sync.ok()) return sync.status();
   sync_ = std::move(sync).value();
@@ -60,6 +73,22 @@ BufferView DevicePool::view() const {
   return {memory_.get(), bytes_, path().device()->id()};
 }
 
+Result<CscMemories> DevicePool::NewCscMemories() {
+  Stream* wire = &path().stream(Channel::kGradients);
+  Device* device = path().device().get();
+  if (before_wire_ == nullptr) {
+    auto all = DeviceCscMemory({device, wire, sync_.get()});
+    if (!all.ok()) return all.status();
+    return CscMemories{std::move(all).value(), nullptr};
+  }
+  auto before =
+      DeviceCscMemory({device, before_wire_.get(), sync_.get(), wire});
+  if (!before.ok()) return before.status();
+  auto after = DeviceCscMemory({device, after_wire_.get(), sync_.get(), wire});
+  if (!after.ok()) return after.status();
+  return CscMemories{std::move(before).value(), std::move(after).value()};
+}
+
 Status DevicePool::CheckGroup(GroupId group) const {
   if (group == 0) return Status();
   return Status(
@@ -70,8 +99,10 @@ Status DevicePool::CheckGroup(GroupId group) const {
 
 Status DevicePool::Update(std::size_t index, const OptimizerGroup& group,
                           const Sent& sent) {
-  return optimizer_->Step(index, group.config, group.weights, sent.device_slots,
-                          sent.gradient_scale, sync_->producer());
+  const ExchangedOnDevice exchanged = {sent.device_slots, sent.device_nonfinite,
+                                       sent.gradient_scale};
+  return optimizer_->Step(index, group.config, group.weights, exchanged,
+                          sync_->producer());
 }
 
 Result<std::span<const float>> DevicePool::Momentum(
@@ -94,7 +125,9 @@ bool DevicePool::Close() {
   bool there = false;
   progress.Do([&] {
     for (Stream* stream :
-         {&sync_->producer(), &path().stream(Channel::kGradients)}) {
+         {&sync_->producer(), &path().stream(Channel::kGradients),
+          before_wire_.get(), after_wire_.get()}) {
+      if (stream == nullptr) continue;
       Result<std::unique_ptr<Event>> end = path().device()->NewEvent();
       // A device that reports an error does no more work.
       if (!end.ok() || !stream->Record(end.value().get()).ok()) continue;

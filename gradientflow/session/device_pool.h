@@ -30,10 +30,8 @@ class DevicePool final : public GradientPool {
   Collective& collective() override { return path().collective(); }
   DeviceSync* sync() override { return sync_.get(); }
   void SetStream(void* native) override { sync_->SetProducer(native); }
-  Result<std::unique_ptr<CscMemory>> NewCscMemory() override {
-    return DeviceCscMemory(path().device().get(),
-                           &path().stream(Channel::kGradients), sync_.get());
-  }
+  Result<CscMemories> NewCscMemories() override;
+  StepEnd* end() override { return end_.get(); }
   Status Update(std::size_t index, const OptimizerGroup& group,
                 const Sent& sent) override;
   Result<std::span<const float>> Momentum(std::vector<float>* scratch) override;
@@ -51,7 +49,11 @@ class DevicePool final : public GradientPool {
   const GradientPoolArgs args_;
   std::size_t bytes_ = 0;
   DeviceMemory memory_;
+  // For CSC beside NCCL; see csc/sparse_device.cc. Otherwise null.
+  std::unique_ptr<Stream> before_wire_;
+  std::unique_ptr<Stream> after_wire_;
   std::unique_ptr<DeviceSync> sync_;
+  std::unique_ptr<StepEnd> end_;  // For dense steps by NCCL.
   std::unique_ptr<DeviceOptimizer> optimizer_;
 };
 

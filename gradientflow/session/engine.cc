@@ -1,6 +1,7 @@
 #include "gradientflow/session/engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <utility>
 
@@ -17,13 +18,18 @@
 //   End()                the times of the step
 //
 // On a device a written tensor is one whose work has been submitted, so the
-// driver advances by sections, whose events the device waits for.
+// driver advances by sections, whose events the device waits for. There a step
+// can also end with Submitted() and Leave(). Then the hooks are in the next
+// step while the aggregator is in the one before, until TakeResult().
 namespace gradientflow {
 namespace {
 
 // A section of the pool ends with the tensor that takes it to this size.
 constexpr std::size_t kSectionElements = std::size_t{128} << 10;
 constexpr std::size_t kNamesInText = 4;
+// A step that was left is looked at after this time even if nobody needs its
+// result.
+constexpr Clock::Time kUnaskedFor = std::chrono::seconds(1);
 
 // How far the hook of a tensor is.
 constexpr std::uint8_t kFree = 0;
@@ -157,7 +163,7 @@ bool Engine::untouched() const {
   return open_;
 }
 
-void Engine::Begin(std::uint64_t step, float loss_scale) {
+void Engine::Open(std::uint64_t step) {
   for (std::size_t i = 0; i < tensors_; ++i) {
     marks_[i].store(kFree, std::memory_order_relaxed);
   }
@@ -170,8 +176,14 @@ void Engine::Begin(std::uint64_t step, float loss_scale) {
   prefix_ = written_end_ = 0;
   backward_over_ = false;
   busy_ = busy_since_ = Clock::Time{};
-  args_.aggregator->Begin(step, loss_scale);
+  wanted_ = false;
   open_ = true;
+}
+
+void Engine::Begin(std::uint64_t step, float loss_scale) {
+  args_.aggregator->Begin(step, loss_scale);
+  result_open_ = false;
+  Open(step);
 }
 
 // From here on the exposed time counts, and the progress no longer depends on
@@ -193,10 +205,19 @@ Status Engine::EndBackward() {
 }
 
 bool Engine::StepDone() const {
-  // After a failure, the step is over when neither a peer nor a link touches
-  // the pool any more.
-  return (args_.aggregator->Done() && HooksHaveLeft()) ||
-         (!args_.fabric->status().ok() && !args_.driver->InFlight());
+  return (!result_open_ && args_.aggregator->Done() && HooksHaveLeft()) ||
+         Failed();
+}
+
+bool Engine::Submitted() const {
+  return (!result_open_ && args_.aggregator->Submitted() && HooksHaveLeft()) ||
+         Failed();
+}
+
+// After a failure, the step is over when neither a peer nor a link touches the
+// pool any more.
+bool Engine::Failed() const {
+  return !args_.fabric->status().ok() && !args_.driver->InFlight();
 }
 
 // Returns whether all hooks of the step have done everything that the next step
@@ -212,8 +233,22 @@ bool Engine::HooksHaveLeft() const {
   return true;
 }
 
-// Hidden is what was busy and not exposed.
 EngineTimes Engine::End() {
+  const EngineTimes times = Times();
+  open_ = false;
+  return times;
+}
+
+EngineTimes Engine::Leave(std::uint64_t step) {
+  const EngineTimes times = Times();
+  result_open_ = true;
+  left_at_ = args_.clock->Now();
+  Open(step);
+  return times;
+}
+
+// Hidden is what was busy and not exposed.
+EngineTimes Engine::Times() {
   MeasureBusy();
   const Clock::Time now = args_.clock->Now();
   if (!backward_over_) over_at_ = now;
@@ -233,7 +268,6 @@ EngineTimes Engine::End() {
         {"backward", "", step_, 0, 0, Clock::Time(first), Clock::Time(last)});
   }
   args_.recorder->Record({"wait", "", step_, 0, 0, over_at_, now});
-  open_ = false;
   return times;
 }
 
@@ -281,6 +315,17 @@ std::size_t Engine::AwaitedEnd() {
 bool Engine::Poll() {
   FailIfMisused();
   if (!open_) return false;
+  const bool taken = result_open_ && TakeResult();
+  const bool moved = !result_open_ && Advance();
+  // A failure of the aggregator itself, not of a call, must end the job on all
+  // ranks, too.
+  const Status& broken = args_.aggregator->result().status;
+  if (!broken.ok()) args_.fabric->Fail(broken);
+  MeasureBusy();
+  return taken || moved;
+}
+
+bool Engine::Advance() {
   if (overlap_ || backward_over_) {
     const std::size_t end =
         args_.device != nullptr ? AwaitedEnd() : WrittenEnd();
@@ -291,13 +336,30 @@ bool Engine::Poll() {
       args_.aggregator->Advance(end);
     }
   }
-  const bool moved = args_.aggregator->Work();
-  // A failure of the aggregator itself, not of a call, must end the job on all
-  // ranks, too.
-  const Status& broken = args_.aggregator->result().status;
-  if (!broken.ok()) args_.fabric->Fail(broken);
-  MeasureBusy();
-  return moved;
+  return MayLook() && args_.aggregator->Work();
+}
+
+// Whether the aggregator has more to do than to ask a device whether a step has
+// ended, or the answer is wanted. The next step's first bucket depends on it.
+bool Engine::MayLook() const {
+  const Aggregator& aggregator = *args_.aggregator;
+  if (!aggregator.Submitted() || aggregator.Done() || wanted_) return true;
+  const bool begun = !section_end_.empty() && section_recorded_[0].load() != 0;
+  return result_open_ && (begun || backward_over_);
+}
+
+bool Engine::TakeResult() {
+  const bool moved = MayLook() && args_.aggregator->Work();
+  if (!args_.aggregator->Done() || !args_.take_result()) return moved;
+  result_open_ = wanted_ = false;
+  return true;
+}
+
+void Engine::Tick() {
+  if (open_ && !untouched()) args_.while_in_step();
+  if (result_open_ && args_.clock->Now() - left_at_ >= kUnaskedFor) {
+    LookForResult();
+  }
 }
 
 // Adds up the time during which gradients were in flight.
@@ -310,7 +372,7 @@ void Engine::MeasureBusy() {
 }
 
 bool Engine::Pending() const {
-  return open_ && (args_.aggregator->HasWork() ||
+  return open_ && ((args_.aggregator->HasWork() && MayLook()) ||
                    (backward_over_ && !args_.aggregator->Done()));
 }
 

@@ -34,6 +34,9 @@ struct EngineArgs {
   Recorder* recorder = nullptr;
   // Runs once per step, before its first bucket, on the driving thread.
   std::function<void()> before_buckets;
+  // Takes the result of a step that was left, and begins the next one in the
+  // aggregator. Returns false if that must wait. Runs on the driving thread.
+  std::function<bool()> take_result;
   // Runs every 100 ms or so while a tensor of the step is marked, on the
   // driving thread.
   std::function<void()> while_in_step;
@@ -95,6 +98,21 @@ class Engine final : public Driver::Client {
   bool StepDone() const;
   // Closes the step.
   EngineTimes End();
+
+  // How a step ends ahead of its result, on a device. After EndBackward():
+  // returns whether all work of the step has been submitted and all hooks have
+  // left, or the job has failed.
+  bool Submitted() const;
+  // Closes the step, and opens `step` for hooks. Its work begins when the
+  // result of the step that was left is known. That is asked for when the first
+  // gradients of `step` are there, after LookForResult(), or after a second, so
+  // that errors are found. REQUIRES Submitted() and that the job goes on.
+  EngineTimes Leave(std::uint64_t step);
+  // Whether the result of the step that was left has not been taken.
+  bool result_open() const { return result_open_; }
+  // The result of the step is wanted, so the device is asked for it until it is
+  // there.
+  void LookForResult() { wanted_ = true; }
   // Returns whether a step is open of which no tensor has been marked.
   bool untouched() const;
   // When each tensor became ready, in seconds after the first one, in pool
@@ -104,9 +122,7 @@ class Engine final : public Driver::Client {
   // From Driver::Client.
   bool Poll() override;
   bool Pending() const override;
-  void Tick() override {
-    if (open_ && !untouched()) args_.while_in_step();
-  }
+  void Tick() override;
   std::string Doing() const override;
 
  private:
@@ -114,6 +130,12 @@ class Engine final : public Driver::Client {
   std::size_t AwaitedEnd();
   bool HooksHaveLeft() const;
   bool FailIfMisused() GF_EXCLUDES(misuse_mutex_);
+  void Open(std::uint64_t step);
+  EngineTimes Times();
+  bool Failed() const;
+  bool MayLook() const;
+  bool TakeResult();
+  bool Advance();
   void MeasureBusy();
 
   const EngineArgs args_;
@@ -140,6 +162,9 @@ class Engine final : public Driver::Client {
 
   bool open_ = false;
   std::atomic<bool> backward_over_{false};  // Hooks read it.
+  bool result_open_ = false;
+  bool wanted_ = false;  // See LookForResult().
+  Clock::Time left_at_{};
   std::uint64_t step_ = 0;
   std::size_t prefix_ = 0;  // Number of tensors, in pool order, that are ready.
   std::size_t written_end_ = 0;  // Elements of which the aggregator was told.

@@ -9,6 +9,7 @@
 #include "gradientflow/base/status.h"
 #include "gradientflow/buckets/aggregator.h"
 #include "gradientflow/buckets/pool_layout.h"
+#include "gradientflow/buckets/step_end.h"
 #include "gradientflow/collectives/collective.h"
 #include "gradientflow/communicator/core.h"
 #include "gradientflow/config/options.h"
@@ -56,13 +57,19 @@ class GradientPool {
   // Sets the stream that gradients are computed on. Has no effect on the host.
   virtual void SetStream(void* native) { static_cast<void>(native); }
   // Returns the memory, of the pool's kind, that sparse communication works in.
-  virtual Result<std::unique_ptr<CscMemory>> NewCscMemory() = 0;
+  virtual Result<CscMemories> NewCscMemories() = 0;
+
+  // Where dense steps end that are submitted ahead of their results; null if
+  // the collective takes no calls ahead.
+  virtual StepEnd* end() { return nullptr; }
 
   // Updates the weights of group `index` from the gradients that `sent` says
   // were exchanged.
   struct Sent {
     std::span<const Extent> extents;
-    const std::uint32_t* device_slots = nullptr;  // See Aggregator.
+    // See Aggregator.
+    const std::uint32_t* device_slots = nullptr;
+    const std::uint32_t* device_nonfinite = nullptr;
     float gradient_scale = 1.0F;
   };
   virtual Status Update(std::size_t index, const OptimizerGroup& group,

@@ -262,6 +262,7 @@ Result<std::unique_ptr<Aggregator>> GradientSession::Parts::MakeAggregator(
   parts.bucket_bytes = bucket_bytes;
   parts.recorder = &core().recorder();
   parts.clock = &core().clock();
+  parts.end = pool->end();
   if (options.sparsity <= 0 || layout->elements() == 0) {
     return std::unique_ptr<Aggregator>(
         std::make_unique<DenseAggregator>(parts));
@@ -276,10 +277,10 @@ Result<std::unique_ptr<Aggregator>> GradientSession::Parts::MakeAggregator(
   config.zero_kept = !options.accumulate && (plain || options.zero_kept);
   config.in_gradients = options.accumulate;
   config.keep_factor = plain ? 1.0F : options.momentum;
-  Result<std::unique_ptr<CscMemory>> memory = pool->NewCscMemory();
-  if (!memory.ok()) return memory.status();
+  Result<CscMemories> memories = pool->NewCscMemories();
+  if (!memories.ok()) return memories.status();
   Result<std::unique_ptr<SparseAggregator>> sparse =
-      SparseAggregator::Create(parts, config, std::move(memory).value());
+      SparseAggregator::Create(parts, config, std::move(memories).value());
   if (!sparse.ok()) return sparse.status();
   return std::unique_ptr<Aggregator>(std::move(sparse).value());
 }
@@ -445,6 +446,10 @@ Status GradientSession::SetStream(void* native) {
 Result<StepStats> GradientSession::FinishStep() {
   GF_RETURN_IF_ERROR(CheckProcess());
   return parts_->steps->FinishStep();
+}
+Result<AsyncStep> GradientSession::FinishStepAsync() {
+  GF_RETURN_IF_ERROR(CheckProcess());
+  return parts_->steps->FinishStepAsync();
 }
 Status GradientSession::SetLossScale(float scale) {
   GF_RETURN_IF_ERROR(CheckProcess());

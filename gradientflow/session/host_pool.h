@@ -23,8 +23,8 @@ class HostPool final : public GradientPool {
   BufferView view() const override { return memory_.view(); }
   Status Zero(const BufferView& part) override;
   Collective& collective() override { return args_.core->executor(); }
-  Result<std::unique_ptr<CscMemory>> NewCscMemory() override {
-    return HostCscMemory(&workers_);
+  Result<CscMemories> NewCscMemories() override {
+    return CscMemories{HostCscMemory(&workers_), nullptr};
   }
   Status Update(std::size_t index, const OptimizerGroup& group,
                 const Sent& sent) override;

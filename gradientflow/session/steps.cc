@@ -30,6 +30,7 @@ Steps::Steps(StepsArgs args)
 // Calls in flight still use the pool and the aggregator, so they have to end
 // first.
 Steps::~Steps() {
+  AwaitResult();
   const auto busy = [this] {
     return args_.pool->collective().Busy(args_.group, Channel::kGradients) ||
            (args_.tuner != nullptr && args_.tuner->in_flight());
@@ -72,6 +73,7 @@ EngineArgs Steps::ArgsOfEngine() {
     }
     if (args_.tuner != nullptr) args_.tuner->Send(step_);
   };
+  args.take_result = [this] { return TakeResult(); };
   args.while_in_step = [this] {
     const Status closed = notes_.Check(finished_);
     if (!closed.ok()) args_.core->fabric().Fail(closed);
@@ -91,14 +93,16 @@ Status Steps::Admit(StepCall call) const {
   const Status& job = args_.core->fabric().status();
   // FinishStep() still runs after a failure: it waits until nothing uses the
   // gradients any more.
-  if (touched && !job.ok() && !step_state_.failed() &&
-      call != StepCall::kFinishStep) {
+  if ((touched || engine_.result_open()) && !job.ok() &&
+      !step_state_.failed() && call != StepCall::kFinishStep) {
     return StepFailure(job);
   }
   return step_state_.Admit(call, step_, touched);
 }
 
 Steps::Turn::Turn(Steps& steps, StepCall call) : steps_(steps) {
+  // An update reads on the device what the step's result is.
+  if (call != StepCall::kOptimizerStep) steps.AwaitResult();
   steps.progress_.Do([&] {
     status_ = steps.Admit(call);
     session_failed_ = steps.step_state_.failed();
@@ -118,7 +122,9 @@ RemoteWrites Steps::Written() const {
 }
 
 Status Steps::StepFailure(const Status& why) const {
-  return Status(why.code(), StrCat("step ", step_, " on rank ", rank_,
+  // A step that was left may have failed while the next one is open.
+  const std::uint64_t failed = step_ - (engine_.result_open() ? 1 : 0);
+  return Status(why.code(), StrCat("step ", failed, " on rank ", rank_,
                                    " failed: ", why.message()));
 }
 
@@ -132,7 +138,11 @@ Status Steps::SetStream(void* native) {
   Status status;
   progress_.Do([&] {
     status = Admit(StepCall::kSetStream);
-    if (status.ok()) args_.pool->SetStream(native);
+    if (!status.ok()) return;
+    args_.pool->SetStream(native);
+    if (engine_.result_open()) {
+      status = args_.pool->sync()->Follow(*args_.aggregator->end());
+    }
   });
   return status;
 }
@@ -152,6 +162,23 @@ void Steps::GradientAbsent(std::size_t i) {
   if (engine_.Publish(i)) progress_.Notify();
 }
 
+// Admits the end of a step, and ends backward, once each. Returns false, or an
+// error, if that is refused; the step then goes on.
+Result<bool> Steps::EndBackward(bool* admitted, bool* over) {
+  if (!*admitted) {
+    GF_RETURN_IF_ERROR(Admit(StepCall::kFinishStep));
+    step_state_.Begins(StepCall::kFinishStep);
+    *admitted = true;
+  }
+  if (*over || !args_.core->fabric().status().ok()) return true;
+  if (const Status missing = engine_.EndBackward(); !missing.ok()) {
+    step_state_.Ends();
+    return missing;
+  }
+  *over = true;
+  return true;
+}
+
 // Drive() repeats the function on whichever thread holds the baton, between
 // rounds of communication, until it returns true.
 Result<StepStats> Steps::FinishStep() {
@@ -159,22 +186,11 @@ Result<StepStats> Steps::FinishStep() {
   bool admitted = false;
   bool over = false;
   progress_.Drive([&] {
-    if (!admitted) {
-      if (const Status why = Admit(StepCall::kFinishStep); !why.ok()) {
-        stats = why;
-        return true;
-      }
-      step_state_.Begins(StepCall::kFinishStep);
-      admitted = true;
+    if (const auto ended = EndBackward(&admitted, &over); !ended.ok()) {
+      stats = ended.status();
+      return true;
     }
-    if (!over && args_.core->fabric().status().ok()) {
-      if (const Status missing = engine_.EndBackward(); !missing.ok()) {
-        step_state_.Ends();
-        stats = missing;
-        return true;
-      }
-      over = true;
-    }
+    engine_.LookForResult();
     if (!engine_.StepDone()) return false;
     if (args_.tuner != nullptr && args_.tuner->in_flight()) return false;
     stats = CloseStep();
@@ -183,51 +199,135 @@ Result<StepStats> Steps::FinishStep() {
   return stats;
 }
 
+Result<AsyncStep> Steps::FinishStepAsync() {
+  Result<AsyncStep> left = Status(StatusCode::kInternal, "not run");
+  bool admitted = false;
+  bool over = false;
+  progress_.Drive([&] {
+    if (const auto ended = EndBackward(&admitted, &over); !ended.ok()) {
+      left = ended.status();
+      return true;
+    }
+    if (!engine_.Submitted()) return false;
+    if (args_.tuner != nullptr && args_.tuner->in_flight()) return false;
+    left = LeaveStep();
+    return true;
+  });
+  return left;
+}
+
+// Opens the next step before hooks can fire, and leaves the result of this one
+// for later. Without a device, or once the device is done, it is there already.
+Result<AsyncStep> Steps::LeaveStep() {
+  AsyncStep left;
+  left.step = step_;
+  Aggregator& aggregator = *args_.aggregator;
+  const Status& job = args_.core->fabric().status();
+  if (!job.ok() || aggregator.Done()) {
+    const Result<StepStats> stats = CloseStep();
+    if (!stats.ok()) return stats.status();
+    known_ = stats.value();
+  } else {
+    const Status ordered = args_.pool->sync()->Follow(*aggregator.end());
+    if (!ordered.ok()) return GiveUp(StepFailure(ordered));
+    left.event = aggregator.end()->native();
+    TakeExchange(engine_.Leave(step_ + 1));
+    if (args_.tuner != nullptr && args_.tuner->Wants()) {
+      ready_seconds_ = engine_.ReadySeconds();
+    }
+    ++step_;
+    ++finished_;
+    open_scale_ = loss_scale_;
+    step_state_.Finished();
+  }
+  left.known = std::exchange(known_, std::nullopt);
+  return left;
+}
+
+// The result of the step that was left is known: begins the next one, which may
+// have gradients already.
+bool Steps::TakeResult() {
+  if (!args_.aggregator->result().status.ok()) return false;
+  known_ = TakeStats();
+  if (args_.tuner != nullptr) Tune(ready_seconds_);
+  args_.aggregator->Begin(step_, open_scale_);
+  return true;
+}
+
+void Steps::AwaitResult() {
+  progress_.Drive([this] {
+    if (!engine_.result_open() || !args_.core->fabric().status().ok()) {
+      return true;
+    }
+    engine_.LookForResult();
+    return false;
+  });
+}
+
+// What is known as soon as all of the step is submitted.
+void Steps::TakeExchange(const EngineTimes& times) {
+  const Aggregator& aggregator = *args_.aggregator;
+  const AggregateResult& result = aggregator.result();
+  stats_ = StepStats();
+  stats_.step = step_;
+  stats_.buckets = result.buckets;
+  stats_.selected_chunks = result.selected_chunks;
+  stats_.chunks = result.chunks;
+  stats_.backward_seconds = times.backward_seconds;
+  stats_.exposed_seconds = times.exposed_seconds;
+  stats_.hidden_seconds = times.hidden_seconds;
+  stats_.bucket_bytes = args_.bucket_bytes;
+  stats_.gradient_scale = gradient_scale_ = result.gradient_scale;
+  skip_update_ = result.nonfinite;
+  exchanged_.assign(aggregator.exchanged().begin(),
+                    aggregator.exchanged().end());
+  selection_.assign(aggregator.selection().begin(),
+                    aggregator.selection().end());
+  device_slots_ = aggregator.device_slots();
+  device_nonfinite_ = aggregator.device_nonfinite();
+}
+
+// The rest, once it is done.
+StepStats Steps::TakeStats() {
+  stats_.nonfinite = args_.aggregator->result().nonfinite;
+  stats_.bytes_sent = BytesSent() - bytes_before_;
+  bytes_before_ = BytesSent();
+  if (args_.core->writes() != nullptr) {
+    const RemoteWrites written = Written();
+    stats_.rdma = written.Since(std::exchange(written_before_, written));
+  }
+  return stats_;
+}
+
 // Takes the results of the step, and opens the next one before hooks can fire.
 Result<StepStats> Steps::CloseStep() {
   const EngineTimes times = engine_.End();
   const AggregateResult& result = args_.aggregator->result();
   const Status& job = args_.core->fabric().status();
   if (!job.ok() || !result.status.ok()) {
-    return step_state_.Fail(StepFailure(job.ok() ? result.status : job));
+    // The other ranks may not know yet what has failed here.
+    args_.core->fabric().Fail(result.status);
+    return step_state_.Fail(StepFailure(job));
   }
-  StepStats stats;
-  stats.step = step_++;
+  TakeExchange(times);
+  const StepStats stats = TakeStats();
+  ++step_;
   ++finished_;
-  stats.buckets = result.buckets;
-  stats.bytes_sent = BytesSent() - bytes_before_;
-  bytes_before_ = BytesSent();
-  if (args_.core->writes() != nullptr) {
-    const RemoteWrites written = Written();
-    stats.rdma = written.Since(std::exchange(written_before_, written));
+  if (args_.tuner != nullptr) {
+    Tune(args_.tuner->Wants() ? engine_.ReadySeconds() : std::vector<float>());
   }
-  stats.selected_chunks = result.selected_chunks;
-  stats.chunks = result.chunks;
-  stats.backward_seconds = times.backward_seconds;
-  stats.exposed_seconds = times.exposed_seconds;
-  stats.hidden_seconds = times.hidden_seconds;
-  stats.nonfinite = result.nonfinite;
-  stats.bucket_bytes = args_.bucket_bytes;
-  stats.gradient_scale = gradient_scale_ = result.gradient_scale;
-  skip_update_ = result.nonfinite;
-  exchanged_.assign(args_.aggregator->exchanged().begin(),
-                    args_.aggregator->exchanged().end());
-  selection_.assign(args_.aggregator->selection().begin(),
-                    args_.aggregator->selection().end());
-  if (args_.tuner != nullptr) Tune();
   step_state_.Finished();
   engine_.Begin(step_, loss_scale_);
   return stats;
 }
 
 // Runs between two steps, and on all ranks between the same two.
-void Steps::Tune() {
+void Steps::Tune(const std::vector<float>& ready_seconds) {
   if (const std::optional<std::size_t> bytes = args_.tuner->Take()) {
     args_.bucket_bytes = *bytes;
     args_.aggregator->SetBucketBytes(*bytes);
   }
-  args_.tuner->StepDone(args_.tuner->Wants() ? engine_.ReadySeconds()
-                                             : std::vector<float>());
+  args_.tuner->StepDone(ready_seconds);
 }
 
 Status Steps::SetLossScale(float scale) {
@@ -240,7 +340,9 @@ Status Steps::SetLossScale(float scale) {
     status = Admit(StepCall::kSetLossScale);
     if (!status.ok()) return;
     loss_scale_ = scale;
-    if (engine_.untouched()) args_.aggregator->Begin(step_, scale);
+    if (!engine_.untouched()) return;
+    open_scale_ = scale;
+    if (!engine_.result_open()) args_.aggregator->Begin(step_, scale);
   });
   return status;
 }
@@ -269,7 +371,7 @@ Status Steps::OptimizerStep(const std::vector<OptimizerGroup>& groups) {
   const Turn turn(*this, StepCall::kOptimizerStep);
   GF_RETURN_IF_ERROR(turn.status());
   GF_RETURN_IF_ERROR(CheckOptimizer(groups));
-  const GradientPool::Sent sent = {exchanged_, args_.aggregator->device_slots(),
+  const GradientPool::Sent sent = {exchanged_, device_slots_, device_nonfinite_,
                                    gradient_scale_};
   Status status;
   std::size_t updated = 0;

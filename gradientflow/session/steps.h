@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,7 @@ class Steps {
   void GradientAbsent(std::size_t i);
   Status SetStream(void* native);
   Result<StepStats> FinishStep();
+  Result<AsyncStep> FinishStepAsync();
   Status SetLossScale(float scale);
   Status OptimizerStep(const std::vector<OptimizerGroup>& groups);
   Status ZeroGradients();
@@ -105,8 +107,14 @@ class Steps {
   }
   RemoteWrites Written() const;
   Status StepFailure(const Status& why) const;
+  Result<bool> EndBackward(bool* admitted, bool* over);
   Result<StepStats> CloseStep();
-  void Tune();
+  Result<AsyncStep> LeaveStep();
+  void TakeExchange(const EngineTimes& times);
+  StepStats TakeStats();
+  bool TakeResult();
+  void AwaitResult();
+  void Tune(const std::vector<float>& ready_seconds);
   Status CheckOptimizer(const std::vector<OptimizerGroup>& groups) const;
 
   StepsArgs args_;
@@ -121,11 +129,20 @@ class Steps {
   std::uint64_t finished_ = 0;
   ClosingNotes notes_;    // Guarded by the baton.
   StepState step_state_;  // Guarded by the baton.
-  // The results of the step that finished last.
+  // The step that finished last: what it has exchanged, and what is known of
+  // it.
   std::vector<Extent> exchanged_;
   std::vector<std::uint8_t> selection_;
+  const std::uint32_t* device_slots_ = nullptr;
+  const std::uint32_t* device_nonfinite_ = nullptr;
   bool skip_update_ = false;
   float gradient_scale_ = 1.0F;
+  StepStats stats_;
+  std::vector<float> ready_seconds_;
+  // After FinishStepAsync(): the loss scale of the step that is open, and
+  // statistics that no call has returned.
+  float open_scale_ = 1.0F;
+  std::optional<StepStats> known_;
 };
 
 }  // namespace gradientflow

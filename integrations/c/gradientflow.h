@@ -206,9 +206,9 @@ GF_API int32_t gf_session_size(const gf_session*);
 /* -- A step ------------------------------------------------------------- */
 /* A step begins with the first tensor that is marked, and ends when
  * gf_session_finish_step() returns GF_OK. The following functions are ordered:
- * gf_session_set_stream, gf_session_finish_step, gf_session_set_loss_scale,
- * gf_session_optimizer_step, gf_session_zero_gradients and
- * gf_session_selection. All others are free.
+ * gf_session_set_stream, gf_session_finish_step, gf_session_finish_step_async,
+ * gf_session_set_loss_scale, gf_session_optimizer_step,
+ * gf_session_zero_gradients and gf_session_selection. All others are free.
  *
  * A call at the wrong moment returns GF_FAILED_PRECONDITION and changes
  * nothing. If gf_session_finish_step() fails with any other status, the session
@@ -285,6 +285,18 @@ GF_API void gf_step_stats_init(gf_step_stats*);
  * Returns GF_FAILED_PRECONDITION if a tensor is neither ready nor absent; the
  * step then goes on. */
 GF_API gf_status gf_session_finish_step(gf_session*, gf_step_stats* stats);
+/* The same without waiting for a GPU: what the caller submits to the stream of
+ * gf_session_set_stream() after it finds the step's gradients, and
+ * gf_session_optimizer_step() may follow at once. Other streams wait for
+ * *event, a cudaEvent_t, valid until the next step ends; null if the gradients
+ * are there already, as on the CPU or without NCCL. Sets *known to 1 if it
+ * writes `stats`, those of the latest step whose result is known and was not
+ * returned before: on a GPU the step before this one; else to 0. A failure of
+ * the step comes with the next call that ends a step or needs its result;
+ * weights updated since are then unspecified. `stats`, `known` and `event` may
+ * be null. */
+GF_API gf_status gf_session_finish_step_async(gf_session*, gf_step_stats* stats,
+                                              int32_t* known, void** event);
 /* Takes effect with the next step; all ranks set the same scale. Returns
  * GF_INVALID_ARGUMENT, and changes nothing, if the scale or its inverse is not
  * a positive finite number. */

@@ -5,6 +5,7 @@
 #include "gradientflow/base/str_cat.h"
 #include "integrations/c/handles.h"
 
+using gradientflow::AsyncStep;
 using gradientflow::BufferView;
 using gradientflow::GradientSession;
 using gradientflow::OptimizerGroup;
@@ -48,6 +49,42 @@ Result<OptimizerOptions> ConfigOf(const gf_optimizer* optimizer) {
   config.lars_eta = given.lars_eta;
   config.lars_eps = given.lars_eps;
   return config;
+}
+
+gf_status CheckStats(const gf_step_stats* stats) {
+  if (stats == nullptr ||
+      stats->struct_bytes >= offsetof(gf_step_stats, step)) {
+    return GF_OK;
+  }
+  return Invalid(StrCat("stats: struct_bytes is ", stats->struct_bytes,
+                        "; call gf_step_stats_init()"));
+}
+
+// Writes as much as the caller's struct has room for; `stats` may be null.
+void Write(const StepStats& s, gf_step_stats* stats) {
+  if (stats == nullptr) return;
+  const gradientflow::RemoteWrites rdma =
+      s.rdma.value_or(gradientflow::RemoteWrites());
+  const gf_step_stats full = {
+      sizeof(full),
+      s.step,
+      s.buckets,
+      s.bytes_sent,
+      s.selected_chunks,
+      s.chunks,
+      s.backward_seconds,
+      s.exposed_seconds,
+      s.hidden_seconds,
+      s.nonfinite ? 1 : 0,
+      s.gradient_scale,
+      s.bucket_bytes,
+      rdma.data,
+      rdma.control,
+      rdma.bytes,
+      rdma.retries ? static_cast<int64_t>(*rdma.retries) : -1};
+  const size_t room = stats->struct_bytes;
+  std::memcpy(stats, &full, room < sizeof(full) ? room : sizeof(full));
+  stats->struct_bytes = room;
 }
 
 Result<std::vector<TensorSpec>> SpecsOf(const gf_tensor* tensors,
@@ -197,37 +234,27 @@ gf_status gf_session_absent(gf_session* session, size_t tensor) {
 
 gf_status gf_session_finish_step(gf_session* session, gf_step_stats* stats) {
   if (session == nullptr) return Invalid("session is null");
-  if (stats != nullptr && stats->struct_bytes < offsetof(gf_step_stats, step)) {
-    return Invalid(StrCat("stats: struct_bytes is ", stats->struct_bytes,
-                          "; call gf_step_stats_init()"));
-  }
+  if (gf_status bad = CheckStats(stats); bad != GF_OK) return bad;
   return Guard([&]() -> Status {
     Result<StepStats> result = session->session->FinishStep();
     if (!result.ok()) return result.status();
-    if (stats == nullptr) return Status();
-    const StepStats& s = result.value();
-    const gradientflow::RemoteWrites rdma =
-        s.rdma.value_or(gradientflow::RemoteWrites());
-    const gf_step_stats full = {
-        sizeof(full),
-        s.step,
-        s.buckets,
-        s.bytes_sent,
-        s.selected_chunks,
-        s.chunks,
-        s.backward_seconds,
-        s.exposed_seconds,
-        s.hidden_seconds,
-        s.nonfinite ? 1 : 0,
-        s.gradient_scale,
-        s.bucket_bytes,
-        rdma.data,
-        rdma.control,
-        rdma.bytes,
-        rdma.retries ? static_cast<int64_t>(*rdma.retries) : -1};
-    const size_t room = stats->struct_bytes;
-    std::memcpy(stats, &full, room < sizeof(full) ? room : sizeof(full));
-    stats->struct_bytes = room;
+    Write(result.value(), stats);
+    return Status();
+  });
+}
+
+gf_status gf_session_finish_step_async(gf_session* session,
+                                       gf_step_stats* stats, int32_t* known,
+                                       void** event) {
+  if (session == nullptr) return Invalid("session is null");
+  if (gf_status bad = CheckStats(stats); bad != GF_OK) return bad;
+  return Guard([&]() -> Status {
+    Result<AsyncStep> result = session->session->FinishStepAsync();
+    if (!result.ok()) return result.status();
+    const AsyncStep& left = result.value();
+    if (left.known) Write(*left.known, stats);
+    if (known != nullptr) *known = left.known ? 1 : 0;
+    if (event != nullptr) *event = left.event;
     return Status();
   });
 }

@@ -93,6 +93,7 @@ static void test_step(gf_session* session) {
   CHECK_REFUSED(gf_session_ready(session, 0));
   CHECK_REFUSED(gf_session_absent(session, 0));
   CHECK_REFUSED(gf_session_finish_step(session, NULL));
+  CHECK_REFUSED(gf_session_finish_step_async(session, NULL, NULL, NULL));
   CHECK_REFUSED(gf_session_set_loss_scale(session, 2));
   CHECK_REFUSED(gf_session_zero_gradients(session));
   CHECK_REFUSED(gf_session_optimizer_step(session, &optimizer, &all, 1));

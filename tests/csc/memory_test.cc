@@ -37,7 +37,7 @@ class DeviceMemoryTest : public ::testing::TestWithParam<FakeLag> {
   DeviceMemoryTest()
       : device_({.lag = GetParam()}),
         stream_(device_.NewStream(false).value()),
-        memory_(DeviceCscMemory(&device_, stream_.get()).value()) {}
+        memory_(DeviceCscMemory({&device_, stream_.get()}).value()) {}
   FakeDevice device_;
   const std::unique_ptr<Stream> stream_;
   const std::unique_ptr<CscMemory> memory_;

@@ -18,6 +18,8 @@ class FakeEvent final : public Event {
 
   Result<bool> Query() const override;
   Status Synchronize() const override;
+  // A pointer to this; only for tests to compare.
+  void* native() const override { return const_cast<FakeEvent*>(this); }
 
   const FakeState* state() const { return state_.get(); }
   Point* point() const;  // The last recorded one, or null.

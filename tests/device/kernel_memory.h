@@ -99,6 +99,7 @@ void Visit(const kernels::ChunkRestoreArgs& args, const See& see) {
   range.chunks.Tell(see, "slots", args.slots, sizeof(std::uint32_t));
   range.elements.Tell(see, "grads", args.grads, SizeOf(args.type));
   range.elements.Tell(see, "residual", args.residual, sizeof(float));
+  IfGiven(see, "only_if", args.only_if);
 }
 
 template <class See>

@@ -114,6 +114,30 @@ TEST_P(ChunkRestore, ClearsWhatOverflowsOnlyOnceScaled) {
   }
 }
 
+TEST_P(ChunkRestore, TouchesNothingUnlessTheFlagIsSet) {
+  for (const std::size_t chunk_elements : {7, 4000}) {
+    const ChunkRange range = {3 * chunk_elements - 3, chunk_elements, 0, 3};
+    const Slots slots = MakeSlots(3, Sent::kAll, random_);
+    Elements grads = RandomElements(DType::kFloat32, range.elements);
+    Elements residual(DType::kFloat32, range.elements);
+    for (std::size_t i = 0; i < range.elements; ++i) residual.Set(i, -0.0);
+    const Elements before = residual;
+    for (const std::uint32_t value : {0U, 1U}) {
+      const Records<std::uint32_t> flag(1, value);
+      ASSERT_EQ(Launch(&ChunkKernelTable::chunk_restore,
+                       {.range = range,
+                        .slots = slots.data(),
+                        .grads = grads.data(),
+                        .type = grads.type(),
+                        .residual = static_cast<float*>(residual.data()),
+                        .scale = 1,
+                        .only_if = flag.data()}),
+                0);
+      EXPECT_TRUE(Matches(residual, value == 0 ? before : grads));
+    }
+  }
+}
+
 TEST_P(ChunkRestore, HandlesChunksOfEveryLength) {
   for (std::size_t n = 1; n < 140; ++n) {
     ExpectOracle({3 * n - n / 2, n, 0, 3}, DType::kFloat16, Sent::kSome, 8);

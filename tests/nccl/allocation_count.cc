@@ -44,6 +44,7 @@ class QuietEvent final : public Event {
     return real_->Query();
   }
   Status Synchronize() const override { return real_->Synchronize(); }
+  void* native() const override { return real_->native(); }
   Event* real() const { return real_.get(); }
 
  private:

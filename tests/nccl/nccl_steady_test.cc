@@ -134,6 +134,60 @@ TEST(NcclSteady, MoreCallsThanFitOnTheDeviceEndInOrderWithTheirOwnFlags) {
   });
 }
 
+void CountRun(void* count, std::uint64_t, std::uint32_t, const Status& status) {
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  ++*static_cast<std::size_t*>(count);
+}
+
+// Every third call has a NaN; so many calls have no room in the slots of
+// others.
+TEST(NcclSteady, CallsSubmittedAheadAreNotAskedForAndEndWhenTold) {
+  FakeNccl nccl;
+  NcclJob job;
+  job.nccl = &nccl;
+  job.size = 2;
+  job.lag = FakeLag::kNone;
+  RunNcclRanks(job, [](NcclRank& self) {
+    constexpr std::size_t kCalls = 150;
+    ASSERT_TRUE(self.collective.TakesAhead());
+    Elements input(DType::kFloat32, kCalls);
+    for (std::size_t i = 0; i < kCalls; ++i) {
+      input.Set(i, i % 3 == 0 ? std::nan("") : 1);
+    }
+    const DeviceMemory memory = self.Upload(input);
+    const DeviceMemory flags =
+        self.device.Allocate(kCalls * sizeof(std::uint32_t)).value();
+    auto* const flag = reinterpret_cast<std::uint32_t*>(flags.get());
+    std::size_t submitted = 0;
+    std::size_t ended = 0;
+    self.device.HoldStreams();
+    const std::uint64_t looks = self.device.count(FakeCall::kQuery);
+    for (std::size_t i = 0; i < kCalls; ++i) {
+      CollectiveCall call = Allreduce(memory, 1);
+      call.output = memory.get() + i * 4;
+      call.submitted = {&CountRun, &submitted, 0};
+      // A caller may look for itself.
+      call.nonfinite = i % 2 == 0 ? flag + i : nullptr;
+      self.collective.Start(call, {&CountRun, &ended, 0});
+    }
+    while (submitted < kCalls) self.collective.Poll();
+    EXPECT_EQ(self.device.count(FakeCall::kQuery), looks);
+    EXPECT_EQ(ended, 0U);
+    self.device.ReleaseStreams();
+    ASSERT_TRUE(self.collective.stream(Channel::kPlain).Synchronize().ok());
+    self.collective.Poll();
+    EXPECT_EQ(self.collective.in_flight(), kCalls);
+    self.collective.Passed(Channel::kPlain);
+    EXPECT_FALSE(self.collective.Busy(0, Channel::kPlain));
+    self.collective.Poll();
+    EXPECT_EQ(ended, kCalls);
+    EXPECT_EQ(self.device.count(FakeCall::kQuery), looks);
+    for (std::size_t i = 0; i < kCalls; ++i) {
+      EXPECT_EQ(flag[i], i % 6 == 0 ? 1U : 0U) << i;
+    }
+  });
+}
+
 TEST(NcclSteady, CallsWaitForTheProducersEvent) {
   FakeNccl nccl;
   NcclJob job;

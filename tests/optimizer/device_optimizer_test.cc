@@ -65,8 +65,7 @@ class DeviceOptimizerTest : public ::testing::Test {
   void Step(const OptimizerOptions& config, const DeviceMemory& weights,
             Stream& stream) {
     auto* const data = reinterpret_cast<float*>(weights.get());
-    EXPECT_TRUE(
-        optimizer_->Step(0, config, {&data, 1}, nullptr, 1, stream).ok());
+    EXPECT_TRUE(optimizer_->Step(0, config, {&data, 1}, {}, stream).ok());
   }
 
   const PoolLayout layout_ = PoolLayout::Create({kElements}).value();
@@ -135,7 +134,7 @@ TEST_F(DeviceOptimizerTest, AnUploadThatFailedIsMadeAgain) {
   const DeviceMemory weights = Floats(5);
   auto* const data = reinterpret_cast<float*>(weights.get());
   device_.FailCall(FakeCall::kCopy, 0, Status(StatusCode::kInternal, "once"));
-  EXPECT_FALSE(optimizer_->Step(0, kSgd, {&data, 1}, nullptr, 1, *first_).ok());
+  EXPECT_FALSE(optimizer_->Step(0, kSgd, {&data, 1}, {}, *first_).ok());
   Step(kSgd, weights, *first_);
   EXPECT_EQ(Read(weights, *first_), std::vector<float>(kElements, 4));
 }

@@ -55,6 +55,8 @@ int GiveBack(const ChunkRestoreArgs& args, const Run& run, float scale) {
 
 int ChunkRestore(const ChunkRestoreArgs& args, void*) {
   if (!IsAllowed(args.range) || !IsGradientType(args.type)) return EINVAL;
+  if (args.range.count == 0) return 0;
+  if (args.only_if != nullptr && *args.only_if == 0) return 0;
   for (std::size_t i = 0; i < args.range.count; ++i) {
     const std::size_t c = args.range.first + i;
     const Run run = RunOf(args.range, c);

@@ -96,9 +96,14 @@ __device__ void WithBody(const ChunkRestoreArgs& args, const Run& run,
   }
 }
 
+__device__ inline bool IsLeftAlone(const ChunkRestoreArgs& args) {
+  return args.only_if != nullptr && *args.only_if == 0;
+}
+
 template <typename T, int kWidth, bool kApart>
 __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
     ByWarp(ChunkRestoreArgs args) {
+  if (IsLeftAlone(args)) return;
   const std::size_t step = std::size_t{gridDim.x} * kBlockWarps;
   for (std::size_t item =
            std::size_t{blockIdx.x} * kBlockWarps + threadIdx.x / kWarp;
@@ -116,6 +121,7 @@ __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
 template <typename T, int kWidth, bool kApart>
 __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
     ByBlock(ChunkRestoreArgs args, std::size_t slices, float*) {
+  if (IsLeftAlone(args)) return;
   const std::size_t items = args.range.count * slices;
   for (std::size_t item = blockIdx.x; item < items; item += gridDim.x) {
     const Run run = RunOf(args.range, slices, item);

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "gradientflow/buckets/bucket_plan.h"
+
+namespace gradientflow {
+
+// Where the buckets of a step lie in the memory that sent chunks are packed in.
+// It is made once and holds what a step sends in the long run. The first steps
+// send more; then a bucket takes the place of an earlier one, once that one has
+// been unpacked. NOT thread-safe.
+class PackedRing {
+ public:
+  // Returns how many elements a ring needs for `buckets`, the largest of which
+  // any step has, and for steps that send `usual_elements`. Two buckets have
+  // room at least, so that one is packed while another one travels.
+  static std::size_t Capacity(std::span<const Bucket> buckets,
+                              std::size_t chunk_elements,
+                              std::size_t usual_elements);
+
+  // The places of a step's buckets of whole chunks, in order, in `capacity`
+  // elements. A short chunk takes the place of a full one. Returns false if a
+  // bucket is larger than the ring.
+  bool Place(std::span<const Bucket> buckets, std::size_t chunk_elements,
+             std::size_t capacity);
+
+  // Where the bucket begins, in elements.
+  std::size_t begin(std::size_t bucket) const { return begin_[bucket]; }
+  // So many buckets must have been unpacked before this one is packed.
+  std::size_t needs_back(std::size_t bucket) const {
+    return needs_back_[bucket];
+  }
+
+ private:
+  std::vector<std::size_t> begin_;
+  std::vector<std::size_t> needs_back_;
+};
+
+}  // namespace gradientflow

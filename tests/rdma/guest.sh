@@ -54,10 +54,10 @@ works() { # A job that makes allreduces for two seconds, and ends well.
   local rank code=0 folder token=$RANDOM pids=()
   folder=$(mktemp -d)
   for ((rank = 0; rank < RANKS; ++rank)); do
-    env GRADIENTFLOW_RANK=$rank GRADIENTFLOW_SIZE=$RANKS \
+    env GRADIENTFLOW_RANK=$rank GRADIENTFLOW_SIZE="$RANKS" \
       GRADIENTFLOW_RENDEZVOUS="file://$folder/meet" GRADIENTFLOW_JOB_TOKEN=$token \
-      GRADIENTFLOW_FABRIC=rdma GRADIENTFLOW_RDMA_DEVICES="$(cards_of $rank)" \
-      GRADIENTFLOW_RDMA_PORTS=$CARDS \
+      GRADIENTFLOW_FABRIC=rdma GRADIENTFLOW_RDMA_DEVICES="$(cards_of "$rank")" \
+      GRADIENTFLOW_RDMA_PORTS="$CARDS" \
       GRADIENTFLOW_SOCKET_IFNAME=lo GRADIENTFLOW_HEARTBEAT_TIMEOUT_SECONDS=3 \
       GRADIENTFLOW_RDMA_RETRY_SECONDS=1 GRADIENTFLOW_JOIN_TIMEOUT_SECONDS=20 \
       "$bin/tests/rdma/rdma_loop" 2 >"$folder/$rank" 2>&1 &
@@ -90,10 +90,10 @@ nothing_unwanted() {
 all_cards_work() {
   local i packets least=0 most=0
   local before=()
-  for ((i = 0; i < 4; ++i)); do before[i]=$(sent_by $i); done
+  for ((i = 0; i < 4; ++i)); do before[i]=$(sent_by "$i"); done
   RANKS=2 CARDS=2 works || return 1
   for ((i = 0; i < 4; ++i)); do
-    packets=$(($(sent_by $i) - before[i]))
+    packets=$(($(sent_by "$i") - before[i]))
     ((i > 0 && packets > least)) || least=$packets
     ((packets < most)) || most=$packets
   done

@@ -74,12 +74,17 @@ std::string RdmaPlan(const Options& options) {
   TransportOptions of;
   of.socket_ifname = options.socket_ifname;
   of.rdma_devices = options.rdma_devices;
+  of.rdma_ports = options.rdma_ports;
   of.rank = std::max(options.rank, 0);
-  const auto choice = ChooseRailFor(of, *verbs.value());
-  if (choice.status().code() == StatusCode::kUnimplemented) return "not used";
-  if (!choice.ok()) return StrCat("not used: ", choice.status().message());
-  return StrCat("between hosts ", choice.value().device, ":",
-                choice.value().port.number, ": ", choice.value().why);
+  const auto choices = ChooseRailsFor(of, *verbs.value());
+  if (choices.status().code() == StatusCode::kUnimplemented) return "not used";
+  if (!choices.ok()) return StrCat("not used: ", choices.status().message());
+  std::string plan = "between hosts ";
+  for (const RdmaChoice& choice : choices.value()) {
+    if (&choice != &choices.value().front()) plan += "; ";
+    plan += StrCat(choice.device, ":", choice.port.number, ": ", choice.why);
+  }
+  return plan;
 }
 
 nlohmann::json RdmaJson() {

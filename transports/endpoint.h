@@ -57,6 +57,8 @@ struct TransportOptions {
   // rdma: the ports that this rank may use, in the notation of socket_ifname,
   // as "mlx5_0:1".
   std::string rdma_devices = {};
+  // rdma: how many of these it may use at the same time, 1 to kMostRails.
+  int rdma_ports = 1;
   // rdma: of all packets; 0 to 255.
   int rdma_traffic_class = 0;
   // rdma: how long the card sends again what no one acknowledges.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -11,14 +12,25 @@
 
 namespace gradientflow {
 
+// As many network cards, or ports of them, as a rank may use at the same time.
+inline constexpr std::size_t kMostRails = 4;
+
 // A place in the memory of some rank where its peers may write. Only the rank
 // that named it knows what the numbers mean, and only its network card checks
 // them: a wrong one harms nobody else.
 struct RemotePlace {
   std::uint64_t address = 0;
   std::uint32_t key = 0;
+  // The keys by which the rank's other cards know the same memory.
+  std::array<std::uint32_t, kMostRails - 1> more_keys = {};
 
-  RemotePlace At(std::size_t offset) const { return {address + offset, key}; }
+  RemotePlace At(std::size_t offset) const {
+    return {address + offset, key, more_keys};
+  }
+  // The key for the rank's `rail`-th card, counted from 0.
+  std::uint32_t& KeyOf(std::size_t rail) {
+    return rail == 0 ? key : more_keys[rail - 1];
+  }
 };
 
 // Memory of an accelerator, and how the network card may be told of it.
@@ -51,8 +63,9 @@ class RemotePlaces {
   class Sink {
    public:
     virtual ~Sink() = default;
-    // `peer` has put something here. Each notice comes once, and those of one
-    // peer in the order of its Put()s. Called only from Fabric::Poll().
+    // `peer` has put something here. Each notice comes once. Those of one peer
+    // come in any order, since its Put()s may take different ways. Called only
+    // from Fabric::Poll().
     virtual void OnNotice(int peer, std::uint32_t notice) = 0;
   };
 

@@ -55,18 +55,30 @@ struct PlacedHeader {
   // Where the sum of the block is to land on the rank that contributes.
   RemotePlace sum;
 };
+static_assert(28 + 4 * (kMostRails - 1) <= kPlacedHeaderBytes);
 
 inline void EncodePlacedHeader(const PlacedHeader& header, std::byte* to) {
   PutLittleEndian(to, header.signature);
   PutLittleEndian(to + 8, header.call);
   PutLittleEndian(to + 16, header.sum.address);
   PutLittleEndian(to + 24, header.sum.key);
+  std::byte* at = to + 28;
+  for (const std::uint32_t key : header.sum.more_keys) {
+    PutLittleEndian(at, key);
+    at += sizeof(key);
+  }
 }
 inline PlacedHeader DecodePlacedHeader(const std::byte* from) {
-  return {GetLittleEndian<std::uint64_t>(from),
-          GetLittleEndian<std::uint64_t>(from + 8),
-          {GetLittleEndian<std::uint64_t>(from + 16),
-           GetLittleEndian<std::uint32_t>(from + 24)}};
+  PlacedHeader header = {GetLittleEndian<std::uint64_t>(from),
+                         GetLittleEndian<std::uint64_t>(from + 8),
+                         {GetLittleEndian<std::uint64_t>(from + 16),
+                          GetLittleEndian<std::uint32_t>(from + 24)}};
+  const std::byte* at = from + 28;
+  for (std::uint32_t& key : header.sum.more_keys) {
+    key = GetLittleEndian<std::uint32_t>(at);
+    at += sizeof(key);
+  }
+  return header;
 }
 
 }  // namespace gradientflow

@@ -59,6 +59,7 @@ TransportOptions TransportOptionsOf(const Options& options) {
   of.rank = options.rank;
   of.ranks = options.size;
   of.rdma_devices = options.rdma_devices;
+  of.rdma_ports = options.rdma_ports;
   of.rdma_traffic_class = options.rdma_traffic_class;
   of.rdma_retry_seconds = options.rdma_retry_seconds;
   of.placed_slot_bytes = PlacedSlotBytes(options.size, options.segment_bytes,

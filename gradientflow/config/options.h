@@ -92,8 +92,11 @@ struct Options {
   int io_threads = -1;
   // The RDMA ports that this rank may use, as a list of prefixes of
   // "device:port"; a leading ^ excludes them. Empty: see ChooseRail() in
-  // transports/rdma/choose.h. Ranks may differ in all three.
+  // transports/rdma/choose.h. Ranks may differ in all four.
   std::string rdma_devices;
+  // How many of them it may use at the same time; two ranks use as many for
+  // each other as both have.
+  int rdma_ports = 1;
   int rdma_traffic_class = 0;  // Of RDMA packets.
   // How long the card sends again what no one acknowledges.
   double rdma_retry_seconds = 4;

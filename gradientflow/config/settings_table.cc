@@ -160,6 +160,14 @@ constexpr std::array kRows = {
         "ones. If empty, a port whose address is one by which peers reach this "
         "rank, the fastest first; ranks take equal ones in turn. Ranks may "
         "differ."),
+    Row<c::Integer<&O::rdma_ports, 1, kMostRails>>(
+        kFabric, "rdma_ports", "an integer from 1 to 4",
+        "RDMA ports that this rank may use at the same time, if it finds so "
+        "many that are alike. Messages are divided by what each carries. Each "
+        "port takes 8 MB more memory, and registers the gradients once more. "
+        "Two ranks use as many for each other as both have; the n-th of one, "
+        "in the order of their addresses, talks to the n-th of the other. "
+        "Ranks may differ."),
     Row<c::Integer<&O::rdma_traffic_class, 0, 255>>(
         kFabric, "rdma_traffic_class", "an integer from 0 to 255",
         "The traffic class of RDMA packets, by which networks tell those that "

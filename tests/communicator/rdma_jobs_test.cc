@@ -39,7 +39,11 @@ class RdmaJobs : public ::testing::Test {
            const std::function<void(Communicator&)>& body) {
     FakeHost host;
     for (int r = 0; r < ranks; ++r) {
-      host.devices.push_back(UsualHost(r).devices.front());
+      for (int i = 0; i < cards_; ++i) {
+        FakeDevice card = UsualHost(r + 10 * i).devices.front();
+        card.name = StrCat("fake", r, "card", i);
+        host.devices.push_back(card);
+      }
     }
     fake_.AddHost(host);
     ReplaceVerbs(fake_.api(0));
@@ -56,7 +60,9 @@ class RdmaJobs : public ::testing::Test {
         options.host_id = StrCat("host", r / ranks_per_host);
         options.fabric = fabric;
         options.socket_ifname = "lo";
-        options.rdma_devices = StrCat("=fake", r, ":1");
+        options.rdma_devices = StrCat("fake", r, "card");
+        options.rdma_ports = cards_;
+        options.algorithm = algorithm_;
         options.arena_bytes = std::size_t{256} << 20;
         options.segment_bytes = std::size_t{8} << 10;
         options.log_level = LogLevel::kError;
@@ -72,6 +78,8 @@ class RdmaJobs : public ::testing::Test {
   }
 
   FakeVerbs fake_{0};
+  int cards_ = 1;  // Of each rank.
+  std::string algorithm_ = "auto";
 
  private:
   std::string folder_;
@@ -234,6 +242,41 @@ TEST_F(RdmaJobs, TenThousandCollectivesFindEachReceiverReady) {
   EXPECT_EQ(stats.retries, 0U);
   EXPECT_EQ(stats.refused_writes, 0U);
   EXPECT_GT(stats.delivered, 100'000U);
+}
+
+// Each rank has two cards, of which all messages are divided, placed ones as
+// well.
+TEST_F(RdmaJobs, RanksWithSeveralCardsUseAll) {
+  cards_ = 2;
+  algorithm_ = "gdraa";
+  Run(3, 1, "rdma", [](Communicator& comm) {
+    RunRandomCalls(comm, 1000, 8);
+    const auto pool = comm.AllocateShared(30'000 * sizeof(float));
+    ASSERT_TRUE(pool.ok()) << pool.status().ToString();
+    auto* const floats = reinterpret_cast<float*>(pool.value().data);
+    for (int i = 0; i < 200; ++i) {
+      std::fill_n(floats, 30'000, static_cast<float>(comm.rank() + i));
+      CollectiveCall sum;
+      sum.output = floats;
+      sum.count = 30'000;
+      const Status status = comm.Run(sum);
+      ASSERT_TRUE(status.ok()) << status.ToString();
+      EXPECT_EQ(
+          std::count(floats, floats + 30'000, static_cast<float>(3 + 3 * i)),
+          30'000);
+    }
+    comm.FreeShared(pool.value());
+  });
+  const FakeVerbsStats stats = fake_.stats(0);
+  EXPECT_EQ(stats.rnr + stats.errors + stats.refused_writes, 0U);
+  for (int r = 0; r < 3; ++r) {
+    const auto of = [&](int card) {
+      return static_cast<double>(
+          fake_.BytesOf(StrCat("fake", r, "card", card)));
+    };
+    EXPECT_GT(of(0), 0.25 * (of(0) + of(1)));
+    EXPECT_GT(of(1), 0.25 * (of(0) + of(1)));
+  }
 }
 
 // Three hosts of two ranks: shared memory inside, RDMA between them.

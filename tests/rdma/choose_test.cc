@@ -91,6 +91,28 @@ TEST(ChooseRail, RanksOfAHostTakeTurnsAmongEqualPortsOnly) {
   EXPECT_THAT(ChooseRail(devices, {}).value().why, HasSubstr("one of 2 alike"));
 }
 
+std::string AllChosen(const std::vector<RdmaDevice>& devices,
+                      const RdmaWishes& wishes) {
+  const auto choices = ChooseRails(devices, wishes);
+  if (!choices.ok()) return choices.status().ToString();
+  std::string names;
+  for (const RdmaChoice& choice : choices.value()) names += choice.device;
+  return names;
+}
+
+TEST(ChooseRails, TakesPortsThatAreAlikeInTheOrderOfTheirNetworks) {
+  const std::vector<RdmaDevice> devices = {
+      Device("c", {Gid("10.2.0.1")}), Device("a", {Gid("10.3.0.1")}),
+      Device("d", {Gid("10.0.0.1")}), Device("b", {Gid("10.1.0.1")}),
+      Device("slow", {Gid("10.4.0.1")}, 10)};
+  EXPECT_EQ(AllChosen(devices, {"", {}, 0, 2}), "ca");
+  EXPECT_EQ(AllChosen(devices, {"", {}, 1, 2}), "db") << "the next rank's";
+  EXPECT_EQ(AllChosen(devices, {"", {}, 2, 2}), "ca");
+  EXPECT_EQ(AllChosen(devices, {"", {}, 1, 3}), "bca") << "around the end";
+  EXPECT_EQ(AllChosen(devices, {"", {}, 0, 9}), "dbca") << "no slow one";
+  EXPECT_EQ(AllChosen(devices, {"=a:1,slow", {}, 0, 2}), "a");
+}
+
 TEST(ChooseRail, ListsNamePortsAndDevices) {
   RdmaDevice two = Device("mlx5_0", {Gid("10.0.0.1")});
   two.ports.push_back(two.ports[0]);

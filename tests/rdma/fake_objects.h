@@ -36,6 +36,7 @@ struct Device : ibv_device {
   FakeDevice is;
   std::vector<std::vector<ibv_gid>> gids;  // Of each port, as `is` has them.
   bool removed = false;
+  std::uint64_t posted_bytes = 0;
   std::uint32_t next_number = 0;
   std::uint32_t next_key = 0;
   std::unordered_map<std::uint32_t, Region*> regions;  // By both keys.

@@ -94,6 +94,7 @@ void Enqueue(Fabric* fabric, Pair* pair, const ibv_send_wr& wr)
     send.fails = IBV_WC_RETRY_EXC_ERR;
   }
   Count(send, &host->stats);
+  pair->on->posted_bytes += send.bytes;
   Release(&send.posted);
   if (pair->now == IBV_QPS_RTS) return fabric->Posted(pair);
   const Send flushed = std::move(send);

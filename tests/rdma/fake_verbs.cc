@@ -66,6 +66,11 @@ FakeVerbsStats FakeVerbs::stats(int host) const {
   return fabric_->At(host)->stats;
 }
 
+std::uint64_t FakeVerbs::BytesOf(const std::string& device) const {
+  const HiddenLock lock(fabric_->mutex);
+  return fabric_->Find(device)->posted_bytes;
+}
+
 std::vector<std::string> FakeVerbs::Leaks() const {
   const HiddenLock lock(fabric_->mutex);
   return fabric_->Leaks();

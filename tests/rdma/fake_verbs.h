@@ -163,6 +163,8 @@ class FakeVerbs {
   int AddHost(const FakeHost& host);
   std::shared_ptr<const VerbsApi> api(int host) const;
   FakeVerbsStats stats(int host) const;
+  // What this device has posted.
+  std::uint64_t BytesOf(const std::string& device) const;
   // One line for each object of living hosts that was not destroyed.
   std::vector<std::string> Leaks() const;
   // What was done that real devices punish; forgotten then.

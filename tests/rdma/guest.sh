@@ -41,15 +41,23 @@ tests() {
 
 # --- Jobs of three processes.
 
-RANKS=3
+RANKS=3 CARDS=1
+
+# Rank R has the first of the cards not yet given, and so on: "=rxe2:1,rxe3:1".
+cards_of() {
+  local i cards=
+  for ((i = $1 * CARDS; i < ($1 + 1) * CARDS; ++i)); do cards+=",rxe$i:1"; done
+  echo "=${cards:1}"
+}
 
 works() { # A job that makes allreduces for two seconds, and ends well.
   local rank code=0 folder token=$RANDOM pids=()
   folder=$(mktemp -d)
   for ((rank = 0; rank < RANKS; ++rank)); do
-    env GRADIENTFLOW_RANK=$rank GRADIENTFLOW_SIZE=$RANKS \
+    env GRADIENTFLOW_RANK=$rank GRADIENTFLOW_SIZE="$RANKS" \
       GRADIENTFLOW_RENDEZVOUS="file://$folder/meet" GRADIENTFLOW_JOB_TOKEN=$token \
-      GRADIENTFLOW_FABRIC=rdma GRADIENTFLOW_RDMA_DEVICES="=rxe$rank:1" \
+      GRADIENTFLOW_FABRIC=rdma GRADIENTFLOW_RDMA_DEVICES="$(cards_of "$rank")" \
+      GRADIENTFLOW_RDMA_PORTS="$CARDS" \
       GRADIENTFLOW_SOCKET_IFNAME=lo GRADIENTFLOW_HEARTBEAT_TIMEOUT_SECONDS=3 \
       GRADIENTFLOW_RDMA_RETRY_SECONDS=1 GRADIENTFLOW_JOIN_TIMEOUT_SECONDS=20 \
       "$bin/tests/rdma/rdma_loop" 2 >"$folder/$rank" 2>&1 &
@@ -78,6 +86,22 @@ nothing_unwanted() {
   diff <(echo "$before") <(unwanted)
 }
 
+# Two ranks with two cards each, all of which send about as many packets.
+all_cards_work() {
+  local i packets least=0 most=0
+  local before=()
+  for ((i = 0; i < 4; ++i)); do before[i]=$(sent_by "$i"); done
+  RANKS=2 CARDS=2 works || return 1
+  for ((i = 0; i < 4; ++i)); do
+    packets=$(($(sent_by "$i") - before[i]))
+    ((i > 0 && packets > least)) || least=$packets
+    ((packets < most)) || most=$packets
+  done
+  echo "packets sent by the four cards of two ranks: $least to $most"
+  ((least * 3 > most))
+}
+sent_by() { cat /sys/class/infiniband/rxe"$1"/ports/1/hw_counters/sent_pkts; }
+
 # Packets take 20 ms each way now, and 4 KiB take no time beside that. So two
 # synchronisations last 40 ms, three 60, and a ring of four ranks 120.
 two_synchronisations() {
@@ -104,6 +128,7 @@ tests tests/communicator/allreduce_test \
   --gtest_filter='*WithEveryWireAndScale/rdma2:*GivesTheSameBits*/rdma3'
 tests tests/csc/sparse_test --gtest_filter='*Rdma*'
 check "a job of three" works
+check "a job of two with two cards each" all_cards_work
 check "no counter of the devices complains" nothing_unwanted
 
 for ((i = 0; i < RANKS; ++i)); do tc qdisc add dev "line$i" root netem loss 1%; done

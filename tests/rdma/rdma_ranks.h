@@ -37,9 +37,19 @@ class RdmaRanks {
     std::vector<bool> linked;
   };
 
-  explicit RdmaRanks(int ranks, const FakeVerbsOptions& verbs = {})
-      : options(OptionsOfTests()), fake(ranks, verbs), ranks_(ranks) {
-    for (int r = 0; r < ranks; ++r) all.push_back(std::make_unique<Rank>());
+  // Each has so many devices: rank r's are fake<r>, fake<r + 10>...
+  explicit RdmaRanks(int ranks, const FakeVerbsOptions& verbs = {},
+                     int rails = 1)
+      : options(OptionsOfTests()), fake(0, verbs), ranks_(ranks) {
+    for (int r = 0; r < ranks; ++r) {
+      FakeHost host;
+      for (int i = 0; i < rails; ++i) {
+        host.devices.push_back(UsualHost(r + 10 * i).devices.front());
+      }
+      fake.AddHost(host);
+      all.push_back(std::make_unique<Rank>());
+    }
+    options.rdma_ports = rails;
   }
 
   Rank& operator[](int rank) { return *all[static_cast<std::size_t>(rank)]; }

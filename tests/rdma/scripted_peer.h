@@ -95,7 +95,7 @@ class ScriptedPeer {
                        kImmediatesWithoutNotices + notices, 0, 4})
                .value();
     if (placed_bytes > 0) {
-      places = RdmaPlaces::Create({rail, 2, placed_bytes, notices}).value();
+      places = RdmaPlaces::Create({{rail}, 2, placed_bytes, notices}).value();
     }
     RdmaLinkArgs args;
     args.rank = 0;

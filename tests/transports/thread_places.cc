@@ -67,7 +67,8 @@ class PlacedLink final : public Link {
 
 }  // namespace
 
-PlacesNetwork::Flight PlacesNetwork::Lane::Pop() {
+PlacesNetwork::Flight PlacesNetwork::Lane::Pop(std::uint64_t dice) {
+  std::swap(flights[next], flights[next + dice % size()]);
   const Flight flight = flights[next++];
   if (size() == 0) {
     flights.clear();
@@ -137,7 +138,7 @@ void PlacesNetwork::DeliverSome(int chances) {
     Lane& lane = LaneOf(from, to);
     if (lane.size() == 0) continue;
     --flying_;
-    Deliver(from, to, lane.Pop());
+    Deliver(from, to, lane.Pop(random_()));
   }
 }
 

@@ -55,7 +55,8 @@ class PlacesNetwork {
     std::uint32_t notice = 0;
     Done done;
   };
-  // First in, first out; allocates nothing once it has had its greatest length.
+  // They come in any order, as by several cards. Allocates nothing once it has
+  // had its greatest length.
   struct Lane {
     std::vector<Flight> flights;
     std::size_t next = 0;
@@ -63,7 +64,7 @@ class PlacesNetwork {
     bool closed = false;
 
     std::size_t size() const { return flights.size() - next; }
-    Flight Pop();
+    Flight Pop(std::uint64_t dice);  // Any of them.
   };
   struct Region {
     std::byte* data = nullptr;

@@ -90,8 +90,8 @@ bool SameWorth(const Candidate& a, const Candidate& b,
 
 }  // namespace
 
-Result<RdmaChoice> ChooseRail(const std::vector<RdmaDevice>& devices,
-                              const RdmaWishes& wishes) {
+Result<std::vector<RdmaChoice>> ChooseRails(
+    const std::vector<RdmaDevice>& devices, const RdmaWishes& wishes) {
   const NameFilter filter(wishes.devices);
   std::vector<Candidate> candidates;
   std::string seen;
@@ -135,14 +135,34 @@ Result<RdmaChoice> ChooseRail(const std::vector<RdmaDevice>& devices,
          SameWorth(candidates[0], candidates[alike], wishes)) {
     ++alike;
   }
-  const std::size_t turn = static_cast<std::size_t>(wishes.turn) % alike;
-  RdmaChoice choice = candidates[turn].choice;
-  choice.why =
-      StrCat(candidates[turn].way < wishes.reached_by.size()
-                 ? "its address is one by which peers reach this rank"
-                 : "no port has an address by which peers reach this rank",
-             alike > 1 ? StrCat(", one of ", alike, " alike") : "");
-  return choice;
+  // The next rank goes on where this one's ports end.
+  const auto ports =
+      std::min(static_cast<std::size_t>(std::max(wishes.ports, 1)), alike);
+  const std::size_t turn = static_cast<std::size_t>(wishes.turn) * ports;
+  std::vector<RdmaChoice> choices;
+  for (std::size_t i = 0; i < ports; ++i) {
+    const Candidate& of = candidates[(turn + i) % alike];
+    choices.push_back(of.choice);
+    choices.back().why =
+        StrCat(of.way < wishes.reached_by.size()
+                   ? "its address is one by which peers reach this rank"
+                   : "no port has an address by which peers reach this rank",
+               alike > 1 ? StrCat(", one of ", alike, " alike") : "");
+  }
+  std::stable_sort(choices.begin(), choices.end(),
+                   [](const RdmaChoice& a, const RdmaChoice& b) {
+                     return a.port.gids.front().bytes <
+                            b.port.gids.front().bytes;
+                   });
+  return choices;
+}
+
+Result<RdmaChoice> ChooseRail(const std::vector<RdmaDevice>& devices,
+                              RdmaWishes wishes) {
+  wishes.ports = 1;
+  auto choices = ChooseRails(devices, wishes);
+  if (!choices.ok()) return choices.status();
+  return std::move(choices).value().front();
 }
 
 // Link-local InfiniBand addresses share their first half if they are in one

@@ -23,6 +23,8 @@ struct RdmaWishes {
   std::vector<std::string> reached_by;
   // Ranks of one host should use its ports in turn; this rank's number.
   int turn = 0;
+  // The most ports to choose.
+  int ports = 1;
 };
 
 struct RdmaChoice {
@@ -32,10 +34,16 @@ struct RdmaChoice {
 };
 inline constexpr std::size_t kMostGids = 8;
 
+// Returns the ports to use at the same time, at least one: the best, and those
+// that are as good. They are in the order of their addresses, so that the n-th
+// ports of two ranks are on one network if each network has a range of its own.
 // Returns kUnavailable if no port can be used, with what was seen of each;
 // kInvalidArgument if `devices` names none.
+Result<std::vector<RdmaChoice>> ChooseRails(
+    const std::vector<RdmaDevice>& devices, const RdmaWishes& wishes);
+// The same for the one that ChooseRails() would choose alone.
 Result<RdmaChoice> ChooseRail(const std::vector<RdmaDevice>& devices,
-                              const RdmaWishes& wishes);
+                              RdmaWishes wishes);
 
 // Returns which of their addresses two ranks use for each other, as places in
 // the lists: of the same kind, in the same network if there is one. Both ranks

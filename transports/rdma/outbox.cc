@@ -37,6 +37,7 @@ bool IsLong(const OutMessage& message) {
 
 void Outbox::Send(int lane, const OutMessage& message) {
   lanes_[static_cast<std::size_t>(lane)].queue.push_back(message);
+  Began(message.header.payload_bytes);
   ++queued_;
   to_push_ = true;
   needs_room_ = needs_slot_ = false;
@@ -107,7 +108,8 @@ void Outbox::WritePut(std::span<const ConstBufferView> pieces,
   }
   data.there = there;
   if (done.run != nullptr) {
-    lent_puts_.push_back(done);
+    lent_puts_.push_back({done, bytes});
+    Began(bytes);
     data.cookie = kPutCookie;
   }
   ++args_.rail->stats().puts;
@@ -129,6 +131,7 @@ bool Outbox::PushLane(int index, std::size_t* budget) {
       moved = true;
       if (!IsLong(first)) {
         *budget -= std::min<std::size_t>(*budget, kRingSlotBytes);
+        Ended(first.header.payload_bytes);
         done_.Add(first.done, 0, Status());
         lane.queue.pop_front();
         --queued_;
@@ -228,8 +231,13 @@ bool Outbox::WritePiece(int index, Granted* to, std::size_t* copied) {
         static_cast<std::uint64_t>(slot->index) << kCookieBits | kSlotCookie;
   }
   const bool last = lane.sent + bytes == message.header.payload_bytes;
-  if (last && reached == nullptr) done_.Add(message.done, 0, Status());
-  if (last && reached != nullptr) cookie = Remember(message.done);
+  if (last && reached == nullptr) {
+    Ended(message.header.payload_bytes);
+    done_.Add(message.done, 0, Status());
+  }
+  if (last && reached != nullptr) {
+    cookie = Remember({message.done, message.header.payload_bytes});
+  }
   const bool fills = to->written + bytes == to->grant.bytes;
   Immediate immediate;
   immediate.kind = ImmediateKind::kPiece;
@@ -270,14 +278,14 @@ void Outbox::WriteTold(QueuePair::WriteArgs* data, std::size_t bytes,
   args_.pair->Write(number);
 }
 
-std::uint64_t Outbox::Remember(const Done& done) {
+std::uint64_t Outbox::Remember(const Lent& lent) {
   if (free_lent_.empty()) {
     free_lent_.push_back(static_cast<std::uint32_t>(lent_.size()));
     lent_.emplace_back();
   }
   const std::uint32_t index = free_lent_.back();
   free_lent_.pop_back();
-  lent_[index] = done;
+  lent_[index] = lent;
   return std::uint64_t{index} << kCookieBits | kDoneCookie;
 }
 
@@ -285,14 +293,20 @@ std::uint64_t Outbox::Remember(const Done& done) {
 // the sink of notices does: both tell the same segments, and writing more from
 // there is safe.
 void Outbox::OnWritten(std::uint64_t cookie) {
-  if (cookie == kPutCookie) return lent_puts_.pop_front()(Status());
+  if (cookie == kPutCookie) {
+    const Lent put = lent_puts_.pop_front();
+    Ended(put.bytes);
+    return put.done(Status());
+  }
   const std::uint64_t index = cookie >> kCookieBits;
   if ((cookie & kCookieMask) == kSlotCookie) {
     std::erase(slots_, static_cast<int>(index));
     args_.rail->staging().Give(static_cast<int>(index));
     return;
   }
-  done_.Add(std::exchange(lent_[index], Done()), 0, Status());
+  const Lent lent = std::exchange(lent_[index], Lent());
+  Ended(lent.bytes);
+  done_.Add(lent.done, 0, Status());
   free_lent_.push_back(static_cast<std::uint32_t>(index));
 }
 
@@ -337,8 +351,8 @@ void Outbox::EndAll(const Status& why) {
   }
   puts_.clear();
   lent_puts_.clear();
-  for (const Done& done : lent_) {
-    if (done.run != nullptr) done_.Add(done, 0, why);
+  for (const Lent& lent : lent_) {
+    if (lent.done.run != nullptr) done_.Add(lent.done, 0, why);
   }
   lent_.clear();
   free_lent_.clear();
@@ -351,7 +365,8 @@ void Outbox::EndAll(const Status& why) {
 
 void Outbox::ForgetPuts() {
   for (std::size_t i = 0; i < puts_.size(); ++i) puts_[i].done = Done();
-  for (std::size_t i = 0; i < lent_puts_.size(); ++i) lent_puts_[i] = Done();
+  for (std::size_t i = 0; i < lent_puts_.size(); ++i)
+    lent_puts_[i].done = Done();
 }
 
 void Outbox::DropAll() {

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "gradientflow/base/clock.h"
 #include "gradientflow/base/done.h"
 #include "gradientflow/base/status.h"
 #include "transports/link.h"
@@ -14,6 +15,7 @@
 #include "transports/rdma/growing_queue.h"
 #include "transports/rdma/queue_pair.h"
 #include "transports/rdma/rail.h"
+#include "transports/rdma/throughput.h"
 
 namespace gradientflow {
 
@@ -24,6 +26,8 @@ struct OutboxArgs {
   std::uint32_t ring_key = 0;
   const std::byte* grants = nullptr;  // Where the peer writes its grants.
   int* owed_credits = nullptr;        // Go along with what is written.
+  // By which the outbox measures how fast it is; null: nobody wants to know.
+  const Clock* clock = nullptr;
 };
 
 // The sending half of an RDMA link.
@@ -36,7 +40,8 @@ struct OutboxArgs {
 // NOT thread-safe.
 class Outbox {
  public:
-  explicit Outbox(const OutboxArgs& args) : args_(args) {}
+  explicit Outbox(const OutboxArgs& args)
+      : args_(args), throughput_(args.rail->port().gbps) {}
   // REQUIRES EndAll(), or that nothing was ever written.
   ~Outbox() = default;
   // Where the peer's ring is.
@@ -68,6 +73,10 @@ class Outbox {
 
   // Messages that Send() and Put() took and that have not left.
   std::size_t queued() const { return queued_; }
+  // How long it would take until `bytes` more are through. REQUIRES a clock.
+  double SecondsFor(std::size_t bytes) const {
+    return throughput_.SecondsFor(bytes);
+  }
   // The queue pair is gone, so no card reads what was lent: every message ends
   // with `why` in the next RunDones(), and no completion of a Put() runs.
   void EndAll(const Status& why);
@@ -96,7 +105,17 @@ class Outbox {
     std::uint32_t notice = 0;
     Done done;
   };
+  struct Lent {
+    Done done;
+    std::size_t bytes = 0;
+  };
 
+  void Began(std::size_t bytes) {
+    if (args_.clock != nullptr) throughput_.Began(bytes, args_.clock->Now());
+  }
+  void Ended(std::size_t bytes) {
+    if (args_.clock != nullptr) throughput_.Ended(bytes, args_.clock->Now());
+  }
   bool PushLane(int index, std::size_t* budget);
   bool PushPuts();
   void WritePut(std::span<const ConstBufferView> pieces, RemotePlace there,
@@ -108,7 +127,7 @@ class Outbox {
   void WriteData(const QueuePair::WriteArgs& data, std::size_t bytes);
   void WriteTold(QueuePair::WriteArgs* data, std::size_t bytes,
                  std::uint32_t immediate);
-  std::uint64_t Remember(const Done& done);
+  std::uint64_t Remember(const Lent& lent);
   int TakeCredits();
 
   const OutboxArgs args_;
@@ -124,11 +143,12 @@ class Outbox {
   bool needs_room_ = false;
   bool needs_slot_ = false;
   DoneQueue done_;
+  Throughput throughput_;
   // What to tell when the card has read messages where they are, by cookie.
-  std::vector<Done> lent_;
+  std::vector<Lent> lent_;
   std::vector<std::uint32_t> free_lent_;
   // The same for puts, in the order in which the card is done with them.
-  GrowingQueue<Done> lent_puts_;
+  GrowingQueue<Lent> lent_puts_;
   std::vector<int> slots_;  // Staging slots that the card reads.
 };
 

@@ -1,7 +1,9 @@
 #include "transports/rdma/rdma_endpoint.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "transports/rdma/devices.h"
 #include "transports/rdma/frames.h"
 #include "transports/rdma/rail.h"
+#include "transports/rdma/rails_link.h"
 #include "transports/rdma/rdma_link.h"
 #include "transports/rdma/rdma_places.h"
 #include "transports/tcp/addresses.h"
@@ -20,95 +23,165 @@
 // How ranks are linked by RDMA:
 //
 //   Connect()   TCP connections to all of them, as TCP's endpoint makes them;
-//               each becomes the control link of an RdmaLink
+//               each becomes the control link of an RdmaLink, or of one for
+//               each rail if both ranks have several (RailsLink)
 //   SetUp()     drives these until each works or does not
 //   Sort()      those that work are adopted. Of the others both ranks know why;
 //               the next transport links them.
+//
+// A rail that does not open is left out, and so is one that does not work
+// between two ranks, unless it is their first.
 namespace gradientflow {
 namespace {
 
 // How long the poller may sleep while links are set up.
 constexpr std::chrono::milliseconds kNap(1);
+// Stands in an address before the number of rails, if there are several.
+constexpr char kRailsMark = '#';
+
+using RailList = std::vector<std::shared_ptr<Rail>>;
+
+// Splits what RdmaEndpoint::address() returns into TCP's address and the number
+// of rails.
+std::pair<std::string, std::size_t> ParseAddress(const std::string& address) {
+  const std::size_t mark = address.rfind(kRailsMark);
+  if (mark == std::string::npos) return {address, 1};
+  const int rails = mark + 2 == address.size() ? address[mark + 1] - '0' : 1;
+  return {address.substr(0, mark),
+          static_cast<std::size_t>(std::clamp(rails, 1, int{kMostRails}))};
+}
 
 // Tells the links what their control links tell, which are made before them.
+// Set-up frames have the number of their rail; all else is the first rail's.
 class Relay final : public LinkEvents {
  public:
   explicit Relay(int ranks) : peers_(static_cast<std::size_t>(ranks)) {}
 
-  // A control link that has gone down meanwhile says so now.
-  void SetLink(int peer, RdmaLink* link) {
+  // A control link that has gone down meanwhile says so now. Null: the rail is
+  // left out.
+  void SetLink(int peer, std::size_t rail, RdmaLink* link) {
     Peer& of = At(peer);
-    of.link = link;
-    if (!of.lost.ok()) link->OnDown(peer, of.lost);
+    of.links[rail] = link;
+    if (link != nullptr && !of.lost.ok()) link->OnDown(peer, of.lost);
   }
 
   Result<Landing> OnHeader(int peer, int lane, const Header& header) override {
-    if (At(peer).link == nullptr) return Landing{nullptr, true};
-    return At(peer).link->OnHeader(peer, lane, header);
+    if (At(peer).links.front() == nullptr) return Landing{nullptr, true};
+    RdmaLink* const link = Find(peer, header);
+    if (link != nullptr) return link->OnHeader(peer, lane, header);
+    return Status(StatusCode::kDataLoss,
+                  StrCat("rank ", peer, ": sent an RDMA set-up frame for rail ",
+                         header.tag, ", expected none"));
   }
   void OnMessage(int peer, int lane, const Header& header) override {
-    At(peer).link->OnMessage(peer, lane, header);
+    Find(peer, header)->OnMessage(peer, lane, header);
   }
+  // What has come by any rail is taken before one of them ends all.
   void OnDown(int peer, const Status& why) override {
-    if (At(peer).link == nullptr) {
-      At(peer).lost = why;
-    } else {
-      At(peer).link->OnDown(peer, why);
+    Peer& of = At(peer);
+    if (of.links.front() == nullptr) of.lost = why;
+    for (RdmaLink* const link : of.links) {
+      if (link != nullptr) link->TakeTheRest();
+    }
+    for (RdmaLink* const link : of.links) {
+      if (link != nullptr) link->OnDown(peer, why);
     }
   }
 
  private:
   struct Peer {
-    RdmaLink* link = nullptr;
+    std::array<RdmaLink*, kMostRails> links = {};
     Status lost;
   };
   Peer& At(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
+  RdmaLink* Find(int peer, const Header& header) {
+    const Tag rail = header.kind == MessageKind::kRail ? header.tag : 0;
+    return rail < kMostRails ? At(peer).links[rail] : nullptr;
+  }
   std::vector<Peer> peers_;
 };
 
-class RdmaEndpoint final : public Endpoint {
- public:
-  RdmaEndpoint(const TransportOptions& options, std::unique_ptr<Endpoint> tcp,
-               std::shared_ptr<Rail> rail, std::shared_ptr<RdmaPlaces> places)
-      : options_(options),
-        tcp_(std::move(tcp)),
-        rail_(std::move(rail)),
-        places_(std::move(places)) {}
+// A peer that is being linked.
+struct Pair {
+  std::unique_ptr<RailsLink> all;                // Null if there is one link.
+  std::vector<std::unique_ptr<RdmaLink>> links;  // By rail; none: no peer.
+};
 
-  std::string address() const override { return tcp_->address(); }
+class RdmaEndpoint final : public Endpoint, private WriteCounter {
+ public:
+  RdmaEndpoint(std::unique_ptr<Endpoint> tcp, RailList rails,
+               std::shared_ptr<RdmaPlaces> places, std::string left_out)
+      : tcp_(std::move(tcp)),
+        rails_(std::move(rails)),
+        places_(std::move(places)),
+        left_out_(std::move(left_out)) {}
+
+  std::string address() const override {
+    if (rails_.size() == 1) return tcp_->address();
+    return StrCat(tcp_->address(), std::string(1, kRailsMark), rails_.size());
+  }
   Result<std::vector<std::unique_ptr<Link>>> Connect(
       const ConnectArgs& args) override;
   // Links that are made later are TCP's.
   Result<std::unique_ptr<LinkSource>> TakeLinkSource(
       const ConnectArgs& args, LinkSource::Sink* sink) override {
-    return tcp_->TakeLinkSource(args, sink);
+    return tcp_->TakeLinkSource(OverTcp(args), sink);
   }
-  std::string Choices() const override {
-    return StrCat(rail_->name(), ": ", rail_->args().choice.why);
-  }
+  std::string Choices() const override;
   RemotePlaces* places() override { return places_.get(); }
-  WriteCounter* writes() override { return rail_.get(); }
+  WriteCounter* writes() override { return this; }
 
  private:
-  using RdmaLinks = std::vector<std::unique_ptr<RdmaLink>>;
+  RemoteWrites Count() override;
+  static ConnectArgs OverTcp(const ConnectArgs& args);
+  Pair MakePair(const ConnectArgs& args, int peer,
+                std::unique_ptr<Link> control,
+                const std::shared_ptr<Relay>& relay);
+  void SetUp(const ConnectArgs& args, const std::vector<Pair>& pairs) const;
+  std::unique_ptr<Link> Adopt(int peer, Pair pair, Relay* relay);
+  Result<std::vector<std::unique_ptr<Link>>> Sort(const ConnectArgs& args,
+                                                  std::vector<Pair> pairs,
+                                                  Relay* relay);
 
-  RdmaLinks MakeLinks(const ConnectArgs& args,
-                      std::vector<std::unique_ptr<Link>> control,
-                      const std::shared_ptr<Relay>& relay);
-  void SetUp(const ConnectArgs& args, const RdmaLinks& links) const;
-  static Result<std::vector<std::unique_ptr<Link>>> Sort(
-      const ConnectArgs& args, RdmaLinks links);
-
-  const TransportOptions options_;
   const std::unique_ptr<Endpoint> tcp_;
-  const std::shared_ptr<Rail> rail_;
+  const RailList rails_;
   const std::shared_ptr<RdmaPlaces> places_;
+  std::string left_out_;  // Rails that do not work, for the log.
 };
+
+RemoteWrites RdmaEndpoint::Count() {
+  RemoteWrites all = rails_.front()->Count();
+  for (std::size_t i = 1; i < rails_.size(); ++i) {
+    const RemoteWrites more = rails_[i]->Count();
+    all.data += more.data;
+    all.control += more.control;
+    all.bytes += more.bytes;
+    if (more.retries) all.retries = all.retries.value_or(0) + *more.retries;
+  }
+  return all;
+}
+
+std::string RdmaEndpoint::Choices() const {
+  std::string text;
+  for (const auto& rail : rails_) {
+    text += StrCat(text.empty() ? "" : "; ", rail->name(), ": ",
+                   rail->args().choice.why);
+  }
+  return text + left_out_;
+}
+
+ConnectArgs RdmaEndpoint::OverTcp(const ConnectArgs& args) {
+  ConnectArgs over_tcp = args;
+  for (std::string& address : over_tcp.addresses) {
+    address = ParseAddress(address).first;
+  }
+  return over_tcp;
+}
 
 Result<std::vector<std::unique_ptr<Link>>> RdmaEndpoint::Connect(
     const ConnectArgs& args) {
   auto relay = std::make_shared<Relay>(args.size);
-  ConnectArgs over_tcp = args;
+  ConnectArgs over_tcp = OverTcp(args);
   over_tcp.events = relay.get();
   over_tcp.unlinked = nullptr;
   over_tcp.links_of_failure = nullptr;
@@ -118,70 +191,109 @@ Result<std::vector<std::unique_ptr<Link>>> RdmaEndpoint::Connect(
       std::any_of(control.value().begin(), control.value().end(),
                   [](const auto& link) { return link != nullptr; });
   if (!any) return std::move(control).value();
-  RdmaLinks links = MakeLinks(args, std::move(control).value(), relay);
-  GF_RETURN_IF_ERROR(rail_->Start(args.poller));
-  SetUp(args, links);
-  return Sort(args, std::move(links));
+  std::vector<Pair> pairs(control.value().size());
+  for (std::size_t r = 0; r < pairs.size(); ++r) {
+    if (control.value()[r] == nullptr) continue;
+    pairs[r] = MakePair(args, static_cast<int>(r),
+                        std::move(control.value()[r]), relay);
+  }
+  for (const auto& rail : rails_) GF_RETURN_IF_ERROR(rail->Start(args.poller));
+  SetUp(args, pairs);
+  return Sort(args, std::move(pairs), relay.get());
 }
 
-RdmaEndpoint::RdmaLinks RdmaEndpoint::MakeLinks(
-    const ConnectArgs& args, std::vector<std::unique_ptr<Link>> control,
-    const std::shared_ptr<Relay>& relay) {
-  RdmaLinks links(control.size());
-  for (std::size_t r = 0; r < control.size(); ++r) {
-    if (control[r] == nullptr) continue;
+Pair RdmaEndpoint::MakePair(const ConnectArgs& args, int peer,
+                            std::unique_ptr<Link> control,
+                            const std::shared_ptr<Relay>& relay) {
+  const std::size_t rails = std::min(
+      rails_.size(),
+      ParseAddress(args.addresses[static_cast<std::size_t>(peer)]).second);
+  Pair pair;
+  if (rails > 1) {
+    pair.all = std::make_unique<RailsLink>(peer, rails, std::move(control),
+                                           args.events);
+  }
+  for (std::size_t i = 0; i < rails; ++i) {
     RdmaLinkArgs link;
     link.rank = args.rank;
-    link.peer = static_cast<int>(r);
-    link.rail = rail_;
-    link.control = std::move(control[r]);
-    link.events = args.events;
+    link.peer = peer;
+    link.rail = rails_[i];
+    link.rail_number = i;
+    link.measures = rails > 1;
+    link.control = pair.all ? pair.all->ControlOf(i) : std::move(control);
+    link.events = pair.all ? pair.all->EventsOf(i) : args.events;
     link.clock = args.clock;
     link.places = places_;
     link.keep_alive = relay;
-    links[r] = std::make_unique<RdmaLink>(std::move(link));
-    links[r]->Begin();
-    relay->SetLink(static_cast<int>(r), links[r].get());
+    pair.links.push_back(std::make_unique<RdmaLink>(std::move(link)));
   }
-  return links;
+  for (const auto& link : pair.links) link->Begin();
+  // The first one last: the relay waits for it.
+  for (std::size_t i = rails; i-- > 0;) {
+    relay->SetLink(peer, i, pair.links[i].get());
+  }
+  return pair;
 }
 
 void RdmaEndpoint::SetUp(const ConnectArgs& args,
-                         const RdmaLinks& links) const {
+                         const std::vector<Pair>& pairs) const {
   for (;;) {
     bool moved = false;
     bool pending = false;
     const bool late = args.clock->Now() >= args.deadline;
-    for (std::size_t r = 0; r < links.size(); ++r) {
-      RdmaLink* const link = links[r].get();
-      if (link == nullptr) continue;
-      moved |= link->PollSetup();
-      if (late) {
-        link->Reject(Status(StatusCode::kDeadlineExceeded,
-                            StrCat("rank ", args.rank, " waited for rank ", r,
-                                   " to set up RDMA, in vain")));
+    for (std::size_t r = 0; r < pairs.size(); ++r) {
+      for (const auto& link : pairs[r].links) {
+        moved |= link->PollSetup();
+        if (late) {
+          link->Reject(Status(StatusCode::kDeadlineExceeded,
+                              StrCat("rank ", args.rank, " waited for rank ", r,
+                                     " to set up RDMA, in vain")));
+        }
+        pending |= !link->settled() && !late;
       }
-      pending |= !link->settled() && !late;
     }
     if (!pending) return;
     args.poller->Poll(moved ? std::chrono::milliseconds(0) : kNap);
   }
 }
 
+// REQUIRES that the first rail works.
+std::unique_ptr<Link> RdmaEndpoint::Adopt(int peer, Pair pair, Relay* relay) {
+  if (pair.all == nullptr) {
+    pair.links.front()->Adopt();
+    return std::move(pair.links.front());
+  }
+  std::vector<std::unique_ptr<RdmaLink>> works;
+  std::vector<std::unique_ptr<RdmaLink>> others;
+  for (std::size_t i = 0; i < pair.links.size(); ++i) {
+    std::unique_ptr<RdmaLink>& link = pair.links[i];
+    if (link->outcome() == RdmaLink::Outcome::kWorks) {
+      works.push_back(std::move(link));
+      continue;
+    }
+    relay->SetLink(peer, i, nullptr);
+    left_out_ += StrCat("; without ", rails_[i]->name(), " to rank ", peer,
+                        ": ", link->why().message());
+    others.push_back(std::move(link));
+  }
+  pair.all->Take(std::move(works), std::move(others));
+  return std::move(pair.all);
+}
+
 Result<std::vector<std::unique_ptr<Link>>> RdmaEndpoint::Sort(
-    const ConnectArgs& args, RdmaLinks links) {
-  std::vector<std::unique_ptr<Link>> works(links.size());
+    const ConnectArgs& args, std::vector<Pair> pairs, Relay* relay) {
+  std::vector<std::unique_ptr<Link>> works(pairs.size());
   Status failed;
-  if (args.unlinked != nullptr) args.unlinked->resize(links.size());
-  for (std::size_t r = 0; r < links.size(); ++r) {
-    if (links[r] == nullptr) continue;
-    if (links[r]->outcome() == RdmaLink::Outcome::kWorks) {
-      links[r]->Adopt();
-      works[r] = std::move(links[r]);
+  if (args.unlinked != nullptr) args.unlinked->resize(pairs.size());
+  for (std::size_t r = 0; r < pairs.size(); ++r) {
+    if (pairs[r].links.empty()) continue;
+    const RdmaLink& first = *pairs[r].links.front();
+    if (first.outcome() == RdmaLink::Outcome::kWorks) {
+      works[r] = Adopt(static_cast<int>(r), std::move(pairs[r]), relay);
     } else if (args.unlinked != nullptr) {
-      (*args.unlinked)[r] = links[r]->why();
+      (*args.unlinked)[r] = first.why();
     } else if (failed.ok()) {
-      failed = links[r]->why();
+      failed = first.why();
     }
   }
   if (failed.ok()) return works;
@@ -208,8 +320,8 @@ std::vector<std::string> ReachedBy(const TransportOptions& options) {
 
 }  // namespace
 
-Result<RdmaChoice> ChooseRailFor(const TransportOptions& options,
-                                 const VerbsApi& verbs) {
+Result<std::vector<RdmaChoice>> ChooseRailsFor(const TransportOptions& options,
+                                               const VerbsApi& verbs) {
   const auto devices = ListRdmaDevices(verbs);
   if (!devices.ok()) {
     return Status(StatusCode::kUnimplemented, devices.status().message());
@@ -217,38 +329,50 @@ Result<RdmaChoice> ChooseRailFor(const TransportOptions& options,
   if (devices.value().empty()) {
     return Status(StatusCode::kUnimplemented, "there is no RDMA device");
   }
-  return ChooseRail(devices.value(),
-                    {options.rdma_devices, ReachedBy(options), options.rank});
+  return ChooseRails(devices.value(), {options.rdma_devices, ReachedBy(options),
+                                       options.rank, options.rdma_ports});
 }
 
 Result<std::unique_ptr<Endpoint>> OpenRdma(
     const TransportOptions& options, std::shared_ptr<const VerbsApi> verbs) {
-  auto choice = ChooseRailFor(options, *verbs);
-  if (!choice.ok()) return choice.status();
+  auto choices = ChooseRailsFor(options, *verbs);
+  if (!choices.ok()) return choices.status();
   // One connection per peer: control messages are all that it carries.
   TransportOptions over_tcp = options;
   over_tcp.connections = 0;
   over_tcp.io_threads = 0;
   auto tcp = kTcpTransport.open(over_tcp);
   if (!tcp.ok()) return tcp.status();
-  auto rail = Rail::Open(
-      {std::move(verbs), std::move(choice).value(),
-       std::max(1, options.ranks - 1),
-       kImmediatesWithoutNotices +
-           (options.placed_slot_bytes > 0 ? options.placed_notices : 0),
-       options.rdma_traffic_class, options.rdma_retry_seconds});
-  if (!rail.ok()) return rail.status();
+  const int receives =
+      kImmediatesWithoutNotices +
+      (options.placed_slot_bytes > 0 ? options.placed_notices : 0);
+  RailList rails;
+  std::string left_out;
+  Status failed;
+  for (RdmaChoice& choice : choices.value()) {
+    const std::string name = choice.device;
+    auto rail = Rail::Open(
+        {verbs, std::move(choice), std::max(1, options.ranks - 1), receives,
+         options.rdma_traffic_class, options.rdma_retry_seconds});
+    if (rail.ok()) {
+      rails.push_back(std::move(rail).value());
+    } else {
+      if (failed.ok()) failed = rail.status();
+      left_out += StrCat("; without ", name, ": ", rail.status().message());
+    }
+  }
+  if (rails.empty()) return failed;
   std::shared_ptr<RdmaPlaces> places;
   if (options.placed_slot_bytes > 0) {
     auto made =
-        RdmaPlaces::Create({rail.value(), options.ranks,
-                            options.placed_slot_bytes, options.placed_notices});
+        RdmaPlaces::Create({rails, options.ranks, options.placed_slot_bytes,
+                            options.placed_notices});
     if (!made.ok()) return made.status();
     places = std::move(made).value();
   }
-  return std::unique_ptr<Endpoint>(std::make_unique<RdmaEndpoint>(
-      options, std::move(tcp).value(), std::move(rail).value(),
-      std::move(places)));
+  return std::unique_ptr<Endpoint>(
+      std::make_unique<RdmaEndpoint>(std::move(tcp).value(), std::move(rails),
+                                     std::move(places), std::move(left_out)));
 }
 
 }  // namespace gradientflow

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "gradientflow/base/status.h"
 #include "transports/endpoint.h"
@@ -9,10 +10,10 @@
 
 namespace gradientflow {
 
-// Returns the port that a rank with these options would use, and why. Errors as
-// those of OpenRdma().
-Result<RdmaChoice> ChooseRailFor(const TransportOptions& options,
-                                 const VerbsApi& verbs);
+// Returns the ports that a rank with these options would use, and why. Errors
+// as those of OpenRdma().
+Result<std::vector<RdmaChoice>> ChooseRailsFor(const TransportOptions& options,
+                                               const VerbsApi& verbs);
 
 // Opens what links ranks by RDMA: TCP connections, over which queue pairs are
 // set up. Chooses a device and a port, and pins memory. Returns the reason why

@@ -50,7 +50,7 @@ void RdmaLink::Send(int lane, const OutMessage& message) {
 }
 
 bool RdmaLink::CanSendHeld() const {
-  return !held_control_.empty() && outbox_->queued() == 0 && pair_->idle();
+  return !held_control_.empty() && drained();
 }
 
 void RdmaLink::SendHeldControl() {
@@ -272,23 +272,28 @@ Status RdmaLink::HandOn(const Header& header) {
   return Status();
 }
 
-void RdmaLink::OnDown(int peer, const Status& why) {
-  static_cast<void>(peer);
+void RdmaLink::TakeTheRest() {
   control_down_ = true;
-  if (!adopted_) {
-    lost_ = why;
-    return Reject(why);
-  }
+  if (!adopted_) return;
   for (int i = 0; i < kMostLastPolls && !gone() && args_.rail->Poll(); ++i) {
   }
-  if (!gone()) Fail(why);
+}
+
+void RdmaLink::OnDown(int peer, const Status& why) {
+  static_cast<void>(peer);
+  TakeTheRest();
+  if (adopted_) return End(why);
+  lost_ = why;
+  Reject(why);
 }
 
 // ---- The end
 
 // The card must not touch what was lent from here on.
 void RdmaLink::Quit() {
-  if (args_.places != nullptr && adopted_) args_.places->DropLink(args_.peer);
+  if (args_.places != nullptr && adopted_) {
+    args_.places->DropLink(args_.peer, args_.rail_number);
+  }
   if (inbox_ != nullptr) inbox_->Close();
   pair_.reset();
 }

@@ -27,6 +27,10 @@ struct RdmaLinkArgs {
   int rank = 0;
   int peer = 0;
   std::shared_ptr<Rail> rail;
+  // Its number, if there is a link for each of several rails (RailsLink).
+  std::size_t rail_number = 0;
+  // Whether it measures how fast it is, for these.
+  bool measures = false;
   // The link over which control messages go on travelling. What it tells comes
   // to this link (see LinkEvents below).
   std::unique_ptr<Link> control;
@@ -71,14 +75,29 @@ class RdmaLink final : public Link,
   const Status& why() const { return why_; }  // If it fails, or is down.
   // From now on the events are told.
   void Adopt();
-  // Where the peer's slots begin; for a link that works.
-  RemotePlace peer_slots() const { return offer_.slots; }
   void Put(std::span<const ConstBufferView> pieces, RemotePlace there,
            std::uint32_t notice, const Done& done) {
     if (!gone()) outbox_->Put(pieces, there, notice, done);
   }
   // No completion of a Put() runs any more.
   void ForgetPuts() { outbox_->ForgetPuts(); }
+
+  // -- For one of several (RailsLink).
+  std::size_t rail_number() const { return args_.rail_number; }
+  // See Outbox.
+  double SecondsFor(std::size_t bytes) const {
+    return outbox_->SecondsFor(bytes);
+  }
+  // Whether the peer has all that was sent but control messages.
+  bool drained() const {
+    return gone() || (outbox_->queued() == 0 && pair_->idle());
+  }
+  // The control link has gone down: takes what had come by then.
+  void TakeTheRest();
+  // As if the control link had gone down with this reason.
+  void End(const Status& why) {
+    if (!gone()) Fail(why);
+  }
 
   // -- Link.
   const char* kind() const override { return "rdma"; }

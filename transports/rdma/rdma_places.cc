@@ -16,23 +16,39 @@ Result<std::shared_ptr<RdmaPlaces>> RdmaPlaces::Create(RdmaPlacesArgs args) {
   auto slots = CardMemory::Map(places->args_.slot_bytes);
   if (!slots.ok()) return slots.status();
   places->slots_ = std::move(slots).value();
-  Rail& rail = *places->args_.rail;
-  GF_RETURN_IF_ERROR(rail.reach().Add(rail.verbs(), rail.pd(), places->slots(),
-                                      "slots for placed messages"));
+  GF_RETURN_IF_ERROR(
+      places->Register(places->slots(), "slots for placed messages"));
   return places;
 }
 
 RdmaPlaces::~RdmaPlaces() {
-  for (const auto& [data, memory] : allocated_)
-    args_.rail->reach().Remove(data);
-  args_.rail->reach().Remove(slots_.data());
+  for (const auto& [data, memory] : allocated_) Deregister(data);
+  Deregister(slots_.data());
+}
+
+// With all rails, or with none.
+Status RdmaPlaces::Register(BufferView memory, const std::string& what) {
+  for (const auto& rail : args_.rails) {
+    const Status added =
+        rail->reach().Add(rail->verbs(), rail->pd(), memory, what);
+    if (added.ok()) continue;
+    Deregister(memory.data);
+    return added;
+  }
+  return Status();
+}
+
+void RdmaPlaces::Deregister(const std::byte* data) {
+  for (const auto& rail : args_.rails) rail->reach().Remove(data);
 }
 
 void RdmaPlaces::SetSink(Sink* sink) {
   sink_ = sink;
   if (sink == nullptr) {
     for (const Peer& peer : peers_) {
-      if (peer.link != nullptr) peer.link->ForgetPuts();
+      for (RdmaLink* const link : peer.links) {
+        if (link != nullptr) link->ForgetPuts();
+      }
     }
     return;
   }
@@ -53,60 +69,94 @@ Result<BufferView> RdmaPlaces::Allocate(std::size_t bytes) {
   auto memory = CardMemory::Map(std::max<std::size_t>(bytes, 1));
   if (!memory.ok()) return memory.status();
   const BufferView view = {memory.value().data(), memory.value().bytes(), {}};
-  Rail& rail = *args_.rail;
-  GF_RETURN_IF_ERROR(
-      rail.reach().Add(rail.verbs(), rail.pd(), view, "gradients"));
+  GF_RETURN_IF_ERROR(Register(view, "gradients"));
   allocated_.emplace(view.data, std::move(memory).value());
   return BufferView{view.data, bytes, {}};
 }
 
 void RdmaPlaces::Free(BufferView memory) {
-  args_.rail->reach().Remove(memory.data);
+  Deregister(memory.data);
   allocated_.erase(memory.data);
 }
 
 Status RdmaPlaces::Lend(BufferView memory) {
-  Rail& rail = *args_.rail;
-  return rail.reach().Add(rail.verbs(), rail.pd(), memory, "the gradient pool");
+  return Register(memory, "the gradient pool");
 }
 
-void RdmaPlaces::Withdraw(BufferView memory) {
-  args_.rail->reach().Remove(memory.data);
-}
+void RdmaPlaces::Withdraw(BufferView memory) { Deregister(memory.data); }
 
 Result<std::string> RdmaPlaces::Attach(const DeviceBuffer& buffer) {
-  Rail& rail = *args_.rail;
-  return rail.reach().AddDevice(rail.verbs(), rail.pd(), buffer);
+  std::string way;
+  for (const auto& rail : args_.rails) {
+    auto added = rail->reach().AddDevice(rail->verbs(), rail->pd(), buffer);
+    if (!added.ok()) {
+      Deregister(buffer.memory.data);
+      return added;
+    }
+    way = std::move(added).value();
+  }
+  return way;
 }
 
-void RdmaPlaces::Detach(const std::byte* data) {
-  args_.rail->reach().Remove(data);
-}
+void RdmaPlaces::Detach(const std::byte* data) { Deregister(data); }
 
 bool RdmaPlaces::Reaches(const void* data, std::size_t bytes) const {
-  return args_.rail->reach().Find(data, bytes) != nullptr;
+  return args_.rails.front()->reach().Find(data, bytes) != nullptr;
 }
 
 RemotePlace RdmaPlaces::NameOf(const void* data) const {
-  const Registration* const reached = args_.rail->reach().Find(data, 1);
-  assert(reached != nullptr);
-  return {reinterpret_cast<std::uintptr_t>(data), reached->remote_key()};
+  RemotePlace place;
+  place.address = reinterpret_cast<std::uintptr_t>(data);
+  for (std::size_t i = 0; i < args_.rails.size(); ++i) {
+    const Registration* const reached = args_.rails[i]->reach().Find(data, 1);
+    assert(reached != nullptr);
+    place.KeyOf(i) = reached->remote_key();
+  }
+  return place;
+}
+
+RemotePlace RdmaPlaces::SlotsHere(std::size_t rail) const {
+  RemotePlace place = NameOf(slots_.data());
+  return {place.address, place.KeyOf(rail)};
 }
 
 void RdmaPlaces::Put(int peer, std::span<const ConstBufferView> pieces,
                      RemotePlace there, std::uint32_t notice, Done done) {
-  RdmaLink* const link = peers_[static_cast<std::size_t>(peer)].link;
+  const Peer& to = peers_[static_cast<std::size_t>(peer)];
+  RdmaLink* const link = to.count > 1 ? Quickest(to, pieces) : to.links.front();
   if (link == nullptr) return;
   assert(pieces.size() <= kMostPutPieces);
+  if (link->rail_number() > 0) there.key = there.KeyOf(link->rail_number());
   link->Put(pieces, there, notice, done);
 }
 
-void RdmaPlaces::SetLink(int peer, RdmaLink* link, RemotePlace slots) {
-  peers_[static_cast<std::size_t>(peer)] = {link, slots};
+RdmaLink* RdmaPlaces::Quickest(const Peer& peer,
+                               std::span<const ConstBufferView> pieces) {
+  std::size_t bytes = 0;
+  for (const ConstBufferView& piece : pieces) bytes += piece.bytes;
+  RdmaLink* best = nullptr;
+  for (RdmaLink* const link : peer.links) {
+    if (link == nullptr) continue;
+    if (best == nullptr || link->SecondsFor(bytes) < best->SecondsFor(bytes)) {
+      best = link;
+    }
+  }
+  return best;
 }
 
-void RdmaPlaces::DropLink(int peer) {
-  peers_[static_cast<std::size_t>(peer)].link = nullptr;
+void RdmaPlaces::SetLink(int peer, RdmaLink* link, const RemotePlace& slots) {
+  Peer& to = peers_[static_cast<std::size_t>(peer)];
+  const std::size_t rail = link->rail_number();
+  to.links[rail] = link;
+  ++to.count;
+  to.slots.address = slots.address;
+  to.slots.KeyOf(rail) = slots.key;
+}
+
+void RdmaPlaces::DropLink(int peer, std::size_t rail) {
+  Peer& of = peers_[static_cast<std::size_t>(peer)];
+  of.links[rail] = nullptr;
+  --of.count;
 }
 
 Status RdmaPlaces::KeepNotice(int peer, std::uint32_t notice) {

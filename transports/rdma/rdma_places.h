@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -19,13 +21,16 @@ namespace gradientflow {
 class RdmaLink;
 
 struct RdmaPlacesArgs {
-  std::shared_ptr<Rail> rail;
+  std::vector<std::shared_ptr<Rail>> rails;  // 1 to kMostRails.
   int ranks = 1;
   std::size_t slot_bytes = 0;  // The same on all ranks.
   int notices = 0;  // Placed messages that a peer may have under way.
 };
 
-// Memory that peers write to over their RDMA links. NOT thread-safe.
+// Memory that peers write to over their RDMA links. Every rail reaches all of
+// it, so a message may take any of those that link the two ranks: it takes the
+// one by which it will be there first.
+// NOT thread-safe.
 class RdmaPlaces final : public RemotePlaces {
  public:
   static Result<std::shared_ptr<RdmaPlaces>> Create(RdmaPlacesArgs args);
@@ -47,9 +52,11 @@ class RdmaPlaces final : public RemotePlaces {
            std::uint32_t notice, Done done) override;
 
   // For the links.
-  RemotePlace SlotsHere() const { return NameOf(slots_.data()); }
-  void SetLink(int peer, RdmaLink* link, RemotePlace slots);
-  void DropLink(int peer);
+  // By the key of one rail, which stands as the first one.
+  RemotePlace SlotsHere(std::size_t rail) const;
+  // `slots` is what SlotsHere() of the peer's rail of that number returns.
+  void SetLink(int peer, RdmaLink* link, const RemotePlace& slots);
+  void DropLink(int peer, std::size_t rail);
   // Tells the sink. Returns false if there is none.
   bool TellSink(int peer, std::uint32_t notice) {
     if (sink_ == nullptr) return false;
@@ -62,10 +69,15 @@ class RdmaPlaces final : public RemotePlaces {
 
  private:
   struct Peer {
-    RdmaLink* link = nullptr;  // Null if it is down.
+    std::array<RdmaLink*, kMostRails> links = {};  // Null: there is none.
+    std::size_t count = 0;                         // Of those that are not.
     RemotePlace slots;
   };
   explicit RdmaPlaces(RdmaPlacesArgs args);
+  Status Register(BufferView memory, const std::string& what);
+  void Deregister(const std::byte* data);
+  static RdmaLink* Quickest(const Peer& peer,
+                            std::span<const ConstBufferView> pieces);
 
   const RdmaPlacesArgs args_;
   CardMemory slots_;

@@ -77,9 +77,9 @@ Status RdmaLink::MakePair() {
   pair_ = std::move(pair).value();
   pair_->SetName(StrCat("RDMA of rank ", args_.rank, " (", rail->name(),
                         ") to rank ", args_.peer, " (", address(), ")"));
-  outbox_ = std::make_unique<Outbox>(
-      OutboxArgs{rail, pair_.get(), read, read_by_card_.local_key(),
-                 written + kRingBytes, &owed_credits_});
+  outbox_ = std::make_unique<Outbox>(OutboxArgs{
+      rail, pair_.get(), read, read_by_card_.local_key(), written + kRingBytes,
+      &owed_credits_, args_.measures ? args_.clock : nullptr});
   inbox_ = std::make_unique<Inbox>(
       InboxArgs{args_.peer, rail, pair_.get(), written, read + kRingBytes,
                 read_by_card_.local_key(), &owed_credits_, args_.events,
@@ -97,7 +97,7 @@ void RdmaLink::Offer() {
   offer.grants =
       PlaceOf(memory_.data() + kRingBytes, written_by_peer_.remote_key());
   if (args_.places != nullptr) {
-    offer.slots = args_.places->SlotsHere();
+    offer.slots = args_.places->SlotsHere(args_.rail_number);
     offer.slot_bytes = args_.places->slots().bytes;
   }
   Tell(offer);
@@ -107,6 +107,7 @@ void RdmaLink::Tell(const RailFrame& frame) {
   const std::string& bytes = rail_told_.emplace_back(Encode(frame));
   OutMessage message;
   message.header.kind = MessageKind::kRail;
+  message.header.tag = args_.rail_number;
   message.header.payload_bytes = bytes.size();
   message.payload = {
       reinterpret_cast<const std::byte*>(bytes.data()), bytes.size(), {}};

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+
+#include "gradientflow/base/clock.h"
+
+namespace gradientflow {
+
+// How fast a way between two ranks is, and so how long it would take for more
+// bytes to be through: behind those that are on it already. Whoever has several
+// ways gives each message to the one that is quickest for it, so each gets what
+// it carries. What drivers say of rates is believed until something was
+// measured.
+//
+//   Began() ─ bytes are on the way ─ Ended()
+//      └──── a busy period: its bytes by its time is a sample of the rate
+//
+// Bytes on the way are waited for whether the network or the peer is slow, and
+// so a sample has both. A way that is too slow to get anything gets a message
+// when the others have queues that are long enough, and is measured by it.
+class Throughput {
+ public:
+  // What the driver says; 0: nothing.
+  explicit Throughput(double gbps) : rate_(gbps > 0 ? gbps * 1e9 / 8 : 1e9) {}
+
+  void Began(std::size_t bytes, Clock::Time now) {
+    if (on_way_ == 0) {
+      began_ = now;
+      carried_ = 0;
+    }
+    on_way_ += bytes;
+  }
+  void Ended(std::size_t bytes, Clock::Time now) {
+    on_way_ -= bytes;
+    carried_ += bytes;
+    const bool enough = carried_ >= kSampleBytes;
+    if (!enough && (on_way_ > 0 || carried_ < kLeastBytes)) return;
+    if (now > began_) {
+      const double sample =
+          static_cast<double>(carried_) / Seconds(now - began_);
+      rate_ = measured_ ? rate_ + (sample - rate_) * kWeight : sample;
+      measured_ = true;
+    }
+    began_ = now;
+    carried_ = 0;
+  }
+
+  double SecondsFor(std::size_t bytes) const {
+    return static_cast<double>(on_way_ + bytes) / rate_;
+  }
+
+ private:
+  // Less than that says more of latencies than of rates.
+  static constexpr std::size_t kLeastBytes = std::size_t{64} << 10;
+  // As much is a sample even if the way never gets idle.
+  static constexpr std::size_t kSampleBytes = std::size_t{4} << 20;
+  static constexpr double kWeight = 0.25;
+
+  double rate_;  // Bytes per second.
+  bool measured_ = false;
+  std::size_t on_way_ = 0;
+  std::size_t carried_ = 0;  // Since began_.
+  Clock::Time began_{};
+};
+
+}  // namespace gradientflow

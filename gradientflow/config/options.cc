@@ -1,12 +1,12 @@
 #include "gradientflow/config/options.h"
 
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/config/load_options.h"
 #include "gradientflow/config/settings_table.h"
+#include "transports/tcp/addresses.h"
 
 namespace gradientflow {
 namespace {
@@ -15,12 +15,11 @@ Status Bad(std::string text) {
   return Status(StatusCode::kInvalidArgument, std::move(text));
 }
 
-// Returns whether processes of other hosts could come to the rendezvous.
+// Returns whether processes of other hosts could come to the rendezvous. They
+// can even if all ranks share memory.
 bool ReachesOtherHosts(const Options& options) {
-  const std::string_view at = options.rendezvous;
-  return options.fabric != "shm" && !at.starts_with("file://") &&
-         !at.starts_with("localhost:") && !at.starts_with("127.") &&
-         !at.starts_with("[::1]:");
+  return !options.rendezvous.starts_with("file://") &&
+         !IsOfThisHostOnly(options.rendezvous);
 }
 
 Status CheckJob(const Options& options) {

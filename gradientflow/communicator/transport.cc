@@ -193,6 +193,14 @@ std::vector<std::string> AddressesLeft(const Introduction& introduction,
     if (taken[r]) addresses[r].clear();
   }
   return addresses;
+  rendezvous.check_card = [&](int rank, const std::string& card) {
+    return CheckBesideFirst(mine, rank, card);
+  };
+  rendezvous.on_left_out = [&](const Status& why) {
+    args.logger->Log(LogLevel::kWarning,
+                     StrCat("left out of the job, and awaiting the right one: ",
+                            why.message()));
+  };
 }
 
 // Says which peers one transport could not link to, so that they are left to

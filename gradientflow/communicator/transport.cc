@@ -161,6 +161,23 @@ Result<Introduction> MeetAll(const JoinArgs& args, const Card& mine,
   const Options& options = *args.options;
   const Introduce introduce = [&](const std::vector<std::string>& cards,
                                   const std::vector<int>& ranks) {
+// One line per job, since all ranks have the same token.
+void WarnOfGuessableToken(const JoinArgs& args) {
+  const Options& options = *args.options;
+  if (args.exchange || options.rank != 0 || options.guessable_token.empty() ||
+      options.job_token != options.guessable_token ||
+      !options.ReachesOtherHosts()) {
+    return;
+  }
+  args.logger->Log(
+      LogLevel::kWarning,
+      StrCat("the launcher's id of the job, which other users can guess, is "
+             "all that keeps strangers out of rendezvous=",
+             options.rendezvous,
+             ": set GRADIENTFLOW_JOB_TOKEN on all ranks, for example to what "
+             "`openssl rand -hex 16` prints"));
+}
+
     return IntroduceRanks(
         {options.fabric, LanesOf(options), LinksWhenNeeded(options)}, cards,
         ranks);
@@ -364,6 +381,7 @@ Result<Transport> Join(const JoinArgs& args) {
       MeetAll(args, offers.card, deadline);
   if (!introduction.ok()) return introduction.status();
   transport.group = GroupOf(options.rank, introduction.value());
+  WarnOfGuessableToken(args);
   transport.group.few_links = LinksWhenNeeded(options);
   const bool place = AllOfferPlaces(introduction.value(), offers, options.size);
   const bool one_host = transport.group.topology.IsOneHost();

@@ -15,13 +15,6 @@ Status Bad(std::string text) {
   return Status(StatusCode::kInvalidArgument, std::move(text));
 }
 
-// Returns whether processes of other hosts could come to the rendezvous. They
-// can even if all ranks share memory.
-bool ReachesOtherHosts(const Options& options) {
-  return !options.rendezvous.starts_with("file://") &&
-         !IsOfThisHostOnly(options.rendezvous);
-}
-
 Status CheckJob(const Options& options) {
   if (options.rank < 0 || options.size < 0) {
     return Bad(!options.rank_problem.empty()
@@ -43,7 +36,7 @@ Status CheckJob(const Options& options) {
                options.size, ", got ''"));
   }
   if (options.size > 1 && options.job_token.empty() &&
-      ReachesOtherHosts(options)) {
+      options.ReachesOtherHosts()) {
     return Bad(
         StrCat("job_token: expected a secret text, the same on all ranks, "
                "since anybody who reaches rendezvous=",
@@ -89,6 +82,10 @@ Result<Options> Options::FromEnv(const char* const* environ) {
 Status Options::Validate() const {
   GF_RETURN_IF_ERROR(ValidateValues());
   return CheckJob(*this);
+}
+
+bool Options::ReachesOtherHosts() const {
+  return !rendezvous.starts_with("file://") && !IsOfThisHostOnly(rendezvous);
 }
 
 Status Options::ValidateValues() const {

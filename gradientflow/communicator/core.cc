@@ -252,7 +252,8 @@ void CommunicatorCore::ShareNoMemory(int culprit) {
   transport_.arena = nullptr;
   executor_->SetNotSharing();
   executor_->SetCosts(TypicalCostModels(false));
-  logger_->Log(LogLevel::kInfo,
+  // Slower for all ranks; once for all.
+  logger_->Log(options_.rank == 0 ? LogLevel::kWarning : LogLevel::kInfo,
                StrCat("collectives use messages inside hosts, since rank ",
                       culprit, " does not share memory with all of its host"));
 }

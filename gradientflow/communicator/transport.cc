@@ -324,7 +324,7 @@ Status ConnectLinks(const JoinArgs& args, const Introduction& introduction,
                               last ? nullptr : &unlinked,
                               &made,
                               last && group.few_links,
-                              CoresOf(group)};
+                              CoresOf(introduction.local)};
     auto connected = offer.endpoint->Connect(connect);
     if (connected.ok()) {
       made = std::move(connected).value();
@@ -381,7 +381,7 @@ Result<Transport> Join(const JoinArgs& args) {
       MeetAll(args, offers.card, deadline);
   if (!introduction.ok()) return introduction.status();
   transport.group = GroupOf(options.rank, introduction.value());
-  WarnOfGuessableToken(args);
+  transport.local = introduction.value().local;
   transport.group.few_links = LinksWhenNeeded(options);
   const bool place = AllOfferPlaces(introduction.value(), offers, options.size);
   const bool one_host = transport.group.topology.IsOneHost();

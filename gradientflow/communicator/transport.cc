@@ -126,8 +126,13 @@ Offers MakeOffers(const JoinArgs& args) {
     card.failure = nonce.status();
   }
   card.agreement = args.agreement;
-  card.descriptors =
-      RoomForDescriptors(MostDescriptors(options.size, LanesOf(options)));
+  std::size_t own = 0;
+  for (const Offer& offer : offers.endpoints) {
+    own += offer.endpoint->OwnDescriptors();
+  }
+  const std::size_t room =
+      RoomForDescriptors(own + MostDescriptors(options.size, LanesOf(options)));
+  card.descriptors = room - std::min(own, room);
   return offers;
 }
 
@@ -156,11 +161,6 @@ Result<std::string> IntroducedBy(const JoinArgs& args, const std::string& card,
   return std::move(texts.value().front());
 }
 
-Result<Introduction> MeetAll(const JoinArgs& args, const Card& mine,
-                             Clock::Time deadline) {
-  const Options& options = *args.options;
-  const Introduce introduce = [&](const std::vector<std::string>& cards,
-                                  const std::vector<int>& ranks) {
 // One line per job, since all ranks have the same token.
 void WarnOfGuessableToken(const JoinArgs& args) {
   const Options& options = *args.options;
@@ -178,6 +178,11 @@ void WarnOfGuessableToken(const JoinArgs& args) {
              "`openssl rand -hex 16` prints"));
 }
 
+Result<Introduction> MeetAll(const JoinArgs& args, const Card& mine,
+                             Clock::Time deadline) {
+  const Options& options = *args.options;
+  const Introduce introduce = [&](const std::vector<std::string>& cards,
+                                  const std::vector<int>& ranks) {
     return IntroduceRanks(
         {options.fabric, LanesOf(options), LinksWhenNeeded(options)}, cards,
         ranks);
@@ -188,6 +193,14 @@ void WarnOfGuessableToken(const JoinArgs& args) {
   rendezvous.rank = options.rank;
   rendezvous.size = options.size;
   rendezvous.deadline = deadline;
+  rendezvous.check_card = [&](int rank, const std::string& card) {
+    return CheckBesideFirst(mine, rank, card);
+  };
+  rendezvous.on_left_out = [&](const Status& why) {
+    args.logger->Log(LogLevel::kWarning,
+                     StrCat("left out of the job, and awaiting the right one: ",
+                            why.message()));
+  };
   const Result<std::string> text =
       args.exchange
           ? IntroducedBy(args, EncodeCard(mine), introduce)
@@ -210,14 +223,6 @@ std::vector<std::string> AddressesLeft(const Introduction& introduction,
     if (taken[r]) addresses[r].clear();
   }
   return addresses;
-  rendezvous.check_card = [&](int rank, const std::string& card) {
-    return CheckBesideFirst(mine, rank, card);
-  };
-  rendezvous.on_left_out = [&](const Status& why) {
-    args.logger->Log(LogLevel::kWarning,
-                     StrCat("left out of the job, and awaiting the right one: ",
-                            why.message()));
-  };
 }
 
 // Says which peers one transport could not link to, so that they are left to
@@ -376,6 +381,7 @@ Result<Transport> Join(const JoinArgs& args) {
   }
   const Clock::Time deadline =
       args.clock->Now() + FromSeconds(options.join_timeout_seconds);
+  WarnOfGuessableToken(args);
   const Offers offers = MakeOffers(args);
   const Result<Introduction> introduction =
       MeetAll(args, offers.card, deadline);

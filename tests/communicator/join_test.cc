@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "gradientflow/base/clock.h"
+#include "gradientflow/communicator/card.h"
 #include "gradientflow/communicator/transport.h"
 #include "gradientflow/config/options.h"
 #include "gradientflow/observe/logger.h"
@@ -59,6 +61,45 @@ std::ptrdiff_t WarningsOf(int rank, const std::string& host,
   args.logger = &warnings;
   EXPECT_FALSE(Join(args).ok());
   return warnings.Count("GRADIENTFLOW_JOB_TOKEN");
+}
+
+// What the card says of a rank that has so many io threads.
+std::size_t DescriptorsWith(int io_threads) {
+  Options options;
+  options.rank = 0;
+  options.size = 2;
+  options.fabric = "tcp";
+  options.socket_ifname = "lo";
+  options.io_threads = io_threads;
+  const SteadyClock clock;
+  Warnings warnings;
+  std::size_t seen = 0;
+  JoinArgs args;
+  args.options = &options;
+  args.clock = &clock;
+  args.logger = &warnings;
+  args.exchange = [&](const std::string& text) {
+    const Result<Card> card = DecodeCard(0, text);
+    if (card.ok()) seen = card.value().descriptors;
+    return Result<std::vector<std::string>>(
+        Status(StatusCode::kAborted, "seen"));
+  };
+  EXPECT_FALSE(Join(args).ok());
+  return seen;
+}
+
+// One to wake each of them, one for what they give back.
+TEST(Join, KeepsDescriptorsForIoThreads) {
+  const std::size_t before = DescriptorsWith(0);
+  ASSERT_GT(before, 0U);
+  rlimit limit = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  // No more can be had.
+  limit.rlim_max = limit.rlim_cur;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  const std::size_t none = DescriptorsWith(0);
+  EXPECT_EQ(none - DescriptorsWith(3), 4U);
+  EXPECT_EQ(none - DescriptorsWith(1), 2U);
 }
 
 TEST(Join, WarnsOnceOfATokenThatOthersCanGuess) {

@@ -105,6 +105,9 @@ class Endpoint {
   // a line feed.
   virtual std::string address() const = 0;
 
+  // How many file descriptors Connect() opens at most, besides those of links.
+  virtual std::size_t OwnDescriptors() const { return 0; }
+
   // Returns the links to all ranks that have an address, by rank, with null for
   // the other ranks and for this one. May be called once. Blocks until all
   // links exist that are to. Strangers (another secret, garbage, silence) are

@@ -67,14 +67,27 @@ Result<Card> DecodeCard(int rank, const std::string& text) {
   return card;
 }
 
+namespace {
+
+Status CheckPair(const Card& first, int rank, const Card& card) {
+  if (card.agreement == first.agreement) return Status();
+  return Status(StatusCode::kInvalidArgument,
+                FirstDifference(first.agreement, rank, card.agreement));
+}
+
+}  // namespace
+
 Status CheckAgreement(const std::vector<Card>& cards) {
   for (std::size_t rank = 1; rank < cards.size(); ++rank) {
-    if (cards[rank].agreement == cards[0].agreement) continue;
-    return Status(StatusCode::kInvalidArgument,
-                  FirstDifference(cards[0].agreement, static_cast<int>(rank),
-                                  cards[rank].agreement));
+    GF_RETURN_IF_ERROR(
+        CheckPair(cards[0], static_cast<int>(rank), cards[rank]));
   }
   return Status();
+}
+
+Status CheckBesideFirst(const Card& first, int rank, const std::string& text) {
+  const Result<Card> card = DecodeCard(rank, text);
+  return card.ok() ? CheckPair(first, rank, card.value()) : card.status();
 }
 
 Status CheckFailure(int rank, const Card& card) {

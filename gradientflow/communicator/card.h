@@ -33,6 +33,9 @@ Result<Card> DecodeCard(int rank, const std::string& text);
 // the rank.
 Status CheckAgreement(const std::vector<Card>& cards);
 
+// Returns why a rank with the card `text` has no place beside rank 0: as above.
+Status CheckBesideFirst(const Card& first, int rank, const std::string& text);
+
 // Returns the failure of the card of `rank` with that number, or OK.
 Status CheckFailure(int rank, const Card& card);
 // Returns the failure of the first rank that has one, with that rank's number.

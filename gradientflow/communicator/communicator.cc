@@ -1,6 +1,5 @@
 #include "gradientflow/communicator/communicator.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -59,13 +58,8 @@ int Communicator::rank() const { return core_->options().rank; }
 int Communicator::size() const { return core_->options().size; }
 const Options& Communicator::options() const { return core_->options(); }
 
-int Communicator::local_rank() const {
-  const std::vector<int>& host = core_->group().topology.host;
-  const auto end = host.begin() + rank();
-  return static_cast<int>(std::count(host.begin(), end, *end));
-}
-
-int Communicator::local_size() const { return core_->local_size(); }
+int Communicator::local_rank() const { return core_->local().rank; }
+int Communicator::local_size() const { return core_->local().ranks; }
 
 Status Communicator::Check() const {
   GF_RETURN_IF_ERROR(CheckProcess());

@@ -95,9 +95,9 @@ CommunicatorCore::CommunicatorCore(Args args, Transport transport)
       drain_recorder_(std::move(args.drain_recorder)),
       device_(std::move(args.device)),
       transport_(std::move(transport)),
-      local_size_(HostRanks(transport_.group)),
-      cores_(CoresOf(transport_.group)),
-      spin_(SpinTime(options_, local_size_)),
+      local_(transport_.local.value_or(LocalPlaceIn(transport_.group))),
+      cores_(CoresOf(local_)),
+      spin_(SpinTime(options_, local_.ranks)),
       next_own_group_(kFirstOwnGroup) {}
 
 Result<std::unique_ptr<CommunicatorCore>> CommunicatorCore::Create(
@@ -252,7 +252,8 @@ void CommunicatorCore::ShareNoMemory(int culprit) {
   transport_.arena = nullptr;
   executor_->SetNotSharing();
   executor_->SetCosts(TypicalCostModels(false));
-  logger_->Log(LogLevel::kInfo,
+  // Slower for all ranks; once for all.
+  logger_->Log(options_.rank == 0 ? LogLevel::kWarning : LogLevel::kInfo,
                StrCat("collectives use messages inside hosts, since rank ",
                       culprit, " does not share memory with all of its host"));
 }
@@ -276,8 +277,7 @@ Status CommunicatorCore::OpenDevicePath() {
     Result<std::shared_ptr<Device>> device = std::shared_ptr<Device>();
     // A driver takes a while to make the first context, and to compile kernels
     // for this device if need be.
-    RunBeside(opening,
-              [&] { device = OpenDevice(options_, transport_.group); });
+    RunBeside(opening, [&] { device = OpenDevice(options_, local_.rank); });
     if (!device.ok()) return device.status();
     device_ = std::move(device).value();
   }

@@ -13,6 +13,7 @@
 #include "gradientflow/collectives/executor.h"
 #include "gradientflow/communicator/calls.h"
 #include "gradientflow/communicator/completions.h"
+#include "gradientflow/communicator/cores.h"
 #include "gradientflow/communicator/device_path.h"
 #include "gradientflow/communicator/driver.h"
 #include "gradientflow/communicator/messages.h"
@@ -82,8 +83,8 @@ class CommunicatorCore {
   std::chrono::nanoseconds spin() const { return spin_; }
   // This rank's share of the host's cores, at least 1.
   int cores() const { return cores_; }
-  // Ranks on this rank's host, this one included.
-  int local_size() const { return local_size_; }
+  // This rank among those of its host.
+  const LocalPlace& local() const { return local_; }
 
   // Ends the job on every rank with `why`; the error names this rank.
   void Abort(const Status& why);
@@ -128,7 +129,7 @@ class CommunicatorCore {
   const std::function<void()> drain_recorder_;
   std::shared_ptr<Device> device_;
   Transport transport_;
-  const int local_size_;
+  const LocalPlace local_;
   const int cores_;
   const std::chrono::nanoseconds spin_;
   std::unique_ptr<Executor> executor_;

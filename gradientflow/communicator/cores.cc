@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <vector>
 
 namespace gradientflow {
 namespace {
@@ -22,14 +23,15 @@ int HostCores() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-int HostRanks(const CallGroup& group) {
-  return static_cast<int>(std::count(group.topology.host.begin(),
-                                     group.topology.host.end(),
-                                     group.topology.host[group.rank]));
+LocalPlace LocalPlaceIn(const CallGroup& group) {
+  const std::vector<int>& host = group.topology.host;
+  const auto mine = host.begin() + group.rank;
+  return {static_cast<int>(std::count(host.begin(), mine, *mine)),
+          static_cast<int>(std::count(host.begin(), host.end(), *mine))};
 }
 
-int CoresOf(const CallGroup& group) {
-  const int share = HostCores() / HostRanks(group);
+int CoresOf(const LocalPlace& local) {
+  const int share = HostCores() / local.ranks;
   const int allowed = AllowedCores();
   return std::max(1, allowed > 0 ? std::min(share, allowed) : share);
 }

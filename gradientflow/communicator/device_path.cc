@@ -35,16 +35,10 @@ Status BroadcastAtOpening(const OpeningArgs& opening, void* data,
 }  // namespace
 
 Result<std::shared_ptr<Device>> OpenDevice(const Options& options,
-                                           const CallGroup& group) {
+                                           int local_rank) {
   int index = 0;
   if (options.device == kCuda) {
-    const std::vector<int>& hosts = group.topology.host;
-    int before = 0;
-    for (int r = 0; r < group.rank; ++r) {
-      before += hosts[static_cast<std::size_t>(r)] ==
-                hosts[static_cast<std::size_t>(group.rank)];
-    }
-    index = before % std::max(1, CudaDeviceCount());
+    index = local_rank % std::max(1, CudaDeviceCount());
   } else {
     index = static_cast<int>(
         ParseUnsigned(std::string_view(options.device).substr(kCuda.size() + 1))

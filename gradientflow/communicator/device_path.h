@@ -25,9 +25,10 @@
 namespace gradientflow {
 
 // Opens the device that `options.device` asks for, which must not be "cpu".
-// With "cuda" the ranks of a host take its GPUs in turn, in rank order.
+// With "cuda" the ranks of a host take its GPUs in turn, in rank order;
+// `local_rank` is this rank's number among them.
 Result<std::shared_ptr<Device>> OpenDevice(const Options& options,
-                                           const CallGroup& group);
+                                           int local_rank);
 
 // All are borrowed, and outlive the DevicePath.
 struct DevicePathArgs {

@@ -101,6 +101,26 @@ Status CheckReachable(const std::string& fabric, const CallGroup& group) {
              group.size, " ranks some are elsewhere"));
 }
 
+std::vector<LocalPlace> LocalPlaces(const std::vector<Card>& cards) {
+  std::map<std::string, int> ranks;
+  std::vector<LocalPlace> places;
+  for (const Card& card : cards) places.push_back({ranks[card.host_id]++, 0});
+  for (std::size_t r = 0; r < cards.size(); ++r) {
+    places[r].ranks = ranks[cards[r].host_id];
+  }
+  return places;
+}
+
+std::optional<LocalPlace> DecodeLocal(int size, std::string_view text) {
+  const std::optional<int> rank = TakeNumber(size, &text);
+  const bool of = TakeSign('/', &text);
+  const std::optional<int> ranks = TakeNumber(size + 1, &text);
+  if (!rank || !of || !ranks || !text.empty() || *rank >= *ranks) {
+    return std::nullopt;
+  }
+  return LocalPlace{*rank, *ranks};
+}
+
 Bits256 MeetingOf(const std::vector<Card>& cards) {
   std::string nonces;
   for (const Card& card : cards) nonces += View(card.nonce);
@@ -141,8 +161,11 @@ Result<std::vector<std::string>> IntroduceRanks(
                       {"hosts_share", group.hosts_share},
                       {"without_memory", RankWithoutMemory(decoded)},
                       {"meeting", Hex(View(MeetingOf(decoded)))}};
+  const std::vector<LocalPlace> places = LocalPlaces(decoded);
   std::vector<std::string> texts;
   for (const int rank : ranks) {
+    const LocalPlace& place = places[static_cast<std::size_t>(rank)];
+    json["local"] = StrCat(place.rank, "/", place.ranks);
     nlohmann::json& links = json["addresses"] = nlohmann::json::object();
     for (const auto& [kind, peers] :
          AddressesFor(group, decoded, rank, args.needed)) {
@@ -170,23 +193,26 @@ Result<Introduction> DecodeIntroduction(int size, const std::string& text) {
                             : nlohmann::json();
   };
   const nlohmann::json hosts = field("hosts");
+  const nlohmann::json local = field("local");
   const nlohmann::json share = field("hosts_share");
   const nlohmann::json without = field("without_memory");
   const nlohmann::json meeting = field("meeting");
   const nlohmann::json addresses = field("addresses");
-  if (!hosts.is_string() || !share.is_boolean() ||
+  if (!hosts.is_string() || !local.is_string() || !share.is_boolean() ||
       !without.is_number_integer() || !meeting.is_string() ||
       !addresses.is_object()) {
     return none();
   }
   Introduction introduction;
   auto by_rank = DecodeHosts(size, hosts.get<std::string>());
+  const auto place = DecodeLocal(size, local.get<std::string>());
   const auto bits = BitsOf(meeting.get<std::string>());
-  if (!by_rank || !bits ||
+  if (!by_rank || !place || !bits ||
       !DecodeAddresses(size, addresses, &introduction.addresses)) {
     return none();
   }
   introduction.hosts = *std::move(by_rank);
+  introduction.local = *place;
   introduction.hosts_share = share.get<bool>();
   introduction.without_memory = without.get<int>();
   introduction.meeting = *bits;

@@ -7,6 +7,7 @@
 #include "gradientflow/base/secret.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/collectives/call_plan.h"
+#include "gradientflow/communicator/cores.h"
 
 // What a rank has to know of the others before it connects. It is made of the
 // cards of all ranks where these are known (see Introduce in rendezvous.h), so
@@ -16,6 +17,8 @@ namespace gradientflow {
 struct Introduction {
   // By rank: its host, in the numbering of Topology.
   std::vector<int> hosts;
+  // This rank's place on its host, which may be several hosts of `hosts`.
+  LocalPlace local;
   bool hosts_share = false;  // See CallGroup.
   // See RankWithoutMemory().
   int without_memory = -1;

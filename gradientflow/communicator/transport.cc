@@ -127,8 +127,13 @@ Offers MakeOffers(const JoinArgs& args) {
     card.failure = nonce.status();
   }
   card.agreement = args.agreement;
-  card.descriptors =
-      RoomForDescriptors(MostDescriptors(options.size, LanesOf(options)));
+  std::size_t own = 0;
+  for (const Offer& offer : offers.endpoints) {
+    own += offer.endpoint->OwnDescriptors();
+  }
+  const std::size_t room =
+      RoomForDescriptors(own + MostDescriptors(options.size, LanesOf(options)));
+  card.descriptors = room - std::min(own, room);
   return offers;
 }
 
@@ -157,6 +162,23 @@ Result<std::string> IntroducedBy(const JoinArgs& args, const std::string& card,
   return std::move(texts.value().front());
 }
 
+// One line per job, since all ranks have the same token.
+void WarnOfGuessableToken(const JoinArgs& args) {
+  const Options& options = *args.options;
+  if (args.exchange || options.rank != 0 || options.guessable_token.empty() ||
+      options.job_token != options.guessable_token ||
+      !options.ReachesOtherHosts()) {
+    return;
+  }
+  args.logger->Log(
+      LogLevel::kWarning,
+      StrCat("the launcher's id of the job, which other users can guess, is "
+             "all that keeps strangers out of rendezvous=",
+             options.rendezvous,
+             ": set GRADIENTFLOW_JOB_TOKEN on all ranks, for example to what "
+             "`openssl rand -hex 16` prints"));
+}
+
 Result<Introduction> MeetAll(const JoinArgs& args, const Card& mine,
                              Clock::Time deadline) {
   const Options& options = *args.options;
@@ -172,6 +194,14 @@ Result<Introduction> MeetAll(const JoinArgs& args, const Card& mine,
   rendezvous.rank = options.rank;
   rendezvous.size = options.size;
   rendezvous.deadline = deadline;
+  rendezvous.check_card = [&](int rank, const std::string& card) {
+    return CheckBesideFirst(mine, rank, card);
+  };
+  rendezvous.on_left_out = [&](const Status& why) {
+    args.logger->Log(LogLevel::kWarning,
+                     StrCat("left out of the job, and awaiting the right one: ",
+                            why.message()));
+  };
   const Result<std::string> text =
       args.exchange
           ? IntroducedBy(args, EncodeCard(mine), introduce)
@@ -300,7 +330,7 @@ Status ConnectLinks(const JoinArgs& args, const Introduction& introduction,
                               last ? nullptr : &unlinked,
                               &made,
                               last && group.few_links,
-                              CoresOf(group)};
+                              CoresOf(introduction.local)};
     auto connected = offer.endpoint->Connect(connect);
     if (connected.ok()) {
       made = std::move(connected).value();
@@ -352,11 +382,13 @@ Result<Transport> Join(const JoinArgs& args) {
   }
   const Clock::Time deadline =
       args.clock->Now() + FromSeconds(options.join_timeout_seconds);
+  WarnOfGuessableToken(args);
   const Offers offers = MakeOffers(args);
   const Result<Introduction> introduction =
       MeetAll(args, offers.card, deadline);
   if (!introduction.ok()) return introduction.status();
   transport.group = GroupOf(options.rank, introduction.value());
+  transport.local = introduction.value().local;
   transport.group.few_links = LinksWhenNeeded(options);
   const bool place = AllOfferPlaces(introduction.value(), offers, options.size);
   const bool one_host = transport.group.topology.IsOneHost();

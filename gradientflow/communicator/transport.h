@@ -1,12 +1,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/collectives/call_plan.h"
+#include "gradientflow/communicator/cores.h"
 #include "gradientflow/communicator/exchange.h"
 #include "gradientflow/config/options.h"
 #include "gradientflow/observe/logger.h"
@@ -38,6 +40,8 @@ struct Transport {
   // fabric has a LinkSource.
   std::string address;
   CallGroup group;
+  // Nothing: LocalPlaceIn(group).
+  std::optional<LocalPlace> local;
 };
 
 struct JoinArgs {

@@ -181,30 +181,29 @@ void RendezvousFromSlurm(const Environment& env, std::string_view job,
   }
 }
 
-// Returns what tells this job from others, by launcher; empty if nothing does.
-std::string JobId(const Environment& env, const Launch& launch,
-                  std::string* from) {
-  if (launch.who == "torchrun") {
-    *from = "TORCHELASTIC_RUN_ID";
-    const std::string_view id = env.Get(*from);
-    return id == "none" ? "" : std::string(id);  // torchrun's default.
-  }
-  if (launch.who == "Open MPI") {
-    *from = "PMIX_NAMESPACE";
-    if (env.Get(*from).empty()) *from = "OMPI_MCA_ess_base_jobid";
-    const std::string_view job = env.Get(*from);
-    if (job.empty()) return "";
-    // A random number per job, because the id alone is easy to guess.
+// Finds what tells this job from others, by launcher; nothing if nothing does.
+void DetectJobId(const Environment& env, Launch* launch) {
+  std::string& from = launch->job_token_from;
+  std::string& token = launch->job_token;
+  if (launch->who == "torchrun") {
+    from = "TORCHELASTIC_RUN_ID";
+    const std::string_view id = env.Get(from);
+    if (id != "none") token = id;  // torchrun's default.
+  } else if (launch->who == "Open MPI") {
+    from = "PMIX_NAMESPACE";
+    if (env.Get(from).empty()) from = "OMPI_MCA_ess_base_jobid";
+    token = env.Get(from);
+    // A random number per job, which Open MPI 5 no longer has.
     const std::string_view random =
         env.Get("OMPI_MCA_orte_precondition_transports");
-    return random.empty() ? std::string(job) : StrCat(job, ".", random);
+    launch->guessable = !token.empty() && random.empty();
+    if (!token.empty() && !random.empty()) token += StrCat(".", random);
+  } else if (launch->who == "Slurm") {
+    from = "SLURM_JOB_ID, SLURM_STEP_ID";
+    token = env.Get("SLURM_JOB_ID");
+    launch->guessable = !token.empty();
+    if (!token.empty()) token += StrCat(".", env.Get("SLURM_STEP_ID"));
   }
-  if (launch.who == "Slurm") {
-    *from = "SLURM_JOB_ID, SLURM_STEP_ID";
-    const std::string_view job = env.Get("SLURM_JOB_ID");
-    return job.empty() ? "" : StrCat(job, ".", env.Get("SLURM_STEP_ID"));
-  }
-  return "";
 }
 
 // Returns how often the launcher has restarted the job. Processes of an earlier
@@ -239,7 +238,7 @@ Launch DetectLauncher(const char* const* environ) {
   const Environment env(environ);
   Launch launch;
   DetectIdentity(env, &launch);
-  launch.job_token = JobId(env, launch, &launch.job_token_from);
+  DetectJobId(env, &launch);
   if (launch.rank >= 0) {
     launch.job_run = StrCat(launch.job_token, " ", Restarts(env, launch));
   }

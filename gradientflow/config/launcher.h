@@ -22,6 +22,8 @@ struct Launch {
 
   std::string job_token;  // Differs between jobs; may be empty.
   std::string job_token_from;
+  // Whether other users of the cluster can list or guess it.
+  bool guessable = false;
   // Differs between jobs, and between the restarts of one; may be empty.
   std::string job_run;
 };

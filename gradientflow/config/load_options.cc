@@ -90,6 +90,7 @@ void ResolveMeeting(const Launch& launch, LoadedOptions* loaded) {
   Origin& token = OriginOf(loaded, "job_token");
   if (options.job_token.empty() && !launch.job_token.empty()) {
     options.job_token = launch.job_token;
+    if (launch.guessable) options.guessable_token = launch.job_token;
     token = FromLauncher(launch, launch.job_token_from);
   }
 }

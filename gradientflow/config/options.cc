@@ -1,26 +1,18 @@
 #include "gradientflow/config/options.h"
 
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/config/load_options.h"
 #include "gradientflow/config/settings_table.h"
+#include "transports/tcp/addresses.h"
 
 namespace gradientflow {
 namespace {
 
 Status Bad(std::string text) {
   return Status(StatusCode::kInvalidArgument, std::move(text));
-}
-
-// Returns whether processes of other hosts could come to the rendezvous.
-bool ReachesOtherHosts(const Options& options) {
-  const std::string_view at = options.rendezvous;
-  return options.fabric != "shm" && !at.starts_with("file://") &&
-         !at.starts_with("localhost:") && !at.starts_with("127.") &&
-         !at.starts_with("[::1]:");
 }
 
 Status CheckJob(const Options& options) {
@@ -44,7 +36,7 @@ Status CheckJob(const Options& options) {
                options.size, ", got ''"));
   }
   if (options.size > 1 && options.job_token.empty() &&
-      ReachesOtherHosts(options)) {
+      options.ReachesOtherHosts()) {
     return Bad(
         StrCat("job_token: expected a secret text, the same on all ranks, "
                "since anybody who reaches rendezvous=",
@@ -90,6 +82,10 @@ Result<Options> Options::FromEnv(const char* const* environ) {
 Status Options::Validate() const {
   GF_RETURN_IF_ERROR(ValidateValues());
   return CheckJob(*this);
+}
+
+bool Options::ReachesOtherHosts() const {
+  return !rendezvous.starts_with("file://") && !IsOfThisHostOnly(rendezvous);
 }
 
 Status Options::ValidateValues() const {

@@ -59,6 +59,9 @@ struct Options {
   // Empty: none, which is enough where only one host, or one directory, can
   // reach the rendezvous.
   std::string job_token;
+  // Set by FromEnv(): the launcher's id of the job, if it stands in for a token
+  // although other users of the cluster can list or guess it.
+  std::string guessable_token;
   // Set by FromEnv(): what tells this run of the job from others, if the
   // launcher gave this process its rank. Ranks of another run cannot join.
   std::string job_run;
@@ -183,6 +186,9 @@ struct Options {
   // Also checks what a communicator needs: a rank within the size, a
   // rendezvous.
   Status Validate() const;
+  // Whether processes of other hosts could come to the rendezvous. They can
+  // even if all ranks share memory.
+  bool ReachesOtherHosts() const;
 };
 
 }  // namespace gradientflow

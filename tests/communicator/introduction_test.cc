@@ -127,6 +127,27 @@ TEST(Introduction, BringsTheHostsOfAllRanks) {
   }
 }
 
+// More ranks than can share memory as one count as several hosts, but they
+// share the cores and the GPUs of one.
+TEST(Introduction, SaysHowManyRanksAHostReallyHas) {
+  std::vector<std::string> hosts(72, "a");
+  hosts[3] = hosts[71] = "b";
+  const std::vector<Card> cards = CardsOn(hosts);
+  ASSERT_FALSE(GroupOf(0, cards).all_share);
+  int expected = 0;
+  for (int rank = 0; rank < 71; ++rank) {
+    if (rank == 3) continue;
+    const auto told = Introduced(cards, rank);
+    ASSERT_TRUE(told.ok()) << told.status().message();
+    EXPECT_EQ(told.value().local.rank, expected++);
+    EXPECT_EQ(told.value().local.ranks, 70);
+  }
+  const auto last = Introduced(cards, 71);
+  ASSERT_TRUE(last.ok());
+  EXPECT_EQ(last.value().local.rank, 1);
+  EXPECT_EQ(last.value().local.ranks, 2);
+}
+
 TEST(Introduction, SecretsDifferWithTheJobAndWithEveryNonce) {
   std::vector<Card> cards = CardsOn({"a", "b", "c"});
   const Bits256 job = HmacSha256("job", "");
@@ -186,6 +207,8 @@ TEST(Introduction, ThatMakesNoSenseIsAnError) {
     if (!read.ok()) continue;
     EXPECT_EQ(read.value().hosts.size(), 3U) << bad;
     for (const int host : read.value().hosts) EXPECT_LT(host, 3) << bad;
+    EXPECT_LT(read.value().local.rank, read.value().local.ranks) << bad;
+    EXPECT_LE(read.value().local.ranks, 3) << bad;
     EXPECT_EQ(read.value().AddressesOf("tcp").size(), 3U) << bad;
   }
 }

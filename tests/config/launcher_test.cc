@@ -153,6 +153,16 @@ TEST(DetectLauncher, KnowsWhoStartedTheProcess) {
   }
 }
 
+TEST(DetectLauncher, SaysWhichIdsOthersCanGuess) {
+  EXPECT_FALSE(Detect({}).guessable);
+  EXPECT_FALSE(Detect(kTorchrun).guessable) << "as strong as what was given";
+  EXPECT_TRUE(Detect(kSlurm).guessable);
+  EXPECT_TRUE(Detect(kOpenMpi).guessable);
+  EXPECT_FALSE(
+      Detect(kOpenMpi + Lines{"OMPI_MCA_orte_precondition_transports=61fd"})
+          .guessable);
+}
+
 struct Bad {
   Lines lines;
   std::vector<std::string> told;  // All must appear in the problem.

@@ -43,6 +43,7 @@ TEST(LoadOptions, RemembersWhoSetEachValue) {
   EXPECT_EQ(loaded.options.rank, 1);
   EXPECT_EQ(loaded.options.size, 2);
   EXPECT_EQ(loaded.options.job_token, "42");
+  EXPECT_EQ(loaded.options.guessable_token, "42");
   EXPECT_EQ(SetBy(loaded, "rank"), "Open MPI: OMPI_COMM_WORLD_RANK");
   EXPECT_EQ(SetBy(loaded, "size"), "Open MPI: OMPI_COMM_WORLD_SIZE");
   EXPECT_EQ(SetBy(loaded, "rendezvous"), "Open MPI: all ranks on one host");

@@ -96,13 +96,14 @@ TEST(OptionsValidate, OnlyARendezvousThatOthersCannotReachNeedsNoToken) {
     EXPECT_FALSE(needs_token(here)) << here;
   }
   for (const char* there : {"10.0.0.1:80", "node1:80", "0.0.0.0:80", "[::]:80",
-                            "localhost.example.org:80", "[fd00::1]:80"}) {
+                            "localhost.example.org:80", "[fd00::1]:80",
+                            "127.example.org:80", "127.1:80"}) {
     EXPECT_TRUE(needs_token(there)) << there;
   }
   Options options = Valid();
   options.rendezvous = "node1:80";
   options.fabric = "shm";
-  EXPECT_TRUE(options.Validate().ok()) << "all ranks are on one host";
+  EXPECT_FALSE(options.Validate().ok()) << "anybody may come to node1";
 }
 
 TEST(OptionsValidate, SparsityWithoutMomentumNeedsThePlainResidual) {

@@ -4,11 +4,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <fstream>
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "gradientflow/communicator/communicator.h"
 #include "tests/faults/processes.h"
 #include "tests/faults/scenario.h"
 #include "tests/faults/strangers.h"
@@ -163,6 +166,79 @@ TEST_P(Joining, CrowdOfStrangersDisturbsNoOne) {
                         : Status(StatusCode::kInternal, "found no port");
   });
   for (int r : {0, 1, 2, 3}) ranks.ExpectSuccess(r, 30);
+}
+
+// Returns how long 7 ranks need to join rank 0, which may open 1024 files and
+// at whose ports so many silent strangers stand.
+double SecondsToJoin(std::size_t strangers) {
+  constexpr int kRanks = 8;
+  JobConfig job;
+  job.ranks = kRanks;
+  job.options.rendezvous = LocalRendezvous().value();
+  job.options.join_timeout_seconds = 60;
+  Scenario ranks(kRanks + 1, [&](int process, Board& board) -> Status {
+    RankReport& crowd = board[kRanks];
+    if (process == kRanks) {
+      rlimit limit = {};
+      getrlimit(RLIMIT_NOFILE, &limit);
+      limit.rlim_cur = limit.rlim_max;
+      setrlimit(RLIMIT_NOFILE, &limit);
+      Scanner scanner(getppid());
+      std::size_t there = 0;
+      Eventually(
+          [&] {
+            there += scanner.StandAtAllPorts(strangers > 1 ? 100 : 1);
+            return there >= strangers;
+          },
+          40);
+      crowd.step.store(static_cast<std::uint64_t>(NowNs()));
+      Eventually([&] { return board[0].ended_ns.load() != 0; }, 60);
+      return there >= strangers
+                 ? Status()
+                 : Status(StatusCode::kInternal, "too few strangers");
+    }
+    if (process == 0) {
+      const rlimit few = {1024, 1024};
+      setrlimit(RLIMIT_NOFILE, &few);
+    } else {
+      Eventually([&] { return crowd.step.load() != 0; }, 40);
+    }
+    const auto comm = Communicator::Open(OptionsOf(job, process));
+    board[process].End(NowNs(), comm.status());
+    // All are open before the first one closes.
+    Eventually(
+        [&] {
+          for (int r = 0; r < kRanks; ++r) {
+            if (board[r].ended_ns.load() == 0) return false;
+          }
+          return true;
+        },
+        60);
+    return comm.status();
+  });
+  std::int64_t last = 0;
+  for (int r = 0; r <= kRanks; ++r) {
+    ranks.ExpectSuccess(r, 90);
+    if (r < kRanks) last = std::max(last, ranks[r].ended_ns.load());
+  }
+  const auto began = static_cast<std::int64_t>(ranks[kRanks].step.load());
+  return static_cast<double>(last - began) * 1e-9;
+}
+
+// Records how much longer it takes: less than a second on a quiet machine.
+TEST(JoiningInACrowd, TwoThousandSilentStrangersDoNotKeepRanksOut) {
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+  GTEST_SKIP() << "the undefined-behaviour sanitizer needs descriptors itself";
+#endif
+#endif
+  const double alone = SecondsToJoin(1);
+  const double crowded = SecondsToJoin(2000);
+  ::testing::Test::RecordProperty("seconds_with_one_stranger",
+                                  std::to_string(alone));
+  ::testing::Test::RecordProperty("seconds_with_2000", std::to_string(crowded));
+  std::printf("joined after %.3f s with 1 stranger, %.3f s with 2000\n", alone,
+              crowded);
 }
 
 INSTANTIATE_TEST_SUITE_P(Rendezvous, Joining, ::testing::Values("tcp", "file"),

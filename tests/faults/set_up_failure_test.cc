@@ -78,10 +78,12 @@ TEST_P(SetUpFailure, NoPlaceForPeersMemoryReachesAll) {
 }
 
 // With TCP to fall back on, pairs of ranks that cannot share memory use it. The
-// culprit has room for the memory of `peers` peers.
+// culprit has room for the memory of `peers` peers, or for the FIFOs of so many
+// in its own.
+enum class Room : std::uint8_t { kForPeers, kForFifos };
 class SetUpWithoutMemory : public SetUpFailure {
  protected:
-  void Train(bool one_host, std::size_t peers) {
+  void Train(bool one_host, std::size_t peers, Room room = Room::kForPeers) {
     const int culprit = GetParam();
     const Folder folder;
     JobConfig job;
@@ -97,7 +99,12 @@ class SetUpWithoutMemory : public SetUpFailure {
       if (std::freopen(LogOf(folder, rank).c_str(), "w", stderr) == nullptr) {
         return Status(StatusCode::kInternal, "no log");
       }
-      if (rank == culprit) LimitMemory(kArena * (peers + 1) + kArena / 2);
+      if (rank == culprit && room == Room::kForPeers) {
+        LimitMemory(kArena * (peers + 1) + kArena / 2);
+      }
+      if (rank == culprit && room == Room::kForFifos) {
+        options.fifo_bytes = kArena / (2 * peers);
+      }
       auto session = GradientSession::Open(options, TensorsOf(job));
       if (!session.ok()) return session.status();
       for (std::uint64_t step = 0; step < 3; ++step) {
@@ -116,16 +123,22 @@ class SetUpWithoutMemory : public SetUpFailure {
     }
     EXPECT_EQ(Warnings(folder, culprit), 1U);
     EXPECT_EQ(warnings, 1 + without) << "one of each rank of such a pair";
+    std::size_t slower = 0;
+    for (int r = 0; r < 4; ++r) {
+      slower += Warnings(folder, r, "collectives use messages inside hosts");
+    }
+    EXPECT_EQ(slower, 1U) << "one for all ranks";
   }
 
   static std::string LogOf(const Folder& folder, int rank) {
     return folder.url().substr(7) + "/log." + std::to_string(rank);
   }
-  static std::size_t Warnings(const Folder& folder, int rank) {
+  static std::size_t Warnings(const Folder& folder, int rank,
+                              const std::string& of = "going on by tcp") {
     std::ifstream file(LogOf(folder, rank));
     std::size_t lines = 0;
     for (std::string line; std::getline(file, line);) {
-      lines += line.find("going on by tcp") != std::string::npos ? 1 : 0;
+      lines += line.find(of) != std::string::npos ? 1 : 0;
     }
     return lines;
   }
@@ -134,6 +147,10 @@ class SetUpWithoutMemory : public SetUpFailure {
 TEST_P(SetUpWithoutMemory, OfTwoPeersUsesTcp) { Train(true, 1); }
 
 TEST_P(SetUpWithoutMemory, OfAnyPeerUsesTcp) { Train(true, 0); }
+
+TEST_P(SetUpWithoutMemory, ForItsFifosUsesTcp) {
+  Train(true, 1, Room::kForFifos);
+}
 
 TEST_P(SetUpWithoutMemory, OfItsHostUsesTcpBesideOtherHosts) {
   Train(false, 1);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -60,7 +61,8 @@ class FabricRanks {
         fabric->Connect(std::move(links));
       }) {
     ShmOptions shm;
-    shm.arena_bytes = std::size_t{1} << 20;
+    shm.arena_bytes =
+        std::max(std::size_t{1} << 20, static_cast<std::size_t>(size) << 16);
     shm.fifo_bytes = std::size_t{16} << 10;
     auto group = InprocGroup::Create(size, shm);
     ASSERT_TRUE(group.ok()) << group.status().message();

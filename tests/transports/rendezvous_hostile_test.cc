@@ -2,7 +2,6 @@
 #include <poll.h>
 
 #include <chrono>
-#include <cstdint>
 #include <functional>
 #include <random>
 #include <string>
@@ -13,6 +12,7 @@
 #include "gradientflow/base/manual_clock.h"
 #include "gradientflow/base/secret.h"
 #include "tests/transports/rendezvous_ranks.h"
+#include "tests/transports/rendezvous_talker.h"
 #include "transports/rendezvous/frames.h"
 
 // Processes that break the rules of the rendezvous over TCP, or end in it.
@@ -23,58 +23,13 @@ using rendezvous::FrameType;
 using rendezvous_test::AllCards;
 using rendezvous_test::CardOf;
 using rendezvous_test::Cards;
-using rendezvous_test::ConnectWithPatience;
 using rendezvous_test::ExchangeCards;
 using rendezvous_test::FreeAddress;
 using rendezvous_test::Meet;
 using rendezvous_test::OptionsFor;
 using rendezvous_test::Says;
+using rendezvous_test::Talker;
 using std::chrono::seconds;
-
-// The end of a connection that speaks for itself.
-class Talker {
- public:
-  explicit Talker(const std::string& address)
-      : stream_(ConnectWithPatience(address), 1 << 20) {}
-
-  // Returns false if the connection ends before such a frame.
-  bool Await(FrameType type) {
-    for (;;) {
-      pollfd ready = {stream_.fd(), POLLIN, 0};
-      if (::poll(&ready, 1, 5000) != 1) return false;
-      switch (stream_.Read(&frame_)) {
-        case rendezvous::FrameStream::State::kFrame:
-          if (frame_.type == type) return true;
-          continue;
-        case rendezvous::FrameStream::State::kWaiting:
-          continue;
-        default:
-          return false;
-      }
-    }
-  }
-  bool Send(FrameType type, const std::string& body) {
-    stream_.Queue(rendezvous::MakeFrame(type, body));
-    return stream_.Flush();
-  }
-  // Joins as a rank of the job, up to its card.
-  bool Join(std::uint32_t rank, std::uint32_t size) {
-    if (!Await(FrameType::kChallenge)) return false;
-    rendezvous::Join join{rank, size, RandomBits().value(), {}};
-    join.proof = rendezvous::ProofOf(FrameType::kJoin, JobSecret("secret", ""),
-                                     BitsIn(frame_.body), join);
-    return Send(FrameType::kJoin, rendezvous::EncodeJoin(join)) &&
-           Send(FrameType::kCard, "a card") && Await(FrameType::kWelcome);
-  }
-  static Bits256 BitsIn(const std::string& body) {
-    return rendezvous::BodyReader(body).Bits();
-  }
-  const rendezvous::Frame& frame() const { return frame_; }
-
- private:
-  rendezvous::FrameStream stream_;
-  rendezvous::Frame frame_;
-};
 
 TEST(RendezvousHostile, OfTwoThatClaimARankTheEarlierIsLeftOut) {
   const std::string address = FreeAddress();

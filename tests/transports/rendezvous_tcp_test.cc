@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 
 #include <chrono>
 #include <string>
@@ -15,6 +16,7 @@ namespace {
 
 using rendezvous::FrameType;
 using rendezvous_test::AllCards;
+using rendezvous_test::CardOf;
 using rendezvous_test::Cards;
 using rendezvous_test::ConnectWithPatience;
 using rendezvous_test::ExchangeCards;
@@ -218,6 +220,27 @@ TEST(RendezvousTcp, AnAddressOfNobodyExplainsThatNobodyComes) {
   EXPECT_EQ(results[0].status().code(), StatusCode::kDeadlineExceeded);
   EXPECT_TRUE(Says(results[0], address + " is no address of rank 0's host"))
       << results[0].status().ToString();
+}
+
+// Ranks meet at the loopback without a token. A host that lacks it, as a fresh
+// network namespace lacks that of IPv6, must not be open to others instead.
+TEST(RendezvousTcp, TheLoopbackIsNeverReplacedByOtherAddresses) {
+  bool alone = true;
+  std::vector<Cards> results;
+  std::thread([&] {
+    alone = ::unshare(CLONE_NEWNET) == 0;
+    if (!alone) return;
+    results.push_back(
+        ExchangeCards(OptionsFor("[::1]:29500", 0, 2, milliseconds(200)),
+                      CardOf(0), SteadyClock()));
+  }).join();
+  if (!alone) {
+    GTEST_SKIP() << "SKIPPED, NOT TESTED: no network namespace of its own";
+  }
+  for (const Cards& cards : results) {
+    EXPECT_EQ(cards.status().code(), StatusCode::kFailedPrecondition)
+        << cards.status().ToString();
+  }
 }
 
 TEST(RendezvousTcp, BadOptionsAreReported) {

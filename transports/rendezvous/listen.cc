@@ -47,7 +47,9 @@ Result<Listeners> ListenForRanks(const std::string& address) {
   if (!resolved.ok()) return resolved.status();
   std::vector<SocketAddress> places = std::move(resolved).value();
   const bool by_name = !SocketAddress::Parse(address).has_value();
-  if (by_name && where.value().host != "localhost" &&
+  // Ranks may come there without a token.
+  const bool closed = IsOfThisHostOnly(address);
+  if (by_name && !closed &&
       std::any_of(places.begin(), places.end(),
                   [](const SocketAddress& a) { return a.IsLoopback(); })) {
     places = AllOfThisHost(where.value().port);
@@ -55,7 +57,8 @@ Result<Listeners> ListenForRanks(const std::string& address) {
   Listeners listeners;
   Status trouble;
   listeners.sockets = ListenAt(places, &trouble);
-  if (listeners.sockets.empty() && trouble.code() == StatusCode::kUnavailable) {
+  if (listeners.sockets.empty() && !closed &&
+      trouble.code() == StatusCode::kUnavailable) {
     listeners.note =
         StrCat("; ", address,
                " is no address of rank 0's host, so it listened at "

@@ -73,9 +73,10 @@ class Server final : private Door::Guests {
   Result<bool> Serve(Client& client);
   bool OnFrame(Client& client, const Frame& frame);
   bool OnJoin(Client& client, const Join& join);
-  void TakeSeat(Client& client, const std::string& card);
+  bool OnCard(Client& client, const std::string& card);
   bool TurnAway(Client& client, const Status& why);
   bool LeaveOut(Client& client, const Status& why);
+  bool LeaveOutIfAMember(Client& client, const std::string& why);
   Status OnGone(Client& client, bool welcomed);
   void Complain(const Status& why);
   Status Advance(Clock::Time now);
@@ -133,11 +134,7 @@ void Server::DropTheSilent(Clock::Time now) {
     if (at->rank >= 0) continue;
     const bool told = at->turned_away && at->stream.flushed();
     if (!told && now - at->since < kAnswerPatience) continue;
-    if (at->proven && !at->turned_away) {
-      LeaveOut(*at, Status(StatusCode::kDeadlineExceeded,
-                           StrCat("rank ", at->claim, " (", at->address,
-                                  ") sent no card")));
-    }
+    if (!at->turned_away) LeaveOutIfAMember(*at, "sent no card");
     clients_.erase(at);
   }
 }
@@ -150,20 +147,29 @@ bool Server::TurnAway(Client& client, const Status& why) {
 }
 
 void Server::Complain(const Status& why) {
-  if (complaints_.size() < kMostComplaintBytes) {
-    complaints_ += StrCat("; left out: ", why.message());
-  }
+  if (complaints_.size() >= kMostComplaintBytes) return;
+  complaints_ += StrCat("; left out: ", why.message());
+  if (call_.options.on_left_out) call_.options.on_left_out(why);
 }
 
 // For a client that knows the secret. The right one for its seat may still
-// come.
+// come, and then all are introduced again.
 bool Server::LeaveOut(Client& client, const Status& why) {
   if (client.rank >= 0) {
     by_rank_[static_cast<std::size_t>(client.rank)] = nullptr;
     client.rank = -1;
+    stage_ = Stage::kJoining;
   }
   Complain(why);
   return TurnAway(client, why);
+}
+
+// Strangers are dropped without a word.
+bool Server::LeaveOutIfAMember(Client& client, const std::string& why) {
+  if (!client.proven || stage_ == Stage::kLeaving) return false;
+  return LeaveOut(
+      client, Status(StatusCode::kDataLoss, StrCat("rank ", client.claim, " (",
+                                                   client.address, ") ", why)));
 }
 
 bool Server::OnJoin(Client& client, const Join& join) {
@@ -201,8 +207,17 @@ bool Server::OnJoin(Client& client, const Join& join) {
 }
 
 // The latest claim counts, because of two processes with one rank the earlier
-// one is more likely to be left over from a run that has ended.
-void Server::TakeSeat(Client& client, const std::string& card) {
+// one is more likely to be left over from a run that has ended. A claim by a
+// card that does not fit is none.
+bool Server::OnCard(Client& client, const std::string& card) {
+  const RendezvousOptions& mine = call_.options;
+  if (mine.check_card) {
+    const Status fits = mine.check_card(static_cast<int>(client.claim), card);
+    if (!fits.ok()) {
+      return LeaveOut(client, Status(fits.code(), StrCat(fits.message(), " (",
+                                                         client.address, ")")));
+    }
+  }
   Client* const earlier = by_rank_[client.claim];
   if (earlier != nullptr) {
     LeaveOut(*earlier, Status(StatusCode::kInvalidArgument,
@@ -214,9 +229,11 @@ void Server::TakeSeat(Client& client, const std::string& card) {
   by_rank_[client.claim] = &client;
   cards_[client.claim] = card;
   stage_ = Stage::kJoining;  // All are introduced again.
+  return true;
 }
 
-// A frame that does not fit the state ends the connection.
+// Returns false if the frame does not fit the state; of a client that is turned
+// away, whether to keep it.
 bool Server::OnFrame(Client& client, const Frame& frame) {
   if (stage_ == Stage::kLeaving) return true;  // Too late to matter.
   if (frame.type == FrameType::kJoin && !client.proven) {
@@ -224,8 +241,7 @@ bool Server::OnFrame(Client& client, const Frame& frame) {
     return join && OnJoin(client, *join);
   }
   if (frame.type == FrameType::kCard && client.proven && client.rank < 0) {
-    TakeSeat(client, frame.body);
-    return true;
+    return OnCard(client, frame.body);
   }
   if (frame.type == FrameType::kAck && client.rank >= 0) {
     BodyReader reader(frame.body);
@@ -242,11 +258,9 @@ Status Server::OnGone(Client& client, bool welcomed) {
   if (client.rank < 0 || stage_ == Stage::kLeaving) return Status();
   const int rank = std::exchange(client.rank, -1);
   by_rank_[static_cast<std::size_t>(rank)] = nullptr;
-  const Status why(
-      StatusCode::kUnavailable,
-      StrCat("rank ", rank, " (", client.address, ") left the rendezvous: ",
-             client.stream.trouble().empty() ? "sent what was not expected now"
-                                             : client.stream.trouble()));
+  const Status why(StatusCode::kUnavailable,
+                   StrCat("rank ", rank, " (", client.address,
+                          ") left the rendezvous: ", client.stream.trouble()));
   if (welcomed) return why;
   Complain(why);
   return Status();
@@ -265,15 +279,17 @@ Result<bool> Server::Serve(Client& client) {
       case FrameStream::State::kWaiting:
         return client.stream.Flush();
       case FrameStream::State::kClosed:
-      case FrameStream::State::kGarbage:
         GF_RETURN_IF_ERROR(OnGone(client, welcomed));
         return false;
-      case FrameStream::State::kFrame:
-        if (!OnFrame(client, frame)) {
-          GF_RETURN_IF_ERROR(OnGone(client, welcomed));
-          return false;
-        }
-        if (client.turned_away) return true;
+      case FrameStream::State::kGarbage:
+        return LeaveOutIfAMember(client,
+                                 "sent no frame: " + client.stream.trouble());
+      case FrameStream::State::kFrame: {
+        const bool fits = OnFrame(client, frame);
+        if (client.turned_away) return fits;
+        if (fits) continue;
+        return LeaveOutIfAMember(client, "sent what was not expected now");
+      }
     }
   }
 }
@@ -362,7 +378,6 @@ Status Server::Advance(Clock::Time now) {
     QueueToAll(FrameType::kGo, round);
   } else if (stage_ == Stage::kAcknowledging &&
              now - asked_at_ >= kAnswerPatience) {
-    stage_ = Stage::kJoining;
     for (const int rank : awaited) {
       Client& silent = *by_rank_[static_cast<std::size_t>(rank)];
       LeaveOut(silent, Status(StatusCode::kDeadlineExceeded,

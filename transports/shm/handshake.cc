@@ -16,7 +16,7 @@
 //   lower -> higher  kOffer, with the memory of its arena
 //   both ways        kReady, once the sender has an offer of each of its peers
 //   at any time      kFailed: the sender gives up and says why
-//   instead of an answer or kReady
+//   instead of any of these
 //                    kDeclined: these two ranks will not be linked
 //
 // A rank is done when it has said kReady and has heard it from all of its
@@ -51,6 +51,7 @@ ShmHandshake::ShmHandshake(const ConnectArgs& args, const ShmListener& listener,
       fifo_bytes_(fifo_bytes),
       ends_(static_cast<std::size_t>(args.size)),
       declined_(ends_.size()),
+      lacking_(ends_.size()),
       fifo_offsets_(ends_.size()),
       ready_(ends_.size()),
       told_(ends_.size()) {}
@@ -88,8 +89,9 @@ Status ShmHandshake::AllocateFifos() {
     if (!IsPeer(rank)) continue;
     Result<BufferView> fifo = arena_->AllocateFifo(fifo_bytes_);
     if (!fifo.ok()) {
-      return Status(fifo.status().code(),
-                    StrCat("rank ", args_.rank, ": ", fifo.status().message()));
+      lacking_[rank] = To(rank, fifo.status());
+      if (!MayDecline()) return lacking_[rank];
+      continue;
     }
     fifo_offsets_[rank] = arena_->OffsetOf(fifo.value().data);
   }
@@ -197,6 +199,11 @@ Status ShmHandshake::Connect(Outgoing* to, bool* done) {
   if (socket.ok() && !socket.value().valid()) return Status();
   Status why = socket.status();
   if (why.ok()) why = CheckPeerUser(socket.value());
+  if (why.ok() && !lacking_[to->rank].ok()) {
+    Decline(to->rank, lacking_[to->rank], socket.value());
+    *done = true;
+    return Status();
+  }
   if (why.ok()) {
     why = SendHello(socket.value(), HelloTo(to->rank), arena_->mapping()->fd());
   }
@@ -206,8 +213,7 @@ Status ShmHandshake::Connect(Outgoing* to, bool* done) {
     Suspect(to->rank, why);
     *done = true;
   } else {
-    return Status(why.code(), StrCat("rank ", args_.rank, " to rank ", to->rank,
-                                     ": ", why.message()));
+    return To(to->rank, why);
   }
   return Status();
 }
@@ -215,9 +221,6 @@ Status ShmHandshake::Connect(Outgoing* to, bool* done) {
 Status ShmHandshake::ReadReply(Outgoing* from, bool* done) {
   if (!Readable(from->socket)) return Status();
   Result<ReceivedHello> reply = ReceiveHello(from->socket);
-  if (reply.status().code() == StatusCode::kResourceExhausted) {
-    return Here(reply.status());
-  }
   if (!reply.ok()) {
     Suspect(from->rank, Status(reply.status().code(),
                                reply.status().message() +
@@ -243,8 +246,7 @@ Status ShmHandshake::ReadReply(Outgoing* from, bool* done) {
   const bool is_peer = fits.ok();
   if (fits.ok()) fits = Finish(reply.value(), &from->socket);
   if (fits.ok()) return fits;
-  fits = Status(fits.code(), StrCat("rank ", args_.rank, " to rank ",
-                                    from->rank, ": ", fits.message()));
+  fits = To(from->rank, fits);
   *done = is_peer && MayDecline();
   if (!*done) return fits;
   Decline(from->rank, fits, from->socket);
@@ -271,9 +273,9 @@ Status ShmHandshake::OnDeclined(int rank, const Hello& hello) {
   return Status();
 }
 
-// An error of this rank that concerns no peer in particular.
-Status ShmHandshake::Here(const Status& why) const {
-  return Status(why.code(), StrCat("rank ", args_.rank, ": ", why.message()));
+Status ShmHandshake::To(int rank, const Status& why) const {
+  return Status(why.code(), StrCat("rank ", args_.rank, " to rank ", rank, ": ",
+                                   why.message()));
 }
 
 Status ShmHandshake::AcceptAll() {
@@ -282,7 +284,11 @@ Status ShmHandshake::AcceptAll() {
     Result<Fd> accepted = AcceptAbstract(listener_.socket);
     if (!accepted.ok()) {
       // A stranger may hold the descriptor that is lacking.
-      if (incoming_.empty()) return Here(accepted.status());
+      if (incoming_.empty()) {
+        return Status(
+            accepted.status().code(),
+            StrCat("rank ", args_.rank, ": ", accepted.status().message()));
+      }
       incoming_.erase(incoming_.begin());
       break;
     }
@@ -311,9 +317,6 @@ Status ShmHandshake::ReadIncoming(Fd* from, bool* done) {
   if (!Readable(*from)) return Status();
   *done = true;
   Result<ReceivedHello> received = ReceiveHello(*from);
-  if (received.status().code() == StatusCode::kResourceExhausted) {
-    return Here(received.status());
-  }
   if (!received.ok()) {
     last_stranger_ = received.status().message();
     return Status();
@@ -337,12 +340,12 @@ Status ShmHandshake::ReadIncoming(Fd* from, bool* done) {
     told_by_peer_ = true;
     return FailureOf(hello);
   }
+  if (hello.step == Hello::kDeclined) return OnDeclined(hello.rank, hello);
   // The peer is taken in before it is answered: once it has an answer, it may
   // use the link.
   Status taken = Finish(received.value(), from);
   if (!taken.ok()) {
-    taken = Status(taken.code(), StrCat("rank ", args_.rank, " to rank ",
-                                        hello.rank, ": ", taken.message()));
+    taken = To(hello.rank, taken);
     if (MayDecline()) {
       Decline(hello.rank, taken, *from);
       return Status();
@@ -458,6 +461,8 @@ Hello ShmHandshake::HelloTo(int rank) const {
 
 Status ShmHandshake::Finish(const ReceivedHello& received, Fd* socket) {
   const Hello& hello = received.hello;
+  GF_RETURN_IF_ERROR(lacking_[hello.rank]);
+  GF_RETURN_IF_ERROR(received.memory_lost);
   Result<std::shared_ptr<Mapping>> memory =
       Mapping::FromPeer(received.memory, hello.arena_bytes);
   if (!memory.ok()) return memory.status();

@@ -54,7 +54,8 @@ class ShmHandshake {
   Status Round();
   Status Connect(Outgoing* to, bool* done);
   Status ReadReply(Outgoing* from, bool* done);
-  Status Here(const Status& why) const;
+  // The same error of this rank, with both ranks' numbers.
+  Status To(int rank, const Status& why) const;
   Status AcceptAll();
   Status ReadIncoming(Fd* from, bool* done);
   Status ReadPeer(int rank);
@@ -91,6 +92,7 @@ class ShmHandshake {
   const std::size_t fifo_bytes_;
   std::vector<ShmLinkArgs> ends_;            // By rank.
   std::vector<Status> declined_;             // By rank.
+  std::vector<Status> lacking_;              // By rank: why no link can be.
   std::vector<std::uint64_t> fifo_offsets_;  // By rank: where the peer writes.
   std::vector<bool> ready_;                  // By rank.
   bool said_ready_ = false;

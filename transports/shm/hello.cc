@@ -163,22 +163,25 @@ Result<ReceivedHello> ReceiveHello(const Fd& socket) {
     return Status(StatusCode::kUnavailable,
                   "the peer closed the connection instead of a hello");
   }
-  if ((message.msg_flags & MSG_CTRUNC) != 0 && descriptors.empty()) {
-    errno = EMFILE;
-    return SocketError(StatusCode::kResourceExhausted, "recvmsg");
-  }
   const Hello& hello = received.hello;
   const std::size_t expected = hello.step == Hello::kOffer ? 1 : 0;
+  const bool cut = (message.msg_flags & MSG_CTRUNC) != 0;
+  const bool lost = cut && expected == 1 && descriptors.empty();
+  if (lost) {
+    errno = EMFILE;
+    received.memory_lost =
+        SocketError(StatusCode::kResourceExhausted, "recvmsg");
+  }
   if (got != static_cast<ssize_t>(sizeof(hello)) ||
       hello.magic != Hello::kMagic || hello.version != Hello::kVersion ||
-      (message.msg_flags & MSG_CTRUNC) != 0 || descriptors.size() != expected) {
+      (!lost && (cut || descriptors.size() != expected))) {
     return Status(
         StatusCode::kDataLoss,
         StrCat("expected a hello of version ", Hello::kVersion, ", ",
                sizeof(hello), " bytes and ", expected, " descriptor(s), seen ",
                got, " bytes and ", descriptors.size(), " descriptors"));
   }
-  if (expected == 1) received.memory = std::move(descriptors.front());
+  if (expected == 1 && !lost) received.memory = std::move(descriptors.front());
   return received;
 }
 

@@ -20,8 +20,8 @@ struct Hello {
     kOffer = 1,   // The first, each way, with the sender's arena.
     kReady = 2,   // The sender has all it needs from its peers.
     kFailed = 3,  // At any time: the job fails, for `why`.
-    // Instead of kReady: the sender cannot use the receiver's memory, for
-    // `why`, and will not be linked to it.
+    // Instead of an offer or kReady: the sender cannot use the receiver's
+    // memory, or has none for it, for `why`, and will not be linked to it.
     kDeclined = 4,
   };
   std::uint64_t magic = kMagic;
@@ -42,6 +42,8 @@ struct Hello {
 struct ReceivedHello {
   Hello hello;
   Fd memory;  // Only with an offer.
+  // kResourceExhausted if there is no descriptor here for the one that came.
+  Status memory_lost;
 };
 
 // Make a hello say why its sender failed, and read that from a hello.
@@ -69,8 +71,7 @@ Status SendHello(const Fd& socket, const Hello& hello, int memory);
 
 // REQUIRES a readable socket. Returns kUnavailable if the peer hung up, and
 // kDataLoss if it sent anything but a hello of this version, or an offer
-// without exactly one descriptor, and kResourceExhausted if there is no
-// descriptor here for the one that came.
+// without exactly one descriptor.
 Result<ReceivedHello> ReceiveHello(const Fd& socket);
 
 // Returns kDataLoss unless the process at the other end runs as the same user.

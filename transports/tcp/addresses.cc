@@ -58,6 +58,13 @@ Result<HostPort> ParseHostPort(std::string_view text) {
   return where;
 }
 
+bool IsOfThisHostOnly(std::string_view text) {
+  const std::optional<SocketAddress> address = SocketAddress::Parse(text);
+  if (address) return address->IsLoopback();
+  const Result<HostPort> where = ParseHostPort(text);
+  return where.ok() && where.value().host == "localhost";
+}
+
 std::optional<SocketAddress> SocketAddress::Parse(std::string_view text) {
   const Result<HostPort> where = ParseHostPort(text);
   if (!where.ok()) return std::nullopt;

@@ -52,6 +52,10 @@ struct HostPort {
 // Parses "host:port" or "[ipv6]:port". kInvalidArgument says what was expected.
 Result<HostPort> ParseHostPort(std::string_view text);
 
+// Whether `text` says by itself that no other host can come to it: "localhost"
+// or an address of the loopback, with a port. False for "127.1", which is none.
+bool IsOfThisHostOnly(std::string_view text);
+
 // Returns all addresses of a name. May ask a name server, and block for it.
 Result<std::vector<SocketAddress>> Resolve(const HostPort& where);
 

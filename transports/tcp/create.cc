@@ -1,8 +1,10 @@
 #include "transports/tcp/create.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -56,6 +58,7 @@ class TcpEndpoint final : public Endpoint {
   Result<std::unique_ptr<LinkSource>> TakeLinkSource(
       const ConnectArgs& args, LinkSource::Sink* sink) override;
   std::string Choices() const override { return choices_; }
+  std::size_t OwnDescriptors() const override;
 
  private:
   explicit TcpEndpoint(const TransportOptions& options) : options_(options) {}
@@ -135,6 +138,14 @@ Result<std::unique_ptr<Endpoint>> TcpEndpoint::Listen(
   }
   if (endpoint->listeners_.empty()) return trouble;
   return std::unique_ptr<Endpoint>(std::move(endpoint));
+}
+
+// The ranks of the host are not known yet, so this rank may get fewer.
+std::size_t TcpEndpoint::OwnDescriptors() const {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int most =
+      ChooseIoThreads(options_.io_threads, LineRateOf(addresses_), cores);
+  return IoThreads::DescriptorsOf(most);
 }
 
 Result<std::shared_ptr<IoThreads>> TcpEndpoint::StartIoThreads(

@@ -87,6 +87,10 @@ class IoThreads final : private Poller::Target {
   // Starts `threads` threads, or as many as the system allows. Returns null if
   // that is none. `poller` outlives the object.
   static Result<std::shared_ptr<IoThreads>> Start(int threads, Poller* poller);
+  // How many file descriptors Start() opens.
+  static constexpr std::size_t DescriptorsOf(int threads) {
+    return threads > 0 ? static_cast<std::size_t>(threads) + 1 : 0;
+  }
   // REQUIRES that every loan is back. In a forked child, where these threads do
   // not exist, nothing is waited for.
   ~IoThreads() override;

@@ -138,6 +138,9 @@ struct CollectiveAlgorithm {
   // True if a rank takes a segment of every other rank into scratch memory, so
   // that segments must be smaller the more ranks there are.
   bool lands_all = false;
+  // True if a segment passes through the ranks one after another. The others
+  // follow it, so that a call may end sooner the shorter its segments are.
+  bool passes_on = false;
   // An allreduce is cut into segments of at most so many bytes on the wire.
   std::size_t most_segment_bytes = std::numeric_limits<std::size_t>::max();
   // True if an all-to-all needs CollectiveCall::equal_counts.

@@ -118,6 +118,7 @@ constinit const CollectiveAlgorithm collectives::kChainBroadcast = {
     .name = "chain",
     .make = &MakeChain,
     .price = &ChainPrice,
+    .passes_on = true,
 };
 constinit const CollectiveAlgorithm collectives::kScatterAllgatherBroadcast = {
     .name = "scatter_allgather",

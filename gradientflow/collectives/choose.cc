@@ -24,6 +24,11 @@ constexpr std::size_t kOneSidedSegments = 4;
 // An algorithm that needs the call as one segment is not chosen for buffers
 // above this size: it would need as much scratch memory.
 constexpr double kMostWholeBytes = 4 << 20;
+// Segments that pass through the ranks one after another are no shorter: from
+// here on a message costs more than its bytes.
+constexpr auto kLeastPassedBytes = static_cast<std::size_t>(kShortMessageBytes);
+// A smaller part of a prediction is an error of rounding.
+constexpr double kRounding = 1e-9;
 
 std::string Milliseconds(double seconds) {
   std::array<char, 32> text;
@@ -127,10 +132,18 @@ LinkModel CallQuestion::Hop(double crossing, double share) const {
   return hop;
 }
 
-SegmentCut CutOf(CollectiveKind kind, const CollectiveAlgorithm& algorithm,
-                 const CallQuestion& question) {
-  const std::size_t count = question.count;
-  if (algorithm.whole) return {std::max<std::size_t>(count, 1), 1};
+namespace {
+
+struct PricedCut {
+  SegmentCut cut;
+  Price price;  // Of a segment.
+  double seconds = 0;
+  int terms = 0;
+};
+
+std::size_t MostSegmentBytes(CollectiveKind kind,
+                             const CollectiveAlgorithm& algorithm,
+                             const CallQuestion& question) {
   const std::size_t setting = question.segment_bytes;
   const auto ranks = static_cast<std::size_t>(question.size());
   std::size_t bytes = setting;
@@ -143,12 +156,56 @@ SegmentCut CutOf(CollectiveKind kind, const CollectiveAlgorithm& algorithm,
     if (ranks > kFewRanks) bytes = bytes * ranks / kFewRanks;
     bytes = std::max(setting, std::min(bytes, kMostSegmentBytes));
   }
-  bytes = std::min(bytes, algorithm.most_segment_bytes);
+  return std::min(bytes, algorithm.most_segment_bytes);
+}
+
+SegmentCut CutBy(std::size_t bytes, const CallQuestion& question) {
   SegmentCut cut;
   cut.elements = std::max<std::size_t>(bytes / question.wire_element_bytes, 1);
-  const std::size_t segments = (count + cut.elements - 1) / cut.elements;
+  const std::size_t segments =
+      (question.count + cut.elements - 1) / cut.elements;
   cut.segments = static_cast<double>(segments);
   return cut;
+}
+
+void PriceOf(const CollectiveAlgorithm& algorithm, const CallQuestion& question,
+             PricedCut* priced) {
+  const double bytes = static_cast<double>(question.count) *
+                       static_cast<double>(question.wire_element_bytes);
+  const double segments = std::max(1.0, priced->cut.segments);
+  priced->price = algorithm.price(question, bytes / segments);
+  priced->terms += priced->price.terms;
+  priced->seconds = PipelineSeconds(priced->price, segments, question.window);
+}
+
+PricedCut CutAndPrice(CollectiveKind kind, const CollectiveAlgorithm& algorithm,
+                      const CallQuestion& question) {
+  PricedCut best;
+  if (algorithm.whole) {
+    best.cut = {std::max<std::size_t>(question.count, 1), 1};
+    PriceOf(algorithm, question, &best);
+    return best;
+  }
+  std::size_t bytes = MostSegmentBytes(kind, algorithm, question);
+  best.cut = CutBy(bytes, question);
+  PriceOf(algorithm, question, &best);
+  if (!algorithm.passes_on) return best;
+  bytes = std::min(bytes, question.count * question.wire_element_bytes);
+  for (bytes /= 2; bytes >= kLeastPassedBytes; bytes /= 2) {
+    PricedCut finer{CutBy(bytes, question), {}, 0, best.terms};
+    PriceOf(algorithm, question, &finer);
+    best.terms = finer.terms;
+    // The margin keeps differences in rounding from deciding.
+    if (finer.seconds < best.seconds * (1 - kRounding)) best = finer;
+  }
+  return best;
+}
+
+}  // namespace
+
+SegmentCut CutOf(CollectiveKind kind, const CollectiveAlgorithm& algorithm,
+                 const CallQuestion& question) {
+  return CutAndPrice(kind, algorithm, question).cut;
 }
 
 double PredictSeconds(CollectiveKind kind, const CollectiveAlgorithm& algorithm,
@@ -164,11 +221,9 @@ double PredictSeconds(CollectiveKind kind, const CollectiveAlgorithm& algorithm,
       bytes * (HasBlocks(kind) ? question.size() : 1) > kMostWholeBytes) {
     return kImpossible;
   }
-  const double segments =
-      std::max(1.0, CutOf(kind, algorithm, question).segments);
-  const Price price = algorithm.price(question, bytes / segments);
-  if (terms != nullptr) *terms += price.terms;
-  return PipelineSeconds(price, segments, question.window);
+  const PricedCut priced = CutAndPrice(kind, algorithm, question);
+  if (terms != nullptr) *terms += priced.terms;
+  return priced.seconds;
 }
 
 AlgorithmChoice ChooseAlgorithm(CollectiveKind kind,
@@ -184,7 +239,8 @@ AlgorithmChoice ChooseAlgorithm(CollectiveKind kind,
       if (seconds == kImpossible) continue;
       predicted.emplace_back(algorithm, seconds);
       // The margin keeps differences in rounding from deciding the choice.
-      if (best.algorithm == nullptr || seconds < best.seconds * (1 - 1e-9)) {
+      if (best.algorithm == nullptr ||
+          seconds < best.seconds * (1 - kRounding)) {
         best.algorithm = algorithm;
         best.seconds = seconds;
       }

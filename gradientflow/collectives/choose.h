@@ -45,7 +45,9 @@ struct SegmentCut {
 // is larger still: it has no latency to hide. If there is a block per rank, or
 // a rank takes in as many segments at once, a segment takes so much of each
 // block instead, and less of each as the number of blocks grows past the same
-// limit. It always takes an eighth of `segment_bytes`.
+// limit. It always takes an eighth of `segment_bytes`. Segments that pass
+// through the ranks one after another are halved, down to 32 KiB, as long as
+// that makes the predicted time shorter.
 SegmentCut CutOf(CollectiveKind kind, const CollectiveAlgorithm& algorithm,
                  const CallQuestion& question);
 

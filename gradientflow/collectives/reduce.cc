@@ -152,6 +152,7 @@ constinit const CollectiveAlgorithm collectives::kChainReduce = {
     .make = &MakeChain,
     .price = &ChainPrice,
     .partial_sums = true,
+    .passes_on = true,
 };
 
 }  // namespace gradientflow

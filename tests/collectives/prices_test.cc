@@ -1,8 +1,9 @@
-// What prices are made of.
+// What prices are made of, and how calls are cut by them.
 #include <gtest/gtest.h>
 
 #include <bit>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "gradientflow/collectives/choose.h"
@@ -88,6 +89,67 @@ TEST(ChooseAlgorithm, PricesMessagesInOneDirection) {
   together = {80e-6, 16e-9, 0, 400e-6};
   question.model = {together, together};
   EXPECT_NEAR(predict(), 10e-6 + 7 * (50e-6 + 8000e-9), 1e-12);
+}
+
+TEST(CutOf, MessagesDoNotShrinkAsRanksAreAdded) {
+  CallQuestion question = Ask(8, 100 << 20);
+  question.segment_bytes = 256 << 10;
+  const auto segment_bytes = [&](int size, CollectiveKind kind,
+                                 const CollectiveAlgorithm* row) {
+    question.hosts = HostMap(size);
+    return 4 * CutOf(kind, *row, question).elements;
+  };
+  for (const auto& [size, message] :
+       {std::pair{2, 128U}, {8, 32U}, {48, 32U}, {128, 32U}, {512, 8U}}) {
+    EXPECT_EQ(
+        segment_bytes(size, CollectiveKind::kAllreduce, &allreduce::kRing),
+        static_cast<std::size_t>(size) * message << 10);
+  }
+  // With a block per rank the memory of all blocks is bounded.
+  for (const auto& [size, block] :
+       {std::pair{2, 256U}, {16, 256U}, {64, 64U}, {1024, 32U}}) {
+    EXPECT_EQ(segment_bytes(size, CollectiveKind::kReduceScatter,
+                            &collectives::kDirectReduceScatter),
+              std::size_t{block} << 10);
+  }
+  // The setting holds where it is larger than what segments grow to.
+  question.segment_bytes = 16 << 20;
+  EXPECT_EQ(segment_bytes(100, CollectiveKind::kAllreduce, &allreduce::kRing),
+            16U << 20);
+}
+
+// A chain of eight ranks at 1 Gb/s: 256 KiB in one segment would cross seven
+// lines one after the other.
+TEST(CutOf, ShortensSegmentsThatPassThroughTheRanksWhereThatIsFaster) {
+  for (const auto& [kind, row] :
+       {std::pair{CollectiveKind::kBroadcast, &collectives::kChainBroadcast},
+        {CollectiveKind::kReduce, &collectives::kChainReduce}}) {
+    CallQuestion question = Ask(8, 64 << 10);
+    question.segment_bytes = 256 << 10;
+    LinkModel link{20e-6, 8e-9, 0, 10e-6};
+    question.model = {link, link};
+    const auto kib = [&] { return CutOf(kind, *row, question).elements / 256; };
+    const auto predict = [&, row = row, kind = kind] {
+      return PredictSeconds(kind, *row, question);
+    };
+    EXPECT_EQ(kib(), 32U);
+    const double hop = 30e-6 + 8e-9 * (32 << 10);
+    EXPECT_NEAR(predict(), 7 * hop + 7 * (hop - 20e-6), 1e-12);
+    // What a message costs itself is to be paid for each segment.
+    link.message_seconds = 2e-3;
+    question.model = {link, link};
+    EXPECT_EQ(kib(), 128U);
+    // Long buffers keep all ranks busy with segments as they are set.
+    question.count = 64 << 20;
+    EXPECT_EQ(kib(), 256U);
+    question.count = 1 << 10;
+    EXPECT_EQ(CutOf(kind, *row, question).segments, 1);
+    question.count = 0;
+    EXPECT_EQ(CutOf(kind, *row, question).segments, 0);
+    question.count = 64 << 10;
+    question.segment_bytes = 4 << 10;
+    EXPECT_EQ(kib(), 4U);
+  }
 }
 
 }  // namespace

@@ -267,9 +267,21 @@ double PlayedPart(CollectiveKind kind, Algorithm algorithm,
   const std::vector<std::size_t> parts(topology.host.size(), question.count);
   if (kind != CollectiveKind::kAllgather) shape.parts = parts;
   shape.recv_parts = parts;
+  // Segments that pass through the ranks follow each other.
+  std::size_t length = question.count;
+  if (algorithm->passes_on) {
+    length = std::min(length, CutOf(kind, *algorithm, question).elements);
+  }
   std::vector<Schedule> ranks;
   for (int r = 0; r < shape.size; ++r) {
-    ranks.push_back(algorithm->make(r, shape, question.count));
+    Schedule all;
+    for (std::size_t begin = 0; begin < question.count; begin += length) {
+      const Schedule segment =
+          algorithm->make(r, shape, std::min(length, question.count - begin));
+      all.rounds.insert(all.rounds.end(), segment.rounds.begin(),
+                        segment.rounds.end());
+    }
+    ranks.push_back(std::move(all));
   }
   return PriceSchedules(ranks, topology, 4, question.model);
 }
@@ -439,30 +451,6 @@ TEST(ChooseAlgorithm, PricesTheSegmentsAndTheWindow) {
   EXPECT_DOUBLE_EQ(predict(), one + 3 * work);
   question.model.across.latency_seconds = 100;
   EXPECT_DOUBLE_EQ(predict(), 264 + 3 * 264.0 / 2);
-}
-
-TEST(CutOf, MessagesDoNotShrinkAsRanksAreAdded) {
-  CallQuestion question = Ask(8, 100 << 20);
-  question.segment_bytes = 256 << 10;
-  const auto segment_bytes = [&](int size, CollectiveKind kind, Algorithm row) {
-    question.hosts = HostMap(size);
-    return 4 * CutOf(kind, *row, question).elements;
-  };
-  for (const auto& [size, message] :
-       {std::pair{2, 128U}, {8, 32U}, {48, 32U}, {128, 32U}, {512, 8U}}) {
-    EXPECT_EQ(segment_bytes(size, kAllreduce, &allreduce::kRing),
-              static_cast<std::size_t>(size) * message << 10);
-  }
-  // With a block per rank the memory of all blocks is bounded.
-  for (const auto& [size, block] :
-       {std::pair{2, 256U}, {16, 256U}, {64, 64U}, {1024, 32U}}) {
-    EXPECT_EQ(segment_bytes(size, CollectiveKind::kReduceScatter,
-                            &collectives::kDirectReduceScatter),
-              std::size_t{block} << 10);
-  }
-  // The setting holds where it is larger than what segments grow to.
-  question.segment_bytes = 16 << 20;
-  EXPECT_EQ(segment_bytes(100, kAllreduce, &allreduce::kRing), 16U << 20);
 }
 
 TEST(AllreduceNames, ParseToWhatTheyName) {

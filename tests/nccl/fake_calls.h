@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <mutex>
 
 #include "gradientflow/nccl/abi.h"
@@ -17,7 +18,20 @@ FakeComm* From(nccl::Comm comm);
 bool Busy(const FakeComm& comm);
 // Counts a call that NCCL does not allow.
 Code Misuse();
-// Submits the pending part to its stream.
-void Flush(FakeComm* comm);
+// Returns whether a test wants this call to fail, for the calling thread's
+// rank.
+bool FailsNow();
+// Returns whether it wants this call never to be done; `comm` is then busy
+// until it is aborted.
+bool HangsNow(FakeComm* comm);
+// The calling thread is that rank from now on.
+void BecomeRank(int rank);
+// Lets `part` reach `stream` from another thread, once the caller has asked
+// often enough.
+void LaunchLater(FakeComm* comm, std::unique_ptr<FakePart> part, void* stream);
+// The caller has asked for the state of `comm`.
+void Polled(FakeComm* comm);
+// Nothing of `comm` reaches a stream any more.
+void DropLaunches(FakeComm* comm);
 
 }  // namespace gradientflow::testing

@@ -27,7 +27,7 @@ FakeComm* From(nccl::Comm comm) {
 // Whether NCCL would refuse a call at this moment.
 bool Busy(const FakeComm& comm) {
   const FakeNcclState& state = State();
-  return comm.polls_left > 0 || comm.pending != nullptr ||
+  return comm.polls_left > 0 || comm.pending != nullptr || comm.stuck ||
          comm.world->joined < static_cast<int>(comm.world->comms.size()) ||
          state.mode(FakeNcclMode::kHangInit) != 0;
 }
@@ -37,20 +37,6 @@ Code Misuse() {
   return Code::kInvalidUsage;
 }
 
-namespace {
-
-double ScalarIn(nccl::DataType type, const void* scalar) {
-  if (type == nccl::DataType::kFloat64) {
-    double wide;
-    std::memcpy(&wide, scalar, sizeof(wide));
-    return wide;
-  }
-  float value;
-  std::memcpy(&value, scalar, sizeof(value));
-  return value;
-}
-
-}  // namespace
 }  // namespace gradientflow::testing
 
 using namespace gradientflow;           // NOLINT
@@ -97,6 +83,7 @@ Code ncclGetUniqueId(nccl::UniqueId* id) {
   const Lock lock(State().mutex);
   std::memset(id->bytes, 'x', sizeof(id->bytes));
   std::snprintf(id->bytes, sizeof(id->bytes), "%d", State().next_id++);
+  if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
   return static_cast<Code>(State().mode(FakeNcclMode::kIdError));
 }
 
@@ -110,6 +97,8 @@ Code ncclCommInitRankConfig(nccl::Comm* comm, int size, nccl::UniqueId id,
       rank >= size) {
     return Code::kInvalidArgument;
   }
+  BecomeRank(rank);
+  if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
   auto& world = state.worlds[std::string(id.bytes, sizeof(id.bytes))];
   if (world == nullptr) {
     world = std::make_shared<FakeWorld>();
@@ -120,6 +109,7 @@ Code ncclCommInitRankConfig(nccl::Comm* comm, int size, nccl::UniqueId id,
   fake->world = world;
   fake->rank = rank;
   fake->device = state.current();
+  HangsNow(fake.get());
   world->comms[static_cast<std::size_t>(rank)] = fake.get();
   ++world->joined;
   *comm = reinterpret_cast<nccl::Comm>(fake.get());
@@ -135,8 +125,7 @@ Code ncclCommGetAsyncError(nccl::Comm comm, Code* error) {
   *error = static_cast<Code>(state.mode(FakeNcclMode::kAsyncError));
   if (fake->mismatch) *error = Code::kInvalidUsage;
   if (*error != Code::kSuccess) return Code::kSuccess;
-  if (fake->polls_left > 0) --fake->polls_left;
-  if (fake->pending != nullptr && fake->polls_left == 0) Flush(fake);
+  Polled(fake);
   const bool hangs =
       fake->finalizing && state.mode(FakeNcclMode::kHangFinalize) != 0;
   if (hangs || Busy(*fake)) *error = Code::kInProgress;
@@ -146,14 +135,16 @@ Code ncclCommGetAsyncError(nccl::Comm comm, Code* error) {
 Code ncclCommFinalize(nccl::Comm comm) {
   const Lock lock(State().mutex);
   FakeComm* fake = From(comm);
+  if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
   if (Busy(*fake) || std::exchange(fake->finalizing, true)) return Misuse();
-  fake->polls_left = 2;
+  if (!HangsNow(fake)) fake->polls_left = 2;
   return Code::kInProgress;
 }
 
 Code ncclCommDestroy(nccl::Comm comm) {
   const Lock lock(State().mutex);
   FakeComm* fake = From(comm);
+  if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
   if (Busy(*fake) || !fake->finalizing) return Misuse();
   fake->gone = true;
   State().Count(FakeNcclCount::kDestroyed);
@@ -165,6 +156,7 @@ Code ncclCommAbort(nccl::Comm comm) {
   Lock lock(state.mutex);
   FakeComm* fake = From(comm);
   fake->gone = true;
+  DropLaunches(fake);
   state.Count(FakeNcclCount::kAborted);
   state.changed.wait(lock,
                      [&] { return state.mode(FakeNcclMode::kHangAbort) == 0; });
@@ -176,6 +168,7 @@ Code ncclCommAbort(nccl::Comm comm) {
 Code ncclCommCuDevice(nccl::Comm comm, int* device) {
   const Lock lock(State().mutex);
   const int said = State().mode(FakeNcclMode::kDevice);
+  if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
   *device = said < 0 ? From(comm)->device : said;
   return Busy(*From(comm)) ? Misuse() : Code::kSuccess;
 }
@@ -194,6 +187,7 @@ const char* ncclGetLastError(nccl::Comm comm) {
 Code ncclCommRegister(nccl::Comm comm, void* data, std::size_t bytes,
                       void** handle) {
   const Lock lock(State().mutex);
+  if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
   if (Busy(*From(comm)) || data == nullptr || bytes == 0) return Misuse();
   State().Count(FakeNcclCount::kRegistered);
   *handle = data;
@@ -202,6 +196,7 @@ Code ncclCommRegister(nccl::Comm comm, void* data, std::size_t bytes,
 
 Code ncclCommDeregister(nccl::Comm comm, void* handle) {
   const Lock lock(State().mutex);
+  if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
   if (Busy(*From(comm)) || handle == nullptr) return Misuse();
   State().Count(FakeNcclCount::kDeregistered);
   return Code::kSuccess;
@@ -214,12 +209,12 @@ Code ncclRedOpCreatePreMulSum(nccl::RedOp* op, void* scalar,
                               nccl::Comm comm) {
   const Lock lock(State().mutex);
   FakeComm* fake = From(comm);
-  if (Busy(*fake) || residence != nccl::ScalarResidence::kHostImmediate ||
-      (type != nccl::DataType::kFloat32 && type != nccl::DataType::kFloat64)) {
+  if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
+  if (Busy(*fake) || residence != nccl::ScalarResidence::kHostImmediate) {
     return Misuse();
   }
   *op = static_cast<nccl::RedOp>(5 + fake->operators.size());
-  fake->operators.push_back({type, ScalarIn(type, scalar), true});
+  fake->operators.push_back({type, FactorAt(scalar, type), true});
   State().Count(FakeNcclCount::kOperators);
   return Code::kSuccess;
 }
@@ -227,6 +222,7 @@ Code ncclRedOpCreatePreMulSum(nccl::RedOp* op, void* scalar,
 Code ncclRedOpDestroy(nccl::RedOp op, nccl::Comm comm) {
   const Lock lock(State().mutex);
   FakeComm* fake = From(comm);
+  if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
   const std::size_t own = static_cast<std::size_t>(op) - 5;
   if (own >= fake->operators.size()) return Misuse();
   if (!std::exchange(fake->operators[own].alive, false)) return Misuse();

@@ -53,9 +53,11 @@ struct NcclArgs {
   double abort_seconds = 5;    // For NCCL to give the buffers back.
   double culprit_seconds = 2;  // For `culprits` to say who broke NCCL.
 
-  // Staging memory on the device for allreduces that convert or have gaps, in
-  // bytes per channel. It is allocated and registered from the start, and grows
-  // when needed.
+  // Who adds up 16-bit elements of more than two ranks. The same on all ranks.
+  NcclSums sums = NcclSums::kFloat32;
+  // Staging memory on the device for allreduces that convert or have gaps, and
+  // for sums that we add up ourselves, in bytes per channel. It is allocated
+  // and registered from the start, and grows when needed.
   std::size_t staging_bytes = 0;
 };
 
@@ -69,7 +71,9 @@ struct NcclArgs {
 //
 // The results differ from the executor's where NCCL decides: in the algorithm
 // (the call's `algorithm` is ignored), the order of sums, and minima and maxima
-// of NaN. bytes_sent() is what a ring would send.
+// of NaN. 16-bit elements of three ranks or more are added up in float32 and
+// rounded once, unless NcclArgs::sums says otherwise. bytes_sent() is what a
+// ring would send, or what that sum does.
 //
 // NOT thread-safe, as its base says.
 class NcclCollective final : public Collective {

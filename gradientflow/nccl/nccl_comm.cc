@@ -1,8 +1,10 @@
 #include "gradientflow/nccl/nccl_comm.h"
 
+#include <cstdint>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
+#include "kernels/kernels.h"
 
 namespace gradientflow {
 namespace {
@@ -86,7 +88,15 @@ Result<nccl::RedOp> NcclComm::PreMulSum(DType type, double factor) {
   }
   float narrow = static_cast<float>(factor);
   void* scalar = &narrow;
-  if (type == DType::kFloat64) scalar = &factor;
+  std::uint16_t half = 0;
+  if (type == DType::kFloat64) {
+    scalar = &factor;
+  } else if (type != DType::kFloat32) {
+    kernels::CpuKernels().convert(
+        {&narrow, DType::kFloat32, &half, type, nullptr, 1, 1.0F, nullptr},
+        nullptr);
+    scalar = &half;
+  }
   Operator made{type, factor, nccl::RedOp::kSum};
   GF_RETURN_IF_ERROR(Check("ncclRedOpCreatePreMulSum",
                            api_->red_op_create_pre_mul_sum(

@@ -39,8 +39,9 @@ class NcclComm {
   // Turns the `code` that `function` ("ncclAllReduce") returned into a Status.
   Status Check(const char* function, nccl::ReturnCode code) const;
 
-  // Returns the operator "factor * x, summed" for `type` (float32 or float64).
-  // Keeps the last few operators. REQUIRES Ready().
+  // Returns the operator "factor * x, summed" for a floating-point `type`, to
+  // which NCCL rounds the factor. Keeps the last few operators. REQUIRES
+  // Ready().
   Result<nccl::RedOp> PreMulSum(DType type, double factor);
 
   // Returns whether Register() has an effect.

@@ -53,7 +53,8 @@ Status NcclCollective::Open() {
 
 Status NcclCollective::OpenQueues() {
   const NcclQueueArgs parts{args_.device, args_.clock, args_.recorder,
-                            args_.logger, args_.trace, group_};
+                            args_.logger, args_.trace, args_.sums,
+                            group_};
   // Comes before any rank waits for this one.
   for (auto& queue : queues_) {
     Result<std::unique_ptr<NcclQueue>> made =

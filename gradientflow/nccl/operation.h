@@ -32,6 +32,7 @@ struct NcclOperation {
   std::uint64_t sequence = 0;  // Within its channel; the same on all ranks.
   Clock::Time begin{};
   NcclSlot* slot = nullptr;  // Null if the device has nothing to do.
+  bool spreading = false;    // With plan.exchange: it is in its last phase.
   bool settled = false;      // All work and slot->end are on the stream.
 
   // Calls f(pointer, count, elements before) for each run of the elements of

@@ -73,6 +73,11 @@ Pass PassFor(const NcclOperation& operation, const PassTarget& target) {
   return {operation, target, target.device->kernels(), target.stream->native()};
 }
 
+Status CopyVerdict(const NcclOperation& operation, const PassTarget& target) {
+  return target.stream->Copy(operation.slot->host, operation.slot->device,
+                             sizeof(Verdict));
+}
+
 // The result of a reduce is on its root alone.
 bool HasResult(const CollectiveCall& call, int rank) {
   return call.kind != CollectiveKind::kReduce || rank == call.root;
@@ -96,6 +101,7 @@ Status RunBefore(const NcclOperation& operation, const PassTarget& target) {
 
 Status RunAfter(const NcclOperation& operation, const PassTarget& target) {
   const NcclPlan& plan = operation.plan;
+  if (plan.look_at_sums) return CopyVerdict(operation, target);
   if (plan.after == AfterPass::kNone ||
       !HasResult(operation.call, target.rank)) {
     return Status();
@@ -112,9 +118,7 @@ Status RunAfter(const NcclOperation& operation, const PassTarget& target) {
             return pass.Scale(run, count);
         }
       }));
-  if (!plan.look) return Status();
-  return target.stream->Copy(operation.slot->host, operation.slot->device,
-                             sizeof(Verdict));
+  return plan.look ? CopyVerdict(operation, target) : Status();
 }
 
 bool FoundNonfinite(const NcclOperation& operation) {

@@ -26,6 +26,7 @@ struct NcclQueueArgs {
   Recorder* recorder = nullptr;  // May be null.
   Logger* logger = nullptr;      // May be null.
   bool trace = false;
+  NcclSums sums = NcclSums::kFloat32;
   CallGroup group;
 };
 
@@ -86,6 +87,9 @@ class NcclQueue {
   Status Allocate();
   Status GrowStaging(std::size_t bytes);
   Status IssueNext();
+  IssueTarget Target();
+  std::size_t StagingBytes(const NcclOperation& operation) const;
+  Status Continue(NcclOperation* operation);
   Status Settle(NcclOperation* operation);
   Result<bool> Issue();
   Result<bool> Retire(DoneQueue* ended);

@@ -130,9 +130,9 @@ Code ncclAllReduce(const void* send, void* recv, std::size_t count,
 Code ncclBroadcast(const void* send, void* recv, std::size_t count,
                    nccl::DataType type, int root, nccl::Comm comm,
                    void* stream) {
-  return SubmitCollective({FakeKind::kBroadcast, send, recv, count, type,
-                           nccl::RedOp::kSum, root},
-                          comm, stream);
+  return SubmitCollective(
+      {FakeKind::kBroadcast, send, recv, count, type, nccl::RedOp::kSum, root},
+      comm, stream);
 }
 
 Code ncclReduce(const void* send, void* recv, std::size_t count,

@@ -140,9 +140,8 @@ Bytes Reduced(const std::vector<FakeOp*>& parts, std::size_t begin,
       static_cast<std::size_t>(State().mode(FakeNcclMode::kFirstRank));
   Bytes total;
   for (std::size_t b = 0; b * block < n; ++b) {
-    const Bytes sums =
-        AlongRing(parts, (b + shift) % size, begin + b * block,
-                  std::min(block, n - b * block));
+    const Bytes sums = AlongRing(parts, (b + shift) % size, begin + b * block,
+                                 std::min(block, n - b * block));
     total.insert(total.end(), sums.begin(), sums.end());
   }
   return total;

@@ -5,7 +5,8 @@
 
 // The part of NCCL's binary interface that is used here, written down a second
 // time so that no build needs NCCL. It has not changed within major version 2
-// since 2.18. tests/nccl/abi_test.cc compares it with the installed nccl.h.
+// since 2.18; what came later says so. tests/nccl/abi_test.cc compares it with
+// the installed nccl.h.
 namespace gradientflow::nccl {
 
 struct OpaqueComm;
@@ -41,6 +42,13 @@ enum class DataType : int {  // ncclDataType_t.
 };
 
 enum class ScalarResidence : int { kDevice = 0, kHostImmediate = 1 };
+
+enum class ShrinkFlag : int {  // Of ncclCommShrink, 2.27.
+  kDefault = 0,                // No call is in flight.
+  kAbort = 1,                  // Calls in flight are aborted first.
+};
+
+inline constexpr int kRevokeDefault = 0;  // Of ncclCommRevoke, 2.28.7.
 
 inline constexpr int kUndefined = INT_MIN;  // NCCL_CONFIG_UNDEF_INT.
 

@@ -67,6 +67,10 @@ Status NcclComm::Begin(const nccl::UniqueId& id) {
 }
 
 Result<bool> NcclComm::Ready() {
+  // NCCL writes the handle of a child on a thread of its own.
+  if (std::atomic_ref(comm_).load(std::memory_order_acquire) == nullptr) {
+    return false;
+  }
   ReturnCode state = ReturnCode::kSuccess;
   const ReturnCode code = api_->comm_get_async_error(comm_, &state);
   GF_RETURN_IF_ERROR(Check("ncclCommGetAsyncError", code));
@@ -120,6 +124,10 @@ void NcclComm::Deregister(void* handle) {
 }
 
 Status NcclComm::Finalize() {
+  if (revoked_) {
+    return Status(StatusCode::kFailedPrecondition,
+                  "ncclCommFinalize: the communicator is revoked");
+  }
   for (const Operator& known : operators_) {
     static_cast<void>(api_->red_op_destroy(known.op, comm_));
   }

@@ -33,7 +33,8 @@ class NcclComm {
   // Begins to connect to the other ranks with the same `id`, on the calling
   // thread's current device.
   Status Begin(const nccl::UniqueId& id);
-  // Returns false while a call is unfinished. Errors are those of the
+  // Returns false while a call is unfinished, or as long as NCCL has not made
+  // this child of another communicator. Errors are those of the
   // communicator, including those that no call has reported; they stay.
   Result<bool> Ready();
   // Turns the `code` that `function` ("ncclAllReduce") returned into a Status.
@@ -57,6 +58,27 @@ class NcclComm {
   Status Finalize();
   void Destroy();
 
+  // A communicator of another number of ranks, made from this one by all ranks
+  // that will be in it. They connect as after Begin(): first this one's Ready()
+  // must return true, then that of the result. This one stays, for Destroy() or
+  // another child. kUnimplemented names the version of NCCL that has the call.
+
+  // Stops what is in flight on this rank, without its peers: one of them may be
+  // gone. After Ready(), Shrink() and Destroy() may follow, but no Finalize().
+  Status Revoke();
+  // Leaves out the ranks in `excluded`; they do not call. The others keep their
+  // order. `flag` says whether calls may still be in flight.
+  Result<std::unique_ptr<NcclComm>> Shrink(const std::vector<int>& excluded,
+                                           nccl::ShrinkFlag flag);
+  // The id by which new ranks join in Grow(); good for one. To be made by one
+  // rank, which gives it to its own Grow() and to the new ranks.
+  Result<nccl::UniqueId> GrowthId();
+  // Adds ranks up to `size`; those that are here keep their numbers. `id` is
+  // null on all but the rank that made it. REQUIRES that no call is in flight.
+  Result<std::unique_ptr<NcclComm>> Grow(int size, const nccl::UniqueId* id);
+  // Begins as a new rank in the Grow() of others.
+  Status BeginInGrowth(const nccl::UniqueId& id);
+
   // Aborts what is in flight on this rank. Runs on a thread of its own, because
   // NCCL blocks until everything has ended; that thread calls `make_current`
   // first. After this only abort_done() may be called.
@@ -67,6 +89,8 @@ class NcclComm {
 
   const NcclApi& api() const { return *api_; }
   nccl::Comm get() const { return comm_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
 
  private:
   struct Operator {
@@ -75,10 +99,13 @@ class NcclComm {
     nccl::RedOp op;
   };
 
+  Status Lacks(const char* function, const char* version) const;
+
   const std::shared_ptr<const NcclApi> api_;
   const int rank_;
   const int size_;
   nccl::Comm comm_ = nullptr;
+  bool revoked_ = false;
   std::vector<Operator> operators_;
   std::thread aborter_;
   std::shared_ptr<std::atomic<bool>> abort_done_;

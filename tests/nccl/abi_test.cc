@@ -156,6 +156,20 @@ GF_SAME_FUNCTION(comm_register, ncclCommRegister);
 GF_SAME_FUNCTION(comm_deregister, ncclCommDeregister);
 #endif
 
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+GF_SAME_FUNCTION(comm_shrink, ncclCommShrink);
+GF_SAME_VALUE(nccl::ShrinkFlag::kDefault, NCCL_SHRINK_DEFAULT);
+GF_SAME_VALUE(nccl::ShrinkFlag::kAbort, NCCL_SHRINK_ABORT);
+#endif
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 7)
+GF_SAME_FUNCTION(comm_revoke, ncclCommRevoke);
+GF_SAME_VALUE(nccl::kRevokeDefault, NCCL_REVOKE_DEFAULT);
+#endif
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 0)
+GF_SAME_FUNCTION(comm_grow, ncclCommGrow);
+GF_SAME_FUNCTION(comm_get_unique_id, ncclCommGetUniqueId);
+#endif
+
 TEST(NcclAbi, ConfigBeginsLikeTheHeadersOwn) {
   const nccl::Config ours;
   const ncclConfig_t theirs = NCCL_CONFIG_INITIALIZER;

@@ -14,6 +14,8 @@ using Lock = std::unique_lock<std::mutex>;
 
 // Ends the process if the communicator has been destroyed.
 FakeComm* From(nccl::Comm comm);
+// Adds a communicator to `world`, which has room for its rank.
+FakeComm* NewComm(const std::shared_ptr<FakeWorld>& world, int rank);
 // Whether NCCL would refuse a call at this moment.
 bool Busy(const FakeComm& comm);
 // Counts a call that NCCL does not allow.

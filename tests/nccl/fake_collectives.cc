@@ -32,7 +32,7 @@ thread_local Group group;
 
 Code Submit(Group::Batch batch) {
   FakeNcclState& state = State();
-  if (Busy(*batch.comm)) return Misuse();
+  if (Busy(*batch.comm) || batch.comm->revoked) return Misuse();
   int& planned = state.modes[static_cast<int>(FakeNcclMode::kCallError)];
   if (planned != 0) return static_cast<Code>(std::exchange(planned, 0));
   if (!HangsNow(batch.comm)) {

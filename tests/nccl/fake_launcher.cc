@@ -69,6 +69,12 @@ void LaunchLater(FakeComm* comm, std::unique_ptr<FakePart> part, void* stream) {
 
 void Polled(FakeComm* comm) {
   FakeNcclState& state = State();
+  if (comm->child != nullptr && comm->polls_left == 0 &&
+      comm->child->world->joined ==
+          static_cast<int>(comm->child->world->comms.size())) {
+    *comm->publish =
+        reinterpret_cast<nccl::Comm>(std::exchange(comm->child, nullptr));
+  }
   if (comm->polls_left == 0 || --comm->polls_left > 0) return;
   if (comm->pending == nullptr || comm->stuck) return;
   state.to_launch.push_back(comm);

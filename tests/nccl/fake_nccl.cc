@@ -24,10 +24,24 @@ FakeComm* From(nccl::Comm comm) {
   return fake;
 }
 
+FakeComm* NewComm(const std::shared_ptr<FakeWorld>& world, int rank) {
+  FakeNcclState& state = State();
+  auto made = std::make_unique<FakeComm>();
+  made->world = world;
+  made->rank = rank;
+  made->device = state.current();
+  world->comms[static_cast<std::size_t>(rank)] = made.get();
+  ++world->joined;
+  state.comms.push_back(std::move(made));
+  state.Count(FakeNcclCount::kBegun);
+  return state.comms.back().get();
+}
+
 // Whether NCCL would refuse a call at this moment.
 bool Busy(const FakeComm& comm) {
   const FakeNcclState& state = State();
-  return comm.polls_left > 0 || comm.pending != nullptr || comm.stuck ||
+  return comm.polls_left > 0 || comm.child != nullptr ||
+         comm.pending != nullptr || comm.stuck ||
          comm.world->joined < static_cast<int>(comm.world->comms.size()) ||
          state.mode(FakeNcclMode::kHangInit) != 0;
 }
@@ -105,16 +119,9 @@ Code ncclCommInitRankConfig(nccl::Comm* comm, int size, nccl::UniqueId id,
     world->comms.resize(static_cast<std::size_t>(size));
   }
   if (world->comms[static_cast<std::size_t>(rank)] != nullptr) return Misuse();
-  auto fake = std::make_unique<FakeComm>();
-  fake->world = world;
-  fake->rank = rank;
-  fake->device = state.current();
-  HangsNow(fake.get());
-  world->comms[static_cast<std::size_t>(rank)] = fake.get();
-  ++world->joined;
-  *comm = reinterpret_cast<nccl::Comm>(fake.get());
-  state.comms.push_back(std::move(fake));
-  state.Count(FakeNcclCount::kBegun);
+  FakeComm* fake = NewComm(world, rank);
+  HangsNow(fake);
+  *comm = reinterpret_cast<nccl::Comm>(fake);
   return Code::kInProgress;
 }
 
@@ -136,7 +143,9 @@ Code ncclCommFinalize(nccl::Comm comm) {
   const Lock lock(State().mutex);
   FakeComm* fake = From(comm);
   if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
-  if (Busy(*fake) || std::exchange(fake->finalizing, true)) return Misuse();
+  if (Busy(*fake) || fake->revoked || std::exchange(fake->finalizing, true)) {
+    return Misuse();
+  }
   if (!HangsNow(fake)) fake->polls_left = 2;
   return Code::kInProgress;
 }
@@ -145,7 +154,7 @@ Code ncclCommDestroy(nccl::Comm comm) {
   const Lock lock(State().mutex);
   FakeComm* fake = From(comm);
   if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
-  if (Busy(*fake) || !fake->finalizing) return Misuse();
+  if (Busy(*fake) || !(fake->finalizing || fake->revoked)) return Misuse();
   fake->gone = true;
   State().Count(FakeNcclCount::kDestroyed);
   return Code::kSuccess;

@@ -77,6 +77,11 @@ struct FakeComm {
   std::unique_ptr<FakePart> pending;  // Reaches `stream` after polls_left.
   void* stream = nullptr;
   bool stuck = false;  // By kHangCall.
+  bool revoked = false;
+  // A child that begins, and where its handle goes when all its ranks have
+  // come.
+  FakeComm* child = nullptr;
+  nccl::Comm* publish = nullptr;
   std::vector<std::unique_ptr<FakeSubmitted>> submitted;
   bool finalizing = false;
   bool aborted = false;
@@ -98,6 +103,9 @@ struct FakeWorld {
   };
   std::vector<FakeComm*> comms;
   int joined = 0;
+  // By the ranks that a shrinking leaves out; and the one that grows.
+  std::map<std::vector<int>, std::shared_ptr<FakeWorld>> shrunk;
+  std::shared_ptr<FakeWorld> grown;
   std::map<std::size_t, Meeting> meetings;
   std::map<std::pair<int, int>, std::deque<Sent>> mail;  // By (from, to).
 };

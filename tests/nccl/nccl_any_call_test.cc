@@ -2,6 +2,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -41,6 +44,21 @@ class NcclAnyCall : public NcclFailure {
     }
   }
 
+  // As a session's, it ends if a rank fails before the others have heard of it.
+  Status Broadcast(int rank, void* data, std::size_t bytes) {
+    for (; !over_; std::this_thread::yield()) {
+      const std::lock_guard lock(mutex_);
+      const auto* begin = static_cast<const std::byte*>(data);
+      if (rank == 0) invitation_.assign(begin, begin + bytes);
+      if (invitation_.empty()) continue;
+      std::memcpy(data, invitation_.data(), bytes);
+      return Status();
+    }
+    return Status(StatusCode::kUnavailable, "a rank failed");
+  }
+
+  std::mutex mutex_;
+  std::vector<std::byte> invitation_;
   std::atomic<bool> over_{false};  // What the session would tell all ranks.
   std::atomic<int> failed_{0};
 };
@@ -88,13 +106,17 @@ void NcclAnyCall::RunRank(NcclRank& self) {
 
 bool NcclAnyCall::RunWith(FakeNcclMode trouble, int rank, int nth) {
   over_ = false;
+  invitation_.clear();
   failed_ = 0;
   FakeNccl fresh;  // Resets modes and counts.
   nccl_.Set(FakeNcclMode::kTroubledRank, rank);
   nccl_.Set(trouble, nth);
   NcclJob job = Job(kRanks);
-  job.adjust = [this, before = job.adjust](int, NcclArgs* args) {
-    before(0, args);
+  job.adjust = [this, before = job.adjust](int r, NcclArgs* args) {
+    before(r, args);
+    args->broadcast = [this, r](void* data, std::size_t bytes) {
+      return Broadcast(r, data, bytes);
+    };
     args->staging_bytes = 1;
     args->timeout_seconds = 5;
     args->while_waiting = [this] {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kShared[] = {
     "size",    "algorithm",   "segment_bytes", "segments_in_flight",
-    "connect", "connections", "device_sums"};
+    "connect", "connections", "device_sums",   "nccl_windows"};
 
 std::vector<std::string> Lines(const std::string& text) {
   std::vector<std::string> lines;

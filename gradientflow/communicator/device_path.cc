@@ -147,6 +147,7 @@ Status DevicePath::MakeNccl(const DevicePathArgs& args,
   nccl_args.sums = args.options->device_sums == DeviceSums::kFloat32
                        ? NcclSums::kFloat32
                        : NcclSums::kNccl;
+  nccl_args.windows = args.options->nccl_windows;
   if (args.options->wire_dtype != args.options->pool_dtype ||
       args.options->wire_dtype != DType::kFloat32) {
     nccl_args.staging_bytes = kUsualStaging;
@@ -178,6 +179,10 @@ Status DevicePath::MakeStaged(const DevicePathArgs& args) {
 }
 
 DevicePath::~DevicePath() = default;
+
+Result<DeviceMemory> DevicePath::Allocate(std::size_t bytes) {
+  return nccl_ != nullptr ? nccl_->Allocate(bytes) : device_->Allocate(bytes);
+}
 
 void DevicePath::Register(void* data, std::size_t bytes) {
   if (nccl_ != nullptr) {

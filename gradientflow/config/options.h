@@ -124,6 +124,10 @@ struct Options {
   // leaves the host in the first of two phases. kNccl: NCCL adds, and rounds
   // each partial sum to 16 bits.
   DeviceSums device_sums = DeviceSums::kFloat32;
+  // NCCL's kernels read and write the staging memory of other ranks in place,
+  // where NCCL (2.27 on) and the links between the GPUs let them. What that
+  // maps is the same on all ranks.
+  bool nccl_windows = true;
   // Path. Empty: libnccl.so.2, as the loader finds it.
   std::string nccl_library;
 

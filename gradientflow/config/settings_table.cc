@@ -209,6 +209,11 @@ constexpr std::array kRows = {
         "carries them. float32 rounds once, for as many bytes as a ring, but "
         "with more of them between hosts of several GPUs. nccl rounds every "
         "partial sum to 16 bits, as NCCL's own sums do."),
+    Row<c::Boolean<&O::nccl_windows>>(
+        kDevice, "nccl_windows", kOnOff,
+        "NCCL 2.27 and newer map the staging memory of GPUs to each other "
+        "where "
+        "their links allow it, for faster small collectives."),
     Row<c::Text<&O::nccl_library, AnyText>>(
         kDevice, "nccl_library", "a path, or nothing",
         "Path of NCCL's shared library. If empty, the loader searches for "

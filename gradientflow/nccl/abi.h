@@ -12,6 +12,9 @@ namespace gradientflow::nccl {
 struct OpaqueComm;
 using Comm = OpaqueComm*;  // ncclComm_t.
 
+struct OpaqueWindow;
+using Window = OpaqueWindow*;  // ncclWindow_t.
+
 struct UniqueId {  // ncclUniqueId.
   char bytes[128];
 };
@@ -47,6 +50,9 @@ enum class ShrinkFlag : int {  // Of ncclCommShrink, 2.27.
   kDefault = 0,                // No call is in flight.
   kAbort = 1,                  // Calls in flight are aborted first.
 };
+
+// Of ncclCommWindowRegister, 2.27.
+inline constexpr int kWindowSymmetric = 1;
 
 inline constexpr int kRevokeDefault = 0;  // Of ncclCommRevoke, 2.28.7.
 

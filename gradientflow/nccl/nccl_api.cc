@@ -15,6 +15,7 @@ namespace {
 // while they begin, and the layout of nccl::Config.
 constexpr int kOldest = 21800;
 constexpr int kTooNew = 30000;  // Another major version has another interface.
+constexpr int kWindowsSince = 22700;
 constexpr int kShrinkSince = 22700;
 constexpr int kRevokeSince = 22807;
 constexpr int kGrowSince = 22900;
@@ -66,8 +67,20 @@ void FindAll(Symbols* symbols, NcclApi* api) {
   if (api->comm_deregister == nullptr) api->comm_register = nullptr;
 }
 
-// What came after kOldest. A function of another version could have other
-// parameters.
+void FindMemory(Symbols* symbols, NcclApi* api) {
+  Symbols& s = *symbols;
+  s.Optional("ncclMemAlloc", &api->mem_alloc);
+  s.Optional("ncclMemFree", &api->mem_free);
+  if (api->mem_free == nullptr) api->mem_alloc = nullptr;
+  if (api->version < kWindowsSince) return;
+  s.Optional("ncclCommWindowRegister", &api->comm_window_register);
+  s.Optional("ncclCommWindowDeregister", &api->comm_window_deregister);
+  if (api->comm_window_deregister == nullptr) {
+    api->comm_window_register = nullptr;
+  }
+}
+
+// A function of another version could have other parameters.
 void FindElastic(Symbols* symbols, NcclApi* api) {
   Symbols& s = *symbols;
   if (api->version >= kShrinkSince) {
@@ -117,6 +130,7 @@ Result<std::shared_ptr<const NcclApi>> LoadNccl(const std::string& path) {
                            NcclVersionText(kOldest), " or a newer 2.x"));
   }
   FindAll(&symbols, api.get());
+  FindMemory(&symbols, api.get());
   FindElastic(&symbols, api.get());
   if (!symbols.missing().empty()) {
     return Unusable(StrCat(api->path, ", version ",

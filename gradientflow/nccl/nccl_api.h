@@ -34,6 +34,14 @@ struct NcclApi {
                         void** handle) = nullptr;
   Code (*comm_deregister)(Comm comm, void* handle) = nullptr;
 
+  // Memory to which NCCL maps that of other ranks. Null before 2.19.
+  Code (*mem_alloc)(void** data, std::size_t bytes) = nullptr;
+  Code (*mem_free)(void* data) = nullptr;
+  // Null before 2.27.
+  Code (*comm_window_register)(Comm comm, void* data, std::size_t bytes,
+                               nccl::Window* window, int flags) = nullptr;
+  Code (*comm_window_deregister)(Comm comm, nccl::Window window) = nullptr;
+
   // What jobs need whose members change. Each is null if the library is older.
   Code (*comm_revoke)(Comm comm, int flags) = nullptr;  // 2.28.7
   Code (*comm_shrink)(Comm comm, int* excluded, int count, Comm* made,

@@ -55,6 +55,9 @@ struct NcclArgs {
 
   // Who adds up 16-bit elements of more than two ranks. The same on all ranks.
   NcclSums sums = NcclSums::kFloat32;
+  // Make the first staging memory a symmetric window where NCCL has such. The
+  // same on all ranks.
+  bool windows = true;
   // Staging memory on the device for allreduces that convert or have gaps, and
   // for sums that we add up ourselves, in bytes per channel. It is allocated
   // and registered from the start, and grows when needed.
@@ -113,6 +116,11 @@ class NcclCollective final : public Collective {
   // The stream that the calls of a channel run on. Before Start(), let it
   // Wait() for the event after which the buffers are ready.
   Stream& stream(Channel channel) { return queue(channel).stream(); }
+
+  // Returns zeroed memory of the device for buffers of calls, which NCCL
+  // reaches without copies once it is registered. It must not outlive the
+  // device. Any thread, also during calls, which it may delay.
+  Result<DeviceMemory> Allocate(std::size_t bytes);
 
   // Tells NCCL about memory of the device that calls will use again and again,
   // so that it can save copies. Has an effect from NCCL 2.19 on; OK without

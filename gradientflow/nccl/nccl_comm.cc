@@ -123,6 +123,20 @@ void NcclComm::Deregister(void* handle) {
   static_cast<void>(api_->comm_deregister(comm_, handle));
 }
 
+Status NcclComm::BeginWindow(void* data, std::size_t bytes,
+                             nccl::Window* window) {
+  *window = nullptr;
+  return Check("ncclCommWindowRegister",
+               api_->comm_window_register(comm_, data, bytes, window,
+                                          nccl::kWindowSymmetric));
+}
+
+void NcclComm::EndWindow(nccl::Window window) {
+  // As with Deregister().
+  if (window == nullptr || comm_ == nullptr) return;
+  static_cast<void>(api_->comm_window_deregister(comm_, window));
+}
+
 Status NcclComm::Finalize() {
   if (revoked_) {
     return Status(StatusCode::kFailedPrecondition,
@@ -150,6 +164,39 @@ void NcclComm::Abort(std::function<void()> make_current) {
     static_cast<void>(api->comm_abort(comm));
     done->store(true);
   });
+}
+
+Result<DeviceMemory> NewNcclMemory(std::shared_ptr<const NcclApi> api,
+                                   std::size_t bytes) {
+  if (api->mem_alloc == nullptr) {
+    return Status(
+        StatusCode::kUnimplemented,
+        StrCat("NCCL ", NcclVersionText(api->version), " has no ncclMemAlloc"));
+  }
+  void* data = nullptr;
+  const ReturnCode code = api->mem_alloc(&data, bytes);
+  if (code != ReturnCode::kSuccess || data == nullptr) {
+    return Status(StatusCode::kResourceExhausted,
+                  StrCat("ncclMemAlloc of ", bytes,
+                         " bytes: ", api->get_error_string(code), " (code ",
+                         static_cast<int>(code), ")"));
+  }
+  return DeviceMemory(static_cast<std::byte*>(data),
+                      [api = std::move(api)](std::byte* memory) {
+                        static_cast<void>(api->mem_free(memory));
+                      });
+}
+
+Result<DeviceMemory> AllocateForNccl(std::shared_ptr<const NcclApi> api,
+                                     Device* device, std::size_t bytes) {
+  if (api->mem_alloc == nullptr || bytes == 0) return device->Allocate(bytes);
+  Result<DeviceMemory> memory = NewNcclMemory(std::move(api), bytes);
+  if (!memory.ok()) return memory;
+  Result<std::unique_ptr<Stream>> stream = device->NewStream(/*urgent=*/false);
+  if (!stream.ok()) return stream.status();
+  GF_RETURN_IF_ERROR(stream.value()->Fill(memory.value().get(), 0, bytes));
+  GF_RETURN_IF_ERROR(stream.value()->Synchronize());
+  return memory;
 }
 
 }  // namespace gradientflow

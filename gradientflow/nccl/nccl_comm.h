@@ -9,6 +9,7 @@
 
 #include "gradientflow/base/dtype.h"
 #include "gradientflow/base/status.h"
+#include "gradientflow/device/device.h"
 #include "gradientflow/nccl/abi.h"
 #include "gradientflow/nccl/nccl_api.h"
 
@@ -53,6 +54,16 @@ class NcclComm {
   Status Register(void* data, std::size_t bytes, void** handle);
   void Deregister(void* handle);
 
+  // Returns whether BeginWindow() has an effect.
+  bool has_windows() const { return api_->comm_window_register != nullptr; }
+  // Begins to make memory a symmetric window: NCCL's kernels then read and
+  // write that of other ranks in place, and add in float32. All ranks call this
+  // in the same order, with NewNcclMemory() of as many bytes. *window is
+  // written until Ready() returns true; it stays null where the ranks do not
+  // reach each other's memory. REQUIRES has_windows() and Ready().
+  Status BeginWindow(void* data, std::size_t bytes, nccl::Window* window);
+  void EndWindow(nccl::Window window);
+
   // How to close in good order: Finalize() once, then Ready() until it returns
   // true, then Destroy().
   Status Finalize();
@@ -88,6 +99,7 @@ class NcclComm {
   }
 
   const NcclApi& api() const { return *api_; }
+  const std::shared_ptr<const NcclApi>& shared_api() const { return api_; }
   nccl::Comm get() const { return comm_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -110,5 +122,17 @@ class NcclComm {
   std::thread aborter_;
   std::shared_ptr<std::atomic<bool>> abort_done_;
 };
+
+// Returns memory of the calling thread's current device from NCCL, not zeroed.
+// The result keeps the library. kUnimplemented if that has none to give,
+// kResourceExhausted if the device has none.
+Result<DeviceMemory> NewNcclMemory(std::shared_ptr<const NcclApi> api,
+                                   std::size_t bytes);
+
+// Returns zeroed memory for what NCCL sends again and again: from NCCL, or from
+// the device if NCCL has none. May wait for the device. The calling thread's
+// current device is `device`.
+Result<DeviceMemory> AllocateForNccl(std::shared_ptr<const NcclApi> api,
+                                     Device* device, std::size_t bytes);
 
 }  // namespace gradientflow

@@ -71,6 +71,10 @@ Status NcclCollective::OpenQueues() {
     GF_RETURN_IF_ERROR(WaitUntil([&queue] { return queue.comm().Ready(); },
                                  args_.init_seconds,
                                  "for all ranks to connect"));
+    if (args_.windows) GF_RETURN_IF_ERROR(queue.BeginWindow());
+    GF_RETURN_IF_ERROR(WaitUntil([&queue] { return queue.comm().Ready(); },
+                                 args_.init_seconds,
+                                 "for all ranks to map their memory"));
     queue.RegisterStaging();
   }
   GF_RETURN_IF_ERROR(CheckDevice());

@@ -76,7 +76,10 @@ Status NcclQueue::GrowStaging(std::size_t bytes) {
   Staging grown;
   const std::size_t least = std::max(bytes, 2 * staging_.bytes);
   grown.bytes = (least + kStagingUnit - 1) / kStagingUnit * kStagingUnit;
-  Result<DeviceMemory> memory = args_.device->Allocate(grown.bytes);
+  Result<DeviceMemory> memory =
+      comm_.api().mem_alloc != nullptr
+          ? NewNcclMemory(comm_.shared_api(), grown.bytes)
+          : args_.device->Allocate(grown.bytes);
   if (!memory.ok()) return memory.status();
   grown.memory = std::move(memory).value();
   if (staging_.memory != nullptr) outgrown_.push_back(std::move(staging_));
@@ -84,8 +87,17 @@ Status NcclQueue::GrowStaging(std::size_t bytes) {
   return Status();
 }
 
+// The ranks have the same staging memory at the start, but each lets it grow by
+// itself; so only the first becomes a window.
+Status NcclQueue::BeginWindow() {
+  if (staging_.memory == nullptr || !comm_.has_windows()) return Status();
+  return comm_.BeginWindow(staging_.memory.get(), staging_.bytes,
+                           &staging_.window);
+}
+
 void NcclQueue::RegisterStaging() {
   if (staging_.memory == nullptr || staging_.handle != nullptr) return;
+  if (staging_.window != nullptr) return;
   const Status done =
       comm_.Register(staging_.memory.get(), staging_.bytes, &staging_.handle);
   if (!done.ok() && args_.logger != nullptr) {
@@ -95,10 +107,13 @@ void NcclQueue::RegisterStaging() {
 }
 
 void NcclQueue::DeregisterStaging() {
-  comm_.Deregister(std::exchange(staging_.handle, nullptr));
-  for (Staging& old : outgrown_) {
-    comm_.Deregister(std::exchange(old.handle, nullptr));
+  outgrown_.push_back(std::move(staging_));
+  for (Staging& each : outgrown_) {
+    comm_.EndWindow(std::exchange(each.window, nullptr));
+    comm_.Deregister(std::exchange(each.handle, nullptr));
   }
+  staging_ = std::move(outgrown_.back());
+  outgrown_.pop_back();
 }
 
 void NcclQueue::Push(const CollectiveCall& call, Done done) {

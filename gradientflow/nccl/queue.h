@@ -64,8 +64,12 @@ class NcclQueue {
   std::string OldestCall() const;
   std::uint64_t bytes_sent() const { return bytes_sent_; }
 
-  // Registers the staging memory, if there is any. If NCCL refuses, the queue
-  // goes on without. REQUIRES comm().Ready().
+  // Begins to make the staging memory a symmetric window, on all ranks
+  // together; nothing without memory or windows. REQUIRES comm().Ready(), as
+  // does what follows.
+  Status BeginWindow();
+  // Registers the staging memory, if there is any and it is no window. If NCCL
+  // refuses, the queue goes on without.
   void RegisterStaging();
   void DeregisterStaging();
 
@@ -80,6 +84,7 @@ class NcclQueue {
     DeviceMemory memory;
     std::size_t bytes = 0;
     void* handle = nullptr;
+    nccl::Window window = nullptr;
   };
 
   NcclQueue(const NcclQueueArgs& args, std::shared_ptr<const NcclApi> api)

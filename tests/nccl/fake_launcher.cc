@@ -49,6 +49,15 @@ void Launch() {
   }
 }
 
+// A window is there once all ranks have begun it.
+void PublishWindow(FakeComm* comm) {
+  for (const FakeComm* each : comm->world->comms) {
+    if (each->windows < comm->windows) return;
+  }
+  *std::exchange(comm->window, nullptr) =
+      reinterpret_cast<nccl::Window>(comm->windows);
+}
+
 }  // namespace
 
 void BecomeRank(int rank) { rank_of_thread = rank; }
@@ -75,6 +84,7 @@ void Polled(FakeComm* comm) {
     *comm->publish =
         reinterpret_cast<nccl::Comm>(std::exchange(comm->child, nullptr));
   }
+  if (comm->window != nullptr && comm->polls_left == 0) PublishWindow(comm);
   if (comm->polls_left == 0 || --comm->polls_left > 0) return;
   if (comm->pending == nullptr || comm->stuck) return;
   state.to_launch.push_back(comm);

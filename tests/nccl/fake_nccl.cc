@@ -41,7 +41,7 @@ FakeComm* NewComm(const std::shared_ptr<FakeWorld>& world, int rank) {
 bool Busy(const FakeComm& comm) {
   const FakeNcclState& state = State();
   return comm.polls_left > 0 || comm.child != nullptr ||
-         comm.pending != nullptr || comm.stuck ||
+         comm.window != nullptr || comm.pending != nullptr || comm.stuck ||
          comm.world->joined < static_cast<int>(comm.world->comms.size()) ||
          state.mode(FakeNcclMode::kHangInit) != 0;
 }
@@ -80,6 +80,12 @@ int fake_nccl_get(FakeNcclCount count) {
 void fake_nccl_set_enqueue(FakeNcclEnqueue* enqueue) {
   const Lock lock(State().mutex);
   State().enqueue = enqueue;
+}
+
+void fake_nccl_set_memory(FakeNcclAllocate* allocate, FakeNcclFree* free) {
+  const Lock lock(State().mutex);
+  State().allocate = allocate;
+  State().free = free;
 }
 
 void fake_nccl_set_current(FakeNcclCurrent* current) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+
 // How tests control libfake_nccl.so, an NCCL whose ranks are threads of one
 // process and whose memory is the host's. Its functions are found by dlsym().
 //
@@ -32,9 +34,10 @@ enum class FakeNcclMode : int {
                      // none does. Not counted: those that ask or abort.
   kHangCall,         // The nth call from here on that NCCL may take its time
                      // for is never done, and its work reaches no stream.
+  kNoWindows,        // 1: no rank reaches the memory of another.
   kFirstRank,        // Added to the rank at which the rings of sums begin; 0.
 };
-inline constexpr int kFakeNcclModes = 14;
+inline constexpr int kFakeNcclModes = 15;
 // What a call that kFailCall chose returns: ncclInternalError.
 inline constexpr int kFakeNcclFailure = 3;
 
@@ -52,9 +55,13 @@ enum class FakeNcclCount : int {
                 // arguments.
   kStrayCalls,  // With another device current than at the beginning.
   kMismatches,  // Calls of ranks that did not fit together.
-  kTroubles,    // Calls that failed or hung by kFailCall or kHangCall.
+  kAllocated,   // By ncclMemAlloc.
+  kFreed,       // Of those.
+  kWindows,     // Begun.
+  kWindowsEnded,
+  kTroubles,  // Calls that failed or hung by kFailCall or kHangCall.
 };
-inline constexpr int kFakeNcclCounts = 13;
+inline constexpr int kFakeNcclCounts = 17;
 
 extern "C" {
 // Resets all modes and counts, and ends everything that hangs.
@@ -64,6 +71,10 @@ using FakeNcclGet = int(FakeNcclCount count);
 // `enqueue` makes a stream call fn(arg) after all work submitted before.
 using FakeNcclEnqueue = void(void* stream, void (*fn)(void*), void* arg);
 using FakeNcclSetEnqueue = void(FakeNcclEnqueue* enqueue);
+// Memory of the device of that number, or null; and its end.
+using FakeNcclAllocate = void*(int device, std::size_t bytes);
+using FakeNcclFree = void(void* data);
+using FakeNcclSetMemory = void(FakeNcclAllocate* allocate, FakeNcclFree* free);
 // The calling thread's current device.
 using FakeNcclCurrent = int();
 using FakeNcclSetCurrent = void(FakeNcclCurrent* current);
@@ -73,6 +84,7 @@ inline constexpr char kFakeNcclReset[] = "fake_nccl_reset";
 inline constexpr char kFakeNcclSet[] = "fake_nccl_set";
 inline constexpr char kFakeNcclGet[] = "fake_nccl_get";
 inline constexpr char kFakeNcclSetEnqueue[] = "fake_nccl_set_enqueue";
+inline constexpr char kFakeNcclSetMemory[] = "fake_nccl_set_memory";
 inline constexpr char kFakeNcclSetCurrent[] = "fake_nccl_set_current";
 
 }  // namespace gradientflow::testing

@@ -3,6 +3,7 @@
 #include <array>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
@@ -81,6 +82,9 @@ struct FakeComm {
   // A child that begins, and where its handle goes when all its ranks have
   // come.
   FakeComm* child = nullptr;
+  // A window that begins: published when all ranks have begun as many.
+  std::size_t windows = 0;
+  nccl::Window* window = nullptr;
   nccl::Comm* publish = nullptr;
   std::vector<std::unique_ptr<FakeSubmitted>> submitted;
   bool finalizing = false;
@@ -106,6 +110,7 @@ struct FakeWorld {
   // By the ranks that a shrinking leaves out; and the one that grows.
   std::map<std::vector<int>, std::shared_ptr<FakeWorld>> shrunk;
   std::shared_ptr<FakeWorld> grown;
+  std::vector<std::size_t> windows;  // Bytes of each.
   std::map<std::size_t, Meeting> meetings;
   std::map<std::pair<int, int>, std::deque<Sent>> mail;  // By (from, to).
 };
@@ -124,6 +129,9 @@ struct FakeNcclState {
   std::array<int, kFakeNcclCounts> counts{};
   FakeNcclEnqueue* enqueue = nullptr;
   FakeNcclCurrent* current = nullptr;
+  FakeNcclAllocate* allocate = nullptr;
+  FakeNcclFree* free = nullptr;
+  std::map<std::uintptr_t, std::size_t> memory;  // Of ncclMemAlloc.
   int next_id = 1;
   std::deque<FakeComm*> to_launch;  // Their pending parts, by the launcher.
   bool launcher = false;            // The thread that does so runs.

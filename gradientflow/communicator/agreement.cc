@@ -12,9 +12,9 @@
 namespace gradientflow {
 namespace {
 
-constexpr const char* kShared[] = {"size",          "algorithm",
-                                   "segment_bytes", "segments_in_flight",
-                                   "connect",       "connections"};
+constexpr const char* kShared[] = {
+    "size",    "algorithm",   "segment_bytes", "segments_in_flight",
+    "connect", "connections", "device_sums",   "nccl_windows"};
 
 std::vector<std::string> Lines(const std::string& text) {
   std::vector<std::string> lines;

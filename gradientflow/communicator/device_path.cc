@@ -138,7 +138,12 @@ Status DevicePath::MakeNccl(const DevicePathArgs& args,
   nccl_args.init_seconds = args.options->join_timeout_seconds;
   nccl_args.timeout_seconds = args.options->timeout_seconds;
   nccl_args.abort_seconds = patience_seconds_;
-  if (args.options->wire_dtype != args.options->pool_dtype) {
+  nccl_args.sums = args.options->device_sums == DeviceSums::kFloat32
+                       ? NcclSums::kFloat32
+                       : NcclSums::kNccl;
+  nccl_args.windows = args.options->nccl_windows;
+  if (args.options->wire_dtype != args.options->pool_dtype ||
+      args.options->wire_dtype != DType::kFloat32) {
     nccl_args.staging_bytes = kUsualStaging;
   }
   Result<std::unique_ptr<NcclCollective>> made =
@@ -168,6 +173,10 @@ Status DevicePath::MakeStaged(const DevicePathArgs& args) {
 }
 
 DevicePath::~DevicePath() = default;
+
+Result<DeviceMemory> DevicePath::Allocate(std::size_t bytes) {
+  return nccl_ != nullptr ? nccl_->Allocate(bytes) : device_->Allocate(bytes);
+}
 
 void DevicePath::Register(void* data, std::size_t bytes) {
   if (nccl_ != nullptr) {

@@ -75,6 +75,9 @@ class DevicePath {
   // Collective::Start() requires.
   Status Start(const CollectiveCall& call, Done done);
 
+  // Returns zeroed memory of the device for buffers of calls, from NCCL if that
+  // carries them. It must not outlive the device. Any thread.
+  Result<DeviceMemory> Allocate(std::size_t bytes);
   // Registers memory of the device that calls will use again and again, and
   // deregisters it: with NCCL, or with the network card. The log says how, or
   // why that is not possible and what the calls do instead.

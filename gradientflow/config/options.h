@@ -13,6 +13,8 @@ namespace gradientflow {
 
 // How ranks with GPUs exchange data in GPU memory.
 enum class DeviceCollectives : std::uint8_t { kAuto, kNccl, kStaged };
+// Who adds up gradients of 16 bits that NCCL carries.
+enum class DeviceSums : std::uint8_t { kFloat32, kNccl };
 // Ports from `first` to `last`; 0 and 0: any that is free.
 struct PortRange {
   std::uint16_t first = 0;
@@ -122,6 +124,16 @@ struct Options {
   // kAuto: NCCL if every rank has the library and a GPU of its own, else
   // staged: compressed on the GPU, then sent by shared memory and TCP.
   DeviceCollectives device_collectives = DeviceCollectives::kAuto;
+  // kFloat32: a kernel of ours adds in float32 and rounds once; NCCL carries
+  // the parts. A rank sends the bytes of a ring, but to all ranks alike: of g
+  // GPUs of a host each sends to all other hosts, so that up to g times as much
+  // leaves the host in the first of two phases. kNccl: NCCL adds, and rounds
+  // each partial sum to 16 bits.
+  DeviceSums device_sums = DeviceSums::kFloat32;
+  // NCCL's kernels read and write the staging memory of other ranks in place,
+  // where NCCL (2.27 on) and the links between the GPUs let them. What that
+  // maps is the same on all ranks.
+  bool nccl_windows = true;
   // Path. Empty: libnccl.so.2, as the loader finds it.
   std::string nccl_library;
 

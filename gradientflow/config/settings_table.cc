@@ -22,6 +22,7 @@ constexpr std::array<Names, 3> kFamilyNames = {"any", "ipv4", "ipv6"};
 constexpr std::array<Names, 4> kLevelNames = {"error", "warning", "info",
                                               "debug"};
 constexpr std::array<Names, 3> kCollectivesNames = {"auto", "nccl", "staged"};
+constexpr std::array<Names, 2> kSumsNames = {"float32", "nccl"};
 constexpr std::array<Names, 2> kResidualNames = {"momentum", "plain"};
 
 constexpr std::uint64_t kMaxDevices = 1024;
@@ -210,6 +211,17 @@ constexpr std::array kRows = {
         "How GPUs exchange gradients. nccl needs one GPU per rank. staged "
         "compresses on the GPU and sends through shared memory and TCP, for "
         "plain Ethernet and mixed ranks. auto uses nccl if all ranks can."),
+    Row<c::Choice<&O::device_sums, kSumsNames>>(
+        kDevice, "device_sums", "float32 or nccl",
+        "How 16-bit gradients of more than two ranks are added up when NCCL "
+        "carries them. float32 rounds once, for as many bytes as a ring, but "
+        "with more of them between hosts of several GPUs. nccl rounds every "
+        "partial sum to 16 bits, as NCCL's own sums do."),
+    Row<c::Boolean<&O::nccl_windows>>(
+        kDevice, "nccl_windows", kOnOff,
+        "NCCL 2.27 and newer map the staging memory of GPUs to each other "
+        "where "
+        "their links allow it, for faster small collectives."),
     Row<c::Text<&O::nccl_library, AnyText>>(
         kDevice, "nccl_library", "a path, or nothing",
         "Path of NCCL's shared library. If empty, the loader searches for "

@@ -5,11 +5,15 @@
 
 // The part of NCCL's binary interface that is used here, written down a second
 // time so that no build needs NCCL. It has not changed within major version 2
-// since 2.18. tests/nccl/abi_test.cc compares it with the installed nccl.h.
+// since 2.18; what came later says so. tests/nccl/abi_test.cc compares it with
+// the installed nccl.h.
 namespace gradientflow::nccl {
 
 struct OpaqueComm;
 using Comm = OpaqueComm*;  // ncclComm_t.
+
+struct OpaqueWindow;
+using Window = OpaqueWindow*;  // ncclWindow_t.
 
 struct UniqueId {  // ncclUniqueId.
   char bytes[128];
@@ -41,6 +45,16 @@ enum class DataType : int {  // ncclDataType_t.
 };
 
 enum class ScalarResidence : int { kDevice = 0, kHostImmediate = 1 };
+
+enum class ShrinkFlag : int {  // Of ncclCommShrink, 2.27.
+  kDefault = 0,                // No call is in flight.
+  kAbort = 1,                  // Calls in flight are aborted first.
+};
+
+// Of ncclCommWindowRegister, 2.27.
+inline constexpr int kWindowSymmetric = 1;
+
+inline constexpr int kRevokeDefault = 0;  // Of ncclCommRevoke, 2.28.7.
 
 inline constexpr int kUndefined = INT_MIN;  // NCCL_CONFIG_UNDEF_INT.
 

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "gradientflow/collectives/call_plan.h"
+#include "gradientflow/nccl/exchange.h"
 
 namespace gradientflow {
 namespace {
@@ -174,7 +175,8 @@ Status Issue(const NcclOperation& operation, const IssueTarget& target) {
     case CollectiveKind::kAllreduce:
     case CollectiveKind::kReduce:
     case CollectiveKind::kReduceScatter:
-      return IssueReduction(operation, target);
+      return operation.plan.exchange ? IssueParts(operation, target)
+                                     : IssueReduction(operation, target);
     case CollectiveKind::kBroadcast:
       return comm.Check("ncclBroadcast",
                         api.broadcast(call.output, call.output, call.count,

@@ -15,6 +15,10 @@ namespace {
 // while they begin, and the layout of nccl::Config.
 constexpr int kOldest = 21800;
 constexpr int kTooNew = 30000;  // Another major version has another interface.
+constexpr int kWindowsSince = 22700;
+constexpr int kShrinkSince = 22700;
+constexpr int kRevokeSince = 22807;
+constexpr int kGrowSince = 22900;
 
 Status Unusable(const std::string& what) {
   return Status(StatusCode::kUnimplemented, StrCat("NCCL: ", what));
@@ -63,6 +67,34 @@ void FindAll(Symbols* symbols, NcclApi* api) {
   if (api->comm_deregister == nullptr) api->comm_register = nullptr;
 }
 
+void FindMemory(Symbols* symbols, NcclApi* api) {
+  Symbols& s = *symbols;
+  s.Optional("ncclMemAlloc", &api->mem_alloc);
+  s.Optional("ncclMemFree", &api->mem_free);
+  if (api->mem_free == nullptr) api->mem_alloc = nullptr;
+  if (api->version < kWindowsSince) return;
+  s.Optional("ncclCommWindowRegister", &api->comm_window_register);
+  s.Optional("ncclCommWindowDeregister", &api->comm_window_deregister);
+  if (api->comm_window_deregister == nullptr) {
+    api->comm_window_register = nullptr;
+  }
+}
+
+// A function of another version could have other parameters.
+void FindElastic(Symbols* symbols, NcclApi* api) {
+  Symbols& s = *symbols;
+  if (api->version >= kShrinkSince) {
+    s.Optional("ncclCommShrink", &api->comm_shrink);
+  }
+  if (api->version >= kRevokeSince) {
+    s.Optional("ncclCommRevoke", &api->comm_revoke);
+  }
+  if (api->version < kGrowSince) return;
+  s.Optional("ncclCommGrow", &api->comm_grow);
+  s.Optional("ncclCommGetUniqueId", &api->comm_get_unique_id);
+  if (api->comm_get_unique_id == nullptr) api->comm_grow = nullptr;
+}
+
 // Returns the name of the file that contains `function`, if the loader knows.
 std::string FileOf(void* function, const std::string& otherwise) {
   Dl_info info = {};
@@ -98,6 +130,8 @@ Result<std::shared_ptr<const NcclApi>> LoadNccl(const std::string& path) {
                            NcclVersionText(kOldest), " or a newer 2.x"));
   }
   FindAll(&symbols, api.get());
+  FindMemory(&symbols, api.get());
+  FindElastic(&symbols, api.get());
   if (!symbols.missing().empty()) {
     return Unusable(StrCat(api->path, ", version ",
                            NcclVersionText(api->version), ", lacks ",

@@ -34,6 +34,22 @@ struct NcclApi {
                         void** handle) = nullptr;
   Code (*comm_deregister)(Comm comm, void* handle) = nullptr;
 
+  // Memory to which NCCL maps that of other ranks. Null before 2.19.
+  Code (*mem_alloc)(void** data, std::size_t bytes) = nullptr;
+  Code (*mem_free)(void* data) = nullptr;
+  // Null before 2.27.
+  Code (*comm_window_register)(Comm comm, void* data, std::size_t bytes,
+                               nccl::Window* window, int flags) = nullptr;
+  Code (*comm_window_deregister)(Comm comm, nccl::Window window) = nullptr;
+
+  // What jobs need whose members change. Each is null if the library is older.
+  Code (*comm_revoke)(Comm comm, int flags) = nullptr;  // 2.28.7
+  Code (*comm_shrink)(Comm comm, int* excluded, int count, Comm* made,
+                      nccl::Config* config, int flags) = nullptr;  // 2.27
+  Code (*comm_grow)(Comm comm, int size, const nccl::UniqueId* id, int rank,
+                    Comm* made, nccl::Config* config) = nullptr;        // 2.29
+  Code (*comm_get_unique_id)(Comm comm, nccl::UniqueId* id) = nullptr;  // 2.29
+
   Code (*red_op_create_pre_mul_sum)(nccl::RedOp* op, void* scalar,
                                     nccl::DataType type,
                                     nccl::ScalarResidence residence,

@@ -196,6 +196,17 @@ std::string NcclCollective::OldestCall() const {
   return text;
 }
 
+Result<DeviceMemory> NcclCollective::Allocate(std::size_t bytes) {
+  DeviceMemory memory;
+  GF_RETURN_IF_ERROR(args_.device->RunCurrent([&]() -> Status {
+    Result<DeviceMemory> made = AllocateForNccl(args_.api, args_.device, bytes);
+    if (!made.ok()) return made.status();
+    memory = std::move(made).value();
+    return Status();
+  }));
+  return memory;
+}
+
 Status NcclCollective::Register(void* data, std::size_t bytes) {
   GF_RETURN_IF_ERROR(status_);
   if (in_flight() > 0) {

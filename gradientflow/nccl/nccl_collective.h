@@ -53,9 +53,14 @@ struct NcclArgs {
   double abort_seconds = 5;    // For NCCL to give the buffers back.
   double culprit_seconds = 2;  // For `culprits` to say who broke NCCL.
 
-  // Staging memory on the device for allreduces that convert or have gaps, in
-  // bytes per channel. It is allocated and registered from the start, and grows
-  // when needed.
+  // Who adds up 16-bit elements of more than two ranks. The same on all ranks.
+  NcclSums sums = NcclSums::kFloat32;
+  // Make the first staging memory a symmetric window where NCCL has such. The
+  // same on all ranks.
+  bool windows = true;
+  // Staging memory on the device for allreduces that convert or have gaps, and
+  // for sums that we add up ourselves, in bytes per channel. It is allocated
+  // and registered from the start, and grows when needed.
   std::size_t staging_bytes = 0;
 };
 
@@ -69,7 +74,9 @@ struct NcclArgs {
 //
 // The results differ from the executor's where NCCL decides: in the algorithm
 // (the call's `algorithm` is ignored), the order of sums, and minima and maxima
-// of NaN. bytes_sent() is what a ring would send.
+// of NaN. 16-bit elements of three ranks or more are added up in float32 and
+// rounded once, unless NcclArgs::sums says otherwise. bytes_sent() is what a
+// ring would send, or what that sum does.
 //
 // NOT thread-safe, as its base says.
 class NcclCollective final : public Collective {
@@ -111,6 +118,11 @@ class NcclCollective final : public Collective {
   // The stream that the calls of a channel run on. Before Start(), let it
   // Wait() for the event after which the buffers are ready.
   Stream& stream(Channel channel) { return queue(channel).stream(); }
+
+  // Returns zeroed memory of the device for buffers of calls, which NCCL
+  // reaches without copies once it is registered. It must not outlive the
+  // device. Any thread, also during calls, which it may delay.
+  Result<DeviceMemory> Allocate(std::size_t bytes);
 
   // Tells NCCL about memory of the device that calls will use again and again,
   // so that it can save copies. Has an effect from NCCL 2.19 on; OK without

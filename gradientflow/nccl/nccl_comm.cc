@@ -1,8 +1,10 @@
 #include "gradientflow/nccl/nccl_comm.h"
 
+#include <cstdint>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
+#include "kernels/kernels.h"
 
 namespace gradientflow {
 namespace {
@@ -65,6 +67,10 @@ Status NcclComm::Begin(const nccl::UniqueId& id) {
 }
 
 Result<bool> NcclComm::Ready() {
+  // NCCL writes the handle of a child on a thread of its own.
+  if (std::atomic_ref(comm_).load(std::memory_order_acquire) == nullptr) {
+    return false;
+  }
   ReturnCode state = ReturnCode::kSuccess;
   const ReturnCode code = api_->comm_get_async_error(comm_, &state);
   GF_RETURN_IF_ERROR(Check("ncclCommGetAsyncError", code));
@@ -86,7 +92,15 @@ Result<nccl::RedOp> NcclComm::PreMulSum(DType type, double factor) {
   }
   float narrow = static_cast<float>(factor);
   void* scalar = &narrow;
-  if (type == DType::kFloat64) scalar = &factor;
+  std::uint16_t half = 0;
+  if (type == DType::kFloat64) {
+    scalar = &factor;
+  } else if (type != DType::kFloat32) {
+    kernels::CpuKernels().convert(
+        {&narrow, DType::kFloat32, &half, type, nullptr, 1, 1.0F, nullptr},
+        nullptr);
+    scalar = &half;
+  }
   Operator made{type, factor, nccl::RedOp::kSum};
   GF_RETURN_IF_ERROR(Check("ncclRedOpCreatePreMulSum",
                            api_->red_op_create_pre_mul_sum(
@@ -109,7 +123,25 @@ void NcclComm::Deregister(void* handle) {
   static_cast<void>(api_->comm_deregister(comm_, handle));
 }
 
+Status NcclComm::BeginWindow(void* data, std::size_t bytes,
+                             nccl::Window* window) {
+  *window = nullptr;
+  return Check("ncclCommWindowRegister",
+               api_->comm_window_register(comm_, data, bytes, window,
+                                          nccl::kWindowSymmetric));
+}
+
+void NcclComm::EndWindow(nccl::Window window) {
+  // As with Deregister().
+  if (window == nullptr || comm_ == nullptr) return;
+  static_cast<void>(api_->comm_window_deregister(comm_, window));
+}
+
 Status NcclComm::Finalize() {
+  if (revoked_) {
+    return Status(StatusCode::kFailedPrecondition,
+                  "ncclCommFinalize: the communicator is revoked");
+  }
   for (const Operator& known : operators_) {
     static_cast<void>(api_->red_op_destroy(known.op, comm_));
   }
@@ -132,6 +164,39 @@ void NcclComm::Abort(std::function<void()> make_current) {
     static_cast<void>(api->comm_abort(comm));
     done->store(true);
   });
+}
+
+Result<DeviceMemory> NewNcclMemory(std::shared_ptr<const NcclApi> api,
+                                   std::size_t bytes) {
+  if (api->mem_alloc == nullptr) {
+    return Status(
+        StatusCode::kUnimplemented,
+        StrCat("NCCL ", NcclVersionText(api->version), " has no ncclMemAlloc"));
+  }
+  void* data = nullptr;
+  const ReturnCode code = api->mem_alloc(&data, bytes);
+  if (code != ReturnCode::kSuccess || data == nullptr) {
+    return Status(StatusCode::kResourceExhausted,
+                  StrCat("ncclMemAlloc of ", bytes,
+                         " bytes: ", api->get_error_string(code), " (code ",
+                         static_cast<int>(code), ")"));
+  }
+  return DeviceMemory(static_cast<std::byte*>(data),
+                      [api = std::move(api)](std::byte* memory) {
+                        static_cast<void>(api->mem_free(memory));
+                      });
+}
+
+Result<DeviceMemory> AllocateForNccl(std::shared_ptr<const NcclApi> api,
+                                     Device* device, std::size_t bytes) {
+  if (api->mem_alloc == nullptr || bytes == 0) return device->Allocate(bytes);
+  Result<DeviceMemory> memory = NewNcclMemory(std::move(api), bytes);
+  if (!memory.ok()) return memory;
+  Result<std::unique_ptr<Stream>> stream = device->NewStream(/*urgent=*/false);
+  if (!stream.ok()) return stream.status();
+  GF_RETURN_IF_ERROR(stream.value()->Fill(memory.value().get(), 0, bytes));
+  GF_RETURN_IF_ERROR(stream.value()->Synchronize());
+  return memory;
 }
 
 }  // namespace gradientflow

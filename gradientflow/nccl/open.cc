@@ -53,7 +53,8 @@ Status NcclCollective::Open() {
 
 Status NcclCollective::OpenQueues() {
   const NcclQueueArgs parts{args_.device, args_.clock, args_.recorder,
-                            args_.logger, args_.trace, group_};
+                            args_.logger, args_.trace, args_.sums,
+                            group_};
   // Comes before any rank waits for this one.
   for (auto& queue : queues_) {
     Result<std::unique_ptr<NcclQueue>> made =
@@ -70,6 +71,10 @@ Status NcclCollective::OpenQueues() {
     GF_RETURN_IF_ERROR(WaitUntil([&queue] { return queue.comm().Ready(); },
                                  args_.init_seconds,
                                  "for all ranks to connect"));
+    if (args_.windows) GF_RETURN_IF_ERROR(queue.BeginWindow());
+    GF_RETURN_IF_ERROR(WaitUntil([&queue] { return queue.comm().Ready(); },
+                                 args_.init_seconds,
+                                 "for all ranks to map their memory"));
     queue.RegisterStaging();
   }
   GF_RETURN_IF_ERROR(CheckDevice());

@@ -33,10 +33,17 @@ struct NcclOperation {
   Clock::Time begin{};
   // Null if the device has nothing to do, or the host nothing to ask it.
   NcclSlot* slot = nullptr;
-  bool settled = false;  // All work and slot->end are on the stream.
+  bool spreading = false;  // With plan.exchange: it is in its last phase.
+  bool settled = false;    // All work and slot->end are on the stream.
 
   // Whether the caller goes on without waiting for the result.
   bool ahead() const { return call.submitted.run != nullptr; }
+  // The word in device memory that becomes 1 if a result is not finite; null if
+  // nobody looks.
+  std::uint32_t* nonfinite() const {
+    if (!plan.look) return nullptr;
+    return ahead() ? call.nonfinite : &slot->device->nonfinite;
+  }
 
   // Calls f(pointer, count, elements before) for each run of the elements of
   // `output` that take part, until f returns an error.

@@ -13,11 +13,7 @@ struct Pass {
   const kernels::KernelTable& kernels;
   void* stream;
 
-  std::uint32_t* nonfinite() const {
-    if (!operation.plan.look) return nullptr;
-    return operation.ahead() ? operation.call.nonfinite
-                             : &operation.slot->device->nonfinite;
-  }
+  std::uint32_t* nonfinite() const { return operation.nonfinite(); }
 
   Status Pack(const void* run, std::size_t count, std::size_t before) const {
     const NcclPlan& plan = operation.plan;
@@ -74,6 +70,13 @@ Pass PassFor(const NcclOperation& operation, const PassTarget& target) {
   return {operation, target, target.device->kernels(), target.stream->native()};
 }
 
+// For the host, if it is the host that looks.
+Status CopyVerdict(const NcclOperation& operation, const PassTarget& target) {
+  if (!operation.plan.look || operation.ahead()) return Status();
+  return target.stream->Copy(operation.slot->host, operation.slot->device,
+                             sizeof(Verdict));
+}
+
 // The result of a reduce is on its root alone.
 bool HasResult(const CollectiveCall& call, int rank) {
   return call.kind != CollectiveKind::kReduce || rank == call.root;
@@ -97,6 +100,7 @@ Status RunBefore(const NcclOperation& operation, const PassTarget& target) {
 
 Status RunAfter(const NcclOperation& operation, const PassTarget& target) {
   const NcclPlan& plan = operation.plan;
+  if (plan.look_at_sums) return CopyVerdict(operation, target);
   if (plan.after == AfterPass::kNone ||
       !HasResult(operation.call, target.rank)) {
     return Status();
@@ -113,9 +117,7 @@ Status RunAfter(const NcclOperation& operation, const PassTarget& target) {
             return pass.Scale(run, count);
         }
       }));
-  if (!plan.look || operation.ahead()) return Status();
-  return target.stream->Copy(operation.slot->host, operation.slot->device,
-                             sizeof(Verdict));
+  return CopyVerdict(operation, target);
 }
 
 bool FoundNonfinite(const NcclOperation& operation) {

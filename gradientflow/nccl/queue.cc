@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/nccl/exchange.h"
 #include "gradientflow/nccl/passes.h"
 #include "transports/wire.h"
 
@@ -14,6 +15,8 @@
 //   IssueNext()  packs elements that convert into the staging (passes.h), and
 //                gives the call to NCCL (issue.h). A non-blocking NCCL may take
 //                a while to accept it: issuing_, until comm_.Ready()
+//   Continue()   after the first phase of an exchange: adds up (exchange.h),
+//                and gives NCCL the last phase
 //   Settle()     submits the pass over the result, then records slot->end, or
 //                tells the caller that all of it is `submitted`
 //   Retire()     ends the calls at the front of the queue whose end is reached
@@ -75,7 +78,10 @@ Status NcclQueue::GrowStaging(std::size_t bytes) {
   Staging grown;
   const std::size_t least = std::max(bytes, 2 * staging_.bytes);
   grown.bytes = (least + kStagingUnit - 1) / kStagingUnit * kStagingUnit;
-  Result<DeviceMemory> memory = args_.device->Allocate(grown.bytes);
+  Result<DeviceMemory> memory =
+      comm_.api().mem_alloc != nullptr
+          ? NewNcclMemory(comm_.shared_api(), grown.bytes)
+          : args_.device->Allocate(grown.bytes);
   if (!memory.ok()) return memory.status();
   grown.memory = std::move(memory).value();
   if (staging_.memory != nullptr) outgrown_.push_back(std::move(staging_));
@@ -83,8 +89,17 @@ Status NcclQueue::GrowStaging(std::size_t bytes) {
   return Status();
 }
 
+// The ranks have the same staging memory at the start, but each lets it grow by
+// itself; so only the first becomes a window.
+Status NcclQueue::BeginWindow() {
+  if (staging_.memory == nullptr || !comm_.has_windows()) return Status();
+  return comm_.BeginWindow(staging_.memory.get(), staging_.bytes,
+                           &staging_.window);
+}
+
 void NcclQueue::RegisterStaging() {
   if (staging_.memory == nullptr || staging_.handle != nullptr) return;
+  if (staging_.window != nullptr) return;
   const Status done =
       comm_.Register(staging_.memory.get(), staging_.bytes, &staging_.handle);
   if (!done.ok() && args_.logger != nullptr) {
@@ -94,10 +109,13 @@ void NcclQueue::RegisterStaging() {
 }
 
 void NcclQueue::DeregisterStaging() {
-  comm_.Deregister(std::exchange(staging_.handle, nullptr));
-  for (Staging& old : outgrown_) {
-    comm_.Deregister(std::exchange(old.handle, nullptr));
+  outgrown_.push_back(std::move(staging_));
+  for (Staging& each : outgrown_) {
+    comm_.EndWindow(std::exchange(each.window, nullptr));
+    comm_.Deregister(std::exchange(each.handle, nullptr));
   }
+  staging_ = std::move(outgrown_.back());
+  outgrown_.pop_back();
 }
 
 void NcclQueue::Push(const CollectiveCall& call, Done done) {
@@ -110,11 +128,12 @@ void NcclQueue::Push(const CollectiveCall& call, Done done) {
   }
   operation->call = call;
   if (call.kind != CollectiveKind::kAllreduce) operation->call.extents.clear();
-  operation->plan = PlanNcclCall(operation->call, args_.group.size);
+  operation->plan = PlanNcclCall(operation->call, args_.group.size, args_.sums);
   operation->done = done;
   operation->sequence = next_sequence_++;
   operation->begin = args_.clock->Now();
   operation->slot = nullptr;
+  operation->spreading = false;
   operation->settled = false;
   operations_.push_back(std::move(operation));
 }
@@ -134,21 +153,42 @@ Status NcclQueue::IssueNext() {
     next_slot_ = (next_slot_ + 1) % kSlots;
     ++slots_taken_;
   }
-  if (operation.plan.staged) {
-    const std::size_t bytes =
-        operation.call.count * SizeOf(operation.plan.type);
-    if (bytes > staging_.bytes) {
-      GF_RETURN_IF_ERROR(GrowStaging(bytes));
-      RegisterStaging();
-    }
+  const std::size_t bytes = StagingBytes(operation);
+  if (bytes > staging_.bytes) {
+    GF_RETURN_IF_ERROR(GrowStaging(bytes));
+    RegisterStaging();
   }
-  std::byte* staging = staging_.memory.get();
   GF_RETURN_IF_ERROR(RunBefore(
-      operation, {args_.device, stream_.get(), staging, args_.group.rank}));
+      operation,
+      {args_.device, stream_.get(), staging_.memory.get(), args_.group.rank}));
   issuing_ = true;
-  return gradientflow::Issue(
-      operation, {stream_.get(), &comm_, args_.group.rank, args_.group.size,
-                  staging, verdicts_.get() + kSlots * sizeof(Verdict)});
+  return gradientflow::Issue(operation, Target());
+}
+
+std::size_t NcclQueue::StagingBytes(const NcclOperation& operation) const {
+  if (operation.plan.exchange) {
+    return ExchangeStagingBytes(operation, args_.group.size);
+  }
+  if (!operation.plan.staged) return 0;
+  return operation.call.count * SizeOf(operation.plan.type);
+}
+
+// Calls are issued one after the other, so the staging memory is the same in
+// all phases of a call.
+IssueTarget NcclQueue::Target() {
+  return {stream_.get(),         &comm_,
+          args_.group.rank,      args_.group.size,
+          staging_.memory.get(), verdicts_.get() + kSlots * sizeof(Verdict)};
+}
+
+// NCCL has accepted what it was given.
+Status NcclQueue::Continue(NcclOperation* operation) {
+  if (operation->plan.exchange && !operation->spreading) {
+    GF_RETURN_IF_ERROR(SubmitSums(*operation, *args_.device, Target()));
+    operation->spreading = Spreads(*operation);
+    if (operation->spreading) return IssueSpread(*operation, Target());
+  }
+  return Settle(operation);
 }
 
 Status NcclQueue::Settle(NcclOperation* operation) {
@@ -170,8 +210,9 @@ Result<bool> NcclQueue::Issue() {
       if (!ready.ok() || !ready.value()) {
         return ready.ok() ? Result<bool>(moved) : ready;
       }
-      GF_RETURN_IF_ERROR(Settle(operations_[issued_ - 1].get()));
+      GF_RETURN_IF_ERROR(Continue(operations_[issued_ - 1].get()));
       moved = true;
+      if (issuing_) continue;
     }
     if (issued_ == operations_.size() || slots_taken_ == kSlots) return moved;
     GF_RETURN_IF_ERROR(IssueNext());
@@ -227,7 +268,8 @@ void NcclQueue::Passed(DoneQueue* ended) {
 void NcclQueue::Finish(const NcclOperation& operation, DoneQueue* ended) {
   const CollectiveCall& call = operation.call;
   const Clock::Time now = args_.clock->Now();
-  bytes_sent_ += RingBytes(call, args_.group.rank, args_.group.size);
+  bytes_sent_ +=
+      SentBytes(call, operation.plan, args_.group.rank, args_.group.size);
   if (args_.recorder != nullptr) {
     args_.recorder->Record({"collective", Name(call.kind), call.step,
                             operation.sequence, call.count * SizeOf(call.wire),

@@ -26,6 +26,7 @@ struct NcclQueueArgs {
   Recorder* recorder = nullptr;  // May be null.
   Logger* logger = nullptr;      // May be null.
   bool trace = false;
+  NcclSums sums = NcclSums::kFloat32;
   CallGroup group;
 };
 
@@ -67,8 +68,12 @@ class NcclQueue {
   std::string OldestCall() const;
   std::uint64_t bytes_sent() const { return bytes_sent_; }
 
-  // Registers the staging memory, if there is any. If NCCL refuses, the queue
-  // goes on without. REQUIRES comm().Ready().
+  // Begins to make the staging memory a symmetric window, on all ranks
+  // together; nothing without memory or windows. REQUIRES comm().Ready(), as
+  // does what follows.
+  Status BeginWindow();
+  // Registers the staging memory, if there is any and it is no window. If NCCL
+  // refuses, the queue goes on without.
   void RegisterStaging();
   void DeregisterStaging();
 
@@ -83,6 +88,7 @@ class NcclQueue {
     DeviceMemory memory;
     std::size_t bytes = 0;
     void* handle = nullptr;
+    nccl::Window window = nullptr;
   };
 
   NcclQueue(const NcclQueueArgs& args, std::shared_ptr<const NcclApi> api)
@@ -90,6 +96,9 @@ class NcclQueue {
   Status Allocate();
   Status GrowStaging(std::size_t bytes);
   Status IssueNext();
+  IssueTarget Target();
+  std::size_t StagingBytes(const NcclOperation& operation) const;
+  Status Continue(NcclOperation* operation);
   Status Settle(NcclOperation* operation);
   Result<bool> Issue();
   Result<bool> Retire(DoneQueue* ended);

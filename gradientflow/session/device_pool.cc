@@ -26,7 +26,7 @@ Result<std::unique_ptr<GradientPool>> DevicePool::Create(
 Status DevicePool::Build() {
   Device& device = *path().device();
   bytes_ = args_.layout->elements() * SizeOf(args_.options->pool_dtype);
-  Result<DeviceMemory> memory = device.Allocate(bytes_);
+  Result<DeviceMemory> memory = path().Allocate(bytes_);
   if (!memory.ok()) return memory.status();
   memory_ = std::move(memory).value();
   args_.core->progress().Do([this] { path().Register(memory_.get(), bytes_); });

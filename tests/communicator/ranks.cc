@@ -128,6 +128,7 @@ struct RankDevice {
     }
     device = std::make_shared<FakeDevice>(options);
     if (reached) cards->Add(device);
+    known.emplace(device.get());
     stream = std::move(device->NewStream(false)).value();
     device_of_this_rank = device.get();
     stream_of_this_rank = stream.get();
@@ -140,6 +141,7 @@ struct RankDevice {
   RankDevice(const RankDevice&) = delete;
   RankDevice& operator=(const RankDevice&) = delete;
   std::shared_ptr<FakeDevice> device;
+  std::optional<DeviceForNccl> known;
   std::unique_ptr<Stream> stream;
 };
 

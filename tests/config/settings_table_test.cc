@@ -51,6 +51,8 @@ const std::vector<Sample>& Samples() {
       {"spin_microseconds", "0", "0"},
       {"device", "cuda:3", "cuda:3"},
       {"device_collectives", "Staged", "staged"},
+      {"device_sums", "NCCL", "nccl"},
+      {"nccl_windows", "off", "off"},
       {"nccl_library", "/opt/libnccl.so", "/opt/libnccl.so"},
       {"pool_dtype", "bfloat16", "bfloat16"},
       {"wire_dtype", "Float16", "float16"},

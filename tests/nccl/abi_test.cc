@@ -82,6 +82,18 @@ struct Ours<ncclComm_t*> {
   using Type = nccl::Comm*;
 };
 template <>
+struct Ours<ncclWindow_t> {
+  using Type = nccl::Window;
+};
+template <>
+struct Ours<ncclWindow_t*> {
+  using Type = nccl::Window*;
+};
+template <>
+struct Ours<const ncclUniqueId*> {
+  using Type = const nccl::UniqueId*;
+};
+template <>
 struct Ours<ncclUniqueId> {
   using Type = nccl::UniqueId;
 };
@@ -154,6 +166,27 @@ GF_SAME_FUNCTION(group_end, ncclGroupEnd);
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
 GF_SAME_FUNCTION(comm_register, ncclCommRegister);
 GF_SAME_FUNCTION(comm_deregister, ncclCommDeregister);
+#endif
+
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
+GF_SAME_FUNCTION(mem_alloc, ncclMemAlloc);
+GF_SAME_FUNCTION(mem_free, ncclMemFree);
+#endif
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+GF_SAME_FUNCTION(comm_window_register, ncclCommWindowRegister);
+GF_SAME_FUNCTION(comm_window_deregister, ncclCommWindowDeregister);
+GF_SAME_VALUE(nccl::kWindowSymmetric, NCCL_WIN_COLL_SYMMETRIC);
+GF_SAME_FUNCTION(comm_shrink, ncclCommShrink);
+GF_SAME_VALUE(nccl::ShrinkFlag::kDefault, NCCL_SHRINK_DEFAULT);
+GF_SAME_VALUE(nccl::ShrinkFlag::kAbort, NCCL_SHRINK_ABORT);
+#endif
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 7)
+GF_SAME_FUNCTION(comm_revoke, ncclCommRevoke);
+GF_SAME_VALUE(nccl::kRevokeDefault, NCCL_REVOKE_DEFAULT);
+#endif
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 0)
+GF_SAME_FUNCTION(comm_grow, ncclCommGrow);
+GF_SAME_FUNCTION(comm_get_unique_id, ncclCommGetUniqueId);
 #endif
 
 TEST(NcclAbi, ConfigBeginsLikeTheHeadersOwn) {

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "tests/nccl/fake_calls.h"
 #include "tests/nccl/fake_nccl.h"
@@ -12,34 +13,46 @@ namespace {
 
 // Per thread: between ncclGroupStart and ncclGroupEnd.
 struct Group {
+  struct Batch {
+    FakeComm* comm;
+    void* stream;
+    std::unique_ptr<FakePart> part;
+  };
   int depth = 0;
-  FakeComm* comm = nullptr;
-  void* stream = nullptr;
-  std::unique_ptr<FakePart> messages;
+  Code failed = Code::kSuccess;
+  std::vector<Batch> batches;
+
+  // The end of the group reports an error of a call in it.
+  Code Fail(Code code) {
+    if (depth > 0 && failed == Code::kSuccess) failed = code;
+    return code;
+  }
 };
 thread_local Group group;
 
-void RunSubmitted(void* arg) {
-  const auto* submitted = static_cast<FakeSubmitted*>(arg);
-  RunPart(submitted->comm, submitted->number, submitted->part.get());
-}
-
-Code Submit(nccl::Comm handle, std::unique_ptr<FakePart> part, void* stream) {
+Code Submit(Group::Batch batch) {
   FakeNcclState& state = State();
-  FakeComm* comm = From(handle);
-  if (Busy(*comm)) return Misuse();
+  if (Busy(*batch.comm) || batch.comm->revoked) return Misuse();
   int& planned = state.modes[static_cast<int>(FakeNcclMode::kCallError)];
   if (planned != 0) return static_cast<Code>(std::exchange(planned, 0));
-  comm->pending = std::move(part);
-  comm->stream = stream;
-  comm->polls_left = state.mode(FakeNcclMode::kBusyPolls);
-  if (comm->polls_left > 0) return Code::kInProgress;
-  Flush(comm);
-  return Code::kSuccess;
+  if (!HangsNow(batch.comm)) {
+    LaunchLater(batch.comm, std::move(batch.part), batch.stream);
+  }
+  return Code::kInProgress;
+}
+
+// Returns the group's part for `comm`, or null if it is on another stream.
+FakePart* PartOf(FakeComm* comm, void* stream) {
+  for (Group::Batch& batch : group.batches) {
+    if (batch.comm != comm) continue;
+    return batch.stream == stream ? batch.part.get() : nullptr;
+  }
+  group.batches.push_back({comm, stream, std::make_unique<FakePart>()});
+  return group.batches.back().part.get();
 }
 
 // Decodes `op`, which may be one of the communicator's own.
-Code SetOperator(FakePart* part, nccl::RedOp op, const FakeComm& comm) {
+Code SetOperator(FakeOp* part, nccl::RedOp op, const FakeComm& comm) {
   part->op = op;
   const int own = static_cast<int>(op) - 5;
   if (own < 0) return Code::kSuccess;
@@ -51,62 +64,54 @@ Code SetOperator(FakePart* part, nccl::RedOp op, const FakeComm& comm) {
   return Code::kSuccess;
 }
 
-Code SubmitReduction(FakePart part, nccl::RedOp op, nccl::Comm comm,
-                     void* stream) {
+Code SubmitCollective(FakeOp op, nccl::Comm handle, void* stream) {
   const Lock lock(State().mutex);
-  auto owned = std::make_unique<FakePart>(std::move(part));
-  const Code code = SetOperator(owned.get(), op, *From(comm));
-  if (code != Code::kSuccess) return code;
-  return Submit(comm, std::move(owned), stream);
-}
-
-std::size_t BytesOf(nccl::DataType type) {
-  switch (type) {
-    case nccl::DataType::kInt8:
-    case nccl::DataType::kUint8:
-      return 1;
-    case nccl::DataType::kFloat16:
-    case nccl::DataType::kBfloat16:
-      return 2;
-    case nccl::DataType::kInt32:
-    case nccl::DataType::kFloat32:
-      return 4;
-    default:
-      return 8;
+  FakeComm* comm = From(handle);
+  if (FailsNow()) return group.Fail(static_cast<Code>(kFakeNcclFailure));
+  if (Busy(*comm)) return group.Fail(Misuse());
+  const Code code = SetOperator(&op, op.op, *comm);
+  if (code != Code::kSuccess) return group.Fail(code);
+  if (group.depth == 0) {
+    Group::Batch batch{comm, stream, std::make_unique<FakePart>()};
+    batch.part->ops.push_back(op);
+    return Submit(std::move(batch));
   }
-}
-
-Code Queue(const FakeMessage& message, nccl::Comm comm, void* stream) {
-  const Lock lock(State().mutex);
-  FakeComm* fake = From(comm);
-  if (group.depth == 0 || Busy(*fake)) return Misuse();
-  if (message.peer < 0 ||
-      message.peer >= static_cast<int>(fake->world->comms.size())) {
-    return Code::kInvalidArgument;
-  }
-  if (group.messages == nullptr) {
-    group.messages = std::make_unique<FakePart>();
-    group.messages->kind = FakeKind::kMessages;
-    group.comm = fake;
-    group.stream = stream;
-  }
-  group.messages->messages.push_back(message);
+  FakePart* part = PartOf(comm, stream);
+  if (part == nullptr) return group.Fail(Misuse());
+  part->ops.push_back(op);
   return Code::kSuccess;
 }
 
-}  // namespace
-
-// Submits the pending part to its stream.
-void Flush(FakeComm* comm) {
-  FakeNcclState& state = State();
-  const bool meets = comm->pending->kind != FakeKind::kMessages;
-  state.Count(FakeNcclCount::kCollectives);
-  const std::size_t number = meets ? comm->begun++ : 0;
-  comm->submitted.push_back(std::make_unique<FakeSubmitted>(
-      FakeSubmitted{comm, number, std::move(comm->pending)}));
-  state.enqueue(comm->stream, RunSubmitted, comm->submitted.back().get());
+Code Queue(const FakeMessage& message, nccl::Comm handle, void* stream) {
+  const Lock lock(State().mutex);
+  FakeComm* comm = From(handle);
+  if (FailsNow()) return group.Fail(static_cast<Code>(kFakeNcclFailure));
+  // Alone it would be legal, and wait for its peer.
+  if (group.depth == 0 || Busy(*comm)) return group.Fail(Misuse());
+  if (message.peer < 0 ||
+      message.peer >= static_cast<int>(comm->world->comms.size())) {
+    return group.Fail(Code::kInvalidArgument);
+  }
+  FakePart* part = PartOf(comm, stream);
+  if (part == nullptr) return group.Fail(Misuse());
+  part->messages.push_back(message);
+  return Code::kSuccess;
 }
 
+[[maybe_unused]] Code EndGroup() {
+  std::vector<Group::Batch> batches = std::exchange(group.batches, {});
+  const Code failed = std::exchange(group.failed, Code::kSuccess);
+  if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
+  if (failed != Code::kSuccess) return failed;
+  Code code = Code::kSuccess;
+  for (Group::Batch& batch : batches) {
+    code = Submit(std::move(batch));
+    if (code != Code::kInProgress) return code;
+  }
+  return code;
+}
+
+}  // namespace
 }  // namespace gradientflow::testing
 
 using namespace gradientflow;           // NOLINT
@@ -118,68 +123,52 @@ extern "C" {
 Code ncclAllReduce(const void* send, void* recv, std::size_t count,
                    nccl::DataType type, nccl::RedOp op, nccl::Comm comm,
                    void* stream) {
-  return SubmitReduction(
-      {FakeKind::kAllReduce, send, recv, count, type, op, 1.0, 0, {}}, op, comm,
-      stream);
+  return SubmitCollective({FakeKind::kAllReduce, send, recv, count, type, op},
+                          comm, stream);
 }
 
 Code ncclBroadcast(const void* send, void* recv, std::size_t count,
                    nccl::DataType type, int root, nccl::Comm comm,
                    void* stream) {
-  return SubmitReduction({FakeKind::kBroadcast,
-                          send,
-                          recv,
-                          count,
-                          type,
-                          nccl::RedOp::kSum,
-                          1.0,
-                          root,
-                          {}},
-                         nccl::RedOp::kSum, comm, stream);
+  return SubmitCollective(
+      {FakeKind::kBroadcast, send, recv, count, type, nccl::RedOp::kSum, root},
+      comm, stream);
 }
 
 Code ncclReduce(const void* send, void* recv, std::size_t count,
                 nccl::DataType type, nccl::RedOp op, int root, nccl::Comm comm,
                 void* stream) {
-  return SubmitReduction(
-      {FakeKind::kReduce, send, recv, count, type, op, 1.0, root, {}}, op, comm,
-      stream);
+  return SubmitCollective(
+      {FakeKind::kReduce, send, recv, count, type, op, root}, comm, stream);
 }
 
 Code ncclAllGather(const void* send, void* recv, std::size_t count,
                    nccl::DataType type, nccl::Comm comm, void* stream) {
-  return SubmitReduction({FakeKind::kAllGather,
-                          send,
-                          recv,
-                          count,
-                          type,
-                          nccl::RedOp::kSum,
-                          1.0,
-                          0,
-                          {}},
-                         nccl::RedOp::kSum, comm, stream);
+  return SubmitCollective({FakeKind::kAllGather, send, recv, count, type}, comm,
+                          stream);
 }
 
 Code ncclReduceScatter(const void* send, void* recv, std::size_t count,
                        nccl::DataType type, nccl::RedOp op, nccl::Comm comm,
                        void* stream) {
-  return SubmitReduction(
-      {FakeKind::kReduceScatter, send, recv, count, type, op, 1.0, 0, {}}, op,
-      comm, stream);
+  return SubmitCollective(
+      {FakeKind::kReduceScatter, send, recv, count, type, op}, comm, stream);
 }
 
 Code ncclSend(const void* data, std::size_t count, nccl::DataType type,
               int peer, nccl::Comm comm, void* stream) {
-  return Queue({true, const_cast<void*>(data), count * BytesOf(type), peer},
+  return Queue({true, const_cast<void*>(data), count * SizeOf(type), peer},
                comm, stream);
 }
 
 Code ncclRecv(void* data, std::size_t count, nccl::DataType type, int peer,
               nccl::Comm comm, void* stream) {
-  return Queue({false, data, count * BytesOf(type), peer}, comm, stream);
+  return Queue({false, data, count * SizeOf(type), peer}, comm, stream);
 }
 
 Code ncclGroupStart() {
+  const Lock lock(State().mutex);
+  if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
   ++group.depth;
   return Code::kSuccess;
 }
@@ -188,9 +177,7 @@ Code ncclGroupStart() {
 Code ncclGroupEnd() {
   const Lock lock(State().mutex);
   if (group.depth == 0) return Misuse();
-  if (--group.depth > 0 || group.messages == nullptr) return Code::kSuccess;
-  return Submit(reinterpret_cast<nccl::Comm>(group.comm),
-                std::move(group.messages), group.stream);
+  return --group.depth > 0 ? Code::kSuccess : EndGroup();
 }
 #endif
 

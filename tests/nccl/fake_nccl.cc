@@ -24,10 +24,24 @@ FakeComm* From(nccl::Comm comm) {
   return fake;
 }
 
+FakeComm* NewComm(const std::shared_ptr<FakeWorld>& world, int rank) {
+  FakeNcclState& state = State();
+  auto made = std::make_unique<FakeComm>();
+  made->world = world;
+  made->rank = rank;
+  made->device = state.current();
+  world->comms[static_cast<std::size_t>(rank)] = made.get();
+  ++world->joined;
+  state.comms.push_back(std::move(made));
+  state.Count(FakeNcclCount::kBegun);
+  return state.comms.back().get();
+}
+
 // Whether NCCL would refuse a call at this moment.
 bool Busy(const FakeComm& comm) {
   const FakeNcclState& state = State();
-  return comm.polls_left > 0 || comm.pending != nullptr ||
+  return comm.polls_left > 0 || comm.child != nullptr ||
+         comm.window != nullptr || comm.pending != nullptr || comm.stuck ||
          comm.world->joined < static_cast<int>(comm.world->comms.size()) ||
          state.mode(FakeNcclMode::kHangInit) != 0;
 }
@@ -37,20 +51,6 @@ Code Misuse() {
   return Code::kInvalidUsage;
 }
 
-namespace {
-
-double ScalarIn(nccl::DataType type, const void* scalar) {
-  if (type == nccl::DataType::kFloat64) {
-    double wide;
-    std::memcpy(&wide, scalar, sizeof(wide));
-    return wide;
-  }
-  float value;
-  std::memcpy(&value, scalar, sizeof(value));
-  return value;
-}
-
-}  // namespace
 }  // namespace gradientflow::testing
 
 using namespace gradientflow;           // NOLINT
@@ -82,6 +82,12 @@ void fake_nccl_set_enqueue(FakeNcclEnqueue* enqueue) {
   State().enqueue = enqueue;
 }
 
+void fake_nccl_set_memory(FakeNcclAllocate* allocate, FakeNcclFree* free) {
+  const Lock lock(State().mutex);
+  State().allocate = allocate;
+  State().free = free;
+}
+
 void fake_nccl_set_current(FakeNcclCurrent* current) {
   const Lock lock(State().mutex);
   State().current = current;
@@ -97,6 +103,7 @@ Code ncclGetUniqueId(nccl::UniqueId* id) {
   const Lock lock(State().mutex);
   std::memset(id->bytes, 'x', sizeof(id->bytes));
   std::snprintf(id->bytes, sizeof(id->bytes), "%d", State().next_id++);
+  if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
   return static_cast<Code>(State().mode(FakeNcclMode::kIdError));
 }
 
@@ -110,21 +117,17 @@ Code ncclCommInitRankConfig(nccl::Comm* comm, int size, nccl::UniqueId id,
       rank >= size) {
     return Code::kInvalidArgument;
   }
+  BecomeRank(rank);
+  if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
   auto& world = state.worlds[std::string(id.bytes, sizeof(id.bytes))];
   if (world == nullptr) {
     world = std::make_shared<FakeWorld>();
     world->comms.resize(static_cast<std::size_t>(size));
   }
   if (world->comms[static_cast<std::size_t>(rank)] != nullptr) return Misuse();
-  auto fake = std::make_unique<FakeComm>();
-  fake->world = world;
-  fake->rank = rank;
-  fake->device = state.current();
-  world->comms[static_cast<std::size_t>(rank)] = fake.get();
-  ++world->joined;
-  *comm = reinterpret_cast<nccl::Comm>(fake.get());
-  state.comms.push_back(std::move(fake));
-  state.Count(FakeNcclCount::kBegun);
+  FakeComm* fake = NewComm(world, rank);
+  HangsNow(fake);
+  *comm = reinterpret_cast<nccl::Comm>(fake);
   return Code::kInProgress;
 }
 
@@ -135,8 +138,7 @@ Code ncclCommGetAsyncError(nccl::Comm comm, Code* error) {
   *error = static_cast<Code>(state.mode(FakeNcclMode::kAsyncError));
   if (fake->mismatch) *error = Code::kInvalidUsage;
   if (*error != Code::kSuccess) return Code::kSuccess;
-  if (fake->polls_left > 0) --fake->polls_left;
-  if (fake->pending != nullptr && fake->polls_left == 0) Flush(fake);
+  Polled(fake);
   const bool hangs =
       fake->finalizing && state.mode(FakeNcclMode::kHangFinalize) != 0;
   if (hangs || Busy(*fake)) *error = Code::kInProgress;
@@ -146,15 +148,19 @@ Code ncclCommGetAsyncError(nccl::Comm comm, Code* error) {
 Code ncclCommFinalize(nccl::Comm comm) {
   const Lock lock(State().mutex);
   FakeComm* fake = From(comm);
-  if (Busy(*fake) || std::exchange(fake->finalizing, true)) return Misuse();
-  fake->polls_left = 2;
+  if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
+  if (Busy(*fake) || fake->revoked || std::exchange(fake->finalizing, true)) {
+    return Misuse();
+  }
+  if (!HangsNow(fake)) fake->polls_left = 2;
   return Code::kInProgress;
 }
 
 Code ncclCommDestroy(nccl::Comm comm) {
   const Lock lock(State().mutex);
   FakeComm* fake = From(comm);
-  if (Busy(*fake) || !fake->finalizing) return Misuse();
+  if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
+  if (Busy(*fake) || !(fake->finalizing || fake->revoked)) return Misuse();
   fake->gone = true;
   State().Count(FakeNcclCount::kDestroyed);
   return Code::kSuccess;
@@ -165,6 +171,7 @@ Code ncclCommAbort(nccl::Comm comm) {
   Lock lock(state.mutex);
   FakeComm* fake = From(comm);
   fake->gone = true;
+  DropLaunches(fake);
   state.Count(FakeNcclCount::kAborted);
   state.changed.wait(lock,
                      [&] { return state.mode(FakeNcclMode::kHangAbort) == 0; });
@@ -176,6 +183,7 @@ Code ncclCommAbort(nccl::Comm comm) {
 Code ncclCommCuDevice(nccl::Comm comm, int* device) {
   const Lock lock(State().mutex);
   const int said = State().mode(FakeNcclMode::kDevice);
+  if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
   *device = said < 0 ? From(comm)->device : said;
   return Busy(*From(comm)) ? Misuse() : Code::kSuccess;
 }
@@ -194,6 +202,7 @@ const char* ncclGetLastError(nccl::Comm comm) {
 Code ncclCommRegister(nccl::Comm comm, void* data, std::size_t bytes,
                       void** handle) {
   const Lock lock(State().mutex);
+  if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
   if (Busy(*From(comm)) || data == nullptr || bytes == 0) return Misuse();
   State().Count(FakeNcclCount::kRegistered);
   *handle = data;
@@ -202,6 +211,7 @@ Code ncclCommRegister(nccl::Comm comm, void* data, std::size_t bytes,
 
 Code ncclCommDeregister(nccl::Comm comm, void* handle) {
   const Lock lock(State().mutex);
+  if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
   if (Busy(*From(comm)) || handle == nullptr) return Misuse();
   State().Count(FakeNcclCount::kDeregistered);
   return Code::kSuccess;
@@ -214,12 +224,12 @@ Code ncclRedOpCreatePreMulSum(nccl::RedOp* op, void* scalar,
                               nccl::Comm comm) {
   const Lock lock(State().mutex);
   FakeComm* fake = From(comm);
-  if (Busy(*fake) || residence != nccl::ScalarResidence::kHostImmediate ||
-      (type != nccl::DataType::kFloat32 && type != nccl::DataType::kFloat64)) {
+  if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
+  if (Busy(*fake) || residence != nccl::ScalarResidence::kHostImmediate) {
     return Misuse();
   }
   *op = static_cast<nccl::RedOp>(5 + fake->operators.size());
-  fake->operators.push_back({type, ScalarIn(type, scalar), true});
+  fake->operators.push_back({type, FactorAt(scalar, type), true});
   State().Count(FakeNcclCount::kOperators);
   return Code::kSuccess;
 }
@@ -227,6 +237,7 @@ Code ncclRedOpCreatePreMulSum(nccl::RedOp* op, void* scalar,
 Code ncclRedOpDestroy(nccl::RedOp op, nccl::Comm comm) {
   const Lock lock(State().mutex);
   FakeComm* fake = From(comm);
+  if (FailsNow()) return static_cast<Code>(kFakeNcclFailure);
   const std::size_t own = static_cast<std::size_t>(op) - 5;
   if (own >= fake->operators.size()) return Misuse();
   if (!std::exchange(fake->operators[own].alive, false)) return Misuse();

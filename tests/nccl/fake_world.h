@@ -3,6 +3,7 @@
 #include <array>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
@@ -24,7 +25,6 @@ enum class FakeKind : int {
   kReduce,
   kAllGather,
   kReduceScatter,
-  kMessages,
 };
 
 struct FakeMessage {
@@ -34,16 +34,22 @@ struct FakeMessage {
   int peer;
 };
 
-// One rank's part in an operation.
-struct FakePart {
+// One rank's part in a collective.
+struct FakeOp {
   FakeKind kind;
   const void* send = nullptr;
   void* recv = nullptr;
   std::size_t count = 0;
   nccl::DataType type = nccl::DataType::kInt8;
   nccl::RedOp op = nccl::RedOp::kSum;
-  double factor = 1.0;  // For a pre-multiplying op.
   int root = 0;
+  double factor = 1.0;  // For a pre-multiplying op.
+};
+
+// What reaches a stream at once: a call, or those of a group. Messages are sent
+// and received together, while the collectives run in order.
+struct FakePart {
+  std::vector<FakeOp> ops;
   std::vector<FakeMessage> messages;
 };
 
@@ -53,7 +59,7 @@ struct FakeComm;
 // A part on its way to a stream, which may never reach it.
 struct FakeSubmitted {
   FakeComm* comm;
-  std::size_t number;
+  std::size_t number;  // Of its first collective, the same on all ranks.
   std::unique_ptr<FakePart> part;
 };
 
@@ -61,7 +67,7 @@ struct FakeComm {
   std::shared_ptr<FakeWorld> world;
   int rank = 0;
   int device = 0;
-  std::size_t begun = 0;  // Operations that all ranks have begun.
+  std::size_t begun = 0;  // Collectives that have reached the stream.
   struct Operator {
     nccl::DataType type;
     double factor;
@@ -71,6 +77,15 @@ struct FakeComm {
   int polls_left = 0;
   std::unique_ptr<FakePart> pending;  // Reaches `stream` after polls_left.
   void* stream = nullptr;
+  bool stuck = false;  // By kHangCall.
+  bool revoked = false;
+  // A child that begins, and where its handle goes when all its ranks have
+  // come.
+  FakeComm* child = nullptr;
+  // A window that begins: published when all ranks have begun as many.
+  std::size_t windows = 0;
+  nccl::Window* window = nullptr;
+  nccl::Comm* publish = nullptr;
   std::vector<std::unique_ptr<FakeSubmitted>> submitted;
   bool finalizing = false;
   bool aborted = false;
@@ -80,7 +95,7 @@ struct FakeComm {
 
 struct FakeWorld {
   struct Meeting {
-    std::vector<FakePart*> parts;
+    std::vector<FakeOp*> parts;
     int arrived = 0;
     int left = 0;
     bool done = false;
@@ -92,6 +107,10 @@ struct FakeWorld {
   };
   std::vector<FakeComm*> comms;
   int joined = 0;
+  // By the ranks that a shrinking leaves out; and the one that grows.
+  std::map<std::vector<int>, std::shared_ptr<FakeWorld>> shrunk;
+  std::shared_ptr<FakeWorld> grown;
+  std::vector<std::size_t> windows;  // Bytes of each.
   std::map<std::size_t, Meeting> meetings;
   std::map<std::pair<int, int>, std::deque<Sent>> mail;  // By (from, to).
 };
@@ -110,7 +129,12 @@ struct FakeNcclState {
   std::array<int, kFakeNcclCounts> counts{};
   FakeNcclEnqueue* enqueue = nullptr;
   FakeNcclCurrent* current = nullptr;
+  FakeNcclAllocate* allocate = nullptr;
+  FakeNcclFree* free = nullptr;
+  std::map<std::uintptr_t, std::size_t> memory;  // Of ncclMemAlloc.
   int next_id = 1;
+  std::deque<FakeComm*> to_launch;  // Their pending parts, by the launcher.
+  bool launcher = false;            // The thread that does so runs.
   std::map<std::string, std::shared_ptr<FakeWorld>> worlds;
   std::vector<std::unique_ptr<FakeComm>> comms;  // All that were ever made.
 
@@ -123,6 +147,13 @@ FakeNcclState& State();
 
 // Called on the stream's thread: meets the other ranks and does the work, or
 // waits until `comm` is aborted.
-void RunPart(FakeComm* comm, std::size_t number, FakePart* part);
+void RunPart(const FakeSubmitted& submitted);
+
+// What the ranks' elements [begin, begin + n) combine to.
+std::vector<std::byte> Reduced(const std::vector<FakeOp*>& parts,
+                               std::size_t begin, std::size_t n);
+std::size_t SizeOf(nccl::DataType type);
+// The value of a factor of that type.
+double FactorAt(const void* scalar, nccl::DataType type);
 
 }  // namespace gradientflow::testing

@@ -20,6 +20,7 @@ TEST_F(NcclFailure, DestructionDoesNotWaitForAnAbortThatHangs) {
     nccl_.Set(FakeNcclMode::kHangAbort, 1);
     Outcome outcome;
     made.value()->Start(Bucket(memory, 11), outcome.done());
+    nccl_.Await(FakeNcclCount::kCollectives, 1);
     made.value().reset();
     EXPECT_TRUE(outcome.ended);
     ExpectSays(outcome.status,

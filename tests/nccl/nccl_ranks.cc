@@ -2,9 +2,11 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -26,6 +28,39 @@ void EnqueueOnFakeStream(void* stream, void (*fn)(void*), void* arg) {
   };
   const Status pushed = FakeQueue::Of(stream)->Push(std::move(task));
   EXPECT_TRUE(pushed.ok()) << pushed.ToString();
+}
+
+// The devices by their numbers, and what NCCL has allocated on them.
+struct Devices {
+  std::mutex mutex;
+  std::map<int, FakeDevice*> by_number;
+  std::map<void*, DeviceMemory> memory;
+};
+Devices& AllDevices() {
+  static Devices all;
+  return all;
+}
+
+// To touch all of a staging memory would take most of a test's time.
+constexpr std::size_t kPoisonedBytes = std::size_t{64} << 10;
+
+void* AllocateOnFakeDevice(int number, std::size_t bytes) {
+  Devices& all = AllDevices();
+  const std::lock_guard lock(all.mutex);
+  const auto device = all.by_number.find(number);
+  if (device == all.by_number.end()) return nullptr;
+  Result<DeviceMemory> memory = device->second->Allocate(bytes);
+  if (!memory.ok()) return nullptr;
+  void* data = memory.value().get();
+  std::memset(data, kFakePoison, std::min(bytes, kPoisonedBytes));
+  all.memory[data] = std::move(memory).value();
+  return data;
+}
+
+void FreeOnFakeDevice(void* data) {
+  Devices& all = AllDevices();
+  const std::lock_guard lock(all.mutex);
+  all.memory.erase(data);
 }
 
 template <typename Function>
@@ -70,6 +105,8 @@ FakeNccl::FakeNccl(const char* path) {
   get_ = Find<FakeNcclGet>(library, kFakeNcclGet);
   reset_();
   Find<FakeNcclSetEnqueue>(library, kFakeNcclSetEnqueue)(EnqueueOnFakeStream);
+  Find<FakeNcclSetMemory>(library, kFakeNcclSetMemory)(AllocateOnFakeDevice,
+                                                       FreeOnFakeDevice);
   Find<FakeNcclSetCurrent>(library,
                            kFakeNcclSetCurrent)(FakeDevice::CurrentOfThread);
 }
@@ -107,6 +144,18 @@ void NcclRank::Download(const DeviceMemory& from, Elements* to) {
   if (bytes > 0) std::memcpy(to->data(), from.get(), bytes);
 }
 
+DeviceForNccl::DeviceForNccl(FakeDevice* device) : number_(device->id().index) {
+  Devices& all = AllDevices();
+  const std::lock_guard lock(all.mutex);
+  all.by_number[number_] = device;
+}
+
+DeviceForNccl::~DeviceForNccl() {
+  Devices& all = AllDevices();
+  const std::lock_guard lock(all.mutex);
+  all.by_number.erase(number_);
+}
+
 void CreateNcclRanks(
     const NcclJob& job,
     const std::function<void(int rank, FakeDevice& device,
@@ -122,6 +171,7 @@ void CreateNcclRanks(
       options.lag = job.lag;
       options.seed = 100 + static_cast<std::uint64_t>(rank);
       FakeDevice device(options);
+      const DeviceForNccl known(&device);
       NcclArgs args;
       args.api = job.nccl->api();
       args.rank = rank;

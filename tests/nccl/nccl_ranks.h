@@ -43,6 +43,19 @@ class FakeNccl {
   std::shared_ptr<const NcclApi> api_;
 };
 
+// ncclMemAlloc finds the device, by its number, as long as this exists. Without
+// it has no memory to give.
+class DeviceForNccl {
+ public:
+  explicit DeviceForNccl(FakeDevice* device);
+  ~DeviceForNccl();
+  DeviceForNccl(const DeviceForNccl&) = delete;
+  DeviceForNccl& operator=(const DeviceForNccl&) = delete;
+
+ private:
+  const int number_;
+};
+
 // How a call ended.
 struct Outcome {
   bool ended = false;

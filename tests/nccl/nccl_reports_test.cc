@@ -26,7 +26,10 @@ TEST(NcclReports, MemoryIsRegisteredWithBothChannelsAndGivenBack) {
   FakeNccl nccl;
   NcclJob job;
   job.nccl = &nccl;
-  job.adjust = [](int, NcclArgs* args) { args->staging_bytes = 1; };
+  job.adjust = [](int, NcclArgs* args) {
+    args->staging_bytes = 1;
+    args->windows = false;
+  };
   RunNcclRanks(job, [&](NcclRank& self) {
     EXPECT_EQ(nccl.Get(FakeNcclCount::kRegistered), kChannels);  // Staging.
     const DeviceMemory memory =

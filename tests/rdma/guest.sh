@@ -86,19 +86,20 @@ nothing_unwanted() {
   diff <(echo "$before") <(unwanted)
 }
 
-# Two ranks with two cards each, all of which send about as many packets.
+# Two ranks with two cards each, all of which send a good part of the packets.
+# (Short messages prefer one card, so the parts are not equal.)
 all_cards_work() {
   local i packets least=0 most=0
-  local before=()
-  for ((i = 0; i < 4; ++i)); do before[i]=$(sent_by "$i"); done
+  local sent=()
+  for ((i = 0; i < 4; ++i)); do sent[i]=$(sent_by "$i"); done
   RANKS=2 CARDS=2 works || return 1
   for ((i = 0; i < 4; ++i)); do
-    packets=$(($(sent_by "$i") - before[i]))
+    packets=$(($(sent_by "$i") - sent[i]))
     ((i > 0 && packets > least)) || least=$packets
     ((packets < most)) || most=$packets
   done
   echo "packets sent by the four cards of two ranks: $least to $most"
-  ((least * 3 > most))
+  ((least * 5 > most))
 }
 sent_by() { cat /sys/class/infiniband/rxe"$1"/ports/1/hw_counters/sent_pkts; }
 

@@ -122,8 +122,7 @@ void Fabric::OnDown(int peer, const Status& why) {
   }
 }
 
-// No one may know more about a peer that was never linked: then it has left, as
-// a death would be known.
+// The peer was never linked. If no other rank reports its death, it has left.
 void Fabric::OnGone(int peer, const Status& why) {
   (void)why;
   Peer& gone = peers_[peer];

@@ -16,8 +16,8 @@
 namespace gradientflow {
 namespace {
 
-// Numbers that wait to be told to one peer. Who opens and closes sessions for
-// ever, and is never linked to it, may not fill the memory.
+// Numbers that wait to be told to one peer. There is a limit, so that a rank
+// that keeps opening and closing sessions cannot fill its memory.
 constexpr std::size_t kMostUntold = 1024;
 
 }  // namespace

@@ -43,7 +43,7 @@ struct OutMessage {
 };
 
 // The connection to one peer: framed messages over one or more lanes, each of
-// which keeps their order. There is one folder per kind: tcp, shm, inproc.
+// which keeps their order. There is one folder per kind: tcp, shm, rdma.
 // NOT thread-safe: a single thread at a time drives a fabric and all its links.
 class Link {
  public:

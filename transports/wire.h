@@ -45,8 +45,8 @@ enum class MessageKind : std::uint8_t {
   kRail = 11,
 };
 
-// Kinds that say something about the ranks and not about one receive. They
-// travel apart from data, so that no data holds them up.
+// Kinds that carry no message of a caller. They travel apart from data, so that
+// no data holds them up.
 constexpr bool IsControl(MessageKind kind) {
   return kind != MessageKind::kData && kind != MessageKind::kAnnounce &&
          kind != MessageKind::kPayload;

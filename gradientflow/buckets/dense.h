@@ -18,7 +18,7 @@ namespace gradientflow {
 // What every aggregator is made from. All are borrowed, and outlive it.
 struct AggregatorArgs {
   Collective* collective = nullptr;
-  GroupId group = 0;  // Whose gradient channel the calls are of.
+  GroupId group = 0;  // The calls use this group's gradient channel.
   int ranks = 1;      // In the group.
   const PoolLayout* layout = nullptr;
   std::byte* pool = nullptr;

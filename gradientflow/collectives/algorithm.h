@@ -83,9 +83,9 @@ struct CallQuestion {
     return std::min(1.0,
                     bytes / static_cast<double>(wire_element_bytes) / blocks);
   }
-  // The average link of a shift with such a crossing. What a block passes
-  // through are all ranks, so that a ring with few hops between hosts pays
-  // their latency only that often.
+  // The average link of a shift with such a crossing. A block
+  // passes through all ranks, so a ring with few hops between hosts pays the
+  // latency of these only so often.
   LinkModel Hop(double crossing, double share = 1) const;
 };
 

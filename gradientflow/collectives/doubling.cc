@@ -81,8 +81,8 @@ void AppendDoublings(int rank, int size, int root, bool rooted,
   }
 }
 
-// A range that goes around is two messages. Of the ranks, one less than there
-// are blocks in a range have such a range.
+// A range of blocks that wraps around takes two messages. On as many ranks as a
+// range has blocks, less one, it wraps around.
 void AddDoublings(const CallQuestion& question, double block_bytes,
                   Price* price) {
   const HostMap& hosts = question.hosts;

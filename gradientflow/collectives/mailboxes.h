@@ -13,12 +13,11 @@ namespace gradientflow {
 
 // Memory in this rank's arena for the small buffers that it shows its peers by
 // copy (Schedule::mailed). Each sync of a channel has a box, and the sync
-// kBoxes later has the same one. Whoever begins syncs keeps half of that
-// number at a time under way while there are mailed ones among them; then no
-// box is written that a peer has yet to read. (The proof is that of the slots:
-// see Executor::HasSlotsFor.)
-// NOT thread-safe. The memory stays taken until the arena ends, since a peer
-// may be reading when this rank is done.
+// kBoxes later has the same one. While mailed syncs are under way, at most
+// kBoxes / 2 syncs are, so that no box is overwritten before all peers have
+// read it. (The proof is that of the slots: see Executor::HasSlotsFor.) NOT
+// thread-safe. The memory stays taken until the arena ends, since a peer may be
+// reading when this rank is done.
 class Mailboxes {
  public:
   static constexpr std::uint64_t kBoxes = 16;

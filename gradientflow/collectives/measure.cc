@@ -11,13 +11,13 @@ namespace {
 constexpr std::size_t kSmallBytes = 8;
 constexpr auto kShortBytes = static_cast<std::size_t>(kShortMessageBytes);
 constexpr std::size_t kLargeBytes = std::size_t{128} << 10;
-// The time of an exchange is the mean of the fastest of some batches: other
-// programs only add to it. A rank that shares its core waits in some exchanges
-// for those that it had a free run in, so that single ones mean little. All
-// kinds of exchanges are measured in two passes, so that a disturbance, or a
-// cold start, of some milliseconds does not spoil all batches of a kind. Ranks
-// that share cores fall in step after a few exchanges of a kind: the first
-// batch of a pass is left out, except of large messages, which take longest.
+// The time of an exchange is the mean of the fastest of some batches, because
+// other programs only add to it. Where ranks share cores, single exchanges mean
+// little: some are fast at the cost of the next ones. All kinds of exchanges
+// are measured in two passes, so that a disturbance, or a cold start, of some
+// milliseconds does not spoil all batches of a kind. Ranks that share cores
+// fall in step after a few exchanges of a kind: the first batch of a pass is
+// left out, except of large messages, which take longest.
 constexpr int kPasses = 2;
 
 // Seconds of the exchanges that are measured.

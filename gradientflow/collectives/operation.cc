@@ -5,7 +5,7 @@
 namespace gradientflow {
 
 // A float64 result gets its factors from Executor::Finish() (`last`), all
-// others from the kernels (`post`, or `pre` as StartNext() decides). Where
+// others from the kernels (`post`, or `pre` as StartPart() decides). Where
 // nothing converts there is no last rounding, so `unscale` goes into `post`.
 void Operation::SetFactors() {
   op = call.op == ReduceOp::kMean ? kernels::ReduceOp::kSum

@@ -82,8 +82,8 @@ struct StagedJob final : public Feed {
   bool admitted = false;    // Has its staging memory.
   bool begun = false;       // Its inner call, if it has one, has been started.
   bool inner_done = false;  // Only the device uses the staging memory.
-  // Elements whose copying out was given to the device, and is done. Those that
-  // are not copied count as the ones before them.
+  // Elements whose copying out was given to the device, and is done. Elements
+  // that need no copying count as copied with those before them.
   std::size_t sent_out = 0;
   std::size_t here = 0;
   std::size_t own_sent = 0;           // Of own_parts, given to the device.

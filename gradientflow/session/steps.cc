@@ -151,7 +151,7 @@ void Steps::GradientAbsent(std::size_t i) {
   // Only the thread that has claimed the tensor may touch it.
   if (!engine_.Claim(i)) return progress_.Notify();
   const BufferView view = gradient(i);
-  // What accumulates gradients has been left as it is.
+  // With `accumulate`, the tensor keeps what it holds.
   if (view.bytes > 0 && !args_.options->accumulate) {
     const Status zeroed = args_.pool->Zero(view);
     if (!zeroed.ok()) {

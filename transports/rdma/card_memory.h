@@ -140,7 +140,7 @@ class CardSlots {
   std::size_t slot_bytes_ = 0;
   std::vector<Registration> registrations_;
   std::vector<int> free_;
-  std::vector<const void*> waiting_;  // Whose turn is next comes first.
+  std::vector<const void*> waiting_;  // In the order of their turns.
 };
 
 }  // namespace gradientflow

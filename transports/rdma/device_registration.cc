@@ -18,8 +18,8 @@ namespace gradientflow {
 namespace {
 
 // Completions do not overtake data on the way to host memory. On the way to
-// another device they may, and what makes the data visible there knows only of
-// writes in their order. So the card gets no leave to change it.
+// another device they may, and the flush that makes data visible there assumes
+// that writes keep their order. So relaxed ordering is not asked for.
 constexpr unsigned kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 
 // The window through which the bus sees the memory may be smaller than that.

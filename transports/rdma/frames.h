@@ -29,7 +29,7 @@
 //   placed    a notice of RemotePlaces::Put()
 namespace gradientflow {
 
-// What tells of the ranks, as against what tells of messages, stays on the TCP
+// Control messages about ranks, and not about single messages, stay on the TCP
 // connection.
 constexpr bool IsOfRanks(MessageKind kind) {
   return kind == MessageKind::kPing || kind == MessageKind::kPong ||

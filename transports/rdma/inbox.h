@@ -21,7 +21,7 @@ struct InboxArgs {
   Rail* rail = nullptr;
   QueuePair* pair = nullptr;
   const std::byte* ring = nullptr;  // Where the peer writes frames.
-  std::byte* grants = nullptr;      // Whence grants leave.
+  std::byte* grants = nullptr;      // Grants are sent from here.
   std::uint32_t grants_key = 0;
   int* owed_credits = nullptr;
   LinkEvents* events = nullptr;
@@ -96,7 +96,7 @@ class Inbox {
   std::array<Lane, kRdmaLanes> lanes_;
   std::uint64_t frames_ = 0;
   int held_ = 0;        // Frames, in all lanes.
-  int first_lane_ = 0;  // Who comes first in Push().
+  int first_lane_ = 0;  // The lane that Push() serves first.
   bool to_push_ = false;
   bool needs_slot_ = false;
   bool needs_room_ = false;

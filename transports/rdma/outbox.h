@@ -22,7 +22,8 @@ namespace gradientflow {
 struct OutboxArgs {
   Rail* rail = nullptr;
   QueuePair* pair = nullptr;
-  std::byte* ring = nullptr;  // Whence frames leave: the image of the peer's.
+  std::byte* ring =
+      nullptr;  // Frames leave from here: the image of the peer's.
   std::uint32_t ring_key = 0;
   const std::byte* grants = nullptr;  // Where the peer writes its grants.
   int* owed_credits = nullptr;        // Go along with what is written.
@@ -137,7 +138,7 @@ class Outbox {
   std::size_t queued_ = 0;
   std::uint64_t frames_ = 0;  // Written to the ring so far,
   std::uint64_t freed_ = 0;   // and taken out by the peer.
-  int first_lane_ = 0;        // Of those with data: who comes first in Push().
+  int first_lane_ = 0;        // The data lane that Push() serves first.
   bool to_push_ = false;
   // What the last Push() lacked.
   bool needs_room_ = false;

@@ -265,8 +265,8 @@ void QueuePair::OnReceived(const ibv_wc& completion) {
   owner_->OnImmediate(ntohl(completion.imm_data), completion.byte_len);
 }
 
-// The owner may write more within a callback, for which there is no more room
-// than what it has been told of leaves.
+// The owner may write more within a callback, but only as much as the
+// completions that it has been told of have freed.
 void QueuePair::OnSent(std::uint32_t low) {
   const std::uint64_t completed =
       completed_ + (low - static_cast<std::uint32_t>(completed_));

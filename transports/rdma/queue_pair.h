@@ -146,9 +146,9 @@ class QueuePair {
   std::uint64_t lent_first_ = 0;
   std::uint64_t lent_end_ = 0;
   bool* destroyed_ = nullptr;  // Where to say so, while a callback runs.
-  // As many as there can be on their way. The first batched_ of them wait to be
-  // posted. What all writes have in common stands in each from the start, so
-  // that a write only fills in what is its own.
+  // One request for each write that can be under way. The first batched_ of
+  // them wait to be posted. Fields that are the same for all writes are set
+  // once.
   std::vector<Request> requests_;
   std::size_t batched_ = 0;
   bool broken_ = false;

@@ -280,7 +280,7 @@ void Rail::OnAsyncEvent(ibv_event_type type, const ibv_qp* pair, int port) {
   }
 }
 
-// Addresses of a port may go that no connection uses: temporary ones of IPv6 do
+// An address that no connection uses may disappear: temporary ones of IPv6 do
 // so every day.
 void Rail::BreakWithoutAddress(const std::string& why) {
   RdmaPort now;  // Without any address, if the device does not answer.

@@ -42,8 +42,8 @@ struct RdmaLinkArgs {
 };
 
 // The connection to one peer by a queue pair, beside the TCP connection by
-// which it was set up. That one keeps what tells of life and death, since it
-// hears of a death in milliseconds, which a queue pair does late or never:
+// which it was set up. Control messages stay on TCP, since it reports a death
+// within milliseconds, which a queue pair does late or never:
 //
 //   pings, aborts, good-byes ─> control link
 //   all else                 ─> Outbox ─> queue pair ─> peer's Inbox

@@ -37,10 +37,10 @@ struct RendezvousOptions {
   std::function<void(const Status&)> on_left_out;
 };
 
-// Makes of the cards of all ranks, by rank, what each of `ranks` is told, in
-// their order. It runs where all cards are: on rank 0 for all ranks, and in a
-// directory on each rank for itself. So it depends on the cards and on what all
-// ranks have in common, and an error of it is the same everywhere.
+// Computes from the cards of all ranks, by rank, what each of `ranks` is told,
+// in their order. It runs where all cards are: on rank 0 for all ranks, and in
+// a directory on each rank for itself. So it depends on the cards and on what
+// all ranks have in common, and an error of it is the same everywhere.
 using Introduce = std::function<Result<std::vector<std::string>>(
     const std::vector<std::string>& cards, const std::vector<int>& ranks)>;
 

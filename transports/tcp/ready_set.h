@@ -11,8 +11,8 @@
 namespace gradientflow {
 
 // One descriptor that is readable while any of a changing set of descriptors is
-// ready, so that a Poller wakes up for sockets that come and go. Which of them
-// it is, poll() tells. NOT thread-safe.
+// ready, so that a Poller wakes up for sockets that come and go. poll()
+// says which of them it is. NOT thread-safe.
 class ReadySet {
  public:
   static Result<ReadySet> Create();

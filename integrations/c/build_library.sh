@@ -4,9 +4,9 @@
 #   integrations/c/build_library.sh OUT
 #
 # OUT is the file to write. The build needs a C++20 compiler (CXX; else g++ or
-# clang++), libsodium.a, and the headers of Highway, nlohmann-json and libsodium
-# in the compiler's search path or in the folders that CPPFLAGS (-I...) and
-# CXXFLAGS (-L...) add. CXXFLAGS are added to the optimised defaults. JOBS is the
+# clang++), libsodium.a, and the headers of Highway, nlohmann-json, libsodium and
+# libibverbs in the compiler's search path or in the folders that CPPFLAGS (-I...)
+# and CXXFLAGS (-L...) add. CXXFLAGS are added to the optimised defaults. JOBS is the
 # number of files to compile at a time, by default the number of cores.
 set -eu -o pipefail
 

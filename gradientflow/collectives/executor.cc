@@ -362,11 +362,14 @@ void Executor::OnMessage(void* self, std::uint64_t cookie, std::uint32_t flags,
   if (segment.awaits_messages()) return;
   segment.Advance();
   if (executor.Settle(&segment)) executor.Retire();
+  // The call may have ended, and then nobody polls for a while.
+  if (executor.args_.arena != nullptr) executor.args_.arena->RingMissed();
 }
 
 // A segment gets at most one part per call: it may end at once and be idle
 // again, and then other segments have to be looked at first.
 bool Executor::Poll() {
+  if (args_.fabric->torn_down()) FailAll(args_.fabric->status());
   const std::uint64_t before = advances_;
   bool moved = false;
   for (Queue* queue : busy_) {
@@ -382,7 +385,6 @@ bool Executor::Poll() {
     Retire();
   }
   if (args_.fabric->departed() > 0 && running_ > 0) FailIfDeparted();
-  if (args_.fabric->torn_down()) FailAll(args_.fabric->status());
   if (args_.arena != nullptr) args_.arena->RingMissed();
   return ended_.Poll() || moved || advances_ != before;
 }

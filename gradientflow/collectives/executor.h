@@ -70,8 +70,7 @@ class Executor final : public Collective {
   void Start(const CollectiveCall& call, Done done) override;
   bool OwnParts(const CollectiveCall& call,
                 std::vector<Extent>* parts) override;
-  // The fabric is polled by its owner: next, so that what this call sends
-  // leaves at once.
+  // The owner polls the fabric next, so that what is sent here leaves at once.
   bool Poll() override;
   // The calls that have ended, each of which runs its Done as it is polled. To
   // be polled after the fabric, whose messages end calls, too.

@@ -63,10 +63,14 @@ bool Driver::Poll() {
   return moved;
 }
 
-// Others may be linking to a rank that waits for nothing itself.
+// Others may be linking to a rank that waits for nothing itself. After a
+// failure the calls in flight have to end, and the device has to hear of it.
 bool Driver::Pending() const {
-  return IsWaiting() ||
-         (args_.fabric->status().ok() && args_.fabric->IsLinking());
+  if (!args_.fabric->status().ok()) {
+    return args_.executor->in_flight() > 0 ||
+           (args_.device != nullptr && !failure_told_);
+  }
+  return IsWaiting() || args_.fabric->IsLinking();
 }
 
 bool Driver::IsWaiting() const {

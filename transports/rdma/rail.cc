@@ -196,6 +196,9 @@ bool Rail::Poll() {
     if (count < kTakenAtOnce || total >= kTakenPerPoll) break;
   }
   Flush();
+  for (const auto& other : others_) {
+    if (const auto rail = other.lock()) rail->Flush();
+  }
   polling_ = false;
   return total > 0;
 }

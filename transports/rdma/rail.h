@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gradientflow/base/status.h"
@@ -92,6 +93,11 @@ class Rail final : public WriteCounter, private Poller::Target {
   // The pair has work requests to post.
   void SetDirty(QueuePair* pair) { dirty_.push_back(pair); }
   void Flush();
+  // The other ports of this rank. A completion of this one may make an owner
+  // write by another, which is then posted when this one has been polled.
+  void SetOthers(std::vector<std::weak_ptr<Rail>> others) {
+    others_ = std::move(others);
+  }
   // Ends the pairs that the device says something bad about.
   bool TakeAsyncEvents();
   // Whether this is the first pair that there is: its owner polls the rail for
@@ -123,6 +129,7 @@ class Rail final : public WriteCounter, private Poller::Target {
   std::vector<QueuePair*> pairs_;  // By index; null if destroyed.
   std::size_t live_ = 0;           // Those that are not.
   std::vector<QueuePair*> dirty_;
+  std::vector<std::weak_ptr<Rail>> others_;
   bool polling_ = false;
   ibv_wc seen_ = {};  // A completion that PrepareToSleep() has come upon.
   bool has_seen_ = false;

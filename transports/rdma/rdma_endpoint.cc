@@ -197,7 +197,12 @@ Result<std::vector<std::unique_ptr<Link>>> RdmaEndpoint::Connect(
     pairs[r] = MakePair(args, static_cast<int>(r),
                         std::move(control.value()[r]), relay);
   }
-  for (const auto& rail : rails_) GF_RETURN_IF_ERROR(rail->Start(args.poller));
+  for (const auto& rail : rails_) {
+    std::vector<std::weak_ptr<Rail>> others(rails_.begin(), rails_.end());
+    std::erase_if(others, [&](const auto& o) { return o.lock() == rail; });
+    rail->SetOthers(std::move(others));
+    GF_RETURN_IF_ERROR(rail->Start(args.poller));
+  }
   SetUp(args, pairs);
   return Sort(args, std::move(pairs), relay.get());
 }

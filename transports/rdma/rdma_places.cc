@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "gradientflow/base/str_cat.h"
 #include "transports/rdma/rdma_link.h"
@@ -155,8 +156,7 @@ void RdmaPlaces::SetLink(int peer, RdmaLink* link, const RemotePlace& slots) {
 
 void RdmaPlaces::DropLink(int peer, std::size_t rail) {
   Peer& of = peers_[static_cast<std::size_t>(peer)];
-  of.links[rail] = nullptr;
-  --of.count;
+  if (std::exchange(of.links[rail], nullptr) != nullptr) --of.count;
 }
 
 Status RdmaPlaces::KeepNotice(int peer, std::uint32_t notice) {

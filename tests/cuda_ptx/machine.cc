@@ -66,6 +66,7 @@ Status Machine::RunBlocks(Kernel& kernel, const Shape& asked,
   if (bits % 2 == 0) {
     shape.blocks = 1 + static_cast<unsigned>((bits >> 8) % shape.blocks);
   }
+  if (one_block_) shape.blocks = 1;
   std::vector<std::byte> parameters(kernel.parameter_bytes);
   for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
     std::memcpy(parameters.data() + kernel.parameters[i].offset, arguments[i],
@@ -88,6 +89,7 @@ Status Machine::Launch(const std::string& name, const Shape& shape,
   Result<Kernel*> kernel = program_->Find(PlainName(name));
   Status status = kernel.status();
   if (kernel.ok()) status = Check(*kernel.value(), shape);
+  if (status.ok() && before_launch_) before_launch_(*kernel.value());
   if (status.ok()) status = RunBlocks(*kernel.value(), shape, arguments);
   if (status.ok()) return status;
   status = {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <random>
 #include <string>
 #include <utility>
@@ -27,6 +28,12 @@ class Machine {
   // Whose kernels are launched from here on.
   void SetProgram(Program* program) { program_ = program; }
   Program& program() { return *program_; }
+  // Is called before each launch from here on, and may change the kernel.
+  void SetBeforeLaunch(std::function<void(Kernel&)> act) {
+    before_launch_ = std::move(act);
+  }
+  // All launches have one block from here on, which does all the work.
+  void UseOneBlock() { one_block_ = true; }
   // A launch that takes more instructions is an error.
   void SetMostSteps(std::uint64_t steps) { most_steps_ = steps; }
 
@@ -50,6 +57,8 @@ class Machine {
   std::uint64_t launches_ = 0;
   std::uint64_t steps_ = 0;
   std::uint64_t most_steps_ = std::uint64_t{1} << 31;
+  std::function<void(Kernel&)> before_launch_;
+  bool one_block_ = false;
   Status fault_;
 };
 

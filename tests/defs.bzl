@@ -15,6 +15,7 @@ _LEVELS = {
     "tests/collectives": "-O1",
     "tests/communicator": "-O1",
     "tests/csc": "-O1",
+    "tests/cuda_ptx": "",
     "tests/cuda_shim": "",
     "tests/kernels": "",
     "tests/optimizer": "-O1",

@@ -3,14 +3,18 @@
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 load("@local_cuda//:config.bzl", "CUDA_VERSION", "NVCC")
 
-# -fmad=false: every product and every sum is rounded by itself (kernels.h).
-_FLAGS = [
+# What decides which code the kernels become. -fmad=false: every product and every
+# sum is rounded by itself (kernels.h).
+_CODE = [
     "-std=c++20",
     "-O3",
     "-fmad=false",
+]
+_WARNINGS = ["-Werror=all-warnings"]
+_OBJECTS = _CODE + [
     "-Xcompiler=-fPIC",
     "-Xcompiler=-Wall",
-    "-Werror=all-warnings",
+] + _WARNINGS + [
     # All kernels fit their registers; one that spills to memory is an error.
     "-Xptxas=-warn-spills,-warn-lmem-usage",
 ]
@@ -28,27 +32,36 @@ def _architectures(ctx):
     last = architectures[-1]
     return flags + ["-gencode=arch=compute_%d,code=compute_%d" % (last, last)]
 
-def _compile(ctx, toolchain, source, headers, context):
-    object_file = ctx.actions.declare_file(
-        "_nvcc/%s/%s.o" % (ctx.label.name, source.short_path),
-    )
+def _run_nvcc(ctx, source, flags, what, context, output):
+    """Makes `output`: "-c", an object, or "-ptx". `context`: of the headers."""
+    toolchain = find_cpp_toolchain(ctx)
     arguments = ctx.actions.args()
-    arguments.add_all(_FLAGS + _architectures(ctx))
+    arguments.add_all(flags)
     arguments.add("-ccbin", toolchain.compiler_executable)
     arguments.add_all(context.quote_includes, before_each = "-I")
     arguments.add_all(context.includes, before_each = "-I")
     arguments.add_all(context.system_includes, before_each = "-isystem")
-    arguments.add_all(["-c", source, "-o", object_file])
+    arguments.add_all([what, source, "-o", output])
     ctx.actions.run(
         executable = NVCC,
         arguments = [arguments],
-        inputs = depset([source] + headers, transitive = [context.headers]),
-        outputs = [object_file],
+        inputs = depset(
+            [source] + getattr(ctx.files, "hdrs", []),
+            transitive = [context.headers],
+        ),
+        outputs = [output],
         env = {"GRADIENTFLOW_CUDA_VERSION": CUDA_VERSION},
         mnemonic = "Nvcc",
         progress_message = "Compiling %s for CUDA" % source.short_path,
         use_default_shell_env = True,
     )
+
+def _compile(ctx, source, context):
+    object_file = ctx.actions.declare_file(
+        "_nvcc/%s/%s.o" % (ctx.label.name, source.short_path),
+    )
+    flags = _OBJECTS + _architectures(ctx)
+    _run_nvcc(ctx, source, flags, "-c", context, object_file)
     return object_file
 
 def _cuda_library(ctx):
@@ -62,13 +75,7 @@ def _cuda_library(ctx):
     deps = [dep[CcInfo] for dep in ctx.attr.deps + [ctx.attr._runtime]]
     of_deps = cc_common.merge_cc_infos(cc_infos = deps)
     objects = depset([
-        _compile(
-            ctx,
-            toolchain,
-            source,
-            ctx.files.hdrs,
-            of_deps.compilation_context,
-        )
+        _compile(ctx, source, of_deps.compilation_context)
         for source in ctx.files.srcs
     ])
     linking, _ = cc_common.create_linking_context_from_compilation_outputs(
@@ -107,6 +114,45 @@ cuda_library = rule(
         "srcs": attr.label_list(allow_files = [".cu"]),
         "hdrs": attr.label_list(allow_files = [".h", ".cuh"]),
         "deps": attr.label_list(providers = [CcInfo]),
+        "_runtime": attr.label(default = "@local_cuda//:runtime"),
+        "_cc_toolchain": attr.label(
+            default = "@bazel_tools//tools/cpp:current_cc_toolchain",
+        ),
+    },
+    fragments = ["cpp"],
+    toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
+)
+
+def _cuda_ptx(ctx):
+    deps = [dep[CcInfo] for dep in ctx.attr.deps + [ctx.attr._runtime]]
+    context = cc_common.merge_cc_infos(cc_infos = deps).compilation_context
+    outputs = []
+    for source in ctx.files.srcs:
+        for architecture in ctx.attr.architectures:
+            output = ctx.actions.declare_file("%s/%d/%s.ptx" % (
+                ctx.label.name,
+                architecture,
+                source.basename[:-len(".cu")],
+            ))
+            flags = _CODE + _WARNINGS + ["-arch=compute_%d" % architecture]
+            _run_nvcc(ctx, source, flags, "-ptx", context, output)
+            outputs.append(output)
+    return DefaultInfo(
+        files = depset(outputs),
+        runfiles = ctx.runfiles(outputs),
+    )
+
+cuda_ptx = rule(
+    doc = """The PTX of .cu files: <name>/<architecture>/<file>.ptx.
+
+    The same compiler makes it by the same flags as cuda_library's code, but for
+    the architectures named here. Only where @local_cuda's HAVE_CUDA is True.
+    """,
+    implementation = _cuda_ptx,
+    attrs = {
+        "srcs": attr.label_list(allow_files = [".cu"]),
+        "deps": attr.label_list(providers = [CcInfo]),
+        "architectures": attr.int_list(mandatory = True),
         "_runtime": attr.label(default = "@local_cuda//:runtime"),
         "_cc_toolchain": attr.label(
             default = "@bazel_tools//tools/cpp:current_cc_toolchain",

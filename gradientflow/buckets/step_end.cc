@@ -23,11 +23,12 @@ Result<std::unique_ptr<StepEnd>> StepEnd::Create(Device* device,
 StepEnd::~StepEnd() { (void)stream_->Synchronize(); }
 
 Status StepEnd::Begin() {
-  now_ = 1 - now_;
+  if (std::exchange(submitted_, false)) now_ = 1 - now_;
   return stream_->Fill(nonfinite(), 0, sizeof(std::uint32_t));
 }
 
 Status StepEnd::Submit() {
+  submitted_ = true;
   GF_RETURN_IF_ERROR(
       stream_->Copy(seen_.get(), nonfinite(), sizeof(std::uint32_t)));
   return stream_->Record(event_.get());

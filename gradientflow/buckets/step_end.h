@@ -23,8 +23,8 @@ class StepEnd {
   // Waits until the device no longer uses the memory.
   ~StepEnd();
 
-  // A step begins. The flag of the step before stays, because an update may
-  // still read it.
+  // A step begins, or begins again if nothing of it was submitted. The flag of
+  // the step before stays, because an update may still read it.
   Status Begin();
   // The flag of this step, in the device's memory: set it to 1 in the order of
   // the stream if something is not finite.
@@ -48,6 +48,7 @@ class StepEnd {
   DeviceMemory flags_;  // On the device, for two steps.
   DeviceMemory seen_;   // Pinned.
   int now_ = 0;
+  bool submitted_ = false;  // The step of that flag.
   Clock::Time looked_at_{};
 };
 

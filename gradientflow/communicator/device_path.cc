@@ -142,7 +142,9 @@ Status DevicePath::MakeNccl(const DevicePathArgs& args,
                        ? NcclSums::kFloat32
                        : NcclSums::kNccl;
   nccl_args.windows = args.options->nccl_windows;
-  if (args.options->wire_dtype != args.options->pool_dtype ||
+  // A window is made by all ranks or by none, and their types may differ.
+  if (nccl_args.windows ||
+      args.options->wire_dtype != args.options->pool_dtype ||
       args.options->wire_dtype != DType::kFloat32) {
     nccl_args.staging_bytes = kUsualStaging;
   }

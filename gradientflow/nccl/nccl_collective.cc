@@ -101,6 +101,11 @@ void NcclCollective::LookIfStanding() {
   for (auto& queue : queues_) {
     if (state_ != State::kOpen || queue->calls() == 0) continue;
     const double stands = Seconds(args_.clock->Now() - queue->standing_since());
+    const double soonest =
+        args_.timeout_seconds > 0
+            ? std::min(args_.standing_seconds, args_.timeout_seconds)
+            : args_.standing_seconds;
+    if (stands <= soonest || !queue->Stands()) continue;
     if (stands > args_.standing_seconds && args_.on_standing &&
         queue->NeedsAll()) {
       args_.on_standing();

@@ -60,6 +60,9 @@ Status NcclQueue::Allocate() {
   slots_.resize(kSlots);
   operations_.reserve(kSlots);
   spare_.reserve(kSlots);
+  Result<std::unique_ptr<Event>> ahead = device.NewEvent();
+  if (!ahead.ok()) return ahead.status();
+  ahead_end_ = std::move(ahead).value();
   for (std::size_t i = 0; i <= kSlots; ++i) {
     Result<std::unique_ptr<Event>> event = device.NewEvent();
     if (!event.ok()) return event.status();
@@ -198,6 +201,7 @@ Status NcclQueue::Settle(NcclOperation* operation) {
       *operation,
       {args_.device, stream_.get(), staging_.memory.get(), args_.group.rank}));
   if (!operation->ahead()) return stream_->Record(operation->slot->end.get());
+  GF_RETURN_IF_ERROR(stream_->Record(ahead_end_.get()));
   operation->call.submitted(Status());
   return Status();
 }
@@ -235,6 +239,7 @@ Result<bool> NcclQueue::Advance(DoneQueue* ended) {
 }
 
 Result<bool> NcclQueue::Retire(DoneQueue* ended) {
+  Status failure;
   std::size_t count = 0;
   for (; count < issued_; ++count) {
     const NcclOperation& operation = *operations_[count];
@@ -242,19 +247,32 @@ Result<bool> NcclQueue::Retire(DoneQueue* ended) {
     if (operation.ahead() && operation.sequence > passed_) break;
     if (operation.slot != nullptr) {
       Result<bool> reached = operation.slot->end->Query();
-      if (!reached.ok()) return reached;
-      if (!reached.value()) break;
+      if (!reached.ok()) failure = reached.status();
+      if (!reached.ok() || !reached.value()) break;
       --slots_taken_;
     }
     Finish(operation, ended);
   }
-  if (count == 0) return false;
+  if (count == 0) return failure.ok() ? Result<bool>(false) : failure;
   const auto end = operations_.begin() + static_cast<std::ptrdiff_t>(count);
   std::move(operations_.begin(), end, std::back_inserter(spare_));
   operations_.erase(operations_.begin(), end);
   issued_ -= count;
   last_end_ = args_.clock->Now();
-  return true;
+  return failure.ok() ? Result<bool>(true) : failure;
+}
+
+bool NcclQueue::Stands() {
+  const bool all_ahead = std::all_of(
+      operations_.begin(), operations_.end(), [](const auto& operation) {
+        return operation->ahead() && operation->settled;
+      });
+  if (!all_ahead) return true;
+  // An error shows at the next Advance().
+  const Result<bool> reached = ahead_end_->Query();
+  if (!reached.ok() || !reached.value()) return true;
+  last_end_ = args_.clock->Now();
+  return false;
 }
 
 // An error of calls behind these shows again at the next Advance().

@@ -60,6 +60,10 @@ class NcclQueue {
   // The time since when calls are in flight and none has ended. REQUIRES
   // calls() > 0.
   Clock::Time standing_since() const;
+  // Nobody asks for the end of calls that are submitted ahead until their step
+  // ends. So this asks the device before such calls count as standing; if they
+  // have ended, standing_since() is now. REQUIRES calls() > 0.
+  bool Stands();
   // Returns whether the oldest call needs all ranks in order to end on any.
   // REQUIRES calls() > 0.
   bool NeedsAll() const;
@@ -125,7 +129,8 @@ class NcclQueue {
   bool issuing_ = false;    // NCCL has yet to accept the last one issued.
   std::size_t next_slot_ = 0;
   std::size_t slots_taken_ = 0;
-  std::uint64_t passed_ = 0;  // See Passed(): a sequence number.
+  std::uint64_t passed_ = 0;          // See Passed(): a sequence number.
+  std::unique_ptr<Event> ahead_end_;  // Of the last call submitted ahead.
   std::uint64_t next_sequence_ = 1;
   std::uint64_t bytes_sent_ = 0;
   Clock::Time last_end_{};

@@ -194,6 +194,7 @@ Result<StepStats> Steps::FinishStep() {
     if (!engine_.StepDone()) return false;
     if (args_.tuner != nullptr && args_.tuner->in_flight()) return false;
     stats = CloseStep();
+    known_.reset();  // Of a step before this one.
     return true;
   });
   return stats;
@@ -416,6 +417,7 @@ Status Steps::CheckUntouched() const {
 void Steps::GoOnFrom(const Position& position) {
   step_ = position.step;
   loss_scale_ = position.loss_scale;
+  known_.reset();
   step_state_.Restored();
   // Dense results have no residual that would replace them. Memory of the host
   // can always be zeroed, and a device's error shows at its next call.

@@ -128,7 +128,9 @@ TEST(CutOf, ShortensSegmentsThatPassThroughTheRanksWhereThatIsFaster) {
     question.segment_bytes = 256 << 10;
     LinkModel link{20e-6, 8e-9, 0, 10e-6};
     question.model = {link, link};
-    const auto kib = [&] { return CutOf(kind, *row, question).elements / 256; };
+    const auto kib = [&, of = kind, by = row] {
+      return CutOf(of, *by, question).elements / 256;
+    };
     const auto predict = [&, row = row, kind = kind] {
       return PredictSeconds(kind, *row, question);
     };

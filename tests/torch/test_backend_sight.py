@@ -84,6 +84,8 @@ def _mismatch(ranks: Ranks, kind: str, group: list[int]) -> None:
             dist.broadcast(torch.ones(5), 0, group=ours)
     finally:
         ranks.started("over")
+        # Ranks tell each other what they called by the store, which ends with rank 0.
+        ranks.wait_for("over", group or range(ranks.size))
 
 
 MISMATCHES = {

@@ -75,6 +75,9 @@ def _fails_alone(ranks: Ranks) -> float:
     model = gft.DataParallel(torch.nn.ModuleList(net() for _ in range(2)))
     model.module.forward = model.module[0].forward
     _step(model, ranks)
+    # What rank 1 fails in is the second step, on all ranks.
+    ranks.started("second step")
+    ranks.wait_for("second step", range(ranks.size))
     if ranks.rank == 1:
         bias = model.module[1][0].bias
         bias.grad = torch.zeros_like(bias).to_sparse()

@@ -88,6 +88,36 @@ bool SameWorth(const Candidate& a, const Candidate& b,
   return on_way(a) == on_way(b) && a.choice.port.gbps == b.choice.port.gbps;
 }
 
+// Ranks of a host take the best ports in turn. `candidates` begin with those.
+std::vector<RdmaChoice> TakeInTurn(const std::vector<Candidate>& candidates,
+                                   const RdmaWishes& wishes) {
+  std::size_t alike = 1;
+  while (alike < candidates.size() &&
+         SameWorth(candidates[0], candidates[alike], wishes)) {
+    ++alike;
+  }
+  // The next rank goes on where this one's ports end.
+  const auto ports =
+      std::min(static_cast<std::size_t>(std::max(wishes.ports, 1)), alike);
+  const std::size_t turn = static_cast<std::size_t>(wishes.turn) * ports;
+  std::vector<RdmaChoice> choices;
+  for (std::size_t i = 0; i < ports; ++i) {
+    const Candidate& of = candidates[(turn + i) % alike];
+    choices.push_back(of.choice);
+    choices.back().why =
+        StrCat(of.way < wishes.reached_by.size()
+                   ? "its address is one by which peers reach this rank"
+                   : "no port has an address by which peers reach this rank",
+               alike > 1 ? StrCat(", one of ", alike, " alike") : "");
+  }
+  std::stable_sort(choices.begin(), choices.end(),
+                   [](const RdmaChoice& a, const RdmaChoice& b) {
+                     return a.port.gids.front().bytes <
+                            b.port.gids.front().bytes;
+                   });
+  return choices;
+}
+
 }  // namespace
 
 Result<std::vector<RdmaChoice>> ChooseRails(
@@ -130,31 +160,7 @@ Result<std::vector<RdmaChoice>> ChooseRails(
                      return std::tuple(a.way, -a.choice.port.gbps) <
                             std::tuple(b.way, -b.choice.port.gbps);
                    });
-  std::size_t alike = 1;
-  while (alike < candidates.size() &&
-         SameWorth(candidates[0], candidates[alike], wishes)) {
-    ++alike;
-  }
-  // The next rank goes on where this one's ports end.
-  const auto ports =
-      std::min(static_cast<std::size_t>(std::max(wishes.ports, 1)), alike);
-  const std::size_t turn = static_cast<std::size_t>(wishes.turn) * ports;
-  std::vector<RdmaChoice> choices;
-  for (std::size_t i = 0; i < ports; ++i) {
-    const Candidate& of = candidates[(turn + i) % alike];
-    choices.push_back(of.choice);
-    choices.back().why =
-        StrCat(of.way < wishes.reached_by.size()
-                   ? "its address is one by which peers reach this rank"
-                   : "no port has an address by which peers reach this rank",
-               alike > 1 ? StrCat(", one of ", alike, " alike") : "");
-  }
-  std::stable_sort(choices.begin(), choices.end(),
-                   [](const RdmaChoice& a, const RdmaChoice& b) {
-                     return a.port.gids.front().bytes <
-                            b.port.gids.front().bytes;
-                   });
-  return choices;
+  return TakeInTurn(candidates, wishes);
 }
 
 Result<RdmaChoice> ChooseRail(const std::vector<RdmaDevice>& devices,

@@ -339,7 +339,8 @@ Result<std::vector<RdmaChoice>> ChooseRailsFor(const TransportOptions& options,
 }
 
 Result<std::unique_ptr<Endpoint>> OpenRdma(
-    const TransportOptions& options, std::shared_ptr<const VerbsApi> verbs) {
+    const TransportOptions& options,
+    const std::shared_ptr<const VerbsApi>& verbs) {
   auto choices = ChooseRailsFor(options, *verbs);
   if (!choices.ok()) return choices.status();
   // One connection per peer: control messages are all that it carries.

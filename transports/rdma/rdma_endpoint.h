@@ -21,6 +21,7 @@ Result<std::vector<RdmaChoice>> ChooseRailsFor(const TransportOptions& options,
 // library, kUnavailable without a device that can be used, kResourceExhausted
 // if memory may not be pinned, kInvalidArgument for wrong settings.
 Result<std::unique_ptr<Endpoint>> OpenRdma(
-    const TransportOptions& options, std::shared_ptr<const VerbsApi> verbs);
+    const TransportOptions& options,
+    const std::shared_ptr<const VerbsApi>& verbs);
 
 }  // namespace gradientflow

@@ -28,7 +28,7 @@ constexpr int kLanesEach = 8;  // Of each rail, besides lane 0.
 class RdmaRails : public ::testing::TestWithParam<int> {
  protected:
   RdmaRails() : ranks(2, {}, GetParam()) {
-    ranks.options.placed_slot_bytes = 65536;
+    ranks.options.placed_slot_bytes = 262144;
     ranks.options.placed_notices = 64;
   }
   int rails() const { return GetParam(); }
@@ -125,8 +125,9 @@ TEST_P(RdmaRails, PlacedMessagesTakeAllOfThem) {
   // Every other one goes to the peer's slots, whose place is told at set-up.
   for (std::uint32_t i = 0; i < 48; ++i) {
     const ConstBufferView piece = {here.data + 300 * i, 10'000, {}};
-    const RemotePlace to =
-        i % 2 == 0 ? name.At(10'000 * i) : places(0).SlotsOf(1).At(300 * i);
+    const RemotePlace to = i % 2 == 0
+                               ? name.At(10'000 * i)
+                               : places(0).SlotsOf(1).At(5'000 * (i - 1));
     places(0).Put(1, {&piece, 1}, to, i, {&Count, &done, 0});
   }
   EXPECT_TRUE(

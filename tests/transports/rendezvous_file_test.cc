@@ -232,7 +232,7 @@ TEST_F(RendezvousFile, OfTwoThatClaimARankTheEarlierIsLeftOut) {
   std::vector<Cards> stale;
   std::thread first([&] { stale = Meet({Rank(1, 2)}); });
   ASSERT_FALSE(StemOnceJoined().empty());
-  const auto results = Meet({Rank(0, 2), Rank(1, 2, seconds(2))});
+  const auto results = Meet({Rank(0, 2), Rank(1, 2, seconds(6))});
   first.join();
   ASSERT_TRUE(results[0].ok()) << results[0].status().ToString();
   EXPECT_EQ(results[0].value(), AllCards(2));

@@ -46,15 +46,15 @@ enum class DataType : int {  // ncclDataType_t.
 
 enum class ScalarResidence : int { kDevice = 0, kHostImmediate = 1 };
 
-enum class ShrinkFlag : int {  // Of ncclCommShrink, 2.27.
+enum class ShrinkFlag : int {  // For ncclCommShrink, 2.27.
   kDefault = 0,                // No call is in flight.
   kAbort = 1,                  // Calls in flight are aborted first.
 };
 
-// Of ncclCommWindowRegister, 2.27.
+// For ncclCommWindowRegister, 2.27.
 inline constexpr int kWindowSymmetric = 1;
 
-inline constexpr int kRevokeDefault = 0;  // Of ncclCommRevoke, 2.28.7.
+inline constexpr int kRevokeDefault = 0;  // For ncclCommRevoke, 2.28.7.
 
 inline constexpr int kUndefined = INT_MIN;  // NCCL_CONFIG_UNDEF_INT.
 

@@ -105,7 +105,7 @@ void DecodeCompare(Line& line) {
   const Type type = line.TakeType();
   line.out().detail =
       static_cast<std::uint32_t>(line.TakeOneOf({"and", "or", "xor"}) + 1);
-  // Of unsigned integers "lower" and "higher" are other names.
+  // Comparisons of unsigned integers have names of their own, too.
   int which = line.TakeOneOf({"eq", "ne", "lt", "le", "gt", "ge"});
   if (which < 0) which = line.TakeOneOf({"-", "--", "lo", "ls", "hi", "hs"});
   const int unordered =

@@ -118,7 +118,7 @@ void DecodeConvert(Line& line) {
   }));
 }
 
-// Of the three spaces only shared memory has addresses of its own.
+// Only shared memory has addresses of its own; the other spaces are generic.
 template <bool kToShared>
 void MoveWindow(const Registers& r, const Instruction& in,
                 std::uint32_t lanes) {

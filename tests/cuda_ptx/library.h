@@ -43,8 +43,8 @@ class Program {
 
 class Library {
  public:
-  // Of the .ptx files in `folder`/<architecture>/. Read when first asked for;
-  // if that fails, the process ends with the reason.
+  // Has the .ptx files in `folder`/<architecture>/, which it reads when it is
+  // first asked for. If that fails, the process ends with the reason.
   static Library& Get();
   static Result<Library> Read(const std::string& folder);
 

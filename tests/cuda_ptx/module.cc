@@ -124,7 +124,7 @@ class Parser {
     return at_;
   }
 
-  // Of a function or of initial values, none of which a kernel has.
+  // The block of a function or of initial values, which no kernel has.
   void SkipBlock() {
     for (int depth = 1; depth > 0 && at_ < text_.size(); ++at_) {
       depth += text_[at_] == '{' ? 1 : text_[at_] == '}' ? -1 : 0;

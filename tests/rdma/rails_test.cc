@@ -269,5 +269,20 @@ TEST(RdmaRailsThatCannotBeMade, HarmNoOneElse) {
   }
 }
 
+// The second port of rank 1 cannot register the slots.
+TEST(RdmaRailsThatCannotBeMade, OneWithoutSlotsIsLeftOut) {
+  RdmaRanks ranks(2, {}, 2);
+  ranks.options.placed_slot_bytes = 8192;
+  ranks.options.placed_notices = 4;
+  ranks.fake.FailCall(1, "reg_mr", 2, 12);
+  ASSERT_TRUE(ranks.Open());
+  const std::string choices = ranks[1].endpoint->Choices();
+  EXPECT_NE(choices.find("without fake"), std::string::npos) << choices;
+  ranks.Connect(false);
+  EXPECT_EQ(ranks[0].owner.to(1).lanes(), 1 + kLanesEach);
+  EXPECT_EQ(ranks[1].owner.to(0).lanes(), 1 + kLanesEach);
+  ranks.ExpectTraffic(20, 3);
+}
+
 }  // namespace
 }  // namespace gradientflow::testing

@@ -323,6 +323,24 @@ std::vector<std::string> ReachedBy(const TransportOptions& options) {
   return hosts;
 }
 
+// Null if there are no placed messages. Every rail has to reach the slots, so
+// one that cannot (say, for want of memory that may be locked) is dropped, and
+// so are those after it; without the first there are none.
+Result<std::shared_ptr<RdmaPlaces>> MakePlaces(const TransportOptions& options,
+                                               RailList* rails,
+                                               std::string* left_out) {
+  if (options.placed_slot_bytes == 0) return std::shared_ptr<RdmaPlaces>();
+  for (;;) {
+    auto made =
+        RdmaPlaces::Create({*rails, options.ranks, options.placed_slot_bytes,
+                            options.placed_notices});
+    if (made.ok() || rails->size() == 1) return made;
+    *left_out += StrCat("; without ", rails->back()->name(), ": ",
+                        made.status().message());
+    rails->pop_back();
+  }
+}
+
 }  // namespace
 
 Result<std::vector<RdmaChoice>> ChooseRailsFor(const TransportOptions& options,
@@ -368,17 +386,11 @@ Result<std::unique_ptr<Endpoint>> OpenRdma(
     }
   }
   if (rails.empty()) return failed;
-  std::shared_ptr<RdmaPlaces> places;
-  if (options.placed_slot_bytes > 0) {
-    auto made =
-        RdmaPlaces::Create({rails, options.ranks, options.placed_slot_bytes,
-                            options.placed_notices});
-    if (!made.ok()) return made.status();
-    places = std::move(made).value();
-  }
-  return std::unique_ptr<Endpoint>(
-      std::make_unique<RdmaEndpoint>(std::move(tcp).value(), std::move(rails),
-                                     std::move(places), std::move(left_out)));
+  auto places = MakePlaces(options, &rails, &left_out);
+  if (!places.ok()) return places.status();
+  return std::unique_ptr<Endpoint>(std::make_unique<RdmaEndpoint>(
+      std::move(tcp).value(), std::move(rails), std::move(places).value(),
+      std::move(left_out)));
 }
 
 }  // namespace gradientflow

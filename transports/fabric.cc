@@ -1,29 +1,47 @@
 #include "transports/fabric.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
 
-// How messages and their receives find each other.
+// What becomes of a message, a link and a rank.
 //
-//   Send()      hands the message to a lane of the peer's link
-//   OnHeader()  a header has arrived. If a receive is posted for its id, the
-//               payload lands in that buffer. Otherwise it is held here.
-//   Recv()      posts a receive: takes a held message or calls for an announced
-//               one
-//   Complete()  both are there: checks length and signature, queues the Done
-//   Poll()      polls the links and runs the queued Dones
+//   Send()      hands the message to a lane of the peer's link, or keeps it and
+//               asks for the link
+//   OnLink()    the link is there, whichever side asked: messages leave
+//   Recv(), OnHeader(), OnMessage()   the matcher's (matcher.cc)
+//   Poll()      polls the links and runs the Dones that are due
 //
-// fabric_early.cc has what a rank may send unasked, and how all else is
-// announced and called for; fabric_links.cc has links that come later;
-// fabric_life.cc has heartbeats, failures and good-byes.
+//   Tick()      sends heartbeats; a silent peer fails the job
+//   OnDown()    a link broke. The peer becomes the suspect for a moment, since
+//               a kAbort of another rank may tell who was the first to fail
+//   Fail()      the verdict: the first one counts
+//   TearDown()  sends kAbort with the verdict, closes the links, fails all
+//               pending operations
+//   Leave()     the way out in good order: ends what was announced, then kBye
+//               to all, and theirs back
+//
+// A peer that is asked for has the heartbeat time-out to answer, as one that is
+// linked has.
 namespace gradientflow {
 namespace {
 
+using std::chrono::milliseconds;
+
 // If no socket carries data, one poll in this many looks at the descriptors.
 constexpr std::uint64_t kPollsPerGlance = 64;
+// A peer that goes down may be a victim of another failure. Its own last
+// message, or that of another rank, says who began. This is how long to wait
+// for it.
+constexpr milliseconds kVerdictPatience(150);
+// The verdict on a rank that has died reaches all ranks within a second, link
+// by link. If none has come, a rank that accepts no link has left in good
+// order. (It has refused for half a second by now.)
+constexpr milliseconds kNewsPatience(500);
+constexpr milliseconds kAbortFlush(100);
+// More queued heartbeats would say nothing that the first does not say.
+constexpr std::size_t kMostBeatsQueued = 4;
 
 }  // namespace
 
@@ -35,12 +53,12 @@ Fabric::Fabric(int rank, int size, const Clock& clock,
       poller_(std::move(poller)),
       options_(options),
       early_(options.early_bytes, size - 1),
-      peers_(static_cast<std::size_t>(size)) {
-  for (Peer& peer : peers_) {
-    peer.to_send = CreditToSend(early_.share());
-    peer.to_receive = CreditToReceive(early_.share());
+      liveness_(clock, size, options.heartbeat_timeout) {
+  const MatcherArgs args{rank,          &verdict_, &finished_,
+                         &held_memory_, &early_,   &ready_};
+  for (int r = 0; r < size; ++r) {
+    peers_.push_back(std::make_unique<Peer>(args, r));
   }
-  last_tick_ = last_beat_ = clock_.Now();
 }
 
 Fabric::~Fabric() {
@@ -48,335 +66,223 @@ Fabric::~Fabric() {
   // Peers get no kAbort from here; Leave() was the place for a good-bye.
   torn_down_ = true;
   source_.reset();
-  for (Peer* peer : linked_) peer->link->Close();
+  for (Peer* peer : linked_) peer->way.link()->Close();
   TearDown();
   ready_.Poll();
 }
 
-// With several lanes, lane 0 is left to control messages, which data must not
-// delay. The messages of a segment share a lane if the lanes are fixed. Those
-// of a name that the receiver numbers share one in any case. Any lane will do
-// for a message that its sender has numbered.
-int Fabric::LaneOf(Link& link, Tag tag) {
-  if (IsNumberedByReceiver(tag)) return link.Link::DataLane(NamedTag(tag));
-  return link.DataLane(IsPointToPoint(tag) ? tag : SegmentOf(tag));
+void Fabric::Connect(std::vector<std::unique_ptr<Link>> links,
+                     std::unique_ptr<LinkSource> source) {
+  source_ = std::move(source);
+  for (int r = 0; r < size_; ++r) {
+    liveness_.Heard(r);
+    if (links[r] != nullptr) Add(r, std::move(links[r]));
+  }
 }
 
-void Fabric::OnSent(void* self, std::uint64_t slot, std::uint32_t flags,
-                    const Status& status) {
-  auto& fabric = *static_cast<Fabric*>(self);
-  // A send fails because its peer went down. Its Done runs with the verdict on
-  // that, in TearDown().
-  if (!status.ok()) return;
-  const Lent lent = std::exchange(fabric.sends_[slot], Lent{});
-  fabric.free_sends_.push_back(slot);
-  lent.done(status, flags);
+void Fabric::Add(int peer, std::unique_ptr<Link> link) {
+  liveness_.Heard(peer);
+  sockets_carry_data_ |= link->sockets_carry_data();
+  linked_.push_back(peers_[peer].get());
+  peers_[peer]->way.Connect(std::move(link));
+}
+
+std::string Fabric::AddressOf(int peer) const {
+  if (link(peer) != nullptr) return link(peer)->address();
+  return source_ == nullptr ? "not linked" : source_->AddressOf(peer);
+}
+
+void Fabric::AskForLink(int peer) {
+  PeerLink& way = peers_[peer]->way;
+  if (way.link() != nullptr || way.down() || way.asked() || peer == rank_) {
+    return;
+  }
+  if (source_ == nullptr) {
+    Fail(Status(StatusCode::kInternal,
+                StrCat("rank ", rank_, " has no link to rank ", peer,
+                       ", nor a way to make one")));
+    return;
+  }
+  way.SetAsked();
+  liveness_.Heard(peer);
+  source_->Dial(peer);
+}
+
+void Fabric::AskForAwaited() {
+  for (int r = 0; r < size_; ++r) {
+    const Peer& peer = *peers_[r];
+    if (peer.way.link() != nullptr || peer.way.asked()) continue;
+    if (peer.matcher.HasPosted()) AskForLink(r);
+  }
+}
+
+void Fabric::OnLink(int peer, std::unique_ptr<Link> link) {
+  Peer& to = *peers_[peer];
+  if (torn_down_ || to.way.link() != nullptr) return;
+  // It refused this rank, but was not gone.
+  if (to.way.down()) --departed_;
+  to.way.SetDown(false);
+  if (liveness_.Acquit(peer)) {
+    for (int r = 0; r < size_ && !leaving_; ++r) {
+      if (IsNeeded(r)) FailIfDeparted(r);
+    }
+  }
+  to.left = false;
+  Add(peer, std::move(link));
+  if (said_bye_) to.way.Say(MessageKind::kBye, "");
 }
 
 void Fabric::Send(int peer, MessageId id, ConstBufferView src, Stamp stamp,
                   Done done) {
-  if (!status_.ok()) {
-    ready_.Add(done, 0, status_);
+  if (!verdict_.ok()) {
+    ready_.Add(done, 0, status());
     return;
   }
-  if (free_sends_.empty()) {
-    free_sends_.push_back(sends_.size());
-    sends_.emplace_back();
+  const std::uint64_t slot = sends_.Add(peer, id, src, stamp, done);
+  Peer& to = *peers_[peer];
+  Link* const link = to.way.link();
+  if (to.way.down()) {
+    FailIfDeparted(peer);
+    // A peer that was never linked may turn up, though it has refused this
+    // rank.
+    if (link != nullptr) return;
   }
-  const std::uint64_t slot = free_sends_.back();
-  free_sends_.pop_back();
-  sends_[slot] = {done, peer, id, src, stamp, false, {}};
-  Peer& to = peers_[peer];
-  if (to.down) FailIfDeparted(peer);
-  // A peer that was never linked may turn up, though it has refused this rank.
-  if (to.down && to.link != nullptr) return;
-  MessageKind kind = MessageKind::kData;
-  if (!to.to_send.Spend(src.bytes)) {
-    kind = MessageKind::kAnnounce;
-    sends_[slot].announced = true;
-    sends_[slot].announcement = EncodeAnnouncement({src.bytes, slot});
-  }
-  const OutMessage message = MessageOf(slot, kind, id);
-  if (to.link != nullptr) {
-    to.link->Send(LaneOf(*to.link, id.tag), message);
+  const OutMessage message =
+      to.credit.Spend(src.bytes)
+          ? sends_.MessageOf(slot, MessageKind::kData, id)
+          : sends_.Announce(slot);
+  if (link != nullptr) {
+    link->Send(PeerLink::LaneOf(*link, id.tag), message);
   } else {
     AskForLink(peer);
-    WaitForLink(peer, message);
+    to.way.Keep(message);
   }
-}
-
-// The message of a send as a link takes it.
-OutMessage Fabric::MessageOf(std::uint64_t slot, MessageKind kind,
-                             MessageId id) {
-  const Lent& lent = sends_[slot];
-  OutMessage message;
-  message.header.kind = kind;
-  message.header.flags = lent.stamp.flags;
-  message.header.signature = lent.stamp.signature;
-  message.header.tag = id.tag;
-  message.header.group = id.group;
-  if (kind == MessageKind::kAnnounce) {
-    message.payload = {lent.announcement.data(), kAnnouncementBytes, {}};
-  } else {
-    message.payload = lent.src;
-    message.done = {&Fabric::OnSent, this, slot};
-  }
-  message.header.payload_bytes = message.payload.bytes;
-  return message;
 }
 
 void Fabric::Recv(int peer, MessageId id, BufferView dst,
                   std::uint64_t signature, Done done) {
-  Peer& from = peers_[peer];
-  if (!status_.ok()) {
-    ready_.Add(done, 0, status_);
+  if (!verdict_.ok()) {
+    ready_.Add(done, 0, status());
     return;
   }
-  if (IsNumberedByReceiver(id.tag)) id = from.arrivals.Receive(id);
-  Match& match = from.matches[id];
-  if (match.posted) {
-    ready_.Add(
-        done, 0,
-        Status(StatusCode::kInternal, StrCat("tag ", id.tag, " from rank ",
-                                             peer, " is already awaited")));
-    return;
-  }
-  match.posted = true;
-  match.dst = dst;
-  match.signature = signature;
-  match.done = done;
-  if (match.arrived) {
-    Complete(peer, id);
-  } else if (from.down) {
-    FailIfDeparted(peer);
-  } else if (match.announced) {
-    CallFor(peer, id);
-  }
-}
-
-// Whether a message is the one that its receive expects; if not, `why` says how
-// they differ.
-bool Fabric::Check(int peer, const Match& match, Status* why) const {
-  const bool same_call = match.header.signature == match.signature;
-  if (same_call && match.header.payload_bytes == match.dst.bytes) return true;
-  const Link& link = *peers_[peer].link;
-  *why =
-      Status(StatusCode::kInvalidArgument,
-             StrCat("rank ", peer, " (", link.address(), ") sent ",
-                    match.header.payload_bytes, " bytes, rank ", rank_,
-                    " expected ", match.dst.bytes,
-                    same_call ? ""
-                              : ", and of another call: kind, dtype, operation,"
-                                " count, step or place in the pool differ",
-                    " (tag ", match.header.tag, ")"));
-  return false;
+  Peer& from = *peers_[peer];
+  const bool over = from.matcher.Post(id, dst, signature, done);
+  if (!over && from.way.down()) FailIfDeparted(peer);
 }
 
 void Fabric::Tell(int peer, MessageId id, std::uint64_t number) {
-  Peer& to = peers_[peer];
-  if (!status_.ok() || peer == rank_ || to.down || to.left) return;
-  const std::uint64_t cookie = next_control_++;
-  ++to.control_queued;
-  control_out_.emplace(cookie, ControlOut{{}, peer});
-  OutMessage message;
-  message.header.kind = MessageKind::kData;
-  message.header.tag = id.tag;
-  message.header.group = id.group;
-  message.header.signature = number;
-  message.done = {&Fabric::FreeControl, this, cookie};
-  if (to.link == nullptr) return WaitForLink(peer, message);
-  to.link->Send(LaneOf(*to.link, id.tag), message);
+  Peer& to = *peers_[peer];
+  if (!verdict_.ok() || peer == rank_ || to.way.down() || to.left) return;
+  to.way.Tell(id, number);
 }
 
 std::optional<std::uint64_t> Fabric::Told(int peer, MessageId id) const {
-  const auto found = peers_[peer].matches.find(id);
-  if (found == peers_[peer].matches.end() || !found->second.arrived) return {};
-  return found->second.header.signature;
+  return peers_[peer]->matcher.Told(id);
 }
 
 bool Fabric::HasMessage(int peer, MessageId id) const {
-  const Peer& from = peers_[peer];
-  if (IsNumberedByReceiver(id.tag)) id = from.arrivals.NextReceive(id);
-  const auto found = from.matches.find(id);
-  return found != from.matches.end() && !found->second.posted;
+  return peers_[peer]->matcher.HasMessage(id);
 }
 
 void Fabric::CallDone(GroupId group, int series, std::uint64_t call) {
-  next_calls_[group][static_cast<std::size_t>(series)] = call + 1;
-  for (int r = 0; r < size_; ++r) {
-    for (const auto& [id, match] : peers_[r].matches) {
-      if (!match.posted && IsStale(id)) Fail(StaleMessage(r, match.header));
-    }
-  }
-}
-
-bool Fabric::IsStale(MessageId id) const {
-  if (IsPointToPoint(id.tag)) return false;
-  const auto calls = next_calls_.find(id.group);
-  if (calls == next_calls_.end()) return false;
-  return IsEarlierCall(CallOf(id.tag), calls->second[SeriesOf(id.tag)]);
+  finished_.Finish(group, series, call);
+  for (const auto& peer : peers_) peer->matcher.CheckFinished();
 }
 
 void Fabric::CloseGroup(GroupId group) {
-  next_calls_.erase(group);
-  for (int r = 0; r < size_; ++r) {
-    Peer& peer = peers_[r];
-    for (auto at = peer.matches.begin(); at != peer.matches.end();) {
-      const Match& match = at->second;
-      if (at->first.group != group || match.posted ||
-          (!match.arrived && !match.announced)) {
-        ++at;
-        continue;
-      }
-      const MessageId id = at->first;
-      Match dropped = std::move(at->second);
-      at = peer.matches.erase(at);
-      if (IsNumberedByReceiver(id.tag)) peer.arrivals.Receive(id);
-      Drop(r, id, &dropped);
-    }
-  }
-}
-
-Status Fabric::StaleMessage(int peer, const Header& header) const {
-  return Status(
-      StatusCode::kInvalidArgument,
-      StrCat("rank ", peer, " (", peers_[peer].link->address(), ") sent ",
-             header.payload_bytes, " bytes of collective #", CallOf(header.tag),
-             header.group == 0 ? "" : StrCat(" in group ", header.group),
-             ", which rank ", rank_,
-             " has finished without them: the ranks call different"
-             " collectives"));
-}
-
-// The id that a message is matched by.
-MessageId Fabric::IdOf(const Peer& from, const Header& header) {
-  const MessageId id(header.tag, header.group);
-  return IsNumberedByReceiver(id.tag) ? from.arrivals.NextArrival(id) : id;
-}
-
-// Forgets the numbers of a name if no message and no receive of it is left. A
-// message that is arriving still needs its number.
-void Fabric::ForgetIfEven(Peer* from, MessageId id) {
-  if (!from->arrivals.Even(id)) return;
-  if (from->matches.contains(from->arrivals.NextArrival(id))) return;
-  from->arrivals.Forget(id);
+  finished_.Forget(group);
+  for (const auto& peer : peers_) peer->matcher.CloseGroup(group);
 }
 
 Result<LinkEvents::Landing> Fabric::OnHeader(int peer, int lane,
                                              const Header& header) {
   (void)lane;
-  Peer& from = peers_[peer];
-  if (IsControl(header.kind)) {
-    from.heard = clock_.Now();
-    from.control.resize(header.payload_bytes);
-    return Landing{from.control.data(), false};
-  }
-  if (header.kind == MessageKind::kPayload) return LandPayload(peer, header);
-  if (header.kind == MessageKind::kData &&
-      !from.to_receive.Charge(header.payload_bytes)) {
-    return Status(
-        StatusCode::kDataLoss,
-        StrCat("rank ", peer, " (", from.link->address(), ") sends ",
-               header.payload_bytes, " bytes unasked, expected at most ",
-               from.to_receive.limit(), " under way (tag ", header.tag, ")"));
-  }
-  const MessageId id = IdOf(from, header);
-  Match& match = from.matches[id];
-  if (match.arriving) {
-    return Status(StatusCode::kDataLoss,
-                  StrCat("rank ", peer, " (", from.link->address(),
-                         ") sent tag ", header.tag, " twice"));
-  }
-  match.header = header;
-  if (header.kind == MessageKind::kAnnounce) {
-    match.arriving = true;
-    return Landing{match.announcement.data(), false};
-  }
-  if (match.posted) {
-    Status why;
-    if (!Check(peer, match, &why)) {
-      // The link is kept up, so that the peer hears the reason, too.
-      if (!IsPointToPoint(header.tag)) {
-        Fail(why);
-        return Landing{nullptr, true};
-      }
-    } else {
-      match.arriving = true;
-      return Landing{match.dst.data, false};
-    }
-  } else if (IsStale(id)) {
-    Fail(StaleMessage(peer, header));
-    return Landing{nullptr, true};
-  }
-  // The length is what the peer claims, so no memory is touched before bytes
-  // arrive.
-  if (header.payload_bytes > 0) {
-    match.held = held_memory_.Take(header.payload_bytes);
-    if (match.held == nullptr) {
-      return Status(
-          StatusCode::kResourceExhausted,
-          StrCat("rank ", peer, " (", from.link->address(), ") sends ",
-                 header.payload_bytes, " bytes that rank ", rank_,
-                 " does not await and cannot hold"));
-    }
-  }
-  match.arriving = true;
-  from.held_bytes += header.payload_bytes;
-  return Landing{match.held.get(), false};
+  Peer& from = *peers_[peer];
+  if (!IsControl(header.kind)) return from.matcher.Land(header);
+  liveness_.Heard(peer);
+  from.control.resize(header.payload_bytes);
+  return Landing{from.control.data(), false};
 }
 
 void Fabric::OnMessage(int peer, int lane, const Header& header) {
   (void)lane;
   if (IsControl(header.kind)) return OnControl(peer, header);
-  Peer& from = peers_[peer];
-  const bool called_for = header.kind == MessageKind::kPayload;
-  const MessageId id =
-      called_for ? MessageId(header.tag, header.group) : IdOf(from, header);
-  if (header.kind == MessageKind::kAnnounce) return OnAnnouncement(peer, id);
-  if (IsNumberedByReceiver(id.tag) && !called_for) from.arrivals.Arrived(id);
-  Match& match = from.matches[id];
-  match.arrived = true;
-  if (match.posted) Complete(peer, id);
+  peers_[peer]->matcher.Arrive(header);
 }
 
-// Hands an arrived message to its receive.
-void Fabric::Complete(int peer, MessageId id) {
-  Peer& from = peers_[peer];
-  auto node = from.matches.extract(id);
-  Match& match = node.mapped();
-  Status status;
-  const bool fits = Check(peer, match, &status);
-  if (match.held != nullptr && fits) {
-    std::memcpy(match.dst.data, match.held.get(), match.header.payload_bytes);
+void Fabric::OnControl(int peer, const Header& header) {
+  Peer& from = *peers_[peer];
+  std::string text(reinterpret_cast<const char*>(from.control.data()),
+                   from.control.size());
+  switch (header.kind) {
+    case MessageKind::kPing:
+      from.way.Say(MessageKind::kPong, progress_);
+      break;
+    case MessageKind::kPong:
+      from.progress = std::move(text);
+      break;
+    case MessageKind::kAbort:
+      Fail(Status(header.tag > 0 && header.tag <= kMaxStatusCode
+                      ? static_cast<StatusCode>(header.tag)
+                      : StatusCode::kAborted,
+                  std::move(text)));
+      break;
+    case MessageKind::kBye:
+      if (!leaving_ && !from.left) from.way.Say(MessageKind::kBye, "");
+      from.left = true;
+      break;
+    case MessageKind::kClear:
+    case MessageKind::kDecline:
+      OnAnswer(peer, header);
+      break;
+    case MessageKind::kCredit:
+      OnCredit(peer, header.tag);
+      break;
+    case MessageKind::kRail:
+      Fail(Status(
+          StatusCode::kDataLoss,
+          StrCat("rank ", peer, " (", AddressOf(peer),
+                 ") sets up RDMA, which rank ", rank_, " has not offered")));
+      break;
+    case MessageKind::kData:
+    case MessageKind::kAnnounce:
+    case MessageKind::kPayload:
+      break;
   }
-  ready_.Add(match.done, match.header.flags, status);
-  Drop(peer, id, &match);
-  if (!fits && !IsPointToPoint(id.tag)) Fail(status);
 }
 
-// Gives back what a message that has left `matches` used.
-void Fabric::Drop(int peer, MessageId id, Match* match) {
-  Peer& from = peers_[peer];
-  const std::uint64_t bytes = match->header.payload_bytes;
-  if (match->held != nullptr) {
-    from.held_bytes -= bytes;
-    held_memory_.Give(std::move(match->held), bytes);
+// The peer calls for a message that this rank has announced, or declines it.
+void Fabric::OnAnswer(int peer, const Header& header) {
+  const std::uint64_t slot = header.signature;
+  if (!sends_.Answered(peer, slot)) {
+    return Fail(Status(
+        StatusCode::kDataLoss,
+        StrCat("rank ", peer, " (", AddressOf(peer), ") answers to message ",
+               slot, ", expected one that rank ", rank_,
+               " has announced to it")));
   }
-  if (match->announced) {
-    if (!match->called_for) Decline(peer, *match);
-  } else {
-    GiveBack(peer, bytes);
-  }
-  if (!IsNumberedByReceiver(id.tag)) return;
-  if (match->announced) from.arrivals.Over(id);
-  ForgetIfEven(&from, id);
+  if (header.kind == MessageKind::kDecline) return sends_.End(slot);
+  Link& link = *peers_[peer]->way.link();
+  link.Send(PeerLink::LaneOf(link, header.tag),
+            sends_.MessageOf(slot, MessageKind::kPayload,
+                             {header.tag, header.group}));
+}
+
+void Fabric::OnCredit(int peer, std::uint64_t bytes) {
+  CreditToSend& credit = peers_[peer]->credit;
+  if (credit.Add(bytes, options_.early_bytes)) return;
+  Fail(Status(
+      StatusCode::kDataLoss,
+      StrCat("rank ", peer, " (", AddressOf(peer), ") gives rank ", rank_,
+             " credit for ", bytes, " bytes on top of ", credit.left(),
+             ", expected at most ", options_.early_bytes, " together")));
 }
 
 bool Fabric::Poll() {
   bool moved = ready_.Poll();
-  if (!torn_down_ && status_.ok()) {
+  if (!torn_down_ && verdict_.ok()) {
     for (Peer* peer : linked_) {
-      if (!peer->down) moved |= peer->link->Poll();
+      if (!peer->way.down()) moved |= peer->way.link()->Poll();
     }
     if (source_ != nullptr) moved |= source_->Poll();
     // Shared-memory links have been polled above. Their descriptors only tell
@@ -384,16 +290,21 @@ bool Fabric::Poll() {
     if (sockets_carry_data_ || ++polls_ % kPollsPerGlance == 0) {
       moved |= poller_->Poll(std::chrono::nanoseconds(0));
     }
-    if (!suspect_.ok()) DecideDown();
+    if (liveness_.suspects() && liveness_.IsConvinced()) {
+      Fail(liveness_.suspicion());
+    }
   }
-  if (!torn_down_ && !status_.ok()) TearDown();
+  if (!torn_down_ && !verdict_.ok()) {
+    SayWhy();
+    TearDown();
+  }
   moved |= ready_.Poll();
   return moved;
 }
 
 void Fabric::Wait(std::chrono::nanoseconds timeout) {
   if (!ready_.empty()) return;
-  if (!status_.ok()) {
+  if (!verdict_.ok()) {
     // No peer wakes this rank any more. A device that still uses memory may end
     // at any time.
     poller_->Poll(std::min<std::chrono::nanoseconds>(
@@ -401,16 +312,181 @@ void Fabric::Wait(std::chrono::nanoseconds timeout) {
     return;
   }
   if (source_ != nullptr) timeout = std::min(timeout, source_->Patience());
-  if (!suspect_.ok())
-    timeout = std::min<std::chrono::nanoseconds>(timeout,
-                                                 std::chrono::milliseconds(5));
+  if (liveness_.suspects()) {
+    timeout = std::min<std::chrono::nanoseconds>(timeout, milliseconds(5));
+  }
   bool may_sleep = true;
   for (Peer* peer : linked_) {
-    if (!peer->down) may_sleep &= peer->link->PrepareToSleep();
+    if (!peer->way.down()) may_sleep &= peer->way.link()->PrepareToSleep();
   }
   if (may_sleep) poller_->Poll(timeout);
   for (Peer* peer : linked_) {
-    if (!peer->down) peer->link->WakeUp();
+    if (!peer->way.down()) peer->way.link()->WakeUp();
+  }
+}
+
+void Fabric::Tick(bool waiting) {
+  if (!verdict_.ok() || size_ == 1) return;
+  // A rank that seldom polls should hear of a death soon, too.
+  if (!sockets_carry_data_) poller_->Poll(std::chrono::nanoseconds(0));
+  if (liveness_.Tick()) SendBeats();
+  if (source_ != nullptr) AskForAwaited();
+  for (int r = 0; r < size_; ++r) {
+    const Peer& peer = *peers_[r];
+    if (peer.way.down() || (link(r) == nullptr && !peer.way.asked())) continue;
+    if (link(r) != nullptr) liveness_.CountBeats(r, link(r)->beats());
+    if (!waiting || peer.left || !liveness_.IsSilent(r)) continue;
+    return Fail(Silent(r));
+  }
+}
+
+Status Fabric::Silent(int peer) const {
+  std::string what = ": its process is stopped or cut off";
+  if (link(peer) == nullptr) {
+    const std::string trouble = source_->TroubleWith(peer);
+    what = StrCat(", and there is no link to it",
+                  trouble.empty() ? "" : ": " + trouble);
+  }
+  return Status(
+      StatusCode::kDeadlineExceeded,
+      StrCat("rank ", peer, " (", AddressOf(peer), ") has been silent for ",
+             Seconds(liveness_.SilenceOf(peer)), " s", what, "; rank ", rank_,
+             " was at ", progress_));
+}
+
+void Fabric::SendBeats() {
+  for (const auto& peer : peers_) {
+    if (!peer->way.up() || peer->left) continue;
+    peer->way.link()->Beat();
+    if (peer->way.control_queued() < kMostBeatsQueued) {
+      peer->way.Say(MessageKind::kPong, progress_);
+    }
+  }
+}
+
+void Fabric::AskProgress() {
+  for (const auto& peer : peers_) {
+    if (!peer->left) peer->way.Say(MessageKind::kPing, "");
+  }
+}
+
+// Returns whether a receive or a send waits for the peer.
+bool Fabric::IsNeeded(int peer) const {
+  return peers_[peer]->matcher.HasPosted() || sends_.HasAny(peer);
+}
+
+std::vector<int> Fabric::AwaitedPeers() const {
+  std::vector<int> awaited;
+  for (int r = 0; r < size_; ++r) {
+    if (IsNeeded(r)) awaited.push_back(r);
+  }
+  return awaited;
+}
+
+void Fabric::OnDown(int peer, const Status& why) {
+  peers_[peer]->way.SetDown(true);
+  if (leaving_) return;
+  if (peers_[peer]->left) {
+    ++departed_;
+    if (IsNeeded(peer)) FailIfDeparted(peer);
+  } else {
+    liveness_.Suspect(peer, why, kVerdictPatience);
+  }
+}
+
+// The peer was never linked. If no other rank reports its death, it has left.
+void Fabric::OnGone(int peer, const Status& why) {
+  (void)why;
+  Peer& gone = *peers_[peer];
+  if (gone.way.link() != nullptr || gone.way.down()) return;
+  gone.way.SetDown(true);
+  gone.left = true;
+  ++departed_;
+  if (!leaving_ && IsNeeded(peer)) FailIfDeparted(peer);
+}
+
+Status Fabric::HasLeft(int peer) const {
+  return Status(
+      StatusCode::kUnavailable,
+      StrCat("rank ", peer, " (", AddressOf(peer),
+             ") has left the job, but rank ", rank_, " still needs it"));
+}
+
+// A peer that said good-bye and closed is an error only if it is still needed.
+void Fabric::FailIfDeparted(int peer) {
+  if (HasDeparted(peer)) FailDeparted(peer, HasLeft(peer));
+}
+
+void Fabric::FailDeparted(int peer, const Status& why) {
+  if (link(peer) != nullptr) return Fail(why);
+  liveness_.Suspect(peer, why, kNewsPatience);
+}
+
+// Tells the peers why the job ends, and drops the links.
+void Fabric::SayWhy() {
+  torn_down_ = true;
+  for (const auto& peer : peers_) {
+    peer->way.Say(MessageKind::kAbort, status().message(),
+                  static_cast<Tag>(status().code()));
+  }
+  const Clock::Time give_up = clock_.Now() + kAbortFlush;
+  for (bool queued = true; queued && clock_.Now() < give_up;) {
+    queued = false;
+    for (Peer* peer : linked_) {
+      if (peer->way.down()) continue;
+      peer->way.link()->Poll();
+      queued |= peer->way.up() && peer->way.link()->queued_messages() > 0;
+    }
+    if (queued) poller_->Poll(milliseconds(1));
+  }
+  for (Peer* peer : linked_) peer->way.link()->Close();
+  for (const auto& peer : peers_) peer->way.SetDown(true);
+  source_.reset();  // Who dials this rank learns that it is gone.
+}
+
+// No link touches a lent buffer any more.
+void Fabric::TearDown() {
+  for (const auto& peer : peers_) {
+    peer->matcher.FailAll(status());
+    peer->way.DropKept();
+  }
+  sends_.FailAll(status(), &ready_);
+}
+
+// A peer that has said good-bye answers, too: it stays until this rank says it.
+bool Fabric::AwaitsAnswers() const {
+  for (int r = 0; r < size_; ++r) {
+    if (!peers_[r]->way.down() && sends_.AwaitsAnswer(r)) return true;
+  }
+  return false;
+}
+
+void Fabric::Leave(std::chrono::nanoseconds patience) {
+  if (!verdict_.ok()) return;
+  leaving_ = true;
+  const Clock::Time give_up = clock_.Now() + patience;
+  // This rank announces nothing after its good-bye, so what it has announced
+  // is answered first.
+  for (const auto& peer : peers_) peer->matcher.DeclineAll();
+  while (AwaitsAnswers() && verdict_.ok() && clock_.Now() < give_up) {
+    if (!Poll()) Wait(milliseconds(20));
+  }
+  if (!verdict_.ok()) return;
+  said_bye_ = true;
+  for (const auto& peer : peers_) peer->way.Say(MessageKind::kBye, "");
+  for (;;) {
+    Poll();
+    bool waiting = false;
+    for (const Peer* peer : linked_) {
+      if (peer->way.down()) continue;
+      waiting |= !peer->left || peer->way.link()->queued_messages() > 0;
+    }
+    for (const auto& peer : peers_) {
+      const PeerLink& way = peer->way;
+      waiting |= way.asked() && !way.down() && way.keeps_any();
+    }
+    if (!waiting || !verdict_.ok() || clock_.Now() >= give_up) return;
+    Wait(milliseconds(20));
   }
 }
 

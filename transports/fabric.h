@@ -1,14 +1,10 @@
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstdint>
-#include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "gradientflow/base/buffer.h"
@@ -16,13 +12,18 @@
 #include "gradientflow/base/done.h"
 #include "gradientflow/base/pollable.h"
 #include "gradientflow/base/status.h"
-#include "transports/arrivals.h"
 #include "transports/early_credit.h"
+#include "transports/finished_calls.h"
 #include "transports/held_memory.h"
+#include "transports/lent_sends.h"
 #include "transports/link.h"
 #include "transports/link_source.h"
+#include "transports/liveness.h"
+#include "transports/matcher.h"
+#include "transports/peer_link.h"
 #include "transports/poller.h"
 #include "transports/tags.h"
+#include "transports/verdict.h"
 #include "transports/wire.h"
 
 namespace gradientflow {
@@ -34,16 +35,15 @@ struct FabricOptions {
   std::chrono::nanoseconds heartbeat_timeout = std::chrono::seconds(30);
 };
 
-// What a message carries besides its payload.
-struct Stamp {
-  std::uint64_t signature = 0;  // See Header::signature.
-  std::uint32_t flags = 0;
-};
-
-// One rank's ends of reliable, tagged messages to its peers. The fabric matches
-// messages to receives, finds out whether peers are alive, and spreads the news
-// if one is not. The links move the bytes and know where they lead (this
-// process, this host, another host).
+// One rank's ends of reliable, tagged messages to its peers. The links move the
+// bytes and know where they lead (this process, this host, another host). The
+// fabric puts together what all of them have in common:
+//
+//   LentSends  (lent_sends.h)  the messages that this rank sends
+//   PeerLink   (peer_link.h)   the link to a peer, and what waits for it
+//   Matcher    (matcher.h)     finds the messages of a peer their receives
+//   Liveness   (liveness.h)    whether peers are alive
+//   Verdict    (verdict.h)     why the job ends
 //
 // A message goes unasked while its sender has credit for it (early_credit.h),
 // and is otherwise announced, so that it comes when its receive is posted. So a
@@ -54,7 +54,7 @@ struct Stamp {
 // job ends. arrivals.h describes point-to-point messages.
 //
 // A peer may be one that is not linked yet: neither down nor departed. Messages
-// to it wait here, and ask for the link (fabric_links.cc).
+// to it wait here, and ask for the link.
 //
 // NOT thread-safe, except for Wake(): all calls come from the thread that
 // drives it. Every Done runs exactly once, inside Poll() or the destructor.
@@ -77,7 +77,7 @@ class Fabric final : public Pollable,
   int size() const { return size_; }
   Poller& poller() { return *poller_; }
   // Null for this rank, and for a peer that is not linked.
-  const Link* link(int peer) const { return peers_[peer].link.get(); }
+  const Link* link(int peer) const { return peers_[peer]->way.link(); }
   // Null if all links were made at the beginning, and after a failure.
   LinkSource* source() { return source_.get(); }
   // Returns whether links are being made, so that somebody has to drive.
@@ -109,7 +109,7 @@ class Fabric final : public Pollable,
   bool HasMessage(int peer, MessageId id) const;
   // Number of names under which messages of `peer` are numbered; see Arrivals.
   std::size_t tags_known(int peer) const {
-    return peers_[peer].arrivals.tags();
+    return peers_[peer]->matcher.tags();
   }
 
   // Collective `call` of `series`, and all before it, are done on this rank. A
@@ -138,7 +138,7 @@ class Fabric final : public Pollable,
   // What this rank is doing, for stall reports. Sent along with heartbeats.
   void SetProgressText(std::string text) { progress_ = std::move(text); }
   const std::string& progress_text_of(int peer) const {
-    return peers_[peer].progress;
+    return peers_[peer]->progress;
   }
   // Asks every linked peer for its progress text.
   void AskProgress();
@@ -148,15 +148,19 @@ class Fabric final : public Pollable,
   const std::string& progress_text() const { return progress_; }
   // Bytes of messages of `peer` that no receive here takes: those that are held
   // here, and all, including those that were announced.
-  std::size_t held_bytes(int peer) const { return peers_[peer].held_bytes; }
-  std::uint64_t waiting_bytes(int peer) const;
+  std::size_t held_bytes(int peer) const {
+    return peers_[peer]->matcher.held_bytes();
+  }
+  std::uint64_t waiting_bytes(int peer) const {
+    return peers_[peer]->matcher.waiting_bytes();
+  }
 
   // Number of peers that have said good-bye and closed. Peers that are not
   // linked do so unnoticed: if each rank passed the news on, p ranks that leave
   // would cost p^2 log p messages. A rank that asks for the link finds out.
   int departed() const { return departed_; }
   bool HasDeparted(int peer) const {
-    return peers_[peer].left && peers_[peer].down;
+    return peers_[peer]->left && peers_[peer]->way.down();
   }
   // Ends the job if `peer`, which this rank needs, is one of these.
   void FailIfDeparted(int peer);
@@ -167,8 +171,9 @@ class Fabric final : public Pollable,
   // Ends the job. The next Poll() tells the peers, drops the links and fails
   // every pending operation with `why`; operations started later fail, too.
   // Only the first call counts. That Poll() takes 100 ms at most.
-  void Fail(const Status& why);
-  const Status& status() const { return status_; }  // OK, or why it failed.
+  void Fail(const Status& why) { verdict_.Fail(why); }
+  // OK, or why it failed.
+  const Status& status() const { return verdict_.status(); }
   // Returns whether it has failed and given back every buffer, so that no peer
   // writes to this rank's memory any more.
   bool torn_down() const { return torn_down_; }
@@ -188,131 +193,52 @@ class Fabric final : public Pollable,
   void OnFailed(const Status& why) override { Fail(why); }
 
  private:
-  // The number of the next call of each series.
-  using NextCalls = std::array<std::uint64_t, 2>;
-  // A receive, a message, or both, under one id.
-  struct Match {
-    bool posted = false;    // Recv() was called.
-    bool arriving = false;  // The header has arrived.
-    bool arrived = false;   // The payload has arrived.
-    BufferView dst;
-    std::uint64_t signature = 0;  // The signature that the receive expects.
-    Done done;
-    Header header;
-    // The payload of a message that no receive awaited when it came.
-    HeldMemory::Block held;
-    // The message was announced. `header` then has its true length.
-    bool announced = false;
-    bool called_for = false;
-    bool landing = false;
-    std::uint64_t announced_send = 0;
-    AnnouncementBytes announcement;
-  };
   struct Peer {
-    std::unique_ptr<Link> link;
-    bool asked = false;              // The source has been asked for the link.
-    std::vector<OutMessage> unsent;  // Data that waits for the link.
-    std::unordered_map<MessageId, Match, HashOfId> matches;
-    Arrivals arrivals;
-    CreditToSend to_send;
-    CreditToReceive to_receive;
-    std::size_t held_bytes = 0;
-    std::size_t control_queued = 0;  // Control messages that have not left.
-    Clock::Time heard{};             // Last sign that the process runs.
-    std::uint64_t beats = 0;         // The link's count, as last seen.
+    Peer(const MatcherArgs& args, int rank)
+        : matcher(args, rank, way), credit(args.budget->share()) {}
+
+    PeerLink way;
+    Matcher matcher;
+    CreditToSend credit;
     std::string progress;
     // Payload of the control message that arrives.
     std::vector<std::byte> control;
-    bool down = false;
-    bool left = false;
-  };
-  struct Lent {  // The buffer of a send.
-    Done done;
-    int peer = 0;
-    MessageId id;
-    ConstBufferView src;
-    Stamp stamp;
-    bool announced = false;  // The peer has yet to answer.
-    AnnouncementBytes announcement;
-  };
-  struct ControlOut {
-    std::string text;
-    int peer = 0;
+    bool left = false;  // It has said good-bye.
   };
 
-  // Returns whether the message is the one that its receive expects; if not,
-  // `why` says how they differ.
-  bool Check(int peer, const Match& match, Status* why) const;
-  bool IsStale(MessageId id) const;
-  Status StaleMessage(int peer, const Header& header) const;
-  void Complete(int peer, MessageId id);
-  static MessageId IdOf(const Peer& from, const Header& header);
-  static void ForgetIfEven(Peer* from, MessageId id);
-  void OnControl(int peer, const Header& header);
-  void SendControl(int peer, MessageKind kind, std::string text, Tag tag = 0);
-  static int LaneOf(Link& link, Tag tag);
   void Add(int peer, std::unique_ptr<Link> link);
-  void WaitForLink(int peer, const OutMessage& message);
   void AskForAwaited();
-  Status HasLeft(int peer) const;
-  void SuspectAnother();
-  void Suspect(int peer, const Status& why, std::chrono::nanoseconds patience);
-  Status Silent(int peer, Clock::Time now) const;
-  OutMessage MessageOf(std::uint64_t slot, MessageKind kind, MessageId id);
-  void Signal(int peer, const Header& header);
-  void OnAnnouncement(int peer, MessageId id);
-  void GrowCredit(int peer);
-  void CallFor(int peer, MessageId id);
-  void Decline(int peer, const Match& match);
-  void DeclineAll();
+  bool IsNeeded(int peer) const;
+  void OnControl(int peer, const Header& header);
   void OnAnswer(int peer, const Header& header);
   void OnCredit(int peer, std::uint64_t bytes);
-  void GiveBack(int peer, std::uint64_t payload_bytes);
-  void Drop(int peer, MessageId id, Match* match);
-  Result<Landing> LandPayload(int peer, const Header& header);
+  Status HasLeft(int peer) const;
+  Status Silent(int peer) const;
+  void SendBeats();
   bool AwaitsAnswers() const;
   void TearDown();
-  void DecideDown();
-  void SendBeats();
-  static bool HasPosted(const Peer& peer);
-  bool HasSends(int peer) const;
-  static void OnSent(void* self, std::uint64_t slot, std::uint32_t flags,
-                     const Status& status);
-  static void FreeControl(void* self, std::uint64_t cookie, std::uint32_t,
-                          const Status&);
+  void SayWhy();
 
   const int rank_;
   const int size_;
   const Clock& clock_;
   std::unique_ptr<Poller> poller_;
   const FabricOptions options_;
+  Verdict verdict_;
+  FinishedCalls finished_;
   HeldMemory held_memory_;
   EarlyBudget early_;
-  std::vector<Peer> peers_;
+  DoneQueue ready_;
+  LentSends sends_;
+  std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<Peer*> linked_;           // Those that have a link, up or down.
   std::unique_ptr<LinkSource> source_;  // May be null.
-  DoneQueue ready_;
-  std::unordered_map<GroupId, NextCalls> next_calls_;
-  // The sends whose buffers are lent, by slot. Kept here so that each Done runs
-  // even if its link is dropped.
-  std::deque<Lent> sends_;  // Entries stay where they are.
-  std::vector<std::uint64_t> free_sends_;
-  // Control messages in flight, by cookie.
-  std::unordered_map<std::uint64_t, ControlOut> control_out_;
-  std::uint64_t next_control_ = 0;
+  Liveness liveness_;
   std::string progress_;
-  Status status_;
   bool torn_down_ = false;
   int departed_ = 0;
   bool sockets_carry_data_ = false;  // True if those of any link do.
   std::uint64_t polls_ = 0;
-  // What this rank believes of a peer, until others had the time to say what
-  // they know.
-  Status suspect_;
-  int suspect_peer_ = 0;
-  Clock::Time suspect_until_{};
-  Clock::Time last_beat_{};
-  Clock::Time last_tick_{};
   bool leaving_ = false;
   bool said_bye_ = false;
 };

@@ -141,15 +141,14 @@ Status CommunicatorCore::Build() {
   driver.messages = messages_.get();
   driver.clock = clock_.get();
   driver.on_tick = drain_recorder_;
-  if (device_path_ != nullptr) {
-    driver.device = &device_path_->collective();
-    driver.on_failure = [this](const Status& why) { device_path_->Fail(why); };
-  }
+  driver.outer = executor_.get();
+  if (device_path_ != nullptr) driver.outer = &device_path_->collective();
   WatchdogOptions watchdog;
   watchdog.timeout_seconds = options_.timeout_seconds;
   watchdog.stall_check_seconds = options_.stall_check_seconds;
   watchdog.logger = logger_.get();
   driver_ = std::make_unique<Driver>(driver, watchdog);
+  if (device_path_ != nullptr) driver_->Add(device_path_.get());
   progress_ =
       std::make_unique<Progress>(*driver_, *clock_, spin_, completions_);
   CallsArgs calls;

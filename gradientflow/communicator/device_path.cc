@@ -17,6 +17,8 @@ constexpr std::string_view kCuda = "cuda";
 // See patience_seconds().
 constexpr double kLeastPatienceSeconds = 1;
 constexpr double kMostPatienceSeconds = 5;
+// See Nap().
+constexpr std::chrono::nanoseconds kNap = std::chrono::microseconds(50);
 // Registered with NCCL at the start. A larger bucket makes it grow.
 constexpr std::size_t kUsualStaging = std::size_t{32} << 20;
 
@@ -265,6 +267,22 @@ Status DevicePath::Start(const CollectiveCall& call, Done done) {
   return Status();
 }
 
+bool DevicePath::Poll() {
+  const bool moved = collective().Poll();
+  if (moved) ++moves_;
+  Fabric& fabric = *opening_.fabric;
+  const Status failure = collective().failure();
+  if (!failure.ok()) fabric.Fail(failure);
+  // From here on nothing may wait any longer.
+  if (!fabric.status().ok() && !std::exchange(heard_, true) &&
+      nccl_ != nullptr) {
+    nccl_->Fail(fabric.status());
+  }
+  return moved;
+}
+
+std::chrono::nanoseconds DevicePath::Nap() const { return kNap; }
+
 bool DevicePath::Close() {
   if (staged_ != nullptr) {
     while (staged_->in_flight() > 0) {
@@ -314,9 +332,4 @@ Collective& DevicePath::collective() {
 Stream& DevicePath::stream(Channel channel) {
   return nccl_ != nullptr ? nccl_->stream(channel) : staged_->stream();
 }
-
-void DevicePath::Fail(const Status& why) {
-  if (nccl_ != nullptr) nccl_->Fail(why);
-}
-
 }  // namespace gradientflow

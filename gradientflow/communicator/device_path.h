@@ -1,6 +1,8 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <set>
@@ -12,6 +14,7 @@
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/collectives/collective.h"
 #include "gradientflow/collectives/staged.h"
+#include "gradientflow/communicator/driver.h"
 #include "gradientflow/communicator/places.h"
 #include "gradientflow/config/options.h"
 #include "gradientflow/device/device.h"
@@ -46,7 +49,7 @@ struct DevicePathArgs {
 // host memory and the executor. Also keeps the order between the work that a
 // caller has submitted to its stream and the calls that read its buffers.
 // NOT thread-safe: called by the holder of the baton.
-class DevicePath {
+class DevicePath final : public Driver::Client {
  public:
   // Returns what the other ranks must know about this rank, and in `nccl` the
   // NCCL library, or null if there is none; the log says why.
@@ -58,7 +61,7 @@ class DevicePath {
   static Result<std::unique_ptr<DevicePath>> Create(
       const DevicePathArgs& args, std::shared_ptr<Device> device,
       std::shared_ptr<const NcclApi> nccl, const std::vector<Place>& places);
-  ~DevicePath();
+  ~DevicePath() override;
 
   const std::shared_ptr<Device>& device() const { return device_; }
   bool by_nccl() const { return nccl_ != nullptr; }
@@ -90,13 +93,18 @@ class DevicePath {
   // ends its work.
   double patience_seconds() const { return patience_seconds_; }
 
-  // The job has failed: nothing may wait any longer.
-  void Fail(const Status& why);
   // Ends what is in flight and waits for the streams; if the job has failed,
   // for patience_seconds() at most. The fabric still exists, and no other
   // thread drives. Returns false if the device may go on using memory of this
   // object or of the arena; then neither may be destroyed.
   bool Close();
+
+  // From Driver::Client. A failure on the device ends the job on all ranks.
+  bool Poll() override;
+  bool Pending() const override { return false; }  // See in_flight().
+  bool HasToHear() const override { return !heard_; }
+  std::uint64_t moves() const override { return moves_; }
+  std::chrono::nanoseconds Nap() const override;
 
  private:
   explicit DevicePath(std::shared_ptr<Device> device)
@@ -117,6 +125,8 @@ class DevicePath {
   std::set<const void*> attached_;
   std::string refused_;  // Why memory could not be attached, as was logged.
   double patience_seconds_ = 0;
+  std::uint64_t moves_ = 0;               // Polls that moved something.
+  bool heard_ = false;                    // That the job has failed.
   std::unique_ptr<NcclCollective> nccl_;  // One of these two is null.
   std::unique_ptr<StagedCollective> staged_;
   std::unique_ptr<DeviceSync> sync_;

@@ -2,19 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
 
 #include "gradientflow/base/str_cat.h"
 
 namespace gradientflow {
-namespace {
-
-// A thread that drives waits for something, perhaps for a device's work, and a
-// device cannot wake a sleeping thread. With a device, the driver polls again
-// after this time.
-constexpr std::chrono::nanoseconds kDeviceNap = std::chrono::microseconds(50);
-
-}  // namespace
 
 Driver::Driver(const DriverArgs& args, const WatchdogOptions& watchdog)
     : args_(args),
@@ -23,7 +14,7 @@ Driver::Driver(const DriverArgs& args, const WatchdogOptions& watchdog)
 }
 
 void Driver::Add(Client* client) {
-  clients_.push_back(client);
+  clients_.insert(clients_.begin(), client);
   ListParts();
 }
 
@@ -34,9 +25,10 @@ void Driver::Remove(const Client* client) {
 
 void Driver::ListParts() {
   parts_.assign(clients_.begin(), clients_.end());
-  if (args_.device != nullptr) parts_.push_back(this);
   parts_.insert(parts_.end(), {args_.executor, args_.fabric,
                                &args_.executor->ended(), args_.messages});
+  nap_ = std::chrono::nanoseconds::max();
+  for (const Client* client : clients_) nap_ = std::min(nap_, client->Nap());
 }
 
 // The executor ends its calls once the fabric has given back their buffers.
@@ -46,29 +38,17 @@ void Driver::EndAll() {
 }
 
 bool Driver::InFlight() const {
-  return args_.executor->in_flight() > 0 ||
-         (args_.device != nullptr && args_.device->in_flight() > 0);
-}
-
-bool Driver::Poll() {
-  const bool moved = args_.device->Poll();
-  if (moved) ++moves_;
-  // A failure on the device must end the job on all ranks.
-  const Status failure = args_.device->failure();
-  if (!failure.ok()) args_.fabric->Fail(failure);
-  if (!args_.fabric->status().ok() && !std::exchange(failure_told_, true) &&
-      args_.on_failure) {
-    args_.on_failure(args_.fabric->status());
-  }
-  return moved;
+  return args_.executor->in_flight() > 0 || args_.outer->in_flight() > 0;
 }
 
 // Others may be linking to a rank that waits for nothing itself. After a
-// failure the calls in flight have to end, and the device has to hear of it.
+// failure the calls in flight have to end, and clients may have to hear of it.
 bool Driver::Pending() const {
   if (!args_.fabric->status().ok()) {
     return args_.executor->in_flight() > 0 ||
-           (args_.device != nullptr && !failure_told_);
+           std::any_of(
+               clients_.begin(), clients_.end(),
+               [](const Client* client) { return client->HasToHear(); });
   }
   return IsWaiting() || args_.fabric->IsLinking();
 }
@@ -81,14 +61,11 @@ bool Driver::IsWaiting() const {
 }
 
 void Driver::Block(std::chrono::nanoseconds timeout) {
-  if (args_.device != nullptr) timeout = std::min(timeout, kDeviceNap);
-  args_.fabric->Wait(timeout);
+  args_.fabric->Wait(std::min(timeout, nap_));
 }
 
 std::string Driver::ProgressText() const {
-  const Collective& outer =
-      args_.device != nullptr ? *args_.device : *args_.executor;
-  std::string text = outer.OldestCall();
+  std::string text = args_.outer->OldestCall();
   if (!text.empty()) text = "in " + text;
   if (const std::size_t messages = args_.messages->in_flight(); messages > 0) {
     text += StrCat(text.empty() ? "in " : " and in ", messages,
@@ -103,9 +80,13 @@ std::string Driver::ProgressText() const {
 }
 
 void Driver::Tick() {
-  for (Client* client : clients_) client->Tick();
+  std::uint64_t moves = args_.messages->advances();
+  for (Client* client : clients_) {
+    client->Tick();
+    moves += client->moves();
+  }
   args_.fabric->SetProgressText(ProgressText());
-  watchdog_.Tick(IsWaiting(), moves_ + args_.messages->advances());
+  watchdog_.Tick(IsWaiting(), moves);
   if (args_.on_tick) args_.on_tick();
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -21,20 +22,18 @@ struct DriverArgs {
   Fabric* fabric = nullptr;
   Executor* executor = nullptr;
   Messages* messages = nullptr;
-  // The collectives on a device's memory; null if there is no device.
-  Collective* device = nullptr;
+  // What users' calls go to: the executor, or what stands before it.
+  Collective* outer = nullptr;
   const Clock* clock = nullptr;
   // Runs at every tick; may be empty.
   std::function<void()> on_tick;
-  // Runs once, on the driving thread, when the job has failed; may be empty.
-  std::function<void(const Status&)> on_failure;
 };
 
 // A rank's work, as Progress asks for it. A round polls these parts:
 //
-//   clients (the steps of sessions)  start collectives for what became ready
-//   the driver itself, if a device   collectives on its memory: copy pieces, or
-//                                    look at NCCL; passes failures on
+//   clients: steps of sessions       start collectives for what became ready
+//            the device path         collectives on a device's memory: copies
+//                                    pieces, or looks at NCCL
 //   executor                         starts segments, and moves those that wait
 //                                    for no message
 //   fabric                           moves messages, which move segments
@@ -43,7 +42,7 @@ struct DriverArgs {
 //
 // At every tick a watchdog finds stalls and silent peers.
 // NOT thread-safe, except for Wake(): called by the holder of the baton.
-class Driver final : public Progress::Work, private Pollable {
+class Driver final : public Progress::Work {
  public:
   // A part of the program that starts collectives by itself.
   class Client : public Pollable {
@@ -52,14 +51,25 @@ class Driver final : public Progress::Work, private Pollable {
     // Returns whether it waits for something, or would find something to do.
     virtual bool Pending() const = 0;
     // Called every 100 ms or so.
-    virtual void Tick() = 0;
-    // What it is doing, for reports of stalls; empty if nothing.
-    virtual std::string Doing() const = 0;
+    virtual void Tick() {}
+    // What it is doing, for reports of stalls; empty if nothing, or if the
+    // calls in flight say it.
+    virtual std::string Doing() const { return ""; }
+    // Returns whether it has to be polled to hear that the job has failed.
+    virtual bool HasToHear() const { return false; }
+    // Grows with the progress of what is neither a message nor a segment.
+    virtual std::uint64_t moves() const { return 0; }
+    // What it waits for cannot wake the thread that drives, which therefore
+    // sleeps no longer than this.
+    virtual std::chrono::nanoseconds Nap() const {
+      return std::chrono::nanoseconds::max();
+    }
   };
 
   Driver(const DriverArgs& args, const WatchdogOptions& watchdog);
 
-  // `client` is borrowed until Remove().
+  // `client` is borrowed until Remove(). It is polled before those that were
+  // added before it, to which it may give work.
   void Add(Client* client);
   void Remove(const Client* client);
   // Tells the other ranks of a failure, and ends what is in flight with it,
@@ -77,7 +87,6 @@ class Driver final : public Progress::Work, private Pollable {
   void Tick() override;
 
  private:
-  bool Poll() override;  // The device's.
   void ListParts();
   bool IsWaiting() const;
   std::string ProgressText() const;
@@ -86,8 +95,7 @@ class Driver final : public Progress::Work, private Pollable {
   Watchdog watchdog_;
   std::vector<Client*> clients_;
   std::vector<Pollable*> parts_;
-  std::uint64_t moves_ = 0;  // Progress of the device's collectives.
-  bool failure_told_ = false;
+  std::chrono::nanoseconds nap_{};  // The shortest of the clients.
 };
 
 }  // namespace gradientflow

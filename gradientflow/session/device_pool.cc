@@ -48,6 +48,7 @@ Status DevicePool::Build() {
                          Engine::SectionsOf(*args_.layout));
   if (!sync.ok()) return sync.status();
   sync_ = std::move(sync).value();
+  handover_.emplace(*sync_);
 
   DeviceOptimizerArgs optimizer;
   optimizer.layout = args_.layout;

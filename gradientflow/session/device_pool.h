@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -28,7 +29,7 @@ class DevicePool final : public GradientPool {
   // Returns kUnimplemented, except for the group of all ranks.
   Status CheckGroup(GroupId group) const override;
   Collective& collective() override { return path().collective(); }
-  DeviceSync* sync() override { return sync_.get(); }
+  Handover& handover() override { return *handover_; }
   void SetStream(void* native) override { sync_->SetProducer(native); }
   Result<CscMemories> NewCscMemories() override;
   StepEnd* end() override { return end_.get(); }
@@ -53,6 +54,7 @@ class DevicePool final : public GradientPool {
   std::unique_ptr<Stream> before_wire_;
   std::unique_ptr<Stream> after_wire_;
   std::unique_ptr<DeviceSync> sync_;
+  std::optional<DeviceHandover> handover_;
   std::unique_ptr<StepEnd> end_;  // For dense steps by NCCL.
   std::unique_ptr<DeviceOptimizer> optimizer_;
 };

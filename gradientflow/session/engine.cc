@@ -18,9 +18,9 @@
 //   End()                the times of the step
 //
 // On a device a written tensor is one whose work has been submitted, so the
-// driver advances by sections, whose events the device waits for. There a step
-// can also end with Submitted() and Leave(). Then the hooks are in the next
-// step while the aggregator is in the one before, until TakeResult().
+// driver advances by sections that the device waits for (handover.h). There a
+// step can also end with Submitted() and Leave(). Then the hooks are in the
+// next step while the aggregator is in the one before, until TakeResult().
 namespace gradientflow {
 namespace {
 
@@ -82,7 +82,8 @@ Engine::Engine(const EngineArgs& args, bool overlap)
       section_size_(SectionsOf(*args.layout)),
       section_left_(new std::atomic<std::uint32_t>[section_size_.size()]()),
       section_end_(section_size_.size()),
-      section_recorded_(new std::atomic<std::uint8_t>[section_size_.size()]()) {
+      section_handed_over_(
+          new std::atomic<std::uint8_t>[section_size_.size()]()) {
   for (std::size_t i : args.layout->order()) {
     ++section_size_[section_of_[i]];
     section_end_[section_of_[i]] =
@@ -111,14 +112,12 @@ bool Engine::Publish(std::size_t i) {
   ready_at_[i].store(args_.clock->Now().count(), std::memory_order_relaxed);
   const std::uint32_t section = section_of_[i];
   if (section_left_[section].fetch_sub(1) != 1) return false;
-  if (args_.device != nullptr) {
-    const Status recorded = args_.device->Ready(section);
-    if (!recorded.ok()) {
-      Misused(recorded);
-      return true;
-    }
-    section_recorded_[section].store(1);
+  const Status written = args_.handover->Written(section);
+  if (!written.ok()) {
+    Misused(written);
+    return true;
   }
+  section_handed_over_[section].store(1);
   // FinishStep() sets this before it looks whether the hooks have left, so the
   // last hook cannot miss it.
   return overlap_ || backward_over_.load();
@@ -168,7 +167,7 @@ void Engine::Open(std::uint64_t step) {
     marks_[i].store(kFree, std::memory_order_relaxed);
   }
   for (std::size_t k = 0; k < section_size_.size(); ++k) {
-    section_recorded_[k].store(0, std::memory_order_relaxed);
+    section_handed_over_[k].store(0, std::memory_order_relaxed);
     section_left_[k].store(section_size_[k], std::memory_order_release);
   }
   sections_awaited_ = 0;
@@ -225,10 +224,7 @@ bool Engine::Failed() const {
 // thread.
 bool Engine::HooksHaveLeft() const {
   for (std::size_t k = 0; k < section_size_.size(); ++k) {
-    if (section_left_[k].load() != 0) return false;
-    if (args_.device != nullptr && section_recorded_[k].load() == 0) {
-      return false;
-    }
+    if (section_handed_over_[k].load() == 0) return false;
   }
   return true;
 }
@@ -284,8 +280,21 @@ std::vector<float> Engine::ReadySeconds() const {
   return seconds;
 }
 
-// How far the pool is written from its beginning, in elements.
-std::size_t Engine::WrittenEnd() {
+// How far communication may read the pool from its beginning, in elements.
+std::size_t Engine::ReadableEnd() {
+  while (sections_awaited_ < section_size_.size() &&
+         section_handed_over_[sections_awaited_].load(
+             std::memory_order_acquire) != 0) {
+    const Status status = args_.handover->Await(sections_awaited_);
+    if (!status.ok()) {
+      args_.fabric->Fail(status);
+      return written_end_;
+    }
+    ++sections_awaited_;
+  }
+  if (!args_.handover->reads_tensors()) {
+    return sections_awaited_ == 0 ? 0 : section_end_[sections_awaited_ - 1];
+  }
   const std::vector<std::size_t>& order = args_.layout->order();
   while (prefix_ < order.size() &&
          marks_[order[prefix_]].load(std::memory_order_acquire) == kWritten) {
@@ -294,22 +303,6 @@ std::size_t Engine::WrittenEnd() {
   if (prefix_ == 0) return 0;
   const std::size_t last = order[prefix_ - 1];
   return args_.layout->offset(last) + args_.layout->tensor_elements(last);
-}
-
-// Does the same as WrittenEnd() for whole sections: those whose event has been
-// recorded, so that the device can wait for it.
-std::size_t Engine::AwaitedEnd() {
-  while (sections_awaited_ < section_size_.size() &&
-         section_recorded_[sections_awaited_].load(std::memory_order_acquire) !=
-             0) {
-    const Status status = args_.device->Await(sections_awaited_);
-    if (!status.ok()) {
-      args_.fabric->Fail(status);
-      return written_end_;
-    }
-    ++sections_awaited_;
-  }
-  return sections_awaited_ == 0 ? 0 : section_end_[sections_awaited_ - 1];
 }
 
 bool Engine::Poll() {
@@ -327,8 +320,7 @@ bool Engine::Poll() {
 
 bool Engine::Advance() {
   if (overlap_ || backward_over_) {
-    const std::size_t end =
-        args_.device != nullptr ? AwaitedEnd() : WrittenEnd();
+    const std::size_t end = ReadableEnd();
     // A hook that went wrong before it set one of these marks is seen here.
     if (end > written_end_ && !FailIfMisused()) {
       if (written_end_ == 0) args_.before_buckets();
@@ -344,7 +336,8 @@ bool Engine::Advance() {
 bool Engine::MayLook() const {
   const Aggregator& aggregator = *args_.aggregator;
   if (!aggregator.Submitted() || aggregator.Done() || wanted_) return true;
-  const bool begun = !section_end_.empty() && section_recorded_[0].load() != 0;
+  const bool begun =
+      !section_end_.empty() && section_handed_over_[0].load() != 0;
   return result_open_ && (begun || backward_over_);
 }
 

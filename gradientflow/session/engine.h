@@ -13,8 +13,8 @@
 #include "gradientflow/buckets/pool_layout.h"
 #include "gradientflow/collectives/collective.h"
 #include "gradientflow/communicator/driver.h"
-#include "gradientflow/device/device_sync.h"
 #include "gradientflow/observe/recorder.h"
+#include "gradientflow/session/handover.h"
 #include "transports/fabric.h"
 
 namespace gradientflow {
@@ -29,7 +29,7 @@ struct EngineArgs {
   Collective* collective = nullptr;  // The one that the aggregator calls,
   GroupId group = 0;                 // and the group of its calls.
   Aggregator* aggregator = nullptr;
-  DeviceSync* device = nullptr;  // Null if the pool is in host memory.
+  Handover* handover = nullptr;  // The pool's.
   const Clock* clock = nullptr;
   Recorder* recorder = nullptr;
   // Runs once per step, before its first bucket, on the driving thread.
@@ -80,7 +80,7 @@ class Engine final : public Driver::Client {
   // any thread.
   void Misused(const Status& why) GF_EXCLUDES(misuse_mutex_);
 
-  // Number of events that a DeviceSync needs for a pool of this layout.
+  // Number of sections that a pool of this layout has; see Handover.
   static std::size_t SectionsOf(const PoolLayout& layout);
 
   // Returns the names of tensors that are not ready, at most `limit` of them.
@@ -126,8 +126,7 @@ class Engine final : public Driver::Client {
   std::string Doing() const override;
 
  private:
-  std::size_t WrittenEnd();
-  std::size_t AwaitedEnd();
+  std::size_t ReadableEnd();
   bool HooksHaveLeft() const;
   bool FailIfMisused() GF_EXCLUDES(misuse_mutex_);
   void Open(std::uint64_t step);
@@ -147,13 +146,12 @@ class Engine final : public Driver::Client {
   // Neighbouring tensors of a few hundred kB make a section of the pool, and
   // only the last one of a section wakes the progress thread. The last thing a
   // hook does to a step is to count itself down and, as the last of a section,
-  // to record the section's event.
+  // to hand the section over.
   std::vector<std::uint32_t> section_of_;  // By tensor.
   std::vector<std::uint32_t> section_size_;
   std::unique_ptr<std::atomic<std::uint32_t>[]> section_left_;
   std::vector<std::size_t> section_end_;  // In pool elements.
-  // With a device: whether the event of the section is recorded.
-  std::unique_ptr<std::atomic<std::uint8_t>[]> section_recorded_;
+  std::unique_ptr<std::atomic<std::uint8_t>[]> section_handed_over_;
   std::size_t sections_awaited_ = 0;
   // The first mistake of a hook. It stays for good.
   std::atomic<bool> misused_{false};

@@ -14,8 +14,8 @@
 #include "gradientflow/communicator/core.h"
 #include "gradientflow/config/options.h"
 #include "gradientflow/csc/memory.h"
-#include "gradientflow/device/device_sync.h"
 #include "gradientflow/optimizer/optimizer_options.h"
+#include "gradientflow/session/handover.h"
 
 namespace gradientflow {
 
@@ -51,9 +51,8 @@ class GradientPool {
   }
   // The collectives that take buckets of the pool.
   virtual Collective& collective() = 0;
-  // The order between hooks and communication, or null if the hooks have
-  // written their gradients when they return.
-  virtual DeviceSync* sync() { return nullptr; }
+  // From the hooks to the collectives.
+  virtual Handover& handover() = 0;
   // Sets the stream that gradients are computed on. Has no effect on the host.
   virtual void SetStream(void* native) { static_cast<void>(native); }
   // Returns the memory, of the pool's kind, that sparse communication works in.

@@ -296,11 +296,6 @@ Status GradientSession::Parts::Build(
   Result<std::unique_ptr<GradientPool>> made = GradientPool::Create(parts);
   if (!made.ok()) return made.status();
   pool = std::move(made).value();
-  // The host's memory may have belonged to another session. That of a device is
-  // new.
-  if (options.accumulate && core().device() == nullptr) {
-    GF_RETURN_IF_ERROR(pool->Zero(pool->view()));
-  }
   GF_RETURN_IF_ERROR(pool->CheckGroup(group));
   const std::size_t bucket_bytes =
       channel ? DefaultBucketBytes(*channel) : options.bucket_bytes;

@@ -44,8 +44,10 @@ Result<std::unique_ptr<GradientPool>> HostPool::Create(
         LogLevel::kWarning,
         StrCat("RDMA copies all gradients: ", why.message()));
   }
-  return std::unique_ptr<GradientPool>(
-      new HostPool(args, std::move(memory).value()));
+  std::unique_ptr<HostPool> pool(new HostPool(args, std::move(memory).value()));
+  // The memory may have belonged to another session.
+  if (args.options->accumulate) GF_RETURN_IF_ERROR(pool->Zero(pool->view()));
+  return std::unique_ptr<GradientPool>(std::move(pool));
 }
 
 HostPool::~HostPool() {

@@ -23,6 +23,7 @@ class HostPool final : public GradientPool {
   BufferView view() const override { return memory_.view(); }
   Status Zero(const BufferView& part) override;
   Collective& collective() override { return args_.core->executor(); }
+  Handover& handover() override { return handover_; }
   Result<CscMemories> NewCscMemories() override {
     return CscMemories{HostCscMemory(&workers_), nullptr};
   }
@@ -39,6 +40,7 @@ class HostPool final : public GradientPool {
 
   const GradientPoolArgs args_;
   PoolMemory memory_;
+  HostHandover handover_;
   Workers workers_;
   Optimizer optimizer_;
 };

@@ -59,7 +59,7 @@ EngineArgs Steps::ArgsOfEngine() {
   args.collective = &args_.pool->collective();
   args.group = args_.group;
   args.aggregator = args_.aggregator;
-  args.device = args_.pool->sync();
+  args.handover = &args_.pool->handover();
   args.clock = &args_.core->clock();
   args.recorder = &args_.core->recorder();
   args.before_buckets = [this] {
@@ -141,7 +141,7 @@ Status Steps::SetStream(void* native) {
     if (!status.ok()) return;
     args_.pool->SetStream(native);
     if (engine_.result_open()) {
-      status = args_.pool->sync()->Follow(*args_.aggregator->end());
+      status = args_.pool->handover().Follow(*args_.aggregator->end());
     }
   });
   return status;
@@ -229,7 +229,7 @@ Result<AsyncStep> Steps::LeaveStep() {
     if (!stats.ok()) return stats.status();
     known_ = stats.value();
   } else {
-    const Status ordered = args_.pool->sync()->Follow(*aggregator.end());
+    const Status ordered = args_.pool->handover().Follow(*aggregator.end());
     if (!ordered.ok()) return GiveUp(StepFailure(ordered));
     left.event = aggregator.end()->native();
     TakeExchange(engine_.Leave(step_ + 1));

@@ -66,6 +66,27 @@ class ToldAggregator final : public Aggregator {
   AggregateResult result_;
 };
 
+// Counts what it is told, and fails when the test says so.
+class CountingHandover final : public Handover {
+ public:
+  Status Written(std::size_t) override {
+    ++written;
+    return answer_to_written;
+  }
+  Status Await(std::size_t section) override {
+    EXPECT_EQ(section, awaited++);
+    EXPECT_LE(awaited, written);
+    return answer_to_await;
+  }
+  bool reads_tensors() const override { return false; }
+  Status Follow(const Event&) override { return Status(); }
+
+  std::size_t written = 0;
+  std::size_t awaited = 0;
+  Status answer_to_written;
+  Status answer_to_await;
+};
+
 class EngineTest : public ::testing::Test {
  protected:
   // A hook that has nothing to write. Returns whether the driver has to look.
@@ -83,6 +104,7 @@ class EngineTest : public ::testing::Test {
     parts.names = &names_;
     parts.fabric = &ranks_.fabric(0);
     parts.driver = &driver_;
+    parts.handover = handover_;
     parts.collective = &collective_;
     parts.aggregator = &aggregator_;
     parts.clock = &ranks_.clock();
@@ -120,6 +142,7 @@ class EngineTest : public ::testing::Test {
     DriverArgs parts;
     parts.fabric = &ranks.fabric(0);
     parts.executor = &ranks.executor(0);
+    parts.outer = parts.executor;
     parts.messages = &messages;
     parts.clock = &ranks.clock();
     return parts;
@@ -129,6 +152,8 @@ class EngineTest : public ::testing::Test {
   Fabrics ranks_{1};
   Messages messages_{ranks_.fabric(0)};
   Driver driver_{PartsOf(ranks_, messages_), WatchdogOptions()};
+  HostHandover at_once_;
+  Handover* handover_ = &at_once_;
   ManualCollective collective_;
   ToldAggregator aggregator_;
   NullRecorder recorder_;
@@ -164,6 +189,52 @@ TEST_F(EngineTest, WakesTheDriverOncePerSection) {
     for (const std::size_t i : AnyOrder()) woken += Ready(i) ? 1 : 0;
     EXPECT_EQ(woken, Engine::SectionsOf(layout_));
   }
+}
+
+// As on a device: what is told is a prefix of whole sections, each of which was
+// written before it was awaited.
+TEST_F(EngineTest, ASectionIsAwaitedBeforeItIsTold) {
+  for (int round = 0; round < 50; ++round) {
+    CountingHandover handover;
+    handover_ = &handover;
+    Make(RandomSizes());
+    std::vector<bool> written(layout_.tensors());
+    for (const std::size_t i : AnyOrder()) {
+      const std::size_t before = handover.written;
+      const bool last_of_section = Ready(i);
+      EXPECT_EQ(handover.written, before + (last_of_section ? 1 : 0));
+      written[i] = true;
+      engine_->Poll();
+      EXPECT_EQ(aggregator_.written_end > 0, handover.awaited > 0);
+      EXPECT_LE(aggregator_.written_end, Prefix(written));
+    }
+    EXPECT_EQ(handover.awaited, Engine::SectionsOf(layout_));
+    EXPECT_EQ(aggregator_.written_end, layout_.elements());
+  }
+}
+
+TEST_F(EngineTest, AHandoverThatFailsEndsTheJob) {
+  CountingHandover handover;
+  handover_ = &handover;
+  handover.answer_to_written = Status(StatusCode::kUnavailable, "no event");
+  Make({4});
+  EXPECT_TRUE(Ready(0)) << "the driving thread has to look";
+  engine_->Poll();
+  EXPECT_EQ(aggregator_.written_end, 0U);
+  EXPECT_EQ(handover.awaited, 0U);
+  EXPECT_NE(ranks_.fabric(0).status().message().find("no event"),
+            std::string::npos);
+}
+
+TEST_F(EngineTest, ASectionThatCannotBeAwaitedEndsTheJob) {
+  CountingHandover handover;
+  handover_ = &handover;
+  handover.answer_to_await = Status(StatusCode::kUnavailable, "no stream");
+  Make({4});
+  Ready(0);
+  engine_->Poll();
+  EXPECT_EQ(aggregator_.written_end, 0U);
+  EXPECT_EQ(ranks_.fabric(0).status().message(), "no stream");
 }
 
 TEST_F(EngineTest, WithoutOverlapSendsOnceBackwardIsOver) {

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+
+#include "gradientflow/base/status.h"
+#include "gradientflow/device/device.h"
+#include "gradientflow/device/device_sync.h"
+
+namespace gradientflow {
+
+// How the gradients of a pool get from the hooks that write them to the
+// communication that reads them, section by section: what has to happen in
+// between depends on whose memory it is.
+class Handover {
+ public:
+  virtual ~Handover() = default;
+
+  // The hooks have written a section of the pool, or submitted the work that
+  // writes it. Called by the last of them, on any thread.
+  virtual Status Written(std::size_t section) = 0;
+  // What communication does from now on comes after Written(section), which has
+  // returned. Called by the driving thread, once per section and step.
+  virtual Status Await(std::size_t section) = 0;
+  // Whether communication may read a tensor as soon as its hook has written it;
+  // otherwise it reads sections that it has awaited.
+  virtual bool reads_tensors() const = 0;
+  // What the hooks submit from now on runs after `event`, which is one of
+  // Aggregator::end(). May be called on any thread.
+  virtual Status Follow(const Event& event) = 0;
+};
+
+// In the host's memory a tensor is there when its hook returns.
+class HostHandover final : public Handover {
+ public:
+  Status Written(std::size_t) override { return Status(); }
+  Status Await(std::size_t) override { return Status(); }
+  bool reads_tensors() const override { return true; }
+  Status Follow(const Event&) override { return Status(); }
+};
+
+// On a device each section has an event, which the stream of the collectives
+// waits for.
+class DeviceHandover final : public Handover {
+ public:
+  // `sync` is borrowed, and outlives the handover.
+  explicit DeviceHandover(DeviceSync& sync) : sync_(sync) {}
+
+  Status Written(std::size_t section) override { return sync_.Ready(section); }
+  Status Await(std::size_t section) override { return sync_.Await(section); }
+  bool reads_tensors() const override { return false; }
+  Status Follow(const Event& event) override { return sync_.Follow(event); }
+
+ private:
+  DeviceSync& sync_;
+};
+
+}  // namespace gradientflow

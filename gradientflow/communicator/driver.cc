@@ -19,30 +19,31 @@ constexpr std::chrono::nanoseconds kDeviceNap = std::chrono::microseconds(50);
 Driver::Driver(const DriverArgs& args, const WatchdogOptions& watchdog)
     : args_(args),
       watchdog_(watchdog, *args.fabric, *args.executor, *args.clock) {
-  ListParts();
+  ListPollables();
 }
 
 void Driver::Add(Client* client) {
   clients_.push_back(client);
-  ListParts();
+  ListPollables();
 }
 
 void Driver::Remove(const Client* client) {
   std::erase(clients_, client);
-  ListParts();
+  ListPollables();
 }
 
-void Driver::ListParts() {
-  parts_.assign(clients_.begin(), clients_.end());
-  if (args_.device != nullptr) parts_.push_back(this);
-  parts_.insert(parts_.end(), {args_.executor, args_.fabric,
-                               &args_.executor->ended(), args_.messages});
+void Driver::ListPollables() {
+  pollables_.assign(clients_.begin(), clients_.end());
+  if (args_.device != nullptr) pollables_.push_back(this);
+  pollables_.insert(
+      pollables_.end(),
+      {args_.executor, args_.fabric, &args_.executor->ended(), args_.messages});
 }
 
 // The executor ends its calls once the fabric has given back their buffers.
 void Driver::EndAll() {
   args_.fabric->Poll();
-  for (Pollable* part : parts_) part->Poll();
+  for (Pollable* one : pollables_) one->Poll();
 }
 
 bool Driver::InFlight() const {

@@ -70,7 +70,7 @@ class Driver final : public Progress::Work, private Pollable {
   bool InFlight() const;
 
   // From Progress::Work.
-  std::span<Pollable* const> parts() const override { return parts_; }
+  std::span<Pollable* const> pollables() const override { return pollables_; }
   bool Pending() const override;
   void Block(std::chrono::nanoseconds timeout) override;
   void Wake() override { args_.fabric->Wake(); }
@@ -78,14 +78,14 @@ class Driver final : public Progress::Work, private Pollable {
 
  private:
   bool Poll() override;  // The device's.
-  void ListParts();
+  void ListPollables();
   bool IsWaiting() const;
   std::string ProgressText() const;
 
   const DriverArgs args_;
   Watchdog watchdog_;
   std::vector<Client*> clients_;
-  std::vector<Pollable*> parts_;
+  std::vector<Pollable*> pollables_;
   std::uint64_t moves_ = 0;  // Progress of the device's collectives.
   bool failure_told_ = false;
 };

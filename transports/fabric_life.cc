@@ -273,7 +273,7 @@ void Fabric::TearDown() {
     }
     for (Peer* peer : linked_) peer->link->Close();
     for (Peer& peer : peers_) peer.down = true;
-    source_.reset();  // Who dials this rank learns that it is gone.
+    source_.reset();  // Ranks that dial this one learn that it is gone.
   }
   // From here on no link touches a lent buffer.
   for (Peer& peer : peers_) {

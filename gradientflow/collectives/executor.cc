@@ -36,7 +36,7 @@ std::uint64_t SyncsIn(const Schedule& schedule) {
 }
 
 // Slots have one layout, so either all ranks place messages on each other or
-// the rails between hosts do.
+// the columns between hosts do.
 PlacedLayout LayoutOf(const CallGroup& all, const ExecutorOptions& options) {
   if (all.all_place) {
     return PlacedLayoutFor(all.size, options.segment_bytes,
@@ -49,7 +49,7 @@ PlacedLayout LayoutOf(const CallGroup& all, const ExecutorOptions& options) {
 Group PlacingGroup(const CallGroup& all) {
   if (all.all_place) return AllRanks(all.rank, all.size);
   const auto hosts = RanksOfHosts(all.topology);
-  return RailOf(PlaceOf(all.rank, hosts), hosts);
+  return ColumnOf(PlaceOf(all.rank, hosts), hosts);
 }
 
 Cutting CuttingOf(const CallGroup& group, const ExecutorOptions& options) {
@@ -315,8 +315,8 @@ bool Executor::StartPart(Queue* queue, Operation* operation, Segment* segment) {
     if (means.placed == nullptr) return false;
   }
   const std::uint64_t index = operation->launched++;
-  const bool narrow = TraitsOf(operation->call.wire).scale_before_sum ||
-                      TraitsOf(operation->call.dtype).scale_before_sum ||
+  const bool narrow = TraitsOf(operation->call.wire).narrow_sums ||
+                      TraitsOf(operation->call.dtype).narrow_sums ||
                       // Some other rank's buffer may be of such a type.
                       !operation->group->same_dtypes;
   if (schedule->multi_hop && operation->pre == 1.0F && narrow &&

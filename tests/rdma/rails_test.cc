@@ -85,7 +85,6 @@ TEST_P(RdmaRails, EachHasLanesWhichCarryMessages) {
 TEST_P(RdmaRails, MessagesAreDividedAmongThem) {
   Connect();
   Link& link = ranks[0].owner.to(1);
-  EXPECT_FALSE(link.fixed_lanes());
   std::vector<int> of_rail(static_cast<std::size_t>(rails()));
   for (std::uint64_t i = 0; i < 24; ++i) {
     const int lane = link.DataLane(i);
@@ -232,7 +231,7 @@ TEST(RdmaRailsOfUnequalRanks, UseWhatBothHave) {
   TransportOptions own = ranks.options;
   own.rank = 1;
   own.ranks = 3;
-  own.rdma_devices = "=fake1";
+  own.own["rdma_devices"] = "=fake1";
   ranks[1].endpoint = OpenRdma(own, ranks.fake.api(1)).value();
   ranks.Connect(false);
   EXPECT_EQ(ranks[0].owner.to(1).lanes(), 1 + kLanesEach);

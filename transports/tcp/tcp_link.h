@@ -29,8 +29,8 @@ struct TcpLinkArgs {
   std::vector<Socket> lanes;     // Connected; 1 to kMaxTcpLanes of them.
   Poller* poller = nullptr;      // Outlives the link.
   LinkEvents* events = nullptr;  // Outlives the link.
-  // The io threads of the same rank and poller. Null: the thread that drives
-  // moves all bytes.
+  // The io threads of the same rank and poller. If there are none, the
+  // thread that drives moves all bytes.
   std::shared_ptr<IoThreads> io;
 };
 
@@ -56,7 +56,6 @@ class TcpLink final : public Link,
   const char* address() const override { return address_.c_str(); }
   int lanes() const override { return static_cast<int>(lanes_.size()); }
   int DataLane(std::uint64_t spread) override;
-  bool fixed_lanes() const override { return rails_ == nullptr; }
   void Send(int lane, const OutMessage& message) override;
   bool Poll() override;
   void Resume(int lane) override;

@@ -108,6 +108,7 @@ class Fabric final : public Pollable,
   // for which no Recv() waits.
   bool HasMessage(int peer, MessageId id) const;
   // Number of names under which messages of `peer` are numbered; see Arrivals.
+  // Tests hold it to a bound.
   std::size_t tags_known(int peer) const {
     return peers_[peer]->matcher.tags();
   }
@@ -147,7 +148,8 @@ class Fabric final : public Pollable,
   // What this rank is doing.
   const std::string& progress_text() const { return progress_; }
   // Bytes of messages of `peer` that no receive here takes: those that are held
-  // here, and all, including those that were announced.
+  // here, which tests hold to a bound, and all, including those that were
+  // announced.
   std::size_t held_bytes(int peer) const {
     return peers_[peer]->matcher.held_bytes();
   }

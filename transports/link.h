@@ -54,14 +54,13 @@ class Link {
   // Number of lanes. Lane 0 carries control messages. If there are more lanes,
   // they carry the data.
   virtual int lanes() const = 0;
-  // The lane for a data message, the same for the same `spread` if the lanes
-  // are fixed; otherwise the link chooses as it sees fit.
+  // The lane for a data message: the same for the same `spread`, unless the
+  // link has several networks and chooses by what they carry.
   virtual int DataLane(std::uint64_t spread) {
     if (lanes() == 1) return 0;
     return 1 +
            static_cast<int>(spread % static_cast<std::uint64_t>(lanes() - 1));
   }
-  virtual bool fixed_lanes() const { return true; }
 
   // Queues a message. Never blocks, and runs no completion. Messages that are
   // queued between two Poll()s leave together.

@@ -39,9 +39,9 @@ BareRank::BareRank(const std::string& port, std::size_t rank, std::size_t ranks,
     : rank_(rank), floats_(floats), ends_(ranks) {
   const auto verbs = Must(LoadVerbs());
   const auto devices = Must(ListRdmaDevices(*verbs));
-  rail_ =
-      Must(Rail::Open({verbs, Must(ChooseRail(devices, {"=" + port, {}, 0})),
-                       static_cast<int>(ranks), kReceives}));
+  rail_ = Must(Rail::Open(
+      {verbs, Must(ChooseRails(devices, {"=" + port, {}, 0})).front(),
+       static_cast<int>(ranks), kReceives}));
   memory_ = Must(CardMemory::Map(2 * floats * sizeof(float)));
   registration_ = Must(Registration::Make(
       *verbs, rail_->pd(), {memory_.data(), memory_.bytes(), {}},

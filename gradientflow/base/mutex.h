@@ -28,7 +28,6 @@ class GF_CAPABILITY("mutex") Mutex {
  public:
   void Lock() GF_ACQUIRE() { mutex_.lock(); }
   void Unlock() GF_RELEASE() { mutex_.unlock(); }
-  bool TryLock() GF_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
   // Names for std::condition_variable_any.
   void lock() GF_ACQUIRE() { mutex_.lock(); }      // NOLINT: std's name.
   void unlock() GF_RELEASE() { mutex_.unlock(); }  // NOLINT: std's name.

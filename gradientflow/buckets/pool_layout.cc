@@ -39,13 +39,6 @@ Result<PoolLayout> PoolLayout::Create(
   return layout;
 }
 
-std::size_t PoolLayout::TensorsBelow(std::size_t pool_end) const {
-  assert(pool_end <= elements());
-  if (pool_end == 0) return 0;
-  const auto last = std::lower_bound(end_.begin(), end_.end(), pool_end);
-  return static_cast<std::size_t>(last - end_.begin()) + 1;
-}
-
 std::vector<TensorPart> PoolLayout::Parts(Extent range) const {
   std::vector<TensorPart> parts;
   AppendParts(range, &parts);

@@ -41,10 +41,6 @@ class PoolLayout {
   // The tensors in pool order: order()[0] is the one at offset 0.
   const std::vector<std::size_t>& order() const { return order_; }
 
-  // Returns the number of tensors in the shortest prefix of the pool order that
-  // holds all elements below `pool_end`. REQUIRES: pool_end <= elements().
-  std::size_t TensorsBelow(std::size_t pool_end) const;
-
   // Returns the part of each tensor that `range` covers, in pool order. Tensors
   // without elements never appear. REQUIRES: `range` lies in the pool.
   std::vector<TensorPart> Parts(Extent range) const;

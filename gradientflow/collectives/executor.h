@@ -99,7 +99,7 @@ class Executor final : public Collective {
   // Gives back scratch memory that has lain unused for some seconds. To be
   // called regularly.
   void TrimScratch(Clock::Time now);
-  // Scratch memory that no call uses at present.
+  // Scratch memory that no call uses at present. Tests see that it shrinks.
   std::size_t free_scratch_bytes() const;
 
   // Replaces the cost model by which algorithms are chosen. REQUIRES the same

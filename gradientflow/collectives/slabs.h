@@ -60,7 +60,7 @@ class Slabs {
     }
   }
 
-  // Bytes that are free at present.
+  // Bytes that are free at present. Tests see that they shrink.
   std::size_t free_bytes() const {
     std::size_t bytes = 0;
     for (std::size_t order = 0; order < free_.size(); ++order) {

@@ -109,10 +109,8 @@ class StagedCollective final : public Collective {
   // use the staging memory and the buffers of calls that have ended.
   bool left_behind() const { return left_behind_; }
 
-  // Bytes of page-locked memory allocated so far.
+  // Bytes of page-locked memory allocated so far, which tests hold to a bound.
   std::size_t staging_bytes() const;
-  // Calls that the network card served in the device's memory.
-  std::uint64_t direct_calls() const { return direct_calls_; }
 
  private:
   using Jobs = std::vector<std::unique_ptr<StagedJob>>;
@@ -163,7 +161,6 @@ class StagedCollective final : public Collective {
   std::optional<Clock::Time> abandoned_at_;
   bool left_behind_ = false;
   std::set<std::string> told_;
-  std::uint64_t direct_calls_ = 0;
   std::unique_ptr<PieceStream> out_;
   std::unique_ptr<PieceStream> in_;
   std::unique_ptr<Stream> gate_;

@@ -201,9 +201,7 @@ void StagedCollective::AwaitRemoteWrites() {
     return Fail(any, "awaiting what RDMA wrote to it", flushed);
   }
   for (const auto& job : jobs_) {
-    if (!waits(*job)) continue;
-    ++direct_calls_;
-    if (job->packs) job->UnpackAll();
+    if (waits(*job) && job->packs) job->UnpackAll();
   }
 }
 

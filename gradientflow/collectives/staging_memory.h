@@ -39,6 +39,7 @@ class StagingMemory {
   // REQUIRES a block that Take() returned.
   void Give(const std::byte* block);
 
+  // Bytes allocated so far, which tests hold to a bound.
   std::size_t capacity_bytes() const { return ring_.capacity(); }
   // Why the network card does not reach the memory although there is one; OK if
   // that is not so.

@@ -67,10 +67,6 @@ bool IsHost(std::string_view host) {
 
 }  // namespace
 
-std::optional<std::int64_t> ParseInteger(std::string_view text) {
-  return ParseWhole<std::int64_t>(text);
-}
-
 std::optional<std::uint64_t> ParseUnsigned(std::string_view text) {
   return ParseWhole<std::uint64_t>(text);
 }

@@ -13,8 +13,6 @@
 // again gives the same value.
 namespace gradientflow {
 
-// Decimal, with an optional leading '-'.
-std::optional<std::int64_t> ParseInteger(std::string_view text);
 // Decimal, without a sign.
 std::optional<std::uint64_t> ParseUnsigned(std::string_view text);
 

@@ -36,7 +36,6 @@ TEST(PoolLayout, MayBeEmpty) {
   const PoolLayout layout = PoolLayout::Create({}).value();
   EXPECT_EQ(layout.tensors(), 0U);
   EXPECT_TRUE(layout.Parts({0, 0}).empty());
-  EXPECT_EQ(layout.TensorsBelow(0), 0U);
 }
 
 TEST(PoolLayout, AddressesMoreThan32Bits) {
@@ -88,15 +87,6 @@ TEST(PoolLayout, FindsExactlyTheTensorsThatOverlapARange) {
       }
     }
   }
-}
-
-TEST(PoolLayout, CountsTheTensorsThatCoverAPrefix) {
-  const PoolLayout layout = PoolLayout::Create({0, 4, 0, 2, 0}).value();
-  EXPECT_EQ(layout.TensorsBelow(0), 0U);
-  EXPECT_EQ(layout.TensorsBelow(1), 2U);  // Tensors 4 (empty) and 3.
-  EXPECT_EQ(layout.TensorsBelow(2), 2U);
-  EXPECT_EQ(layout.TensorsBelow(3), 4U);
-  EXPECT_EQ(layout.TensorsBelow(6), 4U);  // Not tensor 0, which is empty.
 }
 
 }  // namespace

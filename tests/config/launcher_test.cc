@@ -234,7 +234,7 @@ TEST(DetectLauncher, MeetsOutsideTheEphemeralPorts) {
     const Launch launch =
         Detect({"SLURM_PROCID=0", "SLURM_NTASKS=2", "SLURM_STEP_ID=0",
                 "SLURM_NODELIST=n", "SLURM_JOB_ID=" + std::to_string(job)});
-    const auto port = ParseInteger(launch.rendezvous.substr(2));
+    const auto port = ParseUnsigned(launch.rendezvous.substr(2));
     ASSERT_TRUE(port);
     EXPECT_GE(*port, 20000);
     EXPECT_LT(*port, 30000);

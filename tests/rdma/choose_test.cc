@@ -49,9 +49,18 @@ RdmaDevice Device(const std::string& name, std::vector<RdmaGid> gids,
   return device;
 }
 
+// The port that a rank with one of them uses.
+Result<RdmaChoice> ChooseOne(const std::vector<RdmaDevice>& devices,
+                             RdmaWishes wishes) {
+  wishes.ports = 1;
+  auto choices = ChooseRails(devices, wishes);
+  if (!choices.ok()) return choices.status();
+  return choices.value().front();
+}
+
 std::string Chosen(const std::vector<RdmaDevice>& devices,
                    const RdmaWishes& wishes) {
-  const auto choice = ChooseRail(devices, wishes);
+  const auto choice = ChooseOne(devices, wishes);
   return choice.ok() ? choice.value().device + ":" +
                            std::to_string(choice.value().port.number)
                      : choice.status().ToString();
@@ -59,26 +68,26 @@ std::string Chosen(const std::vector<RdmaDevice>& devices,
 
 // ---- The port
 
-TEST(ChooseRail, TakesThePortOnTheWayToThePeers) {
+TEST(ChooseRails, TakesThePortOnTheWayToThePeers) {
   const std::vector<RdmaDevice> devices = {Device("a", {Gid("10.0.0.1")}, 400),
                                            Device("b", {Gid("10.1.0.1")}, 25),
                                            Device("c", {Gid("10.2.0.1")}, 400)};
   EXPECT_EQ(Chosen(devices, {"", {"10.1.0.1", "10.2.0.1"}, 0}), "b:1");
   EXPECT_EQ(Chosen(devices, {"", {"10.9.0.1", "10.2.0.1"}, 0}), "c:1");
-  const auto choice = ChooseRail(devices, {"", {"10.1.0.1"}, 0});
+  const auto choice = ChooseOne(devices, {"", {"10.1.0.1"}, 0});
   EXPECT_THAT(choice.value().why, HasSubstr("one by which peers reach"));
 }
 
-TEST(ChooseRail, ElseTakesTheFastest) {
+TEST(ChooseRails, ElseTakesTheFastest) {
   const std::vector<RdmaDevice> devices = {
       Device("slow", {Gid("10.0.0.1")}, 25),
       Device("fast", {Gid("10.1.0.1")}, 400)};
   EXPECT_EQ(Chosen(devices, {"", {"192.168.0.1"}, 0}), "fast:1");
-  EXPECT_THAT(ChooseRail(devices, {}).value().why,
+  EXPECT_THAT(ChooseOne(devices, {}).value().why,
               HasSubstr("no port has an address"));
 }
 
-TEST(ChooseRail, RanksOfAHostTakeTurnsAmongEqualPortsOnly) {
+TEST(ChooseRails, RanksOfAHostTakeTurnsAmongEqualPortsOnly) {
   std::vector<RdmaDevice> devices = {Device("a", {Gid("10.0.0.1")}),
                                      Device("b", {Gid("10.1.0.1")}),
                                      Device("slow", {Gid("10.2.0.1")}, 10)};
@@ -88,7 +97,7 @@ TEST(ChooseRail, RanksOfAHostTakeTurnsAmongEqualPortsOnly) {
   }
   EXPECT_THAT(chosen,
               ::testing::ElementsAre("a:1", "b:1", "a:1", "b:1", "a:1"));
-  EXPECT_THAT(ChooseRail(devices, {}).value().why, HasSubstr("one of 2 alike"));
+  EXPECT_THAT(ChooseOne(devices, {}).value().why, HasSubstr("one of 2 alike"));
 }
 
 std::string AllChosen(const std::vector<RdmaDevice>& devices,
@@ -113,7 +122,7 @@ TEST(ChooseRails, TakesPortsThatAreAlikeInTheOrderOfTheirNetworks) {
   EXPECT_EQ(AllChosen(devices, {"=a:1,slow", {}, 0, 2}), "a");
 }
 
-TEST(ChooseRail, ListsNamePortsAndDevices) {
+TEST(ChooseRails, ListsNamePortsAndDevices) {
   RdmaDevice two = Device("mlx5_0", {Gid("10.0.0.1")});
   two.ports.push_back(two.ports[0]);
   two.ports[1].number = 2;
@@ -129,7 +138,7 @@ TEST(ChooseRail, ListsNamePortsAndDevices) {
   EXPECT_EQ(Chosen(devices, {"^=mlx5_0:1", {}, 0}), "mlx5_0:2");
 }
 
-TEST(ChooseRail, WithoutAPortItSaysWhatItHasSeen) {
+TEST(ChooseRails, WithoutAPortItSaysWhatItHasSeen) {
   RdmaDevice down = Device("down", {Gid("10.0.0.1")});
   down.ports[0].active = false;
   down.ports[0].state = "armed";
@@ -141,7 +150,7 @@ TEST(ChooseRail, WithoutAPortItSaysWhatItHasSeen) {
   RdmaDevice narrow = Device("narrow", {Gid("10.0.0.2")});
   narrow.ports[0].max_message_bytes = 65536;
   const auto none =
-      ChooseRail({down, closed, local, bare, narrow}, {"^x", {}, 0});
+      ChooseOne({down, closed, local, bare, narrow}, {"^x", {}, 0});
   EXPECT_EQ(none.status().code(), StatusCode::kUnavailable);
   for (const char* part :
        {"no RDMA port can be used (wanted: \"^x\")", "down:1 is armed",
@@ -151,13 +160,13 @@ TEST(ChooseRail, WithoutAPortItSaysWhatItHasSeen) {
         "narrow:1 writes at most 65536 bytes at once, expected 2097152"}) {
     EXPECT_THAT(none.status().message(), HasSubstr(part));
   }
-  EXPECT_THAT(ChooseRail({}, {}).status().message(),
+  EXPECT_THAT(ChooseOne({}, {}).status().message(),
               HasSubstr("there is no device"));
 }
 
-TEST(ChooseRail, OnlyAListThatNamesNothingIsWrong) {
+TEST(ChooseRails, OnlyAListThatNamesNothingIsWrong) {
   const RdmaDevice good = Device("good", {Gid("10.0.0.1")});
-  const auto typo = ChooseRail({good}, {"god", {}, 0});
+  const auto typo = ChooseOne({good}, {"god", {}, 0});
   EXPECT_EQ(typo.status().code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(typo.status().message(),
               HasSubstr("good:1 is not among the devices wanted"));
@@ -166,19 +175,19 @@ TEST(ChooseRail, OnlyAListThatNamesNothingIsWrong) {
   closed.name = "closed";
   closed.problem = "cannot be opened";
   for (const char* wish : {"", "closed", "=closed", "^good"}) {
-    EXPECT_EQ(ChooseRail({closed}, {wish, {}, 0}).status().code(),
+    EXPECT_EQ(ChooseOne({closed}, {wish, {}, 0}).status().code(),
               StatusCode::kUnavailable)
         << wish;
   }
-  EXPECT_EQ(ChooseRail({closed}, {"^closed", {}, 0}).status().code(),
+  EXPECT_EQ(ChooseOne({closed}, {"^closed", {}, 0}).status().code(),
             StatusCode::kInvalidArgument);
 }
 
-TEST(ChooseRail, OffersRoutableAddressesBestFirst) {
+TEST(ChooseRails, OffersRoutableAddressesBestFirst) {
   const RdmaDevice device = Device(
       "a", {Gid("fe80::1", kV1), Gid("fe80::1", kV2), Gid("10.0.0.1", kV1),
             Gid("2001::1", kV2), Gid("10.0.0.1", kV2)});
-  const auto choice = ChooseRail({device}, {});
+  const auto choice = ChooseOne({device}, {});
   std::vector<int> indexes;
   for (const RdmaGid& gid : choice.value().port.gids) {
     indexes.push_back(gid.index);
@@ -186,17 +195,17 @@ TEST(ChooseRail, OffersRoutableAddressesBestFirst) {
   EXPECT_THAT(indexes, ::testing::ElementsAre(4, 3, 2));
 }
 
-TEST(ChooseRail, OffersAtMostSoMany) {
+TEST(ChooseRails, OffersAtMostSoMany) {
   std::vector<RdmaGid> gids;
   for (int i = 0; i < 40; ++i)
     gids.push_back(Gid("2001::" + std::to_string(i)));
   gids.push_back(Gid("10.0.0.1"));
-  const auto choice = ChooseRail({Device("a", gids)}, {});
+  const auto choice = ChooseOne({Device("a", gids)}, {});
   ASSERT_EQ(choice.value().port.gids.size(), kMostGids);
   EXPECT_EQ(choice.value().port.gids[0].index, 40);
 }
 
-TEST(ChooseRail, InfiniBandHasLinkLocalAddresses) {
+TEST(ChooseRails, InfiniBandHasLinkLocalAddresses) {
   RdmaDevice device = Device("ib", {Gid("fe80::17", IBV_GID_TYPE_IB)});
   device.ports[0].ethernet = false;
   EXPECT_EQ(Chosen({device}, {}), "ib:1");

@@ -85,7 +85,6 @@ TEST_P(RdmaRails, EachHasLanesWhichCarryMessages) {
 TEST_P(RdmaRails, MessagesAreDividedAmongThem) {
   Connect();
   Link& link = ranks[0].owner.to(1);
-  EXPECT_FALSE(link.fixed_lanes());
   std::vector<int> of_rail(static_cast<std::size_t>(rails()));
   for (std::uint64_t i = 0; i < 24; ++i) {
     const int lane = link.DataLane(i);

@@ -89,7 +89,7 @@ class ScriptedPeer {
         end(
             std::in_place, fake.api(1), "fake1", [] {}, EndOptions()) {
     const auto devices = ListRdmaDevices(*fake.api(0));
-    auto choice = ChooseRail(devices.value(), {}).value();
+    RdmaChoice choice = ChooseRails(devices.value(), {}).value().front();
     choice.port.max_message_bytes = most_bytes;
     rail = Rail::Open({fake.api(0), choice, 1,
                        kImmediatesWithoutNotices + notices, 0, 4})

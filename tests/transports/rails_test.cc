@@ -75,17 +75,27 @@ struct Pair {
   std::vector<int> data;
 };
 
-TEST(Rails, LanesOfOneNetworkAreFixed) {
-  Pair pair({"127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"});
-  EXPECT_TRUE(pair.a.to(1).fixed_lanes());
-  EXPECT_EQ(pair.a.to(1).DataLane(4), 2);
-  EXPECT_EQ(pair.Exchange(9), (std::vector<int>{0, 3, 3, 3}));
+// The lanes of six messages of the same spread that all wait at `end`.
+std::vector<int> LanesOfWaiting(LinkOwner& end) {
+  std::vector<int> lanes;
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    lanes.push_back(end.to(1).DataLane(4));
+    end.Send(1, i, kBytes, lanes.back());
+  }
+  return lanes;
 }
 
-TEST(Rails, BothEndsKnowThatLanesAreNotFixed) {
+TEST(Rails, LanesOfOneNetworkAreFixed) {
+  Pair pair({"127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"});
+  EXPECT_EQ(pair.Exchange(9), (std::vector<int>{0, 3, 3, 3}));
+  EXPECT_EQ(LanesOfWaiting(pair.a), std::vector<int>(6, 2));
+}
+
+TEST(Rails, BothEndsChooseAmongLanesOfTwoNetworks) {
   Pair pair({"127.0.0.1:0", "127.0.0.2:0"});
-  EXPECT_FALSE(pair.a.to(1).fixed_lanes());
-  EXPECT_FALSE(pair.b.to(1).fixed_lanes());
+  const std::vector<int> in_turn = {1, 2, 1, 2, 1, 2};
+  EXPECT_EQ(LanesOfWaiting(pair.a), in_turn);
+  EXPECT_EQ(LanesOfWaiting(pair.b), in_turn);
 }
 
 TEST(Rails, EachGetsWhatItCarries) {

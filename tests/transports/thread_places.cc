@@ -33,7 +33,6 @@ class PlacedLink final : public Link {
   int DataLane(std::uint64_t spread) override {
     return inner_->DataLane(spread);
   }
-  bool fixed_lanes() const override { return inner_->fixed_lanes(); }
   void Send(int lane, const OutMessage& message) override {
     places_.CountMessage();
     inner_->Send(lane, message);

@@ -163,14 +163,6 @@ Result<std::vector<RdmaChoice>> ChooseRails(
   return TakeInTurn(candidates, wishes);
 }
 
-Result<RdmaChoice> ChooseRail(const std::vector<RdmaDevice>& devices,
-                              RdmaWishes wishes) {
-  wishes.ports = 1;
-  auto choices = ChooseRails(devices, wishes);
-  if (!choices.ok()) return choices.status();
-  return std::move(choices).value().front();
-}
-
 // Link-local InfiniBand addresses share their first half if they are in one
 // subnet, so they need no rule of their own.
 std::optional<std::pair<std::size_t, std::size_t>> MatchGids(

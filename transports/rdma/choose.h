@@ -41,9 +41,6 @@ inline constexpr std::size_t kMostGids = 8;
 // kInvalidArgument if `devices` names none.
 Result<std::vector<RdmaChoice>> ChooseRails(
     const std::vector<RdmaDevice>& devices, const RdmaWishes& wishes);
-// The same for the one that ChooseRails() would choose alone.
-Result<RdmaChoice> ChooseRail(const std::vector<RdmaDevice>& devices,
-                              RdmaWishes wishes);
 
 // Returns which of their addresses two ranks use for each other, as places in
 // the lists: of the same kind, in the same network if there is one. Both ranks

@@ -46,7 +46,6 @@ class RailsLink final : public Link {
     return 1 + kLanesEach * static_cast<int>(links_.size());
   }
   int DataLane(std::uint64_t spread) override;
-  bool fixed_lanes() const override { return links_.size() == 1; }
   void Send(int lane, const OutMessage& message) override;
   bool Poll() override;
   void Resume(int lane) override;

@@ -56,7 +56,6 @@ class TcpLink final : public Link,
   const char* address() const override { return address_.c_str(); }
   int lanes() const override { return static_cast<int>(lanes_.size()); }
   int DataLane(std::uint64_t spread) override;
-  bool fixed_lanes() const override { return rails_ == nullptr; }
   void Send(int lane, const OutMessage& message) override;
   bool Poll() override;
   void Resume(int lane) override;

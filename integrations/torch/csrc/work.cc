@@ -82,8 +82,6 @@ Work::Work(std::shared_ptr<Group> group, const Facts& facts,
 
 Work::~Work() = default;
 
-void Work::SetFacts(const Facts& facts) { facts_ = facts; }
-
 void* Work::Hold() {
   calls_.fetch_add(1, std::memory_order_relaxed);
   c10::raw::intrusive_ptr::incref(this);

@@ -44,10 +44,6 @@ class Work final : public c10d::Work {
   void SetLists(std::vector<std::vector<at::Tensor>> lists) {
     lists_ = std::move(lists);
   }
-  void AddResults(const std::vector<at::Tensor>& tensors) {
-    results_.insert(results_.end(), tensors.begin(), tensors.end());
-  }
-  void SetFacts(const Facts& facts);
   // Starts a call, whose `group` is set here. Throws if the call is wrong;
   // calls that were started before go on.
   void Start(gf_call call);

@@ -29,15 +29,16 @@ struct DTypeTraits {
   // A pool and its wire may have the type. Such types convert to each other by
   // way of float32.
   bool is_gradient;
-  // If partial sums are stored or travel in the type, a mean is scaled before
-  // the sum and not after it, since the sum might leave the type's range.
-  bool scale_before_sum;
+  // Sums in the type are coarse, and may leave its range. Where partial sums
+  // are stored or travel in it, a mean is scaled before the sum and not after
+  // it, and reduces prefer algorithms that have none.
+  bool narrow_sums;
   int nccl;  // ncclDataType_t.
 };
 
 // One row per type, in the order of their numbers.
 inline constexpr DTypeTraits kDTypeTraits[] = {
-    // type, name, bits, is_float, is_gradient, scale_before_sum, nccl
+    // type, name, bits, is_float, is_gradient, narrow_sums, nccl
     {DType::kFloat32, "float32", 32, true, true, false, 7},
     {DType::kFloat16, "float16", 16, true, true, true, 6},
     {DType::kBFloat16, "bfloat16", 16, true, true, true, 9},

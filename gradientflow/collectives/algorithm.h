@@ -54,11 +54,11 @@ struct CallQuestion {
   bool all_share_memory = false;
   bool hosts_share_memory = false;  // Ranks of one host share memory.
   bool all_place = false;           // As in CallGroup.
-  // The most bytes of a block that the ranks of a rail can place on each other,
-  // if those of one host share memory; 0 if they have no places.
+  // The most bytes of a block that the ranks of a column can place on each
+  // other, if those of one host share memory; 0 if they have no places.
   std::size_t placed_bytes = 0;
-  bool narrow = false;     // The call reduces floats of 16 bits.
-  bool few_links = false;  // As in CallGroup.
+  bool narrow_sums = false;  // As in the wire type's traits.
+  bool few_links = false;    // As in CallGroup.
   // How calls are cut: see CutOf() in choose.h.
   std::size_t segment_bytes = std::numeric_limits<std::size_t>::max();
   int window = 8;
@@ -126,8 +126,8 @@ struct CollectiveAlgorithm {
   bool receives_early = false;
   // True if sums of some ranks travel in the dtype of the result. Other
   // algorithms of the collective add all contributions at once, in rank order,
-  // and round the sum once. Floats of 16 bits are worth that: for these an
-  // algorithm with partial sums is not chosen.
+  // and round the sum once. Types with narrow sums are worth that: for these
+  // an algorithm with partial sums is not chosen.
   bool partial_sums = false;
   // True if the schedule moves several blocks in one message, so that the call
   // must be one segment. It is then chosen for small buffers only.

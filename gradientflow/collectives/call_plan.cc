@@ -163,7 +163,7 @@ CallQuestion CallPlanner::QuestionOf(const CollectiveCall& call) const {
   question.hosts_share_memory = group_.hosts_share;
   question.all_place = group_.all_place;
   question.placed_bytes = group_.hosts_place ? cutting_.placed_bytes : 0;
-  question.narrow = IsGradientType(call.wire) && SizeOf(call.wire) == 2;
+  question.narrow_sums = TraitsOf(call.wire).narrow_sums;
   question.few_links = group_.few_links;
   question.segment_bytes = cutting_.segment_bytes;
   question.window = cutting_.window;

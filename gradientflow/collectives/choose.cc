@@ -214,7 +214,7 @@ double PredictSeconds(CollectiveKind kind, const CollectiveAlgorithm& algorithm,
                         question.all_place) != &algorithm) {
     return kImpossible;
   }
-  if (question.narrow && algorithm.partial_sums) return kImpossible;
+  if (question.narrow_sums && algorithm.partial_sums) return kImpossible;
   const double bytes = static_cast<double>(question.count) *
                        static_cast<double>(question.wire_element_bytes);
   if (algorithm.whole &&

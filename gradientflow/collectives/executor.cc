@@ -315,8 +315,8 @@ bool Executor::StartPart(Queue* queue, Operation* operation, Segment* segment) {
     if (means.placed == nullptr) return false;
   }
   const std::uint64_t index = operation->launched++;
-  const bool narrow = TraitsOf(operation->call.wire).scale_before_sum ||
-                      TraitsOf(operation->call.dtype).scale_before_sum ||
+  const bool narrow = TraitsOf(operation->call.wire).narrow_sums ||
+                      TraitsOf(operation->call.dtype).narrow_sums ||
                       // Some other rank's buffer may be of such a type.
                       !operation->group->same_dtypes;
   if (schedule->multi_hop && operation->pre == 1.0F && narrow &&

@@ -50,7 +50,7 @@ constexpr int kRanksThatRoundOnce = 2;
 constexpr std::size_t kOnePhaseBytes = std::size_t{128} << 10;
 constexpr std::size_t kPackBytes = 16;  // Of a vector load.
 
-bool HasNarrowSums(DType type) { return TraitsOf(type).scale_before_sum; }
+bool HasNarrowSums(DType type) { return TraitsOf(type).narrow_sums; }
 
 std::size_t BlockOf(const CollectiveCall& call, DType type, int size) {
   const auto ranks = static_cast<std::size_t>(size);

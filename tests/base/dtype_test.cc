@@ -31,13 +31,14 @@ TEST(DTypes, StandInTheirTableByNumber) {
     EXPECT_EQ(static_cast<int>(traits.type), i);
     EXPECT_EQ(traits.bits % 8, 0) << traits.name;
     EXPECT_TRUE(traits.is_float || !traits.is_gradient) << traits.name;
-    EXPECT_TRUE(traits.is_gradient || !traits.scale_before_sum) << traits.name;
+    EXPECT_EQ(traits.narrow_sums, traits.is_gradient && traits.bits < 32)
+        << traits.name;
     const bool named =
         GradientTypeNames().find(traits.name) != std::string_view::npos;
     EXPECT_EQ(named, traits.is_gradient) << traits.name;
   }
-  EXPECT_FALSE(TraitsOf(DType::kFloat32).scale_before_sum);
-  EXPECT_TRUE(TraitsOf(DType::kFloat16).scale_before_sum);
+  EXPECT_FALSE(TraitsOf(DType::kFloat32).narrow_sums);
+  EXPECT_TRUE(TraitsOf(DType::kFloat16).narrow_sums);
   EXPECT_FALSE(kernels::IsDType(static_cast<DType>(kernels::kDTypes)));
   EXPECT_FALSE(IsFloat(static_cast<DType>(77)));
 }

@@ -17,24 +17,10 @@ namespace {
 using kernels::DType;
 
 DType TypeOf(nccl::DataType type) {
-  switch (type) {
-    case nccl::DataType::kUint8:
-      return DType::kUInt8;
-    case nccl::DataType::kInt32:
-      return DType::kInt32;
-    case nccl::DataType::kInt64:
-      return DType::kInt64;
-    case nccl::DataType::kFloat16:
-      return DType::kFloat16;
-    case nccl::DataType::kFloat32:
-      return DType::kFloat32;
-    case nccl::DataType::kFloat64:
-      return DType::kFloat64;
-    case nccl::DataType::kBfloat16:
-      return DType::kBFloat16;
-    default:
-      return DType::kInt8;
+  for (const kernels::DTypeTraits& traits : kernels::kDTypeTraits) {
+    if (traits.nccl == static_cast<int>(type)) return traits.type;
   }
+  return DType::kInt8;
 }
 
 kernels::ReduceOp KernelOp(nccl::RedOp op) {

@@ -19,8 +19,10 @@ c10::intrusive_ptr<c10::ivalue::Future> CastHook::Run(
   CheckDense(bucket, "16-bit");
   const at::NoGradGuard no_grad;
   const at::Tensor buffer = bucket.getBuffer();
-  const bool narrow = buffer.element_size() <= 2;
-  const size_t bytes = narrow ? buffer.element_size() : 2;
+  // What is no larger than the wire's type travels as it is.
+  const size_t wire_bytes = c10::elementSize(wire_);
+  const bool narrow = buffer.element_size() <= wire_bytes;
+  const size_t bytes = narrow ? buffer.element_size() : wire_bytes;
   stats_.payload_bytes += static_cast<size_t>(buffer.numel()) * bytes;
   if (bucket.isLast()) ++stats_.steps;
   if (!narrow && group_.ConvertsTo(wire_, buffer)) {

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "bind.h"
 
@@ -20,6 +22,11 @@ c10::DistBackendError ErrorOf(gf_status status, const std::string& what,
       {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
       c10::str("GradientFlow: ", what, ": ",
                text.empty() ? gf_status_name(status) : text.c_str()));
+}
+
+// Whether the library converts between that type and another on the wire.
+bool Converts(int32_t dtype) {
+  return gf_supports(GF_ALLREDUCE, dtype, GF_FLOAT32, GF_SUM) == 1;
 }
 
 }  // namespace
@@ -48,7 +55,7 @@ std::optional<int32_t> DtypeOf(at::ScalarType type) {
 
 bool IsGradientType(at::ScalarType type) {
   const std::optional<int32_t> dtype = DtypeOf(type);
-  return dtype && gf_supports(GF_ALLREDUCE, *dtype, GF_FLOAT32, GF_SUM) == 1;
+  return dtype && Converts(*dtype);
 }
 
 Options Options::Default() {
@@ -88,6 +95,16 @@ void BindLibrary(pybind11::module& module) {
   module.def(
       "library_version", [] { return gf_version(); },
       "Version of the libgradientflow.so loaded: major * 1000 + minor.");
+  module.def(
+      "gradient_types",
+      [] {
+        std::vector<std::string> names;
+        for (int32_t type = 0; gf_dtype_name(type) != nullptr; ++type) {
+          if (Converts(type)) names.emplace_back(gf_dtype_name(type));
+        }
+        return names;
+      },
+      "The names of the types of which gradients may be.");
   module.def(
       "check_setting",
       [](const std::string& name, const std::string& value) {

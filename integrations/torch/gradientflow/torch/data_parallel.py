@@ -363,10 +363,11 @@ def _trained(
             raise ValueError(f"{name!r} has no shape yet: run the module once before")
         if parameter.is_complex():
             raise ValueError(f"{name!r} is {parameter.dtype}, expected a real type")
-        if parameter.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        types = _C.gradient_types()
+        if str(parameter.dtype).removeprefix("torch.") not in types:
             raise TypeError(
-                f"{name!r} is {parameter.dtype}, expected float32, float16 or"
-                " bfloat16, in which gradients travel: use module.float(), or"
+                f"{name!r} is {parameter.dtype}, expected a type in which gradients"
+                f" travel ({', '.join(types)}): use module.float(), or"
                 ' DistributedDataParallel over the backend "gradientflow", which'
                 " averages float64 as it is"
             )

@@ -73,8 +73,7 @@ std::string RdmaPlan(const Options& options) {
   if (!verbs.ok()) return "not used";
   TransportOptions of;
   of.socket_ifname = options.socket_ifname;
-  of.rdma_devices = options.rdma_devices;
-  of.rdma_ports = options.rdma_ports;
+  of.own = options.transport_settings;
   of.rank = std::max(options.rank, 0);
   const auto choices = ChooseRailsFor(of, *verbs.value());
   if (choices.status().code() == StatusCode::kUnimplemented) return "not used";
@@ -157,7 +156,7 @@ void PrintJson(const LoadedOptions& loaded, const Status& verdict) {
     settings.push_back({{"name", setting.name},
                         {"variable", setting.variable()},
                         {"value", setting.PrintForLog(loaded.options)},
-                        {"default", setting.print(Options())},
+                        {"default", setting.Print(Options())},
                         {"set_by", loaded.origins[i].ToString()},
                         {"expected", setting.expected},
                         {"meaning", setting.meaning}});

@@ -4,6 +4,18 @@
 
 namespace gradientflow {
 
+std::string_view TransportOptions::Own(const TransportSetting& setting) const {
+  const auto found = own.find(setting.name);
+  return found == own.end() ? setting.usual : std::string_view(found->second);
+}
+
+Status TransportOptions::CheckOwn(const TransportSetting& setting) const {
+  if (setting.is_valid(Own(setting))) return Status();
+  return Status(StatusCode::kInvalidArgument,
+                StrCat(setting.name, ": expected ", setting.expected, ", got '",
+                       Own(setting), "'"));
+}
+
 Status ValidateConnect(const ConnectArgs& args) {
   if (args.rank >= 0 && args.rank < args.size &&
       args.addresses.size() == static_cast<std::size_t>(args.size)) {

@@ -2,8 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gradientflow/base/clock.h"
@@ -21,8 +25,19 @@
 // the endpoint connects to theirs. Everything after that is up to the Links.
 namespace gradientflow {
 
+// A setting that one transport alone has. Users give it as they give all
+// settings; it is checked, documented and logged like these.
+struct TransportSetting {
+  std::string_view name;      // Begins with the transport's: "rdma_ports".
+  std::string_view expected;  // What a valid text is, for errors and tables.
+  std::string_view meaning;   // In sentences, with the trade-off.
+  std::string_view usual;     // The default.
+  bool (*is_valid)(std::string_view text);
+};
+
 // The values of the settings of the same names. Every transport gets all of
-// them and uses its own.
+// them. Those that several transports share, as RDMA uses TCP's sockets, are
+// members; what one transport alone has is in `own`.
 struct TransportOptions {
   // shm: the address space that this rank reserves, and the size of the FIFO
   // for each peer and direction.
@@ -54,20 +69,17 @@ struct TransportOptions {
   // This rank and the number of ranks of the job.
   int rank = 0;
   int ranks = 2;
-  // rdma: the ports that this rank may use, in the notation of socket_ifname,
-  // as "mlx5_0:1".
-  std::string rdma_devices = {};
-  // rdma: how many of these it may use at the same time, 1 to kMostRails.
-  int rdma_ports = 1;
-  // rdma: of all packets; 0 to 255.
-  int rdma_traffic_class = 0;
-  // rdma: how long the card sends again what no one acknowledges.
-  double rdma_retry_seconds = 4;
-  // rdma: the memory that peers may write to, and the messages that a peer may
+  // The memory that peers may write to, and the messages that a peer may
   // place there before this rank takes their notices; see RemotePlaces. The
   // same on all ranks; 0 bytes if no one places messages.
   std::size_t placed_slot_bytes = 0;
   int placed_notices = 0;
+  // Settings of TransportKind::settings that differ from the default, by name.
+  std::map<std::string, std::string, std::less<>> own = {};
+  // Returns the text of one of these, or its default.
+  std::string_view Own(const TransportSetting& setting) const;
+  // Returns kInvalidArgument, with what was expected, if it is not valid.
+  Status CheckOwn(const TransportSetting& setting) const;
 };
 
 struct ConnectArgs {
@@ -161,6 +173,9 @@ struct TransportKind {
   // text that is equal exactly in processes that can share memory. Null for
   // transports that reach other hosts.
   std::string (*host_id)() = nullptr;
+  // The settings that this transport alone has, in static storage; null if
+  // there are none.
+  std::span<const TransportSetting> (*settings)() = nullptr;
 };
 
 }  // namespace gradientflow

@@ -83,7 +83,8 @@ std::vector<Ours> OpenOurs(const std::string& devices, int ranks,
   options.socket_ifname = "lo";
   std::vector<Ours> job;
   for (options.rank = 0; options.rank < ranks; ++options.rank) {
-    options.rdma_devices = StrCat("=", devices, options.rank, ":1");
+    options.transport_settings["rdma_devices"] =
+        StrCat("=", devices, options.rank, ":1");
     job.push_back({options});
   }
   OnAll(job, [](Ours& rank) {

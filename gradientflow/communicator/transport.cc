@@ -58,10 +58,7 @@ TransportOptions TransportOptionsOf(const Options& options) {
   of.io_threads = options.io_threads;
   of.rank = options.rank;
   of.ranks = options.size;
-  of.rdma_devices = options.rdma_devices;
-  of.rdma_ports = options.rdma_ports;
-  of.rdma_traffic_class = options.rdma_traffic_class;
-  of.rdma_retry_seconds = options.rdma_retry_seconds;
+  of.own = options.transport_settings;
   of.placed_slot_bytes = PlacedSlotBytes(options.size, options.segment_bytes,
                                          options.segments_in_flight);
   of.placed_notices = PlacedNotices(options.size, options.segment_bytes,

@@ -31,7 +31,7 @@ void ReadOurVariable(const Environment& env, std::string_view entry,
   const std::string_view text = entry.substr(equals + 1);
   // A second entry of the same name does not count.
   if (env.Find(name)->data() != text.data()) return;
-  if (!setting->parse(text, &loaded->options)) {
+  if (!setting->Parse(text, &loaded->options)) {
     loaded->problems.push_back(BadValueText(name, *setting, text));
     return;
   }

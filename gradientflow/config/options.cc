@@ -92,9 +92,17 @@ Status Options::ValidateValues() const {
   // The parsers of the table know the range of each field: a value that a
   // parser does not take back is not valid.
   Options scratch;
+  for (const auto& [name, text] : transport_settings) {
+    const Setting* setting = FindSetting(name);
+    if (setting == nullptr || setting->name != name ||
+        setting->of_transport == nullptr) {
+      return Bad(StrCat("transport_settings: '", name,
+                        "' is no setting of a transport"));
+    }
+  }
   for (const Setting& setting : Settings()) {
-    const std::string text = setting.print(*this);
-    if (!setting.parse(text, &scratch)) {
+    const std::string text = setting.Print(*this);
+    if (!setting.Parse(text, &scratch)) {
       return Bad(BadValueText(setting.name, setting, text));
     }
   }

@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <map>
 #include <string>
 
 #include "gradientflow/base/dtype.h"
@@ -13,7 +15,7 @@ namespace gradientflow {
 
 // How ranks with GPUs exchange data in GPU memory.
 enum class DeviceCollectives : std::uint8_t { kAuto, kNccl, kStaged };
-// Who adds up gradients of 16 bits that NCCL carries.
+// Which side adds up gradients of 16 bits that NCCL carries.
 enum class DeviceSums : std::uint8_t { kFloat32, kNccl };
 // Ports from `first` to `last`; 0 and 0: any that is free.
 struct PortRange {
@@ -95,16 +97,9 @@ struct Options {
   // drives; 0: it moves them itself; -1: see ChooseIoThreads() in
   // transports/tcp/io_threads.h. Ranks may differ.
   int io_threads = -1;
-  // The RDMA ports that this rank may use, as a list of prefixes of
-  // "device:port"; a leading ^ excludes them. Empty: see ChooseRail() in
-  // transports/rdma/choose.h. Ranks may differ in all four.
-  std::string rdma_devices;
-  // How many of them it may use at the same time; two ranks use as many for
-  // each other as both have.
-  int rdma_ports = 1;
-  int rdma_traffic_class = 0;  // Of RDMA packets.
-  // How long the card sends again what no one acknowledges.
-  double rdma_retry_seconds = 4;
+  // Settings that one transport alone has, by name, as text: RDMA's are in
+  // transports/rdma/settings.cc. Those that are not here have the default.
+  std::map<std::string, std::string, std::less<>> transport_settings;
   // Unit of pipelining inside a collective, among up to 8 ranks; with more it
   // grows (see CutOf() in collectives/choose.h). Smaller segments overlap
   // better, larger ones have less overhead.

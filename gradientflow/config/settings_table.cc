@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
+#include <vector>
 
 #include "gradientflow/base/dtype.h"
 #include "gradientflow/base/str_cat.h"
@@ -12,7 +14,8 @@
 
 // One row per setting. A row names a codec (setting_codecs.h), which knows the
 // field of Options and its range, and holds the section, the name and the texts
-// for people. To add a setting, add a field to Options and a row here.
+// for people. To add a setting, add a field to Options and a row here; those of
+// one transport alone are rows in its folder.
 namespace gradientflow {
 namespace {
 
@@ -155,30 +158,6 @@ constexpr std::array kRows = {
         "256KB times the number of ranks. auto is one per 10 Gb/s of the line, "
         "if the network card tells its rate, and at most a quarter of this "
         "rank's share of the host's cores. Ranks may differ."),
-    Row<c::Text<&O::rdma_devices, AnyText>>(
-        kFabric, "rdma_devices", "prefixes of ports: mlx5_0:1 or ^mlx5_bond",
-        "RDMA ports that this rank may use; a leading ^ excludes the listed "
-        "ones. If empty, a port whose address is one by which peers reach this "
-        "rank, the fastest first; ranks take equal ones in turn. Ranks may "
-        "differ."),
-    Row<c::Integer<&O::rdma_ports, 1, kMostRails>>(
-        kFabric, "rdma_ports", "an integer from 1 to 4",
-        "RDMA ports that this rank may use at the same time, if it finds so "
-        "many that are alike. Messages are divided by what each carries. Each "
-        "port takes 8 MB more memory, and registers the gradients once more. "
-        "Two ranks use as many for each other as both have; the n-th of one, "
-        "in the order of their addresses, talks to the n-th of the other. "
-        "Ranks may differ."),
-    Row<c::Integer<&O::rdma_traffic_class, 0, 255>>(
-        kFabric, "rdma_traffic_class", "an integer from 0 to 255",
-        "The traffic class of RDMA packets, by which networks tell those that "
-        "they must not drop. Ask who runs the network. Ranks may differ."),
-    Row<c::Duration<&O::rdma_retry_seconds>>(
-        kFabric, "rdma_retry_seconds", kSeconds,
-        "How long a network card sends again what its peer does not "
-        "acknowledge, before the job ends. Longer survives a cable that is "
-        "out for a moment; shorter finds losses sooner, and repairs them "
-        "faster where the network drops packets. Ranks may differ."),
     Row<c::Bytes<&O::segment_bytes, 4096, kGiB, 64>>(
         kFabric, "segment_bytes", "a multiple of 64 from 4KB to 1GB",
         "The unit of pipelining inside a collective. Smaller segments "
@@ -330,15 +309,29 @@ constexpr std::array kRows = {
         "and why. For diagnosis only, since it costs time."),
 };
 
-using Table = std::array<Setting, kRows.size()>;
+// The settings of transports end the section of the fabric.
+void AppendOfTransports(std::vector<Setting>* rows) {
+  for (const TransportKind* kind : Transports()) {
+    if (kind->settings == nullptr) continue;
+    for (const TransportSetting& own : kind->settings()) {
+      rows->push_back({own.name, kFabric, own.expected, own.meaning, false,
+                       nullptr, nullptr, &own});
+    }
+  }
+}
 
-const Table& SettingsTable() {
-  static const Table table = [] {
-    Table rows = kRows;
-    for (Setting& row : rows) {
+const std::vector<Setting>& SettingsTable() {
+  static const std::vector<Setting> table = [] {
+    std::vector<Setting> rows;
+    for (Setting row : kRows) {
       if (row.expected == kAllreduceNames) row.expected = AllreduceNames();
       if (row.expected == kTransportNames) row.expected = TransportNames();
       if (row.expected == kGradientTypes) row.expected = GradientTypeNames();
+      if (row.section != kFabric && !rows.empty() &&
+          rows.back().section == kFabric) {
+        AppendOfTransports(&rows);
+      }
+      rows.push_back(row);
     }
     return rows;
   }();
@@ -354,13 +347,32 @@ std::string_view WithoutPrefix(std::string_view upper) {
 
 }  // namespace
 
+bool Setting::Parse(std::string_view text, Options* options) const {
+  if (of_transport == nullptr) return parse(text, options);
+  if (!of_transport->is_valid(text)) return false;
+  if (text == of_transport->usual) {
+    options->transport_settings.erase(std::string(name));
+  } else {
+    options->transport_settings[std::string(name)] = text;
+  }
+  return true;
+}
+
+std::string Setting::Print(const Options& options) const {
+  if (of_transport == nullptr) return print(options);
+  const auto found = options.transport_settings.find(name);
+  return found == options.transport_settings.end()
+             ? std::string(of_transport->usual)
+             : found->second;
+}
+
 std::string Setting::variable() const {
   return std::string(kVariablePrefix) + Upper(name);
 }
 
 std::string Setting::PrintForLog(const Options& options) const {
-  std::string text = print(options);
-  return secret && text != print(Options()) ? "***" : text;
+  std::string text = Print(options);
+  return secret && text != Print(Options()) ? "***" : text;
 }
 
 std::span<const Setting> Settings() { return SettingsTable(); }
@@ -404,7 +416,7 @@ Status SetOption(Options* options, std::string_view name,
   if (setting == nullptr) {
     return Status(StatusCode::kInvalidArgument, UnknownNameText(name));
   }
-  if (!setting->parse(text, options)) {
+  if (!setting->Parse(text, options)) {
     return Status(StatusCode::kInvalidArgument,
                   BadValueText(setting->name, *setting, text));
   }
@@ -416,7 +428,7 @@ Result<std::string> GetOption(const Options& options, std::string_view name) {
   if (setting == nullptr) {
     return Status(StatusCode::kInvalidArgument, UnknownNameText(name));
   }
-  return setting->print(options);
+  return setting->Print(options);
 }
 
 }  // namespace gradientflow

@@ -6,28 +6,35 @@
 
 #include "gradientflow/base/status.h"
 #include "gradientflow/config/options.h"
+#include "transports/endpoint.h"
 
 namespace gradientflow {
 
 inline constexpr std::string_view kVariablePrefix = "GRADIENTFLOW_";
 
-// One field of Options. The table of these is the only place that knows how a
-// setting is written. The environment, the C API, --help, logs and
-// docs/settings.md all use it.
+// One field of Options, or one of transport_settings. The table of these is the
+// only place that knows how a setting is written. The environment, the C API,
+// --help, logs and docs/settings.md all use it.
 struct Setting {
-  std::string_view name;      // The name of the field: "bucket_bytes".
+  std::string_view name;      // As in Options: "bucket_bytes".
   std::string_view section;   // Title of its group.
   std::string_view expected;  // What a valid text is, for errors and tables.
   std::string_view meaning;   // One or two sentences, with the trade-off.
   bool secret = false;        // Masked where other people may read it.
-  // Sets the field and returns true. Returns false, and leaves the field alone,
-  // if `text` is not as expected or out of range.
+  // How a field of Options is read and written; null in settings of a
+  // transport.
   bool (*parse)(std::string_view text, Options* options) = nullptr;
-  // Returns a text that parse() turns into the same value.
   std::string (*print)(const Options& options) = nullptr;
+  // What the transport says of its setting; null in fields of Options.
+  const TransportSetting* of_transport = nullptr;
 
+  // Sets the value and returns true. Returns false, and leaves it alone, if
+  // `text` is not as expected or out of range.
+  bool Parse(std::string_view text, Options* options) const;
+  // Returns a text that Parse() turns into the same value.
+  std::string Print(const Options& options) const;
   std::string variable() const;  // "GRADIENTFLOW_BUCKET_BYTES".
-  // Returns print(), or "***" if the setting is secret and not the default.
+  // Returns Print(), or "***" if the setting is secret and not the default.
   std::string PrintForLog(const Options& options) const;
 };
 

@@ -36,7 +36,7 @@ std::string Wrap(std::string_view text, std::size_t indent) {
 }
 
 std::string DefaultOf(const Setting& setting) {
-  const std::string text = setting.print(Options());
+  const std::string text = setting.Print(Options());
   return text.empty() ? "nothing" : text;
 }
 
@@ -115,7 +115,7 @@ std::string SettingsReport(const LoadedOptions& loaded) {
 std::string ChangedSettings(const Options& options) {
   std::string text;
   for (const Setting& setting : Settings()) {
-    if (setting.print(options) == setting.print(Options())) continue;
+    if (setting.Print(options) == setting.Print(Options())) continue;
     text.append(setting.name).append("=");
     text.append(setting.PrintForLog(options)).append(" ");
   }

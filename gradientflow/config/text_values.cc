@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cmath>
 #include <numeric>
 #include <system_error>
 #include <vector>
+
+#include "gradientflow/base/numbers.h"
 
 namespace gradientflow {
 namespace {
@@ -17,22 +18,6 @@ struct Unit {
 };
 constexpr std::array<Unit, 4> kUnits = {
     {{"kb", 10}, {"mb", 20}, {"gb", 30}, {"tb", 40}}};
-
-template <typename Number>
-std::optional<Number> ParseWhole(std::string_view text) {
-  Number value{};
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stop != end || text.empty()) return std::nullopt;
-  return value;
-}
-
-template <typename Real>
-std::optional<Real> ParseReal(std::string_view text) {
-  const std::optional<Real> value = ParseWhole<Real>(text);
-  if (!value || !std::isfinite(*value)) return std::nullopt;
-  return value;
-}
 
 template <typename Real>
 std::string PrintReal(Real value) {
@@ -68,15 +53,15 @@ bool IsHost(std::string_view host) {
 }  // namespace
 
 std::optional<std::uint64_t> ParseUnsigned(std::string_view text) {
-  return ParseWhole<std::uint64_t>(text);
+  return ParseNumber<std::uint64_t>(text);
 }
 
 std::optional<double> ParseDouble(std::string_view text) {
-  return ParseReal<double>(text);
+  return ParseFinite<double>(text);
 }
 
 std::optional<float> ParseFloat(std::string_view text) {
-  return ParseReal<float>(text);
+  return ParseFinite<float>(text);
 }
 
 std::string PrintDouble(double value) { return PrintReal(value); }

@@ -164,7 +164,7 @@ Options OptionsOf(const CommJob& job, int rank) {
     const std::string card =
         job.over == Over::kRdma ? CardName(rank) : StrCat("fake", rank);
     options.fabric = "rdma";
-    options.rdma_devices = StrCat("=", card, ":1");
+    options.transport_settings["rdma_devices"] = StrCat("=", card, ":1");
   }
   if (job.over == Over::kNccl) {
     options.device_collectives = DeviceCollectives::kNccl;

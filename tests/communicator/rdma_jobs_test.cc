@@ -60,8 +60,8 @@ class RdmaJobs : public ::testing::Test {
         options.host_id = StrCat("host", r / ranks_per_host);
         options.fabric = fabric;
         options.socket_ifname = "lo";
-        options.rdma_devices = StrCat("fake", r, "card");
-        options.rdma_ports = cards_;
+        options.transport_settings["rdma_devices"] = StrCat("fake", r, "card");
+        options.transport_settings["rdma_ports"] = std::to_string(cards_);
         options.algorithm = algorithm_;
         options.arena_bytes = std::size_t{256} << 20;
         options.segment_bytes = std::size_t{8} << 10;

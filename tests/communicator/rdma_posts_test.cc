@@ -113,7 +113,7 @@ class RdmaPosts : public ::testing::TestWithParam<int> {
     job.options.algorithm = algorithm;
     job.differ = [](int rank, Options* options) {
       options->fabric = "rdma";
-      options->rdma_devices =
+      options->transport_settings["rdma_devices"] =
           StrCat("=", RealCards().empty() ? "fake" : RealCards(), rank, ":1");
       options->host_id = StrCat("host", rank);
     };

@@ -89,8 +89,8 @@ TEST(SettingsTable, EachRowSetsItsOwnFieldAndNoOther) {
     for (const Setting& setting : Settings()) {
       const std::string expected = setting.name == sample.name
                                        ? std::string(sample.printed)
-                                       : setting.print(Options());
-      EXPECT_EQ(setting.print(options), expected)
+                                       : setting.Print(Options());
+      EXPECT_EQ(setting.Print(options), expected)
           << setting.name << " after " << sample.name;
     }
     EXPECT_NE(Get(options, sample.name), Get(Options(), sample.name))
@@ -122,9 +122,9 @@ TEST(SettingsTable, FieldsHoldTheValueMeant) {
 TEST(SettingsTable, DefaultsPrintAndParseBack) {
   for (const Setting& setting : Settings()) {
     Options options;
-    const std::string text = setting.print(options);
-    EXPECT_TRUE(setting.parse(text, &options)) << setting.name << "=" << text;
-    EXPECT_EQ(setting.print(options), text) << setting.name;
+    const std::string text = setting.Print(options);
+    EXPECT_TRUE(setting.Parse(text, &options)) << setting.name << "=" << text;
+    EXPECT_EQ(setting.Print(options), text) << setting.name;
   }
 }
 
@@ -145,6 +145,21 @@ TEST(SettingsTable, FabricTakesEveryTransportThereIs) {
     EXPECT_EQ(options.fabric, kind->name);
   }
   EXPECT_EQ(FindSetting("fabric")->expected, TransportNames());
+}
+
+TEST(SettingsTable, OptionsHaveOnlySettingsThatATransportHas) {
+  Options options;
+  options.transport_settings["rdma_ports"] = "2";
+  EXPECT_TRUE(options.Validate().ok());
+  EXPECT_TRUE(SetOption(&options, "rdma_ports", "1").ok());
+  EXPECT_TRUE(options.transport_settings.empty()) << "the default";
+  options.transport_settings["rdma_ports"] = "5";
+  EXPECT_NE(options.Validate().message().find("from 1 to 4, got '5'"),
+            std::string::npos);
+  for (const char* name : {"rdma_prots", "fabric", "RDMA_PORTS"}) {
+    options.transport_settings = {{name, "1"}};
+    EXPECT_EQ(options.Validate().code(), StatusCode::kInvalidArgument) << name;
+  }
 }
 
 TEST(SettingsTable, AutoIsATextForEachFieldThatFindsItsValueOut) {

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "gradientflow/config/options.h"
+#include "gradientflow/config/settings_table.h"
 
 extern char** environ;
 
@@ -14,7 +15,8 @@ namespace gradientflow::testing {
 inline const std::string& RealCards() {
   static const std::string* const cards = [] {
     const auto options = Options::FromEnv(environ);
-    return new std::string(options.ok() ? options.value().rdma_devices : "");
+    return new std::string(
+        options.ok() ? GetOption(options.value(), "rdma_devices").value() : "");
   }();
   return *cards;
 }

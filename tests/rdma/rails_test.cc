@@ -231,7 +231,7 @@ TEST(RdmaRailsOfUnequalRanks, UseWhatBothHave) {
   TransportOptions own = ranks.options;
   own.rank = 1;
   own.ranks = 3;
-  own.rdma_devices = "=fake1";
+  own.own["rdma_devices"] = "=fake1";
   ranks[1].endpoint = OpenRdma(own, ranks.fake.api(1)).value();
   ranks.Connect(false);
   EXPECT_EQ(ranks[0].owner.to(1).lanes(), 1 + kLanesEach);

@@ -38,7 +38,7 @@ class RdmaFaults : public ::testing::Test {
     ranks_ = std::make_unique<RdmaRanks>(ranks, verbs);
     ranks_->options.placed_slot_bytes = kPlacedBytes;
     ranks_->options.placed_notices = kNotices;
-    ranks_->options.rdma_retry_seconds = retry_seconds;
+    ranks_->options.own["rdma_retry_seconds"] = std::to_string(retry_seconds);
     ASSERT_TRUE(ranks_->Open());
     ranks_->Connect(false);
     for (int r = 0; r < ranks; ++r) {

@@ -45,7 +45,7 @@ inline std::unique_ptr<Endpoint> OpenRank(int rank, int ranks,
   options.rank = rank;
   options.ranks = ranks;
   if (RdmaNetwork::real()) {
-    options.rdma_devices = StrCat("=", RealCards(), rank, ":1");
+    options.own["rdma_devices"] = StrCat("=", RealCards(), rank, ":1");
   }
   auto opened = OpenRdma(options, RdmaNetwork::verbs(rank));
   EXPECT_TRUE(opened.ok()) << opened.status().ToString();

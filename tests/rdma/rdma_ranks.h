@@ -49,7 +49,7 @@ class RdmaRanks {
       fake.AddHost(host);
       all.push_back(std::make_unique<Rank>());
     }
-    options.rdma_ports = rails;
+    options.own["rdma_ports"] = std::to_string(rails);
   }
 
   Rank& operator[](int rank) { return *all[static_cast<std::size_t>(rank)]; }

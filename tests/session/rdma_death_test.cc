@@ -38,7 +38,7 @@ class RdmaJob : public ::testing::Test {
   void Use(const std::string& fabric) {
     job_.adapt = [fabric](int rank, Options* options, auto*) {
       options->fabric = fabric;
-      options->rdma_devices = StrCat("=fake", rank, ":1");
+      options->transport_settings["rdma_devices"] = StrCat("=fake", rank, ":1");
       // Ranks of other hosts, for shared memory.
       options->host_id = StrCat("host", rank);
     };
@@ -83,7 +83,7 @@ TEST_F(RdmaJob, APortThatGoesDownIsNamedOnAllRanks) {
 }
 
 TEST_F(RdmaJob, ACableThatIsCutIsNamedOnAllRanks) {
-  job_.options.rdma_retry_seconds = 0.05;
+  job_.options.transport_settings["rdma_retry_seconds"] = "0.05";
   Use("rdma");
   ExpectEnd([](FakeVerbs* fake) { fake->SetCable("fake0", "fake1", false); },
             {"RDMA of rank ", "rank 0", "rank 1",
@@ -113,7 +113,7 @@ TEST_F(RdmaJob, ARankWithoutRdmaIsReachedByTcp) {
 TEST_F(RdmaJob, APairWithoutACableIsLinkedByTcp) {
   Use("auto");
   fake_.SetCable("fake0", "fake1", false);
-  job_.options.rdma_retry_seconds = 0.05;
+  job_.options.transport_settings["rdma_retry_seconds"] = "0.05";
   job_.options.log_level = LogLevel::kInfo;
   ::testing::internal::CaptureStderr();
   RunRanks(job_, [&](GradientSession& session) {

@@ -4,9 +4,11 @@
 
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "gradientflow/base/clock.h"
 #include "transports/endpoint.h"
+#include "transports/rdma/settings.h"
 
 namespace gradientflow {
 namespace {
@@ -63,6 +65,38 @@ TEST(Transports, RefuseArgumentsThatDoNotFit) {
     EXPECT_EQ(endpoint.value()->Connect(args).status().code(),
               StatusCode::kInvalidArgument);
   }
+}
+
+TEST(Transports, HaveSettingsOfTheirOwnNameWithAValidDefault) {
+  std::set<std::string_view> names;
+  for (const TransportKind* kind : Transports()) {
+    if (kind->settings == nullptr) continue;
+    for (const TransportSetting& setting : kind->settings()) {
+      const std::string begin = std::string(kind->name) + "_";
+      EXPECT_EQ(setting.name.substr(0, begin.size()), begin);
+      EXPECT_TRUE(names.insert(setting.name).second) << setting.name;
+      EXPECT_TRUE(setting.is_valid(setting.usual)) << setting.name;
+      TransportOptions options;
+      EXPECT_EQ(options.Own(setting), setting.usual);
+      EXPECT_TRUE(options.CheckOwn(setting).ok());
+      EXPECT_FALSE(setting.expected.empty() || setting.meaning.empty());
+    }
+  }
+}
+
+TEST(Transports, SayWhichOfTheirSettingsIsWrong) {
+  TransportOptions options;
+  options.own["rdma_ports"] = "9";
+  EXPECT_EQ(RdmaSettingsOf(options).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(RdmaSettingsOf(options).status().message(),
+            "rdma_ports: expected an integer from 1 to 4, got '9'");
+  options.own = {{"rdma_ports", "4"}, {"rdma_retry_seconds", "0.5"}};
+  const auto settings = RdmaSettingsOf(options);
+  ASSERT_TRUE(settings.ok());
+  EXPECT_EQ(settings.value().ports, 4);
+  EXPECT_EQ(settings.value().traffic_class, 0);
+  EXPECT_EQ(settings.value().retry_seconds, 0.5);
 }
 
 }  // namespace

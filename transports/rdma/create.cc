@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "transports/rdma/rdma_endpoint.h"
+#include "transports/rdma/settings.h"
 #include "transports/rdma/verbs_api.h"
 
 namespace gradientflow {
@@ -19,6 +20,7 @@ Result<std::unique_ptr<Endpoint>> Open(const TransportOptions& options) {
 constinit const TransportKind kRdmaTransport = {
     .name = "rdma",
     .open = &Open,
+    .settings = &RdmaSettingRows,
 };
 
 }  // namespace gradientflow

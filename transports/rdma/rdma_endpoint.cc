@@ -16,6 +16,7 @@
 #include "transports/rdma/rails_link.h"
 #include "transports/rdma/rdma_link.h"
 #include "transports/rdma/rdma_places.h"
+#include "transports/rdma/settings.h"
 #include "transports/tcp/addresses.h"
 #include "transports/tcp/create.h"
 #include "transports/tcp/interfaces.h"
@@ -57,8 +58,8 @@ class Relay final : public LinkEvents {
  public:
   explicit Relay(int ranks) : peers_(static_cast<std::size_t>(ranks)) {}
 
-  // A control link that has gone down meanwhile says so now. Null: the rail is
-  // left out.
+  // A control link that has gone down meanwhile says so now. If `link`
+  // is null, the rail is left out.
   void SetLink(int peer, std::size_t rail, RdmaLink* link) {
     Peer& of = At(peer);
     of.links[rail] = link;
@@ -352,13 +353,18 @@ Result<std::vector<RdmaChoice>> ChooseRailsFor(const TransportOptions& options,
   if (devices.value().empty()) {
     return Status(StatusCode::kUnimplemented, "there is no RDMA device");
   }
-  return ChooseRails(devices.value(), {options.rdma_devices, ReachedBy(options),
-                                       options.rank, options.rdma_ports});
+  const auto settings = RdmaSettingsOf(options);
+  if (!settings.ok()) return settings.status();
+  return ChooseRails(devices.value(),
+                     {settings.value().devices, ReachedBy(options),
+                      options.rank, settings.value().ports});
 }
 
 Result<std::unique_ptr<Endpoint>> OpenRdma(
     const TransportOptions& options,
     const std::shared_ptr<const VerbsApi>& verbs) {
+  const auto settings = RdmaSettingsOf(options);
+  if (!settings.ok()) return settings.status();
   auto choices = ChooseRailsFor(options, *verbs);
   if (!choices.ok()) return choices.status();
   // One connection per peer: control messages are all that it carries.
@@ -377,7 +383,7 @@ Result<std::unique_ptr<Endpoint>> OpenRdma(
     const std::string name = choice.device;
     auto rail = Rail::Open(
         {verbs, std::move(choice), std::max(1, options.ranks - 1), receives,
-         options.rdma_traffic_class, options.rdma_retry_seconds});
+         settings.value().traffic_class, settings.value().retry_seconds});
     if (rail.ok()) {
       rails.push_back(std::move(rail).value());
     } else {

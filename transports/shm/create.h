@@ -2,8 +2,7 @@
 
 #include "transports/endpoint.h"
 
-// Links to other processes of this host, through memory that they share. The
-// only public header of this folder.
+// Links to other processes of this host, through memory that they share.
 namespace gradientflow {
 
 // Nothing of it has a name in a file system, and all of it is freed with the

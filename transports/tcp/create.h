@@ -2,7 +2,7 @@
 
 #include "transports/endpoint.h"
 
-// Links to other processes over TCP. The only public header of this folder.
+// Links to other processes over TCP.
 namespace gradientflow {
 
 // Addresses look like "10.0.0.2:4321,[fd00::2]:4322", best first. In each pair,

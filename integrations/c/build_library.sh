@@ -84,10 +84,13 @@ for source in "${sources[@]}"; do
 done
 while ((running-- > 0)); do wait -n || exit 1; done
 
-# One file to copy: it contains libstdc++ and exports gf_* only.
+# One file to copy: it contains libstdc++ and exports gf_* only. Programs keep to
+# libraries of the major version that they were linked with.
+major=$(sed -n 's/^#define GF_VERSION_MAJOR //p' integrations/c/gradientflow.h)
+[[ $major =~ ^[0-9]+$ ]] || fail "the header states no version"
 mkdir -p "$(dirname "$out")"
 "${compiler[@]}" -shared "${added[@]}" -o "$objects/library" "$objects"/*.o \
-  -Wl,-soname,libgradientflow.so -Wl,--gc-sections \
+  -Wl,-soname,"libgradientflow.so.$major" -Wl,--gc-sections \
   -Wl,--version-script=integrations/c/exports.map \
   -Wl,--as-needed -l:libsodium.a -l:libstdc++.a -static-libgcc -pthread -ldl ||
   fail "the library does not link"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks that the shared library exports exactly the functions that its headers
-# declare, and needs nothing at run time that a machine without a compiler
-# lacks.
+# declare, is named after their major version, and needs nothing at run time that
+# a machine without a compiler lacks.
 set -u -o pipefail
 library=$1
 shift
@@ -15,6 +15,13 @@ rc=0
 # Comments may name functions as in "gf_*_init()"; the pattern ignores them.
 if ! diff <(echo "$declared") <(echo "$exported"); then
   echo "< declared in the headers, > exported by the library"
+  rc=1
+fi
+
+major=$(sed -n 's/^#define GF_VERSION_MAJOR //p' "$1")
+if ! readelf -d "$library" | grep -qF "(SONAME)" ||
+  ! readelf -d "$library" | grep -qF "[libgradientflow.so.$major]"; then
+  echo "expected the SONAME libgradientflow.so.$major"
   rc=1
 fi
 

@@ -8,7 +8,9 @@
 # PREFIX is an absolute folder: /usr/local, or one of your own. build_library.sh
 # builds the library, unless LIBGRADIENTFLOW names one that Bazel has built
 # (//integrations/c:libgradientflow.so, with CUDA where nvcc is found). DESTDIR,
-# if set, is put in front of PREFIX, for packagers. A program then says
+# if set, is put in front of PREFIX, for packagers. The library of each major version
+# is a file of its own, by which programs find it when they run; the newest
+# installed is the one to link to. A program then says
 #
 #   #include <gradientflow/gradientflow.h>
 #   cc program.c $(PKG_CONFIG_PATH=PREFIX/lib/pkgconfig pkg-config --cflags --libs gradientflow)
@@ -44,10 +46,14 @@ if [[ -z $library ]]; then
   "$here/build_library.sh" "$library"
 fi
 [[ -f $library ]] || fail "LIBGRADIENTFLOW: no file $library"
+name=libgradientflow.so.$major
+grep -qaF "$name" "$library" || fail "$library is not of version $major"
 
 mkdir -p "$root/lib/pkgconfig" "$root/lib/cmake/gradientflow" \
   "$root/include/gradientflow"
-install -m 755 "$library" "$root/lib/libgradientflow.so"
+install -m 755 "$library" "$root/lib/libgradientflow.so.$version"
+ln -sf "libgradientflow.so.$version" "$root/lib/$name"
+ln -sf "$name" "$root/lib/libgradientflow.so"
 install -m 644 "$here/gradientflow.h" "$here/gradientflow_csc.h" \
   "$root/include/gradientflow"
 
@@ -62,14 +68,14 @@ Libs: -L\${prefix}/lib -Wl,-rpath,\${prefix}/lib -lgradientflow
 END
 
 # Paths are relative to the file, so that the folder may be moved.
-cat >"$root/lib/cmake/gradientflow/gradientflow-config.cmake" <<'END'
-get_filename_component(_gradientflow_root "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
+cat >"$root/lib/cmake/gradientflow/gradientflow-config.cmake" <<END
+get_filename_component(_gradientflow_root "\${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 if(NOT TARGET gradientflow::gradientflow)
   add_library(gradientflow::gradientflow SHARED IMPORTED)
   set_target_properties(gradientflow::gradientflow PROPERTIES
-    IMPORTED_LOCATION "${_gradientflow_root}/lib/libgradientflow.so"
-    IMPORTED_SONAME "libgradientflow.so"
-    INTERFACE_INCLUDE_DIRECTORIES "${_gradientflow_root}/include")
+    IMPORTED_LOCATION "\${_gradientflow_root}/lib/$name"
+    IMPORTED_SONAME "$name"
+    INTERFACE_INCLUDE_DIRECTORIES "\${_gradientflow_root}/include")
 endif()
 END
 cat >"$root/lib/cmake/gradientflow/gradientflow-config-version.cmake" <<END

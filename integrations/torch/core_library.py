@@ -47,6 +47,11 @@ def header_version() -> int:
     return major * 1000 + minor
 
 
+def name_at_run_time() -> str:
+    """Returns the name by which programs of this major version load it."""
+    return f"{NAME}.{header_version() // 1000}"
+
+
 def find(scratch: pathlib.Path) -> pathlib.Path:
     """Returns the library, and builds it below `scratch` if need be."""
     given = os.environ.get("LIBGRADIENTFLOW")

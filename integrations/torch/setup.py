@@ -94,7 +94,7 @@ class BuildExtension(cpp_extension.BuildExtension):
 
     def packed_library(self) -> pathlib.Path:
         package = pathlib.Path(self.get_ext_fullpath("gradientflow.torch._C"))
-        return package.resolve().parent / "lib" / core_library.NAME
+        return package.resolve().parent / "lib" / core_library.name_at_run_time()
 
     def build_extensions(self) -> None:
         scratch = pathlib.Path(self.build_temp).resolve()
@@ -127,7 +127,8 @@ setup(
             name="gradientflow.torch._C",
             sources=[],  # Known once there is a folder for them.
             include_dirs=[str(HERE / "csrc"), str(core_library.CHECKOUT)],
-            libraries=["gradientflow"],
+            # The file of just this name.
+            libraries=[f":{core_library.name_at_run_time()}"],
             extra_compile_args=["-std=c++20", "-O2", "-g0", "-fvisibility=hidden"],
             extra_link_args=["-Wl,-rpath,$ORIGIN/lib", "-Wl,--as-needed"],
         )

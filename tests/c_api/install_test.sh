@@ -36,6 +36,10 @@ read -r -a flags < <(pkg-config --cflags --libs gradientflow)
 [[ $(pkg-config --modversion gradientflow) == 2.* ]]
 gcc -Wall -Werror "$scratch/program.c" -o "$scratch/by_pkg_config" "${flags[@]}"
 "$scratch/by_pkg_config"
+# It keeps to libraries of this major version.
+readelf -d "$scratch/by_pkg_config" | grep -qF "[libgradientflow.so.2]"
+rm "$prefix/lib/libgradientflow.so" && "$scratch/by_pkg_config"
+"$install" "$prefix"
 
 # With CMake, from a folder that was moved after the installation.
 mv "$prefix" "$scratch/moved"
@@ -55,3 +59,10 @@ cmake --build "$scratch/build" >>"$scratch/cmake.log" ||
 # A relative folder is refused.
 if "$install" somewhere 2>"$scratch/why"; then exit 9; fi
 grep -q "expected an absolute folder" "$scratch/why"
+
+# So is what is no library of this version.
+echo "something else" >"$scratch/other"
+if LIBGRADIENTFLOW=$scratch/other "$install" "$scratch/never" 2>"$scratch/why"; then
+  exit 10
+fi
+grep -q "is not of version 2" "$scratch/why"

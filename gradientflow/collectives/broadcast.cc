@@ -49,19 +49,8 @@ Schedule MakeChain(int rank, const CallShape& shape, std::size_t count) {
   return schedule;
 }
 
-// The first segment has the ranks to itself. From then on every rank works: per
-// segment a message comes and one goes.
 Price ChainPrice(const CallQuestion& question, double bytes) {
-  Price price;
-  if (question.size() == 1) return price;
-  const double far = question.hosts.hosts() - 1;
-  const double share = 1.0 / question.size();
-  Price one;
-  one.Add(1, {1, bytes}, question.Over(far));
-  price.Add(far, {1, bytes}, question.Over(1, share));
-  price.Add(question.size() - 1 - far, {1, bytes}, question.Over(0, share));
-  price.busy = one.busy;
-  return price;
+  return PriceOfChain(question, {1, bytes});
 }
 
 // Down the tree each place gets the blocks of its subtree, then all places

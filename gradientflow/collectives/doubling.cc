@@ -106,6 +106,19 @@ void AddBranches(const CallQuestion& question, int k, const Traffic& traffic,
   if (far < 1) price->Add(1 - far, traffic, question.Over(0, share));
 }
 
+Price PriceOfChain(const CallQuestion& question, const Traffic& traffic) {
+  Price price;
+  if (question.size() == 1) return price;
+  const double far = question.hosts.hosts() - 1;
+  const double share = 1.0 / question.size();
+  Price one;
+  one.Add(1, traffic, question.Over(far));
+  price.Add(far, traffic, question.Over(1, share));
+  price.Add(question.size() - 1 - far, traffic, question.Over(0, share));
+  price.busy = one.busy;
+  return price;
+}
+
 TreeNode TreeNodeOf(int rank, int size, int root) {
   TreeNode node;
   node.place = (rank - root + size) % size;

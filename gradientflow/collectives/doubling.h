@@ -6,10 +6,10 @@
 #include "gradientflow/collectives/algorithm.h"
 #include "gradientflow/collectives/schedule.h"
 
-// Patterns of ceil(log2 size) rounds that several collectives are made of.
-// Blocks lie one behind another: block b begins at begins[b], and begins[size]
-// is the end of the last one. A range of blocks may go past the last one and
-// around to the first.
+// Patterns that several collectives are made of: most have ceil(log2 size)
+// rounds. Blocks lie one behind another: block b begins at begins[b], and
+// begins[size] is the end of the last one. A range of blocks may go past the
+// last one and around to the first.
 namespace gradientflow {
 
 using Begins = std::vector<std::size_t>;
@@ -50,6 +50,12 @@ void AddDoublings(const CallQuestion& question, double block_bytes,
 // binomial tree, some of which lead to other hosts.
 void AddBranches(const CallQuestion& question, int k, const Traffic& traffic,
                  Price* price);
+
+// The price of a call in which `traffic` goes from rank to rank along the ring
+// of hosts, once around but for one hop. The first segment has the ranks to
+// itself. From then on every rank works: per segment a message comes and one
+// goes.
+Price PriceOfChain(const CallQuestion& question, const Traffic& traffic);
 
 // A binomial tree over places; the place of a rank is its distance from the
 // root, counted upwards and around. A place's subtree is a range of places that

@@ -119,17 +119,7 @@ Schedule MakeChain(int rank, const CallShape& shape, std::size_t count) {
 }
 
 Price ChainPrice(const CallQuestion& question, double bytes) {
-  Price price;
-  if (question.size() == 1) return price;
-  const double far = question.hosts.hosts() - 1;
-  const double share = 1.0 / question.size();
-  Price one;
-  one.Add(1, {1, bytes, 0, bytes}, question.Over(far));
-  price.Add(far, {1, bytes, 0, bytes}, question.Over(1, share));
-  price.Add(question.size() - 1 - far, {1, bytes, 0, bytes},
-            question.Over(0, share));
-  price.busy = one.busy;
-  return price;
+  return PriceOfChain(question, {1, bytes, 0, bytes});
 }
 
 }  // namespace

@@ -50,17 +50,6 @@ HWY_NOINLINE int RunConvert(const ConvertArgs& args) {
   return 0;
 }
 
-template <class T>
-struct WatchBody {
-  const T* src;
-  NonFiniteWatch<float> watch;
-
-  template <int kSlot, class Memory>
-  HWY_INLINE void Step(std::size_t i, Memory memory) {
-    watch.See(memory.Read(src + i));
-  }
-};
-
 // A copy that checks each piece while it is in the first-level cache.
 template <class T>
 HWY_NOINLINE int RunWatchedCopy(const ConvertArgs& args) {

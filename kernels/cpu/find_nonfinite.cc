@@ -12,21 +12,9 @@ HWY_BEFORE_NAMESPACE();
 namespace gradientflow::kernels::HWY_NAMESPACE {
 namespace {
 
-// Widening is exact, and preserves infinities and NaNs.
-template <class T>
-struct FindNonfiniteBody {
-  const T* src;
-  NonFiniteWatch<float> watch;
-
-  template <int kSlot, class Memory>
-  HWY_INLINE void Step(std::size_t i, Memory memory) {
-    watch.See(memory.Read(src + i));
-  }
-};
-
 template <class T>
 HWY_NOINLINE int RunFindNonfinite(const FindNonfiniteArgs& args) {
-  FindNonfiniteBody<T> body{static_cast<const T*>(args.src), {}};
+  WatchBody<T> body{static_cast<const T*>(args.src), {}};
   ForEachVector(args.n, body);
   if (body.watch.Seen()) *args.nonfinite = 1;
   return 0;

@@ -180,6 +180,18 @@ class NonFiniteWatch {
   VI largest_;
 };
 
+// A pass that only looks. Widening is exact, and preserves infinities and NaNs.
+template <class T>
+struct WatchBody {
+  const T* src;
+  NonFiniteWatch<float> watch;
+
+  template <int kSlot, class Memory>
+  HWY_INLINE void Step(std::size_t i, Memory memory) {
+    watch.See(memory.Read(src + i));
+  }
+};
+
 HWY_INLINE float SumOfLanes(VF v) {
   return hn::GetLane(hn::SumOfLanes(DF(), v));
 }

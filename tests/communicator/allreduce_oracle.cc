@@ -15,24 +15,12 @@ namespace gradientflow::testing {
 namespace {
 
 using kernels::testing::Elements;
+using kernels::testing::PrecisionOf;
 using kernels::testing::RoundTo;
 
 std::uint64_t Scramble(std::uint64_t x) {
   x = (x ^ (x >> 31)) * 0xFF51AFD7ED558CCD;
   return x ^ (x >> 29);
-}
-
-int PrecisionOf(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return 11;
-    case DType::kBFloat16:
-      return 8;
-    case DType::kFloat64:
-      return 53;
-    default:
-      return 24;
-  }
 }
 
 // Allowed errors in units in the last place, at the coarser of the two types,

@@ -7,22 +7,11 @@
 #include <vector>
 
 #include "tests/communicator/ranks.h"
+#include "tests/communicator/sums.h"
 
 // Calls, messages and shared memory of a communicator.
 namespace gradientflow::testing {
 namespace {
-
-CollectiveCall Sum(std::vector<double>* data) {
-  CollectiveCall call;
-  call.output = data->data();
-  call.count = data->size();
-  call.dtype = call.wire = DType::kFloat64;
-  return call;
-}
-
-std::vector<double> Filled(std::size_t count, double value) {
-  return std::vector<double>(count, value);
-}
 
 double SumOver(const Communicator& comm, double value) {
   const double n = comm.size();

@@ -12,18 +12,11 @@
 
 #include "gradientflow/base/str_cat.h"
 #include "tests/communicator/ranks.h"
+#include "tests/communicator/sums.h"
 
 // Calls and messages with completions, and receives from any rank.
 namespace gradientflow::testing {
 namespace {
-
-CollectiveCall Sum(std::vector<double>* data) {
-  CollectiveCall call;
-  call.output = data->data();
-  call.count = data->size();
-  call.dtype = call.wire = DType::kFloat64;
-  return call;
-}
 
 class Completions : public ::testing::TestWithParam<std::tuple<Over, int>> {
  protected:

@@ -45,6 +45,12 @@ Format FormatOf(DType type) {
   }
 }
 
+}  // namespace
+
+int PrecisionOf(DType type) { return FormatOf(type).precision; }
+
+namespace {
+
 // The fields of a float64, from which the others are made: libm's functions for
 // them would be most of what the tests of kernels take.
 constexpr int kBias64 = 1023;

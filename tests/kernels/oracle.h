@@ -33,6 +33,9 @@ inline constexpr ReduceOp kIntegerOps[] = {
 inline constexpr std::size_t kSizes[] = {0,  1,  7,  8,  9,  15,  16,  17,
                                          31, 33, 63, 64, 65, 129, 250, 1009};
 
+// The significant bits of a floating type.
+int PrecisionOf(DType type);
+
 // `value` rounded once, to nearest even, to a floating type.
 double RoundTo(DType type, double value);
 

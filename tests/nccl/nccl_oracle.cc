@@ -10,19 +10,7 @@ namespace gradientflow::testing {
 namespace {
 
 using kernels::testing::Elements;
-
-int PrecisionOf(DType type) {
-  switch (type) {
-    case DType::kFloat16:
-      return 11;
-    case DType::kBFloat16:
-      return 8;
-    case DType::kFloat64:
-      return 53;
-    default:
-      return 24;
-  }
-}
+using kernels::testing::PrecisionOf;
 
 // Each input is rounded once for its factor and once for the rounding of that
 // factor, and each partial sum once; the factors of a product add their own

@@ -7,24 +7,13 @@
 #include <thread>
 #include <vector>
 
+#include "tests/communicator/sums.h"
 #include "tests/session/steps.h"
 
 // What else a session does: collectives and messages on plain buffers, also
 // during a step.
 namespace gradientflow::testing {
 namespace {
-
-CollectiveCall Sum(std::vector<double>* data) {
-  CollectiveCall call;
-  call.output = data->data();
-  call.count = data->size();
-  call.dtype = call.wire = DType::kFloat64;
-  return call;
-}
-
-std::vector<double> Filled(std::size_t count, double value) {
-  return std::vector<double>(count, value);
-}
 
 double SumOver(const GradientSession& session, double step) {
   const double n = session.size();

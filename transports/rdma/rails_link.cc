@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
+#include "transports/rdma/throughput.h"
 
 namespace gradientflow {
 namespace {
@@ -68,14 +69,7 @@ void RailsLink::Take(std::vector<std::unique_ptr<RdmaLink>> links,
 
 int RailsLink::DataLane(std::uint64_t spread) {
   if (links_.size() == 1) return Link::DataLane(spread);
-  std::size_t best = 0;
-  for (std::size_t i = 1; i < links_.size(); ++i) {
-    if (links_[i]->SecondsFor(kUsualBytes) <
-        links_[best]->SecondsFor(kUsualBytes)) {
-      best = i;
-    }
-  }
-  return 1 + kLanesEach * static_cast<int>(best) +
+  return 1 + kLanesEach * static_cast<int>(QuickestOf(links_, kUsualBytes)) +
          static_cast<int>(spread % kLanesEach);
 }
 

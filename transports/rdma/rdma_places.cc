@@ -6,6 +6,7 @@
 
 #include "gradientflow/base/str_cat.h"
 #include "transports/rdma/rdma_link.h"
+#include "transports/rdma/throughput.h"
 
 namespace gradientflow {
 
@@ -135,14 +136,7 @@ RdmaLink* RdmaPlaces::Quickest(const Peer& peer,
                                std::span<const ConstBufferView> pieces) {
   std::size_t bytes = 0;
   for (const ConstBufferView& piece : pieces) bytes += piece.bytes;
-  RdmaLink* best = nullptr;
-  for (RdmaLink* const link : peer.links) {
-    if (link == nullptr) continue;
-    if (best == nullptr || link->SecondsFor(bytes) < best->SecondsFor(bytes)) {
-      best = link;
-    }
-  }
-  return best;
+  return peer.links[QuickestOf(peer.links, bytes)];
 }
 
 void RdmaPlaces::SetLink(int peer, RdmaLink* link, const RemotePlace& slots) {

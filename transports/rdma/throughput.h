@@ -7,10 +7,10 @@
 namespace gradientflow {
 
 // How fast a way between two ranks is, and so how long it would take for more
-// bytes to be through: behind those that are on it already. Whoever has several
-// ways gives each message to the one that is quickest for it, so each gets what
-// it carries. What drivers say of rates is believed until something was
-// measured.
+// bytes to be through: behind those that are on it already. A side that has
+// several ways gives each message to the one that is quickest for it, so each
+// gets what it carries. What drivers say of rates is believed until something
+// was measured.
 //
 //   Began() ─ bytes are on the way ─ Ended()
 //      └──── a busy period: its bytes by its time is a sample of the rate
@@ -62,5 +62,20 @@ class Throughput {
   std::size_t carried_ = 0;  // Since began_.
   Clock::Time began_{};
 };
+
+// Returns the place of the way that is quickest for `bytes`, by its
+// SecondsFor(). Null ones are passed over. REQUIRES that there is one.
+template <typename Ways>
+std::size_t QuickestOf(const Ways& ways, std::size_t bytes) {
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < ways.size(); ++i) {
+    if (ways[i] == nullptr) continue;
+    if (ways[best] == nullptr ||
+        ways[i]->SecondsFor(bytes) < ways[best]->SecondsFor(bytes)) {
+      best = i;
+    }
+  }
+  return best;
+}
 
 }  // namespace gradientflow

@@ -36,7 +36,7 @@ std::uint64_t SyncsIn(const Schedule& schedule) {
 }
 
 // Slots have one layout, so either all ranks place messages on each other or
-// the rails between hosts do.
+// the columns between hosts do.
 PlacedLayout LayoutOf(const CallGroup& all, const ExecutorOptions& options) {
   if (all.all_place) {
     return PlacedLayoutFor(all.size, options.segment_bytes,
@@ -49,7 +49,7 @@ PlacedLayout LayoutOf(const CallGroup& all, const ExecutorOptions& options) {
 Group PlacingGroup(const CallGroup& all) {
   if (all.all_place) return AllRanks(all.rank, all.size);
   const auto hosts = RanksOfHosts(all.topology);
-  return RailOf(PlaceOf(all.rank, hosts), hosts);
+  return ColumnOf(PlaceOf(all.rank, hosts), hosts);
 }
 
 Cutting CuttingOf(const CallGroup& group, const ExecutorOptions& options) {

@@ -37,9 +37,9 @@ struct HostPlace {
   int local = 0;  // Index among the ranks of the host.
 };
 HostPlace PlaceOf(int rank, const std::vector<std::vector<int>>& hosts);
-// A rail: the ranks that have this place on their hosts, by host. It has no
+// A column: the ranks that have this place on their hosts, by host. It has no
 // members if some host has no such place.
-Group RailOf(HostPlace place, const std::vector<std::vector<int>>& hosts);
+Group ColumnOf(HostPlace place, const std::vector<std::vector<int>>& hosts);
 
 Slice Data(Extent block);
 Slice Data(std::size_t begin, std::size_t count);

@@ -49,10 +49,10 @@ struct PlacedLayout {
 PlacedLayout PlacedLayoutFor(int ranks, std::size_t segment_bytes,
                              int segments_in_flight);
 
-// Returns the layout for blocks of rails, which have a rank on each of `hosts`
-// hosts. When memory is registered a rank does not know its peers' hosts, so it
-// is that of PlacedLayoutFor(), with as many slots of the same size, and
-// part_bytes says what fits into one: some third of it.
+// Returns the layout for blocks of columns, which have a rank on each of
+// `hosts` hosts. When memory is registered a rank does not know its peers'
+// hosts, so it is that of PlacedLayoutFor(), with as many slots of the same
+// size, and part_bytes says what fits into one: some third of it.
 PlacedLayout PlacedLayoutBetween(int hosts, int ranks,
                                  std::size_t segment_bytes,
                                  int segments_in_flight);

@@ -3,7 +3,7 @@
 #include <utility>
 
 // Messages that are written where they belong on the peer. In each segment, on
-// the p ranks that place them on each other (all ranks, or those of a rail):
+// the p ranks that place them on each other (all ranks, or those of a column):
 //
 //   1st round  rank r writes its contribution to block q into a landing of rank
 //              q's slot, with a notice. It waits for p - 1 notices.

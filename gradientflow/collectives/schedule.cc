@@ -79,15 +79,15 @@ HostPlace PlaceOf(int rank, const std::vector<std::vector<int>>& hosts) {
   return {};
 }
 
-Group RailOf(HostPlace place, const std::vector<std::vector<int>>& hosts) {
+Group ColumnOf(HostPlace place, const std::vector<std::vector<int>>& hosts) {
   const auto local = static_cast<std::size_t>(place.local);
-  Group rail;
-  rail.me = static_cast<int>(place.host);
+  Group column;
+  column.me = static_cast<int>(place.host);
   for (const std::vector<int>& ranks : hosts) {
-    if (local >= ranks.size()) return {{}, rail.me};
-    rail.members.push_back(ranks[local]);
+    if (local >= ranks.size()) return {{}, column.me};
+    column.members.push_back(ranks[local]);
   }
-  return rail;
+  return column;
 }
 
 Slice Data(Extent block) { return Data(block.begin, block.count); }

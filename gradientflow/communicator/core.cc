@@ -281,28 +281,28 @@ Status CommunicatorCore::OpenDevicePath() {
     device_ = std::move(device).value();
   }
   std::shared_ptr<const NcclApi> nccl;
-  Place place;
+  RankFacts facts;
   if (device_ != nullptr) {
-    place = DevicePath::PlaceOf(options_, *device_, *logger_, &nccl);
+    facts = DevicePath::FactsOf(options_, *device_, *logger_, &nccl);
   }
   // Ranks that met at a rendezvous have compared these line by line. This check
   // holds for ranks that were joined in any way.
-  place.settings = static_cast<std::int64_t>(
+  facts.settings = static_cast<std::int64_t>(
       std::hash<std::string>()(AgreementText(options_)));
-  place.shares = transport_.shares ? 1 : 0;
+  facts.shares = transport_.shares ? 1 : 0;
   const CallGroup& group = transport_.group;
-  place.places =
+  facts.places =
       (group.all_place || group.hosts_place) && transport_.places_all ? 1 : 0;
   opening.deadline = clock_->Now() + FromSeconds(options_.join_timeout_seconds);
-  const Result<std::vector<Place>> places = ExchangePlaces(opening, place);
-  if (!places.ok()) return places.status();
-  if (const int rank = RankThatDoesNotShare(places.value()); rank >= 0) {
+  const Result<std::vector<RankFacts>> ranks = ExchangeFacts(opening, facts);
+  if (!ranks.ok()) return ranks.status();
+  if (const int rank = RankThatDoesNotShare(ranks.value()); rank >= 0) {
     ShareNoMemory(rank);
   }
-  if (const int rank = RankWithoutPlaces(places.value()); rank >= 0) {
+  if (const int rank = RankWithoutPlaces(ranks.value()); rank >= 0) {
     PlaceNothing(rank);
   }
-  if (Mixed(places.value())) executor_->SetMixedDtypes();
+  if (Mixed(ranks.value())) executor_->SetMixedDtypes();
   if (device_ == nullptr) return Status();
   DevicePathArgs args;
   args.options = &options_;
@@ -313,7 +313,7 @@ Status CommunicatorCore::OpenDevicePath() {
   args.logger = logger_.get();
   args.recorder = recorder_.get();
   Result<std::unique_ptr<DevicePath>> path =
-      DevicePath::Create(args, device_, std::move(nccl), places.value());
+      DevicePath::Create(args, device_, std::move(nccl), ranks.value());
   if (!path.ok()) return path.status();
   device_path_ = std::move(path).value();
   return Status();

@@ -51,29 +51,29 @@ Result<std::shared_ptr<Device>> OpenDevice(const Options& options,
   return std::shared_ptr<Device>(std::move(device).value());
 }
 
-Place DevicePath::PlaceOf(const Options& options, const Device& device,
-                          Logger& logger,
-                          std::shared_ptr<const NcclApi>* nccl) {
-  Place place;
-  place.on_device = 1;
-  place.device_id = static_cast<std::int64_t>(device.unique_id());
-  if (options.device_collectives == DeviceCollectives::kStaged) return place;
+RankFacts DevicePath::FactsOf(const Options& options, const Device& device,
+                              Logger& logger,
+                              std::shared_ptr<const NcclApi>* nccl) {
+  RankFacts facts;
+  facts.on_device = 1;
+  facts.device_id = static_cast<std::int64_t>(device.unique_id());
+  if (options.device_collectives == DeviceCollectives::kStaged) return facts;
   Result<std::shared_ptr<const NcclApi>> api = LoadNccl(options.nccl_library);
   if (api.ok()) {
     *nccl = std::move(api).value();
-    place.nccl_version = (*nccl)->version;
+    facts.nccl_version = (*nccl)->version;
   } else {
     logger.Log(options.device_collectives == DeviceCollectives::kNccl
                    ? LogLevel::kError
                    : LogLevel::kInfo,
                api.status().message());
   }
-  return place;
+  return facts;
 }
 
 Result<std::unique_ptr<DevicePath>> DevicePath::Create(
     const DevicePathArgs& args, std::shared_ptr<Device> device,
-    std::shared_ptr<const NcclApi> nccl, const std::vector<Place>& places) {
+    std::shared_ptr<const NcclApi> nccl, const std::vector<RankFacts>& ranks) {
   std::unique_ptr<DevicePath> made(new DevicePath(std::move(device)));
   made->opening_ = args.opening;
   made->logger_ = args.logger;
@@ -83,22 +83,22 @@ Result<std::unique_ptr<DevicePath>> DevicePath::Create(
                  kMostPatienceSeconds);
   std::string why;
   const DeviceCollectives wanted = args.options->device_collectives;
-  const bool can = AllCanNccl(places, &why);
+  const bool can = AllCanNccl(ranks, &why);
   if (wanted == DeviceCollectives::kNccl && !can) {
     return Status(StatusCode::kInvalidArgument,
                   StrCat("device_collectives: nccl was asked for, but ", why));
   }
   // A single rank exchanges with no one.
   const bool use = can && wanted != DeviceCollectives::kStaged &&
-                   (wanted == DeviceCollectives::kNccl || places.size() > 1);
+                   (wanted == DeviceCollectives::kNccl || ranks.size() > 1);
   GF_RETURN_IF_ERROR(use ? made->MakeNccl(args, std::move(nccl))
                          : made->MakeStaged(args));
-  args.logger->Log(LogLevel::kInfo,
-                   StrCat("gradients on ", made->device_->description(),
-                          use ? ", by NCCL" : ", staged through the host",
-                          use || places.size() == 1 || why.empty()
-                              ? ""
-                              : StrCat(" (", why, ")")));
+  args.logger->Log(
+      LogLevel::kInfo,
+      StrCat("gradients on ", made->device_->description(),
+             use ? ", by NCCL" : ", staged through the host",
+             use || ranks.size() == 1 || why.empty() ? ""
+                                                     : StrCat(" (", why, ")")));
   Result<std::unique_ptr<DeviceSync>> sync = DeviceSync::Create(
       *made->device_, made->stream(Channel::kPlain), /*sections=*/0);
   if (!sync.ok()) return sync.status();

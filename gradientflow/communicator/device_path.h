@@ -15,7 +15,7 @@
 #include "gradientflow/collectives/collective.h"
 #include "gradientflow/collectives/staged.h"
 #include "gradientflow/communicator/driver.h"
-#include "gradientflow/communicator/places.h"
+#include "gradientflow/communicator/opening.h"
 #include "gradientflow/config/options.h"
 #include "gradientflow/device/device.h"
 #include "gradientflow/device/device_sync.h"
@@ -53,14 +53,15 @@ class DevicePath final : public Driver::Client {
  public:
   // Returns what the other ranks must know about this rank, and in `nccl` the
   // NCCL library, or null if there is none; the log says why.
-  static Place PlaceOf(const Options& options, const Device& device,
-                       Logger& logger, std::shared_ptr<const NcclApi>* nccl);
+  static RankFacts FactsOf(const Options& options, const Device& device,
+                           Logger& logger,
+                           std::shared_ptr<const NcclApi>* nccl);
 
-  // To be called by all ranks on a device together. `places` are those of all
-  // ranks, by rank.
+  // To be called by all ranks on a device together. `ranks` are the facts of
+  // all ranks, by rank.
   static Result<std::unique_ptr<DevicePath>> Create(
       const DevicePathArgs& args, std::shared_ptr<Device> device,
-      std::shared_ptr<const NcclApi> nccl, const std::vector<Place>& places);
+      std::shared_ptr<const NcclApi> nccl, const std::vector<RankFacts>& ranks);
   ~DevicePath() override;
 
   const std::shared_ptr<Device>& device() const { return device_; }

@@ -10,23 +10,24 @@ namespace gradientflow {
 Driver::Driver(const DriverArgs& args, const WatchdogOptions& watchdog)
     : args_(args),
       watchdog_(watchdog, *args.fabric, *args.executor, *args.clock) {
-  ListParts();
+  ListPollables();
 }
 
 void Driver::Add(Client* client) {
   clients_.insert(clients_.begin(), client);
-  ListParts();
+  ListPollables();
 }
 
 void Driver::Remove(const Client* client) {
   std::erase(clients_, client);
-  ListParts();
+  ListPollables();
 }
 
-void Driver::ListParts() {
-  parts_.assign(clients_.begin(), clients_.end());
-  parts_.insert(parts_.end(), {args_.executor, args_.fabric,
-                               &args_.executor->ended(), args_.messages});
+void Driver::ListPollables() {
+  pollables_.assign(clients_.begin(), clients_.end());
+  pollables_.insert(
+      pollables_.end(),
+      {args_.executor, args_.fabric, &args_.executor->ended(), args_.messages});
   nap_ = std::chrono::nanoseconds::max();
   for (const Client* client : clients_) nap_ = std::min(nap_, client->Nap());
 }
@@ -34,7 +35,7 @@ void Driver::ListParts() {
 // The executor ends its calls once the fabric has given back their buffers.
 void Driver::EndAll() {
   args_.fabric->Poll();
-  for (Pollable* part : parts_) part->Poll();
+  for (Pollable* one : pollables_) one->Poll();
 }
 
 bool Driver::InFlight() const {

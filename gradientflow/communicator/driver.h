@@ -80,21 +80,21 @@ class Driver final : public Progress::Work {
   bool InFlight() const;
 
   // From Progress::Work.
-  std::span<Pollable* const> parts() const override { return parts_; }
+  std::span<Pollable* const> pollables() const override { return pollables_; }
   bool Pending() const override;
   void Block(std::chrono::nanoseconds timeout) override;
   void Wake() override { args_.fabric->Wake(); }
   void Tick() override;
 
  private:
-  void ListParts();
+  void ListPollables();
   bool IsWaiting() const;
   std::string ProgressText() const;
 
   const DriverArgs args_;
   Watchdog watchdog_;
   std::vector<Client*> clients_;
-  std::vector<Pollable*> parts_;
+  std::vector<Pollable*> pollables_;
   std::chrono::nanoseconds nap_{};  // The shortest of the clients.
 };
 

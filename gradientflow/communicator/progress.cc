@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-// Who drives, that is who polls the parts of work_. It is the holder of the
-// baton:
+// The thread that holds the baton drives: it polls the pollables of work_. The
+// baton is taken in one of three ways:
 //
 //   DriveUntil()  a caller that waits. If another thread drives already, it
 //                 sleeps until that thread finds its `done` true (kDone) or
@@ -135,7 +135,7 @@ bool Progress::DriveUntil(const std::function<bool()>& done,
     }
     // Other threads may have changed something since the last round.
     WakeSleepers();
-    Step(&idle_since);
+    Round(&idle_since);
     if (baton_.wanted() > 0) {
       driven_ = true;
       baton_.GiveWay();
@@ -195,10 +195,10 @@ void Progress::HandOver() {
 }
 
 // One round of polling. Blocks when polling has found nothing for too long.
-void Progress::Step(Clock::Time* idle_since) {
+void Progress::Round(Clock::Time* idle_since) {
   polled_ = signal_.load();
   bool moved = false;
-  for (Pollable* part : work_.parts()) moved |= part->Poll();
+  for (Pollable* one : work_.pollables()) moved |= one->Poll();
   if (moved) {
     *idle_since = Clock::Time{};
     return;
@@ -238,7 +238,7 @@ void Progress::Run() {
 void Progress::RunWhilePending() {
   Clock::Time idle_since{};
   while (!stop_.load() && callers_.load() == 0) {
-    Step(&idle_since);
+    Round(&idle_since);
     Complete(0);
     if (work_.Pending()) continue;
     Served();
@@ -257,7 +257,7 @@ void Progress::Park() {
   if (callers_.load() > 0 || !baton_.TryTake()) return;
   if (clock_.Now() - last_tick_ >= kTick) {
     last_tick_ = clock_.Now();
-    for (Pollable* part : work_.parts()) part->Poll();
+    for (Pollable* one : work_.pollables()) one->Poll();
     work_.Tick();
     Complete(0);
   }

@@ -28,7 +28,7 @@ class Progress {
    public:
     virtual ~Work() = default;
     // What a round polls, in this order. The list may change between rounds.
-    virtual std::span<Pollable* const> parts() const = 0;
+    virtual std::span<Pollable* const> pollables() const = 0;
     // Returns whether something is in flight.
     virtual bool Pending() const = 0;
     virtual void Block(std::chrono::nanoseconds timeout) = 0;
@@ -75,7 +75,7 @@ class Progress {
 
   void Run();
   void RunWhilePending() GF_REQUIRES(baton_);
-  void Step(Clock::Time* idle_since) GF_REQUIRES(baton_);
+  void Round(Clock::Time* idle_since) GF_REQUIRES(baton_);
   // `callers` is how many of callers_ this thread counts for.
   void Complete(int callers) GF_REQUIRES(baton_);
   void WakeSleepers() GF_REQUIRES(baton_);

@@ -24,7 +24,7 @@ using std::chrono::seconds;
 // so a thread that relies on the time-out instead of a wake-up hangs.
 class Sleepy : public Progress::Work, private Pollable {
  public:
-  std::span<Pollable* const> parts() const override { return parts_; }
+  std::span<Pollable* const> pollables() const override { return pollables_; }
   bool Poll() override {
     EXPECT_FALSE(inside_.exchange(true)) << "two threads drive";
     ++polls;
@@ -52,7 +52,7 @@ class Sleepy : public Progress::Work, private Pollable {
 
  private:
   std::atomic<bool> inside_{false};
-  const std::vector<Pollable*> parts_{this};
+  const std::vector<Pollable*> pollables_{this};
   std::mutex mutex_;
   std::condition_variable woken_;
   int wakes_ = 0;
@@ -200,7 +200,7 @@ class StoppedClock final : public Clock {
 // Like an engine with gradients, it knows only after a poll what is in flight.
 class Unpolled final : public Progress::Work, private Pollable {
  public:
-  std::span<Pollable* const> parts() const override { return parts_; }
+  std::span<Pollable* const> pollables() const override { return pollables_; }
   bool Poll() override {
     if (told.exchange(false)) seen.set_value();
     return false;
@@ -218,7 +218,7 @@ class Unpolled final : public Progress::Work, private Pollable {
   mutable std::function<void()> on_pending;  // Once. Set under the baton.
 
  private:
-  const std::vector<Pollable*> parts_{this};
+  const std::vector<Pollable*> pollables_{this};
 };
 
 TEST(ProgressHandoverTest, WhatIsToldAsADriverLeavesIsSeen) {

@@ -39,7 +39,7 @@ class Incoming : public ::testing::Test {
     EXPECT_EQ(reader.Read(pair.one), HelloReader::State::kComplete);
     const LaneHello welcome = reader.Take().value();
     EXPECT_TRUE(IsProven(welcome, kSecret, hello.nonce));
-    hello.step = LaneHello::Step::kConfirm;
+    hello.kind = LaneHello::Kind::kConfirm;
     hello.proof = ProofOf(hello, kSecret, welcome.nonce);
     Say(pair.one, fd, hello);
     return std::move(pair.one);

@@ -22,6 +22,7 @@
 #include "gradientflow/base/secret.h"
 #include "gradientflow/communicator/card.h"
 #include "gradientflow/communicator/introduction.h"
+#include "tests/transports/fuzz_hello.h"
 #include "tests/transports/fuzz_input.h"
 #include "transports/rendezvous/frames.h"
 #include "transports/rendezvous/rendezvous.h"
@@ -33,17 +34,13 @@
 namespace gradientflow {
 namespace {
 
+using fuzz::BitsOf;
 using fuzz::Choices;
+using fuzz::HelloOf;
 using fuzz::Require;
 using rendezvous::Frame;
 using rendezvous::FrameStream;
 using rendezvous::FrameType;
-
-Bits256 BitsOf(Choices* choices) {
-  Bits256 bits;
-  for (std::byte& byte : bits) byte = std::byte{choices->Byte()};
-  return bits;
-}
 
 const Bits256& Secret() {
   static const Bits256 secret = RandomBits().value();
@@ -252,15 +249,7 @@ void CheckOutgoing(Choices choices) {
               "who has proven nothing ends nothing");
     }
     Require(!lane.connected(), "a false welcome is none");
-    LaneHello hello;
-    hello.step = static_cast<LaneHello::Step>(choices.Byte() % 5);
-    hello.from = choices.Byte() % 2;
-    hello.to = choices.Byte() % 2;
-    hello.lanes = choices.Byte() % 3;
-    hello.dial = choices.Byte() % 2;
-    hello.nonce = BitsOf(&choices);
-    hello.proof = BitsOf(&choices);
-    const auto bytes = EncodeLaneHello(hello);
+    const auto bytes = EncodeLaneHello(HelloOf(&choices));
     std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     choices.Spoil(&text);
     if (peer) static_cast<void>(Send(*peer, text.data(), text.size()));
@@ -276,7 +265,7 @@ void CheckLocalHello(Choices choices) {
   Hello hello;
   SetFailure(Status(StatusCode::kAborted, std::string(choices.Byte() * 5, 'w')),
              &hello);
-  hello.step = choices.Byte() % 6;
+  hello.kind = choices.Byte() % 6;
   std::string text(sizeof(hello), '\0');
   std::memcpy(text.data(), &hello, sizeof(hello));
   choices.Spoil(&text);
@@ -286,7 +275,7 @@ void CheckLocalHello(Choices choices) {
           "room for a hello");
   const auto received = ReceiveHello(other);
   if (!received.ok()) return;
-  Require(received.value().hello.step != Hello::kOffer, "no memory came");
+  Require(received.value().hello.kind != Hello::kOffer, "no memory came");
   Require(!FailureOf(received.value().hello).ok(), "an error is an error");
 }
 

@@ -13,6 +13,7 @@
 #include "gradientflow/base/manual_clock.h"
 #include "gradientflow/base/secret.h"
 #include "gradientflow/communicator/card.h"
+#include "tests/transports/fuzz_hello.h"
 #include "tests/transports/fuzz_input.h"
 #include "tests/transports/tcp_pair.h"
 #include "transports/rendezvous/frames.h"
@@ -23,18 +24,14 @@
 namespace gradientflow {
 namespace {
 
+using fuzz::BitsOf;
 using fuzz::Choices;
+using fuzz::HelloOf;
 using fuzz::Require;
 using rendezvous::FrameStream;
 using rendezvous::FrameType;
 
 constexpr std::size_t kMostBodyBytes = 300;
-
-Bits256 BitsOf(Choices* choices) {
-  Bits256 bits;
-  for (std::byte& byte : bits) byte = std::byte{choices->Byte()};
-  return bits;
-}
 
 std::string RestOf(const Choices& choices) {
   return {reinterpret_cast<const char*>(choices.rest().data()),
@@ -121,16 +118,7 @@ void CheckHellos(Choices choices) {
   const int fd = pair.other.fd();
   lanes.Admit(std::move(pair.other));
   for (int i = choices.Byte() % 4; i > 0; --i) {
-    LaneHello hello;
-    hello.step = static_cast<LaneHello::Step>(choices.Byte() % 4);
-    hello.from = choices.Byte() % 3;
-    hello.to = choices.Byte() % 2;
-    hello.lane = choices.Byte() % 3;
-    hello.lanes = choices.Byte() % 3;
-    hello.dial = choices.Byte() % 3;
-    hello.nonce = BitsOf(&choices);
-    hello.proof = BitsOf(&choices);
-    const auto bytes = EncodeLaneHello(hello);
+    const auto bytes = EncodeLaneHello(HelloOf(&choices));
     const auto decoded = DecodeLaneHello(bytes);
     if (decoded.ok()) {
       Require(EncodeLaneHello(decoded.value()) == bytes, "a hello's inverse");

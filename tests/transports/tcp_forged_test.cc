@@ -26,11 +26,11 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using tcp_test::Job;
 using tcp_test::kSecret;
-using Step = LaneHello::Step;
+using Kind = LaneHello::Kind;
 
-LaneHello HelloOf(Step step, std::uint32_t lane) {
+LaneHello HelloOf(Kind kind, std::uint32_t lane) {
   LaneHello hello;
-  hello.step = step;
+  hello.kind = kind;
   hello.from = 1;
   hello.to = 0;
   hello.lane = lane;
@@ -77,12 +77,12 @@ class ForgedLanes : public ::testing::Test {
   bool BecomesALane(const std::function<void(const LaneHello& welcome,
                                              LaneHello* confirm)>& forge) {
     const Socket socket = Dial();
-    LaneHello hello = HelloOf(Step::kHello, 0);
+    LaneHello hello = HelloOf(Kind::kHello, 0);
     if (!WriteHello(socket, hello).ok()) return false;
     const auto welcome = ReadHello(socket);
     if (!welcome) return false;
     EXPECT_TRUE(IsProven(*welcome, kSecret, hello.nonce));
-    hello.step = Step::kConfirm;
+    hello.kind = Kind::kConfirm;
     hello.proof = ProofOf(hello, kSecret, welcome->nonce);
     forge(*welcome, &hello);
     return WriteHello(socket, hello).ok() && !IsClosed(socket);
@@ -102,13 +102,13 @@ TEST_F(ForgedLanes, AreClosedAndTheRightOnesTaken) {
   forged([&](const LaneHello& welcome, LaneHello* confirm) {
     confirm->proof = ProofOf(*confirm, another, welcome.nonce);
   });
-  // A proof for an earlier challenge, for another step, for another lane.
+  // A proof for an earlier challenge, for another kind, for another lane.
   forged([](const LaneHello&, LaneHello* confirm) {
     confirm->proof = ProofOf(*confirm, kSecret, RandomBits().value());
   });
   forged([](const LaneHello& welcome, LaneHello* confirm) {
     LaneHello hello = *confirm;
-    hello.step = Step::kHello;
+    hello.kind = Kind::kHello;
     confirm->proof = ProofOf(hello, kSecret, welcome.nonce);
   });
   forged([](const LaneHello& welcome, LaneHello* confirm) {
@@ -141,12 +141,12 @@ TEST_F(ForgedLanes, AreClosedAndTheRightOnesTaken) {
 TEST_F(ForgedLanes, AReplayedHandshakeIsNotTaken) {
   Start(seconds(1));
   const Socket lane = Dial();
-  const LaneHello hello = HelloOf(Step::kHello, 0);
+  const LaneHello hello = HelloOf(Kind::kHello, 0);
   ASSERT_TRUE(WriteHello(lane, hello).ok());
   const auto welcome = ReadHello(lane);
   ASSERT_TRUE(welcome.has_value());
   LaneHello confirm = hello;
-  confirm.step = Step::kConfirm;
+  confirm.kind = Kind::kConfirm;
   confirm.proof = ProofOf(confirm, kSecret, welcome->nonce);
   ASSERT_TRUE(WriteHello(lane, confirm).ok());
   for (const std::uint32_t to_lane : {0U, 1U}) {
@@ -180,7 +180,7 @@ TEST(FalsePeer, GetsNoConfirmation) {
     ASSERT_TRUE(hello.has_value());
     EXPECT_EQ(hello->proof, Bits256{}) << "proves nothing to a stranger";
     LaneHello welcome = *hello;
-    welcome.step = Step::kWelcome;
+    welcome.kind = Kind::kWelcome;
     std::swap(welcome.from, welcome.to);
     if (i % 3 == 1) welcome.proof = hello->nonce;
     if (i % 3 == 2) {
@@ -204,18 +204,18 @@ TEST(LaneHelloFormat, TheDocumentedExampleHolds) {
   secret.fill(std::byte{0x5E});
   of_rank_2.fill(std::byte{0x11});
   of_rank_0.fill(std::byte{0x22});
-  const LaneHello hello{Step::kHello, 2, 0, 1, 2, 1, of_rank_2, {}};
+  const LaneHello hello{Kind::kHello, 2, 0, 1, 2, 1, of_rank_2, {}};
   const auto bytes = EncodeLaneHello(hello);
   const std::string text(reinterpret_cast<const char*>(bytes.data()),
                          bytes.size());
   EXPECT_EQ(Hex(text.substr(0, 38)),
             "474668656c6c6f0a040000000100000002000000000000000100000002000000"
             "010000001111");
-  const LaneHello welcome{Step::kWelcome, 0, 2, 1, 2, 1, of_rank_0, {}};
+  const LaneHello welcome{Kind::kWelcome, 0, 2, 1, 2, 1, of_rank_0, {}};
   EXPECT_EQ(Hex(View(ProofOf(welcome, secret, of_rank_2))),
             "faa17b1b32b2ca343635808c0a1fcc3e6f8a043a750f3982477f5cdee48f6e43");
   LaneHello confirm = hello;
-  confirm.step = Step::kConfirm;
+  confirm.kind = Kind::kConfirm;
   EXPECT_EQ(Hex(View(ProofOf(confirm, secret, of_rank_0))),
             "b61bb77b52b78963a65a42314d3481d0e3478bbc88d60a5e199ef87efd52eb5a");
   EXPECT_EQ(DecodeLaneHello(bytes).value().nonce, of_rank_2);

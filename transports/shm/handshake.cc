@@ -146,7 +146,7 @@ void ShmHandshake::SayReady() {
   for (int rank = 0; rank < args_.size; ++rank) {
     if (!IsPeer(rank)) continue;
     Hello ready = HelloTo(rank);
-    ready.step = Hello::kReady;
+    ready.kind = Hello::kReady;
     // If a peer has died in the meantime, reading from it will show that.
     (void)SendHello(ends_[rank].socket, ready, -1);
   }
@@ -235,12 +235,12 @@ Status ShmHandshake::ReadReply(Outgoing* from, bool* done) {
     fits =
         Status(StatusCode::kDataLoss, StrCat("rank ", hello.rank, " answered"));
   }
-  if (fits.ok() && hello.step == Hello::kFailed) {
+  if (fits.ok() && hello.kind == Hello::kFailed) {
     told_by_peer_ = true;
     return FailureOf(hello);
   }
   *done = true;
-  if (fits.ok() && hello.step == Hello::kDeclined) {
+  if (fits.ok() && hello.kind == Hello::kDeclined) {
     return OnDeclined(from->rank, hello);
   }
   const bool is_peer = fits.ok();
@@ -256,7 +256,7 @@ Status ShmHandshake::ReadReply(Outgoing* from, bool* done) {
 void ShmHandshake::Decline(int rank, const Status& why, const Fd& socket) {
   Hello hello = HelloTo(rank);
   SetFailure(why, &hello);
-  hello.step = Hello::kDeclined;
+  hello.kind = Hello::kDeclined;
   // A peer that has gone will not miss it.
   (void)SendHello(socket, hello, -1);
   declined_[rank] = why;
@@ -336,11 +336,11 @@ Status ShmHandshake::ReadIncoming(Fd* from, bool* done) {
     told_[hello.rank] = true;  // Or it has gone.
     return Status();
   }
-  if (hello.step == Hello::kFailed) {
+  if (hello.kind == Hello::kFailed) {
     told_by_peer_ = true;
     return FailureOf(hello);
   }
-  if (hello.step == Hello::kDeclined) return OnDeclined(hello.rank, hello);
+  if (hello.kind == Hello::kDeclined) return OnDeclined(hello.rank, hello);
   // The peer is taken in before it is answered: once it has an answer, it may
   // use the link.
   Status taken = Finish(received.value(), from);
@@ -374,11 +374,11 @@ Status ShmHandshake::ReadPeer(int rank) {
     told_[rank] = true;  // It neither hears nor says anything more.
     return Status();
   }
-  if (received.value().hello.step == Hello::kFailed) {
+  if (received.value().hello.kind == Hello::kFailed) {
     told_by_peer_ = true;
     return FailureOf(received.value().hello);
   }
-  if (received.value().hello.step == Hello::kDeclined) {
+  if (received.value().hello.kind == Hello::kDeclined) {
     return OnDeclined(rank, received.value().hello);
   }
   ready_[rank] = true;

@@ -164,7 +164,7 @@ Result<ReceivedHello> ReceiveHello(const Fd& socket) {
                   "the peer closed the connection instead of a hello");
   }
   const Hello& hello = received.hello;
-  const std::size_t expected = hello.step == Hello::kOffer ? 1 : 0;
+  const std::size_t expected = hello.kind == Hello::kOffer ? 1 : 0;
   const bool cut = (message.msg_flags & MSG_CTRUNC) != 0;
   const bool lost = cut && expected == 1 && descriptors.empty();
   if (lost) {
@@ -186,7 +186,7 @@ Result<ReceivedHello> ReceiveHello(const Fd& socket) {
 }
 
 void SetFailure(const Status& why, Hello* hello) {
-  hello->step = Hello::kFailed;
+  hello->kind = Hello::kFailed;
   hello->code = why.code();
   const std::size_t bytes =
       std::min(why.message().size(), hello->why.size() - 1);

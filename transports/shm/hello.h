@@ -26,7 +26,7 @@ struct Hello {
   };
   std::uint64_t magic = kMagic;
   std::uint32_t version = kVersion;
-  std::uint32_t step = kOffer;
+  std::uint32_t kind = kOffer;
   std::int32_t rank = 0;  // The sender's.
   std::int32_t size = 0;
   std::int32_t pid = 0;

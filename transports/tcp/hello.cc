@@ -16,7 +16,7 @@ constexpr std::uint32_t kVersion = 4;
 
 // Offsets of the fields. All numbers are little-endian.
 constexpr std::size_t kVersionAt = 8;
-constexpr std::size_t kStepAt = 12;
+constexpr std::size_t kKindAt = 12;
 constexpr std::size_t kFromAt = 16;
 constexpr std::size_t kToAt = 20;
 constexpr std::size_t kLaneAt = 24;
@@ -31,7 +31,7 @@ std::array<std::byte, kLaneHelloBytes> EncodeLaneHello(const LaneHello& hello) {
   std::array<std::byte, kLaneHelloBytes> bytes;
   std::memcpy(bytes.data(), kMagic.data(), kMagic.size());
   PutLittleEndian(&bytes[kVersionAt], kVersion);
-  PutLittleEndian(&bytes[kStepAt], static_cast<std::uint32_t>(hello.step));
+  PutLittleEndian(&bytes[kKindAt], static_cast<std::uint32_t>(hello.kind));
   PutLittleEndian(&bytes[kFromAt], hello.from);
   PutLittleEndian(&bytes[kToAt], hello.to);
   PutLittleEndian(&bytes[kLaneAt], hello.lane);
@@ -50,15 +50,15 @@ Result<LaneHello> DecodeLaneHello(
                   "of this library");
   }
   const auto version = GetLittleEndian<std::uint32_t>(&bytes[kVersionAt]);
-  const auto step = GetLittleEndian<std::uint32_t>(&bytes[kStepAt]);
-  if (version != kVersion || step < 1 || step > 4) {
+  const auto kind = GetLittleEndian<std::uint32_t>(&bytes[kKindAt]);
+  if (version != kVersion || kind < 1 || kind > 4) {
     return Status(
         StatusCode::kDataLoss,
         StrCat("hello: expected version ", kVersion,
-               " and step 1 to 4, seen version ", version, " and step ", step));
+               " and kind 1 to 4, seen version ", version, " and kind ", kind));
   }
   LaneHello hello;
-  hello.step = static_cast<LaneHello::Step>(step);
+  hello.kind = static_cast<LaneHello::Kind>(kind);
   hello.from = GetLittleEndian<std::uint32_t>(&bytes[kFromAt]);
   hello.to = GetLittleEndian<std::uint32_t>(&bytes[kToAt]);
   hello.lane = GetLittleEndian<std::uint32_t>(&bytes[kLaneAt]);
@@ -69,8 +69,8 @@ Result<LaneHello> DecodeLaneHello(
   return hello;
 }
 
-// The step and the direction are among the bytes, so a proof stands for one
-// side in one step. All parts have fixed lengths.
+// The kind and the direction are among the bytes, so a proof stands for one
+// side of one kind. All parts have fixed lengths.
 Bits256 ProofOf(const LaneHello& hello, const Bits256& secret,
                 const Bits256& challenge) {
   const auto bytes = EncodeLaneHello(hello);

@@ -19,13 +19,13 @@ namespace gradientflow {
 // random bits, and proves that it knows the secret of the session before it is
 // believed. gradientflow/docs/wire_format.md has the format.
 struct LaneHello {
-  enum class Step : std::uint32_t {
+  enum class Kind : std::uint32_t {
     kHello = 1,
     kWelcome = 2,
     kConfirm = 3,
     kAccept = 4
   };
-  Step step = Step::kHello;
+  Kind kind = Kind::kHello;
   std::uint32_t from = 0;  // `from` and `to` are ranks.
   std::uint32_t to = 0;
   std::uint32_t lane = 0;
@@ -33,7 +33,7 @@ struct LaneHello {
   // Counts how often `from` has opened all its lanes to `to`, from 1, so that
   // lanes of different times make no link together.
   std::uint32_t dial = 0;
-  Bits256 nonce = {};  // The sender's challenge, the same in each step.
+  Bits256 nonce = {};  // The sender's challenge, the same in each hello.
   Bits256 proof = {};  // The answer to the other's; zero in kHello.
 };
 

@@ -125,7 +125,7 @@ bool IncomingLanes::Answer(Connection& connection, const LaneHello& hello) {
     return false;
   }
   LaneHello welcome = hello;
-  welcome.step = LaneHello::Step::kWelcome;
+  welcome.kind = LaneHello::Kind::kWelcome;
   welcome.lanes = static_cast<std::uint32_t>(peers_[hello.from].lanes.size());
   std::swap(welcome.from, welcome.to);
   welcome.nonce = connection.challenge = challenge.value();
@@ -139,10 +139,10 @@ bool IncomingLanes::Answer(Connection& connection, const LaneHello& hello) {
 // keep.
 Result<bool> IncomingLanes::OnHello(Connection& connection,
                                     const LaneHello& hello) {
-  if (hello.step == LaneHello::Step::kHello && !connection.hello) {
+  if (hello.kind == LaneHello::Kind::kHello && !connection.hello) {
     return Answer(connection, hello);
   }
-  if (hello.step != LaneHello::Step::kConfirm || !connection.hello ||
+  if (hello.kind != LaneHello::Kind::kConfirm || !connection.hello ||
       hello.from != connection.hello->from ||
       hello.lane != connection.hello->lane ||
       hello.dial != connection.hello->dial ||
@@ -195,7 +195,7 @@ int IncomingLanes::FindComplete() {
 Status IncomingLanes::Accept(int peer) const {
   const std::vector<Lane>& lanes = peers_[static_cast<std::size_t>(peer)].lanes;
   LaneHello accept;
-  accept.step = LaneHello::Step::kAccept;
+  accept.kind = LaneHello::Kind::kAccept;
   accept.from = static_cast<std::uint32_t>(args_.rank);
   accept.to = static_cast<std::uint32_t>(peer);
   accept.lanes = static_cast<std::uint32_t>(lanes.size());

@@ -285,7 +285,7 @@ void LaneMaker::ReadAnswer(Dialling& dialling, int fd, Clock::Time now) {
   }
   const Result<LaneHello> answer = dialling.answer.Take();
   dialling.accepted =
-      answer.ok() && answer.value().step == LaneHello::Step::kAccept &&
+      answer.ok() && answer.value().kind == LaneHello::Kind::kAccept &&
       IsProven(answer.value(), args_.secret, first.nonce()) &&
       std::all_of(dialling.lanes.begin(), dialling.lanes.end(),
                   [](const OutgoingLane& lane) { return lane.connected(); });

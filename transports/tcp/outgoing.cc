@@ -182,7 +182,7 @@ Status OutgoingLane::OnWelcome(Attempt& attempt, Clock::Time now) {
   }
   const LaneHello& mine = args_.hello;
   const LaneHello& welcome = read.value();
-  if (welcome.step != LaneHello::Step::kWelcome || welcome.from != mine.to ||
+  if (welcome.kind != LaneHello::Kind::kWelcome || welcome.from != mine.to ||
       welcome.to != mine.from || welcome.lane != mine.lane ||
       !IsProven(welcome, args_.secret, attempt.nonce)) {
     Abandon(attempt,
@@ -192,7 +192,7 @@ Status OutgoingLane::OnWelcome(Attempt& attempt, Clock::Time now) {
     return Status();
   }
   LaneHello confirm = mine;
-  confirm.step = LaneHello::Step::kConfirm;
+  confirm.kind = LaneHello::Kind::kConfirm;
   confirm.nonce = attempt.nonce;
   confirm.proof = ProofOf(confirm, args_.secret, welcome.nonce);
   const Status confirmed = WriteHello(attempt.socket, confirm);

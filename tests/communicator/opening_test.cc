@@ -1,4 +1,4 @@
-#include "gradientflow/communicator/places.h"
+#include "gradientflow/communicator/opening.h"
 
 #include <gtest/gtest.h>
 
@@ -13,56 +13,56 @@
 namespace gradientflow::testing {
 namespace {
 
-std::vector<Place> ThreeGpus() {
+std::vector<RankFacts> ThreeGpus() {
   return {{1, 11, 22809}, {1, 12, 22809}, {1, 13, 22809}};
 }
 
-// The reason why `places` cannot use NCCL; empty if they can.
-std::string WhyNot(const std::vector<Place>& places) {
+// The reason why `ranks` cannot use NCCL; empty if they can.
+std::string WhyNot(const std::vector<RankFacts>& ranks) {
   std::string why;
-  const bool can = AllCanNccl(places, &why);
+  const bool can = AllCanNccl(ranks, &why);
   EXPECT_EQ(can, why.empty()) << why;
   return why;
 }
 
-TEST(Places, CanUseNcclEachWithItsOwnGpu) {
+TEST(RankFacts, CanUseNcclEachWithItsOwnGpu) {
   EXPECT_EQ(WhyNot(ThreeGpus()), "");
   EXPECT_FALSE(Mixed(ThreeGpus()));
 }
 
-TEST(Places, CannotUseNcclWithARankOnTheCpu) {
-  std::vector<Place> places = ThreeGpus();
-  places[1] = {};
-  EXPECT_EQ(WhyNot(places), "rank 1 has its gradients on the CPU");
-  EXPECT_TRUE(Mixed(places));
+TEST(RankFacts, CannotUseNcclWithARankOnTheCpu) {
+  std::vector<RankFacts> ranks = ThreeGpus();
+  ranks[1] = {};
+  EXPECT_EQ(WhyNot(ranks), "rank 1 has its gradients on the CPU");
+  EXPECT_TRUE(Mixed(ranks));
 }
 
-TEST(Places, CannotUseNcclThatIsNotThere) {
-  std::vector<Place> places = ThreeGpus();
-  places[2].nccl_version = 0;
-  EXPECT_EQ(WhyNot(places), "rank 2 has no NCCL");
+TEST(RankFacts, CannotUseNcclThatIsNotThere) {
+  std::vector<RankFacts> ranks = ThreeGpus();
+  ranks[2].nccl_version = 0;
+  EXPECT_EQ(WhyNot(ranks), "rank 2 has no NCCL");
 }
 
 // NCCL refuses every other version, not only other major ones.
-TEST(Places, CannotUseNcclOfTwoVersions) {
-  std::vector<Place> places = ThreeGpus();
-  places[2].nccl_version = 22808;
-  EXPECT_EQ(WhyNot(places), "rank 2 has NCCL 2.28.8, rank 0 has 2.28.9");
+TEST(RankFacts, CannotUseNcclOfTwoVersions) {
+  std::vector<RankFacts> ranks = ThreeGpus();
+  ranks[2].nccl_version = 22808;
+  EXPECT_EQ(WhyNot(ranks), "rank 2 has NCCL 2.28.8, rank 0 has 2.28.9");
 }
 
-TEST(Places, CannotUseNcclOnASharedGpu) {
-  std::vector<Place> places = ThreeGpus();
-  places[2].device_id = 12;
-  EXPECT_EQ(WhyNot(places), "ranks 1 and 2 share a GPU");
+TEST(RankFacts, CannotUseNcclOnASharedGpu) {
+  std::vector<RankFacts> ranks = ThreeGpus();
+  ranks[2].device_id = 12;
+  EXPECT_EQ(WhyNot(ranks), "ranks 1 and 2 share a GPU");
 }
 
 TEST(Places, AreUsedOnlyIfAllRanksHaveThem) {
-  std::vector<Place> places(3);
-  EXPECT_EQ(RankWithoutPlaces(places), 0);
-  for (Place& place : places) place.places = 1;
-  EXPECT_EQ(RankWithoutPlaces(places), -1);
-  places[2].places = 0;
-  EXPECT_EQ(RankWithoutPlaces(places), 2);
+  std::vector<RankFacts> ranks(3);
+  EXPECT_EQ(RankWithoutPlaces(ranks), 0);
+  for (RankFacts& rank : ranks) rank.places = 1;
+  EXPECT_EQ(RankWithoutPlaces(ranks), -1);
+  ranks[2].places = 0;
+  EXPECT_EQ(RankWithoutPlaces(ranks), 2);
 }
 
 TEST(GatherTexts, BringsTextsOfAnyLengthToAllRanks) {

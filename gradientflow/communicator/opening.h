@@ -14,7 +14,7 @@ namespace gradientflow {
 
 // What the ranks tell each other as a communicator opens: where each rank keeps
 // its buffers, and which settings it has.
-struct Place {
+struct RankFacts {
   std::int64_t on_device = 0;     // 1 if not in host memory.
   std::int64_t device_id = 0;     // Device::unique_id(); 0 on the host.
   std::int64_t nccl_version = 0;  // 0 if there is no NCCL.
@@ -48,24 +48,24 @@ void RunBeside(const OpeningArgs& args, const std::function<void()>& body);
 Result<std::vector<std::string>> GatherTexts(const OpeningArgs& args,
                                              const std::string& mine);
 
-// Returns the places of all ranks, by rank. All ranks make this call. If
+// Returns the facts of all ranks, by rank. All ranks make this call. If
 // settings differ, all ranks get the same kInvalidArgument, which names a rank
 // whose settings are not those of rank 0.
-Result<std::vector<Place>> ExchangePlaces(const OpeningArgs& args,
-                                          const Place& mine);
+Result<std::vector<RankFacts>> ExchangeFacts(const OpeningArgs& args,
+                                             const RankFacts& mine);
 
 // Returns whether all ranks can use NCCL: each has a device of its own, and all
 // have the same version. If not, `why` says what is missing, and at which rank.
-bool AllCanNccl(const std::vector<Place>& places, std::string* why);
+bool AllCanNccl(const std::vector<RankFacts>& ranks, std::string* why);
 
 // Returns the first rank that does not share memory with its whole host, or -1.
-int RankThatDoesNotShare(const std::vector<Place>& places);
+int RankThatDoesNotShare(const std::vector<RankFacts>& ranks);
 
 // Returns the first rank without Transport::places_all, or -1.
-int RankWithoutPlaces(const std::vector<Place>& places);
+int RankWithoutPlaces(const std::vector<RankFacts>& ranks);
 
 // Returns whether some ranks keep their gradients on a device and others on the
 // host.
-bool Mixed(const std::vector<Place>& places);
+bool Mixed(const std::vector<RankFacts>& ranks);
 
 }  // namespace gradientflow

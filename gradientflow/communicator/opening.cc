@@ -1,4 +1,4 @@
-#include "gradientflow/communicator/places.h"
+#include "gradientflow/communicator/opening.h"
 
 #include <algorithm>
 #include <atomic>
@@ -108,10 +108,10 @@ Result<std::vector<std::string>> GatherTexts(const OpeningArgs& args,
   return texts;
 }
 
-Result<std::vector<Place>> ExchangePlaces(const OpeningArgs& args,
-                                          const Place& mine) {
+Result<std::vector<RankFacts>> ExchangeFacts(const OpeningArgs& args,
+                                             const RankFacts& mine) {
   const auto size = static_cast<std::size_t>(args.executor->size());
-  if (size == 1) return std::vector<Place>{mine};
+  if (size == 1) return std::vector<RankFacts>{mine};
   const std::int64_t out[kFields] = {mine.on_device,    mine.device_id,
                                      mine.nccl_version, mine.settings,
                                      mine.shares,       mine.places};
@@ -125,41 +125,41 @@ Result<std::vector<Place>> ExchangePlaces(const OpeningArgs& args,
   call.count = kFields;
   call.dtype = call.wire = DType::kInt64;
   GF_RETURN_IF_ERROR(RunAtOpening(args, call));
-  std::vector<Place> places;
+  std::vector<RankFacts> ranks;
   for (std::size_t r = 0; r < size; ++r) {
     const std::int64_t* fields = all.data() + r * kFields;
-    places.push_back(
+    ranks.push_back(
         {fields[0], fields[1], fields[2], fields[3], fields[4], fields[5]});
-    if (places[r].settings != places[0].settings) {
+    if (ranks[r].settings != ranks[0].settings) {
       return Status(StatusCode::kInvalidArgument,
                     StrCat("rank ", r, " has other settings than rank 0"));
     }
   }
-  return places;
+  return ranks;
 }
 
-// All ranks see the same places, and so they decide alike.
-bool AllCanNccl(const std::vector<Place>& places, std::string* why) {
+// All ranks see the same facts, and so they decide alike.
+bool AllCanNccl(const std::vector<RankFacts>& ranks, std::string* why) {
   std::map<std::int64_t, std::size_t> owners;
-  for (std::size_t r = 0; r < places.size(); ++r) {
-    const Place& place = places[r];
-    if (place.on_device == 0) {
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const RankFacts& rank = ranks[r];
+    if (rank.on_device == 0) {
       *why = StrCat("rank ", r, " has its gradients on the CPU");
       return false;
     }
-    if (place.nccl_version == 0) {
+    if (rank.nccl_version == 0) {
       *why = StrCat("rank ", r, " has no NCCL");
       return false;
     }
     // NCCL itself refuses to connect to another version.
-    if (place.nccl_version != places[0].nccl_version) {
+    if (rank.nccl_version != ranks[0].nccl_version) {
       *why = StrCat("rank ", r, " has NCCL ",
-                    NcclVersionText(static_cast<int>(place.nccl_version)),
+                    NcclVersionText(static_cast<int>(rank.nccl_version)),
                     ", rank 0 has ",
-                    NcclVersionText(static_cast<int>(places[0].nccl_version)));
+                    NcclVersionText(static_cast<int>(ranks[0].nccl_version)));
       return false;
     }
-    const auto [owner, first] = owners.emplace(place.device_id, r);
+    const auto [owner, first] = owners.emplace(rank.device_id, r);
     if (!first) {
       *why = StrCat("ranks ", owner->second, " and ", r, " share a GPU");
       return false;
@@ -168,23 +168,23 @@ bool AllCanNccl(const std::vector<Place>& places, std::string* why) {
   return true;
 }
 
-int RankThatDoesNotShare(const std::vector<Place>& places) {
-  for (std::size_t r = 0; r < places.size(); ++r) {
-    if (places[r].shares == 0) return static_cast<int>(r);
+int RankThatDoesNotShare(const std::vector<RankFacts>& ranks) {
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (ranks[r].shares == 0) return static_cast<int>(r);
   }
   return -1;
 }
 
-int RankWithoutPlaces(const std::vector<Place>& places) {
-  for (std::size_t r = 0; r < places.size(); ++r) {
-    if (places[r].places == 0) return static_cast<int>(r);
+int RankWithoutPlaces(const std::vector<RankFacts>& ranks) {
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (ranks[r].places == 0) return static_cast<int>(r);
   }
   return -1;
 }
 
-bool Mixed(const std::vector<Place>& places) {
-  return std::any_of(places.begin(), places.end(), [&](const Place& place) {
-    return place.on_device != places[0].on_device;
+bool Mixed(const std::vector<RankFacts>& ranks) {
+  return std::any_of(ranks.begin(), ranks.end(), [&](const RankFacts& rank) {
+    return rank.on_device != ranks[0].on_device;
   });
 }
 

@@ -69,7 +69,8 @@ struct ChunkResidualArgs {
   float keep_factor;
   float norm_scale;
   float* norms;  // For all chunks of the pool.
-  // CPU: dirty[c] is 0 if the whole residual of chunk c is 0. Null: unknown.
+  // CPU: dirty[c] is 0 if the whole residual of chunk c is 0. If it is
+  // null, that is unknown.
   std::uint8_t* dirty = nullptr;
 };
 

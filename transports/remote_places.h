@@ -71,9 +71,9 @@ class RemotePlaces {
 
   virtual ~RemotePlaces() = default;
 
-  // Who is told of notices; those that come before are kept. Outlives this
-  // object's links, or is replaced by null: from then on no `done` of a Put()
-  // runs either, since whoever put is gone as well.
+  // From now on `sink` is told of notices, and of those that have come before.
+  // It outlives this object's links, or is replaced by null: from then on no
+  // `done` of a Put() runs either, since the side that put is gone as well.
   virtual void SetSink(Sink* sink) = 0;
 
   // This rank's slot memory: 4096-aligned and zeroed, of the same size on all

@@ -125,7 +125,8 @@ constexpr std::uint64_t MixHash(std::uint64_t hash, std::uint64_t value) {
 }
 
 // Returns kInvalidArgument if `algorithm` is for another kind of call, or if
-// `group` lacks the memory or the places that it needs. Null is OK.
+// `group` lacks the memory or the places that it needs. Null
+// stands for no wish, and is OK.
 Status ValidateAlgorithm(CollectiveKind kind,
                          const CollectiveAlgorithm* algorithm,
                          const CallGroup& group);

@@ -40,7 +40,7 @@ struct Transport {
   // fabric has a LinkSource.
   std::string address;
   CallGroup group;
-  // Nothing: LocalPlaceIn(group).
+  // This rank's place on its real host; if it is unset, LocalPlaceIn(group).
   std::optional<LocalPlace> local;
 };
 

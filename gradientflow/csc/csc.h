@@ -44,9 +44,9 @@ struct CscRegion {
   std::size_t elements = 0;
   void* grads = nullptr;
   DType type = DType::kFloat32;
-  // Null: the gradients contain the residual. Backward adds to them, Pack()
-  // leaves there what is kept back, and a chunk that was sent has to be zeroed
-  // (ZeroSent()) before it is added to again.
+  // If it is null, the gradients contain the residual: backward adds to them,
+  // Pack() leaves there what is kept back, and a chunk that was sent has to be
+  // zeroed (ZeroSent()) before it is added to again.
   float* residual = nullptr;
   const std::uint32_t* slots = nullptr;  // The selection, for the kernels.
   float* norms = nullptr;

@@ -29,7 +29,7 @@ class CscMemory {
   virtual const kernels::ChunkKernelTable& kernels() const = 0;
   virtual void* stream() const = 0;  // For kernels().
   // Threads among which a pass divides its chunks, one kernel call for each
-  // chunk. Null: a pass is one call.
+  // chunk. If they are null, a pass is one call.
   virtual Workers* workers() const { return nullptr; }
   // Turns what a kernel returned into a Status that names the kernel.
   virtual Status KernelStatus(const char* kernel, int error) const = 0;

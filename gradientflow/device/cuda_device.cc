@@ -191,8 +191,8 @@ std::unique_ptr<Stream> CudaDevice::Wrap(void* native) {
                                       static_cast<cudaStream_t>(native), false);
 }
 
-// The driver exports whole pages only. Who is given the descriptor counts from
-// the offset, and so does not see what else is in the first page.
+// The driver exports whole pages only. Those who are given the descriptor count
+// from the offset, and so do not see what else is in the first page.
 Result<DmaBuf> CudaDevice::ExportDmaBuf(const void* data, std::size_t bytes) {
   const CurrentContext current(context_);
   GF_RETURN_IF_ERROR(current.check());

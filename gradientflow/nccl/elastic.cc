@@ -4,7 +4,7 @@
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/nccl/nccl_comm.h"
 
-// Communicators whose members change: what NcclComm has for that.
+// The part of NcclComm for jobs whose members change.
 namespace gradientflow {
 
 Status NcclComm::Lacks(const char* function, const char* version) const {

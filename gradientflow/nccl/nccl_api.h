@@ -42,7 +42,7 @@ struct NcclApi {
                                nccl::Window* window, int flags) = nullptr;
   Code (*comm_window_deregister)(Comm comm, nccl::Window window) = nullptr;
 
-  // What jobs need whose members change. Each is null if the library is older.
+  // For jobs whose members change. Each is null if the library is older.
   Code (*comm_revoke)(Comm comm, int flags) = nullptr;  // 2.28.7
   Code (*comm_shrink)(Comm comm, int* excluded, int count, Comm* made,
                       nccl::Config* config, int flags) = nullptr;  // 2.27

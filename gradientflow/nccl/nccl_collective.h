@@ -53,7 +53,8 @@ struct NcclArgs {
   double abort_seconds = 5;    // For NCCL to give the buffers back.
   double culprit_seconds = 2;  // For `culprits` to say who broke NCCL.
 
-  // Who adds up 16-bit elements of more than two ranks. The same on all ranks.
+  // Which side adds up 16-bit elements of more than two ranks. The same on all
+  // ranks.
   NcclSums sums = NcclSums::kFloat32;
   // Make the first staging memory a symmetric window where NCCL has such. The
   // same on all ranks.

@@ -20,7 +20,7 @@ enum class AfterPass : std::uint8_t {
   kUnpack,
 };
 
-// Who adds up where partial sums of NCCL would have 16 bits.
+// Which side adds up where partial sums of NCCL would have 16 bits.
 enum class NcclSums : std::uint8_t {
   kFloat32,  // A kernel of ours, in float32; see exchange.h.
   kNccl,     // NCCL, which rounds partial sums to 16 bits.

@@ -44,7 +44,7 @@ Result<std::vector<RdmaChoice>> ChooseRails(
 
 // Returns which of their addresses two ranks use for each other, as places in
 // the lists: of the same kind, in the same network if there is one. Both ranks
-// choose the same, whichever they are. Nothing if none fit.
+// choose the same, whichever they are. Returns nothing if none fit.
 std::optional<std::pair<std::size_t, std::size_t>> MatchGids(
     const std::vector<RdmaGid>& lower, const std::vector<RdmaGid>& higher);
 

@@ -36,7 +36,7 @@ struct RdmaLinkArgs {
   std::unique_ptr<Link> control;
   LinkEvents* events = nullptr;  // Outlives the link.
   const Clock* clock = nullptr;  // Outlives the link.
-  // Whose placed messages go over this link; null if there are none.
+  // The places whose messages go over this link; null if there are none.
   std::shared_ptr<RdmaPlaces> places;
   std::shared_ptr<void> keep_alive;  // What the control link needs.
 };

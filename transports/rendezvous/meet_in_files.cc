@@ -23,9 +23,10 @@
 // So nothing that an earlier run left behind can count. A rank that finds its
 // join.r overwritten leaves: of two processes with one rank, the later counts.
 //
-// Who has read the end removes its own files, and the last one the common ones.
-// So they stay for a rank that looks late, as it must where a file server's
-// client keeps what it has seen for a while; and nobody waits for it here.
+// A rank that has read the end removes its own files, and the last one the
+// common ones. So they stay for a rank that looks late, as it must where a file
+// server's client keeps what it has seen for a while; and nobody waits for it
+// here.
 namespace gradientflow::rendezvous {
 namespace {
 

@@ -30,10 +30,11 @@ struct RendezvousOptions {
   int size = 1;
   Clock::Time deadline{};  // By the clock given to Meet().
   // Over TCP, on rank 0: OK if a rank with this card may take part. If not, it
-  // is left out and told this. Null: any may.
+  // is left out and told this. If it is null, any rank may.
   std::function<Status(int rank, const std::string& card)> check_card;
   // Over TCP, on rank 0: a rank of this job was left out, for this reason, and
-  // the right one is awaited. Null: told only if it does not come.
+  // the right one is awaited. If it is null, that is said only if it does not
+  // come.
   std::function<void(const Status&)> on_left_out;
 };
 
@@ -51,10 +52,10 @@ using Introduce = std::function<Result<std::vector<std::string>>(
 //
 // A failure that concerns the job (a rank that is missing at rank 0's deadline,
 // or that dies after it has joined) ends the call with the same error on every
-// rank that had joined. Who does not fit is turned away with an error, while
-// the others go on, and is named if they wait in vain: another secret, another
-// size, a card that does not fit, frames that make no sense, the earlier of two
-// processes that claim one rank, one that falls silent.
+// rank that had joined. A process that does not fit is turned away with an
+// error, while the others go on, and is named if they wait in vain: another
+// secret, another size, a card that does not fit, frames that make no sense,
+// the earlier of two processes that claim one rank, one that falls silent.
 //
 // Errors: kDeadlineExceeded names the missing ranks, kInvalidArgument what
 // disagrees; kFailedPrecondition means that the port is taken or not on rank

@@ -96,7 +96,7 @@ class Server final : private Door::Guests {
   Stage stage_ = Stage::kJoining;
   std::uint32_t round_ = 0;  // How often all seats were taken.
   Clock::Time asked_at_{};   // When this round began.
-  std::string complaints_;   // What may explain who is missing.
+  std::string complaints_;   // What may explain why a rank is missing.
 };
 
 bool Server::full() const {

@@ -174,7 +174,7 @@ Status SetUp::Round(Clock::Time now) {
   const Result<bool> moved =
       maker_.Round(now, static_cast<int>(patience.count()));
   if (!moved.ok()) return moved.status();
-  // Somebody who has something to say may be the peer that refuses.
+  // The sender of anything may be the peer that refuses.
   return moved.value() ? Status() : CheckRefusals();
 }
 

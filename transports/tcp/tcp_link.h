@@ -29,8 +29,8 @@ struct TcpLinkArgs {
   std::vector<Socket> lanes;     // Connected; 1 to kMaxTcpLanes of them.
   Poller* poller = nullptr;      // Outlives the link.
   LinkEvents* events = nullptr;  // Outlives the link.
-  // The io threads of the same rank and poller. Null: the thread that drives
-  // moves all bytes.
+  // The io threads of the same rank and poller. If there are none, the
+  // thread that drives moves all bytes.
   std::shared_ptr<IoThreads> io;
 };
 

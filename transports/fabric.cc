@@ -441,7 +441,7 @@ void Fabric::SayWhy() {
   }
   for (Peer* peer : linked_) peer->way.link()->Close();
   for (const auto& peer : peers_) peer->way.SetDown(true);
-  source_.reset();  // Who dials this rank learns that it is gone.
+  source_.reset();  // Ranks that dial this one learn that it is gone.
 }
 
 // No link touches a lent buffer any more.

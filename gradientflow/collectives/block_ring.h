@@ -25,7 +25,7 @@ class BlockRing {
   bool empty() const { return blocks_.empty(); }
 
   // Returns where a block of `bytes` begins, at a multiple of kAlignment.
-  // Nothing if there is no room until other blocks are given back.
+  // Returns nothing if there is no room until other blocks are given back.
   std::optional<std::size_t> Take(std::size_t bytes) {
     bytes = Aligned(bytes);
     std::size_t begin = 0;

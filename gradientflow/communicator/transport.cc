@@ -109,7 +109,7 @@ Offers MakeOffers(const JoinArgs& args) {
     } else if (kind == only || kind == Transports().back()) {
       card.failure = opened.status();
     } else {
-      // Hardware that is not there is no news.
+      // Most hosts lack some hardware, which deserves no warning.
       const bool absent = opened.status().code() == StatusCode::kUnimplemented;
       args.logger->Log(absent ? LogLevel::kInfo : LogLevel::kWarning,
                        StrCat("going on without ", kind->name,

@@ -13,15 +13,15 @@
 namespace gradientflow {
 
 // What the pass after a reduction found. Zeroed before the pass.
-struct Findings {
+struct Finding {
   std::uint32_t nonfinite;
 };
 
 // What a call needs besides its buffers, from its issue to its end.
 struct NcclSlot {
   std::unique_ptr<Event> end;  // Recorded after the last work of the call.
-  Findings* device = nullptr;
-  Findings* host = nullptr;  // Pinned; a copy of the device's.
+  Finding* device = nullptr;
+  Finding* host = nullptr;  // Pinned; a copy of the device's.
 };
 
 // A call in flight in a queue. Used again and again.

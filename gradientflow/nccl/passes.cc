@@ -74,7 +74,7 @@ Pass PassFor(const NcclOperation& operation, const PassTarget& target) {
 Status CopyVerdict(const NcclOperation& operation, const PassTarget& target) {
   if (!operation.plan.look || operation.ahead()) return Status();
   return target.stream->Copy(operation.slot->host, operation.slot->device,
-                             sizeof(Findings));
+                             sizeof(Finding));
 }
 
 // The result of a reduce is on its root alone.
@@ -88,7 +88,7 @@ Status RunBefore(const NcclOperation& operation, const PassTarget& target) {
   const NcclPlan& plan = operation.plan;
   if (plan.look && !operation.ahead()) {
     GF_RETURN_IF_ERROR(
-        target.stream->Fill(operation.slot->device, 0, sizeof(Findings)));
+        target.stream->Fill(operation.slot->device, 0, sizeof(Finding)));
   }
   if (!plan.staged) return Status();
   const Pass pass = PassFor(operation, target);

@@ -51,10 +51,10 @@ Status NcclQueue::Allocate() {
   if (!stream.ok()) return stream.status();
   stream_ = std::move(stream).value();
   Result<DeviceMemory> verdicts =
-      device.Allocate((kSlots + 1) * sizeof(Findings));
+      device.Allocate((kSlots + 1) * sizeof(Finding));
   if (!verdicts.ok()) return verdicts.status();
-  findings_ = std::move(verdicts).value();
-  Result<DeviceMemory> seen = device.AllocatePinned(kSlots * sizeof(Findings));
+  verdicts_ = std::move(verdicts).value();
+  Result<DeviceMemory> seen = device.AllocatePinned(kSlots * sizeof(Finding));
   if (!seen.ok()) return seen.status();
   seen_ = std::move(seen).value();
   slots_.resize(kSlots);
@@ -71,8 +71,8 @@ Status NcclQueue::Allocate() {
       break;
     }
     slots_[i].end = std::move(event).value();
-    slots_[i].device = reinterpret_cast<Findings*>(findings_.get()) + i;
-    slots_[i].host = reinterpret_cast<Findings*>(seen_.get()) + i;
+    slots_[i].device = reinterpret_cast<Finding*>(verdicts_.get()) + i;
+    slots_[i].host = reinterpret_cast<Finding*>(seen_.get()) + i;
   }
   return Status();
 }
@@ -181,7 +181,7 @@ std::size_t NcclQueue::StagingBytes(const NcclOperation& operation) const {
 IssueTarget NcclQueue::Target() {
   return {stream_.get(),         &comm_,
           args_.group.rank,      args_.group.size,
-          staging_.memory.get(), findings_.get() + kSlots * sizeof(Findings)};
+          staging_.memory.get(), verdicts_.get() + kSlots * sizeof(Finding)};
 }
 
 // NCCL has accepted what it was given.

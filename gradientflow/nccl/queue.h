@@ -111,7 +111,7 @@ class NcclQueue {
 
   const NcclQueueArgs args_;
   NcclComm comm_;
-  DeviceMemory findings_;  // On the device: one per slot, and 4 bytes more.
+  DeviceMemory verdicts_;  // On the device: one per slot, and 4 bytes more.
   DeviceMemory seen_;      // Pinned: one per slot.
   std::unique_ptr<Event> drained_;
   std::vector<NcclSlot> slots_;

@@ -81,17 +81,10 @@ static void test_kernels(void) {
   CHECK_INVALID(gf_convert(gradients, GF_INT32, halves, GF_FLOAT16, 2, 1));
 }
 
-static int number_of_dtypes(void) {
-  int types = 0;
-  while (gf_dtype_name(types) != NULL) ++types;
-  return types;
-}
-
 static void test_dtype_names(void) {
   CHECK(strcmp(gf_dtype_name(GF_FLOAT32), "float32") == 0);
   CHECK(strcmp(gf_dtype_name(GF_UINT8), "uint8") == 0);
   CHECK(gf_dtype_name(-1) == NULL && gf_dtype_name(99) == NULL);
-  CHECK(number_of_dtypes() > GF_UINT8);
 }
 
 static void test_csc(void) {
@@ -379,11 +372,9 @@ static void test_reductions(void) {
   CHECK(strstr(gf_last_error(), "bit_xor") != NULL);
   CHECK(strstr(gf_last_error(), "float64") != NULL);
   CHECK_INVALID(gf_comm_allreduce(g_comm, values, 1, GF_INT32, GF_MEAN));
-  CHECK_INVALID(
-      gf_comm_allreduce(g_comm, values, 1, number_of_dtypes(), GF_SUM));
-  CHECK(strstr(gf_last_error(), gf_dtype_name(number_of_dtypes() - 1)) != NULL);
-  CHECK_INVALID(gf_comm_allreduce(g_comm, values, 1, GF_INT32, GF_BIT_XOR + 1));
   CHECK_INVALID(gf_comm_allreduce(g_comm, values, 1, 99, GF_SUM));
+  CHECK(strstr(gf_last_error(), "99: expected 0 (float32) to ") != NULL);
+  CHECK_INVALID(gf_comm_allreduce(g_comm, values, 1, GF_INT32, GF_BIT_XOR + 1));
   CHECK_INVALID(gf_comm_allreduce(g_comm, values, 1, GF_INT32, -1));
   CHECK_INVALID(gf_comm_allreduce(NULL, values, 1, GF_INT32, GF_SUM));
 }

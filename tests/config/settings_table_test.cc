@@ -150,15 +150,16 @@ TEST(SettingsTable, FabricTakesEveryTransportThereIs) {
 TEST(SettingsTable, OptionsHaveOnlySettingsThatATransportHas) {
   Options options;
   options.transport_settings["rdma_ports"] = "2";
-  EXPECT_TRUE(options.Validate().ok());
+  EXPECT_TRUE(options.ValidateValues().ok());
   EXPECT_TRUE(SetOption(&options, "rdma_ports", "1").ok());
   EXPECT_TRUE(options.transport_settings.empty()) << "the default";
   options.transport_settings["rdma_ports"] = "5";
-  EXPECT_NE(options.Validate().message().find("from 1 to 4, got '5'"),
+  EXPECT_NE(options.ValidateValues().message().find("from 1 to 4, got '5'"),
             std::string::npos);
   for (const char* name : {"rdma_prots", "fabric", "RDMA_PORTS"}) {
     options.transport_settings = {{name, "1"}};
-    EXPECT_EQ(options.Validate().code(), StatusCode::kInvalidArgument) << name;
+    EXPECT_EQ(options.ValidateValues().code(), StatusCode::kInvalidArgument)
+        << name;
   }
 }
 

@@ -27,7 +27,8 @@ struct OutboxArgs {
   std::uint32_t ring_key = 0;
   const std::byte* grants = nullptr;  // Where the peer writes its grants.
   int* owed_credits = nullptr;        // Go along with what is written.
-  // By which the outbox measures how fast it is; null: nobody wants to know.
+  // By which the outbox measures how fast it is. Null if no one asks
+  // SecondsFor().
   const Clock* clock = nullptr;
 };
 

@@ -59,7 +59,7 @@ class QueuePair {
                                   // out.
     RemotePlace there;            // Ignored without bytes.
     std::optional<std::uint32_t> immediate;
-    std::uint64_t cookie = 0;  // 0: nobody wants to know.
+    std::uint64_t cookie = 0;  // 0 if its end is not asked for.
   };
 
   // As many work requests as may be on their way.

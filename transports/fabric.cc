@@ -422,6 +422,8 @@ void Fabric::FailDeparted(int peer, const Status& why) {
   liveness_.Suspect(peer, why, kNewsPatience);
 }
 
+void Fabric::Fail(const Status& why) { verdict_.Fail(why); }
+
 // Tells the peers why the job ends, and drops the links.
 void Fabric::SayWhy() {
   torn_down_ = true;

@@ -15,6 +15,7 @@
 #include "transports/early_credit.h"
 #include "transports/finished_calls.h"
 #include "transports/held_memory.h"
+#include "transports/job_verdict.h"
 #include "transports/lent_sends.h"
 #include "transports/link.h"
 #include "transports/link_source.h"
@@ -23,7 +24,6 @@
 #include "transports/peer_link.h"
 #include "transports/poller.h"
 #include "transports/tags.h"
-#include "transports/verdict.h"
 #include "transports/wire.h"
 
 namespace gradientflow {
@@ -39,11 +39,11 @@ struct FabricOptions {
 // bytes and know where they lead (this process, this host, another host). The
 // fabric puts together what all of them have in common:
 //
-//   LentSends  (lent_sends.h)  the messages that this rank sends
-//   PeerLink   (peer_link.h)   the link to a peer, and what waits for it
-//   Matcher    (matcher.h)     finds the messages of a peer their receives
-//   Liveness   (liveness.h)    whether peers are alive
-//   Verdict    (verdict.h)     why the job ends
+//   LentSends   (lent_sends.h)   the messages that this rank sends
+//   PeerLink    (peer_link.h)    the link to a peer, and what waits for it
+//   Matcher     (matcher.h)      finds the messages of a peer their receives
+//   Liveness    (liveness.h)     whether peers are alive
+//   JobVerdict  (job_verdict.h)  why the job ends
 //
 // A message goes unasked while its sender has credit for it (early_credit.h),
 // and is otherwise announced, so that it comes when its receive is posted. So a
@@ -173,7 +173,7 @@ class Fabric final : public Pollable,
   // Ends the job. The next Poll() tells the peers, drops the links and fails
   // every pending operation with `why`; operations started later fail, too.
   // Only the first call counts. That Poll() takes 100 ms at most.
-  void Fail(const Status& why) { verdict_.Fail(why); }
+  void Fail(const Status& why);
   // OK, or why it failed.
   const Status& status() const { return verdict_.status(); }
   // Returns whether it has failed and given back every buffer, so that no peer
@@ -226,7 +226,7 @@ class Fabric final : public Pollable,
   const Clock& clock_;
   std::unique_ptr<Poller> poller_;
   const FabricOptions options_;
-  Verdict verdict_;
+  JobVerdict verdict_;
   FinishedCalls finished_;
   HeldMemory held_memory_;
   EarlyBudget early_;

@@ -305,7 +305,7 @@ std::uint64_t Matcher::waiting_bytes() const {
   return bytes;
 }
 
-void Matcher::CheckFinished() const {
+void Matcher::FailIfFinished() const {
   for (const auto& [id, match] : matches_) {
     if (!match.posted && args_.finished->Has(id)) {
       args_.verdict->Fail(Stale(match.header));

@@ -13,10 +13,10 @@
 #include "transports/early_credit.h"
 #include "transports/finished_calls.h"
 #include "transports/held_memory.h"
+#include "transports/job_verdict.h"
 #include "transports/link.h"
 #include "transports/peer_link.h"
 #include "transports/tags.h"
-#include "transports/verdict.h"
 #include "transports/wire.h"
 
 namespace gradientflow {
@@ -24,7 +24,7 @@ namespace gradientflow {
 // What the matchers of a rank share. All are borrowed, and outlive them.
 struct MatcherArgs {
   int rank = 0;
-  Verdict* verdict = nullptr;
+  JobVerdict* verdict = nullptr;
   const FinishedCalls* finished = nullptr;
   HeldMemory* memory = nullptr;
   EarlyBudget* budget = nullptr;
@@ -69,7 +69,9 @@ class Matcher {
   std::size_t tags() const { return arrivals_.tags(); }
 
   // Fails the job if a message waits that belongs to a finished call.
-  void CheckFinished() const;
+  void CheckFinished() const {
+    if (!matches_.empty()) FailIfFinished();
+  }
   // Drops the messages of that group that no one has received.
   void CloseGroup(GroupId group);
   // This rank posts no more receives: declines what is announced, now and
@@ -112,6 +114,7 @@ class Matcher {
   void Drop(MessageId id, Match* match);
   void GiveBack(std::uint64_t payload_bytes);
   MessageId IdOf(const Header& header) const;
+  void FailIfFinished() const;
   Status Stale(const Header& header) const;
   Status Broken(const std::string& what) const;
 

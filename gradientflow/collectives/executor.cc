@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -11,19 +10,18 @@
 // How a call gets through the executor:
 //
 //   Start()   makes the call an Operation, with its plan, signature and
-//             factors, and appends it to the Queue of its group and channel.
+//             factors, and appends it to the queue of its group and channel.
 //   Poll()    starts the operation's parts on the queue's idle Segments, in
 //             order. A queue has a fixed number of segments: its window.
 //   Segment   runs the schedule of its part: messages, syncs, kernels.
 //   Settle()  counts a segment that is done; the segment is idle again.
 //   Retire()  ends the operations at the front of a queue whose segments are
 //             all done. Their `done` runs when ended() is polled.
-//
-// executor_life.cc has whom calls wait for, and how they fail.
+//   FailAll() ends all of them, once the fabric has failed and given back every
+//             buffer.
 namespace gradientflow {
 namespace {
 
-constexpr std::size_t kSchedulesKept = 64;
 // Steps of training use the same memory again within this time.
 constexpr std::chrono::seconds kScratchKept(5);
 
@@ -62,11 +60,6 @@ Cutting CuttingOf(const CallGroup& group, const ExecutorOptions& options) {
 
 }  // namespace
 
-Executor::GroupCalls::GroupCalls(const CallGroup& of, const CostModels& costs,
-                                 const ExecutorOptions& options)
-    : group(of),
-      planner(of, costs, CuttingOf(of, options), options.algorithm) {}
-
 Executor::Executor(const ExecutorArgs& args, const CallGroup& all,
                    const CostModels& costs, const ExecutorOptions& options)
     : args_(args),
@@ -78,14 +71,15 @@ Executor::Executor(const ExecutorArgs& args, const CallGroup& all,
     placed_ = std::make_unique<PlacedSlots>(
         *args.places, *args.fabric, LayoutOf(all, options), PlacingGroup(all));
   }
-  auto calls = std::make_unique<GroupCalls>(all, costs, options);
+  auto calls = std::make_unique<GroupCalls>(all, costs, CuttingOf(all, options),
+                                            options.algorithm);
   all_ = calls.get();
   groups_[all.id] = std::move(calls);
 }
 
 Executor::~Executor() = default;
 
-Executor::GroupCalls* Executor::Find(GroupId id) const {
+GroupCalls* Executor::Find(GroupId id) const {
   if (id == all_->group.id) return all_;
   const auto found = groups_.find(id);
   return found == groups_.end() ? nullptr : found->second.get();
@@ -104,7 +98,9 @@ Status Executor::OpenGroup(GroupId id, const std::vector<int>& ranks) {
   }
   Result<CallGroup> group = Subgroup(all_->group, id, ranks);
   if (!group.ok()) return group.status();
-  groups_[id] = std::make_unique<GroupCalls>(group.value(), costs(), options_);
+  groups_[id] = std::make_unique<GroupCalls>(group.value(), costs(),
+                                             CuttingOf(group.value(), options_),
+                                             options_.algorithm);
   return Status();
 }
 
@@ -114,42 +110,19 @@ Status Executor::CloseGroup(GroupId id) {
     return Status(StatusCode::kInvalidArgument,
                   StrCat("group ", id, " is not open"));
   }
-  for (const Queue& queue : calls->queues) {
-    if (queue.operations.empty()) continue;
-    return Status(
-        StatusCode::kFailedPrecondition,
-        StrCat("group ", id, " is closed with ", queue.operations.size(),
-               " calls in flight, ", Name(queue.operations.front()->call.kind),
-               " #", queue.operations.front()->sequence, " first"));
+  GF_RETURN_IF_ERROR(calls->CheckIdle());
+  for (const CallQueue& queue : calls->queues) {
+    segments_.TakeBack(queue.segments());
   }
-  for (Queue& queue : calls->queues) {
-    free_segments_.insert(free_segments_.end(), queue.segments.begin(),
-                          queue.segments.end());
-  }
-  std::erase_if(schedules_, [&](const auto& entry) {
-    return std::get<GroupId>(entry.first) == id;
-  });
+  schedules_.Forget(id);
   groups_.erase(id);
   args_.fabric->CloseGroup(id);
   return Status();
 }
 
 void Executor::SetCosts(const CostModels& costs) {
-  schedules_.clear();
+  schedules_.Clear();
   for (auto& [id, calls] : groups_) calls->planner.SetCosts(costs);
-}
-
-void Executor::TakeSegments(Queue* queue) {
-  while (queue->segments.size() <
-         static_cast<std::size_t>(options_.segments_in_flight)) {
-    if (free_segments_.empty()) {
-      segments_.push_back(std::make_unique<Segment>(
-          segment_args_, static_cast<std::uint32_t>(segments_.size())));
-      free_segments_.push_back(segments_.back().get());
-    }
-    queue->segments.push_back(free_segments_.back());
-    free_segments_.pop_back();
-  }
 }
 
 void Executor::Start(const CollectiveCall& call, Done done) {
@@ -168,10 +141,11 @@ void Executor::Start(const CollectiveCall& call, Done done) {
   operation->call = call;
   operation->done = done;
   Prepare(calls, operation.get());
-  Queue& queue = calls->queues[static_cast<std::size_t>(call.channel)];
-  if (queue.segments.empty()) TakeSegments(&queue);
-  if (queue.operations.empty()) busy_.push_back(&queue);
-  queue.operations.push_back(std::move(operation));
+  CallQueue& queue = calls->queue(call.channel);
+  segments_.FillUp(&queue.segments(),
+                   static_cast<std::size_t>(options_.segments_in_flight));
+  if (queue.empty()) busy_.push_back(&queue);
+  queue.Push(std::move(operation));
   ++operations_;
 }
 
@@ -179,9 +153,7 @@ void Executor::Prepare(GroupCalls* calls, Operation* operation) {
   Operation& op = *operation;
   op.group = &calls->group;
   op.plan = calls->planner.Plan(op.call);
-  op.sequence =
-      calls->queues[static_cast<std::size_t>(op.call.channel)].next_sequence++;
-  op.bytes_sent = &calls->bytes_sent[static_cast<std::size_t>(op.call.channel)];
+  op.bytes_sent = &calls->bytes_sent(op.call.channel);
   op.signature = SignatureOf(op.call, op.plan, calls->group);
   op.launched = op.finished = op.messages = 0;
   op.flags = 0;
@@ -205,7 +177,8 @@ bool Executor::OwnParts(const CollectiveCall& call,
   if (!placed || call.kind != CollectiveKind::kAllreduce) return false;
   for (std::uint64_t i = 0; i < plan.segments; ++i) {
     const Extent segment = plan.Part(i);
-    const auto schedule = ScheduleOf(call, plan, calls->group, segment.count);
+    const auto schedule =
+        schedules_.Get(call, plan, calls->group, segment.count);
     for (const auto& round : schedule->rounds) {
       for (const Step& step : round) {
         // Sums of many ranks are made in batches, the last of which is final.
@@ -237,78 +210,34 @@ void Executor::LaunchAlone(Operation* operation) {
   }
 }
 
-std::shared_ptr<const Schedule> Executor::ScheduleOf(const CollectiveCall& call,
-                                                     const CallPlan& plan,
-                                                     const CallGroup& group,
-                                                     std::size_t count) {
-  const bool by_counts = !call.send_counts.empty() || !call.recv_counts.empty();
-  const ScheduleKey key{call.group, plan.algorithm, call.root, count,
-                        SizeOf(call.wire)};
-  if (!by_counts) {
-    const auto found = schedules_.find(key);
-    if (found != schedules_.end()) return found->second;
-  }
-  auto schedule =
-      std::make_shared<const Schedule>(ScheduleFor(call, plan, group, count));
-  if (!by_counts) {
-    if (schedules_.size() >= kSchedulesKept) schedules_.clear();
-    schedules_.emplace(key, schedule);
-  }
-  return schedule;
-}
-
 // Gives the first idle segment from number *from on the next part of the calls,
 // in order, and returns it; null if there is no such segment or part. A part
 // that its feed has not brought yet holds up the parts behind it.
-Segment* Executor::StartNext(Queue* queue, std::size_t* from) {
-  for (auto& owned : queue->operations) {
-    Operation* operation = owned.get();
-    while (operation->launched < operation->plan.segments) {
-      if (!operation->NextPartIsThere()) return nullptr;
-      if (RunsAlone(*operation)) {
-        LaunchAlone(operation);
-        if (operation->launched < operation->plan.segments) return nullptr;
-        continue;
-      }
-      std::size_t& i = *from;
-      while (i < queue->segments.size() && !queue->segments[i]->idle()) ++i;
-      if (i == queue->segments.size()) return nullptr;
-      Segment* segment = queue->segments[i++];
-      return StartPart(queue, operation, segment) ? segment : nullptr;
+Segment* Executor::StartNext(CallQueue* queue, std::size_t* from) {
+  while (Operation* const operation = queue->FirstToLaunch()) {
+    if (!operation->NextPartIsThere()) return nullptr;
+    if (RunsAlone(*operation)) {
+      LaunchAlone(operation);
+      if (operation->launched < operation->plan.segments) return nullptr;
+      continue;
     }
+    Segment* const segment = queue->IdleSegment(from);
+    if (segment == nullptr) return nullptr;
+    return StartPart(queue, operation, segment) ? segment : nullptr;
   }
   return nullptr;
-}
-
-// Whether this rank may begin `syncs` more syncs without writing to a slot that
-// another rank has yet to read. A peer begins no sync more than a window past
-// its own oldest sync, so this rank's oldest is at most a window past that of
-// the peer. This rank goes at most one more window further, and two windows are
-// all the slots of a channel. There are fewer mailboxes than slots, so the
-// window is smaller while it includes a sync with mail.
-bool Executor::HasSlotsFor(const Queue& queue, const Schedule& schedule,
-                           std::uint64_t syncs) {
-  constexpr std::uint64_t kWindow = kSyncSlots / kChannels / 2;
-  bool mailed = schedule.mailed;
-  std::uint64_t oldest = queue.next_sync;
-  for (const Segment* segment : queue.segments) {
-    if (segment->idle()) continue;
-    mailed |= segment->mailed();
-    oldest = std::min(oldest, segment->next_sync());
-  }
-  return queue.next_sync + syncs - oldest <=
-         (mailed ? Mailboxes::kBoxes / 2 : kWindow);
 }
 
 // Gives the segment the operation's next part. Returns false, and begins
 // nothing, if there are no slots for the syncs of the part, or if the slot for
 // what is placed is not free yet.
-bool Executor::StartPart(Queue* queue, Operation* operation, Segment* segment) {
+bool Executor::StartPart(CallQueue* queue, Operation* operation,
+                         Segment* segment) {
   const Extent part = operation->NextPart();
-  std::shared_ptr<const Schedule> schedule = ScheduleOf(
+  std::shared_ptr<const Schedule> schedule = schedules_.Get(
       operation->call, operation->plan, *operation->group, part.count);
   const std::uint64_t syncs = SyncsIn(*schedule);
-  if (syncs > 0 && !HasSlotsFor(*queue, *schedule, syncs)) return false;
+  if (syncs > 0 && !queue->HasSlotsFor(*schedule, syncs)) return false;
   Segment::Means means;
   if (schedule->placing > 0) {
     means.placed = placed_->Take(operation->call.channel);
@@ -323,8 +252,7 @@ bool Executor::StartPart(Queue* queue, Operation* operation, Segment* segment) {
       operation->op == kernels::ReduceOp::kSum) {
     std::swap(operation->pre, operation->post);
   }
-  means.first_sync = queue->next_sync;
-  queue->next_sync += syncs;
+  means.first_sync = queue->BeginSyncs(syncs);
   segment->Start(operation, index, part, std::move(schedule), means);
   ++running_;
   return true;
@@ -355,7 +283,7 @@ void Executor::OnMessage(void* self, std::uint64_t cookie, std::uint32_t flags,
   auto& executor = *static_cast<Executor*>(self);
   if (!status.ok()) return executor.args_.fabric->Fail(status);
   ++executor.advances_;
-  Segment& segment = *executor.segments_[cookie >> 32];
+  Segment& segment = executor.segments_[cookie >> 32];
   if (segment.idle()) return;
   ++segment.operation()->messages;
   segment.OnMessage(static_cast<std::uint32_t>(cookie), flags);
@@ -372,7 +300,7 @@ bool Executor::Poll() {
   if (args_.fabric->torn_down()) FailAll(args_.fabric->status());
   const std::uint64_t before = advances_;
   bool moved = false;
-  for (Queue* queue : busy_) {
+  for (CallQueue* queue : busy_) {
     std::size_t from = 0;
     while (Segment* segment = StartNext(queue, &from)) {
       segment->Advance(Looks());
@@ -392,8 +320,8 @@ bool Executor::Poll() {
 // Goes on with the segments that wait for no message.
 bool Executor::AdvanceLocal() {
   bool moved = false;
-  for (Queue* queue : busy_) {
-    for (Segment* segment : queue->segments) {
+  for (CallQueue* queue : busy_) {
+    for (Segment* segment : queue->segments()) {
       if (segment->idle() || segment->awaits_messages()) continue;
       moved |= segment->Advance(Looks());
       Settle(segment);
@@ -404,35 +332,18 @@ bool Executor::AdvanceLocal() {
 
 // Ends, in order, the calls whose segments are all done.
 void Executor::Retire() {
-  for (Queue* queue : busy_) {
-    while (!queue->operations.empty()) {
-      std::unique_ptr<Operation>& front = queue->operations.front();
-      if (front->finished < front->plan.segments) break;
-      Finish(*front);
-      spare_.push_back(std::move(front));
-      queue->operations.pop_front();
+  for (CallQueue* queue : busy_) {
+    while (std::unique_ptr<Operation> finished = queue->TakeFinished()) {
+      Finish(*finished);
+      spare_.push_back(std::move(finished));
       --operations_;
     }
   }
-  std::erase_if(busy_,
-                [](const Queue* queue) { return queue->operations.empty(); });
+  std::erase_if(busy_, [](const CallQueue* queue) { return queue->empty(); });
 }
 
-// Scales a float64 result, whose factor the kernels do not take, and reports
-// it.
 void Executor::Finish(const Operation& operation) {
-  if (operation.last != 1.0) {
-    operation.data.ForEachRun(
-        0, operation.call.count,
-        [&](std::byte* run, std::size_t n, std::size_t) {
-          for (std::size_t i = 0; i < n; ++i) {
-            double value;
-            std::memcpy(&value, run + i * sizeof(value), sizeof(value));
-            value *= operation.last;
-            std::memcpy(run + i * sizeof(value), &value, sizeof(value));
-          }
-        });
-  }
+  operation.ScaleResult();
   if (args_.recorder != nullptr) {
     args_.recorder->Record({"collective", Name(operation.call.kind),
                             operation.call.step, operation.sequence,
@@ -450,9 +361,7 @@ void Executor::Finish(const Operation& operation) {
 }
 
 bool Executor::Busy(GroupId id, Channel channel) const {
-  return !Find(id)
-              ->queues[static_cast<std::size_t>(channel)]
-              .operations.empty();
+  return !Find(id)->queue(channel).empty();
 }
 
 // Links are those of all calls, so what is written for others meanwhile is in
@@ -475,13 +384,68 @@ void Executor::TrimScratch(Clock::Time now) {
   if (now - trimmed_at_ < kScratchKept) return;
   trimmed_at_ = now;
   slabs_.Trim();
-  for (auto& segment : segments_) segment->Trim();
+  for (const auto& segment : segments_.all()) segment->Trim();
 }
 
 std::size_t Executor::free_scratch_bytes() const {
   std::size_t bytes = slabs_.free_bytes();
-  for (const auto& segment : segments_) bytes += segment->kept_bytes();
+  for (const auto& segment : segments_.all()) bytes += segment->kept_bytes();
   return bytes;
+}
+
+// The fabric finds the calls that wait for a message of a departed rank. Calls
+// that wait for such a rank at a kSync, or for what it is to place, are found
+// here.
+void Executor::FailIfDeparted() {
+  std::vector<int> ranks;
+  for (const CallQueue* queue : busy_) queue->AddAwaited(&ranks);
+  for (int rank : ranks) args_.fabric->FailIfDeparted(rank);
+}
+
+// The fabric has given back every buffer, and nobody writes to this rank's
+// memory.
+void Executor::FailAll(const Status& why) {
+  for (const auto& segment : segments_.all()) segment->PutsAreOver();
+  // A peer may have failed in a later call, and may have done its share of this
+  // one before.
+  AdvanceLocal();
+  Retire();
+  for (const auto& segment : segments_.all()) {
+    if (segment->idle()) continue;
+    segment->Retract();
+    segment->Reset();
+  }
+  if (placed_ != nullptr) placed_->Abandon();
+  running_ = 0;
+  for (CallQueue* queue : busy_) queue->FailAll(why, &ended_);
+  busy_.clear();
+  operations_ = 0;
+}
+
+Clock::Time Executor::StandsSince(Clock::Time now) {
+  Clock::Time since = now;
+  for (CallQueue* queue : busy_) {
+    since = std::min(since, queue->StandsSince(now));
+  }
+  return since;
+}
+
+std::vector<int> Executor::AwaitedRanks() const {
+  std::vector<int> ranks = args_.fabric->AwaitedPeers();
+  for (const CallQueue* queue : busy_) queue->AddAwaited(&ranks);
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+std::string Executor::OldestCall() const {
+  std::string text;
+  for (const CallQueue* queue : busy_) {
+    const Operation& operation = queue->front();
+    text += StrCat(text.empty() ? "" : " and in ",
+                   Describe(operation.call, operation.sequence));
+  }
+  return text;
 }
 
 }  // namespace gradientflow

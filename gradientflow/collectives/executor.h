@@ -1,20 +1,19 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <unordered_map>
 #include <vector>
 
 #include "gradientflow/base/clock.h"
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/collectives/collective.h"
+#include "gradientflow/collectives/group_calls.h"
 #include "gradientflow/collectives/placed_slots.h"
+#include "gradientflow/collectives/schedule_cache.h"
 #include "gradientflow/collectives/segment.h"
+#include "gradientflow/collectives/segment_pool.h"
 #include "gradientflow/observe/logger.h"
 #include "gradientflow/observe/recorder.h"
 #include "kernels/kernels.h"
@@ -54,9 +53,9 @@ struct ExecutorArgs {
 
 // Collectives over a fabric. The executor cuts each call into segments and runs
 // the segments' schedules in the order of the calls, a window of them at a
-// time. The window bounds the memory, and how far a fast rank runs ahead.
-// Groups of some of the ranks have calls and windows of their own, so that no
-// group waits for another.
+// time (call_queue.h). The window bounds the memory, and how far a fast rank
+// runs ahead. Groups of some of the ranks have calls and windows of their own,
+// so that no group waits for another.
 // NOT thread-safe, as its base says.
 class Executor final : public Collective {
  public:
@@ -78,7 +77,7 @@ class Executor final : public Collective {
   std::size_t in_flight() const override { return operations_ + ended_.size(); }
   bool Busy(GroupId id, Channel channel) const override;
   std::uint64_t bytes_sent(GroupId id, Channel channel) const override {
-    return Find(id)->bytes_sent[static_cast<std::size_t>(channel)];
+    return Find(id)->bytes_sent(channel);
   }
 
   // Takes calls of group `id` from now on. Returns kInvalidArgument if `id` is
@@ -117,7 +116,7 @@ class Executor final : public Collective {
   void SetNotSharing() {
     all_->group.all_share = all_->group.hosts_share = false;
     all_->planner.SetNotSharing();
-    schedules_.clear();
+    schedules_.Clear();
   }
   // Sets CallGroup::all_place and hosts_place to false for the group of all
   // ranks, so that no message is placed. REQUIRES the same as
@@ -125,7 +124,7 @@ class Executor final : public Collective {
   void SetNoPlaces() {
     all_->group.all_place = all_->group.hosts_place = false;
     all_->planner.SetNoPlaces();
-    schedules_.clear();
+    schedules_.Clear();
   }
   const CallGroup& group() const { return all_->group; }
 
@@ -136,45 +135,12 @@ class Executor final : public Collective {
   std::string OldestCall() const override;
 
  private:
-  // Calls in order, and the segments that run them. Each channel of each group
-  // has a queue of its own, so that none waits for another.
-  struct Queue {
-    std::uint64_t next_sequence = 1;
-    std::uint64_t next_sync = 1;
-    std::deque<std::unique_ptr<Operation>> operations;
-    // What StandsSince() last saw of the first operation, and when that
-    // changed.
-    std::uint64_t front = 0;  // Its sequence number.
-    std::uint64_t front_advances = 0;
-    Clock::Time moved_at{};
-    // As many as options_.segments_in_flight, after the first use.
-    std::vector<Segment*> segments;
-  };
-  struct GroupCalls {
-    GroupCalls(const CallGroup& of, const CostModels& costs,
-               const ExecutorOptions& options);
-    CallGroup group;
-    CallPlanner planner;
-    std::array<Queue, kChannels> queues;
-    std::array<std::uint64_t, kChannels> bytes_sent{};
-  };
-  // Everything that a cached schedule depends on.
-  using ScheduleKey = std::tuple<GroupId, const CollectiveAlgorithm*, int,
-                                 std::size_t, std::size_t>;
-
   GroupCalls* Find(GroupId id) const;
-  void TakeSegments(Queue* queue);
   void Prepare(GroupCalls* calls, Operation* operation);
   bool RunsAlone(const Operation& operation) const;
   void LaunchAlone(Operation* operation);
-  Segment* StartNext(Queue* queue, std::size_t* from);
-  static bool HasSlotsFor(const Queue& queue, const Schedule& schedule,
-                          std::uint64_t syncs);
-  bool StartPart(Queue* queue, Operation* operation, Segment* segment);
-  std::shared_ptr<const Schedule> ScheduleOf(const CollectiveCall& call,
-                                             const CallPlan& plan,
-                                             const CallGroup& group,
-                                             std::size_t count);
+  Segment* StartNext(CallQueue* queue, std::size_t* from);
+  bool StartPart(CallQueue* queue, Operation* operation, Segment* segment);
   bool Settle(Segment* segment);
   int Looks() const { return running_ == 1 ? options_.sync_looks : 1; }
   bool AdvanceLocal();
@@ -198,14 +164,13 @@ class Executor final : public Collective {
   // Includes group 0, which is all_.
   std::unordered_map<GroupId, std::unique_ptr<GroupCalls>> groups_;
   GroupCalls* all_ = nullptr;
-  std::vector<Queue*> busy_;    // Queues that have operations.
-  std::size_t operations_ = 0;  // In all queues.
+  std::vector<CallQueue*> busy_;  // Queues that have calls.
+  std::size_t operations_ = 0;    // In all queues.
   std::vector<std::unique_ptr<Operation>> spare_;
-  std::vector<std::unique_ptr<Segment>> segments_;  // Indexed by their slot.
-  std::vector<Segment*> free_segments_;             // From closed groups.
+  SegmentPool segments_{segment_args_};
   std::size_t running_ = 0;  // Segments that are not idle.
   DoneQueue ended_;
-  std::map<ScheduleKey, std::shared_ptr<const Schedule>> schedules_;
+  ScheduleCache schedules_;
 };
 
 // One round of all that moves calls on host memory, for those who have no

@@ -1,5 +1,6 @@
 #include "gradientflow/collectives/operation.h"
 
+#include <cstring>
 #include <utility>
 
 namespace gradientflow {
@@ -44,6 +45,19 @@ void Operation::SetMemory() {
     call.dtype = call.wire = DType::kInt8;
     data = Elements(&barrier, 1);
   }
+}
+
+void Operation::ScaleResult() const {
+  if (last == 1.0) return;
+  data.ForEachRun(
+      0, call.count, [&](std::byte* run, std::size_t n, std::size_t) {
+        for (std::size_t i = 0; i < n; ++i) {
+          double value;
+          std::memcpy(&value, run + i * sizeof(value), sizeof(value));
+          value *= last;
+          std::memcpy(run + i * sizeof(value), &value, sizeof(value));
+        }
+      });
 }
 
 }  // namespace gradientflow

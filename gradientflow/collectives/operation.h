@@ -49,6 +49,8 @@ struct Operation {
   // Computes from `call` where the elements are. A barrier moves one element of
   // its own.
   void SetMemory();
+  // Multiplies the result, which has ended, by `last`.
+  void ScaleResult() const;
 
   // Grows as long as the call makes progress.
   std::uint64_t advances() const { return messages + finished; }

@@ -6,11 +6,9 @@ namespace gradientflow {
 
 // Whether a rank's job goes on and, if not, why. The first reason counts: what
 // fails later has most often failed because of that. NOT thread-safe.
-class Verdict {
+class JobVerdict {
  public:
-  void Fail(const Status& why) {
-    if (status_.ok()) status_ = why;
-  }
+  void Fail(const Status& why);
   bool ok() const { return status_.ok(); }
   const Status& status() const { return status_; }
 

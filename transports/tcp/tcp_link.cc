@@ -18,6 +18,8 @@
 //               full connection has room again
 //   Read()      recvmsg() -> lane.reader -> OnHeader(), landing, OnMessage();
 //               from OnEvents(), or from Poll() if a budget was spent
+//   OnReturned()  an io thread has moved what Read() or Write() had lent, which
+//                 go on from there
 //   EndLane()   a connection ended: stops writing, reads the others to their
 //               end, then Fail() reports OnDown()
 namespace gradientflow {
@@ -40,17 +42,6 @@ void ForEachBit(std::uint64_t bits, const Visit& visit) {
 
 }  // namespace
 
-std::int64_t TcpLink::Lane::Read(const iovec* pieces, int count) {
-  msghdr message = {};
-  message.msg_iov = const_cast<iovec*>(pieces);
-  message.msg_iovlen = static_cast<std::size_t>(count);
-  for (;;) {
-    const ssize_t got = ::recvmsg(socket.fd(), &message, MSG_DONTWAIT);
-    if (got >= 0) return got;
-    if (errno != EINTR) return -std::int64_t{errno};
-  }
-}
-
 Result<std::unique_ptr<TcpLink>> TcpLink::Create(TcpLinkArgs args) {
   if (args.lanes.empty() || args.lanes.size() > kMaxTcpLanes) {
     return Status(StatusCode::kInvalidArgument,
@@ -59,7 +50,7 @@ Result<std::unique_ptr<TcpLink>> TcpLink::Create(TcpLinkArgs args) {
   }
   std::unique_ptr<TcpLink> link(new TcpLink(std::move(args)));
   for (const auto& lane : link->lanes_) {
-    GF_RETURN_IF_ERROR(link->Register(*lane));
+    GF_RETURN_IF_ERROR(lane->Register());
   }
   return link;
 }
@@ -70,11 +61,10 @@ TcpLink::TcpLink(TcpLinkArgs args)
       poller_(args.poller),
       events_(args.events),
       io_(std::move(args.io)) {
-  LaneReader::Sink* const sink = this;
+  const TcpLane::Owner owner{this, poller_, this, this, io_.get()};
   for (Socket& socket : args.lanes) {
-    lanes_.push_back(std::make_unique<Lane>(static_cast<int>(lanes_.size()),
-                                            std::move(socket), sink));
-    if (io_) lanes_.back()->reader.LendLargePayloads(kLeastLentBytes);
+    lanes_.push_back(std::make_unique<TcpLane>(static_cast<int>(lanes_.size()),
+                                               std::move(socket), owner));
   }
   if (lanes_.size() < 3) return;
   std::vector<const Socket*> data;
@@ -97,7 +87,7 @@ int TcpLink::DataLane(std::uint64_t spread) {
 void TcpLink::Send(int lane, const OutMessage& message) {
   assert(lane >= 0 && lane < lanes());
   if (closed_) return;
-  Lane& to = *lanes_[static_cast<std::size_t>(lane)];
+  TcpLane& to = *lanes_[static_cast<std::size_t>(lane)];
   to.writer.Push(message);
   if (writing_ && !to.blocked && !to.broken && !to.writing_lent()) {
     to_write_ |= to.bit();
@@ -112,7 +102,7 @@ std::size_t TcpLink::queued_messages() const {
 
 void TcpLink::Resume(int lane) {
   assert(lane >= 0 && lane < lanes());
-  Lane& resumed = *lanes_[static_cast<std::size_t>(lane)];
+  TcpLane& resumed = *lanes_[static_cast<std::size_t>(lane)];
   if (gone() || !resumed.reader.paused()) return;
   // Does not read here, because the caller may be a callback of this very lane.
   resumed.reader.Resume();
@@ -146,7 +136,7 @@ void TcpLink::Close() {
 }
 
 bool TcpLink::OnEvents(std::uint64_t cookie, std::uint32_t events) {
-  Lane& lane = *lanes_[cookie];
+  TcpLane& lane = *lanes_[cookie];
   if (gone() || lane.ended) return false;
   bool moved = false;
   if (lane.reader.paused()) {
@@ -156,7 +146,7 @@ bool TcpLink::OnEvents(std::uint64_t cookie, std::uint32_t events) {
     if ((events & (EPOLLHUP | EPOLLERR)) != 0) {
       lane.broken = true;
       lane.blocked = false;
-      Deregister(lane);
+      lane.Deregister();
       if (!bye_) EndLane(lane, ConnectError(lane.socket));
       return true;
     }
@@ -187,7 +177,7 @@ void TcpLink::OnMessage(int lane, const Header& header) {
 
 // ---- In.
 
-bool TcpLink::Read(Lane& lane) {
+bool TcpLink::Read(TcpLane& lane) {
   if (lane.ended || lane.reading_lent()) return false;
   bool moved = false;
   const LaneReader::Outcome outcome =
@@ -210,14 +200,14 @@ bool TcpLink::Read(Lane& lane) {
       return true;
     }
     case LaneReader::Outcome::kLarge:
-      LendRead(lane);
+      lane.LendRead();
       break;
     case LaneReader::Outcome::kDrained:
     case LaneReader::Outcome::kPaused:
     case LaneReader::Outcome::kStopped:
       break;
   }
-  const Status registered = Register(lane);
+  const Status registered = lane.Register();
   if (!registered.ok()) Fail(registered);
   if (!gone() && outcome == LaneReader::Outcome::kPaused && !writing_) {
     FailIfDrained();
@@ -227,7 +217,7 @@ bool TcpLink::Read(Lane& lane) {
 
 // ---- Out.
 
-bool TcpLink::Write(Lane& lane) {
+bool TcpLink::Write(TcpLane& lane) {
   if (lane.writing_lent()) return false;
   std::size_t spent = 0;
   int error = 0;
@@ -240,7 +230,7 @@ bool TcpLink::Write(Lane& lane) {
     for (std::size_t i = 0; i < message.msg_iovlen; ++i) {
       bytes += pieces[i].iov_len;
     }
-    if (LendWrite(lane, {pieces.data(), message.msg_iovlen}, bytes)) break;
+    if (lane.LendWrite({pieces.data(), message.msg_iovlen}, bytes)) break;
     const ssize_t sent =
         ::sendmsg(lane.socket.fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
@@ -264,12 +254,12 @@ bool TcpLink::Write(Lane& lane) {
     BreakLane(lane, error);
     return true;
   }
-  const Status registered = Register(lane);
+  const Status registered = lane.Register();
   if (!registered.ok()) Fail(registered);
   return spent > 0 || lane.writing_lent();
 }
 
-void TcpLink::CompleteWritten(Lane& lane) {
+void TcpLink::CompleteWritten(TcpLane& lane) {
   Done done;
   while (!gone() && lane.writer.PopWritten(&done)) done(Status());
 }
@@ -286,32 +276,34 @@ bool TcpLink::CompleteAll(const Status& why) {
   return any;
 }
 
-// ---- Registration.
+// ---- What io threads have moved.
 
-Status TcpLink::Register(Lane& lane) {
-  if (lane.ended) return Status();
-  const std::uint32_t wanted =
-      (lane.reader.paused() || lane.reading_lent()
-           ? 0U
-           : static_cast<std::uint32_t>(EPOLLIN)) |
-      (lane.blocked ? static_cast<std::uint32_t>(EPOLLOUT) : 0U);
-  if (wanted == lane.registered) return Status();
-  if (wanted == 0) {
-    Deregister(lane);
-    return Status();
+void TcpLink::OnReturned(Loan* loan) {
+  TcpLane& lane = *lanes_[static_cast<std::size_t>(loan->lane)];
+  if (loan->reads) {
+    OnLentRead(lane);
+  } else {
+    OnLentWritten(lane);
   }
-  const int fd = lane.socket.fd();
-  const auto cookie = static_cast<std::uint64_t>(lane.index);
-  Status status = lane.registered == 0
-                      ? poller_->Add(fd, wanted, this, cookie)
-                      : poller_->Modify(fd, wanted, this, cookie);
-  if (status.ok()) lane.registered = wanted;
-  return status;
 }
 
-void TcpLink::Deregister(Lane& lane) {
-  if (lane.registered != 0) poller_->Remove(lane.socket.fd());
-  lane.registered = 0;
+void TcpLink::OnLentRead(TcpLane& lane) {
+  lane.TakeRead();
+  Read(lane);
+  EndBroken(lane);
+}
+
+// Once the link has stopped writing, it does not matter why the io thread has.
+void TcpLink::OnLentWritten(TcpLane& lane) {
+  int error = 0;
+  const bool more = lane.TakeWritten(&error);
+  CompleteWritten(lane);
+  if (gone() || !writing_ || lane.broken) return;
+  if (more) {
+    Write(lane);
+  } else {
+    BreakLane(lane, error);
+  }
 }
 
 // ---- The end.
@@ -320,9 +312,9 @@ Status TcpLink::Explain(StatusCode code, const std::string& what) const {
   return Status(code, StrCat("rank ", peer_, " (", address_, ", tcp): ", what));
 }
 
-void TcpLink::EndLane(Lane& lane, int error) {
+void TcpLink::EndLane(TcpLane& lane, int error) {
   if (gone() || lane.ended) return;
-  Deregister(lane);
+  lane.Deregister();
   lane.ended = true;
   lane.blocked = false;
   const bool cut = lane.reader.in_message();
@@ -337,7 +329,7 @@ void TcpLink::EndLane(Lane& lane, int error) {
 }
 
 // The last messages of the peer may wait to be read, and they come first.
-void TcpLink::BreakLane(Lane& lane, int error) {
+void TcpLink::BreakLane(TcpLane& lane, int error) {
   lane.broken = true;
   lane.break_error = error;
   to_write_ &= ~lane.bit();
@@ -346,7 +338,7 @@ void TcpLink::BreakLane(Lane& lane, int error) {
 }
 
 // If an io thread reads the lane, it has to come back first.
-void TcpLink::EndBroken(Lane& lane) {
+void TcpLink::EndBroken(TcpLane& lane) {
   if (gone() || lane.ended || lane.reading_lent()) return;
   const int error = std::exchange(lane.break_error, 0);
   if (error != 0 && (!lane.reader.paused() || !bye_)) EndLane(lane, error);
@@ -361,7 +353,7 @@ void TcpLink::StopWriting() {
     lane->blocked = false;
     if (lane->ended) continue;
     ::shutdown(lane->socket.fd(), SHUT_WR);
-    const Status registered = Register(*lane);
+    const Status registered = lane->Register();
     if (!registered.ok()) return Fail(registered);
   }
 }
@@ -387,10 +379,10 @@ void TcpLink::Fail(const Status& why) {
 
 void TcpLink::Disconnect() {
   to_read_ = to_write_ = 0;
-  TakeBackAll();
+  for (const auto& lane : lanes_) lane->TakeBack();
   for (const auto& lane : lanes_) {
     lane->reader.Stop();
-    Deregister(*lane);
+    lane->Deregister();
     lane->ended = true;
     lane->socket.Close();
   }

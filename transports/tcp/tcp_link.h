@@ -1,11 +1,8 @@
 #pragma once
 
-#include <sys/uio.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -14,9 +11,9 @@
 #include "transports/poller.h"
 #include "transports/tcp/io_threads.h"
 #include "transports/tcp/lane_reader.h"
-#include "transports/tcp/lane_writer.h"
 #include "transports/tcp/rails.h"
 #include "transports/tcp/socket.h"
+#include "transports/tcp/tcp_lane.h"
 #include "transports/wire.h"
 
 namespace gradientflow {
@@ -38,7 +35,7 @@ struct TcpLinkArgs {
 // a full connection has room again; it receives when the Poller reports input.
 // LaneReader and LaneWriter take the bytes of each lane apart and put them
 // together. Large payloads are lent to io threads, if there are any
-// (tcp_link_loans.cc).
+// (tcp_lane.h).
 //
 // When one connection ends, the peer has closed or died. The link then reads
 // the other connections to their end, too, so that nothing that arrived is
@@ -66,29 +63,6 @@ class TcpLink final : public Link,
   void Close() override;
 
  private:
-  struct Lane final : LaneReader::Source {
-    Lane(int lane, Socket connected, LaneReader::Sink* sink)
-        : index(lane), socket(std::move(connected)), reader(lane, this, sink) {}
-    std::int64_t Read(const iovec* pieces, int count) override;
-    std::uint64_t bit() const { return std::uint64_t{1} << index; }
-    bool reading_lent() const { return in != nullptr && in->lent; }
-    bool writing_lent() const { return out != nullptr && out->lent; }
-
-    const int index;
-    Socket socket;
-    LaneReader reader;
-    LaneWriter writer;
-    std::uint32_t registered = 0;  // Events asked of the poller; 0 if none.
-    bool blocked = false;          // The connection is full.
-    bool ended = false;            // Nothing more will be read.
-    bool broken = false;           // Nothing more will be written.
-    // Why it is broken, if it has yet to be ended for that.
-    int break_error = 0;
-    // What an io thread moves. Made when they are first lent.
-    std::unique_ptr<Loan> in;
-    std::unique_ptr<Loan> out;
-  };
-
   explicit TcpLink(TcpLinkArgs args);
 
   // From Poller::Target and LaneReader::Sink.
@@ -98,29 +72,21 @@ class TcpLink final : public Link,
 
   // From Loan::Lender.
   void OnReturned(Loan* loan) override;
-  void OnRead(Lane& lane);
-  void OnWritten(Lane& lane);
+  void OnLentRead(TcpLane& lane);
+  void OnLentWritten(TcpLane& lane);
 
   // Each returns whether anything moved, and may end in Fail().
-  bool Read(Lane& lane);
-  bool Write(Lane& lane);
-  Loan& LoanOf(const Lane& lane, std::unique_ptr<Loan>* loan, bool reads);
-  void LendRead(Lane& lane);
-  // Returns whether it has lent the pieces.
-  bool LendWrite(Lane& lane, std::span<const iovec> pieces, std::size_t bytes);
-  void TakeBackAll();
-  void CompleteWritten(Lane& lane);
+  bool Read(TcpLane& lane);
+  bool Write(TcpLane& lane);
+  void CompleteWritten(TcpLane& lane);
   bool CompleteAll(const Status& why);
-
-  Status Register(Lane& lane);  // As the state of the lane requires.
-  void Deregister(Lane& lane);
 
   // One connection has ended. `error` is an errno, or 0 if it was closed in
   // good order.
-  void EndLane(Lane& lane, int error);
+  void EndLane(TcpLane& lane, int error);
   // One connection takes nothing more.
-  void BreakLane(Lane& lane, int error);
-  void EndBroken(Lane& lane);
+  void BreakLane(TcpLane& lane, int error);
+  void EndBroken(TcpLane& lane);
   void StopWriting();
   void FailIfDrained();
   void Fail(const Status& why);
@@ -133,7 +99,7 @@ class TcpLink final : public Link,
   Poller* const poller_;
   LinkEvents* const events_;
   const std::shared_ptr<IoThreads> io_;  // May be null.
-  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<TcpLane>> lanes_;
   std::unique_ptr<Rails> rails_;  // Null if all lanes share a network.
 
   // The lanes, as bits, that Poll() has to handle.

@@ -1,0 +1,100 @@
+#include "transports/tcp/tcp_lane.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+
+namespace gradientflow {
+
+TcpLane::TcpLane(int lane, Socket connected, const Owner& owner)
+    : index(lane),
+      socket(std::move(connected)),
+      reader(lane, this, owner.sink),
+      owner_(owner) {
+  if (owner.io != nullptr) reader.LendLargePayloads(kLeastLentBytes);
+}
+
+std::int64_t TcpLane::Read(const iovec* pieces, int count) {
+  msghdr message = {};
+  message.msg_iov = const_cast<iovec*>(pieces);
+  message.msg_iovlen = static_cast<std::size_t>(count);
+  for (;;) {
+    const ssize_t got = ::recvmsg(socket.fd(), &message, MSG_DONTWAIT);
+    if (got >= 0) return got;
+    if (errno != EINTR) return -std::int64_t{errno};
+  }
+}
+
+Status TcpLane::Register() {
+  if (ended) return Status();
+  const std::uint32_t wanted =
+      (reader.paused() || reading_lent()
+           ? 0U
+           : static_cast<std::uint32_t>(EPOLLIN)) |
+      (blocked ? static_cast<std::uint32_t>(EPOLLOUT) : 0U);
+  if (wanted == registered_) return Status();
+  if (wanted == 0) {
+    Deregister();
+    return Status();
+  }
+  const auto cookie = static_cast<std::uint64_t>(index);
+  Poller& poller = *owner_.poller;
+  Status status =
+      registered_ == 0
+          ? poller.Add(socket.fd(), wanted, owner_.target, cookie)
+          : poller.Modify(socket.fd(), wanted, owner_.target, cookie);
+  if (status.ok()) registered_ = wanted;
+  return status;
+}
+
+void TcpLane::Deregister() {
+  if (registered_ != 0) owner_.poller->Remove(socket.fd());
+  registered_ = 0;
+}
+
+Loan& TcpLane::LoanOf(std::unique_ptr<Loan>* loan, bool reads) {
+  if (*loan == nullptr) {
+    *loan = std::make_unique<Loan>();
+    (*loan)->lender = owner_.lender;
+    (*loan)->lane = index;
+    (*loan)->fd = socket.fd();
+    (*loan)->reads = reads;
+  }
+  return **loan;
+}
+
+void TcpLane::LendRead() {
+  Loan& loan = LoanOf(&in_, true);
+  loan.least_bytes = reader.missing_bytes();
+  const auto rest = reader.Rest();
+  loan.pieces.assign(rest.begin(), rest.end());
+  owner_.io->Lend(&loan);
+}
+
+bool TcpLane::LendWrite(std::span<const iovec> pieces, std::size_t bytes) {
+  if (owner_.io == nullptr || bytes < kLeastLentBytes) return false;
+  Loan& loan = LoanOf(&out_, false);
+  loan.least_bytes = bytes;
+  loan.pieces.assign(pieces.begin(), pieces.end());
+  owner_.io->Lend(&loan);
+  return true;
+}
+
+void TcpLane::TakeRead() {
+  reader.Landed(in_->moved_bytes);
+  if (in_->ended) reader.End(in_->error);
+}
+
+bool TcpLane::TakeWritten(int* error) {
+  writer.Wrote(out_->moved_bytes);
+  *error = out_->error;
+  return !out_->ended;
+}
+
+void TcpLane::TakeBack() {
+  if (in_ != nullptr) owner_.io->TakeBack(in_.get());
+  if (out_ != nullptr) owner_.io->TakeBack(out_.get());
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "gradientflow/base/status.h"
+#include "transports/poller.h"
+#include "transports/tcp/io_threads.h"
+#include "transports/tcp/lane_reader.h"
+#include "transports/tcp/lane_writer.h"
+#include "transports/tcp/socket.h"
+
+namespace gradientflow {
+
+// One connection of a TcpLink: the bytes that come and go over it, what the
+// poller watches of it, and what io threads have of it. Each direction is moved
+// by the thread that drives or, while it is lent, by an io thread; then this
+// thread neither reads (or writes) nor polls it. Messages are queued behind
+// what is lent.
+// NOT thread-safe.
+class TcpLane final : public LaneReader::Source {
+ public:
+  // The owner of a lane hears of it by these; all outlive it.
+  struct Owner {
+    LaneReader::Sink* sink = nullptr;
+    Poller* poller = nullptr;
+    Poller::Target* target = nullptr;  // Its cookie is the lane's index.
+    Loan::Lender* lender = nullptr;
+    IoThreads* io = nullptr;  // Null: nothing is lent.
+  };
+
+  TcpLane(int index, Socket connected, const Owner& owner);
+
+  std::uint64_t bit() const { return std::uint64_t{1} << index; }
+
+  // -- The poller.
+  // Watches for what the lane waits for in its present state.
+  Status Register();
+  void Deregister();
+
+  // -- Io threads.
+  bool reading_lent() const { return in_ != nullptr && in_->lent; }
+  bool writing_lent() const { return out_ != nullptr && out_->lent; }
+  // Lends what the payload that arrives still lacks. REQUIRES
+  // LaneReader::Outcome::kLarge.
+  void LendRead();
+  // Lends the pieces that the writer has gathered, if they are large. Returns
+  // whether it has.
+  bool LendWrite(std::span<const iovec> pieces, std::size_t bytes);
+  // What the io thread has read is the reader's.
+  void TakeRead();
+  // What the io thread has written is the writer's. Returns whether the
+  // connection takes more, and if not the reason in `error`, an errno.
+  bool TakeWritten(int* error);
+  // No io thread touches the connection or a buffer any more.
+  void TakeBack();
+
+  // From LaneReader::Source.
+  std::int64_t Read(const iovec* pieces, int count) override;
+
+  const int index;
+  Socket socket;
+  LaneReader reader;
+  LaneWriter writer;
+  bool blocked = false;  // The connection is full.
+  bool ended = false;    // Nothing more will be read.
+  bool broken = false;   // Nothing more will be written.
+  // Why it is broken, if it has yet to be ended for that.
+  int break_error = 0;
+
+ private:
+  Loan& LoanOf(std::unique_ptr<Loan>* loan, bool reads);
+
+  const Owner owner_;
+  std::uint32_t registered_ = 0;  // Events asked of the poller; 0 if none.
+  // What io threads move. Made when they are first lent.
+  std::unique_ptr<Loan> in_;
+  std::unique_ptr<Loan> out_;
+};
+
+}  // namespace gradientflow

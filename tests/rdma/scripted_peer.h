@@ -169,7 +169,7 @@ class ScriptedPeer {
     std::memcpy(landing.value().data, payload.data(), payload.size());
     link->OnMessage(1, 0, header);
   }
-  // What the set-up expects in slot 0; see RdmaLink::ProbeOf().
+  // What the set-up expects in slot 0; see RdmaHandshake::ProbeOf().
   void Probe() {
     std::uint64_t x =
         std::uint64_t{end->address().number} << 32 | end->address().psn;

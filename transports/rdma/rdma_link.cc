@@ -20,27 +20,66 @@ constexpr int kMostLastPolls = 1000;
 
 }  // namespace
 
-RdmaLink::RdmaLink(RdmaLinkArgs args) : args_(std::move(args)) {}
+RdmaLink::RdmaLink(RdmaLinkArgs args)
+    : args_(std::move(args)),
+      handshake_({args_.rank, args_.peer, args_.rail.get(), args_.rail_number,
+                  args_.control.get(), args_.places.get(), args_.clock}) {}
 
 RdmaLink::~RdmaLink() { Close(); }
 
+// ---- Setting up
+
+void RdmaLink::Begin() {
+  // It may have been told to wait before this link was there.
+  for (int lane = 0; lane < args_.control->lanes(); ++lane) {
+    args_.control->Resume(lane);
+  }
+  const Status made =
+      end_.Make({args_.rank, args_.peer, address(), args_.rail.get(), this,
+                 args_.events, args_.measures ? args_.clock : nullptr});
+  if (!made.ok()) return Reject(made);
+  handshake_.Begin(&end_);
+}
+
+bool RdmaLink::PollSetup() {
+  bool moved = args_.control->Poll();
+  if (args_.rail->IsFirst(end_.pair())) moved |= args_.rail->Poll();
+  const Status late = handshake_.CheckTime();
+  if (!late.ok()) Reject(late);
+  return moved;
+}
+
+void RdmaLink::Reject(const Status& why) {
+  if (outcome() != Outcome::kPending) return;
+  why_ = why;
+  handshake_.Fail(why);
+  Quit();
+}
+
+bool RdmaLink::settled() const {
+  if (outcome() == Outcome::kPending) return false;
+  if (control_down_) return true;
+  return (outcome() == Outcome::kWorks || handshake_.peer_failed()) &&
+         args_.control->queued_messages() == 0;
+}
+
 void RdmaLink::Adopt() {
-  assert(outcome_ == Outcome::kWorks);
+  assert(outcome() == Outcome::kWorks);
   adopted_ = true;
   for (int lane = 0; lane < args_.control->lanes(); ++lane) {
     args_.control->Resume(lane);
   }
-  for (int lane = 0; lane < kRdmaLanes; ++lane) inbox_->Resume(lane);
+  for (int lane = 0; lane < kRdmaLanes; ++lane) end_.inbox().Resume(lane);
   if (args_.places != nullptr) {
-    args_.places->SetLink(args_.peer, this, offer_.slots);
+    args_.places->SetLink(args_.peer, this, handshake_.offer().slots);
   }
 }
 
 void RdmaLink::Send(int lane, const OutMessage& message) {
   assert(lane >= 0 && lane < kRdmaLanes);
   if (closed_) return;
-  if (down_) return outbox_->Refuse(message, why_);
-  if (!IsOfRanks(message.header.kind)) return outbox_->Send(lane, message);
+  if (down_) return end_.outbox().Refuse(message, why_);
+  if (!IsOfRanks(message.header.kind)) return end_.outbox().Send(lane, message);
   // The peer closes when it has a good-bye, so all else must be there by then.
   if (message.header.kind == MessageKind::kBye) {
     held_control_.push_back(message);
@@ -65,7 +104,7 @@ bool RdmaLink::Poll() {
   if (gone() || !lost_.ok()) return PollLost();
   bool moved = resumed_control_ && HandOnPaused();
   if (!gone()) moved |= args_.control->Poll();
-  if (!gone() && args_.rail->IsFirst(pair_.get())) moved |= args_.rail->Poll();
+  if (!gone() && args_.rail->IsFirst(end_.pair())) moved |= args_.rail->Poll();
   if (HasWork()) Work(&moved);
   return moved;
 }
@@ -74,7 +113,7 @@ bool RdmaLink::PollLost() {
   if (closed_) return false;
   if (down_) {
     const bool moved = args_.control->Poll();
-    return outbox_->RunDones() || moved;
+    return end_.outbox().RunDones() || moved;
   }
   FailAndTell(lost_);
   return true;
@@ -91,28 +130,28 @@ bool RdmaLink::HandOnPaused() {
 // Most links have nothing to do but to look for what has come.
 bool RdmaLink::HasWork() const {
   if (gone()) return !closed_;
-  return inbox_->busy() || outbox_->busy() || pair_->dirty() ||
-         pair_->flushed() || !held_control_.empty();
+  return end_.inbox().busy() || end_.outbox().busy() || end_.pair()->dirty() ||
+         end_.pair()->flushed() || !held_control_.empty();
 }
 
 void RdmaLink::Work(bool* moved) {
   if (!gone()) {
-    const Status status = inbox_->Push(moved);
+    const Status status = end_.inbox().Push(moved);
     if (!status.ok() && !gone()) FailAndTell(status);
   }
   if (!gone()) {
-    *moved |= outbox_->Push();
-    pair_->Flush();
+    *moved |= end_.outbox().Push();
+    end_.pair()->Flush();
   }
   if (!gone()) {
     SendHeldControl();
     EndIfFlushed();
   }
-  if (!closed_) *moved |= outbox_->RunDones();
+  if (!closed_) *moved |= end_.outbox().RunDones();
 }
 
 void RdmaLink::EndIfFlushed() {
-  if (!pair_->flushed()) return;
+  if (!end_.pair()->flushed()) return;
   const Clock::Time now = args_.clock->Now();
   if (flushed_at_ == Clock::Time{}) flushed_at_ = now;
   if (now - flushed_at_ < kCausePatience) return;
@@ -127,36 +166,42 @@ void RdmaLink::Resume(int lane) {
     resumed_control_ = true;
     for (int i = 0; i < args_.control->lanes(); ++i) args_.control->Resume(i);
   }
-  inbox_->Resume(lane);
+  end_.inbox().Resume(lane);
 }
 
 bool RdmaLink::PrepareToSleep() {
   if (closed_) return true;
-  if (!args_.control->PrepareToSleep() || outbox_->CanMove()) return false;
+  if (!args_.control->PrepareToSleep() || end_.outbox().CanMove()) return false;
   if (down_) return true;
   const bool control_can_move = resumed_control_ && paused_control_;
   if (!lost_.ok() || control_can_move || CanSendHeld()) return false;
-  if (inbox_->CanMove() || pair_->dirty()) return false;
-  return !args_.rail->IsFirst(pair_.get()) || args_.rail->PrepareToSleep();
+  if (end_.inbox().CanMove() || end_.pair()->dirty()) return false;
+  return !args_.rail->IsFirst(end_.pair()) || args_.rail->PrepareToSleep();
 }
 
 std::size_t RdmaLink::queued_messages() const {
   if (closed_) return 0;
   const std::size_t queued = args_.control->queued_messages() +
-                             held_control_.size() + outbox_->queued();
-  return queued > 0 || pair_ == nullptr || pair_->idle() ? queued : 1;
+                             held_control_.size() + end_.outbox().queued();
+  return queued > 0 || end_.pair() == nullptr || end_.pair()->idle() ? queued
+                                                                     : 1;
 }
 
 // ---- What the peer writes
 
 void RdmaLink::OnImmediate(std::uint32_t number, std::uint32_t bytes) {
-  if (outcome_ == Outcome::kPending && !probe_seen_) return OnProbe(bytes);
+  if (handshake_.AwaitsProbe()) return OnProbe(bytes);
   if (!lost_.ok()) return;
   if (!IsPlaced(number)) return OnRingImmediate(number, bytes);
   ++args_.rail->stats().notices;
   const bool told = args_.places != nullptr &&
                     args_.places->TellSink(args_.peer, NoticeOf(number));
   if (!told) OnEarlyNotice(NoticeOf(number));
+}
+
+void RdmaLink::OnProbe(std::uint32_t bytes) {
+  const Status proven = handshake_.OnProbe(bytes);
+  if (!proven.ok()) Reject(proven);
 }
 
 void RdmaLink::OnRingImmediate(std::uint32_t number, std::uint32_t bytes) {
@@ -176,13 +221,13 @@ void RdmaLink::OnEarlyNotice(std::uint32_t notice) {
 }
 
 Status RdmaLink::Handle(const Immediate& immediate, std::uint32_t bytes) {
-  const Status credits = outbox_->OnCredits(immediate.credits);
+  const Status credits = end_.outbox().OnCredits(immediate.credits);
   if (!credits.ok()) return Explain(credits.code(), credits.message());
   switch (immediate.kind) {
     case ImmediateKind::kFrame:
-      return inbox_->OnFrame(immediate.lane, bytes);
+      return end_.inbox().OnFrame(immediate.lane, bytes);
     case ImmediateKind::kPiece:
-      return inbox_->OnPiece(immediate.lane);
+      return end_.inbox().OnPiece(immediate.lane);
     case ImmediateKind::kGrant:
       return immediate.grant ? OnGrant(immediate.lane) : Status();
     case ImmediateKind::kPlaced:
@@ -192,25 +237,22 @@ Status RdmaLink::Handle(const Immediate& immediate, std::uint32_t bytes) {
 }
 
 Status RdmaLink::OnGrant(int lane) {
-  const Status granted = outbox_->OnGrant(lane);
+  const Status granted = end_.outbox().OnGrant(lane);
   return granted.ok() ? granted : Explain(granted.code(), granted.message());
 }
 
 void RdmaLink::OnWritten(std::uint64_t cookie) {
-  if (outcome_ == Outcome::kPending && !probe_written_) {
-    probe_written_ = true;
-    return PassIfProven();
-  }
-  outbox_->OnWritten(cookie);
+  if (!handshake_.OnWritten()) end_.outbox().OnWritten(cookie);
 }
 
 void RdmaLink::OnBroken(const Status& why) {
   if (adopted_) return FailAndTell(why);
   // A link that this end has passed is for the peer to fail.
-  if (passed_) {
+  if (handshake_.passed()) {
     lost_ = why;
-  } else if (probe_until_ != Clock::Time{} && !probe_written_) {
-    Reject(Status(why.code(), StrCat(why.message(), ": ", PathText())));
+  } else if (handshake_.probing()) {
+    Reject(
+        Status(why.code(), StrCat(why.message(), ": ", handshake_.PathText())));
   } else {
     Reject(why);
   }
@@ -251,11 +293,10 @@ void RdmaLink::OnMessage(int peer, int lane, const Header& header) {
   const auto frame = DecodeRailFrame(
       std::string(reinterpret_cast<const char*>(control_text_.data()),
                   control_text_.size()));
-  if (frame.ok()) {
-    OnRailFrame(frame.value());
-  } else {
-    Reject(Explain(frame.status().code(), frame.status().message()));
-  }
+  const Status status =
+      frame.ok() ? handshake_.OnFrame(frame.value())
+                 : Explain(frame.status().code(), frame.status().message());
+  if (!status.ok()) Reject(status);
 }
 
 Status RdmaLink::HandOn(const Header& header) {
@@ -294,8 +335,7 @@ void RdmaLink::Quit() {
   if (args_.places != nullptr && adopted_) {
     args_.places->DropLink(args_.peer, args_.rail_number);
   }
-  if (inbox_ != nullptr) inbox_->Close();
-  pair_.reset();
+  end_.Close();
 }
 
 // The peer learns the reason by TCP. It would only see the connection's end,
@@ -323,9 +363,9 @@ void RdmaLink::Fail(const Status& why) {
   down_ = true;
   why_ = why;
   Quit();
-  outbox_->EndAll(why);
+  end_.outbox().EndAll(why);
   for (const OutMessage& message : std::exchange(held_control_, {})) {
-    outbox_->Refuse(message, why);
+    end_.outbox().Refuse(message, why);
   }
   // If it is down already, it still has completions to run.
   if (!control_down_) args_.control->Close();
@@ -335,7 +375,7 @@ void RdmaLink::Fail(const Status& why) {
 void RdmaLink::Close() {
   if (std::exchange(closed_, true)) return;
   Quit();
-  if (outbox_ != nullptr) outbox_->DropAll();
+  if (end_.is_made()) end_.outbox().DropAll();
   held_control_.clear();
   args_.control->Close();
 }

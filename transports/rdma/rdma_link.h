@@ -3,7 +3,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -13,12 +12,11 @@
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/status.h"
 #include "transports/link.h"
-#include "transports/rdma/card_memory.h"
 #include "transports/rdma/frames.h"
-#include "transports/rdma/inbox.h"
-#include "transports/rdma/outbox.h"
 #include "transports/rdma/queue_pair.h"
 #include "transports/rdma/rail.h"
+#include "transports/rdma/rdma_end.h"
+#include "transports/rdma/rdma_handshake.h"
 #include "transports/rdma/rdma_places.h"
 
 namespace gradientflow {
@@ -48,27 +46,26 @@ struct RdmaLinkArgs {
 //   pings, aborts, good-byes ─> control link
 //   all else                 ─> Outbox ─> queue pair ─> peer's Inbox
 //
-// Life of a link: Begin() offers; once the peer's offer, its readiness and its
-// probe have come, and the own probe has arrived, outcome() is kWorks and the
-// owner Adopt()s it. Until then nobody else is told anything, and a link that
-// does not work says why and is dropped.
+// Life of a link: Begin() starts a handshake (rdma_handshake.h). Once that has
+// the outcome kWorks, the owner Adopt()s the link. Until then nobody else is
+// told anything, and a link that does not work says why and is dropped.
 class RdmaLink final : public Link,
                        public LinkEvents,
                        private QueuePair::Owner {
  public:
-  enum class Outcome : std::uint8_t { kPending, kWorks, kFails };
+  using Outcome = RdmaHandshake::Outcome;
 
   explicit RdmaLink(RdmaLinkArgs args);
   ~RdmaLink() override;
 
-  // -- Setting up (rdma_setup.cc).
+  // -- Setting up.
   void Begin();
   // Goes on with it; call often. Returns whether anything moved. Fails it when
   // nothing gets through.
   bool PollSetup();
   // Fails it, unless it is over.
   void Reject(const Status& why);
-  Outcome outcome() const { return outcome_; }
+  Outcome outcome() const { return handshake_.outcome(); }
   // Whether the outcome is there and the peer has been told, so that the link
   // can be used or dropped.
   bool settled() const;
@@ -77,20 +74,20 @@ class RdmaLink final : public Link,
   void Adopt();
   void Put(std::span<const ConstBufferView> pieces, RemotePlace there,
            std::uint32_t notice, const Done& done) {
-    if (!gone()) outbox_->Put(pieces, there, notice, done);
+    if (!gone()) end_.outbox().Put(pieces, there, notice, done);
   }
   // No completion of a Put() runs any more.
-  void ForgetPuts() { outbox_->ForgetPuts(); }
+  void ForgetPuts() { end_.outbox().ForgetPuts(); }
 
   // -- For one of several (RailsLink).
   std::size_t rail_number() const { return args_.rail_number; }
   // See Outbox.
   double SecondsFor(std::size_t bytes) const {
-    return outbox_->SecondsFor(bytes);
+    return end_.outbox().SecondsFor(bytes);
   }
   // Whether the peer has all that was sent but control messages.
   bool drained() const {
-    return gone() || (outbox_->queued() == 0 && pair_->idle());
+    return gone() || (end_.outbox().queued() == 0 && end_.pair()->idle());
   }
   // The control link has gone down: takes what had come by then.
   void TakeTheRest();
@@ -124,21 +121,10 @@ class RdmaLink final : public Link,
   void OnWritten(std::uint64_t cookie) override;
   void OnBroken(const Status& why) override;
 
-  // Setting up.
-  Status MakePair();
-  void Offer();
-  void OnRailFrame(const RailFrame& frame);
-  Status OnOffer(const RailFrame& offer);
-  Status Connect();
-  void Probe();
+  Status Explain(StatusCode code, const std::string& what) const {
+    return handshake_.Explain(code, what);
+  }
   void OnProbe(std::uint32_t bytes);
-  void PassIfProven();
-  void FailIfLate();
-  std::string PathText() const;
-  void Tell(const RailFrame& frame);
-  Status Explain(StatusCode code, const std::string& what) const;
-  std::vector<std::byte> ProbeOf(const RdmaAddress& from) const;
-
   void OnEarlyNotice(std::uint32_t notice);
   void OnRingImmediate(std::uint32_t number, std::uint32_t bytes);
   Status Handle(const Immediate& immediate, std::uint32_t bytes);
@@ -157,30 +143,9 @@ class RdmaLink final : public Link,
   void Work(bool* moved);
 
   RdmaLinkArgs args_;
-  // The ring and the grants that the peer writes, and their images that this
-  // rank writes to the peer's.
-  CardMemory memory_;
-  Registration written_by_peer_;
-  Registration read_by_card_;
-  std::unique_ptr<QueuePair> pair_;
-  std::unique_ptr<Outbox> outbox_;
-  std::unique_ptr<Inbox> inbox_;
-  int owed_credits_ = 0;
-
-  // Setting up.
-  RailFrame offer_;  // The peer's.
-  RdmaGid gid_;      // This rank's, for this peer.
-  bool connected_ = false;
-  bool peer_ready_ = false;
-  bool probe_written_ = false;
-  bool probe_seen_ = false;
-  bool passed_ = false;       // This end has said so,
-  bool peer_passed_ = false;  // and the peer.
-  Clock::Time probe_until_{};
-  Outcome outcome_ = Outcome::kPending;
+  RdmaHandshake handshake_;
+  RdmaEnd end_;
   Status why_;
-  std::deque<std::string> rail_told_;  // Those that leave.
-  bool peer_failed_ = false;
 
   // The payload of the message that arrives on the control link, and the header
   // of one whose receiver has paused.

@@ -1,53 +1,41 @@
 #include "gradientflow/collectives/staged.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
 #include "transports/wire.h"
 
-// How a call enters a StagedCollective. It becomes a StagedJob:
+// A call that enters becomes a StagedJob:
 //
 //   Enter()    checks the call; a call on host memory goes straight to the
 //              inner collective unless it has to wait for its turn
 //   Prepare()  decides the job's way, and records on the caller's stream when
 //              its buffers may be read
-//   Admit()    gives it page-locked staging memory, once there is room
 //
-// How jobs move on from there is in staged_progress.cc.
+// Every Poll() moves the jobs on:
+//
+//   AdmitJobs()  gives waiting jobs their memory, once there is room
+//   SendOut()    device -> staging memory, piece by piece (StagedCopies)
+//   BeginJobs()  starts the inner call; a kFed one begins before all is copied
+//   AwaitRemoteWrites()  what the network card has written is there
+//   SendIn()     staging memory -> device, as the inner call finishes pieces
+//   CloseJobs()  ends the jobs that are over
 namespace gradientflow {
 namespace {
 
 using Way = StagedJob::Way;
 
 constexpr std::size_t kLeastPiece = 4096;
-constexpr std::size_t kWordsAtATime = 1024;
-constexpr std::size_t kAlignment = 256;
-
-std::size_t Aligned(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-// The part of the staging memory that a channel gets.
-std::size_t ShareOf(const StagedOptions& options, Channel channel) {
-  const std::size_t quarter = options.staging_bytes / 4;
-  return channel == Channel::kGradients ? 3 * quarter : quarter;
-}
-
 }  // namespace
 
 StagedCollective::StagedCollective(const StagedArgs& args,
                                    const StagedOptions& options)
     : args_(args),
       options_(options),
-      staging_{StagingMemory(*args.device, args.arena, args.places,
-                             ShareOf(options, Channel::kPlain)),
-               StagingMemory(*args.device, args.arena, args.places,
-                             ShareOf(options, Channel::kGradients))},
-      images_{ImageMemory(*args.device, args.places,
-                          ShareOf(options, Channel::kPlain)),
-              ImageMemory(*args.device, args.places,
-                          ShareOf(options, Channel::kGradients))} {}
+      memory_({args.device, args.arena, args.places, args.logger,
+               options.staging_bytes}) {}
 
 StagedCollective::~StagedCollective() = default;
 
@@ -62,12 +50,13 @@ Result<std::unique_ptr<StagedCollective>> StagedCollective::Create(
 }
 
 Status StagedCollective::Build() {
-  for (std::unique_ptr<PieceStream>* pieces : {&out_, &in_}) {
-    Result<std::unique_ptr<PieceStream>> made = PieceStream::Create(
-        *args_.device, options_.pieces_in_flight, options_.piece_bytes);
-    if (!made.ok()) return made.status();
-    *pieces = std::move(made).value();
-  }
+  Result<std::unique_ptr<StagedCopies>> copies = StagedCopies::Create(
+      *args_.device, options_.pieces_in_flight, options_.piece_bytes,
+      [this](StagedJob* job, const char* doing, const Status& why) {
+        Fail(job, doing, why);
+      });
+  if (!copies.ok()) return copies.status();
+  copies_ = std::move(copies).value();
   Result<std::unique_ptr<Stream>> gate =
       args_.device->NewStream(/*urgent=*/true);
   if (!gate.ok()) return gate.status();
@@ -94,12 +83,6 @@ std::string StagedCollective::OldestCall() const {
                 ", step ", call.step, " bucket ", call.bucket, ", on its way ",
                 jobs_.front()->begun ? "to " : "from ",
                 args_.device->description());
-}
-
-std::size_t StagedCollective::staging_bytes() const {
-  std::size_t bytes = 0;
-  for (const StagingMemory& memory : staging_) bytes += memory.capacity_bytes();
-  return bytes;
 }
 
 bool StagedCollective::OnDevice(const void* buffer,
@@ -162,7 +145,7 @@ Result<std::unique_ptr<StagedJob>> StagedCollective::NewJob() {
   if (!gate.ok()) return gate.status();
   auto job = std::make_unique<StagedJob>();
   job->gate = std::move(gate).value();
-  job->ready = &ready_in_;
+  job->ready = copies_->ready_in();
   job->number = jobs_made_++;
   return job;
 }
@@ -222,105 +205,13 @@ bool StagedCollective::GoesDirect(StagedJob* job) {
   const std::byte* const data = output.device.Contiguous(0, output.count);
   job->packs = call.dtype != call.wire || data == nullptr ||
                !args_.places->Reaches(data, output.host_bytes());
-  const ImageMemory& images = images_[static_cast<std::size_t>(call.channel)];
-  if ((job->packs && !images.usable()) ||
+  if ((job->packs && !memory_.HasImages(call.channel)) ||
       !args_.inner->OwnParts(call, &job->own_parts)) {
     job->packs = false;
     return false;
   }
   job->wire = output;
   return true;
-}
-
-// Gives the job its image if it needs one and has none. Returns false if there
-// is no room for it until others are given back. If there can be none, the job
-// is staged.
-bool StagedCollective::AdmitImage(StagedJob* job) {
-  if (!job->packs || job->image != nullptr) return true;
-  ImageMemory& images = images_[static_cast<std::size_t>(job->call.channel)];
-  Status why = images.refused();
-  if (why.ok()) {
-    const Result<std::byte*> block = images.Take(job->output.host_bytes());
-    if (block.ok()) job->image = block.value();
-    why = block.status();
-  }
-  if (!why.ok()) {
-    job->GoStaged();
-    TellOnce(StrCat("gradients on ", args_.device->description(),
-                    " are staged in host memory for RDMA"),
-             why);
-    return true;
-  }
-  job->wire.device = Elements(job->image, SizeOf(job->call.wire));
-  job->wire.device_dtype = job->call.wire;
-  return job->image != nullptr;
-}
-
-// Returns the device word that records whether results are finite, or null if
-// no one needs it. A rank that is alone needs it, and so does a rank whose
-// buffer has a smaller range than the wire dtype, in which a finite result may
-// overflow.
-Result<std::uint32_t*> StagedCollective::NonfiniteWord(const StagedJob& job) {
-  const DType dtype = job.call.dtype;
-  const bool wanted = job.way == Way::kAlone
-                          ? IsGradientType(dtype)
-                          : job.way == Way::kFed && dtype != DType::kFloat32 &&
-                                dtype != job.call.wire;
-  if (!wanted) return nullptr;
-  while (words_.size() <= job.number / kWordsAtATime) {
-    Result<DeviceMemory> words =
-        args_.device->Allocate(kWordsAtATime * sizeof(std::uint32_t));
-    if (!words.ok()) return words.status();
-    words_.push_back(std::move(words).value());
-  }
-  auto* words = reinterpret_cast<std::uint32_t*>(
-      words_[job.number / kWordsAtATime].get());
-  return words + job.number % kWordsAtATime;
-}
-
-// Gives the job its staging memory if there is room for it.
-Status StagedCollective::Admit(StagedJob* job) {
-  Result<std::uint32_t*> word = NonfiniteWord(*job);
-  if (!word.ok()) return word.status();
-  const bool alone = job->way == Way::kAlone;
-  const std::size_t input = alone ? 0 : Aligned(job->input.host_bytes());
-  const std::size_t output = alone ? 0 : Aligned(job->output.host_bytes());
-  const std::size_t needed =
-      input + output + (word.value() == nullptr ? 0 : sizeof(std::uint32_t));
-  if (!AdmitImage(job)) return Status();
-  if (needed > 0) {
-    StagingMemory& memory =
-        staging_[static_cast<std::size_t>(job->call.channel)];
-    const Result<std::byte*> block = memory.Take(needed);
-    if (!block.ok()) {
-      return Status(
-          block.status().code(),
-          StrCat("a call needs its bytes on the wire, here ", needed,
-                 ", in page-locked memory: ", block.status().message(),
-                 "; lower bucket_bytes or the size of the call"));
-    }
-    TellOnce("RDMA copies all that is staged", memory.unreached());
-    if (block.value() == nullptr) return Status();
-    job->staging = block.value();
-    job->input.host = job->staging;
-    job->output.host = job->wire.host = job->staging + input;
-    job->nonfinite = word.value();
-    job->nonfinite_host = reinterpret_cast<std::uint32_t*>(
-        word.value() == nullptr ? nullptr : job->staging + input + output);
-  }
-  job->admitted = true;
-  return Status();
-}
-
-void StagedCollective::GiveImage(StagedJob* job) {
-  const std::byte* const image = std::exchange(job->image, nullptr);
-  if (image == nullptr) return;
-  images_[static_cast<std::size_t>(job->call.channel)].Give(image);
-}
-
-void StagedCollective::TellOnce(const std::string& what, const Status& why) {
-  if (why.ok() || args_.logger == nullptr || !told_.insert(what).second) return;
-  args_.logger->Log(LogLevel::kWarning, StrCat(what, ": ", why.message()));
 }
 
 CollectiveCall StagedCollective::InnerCall(StagedJob* job) const {
@@ -339,6 +230,180 @@ CollectiveCall StagedCollective::InnerCall(StagedJob* job) const {
     inner.direct = job->wire.device.Contiguous(0, job->wire.count);
   }
   return inner;
+}
+
+bool StagedCollective::Poll() {
+  bool moved = ended_.Poll();
+  if (!jobs_.empty() && !left_behind_) {
+    moved |= copies_->Look();
+    if (!args_.fabric->status().ok()) Abandon(args_.fabric->status());
+    moved |= AdmitJobs();
+    moved |= copies_->SendOut(jobs_);
+    moved |= BeginJobs();
+    AwaitRemoteWrites();
+    moved |= copies_->SendIn();
+    moved |= CloseJobs();
+    LeaveBehindIfLate();
+  }
+  moved |= ended_.Poll();
+  return moved;
+}
+
+// Memory goes to the calls of a channel in their order.
+bool StagedCollective::AdmitJobs() {
+  bool moved = false;
+  std::array<bool, kChannels> full = {};
+  for (const auto& job : jobs_) {
+    bool& no_room = full[static_cast<std::size_t>(job->call.channel)];
+    if (job->admitted || no_room || !job->status.ok()) continue;
+    const Status status = memory_.Admit(job.get());
+    if (!status.ok()) Fail(job.get(), "staging it", status);
+    no_room = !job->admitted;
+    moved |= job->admitted;
+  }
+  return moved;
+}
+
+// Starts the inner calls of the jobs whose turn it is. A kWhole job needs all
+// of its elements first, and holds up the jobs of its channel behind it.
+bool StagedCollective::BeginJobs() {
+  bool moved = false;
+  std::array<bool, kChannels> held = {};
+  for (std::size_t i = 0; i < jobs_.size(); ++i) {
+    StagedJob* job = jobs_[i].get();
+    bool& waits = held[static_cast<std::size_t>(job->call.channel)];
+    if (job->begun || waits) continue;
+    const bool ready = !job->status.ok() ||
+                       (job->admitted && (job->way != Way::kWhole ||
+                                          job->here == job->out_elements()));
+    waits = !ready;
+    if (!ready) continue;
+    job->begun = moved = true;
+    if (!job->status.ok() || job->way == Way::kAlone) {
+      job->inner_done = true;
+    } else if (job->way == Way::kHost) {
+      job->inner_done = true;
+      args_.inner->Start(job->call, std::exchange(job->done, {}));
+    } else {
+      ++in_inner_;
+      args_.inner->Start(
+          InnerCall(job),
+          {&StagedCollective::OnInnerDone, this,
+           static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(job))});
+    }
+  }
+  return moved;
+}
+
+void StagedCollective::OnInnerDone(void* self, std::uint64_t cookie,
+                                   std::uint32_t flags, const Status& status) {
+  auto& staged = *static_cast<StagedCollective*>(self);
+  auto* job = reinterpret_cast<StagedJob*>(cookie);
+  --staged.in_inner_;
+  job->inner_done = true;
+  job->flags |= flags;
+  if (!job->status.ok()) return;
+  job->status = status;
+  if (!status.ok()) {
+    staged.copies_->Forget(job);
+  } else if (job->way == Way::kWhole) {
+    job->FinishedAll();
+  }
+}
+
+bool StagedCollective::IsOver(const StagedJob& job) const {
+  if (!job.begun || !job.inner_done || job.on_device > 0) return false;
+  if (!job.status.ok() || job.way == Way::kHost) return true;
+  if (job.way == Way::kAlone) return job.here == job.call.count;
+  return job.in_place == job.in_pieces();
+}
+
+// The card has written sums to the device's memory, and kernels are about to
+// read them: those of whoever gets the call back, or those that unpack an
+// image. All calls that have come so far share one wait.
+void StagedCollective::AwaitRemoteWrites() {
+  StagedJob* any = nullptr;
+  const auto waits = [&](const StagedJob& job) {
+    if (!job.direct || !job.status.ok()) return false;
+    return job.packs ? job.inner_done && !job.unpacking : IsOver(job);
+  };
+  for (const auto& job : jobs_) {
+    if (waits(*job)) any = job.get();
+  }
+  if (any == nullptr) return;
+  const Status flushed = args_.device->FlushRemoteWrites();
+  if (!flushed.ok()) {
+    return Fail(any, "awaiting what RDMA wrote to it", flushed);
+  }
+  for (const auto& job : jobs_) {
+    if (waits(*job) && job->packs) job->UnpackAll();
+  }
+}
+
+bool StagedCollective::CloseJobs() {
+  bool moved = false;
+  for (auto& job : jobs_) {
+    if (!IsOver(*job)) continue;
+    if (job->status.ok() && job->nonfinite_host != nullptr &&
+        *job->nonfinite_host != 0) {
+      job->flags |= kFlagNonfinite;
+    }
+    memory_.TakeBack(job.get());
+    if (job->done.run != nullptr) {
+      ended_.Add(job->done, job->status.ok() ? job->flags : 0, job->status);
+    }
+    job->Reset();
+    spare_.push_back(std::move(job));
+    moved = true;
+  }
+  if (moved) std::erase(jobs_, nullptr);
+  return moved;
+}
+
+// A failure on this rank's device ends the job on all ranks, since the others
+// wait for this call.
+void StagedCollective::Fail(StagedJob* job, const char* doing,
+                            const Status& why) {
+  copies_->Stop();
+  const CollectiveCall& call = job->call;
+  const Status status(
+      why.code(),
+      StrCat("rank ", args_.group.rank, ", ", args_.device->description(), ": ",
+             Name(call.kind), ", step ", call.step, " bucket ", call.bucket,
+             ", ", doing, ": ", why.message()));
+  if (job->status.ok()) job->status = status;
+  args_.fabric->Fail(status);
+  Abandon(args_.fabric->status());
+}
+
+void StagedCollective::Abandon(const Status& why) {
+  if (!abandoned_at_) abandoned_at_ = args_.clock->Now();
+  copies_->ForgetAll();
+  for (const auto& job : jobs_) {
+    if (job->status.ok()) job->status = why;
+  }
+}
+
+// The device may never get done: its stream may wait for another library, which
+// waits for a rank that is gone. After a while the jobs end without it.
+void StagedCollective::LeaveBehindIfLate() {
+  if (jobs_.empty() || !abandoned_at_) return;
+  const bool only_device = std::all_of(
+      jobs_.begin(), jobs_.end(),
+      [](const auto& job) { return job->begun && job->inner_done; });
+  const double late = Seconds(args_.clock->Now() - *abandoned_at_);
+  if (!only_device || late < options_.abandon_seconds) return;
+  left_behind_ = true;
+  for (const auto& job : jobs_) {
+    if (job->done.run == nullptr) continue;
+    ended_.Add(
+        std::exchange(job->done, {}), 0,
+        Status(job->status.code(),
+               StrCat(job->status.message(), "; ", args_.device->description(),
+                      " was not done with the call's buffers after ", late,
+                      " s")));
+  }
+  left_.swap(jobs_);
 }
 
 }  // namespace gradientflow

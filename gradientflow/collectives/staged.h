@@ -1,12 +1,9 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -14,10 +11,9 @@
 #include "gradientflow/base/status.h"
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/collectives/collective.h"
-#include "gradientflow/collectives/image_memory.h"
-#include "gradientflow/collectives/piece_stream.h"
+#include "gradientflow/collectives/staged_copies.h"
 #include "gradientflow/collectives/staged_job.h"
-#include "gradientflow/collectives/staging_memory.h"
+#include "gradientflow/collectives/staged_memory.h"
 #include "gradientflow/device/device.h"
 #include "gradientflow/observe/logger.h"
 #include "transports/arena.h"
@@ -110,10 +106,10 @@ class StagedCollective final : public Collective {
   bool left_behind() const { return left_behind_; }
 
   // Bytes of page-locked memory allocated so far, which tests hold to a bound.
-  std::size_t staging_bytes() const;
+  std::size_t staging_bytes() const { return memory_.staging_bytes(); }
 
  private:
-  using Jobs = std::vector<std::unique_ptr<StagedJob>>;
+  using Jobs = StagedCopies::Jobs;
 
   StagedCollective(const StagedArgs& args, const StagedOptions& options);
   Status Build();
@@ -122,19 +118,11 @@ class StagedCollective final : public Collective {
   Result<std::unique_ptr<StagedJob>> NewJob();
   Status Prepare(StagedJob* job);
   bool GoesDirect(StagedJob* job);
-  bool AdmitImage(StagedJob* job);
-  void GiveImage(StagedJob* job);
   StagedSide SideOf(const StagedJob& job, bool of_input) const;
   CollectiveCall InnerCall(StagedJob* job) const;
-  Status Admit(StagedJob* job);
-  void TellOnce(const std::string& what, const Status& why);
-  Result<std::uint32_t*> NonfiniteWord(const StagedJob& job);
 
   bool AdmitJobs();
   bool BeginJobs();
-  bool SendOut();
-  bool SendIn();
-  bool LookAt(PieceStream* pieces, bool out);
   bool CloseJobs();
   bool IsOver(const StagedJob& job) const;
   void AwaitRemoteWrites();
@@ -146,23 +134,16 @@ class StagedCollective final : public Collective {
 
   const StagedArgs args_;
   const StagedOptions options_;
-  std::array<StagingMemory, kChannels> staging_;
-  std::array<ImageMemory, kChannels> images_;
-  // For StagedJob::nonfinite, many words at a time.
-  std::vector<DeviceMemory> words_;
+  StagedMemory memory_;
   Jobs jobs_;  // In the order of Start().
   Jobs spare_;
   Jobs left_;  // Ended, but left_behind() on the device.
   std::size_t jobs_made_ = 0;
   std::size_t in_inner_ = 0;  // Jobs whose inner call is under way.
-  std::deque<StagedPiece> ready_in_;
   DoneQueue ended_;
-  bool broken_ = false;  // The device, or a request to it, has failed.
   std::optional<Clock::Time> abandoned_at_;
   bool left_behind_ = false;
-  std::set<std::string> told_;
-  std::unique_ptr<PieceStream> out_;
-  std::unique_ptr<PieceStream> in_;
+  std::unique_ptr<StagedCopies> copies_;
   std::unique_ptr<Stream> gate_;
 };
 

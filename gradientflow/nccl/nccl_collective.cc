@@ -1,27 +1,76 @@
 #include "gradientflow/nccl/nccl_collective.h"
 
 #include <algorithm>
+#include <thread>
 #include <tuple>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
 
-// How NCCL collectives run and how they fail; open.cc has how they begin and
-// end.
+// How NCCL collectives run and how they fail; channels.cc has how their ranks
+// come together.
 //
-//   kOpen      Start() pushes to the queue of the channel, Poll() advances
-//   queues kAborting  NCCL is aborted on threads of its own; this rank waits
-//   until the
+//   kOpen      Start() pushes to the queue of the channel, Poll() advances the
+//              queues
+//   kAborting  NCCL is aborted on threads of its own; this rank waits until the
 //              device has drained and someone has named a culprit, for a while
 //   kFailed    all calls have ended with the reason; failure() tells the others
 //   kClosed    by Close()
 namespace gradientflow {
+namespace {
 
-NcclCollective::NcclCollective(NcclArgs args) : args_(std::move(args)) {
-  group_.rank = args_.rank;
-  group_.size = args_.size;
-  // NCCL itself finds its way between and inside hosts.
-  group_.all_share = true;
+// Number of calls that may end at a time without an allocation.
+constexpr std::size_t kUsualCalls = 128;
+
+Status CheckArgs(const NcclArgs& args) {
+  if (args.api != nullptr && args.device != nullptr && args.clock != nullptr &&
+      args.broadcast != nullptr && args.size > 0 && args.rank >= 0 &&
+      args.rank < args.size) {
+    return Status();
+  }
+  return Status(StatusCode::kInvalidArgument,
+                StrCat("NCCL: rank ", args.rank, " of ", args.size,
+                       ": expected a rank below the size, a library, a device, "
+                       "a clock and a broadcast"));
+}
+
+}  // namespace
+
+// NCCL itself finds its way between and inside hosts.
+CallGroup NcclCollective::GroupOf(const NcclArgs& args) {
+  CallGroup group;
+  group.rank = args.rank;
+  group.size = args.size;
+  group.all_share = true;
+  return group;
+}
+
+NcclCollective::NcclCollective(NcclArgs args)
+    : args_(std::move(args)),
+      group_(GroupOf(args_)),
+      channels_(args_, group_) {}
+
+Result<std::unique_ptr<NcclCollective>> NcclCollective::Create(NcclArgs args) {
+  GF_RETURN_IF_ERROR(CheckArgs(args));
+  std::unique_ptr<NcclCollective> made(new NcclCollective(std::move(args)));
+  Status status = made->Open();
+  if (status.ok()) return made;
+  made->BeginAbort(status);
+  const std::string culprits = made->Culprits();
+  if (!culprits.empty()) {
+    status = Status(status.code(), StrCat(status.message(), "; ", culprits));
+  }
+  return status;
+}
+
+Status NcclCollective::Open() {
+  ended_.Reserve(kUsualCalls);
+  GF_RETURN_IF_ERROR(channels_.Open());
+  Log(LogLevel::kInfo,
+      StrCat("NCCL ", NcclVersionText(args_.api->version), " (",
+             args_.api->path, "), rank ", args_.rank, " of ", args_.size,
+             " on ", args_.device->description()));
+  return Status();
 }
 
 void NcclCollective::Start(const CollectiveCall& call, Done done) {
@@ -31,7 +80,7 @@ void NcclCollective::Start(const CollectiveCall& call, Done done) {
     ended_.Add(done, 0, std::move(status));
     return;
   }
-  queue(call.channel).Push(call, done);
+  channels_.at(call.channel).Push(call, done);
   Advance();
 }
 
@@ -72,10 +121,7 @@ bool NcclCollective::Poll() {
 }
 
 bool NcclCollective::Advance() {
-  const bool idle =
-      std::all_of(queues_.begin(), queues_.end(),
-                  [](const auto& queue) { return queue->calls() == 0; });
-  if (idle) return false;
+  if (channels_.calls() == 0) return false;
   bool any = false;
   const Status status = args_.device->RunCurrent([this, &any] {
     any = AdvanceQueues();
@@ -87,7 +133,7 @@ bool NcclCollective::Advance() {
 
 bool NcclCollective::AdvanceQueues() {
   bool any = false;
-  for (auto& queue : queues_) {
+  for (auto& queue : channels_.queues()) {
     if (state_ != State::kOpen) break;
     const Result<bool> moved = queue->Advance(&ended_);
     if (!moved.ok()) FailHere(moved.status());
@@ -98,7 +144,7 @@ bool NcclCollective::AdvanceQueues() {
 
 // NCCL never times out by itself, so a call that stands still is found here.
 void NcclCollective::LookIfStanding() {
-  for (auto& queue : queues_) {
+  for (auto& queue : channels_.queues()) {
     if (state_ != State::kOpen || queue->calls() == 0) continue;
     const double stands = Seconds(args_.clock->Now() - queue->standing_since());
     const double soonest =
@@ -145,23 +191,13 @@ void NcclCollective::BeginAbort(const Status& why) {
   status_ = why;
   aborting_since_ = args_.clock->Now();
   Log(LogLevel::kError, StrCat("NCCL is aborted: ", why.message()));
-  for (auto& queue : queues_) {
-    if (queue != nullptr) queue->comm().Abort(args_.device->CurrentSetter());
-  }
-}
-
-bool NcclCollective::Drained() {
-  bool drained = true;
-  for (auto& queue : queues_) {
-    drained = (queue == nullptr || queue->Drained()) && drained;
-  }
-  return drained;
+  channels_.Abort();
 }
 
 // Ends the calls once their buffers are free. Returns whether it did.
 bool NcclCollective::AdvanceAbort() {
   const double seconds = Seconds(args_.clock->Now() - aborting_since_);
-  const bool drained = Drained();
+  const bool drained = channels_.Drained();
   if (!drained && seconds < args_.abort_seconds) return false;
   std::string notes;
   if (culprit_open_) {
@@ -178,23 +214,13 @@ bool NcclCollective::AdvanceAbort() {
   culprit_open_ = false;
   status_ = Status(status_.code(), status_.message() + notes);
   state_ = State::kFailed;
-  for (auto& queue : queues_) {
-    if (queue != nullptr) queue->EndAll(status_, &ended_);
-  }
+  channels_.EndAll(status_, &ended_);
   return true;
-}
-
-std::size_t NcclCollective::in_flight() const {
-  std::size_t calls = ended_.size();
-  for (const auto& queue : queues_) {
-    if (queue != nullptr) calls += queue->calls();
-  }
-  return calls;
 }
 
 std::string NcclCollective::OldestCall() const {
   std::string text;
-  for (const auto& queue : queues_) {
+  for (const auto& queue : channels_.queues()) {
     if (queue->calls() == 0) continue;
     text += StrCat(text.empty() ? "" : " and in ", queue->OldestCall());
   }
@@ -218,30 +244,52 @@ Status NcclCollective::Register(void* data, std::size_t bytes) {
     return Status(StatusCode::kFailedPrecondition,
                   "NCCL: memory is registered before calls, not during them");
   }
-  return args_.device->RunCurrent([&]() -> Status {
-    for (int channel = 0; channel < kChannels; ++channel) {
-      NcclComm& comm = queues_[channel]->comm();
-      if (!comm.can_register()) return Status();
-      void* handle = nullptr;
-      GF_RETURN_IF_ERROR(comm.Register(data, bytes, &handle));
-      if (handle != nullptr) registered_[channel].push_back({data, handle});
-    }
-    return Status();
-  });
+  return channels_.Register(data, bytes);
 }
 
 void NcclCollective::Deregister(const void* data) {
   if (state_ != State::kOpen) return;  // Gone with its communicator.
-  static_cast<void>(args_.device->RunCurrent([&] {
-    for (int channel = 0; channel < kChannels; ++channel) {
-      std::erase_if(registered_[channel], [&](const Registered& memory) {
-        if (memory.data != data) return false;
-        queues_[channel]->comm().Deregister(memory.handle);
-        return true;
-      });
-    }
-    return Status();
-  }));
+  channels_.Deregister(data);
+}
+
+// In good order if no call is in flight, otherwise by an abort.
+bool NcclCollective::Close() {
+  if (state_ == State::kClosed) return true;
+  if (state_ == State::kOpen) {
+    const Status closed = in_flight() > 0
+                              ? Status(StatusCode::kAborted,
+                                       "NCCL is closed with calls in flight")
+                              : channels_.Close();
+    if (!closed.ok()) BeginAbort(closed);
+  }
+  if (state_ == State::kOpen) {
+    status_ = Status(StatusCode::kFailedPrecondition, "NCCL is closed");
+    state_ = State::kClosed;
+  } else {
+    AwaitAbort();
+    if (channels_.Drained()) state_ = State::kClosed;
+  }
+  ended_.Poll();
+  return state_ == State::kClosed;
+}
+
+NcclCollective::~NcclCollective() {
+  if (Close() || !channels_.LeaveBehind()) return;
+  Log(LogLevel::kError, "NCCL: a communicator that hangs is left behind");
+}
+
+// Waits until the calls have ended and the device has finished their work, or
+// until the time is over. Errors of the hook do not matter any more.
+void NcclCollective::AwaitAbort() {
+  const Clock::Time begin = args_.clock->Now();
+  while (true) {
+    Poll();
+    const bool late =
+        Seconds(args_.clock->Now() - begin) >= args_.abort_seconds;
+    if (state_ == State::kFailed && (late || channels_.Drained())) return;
+    if (args_.while_waiting) static_cast<void>(args_.while_waiting());
+    std::this_thread::yield();
+  }
 }
 
 void NcclCollective::Log(LogLevel level, const std::string& line) const {

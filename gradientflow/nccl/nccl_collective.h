@@ -1,69 +1,20 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/collectives/collective.h"
 #include "gradientflow/device/device.h"
-#include "gradientflow/nccl/nccl_api.h"
-#include "gradientflow/nccl/queue.h"
+#include "gradientflow/nccl/args.h"
+#include "gradientflow/nccl/channels.h"
 #include "gradientflow/observe/logger.h"
-#include "gradientflow/observe/recorder.h"
 
 namespace gradientflow {
-
-// What a rank brings to its NCCL collectives. Pointers are borrowed and outlive
-// the collectives.
-struct NcclArgs {
-  std::shared_ptr<const NcclApi> api;  // From LoadNccl().
-  int rank = 0;
-  int size = 1;
-  Device* device = nullptr;  // Made current for every call of NCCL.
-  const Clock* clock = nullptr;
-  Recorder* recorder = nullptr;  // May be null.
-  Logger* logger = nullptr;      // May be null.
-  bool trace = false;            // One line per collective.
-
-  // Gives rank 0's `bytes` bytes to all ranks, by other means than NCCL.
-  // Create() calls it once on every rank.
-  std::function<Status(void* data, std::size_t bytes)> broadcast;
-  // Returns the ranks that are known to be gone, or that are awaited, for
-  // messages: "rank 2 does not answer"; empty if there are none. May be null.
-  std::function<std::string()> culprits;
-  // Called again and again while Create() or the destructor waits. Keeps
-  // heartbeats going, and should block for a moment. An error ends the wait. If
-  // null, the thread yields instead.
-  std::function<Status()> while_waiting;
-  // Called again and again while no call has ended for standing_seconds
-  // although one is there that needs all ranks. May call Fail(). May be null.
-  std::function<void()> on_standing;
-
-  double init_seconds = 120;     // For all ranks to come to Create().
-  double timeout_seconds = 600;  // Without any call ending; 0: for ever.
-  double standing_seconds = 2;
-  double close_seconds = 5;    // To close in good order; then it is aborted.
-  double abort_seconds = 5;    // For NCCL to give the buffers back.
-  double culprit_seconds = 2;  // For `culprits` to say who broke NCCL.
-
-  // Which side adds up 16-bit elements of more than two ranks. The same on all
-  // ranks.
-  NcclSums sums = NcclSums::kFloat32;
-  // Make the first staging memory a symmetric window where NCCL has such. The
-  // same on all ranks.
-  bool windows = true;
-  // Staging memory on the device for allreduces that convert or have gaps, and
-  // for sums that we add up ourselves, in bytes per channel. It is allocated
-  // and registered from the start, and grows when needed.
-  std::size_t staging_bytes = 0;
-};
 
 // Collectives by NCCL, for buffers in memory of a CUDA device. No call blocks
 // on the device or on another rank. Each channel has a communicator and a
@@ -105,20 +56,24 @@ class NcclCollective final : public Collective {
   // stream(call.channel) must have been told to wait for it.
   void Start(const CollectiveCall& call, Done done) override;
   bool TakesAhead() const override { return true; }
-  void Passed(Channel channel) override { queue(channel).Passed(&ended_); }
+  void Passed(Channel channel) override {
+    channels_.at(channel).Passed(&ended_);
+  }
   bool Poll() override;
-  std::size_t in_flight() const override;
+  std::size_t in_flight() const override {
+    return ended_.size() + channels_.calls();
+  }
   // Takes calls of the group of all ranks alone.
   bool Busy(GroupId, Channel channel) const override {
-    return queue(channel).calls() > 0;
+    return channels_.at(channel).calls() > 0;
   }
   std::uint64_t bytes_sent(GroupId, Channel channel) const override {
-    return queue(channel).bytes_sent();
+    return channels_.at(channel).bytes_sent();
   }
 
   // The stream that the calls of a channel run on. Before Start(), let it
   // Wait() for the event after which the buffers are ready.
-  Stream& stream(Channel channel) { return queue(channel).stream(); }
+  Stream& stream(Channel channel) { return channels_.at(channel).stream(); }
 
   // Returns zeroed memory of the device for buffers of calls, which NCCL
   // reaches without copies once it is registered. It must not outlive the
@@ -151,15 +106,8 @@ class NcclCollective final : public Collective {
   enum class State : std::uint8_t { kOpen, kAborting, kFailed, kClosed };
 
   explicit NcclCollective(NcclArgs args);
-  NcclQueue& queue(Channel channel) const {
-    return *queues_[static_cast<std::size_t>(channel)];
-  }
+  static CallGroup GroupOf(const NcclArgs& args);
   Status Open();
-  Status OpenQueues();
-  Status ShareIds(std::array<nccl::UniqueId, kChannels>* ids);
-  Status CheckDevice();
-  Status WaitUntil(const std::function<Result<bool>()>& there, double seconds,
-                   const std::string& what);
   Status CheckCall(const CollectiveCall& call) const;
   bool Advance();
   bool AdvanceQueues();
@@ -168,19 +116,12 @@ class NcclCollective final : public Collective {
   void BeginAbort(const Status& why);
   bool AdvanceAbort();
   void AwaitAbort();
-  bool Drained();
   std::string Culprits() const;
-  Status CloseQueues();
   void Log(LogLevel level, const std::string& line) const;
 
   const NcclArgs args_;
-  CallGroup group_;
-  std::array<std::unique_ptr<NcclQueue>, kChannels> queues_;
-  struct Registered {
-    const void* data;
-    void* handle;
-  };
-  std::vector<Registered> registered_[kChannels];
+  const CallGroup group_;
+  NcclChannels channels_;
   DoneQueue ended_;
 
   State state_ = State::kOpen;

@@ -1,18 +1,14 @@
-#include <array>
-#include <cstddef>
+#include "gradientflow/nccl/channels.h"
+
+#include <algorithm>
 #include <cstring>
 #include <thread>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
-#include "gradientflow/nccl/nccl_collective.h"
 
-// How a collective begins and ends.
 namespace gradientflow {
 namespace {
-
-// Number of calls that may end at a time without an allocation.
-constexpr std::size_t kUsualCalls = 128;
 
 // What rank 0 gives to all ranks.
 struct Invitation {
@@ -20,38 +16,17 @@ struct Invitation {
   nccl::UniqueId ids[kChannels];
 };
 
-Status CheckArgs(const NcclArgs& args) {
-  if (args.api != nullptr && args.device != nullptr && args.clock != nullptr &&
-      args.broadcast != nullptr && args.size > 0 && args.rank >= 0 &&
-      args.rank < args.size) {
-    return Status();
-  }
-  return Status(StatusCode::kInvalidArgument,
-                StrCat("NCCL: rank ", args.rank, " of ", args.size,
-                       ": expected a rank below the size, a library, a device, "
-                       "a clock and a broadcast"));
-}
-
 }  // namespace
 
-Result<std::unique_ptr<NcclCollective>> NcclCollective::Create(NcclArgs args) {
-  GF_RETURN_IF_ERROR(CheckArgs(args));
-  std::unique_ptr<NcclCollective> made(new NcclCollective(std::move(args)));
-  Status status = made->Open();
-  if (status.ok()) return made;
-  made->BeginAbort(status);
-  const std::string culprits = made->Culprits();
-  if (!culprits.empty()) {
-    status = Status(status.code(), StrCat(status.message(), "; ", culprits));
-  }
-  return status;
-}
-
-Status NcclCollective::Open() {
+Status NcclChannels::Open() {
   return args_.device->RunCurrent([this] { return OpenQueues(); });
 }
 
-Status NcclCollective::OpenQueues() {
+Status NcclChannels::Close() {
+  return args_.device->RunCurrent([this] { return CloseQueues(); });
+}
+
+Status NcclChannels::OpenQueues() {
   const NcclQueueArgs parts{args_.device, args_.clock, args_.recorder,
                             args_.logger, args_.trace, args_.sums,
                             group_};
@@ -62,7 +37,6 @@ Status NcclCollective::OpenQueues() {
     if (!made.ok()) return made.status();
     queue = std::move(made).value();
   }
-  ended_.Reserve(kUsualCalls);
   std::array<nccl::UniqueId, kChannels> ids;
   GF_RETURN_IF_ERROR(ShareIds(&ids));
   for (int channel = 0; channel < kChannels; ++channel) {
@@ -77,15 +51,10 @@ Status NcclCollective::OpenQueues() {
                                  "for all ranks to map their memory"));
     queue.RegisterStaging();
   }
-  GF_RETURN_IF_ERROR(CheckDevice());
-  Log(LogLevel::kInfo,
-      StrCat("NCCL ", NcclVersionText(args_.api->version), " (",
-             args_.api->path, "), rank ", args_.rank, " of ", args_.size,
-             " on ", args_.device->description()));
-  return Status();
+  return CheckDevice();
 }
 
-Status NcclCollective::ShareIds(std::array<nccl::UniqueId, kChannels>* ids) {
+Status NcclChannels::ShareIds(std::array<nccl::UniqueId, kChannels>* ids) {
   Invitation invitation = {};
   Status made;
   if (args_.rank == 0) {
@@ -107,7 +76,7 @@ Status NcclCollective::ShareIds(std::array<nccl::UniqueId, kChannels>* ids) {
   return Status();
 }
 
-Status NcclCollective::CheckDevice() {
+Status NcclChannels::CheckDevice() {
   NcclComm& comm = queues_[0]->comm();
   int device = -1;
   GF_RETURN_IF_ERROR(comm.Check(
@@ -119,8 +88,8 @@ Status NcclCollective::CheckDevice() {
              args_.device->id().index, " (", args_.device->description(), ")"));
 }
 
-Status NcclCollective::WaitUntil(const std::function<Result<bool>()>& there,
-                                 double seconds, const std::string& what) {
+Status NcclChannels::WaitUntil(const std::function<Result<bool>()>& there,
+                               double seconds, const std::string& what) {
   const Clock::Time begin = args_.clock->Now();
   while (true) {
     const Result<bool> now = there();
@@ -139,7 +108,7 @@ Status NcclCollective::WaitUntil(const std::function<Result<bool>()>& there,
   }
 }
 
-Status NcclCollective::CloseQueues() {
+Status NcclChannels::CloseQueues() {
   for (int channel = 0; channel < kChannels; ++channel) {
     NcclQueue& queue = *queues_[channel];
     for (const Registered& memory : registered_[channel]) {
@@ -154,51 +123,70 @@ Status NcclCollective::CloseQueues() {
   return Status();
 }
 
-// In good order if no call is in flight, otherwise by an abort.
-bool NcclCollective::Close() {
-  if (state_ == State::kClosed) return true;
-  if (state_ == State::kOpen) {
-    const Status closed =
-        in_flight() > 0
-            ? Status(StatusCode::kAborted,
-                     "NCCL is closed with calls in flight")
-            : args_.device->RunCurrent([this] { return CloseQueues(); });
-    if (!closed.ok()) BeginAbort(closed);
+std::size_t NcclChannels::calls() const {
+  std::size_t calls = 0;
+  for (const auto& queue : queues_) {
+    if (queue != nullptr) calls += queue->calls();
   }
-  if (state_ == State::kOpen) {
-    status_ = Status(StatusCode::kFailedPrecondition, "NCCL is closed");
-    state_ = State::kClosed;
-  } else {
-    AwaitAbort();
-    if (Drained()) state_ = State::kClosed;
-  }
-  ended_.Poll();
-  return state_ == State::kClosed;
+  return calls;
 }
 
-NcclCollective::~NcclCollective() {
-  const bool drained = Close();
+Status NcclChannels::Register(void* data, std::size_t bytes) {
+  return args_.device->RunCurrent([&]() -> Status {
+    for (int channel = 0; channel < kChannels; ++channel) {
+      NcclComm& comm = queues_[channel]->comm();
+      if (!comm.can_register()) return Status();
+      void* handle = nullptr;
+      GF_RETURN_IF_ERROR(comm.Register(data, bytes, &handle));
+      if (handle != nullptr) registered_[channel].push_back({data, handle});
+    }
+    return Status();
+  });
+}
+
+void NcclChannels::Deregister(const void* data) {
+  static_cast<void>(args_.device->RunCurrent([&] {
+    for (int channel = 0; channel < kChannels; ++channel) {
+      std::erase_if(registered_[channel], [&](const Registered& memory) {
+        if (memory.data != data) return false;
+        queues_[channel]->comm().Deregister(memory.handle);
+        return true;
+      });
+    }
+    return Status();
+  }));
+}
+
+void NcclChannels::Abort() {
   for (auto& queue : queues_) {
-    if (drained || queue == nullptr || queue->Drained()) continue;
-    // The device may still write to this memory, and to free it would mean to
-    // wait.
-    Log(LogLevel::kError, "NCCL: a communicator that hangs is left behind");
-    static_cast<void>(queue.release());
+    if (queue != nullptr) queue->comm().Abort(args_.device->CurrentSetter());
   }
 }
 
-// Waits until the calls have ended and the device has finished their work, or
-// until the time is over. Errors of the hook do not matter any more.
-void NcclCollective::AwaitAbort() {
-  const Clock::Time begin = args_.clock->Now();
-  while (true) {
-    Poll();
-    const bool late =
-        Seconds(args_.clock->Now() - begin) >= args_.abort_seconds;
-    if (state_ == State::kFailed && (late || Drained())) return;
-    if (args_.while_waiting) static_cast<void>(args_.while_waiting());
-    std::this_thread::yield();
+bool NcclChannels::Drained() {
+  bool drained = true;
+  for (auto& queue : queues_) {
+    drained = (queue == nullptr || queue->Drained()) && drained;
   }
+  return drained;
+}
+
+void NcclChannels::EndAll(const Status& why, DoneQueue* ended) {
+  for (auto& queue : queues_) {
+    if (queue != nullptr) queue->EndAll(why, ended);
+  }
+}
+
+// The device may still write to their memory, and to free it would mean to
+// wait.
+bool NcclChannels::LeaveBehind() {
+  bool any = false;
+  for (auto& queue : queues_) {
+    if (queue == nullptr || queue->Drained()) continue;
+    static_cast<void>(queue.release());
+    any = true;
+  }
+  return any;
 }
 
 }  // namespace gradientflow

@@ -7,7 +7,6 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 
-#include "coalesced.h"
 #include "exchange.h"
 
 namespace gft {
@@ -47,9 +46,7 @@ Backend::Backend(std::shared_ptr<Lease> lease, std::shared_ptr<Group> group,
     : Base(group->rank(), group->size()),
       group_(std::move(group)),
       options_(std::move(options)),
-      timeout_ms_(
-          std::clamp(options_->timeout, Milliseconds(1), kLongestTimeout)
-              .count()),
+      operations_(group_, options_->timeout),
       lease_(std::move(lease)) {}
 
 Backend::~Backend() { group_->Close(); }
@@ -112,8 +109,8 @@ c10::intrusive_ptr<Backend> Backend::Subgroup(const StorePtr& store,
 c10::intrusive_ptr<c10d::Backend> Backend::split(
     const StorePtr& store, const std::vector<int>& ranks,
     const c10::intrusive_ptr<Base::Options>& options) {
-  auto ours = c10::make_intrusive<Options>(
-      options ? options->timeout : Milliseconds(timeout_ms_.load()));
+  auto ours = c10::make_intrusive<Options>(options ? options->timeout
+                                                   : operations_.timeout());
   if (options) {
     ours->group_name = options->group_name;
     ours->global_ranks_in_group = options->global_ranks_in_group;
@@ -123,13 +120,12 @@ c10::intrusive_ptr<c10d::Backend> Backend::split(
 
 void Backend::setTimeout(Milliseconds timeout) {
   options_->timeout = timeout;
-  timeout_ms_.store(
-      std::clamp(timeout, Milliseconds(1), kLongestTimeout).count());
+  operations_.SetTimeout(timeout);
 }
 
 void Backend::shutdown() {
-  if (shut_down_.exchange(true) || group_->session().forked()) return;
-  group_->WaitUntilIdle(Milliseconds(timeout_ms_.load()));
+  if (!operations_.Close() || group_->session().forked()) return;
+  group_->WaitUntilIdle(operations_.timeout());
   group_->Close();
   std::shared_ptr<Lease> lease;
   const std::lock_guard lock(mutex_);
@@ -165,50 +161,6 @@ c10d::ErrorType Backend::getError() {
   } catch (const c10::Error&) {
     return c10d::ErrorType::SUCCESS;  // Closed, as requested.
   }
-}
-
-c10::intrusive_ptr<Work> Backend::Begin(const Kind& kind, Milliseconds timeout,
-                                        Tensors inputs, Tensors results,
-                                        bool counts) {
-  TORCH_CHECK_WITH(DistBackendError, !shut_down_.load(),
-                   "GradientFlow: ", kind.title,
-                   " on a process group that was shut down");
-  Work::Facts facts;
-  facts.type = kind.type;
-  facts.title = kind.title;
-  facts.detail = kind.detail;
-  facts.sequence = counts ? sequence_.fetch_add(1) + 1 : sequence_.load();
-  facts.timeout = timeout > kNoTimeout ? std::min(timeout, kLongestTimeout)
-                                       : Milliseconds(timeout_ms_.load());
-  return c10::make_intrusive<Work>(group_, facts, std::move(inputs),
-                                   std::move(results));
-}
-
-c10::intrusive_ptr<c10d::Work> Backend::Making::Commit() {
-  work_->Commit();
-  return std::exchange(work_, nullptr);
-}
-
-void Backend::startCoalescing() {
-  const std::lock_guard lock(mutex_);
-  // If an exception ended the block, the operations in it go on by themselves.
-  coalesced_.clear();
-  coalescing_.store(true);
-}
-
-c10::intrusive_ptr<c10d::Work> Backend::endCoalescing() {
-  const std::lock_guard lock(mutex_);
-  TORCH_CHECK(coalescing_.exchange(false),
-              "GradientFlow: endCoalescing() without startCoalescing()");
-  return c10::make_intrusive<Coalesced>(rank_, std::exchange(coalesced_, {}));
-}
-
-c10::intrusive_ptr<c10d::Work> Backend::Add(WorkPtr work) {
-  if (coalescing_.load(std::memory_order_relaxed)) {
-    const std::lock_guard lock(mutex_);
-    if (coalescing_.load()) coalesced_.push_back(work);
-  }
-  return work;
 }
 
 }  // namespace gft

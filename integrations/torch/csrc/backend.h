@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -10,19 +9,24 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "backend_all_to_all.h"
+#include "backend_messages.h"
+#include "backend_monitored.h"
+#include "backend_move.h"
+#include "backend_reduce.h"
+#include "backend_sparse.h"
 #include "elements.h"
 #include "group.h"
-#include "work.h"
+#include "operations.h"
 
 namespace gft {
-
-// The longest time-out that both chrono's nanoseconds and the library can hold.
-constexpr std::chrono::milliseconds kLongestTimeout =
-    std::chrono::hours(24 * 365);
 
 // torch.distributed's backend "gradientflow": the operations of one group, over
 // a session that groups share. Results are the same as ProcessGroupGloo's. All
 // ranks of a group call its operations in the same order.
+//
+// It says what each of torch's operations is; what they do is in the headers
+// above, over Operations.
 //
 // Tensors are on the CPU or on a GPU. GPU tensors are copied through host
 // memory, and the call waits for the GPU's current stream.
@@ -32,8 +36,6 @@ constexpr std::chrono::milliseconds kLongestTimeout =
 class Backend final : public c10d::Backend {
  public:
   using Base = c10d::Backend;
-  using Tensors = std::vector<at::Tensor>;
-  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using StorePtr = c10::intrusive_ptr<c10d::Store>;
   using Milliseconds = std::chrono::milliseconds;
 
@@ -60,7 +62,9 @@ class Backend final : public c10d::Backend {
   const std::shared_ptr<Group>& group() const { return group_; }
   // Like allreduce() of one dense float tensor, converted to `wire` on its way.
   WorkPtr AllreduceVia(at::ScalarType wire, const at::Tensor& tensor,
-                       const c10d::ReduceOp& op);
+                       const c10d::ReduceOp& op) {
+    return gft::AllreduceVia(operations_, wire, tensor, op);
+  }
 
   // -- The group --
   const std::string getBackendName() const override { return "gradientflow"; }
@@ -68,7 +72,9 @@ class Backend final : public c10d::Backend {
     return options_;
   }
   void setTimeout(Milliseconds timeout) override;
-  uint64_t getSequenceNumberForGroup() override { return sequence_.load(); }
+  uint64_t getSequenceNumberForGroup() override {
+    return operations_.sequence();
+  }
   void setSequenceNumberForGroup() override {}  // They count from 0.
   // Waits for the operations under way, and then refuses new ones. The session
   // closes with its last group.
@@ -97,124 +103,114 @@ class Backend final : public c10d::Backend {
   }
 #endif
   bool supportsCoalescing() const override { return true; }
-  void startCoalescing() override;
-  WorkPtr endCoalescing() override;
+  void startCoalescing() override { operations_.StartCoalescing(); }
+  WorkPtr endCoalescing() override { return operations_.EndCoalescing(); }
 
-  // -- Reductions (backend_reduce.cc, backend_sparse.cc) --
+  // -- Reductions --
   WorkPtr allreduce(Tensors& tensors,
-                    const c10d::AllreduceOptions& opts) override;
-  // The sum of sparse COO tensors.
+                    const c10d::AllreduceOptions& opts) override {
+    return Allreduce(operations_, tensors, opts);
+  }
   WorkPtr allreduce_sparse(Tensors& tensors,
-                           const c10d::AllreduceOptions& opts) override;
+                           const c10d::AllreduceOptions& opts) override {
+    return AllreduceSparse(operations_, tensors, opts);
+  }
   WorkPtr allreduce_coalesced(
-      Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) override;
-  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
-  WorkPtr reduce_scatter(std::vector<at::Tensor>& outputs,
-                         std::vector<Tensors>& inputs,
-                         const c10d::ReduceScatterOptions& opts) override;
-  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                               const c10d::ReduceScatterOptions& opts) override;
+      Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) override {
+    return AllreduceCoalesced(operations_, tensors, opts);
+  }
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override {
+    return Reduce(operations_, tensors, opts);
+  }
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& opts) override {
+    return ReduceScatter(operations_, outputs, inputs, opts);
+  }
+  WorkPtr _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input,
+      const c10d::ReduceScatterOptions& opts) override {
+    return ReduceScatterBase(operations_, output, input, opts);
+  }
   WorkPtr reduce_scatter_tensor_coalesced(
       Tensors& outputs, Tensors& inputs,
-      const c10d::ReduceScatterOptions& opts) override;
+      const c10d::ReduceScatterOptions& opts) override {
+    return ReduceScatterCoalesced(operations_, outputs, inputs, opts);
+  }
 
-  // -- Moves (backend_move.cc) --
+  // -- Moves --
   WorkPtr broadcast(Tensors& tensors,
-                    const c10d::BroadcastOptions& opts) override;
+                    const c10d::BroadcastOptions& opts) override {
+    return Broadcast(operations_, tensors, opts);
+  }
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
-                    const c10d::AllgatherOptions& opts) override;
+                    const c10d::AllgatherOptions& opts) override {
+    return Allgather(operations_, outputs, inputs, opts);
+  }
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
-                          const c10d::AllgatherOptions& opts) override;
+                          const c10d::AllgatherOptions& opts) override {
+    return AllgatherBase(operations_, output, input, opts);
+  }
   WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
-                              const c10d::AllgatherOptions& opts) override;
+                              const c10d::AllgatherOptions& opts) override {
+    return AllgatherCoalesced(operations_, outputs, inputs, opts);
+  }
   WorkPtr allgather_into_tensor_coalesced(
       Tensors& outputs, Tensors& inputs,
-      const c10d::AllgatherOptions& opts) override;
+      const c10d::AllgatherOptions& opts) override {
+    return AllgatherIntoCoalesced(operations_, outputs, inputs, opts);
+  }
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                 const c10d::GatherOptions& opts) override;
+                 const c10d::GatherOptions& opts) override {
+    return Gather(operations_, outputs, inputs, opts);
+  }
   WorkPtr gather_into_tensor(at::Tensor& output, at::Tensor& input,
-                             const c10d::GatherOptions& opts);
+                             const c10d::GatherOptions& opts) {
+    return GatherInto(operations_, output, input, opts);
+  }
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                  const c10d::ScatterOptions& opts) override;
-  // backend_all_to_all.cc
+                  const c10d::ScatterOptions& opts) override {
+    return Scatter(operations_, outputs, inputs, opts);
+  }
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input,
                         std::vector<int64_t>& output_splits,
                         std::vector<int64_t>& input_splits,
-                        const c10d::AllToAllOptions& opts) override;
+                        const c10d::AllToAllOptions& opts) override {
+    return AllToAllSingle(operations_, output, input, output_splits,
+                          input_splits, opts);
+  }
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
-                   const c10d::AllToAllOptions& opts) override;
+                   const c10d::AllToAllOptions& opts) override {
+    return AllToAll(operations_, outputs, inputs, opts);
+  }
 
-  // -- Messages and barriers (backend_messages.cc, backend_monitored.cc) --
-  WorkPtr send(Tensors& tensors, int peer, int tag) override;
-  WorkPtr recv(Tensors& tensors, int peer, int tag) override;
-  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
-  WorkPtr barrier(const c10d::BarrierOptions& opts) override;
+  // -- Messages and barriers --
+  WorkPtr send(Tensors& tensors, int peer, int tag) override {
+    return Send(operations_, tensors, peer, tag);
+  }
+  WorkPtr recv(Tensors& tensors, int peer, int tag) override {
+    return Receive(operations_, tensors, peer, tag);
+  }
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override {
+    return ReceiveFromAny(operations_, tensors, tag);
+  }
+  WorkPtr barrier(const c10d::BarrierOptions& opts) override {
+    return Barrier(operations_, opts);
+  }
   void monitoredBarrier(const c10d::BarrierOptions& opts,
-                        bool wait_all_ranks) override;
+                        bool wait_all_ranks) override {
+    monitored_.Run(opts, wait_all_ranks);
+  }
 
  private:
-  // How profilers and error texts name an operation.
-  struct Kind {
-    c10d::OpType type;
-    const char* title;
-    std::string detail = {};  // "SUM", "root 2".
-  };
-  // Commits a work when it is destroyed, even if an exception ends its
-  // construction.
-  class Making {
-   public:
-    explicit Making(c10::intrusive_ptr<Work> work) : work_(std::move(work)) {}
-    ~Making() {
-      if (work_) work_->Commit();
-    }
-    Making(const Making&) = delete;
-    Making& operator=(const Making&) = delete;
-    Work* operator->() const { return work_.get(); }
-    Work& operator*() const { return *work_; }
-    WorkPtr Commit();
-
-   private:
-    c10::intrusive_ptr<Work> work_;
-  };
-
   Backend(std::shared_ptr<Lease> lease, std::shared_ptr<Group> group,
           OptionsPtr options);
 
-  // `timeout` is that of the call, or unset for the group's. `counts` says
-  // whether the operation takes a number in the group's sequence.
-  c10::intrusive_ptr<Work> Begin(const Kind& kind, Milliseconds timeout,
-                                 Tensors inputs, Tensors results,
-                                 bool counts = true);
-  WorkPtr Add(WorkPtr work);
-  WorkPtr SendBytes(const at::Tensor& bytes, int peer, uint32_t tag);
-  WorkPtr ReceiveBytes(const at::Tensor& bytes, int peer, uint32_t tag);
-  WorkPtr Receive(Tensors& tensors, const Kind& kind, int peer, int tag);
-  void StartAllreduce(Work& work, const char* what, const at::Tensor& tensor,
-                      const c10d::ReduceOp& op, int32_t wire = -1);
-  // `output` counts on the root only; it may be `input`.
-  void StartReduce(Work& work, const char* what, const at::Tensor& input,
-                   const at::Tensor& output, const c10d::ReduceOp& op,
-                   int root);
-  void StartReduceScatter(Work& work, const char* what,
-                          const at::Tensor& output, const void* input,
-                          const c10d::ReduceOp& op);
-  void StartBroadcast(Work& work, const at::Tensor& tensor, int root);
-  void StartAllgather(Work& work, void* output, const at::Tensor& input);
-  // Gathers into parts that may differ in size.
-  void StartAllgather(Work& work, const Tensors& outputs,
-                      const at::Tensor& input);
-  void StartGather(Work& work, void* output, const at::Tensor& input, int root);
-
   const std::shared_ptr<Group> group_;
   const OptionsPtr options_;
-  std::atomic<int64_t> timeout_ms_;
-  std::atomic<uint64_t> sequence_{0};
-  std::atomic<uint32_t> monitored_{0};  // Barriers.
-  std::atomic<bool> shut_down_{false};
+  Operations operations_;
+  MonitoredBarrier monitored_{operations_};
   std::mutex mutex_;  // Guards what follows.
   std::shared_ptr<Lease> lease_;
-  std::atomic<bool> coalescing_{false};
-  std::vector<WorkPtr> coalesced_;
 };
 
 }  // namespace gft

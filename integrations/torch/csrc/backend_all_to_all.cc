@@ -1,8 +1,8 @@
+#include "backend_all_to_all.h"
+
 #include <c10/util/Exception.h>
 
 #include <numeric>
-
-#include "backend.h"
 
 namespace gft {
 namespace {
@@ -73,18 +73,19 @@ gf_call CallOf(int32_t dtype, const std::vector<size_t>& send,
 
 }  // namespace
 
-Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                        std::vector<int64_t>& output_splits,
-                                        std::vector<int64_t>& input_splits,
-                                        const c10d::AllToAllOptions& opts) {
+WorkPtr AllToAllSingle(Operations& operations, at::Tensor& output,
+                       at::Tensor& input, std::vector<int64_t>& output_splits,
+                       std::vector<int64_t>& input_splits,
+                       const c10d::AllToAllOptions& opts) {
   TORCH_CHECK_VALUE(output.scalar_type() == input.scalar_type(),
                     "GradientFlow: ", kBase, ": input of ", input.scalar_type(),
                     " and output of ", output.scalar_type(),
                     ", expected one type");
-  const auto send = CountsOf("input", input, input_splits, size_);
-  const auto receive = CountsOf("output", output, output_splits, size_);
-  Making work(Begin({c10d::OpType::ALLTOALL_BASE, kBase}, opts.timeout, {input},
-                    {output}));
+  const auto send = CountsOf("input", input, input_splits, operations.size());
+  const auto receive =
+      CountsOf("output", output, output_splits, operations.size());
+  Making work(operations.Begin({c10d::OpType::ALLTOALL_BASE, kBase},
+                               opts.timeout, {input}, {output}));
   gf_call call = CallOf(ForMove(input).dtype, send, receive);
   // Without splits on one rank there are none on any, as torch.distributed's
   // MPI backend requires, too.
@@ -95,23 +96,23 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
   call.input = work->lent().Read(input);
   call.output = work->lent().Write(output);
   work->Start(call);
-  return Add(work.Commit());
+  return operations.Add(work.Commit());
 }
 
-Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs,
-                                   const c10d::AllToAllOptions& opts) {
+WorkPtr AllToAll(Operations& operations, Tensors& outputs, Tensors& inputs,
+                 const c10d::AllToAllOptions& opts) {
   TORCH_CHECK_VALUE(!inputs.empty(), "GradientFlow: ", kLists,
                     ": requires a non-empty list of inputs");
   const at::ScalarType type = inputs.front().scalar_type();
-  const auto send = CountsOf("input", inputs, type, size_);
-  const auto receive = CountsOf("output", outputs, type, size_);
-  Making work(
-      Begin({c10d::OpType::ALLTOALL, kLists}, opts.timeout, inputs, outputs));
+  const auto send = CountsOf("input", inputs, type, operations.size());
+  const auto receive = CountsOf("output", outputs, type, operations.size());
+  Making work(operations.Begin({c10d::OpType::ALLTOALL, kLists}, opts.timeout,
+                               inputs, outputs));
   gf_call call = CallOf(ForMove(inputs.front()).dtype, send, receive);
   call.input = work->lent().ReadAll(inputs);
   call.output = work->lent().WriteAll(outputs);
   work->Start(call);
-  return Add(work.Commit());
+  return operations.Add(work.Commit());
 }
 
 }  // namespace gft

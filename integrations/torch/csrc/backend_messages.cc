@@ -1,6 +1,6 @@
-#include <c10/util/Exception.h>
+#include "backend_messages.h"
 
-#include "backend.h"
+#include <c10/util/Exception.h>
 
 // Messages between ranks, and the plain barrier.
 namespace gft {
@@ -25,46 +25,50 @@ const at::Tensor& Checked(const char* what,
   return tensor;
 }
 
-}  // namespace
-
-Backend::WorkPtr Backend::send(Tensors& tensors, int peer, int tag) {
-  const at::Tensor& tensor = Checked(kSend, tensors, tag);
-  Making work(Begin({c10d::OpType::SEND, kSend, c10::str("to rank ", peer)},
-                    kNoTimeout, tensors, tensors, false));
-  const void* data = work->lent().Read(tensor);
-  work->Send(data, tensor.nbytes(), peer, tag);
-  return Add(work.Commit());
-}
-
-Backend::WorkPtr Backend::Receive(Tensors& tensors, const Kind& kind, int peer,
-                                  int tag) {
+WorkPtr ReceiveAs(Operations& operations, Tensors& tensors,
+                  const Operations::Kind& kind, int peer, int tag) {
   const at::Tensor& tensor = Checked(kind.title, tensors, tag);
-  Making work(Begin(kind, kNoTimeout, tensors, tensors, false));
+  Making work(operations.Begin(kind, kNoTimeout, tensors, tensors, false));
   void* data = work->lent().Write(tensor);
   work->Receive(data, tensor.nbytes(), peer, tag);
-  return Add(work.Commit());
+  return operations.Add(work.Commit());
 }
 
-Backend::WorkPtr Backend::recv(Tensors& tensors, int peer, int tag) {
-  TORCH_CHECK_VALUE(peer >= 0 && peer < size_, "GradientFlow: ", kReceive,
-                    " from rank ", peer, " of ", size_);
-  return Receive(tensors,
-                 {c10d::OpType::RECV, kReceive, c10::str("from rank ", peer)},
-                 peer, tag);
+}  // namespace
+
+WorkPtr Send(Operations& operations, Tensors& tensors, int peer, int tag) {
+  const at::Tensor& tensor = Checked(kSend, tensors, tag);
+  Making work(
+      operations.Begin({c10d::OpType::SEND, kSend, c10::str("to rank ", peer)},
+                       kNoTimeout, tensors, tensors, false));
+  const void* data = work->lent().Read(tensor);
+  work->Send(data, tensor.nbytes(), peer, tag);
+  return operations.Add(work.Commit());
 }
 
-Backend::WorkPtr Backend::recvAnysource(Tensors& tensors, int tag) {
-  return Receive(tensors, {c10d::OpType::RECVANYSOURCE, kReceiveAny},
-                 GF_ANY_RANK, tag);
+WorkPtr Receive(Operations& operations, Tensors& tensors, int peer, int tag) {
+  TORCH_CHECK_VALUE(peer >= 0 && peer < operations.size(),
+                    "GradientFlow: ", kReceive, " from rank ", peer, " of ",
+                    operations.size());
+  return ReceiveAs(operations, tensors,
+                   {c10d::OpType::RECV, kReceive, c10::str("from rank ", peer)},
+                   peer, tag);
 }
 
-Backend::WorkPtr Backend::barrier(const c10d::BarrierOptions& opts) {
-  Making work(Begin({c10d::OpType::BARRIER, kBarrier}, opts.timeout, {}, {}));
+WorkPtr ReceiveFromAny(Operations& operations, Tensors& tensors, int tag) {
+  return ReceiveAs(operations, tensors,
+                   {c10d::OpType::RECVANYSOURCE, kReceiveAny}, GF_ANY_RANK,
+                   tag);
+}
+
+WorkPtr Barrier(Operations& operations, const c10d::BarrierOptions& opts) {
+  Making work(operations.Begin({c10d::OpType::BARRIER, kBarrier}, opts.timeout,
+                               {}, {}));
   gf_call call;
   gf_call_init(&call);
   call.kind = GF_BARRIER;
   work->Start(call);
-  return Add(work.Commit());
+  return operations.Add(work.Commit());
 }
 
 }  // namespace gft

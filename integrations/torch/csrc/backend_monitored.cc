@@ -1,9 +1,8 @@
+#include "backend_monitored.h"
+
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 
-#include "backend.h"
-
-// The barrier that names the ranks that did not come.
 namespace gft {
 namespace {
 
@@ -30,36 +29,35 @@ std::string NamesOf(const at::Tensor& absent) {
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Work> Backend::SendBytes(const at::Tensor& bytes,
-                                                  int peer, uint32_t tag) {
-  Making work(
-      Begin({c10d::OpType::BARRIER, kMonitored}, kNoTimeout, {}, {}, false));
+WorkPtr MonitoredBarrier::SendBytes(const at::Tensor& bytes, int peer,
+                                    uint32_t tag) {
+  Making work(operations_.Begin({c10d::OpType::BARRIER, kMonitored}, kNoTimeout,
+                                {}, {}, false));
   const void* data = work->lent().Read(bytes);
   work->Send(data, bytes.nbytes(), peer, tag);
   return work.Commit();
 }
 
-c10::intrusive_ptr<c10d::Work> Backend::ReceiveBytes(const at::Tensor& bytes,
-                                                     int peer, uint32_t tag) {
-  Making work(
-      Begin({c10d::OpType::BARRIER, kMonitored}, kNoTimeout, {}, {}, false));
+WorkPtr MonitoredBarrier::ReceiveBytes(const at::Tensor& bytes, int peer,
+                                       uint32_t tag) {
+  Making work(operations_.Begin({c10d::OpType::BARRIER, kMonitored}, kNoTimeout,
+                                {}, {}, false));
   void* data = work->lent().Write(bytes);
   work->Receive(data, bytes.nbytes(), peer, tag);
   return work.Commit();
 }
 
-// All ranks write to rank 0, which answers with one byte per rank: 1 for each
-// rank that did not write.
-void Backend::monitoredBarrier(const c10d::BarrierOptions& opts,
-                               bool wait_all_ranks) {
+void MonitoredBarrier::Run(const c10d::BarrierOptions& opts,
+                           bool wait_all_ranks) {
   using Clock = std::chrono::steady_clock;
+  using std::chrono::milliseconds;
   // A time-out of zero is valid: every rank that is not there yet is late. A
   // negative one means the group's.
-  const Milliseconds timeout = opts.timeout >= Milliseconds(0)
+  const milliseconds timeout = opts.timeout >= milliseconds(0)
                                    ? std::min(opts.timeout, kLongestTimeout)
-                                   : Milliseconds(timeout_ms_.load());
+                                   : operations_.timeout();
   const Clock::time_point deadline = Clock::now() + timeout;
-  const uint32_t tag = kTags | (monitored_.fetch_add(1) % kRounds);
+  const uint32_t tag = kTags | (rounds_.fetch_add(1) % kRounds);
   // Throws if the job has ended.
   const auto came = [](const WorkPtr& work, Clock::time_point until) {
     auto& message = static_cast<Work&>(*work);
@@ -67,10 +65,10 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& opts,
     message.GiveUp();
     return false;
   };
-  at::Tensor absent = at::zeros({size_}, at::kByte);
-  if (rank_ != 0) {
+  at::Tensor absent = at::zeros({operations_.size()}, at::kByte);
+  if (operations_.rank() != 0) {
     SendBytes(at::zeros({1}, at::kByte), 0, tag);
-    const at::Tensor answer = at::empty({size_}, at::kByte);
+    const at::Tensor answer = at::empty({operations_.size()}, at::kByte);
     const auto until = deadline + std::min(timeout, kForTheAnswer);
     if (came(ReceiveBytes(answer, 0, tag), until)) {
       absent = answer;
@@ -79,16 +77,16 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& opts,
     }
   } else {
     std::vector<WorkPtr> arrivals(1);
-    for (int rank = 1; rank < size_; ++rank) {
+    for (int rank = 1; rank < operations_.size(); ++rank) {
       arrivals.push_back(ReceiveBytes(at::empty({1}, at::kByte), rank, tag));
     }
-    for (int rank = 1; rank < size_; ++rank) {
+    for (int rank = 1; rank < operations_.size(); ++rank) {
       if (came(arrivals[rank], deadline)) continue;
       absent[rank] = 1;
       if (!wait_all_ranks) break;
     }
     std::vector<WorkPtr> answers;
-    for (int rank = 1; rank < size_; ++rank) {
+    for (int rank = 1; rank < operations_.size(); ++rank) {
       if (!arrivals[rank]->isCompleted()) continue;
       answers.push_back(SendBytes(absent, rank, tag));
     }
@@ -98,12 +96,12 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& opts,
   // The words are those of torch's own backend, since scripts look for them.
   std::string why = NamesOf(absent) + " failed to pass monitoredBarrier in " +
                     std::to_string(timeout.count()) + " ms";
-  if (rank_ != 0) {
-    why = "Rank " + std::to_string(rank_) +
+  if (operations_.rank() != 0) {
+    why = "Rank " + std::to_string(operations_.rank()) +
           " successfully reached monitoredBarrier, but received errors while "
           "waiting for send/recv from rank 0: " +
           why;
-  } else if (timeout == Milliseconds(0)) {
+  } else if (timeout == milliseconds(0)) {
     why = "Rank 0 timed out in monitoredBarrier after 0 ms: " + why;
   }
   TORCH_CHECK_WITH(DistBackendError, false, "GradientFlow: ", why);

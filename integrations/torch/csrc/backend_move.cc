@@ -1,8 +1,9 @@
+#include "backend_move.h"
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 
-#include "backend.h"
 #include "backend_checks.h"
 
 // Operations that move elements between ranks.
@@ -41,80 +42,93 @@ constexpr T TypeOfCoalesced() {
   }
 }
 
-}  // namespace
-
-void Backend::StartBroadcast(Work& work, const at::Tensor& tensor, int root) {
+void StartBroadcast(int rank, Work& work, const at::Tensor& tensor, int root) {
   gf_call call = CallOf(GF_BROADCAST, tensor);
   call.root = root;
   // The root's memory is only read.
-  call.output = rank_ == root ? const_cast<void*>(work.lent().Read(tensor))
-                              : work.lent().Write(tensor);
+  call.output = rank == root ? const_cast<void*>(work.lent().Read(tensor))
+                             : work.lent().Write(tensor);
   work.Start(call);
 }
 
-Backend::WorkPtr Backend::broadcast(Tensors& tensors,
-                                    const c10d::BroadcastOptions& opts) {
-  const at::Tensor& tensor = Only(kBroadcast, tensors);
-  CheckDense(kBroadcast, tensor);
-  CheckRoot(kBroadcast, opts.rootRank, size_);
-  Making work(Begin({c10d::OpType::BROADCAST, kBroadcast, Root(opts.rootRank)},
-                    opts.timeout, tensors, tensors));
-  StartBroadcast(*work, tensor, static_cast<int>(opts.rootRank));
-  return Add(work.Commit());
-}
-
-void Backend::StartAllgather(Work& work, void* output,
-                             const at::Tensor& input) {
+void StartAllgather(Work& work, void* output, const at::Tensor& input) {
   gf_call call = CallOf(GF_ALLGATHER, input);
   call.input = work.lent().Read(input);
   call.output = output;
   work.Start(call);
 }
 
-void Backend::StartAllgather(Work& work, const Tensors& outputs,
-                             const at::Tensor& input) {
+// Gathers into parts that may differ in size.
+void StartAllgather(const Operations& operations, Work& work,
+                    const Tensors& outputs, const at::Tensor& input) {
   if (AreEqual(outputs)) {
     return StartAllgather(work, work.lent().WriteAll(outputs), input);
   }
-  Lent::Assign(outputs[rank_], input);
-  for (int root = 0; root < size_; ++root) {
-    StartBroadcast(work, outputs[root], root);
+  Lent::Assign(outputs[operations.rank()], input);
+  for (int root = 0; root < operations.size(); ++root) {
+    StartBroadcast(operations.rank(), work, outputs[root], root);
   }
 }
 
-Backend::WorkPtr Backend::allgather(std::vector<Tensors>& outputs,
-                                    Tensors& inputs,
-                                    const c10d::AllgatherOptions& opts) {
+void StartGather(int size, Work& work, void* output, const at::Tensor& input,
+                 int root) {
+  gf_call call = CallOf(GF_GATHER, input);
+  const std::vector<size_t> counts(size, call.count);
+  call.root = root;
+  call.recv_counts = counts.data();
+  call.input = work.lent().Read(input);
+  call.output = output;
+  work.Start(call);
+}
+
+}  // namespace
+
+WorkPtr Broadcast(Operations& operations, Tensors& tensors,
+                  const c10d::BroadcastOptions& opts) {
+  const at::Tensor& tensor = Only(kBroadcast, tensors);
+  CheckDense(kBroadcast, tensor);
+  CheckRoot(kBroadcast, opts.rootRank, operations.size());
+  Making work(operations.Begin(
+      {c10d::OpType::BROADCAST, kBroadcast, Root(opts.rootRank)}, opts.timeout,
+      tensors, tensors));
+  StartBroadcast(operations.rank(), *work, tensor,
+                 static_cast<int>(opts.rootRank));
+  return operations.Add(work.Commit());
+}
+
+WorkPtr Allgather(Operations& operations, std::vector<Tensors>& outputs,
+                  Tensors& inputs, const c10d::AllgatherOptions& opts) {
   const at::Tensor& input = Only(kAllgather, inputs);
   CheckDense(kAllgather, input);
   TORCH_CHECK_VALUE(outputs.size() == 1, "GradientFlow: ", kAllgather, ": ",
                     outputs.size(), " lists of outputs, expected one");
-  CheckOwnPart(kAllgather, outputs.front(), input, rank_, size_);
-  Making work(Begin({c10d::OpType::ALLGATHER, kAllgather}, opts.timeout, inputs,
-                    outputs.front()));
-  StartAllgather(*work, outputs.front(), input);
-  return Add(work.Commit());
+  CheckOwnPart(kAllgather, outputs.front(), input, operations.rank(),
+               operations.size());
+  Making work(operations.Begin({c10d::OpType::ALLGATHER, kAllgather},
+                               opts.timeout, inputs, outputs.front()));
+  StartAllgather(operations, *work, outputs.front(), input);
+  return operations.Add(work.Commit());
 }
 
-Backend::WorkPtr Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                          const c10d::AllgatherOptions& opts) {
-  CheckWhole(kAllgatherBase, output, input, size_);
-  Making work(Begin({c10d::OpType::_ALLGATHER_BASE, kAllgatherBase},
-                    opts.timeout, {input}, {output}));
+WorkPtr AllgatherBase(Operations& operations, at::Tensor& output,
+                      at::Tensor& input, const c10d::AllgatherOptions& opts) {
+  CheckWhole(kAllgatherBase, output, input, operations.size());
+  Making work(operations.Begin({c10d::OpType::_ALLGATHER_BASE, kAllgatherBase},
+                               opts.timeout, {input}, {output}));
   StartAllgather(*work, work->lent().Write(output), input);
-  return Add(work.Commit());
+  return operations.Add(work.Commit());
 }
 
-Backend::WorkPtr Backend::allgather_coalesced(
-    std::vector<Tensors>& outputs, Tensors& inputs,
-    const c10d::AllgatherOptions& opts) {
+WorkPtr AllgatherCoalesced(Operations& operations,
+                           std::vector<Tensors>& outputs, Tensors& inputs,
+                           const c10d::AllgatherOptions& opts) {
   constexpr auto kWhat = kAllgatherCoalesced;
   TORCH_CHECK_VALUE(!inputs.empty(), "GradientFlow: ", kWhat,
                     ": requires a non-empty list of inputs");
-  TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_),
+  TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(operations.size()),
                     "GradientFlow: ", kWhat, ": ", outputs.size(),
-                    " lists of outputs, expected one for each of ", size_,
-                    " ranks");
+                    " lists of outputs, expected one for each of ",
+                    operations.size(), " ranks");
   for (const Tensors& list : outputs) {
     TORCH_CHECK_VALUE(list.size() == inputs.size(), "GradientFlow: ", kWhat,
                       ": a list of ", list.size(), " outputs for ",
@@ -123,90 +137,85 @@ Backend::WorkPtr Backend::allgather_coalesced(
   std::vector<Tensors> parts(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     for (const Tensors& list : outputs) parts[i].push_back(list[i]);
-    CheckOwnPart(kWhat, parts[i], inputs[i], rank_, size_);
+    CheckOwnPart(kWhat, parts[i], inputs[i], operations.rank(),
+                 operations.size());
   }
-  Making work(Begin({c10d::OpType::ALLGATHER_COALESCED, kWhat}, opts.timeout,
-                    inputs, outputs.front()));
-  work->SetLists(outputs);
+  Making work(operations.Begin({c10d::OpType::ALLGATHER_COALESCED, kWhat},
+                               opts.timeout, inputs, outputs.front()));
+  work->results().SetLists(outputs);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    StartAllgather(*work, parts[i], inputs[i]);
+    StartAllgather(operations, *work, parts[i], inputs[i]);
   }
-  return Add(work.Commit());
+  return operations.Add(work.Commit());
 }
 
-Backend::WorkPtr Backend::allgather_into_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+WorkPtr AllgatherIntoCoalesced(Operations& operations, Tensors& outputs,
+                               Tensors& inputs,
+                               const c10d::AllgatherOptions& opts) {
   constexpr auto kWhat = kAllgatherInto;
   CheckPairs(kWhat, outputs.size(), inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
-    CheckWhole(kWhat, outputs[i], inputs[i], size_);
+    CheckWhole(kWhat, outputs[i], inputs[i], operations.size());
   }
-  Making work(Begin({TypeOfCoalesced<c10d::OpType>(), kWhat}, opts.timeout,
-                    inputs, outputs));
+  Making work(operations.Begin({TypeOfCoalesced<c10d::OpType>(), kWhat},
+                               opts.timeout, inputs, outputs));
   for (size_t i = 0; i < inputs.size(); ++i) {
     StartAllgather(*work, work->lent().Write(outputs[i]), inputs[i]);
   }
-  return Add(work.Commit());
+  return operations.Add(work.Commit());
 }
 
-void Backend::StartGather(Work& work, void* output, const at::Tensor& input,
-                          int root) {
-  gf_call call = CallOf(GF_GATHER, input);
-  const std::vector<size_t> counts(size_, call.count);
-  call.root = root;
-  call.recv_counts = counts.data();
-  call.input = work.lent().Read(input);
-  call.output = output;
-  work.Start(call);
-}
-
-Backend::WorkPtr Backend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                 const c10d::GatherOptions& opts) {
+WorkPtr Gather(Operations& operations, std::vector<Tensors>& outputs,
+               Tensors& inputs, const c10d::GatherOptions& opts) {
   const at::Tensor& input = Only(kGather, inputs);
   CheckDense(kGather, input);
-  CheckRoot(kGather, opts.rootRank, size_);
-  const bool root = rank_ == opts.rootRank;
+  CheckRoot(kGather, opts.rootRank, operations.size());
+  const bool root = operations.rank() == opts.rootRank;
   CheckRootList(kGather, outputs.size(), root);
-  if (root) CheckParts(kGather, outputs.front(), input, size_);
-  Making work(Begin({c10d::OpType::GATHER, kGather, Root(opts.rootRank)},
-                    opts.timeout, inputs, root ? outputs.front() : Tensors()));
-  StartGather(*work, root ? work->lent().WriteAll(outputs.front()) : nullptr,
-              input, static_cast<int>(opts.rootRank));
-  return Add(work.Commit());
-}
-
-Backend::WorkPtr Backend::gather_into_tensor(at::Tensor& output,
-                                             at::Tensor& input,
-                                             const c10d::GatherOptions& opts) {
-  CheckRoot(kGatherInto, opts.rootRank, size_);
-  const bool root = rank_ == opts.rootRank;
-  if (root) CheckWhole(kGatherInto, output, input, size_);
-  Making work(Begin({c10d::OpType::GATHER, kGatherInto, Root(opts.rootRank)},
-                    opts.timeout, {input}, root ? Tensors{output} : Tensors()));
-  StartGather(*work, root ? work->lent().Write(output) : nullptr, input,
+  if (root) CheckParts(kGather, outputs.front(), input, operations.size());
+  Making work(operations.Begin(
+      {c10d::OpType::GATHER, kGather, Root(opts.rootRank)}, opts.timeout,
+      inputs, root ? outputs.front() : Tensors()));
+  StartGather(operations.size(), *work,
+              root ? work->lent().WriteAll(outputs.front()) : nullptr, input,
               static_cast<int>(opts.rootRank));
-  return Add(work.Commit());
+  return operations.Add(work.Commit());
 }
 
-Backend::WorkPtr Backend::scatter(Tensors& outputs,
-                                  std::vector<Tensors>& inputs,
-                                  const c10d::ScatterOptions& opts) {
+WorkPtr GatherInto(Operations& operations, at::Tensor& output,
+                   at::Tensor& input, const c10d::GatherOptions& opts) {
+  CheckRoot(kGatherInto, opts.rootRank, operations.size());
+  const bool root = operations.rank() == opts.rootRank;
+  if (root) CheckWhole(kGatherInto, output, input, operations.size());
+  Making work(operations.Begin(
+      {c10d::OpType::GATHER, kGatherInto, Root(opts.rootRank)}, opts.timeout,
+      {input}, root ? Tensors{output} : Tensors()));
+  StartGather(operations.size(), *work,
+              root ? work->lent().Write(output) : nullptr, input,
+              static_cast<int>(opts.rootRank));
+  return operations.Add(work.Commit());
+}
+
+WorkPtr Scatter(Operations& operations, Tensors& outputs,
+                std::vector<Tensors>& inputs,
+                const c10d::ScatterOptions& opts) {
   const at::Tensor& output = Only(kScatter, outputs);
   CheckDense(kScatter, output);
-  CheckRoot(kScatter, opts.rootRank, size_);
-  const bool root = rank_ == opts.rootRank;
+  CheckRoot(kScatter, opts.rootRank, operations.size());
+  const bool root = operations.rank() == opts.rootRank;
   CheckRootList(kScatter, inputs.size(), root);
-  if (root) CheckParts(kScatter, inputs.front(), output, size_);
-  Making work(Begin({c10d::OpType::SCATTER, kScatter, Root(opts.rootRank)},
-                    opts.timeout, root ? inputs.front() : Tensors(), outputs));
+  if (root) CheckParts(kScatter, inputs.front(), output, operations.size());
+  Making work(operations.Begin(
+      {c10d::OpType::SCATTER, kScatter, Root(opts.rootRank)}, opts.timeout,
+      root ? inputs.front() : Tensors(), outputs));
   gf_call call = CallOf(GF_SCATTER, output);
-  const std::vector<size_t> counts(size_, call.count);
+  const std::vector<size_t> counts(operations.size(), call.count);
   call.root = static_cast<int32_t>(opts.rootRank);
   call.send_counts = counts.data();
   if (root) call.input = work->lent().ReadAll(inputs.front());
   call.output = work->lent().Write(output);
   work->Start(call);
-  return Add(work.Commit());
+  return operations.Add(work.Commit());
 }
 
 }  // namespace gft

@@ -1,10 +1,10 @@
+#include "backend_sparse.h"
+
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <memory>
-
-#include "backend.h"
 
 // The sum of sparse tensors: every rank gathers the elements of all ranks, and
 // adds them up.
@@ -79,8 +79,8 @@ void GatherElements(Work& work, const std::shared_ptr<Sum>& sum) {
 
 }  // namespace
 
-Backend::WorkPtr Backend::allreduce_sparse(Tensors& tensors,
-                                           const c10d::AllreduceOptions& opts) {
+WorkPtr AllreduceSparse(Operations& operations, Tensors& tensors,
+                        const c10d::AllreduceOptions& opts) {
   TORCH_CHECK_VALUE(tensors.size() == 1 && tensors.front().is_sparse(),
                     "GradientFlow: ", kSparse,
                     ": expected one tensor of layout Sparse");
@@ -91,18 +91,19 @@ Backend::WorkPtr Backend::allreduce_sparse(Tensors& tensors,
   const auto sum = std::make_shared<Sum>();
   sum->result = tensors.front();
   sum->mine = tensors.front().detach().coalesce().cpu();
-  sum->size = size_;
-  const Kind kind{c10d::OpType::_ALLREDUCE_SPARSE, kSparse};
+  sum->size = operations.size();
+  const Operations::Kind kind{c10d::OpType::_ALLREDUCE_SPARSE, kSparse};
   const at::Tensor count = at::full({1}, sum->mine._nnz(), at::kLong);
-  Making counting(Begin(kind, opts.timeout, {}, {}, false));
-  counting->Start(AllgatherOf(*counting, count, sum->counts, size_));
+  Making counting(operations.Begin(kind, opts.timeout, {}, {}, false));
+  counting->Start(
+      AllgatherOf(*counting, count, sum->counts, operations.size()));
   // The caller's thread waits for the counts and starts the second gather. The
   // thread that drives must not: it could come before or after this rank's next
   // call, so that the order of calls would differ between ranks.
   counting.Commit()->wait();
-  Making work(Begin(kind, opts.timeout, tensors, tensors));
+  Making work(operations.Begin(kind, opts.timeout, tensors, tensors));
   GatherElements(*work, sum);
-  return Add(work.Commit());
+  return operations.Add(work.Commit());
 }
 
 }  // namespace gft

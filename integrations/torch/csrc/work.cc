@@ -1,9 +1,9 @@
 #include "work.h"
 
-#include <ATen/core/jit_type.h>
 #include <Python.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <utility>
@@ -15,21 +15,19 @@
 namespace gft {
 namespace {
 
-c10::TypePtr ListOfTensors() {
-  static const auto* type =
-      new c10::TypePtr(c10::ListType::create(c10::TensorType::get()));
-  return *type;
-}
-
-c10::TypePtr ListOfLists() {
-  static const auto* type =
-      new c10::TypePtr(c10::ListType::create(ListOfTensors()));
-  return *type;
-}
-
 // The session's own watchdog gives a better error, but only if nothing else
 // moves: it gets this much more time.
 constexpr std::chrono::milliseconds kForTheWatchdog(5000);
+
+// How long calls may take to end after the job has ended.
+constexpr std::chrono::seconds kAfterAbort(30);
+
+double SecondsUntil(std::chrono::steady_clock::time_point deadline) {
+  using Clock = std::chrono::steady_clock;
+  if (deadline == Clock::time_point::max()) return -1;
+  const std::chrono::duration<double> left = deadline - Clock::now();
+  return std::max(0.0, left.count());
+}
 
 std::atomic<uint64_t> works_made{0};
 
@@ -50,16 +48,6 @@ std::string ShapesOf(const std::vector<at::Tensor>& tensors) {
 
 // The work whose callbacks run on this thread.
 thread_local const Work* marking_here = nullptr;
-
-// The GPUs of the results; users of the future wait on their streams.
-std::vector<c10::Device> DevicesOf(const std::vector<at::Tensor>& tensors) {
-  std::vector<c10::Device> devices;
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined() && !tensor.is_cpu())
-      devices.push_back(tensor.device());
-  }
-  return devices;
-}
 
 }  // namespace
 
@@ -233,10 +221,8 @@ void Work::Mark(const Future& future) {
   try {
     if (error_) {
       future->setError(error_);
-    } else if (lists_.size() > 1) {
-      future->markCompleted(c10::IValue(lists_));
     } else {
-      future->markCompleted(c10::IValue(results_));
+      results_.Give(future);
     }
   } catch (const std::exception& error) {
     // This is the error of a callback, and nobody else receives it.
@@ -258,9 +244,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
     if (!ended) group_->session().CheckProcess();
     if (!future_) {
       fresh = true;
-      future_ = c10::make_intrusive<c10::ivalue::Future>(
-          lists_.size() > 1 ? ListOfLists() : ListOfTensors(),
-          DevicesOf(results_));
+      future_ = results_.NewFuture();
     }
     // Callbacks written in Python may wait for other operations.
     if (!ended && PyGILState_Check()) for_python_ = true;
@@ -268,6 +252,93 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
   if (ended && fresh) Mark(future_);
   return future_;
 }
+
+// ---- How threads wait.
+
+std::vector<uint64_t> Work::Tickets() const {
+  const std::lock_guard lock(mutex_);
+  return {tickets_.begin(), tickets_.end()};
+}
+
+bool Work::WaitUntil(Clock::time_point deadline) {
+  group_->session().CheckProcess();  // In a fork nobody drives the session.
+  // Calls may start other calls when they end.
+  size_t awaited = 0;
+  for (std::vector<uint64_t> tickets; awaited < (tickets = Tickets()).size();) {
+    const Session::Use session(group_->session());
+    for (; awaited < tickets.size(); ++awaited) {
+      const gf_status status =
+          gf_comm_wait(session, tickets[awaited], SecondsUntil(deadline));
+      if (status == GF_DEADLINE_EXCEEDED) return false;
+      Check(status, facts_.title);
+    }
+  }
+  // Its callbacks may still run on another thread, or on this one and wait for
+  // it.
+  if (done_.load(std::memory_order_acquire) || IsMarkingHere()) return true;
+  std::unique_lock lock(mutex_);
+  const auto over = [this] { return completed_; };
+  if (deadline != Clock::time_point::max()) {
+    return cv_.wait_until(lock, deadline, over);
+  }
+  cv_.wait(lock, over);
+  return true;
+}
+
+bool Work::wait(Milliseconds timeout) {
+  if (!done_.load(std::memory_order_acquire)) {
+    const Clock::time_point theirs = timeout > kNoTimeout
+                                         ? Clock::now() + timeout
+                                         : Clock::time_point::max();
+    if (!WaitUntil(std::min(theirs, deadline_))) {
+      // A receive may never end; everything else ends by its own deadline.
+      if (theirs < deadline_ && IsReceive()) GiveUp();
+      TORCH_CHECK_WITH(DistBackendError, deadline_ <= theirs,
+                       "GradientFlow: ", TimedOut(timeout, Description()),
+                       ", which is still under way");
+      Expire();
+    }
+  }
+  Rethrow();
+  return true;
+}
+
+void Work::Rethrow() {
+  std::exception_ptr error;
+  bool mismatch = false;
+  {
+    const std::lock_guard lock(mutex_);
+    error = error_;
+    mismatch = mismatch_;
+  }
+  if (!error) return;
+  if (mismatch) {
+    const std::string all = group_->session().testimony().Of(group_->ranks());
+    TORCH_CHECK_WITH(DistBackendError, all.empty(),
+                     "GradientFlow: ", Description(),
+                     ": the ranks call different operations:", all);
+  }
+  std::rethrow_exception(error);
+}
+
+void Work::Expire() {
+  const std::string why = TimedOut(facts_.timeout, Description());
+  group_->hooks().Failed();
+  {
+    const Session::Use session(group_->session());
+    gf_comm_abort(session, why.c_str());
+  }
+  TORCH_CHECK_WITH(DistBackendError, WaitUntil(Clock::now() + kAfterAbort),
+                   "GradientFlow: ", why);
+}
+
+void Work::abort() {
+  if (done_.load(std::memory_order_acquire)) return;
+  const Session::Use session(group_->session());
+  gf_comm_abort(session, (Description() + " was aborted").c_str());
+}
+
+// ---- What users see.
 
 bool Work::isSuccess() const {
   const std::lock_guard lock(mutex_);
@@ -300,17 +371,14 @@ std::vector<at::Tensor> Work::result() {
     TORCH_CHECK(ended_, "GradientFlow: ", Description(),
                 " has no result yet: wait() for it");
   }
-  if (lists_.size() <= 1) return results_;
-  std::vector<at::Tensor> all;
-  for (const auto& list : lists_)
-    all.insert(all.end(), list.begin(), list.end());
-  return all;
+  return results_.Flat();
 }
 
 std::string Work::Description() const {
   std::string text = facts_.title;
   if (!facts_.detail.empty()) text += " (" + facts_.detail + ")";
-  const std::string shapes = ShapesOf(inputs_.empty() ? results_ : inputs_);
+  const std::string shapes =
+      ShapesOf(inputs_.empty() ? results_.tensors() : inputs_);
   if (!shapes.empty()) text += " of " + shapes;
   text += ", number " + std::to_string(facts_.sequence) + " of rank " +
           std::to_string(rank_);

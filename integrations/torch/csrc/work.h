@@ -13,6 +13,7 @@
 
 #include "group.h"
 #include "lent.h"
+#include "results.h"
 
 namespace gft {
 
@@ -40,10 +41,7 @@ class Work final : public c10d::Work {
 
   // -- Building --
   Lent& lent() { return lent_; }
-  // For results that are lists: the value of the future if there are several.
-  void SetLists(std::vector<std::vector<at::Tensor>> lists) {
-    lists_ = std::move(lists);
-  }
+  Results& results() { return results_; }
   // Starts a call, whose `group` is set here. Throws if the call is wrong;
   // calls that were started before go on.
   void Start(gf_call call);
@@ -85,7 +83,7 @@ class Work final : public c10d::Work {
   std::string Description() const;
 
  private:
-  using Future = c10::intrusive_ptr<c10::ivalue::Future>;
+  using Future = Results::Future;
   using Clock = std::chrono::steady_clock;
 
   // Counts a call and returns the library's reference to this work.
@@ -108,13 +106,12 @@ class Work final : public c10d::Work {
 
   const std::shared_ptr<Group> group_;
   const uint64_t key_;
-  Facts facts_;
+  const Facts facts_;
   const Clock::time_point begun_;
   const Clock::time_point deadline_;
   Lent lent_;
   const std::vector<at::Tensor> inputs_;
-  std::vector<at::Tensor> results_;
-  std::vector<std::vector<at::Tensor>> lists_;
+  Results results_;
   std::function<void(Work&)> next_;
   int32_t source_ = -1;
 

@@ -123,7 +123,7 @@ Status CardReach::Add(const VerbsApi& verbs, ibv_pd* pd, BufferView memory,
 Result<std::string> CardReach::AddDevice(const VerbsApi& verbs, ibv_pd* pd,
                                          const DeviceBuffer& buffer) {
   std::string way;
-  auto made = Registration::MakeOfDevice(verbs, pd, buffer, &way);
+  auto made = RegisterOfDevice(verbs, pd, buffer, &way);
   if (!made.ok()) return made.status();
   registrations_.push_back(std::move(made).value());
   return way;

@@ -51,14 +51,10 @@ class Registration {
   static Result<Registration> Make(const VerbsApi& verbs, ibv_pd* pd,
                                    BufferView memory, CardRights rights,
                                    const std::string& what);
-  // The same for memory of an accelerator, to which peers may write. *way gets
-  // how: by its dma-buf, or by its address, which works if the accelerator's
-  // driver gives the kernel the pages behind it. kUnavailable says for both why
-  // not, and what may be done about it. (device_registration.cc)
-  static Result<Registration> MakeOfDevice(const VerbsApi& verbs, ibv_pd* pd,
-                                           const DeviceBuffer& buffer,
-                                           std::string* way);
   Registration() = default;
+  // Takes over what the card has registered.
+  Registration(const VerbsApi& verbs, ibv_mr* mr, BufferView memory)
+      : verbs_(&verbs), mr_(mr), memory_(memory) {}
   ~Registration();
   Registration(Registration&& other) noexcept { *this = std::move(other); }
   Registration& operator=(Registration&& other) noexcept;
@@ -75,12 +71,18 @@ class Registration {
   const std::byte* data() const { return memory_.data; }
 
  private:
-  Registration(const VerbsApi& verbs, ibv_mr* mr, BufferView memory)
-      : verbs_(&verbs), mr_(mr), memory_(memory) {}
   const VerbsApi* verbs_ = nullptr;
   ibv_mr* mr_ = nullptr;
   BufferView memory_;
 };
+
+// Registers memory of an accelerator, to which peers may write. *way gets how:
+// by its dma-buf, or by its address, which works if the accelerator's driver
+// gives the kernel the pages behind it. kUnavailable says for both why not, and
+// what may be done about it. (device_registration.cc)
+Result<Registration> RegisterOfDevice(const VerbsApi& verbs, ibv_pd* pd,
+                                      const DeviceBuffer& buffer,
+                                      std::string* way);
 
 // The memory of others that the card reaches. NOT thread-safe.
 class CardReach {

@@ -93,10 +93,9 @@ ibv_mr* ByAddress(const VerbsApi& verbs, ibv_pd* pd, const DeviceBuffer& buffer,
 
 }  // namespace
 
-Result<Registration> Registration::MakeOfDevice(const VerbsApi& verbs,
-                                                ibv_pd* pd,
-                                                const DeviceBuffer& buffer,
-                                                std::string* way) {
+Result<Registration> RegisterOfDevice(const VerbsApi& verbs, ibv_pd* pd,
+                                      const DeviceBuffer& buffer,
+                                      std::string* way) {
   std::string no_dma_buf;
   std::string no_peermem;
   *way = "dma-buf";

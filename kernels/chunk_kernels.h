@@ -30,6 +30,19 @@ struct ChunkRange {
   std::size_t count;
 };
 
+// How many chunks so many elements make, of which the last may be short.
+constexpr std::size_t ChunkCount(std::size_t elements,
+                                 std::size_t chunk_elements) {
+  return elements / chunk_elements + (elements % chunk_elements != 0 ? 1 : 0);
+}
+
+// Whether the pool has all chunks of the range.
+constexpr bool IsAllowed(const ChunkRange& range) {
+  if (range.chunk_elements == 0) return false;
+  const std::size_t chunks = ChunkCount(range.elements, range.chunk_elements);
+  return range.first <= chunks && range.count <= chunks - range.first;
+}
+
 // slots[c], for chunk c of the pool, is its place among the chunks that are
 // sent (0, 1, ..., rising with c), or kNotSent.
 inline constexpr std::uint32_t kNotSent = 0xFFFFFFFFU;
@@ -77,8 +90,10 @@ struct ChunkResidualArgs {
 // The pass after the wire: for every SENT chunk of the range,
 //   grads[i] = type(scale * packed[...as above...]);
 //   norms[c] = norm_scale * sum |grads[i]|
-// Kept chunks are not touched. `nonfinite` (may be null) is as in kernels.h,
-// for the gradients; a norm that overflows shows in top_k. On the CPU `packed`
+// Kept chunks are not touched, unless marks[c] (of packed_type, for all chunks
+// of the pool; may be null) is not finite: then it becomes each of the chunk's
+// gradients. `nonfinite` (may be null) is as in kernels.h, for the gradients; a
+// norm that overflows shows in top_k. On the CPU `packed`
 // may be null: the gradients have been exchanged in place, and only their norms
 // are taken.
 struct ChunkUnpackArgs {
@@ -93,6 +108,7 @@ struct ChunkUnpackArgs {
   float* norms;
   std::uint32_t* nonfinite;
   float scale = 1.0F;
+  const void* marks = nullptr;
 };
 
 // Gives back what a skipped step sent. With finite(v) = v if it is finite, else

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -12,6 +13,11 @@
 #include "gradientflow/observe/logger.h"
 
 namespace gradientflow {
+
+// Whether gradients can be multiplied with this loss scale, and divided by it.
+inline bool IsLossScale(float scale) {
+  return scale > 0 && std::isfinite(scale) && std::isfinite(1.0F / scale);
+}
 
 // How ranks with GPUs exchange data in GPU memory.
 enum class DeviceCollectives : std::uint8_t { kAuto, kNccl, kStaged };
@@ -152,7 +158,7 @@ struct Options {
   // Divides the aggregated gradients, because the framework multiplied the loss
   // by it. This is done in float32; gradients in a 16-bit pool are divided as
   // they are used, see StepStats::gradient_scale.
-  float loss_scale = 1.0F;
+  float loss_scale = 1.0F;  // REQUIRES: IsLossScale().
   // The algorithm of every allreduce that does not name one: "auto", or a name
   // in gradientflow/collectives/allreduce/table.h.
   std::string algorithm = "auto";

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -132,11 +131,10 @@ struct Share {
 };
 
 template <auto kField>
-struct PositiveFloat {
+struct LossScale {
   static bool Parse(std::string_view text, Options* options) {
     const auto value = ParseFloat(text);
-    return value && *value > 0 && std::isfinite(1.0F / *value) &&
-           Store(options->*kField, value);
+    return value && IsLossScale(*value) && Store(options->*kField, value);
   }
   static std::string Print(const Options& options) {
     return PrintFloat(options.*kField);

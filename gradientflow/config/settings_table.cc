@@ -240,7 +240,7 @@ constexpr std::array kRows = {
         "memory's bandwidth, and take cores from backward. Results have the "
         "same bits with any number. auto is the host's cores divided by its "
         "ranks, at most 8."),
-    Row<c::PositiveFloat<&O::loss_scale>>(
+    Row<c::LossScale<&O::loss_scale>>(
         kGradients, "loss_scale", "a finite number, more than 0",
         "The factor by which the framework multiplied the loss. Aggregated "
         "gradients are divided by it; gradients in a 16-bit pool, when they "

@@ -11,9 +11,7 @@
 namespace gradientflow {
 namespace {
 
-std::size_t ChunkCount(std::size_t elements, std::size_t chunk_elements) {
-  return elements / chunk_elements + (elements % chunk_elements != 0 ? 1 : 0);
-}
+using kernels::ChunkCount;
 
 Status Invalid(std::string message) {
   return {StatusCode::kInvalidArgument, std::move(message)};
@@ -30,21 +28,37 @@ std::size_t FillSlots(std::span<const std::uint8_t> selected,
   return next;
 }
 
-std::vector<std::uint8_t> ChunksTouching(const PoolLayout& layout,
-                                         const std::vector<bool>& tensors,
+std::vector<std::uint8_t> ChunksTouching(std::span<const Extent> ranges,
+                                         std::size_t elements,
                                          std::size_t chunk_elements) {
-  assert(tensors.size() == layout.tensors());
   assert(chunk_elements > 0);
-  std::vector<std::uint8_t> chunks(
-      ChunkCount(layout.elements(), chunk_elements), 0);
-  for (std::size_t tensor = 0; tensor < tensors.size(); ++tensor) {
-    const std::size_t elements = layout.tensor_elements(tensor);
-    if (!tensors[tensor] || elements == 0) continue;
-    const std::size_t begin = layout.offset(tensor);
-    const std::size_t last = (begin + elements - 1) / chunk_elements;
-    for (std::size_t c = begin / chunk_elements; c <= last; ++c) chunks[c] = 1;
+  std::vector<std::uint8_t> chunks(ChunkCount(elements, chunk_elements), 0);
+  for (const Extent& range : ranges) {
+    if (range.count == 0) continue;
+    const std::size_t last = (range.begin + range.count - 1) / chunk_elements;
+    for (std::size_t c = range.begin / chunk_elements; c <= last; ++c) {
+      chunks[c] = 1;
+    }
   }
   return chunks;
+}
+
+Result<std::size_t> CountSelected(std::span<const std::uint8_t> selected,
+                                  std::span<const std::uint8_t> always_dense) {
+  if (selected.size() != always_dense.size()) {
+    return Invalid(StrCat("the selection has ", selected.size(),
+                          " chunks, expected ", always_dense.size()));
+  }
+  std::size_t count = 0;
+  for (std::size_t c = 0; c < selected.size(); ++c) {
+    if (selected[c] > 1 || selected[c] < always_dense[c]) {
+      return Invalid(StrCat(
+          "the selection has ", int{selected[c]}, " for chunk ", c,
+          ", expected ", always_dense[c] != 0 ? "1 (always dense)" : "0 or 1"));
+    }
+    count += selected[c];
+  }
+  return count;
 }
 
 Result<ChunkSelector> ChunkSelector::Create(
@@ -125,26 +139,11 @@ Status ChunkSelector::Select(std::uint64_t step,
 
 Status ChunkSelector::Check(std::uint64_t step,
                             std::span<const std::uint8_t> selected) const {
-  if (selected.size() != chunks()) {
-    return Invalid(StrCat("selection for step ", step, ": expected ", chunks(),
-                          " chunks, seen ", selected.size()));
-  }
-  std::size_t count = 0;
-  for (std::size_t c = 0; c < selected.size(); ++c) {
-    if (selected[c] > 1 || selected[c] < always_dense_[c]) {
-      return Invalid(
-          StrCat("selection for step ", step, ", chunk ", c, ": expected ",
-                 always_dense_[c] != 0 ? "1 (always dense)" : "0 or 1",
-                 ", seen ", int{selected[c]}));
-    }
-    count += selected[c];
-  }
-  if (count != CountAt(step)) {
-    return Invalid(StrCat("selection for step ", step, ": expected ",
-                          CountAt(step), " of ", chunks(),
-                          " chunks selected, seen ", count));
-  }
-  return {};
+  const Result<std::size_t> count = CountSelected(selected, always_dense_);
+  if (!count.ok()) return count.status();
+  if (count.value() == CountAt(step)) return {};
+  return Invalid(StrCat("the selection for step ", step, " has ", count.value(),
+                        " of ", chunks(), " chunks, expected ", CountAt(step)));
 }
 
 Status ChunkSelector::Restore(std::uint64_t step,

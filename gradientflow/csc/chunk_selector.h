@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "gradientflow/base/status.h"
-#include "gradientflow/buckets/pool_layout.h"
 #include "gradientflow/collectives/collective.h"
 
 namespace gradientflow {
@@ -27,13 +26,17 @@ struct ChunkSelectorOptions {
   std::vector<std::uint8_t> always_dense = {};
 };
 
-// Returns one byte per chunk of the pool: 1 if the chunk holds an element of a
-// tensor marked in `tensors` (by forward index), else 0. For
-// ChunkSelectorOptions::always_dense.
-// REQUIRES: tensors.size() == layout.tensors(), chunk_elements > 0.
-std::vector<std::uint8_t> ChunksTouching(const PoolLayout& layout,
-                                         const std::vector<bool>& tensors,
+// Returns one byte per chunk of a pool of `elements`: 1 if the chunk holds an
+// element of `ranges`, else 0. For ChunkSelectorOptions::always_dense.
+// REQUIRES: the ranges lie in the pool, chunk_elements > 0.
+std::vector<std::uint8_t> ChunksTouching(std::span<const Extent> ranges,
+                                         std::size_t elements,
                                          std::size_t chunk_elements);
+
+// Returns how many chunks are selected. kInvalidArgument unless `selected` has
+// a byte for each chunk of `always_dense`, 0 or 1, and 1 where that has 1.
+Result<std::size_t> CountSelected(std::span<const std::uint8_t> selected,
+                                  std::span<const std::uint8_t> always_dense);
 
 // Which chunks of the pool a step exchanges: coarse-grained sparse
 // communication (Sun et al., "Optimizing Network Performance for Distributed

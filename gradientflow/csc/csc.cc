@@ -46,8 +46,9 @@ float Csc::SetScale(float loss_scale, float left_scaled) {
 }
 
 kernels::ChunkRange Csc::Whole(const CscRegion& region) const {
-  const std::size_t chunk = config_.selection.chunk_elements;
-  return Range(region, 0, (region.elements + chunk - 1) / chunk);
+  return Range(
+      region, 0,
+      kernels::ChunkCount(region.elements, config_.selection.chunk_elements));
 }
 
 // The kernels of a device do not know which gradients were sent. A caller may
@@ -88,8 +89,20 @@ Status Csc::Pack(const CscRegion& region, std::size_t first,
   args.norm_scale = factors_.kept_norm;
   args.norms = region.norms;
   args.dirty = KernelDirty(region);
-  return ForChunks(region, "chunk_residual",
-                   region.memory->kernels().chunk_residual, args);
+  GF_RETURN_IF_ERROR(ForChunks(region, "chunk_residual",
+                               region.memory->kernels().chunk_residual, args));
+  if (region.marks == nullptr) return Status();
+  // 0 * norm is 0, or NaN if the norm is not finite. Marks of sent chunks,
+  // whose norms are old, are not looked at.
+  return region.memory->Convert({.src = region.norms + first,
+                                 .src_type = DType::kFloat32,
+                                 .dst = static_cast<std::byte*>(region.marks) +
+                                        first * SizeOf(region.wire),
+                                 .dst_type = region.wire,
+                                 .settled = nullptr,
+                                 .n = count,
+                                 .scale = 0,
+                                 .nonfinite = nullptr});
 }
 
 Status Csc::Pack(const CscRegion& region,
@@ -114,6 +127,7 @@ Status Csc::Unpack(const CscRegion& region, std::size_t first,
   args.norm_scale = factors_.sent_norm;
   args.norms = region.norms;
   args.nonfinite = region.nonfinite;
+  args.marks = region.marks;
   return ForChunks(region, "chunk_unpack",
                    region.memory->kernels().chunk_unpack, args);
 }
@@ -147,30 +161,27 @@ void Csc::NoteKept(const CscRegion& region, std::span<const std::uint8_t> sent,
   }
 }
 
-Csc::Part Csc::PartOf(const CscRegion& region, std::size_t first,
-                      std::size_t count) const {
-  const std::size_t width = config_.selection.chunk_elements;
-  const std::size_t begin = first * width;
-  const std::size_t end = std::min(region.elements, (first + count) * width);
-  auto* const grads = static_cast<std::byte*>(region.grads);
-  return {Range(region, first, count), region.dirty[first] != 0,
-          grads + begin * SizeOf(region.type), begin, end - begin};
-}
-
 // On the host a part is a chunk, and threads share them. Elsewhere each part
 // costs a call of the device, so it is as long as it can be.
 Status Csc::ForParts(const CscRegion& region,
                      const PartFunction& function) const {
+  const std::size_t width = config_.selection.chunk_elements;
+  const auto call = [&](std::size_t first, std::size_t end) {
+    const std::size_t begin = first * width;
+    return function(
+        {Range(region, first, end - first), region.dirty[first] != 0,
+         static_cast<std::byte*>(region.grads) + begin * SizeOf(region.type),
+         begin, std::min(region.elements, end * width) - begin});
+  };
   const std::size_t chunks = Whole(region).count;
   if (!region.memory->asynchronous()) {
-    return RunPass(
-        region.memory->workers(), chunks, region.elements,
-        [&](std::size_t c) { return function(PartOf(region, c, 1)); });
+    return RunPass(region.memory->workers(), chunks, region.elements,
+                   [&](std::size_t c) { return call(c, c + 1); });
   }
   for (std::size_t first = 0; first < chunks;) {
     std::size_t end = first + 1;
     while (end < chunks && region.dirty[end] == region.dirty[first]) ++end;
-    GF_RETURN_IF_ERROR(function(PartOf(region, first, end - first)));
+    GF_RETURN_IF_ERROR(call(first, end));
     first = end;
   }
   return Status();

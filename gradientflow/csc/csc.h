@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -59,6 +58,12 @@ struct CscRegion {
   void* packed = nullptr;
   DType wire = DType::kFloat32;
   float packed_scale = 1;
+  // A mark per chunk, in type `wire`, for exchanges whose ranks hear nothing
+  // else of what the others keep back; null: there are none. Pack() writes 0,
+  // or NaN for a norm that is not finite. The exchange takes a mean, and a mean
+  // with a NaN is NaN. So Unpack() makes a chunk that any rank kept back with
+  // such a norm NaN on all ranks.
+  void* marks = nullptr;
   std::uint32_t first_slot = 0;        // The one at the beginning of `packed`.
   std::uint32_t* nonfinite = nullptr;  // Unpack() sets it to 1; may be null.
 };
@@ -70,11 +75,6 @@ struct CscFactors {
   float unpack = 1;     // From a 16-bit wire to gradients.
   float give_back = 1;  // From exchanged gradients to residuals.
 };
-
-// Whether gradients can be multiplied with this loss scale, and divided by it.
-inline bool IsLossScale(float scale) {
-  return scale > 0 && std::isfinite(scale) && std::isfinite(1.0F / scale);
-}
 
 // The passes over regions. Calls for different regions may run on different
 // threads at the same time, except for SetScale(). Errors are those of the
@@ -89,7 +89,6 @@ class Csc {
   }
 
   const CscOptions& config() const { return config_; }
-  const CscFactors& factors() const { return factors_; }
   float loss_scale() const { return loss_scale_; }
 
   // Says that the gradients of the coming steps are multiplied by `loss_scale`,
@@ -147,8 +146,6 @@ class Csc {
     std::size_t count;
   };
   using PartFunction = std::function<Status(const Part&)>;
-  Part PartOf(const CscRegion& region, std::size_t first,
-              std::size_t count) const;
   Status ForParts(const CscRegion& region, const PartFunction& function) const;
   kernels::ChunkRange Range(const CscRegion& region, std::size_t first,
                             std::size_t count) const {

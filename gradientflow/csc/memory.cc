@@ -7,33 +7,27 @@
 
 #include "gradientflow/base/pages.h"
 #include "gradientflow/base/str_cat.h"
-#include "kernels/kernels.h"
 
 namespace gradientflow {
 namespace {
-
-// Converts n gradients of the host's memory.
-int Convert(const void* src, DType src_type, void* dst, DType dst_type,
-            std::size_t n) {
-  return kernels::CpuKernels().convert(
-      {src, src_type, dst, dst_type, nullptr, n, 1, nullptr}, nullptr);
-}
 
 class HostMemory final : public CscMemory {
  public:
   explicit HostMemory(Workers* workers) : workers_(workers) {}
 
-  bool asynchronous() const override { return false; }
   std::string description() const override { return "the host"; }
   const kernels::ChunkKernelTable& kernels() const override {
     return kernels::CpuChunkKernels();
   }
-  void* stream() const override { return nullptr; }
   Workers* workers() const override { return workers_; }
   Status KernelStatus(const char* kernel, int error) const override {
     if (error == 0) return {};
     return {StatusCode::kInternal,
             StrCat("kernel ", kernel, " failed with error ", error)};
+  }
+  Status Convert(const kernels::ConvertArgs& args) override {
+    return KernelStatus("convert",
+                        kernels::CpuKernels().convert(args, nullptr));
   }
   Result<DeviceMemory> Allocate(std::size_t bytes) override {
     auto pages = std::make_shared<Pages<std::byte>>(NewPages<std::byte>(bytes));
@@ -55,19 +49,6 @@ class HostMemory final : public CscMemory {
     std::fill_n(static_cast<std::byte*>(grads), bytes, std::byte{0});
     return {};
   }
-  Status ReadGradients(const void* grads, DType type, float* values,
-                       std::size_t n) override {
-    return KernelStatus("convert",
-                        Convert(grads, type, values, DType::kFloat32, n));
-  }
-  Status WriteGradients(const float* values, void* grads, DType type,
-                        std::size_t n) override {
-    return KernelStatus("convert",
-                        Convert(values, DType::kFloat32, grads, type, n));
-  }
-  Status Synchronize() override { return {}; }
-  Status Mark() override { return {}; }
-  Result<bool> Reached() const override { return true; }
 
  private:
   Workers* const workers_;
@@ -93,6 +74,9 @@ class MemoryOfDevice final : public CscMemory {
   Status KernelStatus(const char* kernel, int error) const override {
     return device_->KernelStatus(kernel, error);
   }
+  Status Convert(const kernels::ConvertArgs& args) override {
+    return KernelStatus("convert", device_->kernels().convert(args, stream()));
+  }
   Result<DeviceMemory> Allocate(std::size_t bytes) override {
     return device_->Allocate(bytes);
   }
@@ -106,22 +90,8 @@ class MemoryOfDevice final : public CscMemory {
     return sync_ != nullptr ? sync_->Zero(grads, bytes)
                             : stream_->Fill(grads, 0, bytes);
   }
-  Status ReadGradients(const void* grads, DType type, float* values,
-                       std::size_t n) override {
-    std::vector<std::byte> copy(n * SizeOf(type));
-    GF_RETURN_IF_ERROR(Copy(copy.data(), grads, copy.size()));
-    GF_RETURN_IF_ERROR(Synchronize());
-    return Converted(Convert(copy.data(), type, values, DType::kFloat32, n));
-  }
-  Status WriteGradients(const float* values, void* grads, DType type,
-                        std::size_t n) override {
-    std::vector<std::byte> copy(n * SizeOf(type));
-    GF_RETURN_IF_ERROR(
-        Converted(Convert(values, DType::kFloat32, copy.data(), type, n)));
-    // What the caller has submitted so far uses the gradients, too.
-    if (sync_ != nullptr) GF_RETURN_IF_ERROR(sync_->Fence(*stream_));
-    GF_RETURN_IF_ERROR(Copy(grads, copy.data(), copy.size()));
-    return Synchronize();
+  Status FollowOwner() override {
+    return sync_ != nullptr ? sync_->Fence(*stream_) : Status();
   }
   Status Synchronize() override { return stream_->Synchronize(); }
   Status Mark() override { return stream_->Record(mark_.get()); }
@@ -140,24 +110,16 @@ class MemoryOfDevice final : public CscMemory {
   }
   Status Follow(CscMemory& other) override {
     if (&other == this) return {};
-    const Result<const Event*> here = HereOf(other);
+    const Result<const Event*> here = other.Here();
     if (!here.ok() || here.value() == nullptr) return here.status();
     return stream_->Wait(*here.value());
   }
-
- protected:
   Result<const Event*> Here() override {
     GF_RETURN_IF_ERROR(stream_->Record(here_.get()));
     return here_.get();
   }
 
  private:
-  static Status Converted(int error) {
-    if (error == 0) return {};
-    return {StatusCode::kInternal,
-            StrCat("kernel convert failed with error ", error)};
-  }
-
   Device* const device_;
   Stream* const stream_;
   DeviceSync* const sync_;
@@ -167,6 +129,25 @@ class MemoryOfDevice final : public CscMemory {
 };
 
 }  // namespace
+
+Status CscMemory::ReadGradients(const void* grads, DType type, float* values,
+                                std::size_t n) {
+  std::vector<std::byte> copy(n * SizeOf(type));
+  GF_RETURN_IF_ERROR(Copy(copy.data(), grads, copy.size()));
+  GF_RETURN_IF_ERROR(Synchronize());
+  return HostMemory(nullptr).Convert(
+      {copy.data(), type, values, DType::kFloat32, nullptr, n, 1, nullptr});
+}
+
+Status CscMemory::WriteGradients(const float* values, void* grads, DType type,
+                                 std::size_t n) {
+  std::vector<std::byte> copy(n * SizeOf(type));
+  GF_RETURN_IF_ERROR(HostMemory(nullptr).Convert(
+      {values, DType::kFloat32, copy.data(), type, nullptr, n, 1, nullptr}));
+  GF_RETURN_IF_ERROR(FollowOwner());
+  GF_RETURN_IF_ERROR(Copy(grads, copy.data(), copy.size()));
+  return Synchronize();
+}
 
 std::unique_ptr<CscMemory> HostCscMemory(Workers* workers) {
   return std::make_unique<HostMemory>(workers);

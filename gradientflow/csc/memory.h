@@ -10,6 +10,7 @@
 #include "gradientflow/device/device.h"
 #include "gradientflow/device/device_sync.h"
 #include "kernels/chunk_kernels.h"
+#include "kernels/kernels.h"
 
 namespace gradientflow {
 
@@ -24,10 +25,12 @@ class CscMemory {
   // If true, calls return before their work is done, and collectives need the
   // sent chunks packed. Otherwise the work is done when a call returns, and
   // chunks are sent from where they are.
-  virtual bool asynchronous() const = 0;
+  virtual bool asynchronous() const { return false; }
   virtual std::string description() const = 0;  // "the host"; for errors.
   virtual const kernels::ChunkKernelTable& kernels() const = 0;
-  virtual void* stream() const = 0;  // For kernels().
+  virtual void* stream() const { return nullptr; }  // For kernels().
+  // The elementwise kernel of that name (kernels/kernels.h).
+  virtual Status Convert(const kernels::ConvertArgs& args) = 0;
   // Threads among which a pass divides its chunks, one kernel call for each
   // chunk. If they are null, a pass is one call.
   virtual Workers* workers() const { return nullptr; }
@@ -48,16 +51,18 @@ class CscMemory {
   // there, rounded. Done when they return; writing waits for what the owner of
   // the gradients has submitted to a device. On the host, calls for different
   // gradients may run at the same time.
-  virtual Status ReadGradients(const void* grads, DType type, float* values,
-                               std::size_t n) = 0;
-  virtual Status WriteGradients(const float* values, void* grads, DType type,
-                                std::size_t n) = 0;
+  Status ReadGradients(const void* grads, DType type, float* values,
+                       std::size_t n);
+  Status WriteGradients(const float* values, void* grads, DType type,
+                        std::size_t n);
+  // Work begins only after what the owner of the gradients has submitted.
+  virtual Status FollowOwner() { return {}; }
   // Blocks until all work is done.
-  virtual Status Synchronize() = 0;
+  virtual Status Synchronize() { return {}; }
   // Mark() marks the end of the work so far, and Reached() says whether that
   // work is done. mark() is the event behind that, null on the host.
-  virtual Status Mark() = 0;
-  virtual Result<bool> Reached() const = 0;
+  virtual Status Mark() { return {}; }
+  virtual Result<bool> Reached() const { return true; }
   virtual const Event* mark() const { return nullptr; }
 
   // The order between streams of a device, for memories that have one each. No
@@ -71,14 +76,9 @@ class CscMemory {
     static_cast<void>(other);
     return {};
   }
-
- protected:
-  // Returns an event for the work so far, or null if all of it is done. Valid
-  // until the next call.
+  // An event for the work so far, or null if all of it is done. Valid until the
+  // next call.
   virtual Result<const Event*> Here() { return nullptr; }
-  static Result<const Event*> HereOf(CscMemory& memory) {
-    return memory.Here();
-  }
 };
 
 // The memory that a session's steps work in.

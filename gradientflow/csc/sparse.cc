@@ -185,38 +185,35 @@ bool SparseAggregator::AllBack() const {
          kept_.next == kept_.chunks.size() && arrived_ == buckets_.size();
 }
 
-bool SparseAggregator::HasWork() const {
-  if (phase_ == Phase::kDone) return false;
-  if (!result_.status.ok() || phase_ == Phase::kSelecting) return true;
-  if (!on_host()) return NextSubmission() != Submission::kNone;
-  return phase_ == Phase::kBuckets &&
-         (Written(sent_) || Written(kept_) || returning_.any() || AllBack());
+// Chunks to be sent go first, so that the wire never waits for what is kept.
+SparseAggregator::Piece SparseAggregator::NextPiece() const {
+  using Self = SparseAggregator;
+  if (phase_ == Phase::kDone) return nullptr;
+  if (!result_.status.ok()) return &Self::End;
+  if (phase_ == Phase::kSelecting) return &Self::Look;
+  if (!on_host()) return NextSubmission();
+  if (phase_ != Phase::kBuckets) return nullptr;
+  if (Written(sent_)) return &Self::PackSent;
+  if (returning_.any()) return &Self::TakeNorms;
+  if (Written(kept_)) return &Self::PackKept;
+  return AllBack() ? &Self::StartNorms : nullptr;
 }
 
 bool SparseAggregator::Work() {
-  if (!HasWork()) return false;
-  if (!result_.status.ok()) {
-    phase_ = Phase::kDone;
-  } else if (phase_ == Phase::kSelecting) {
-    if (!MayLook()) return false;
-    const Result<bool> reached = after().Reached();
-    Check(reached.status());
-    if (reached.ok() && !reached.value()) return false;
-    if (reached.ok()) TakeSelection();
-    phase_ = Phase::kDone;
-  } else if (!on_host()) {
-    Submit(NextSubmission());
-  } else if (Written(sent_)) {
-    Pack(&sent_);
-    Launch();
-  } else if (returning_.any()) {
-    TakeNorms();
-  } else if (Written(kept_)) {
-    Pack(&kept_);
-  } else {
-    StartNorms();
-  }
-  return true;
+  const Piece piece = NextPiece();
+  if (piece == nullptr) return false;
+  const bool looks = phase_ == Phase::kSelecting;
+  (this->*piece)();
+  return !looks || Done();
+}
+
+void SparseAggregator::Look() {
+  if (!MayLook()) return;
+  const Result<bool> reached = after().Reached();
+  Check(reached.status());
+  if (reached.ok() && !reached.value()) return;
+  if (reached.ok()) TakeSelection();
+  End();
 }
 
 std::size_t SparseAggregator::PassLimit() const {
@@ -273,9 +270,9 @@ void SparseAggregator::StartBucket(std::size_t id) {
     call.keep_scaled = args_.pool_dtype != DType::kFloat32;
     call.extents.clear();
   }
-  if (ahead()) {
+  if (ahead()) {  // The end then tells nothing new, except a failure.
     call.submitted = {&SparseAggregator::OnBucketAhead, this, id};
-    done = {&SparseAggregator::OnAheadEnded, this, id};
+    done = {&SparseAggregator::OnEnd, this, id};
   }
   args_.collective->Start(call, done);
 }
@@ -287,9 +284,13 @@ void SparseAggregator::OnBucket(void* self, std::uint64_t bucket,
   sparse.RecordBucket(bucket);
   if (!sparse.on_host()) sparse.back_[bucket] = 1;
   if ((flags & kFlagNonfinite) != 0) sparse.result_.nonfinite = true;
-  if (!status.ok() && sparse.result_.status.ok()) {
-    sparse.result_.status = status;
-  }
+  OnEnd(self, bucket, flags, status);
+}
+
+void SparseAggregator::OnEnd(void* self, std::uint64_t, std::uint32_t,
+                             const Status& status) {
+  auto& sparse = *static_cast<SparseAggregator*>(self);
+  if (sparse.result_.status.ok()) sparse.result_.status = status;
 }
 
 // Takes the norms of chunks that are back, on the host, where they have been
@@ -325,7 +326,7 @@ void SparseAggregator::StartNorms() {
   }
   if (ahead()) {
     call.submitted = {&SparseAggregator::OnNormsAhead, this, 0};
-    done = {&SparseAggregator::OnAheadEnded, this, 0};
+    done = {&SparseAggregator::OnEnd, this, 0};
   }
   args_.collective->Start(call, done);
 }
@@ -382,11 +383,11 @@ Result<std::span<const float>> SparseAggregator::residual() {
   residual_copy_.resize(elements);
   if (in_gradients()) {
     GF_RETURN_IF_ERROR(csc_.ReadKept(region_, residual_copy_.data()));
-    return std::span<const float>(residual_copy_);
+  } else {
+    GF_RETURN_IF_ERROR(memory_->Copy(residual_copy_.data(), residual_.get(),
+                                     residual_bytes()));
+    GF_RETURN_IF_ERROR(memory_->Synchronize());
   }
-  GF_RETURN_IF_ERROR(memory_->Copy(residual_copy_.data(), residual_.get(),
-                                   elements * sizeof(float)));
-  GF_RETURN_IF_ERROR(memory_->Synchronize());
   return std::span<const float>(residual_copy_);
 }
 

@@ -50,7 +50,7 @@ class SparseAggregator final : public Aggregator {
   void Begin(std::uint64_t step, float loss_scale) override;
   void Advance(std::size_t written_end) override { written_end_ = written_end; }
   bool Work() override;
-  bool HasWork() const override;
+  bool HasWork() const override { return NextPiece() != nullptr; }
   bool Done() const override { return phase_ == Phase::kDone; }
   bool Submitted() const override {
     return Done() || (ahead() && phase_ == Phase::kSelecting);
@@ -95,8 +95,8 @@ class SparseAggregator final : public Aggregator {
     kSelecting,  // Top-k runs; its result goes to the host.
     kDone,
   };
-  // What is to be submitted next to a device.
-  enum class Submission { kNone, kPack, kUnpack, kLastPack, kNorms, kTopK };
+  // A piece of this rank's work; null: there is none now.
+  using Piece = void (SparseAggregator::*)();
   // Chunks to be packed, ascending; the first `next` of them are packed.
   struct Queue {
     std::vector<std::size_t> chunks;
@@ -110,10 +110,18 @@ class SparseAggregator final : public Aggregator {
   bool on_host() const { return !memory_->asynchronous(); }
   // What is kept back is in the pool itself.
   bool in_gradients() const { return csc_.config().in_gradients; }
+  Piece NextPiece() const;
+  void End() { phase_ = Phase::kDone; }
+  void Look();
   bool Written(const Queue& queue) const;
   bool AllBack() const;
   std::size_t PassLimit() const;
   void Pack(Queue* queue);
+  void PackSent() {
+    Pack(&sent_);
+    Launch();
+  }
+  void PackKept() { Pack(&kept_); }
   void Launch();
   void StartBucket(std::size_t id);
   void RecordBucket(std::size_t id);
@@ -126,6 +134,8 @@ class SparseAggregator final : public Aggregator {
                   Clock::Time begin);
   static void OnBucket(void* self, std::uint64_t bucket, std::uint32_t flags,
                        const Status& status);
+  static void OnEnd(void* self, std::uint64_t, std::uint32_t,
+                    const Status& status);
   static void OnNorms(void* self, std::uint64_t, std::uint32_t,
                       const Status& status);
 
@@ -143,18 +153,15 @@ class SparseAggregator final : public Aggregator {
   Status PlaceBuckets();
   std::size_t EndOf(std::size_t bucket) const;
   CscRegion Region(std::size_t bucket, CscMemory& memory) const;
-  Submission NextSubmission() const;
-  void Submit(Submission next);
-  void PackBucket(std::size_t bucket);
+  Piece NextSubmission() const;
+  void PackBucket();
   void PackRest();
-  void UnpackBucket(std::size_t bucket);
+  void UnpackBucket();
   bool MayLook();
   void NoteBucketsPassed();
   static void OnBucketAhead(void* self, std::uint64_t bucket, std::uint32_t,
                             const Status& status);
   static void OnNormsAhead(void* self, std::uint64_t, std::uint32_t,
-                           const Status& status);
-  static void OnAheadEnded(void* self, std::uint64_t, std::uint32_t,
                            const Status& status);
 
   template <typename T>

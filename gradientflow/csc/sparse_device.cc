@@ -47,7 +47,7 @@ Status SparseAggregator::PlaceBuckets() {
   slots_before_.assign(1, 0);
   for (const Bucket& bucket : buckets_) {
     const std::size_t chunks =
-        (bucket.elements + chunk_elements - 1) / chunk_elements;
+        kernels::ChunkCount(bucket.elements, chunk_elements);
     slots_before_.push_back(slots_before_.back() +
                             static_cast<std::uint32_t>(chunks));
   }
@@ -59,8 +59,8 @@ Status SparseAggregator::PlaceBuckets() {
 
 // The chunk after the last one of the bucket.
 std::size_t SparseAggregator::EndOf(std::size_t bucket) const {
-  const std::size_t chunk_elements = selector_.chunk(0).count;
-  return (buckets_[bucket].pool_end + chunk_elements - 1) / chunk_elements;
+  return kernels::ChunkCount(buckets_[bucket].pool_end,
+                             selector_.chunk(0).count);
 }
 
 // The pool as the passes over a bucket see it.
@@ -74,46 +74,31 @@ CscRegion SparseAggregator::Region(std::size_t bucket,
   return region;
 }
 
-SparseAggregator::Submission SparseAggregator::NextSubmission() const {
+// What is to be submitted next.
+SparseAggregator::Piece SparseAggregator::NextSubmission() const {
+  using Self = SparseAggregator;
   if (phase_ == Phase::kNorms) {
-    return norms_submitted_ ? Submission::kTopK : Submission::kNone;
+    return norms_submitted_ ? &Self::Select : nullptr;
   }
-  if (phase_ != Phase::kBuckets) return Submission::kNone;
   if (launched_ < buckets_.size() &&
       buckets_[launched_].pool_end <= written_end_ &&
       ring_.needs_back(launched_) <= unpacked_) {
-    return Submission::kPack;
+    return &Self::PackBucket;
   }
   if (unpacked_ < buckets_.size() && back_[unpacked_] != 0) {
-    return Submission::kUnpack;
+    return &Self::UnpackBucket;
   }
   if (launched_ < buckets_.size() || written_end_ < args_.layout->elements()) {
-    return Submission::kNone;
+    return nullptr;
   }
-  if (chunks_packed_ < selector_.chunks()) return Submission::kLastPack;
-  return unpacked_ == buckets_.size() ? Submission::kNorms : Submission::kNone;
-}
-
-void SparseAggregator::Submit(Submission next) {
-  switch (next) {
-    case Submission::kPack:
-      return PackBucket(launched_++);
-    case Submission::kUnpack:
-      return UnpackBucket(unpacked_++);
-    case Submission::kLastPack:
-      return PackRest();
-    case Submission::kNorms:
-      return StartNorms();
-    case Submission::kTopK:
-      return Select();
-    case Submission::kNone:
-      return;
-  }
+  if (chunks_packed_ < selector_.chunks()) return &Self::PackRest;
+  return unpacked_ == buckets_.size() ? &Self::StartNorms : nullptr;
 }
 
 // Also packs the chunks that are kept back before those of the bucket, and, if
 // they are written, those after the last bucket.
-void SparseAggregator::PackBucket(std::size_t bucket) {
+void SparseAggregator::PackBucket() {
+  const std::size_t bucket = launched_++;
   const bool last =
       bucket + 1 == buckets_.size() && written_end_ == args_.layout->elements();
   const std::size_t end = last ? selector_.chunks() : EndOf(bucket);
@@ -130,7 +115,8 @@ void SparseAggregator::PackRest() {
   Check(csc_.Pack(region_, first, chunks_packed_ - first));
 }
 
-void SparseAggregator::UnpackBucket(std::size_t bucket) {
+void SparseAggregator::UnpackBucket() {
+  const std::size_t bucket = unpacked_++;
   const std::size_t chunk_elements = selector_.chunk(0).count;
   const std::size_t first =
       buckets_[bucket].extents.front().begin / chunk_elements;
@@ -138,27 +124,17 @@ void SparseAggregator::UnpackBucket(std::size_t bucket) {
 }
 
 // The wire may be given the next bucket right after this, so the order is set
-// here, and only for this bucket.
-void SparseAggregator::OnBucketAhead(void* self, std::uint64_t bucket,
-                                     std::uint32_t, const Status&) {
+// here, and only for this bucket. Buckets come in order.
+void SparseAggregator::OnBucketAhead(void* self, std::uint64_t, std::uint32_t,
+                                     const Status&) {
   auto& sparse = *static_cast<SparseAggregator*>(self);
   sparse.Check(sparse.after().Receive());
-  ++sparse.unpacked_;
-  sparse.UnpackBucket(bucket);
+  sparse.UnpackBucket();
 }
 
 void SparseAggregator::OnNormsAhead(void* self, std::uint64_t, std::uint32_t,
                                     const Status&) {
   static_cast<SparseAggregator*>(self)->norms_submitted_ = true;
-}
-
-// The end of a call tells nothing new, except its failure.
-void SparseAggregator::OnAheadEnded(void* self, std::uint64_t, std::uint32_t,
-                                    const Status& status) {
-  auto& sparse = *static_cast<SparseAggregator*>(self);
-  if (!status.ok() && sparse.result_.status.ok()) {
-    sparse.result_.status = status;
-  }
 }
 
 // The step is over, and so are its calls. The host knows no better when a

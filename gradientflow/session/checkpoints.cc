@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/config/options.h"
 #include "gradientflow/csc/csc.h"
 #include "gradientflow/session/state_claim.h"
 

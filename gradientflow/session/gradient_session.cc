@@ -269,11 +269,15 @@ Result<std::unique_ptr<Aggregator>> GradientSession::Parts::MakeAggregator(
   }
   const bool plain = options.residual == ResidualMode::kPlain;
   CscOptions config;
-  std::vector<bool> dense;
-  for (const TensorSpec& spec : specs) dense.push_back(spec.always_dense);
-  config.selection = {layout->elements(), options.chunk_elements,
-                      options.sparsity, options.warmup_steps,
-                      ChunksTouching(*layout, dense, options.chunk_elements)};
+  std::vector<Extent> dense;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    if (!specs[i].always_dense) continue;
+    dense.push_back({layout->offset(i), layout->tensor_elements(i)});
+  }
+  config.selection = {
+      layout->elements(), options.chunk_elements, options.sparsity,
+      options.warmup_steps,
+      ChunksTouching(dense, layout->elements(), options.chunk_elements)};
   config.zero_kept = !options.accumulate && (plain || options.zero_kept);
   config.in_gradients = options.accumulate;
   config.keep_factor = plain ? 1.0F : options.momentum;

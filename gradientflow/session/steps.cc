@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/config/options.h"
 #include "gradientflow/csc/csc.h"
 #include "gradientflow/optimizer/optimizer.h"
 

@@ -3,34 +3,29 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <initializer_list>
-#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/config/options.h"
+#include "gradientflow/device/cuda_device.h"
 #include "integrations/c/gradientflow_csc.h"
 #include "integrations/c/handles.h"
-#include "kernels/kernels.h"
 
 // CSC in a caller's buckets, with a caller's exchange. csc/csc.h has the rules;
-// here each bucket is one region of them. This file adds the marks, by which
-// all ranks learn in the same step that a chunk which another rank keeps back
-// is not finite.
-//
-//   packed buffer:  elements of selected chunks | one mark per kept chunk
-//   mark:           0, or NaN where the kept chunk's norm is not finite
-//
-// The exchange takes a mean, and a mean with a NaN is NaN: so a mark of any
-// rank reaches all ranks.
+// here each bucket is one region of them. A packed buffer has the elements of
+// the selected chunks, then the marks of all chunks.
 
-using gradientflow::ChunkSelector;
-using gradientflow::Csc;
+using gradientflow::CscMemory;
+using gradientflow::CscRegion;
+using gradientflow::Device;
+using gradientflow::DeviceMemory;
 using gradientflow::DType;
 using gradientflow::Result;
 using gradientflow::Status;
-using gradientflow::StatusCode;
 using gradientflow::StrCat;
 using gradientflow::c_api::CheckGradientType;
 using gradientflow::c_api::Guard;
@@ -38,177 +33,202 @@ using gradientflow::c_api::WithDefaults;
 
 namespace {
 
-constexpr float kMark = std::numeric_limits<float>::quiet_NaN();
-
 struct Bucket : gf_csc_bucket {
-  const Csc* rules = nullptr;
-  gradientflow::CscRegion region;
+  gf_csc* owner = nullptr;
+  CscRegion region;
   std::vector<uint8_t> sent;   // What `selected` points to.
   std::vector<uint8_t> dense;  // 1 for chunks that every step sends.
-  std::vector<uint32_t> slots;
-  std::vector<uint8_t> dirty;
+  std::vector<uint8_t> dirty;  // Of the host's memory only.
+  DeviceMemory slots;
+  std::vector<uint32_t> new_slots;  // Copied to `slots` by a pack.
+  uint32_t nonfinite = 0;  // Of the host's memory only; 1 if something was.
 };
 
 }  // namespace
 
 struct gf_csc {
-  Csc rules;
+  gradientflow::Csc rules;
   DType wire;
   uint64_t step;
-  std::unique_ptr<gradientflow::CscMemory> memory;
+  std::shared_ptr<Device> device;  // Null: the host's memory.
+  DeviceMemory nonfinite;  // A uint32_t: 1 if something was, in this step.
   std::vector<std::unique_ptr<Bucket>> buckets;
+
+  size_t width() const { return rules.config().selection.chunk_elements; }
 };
 
 namespace {
 
+Status Invalid(std::string message) {
+  return {gradientflow::StatusCode::kInvalidArgument, std::move(message)};
+}
+
 Status NotNull(const char* function, std::initializer_list<const void*> all) {
   for (const void* argument : all) {
-    if (argument != nullptr) continue;
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat(function, ": an argument is null"));
-  }
-  return Status();
-}
-
-// Derives the slots and the sizes of the packed buffer from bucket->sent. The
-// bucket's last chunk may be short.
-void TakeSelection(Bucket* bucket) {
-  const size_t width = bucket->rules->config().selection.chunk_elements;
-  const size_t sent =
-      gradientflow::FillSlots(bucket->sent, bucket->slots.data());
-  bucket->selected = bucket->sent.data();
-  bucket->chunks = bucket->sent.size();
-  bucket->marks = bucket->chunks - sent;
-  bucket->packed_elements = sent * width + bucket->marks;
-  if (bucket->chunks > 0 && bucket->sent.back() != 0) {
-    bucket->packed_elements -= bucket->chunks * width - bucket->region.elements;
-  }
-}
-
-Status Convert(const void* src, DType src_type, void* dst, DType dst_type,
-               size_t n) {
-  const int error = gradientflow::kernels::CpuKernels().convert(
-      {src, src_type, dst, dst_type, nullptr, n, 1.0F, nullptr}, nullptr);
-  if (error == 0) return Status();
-  return Status(StatusCode::kInternal, StrCat("convert returned ", error));
-}
-
-std::byte* MarksOf(const Bucket& bucket) {
-  return static_cast<std::byte*>(bucket.region.packed) +
-         (bucket.packed_elements - bucket.marks) * SizeOf(bucket.region.wire);
-}
-
-Status WriteMarks(const Bucket& bucket) {
-  std::vector<float> marks;
-  for (size_t c = 0; c < bucket.chunks; ++c) {
-    if (bucket.sent[c] != 0) continue;
-    marks.push_back(std::isfinite(bucket.region.norms[c]) ? 0.0F : kMark);
-  }
-  return Convert(marks.data(), DType::kFloat32, MarksOf(bucket),
-                 bucket.region.wire, marks.size());
-}
-
-// Writes NaN to the chunks that any rank has marked.
-Status ReadMarks(const Bucket& bucket, int32_t* nonfinite) {
-  const gradientflow::CscRegion& region = bucket.region;
-  std::vector<float> marks(bucket.marks);
-  GF_RETURN_IF_ERROR(Convert(MarksOf(bucket), region.wire, marks.data(),
-                             DType::kFloat32, marks.size()));
-  const size_t width = bucket.rules->config().selection.chunk_elements;
-  auto mark = marks.begin();
-  for (size_t c = 0; c < bucket.chunks; ++c) {
-    const bool sent = bucket.sent[c] != 0;
-    if (std::isfinite(sent ? region.norms[c] : *mark++)) continue;
-    *nonfinite = 1;
-    if (sent) continue;
-    const size_t begin = c * width;
-    const std::vector<float> nans(std::min(width, region.elements - begin),
-                                  kMark);
-    GF_RETURN_IF_ERROR(Convert(
-        nans.data(), DType::kFloat32,
-        static_cast<std::byte*>(region.grads) + begin * SizeOf(region.type),
-        region.type, nans.size()));
+    if (argument == nullptr) {
+      return Invalid(StrCat(function, ": an argument is null"));
+    }
   }
   return Status();
 }
 
 Status CheckScale(float loss_scale) {
   if (gradientflow::IsLossScale(loss_scale)) return Status();
-  return Status(
-      StatusCode::kInvalidArgument,
+  return Invalid(
       StrCat("loss scale: expected a positive number, seen ", loss_scale));
+}
+
+// Calls `work` with the handle's memory, in the order of the caller's stream.
+Status OnStream(const gf_csc& csc, void* stream,
+                const std::function<Status(CscMemory*)>& work) {
+  if (csc.device == nullptr) {
+    return work(gradientflow::HostCscMemory().get());
+  }
+  const auto wrapped = csc.device->Wrap(stream);
+  const auto memory =
+      gradientflow::DeviceCscMemory({csc.device.get(), wrapped.get()});
+  return memory.ok() ? work(memory.value().get()) : memory.status();
+}
+
+CscRegion In(CscMemory* memory, const Bucket& bucket) {
+  CscRegion region = bucket.region;
+  region.memory = memory;
+  return region;
+}
+
+Status Allocate(const gf_csc& csc, size_t words, DeviceMemory* out) {
+  return OnStream(csc, nullptr, [&](CscMemory* memory) {
+    Result<DeviceMemory> made = memory->Allocate(words * sizeof(uint32_t));
+    if (made.ok()) *out = std::move(made).value();
+    return made.status();
+  });
+}
+
+// Derives the slots and the size of the packed buffer from bucket->sent. The
+// bucket's last chunk may be short.
+void TakeSelection(Bucket* bucket) {
+  const size_t width = bucket->owner->width();
+  const size_t sent =
+      gradientflow::FillSlots(bucket->sent, bucket->new_slots.data());
+  bucket->selected = bucket->sent.data();
+  bucket->chunks = bucket->sent.size();
+  bucket->selected_chunks = sent;
+  bucket->packed_elements = sent * width + bucket->chunks;
+  if (bucket->chunks > 0 && bucket->sent.back() != 0) {
+    bucket->packed_elements -= bucket->chunks * width - bucket->region.elements;
+  }
+}
+
+Result<std::unique_ptr<Bucket>> NewBucket(gf_csc* csc,
+                                          const gf_csc_bucket_config& config) {
+  const auto specs =
+      gradientflow::c_api::SpecsOf(config.tensors, config.tensor_count);
+  if (!specs.ok()) return specs.status();
+  auto bucket = std::make_unique<Bucket>();
+  bucket->owner = csc;
+  CscRegion& region = bucket->region;
+  std::vector<gradientflow::Extent> dense;
+  for (const gradientflow::TensorSpec& tensor : specs.value()) {
+    if (tensor.always_dense) {
+      dense.push_back({region.elements, tensor.elements});
+    }
+    region.elements += tensor.elements;
+  }
+  bucket->dense =
+      gradientflow::ChunksTouching(dense, region.elements, csc->width());
+  bucket->sent.assign(bucket->dense.size(), 1);
+  if (config.selected != nullptr) {
+    bucket->sent.assign(config.selected,
+                        config.selected + config.selected_count);
+    GF_RETURN_IF_ERROR(
+        gradientflow::CountSelected(bucket->sent, bucket->dense).status());
+  }
+  bucket->new_slots.resize(bucket->sent.size());
+  GF_RETURN_IF_ERROR(Allocate(*csc, bucket->new_slots.size(), &bucket->slots));
+  region.type = static_cast<DType>(config.dtype);
+  region.wire = csc->wire;
+  region.residual = config.residual;
+  region.slots = reinterpret_cast<uint32_t*>(bucket->slots.get());
+  region.nonfinite = reinterpret_cast<uint32_t*>(csc->nonfinite.get());
+  if (csc->device == nullptr) {
+    bucket->dirty.assign(bucket->sent.size(), 1);
+    region.dirty = bucket->dirty.data();
+    region.nonfinite = &bucket->nonfinite;  // Threads share the handle's.
+    if (config.residual != nullptr) {
+      FindDirty(region, config.residual, csc->width());
+    }
+  }
+  TakeSelection(bucket.get());
+  return bucket;
 }
 
 }  // namespace
 
+namespace gradientflow::c_api {
+
+Result<gf_csc*> OpenCsc(const gf_csc_config& config,
+                        std::shared_ptr<Device> device) {
+  GF_RETURN_IF_ERROR(CheckGradientType("wire_dtype", config.wire_dtype));
+  GF_RETURN_IF_ERROR(CheckScale(config.loss_scale));
+  if (!(config.keep_factor >= 0) || !std::isfinite(config.keep_factor)) {
+    return ::Invalid(
+        StrCat("keep_factor: expected a finite number of at least 0, seen ",
+               config.keep_factor));
+  }
+  CscOptions options;
+  options.selection = {0, config.chunk_elements, config.sparsity,
+                       config.warmup_steps};
+  options.zero_kept = true;
+  options.keep_factor = config.keep_factor;
+  GF_RETURN_IF_ERROR(ChunkSelector::Create(options.selection).status());
+  std::unique_ptr<gf_csc> csc(new gf_csc{Csc(options, config.loss_scale),
+                                         static_cast<DType>(config.wire_dtype),
+                                         config.step,
+                                         std::move(device),
+                                         nullptr,
+                                         {}});
+  GF_RETURN_IF_ERROR(Allocate(*csc, 1, &csc->nonfinite));
+  return csc.release();
+}
+
+}  // namespace gradientflow::c_api
+
 void gf_csc_config_init(gf_csc_config* config) {
-  *config = {sizeof(*config), 32000, 0.85, 0, 0, 1.0F, 1.0F, GF_FLOAT16};
+  *config = {sizeof(*config), 32000, 0.85, 0, 0, 1.0F, 1.0F, GF_FLOAT16, -1};
 }
 
 gf_status gf_csc_open(const gf_csc_config* given, gf_csc** out) {
   return Guard([&]() -> Status {
     GF_RETURN_IF_ERROR(NotNull("gf_csc_open", {given, out}));
     if (given->struct_bytes < offsetof(gf_csc_config, wire_dtype)) {
-      return Status(StatusCode::kInvalidArgument,
-                    StrCat("gf_csc_open: struct_bytes is ", given->struct_bytes,
-                           "; call gf_csc_config_init()"));
+      return Invalid(StrCat("gf_csc_open: struct_bytes is ",
+                            given->struct_bytes,
+                            "; call gf_csc_config_init()"));
     }
-    const gf_csc_config full = WithDefaults(*given, gf_csc_config_init);
-    const gf_csc_config* const config = &full;
-    GF_RETURN_IF_ERROR(CheckGradientType("wire_dtype", config->wire_dtype));
-    GF_RETURN_IF_ERROR(CheckScale(config->loss_scale));
-    if (!(config->keep_factor >= 0) || !std::isfinite(config->keep_factor)) {
-      return Status(StatusCode::kInvalidArgument,
-                    StrCat("keep_factor: expected a finite number of at least "
-                           "0, seen ",
-                           config->keep_factor));
+    const gf_csc_config config = WithDefaults(*given, gf_csc_config_init);
+    std::shared_ptr<Device> device;
+    if (config.cuda_device >= 0) {
+      auto opened = gradientflow::OpenCudaDevice(config.cuda_device);
+      if (!opened.ok()) return opened.status();
+      device = std::move(opened).value();
     }
-    gradientflow::CscOptions rules;
-    rules.selection = {0, config->chunk_elements, config->sparsity,
-                       config->warmup_steps};
-    rules.zero_kept = true;
-    rules.keep_factor = config->keep_factor;
-    const Csc csc(rules, config->loss_scale);
-    GF_RETURN_IF_ERROR(ChunkSelector::Create(rules.selection).status());
-    const auto wire = static_cast<DType>(config->wire_dtype);
-    *out =
-        new gf_csc{csc, wire, config->step, gradientflow::HostCscMemory(), {}};
-    return Status();
+    const Result<gf_csc*> csc =
+        gradientflow::c_api::OpenCsc(config, std::move(device));
+    if (csc.ok()) *out = csc.value();
+    return csc.status();
   });
 }
 
 void gf_csc_close(gf_csc* csc) { delete csc; }
 
-// NOLINTNEXTLINE(readability-function-size): as in C.
-gf_status gf_csc_add(gf_csc* csc, size_t elements, int32_t dtype,
-                     float* residual, const uint8_t* dense,
-                     const uint8_t* selected, gf_csc_bucket** out) {
+gf_status gf_csc_add(gf_csc* csc, const gf_csc_bucket_config* config,
+                     gf_csc_bucket** out) {
   return Guard([&]() -> Status {
-    GF_RETURN_IF_ERROR(NotNull("gf_csc_add", {csc, out}));
-    GF_RETURN_IF_ERROR(CheckGradientType("dtype", dtype));
-    const size_t width = csc->rules.config().selection.chunk_elements;
-    const size_t chunks = elements / width + (elements % width != 0 ? 1 : 0);
-    auto bucket = std::make_unique<Bucket>();
-    bucket->rules = &csc->rules;
-    bucket->sent.assign(chunks, 1);
-    if (selected != nullptr) std::copy_n(selected, chunks, bucket->sent.data());
-    bucket->dense.assign(chunks, 0);
-    for (size_t c = 0; dense != nullptr && c < chunks; ++c) {
-      bucket->dense[c] = dense[c] != 0 ? 1 : 0;
-    }
-    bucket->slots.resize(chunks);
-    bucket->dirty.resize(chunks);
-    gradientflow::CscRegion& region = bucket->region;
-    region.memory = csc->memory.get();
-    region.elements = elements;
-    region.type = static_cast<DType>(dtype);
-    region.wire = csc->wire;
-    region.residual = residual;
-    region.slots = bucket->slots.data();
-    region.dirty = bucket->dirty.data();
-    if (residual != nullptr) FindDirty(region, residual, width);
-    TakeSelection(bucket.get());
-    *out = csc->buckets.emplace_back(std::move(bucket)).get();
+    GF_RETURN_IF_ERROR(NotNull("gf_csc_add", {csc, config, out}));
+    GF_RETURN_IF_ERROR(CheckGradientType("dtype", config->dtype));
+    Result<std::unique_ptr<Bucket>> bucket = NewBucket(csc, *config);
+    if (!bucket.ok()) return bucket.status();
+    *out = csc->buckets.emplace_back(std::move(bucket).value()).get();
     return Status();
   });
 }
@@ -221,47 +241,59 @@ gf_status gf_csc_drop(gf_csc* csc, size_t count) {
   });
 }
 
+// NOLINTNEXTLINE(readability-function-size): as in C.
 gf_status gf_csc_pack(gf_csc_bucket* bucket, void* grads, void* packed,
-                      float scale, float* norms) {
+                      float scale, float* norms, void* stream) {
   return Guard([&]() -> Status {
     auto* const ours = static_cast<Bucket*>(bucket);
     GF_RETURN_IF_ERROR(NotNull("gf_csc_pack", {ours, grads, packed, norms}));
-    GF_RETURN_IF_ERROR(
-        NotNull("gf_csc_pack: residual", {ours->region.residual}));
-    ours->region.grads = grads;
-    ours->region.packed = packed;
-    ours->region.packed_scale = scale;
-    ours->region.norms = norms;
-    GF_RETURN_IF_ERROR(ours->rules->Pack(ours->region, 0, ours->chunks));
-    return WriteMarks(*ours);
+    CscRegion& region = ours->region;
+    GF_RETURN_IF_ERROR(NotNull("gf_csc_pack: residual", {region.residual}));
+    region.grads = grads;
+    region.packed = packed;
+    region.packed_scale = scale;
+    region.norms = norms;
+    region.marks = static_cast<std::byte*>(packed) +
+                   (ours->packed_elements - ours->chunks) * SizeOf(region.wire);
+    return OnStream(*ours->owner, stream, [&](CscMemory* memory) {
+      GF_RETURN_IF_ERROR(memory->Copy(ours->slots.get(), ours->new_slots.data(),
+                                      ours->chunks * sizeof(uint32_t)));
+      return ours->owner->rules.Pack(In(memory, *ours), 0, ours->chunks);
+    });
   });
 }
 
-gf_status gf_csc_unpack(gf_csc_bucket* bucket, int32_t* nonfinite) {
+gf_status gf_csc_unpack(gf_csc_bucket* bucket, void* stream) {
   return Guard([&]() -> Status {
     auto* const ours = static_cast<Bucket*>(bucket);
-    GF_RETURN_IF_ERROR(NotNull("gf_csc_unpack", {ours, nonfinite}));
+    GF_RETURN_IF_ERROR(NotNull("gf_csc_unpack", {ours}));
     if (ours->region.packed == nullptr) {
-      return Status(StatusCode::kFailedPrecondition,
+      return Status(gradientflow::StatusCode::kFailedPrecondition,
                     "gf_csc_unpack: the bucket has not been packed");
     }
-    *nonfinite = 0;
-    GF_RETURN_IF_ERROR(ours->rules->Unpack(ours->region, 0, ours->chunks));
-    return ReadMarks(*ours, nonfinite);
+    return OnStream(*ours->owner, stream, [&](CscMemory* memory) {
+      return ours->owner->rules.Unpack(In(memory, *ours), 0, ours->chunks);
+    });
   });
 }
 
-gf_status gf_csc_end_step(gf_csc* csc, int32_t nonfinite) {
+gf_status gf_csc_end_step(gf_csc* csc, void* stream) {
   return Guard([&]() -> Status {
     GF_RETURN_IF_ERROR(NotNull("gf_csc_end_step", {csc}));
     ++csc->step;
+    auto* const word = reinterpret_cast<uint32_t*>(csc->nonfinite.get());
     for (const auto& bucket : csc->buckets) {
-      // Null if this step has not packed the bucket.
-      void* const packed = std::exchange(bucket->region.packed, nullptr);
-      if (nonfinite == 0 || packed == nullptr) continue;
-      GF_RETURN_IF_ERROR(csc->rules.Skip(bucket->region));
+      if (std::exchange(bucket->nonfinite, 0) != 0) *word = 1;
     }
-    return Status();
+    return OnStream(*csc, stream, [&](CscMemory* memory) {
+      for (const auto& bucket : csc->buckets) {
+        // Null if this step has not packed the bucket.
+        void* const packed = std::exchange(bucket->region.packed, nullptr);
+        if (packed == nullptr) continue;
+        GF_RETURN_IF_ERROR(csc->rules.Skip(In(memory, *bucket), word));
+      }
+      return memory->Zero(word, sizeof(*word));
+    });
   });
 }
 
@@ -275,7 +307,7 @@ gf_status gf_csc_select(gf_csc* csc, const float* norm_sums, size_t chunks) {
       config.always_dense.insert(config.always_dense.end(),
                                  bucket->dense.begin(), bucket->dense.end());
     }
-    Result<ChunkSelector> selector = ChunkSelector::Create(config);
+    auto selector = gradientflow::ChunkSelector::Create(config);
     if (!selector.ok()) return selector.status();
     GF_RETURN_IF_ERROR(selector.value().Select(csc->step, {norm_sums, chunks}));
     const uint8_t* next = selector.value().selected().data();
@@ -292,22 +324,18 @@ uint64_t gf_csc_step(const gf_csc* csc) {
   return csc == nullptr ? 0 : csc->step;
 }
 
-gf_status gf_csc_set_loss_scale(gf_csc* csc, float loss_scale, float* factor) {
+gf_status gf_csc_set_loss_scale(gf_csc* csc, float loss_scale, void* stream,
+                                float* factor) {
   return Guard([&]() -> Status {
     GF_RETURN_IF_ERROR(NotNull("gf_csc_set_loss_scale", {csc, factor}));
     GF_RETURN_IF_ERROR(CheckScale(loss_scale));
     *factor = csc->rules.SetScale(loss_scale, loss_scale);
-    for (const auto& bucket : csc->buckets) {
-      if (bucket->region.residual == nullptr) continue;
-      GF_RETURN_IF_ERROR(csc->rules.Rescale(bucket->region, *factor));
-    }
-    return Status();
+    return OnStream(*csc, stream, [&](CscMemory* memory) {
+      for (const auto& bucket : csc->buckets) {
+        if (bucket->region.residual == nullptr) continue;
+        GF_RETURN_IF_ERROR(csc->rules.Rescale(In(memory, *bucket), *factor));
+      }
+      return Status();
+    });
   });
-}
-
-gf_csc_factors gf_csc_get_factors(const gf_csc* csc) {
-  if (csc == nullptr) return {};
-  const gradientflow::CscFactors& factors = csc->rules.factors();
-  return {csc->rules.config().keep_factor, factors.kept_norm, factors.sent_norm,
-          factors.give_back};
 }

@@ -25,10 +25,15 @@ extern "C" {
  *   (exchange)         the sum, over the ranks, of the norms of all chunks
  *   gf_csc_select()    before the next step's first bucket
  *
+ * Gradients, residuals, packed buffers and norms are in the host's memory, or all
+ * of them in that of one CUDA device. There the work is submitted to the stream
+ * (a cudaStream_t; NULL is the legacy default stream) that a call is given, and
+ * the caller orders its streams; no call waits for the device. For the host's
+ * memory `stream` is ignored, and the calling thread does the work.
+ *
  * Threads: calls on one gf_csc come one at a time, except that gf_csc_pack()
  * and gf_csc_unpack() of different buckets may run at the same time, and beside
- * gf_csc_add(). The calling thread does all the work; no call sends anything or
- * waits for anything. Types are float32, float16 and bfloat16.
+ * gf_csc_add(). No call sends anything. Types are float32, float16 and bfloat16.
  * GF_INVALID_ARGUMENT means that an argument is null or out of range, and that
  * nothing has changed. */
 typedef struct gf_csc gf_csc;
@@ -42,13 +47,15 @@ typedef struct {
   float loss_scale;      /* Gradients and residuals are multiplied by it. */
   float keep_factor;     /* Multiplies what is kept back, in each step. */
   int32_t wire_dtype;    /* The type of packed buffers. */
+  int32_t cuda_device;   /* Of those that the process sees; -1: the host. */
 } gf_csc_config;
 /* Defaults: chunks of 32,000 elements, sparsity 0.85, no warm-up, step 0, both
- * factors 1, wire type float16. */
+ * factors 1, wire type float16, the host's memory. */
 GF_API void gf_csc_config_init(gf_csc_config*);
 
-/* *out belongs to the caller, who closes it; that frees its buckets too.
- * gf_csc_close() accepts NULL. */
+/* *out belongs to the caller, who closes it, once the device has done its work;
+ * that frees its buckets too. gf_csc_close() accepts NULL. Returns
+ * GF_UNIMPLEMENTED if the library cannot use the device. */
 GF_API gf_status gf_csc_open(const gf_csc_config*, gf_csc** out);
 GF_API void gf_csc_close(gf_csc*);
 
@@ -57,23 +64,32 @@ typedef struct {
   /* One byte per chunk: 1 if the current or next step sends it. */
   const uint8_t* selected;
   size_t chunks;
+  size_t selected_chunks;
   /* A packed buffer holds the elements of the selected chunks, in order,
-   * followed by one mark for each chunk that is kept back. */
+   * followed by one mark per chunk: by marks all ranks learn that one of them
+   * keeps back something that is not finite. */
   size_t packed_elements; /* Elements and marks. */
-  size_t marks;
 } gf_csc_bucket;
 
-/* Appends a bucket, which lives until it is dropped. `residual` has as many
- * elements as the bucket, and holds zeros or what was saved; it is lent to the
- * gf_csc as long as the bucket lives. It may be NULL if the gradients are not
- * in host memory: the caller then does the work of gf_csc_pack() and
- * gf_csc_unpack() itself, with the factors of gf_csc_get_factors().
- * `dense` and `selected` have one byte per chunk and are copied. `dense` is 1
- * for chunks that every step sends; it may be NULL if there are none.
- * `selected` is a selection that was saved, or NULL to send all chunks. */
-GF_API gf_status gf_csc_add(gf_csc*, size_t elements, int32_t dtype,
-                            float* residual, const uint8_t* dense,
-                            const uint8_t* selected, gf_csc_bucket** out);
+/* Zeros mean that something is not given. */
+typedef struct {
+  /* They lie in the bucket one after another; skip_lars is not looked at. Chunks
+   * that hold an element of an always_dense tensor are sent in every step. */
+  const gf_tensor* tensors;
+  size_t tensor_count;
+  int32_t dtype;
+  /* As many elements as the bucket has: zeros, or what was saved. Lent to the
+   * gf_csc as long as the bucket lives. NULL: the bucket cannot be packed. */
+  float* residual;
+  /* A selection that was saved, one byte per chunk, or NULL to send all chunks.
+   * GF_INVALID_ARGUMENT says what is wrong with it. */
+  const uint8_t* selected;
+  size_t selected_count;
+} gf_csc_bucket_config;
+
+/* Appends a bucket, which lives until it is dropped. */
+GF_API gf_status gf_csc_add(gf_csc*, const gf_csc_bucket_config*,
+                            gf_csc_bucket** out);
 /* Drops all buckets but the first `count`. REQUIRES: the dropped buckets are
  * not packed. */
 GF_API gf_status gf_csc_drop(gf_csc*, size_t count);
@@ -87,34 +103,25 @@ GF_API gf_status gf_csc_drop(gf_csc*, size_t count);
  * if it takes sums. `norms` has one element per chunk. All three buffers are
  * lent until gf_csc_end_step(). */
 GF_API gf_status gf_csc_pack(gf_csc_bucket*, void* grads, void* packed,
-                             float scale, float* norms);
+                             float scale, float* norms, void* stream);
 /* Called after the exchange has made `packed` the mean over the ranks. In
  * selected chunks grads = packed, and their norms are taken; chunks that any
- * rank has marked become NaN. *nonfinite = 1, on all ranks alike, if any of
- * these values is not finite, else 0. Returns GF_FAILED_PRECONDITION if the
- * bucket has not been packed in this step. */
-GF_API gf_status gf_csc_unpack(gf_csc_bucket*, int32_t* nonfinite);
-/* Ends the step. `nonfinite` is not 0 if any bucket reported so: the caller
- * then skips its update, and the residuals take back what was sent. */
-GF_API gf_status gf_csc_end_step(gf_csc*, int32_t nonfinite);
-/* Selects the chunks of the next step. `norm_sums` has the norms of all chunks
- * of all buckets, in order, summed over the ranks; every rank must pass the
- * same bits. */
+ * rank has marked become NaN. Returns GF_FAILED_PRECONDITION if the bucket has
+ * not been packed in this step. */
+GF_API gf_status gf_csc_unpack(gf_csc_bucket*, void* stream);
+/* Ends the step, once all buckets are unpacked. If any of their gradients is not
+ * finite, which then holds on all ranks, the caller skips its update, and the
+ * residuals take back what was sent. */
+GF_API gf_status gf_csc_end_step(gf_csc*, void* stream);
+/* Selects the chunks of the next step. `norm_sums`, in the host's memory, has the
+ * norms of all chunks of all buckets, in order, summed over the ranks; every rank
+ * must pass the same bits. */
 GF_API gf_status gf_csc_select(gf_csc*, const float* norm_sums, size_t chunks);
 GF_API uint64_t gf_csc_step(const gf_csc*); /* The current or next one. */
 /* Between steps: sets the factor of the coming gradients. The residuals of the
  * buckets are rescaled; the caller multiplies any others by *factor. */
-GF_API gf_status gf_csc_set_loss_scale(gf_csc*, float loss_scale,
+GF_API gf_status gf_csc_set_loss_scale(gf_csc*, float loss_scale, void* stream,
                                        float* factor);
-/* Factors for callers that do the passes themselves. */
-typedef struct {
-  float keep_factor; /* residual = keep_factor * s, for a kept chunk. */
-  float kept_norm;   /* norms[c] = kept_norm * sum |s| */
-  float sent_norm;   /* norms[c] = sent_norm * sum |grads|, after unpacking. */
-  float give_back;   /* residual += give_back * grads, of a skipped step. */
-} gf_csc_factors;
-/* gf_csc_set_loss_scale() changes them. */
-GF_API gf_csc_factors gf_csc_get_factors(const gf_csc*);
 
 #ifdef __cplusplus
 }

@@ -12,8 +12,10 @@
 #include "gradientflow/base/status.h"
 #include "gradientflow/communicator/communicator.h"
 #include "gradientflow/config/options.h"
+#include "gradientflow/device/device.h"
 #include "gradientflow/session.h"
 #include "integrations/c/gradientflow.h"
+#include "integrations/c/gradientflow_csc.h"
 
 // What the C API's opaque pointers point to, and how errors reach the caller.
 struct gf_options {
@@ -44,6 +46,15 @@ gf_status Invalid(const std::string& what);
 // Returns kInvalidArgument unless `dtype` is the number of a type that
 // gradients may have. The error's text begins with `what`.
 Status CheckGradientType(const std::string& what, int32_t dtype);
+
+// gf_csc_open() in memory of any device, or of the host if it is null. The
+// caller closes the result.
+Result<gf_csc*> OpenCsc(const gf_csc_config& config,
+                        std::shared_ptr<Device> device);
+
+// Returns kInvalidArgument if a tensor was not initialised.
+Result<std::vector<TensorSpec>> SpecsOf(const gf_tensor* tensors,
+                                        std::size_t count);
 
 // Runs `body` and keeps exceptions of the standard library from crossing into
 // C.

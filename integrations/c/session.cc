@@ -18,6 +18,7 @@ using gradientflow::StrCat;
 using gradientflow::TensorSpec;
 using gradientflow::c_api::Guard;
 using gradientflow::c_api::Invalid;
+using gradientflow::c_api::SpecsOf;
 using gradientflow::c_api::WithDefaults;
 
 namespace {
@@ -87,8 +88,23 @@ void Write(const StepStats& s, gf_step_stats* stats) {
   stats->struct_bytes = room;
 }
 
-Result<std::vector<TensorSpec>> SpecsOf(const gf_tensor* tensors,
-                                        size_t count) {
+gf_status CheckTensor(const gf_session* session, size_t tensor) {
+  if (session == nullptr) return Invalid("session is null");
+  if (tensor >= session->session->tensors()) {
+    return Invalid(StrCat("tensor ", tensor, ": there are only ",
+                          session->session->tensors()));
+  }
+  return GF_OK;
+}
+
+gf_status InFork(const gf_session& session) {
+  return Guard([&] { return session.session->CheckProcess(); });
+}
+
+}  // namespace
+
+Result<std::vector<TensorSpec>> gradientflow::c_api::SpecsOf(
+    const gf_tensor* tensors, size_t count) {
   std::vector<TensorSpec> specs;
   const auto* at = reinterpret_cast<const char*>(tensors);
   for (size_t i = 0; i < count; ++i) {
@@ -105,21 +121,6 @@ Result<std::vector<TensorSpec>> SpecsOf(const gf_tensor* tensors,
   }
   return specs;
 }
-
-gf_status CheckTensor(const gf_session* session, size_t tensor) {
-  if (session == nullptr) return Invalid("session is null");
-  if (tensor >= session->session->tensors()) {
-    return Invalid(StrCat("tensor ", tensor, ": there are only ",
-                          session->session->tensors()));
-  }
-  return GF_OK;
-}
-
-gf_status InFork(const gf_session& session) {
-  return Guard([&] { return session.session->CheckProcess(); });
-}
-
-}  // namespace
 
 void gf_tensor_init(gf_tensor* tensor) {
   *tensor = gf_tensor{};

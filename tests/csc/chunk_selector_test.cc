@@ -318,17 +318,15 @@ TEST(ChunkSelector, RefusesASelectionThatIsNotItsOwn) {
   EXPECT_FALSE(selector.Restore(0, Bytes{1, 0, 0, 1}).ok());
 }
 
-TEST(ChunksTouching, MarksEveryChunkOfTheMarkedTensors) {
-  // Pool order: tensor 3 [0, 3), 2 [3, 5), 1 [5, 5), 0 [5, 12).
-  const PoolLayout layout = PoolLayout::Create({7, 0, 2, 3}).value();
-  const auto touching = [&](const std::vector<bool>& tensors) {
-    return ChunksTouching(layout, tensors, 4);
+TEST(ChunksTouching, MarksEveryChunkOfTheRanges) {
+  const auto touching = [&](const std::vector<Extent>& ranges) {
+    return ChunksTouching(ranges, 11, 4);
   };
-  EXPECT_EQ(touching({false, false, false, false}), (Bytes{0, 0, 0}));
-  EXPECT_EQ(touching({false, true, false, false}), (Bytes{0, 0, 0}));
-  EXPECT_EQ(touching({false, false, true, true}), (Bytes{1, 1, 0}));
-  EXPECT_EQ(touching({true, false, false, false}), (Bytes{0, 1, 1}));
-  EXPECT_EQ(touching({true, true, true, true}), (Bytes{1, 1, 1}));
+  EXPECT_EQ(touching({}), (Bytes{0, 0, 0}));
+  EXPECT_EQ(touching({{4, 0}, {11, 0}}), (Bytes{0, 0, 0}));
+  EXPECT_EQ(touching({{3, 2}, {0, 3}}), (Bytes{1, 1, 0}));
+  EXPECT_EQ(touching({{5, 6}}), (Bytes{0, 1, 1}));
+  EXPECT_EQ(touching({{0, 4}, {8, 3}}), (Bytes{1, 0, 1}));
 }
 
 }  // namespace

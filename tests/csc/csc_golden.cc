@@ -22,7 +22,8 @@ constexpr std::size_t kElements = 5;  // Chunks [0, 3) and [3, 5).
 constexpr std::size_t kChunk = 3;
 using Values = std::array<float, kElements>;
 
-// One rank, whose exchange is the identity.
+// One rank, whose exchange is the identity. With a residual apart it marks what
+// is not finite in the chunks that it keeps back.
 class Rank {
  public:
   Rank(CscMemory& memory, ResidualPlace place)
@@ -38,13 +39,15 @@ class Rank {
         residual_(Allocate(sizeof(Values))),
         packed_(Allocate(sizeof(Values))),
         slots_(Allocate(2 * sizeof(std::uint32_t))),
-        norms_(Allocate(2 * sizeof(float))) {
+        norms_(Allocate(2 * sizeof(float))),
+        marks_(Allocate(2 * sizeof(float))) {
     region_.memory = &memory;
     region_.elements = kElements;
     region_.grads = grads_.get();
     region_.residual = reinterpret_cast<float*>(residual_.get());
     region_.slots = reinterpret_cast<std::uint32_t*>(slots_.get());
     region_.norms = reinterpret_cast<float*>(norms_.get());
+    if (!in_gradients_) region_.marks = marks_.get();
     if (memory.asynchronous()) region_.packed = packed_.get();
     if (in_gradients_) {
       region_.residual = nullptr;
@@ -119,6 +122,7 @@ class Rank {
   const DeviceMemory packed_;
   const DeviceMemory slots_;
   const DeviceMemory norms_;
+  const DeviceMemory marks_;
   CscRegion region_;
 };
 
@@ -170,7 +174,14 @@ void ExpectSkippedStep(CscMemory& memory, ResidualPlace place) {
   Rank rank(memory, place);
   (void)rank.Exchange({1, 2, 3, 9, 9});
   rank.Select(1);  // The second chunk.
-  (void)rank.Exchange({1, kInf, 3, 5, -7});
+  const Values seen_by_all = rank.Exchange({1, kInf, 3, 5, -7});
+  for (std::size_t i = 0; i < kElements; ++i) {
+    if (i < kChunk && place == ResidualPlace::kApart) {
+      EXPECT_TRUE(std::isnan(seen_by_all[i])) << "marked";
+    } else if (i >= kChunk) {
+      EXPECT_EQ(seen_by_all[i], i == 3 ? 5 : -7) << "sent";
+    }
+  }
   EXPECT_FALSE(std::isfinite(rank.norms()[0]));
   rank.Skip();
   const Values kept = rank.residual();

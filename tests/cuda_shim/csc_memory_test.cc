@@ -24,10 +24,13 @@ class ShimMemory final : public CscMemory {
   const kernels::ChunkKernelTable& kernels() const override {
     return *kernels::CudaChunkKernels();
   }
-  void* stream() const override { return nullptr; }
   Status KernelStatus(const char* kernel, int error) const override {
     if (error == 0) return {};
     return {StatusCode::kInternal, StrCat(kernel, " failed: ", error)};
+  }
+  Status Convert(const kernels::ConvertArgs& args) override {
+    return KernelStatus("convert",
+                        kernels::CudaKernels()->convert(args, nullptr));
   }
   Result<DeviceMemory> Allocate(std::size_t bytes) override {
     auto* data = static_cast<std::byte*>(cuda_shim::AllocateManaged(bytes));
@@ -45,18 +48,6 @@ class ShimMemory final : public CscMemory {
     std::memset(grads, 0, bytes);
     return {};
   }
-  // The golden gradients are of float32.
-  Status ReadGradients(const void* grads, DType, float* values,
-                       std::size_t n) override {
-    return Copy(values, grads, n * sizeof(float));
-  }
-  Status WriteGradients(const float* values, void* grads, DType,
-                        std::size_t n) override {
-    return Copy(grads, values, n * sizeof(float));
-  }
-  Status Synchronize() override { return {}; }
-  Status Mark() override { return {}; }
-  Result<bool> Reached() const override { return true; }
 };
 
 TEST(ShimMemory, FollowsTheGoldenValues) {

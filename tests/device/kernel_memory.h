@@ -90,6 +90,7 @@ void Visit(const kernels::ChunkUnpackArgs& args, const See& see) {
   range.elements.Tell(see, "grads", args.grads, SizeOf(args.type));
   range.chunks.Tell(see, "norms", args.norms, sizeof(float));
   if (args.packed != nullptr) see("packed", args.packed, 1);
+  range.chunks.Tell(see, "marks", args.marks, SizeOf(args.packed_type));
   IfGiven(see, "nonfinite", args.nonfinite);
 }
 

@@ -26,6 +26,7 @@ struct Buffers {
   Elements norms;
   Records<std::uint32_t> nonfinite;
   float scale = 1;
+  const Elements* marks = nullptr;
 };
 
 class ChunkUnpack : public EveryChunkTable {
@@ -57,7 +58,8 @@ class ChunkUnpack : public EveryChunkTable {
                    .norm_scale = norm_scale,
                    .norms = static_cast<float*>(b.norms.data()),
                    .nonfinite = watch ? b.nonfinite.data() : nullptr,
-                   .scale = b.scale});
+                   .scale = b.scale,
+                   .marks = b.marks == nullptr ? nullptr : b.marks->data()});
   }
 
   // The effect of the call on `b`, except the norms; returns sums of
@@ -171,6 +173,40 @@ TEST_P(ChunkUnpack, FlagsNothingThatItDoesNotWrite) {
   b.grads.Set(25, std::nan(""));
   ASSERT_NO_FATAL_FAILURE(ExpectOracle(b, 1));
   EXPECT_EQ(b.nonfinite[0], kOldFlag);
+}
+
+// Of marks that are finite, in kept chunks, and of any in sent ones, nothing is
+// seen.
+TEST_P(ChunkUnpack, SpoilsKeptChunksWithAMarkThatIsNotFinite) {
+  for (const std::size_t chunk : {3UL, 300UL, 3000UL, 70000UL}) {
+    for (const DType type : kGradientTypes) {
+      for (const DType packed_type : kGradientTypes) {
+        SCOPED_TRACE(::testing::Message() << "chunks of " << chunk);
+        const ChunkRange range = {2 * chunk + 1, chunk, 0, 3};
+        Buffers b = Make(range, type, packed_type, Sent::kNone);
+        Elements marks(packed_type, 3);
+        b.marks = &marks;
+        ASSERT_EQ(Run(b, 1), 0);
+        EXPECT_EQ(b.nonfinite[0], kOldFlag);
+        const Buffers before = b;
+        marks.Set(1, std::nan(""));
+        ASSERT_EQ(Run(b, 1), 0);
+        EXPECT_EQ(b.nonfinite[0], 1U);
+        for (std::size_t i = 0; i < range.elements; ++i) {
+          if (i / chunk == 1) {
+            ASSERT_TRUE(std::isnan(b.grads.Get(i))) << i;
+          } else {
+            ASSERT_EQ(b.grads.Bits(i), before.grads.Bits(i)) << i;
+          }
+        }
+        EXPECT_TRUE(b.norms.SameBits(before.norms));
+        Buffers sent = Make(range, type, packed_type, Sent::kAll);
+        sent.marks = &marks;
+        ASSERT_EQ(Run(sent, 1), 0);
+        EXPECT_EQ(sent.nonfinite[0], kOldFlag);
+      }
+    }
+  }
 }
 
 TEST_P(ChunkUnpack, DoesWithoutAFlag) {

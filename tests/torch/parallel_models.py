@@ -207,10 +207,10 @@ def force_csc(**settings: object) -> None:
     gft._C.register_csc_hook = functools.partial(register, **settings)
 
 
-def force_tensor_ops() -> None:
-    """Uses torch's operators, as on other devices, instead of the CPU's
-    kernels."""
-    force_csc(tensor_ops=True)
+def force_staging() -> None:
+    """Works on copies of the buckets, as for devices that the library cannot
+    use."""
+    force_csc(staged=True)
 
 
 class Branches(torch.nn.Module):

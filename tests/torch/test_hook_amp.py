@@ -15,7 +15,7 @@ from parallel_models import (
     batch,
     bits_of,
     flat,
-    force_tensor_ops,
+    force_staging,
     gradients_of,
     net,
     random_inputs,
@@ -25,10 +25,10 @@ SHAPES = {"v": (45,), "w": (64,)}
 BAD_STEP = 4
 
 
-def poison(ranks: Ranks, value: float, in_sent: bool, tensor_ops: bool) -> dict:
+def poison(ranks: Ranks, value: float, in_sent: bool, staged: bool) -> dict:
     """One rank's gradient has a bad element in one step."""
-    if tensor_ops:
-        force_tensor_ops()
+    if staged:
+        force_staging()
     model = DistributedDataParallel(Given(SHAPES), bucket_cap_mb=1e-5)
     hook = gft.register(
         model, "csc", sparsity=0.7, chunk_elements=10, wire_dtype="fp32"
@@ -80,14 +80,14 @@ def poison(ranks: Ranks, value: float, in_sent: bool, tensor_ops: bool) -> dict:
     return {"skipped": skipped, "worst": worst}
 
 
-@pytest.mark.parametrize("tensor_ops", [False, True])
+@pytest.mark.parametrize("staged", [False, True])
 @pytest.mark.parametrize("in_sent", [False, True])
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_a_bad_gradient_is_seen_by_all_and_then_forgotten(
-    value: float, in_sent: bool, tensor_ops: bool
+    value: float, in_sent: bool, staged: bool
 ) -> None:
     for backend in ("gloo", "gradientflow"):
-        results = launch(poison, 3, value, in_sent, tensor_ops, backend=backend)
+        results = launch(poison, 3, value, in_sent, staged, backend=backend)
         for result in results:
             assert result["skipped"] == [BAD_STEP]
             # Everything else that was kept back or sent in that step comes

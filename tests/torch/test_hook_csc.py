@@ -15,7 +15,7 @@ from parallel_models import (
     Given,
     flat,
     force_csc,
-    force_tensor_ops,
+    force_staging,
     gradients_of,
     random_inputs,
 )
@@ -38,13 +38,13 @@ def follow_reference(
     ranks: Ranks,
     steps: int,
     wire: str = "fp32",
-    tensor_ops: bool = False,
+    staged: bool = False,
     as_view: bool = False,
     warmup: int = 0,
     dense: tuple[str, ...] = (),
 ) -> tuple[dict[str, int], int]:
-    if tensor_ops:
-        force_tensor_ops()
+    if staged:
+        force_staging()
     model = DistributedDataParallel(
         Given(SHAPES, order=ORDER),
         bucket_cap_mb=BUCKET_MB,
@@ -84,10 +84,10 @@ def follow_reference(
 
 
 @pytest.mark.parametrize("backend", ["gloo", "gradientflow"])
-@pytest.mark.parametrize("tensor_ops", [False, True])
+@pytest.mark.parametrize("staged", [False, True])
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_follows_the_reference(size: int, tensor_ops: bool, backend: str) -> None:
-    results = launch(follow_reference, size, 7, "fp32", tensor_ops, backend=backend)
+def test_follows_the_reference(size: int, staged: bool, backend: str) -> None:
+    results = launch(follow_reference, size, 7, "fp32", staged, backend=backend)
     for stats, chunks in results:
         assert stats["steps"] == 7
         assert stats["chunks"] == chunks
@@ -106,9 +106,9 @@ def test_warm_up_and_always_dense() -> None:
     launch(follow_reference, 2, 8, "fp32", False, True, 5, ("b", "d"))
 
 
-def golden(ranks: Ranks, tensor_ops: bool) -> None:
+def golden(ranks: Ranks, staged: bool) -> None:
     """The golden values of tests/csc/csc_golden.cc: momentum 0.9, gradients 1."""
-    force_csc(tensor_ops=tensor_ops, keep_factor=0.9)
+    force_csc(staged=staged, keep_factor=0.9)
     model = DistributedDataParallel(Given({"w": (5,)}))
     hook = gft.register(
         model, "csc", sparsity=0.5, chunk_elements=3, wire_dtype="fp32"
@@ -127,9 +127,9 @@ def golden(ranks: Ranks, tensor_ops: bool) -> None:
         np.testing.assert_allclose(residual, [kept[index]] * 3, atol=1e-6)
 
 
-@pytest.mark.parametrize("tensor_ops", [False, True])
-def test_golden_values(tensor_ops: bool) -> None:
-    launch(golden, 1, tensor_ops, backend="gloo")
+@pytest.mark.parametrize("staged", [False, True])
+def test_golden_values(staged: bool) -> None:
+    launch(golden, 1, staged, backend="gloo")
 
 
 def conserve(ranks: Ranks, dtype: torch.dtype, wire: str) -> float:
@@ -204,9 +204,9 @@ def bytes_per_step(ranks: Ranks) -> list[int]:
 
 
 def test_sends_what_it_selected_and_little_else() -> None:
-    # 100 chunks: their norms in float32, and a mark for each that is kept back.
+    # 100 chunks: their norms in float32, and a mark for each.
     for sent in launch(bytes_per_step, 2):
-        assert sent == [200_000 + 400, *[20_000 + 2 * 90 + 400] * 2]
+        assert sent == [200_000 + 200 + 400, *[20_000 + 200 + 400] * 2]
 
 
 def channels_last(ranks: Ranks) -> None:

@@ -17,6 +17,7 @@ namespace {
 
 namespace py = pybind11;
 using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
+using Buckets = std::vector<std::vector<size_t>>;
 using Reducer = std::shared_ptr<c10d::Reducer>;
 
 at::ScalarType WireOf(const std::string& name) {
@@ -50,9 +51,8 @@ std::shared_ptr<CscHook> RegisterCsc(
     const Reducer& reducer, const GroupPtr& group,
     std::vector<at::Tensor> parameters, std::vector<bool> always_dense,
     double sparsity, size_t chunk_elements, uint64_t warmup_steps,
-    const std::string& wire, bool tensor_ops, float keep_factor) {
-  CscModel model = {
-      std::move(parameters), std::move(always_dense), {}, tensor_ops};
+    const std::string& wire, bool staged, float keep_factor) {
+  CscModel model = {std::move(parameters), std::move(always_dense), {}, staged};
   gf_csc_config_init(&model.config);
   model.config.sparsity = sparsity;
   model.config.chunk_elements = chunk_elements;
@@ -90,7 +90,7 @@ py::tuple SaveHook(CscHook& hook) {
 
 // Whether DDP's buckets hold exactly these parameters.
 bool HasBuckets(const c10d::Reducer& reducer, const CscModel& model,
-                const std::vector<std::vector<size_t>>& buckets) {
+                const Buckets& buckets) {
   const auto present = reducer.get_grad_buckets(/*return_zero_tensors=*/false);
   if (present.size() != buckets.size()) return false;
   for (size_t b = 0; b < buckets.size(); ++b) {
@@ -103,35 +103,46 @@ bool HasBuckets(const c10d::Reducer& reducer, const CscModel& model,
   return true;
 }
 
+CscState StateOf(uint64_t step, float loss_scale, Buckets buckets,
+                 const std::vector<at::Tensor>& selected) {
+  CscState state;
+  state.step = step;
+  state.loss_scale = loss_scale;
+  state.buckets = std::move(buckets);
+  for (const at::Tensor& chunks : selected) {
+    const auto* begin = chunks.const_data_ptr<uint8_t>();
+    state.selected.emplace_back(begin, begin + chunks.numel());
+  }
+  return state;
+}
+
+void CheckState(const CscHook& hook, uint64_t step, float loss_scale,
+                Buckets buckets, const std::vector<at::Tensor>& selected) {
+  CscLayout::Check(hook.model(),
+                   StateOf(step, loss_scale, std::move(buckets), selected));
+}
+
 // Also gives DDP the buckets of the state: otherwise a new DDP would take one
 // step with other buckets, and send everything in it. A DDP that has rebuilt
 // its buckets keeps its own, since it would not rebuild them again: the
 // selection for other buckets is then not used. `rebuilds` says whether this
 // DDP rebuilds its buckets at all.
 void RestoreHook(CscHook& hook, const Reducer& reducer, bool rebuilds,
-                 uint64_t step, float loss_scale,
-                 std::vector<std::vector<size_t>> buckets,
+                 uint64_t step, float loss_scale, Buckets buckets,
                  const std::vector<at::Tensor>& selected,
                  const std::vector<std::optional<at::Tensor>>& residuals) {
-  CscState state;
-  state.step = step;
-  state.loss_scale = loss_scale;
-  for (const at::Tensor& chunks : selected) {
-    const auto* begin = chunks.const_data_ptr<uint8_t>();
-    state.selected.emplace_back(begin, begin + chunks.numel());
-  }
+  CscState state = StateOf(step, loss_scale, std::move(buckets), selected);
   for (const std::optional<at::Tensor>& residual : residuals) {
     state.residuals.push_back(residual.value_or(at::Tensor()));
   }
   const py::gil_scoped_release no_gil;
   const bool rebuilt = rebuilds && !reducer->should_rebuild_buckets();
-  if (!buckets.empty() && !rebuilt &&
-      !HasBuckets(*reducer, hook.model(), buckets)) {
-    reducer->initialize_buckets(buckets);
-    TORCH_CHECK(HasBuckets(*reducer, hook.model(), buckets),
+  if (!state.buckets.empty() && !rebuilt &&
+      !HasBuckets(*reducer, *hook.model(), state.buckets)) {
+    reducer->initialize_buckets(state.buckets);
+    TORCH_CHECK(HasBuckets(*reducer, *hook.model(), state.buckets),
                 "the csc hook: DDP did not take over the buckets of the state");
   }
-  state.buckets = std::move(buckets);
   hook.Restore(std::move(state));
 }
 
@@ -142,6 +153,7 @@ void BindHook(py::module& module) {
       .def("stats", &StatsOfHook);
   py::class_<CscHook, Hook, std::shared_ptr<CscHook>>(module, "CscHook")
       .def("save", &SaveHook)
+      .def("check", &CheckState)
       .def("restore", &RestoreHook)
       .def("set_loss_scale", &CscHook::SetLossScale,
            py::call_guard<py::gil_scoped_release>())
@@ -153,7 +165,7 @@ void BindHook(py::module& module) {
              py::arg("group"), py::arg("parameters"), py::arg("always_dense"),
              py::arg("sparsity"), py::arg("chunk_elements"),
              py::arg("warmup_steps"), py::arg("wire"),
-             py::arg("tensor_ops") = false, py::arg("keep_factor") = 1.0F);
+             py::arg("staged") = false, py::arg("keep_factor") = 1.0F);
 }
 
 }  // namespace gft

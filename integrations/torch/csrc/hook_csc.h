@@ -39,7 +39,7 @@ class CscHook final : public Hook,
   void FinishShadow();
 
   HookStats stats() const override { return stats_; }
-  const CscModel& model() const { return *model_; }
+  const std::shared_ptr<const CscModel>& model() const { return model_; }
 
   // SetLossScale(), Save() and Restore() are called between steps. The
   // gradients of the coming steps are multiplied by `scale`; the residual is
@@ -55,8 +55,6 @@ class CscHook final : public Hook,
   void CheckBetweenSteps(const char* what) const;
   void BeginStep();
   void EndStep();
-  at::Tensor Pack(CscBucket& bucket) const;
-  void StartNorms();
   void SelectNext();
 
   const HookGroup group_;

@@ -1,6 +1,7 @@
 #include "hook_csc_layout.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <utility>
@@ -26,6 +27,30 @@ void CopyResiduals(const CscBucket& bucket, CscState* state) {
   }
 }
 
+// Adds the bucket of these parameters, which lie in it one after another.
+// Throws c10::ValueError if `selected` (may be null) does not fit.
+gf_csc_bucket* Add(gf_csc* core, const CscModel& model,
+                   const std::vector<size_t>& parameters,
+                   gf_csc_bucket_config config,
+                   const std::vector<uint8_t>* selected) {
+  std::vector<gf_tensor> tensors;
+  for (const size_t i : parameters) {
+    gf_tensor_init(&tensors.emplace_back());
+    tensors.back().elements = static_cast<size_t>(model.parameters[i].numel());
+    tensors.back().always_dense = model.always_dense[i] ? 1 : 0;
+  }
+  config.tensors = tensors.data();
+  config.tensor_count = tensors.size();
+  if (selected != nullptr) {
+    config.selected = selected->data();
+    config.selected_count = selected->size();
+  }
+  gf_csc_bucket* bucket = nullptr;
+  const gf_status added = gf_csc_add(core, &config, &bucket);
+  TORCH_CHECK_VALUE(added == GF_OK, "the csc hook: ", gf_last_error());
+  return bucket;
+}
+
 }  // namespace
 
 CscLayout::CscLayout(std::shared_ptr<const CscModel> model, CscState state)
@@ -37,9 +62,36 @@ CscLayout::CscLayout(std::shared_ptr<const CscModel> model, CscState state)
   gf_csc_config config = model_->config;
   config.step = state_.step;
   config.loss_scale = state_.loss_scale;
+  core_.reset(Open(config));
+}
+
+gf_csc* CscLayout::Open(gf_csc_config config) {
+  const std::vector<at::Tensor>& all = model_->parameters;
+  const at::Device device = all.empty() ? device_ : all.front().device();
   gf_csc* core = nullptr;
-  Check(gf_csc_open(&config, &core), "the csc hook");
-  core_.reset(core);
+  if (device.is_cuda() && !model_->staged &&
+      std::all_of(all.begin(), all.end(), [&](const at::Tensor& parameter) {
+        return parameter.device() == device;
+      })) {
+    config.cuda_device = device.index();
+    if (gf_csc_open(&config, &core) == GF_OK) {
+      device_ = device;
+      return core;
+    }
+    TORCH_WARN_ONCE("the csc hook: gradients go through host memory: ",
+                    gf_last_error());
+    config.cuda_device = -1;
+  }
+  const gf_status opened = gf_csc_open(&config, &core);
+  TORCH_CHECK_VALUE(opened == GF_OK, "the csc hook: ", gf_last_error());
+  return core;
+}
+
+void* CscLayout::Stream() const {
+  if (device_.is_cpu()) return nullptr;
+  return c10::impl::VirtualGuardImpl(device_.type())
+      .getStream(device_)
+      .native_handle();
 }
 
 CscBucket& CscLayout::Meet(const c10d::GradBucket& bucket) {
@@ -72,46 +124,71 @@ std::vector<size_t> CscLayout::ParametersOf(
 CscBucket CscLayout::Learn(const c10d::GradBucket& from,
                            std::vector<size_t> parameters) {
   const at::Tensor& buffer = from.getBuffer();
-  const bool cut = IsGradientType(buffer.scalar_type());
-  const auto width = static_cast<int64_t>(model_->config.chunk_elements);
-  const int64_t elements = cut ? buffer.numel() : 0;
-  const int64_t chunks = (elements + width - 1) / width;
-  const auto options = buffer.options().dtype(at::kFloat);
-  CscBucket bucket;
-  bucket.by_tensors = chunks > 0 && (model_->by_tensors || !buffer.is_cpu());
-  bucket.residual = at::zeros({chunks * width}, options);
-  bucket.norms = at::zeros({chunks}, options);
-  bucket.bad = at::zeros({}, options.dtype(at::kBool));
-  std::vector<uint8_t> always(static_cast<size_t>(chunks), 0);
-  const std::vector<at::Tensor> gradients = from.getGradients();
-  TORCH_CHECK(gradients.size() == parameters.size(), "the csc hook: bucket ",
-              from.getIndex(), " has ", parameters.size(), " parameters, but ",
-              gradients.size(), " gradients");
-  for (size_t i = 0; cut && i < gradients.size(); ++i) {
-    const int64_t count = gradients[i].numel();
-    const int64_t begin =
-        gradients[i].storage_offset() - buffer.storage_offset();
-    bucket.kept.push_back(Shaped(bucket.residual.narrow(0, begin, count),
-                                 model_->parameters[parameters[i]]));
-    at::Tensor& saved = state_.residuals[parameters[i]];
-    if (saved.defined()) bucket.kept[i].copy_(std::exchange(saved, {}));
-    if (!model_->always_dense[parameters[i]] || count == 0) continue;
-    std::fill(always.begin() + begin / width,
-              always.begin() + (begin + count - 1) / width + 1, 1);
-  }
   const size_t index = from.getIndex();
-  const bool saved = index < state_.selected.size() &&
-                     state_.buckets[index] == parameters &&
-                     state_.selected[index].size() == always.size();
-  Check(gf_csc_add(
-            core_.get(), static_cast<size_t>(elements),
-            cut ? *DtypeOf(buffer.scalar_type()) : GF_FLOAT32,
-            bucket.by_tensors ? nullptr : bucket.residual.data_ptr<float>(),
-            always.data(), saved ? state_.selected[index].data() : nullptr,
-            &bucket.core),
-        "the csc hook");
+  const bool cut = IsGradientType(buffer.scalar_type());
+  const auto options = at::device(device_).dtype(at::kFloat);
+  CscBucket bucket;
+  if (cut) {
+    int64_t begin = 0;
+    bucket.residual = at::zeros({buffer.numel()}, options);
+    for (const size_t i : parameters) {
+      const at::Tensor& parameter = model_->parameters[i];
+      bucket.kept.push_back(Shaped(
+          bucket.residual.narrow(0, begin, parameter.numel()), parameter));
+      begin += parameter.numel();
+      at::Tensor& saved = state_.residuals[i];
+      if (saved.defined()) bucket.kept.back().copy_(std::exchange(saved, {}));
+    }
+    TORCH_CHECK(begin == buffer.numel(), "the csc hook: bucket ", index,
+                " has ", buffer.numel(), " elements, its parameters ", begin);
+  }
+  const bool saved = cut && index < state_.selected.size() &&
+                     state_.buckets[index] == parameters;
+  gf_csc_bucket_config config = {};
+  config.dtype = cut ? *DtypeOf(buffer.scalar_type()) : GF_FLOAT32;
+  if (cut) config.residual = bucket.residual.mutable_data_ptr<float>();
+  bucket.core =
+      Add(core_.get(), *model_, cut ? parameters : std::vector<size_t>(),
+          config, saved ? &state_.selected[index] : nullptr);
+  bucket.norms =
+      at::zeros({static_cast<int64_t>(bucket.core->chunks)}, options);
   bucket.parameters = std::move(parameters);
   return bucket;
+}
+
+at::Tensor CscLayout::Pack(CscBucket* bucket, double scale,
+                           at::ScalarType wire) const {
+  const at::Tensor& buffer = bucket->buffer;
+  if (bucket->core->chunks == 0) {  // It is sent whole, as it is.
+    return scale == 1.0 ? buffer : buffer.mul_(scale);
+  }
+  const auto copy_to = [](const at::Tensor& from, at::Device device) {
+    return from.to(device, from.scalar_type(), /*non_blocking=*/false,
+                   /*copy=*/true);
+  };
+  const bool staged = Staged(*bucket);
+  bucket->grads = staged ? copy_to(buffer, device_) : buffer;
+  const auto elements = static_cast<int64_t>(bucket->core->packed_elements);
+  at::Tensor& storage = bucket->packed_storage;
+  if (!storage.defined() || storage.numel() < elements) {
+    storage = at::empty({elements}, at::device(device_).dtype(wire));
+  }
+  bucket->packed = storage.narrow(0, 0, elements);
+  gft::Check(
+      gf_csc_pack(bucket->core, bucket->grads.mutable_data_ptr(),
+                  bucket->packed.mutable_data_ptr(), static_cast<float>(scale),
+                  bucket->norms.mutable_data_ptr<float>(), Stream()),
+      "packing a bucket");
+  return staged ? copy_to(bucket->packed, buffer.device()) : bucket->packed;
+}
+
+void CscLayout::Unpack(const CscBucket& bucket, const at::Tensor& mean) const {
+  const at::NoGradGuard no_grad;
+  if (bucket.core->chunks == 0) return;
+  const bool staged = Staged(bucket);
+  if (staged) bucket.packed.copy_(mean);
+  gft::Check(gf_csc_unpack(bucket.core, Stream()), "unpacking a bucket");
+  if (staged) bucket.buffer.copy_(bucket.grads);
 }
 
 void CscLayout::Forget(size_t first) {
@@ -119,24 +196,43 @@ void CscLayout::Forget(size_t first) {
     CopyResiduals(buckets_[b], &state_);
   }
   buckets_.resize(std::min(first, buckets_.size()));
-  Check(gf_csc_drop(core_.get(), buckets_.size()), "the csc hook");
+  gft::Check(gf_csc_drop(core_.get(), buckets_.size()), "the csc hook");
 }
 
-void CscLayout::EndStep(size_t count) {
+at::Tensor CscLayout::EndStep(size_t count) {
   Forget(count);
   state_.selected.clear();
+  gft::Check(gf_csc_end_step(core_.get(), Stream()), "ending a step");
+  const at::Device device = buckets_.front().buffer.device();
+  std::vector<at::Tensor> norms;
+  for (CscBucket& bucket : buckets_) {
+    norms.push_back(bucket.norms);
+    bucket.buffer.reset();
+    bucket.grads.reset();
+    bucket.packed.reset();
+  }
+  return at::cat(norms).to(device);
 }
 
 void CscLayout::SetLossScale(float scale) {
   float factor = 1.0F;
-  const gf_status set = gf_csc_set_loss_scale(core_.get(), scale, &factor);
+  const gf_status set =
+      gf_csc_set_loss_scale(core_.get(), scale, Stream(), &factor);
   TORCH_CHECK_VALUE(set == GF_OK, gf_last_error());
   state_.loss_scale = scale;
-  for (CscBucket& bucket : buckets_) {
-    if (bucket.by_tensors) bucket.residual.mul_(factor);
-  }
   for (at::Tensor& residual : state_.residuals) {
     if (residual.defined()) residual = residual * factor;
+  }
+}
+
+void CscLayout::Check(const std::shared_ptr<const CscModel>& model,
+                      const CscState& state) {
+  const CscLayout layout(model, {state.step, state.loss_scale, {}, {}, {}});
+  for (size_t b = 0; b < state.buckets.size(); ++b) {
+    if (state.selected[b].empty()) continue;  // It was sent whole.
+    gf_csc_bucket_config config = {};
+    config.dtype = GF_FLOAT32;
+    Add(layout.core(), *model, state.buckets[b], config, &state.selected[b]);
   }
 }
 

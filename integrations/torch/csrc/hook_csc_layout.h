@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <integrations/c/gradientflow_csc.h>
 
 #include <cstddef>
@@ -13,23 +14,21 @@
 
 namespace gft {
 
-// What CSC keeps for one of DDP's buckets, beside what the library keeps.
+// What CSC keeps for one of DDP's buckets, beside what the library keeps. All
+// but `buffer` is on the layout's device.
 struct CscBucket {
   std::vector<size_t> parameters;  // Indices in CscModel, in order.
   gf_csc_bucket* core = nullptr;   // Without chunks if it is sent whole.
-  bool by_tensors = false;         // Torch's operators do the passes.
-  // Flat, in float32, on the bucket's device, padded to whole chunks.
-  at::Tensor residual;
+  at::Tensor residual;             // Flat, in float32.
   // Views of it, one for each parameter, in the parameter's shape.
   std::vector<at::Tensor> kept;
-  at::Tensor norms;  // By chunk, of the last step.
-  at::Tensor bad;    // Bool: a rank had an inf or NaN here in the last step.
+  at::Tensor norms;           // By chunk, of the last step.
+  at::Tensor packed_storage;  // `packed` is its beginning.
 
   // For the current step:
   at::Tensor buffer;
-  at::Tensor packed;          // See gf_csc_bucket.
-  at::Tensor packed_storage;  // `packed` is its beginning.
-  at::Tensor means;           // With by_tensors: of selected chunks.
+  at::Tensor grads;   // `buffer`, or its copy.
+  at::Tensor packed;  // See gf_csc_bucket.
 };
 
 // What does not change while a hook lives.
@@ -37,7 +36,7 @@ struct CscModel {
   std::vector<at::Tensor> parameters;  // All that DDP reduces, in its order.
   std::vector<bool> always_dense;      // By parameter.
   gf_csc_config config;
-  bool by_tensors = false;  // Torch's operators on host memory, too.
+  bool staged = false;  // For tests: copies are made of host memory, too.
 };
 
 // What a rank needs to continue where it stopped.
@@ -52,6 +51,10 @@ struct CscState {
 // Which parameters lie in which buckets. DDP changes that after its first step,
 // and a restored run starts with new buckets. The residual belongs to
 // parameters, and moves with them.
+//
+// The library does the passes where the gradients are, if that is host memory
+// or one GPU that it can use. Otherwise they are staged: it works on copies in
+// host memory.
 class CscLayout {
  public:
   // Continues from `state`, before any bucket has been met.
@@ -62,8 +65,18 @@ class CscLayout {
   // held before, its entry and all later ones are replaced: all their chunks
   // are selected, unless the state has a selection for them.
   CscBucket& Meet(const c10d::GradBucket& bucket);
-  // The step had `count` buckets: removes the entries of any others.
-  void EndStep(size_t count);
+
+  // Returns what to exchange for bucket->buffer: the mean of it. `scale` is
+  // applied beforehand.
+  at::Tensor Pack(CscBucket* bucket, double scale, at::ScalarType wire) const;
+  // Takes the result of the exchange.
+  void Unpack(const CscBucket& bucket, const at::Tensor& mean) const;
+  // The step had `count` buckets: removes the entries of any others. Returns
+  // the norms of all chunks, to be summed.
+  at::Tensor EndStep(size_t count);
+  // Throws c10::ValueError unless `state` fits the model. Changes nothing.
+  static void Check(const std::shared_ptr<const CscModel>& model,
+                    const CscState& state);
 
   // References stay valid until the entry is removed.
   std::deque<CscBucket>& buckets() { return buckets_; }
@@ -73,6 +86,12 @@ class CscLayout {
   CscState Save() const;  // Copies, on the CPU.
 
  private:
+  gf_csc* Open(gf_csc_config config);
+  // The current stream of the layout's device, for the library.
+  void* Stream() const;
+  bool Staged(const CscBucket& bucket) const {
+    return model_->staged || bucket.buffer.device() != device_;
+  }
   std::vector<size_t> ParametersOf(const c10d::GradBucket& bucket) const;
   CscBucket Learn(const c10d::GradBucket& from, std::vector<size_t> parameters);
   void Forget(size_t first);
@@ -82,6 +101,7 @@ class CscLayout {
   };
   const std::shared_ptr<const CscModel> model_;
   std::unordered_map<const c10::TensorImpl*, size_t> index_of_;
+  at::Device device_ = at::kCPU;
   std::unique_ptr<gf_csc, Close> core_;
   std::deque<CscBucket> buckets_;
   // The rest of the state that it continued from, as far as buckets have not

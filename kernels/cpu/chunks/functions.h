@@ -17,14 +17,6 @@ int TileSquares(const TileSquaresArgs& args, void* stream);
 int LarsRates(const LarsRatesArgs& args, void* stream);
 int TileSgd(const TileSgdArgs& args, void* stream);
 
-// Whether the pool has all chunks of the range.
-inline bool IsAllowed(const ChunkRange& range) {
-  if (range.chunk_elements == 0) return false;
-  const std::size_t chunks = range.elements / range.chunk_elements +
-                             (range.elements % range.chunk_elements != 0);
-  return range.first <= chunks && range.count <= chunks - range.first;
-}
-
 // Whether no sent chunk of the range has its slot before the packed buffer.
 inline bool SlotsAllowed(const ChunkRange& range, const std::uint32_t* slots,
                          std::uint32_t first_slot) {

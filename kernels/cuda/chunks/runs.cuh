@@ -25,14 +25,6 @@ inline constexpr std::size_t kMostByWarp = 1024;
 inline constexpr std::size_t kMostByBlock = 65536;
 inline constexpr std::size_t kSlice = 16384;
 
-// Whether the pool has all chunks of the range.
-inline bool IsAllowed(const ChunkRange& range) {
-  if (range.chunk_elements == 0) return false;
-  const std::size_t chunks = range.elements / range.chunk_elements +
-                             (range.elements % range.chunk_elements != 0);
-  return range.first <= chunks && range.count <= chunks - range.first;
-}
-
 // Calls start(T(), P()) with the types behind args.type and args.packed_type,
 // if there are chunks to work on. Returns EINVAL if the arguments are wrong.
 template <class Args, class Start>

@@ -78,6 +78,21 @@ struct UnpackBody {
   }
 };
 
+// Writes the mark of a kept chunk to the run, if it is not finite. Thread
+// `thread` of `threads` that share the run.
+template <typename T, typename P>
+__device__ void TakeMark(const ChunkUnpackArgs& args, const Run& run,
+                         unsigned thread, unsigned threads) {
+  if (args.marks == nullptr) return;
+  const float mark = ToFloat(static_cast<const P*>(args.marks)[run.chunk]);
+  if (IsFinite(mark)) return;
+  T* const grads = static_cast<T*>(args.grads) + run.begin;
+  for (unsigned i = thread; i < run.count; i += threads) {
+    grads[i] = FromFloat<T>(mark);
+  }
+  if (thread == 0 && args.nonfinite != nullptr) atomicExch(args.nonfinite, 1U);
+}
+
 template <typename T, typename P, int kWidth>
 __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
     ByWarp(ChunkUnpackArgs args) {
@@ -86,7 +101,10 @@ __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
            std::size_t{blockIdx.x} * kBlockWarps + threadIdx.x / kWarp;
        item < args.range.count; item += step) {
     const Run run = RunOf(args.range, 1, item);
-    if (args.slots[run.chunk] == kNotSent) continue;
+    if (args.slots[run.chunk] == kNotSent) {
+      TakeMark<T, P>(args, run, threadIdx.x % kWarp, kWarp);
+      continue;
+    }
     UnpackBody<T, P, kWidth, 1> body(args, run);
     const float sum = SumByWarp<kWidth>(run.count, body);
     body.Report(args.nonfinite);
@@ -102,7 +120,11 @@ __global__ void __launch_bounds__(kBlockThreads, kResidentBlocks)
   const std::size_t items = args.range.count * slices;
   for (std::size_t item = blockIdx.x; item < items; item += gridDim.x) {
     const Run run = RunOf(args.range, slices, item);
-    if (run.count == 0 || args.slots[run.chunk] == kNotSent) continue;
+    if (run.count == 0) continue;
+    if (args.slots[run.chunk] == kNotSent) {
+      TakeMark<T, P>(args, run, threadIdx.x, kBlockThreads);
+      continue;
+    }
     UnpackBody<T, P, kWidth, kUnroll<P, kWidth>> body(args, run);
     ForRows<kUnroll<P, kWidth>>(run.count, body);
     body.Report(args.nonfinite);

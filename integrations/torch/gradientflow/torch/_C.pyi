@@ -46,6 +46,13 @@ class CscHook(Hook):
         list[torch.Tensor],
         list[torch.Tensor | None],
     ]: ...
+    def check(
+        self,
+        step: int,
+        loss_scale: float,
+        buckets: Sequence[Sequence[int]],
+        selected: Sequence[torch.Tensor],
+    ) -> None: ...
     def restore(
         self,
         reducer: Any,
@@ -69,7 +76,7 @@ def register_csc_hook(
     chunk_elements: int,
     warmup_steps: int,
     wire: str,
-    tensor_ops: bool = ...,
+    staged: bool = ...,
     keep_factor: float = ...,
 ) -> CscHook: ...
 

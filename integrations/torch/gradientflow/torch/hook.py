@@ -109,15 +109,23 @@ class CommHook:
         load_together(self._ddp.process_group, lambda: self._claim(state))
         if not isinstance(self._core, _C.CscHook):
             return
-        index = {name: i for i, name in enumerate(self._names)}
         self._core.restore(
             self._ddp.reducer,
             self._ddp.static_graph or not self._ddp.find_unused_parameters,
+            *self._selection_of(state),
+            [state["residual"].get(name) for name in self._names],
+        )
+
+    def _selection_of(
+        self, state: Mapping[str, Any]
+    ) -> tuple[int, float, list[list[int]], list[torch.Tensor]]:
+        """Returns what check() and restore() of the core take of a state."""
+        index = {name: i for i, name in enumerate(self._names)}
+        return (
             state["step"],
             state["loss_scale"],
             [[index[name] for name in bucket] for bucket in state["buckets"]],
             [chunks.cpu().contiguous() for chunks in state["selected"]],
-            [state["residual"].get(name) for name in self._names],
         )
 
     def _claim(self, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,7 +137,8 @@ class CommHook:
         if not isinstance(self._core, _C.CscHook):
             return {}
         shapes = dict(zip(self._names, self._shapes))
-        check_csc(state, shapes, self._settings["chunk_elements"])
+        check_csc(state, shapes)
+        self._core.check(*self._selection_of(state))
         return {
             "the step": state["step"],
             "the loss scale": state["loss_scale"],

@@ -25,17 +25,17 @@ extern "C" {
  *   (exchange)         the sum, over the ranks, of the norms of all chunks
  *   gf_csc_select()    before the next step's first bucket
  *
- * Gradients, residuals, packed buffers and norms are in the host's memory, or all
- * of them in that of one CUDA device. There the work is submitted to the stream
- * (a cudaStream_t; NULL is the legacy default stream) that a call is given, and
- * the caller orders its streams; no call waits for the device. For the host's
- * memory `stream` is ignored, and the calling thread does the work.
+ * Gradients, residuals, packed buffers and norms are in the host's memory, or
+ * all of them in that of one CUDA device. There the work is submitted to the
+ * stream (a cudaStream_t; NULL is the legacy default stream) that a call is
+ * given, and the caller orders its streams; no call waits for the device. For
+ * the host's memory `stream` is ignored, and the calling thread does the work.
  *
  * Threads: calls on one gf_csc come one at a time, except that gf_csc_pack()
  * and gf_csc_unpack() of different buckets may run at the same time, and beside
- * gf_csc_add(). No call sends anything. Types are float32, float16 and bfloat16.
- * GF_INVALID_ARGUMENT means that an argument is null or out of range, and that
- * nothing has changed. */
+ * gf_csc_add(). No call sends anything. Types are float32, float16 and
+ * bfloat16. GF_INVALID_ARGUMENT means that an argument is null or out of range,
+ * and that nothing has changed. */
 typedef struct gf_csc gf_csc;
 
 typedef struct {
@@ -73,8 +73,9 @@ typedef struct {
 
 /* Zeros mean that something is not given. */
 typedef struct {
-  /* They lie in the bucket one after another; skip_lars is not looked at. Chunks
-   * that hold an element of an always_dense tensor are sent in every step. */
+  /* They lie in the bucket one after another; skip_lars is not looked at.
+   * Chunks that hold an element of an always_dense tensor are sent in every
+   * step. */
   const gf_tensor* tensors;
   size_t tensor_count;
   int32_t dtype;
@@ -109,13 +110,13 @@ GF_API gf_status gf_csc_pack(gf_csc_bucket*, void* grads, void* packed,
  * rank has marked become NaN. Returns GF_FAILED_PRECONDITION if the bucket has
  * not been packed in this step. */
 GF_API gf_status gf_csc_unpack(gf_csc_bucket*, void* stream);
-/* Ends the step, once all buckets are unpacked. If any of their gradients is not
- * finite, which then holds on all ranks, the caller skips its update, and the
- * residuals take back what was sent. */
+/* Ends the step, once all buckets are unpacked. If any of their gradients is
+ * not finite, which then holds on all ranks, the caller skips its update, and
+ * the residuals take back what was sent. */
 GF_API gf_status gf_csc_end_step(gf_csc*, void* stream);
-/* Selects the chunks of the next step. `norm_sums`, in the host's memory, has the
- * norms of all chunks of all buckets, in order, summed over the ranks; every rank
- * must pass the same bits. */
+/* Selects the chunks of the next step. `norm_sums`, in the host's memory, has
+ * the norms of all chunks of all buckets, in order, summed over the ranks;
+ * every rank must pass the same bits. */
 GF_API gf_status gf_csc_select(gf_csc*, const float* norm_sums, size_t chunks);
 GF_API uint64_t gf_csc_step(const gf_csc*); /* The current or next one. */
 /* Between steps: sets the factor of the coming gradients. The residuals of the

@@ -1,4 +1,4 @@
-#include "tests/collectives/player.h"
+#include "gradientflow/collectives/player.h"
 
 #include <algorithm>
 #include <deque>
@@ -8,7 +8,7 @@
 #include <queue>
 #include <utility>
 
-namespace gradientflow::testing {
+namespace gradientflow {
 namespace {
 
 // Simulates the schedules of all ranks. An event queue starts the rounds of the
@@ -249,4 +249,4 @@ double PriceSchedules(const std::vector<Schedule>& ranks,
   return Player(ranks, topology, element_bytes, model).Play();
 }
 
-}  // namespace gradientflow::testing
+}  // namespace gradientflow

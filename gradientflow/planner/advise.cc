@@ -265,6 +265,7 @@ Result<Advice> Advise(const Profile& profile, const Probe& probe,
   advice.cheapest = *std::min_element(all.begin(), all.end(), Cheaper);
   advice.fastest = *std::min_element(all.begin(), all.end(), Faster);
   advice.last_paying_hosts = LastPaying(all);
+  advice.most_hosts = options.most_hosts;
   advice.chosen = Choose(all, options);
   if (!advice.chosen) return advice;
   GF_RETURN_IF_ERROR(AddSavings(facts, price, options, &advice));

@@ -50,6 +50,7 @@ struct Advice {
   // The most hosts of which the last one still adds half of what the first one
   // does.
   int last_paying_hosts = 1;
+  int most_hosts = 1;  // That were compared.
   std::vector<Saving> savings;
   std::vector<Sensitivity> sensitivities;  // The largest effect first.
 };

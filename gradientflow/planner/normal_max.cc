@@ -8,6 +8,7 @@ namespace gradientflow::planner {
 // normal distribution. Both are smooth and vanish at the ends, so the
 // trapezoidal rule converges fast.
 double ExpectedMaximum(int count) {
+  if (count == 1) return 0;
   constexpr double kEnd = 9;
   constexpr int kSteps = 720;
   constexpr double kStep = kEnd / kSteps;

@@ -100,10 +100,13 @@ Sections ReportOf(const Advice& advice, const std::string& currency) {
   if (advice.chosen) AddPlan("chosen", *advice.chosen, &plans);
   AddPlan("cheapest of all", advice.cheapest, &plans);
   AddPlan("fastest of all", advice.fastest, &plans);
-  Table paying({"question", "hosts"});
+  Table paying({"question", "hosts", "remark"});
   paying.Row()
       .Text("one more host stops paying after")
-      .Number(advice.last_paying_hosts);
+      .Number(advice.last_paying_hosts)
+      .Text(advice.last_paying_hosts >= advice.most_hosts
+                ? "or later: more were not compared"
+                : "-");
   Table savings({"with", "saves_hours", "saves_" + currency});
   for (const Saving& saving : advice.savings) {
     savings.Row()
@@ -176,13 +179,17 @@ Sections ReportOf(const PaperReport& report) {
           .Number(Percent(cell.error));
     }
   }
-  Table constants({"hop_seconds", "bytes_per_second", "spread_fraction",
+  Table constants({"from", "hop_seconds", "bytes_per_second", "spread_fraction",
                    "backward_seconds_per_message"});
-  constants.Row()
-      .Number(report.constants.hop_seconds)
-      .Number(report.constants.bytes_per_second)
-      .Number(report.constants.spread_fraction)
-      .Number(report.constants.backward_seconds_per_message);
+  for (const auto& [from, of] : {std::pair{"all 24", report.constants},
+                                 {"V, N >= 16", report.all_constants}}) {
+    constants.Row()
+        .Text(from)
+        .Number(of.hop_seconds)
+        .Number(of.bytes_per_second)
+        .Number(of.spread_fraction)
+        .Number(of.backward_seconds_per_message);
+  }
   return {{"folds", folds}, {"constants", constants}, {"cells", cells}};
 }
 

@@ -124,6 +124,8 @@ UslFit Moved(const UslFit& fit, const Three& step) {
 std::vector<std::size_t> Free(const std::vector<UslRun>& runs, bool relative,
                               const UslFit& fit) {
   std::vector<std::size_t> free{0, 1, 2};
+  const auto inside = [](double x) { return x > 0 && x < 1; };
+  if (inside(fit.alpha) && inside(fit.beta)) return free;
   for (int round = 0; round < 2; ++round) {
     const Three step = Step(runs, relative, fit, free, 0);
     std::vector<std::size_t> kept;

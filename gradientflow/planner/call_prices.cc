@@ -19,8 +19,8 @@ constexpr int kPointsPerOctave = 4;
 // Beyond this number of ranks the library opens links when they are needed, and
 // does not choose what needs all of them.
 constexpr int kMostLinkedRanks = 64;
-// Played sizes: four octaves lie between two of them.
-constexpr std::size_t kPlayedStep = 16;
+// Played sizes below a whole segment: three octaves lie between two of them.
+constexpr std::size_t kPlayedStep = 8;
 
 Topology TopologyOf(const Cluster& cluster) {
   Topology topology;
@@ -71,16 +71,15 @@ double LatencyOf(const CollectiveAlgorithm& algorithm, CallQuestion question) {
 // Finds out how much longer a schedule takes than its formula says.
 class Played {
  public:
-  explicit Played(const Cluster& cluster)
-      : cluster_(cluster), topology_(TopologyOf(cluster)) {}
+  explicit Played(const Cluster& cluster) : topology_(TopologyOf(cluster)) {}
 
   // Of a segment of such a call. Equal segments are played once.
   double Factor(const CollectiveAlgorithm& algorithm,
                 const CallQuestion& question) {
-    const std::size_t elements = std::min(
-        question.count, CutOf(kAllreduce, algorithm, question).elements);
+    const std::size_t cut = CutOf(kAllreduce, algorithm, question).elements;
     std::size_t size = 1;
-    while (size * kPlayedStep <= elements) size *= kPlayedStep;
+    while (size * kPlayedStep <= question.count) size *= kPlayedStep;
+    if (question.count >= cut) size = cut;
     const auto known = factors_.find({&algorithm, size});
     if (known != factors_.end()) return known->second;
     const double factor = Play(algorithm, question, size);
@@ -113,7 +112,6 @@ class Played {
     return std::isfinite(played) ? played / formula : 1;
   }
 
-  const Cluster& cluster_;
   const Topology topology_;
   std::map<std::pair<const CollectiveAlgorithm*, std::size_t>, double> factors_;
 };

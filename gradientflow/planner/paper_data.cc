@@ -62,9 +62,8 @@ Status ReadOneGpu(const std::string& folder, PaperData* data) {
     const auto profile =
         ReadProfile(StrCat(folder, "/profiles/", file, "_v100_fp16_b128.csv"));
     if (!profile.ok()) return profile.status();
-    const auto of = [&](const char* what) {
-      return seconds[StrCat(network, what)];
-    };
+    const std::string name = network;
+    const auto of = [&](const char* what) { return seconds[name + what]; };
     const double measured = of("cluster-Vmixed");
     for (const char cluster : {'V', 'P'}) {
       const double own =

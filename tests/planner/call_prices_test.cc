@@ -58,10 +58,10 @@ TEST(CallPrices, OfOneRankAreNothing) {
   EXPECT_EQ(prices.Seconds(1e6), 0);
 }
 
-// All algorithms, up to 64 ranks, on equal and unequal hosts: no schedule is
-// faster than its formula says by more than a fifth, and none takes twice as
-// long. (Formulas count a host as busy as the busiest in each round, and
-// schedules on unequal hosts wait for each other.)
+// All algorithms, up to 64 ranks, on equal and unequal hosts. A ring of ranks
+// that are each on a host is what its formula says. Elsewhere ranks do not wait
+// for a message's bytes before they prepare the next one, so that many messages
+// at once are faster, and the hosts are not all as busy as the busiest.
 TEST(CallPrices, FormulasAreCloseToThePlayedSchedules) {
   int compared = 0;
   for (const auto& hosts : std::vector<std::vector<int>>{{1, 1},
@@ -83,9 +83,11 @@ TEST(CallPrices, FormulasAreCloseToThePlayedSchedules) {
       const CallPrices played(cluster, 4, Pricing::kPlayed);
       for (const double bytes : {4096.0, 1048576.0, 67108864.0}) {
         const double factor = played.Seconds(bytes) / closed.Seconds(bytes);
-        EXPECT_GT(factor, 0.5)
+        const bool exact =
+            algorithm == &allreduce::kRing && hosts.front() == 1 && bytes > 1e6;
+        EXPECT_GT(factor, exact ? 0.99 : 0.6)
             << algorithm->name << ", " << hosts.size() << " hosts, " << bytes;
-        EXPECT_LT(factor, 2)
+        EXPECT_LT(factor, exact ? 1.01 : 1.4)
             << algorithm->name << ", " << hosts.size() << " hosts, " << bytes;
         ++compared;
       }

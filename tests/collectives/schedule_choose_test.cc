@@ -11,14 +11,13 @@
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/collectives/choose.h"
 #include "gradientflow/collectives/cost_model.h"
+#include "gradientflow/collectives/player.h"
 #include "gradientflow/collectives/schedule.h"
-#include "tests/collectives/player.h"
 
 namespace gradientflow {
 namespace {
 
 using Algorithm = const CollectiveAlgorithm*;
-using testing::PriceSchedules;
 constexpr auto kAllreduce = CollectiveKind::kAllreduce;
 
 AlgorithmChoice ChooseAllreduce(const CallQuestion& question) {

@@ -1,4 +1,4 @@
-#include "tests/collectives/player.h"
+#include "gradientflow/collectives/player.h"
 
 #include <algorithm>
 #include <deque>
@@ -8,7 +8,7 @@
 #include <queue>
 #include <utility>
 
-namespace gradientflow::testing {
+namespace gradientflow {
 namespace {
 
 // Simulates the schedules of all ranks. An event queue starts the rounds of the
@@ -53,6 +53,9 @@ class Player {
     std::size_t round = 0;
     double busy_until = 0;  // The end of the round's own sends.
     bool waiting = false;
+    // The messages of the round, by sender, and how many did not arrive yet.
+    std::map<std::size_t, std::size_t> wanted;
+    std::size_t missing = 0;
     double out_free = 0;
     double in_free = 0;
     double core_free = 0;
@@ -105,6 +108,7 @@ class Player {
     State& state = states_[r];
     state.busy_until = now;
     state.waiting = true;
+    Expect(r);
     bool syncs = false;
     for (const Step& step : Round(r)) {
       if (step.kind == Step::Kind::kSend && step.src.count > 0) {
@@ -147,24 +151,37 @@ class Player {
     State& to = states_[event.peer];
     double& in_free = inside ? to.in_free : lines_[host].in_free;
     in_free = std::max(event.when, in_free) + event.duration;
-    arrivals_[{event.rank, event.peer}].push_back(in_free);
-    if (to.waiting) TryFinish(event.peer);
+    auto& queue = arrivals_[{event.rank, event.peer}];
+    queue.push_back(in_free);
+    if (!to.waiting) return;
+    const auto wanted = to.wanted.find(event.rank);
+    if (wanted == to.wanted.end() || queue.size() > wanted->second) return;
+    --to.missing;
+    TryFinish(event.peer);
+  }
+
+  // Counts the messages that the round of rank r waits for.
+  void Expect(std::size_t r) {
+    State& state = states_[r];
+    state.wanted.clear();
+    for (const Step& step : Round(r)) {
+      if (step.kind == Step::Kind::kRecv && step.dst.count > 0) {
+        ++state.wanted[static_cast<std::size_t>(step.peer)];
+      }
+    }
+    state.missing = 0;
+    for (const auto& [peer, messages] : state.wanted) {
+      const std::size_t here = arrivals_[{peer, r}].size();
+      state.missing += messages - std::min(messages, here);
+    }
   }
 
   // Ends the round of rank r if the arrival times of all messages that it waits
   // for are known.
   void TryFinish(std::size_t r) {
-    std::map<std::size_t, std::size_t> wanted;
-    for (const Step& step : Round(r)) {
-      if (step.kind == Step::Kind::kRecv && step.dst.count > 0) {
-        ++wanted[static_cast<std::size_t>(step.peer)];
-      }
-    }
-    for (const auto& [peer, messages] : wanted) {
-      if (arrivals_[{peer, r}].size() < messages) return;
-    }
+    if (states_[r].missing > 0) return;
     double end = states_[r].busy_until;
-    for (const auto& [peer, messages] : wanted) {
+    for (const auto& [peer, messages] : states_[r].wanted) {
       auto& queue = arrivals_[{peer, r}];
       for (std::size_t m = 0; m < messages; ++m) {
         end = std::max(end, queue.front());
@@ -249,4 +266,4 @@ double PriceSchedules(const std::vector<Schedule>& ranks,
   return Player(ranks, topology, element_bytes, model).Play();
 }
 
-}  // namespace gradientflow::testing
+}  // namespace gradientflow

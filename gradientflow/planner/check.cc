@@ -1,0 +1,155 @@
+#include "gradientflow/planner/check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
+#include "gradientflow/buckets/bucket_size.h"
+
+namespace gradientflow::planner {
+namespace {
+
+constexpr double kDiffer = 1.1;
+
+std::string At(const CsvTable& table, std::size_t row, const char* column,
+               const char* otherwise, Status* status) {
+  if (!table.Has(column)) return otherwise;
+  return table.Text(row, column, status);
+}
+
+Exchange ReadExchange(const CsvTable& table, std::size_t row, Status* status) {
+  Exchange exchange;
+  const std::string mode = table.Text(row, "mode", status);
+  const std::string wire = table.Text(row, "wire", status);
+  const std::string overlap = At(table, row, "overlap", "1", status);
+  const std::string bucket = table.Text(row, "bucket_bytes", status);
+  if (!status->ok()) return exchange;
+  const auto refuse = [&](const char* column, const char* expected,
+                          const std::string& seen) {
+    *status = {StatusCode::kInvalidArgument,
+               StrCat("row ", row + 1, ": ", column, ": expected ", expected,
+                      ", seen ", seen)};
+  };
+  if (mode != "dense" && mode != "csc") refuse("mode", "dense or csc", mode);
+  if (wire != "float32" && wire != "float16" && wire != "bfloat16") {
+    refuse("wire", "float32, float16 or bfloat16", wire);
+  }
+  if (overlap != "0" && overlap != "1") refuse("overlap", "0 or 1", overlap);
+  exchange.csc = mode == "csc";
+  exchange.wire_element_bytes = wire == "float32" ? 4 : 2;
+  exchange.overlap = overlap == "1";
+  if (table.Has("sparsity") && exchange.csc) {
+    exchange.sparsity = table.Number(row, "sparsity", status);
+    if (exchange.sparsity >= 1) refuse("sparsity", "less than 1", "1 or more");
+  }
+  if (bucket == "auto" || !status->ok()) return exchange;
+  const double bytes = table.Number(row, "bucket_bytes", status);
+  exchange.theta_bytes =
+      bytes < 1e18 ? static_cast<std::size_t>(bytes) : kInfiniteTheta;
+  return exchange;
+}
+
+// Own work is all of the step but the wait for the exchange.
+void FindWrongTerm(CheckedRun* checked) {
+  if (!checked->run.wait_seconds) return;
+  const StepTerms& terms = checked->prediction.step.terms;
+  const double waited = terms.latency + terms.bytes + terms.csc;
+  const double exchange = waited - *checked->run.wait_seconds;
+  const double own = terms.step - waited -
+                     (checked->run.step_seconds - *checked->run.wait_seconds);
+  const bool is_own = std::abs(own) > std::abs(exchange);
+  checked->wrong_term = is_own ? "own work" : "exchange";
+  checked->wrong_seconds = is_own ? own : exchange;
+}
+
+double OrderedFraction(const std::vector<CheckedRun>& runs) {
+  int pairs = 0;
+  int right = 0;
+  for (const CheckedRun& a : runs) {
+    for (const CheckedRun& b : runs) {
+      // Runs of as many ranks have as many samples in a step.
+      if (a.run.ranks != b.run.ranks) continue;
+      if (a.run.step_seconds <= b.run.step_seconds * kDiffer) continue;
+      ++pairs;
+      if (a.prediction.step.terms.step > b.prediction.step.terms.step) ++right;
+    }
+  }
+  return pairs > 0 ? static_cast<double>(right) / pairs : 1;
+}
+
+}  // namespace
+
+Result<std::vector<MeasuredRun>> ReadRuns(const CsvTable& table) {
+  std::vector<MeasuredRun> runs;
+  Status status;
+  for (std::size_t row = 0; row < table.rows(); ++row) {
+    MeasuredRun run;
+    run.ranks = table.Count(row, "ranks", 1, &status);
+    if (table.Has("ranks_per_host")) {
+      run.ranks_per_host = table.Count(row, "ranks_per_host", 1, &status);
+    }
+    run.exchange = ReadExchange(table, row, &status);
+    run.step_seconds = table.Number(row, "step_seconds", &status);
+    if (table.Has("backward_seconds")) {
+      run.backward_seconds = table.Number(row, "backward_seconds", &status);
+    }
+    if (table.Has("wait_seconds")) {
+      run.wait_seconds = table.Number(row, "wait_seconds", &status);
+    }
+    GF_RETURN_IF_ERROR(status);
+    if (run.step_seconds == 0 || std::isinf(run.step_seconds)) {
+      return Status(
+          StatusCode::kInvalidArgument,
+          StrCat("row ", row + 1, ": step_seconds: expected a number above 0"));
+    }
+    runs.push_back(run);
+  }
+  if (!runs.empty()) return runs;
+  return Status(StatusCode::kInvalidArgument, "there are no runs");
+}
+
+Result<std::vector<UslRun>> ReadUslRuns(const CsvTable& table) {
+  std::vector<UslRun> runs;
+  Status status;
+  for (std::size_t row = 0; row < table.rows(); ++row) {
+    runs.push_back({static_cast<double>(table.Count(row, "ranks", 1, &status)),
+                    table.Number(row, "samples_per_second", &status)});
+  }
+  GF_RETURN_IF_ERROR(status);
+  return runs;
+}
+
+Result<CheckReport> CheckRuns(const Profile& profile, const Probe& probe,
+                              const std::vector<MeasuredRun>& runs,
+                              double line_gbps) {
+  CheckReport report;
+  std::vector<double> errors;
+  for (const MeasuredRun& run : runs) {
+    PredictOptions options;
+    options.ranks = {run.ranks};
+    options.ranks_per_host = run.ranks_per_host;
+    options.line_gbps = line_gbps;
+    options.exchanges = {run.exchange};
+    auto predicted = Predict(profile, probe, options);
+    if (!predicted.ok()) return predicted.status();
+    CheckedRun checked;
+    checked.run = run;
+    checked.prediction = std::move(predicted.value().front());
+    checked.error = checked.prediction.step.terms.step / run.step_seconds - 1;
+    FindWrongTerm(&checked);
+    errors.push_back(std::abs(checked.error));
+    report.runs.push_back(std::move(checked));
+  }
+  std::sort(errors.begin(), errors.end());
+  const std::size_t half = errors.size() / 2;
+  report.median_error = errors.size() % 2 == 1
+                            ? errors[half]
+                            : (errors[half - 1] + errors[half]) / 2;
+  report.worst_error = errors.back();
+  report.ordered_fraction = OrderedFraction(report.runs);
+  return report;
+}
+
+}  // namespace gradientflow::planner

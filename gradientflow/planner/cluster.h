@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "gradientflow/base/status.h"
+#include "gradientflow/collectives/algorithm.h"
+#include "gradientflow/collectives/cost_model.h"
+#include "gradientflow/planner/probe.h"
+
+namespace gradientflow::planner {
+
+// The ranks of a job, and what their links, cores and memory give.
+struct Cluster {
+  std::vector<int> host_ranks = {1};  // Of each host; ranks are numbered so.
+  CostModel costs;                    // While all ranks work.
+  std::optional<CostModel> alone;     // While one does; unset: the same.
+  bool hosts_share_memory = false;
+  std::size_t segment_bytes = std::size_t{256} << 10;  // As in Options.
+  int segments_in_flight = 8;
+  const CollectiveAlgorithm* algorithm = nullptr;  // Null: the cheapest.
+  // By how much a message that is sent under backward makes it longer.
+  double backward_seconds_per_message = 0;
+  // Of a pass that reads and writes: the sum of both.
+  double memory_bytes_per_second = std::numeric_limits<double>::infinity();
+
+  int ranks() const;
+  int hosts() const { return static_cast<int>(host_ranks.size()); }
+};
+
+// `ranks` ranks, `per_host` on each host; the last one may have fewer.
+std::vector<int> SpreadRanks(int ranks, int per_host);
+
+// What the user asks of the cluster beyond what was probed.
+struct ClusterOptions {
+  int ranks = 2;
+  int ranks_per_host = 1;
+  // The lines of the hosts in Gb/s; 0: as probed. Of lines that differ the
+  // slowest counts, since every rank waits for it.
+  double line_gbps = 0;
+  std::size_t segment_bytes = std::size_t{256} << 10;
+  int segments_in_flight = 8;
+};
+
+// What of the cluster was not measured but inferred.
+struct Extrapolated {
+  bool ranks = false;   // More ranks than took part in the probe.
+  bool line = false;    // A faster line than was probed.
+  bool load = false;    // No levels under load: idle ones stand for them.
+  bool inside = false;  // No pair on the same host: typical values are used.
+  bool any() const { return ranks || line || load || inside; }
+};
+
+struct PlannedCluster {
+  Cluster cluster;
+  Extrapolated extrapolated;
+};
+
+// The part of a line's nominal rate that TCP's payload takes: 1448 of the 1538
+// bytes that a full Ethernet frame keeps the line busy.
+inline constexpr double kPayloadShare = 1448.0 / 1538.0;
+
+// Returns kInvalidArgument if the probe has no pair that this cluster needs.
+Result<PlannedCluster> ClusterFromProbe(const Probe& probe,
+                                        const ClusterOptions& options);
+
+}  // namespace gradientflow::planner

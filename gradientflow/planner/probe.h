@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gradientflow/base/status.h"
+#include "gradientflow/planner/measured.h"
+
+// The file "probe": what the network between two ranks gives.
+namespace gradientflow::planner {
+
+enum class Direction { kOneWay, kBothWays };
+enum class PairClass { kSameHost, kOtherHost };
+
+struct Bandwidth {
+  std::size_t message_bytes = 0;
+  Direction direction = Direction::kBothWays;
+  std::size_t streams = 1;  // Connections of a pair.
+  std::size_t ranks = 1;    // Of one host that send at once.
+  Level bytes_per_second;   // In each direction, of all of them together.
+};
+
+struct PairLevels {
+  Level latency_seconds;
+  Level message_seconds;
+  Level reduce_bytes_per_second;
+  std::vector<Bandwidth> bandwidth;
+  // By how much a message that is sent under backward makes it longer. Only
+  // while a backward is replayed.
+  std::optional<Level> backward_seconds_per_message;
+};
+
+struct ProbedPair {
+  PairClass pair_class = PairClass::kOtherHost;
+  std::string transport;
+  PairLevels idle;
+  std::optional<PairLevels> loaded;  // While a backward is replayed.
+};
+
+struct Probe {
+  Provenance measured;
+  std::size_t hosts = 1;
+  std::size_t ranks_per_host = 1;
+  std::size_t cores_per_host = 1;
+  Level memory_bytes_per_second;  // Bytes read plus bytes written, one rank.
+  std::vector<ProbedPair> pairs;  // At most one of each class.
+};
+
+// Returns the pair of this class, or null. `probe` must outlive it.
+const ProbedPair* FindPair(const Probe& probe, PairClass pair_class);
+
+// The text of a probe, and its inverse. ParseProbe refuses what ParseProfile
+// refuses, with the name of the field. Any thread.
+std::string ProbeText(const Probe& probe);
+Result<Probe> ParseProbe(std::string_view text);
+
+}  // namespace gradientflow::planner

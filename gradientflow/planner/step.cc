@@ -1,0 +1,116 @@
+#include "gradientflow/planner/step.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "gradientflow/planner/normal_max.h"
+
+namespace gradientflow::planner {
+namespace {
+
+constexpr double kNoPass = std::numeric_limits<double>::infinity();
+
+struct Channel {
+  double end = 0;    // Of the last bucket.
+  double delay = 0;  // Of backward.
+  double busy = 0;   // Seconds in which a bucket was under way.
+  double exposed(double backward) const {
+    return std::max(0.0, end - backward - delay);
+  }
+  // By how much the exchange makes the step longer.
+  double after(double backward) const { return exposed(backward) + delay; }
+};
+
+Channel Run(const Workload& workload, bool overlap,
+            const std::vector<Message>& messages, const Cluster& cluster,
+            double memory_bytes_per_second, const CallPrices& prices) {
+  Channel channel;
+  double passed = 0;
+  for (const Message& message : messages) {
+    const double seconds = prices.Seconds(message.bytes);
+    passed = std::max(passed, message.ready_seconds + channel.delay) +
+             message.pass_bytes / memory_bytes_per_second;
+    const double begins = std::max(
+        {channel.end, passed, overlap ? 0.0 : workload.backward_seconds});
+    channel.end = begins + seconds;
+    channel.busy += seconds;
+    // A message that starts under backward takes time from it.
+    if (begins < workload.backward_seconds + channel.delay) {
+      channel.delay += cluster.backward_seconds_per_message;
+    }
+  }
+  return channel;
+}
+
+Channel RunStep(const Workload& workload, const Exchange& exchange,
+                const Bucketing& bucketing, const Cluster& cluster,
+                const StepPrices& prices) {
+  return Run(workload, exchange.overlap, bucketing.messages, cluster,
+             exchange.csc ? cluster.memory_bytes_per_second : kNoPass,
+             *prices.buckets);
+}
+
+void AddSlowest(const Workload& workload, const Cluster& cluster,
+                StepTerms* terms) {
+  if (workload.spread_fraction == 0) return;
+  terms->slowest = workload.spread_fraction * workload.compute_seconds *
+                   ExpectedMaximum(cluster.ranks());
+  terms->step += terms->slowest;
+}
+
+}  // namespace
+
+StepForecast PlayStep(const Workload& workload, const Exchange& exchange,
+                      const Bucketing& bucketing, const Cluster& cluster,
+                      const StepPrices& prices) {
+  const Channel channel = Run(workload, exchange.overlap, bucketing.messages,
+                              cluster, kNoPass, *prices.buckets);
+  const double exposed = channel.exposed(workload.backward_seconds);
+  StepForecast forecast;
+  forecast.theta_bytes = bucketing.theta_bytes;
+  forecast.buckets = bucketing.messages.size();
+  double latency = 0;
+  for (const Message& message : bucketing.messages) {
+    latency += prices.buckets->LatencySeconds(message.bytes);
+    forecast.largest_bytes = std::max(forecast.largest_bytes, message.bytes);
+  }
+  StepTerms& terms = forecast.terms;
+  terms.compute = workload.compute_seconds;
+  terms.host = channel.delay;
+  terms.latency = channel.busy > 0 ? exposed * latency / channel.busy : 0.0;
+  terms.bytes = exposed - terms.latency;
+  terms.hidden = std::max(0.0, channel.busy - exposed);
+  if (exchange.csc) {
+    const Channel passing =
+        RunStep(workload, exchange, bucketing, cluster, prices);
+    const auto norms = ChunksOf(workload, exchange) * sizeof(float);
+    terms.csc = passing.after(workload.backward_seconds) -
+                channel.after(workload.backward_seconds) +
+                prices.norms->Seconds(static_cast<double>(norms));
+  }
+  terms.step =
+      terms.compute + terms.host + terms.latency + terms.bytes + terms.csc;
+  AddSlowest(workload, cluster, &terms);
+  return forecast;
+}
+
+// What does not depend on the buckets need not be compared.
+StepForecast BestStep(const Workload& workload, const Exchange& exchange,
+                      const std::vector<Bucketing>& bucketings,
+                      const Cluster& cluster, const StepPrices& prices) {
+  const Bucketing* best = nullptr;
+  double least = 0;
+  // From the largest buckets on, so that fewer win among equals.
+  for (auto it = bucketings.rbegin(); it != bucketings.rend(); ++it) {
+    const double backward = workload.backward_seconds;
+    const double after =
+        backward +
+        RunStep(workload, exchange, *it, cluster, prices).after(backward);
+    if (best != nullptr && after >= least * (1 - 1e-9)) continue;
+    best = &*it;
+    least = after;
+  }
+  return PlayStep(workload, exchange, *best, cluster, prices);
+}
+
+}  // namespace gradientflow::planner

@@ -1,0 +1,315 @@
+// Predictions, advice and checks from files.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "gradientflow/planner/advise.h"
+#include "gradientflow/planner/check.h"
+#include "gradientflow/planner/predict.h"
+#include "gradientflow/planner/reports.h"
+
+namespace gradientflow::planner {
+namespace {
+
+// 153 tensors, ready evenly over a backward of 0.1 s of a step of 0.16 s.
+Profile ManyTensors() {
+  Profile profile;
+  profile.batch_samples = 32;
+  profile.backward_seconds = {0.1, 0.1, 0.1};
+  profile.step_seconds = {0.16, 0.158, 0.163};
+  profile.step_spread_fraction = 0.01;
+  for (int i = 1; i <= 153; ++i) {
+    const double ready = 0.1 * i / 153;
+    profile.tensors.push_back(
+        {"t" + std::to_string(i),
+         static_cast<std::size_t>(i % 7 == 0 ? 1000000 : 2000),
+         {ready, ready, ready}});
+  }
+  return profile;
+}
+
+PairLevels Levels(double latency, double rate) {
+  PairLevels levels;
+  levels.latency_seconds = {latency, 2 * latency};
+  levels.message_seconds = {2e-6, 4e-6};
+  levels.reduce_bytes_per_second = {1e10, 9e9};
+  levels.bandwidth = {
+      {1 << 20, Direction::kBothWays, 1, 1, {rate, 0.9 * rate}}};
+  return levels;
+}
+
+Probe TwoHosts() {
+  Probe probe;
+  probe.hosts = 2;
+  probe.memory_bytes_per_second = {2e10, 1e10};
+  ProbedPair across;
+  across.transport = "tcp";
+  across.idle = Levels(2e-5, 1.2e9);
+  across.loaded = Levels(3e-5, 1e9);
+  across.loaded->backward_seconds_per_message = Level{1e-5, 2e-5};
+  probe.pairs = {across};
+  return probe;
+}
+
+NodePrice Price() { return {{}, "EUR", 2, 0, false}; }
+
+TEST(Predict, SplitsTheStepAndMarksWhatIsExtrapolated) {
+  PredictOptions options;
+  options.ranks = {1, 2, 4};
+  Exchange csc;
+  csc.wire_element_bytes = 2;
+  csc.csc = true;
+  options.exchanges = {{}, csc};
+  const auto predicted = Predict(ManyTensors(), TwoHosts(), options);
+  ASSERT_TRUE(predicted.ok()) << predicted.status().message();
+  ASSERT_EQ(predicted.value().size(), 6U);
+  for (const Prediction& p : predicted.value()) {
+    const StepTerms& t = p.step.terms;
+    EXPECT_NEAR(t.step,
+                t.compute + t.slowest + t.host + t.latency + t.bytes + t.csc,
+                1e-12);
+    EXPECT_LT(p.low_seconds, t.step);
+    EXPECT_GT(p.high_seconds, t.step);
+    EXPECT_EQ(p.extrapolated.ranks, p.ranks > 2);
+    EXPECT_FALSE(p.extrapolated.load);
+    EXPECT_NEAR(p.samples_per_second, p.ranks * 32 / t.step, 1e-9);
+  }
+  EXPECT_NEAR(predicted.value()[0].step.terms.step, 0.16, 1e-12);
+  // CSC sends 15 % in half the bytes.
+  EXPECT_LT(predicted.value()[5].bytes_out,
+            0.1 * predicted.value()[4].bytes_out);
+}
+
+TEST(Predict, TakesLevelsUnderLoadAndTheSlowestLine) {
+  const auto cluster = ClusterFromProbe(TwoHosts(), {});
+  ASSERT_TRUE(cluster.ok());
+  EXPECT_EQ(cluster.value().cluster.costs.across.latency_seconds, 3e-5);
+  EXPECT_EQ(cluster.value().cluster.costs.across.seconds_per_byte, 1e-9);
+  EXPECT_EQ(cluster.value().cluster.backward_seconds_per_message, 1e-5);
+  ClusterOptions slow;
+  slow.line_gbps = 1;
+  const auto line = ClusterFromProbe(TwoHosts(), slow);
+  EXPECT_NEAR(1 / line.value().cluster.costs.across.seconds_per_byte,
+              125e6 * 1448 / 1538, 1);
+  EXPECT_FALSE(line.value().extrapolated.line);
+  slow.line_gbps = 100;
+  EXPECT_TRUE(ClusterFromProbe(TwoHosts(), slow).value().extrapolated.line);
+  Probe none = TwoHosts();
+  none.pairs[0].pair_class = PairClass::kSameHost;
+  EXPECT_EQ(ClusterFromProbe(none, {}).status().message(),
+            "probe: pairs: 2 hosts need a pair of class other_host");
+}
+
+TEST(Predict, RefusesWhatCannotBePredicted) {
+  Profile empty = ManyTensors();
+  for (ProfiledTensor& tensor : empty.tensors) tensor.elements = 0;
+  EXPECT_EQ(Predict(empty, TwoHosts(), {}).status().message(),
+            "profile: tensors: expected one with elements");
+  PredictOptions options;
+  options.ranks = {0};
+  EXPECT_FALSE(Predict(ManyTensors(), TwoHosts(), options).ok());
+}
+
+// 2 to 4096 ranks with eight exchanges: a wide limit, since machines differ.
+// The program takes a fraction of a second.
+TEST(Predict, AnswersForThousandsOfRanks) {
+  PredictOptions options;
+  options.ranks.clear();
+  for (int ranks = 2; ranks <= 4096; ranks *= 2) options.ranks.push_back(ranks);
+  options.exchanges.clear();
+  for (const bool csc : {false, true}) {
+    for (const std::size_t wire : {std::size_t{2}, std::size_t{4}}) {
+      for (const bool overlap : {false, true}) {
+        Exchange exchange;
+        exchange.wire_element_bytes = wire;
+        exchange.csc = csc;
+        exchange.overlap = overlap;
+        options.exchanges.push_back(exchange);
+      }
+    }
+  }
+  const auto predicted = Predict(ManyTensors(), TwoHosts(), options);
+  ASSERT_TRUE(predicted.ok());
+  EXPECT_EQ(predicted.value().size(), 96U);
+  for (const Prediction& p : predicted.value()) {
+    EXPECT_TRUE(std::isfinite(p.step.terms.step));
+    EXPECT_GE(p.step.terms.step, 0.16);
+  }
+}
+
+// So few bytes that the exchange is hidden.
+Profile FewBytes() {
+  Profile profile = ManyTensors();
+  for (ProfiledTensor& tensor : profile.tensors) tensor.elements /= 100;
+  return profile;
+}
+
+AdviseOptions TenHours() {
+  AdviseOptions options;
+  // One host does 200 samples in a second: 7.2 million in ten hours.
+  options.samples = 7.2e6;
+  options.most_hosts = 40;
+  return options;
+}
+
+TEST(Advise, ChoosesTheCheapestPlanThatKeepsTheDeadline) {
+  AdviseOptions options = TenHours();
+  options.deadline_seconds = 3.5 * 3600;
+  const auto advice = Advise(FewBytes(), TwoHosts(), Price(), options);
+  ASSERT_TRUE(advice.ok()) << advice.status().message();
+  ASSERT_TRUE(advice.value().chosen);
+  const TrainingPlan& chosen = *advice.value().chosen;
+  // One host needs ten hours and 20 EUR; three need a third of that and a bit.
+  EXPECT_NEAR(advice.value().cheapest.cost, 20, 1e-9);
+  EXPECT_EQ(advice.value().cheapest.prediction.hosts, 1);
+  EXPECT_EQ(chosen.prediction.hosts, 3);
+  EXPECT_LE(chosen.seconds, 3.5 * 3600);
+  EXPECT_GT(chosen.cost, 20);
+  EXPECT_LT(chosen.cost, 21.5);
+  EXPECT_LE(advice.value().fastest.seconds, chosen.seconds);
+  // All of the 40 hosts pay, or almost.
+  EXPECT_GE(advice.value().last_paying_hosts, 30);
+  EXPECT_EQ(advice.value().savings.size(), 3U);
+  // Compute is nearly all of the step; when it is 20 % slower, three hosts need
+  // four hours.
+  ASSERT_EQ(advice.value().sensitivities.size(), 5U);
+  EXPECT_EQ(advice.value().sensitivities.front().what, "compute");
+  EXPECT_NEAR(advice.value().sensitivities.front().seconds_factor, 1.2, 0.02);
+  EXPECT_EQ(advice.value().sensitivities.front().best_hosts, 4);
+}
+
+TEST(Advise, HangsOnTheBandwidthWhereBytesAreNotHidden) {
+  AdviseOptions options = TenHours();
+  options.deadline_seconds = 5 * 3600;
+  const auto advice = Advise(ManyTensors(), TwoHosts(), Price(), options);
+  ASSERT_TRUE(advice.ok());
+  EXPECT_EQ(advice.value().sensitivities.front().what, "bandwidth");
+  for (const Saving& saving : advice.value().savings) {
+    EXPECT_GT(saving.seconds, 0) << saving.what;
+  }
+}
+
+// With a tenth of the bandwidth the exchange takes far longer than the step of
+// one host, so that two hosts do not do half as much again as one.
+TEST(Advise, SaysWhereHostsStopPaying) {
+  AdviseOptions options = TenHours();
+  options.budget = 1e9;
+  options.line_gbps = 1;
+  const auto advice = Advise(ManyTensors(), TwoHosts(), Price(), options);
+  ASSERT_TRUE(advice.ok());
+  EXPECT_EQ(advice.value().last_paying_hosts, 1);
+  EXPECT_EQ(advice.value().most_hosts, 40);
+}
+
+TEST(Advise, CountsNodesAndBytes) {
+  AdviseOptions options = TenHours();
+  options.budget = 1e9;
+  options.most_hosts = 2;
+  NodePrice price = Price();
+  const auto without = Advise(ManyTensors(), TwoHosts(), price, options);
+  price.price_per_gb_out = 0.01;
+  const auto with = Advise(ManyTensors(), TwoHosts(), price, options);
+  const TrainingPlan& plan = with.value().fastest;
+  EXPECT_EQ(plan.prediction.hosts, 2);
+  EXPECT_NEAR(without.value().fastest.cost, plan.seconds / 3600 * 2 * 2, 1e-9);
+  // 7.2 million samples in steps of 64. Twice the pool leaves the two hosts in
+  // each.
+  const double bytes = 2 * 4.0 * (21 * 1000000 + 132 * 2000);
+  EXPECT_NEAR(plan.cost - without.value().fastest.cost,
+              7.2e6 / 64 * bytes / 1e9 * 0.01, 1e-6);
+}
+
+TEST(Advise, ChoosesTheFastestPlanWithinTheBudget) {
+  AdviseOptions options = TenHours();
+  options.budget = 20.01;
+  const auto little = Advise(FewBytes(), TwoHosts(), Price(), options);
+  ASSERT_TRUE(little.ok());
+  EXPECT_EQ(little.value().chosen->prediction.hosts, 1);
+  options.budget = 22;
+  const auto more = Advise(FewBytes(), TwoHosts(), Price(), options);
+  EXPECT_GT(more.value().chosen->prediction.hosts, 1);
+  EXPECT_LE(more.value().chosen->cost, 22);
+  options.budget = 1;
+  EXPECT_FALSE(
+      Advise(ManyTensors(), TwoHosts(), Price(), options).value().chosen);
+}
+
+TEST(Advise, SaysWhatIsMissing) {
+  AdviseOptions options = TenHours();
+  EXPECT_EQ(
+      Advise(ManyTensors(), TwoHosts(), Price(), options).status().message(),
+      "expected a deadline or a budget");
+  options.budget = 5;
+  Profile unknown = ManyTensors();
+  unknown.batch_samples = 0;
+  EXPECT_EQ(Advise(unknown, TwoHosts(), Price(), options).status().message(),
+            "profile: batch_samples: expected at least 1 for an advice");
+}
+
+TEST(Check, ComparesRunsAndNamesTheWrongTerm) {
+  PredictOptions options;
+  options.ranks = {2};
+  options.exchanges.front().theta_bytes = 0;
+  const Prediction two =
+      Predict(ManyTensors(), TwoHosts(), options).value().front();
+  const double step = two.step.terms.step;
+  // The measured run had 10 ms more of own work than was predicted.
+  const std::string csv =
+      "ranks,mode,wire,bucket_bytes,step_seconds,wait_seconds\n"
+      "2,dense,float32,0," +
+      std::to_string(step + 0.01) + "," +
+      std::to_string(two.step.terms.latency + two.step.terms.bytes) + "\n" +
+      "2,csc,float16,auto," + std::to_string(2 * step) + ",0\n";
+  const auto table = CsvTable::Parse(csv, "runs.csv");
+  ASSERT_TRUE(table.ok());
+  const auto runs = ReadRuns(table.value());
+  ASSERT_TRUE(runs.ok()) << runs.status().message();
+  const auto report = CheckRuns(ManyTensors(), TwoHosts(), runs.value(), 0);
+  ASSERT_TRUE(report.ok());
+  const CheckedRun& first = report.value().runs.front();
+  EXPECT_NEAR(first.error, step / (step + 0.01) - 1, 1e-4);
+  EXPECT_EQ(first.wrong_term, "own work");
+  EXPECT_NEAR(first.wrong_seconds, -0.01, 1e-5);
+  // CSC was measured slower but predicted faster.
+  EXPECT_EQ(report.value().ordered_fraction, 0);
+  EXPECT_GT(report.value().worst_error, 0.4);
+}
+
+TEST(Check, RefusesRowsThatItCannotRead) {
+  const auto of = [](const std::string& row) {
+    const auto table = CsvTable::Parse(
+        "ranks,mode,wire,bucket_bytes,step_seconds\n" + row + "\n", "r.csv");
+    if (!table.ok()) return table.status().message();
+    return ReadRuns(table.value()).status().message();
+  };
+  EXPECT_EQ(of("2,dense,float32,auto,1"), "");
+  EXPECT_EQ(of("0,dense,float32,auto,1"),
+            "r.csv:2: ranks: expected a whole number of at least 1, seen 0");
+  EXPECT_EQ(of("2,lazy,float32,auto,1"),
+            "row 1: mode: expected dense or csc, seen lazy");
+  EXPECT_EQ(of("2,dense,int8,auto,1"),
+            "row 1: wire: expected float32, float16 or bfloat16, seen int8");
+  EXPECT_EQ(of("2,dense,float32,big,1"),
+            "r.csv:2: bucket_bytes: expected a number of at least 0, seen big");
+  EXPECT_EQ(of("2,dense,float32,auto,-1"),
+            "r.csv:2: step_seconds: expected a number of at least 0, seen -1");
+  EXPECT_EQ(of("2,dense,float32,auto"), "r.csv:2: expected 5 fields, seen 4");
+  EXPECT_EQ(of(""), "there are no runs");
+}
+
+TEST(Table, PrintsInThreeWays) {
+  Table table({"name", "ranks"});
+  table.Row().Text("a, b").Number(2);
+  table.Row().Text("c").Number(0.125);
+  EXPECT_EQ(table.Print(TableFormat::kText),
+            "name  ranks\na, b      2\nc     0.125\n");
+  EXPECT_EQ(table.Print(TableFormat::kCsv), "name,ranks\na; b,2\nc,0.125\n");
+  EXPECT_EQ(table.Print(TableFormat::kJson),
+            "[\n {\n  \"name\": \"a, b\",\n  \"ranks\": 2.0\n },\n {\n  "
+            "\"name\": \"c\",\n  \"ranks\": 0.125\n }\n]\n");
+}
+
+}  // namespace
+}  // namespace gradientflow::planner

@@ -117,9 +117,10 @@ class GradientSession {
       const Options& options, const std::vector<TensorSpec>& tensors,
       const Exchange& exchange = {});
 
-  // Closes the session. The job ends if collectives of the session are in
-  // flight, or if another rank goes on to a step that this rank has taken no
-  // part in.
+  // Closes the session. If all ranks do so in the middle of the same step,
+  // within 5 seconds, what is in flight ends and the job goes on. Otherwise the
+  // job ends if collectives of the session are in flight, or if another rank
+  // goes on to a step that this rank has taken no part in.
   ~GradientSession();
   GradientSession(const GradientSession&) = delete;
   GradientSession& operator=(const GradientSession&) = delete;

@@ -37,8 +37,10 @@ struct StepStats {
   std::uint64_t bytes_sent = 0;
   std::uint64_t selected_chunks = 0;  // Out of `chunks`; all when dense.
   std::uint64_t chunks = 0;
-  double backward_seconds = 0;  // From the first to the last GradientReady().
-  double exposed_seconds = 0;   // FinishStep()'s wait for communication.
+  // On a device these are differences of its events, and say what the device
+  // has waited for, not the host.
+  double backward_seconds = 0;  // From the first to the last gradient.
+  double exposed_seconds = 0;   // From there to the end of communication.
   double hidden_seconds = 0;    // Communication during backward.
   // The gradients of some rank held an infinity or NaN. True on every rank in
   // the same step. The optimiser skips such a step; residuals keep what is
@@ -115,9 +117,10 @@ class GradientSession {
       const Options& options, const std::vector<TensorSpec>& tensors,
       const Exchange& exchange = {});
 
-  // Closes the session. The job ends if collectives of the session are in
-  // flight, or if another rank goes on to a step that this rank has taken no
-  // part in.
+  // Closes the session. If all ranks do so in the middle of the same step,
+  // within 5 seconds, what is in flight ends and the job goes on. Otherwise the
+  // job ends if collectives of the session are in flight, or if another rank
+  // goes on to a step that this rank has taken no part in.
   ~GradientSession();
   GradientSession(const GradientSession&) = delete;
   GradientSession& operator=(const GradientSession&) = delete;

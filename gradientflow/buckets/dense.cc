@@ -73,6 +73,9 @@ void DenseAggregator::Begin(std::uint64_t step, float loss_scale) {
   launched_at_.clear();
   result_ = AggregateResult();
   if (args_.end != nullptr) Check(args_.end->Begin());
+  if (args_.wire_times != nullptr) {
+    Check(args_.wire_times->Begin(buckets_.size()));
+  }
   result_.gradient_scale = ScaleInPool(args_, loss_scale);
   result_.buckets = buckets_.size();
 }
@@ -85,6 +88,9 @@ void DenseAggregator::Advance(std::size_t written_end) {
     launched_at_.push_back(args_.clock->Now());
     CollectiveCall call =
         BucketCall(args_, buckets_[id], loss_scale_, step_, id);
+    if (args_.sync != nullptr) {
+      call.before = {&DenseAggregator::AwaitBucket, this, id};
+    }
     gradientflow::Done done = {&DenseAggregator::OnDone, this, id};
     if (args_.end != nullptr) {
       call.submitted = {&DenseAggregator::OnSubmitted, this, id};
@@ -103,6 +109,7 @@ bool DenseAggregator::HasWork() const {
 bool DenseAggregator::Work() {
   if (!HasWork()) return false;
   if (!end_submitted_) {
+    Check(args_.collective->Join(Channel::kGradients));
     Check(args_.end->Submit());
     end_submitted_ = true;
     return true;
@@ -128,9 +135,17 @@ void DenseAggregator::Check(const Status& status) {
   if (result_.status.ok()) result_.status = status;
 }
 
-void DenseAggregator::OnSubmitted(void* self, std::uint64_t, std::uint32_t,
-                                  const Status&) {
-  ++static_cast<DenseAggregator*>(self)->submitted_;
+Status DenseAggregator::AwaitBucket(void* self, std::uint64_t bucket) {
+  const auto& dense = *static_cast<DenseAggregator*>(self);
+  return dense.args_.sync->AwaitWritten(dense.buckets_[bucket].pool_end);
+}
+
+void DenseAggregator::OnSubmitted(void* self, std::uint64_t bucket,
+                                  std::uint32_t, const Status&) {
+  auto& dense = *static_cast<DenseAggregator*>(self);
+  ++dense.submitted_;
+  if (dense.args_.wire_times == nullptr) return;
+  dense.Check(dense.args_.wire_times->Ended(dense.buckets_[bucket].pool_end));
 }
 
 // The end of a call that was submitted ahead tells only of its failure.

@@ -11,6 +11,8 @@
 #include "gradientflow/buckets/bucket_plan.h"
 #include "gradientflow/buckets/pool_layout.h"
 #include "gradientflow/buckets/step_end.h"
+#include "gradientflow/buckets/wire_times.h"
+#include "gradientflow/device/device_sync.h"
 #include "gradientflow/observe/recorder.h"
 
 namespace gradientflow {
@@ -32,12 +34,16 @@ struct AggregatorArgs {
   Recorder* recorder = nullptr;
   const Clock* clock = nullptr;
   StepEnd* end = nullptr;  // If dense steps are submitted ahead of results.
+  // The order between backward and the calls, on a device; else null.
+  DeviceSync* sync = nullptr;
+  // If steps are submitted ahead: to be told of each exchange. May be null.
+  WireTimes* wire_times = nullptr;
 };
 
 // Lazy allreduce (arXiv 1902.06855): each bucket of whole tensors is reduced in
 // place, in the pool, as soon as it is written. Nothing is copied. With an
-// args.end, whose stream is that of the collective's calls, steps are submitted
-// ahead of their results.
+// args.end, whose stream is the wire of the collective's calls, steps are
+// submitted ahead of their results.
 class DenseAggregator final : public Aggregator {
  public:
   explicit DenseAggregator(const AggregatorArgs& args);
@@ -78,6 +84,7 @@ class DenseAggregator final : public Aggregator {
  private:
   static void OnDone(void* self, std::uint64_t bucket, std::uint32_t flags,
                      const Status& status);
+  static Status AwaitBucket(void* self, std::uint64_t bucket);
   static void OnSubmitted(void* self, std::uint64_t, std::uint32_t,
                           const Status&);
   static void OnAheadEnded(void* self, std::uint64_t, std::uint32_t,

@@ -14,7 +14,7 @@ Result<std::unique_ptr<StepEnd>> StepEnd::Create(Device* device,
   Result<DeviceMemory> seen = device->AllocatePinned(sizeof(std::uint32_t));
   if (!seen.ok()) return seen.status();
   end->seen_ = std::move(seen).value();
-  Result<std::unique_ptr<Event>> event = device->NewEvent();
+  Result<std::unique_ptr<Event>> event = device->NewTimedEvent();
   if (!event.ok()) return event.status();
   end->event_ = std::move(event).value();
   return end;

@@ -11,32 +11,41 @@ constexpr std::size_t kLargeElements = std::size_t{512} << 10;
 constexpr int kSmallRounds = 9;
 constexpr int kLargeRounds = 5;
 
-using Run = std::function<Status(const CollectiveCall&)>;
-
-// Returns the median time of `rounds` allreduces, after two for warm-up.
-Result<double> TimeAllreduce(const Run& run, const Clock& clock,
-                             std::vector<float>* data, int rounds) {
-  std::vector<double> times;
-  for (int round = -2; round < rounds; ++round) {
-    CollectiveCall call;
-    call.output = data->data();
-    call.count = data->size();
-    const Clock::Time begin = clock.Now();
-    GF_RETURN_IF_ERROR(run(call));
-    if (round >= 0) times.push_back(Seconds(clock.Now() - begin));
-  }
+// Returns the median time of allreduces of the first `elements` elements.
+Result<double> TimeAllreduce(const ChannelProbe& probe, std::size_t elements,
+                             int rounds) {
+  CollectiveCall call;
+  call.output = probe.data;
+  call.count = elements;
+  call.dtype = probe.dtype;
+  call.wire = probe.wire;
+  Result<std::vector<double>> all = probe.time(call, rounds);
+  if (!all.ok()) return all.status();
+  std::vector<double>& times = all.value();
   std::nth_element(times.begin(), times.begin() + rounds / 2, times.end());
   return times[rounds / 2];
 }
 
 }  // namespace
 
-Result<ChannelModel> MeasureChannel(const Run& run, const Clock& clock) {
-  std::vector<float> small(kSmallElements, 0.0F);
-  std::vector<float> large(kLargeElements, 0.0F);
-  Result<double> small_time = TimeAllreduce(run, clock, &small, kSmallRounds);
+Result<std::vector<double>> TimeByClock(const RunCall& run, const Clock& clock,
+                                        const CollectiveCall& call,
+                                        int rounds) {
+  std::vector<double> times;
+  for (int round = -2; round < rounds; ++round) {
+    const Clock::Time begin = clock.Now();
+    GF_RETURN_IF_ERROR(run(call));
+    if (round >= 0) times.push_back(Seconds(clock.Now() - begin));
+  }
+  return times;
+}
+
+Result<ChannelModel> MeasureChannel(const ChannelProbe& probe) {
+  const Result<double> small_time =
+      TimeAllreduce(probe, kSmallElements, kSmallRounds);
   if (!small_time.ok()) return small_time.status();
-  Result<double> large_time = TimeAllreduce(run, clock, &large, kLargeRounds);
+  const Result<double> large_time =
+      TimeAllreduce(probe, probe.elements, kLargeRounds);
   if (!large_time.ok()) return large_time.status();
   // Every rank uses the times of the slowest.
   std::array<double, 2> slowest = {small_time.value(), large_time.value()};
@@ -45,13 +54,26 @@ Result<ChannelModel> MeasureChannel(const Run& run, const Clock& clock) {
   agree.count = slowest.size();
   agree.dtype = agree.wire = DType::kFloat64;
   agree.op = ReduceOp::kMax;
-  GF_RETURN_IF_ERROR(run(agree));
+  GF_RETURN_IF_ERROR(probe.run(agree));
 
-  const double bytes = sizeof(float) * double{kLargeElements - kSmallElements};
+  const auto more = static_cast<double>(probe.elements - kSmallElements);
+  const double bytes = static_cast<double>(SizeOf(probe.wire)) * more;
   ChannelModel channel;
   channel.seconds_per_byte = std::max(slowest[1] - slowest[0], 1e-9) / bytes;
   channel.latency_seconds = slowest[0];
   return channel;
+}
+
+Result<ChannelModel> MeasureChannel(const RunCall& run, const Clock& clock) {
+  std::vector<float> data(kLargeElements, 0.0F);
+  ChannelProbe probe;
+  probe.data = data.data();
+  probe.elements = data.size();
+  probe.run = run;
+  probe.time = [&](const CollectiveCall& call, int rounds) {
+    return TimeByClock(run, clock, call, rounds);
+  };
+  return MeasureChannel(probe);
 }
 
 std::size_t TuneBucketBytes(const PoolLayout& layout,

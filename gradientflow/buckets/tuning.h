@@ -11,12 +11,34 @@
 
 namespace gradientflow {
 
-// Runs some allreduces by `run` (blocking, on every rank alike) and times them:
-// 4 KiB for the latency, 2 MiB for the bandwidth. Takes about 10 ms on a fast
-// network, 100 ms at 1 Gb/s. The times are those of the slowest rank.
-Result<ChannelModel> MeasureChannel(
-    const std::function<Status(const CollectiveCall&)>& run,
-    const Clock& clock);
+// Runs a call, blocking, on every rank alike.
+using RunCall = std::function<Status(const CollectiveCall&)>;
+
+// Returns the seconds that each of `rounds` calls took, which come after two
+// for warm-up.
+Result<std::vector<double>> TimeByClock(const RunCall& run, const Clock& clock,
+                                        const CollectiveCall& call, int rounds);
+
+// What is measured, and how. All ranks have the same types and elements.
+struct ChannelProbe {
+  void* data = nullptr;  // Borrowed.
+  std::size_t elements = 0;
+  DType dtype = DType::kFloat32;
+  DType wire = DType::kFloat32;
+  // As TimeByClock() does.
+  std::function<Result<std::vector<double>>(CollectiveCall call, int rounds)>
+      time;
+  RunCall run;  // For calls on host memory.
+};
+
+// Times allreduces of 1 Ki elements for the latency, and of probe.elements for
+// the bandwidth, which is in bytes of the wire. The times are those of the
+// slowest rank.
+Result<ChannelModel> MeasureChannel(const ChannelProbe& probe);
+
+// The same for 2 MiB of float32 in host memory. Takes about 10 ms on a fast
+// network, 100 ms at 1 Gb/s.
+Result<ChannelModel> MeasureChannel(const RunCall& run, const Clock& clock);
 
 // Returns theta from a measured backward pass. `ready_seconds` are by tensor in
 // pool order, equal on all ranks. `share` is the part of the pool's elements

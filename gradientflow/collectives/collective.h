@@ -46,6 +46,17 @@ class Feed {
 // As the peer of a receive: any rank; the first message that arrives matches.
 inline constexpr int kAnyRank = -1;
 
+// What a caller has to do before a call's first work; nothing if empty.
+struct BeforeCall {
+  Status (*run)(void* self, std::uint64_t cookie) = nullptr;
+  void* self = nullptr;
+  std::uint64_t cookie = 0;
+
+  Status operator()() const {
+    return run == nullptr ? Status() : run(self, cookie);
+  }
+};
+
 // One call of a collective. Every rank makes the same calls in the same order
 // with the same kind, count, dtypes, op, root and algorithm. (In a mixed group,
 // see CallGroup::same_dtypes, the `dtype` of an allreduce may differ between
@@ -108,8 +119,14 @@ struct CollectiveCall {
   // here, and what they send lands here; only the elements of OwnParts() are
   // read and written in `output`. Lent like the buffers. Null if there is none.
   std::byte* direct = nullptr;
+  // For a collective on a device's memory: runs once, on the thread that drives
+  // and perhaps within Start(), right before the call's first work is put on
+  // the stream. Makes the stream wait for whoever writes the elements of this
+  // call, and not of later ones. An error is the call's.
+  BeforeCall before;
   // For a collective that TakesAhead(), if set: the caller submits what follows
-  // the call to the same stream, without waiting for the result. `submitted`
+  // the call to the wire's stream, after Join() if the call converts, without
+  // waiting for the result. `submitted`
   // runs once, on the thread that drives and perhaps within Start(), when all
   // work of the call is on the stream. The call's end is not looked for: `done`
   // runs after Passed(), or when the call has failed. Its flags say nothing;
@@ -158,6 +175,13 @@ class Collective : public Pollable {
   // Whether calls may have `submitted`: calls of a channel run on a stream of
   // the device, in the order of Start().
   virtual bool TakesAhead() const { return false; }
+  // What the caller submits from here on to the stream of the channel's wire
+  // runs after all that calls have submitted so far: some of it may be on
+  // streams beside the wire.
+  virtual Status Join(Channel channel) {
+    static_cast<void>(channel);
+    return Status();
+  }
   // Everything that calls of the channel have submitted so far has ended, as
   // an event that came after it says.
   virtual void Passed(Channel channel) { static_cast<void>(channel); }

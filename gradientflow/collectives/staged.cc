@@ -130,7 +130,8 @@ Status StagedCollective::Enter(const CollectiveCall& call, Done done) {
     job->admitted = true;
     return Status();
   }
-  const Status prepared = Prepare(job);
+  Status prepared = call.before();
+  if (prepared.ok()) prepared = Prepare(job);
   if (!prepared.ok()) Fail(job, "preparing it", prepared);
   return Status();
 }

@@ -10,6 +10,7 @@
 #include "gradientflow/collectives/measure.h"
 #include "gradientflow/communicator/agreement.h"
 #include "gradientflow/communicator/cores.h"
+#include "gradientflow/communicator/device_costs.h"
 #include "gradientflow/observe/null_recorder.h"
 #include "gradientflow/observe/stderr_logger.h"
 #include "gradientflow/observe/timeline.h"
@@ -213,21 +214,38 @@ Status CommunicatorCore::MeasureOnce() {
   return Status();
 }
 
-Result<ChannelModel> CommunicatorCore::MeasuredChannel() {
-  if (channel_) return *channel_;
+Result<ChannelModel> CommunicatorCore::MeasuredChannel(DType pool, DType wire) {
+  DevicePath* const device = device_path_.get();
+  const bool by_nccl = device != nullptr && device->by_nccl();
+  // The executor's times hardly depend on the type.
+  if (!by_nccl) pool = wire = DType::kFloat32;
+  const auto types = std::pair(pool, wire);
+  const auto known = channels_.find(types);
+  if (known != channels_.end()) return known->second;
   GF_RETURN_IF_ERROR(MeasureOnce());
-  const Result<ChannelModel> channel = MeasureChannel(
-      [this](const CollectiveCall& call) { return calls_->Run(call); },
-      *clock_);
+  const Result<ChannelModel> channel =
+      device != nullptr
+          ? MeasureOnDevice({device, calls_.get(), progress_.get(),
+                             transport_.fabric.get(), clock_.get()},
+                            pool, wire)
+          : MeasureChannel(
+                [this](const CollectiveCall& call) {
+                  return calls_->Run(call);
+                },
+                *clock_);
   if (!channel.ok()) return channel.status();
-  channel_ = channel.value();
+  channels_.emplace(types, channel.value());
   if (logger_->Enabled(LogLevel::kInfo)) {
-    logger_->Log(
-        LogLevel::kInfo,
-        StrCat("measured allreduce: latency ", channel_->latency_seconds * 1e6,
-               " us, bandwidth ", 1e-9 / channel_->seconds_per_byte, " GB/s"));
+    logger_->Log(LogLevel::kInfo,
+                 StrCat("measured allreduce",
+                        device != nullptr
+                            ? StrCat(" on ", device->device()->description())
+                            : "",
+                        ": latency ", channel.value().latency_seconds * 1e6,
+                        " us, bandwidth ",
+                        1e-9 / channel.value().seconds_per_byte, " GB/s"));
   }
-  return *channel_;
+  return channel;
 }
 
 // Until here a rank knows the addresses of its neighbours only, by which those

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "gradientflow/base/clock.h"
 #include "gradientflow/buckets/tuning.h"
@@ -96,9 +97,11 @@ class CommunicatorCore {
   Result<BufferView> AllocateShared(std::size_t bytes);
   void FreeShared(const std::byte* data);
 
-  // The measured speed of a whole allreduce. The first call measures, and is a
-  // collective: all ranks make it at the same place among their plain calls.
-  Result<ChannelModel> MeasuredChannel();
+  // The measured speed of a whole allreduce on the memory where pools are, of
+  // elements of `pool` that travel as `wire`. The first call for such types
+  // measures, and is a collective: all ranks make it at the same place among
+  // their plain calls.
+  Result<ChannelModel> MeasuredChannel(DType pool, DType wire);
 
   // The gradient channel of a group serves one session at a time. These tell
   // whether it is free on this rank, take it, and give it back.
@@ -140,7 +143,7 @@ class CommunicatorCore {
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<Calls> calls_;
   bool measured_ = false;  // The links.
-  std::optional<ChannelModel> channel_;
+  std::map<std::pair<DType, DType>, ChannelModel> channels_;
   // Guarded by the baton.
   std::map<const std::byte*, PoolMemory> shared_;
   std::set<GroupId> gradients_taken_;

@@ -22,6 +22,18 @@ constexpr std::chrono::nanoseconds kNap = std::chrono::microseconds(50);
 // Registered with NCCL at the start. A larger bucket makes it grow.
 constexpr std::size_t kUsualStaging = std::size_t{32} << 20;
 
+// Returns whether all ranks say yes.
+Result<bool> AgreeAtOpening(const OpeningArgs& opening, bool mine) {
+  std::int32_t all = mine ? 1 : 0;
+  CollectiveCall call;
+  call.output = &all;
+  call.count = 1;
+  call.dtype = call.wire = DType::kInt32;
+  call.op = ReduceOp::kMin;
+  GF_RETURN_IF_ERROR(RunAtOpening(opening, call));
+  return all != 0;
+}
+
 // Gives the bytes of rank 0 to all ranks.
 Status BroadcastAtOpening(const OpeningArgs& opening, void* data,
                           std::size_t bytes) {
@@ -33,7 +45,6 @@ Status BroadcastAtOpening(const OpeningArgs& opening, void* data,
   return RunAtOpening(opening, call);
 }
 
-// Returns whether the call's buffers have the same lengths on all ranks.
 }  // namespace
 
 Result<std::shared_ptr<Device>> OpenDevice(const Options& options,
@@ -100,7 +111,7 @@ Result<std::unique_ptr<DevicePath>> DevicePath::Create(
              use || ranks.size() == 1 || why.empty() ? ""
                                                      : StrCat(" (", why, ")")));
   Result<std::unique_ptr<DeviceSync>> sync = DeviceSync::Create(
-      *made->device_, made->stream(Channel::kPlain), /*sections=*/0);
+      *made->device_, made->stream(Channel::kPlain), /*section_ends=*/{});
   if (!sync.ok()) return sync.status();
   made->sync_ = std::move(sync).value();
   return made;
@@ -120,6 +131,9 @@ Status DevicePath::MakeNccl(const DevicePathArgs& args,
   nccl_args.trace = args.options->trace_collectives;
   nccl_args.broadcast = [opening](void* data, std::size_t bytes) {
     return BroadcastAtOpening(opening, data, bytes);
+  };
+  nccl_args.all_agree = [opening](bool mine) {
+    return AgreeAtOpening(opening, mine);
   };
   Fabric* fabric = opening.fabric;
   nccl_args.culprits = [fabric] { return fabric->status().message(); };
@@ -186,8 +200,9 @@ void DevicePath::Register(void* data, std::size_t bytes) {
   if (nccl_ != nullptr) {
     const Status registered = nccl_->Register(data, bytes);
     if (registered.ok()) return;
-    logger_->Log(LogLevel::kWarning,
-                 StrCat("the pool is not registered: ", registered.message()));
+    logger_->Log(
+        LogLevel::kWarning,
+        StrCat("memory for NCCL is not registered: ", registered.message()));
     return;
   }
   if (places_ == nullptr || bytes == 0) return;
@@ -331,5 +346,9 @@ Collective& DevicePath::collective() {
 
 Stream& DevicePath::stream(Channel channel) {
   return nccl_ != nullptr ? nccl_->stream(channel) : staged_->stream();
+}
+
+Stream& DevicePath::wire(Channel channel) {
+  return nccl_ != nullptr ? nccl_->wire(channel) : staged_->stream();
 }
 }  // namespace gradientflow

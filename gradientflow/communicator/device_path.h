@@ -70,6 +70,9 @@ class DevicePath final : public Driver::Client {
   Collective& collective();
   // Buffers of the channel are read after all work on this stream.
   Stream& stream(Channel channel);
+  // What is given to this stream after collective().Join() runs after the calls
+  // of the channel. With staging it is the same stream.
+  Stream& wire(Channel channel);
   // Orders plain calls after the caller's stream.
   DeviceSync& sync() { return *sync_; }
 

@@ -62,6 +62,7 @@ class MemoryOfDevice final : public CscMemory {
         stream_(args.stream),
         sync_(args.sync),
         wire_(args.wire),
+        for_wire_(args.for_wire),
         mark_(std::move(mark)),
         here_(std::move(here)) {}
 
@@ -79,6 +80,9 @@ class MemoryOfDevice final : public CscMemory {
   }
   Result<DeviceMemory> Allocate(std::size_t bytes) override {
     return device_->Allocate(bytes);
+  }
+  Result<DeviceMemory> AllocateForWire(std::size_t bytes) override {
+    return for_wire_ ? for_wire_(bytes) : device_->Allocate(bytes);
   }
   Result<DeviceMemory> AllocateOnHost(std::size_t bytes) override {
     return device_->AllocatePinned(bytes);
@@ -124,6 +128,7 @@ class MemoryOfDevice final : public CscMemory {
   Stream* const stream_;
   DeviceSync* const sync_;
   Stream* const wire_;
+  const std::function<Result<DeviceMemory>(std::size_t)> for_wire_;
   const std::unique_ptr<Event> mark_;
   const std::unique_ptr<Event> here_;  // Recorded anew for each order.
 };
@@ -154,7 +159,7 @@ std::unique_ptr<CscMemory> HostCscMemory(Workers* workers) {
 }
 
 Result<std::unique_ptr<CscMemory>> DeviceCscMemory(const DeviceCscArgs& args) {
-  Result<std::unique_ptr<Event>> mark = args.device->NewEvent();
+  Result<std::unique_ptr<Event>> mark = args.device->NewTimedEvent();
   if (!mark.ok()) return mark.status();
   Result<std::unique_ptr<Event>> here = args.device->NewEvent();
   if (!here.ok()) return here.status();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -40,6 +41,10 @@ class CscMemory {
   // Zeroed, aligned to 256 bytes or a page. Returns kResourceExhausted if there
   // is no room.
   virtual Result<DeviceMemory> Allocate(std::size_t bytes) = 0;
+  // The same, for what a collective will send again and again.
+  virtual Result<DeviceMemory> AllocateForWire(std::size_t bytes) {
+    return Allocate(bytes);
+  }
   // Memory of the host, with fast copies to and from Allocate()'s. Not zeroed.
   virtual Result<DeviceMemory> AllocateOnHost(std::size_t bytes) = 0;
   // Copies between any two of these, and other memory of the host.
@@ -60,7 +65,8 @@ class CscMemory {
   // Blocks until all work is done.
   virtual Status Synchronize() { return {}; }
   // Mark() marks the end of the work so far, and Reached() says whether that
-  // work is done. mark() is the event behind that, null on the host.
+  // work is done. mark() is the event behind that, which keeps its time; null
+  // on the host.
   virtual Status Mark() { return {}; }
   virtual Result<bool> Reached() const { return true; }
   virtual const Event* mark() const { return nullptr; }
@@ -99,6 +105,8 @@ struct DeviceCscArgs {
   DeviceSync* sync = nullptr;
   // The stream of the collectives; null: `stream` itself.
   Stream* wire = nullptr;
+  // What AllocateForWire() does; empty: what Allocate() does.
+  std::function<Result<DeviceMemory>(std::size_t bytes)> for_wire = {};
 };
 
 // The memory of a device, with work in the order of args.stream.

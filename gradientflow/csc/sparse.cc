@@ -83,29 +83,30 @@ SparseAggregator::~SparseAggregator() {
 Status SparseAggregator::Allocate() {
   const std::size_t chunks = selector_.chunks();
   const bool has_dirty = on_host() || in_gradients();
+  const auto own = &CscMemory::Allocate;
+  const auto wire = &CscMemory::AllocateForWire;
+  const auto host = &CscMemory::AllocateOnHost;
   const struct {
     DeviceMemory* memory;
     std::size_t bytes;
-    bool on_host;
+    Result<DeviceMemory> (CscMemory::*allocate)(std::size_t bytes);
   } wanted[] = {
-      {&residual_, in_gradients() ? 0 : residual_bytes(), false},
-      {&slots_[0], chunks * sizeof(std::uint32_t), false},
-      {&slots_[1], chunks * sizeof(std::uint32_t), false},
-      {&selected_, chunks, false},
-      {&always_, chunks, false},
-      {&norms_, chunks * sizeof(float), false},
-      {&workspace_, kernels::TopKWorkspaceBytes(chunks), false},
-      {&nonfinite_[0], sizeof(std::uint32_t), false},
-      {&nonfinite_[1], sizeof(std::uint32_t), false},
-      {&dirty_, has_dirty ? chunks : 0, true},
-      {&host_selected_, chunks, true},
-      {&host_nonfinite_, sizeof(std::uint32_t), true},
-      {&host_zero_, sizeof(std::uint32_t), true},
+      {&residual_, in_gradients() ? 0 : residual_bytes(), own},
+      {&slots_[0], chunks * sizeof(std::uint32_t), own},
+      {&slots_[1], chunks * sizeof(std::uint32_t), own},
+      {&selected_, chunks, own},
+      {&always_, chunks, own},
+      {&norms_, chunks * sizeof(float), wire},
+      {&workspace_, kernels::TopKWorkspaceBytes(chunks), own},
+      {&nonfinite_[0], sizeof(std::uint32_t), own},
+      {&nonfinite_[1], sizeof(std::uint32_t), own},
+      {&dirty_, has_dirty ? chunks : 0, host},
+      {&host_selected_, chunks, host},
+      {&host_nonfinite_, sizeof(std::uint32_t), host},
+      {&host_zero_, sizeof(std::uint32_t), host},
   };
   for (const auto& want : wanted) {
-    Result<DeviceMemory> memory = want.on_host
-                                      ? memory_->AllocateOnHost(want.bytes)
-                                      : memory_->Allocate(want.bytes);
+    Result<DeviceMemory> memory = ((*memory_).*want.allocate)(want.bytes);
     if (!memory.ok()) return memory.status();
     *want.memory = std::move(memory).value();
   }
@@ -164,6 +165,9 @@ void SparseAggregator::Begin(std::uint64_t step, float loss_scale) {
     returning_.Begin(chunk_elements, sent_.chunks, buckets_);
   } else {
     Check(PlaceBuckets());
+  }
+  if (args_.wire_times != nullptr) {
+    Check(args_.wire_times->Begin(buckets_.size() + 1));  // And the norms.
   }
   written_end_ = launched_ = arrived_ = 0;
   launched_at_.clear();

@@ -158,6 +158,7 @@ class SparseAggregator final : public Aggregator {
   void PackRest();
   void UnpackBucket();
   bool MayLook();
+  void NoteExchange(std::size_t written_end);
   void NoteBucketsPassed();
   static void OnBucketAhead(void* self, std::uint64_t bucket, std::uint32_t,
                             const Status& status);

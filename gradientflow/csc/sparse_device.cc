@@ -29,7 +29,7 @@ Status SparseAggregator::MakeRing() {
       PackedRing::Capacity(buckets, chunk_elements, usual);
   packed_.reset();
   Result<DeviceMemory> memory =
-      memory_->Allocate(elements * SizeOf(args_.wire_dtype));
+      memory_->AllocateForWire(elements * SizeOf(args_.wire_dtype));
   if (!memory.ok()) return memory.status();
   packed_ = std::move(memory).value();
   packed_elements_ = elements;
@@ -80,6 +80,9 @@ SparseAggregator::Piece SparseAggregator::NextSubmission() const {
   if (phase_ == Phase::kNorms) {
     return norms_submitted_ ? &Self::Select : nullptr;
   }
+  // The wire would wait for this pack before the call that was given to NCCL,
+  // which NCCL may not have submitted yet.
+  if (ahead() && unpacked_ < launched_) return nullptr;
   if (launched_ < buckets_.size() &&
       buckets_[launched_].pool_end <= written_end_ &&
       ring_.needs_back(launched_) <= unpacked_) {
@@ -102,6 +105,8 @@ void SparseAggregator::PackBucket() {
   const bool last =
       bucket + 1 == buckets_.size() && written_end_ == args_.layout->elements();
   const std::size_t end = last ? selector_.chunks() : EndOf(bucket);
+  Check(args_.sync->AwaitWritten(last ? args_.layout->elements()
+                                      : buckets_[bucket].pool_end));
   if (ring_.needs_back(bucket) > 0) Check(memory_->Follow(after()));
   Check(csc_.Pack(Region(bucket, *memory_), chunks_packed_,
                   end - chunks_packed_));
@@ -111,6 +116,7 @@ void SparseAggregator::PackBucket() {
 }
 
 void SparseAggregator::PackRest() {
+  Check(args_.sync->AwaitWritten(args_.layout->elements()));
   const std::size_t first = std::exchange(chunks_packed_, selector_.chunks());
   Check(csc_.Pack(region_, first, chunks_packed_ - first));
 }
@@ -128,13 +134,20 @@ void SparseAggregator::UnpackBucket() {
 void SparseAggregator::OnBucketAhead(void* self, std::uint64_t, std::uint32_t,
                                      const Status&) {
   auto& sparse = *static_cast<SparseAggregator*>(self);
+  sparse.NoteExchange(sparse.buckets_[sparse.unpacked_].pool_end);
   sparse.Check(sparse.after().Receive());
   sparse.UnpackBucket();
 }
 
 void SparseAggregator::OnNormsAhead(void* self, std::uint64_t, std::uint32_t,
                                     const Status&) {
-  static_cast<SparseAggregator*>(self)->norms_submitted_ = true;
+  auto& sparse = *static_cast<SparseAggregator*>(self);
+  sparse.NoteExchange(sparse.args_.layout->elements());
+  sparse.norms_submitted_ = true;
+}
+
+void SparseAggregator::NoteExchange(std::size_t written_end) {
+  if (args_.wire_times != nullptr) Check(args_.wire_times->Ended(written_end));
 }
 
 // The step is over, and so are its calls. The host knows no better when a

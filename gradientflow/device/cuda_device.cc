@@ -107,7 +107,10 @@ class CudaDevice final : public Device {
   Result<std::unique_ptr<Stream>> NewStream(bool urgent) override;
   std::unique_ptr<Stream> Wrap(void* native) override;
   Result<std::unique_ptr<Event>> NewEvent() override {
-    return CudaEvent::Create(context_);
+    return CudaEvent::Create(context_, cudaEventDisableTiming);
+  }
+  Result<std::unique_ptr<Event>> NewTimedEvent() override {
+    return CudaEvent::Create(context_, cudaEventDefault);
   }
   Result<DmaBuf> ExportDmaBuf(const void* data, std::size_t bytes) override;
   Status FlushRemoteWrites() override;

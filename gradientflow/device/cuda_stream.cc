@@ -19,13 +19,14 @@ const CudaEvent* Own(const Event* event, int device) {
 
 }  // namespace
 
-Result<std::unique_ptr<Event>> CudaEvent::Create(const CudaContext& context) {
+Result<std::unique_ptr<Event>> CudaEvent::Create(const CudaContext& context,
+                                                 unsigned flags) {
   const CurrentContext current(context);
   GF_RETURN_IF_ERROR(current.check());
   cudaEvent_t event = nullptr;
-  GF_CUDA_RETURN_IF_ERROR(
-      context.index(), cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
-      "cudaEventCreateWithFlags()");
+  GF_CUDA_RETURN_IF_ERROR(context.index(),
+                          cudaEventCreateWithFlags(&event, flags),
+                          "cudaEventCreateWithFlags()");
   return std::unique_ptr<Event>(new CudaEvent(context, event));
 }
 
@@ -52,6 +53,22 @@ Status CudaEvent::Synchronize() const {
   GF_CUDA_RETURN_IF_ERROR(device(), cudaEventSynchronize(event_),
                           "cudaEventSynchronize()");
   return Status();
+}
+
+Result<double> CudaEvent::SecondsSince(const Event& start) const {
+  const CudaEvent* own = Own(&start, device());
+  if (own == nullptr) return Invalid(device(), "not an event of this device");
+  const CurrentContext current(context_);
+  GF_RETURN_IF_ERROR(current.check());
+  float milliseconds = 0;
+  const cudaError_t error =
+      cudaEventElapsedTime(&milliseconds, own->event(), event_);
+  if (error == cudaErrorNotReady) {
+    (void)Succeeded(error);
+    return Invalid(device(), "the time of an event that is not reached");
+  }
+  GF_CUDA_RETURN_IF_ERROR(device(), error, "cudaEventElapsedTime()");
+  return 1e-3 * double{milliseconds};
 }
 
 Result<std::unique_ptr<CudaStream>> CudaStream::Create(

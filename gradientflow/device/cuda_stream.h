@@ -13,13 +13,15 @@ namespace gradientflow {
 
 class CudaEvent final : public Event {
  public:
-  static Result<std::unique_ptr<Event>> Create(const CudaContext& context);
+  static Result<std::unique_ptr<Event>> Create(const CudaContext& context,
+                                               unsigned flags);
   ~CudaEvent() override;
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
 
   Result<bool> Query() const override;
   Status Synchronize() const override;
+  Result<double> SecondsSince(const Event& start) const override;
   void* native() const override { return event_; }
 
   int device() const { return context_.index(); }

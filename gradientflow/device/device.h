@@ -28,6 +28,11 @@ class Event {
   virtual Result<bool> Query() const = 0;
   // Blocks the calling thread until Query() would return true.
   virtual Status Synchronize() const = 0;
+  // Returns the seconds from `start` to this event on the device's clock. Does
+  // not block. REQUIRES that both come from NewTimedEvent() of one device, that
+  // their work is done, and that `start` is the earlier one; other events may
+  // give an error.
+  virtual Result<double> SecondsSince(const Event& start) const = 0;
   // For other libraries: a cudaEvent_t, or that of a test's fake.
   virtual void* native() const = 0;
 };
@@ -98,6 +103,9 @@ class Device {
   // stream). It is borrowed: neither owned nor synchronised on destruction.
   virtual std::unique_ptr<Stream> Wrap(void* native) = 0;
   virtual Result<std::unique_ptr<Event>> NewEvent() = 0;
+  // Returns an event that also keeps the time at which the device passes it,
+  // for Event::SecondsSince(). Costs the device a little more than the other.
+  virtual Result<std::unique_ptr<Event>> NewTimedEvent() = 0;
 
   // Returns a descriptor for [data, data + bytes) of an Allocate() of this
   // device. kUnimplemented says what the device, its driver or the build lacks.

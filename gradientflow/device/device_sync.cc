@@ -4,14 +4,17 @@
 
 namespace gradientflow {
 
-Result<std::unique_ptr<DeviceSync>> DeviceSync::Create(Device& device,
-                                                       Stream& consumer,
-                                                       std::size_t sections) {
-  std::unique_ptr<DeviceSync> sync(new DeviceSync(device, consumer));
-  for (std::size_t k = 0; k < sections; ++k) {
-    Result<std::unique_ptr<Event>> event = device.NewEvent();
-    if (!event.ok()) return event.status();
-    sync->events_.push_back(std::move(event).value());
+Result<std::unique_ptr<DeviceSync>> DeviceSync::Create(
+    Device& device, Stream& consumer, SectionEnds section_ends) {
+  const std::size_t sections = section_ends.size();
+  std::unique_ptr<DeviceSync> sync(
+      new DeviceSync(device, consumer, std::move(section_ends)));
+  for (auto& events : sync->events_) {
+    for (std::size_t k = 0; k < sections; ++k) {
+      Result<std::unique_ptr<Event>> event = device.NewTimedEvent();
+      if (!event.ok()) return event.status();
+      events.push_back(std::move(event).value());
+    }
   }
   Result<std::unique_ptr<Event>> fence = device.NewEvent();
   if (!fence.ok()) return fence.status();
@@ -25,9 +28,50 @@ void DeviceSync::SetProducer(void* native) {
   producer_ = device_.Wrap(native);
 }
 
+void DeviceSync::NextStep() {
+  MutexLock lock(mutex_);
+  now_ = 1 - now_;
+  awaited_ = 0;
+  reach_[now_] = Reach();
+}
+
 Status DeviceSync::Ready(std::size_t section) {
   MutexLock lock(mutex_);
-  return producer_->Record(events_[section].get());
+  Reach& reach = reach_[now_];
+  if (!std::exchange(reach.any, true)) reach.first = section;
+  reach.last = section;
+  return producer_->Record(events_[now_][section].get());
+}
+
+Result<double> DeviceSync::SecondsOf(Of step, const Event& event) const {
+  const int set = SetOf(step);
+  std::size_t first = 0;
+  {
+    MutexLock lock(mutex_);
+    first = reach_[set].first;
+  }
+  // To itself it is not even asked for.
+  const Event& begin = *events_[set][first];
+  if (&event == &begin) return 0.0;
+  return event.SecondsSince(begin);
+}
+
+Result<bool> DeviceSync::Reached() const {
+  Reach reach;
+  {
+    MutexLock lock(mutex_);
+    reach = reach_[now_];
+  }
+  if (!reach.any) return true;
+  return events_[now_][reach.last]->Query();
+}
+
+Status DeviceSync::AwaitWritten(std::size_t written_end) {
+  while (awaited_ < section_ends_.size() &&
+         (awaited_ == 0 ? 0 : section_ends_[awaited_ - 1]) < written_end) {
+    GF_RETURN_IF_ERROR(consumer_.Wait(*events_[now_][awaited_++]));
+  }
+  return Status();
 }
 
 Status DeviceSync::Fence(Stream& consumer) {

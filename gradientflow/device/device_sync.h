@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "gradientflow/base/mutex.h"
@@ -10,18 +12,23 @@
 
 namespace gradientflow {
 
-// Orders communication after backward on a device without stopping either. A
+// Orders communication after backward on a device without stopping either, and
+// knows when each part of the pool was there, on the device's clock. A
 // hook that completes a section of the pool records an event on the stream that
 // computes (the producer). The stream that reads the pool (the consumer) waits
 // for the event on the device. The host waits for neither.
 class DeviceSync {
  public:
-  // Makes an event for each of `sections` of the pool. `device` and `consumer`
+  using SectionEnds = std::vector<std::size_t>;
+
+  // `section_ends` says where the sections of the pool end, in elements. Makes
+  // two events for each: the times of a step are asked for while the hooks may
+  // be in the next one. `device` and `consumer`
   // outlive the result. The producer is the device's legacy default stream
   // until SetProducer().
   static Result<std::unique_ptr<DeviceSync>> Create(Device& device,
                                                     Stream& consumer,
-                                                    std::size_t sections);
+                                                    SectionEnds section_ends);
 
   // `native` is the stream that gradients are computed on; the caller owns it.
   // Must not be called while a hook runs.
@@ -29,6 +36,9 @@ class DeviceSync {
   // NOT thread-safe; between steps.
   Stream& producer() { return *producer_; }
 
+  // The gradients that are marked from here on are those of the next step.
+  // REQUIRES that no hook runs.
+  void NextStep() GF_EXCLUDES(mutex_);
   // All work that writes the gradients of that section has been given to the
   // producer. May be called on any thread.
   Status Ready(std::size_t section) GF_EXCLUDES(mutex_);
@@ -44,21 +54,55 @@ class DeviceSync {
   // called on any thread.
   Status Follow(const Event& event) GF_EXCLUDES(mutex_);
 
-  // Work that the consumer is given from now on runs after Ready(section).
-  // Called by the driving thread.
-  Status Await(std::size_t section) {
-    return consumer_.Wait(*events_[section]);
+  // Work that the consumer is given from now on runs after the elements before
+  // `written_end` are written. Called by the driving thread, with ends that
+  // ascend within a step. It asks for no more than is needed: what is submitted
+  // ahead of backward must not wait for all of it. REQUIRES Ready() of their
+  // sections, or that nobody minds what the elements are.
+  Status AwaitWritten(std::size_t written_end);
+
+  // Of which step times are asked.
+  enum class Of : std::uint8_t { kThisStep, kStepBefore };
+  // Returns the seconds from the first Ready() of a step to that of `section`,
+  // or to `event`, when the device came to them. Called by the driving thread.
+  // REQUIRES that every section of the step was ready, that the device has come
+  // to all of these, and that `event` keeps its time.
+  Result<double> ReadySeconds(Of step, std::size_t section) const
+      GF_EXCLUDES(mutex_) {
+    return SecondsOf(step, *events_[SetOf(step)][section]);
   }
+  Result<double> SecondsOf(Of step, const Event& event) const
+      GF_EXCLUDES(mutex_);
+  // Returns whether the device has come to all that was Ready() in this step.
+  // Asks the device, without a lock that a hook takes. Called by the driving
+  // thread.
+  Result<bool> Reached() const GF_EXCLUDES(mutex_);
 
  private:
-  DeviceSync(Device& device, Stream& consumer)
-      : device_(device), consumer_(consumer) {}
+  DeviceSync(Device& device, Stream& consumer, SectionEnds section_ends)
+      : device_(device),
+        consumer_(consumer),
+        section_ends_(std::move(section_ends)) {}
+
+  int SetOf(Of step) const { return step == Of::kThisStep ? now_ : 1 - now_; }
+
+  // The sections that were the first and the last in the producer's order.
+  struct Reach {
+    bool any = false;
+    std::size_t first = 0;
+    std::size_t last = 0;
+  };
 
   Device& device_;
   Stream& consumer_;
-  Mutex mutex_;  // One thread at a time submits to the producer.
+  const SectionEnds section_ends_;
+  mutable Mutex mutex_;  // One thread at a time submits to the producer.
   std::unique_ptr<Stream> producer_;
-  std::vector<std::unique_ptr<Event>> events_;
+  // By step, in turn, and section. `now_` changes only between steps.
+  std::vector<std::unique_ptr<Event>> events_[2];
+  Reach reach_[2] GF_GUARDED_BY(mutex_);
+  int now_ = 0;
+  std::size_t awaited_ = 0;  // Sections of the step that the consumer awaits.
   std::unique_ptr<Event> fence_;
 };
 

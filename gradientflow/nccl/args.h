@@ -30,6 +30,10 @@ struct NcclArgs {
   // Gives rank 0's `bytes` bytes to all ranks, by other means than NCCL.
   // Create() calls it once on every rank.
   std::function<Status(void* data, std::size_t bytes)> broadcast;
+  // Tells all ranks alike whether every one of them says yes, by other means
+  // than NCCL. Create() calls it at most once on every rank. If null, a rank
+  // that cannot make a window does not open.
+  std::function<Result<bool>(bool mine)> all_agree;
   // Returns the ranks that are known to be gone, or that are awaited, for
   // messages: "rank 2 does not answer"; empty if there are none. May be null.
   std::function<std::string()> culprits;
@@ -51,8 +55,8 @@ struct NcclArgs {
   // Which side adds up 16-bit elements of more than two ranks. The same on all
   // ranks.
   NcclSums sums = NcclSums::kFloat32;
-  // Make the first staging memory a symmetric window where NCCL has such. The
-  // same on all ranks.
+  // Make the first staging memory a symmetric window where NCCL has such, and
+  // has memory for it on all ranks. The same on all ranks.
   bool windows = true;
   // Staging memory on the device for allreduces that convert or have gaps, and
   // for sums that we add up ourselves, in bytes per channel. It is allocated

@@ -27,9 +27,9 @@ Status NcclChannels::Close() {
 }
 
 Status NcclChannels::OpenQueues() {
-  const NcclQueueArgs parts{args_.device, args_.clock, args_.recorder,
-                            args_.logger, args_.trace, args_.sums,
-                            group_};
+  const NcclQueueArgs parts{args_.device,   &memory_,     args_.clock,
+                            args_.recorder, args_.logger, args_.trace,
+                            args_.sums,     group_};
   // Comes before any rank waits for this one.
   for (auto& queue : queues_) {
     Result<std::unique_ptr<NcclQueue>> made =
@@ -39,13 +39,15 @@ Status NcclChannels::OpenQueues() {
   }
   std::array<nccl::UniqueId, kChannels> ids;
   GF_RETURN_IF_ERROR(ShareIds(&ids));
+  const Result<bool> windows = CanHaveWindows();
+  if (!windows.ok()) return windows.status();
   for (int channel = 0; channel < kChannels; ++channel) {
     NcclQueue& queue = *queues_[channel];
     GF_RETURN_IF_ERROR(queue.comm().Begin(ids[channel]));
     GF_RETURN_IF_ERROR(WaitUntil([&queue] { return queue.comm().Ready(); },
                                  args_.init_seconds,
                                  "for all ranks to connect"));
-    if (args_.windows) GF_RETURN_IF_ERROR(queue.BeginWindow());
+    if (windows.value()) GF_RETURN_IF_ERROR(queue.BeginWindow());
     GF_RETURN_IF_ERROR(WaitUntil([&queue] { return queue.comm().Ready(); },
                                  args_.init_seconds,
                                  "for all ranks to map their memory"));
@@ -74,6 +76,21 @@ Status NcclChannels::ShareIds(std::array<nccl::UniqueId, kChannels>* ids) {
   }
   std::memcpy(ids->data(), invitation.ids, sizeof(invitation.ids));
   return Status();
+}
+
+// A window is made by all ranks or by none, and one of them may have found no
+// memory of NCCL's. The versions of NCCL are the same.
+Result<bool> NcclChannels::CanHaveWindows() {
+  if (!args_.windows || !queues_[0]->comm().has_windows()) return false;
+  const bool mine =
+      std::all_of(queues_.begin(), queues_.end(),
+                  [](const auto& queue) { return queue->FitsWindow(); });
+  if (args_.all_agree) return args_.all_agree(mine);
+  if (mine) return true;
+  return Status(StatusCode::kResourceExhausted,
+                StrCat("NCCL: rank ", args_.rank,
+                       " has no memory for a window, and the ranks have no way "
+                       "to agree on doing without"));
 }
 
 Status NcclChannels::CheckDevice() {

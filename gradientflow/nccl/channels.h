@@ -12,6 +12,7 @@
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/collectives/collective.h"
 #include "gradientflow/nccl/args.h"
+#include "gradientflow/nccl/nccl_memory.h"
 #include "gradientflow/nccl/queue.h"
 
 namespace gradientflow {
@@ -24,7 +25,9 @@ class NcclChannels {
 
   // `args` outlive it.
   NcclChannels(const NcclArgs& args, const CallGroup& group)
-      : args_(args), group_(group) {}
+      : args_(args),
+        group_(group),
+        memory_(args.api, args.device, args.logger) {}
 
   // Blocks until all ranks are connected. After an error some queues may exist,
   // and are to be aborted.
@@ -39,6 +42,8 @@ class NcclChannels {
   // Those that were made; all of them after Open() has returned OK.
   const Queues& queues() const { return queues_; }
   std::size_t calls() const;
+  // Thread-safe.
+  NcclMemory& memory() { return memory_; }
 
   // See NcclCollective.
   Status Register(void* data, std::size_t bytes);
@@ -57,12 +62,14 @@ class NcclChannels {
   Status OpenQueues();
   Status CloseQueues();
   Status ShareIds(std::array<nccl::UniqueId, kChannels>* ids);
+  Result<bool> CanHaveWindows();
   Status CheckDevice();
   Status WaitUntil(const std::function<Result<bool>()>& there, double seconds,
                    const std::string& what);
 
   const NcclArgs& args_;
   const CallGroup group_;
+  NcclMemory memory_;
   Queues queues_;
   struct Registered {
     const void* data;

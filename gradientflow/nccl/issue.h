@@ -7,14 +7,18 @@
 
 namespace gradientflow {
 
-// Where the work of a call goes.
+// Where the work of a call goes. All are borrowed.
 struct IssueTarget {
   Stream* stream;
   NcclComm* comm;
   int rank;
   int size;
-  std::byte* staging;  // Device memory, for plan.staged.
-  std::byte* barrier;  // Device memory: 4 bytes without a meaning.
+  // Device memory, for plan.staged and plan.exchange; null if the call has
+  // neither.
+  std::byte* staging;
+  // Device memory of 4 bytes. Nobody reads what they hold: NCCL has no barrier,
+  // so ranks add them up.
+  std::byte* barrier;
 };
 
 // Gives the call to NCCL, which may not be finished with it when this returns.

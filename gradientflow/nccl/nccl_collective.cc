@@ -10,10 +10,10 @@
 // How NCCL collectives run and how they fail; channels.cc has how their ranks
 // come together.
 //
-//   kOpen      Start() pushes to the queue of the channel, Poll() advances the
+//   kOpen      Start() pushes to the queue of the channel; Poll() advances all
 //              queues
-//   kAborting  NCCL is aborted on threads of its own; this rank waits until the
-//              device has drained and someone has named a culprit, for a while
+//   kAborting  NCCL is aborted on threads of its own; this rank waits, for a
+//              while, until the device has drained and a culprit is named
 //   kFailed    all calls have ended with the reason; failure() tells the others
 //   kClosed    by Close()
 namespace gradientflow {
@@ -230,7 +230,7 @@ std::string NcclCollective::OldestCall() const {
 Result<DeviceMemory> NcclCollective::Allocate(std::size_t bytes) {
   DeviceMemory memory;
   GF_RETURN_IF_ERROR(args_.device->RunCurrent([&]() -> Status {
-    Result<DeviceMemory> made = AllocateForNccl(args_.api, args_.device, bytes);
+    Result<DeviceMemory> made = channels_.memory().AllocateZeroed(bytes);
     if (!made.ok()) return made.status();
     memory = std::move(made).value();
     return Status();

@@ -17,8 +17,8 @@
 namespace gradientflow {
 
 // Collectives by NCCL, for buffers in memory of a CUDA device. No call blocks
-// on the device or on another rank. Each channel has a communicator and a
-// stream of its own, so that neither waits for the other. Calls of a channel
+// on the device or on another rank. Each channel has a communicator and
+// streams of its own, so that neither waits for the other. Calls of a channel
 // run on the device in the order of Start(), and `done` runs once the host sees
 // that a call has ended. Calls with a `feed` are refused, since all data must
 // be there; so are bitwise operations (kUnimplemented), which NCCL does not
@@ -71,12 +71,16 @@ class NcclCollective final : public Collective {
     return channels_.at(channel).bytes_sent();
   }
 
-  // The stream that the calls of a channel run on. Before Start(), let it
-  // Wait() for the event after which the buffers are ready.
-  Stream& stream(Channel channel) { return channels_.at(channel).stream(); }
+  // The stream that the calls of a channel begin on. Before Start(), or in
+  // call.before, let it Wait() for the event after which the buffers are ready.
+  Stream& stream(Channel channel) { return channels_.at(channel).before(); }
+  // The stream on which NCCL works; see Join().
+  Stream& wire(Channel channel) { return channels_.at(channel).wire(); }
+  Status Join(Channel channel) override { return channels_.at(channel).Join(); }
 
   // Returns zeroed memory of the device for buffers of calls, which NCCL
-  // reaches without copies once it is registered. It must not outlive the
+  // reaches without copies once it is registered; if NCCL has none to give, it
+  // is like any other, and the log says so once. It must not outlive the
   // device. Any thread, also during calls, which it may delay.
   Result<DeviceMemory> Allocate(std::size_t bytes);
 

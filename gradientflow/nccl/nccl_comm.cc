@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "gradientflow/base/mutex.h"
 #include "gradientflow/base/str_cat.h"
 #include "kernels/kernels.h"
 
@@ -29,6 +30,14 @@ StatusCode CodeFor(ReturnCode code) {
   }
 }
 
+// Where NCCL may still write the handles of children whose parent is gone, too.
+void KeepForEver(std::shared_ptr<nccl::Comm> handle) {
+  static Mutex mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<nccl::Comm>>;
+  const MutexLock lock(mutex);
+  kept->push_back(std::move(handle));
+}
+
 }  // namespace
 
 nccl::DataType NcclType(DType type) {
@@ -37,6 +46,9 @@ nccl::DataType NcclType(DType type) {
 
 // An abort that hangs is left to its thread.
 NcclComm::~NcclComm() {
+  for (std::shared_ptr<nccl::Comm>& child : children_) {
+    KeepForEver(std::move(child));
+  }
   if (!aborter_.joinable()) return;
   if (abort_done()) {
     aborter_.join();
@@ -51,7 +63,8 @@ Status NcclComm::Check(const char* function, ReturnCode code) const {
     return Status();
   }
   const char* name = api_->get_error_string(code);
-  const char* detail = comm_ != nullptr ? api_->get_last_error(comm_) : nullptr;
+  const char* detail =
+      comm() != nullptr ? api_->get_last_error(comm()) : nullptr;
   const bool more = detail != nullptr && *detail != '\0';
   return Status(CodeFor(code),
                 StrCat(function, " on rank ", rank_, " of ", size_, ": ",
@@ -63,20 +76,34 @@ Status NcclComm::Check(const char* function, ReturnCode code) const {
 Status NcclComm::Begin(const nccl::UniqueId& id) {
   nccl::Config config;
   config.blocking = 0;
-  return Check("ncclCommInitRankConfig",
-               api_->comm_init_rank_config(&comm_, size_, id, rank_, &config));
+  return Check(
+      "ncclCommInitRankConfig",
+      api_->comm_init_rank_config(handle_.get(), size_, id, rank_, &config));
 }
 
 Result<bool> NcclComm::Ready() {
   // NCCL writes the handle of a child on a thread of its own.
-  if (std::atomic_ref(comm_).load(std::memory_order_acquire) == nullptr) {
+  if (std::atomic_ref(*handle_).load(std::memory_order_acquire) == nullptr) {
     return false;
   }
   ReturnCode state = ReturnCode::kSuccess;
-  const ReturnCode code = api_->comm_get_async_error(comm_, &state);
+  const ReturnCode code = api_->comm_get_async_error(comm(), &state);
   GF_RETURN_IF_ERROR(Check("ncclCommGetAsyncError", code));
   GF_RETURN_IF_ERROR(Check("NCCL", state));
+  ForgetChildren();
   return state == ReturnCode::kSuccess;
+}
+
+// A child that was dropped before it was there is aborted when it is: nothing
+// was ever in flight on it.
+void NcclComm::ForgetChildren() {
+  std::erase_if(children_, [this](const auto& child) {
+    const nccl::Comm made =
+        std::atomic_ref(*child).load(std::memory_order_acquire);
+    if (made == nullptr) return false;
+    if (child.use_count() == 1) static_cast<void>(api_->comm_abort(made));
+    return true;
+  });
 }
 
 Result<nccl::RedOp> NcclComm::PreMulSum(DType type, double factor) {
@@ -88,7 +115,7 @@ Result<nccl::RedOp> NcclComm::PreMulSum(DType type, double factor) {
     // arguments of those in flight.
     GF_RETURN_IF_ERROR(
         Check("ncclRedOpDestroy",
-              api_->red_op_destroy(operators_.front().op, comm_)));
+              api_->red_op_destroy(operators_.front().op, comm())));
     operators_.erase(operators_.begin());
   }
   float narrow = static_cast<float>(factor);
@@ -106,7 +133,7 @@ Result<nccl::RedOp> NcclComm::PreMulSum(DType type, double factor) {
   GF_RETURN_IF_ERROR(Check("ncclRedOpCreatePreMulSum",
                            api_->red_op_create_pre_mul_sum(
                                &made.op, scalar, NcclType(type),
-                               nccl::ScalarResidence::kHostImmediate, comm_)));
+                               nccl::ScalarResidence::kHostImmediate, comm())));
   operators_.push_back(made);
   return made.op;
 }
@@ -115,27 +142,27 @@ Status NcclComm::Register(void* data, std::size_t bytes, void** handle) {
   *handle = nullptr;
   if (!can_register() || bytes == 0) return Status();
   return Check("ncclCommRegister",
-               api_->comm_register(comm_, data, bytes, handle));
+               api_->comm_register(comm(), data, bytes, handle));
 }
 
 void NcclComm::Deregister(void* handle) {
   // An aborted or destroyed communicator has forgotten its registrations.
-  if (handle == nullptr || comm_ == nullptr) return;
-  static_cast<void>(api_->comm_deregister(comm_, handle));
+  if (handle == nullptr || comm() == nullptr) return;
+  static_cast<void>(api_->comm_deregister(comm(), handle));
 }
 
 Status NcclComm::BeginWindow(void* data, std::size_t bytes,
                              nccl::Window* window) {
   *window = nullptr;
   return Check("ncclCommWindowRegister",
-               api_->comm_window_register(comm_, data, bytes, window,
+               api_->comm_window_register(comm(), data, bytes, window,
                                           nccl::kWindowSymmetric));
 }
 
 void NcclComm::EndWindow(nccl::Window window) {
   // As with Deregister().
-  if (window == nullptr || comm_ == nullptr) return;
-  static_cast<void>(api_->comm_window_deregister(comm_, window));
+  if (window == nullptr || comm() == nullptr) return;
+  static_cast<void>(api_->comm_window_deregister(comm(), window));
 }
 
 Status NcclComm::Finalize() {
@@ -144,60 +171,27 @@ Status NcclComm::Finalize() {
                   "ncclCommFinalize: the communicator is revoked");
   }
   for (const Operator& known : operators_) {
-    static_cast<void>(api_->red_op_destroy(known.op, comm_));
+    static_cast<void>(api_->red_op_destroy(known.op, comm()));
   }
   operators_.clear();
-  return Check("ncclCommFinalize", api_->comm_finalize(comm_));
+  return Check("ncclCommFinalize", api_->comm_finalize(comm()));
 }
 
 void NcclComm::Destroy() {
-  static_cast<void>(api_->comm_destroy(std::exchange(comm_, nullptr)));
+  static_cast<void>(api_->comm_destroy(std::exchange(*handle_, nullptr)));
 }
 
 void NcclComm::Abort(std::function<void()> make_current) {
-  if (comm_ == nullptr) return;
+  if (comm() == nullptr) return;
   operators_.clear();
   abort_done_ = std::make_shared<std::atomic<bool>>(false);
   aborter_ = std::thread([api = api_, done = abort_done_,
-                          comm = std::exchange(comm_, nullptr),
+                          comm = std::exchange(*handle_, nullptr),
                           make_current = std::move(make_current)] {
     make_current();
     static_cast<void>(api->comm_abort(comm));
     done->store(true);
   });
-}
-
-Result<DeviceMemory> NewNcclMemory(std::shared_ptr<const NcclApi> api,
-                                   std::size_t bytes) {
-  if (api->mem_alloc == nullptr) {
-    return Status(
-        StatusCode::kUnimplemented,
-        StrCat("NCCL ", NcclVersionText(api->version), " has no ncclMemAlloc"));
-  }
-  void* data = nullptr;
-  const ReturnCode code = api->mem_alloc(&data, bytes);
-  if (code != ReturnCode::kSuccess || data == nullptr) {
-    return Status(StatusCode::kResourceExhausted,
-                  StrCat("ncclMemAlloc of ", bytes,
-                         " bytes: ", api->get_error_string(code), " (code ",
-                         static_cast<int>(code), ")"));
-  }
-  return DeviceMemory(static_cast<std::byte*>(data),
-                      [api = std::move(api)](std::byte* memory) {
-                        static_cast<void>(api->mem_free(memory));
-                      });
-}
-
-Result<DeviceMemory> AllocateForNccl(std::shared_ptr<const NcclApi> api,
-                                     Device* device, std::size_t bytes) {
-  if (api->mem_alloc == nullptr || bytes == 0) return device->Allocate(bytes);
-  Result<DeviceMemory> memory = NewNcclMemory(std::move(api), bytes);
-  if (!memory.ok()) return memory;
-  Result<std::unique_ptr<Stream>> stream = device->NewStream(/*urgent=*/false);
-  if (!stream.ok()) return stream.status();
-  GF_RETURN_IF_ERROR(stream.value()->Fill(memory.value().get(), 0, bytes));
-  GF_RETURN_IF_ERROR(stream.value()->Synchronize());
-  return memory;
 }
 
 // ---- Communicators whose members change.
@@ -212,7 +206,7 @@ Status NcclComm::Lacks(const char* function, const char* version) const {
 Status NcclComm::Revoke() {
   if (api_->comm_revoke == nullptr) return Lacks("ncclCommRevoke", "2.28.7");
   GF_RETURN_IF_ERROR(
-      Check("ncclCommRevoke", api_->comm_revoke(comm_, nccl::kRevokeDefault)));
+      Check("ncclCommRevoke", api_->comm_revoke(comm(), nccl::kRevokeDefault)));
   operators_.clear();
   revoked_ = true;
   return Status();
@@ -235,10 +229,11 @@ Result<std::unique_ptr<NcclComm>> NcclComm::Shrink(
       api_, rank_ - static_cast<int>(before - out.begin()),
       size_ - static_cast<int>(out.size()));
   // Without a config of its own a child is non-blocking as its parent is.
-  GF_RETURN_IF_ERROR(
-      Check("ncclCommShrink",
-            api_->comm_shrink(comm_, out.data(), static_cast<int>(out.size()),
-                              &made->comm_, nullptr, static_cast<int>(flag))));
+  GF_RETURN_IF_ERROR(Check(
+      "ncclCommShrink",
+      api_->comm_shrink(comm(), out.data(), static_cast<int>(out.size()),
+                        made->handle_.get(), nullptr, static_cast<int>(flag))));
+  children_.push_back(made->handle_);
   return made;
 }
 
@@ -246,7 +241,7 @@ Result<nccl::UniqueId> NcclComm::GrowthId() {
   if (api_->comm_grow == nullptr) return Lacks("ncclCommGrow", "2.29");
   nccl::UniqueId id = {};
   GF_RETURN_IF_ERROR(
-      Check("ncclCommGetUniqueId", api_->comm_get_unique_id(comm_, &id)));
+      Check("ncclCommGetUniqueId", api_->comm_get_unique_id(comm(), &id)));
   return id;
 }
 
@@ -259,9 +254,10 @@ Result<std::unique_ptr<NcclComm>> NcclComm::Grow(int size,
                          size, ": expected more ranks"));
   }
   auto made = std::make_unique<NcclComm>(api_, rank_, size);
-  GF_RETURN_IF_ERROR(Check(
-      "ncclCommGrow",
-      api_->comm_grow(comm_, size, id, /*rank=*/-1, &made->comm_, nullptr)));
+  GF_RETURN_IF_ERROR(
+      Check("ncclCommGrow", api_->comm_grow(comm(), size, id, /*rank=*/-1,
+                                            made->handle_.get(), nullptr)));
+  children_.push_back(made->handle_);
   return made;
 }
 
@@ -269,8 +265,8 @@ Status NcclComm::BeginInGrowth(const nccl::UniqueId& id) {
   if (api_->comm_grow == nullptr) return Lacks("ncclCommGrow", "2.29");
   nccl::Config config;
   config.blocking = 0;
-  return Check("ncclCommGrow",
-               api_->comm_grow(nullptr, size_, &id, rank_, &comm_, &config));
+  return Check("ncclCommGrow", api_->comm_grow(nullptr, size_, &id, rank_,
+                                               handle_.get(), &config));
 }
 
 }  // namespace gradientflow

@@ -58,7 +58,7 @@ class NcclComm {
   bool has_windows() const { return api_->comm_window_register != nullptr; }
   // Begins to make memory a symmetric window: NCCL's kernels then read and
   // write that of other ranks in place, and add in float32. All ranks call this
-  // in the same order, with NewNcclMemory() of as many bytes. *window is
+  // in the same order, with as many bytes of ncclMemAlloc(). *window is
   // written until Ready() returns true; it stays null where the ranks do not
   // reach each other's memory. REQUIRES has_windows() and Ready().
   Status BeginWindow(void* data, std::size_t bytes, nccl::Window* window);
@@ -72,7 +72,9 @@ class NcclComm {
   // A communicator of another number of ranks, made from this one by all ranks
   // that will be in it. They connect as after Begin(): first this one's Ready()
   // must return true, then that of the result. This one stays, for Destroy() or
-  // another child. kUnimplemented names the version of NCCL that has the call.
+  // another child. A result that is dropped earlier is aborted by a Ready() of
+  // this one, when it is there. kUnimplemented names the version of NCCL that
+  // has the call.
 
   // Stops what is in flight on this rank, without its peers: one of them may be
   // gone. After Ready(), Shrink() and Destroy() may follow, but no Finalize().
@@ -100,7 +102,7 @@ class NcclComm {
 
   const NcclApi& api() const { return *api_; }
   const std::shared_ptr<const NcclApi>& shared_api() const { return api_; }
-  nccl::Comm get() const { return comm_; }
+  nccl::Comm get() const { return *handle_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
 
@@ -111,28 +113,22 @@ class NcclComm {
     nccl::RedOp op;
   };
 
+  nccl::Comm comm() const { return *handle_; }
+  void ForgetChildren();
   Status Lacks(const char* function, const char* version) const;
 
   const std::shared_ptr<const NcclApi> api_;
   const int rank_;
   const int size_;
-  nccl::Comm comm_ = nullptr;
+  // NCCL writes the handle of a child at some later time, even if the child has
+  // been dropped, so the parent holds it, too, until it is there.
+  const std::shared_ptr<nccl::Comm> handle_ =
+      std::make_shared<nccl::Comm>(nullptr);
+  std::vector<std::shared_ptr<nccl::Comm>> children_;
   bool revoked_ = false;
   std::vector<Operator> operators_;
   std::thread aborter_;
   std::shared_ptr<std::atomic<bool>> abort_done_;
 };
-
-// Returns memory of the calling thread's current device from NCCL, not zeroed.
-// The result keeps the library. kUnimplemented if that has none to give,
-// kResourceExhausted if the device has none.
-Result<DeviceMemory> NewNcclMemory(std::shared_ptr<const NcclApi> api,
-                                   std::size_t bytes);
-
-// Returns zeroed memory for what NCCL sends again and again: from NCCL, or from
-// the device if NCCL has none. May wait for the device. The calling thread's
-// current device is `device`.
-Result<DeviceMemory> AllocateForNccl(std::shared_ptr<const NcclApi> api,
-                                     Device* device, std::size_t bytes);
 
 }  // namespace gradientflow

@@ -33,6 +33,8 @@ struct NcclOperation {
   Clock::Time begin{};
   // Null if the device has nothing to do, or the host nothing to ask it.
   NcclSlot* slot = nullptr;
+  std::byte* staging = nullptr;   // Its part of the staging memory, or null,
+  Event* staging_free = nullptr;  // to be recorded when the part is free.
   bool spreading = false;  // With plan.exchange: it is in its last phase.
   bool settled = false;    // All work and slot->end are on the stream.
 

@@ -71,7 +71,7 @@ Pass PassFor(const NcclOperation& operation, const PassTarget& target) {
 }
 
 // For the host, if it is the host that looks.
-Status CopyVerdict(const NcclOperation& operation, const PassTarget& target) {
+Status CopyFinding(const NcclOperation& operation, const PassTarget& target) {
   if (!operation.plan.look || operation.ahead()) return Status();
   return target.stream->Copy(operation.slot->host, operation.slot->device,
                              sizeof(Finding));
@@ -100,7 +100,7 @@ Status RunBefore(const NcclOperation& operation, const PassTarget& target) {
 
 Status RunAfter(const NcclOperation& operation, const PassTarget& target) {
   const NcclPlan& plan = operation.plan;
-  if (plan.look_at_sums) return CopyVerdict(operation, target);
+  if (plan.look_at_sums) return CopyFinding(operation, target);
   if (plan.after == AfterPass::kNone ||
       !HasResult(operation.call, target.rank)) {
     return Status();
@@ -117,7 +117,7 @@ Status RunAfter(const NcclOperation& operation, const PassTarget& target) {
             return pass.Scale(run, count);
         }
       }));
-  return CopyVerdict(operation, target);
+  return CopyFinding(operation, target);
 }
 
 bool FoundNonfinite(const NcclOperation& operation) {

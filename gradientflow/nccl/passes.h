@@ -16,13 +16,13 @@ struct PassTarget {
   int rank;
 };
 
-// Runs before NCCL: zeroes the verdict, and packs what is staged.
+// Runs before NCCL: zeroes the finding, and packs what is staged.
 Status RunBefore(const NcclOperation& operation, const PassTarget& target);
 
-// Runs after NCCL: plan.after, and the copy of the verdict to the host.
+// Runs after NCCL: plan.after, and the copy of the finding to the host.
 Status RunAfter(const NcclOperation& operation, const PassTarget& target);
 
-// Returns what the verdict says. Meaningful only after slot->end, for a call
+// Returns what was found. Meaningful only after slot->end, for a call
 // with plan.look.
 bool FoundNonfinite(const NcclOperation& operation);
 

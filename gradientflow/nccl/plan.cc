@@ -39,10 +39,6 @@ std::size_t Sum(const std::vector<std::size_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
-}  // namespace
-
-namespace {
-
 // Two ranks add once, which rounds once.
 constexpr int kRanksThatRoundOnce = 2;
 // What a rank may send in one phase. More takes longer than a second call of
@@ -107,47 +103,6 @@ void PlanInPlace(const CollectiveCall& call, int size, NcclPlan* plan) {
         IsGradientType(call.dtype) ? AfterPass::kLook : AfterPass::kScale;
   }
 }
-
-}  // namespace
-
-NcclPlan PlanNcclCall(const CollectiveCall& call, int size, NcclSums sums) {
-  NcclPlan plan;
-  plan.type = call.dtype;
-  if (!Reduces(call.kind)) return plan;
-  const bool all = call.kind == CollectiveKind::kAllreduce;
-  const bool mean = call.op == ReduceOp::kMean;
-  const bool sum = mean || call.op == ReduceOp::kSum;
-  plan.op = OperatorFor(call.op);
-  // A caller that goes on ahead may look at the result itself.
-  const bool wanted =
-      call.submitted.run == nullptr || call.nonfinite != nullptr;
-  plan.look = all && IsFloat(call.dtype) && wanted;
-  plan.after_scale = call.scale * UnscaleOf(call);
-  plan.staged = all && (call.wire != call.dtype || call.extents.size() > 1);
-  if (plan.staged) plan.type = call.wire;
-  if (sum && HasNarrowSums(plan.type) && sums == NcclSums::kFloat32 &&
-      size > kRanksThatRoundOnce) {
-    PlanExchange(call, size, &plan);
-  } else if (plan.staged) {
-    plan.after = AfterPass::kUnpack;
-    if (mean && IsGradientType(call.dtype)) {
-      plan.pack_scale = PlanMean(size, &plan);
-    }
-  } else {
-    PlanInPlace(call, size, &plan);
-  }
-  return plan;
-}
-
-std::string Text(const NcclPlan& plan, const CollectiveCall& call) {
-  const char* staged = plan.staged ? ", staged" : "";
-  if (!Reduces(call.kind)) return "no reduction";
-  if (plan.exchange) return StrCat("exchange", staged);
-  if (plan.premul != 1.0) return StrCat("premul_sum ", plan.premul, staged);
-  return StrCat(NameOf(plan.op), staged);
-}
-
-namespace {
 
 // Returns the elements in one of `size` parts, which differ by at most one.
 std::uint64_t PartOf(std::uint64_t count, int part, int size) {
@@ -216,6 +171,43 @@ std::uint64_t ExchangeBytes(const CollectiveCall& call, const NcclPlan& plan,
 }
 
 }  // namespace
+
+NcclPlan PlanNcclCall(const CollectiveCall& call, int size, NcclSums sums) {
+  NcclPlan plan;
+  plan.type = call.dtype;
+  if (!Reduces(call.kind)) return plan;
+  const bool all = call.kind == CollectiveKind::kAllreduce;
+  const bool mean = call.op == ReduceOp::kMean;
+  const bool sum = mean || call.op == ReduceOp::kSum;
+  plan.op = OperatorFor(call.op);
+  // A caller that goes on ahead may look at the result itself.
+  const bool wanted =
+      call.submitted.run == nullptr || call.nonfinite != nullptr;
+  plan.look = all && IsFloat(call.dtype) && wanted;
+  plan.after_scale = call.scale * UnscaleOf(call);
+  plan.staged = all && (call.wire != call.dtype || call.extents.size() > 1);
+  if (plan.staged) plan.type = call.wire;
+  if (sum && HasNarrowSums(plan.type) && sums == NcclSums::kFloat32 &&
+      size > kRanksThatRoundOnce) {
+    PlanExchange(call, size, &plan);
+  } else if (plan.staged) {
+    plan.after = AfterPass::kUnpack;
+    if (mean && IsGradientType(call.dtype)) {
+      plan.pack_scale = PlanMean(size, &plan);
+    }
+  } else {
+    PlanInPlace(call, size, &plan);
+  }
+  return plan;
+}
+
+std::string Text(const NcclPlan& plan, const CollectiveCall& call) {
+  const char* staged = plan.staged ? ", staged" : "";
+  if (!Reduces(call.kind)) return "no reduction";
+  if (plan.exchange) return StrCat("exchange", staged);
+  if (plan.premul != 1.0) return StrCat("premul_sum ", plan.premul, staged);
+  return StrCat(NameOf(plan.op), staged);
+}
 
 std::uint64_t SentBytes(const CollectiveCall& call, const NcclPlan& plan,
                         int rank, int size) {

@@ -1,6 +1,7 @@
 #include "gradientflow/nccl/queue.h"
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <utility>
 
@@ -12,9 +13,10 @@
 // The way of a call through a queue:
 //
 //   Push()       operations_, with the plan of the call (plan.h)
-//   IssueNext()  packs elements that convert into the staging (passes.h), and
-//                gives the call to NCCL (issue.h). A non-blocking NCCL may take
-//                a while to accept it: issuing_, until comm_.Ready()
+//   IssueNext()  packs elements that convert into a half of the staging
+//                (passes.h), and gives the call to NCCL (issue.h). A
+//                non-blocking NCCL may take a while to accept it: issuing_,
+//                until comm_.Ready()
 //   Continue()   after the first phase of an exchange: adds up (exchange.h),
 //                and gives NCCL the last phase
 //   Settle()     submits the pass over the result, then records slot->end, or
@@ -31,6 +33,9 @@ constexpr std::size_t kSlots = 64;
 // Staging grows in steps of this size, so that similar sizes do not make many
 // of them.
 constexpr std::size_t kStagingUnit = std::size_t{2} << 20;
+constexpr std::size_t kHalfUnit = 256;  // Halves begin on multiples of this.
+// A device is not asked for its events more often than this.
+constexpr Clock::Time kLookInterval = std::chrono::microseconds(50);
 
 }  // namespace
 
@@ -47,9 +52,11 @@ NcclQueue::~NcclQueue() = default;
 
 Status NcclQueue::Allocate() {
   Device& device = *args_.device;
-  Result<std::unique_ptr<Stream>> stream = device.NewStream(/*urgent=*/true);
-  if (!stream.ok()) return stream.status();
-  stream_ = std::move(stream).value();
+  for (auto* made : {&before_, &wire_, &after_}) {
+    Result<std::unique_ptr<Stream>> stream = device.NewStream(/*urgent=*/true);
+    if (!stream.ok()) return stream.status();
+    *made = std::move(stream).value();
+  }
   Result<DeviceMemory> verdicts =
       device.Allocate((kSlots + 1) * sizeof(Finding));
   if (!verdicts.ok()) return verdicts.status();
@@ -60,16 +67,15 @@ Status NcclQueue::Allocate() {
   slots_.resize(kSlots);
   operations_.reserve(kSlots);
   spare_.reserve(kSlots);
-  Result<std::unique_ptr<Event>> ahead = device.NewEvent();
-  if (!ahead.ok()) return ahead.status();
-  ahead_end_ = std::move(ahead).value();
-  for (std::size_t i = 0; i <= kSlots; ++i) {
+  for (auto* made : {&ahead_end_, &half_end_, &half_free_[0], &half_free_[1],
+                     &ordered_, &drained_}) {
     Result<std::unique_ptr<Event>> event = device.NewEvent();
     if (!event.ok()) return event.status();
-    if (i == kSlots) {
-      drained_ = std::move(event).value();
-      break;
-    }
+    *made = std::move(event).value();
+  }
+  for (std::size_t i = 0; i < kSlots; ++i) {
+    Result<std::unique_ptr<Event>> event = device.NewEvent();
+    if (!event.ok()) return event.status();
     slots_[i].end = std::move(event).value();
     slots_[i].device = reinterpret_cast<Finding*>(verdicts_.get()) + i;
     slots_[i].host = reinterpret_cast<Finding*>(seen_.get()) + i;
@@ -81,12 +87,10 @@ Status NcclQueue::GrowStaging(std::size_t bytes) {
   Staging grown;
   const std::size_t least = std::max(bytes, 2 * staging_.bytes);
   grown.bytes = (least + kStagingUnit - 1) / kStagingUnit * kStagingUnit;
-  Result<DeviceMemory> memory =
-      comm_.api().mem_alloc != nullptr
-          ? NewNcclMemory(comm_.shared_api(), grown.bytes)
-          : args_.device->Allocate(grown.bytes);
-  if (!memory.ok()) return memory.status();
-  grown.memory = std::move(memory).value();
+  Result<NcclMemory::Part> part = args_.memory->Allocate(grown.bytes);
+  if (!part.ok()) return part.status();
+  grown.memory = std::move(part.value().data);
+  grown.from_nccl = part.value().from_nccl;
   if (staging_.memory != nullptr) outgrown_.push_back(std::move(staging_));
   staging_ = std::move(grown);
   return Status();
@@ -151,21 +155,46 @@ Status NcclQueue::IssueNext() {
     if (operation.ahead()) operation.call.submitted(Status());
     return Status();
   }
+  GF_RETURN_IF_ERROR(operation.call.before());
   if (!operation.ahead()) {
     operation.slot = &slots_[next_slot_];
     next_slot_ = (next_slot_ + 1) % kSlots;
     ++slots_taken_;
   }
-  const std::size_t bytes = StagingBytes(operation);
-  if (bytes > staging_.bytes) {
-    GF_RETURN_IF_ERROR(GrowStaging(bytes));
-    RegisterStaging();
-  }
+  GF_RETURN_IF_ERROR(TakeHalf(&operation, StagingBytes(operation)));
   GF_RETURN_IF_ERROR(RunBefore(
       operation,
-      {args_.device, stream_.get(), staging_.memory.get(), args_.group.rank}));
+      {args_.device, before_.get(), operation.staging, args_.group.rank}));
+  GF_RETURN_IF_ERROR(Order(*before_, *wire_));
   issuing_ = true;
-  return gradientflow::Issue(operation, Target());
+  return gradientflow::Issue(operation, Target(operation));
+}
+
+// What `then` is given from now on runs after what `first` has been given.
+Status NcclQueue::Order(Stream& first, Stream& then) {
+  GF_RETURN_IF_ERROR(first.Record(ordered_.get()));
+  return then.Wait(*ordered_);
+}
+
+Status NcclQueue::Join() { return Order(*after_, *wire_); }
+
+// Gives the call the half of the staging memory that the call before the last
+// one had. The call waits for that on the device.
+Status NcclQueue::TakeHalf(NcclOperation* operation, std::size_t bytes) {
+  operation->staging = nullptr;
+  operation->staging_free = nullptr;
+  if (bytes == 0) return Status();
+  const std::size_t half = (bytes + kHalfUnit - 1) / kHalfUnit * kHalfUnit;
+  if (2 * half > staging_.bytes) {
+    GF_RETURN_IF_ERROR(GrowStaging(2 * half));
+    RegisterStaging();
+  }
+  half_ = 1 - half_;
+  // The unit of the memory is a multiple of this one.
+  operation->staging =
+      staging_.memory.get() + (half_ == 1 ? staging_.bytes / 2 : 0);
+  operation->staging_free = half_free_[half_].get();
+  return before_->Wait(*operation->staging_free);
 }
 
 std::size_t NcclQueue::StagingBytes(const NcclOperation& operation) const {
@@ -176,20 +205,20 @@ std::size_t NcclQueue::StagingBytes(const NcclOperation& operation) const {
   return operation.call.count * SizeOf(operation.plan.type);
 }
 
-// Calls are issued one after the other, so the staging memory is the same in
-// all phases of a call.
-IssueTarget NcclQueue::Target() {
-  return {stream_.get(),         &comm_,
-          args_.group.rank,      args_.group.size,
-          staging_.memory.get(), verdicts_.get() + kSlots * sizeof(Finding)};
+IssueTarget NcclQueue::Target(const NcclOperation& operation) {
+  return {wire_.get(),       &comm_,
+          args_.group.rank,  args_.group.size,
+          operation.staging, verdicts_.get() + kSlots * sizeof(Finding)};
 }
 
 // NCCL has accepted what it was given.
 Status NcclQueue::Continue(NcclOperation* operation) {
   if (operation->plan.exchange && !operation->spreading) {
-    GF_RETURN_IF_ERROR(SubmitSums(*operation, *args_.device, Target()));
+    GF_RETURN_IF_ERROR(
+        SubmitSums(*operation, *args_.device, Target(*operation)));
     operation->spreading = Spreads(*operation);
-    if (operation->spreading) return IssueSpread(*operation, Target());
+    if (operation->spreading)
+      return IssueSpread(*operation, Target(*operation));
   }
   return Settle(operation);
 }
@@ -197,13 +226,39 @@ Status NcclQueue::Continue(NcclOperation* operation) {
 Status NcclQueue::Settle(NcclOperation* operation) {
   issuing_ = false;
   operation->settled = true;
+  Stream& last = operation->plan.staged ? *after_ : *wire_;
+  if (operation->plan.staged) GF_RETURN_IF_ERROR(Order(*wire_, *after_));
   GF_RETURN_IF_ERROR(RunAfter(
-      *operation,
-      {args_.device, stream_.get(), staging_.memory.get(), args_.group.rank}));
-  if (!operation->ahead()) return stream_->Record(operation->slot->end.get());
-  GF_RETURN_IF_ERROR(stream_->Record(ahead_end_.get()));
+      *operation, {args_.device, &last, operation->staging, args_.group.rank}));
+  if (operation->staging_free != nullptr) {
+    GF_RETURN_IF_ERROR(last.Record(operation->staging_free));
+  }
+  if (!operation->ahead()) return last.Record(operation->slot->end.get());
+  GF_RETURN_IF_ERROR(last.Record(ahead_end_.get()));
+  GF_RETURN_IF_ERROR(CountAhead(last));
   operation->call.submitted(Status());
   return Status();
+}
+
+// The newer half becomes the older one when it is full.
+Status NcclQueue::CountAhead(Stream& last) {
+  if (++ahead_newer_ < kAhead / 2 || ahead_older_ > 0) return Status();
+  ahead_older_ = std::exchange(ahead_newer_, 0);
+  return last.Record(half_end_.get());
+}
+
+// Returns whether the next call may be submitted.
+Result<bool> NcclQueue::HasRoom() {
+  if (issued_ == operations_.size() || slots_taken_ == kSlots) return false;
+  if (!operations_[issued_]->ahead() || ahead_newer_ < kAhead / 2) return true;
+  const Clock::Time now = args_.clock->Now();
+  if (now - looked_at_ < kLookInterval) return false;
+  looked_at_ = now;
+  Result<bool> reached = half_end_->Query();
+  if (!reached.ok() || !reached.value()) return reached;
+  ahead_older_ = std::exchange(ahead_newer_, 0);
+  GF_RETURN_IF_ERROR(wire_->Record(half_end_.get()));
+  return true;
 }
 
 Result<bool> NcclQueue::Issue() {
@@ -218,7 +273,9 @@ Result<bool> NcclQueue::Issue() {
       moved = true;
       if (issuing_) continue;
     }
-    if (issued_ == operations_.size() || slots_taken_ == kSlots) return moved;
+    const Result<bool> room = HasRoom();
+    if (!room.ok()) return room;
+    if (!room.value()) return moved;
     GF_RETURN_IF_ERROR(IssueNext());
     moved = true;
   }
@@ -280,6 +337,7 @@ void NcclQueue::Passed(DoneQueue* ended) {
   for (std::size_t i = 0; i < issued_ && operations_[i]->settled; ++i) {
     passed_ = operations_[i]->sequence;
   }
+  ahead_older_ = ahead_newer_ = 0;
   static_cast<void>(Retire(ended));
 }
 
@@ -332,7 +390,7 @@ bool NcclQueue::Drained() {
   // The rest of an aborted call ends by itself. A device that reports an error
   // does no more work.
   if (!std::exchange(draining_, true) &&
-      !stream_->Record(drained_.get()).ok()) {
+      !(Join().ok() && wire_->Record(drained_.get()).ok())) {
     return true;
   }
   const Result<bool> reached = drained_->Query();

@@ -13,6 +13,7 @@
 #include "gradientflow/device/device.h"
 #include "gradientflow/nccl/issue.h"
 #include "gradientflow/nccl/nccl_comm.h"
+#include "gradientflow/nccl/nccl_memory.h"
 #include "gradientflow/nccl/operation.h"
 #include "gradientflow/observe/logger.h"
 #include "gradientflow/observe/recorder.h"
@@ -22,6 +23,7 @@ namespace gradientflow {
 // All are borrowed, and outlive the queue.
 struct NcclQueueArgs {
   Device* device = nullptr;
+  NcclMemory* memory = nullptr;
   const Clock* clock = nullptr;
   Recorder* recorder = nullptr;  // May be null.
   Logger* logger = nullptr;      // May be null.
@@ -30,8 +32,15 @@ struct NcclQueueArgs {
   CallGroup group;
 };
 
-// The calls of one channel: a communicator, a stream, and the calls in flight,
-// in order. The host only polls events; it never blocks.
+// The calls of one channel: a communicator, and the calls in flight, in order.
+// The host only polls events; it never blocks.
+//
+//   before  pack b ─┐ pack b + 1 ─┐             each arrow is an event
+//   wire            └ NCCL b ───┬─┴ NCCL b + 1 ─┐
+//   after                       └ unpack b      └ unpack b + 1
+//
+// So the conversions of a call hide behind the transfer of others. A call that
+// converts nothing uses the wire alone.
 // NOT thread-safe.
 class NcclQueue {
  public:
@@ -42,7 +51,11 @@ class NcclQueue {
       std::size_t staging_bytes);
   ~NcclQueue();
 
-  Stream& stream() { return *stream_; }
+  // Calls begin after all work on this stream.
+  Stream& before() { return *before_; }
+  // What is on this stream after Join() runs after all calls before that.
+  Stream& wire() { return *wire_; }
+  Status Join();
   NcclComm& comm() { return comm_; }
 
   // REQUIRES a valid call.
@@ -53,6 +66,10 @@ class NcclQueue {
   // *ended. Returns whether anything moved. An error is the end of the queue.
   Result<bool> Advance(DoneQueue* ended);
 
+  // Calls that may be submitted ahead without a look at the device. A device's
+  // queue of launches holds about 1,000, of which a call takes three or four; a
+  // launch that finds it full would block the host.
+  static constexpr std::size_t kAhead = 192;
   // What has been submitted so far has ended. Moves the calls at the front that
   // were submitted ahead to *ended.
   void Passed(DoneQueue* ended);
@@ -72,9 +89,13 @@ class NcclQueue {
   std::string OldestCall() const;
   std::uint64_t bytes_sent() const { return bytes_sent_; }
 
+  // Whether the staging memory can be a window: there is none, or it is NCCL's.
+  bool FitsWindow() const {
+    return staging_.memory == nullptr || staging_.from_nccl;
+  }
   // Begins to make the staging memory a symmetric window, on all ranks
-  // together; nothing without memory or windows. REQUIRES comm().Ready(), as
-  // does what follows.
+  // together; nothing without memory or windows. REQUIRES FitsWindow() on all
+  // ranks, and comm().Ready(), as does what follows.
   Status BeginWindow();
   // Registers the staging memory, if there is any and it is no window. If NCCL
   // refuses, the queue goes on without.
@@ -90,6 +111,7 @@ class NcclQueue {
  private:
   struct Staging {
     DeviceMemory memory;
+    bool from_nccl = false;
     std::size_t bytes = 0;
     void* handle = nullptr;
     nccl::Window window = nullptr;
@@ -100,11 +122,15 @@ class NcclQueue {
   Status Allocate();
   Status GrowStaging(std::size_t bytes);
   Status IssueNext();
-  IssueTarget Target();
+  IssueTarget Target(const NcclOperation& operation);
+  Status TakeHalf(NcclOperation* operation, std::size_t bytes);
+  Status Order(Stream& first, Stream& then);
   std::size_t StagingBytes(const NcclOperation& operation) const;
   Status Continue(NcclOperation* operation);
   Status Settle(NcclOperation* operation);
   Result<bool> Issue();
+  Result<bool> HasRoom();
+  Status CountAhead(Stream& last);
   Result<bool> Retire(DoneQueue* ended);
   void Finish(const NcclOperation& operation, DoneQueue* ended);
   void Trace(const NcclOperation& operation, Clock::Time now) const;
@@ -120,8 +146,15 @@ class NcclQueue {
   // free it would mean to wait for the device. Each is at most half of the
   // next.
   std::vector<Staging> outgrown_;
-  // Destroyed before the above; waits for its work.
-  std::unique_ptr<Stream> stream_;
+  // The staging memory serves two calls in turn. A half is free again after its
+  // event.
+  std::unique_ptr<Event> half_free_[2];
+  int half_ = 0;
+  std::unique_ptr<Event> ordered_;  // Recorded anew for each order of streams.
+  // Destroyed before the above; wait for their work.
+  std::unique_ptr<Stream> before_;
+  std::unique_ptr<Stream> wire_;
+  std::unique_ptr<Stream> after_;
 
   std::vector<std::unique_ptr<NcclOperation>> operations_;
   std::vector<std::unique_ptr<NcclOperation>> spare_;
@@ -131,6 +164,13 @@ class NcclQueue {
   std::size_t slots_taken_ = 0;
   std::uint64_t passed_ = 0;          // See Passed(): a sequence number.
   std::unique_ptr<Event> ahead_end_;  // Of the last call submitted ahead.
+  // Calls submitted ahead that may still be in the device's queue, in two
+  // parts. The older part ends with half_end_, which is looked at when there
+  // are too many.
+  std::size_t ahead_older_ = 0;
+  std::size_t ahead_newer_ = 0;
+  std::unique_ptr<Event> half_end_;
+  Clock::Time looked_at_{};
   std::uint64_t next_sequence_ = 1;
   std::uint64_t bytes_sent_ = 0;
   Clock::Time last_end_{};

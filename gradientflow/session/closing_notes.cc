@@ -6,6 +6,15 @@
 #include "transports/tags.h"
 
 namespace gradientflow {
+namespace {
+
+// A note is one number.
+std::uint64_t NoteOf(std::uint64_t steps, bool inside) {
+  return 2 * steps + (inside ? 1 : 0);
+}
+std::uint64_t StepsOf(std::uint64_t note) { return note / 2; }
+
+}  // namespace
 
 ClosingNotes::ClosingNotes(Fabric& fabric, const CallGroup& group, GroupId id)
     : fabric_(fabric), id_(PointToPointTag(0, 0), id) {
@@ -14,19 +23,39 @@ ClosingNotes::ClosingNotes(Fabric& fabric, const CallGroup& group, GroupId id)
   }
 }
 
-Status ClosingNotes::Check(std::uint64_t steps) const {
+Status ClosingNotes::Check(std::uint64_t steps, bool waits) const {
   for (const int peer : peers_) {
-    const std::optional<std::uint64_t> finished = fabric_.Told(peer, id_);
-    if (!finished || *finished > steps) continue;
-    return Status(StatusCode::kUnavailable,
-                  StrCat("rank ", peer, " has closed its session after ",
-                         *finished, " steps, and takes no part in this one"));
+    const std::optional<std::uint64_t> note = fabric_.Told(peer, id_);
+    if (!note || StepsOf(*note) > steps) continue;
+    if (!waits && *note == NoteOf(steps, true)) continue;
+    return Status(
+        StatusCode::kUnavailable,
+        StrCat("rank ", peer, " has closed its session after ", StepsOf(*note),
+               " steps, and takes no part in this one"));
   }
   return Status();
 }
 
-void ClosingNotes::Close(std::uint64_t steps) {
-  for (const int peer : peers_) fabric_.Tell(peer, id_, steps);
+void ClosingNotes::Tell(std::uint64_t steps, bool inside) {
+  for (const int peer : peers_) {
+    fabric_.Tell(peer, id_, NoteOf(steps, inside));
+  }
+}
+
+ClosingNotes::Others ClosingNotes::Ask(std::uint64_t steps) const {
+  bool all = true;
+  for (const int peer : peers_) {
+    const std::optional<std::uint64_t> note = fabric_.Told(peer, id_);
+    if (!note) {
+      all = false;
+    } else if (StepsOf(*note) <= steps && *note != NoteOf(steps, true)) {
+      return Others::kGone;
+    }
+  }
+  return all ? Others::kInside : Others::kAwaited;
+}
+
+void ClosingNotes::Close() {
   fabric_.CloseGroup(id_.group);  // Drops the notes that have arrived.
 }
 

@@ -12,8 +12,10 @@ namespace gradientflow {
 // Which ranks have closed a session that others still step in. A rank that
 // closes its session may stay in the job, so ranks that wait for it in a step
 // would not find out that it no longer takes part. Therefore each rank that
-// closes tells the others how many steps it has finished.
-// NOT thread-safe: called by the holder of the baton.
+// closes tells the others how many steps it has finished, and whether it closes
+// in the middle of the next one. In that case all ranks may do so, and then
+// they end that step together (Steps::~Steps()). NOT thread-safe: called by the
+// holder of the baton.
 class ClosingNotes {
  public:
   // Notes go between the ranks of `group`, as messages of group `id`, which is
@@ -22,10 +24,20 @@ class ClosingNotes {
   ClosingNotes(Fabric& fabric, const CallGroup& group, GroupId id);
 
   // Returns OK, or kUnavailable with the name of a rank that takes no part in
-  // the step after the first `steps` steps. To be asked now and then.
-  Status Check(std::uint64_t steps) const;
-  // Tells the others that this rank closes after `steps` steps. The last call.
-  void Close(std::uint64_t steps);
+  // the step after the first `steps` steps. To be asked now and then; with
+  // `waits`, if this rank cannot go on without the others, and otherwise ranks
+  // that have closed in this very step are let pass, for this one may be about
+  // to do the same.
+  Status Check(std::uint64_t steps, bool waits) const;
+  // Tells the others that this rank closes after `steps` steps, `inside` the
+  // next one or not.
+  void Tell(std::uint64_t steps, bool inside);
+  // Whether all others have told the same, inside the step, or have come past
+  // it with what this rank has sent; or one has gone without it.
+  enum class Others : std::uint8_t { kAwaited, kInside, kGone };
+  Others Ask(std::uint64_t steps) const;
+  // The last call.
+  void Close();
 
  private:
   Fabric& fabric_;

@@ -37,15 +37,20 @@ Status DevicePool::Build() {
       *stream = std::move(made).value();
     }
   }
-  Stream& wire = path().stream(Channel::kGradients);
+  Stream& wire = path().wire(Channel::kGradients);
+  if (path().by_nccl()) {
+    wire_times_ = std::make_unique<WireTimes>(&device, &wire);
+  }
   if (path().by_nccl() && args_.options->sparsity <= 0) {
     Result<std::unique_ptr<StepEnd>> end = StepEnd::Create(&device, &wire);
     if (!end.ok()) return end.status();
     end_ = std::move(end).value();
   }
-  Result<std::unique_ptr<DeviceSync>> sync =
-      DeviceSync::Create(device, before_wire_ != nullptr ? *before_wire_ : wire,
-                         Engine::SectionsOf(*args_.layout));
+  Result<std::unique_ptr<DeviceSync>> sync = DeviceSync::Create(
+      device,
+      before_wire_ != nullptr ? *before_wire_
+                              : path().stream(Channel::kGradients),
+      Engine::SectionEndsOf(*args_.layout));
   if (!sync.ok()) return sync.status();
   sync_ = std::move(sync).value();
   handover_.emplace(*sync_);
@@ -67,7 +72,26 @@ Status DevicePool::Build() {
 
 DevicePool::~DevicePool() {
   if (memory_.get() == nullptr) return;
-  args_.core->progress().Do([this] { path().Deregister(memory_.get()); });
+  args_.core->progress().Do([this] {
+    path().Deregister(memory_.get());
+    for (const DeviceMemory& memory : for_wire_) {
+      path().Deregister(memory.get());
+    }
+  });
+}
+
+// What only this object still holds is given back first.
+Result<DeviceMemory> DevicePool::AllocateForWire(std::size_t bytes) {
+  std::erase_if(for_wire_, [this](const DeviceMemory& memory) {
+    if (memory.use_count() > 1) return false;
+    path().Deregister(memory.get());
+    return true;
+  });
+  Result<DeviceMemory> memory = path().Allocate(bytes);
+  if (!memory.ok()) return memory;
+  path().Register(memory.value().get(), bytes);
+  for_wire_.push_back(memory.value());
+  return memory;
 }
 
 BufferView DevicePool::view() const {
@@ -75,15 +99,18 @@ BufferView DevicePool::view() const {
 }
 
 Result<CscMemories> DevicePool::NewCscMemories() {
-  Stream* wire = &path().stream(Channel::kGradients);
+  Stream* wire = &path().wire(Channel::kGradients);
   Device* device = path().device().get();
   if (before_wire_ == nullptr) {
     auto all = DeviceCscMemory({device, wire, sync_.get()});
     if (!all.ok()) return all.status();
     return CscMemories{std::move(all).value(), nullptr};
   }
-  auto before =
-      DeviceCscMemory({device, before_wire_.get(), sync_.get(), wire});
+  DeviceCscArgs of_before = {device, before_wire_.get(), sync_.get(), wire};
+  of_before.for_wire = [this](std::size_t bytes) {
+    return AllocateForWire(bytes);
+  };
+  auto before = DeviceCscMemory(of_before);
   if (!before.ok()) return before.status();
   auto after = DeviceCscMemory({device, after_wire_.get(), sync_.get(), wire});
   if (!after.ok()) return after.status();
@@ -125,8 +152,10 @@ bool DevicePool::Close() {
   std::vector<std::unique_ptr<Event>> ends;
   bool there = false;
   progress.Do([&] {
+    // An error shows when the events are looked at.
+    static_cast<void>(collective().Join(Channel::kGradients));
     for (Stream* stream :
-         {&sync_->producer(), &path().stream(Channel::kGradients),
+         {&sync_->producer(), &path().wire(Channel::kGradients),
           before_wire_.get(), after_wire_.get()}) {
       if (stream == nullptr) continue;
       Result<std::unique_ptr<Event>> end = path().device()->NewEvent();

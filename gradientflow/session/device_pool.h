@@ -33,6 +33,7 @@ class DevicePool final : public GradientPool {
   void SetStream(void* native) override { sync_->SetProducer(native); }
   Result<CscMemories> NewCscMemories() override;
   StepEnd* end() override { return end_.get(); }
+  WireTimes* wire_times() override { return wire_times_.get(); }
   Status Update(std::size_t index, const OptimizerGroup& group,
                 const Sent& sent) override;
   Result<std::span<const float>> Momentum(std::vector<float>* scratch) override;
@@ -47,15 +48,20 @@ class DevicePool final : public GradientPool {
   Status Build();
   DevicePath& path() const { return *args_.core->device(); }
 
+  Result<DeviceMemory> AllocateForWire(std::size_t bytes);
+
   const GradientPoolArgs args_;
   std::size_t bytes_ = 0;
   DeviceMemory memory_;
+  // Other memory that NCCL knows. Held here, because it is deregistered first.
+  std::vector<DeviceMemory> for_wire_;
   // For CSC beside NCCL; see csc/sparse_device.cc. Otherwise null.
   std::unique_ptr<Stream> before_wire_;
   std::unique_ptr<Stream> after_wire_;
   std::unique_ptr<DeviceSync> sync_;
   std::optional<DeviceHandover> handover_;
-  std::unique_ptr<StepEnd> end_;  // For dense steps by NCCL.
+  std::unique_ptr<StepEnd> end_;           // For dense steps by NCCL.
+  std::unique_ptr<WireTimes> wire_times_;  // For all steps by NCCL.
   std::unique_ptr<DeviceOptimizer> optimizer_;
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/buckets/step_end.h"
 
 // A step as the engine sees it:
 //
@@ -18,9 +19,11 @@
 //   End()                the times of the step
 //
 // On a device a written tensor is one whose work has been submitted, so the
-// driver advances by sections that the device waits for (handover.h). There a
-// step can also end with Submitted() and Leave(). Then the hooks are in the
-// next step while the aggregator is in the one before, until TakeResult().
+// driver advances by sections, whose events the device waits for, bucket by
+// bucket (handover.h, DeviceSync::AwaitWritten()), and whose times it tells
+// when the step is over (engine_times.h). There a step can also end with
+// Submitted() and Leave(). Then the hooks are in the next step while the
+// aggregator is in the one before, until TakeResult().
 namespace gradientflow {
 namespace {
 
@@ -67,9 +70,15 @@ std::vector<std::uint32_t> SectionTensors(const PoolLayout& layout) {
 
 }  // namespace
 
-std::size_t Engine::SectionsOf(const PoolLayout& layout) {
-  if (layout.tensors() == 0) return 0;
-  return SectionTensors(layout)[layout.order().back()] + std::size_t{1};
+std::vector<std::size_t> Engine::SectionEndsOf(const PoolLayout& layout) {
+  std::vector<std::size_t> ends;
+  if (layout.tensors() == 0) return ends;
+  const std::vector<std::uint32_t> section_of = SectionTensors(layout);
+  ends.resize(section_of[layout.order().back()] + std::size_t{1});
+  for (std::size_t i : layout.order()) {
+    ends[section_of[i]] = layout.offset(i) + layout.tensor_elements(i);
+  }
+  return ends;
 }
 
 Engine::Engine(const EngineArgs& args, bool overlap)
@@ -79,16 +88,12 @@ Engine::Engine(const EngineArgs& args, bool overlap)
       marks_(new std::atomic<std::uint8_t>[tensors_]()),
       ready_at_(new std::atomic<std::int64_t>[tensors_]()),
       section_of_(SectionTensors(*args.layout)),
-      section_size_(SectionsOf(*args.layout)),
+      section_end_(SectionEndsOf(*args.layout)),
+      section_size_(section_end_.size()),
       section_left_(new std::atomic<std::uint32_t>[section_size_.size()]()),
-      section_end_(section_size_.size()),
       section_handed_over_(
           new std::atomic<std::uint8_t>[section_size_.size()]()) {
-  for (std::size_t i : args.layout->order()) {
-    ++section_size_[section_of_[i]];
-    section_end_[section_of_[i]] =
-        args.layout->offset(i) + args.layout->tensor_elements(i);
-  }
+  for (std::size_t i : args.layout->order()) ++section_size_[section_of_[i]];
 }
 
 bool Engine::Claim(std::size_t i) {
@@ -170,12 +175,14 @@ void Engine::Open(std::uint64_t step) {
     section_handed_over_[k].store(0, std::memory_order_relaxed);
     section_left_[k].store(section_size_[k], std::memory_order_release);
   }
-  sections_awaited_ = 0;
+  args_.handover->NextStep();
+  over_seen_ = false;
+  sections_written_ = 0;
   step_ = step;
   prefix_ = written_end_ = 0;
   backward_over_ = false;
   busy_ = busy_since_ = Clock::Time{};
-  wanted_ = false;
+  wanted_ = given_up_ = false;
   open_ = true;
 }
 
@@ -198,7 +205,7 @@ Status Engine::EndBackward() {
                          " tensors are neither ready nor absent: ",
                          Join(missing, count)));
   }
-  over_at_ = args_.clock->Now();
+  over_at_ = over_looked_at_ = args_.clock->Now();
   backward_over_ = true;
   return Status();
 }
@@ -230,21 +237,60 @@ bool Engine::HooksHaveLeft() const {
 }
 
 EngineTimes Engine::End() {
-  const EngineTimes times = Times();
+  EngineTimes times = TimesOfHost();
+  Measure(&times);
   open_ = false;
   return times;
 }
 
-EngineTimes Engine::Leave(std::uint64_t step) {
-  const EngineTimes times = Times();
+void Engine::Leave(std::uint64_t step) {
+  left_times_ = TimesOfHost();
   result_open_ = true;
   left_at_ = args_.clock->Now();
   Open(step);
+}
+
+EngineTimes Engine::LeftTimes() const {
+  EngineTimes times = left_times_;
+  Measure(&times);
   return times;
 }
 
+StepOnDevice Engine::OnDevice() const {
+  return {
+      args_.handover->sync(),
+      result_open_ ? DeviceSync::Of::kStepBefore : DeviceSync::Of::kThisStep,
+      section_end_};
+}
+
+// Replaces what the host has seen by what the device says. If the device cannot
+// tell, it has failed or done nothing; the step's result says that.
+void Engine::Measure(EngineTimes* times) const {
+  if (args_.handover->sync() == nullptr || section_end_.empty()) return;
+  const Event* end = args_.aggregator->end();
+  if (args_.wire != nullptr && end != nullptr) {
+    const auto measured = TimesOnDevice(OnDevice(), *args_.wire, *end);
+    if (measured.ok()) *times = measured.value();
+    return;
+  }
+  const Result<double> backward = BackwardOnDevice(OnDevice());
+  if (backward.ok()) times->backward_seconds = backward.value();
+}
+
+// Backward goes on after FinishStep(), where it was submitted only. The host,
+// which is what moves the bytes, looks for its end.
+void Engine::LookForBackwardEnd() {
+  const DeviceSync* const sync = args_.handover->sync();
+  if (sync == nullptr || args_.wire != nullptr || over_seen_) return;
+  const Clock::Time now = args_.clock->Now();
+  if (now - over_looked_at_ < kLookInterval) return;
+  const Result<bool> reached = sync->Reached();
+  over_seen_ = !reached.ok() || reached.value();
+  over_at_ = over_looked_at_ = now;
+}
+
 // Hidden is what was busy and not exposed.
-EngineTimes Engine::Times() {
+EngineTimes Engine::TimesOfHost() {
   MeasureBusy();
   const Clock::Time now = args_.clock->Now();
   if (!backward_over_) over_at_ = now;
@@ -268,6 +314,16 @@ EngineTimes Engine::Times() {
 }
 
 std::vector<float> Engine::ReadySeconds() const {
+  if (const DeviceSync* const sync = args_.handover->sync()) {
+    std::vector<float> on_device;
+    for (std::size_t i : args_.layout->order()) {
+      const Result<double> ready =
+          sync->ReadySeconds(OnDevice().step, section_of_[i]);
+      on_device.push_back(ready.ok() ? static_cast<float>(ready.value())
+                                     : 0.0F);
+    }
+    return on_device;
+  }
   std::int64_t first = std::numeric_limits<std::int64_t>::max();
   for (std::size_t i = 0; i < tensors_; ++i) {
     first = std::min(first, ready_at_[i].load(std::memory_order_relaxed));
@@ -280,20 +336,17 @@ std::vector<float> Engine::ReadySeconds() const {
   return seconds;
 }
 
-// How far communication may read the pool from its beginning, in elements.
+// How far communication may read the pool from its beginning, in elements. A
+// step that is given up has no order to keep: nobody uses its results.
 std::size_t Engine::ReadableEnd() {
-  while (sections_awaited_ < section_size_.size() &&
-         section_handed_over_[sections_awaited_].load(
-             std::memory_order_acquire) != 0) {
-    const Status status = args_.handover->Await(sections_awaited_);
-    if (!status.ok()) {
-      args_.fabric->Fail(status);
-      return written_end_;
-    }
-    ++sections_awaited_;
-  }
+  if (given_up_) return args_.layout->elements();
   if (!args_.handover->reads_tensors()) {
-    return sections_awaited_ == 0 ? 0 : section_end_[sections_awaited_ - 1];
+    while (sections_written_ < section_size_.size() &&
+           section_handed_over_[sections_written_].load(
+               std::memory_order_acquire) != 0) {
+      ++sections_written_;
+    }
+    return sections_written_ == 0 ? 0 : section_end_[sections_written_ - 1];
   }
   const std::vector<std::size_t>& order = args_.layout->order();
   while (prefix_ < order.size() &&
@@ -315,7 +368,13 @@ bool Engine::Poll() {
   const Status& broken = args_.aggregator->result().status;
   if (!broken.ok()) args_.fabric->Fail(broken);
   MeasureBusy();
+  if (backward_over_) LookForBackwardEnd();
   return taken || moved;
+}
+
+void Engine::SendTheRest() {
+  given_up_ = backward_over_ = true;
+  LookForResult();
 }
 
 bool Engine::Advance() {

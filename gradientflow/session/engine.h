@@ -11,9 +11,11 @@
 #include "gradientflow/base/mutex.h"
 #include "gradientflow/buckets/aggregator.h"
 #include "gradientflow/buckets/pool_layout.h"
+#include "gradientflow/buckets/wire_times.h"
 #include "gradientflow/collectives/collective.h"
 #include "gradientflow/communicator/driver.h"
 #include "gradientflow/observe/recorder.h"
+#include "gradientflow/session/engine_times.h"
 #include "gradientflow/session/handover.h"
 #include "transports/fabric.h"
 
@@ -30,6 +32,9 @@ struct EngineArgs {
   GroupId group = 0;                 // and the group of its calls.
   Aggregator* aggregator = nullptr;
   Handover* handover = nullptr;  // The pool's.
+  // With a device: when the aggregator's exchanges ended on it. Null if the
+  // host sees their ends.
+  const WireTimes* wire = nullptr;
   const Clock* clock = nullptr;
   Recorder* recorder = nullptr;
   // Runs once per step, before its first bucket, on the driving thread.
@@ -40,13 +45,6 @@ struct EngineArgs {
   // Runs every 100 ms or so while a tensor of the step is marked, on the
   // driving thread.
   std::function<void()> while_in_step;
-};
-
-// The times of one step's communication.
-struct EngineTimes {
-  double backward_seconds = 0;
-  double exposed_seconds = 0;
-  double hidden_seconds = 0;
 };
 
 // From the hooks to the aggregator, in one step:
@@ -80,8 +78,9 @@ class Engine final : public Driver::Client {
   // any thread.
   void Misused(const Status& why) GF_EXCLUDES(misuse_mutex_);
 
-  // Number of sections that a pool of this layout has; see Handover.
-  static std::size_t SectionsOf(const PoolLayout& layout);
+  // Where the sections of a pool of this layout end, in elements; see
+  // Handover.
+  static std::vector<std::size_t> SectionEndsOf(const PoolLayout& layout);
 
   // Returns the names of tensors that are not ready, at most `limit` of them.
   // `*count` is the number of all of them.
@@ -107,7 +106,10 @@ class Engine final : public Driver::Client {
   // result of the step that was left is known. That is asked for when the first
   // gradients of `step` are there, after LookForResult(), or after a second, so
   // that errors are found. REQUIRES Submitted() and that the job goes on.
-  EngineTimes Leave(std::uint64_t step);
+  void Leave(std::uint64_t step);
+  // The times of the step that was left. REQUIRES that its result is there, and
+  // has not been taken.
+  EngineTimes LeftTimes() const;
   // Whether the result of the step that was left has not been taken.
   bool result_open() const { return result_open_; }
   // The result of the step is wanted, so the device is asked for it until it is
@@ -115,8 +117,17 @@ class Engine final : public Driver::Client {
   void LookForResult() { wanted_ = true; }
   // Returns whether a step is open of which no tensor has been marked.
   bool untouched() const;
+  // The step is given up by all ranks: sends the rest of it as it is, so that
+  // the calls of all ranks end. Then aggregator->Done() tells the end. REQUIRES
+  // that no hook runs, and that all ranks do this in the same step.
+  void SendTheRest();
+  bool given_up() const { return given_up_; }
+  bool open() const { return open_; }
+  bool backward_over() const { return backward_over_; }
   // When each tensor became ready, in seconds after the first one, in pool
-  // order.
+  // order: of the step whose result is next to be taken. On a device that is
+  // when the device had written it and the others of its section, which is what
+  // a bucket waits for. REQUIRES that the step is done.
   std::vector<float> ReadySeconds() const;
 
   // From Driver::Client.
@@ -130,7 +141,10 @@ class Engine final : public Driver::Client {
   bool HooksHaveLeft() const;
   bool FailIfMisused() GF_EXCLUDES(misuse_mutex_);
   void Open(std::uint64_t step);
-  EngineTimes Times();
+  EngineTimes TimesOfHost();
+  StepOnDevice OnDevice() const;
+  void Measure(EngineTimes* times) const;
+  void LookForBackwardEnd();
   bool Failed() const;
   bool MayLook() const;
   bool TakeResult();
@@ -148,11 +162,11 @@ class Engine final : public Driver::Client {
   // hook does to a step is to count itself down and, as the last of a section,
   // to hand the section over.
   std::vector<std::uint32_t> section_of_;  // By tensor.
+  std::vector<std::size_t> section_end_;   // In pool elements.
   std::vector<std::uint32_t> section_size_;
   std::unique_ptr<std::atomic<std::uint32_t>[]> section_left_;
-  std::vector<std::size_t> section_end_;  // In pool elements.
   std::unique_ptr<std::atomic<std::uint8_t>[]> section_handed_over_;
-  std::size_t sections_awaited_ = 0;
+  std::size_t sections_written_ = 0;
   // The first mistake of a hook. It stays for good.
   std::atomic<bool> misused_{false};
   Mutex misuse_mutex_;
@@ -162,11 +176,17 @@ class Engine final : public Driver::Client {
   std::atomic<bool> backward_over_{false};  // Hooks read it.
   bool result_open_ = false;
   bool wanted_ = false;  // See LookForResult().
+  bool given_up_ = false;
   Clock::Time left_at_{};
   std::uint64_t step_ = 0;
   std::size_t prefix_ = 0;  // Number of tensors, in pool order, that are ready.
   std::size_t written_end_ = 0;  // Elements of which the aggregator was told.
   Clock::Time over_at_{};
+  // With a device whose exchanges the host sees: whether the device has ended
+  // backward, as over_at_ then says, and when it was asked.
+  bool over_seen_ = false;
+  Clock::Time over_looked_at_{};
+  EngineTimes left_times_;  // By the host, until the device's are known.
   Clock::Time busy_since_{};
   Clock::Time busy_{};
 };

@@ -10,6 +10,7 @@
 #include "gradientflow/buckets/aggregator.h"
 #include "gradientflow/buckets/pool_layout.h"
 #include "gradientflow/buckets/step_end.h"
+#include "gradientflow/buckets/wire_times.h"
 #include "gradientflow/collectives/collective.h"
 #include "gradientflow/communicator/core.h"
 #include "gradientflow/config/options.h"
@@ -56,11 +57,15 @@ class GradientPool {
   // Sets the stream that gradients are computed on. Has no effect on the host.
   virtual void SetStream(void* native) { static_cast<void>(native); }
   // Returns the memory, of the pool's kind, that sparse communication works in.
+  // It allocates under the baton, and does not outlive the pool.
   virtual Result<CscMemories> NewCscMemories() = 0;
 
   // Where dense steps end that are submitted ahead of their results; null if
   // the collective takes no calls ahead.
   virtual StepEnd* end() { return nullptr; }
+
+  // When exchanges of the pool end on the device; null if the host sees that.
+  virtual WireTimes* wire_times() { return nullptr; }
 
   // Updates the weights of group `index` from the gradients that `sent` says
   // were exchanged.

@@ -230,7 +230,8 @@ Result<std::optional<ChannelModel>> GradientSession::Parts::Channel() {
     return std::optional<ChannelModel>(ChannelModel());
   }
   if (base_group == 0) {
-    const Result<ChannelModel> channel = core().MeasuredChannel();
+    const Result<ChannelModel> channel =
+        core().MeasuredChannel(options.pool_dtype, options.wire_dtype);
     if (!channel.ok()) return channel.status();
     return std::optional<ChannelModel>(channel.value());
   }
@@ -263,6 +264,8 @@ Result<std::unique_ptr<Aggregator>> GradientSession::Parts::MakeAggregator(
   parts.recorder = &core().recorder();
   parts.clock = &core().clock();
   parts.end = pool->end();
+  parts.wire_times = pool->wire_times();
+  parts.sync = pool->handover().sync();
   if (options.sparsity <= 0 || layout->elements() == 0) {
     return std::unique_ptr<Aggregator>(
         std::make_unique<DenseAggregator>(parts));

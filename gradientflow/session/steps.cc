@@ -12,6 +12,13 @@
 #include "gradientflow/optimizer/optimizer.h"
 
 namespace gradientflow {
+namespace {
+
+// How long a rank that closes in the middle of a step waits for the others to
+// do the same.
+constexpr double kOthersCloseSeconds = 5;
+
+}  // namespace
 
 Steps::Steps(StepsArgs args)
     : args_(std::move(args)),
@@ -29,25 +36,53 @@ Steps::Steps(StepsArgs args)
 }
 
 // Calls in flight still use the pool and the aggregator, so they have to end
-// first.
+// first. If all ranks close in the middle of the same step, they end it
+// together; what the others do shows in their notes.
 Steps::~Steps() {
   AwaitResult();
-  const auto busy = [this] {
-    return args_.pool->collective().Busy(args_.group, Channel::kGradients) ||
-           (args_.tuner != nullptr && args_.tuner->in_flight());
-  };
+  bool inside = false;
   progress_.Do([&] {
-    if (!busy() || !args_.core->fabric().status().ok()) return;
+    closing_ = true;
+    inside = engine_.open() && !engine_.untouched();
+    notes_.Tell(finished_, inside);
+  });
+  if (inside) AwaitOthers();
+  progress_.Do([&] {
+    if (!Busy() || !args_.core->fabric().status().ok()) return;
     args_.core->Fail(
         Status(StatusCode::kAborted,
-               StrCat("rank ", rank_,
-                      " closed its session with collectives in flight")));
+               StrCat("rank ", rank_, " closed its session in step ", step_,
+                      " with collectives in flight, and not all ranks did")));
   });
   // After a failure every buffer is given back soon, by a device, too.
-  progress_.Drive([&] { return !busy(); });
+  progress_.Drive([&] { return !Busy(); });
   progress_.Do([this] {
     args_.core->driver().Remove(&engine_);
-    notes_.Close(finished_);
+    notes_.Close();
+  });
+}
+
+bool Steps::Busy() const {
+  return args_.pool->collective().Busy(args_.group, Channel::kGradients) ||
+         (args_.tuner != nullptr && args_.tuner->in_flight());
+}
+
+// Returns once no rank needs this one for the step in whose middle it closes,
+// or has to be told that it is not coming.
+void Steps::AwaitOthers() {
+  const Clock& clock = args_.core->clock();
+  const Clock::Time begin = clock.Now();
+  progress_.Drive([&] {
+    if (!args_.core->fabric().status().ok()) return true;
+    if (engine_.given_up()) {
+      const bool done = args_.aggregator->Done() && !Busy();
+      return done || !args_.aggregator->result().status.ok();
+    }
+    const auto others = notes_.Ask(finished_);
+    if (others == ClosingNotes::Others::kInside) engine_.SendTheRest();
+    return others == ClosingNotes::Others::kGone ||
+           (others == ClosingNotes::Others::kAwaited &&
+            Seconds(clock.Now() - begin) > kOthersCloseSeconds);
   });
 }
 
@@ -61,10 +96,12 @@ EngineArgs Steps::ArgsOfEngine() {
   args.group = args_.group;
   args.aggregator = args_.aggregator;
   args.handover = &args_.pool->handover();
+  args.wire = args_.pool->wire_times();
   args.clock = &args_.core->clock();
   args.recorder = &args_.core->recorder();
   args.before_buckets = [this] {
-    if (args_.options->accumulate && !step_state_.zeroed()) {
+    if (args_.options->accumulate && !step_state_.zeroed() &&
+        !engine_.given_up()) {
       args_.core->fabric().Fail(
           Status(StatusCode::kInvalidArgument,
                  StrCat("rank ", rank_,
@@ -76,7 +113,8 @@ EngineArgs Steps::ArgsOfEngine() {
   };
   args.take_result = [this] { return TakeResult(); };
   args.while_in_step = [this] {
-    const Status closed = notes_.Check(finished_);
+    if (closing_) return;
+    const Status closed = notes_.Check(finished_, engine_.backward_over());
     if (!closed.ok()) args_.core->fabric().Fail(closed);
   };
   return args;
@@ -233,10 +271,8 @@ Result<AsyncStep> Steps::LeaveStep() {
     const Status ordered = args_.pool->handover().Follow(*aggregator.end());
     if (!ordered.ok()) return GiveUp(StepFailure(ordered));
     left.event = aggregator.end()->native();
-    TakeExchange(engine_.Leave(step_ + 1));
-    if (args_.tuner != nullptr && args_.tuner->Wants()) {
-      ready_seconds_ = engine_.ReadySeconds();
-    }
+    TakeExchange();
+    engine_.Leave(step_ + 1);
     ++step_;
     ++finished_;
     open_scale_ = loss_scale_;
@@ -250,8 +286,9 @@ Result<AsyncStep> Steps::LeaveStep() {
 // have gradients already.
 bool Steps::TakeResult() {
   if (!args_.aggregator->result().status.ok()) return false;
+  TakeTimes(engine_.LeftTimes());
   known_ = TakeStats();
-  if (args_.tuner != nullptr) Tune(ready_seconds_);
+  if (args_.tuner != nullptr) Tune(ReadyIfWanted());
   args_.aggregator->Begin(step_, open_scale_);
   return true;
 }
@@ -267,7 +304,7 @@ void Steps::AwaitResult() {
 }
 
 // What is known as soon as all of the step is submitted.
-void Steps::TakeExchange(const EngineTimes& times) {
+void Steps::TakeExchange() {
   const Aggregator& aggregator = *args_.aggregator;
   const AggregateResult& result = aggregator.result();
   stats_ = StepStats();
@@ -275,9 +312,6 @@ void Steps::TakeExchange(const EngineTimes& times) {
   stats_.buckets = result.buckets;
   stats_.selected_chunks = result.selected_chunks;
   stats_.chunks = result.chunks;
-  stats_.backward_seconds = times.backward_seconds;
-  stats_.exposed_seconds = times.exposed_seconds;
-  stats_.hidden_seconds = times.hidden_seconds;
   stats_.bucket_bytes = args_.bucket_bytes;
   stats_.gradient_scale = gradient_scale_ = result.gradient_scale;
   skip_update_ = result.nonfinite;
@@ -287,6 +321,18 @@ void Steps::TakeExchange(const EngineTimes& times) {
                     aggregator.selection().end());
   device_slots_ = aggregator.device_slots();
   device_nonfinite_ = aggregator.device_nonfinite();
+}
+
+// A device knows them once the step is done.
+void Steps::TakeTimes(const EngineTimes& times) {
+  stats_.backward_seconds = times.backward_seconds;
+  stats_.exposed_seconds = times.exposed_seconds;
+  stats_.hidden_seconds = times.hidden_seconds;
+}
+
+std::vector<float> Steps::ReadyIfWanted() const {
+  if (!args_.tuner->Wants()) return {};
+  return engine_.ReadySeconds();
 }
 
 // The rest, once it is done.
@@ -311,25 +357,24 @@ Result<StepStats> Steps::CloseStep() {
     args_.core->fabric().Fail(result.status);
     return step_state_.Fail(StepFailure(job));
   }
-  TakeExchange(times);
+  TakeExchange();
+  TakeTimes(times);
   const StepStats stats = TakeStats();
   ++step_;
   ++finished_;
-  if (args_.tuner != nullptr) {
-    Tune(args_.tuner->Wants() ? engine_.ReadySeconds() : std::vector<float>());
-  }
+  if (args_.tuner != nullptr) Tune(ReadyIfWanted());
   step_state_.Finished();
   engine_.Begin(step_, loss_scale_);
   return stats;
 }
 
 // Runs between two steps, and on all ranks between the same two.
-void Steps::Tune(const std::vector<float>& ready_seconds) {
+void Steps::Tune(std::vector<float> ready_seconds) {
   if (const std::optional<std::size_t> bytes = args_.tuner->Take()) {
     args_.bucket_bytes = *bytes;
     args_.aggregator->SetBucketBytes(*bytes);
   }
-  args_.tuner->StepDone(ready_seconds);
+  args_.tuner->StepDone(std::move(ready_seconds));
 }
 
 Status Steps::SetLossScale(float scale) {

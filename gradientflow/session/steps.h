@@ -41,7 +41,9 @@ struct StepsArgs {
 class Steps {
  public:
   explicit Steps(StepsArgs args);
-  // Ends the job if collectives of the session are in flight.
+  // If all ranks close in the middle of the same step, within some seconds,
+  // they end it together, and the job goes on; otherwise the job ends if
+  // collectives of the session are in flight.
   ~Steps();
   Steps(const Steps&) = delete;
   Steps& operator=(const Steps&) = delete;
@@ -101,6 +103,8 @@ class Steps {
 
  private:
   EngineArgs ArgsOfEngine();
+  bool Busy() const;
+  void AwaitOthers();
   std::uint64_t BytesSent() const {
     return args_.pool->collective().bytes_sent(args_.group,
                                                Channel::kGradients);
@@ -110,11 +114,13 @@ class Steps {
   Result<bool> EndBackward(bool* admitted, bool* over);
   Result<StepStats> CloseStep();
   Result<AsyncStep> LeaveStep();
-  void TakeExchange(const EngineTimes& times);
+  void TakeExchange();
+  void TakeTimes(const EngineTimes& times);
+  std::vector<float> ReadyIfWanted() const;
   StepStats TakeStats();
   bool TakeResult();
   void AwaitResult();
-  void Tune(const std::vector<float>& ready_seconds);
+  void Tune(std::vector<float> ready_seconds);
   Status CheckOptimizer(const std::vector<OptimizerGroup>& groups) const;
 
   StepsArgs args_;
@@ -128,6 +134,7 @@ class Steps {
   // Number of steps; a restored state does not change it.
   std::uint64_t finished_ = 0;
   ClosingNotes notes_;    // Guarded by the baton.
+  bool closing_ = false;  // Guarded by the baton.
   StepState step_state_;  // Guarded by the baton.
   // The step that finished last: what it has exchanged, and what is known of
   // it.
@@ -138,7 +145,6 @@ class Steps {
   bool skip_update_ = false;
   float gradient_scale_ = 1.0F;
   StepStats stats_;
-  std::vector<float> ready_seconds_;
   // After FinishStepAsync(): the loss scale of the step that is open, and
   // statistics that no call has returned.
   float open_scale_ = 1.0F;

@@ -57,6 +57,7 @@ std::string CardName(int rank) {
 }
 
 FakeVerbs* cards_of_ranks = nullptr;
+const FakeNccl* nccl_of_ranks = nullptr;
 
 // Cards for all ranks of a job, as of one host, and the devices beside them.
 class Cards {
@@ -121,6 +122,7 @@ struct RankDevice {
     options.lag = FakeLag::kRandom;
     options.check_kernel_memory = !job.weights_on_host;
     options.seed = static_cast<std::uint64_t>(rank) + 1;
+    options.work_seconds = job.work_seconds;
     const bool reached = job.over == Over::kRdmaDevices;
     options.dma_buf = reached && job.dma_buf;
     if (reached && job.flushes) {
@@ -222,6 +224,7 @@ OpenedComm OnStream(OpenedComm comm, const RankDevice& own) {
 FakeDevice* DeviceOfThisRank() { return device_of_this_rank; }
 Stream* StreamOfThisRank() { return stream_of_this_rank; }
 FakeVerbs* CardsOfRanks() { return cards_of_ranks; }
+const FakeNccl* NcclOfRanks() { return nccl_of_ranks; }
 
 const char* OverName(Over over) {
   constexpr const char* kNames[] = {
@@ -253,7 +256,7 @@ void OpenRanks(const CommJob& job,
                const std::function<void(const Options&, OpenedComm)>& body) {
   if (InProcess(job.over)) {
     std::optional<FakeNccl> nccl;
-    if (job.over == Over::kNccl) nccl.emplace();
+    if (job.over == Over::kNccl) nccl_of_ranks = &nccl.emplace();
     ShmOptions shm;
     shm.arena_bytes = kArenaBytes;
     shm.fifo_bytes = job.options.fifo_bytes;
@@ -281,6 +284,7 @@ void OpenRanks(const CommJob& job,
     if (nccl) {
       EXPECT_EQ(nccl->Get(FakeNcclCount::kStrayCalls), 0);
       EXPECT_EQ(nccl->Get(FakeNcclCount::kMisuses), 0);
+      nccl_of_ranks = nullptr;
     }
     return;
   }

@@ -11,6 +11,7 @@
 #include "gradientflow/communicator/communicator.h"
 #include "gradientflow/config/options.h"
 #include "tests/device/fake_device.h"
+#include "tests/nccl/nccl_ranks.h"
 #include "tests/rdma/fake_verbs.h"
 
 // Ranks as threads, each with a communicator of its own.
@@ -52,6 +53,8 @@ struct CommJob {
   bool dma_buf = true;
   bool peermem = false;
   bool flushes = true;
+  // What each piece of work takes on the clock of the (fake) devices.
+  double work_seconds = 0;
   // Makes one rank's settings differ; may be empty.
   std::function<void(int rank, Options*)> differ;
 
@@ -77,5 +80,8 @@ Stream* StreamOfThisRank();
 // Within a body: the fake cards of all ranks, as of host 0; null if there are
 // none.
 FakeVerbs* CardsOfRanks();
+
+// Within a body: the fake NCCL of all ranks; null if there is none.
+const FakeNccl* NcclOfRanks();
 
 }  // namespace gradientflow::testing

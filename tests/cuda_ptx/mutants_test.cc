@@ -32,7 +32,27 @@ constexpr int kMostLaunches = 6;
 // No launch of the suites needs as many. A mistake may make a loop endless.
 constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 25;
 constexpr int kNoticed = 3;
-constexpr int kLeastPercent = 95;
+
+// Mutants that do what the kernel does, and so cannot be noticed.
+struct Equivalent {
+  const char* kernel;  // A part of its name.
+  const char* place;   // The end of NameOf().
+};
+constexpr Equivalent kEquivalents[] = {
+    // These have one tile, and the barrier is for readers of the one before.
+    {"Select<4, true>", "(number 3 of its kind)"},
+    {"Select<16, true>", "(number 3 of its kind)"},
+};
+
+bool IsEquivalent(const Mutant& mutant) {
+  const std::string name = NameOf(mutant);
+  return mutant.mistake == Mistake::kNoBarrier &&
+         std::any_of(std::begin(kEquivalents), std::end(kEquivalents),
+                     [&](const Equivalent& each) {
+                       return name.find(each.kernel) != std::string::npos &&
+                              name.find(each.place) != std::string::npos;
+                     });
+}
 
 struct Tried {
   Mutant mutant;
@@ -47,13 +67,15 @@ class Trials : public ::testing::EmptyTestEventListener {
     return *trials;
   }
 
-  // The mutants of the oldest architecture's kernels that have a barrier.
+  // The mutants of kernels that have a barrier, for every architecture whose
+  // text differs.
   void Choose() {
-    std::mt19937_64 random(kSeed);
-    Program& program = Library::Get().programs().front();
-    for (const std::string& name : program.kernels()) {
-      const Result<Kernel*> kernel = program.Find(name);
-      if (kernel.ok()) ChooseOf(*kernel.value(), random);
+    for (Program& program : Library::Get().programs()) {
+      std::mt19937_64 random(kSeed);
+      for (const std::string& name : program.kernels()) {
+        const Result<Kernel*> kernel = program.Find(name);
+        if (kernel.ok()) ChooseOf(*kernel.value(), random);
+      }
     }
   }
   void BeforeLaunch(Kernel& kernel) {
@@ -132,27 +154,34 @@ class Trials : public ::testing::EmptyTestEventListener {
 void ExpectNoticed(Mistake mistake, const char* what) {
   int made = 0;
   int noticed = 0;
+  int equivalent = 0;
   int unreached = 0;
   for (const auto& [kernel, all] : Trials::Get().tried()) {
     for (const Tried& tried : all) {
       if (tried.mutant.mistake != mistake) continue;
       if (kernel->executed[tried.mutant.at] == 0) {
         ++unreached;
+        // An access may be for sizes that no suite has; a barrier is for all.
+        EXPECT_NE(mistake, Mistake::kNoBarrier)
+            << "never executed: " << NameOf(tried.mutant);
+        continue;
+      }
+      if (IsEquivalent(tried.mutant)) {
+        ++equivalent;
+        EXPECT_FALSE(tried.noticed) << NameOf(tried.mutant);
         continue;
       }
       ++made;
       noticed += tried.noticed ? 1 : 0;
       EXPECT_FALSE(tried.crashed) << NameOf(tried.mutant);
-      if (!tried.noticed) {
-        std::printf("cuda_ptx: missed: %s\n", NameOf(tried.mutant).c_str());
-      }
+      EXPECT_TRUE(tried.noticed) << "missed: " << NameOf(tried.mutant);
     }
   }
-  std::printf("cuda_ptx: %s: %d of %d mutants noticed; %d never executed\n",
-              what, noticed, made, unreached);
-  // Some are equivalent, or differ in launches that no child comes to.
+  std::printf(
+      "cuda_ptx: %s: %d of %d mutants noticed; %d do what the kernel does; %d "
+      "never executed\n",
+      what, noticed, made, equivalent, unreached);
   EXPECT_GT(made, 0);
-  EXPECT_GE(noticed, made * kLeastPercent / 100);
 }
 
 TEST(Mutants, WithoutAMistakePass) {
@@ -181,7 +210,7 @@ int RunAll() {
   Machine::Get().SetMostSteps(kMostSteps);
   Machine::Get().SetBeforeLaunch(
       [&trials](Kernel& kernel) { trials.BeforeLaunch(kernel); });
-  GTEST_FLAG_SET(filter, "*/" + Library::Get().programs().front().name());
+  GTEST_FLAG_SET(filter, "*/*");
   const int rc = RUN_ALL_TESTS();
   if (rc != 0) return rc;
   // It belongs to googletest again.

@@ -239,8 +239,11 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   if (const cudaError_t error = Enter("cudaEventCreateWithFlags")) {
     return Said(error);
   }
-  if (flags != cudaEventDisableTiming) return Said(cudaErrorInvalidValue);
-  auto made = Current().NewEvent();
+  if (flags != cudaEventDisableTiming && flags != cudaEventDefault) {
+    return Said(cudaErrorInvalidValue);
+  }
+  auto made = flags == cudaEventDefault ? Current().NewTimedEvent()
+                                        : Current().NewEvent();
   if (!made.ok()) return Said(CodeOf(made.status()));
   *event = reinterpret_cast<cudaEvent_t>(
       new FakeCudaEvent{CurrentDevice(), std::move(made).value()});
@@ -270,6 +273,16 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return OnEvent("cudaEventSynchronize", event,
                  [](const Event& own) { return CodeOf(own.Synchronize()); });
+}
+
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start,
+                                 cudaEvent_t end) {
+  return OnEvent("cudaEventElapsedTime", end, [&](const Event& own) {
+    const Result<double> seconds = own.SecondsSince(*Of(start)->event);
+    if (!seconds.ok()) return CodeOf(seconds.status());
+    *milliseconds = static_cast<float>(1e3 * seconds.value());
+    return cudaSuccess;
+  });
 }
 
 cudaError_t cudaPeekAtLastError() { return LastError(); }

@@ -156,8 +156,19 @@ std::unique_ptr<Stream> FakeDevice::Wrap(void* native) {
 
 Result<std::unique_ptr<Event>> FakeDevice::NewEvent() {
   GF_RETURN_IF_ERROR(state_->Enter(FakeCall::kNewEvent));
-  return std::unique_ptr<Event>(std::make_unique<FakeEvent>(state_));
+  return std::unique_ptr<Event>(std::make_unique<FakeEvent>(state_, false));
 }
+
+Result<std::unique_ptr<Event>> FakeDevice::NewTimedEvent() {
+  GF_RETURN_IF_ERROR(state_->Enter(FakeCall::kNewEvent));
+  return std::unique_ptr<Event>(std::make_unique<FakeEvent>(state_, true));
+}
+
+void FakeDevice::SetWorkSeconds(Stream* stream, double seconds) {
+  FakeQueue::Of(stream->native())->SetWorkSeconds(seconds);
+}
+
+void FakeDevice::SetTime(double seconds) { state_->host_seconds = seconds; }
 
 Result<DmaBuf> FakeDevice::ExportDmaBuf(const void* data, std::size_t bytes) {
   GF_RETURN_IF_ERROR(state_->Enter(FakeCall::kExportDmaBuf));

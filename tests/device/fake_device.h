@@ -39,6 +39,9 @@ struct FakeOptions {
   // Memory of the device can be exported. It then consists of whole pages, so
   // that sanitizers do not see a byte past its end.
   bool dma_buf = false;
+  // What each copy, fill or kernel takes on the device's clock, in seconds, on
+  // streams that have no other number from SetWorkSeconds().
+  double work_seconds = 0;
   // What FlushRemoteWrites() does; without it the device cannot flush.
   std::function<Status()> flush = {};
 };
@@ -59,9 +62,12 @@ enum class FakeCall {
   kSynchronize,  // An event or a stream.
   kExportDmaBuf,
   kFlushRemoteWrites,
-  kAny,  // All but kQuery, whose number depends on time.
+  kSecondsSince,
+  // All but kQuery, whose number depends on time, and kSecondsSince, whose
+  // failure only costs a statistic.
+  kAny,
 };
-inline constexpr int kFakeCalls = 15;
+inline constexpr int kFakeCalls = 16;
 
 struct FakeState;
 class FakeQueue;
@@ -98,6 +104,7 @@ class FakeDevice final : public Device {
   // `native` belongs to a stream of this device; otherwise its calls fail.
   std::unique_ptr<Stream> Wrap(void* native) override;
   Result<std::unique_ptr<Event>> NewEvent() override;
+  Result<std::unique_ptr<Event>> NewTimedEvent() override;
   Result<DmaBuf> ExportDmaBuf(const void* data, std::size_t bytes) override;
   Status FlushRemoteWrites() override;
   Status RunCurrent(const std::function<Status()>& body) override;
@@ -115,6 +122,14 @@ class FakeDevice final : public Device {
   void ReleaseStreams();
   // The same for one stream of this device; calling the result releases it.
   std::function<void()> HoldStream(Stream* stream);
+
+  // The device's clock is the test's: work takes as long as is said, and begins
+  // when the work before it on its stream, what it waits for and the time of
+  // its submission let it. How long anything really takes does not matter.
+  // From here on, work on this stream takes so long.
+  void SetWorkSeconds(Stream* stream, double seconds);
+  // Work that is submitted from here on begins at this time or later.
+  void SetTime(double seconds);
 
   // Calls since the device was made. kLaunch counts kernels.
   std::uint64_t count(FakeCall call) const;

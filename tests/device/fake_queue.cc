@@ -1,5 +1,6 @@
 #include "tests/device/fake_queue.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -27,7 +28,8 @@ FakeQueue::FakeQueue(std::shared_ptr<FakeState> state)
       first_(last_.load()),
       turn_(state_->scheduler.NewTurn(
           state_->options.seed * 1000 +
-          state_->streams.fetch_add(1, std::memory_order_relaxed))) {
+          state_->streams.fetch_add(1, std::memory_order_relaxed))),
+      work_seconds_(state_->options.work_seconds) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -46,6 +48,8 @@ Status FakeQueue::Push(FakeTask task) {
                   "fake device: the stream is destroyed");
   }
   if (task.wait_for != nullptr) task.wait_for->WakeWhenDone(gate_);
+  task.not_before = state_->host_seconds;
+  if (task.run) task.seconds = work_seconds_;
   auto node = std::make_unique<Node>();
   node->task = std::move(task);
   Append(std::move(node));
@@ -111,14 +115,16 @@ void FakeQueue::Run() {
 void FakeQueue::Do(FakeTask* task) {
   if (task->wait_for != nullptr) {
     while (!task->wait_for->done()) gate_->Wait();
+    now_ = std::max(now_, task->wait_for->seconds());
   }
+  now_ = std::max(now_, task->not_before) + task->seconds;
   if (task->run && state_->error().ok()) {
     Status status = state_->NextWork();
     if (status.ok()) status = task->run();
     if (!status.ok()) state_->Fail(std::move(status));
   }
   task->run = nullptr;
-  if (task->finish != nullptr) task->finish->Finish();
+  if (task->finish != nullptr) task->finish->Finish(now_);
 }
 
 }  // namespace gradientflow::testing

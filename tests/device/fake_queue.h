@@ -17,6 +17,9 @@ struct FakeTask {
   Point* wait_for = nullptr;
   std::function<Status()> run;  // Not called once the device has failed.
   Point* finish = nullptr;
+  // On the device's clock; set by Push().
+  double not_before = 0;
+  double seconds = 0;
 };
 
 // A thread and its remaining work, in order. native() of its streams.
@@ -31,6 +34,8 @@ class FakeQueue {
 
   // Any thread. kFailedPrecondition after Stop().
   Status Push(FakeTask task);
+  // What the work takes that is pushed from here on. Any thread.
+  void SetWorkSeconds(double seconds) { work_seconds_ = seconds; }
   // Blocks until all work that was pushed is done.
   Status Drain();
   // The same, and ends the thread. May be called once.
@@ -63,6 +68,8 @@ class FakeQueue {
   std::atomic<Node*> last_;
   Node* first_;  // The worker's: already done.
   FakeScheduler::Turn turn_;
+  std::atomic<double> work_seconds_;
+  double now_ = 0;  // The worker's: the device's time.
   std::thread thread_;
 };
 

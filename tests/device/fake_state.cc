@@ -178,14 +178,15 @@ Result<DmaBuf> FakeFiles::Export(const void* data, std::size_t bytes) const {
 
 Status FakeState::Enter(FakeCall call) {
   counts[static_cast<int>(call)].fetch_add(1, std::memory_order_relaxed);
-  if (call != FakeCall::kQuery) {
+  const bool counts_as_any =
+      call != FakeCall::kQuery && call != FakeCall::kSecondsSince;
+  if (counts_as_any) {
     counts[static_cast<int>(FakeCall::kAny)].fetch_add(
         1, std::memory_order_relaxed);
   }
   if (call_planned_.load(std::memory_order_relaxed)) {
     const MutexLock lock(mutex_);
-    const bool any =
-        call_plan_.call == FakeCall::kAny && call != FakeCall::kQuery;
+    const bool any = call_plan_.call == FakeCall::kAny && counts_as_any;
     if (!call_plan_.why.ok() && (any || call_plan_.call == call) &&
         call_plan_.left-- == 0) {
       call_planned_.store(false, std::memory_order_relaxed);

@@ -131,6 +131,7 @@ struct FakeState {
   std::atomic<std::uint64_t> pageable_copies{0};
   std::atomic<std::uint64_t> bus_bytes{0};
   std::atomic<std::uint64_t> streams{0};
+  std::atomic<double> host_seconds{0};  // See FakeDevice::SetTime().
 
  private:
   struct Plan {

@@ -21,8 +21,8 @@ bool Overlap(const void* a, const void* b, std::size_t bytes) {
 
 }  // namespace
 
-FakeEvent::FakeEvent(std::shared_ptr<FakeState> state)
-    : state_(std::move(state)) {}
+FakeEvent::FakeEvent(std::shared_ptr<FakeState> state, bool timed)
+    : state_(std::move(state)), timed_(timed) {}
 
 Point* FakeEvent::point() const {
   const MutexLock lock(mutex_);
@@ -52,6 +52,21 @@ Status FakeEvent::Synchronize() const {
     state_->scheduler.EndBlocking();
   }
   return state_->error();
+}
+
+Result<double> FakeEvent::SecondsSince(const Event& start) const {
+  GF_RETURN_IF_ERROR(state_->Enter(FakeCall::kSecondsSince));
+  const auto* from = dynamic_cast<const FakeEvent*>(&start);
+  if (from == nullptr || from->state() != state_.get()) {
+    return Invalid("not an event of this device");
+  }
+  if (!timed_ || !from->timed_) return Invalid("an event without a time");
+  const Point* begin = from->point();
+  const Point* end = point();
+  if (begin == nullptr || end == nullptr) return Invalid("nothing recorded");
+  if (!begin->done() || !end->done()) return Invalid("an event is not reached");
+  GF_RETURN_IF_ERROR(state_->error());
+  return end->seconds() - begin->seconds();
 }
 
 FakeStream::FakeStream(std::shared_ptr<FakeQueue> queue, bool owned)

@@ -14,10 +14,11 @@ namespace gradientflow::testing {
 
 class FakeEvent final : public Event {
  public:
-  explicit FakeEvent(std::shared_ptr<FakeState> state);
+  FakeEvent(std::shared_ptr<FakeState> state, bool timed);
 
   Result<bool> Query() const override;
   Status Synchronize() const override;
+  Result<double> SecondsSince(const Event& start) const override;
   // A pointer to this; only for tests to compare.
   void* native() const override { return const_cast<FakeEvent*>(this); }
 
@@ -27,6 +28,7 @@ class FakeEvent final : public Event {
 
  private:
   const std::shared_ptr<FakeState> state_;
+  const bool timed_;
   mutable Mutex mutex_;  // For the host's threads only.
   Point* point_ GF_GUARDED_BY(mutex_) = nullptr;
 };

@@ -59,7 +59,11 @@ class Point {
     node.release();  // NOLINT: the list's now.
   }
 
-  void Finish() {
+  // The device's time when the point is passed. REQUIRES done().
+  double seconds() const { return seconds_; }
+
+  void Finish(double seconds = 0) {
+    seconds_ = seconds;
     Node* list = head_.exchange(Done(), std::memory_order_acq_rel);
     for (Node* node = list; node != nullptr; node = node->next) {
       node->gate->Post();
@@ -90,6 +94,7 @@ class Point {
     while (list != nullptr) delete std::exchange(list, list->next);
   }
 
+  double seconds_ = 0;
   std::atomic<Node*> head_{nullptr};
 };
 

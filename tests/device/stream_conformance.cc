@@ -48,6 +48,25 @@ TEST_P(DeviceTest, WorkOfAStreamIsInOrder) {
             Bytes(40001 - 99, std::byte{99}));
 }
 
+TEST_P(DeviceTest, TimedEventsTellHowLongTheWorkBetweenThemTook) {
+  const auto stream = NewStream();
+  const DeviceMemory memory = Allocate(40001);
+  const auto begin = std::move(device_->NewTimedEvent()).value();
+  const auto end = std::move(device_->NewTimedEvent()).value();
+  IsOk(stream->Record(begin.get()));
+  IsOk(stream->Fill(memory.get(), 1, 40001));
+  IsOk(stream->Record(end.get()));
+  IsOk(stream->Synchronize());
+  const Result<double> seconds = end->SecondsSince(*begin);
+  ASSERT_TRUE(seconds.ok()) << seconds.status().ToString();
+  EXPECT_GE(seconds.value(), 0);
+  EXPECT_LT(seconds.value(), 60);
+  const auto plain = NewEvent();
+  IsOk(stream->Record(plain.get()));
+  IsOk(stream->Synchronize());
+  EXPECT_FALSE(plain->SecondsSince(*begin).ok());
+}
+
 TEST_P(DeviceTest, NothingBlocksTheHostWhileAStreamIsHeld) {
   const auto stream = NewStream();
   const auto other = NewStream();

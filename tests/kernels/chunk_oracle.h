@@ -76,14 +76,15 @@ class EveryChunkTable
     return error;
   }
 
-  // `n` random elements, at any alignment.
+  // `n` random elements, at any alignment, or at that of a vector.
   Elements RandomElements(DType type, std::size_t n) {
-    Elements elements(type, n, random_() % 17);
+    Elements elements(type, n, aligned_ ? 0 : random_() % 17);
     elements.Fill(random_);
     return elements;
   }
 
   std::mt19937_64 random_{19020685};
+  bool aligned_ = false;
 };
 
 std::string ChunkTableName(
@@ -109,6 +110,10 @@ std::size_t ChunksOf(const ChunkRange& range);
 std::size_t ChunkBegin(const ChunkRange& range, std::size_t c);
 std::size_t ChunkCount(const ChunkRange& range, std::size_t c);
 bool InRange(const ChunkRange& range, std::size_t c);
+
+// Chunks that a GPU gives to a block each, and whose elements it can move four
+// at a time if their memory is aligned; the last one is shorter.
+inline constexpr ChunkRange kBlocksOfFours = {7100, 1500, 0, 5};
 
 // Whole pools of chunks of 1, 7, 32, 1000 and 32000 elements, with a short last
 // chunk where possible; and for each pool also some middle chunks, the last

@@ -183,6 +183,22 @@ TEST_P(ChunkResidual, KeepsAResidualInTheGradients) {
   EXPECT_EQ(Run(b, {1, true, 1, 1, true}), EINVAL) << "zero_kept";
 }
 
+// At random alignments, hardly any case has all of its streams aligned.
+TEST_P(ChunkResidual, MovesAlignedElementsOfEveryPairOfTypes) {
+  aligned_ = true;
+  for (const DType type : kGradientTypes) {
+    for (const DType packed_type : kGradientTypes) {
+      for (const bool in_gradients : {false, true}) {
+        for (const Sent sent : {Sent::kNone, Sent::kSome}) {
+          Buffers b = Make(kBlocksOfFours, type, packed_type, sent);
+          ASSERT_NO_FATAL_FAILURE(
+              ExpectOracle(b, {0.25F, !in_gradients, 0.7F, 1, in_gradients}));
+        }
+      }
+    }
+  }
+}
+
 TEST_P(ChunkResidual, HandlesChunksOfEveryLength) {
   for (std::size_t n = 1; n < 140; ++n) {
     const ChunkRange range{5 * n - n / 2, n, 0, 5};

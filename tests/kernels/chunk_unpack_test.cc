@@ -125,6 +125,19 @@ TEST_P(ChunkUnpack, TakesWhatWasSentAndItsNormsAndNothingElse) {
   }
 }
 
+// At random alignments, hardly any case has both of its streams aligned.
+TEST_P(ChunkUnpack, MovesAlignedElementsOfEveryPairOfTypes) {
+  aligned_ = true;
+  for (const DType type : kGradientTypes) {
+    for (const DType packed_type : kGradientTypes) {
+      for (const Sent sent : {Sent::kAll, Sent::kSome}) {
+        Buffers b = Make(kBlocksOfFours, type, packed_type, sent);
+        ASSERT_NO_FATAL_FAILURE(ExpectOracle(b, 0.125F));
+      }
+    }
+  }
+}
+
 TEST_P(ChunkUnpack, HandlesChunksOfEveryLength) {
   for (std::size_t n = 1; n < 140; ++n) {
     const ChunkRange range{5 * n - n / 2, n, 0, 5};

@@ -44,6 +44,9 @@ class QuietEvent final : public Event {
     return real_->Query();
   }
   Status Synchronize() const override { return real_->Synchronize(); }
+  Result<double> SecondsSince(const Event& start) const override {
+    return real_->SecondsSince(*static_cast<const QuietEvent&>(start).real());
+  }
   void* native() const override { return real_->native(); }
   Event* real() const { return real_.get(); }
 
@@ -114,6 +117,12 @@ class QuietDevice final : public Device {
   }
   Result<std::unique_ptr<Event>> NewEvent() override {
     Result<std::unique_ptr<Event>> real = real_.NewEvent();
+    if (!real.ok()) return real;
+    return std::unique_ptr<Event>(
+        std::make_unique<QuietEvent>(std::move(real).value()));
+  }
+  Result<std::unique_ptr<Event>> NewTimedEvent() override {
+    Result<std::unique_ptr<Event>> real = real_.NewTimedEvent();
     if (!real.ok()) return real;
     return std::unique_ptr<Event>(
         std::make_unique<QuietEvent>(std::move(real).value()));

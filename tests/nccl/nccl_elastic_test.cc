@@ -116,6 +116,25 @@ TEST_F(NcclElastic, ShrinkingLeavesRanksOutAndKeepsTheOrder) {
   });
 }
 
+// NCCL writes the handle of each child when all of them have come.
+TEST_F(NcclElastic, ChildrenThatAreDroppedBeforeTheyAreThereAreAborted) {
+  Run(kRanks, [&](Member& self) {
+    if (self.rank != 1) {
+      Result<std::unique_ptr<NcclComm>> made =
+          self.comm->Shrink({1}, nccl::ShrinkFlag::kDefault);
+      ASSERT_TRUE(made.ok()) << made.status().ToString();
+      made.value().reset();
+    }
+    while (nccl_.Get(FakeNcclCount::kAborted) < kRanks - 1) {
+      const Result<bool> ready = self.comm->Ready();
+      ASSERT_TRUE(ready.ok()) << ready.status().ToString();
+      std::this_thread::yield();
+    }
+    Await(*self.comm);
+    self.Close(*self.comm);
+  });
+}
+
 // A rank is gone in the middle of a call, which would never end.
 TEST_F(NcclElastic, RevokedCallsEndAndTheOthersGoOn) {
   for (const bool revoke : {true, false}) {

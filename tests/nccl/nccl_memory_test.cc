@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <mutex>
+#include <string>
 #include <vector>
 
 #include "tests/nccl/nccl_suite.h"
@@ -115,10 +118,70 @@ TEST_F(NcclMemory, LibraryThatHasNoneLeavesItToTheDevice) {
     Result<DeviceMemory> memory = self.collective.Allocate(1000);
     ASSERT_TRUE(memory.ok());
     EXPECT_TRUE(self.device.Owns(memory.value().get()));
-    EXPECT_EQ(NewNcclMemory(std::make_shared<NcclApi>(), 8).status().code(),
-              StatusCode::kUnimplemented);
   });
   EXPECT_EQ(nccl_.Get(FakeNcclCount::kAllocated), 0);
+}
+
+nccl::ReturnCode NoMemory(void**, std::size_t) {
+  return nccl::ReturnCode::kUnhandledCudaError;
+}
+
+class Lines final : public Logger {
+ public:
+  bool Enabled(LogLevel) const override { return true; }
+  void Log(LogLevel, const std::string& line) override {
+    const std::lock_guard lock(mutex);
+    lines.push_back(line);
+  }
+  std::size_t Count(const std::string& text) const {
+    return static_cast<std::size_t>(
+        std::count_if(lines.begin(), lines.end(), [&](const auto& line) {
+          return line.find(text) != std::string::npos;
+        }));
+  }
+  std::mutex mutex;
+  std::vector<std::string> lines;
+};
+
+// Rank 1 finds none. It goes on with the device's, and no rank makes a window.
+TEST_F(NcclMemory, FailureOfNcclLeavesItToTheDevice) {
+  Lines logger;
+  NcclJob job = Job(3);
+  job.adjust = [&](int rank, NcclArgs* args) {
+    args->staging_bytes = 1;
+    args->logger = &logger;
+    if (rank != 1) return;
+    auto poor = std::make_shared<NcclApi>(*args->api);
+    poor->mem_alloc = &NoMemory;
+    args->api = poor;
+  };
+  RunNcclRanks(job, [&](NcclRank& self) {
+    RunStaged(self, 5000);
+    Result<DeviceMemory> memory = self.collective.Allocate(1000);
+    ASSERT_TRUE(memory.ok()) << memory.status().ToString();
+    EXPECT_TRUE(self.device.Owns(memory.value().get()));
+    RunStaged(self, 1200001);
+  });
+  EXPECT_EQ(nccl_.Get(FakeNcclCount::kWindows), 0);
+  EXPECT_EQ(logger.Count("ncclMemAlloc of"), 1U);
+  ExpectAllGivenBack();
+}
+
+// Without a way to agree, a rank alone must not do without its window.
+TEST_F(NcclMemory, RanksThatCannotAgreeOnWindowsDoNotOpen) {
+  NcclJob job = Job(1);
+  job.adjust = [](int, NcclArgs* args) {
+    args->staging_bytes = 1;
+    args->all_agree = nullptr;
+    auto poor = std::make_shared<NcclApi>(*args->api);
+    poor->mem_alloc = &NoMemory;
+    args->api = poor;
+  };
+  CreateNcclRanks(
+      job, [](int, FakeDevice&, Result<std::unique_ptr<NcclCollective>> made) {
+        EXPECT_EQ(made.status().code(), StatusCode::kResourceExhausted)
+            << made.status().ToString();
+      });
 }
 
 }  // namespace

@@ -86,10 +86,21 @@ class Board {
     std::memcpy(data, bytes_.data(), bytes);
     return Status();
   }
+  // Whether all of `size` ranks say yes.
+  bool Agree(bool mine, int size) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    all_ &= mine;
+    ++said_;
+    there_.notify_all();
+    there_.wait(lock, [&] { return said_ == size; });
+    return all_;
+  }
 
  private:
   std::mutex mutex_;
   std::condition_variable there_;
+  bool all_ = true;
+  int said_ = 0;
   std::vector<std::byte> bytes_;
 };
 
@@ -180,6 +191,9 @@ void CreateNcclRanks(
       args.clock = &clock;
       args.broadcast = [&board, rank](void* data, std::size_t bytes) {
         return board.Broadcast(rank, data, bytes);
+      };
+      args.all_agree = [&board, size = job.size](bool mine) -> Result<bool> {
+        return board.Agree(mine, size);
       };
       if (job.adjust) job.adjust(rank, &args);
       body(rank, device, NcclCollective::Create(std::move(args)));

@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <utility>
 #include <vector>
 
+#include "gradientflow/base/manual_clock.h"
+#include "gradientflow/nccl/queue.h"
 #include "tests/nccl/nccl_oracle.h"
 #include "tests/nccl/nccl_ranks.h"
 #include "transports/wire.h"
@@ -174,7 +177,7 @@ TEST(NcclSteady, CallsSubmittedAheadAreNotAskedForAndEndWhenTold) {
     EXPECT_EQ(self.device.count(FakeCall::kQuery), looks);
     EXPECT_EQ(ended, 0U);
     self.device.ReleaseStreams();
-    ASSERT_TRUE(self.collective.stream(Channel::kPlain).Synchronize().ok());
+    ASSERT_TRUE(self.collective.wire(Channel::kPlain).Synchronize().ok());
     self.collective.Poll();
     EXPECT_EQ(self.collective.in_flight(), kCalls);
     self.collective.Passed(Channel::kPlain);
@@ -185,6 +188,47 @@ TEST(NcclSteady, CallsSubmittedAheadAreNotAskedForAndEndWhenTold) {
     for (std::size_t i = 0; i < kCalls; ++i) {
       EXPECT_EQ(flag[i], i % 6 == 0 ? 1U : 0U) << i;
     }
+  });
+}
+
+// The device stands still, so nothing beyond what it may hold is submitted to
+// it, however many calls there are.
+TEST(NcclSteady, CallsSubmittedAheadAreBounded) {
+  FakeNccl nccl;
+  NcclJob job;
+  job.nccl = &nccl;
+  job.size = 2;
+  job.lag = FakeLag::kNone;
+  ManualClock clock;
+  job.adjust = [&](int, NcclArgs* args) { args->clock = &clock; };
+  RunNcclRanks(job, [&](NcclRank& self) {
+    constexpr std::size_t kCalls = 3 * NcclQueue::kAhead;
+    const DeviceMemory memory =
+        self.Upload(NcclInput(DType::kFloat32, self.rank, kCalls, 1));
+    std::size_t submitted = 0;
+    std::size_t ended = 0;
+    self.device.HoldStreams();
+    for (std::size_t i = 0; i < kCalls; ++i) {
+      CollectiveCall call = Allreduce(memory, 1);
+      call.output = memory.get() + i * 4;
+      call.submitted = {&CountRun, &submitted, 0};
+      self.collective.Start(call, {&CountRun, &ended, 0});
+    }
+    while (submitted < NcclQueue::kAhead) self.collective.Poll();
+    const std::uint64_t looks = self.device.count(FakeCall::kQuery);
+    for (int i = 0; i < 1000; ++i) self.collective.Poll();
+    EXPECT_EQ(submitted, NcclQueue::kAhead);
+    // Time stands still, too; the first look may come after these 50 us.
+    EXPECT_LE(self.device.count(FakeCall::kQuery) - looks, 1U);
+    self.device.ReleaseStreams();
+    while (submitted < kCalls) {
+      clock.Advance(std::chrono::microseconds(10));
+      self.collective.Poll();
+    }
+    ASSERT_TRUE(self.collective.wire(Channel::kPlain).Synchronize().ok());
+    self.collective.Passed(Channel::kPlain);
+    self.collective.Poll();
+    EXPECT_EQ(ended, kCalls);
   });
 }
 

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "gradientflow/nccl/nccl_collective.h"
+#include "tests/nccl/nccl_ranks.h"
 #include "tests/session/steps.h"
 
 // Steps that are submitted ahead of their results, on a device with NCCL: what
@@ -128,6 +130,22 @@ TEST_P(Ahead, AStepNeitherWaitsNorAllocatesAndLooksOnceAfterwards) {
       EXPECT_EQ(after.pageable, before.pageable) << step;
     }
     EXPECT_GT(undisturbed, 1);
+  });
+}
+
+// The pool, and what CSC sends instead of it: packed chunks and norms. (The
+// staging memory of each communicator is a window.)
+TEST_P(Ahead, WhatIsSentIsOfNcclAndRegisteredOnce) {
+  const int buffers = GetParam().sparsity > 0 ? 3 : 1;
+  RunRanks(MakeJob(), [&](GradientSession& session) {
+    ProduceAll(session, 0);
+    ASSERT_TRUE(session.FinishStep().ok());
+    const FakeNccl& nccl = *NcclOfRanks();
+    EXPECT_EQ(nccl.Get(FakeNcclCount::kRegistered), 2 * kChannels * buffers);
+    EXPECT_EQ(nccl.Get(FakeNcclCount::kAllocated), 2 * (kChannels + buffers));
+    // Nobody closes before all have looked.
+    ProduceAll(session, 1);
+    ASSERT_TRUE(session.FinishStep().ok());
   });
 }
 

@@ -221,6 +221,55 @@ TEST_P(Shared, WhoStepsOnHearsOfARankThatHasClosed) {
   });
 }
 
+// Marks some tensors of the open step, a different number on each rank.
+void ProduceSome(GradientSession& session) {
+  const std::size_t tensors = session.tensors();
+  const std::size_t some =
+      1 + 3 * static_cast<std::size_t>(session.rank()) % (tensors - 1);
+  for (std::size_t i = tensors; i-- > tensors - some;) Produce(session, i, 1);
+}
+
+// Every tensor is a bucket, so each rank has other calls in flight.
+TEST_P(Shared, OthersGoOnIfAllCloseInTheMiddleOfAStep) {
+  RunRanks(MakeJob(), [](GradientSession& first) {
+    for (const float sparsity : {0.0F, 0.5F}) {
+      Options options = first.options();
+      options.bucket_bytes = 1;
+      options.sparsity = sparsity;
+      options.chunk_elements = 1000;
+      Owned second = OpenBeside(first, options);
+      ASSERT_TRUE(second != nullptr);
+      ProduceAll(*second, 0);
+      ASSERT_TRUE(second->FinishStep().ok());
+      ProduceSome(*second);
+      second.reset();
+      ProduceAll(first, 0);
+      FinishAndExpect(first, 0);
+    }
+  });
+}
+
+TEST_P(Shared, WhoWaitsForAStepHearsOfARankThatClosedInItsMiddle) {
+  RunRanks(MakeJob(), [](GradientSession& first) {
+    Options options = first.options();
+    options.bucket_bytes = 1;
+    Owned second = OpenBeside(first, options);
+    ASSERT_TRUE(second != nullptr);
+    if (first.rank() == 1) {
+      ProduceSome(*second);
+      second.reset();
+      EXPECT_FALSE(first.communicator().Check().ok());
+      return;
+    }
+    ProduceAll(*second, 0);
+    const Status status = second->FinishStep().status();
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.ToString();
+    EXPECT_NE(status.message().find("rank 1 has closed its session after 0"),
+              std::string::npos)
+        << status.message();
+  });
+}
+
 TEST_P(Shared, AGroupStaysOpenAsLongAsItsSession) {
   RunRanks(MakeJob(), [](GradientSession& first) {
     constexpr GroupId kGroup = 5;
@@ -264,6 +313,36 @@ TEST(SharedDevices, TakeOneSessionAtATime) {
       ProduceAll(first, 0);
       FinishAndExpect(first, 0);
     });
+  }
+}
+
+// What is left of the session that closes in the middle of a step does not keep
+// the next one from running on the same communicator of NCCL's.
+TEST(SharedDevices, GoOnIfAllCloseASessionInTheMiddleOfAStep) {
+  for (const Over over : {Over::kDevices, Over::kNccl}) {
+    for (const float sparsity : {0.0F, 0.5F}) {
+      CommJob job;
+      job.over = over;
+      job.size = 3;
+      job.options.bucket_bytes = 1;
+      job.options.sparsity = sparsity;
+      job.options.chunk_elements = 1000;
+      RunRanks(job, [&](Communicator& comm) {
+        for (int life = 0; life < 3; ++life) {
+          Result<Owned> opened = GradientSession::Open(
+              comm.shared_from_this(), SomeTensors(), job.options);
+          ASSERT_TRUE(opened.ok()) << opened.status().ToString();
+          GradientSession& session = *opened.value();
+          ASSERT_TRUE(session.SetStream(StreamOfThisRank()->native()).ok());
+          ProduceAll(session, 0);
+          const Result<AsyncStep> left = session.FinishStepAsync();
+          ASSERT_TRUE(left.ok()) << left.status().ToString();
+          ASSERT_TRUE(StreamOfThisRank()->Synchronize().ok());
+          ProduceSome(session);
+        }
+        EXPECT_TRUE(comm.Check().ok()) << comm.Check().ToString();
+      });
+    }
   }
 }
 

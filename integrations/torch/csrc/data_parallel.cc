@@ -291,16 +291,29 @@ void DataParallel::ShowSparse() {
   if (factor != 1.0F) pool_->all().mul_(factor);
 }
 
+// What a sparse step leaves in the pool depends on whether it was finite, which
+// the host has to know before it shows the gradients. Those of a dense step
+// speak for themselves, so there a GPU's result comes with the next step.
+void DataParallel::EndStep(gf_session* session) {
+  if (config_.sparse) {
+    Check(gf_session_finish_step(session, &stats_), "ending a step");
+    return;
+  }
+  int32_t known = 0;
+  Check(gf_session_finish_step_async(session, &stats_, &known, nullptr),
+        "ending a step");
+}
+
 void DataParallel::Finish() {
   const Session::Use use(session());
   try {
     std::vector<uint8_t> used = HandOverTheRest(use);
     if (config_.find_unused) {
       UsedAnywhere asked(use, used);
-      Check(gf_session_finish_step(use, &stats_), "ending a step");
+      EndStep(use);
       used = asked.Get();
     } else {
-      Check(gf_session_finish_step(use, &stats_), "ending a step");
+      EndStep(use);
       used.assign(used.size(), 1);
     }
     Follow(CurrentStream(), stream_);

@@ -37,8 +37,9 @@ struct DataParallelConfig {
 //   before AccumulateGrad of parameter i -> Take(i): into the pool at once, if
 //                                           nobody else wants to see it first
 //   after it -> OnGradient(i) -> gf_session_ready(i)
-//   end of backward -> Finish(): what got no gradient is absent, and
-//   gf_session_finish_step() waits for the rest.
+//   end of backward -> Finish(): what got no gradient is absent. Then
+//   gf_session_finish_step_async() makes the stream wait for the exchange, and
+//   the host not (sparse: gf_session_finish_step() waits).
 //
 // The hooks are attached to autograd's nodes, in C++: backward runs them
 // without the GIL, on its own threads. All other functions are called between
@@ -74,6 +75,8 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   void OptimizerStep(const std::vector<gf_optimizer>& groups,
                      std::vector<int32_t> group_of);
 
+  // Those of the latest step whose result is known: the last one on the CPU and
+  // with CSC, the one before it for dense steps that NCCL exchanges.
   const gf_step_stats& stats() const { return stats_; }
   const DataParallelConfig& config() const { return config_; }
   std::vector<uint8_t> SaveState() const;
@@ -102,6 +105,7 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   bool ReachesParameters() const;
   void Begin();
   void Finish();
+  void EndStep(gf_session* session);
   // Hands over what got no gradient in this pass. Returns, by parameter,
   // whether it has a gradient.
   std::vector<uint8_t> HandOverTheRest(gf_session* session);

@@ -202,7 +202,7 @@ Status AddSavings(const Facts& facts, const NodePrice& price,
                   const AdviseOptions& options, Advice* advice) {
   const TrainingPlan& chosen = *advice->chosen;
   const auto add = [&](const char* what, const Facts& changed,
-                       AdviseOptions other) {
+                       const AdviseOptions& other) {
     const auto plans =
         PlansFor(changed, price, other, {chosen.prediction.hosts});
     if (!plans.ok()) return plans.status();

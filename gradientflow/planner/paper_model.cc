@@ -76,13 +76,13 @@ constexpr PaperSetup kSetups[] = {
 
 // The expected maxima of all numbers of GPUs: an integral each.
 double Maximum(int ranks) {
-  static const std::map<int, double> kMaxima = [] {
+  static const std::map<int, double> maxima_of = [] {
     std::map<int, double> maxima;
     for (int n = 1; n <= 512; n *= 2) maxima[n] = ExpectedMaximum(n);
     return maxima;
   }();
-  const auto known = kMaxima.find(ranks);
-  return known != kMaxima.end() ? known->second : ExpectedMaximum(ranks);
+  const auto known = maxima_of.find(ranks);
+  return known != maxima_of.end() ? known->second : ExpectedMaximum(ranks);
 }
 
 }  // namespace

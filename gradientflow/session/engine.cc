@@ -249,6 +249,8 @@ EngineTimes Engine::Times() {
   const Clock::Time now = args_.clock->Now();
   if (!backward_over_) over_at_ = now;
   EngineTimes times;
+  times.over = over_at_;
+  times.end = now;
   times.exposed_seconds = Seconds(now - over_at_);
   times.hidden_seconds = std::max(0.0, Seconds(busy_) - times.exposed_seconds);
   std::int64_t first = std::numeric_limits<std::int64_t>::max();
@@ -268,16 +270,22 @@ EngineTimes Engine::Times() {
 }
 
 std::vector<float> Engine::ReadySeconds() const {
+  std::vector<float> seconds(tensors_);
+  ReadySeconds(seconds);
+  return seconds;
+}
+
+Clock::Time Engine::ReadySeconds(std::span<float> seconds) const {
   std::int64_t first = std::numeric_limits<std::int64_t>::max();
   for (std::size_t i = 0; i < tensors_; ++i) {
     first = std::min(first, ready_at_[i].load(std::memory_order_relaxed));
   }
-  std::vector<float> seconds;
+  std::size_t place = 0;
   for (std::size_t i : args_.layout->order()) {
-    seconds.push_back(static_cast<float>(Seconds(
-        Clock::Time(ready_at_[i].load(std::memory_order_relaxed) - first))));
+    seconds[place++] = static_cast<float>(Seconds(
+        Clock::Time(ready_at_[i].load(std::memory_order_relaxed) - first)));
   }
-  return seconds;
+  return Clock::Time(first);
 }
 
 // How far communication may read the pool from its beginning, in elements.

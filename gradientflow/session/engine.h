@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,9 @@ struct EngineTimes {
   double backward_seconds = 0;
   double exposed_seconds = 0;
   double hidden_seconds = 0;
+  // From here to here its end was waited for.
+  Clock::Time over{};
+  Clock::Time end{};
 };
 
 // From the hooks to the aggregator, in one step:
@@ -118,6 +122,9 @@ class Engine final : public Driver::Client {
   // When each tensor became ready, in seconds after the first one, in pool
   // order.
   std::vector<float> ReadySeconds() const;
+  // The same into `seconds`, which has room for each tensor. Returns the moment
+  // of the first one.
+  Clock::Time ReadySeconds(std::span<float> seconds) const;
 
   // From Driver::Client.
   bool Poll() override;

@@ -1,6 +1,7 @@
 """The networks whose gradients are exchanged: tensors, and when each is ready.
 
   models.py NAME [BATCH]     the plan that rank programs read, in JSON
+  models.py --profiles       writes data/profiles/NAME.json, for gradientflow_plan
 
 Times are those of one V100 in mixed precision. Those of alexnet_bn and
 resnet50_gf were measured at batch 128; those of the others are derived: a
@@ -57,5 +58,37 @@ def load(name: str, batch: int = MEASURED_BATCH) -> dict[str, Any]:
                 for row, seconds in zip(table, ready[::-1], strict=True)]}
 
 
+def profile(name: str) -> str:
+    """Returns the same as a file "profile" of gradientflow_plan: one tensor per
+    line, in the order of the pool."""
+    plan = load(name)
+
+    def same(seconds: float) -> dict[str, float]:
+        return {key: round(seconds, 9)
+                for key in ("median", "lower_quartile", "upper_quartile")}
+
+    how = "measured" if name in MEASURED else "derived by benchmarks/lib/models.py"
+    head = {"kind": "profile", "version": 1,
+            "measured_by": f"{how}; see benchmarks/data/README.md",
+            "measured_at": "2019-02-19T00:00:00Z",
+            "note": "the date of the paper", "model": name,
+            "device": "V100, mixed precision", "dtype": "float16",
+            "batch_samples": plan["batch"], "ranks": 1, "steps": 1,
+            "forward_seconds": same(plan["rest_seconds"]),
+            "backward_seconds": same(plan["backward_seconds"]),
+            "wait_seconds": same(0), "optimizer_seconds": same(0),
+            "step_seconds": same(plan["rest_seconds"] + plan["backward_seconds"]),
+            "step_spread_fraction": 0}
+    tensors = ",\n".join(json.dumps({
+        "name": tensor["name"], "elements": tensor["elements"],
+        "ready_seconds": same(tensor["ready_seconds"])})
+        for tensor in plan["tensors"][::-1])
+    return f'{json.dumps(head)[:-1]}, "tensors": [\n{tensors}]}}\n'
+
+
 if __name__ == "__main__":
-    print(json.dumps(load(sys.argv[1], *map(int, sys.argv[2:]))))
+    if sys.argv[1] == "--profiles":
+        for network in NAMES:
+            (DATA / "profiles" / f"{network}.json").write_text(profile(network))
+    else:
+        print(json.dumps(load(sys.argv[1], *map(int, sys.argv[2:]))))

@@ -44,9 +44,7 @@ TransportOptions TransportOptionsOf(const Options& options) {
   TransportOptions of;
   of.arena_bytes = options.arena_bytes;
   of.fifo_bytes = options.fifo_bytes;
-  of.connections = options.connections > 0     ? options.connections
-                   : options.size <= kFewRanks ? 2
-                                               : 1;
+  of.connections = ConnectionsPerPeer(options);
   of.socket_ifname = options.socket_ifname;
   of.ip_version = options.socket_family == AddressFamily::kIpv4   ? 4
                   : options.socket_family == AddressFamily::kIpv6 ? 6
@@ -85,9 +83,7 @@ std::string HostId() {
 }
 
 // Connections to a rank of another host.
-int LanesOf(const Options& options) {
-  return 1 + TransportOptionsOf(options).connections;
-}
+int LanesOf(const Options& options) { return 1 + ConnectionsPerPeer(options); }
 
 // Opens the transports that the options allow. The last one of them reaches
 // every rank, so it has to open; if another one fails, the ranks use those that
@@ -359,6 +355,11 @@ Status ConnectLinks(const JoinArgs& args, const Introduction& introduction,
 }
 
 }  // namespace
+
+int ConnectionsPerPeer(const Options& options) {
+  if (options.connections > 0) return options.connections;
+  return options.size <= kFewRanks ? 2 : 1;
+}
 
 Result<Transport> Join(const JoinArgs& args) {
   const Options& options = *args.options;

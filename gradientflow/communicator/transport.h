@@ -44,6 +44,9 @@ struct Transport {
   std::optional<LocalPlace> local;
 };
 
+// The TCP connections between two ranks that carry data, with these options.
+int ConnectionsPerPeer(const Options& options);
+
 struct JoinArgs {
   const Options* options = nullptr;
   // Lines "name=value" that must not differ between ranks.

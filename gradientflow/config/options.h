@@ -183,6 +183,11 @@ struct Options {
   LogLevel log_level = LogLevel::kWarning;
   std::string timeline;  // Chrome trace, "%r" becomes the rank; empty: none.
   bool trace_collectives = false;  // One line each, at level info.
+  // The file that a session's profile is written to: what the model computes,
+  // as gradientflow_plan reads it. With "%r", which becomes the rank, each rank
+  // writes one, else rank 0 does. Empty: none.
+  std::string profile;
+  std::uint64_t profile_batch = 0;  // Samples per rank and step; 0: not known.
 
   // Takes the defaults, then every GRADIENTFLOW_* variable of `environ`, then
   // the launcher's variables (torchrun, Open MPI, Slurm) if rank, size and

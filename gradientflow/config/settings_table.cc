@@ -307,6 +307,18 @@ constexpr std::array kRows = {
         kLogging, "trace_collectives", kOnOff,
         "Log a line for each collective at level info, with what was chosen "
         "and why. For diagnosis only, since it costs time."),
+    Row<c::Text<&O::profile, AnyText>>(
+        kLogging, "profile", "a file name, or nothing",
+        "Write what the model computes, for gradientflow_plan: when gradients "
+        "are ready, and how long each part of a step takes. Rank 0 writes the "
+        "file, or each rank if %r stands for the rank in its name; a session "
+        "that is closed has written it, and one that is open does so now and "
+        "then. Each session of a process needs a name of its own. If empty, "
+        "none is written."),
+    Row<c::Integer<&O::profile_batch, 0, kBillion>>(
+        kLogging, "profile_batch", "an integer from 0 to 1000000000",
+        "How many samples a rank takes in a step, for the profile. 0 says "
+        "that it is not known."),
 };
 
 // The settings of transports end the section of the fabric.

@@ -31,6 +31,7 @@ constexpr struct {
     {"warmup_steps", Matter::kSparse},    // How many chunks it selects.
     {"residual", Matter::kSparse},
     {"momentum", Matter::kSparse},  // How residuals decay.
+    {"profile", Matter::kRun},      // Ranks tell each other their times.
 };
 
 // Ranks broadcast this text and states contain it, so it has to stay small. A

@@ -270,7 +270,11 @@ void Engine::Measure(EngineTimes* times) const {
   const Event* end = args_.aggregator->end();
   if (args_.wire != nullptr && end != nullptr) {
     const auto measured = TimesOnDevice(OnDevice(), *args_.wire, *end);
-    if (measured.ok()) *times = measured.value();
+    if (!measured.ok()) return;
+    const EngineTimes host = *times;
+    *times = measured.value();
+    times->over = host.over;
+    times->end = host.end;
     return;
   }
   const Result<double> backward = BackwardOnDevice(OnDevice());
@@ -295,6 +299,8 @@ EngineTimes Engine::TimesOfHost() {
   const Clock::Time now = args_.clock->Now();
   if (!backward_over_) over_at_ = now;
   EngineTimes times;
+  times.over = over_at_;
+  times.end = now;
   times.exposed_seconds = Seconds(now - over_at_);
   times.hidden_seconds = std::max(0.0, Seconds(busy_) - times.exposed_seconds);
   std::int64_t first = std::numeric_limits<std::int64_t>::max();
@@ -314,26 +320,29 @@ EngineTimes Engine::TimesOfHost() {
 }
 
 std::vector<float> Engine::ReadySeconds() const {
-  if (const DeviceSync* const sync = args_.handover->sync()) {
-    std::vector<float> on_device;
-    for (std::size_t i : args_.layout->order()) {
-      const Result<double> ready =
-          sync->ReadySeconds(OnDevice().step, section_of_[i]);
-      on_device.push_back(ready.ok() ? static_cast<float>(ready.value())
-                                     : 0.0F);
-    }
-    return on_device;
-  }
+  std::vector<float> seconds(tensors_);
+  ReadySeconds(seconds);
+  return seconds;
+}
+
+Clock::Time Engine::ReadySeconds(std::span<float> seconds) const {
   std::int64_t first = std::numeric_limits<std::int64_t>::max();
   for (std::size_t i = 0; i < tensors_; ++i) {
     first = std::min(first, ready_at_[i].load(std::memory_order_relaxed));
   }
-  std::vector<float> seconds;
+  const DeviceSync* const sync = args_.handover->sync();
+  std::size_t place = 0;
   for (std::size_t i : args_.layout->order()) {
-    seconds.push_back(static_cast<float>(Seconds(
-        Clock::Time(ready_at_[i].load(std::memory_order_relaxed) - first))));
+    if (sync != nullptr) {
+      const Result<double> ready =
+          sync->ReadySeconds(OnDevice().step, section_of_[i]);
+      seconds[place++] = ready.ok() ? static_cast<float>(ready.value()) : 0.0F;
+      continue;
+    }
+    seconds[place++] = static_cast<float>(Seconds(
+        Clock::Time(ready_at_[i].load(std::memory_order_relaxed) - first)));
   }
-  return seconds;
+  return Clock::Time(first);
 }
 
 // How far communication may read the pool from its beginning, in elements. A

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <span>
 
+#include "gradientflow/base/clock.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/buckets/wire_times.h"
 #include "gradientflow/device/device_sync.h"
@@ -14,6 +15,9 @@ struct EngineTimes {
   double backward_seconds = 0;
   double exposed_seconds = 0;
   double hidden_seconds = 0;
+  // By the host's clock: its end was waited for from `over` to `end`.
+  Clock::Time over{};
+  Clock::Time end{};
 };
 
 // What a device keeps of a step. All are borrowed.

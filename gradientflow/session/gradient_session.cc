@@ -328,6 +328,10 @@ Status GradientSession::Parts::Build(
         &*layout, &core().executor(), group, SizeOf(options.wire_dtype),
         1.0 - options.sparsity, *channel});
   }
+  Result<std::unique_ptr<Profiler>> profiler = Profiler::Open(
+      {&options, &*layout, &names, &core().clock(), &core().executor(), group});
+  if (!profiler.ok()) return profiler.status();
+  of_steps.profiler = std::move(profiler).value();
   steps.emplace(std::move(of_steps));
   checkpoints.emplace(CheckpointsArgs{&*steps, pool.get(), &core().progress(),
                                       &*layout, StateText(options, specs),

@@ -64,7 +64,7 @@ Steps::~Steps() {
 
 bool Steps::Busy() const {
   return args_.pool->collective().Busy(args_.group, Channel::kGradients) ||
-         (args_.tuner != nullptr && args_.tuner->in_flight());
+         Telling();
 }
 
 // Returns once no rank needs this one for the step in whose middle it closes,
@@ -110,6 +110,7 @@ EngineArgs Steps::ArgsOfEngine() {
                         step_)));
     }
     if (args_.tuner != nullptr) args_.tuner->Send(step_);
+    if (args_.profiler != nullptr) args_.profiler->Send(step_);
   };
   args.take_result = [this] { return TakeResult(); };
   args.while_in_step = [this] {
@@ -230,12 +231,12 @@ Result<StepStats> Steps::FinishStep() {
       return true;
     }
     engine_.LookForResult();
-    if (!engine_.StepDone()) return false;
-    if (args_.tuner != nullptr && args_.tuner->in_flight()) return false;
+    if (!engine_.StepDone() || Telling()) return false;
     stats = CloseStep();
     known_.reset();  // Of a step before this one.
     return true;
   });
+  WriteProfile();
   return stats;
 }
 
@@ -248,11 +249,13 @@ Result<AsyncStep> Steps::FinishStepAsync() {
       left = ended.status();
       return true;
     }
-    if (!engine_.Submitted()) return false;
-    if (args_.tuner != nullptr && args_.tuner->in_flight()) return false;
+    if (!engine_.Submitted() || Telling()) return false;
+    // A profile is of steps whose times are known.
+    if (args_.profiler != nullptr && !engine_.StepDone()) return false;
     left = LeaveStep();
     return true;
   });
+  WriteProfile();
   return left;
 }
 
@@ -359,6 +362,7 @@ Result<StepStats> Steps::CloseStep() {
   }
   TakeExchange();
   TakeTimes(times);
+  Profile(times);
   const StepStats stats = TakeStats();
   ++step_;
   ++finished_;
@@ -375,6 +379,25 @@ void Steps::Tune(std::vector<float> ready_seconds) {
     args_.aggregator->SetBucketBytes(*bytes);
   }
   args_.tuner->StepDone(std::move(ready_seconds));
+}
+
+// The next step has no gradients yet.
+void Steps::Profile(const EngineTimes& times) {
+  if (args_.profiler == nullptr) return;
+  StepMoments moments;
+  moments.first_ready = engine_.ReadySeconds(args_.profiler->ready_seconds());
+  moments.over = times.over;
+  moments.end = times.end;
+  args_.profiler->StepEnded(moments);
+}
+
+// Other sessions go on meanwhile. Who trains does so without a profile, too.
+void Steps::WriteProfile() {
+  if (args_.profiler == nullptr) return;
+  const Status written = args_.profiler->WriteIfDue();
+  if (!written.ok()) {
+    args_.core->logger().Log(LogLevel::kWarning, written.message());
+  }
 }
 
 Status Steps::SetLossScale(float scale) {
@@ -422,6 +445,7 @@ Status Steps::OptimizerStep(const std::vector<OptimizerGroup>& groups) {
                                    gradient_scale_};
   Status status;
   std::size_t updated = 0;
+  const Clock::Time begin = args_.core->clock().Now();
   while (!skip_update_ && updated < groups.size() && status.ok()) {
     status = args_.pool->Update(updated, groups[updated], sent);
     if (status.ok()) ++updated;
@@ -429,6 +453,9 @@ Status Steps::OptimizerStep(const std::vector<OptimizerGroup>& groups) {
   const bool refused = status.code() == StatusCode::kInvalidArgument ||
                        status.code() == StatusCode::kResourceExhausted;
   if (refused && updated == 0) return status;  // Nothing has changed.
+  if (args_.profiler != nullptr) {
+    args_.profiler->OptimizerRan(begin, args_.core->clock().Now());
+  }
   progress_.Do([&] {
     if (status.ok()) return step_state_.Applied(step_ - 1);
     // Weights and momentum now differ from those of other ranks.
@@ -469,6 +496,7 @@ void Steps::GoOnFrom(const Position& position) {
   // can always be zeroed, and a device's error shows at its next call.
   if (args_.options->accumulate) (void)args_.aggregator->ZeroSent();
   if (args_.tuner != nullptr) args_.tuner->Restart();
+  if (args_.profiler != nullptr) args_.profiler->Restart();
   engine_.Begin(step_, loss_scale_);
 }
 

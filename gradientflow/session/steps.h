@@ -15,6 +15,7 @@
 #include "gradientflow/session/closing_notes.h"
 #include "gradientflow/session/engine.h"
 #include "gradientflow/session/gradient_pool.h"
+#include "gradientflow/session/profiler.h"
 #include "gradientflow/session/step_state.h"
 
 namespace gradientflow {
@@ -29,6 +30,7 @@ struct StepsArgs {
   GradientPool* pool = nullptr;
   Aggregator* aggregator = nullptr;
   std::unique_ptr<Tuner> tuner;  // Handed over. If null, theta never changes.
+  std::unique_ptr<Profiler> profiler;  // Handed over. If null, none is wanted.
   std::size_t bucket_bytes = 0;
   CallGroup ranks;       // The session's ranks.
   GroupId group = 0;     // The group whose gradient channel the session has.
@@ -121,6 +123,14 @@ class Steps {
   bool TakeResult();
   void AwaitResult();
   void Tune(std::vector<float> ready_seconds);
+  void Profile(const EngineTimes& times);
+  void WriteProfile();
+  // Whether something is in flight that ranks tell each other along with a
+  // step.
+  bool Telling() const {
+    return (args_.tuner != nullptr && args_.tuner->in_flight()) ||
+           (args_.profiler != nullptr && args_.profiler->in_flight());
+  }
   Status CheckOptimizer(const std::vector<OptimizerGroup>& groups) const;
 
   StepsArgs args_;

@@ -57,8 +57,8 @@ header infiniband/verbs.h "libibverbs (libibverbs-dev, rdma-core-devel)"
 # programs, ranks that are threads, and what needs the CUDA toolkit.
 mapfile -t sources < <(
   find gradientflow kernels transports integrations/c -name '*.cc' \
-    ! -path gradientflow/info_main.cc ! -path gradientflow/communicator/inproc.cc \
-    ! -path 'transports/inproc/*' \
+    ! -name '*_main.cc' ! -path gradientflow/communicator/inproc.cc \
+    ! -path 'transports/inproc/*' ! -path 'gradientflow/probe/*' \
     ! -path 'gradientflow/device/cuda_*.cc' | sort
 )
 sources+=(gradientflow/device/cuda_absent.cc gradientflow/device/cuda_facts.cc)

@@ -76,6 +76,8 @@ const std::vector<Sample>& Samples() {
       {"log_level", "INFO", "info"},
       {"timeline", "trace.%r.json", "trace.%r.json"},
       {"trace_collectives", "1", "on"},
+      {"profile", "model.json", "model.json"},
+      {"profile_batch", "128", "128"},
   };
   return *samples;
 }

@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""gradientflow_probe on links of known speed, next to iperf3 and a bare ping-pong.
+
+  probe.py                              links of 0.2, 1 and 5 Gb/s
+  probe.py --gbps 1 --rounds 9
+
+Two hosts, one rank each. The three take turns. Latency is half of a round trip of 8
+bytes. Bandwidth is that of one connection in one direction: payload, as iperf3
+counts it. What a line of so many Gb/s carries at most is its payload share: 1448
+bytes of each 1514, since the token buckets count all headers.
+"""
+
+import json
+import pathlib
+import tempfile
+
+from lib import report
+from lib.network import Network
+from lib.ranks import RankError, program, start_program
+
+PAYLOAD_SHARE = 1448 / 1514
+PORT = 29777
+BARE_SECONDS = 0.4
+
+
+def outputs(network: Network, commands: list[list[str]]) -> list[str]:
+    """Runs a command per rank; returns what they print."""
+    processes = [start_program(network, rank, command, {}, stdout=-1)
+                 for rank, command in enumerate(commands)]
+    try:
+        texts = [process.communicate(timeout=120)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for command, process in zip(commands, processes):
+        if process.returncode != 0:
+            raise RankError(f"{command[0]} ended with {process.returncode}")
+    return texts
+
+
+def probe(network: Network, seconds: float) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "probe.json"
+        outputs(network, [[program("../gradientflow/probe/gradientflow_probe"),
+                           "--seconds", str(seconds), "--no-load", "--out",
+                           str(file)]] * network.ranks)
+        measured = json.loads(file.read_text())
+    pair, = measured["pairs"]
+    idle = pair["idle"]
+    one_way = {entry["streams"]: entry["bytes_per_second"]["p50"]
+               for entry in idle["bandwidth"]
+               if entry["direction"] == "one_way" and
+               entry["message_bytes"] == 2 << 20}
+    return {"probe_us": 1e6 * (idle["latency_seconds"]["p50"] +
+                               idle["message_seconds"]["p50"]),
+            "probe_gbps": 8e-9 * one_way[1]}
+
+
+def bare(network: Network) -> dict[str, float]:
+    ping = program("collectives/bare_ping")
+    _, text = outputs(network, [
+        [ping, "listen", str(PORT), str(BARE_SECONDS)],
+        [ping, network.address, str(PORT), str(BARE_SECONDS)]])
+    return {"bare_us": float(text.split()[0])}
+
+
+def iperf(network: Network, seconds: float) -> dict[str, float]:
+    server = start_program(network, 0, ["iperf3", "-s", "-1", "-p", str(PORT + 1)],
+                           {}, stdout=-1)
+    try:
+        while "listening" not in server.stdout.readline():
+            if server.poll() is not None:
+                raise RankError("iperf3 did not start")
+        client = start_program(
+            network, 1, ["iperf3", "-c", network.address, "-p", str(PORT + 1),
+                         "-O", "0.3", "-t", str(max(1, round(seconds))), "--json"],
+            {}, stdout=-1)
+        text = client.communicate(timeout=60)[0]
+    finally:
+        server.kill()
+        server.wait()
+    end = json.loads(text)["end"]
+    return {"iperf_gbps": 1e-9 * end["sum_received"]["bits_per_second"]}
+
+
+def measure(args: report.Args, gbps: float) -> report.Row:
+    rounds = []
+    with Network(2, gbps) as network:
+        for _ in range(args.rounds):
+            rounds.append({**probe(network, args.seconds), **bare(network),
+                           **iperf(network, args.seconds)})
+    row = {key: report.median(seen[key] for seen in rounds) for key in rounds[0]}
+    return {"benchmark": "probe", "gbps": gbps, "rounds": args.rounds,
+            "line_gbps": gbps * PAYLOAD_SHARE, **row,
+            "latency_ratio": row["probe_us"] / row["bare_us"],
+            "bandwidth_ratio": row["probe_gbps"] / row["iperf_gbps"],
+            "shape_ratio": row["probe_gbps"] / (gbps * PAYLOAD_SHARE)}
+
+
+def options(add: report.Add) -> None:
+    add("--gbps", type=report.list_of(float), default=[0.2, 1.0, 5.0])
+    add("--rounds", type=report.at_least(1), default=5)
+    add("--seconds", type=float, default=0.6, help="of each measurement")
+
+
+@report.program(options)
+def main(args: report.Args) -> None:
+    rows = [measure(args, gbps) for gbps in args.gbps]
+    print(report.table(rows, {
+        "line": "{gbps:g} Gb/s", "probe us": "{probe_us:.1f}",
+        "bare us": "{bare_us:.1f}", "ratio": "{latency_ratio:.3f}",
+        "probe Gb/s": "{probe_gbps:.4f}", "iperf3": "{iperf_gbps:.4f}",
+        "ratio ": "{bandwidth_ratio:.3f}", "payload at most": "{line_gbps:.4f}",
+        "of it": "{shape_ratio:.3f}"}))
+    report.append_json(args.json, rows)

@@ -1,0 +1,151 @@
+#include "gradientflow/probe/load.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstddef>
+#include <functional>
+
+#include "gradientflow/probe/pair.h"
+#include "kernels/kernels.h"
+
+namespace gradientflow {
+namespace {
+
+// A product of matrices of this side takes some 20 us and fits in a core's own
+// caches; the pass over memory after it does not.
+constexpr std::size_t kSide = 64;
+constexpr std::size_t kPassElements = std::size_t{64} << 10;
+constexpr std::size_t kMemoryElements = std::size_t{4} << 20;
+constexpr int kLeastPasses = 20;
+
+// Blocks signals, as a thread that starts now inherits; afterwards they are as
+// they were.
+class WithoutSignals {
+ public:
+  WithoutSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~WithoutSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  WithoutSignals(const WithoutSignals&) = delete;
+  WithoutSignals& operator=(const WithoutSignals&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+MemoryRates Measure(double bytes, double seconds, const Clock& clock,
+                    const std::function<void()>& pass) {
+  pass();  // Pages.
+  std::vector<double> rates;
+  const Clock::Time end = clock.Now() + FromSeconds(seconds);
+  for (Clock::Time begin = clock.Now();
+       begin < end || rates.size() < kLeastPasses;) {
+    pass();
+    const Clock::Time now = clock.Now();
+    rates.push_back(bytes / std::max(Seconds(now - begin), 1e-9));
+    begin = now;
+  }
+  return {ShareBelow(rates, 0.5), ShareBelow(rates, 0.01)};
+}
+
+}  // namespace
+
+struct ComputeLoad::Worker {
+  void Run(const std::atomic<bool>& stop) {
+    while (!stop.load(std::memory_order_relaxed)) {
+      Multiply();
+      Pass();
+      done.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+
+  void Multiply() {
+    for (std::size_t i = 0; i < kSide; ++i) {
+      float* const row = &c[i * kSide];
+      for (std::size_t k = 0; k < kSide; ++k) {
+        const float factor = a[i * kSide + k];
+        for (std::size_t j = 0; j < kSide; ++j) {
+          row[j] = 0.5F * row[j] + factor * b[k * kSide + j];
+        }
+      }
+    }
+  }
+  void Pass() {
+    for (std::size_t i = 0; i < kPassElements; ++i) {
+      memory[(at + i) % kMemoryElements] += 1.0F;
+    }
+    at = (at + kPassElements) % kMemoryElements;
+  }
+
+  std::vector<float> a = std::vector<float>(kSide * kSide, 0.5F);
+  std::vector<float> b = std::vector<float>(kSide * kSide, 0.25F);
+  std::vector<float> c = std::vector<float>(kSide * kSide);
+  std::vector<float> memory = std::vector<float>(kMemoryElements);
+  std::size_t at = 0;
+  std::atomic<std::uint64_t> done{0};
+  std::thread thread;
+};
+
+ComputeLoad::ComputeLoad(int threads) {
+  const WithoutSignals blocked;
+  for (int i = 0; i < threads; ++i) {
+    workers_.push_back(std::make_unique<Worker>());
+    Worker& worker = *workers_.back();
+    worker.thread = std::thread([this, &worker] { worker.Run(stop_); });
+  }
+}
+
+ComputeLoad::~ComputeLoad() {
+  stop_.store(true);
+  for (const auto& worker : workers_) worker->thread.join();
+}
+
+std::uint64_t ComputeLoad::products() const {
+  std::uint64_t sum = 0;
+  for (const auto& worker : workers_) {
+    sum += worker->done.load(std::memory_order_relaxed);
+  }
+  return sum;
+}
+
+MemoryRates MeasureReduce(std::size_t bytes, double seconds,
+                          const Clock& clock) {
+  std::vector<float> sum(bytes / sizeof(float));
+  const std::vector<float> more(sum.size(), 1.0F);
+  const kernels::AccumulateArgs args{.dst = sum.data(),
+                                     .dst_type = kernels::DType::kFloat32,
+                                     .src = more.data(),
+                                     .src_type = kernels::DType::kFloat32,
+                                     .n = sum.size(),
+                                     .op = kernels::ReduceOp::kSum,
+                                     .dst_scale = 1.0F,
+                                     .out_scale = 1.0F,
+                                     .nonfinite = nullptr};
+  return Measure(static_cast<double>(bytes), seconds, clock,
+                 [&] { kernels::CpuKernels().accumulate(args, nullptr); });
+}
+
+MemoryRates MeasureResidual(std::size_t bytes, double seconds,
+                            const Clock& clock) {
+  std::vector<float> gradients(bytes / sizeof(float), 1.0F);
+  std::vector<float> residual(gradients.size());
+  float norm = 0;
+  const kernels::ResidualArgs args{.grads = gradients.data(),
+                                   .type = kernels::DType::kFloat32,
+                                   .residual = residual.data(),
+                                   .n = gradients.size(),
+                                   .send = false,
+                                   .zero_kept = false,
+                                   .keep_factor = 0.9F,
+                                   .norm = &norm};
+  return Measure(static_cast<double>(bytes), seconds, clock, [&] {
+    norm = 0;
+    kernels::CpuKernels().residual(args, nullptr);
+  });
+}
+
+}  // namespace gradientflow

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "gradientflow/base/clock.h"
+#include "gradientflow/base/status.h"
+#include "gradientflow/communicator/communicator.h"
+
+// What messages between two ranks cost. One rank of the pair leads: it makes
+// the calls of PairLeader, and the other one runs FollowPair() until the leader
+// is gone. Other ranks do nothing meanwhile, or are pairs of their own. Both
+// calls block; errors are those of the communicator.
+namespace gradientflow {
+
+enum class Direction : std::uint32_t {
+  kFromLeader,
+  kToLeader,
+  kBoth,  // At once.
+};
+
+// Messages of one size that follow one another.
+struct Flow {
+  std::size_t message_bytes = 0;
+  Direction direction = Direction::kFromLeader;
+  int in_flight = 8;  // So many at a time, in each direction.
+  // How long to measure, roughly. The measurement takes at least
+  // kLeastMessages messages after those for warm-up.
+  double seconds = 0.5;
+};
+
+// Bytes per second and direction; of a flow in both directions, the mean of the
+// two.
+struct FlowRate {
+  double mean = 0;  // From the first to the last message that count.
+  // Of some windows of the flow: at least half of them, and at least 99 % of
+  // them, were as fast.
+  double p50 = 0;
+  double p99 = 0;
+};
+
+// Seconds, of some thousand messages one after another.
+struct MessageTimes {
+  double p50 = 0;
+  double p99 = 0;
+};
+
+class PairLeader {
+ public:
+  // `peer` runs FollowPair(). Both are borrowed and outlive the leader.
+  PairLeader(Communicator& comm, int peer, const Clock& clock)
+      : comm_(comm), peer_(peer), clock_(clock) {}
+
+  static constexpr int kLeastMessages = 12;
+
+  // Half the time of a small message and its answer.
+  Result<MessageTimes> Latency(double seconds);
+  // What a small message adds to a round of several, in both directions: a
+  // rank's own work for one that it sends and one that it receives.
+  Result<MessageTimes> OwnWork(double seconds);
+  Result<FlowRate> Rate(const Flow& flow);
+  // The peer returns from FollowPair().
+  Status End();
+
+ private:
+  Communicator& comm_;
+  const int peer_;
+  const Clock& clock_;
+};
+
+Status FollowPair(Communicator& comm, int leader, const Clock& clock);
+
+// Returns the value that a share of all values is at most.
+// REQUIRES that there are any, and a share from 0 to 1.
+double ShareBelow(std::vector<double> values, double share);
+
+}  // namespace gradientflow

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "gradientflow/base/clock.h"
+#include "gradientflow/base/status.h"
+#include "gradientflow/communicator/communicator.h"
+#include "gradientflow/probe/load.h"
+#include "gradientflow/probe/pair.h"
+
+// What the network and the hosts of a job give: the numbers that
+// gradientflow_plan predicts with.
+namespace gradientflow {
+
+struct ProbeOptions {
+  double seconds = 0.4;  // Of each measurement, roughly.
+  // Threads per rank that compute while the measurements under load run; 0: the
+  // rank's share of the host's cores; -1: no measurements under load.
+  int load_threads = 0;
+};
+
+// A flow, and how it went.
+struct FlowResult {
+  std::size_t message_bytes = 0;
+  Direction direction = Direction::kFromLeader;
+  int in_flight = 8;
+  int connections = 0;  // Between the two ranks.
+  bool under_load = false;
+  FlowRate rate = {};
+};
+
+// What two ranks are to each other: of one host, or of two.
+struct PairResult {
+  static constexpr std::size_t kMostFlows = 24;
+  bool measured = false;  // No if there is no such pair.
+  int leader = 0;
+  int follower = 0;
+  std::array<char, 16> transport{};  // Its name.
+  MessageTimes latency;
+  MessageTimes own_work;
+  MessageTimes latency_under_load;
+  MessageTimes own_work_under_load;
+  MemoryRates reduce_under_load;
+  // By how much threads that compute take longer for each small message that
+  // the rank sends and receives meanwhile.
+  MessageTimes backward_seconds_per_message;
+  std::array<FlowResult, kMostFlows> flows{};
+  std::size_t flow_count = 0;
+};
+
+struct ProbeResult {
+  int ranks = 1;
+  int hosts = 1;
+  int ranks_per_host = 1;  // The most.
+  int cores_per_host = 1;  // Of rank 0's.
+  int load_threads = 0;    // Of each rank under load; 0: none was made.
+  PairResult inside;
+  PairResult across;
+  // So many ranks of one host at once, to those of another: bytes per second
+  // that leave the host, in one direction and with as many that come. Nothing
+  // if it would be one rank.
+  int line_ranks = 0;
+  std::size_t line_message_bytes = 0;
+  double line_bytes_per_second = 0;
+  double line_bytes_per_second_both = 0;
+  // Of each rank while all ranks of its host do the same; the slowest rank's.
+  MemoryRates reduce;
+  MemoryRates reduce_in_cache;
+  MemoryRates residual;
+};
+
+// Makes a communicator like the first one, but with so many connections between
+// two ranks. All ranks call it at the same time.
+using Reopen =
+    std::function<Result<std::shared_ptr<Communicator>>(int connections)>;
+
+// Measures. A collective: all ranks make the call, and rank 0 gets the result,
+// the others at least their part of it. `reopen` may be empty: flows over other
+// numbers of connections are then left out.
+Result<ProbeResult> Probe(Communicator& comm, const ProbeOptions& options,
+                          const Reopen& reopen, const Clock& clock);
+
+}  // namespace gradientflow

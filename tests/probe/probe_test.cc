@@ -1,0 +1,187 @@
+#include "gradientflow/probe/probe.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "gradientflow/base/clock.h"
+#include "gradientflow/planner/probe.h"
+#include "gradientflow/probe/load.h"
+#include "gradientflow/probe/pair.h"
+#include "gradientflow/probe/pair_rank.h"
+#include "gradientflow/probe/report.h"
+#include "tests/communicator/ranks.h"
+
+// Measurements on clocks that run: what must be there, and what cannot be
+// otherwise. benchmarks/planner/probe.py compares numbers.
+namespace gradientflow::testing {
+namespace {
+
+constexpr double kShort = 0.01;
+
+TEST(ShareBelow, IsAValueThatSoManyDoNotExceed) {
+  const std::vector<double> values = {5, 1, 4, 2, 3};
+  EXPECT_EQ(ShareBelow(values, 0), 1);
+  EXPECT_EQ(ShareBelow(values, 0.5), 3);
+  EXPECT_EQ(ShareBelow(values, 0.99), 5);
+}
+
+// A clock that is ahead by 1 ms more with each look: all times are multiples.
+class CountingClock final : public Clock {
+ public:
+  Time Now() const override { return FromSeconds(1e-3 * ++looks_); }
+
+ private:
+  mutable int looks_ = 0;
+};
+
+TEST(Pair, TakesTimesFromItsClock) {
+  CommJob job;
+  job.size = 2;
+  RunRanks(job, [](Communicator& comm) {
+    const CountingClock clock;
+    if (comm.rank() == 1) {
+      EXPECT_TRUE(FollowPair(comm, 0, clock).ok());
+      return;
+    }
+    PairLeader leader(comm, 1, clock);
+    // One look before the message, and one after the answer.
+    const auto latency = leader.Latency(kShort);
+    ASSERT_TRUE(latency.ok()) << latency.status().message();
+    EXPECT_NEAR(latency.value().p50, 0.5e-3, 1e-9);
+    EXPECT_NEAR(latency.value().p99, 0.5e-3, 1e-9);
+    // One look for each message that arrives.
+    for (const Direction direction :
+         {Direction::kFromLeader, Direction::kToLeader, Direction::kBoth}) {
+      const auto rate = leader.Rate(
+          {.message_bytes = 4096, .direction = direction, .seconds = kShort});
+      ASSERT_TRUE(rate.ok()) << rate.status().message();
+      EXPECT_NEAR(rate.value().mean, 4096e3, 1);
+      EXPECT_NEAR(rate.value().p50, 4096e3, 1);
+      EXPECT_NEAR(rate.value().p99, 4096e3, 1);
+    }
+    EXPECT_TRUE(leader.End().ok());
+  });
+}
+
+TEST(Pair, EndsWithTheReasonIfItsPeerIsGone) {
+  CommJob job;
+  job.size = 2;
+  RunRanks(job, [](Communicator& comm) {
+    const SteadyClock clock;
+    if (comm.rank() == 1) {
+      comm.Abort(Status(StatusCode::kAborted, "had enough"));
+      return;
+    }
+    const auto latency = PairLeader(comm, 1, clock).Latency(kShort);
+    ASSERT_FALSE(latency.ok());
+    EXPECT_NE(latency.status().message().find("had enough"), std::string::npos)
+        << latency.status().message();
+  });
+}
+
+TEST(ComputeLoad, WorksUntilItEnds) {
+  const ComputeLoad load(2);
+  const SteadyClock clock;
+  const Clock::Time end = clock.Now() + FromSeconds(20);
+  while (load.products() < 10 && clock.Now() < end) {
+  }
+  EXPECT_GE(load.products(), 10U);
+}
+
+TEST(Memory, HasRatesOfWhichMostAreAsFastAsTheSlowest) {
+  const SteadyClock clock;
+  for (const MemoryRates& rates : {MeasureReduce(1 << 16, kShort, clock),
+                                   MeasureResidual(1 << 16, kShort, clock)}) {
+    EXPECT_GT(rates.p99, 0);
+    EXPECT_GE(rates.p50, rates.p99);
+  }
+}
+
+ProbeResult ResultOf(const CommJob& job, int load_threads) {
+  std::mutex mutex;
+  ProbeResult of_rank_0;
+  RunRanks(job, [&](Communicator& comm) {
+    const SteadyClock clock;
+    ProbeOptions options;
+    options.seconds = kShort;
+    options.load_threads = load_threads;
+    const auto result = Probe(comm, options, {}, clock);
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    if (comm.rank() != 0) return;
+    const std::lock_guard lock(mutex);
+    of_rank_0 = result.value();
+  });
+  return of_rank_0;
+}
+
+void ExpectMeasured(const planner::PairLevels& levels) {
+  EXPECT_GT(levels.latency_seconds.p50, 0);
+  EXPECT_GE(levels.latency_seconds.p99, levels.latency_seconds.p50);
+  EXPECT_GT(levels.reduce_bytes_per_second.p50, 0);
+  for (const planner::Bandwidth& entry : levels.bandwidth) {
+    EXPECT_GT(entry.bytes_per_second.p50, 0);
+    EXPECT_GE(entry.bytes_per_second.p50, entry.bytes_per_second.p99);
+  }
+}
+
+TEST(Probe, OfOneHostHasThatClassOnly) {
+  CommJob job;
+  job.size = 2;
+  const planner::Probe file = FileOf(ResultOf(job, 1));
+  EXPECT_EQ(file.hosts, 1U);
+  EXPECT_EQ(file.ranks_per_host, 2U);
+  ASSERT_EQ(file.pairs.size(), 1U);
+  EXPECT_EQ(file.pairs[0].pair_class, planner::PairClass::kSameHost);
+  EXPECT_EQ(file.pairs[0].transport, "shm");
+  ExpectMeasured(file.pairs[0].idle);
+  ASSERT_TRUE(file.pairs[0].loaded.has_value());
+  ExpectMeasured(*file.pairs[0].loaded);
+}
+
+// Two ranks per host: ranks 0 and 1, 2 and 3.
+TEST(Probe, OfTwoHostsHasBothClassesAndTheSharedLine) {
+  CommJob job;
+  job.size = 4;
+  job.over = Over::kMixed;
+  const planner::Probe file = FileOf(ResultOf(job, -1));
+  EXPECT_EQ(file.hosts, 2U);
+  EXPECT_EQ(file.ranks_per_host, 2U);
+  ASSERT_EQ(file.pairs.size(), 2U);
+  const planner::ProbedPair* const across =
+      FindPair(file, planner::PairClass::kOtherHost);
+  ASSERT_NE(across, nullptr);
+  EXPECT_EQ(across->transport, "tcp");
+  ExpectMeasured(across->idle);
+  EXPECT_FALSE(across->loaded.has_value());
+  int shared = 0;
+  for (const planner::Bandwidth& entry : across->idle.bandwidth) {
+    if (entry.ranks == 2) ++shared;
+  }
+  EXPECT_EQ(shared, 2);
+  // The planner reads what it is given.
+  const auto read = planner::ParseProbe(planner::ProbeText(file));
+  EXPECT_TRUE(read.ok()) << read.status().message();
+}
+
+TEST(PairRank, IsZeroForTheFirstThatComesToAnAddressOfThisHost) {
+  const auto first = FindPairRank("127.0.0.1:38123");
+  ASSERT_TRUE(first.ok()) << first.status().message();
+  EXPECT_EQ(first.value().rank, 0);
+  const auto second = FindPairRank("127.0.0.1:38123");
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(second.value().rank, 1);
+  // Of documentation, and so of no host.
+  const auto elsewhere = FindPairRank("192.0.2.1:38124");
+  ASSERT_TRUE(elsewhere.ok());
+  EXPECT_EQ(elsewhere.value().rank, 1);
+  const auto nowhere = FindPairRank("no host:x");
+  ASSERT_FALSE(nowhere.ok());
+  EXPECT_NE(nowhere.status().message().find("--pair"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace gradientflow::testing

@@ -14,7 +14,7 @@ from unittest import mock
 
 sys.path[:0] = [f"benchmarks/{name}" for name in
                 ("", "collectives", "engine", "faults", "opening",
-                              "scaling", "training")]
+                              "scaling", "training", "zerocopy")]
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 os.environ.setdefault("BENCHMARK_PROGRAMS", "benchmarks")
 import collectives  # noqa: E402
@@ -23,6 +23,7 @@ import faults  # noqa: E402
 import opening  # noqa: E402
 import scaling  # noqa: E402
 import training  # noqa: E402
+import zerocopy  # noqa: E402
 import report_cases  # noqa: E402
 from lib.ranks import RankError, start_team  # noqa: E402
 
@@ -138,6 +139,20 @@ class Opening(unittest.TestCase):
                                     row["open_links"])
             self.assertGreater(row["open_descriptors"],
                                row["close_descriptors"])
+
+
+class ZeroCopy(unittest.TestCase):
+    def test_compares_both_ways_on_each_line(self):
+        rows = run(zerocopy, "--sizes", "65536,1048576", "--megabytes", "4",
+                   "--rounds", "3", "--gbps", "10")
+        self.assertEqual([row["write_bytes"] for row in rows],
+                         [65536, 1048576] * (len(rows) // 2))
+        self.assertEqual(rows[0]["line"], "loopback")
+        # What stays on the host is copied, and the kernel says so.
+        self.assertGreater(rows[0]["copied"], 0.5)
+        for row in rows:
+            self.assertGreater(row["plain_gbps"], 0)
+            self.assertGreater(row["zero_gbps"], 0)
 
 
 FAKE = """#!/bin/sh

@@ -128,6 +128,17 @@ class Opening(unittest.TestCase):
             self.assertLessEqual(row["least_ms"], row["median_ms"])
             self.assertLessEqual(row["median_ms"], row["most_ms"])
 
+    def test_choices_are_timed_for_all_collectives(self):
+        rows = run(opening, "--choosing", "64")
+        for per_host in (1, 8):
+            names = [row["collective"] for row in rows
+                     if row["per_host"] == per_host]
+            self.assertIn("broadcast", names)
+            self.assertEqual(names[-1], "group")
+        for row in rows:
+            self.assertGreater(row["most_us"], 0)
+            self.assertLessEqual(row["median_us"], row["most_us"])
+
     def test_ranks_are_threads_of_a_few_processes_with_the_links_they_need(self):
         for connect, links in (("all", 4), ("needed", 1)):
             row, = run(opening, "--ranks", "5", "--processes", "2", "--connect",

@@ -106,6 +106,8 @@ struct ConnectArgs {
   bool more_later = false;
   // This rank's share of the host's cores.
   int cores = 1;
+  // If it is set, Connect() calls it every now and then, and returns its error.
+  std::function<Status()> look = {};
 };
 
 // How this process can be reached by one transport. NOT thread-safe.

@@ -92,6 +92,10 @@ std::string Fabric::AddressOf(int peer) const {
   return source_ == nullptr ? "not linked" : source_->AddressOf(peer);
 }
 
+void Fabric::LineMeasured(int mbps) {
+  for (Peer* const peer : linked_) peer->way.link()->LineMeasured(mbps);
+}
+
 void Fabric::AskForLink(int peer) {
   PeerLink& way = peers_[peer]->way;
   if (way.link() != nullptr || way.down() || way.asked() || peer == rank_) {

@@ -85,6 +85,10 @@ class Link {
   virtual bool PrepareToSleep() = 0;
   virtual void WakeUp() = 0;
 
+  // This rank has measured how fast it sends to other hosts. A link may move
+  // bytes in another way from here on.
+  virtual void LineMeasured(int mbps) { static_cast<void>(mbps); }
+
   // Gives the peer a sign of life. Only a link whose control messages can wait
   // behind data needs a separate way for it, which nothing holds up.
   virtual void Beat() {}

@@ -10,8 +10,13 @@ rank until it could start its first call: the ranks have met, know each other, a
 connected and, on links, have measured them. Afterwards they run some collectives,
 whose results are checked, since these may need further links; and close. Links are
 those of the rank that has most; descriptors, those of all processes per rank.
+
+  opening.py --choosing 4096            how long it takes to choose the algorithm of
+                                        a call whose size and root are new, in a
+                                        job of so many ranks; no rank is started
 """
 
+import subprocess
 import tempfile
 
 from lib import report
@@ -60,7 +65,33 @@ def measure(args: report.Args, ranks: int, meeting: str) -> report.Row:
             "most_ms": max(seen["open_ms"] for seen in rounds), **medians}
 
 
+def choose(ranks: int, per_host: int) -> list[report.Row]:
+    """The microseconds of each collective, on one core."""
+    said = subprocess.run([program("opening/choosing"), str(ranks),
+                           str(per_host)],
+                          check=True, capture_output=True, text=True).stdout
+    rows = []
+    for line in said.splitlines():
+        name, median, most = line.split()
+        rows.append({"benchmark": "choosing", "ranks": ranks,
+                     "per_host": per_host, "collective": name,
+                     "median_us": float(median), "most_us": float(most)})
+    return rows
+
+
+def show_choices(args: report.Args) -> None:
+    rows = [row for ranks in args.choosing for per_host in (1, 8)
+            for row in choose(ranks, per_host)]
+    print(report.table(rows, {
+        "collective": "{collective}", "ranks": "{ranks}",
+        "per host": "{per_host}", "median us": "{median_us:.1f}",
+        "most": "{most_us:.1f}"}))
+    report.append_json(args.json, rows)
+
+
 def options(add: report.Add) -> None:
+    add("--choosing", type=report.list_of(report.at_least(1)), default=[],
+        metavar="RANKS", help="time choices instead")
     add("--ranks", type=report.list_of(report.at_least(1)), default=[8])
     add("--processes", type=report.at_least(1),
         help="among which the ranks are divided; default: one per rank")
@@ -74,6 +105,9 @@ def options(add: report.Add) -> None:
 
 @report.program(options)
 def main(args: report.Args) -> None:
+    if args.choosing:
+        show_choices(args)
+        return
     rows = [measure(args, ranks, meeting)
             for ranks in args.ranks for meeting in args.meeting]
     print(report.table(rows, {

@@ -198,7 +198,13 @@ Status CommunicatorCore::MeasureOnce() {
       [this](const CollectiveCall& call) { return calls_->Run(call); },
       *clock_);
   if (!costs.ok()) return costs.status();
-  progress_->Do([&] { executor_->SetCosts(costs.value()); });
+  progress_->Do([&] {
+    executor_->SetCosts(costs.value());
+    // What one rank sends, which is more than its share if all do.
+    const double bytes = 1 / costs.value().alone.across.seconds_per_byte;
+    transport_.fabric->LineMeasured(
+        static_cast<int>(std::clamp(bytes * 8e-6, 0.0, 1e6)));
+  });
   if (!logger_->Enabled(LogLevel::kInfo)) return Status();
   const auto link = [](const LinkModel& model) {
     return StrCat("latency ", model.latency_seconds * 1e6, " us, ",

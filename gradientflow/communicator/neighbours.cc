@@ -20,7 +20,8 @@ namespace {
 constexpr std::size_t kPerNeighbour = 3;
 // The poller, and listeners.
 constexpr std::size_t kBesides = 8;
-// Connections that are made and dropped, and files that the framework opens.
+// Connections that are made and dropped, those over which ranks meet, and files
+// that the framework opens.
 constexpr std::size_t kSpare = 120;
 
 // `near` and `far` are the numbers of other ranks on the host and elsewhere.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -81,6 +83,9 @@ std::string HostId() {
   }
   return {};
 }
+
+// The ranks of a job that is watched while it connects.
+constexpr int kMostWatched = 64;
 
 // Connections to a rank of another host.
 int LanesOf(const Options& options) { return 1 + ConnectionsPerPeer(options); }
@@ -173,7 +178,8 @@ void WarnOfGuessableToken(const JoinArgs& args) {
 }
 
 Result<Introduction> MeetAll(const JoinArgs& args, const Card& mine,
-                             Clock::Time deadline) {
+                             Clock::Time deadline,
+                             std::unique_ptr<RendezvousWatch>* watch) {
   const Options& options = *args.options;
   const Introduce introduce = [&](const std::vector<std::string>& cards,
                                   const std::vector<int>& ranks) {
@@ -187,6 +193,8 @@ Result<Introduction> MeetAll(const JoinArgs& args, const Card& mine,
   rendezvous.rank = options.rank;
   rendezvous.size = options.size;
   rendezvous.deadline = deadline;
+  // With more ranks, rank 0 may lack the descriptors.
+  if (options.size <= kMostWatched) rendezvous.watch = watch;
   rendezvous.check_card = [&](int rank, const std::string& card) {
     return CheckBesideFirst(mine, rank, card);
   };
@@ -293,11 +301,16 @@ bool AllOfferPlaces(const Introduction& introduction, const Offers& offers,
       });
 }
 
+struct Patience {
+  Clock::Time deadline{};
+  std::function<Status()> look;  // See ConnectArgs.
+};
+
 // Connects the transport with the shortest reach first, since the next one
 // takes over what it cannot link. If one fails, the others still connect, so
 // that all peers can be told why.
 Status ConnectLinks(const JoinArgs& args, const Introduction& introduction,
-                    const Offers& offers, Clock::Time deadline,
+                    const Offers& offers, const Patience& patience,
                     Transport* transport) {
   const CallGroup& group = transport->group;
   const auto ranks = static_cast<std::size_t>(group.size);
@@ -316,14 +329,15 @@ Status ConnectLinks(const JoinArgs& args, const Introduction& introduction,
                               group.size,
                               AddressesLeft(introduction, *offer.kind, taken),
                               secret,
-                              deadline,
+                              patience.deadline,
                               args.clock,
                               &fabric.poller(),
                               &fabric,
                               last ? nullptr : &unlinked,
                               &made,
                               last && group.few_links,
-                              CoresOf(introduction.local)};
+                              CoresOf(introduction.local),
+                              patience.look};
     auto connected = offer.endpoint->Connect(connect);
     if (connected.ok()) {
       made = std::move(connected).value();
@@ -382,8 +396,9 @@ Result<Transport> Join(const JoinArgs& args) {
       args.clock->Now() + FromSeconds(options.join_timeout_seconds);
   WarnOfGuessableToken(args);
   const Offers offers = MakeOffers(args);
+  std::unique_ptr<RendezvousWatch> watch;
   const Result<Introduction> introduction =
-      MeetAll(args, offers.card, deadline);
+      MeetAll(args, offers.card, deadline, &watch);
   if (!introduction.ok()) return introduction.status();
   transport.group = GroupOf(options.rank, introduction.value());
   transport.local = introduction.value().local;
@@ -398,8 +413,12 @@ Result<Transport> Join(const JoinArgs& args) {
                      StrCat("ranks of a host talk by TCP, since rank ", rank,
                             " cannot share memory"));
   }
-  GF_RETURN_IF_ERROR(
-      ConnectLinks(args, introduction.value(), offers, deadline, &transport));
+  const std::function<Status()> look = [&watch] { return watch->Look(); };
+  const Status connected =
+      ConnectLinks(args, introduction.value(), offers,
+                   {deadline, watch != nullptr ? look : nullptr}, &transport);
+  if (watch != nullptr) watch->Leave(connected);
+  if (!connected.ok()) return connected;
   return transport;
 }
 

@@ -156,7 +156,7 @@ constexpr std::array kRows = {
         "one core does not limit a fast line. With 0, the thread that drives "
         "moves them itself. Allreduces have such messages if segment_bytes is "
         "256KB times the number of ranks. auto is one per 10 Gb/s of the line, "
-        "if the network card tells its rate, and at most a quarter of this "
+        "as its driver tells or as measured, and at most a quarter of this "
         "rank's share of the host's cores. Ranks may differ."),
     Row<c::Bytes<&O::segment_bytes, 4096, kGiB, 64>>(
         kFabric, "segment_bytes", "a multiple of 64 from 4KB to 1GB",

@@ -384,11 +384,9 @@ void Steps::Tune(std::vector<float> ready_seconds) {
 // The next step has no gradients yet.
 void Steps::Profile(const EngineTimes& times) {
   if (args_.profiler == nullptr) return;
-  StepMoments moments;
-  moments.first_ready = engine_.ReadySeconds(args_.profiler->ready_seconds());
-  moments.over = times.over;
-  moments.end = times.end;
-  args_.profiler->StepEnded(moments);
+  Profiler& profiler = *args_.profiler;
+  const Clock::Time first = engine_.ReadySeconds(profiler.ready_seconds());
+  profiler.StepEnded({first, times.over, times.end});
 }
 
 // Other sessions go on meanwhile. Who trains does so without a profile, too.

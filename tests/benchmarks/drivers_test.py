@@ -14,7 +14,7 @@ from unittest import mock
 
 sys.path[:0] = [f"benchmarks/{name}" for name in
                 ("", "collectives", "engine", "faults", "opening",
-                              "scaling", "training")]
+                              "scaling", "training", "zerocopy")]
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 os.environ.setdefault("BENCHMARK_PROGRAMS", "benchmarks")
 import collectives  # noqa: E402
@@ -23,6 +23,7 @@ import faults  # noqa: E402
 import opening  # noqa: E402
 import scaling  # noqa: E402
 import training  # noqa: E402
+import zerocopy  # noqa: E402
 import report_cases  # noqa: E402
 from lib.ranks import RankError, start_team  # noqa: E402
 
@@ -127,6 +128,17 @@ class Opening(unittest.TestCase):
             self.assertLessEqual(row["least_ms"], row["median_ms"])
             self.assertLessEqual(row["median_ms"], row["most_ms"])
 
+    def test_choices_are_timed_for_all_collectives(self):
+        rows = run(opening, "--choosing", "64")
+        for per_host in (1, 8):
+            names = [row["collective"] for row in rows
+                     if row["per_host"] == per_host]
+            self.assertIn("broadcast", names)
+            self.assertEqual(names[-1], "group")
+        for row in rows:
+            self.assertGreater(row["most_us"], 0)
+            self.assertLessEqual(row["median_us"], row["most_us"])
+
     def test_ranks_are_threads_of_a_few_processes_with_the_links_they_need(self):
         for connect, links in (("all", 4), ("needed", 1)):
             row, = run(opening, "--ranks", "5", "--processes", "2", "--connect",
@@ -138,6 +150,20 @@ class Opening(unittest.TestCase):
                                     row["open_links"])
             self.assertGreater(row["open_descriptors"],
                                row["close_descriptors"])
+
+
+class ZeroCopy(unittest.TestCase):
+    def test_compares_both_ways_on_each_line(self):
+        rows = run(zerocopy, "--sizes", "65536,1048576", "--megabytes", "4",
+                   "--rounds", "3", "--gbps", "10")
+        self.assertEqual([row["write_bytes"] for row in rows],
+                         [65536, 1048576] * (len(rows) // 2))
+        self.assertEqual(rows[0]["line"], "loopback")
+        # What stays on the host is copied, and the kernel says so.
+        self.assertGreater(rows[0]["copied"], 0.5)
+        for row in rows:
+            self.assertGreater(row["plain_gbps"], 0)
+            self.assertGreater(row["zero_gbps"], 0)
 
 
 FAKE = """#!/bin/sh

@@ -32,7 +32,8 @@ done
 # Only rank 0 says anything, and it was the first to come.
 cat "$out"/text? > "$out/text"
 check "the latency is told" has "$out/text" "latency of a message"
-check "one file is written" test "$(ls "$out" | grep -c json)" = 1
+files=("$out"/*.json)
+check "one file is written" test "${#files[@]}" = 1 -a -e "${files[0]}"
 cat "$out"/probe?.json > "$out/probe.json"
 check "it is a probe" has "$out/probe.json" '"kind": "probe"'
 check "it says who measured" has "$out/probe.json" 'gradientflow_probe on'

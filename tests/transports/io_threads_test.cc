@@ -267,6 +267,20 @@ TEST(IoThreads, HaveANameAndTakeNoSignals) {
   EXPECT_EQ(named, 3);
 }
 
+TEST(IoThreads, StartWhenTheLineHasBeenMeasured) {
+  const auto poller = Poller::Create().value();
+  EXPECT_EQ(IoThreads::StartWhenMeasured(3, poller.get()).value(), nullptr);
+  for (const int mbps : {0, 9'999, 10'000, 400'000}) {
+    const auto io = IoThreads::StartWhenMeasured(4, poller.get()).value();
+    ASSERT_NE(io, nullptr);
+    EXPECT_FALSE(io->any());
+    EXPECT_EQ(io->Measured(mbps), mbps >= 10'000);
+    // The first measurement counts.
+    EXPECT_EQ(io->Measured(400'000), mbps >= 10'000);
+    EXPECT_EQ(io->any(), mbps >= 10'000);
+  }
+}
+
 TEST(IoThreads, AreNoneIfNoneAreWanted) {
   const auto poller = Poller::Create().value();
   EXPECT_EQ(IoThreads::Start(0, poller.get()).value(), nullptr);

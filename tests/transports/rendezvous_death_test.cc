@@ -1,12 +1,17 @@
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <future>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -27,15 +32,20 @@ using rendezvous_test::FreeAddress;
 using rendezvous_test::Meet;
 using rendezvous_test::OptionsFor;
 using rendezvous_test::Says;
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A rank in a process of its own, which joins when it is told to.
+// A rank in a process of its own, which joins when it is told to. Elsewhere it
+// is in a PID namespace of its own, where the other ranks do not see it.
+enum class Where : std::uint8_t { kHere, kElsewhere };
 class Victim {
  public:
-  explicit Victim(const std::function<void()>& join) {
+  explicit Victim(const std::function<void()>& join,
+                  Where where = Where::kHere) {
     EXPECT_EQ(::pipe(pipe_), 0);
     pid_ = ::fork();
     if (pid_ != 0) return;
+    if (where == Where::kElsewhere) BecomeInit();
     char word = 0;
     if (::read(pipe_[0], &word, 1) == 1) join();
     ::_exit(0);
@@ -64,9 +74,29 @@ class Victim {
   }
 
  private:
+  // Goes on in a child, which ends with this process.
+  static void BecomeInit() {
+    if (::unshare(CLONE_NEWPID) != 0) ::_exit(1);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      return;
+    }
+    ::waitpid(child, nullptr, 0);
+    ::_exit(0);
+  }
+
   int pipe_[2] = {-1, -1};
   pid_t pid_ = -1;
 };
+
+bool CanHideProcesses() {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(::unshare(CLONE_NEWPID) == 0 ? 0 : 1);
+  int status = 1;
+  ::waitpid(child, &status, 0);
+  return status == 0;
+}
 
 class Deaths : public testing::TestWithParam<int> {
  protected:
@@ -110,6 +140,39 @@ TEST_P(Deaths, AmongFilesAreSeenAtOnceAndNamed) {
       << results[0].status().ToString();
 }
 
+// As on two hosts, or in two containers: a rank that does not renew its file
+// any more has ended.
+TEST_P(Deaths, OfProcessesThatCannotBeSeenAreNamed) {
+  if (!CanHideProcesses()) {
+    GTEST_SKIP() << "SKIPPED, NOT TESTED: PID namespaces need root";
+  }
+  const auto rank = [&](int r) {
+    return OptionsFor("file://" + directory_.string(), r, 3, seconds(60));
+  };
+  Victim victim([&] { static_cast<void>(Meet({rank(GetParam())})); },
+                Where::kElsewhere);
+  const int other = GetParam() == 0 ? 1 : 0;
+  auto survivor = std::async(std::launch::async,
+                             [&rank, other] { return Meet({rank(other)}); });
+  while (!HasJoined(other)) std::this_thread::yield();
+  victim.Join();
+  while (!HasJoined(GetParam())) std::this_thread::yield();
+  // It is seen to live for longer than its silence may last.
+  EXPECT_EQ(survivor.wait_for(milliseconds(1500)), std::future_status::timeout);
+  victim.Kill();
+  const SteadyClock clock;
+  const Clock::Time died = clock.Now();
+  const std::vector<Cards> results = survivor.get();
+  const double took = Seconds(clock.Now() - died);
+  EXPECT_LT(took, 1.5);
+  RecordProperty("seconds", std::to_string(took));
+  const std::string named =
+      "rank " + std::to_string(GetParam()) + " (process 1 on ";
+  EXPECT_EQ(results[0].status().code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(Says(results[0], named) && Says(results[0], "ended during"))
+      << results[0].status().ToString();
+}
+
 // While rank 0 is stopped, rank 1 loses its patience, and comes again: rank 0
 // sees the join, the card and the end of the first connection at once.
 TEST(Pause, OfRankZeroIsNoReasonToTakeTheOthersForDead) {
@@ -144,7 +207,110 @@ TEST(Pause, OfRankZeroIsNoReasonToTakeTheOthersForDead) {
   EXPECT_EQ(zero.ExitCode(), 7);
 }
 
+// Ranks that have met over TCP and now connect, as threads. `watches` get what
+// is left of the rendezvous.
+using Watches = std::vector<std::unique_ptr<RendezvousWatch>>;
+void MeetAndWatch(std::vector<RendezvousOptions> ranks, Watches* watches) {
+  watches->resize(ranks.size());
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    ranks[i].watch = &(*watches)[i];
+  }
+  for (const Cards& cards : Meet(ranks)) {
+    ASSERT_TRUE(cards.ok()) << cards.status().ToString();
+  }
+  for (const auto& watch : *watches) ASSERT_NE(watch, nullptr);
+}
+
+// Looks on behalf of all until each has seen an error. Returns them.
+std::vector<Status> LookUntilTold(const Watches& watches) {
+  const SteadyClock clock;
+  const Clock::Time give_up = clock.Now() + seconds(5);
+  std::vector<Status> told(watches.size());
+  const auto waits = [](const Status& status) { return status.ok(); };
+  while (std::any_of(told.begin(), told.end(), waits) &&
+         clock.Now() < give_up) {
+    for (std::size_t i = 0; i < told.size(); ++i) told[i] = watches[i]->Look();
+  }
+  return told;
+}
+
+class DeathsAfterMeeting : public testing::TestWithParam<int> {};
+
+// No rank has reached the victim, and yet it is named.
+TEST_P(DeathsAfterMeeting, OverTcpAreSeenAtOnceAndNamed) {
+  const std::string address = FreeAddress();
+  const auto rank = [&](int r) {
+    return OptionsFor(address, r, 3, seconds(30));
+  };
+  Victim victim([&] {
+    Watches watch;
+    MeetAndWatch({rank(GetParam())}, &watch);
+    ::pause();
+  });
+  std::vector<RendezvousOptions> others;
+  for (const int r : {0, 1, 2}) {
+    if (r != GetParam()) others.push_back(rank(r));
+  }
+  victim.Join();
+  Watches watches;
+  MeetAndWatch(others, &watches);
+  for (const auto& watch : watches) EXPECT_TRUE(watch->Look().ok());
+  victim.Kill();
+  const SteadyClock clock;
+  const Clock::Time died = clock.Now();
+  const std::string named = "rank " + std::to_string(GetParam()) + " (";
+  for (const Status& told : LookUntilTold(watches)) {
+    EXPECT_EQ(told.code(), StatusCode::kUnavailable);
+    EXPECT_TRUE(told.message().starts_with(named) &&
+                told.message().find("ended while ranks connected") !=
+                    std::string::npos)
+        << told.message();
+  }
+  EXPECT_LT(Seconds(clock.Now() - died), 1);
+}
+
+TEST(Watch, IsOverForWhoHasAllItsLinks) {
+  const std::string address = FreeAddress();
+  std::vector<RendezvousOptions> all;
+  for (int r = 0; r < 3; ++r) {
+    all.push_back(OptionsFor(address, r, 3, seconds(30)));
+  }
+  for (const std::size_t first : {0, 1}) {
+    Watches watches;
+    MeetAndWatch(all, &watches);
+    watches[first]->Leave(Status());
+    watches[first].reset();
+    const std::size_t second = first == 0 ? 2 : 0;
+    const SteadyClock clock;
+    const Clock::Time until = clock.Now() + milliseconds(100);
+    while (clock.Now() < until) {
+      EXPECT_TRUE(watches[second]->Look().ok());
+    }
+    watches[second]->Leave(Status());
+  }
+}
+
+TEST(Watch, BringsTheReasonOfWhoCannotConnect) {
+  const std::string address = FreeAddress();
+  std::vector<RendezvousOptions> all;
+  for (int r = 0; r < 3; ++r) {
+    all.push_back(OptionsFor(address, r, 3, seconds(30)));
+  }
+  for (const std::size_t culprit : {0, 2}) {
+    Watches watches;
+    MeetAndWatch(all, &watches);
+    const Status why(StatusCode::kResourceExhausted, "no descriptors");
+    watches[culprit]->Leave(why);
+    watches.erase(watches.begin() + static_cast<std::ptrdiff_t>(culprit));
+    for (const Status& told : LookUntilTold(watches)) {
+      EXPECT_EQ(told.code(), why.code());
+      EXPECT_EQ(told.message(), why.message());
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, Deaths, testing::Values(0, 2));
+INSTANTIATE_TEST_SUITE_P(Ranks, DeathsAfterMeeting, testing::Values(0, 2));
 
 }  // namespace
 }  // namespace gradientflow

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -37,7 +38,14 @@ struct Liar {
 
 const Liar kLiars[] = {
     {"a card that is none",
-     [](Talker* talker, int size) { return talker->Join(1, size, "[]"); },
+     [](Talker* talker, int size) { return talker->Join(1, size, "[]"); }},
+    {"other settings",
+     [](Talker* talker, int size) { return talker->Join(1, size, "other"); },
+     StatusCode::kInvalidArgument},
+    {"expects",
+     [](Talker* talker, int size) {
+       return talker->JoinWithoutCard(1, size + 1);
+     },
      StatusCode::kInvalidArgument},
     {"sent what was not expected now",
      [](Talker* talker, int size) {
@@ -62,9 +70,14 @@ const Liar kLiars[] = {
 };
 
 Status CheckCard(int rank, const std::string& card) {
-  if (card != "[]") return Status();
-  return Status(StatusCode::kInvalidArgument,
-                "rank " + std::to_string(rank) + " has a card that is none");
+  const std::string name = "rank " + std::to_string(rank);
+  if (card == "[]") {
+    return Status(StatusCode::kDataLoss, name + " has a card that is none");
+  }
+  if (card == "other") {
+    return Status(StatusCode::kInvalidArgument, name + " has other settings");
+  }
+  return Status();
 }
 
 // The last of `size` ranks comes when the liar has been left out. With two
@@ -105,6 +118,55 @@ TEST(RendezvousLiars, AreLeftOutAndTheRightOneIsTaken) {
   for (const Liar& liar : kLiars) {
     for (const int size : {2, 3}) ExpectLeftOut(liar, size);
   }
+}
+
+// A job that can never run is told so long before its deadline.
+TEST(RendezvousLiars, OfOtherSettingsEndTheJobIfNoOneElseComes) {
+  struct Case {
+    std::uint32_t size;
+    const char* card;
+    const char* reason;
+  };
+  for (const Case& other : {Case{3, "other", "rank 1 has other settings"},
+                            Case{4, "a card", ") expects 4 ranks, rank 0"}}) {
+    const std::string address = FreeAddress();
+    std::vector<RendezvousOptions> first = {
+        OptionsFor(address, 0, 3, seconds(60)),
+        OptionsFor(address, 2, 3, seconds(60))};
+    first[0].check_card = &CheckCard;
+    const SteadyClock clock;
+    const Clock::Time began = clock.Now();
+    std::vector<Cards> results;
+    std::thread ranks([&] { results = Meet(first); });
+    Talker talker(address);
+    EXPECT_TRUE(talker.JoinWithoutCard(1, other.size) &&
+                talker.Send(FrameType::kCard, other.card));
+    EXPECT_TRUE(talker.Await(FrameType::kRefused));
+    ranks.join();
+    EXPECT_LT(Seconds(clock.Now() - began), 10);
+    for (const Cards& cards : results) {
+      EXPECT_EQ(cards.status().code(), StatusCode::kInvalidArgument);
+      EXPECT_TRUE(Says(cards, other.reason)) << cards.status().ToString();
+    }
+  }
+}
+
+// As long as somebody else is missing, the right one may still come.
+TEST(RendezvousLiars, OfOtherSettingsDoNotHurryThoseWhoAreMissing) {
+  const std::string address = FreeAddress();
+  std::vector<RendezvousOptions> first = {
+      OptionsFor(address, 0, 3, milliseconds(4000))};
+  first[0].check_card = &CheckCard;
+  std::vector<Cards> results;
+  std::thread ranks([&] { results = Meet(first); });
+  Talker talker(address);
+  EXPECT_TRUE(talker.Join(1, 3, "other"));
+  EXPECT_TRUE(talker.Await(FrameType::kRefused));
+  ranks.join();
+  EXPECT_EQ(results[0].status().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(Says(results[0], "ranks 1, 2 of 3 did not join in time") &&
+              Says(results[0], "left out: rank 1 has other settings"))
+      << results[0].status().ToString();
 }
 
 // A card that does not fit claims no rank: who has the rank keeps it.

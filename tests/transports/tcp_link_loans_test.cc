@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -36,7 +37,9 @@ struct RawPeer {
       ours.push_back(std::move(made.one));
       sockets.push_back(std::move(made.other));
     }
-    owner.TakeOne(tcp_test::MakeLink(1, std::move(ours), &owner, io_threads));
+    auto made = tcp_test::MakeLink(1, std::move(ours), &owner, io_threads);
+    link = made.get();
+    owner.TakeOne(std::move(made));
   }
   // Returns false if the link does not read for some seconds.
   bool Write(std::size_t lane, const std::byte* data, std::size_t bytes) {
@@ -64,6 +67,7 @@ struct RawPeer {
 
   std::vector<Socket> sockets;
   LinkOwner owner;
+  Link* link = nullptr;
 };
 
 // More than a connection holds.
@@ -79,6 +83,27 @@ TEST(TcpLoans, APayloadIsReadWhileNobodyDrives) {
   EXPECT_TRUE(peer.Write(0, payload.data(), payload.size()));
   ASSERT_TRUE(Drive({&peer.owner}, [&] { return peer.owner.messages == 1; }));
   EXPECT_TRUE(Intact(peer.owner.received[0]));
+}
+
+// A line whose driver does not tell its rate: as if there were no io threads,
+// until it has been measured.
+TEST(TcpLoans, BeginWhenTheLineHasBeenMeasured) {
+  RawPeer peer(1, tcp_test::kWhenMeasured);
+  const auto before = Pattern(4, kLargerThanLent);
+  ASSERT_TRUE(peer.WriteHeader(0, 4, before.size()));
+  ASSERT_TRUE(peer.AwaitHeaders(1));
+  std::thread writer(
+      [&] { EXPECT_TRUE(peer.Write(0, before.data(), before.size())); });
+  EXPECT_TRUE(Drive({&peer.owner}, [&] { return peer.owner.messages == 1; }));
+  writer.join();
+  peer.link->LineMeasured(10'000);
+  const auto payload = Pattern(5, kLarge);
+  ASSERT_TRUE(peer.WriteHeader(0, 5, kLarge));
+  ASSERT_TRUE(peer.AwaitHeaders(2));
+  // Nobody drives.
+  EXPECT_TRUE(peer.Write(0, payload.data(), payload.size()));
+  EXPECT_TRUE(Drive({&peer.owner}, [&] { return peer.owner.messages == 2; }));
+  EXPECT_TRUE(Intact(peer.owner.received[1]));
 }
 
 TEST(TcpLoans, QueuedMessagesAreWrittenWhileNobodyDrives) {

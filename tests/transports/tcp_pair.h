@@ -48,6 +48,8 @@ inline std::optional<Connection> MakeConnection(std::string_view at,
 }
 
 // `owner`'s link to rank `peer` over these connections.
+// One io thread, once a line of 10 Gb/s has been measured.
+inline constexpr int kWhenMeasured = -1;
 inline std::unique_ptr<Link> MakeLink(int peer, std::vector<Socket> lanes,
                                       testing::LinkOwner* owner,
                                       int io_threads = 0) {
@@ -57,7 +59,10 @@ inline std::unique_ptr<Link> MakeLink(int peer, std::vector<Socket> lanes,
   args.lanes = std::move(lanes);
   args.poller = owner->poller();
   args.events = owner;
-  args.io = IoThreads::Start(io_threads, owner->poller()).value();
+  args.io = (io_threads == kWhenMeasured
+                 ? IoThreads::StartWhenMeasured(4, owner->poller())
+                 : IoThreads::Start(io_threads, owner->poller()))
+                .value();
   return TcpLink::Create(std::move(args)).value();
 }
 

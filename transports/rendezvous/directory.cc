@@ -154,6 +154,10 @@ void Directory::Remove(const std::string& name) const {
   ::unlink((prefix_ + name).c_str());
 }
 
+void Directory::Renew(const std::string& name) const {
+  ::utimensat(AT_FDCWD, (prefix_ + name).c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
+}
+
 void Directory::Refresh() const {
   const std::string path = prefix_ + "look" + suffix_;
   const Fd made(

@@ -43,6 +43,9 @@ class Directory {
   std::optional<std::string> Read(const std::string& name,
                                   FrameType type) const;
   void Remove(const std::string& name) const;
+  // Makes the file as new as if it had just been written, by the clock of the
+  // file system. Errors do not matter, as with Refresh().
+  void Renew(const std::string& name) const;
   // Makes a network file system look again what is there. A host that has once
   // found a file absent may believe so for minutes; a change that it makes
   // itself shows it that others have made some. Errors do not matter: another

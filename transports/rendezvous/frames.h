@@ -27,8 +27,9 @@ enum class FrameType : std::uint16_t {
   kFailed = 7,        // No one can join: code, text.
   kChallenge = 8,     // Prove that you belong to the job: random bits.
   kCard = 9,          // My card.
+  kLinked = 10,       // I am linked to all ranks that I need.
 };
-inline constexpr std::uint16_t kMostFrameType = 9;
+inline constexpr std::uint16_t kMostFrameType = 10;
 
 inline constexpr std::size_t kFrameHeaderBytes = 16;
 

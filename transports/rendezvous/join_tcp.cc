@@ -5,9 +5,11 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "gradientflow/base/str_cat.h"
 #include "transports/rendezvous/frames.h"
+#include "transports/rendezvous/watch.h"
 #include "transports/rendezvous/ways.h"
 #include "transports/tcp/addresses.h"
 #include "transports/tcp/socket.h"
@@ -153,6 +155,7 @@ Joiner::Answer Joiner::OnFrame(FrameStream& stream, const Frame& frame) {
     case FrameType::kJoin:
     case FrameType::kAck:
     case FrameType::kCard:
+    case FrameType::kLinked:
       break;
   }
   return Unexpected(frame.type);
@@ -230,7 +233,13 @@ Joiner::Answer Joiner::Try(const SocketAddress& server) {
     return std::nullopt;
   }
   FrameStream stream(std::move(socket).value(), kMostAnswerBytes);
-  return Talk(stream);
+  Answer answer = Talk(stream);
+  if (answer && answer->ok() && call_.options.watch != nullptr) {
+    std::vector<Watched> zero;
+    zero.push_back({0, call_.options.address, std::move(stream)});
+    *call_.options.watch = MakeWatch(std::move(zero), Status());
+  }
+  return answer;
 }
 
 // Tries all addresses of rank 0 again and again, with growing pauses: rank 0

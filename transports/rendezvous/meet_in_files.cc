@@ -23,6 +23,9 @@
 // So nothing that an earlier run left behind can count. A rank that finds its
 // join.r overwritten leaves: of two processes with one rank, the later counts.
 //
+// Ranks of one host see each other's processes. The others renew their join.r
+// all the time, and one that does so no more has ended.
+//
 // A rank that has read the end removes its own files, and the last one the
 // common ones. So they stay for a rank that looks late, as it must where a file
 // server's client keeps what it has seen for a while; and nobody waits for it
@@ -37,6 +40,14 @@ constexpr milliseconds kLastNap(50);
 // How often to make the file system look again. Each time costs a file server
 // two changes.
 constexpr milliseconds kRefreshEvery(500);
+// How often a rank renews its join.r, and how long it may fail to do so. Where
+// this takes longer than it should, others are given more time, too.
+constexpr milliseconds kRenewEvery(200);
+constexpr milliseconds kSilence(700);
+constexpr int kMissedRenewals = 4;
+// The most that counts between two looks, since this process may have been
+// stopped meanwhile, or the file server: then nobody could be heard.
+constexpr milliseconds kMostBetweenLooks(100);
 
 std::string Named(const char* what, int rank) {
   return StrCat(what, ".", rank);
@@ -90,9 +101,11 @@ std::optional<Entry> DecodeEntry(std::string_view body) {
 struct Joined {
   Directory::Version version;
   std::optional<Entry> entry;
-  bool ended = false;  // Certainly.
+  bool ended = false;  // As its host sees, or by its silence.
   std::string alive;   // The nonce of the process that was last seen to run.
-  std::string acked;   // The id of the verdict.
+  Clock::Time looked_at{};
+  Clock::Time silence{};  // Since the file was renewed, as far as it counts.
+  std::string acked;      // The id of the verdict.
 };
 
 struct Verdict {
@@ -125,6 +138,10 @@ class Meeting {
 
   // Reads join.r if it has changed, and finds out whether its writer runs.
   void SeeJoin(int rank);
+  // For a writer that cannot be seen from here.
+  bool IsSilent(Joined& it, const std::string& before, bool renewed);
+  // Renews this rank's join.r, if somebody needs that.
+  void Renew(Clock::Time now);
   void SeeVerdict();
   Status WriteVerdict();
   // Returns an error if another process has claimed this rank later. It may
@@ -154,6 +171,8 @@ class Meeting {
   Directory::Version verdict_version_;
   std::string acked_;  // Id of the verdict.
   std::vector<std::string> cards_;
+  Clock::Time renew_at_{};
+  Clock::Time longest_silence_{};  // After which a rank was heard again.
 };
 
 // The verdict and what goes with it is removed by the last that it concerns.
@@ -198,6 +217,7 @@ bool Meeting::IsLast() {
 
 void Meeting::SeeJoin(int rank) {
   Joined& it = joined(rank);
+  const std::string before = it.entry ? it.entry->nonce : "";
   Frame frame;
   const Directory::Look look =
       directory_.Read(Named("join", rank), &it.version, &frame);
@@ -208,8 +228,41 @@ void Meeting::SeeJoin(int rank) {
       it.entry.reset();
     }
   }
-  it.ended = it.entry && HasEnded(it.entry->process, process_);
-  if (it.entry && !it.ended) it.alive = it.entry->nonce;
+  const Clock::Time since = std::exchange(it.looked_at, call_.clock.Now());
+  it.silence += std::min<Clock::Time>(it.looked_at - since, kMostBetweenLooks);
+  if (!it.entry || rank == this->rank()) return;
+  if (!SeeEachOther(it.entry->process, process_)) {
+    it.ended = IsSilent(it, before, look == Directory::Look::kRead);
+    return;
+  }
+  it.ended = HasEnded(it.entry->process, process_);
+  if (!it.ended) it.alive = it.entry->nonce;
+}
+
+// A file that was not seen to be renewed may be left over from an earlier run.
+bool Meeting::IsSilent(Joined& it, const std::string& before, bool renewed) {
+  if (renewed) {
+    const Clock::Time silence = std::exchange(it.silence, Clock::Time(0));
+    if (it.entry->nonce != before) return false;
+    it.alive = before;
+    longest_silence_ = std::max(longest_silence_, silence);
+  }
+  return it.alive == it.entry->nonce &&
+         it.silence > std::max<Clock::Time>(kSilence,
+                                            longest_silence_ * kMissedRenewals);
+}
+
+void Meeting::Renew(Clock::Time now) {
+  if (now < renew_at_) return;
+  renew_at_ = now + kRenewEvery;
+  // Rank 0 looks after all others, and they look after rank 0.
+  const int last = rank() == 0 ? size() - 1 : 0;
+  bool seen = true;
+  for (int r = rank() == 0 ? 1 : 0; r <= last; ++r) {
+    const std::optional<Entry>& entry = joined(r).entry;
+    seen = seen && entry && SeeEachOther(entry->process, process_);
+  }
+  if (!seen) directory_.Renew(Named("join", rank()));
 }
 
 // For ranks other than 0: takes a verdict that concerns this process.
@@ -403,7 +456,9 @@ Result<std::vector<std::string>> Meeting::Run() {
   for (milliseconds nap = kFirstNap;; nap = std::min(nap * 2, kLastNap)) {
     Answer answer = rank() == 0 ? LeadStep() : FollowStep();
     if (answer) return *std::move(answer);
-    if (const Clock::Time now = call_.clock.Now(); now >= refresh_at) {
+    const Clock::Time now = call_.clock.Now();
+    Renew(now);
+    if (now >= refresh_at) {
       refresh_at = now + kRefreshEvery;
       directory_.Refresh();
     }

@@ -44,6 +44,13 @@ std::string Home() {
   return StrCat(boot, " ", static_cast<std::uint64_t>(space.st_ino), " ");
 }
 
+// Returns where the pid begins in a line; 0 if it is none.
+std::size_t PidIn(const std::string& process) {
+  const std::size_t start = process.rfind(' ');
+  if (start == std::string::npos || start == 0) return 0;
+  return process.rfind(' ', start - 1) + 1;
+}
+
 }  // namespace
 
 std::string ThisProcess() {
@@ -54,11 +61,15 @@ std::string ThisProcess() {
   return StrCat(home, pid, " ", start);
 }
 
+bool SeeEachOther(const std::string& process, const std::string& mine) {
+  const std::size_t pid = PidIn(process);
+  return pid != 0 && mine.compare(0, pid, process, 0, pid) == 0;
+}
+
 bool HasEnded(const std::string& process, const std::string& mine) {
+  if (!SeeEachOther(process, mine)) return false;
+  const std::size_t pid = PidIn(process);
   const std::size_t start = process.rfind(' ');
-  if (start == std::string::npos || start == 0) return false;
-  const std::size_t pid = process.rfind(' ', start - 1) + 1;
-  if (pid == 0 || mine.compare(0, pid, process, 0, pid) != 0) return false;
   const std::string number = process.substr(pid, start - pid);
   // The line comes from a file, and becomes a part of a path.
   if (number.empty() ||

@@ -8,9 +8,12 @@ namespace gradientflow::rendezvous {
 // times, for HasEnded(). Empty if it cannot be told.
 std::string ThisProcess();
 
-// Returns whether the process of that line has certainly ended. False if it is
-// of another host or PID namespace than this one, whose line is `mine`: then
-// nobody here can know.
+// Returns whether these two see from each other's line whether they have ended:
+// whether they are of one host and PID namespace.
+bool SeeEachOther(const std::string& process, const std::string& mine);
+
+// Returns whether the process of that line has certainly ended. False if it
+// cannot be seen from this one, whose line is `mine`.
 bool HasEnded(const std::string& process, const std::string& mine);
 
 }  // namespace gradientflow::rendezvous

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,21 @@
 
 // How ranks that know only one common place find each other.
 namespace gradientflow {
+
+// What is left of a rendezvous over TCP while the ranks connect: by it they
+// learn that one of them has ended before any other has reached it. NOT
+// thread-safe.
+class RendezvousWatch {
+ public:
+  virtual ~RendezvousWatch() = default;
+  // To be called every now and then. Never blocks. Returns OK, or, from then
+  // on, an error that names a rank that has ended, or what a rank has said as
+  // it left.
+  virtual Status Look() = 0;
+  // Says that this rank is linked to all that it needs, or why it is not, which
+  // every rank that still looks then learns. To be called once, as the last.
+  virtual void Leave(const Status& how) = 0;
+};
 
 inline constexpr std::size_t kMaxCardBytes = std::size_t{64} << 10;
 
@@ -30,12 +46,18 @@ struct RendezvousOptions {
   int size = 1;
   Clock::Time deadline{};  // By the clock given to Meet().
   // Over TCP, on rank 0: OK if a rank with this card may take part. If not, it
-  // is left out and told this. If it is null, any rank may.
+  // is left out and told this. kInvalidArgument: it has other settings; if all
+  // others have come and no right one does within 3 s, Meet() ends with this
+  // error everywhere. If it is
+  // null, any rank may.
   std::function<Status(int rank, const std::string& card)> check_card;
   // Over TCP, on rank 0: a rank of this job was left out, for this reason, and
   // the right one is awaited. If it is null, that is said only if it does not
   // come.
   std::function<void(const Status&)> on_left_out;
+  // Over TCP: gets the watch if Meet() succeeds. All ranks want it, or none
+  // does. It keeps a connection on each rank and size - 1 on rank 0.
+  std::unique_ptr<RendezvousWatch>* watch = nullptr;
 };
 
 // Computes from the cards of all ranks, by rank, what each of `ranks` is told,
@@ -55,7 +77,9 @@ using Introduce = std::function<Result<std::vector<std::string>>(
 // rank that had joined. A process that does not fit is turned away with an
 // error, while the others go on, and is named if they wait in vain: another
 // secret, another size, a card that does not fit, frames that make no sense,
-// the earlier of two processes that claim one rank, one that falls silent.
+// the earlier of two processes that claim one rank, one that falls silent. A
+// rank with another size or other settings ends the job after all, if the right
+// one does not come soon.
 //
 // Errors: kDeadlineExceeded names the missing ranks, kInvalidArgument what
 // disagrees; kFailedPrecondition means that the port is taken or not on rank

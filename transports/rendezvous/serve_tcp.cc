@@ -11,6 +11,8 @@
 #include "gradientflow/base/str_cat.h"
 #include "transports/rendezvous/frames.h"
 #include "transports/rendezvous/listen.h"
+#include "transports/rendezvous/misfits.h"
+#include "transports/rendezvous/watch.h"
 #include "transports/rendezvous/ways.h"
 #include "transports/tcp/addresses.h"
 #include "transports/tcp/door.h"
@@ -54,6 +56,7 @@ class Server final : private Door::Guests {
       : call_(call),
         listeners_(std::move(listeners.sockets)),
         by_rank_(static_cast<std::size_t>(call.options.size)),
+        misfits_(call.options.size),
         complaints_(std::move(listeners.note)) {}
 
   Result<std::string> Run();
@@ -78,6 +81,7 @@ class Server final : private Door::Guests {
   bool LeaveOut(Client& client, const Status& why);
   bool LeaveOutIfAMember(Client& client, const std::string& why);
   Status OnGone(Client& client, bool welcomed);
+  bool LeaveOutAsDifferent(Client& client, const Status& why);
   void Complain(const Status& why);
   Status Advance(Clock::Time now);
   Status IntroduceAll();
@@ -85,18 +89,27 @@ class Server final : private Door::Guests {
   std::vector<int> Awaited() const;
   Status TooLate() const;
   Status Fail(const Status& why);
+  void HandOver();
+  // All are told to go on. What they say from here on is for the watch.
+  bool watching() const {
+    return stage_ == Stage::kLeaving && failed_.ok() &&
+           call_.options.watch != nullptr;
+  }
 
   const Call& call_;
   const std::vector<Socket> listeners_;
   Door door_;
   Clients clients_;               // Oldest first.
   std::vector<Client*> by_rank_;  // Who has the seat.
+  Misfits misfits_;
   std::vector<std::string> cards_;
   std::string introduction_;  // Rank 0's own.
   Stage stage_ = Stage::kJoining;
   std::uint32_t round_ = 0;  // How often all seats were taken.
   Clock::Time asked_at_{};   // When this round began.
   std::string complaints_;   // What may explain why a rank is missing.
+  Status failed_;            // Why no one can join.
+  Status ended_;             // The first rank that ended after that.
 };
 
 bool Server::full() const {
@@ -164,6 +177,12 @@ bool Server::LeaveOut(Client& client, const Status& why) {
   return TurnAway(client, why);
 }
 
+// For one that is what a rank of this job should be, but for its settings.
+bool Server::LeaveOutAsDifferent(Client& client, const Status& why) {
+  misfits_.Note(client.claim, why);
+  return LeaveOut(client, why);
+}
+
 // Strangers are dropped without a word.
 bool Server::LeaveOutIfAMember(Client& client, const std::string& why) {
   if (!client.proven || stage_ == Stage::kLeaving) return false;
@@ -187,11 +206,11 @@ bool Server::OnJoin(Client& client, const Join& join) {
   client.claim = join.rank;
   if (join.size != static_cast<std::uint32_t>(size()) ||
       join.rank >= join.size) {
-    return LeaveOut(client,
-                    Status(StatusCode::kInvalidArgument,
-                           StrCat("rank ", join.rank, " (", client.address,
-                                  ") expects ", join.size, " ranks, rank 0 (",
-                                  mine.address, ") expects ", size())));
+    return LeaveOutAsDifferent(
+        client, Status(StatusCode::kInvalidArgument,
+                       StrCat("rank ", join.rank, " (", client.address,
+                              ") expects ", join.size, " ranks, rank 0 (",
+                              mine.address, ") expects ", size())));
   }
   if (join.rank == 0) {
     return LeaveOut(client,
@@ -214,8 +233,11 @@ bool Server::OnCard(Client& client, const std::string& card) {
   if (mine.check_card) {
     const Status fits = mine.check_card(static_cast<int>(client.claim), card);
     if (!fits.ok()) {
-      return LeaveOut(client, Status(fits.code(), StrCat(fits.message(), " (",
-                                                         client.address, ")")));
+      const Status why(fits.code(),
+                       StrCat(fits.message(), " (", client.address, ")"));
+      return fits.code() == StatusCode::kInvalidArgument
+                 ? LeaveOutAsDifferent(client, why)
+                 : LeaveOut(client, why);
     }
   }
   Client* const earlier = by_rank_[client.claim];
@@ -228,6 +250,7 @@ bool Server::OnCard(Client& client, const std::string& card) {
   client.rank = static_cast<int>(client.claim);
   by_rank_[client.claim] = &client;
   cards_[client.claim] = card;
+  misfits_.Forget(client.claim);
   stage_ = Stage::kJoining;  // All are introduced again.
   return true;
 }
@@ -255,6 +278,10 @@ bool Server::OnFrame(Client& client, const Frame& frame) {
 // had left before it could be welcomed, it may have lost its patience with a
 // rank 0 that was stopped, and may come again.
 Status Server::OnGone(Client& client, bool welcomed) {
+  if (client.rank >= 0 && watching() && ended_.ok()) {
+    ended_ = EndedWhileConnecting(client.rank, client.address,
+                                  client.stream.trouble());
+  }
   if (client.rank < 0 || stage_ == Stage::kLeaving) return Status();
   const int rank = std::exchange(client.rank, -1);
   by_rank_[static_cast<std::size_t>(rank)] = nullptr;
@@ -273,6 +300,7 @@ Result<bool> Server::Serve(Client& client) {
     return false;
   }
   if (client.turned_away) return !client.stream.flushed();
+  if (watching()) return true;
   for (;;) {
     Frame frame;
     switch (client.stream.Read(&frame)) {
@@ -302,11 +330,11 @@ Status Server::Round(milliseconds patience) {
     ready.push_back({door_.DescriptorOf(listener, now), POLLIN, 0});
   }
   for (const Client& client : clients_) {
+    const bool reads = !client.turned_away && !watching();
+    const bool writes = !client.stream.flushed();
     ready.push_back(
-        {client.stream.fd(),
-         static_cast<short>((client.turned_away ? 0 : POLLIN) |
-                            (client.stream.flushed() ? 0 : POLLOUT)),
-         0});
+        {reads || writes ? client.stream.fd() : -1,
+         static_cast<short>((reads ? POLLIN : 0) | (writes ? POLLOUT : 0)), 0});
   }
   if (::poll(ready.data(), ready.size(), static_cast<int>(patience.count())) <
       0) {
@@ -367,6 +395,8 @@ Status Server::IntroduceAll() {
 // Ranks are introduced again if a seat has changed hands meanwhile.
 Status Server::Advance(Clock::Time now) {
   const std::vector<int> awaited = Awaited();
+  // Those that have yet to acknowledge fit.
+  GF_RETURN_IF_ERROR(misfits_.Check(awaited, now));
   if (stage_ == Stage::kJoining && awaited.empty()) {
     stage_ = Stage::kAcknowledging;
     asked_at_ = now;
@@ -404,13 +434,22 @@ Status Server::Fail(const Status& why) {
   return why;
 }
 
+void Server::HandOver() {
+  if (!watching()) return;
+  std::vector<Watched> ranks;
+  for (Client& client : clients_) {
+    if (client.rank < 0) continue;
+    ranks.push_back({client.rank, client.address, std::move(client.stream)});
+  }
+  *call_.options.watch = MakeWatch(std::move(ranks), ended_);
+}
+
 // kJoining -> kAcknowledging when all ranks have joined: they are introduced.
 // -> kLeaving when all have confirmed that: they get kGo. A failure, too, leads
 // to kLeaving, with kFailed instead.
 Result<std::string> Server::Run() {
   cards_.resize(static_cast<std::size_t>(size()));
   cards_[0] = call_.my_card;
-  Status failed;
   while (stage_ != Stage::kLeaving) {
     const Clock::Time now = call_.clock.Now();
     const Clock::Time deadline = call_.options.deadline;
@@ -420,7 +459,7 @@ Result<std::string> Server::Run() {
             : Round(std::chrono::ceil<milliseconds>(
                   std::min<Clock::Time>(deadline - now, kLongestWait)));
     if (status.ok()) status = Advance(call_.clock.Now());
-    if (!status.ok()) failed = Fail(status);
+    if (!status.ok()) failed_ = Fail(status);
   }
   const Clock::Time give_up = call_.clock.Now() + kFarewell;
   const auto unflushed = [](const Client& c) { return !c.stream.flushed(); };
@@ -428,7 +467,8 @@ Result<std::string> Server::Run() {
          call_.clock.Now() < give_up) {
     if (!Round(kLongestWait).ok()) break;
   }
-  if (!failed.ok()) return failed;
+  if (!failed_.ok()) return failed_;
+  HandOver();
   return std::move(introduction_);
 }
 

@@ -143,8 +143,9 @@ Result<std::unique_ptr<Endpoint>> TcpEndpoint::Listen(
 // The ranks of the host are not known yet, so this rank may get fewer.
 std::size_t TcpEndpoint::OwnDescriptors() const {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int line = LineRateOf(addresses_);
   const int most =
-      ChooseIoThreads(options_.io_threads, LineRateOf(addresses_), cores);
+      ChooseIoThreads(options_.io_threads, line > 0 ? line : kAnyLine, cores);
   return IoThreads::DescriptorsOf(most);
 }
 
@@ -158,13 +159,15 @@ Result<std::shared_ptr<IoThreads>> TcpEndpoint::StartIoThreads(
   if (!links) return std::shared_ptr<IoThreads>();
   const int line = LineRateOf(addresses_);
   const int threads = ChooseIoThreads(options_.io_threads, line, args.cores);
+  const bool later = options_.io_threads < 0 && line == 0;
   if (options_.io_threads < 0) {
     choices_ = StrCat("io_threads=", threads, " for ",
-                      line == 0 ? "a line of unknown rate"
-                                : StrCat("a line of ", line, " Mb/s"),
+                      later ? "a line whose rate has yet to be measured"
+                            : StrCat("a line of ", line, " Mb/s"),
                       " and ", args.cores, " core(s) of this rank");
   }
-  return IoThreads::Start(threads, args.poller);
+  return later ? IoThreads::StartWhenMeasured(args.cores, args.poller)
+               : IoThreads::Start(threads, args.poller);
 }
 
 Result<std::vector<std::unique_ptr<Link>>> TcpEndpoint::Connect(

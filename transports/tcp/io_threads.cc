@@ -111,17 +111,39 @@ struct IoThreads::Threads {
 
 // ---- On the thread that drives.
 
-Result<std::shared_ptr<IoThreads>> IoThreads::Start(int threads,
-                                                    Poller* poller) {
-  if (threads <= 0) return std::shared_ptr<IoThreads>();
+Result<std::shared_ptr<IoThreads>> IoThreads::Make(Poller* poller) {
   Result<Fd> returned = MakeEvent();
   if (!returned.ok()) return std::shared_ptr<IoThreads>();
   std::shared_ptr<IoThreads> io(
       new IoThreads(poller, std::move(returned).value()));
   GF_RETURN_IF_ERROR(poller->Add(io->returned_fd_.get(), EPOLLIN, io.get(), 0));
-  for (int i = 0; i < threads; ++i) io->Add();
-  if (io->borrowers_.empty()) return std::shared_ptr<IoThreads>();
   return io;
+}
+
+Result<std::shared_ptr<IoThreads>> IoThreads::Start(int threads,
+                                                    Poller* poller) {
+  if (threads <= 0) return std::shared_ptr<IoThreads>();
+  auto io = Make(poller);
+  if (!io.ok() || io.value() == nullptr) return io;
+  for (int i = 0; i < threads; ++i) io.value()->Add();
+  if (!io.value()->any()) return std::shared_ptr<IoThreads>();
+  return io;
+}
+
+Result<std::shared_ptr<IoThreads>> IoThreads::StartWhenMeasured(
+    int cores, Poller* poller) {
+  if (ChooseIoThreads(-1, kAnyLine, cores) == 0) {
+    return std::shared_ptr<IoThreads>();
+  }
+  auto io = Make(poller);
+  if (io.ok() && io.value() != nullptr) io.value()->cores_ = cores;
+  return io;
+}
+
+bool IoThreads::Measured(int line_mbps) {
+  const int threads = ChooseIoThreads(-1, line_mbps, std::exchange(cores_, 0));
+  for (int i = 0; i < threads; ++i) Add();
+  return any();
 }
 
 IoThreads::IoThreads(Poller* poller, Fd returned_fd)

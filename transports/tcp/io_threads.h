@@ -77,9 +77,10 @@ inline constexpr int kMostIoThreads = 64;
 
 // Returns how many io threads a rank gets: `wanted`, or if that is negative,
 // one per 10 Gb/s of its line, but at most a quarter of its `cores`, because
-// the others compute. `line_mbps` is the sum over its rails; a line of unknown
-// rate gets none.
+// the others compute. `line_mbps` is the sum over its rails, or kAnyLine for
+// the most that a line can get.
 int ChooseIoThreads(int wanted, int line_mbps, int cores);
+inline constexpr int kAnyLine = 1'000'000;
 
 // The io threads of one rank. All calls come from the thread that drives.
 class IoThreads final : private Poller::Target {
@@ -87,6 +88,14 @@ class IoThreads final : private Poller::Target {
   // Starts `threads` threads, or as many as the system allows. Returns null if
   // that is none. `poller` outlives the object.
   static Result<std::shared_ptr<IoThreads>> Start(int threads, Poller* poller);
+  // For a line whose rate has yet to be measured. `cores` are this rank's.
+  // Returns null if they are too few for any thread.
+  static Result<std::shared_ptr<IoThreads>> StartWhenMeasured(int cores,
+                                                              Poller* poller);
+  // Starts the threads that such a line is worth; only the first measurement
+  // counts. Returns whether there are any threads.
+  bool Measured(int line_mbps);
+  bool any() const { return !borrowers_.empty(); }
   // How many file descriptors Start() opens.
   static constexpr std::size_t DescriptorsOf(int threads) {
     return threads > 0 ? static_cast<std::size_t>(threads) + 1 : 0;
@@ -97,8 +106,8 @@ class IoThreads final : private Poller::Target {
   IoThreads(const IoThreads&) = delete;
   IoThreads& operator=(const IoThreads&) = delete;
 
-  // Hands the loan to the io thread that has the fewest. REQUIRES that it is
-  // not lent.
+  // Hands the loan to the io thread that has the fewest. REQUIRES any(), and
+  // that it is not lent.
   void Lend(Loan* loan);
   // Does nothing if the loan is not lent. Otherwise it is back on return,
   // without OnReturned(). Takes at most as long as one system call of the io
@@ -126,6 +135,7 @@ class IoThreads final : private Poller::Target {
   };
 
   IoThreads(Poller* poller, Fd returned_fd);
+  static Result<std::shared_ptr<IoThreads>> Make(Poller* poller);
   void Add();
 
   // On the thread that drives.
@@ -144,6 +154,7 @@ class IoThreads final : private Poller::Target {
   Poller* const poller_;
   const Fd returned_fd_;  // Readable if there may be returned loans.
   const ProcessMark process_;
+  int cores_ = 0;  // For threads that start when the line has been measured.
   std::vector<std::unique_ptr<Borrower>> borrowers_;
   // What io threads share, and the threads. A forked child must neither join
   // them nor destroy what they were changing.

@@ -166,6 +166,7 @@ Status SetUp::Round(Clock::Time now) {
     look_at_ = now + kLookEvery;
     DialTheLate();
     GF_RETURN_IF_ERROR(CheckWatched());
+    if (job_.look) GF_RETURN_IF_ERROR(job_.look());
   }
   const Clock::Time until =
       maker_.DueBy(std::min(job_.deadline, now + kLongestWait));

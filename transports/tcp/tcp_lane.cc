@@ -12,7 +12,7 @@ TcpLane::TcpLane(int lane, Socket connected, const Owner& owner)
       socket(std::move(connected)),
       reader(lane, this, owner.sink),
       owner_(owner) {
-  if (owner.io != nullptr) reader.LendLargePayloads(kLeastLentBytes);
+  MayLend();
 }
 
 std::int64_t TcpLane::Read(const iovec* pieces, int count) {
@@ -64,6 +64,11 @@ Loan& TcpLane::LoanOf(std::unique_ptr<Loan>* loan, bool reads) {
   return **loan;
 }
 
+void TcpLane::MayLend() {
+  if (owner_.io == nullptr || !owner_.io->any()) return;
+  reader.LendLargePayloads(kLeastLentBytes);
+}
+
 void TcpLane::LendRead() {
   Loan& loan = LoanOf(&in_, true);
   loan.least_bytes = reader.missing_bytes();
@@ -73,7 +78,9 @@ void TcpLane::LendRead() {
 }
 
 bool TcpLane::LendWrite(std::span<const iovec> pieces, std::size_t bytes) {
-  if (owner_.io == nullptr || bytes < kLeastLentBytes) return false;
+  if (owner_.io == nullptr || !owner_.io->any() || bytes < kLeastLentBytes) {
+    return false;
+  }
   Loan& loan = LoanOf(&out_, false);
   loan.least_bytes = bytes;
   loan.pieces.assign(pieces.begin(), pieces.end());

@@ -46,6 +46,8 @@ class TcpLane final : public LaneReader::Source {
   // -- Io threads.
   bool reading_lent() const { return in_ != nullptr && in_->lent; }
   bool writing_lent() const { return out_ != nullptr && out_->lent; }
+  // Lends from here on, if there are io threads.
+  void MayLend();
   // Lends what the payload that arrives still lacks. REQUIRES
   // LaneReader::Outcome::kLarge.
   void LendRead();

@@ -287,6 +287,11 @@ void TcpLink::OnReturned(Loan* loan) {
   }
 }
 
+void TcpLink::LineMeasured(int mbps) {
+  if (io_ == nullptr || !io_->Measured(mbps)) return;
+  for (const auto& lane : lanes_) lane->MayLend();
+}
+
 void TcpLink::OnLentRead(TcpLane& lane) {
   lane.TakeRead();
   Read(lane);

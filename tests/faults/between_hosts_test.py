@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""A rank that ends before any other has reached it is named at once.
+
+Every rank is on a host of its own, a network namespace: from another host,
+addresses that refuse may as well be those of a firewall.
+"""
+
+import os
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path[:0] = ["benchmarks", "tests/benchmarks"]
+from lib import network  # noqa: E402
+import report_cases  # noqa: E402
+
+_LIVING = os.path.abspath("integrations/c/example")
+_DYING = os.path.abspath("tests/faults/dies_after_meeting")
+_RANKS = 3
+# A busy machine takes its time; by refusals alone it would be 5 s.
+_MOST_SECONDS = 2.5
+
+
+class BetweenHosts(unittest.TestCase):
+    def start(self, hosts, rank, program):
+        return subprocess.Popen(
+            ["nsenter", f"--net={hosts.paths[rank]}", program],
+            env={**os.environ, **hosts.environment(rank),
+                 "GRADIENTFLOW_RANK": str(rank),
+                 "GRADIENTFLOW_SIZE": str(_RANKS),
+                 "GRADIENTFLOW_RENDEZVOUS": f"{hosts.address}:{hosts.port}",
+                 "GRADIENTFLOW_JOB_TOKEN": "between hosts",
+                 "GRADIENTFLOW_FABRIC": "tcp",
+                 "GRADIENTFLOW_JOIN_TIMEOUT_SECONDS": "60"},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def check(self, dying):
+        try:
+            hosts = network.Network(_RANKS, 10)
+        except OSError as error:
+            self.skipTest(f"SKIPPED, NOT TESTED: {error}")
+        with hosts:
+            running = [self.start(hosts, rank,
+                                  _DYING if rank == dying else _LIVING)
+                       for rank in range(_RANKS)]
+            try:
+                met = running[dying].communicate(timeout=60)[0]
+                died = time.monotonic()
+                said = [process.communicate(timeout=60)[0]
+                        for rank, process in enumerate(running)
+                        if rank != dying]
+                took = time.monotonic() - died
+            finally:
+                for process in running:
+                    process.kill()
+        self.assertEqual(met, "met\n")
+        for text in said:
+            self.assertRegex(text, rf"rank {dying} \(.*ended while ranks "
+                             "connected")
+        self.assertLess(took, _MOST_SECONDS, said)
+        print(f"rank {dying} of {_RANKS}: named after {took:.2f} s")
+
+    def test_rank_0(self):
+        self.check(0)
+
+    def test_a_rank_that_others_dial(self):
+        self.check(1)
+
+    def test_a_rank_that_dials_others(self):
+        self.check(2)
+
+
+if __name__ == "__main__":
+    report_cases.main()

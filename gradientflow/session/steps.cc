@@ -381,7 +381,6 @@ void Steps::Tune(std::vector<float> ready_seconds) {
   args_.tuner->StepDone(std::move(ready_seconds));
 }
 
-// The next step has no gradients yet.
 void Steps::Profile(const EngineTimes& times) {
   if (args_.profiler == nullptr) return;
   Profiler& profiler = *args_.profiler;

@@ -244,7 +244,10 @@ TEST_P(Steps, CountTheirOwnTrafficOnly) {
   Job job = MakeJob();
   // Gradients are sent in FinishStep() only.
   job.options.overlap = false;
-  RunRanks(job, [](GradientSession& session) {
+  // What is staged goes on under the backward that was only submitted before.
+  const bool staged =
+      job.over == Over::kDevices || job.over == Over::kSomeDevices;
+  RunRanks(job, [staged](GradientSession& session) {
     std::uint64_t alone = 0;
     for (int step = 0; step < 3; ++step) {
       std::vector<float> data(30'011, 1.0F);
@@ -265,7 +268,7 @@ TEST_P(Steps, CountTheirOwnTrafficOnly) {
       const StepStats stats = FinishAndCheck(session, step);
       if (step == 0) alone = stats.bytes_sent;
       EXPECT_EQ(stats.bytes_sent, alone);
-      EXPECT_EQ(stats.hidden_seconds, 0);
+      if (!staged) EXPECT_EQ(stats.hidden_seconds, 0);
       if (step == 1) {
         ASSERT_TRUE(session.communicator().Wait(ticket).ok());
       }

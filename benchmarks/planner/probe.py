@@ -65,14 +65,16 @@ def bare(network: Network) -> dict[str, float]:
 
 
 def iperf(network: Network, seconds: float) -> dict[str, float]:
-    server = start_program(network, 0, ["iperf3", "-s", "-1", "-p", str(PORT + 1)],
-                           {}, stdout=-1)
+    port = str(PORT + 1)
+    server = start_program(
+        network, 0, ["iperf3", "-s", "-1", "--forceflush", "-p", port], {},
+        stdout=-1)
     try:
         while "listening" not in server.stdout.readline():
             if server.poll() is not None:
                 raise RankError("iperf3 did not start")
         client = start_program(
-            network, 1, ["iperf3", "-c", network.address, "-p", str(PORT + 1),
+            network, 1, ["iperf3", "-c", network.address, "-p", port,
                          "-O", "0.3", "-t", str(max(1, round(seconds))), "--json"],
             {}, stdout=-1)
         text = client.communicate(timeout=60)[0]

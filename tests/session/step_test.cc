@@ -268,7 +268,9 @@ TEST_P(Steps, CountTheirOwnTrafficOnly) {
       const StepStats stats = FinishAndCheck(session, step);
       if (step == 0) alone = stats.bytes_sent;
       EXPECT_EQ(stats.bytes_sent, alone);
-      if (!staged) EXPECT_EQ(stats.hidden_seconds, 0);
+      if (!staged) {
+        EXPECT_EQ(stats.hidden_seconds, 0);
+      }
       if (step == 1) {
         ASSERT_TRUE(session.communicator().Wait(ticket).ok());
       }

@@ -84,7 +84,7 @@ class Fabric final : public Pollable,
   bool IsLinking() const { return source_ != nullptr && source_->busy(); }
   // The peer's address, for error messages.
   std::string AddressOf(int peer) const;
-  // Tells the links how fast this rank sends to other hosts.
+  // Tells the links how fast a rank sends to other hosts; see Link.
   void LineMeasured(int mbps);
   // Asks for the link to `peer`, unless there is one.
   void AskForLink(int peer);

@@ -64,6 +64,17 @@ Status OpenTimeline(CommunicatorCore::Args* args) {
   return Status();
 }
 
+// What one rank sends in long messages, in Mb/s, which is more than its share
+// if all do. 0 if noise hides it. One thread sends no more than the most given
+// here, whatever the measurement says.
+int LineOf(const LinkModel& link) {
+  constexpr double kMostMbps = 30'000;
+  constexpr double kLeastSecondsPerByte = 8e-6 / 1e6;
+  const double cost = link.seconds_per_byte + link.long_seconds_per_byte;
+  if (cost < kLeastSecondsPerByte) return 0;
+  return static_cast<int>(std::min(8e-6 / cost, kMostMbps));
+}
+
 }  // namespace
 
 Result<CommunicatorCore::Args> CommunicatorCore::MakeArgs(
@@ -200,10 +211,7 @@ Status CommunicatorCore::MeasureOnce() {
   if (!costs.ok()) return costs.status();
   progress_->Do([&] {
     executor_->SetCosts(costs.value());
-    // What one rank sends, which is more than its share if all do.
-    const double bytes = 1 / costs.value().alone.across.seconds_per_byte;
-    transport_.fabric->LineMeasured(
-        static_cast<int>(std::clamp(bytes * 8e-6, 0.0, 1e6)));
+    transport_.fabric->LineMeasured(LineOf(costs.value().alone.across));
   });
   if (!logger_->Enabled(LogLevel::kInfo)) return Status();
   const auto link = [](const LinkModel& model) {
@@ -213,7 +221,9 @@ Status CommunicatorCore::MeasureOnce() {
   };
   logger_->Log(
       LogLevel::kInfo,
-      StrCat("links between hosts: ", link(costs.value().together.across),
+      StrCat("links between hosts (a line of ",
+             LineOf(costs.value().alone.across),
+             " Mb/s, 0 if unknown): ", link(costs.value().together.across),
              "; inside a host: ", link(costs.value().together.inside),
              "; with one rank at work: ", link(costs.value().alone.across),
              "; ", link(costs.value().alone.inside)));

@@ -47,9 +47,9 @@ inline std::optional<Connection> MakeConnection(std::string_view at,
   return Connection{std::move(one).value(), std::move(other).value()};
 }
 
-// `owner`'s link to rank `peer` over these connections.
 // One io thread, once a line of 10 Gb/s has been measured.
 inline constexpr int kWhenMeasured = -1;
+// `owner`'s link to rank `peer` over these connections.
 inline std::unique_ptr<Link> MakeLink(int peer, std::vector<Socket> lanes,
                                       testing::LinkOwner* owner,
                                       int io_threads = 0) {

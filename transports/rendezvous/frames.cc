@@ -134,13 +134,14 @@ std::string EncodeStatus(const Status& status) {
   return body;
 }
 
-Status DecodeStatus(std::string_view body) {
+Status DecodeStatus(std::string_view body, int sender) {
   BodyReader reader(body);
   const std::uint32_t code = reader.Number();
   const std::string text = reader.Text();
   if (!reader.Complete() || code == 0 || code > kMaxStatusCode) {
-    return Status(StatusCode::kDataLoss,
-                  "rank 0 sent an error that makes no sense");
+    return Status(
+        StatusCode::kDataLoss,
+        StrCat("rank ", sender, " sent an error that makes no sense"));
   }
   return Status(static_cast<StatusCode>(code), text);
 }

@@ -40,10 +40,11 @@ constexpr milliseconds kLastNap(50);
 // How often to make the file system look again. Each time costs a file server
 // two changes.
 constexpr milliseconds kRefreshEvery(500);
-// How often a rank renews its join.r, and how long it may fail to do so. Where
-// this takes longer than it should, others are given more time, too.
+// How often a rank renews its join.r, and how long it may fail to do so: a file
+// server may stall it. Where renewals take longer than they should, others are
+// given more time, too.
 constexpr milliseconds kRenewEvery(200);
-constexpr milliseconds kSilence(700);
+constexpr milliseconds kSilence(2000);
 constexpr int kMissedRenewals = 4;
 // The most that counts between two looks, since this process may have been
 // stopped meanwhile, or the file server: then nobody could be heard.
@@ -103,6 +104,7 @@ struct Joined {
   std::optional<Entry> entry;
   bool ended = false;  // As its host sees, or by its silence.
   std::string alive;   // The nonce of the process that was last seen to run.
+  int renewals = 0;    // That were seen of this entry.
   Clock::Time looked_at{};
   Clock::Time silence{};  // Since the file was renewed, as far as it counts.
   std::string acked;      // The id of the verdict.
@@ -230,6 +232,7 @@ void Meeting::SeeJoin(int rank) {
   }
   const Clock::Time since = std::exchange(it.looked_at, call_.clock.Now());
   it.silence += std::min<Clock::Time>(it.looked_at - since, kMostBetweenLooks);
+  it.ended = false;
   if (!it.entry || rank == this->rank()) return;
   if (!SeeEachOther(it.entry->process, process_)) {
     it.ended = IsSilent(it, before, look == Directory::Look::kRead);
@@ -240,10 +243,14 @@ void Meeting::SeeJoin(int rank) {
 }
 
 // A file that was not seen to be renewed may be left over from an earlier run.
+// The first renewal ends only the part of an interval that was watched, which
+// tells nothing of how seldom renewals show where times are coarse or kept in a
+// cache.
 bool Meeting::IsSilent(Joined& it, const std::string& before, bool renewed) {
   if (renewed) {
     const Clock::Time silence = std::exchange(it.silence, Clock::Time(0));
-    if (it.entry->nonce != before) return false;
+    it.renewals = it.entry->nonce == before ? it.renewals + 1 : 0;
+    if (it.renewals < 2) return false;
     it.alive = before;
     longest_silence_ = std::max(longest_silence_, silence);
   }
@@ -372,6 +379,7 @@ std::vector<int> Meeting::Awaited() {
     if (there && r > 0 && verdict_ && joined(r).acked != verdict_->id) {
       const auto ack = directory_.Read(Named("ack", r), FrameType::kAck);
       joined(r).acked = ack.value_or("");
+      Renew(call_.clock.Now());
       there = ack == verdict_->id;
     }
     if (!there) awaited.push_back(r);
@@ -428,6 +436,7 @@ Meeting::Answer Meeting::LeadStep() {
   for (int r = 1; r < size(); ++r) {
     SeeJoin(r);
     if (const Status alive = CheckAlive(r); !alive.ok()) return Fail(alive);
+    Renew(call_.clock.Now());  // A slow server takes long for so many files.
   }
   if (const Status written = Publish(); !written.ok()) return Fail(written);
   if (verdict_ && Awaited().empty()) {

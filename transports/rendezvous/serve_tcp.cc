@@ -177,9 +177,13 @@ bool Server::LeaveOut(Client& client, const Status& why) {
   return TurnAway(client, why);
 }
 
-// For one that is what a rank of this job should be, but for its settings.
+// For one that is what a rank of this job should be, but for its settings. It
+// is nobody's fault if the right rank has come already.
 bool Server::LeaveOutAsDifferent(Client& client, const Status& why) {
-  misfits_.Note(client.claim, why);
+  const auto claim = static_cast<std::size_t>(client.claim);
+  const bool taken = claim < by_rank_.size() && by_rank_[claim] != nullptr &&
+                     by_rank_[claim] != &client;
+  if (!taken) misfits_.Note(client.claim, why);
   return LeaveOut(client, why);
 }
 

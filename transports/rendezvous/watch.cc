@@ -47,7 +47,9 @@ Status TcpWatch::Hear(Watched& from) {
     case FrameStream::State::kGarbage:
       break;
     case FrameStream::State::kFrame:
-      if (frame.type == FrameType::kFailed) return DecodeStatus(frame.body);
+      if (frame.type == FrameType::kFailed) {
+        return DecodeStatus(frame.body, from.rank);
+      }
       break;
   }
   // A member that says something else can do no harm: it is not listened to any

@@ -160,14 +160,16 @@ Result<std::shared_ptr<IoThreads>> TcpEndpoint::StartIoThreads(
   const int line = LineRateOf(addresses_);
   const int threads = ChooseIoThreads(options_.io_threads, line, args.cores);
   const bool later = options_.io_threads < 0 && line == 0;
-  if (options_.io_threads < 0) {
+  auto io = later ? IoThreads::StartWhenMeasured(args.cores, args.poller)
+                  : IoThreads::Start(threads, args.poller);
+  if (options_.io_threads < 0 && io.ok()) {
+    const bool more = later && io.value() != nullptr;
     choices_ = StrCat("io_threads=", threads, " for ",
-                      later ? "a line whose rate has yet to be measured"
-                            : StrCat("a line of ", line, " Mb/s"),
+                      more ? "a line whose rate has yet to be measured"
+                           : StrCat("a line of ", line, " Mb/s, 0 if unknown,"),
                       " and ", args.cores, " core(s) of this rank");
   }
-  return later ? IoThreads::StartWhenMeasured(args.cores, args.poller)
-               : IoThreads::Start(threads, args.poller);
+  return io;
 }
 
 Result<std::vector<std::unique_ptr<Link>>> TcpEndpoint::Connect(
@@ -202,6 +204,7 @@ Result<std::unique_ptr<LinkSource>> TcpEndpoint::TakeLinkSource(
   // These are of Connect() alone.
   source.job.unlinked = nullptr;
   source.job.links_of_failure = nullptr;
+  source.job.look = nullptr;
   source.sink = sink;
   source.listeners = std::exchange(listeners_, {});
   source.rails = RailsIn(addresses_);

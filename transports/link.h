@@ -85,9 +85,9 @@ class Link {
   virtual bool PrepareToSleep() = 0;
   virtual void WakeUp() = 0;
 
-  // How fast a rank sends to other hosts has been measured, in Mb/s: the number is
-  // the same on all ranks, 0 if it is not known. A link may move bytes in another
-  // way from here on.
+  // How fast a rank sends to other hosts has been measured, in Mb/s: the number
+  // is the same on all ranks, 0 if it is not known. A link may move bytes in
+  // another way from here on.
   virtual void LineMeasured(int mbps) { static_cast<void>(mbps); }
 
   // Gives the peer a sign of life. Only a link whose control messages can wait

@@ -68,6 +68,20 @@ double LatencyOf(const CollectiveAlgorithm& algorithm, CallQuestion question) {
   return PredictSeconds(kAllreduce, algorithm, question);
 }
 
+// What the messages of the busiest rank take from its backward. The price is
+// linear in a rank's own work per message, and has all messages of all segments
+// in it.
+double HostWorkOf(const CollectiveAlgorithm& algorithm, const Cluster& cluster,
+                  CallQuestion question) {
+  question.alone.reset();
+  question.model = {
+      .inside = {.message_seconds =
+                     cluster.inside_backward_seconds_per_message},
+      .across = {.message_seconds =
+                     cluster.across_backward_seconds_per_message}};
+  return PredictSeconds(kAllreduce, algorithm, question);
+}
+
 // Finds out how much longer a schedule takes than its formula says.
 class Played {
  public:
@@ -157,6 +171,7 @@ CallPrices::CallPrices(const Cluster& cluster, std::size_t wire_element_bytes,
           cluster.algorithm != nullptr ? cluster.algorithm : Cheapest(question);
       point.seconds = PredictSeconds(kAllreduce, *point.algorithm, question);
       point.latency_seconds = LatencyOf(*point.algorithm, question);
+      point.host_seconds = HostWorkOf(*point.algorithm, cluster, question);
       if (pricing == Pricing::kPlayed && cluster.ranks() > 1) {
         const double factor = played.Factor(*point.algorithm, question);
         point.seconds *= factor;
@@ -194,6 +209,13 @@ double CallPrices::LatencySeconds(double bytes) const {
   if (place.part == 0) return from;
   const double to = points_[place.index + 1].latency_seconds;
   return std::min(from + place.part * (to - from), Seconds(bytes));
+}
+
+double CallPrices::HostSeconds(double bytes) const {
+  const Place place = Find(bytes);
+  const double from = points_[place.index].host_seconds;
+  if (place.part == 0) return from;
+  return from + place.part * (points_[place.index + 1].host_seconds - from);
 }
 
 const CollectiveAlgorithm* CallPrices::AlgorithmOf(double bytes) const {

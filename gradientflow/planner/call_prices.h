@@ -31,6 +31,8 @@ class CallPrices {
     double seconds = 0;
     double latency_seconds = 0;  // What of it does not depend on the bytes.
     const CollectiveAlgorithm* algorithm = nullptr;
+    // What its messages take from a backward that runs all the while.
+    double host_seconds = 0;
   };
 
   // The prices of the library's own algorithms.
@@ -42,6 +44,9 @@ class CallPrices {
 
   double Seconds(double bytes) const;
   double LatencySeconds(double bytes) const;
+  // By how much the busiest rank's messages make a backward longer that runs
+  // during all of the call.
+  double HostSeconds(double bytes) const;
   // The algorithm that runs; null if prices were measured.
   const CollectiveAlgorithm* AlgorithmOf(double bytes) const;
 

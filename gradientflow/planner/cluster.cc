@@ -37,6 +37,12 @@ const PairLevels& UnderLoadOf(const ProbedPair& pair) {
   return pair.loaded ? *pair.loaded : pair.idle;
 }
 
+// By how much a message makes backward longer; 0 if that was not measured.
+double HostWorkOf(const ProbedPair& pair) {
+  const auto& work = UnderLoadOf(pair).backward_seconds_per_message;
+  return work ? work->p50 : 0;
+}
+
 }  // namespace
 
 int Cluster::ranks() const {
@@ -73,14 +79,12 @@ Result<PlannedCluster> ClusterFromProbe(const Probe& probe,
   cluster.costs = TypicalCostModel(cluster.hosts_share_memory);
   if (inside != nullptr) {
     cluster.costs.inside = LinkFrom(UnderLoadOf(*inside), 1);
+    cluster.inside_backward_seconds_per_message = HostWorkOf(*inside);
   }
   if (across != nullptr) {
     const PairLevels& levels = UnderLoadOf(*across);
     cluster.costs.across = LinkFrom(levels, per_host);
-    if (levels.backward_seconds_per_message) {
-      cluster.backward_seconds_per_message =
-          levels.backward_seconds_per_message->p50;
-    }
+    cluster.across_backward_seconds_per_message = HostWorkOf(*across);
     if (options.line_gbps > 0) {
       const double line = 1 / (options.line_gbps * 1e9 / 8 * kPayloadShare);
       planned.extrapolated.line = line < cluster.costs.across.seconds_per_byte;

@@ -21,8 +21,13 @@ struct Cluster {
   std::size_t segment_bytes = std::size_t{256} << 10;  // As in Options.
   int segments_in_flight = 8;
   const CollectiveAlgorithm* algorithm = nullptr;  // Null: the cheapest.
-  // By how much a message that is sent under backward makes it longer.
-  double backward_seconds_per_message = 0;
+  // By how much a message that a rank sends, and one that it receives, make a
+  // backward longer that runs meanwhile: on the same host, and between hosts.
+  double inside_backward_seconds_per_message = 0;
+  double across_backward_seconds_per_message = 0;
+  // By how much a whole call that starts under backward does, whatever its
+  // messages are: what can be fitted to runs of which only steps were measured.
+  double backward_seconds_per_call = 0;
   // Of a pass that reads and writes: the sum of both.
   double memory_bytes_per_second = std::numeric_limits<double>::infinity();
 

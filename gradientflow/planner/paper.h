@@ -35,7 +35,7 @@ struct Fold {
 struct PaperReport {
   SharedConstants constants;  // Of all 24 cells.
   // Of all of cluster V from 16 GPUs on, by which cluster P is predicted. The
-  // host's work per message shows where N is small, so the 24 cells say little
+  // host's work per call shows where N is small, so the 24 cells say little
   // about it.
   SharedConstants all_constants;
   std::vector<Fold> folds;

@@ -180,7 +180,7 @@ Sections ReportOf(const PaperReport& report) {
     }
   }
   Table constants({"from", "hop_seconds", "bytes_per_second", "spread_fraction",
-                   "backward_seconds_per_message"});
+                   "backward_seconds_per_call"});
   for (const auto& [from, of] : {std::pair{"all 24", report.constants},
                                  {"V, N >= 16", report.all_constants}}) {
     constants.Row()
@@ -188,7 +188,7 @@ Sections ReportOf(const PaperReport& report) {
         .Number(of.hop_seconds)
         .Number(of.bytes_per_second)
         .Number(of.spread_fraction)
-        .Number(of.backward_seconds_per_message);
+        .Number(of.backward_seconds_per_call);
   }
   return {{"folds", folds}, {"constants", constants}, {"cells", cells}};
 }

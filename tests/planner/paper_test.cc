@@ -60,8 +60,8 @@ TEST(Paper, TheFitFindsTheConstantsOfTheModel) {
   EXPECT_NEAR(found.bytes_per_second, truth.bytes_per_second,
               0.02 * truth.bytes_per_second);
   EXPECT_NEAR(found.spread_fraction, truth.spread_fraction, 1e-3);
-  EXPECT_NEAR(found.backward_seconds_per_message,
-              truth.backward_seconds_per_message, 1e-5);
+  EXPECT_NEAR(found.backward_seconds_per_call, truth.backward_seconds_per_call,
+              1e-5);
 }
 
 TEST(Paper, SaysWhichFileIsMissing) {

@@ -87,7 +87,8 @@ TEST(Predict, TakesLevelsUnderLoadAndTheSlowestLine) {
   ASSERT_TRUE(cluster.ok());
   EXPECT_EQ(cluster.value().cluster.costs.across.latency_seconds, 3e-5);
   EXPECT_EQ(cluster.value().cluster.costs.across.seconds_per_byte, 1e-9);
-  EXPECT_EQ(cluster.value().cluster.backward_seconds_per_message, 1e-5);
+  EXPECT_EQ(cluster.value().cluster.across_backward_seconds_per_message, 1e-5);
+  EXPECT_EQ(cluster.value().cluster.inside_backward_seconds_per_message, 0);
   ClusterOptions slow;
   slow.line_gbps = 1;
   const auto line = ClusterFromProbe(TwoHosts(), slow);
@@ -100,6 +101,32 @@ TEST(Predict, TakesLevelsUnderLoadAndTheSlowestLine) {
   none.pairs[0].pair_class = PairClass::kSameHost;
   EXPECT_EQ(ClusterFromProbe(none, {}).status().message(),
             "probe: pairs: 2 hosts need a pair of class other_host");
+}
+
+// Two ranks of one host have the host's work of same_host, one has none.
+TEST(Predict, TakesTheHostsWorkOfThePairThatTheRanksAre) {
+  Probe probe = TwoHosts();
+  ProbedPair inside = probe.pairs[0];
+  inside.pair_class = PairClass::kSameHost;
+  inside.loaded->backward_seconds_per_message = Level{4e-5, 5e-5};
+  probe.pairs.push_back(inside);
+  PredictOptions options;
+  options.ranks = {1, 2};
+  options.ranks_per_host = 2;
+  options.exchanges.front().theta_bytes = 0;
+  const auto one_host = Predict(ManyTensors(), probe, options);
+  ASSERT_TRUE(one_host.ok());
+  EXPECT_EQ(one_host.value()[0].step.terms.host, 0);
+  EXPECT_EQ(one_host.value()[0].step.terms.step, 0.16);
+  const double inside_work = one_host.value()[1].step.terms.host;
+  EXPECT_GT(inside_work, 0);
+  // The other pair's work has no part in that.
+  probe.pairs[0].loaded->backward_seconds_per_message = Level{1, 1};
+  EXPECT_EQ(Predict(ManyTensors(), probe, options).value()[1].step.terms.host,
+            inside_work);
+  probe.pairs[1].loaded->backward_seconds_per_message = Level{0, 0};
+  EXPECT_EQ(Predict(ManyTensors(), probe, options).value()[1].step.terms.host,
+            0);
 }
 
 TEST(Predict, RefusesWhatCannotBePredicted) {

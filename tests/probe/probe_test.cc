@@ -63,8 +63,25 @@ TEST(Pair, TakesTimesFromItsClock) {
       EXPECT_NEAR(rate.value().p50, 4096e3, 1);
       EXPECT_NEAR(rate.value().p99, 4096e3, 1);
     }
+    // Whole rounds, each of which takes a look or more.
+    const auto messages = leader.Messages(kShort);
+    ASSERT_TRUE(messages.ok()) << messages.status().message();
+    EXPECT_GT(messages.value(), 0U);
+    EXPECT_EQ(messages.value() % PairLeader::kLeastMessages, 0U);
     EXPECT_TRUE(leader.End().ok());
   });
+}
+
+// In the half second beside 100 messages the threads did 400 products instead
+// of 500: they lost a tenth of a second.
+TEST(ComputeLoad, LosesTimeToMessages) {
+  const LoadWindow alone = {.seconds = 1, .products = 1000};
+  EXPECT_NEAR(LongerPerMessage(
+                  alone, {.seconds = 0.5, .products = 400, .messages = 100}),
+              1e-3, 1e-12);
+  EXPECT_NEAR(LongerPerMessage(
+                  alone, {.seconds = 0.5, .products = 500, .messages = 100}),
+              0, 1e-12);
 }
 
 TEST(Pair, EndsWithTheReasonIfItsPeerIsGone) {

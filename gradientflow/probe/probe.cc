@@ -124,7 +124,11 @@ class Prober {
     GF_RETURN_IF_ERROR(Memory());
     GF_RETURN_IF_ERROR(OfClass(hosts_.Inside(), &result_.inside));
     GF_RETURN_IF_ERROR(OfClass(hosts_.Across(), &result_.across));
-    GF_RETURN_IF_ERROR(Line());
+    GF_RETURN_IF_ERROR(Line(&result_.line));
+    if (options_.load_threads >= 0) {
+      const ComputeLoad load(LoadThreads());
+      GF_RETURN_IF_ERROR(Line(&result_.line_under_load));
+    }
     if (hosts_.Across() && reopen_) {
       for (const int connections : kConnections) {
         if (connections == ConnectionsOf(result_.across)) continue;
@@ -301,7 +305,7 @@ class Prober {
     return Status();
   }
 
-  Status Line() {
+  Status Line(LineResult* result) {
     const auto pairs = static_cast<int>(hosts_.Line().size());
     if (pairs < 2) return Status();
     result_.line_ranks = pairs;
@@ -330,8 +334,8 @@ class Prober {
       if (!InLine()) GF_RETURN_IF_ERROR(Barrier(comm_));
       std::vector<double> sum = {rate};
       GF_RETURN_IF_ERROR(Allreduce(comm_, ReduceOp::kSum, &sum));
-      (direction == Direction::kBoth ? result_.line_bytes_per_second_both
-                                     : result_.line_bytes_per_second) = sum[0];
+      (direction == Direction::kBoth ? result->both_ways : result->one_way) =
+          sum[0];
     }
     return Status();
   }

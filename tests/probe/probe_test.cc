@@ -159,12 +159,21 @@ TEST(Probe, OfOneHostHasThatClassOnly) {
   ExpectMeasured(*file.pairs[0].loaded);
 }
 
+TEST(Probe, MeasuresAtRestOnlyIfAskedTo) {
+  CommJob job;
+  job.size = 2;
+  const planner::Probe file = FileOf(ResultOf(job, -1));
+  ASSERT_EQ(file.pairs.size(), 1U);
+  ExpectMeasured(file.pairs[0].idle);
+  EXPECT_FALSE(file.pairs[0].loaded.has_value());
+}
+
 // Two ranks per host: ranks 0 and 1, 2 and 3.
 TEST(Probe, OfTwoHostsHasBothClassesAndTheSharedLine) {
   CommJob job;
   job.size = 4;
   job.over = Over::kMixed;
-  const planner::Probe file = FileOf(ResultOf(job, -1));
+  const planner::Probe file = FileOf(ResultOf(job, 1));
   EXPECT_EQ(file.hosts, 2U);
   EXPECT_EQ(file.ranks_per_host, 2U);
   ASSERT_EQ(file.pairs.size(), 2U);
@@ -173,12 +182,15 @@ TEST(Probe, OfTwoHostsHasBothClassesAndTheSharedLine) {
   ASSERT_NE(across, nullptr);
   EXPECT_EQ(across->transport, "tcp");
   ExpectMeasured(across->idle);
-  EXPECT_FALSE(across->loaded.has_value());
-  int shared = 0;
-  for (const planner::Bandwidth& entry : across->idle.bandwidth) {
-    if (entry.ranks == 2) ++shared;
+  ASSERT_TRUE(across->loaded.has_value());
+  ExpectMeasured(*across->loaded);
+  for (const planner::PairLevels& levels : {across->idle, *across->loaded}) {
+    int shared = 0;
+    for (const planner::Bandwidth& entry : levels.bandwidth) {
+      if (entry.ranks == 2) ++shared;
+    }
+    EXPECT_EQ(shared, 2);
   }
-  EXPECT_EQ(shared, 2);
   // The planner reads what it is given.
   const auto read = planner::ParseProbe(planner::ProbeText(file));
   EXPECT_TRUE(read.ok()) << read.status().message();

@@ -14,11 +14,10 @@ inline constexpr int kMostPlayedRanks = 64;
 // How prices of allreduces are found.
 enum class Pricing {
   kClosedForms,  // The formulas by which the library chooses.
-  kPlayed,       // The same, times what playing the schedules says of them.
+  // The same, times what playing the schedules says of them: of an algorithm
+  // among more ranks, what it says of kMostPlayedRanks.
+  kPlayed,
 };
-
-// Returns kPlayed for a cluster of up to kMostPlayedRanks ranks.
-Pricing PricingFor(const Cluster& cluster);
 
 // What an allreduce takes, by its size. A step may have hundreds of buckets and
 // a plan hundreds of bucket sizes, so prices are found once for four sizes per

@@ -39,8 +39,10 @@ struct PaperReport {
   // about it.
   SharedConstants all_constants;
   std::vector<Fold> folds;
-  // 80 % of the cells that were left out have smaller errors.
-  double left_out_error_80 = 0;
+  // 80 % of the cells have smaller errors that were predicted for another
+  // cluster, or for more ranks than any that the constants are from: what a
+  // plan does.
+  double elsewhere_error_80 = 0;
 };
 
 // Fits the constants anew for every fold: some thousand evaluations each.

@@ -18,6 +18,7 @@ std::string ExtrapolatedText(const Extrapolated& extrapolated) {
     if (is) text += StrCat(text.empty() ? "" : "+", what);
   };
   add(extrapolated.ranks, "ranks");
+  add(extrapolated.ranks_per_host, "ranks_per_host");
   add(extrapolated.line, "line");
   add(extrapolated.load, "load");
   add(extrapolated.inside, "inside");
@@ -226,8 +227,8 @@ Result<Sections> ReportOf(const UslReport& report,
   law.Row()
       .Text("most_samples_per_second")
       .Number(fit.most_rate())
-      .Number(fit.most_rate())
-      .Number(fit.most_rate())
+      .Number(report.most_rate.low)
+      .Number(report.most_rate.high)
       .Text(fit.beta == 0 ? "asymptote" : "at the peak");
   Table rates({"ranks", "samples_per_second", "extrapolated"});
   for (const double n : ranks) {

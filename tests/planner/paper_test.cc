@@ -42,7 +42,7 @@ TEST(Paper, NoFoldIsWorseThanRecorded) {
     EXPECT_LE(report.folds[i].worst, most[i][1]) << report.folds[i].predicted;
   }
   // What predictions take for the model's own error.
-  EXPECT_NEAR(report.left_out_error_80, kModelErrorFraction, 0.002);
+  EXPECT_NEAR(report.elsewhere_error_80, kModelErrorFraction, 0.002);
 }
 
 // Cells that the model itself has made give its constants back.

@@ -54,6 +54,8 @@ def probe(network: Network, file: pathlib.Path, seconds: float) -> None:
         stdout=subprocess.DEVNULL) for rank in range(network.ranks)]
     try:
         codes = [process.wait(120) for process in processes]
+    except subprocess.TimeoutExpired as error:
+        raise RankError("gradientflow_probe was not done in time") from error
     finally:
         for process in processes:
             process.kill()
@@ -72,7 +74,10 @@ def predict(model: str, file: pathlib.Path, ranks: int,
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RankError(f"{' '.join(words)}: {done.stderr.strip()}")
-    row, = json.loads(done.stdout)["predictions"]
+    try:
+        row, = json.loads(done.stdout)["predictions"]
+    except KeyError as error:
+        raise RankError(f"gradientflow_plan did not say {error}") from error
     return row
 
 

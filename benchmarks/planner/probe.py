@@ -12,6 +12,7 @@ bytes of each 1514, since the token buckets count all headers.
 
 import json
 import pathlib
+import subprocess
 import tempfile
 
 from lib import report
@@ -29,6 +30,8 @@ def outputs(network: Network, commands: list[list[str]]) -> list[str]:
                  for rank, command in enumerate(commands)]
     try:
         texts = [process.communicate(timeout=120)[0] for process in processes]
+    except subprocess.TimeoutExpired as error:
+        raise RankError(f"{commands[0][0]} was not done in time") from error
     finally:
         for process in processes:
             process.kill()
@@ -45,15 +48,18 @@ def probe(network: Network, seconds: float) -> dict[str, float]:
                            "--seconds", str(seconds), "--no-load", "--out",
                            str(file)]] * network.ranks)
         measured = json.loads(file.read_text())
-    pair, = measured["pairs"]
-    idle = pair["idle"]
-    one_way = {entry["streams"]: entry["bytes_per_second"]["p50"]
-               for entry in idle["bandwidth"]
-               if entry["direction"] == "one_way" and
-               entry["message_bytes"] == 2 << 20}
-    return {"probe_us": 1e6 * (idle["latency_seconds"]["p50"] +
-                               idle["message_seconds"]["p50"]),
-            "probe_gbps": 8e-9 * one_way[1]}
+    try:
+        pair, = measured["pairs"]
+        idle = pair["idle"]
+        one_way = {entry["streams"]: entry["bytes_per_second"]["p50"]
+                   for entry in idle["bandwidth"]
+                   if entry["direction"] == "one_way" and
+                   entry["message_bytes"] == 2 << 20}
+        return {"probe_us": 1e6 * (idle["latency_seconds"]["p50"] +
+                                   idle["message_seconds"]["p50"]),
+                "probe_gbps": 8e-9 * one_way[1]}
+    except KeyError as error:
+        raise RankError(f"gradientflow_probe did not say {error}") from error
 
 
 def bare(network: Network) -> dict[str, float]:
@@ -75,14 +81,21 @@ def iperf(network: Network, seconds: float) -> dict[str, float]:
                 raise RankError("iperf3 did not start")
         client = start_program(
             network, 1, ["iperf3", "-c", network.address, "-p", port,
-                         "-O", "0.3", "-t", str(max(1, round(seconds))), "--json"],
+                         "-O", "1", "-t", str(max(1, round(seconds))), "--json"],
             {}, stdout=-1)
         text = client.communicate(timeout=60)[0]
+    except subprocess.TimeoutExpired as error:
+        raise RankError("iperf3 was not done in time") from error
     finally:
         server.kill()
         server.wait()
-    end = json.loads(text)["end"]
-    return {"iperf_gbps": 1e-9 * end["sum_received"]["bits_per_second"]}
+    said = json.loads(text)
+    try:
+        return {"iperf_gbps":
+                1e-9 * said["end"]["sum_received"]["bits_per_second"]}
+    except KeyError as error:  # It says why it has no such sum.
+        reason = said.get("error", f"it did not say {error}")
+        raise RankError(f"iperf3: {reason}") from error
 
 
 def measure(args: report.Args, gbps: float) -> report.Row:

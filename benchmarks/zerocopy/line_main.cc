@@ -153,7 +153,7 @@ class Sender {
       } else if (errno == EAGAIN) {
         Wait(fd(), POLLOUT);
         TakeReturned();
-      } else if (errno == ENOBUFS) {  // Too many are lent.
+      } else if (errno == ENOBUFS && returned_ < lent_) {  // Too many are lent.
         Wait(fd(), 0);
         TakeReturned();
       } else if (errno != EINTR) {

@@ -14,6 +14,7 @@
 #include "gradientflow/communicator/cores.h"
 #include "gradientflow/communicator/introduction.h"
 #include "gradientflow/communicator/neighbours.h"
+#include "gradientflow/config/connections.h"
 #include "transports/endpoint.h"
 #include "transports/link_source.h"
 #include "transports/registry/registry.h"
@@ -28,7 +29,6 @@
 namespace gradientflow {
 namespace {
 
-constexpr int kFewRanks = 8;
 // With more ranks, "auto" links them when they need each other.
 constexpr int kMostAllLinked = 64;
 
@@ -372,7 +372,7 @@ Status ConnectLinks(const JoinArgs& args, const Introduction& introduction,
 
 int ConnectionsPerPeer(const Options& options) {
   if (options.connections > 0) return options.connections;
-  return options.size <= kFewRanks ? 2 : 1;
+  return ConnectionsByRanks(options.size);
 }
 
 Result<Transport> Join(const JoinArgs& args) {

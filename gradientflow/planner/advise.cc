@@ -15,6 +15,7 @@ constexpr int kAllHostsUpTo = 32;
 struct Facts {
   Profile profile;
   Probe probe;
+  double line_gbps = 0;  // As in AdviseOptions.
 };
 
 std::vector<int> HostCounts(int most) {
@@ -47,14 +48,15 @@ Result<std::vector<TrainingPlan>> PlansFor(const Facts& facts,
   predict.ranks.clear();
   for (const int h : hosts) predict.ranks.push_back(h * options.ranks_per_host);
   predict.ranks_per_host = options.ranks_per_host;
-  predict.line_gbps = options.line_gbps;
+  predict.line_gbps = facts.line_gbps;
   predict.exchanges = options.exchanges;
-  predict.play = false;
   const auto predictions = Predict(facts.profile, facts.probe, predict);
   if (!predictions.ok()) return predictions.status();
   std::vector<TrainingPlan> plans;
   for (const Prediction& prediction : predictions.value()) {
     plans.push_back(PlanOf(prediction, price, options.samples));
+    // All exchanges follow each other for each number of hosts.
+    plans.back().exchange = (plans.size() - 1) % options.exchanges.size();
   }
   return plans;
 }
@@ -131,6 +133,7 @@ void SlowBytes(Facts* facts) {
       Scale(&entry.bytes_per_second, 1 / kWorse);
     }
   });
+  facts->line_gbps /= kWorse;
 }
 
 void MoreHostWork(Facts* facts) {
@@ -180,8 +183,7 @@ Status AddSensitivities(const Facts& facts, const NodePrice& price,
     Sensitivity sensitivity{name, 1, 0};
     for (const TrainingPlan& plan : plans.value()) {
       if (plan.prediction.hosts == chosen.prediction.hosts &&
-          NameOf(plan.prediction.exchange) ==
-              NameOf(chosen.prediction.exchange)) {
+          plan.exchange == chosen.exchange) {
         sensitivity.seconds_factor = plan.seconds / chosen.seconds;
       }
     }
@@ -226,9 +228,8 @@ Status AddSavings(const Facts& facts, const NodePrice& price,
         }
       }
     }
-    AdviseOptions other = same;
-    other.line_gbps *= factor;
-    GF_RETURN_IF_ERROR(add(what, faster, other));
+    faster.line_gbps *= factor;
+    GF_RETURN_IF_ERROR(add(what, faster, same));
   }
   if (!chosen.prediction.exchange.csc) {
     same.exchanges.front().csc = true;
@@ -241,7 +242,11 @@ Status Check(const Profile& profile, const AdviseOptions& options) {
   const char* problem = nullptr;
   if (!(options.samples > 0)) problem = "samples: expected more than 0";
   if (profile.batch_samples == 0) {
-    problem = "profile: batch_samples: expected at least 1 for an advice";
+    problem =
+        "profile: batch_samples: expected at least 1 for an advice; make the "
+        "profile with GRADIENTFLOW_PROFILE_BATCH, the samples that a rank "
+        "takes "
+        "in a step";
   }
   if (!options.deadline_seconds && !options.budget) {
     problem = "expected a deadline or a budget";
@@ -256,7 +261,7 @@ Status Check(const Profile& profile, const AdviseOptions& options) {
 Result<Advice> Advise(const Profile& profile, const Probe& probe,
                       const NodePrice& price, const AdviseOptions& options) {
   GF_RETURN_IF_ERROR(Check(profile, options));
-  const Facts facts{profile, probe};
+  const Facts facts{profile, probe, options.line_gbps};
   const auto plans =
       PlansFor(facts, price, options, HostCounts(options.most_hosts));
   if (!plans.ok()) return plans.status();

@@ -25,6 +25,7 @@ struct AdviseOptions {
 
 struct TrainingPlan {
   Prediction prediction;
+  std::size_t exchange = 0;  // Its place in AdviseOptions::exchanges.
   double seconds = 0;
   double cost = 0;
 };
@@ -57,8 +58,8 @@ struct Advice {
 
 // Compares all numbers of hosts up to 32, and further ones in steps of a
 // tenth. With a deadline the cheapest plan that keeps it is chosen, with a
-// budget the fastest, with both the cheapest that keeps both. Prices are the
-// closed forms. kInvalidArgument without samples, without a batch size in the
+// budget the fastest, with both the cheapest that keeps both. Steps are those
+// of Predict(). kInvalidArgument without samples, without a batch size in the
 // profile, or without deadline and budget.
 Result<Advice> Advise(const Profile& profile, const Probe& probe,
                       const NodePrice& price, const AdviseOptions& options);

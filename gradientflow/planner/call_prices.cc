@@ -68,14 +68,43 @@ double LatencyOf(const CollectiveAlgorithm& algorithm, CallQuestion question) {
   return PredictSeconds(kAllreduce, algorithm, question);
 }
 
+// What the messages of the busiest rank take from its backward. The price is
+// linear in a rank's own work per message, and has all messages of all segments
+// in it.
+double HostWorkOf(const CollectiveAlgorithm& algorithm, const Cluster& cluster,
+                  CallQuestion question) {
+  question.alone.reset();
+  question.model = {
+      .inside = {.message_seconds =
+                     cluster.inside_backward_seconds_per_message},
+      .across = {.message_seconds =
+                     cluster.across_backward_seconds_per_message}};
+  return PredictSeconds(kAllreduce, algorithm, question);
+}
+
+// The part of a large cluster that is played for the whole: hosts like its
+// first one.
+Cluster PlayedPart(Cluster cluster) {
+  if (cluster.ranks() <= kMostPlayedRanks) return cluster;
+  const int hosts = cluster.hosts() > 1 ? 2 : 1;
+  const int per_host =
+      std::min(cluster.host_ranks.front(), kMostPlayedRanks / hosts);
+  cluster.host_ranks =
+      SpreadRanks(kMostPlayedRanks / per_host * per_host, per_host);
+  return cluster;
+}
+
 // Finds out how much longer a schedule takes than its formula says.
 class Played {
  public:
-  explicit Played(const Cluster& cluster) : topology_(TopologyOf(cluster)) {}
+  Played(const Cluster& cluster, std::size_t wire_element_bytes)
+      : topology_(TopologyOf(cluster)),
+        question_(QuestionFor(cluster, wire_element_bytes, 4)) {}
 
   // Of a segment of such a call. Equal segments are played once.
-  double Factor(const CollectiveAlgorithm& algorithm,
-                const CallQuestion& question) {
+  double Factor(const CollectiveAlgorithm& algorithm, std::size_t count) {
+    CallQuestion question = question_;
+    question.count = count;
     const std::size_t cut = CutOf(kAllreduce, algorithm, question).elements;
     std::size_t size = 1;
     while (size * kPlayedStep <= question.count) size *= kPlayedStep;
@@ -96,7 +125,7 @@ class Played {
     question.model.across.long_seconds_per_byte = 0;
     question.count = elements;
     const double formula = PredictSeconds(kAllreduce, algorithm, question);
-    if (!(formula > 0)) return 1;
+    if (!(formula > 0) || std::isinf(formula)) return 1;
     CallShape shape;
     shape.size = question.size();
     shape.topology = topology_;
@@ -113,15 +142,11 @@ class Played {
   }
 
   const Topology topology_;
+  const CallQuestion question_;
   std::map<std::pair<const CollectiveAlgorithm*, std::size_t>, double> factors_;
 };
 
 }  // namespace
-
-Pricing PricingFor(const Cluster& cluster) {
-  return cluster.ranks() <= kMostPlayedRanks ? Pricing::kPlayed
-                                             : Pricing::kClosedForms;
-}
 
 CallQuestion QuestionFor(const Cluster& cluster, std::size_t wire_element_bytes,
                          std::size_t bytes) {
@@ -143,7 +168,7 @@ CallQuestion QuestionFor(const Cluster& cluster, std::size_t wire_element_bytes,
 CallPrices::CallPrices(const Cluster& cluster, std::size_t wire_element_bytes,
                        Pricing pricing) {
   CallQuestion question = QuestionFor(cluster, wire_element_bytes, 4);
-  Played played(cluster);
+  Played played(PlayedPart(cluster), wire_element_bytes);
   for (int octave = kFirstOctave; octave < kEndOctave; ++octave) {
     const std::size_t first = std::size_t{1} << octave;
     for (int k = 0; k < kPointsPerOctave; ++k) {
@@ -157,8 +182,9 @@ CallPrices::CallPrices(const Cluster& cluster, std::size_t wire_element_bytes,
           cluster.algorithm != nullptr ? cluster.algorithm : Cheapest(question);
       point.seconds = PredictSeconds(kAllreduce, *point.algorithm, question);
       point.latency_seconds = LatencyOf(*point.algorithm, question);
+      point.host_seconds = HostWorkOf(*point.algorithm, cluster, question);
       if (pricing == Pricing::kPlayed && cluster.ranks() > 1) {
-        const double factor = played.Factor(*point.algorithm, question);
+        const double factor = played.Factor(*point.algorithm, question.count);
         point.seconds *= factor;
         point.latency_seconds *= factor;
       }
@@ -194,6 +220,13 @@ double CallPrices::LatencySeconds(double bytes) const {
   if (place.part == 0) return from;
   const double to = points_[place.index + 1].latency_seconds;
   return std::min(from + place.part * (to - from), Seconds(bytes));
+}
+
+double CallPrices::HostSeconds(double bytes) const {
+  const Place place = Find(bytes);
+  const double from = points_[place.index].host_seconds;
+  if (place.part == 0) return from;
+  return from + place.part * (points_[place.index + 1].host_seconds - from);
 }
 
 const CollectiveAlgorithm* CallPrices::AlgorithmOf(double bytes) const {

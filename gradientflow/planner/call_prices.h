@@ -14,11 +14,10 @@ inline constexpr int kMostPlayedRanks = 64;
 // How prices of allreduces are found.
 enum class Pricing {
   kClosedForms,  // The formulas by which the library chooses.
-  kPlayed,       // The same, times what playing the schedules says of them.
+  // The same, times what playing the schedules says of them: of an algorithm
+  // among more ranks, what it says of kMostPlayedRanks.
+  kPlayed,
 };
-
-// Returns kPlayed for a cluster of up to kMostPlayedRanks ranks.
-Pricing PricingFor(const Cluster& cluster);
 
 // What an allreduce takes, by its size. A step may have hundreds of buckets and
 // a plan hundreds of bucket sizes, so prices are found once for four sizes per
@@ -31,6 +30,8 @@ class CallPrices {
     double seconds = 0;
     double latency_seconds = 0;  // What of it does not depend on the bytes.
     const CollectiveAlgorithm* algorithm = nullptr;
+    // What its messages take from a backward that runs all the while.
+    double host_seconds = 0;
   };
 
   // The prices of the library's own algorithms.
@@ -42,6 +43,9 @@ class CallPrices {
 
   double Seconds(double bytes) const;
   double LatencySeconds(double bytes) const;
+  // By how much the busiest rank's messages make a backward longer that runs
+  // during all of the call.
+  double HostSeconds(double bytes) const;
   // The algorithm that runs; null if prices were measured.
   const CollectiveAlgorithm* AlgorithmOf(double bytes) const;
 

@@ -51,17 +51,28 @@ Exchange ReadExchange(const CsvTable& table, std::size_t row, Status* status) {
   return exchange;
 }
 
-// Own work is all of the step but the wait for the exchange.
-void FindWrongTerm(CheckedRun* checked) {
-  if (!checked->run.wait_seconds) return;
+// A wait is for the exchange and for the slowest rank. Own work is all else of
+// the step, and calls make backward longer.
+void FindWrongTerm(const Profile& profile, CheckedRun* checked) {
+  const MeasuredRun& run = checked->run;
+  if (!run.wait_seconds) return;
   const StepTerms& terms = checked->prediction.step.terms;
-  const double waited = terms.latency + terms.bytes + terms.csc;
-  const double exchange = waited - *checked->run.wait_seconds;
-  const double own = terms.step - waited -
-                     (checked->run.step_seconds - *checked->run.wait_seconds);
-  const bool is_own = std::abs(own) > std::abs(exchange);
-  checked->wrong_term = is_own ? "own work" : "exchange";
-  checked->wrong_seconds = is_own ? own : exchange;
+  const double waited = terms.latency + terms.bytes + terms.csc + terms.slowest;
+  double own = terms.step - waited - (run.step_seconds - *run.wait_seconds);
+  double backward = 0;
+  if (run.backward_seconds) {
+    backward =
+        profile.backward_seconds.median + terms.host - *run.backward_seconds;
+    own -= backward;
+  }
+  checked->wrong_term = "wait";
+  checked->wrong_seconds = waited - *run.wait_seconds;
+  for (const auto& [name, seconds] :
+       {std::pair{"own work", own}, {"backward", backward}}) {
+    if (std::abs(seconds) <= std::abs(checked->wrong_seconds)) continue;
+    checked->wrong_term = name;
+    checked->wrong_seconds = seconds;
+  }
 }
 
 double OrderedFraction(const std::vector<CheckedRun>& runs) {
@@ -138,7 +149,7 @@ Result<CheckReport> CheckRuns(const Profile& profile, const Probe& probe,
     checked.run = run;
     checked.prediction = std::move(predicted.value().front());
     checked.error = checked.prediction.step.terms.step / run.step_seconds - 1;
-    FindWrongTerm(&checked);
+    FindWrongTerm(profile, &checked);
     errors.push_back(std::abs(checked.error));
     report.runs.push_back(std::move(checked));
   }

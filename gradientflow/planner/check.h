@@ -31,8 +31,9 @@ struct CheckedRun {
   MeasuredRun run;
   Prediction prediction;
   double error = 0;  // predicted / measured - 1.
-  // The term that is furthest off, "own work" or "exchange", and by how many
-  // seconds too long; "-" if the run does not say.
+  // The term that is furthest off, and by how many seconds too long; "-" if the
+  // run does not say: "wait" for the exchange and for the slowest rank, and
+  // "own work", of which "backward" is a term of its own if the run has it.
   std::string wrong_term = "-";
   double wrong_seconds = 0;
 };

@@ -2,39 +2,107 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
+#include <utility>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/config/connections.h"
 
 namespace gradientflow::planner {
 namespace {
 
-// Bytes per second of the fastest size and number of streams, for as many ranks
-// of a host at once as were probed and do not exceed `ranks`.
-double BestRate(const PairLevels& levels, std::size_t ranks) {
-  std::size_t at_once = 1;
+// How a bandwidth was measured, or is wanted.
+struct Flows {
+  std::size_t streams = 1;
+  std::size_t ranks = 1;
+  bool operator==(const Flows&) const = default;
+};
+
+// What comes closest to `wanted` of what was measured: as many ranks, or else
+// the most below; of these as many streams, or else the nearest number.
+Flows Closest(const PairLevels& levels, const Flows& wanted) {
+  const auto distance = [&](const Flows& flows) {
+    const auto apart = [](std::size_t a, std::size_t b) {
+      return a > b ? a - b : b - a;
+    };
+    return std::pair(apart(wanted.ranks, flows.ranks),
+                     apart(wanted.streams, flows.streams));
+  };
+  std::optional<Flows> closest;
   for (const Bandwidth& entry : levels.bandwidth) {
     if (entry.direction != Direction::kBothWays) continue;
-    if (entry.ranks <= ranks) at_once = std::max(at_once, entry.ranks);
+    if (entry.ranks > std::max<std::size_t>(wanted.ranks, 1)) continue;
+    const Flows flows = {entry.streams, entry.ranks};
+    if (!closest || distance(flows) < distance(*closest)) closest = flows;
   }
+  return closest.value_or(Flows{});
+}
+
+// Bytes per second of the fastest size; 0 if there is none.
+double RateAt(const PairLevels& levels, const Flows& flows) {
   double best = 0;
   for (const Bandwidth& entry : levels.bandwidth) {
     if (entry.direction != Direction::kBothWays) continue;
-    if (entry.ranks == at_once) {
+    if (Flows{entry.streams, entry.ranks} == flows) {
       best = std::max(best, entry.bytes_per_second.p50);
     }
   }
   return best;
 }
 
-LinkModel LinkFrom(const PairLevels& levels, std::size_t ranks) {
+// Bytes per second of a line.
+struct LineRates {
+  double idle = 0;
+  double loaded = 0;
+};
+
+LineRates RatesOf(const ProbedPair& pair, const Flows& wanted) {
+  const Flows at_rest = Closest(pair.idle, wanted);
+  LineRates rates;
+  rates.idle = rates.loaded = RateAt(pair.idle, at_rest);
+  if (!pair.loaded) return rates;
+  const Flows at = Closest(*pair.loaded, wanted);
+  rates.loaded = RateAt(*pair.loaded, at);
+  // What was measured at rest only gets less under load by as much as what was
+  // measured under load, too.
+  const double same = RateAt(pair.idle, at);
+  if (at != at_rest && same > 0) rates.loaded *= rates.idle / same;
+  return rates;
+}
+
+// Puts a line of another rate in the place of the probed one.
+struct LineChange {
+  double bytes_per_second = 0;
+  double probed = 0;  // At rest, of all ranks of a host.
+
+  bool faster() const { return bytes_per_second > kFasterLine * probed; }
+  // A faster line is one for whom the probed one was too slow. A rank alone may
+  // be what was slow.
+  void Apply(LineRates* rates) const {
+    const double share = rates->loaded / rates->idle;
+    const bool held_by_line = rates->idle * kFasterLine >= probed;
+    rates->idle = faster() && held_by_line
+                      ? bytes_per_second
+                      : std::min(rates->idle, bytes_per_second);
+    rates->loaded = share * rates->idle;
+  }
+};
+
+LinkModel LinkFrom(const PairLevels& levels, double bytes_per_second) {
   return {.latency_seconds = levels.latency_seconds.p50,
-          .seconds_per_byte = 1 / BestRate(levels, ranks),
+          .seconds_per_byte = 1 / bytes_per_second,
           .reduce_seconds_per_byte = 1 / levels.reduce_bytes_per_second.p50,
           .message_seconds = levels.message_seconds.p50};
 }
 
 const PairLevels& UnderLoadOf(const ProbedPair& pair) {
   return pair.loaded ? *pair.loaded : pair.idle;
+}
+
+// By how much a message makes backward longer; 0 if that was not measured.
+double HostWorkOf(const ProbedPair& pair) {
+  const auto& work = UnderLoadOf(pair).backward_seconds_per_message;
+  return work ? work->p50 : 0;
 }
 
 }  // namespace
@@ -51,6 +119,43 @@ std::vector<int> SpreadRanks(int ranks, int per_host) {
   return hosts;
 }
 
+namespace {
+
+std::size_t StreamsOf(const ProbedPair& pair, int ranks) {
+  if (pair.transport != "tcp") return 1;
+  return static_cast<std::size_t>(ConnectionsByRanks(ranks));
+}
+
+void AddInside(const ProbedPair& pair, Cluster* cluster) {
+  const LineRates rates = RatesOf(pair, {StreamsOf(pair, cluster->ranks()), 1});
+  cluster->costs.inside = LinkFrom(UnderLoadOf(pair), rates.loaded);
+  cluster->inside_backward_seconds_per_message = HostWorkOf(pair);
+}
+
+void AddAcross(const ProbedPair& pair, double line_gbps,
+               PlannedCluster* planned) {
+  Cluster& cluster = planned->cluster;
+  const std::size_t streams = StreamsOf(pair, cluster.ranks());
+  const auto per_host = static_cast<std::size_t>(cluster.host_ranks.front());
+  LineRates shared = RatesOf(pair, {streams, per_host});
+  LineRates one = RatesOf(pair, {streams, 1});
+  if (line_gbps > 0) {
+    const LineChange line = {line_gbps * 1e9 / 8 * kPayloadShare, shared.idle};
+    planned->extrapolated.line = line.faster();
+    line.Apply(&shared);
+    line.Apply(&one);
+  }
+  cluster.costs.across = LinkFrom(UnderLoadOf(pair), shared.loaded);
+  if (per_host > 1 && one.loaded < shared.loaded) {
+    cluster.alone = cluster.costs;
+    cluster.alone->across.seconds_per_byte = 1 / one.loaded;
+  }
+  cluster.across_backward_seconds_per_message = HostWorkOf(pair);
+  planned->extrapolated.load = !pair.loaded;
+}
+
+}  // namespace
+
 Result<PlannedCluster> ClusterFromProbe(const Probe& probe,
                                         const ClusterOptions& options) {
   PlannedCluster planned;
@@ -59,8 +164,7 @@ Result<PlannedCluster> ClusterFromProbe(const Probe& probe,
   cluster.segment_bytes = options.segment_bytes;
   cluster.segments_in_flight = options.segments_in_flight;
   cluster.memory_bytes_per_second = probe.memory_bytes_per_second.p50;
-  const auto per_host =
-      static_cast<std::size_t>(std::min(options.ranks_per_host, options.ranks));
+  const auto per_host = static_cast<std::size_t>(cluster.host_ranks.front());
   const ProbedPair* inside = FindPair(probe, PairClass::kSameHost);
   const ProbedPair* across = FindPair(probe, PairClass::kOtherHost);
   if (cluster.hosts() > 1 && across == nullptr) {
@@ -71,24 +175,10 @@ Result<PlannedCluster> ClusterFromProbe(const Probe& probe,
   cluster.hosts_share_memory =
       inside == nullptr ? true : inside->transport == "shm";
   cluster.costs = TypicalCostModel(cluster.hosts_share_memory);
-  if (inside != nullptr) {
-    cluster.costs.inside = LinkFrom(UnderLoadOf(*inside), 1);
-  }
-  if (across != nullptr) {
-    const PairLevels& levels = UnderLoadOf(*across);
-    cluster.costs.across = LinkFrom(levels, per_host);
-    if (levels.backward_seconds_per_message) {
-      cluster.backward_seconds_per_message =
-          levels.backward_seconds_per_message->p50;
-    }
-    if (options.line_gbps > 0) {
-      const double line = 1 / (options.line_gbps * 1e9 / 8 * kPayloadShare);
-      planned.extrapolated.line = line < cluster.costs.across.seconds_per_byte;
-      cluster.costs.across.seconds_per_byte = line;
-    }
-    planned.extrapolated.load = !across->loaded;
-  }
+  if (inside != nullptr) AddInside(*inside, &cluster);
+  if (across != nullptr) AddAcross(*across, options.line_gbps, &planned);
   planned.extrapolated.inside = inside == nullptr && per_host > 1;
+  planned.extrapolated.ranks_per_host = per_host > probe.ranks_per_host;
   planned.extrapolated.ranks = static_cast<std::size_t>(options.ranks) >
                                probe.hosts * probe.ranks_per_host;
   return planned;

@@ -21,8 +21,13 @@ struct Cluster {
   std::size_t segment_bytes = std::size_t{256} << 10;  // As in Options.
   int segments_in_flight = 8;
   const CollectiveAlgorithm* algorithm = nullptr;  // Null: the cheapest.
-  // By how much a message that is sent under backward makes it longer.
-  double backward_seconds_per_message = 0;
+  // By how much a message that a rank sends, and one that it receives, make a
+  // backward longer that runs meanwhile: on the same host, and between hosts.
+  double inside_backward_seconds_per_message = 0;
+  double across_backward_seconds_per_message = 0;
+  // By how much a whole call that starts under backward does, whatever its
+  // messages are: what can be fitted to runs of which only steps were measured.
+  double backward_seconds_per_call = 0;
   // Of a pass that reads and writes: the sum of both.
   double memory_bytes_per_second = std::numeric_limits<double>::infinity();
 
@@ -38,7 +43,8 @@ struct ClusterOptions {
   int ranks = 2;
   int ranks_per_host = 1;
   // The lines of the hosts in Gb/s; 0: as probed. Of lines that differ the
-  // slowest counts, since every rank waits for it.
+  // slowest counts, since every rank waits for it. A busy host gets the part of
+  // it that it got in the probe.
   double line_gbps = 0;
   std::size_t segment_bytes = std::size_t{256} << 10;
   int segments_in_flight = 8;
@@ -46,11 +52,12 @@ struct ClusterOptions {
 
 // What of the cluster was not measured but inferred.
 struct Extrapolated {
-  bool ranks = false;   // More ranks than took part in the probe.
-  bool line = false;    // A faster line than was probed.
+  bool ranks = false;           // More ranks than took part in the probe.
+  bool ranks_per_host = false;  // More of them on a host than in the probe.
+  bool line = false;            // A faster line than was probed.
   bool load = false;    // No levels under load: idle ones stand for them.
   bool inside = false;  // No pair on the same host: typical values are used.
-  bool any() const { return ranks || line || load || inside; }
+  bool any() const { return ranks || ranks_per_host || line || load || inside; }
 };
 
 struct PlannedCluster {
@@ -61,6 +68,11 @@ struct PlannedCluster {
 // The part of a line's nominal rate that TCP's payload takes: 1448 of the 1538
 // bytes that a full Ethernet frame keeps the line busy.
 inline constexpr double kPayloadShare = 1448.0 / 1538.0;
+
+// A line is another one than was probed if its payload is so many times what
+// the probed one gave at rest. Below that it is the same, whose nominal rate
+// was not reached, and the probe is believed.
+inline constexpr double kFasterLine = 1.1;
 
 // Returns kInvalidArgument if the probe has no pair that this cluster needs.
 Result<PlannedCluster> ClusterFromProbe(const Probe& probe,

@@ -62,8 +62,6 @@ class Folds {
                return a.network == b.network && a.ranks == b.ranks &&
                       a.setup == b.setup;
              });
-    report_.left_out_error_80 =
-        Quantile(Sizes(report_.folds.back().cells), 0.8);
     LeaveOut("three of (network, N)", "the fourth, in turn", 0.0391, 0.0898,
              [](const PaperCell& a, const PaperCell& b) {
                return a.network == b.network && a.ranks == b.ranks;
@@ -74,6 +72,7 @@ class Folds {
     Float32();
     ClusterP("resnet50", 0.0356, 0.0682);
     ClusterP("alexnet", 0.0761, 0.2276);
+    report_.elsewhere_error_80 = Quantile(elsewhere_, 0.8);
     return std::move(report_);
   }
 
@@ -95,6 +94,11 @@ class Folds {
       fold->cells.push_back(
           {cell, images, images / cell.images_per_second - 1});
     }
+  }
+
+  void AddElsewhere(const Fold& fold) {
+    const std::vector<double> sizes = Sizes(fold.cells);
+    elsewhere_.insert(elsewhere_.end(), sizes.begin(), sizes.end());
   }
 
   void End(Fold fold) {
@@ -137,6 +141,7 @@ class Folds {
     const Cells few =
         Where(all_, [](const PaperCell& c) { return c.ranks <= 64; });
     Predict(cells24_, model_.Fit(few, report_.constants), &fold);
+    AddElsewhere(fold);
     End(std::move(fold));
   }
 
@@ -162,12 +167,14 @@ class Folds {
                            c.setup != PaperSetup::kFloat32;
                   }),
             report_.all_constants, &fold);
+    AddElsewhere(fold);
     End(std::move(fold));
   }
 
   const PaperModel& model_;
   const Cells all_;
   const Cells cells24_;
+  std::vector<double> elsewhere_;  // Absolute errors.
   PaperReport report_;
 };
 

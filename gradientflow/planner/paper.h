@@ -35,12 +35,14 @@ struct Fold {
 struct PaperReport {
   SharedConstants constants;  // Of all 24 cells.
   // Of all of cluster V from 16 GPUs on, by which cluster P is predicted. The
-  // host's work per message shows where N is small, so the 24 cells say little
+  // host's work per call shows where N is small, so the 24 cells say little
   // about it.
   SharedConstants all_constants;
   std::vector<Fold> folds;
-  // 80 % of the cells that were left out have smaller errors.
-  double left_out_error_80 = 0;
+  // 80 % of the cells have smaller errors that were predicted for another
+  // cluster, or for more ranks than any that the constants are from: what a
+  // plan does.
+  double elsewhere_error_80 = 0;
 };
 
 // Fits the constants anew for every fold: some thousand evaluations each.

@@ -124,7 +124,7 @@ double PaperModel::ImagesPerSecond(const PaperCell& cell,
                                 : prices;
   Cluster cluster;
   cluster.host_ranks.assign(static_cast<std::size_t>(cell.ranks), 1);
-  cluster.backward_seconds_per_message = constants.backward_seconds_per_message;
+  cluster.backward_seconds_per_call = constants.backward_seconds_per_call;
   double step = 0;
   if (on_v) {
     step = BestStep(workload, setup.exchange, setup.bucketings, cluster,
@@ -152,10 +152,9 @@ SharedConstants PaperModel::Fit(const std::vector<PaperCell>& cells,
   // In units in which all four are around one.
   constexpr SharedConstants kUnit{1e-6, 1e9, 1e-2, 1e-4};
   const auto constants = [&](const std::vector<double>& x) {
-    return SharedConstants{x[0] * kUnit.hop_seconds,
-                           x[1] * kUnit.bytes_per_second,
-                           x[2] * kUnit.spread_fraction,
-                           x[3] * kUnit.backward_seconds_per_message};
+    return SharedConstants{
+        x[0] * kUnit.hop_seconds, x[1] * kUnit.bytes_per_second,
+        x[2] * kUnit.spread_fraction, x[3] * kUnit.backward_seconds_per_call};
   };
   const auto cost = [&](const std::vector<double>& x) {
     double sum = 0;
@@ -166,7 +165,7 @@ SharedConstants PaperModel::Fit(const std::vector<PaperCell>& cells,
     }
     return sum;
   };
-  // The cost has several minima along the host's work per message, since
+  // The cost has several minima along the host's work per call, since
   // messages move across the end of backward.
   SharedConstants best = start;
   double least = std::numeric_limits<double>::infinity();

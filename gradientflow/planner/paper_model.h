@@ -16,7 +16,7 @@ struct SharedConstants {
   double hop_seconds = 4.3e-6;       // Of each of the ring's 2 (N - 1) hops.
   double bytes_per_second = 2.35e9;  // Of a tensor, while backward runs.
   double spread_fraction = 0.03;     // Of a rank's own work.
-  double backward_seconds_per_message = 2e-4;
+  double backward_seconds_per_call = 2e-4;  // Of a call under backward.
 };
 
 // The planner's model of the paper's measurements: a step of PlayStep() whose

@@ -81,21 +81,19 @@ double BytesOut(const Workload& workload, const Exchange& exchange, int hosts) {
 // float32.
 class PriceLists {
  public:
-  PriceLists(const Cluster& cluster, Pricing pricing)
-      : cluster_(cluster), pricing_(pricing) {}
+  explicit PriceLists(const Cluster& cluster) : cluster_(cluster) {}
 
   const CallPrices& Of(std::size_t wire_element_bytes) {
     auto& list = lists_[wire_element_bytes];
     if (!list) {
-      list =
-          std::make_unique<CallPrices>(cluster_, wire_element_bytes, pricing_);
+      list = std::make_unique<CallPrices>(cluster_, wire_element_bytes,
+                                          Pricing::kPlayed);
     }
     return *list;
   }
 
  private:
   const Cluster& cluster_;
-  const Pricing pricing_;
   std::map<std::size_t, std::unique_ptr<CallPrices>> lists_;
 };
 
@@ -168,8 +166,7 @@ Result<std::vector<Prediction>> Predict(const Profile& profile,
     const auto planned = ClusterFromProbe(probe, wanted);
     if (!planned.ok()) return planned.status();
     const Cluster& cluster = planned.value().cluster;
-    PriceLists lists(
-        cluster, options.play ? PricingFor(cluster) : Pricing::kClosedForms);
+    PriceLists lists(cluster);
     const Spreads spreads = SpreadsOf(profile, probe, cluster.hosts());
     for (std::size_t i = 0; i < options.exchanges.size(); ++i) {
       Prediction prediction = PredictOne(workload, options.exchanges[i],

@@ -28,8 +28,8 @@ struct PairLevels {
   Level message_seconds;
   Level reduce_bytes_per_second;
   std::vector<Bandwidth> bandwidth;
-  // By how much a message that is sent under backward makes it longer. Only
-  // while a backward is replayed.
+  // By how much a message that a rank sends, and one that it receives, make a
+  // backward longer that runs meanwhile. Only while a backward is replayed.
   std::optional<Level> backward_seconds_per_message;
 };
 

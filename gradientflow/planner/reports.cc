@@ -18,6 +18,7 @@ std::string ExtrapolatedText(const Extrapolated& extrapolated) {
     if (is) text += StrCat(text.empty() ? "" : "+", what);
   };
   add(extrapolated.ranks, "ranks");
+  add(extrapolated.ranks_per_host, "ranks_per_host");
   add(extrapolated.line, "line");
   add(extrapolated.load, "load");
   add(extrapolated.inside, "inside");
@@ -180,7 +181,7 @@ Sections ReportOf(const PaperReport& report) {
     }
   }
   Table constants({"from", "hop_seconds", "bytes_per_second", "spread_fraction",
-                   "backward_seconds_per_message"});
+                   "backward_seconds_per_call"});
   for (const auto& [from, of] : {std::pair{"all 24", report.constants},
                                  {"V, N >= 16", report.all_constants}}) {
     constants.Row()
@@ -188,7 +189,7 @@ Sections ReportOf(const PaperReport& report) {
         .Number(of.hop_seconds)
         .Number(of.bytes_per_second)
         .Number(of.spread_fraction)
-        .Number(of.backward_seconds_per_message);
+        .Number(of.backward_seconds_per_call);
   }
   return {{"folds", folds}, {"constants", constants}, {"cells", cells}};
 }
@@ -226,8 +227,8 @@ Result<Sections> ReportOf(const UslReport& report,
   law.Row()
       .Text("most_samples_per_second")
       .Number(fit.most_rate())
-      .Number(fit.most_rate())
-      .Number(fit.most_rate())
+      .Number(report.most_rate.low)
+      .Number(report.most_rate.high)
       .Text(fit.beta == 0 ? "asymptote" : "at the peak");
   Table rates({"ranks", "samples_per_second", "extrapolated"});
   for (const double n : ranks) {

@@ -21,6 +21,18 @@ struct Channel {
   double after(double backward) const { return exposed(backward) + delay; }
 };
 
+// By how much a call makes backward longer that begins `under` seconds before
+// backward would end. Its messages are spread over all of it, so those that are
+// sent after backward take nothing from it; what they take from it keeps it
+// beside the call for longer.
+double DelayOf(const Cluster& cluster, double under, double seconds,
+               double host_seconds) {
+  if (under <= 0 || cluster.ranks() == 1) return 0;
+  const double own = std::max(seconds - host_seconds, 0.0);
+  const double part = under >= own ? 1 : under / own;
+  return cluster.backward_seconds_per_call + part * host_seconds;
+}
+
 Channel Run(const Workload& workload, bool overlap,
             const std::vector<Message>& messages, const Cluster& cluster,
             double memory_bytes_per_second, const CallPrices& prices) {
@@ -34,10 +46,9 @@ Channel Run(const Workload& workload, bool overlap,
         {channel.end, passed, overlap ? 0.0 : workload.backward_seconds});
     channel.end = begins + seconds;
     channel.busy += seconds;
-    // A message that starts under backward takes time from it.
-    if (begins < workload.backward_seconds + channel.delay) {
-      channel.delay += cluster.backward_seconds_per_message;
-    }
+    channel.delay +=
+        DelayOf(cluster, workload.backward_seconds + channel.delay - begins,
+                seconds, prices.HostSeconds(message.bytes));
   }
   return channel;
 }

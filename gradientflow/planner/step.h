@@ -13,7 +13,7 @@ namespace gradientflow::planner {
 struct StepTerms {
   double compute = 0;  // A rank's own work.
   double slowest = 0;  // Waiting for the slowest rank.
-  double host = 0;     // By how much messages made backward longer.
+  double host = 0;     // By how much calls made backward longer.
   double latency = 0;  // Communication after backward: what depends on calls,
   double bytes = 0;    // and what depends on bytes.
   double csc = 0;      // CSC's pass over memory and its exchange of norms.

@@ -268,19 +268,21 @@ Result<UslReport> ReportUsl(const std::vector<UslRun>& runs, int draws,
   std::sort(errors.begin(), errors.end());
   report.median_error = errors[errors.size() / 2];
   Bootstrap bootstrap(runs, report.fit, seed);
-  std::array<std::vector<double>, 4> drawn;
+  std::array<std::vector<double>, 5> drawn;
   for (int i = 0; i < draws; ++i) {
     const UslFit fit = FitUsl(bootstrap.Draw(), true);
     drawn[0].push_back(fit.gamma);
     drawn[1].push_back(fit.alpha);
     drawn[2].push_back(fit.beta);
     drawn[3].push_back(fit.peak_ranks());
+    drawn[4].push_back(fit.most_rate());
   }
   if (draws < 1) return report;
   report.gamma = MiddleOf(std::move(drawn[0]));
   report.alpha = MiddleOf(std::move(drawn[1]));
   report.beta = MiddleOf(std::move(drawn[2]));
   report.peak_ranks = MiddleOf(std::move(drawn[3]));
+  report.most_rate = MiddleOf(std::move(drawn[4]));
   return report;
 }
 

@@ -46,6 +46,7 @@ struct UslReport {
   Interval80 alpha;
   Interval80 beta;
   Interval80 peak_ranks;
+  Interval80 most_rate;
   double largest_ranks = 0;
   double median_error = 0;  // Of the runs, relative.
 };

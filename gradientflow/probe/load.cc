@@ -112,6 +112,12 @@ std::uint64_t ComputeLoad::products() const {
   return sum;
 }
 
+double LongerPerMessage(const LoadWindow& alone, const LoadWindow& beside) {
+  const double undisturbed = alone.products / alone.seconds * beside.seconds;
+  const double lost = 1 - beside.products / undisturbed;
+  return beside.seconds / beside.messages * lost;
+}
+
 MemoryRates MeasureReduce(std::size_t bytes, double seconds,
                           const Clock& clock) {
   std::vector<float> sum(bytes / sizeof(float));

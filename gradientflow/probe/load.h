@@ -29,6 +29,20 @@ class ComputeLoad {
   std::atomic<bool> stop_{false};
 };
 
+// An interval in which threads computed.
+struct LoadWindow {
+  double seconds = 0;
+  double products = 0;  // Of all threads.
+  double messages = 0;  // That the rank sent meanwhile; it got as many.
+};
+
+// Returns by how many seconds each message of `beside` made the threads' work
+// longer, which had no messages beside it in `alone`: the seconds that each
+// message took, times the part of its products that the threads did not do in
+// them. Below 0 if they did more than before.
+// REQUIRES that time passed in both, products in `alone`, messages in `beside`.
+double LongerPerMessage(const LoadWindow& alone, const LoadWindow& beside);
+
 // What this rank's core does with memory: bytes per second.
 struct MemoryRates {
   double p50 = 0;

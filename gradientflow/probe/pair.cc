@@ -221,6 +221,21 @@ Result<MessageTimes> PairLeader::OwnWork(double seconds) {
   return MessageTimes{each(0.5), each(0.99)};
 }
 
+Result<std::uint64_t> PairLeader::Messages(double seconds) {
+  Part part(comm_, peer_, clock_);
+  std::vector<double> times;
+  std::uint64_t messages = 0;
+  const Clock::Time end = clock_.Now() + FromSeconds(seconds);
+  while (clock_.Now() < end) {
+    const Order order{.task = Task::kBurst, .messages = kLeastMessages};
+    GF_RETURN_IF_ERROR(comm_.Send(peer_, kOrders, &order, sizeof(order)));
+    times.clear();
+    GF_RETURN_IF_ERROR(part.Bursts(order.messages, &times));
+    messages += std::uint64_t{order.messages} * kBurst;
+  }
+  return messages;
+}
+
 Result<FlowRate> PairLeader::Rate(const Flow& flow) {
   Part part(comm_, peer_, clock_);
   Order order{.task = Task::kFlow,

@@ -59,6 +59,9 @@ class PairLeader {
   // What a small message adds to a round of several, in both directions: a
   // rank's own work for one that it sends and one that it receives.
   Result<MessageTimes> OwnWork(double seconds);
+  // Makes rounds of small messages, as OwnWork() does, for at least `seconds`.
+  // Returns how many this rank has sent, and got.
+  Result<std::uint64_t> Messages(double seconds);
   Result<FlowRate> Rate(const Flow& flow);
   // The peer returns from FollowPair().
   Status End();

@@ -20,6 +20,7 @@ constexpr std::size_t kLarge = std::size_t{2} << 20;
 constexpr std::size_t kSizes[] = {std::size_t{32} << 10, std::size_t{256} << 10,
                                   kLarge};
 constexpr int kConnections[] = {1, 2, 4};
+constexpr int kLoadWindows = 10;
 constexpr std::size_t kInCache = std::size_t{256} << 10;
 constexpr std::size_t kInMemory = std::size_t{32} << 20;
 
@@ -123,7 +124,11 @@ class Prober {
     GF_RETURN_IF_ERROR(Memory());
     GF_RETURN_IF_ERROR(OfClass(hosts_.Inside(), &result_.inside));
     GF_RETURN_IF_ERROR(OfClass(hosts_.Across(), &result_.across));
-    GF_RETURN_IF_ERROR(Line());
+    GF_RETURN_IF_ERROR(Line(&result_.line));
+    if (options_.load_threads >= 0) {
+      const ComputeLoad load(LoadThreads());
+      GF_RETURN_IF_ERROR(Line(&result_.line_under_load));
+    }
     if (hosts_.Across() && reopen_) {
       for (const int connections : kConnections) {
         if (connections == ConnectionsOf(result_.across)) continue;
@@ -236,25 +241,12 @@ class Prober {
 
   Status UnderLoad(PairLeader& leader, const ComputeLoad& load,
                    PairResult* result) const {
-    const Result<double> alone = Products(load, [&] {
-      std::this_thread::sleep_for(
-          std::chrono::duration<double>(options_.seconds / 2));
-      return Status();
-    });
     GF_RETURN_IF_ERROR(
         Assign(leader.Latency(options_.seconds), &result->latency_under_load));
-    const Result<double> beside = Products(load, [&] {
-      return Assign(leader.OwnWork(options_.seconds),
-                    &result->own_work_under_load);
-    });
-    if (!beside.ok()) return beside.status();
-    // A product takes that much longer, as a part of its time.
-    const double longer =
-        beside.value() > 0 ? std::max(0.0, alone.value() / beside.value() - 1)
-                           : 0.0;
-    const MessageTimes& work = result->own_work_under_load;
-    result->backward_seconds_per_message = {longer * work.p50,
-                                            longer * work.p99};
+    GF_RETURN_IF_ERROR(
+        Assign(leader.OwnWork(options_.seconds), &result->own_work_under_load));
+    GF_RETURN_IF_ERROR(
+        Assign(Longer(leader, load), &result->backward_seconds_per_message));
     result->reduce_under_load =
         MeasureReduce(kInCache, options_.seconds / 4, clock_);
     for (const Direction direction :
@@ -269,14 +261,41 @@ class Prober {
     return Status();
   }
 
-  // Returns the products per second while `work` ran.
-  Result<double> Products(const ComputeLoad& load,
-                          const std::function<Status()>& work) const {
+  // By how much a message makes the load's work longer. Intervals with and
+  // without messages take turns, since hosts change their clocks.
+  Result<MessageTimes> Longer(PairLeader& leader,
+                              const ComputeLoad& load) const {
+    const double seconds = options_.seconds / kLoadWindows;
+    std::vector<double> each;
+    for (int i = 0; i < kLoadWindows; ++i) {
+      const Result<LoadWindow> alone = WindowOf(load, [&] {
+        std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+        return Result<std::uint64_t>(std::uint64_t{0});
+      });
+      const Result<LoadWindow> beside =
+          WindowOf(load, [&] { return leader.Messages(seconds); });
+      if (!beside.ok()) return beside.status();
+      if (alone.value().products == 0) continue;
+      each.push_back(LongerPerMessage(alone.value(), beside.value()));
+    }
+    if (each.empty()) return MessageTimes{};
+    return MessageTimes{std::max(ShareBelow(each, 0.5), 0.0),
+                        std::max(ShareBelow(each, 0.99), 0.0)};
+  }
+
+  // What the load did while `work` ran, which returns a number of messages.
+  Result<LoadWindow> WindowOf(
+      const ComputeLoad& load,
+      const std::function<Result<std::uint64_t>()>& work) const {
     const std::uint64_t before = load.products();
     const Clock::Time begin = clock_.Now();
-    GF_RETURN_IF_ERROR(work());
-    const double took = Seconds(clock_.Now() - begin);
-    return static_cast<double>(load.products() - before) / took;
+    const Result<std::uint64_t> messages = work();
+    if (!messages.ok()) return messages.status();
+    LoadWindow window;
+    window.seconds = Seconds(clock_.Now() - begin);
+    window.products = static_cast<double>(load.products() - before);
+    window.messages = static_cast<double>(messages.value());
+    return window;
   }
 
   template <typename T>
@@ -286,7 +305,7 @@ class Prober {
     return Status();
   }
 
-  Status Line() {
+  Status Line(LineResult* result) {
     const auto pairs = static_cast<int>(hosts_.Line().size());
     if (pairs < 2) return Status();
     result_.line_ranks = pairs;
@@ -315,8 +334,8 @@ class Prober {
       if (!InLine()) GF_RETURN_IF_ERROR(Barrier(comm_));
       std::vector<double> sum = {rate};
       GF_RETURN_IF_ERROR(Allreduce(comm_, ReduceOp::kSum, &sum));
-      (direction == Direction::kBoth ? result_.line_bytes_per_second_both
-                                     : result_.line_bytes_per_second) = sum[0];
+      (direction == Direction::kBoth ? result->both_ways : result->one_way) =
+          sum[0];
     }
     return Status();
   }

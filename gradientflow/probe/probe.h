@@ -53,6 +53,12 @@ struct PairResult {
   std::size_t flow_count = 0;
 };
 
+// Bytes per second that leave a host.
+struct LineResult {
+  double one_way = 0;
+  double both_ways = 0;  // While as many come.
+};
+
 struct ProbeResult {
   int ranks = 1;
   int hosts = 1;
@@ -61,13 +67,12 @@ struct ProbeResult {
   int load_threads = 0;    // Of each rank under load; 0: none was made.
   PairResult inside;
   PairResult across;
-  // So many ranks of one host at once, to those of another: bytes per second
-  // that leave the host, in one direction and with as many that come. Nothing
-  // if it would be one rank.
+  // So many ranks of one host at once, to those of another. Nothing if it would
+  // be one rank.
   int line_ranks = 0;
   std::size_t line_message_bytes = 0;
-  double line_bytes_per_second = 0;
-  double line_bytes_per_second_both = 0;
+  LineResult line;
+  LineResult line_under_load;
   // Of each rank while all ranks of its host do the same; the slowest rank's.
   MemoryRates reduce;
   MemoryRates reduce_in_cache;

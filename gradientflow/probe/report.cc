@@ -81,6 +81,22 @@ planner::ProbedPair PairOf(const ProbeResult& result, const PairResult& pair,
   return file;
 }
 
+// What the ranks of a host get of its line together.
+void AddLine(const ProbeResult& result, const LineResult& line,
+             planner::PairLevels* levels) {
+  for (const auto& [direction, rate] :
+       {std::pair{planner::Direction::kOneWay, line.one_way},
+        {planner::Direction::kBothWays, line.both_ways}}) {
+    levels->bandwidth.push_back(
+        {.message_bytes = result.line_message_bytes,
+         .direction = direction,
+         .streams = static_cast<std::size_t>(
+             std::max(result.across.flows[0].connections, 1)),
+         .ranks = static_cast<std::size_t>(result.line_ranks),
+         .bytes_per_second = {rate, rate}});
+  }
+}
+
 std::string Line(const char* format, auto... values) {
   std::array<char, 160> text{};
   std::snprintf(text.data(), text.size(), format, values...);
@@ -136,17 +152,8 @@ planner::Probe FileOf(const ProbeResult& result) {
   planner::ProbedPair across =
       PairOf(result, result.across, planner::PairClass::kOtherHost);
   if (result.line_ranks > 1) {
-    const auto add = [&](planner::Direction direction, double rate) {
-      across.idle.bandwidth.push_back(
-          {.message_bytes = result.line_message_bytes,
-           .direction = direction,
-           .streams = static_cast<std::size_t>(
-               std::max(result.across.flows[0].connections, 1)),
-           .ranks = static_cast<std::size_t>(result.line_ranks),
-           .bytes_per_second = {rate, rate}});
-    };
-    add(planner::Direction::kOneWay, result.line_bytes_per_second);
-    add(planner::Direction::kBothWays, result.line_bytes_per_second_both);
+    AddLine(result, result.line, &across.idle);
+    if (across.loaded) AddLine(result, result.line_under_load, &*across.loaded);
   }
   file.pairs.push_back(std::move(across));
   return file;
@@ -158,12 +165,15 @@ std::string TextOf(const ProbeResult& result) {
                             " per host, ", result.cores_per_host, " cores\n");
   text += TextOf("same host", result, result.inside);
   text += TextOf("other host", result, result.across);
-  if (result.line_ranks > 1) {
+  const auto line = [&](const char* when, const LineResult& of) {
     text += Line(
-        "the host's line, shared by %d ranks: %.3f Gb/s one way, %.3f "
+        "the host's line, shared by %d ranks%s: %.3f Gb/s one way, %.3f "
         "Gb/s both ways\n",
-        result.line_ranks, 8e-9 * result.line_bytes_per_second,
-        8e-9 * result.line_bytes_per_second_both);
+        result.line_ranks, when, 8e-9 * of.one_way, 8e-9 * of.both_ways);
+  };
+  if (result.line_ranks > 1) {
+    line("", result.line);
+    if (result.load_threads > 0) line(", load", result.line_under_load);
   }
   const auto memory = [&](const char* what, const MemoryRates& rate) {
     text += Line("%-36s p50 %7.2f GB/s   p99 %7.2f GB/s\n", what,

@@ -273,12 +273,16 @@ void Engine::Measure(EngineTimes* times) const {
     if (!measured.ok()) return;
     const EngineTimes host = *times;
     *times = measured.value();
-    times->over = host.over;
     times->end = host.end;
-    return;
+  } else {
+    const Result<double> backward = BackwardOnDevice(OnDevice());
+    if (!backward.ok()) return;
+    times->backward_seconds = backward.value();
   }
-  const Result<double> backward = BackwardOnDevice(OnDevice());
-  if (backward.ok()) times->backward_seconds = backward.value();
+  // The host submits a step ahead of the device, but waits for its end. So that
+  // is where the device's times have their place on the host's clock.
+  times->over = times->end - FromSeconds(times->exposed_seconds);
+  times->first = times->over - FromSeconds(times->backward_seconds);
 }
 
 // Backward goes on after FinishStep(), where it was submitted only. The host,
@@ -312,6 +316,7 @@ EngineTimes Engine::TimesOfHost() {
   }
   if (tensors_ > 0) {
     times.backward_seconds = Seconds(Clock::Time(last - first));
+    times.first = Clock::Time(first);
     args_.recorder->Record(
         {"backward", "", step_, 0, 0, Clock::Time(first), Clock::Time(last)});
   }
@@ -325,7 +330,7 @@ std::vector<float> Engine::ReadySeconds() const {
   return seconds;
 }
 
-Clock::Time Engine::ReadySeconds(std::span<float> seconds) const {
+void Engine::ReadySeconds(std::span<float> seconds) const {
   std::int64_t first = std::numeric_limits<std::int64_t>::max();
   for (std::size_t i = 0; i < tensors_; ++i) {
     first = std::min(first, ready_at_[i].load(std::memory_order_relaxed));
@@ -342,7 +347,6 @@ Clock::Time Engine::ReadySeconds(std::span<float> seconds) const {
     seconds[place++] = static_cast<float>(Seconds(
         Clock::Time(ready_at_[i].load(std::memory_order_relaxed) - first)));
   }
-  return Clock::Time(first);
 }
 
 // How far communication may read the pool from its beginning, in elements. A

@@ -130,9 +130,8 @@ class Engine final : public Driver::Client {
   // when the device had written it and the others of its section, which is what
   // a bucket waits for. REQUIRES that the step is done.
   std::vector<float> ReadySeconds() const;
-  // The same into `seconds`, which has room for each tensor. Returns the moment
-  // of the first one.
-  Clock::Time ReadySeconds(std::span<float> seconds) const;
+  // The same into `seconds`, which has room for each tensor.
+  void ReadySeconds(std::span<float> seconds) const;
 
   // From Driver::Client.
   bool Poll() override;

@@ -15,7 +15,9 @@ struct EngineTimes {
   double backward_seconds = 0;
   double exposed_seconds = 0;
   double hidden_seconds = 0;
-  // By the host's clock: its end was waited for from `over` to `end`.
+  // By the host's clock: the first gradient was there, the last one was, and
+  // the wait for the step's end was over.
+  Clock::Time first{};
   Clock::Time over{};
   Clock::Time end{};
 };

@@ -28,11 +28,13 @@ struct ProfilerArgs {
   GroupId group = 0;                 // The group of its calls.
 };
 
-// Moments of one step on this rank, as the clock has them.
+// Moments of one step on this rank, as the clock has them. On a device that has
+// a clock, the first two are the device's, counted back from the end.
 struct StepMoments {
   Clock::Time first_ready{};  // The first gradient was there.
-  Clock::Time over{};         // The call that ends the step was made,
-  Clock::Time end{};          // and returns.
+  Clock::Time over{};         // The call that ends the step was made, or the
+                              // device has come to the end of backward,
+  Clock::Time end{};          // and the call returns.
 };
 
 // Makes a profile of what a model computes (gradientflow/planner/profile.h)

@@ -384,8 +384,8 @@ void Steps::Tune(std::vector<float> ready_seconds) {
 void Steps::Profile(const EngineTimes& times) {
   if (args_.profiler == nullptr) return;
   Profiler& profiler = *args_.profiler;
-  const Clock::Time first = engine_.ReadySeconds(profiler.ready_seconds());
-  profiler.StepEnded({first, times.over, times.end});
+  engine_.ReadySeconds(profiler.ready_seconds());
+  profiler.StepEnded({times.first, times.over, times.end});
 }
 
 // Other sessions go on meanwhile. Who trains does so without a profile, too.

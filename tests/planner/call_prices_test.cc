@@ -96,6 +96,33 @@ TEST(CallPrices, FormulasAreCloseToThePlayedSchedules) {
   EXPECT_GT(compared, 80);
 }
 
+// By how much the played schedules of an algorithm take longer than its formula
+// says is what they do among 64 ranks.
+TEST(CallPrices, BeyondThePlayedRanksTheirFactorHoldsOn) {
+  const auto factor = [](const Cluster& cluster, double bytes) {
+    return CallPrices(cluster, 4, Pricing::kPlayed).Seconds(bytes) /
+           CallPrices(cluster, 4, Pricing::kClosedForms).Seconds(bytes);
+  };
+  int compared = 0;
+  int not_one = 0;
+  for (const int per_host : {1, 8}) {
+    for (const CollectiveAlgorithm* algorithm : allreduce::kTable) {
+      Cluster played = ClusterOf(SpreadRanks(64, per_host), true);
+      Cluster larger = ClusterOf(SpreadRanks(65, per_host), true);
+      played.algorithm = larger.algorithm = algorithm;
+      for (const double bytes : {4096.0, 1048576.0}) {
+        if (!std::isfinite(factor(larger, bytes))) continue;
+        EXPECT_NEAR(factor(larger, bytes), factor(played, bytes), 1e-9)
+            << algorithm->name << ", " << per_host << " per host, " << bytes;
+        if (std::abs(factor(larger, bytes) - 1) > 0.01) ++not_one;
+        ++compared;
+      }
+    }
+  }
+  EXPECT_GT(compared, 10);
+  EXPECT_GT(not_one, 5);
+}
+
 TEST(CallPrices, MeasuredOnesAreInterpolatedAndKeptBelow) {
   const CallPrices prices({{100, 1, 0, nullptr}, {200, 3, 0, nullptr}});
   EXPECT_EQ(prices.Seconds(50), 1);

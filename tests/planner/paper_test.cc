@@ -42,7 +42,7 @@ TEST(Paper, NoFoldIsWorseThanRecorded) {
     EXPECT_LE(report.folds[i].worst, most[i][1]) << report.folds[i].predicted;
   }
   // What predictions take for the model's own error.
-  EXPECT_NEAR(report.left_out_error_80, kModelErrorFraction, 0.002);
+  EXPECT_NEAR(report.elsewhere_error_80, kModelErrorFraction, 0.002);
 }
 
 // Cells that the model itself has made give its constants back.
@@ -60,8 +60,8 @@ TEST(Paper, TheFitFindsTheConstantsOfTheModel) {
   EXPECT_NEAR(found.bytes_per_second, truth.bytes_per_second,
               0.02 * truth.bytes_per_second);
   EXPECT_NEAR(found.spread_fraction, truth.spread_fraction, 1e-3);
-  EXPECT_NEAR(found.backward_seconds_per_message,
-              truth.backward_seconds_per_message, 1e-5);
+  EXPECT_NEAR(found.backward_seconds_per_call, truth.backward_seconds_per_call,
+              1e-5);
 }
 
 TEST(Paper, SaysWhichFileIsMissing) {

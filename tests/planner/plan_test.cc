@@ -87,19 +87,115 @@ TEST(Predict, TakesLevelsUnderLoadAndTheSlowestLine) {
   ASSERT_TRUE(cluster.ok());
   EXPECT_EQ(cluster.value().cluster.costs.across.latency_seconds, 3e-5);
   EXPECT_EQ(cluster.value().cluster.costs.across.seconds_per_byte, 1e-9);
-  EXPECT_EQ(cluster.value().cluster.backward_seconds_per_message, 1e-5);
+  EXPECT_EQ(cluster.value().cluster.across_backward_seconds_per_message, 1e-5);
+  EXPECT_EQ(cluster.value().cluster.inside_backward_seconds_per_message, 0);
   ClusterOptions slow;
   slow.line_gbps = 1;
   const auto line = ClusterFromProbe(TwoHosts(), slow);
+  // Under load it gives as large a part of that as the probed line did.
   EXPECT_NEAR(1 / line.value().cluster.costs.across.seconds_per_byte,
-              125e6 * 1448 / 1538, 1);
+              125e6 * 1448 / 1538 / 1.2, 1);
   EXPECT_FALSE(line.value().extrapolated.line);
   slow.line_gbps = 100;
   EXPECT_TRUE(ClusterFromProbe(TwoHosts(), slow).value().extrapolated.line);
+  // The payload of 10.5 Gb/s is 3 % above what was probed at rest: the same
+  // line.
+  slow.line_gbps = 10.5;
+  const auto same = ClusterFromProbe(TwoHosts(), slow);
+  EXPECT_FALSE(same.value().extrapolated.line);
+  EXPECT_NEAR(same.value().cluster.costs.across.seconds_per_byte, 1e-9, 1e-15);
   Probe none = TwoHosts();
   none.pairs[0].pair_class = PairClass::kSameHost;
   EXPECT_EQ(ClusterFromProbe(none, {}).status().message(),
             "probe: pairs: 2 hosts need a pair of class other_host");
+}
+
+double AcrossRate(const Result<PlannedCluster>& planned) {
+  return 1 / planned.value().cluster.costs.across.seconds_per_byte;
+}
+
+// Jobs of up to eight ranks have two connections between two ranks.
+TEST(Predict, TakesTheBandwidthOfAsManyConnections) {
+  Probe probe = TwoHosts();
+  ProbedPair& pair = probe.pairs[0];
+  const auto add = [](PairLevels* levels, std::size_t streams, double rate) {
+    levels->bandwidth.push_back(
+        {1 << 21, Direction::kBothWays, streams, 1, {rate, rate}});
+  };
+  add(&pair.idle, 2, 2e9);
+  add(&pair.idle, 4, 3e9);
+  pair.loaded->bandwidth.clear();
+  add(&*pair.loaded, 2, 1.8e9);
+  ClusterOptions options;
+  options.ranks = 8;
+  EXPECT_NEAR(AcrossRate(ClusterFromProbe(probe, options)), 1.8e9, 1);
+  // One connection was measured at rest only.
+  options.ranks = 9;
+  EXPECT_NEAR(AcrossRate(ClusterFromProbe(probe, options)), 1.2e9 * 0.9, 1);
+  pair.transport = "rdma";
+  options.ranks = 2;
+  EXPECT_NEAR(AcrossRate(ClusterFromProbe(probe, options)), 1.2e9 * 0.9, 1);
+}
+
+// One rank does not fill the line, which two did.
+TEST(Predict, KnowsWhatOneRankAloneGetsOfTheLine) {
+  Probe probe = TwoHosts();
+  probe.ranks_per_host = 2;
+  ProbedPair& pair = probe.pairs[0];
+  pair.idle.bandwidth.push_back(
+      {1 << 21, Direction::kBothWays, 1, 2, {2e9, 2e9}});
+  ClusterOptions options;
+  options.ranks = 4;
+  options.ranks_per_host = 2;
+  auto planned = ClusterFromProbe(probe, options);
+  // Under load a rank got 1 of 1.2 GB/s, and so do two.
+  EXPECT_NEAR(AcrossRate(planned), 2e9 / 1.2, 1);
+  ASSERT_TRUE(planned.value().cluster.alone.has_value());
+  EXPECT_NEAR(1 / planned.value().cluster.alone->across.seconds_per_byte, 1e9,
+              1);
+  EXPECT_FALSE(planned.value().extrapolated.ranks_per_host);
+  pair.loaded->bandwidth.push_back(
+      {1 << 21, Direction::kBothWays, 1, 2, {1.9e9, 1.9e9}});
+  EXPECT_NEAR(AcrossRate(ClusterFromProbe(probe, options)), 1.9e9, 1);
+  // A faster line does not make a rank faster that did not fill the slow one.
+  options.line_gbps = 100;
+  planned = ClusterFromProbe(probe, options);
+  EXPECT_NEAR(1 / planned.value().cluster.alone->across.seconds_per_byte, 1e9,
+              1);
+  EXPECT_NEAR(AcrossRate(planned), 0.95 * 12.5e9 * kPayloadShare, 1e3);
+  // Four ranks on a host were not probed.
+  options.ranks_per_host = 4;
+  options.ranks = 8;
+  options.line_gbps = 0;
+  planned = ClusterFromProbe(probe, options);
+  EXPECT_TRUE(planned.value().extrapolated.ranks_per_host);
+  EXPECT_NEAR(AcrossRate(planned), 1.9e9, 1);
+}
+
+// Two ranks of one host have the host's work of same_host, one has none.
+TEST(Predict, TakesTheHostsWorkOfThePairThatTheRanksAre) {
+  Probe probe = TwoHosts();
+  ProbedPair inside = probe.pairs[0];
+  inside.pair_class = PairClass::kSameHost;
+  inside.loaded->backward_seconds_per_message = Level{4e-5, 5e-5};
+  probe.pairs.push_back(inside);
+  PredictOptions options;
+  options.ranks = {1, 2};
+  options.ranks_per_host = 2;
+  options.exchanges.front().theta_bytes = 0;
+  const auto one_host = Predict(ManyTensors(), probe, options);
+  ASSERT_TRUE(one_host.ok());
+  EXPECT_EQ(one_host.value()[0].step.terms.host, 0);
+  EXPECT_EQ(one_host.value()[0].step.terms.step, 0.16);
+  const double inside_work = one_host.value()[1].step.terms.host;
+  EXPECT_GT(inside_work, 0);
+  // The other pair's work has no part in that.
+  probe.pairs[0].loaded->backward_seconds_per_message = Level{1, 1};
+  EXPECT_EQ(Predict(ManyTensors(), probe, options).value()[1].step.terms.host,
+            inside_work);
+  probe.pairs[1].loaded->backward_seconds_per_message = Level{0, 0};
+  EXPECT_EQ(Predict(ManyTensors(), probe, options).value()[1].step.terms.host,
+            0);
 }
 
 TEST(Predict, RefusesWhatCannotBePredicted) {
@@ -136,6 +232,32 @@ TEST(Predict, AnswersForThousandsOfRanks) {
   for (const Prediction& p : predicted.value()) {
     EXPECT_TRUE(std::isfinite(p.step.terms.step));
     EXPECT_GE(p.step.terms.step, 0.16);
+  }
+}
+
+// Beyond 64 ranks schedules are not played; one more host does not seem faster
+// for that. (A host with fewer ranks may: there the library chooses a ring.)
+TEST(Predict, GrowsWhereSchedulesAreNoLongerPlayed) {
+  for (const int per_host : {1, 2, 4, 8}) {
+    for (const double latency : {1e-6, 3e-5, 1e-3}) {
+      Probe probe = TwoHosts();
+      probe.pairs[0].loaded->latency_seconds = {latency, latency};
+      PredictOptions options;
+      options.ranks = {64, 64 + per_host};
+      options.ranks_per_host = per_host;
+      options.exchanges = {{}, {}, {}};
+      options.exchanges[1].theta_bytes = 0;
+      options.exchanges[2].theta_bytes = std::size_t{1} << 40;
+      const auto predicted = Predict(ManyTensors(), probe, options);
+      ASSERT_TRUE(predicted.ok());
+      for (std::size_t i = 3; i < predicted.value().size(); ++i) {
+        const Prediction& more = predicted.value()[i];
+        EXPECT_GE(more.step.terms.step,
+                  predicted.value()[i % 3].step.terms.step * (1 - 1e-9))
+            << more.ranks << " ranks, " << per_host << " per host, " << latency
+            << ", exchange " << i % 3;
+      }
+    }
   }
 }
 
@@ -188,6 +310,42 @@ TEST(Advise, HangsOnTheBandwidthWhereBytesAreNotHidden) {
   EXPECT_EQ(advice.value().sensitivities.front().what, "bandwidth");
   for (const Saving& saving : advice.value().savings) {
     EXPECT_GT(saving.seconds, 0) << saving.what;
+  }
+}
+
+// The line that the user names is the bandwidth, and is worse by as much.
+TEST(Advise, HangsOnTheLineThatIsGiven) {
+  AdviseOptions options = TenHours();
+  options.deadline_seconds = 5 * 3600;
+  const auto probed = Advise(ManyTensors(), TwoHosts(), Price(), options);
+  // Of this line a busy host gets as much as was probed.
+  options.line_gbps = 1.2e9 * 8 / 1e9 / kPayloadShare;
+  const auto given = Advise(ManyTensors(), TwoHosts(), Price(), options);
+  ASSERT_TRUE(probed.ok() && given.ok());
+  const Sensitivity& first = given.value().sensitivities.front();
+  EXPECT_EQ(first.what, "bandwidth");
+  EXPECT_GT(first.seconds_factor, 1.01);
+  EXPECT_NEAR(first.seconds_factor,
+              probed.value().sensitivities.front().seconds_factor, 1e-6);
+}
+
+// Exchanges that differ by their bucket size only have the same name.
+TEST(Advise, ComparesThePlanThatWasChosen) {
+  AdviseOptions options = TenHours();
+  options.deadline_seconds = 9 * 3600;
+  options.exchanges = {{}, {}};
+  options.exchanges[0].theta_bytes = std::size_t{1} << 20;
+  options.exchanges[1].overlap = true;
+  options.exchanges[1].theta_bytes = std::size_t{1} << 40;
+  const auto both = Advise(ManyTensors(), TwoHosts(), Price(), options);
+  ASSERT_TRUE(both.ok());
+  ASSERT_TRUE(both.value().chosen);
+  EXPECT_EQ(both.value().chosen->exchange, 0U);
+  options.exchanges.pop_back();
+  const auto one = Advise(ManyTensors(), TwoHosts(), Price(), options);
+  for (std::size_t i = 0; i < one.value().sensitivities.size(); ++i) {
+    EXPECT_EQ(both.value().sensitivities[i].seconds_factor,
+              one.value().sensitivities[i].seconds_factor);
   }
 }
 
@@ -245,7 +403,9 @@ TEST(Advise, SaysWhatIsMissing) {
   Profile unknown = ManyTensors();
   unknown.batch_samples = 0;
   EXPECT_EQ(Advise(unknown, TwoHosts(), Price(), options).status().message(),
-            "profile: batch_samples: expected at least 1 for an advice");
+            "profile: batch_samples: expected at least 1 for an advice; make "
+            "the profile with GRADIENTFLOW_PROFILE_BATCH, the samples that a "
+            "rank takes in a step");
 }
 
 TEST(Check, ComparesRunsAndNamesTheWrongTerm) {
@@ -260,8 +420,9 @@ TEST(Check, ComparesRunsAndNamesTheWrongTerm) {
       "ranks,mode,wire,bucket_bytes,step_seconds,wait_seconds\n"
       "2,dense,float32,0," +
       std::to_string(step + 0.01) + "," +
-      std::to_string(two.step.terms.latency + two.step.terms.bytes) + "\n" +
-      "2,csc,float16,auto," + std::to_string(2 * step) + ",0\n";
+      std::to_string(two.step.terms.latency + two.step.terms.bytes +
+                     two.step.terms.slowest) +
+      "\n" + "2,csc,float16,auto," + std::to_string(2 * step) + ",0\n";
   const auto table = CsvTable::Parse(csv, "runs.csv");
   ASSERT_TRUE(table.ok());
   const auto runs = ReadRuns(table.value());
@@ -275,6 +436,29 @@ TEST(Check, ComparesRunsAndNamesTheWrongTerm) {
   // CSC was measured slower but predicted faster.
   EXPECT_EQ(report.value().ordered_fraction, 0);
   EXPECT_GT(report.value().worst_error, 0.4);
+}
+
+// A rank waits for the slowest one and for the exchange; of its own work,
+// backward is looked at by itself if the run has it.
+TEST(Check, TellsBackwardAndWaitApart) {
+  PredictOptions options;
+  options.ranks = {2};
+  const StepTerms terms =
+      Predict(ManyTensors(), TwoHosts(), options).value().front().step.terms;
+  const double wait = terms.latency + terms.bytes + terms.csc + terms.slowest;
+  const double backward = 0.1 + terms.host;
+  const auto check = [&](double more_backward, double more_wait) {
+    MeasuredRun run;
+    run.ranks = 2;
+    run.backward_seconds = backward + more_backward;
+    run.wait_seconds = wait + more_wait;
+    run.step_seconds = terms.step + more_backward + more_wait;
+    return CheckRuns(ManyTensors(), TwoHosts(), {run}, 0).value().runs.front();
+  };
+  EXPECT_EQ(check(0.01, 0).wrong_term, "backward");
+  EXPECT_NEAR(check(0.01, 0).wrong_seconds, -0.01, 1e-9);
+  EXPECT_EQ(check(0, -0.002).wrong_term, "wait");
+  EXPECT_NEAR(check(0, -0.002).wrong_seconds, 0.002, 1e-9);
 }
 
 TEST(Check, RefusesRowsThatItCannotRead) {

@@ -96,12 +96,42 @@ TEST(Step, OneTensorByHand) {
   EXPECT_EQ(step.buckets, 1U);
 }
 
+// A ring of two ranks sends two messages per call.
 TEST(Step, MessagesUnderBackwardMakeItLonger) {
   Cluster cluster = Ranks(2, {0.05, 1e-4, 0, 0});
-  cluster.backward_seconds_per_message = 0.25;
+  cluster.across_backward_seconds_per_message = 0.125;
   const auto step = StepOf(TwoTensors(), PerTensor(), cluster);
   // The first starts under backward, so that the second is ready at 2.25 s,
   // which is when backward ends; that one costs nothing.
+  EXPECT_NEAR(step.terms.host, 0.25, 1e-9);
+  EXPECT_NEAR(step.terms.step, 3 + 0.25 + 1.3, 1e-9);
+  // One of four ranks sends six.
+  Cluster four = Ranks(4, {});
+  four.across_backward_seconds_per_message = 0.01;
+  EXPECT_NEAR(StepOf(TwoTensors(), PerTensor(), four).terms.host, 0.06, 1e-9);
+  // One rank sends none.
+  Cluster one = Ranks(1, {});
+  one.across_backward_seconds_per_message = 0.125;
+  one.backward_seconds_per_call = 0.5;
+  EXPECT_EQ(StepOf(TwoTensors(), PerTensor(), one).terms.step, 3);
+}
+
+// With ready times of 1.75 and 2 s, backward ends when the first call, of 0.5
+// s, is halfway: the messages after that take nothing from it.
+TEST(Step, MessagesAfterBackwardTakeNothingFromIt) {
+  Workload workload = TwoTensors();
+  workload.ready_seconds = {1.75, 2};
+  Cluster cluster = Ranks(2, {0.05, 1e-4, 0, 0});
+  cluster.across_backward_seconds_per_message = 0.05;
+  // d is 0.1 s times the part of the call under backward: (0.25 + d) / 0.5.
+  EXPECT_NEAR(StepOf(workload, PerTensor(), cluster).terms.host, 0.0625, 1e-9);
+}
+
+// The same by call, whatever its messages are.
+TEST(Step, CallsUnderBackwardMakeItLonger) {
+  Cluster cluster = Ranks(2, {0.05, 1e-4, 0, 0});
+  cluster.backward_seconds_per_call = 0.25;
+  const auto step = StepOf(TwoTensors(), PerTensor(), cluster);
   EXPECT_NEAR(step.terms.host, 0.25, 1e-9);
   EXPECT_NEAR(step.terms.step, 3 + 0.25 + 1.3, 1e-9);
 }

@@ -75,6 +75,7 @@ TEST(Usl, IntervalsHoldTheTruthAsOftenAsTheySay) {
   int alpha = 0;
   int beta = 0;
   int gamma = 0;
+  int most = 0;
   for (int draw = 0; draw < 1000; ++draw) {
     std::vector<UslRun> runs;
     for (const double n : {1, 2, 4, 8, 12, 16, 24, 32, 48, 64}) {
@@ -90,8 +91,9 @@ TEST(Usl, IntervalsHoldTheTruthAsOftenAsTheySay) {
     alpha += holds(report.value().alpha, truth.alpha) ? 1 : 0;
     beta += holds(report.value().beta, truth.beta) ? 1 : 0;
     gamma += holds(report.value().gamma, truth.gamma) ? 1 : 0;
+    most += holds(report.value().most_rate, truth.most_rate()) ? 1 : 0;
   }
-  for (const int held : {alpha, beta, gamma}) {
+  for (const int held : {alpha, beta, gamma, most}) {
     EXPECT_GE(held, 750);
     EXPECT_LE(held, 850);
   }

@@ -63,8 +63,25 @@ TEST(Pair, TakesTimesFromItsClock) {
       EXPECT_NEAR(rate.value().p50, 4096e3, 1);
       EXPECT_NEAR(rate.value().p99, 4096e3, 1);
     }
+    // Whole rounds, each of which takes a look or more.
+    const auto messages = leader.Messages(kShort);
+    ASSERT_TRUE(messages.ok()) << messages.status().message();
+    EXPECT_GT(messages.value(), 0U);
+    EXPECT_EQ(messages.value() % PairLeader::kLeastMessages, 0U);
     EXPECT_TRUE(leader.End().ok());
   });
+}
+
+// In the half second beside 100 messages the threads did 400 products instead
+// of 500: they lost a tenth of a second.
+TEST(ComputeLoad, LosesTimeToMessages) {
+  const LoadWindow alone = {.seconds = 1, .products = 1000};
+  EXPECT_NEAR(LongerPerMessage(
+                  alone, {.seconds = 0.5, .products = 400, .messages = 100}),
+              1e-3, 1e-12);
+  EXPECT_NEAR(LongerPerMessage(
+                  alone, {.seconds = 0.5, .products = 500, .messages = 100}),
+              0, 1e-12);
 }
 
 TEST(Pair, EndsWithTheReasonIfItsPeerIsGone) {
@@ -142,12 +159,21 @@ TEST(Probe, OfOneHostHasThatClassOnly) {
   ExpectMeasured(*file.pairs[0].loaded);
 }
 
+TEST(Probe, MeasuresAtRestOnlyIfAskedTo) {
+  CommJob job;
+  job.size = 2;
+  const planner::Probe file = FileOf(ResultOf(job, -1));
+  ASSERT_EQ(file.pairs.size(), 1U);
+  ExpectMeasured(file.pairs[0].idle);
+  EXPECT_FALSE(file.pairs[0].loaded.has_value());
+}
+
 // Two ranks per host: ranks 0 and 1, 2 and 3.
 TEST(Probe, OfTwoHostsHasBothClassesAndTheSharedLine) {
   CommJob job;
   job.size = 4;
   job.over = Over::kMixed;
-  const planner::Probe file = FileOf(ResultOf(job, -1));
+  const planner::Probe file = FileOf(ResultOf(job, 1));
   EXPECT_EQ(file.hosts, 2U);
   EXPECT_EQ(file.ranks_per_host, 2U);
   ASSERT_EQ(file.pairs.size(), 2U);
@@ -156,12 +182,15 @@ TEST(Probe, OfTwoHostsHasBothClassesAndTheSharedLine) {
   ASSERT_NE(across, nullptr);
   EXPECT_EQ(across->transport, "tcp");
   ExpectMeasured(across->idle);
-  EXPECT_FALSE(across->loaded.has_value());
-  int shared = 0;
-  for (const planner::Bandwidth& entry : across->idle.bandwidth) {
-    if (entry.ranks == 2) ++shared;
+  ASSERT_TRUE(across->loaded.has_value());
+  ExpectMeasured(*across->loaded);
+  for (const planner::PairLevels& levels : {across->idle, *across->loaded}) {
+    int shared = 0;
+    for (const planner::Bandwidth& entry : levels.bandwidth) {
+      if (entry.ranks == 2) ++shared;
+    }
+    EXPECT_EQ(shared, 2);
   }
-  EXPECT_EQ(shared, 2);
   // The planner reads what it is given.
   const auto read = planner::ParseProbe(planner::ProbeText(file));
   EXPECT_TRUE(read.ok()) << read.status().message();

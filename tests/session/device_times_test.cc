@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <vector>
 
+#include "gradientflow/planner/profile.h"
+#include "gradientflow/planner/text_file.h"
 #include "tests/session/steps.h"
 
 // What a session says of its times with the pool on a device whose clock is the
@@ -96,6 +99,29 @@ TEST(DeviceTimes, OfStepsThatWereLeftComeWithTheirResult) {
       ASSERT_TRUE(StreamOfThisRank()->Synchronize().ok());
     }
   });
+}
+
+// The host submits backward in no time, and goes on after the step's end.
+TEST(DeviceTimes, OfProfilesAreTheDevices) {
+  Job job = MakeJob(Over::kNccl, 0);
+  job.options.profile = ::testing::TempDir() + "/device_profile.json";
+  RunRanks(job, [](GradientSession& session) {
+    for (int step = 0; step < 7; ++step) {
+      Backward(session);
+      ASSERT_TRUE(session.FinishStep().ok());
+    }
+  });
+  const auto text = planner::ReadTextFile(job.options.profile);
+  ASSERT_TRUE(text.ok()) << text.status().message();
+  std::remove(job.options.profile.c_str());
+  const auto profile = planner::ParseProfile(text.value());
+  ASSERT_TRUE(profile.ok()) << profile.status().message();
+  const double backward = (kTensors - 1) * kBackward;
+  EXPECT_NEAR(profile.value().backward_seconds.median, backward, 1e-5);
+  EXPECT_NEAR(profile.value().wait_seconds.median, 3 * kWork, 1e-5);
+  ASSERT_EQ(profile.value().tensors.size(), kTensors);
+  EXPECT_NEAR(profile.value().tensors.back().ready_seconds.median, backward,
+              1e-5);
 }
 
 // All chunks are sent in the first step. A bucket takes a pass before the wire

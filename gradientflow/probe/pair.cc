@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <deque>
+#include <span>
 
 // The leader sends an Order before each measurement, and the follower does its
 // part of it. In a flow every rank that receives takes the time of each message
@@ -147,23 +148,39 @@ class Part {
   std::vector<std::byte> in_;
 };
 
+// Messages per second: the slope of the line that fits their arrivals best.
+// Messages of several connections arrive in groups, which moves the ends of a
+// window far more than its line.
+double SlopeOf(std::span<const double> arrivals) {
+  const auto n = static_cast<double>(arrivals.size());
+  double middle = 0;
+  for (const double at : arrivals) middle += at / n;
+  double along = 0;
+  double squares = 0;
+  for (std::size_t i = 0; i < arrivals.size(); ++i) {
+    const double off = arrivals[i] - middle;
+    along += off * (static_cast<double>(i) - (n - 1) / 2);
+    squares += off * off;
+  }
+  // All of them may have come in the same instant of the clock.
+  return along / std::max(squares, 1e-18);
+}
+
 // Bytes per second of a flow whose messages came at these moments.
-FlowRate RateOf(const std::vector<double>& arrivals, std::uint32_t warm_up,
-                double bytes) {
-  const std::size_t first = warm_up - 1;
-  const std::size_t counted = arrivals.size() - 1 - first;
-  const auto rate = [&](std::size_t from, std::size_t to) {
-    // Messages may arrive in the same instant of the clock.
-    const double took = std::max(arrivals[to] - arrivals[from], 1e-9);
-    return static_cast<double>(to - from) * bytes / took;
-  };
-  const std::size_t windows = std::min(kWindows, counted);
+FlowRate RateOf(std::span<const double> arrivals, std::uint32_t warm_up,
+                const Order& order) {
+  const auto bytes = static_cast<double>(order.message_bytes);
+  const std::span<const double> counted = arrivals.subspan(warm_up - 1);
+  const std::size_t least = std::size_t{4} * order.in_flight;
+  const std::size_t windows =
+      std::clamp<std::size_t>(counted.size() / least, 1, kWindows);
   std::vector<double> rates;
   for (std::size_t w = 0; w < windows; ++w) {
-    rates.push_back(rate(first + counted * w / windows,
-                         first + counted * (w + 1) / windows));
+    const std::size_t from = counted.size() * w / windows;
+    const std::size_t to = counted.size() * (w + 1) / windows;
+    rates.push_back(bytes * SlopeOf(counted.subspan(from, to - from)));
   }
-  return {rate(first, arrivals.size() - 1), ShareBelow(rates, 0.5),
+  return {bytes * SlopeOf(counted), ShareBelow(rates, 0.5),
           ShareBelow(rates, 0.01)};
 }
 
@@ -243,7 +260,6 @@ Result<FlowRate> PairLeader::Rate(const Flow& flow) {
               .in_flight = static_cast<std::uint32_t>(flow.in_flight),
               .messages = kWarmUp + 2,
               .message_bytes = flow.message_bytes};
-  const auto bytes = static_cast<double>(flow.message_bytes);
   std::uint32_t warm_up = kWarmUp;
   FlowRate rate;
   // Each pass tells how many messages the next one needs.
@@ -261,9 +277,9 @@ Result<FlowRate> PairLeader::Rate(const Flow& flow) {
     // With the time of the first message: a few that arrive together say
     // nothing of those that follow.
     const double each = Seconds(clock_.Now() - begin) / order.messages;
-    rate = RateOf(here.empty() ? there : here, warm_up, bytes);
+    rate = RateOf(here.empty() ? there : here, warm_up, order);
     if (flow.direction == Direction::kBoth) {
-      const FlowRate other = RateOf(there, warm_up, bytes);
+      const FlowRate other = RateOf(there, warm_up, order);
       rate = {(rate.mean + other.mean) / 2, (rate.p50 + other.p50) / 2,
               (rate.p99 + other.p99) / 2};
     }

@@ -166,24 +166,6 @@ double SlopeOf(std::span<const double> arrivals) {
   return along / std::max(squares, 1e-18);
 }
 
-// Bytes per second of a flow whose messages came at these moments.
-FlowRate RateOf(std::span<const double> arrivals, std::uint32_t warm_up,
-                const Order& order) {
-  const auto bytes = static_cast<double>(order.message_bytes);
-  const std::span<const double> counted = arrivals.subspan(warm_up - 1);
-  const std::size_t least = std::size_t{4} * order.in_flight;
-  const std::size_t windows =
-      std::clamp<std::size_t>(counted.size() / least, 1, kWindows);
-  std::vector<double> rates;
-  for (std::size_t w = 0; w < windows; ++w) {
-    const std::size_t from = counted.size() * w / windows;
-    const std::size_t to = counted.size() * (w + 1) / windows;
-    rates.push_back(bytes * SlopeOf(counted.subspan(from, to - from)));
-  }
-  return {bytes * SlopeOf(counted), ShareBelow(rates, 0.5),
-          ShareBelow(rates, 0.01)};
-}
-
 std::uint32_t CountFor(double seconds, double each, std::uint32_t least,
                        std::uint32_t most) {
   const double count = seconds / std::max(each, 1e-9);
@@ -192,6 +174,21 @@ std::uint32_t CountFor(double seconds, double each, std::uint32_t least,
 }
 
 }  // namespace
+
+FlowRate RateOf(std::span<const double> arrivals, std::size_t in_flight,
+                std::size_t message_bytes) {
+  const auto bytes = static_cast<double>(message_bytes);
+  const std::size_t windows =
+      std::clamp<std::size_t>(arrivals.size() / (4 * in_flight), 1, kWindows);
+  std::vector<double> rates;
+  for (std::size_t w = 0; w < windows; ++w) {
+    const std::size_t from = arrivals.size() * w / windows;
+    const std::size_t to = arrivals.size() * (w + 1) / windows;
+    rates.push_back(bytes * SlopeOf(arrivals.subspan(from, to - from)));
+  }
+  return {bytes * SlopeOf(arrivals), ShareBelow(rates, 0.5),
+          ShareBelow(rates, 0.01)};
+}
 
 double ShareBelow(std::vector<double> values, double share) {
   const auto at = static_cast<std::size_t>(
@@ -277,9 +274,13 @@ Result<FlowRate> PairLeader::Rate(const Flow& flow) {
     // With the time of the first message: a few that arrive together say
     // nothing of those that follow.
     const double each = Seconds(clock_.Now() - begin) / order.messages;
-    rate = RateOf(here.empty() ? there : here, warm_up, order);
+    const auto rate_of = [&](std::span<const double> arrivals) {
+      return RateOf(arrivals.subspan(warm_up - 1), order.in_flight,
+                    order.message_bytes);
+    };
+    rate = rate_of(here.empty() ? there : here);
     if (flow.direction == Direction::kBoth) {
-      const FlowRate other = RateOf(there, warm_up, order);
+      const FlowRate other = rate_of(there);
       rate = {(rate.mean + other.mean) / 2, (rate.p50 + other.p50) / 2,
               (rate.p99 + other.p99) / 2};
     }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "gradientflow/base/clock.h"
@@ -39,6 +40,12 @@ struct FlowRate {
   double p50 = 0;
   double p99 = 0;
 };
+
+// Returns the rate of messages of `message_bytes` that came at these moments,
+// in seconds, of which `in_flight` were under way at a time. There are at least
+// two, and they may come in groups, as those of several connections do.
+FlowRate RateOf(std::span<const double> arrivals, std::size_t in_flight,
+                std::size_t message_bytes);
 
 // Seconds, of some thousand messages one after another.
 struct MessageTimes {

@@ -11,14 +11,8 @@
 #include "gradientflow/csc/csc.h"
 #include "gradientflow/optimizer/optimizer.h"
 
+// How a session ends is in steps_closing.cc.
 namespace gradientflow {
-namespace {
-
-// How long a rank that closes in the middle of a step waits for the others to
-// do the same.
-constexpr double kOthersCloseSeconds = 5;
-
-}  // namespace
 
 Steps::Steps(StepsArgs args)
     : args_(std::move(args)),
@@ -32,57 +26,6 @@ Steps::Steps(StepsArgs args)
     written_before_ = Written();
     engine_.Begin(step_, loss_scale_);
     args_.core->driver().Add(&engine_);
-  });
-}
-
-// Calls in flight still use the pool and the aggregator, so they have to end
-// first. If all ranks close in the middle of the same step, they end it
-// together; what the others do shows in their notes.
-Steps::~Steps() {
-  AwaitResult();
-  bool inside = false;
-  progress_.Do([&] {
-    closing_ = true;
-    inside = engine_.open() && !engine_.untouched();
-    notes_.Tell(finished_, inside);
-  });
-  if (inside) AwaitOthers();
-  progress_.Do([&] {
-    if (!Busy() || !args_.core->fabric().status().ok()) return;
-    args_.core->Fail(
-        Status(StatusCode::kAborted,
-               StrCat("rank ", rank_, " closed its session in step ", step_,
-                      " with collectives in flight, and not all ranks did")));
-  });
-  // After a failure every buffer is given back soon, by a device, too.
-  progress_.Drive([&] { return !Busy(); });
-  progress_.Do([this] {
-    args_.core->driver().Remove(&engine_);
-    notes_.Close();
-  });
-}
-
-bool Steps::Busy() const {
-  return args_.pool->collective().Busy(args_.group, Channel::kGradients) ||
-         Telling();
-}
-
-// Returns once no rank needs this one for the step in whose middle it closes,
-// or has to be told that it is not coming.
-void Steps::AwaitOthers() {
-  const Clock& clock = args_.core->clock();
-  const Clock::Time begin = clock.Now();
-  progress_.Drive([&] {
-    if (!args_.core->fabric().status().ok()) return true;
-    if (engine_.given_up()) {
-      const bool done = args_.aggregator->Done() && !Busy();
-      return done || !args_.aggregator->result().status.ok();
-    }
-    const auto others = notes_.Ask(finished_);
-    if (others == ClosingNotes::Others::kInside) engine_.SendTheRest();
-    return others == ClosingNotes::Others::kGone ||
-           (others == ClosingNotes::Others::kAwaited &&
-            Seconds(clock.Now() - begin) > kOthersCloseSeconds);
   });
 }
 

@@ -194,7 +194,10 @@ Result<AsyncStep> Steps::FinishStepAsync() {
     }
     if (!engine_.Submitted() || Telling()) return false;
     // A profile is of steps whose times are known.
-    if (args_.profiler != nullptr && !engine_.StepDone()) return false;
+    if (args_.profiler != nullptr) {
+      engine_.LookForResult();
+      if (!engine_.StepDone()) return false;
+    }
     left = LeaveStep();
     return true;
   });

@@ -240,5 +240,29 @@ TEST(Profile, OfASessionHasItsTensorsAndTheTimeOfItsSteps) {
   }
 }
 
+// Nothing else asks the device for the end of a step that is left ahead of it.
+TEST(Profile, OfStepsThatAreSubmittedAheadIsOfTheirTimes) {
+  for (const float sparsity : {0.0F, 0.5F}) {
+    Job job;
+    job.over = Over::kNccl;
+    job.size = 2;
+    job.tensors = SomeTensors();
+    job.options.sparsity = sparsity;
+    job.options.chunk_elements = 1000;
+    job.options.profile = PathOf("ahead.json");
+    RunRanks(job, [](GradientSession& session) {
+      for (int step = 0; step < 10; ++step) {
+        ASSERT_TRUE(StreamOfThisRank()->Synchronize().ok());
+        ProduceAll(session, step);
+        const Result<AsyncStep> left = session.FinishStepAsync();
+        ASSERT_TRUE(left.ok()) << left.status().ToString();
+        ASSERT_TRUE(left.value().known.has_value());
+        EXPECT_EQ(left.value().known->step, static_cast<std::uint64_t>(step));
+      }
+    });
+    EXPECT_EQ(Read(job.options.profile).steps, 8U);
+  }
+}
+
 }  // namespace
 }  // namespace gradientflow::testing

@@ -119,8 +119,9 @@ class GradientSession {
 
   // Closes the session. If all ranks do so in the middle of the same step,
   // within 5 seconds, what is in flight ends and the job goes on. Otherwise the
-  // job ends if collectives of the session are in flight, or if another rank
-  // goes on to a step that this rank has taken no part in.
+  // job ends if collectives of the session are in flight, if this rank closes
+  // in the middle of a step and another one does not close in time, or if
+  // another rank goes on to a step that this rank has taken no part in.
   ~GradientSession();
   GradientSession(const GradientSession&) = delete;
   GradientSession& operator=(const GradientSession&) = delete;

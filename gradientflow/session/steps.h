@@ -44,8 +44,9 @@ class Steps {
  public:
   explicit Steps(StepsArgs args);
   // If all ranks close in the middle of the same step, within some seconds,
-  // they end it together, and the job goes on; otherwise the job ends if
-  // collectives of the session are in flight.
+  // they end it together, and the job goes on; so it does if a rank closes
+  // before it begins that step, and nothing is in flight. Otherwise the job
+  // ends.
   ~Steps();
   Steps(const Steps&) = delete;
   Steps& operator=(const Steps&) = delete;
@@ -106,7 +107,7 @@ class Steps {
  private:
   EngineArgs ArgsOfEngine();
   bool Busy() const;
-  void AwaitOthers();
+  bool AwaitOthers();
   std::uint64_t BytesSent() const {
     return args_.pool->collective().bytes_sent(args_.group,
                                                Channel::kGradients);

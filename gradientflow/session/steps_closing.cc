@@ -22,13 +22,14 @@ Steps::~Steps() {
     inside = engine_.open() && !engine_.untouched();
     notes_.Tell(finished_, inside);
   });
-  if (inside) AwaitOthers();
+  const bool in_vain = inside && !AwaitOthers();
   progress_.Do([&] {
-    if (!Busy() || !args_.core->fabric().status().ok()) return;
-    args_.core->Fail(
-        Status(StatusCode::kAborted,
-               StrCat("rank ", rank_, " closed its session in step ", step_,
-                      " with collectives in flight, and not all ranks did")));
+    if (!in_vain && !Busy()) return;
+    if (!args_.core->fabric().status().ok()) return;
+    args_.core->Fail(Status(
+        StatusCode::kAborted,
+        StrCat("rank ", rank_, " closed its session in the middle of step ",
+               step_, ", and not all ranks did")));
   });
   // After a failure every buffer is given back soon, by a device, too.
   progress_.Drive([&] { return !Busy(); });
@@ -44,10 +45,13 @@ bool Steps::Busy() const {
 }
 
 // Returns once no rank needs this one for the step in whose middle it closes,
-// or has to be told that it is not coming.
-void Steps::AwaitOthers() {
+// or has to be told that it is not coming. Returns false if a rank may yet
+// close in that step, counting on this one: it has been told that this one is
+// there, but not all that it then waits for has been submitted.
+bool Steps::AwaitOthers() {
   const Clock& clock = args_.core->clock();
   const Clock::Time begin = clock.Now();
+  bool in_vain = false;
   progress_.Drive([&] {
     if (!args_.core->fabric().status().ok()) return true;
     if (engine_.given_up()) {
@@ -56,10 +60,14 @@ void Steps::AwaitOthers() {
     }
     const auto others = notes_.Ask(finished_);
     if (others == ClosingNotes::Others::kInside) engine_.SendTheRest();
-    return others == ClosingNotes::Others::kGone ||
-           (others == ClosingNotes::Others::kAwaited &&
-            Seconds(clock.Now() - begin) > kOthersCloseSeconds);
+    if (others != ClosingNotes::Others::kAwaited) {
+      return others == ClosingNotes::Others::kGone;
+    }
+    if (Seconds(clock.Now() - begin) <= kOthersCloseSeconds) return false;
+    in_vain = !args_.aggregator->Submitted();
+    return true;
   });
+  return !in_vain;
 }
 
 }  // namespace gradientflow

@@ -195,8 +195,8 @@ GF_API void gf_tensor_init(gf_tensor*);
 GF_API gf_status gf_session_open(gf_comm*, uint32_t group, const gf_options*,
                                  const gf_tensor* tensors, size_t count,
                                  gf_session** out);
-/* Ends the job if collectives of the session are under way, unless all ranks
- * close in the middle of the same step. The handle may be null. */
+/* Ends the job in the middle of a step, or if collectives are under way, unless
+ * all ranks close within 5 seconds. The handle may be null. */
 GF_API void gf_session_close(gf_session*);
 
 /* Free. The rank and size in the session's group; -1 if the handle is null. */

@@ -270,6 +270,20 @@ TEST_P(Shared, WhoWaitsForAStepHearsOfARankThatClosedInItsMiddle) {
   });
 }
 
+// Nothing is in flight, and no other rank has begun the step.
+TEST_P(Shared, OthersGoOnIfARankClosesInAStepThatIsOnlyItsOwn) {
+  RunRanks(MakeJob(), [](GradientSession& first) {
+    Options options = first.options();
+    options.overlap = false;
+    Owned second = OpenBeside(first, options);
+    ASSERT_TRUE(second != nullptr);
+    if (first.rank() == 0) ProduceSome(*second);
+    second.reset();
+    ProduceAll(first, 0);
+    FinishAndExpect(first, 0);
+  });
+}
+
 TEST_P(Shared, AGroupStaysOpenAsLongAsItsSession) {
   RunRanks(MakeJob(), [](GradientSession& first) {
     constexpr GroupId kGroup = 5;
@@ -297,6 +311,36 @@ INSTANTIATE_TEST_SUITE_P(Joined, Shared,
                                            std::tuple{Over::kMixed, 4},
                                            std::tuple{Over::kRdma, 3}),
                          ParamName);
+
+// Returns once the job has ended, or after a time that is far too long.
+void AwaitTheEnd(const Communicator& comm) {
+  const auto began = std::chrono::steady_clock::now();
+  while (comm.Check().ok() &&
+         std::chrono::steady_clock::now() - began < std::chrono::seconds(30)) {
+    std::this_thread::yield();
+  }
+}
+
+// Whoever closes in that step later would otherwise wait for calls that the
+// first one has not made.
+TEST(SharedLate, ARankThatClosesInAStepAloneEndsTheJobWithNothingInFlight) {
+  Job job;
+  job.size = 2;
+  job.tensors = SomeTensors();
+  job.options.overlap = false;
+  RunRanks(job, [](GradientSession& first) {
+    Owned second = OpenBeside(first, first.options());
+    ASSERT_TRUE(second != nullptr);
+    ProduceSome(*second);
+    const Communicator& comm = first.communicator();
+    if (first.rank() == 1) AwaitTheEnd(comm);
+    second.reset();
+    EXPECT_NE(comm.Check().message().find("rank 0 closed its session in the "
+                                          "middle of step 0"),
+              std::string::npos)
+        << comm.Check().ToString();
+  });
+}
 
 TEST(SharedDevices, TakeOneSessionAtATime) {
   for (const Over over : {Over::kDevices, Over::kNccl}) {

@@ -421,7 +421,7 @@ bool Engine::TakeResult() {
 }
 
 void Engine::Tick() {
-  if (open_ && !untouched()) args_.while_in_step();
+  if (open_ && (result_open_ || !untouched())) args_.while_in_step();
   if (result_open_ && args_.clock->Now() - left_at_ >= kUnaskedFor) {
     LookForResult();
   }

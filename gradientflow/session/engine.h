@@ -43,8 +43,8 @@ struct EngineArgs {
   // Takes the result of a step that was left, and begins the next one in the
   // aggregator. Returns false if that must wait. Runs on the driving thread.
   std::function<bool()> take_result;
-  // Runs every 100 ms or so while a tensor of the step is marked, on the
-  // driving thread.
+  // Runs every 100 ms or so while a tensor of the step is marked, or the result
+  // of the step that was left is awaited, on the driving thread.
   std::function<void()> while_in_step;
 };
 

@@ -58,7 +58,10 @@ EngineArgs Steps::ArgsOfEngine() {
   args.take_result = [this] { return TakeResult(); };
   args.while_in_step = [this] {
     if (closing_) return;
-    const Status closed = notes_.Check(finished_, engine_.backward_over());
+    // A step that was left cannot go on without the others.
+    const bool left = engine_.result_open() && engine_.untouched();
+    const Status closed = notes_.Check(finished_ - (left ? 1 : 0),
+                                       left || engine_.backward_over());
     if (!closed.ok()) args_.core->fabric().Fail(closed);
   };
   return args;

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -358,6 +359,36 @@ TEST(SharedDevices, TakeOneSessionAtATime) {
       FinishAndExpect(first, 0);
     });
   }
+}
+
+// The step that was left is waited for although the next one has not begun.
+TEST(SharedDevices, WhoHasLeftAStepHearsOfARankThatHasClosed) {
+  CommJob job;
+  job.over = Over::kNccl;
+  job.size = 2;
+  std::atomic<bool> left{false};
+  RunRanks(job, [&](Communicator& comm) {
+    Result<Owned> opened = GradientSession::Open(comm.shared_from_this(),
+                                                 SomeTensors(), job.options);
+    ASSERT_TRUE(opened.ok()) << opened.status().ToString();
+    GradientSession& session = *opened.value();
+    ASSERT_TRUE(session.SetStream(StreamOfThisRank()->native()).ok());
+    if (comm.rank() == 1) {
+      left.wait(false);
+      opened.value().reset();
+      return AwaitTheEnd(comm);
+    }
+    ProduceAll(session, 0);
+    const Result<AsyncStep> step = session.FinishStepAsync();
+    left.store(true);
+    left.notify_all();
+    ASSERT_TRUE(step.ok()) << step.status().ToString();
+    const Status status = session.SaveState().status();
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.ToString();
+    EXPECT_NE(status.message().find("rank 1 has closed its session after 0"),
+              std::string::npos)
+        << status.message();
+  });
 }
 
 // What is left of the session that closes in the middle of a step does not keep

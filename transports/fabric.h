@@ -99,9 +99,9 @@ class Fabric final : public Pollable,
             Done done);
   // Tells `peer` a number in a message without payload. No one depends on the
   // message: it is no error if the peer leaves before it has arrived. A peer
-  // that is not linked is told as soon as it is, since as long as neither rank
-  // waits for the other, the number is of no use to it. REQUIRES
-  // an id that no Recv() uses; a second number under the same id is an error.
+  // that is not linked is told as soon as it is, which may be never: whoever
+  // needs the number to arrive calls AskForLink(). REQUIRES an id that no
+  // Recv() uses; a second number under the same id is an error.
   void Tell(int peer, MessageId id, std::uint64_t number);
   // Returns the number that `peer` has told this rank under that id, or nothing
   // if none has arrived.

@@ -38,6 +38,9 @@ Status ClosingNotes::Check(std::uint64_t steps, bool waits) const {
 
 void ClosingNotes::Tell(std::uint64_t steps, bool inside) {
   for (const int peer : peers_) {
+    // Only with the notes of all others does this rank know that they are
+    // inside, too.
+    if (inside && fabric_.status().ok()) fabric_.AskForLink(peer);
     fabric_.Tell(peer, id_, NoteOf(steps, inside));
   }
 }

@@ -30,7 +30,7 @@ class ClosingNotes {
   // to do the same.
   Status Check(std::uint64_t steps, bool waits) const;
   // Tells the others that this rank closes after `steps` steps, `inside` the
-  // next one or not.
+  // next one or not. Inside, it asks for the links to all of them.
   void Tell(std::uint64_t steps, bool inside);
   // Whether all others have told the same, inside the step, or have come past
   // it with what this rank has sent; or one has gone without it.

@@ -310,6 +310,7 @@ INSTANTIATE_TEST_SUITE_P(InProcess, Shared,
 INSTANTIATE_TEST_SUITE_P(Joined, Shared,
                          ::testing::Values(std::tuple{Over::kTcp, 2},
                                            std::tuple{Over::kMixed, 4},
+                                           std::tuple{Over::kNeeded, 6},
                                            std::tuple{Over::kRdma, 3}),
                          ParamName);
 

@@ -74,10 +74,15 @@ gf_csc* CscLayout::Open(gf_csc_config config) {
         return parameter.device() == device;
       })) {
     config.cuda_device = device.index();
-    if (gf_csc_open(&config, &core) == GF_OK) {
+    const gf_status opened = gf_csc_open(&config, &core);
+    if (opened == GF_OK) {
       device_ = device;
       return core;
     }
+    // Only a library that cannot use the device is no error.
+    TORCH_CHECK_VALUE(opened != GF_INVALID_ARGUMENT,
+                      "the csc hook: ", gf_last_error());
+    if (opened != GF_UNIMPLEMENTED) gft::Check(opened, "opening the csc hook");
     TORCH_WARN_ONCE("the csc hook: gradients go through host memory: ",
                     gf_last_error());
     config.cuda_device = -1;

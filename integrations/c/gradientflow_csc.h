@@ -28,8 +28,10 @@ extern "C" {
  * Gradients, residuals, packed buffers and norms are in the host's memory, or
  * all of them in that of one CUDA device. There the work is submitted to the
  * stream (a cudaStream_t; NULL is the legacy default stream) that a call is
- * given, and the caller orders its streams; no call waits for the device. For
- * the host's memory `stream` is ignored, and the calling thread does the work.
+ * given, and the caller orders its streams. gf_csc_pack(), gf_csc_unpack(),
+ * gf_csc_end_step() and gf_csc_set_loss_scale() do not wait for the device; the
+ * others may. For the host's memory `stream` is ignored, and the calling thread
+ * does the work.
  *
  * Threads: calls on one gf_csc come one at a time, except that gf_csc_pack()
  * and gf_csc_unpack() of different buckets may run at the same time, and beside
@@ -91,8 +93,9 @@ typedef struct {
 /* Appends a bucket, which lives until it is dropped. */
 GF_API gf_status gf_csc_add(gf_csc*, const gf_csc_bucket_config*,
                             gf_csc_bucket** out);
-/* Drops all buckets but the first `count`. REQUIRES: the dropped buckets are
- * not packed. */
+/* Drops all buckets but the first `count`. Called once the device has done its
+ * work with the others, since their memory is given back. REQUIRES: the dropped
+ * buckets are not packed. */
 GF_API gf_status gf_csc_drop(gf_csc*, size_t count);
 
 /* Adds the residual to the gradients: s = grads + residual. For a selected

@@ -4,6 +4,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "library.h"
@@ -97,6 +98,21 @@ void* CscLayout::Stream() const {
   return c10::impl::VirtualGuardImpl(device_.type())
       .getStream(device_)
       .native_handle();
+}
+
+CscLayout::~CscLayout() {
+  try {
+    AwaitDevice();
+  } catch (const std::exception&) {
+    // A device that has failed, or is gone at the end of the process, does no
+    // more work.
+  }
+}
+
+void CscLayout::AwaitDevice() const {
+  if (device_.is_cpu()) return;
+  c10::impl::VirtualGuardImpl(device_.type())
+      .synchronizeDevice(device_.index());
 }
 
 CscBucket& CscLayout::Meet(const c10d::GradBucket& bucket) {
@@ -200,6 +216,7 @@ void CscLayout::Forget(size_t first) {
   for (size_t b = first; b < buckets_.size(); ++b) {
     CopyResiduals(buckets_[b], &state_);
   }
+  if (first < buckets_.size()) AwaitDevice();
   buckets_.resize(std::min(first, buckets_.size()));
   gft::Check(gf_csc_drop(core_.get(), buckets_.size()), "the csc hook");
 }

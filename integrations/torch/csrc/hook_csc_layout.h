@@ -59,6 +59,9 @@ class CscLayout {
  public:
   // Continues from `state`, before any bucket has been met.
   CscLayout(std::shared_ptr<const CscModel> model, CscState state);
+  ~CscLayout();
+  CscLayout(const CscLayout&) = delete;
+  CscLayout& operator=(const CscLayout&) = delete;
 
   // The entry of a bucket that DDP is about to exchange. Buckets come in the
   // order of their indices. If a bucket does not hold the parameters that it
@@ -87,6 +90,9 @@ class CscLayout {
 
  private:
   gf_csc* Open(gf_csc_config config);
+  // Blocks until the layout's device has done its work. Then the library may
+  // give memory back.
+  void AwaitDevice() const;
   // The current stream of the layout's device, for the library.
   void* Stream() const;
   bool Staged(const CscBucket& bucket) const {

@@ -70,14 +70,16 @@ Status RunSeries(const DeviceCostsArgs& args, CollectiveCall call,
     series->Check(args.fabric->status());
     return series->Reached(args.clock->Now());
   });
+  // The calls that have started use the series, so a failure here has to end
+  // them; the others wait for this rank anyway.
   args.progress->Do([&] {
-    if (series->status.ok()) args.path->collective().Passed(call.channel);
+    if (series->status.ok()) {
+      args.path->collective().Passed(call.channel);
+    } else {
+      args.fabric->Fail(series->status);
+    }
   });
-  // After a failure every call ends soon.
-  args.progress->Drive([&] {
-    return series->ended == series->started ||
-           (!series->status.ok() && args.fabric->status().ok());
-  });
+  args.progress->Drive([&] { return series->ended == series->started; });
   return series->status;
 }
 

@@ -169,6 +169,28 @@ TEST(DeviceTimes, OfAnAllreduceAreMeasuredOnTheDevice) {
       << log;
 }
 
+// One rank's series of calls breaks off while calls of it are in flight.
+TEST(DeviceTimes, OfAnAllreduceThatCannotBeTakenEndTheJobOnAllRanks) {
+  for (const std::uint64_t nth : {0U, 1U, 2U, 5U}) {
+    CommJob job = MakeJob(Over::kNccl, 0);
+    job.options.bucket_bytes = kAutoBytes;
+    RunRanks(job, [&](Communicator& comm) {
+      if (comm.rank() == 1) {
+        DeviceOfThisRank()->FailCall(
+            FakeCall::kRecord, nth,
+            Status(StatusCode::kInternal, "a broken event"));
+      }
+      const auto opened =
+          GradientSession::Open(comm.shared_from_this(),
+                                MakeJob(Over::kNccl, 0).tensors, job.options);
+      ASSERT_FALSE(opened.ok());
+      EXPECT_NE(opened.status().message().find("a broken event"),
+                std::string::npos)
+          << opened.status().ToString();
+    });
+  }
+}
+
 TEST(DeviceTimes, OfAStagedAllreduceAreMeasuredOnDeviceMemory) {
   Job job = MakeJob(Over::kDevices, 0);
   job.options.bucket_bytes = kAutoBytes;

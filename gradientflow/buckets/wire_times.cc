@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "gradientflow/base/str_cat.h"
+
 namespace gradientflow {
 
 Status WireTimes::Begin(std::size_t exchanges) {
@@ -15,6 +17,10 @@ Status WireTimes::Begin(std::size_t exchanges) {
 }
 
 Status WireTimes::Ended(std::size_t written_end) {
+  if (ended_ == exchanges_.size()) {
+    return Status(StatusCode::kInternal,
+                  StrCat("exchange ", ended_, " of a step has no event"));
+  }
   Exchange& exchange = exchanges_[ended_++];
   exchange.written_end = written_end;
   return wire_->Record(exchange.end.get());

@@ -22,7 +22,7 @@ class WireTimes {
   // gone. Makes events only if no earlier step had as many.
   Status Begin(std::size_t exchanges);
   // All work of the next exchange is on the stream: one of pool elements before
-  // `written_end`. REQUIRES that Begin() said that there is one.
+  // `written_end`. Returns kInternal if Begin() has made no event for it.
   Status Ended(std::size_t written_end);
 
   struct Exchange {

@@ -65,6 +65,18 @@ class TimesTest : public ::testing::Test {
   std::unique_ptr<WireTimes> wire_times_;
 };
 
+TEST_F(TimesTest, OfAnExchangeWithoutAnEventAreAnError) {
+  device_->FailCall(FakeCall::kNewEvent, 1,
+                    Status(StatusCode::kResourceExhausted, "no more events"));
+  EXPECT_EQ(wire_times_->Begin(2).code(), StatusCode::kResourceExhausted);
+  EXPECT_TRUE(wire_times_->Ended(10).ok());
+  EXPECT_EQ(wire_times_->Ended(20).code(), StatusCode::kInternal);
+  EXPECT_EQ(wire_times_->exchanges().size(), 1U);
+  ASSERT_TRUE(wire_times_->Begin(2).ok());
+  EXPECT_TRUE(wire_times_->Ended(10).ok());
+  EXPECT_TRUE(wire_times_->Ended(20).ok());
+}
+
 // Everything is submitted while the device stands still, so that the host's
 // times say nothing.
 TEST_F(TimesTest, AreThoseOfTheDeviceNotOfTheSubmission) {

@@ -7,7 +7,6 @@ namespace gradientflow {
 namespace {
 
 constexpr std::size_t kSmallElements = 1024;
-constexpr std::size_t kLargeElements = std::size_t{512} << 10;
 constexpr int kSmallRounds = 9;
 constexpr int kLargeRounds = 5;
 
@@ -32,7 +31,7 @@ Result<std::vector<double>> TimeByClock(const RunCall& run, const Clock& clock,
                                         const CollectiveCall& call,
                                         int rounds) {
   std::vector<double> times;
-  for (int round = -2; round < rounds; ++round) {
+  for (int round = -kWarmUpRounds; round < rounds; ++round) {
     const Clock::Time begin = clock.Now();
     GF_RETURN_IF_ERROR(run(call));
     if (round >= 0) times.push_back(Seconds(clock.Now() - begin));
@@ -65,7 +64,7 @@ Result<ChannelModel> MeasureChannel(const ChannelProbe& probe) {
 }
 
 Result<ChannelModel> MeasureChannel(const RunCall& run, const Clock& clock) {
-  std::vector<float> data(kLargeElements, 0.0F);
+  std::vector<float> data(kProbeElements, 0.0F);
   ChannelProbe probe;
   probe.data = data.data();
   probe.elements = data.size();

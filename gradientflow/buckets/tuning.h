@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <vector>
 
@@ -14,8 +15,14 @@ namespace gradientflow {
 // Runs a call, blocking, on every rank alike.
 using RunCall = std::function<Status(const CollectiveCall&)>;
 
-// Returns the seconds that each of `rounds` calls took, which come after two
-// for warm-up.
+// What ranks whose gradients are on a device and ranks without one do alike,
+// since they call together: how many elements they take for the bandwidth, and
+// how many calls come before those that count, because they are slower.
+inline constexpr std::size_t kProbeElements = std::size_t{512} << 10;
+inline constexpr int kWarmUpRounds = 2;
+
+// Returns the seconds that each of `rounds` calls took, which come after
+// kWarmUpRounds others.
 Result<std::vector<double>> TimeByClock(const RunCall& run, const Clock& clock,
                                         const CollectiveCall& call, int rounds);
 
@@ -36,8 +43,8 @@ struct ChannelProbe {
 // slowest rank.
 Result<ChannelModel> MeasureChannel(const ChannelProbe& probe);
 
-// The same for 2 MiB of float32 in host memory. Takes about 10 ms on a fast
-// network, 100 ms at 1 Gb/s.
+// The same for kProbeElements of float32 in host memory. Takes about 10 ms on a
+// fast network, 100 ms at 1 Gb/s.
 Result<ChannelModel> MeasureChannel(const RunCall& run, const Clock& clock);
 
 // Returns theta from a measured backward pass. `ready_seconds` are by tensor in

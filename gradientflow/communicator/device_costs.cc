@@ -10,10 +10,9 @@
 namespace gradientflow {
 namespace {
 
-// NCCL's links carry the host's 512 Ki elements in some microseconds, which
-// says little about their bandwidth.
+// NCCL's links carry kProbeElements in some microseconds, which says little
+// about their bandwidth.
 constexpr std::size_t kElementsByNccl = std::size_t{4} << 20;
-constexpr std::size_t kElementsStaged = std::size_t{512} << 10;
 // Where the word lies, after the elements, that says whether sums are finite.
 constexpr std::size_t kWordBytes = 256;
 
@@ -83,18 +82,17 @@ Status RunSeries(const DeviceCostsArgs& args, CollectiveCall call,
   return series->status;
 }
 
-// Two calls come first: they are slower.
 Result<std::vector<double>> TimeSeries(const DeviceCostsArgs& args,
                                        const CollectiveCall& call, int rounds) {
   auto series = std::make_unique<Series>();
-  for (int i = 0; i < rounds + 2; ++i) {
+  for (int i = 0; i < rounds + kWarmUpRounds; ++i) {
     Result<std::unique_ptr<Event>> end = args.path->device()->NewTimedEvent();
     if (!end.ok()) return end.status();
     series->ends.push_back(std::move(end).value());
   }
   GF_RETURN_IF_ERROR(RunSeries(args, call, series.get()));
   std::vector<double> times;
-  for (std::size_t i = 2; i < series->ends.size(); ++i) {
+  for (std::size_t i = kWarmUpRounds; i < series->ends.size(); ++i) {
     const Result<double> seconds =
         series->ends[i]->SecondsSince(*series->ends[i - 1]);
     if (!seconds.ok()) return seconds.status();
@@ -108,7 +106,7 @@ Result<ChannelModel> Measure(const DeviceCostsArgs& args, DType pool,
   const bool by_nccl = args.path->by_nccl();
   ChannelProbe probe;
   probe.run = [&](const CollectiveCall& call) { return args.calls->Run(call); };
-  probe.elements = by_nccl ? kElementsByNccl : kElementsStaged;
+  probe.elements = by_nccl ? kElementsByNccl : kProbeElements;
   if (by_nccl) {
     probe.dtype = pool;
     probe.wire = wire;

@@ -270,6 +270,27 @@ TEST_P(CApiCsc, FollowsTheReferenceOnAnyNumberOfRanks) {
   }
 }
 
+// A chunk of some bucket, and its first gradient, counted over all buckets.
+struct Place {
+  std::size_t bucket = std::size(kBuckets);
+  std::size_t chunk = 0;
+  std::size_t gradient = 0;
+};
+
+// Returns the first chunk that the next step sends, or keeps back.
+Place FindChunk(const Rank& rank, bool sent) {
+  std::size_t begin = 0;
+  for (std::size_t b = 0; b < std::size(kBuckets); ++b) {
+    const gf_csc_bucket& bucket = *rank.buckets[b];
+    for (std::size_t c = 0; c < bucket.chunks; ++c) {
+      if ((bucket.selected[c] != 0) != sent) continue;
+      return {b, c, begin + c * kChunk};
+    }
+    begin += kBuckets[b];
+  }
+  return {};
+}
+
 TEST_P(CApiCsc, TellsAllRanksOfWhatOneRankKeepsBack) {
   for (const float bad : {kInf, -kInf, std::nanf("")}) {
     std::mt19937 random(3);
@@ -277,24 +298,20 @@ TEST_P(CApiCsc, TellsAllRanksOfWhatOneRankKeepsBack) {
     for (int step = 0; step < 6; ++step) {
       EXPECT_FALSE(ranks.Step(Random(3, random)));
     }
-    const std::size_t chunks = ranks[0].buckets[0]->chunks;
-    ASSERT_EQ(chunks, 5U);
-    const std::uint8_t* selected = ranks[0].buckets[0]->selected;
     for (const bool sent : {false, true}) {
-      std::size_t c = 0;
-      while (c < chunks && (selected[c] != 0) != sent) ++c;
-      if (c == chunks) continue;
+      const Place place = FindChunk(ranks[0], sent);
+      ASSERT_LT(place.bucket, std::size(kBuckets)) << "no chunk to try it on";
       auto gradients = Random(3, random);
-      gradients[2][c * kChunk + 4] = double{bad};
+      gradients[2][place.gradient] = double{bad};
       EXPECT_TRUE(ranks.Step(gradients));
       for (std::size_t r = 0; r < 3; ++r) {
-        EXPECT_FALSE(std::isfinite(ranks[r].grads[0][c * kChunk + 4]));
+        EXPECT_FALSE(std::isfinite(Rank::At(ranks[r].grads, place.gradient)));
         for (const auto& residual : ranks[r].residual) {
           for (const float value : residual) EXPECT_TRUE(std::isfinite(value));
         }
       }
-      selected = ranks[0].buckets[0]->selected;
-      EXPECT_NE(selected[c], 0) << "sent next, whatever it was";
+      EXPECT_NE(ranks[0].buckets[place.bucket]->selected[place.chunk], 0)
+          << "sent next, whatever it was";
     }
     EXPECT_FALSE(ranks.Step(Random(3, random)));
   }

@@ -99,8 +99,9 @@ CscRegion In(CscMemory* memory, const Bucket& bucket) {
 Status Allocate(const gf_csc& csc, size_t words, DeviceMemory* out) {
   return OnStream(csc, nullptr, [&](CscMemory* memory) {
     Result<DeviceMemory> made = memory->Allocate(words * sizeof(uint32_t));
-    if (made.ok()) *out = std::move(made).value();
-    return made.status();
+    if (!made.ok()) return made.status();
+    *out = std::move(made).value();
+    return Status();
   });
 }
 

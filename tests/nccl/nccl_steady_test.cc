@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <utility>
@@ -199,8 +200,10 @@ TEST(NcclSteady, CallsSubmittedAheadAreBounded) {
   job.nccl = &nccl;
   job.size = 2;
   job.lag = FakeLag::kNone;
-  ManualClock clock;
-  job.adjust = [&](int, NcclArgs* args) { args->clock = &clock; };
+  std::array<ManualClock, 2> clocks;  // The other rank may be ahead.
+  job.adjust = [&](int rank, NcclArgs* args) {
+    args->clock = &clocks[static_cast<std::size_t>(rank)];
+  };
   RunNcclRanks(job, [&](NcclRank& self) {
     constexpr std::size_t kCalls = 3 * NcclQueue::kAhead;
     const DeviceMemory memory =
@@ -222,7 +225,8 @@ TEST(NcclSteady, CallsSubmittedAheadAreBounded) {
     EXPECT_LE(self.device.count(FakeCall::kQuery) - looks, 1U);
     self.device.ReleaseStreams();
     while (submitted < kCalls) {
-      clock.Advance(std::chrono::microseconds(10));
+      clocks[static_cast<std::size_t>(self.rank)].Advance(
+          std::chrono::microseconds(10));
       self.collective.Poll();
     }
     ASSERT_TRUE(self.collective.wire(Channel::kPlain).Synchronize().ok());

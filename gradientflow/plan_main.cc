@@ -299,7 +299,7 @@ int Main(int argc, char** argv) {
   const auto commands = AddCommands(&app, &arguments);
   for (const auto& [command, run] : commands) {
     command->add_flag("--json", arguments.json, "JSON");
-    // Of the others, --csv is what they read.
+    // For some commands --csv is the file that they read.
     const bool reads = command->get_option_no_throw("--csv") != nullptr;
     command->add_flag(reads ? "--csv-out" : "--csv", arguments.csv_out,
                       "The main table as CSV");

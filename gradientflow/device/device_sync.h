@@ -61,7 +61,7 @@ class DeviceSync {
   // sections, or that nobody minds what the elements are.
   Status AwaitWritten(std::size_t written_end);
 
-  // Of which step times are asked.
+  // The step whose times are asked for.
   enum class Of : std::uint8_t { kThisStep, kStepBefore };
   // Returns the seconds from the first Ready() of a step to that of `section`,
   // or to `event`, when the device came to them. Called by the driving thread.

@@ -101,7 +101,8 @@ class Played {
       : topology_(TopologyOf(cluster)),
         question_(QuestionFor(cluster, wire_element_bytes, 4)) {}
 
-  // Of a segment of such a call. Equal segments are played once.
+  // Returns that factor for a segment of such a call. Equal segments are played
+  // once.
   double Factor(const CollectiveAlgorithm& algorithm, std::size_t count) {
     CallQuestion question = question_;
     question.count = count;

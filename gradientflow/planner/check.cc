@@ -7,6 +7,7 @@
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/buckets/bucket_size.h"
+#include "gradientflow/planner/quantile.h"
 
 namespace gradientflow::planner {
 namespace {
@@ -153,12 +154,8 @@ Result<CheckReport> CheckRuns(const Profile& profile, const Probe& probe,
     errors.push_back(std::abs(checked.error));
     report.runs.push_back(std::move(checked));
   }
-  std::sort(errors.begin(), errors.end());
-  const std::size_t half = errors.size() / 2;
-  report.median_error = errors.size() % 2 == 1
-                            ? errors[half]
-                            : (errors[half - 1] + errors[half]) / 2;
-  report.worst_error = errors.back();
+  report.median_error = Quantile(errors, 0.5);
+  report.worst_error = *std::max_element(errors.begin(), errors.end());
   report.ordered_fraction = OrderedFraction(report.runs);
   return report;
 }

@@ -42,8 +42,8 @@ struct CheckReport {
   std::vector<CheckedRun> runs;
   double median_error = 0;  // Of the absolute errors.
   double worst_error = 0;
-  // Of the pairs of runs whose measured speed differs by more than a tenth: the
-  // part that was predicted in the right order. 1 without such pairs.
+  // The part of the pairs of runs whose measured speed differs by more than a
+  // tenth that was predicted in the right order. 1 without such pairs.
   double ordered_fraction = 1;
 };
 

@@ -28,7 +28,7 @@ struct Cluster {
   // By how much a whole call that starts under backward does, whatever its
   // messages are: what can be fitted to runs of which only steps were measured.
   double backward_seconds_per_call = 0;
-  // Of a pass that reads and writes: the sum of both.
+  // What a pass over memory reads and writes, both together.
   double memory_bytes_per_second = std::numeric_limits<double>::infinity();
 
   int ranks() const;

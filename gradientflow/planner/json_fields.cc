@@ -5,6 +5,9 @@
 
 #include "gradientflow/base/str_cat.h"
 
+// How a file is read: each read of a field checks its type and range, and notes
+// its name. The first problem stays in the Status that all Fields of a file
+// share, and Finish() refuses names that were not read.
 namespace gradientflow::planner {
 namespace {
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <functional>
 
+#include "gradientflow/planner/quantile.h"
+
 namespace gradientflow::planner {
 namespace {
 
@@ -14,15 +16,6 @@ Cells Where(const Cells& cells, const Keep& keep) {
   Cells kept;
   std::copy_if(cells.begin(), cells.end(), std::back_inserter(kept), keep);
   return kept;
-}
-
-double Quantile(std::vector<double> values, double part) {
-  std::sort(values.begin(), values.end());
-  const double at = part * static_cast<double>(values.size() - 1);
-  const auto below = static_cast<std::size_t>(at);
-  const std::size_t above = std::min(below + 1, values.size() - 1);
-  const double way = at - static_cast<double>(below);
-  return values[below] + way * (values[above] - values[below]);
 }
 
 std::vector<double> Sizes(const std::vector<PredictedCell>& cells) {

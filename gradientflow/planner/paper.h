@@ -19,7 +19,7 @@ struct Fold {
   std::string fitted_to;
   std::string predicted;
   std::vector<PredictedCell> cells;
-  // Of the absolute errors.
+  // The median and the largest of the absolute errors.
   double median = 0;
   double worst = 0;
   // What this fold had when it was recorded.
@@ -34,8 +34,8 @@ struct Fold {
 
 struct PaperReport {
   SharedConstants constants;  // Of all 24 cells.
-  // Of all of cluster V from 16 GPUs on, by which cluster P is predicted. The
-  // host's work per call shows where N is small, so the 24 cells say little
+  // Fitted to all of cluster V from 16 GPUs on; cluster P is predicted by them.
+  // The host's work per call shows where N is small, so the 24 cells say little
   // about it.
   SharedConstants all_constants;
   std::vector<Fold> folds;

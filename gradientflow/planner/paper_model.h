@@ -45,7 +45,7 @@ class PaperModel {
 
   const PaperData& data_;
   std::map<std::pair<std::string, PaperSetup>, Setup> setups_;
-  // Of a small message, by figure 8.
+  // What a small message takes, by figure 8.
   double small_hop_seconds_ = 0;
 };
 

@@ -6,18 +6,18 @@
 #include <memory>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/planner/quantile.h"
 
 namespace gradientflow::planner {
 namespace {
 
 // 80 % of a normal distribution are within so many standard deviations, 99 %
-// below the second number of them; the quartiles are the third apart.
+// below the second number of them.
 constexpr double kWithin80 = 1.2816;
 constexpr double kBelow99 = 2.3263;
-constexpr double kQuartiles = 1.349;
 
 // The standard deviation of a level, as a part of its p50.
-double SpreadOf(const Level& level) {
+double RelativeSpread(const Level& level) {
   return level.p50 > 0 ? std::abs(level.p99 - level.p50) / kBelow99 / level.p50
                        : 0;
 }
@@ -33,17 +33,17 @@ Spreads SpreadsOf(const Profile& profile, const Probe& probe, int hosts) {
   Spreads spreads;
   const Quartiles& step = profile.step_seconds;
   if (step.median > 0) {
-    spreads.compute =
-        (step.upper_quartile - step.lower_quartile) / kQuartiles / step.median;
+    spreads.compute = SpreadOf(step) / step.median;
   }
   const ProbedPair* pair =
       FindPair(probe, hosts > 1 ? PairClass::kOtherHost : PairClass::kSameHost);
   if (pair == nullptr) return spreads;
   const PairLevels& levels = pair->loaded ? *pair->loaded : pair->idle;
-  spreads.latency = SpreadOf(levels.latency_seconds);
+  spreads.latency = RelativeSpread(levels.latency_seconds);
   for (const Bandwidth& entry : levels.bandwidth) {
     if (entry.direction != Direction::kBothWays) continue;
-    spreads.bytes = std::max(spreads.bytes, SpreadOf(entry.bytes_per_second));
+    spreads.bytes =
+        std::max(spreads.bytes, RelativeSpread(entry.bytes_per_second));
   }
   return spreads;
 }

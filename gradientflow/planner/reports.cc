@@ -5,6 +5,13 @@
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/buckets/bucket_size.h"
 
+// What the program prints: a result becomes one or more tables with names, and
+// these become text, CSV or JSON.
+//
+//   predict, advise, check, usl, paper ─ ReportOf() ─> Sections ─ Print() ─>
+//   text
+//
+// Fractions become percent here, and nowhere else.
 namespace gradientflow::planner {
 namespace {
 
@@ -198,38 +205,25 @@ Result<Sections> ReportOf(const UslReport& report,
                           const std::vector<double>& ranks) {
   const UslFit& fit = report.fit;
   Table law({"constant", "value", "low80", "high80", "remark"});
-  law.Row()
-      .Text("gamma_samples_per_second")
-      .Number(fit.gamma, 7)
-      .Number(report.gamma.low)
-      .Number(report.gamma.high)
-      .Text("of one rank");
-  law.Row()
-      .Text("alpha")
-      .Number(fit.alpha, 6)
-      .Number(report.alpha.low)
-      .Number(report.alpha.high)
-      .Text(fit.alpha == 0 ? "0: no contention is seen" : "contention");
-  law.Row()
-      .Text("beta")
-      .Number(fit.beta, 6)
-      .Number(report.beta.low)
-      .Number(report.beta.high)
-      .Text(fit.beta == 0 ? "0: no peak is seen" : "coherence");
-  law.Row()
-      .Text("peak_ranks")
-      .Number(fit.peak_ranks())
-      .Number(report.peak_ranks.low)
-      .Number(report.peak_ranks.high)
-      .Text(fit.peak_ranks() > report.largest_ranks
-                ? "beyond the runs: extrapolated"
-                : "within the runs");
-  law.Row()
-      .Text("most_samples_per_second")
-      .Number(fit.most_rate())
-      .Number(report.most_rate.low)
-      .Number(report.most_rate.high)
-      .Text(fit.beta == 0 ? "asymptote" : "at the peak");
+  const auto row = [&](const char* name, double value, int digits,
+                       const Interval80& interval, const char* remark) {
+    law.Row()
+        .Text(name)
+        .Number(value, digits)
+        .Number(interval.low)
+        .Number(interval.high)
+        .Text(remark);
+  };
+  row("gamma_samples_per_second", fit.gamma, 7, report.gamma, "of one rank");
+  row("alpha", fit.alpha, 6, report.alpha,
+      fit.alpha == 0 ? "0: no contention is seen" : "contention");
+  row("beta", fit.beta, 6, report.beta,
+      fit.beta == 0 ? "0: no peak is seen" : "coherence");
+  row("peak_ranks", fit.peak_ranks(), 4, report.peak_ranks,
+      fit.peak_ranks() > report.largest_ranks ? "beyond the runs: extrapolated"
+                                              : "within the runs");
+  row("most_samples_per_second", fit.most_rate(), 4, report.most_rate,
+      fit.beta == 0 ? "asymptote" : "at the peak");
   Table rates({"ranks", "samples_per_second", "extrapolated"});
   for (const double n : ranks) {
     const auto rate = PredictUsl(report, n);

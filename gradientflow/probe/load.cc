@@ -1,12 +1,10 @@
 #include "gradientflow/probe/load.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <csignal>
 #include <cstddef>
 #include <functional>
 
+#include "gradientflow/base/without_signals.h"
 #include "gradientflow/probe/pair.h"
 #include "kernels/kernels.h"
 
@@ -19,23 +17,6 @@ constexpr std::size_t kSide = 64;
 constexpr std::size_t kPassElements = std::size_t{64} << 10;
 constexpr std::size_t kMemoryElements = std::size_t{4} << 20;
 constexpr int kLeastPasses = 20;
-
-// Blocks signals, as a thread that starts now inherits; afterwards they are as
-// they were.
-class WithoutSignals {
- public:
-  WithoutSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~WithoutSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  WithoutSignals(const WithoutSignals&) = delete;
-  WithoutSignals& operator=(const WithoutSignals&) = delete;
-
- private:
-  sigset_t before_{};
-};
 
 MemoryRates Measure(double bytes, double seconds, const Clock& clock,
                     const std::function<void()>& pass) {

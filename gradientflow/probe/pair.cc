@@ -35,7 +35,7 @@ constexpr std::uint32_t kMostMessages = 20000;
 // fill, and connections find their speed.
 constexpr double kWarmUpSeconds = 0.05;
 constexpr std::uint32_t kWarmUp = 3;
-// Of the time of a flow, for a second look at how fast it is.
+// The part of a flow's time that goes into a second look at how fast it is.
 constexpr double kShareOfTrial = 0.1;
 constexpr std::size_t kWindows = 20;
 constexpr std::size_t kSmallBytes = 8;

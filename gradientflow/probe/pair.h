@@ -35,7 +35,7 @@ struct Flow {
 // two.
 struct FlowRate {
   double mean = 0;  // From the first to the last message that count.
-  // Of some windows of the flow: at least half of them, and at least 99 % of
+  // Speeds of windows of the flow: at least half of them, and at least 99 % of
   // them, were as fast.
   double p50 = 0;
   double p99 = 0;

@@ -73,7 +73,8 @@ struct ProbeResult {
   std::size_t line_message_bytes = 0;
   LineResult line;
   LineResult line_under_load;
-  // Of each rank while all ranks of its host do the same; the slowest rank's.
+  // What each rank reaches while all ranks of its host do the same; the slowest
+  // rank's.
   MemoryRates reduce;
   MemoryRates reduce_in_cache;
   MemoryRates residual;

@@ -11,6 +11,7 @@
 #include "gradientflow/config/version.h"
 #include "gradientflow/observe/timeline.h"
 #include "gradientflow/planner/provenance.h"
+#include "gradientflow/planner/quantile.h"
 #include "gradientflow/planner/text_file.h"
 
 namespace gradientflow {
@@ -30,29 +31,6 @@ constexpr std::size_t kTold = 2;
 
 bool IsOneOf(std::span<const std::uint64_t> numbers, std::uint64_t n) {
   return std::find(numbers.begin(), numbers.end(), n) != numbers.end();
-}
-
-double Quantile(std::vector<float>& values, double share) {
-  if (values.empty()) return 0;
-  const double at = share * static_cast<double>(values.size() - 1);
-  const auto below = static_cast<std::size_t>(at);
-  const auto nth = values.begin() + static_cast<std::ptrdiff_t>(below);
-  std::nth_element(values.begin(), nth, values.end());
-  const double low = *nth;
-  if (below + 1 == values.size()) return low;
-  const double high = *std::min_element(nth + 1, values.end());
-  return low + (at - static_cast<double>(below)) * (high - low);
-}
-planner::Quartiles QuartilesOf(std::vector<float> values) {
-  return {.median = Quantile(values, 0.5),
-          .lower_quartile = Quantile(values, 0.25),
-          .upper_quartile = Quantile(values, 0.75)};
-}
-
-// The standard deviation of a normal distribution with these quartiles: a step
-// that was disturbed from outside says nothing about the others.
-double SpreadOf(const planner::Quartiles& of) {
-  return (of.upper_quartile - of.lower_quartile) / 1.349;
 }
 
 }  // namespace
@@ -163,9 +141,9 @@ void Profiler::Restart() {
 }
 
 planner::Quartiles Profiler::Over(float (*of)(const Times&)) const {
-  std::vector<float> values;
+  std::vector<double> values;
   for (std::size_t i = 0; i < kept(); ++i) values.push_back(of(times_[i]));
-  return QuartilesOf(std::move(values));
+  return planner::QuartilesOf(values);
 }
 
 planner::Quartiles Profiler::OwnWork() const {
@@ -210,14 +188,14 @@ planner::Profile Profiler::Summary() const {
   profile.rank_spread_fraction = RankSpread();
   std::size_t place = 0;
   for (const std::size_t i : args_.layout->order()) {
-    std::vector<float> ready;
+    std::vector<double> ready;
     for (std::size_t k = 0; k < kept(); ++k) {
       ready.push_back(ready_[k * tensors_ + place]);
     }
     ++place;
     profile.tensors.push_back({(*args_.names)[i],
                                args_.layout->tensor_elements(i),
-                               QuartilesOf(std::move(ready))});
+                               planner::QuartilesOf(ready)});
   }
   return profile;
 }

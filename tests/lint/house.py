@@ -47,6 +47,9 @@ RULES = [
     (r"\b(TODO|FIXME|XXX)\b", is_source, "finish it, or open an issue"),
     (r"^using namespace std\b", is_source, "no using namespace"),
 ]
+# What may stand at the top; names with a dot in front are settings of tools.
+TOP = {"BUILD", "README.md", "WORKSPACE", "benchmarks", "gradientflow",
+       "integrations", "kernels", "tests", "transports"}
 COMMENT = re.compile(r"//.*|/\*.*?\*/")
 # `environ` is read where a process begins, and passed down from there.
 ENVIRON = re.compile(r"::environ\b|\bextern\b.*\benviron\b")
@@ -78,7 +81,15 @@ def problems(path, text):
         yield f"{path}: reads environ, and is not where a process begins"
 
 
+def strays(paths):
+    for name in sorted({path.split("/")[0] for path in paths}):
+        if name not in TOP and not name.startswith("."):
+            yield f"{name}: the top level has only {', '.join(sorted(TOP))}"
+
+
 def self_test():
+    assert list(strays(["tests/a.cc", "NOTE.txt"]))
+    assert not list(strays([".ci/run", "README.md", "tests/a.cc"]))
     assert list(problems("tests/a.cc", "  usleep(3);"))
     assert list(problems("kernels/a.cc", 'auto x = getenv("A");'))
     assert list(problems("kernels/a.cc", "#include <cuda.h>"))
@@ -92,8 +103,9 @@ def main():
     self_test()
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"],
                             check=True, capture_output=True, text=True)
-    bad, lengths = [], {}
-    for path in sorted(set(listed.stdout.splitlines())):
+    paths = sorted(set(listed.stdout.splitlines()))
+    bad, lengths = list(strays(paths)), {}
+    for path in paths:
         file = pathlib.Path(path)
         if not path.endswith(CODE) or not file.exists():
             continue

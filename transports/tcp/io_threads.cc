@@ -1,7 +1,6 @@
 #include "transports/tcp/io_threads.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -11,12 +10,12 @@
 #include <array>
 #include <cassert>
 #include <cerrno>
-#include <csignal>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/base/without_signals.h"
 
 namespace gradientflow {
 namespace {
@@ -48,23 +47,6 @@ void Reset(const Fd& event) {
   while (::read(event.get(), &count, sizeof(count)) < 0 && errno == EINTR) {
   }
 }
-
-// Signals are for the program's own threads, which a new thread's mask is
-// inherited from.
-class WithoutSignals {
- public:
-  WithoutSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~WithoutSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  WithoutSignals(const WithoutSignals&) = delete;
-  WithoutSignals& operator=(const WithoutSignals&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 // Fills `now` with the pieces of the next system call; `*bytes` is their sum.
 std::size_t NextPieces(const std::vector<iovec>& pieces, std::size_t first,

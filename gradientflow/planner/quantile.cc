@@ -1,0 +1,30 @@
+#include "gradientflow/planner/quantile.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace gradientflow::planner {
+
+double Quantile(std::vector<double> values, double share) {
+  if (values.empty()) return 0;
+  const double at = share * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<std::size_t>(at);
+  const auto nth = values.begin() + static_cast<std::ptrdiff_t>(below);
+  std::nth_element(values.begin(), nth, values.end());
+  const double low = *nth;
+  if (below + 1 == values.size()) return low;
+  const double high = *std::min_element(nth + 1, values.end());
+  return low + (at - static_cast<double>(below)) * (high - low);
+}
+
+Quartiles QuartilesOf(const std::vector<double>& values) {
+  return {.median = Quantile(values, 0.5),
+          .lower_quartile = Quantile(values, 0.25),
+          .upper_quartile = Quantile(values, 0.75)};
+}
+
+double SpreadOf(const Quartiles& of) {
+  return (of.upper_quartile - of.lower_quartile) / 1.349;
+}
+
+}  // namespace gradientflow::planner

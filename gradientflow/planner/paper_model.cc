@@ -22,11 +22,34 @@ constexpr double kRobustError = 0.03;
 // A message of norms has some kilobytes.
 constexpr double kNormBytes = 4096;
 
+// The numbers of GPUs that the paper has measured. What is known of them need
+// not be found again for each of the thousands of steps of a fit.
+template <typename T>
+std::map<int, T> ForPaperRanks(T (*of)(int)) {
+  std::map<int, T> all;
+  for (int n = 1; n <= 512; n *= 2) all.emplace(n, of(n));
+  return all;
+}
+
+HostMap HostsOf(int ranks) {
+  static const auto known =
+      ForPaperRanks<HostMap>([](int n) { return HostMap(n); });
+  const auto found = known.find(ranks);
+  return found != known.end() ? found->second : HostMap(ranks);
+}
+
+// The expected maxima take an integral each.
+double Maximum(int ranks) {
+  static const auto known = ForPaperRanks<double>(ExpectedMaximum);
+  const auto found = known.find(ranks);
+  return found != known.end() ? found->second : ExpectedMaximum(ranks);
+}
+
 // The library's price of a ring among `ranks` ranks, one hop like another. It
 // is affine in the bytes, so two sizes say it.
 CallPrices RingPrices(int ranks, double hop_seconds, double bytes_per_second) {
   CallQuestion question;
-  question.hosts = HostMap(ranks);
+  question.hosts = HostsOf(ranks);
   question.wire_element_bytes = 2;
   // A ring moves almost two bytes per rank for each of the tensor.
   question.model.across = {.latency_seconds = hop_seconds,
@@ -73,17 +96,6 @@ constexpr PaperSetup kSetups[] = {
     PaperSetup::kLazy,      PaperSetup::kLazyOverlap,
     PaperSetup::kCsc,       PaperSetup::kCscOverlap,
     PaperSetup::kFloat32};
-
-// The expected maxima of all numbers of GPUs: an integral each.
-double Maximum(int ranks) {
-  static const std::map<int, double> maxima_of = [] {
-    std::map<int, double> maxima;
-    for (int n = 1; n <= 512; n *= 2) maxima[n] = ExpectedMaximum(n);
-    return maxima;
-  }();
-  const auto known = maxima_of.find(ranks);
-  return known != maxima_of.end() ? known->second : ExpectedMaximum(ranks);
-}
 
 }  // namespace
 

@@ -27,7 +27,7 @@ struct Channel {
 // beside the call for longer.
 double DelayOf(const Cluster& cluster, double under, double seconds,
                double host_seconds) {
-  if (under <= 0 || cluster.ranks() == 1) return 0;
+  if (under <= 0) return 0;
   const double own = std::max(seconds - host_seconds, 0.0);
   const double part = under >= own ? 1 : under / own;
   return cluster.backward_seconds_per_call + part * host_seconds;
@@ -46,6 +46,7 @@ Channel Run(const Workload& workload, bool overlap,
         {channel.end, passed, overlap ? 0.0 : workload.backward_seconds});
     channel.end = begins + seconds;
     channel.busy += seconds;
+    if (cluster.one_rank()) continue;
     channel.delay +=
         DelayOf(cluster, workload.backward_seconds + channel.delay - begins,
                 seconds, prices.HostSeconds(message.bytes));

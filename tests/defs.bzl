@@ -61,8 +61,7 @@ def _start(srcs, copts, deps, test = None):
     name = "precompiled" + level.replace("-", "_")
     header = "$(BINDIR)/tests/%s.h" % name
     first = select({
-        # No #include, of which layering_check would ask for a module map; and no
-        # note of the system headers that were read, as their names are absolute.
+        # No note of the system headers that were read, as their names are absolute.
         "//gradientflow/build_defs:clang": [
             "-MMD",
             "-Wno-unused-command-line-argument",

@@ -14,8 +14,7 @@ def _precompiled_header(ctx):
         ctx = ctx,
         cc_toolchain = toolchain,
         requested_features = ctx.features,
-        # Its module maps are for targets; what it demands of the language is below.
-        unsupported_features = ctx.disabled_features + ["layering_check"],
+        unsupported_features = ctx.disabled_features,
     )
     header = ctx.actions.declare_file(ctx.label.name + ".h")
     ctx.actions.symlink(output = header, target_file = ctx.file.header)
@@ -26,8 +25,6 @@ def _precompiled_header(ctx):
         cc_infos = [dep[CcInfo] for dep in ctx.attr.deps],
     ).compilation_context
     flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ctx.attr.copts
-    if "layering_check" in ctx.features:
-        flags = flags + ["-fmodules-strict-decluse"]
     variables = cc_common.create_compile_variables(
         feature_configuration = features,
         cc_toolchain = toolchain,

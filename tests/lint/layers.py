@@ -2,9 +2,8 @@
 """Checks every #include of our own headers against the layers of the design.
 
 A folder may include its own headers and those of the folders in rows above it
-in the table of design.md. Bazel's layering_check ensures that includes match
-deps; this program ensures that deps go upwards in the table, whatever
-visibility allows.
+in the table of design.md. includes.py ensures that includes match deps; this
+program ensures that deps go upwards in the table, whatever visibility allows.
 """
 
 import pathlib

@@ -1,5 +1,7 @@
 #include "transports/endpoint.h"
 
+#include <cstring>
+
 #include "gradientflow/base/str_cat.h"
 
 namespace gradientflow {

@@ -1,6 +1,7 @@
 #include "transports/fabric.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"

@@ -1,6 +1,7 @@
 #include "gradientflow/base/dtype.h"
 
 #include <array>
+#include <cstddef>
 #include <string>
 #include <vector>
 

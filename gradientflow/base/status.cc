@@ -1,5 +1,7 @@
 #include "gradientflow/base/status.h"
 
+#include <cstring>
+
 namespace gradientflow {
 
 const char* Name(StatusCode code) {

@@ -1,6 +1,8 @@
 #include "gradientflow/buckets/dense.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <span>
 
 #include "gradientflow/collectives/call_plan.h"
 #include "transports/wire.h"

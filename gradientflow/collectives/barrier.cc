@@ -1,3 +1,5 @@
+#include <cstddef>
+
 #include "gradientflow/collectives/group.h"
 #include "gradientflow/collectives/table.h"
 

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <numeric>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "gradientflow/base/str_cat.h"
 #include "transports/wire.h"

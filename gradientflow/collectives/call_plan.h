@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "gradientflow/base/status.h"
 #include "gradientflow/collectives/choose.h"

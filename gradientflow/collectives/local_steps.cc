@@ -1,6 +1,7 @@
 #include "gradientflow/collectives/local_steps.h"
 
 #include <array>
+#include <cstddef>
 #include <cstring>
 
 namespace gradientflow {

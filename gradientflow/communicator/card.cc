@@ -1,6 +1,8 @@
 #include "gradientflow/communicator/card.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 

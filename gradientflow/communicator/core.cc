@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/collectives/measure.h"

@@ -1,5 +1,7 @@
 #include "gradientflow/communicator/device_costs.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 

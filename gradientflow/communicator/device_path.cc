@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"

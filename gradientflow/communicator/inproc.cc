@@ -1,7 +1,9 @@
 #include "gradientflow/communicator/inproc.h"
 
 #include <chrono>
+#include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/communicator/core.h"

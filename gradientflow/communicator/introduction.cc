@@ -1,6 +1,7 @@
 #include "gradientflow/communicator/introduction.h"
 
 #include <charconv>
+#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 
 #include "gradientflow/base/buffer.h"
 #include "gradientflow/base/pages.h"

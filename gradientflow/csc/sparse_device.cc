@@ -1,5 +1,8 @@
+#include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "gradientflow/buckets/step_end.h"
 #include "gradientflow/csc/sparse.h"

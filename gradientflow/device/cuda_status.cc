@@ -1,5 +1,7 @@
 #include "gradientflow/device/cuda_status.h"
 
+#include <utility>
+
 namespace gradientflow {
 namespace {
 

@@ -1,6 +1,7 @@
 #include "gradientflow/nccl/exchange.h"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "kernels/kernels.h"
 

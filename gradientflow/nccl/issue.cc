@@ -1,5 +1,6 @@
 #include "gradientflow/nccl/issue.h"
 
+#include <cstddef>
 #include <vector>
 
 #include "gradientflow/collectives/call_plan.h"

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+
 #include "gradientflow/base/status.h"
 #include "gradientflow/device/device.h"
 #include "gradientflow/nccl/nccl_comm.h"

@@ -1,6 +1,7 @@
 #include "gradientflow/nccl/nccl_collective.h"
 
 #include <algorithm>
+#include <cstring>
 #include <thread>
 #include <tuple>
 #include <utility>

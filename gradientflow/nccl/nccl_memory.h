@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <utility>
 
 #include "gradientflow/base/status.h"
 #include "gradientflow/device/device.h"

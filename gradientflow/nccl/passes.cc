@@ -1,5 +1,7 @@
 #include "gradientflow/nccl/passes.h"
 
+#include <cstdint>
+
 // The kernels that run around NCCL's reduction, on the same stream: packing
 // into the staging before it; looking for infinities and NaN, scaling and
 // unpacking after it. plan.h says which of them a call needs.

@@ -3,6 +3,7 @@
 #include <bit>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/collectives/call_plan.h"

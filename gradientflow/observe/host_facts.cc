@@ -11,9 +11,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <memory>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "gradientflow/base/str_cat.h"
 

@@ -1,6 +1,7 @@
 #include "gradientflow/observe/trace_rows.h"
 
 #include <cstddef>
+#include <cstring>
 #include <utility>
 
 namespace gradientflow {

@@ -1,6 +1,7 @@
 #include "gradientflow/planner/paper_data.h"
 
 #include <algorithm>
+#include <cstddef>
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/planner/csv_table.h"

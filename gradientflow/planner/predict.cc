@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/planner/quantile.h"

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstring>
 #include <ctime>
 
 #include "gradientflow/base/str_cat.h"

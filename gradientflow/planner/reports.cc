@@ -1,6 +1,7 @@
 #include "gradientflow/planner/reports.h"
 
 #include <cmath>
+#include <cstddef>
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/buckets/bucket_size.h"

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/str_cat.h"

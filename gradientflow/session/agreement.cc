@@ -1,5 +1,6 @@
 #include "gradientflow/session/agreement.h"
 
+#include <cstddef>
 #include <cstdint>
 
 #include "gradientflow/base/str_cat.h"

@@ -1,9 +1,16 @@
+#include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <random>
+#include <span>
+#include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "gradientflow/base/fork.h"
 #include "gradientflow/base/str_cat.h"

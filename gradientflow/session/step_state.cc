@@ -1,5 +1,7 @@
 #include "gradientflow/session/step_state.h"
 
+#include <cstddef>
+
 #include "gradientflow/base/str_cat.h"
 
 namespace gradientflow {

@@ -1,6 +1,8 @@
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "gradientflow/base/dtype.h"
 #include "gradientflow/base/str_cat.h"

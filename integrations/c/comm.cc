@@ -1,5 +1,8 @@
 #include <cstddef>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gradientflow/base/fork.h"

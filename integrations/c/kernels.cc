@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "gradientflow/base/dtype.h"
 #include "gradientflow/base/str_cat.h"

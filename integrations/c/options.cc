@@ -2,6 +2,8 @@
 
 #include <cstring>
 #include <new>
+#include <string>
+#include <utility>
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/config/settings_table.h"

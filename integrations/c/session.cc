@@ -1,5 +1,11 @@
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "gradientflow/base/fork.h"
 #include "gradientflow/base/str_cat.h"

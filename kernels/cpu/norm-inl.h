@@ -6,6 +6,8 @@
 #define GRADIENTFLOW_KERNELS_NORM_INL_H_
 #endif
 
+#include <cstddef>
+
 #include "hwy/highway.h"
 #include "kernels/cpu/vec-inl.h"
 

@@ -1,3 +1,5 @@
+#include <cstddef>
+
 #include "kernels/cpu/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/reduce_many.cc"

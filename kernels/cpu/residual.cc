@@ -1,4 +1,5 @@
 #include <cerrno>
+#include <cstddef>
 #include <type_traits>
 
 #include "kernels/cpu/targets.h"

@@ -1,3 +1,6 @@
+#include <cstddef>
+#include <cstring>
+
 #include "kernels/cpu/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/sum_squares.cc"

@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
-"""Checks that every #include of a Bazel target is a header of a direct dependency.
+"""Checks that includes match deps, and that sources include what they use.
 
 A source may include the headers and sources of its own target, and what the
 targets in its `deps` list under `hdrs`. Where it leans on a dependency's
 dependency, a change over there breaks the build over here. Branches of select()
 count as one, so code for one platform may name what another one lacks.
+
+Headers of the standard library that the product's sources start from, compiled
+(precompiled.inc), hide that an #include of one of them is missing. So a source that
+uses such a header's names must include it, or its own header must.
 """
 
 import collections
@@ -24,6 +28,40 @@ OTHERS = {
     "nlohmann/": "@nlohmann_json",
     "sodium.h": "@sodium",
 }
+# The names of each header of PRECOMPILED. What headers share is left out.
+PRECOMPILED = pathlib.Path("gradientflow/build_defs/precompiled.inc")
+NAMES = {
+    "algorithm": "sort|min|max|clamp|find|find_if|copy|copy_n|fill|fill_n|any_of"
+                 "|all_of|none_of|min_element|max_element|minmax_element|equal"
+                 "|lower_bound|upper_bound|remove_if|count_if|reverse|rotate"
+                 "|transform|nth_element|stable_sort|unique|for_each",
+    "array": "array",
+    "atomic": r"atomic\w*|memory_order\w*",
+    "chrono": "chrono",
+    "cmath": "sqrt|isfinite|isnan|isinf|log|log2|log1p|exp|pow|floor|ceil|round"
+             "|lround|hypot|ldexp|cbrt|erf",
+    "cstddef": "size_t|byte|ptrdiff_t",
+    "cstdint": r"u?int(?:8|16|32|64|ptr)_t",
+    "cstring": r"mem(?:cpy|cmp|set|move|chr)|str(?:len|cmp|error|chr|rchr)",
+    "functional": "function|hash|less|greater|plus|ref",
+    "limits": "numeric_limits",
+    "map": "map|multimap",
+    "memory": "unique_ptr|shared_ptr|weak_ptr|make_unique|make_shared|addressof",
+    "mutex": "mutex|lock_guard|unique_lock|scoped_lock|once_flag|call_once",
+    "numeric": "accumulate|iota|gcd|partial_sum|inner_product",
+    "optional": "optional|nullopt",
+    "span": "span",
+    "sstream": r"[io]?stringstream",
+    "string": "string|to_string",
+    "string_view": "string_view",
+    "thread": "thread|this_thread",
+    "unordered_map": "unordered_map",
+    "utility": "move|pair|exchange|forward|swap|as_const|make_pair",
+    "vector": "vector",
+}
+NAMES = {header: re.compile(rf"\bstd::(?:{names})\b")
+         for header, names in NAMES.items()}
+PRODUCT = ("gradientflow/", "transports/", "kernels/", "integrations/c/")
 SOURCE = (".cc", ".c", ".h", ".inc")
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')
 
@@ -96,6 +134,24 @@ def check(rules, read):
             for line in violations(target, targets, owners, read)]
 
 
+def std_includes(text):
+    return {match.group(1) for match in map(INCLUDE.match, text.splitlines())
+            if match}
+
+
+def missing(source, read):
+    """The headers whose names `source` uses and does not include."""
+    text = read(source)
+    own = std_includes(text)
+    if source.endswith(".cc"):
+        own |= std_includes(read(source.removesuffix("cc") + "h"))
+    code = re.sub(r"//.*", "", text)
+    for header, names in NAMES.items():
+        used = names.search(code)
+        if used and header not in own:
+            yield f"{source}: uses {used.group()}, but does not include <{header}>"
+
+
 def self_test():
     rules = ElementTree.fromstring("""<query>
       <rule name="//a:a"><list name="hdrs"><label value="//a:a.h"/></list>
@@ -113,6 +169,9 @@ def self_test():
     assert found(c_c_cc='#include "a/a.h"') == 1
     assert found(b_b_h='#include "a/hidden.h"') == 1
     assert found(c_c_cc='#include <sodium.h>\n#include <vector>') == 1
+    uses = {"a.h": "#include <vector>", "a.cc": "std::vector<std::byte> a;"}
+    assert [line.split()[-1] for line in missing(
+        "a.cc", lambda path: uses.get(path, ""))] == ["<cstddef>"]
 
 
 def main():
@@ -131,6 +190,12 @@ def main():
         return file.read_text() if file.exists() else ""  # It is generated.
 
     bad = check(rules, read)
+    product = sorted(path for rule in rules for path in Target(rule).own
+                     if path.startswith(PRODUCT) and path.endswith(SOURCE[:3]))
+    for source in dict.fromkeys(product):
+        bad += missing(source, read)
+    for header in sorted(std_includes(PRECOMPILED.read_text()) - set(NAMES)):
+        bad.append(f"{PRECOMPILED}: nobody looks for the names of <{header}>")
     if len(rules) < 2:
         bad.append("bazel query found no targets")
     print("\n".join(bad), end="\n" if bad else "")

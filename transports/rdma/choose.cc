@@ -1,6 +1,7 @@
 #include "transports/rdma/choose.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <tuple>
 
 #include "gradientflow/base/str_cat.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "gradientflow/base/little_endian.h"
 #include "gradientflow/base/str_cat.h"

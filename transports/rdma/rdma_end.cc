@@ -1,6 +1,7 @@
 #include "transports/rdma/rdma_end.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"

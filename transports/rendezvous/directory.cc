@@ -4,11 +4,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "gradientflow/base/fd.h"
 #include "gradientflow/base/str_cat.h"

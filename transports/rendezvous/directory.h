@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "gradientflow/base/secret.h"
 #include "gradientflow/base/status.h"

@@ -3,8 +3,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "gradientflow/base/str_cat.h"
 #include "transports/rendezvous/directory.h"

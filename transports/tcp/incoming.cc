@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"

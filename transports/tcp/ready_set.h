@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "gradientflow/base/fd.h"

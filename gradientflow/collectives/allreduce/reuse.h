@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+
 #include "gradientflow/collectives/algorithm.h"
 #include "gradientflow/collectives/group.h"
 #include "gradientflow/collectives/schedule.h"

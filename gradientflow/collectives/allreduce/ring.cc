@@ -1,3 +1,5 @@
+#include <cstddef>
+
 #include "gradientflow/collectives/allreduce/reuse.h"
 #include "gradientflow/collectives/allreduce/table.h"
 #include "gradientflow/collectives/group.h"

@@ -6,15 +6,15 @@
 
 namespace gradientflow {
 
-// A view of null-terminated "NAME=value" strings in the format of environ; null
-// means an empty environment. Of two entries with the same name the first one
-// counts, as for getenv.
+// A view of null-terminated "NAME=value" strings in the format of variables;
+// null means an empty environment. Of two entries with the same name the first
+// one counts, as for getenv.
 class Environment {
  public:
-  explicit Environment(const char* const* environ) : environ_(environ) {}
+  explicit Environment(const char* const* variables) : variables_(variables) {}
 
   std::optional<std::string_view> Find(std::string_view name) const {
-    for (auto entry = environ_; entry != nullptr && *entry != nullptr;
+    for (auto entry = variables_; entry != nullptr && *entry != nullptr;
          ++entry) {
       const std::string_view line(*entry);
       if (line.size() > name.size() && line[name.size()] == '=' &&
@@ -31,7 +31,7 @@ class Environment {
   }
 
  private:
-  const char* const* environ_;
+  const char* const* variables_;
 };
 
 }  // namespace gradientflow

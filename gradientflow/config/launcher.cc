@@ -235,8 +235,8 @@ void DetectRendezvous(const Environment& env, std::string_view job,
 
 }  // namespace
 
-Launch DetectLauncher(const char* const* environ) {
-  const Environment env(environ);
+Launch DetectLauncher(const char* const* variables) {
+  const Environment env(variables);
   Launch launch;
   DetectIdentity(env, &launch);
   DetectJobId(env, &launch);

@@ -28,7 +28,7 @@ struct Launch {
   std::string job_run;
 };
 
-// Detects the launcher. Pure. `environ` is an array of "NAME=value" strings
+// Detects the launcher. Pure. `variables` is an array of "NAME=value" strings
 // that ends with null. A variable that is empty counts as unset.
 //
 // The rendezvous is MASTER_ADDR:MASTER_PORT if these are set, whoever set them.
@@ -38,7 +38,7 @@ struct Launch {
 // the job id; for Slurm it is the first host of the step with a port made from
 // the job and step ids. Such ports are in 20000..29999 and may, rarely, be
 // taken; GRADIENTFLOW_RENDEZVOUS overrides them.
-Launch DetectLauncher(const char* const* environ);
+Launch DetectLauncher(const char* const* variables);
 
 // Returns the first host of a Slurm list: "node03" for "node[03-05,9],login1".
 // Empty if the list is damaged.

@@ -127,17 +127,17 @@ Status LoadedOptions::Set(std::string_view name, std::string_view text) {
   return Status();
 }
 
-LoadedOptions LoadOptions(const char* const* environ) {
+LoadedOptions LoadOptions(const char* const* variables) {
   LoadedOptions loaded;
   loaded.origins.resize(Settings().size());
-  const Environment env(environ);
-  for (auto entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+  const Environment env(variables);
+  for (auto entry = variables; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view line(*entry);
     if (line.substr(0, kVariablePrefix.size()) == kVariablePrefix) {
       ReadOurVariable(env, line, &loaded);
     }
   }
-  const Launch launch = DetectLauncher(environ);
+  const Launch launch = DetectLauncher(variables);
   ResolveIdentity(launch, &loaded);
   ResolveMeeting(launch, &loaded);
   return loaded;

@@ -40,8 +40,8 @@ struct LoadedOptions {
 
 // Takes the defaults, then GRADIENTFLOW_* variables, then the launcher's
 // variables for what those leave open. Without a launcher the job has one rank.
-// Reads everything, however much is wrong. `environ` is an array of
+// Reads everything, however much is wrong. `variables` is an array of
 // "NAME=value" strings that ends with null.
-LoadedOptions LoadOptions(const char* const* environ);
+LoadedOptions LoadOptions(const char* const* variables);
 
 }  // namespace gradientflow

@@ -73,8 +73,8 @@ Status CheckSparse(const Options& options) {
 
 }  // namespace
 
-Result<Options> Options::FromEnv(const char* const* environ) {
-  LoadedOptions loaded = LoadOptions(environ);
+Result<Options> Options::FromEnv(const char* const* variables) {
+  LoadedOptions loaded = LoadOptions(variables);
   GF_RETURN_IF_ERROR(loaded.status());
   return std::move(loaded.options);
 }

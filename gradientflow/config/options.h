@@ -189,15 +189,15 @@ struct Options {
   std::string profile;
   std::uint64_t profile_batch = 0;  // Samples per rank and step; 0: not known.
 
-  // Takes the defaults, then every GRADIENTFLOW_* variable of `environ`, then
+  // Takes the defaults, then every GRADIENTFLOW_* variable of `variables`, then
   // the launcher's variables (torchrun, Open MPI, Slurm) if rank, size and
-  // rendezvous are still unset. `environ` is an array of "NAME=value" strings
+  // rendezvous are still unset. `variables` is an array of "NAME=value" strings
   // that ends with null.
   // kInvalidArgument names the variable, its value and what was expected. An
   // unknown GRADIENTFLOW_* variable is an error, too, which names the nearest
   // known one. What the launcher says only in part is left unset; Validate()
   // refuses it.
-  static Result<Options> FromEnv(const char* const* environ);
+  static Result<Options> FromEnv(const char* const* variables);
 
   // Checks the range of every field, and what a session needs of them together.
   Status ValidateValues() const;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <functional>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -45,8 +46,12 @@ class PlacedLink final : public Link {
   bool sockets_carry_data() const override {
     return inner_->sockets_carry_data();
   }
-  // Nothing wakes a rank to which something has been put.
-  bool PrepareToSleep() override { return false; }
+  // Nothing wakes a rank to which something has been put, so it lets another one
+  // work, of which there are more than cores.
+  bool PrepareToSleep() override {
+    std::this_thread::yield();
+    return false;
+  }
   void WakeUp() override {}
   std::size_t queued_messages() const override {
     return inner_->queued_messages() + places_.undelivered(peer_);
@@ -83,6 +88,7 @@ PlacesNetwork::PlacesNetwork(int size, std::size_t slot_bytes,
       lanes_(static_cast<std::size_t>(size) * static_cast<std::size_t>(size)),
       regions_(static_cast<std::size_t>(size)),
       held_(static_cast<std::size_t>(size)) {
+  busy_.reserve(lanes_.size());
   for (int r = 0; r < size; ++r) {
     ranks_.push_back(std::make_unique<ThreadPlaces>(*this, r, slot_bytes));
   }
@@ -127,18 +133,16 @@ const PlacesNetwork::Region* PlacesNetwork::Find(int rank, const void* data,
   return nullptr;
 }
 
-void PlacesNetwork::DeliverSome(int chances) {
-  for (; chances > 0 && flying_ > 0; --chances) {
-    const auto any = [&] {
-      return static_cast<int>(random_() % static_cast<unsigned>(size_));
-    };
-    const int from = any();
-    const int to = any();
-    Lane& lane = LaneOf(from, to);
-    if (lane.size() == 0) continue;
-    --flying_;
-    Deliver(from, to, lane.Pop(random_()));
+void PlacesNetwork::DeliverSome(unsigned flights) {
+  for (; flights > 0 && !busy_.empty(); --flights) {
+    std::swap(busy_[random_() % busy_.size()], busy_.back());
+    const std::size_t index = busy_.back();
+    const Flight flight = lanes_[index].Pop(random_());
+    if (lanes_[index].size() == 0) busy_.pop_back();
+    Deliver(static_cast<int>(index / ranks_.size()),
+            static_cast<int>(index % ranks_.size()), flight);
   }
+  flying_ = !busy_.empty();
 }
 
 std::byte* PlacesNetwork::At(int rank, RemotePlace there, std::size_t bytes) {
@@ -186,7 +190,9 @@ void PlacesNetwork::Deliver(int from, int to, const Flight& flight) {
     at += piece.bytes;
   }
   places(to).inbox_.push_back({from, flight.notice});
+  places(to).mail_ = true;
   if (flight.done.run != nullptr) {
+    places(from).mail_ = true;
     places(from).due_.push_back(
         {to, flight.pieces, places(from).HashOf(flight.pieces), flight.done});
   }
@@ -258,8 +264,9 @@ void ThreadPlaces::Put(int peer, std::span<const ConstBufferView> pieces,
   if (lane.closed) return;
   PlacesNetwork::Flight flight = {{}, there, notice, done};
   std::copy(pieces.begin(), pieces.end(), flight.pieces.begin());
+  if (lane.size() == 0) network_.busy_.push_back(network_.Index(rank_, peer));
   lane.flights.push_back(flight);
-  ++network_.flying_;
+  network_.flying_ = true;
   counts_.waiting = std::max(counts_.waiting, ++lane.untold);
   ++counts_.puts;
   for (const ConstBufferView& piece : pieces) {
@@ -349,12 +356,11 @@ std::size_t ThreadPlaces::HashOf(
 }
 
 bool ThreadPlaces::Poll() {
-  {
+  if (network_.flying_) {
     const std::lock_guard lock(network_.mutex_);
-    const auto chances = network_.random_() % 4;
-    network_.DeliverSome(static_cast<int>(chances) * network_.size_);
+    network_.DeliverSome(network_.random_() % 3);
   }
-  return Tell();
+  return mail_ && Tell();
 }
 
 bool ThreadPlaces::Tell(bool all) {
@@ -370,6 +376,7 @@ bool ThreadPlaces::Tell(bool all) {
         static_cast<std::ptrdiff_t>(all ? due : network_.random_() % (due + 1));
     running_.assign(due_.begin(), some);
     due_.erase(due_.begin(), some);
+    mail_ = !due_.empty();
   }
   for (const Due& due : running_) {
     if (HashOf(due.pieces) != due.hash) {
@@ -389,12 +396,13 @@ bool ThreadPlaces::Tell(bool all) {
 
 void ThreadPlaces::Close(int peer) {
   const std::lock_guard lock(network_.mutex_);
-  for (auto* lane :
-       {&network_.LaneOf(rank_, peer), &network_.LaneOf(peer, rank_)}) {
-    lane->closed = true;
-    network_.flying_ -= lane->size();
-    lane->flights.clear();
-    lane->next = 0;
+  for (const std::size_t index :
+       {network_.Index(rank_, peer), network_.Index(peer, rank_)}) {
+    PlacesNetwork::Lane& lane = network_.lanes_[index];
+    lane.closed = true;
+    lane.flights.clear();
+    lane.next = 0;
+    std::erase(network_.busy_, index);
   }
   std::erase_if(due_, [&](const Due& due) { return due.peer == peer; });
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -84,7 +85,8 @@ class PlacesNetwork {
            static_cast<std::size_t>(to);
   }
   Lane& LaneOf(int from, int to) { return lanes_[Index(from, to)]; }
-  void DeliverSome(int chances);
+  // Delivers so many flights, unless fewer are in the air.
+  void DeliverSome(unsigned flights);
   void Deliver(int from, int to, const Flight& flight);
   const Region* Find(int rank, const void* data, std::size_t bytes) const;
   // Where `bytes` from `there` on are, or null.
@@ -97,7 +99,10 @@ class PlacesNetwork {
   std::minstd_rand random_;  // Each poll draws several.
   std::string error_;
   std::vector<Lane> lanes_;
-  std::size_t flying_ = 0;                    // On all lanes.
+  std::vector<std::size_t> busy_;  // The lanes on which something flies.
+  // Whether there is one. Only a hint to those who do not hold mutex_: ranks
+  // that wait for each other poll a thousand times for each flight.
+  std::atomic<bool> flying_ = false;
   std::vector<std::vector<Region>> regions_;  // By rank.
   std::vector<std::vector<Held>> held_;       // By rank.
   std::uint32_t next_key_ = 0x5eed;
@@ -181,6 +186,7 @@ class ThreadPlaces final : public RemotePlaces {
   BufferView slots_;
   Sink* sink_ = nullptr;
   Counts counts_;
+  std::atomic<bool> mail_ = false;  // As flying_, of inbox_ and due_.
   // Guarded by the network's mutex, but for those that are running.
   std::vector<Told> inbox_;
   std::vector<Told> telling_;

@@ -46,8 +46,8 @@ class PlacedLink final : public Link {
   bool sockets_carry_data() const override {
     return inner_->sockets_carry_data();
   }
-  // Nothing wakes a rank to which something has been put, so it lets another one
-  // work, of which there are more than cores.
+  // Nothing wakes a rank to which something has been put, so it lets another
+  // one work, of which there are more than cores.
   bool PrepareToSleep() override {
     std::this_thread::yield();
     return false;

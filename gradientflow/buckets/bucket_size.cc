@@ -46,8 +46,7 @@ std::vector<BucketBounds> StaticBuckets(
 // Plays the buckets against the clock: each starts when its tensors, and all
 // tensors before them, are written and the bucket before it has ended.
 BucketForecast Forecast(const BackwardProfile& profile, std::size_t theta_bytes,
-                        std::size_t element_bytes,
-                        const ChannelModel& channel) {
+                        std::size_t element_bytes, const CallCost& cost) {
   assert(profile.tensor_elements.size() == profile.ready_seconds.size());
   const auto buckets =
       StaticBuckets(theta_bytes, profile.tensor_elements, element_bytes);
@@ -56,7 +55,7 @@ BucketForecast Forecast(const BackwardProfile& profile, std::size_t theta_bytes,
     backward_end = std::max(backward_end, ready);
   }
   double prefix_ready = 0;
-  double channel_free = 0;
+  double wire_free = 0;
   for (const BucketBounds& bucket : buckets) {
     for (std::size_t t = bucket.first_tensor; t < bucket.end_tensor; ++t) {
       prefix_ready = std::max(prefix_ready, profile.ready_seconds[t]);
@@ -64,10 +63,10 @@ BucketForecast Forecast(const BackwardProfile& profile, std::size_t theta_bytes,
     const std::size_t elements = bucket.end_element - bucket.begin_element;
     const double bytes =
         static_cast<double>(elements) * static_cast<double>(element_bytes);
-    channel_free = std::max(channel_free, prefix_ready) +
-                   channel.latency_seconds + bytes * channel.seconds_per_byte;
+    wire_free = std::max(wire_free, prefix_ready) + cost.latency_seconds +
+                bytes * cost.seconds_per_byte;
   }
-  const double finish = std::max(channel_free, backward_end);
+  const double finish = std::max(wire_free, backward_end);
   return {theta_bytes, buckets.size(), finish, finish - backward_end};
 }
 
@@ -88,13 +87,13 @@ std::vector<std::size_t> CandidateThetas(std::size_t pool_bytes) {
 // buckets mean less work for each step.
 BucketForecast ChooseBucketSize(const BackwardProfile& profile,
                                 std::size_t element_bytes,
-                                const ChannelModel& channel) {
+                                const CallCost& cost) {
   const std::size_t elements =
       std::accumulate(profile.tensor_elements.begin(),
                       profile.tensor_elements.end(), std::size_t{0});
   std::vector<BucketForecast> forecasts;
   for (std::size_t theta : CandidateThetas(elements * element_bytes)) {
-    forecasts.push_back(Forecast(profile, theta, element_bytes, channel));
+    forecasts.push_back(Forecast(profile, theta, element_bytes, cost));
   }
   const auto fastest = std::min_element(
       forecasts.begin(), forecasts.end(), [](const auto& a, const auto& b) {
@@ -114,12 +113,10 @@ BucketForecast ChooseBucketSize(const BackwardProfile& profile,
 }
 
 // Solves latency = kLatencyShare * bytes * per_byte for the bytes.
-std::size_t DefaultBucketBytes(const ChannelModel& channel) {
+std::size_t DefaultBucketBytes(const CallCost& cost) {
   // Comparisons that are false for a NaN.
-  const double latency =
-      channel.latency_seconds > 0 ? channel.latency_seconds : 0;
-  const double per_byte =
-      channel.seconds_per_byte > 0 ? channel.seconds_per_byte : 0;
+  const double latency = cost.latency_seconds > 0 ? cost.latency_seconds : 0;
+  const double per_byte = cost.seconds_per_byte > 0 ? cost.seconds_per_byte : 0;
   if (latency == 0) return kLeastDefault;
   const double wanted = latency / kLatencyShare;  // Seconds of transfer.
   if (wanted >= static_cast<double>(kMostDefault) * per_byte) {

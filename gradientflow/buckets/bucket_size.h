@@ -42,9 +42,9 @@ struct BackwardProfile {
   std::vector<double> ready_seconds;
 };
 
-// A model of collectives, of which one runs at a time: n bytes take
+// What collective calls cost that run one at a time: a call of n bytes takes
 // latency_seconds + n * seconds_per_byte.
-struct ChannelModel {
+struct CallCost {
   double latency_seconds = 0;
   double seconds_per_byte = 0;
 };
@@ -60,7 +60,7 @@ struct BucketForecast {
 // Predicts a step with this theta.
 // REQUIRES as many times as tensors.
 BucketForecast Forecast(const BackwardProfile& profile, std::size_t theta_bytes,
-                        std::size_t element_bytes, const ChannelModel& channel);
+                        std::size_t element_bytes, const CallCost& cost);
 
 // Returns the thetas that ChooseBucketSize() compares, ascending: 0, then 32
 // per octave from 64 KiB to the size of the pool, then infinity. (Powers of two
@@ -71,11 +71,11 @@ std::vector<std::size_t> CandidateThetas(std::size_t pool_bytes);
 // with the fewest buckets, then the one with the smallest theta.
 BucketForecast ChooseBucketSize(const BackwardProfile& profile,
                                 std::size_t element_bytes,
-                                const ChannelModel& channel);
+                                const CallCost& cost);
 
 // Returns theta when nothing is known about backward: the latency is at most 5
 // % of a bucket's transfer, and theta is within [256 KiB, 64 MiB]. Times that
 // are negative or NaN count as 0.
-std::size_t DefaultBucketBytes(const ChannelModel& channel);
+std::size_t DefaultBucketBytes(const CallCost& cost);
 
 }  // namespace gradientflow

@@ -48,7 +48,7 @@ void Tuner::OnDone(void* self, std::uint64_t, std::uint32_t,
 std::optional<std::size_t> Tuner::Take() {
   if (!std::exchange(arrived_, false)) return std::nullopt;
   return TuneBucketBytes(*args_.layout, ready_seconds_,
-                         args_.wire_element_bytes, args_.share, args_.channel);
+                         args_.wire_element_bytes, args_.share, args_.cost);
 }
 
 void Tuner::Restart() {

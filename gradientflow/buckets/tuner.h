@@ -18,7 +18,7 @@ struct TunerArgs {
   GroupId group = 0;                 // The group of its calls.
   std::size_t wire_element_bytes = 0;
   double share = 1.0;  // Part of the pool's elements that is sent.
-  ChannelModel channel;
+  CallCost cost;
 };
 
 // Chooses theta from measured backward passes. After a few of the first steps,

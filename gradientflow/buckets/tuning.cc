@@ -11,7 +11,7 @@ constexpr int kSmallRounds = 9;
 constexpr int kLargeRounds = 5;
 
 // Returns the median time of allreduces of the first `elements` elements.
-Result<double> TimeAllreduce(const ChannelProbe& probe, std::size_t elements,
+Result<double> TimeAllreduce(const CostProbe& probe, std::size_t elements,
                              int rounds) {
   CollectiveCall call;
   call.output = probe.data;
@@ -39,7 +39,7 @@ Result<std::vector<double>> TimeByClock(const RunCall& run, const Clock& clock,
   return times;
 }
 
-Result<ChannelModel> MeasureChannel(const ChannelProbe& probe) {
+Result<CallCost> MeasureCallCost(const CostProbe& probe) {
   const Result<double> small_time =
       TimeAllreduce(probe, kSmallElements, kSmallRounds);
   if (!small_time.ok()) return small_time.status();
@@ -57,35 +57,35 @@ Result<ChannelModel> MeasureChannel(const ChannelProbe& probe) {
 
   const auto more = static_cast<double>(probe.elements - kSmallElements);
   const double bytes = static_cast<double>(SizeOf(probe.wire)) * more;
-  ChannelModel channel;
-  channel.seconds_per_byte = std::max(slowest[1] - slowest[0], 1e-9) / bytes;
-  channel.latency_seconds = slowest[0];
-  return channel;
+  CallCost cost;
+  cost.seconds_per_byte = std::max(slowest[1] - slowest[0], 1e-9) / bytes;
+  cost.latency_seconds = slowest[0];
+  return cost;
 }
 
-Result<ChannelModel> MeasureChannel(const RunCall& run, const Clock& clock) {
+Result<CallCost> MeasureCallCost(const RunCall& run, const Clock& clock) {
   std::vector<float> data(kProbeElements, 0.0F);
-  ChannelProbe probe;
+  CostProbe probe;
   probe.data = data.data();
   probe.elements = data.size();
   probe.run = run;
   probe.time = [&](const CollectiveCall& call, int rounds) {
     return TimeByClock(run, clock, call, rounds);
   };
-  return MeasureChannel(probe);
+  return MeasureCallCost(probe);
 }
 
 std::size_t TuneBucketBytes(const PoolLayout& layout,
                             const std::vector<float>& ready_seconds,
                             std::size_t wire_element_bytes, double share,
-                            const ChannelModel& channel) {
+                            const CallCost& cost) {
   BackwardProfile profile;
   for (std::size_t i : layout.order()) {
     profile.tensor_elements.push_back(static_cast<std::size_t>(
         share * static_cast<double>(layout.tensor_elements(i))));
   }
   profile.ready_seconds.assign(ready_seconds.begin(), ready_seconds.end());
-  return ChooseBucketSize(profile, wire_element_bytes, channel).theta_bytes;
+  return ChooseBucketSize(profile, wire_element_bytes, cost).theta_bytes;
 }
 
 }  // namespace gradientflow

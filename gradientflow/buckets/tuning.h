@@ -27,7 +27,7 @@ Result<std::vector<double>> TimeByClock(const RunCall& run, const Clock& clock,
                                         const CollectiveCall& call, int rounds);
 
 // What is measured, and how. All ranks have the same types and elements.
-struct ChannelProbe {
+struct CostProbe {
   void* data = nullptr;  // Borrowed.
   std::size_t elements = 0;
   DType dtype = DType::kFloat32;
@@ -41,11 +41,11 @@ struct ChannelProbe {
 // Times allreduces of 1 Ki elements for the latency, and of probe.elements for
 // the bandwidth, which is in bytes of the wire. The times are those of the
 // slowest rank.
-Result<ChannelModel> MeasureChannel(const ChannelProbe& probe);
+Result<CallCost> MeasureCallCost(const CostProbe& probe);
 
 // The same for kProbeElements of float32 in host memory. Takes about 10 ms on a
 // fast network, 100 ms at 1 Gb/s.
-Result<ChannelModel> MeasureChannel(const RunCall& run, const Clock& clock);
+Result<CallCost> MeasureCallCost(const RunCall& run, const Clock& clock);
 
 // Returns theta from a measured backward pass. `ready_seconds` are by tensor in
 // pool order, equal on all ranks. `share` is the part of the pool's elements
@@ -53,6 +53,6 @@ Result<ChannelModel> MeasureChannel(const RunCall& run, const Clock& clock);
 std::size_t TuneBucketBytes(const PoolLayout& layout,
                             const std::vector<float>& ready_seconds,
                             std::size_t wire_element_bytes, double share,
-                            const ChannelModel& channel);
+                            const CallCost& cost);
 
 }  // namespace gradientflow

@@ -30,7 +30,7 @@ const char* Name(CollectiveKind kind);
 struct CallShape {
   int size = 1;
   Topology topology = {};  // Names the host of each rank.
-  bool one_sided = false;  // The schedule may use steps on shared memory.
+  bool one_sided = false;  // The schedule may use actions on shared memory.
   int root = 0;
   // The elements of each rank's part, where parts may differ: a gather, a
   // scatter, an all-to-all (what this rank sends), an allgather of parts.

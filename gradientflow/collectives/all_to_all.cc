@@ -33,11 +33,11 @@ Schedule MakePairwise(int rank, const CallShape& shape, std::size_t) {
   // In hop h every rank sends to the rank h places after it and receives from
   // the rank h places before it, so no two ranks send to the same peer in one
   // hop.
-  std::vector<Step> round{Copy(out(rank), in(rank))};
+  std::vector<Action> round{Copy(out(rank), in(rank))};
   int peers = 0;
   for (int hop = 1; hop < size; ++hop) {
-    const Step send = Send(group.Place(hop), out(group.Place(hop)));
-    const Step recv = Recv(group.Place(-hop), in(group.Place(-hop)));
+    const Action send = Send(group.Place(hop), out(group.Place(hop)));
+    const Action recv = Recv(group.Place(-hop), in(group.Place(-hop)));
     if (send.src.count + recv.dst.count == 0) continue;
     round.push_back(send);
     round.push_back(recv);
@@ -74,13 +74,13 @@ Schedule MakeBruck(int rank, const CallShape& shape, std::size_t) {
   };
   const int most = (size + 1) / 2;  // Blocks of a message.
   NeedScratch(at(size + 2 * most), &schedule);
-  std::vector<Step> round;
+  std::vector<Action> round;
   for (int i = 0; i < size; ++i) {
     round.push_back(
         Copy(Input(at(group.Place(i)), count), Scratch(at(i), count)));
   }
   for (int hop = 1; hop < size; hop *= 2) {
-    std::vector<Step> unpack;
+    std::vector<Action> unpack;
     int blocks = 0;
     for (int i = hop; i < size; ++i) {
       if ((i & hop) == 0) continue;

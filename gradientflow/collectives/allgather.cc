@@ -35,7 +35,7 @@ Schedule MakeRing(int rank, const CallShape& shape, std::size_t count) {
   Schedule schedule = CopyOfOwn(rank, begins);
   const Group ring = RingOfHosts(rank, shape.size, shape.topology);
   for (int k = 0; k < shape.size - 1; ++k) {
-    Step send = Send(ring.Member(1), BlockAt(begins, ring.Member(-k)));
+    Action send = Send(ring.Member(1), BlockAt(begins, ring.Member(-k)));
     send.settle = k == 0;
     AppendRound(
         {send, Recv(ring.Member(-1), BlockAt(begins, ring.Member(-k - 1)))},
@@ -59,7 +59,7 @@ Schedule MakeDirect(int rank, const CallShape& shape, std::size_t count) {
   const Begins begins = BlocksOf(shape, count);
   Schedule schedule = CopyOfOwn(rank, begins);
   const Group group = AllRanks(rank, shape.size);
-  std::vector<Step> round;
+  std::vector<Action> round;
   for (int hop = 1; hop < shape.size; ++hop) {
     const int from = group.Place(-hop);
     round.push_back(Send(group.Place(hop), BlockAt(begins, rank)));

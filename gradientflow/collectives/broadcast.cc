@@ -15,7 +15,7 @@ Schedule MakeTree(int rank, const CallShape& shape, std::size_t count) {
   const TreeNode node = TreeNodeOf(rank, shape.size, shape.root);
   const Slice all = Data(0, count);
   if (node.parent >= 0) AppendRound({Recv(node.parent, all)}, &schedule);
-  std::vector<Step> sends;
+  std::vector<Action> sends;
   for (const TreeNode::Child& child : node.children) {
     sends.push_back(Send(child.rank, all));
     sends.back().settle = node.place == 0 && sends.size() == 1;
@@ -43,7 +43,7 @@ Schedule MakeChain(int rank, const CallShape& shape, std::size_t count) {
   const Slice all = Data(0, count);
   if (rank != shape.root) AppendRound({Recv(ring.Member(-1), all)}, &schedule);
   if (ring.Member(1) != shape.root) {
-    Step send = Send(ring.Member(1), all);
+    Action send = Send(ring.Member(1), all);
     send.settle = rank == shape.root;
     AppendRound({send}, &schedule);
   }
@@ -73,7 +73,7 @@ Schedule MakeScatterAllgather(int rank, const CallShape& shape,
       AppendRound({Recv(node.parent, slice)}, &schedule);
     }
   }
-  std::vector<Step> sends;
+  std::vector<Action> sends;
   for (const TreeNode::Child& child : node.children) {
     for (const Slice& slice : blocks(child.place, child.subtree)) {
       sends.push_back(Send(child.rank, slice));

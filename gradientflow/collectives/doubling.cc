@@ -63,22 +63,22 @@ void AppendDoublings(int rank, int size, int root, bool rooted,
   const int place = (rank - root + size) % size;
   bool first = true;
   for (const Doubling& round : Doublings(place, size)) {
-    std::vector<Step> steps;
+    std::vector<Action> actions;
     if (!rooted || round.to != 0) {
       for (const Slice& slice : Around(Slice::Space::kData, begins,
                                        round.sent_first, round.blocks)) {
-        steps.push_back(Send((round.to + root) % size, slice));
-        steps.back().settle = first;
+        actions.push_back(Send((round.to + root) % size, slice));
+        actions.back().settle = first;
       }
     }
     if (!rooted || place != 0) {
       for (const Slice& slice : Around(Slice::Space::kData, begins,
                                        round.received_first, round.blocks)) {
-        steps.push_back(Recv((round.from + root) % size, slice));
+        actions.push_back(Recv((round.from + root) % size, slice));
       }
     }
     first = false;
-    AppendRound(std::move(steps), schedule);
+    AppendRound(std::move(actions), schedule);
   }
 }
 

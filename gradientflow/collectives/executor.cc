@@ -29,7 +29,8 @@ constexpr std::chrono::seconds kScratchKept(5);
 std::uint64_t SyncsIn(const Schedule& schedule) {
   std::uint64_t syncs = 0;
   for (const auto& round : schedule.rounds) {
-    for (const Step& step : round) syncs += step.kind == Step::Kind::kSync;
+    for (const Action& action : round)
+      syncs += action.kind == Action::Kind::kSync;
   }
   return syncs;
 }
@@ -181,11 +182,12 @@ bool Executor::OwnParts(const CollectiveCall& call,
     const auto schedule =
         schedules_.Get(call, plan, calls->group, segment.count);
     for (const auto& round : schedule->rounds) {
-      for (const Step& step : round) {
+      for (const Action& action : round) {
         // Sums of many ranks are made in batches, the last of which is final.
-        const bool sums = step.kind == Step::Kind::kReduceMany && step.final;
-        if (!sums || step.dst.count == 0) continue;
-        parts->push_back({segment.begin + step.dst.offset, step.dst.count});
+        const bool sums =
+            action.kind == Action::Kind::kReduceMany && action.final;
+        if (!sums || action.dst.count == 0) continue;
+        parts->push_back({segment.begin + action.dst.offset, action.dst.count});
       }
     }
   }

@@ -16,7 +16,7 @@ std::size_t PartOf(int rank, const CallShape& shape) {
 
 Schedule MakeDirectGather(int rank, const CallShape& shape, std::size_t) {
   Schedule schedule;
-  std::vector<Step> round;
+  std::vector<Action> round;
   const Slice mine = Input(0, PartOf(rank, shape));
   if (rank != shape.root) {
     AppendRound({Send(shape.root, mine)}, &schedule);
@@ -34,7 +34,7 @@ Schedule MakeDirectGather(int rank, const CallShape& shape, std::size_t) {
 
 Schedule MakeDirectScatter(int rank, const CallShape& shape, std::size_t) {
   Schedule schedule;
-  std::vector<Step> round;
+  std::vector<Action> round;
   const Slice mine = Data(0, PartOf(rank, shape));
   if (rank != shape.root) {
     AppendRound({Recv(shape.root, mine)}, &schedule);
@@ -124,7 +124,7 @@ Schedule MakeBinomialGather(int rank, const CallShape& shape, std::size_t) {
           ? Data(BeginsOf(shape.parts)[static_cast<std::size_t>(rank)],
                  mine.count)
           : Scratch(0, mine.count);
-  std::vector<Step> round = {Copy(mine, kept)};
+  std::vector<Action> round = {Copy(mine, kept)};
   for (const TreeNode::Child& child : tree.node().children) {
     for (const Slice& slice : tree.OfChild(child, Slice::Space::kData)) {
       round.push_back(Recv(child.rank, slice));
@@ -145,7 +145,7 @@ Schedule MakeBinomialScatter(int rank, const CallShape& shape, std::size_t) {
   Schedule schedule;
   const Subtree tree(rank, shape);
   const Slice mine = Data(0, PartOf(rank, shape));
-  std::vector<Step> round;
+  std::vector<Action> round;
   if (!tree.is_root()) {
     for (const Slice& slice : tree.Whole()) {
       round.push_back(Recv(tree.node().parent, slice));

@@ -49,15 +49,15 @@ Slice Scratch(std::size_t begin, std::size_t count);
 // Block b when `range` is cut into `size` blocks.
 Extent SubBlock(Extent range, int size, int b);
 
-Step Send(int peer, Slice src);
-// A message of which the sender knows where it lands: Step::there.
-Step SendTo(int peer, Slice src, Slice there);
-Step Recv(int peer, Slice dst);
-Step Copy(Slice src, Slice dst);
-Step Sync();
+Action Send(int peer, Slice src);
+// A message of which the sender knows where it lands: Action::there.
+Action SendTo(int peer, Slice src, Slice there);
+Action Recv(int peer, Slice dst);
+Action Copy(Slice src, Slice dst);
+Action Sync();
 // A kPullReduce of the contributions `src` of all sharing ranks, to a finished
 // result in `dst`.
-Step SumOf(Slice src, Slice dst);
+Action SumOf(Slice src, Slice dst);
 
 // The operands of AppendReduceMany: one landing of dst.count elements at the
 // start of scratch for each of `sources` other ranks, and `own`, which is at
@@ -74,10 +74,10 @@ Slice LandingOf(int place, int own_place, std::size_t count);
 // kMaxReduceParties operands, it appends several that sum in batches, the first
 // of which begins with `own`.
 void AppendReduceMany(const Landings& landings, Slice dst, bool is_final,
-                      std::vector<Step>* round);
+                      std::vector<Action>* round);
 
-// Appends the steps that have something to do as one round, if there are any.
-void AppendRound(std::vector<Step> steps, Schedule* schedule);
+// Appends the actions that have something to do as one round, if there are any.
+void AppendRound(std::vector<Action> actions, Schedule* schedule);
 void NeedScratch(std::size_t elements, Schedule* schedule);
 
 }  // namespace gradientflow

@@ -46,18 +46,18 @@ void PlacedSide::Reset() {
 }
 
 // The network gets its work first.
-void PlacedSide::Post(const std::vector<Step>& round) {
-  for (const Step& step : round) {
-    if (step.kind != Step::Kind::kSend) continue;
-    if (step.there.space == Slice::Space::kScratch) {
-      PutContribution(step);
+void PlacedSide::Post(const std::vector<Action>& round) {
+  for (const Action& action : round) {
+    if (action.kind != Action::Kind::kSend) continue;
+    if (action.there.space == Slice::Space::kScratch) {
+      PutContribution(action);
     } else {
-      PutSum(step);
+      PutSum(action);
     }
   }
-  for (const Step& step : round) {
-    if (step.kind != Step::Kind::kRecv) continue;
-    Await(step, static_cast<std::uint32_t>(&step - round.data()));
+  for (const Action& action : round) {
+    if (action.kind != Action::Kind::kRecv) continue;
+    Await(action, static_cast<std::uint32_t>(&action - round.data()));
     if (!data_.status().ok()) return;
   }
 }
@@ -97,65 +97,65 @@ RemotePlace PlacedSide::ResultPlace(const Slice& block) const {
   return slot_->places().NameOf(slot_->results() + Offset(block));
 }
 
-void PlacedSide::PutContribution(const Step& step) {
-  const std::size_t bytes = step.src.count * data_.wire_bytes();
-  const std::byte* from = step.raw ? nullptr : Reachable(step.src);
+void PlacedSide::PutContribution(const Action& action) {
+  const std::size_t bytes = action.src.count * data_.wire_bytes();
+  const std::byte* from = action.raw ? nullptr : Reachable(action.src);
   if (from == nullptr) {
-    std::byte* const image = slot_->image() + Offset(step.src);
-    data_.Pack(step, image);
+    std::byte* const image = slot_->image() + Offset(action.src);
+    data_.Pack(action, image);
     from = image;
   }
   data_.BytesSent() += bytes;
   // The sum of a block comes back to where the contribution is.
   slot_->PutContribution(
-      step.peer, static_cast<int>(step.there.offset / step.there.count),
-      {signature_, data_.operation()->sequence, ResultPlace(step.src)},
+      action.peer, static_cast<int>(action.there.offset / action.there.count),
+      {signature_, data_.operation()->sequence, ResultPlace(action.src)},
       {from, bytes, {}});
 }
 
 // The first send of the sum settles it, and the others send the same bytes.
-void PlacedSide::PutSum(const Step& step) {
-  const std::size_t bytes = step.src.count * data_.wire_bytes();
-  if (!step.relay) data_.Pack(step, slot_->sum());
+void PlacedSide::PutSum(const Action& action) {
+  const std::size_t bytes = action.src.count * data_.wire_bytes();
+  if (!action.relay) data_.Pack(action, slot_->sum());
   data_.BytesSent() += bytes;
-  slot_->PutSum(step.peer, slot_->HeaderOf(step.peer).sum, bytes,
+  slot_->PutSum(action.peer, slot_->HeaderOf(action.peer).sum, bytes,
                 data_.flags() != 0);
 }
 
-void PlacedSide::Await(const Step& step, std::uint32_t index) {
+void PlacedSide::Await(const Action& action, std::uint32_t index) {
   std::uint32_t flags = 0;
-  if (slot_->Await(PhaseOf(step), step.peer, index, &flags)) {
-    Take(step, flags);
+  if (slot_->Await(PhaseOf(action), action.peer, index, &flags)) {
+    Take(action, flags);
   } else {
     ++pending_;
   }
 }
 
-void PlacedSide::OnMessage(const std::vector<Step>& round, std::uint32_t step,
-                           std::uint32_t flags) {
+void PlacedSide::OnMessage(const std::vector<Action>& round,
+                           std::uint32_t action, std::uint32_t flags) {
   --pending_;
-  Take(round[step], flags);
+  Take(round[action], flags);
 }
 
 // What a kRecv awaits is in its place.
-void PlacedSide::Take(const Step& step, std::uint32_t flags) {
+void PlacedSide::Take(const Action& action, std::uint32_t flags) {
   data_.AddFlags(flags);
-  if (PhaseOf(step) == PlacedPhase::kContribution) {
-    if (slot_->HeaderOf(step.peer).signature == signature_) return;
-    data_.Fail(data_.AnotherCall(step.peer));
+  if (PhaseOf(action) == PlacedPhase::kContribution) {
+    if (slot_->HeaderOf(action.peer).signature == signature_) return;
+    data_.Fail(data_.AnotherCall(action.peer));
     args_.fabric.Fail(data_.status());
     return;
   }
-  if (Reachable(step.dst) != nullptr) return;
-  data_.Unpack(step.dst, slot_->results() + Offset(step.dst));
+  if (Reachable(action.dst) != nullptr) return;
+  data_.Unpack(action.dst, slot_->results() + Offset(action.dst));
 }
 
-void PlacedSide::AddAwaited(const std::vector<Step>& round,
+void PlacedSide::AddAwaited(const std::vector<Action>& round,
                             std::vector<int>* ranks) const {
-  for (const Step& step : round) {
-    if (step.kind == Step::Kind::kRecv &&
-        !slot_->HasCome(PhaseOf(step), step.peer)) {
-      ranks->push_back(step.peer);
+  for (const Action& action : round) {
+    if (action.kind == Action::Kind::kRecv &&
+        !slot_->HasCome(PhaseOf(action), action.peer)) {
+      ranks->push_back(action.peer);
     }
   }
 }

@@ -20,18 +20,18 @@ class PlacedSide {
       : args_(args), data_(data) {}
 
   // The segment has `slot` for itself until Reset(). `told` runs when a part
-  // has come, with the number of its step added to the cookie. REQUIRES that
+  // has come, with the number of its action added to the cookie. REQUIRES that
   // the data has been started.
   void Start(PlacedSlot* slot, Done told);
   void Reset();
   bool active() const { return slot_ != nullptr; }
 
   // Posts the messages of a round.
-  void Post(const std::vector<Step>& round);
+  void Post(const std::vector<Action>& round);
   // The messages of the round that have not come.
   int pending() const { return pending_; }
-  // What step number `step` of the round awaits has come.
-  void OnMessage(const std::vector<Step>& round, std::uint32_t step,
+  // What action number `action` of the round awaits has come.
+  void OnMessage(const std::vector<Action>& round, std::uint32_t action,
                  std::uint32_t flags);
   // Whether the network still reads from the call's buffer.
   bool lends() const { return slot_ != nullptr && slot_->lends_payloads(); }
@@ -42,14 +42,14 @@ class PlacedSide {
   // Fails the segment if a peer has written what nothing has awaited.
   void CheckAllAwaited() { data_.Fail(slot_->CheckAllAwaited()); }
   // Appends the ranks that have yet to place something in this round.
-  void AddAwaited(const std::vector<Step>& round,
+  void AddAwaited(const std::vector<Action>& round,
                   std::vector<int>* ranks) const;
 
  private:
-  void PutContribution(const Step& step);
-  void PutSum(const Step& step);
-  void Await(const Step& step, std::uint32_t index);
-  void Take(const Step& step, std::uint32_t flags);
+  void PutContribution(const Action& action);
+  void PutSum(const Action& action);
+  void Await(const Action& action, std::uint32_t index);
+  void Take(const Action& action, std::uint32_t flags);
   std::size_t Offset(const Slice& slice) const;
   RemotePlace ResultPlace(const Slice& block) const;
   std::byte* Reachable(const Slice& slice) const;

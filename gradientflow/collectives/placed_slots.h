@@ -20,7 +20,7 @@
 namespace gradientflow {
 
 // What a kRecv awaits if messages are placed.
-inline PlacedPhase PhaseOf(const Step& recv) {
+inline PlacedPhase PhaseOf(const Action& recv) {
   return recv.dst.space == Slice::Space::kScratch ? PlacedPhase::kContribution
                                                   : PlacedPhase::kSum;
 }

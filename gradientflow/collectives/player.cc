@@ -84,8 +84,8 @@ class Player {
     bool one_sided = false;
     for (const Schedule& schedule : ranks_) {
       for (const auto& round : schedule.rounds) {
-        for (const Step& step : round) {
-          one_sided = one_sided || step.kind == Step::Kind::kSync;
+        for (const Action& action : round) {
+          one_sided = one_sided || action.kind == Action::Kind::kSync;
         }
       }
     }
@@ -94,7 +94,7 @@ class Player {
     }
   }
 
-  const std::vector<Step>& Round(std::size_t r) const {
+  const std::vector<Action>& Round(std::size_t r) const {
     return ranks_[r].rounds[states_[r].round];
   }
 
@@ -110,26 +110,26 @@ class Player {
     state.waiting = true;
     Expect(r);
     bool syncs = false;
-    for (const Step& step : Round(r)) {
-      if (step.kind == Step::Kind::kSend && step.src.count > 0) {
-        PostSend(now, r, step);
+    for (const Action& action : Round(r)) {
+      if (action.kind == Action::Kind::kSend && action.src.count > 0) {
+        PostSend(now, r, action);
       }
-      syncs = syncs || step.kind == Step::Kind::kSync;
+      syncs = syncs || action.kind == Action::Kind::kSync;
     }
     if (syncs) return ArriveAtSync(now, r);
     TryFinish(r);
   }
 
   // A message leaves when this rank's core has issued it and the link is free.
-  void PostSend(double now, std::size_t r, const Step& step) {
-    const auto peer = static_cast<std::size_t>(step.peer);
+  void PostSend(double now, std::size_t r, const Action& action) {
+    const auto peer = static_cast<std::size_t>(action.peer);
     if (peer >= ranks_.size()) return;
     const bool inside = topology_.host[r] == topology_.host[peer];
     const LinkModel& link = inside ? model_.inside : model_.across;
     State& from = states_[r];
     double& out_free =
         inside ? from.out_free : lines_[topology_.host[r]].out_free;
-    const double duration = static_cast<double>(step.src.count) *
+    const double duration = static_cast<double>(action.src.count) *
                             element_bytes_ * link.seconds_per_byte;
     from.core_free = std::max(from.core_free, now) + link.message_seconds;
     const double leaves = std::max(from.core_free, out_free);
@@ -164,9 +164,9 @@ class Player {
   void Expect(std::size_t r) {
     State& state = states_[r];
     state.wanted.clear();
-    for (const Step& step : Round(r)) {
-      if (step.kind == Step::Kind::kRecv && step.dst.count > 0) {
-        ++state.wanted[static_cast<std::size_t>(step.peer)];
+    for (const Action& action : Round(r)) {
+      if (action.kind == Action::Kind::kRecv && action.dst.count > 0) {
+        ++state.wanted[static_cast<std::size_t>(action.peer)];
       }
     }
     state.missing = 0;
@@ -188,7 +188,7 @@ class Player {
         queue.pop_front();
       }
     }
-    for (const Step& step : Round(r)) end += LocalSeconds(r, step);
+    for (const Action& action : Round(r)) end += LocalSeconds(r, action);
     EndRound(end, r);
   }
 
@@ -205,19 +205,19 @@ class Player {
 
   // A pull reads its slice from the buffers of all ranks of the host, and a
   // push writes it to all of them.
-  double LocalSeconds(std::size_t r, const Step& step) const {
-    const double bytes = static_cast<double>(step.dst.count) * element_bytes_;
+  double LocalSeconds(std::size_t r, const Action& action) const {
+    const double bytes = static_cast<double>(action.dst.count) * element_bytes_;
     const double memory = model_.inside.reduce_seconds_per_byte;
-    switch (step.kind) {
-      case Step::Kind::kReduce:
+    switch (action.kind) {
+      case Action::Kind::kReduce:
         return bytes * Cost(r);
-      case Step::Kind::kReduceMany:
-        return bytes * (step.sources + 1) * Cost(r);
-      case Step::Kind::kPull:
+      case Action::Kind::kReduceMany:
+        return bytes * (action.sources + 1) * Cost(r);
+      case Action::Kind::kPull:
         return bytes * memory;
-      case Step::Kind::kPullReduce:
-        return bytes * memory * Sharing(r) * (step.push ? 2 : 1);
-      case Step::Kind::kPush:
+      case Action::Kind::kPullReduce:
+        return bytes * memory * Sharing(r) * (action.push ? 2 : 1);
+      case Action::Kind::kPush:
         return bytes * memory * Sharing(r);
       default:
         return 0;

@@ -24,7 +24,7 @@ Schedule MakeDirect(int rank, const CallShape& shape, std::size_t count) {
     AppendRound({Copy(mine, Data(0, count))}, &schedule);
     return schedule;
   }
-  std::vector<Step> round;
+  std::vector<Action> round;
   for (int from = 0; from < size; ++from) {
     if (from != root) round.push_back(Recv(from, LandingOf(from, root, count)));
   }
@@ -55,19 +55,19 @@ Schedule AddAndPassOn(const std::vector<int>& from, int to, std::size_t count) {
   const Slice landing = Scratch(0, count);
   const Slice sum = to < 0 ? Data(0, count) : Scratch(count, count);
   for (std::size_t i = 0; i < from.size(); ++i) {
-    Step reduce;
-    reduce.kind = Step::Kind::kReduce;
+    Action reduce;
+    reduce.kind = Action::Kind::kReduce;
     reduce.src = landing;
     reduce.dst = sum;
     reduce.raw = i == 0;
     reduce.final = to < 0 && i + 1 == from.size();
-    std::vector<Step> round = {Recv(from[i], landing), reduce};
+    std::vector<Action> round = {Recv(from[i], landing), reduce};
     if (i == 0) round.insert(round.begin() + 1, Copy(mine, sum));
     AppendRound(std::move(round), &schedule);
     NeedScratch(to < 0 ? count : 2 * count, &schedule);
   }
   if (to >= 0) {
-    Step send = Send(to, from.empty() ? mine : sum);
+    Action send = Send(to, from.empty() ? mine : sum);
     send.raw = from.empty();
     AppendRound({send}, &schedule);
   } else if (from.empty()) {

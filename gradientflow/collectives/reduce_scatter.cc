@@ -25,7 +25,7 @@ Schedule MakeDirect(int rank, const CallShape& shape, std::size_t count) {
     AppendRound({Copy(block(0), result)}, &schedule);
     return schedule;
   }
-  std::vector<Step> round;
+  std::vector<Action> round;
   for (int hop = 1; hop < size; ++hop) {
     const int to = group.Place(hop);
     const int from = group.Place(-hop);
@@ -58,10 +58,10 @@ Schedule MakeRing(int rank, const CallShape& shape, std::size_t count) {
   NeedScratch(2 * count, &schedule);
   for (int hop = 1; hop < shape.size; ++hop) {
     const bool last = hop + 1 == shape.size;
-    Step send = Send(ring.Member(1), hop == 1 ? own(-1) : sum);
+    Action send = Send(ring.Member(1), hop == 1 ? own(-1) : sum);
     send.raw = hop == 1;
-    Step reduce;
-    reduce.kind = Step::Kind::kReduce;
+    Action reduce;
+    reduce.kind = Action::Kind::kReduce;
     reduce.src = landing;
     reduce.dst = last ? Data(0, count) : sum;
     reduce.raw = true;
@@ -145,7 +145,7 @@ class Halving {
   void AppendExchange() {
     const int blocks = std::min(have_, size_ - have_);
     const int from = (rank_ + size_ - have_) % size_;
-    std::vector<Step> round;
+    std::vector<Action> round;
     for (const Piece& piece : Cut(rank_, have_, have_ + blocks)) {
       round.push_back(Send((rank_ + have_) % size_, piece.slice));
       round.back().raw = piece.raw;
@@ -156,8 +156,8 @@ class Halving {
       landed += piece.slice.count;
     }
     for (const Piece& piece : Cut(rank_, 0, blocks)) {
-      Step reduce;
-      reduce.kind = Step::Kind::kReduce;
+      Action reduce;
+      reduce.kind = Action::Kind::kReduce;
       reduce.dst = Scratch(static_cast<std::size_t>(piece.first) * count_,
                            piece.slice.count);
       reduce.src = Scratch(landing_ + reduce.dst.offset, piece.slice.count);

@@ -10,14 +10,14 @@
 namespace gradientflow {
 namespace {
 
-bool HasWork(const Step& step) {
-  switch (step.kind) {
-    case Step::Kind::kSync:
+bool HasWork(const Action& action) {
+  switch (action.kind) {
+    case Action::Kind::kSync:
       return true;
-    case Step::Kind::kSend:
-      return step.src.count > 0;
+    case Action::Kind::kSend:
+      return action.src.count > 0;
     default:
-      return step.dst.count > 0;
+      return action.dst.count > 0;
   }
 }
 
@@ -107,50 +107,50 @@ Extent SubBlock(Extent range, int size, int b) {
   return block;
 }
 
-Step Send(int peer, Slice src) {
-  Step step;
-  step.kind = Step::Kind::kSend;
-  step.peer = peer;
-  step.src = src;
-  return step;
+Action Send(int peer, Slice src) {
+  Action action;
+  action.kind = Action::Kind::kSend;
+  action.peer = peer;
+  action.src = src;
+  return action;
 }
 
-Step SendTo(int peer, Slice src, Slice there) {
-  Step step = Send(peer, src);
-  step.there = there;
-  return step;
+Action SendTo(int peer, Slice src, Slice there) {
+  Action action = Send(peer, src);
+  action.there = there;
+  return action;
 }
 
-Step Recv(int peer, Slice dst) {
-  Step step;
-  step.kind = Step::Kind::kRecv;
-  step.peer = peer;
-  step.dst = dst;
-  return step;
+Action Recv(int peer, Slice dst) {
+  Action action;
+  action.kind = Action::Kind::kRecv;
+  action.peer = peer;
+  action.dst = dst;
+  return action;
 }
 
-Step Copy(Slice src, Slice dst) {
-  Step step;
-  step.kind = Step::Kind::kCopy;
-  step.src = src;
-  step.dst = dst;
-  return step;
+Action Copy(Slice src, Slice dst) {
+  Action action;
+  action.kind = Action::Kind::kCopy;
+  action.src = src;
+  action.dst = dst;
+  return action;
 }
 
-Step Sync() {
-  Step step;
-  step.kind = Step::Kind::kSync;
-  return step;
+Action Sync() {
+  Action action;
+  action.kind = Action::Kind::kSync;
+  return action;
 }
 
-Step SumOf(Slice src, Slice dst) {
-  Step step;
-  step.kind = Step::Kind::kPullReduce;
-  step.src = src;
-  step.dst = dst;
-  step.raw = true;
-  step.final = true;
-  return step;
+Action SumOf(Slice src, Slice dst) {
+  Action action;
+  action.kind = Action::Kind::kPullReduce;
+  action.src = src;
+  action.dst = dst;
+  action.raw = true;
+  action.final = true;
+  return action;
 }
 
 // Landings are in rank order and leave out this rank.
@@ -161,33 +161,34 @@ Slice LandingOf(int place, int own_place, std::size_t count) {
 
 // Each batch after the first one takes the sum so far as `own`.
 void AppendReduceMany(const Landings& landings, Slice dst, bool is_final,
-                      std::vector<Step>* round) {
-  Step step;
-  step.kind = Step::Kind::kReduceMany;
-  step.dst = dst;
-  step.own = landings.own;
-  step.own_place = landings.own_place;
+                      std::vector<Action>* round) {
+  Action action;
+  action.kind = Action::Kind::kReduceMany;
+  action.dst = dst;
+  action.own = landings.own;
+  action.own_place = landings.own_place;
   const bool split = landings.sources + 1 > kMaxReduceParties;
-  if (split) step.own_place = 0;
+  if (split) action.own_place = 0;
   int first = 0;
   do {
-    step.sources = std::min(landings.sources - first, kMaxReduceParties - 1);
-    step.src = Scratch(static_cast<std::size_t>(first) * dst.count, dst.count);
-    first += step.sources;
+    action.sources = std::min(landings.sources - first, kMaxReduceParties - 1);
+    action.src =
+        Scratch(static_cast<std::size_t>(first) * dst.count, dst.count);
+    first += action.sources;
     // The sum is scaled in the batch with the last contribution and not before,
     // because scaled and unscaled values must not be added.
     const bool last = first == landings.sources;
-    step.raw = last;
-    step.final = last && is_final;
-    round->push_back(step);
-    step.own = dst;
-    step.partial = true;
+    action.raw = last;
+    action.final = last && is_final;
+    round->push_back(action);
+    action.own = dst;
+    action.partial = true;
   } while (first < landings.sources);
 }
 
-void AppendRound(std::vector<Step> steps, Schedule* schedule) {
-  std::erase_if(steps, [](const Step& step) { return !HasWork(step); });
-  if (!steps.empty()) schedule->rounds.push_back(std::move(steps));
+void AppendRound(std::vector<Action> actions, Schedule* schedule) {
+  std::erase_if(actions, [](const Action& action) { return !HasWork(action); });
+  if (!actions.empty()) schedule->rounds.push_back(std::move(actions));
 }
 
 void NeedScratch(std::size_t elements, Schedule* schedule) {

@@ -30,10 +30,10 @@ struct Slice {
                // not convert may also send, copy and reduce there.
   } space = Space::kData;
   std::size_t offset = 0;  // In elements.
-  std::size_t count = 0;   // In elements; with 0 both sides skip the step.
+  std::size_t count = 0;   // In elements; with 0 both sides skip the action.
 };
 
-struct Step {
+struct Action {
   enum class Kind : std::uint8_t {
     kSend,        // src -> peer, converted to the wire dtype
     kRecv,        // peer -> dst (kScratch, or kData: converted back)
@@ -66,12 +66,12 @@ struct Step {
   int sources = 0;
   int own_place = 0;
   Slice own;
-  // `own` is a partial sum that the step before has made.
+  // `own` is a partial sum that the action before has made.
   bool partial = false;
 
   // Where a mean is scaled by 1/size. Each contribution is scaled exactly once:
-  // before the sum (see Schedule::multi_hop) by the steps with `raw`, otherwise
-  // after the sum by the steps with `final`. `raw` means:
+  // before the sum (see Schedule::multi_hop) by the actions with `raw`,
+  // otherwise after the sum by the actions with `final`. `raw` means:
   //   kSend        what is sent is this rank's own contribution, and no rank
   //                downstream scales it: send it scaled
   //   kReduce      dst holds this rank's own contribution: scale dst, but not
@@ -79,14 +79,14 @@ struct Step {
   //   kReduceMany, all operands are unscaled: scale the sum. (The sends to a
   //   kPullReduce  raw kReduceMany are not raw.)
   // `final` means that after a kReduce, kReduceMany or kPullReduce dst holds
-  // the finished result: scale it if the contributions were not scaled. No step
-  // has both `raw` and `settle`.
+  // the finished result: scale it if the contributions were not scaled. No
+  // action has both `raw` and `settle`.
   bool raw = false;
   bool final = false;
   // For kSend: the sender replaces its own data by what the receiver gets,
   // rounded to the wire dtype, so that all ranks end with the same bits.
   bool settle = false;
-  // This step leaves the result in its slice of kData, and later steps send
+  // This action leaves the result in its slice of kData, and later actions send
   // that slice only with `relay`. So this is where the result is unscaled (see
   // CollectiveCall::unscale). Set on a kSend that settles, a kReduceMany or a
   // kPullReduce; in an allreduce every kRecv into kData acts as if it were set.
@@ -102,10 +102,10 @@ struct Step {
 // The bytes on the wire that fit into a mailbox: see Schedule::mailed.
 inline constexpr std::size_t kMailBytes = std::size_t{8} << 10;
 
-// The messages of one round run concurrently, and its local steps run after
+// The messages of one round run concurrently, and its local actions run after
 // them, in order. Round k + 1 starts when round k is done on this rank.
 struct Schedule {
-  std::vector<std::vector<Step>> rounds;
+  std::vector<std::vector<Action>> rounds;
   std::size_t scratch_elements = 0;
   // The part of kData that no sharing rank reads or writes on this rank. If
   // peers cannot reach the buffer and work in a copy of it, this part needs no
@@ -120,7 +120,7 @@ struct Schedule {
   // `shown` has at most kMailBytes. All sharing ranks mail, or none does.
   bool mailed = false;
   // How many ranks, this one included, write the schedule's messages where they
-  // belong on each other (Step::there); 0: nobody does. All messages are then
+  // belong on each other (Action::there); 0: nobody does. All messages are then
   // of that kind, their elements of kData are from `placed_from` on, and
   // scratch is a landing for each of the others.
   int placing = 0;

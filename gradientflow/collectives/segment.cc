@@ -3,18 +3,18 @@
 #include <algorithm>
 #include <utility>
 
-#include "gradientflow/collectives/local_steps.h"
+#include "gradientflow/collectives/local_actions.h"
 
 // How a segment runs its schedule, round by round:
 //
 //   PostRound()   posts the round's receives, then its sends
 //   OnMessage()   a message has ended; a received one is converted if need be
-//   Advance()     once no message is pending, runs the round's local steps in
+//   Advance()     once no message is pending, runs the round's local actions in
 //                 order, then goes to the next round
 //
 // A received message lands in scratch (to be reduced), in the buffer itself,
 // or, if it has to be converted or the buffer has gaps there, in an image of
-// wire bytes. Where elements are is known to data_ (segment_data.h). Steps on
+// wire bytes. Where elements are is known to data_ (segment_data.h). Actions on
 // shared memory are shared_'s, and messages that are placed are placed_'s.
 namespace gradientflow {
 namespace {
@@ -64,8 +64,8 @@ std::byte* Segment::NewSlot(std::size_t bytes, std::size_t round) {
   return slots.back().data();
 }
 
-std::uint64_t Segment::Cookie(std::uint32_t step, std::size_t round) const {
-  return std::uint64_t{slot_} << 32 | (round % 2) << 31 | step;
+std::uint64_t Segment::Cookie(std::uint32_t action, std::size_t round) const {
+  return std::uint64_t{slot_} << 32 | (round % 2) << 31 | action;
 }
 
 MessageId Segment::NextId(std::vector<std::uint16_t>* ordinals, int peer) {
@@ -76,7 +76,7 @@ MessageId Segment::NextId(std::vector<std::uint16_t>* ordinals, int peer) {
   return {tag, operation.group->id};
 }
 
-// A step on shared memory may have to wait for a peer, or may take several
+// An action on shared memory may have to wait for a peer, or may take several
 // turns. It then returns false and runs again at the next Advance().
 bool Segment::Advance(int looks) {
   if (done_ || idle() || !status().ok()) return false;
@@ -88,7 +88,7 @@ bool Segment::Advance(int looks) {
       moved = true;
     }
     if (awaits_messages()) return moved;
-    const std::vector<Step>& round = steps();
+    const std::vector<Action>& round = actions();
     for (; local_ < round.size(); ++local_) {
       if (round[local_].is_message()) continue;  // Has ended.
       const std::uint64_t before = shared_.moves();
@@ -113,15 +113,15 @@ bool Segment::Finish() {
   return true;
 }
 
-bool Segment::RunLocal(const Step& step, int looks) {
-  switch (step.kind) {
-    case Step::Kind::kSync:
-    case Step::Kind::kPull:
-    case Step::Kind::kPullReduce:
-    case Step::Kind::kPush:
-      return shared_.Run(step, looks);
+bool Segment::RunLocal(const Action& action, int looks) {
+  switch (action.kind) {
+    case Action::Kind::kSync:
+    case Action::Kind::kPull:
+    case Action::Kind::kPullReduce:
+    case Action::Kind::kPush:
+      return shared_.Run(action, looks);
     default:
-      RunLocalStep(step, args_.kernels, &data_);
+      RunLocalAction(action, args_.kernels, &data_);
       return true;
   }
 }
@@ -142,11 +142,11 @@ void Segment::PostReceives(std::size_t round) {
   Traffic& traffic = traffic_[round % 2];
   if (traffic.receives_posted) return;
   traffic.receives_posted = true;
-  const std::vector<Step>& round_steps = data_.schedule().rounds[round];
-  for (std::uint32_t i = 0; i < round_steps.size(); ++i) {
-    const Step& step = round_steps[i];
-    if (step.kind == Step::Kind::kRecv && step.dst.count > 0) {
-      PostRecv(step, i, round);
+  const std::vector<Action>& round_actions = data_.schedule().rounds[round];
+  for (std::uint32_t i = 0; i < round_actions.size(); ++i) {
+    const Action& action = round_actions[i];
+    if (action.kind == Action::Kind::kRecv && action.dst.count > 0) {
+      PostRecv(action, i, round);
     }
   }
 }
@@ -161,104 +161,105 @@ void Segment::PostEarlyReceives() {
       round_ + 1 == rounds.size()) {
     return;
   }
-  const std::vector<Step>& next = rounds[round_ + 1];
+  const std::vector<Action>& next = rounds[round_ + 1];
   const bool into_scratch =
-      std::any_of(next.begin(), next.end(), [](const Step& step) {
-        return step.kind == Step::Kind::kRecv &&
-               step.dst.space == Slice::Space::kScratch;
+      std::any_of(next.begin(), next.end(), [](const Action& action) {
+        return action.kind == Action::Kind::kRecv &&
+               action.dst.space == Slice::Space::kScratch;
       });
   // This round still uses the scratch memory.
   if (!into_scratch) PostReceives(round_ + 1);
 }
 
 void Segment::PostRound() {
-  if (placed_.active()) return placed_.Post(steps());
+  if (placed_.active()) return placed_.Post(actions());
   // Receives go first, so that what arrives finds its place.
   PostReceives(round_);
   PostEarlyReceives();
   const Operation& operation = *data_.operation();
-  for (std::uint32_t i = 0; i < steps().size(); ++i) {
-    const Step& step = steps()[i];
-    if (step.kind != Step::Kind::kSend || step.src.count == 0) continue;
-    const std::size_t bytes = step.src.count * operation.wire_bytes();
-    const std::byte* wire = WireImage(step);
+  for (std::uint32_t i = 0; i < actions().size(); ++i) {
+    const Action& action = actions()[i];
+    if (action.kind != Action::Kind::kSend || action.src.count == 0) continue;
+    const std::size_t bytes = action.src.count * operation.wire_bytes();
+    const std::byte* wire = WireImage(action);
     ++traffic_[round_ % 2].pending;
     data_.BytesSent() += bytes;
-    args_.fabric.Send(operation.group->FabricRank(step.peer),
-                      NextId(&sent_, step.peer), {wire, bytes, {}},
+    args_.fabric.Send(operation.group->FabricRank(action.peer),
+                      NextId(&sent_, action.peer), {wire, bytes, {}},
                       {operation.signature, data_.flags()},
                       {args_.on_message, args_.self, Cookie(i, round_)});
   }
 }
 
-void Segment::PostRecv(const Step& step, std::uint32_t index,
+void Segment::PostRecv(const Action& action, std::uint32_t index,
                        std::size_t round) {
   const Operation& operation = *data_.operation();
-  const std::size_t bytes = step.dst.count * operation.wire_bytes();
+  const std::size_t bytes = action.dst.count * operation.wire_bytes();
   std::byte* landing = nullptr;
-  if (step.dst.space == Slice::Space::kScratch) {
-    landing = data_.Scratch(step.dst.offset);
+  if (action.dst.space == Slice::Space::kScratch) {
+    landing = data_.Scratch(action.dst.offset);
   } else {
     if (!data_.converts()) {
-      landing = data_.MemoryOf(step.dst).Contiguous(data_.Position(step.dst),
-                                                    step.dst.count);
+      landing = data_.MemoryOf(action.dst)
+                    .Contiguous(data_.Position(action.dst), action.dst.count);
     }
     if (landing == nullptr) {
       landing =
-          data_.converts() ? data_.Image(step.dst) : NewSlot(bytes, round);
+          data_.converts() ? data_.Image(action.dst) : NewSlot(bytes, round);
       traffic_[round % 2].decodes.push_back({index, landing});
     }
   }
   ++traffic_[round % 2].pending;
-  args_.fabric.Recv(operation.group->FabricRank(step.peer),
-                    NextId(&received_, step.peer), {landing, bytes, {}},
+  args_.fabric.Recv(operation.group->FabricRank(action.peer),
+                    NextId(&received_, action.peer), {landing, bytes, {}},
                     operation.signature,
                     {args_.on_message, args_.self, Cookie(index, round)});
 }
 
 // Returns the bytes that travel for a kSend: those of the buffer itself, or a
 // converted copy that all sends of the slice in this round share.
-const std::byte* Segment::WireImage(const Step& step) {
-  if (step.relay && data_.converts()) return data_.Image(step.src);
-  const std::size_t count = step.src.count;
-  const float scale = step.raw ? data_.operation()->pre : 1.0F;
+const std::byte* Segment::WireImage(const Action& action) {
+  if (action.relay && data_.converts()) return data_.Image(action.src);
+  const std::size_t count = action.src.count;
+  const float scale = action.raw ? data_.operation()->pre : 1.0F;
   if (!data_.converts() && scale == 1.0F) {
     const std::byte* direct =
-        data_.MemoryOf(step.src).Contiguous(data_.Position(step.src), count);
+        data_.MemoryOf(action.src)
+            .Contiguous(data_.Position(action.src), count);
     if (direct != nullptr) return direct;
   }
   for (const Encoded& encoded : encoded_) {
-    if (Same(encoded.slice, step.src)) return encoded.wire;
+    if (Same(encoded.slice, action.src)) return encoded.wire;
   }
-  const bool result = step.last && data_.converts();
-  std::byte* wire = result ? data_.Image(step.src)
+  const bool result = action.last && data_.converts();
+  std::byte* wire = result ? data_.Image(action.src)
                            : NewSlot(count * data_.wire_bytes(), round_);
-  data_.Pack(step, wire);
-  encoded_.push_back({step.src, wire});
+  data_.Pack(action, wire);
+  encoded_.push_back({action.src, wire});
   return wire;
 }
 
-void Segment::OnMessage(std::uint32_t step, std::uint32_t flags) {
+void Segment::OnMessage(std::uint32_t action, std::uint32_t flags) {
   if (placed_.active()) {
     // That payloads have left may come after the last round; Finish() looks.
-    if (step == PlacedSlot::kPayloadsLeft) return;
-    return placed_.OnMessage(steps(), step, flags);
+    if (action == PlacedSlot::kPayloadsLeft) return;
+    return placed_.OnMessage(actions(), action, flags);
   }
-  const std::size_t parity = step >> 31;
-  const std::uint32_t index = step & 0x7FFFFFFF;
+  const std::size_t parity = action >> 31;
+  const std::uint32_t index = action & 0x7FFFFFFF;
   const std::size_t round = round_ % 2 == parity ? round_ : round_ + 1;
   Traffic& traffic = traffic_[parity];
   --traffic.pending;
   data_.AddFlags(flags);
   for (const Decode& decode : traffic.decodes) {
-    if (decode.step != index) continue;
+    if (decode.action != index) continue;
     data_.Unpack(data_.schedule().rounds[round][index].dst, decode.wire);
   }
 }
 
 void Segment::AddAwaited(std::vector<int>* ranks) const {
   if (round_ == data_.schedule().rounds.size()) return;
-  if (placed_.active()) placed_.AddAwaited(steps(), ranks);
+  if (placed_.active()) placed_.AddAwaited(actions(), ranks);
   shared_.AddAwaited(ranks);
 }
 

@@ -19,7 +19,7 @@ namespace gradientflow {
 
 // Runs one rank's schedule for one segment of an operation. For each round it
 // posts the messages, converts to the wire dtype as it sends, converts back or
-// accumulates as it receives, and runs the local steps. The object is used
+// accumulates as it receives, and runs the local actions. The object is used
 // again for segment after segment. NOT thread-safe.
 class Segment {
  public:
@@ -39,9 +39,9 @@ class Segment {
   void Start(Operation* operation, std::uint64_t index, Extent part,
              std::shared_ptr<const Schedule> schedule, const Means& means);
 
-  // A message has ended well. `step` is the low half of the cookie that the
+  // A message has ended well. `action` is the low half of the cookie that the
   // fabric got.
-  void OnMessage(std::uint32_t step, std::uint32_t flags);
+  void OnMessage(std::uint32_t action, std::uint32_t flags);
 
   // Goes as far as possible without waiting. Returns whether anything moved. If
   // the segment itself failed, status() says why. At a kSync it looks for its
@@ -85,7 +85,7 @@ class Segment {
     const std::byte* wire = nullptr;
   };
   struct Decode {  // A message to convert when it has arrived.
-    std::uint32_t step = 0;
+    std::uint32_t action = 0;
     std::byte* wire = nullptr;
   };
   // What a round has under way. Receives of the next round may be posted while
@@ -97,19 +97,19 @@ class Segment {
     std::vector<Slabs::Slab> slots;
   };
 
-  const std::vector<Step>& steps() const {
+  const std::vector<Action>& actions() const {
     return data_.schedule().rounds[round_];
   }
   std::byte* NewSlot(std::size_t bytes, std::size_t round);
-  std::uint64_t Cookie(std::uint32_t step, std::size_t round) const;
+  std::uint64_t Cookie(std::uint32_t action, std::size_t round) const;
   MessageId NextId(std::vector<std::uint16_t>* ordinals, int peer);
 
   void PostRound();
   void PostReceives(std::size_t round);
   void PostEarlyReceives();
-  void PostRecv(const Step& step, std::uint32_t index, std::size_t round);
-  const std::byte* WireImage(const Step& step);
-  bool RunLocal(const Step& step, int looks);
+  void PostRecv(const Action& action, std::uint32_t index, std::size_t round);
+  const std::byte* WireImage(const Action& action);
+  bool RunLocal(const Action& action, int looks);
   void NextRound();
   bool Finish();
 
@@ -122,7 +122,7 @@ class Segment {
   std::size_t round_ = 0;
   bool posted_ = false;
   std::array<Traffic, 2> traffic_;
-  std::size_t local_ = 0;            // The next local step of the round.
+  std::size_t local_ = 0;            // The next local action of the round.
   std::vector<std::uint16_t> sent_;  // Number of messages so far, by peer.
   std::vector<std::uint16_t> received_;
   std::vector<Encoded> encoded_;

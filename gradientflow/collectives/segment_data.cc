@@ -77,19 +77,20 @@ std::byte* SegmentData::Image(const Slice& slice) {
   return image_.data() + slice.offset * wire_bytes();
 }
 
-void SegmentData::Pack(const Step& step, std::byte* wire) {
+void SegmentData::Pack(const Action& action, std::byte* wire) {
   const DType to = call().wire;
-  const float scale = step.raw ? operation_->pre : 1.0F;
-  const bool settle = step.settle && (converts() || scale != 1.0F);
-  MemoryOf(step.src).ForEachRun(
-      Position(step.src), step.src.count,
-      [&](std::byte* run, std::size_t n, std::size_t offset) {
-        args_.kernels.convert({run, dtype_, wire + offset * wire_bytes(), to,
-                               settle ? run : nullptr, n, scale,
-                               nonfinite(step.settle && converts()),
-                               step.last ? Unscale() : 1.0F},
-                              nullptr);
-      });
+  const float scale = action.raw ? operation_->pre : 1.0F;
+  const bool settle = action.settle && (converts() || scale != 1.0F);
+  MemoryOf(action.src)
+      .ForEachRun(Position(action.src), action.src.count,
+                  [&](std::byte* run, std::size_t n, std::size_t offset) {
+                    args_.kernels.convert(
+                        {run, dtype_, wire + offset * wire_bytes(), to,
+                         settle ? run : nullptr, n, scale,
+                         nonfinite(action.settle && converts()),
+                         action.last ? Unscale() : 1.0F},
+                        nullptr);
+                  });
 }
 
 void SegmentData::Unpack(const Slice& dst, const std::byte* wire) {

@@ -81,8 +81,9 @@ class SegmentData {
   // conversion.
   std::byte* Image(const Slice& slice);
 
-  // Writes what a kSend sends to `wire`, and settles the data if the step does.
-  void Pack(const Step& step, std::byte* wire);
+  // Writes what a kSend sends to `wire`, and settles the data if the action
+  // does.
+  void Pack(const Action& action, std::byte* wire);
   // Writes a result that has come in its wire form to the data.
   void Unpack(const Slice& dst, const std::byte* wire);
   // What results are multiplied by as this rank writes their final form.

@@ -9,7 +9,7 @@
 
 #include "gradientflow/base/str_cat.h"
 
-// The schedule steps of a segment whose ranks share memory:
+// The schedule actions of a segment whose ranks share memory:
 //
 //   kSync         publishes what this rank shows, then waits until all sharing
 //                 ranks have done so: peers_ has what they show
@@ -66,16 +66,16 @@ void SharedSide::Reset() {
   shown_ = nullptr;
 }
 
-bool SharedSide::Run(const Step& step, int looks) {
-  switch (step.kind) {
-    case Step::Kind::kSync:
+bool SharedSide::Run(const Action& action, int looks) {
+  switch (action.kind) {
+    case Action::Kind::kSync:
       return Sync(looks);
-    case Step::Kind::kPull:
-      return Pull(step);
-    case Step::Kind::kPullReduce:
-      return PullReduce(step);
+    case Action::Kind::kPull:
+      return Pull(action);
+    case Action::Kind::kPullReduce:
+      return PullReduce(action);
     default:
-      Push(step);
+      Push(action);
       return true;
   }
 }
@@ -331,95 +331,101 @@ std::byte* SharedSide::SeenOf(const Shown& peer, const Slice& slice,
   return at;
 }
 
-// The elements of the step that are done when this turn of it ends.
-std::size_t SharedSide::TurnEnd(const Step& step) const {
-  return std::min(step.dst.count, pulled_ + kTurnBytes / data_.element_bytes());
+// The elements of the action that are done when this turn of it ends.
+std::size_t SharedSide::TurnEnd(const Action& action) const {
+  return std::min(action.dst.count,
+                  pulled_ + kTurnBytes / data_.element_bytes());
 }
 
-// A turn of the step has come to element `end`. Returns whether the step is
+// A turn of the action has come to element `end`. Returns whether the action is
 // over.
-bool SharedSide::TurnIsOver(const Step& step, std::size_t end) {
+bool SharedSide::TurnIsOver(const Action& action, std::size_t end) {
   if (end != pulled_) ++moves_;
   pulled_ = end;
-  if (!data_.status().ok() || pulled_ < step.dst.count) return false;
+  if (!data_.status().ok() || pulled_ < action.dst.count) return false;
   pulled_ = 0;
   return true;
 }
 
-bool SharedSide::Pull(const Step& step) {
+bool SharedSide::Pull(const Action& action) {
   const auto peer =
       std::find_if(peers_.begin(), peers_.end(), [&](const Shown& shown) {
-        return shown.rank == data_.operation()->group->FabricRank(step.peer);
+        return shown.rank == data_.operation()->group->FabricRank(action.peer);
       });
-  const std::size_t end = TurnEnd(step);
-  data_.MemoryOf(step.dst).ForEachRun(
-      data_.Position(step.dst) + pulled_, end - pulled_,
-      [&](std::byte* mine, std::size_t run, std::size_t done) {
-        const std::byte* theirs = SeenOf(*peer, step.src, pulled_ + done, run);
-        if (theirs == nullptr) return;
-        std::memcpy(mine, theirs, run * data_.element_bytes());
-      });
-  if (!TurnIsOver(step, end)) return false;
-  Count(step.dst.count, 1, 1);
+  const std::size_t end = TurnEnd(action);
+  data_.MemoryOf(action.dst)
+      .ForEachRun(data_.Position(action.dst) + pulled_, end - pulled_,
+                  [&](std::byte* mine, std::size_t run, std::size_t done) {
+                    const std::byte* theirs =
+                        SeenOf(*peer, action.src, pulled_ + done, run);
+                    if (theirs == nullptr) return;
+                    std::memcpy(mine, theirs, run * data_.element_bytes());
+                  });
+  if (!TurnIsOver(action, end)) return false;
+  Count(action.dst.count, 1, 1);
   return true;
 }
 
 // A tile is read from all ranks and written to all ranks while it is in the
 // cache.
-bool SharedSide::PullReduce(const Step& step) {
+bool SharedSide::PullReduce(const Action& action) {
   const Operation& operation = *data_.operation();
   const auto parties = static_cast<int>(peers_.size());
   const int me = args_.fabric.rank();
-  const float scale =
-      (step.raw ? operation.pre : 1.0F) * (step.final ? operation.post : 1.0F);
+  const float scale = (action.raw ? operation.pre : 1.0F) *
+                      (action.final ? operation.post : 1.0F);
   const DType dtype = data_.dtype();
   const DType wire = operation.call.wire;
-  const Slice& src = step.src.count > 0 ? step.src : step.dst;
+  const Slice& src = action.src.count > 0 ? action.src : action.dst;
   const std::size_t tile = kTileBytes / data_.element_bytes();
   std::array<const void*, kernels::kMaxParties> sources;
   std::array<void*, kernels::kMaxParties> dests;
-  const std::size_t end = TurnEnd(step);
+  const std::size_t end = TurnEnd(action);
   std::size_t at = pulled_;
   while (at < end && data_.status().ok()) {
     const std::size_t n = std::min(tile, end - at);
-    data_.MemoryOf(step.dst).ForEachRun(
-        data_.Position(step.dst) + at, n,
-        [&](std::byte* mine, std::size_t run, std::size_t done) {
-          for (int i = 0; i < parties; ++i) {
-            // In place, a part of this rank's own buffer may not be staged.
-            const bool in_place =
-                !data_.schedule().shown && peers_[i].rank == me;
-            std::byte* seen =
-                in_place ? mine : SeenOf(peers_[i], src, at + done, run);
-            if (seen == nullptr) return;
-            sources[i] = seen;
-            dests[i] = seen;
-          }
-          if (!step.push) dests[0] = mine;
-          args_.kernels.reduce_many(
-              {sources.data(), parties, -1, dtype_, dests.data(),
-               step.push ? parties : 1, dtype, step.final ? wire : dtype, run,
-               operation.op, scale, data_.nonfinite(step.final), wire,
-               step.last ? data_.Unscale() : 1.0F},
-              nullptr);
-        });
+    data_.MemoryOf(action.dst)
+        .ForEachRun(data_.Position(action.dst) + at, n,
+                    [&](std::byte* mine, std::size_t run, std::size_t done) {
+                      for (int i = 0; i < parties; ++i) {
+                        // In place, a part of this rank's own buffer may not be
+                        // staged.
+                        const bool in_place =
+                            !data_.schedule().shown && peers_[i].rank == me;
+                        std::byte* seen =
+                            in_place ? mine
+                                     : SeenOf(peers_[i], src, at + done, run);
+                        if (seen == nullptr) return;
+                        sources[i] = seen;
+                        dests[i] = seen;
+                      }
+                      if (!action.push) dests[0] = mine;
+                      args_.kernels.reduce_many(
+                          {sources.data(), parties, -1, dtype_, dests.data(),
+                           action.push ? parties : 1, dtype,
+                           action.final ? wire : dtype, run, operation.op,
+                           scale, data_.nonfinite(action.final), wire,
+                           action.last ? data_.Unscale() : 1.0F},
+                          nullptr);
+                    });
     at += n;
   }
-  if (!TurnIsOver(step, at)) return false;
-  Count(step.dst.count, peers_.size() - 1, step.push ? 2 : 1);
+  if (!TurnIsOver(action, at)) return false;
+  Count(action.dst.count, peers_.size() - 1, action.push ? 2 : 1);
   return true;
 }
 
-void SharedSide::Push(const Step& step) {
-  data_.MemoryOf(step.dst).ForEachRun(
-      data_.Position(step.dst), step.dst.count,
-      [&](std::byte* mine, std::size_t run, std::size_t done) {
-        for (const Shown& peer : peers_) {
-          std::byte* at = SeenOf(peer, step.dst, done, run);
-          if (at != mine) std::memcpy(at, mine, run * data_.element_bytes());
-        }
-      });
-  Count(step.dst.count, peers_.size() - 1, 1);
+void SharedSide::Push(const Action& action) {
+  data_.MemoryOf(action.dst)
+      .ForEachRun(data_.Position(action.dst), action.dst.count,
+                  [&](std::byte* mine, std::size_t run, std::size_t done) {
+                    for (const Shown& peer : peers_) {
+                      std::byte* at = SeenOf(peer, action.dst, done, run);
+                      if (at != mine)
+                        std::memcpy(at, mine, run * data_.element_bytes());
+                    }
+                  });
+  Count(action.dst.count, peers_.size() - 1, 1);
 }
 
 // Counts `elements` that were read from or written to `peers` buffers, or both

@@ -12,7 +12,7 @@
 
 namespace gradientflow {
 
-// The one-sided steps of a segment whose ranks share memory. NOT thread-safe.
+// The one-sided actions of a segment whose ranks share memory. NOT thread-safe.
 class SharedSide {
  public:
   SharedSide(const SegmentArgs& args, SegmentData& data)
@@ -28,8 +28,8 @@ class SharedSide {
   // Runs a kSync, kPull, kPullReduce or kPush. Returns false if it has to wait
   // for a peer, or takes more turns: it then runs again. At a kSync it looks
   // for its peers up to `looks` times.
-  bool Run(const Step& step, int looks);
-  // The steps are over: brings what was staged back to the call's buffer.
+  bool Run(const Action& action, int looks);
+  // The actions are over: brings what was staged back to the call's buffer.
   void Finish();
   // Takes back the syncs of the part under way, before this rank's memory
   // changes hands. A peer that still reads that memory finds at its next kSync
@@ -58,17 +58,17 @@ class SharedSide {
   };
 
   bool Sync(int looks);
-  bool Pull(const Step& step);
-  bool PullReduce(const Step& step);
-  void Push(const Step& step);
+  bool Pull(const Action& action);
+  bool PullReduce(const Action& action);
+  void Push(const Action& action);
   void Publish(SyncSlot* slot);
   bool AllHaveCome(int slot) const;
   bool Collect(int slot);
   bool Locate(Shown* shown);
   std::byte* SeenOf(const Shown& peer, const Slice& slice, std::size_t skip,
                     std::size_t count);
-  std::size_t TurnEnd(const Step& step) const;
-  bool TurnIsOver(const Step& step, std::size_t end);
+  std::size_t TurnEnd(const Action& action) const;
+  bool TurnIsOver(const Action& action, std::size_t end);
   void Count(std::size_t elements, std::size_t peers, std::size_t ways);
   int SlotOf(std::uint64_t sync) const;
   bool IsInArena(Slice::Space space) const;

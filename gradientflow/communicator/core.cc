@@ -232,38 +232,38 @@ Status CommunicatorCore::MeasureOnce() {
   return Status();
 }
 
-Result<ChannelModel> CommunicatorCore::MeasuredChannel(DType pool, DType wire) {
+Result<CallCost> CommunicatorCore::MeasuredCallCost(DType pool, DType wire) {
   DevicePath* const device = device_path_.get();
   const bool by_nccl = device != nullptr && device->by_nccl();
   // The executor's times hardly depend on the type.
   if (!by_nccl) pool = wire = DType::kFloat32;
   const auto types = std::pair(pool, wire);
-  const auto known = channels_.find(types);
-  if (known != channels_.end()) return known->second;
+  const auto known = call_costs_.find(types);
+  if (known != call_costs_.end()) return known->second;
   GF_RETURN_IF_ERROR(MeasureOnce());
-  const Result<ChannelModel> channel =
+  const Result<CallCost> cost =
       device != nullptr
           ? MeasureOnDevice({device, calls_.get(), progress_.get(),
                              transport_.fabric.get(), clock_.get()},
                             pool, wire)
-          : MeasureChannel(
+          : MeasureCallCost(
                 [this](const CollectiveCall& call) {
                   return calls_->Run(call);
                 },
                 *clock_);
-  if (!channel.ok()) return channel.status();
-  channels_.emplace(types, channel.value());
+  if (!cost.ok()) return cost.status();
+  call_costs_.emplace(types, cost.value());
   if (logger_->Enabled(LogLevel::kInfo)) {
     logger_->Log(LogLevel::kInfo,
                  StrCat("measured allreduce",
                         device != nullptr
                             ? StrCat(" on ", device->device()->description())
                             : "",
-                        ": latency ", channel.value().latency_seconds * 1e6,
-                        " us, bandwidth ",
-                        1e-9 / channel.value().seconds_per_byte, " GB/s"));
+                        ": latency ", cost.value().latency_seconds * 1e6,
+                        " us, bandwidth ", 1e-9 / cost.value().seconds_per_byte,
+                        " GB/s"));
   }
-  return channel;
+  return cost;
 }
 
 // Until here a rank knows the addresses of its neighbours only, by which those

@@ -102,7 +102,7 @@ class CommunicatorCore {
   // elements of `pool` that travel as `wire`. The first call for such types
   // measures, and is a collective: all ranks make it at the same place among
   // their plain calls.
-  Result<ChannelModel> MeasuredChannel(DType pool, DType wire);
+  Result<CallCost> MeasuredCallCost(DType pool, DType wire);
 
   // The gradient channel of a group serves one session at a time. These tell
   // whether it is free on this rank, take it, and give it back.
@@ -144,7 +144,7 @@ class CommunicatorCore {
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<Calls> calls_;
   bool measured_ = false;  // The links.
-  std::map<std::pair<DType, DType>, ChannelModel> channels_;
+  std::map<std::pair<DType, DType>, CallCost> call_costs_;
   // Guarded by the baton.
   std::map<const std::byte*, PoolMemory> shared_;
   std::set<GroupId> gradients_taken_;

@@ -103,10 +103,9 @@ Result<std::vector<double>> TimeSeries(const DeviceCostsArgs& args,
   return times;
 }
 
-Result<ChannelModel> Measure(const DeviceCostsArgs& args, DType pool,
-                             DType wire) {
+Result<CallCost> Measure(const DeviceCostsArgs& args, DType pool, DType wire) {
   const bool by_nccl = args.path->by_nccl();
-  ChannelProbe probe;
+  CostProbe probe;
   probe.run = [&](const CollectiveCall& call) { return args.calls->Run(call); };
   probe.elements = by_nccl ? kElementsByNccl : kProbeElements;
   if (by_nccl) {
@@ -124,20 +123,20 @@ Result<ChannelModel> Measure(const DeviceCostsArgs& args, DType pool,
                    : TimeByClock(probe.run, *args.clock, call, rounds);
   };
   args.progress->Do([&] { args.path->Register(data, bytes); });
-  Result<ChannelModel> channel = MeasureChannel(probe);
+  Result<CallCost> cost = MeasureCallCost(probe);
   args.progress->Do([&] { args.path->Deregister(data); });
-  return channel;
+  return cost;
 }
 
 }  // namespace
 
-Result<ChannelModel> MeasureOnDevice(const DeviceCostsArgs& args, DType pool,
-                                     DType wire) {
-  Result<ChannelModel> channel = Measure(args, pool, wire);
-  if (!channel.ok()) {
-    args.progress->Do([&] { args.fabric->Fail(channel.status()); });
+Result<CallCost> MeasureOnDevice(const DeviceCostsArgs& args, DType pool,
+                                 DType wire) {
+  Result<CallCost> cost = Measure(args, pool, wire);
+  if (!cost.ok()) {
+    args.progress->Do([&] { args.fabric->Fail(cost.status()); });
   }
-  return channel;
+  return cost;
 }
 
 }  // namespace gradientflow

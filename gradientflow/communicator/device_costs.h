@@ -21,7 +21,7 @@ struct DeviceCostsArgs {
   const Clock* clock = nullptr;
 };
 
-// Measures what allreduces take on memory of the device, as MeasureChannel()
+// Measures what allreduces take on memory of the device, as MeasureCallCost()
 // does: by the collective that carries buckets there, on memory that is
 // registered as a pool is. All ranks call this together. If NCCL carries them,
 // elements are of `pool`, travel as `wire`, and the times are those of the
@@ -29,7 +29,7 @@ struct DeviceCostsArgs {
 // step's are; so the host's time to submit them does not count. Otherwise the
 // host, which moves the bytes, times float32. An error on one rank ends the
 // job, since the others wait. Blocks; any thread.
-Result<ChannelModel> MeasureOnDevice(const DeviceCostsArgs& args, DType pool,
-                                     DType wire);
+Result<CallCost> MeasureOnDevice(const DeviceCostsArgs& args, DType pool,
+                                 DType wire);
 
 }  // namespace gradientflow

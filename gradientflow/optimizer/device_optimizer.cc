@@ -151,10 +151,11 @@ Status DeviceOptimizer::TakeRates(const OptimizerOptions& config,
 
 // Waits on the device for the previous step, possibly of another stream,
 // because the steps share the tables.
-Status DeviceOptimizer::Step(std::size_t group, const OptimizerOptions& config,
-                             std::span<float* const> weights,
-                             const ExchangedOnDevice& exchanged,
-                             Stream& stream) {
+Status DeviceOptimizer::Update(std::size_t group,
+                               const OptimizerOptions& config,
+                               std::span<float* const> weights,
+                               const ExchangedOnDevice& exchanged,
+                               Stream& stream) {
   GF_RETURN_IF_ERROR(CheckConfig(config));
   GF_RETURN_IF_ERROR(CheckWeights(*args_.layout, weights));
   GF_RETURN_IF_ERROR(AllocateMomentum());

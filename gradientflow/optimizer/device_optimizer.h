@@ -49,13 +49,13 @@ class DeviceOptimizer {
   // Updates the tensors of one group; groups count from 0. weights[i] are
   // tensor i's float32 master weights in the device's memory, which the caller
   // lends until the stream has done this work; null leaves the tensor alone.
-  // The first step allocates the momentum (float32 per element).
-  Status Step(std::size_t group, const OptimizerOptions& config,
-              std::span<float* const> weights,
-              const ExchangedOnDevice& exchanged, Stream& stream);
+  // The first update allocates the momentum (float32 per element).
+  Status Update(std::size_t group, const OptimizerOptions& config,
+                std::span<float* const> weights,
+                const ExchangedOnDevice& exchanged, Stream& stream);
 
   // Returns hu in pool order, copied from the device; blocks. Empty before the
-  // first Step().
+  // first Update().
   Result<std::vector<float>> Momentum(Stream& stream);
   std::size_t momentum_bytes() const {
     return momentum_ == nullptr ? 0 : args_.layout->elements() * sizeof(float);

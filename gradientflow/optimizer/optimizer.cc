@@ -156,9 +156,9 @@ void Optimizer::CutPieces(const ExchangedGradients& gradients,
   }
 }
 
-Status Optimizer::Step(const OptimizerOptions& config,
-                       const ExchangedGradients& gradients,
-                       std::span<float* const> weights) {
+Status Optimizer::Update(const OptimizerOptions& config,
+                         const ExchangedGradients& gradients,
+                         std::span<float* const> weights) {
   GF_RETURN_IF_ERROR(Validate(config, gradients, weights));
   GF_RETURN_IF_ERROR(AllocateMomentum());
   CutPieces(gradients, weights);

@@ -43,7 +43,7 @@ Status CheckGroups(const PoolLayout& layout,
 // (nesterov: w <- w - momentum * hu - rate * (...)). Everywhere else weights
 // and momentum keep their bits, because the history of such a chunk is in the
 // residual. Tensors that are left alone, or belong to another group, also keep
-// them: a training step takes one Step() for each group.
+// them: a training step takes one Update() for each group.
 //
 // rate is lr for SGD. For LARS it is lr times the layer's
 //   eta * |w| / (|g| + weight_decay * |w| + eps),     1 where a norm is 0,
@@ -68,11 +68,11 @@ class Optimizer {
   // tensor, or kResourceExhausted if there is no memory for the momentum;
   // nothing has changed then. Returns kInternal if a kernel fails; weights and
   // momentum are unspecified then.
-  Status Step(const OptimizerOptions& config,
-              const ExchangedGradients& gradients,
-              std::span<float* const> weights);
+  Status Update(const OptimizerOptions& config,
+                const ExchangedGradients& gradients,
+                std::span<float* const> weights);
 
-  // hu in pool order. Empty before the first Step(), which allocates it.
+  // hu in pool order. Empty before the first Update(), which allocates it.
   std::span<const float> momentum() const;
   // Restores what momentum() returned. Returns kInvalidArgument for another
   // size.

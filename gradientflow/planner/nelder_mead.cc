@@ -45,7 +45,7 @@ class Simplex {
           [](const Vertex& a, const Vertex& b) { return a.cost < b.cost; });
       const double gap = vertices_.back().cost - vertices_.front().cost;
       if (gap <= kEqual * std::abs(vertices_.front().cost)) break;
-      Step();
+      Improve();
     }
     return *std::min_element(
         vertices_.begin(), vertices_.end(),
@@ -77,7 +77,7 @@ class Simplex {
     return At(std::move(point));
   }
 
-  void Step() {
+  void Improve() {
     const Vertex reflected = Along(1);
     if (reflected.cost < vertices_.front().cost) {
       const Vertex further = Along(2);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kNoPass = std::numeric_limits<double>::infinity();
 
-struct Channel {
+struct Traffic {
   double end = 0;    // Of the last bucket.
   double delay = 0;  // Of backward.
   double busy = 0;   // Seconds in which a bucket was under way.
@@ -33,28 +33,28 @@ double DelayOf(const Cluster& cluster, double under, double seconds,
   return cluster.backward_seconds_per_call + part * host_seconds;
 }
 
-Channel Run(const Workload& workload, bool overlap,
+Traffic Run(const Workload& workload, bool overlap,
             const std::vector<Message>& messages, const Cluster& cluster,
             double memory_bytes_per_second, const CallPrices& prices) {
-  Channel channel;
+  Traffic traffic;
   double passed = 0;
   for (const Message& message : messages) {
     const double seconds = prices.Seconds(message.bytes);
-    passed = std::max(passed, message.ready_seconds + channel.delay) +
+    passed = std::max(passed, message.ready_seconds + traffic.delay) +
              message.pass_bytes / memory_bytes_per_second;
     const double begins = std::max(
-        {channel.end, passed, overlap ? 0.0 : workload.backward_seconds});
-    channel.end = begins + seconds;
-    channel.busy += seconds;
+        {traffic.end, passed, overlap ? 0.0 : workload.backward_seconds});
+    traffic.end = begins + seconds;
+    traffic.busy += seconds;
     if (cluster.one_rank()) continue;
-    channel.delay +=
-        DelayOf(cluster, workload.backward_seconds + channel.delay - begins,
+    traffic.delay +=
+        DelayOf(cluster, workload.backward_seconds + traffic.delay - begins,
                 seconds, prices.HostSeconds(message.bytes));
   }
-  return channel;
+  return traffic;
 }
 
-Channel RunStep(const Workload& workload, const Exchange& exchange,
+Traffic RunStep(const Workload& workload, const Exchange& exchange,
                 const Bucketing& bucketing, const Cluster& cluster,
                 const StepPrices& prices) {
   return Run(workload, exchange.overlap, bucketing.messages, cluster,
@@ -75,9 +75,9 @@ void AddSlowest(const Workload& workload, const Cluster& cluster,
 StepForecast PlayStep(const Workload& workload, const Exchange& exchange,
                       const Bucketing& bucketing, const Cluster& cluster,
                       const StepPrices& prices) {
-  const Channel channel = Run(workload, exchange.overlap, bucketing.messages,
+  const Traffic traffic = Run(workload, exchange.overlap, bucketing.messages,
                               cluster, kNoPass, *prices.buckets);
-  const double exposed = channel.exposed(workload.backward_seconds);
+  const double exposed = traffic.exposed(workload.backward_seconds);
   StepForecast forecast;
   forecast.theta_bytes = bucketing.theta_bytes;
   forecast.buckets = bucketing.messages.size();
@@ -88,16 +88,16 @@ StepForecast PlayStep(const Workload& workload, const Exchange& exchange,
   }
   StepTerms& terms = forecast.terms;
   terms.compute = workload.compute_seconds;
-  terms.host = channel.delay;
-  terms.latency = channel.busy > 0 ? exposed * latency / channel.busy : 0.0;
+  terms.host = traffic.delay;
+  terms.latency = traffic.busy > 0 ? exposed * latency / traffic.busy : 0.0;
   terms.bytes = exposed - terms.latency;
-  terms.hidden = std::max(0.0, channel.busy - exposed);
+  terms.hidden = std::max(0.0, traffic.busy - exposed);
   if (exchange.csc) {
-    const Channel passing =
+    const Traffic passing =
         RunStep(workload, exchange, bucketing, cluster, prices);
     const auto norms = ChunksOf(workload, exchange) * sizeof(float);
     terms.csc = passing.after(workload.backward_seconds) -
-                channel.after(workload.backward_seconds) +
+                traffic.after(workload.backward_seconds) +
                 prices.norms->Seconds(static_cast<double>(norms));
   }
   terms.step =

@@ -34,9 +34,9 @@ struct StepPrices {
   const CallPrices* norms = nullptr;  // Of float32; only for CSC.
 };
 
-// Plays a step: one channel, on which one bucket runs at a time, as soon as its
-// gradients are there (with CSC: and its pass over memory has been made), or
-// after backward if the exchange does not overlap. REQUIRES messages.
+// Plays a step: one bucket travels at a time, as soon as its gradients are
+// there (with CSC: and its pass over memory has been made), or after backward
+// if the exchange does not overlap. REQUIRES messages.
 StepForecast PlayStep(const Workload& workload, const Exchange& exchange,
                       const Bucketing& bucketing, const Cluster& cluster,
                       const StepPrices& prices);

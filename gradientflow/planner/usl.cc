@@ -88,10 +88,10 @@ UslFit Guess(const std::vector<UslRun>& runs, bool relative) {
   return best;
 }
 
-// A Gauss-Newton step for log g, a and b, of which those that are at their
-// bound and would leave it stay there.
-Three Step(const std::vector<UslRun>& runs, bool relative, const UslFit& fit,
-           const std::vector<std::size_t>& free, double damping) {
+// The change by Gauss and Newton of log g, a and b, of which those that are at
+// their bound and would leave it stay there.
+Three Change(const std::vector<UslRun>& runs, bool relative, const UslFit& fit,
+             const std::vector<std::size_t>& free, double damping) {
   std::vector<Equation> equations;
   Three scale{};
   for (const UslRun& run : runs) {
@@ -114,10 +114,10 @@ Three Step(const std::vector<UslRun>& runs, bool relative, const UslFit& fit,
   return LeastSquares(equations, free);
 }
 
-UslFit Moved(const UslFit& fit, const Three& step) {
-  return {fit.gamma * std::exp(std::clamp(step[0], -1.0, 1.0)),
-          std::clamp(fit.alpha + step[1], 0.0, 1.0),
-          std::clamp(fit.beta + step[2], 0.0, 1.0)};
+UslFit Moved(const UslFit& fit, const Three& change) {
+  return {fit.gamma * std::exp(std::clamp(change[0], -1.0, 1.0)),
+          std::clamp(fit.alpha + change[1], 0.0, 1.0),
+          std::clamp(fit.beta + change[2], 0.0, 1.0)};
 }
 
 // The unknowns that may move: a bound holds what pushes against it.
@@ -127,12 +127,12 @@ std::vector<std::size_t> Free(const std::vector<UslRun>& runs, bool relative,
   const auto inside = [](double x) { return x > 0 && x < 1; };
   if (inside(fit.alpha) && inside(fit.beta)) return free;
   for (int round = 0; round < 2; ++round) {
-    const Three step = Step(runs, relative, fit, free, 0);
+    const Three change = Change(runs, relative, fit, free, 0);
     std::vector<std::size_t> kept;
     for (const std::size_t i : free) {
       const double at = i == 1 ? fit.alpha : fit.beta;
       const bool held =
-          i > 0 && ((at <= 0 && step[i] < 0) || (at >= 1 && step[i] > 0));
+          i > 0 && ((at <= 0 && change[i] < 0) || (at >= 1 && change[i] > 0));
       if (!held) kept.push_back(i);
     }
     free = kept;
@@ -142,12 +142,12 @@ std::vector<std::size_t> Free(const std::vector<UslRun>& runs, bool relative,
 
 // Levenberg & Marquardt within the bounds.
 UslFit Improve(const std::vector<UslRun>& runs, bool relative, UslFit fit) {
-  constexpr int kMostSteps = 200;
+  constexpr int kMostChanges = 200;
   double sum = SumOfSquares(runs, relative, fit);
   double damping = 1e-4;
-  for (int i = 0; i < kMostSteps && damping < 1e12; ++i) {
+  for (int i = 0; i < kMostChanges && damping < 1e12; ++i) {
     const UslFit next = Moved(
-        fit, Step(runs, relative, fit, Free(runs, relative, fit), damping));
+        fit, Change(runs, relative, fit, Free(runs, relative, fit), damping));
     const double smaller = SumOfSquares(runs, relative, next);
     if (!(smaller < sum)) {
       damping *= 8;

@@ -129,8 +129,8 @@ Status DevicePool::Update(std::size_t index, const OptimizerGroup& group,
                           const Sent& sent) {
   const ExchangedOnDevice exchanged = {sent.device_slots, sent.device_nonfinite,
                                        sent.gradient_scale};
-  return optimizer_->Step(index, group.config, group.weights, exchanged,
-                          sync_->producer());
+  return optimizer_->Update(index, group.config, group.weights, exchanged,
+                            sync_->producer());
 }
 
 Result<std::span<const float>> DevicePool::Momentum(

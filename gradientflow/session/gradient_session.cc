@@ -103,7 +103,7 @@ struct GradientSession::Parts {
   // agree on; the memory and the machinery of steps.
   Status Prepare(const std::vector<TensorSpec>& tensors);
   Status Agree(const Status& prepared);
-  Status Build(const std::optional<ChannelModel>& channel);
+  Status Build(const std::optional<CallCost>& cost);
   // Tells whether every rank has succeeded. If one has not, none goes on.
   Status AllAgree(const Status& mine);
 
@@ -113,7 +113,7 @@ struct GradientSession::Parts {
   }
   Status NameDifference(const OpeningClaim& mine, const OpeningClaim& first);
   Status JoinChannel(bool free, GroupId own);
-  Result<std::optional<ChannelModel>> Channel();
+  Result<std::optional<CallCost>> Cost();
   Result<std::unique_ptr<Aggregator>> MakeAggregator(std::size_t bucket_bytes);
 
   std::shared_ptr<Communicator> comm;
@@ -230,26 +230,26 @@ Status GradientSession::Parts::JoinChannel(bool free, GroupId own) {
 
 // Returns the costs that bucket sizes are computed from, if they are to be
 // measured.
-Result<std::optional<ChannelModel>> GradientSession::Parts::Channel() {
+Result<std::optional<CallCost>> GradientSession::Parts::Cost() {
   const bool tuned = options.bucket_bytes == kAutoBytes;
-  if (!tuned) return std::optional<ChannelModel>();
+  if (!tuned) return std::optional<CallCost>();
   if (options.size == 1 || layout->elements() == 0) {
-    return std::optional<ChannelModel>(ChannelModel());
+    return std::optional<CallCost>(CallCost());
   }
   if (base_group == 0) {
-    const Result<ChannelModel> channel =
-        core().MeasuredChannel(options.pool_dtype, options.wire_dtype);
-    if (!channel.ok()) return channel.status();
-    return std::optional<ChannelModel>(channel.value());
+    const Result<CallCost> cost =
+        core().MeasuredCallCost(options.pool_dtype, options.wire_dtype);
+    if (!cost.ok()) return cost.status();
+    return std::optional<CallCost>(cost.value());
   }
-  const Result<ChannelModel> channel = MeasureChannel(
+  const Result<CallCost> cost = MeasureCallCost(
       [this](CollectiveCall call) {
         call.group = base_group;
         return core().calls().Run(call);
       },
       core().clock());
-  if (!channel.ok()) return channel.status();
-  return std::optional<ChannelModel>(channel.value());
+  if (!cost.ok()) return cost.status();
+  return std::optional<CallCost>(cost.value());
 }
 
 // Dense, or sparse with the memory that the pool chooses.
@@ -299,8 +299,7 @@ Result<std::unique_ptr<Aggregator>> GradientSession::Parts::MakeAggregator(
   return std::unique_ptr<Aggregator>(std::move(sparse).value());
 }
 
-Status GradientSession::Parts::Build(
-    const std::optional<ChannelModel>& channel) {
+Status GradientSession::Parts::Build(const std::optional<CallCost>& cost) {
   GradientPoolArgs parts;
   parts.core = &core();
   parts.options = &options;
@@ -312,7 +311,7 @@ Status GradientSession::Parts::Build(
   pool = std::move(made).value();
   GF_RETURN_IF_ERROR(pool->CheckGroup(group));
   const std::size_t bucket_bytes =
-      channel ? DefaultBucketBytes(*channel) : options.bucket_bytes;
+      cost ? DefaultBucketBytes(*cost) : options.bucket_bytes;
   Result<std::unique_ptr<Aggregator>> aggregates =
       std::unique_ptr<Aggregator>();
   // The aggregator may submit work to a stream that plain calls use as well.
@@ -330,10 +329,10 @@ Status GradientSession::Parts::Build(
   of_steps.ranks = ranks;
   of_steps.group = group;
   of_steps.notes_id = notes_id;
-  if (channel && options.size > 1 && layout->elements() > 0) {
-    of_steps.tuner = std::make_unique<Tuner>(TunerArgs{
-        &*layout, &core().executor(), group, SizeOf(options.wire_dtype),
-        1.0 - options.sparsity, *channel});
+  if (cost && options.size > 1 && layout->elements() > 0) {
+    of_steps.tuner = std::make_unique<Tuner>(
+        TunerArgs{&*layout, &core().executor(), group,
+                  SizeOf(options.wire_dtype), 1.0 - options.sparsity, *cost});
   }
   Result<std::unique_ptr<Profiler>> profiler = Profiler::Open(
       {&options, &*layout, &names, &core().clock(), &core().executor(), group});
@@ -395,9 +394,9 @@ Result<std::unique_ptr<GradientSession>> GradientSession::Open(
                   StrCat("group ", group, " is not open"));
   }
   GF_RETURN_IF_ERROR(parts->Agree(parts->Prepare(tensors)));
-  const Result<std::optional<ChannelModel>> channel = parts->Channel();
-  if (!channel.ok()) return channel.status();
-  GF_RETURN_IF_ERROR(parts->AllAgree(parts->Build(channel.value())));
+  const Result<std::optional<CallCost>> cost = parts->Cost();
+  if (!cost.ok()) return cost.status();
+  GF_RETURN_IF_ERROR(parts->AllAgree(parts->Build(cost.value())));
   return std::unique_ptr<GradientSession>(
       new GradientSession(std::move(parts)));
 }

@@ -61,10 +61,10 @@ Status HostPool::Zero(const BufferView& part) {
 
 Status HostPool::Update(std::size_t, const OptimizerGroup& group,
                         const Sent& sent) {
-  return optimizer_.Step(group.config,
-                         {memory_.view().data, args_.options->pool_dtype,
-                          sent.extents, sent.gradient_scale},
-                         group.weights);
+  return optimizer_.Update(group.config,
+                           {memory_.view().data, args_.options->pool_dtype,
+                            sent.extents, sent.gradient_scale},
+                           group.weights);
 }
 
 std::size_t HostPool::momentum_bytes() const {

@@ -24,7 +24,7 @@ struct AccumulateBody {
   NonFiniteWatch<D> watch;
 
   template <int kSlot, class Memory>
-  HWY_INLINE void Step(std::size_t i, Memory memory) {
+  HWY_INLINE void Apply(std::size_t i, Memory memory) {
     const VF old = hn::Mul(dst_scale, memory.Read(dst + i));
     const VF both = CombineVectors<op>(old, memory.Read(src + i));
     const VF value = hn::Mul(out_scale, both);

@@ -26,7 +26,7 @@ struct ConvertBody {
   NonFiniteWatch<S> settled_watch;
 
   template <int kSlot, class Memory>
-  HWY_INLINE void Step(std::size_t i, Memory memory) {
+  HWY_INLINE void Apply(std::size_t i, Memory memory) {
     const VF value = hn::Mul(scale, memory.Read(src + i));
     memory.Write(value, dst + i);
     dst_watch.See(value);

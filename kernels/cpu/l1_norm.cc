@@ -21,7 +21,7 @@ struct L1NormBody {
   NormSlots norm;
 
   template <int kSlot, class Memory>
-  HWY_INLINE void Step(std::size_t i, Memory memory) {
+  HWY_INLINE void Apply(std::size_t i, Memory memory) {
     norm.Add<kSlot>(memory.Read(src + i));
   }
 

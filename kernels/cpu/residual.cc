@@ -27,7 +27,7 @@ struct ResidualBody {
   NormSlots norm;
 
   template <int kSlot, class Memory>
-  HWY_INLINE void Step(std::size_t i, Memory memory) {
+  HWY_INLINE void Apply(std::size_t i, Memory memory) {
     const VF sum = hn::Add(memory.Read(grads + i), memory.Read(residual + i));
     norm.Add<kSlot>(sum);
     if constexpr (fate == Fate::kSend) {
@@ -61,7 +61,7 @@ struct DecayBody {
   NormSlots norm;
 
   template <int kSlot, class Memory>
-  HWY_INLINE void Step(std::size_t i, Memory memory) {
+  HWY_INLINE void Apply(std::size_t i, Memory memory) {
     const VF sum = memory.Read(grads + i);
     norm.Add<kSlot>(sum);
     memory.Write(hn::Mul(keep_factor, sum), grads + i);

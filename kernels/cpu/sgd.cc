@@ -25,7 +25,7 @@ struct SgdBody {
   VF grad_scale;
 
   template <int kSlot, class Memory>
-  HWY_INLINE void Step(std::size_t i, Memory memory) {
+  HWY_INLINE void Apply(std::size_t i, Memory memory) {
     const VF weight = memory.Read(weights + i);
     const VF grad = hn::Mul(grad_scale, memory.Read(grads + i));
     const VF step = hn::Mul(lr, hn::Add(grad, hn::Mul(weight_decay, weight)));

@@ -46,7 +46,7 @@ struct SquaresBody {
   Lanes parts[kParts];
 
   template <int kSlot, class Memory>
-  HWY_INLINE void Step(std::size_t i, Memory memory) {
+  HWY_INLINE void Apply(std::size_t i, Memory memory) {
     Lanes& part = parts[kSlot % kParts];
     const VF values = memory.Read(src + i);
     const hn::Half<DF> half;

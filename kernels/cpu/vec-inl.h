@@ -140,7 +140,7 @@ struct Partial {
   }
 };
 
-// Calls body.template Step<slot>(i, memory) for i = 0, kLanes, 2 kLanes, ...
+// Calls body.template Apply<slot>(i, memory) for i = 0, kLanes, 2 kLanes, ...
 // `slot` cycles through 0 .. 3: a body keeps one sum per slot, so that an
 // addition need not wait for the one before.
 inline constexpr int kSlots = 4;
@@ -149,13 +149,13 @@ template <class Body>
 HWY_INLINE void ForEachVector(std::size_t n, Body& body) {
   std::size_t i = 0;
   for (; i + kSlots * kLanes <= n; i += kSlots * kLanes) {
-    body.template Step<0>(i, Whole());
-    body.template Step<1>(i + kLanes, Whole());
-    body.template Step<2>(i + 2 * kLanes, Whole());
-    body.template Step<3>(i + 3 * kLanes, Whole());
+    body.template Apply<0>(i, Whole());
+    body.template Apply<1>(i + kLanes, Whole());
+    body.template Apply<2>(i + 2 * kLanes, Whole());
+    body.template Apply<3>(i + 3 * kLanes, Whole());
   }
-  for (; i + kLanes <= n; i += kLanes) body.template Step<0>(i, Whole());
-  if (i < n) body.template Step<0>(i, Partial{n - i});
+  for (; i + kLanes <= n; i += kLanes) body.template Apply<0>(i, Whole());
+  if (i < n) body.template Apply<0>(i, Partial{n - i});
 }
 
 // Tracks the largest magnitude of the values that are written as T.
@@ -187,7 +187,7 @@ struct WatchBody {
   NonFiniteWatch<float> watch;
 
   template <int kSlot, class Memory>
-  HWY_INLINE void Step(std::size_t i, Memory memory) {
+  HWY_INLINE void Apply(std::size_t i, Memory memory) {
     watch.See(memory.Read(src + i));
   }
 };

@@ -87,12 +87,12 @@ TEST(StaticBuckets, OfNothingAreNone) {
 TEST(Forecast, RunsBucketsOneAfterTheOtherBehindBackward) {
   // Two buckets of 100 bytes, 10 s each, ready at 1 s and 4 s.
   const BackwardProfile profile{{25, 25}, {1, 4}};
-  const ChannelModel channel{2, 0.08};
-  const auto each = Forecast(profile, 0, 4, channel);
+  const CallCost cost{2, 0.08};
+  const auto each = Forecast(profile, 0, 4, cost);
   EXPECT_EQ(each.buckets, 2U);
   EXPECT_DOUBLE_EQ(each.finish_seconds, 21);
   EXPECT_DOUBLE_EQ(each.exposed_seconds, 17);
-  const auto one = Forecast(profile, kInfiniteTheta, 4, channel);
+  const auto one = Forecast(profile, kInfiniteTheta, 4, cost);
   EXPECT_EQ(one.buckets, 1U);
   EXPECT_DOUBLE_EQ(one.finish_seconds, 4 + 2 + 16);
 }
@@ -143,8 +143,7 @@ BackwardProfile RandomProfile(unsigned seed) {
 
 // Tries every theta that leads to different buckets: one less than the bytes of
 // each run of tensors.
-double BestOfAllThetas(const BackwardProfile& profile,
-                       const ChannelModel& channel) {
+double BestOfAllThetas(const BackwardProfile& profile, const CallCost& cost) {
   std::set<std::size_t> thetas{0, kInfiniteTheta};
   const auto& sizes = profile.tensor_elements;
   for (std::size_t first = 0; first < sizes.size(); ++first) {
@@ -156,7 +155,7 @@ double BestOfAllThetas(const BackwardProfile& profile,
   }
   double best = std::numeric_limits<double>::infinity();
   for (std::size_t theta : thetas) {
-    best = std::min(best, Forecast(profile, theta, 2, channel).finish_seconds);
+    best = std::min(best, Forecast(profile, theta, 2, cost).finish_seconds);
   }
   return best;
 }
@@ -167,9 +166,9 @@ TEST(ChooseBucketSize, IsWithinFivePercentOfAnExhaustiveSweep) {
     const auto profile = RandomProfile(seed);
     for (double latency : {20e-6, 500e-6, 5e-3}) {
       for (double bandwidth : {1e8, 1e9, 1e10}) {
-        const ChannelModel channel{latency, 1 / bandwidth};
-        const auto choice = ChooseBucketSize(profile, 2, channel);
-        const double best = BestOfAllThetas(profile, channel);
+        const CallCost cost{latency, 1 / bandwidth};
+        const auto choice = ChooseBucketSize(profile, 2, cost);
+        const double best = BestOfAllThetas(profile, cost);
         const double ratio = choice.finish_seconds / best;
         worst = std::max(worst, ratio);
         EXPECT_LE(ratio, 1.05) << "seed " << seed << " latency " << latency
@@ -203,9 +202,9 @@ TEST(ChooseBucketSize, TakesTheFewestBucketsAmongEquals) {
   // The one large tensor at the end hides all earlier communication.
   const BackwardProfile profile{{1 << 20, 1 << 20, 1 << 20, 1 << 24},
                                 {0.1, 0.2, 0.3, 10}};
-  const ChannelModel channel{1e-4, 1e-9};
-  const auto choice = ChooseBucketSize(profile, 4, channel);
-  const auto each = Forecast(profile, 0, 4, channel);
+  const CallCost cost{1e-4, 1e-9};
+  const auto choice = ChooseBucketSize(profile, 4, cost);
+  const auto each = Forecast(profile, 0, 4, cost);
   EXPECT_DOUBLE_EQ(choice.finish_seconds, each.finish_seconds);
   EXPECT_EQ(choice.buckets, 2U);
 }

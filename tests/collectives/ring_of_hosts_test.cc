@@ -118,11 +118,11 @@ TEST(RingOfHosts, EntersAndLeavesEveryHostOnce) {
         for (int r = 0; r < static_cast<int>(hosts.size()); ++r) {
           const auto at = static_cast<std::size_t>(r);
           for (const auto& round : ranks[at].schedule.rounds) {
-            for (const Step& step : round) {
-              if (step.kind != Step::Kind::kSend) continue;
-              const int to = hosts[static_cast<std::size_t>(step.peer)];
+            for (const Action& action : round) {
+              if (action.kind != Action::Kind::kSend) continue;
+              const int to = hosts[static_cast<std::size_t>(action.peer)];
               if (to == hosts[at]) continue;
-              if (!crossing.emplace(r, step.peer).second) continue;
+              if (!crossing.emplace(r, action.peer).second) continue;
               ++leaves[hosts[at]];
               ++enters[to];
             }

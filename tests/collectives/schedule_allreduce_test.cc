@@ -154,8 +154,8 @@ TEST_P(AllreduceSchedule, SendsNoMoreThanItsFormula) {
         MakeSchedule(*algorithm(), r, {.size = size()}, count);
     std::size_t sent = 0;
     for (const auto& round : schedule.rounds) {
-      for (const Step& step : round) {
-        if (step.kind == Step::Kind::kSend) sent += step.src.count;
+      for (const Action& action : round) {
+        if (action.kind == Action::Kind::kSend) sent += action.src.count;
       }
     }
     const bool power_of_two = (n & (n - 1)) == 0;
@@ -185,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          13, 14, 15, 16, 17, 32)),
     CaseName);
 
-TEST(AllreduceSchedule, SumsMoreRanksThanOneStepTakes) {
+TEST(AllreduceSchedule, SumsMoreRanksThanOneActionTakes) {
   constexpr int kSize = 2 * kMaxReduceParties + 3;
   for (Algorithm algorithm : allreduce::kTable) {
     auto ranks =
@@ -253,7 +253,7 @@ TEST(SymbolicExecutor, NoticesWhatIsWrong) {
   ranks = Schedules(&allreduce::kOneRound, 3, 12);
   for (auto& rank : ranks)
     std::erase_if(rank.schedule.rounds[0],
-                  [](auto& s) { return s.kind == Step::Kind::kRecv; });
+                  [](auto& s) { return s.kind == Action::Kind::kRecv; });
   EXPECT_NE(Execute(&ranks).find("left over"), std::string::npos);
 
   ranks = Schedules(&allreduce::kRing, 3, 12);
@@ -295,7 +295,7 @@ TEST(SymbolicExecutor, SeesBitsDifferWhereNobodySettles) {
     FillWithFractions(3, &ranks);
     for (auto& rank : ranks) {
       for (auto& round : rank.schedule.rounds) {
-        for (Step& step : round) step.settle = false;
+        for (Action& action : round) action.settle = false;
       }
     }
     SymbolicOptions options;

@@ -322,8 +322,8 @@ std::size_t MostPeers(Algorithm algorithm, CallShape shape, std::size_t count) {
   for (int r = 0; r < shape.size; ++r) {
     std::set<int> peers;
     for (const auto& round : MakeSchedule(*algorithm, r, shape, count).rounds) {
-      for (const Step& step : round) {
-        if (step.peer >= 0) peers.insert(step.peer);
+      for (const Action& action : round) {
+        if (action.peer >= 0) peers.insert(action.peer);
       }
     }
     most = std::max(most, peers.size());

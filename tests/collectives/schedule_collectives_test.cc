@@ -233,7 +233,8 @@ TEST_P(CollectiveSchedule, ReduceScatterLeavesItsBlocksMeanOnEachRank) {
 std::size_t Messages(const Schedule& schedule) {
   std::size_t messages = 0;
   for (const auto& round : schedule.rounds) {
-    for (const Step& step : round) messages += step.kind == Step::Kind::kSend;
+    for (const Action& action : round)
+      messages += action.kind == Action::Kind::kSend;
   }
   return messages;
 }
@@ -403,7 +404,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, CollectiveSchedule,
                          ::testing::Values(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,
                                            12, 13, 14, 15, 16, 17, 32));
 
-TEST(CollectiveSchedule, SumsMoreRanksThanOneStepTakes) {
+TEST(CollectiveSchedule, SumsMoreRanksThanOneActionTakes) {
   constexpr int kSize = kMaxReduceParties + 6;
   std::vector<SymbolicRank> ranks(kSize);
   for (int r = 0; r < kSize; ++r) {

@@ -19,8 +19,9 @@ namespace {
 int SyncsOf(const Schedule& schedule) {
   int syncs = 0;
   for (const auto& round : schedule.rounds) {
-    syncs += std::any_of(round.begin(), round.end(), [](const Step& step) {
-      return step.kind == Step::Kind::kRecv || step.kind == Step::Kind::kSync;
+    syncs += std::any_of(round.begin(), round.end(), [](const Action& action) {
+      return action.kind == Action::Kind::kRecv ||
+             action.kind == Action::Kind::kSync;
     });
   }
   return syncs;
@@ -35,11 +36,11 @@ TEST(PlacedAllreduce, SynchronisesTwiceAndSendsTwoMessagesPerPeer) {
       std::vector<int> sent(static_cast<std::size_t>(size));
       for (const auto& round : schedule.rounds) {
         int next = (r + 1) % size;
-        for (const Step& step : round) {
-          if (step.kind != Step::Kind::kSend) continue;
-          EXPECT_EQ(step.peer, next) << "ranks begin with different peers";
+        for (const Action& action : round) {
+          if (action.kind != Action::Kind::kSend) continue;
+          EXPECT_EQ(action.peer, next) << "ranks begin with different peers";
           next = (next + 1) % size;
-          ++sent[static_cast<std::size_t>(step.peer)];
+          ++sent[static_cast<std::size_t>(action.peer)];
         }
       }
       for (int q = 0; q < size; ++q) {

@@ -187,9 +187,9 @@ TEST(TwoLevelSchedule, SendsBetweenHostsOnlyAlongLanes) {
          allreduce::kTwoLevel
              .make(r, ShapeOf(topology, {true, 0}, 100'000), 100'000)
              .rounds) {
-      for (const Step& step : round) {
-        if (step.kind != Step::Kind::kSend) continue;
-        EXPECT_EQ(step.peer, (r + 3) % 6);
+      for (const Action& action : round) {
+        if (action.kind != Action::Kind::kSend) continue;
+        EXPECT_EQ(action.peer, (r + 3) % 6);
       }
     }
   }
@@ -199,8 +199,9 @@ TEST(TwoLevelSchedule, SendsBetweenHostsOnlyAlongLanes) {
 int WaitsOf(const Schedule& schedule) {
   int waits = 0;
   for (const auto& round : schedule.rounds) {
-    waits += std::any_of(round.begin(), round.end(), [](const Step& step) {
-      return step.kind == Step::Kind::kRecv || step.kind == Step::Kind::kSync;
+    waits += std::any_of(round.begin(), round.end(), [](const Action& action) {
+      return action.kind == Action::Kind::kRecv ||
+             action.kind == Action::Kind::kSync;
     });
   }
   return waits;
@@ -225,11 +226,11 @@ TEST(TwoLevelSchedule, PlacesTheMessagesOfItsRails) {
         EXPECT_EQ(WaitsOf(schedule), 4);
       }
       for (const auto& round : schedule.rounds) {
-        for (const Step& step : round) {
-          if (step.kind != Step::Kind::kSend) continue;
-          EXPECT_GT(step.there.count, 0U);
+        for (const Action& action : round) {
+          if (action.kind != Action::Kind::kSend) continue;
+          EXPECT_GT(action.there.count, 0U);
           const auto& rail = rails[r == 0 || r == 1 || r == 3 ? 0 : 1];
-          EXPECT_EQ(std::count(rail.begin(), rail.end(), step.peer), 1);
+          EXPECT_EQ(std::count(rail.begin(), rail.end(), action.peer), 1);
         }
       }
     }

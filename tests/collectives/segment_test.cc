@@ -237,7 +237,7 @@ TEST_F(SegmentTest, MessagesOfOneSegmentToOneRankMatchInTheirOrder) {
   Schedule sends;
   Schedule receives;
   for (std::size_t i = 0; i < 64; i += 4) {
-    std::vector<Step> send = {Send(1, Data(i, 1)), Send(1, Data(i + 1, 3))};
+    std::vector<Action> send = {Send(1, Data(i, 1)), Send(1, Data(i + 1, 3))};
     AppendRound(std::move(send), &sends);
     AppendRound({Recv(0, Data(i, 1)), Recv(0, Data(i + 1, 3))}, &receives);
   }
@@ -262,9 +262,9 @@ TEST_F(SegmentTest, AResultIsRoundedOnceAndThenGoesOnAsItCame) {
       at(r).call().unscale = 1.0F / 3;
     }
     const Slice all = Data(0, 33);
-    Step first = Send(1, all);
+    Action first = Send(1, all);
     first.settle = first.last = true;
-    Step onward = Send(2, all);
+    Action onward = Send(2, all);
     onward.relay = true;
     Schedule owner;
     AppendRound({first}, &owner);
@@ -298,7 +298,7 @@ TEST_F(SegmentTest, WhatIsNotFiniteOnOneRankIsFlaggedOnThoseItReaches) {
     SetCall(0, &from);
     SetCall(1, &to);
     for (int r : {0, 1}) at(r).call().wire = DType::kFloat16;
-    Step send = Send(1, Data(0, 9));
+    Action send = Send(1, Data(0, 9));
     send.settle = send.last = true;
     Schedule sends;
     AppendRound({send}, &sends);

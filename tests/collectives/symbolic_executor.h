@@ -71,7 +71,7 @@ class SymbolicExecutor {
     Cells scratch;
     Cells mail;  // The copy that peers read, if the schedule mails.
     std::size_t round = 0;
-    std::size_t local = 0;  // Steps of the round done, after messages.
+    std::size_t local = 0;  // Actions of the round done, after messages.
     bool posted = false;
     bool received = false;
     int syncs = 0;
@@ -94,33 +94,33 @@ class SymbolicExecutor {
     State& state = states_[r];
     state.began = true;
     if (Finished(r)) return false;
-    const auto& steps = ranks_[r].schedule.rounds[state.round];
+    const auto& actions = ranks_[r].schedule.rounds[state.round];
     bool progress = false;
     if (!state.posted) {
-      if (steps.empty()) Fail(r, "empty round");
-      CheckHazards(r, steps);
-      for (const Step& step : steps) {
-        if (step.kind == Step::Kind::kSend) PostSend(r, step);
+      if (actions.empty()) Fail(r, "empty round");
+      CheckHazards(r, actions);
+      for (const Action& action : actions) {
+        if (action.kind == Action::Kind::kSend) PostSend(r, action);
       }
       state.posted = true;
       progress = true;
     }
     if (!state.received) {
-      if (!AllArrived(r, steps)) return progress;
-      for (const Step& step : steps) {
-        if (step.kind == Step::Kind::kRecv) Receive(r, step);
+      if (!AllArrived(r, actions)) return progress;
+      for (const Action& action : actions) {
+        if (action.kind == Action::Kind::kRecv) Receive(r, action);
       }
       state.received = true;
     }
-    for (; state.local < steps.size(); ++state.local) {
-      const Step& step = steps[state.local];
-      if (step.kind == Step::Kind::kSync) {
+    for (; state.local < actions.size(); ++state.local) {
+      const Action& action = actions[state.local];
+      if (action.kind == Action::Kind::kSync) {
         if (!state.in_sync) Arrive(r);
         progress = progress || !state.in_sync;
         state.in_sync = !SyncReached(r);
         if (state.in_sync) return progress;
       } else {
-        RunLocal(r, step);
+        RunLocal(r, action);
       }
     }
     const std::size_t next = state.round + 1;
@@ -209,16 +209,16 @@ class SymbolicExecutor {
 
   // An arriving message may not land in the buffer of another message of the
   // round.
-  void CheckHazards(std::size_t r, const std::vector<Step>& steps) {
-    for (const Step& in : steps) {
-      if (in.kind != Step::Kind::kRecv) continue;
+  void CheckHazards(std::size_t r, const std::vector<Action>& actions) {
+    for (const Action& in : actions) {
+      if (in.kind != Action::Kind::kRecv) continue;
       if (in.dst.space == Slice::Space::kInput) Fail(r, "input is read-only");
-      for (const Step& other : steps) {
+      for (const Action& other : actions) {
         if (&other == &in) continue;
-        if (other.kind == Step::Kind::kSend && Overlap(in.dst, other.src)) {
+        if (other.kind == Action::Kind::kSend && Overlap(in.dst, other.src)) {
           Fail(r, "receives where it sends from");
         }
-        if (other.kind == Step::Kind::kRecv && Overlap(in.dst, other.dst)) {
+        if (other.kind == Action::Kind::kRecv && Overlap(in.dst, other.dst)) {
           Fail(r, "two receives land in one place");
         }
       }
@@ -242,9 +242,9 @@ class SymbolicExecutor {
   }
 
   // The result of a reduction, given `cell` before any scaling of the sum.
-  Cell Finish(std::size_t r, const Step& step, Cell cell) const {
+  Cell Finish(std::size_t r, const Action& action, Cell cell) const {
     const bool none = options_.mean == MeanScaling::kNone;
-    const bool scale = ScalesFirst(r) ? step.raw : step.final;
+    const bool scale = ScalesFirst(r) ? action.raw : action.final;
     return scale && !none ? Scaled(cell) : cell;
   }
 
@@ -254,52 +254,52 @@ class SymbolicExecutor {
     return {a.value + b.value, a.scaled, false};
   }
 
-  void CountUses(std::size_t r, const Step& step, const Slice& slice) {
+  void CountUses(std::size_t r, const Action& action, const Slice& slice) {
     if (slice.space != Slice::Space::kData) return;
     for (std::size_t i = 0; i < slice.count; ++i) {
-      ranks_[r].raw_uses[slice.offset + i] += step.raw ? 1 : 0;
-      ranks_[r].final_uses[slice.offset + i] += step.final ? 1 : 0;
+      ranks_[r].raw_uses[slice.offset + i] += action.raw ? 1 : 0;
+      ranks_[r].final_uses[slice.offset + i] += action.final ? 1 : 0;
     }
   }
 
-  void PostSend(std::size_t r, const Step& step) {
-    const bool scratch = step.src.space == Slice::Space::kScratch;
+  void PostSend(std::size_t r, const Action& action) {
+    const bool scratch = action.src.space == Slice::Space::kScratch;
     if (scratch && !options_.plain) Fail(r, "sends scratch");
-    if (step.raw && step.settle) Fail(r, "raw and settle on one send");
-    if (step.peer < 0 || step.peer >= static_cast<int>(ranks_.size()) ||
-        step.peer == static_cast<int>(r)) {
-      Fail(r, StrCat("sends to ", step.peer));
+    if (action.raw && action.settle) Fail(r, "raw and settle on one send");
+    if (action.peer < 0 || action.peer >= static_cast<int>(ranks_.size()) ||
+        action.peer == static_cast<int>(r)) {
+      Fail(r, StrCat("sends to ", action.peer));
       return;
     }
-    Cell* src = At(r, step.src);
+    Cell* src = At(r, action.src);
     if (src == nullptr) return;
-    CountUses(r, step, step.src);
+    CountUses(r, action, action.src);
     Cells message;
-    for (std::size_t i = 0; i < step.src.count; ++i) {
-      if (options_.unscales && src[i].last != step.relay) {
-        Fail(r, step.relay ? "relays what is no result" : "sends a result");
+    for (std::size_t i = 0; i < action.src.count; ++i) {
+      if (options_.unscales && src[i].last != action.relay) {
+        Fail(r, action.relay ? "relays what is no result" : "sends a result");
       }
-      const bool scale = step.raw && ScalesFirst(r);
+      const bool scale = action.raw && ScalesFirst(r);
       message.push_back(OnWire(scale ? Scaled(src[i]) : src[i]));
-      if (!step.settle) continue;
-      if (step.src.space == Slice::Space::kInput) Fail(r, "settles input");
-      src[i] = step.last ? Last(r, message.back()) : message.back();
+      if (!action.settle) continue;
+      if (action.src.space == Slice::Space::kInput) Fail(r, "settles input");
+      src[i] = action.last ? Last(r, message.back()) : message.back();
     }
-    if (step.src.count == 0) return;
-    if (Places(r)) Place(r, step, message);
-    wire_[{static_cast<int>(r), step.peer}].push_back(
-        {step.there, std::move(message)});
+    if (action.src.count == 0) return;
+    if (Places(r)) Place(r, action, message);
+    wire_[{static_cast<int>(r), action.peer}].push_back(
+        {action.there, std::move(message)});
   }
 
   bool Places(std::size_t r) const { return ranks_[r].schedule.placing > 0; }
 
-  void Place(std::size_t r, const Step& step, const Cells& message) {
-    const auto peer = static_cast<std::size_t>(step.peer);
-    if (step.there.count != step.src.count) {
-      return Fail(r, StrCat("places ", step.src.count, " elements on ",
-                            step.there.count));
+  void Place(std::size_t r, const Action& action, const Cells& message) {
+    const auto peer = static_cast<std::size_t>(action.peer);
+    if (action.there.count != action.src.count) {
+      return Fail(r, StrCat("places ", action.src.count, " elements on ",
+                            action.there.count));
     }
-    const Slice& there = step.there;
+    const Slice& there = action.there;
     const Schedule& theirs = ranks_[peer].schedule;
     if (theirs.placing != ranks_[r].schedule.placing) {
       return Fail(r,
@@ -323,11 +323,11 @@ class SymbolicExecutor {
     for (std::size_t i = 0; i < there.count; ++i) at[i].last = true;
   }
 
-  bool AllArrived(std::size_t r, const std::vector<Step>& steps) {
+  bool AllArrived(std::size_t r, const std::vector<Action>& actions) {
     std::map<int, std::size_t> wanted;
-    for (const Step& step : steps) {
-      if (step.kind == Step::Kind::kRecv && step.dst.count > 0) {
-        ++wanted[step.peer];
+    for (const Action& action : actions) {
+      if (action.kind == Action::Kind::kRecv && action.dst.count > 0) {
+        ++wanted[action.peer];
       }
     }
     return std::all_of(wanted.begin(), wanted.end(), [&](const auto& want) {
@@ -335,113 +335,114 @@ class SymbolicExecutor {
     });
   }
 
-  void Receive(std::size_t r, const Step& step) {
-    if (step.dst.count == 0) return;
-    auto& queue = wire_[{step.peer, static_cast<int>(r)}];
+  void Receive(std::size_t r, const Action& action) {
+    if (action.dst.count == 0) return;
+    auto& queue = wire_[{action.peer, static_cast<int>(r)}];
     const auto [there, message] = std::move(queue.front());
     queue.pop_front();
-    Cell* dst = At(r, step.dst);
-    const bool same = there.space == step.dst.space &&
-                      there.offset == step.dst.offset &&
-                      there.count == step.dst.count;
+    Cell* dst = At(r, action.dst);
+    const bool same = there.space == action.dst.space &&
+                      there.offset == action.dst.offset &&
+                      there.count == action.dst.count;
     if (!same && (Places(r) || there.count > 0)) {
-      Fail(r, StrCat("rank ", step.peer,
+      Fail(r, StrCat("rank ", action.peer,
                      " places a message elsewhere than"
                      " this rank expects it"));
     }
     if (Places(r)) return;
-    if (message.size() != step.dst.count) {
-      Fail(r, StrCat("expected ", step.dst.count, " elements from rank ",
-                     step.peer, ", got ", message.size()));
+    if (message.size() != action.dst.count) {
+      Fail(r, StrCat("expected ", action.dst.count, " elements from rank ",
+                     action.peer, ", got ", message.size()));
     } else if (dst != nullptr) {
       std::copy(message.begin(), message.end(), dst);
-      if (step.dst.space == Slice::Space::kScratch) return;
-      for (std::size_t i = 0; i < step.dst.count; ++i) dst[i].last = true;
+      if (action.dst.space == Slice::Space::kScratch) return;
+      for (std::size_t i = 0; i < action.dst.count; ++i) dst[i].last = true;
     }
   }
 
-  void RunLocal(std::size_t r, const Step& step) {
-    switch (step.kind) {
-      case Step::Kind::kReduce:
-        return Reduce(r, step);
-      case Step::Kind::kReduceMany:
-        return ReduceMany(r, step);
-      case Step::Kind::kCopy:
-        return CopySlice(r, step);
-      case Step::Kind::kPull:
-        return Pull(r, step);
-      case Step::Kind::kPullReduce:
-        return PullReduce(r, step);
-      case Step::Kind::kPush:
-        return Push(r, step.dst);
-      case Step::Kind::kSend:
-      case Step::Kind::kRecv:
-      case Step::Kind::kSync:
+  void RunLocal(std::size_t r, const Action& action) {
+    switch (action.kind) {
+      case Action::Kind::kReduce:
+        return Reduce(r, action);
+      case Action::Kind::kReduceMany:
+        return ReduceMany(r, action);
+      case Action::Kind::kCopy:
+        return CopySlice(r, action);
+      case Action::Kind::kPull:
+        return Pull(r, action);
+      case Action::Kind::kPullReduce:
+        return PullReduce(r, action);
+      case Action::Kind::kPush:
+        return Push(r, action.dst);
+      case Action::Kind::kSend:
+      case Action::Kind::kRecv:
+      case Action::Kind::kSync:
         return;
     }
   }
 
-  void Reduce(std::size_t r, const Step& step) {
-    Cell* dst = At(r, step.dst);
-    const Cell* src = At(r, step.src);
+  void Reduce(std::size_t r, const Action& action) {
+    Cell* dst = At(r, action.dst);
+    const Cell* src = At(r, action.src);
     if (dst == nullptr || src == nullptr) return;
-    CountUses(r, step, step.dst);
+    CountUses(r, action, action.dst);
     const bool none = options_.mean == MeanScaling::kNone;
-    for (std::size_t i = 0; i < step.dst.count; ++i) {
+    for (std::size_t i = 0; i < action.dst.count; ++i) {
       Cell mine = dst[i];
-      if (ScalesFirst(r) && step.raw) mine = Scaled(mine);
+      if (ScalesFirst(r) && action.raw) mine = Scaled(mine);
       dst[i] = Add(r, mine, src[i]);
-      if (!none && !ScalesFirst(r) && step.final) dst[i] = Scaled(dst[i]);
+      if (!none && !ScalesFirst(r) && action.final) dst[i] = Scaled(dst[i]);
     }
   }
 
-  void ReduceMany(std::size_t r, const Step& step) {
-    if (step.sources + 1 > kMaxReduceParties) Fail(r, "too many sources");
-    const std::size_t n = step.dst.count;
-    if (step.src.count != n || step.own.count != n) Fail(r, "uneven slices");
-    Slice landings = step.src;
-    landings.count *= static_cast<std::size_t>(step.sources);
-    Cell* dst = At(r, step.dst);
-    const Cell* own = At(r, step.own);
+  void ReduceMany(std::size_t r, const Action& action) {
+    if (action.sources + 1 > kMaxReduceParties) Fail(r, "too many sources");
+    const std::size_t n = action.dst.count;
+    if (action.src.count != n || action.own.count != n)
+      Fail(r, "uneven slices");
+    Slice landings = action.src;
+    landings.count *= static_cast<std::size_t>(action.sources);
+    Cell* dst = At(r, action.dst);
+    const Cell* own = At(r, action.own);
     const Cell* src = At(r, landings);
     if (dst == nullptr || own == nullptr || src == nullptr) return;
-    CountUses(r, step, step.dst);
+    CountUses(r, action, action.dst);
     for (std::size_t i = 0; i < n; ++i) {
       Cell sum;
-      for (int s = 0; s <= step.sources; ++s) {
-        const int landing = s < step.own_place ? s : s - 1;
-        const Cell term = s == step.own_place
+      for (int s = 0; s <= action.sources; ++s) {
+        const int landing = s < action.own_place ? s : s - 1;
+        const Cell term = s == action.own_place
                               ? own[i]
                               : src[static_cast<std::size_t>(landing) * n + i];
         sum = s == 0 ? term : Add(r, sum, term);
       }
-      dst[i] = Finish(r, step, sum);
-      if (step.last) dst[i] = Last(r, dst[i]);
+      dst[i] = Finish(r, action, sum);
+      if (action.last) dst[i] = Last(r, dst[i]);
     }
   }
 
-  void CopySlice(std::size_t r, const Step& step) {
-    Cell* dst = At(r, step.dst);
-    const Cell* src = At(r, step.src);
-    if (step.src.count != step.dst.count) Fail(r, "uneven copy");
+  void CopySlice(std::size_t r, const Action& action) {
+    Cell* dst = At(r, action.dst);
+    const Cell* src = At(r, action.src);
+    if (action.src.count != action.dst.count) Fail(r, "uneven copy");
     if (dst == nullptr || src == nullptr) return;
-    std::copy(src, src + step.dst.count, dst);
+    std::copy(src, src + action.dst.count, dst);
   }
 
-  void Pull(std::size_t r, const Step& step) {
-    if (step.src.count != step.dst.count) Fail(r, "uneven pull");
-    const auto peer = static_cast<std::size_t>(step.peer);
-    const Cell* src = SeenOf(r, peer, step.src);
-    Cell* dst = At(r, step.dst);
+  void Pull(std::size_t r, const Action& action) {
+    if (action.src.count != action.dst.count) Fail(r, "uneven pull");
+    const auto peer = static_cast<std::size_t>(action.peer);
+    const Cell* src = SeenOf(r, peer, action.src);
+    Cell* dst = At(r, action.dst);
     if (dst == nullptr || src == nullptr) return;
-    std::copy(src, src + step.dst.count, dst);
+    std::copy(src, src + action.dst.count, dst);
   }
 
-  void PullReduce(std::size_t r, const Step& step) {
-    const Slice& src = step.src.count > 0 ? step.src : step.dst;
-    if (src.count != step.dst.count) Fail(r, "uneven pull");
-    for (std::size_t i = 0; i < step.dst.count; ++i) {
-      const Slice at{step.dst.space, step.dst.offset + i, 1};
+  void PullReduce(std::size_t r, const Action& action) {
+    const Slice& src = action.src.count > 0 ? action.src : action.dst;
+    if (src.count != action.dst.count) Fail(r, "uneven pull");
+    for (std::size_t i = 0; i < action.dst.count; ++i) {
+      const Slice at{action.dst.space, action.dst.offset + i, 1};
       const Slice from{src.space, src.offset + i, 1};
       Cell sum;
       bool first = true;
@@ -455,11 +456,11 @@ class SymbolicExecutor {
         ++parties;
       }
       if (parties > kMaxReduceParties) Fail(r, "too many sharing ranks");
-      *At(r, at) = Finish(r, step, sum);
-      if (step.last) *At(r, at) = Last(r, *At(r, at));
+      *At(r, at) = Finish(r, action, sum);
+      if (action.last) *At(r, at) = Last(r, *At(r, at));
     }
-    CountUses(r, step, step.dst);
-    if (step.push) Push(r, step.dst);
+    CountUses(r, action, action.dst);
+    if (action.push) Push(r, action.dst);
   }
 
   void Push(std::size_t r, const Slice& slice) {

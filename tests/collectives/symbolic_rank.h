@@ -22,8 +22,9 @@ struct SymbolicOptions {
   double wire_quantum = 0;
   // Whether nothing converts, so that scratch may be sent.
   bool plain = false;
-  // Whether every element must get its last form exactly once, with Step::last
-  // and Step::relay saying whether it is sent before or after that.
+  // Whether every element must get its last form exactly once, with
+  // Action::last and Action::relay saying whether it is sent before or after
+  // that.
   bool unscales = false;
   // kBeforeSum applies to multi_hop schedules; others scale after the sum.
   MeanScaling mean = MeanScaling::kNone;

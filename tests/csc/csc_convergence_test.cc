@@ -183,10 +183,10 @@ class Job {
     const std::vector<Extent> all = {{0, layout_.elements()}};
     // Any other optimizer sees the whole pool, with zeros in kept chunks.
     EXPECT_TRUE(optimizer_
-                    .Step(config,
-                          {pools_[0].data(), DType::kFloat32,
-                           mode_.correct_momentum ? extents : all},
-                          weights)
+                    .Update(config,
+                            {pools_[0].data(), DType::kFloat32,
+                             mode_.correct_momentum ? extents : all},
+                            weights)
                     .ok());
   }
 

@@ -152,9 +152,9 @@ void ExpectGoldenSteps(CscMemory& memory, ResidualPlace place) {
     std::vector<Extent> sent = {{3, 2}};
     if (important[step]) sent = {{0, 3}};
     ASSERT_TRUE(optimizer
-                    .Step({.lr = 0.1F, .momentum = kMomentum},
-                          {grads.data(), DType::kFloat32, sent},
-                          std::vector<float*>{weights.data()})
+                    .Update({.lr = 0.1F, .momentum = kMomentum},
+                            {grads.data(), DType::kFloat32, sent},
+                            std::vector<float*>{weights.data()})
                     .ok());
     for (std::size_t i = 0; i < kChunk; ++i) {
       if (important[step]) {

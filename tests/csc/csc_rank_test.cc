@@ -67,7 +67,7 @@ class Rank {
     for (auto& tensor : weights_) weights.push_back(tensor.data());
     const auto extents = ExtentsOf(plan);
     EXPECT_TRUE(
-        optimizer_.Step(kSgd, {pool.data(), type, extents}, weights).ok());
+        optimizer_.Update(kSgd, {pool.data(), type, extents}, weights).ok());
     return ToFloats(pool, type);
   }
 
@@ -106,7 +106,7 @@ TEST(CscRank, IsDenseMomentumSgdBitForBitWhenEveryChunkIsImportant) {
       const auto gradients = RandomFloats(layout.elements(), random);
       (void)sparse.Step(gradients, type, std::vector<std::uint8_t>(8, 1));
       const auto pool = ToPool(gradients, type);
-      ASSERT_TRUE(dense.Step(kSgd, {pool.data(), type, all}, pointers).ok());
+      ASSERT_TRUE(dense.Update(kSgd, {pool.data(), type, all}, pointers).ok());
       for (std::size_t i = 0; i < layout.elements(); ++i) {
         const TensorPart part = layout.Parts({i, 1}).front();
         const float w = sparse.weight(i);

@@ -62,10 +62,10 @@ class DeviceOptimizerTest : public ::testing::Test {
     EXPECT_TRUE(stream.Synchronize().ok());
     return values;
   }
-  void Step(const OptimizerOptions& config, const DeviceMemory& weights,
-            Stream& stream) {
+  void Update(const OptimizerOptions& config, const DeviceMemory& weights,
+              Stream& stream) {
     auto* const data = reinterpret_cast<float*>(weights.get());
-    EXPECT_TRUE(optimizer_->Step(0, config, {&data, 1}, {}, stream).ok());
+    EXPECT_TRUE(optimizer_->Update(0, config, {&data, 1}, {}, stream).ok());
   }
 
   const PoolLayout layout_ = PoolLayout::Create({kElements}).value();
@@ -79,12 +79,12 @@ class DeviceOptimizerTest : public ::testing::Test {
 TEST_F(DeviceOptimizerTest, AStepOnAnotherStreamComesAfterTheOneBefore) {
   for (const OptimizerOptions& config : {kSgd, kLars}) {
     const DeviceMemory weights = Floats(8);
-    Step(config, weights, *first_);
+    Update(config, weights, *first_);
     EXPECT_TRUE(first_->Synchronize().ok());
 
     const std::function<void()> release = device_.HoldStream(first_.get());
-    Step(config, weights, *first_);
-    Step(config, weights, *second_);
+    Update(config, weights, *first_);
+    Update(config, weights, *second_);
     const std::unique_ptr<Event> end = device_.NewEvent().value();
     EXPECT_TRUE(second_->Record(end.get()).ok());
     // With each query every stream does a piece of work if it can.
@@ -100,7 +100,7 @@ TEST_F(DeviceOptimizerTest, OtherWeightsOnAnotherStreamWaitForTheStepBefore) {
   const DeviceMemory one = Floats(8);
   const DeviceMemory other = Floats(80);
   const std::function<void()> release = device_.HoldStream(first_.get());
-  Step(kSgd, one, *first_);
+  Update(kSgd, one, *first_);
   const std::uint64_t before = device_.count(FakeCall::kSynchronize);
   std::thread releasing([&] {
     while (device_.count(FakeCall::kSynchronize) == before) {
@@ -108,7 +108,7 @@ TEST_F(DeviceOptimizerTest, OtherWeightsOnAnotherStreamWaitForTheStepBefore) {
     }
     release();
   });
-  Step(kSgd, other, *second_);
+  Update(kSgd, other, *second_);
   releasing.join();
   // hu: 1, then 0.5 * 1 + 1.
   EXPECT_EQ(Read(other, *second_), std::vector<float>(kElements, 78.5F));
@@ -117,15 +117,15 @@ TEST_F(DeviceOptimizerTest, OtherWeightsOnAnotherStreamWaitForTheStepBefore) {
 
 TEST_F(DeviceOptimizerTest, MomentumIsReadAndPutBackAfterTheStepBefore) {
   const DeviceMemory weights = Floats(8);
-  Step(kSgd, weights, *first_);
+  Update(kSgd, weights, *first_);
   EXPECT_EQ(optimizer_->Momentum(*second_).value(),
             std::vector<float>(kElements, 1));
-  Step(kSgd, weights, *first_);
+  Update(kSgd, weights, *first_);
   const std::vector<float> put(kElements, 2);
   EXPECT_TRUE(
       optimizer_->RestoreMomentum(std::as_bytes(std::span(put)), *second_)
           .ok());
-  Step(kSgd, weights, *first_);
+  Update(kSgd, weights, *first_);
   // 8 - 1 - 1.5 - (0.5 * 2 + 1).
   EXPECT_EQ(Read(weights, *first_), std::vector<float>(kElements, 3.5F));
 }
@@ -134,8 +134,8 @@ TEST_F(DeviceOptimizerTest, AnUploadThatFailedIsMadeAgain) {
   const DeviceMemory weights = Floats(5);
   auto* const data = reinterpret_cast<float*>(weights.get());
   device_.FailCall(FakeCall::kCopy, 0, Status(StatusCode::kInternal, "once"));
-  EXPECT_FALSE(optimizer_->Step(0, kSgd, {&data, 1}, {}, *first_).ok());
-  Step(kSgd, weights, *first_);
+  EXPECT_FALSE(optimizer_->Update(0, kSgd, {&data, 1}, {}, *first_).ok());
+  Update(kSgd, weights, *first_);
   EXPECT_EQ(Read(weights, *first_), std::vector<float>(kElements, 4));
 }
 

@@ -86,10 +86,10 @@ void CompareWithOracle(const CpuKernelTable& table,
     const std::vector<float> momentum_before(optimizer.momentum().begin(),
                                              optimizer.momentum().end());
     ASSERT_TRUE(optimizer
-                    .Step(config, {pool.data(), type, selection.extents},
-                          weights.pointers())
+                    .Update(config, {pool.data(), type, selection.extents},
+                            weights.pointers())
                     .ok());
-    oracle.Step(config, ToFloats(pool, type), selection.sent);
+    oracle.Update(config, ToFloats(pool, type), selection.sent);
     ASSERT_EQ(optimizer.momentum().size(), layout.elements());
     for (std::size_t i = 0; i < layout.tensors(); ++i) {
       for (std::size_t e = 0; e < layout.tensor_elements(i); ++e) {
@@ -136,8 +136,8 @@ class OptimizerErrors : public ::testing::Test {
  protected:
   OptimizerErrors() : weights_(layout_, random_) {}
 
-  Status Step(const OptimizerOptions& config) {
-    return optimizer_.Step(config, gradients_, weights_.pointers());
+  Status Update(const OptimizerOptions& config) {
+    return optimizer_.Update(config, gradients_, weights_.pointers());
   }
   static void ExpectInvalid(const Status& status, const std::string& text) {
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
@@ -157,12 +157,12 @@ class OptimizerErrors : public ::testing::Test {
 TEST_F(OptimizerErrors, NameTheFieldAndChangeNothing) {
   const Weights before = weights_;
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  ExpectInvalid(Step({.lr = nan}), "lr");
-  ExpectInvalid(Step({.momentum = 1.0F}), "momentum");
-  ExpectInvalid(Step({.weight_decay = -1.0F}), "weight_decay");
-  ExpectInvalid(Step({.lars_eta = nan}), "lars_eta");
+  ExpectInvalid(Update({.lr = nan}), "lr");
+  ExpectInvalid(Update({.momentum = 1.0F}), "momentum");
+  ExpectInvalid(Update({.weight_decay = -1.0F}), "weight_decay");
+  ExpectInvalid(Update({.lars_eta = nan}), "lars_eta");
   gradients_.type = DType::kInt32;
-  ExpectInvalid(Step({}), "int32");
+  ExpectInvalid(Update({}), "int32");
   EXPECT_TRUE(weights_ == before);
   EXPECT_TRUE(optimizer_.momentum().empty());
 }
@@ -184,7 +184,7 @@ TEST_F(OptimizerErrors, NameTheTensorInTwoGroups) {
   pointers.pop_back();
   other.weights = pointers;
   ExpectInvalid(CheckGroups(layout_, std::vector{other}), "seen 2");
-  ExpectInvalid(optimizer_.Step({}, gradients_, pointers),
+  ExpectInvalid(optimizer_.Update({}, gradients_, pointers),
                 "weights of 3 tensors, seen 2");
 }
 
@@ -195,7 +195,7 @@ TEST_F(OptimizerErrors, RefuseExtentsOutsideThePoolOrOutOfOrder) {
       {{huge, 3}}, {{2, 3}, {4, 1}}, {{4, 1}, {0, 2}}};
   for (const auto& extents : bad) {
     gradients_.extents = extents;
-    ExpectInvalid(Step({}), "extents");
+    ExpectInvalid(Update({}), "extents");
   }
 }
 
@@ -203,7 +203,7 @@ TEST_F(OptimizerErrors, ReportAKernelThatFails) {
   CpuKernelTable failing = kernels::CpuKernels();
   failing.sgd = [](const kernels::SgdArgs&, void*) { return 719; };
   Optimizer optimizer(layout_, failing);
-  const Status status = optimizer.Step({}, gradients_, weights_.pointers());
+  const Status status = optimizer.Update({}, gradients_, weights_.pointers());
   EXPECT_EQ(status.code(), StatusCode::kInternal);
   EXPECT_NE(status.message().find("sgd"), std::string::npos);
   EXPECT_NE(status.message().find("719"), std::string::npos);
@@ -221,7 +221,7 @@ TEST(Optimizer, UsesTheLarsRateOneWhereANormIsZero) {
   const std::vector<float*> weights = {none.data(), some.data()};
   Optimizer optimizer(layout, kernels::CpuKernels());
   ASSERT_TRUE(
-      optimizer.Step(config, {pool.data(), DType::kFloat32, all}, weights)
+      optimizer.Update(config, {pool.data(), DType::kFloat32, all}, weights)
           .ok());
   EXPECT_EQ(none, (std::vector<float>{-1.5F, 2.0F}));
   EXPECT_EQ(some, (std::vector<float>{1.75F, -7.0F}));  // Decay only.
@@ -239,7 +239,7 @@ TEST(Optimizer, TakesTheLarsGradientNormFromWhatWasSent) {
   const std::vector<float*> pointers = {weights.data()};
   Optimizer optimizer(layout, kernels::CpuKernels());
   ASSERT_TRUE(
-      optimizer.Step(config, {pool.data(), DType::kFloat32, sent}, pointers)
+      optimizer.Update(config, {pool.data(), DType::kFloat32, sent}, pointers)
           .ok());
   EXPECT_EQ(weights, (std::vector<float>{-1, 5, -3, 5}));  // Factor 2.
 }
@@ -253,7 +253,7 @@ TEST(Optimizer, GoesOnFromRestoredMomentumBitForBit) {
   const auto step = [&](Optimizer& optimizer, Weights& weights,
                         const std::vector<float>& pool) {
     return optimizer
-        .Step({}, {pool.data(), DType::kFloat32, all}, weights.pointers())
+        .Update({}, {pool.data(), DType::kFloat32, all}, weights.pointers())
         .ok();
   };
   ASSERT_TRUE(step(saved, one, RandomFloats(57, random)));
@@ -278,7 +278,8 @@ TEST(Optimizer, ServesAPoolWithoutElements) {
   const PoolLayout layout = PoolLayout::Create({0}).value();
   Optimizer optimizer(layout, kernels::CpuKernels());
   const std::vector<float*> weights = {nullptr};
-  EXPECT_TRUE(optimizer.Step({}, {nullptr, DType::kFloat32, {}}, weights).ok());
+  EXPECT_TRUE(
+      optimizer.Update({}, {nullptr, DType::kFloat32, {}}, weights).ok());
   EXPECT_TRUE(optimizer.RestoreMomentum({}).ok());
 }
 

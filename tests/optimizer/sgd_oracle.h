@@ -69,8 +69,8 @@ struct SgdOracle {
             config.lars_eps);
   }
 
-  void Step(const OptimizerOptions& config, const std::vector<float>& g,
-            const std::vector<bool>& sent) {
+  void Update(const OptimizerOptions& config, const std::vector<float>& g,
+              const std::vector<bool>& sent) {
     for (std::size_t i = 0; i < weights.size(); ++i) {
       const double rate = Rate(config, i, g, sent);
       for (std::size_t e = 0; e < weights[i].size(); ++e) {

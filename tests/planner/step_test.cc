@@ -185,13 +185,13 @@ TEST(Step, BucketsAreThoseOfTheLibrary) {
   workload.tensor_elements = {30000, 1, 70000, 20000, 0, 9};
   workload.ready_seconds = {0.1, 0.3, 0.2, 1, 1.1, 2};
   BackwardProfile profile{workload.tensor_elements, workload.ready_seconds};
-  const ChannelModel channel{1e-3, 1e-6};
+  const CallCost cost{1e-3, 1e-6};
   Exchange exchange;
   exchange.wire_element_bytes = 2;
-  // The channel of the library as two measured sizes.
+  // The cost of the library as two measured sizes.
   const CallPrices prices(
       {{0, 1e-3, 1e-3, nullptr}, {1e6, 1e-3 + 1, 1e-3, nullptr}});
-  const BucketForecast wanted = ChooseBucketSize(profile, 2, channel);
+  const BucketForecast wanted = ChooseBucketSize(profile, 2, cost);
   const auto step =
       BestStep(workload, exchange, BucketingsOf(workload, exchange),
                Ranks(1, {}), {&prices, nullptr});

@@ -184,14 +184,14 @@ TEST(MeasureLinks, MeasuresNothingOnOneHost) {
             &allreduce::kShared);
 }
 
-TEST(MeasureChannel, FindsLatencyAndBandwidthOfAnAllreduce) {
+TEST(MeasureCallCost, FindsLatencyAndBandwidthOfAnAllreduce) {
   Network network;
-  const auto channel = MeasureChannel(
+  const auto cost = MeasureCallCost(
       [&](const CollectiveCall& call) { return network.Run(call); },
       network.clock());
-  ASSERT_TRUE(channel.ok());
-  EXPECT_NEAR(channel.value().seconds_per_byte, 2 * 8e-9, 1e-11);
-  EXPECT_NEAR(channel.value().latency_seconds, 2 * (90e-6 + 4096 * 8e-9), 1e-8);
+  ASSERT_TRUE(cost.ok());
+  EXPECT_NEAR(cost.value().seconds_per_byte, 2 * 8e-9, 1e-11);
+  EXPECT_NEAR(cost.value().latency_seconds, 2 * (90e-6 + 4096 * 8e-9), 1e-8);
 }
 
 // Keeps the calls; the test completes them.
@@ -212,10 +212,10 @@ class KeptCalls final : public Collective {
 TEST(Tuner, SendsTheTimesOfAFewStepsWithTheStepsAfterThem) {
   const PoolLayout layout = PoolLayout::Create({1000, 50'000}).value();
   KeptCalls collective;
-  ChannelModel channel;
-  channel.latency_seconds = 1e-5;
-  channel.seconds_per_byte = 1e-9;
-  Tuner tuner({&layout, &collective, /*group=*/3, sizeof(float), 1.0, channel});
+  CallCost cost;
+  cost.latency_seconds = 1e-5;
+  cost.seconds_per_byte = 1e-9;
+  Tuner tuner({&layout, &collective, /*group=*/3, sizeof(float), 1.0, cost});
   // A restored session tunes as a new one does.
   for (int life = 0; life < 2; ++life) {
     std::vector<std::uint64_t> sent_with;

@@ -16,7 +16,7 @@ namespace gradientflow {
 struct Hello {
   static constexpr std::uint64_t kMagic = 0x6f6c6c6568464721;
   static constexpr std::uint32_t kVersion = 4;
-  enum Step : std::uint32_t {
+  enum Kind : std::uint32_t {
     kOffer = 1,   // The first, each way, with the sender's arena.
     kReady = 2,   // The sender has all it needs from its peers.
     kFailed = 3,  // At any time: the job fails, for `why`.

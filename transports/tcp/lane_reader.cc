@@ -44,12 +44,12 @@ LaneReader::Outcome LaneReader::Advance(std::size_t budget_bytes, bool* moved) {
       if (!Fill(&outcome, moved)) return outcome;
     } else {
       *moved = true;
-      if (!Step(&outcome)) return outcome;
+      if (!ReadNext(&outcome)) return outcome;
     }
   }
 }
 
-bool LaneReader::Step(Outcome* outcome) {
+bool LaneReader::ReadNext(Outcome* outcome) {
   switch (reading_) {
     case Reading::kHeader:
       return ReadHeader(outcome);

@@ -86,7 +86,7 @@ class LaneReader {
   enum class Reading : std::uint8_t { kHeader, kLanding, kPayload };
 
   // Each returns false if Advance() has to return `*outcome`.
-  bool Step(Outcome* outcome);
+  bool ReadNext(Outcome* outcome);
   bool ReadHeader(Outcome* outcome);
   bool FindLanding(Outcome* outcome);
   bool Deliver(Outcome* outcome);

@@ -11,14 +11,14 @@
 namespace gradientflow {
 namespace {
 
-Step ReduceLanding(Slice dst, bool raw, bool is_final) {
-  Step step;
-  step.kind = Step::Kind::kReduce;
-  step.src = Scratch(0, dst.count);
-  step.dst = dst;
-  step.raw = raw;
-  step.final = is_final;
-  return step;
+Action ReduceLanding(Slice dst, bool raw, bool is_final) {
+  Action action;
+  action.kind = Action::Kind::kReduce;
+  action.src = Scratch(0, dst.count);
+  action.dst = dst;
+  action.raw = raw;
+  action.final = is_final;
+  return action;
 }
 
 // Splits `owned` into the half that this rank keeps and the half it gives away.
@@ -40,9 +40,9 @@ void AppendExchange(const Group& group, int core, Extent range, bool raw,
   Extent owned = range;
   for (int bit = 1; bit < core; bit *= 2) {
     const auto [keep, give] = Halve(owned, (group.me & bit) == 0);
-    Step send = Send(partner(bit), Data(give));
+    Action send = Send(partner(bit), Data(give));
     send.raw = raw && bit == 1;
-    const Step reduce =
+    const Action reduce =
         ReduceLanding(Data(keep), raw && bit == 1, bit * 2 == core);
     NeedScratch(keep.count, schedule);
     AppendRound({send, Recv(partner(bit), reduce.src), reduce}, schedule);
@@ -50,7 +50,7 @@ void AppendExchange(const Group& group, int core, Extent range, bool raw,
     owned = keep;
   }
   for (int bit = core / 2; bit >= 1; bit /= 2) {
-    Step send = Send(partner(bit), Data(owned));
+    Action send = Send(partner(bit), Data(owned));
     // The owner rounds its result once. From here on it travels unchanged.
     send.settle = send.last = bit * 2 == core;
     send.relay = !send.settle;
@@ -77,7 +77,7 @@ void AppendHalvingDoubling(const Group& group, Extent range, bool raw,
   };
   if (group.me >= core) {
     const int partner = member(group.me - core);
-    Step fold = Send(partner, Data(range));
+    Action fold = Send(partner, Data(range));
     fold.raw = raw;
     AppendRound({fold}, schedule);
     AppendRound({Recv(partner, Data(range))}, schedule);
@@ -85,13 +85,13 @@ void AppendHalvingDoubling(const Group& group, Extent range, bool raw,
   }
   const bool folds = group.me + core < group.size();
   if (folds) {
-    const Step reduce = ReduceLanding(Data(range), raw, false);
+    const Action reduce = ReduceLanding(Data(range), raw, false);
     NeedScratch(range.count, schedule);
     AppendRound({Recv(member(group.me + core), reduce.src), reduce}, schedule);
   }
   AppendExchange(group, core, range, raw && !folds, schedule);
   if (folds) {
-    Step unfold = Send(member(group.me + core), Data(range));
+    Action unfold = Send(member(group.me + core), Data(range));
     unfold.relay = true;
     AppendRound({unfold}, schedule);
   }

@@ -18,7 +18,7 @@ void AppendOneRound(const Group& group, Extent range, OneRound how,
   if (size == 1) return;
   const Slice all = Data(range);
   NeedScratch(range.count * static_cast<std::size_t>(size - 1), schedule);
-  std::vector<Step> round;
+  std::vector<Action> round;
   for (int hop = 1; hop < size; ++hop) {
     const int to = group.Place(hop);
     const int from = group.Place(-hop);

@@ -19,7 +19,7 @@ Schedule Make(int /*rank*/, const CallShape& shape, std::size_t count) {
   Schedule schedule;
   if (shape.size == 1 || count == 0) return schedule;
   const Slice all = Data(0, count);
-  Step reduce = SumOf(all, all);
+  Action reduce = SumOf(all, all);
   reduce.last = true;
   schedule.shown = all;
   schedule.mailed = true;

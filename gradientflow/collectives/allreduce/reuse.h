@@ -22,8 +22,8 @@ void AppendHalvingDoubling(const Group& group, Extent range, bool raw,
 Price HalvingDoublingPrice(const CallQuestion& question, double bytes);
 
 // Two rounds of messages, of which each member knows where they land on its
-// peers (Step::there). Leaves `range` rounded to the wire dtype and in its last
-// form, with the same bits on all members.
+// peers (Action::there). Leaves `range` rounded to the wire dtype and in its
+// last form, with the same bits on all members.
 void AppendTwoSync(const Group& group, Extent range, bool raw,
                    Schedule* schedule);
 Schedule MakeTwoSync(int rank, const CallShape& shape, std::size_t count);
@@ -33,7 +33,7 @@ Price TwoSyncPrice(const CallQuestion& question, double bytes);
 // wire dtype, with the same bits on all members.
 struct OneRound {
   bool raw = false;   // As for AppendRing().
-  bool last = false;  // No later step sends the result: see Step::last.
+  bool last = false;  // No later action sends the result: see Action::last.
 };
 void AppendOneRound(const Group& group, Extent range, OneRound how,
                     Schedule* schedule);

@@ -26,10 +26,10 @@ void AppendRing(const Group& group, Extent range, bool raw,
 
   for (int k = 0; k < size - 1; ++k) {
     const Slice in = block(-k - 1);
-    Step send = Send(right, block(-k));
+    Action send = Send(right, block(-k));
     send.raw = raw && k == 0;
-    Step reduce;
-    reduce.kind = Step::Kind::kReduce;
+    Action reduce;
+    reduce.kind = Action::Kind::kReduce;
     reduce.src = Scratch(0, in.count);
     reduce.dst = in;
     reduce.raw = raw;
@@ -37,7 +37,7 @@ void AppendRing(const Group& group, Extent range, bool raw,
     AppendRound({send, Recv(left, reduce.src), reduce}, schedule);
   }
   for (int k = 0; k < size - 1; ++k) {
-    Step send = Send(right, block(1 - k));
+    Action send = Send(right, block(1 - k));
     send.settle = send.last = k == 0;
     send.relay = k > 0;
     AppendRound({send, Recv(left, block(-k))}, schedule);

@@ -15,8 +15,8 @@ namespace {
 Schedule Make(int rank, const CallShape& shape, std::size_t count) {
   Schedule schedule;
   if (shape.size == 1 || count == 0) return schedule;
-  Step reduce;
-  reduce.kind = Step::Kind::kPullReduce;
+  Action reduce;
+  reduce.kind = Action::Kind::kPullReduce;
   reduce.dst = Data(BlockOf(count, shape.size, rank));
   reduce.raw = true;
   reduce.final = true;

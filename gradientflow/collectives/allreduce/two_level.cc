@@ -88,7 +88,7 @@ void AppendCollect(const Group& host, int columns, std::size_t count,
   const bool in_column = host.me < columns;
   const Slice mine =
       in_column ? Data(SubBlock(whole, columns, host.me)) : Data(0, 0);
-  std::vector<Step> round;
+  std::vector<Action> round;
   for (int hop = 1; hop < host.size(); ++hop) {
     const int to = host.Place(hop);
     const int from = host.Place(-hop);
@@ -113,7 +113,7 @@ void AppendCollect(const Group& host, int columns, std::size_t count,
 // Each column sends its finished block to all ranks of its host.
 void AppendSpread(const Group& host, int columns, std::size_t count,
                   bool settle, Schedule* schedule) {
-  std::vector<Step> round;
+  std::vector<Action> round;
   for (int hop = 1; hop < host.size(); ++hop) {
     const int to = host.Place(hop);
     const int from = host.Place(-hop);
@@ -152,11 +152,11 @@ void AppendAcross(const TwoLevelPlan& plan, HostPlace place, bool shares,
   }
 }
 
-Step OneSided(Step::Kind kind, Slice dst) {
-  Step step;
-  step.kind = kind;
-  step.dst = dst;
-  return step;
+Action OneSided(Action::Kind kind, Slice dst) {
+  Action action;
+  action.kind = kind;
+  action.dst = dst;
+  return action;
 }
 
 TwoLevelPlan PlanTwoLevel(const CallShape& shape, std::size_t count) {
@@ -210,7 +210,7 @@ Schedule Make(int rank, const CallShape& shape, std::size_t count) {
 
   if (shares) {
     AppendRound({Sync()}, &schedule);
-    Step pull = OneSided(Step::Kind::kPullReduce, mine);
+    Action pull = OneSided(Action::Kind::kPullReduce, mine);
     pull.raw = true;
     AppendRound({pull}, &schedule);
   } else if (!alone) {
@@ -218,7 +218,7 @@ Schedule Make(int rank, const CallShape& shape, std::size_t count) {
   }
   if (in_column) AppendAcross(plan, place, shares, count, &schedule);
   if (shares) {
-    AppendRound({OneSided(Step::Kind::kPush, mine)}, &schedule);
+    AppendRound({OneSided(Action::Kind::kPush, mine)}, &schedule);
     AppendRound({Sync()}, &schedule);
   } else if (!alone) {
     AppendSpread(host, plan.columns, count,

@@ -22,8 +22,8 @@ void AppendTwoSync(const Group& group, Extent range, bool raw,
   const Slice mine = block(group.me);
   NeedScratch(mine.count * static_cast<std::size_t>(size - 1), schedule);
 
-  std::vector<Step> collect;
-  std::vector<Step> spread;
+  std::vector<Action> collect;
+  std::vector<Action> spread;
   for (int hop = 1; hop < size; ++hop) {
     const int to = group.Place(hop);
     const int from = group.Place(-hop);

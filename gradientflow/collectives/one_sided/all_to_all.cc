@@ -14,14 +14,14 @@ namespace {
 Schedule Make(int rank, const CallShape& shape, std::size_t /*count*/) {
   const std::size_t part = shape.parts.front();
   const Group group = AllRanks(rank, shape.size);
-  std::vector<Step> steps;
+  std::vector<Action> actions;
   for (int hop = 0; hop < shape.size; ++hop) {
     const int from = group.Place(hop);
     AppendPull(rank, from, Input(static_cast<std::size_t>(rank) * part, part),
-               Data(static_cast<std::size_t>(from) * part, part), &steps);
+               Data(static_cast<std::size_t>(from) * part, part), &actions);
   }
   const std::size_t all = static_cast<std::size_t>(shape.size) * part;
-  return OneSided(shape, Input(0, all), all, std::move(steps));
+  return OneSided(shape, Input(0, all), all, std::move(actions));
 }
 
 Price PriceOf(const CallQuestion& question, double bytes) {

@@ -22,14 +22,14 @@ Schedule Make(int rank, const CallShape& shape, std::size_t count) {
   };
   const Group group = AllRanks(rank, shape.size);
   std::size_t most = 0;
-  std::vector<Step> steps;
+  std::vector<Action> actions;
   for (int hop = 0; hop < shape.size; ++hop) {
     const int from = group.Place(hop);
     const Slice block = part(from);
     most = std::max(most, block.count);
-    AppendPull(rank, from, Input(0, block.count), block, &steps);
+    AppendPull(rank, from, Input(0, block.count), block, &actions);
   }
-  return OneSided(shape, Input(0, part(rank).count), most, std::move(steps));
+  return OneSided(shape, Input(0, part(rank).count), most, std::move(actions));
 }
 
 Price PriceOf(const CallQuestion& question, double bytes) {

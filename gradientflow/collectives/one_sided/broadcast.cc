@@ -13,9 +13,9 @@ namespace {
 Schedule Make(int rank, const CallShape& shape, std::size_t count) {
   const bool root = rank == shape.root;
   const Slice all = Data(0, count);
-  std::vector<Step> steps;
-  if (!root) AppendPull(rank, shape.root, all, all, &steps);
-  return OneSided(shape, Data(0, root ? count : 0), count, std::move(steps));
+  std::vector<Action> actions;
+  if (!root) AppendPull(rank, shape.root, all, all, &actions);
+  return OneSided(shape, Data(0, root ? count : 0), count, std::move(actions));
 }
 
 Price PriceOf(const CallQuestion& question, double bytes) {

@@ -7,29 +7,29 @@
 namespace gradientflow {
 
 Schedule OneSided(const CallShape& shape, Slice shown,
-                  std::size_t most_elements, std::vector<Step> steps) {
+                  std::size_t most_elements, std::vector<Action> actions) {
   Schedule schedule;
   if (most_elements == 0) return schedule;
   if (shape.size == 1) {
-    AppendRound(std::move(steps), &schedule);
+    AppendRound(std::move(actions), &schedule);
     return schedule;
   }
   schedule.shown = shown;
   schedule.mailed = most_elements * shape.wire_element_bytes <= kMailBytes;
   AppendRound({Sync()}, &schedule);
-  AppendRound(std::move(steps), &schedule);
+  AppendRound(std::move(actions), &schedule);
   if (!schedule.mailed) AppendRound({Sync()}, &schedule);
   return schedule;
 }
 
 void AppendPull(int rank, int peer, Slice src, Slice dst,
-                std::vector<Step>* steps) {
-  Step step = Copy(src, dst);
+                std::vector<Action>* actions) {
+  Action action = Copy(src, dst);
   if (peer != rank) {
-    step.kind = Step::Kind::kPull;
-    step.peer = peer;
+    action.kind = Action::Kind::kPull;
+    action.peer = peer;
   }
-  steps->push_back(step);
+  actions->push_back(action);
 }
 
 Price OneSidedPrice(const CallQuestion& question, double shown_bytes,

@@ -12,16 +12,16 @@
 // from copies (Schedule::mailed), which spares the second wait.
 namespace gradientflow {
 
-// Returns the schedule of a rank that shows `shown`, then takes the `steps`.
+// Returns the schedule of a rank that shows `shown`, then takes the `actions`.
 // `most_elements` is the most that any rank shows; if it is 0, nothing is to be
 // done. REQUIRES the same number on all ranks.
 Schedule OneSided(const CallShape& shape, Slice shown,
-                  std::size_t most_elements, std::vector<Step> steps);
+                  std::size_t most_elements, std::vector<Action> actions);
 
-// Appends to `steps` the copy of `src` of what `peer` shows to `dst`. A rank
+// Appends to `actions` the copy of `src` of what `peer` shows to `dst`. A rank
 // copies its own elements without a kPull.
 void AppendPull(int rank, int peer, Slice src, Slice dst,
-                std::vector<Step>* steps);
+                std::vector<Action>* actions);
 
 // The price of OneSided() on a single host: each rank shows up to `shown_bytes`
 // and the busiest moves `moved_bytes`.

@@ -14,15 +14,15 @@ namespace {
 // All ranks show their parts, which the root copies.
 Schedule MakeGather(int rank, const CallShape& shape, std::size_t /*count*/) {
   const Begins begins = BeginsOf(shape.parts);
-  std::vector<Step> steps;
+  std::vector<Action> actions;
   for (int r = 0; rank == shape.root && r < shape.size; ++r) {
     const auto i = static_cast<std::size_t>(r);
     const std::size_t part = shape.parts[i];
-    AppendPull(rank, r, Input(0, part), Data(begins[i], part), &steps);
+    AppendPull(rank, r, Input(0, part), Data(begins[i], part), &actions);
   }
   return OneSided(shape, Input(0, shape.parts[static_cast<std::size_t>(rank)]),
                   *std::max_element(shape.parts.begin(), shape.parts.end()),
-                  std::move(steps));
+                  std::move(actions));
 }
 
 Price GatherPrice(const CallQuestion& question, double bytes) {
@@ -33,11 +33,11 @@ Price GatherPrice(const CallQuestion& question, double bytes) {
 Schedule MakeScatter(int rank, const CallShape& shape, std::size_t /*count*/) {
   const Begins begins = BeginsOf(shape.parts);
   const auto i = static_cast<std::size_t>(rank);
-  std::vector<Step> steps;
+  std::vector<Action> actions;
   AppendPull(rank, shape.root, Input(begins[i], shape.parts[i]),
-             Data(0, shape.parts[i]), &steps);
+             Data(0, shape.parts[i]), &actions);
   return OneSided(shape, Input(0, rank == shape.root ? begins.back() : 0),
-                  begins.back(), std::move(steps));
+                  begins.back(), std::move(actions));
 }
 
 Price ScatterPrice(const CallQuestion& question, double bytes) {

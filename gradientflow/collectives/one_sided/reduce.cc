@@ -13,13 +13,13 @@ namespace {
 Schedule Make(int rank, const CallShape& shape, std::size_t count) {
   const Slice mine = Input(0, count);
   const Slice sum = Data(0, count);
-  std::vector<Step> steps;
+  std::vector<Action> actions;
   if (shape.size == 1) {
-    steps.push_back(Copy(mine, sum));
+    actions.push_back(Copy(mine, sum));
   } else if (rank == shape.root) {
-    steps.push_back(SumOf(mine, sum));
+    actions.push_back(SumOf(mine, sum));
   }
-  return OneSided(shape, mine, count, std::move(steps));
+  return OneSided(shape, mine, count, std::move(actions));
 }
 
 Price PriceOf(const CallQuestion& question, double bytes) {

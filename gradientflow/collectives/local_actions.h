@@ -6,9 +6,9 @@
 
 namespace gradientflow {
 
-// Runs a step that needs no other rank: kReduce, kReduceMany or kCopy. Runs
+// Runs an action that needs no other rank: kReduce, kReduceMany or kCopy. Runs
 // once the messages of its round have ended.
-void RunLocalStep(const Step& step, const kernels::CpuKernelTable& kernels,
-                  SegmentData* data);
+void RunLocalAction(const Action& action,
+                    const kernels::CpuKernelTable& kernels, SegmentData* data);
 
 }  // namespace gradientflow

@@ -77,7 +77,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   //
   // `completion`, if it is not empty, runs once with the status of the call, on
   // whichever thread drives, with no lock held. It may start calls, but must
-  // not wait for any. It does not run if Start() fails.
+  // not wait for any. It does not run if Start() fails. A call without one
+  // must be waited for once: its result is kept until then.
   using Completion = std::function<void(const Status&)>;
   Result<std::uint64_t> Start(const CollectiveCall& call,
                               Completion completion = {});

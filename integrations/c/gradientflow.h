@@ -8,7 +8,9 @@
  * Every function that can fail returns a gf_status; GF_OK is 0. After a failure
  * gf_last_error() returns the text, which is kept per thread until the next
  * failing call of that thread. Structs start with their size, so that later
- * versions can add fields: gf_*_init() sets the size and all defaults. Pointers
+ * versions can add fields: gf_*_init() sets the size and the defaults. The
+ * caller owns the handles that it gets, and gives them to gf_*_close() or
+ * gf_options_free(), which accept NULL. Texts and settings are copied. Pointers
  * that a session hands out are valid as long as the session.
  *
  * Threads. Each section says which of its functions are
@@ -67,9 +69,8 @@ enum {
   GF_INT64 = 6,
   GF_UINT8 = 7
 };
-/* Returns the name of an element type, as PyTorch spells it: "float32" for
- * GF_FLOAT32. NULL if no type has that number. The text is in static storage.
- */
+/* Returns the name of a type, as PyTorch spells it: "float32" for GF_FLOAT32.
+ * NULL if no type has that number. Static storage. */
 GF_API const char* gf_dtype_name(int32_t dtype);
 enum {
   GF_SUM = 0,
@@ -88,8 +89,7 @@ typedef struct gf_session gf_session; /* A model's gradients on it. */
 
 /* Returns GF_VERSION_MAJOR * 1000 + GF_VERSION_MINOR of the loaded library. */
 GF_API int32_t gf_version(void);
-/* Returns the text of this thread's latest failure, "" if no call of this
- * thread has failed yet; never null. Valid until the thread's next failure. */
+/* Never null; "" if no call of this thread has failed yet. */
 GF_API const char* gf_last_error(void);
 /* Returns "OK", "UNAVAILABLE" and so on, in static storage. */
 GF_API const char* gf_status_name(gf_status status);
@@ -101,30 +101,28 @@ GF_API const char* gf_status_name(gf_status status);
 /* Takes the defaults, then the GRADIENTFLOW_* and launcher variables of this
  * process. Later calls of gf_options_set() override them. If the launcher
  * variables are incomplete and gf_options_set() does not supply rank, size and
- * rendezvous (or an exchange), then gf_comm_open() fails. The caller owns *out
- * and frees it with gf_options_free(). */
+ * rendezvous (or an exchange), then gf_comm_open() fails. */
 GF_API gf_status gf_options_from_env(gf_options** out);
 /* The same without the environment: only the defaults. */
 GF_API gf_status gf_options_default(gf_options** out);
 /* `name` has no prefix and any case: "rank", "WIRE_DTYPE", "bucket_bytes";
- * `value` is written as in the environment. Both are copied. Returns
- * GF_INVALID_ARGUMENT, with what was expected, for an unknown name or a bad
- * value. */
+ * `value` is written as in the environment. GF_INVALID_ARGUMENT says what was
+ * expected. */
 GF_API gf_status gf_options_set(gf_options*, const char* name,
                                 const char* value);
-/* Writes the present value as text, with a zero at its end, into `buf` of
- * `buf_bytes` bytes. Returns GF_INVALID_ARGUMENT if it does not fit. */
+/* Writes the present value as text into `buf`, always with a zero at its end.
+ * Returns GF_INVALID_ARGUMENT if it does not fit. */
 GF_API gf_status gf_options_get(const gf_options*, const char* name, char* buf,
                                 size_t buf_bytes);
-GF_API void gf_options_free(gf_options*); /* Null is allowed. */
+GF_API void gf_options_free(gf_options*);
 
 /* How the ranks meet if a framework has a store of its own; it takes the place
  * of the setting "rendezvous". gf_comm_open() calls the function once, on the
  * thread that called gf_comm_open(). It gives `mine` (mine_bytes bytes, not
  * text) to all ranks, and calls put(sink, r, card, bytes) once for every rank r
- * from 0 to size - 1, including its own; put() copies the card. It returns
- * GF_OK; any other status makes gf_comm_open() fail, with the text `*why`
- * (static or thread-local; it may stay null). */
+ * from 0 to size - 1, including its own. It returns GF_OK; any other status
+ * makes gf_comm_open() fail, with the text `*why` (static or thread-local; it
+ * may stay null). */
 typedef void (*gf_put)(void* sink, int32_t rank, const char* card,
                        size_t bytes);
 typedef gf_status (*gf_exchange)(void* user, int32_t rank, int32_t size,
@@ -137,17 +135,14 @@ GF_API gf_status gf_options_set_exchange(gf_options*, gf_exchange exchange,
 
 /* -- Joining ------------------------------------------------------------ */
 
-/* Joins the job, and blocks until all ranks have joined. The settings are
- * copied. The caller owns *out and closes it; on failure *out is NULL. */
+/* Joins the job, and blocks until all ranks have joined. On failure *out is
+ * NULL. */
 GF_API gf_status gf_comm_open(const gf_options*, gf_comm** out);
-/* Frees the handle. Once the sessions on it are closed too, this rank leaves
- * the job, which may take 2 seconds, and everything is freed. The handle may be
- * null. Must not be called while another thread uses the handle, nor in a
- * gf_done. */
+/* Once the sessions on it are closed too, this rank leaves the job, which may
+ * take 2 seconds. Must not be called in a gf_done. */
 GF_API void gf_comm_close(gf_comm*);
 
-/* Free. Return this rank's number and the number of ranks; -1 if the handle is
- * null. */
+/* Free. Both return -1 if the handle is null. */
 GF_API int32_t gf_comm_rank(const gf_comm*);
 GF_API int32_t gf_comm_size(const gf_comm*);
 /* Free. The same among the ranks of this host, in the order of their ranks. */
@@ -158,9 +153,8 @@ GF_API gf_status gf_comm_check(const gf_comm*);
 /* Free. Ends the job on all ranks, with this text as the reason. */
 GF_API gf_status gf_comm_abort(gf_comm*, const char* why);
 /* Free. With a GPU: sets the cudaStream_t that produces the buffers of
- * collectives; until then it is the legacy default stream. A collective starts
- * after the work that the stream has been given so far. The caller owns the
- * stream, which outlives the gf_comm. No effect with GF_CPU. */
+ * collectives, at first the legacy default stream. A collective starts after
+ * the work that the stream has been given so far. No effect with GF_CPU. */
 GF_API gf_status gf_comm_set_stream(gf_comm*, void* stream);
 
 /* Free. Allocates `bytes` bytes of zeroed host memory that collectives over
@@ -179,8 +173,7 @@ GF_API gf_status gf_comm_free_shared(gf_comm*, void* data);
 GF_API gf_status gf_comm_open_group(gf_comm*, uint32_t id, const int32_t* ranks,
                                     size_t count);
 /* Free. If calls of the group are still under way, the job ends. Returns
- * GF_INVALID_ARGUMENT if the group is not open, and GF_FAILED_PRECONDITION if a
- * session has it. */
+ * GF_FAILED_PRECONDITION if a session has the group. */
 GF_API gf_status gf_comm_close_group(gf_comm*, uint32_t id);
 
 /* -- A model's gradients ------------------------------------------------ */
@@ -199,19 +192,17 @@ GF_API void gf_tensor_init(gf_tensor*);
  * which must stay open as long as the session. This is a collective: all ranks
  * of the group call it with the same arguments, at the same place among their
  * collectives on the group. `tensors` is in forward order, and may be null if
- * the count is 0. Only the settings of the sections "Gradients" (but not
- * "algorithm") and "Coarse-grained sparse communication" count, and "profile"
- * and "profile_batch". If tensors differ between ranks, or settings that must
- * be equal (settings.md lists them), or if a rank refuses, the error on every
- * rank names that rank. Settings and tensors are copied. The caller owns *out
- * and closes it; on failure *out is NULL. For one gf_comm, calls of this
- * function and of gf_session_close() are ordered. */
+ * the count is 0. The settings of the sections "Gradients" (but not
+ * "algorithm") and "Coarse-grained sparse communication" count, "profile" and
+ * "profile_batch". If tensors or settings that must be equal (see settings.md)
+ * differ between ranks, or if a rank refuses, the error on every rank names
+ * that rank. On failure *out is NULL. For one gf_comm, calls of this function
+ * and of gf_session_close() are ordered. */
 GF_API gf_status gf_session_open(gf_comm*, uint32_t group, const gf_options*,
                                  const gf_tensor* tensors, size_t count,
                                  gf_session** out);
-/* Closes the session and frees the handle, which may be null. In the middle of
- * a step this blocks for up to 5 seconds: unless all ranks close within that
- * time, the job ends. */
+/* In the middle of a step this blocks for up to 5 seconds: unless all ranks
+ * close within that time, the job ends. */
 GF_API void gf_session_close(gf_session*);
 
 /* Free. The rank and size in the session's group; -1 if the handle is null. */
@@ -227,14 +218,10 @@ GF_API int32_t gf_session_size(const gf_session*);
  *
  * A call at the wrong moment returns GF_FAILED_PRECONDITION and changes
  * nothing. If gf_session_finish_step() fails with any other status, the session
- * takes no more steps: gf_session_finish_step(), gf_session_optimizer_step(),
- * gf_session_zero_gradients(), gf_session_set_loss_scale(),
- * gf_session_set_stream(), gf_session_save_state() and
- * gf_session_restore_state() then fail with the reason of that first failure.
- */
+ * takes no more steps: all ordered functions but gf_session_selection then fail
+ * with the reason of that first failure. */
 
-/* Where the gradient of tensor i lives, in the dtype of the pool. The session
- * owns the memory. */
+/* Where the gradient of tensor i lives, in the dtype of the pool. */
 GF_API gf_status gf_session_gradient(const gf_session*, size_t tensor,
                                      void** data, size_t* bytes);
 /* All gradients, contiguous, in generation order (last tensor first). */
@@ -269,32 +256,27 @@ typedef struct {
   size_t struct_bytes;
   uint64_t step;
   uint64_t buckets;
-  /* Bytes of gradients that this rank sent, without headers, in the wire's
-   * type; in shared memory, bytes read from and written to other ranks'
-   * buffers, in the pool's type. Other collectives that ran meanwhile do not
-   * count, neither here nor in the times below. */
+  /* Bytes of gradients that this rank sent, in the wire's type; in shared
+   * memory, bytes read from and written to other ranks' buffers, in the pool's
+   * type. Other collectives count neither here nor in the times below. */
   uint64_t bytes_sent;
   uint64_t selected_chunks; /* Of `chunks`; all of them when dense. */
   uint64_t chunks;
   double backward_seconds; /* From the first to the last gradient. */
   double exposed_seconds;  /* From there to the end of communication. */
   double hidden_seconds;   /* Communication during backward. */
-  int32_t nonfinite;       /* 1 if the gradients of some rank held an infinity
-                              or NaN, else 0; the same on all ranks. */
+  int32_t nonfinite;       /* 1 on all ranks if one has infinities or NaNs. */
   /* The factor by which exchanged gradients are larger than the true ones: the
    * loss scale if the pool has 16 bits, else 1. Divide by it in float32, as
    * gf_session_optimizer_step() does. */
   float gradient_scale;
   uint64_t bucket_bytes; /* The bucket size in force. */
   /* What this rank's RDMA links have written since the step before, for all
-   * sessions and collectives: writes with bytes of messages, control writes,
-   * and the bytes of messages. All 0 without such links. */
-  uint64_t rdma_data_writes;
-  uint64_t rdma_control_writes;
-  uint64_t rdma_bytes;
-  /* How often the card has sent something again, for all programs that use its
-   * port; -1 if it does not count that, or without such links. */
-  int64_t rdma_retries;
+   * sessions and collectives; 0 without such links. */
+  uint64_t rdma_data_writes;    /* Writes with bytes of messages, */
+  uint64_t rdma_control_writes; /* and those without. */
+  uint64_t rdma_bytes;          /* Of messages. */
+  int64_t rdma_retries; /* By the card, for all programs; -1 if not known. */
 } gf_step_stats;
 GF_API void gf_step_stats_init(gf_step_stats*);
 
@@ -307,16 +289,14 @@ GF_API gf_status gf_session_finish_step(gf_session*, gf_step_stats* stats);
  * and gf_session_optimizer_step() may follow at once. Other streams must wait
  * for *event, a cudaEvent_t of the session, valid until the next step ends; it
  * is null if the gradients are there already, as on the CPU or without NCCL.
- * If the statistics of a step are known that were not returned before, writes
- * those of the latest such step to `stats` and sets *known to 1, else sets it
- * to 0; with NCCL that is the step before this one. If the step fails, the next
- * call that ends a step or needs its result returns the error; weights updated
- * since are then unspecified. `stats`, `known` and `event` may be null. */
+ * *known is 1 if `stats` was written: those of the latest step whose result is
+ * known and was not returned before, with NCCL the step before this one. If the
+ * step fails, the next call that ends a step or needs its result returns the
+ * error; weights updated since are unspecified. Pointers may be null. */
 GF_API gf_status gf_session_finish_step_async(gf_session*, gf_step_stats* stats,
                                               int32_t* known, void** event);
 /* Takes effect with the next step that begins; all ranks set the same scale.
- * Returns GF_INVALID_ARGUMENT, and changes nothing, if the scale or its inverse
- * is not a positive finite number. */
+ * GF_INVALID_ARGUMENT: it or its inverse is not a positive finite number. */
 GF_API gf_status gf_session_set_loss_scale(gf_session*, float scale);
 
 enum { GF_SGD = 0, GF_LARS = 1 };
@@ -346,16 +326,15 @@ GF_API gf_status gf_session_optimizer_step_groups(
     gf_session*, const gf_optimizer* const* groups, size_t group_count,
     const int32_t* group_of, float* const* weights, size_t count);
 /* With the option "accumulate", backward ADDS gradients to what the pool holds:
- * zeros at first; later, in chunks that sparse communication has kept back, the
- * gradients that were kept. This call takes the place of a framework's
- * zero_grad: call it after gf_session_finish_step() and after the update. It
- * zeroes what the step sent; no other code may zero the pool. If a gradient is
+ * zeros at first; later, in chunks that CSC has kept back, what was kept. Call
+ * this in place of zero_grad, after gf_session_finish_step() and the update: it
+ * zeroes what the step sent. No other code may zero the pool. If a gradient is
  * marked before this call, the job ends. No effect without "accumulate", and
  * when there is nothing to zero. */
 GF_API gf_status gf_session_zero_gradients(gf_session*);
-/* Writes one byte for each chunk to `out` of `out_bytes` bytes: 1 if the last
- * finished step sent the chunk, else 0. Sets *chunks to their number, which is
- * 0 if the session is dense. `out` may be null to ask for the number only. */
+/* Writes one byte for each chunk: 1 if the last finished step sent it, else 0.
+ * Sets *chunks to their number, 0 if the session is dense. `out` may be null to
+ * ask for the number only. */
 GF_API gf_status gf_session_selection(const gf_session*, uint8_t* out,
                                       size_t out_bytes, size_t* chunks);
 
@@ -419,10 +398,8 @@ typedef struct {
 } gf_call;
 GF_API void gf_call_init(gf_call*);
 
-/* Returns 1 if the library accepts such a call on host memory, else 0. `kind`
- * is GF_ALLREDUCE or one of the others, `dtype` the element type, `wire_dtype`
- * the type on the wire (-1: the same), `op` the operation, which is ignored if
- * the kind has none. */
+/* Returns 1 if the library accepts such a call on host memory, else 0. The
+ * arguments are as in gf_call; `op` is ignored if the kind has none. */
 GF_API int32_t gf_supports(int32_t kind, int32_t dtype, int32_t wire_dtype,
                            int32_t op);
 
@@ -447,9 +424,8 @@ GF_API gf_status gf_comm_send_start(gf_comm*, uint32_t group, const void* data,
                                     size_t bytes, int32_t peer, uint32_t tag,
                                     gf_done done, void* user, uint64_t* ticket);
 /* `peer` may be GF_ANY_RANK: the first message with this tag from any rank.
- * Receives of one tag are served in the order in which they started. `source`
- * may be null; otherwise *source is set to the sender's rank when the receive
- * ends. */
+ * Receives of one tag are served in the order in which they started. *source,
+ * if not null, is set to the sender's rank when the receive ends. */
 GF_API gf_status gf_comm_recv_start(gf_comm*, uint32_t group, void* data,
                                     size_t bytes, int32_t peer, uint32_t tag,
                                     int32_t* source, gf_done done, void* user,

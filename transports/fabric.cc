@@ -459,8 +459,8 @@ void Fabric::TearDown() {
   sends_.FailAll(status(), &ready_);
 }
 
-// Also looks at peers that have said good-bye: they stay, and answer, until
-// this rank says good-bye.
+// Returns whether a peer has yet to answer an announcement. Peers that have
+// said good-bye count, too: they stay, and answer, until this rank has said it.
 bool Fabric::AwaitsAnswers() const {
   for (int r = 0; r < size_; ++r) {
     if (!peers_[r]->way.down() && sends_.AwaitsAnswer(r)) return true;

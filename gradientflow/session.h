@@ -37,14 +37,13 @@ struct StepStats {
   std::uint64_t bytes_sent = 0;
   std::uint64_t selected_chunks = 0;  // Out of `chunks`; all when dense.
   std::uint64_t chunks = 0;
-  // On a device these are differences of its events, and say what the device
-  // has waited for, not the host.
+  // On a device these are differences of its events: they measure the device's
+  // time, not the host's.
   double backward_seconds = 0;  // From the first to the last gradient.
   double exposed_seconds = 0;   // From there to the end of communication.
   double hidden_seconds = 0;    // Communication during backward.
-  // The gradients of some rank held an infinity or NaN. True on every rank in
-  // the same step. The optimiser skips such a step; residuals keep what is
-  // finite.
+  // True if the gradients of some rank held an infinity or NaN; the same on
+  // every rank. The optimiser skips such a step; residuals keep what is finite.
   bool nonfinite = false;
   std::uint64_t bucket_bytes = 0;  // The bucket size (theta) in force.
   // The exchanged gradients are the true ones times this factor. It is 1 in a
@@ -61,12 +60,13 @@ struct StepStats {
 // How FinishStepAsync() has ended a step.
 struct AsyncStep {
   std::uint64_t step = 0;  // The step that was ended.
-  // A cudaEvent_t: the gradients are there when it is reached. Null if they are
-  // there already. The session's, until its next step ends.
+  // A cudaEvent_t: the gradients are there when the device reaches it. Null if
+  // they are there already. The session owns it, and it is valid until the
+  // session's next step ends.
   void* event = nullptr;
-  // What is known of the latest step whose result is there, if no earlier call
-  // has returned it: this step if `event` is null, otherwise at best the step
-  // before.
+  // The statistics of the latest step whose result is known, unless an earlier
+  // call has returned them. If `event` is null that is this step, otherwise the
+  // step before or none.
   std::optional<StepStats> known;
 };
 
@@ -97,9 +97,10 @@ class GradientSession {
   //
   // `tensors` are in forward order and may be empty. Backward makes gradients
   // from the last tensor to the first, and the pool is laid out in that
-  // generation order. Of `options`, the settings of the sections "Gradients"
-  // and "Coarse-grained sparse communication" count here. Neither they nor the
-  // tensors may differ between ranks. If they do, every rank gets
+  // generation order. Of `options`, only the settings of the sections
+  // "Gradients" (but not `algorithm`) and "Coarse-grained sparse communication"
+  // count here, and `profile` and `profile_batch`; settings.md lists those that
+  // must be equal on all ranks. If these or the tensors differ, every rank gets
   // kInvalidArgument, which names the rank and the first difference. If a rank
   // cannot open the session, the others get its error, which names that rank.
   //
@@ -117,11 +118,12 @@ class GradientSession {
       const Options& options, const std::vector<TensorSpec>& tensors,
       const Exchange& exchange = {});
 
-  // Closes the session. If all ranks do so in the middle of the same step,
-  // within 5 seconds, what is in flight ends and the job goes on. Otherwise the
-  // job ends if collectives of the session are in flight, if this rank closes
-  // in the middle of a step and another one does not close in time, or if
-  // another rank goes on to a step that this rank has taken no part in.
+  // Closes the session. Blocks for up to 5 seconds in the middle of a step: if
+  // all ranks close within that time, what is in flight ends and the job goes
+  // on. Otherwise the job ends if collectives of the session are in flight, if
+  // this rank closes in the middle of a step and another one does not close in
+  // time, or if another rank goes on to a step in which this rank takes no
+  // part. REQUIRES that no other call on the session runs.
   ~GradientSession();
   GradientSession(const GradientSession&) = delete;
   GradientSession& operator=(const GradientSession&) = delete;
@@ -133,8 +135,9 @@ class GradientSession {
   std::size_t tensors() const;
 
   // Where the gradient of tensor `i` lives, in pool_dtype; valid as long as the
-  // session. pool() holds all gradients without gaps. Both are in the memory of
-  // pool().device, which is the communicator's.
+  // session, which owns the memory. pool() holds all gradients without gaps.
+  // Both are in the memory of pool().device, which is the communicator's.
+  // REQUIRES i < tensors().
   BufferView gradient(std::size_t i) const;
   BufferView pool() const;
   std::size_t pool_offset(std::size_t i) const;  // In elements.
@@ -150,28 +153,30 @@ class GradientSession {
   // the session.
   Status SetStream(void* native);
 
-  // Lends gradient(i) to the session until FinishStep() returns. To be called
-  // once per tensor and step, in any order, from any thread; the first call
-  // begins the step. Wait-free, except for the tensor that completes a section
-  // of the pool, which may wake the progress thread. A mistake here (a bad
-  // index, a second call) ends the job, as FinishStep() will say, and nothing
-  // that becomes ready later is sent.
+  // Lends gradient(i) to the session until FinishStep() returns. Call it once
+  // per tensor and step, in any order, on any thread; the first call begins the
+  // step. Wait-free, except for the tensor that completes a section of the
+  // pool, which may wake the progress thread. A mistake here (a bad index, a
+  // second call) ends the job: FinishStep() returns the error, and gradients
+  // that become ready later are not sent.
   void GradientReady(std::size_t i);
   // Says that the tensor took no part in this step on this rank. It counts as
-  // zeros, which are written to it. To be called instead of GradientReady(i),
-  // not in addition to it.
+  // zeros, which are written to it. Call it instead of GradientReady(i), under
+  // the same rules.
   void GradientAbsent(std::size_t i);
 
   // Blocks until the gradients of the step are aggregated: each is the mean (or
   // sum) over the ranks. In a float32 pool it is divided by the loss scale; in
   // a 16-bit pool it still contains the loss scale (StepStats::gradient_scale).
-  // Waits until the hooks have written all that the next step starts from;
-  // before the session is closed, their calls must also have returned.
+  // All calls of GradientReady() and GradientAbsent() for the step have taken
+  // effect then, though one of them may not yet have returned to its caller; it
+  // must return before the session is closed.
   //
   // Returns kFailedPrecondition if a tensor is neither ready nor absent; the
-  // step then goes on. After any other error all gradients are unspecified and
-  // the session takes no more steps: calls that need them return the reason of
-  // the first failure. One thread at a time; not from a completion.
+  // step then goes on. After any other error, whose code says what the caller
+  // can do (StatusCode), all gradients are unspecified and the session takes no
+  // more steps: calls that need one return the reason of the first failure. One
+  // thread at a time; not from a completion.
   Result<StepStats> FinishStep();
 
   // The same without waiting for a GPU: returns once all work of the step has
@@ -189,20 +194,20 @@ class GradientSession {
   // session) wait for it. Otherwise what FinishStep() says holds.
   Result<AsyncStep> FinishStepAsync();
 
-  // Sets the loss scale from the next step on that begins; the same on all
-  // ranks. Returns kInvalidArgument, and changes nothing, if the scale or its
-  // inverse is not a positive number. Must not run concurrently with
-  // FinishStep().
+  // Sets the loss scale for all steps that begin after this call; all ranks
+  // must set the same. Returns kInvalidArgument, and changes nothing, if the
+  // scale or its inverse is not a positive finite number. Must not run
+  // concurrently with FinishStep().
   Status SetLossScale(float scale);
 
   // Updates the float32 weights from the step that has just finished.
-  // weights[i] belongs to tensor i and has `elements` elements. The caller owns
-  // it, and it is in the memory of the pool: on a GPU the update is submitted
-  // to the stream, and the call does not wait for it. Only the weights of what
-  // was sent change. A nonfinite step is skipped. The momentum lives in the
-  // session.
+  // weights[i] belongs to tensor i and has TensorSpec::elements elements. The
+  // caller owns it, and it is on the same device as the pool. On a GPU the
+  // update is submitted to the stream of SetStream(), and the call does not
+  // wait for it. Only the weights of what was sent change. A nonfinite step is
+  // skipped. The momentum lives in the session.
   //
-  // To be called once for each step, before the next step begins, else
+  // Call it at most once for each step, before the next step begins, else
   // kFailedPrecondition. With residual=momentum the momentum of every group
   // must be that of the options, else kInvalidArgument. After these two errors,
   // and after kResourceExhausted, nothing has changed; after any other error
@@ -215,20 +220,20 @@ class GradientSession {
   }
 
   // With the option `accumulate`, backward ADDS gradients to what the pool
-  // holds: zeros at first, and later, in chunks that CSC has kept back, what
-  // was kept. This call is what `zero_grad` is to a framework: after
-  // FinishStep(), and after the update, it zeroes what the step sent (nothing
-  // if the step was nonfinite, because the pool then keeps all of it). Nobody
-  // else may zero or change the pool. A gradient that is marked before this
-  // call ends the job. With a pool on a GPU it is submitted to the stream that
-  // gradients are computed on.
+  // holds: zeros at first; later, in chunks that CSC has kept back, the
+  // gradients that were kept. This call takes the place of a framework's
+  // `zero_grad`. Call it after FinishStep() and after the update: it zeroes
+  // what the step sent, or nothing if the step was nonfinite, because the pool
+  // then keeps all of it. No other code may zero or change the pool. If a
+  // gradient is marked before this call, the job ends. With a pool on a GPU the
+  // work is submitted to the stream of SetStream().
   //
   // Between FinishStep() and this call, chunks that were sent hold the result
-  // of the step, and others hold what is kept back, multiplied by the momentum
-  // if residual=momentum; it is not zero with residual=plain either, so an
-  // optimiser must know selection(). GradientAbsent() leaves the tensor as it
-  // is. SaveState(), RestoreState() and SetLossScale() come before backward
-  // adds anything.
+  // of the step, and the others hold what is kept back, multiplied by the
+  // momentum if residual=momentum. Kept chunks are not zero, not even with
+  // residual=plain, so an optimiser must know selection(). GradientAbsent()
+  // leaves the tensor as it is. Call SaveState(), RestoreState() and
+  // SetLossScale() before backward adds anything.
   //
   // Has no effect without `accumulate`, and when there is nothing to zero.
   // Returns kFailedPrecondition within a step. Must not run concurrently with
@@ -245,10 +250,10 @@ class GradientSession {
   Result<std::vector<std::byte>> SaveState() const;
   // Returns the size of SaveState()'s result without fetching or copying data.
   Result<std::size_t> StateBytes() const;
-  // Restores what SaveState() returned. This is a collective: all ranks call,
-  // each with its own rank's state of the same run and step. Either all of them
-  // go on from there, or no session changes. In that case every rank is told
-  // whose state was refused, and why:
+  // Restores what SaveState() returned. This is a collective: all ranks call
+  // it, each with its own rank's state of the same run and step. Either all of
+  // them go on from there, or no session changes, and the error on every rank
+  // says whose state was refused, and why:
   // * kDataLoss: the state is damaged or empty.
   // * kInvalidArgument: the state belongs to another rank, to another run or
   //   step than rank 0's state, or to other tensors or settings. Settings that

@@ -6,14 +6,15 @@
 
 namespace gradientflow {
 
-// How much of what peers send before a receive awaits it a rank takes into its
-// memory. Each peer has a credit: it may send so many bytes unasked, and the
-// credit comes back when a receive has taken them. What exceeds it is announced
-// and comes when it is called for. So no peer can use up what another one needs
-// and the credits of all peers together never exceed the rank's budget.
+// Bounds the memory that a rank gives to early messages, which arrive before
+// their receive is posted. Each peer has a credit: the bytes that it may send
+// unasked. The credit comes back when a receive has taken them. A message that
+// does not fit in the credit is announced, and sent when it is called for. So
+// no peer can use up memory that another one needs, and the credits of all
+// peers together never exceed the rank's budget.
 //
 // Half of the budget is divided among the peers. The other half is a reserve,
-// from which a peer gets further shares while its credit is what it waits for.
+// from which a peer gets further shares while it waits only for credit.
 //
 // The ranks of a job must have the same budget. NOT thread-safe.
 
@@ -70,8 +71,8 @@ class CreditToSend {
   std::uint64_t left_;
 };
 
-// The receiver's side. What it returns is gathered, so that small messages cost
-// few messages more.
+// The receiver's side. It gathers the bytes that it gives back, so that small
+// messages cost few additional ones.
 class CreditToReceive {
  public:
   explicit CreditToReceive(std::size_t bytes = 0) : limit_(bytes) {}

@@ -25,8 +25,8 @@
 // the endpoint connects to theirs. Everything after that is up to the Links.
 namespace gradientflow {
 
-// A setting that one transport alone has. Users give it as they give all
-// settings; it is checked, documented and logged like these.
+// A setting of a single transport. Users set it like any other setting; it is
+// checked, documented and logged like the others.
 struct TransportSetting {
   std::string_view name;      // Begins with the transport's: "rdma_ports".
   std::string_view expected;  // What a valid text is, for errors and tables.
@@ -36,8 +36,8 @@ struct TransportSetting {
 };
 
 // The values of the settings of the same names. Every transport gets all of
-// them. Those that several transports share, as RDMA uses TCP's sockets, are
-// members; what one transport alone has is in `own`.
+// them. Settings that several transports share, as RDMA uses TCP's sockets, are
+// members; those of a single transport are in `own`.
 struct TransportOptions {
   // shm: the address space that this rank reserves, and the size of the FIFO
   // for each peer and direction.
@@ -53,9 +53,9 @@ struct TransportOptions {
   // is no other.
   std::string socket_ifname = {};
   int ip_version = 0;  // tcp: 4, 6, or 0 for both.
-  // tcp: the host name or address by which peers reach this rank, where that is
-  // none of its own: behind a translation of addresses. Empty: those of the
-  // interfaces.
+  // tcp: the host name or address by which peers reach this rank, if no
+  // interface here has it (behind a translation of addresses). Empty: the
+  // addresses of the interfaces.
   std::string advertise_address = {};
   // tcp: the ports to listen at; both 0: any.
   std::uint16_t first_port = 0;
@@ -64,7 +64,7 @@ struct TransportOptions {
   // the kernel's tuning.
   std::size_t socket_buffer_bytes = 0;
   // tcp: threads that move the bytes of large messages for the one that drives,
-  // at most 64; -1: as many as the line and this rank's cores are worth.
+  // at most 64; -1: chosen by ChooseIoThreads().
   int io_threads = -1;
   // This rank and the number of ranks of the job.
   int rank = 0;
@@ -94,21 +94,21 @@ struct ConnectArgs {
   const Clock* clock = nullptr;
   Poller* poller = nullptr;      // Outlives the links.
   LinkEvents* events = nullptr;  // Outlives the links.
-  // If it is not null, a transport that finds out that two ranks cannot be
-  // linked leaves out their link and tells here why, by rank. Both ranks of the
-  // pair are told. If it is null, Connect() fails instead.
+  // If it is not null and two ranks cannot be linked, the transport leaves out
+  // their link and stores the reason here, by rank, on both ranks of the pair.
+  // If it is null, Connect() fails instead.
   std::vector<Status>* unlinked = nullptr;
-  // If Connect() fails, gets the links that there are, by rank, so that their
-  // peers can be told why. May be null.
+  // If Connect() fails, the links made so far are stored here, by rank, so that
+  // their peers can be told why. May be null.
   std::vector<std::unique_ptr<Link>>* links_of_failure = nullptr;
   // Whether TakeLinkSource() follows, so that ranks can still connect to this
   // one after Connect().
   bool more_later = false;
   // This rank's share of the host's cores.
   int cores = 1;
-  // If it is set, Connect() of a transport to other hosts calls it every now
-  // and then while it waits for peers that it has not reached, and returns its
-  // error.
+  // If it is set, Connect() of a transport to other hosts calls it now and then
+  // while it waits for peers that it has not reached. If it returns an error,
+  // Connect() ends with that error.
   std::function<Status()> look = {};
 };
 
@@ -144,18 +144,18 @@ class Endpoint {
     return std::unique_ptr<LinkSource>();
   }
 
-  // What this transport has found out or chosen by itself in Connect(), for the
+  // Returns what this transport has found out or chosen in Connect(), for the
   // log: a line of text, or nothing.
   virtual std::string Choices() const { return {}; }
 
-  // The memory that this rank shares with the ranks it links to, or null if
-  // these links share none. This rank's own memory can be used at once, that of
-  // the peers after Connect(). Lives as long as the endpoint.
+  // The memory that this rank shares with the ranks to which it is linked, or
+  // null if the links share none. This rank's own memory can be used at once,
+  // that of the peers after Connect(). Lives as long as the endpoint.
   virtual SharedArena* arena() { return nullptr; }
 
-  // The memory of this rank that the ranks it links to may write to, or null if
-  // these links cannot do that. Can be used after Connect(). Lives as long as
-  // the endpoint.
+  // The memory of this rank to which linked ranks may write, or null if the
+  // links cannot do that. Can be used after Connect(). Lives as long as the
+  // endpoint.
   virtual RemotePlaces* places() { return nullptr; }
 
   // Counts what these links write into the memory of peers, or null if they

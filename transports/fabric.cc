@@ -23,8 +23,8 @@
 //   Leave()     the way out in good order: ends what was announced, then kBye
 //               to all, and theirs back
 //
-// A peer that is asked for has the heartbeat time-out to answer, as one that is
-// linked has.
+// A peer whose link was asked for has the heartbeat time-out to answer, like a
+// linked one.
 namespace gradientflow {
 namespace {
 
@@ -124,7 +124,7 @@ void Fabric::AskForAwaited() {
 void Fabric::OnLink(int peer, std::unique_ptr<Link> link) {
   Peer& to = *peers_[peer];
   if (torn_down_ || to.way.link() != nullptr) return;
-  // It refused this rank, but was not gone.
+  // The peer refused this rank's attempt, but was not gone.
   if (to.way.down()) --departed_;
   to.way.SetDown(false);
   if (liveness_.Acquit(peer)) {
@@ -332,7 +332,7 @@ void Fabric::Wait(std::chrono::nanoseconds timeout) {
 
 void Fabric::Tick(bool waiting) {
   if (!verdict_.ok() || size_ == 1) return;
-  // A rank that seldom polls should hear of a death soon, too.
+  // A rank that seldom polls should learn of a death soon, too.
   if (!sockets_carry_data_) poller_->Poll(std::chrono::nanoseconds(0));
   if (liveness_.Tick()) SendBeats();
   if (source_ != nullptr) AskForAwaited();
@@ -460,7 +460,8 @@ void Fabric::TearDown() {
   sends_.FailAll(status(), &ready_);
 }
 
-// A peer that has said good-bye answers, too: it stays until this rank says it.
+// Returns whether a peer has yet to answer an announcement. Peers that have
+// said good-bye count, too: they stay, and answer, until this rank has said it.
 bool Fabric::AwaitsAnswers() const {
   for (int r = 0; r < size_; ++r) {
     if (!peers_[r]->way.down() && sends_.AwaitsAnswer(r)) return true;

@@ -31,15 +31,15 @@
 namespace gradientflow {
 
 struct FabricOptions {
-  // What all peers together may have sent to this rank before it awaits it; see
-  // early_credit.h. The same on all ranks.
+  // The bytes of early messages that all peers together may have sent to this
+  // rank; see early_credit.h. The same on all ranks.
   std::size_t early_bytes = std::size_t{64} << 20;
   std::chrono::nanoseconds heartbeat_timeout = std::chrono::seconds(30);
 };
 
-// One rank's ends of reliable, tagged messages to its peers. The links move the
-// bytes and know where they lead (this process, this host, another host). The
-// fabric puts together what all of them have in common:
+// One rank's side of reliable, tagged messages between ranks. The links move
+// the bytes and know where they lead (this process, this host, another host).
+// The fabric combines what all links have in common:
 //
 //   LentSends   (lent_sends.h)   the messages that this rank sends
 //   PeerLink    (peer_link.h)    the link to a peer, and what waits for it
@@ -47,15 +47,15 @@ struct FabricOptions {
 //   Liveness    (liveness.h)     whether peers are alive
 //   JobVerdict  (job_verdict.h)  why the job ends
 //
-// A message goes unasked while its sender has credit for it (early_credit.h),
-// and is otherwise announced, so that it comes when its receive is posted. So a
-// receive is all that a message may have to wait for, whatever else is under
-// way; and a send may last until the peer receives.
+// A message is sent at once if its sender has credit for it (early_credit.h).
+// Otherwise it is announced, and sent when its receive is posted. So a message
+// waits for nothing but its receive, whatever else is under way; and a send may
+// last until the peer receives.
 //
 // A message of a collective must have exactly the length of its receive, or the
 // job ends. arrivals.h describes point-to-point messages.
 //
-// A peer may be one that is not linked yet: neither down nor departed. Messages
+// A peer may not be linked yet; it is then neither down nor departed. Messages
 // to it wait here, and ask for the link.
 //
 // NOT thread-safe, except for Wake(): all calls come from the thread that
@@ -82,7 +82,7 @@ class Fabric final : public Pollable,
   const Link* link(int peer) const { return peers_[peer]->way.link(); }
   // Null if all links were made at the beginning, and after a failure.
   LinkSource* source() { return source_.get(); }
-  // Returns whether links are being made, so that somebody has to drive.
+  // Returns whether links are being made, so that a thread has to drive.
   bool IsLinking() const { return source_ != nullptr && source_->busy(); }
   // The peer's address, for error messages.
   std::string AddressOf(int peer) const;
@@ -99,11 +99,11 @@ class Fabric final : public Pollable,
   // except for ids that the receiver numbers.
   void Recv(int peer, MessageId id, BufferView dst, std::uint64_t signature,
             Done done);
-  // Tells `peer` a number in a message without payload. No one depends on the
-  // message: it is no error if the peer leaves before it has arrived. A peer
-  // that is not linked is told as soon as it is, which may be never: whoever
-  // needs the number to arrive calls AskForLink(). REQUIRES an id that no
-  // Recv() uses; a second number under the same id is an error.
+  // Tells `peer` a number in a message without payload. It is no error if the
+  // peer leaves before the message has arrived. If the peer is not linked, the
+  // message waits for the link, perhaps for ever; call AskForLink() if the
+  // number must arrive. REQUIRES an id that no Recv() uses; a second number
+  // under the same id is an error.
   void Tell(int peer, MessageId id, std::uint64_t number);
   // Returns the number that `peer` has told this rank under that id, or nothing
   // if none has arrived.
@@ -112,7 +112,7 @@ class Fabric final : public Pollable,
   // for which no Recv() waits.
   bool HasMessage(int peer, MessageId id) const;
   // Number of names under which messages of `peer` are numbered; see Arrivals.
-  // Tests hold it to a bound.
+  // Tests check it against a bound.
   std::size_t tags_known(int peer) const {
     return peers_[peer]->matcher.tags();
   }
@@ -121,7 +121,7 @@ class Fabric final : public Pollable,
   // message of theirs that arrives later belongs to a call that this rank did
   // not make, and ends the job.
   void CallDone(GroupId group, int series, std::uint64_t call);
-  // The group is closed: messages for it that no one received are dropped.
+  // The group is closed: drops the messages for it that were not received.
   void CloseGroup(GroupId group);
 
   // Moves what can be moved and runs the Dones that are due. Returns whether
@@ -151,9 +151,9 @@ class Fabric final : public Pollable,
   std::vector<int> AwaitedPeers() const;
   // What this rank is doing.
   const std::string& progress_text() const { return progress_; }
-  // Bytes of messages of `peer` that no receive here takes: those that are held
-  // here, which tests hold to a bound, and all, including those that were
-  // announced.
+  // Bytes of messages of `peer` for which no receive is posted: of those that
+  // are held here, and of those and the announced ones. Tests check the former
+  // against a bound.
   std::size_t held_bytes(int peer) const {
     return peers_[peer]->matcher.held_bytes();
   }
@@ -161,17 +161,19 @@ class Fabric final : public Pollable,
     return peers_[peer]->matcher.waiting_bytes();
   }
 
-  // Number of peers that have said good-bye and closed. Peers that are not
-  // linked do so unnoticed: if each rank passed the news on, p ranks that leave
-  // would cost p^2 log p messages. A rank that asks for the link finds out.
+  // Number of peers that have said good-bye and closed. Of peers that are not
+  // linked this rank does not know: if each rank passed the news on, p ranks
+  // that leave would cost p^2 log p messages. A rank that asks for the link
+  // finds out.
   int departed() const { return departed_; }
   bool HasDeparted(int peer) const {
     return peers_[peer]->left && peers_[peer]->way.down();
   }
-  // Ends the job if `peer`, which this rank needs, is one of these.
+  // Ends the job if `peer`, which this rank needs, has departed.
   void FailIfDeparted(int peer);
-  // Ends the job because `peer` is one of these: at once if it has said so, but
-  // if it was never linked, when the news of a death would have come.
+  // Ends the job because `peer` has departed: at once if it has said so. If it
+  // was never linked, only after the time in which the news of its death would
+  // have arrived.
   void FailDeparted(int peer, const Status& why);
 
   // Ends the job. The next Poll() tells the peers, drops the links and fails

@@ -17,10 +17,11 @@ struct Stamp {
   std::uint32_t flags = 0;
 };
 
-// The sends whose buffers are lent to a rank, until a link has given them back
-// or the job has failed. Kept apart from the links, so that each Done runs even
-// if its link is dropped. A send that may not go unasked is announced, and its
-// payload follows once the peer has answered (see matcher.cc).
+// The sends whose buffers are lent to the fabric, until a link has given them
+// back or the job has failed. They are kept apart from the links, so that each
+// Done runs even if its link is dropped. A send that may not go unasked is
+// announced, and its payload follows once the peer has answered (see
+// matcher.cc).
 // NOT thread-safe. Slots are numbers of sends, and are used again.
 class LentSends {
  public:

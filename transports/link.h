@@ -85,13 +85,13 @@ class Link {
   virtual bool PrepareToSleep() = 0;
   virtual void WakeUp() = 0;
 
-  // How fast a rank sends to other hosts has been measured, in Mb/s: the number
-  // is the same on all ranks, 0 if it is not known. A link may move bytes in
-  // another way from here on.
+  // Tells the measured rate, in Mb/s, at which a rank sends to other hosts. The
+  // number is the same on all ranks; 0 if it is not known. A link may move
+  // bytes in another way from here on.
   virtual void LineMeasured(int mbps) { static_cast<void>(mbps); }
 
-  // Gives the peer a sign of life. Only a link whose control messages can wait
-  // behind data needs a separate way for it, which nothing holds up.
+  // Gives the peer a sign of life. Only a link whose control messages can be
+  // delayed by data needs this separate way, which nothing may delay.
   virtual void Beat() {}
   // Number of beats that came from the peer.
   virtual std::uint64_t beats() const { return 0; }

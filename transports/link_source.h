@@ -12,7 +12,7 @@ namespace gradientflow {
 
 // Makes links while a job runs, for a fabric that was not linked to all ranks
 // when it opened. Either rank of a pair may ask for their link, or both at the
-// same time: each gets one link, and they are the two ends of one.
+// same time: both get one end of the same link.
 // NOT thread-safe: driven by the thread that drives the fabric.
 class LinkSource {
  public:
@@ -38,22 +38,22 @@ class LinkSource {
   // is known stays. kInvalidArgument names the rank whose address is wrong.
   virtual Status Learn(const std::vector<std::string>& addresses) = 0;
 
-  // Asks for the link to `peer`; it ends in OnLink(), OnGone() or OnFailed(),
-  // but not within this call. A rank whose address is not known yet is dialled
-  // once it is. Tries until then: the fabric has the time-out. A second call
-  // for the same peer has no effect.
+  // Asks for the link to `peer`, which ends in OnLink(), OnGone() or
+  // OnFailed(), but not within this call. A rank whose address is not known yet
+  // is dialled once it is. There is no time-out here: the fabric has one. A
+  // second call for the same peer has no effect.
   virtual void Dial(int peer) = 0;
 
-  // For error messages: the peer's address if it is known, and what has gone
-  // wrong last with its link, or "".
+  // For error messages: the peer's address if it is known, and the last problem
+  // with its link, or "".
   virtual std::string AddressOf(int peer) const = 0;
   virtual std::string TroubleWith(int peer) const = 0;
 
   // Does what is due, without blocking. Returns whether anything moved. Cheap
   // if nothing is under way.
   virtual bool Poll() = 0;
-  // Returns whether a link is being made, or somebody knocks, so that Poll()
-  // must be called soon, again and again.
+  // Returns whether a link is being made, or a connection waits to be accepted,
+  // so that Poll() must be called soon, again and again.
   virtual bool busy() const = 0;
   // How long the driving thread may sleep, if it is not woken by the Poller
   // before that.

@@ -10,11 +10,11 @@
 
 namespace gradientflow {
 
-// What a rank knows of its peers' lives. From a peer whose process runs comes a
-// sign of life now and then; one that is silent for too long is taken for
+// What a rank knows of whether its peers are alive. A peer whose process runs
+// gives a sign of life now and then; one that is silent for too long counts as
 // stopped. A peer whose link breaks is under suspicion for a moment, until
-// others had the time to say what they know: it may be the victim of another
-// failure. NOT thread-safe.
+// other ranks have had time to say what they know: it may be the victim of
+// another failure. NOT thread-safe.
 class Liveness {
  public:
   Liveness(const Clock& clock, int peers, std::chrono::nanoseconds timeout);
@@ -33,11 +33,11 @@ class Liveness {
   }
   bool IsSilent(int peer) const { return SilenceOf(peer) > timeout_; }
 
-  // The job will fail with `why` unless there is other news of the peer within
+  // Makes the job fail with `why` unless there is other news of the peer within
   // `patience`. The first suspicion counts, unless a later one is due earlier.
   void Suspect(int peer, const Status& why, std::chrono::nanoseconds patience);
   bool suspects() const { return !suspicion_.ok(); }
-  // The time for news is over: the suspect is to blame.
+  // Returns whether the time for news is over, so that the suspect is to blame.
   bool IsConvinced() const { return clock_.Now() >= suspect_until_; }
   const Status& suspicion() const { return suspicion_; }
   // The peer has turned up. Returns whether it was the suspect. Others may have

@@ -15,7 +15,7 @@
 //               one
 //   Complete()  both are there: checks length and signature, queues the Done
 //
-// How a message comes that its sender has no credit to send unasked:
+// The way of a message that its sender has no credit to send unasked:
 //
 //   sender    Fabric::Send()      kAnnounce, on the lane of the message
 //   receiver  OnAnnouncement()    notes it under the id of the message
@@ -26,8 +26,8 @@
 // A message that will not be received is declined, and its send ends well: it
 // is the receiver that knows what is wrong, if anything is.
 //
-// Everything here is answered when it arrives and waits for no credit, so lanes
-// never stand still.
+// All these control messages are answered at once and need no credit, so lanes
+// never stop.
 namespace gradientflow {
 
 using Landing = LinkEvents::Landing;
@@ -313,7 +313,7 @@ void Matcher::FailIfFinished() const {
   }
 }
 
-// As if a receive had taken them, of which nobody is told.
+// Treats them as if a receive had taken them, but tells no caller.
 template <typename Which>
 void Matcher::DropUnposted(const Which& which) {
   for (auto at = matches_.begin(); at != matches_.end();) {

@@ -31,14 +31,15 @@ struct MatcherArgs {
   DoneQueue* due = nullptr;  // The Dones that are to run.
 };
 
-// Finds the messages of one peer their receives, in whatever order the two
-// come. A message that comes first is held, if the peer had credit to send it
-// unasked (early_credit.h); otherwise only its announcement has come, and the
-// message is called for when its receive is posted.
+// Matches the messages of one peer with their receives, in whatever order the
+// two come. A message that comes before its receive is held, if the peer had
+// credit to send it unasked (early_credit.h); otherwise only its announcement
+// has come, and the message is called for when its receive is posted.
 //
-// A message that breaks the rules of the protocol fails its link. One that does
-// not fit its receive, or that belongs to a finished call, fails the job. That
-// of a point-to-point receive only fails the receive.
+// A message that breaks the rules of the protocol fails its link. A message of
+// a collective that does not fit its receive, or that belongs to a finished
+// call, fails the job. A point-to-point message that does not fit fails only
+// its receive.
 // NOT thread-safe.
 class Matcher {
  public:

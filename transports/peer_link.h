@@ -15,7 +15,7 @@
 namespace gradientflow {
 
 // The way to one peer: its link or, until there is one, the messages that wait
-// for it. Control messages take it at once or not at all; their texts are kept
+// for it. Control messages are sent at once or not at all; their texts are kept
 // here until they have left. NOT thread-safe.
 class PeerLink {
  public:
@@ -25,7 +25,7 @@ class PeerLink {
 
   // Null if the peer is not linked.
   Link* link() const { return link_.get(); }
-  // There is a link now: what waits for it leaves.
+  // There is a link now: the messages that wait for it leave.
   void Connect(std::unique_ptr<Link> link);
 
   // The peer is gone, or accepts no link. A peer that was never linked may turn
@@ -45,14 +45,15 @@ class PeerLink {
   // Forgets them. Their Dones do not run.
   void DropKept() { kept_.clear(); }
 
-  // Says a number in a message without payload, on its lane, or keeps it.
+  // Sends a number in a message without payload, on its lane, or keeps it until
+  // there is a link.
   void Tell(MessageId id, std::uint64_t number);
-  // Says something that has no payload, unless the peer is down. A peer that
-  // has said good-bye may have only answered to this rank's, and still await
-  // what is said.
+  // Sends a control message without payload, unless the peer is down. A peer
+  // that has said good-bye may only have answered this rank's good-bye, and
+  // still await the message.
   void Signal(const Header& header);
-  // Says `text`, cut at kMaxControlBytes, unless too many texts are on their
-  // way.
+  // Sends `text`, cut at kMaxControlBytes, in a control message, unless too
+  // many texts are on their way.
   void Say(MessageKind kind, std::string text, Tag tag = 0);
   // Texts and told numbers that have not left.
   std::size_t control_queued() const { return texts_.size(); }

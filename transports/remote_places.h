@@ -12,7 +12,7 @@
 
 namespace gradientflow {
 
-// As many network cards, or ports of them, as a rank may use at the same time.
+// The most network cards, or ports of them, that a rank may use at a time.
 inline constexpr std::size_t kMostRails = 4;
 
 // A place in the memory of some rank where its peers may write. Only the rank
@@ -50,9 +50,10 @@ inline constexpr int kNoticeBits = 30;
 // The most pieces of memory that one message is made of.
 inline constexpr std::size_t kMostPutPieces = 2;
 
-// Writes into the memory of peers that take no part in it: what one-sided
-// collectives need between hosts. A transport has it if its links can do that;
-// SharedArena is its like within a host, where peers' memory can be read too.
+// Writes into the memory of peers without their participation: placed messages
+// between hosts are made of this. A transport offers it if its links can do
+// that. Its counterpart within a host is SharedArena, whose memory peers can
+// also read.
 //
 // Every rank has slot memory of the same size, in which its peers write where
 // the collective's schedule says. Other memory can be reached if it was
@@ -71,9 +72,9 @@ class RemotePlaces {
 
   virtual ~RemotePlaces() = default;
 
-  // From now on `sink` is told of notices, and of those that have come before.
-  // It outlives this object's links, or is replaced by null: from then on no
-  // `done` of a Put() runs either, since the side that put is gone as well.
+  // From now on tells `sink` of notices, including those that came before. The
+  // sink outlives this object's links, or is replaced by null: from then on no
+  // `done` of a Put() runs either, since its caller is gone as well.
   virtual void SetSink(Sink* sink) = 0;
 
   // This rank's slot memory: 4096-aligned and zeroed, of the same size on all
@@ -86,18 +87,18 @@ class RemotePlaces {
   // valid until Free(). kResourceExhausted says which limit is in the way.
   virtual Result<BufferView> Allocate(std::size_t bytes) = 0;
   virtual void Free(BufferView memory) = 0;
-  // Lets the network card reach memory that is not from here, whole pages that
-  // are mapped shared, until Withdraw(). Errors as Allocate().
+  // Lets the network card reach memory that Allocate() did not return, until
+  // Withdraw(). It consists of whole pages that are mapped shared. Errors as
+  // Allocate().
   virtual Status Lend(BufferView memory) = 0;
   virtual void Withdraw(BufferView memory) = 0;
 
-  // Lets the network card read and write memory of an accelerator, without
-  // detours, until Detach(), which has to come before the memory is freed.
-  // Returns by which way: "dma-buf" or "nvidia-peermem". kUnavailable has the
-  // reason against each way, and what may be done about it. The card reads what
-  // the accelerator had written before the Put(). What it has written there
-  // becomes visible to the accelerator by that one's own means, see
-  // Device::FlushRemoteWrites().
+  // Lets the network card read and write memory of an accelerator directly,
+  // until Detach(), which has to come before the memory is freed. Returns how:
+  // "dma-buf" or "nvidia-peermem". kUnavailable has the reason against each,
+  // and what may be done about it. The card reads what the accelerator has
+  // written before the Put(). What the card has written becomes visible to the
+  // accelerator by Device::FlushRemoteWrites().
   virtual Result<std::string> Attach(const DeviceBuffer& buffer) = 0;
   virtual void Detach(const std::byte* data) = 0;
 
@@ -115,8 +116,8 @@ class RemotePlaces {
   // be empty. (What the peer writes there because it was given the notice does
   // no harm.) Never blocks, and runs nothing.
   //
-  // A peer that leaves in good order has been given all notices by then, and
-  // has given its own: those, and every `done`, run before its link is down. If
+  // Before the link of a peer that leaves in good order is down, that peer has
+  // got all notices, this rank has got the peer's, and every `done` has run. If
   // the fabric fails, `done` does not run, and once the links are closed
   // nothing touches any memory. A Put() to a peer that is down does nothing.
   virtual void Put(int peer, std::span<const ConstBufferView> pieces,

@@ -29,7 +29,9 @@ enum class MessageKind : std::uint8_t {
   kPing = 2,   // Asks for a kPong. No payload.
   kPong = 3,   // Sign of life; payload = progress text.
   kAbort = 4,  // The sender has failed; tag = status code, payload = message.
-  kBye = 5,    // The sender closes in good order; nothing follows.
+  // The sender leaves in good order. Only answers, and messages that were
+  // called for, may follow.
+  kBye = 5,
   // A message that waits for the peer to call for it, with the header that it
   // would have as kData; payload = Announcement.
   kAnnounce = 6,
@@ -40,7 +42,7 @@ enum class MessageKind : std::uint8_t {
   kDecline = 8,
   kPayload = 9,  // An announced message that was called for.
   kCredit = 10,  // The peer may send `tag` bytes more unasked.
-  // How a link that has a better way for data sets it up. Links keep it to
+  // Sets up a better way for data than this link. The links use it among
   // themselves.
   kRail = 11,
 };

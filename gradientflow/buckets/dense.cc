@@ -107,7 +107,8 @@ bool DenseAggregator::HasWork() const {
   return args_.end != nullptr && !Done() && submitted_ == buckets_.size();
 }
 
-// Only ahead: submits the end of the step, and later looks for it.
+// Only for steps that are submitted ahead: submits the end of the step, and
+// later asks the device for it.
 bool DenseAggregator::Work() {
   if (!HasWork()) return false;
   if (!end_submitted_) {
@@ -150,7 +151,7 @@ void DenseAggregator::OnSubmitted(void* self, std::uint64_t bucket,
   dense.Check(dense.args_.wire_times->Ended(dense.buckets_[bucket].pool_end));
 }
 
-// The end of a call that was submitted ahead tells only of its failure.
+// Of a call that was submitted ahead, only a failure is reported here.
 void DenseAggregator::OnAheadEnded(void* self, std::uint64_t, std::uint32_t,
                                    const Status& status) {
   static_cast<DenseAggregator*>(self)->Check(status);

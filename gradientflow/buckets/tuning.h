@@ -15,9 +15,9 @@ namespace gradientflow {
 // Runs a call, blocking, on every rank alike.
 using RunCall = std::function<Status(const CollectiveCall&)>;
 
-// What ranks whose gradients are on a device and ranks without one do alike,
-// since they call together: how many elements they take for the bandwidth, and
-// how many calls come before those that count, because they are slower.
+// All ranks make these calls together, with and without a device: the number of
+// elements that measure the bandwidth, and the number of calls before those
+// that count, because the first ones are slower.
 inline constexpr std::size_t kProbeElements = std::size_t{512} << 10;
 inline constexpr int kWarmUpRounds = 2;
 

@@ -12,7 +12,7 @@ namespace gradientflow {
 
 // When the exchanges of a step ended, on a device's clock. An exchange begins
 // when its part of the pool is written and the one before it has ended, so the
-// ends say all. NOT thread-safe: called by the driving thread.
+// ends are all that is needed. NOT thread-safe: called by the driving thread.
 class WireTimes {
  public:
   // Both are borrowed and outlive this. `wire` is the stream of the exchanges.

@@ -64,28 +64,28 @@ struct CallQuestion {
   int window = 8;
 
   int size() const { return hosts.size(); }
-  // The links that a pattern uses in which `crossing` ranks of the busiest host
-  // send to other hosts. `share` is the work of the average rank, as a part of
+  // Returns the costs of a round in which `crossing` ranks of the busiest host
+  // send to other hosts. `share` is the work of the average rank divided by
   // that of the busiest one: 1 if all ranks send alike, 1 / size() if one rank
   // sends one message, or receives one from every other rank.
   LinkModel Over(double crossing, double share = 1) const;
   // The same for messages in one direction, which keep the busiest rank half as
   // long as an exchange does, by which the costs are measured.
   LinkModel OneWay(double crossing, double share) const;
-  // By how much bytes take longer if many ranks send to each rank at the same
-  // time. Where ranks have places, the network has no loss that would slow the
-  // senders down one by one: it pauses all of them. The number is an assumption
-  // and not measured.
+  // Returns the factor by which bytes take longer if many ranks send to each
+  // rank at the same time. Networks for placed messages lose no packets, which
+  // would slow down single senders: they pause all senders. The number is an
+  // assumption and not measured.
   double Incast() const { return all_place && size() > 2 ? 1.3 : 1.0; }
-  // The part of `blocks` blocks that hold an element, if `bytes` are cut into
-  // so many. Empty ones are not sent.
+  // Returns the fraction of blocks that hold an element if `bytes` are cut into
+  // `blocks` blocks. Empty ones are not sent.
   double Filled(double bytes, double blocks) const {
     return std::min(1.0,
                     bytes / static_cast<double>(wire_element_bytes) / blocks);
   }
-  // The average link of a shift with such a crossing. A block
+  // Returns the average costs of a hop in a ring with such a crossing. A block
   // passes through all ranks, so a ring with few hops between hosts pays the
-  // latency of these only so often.
+  // latency between hosts only for these.
   LinkModel Hop(double crossing, double share = 1) const;
 };
 
@@ -126,8 +126,7 @@ struct CollectiveAlgorithm {
   bool receives_early = false;
   // True if sums of some ranks travel in the dtype of the result. Other
   // algorithms of the collective add all contributions at once, in rank order,
-  // and round the sum once. Types with narrow sums are worth that: for these
-  // an algorithm with partial sums is not chosen.
+  // and round the sum once. For types with narrow sums only these are chosen.
   bool partial_sums = false;
   // True if the schedule moves several blocks in one message, so that the call
   // must be one segment. It is then chosen for small buffers only.
@@ -136,10 +135,10 @@ struct CollectiveAlgorithm {
   // when they are needed, it is chosen only if no other algorithm can run.
   bool all_peers = false;
   // True if a rank takes a segment of every other rank into scratch memory, so
-  // that segments must be smaller the more ranks there are.
+  // that with more ranks segments must be smaller.
   bool lands_all = false;
-  // True if a segment passes through the ranks one after another. The others
-  // follow it, so that a call may end sooner the shorter its segments are.
+  // True if each segment passes through the ranks one after another, while
+  // other segments follow it: shorter segments may then end a call sooner.
   bool passes_on = false;
   // An allreduce is cut into segments of at most so many bytes on the wire.
   std::size_t most_segment_bytes = std::numeric_limits<std::size_t>::max();
@@ -147,7 +146,7 @@ struct CollectiveAlgorithm {
   bool equal_counts = false;
 };
 
-// The price of what makes no sense.
+// The price of an algorithm that makes no sense for a question.
 inline Price ImpossiblePrice() {
   return {.elapsed = std::numeric_limits<double>::infinity()};
 }

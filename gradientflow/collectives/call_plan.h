@@ -32,7 +32,8 @@ struct CallGroup {
   // All ranks share memory with those of their host, and have places for those
   // of other hosts.
   bool hosts_place = false;
-  // Links are made when they are needed, and are better not needed.
+  // Links are made when they are needed, so algorithms that need few are
+  // preferred.
   bool few_links = false;
   // True if a call's buffers have the same dtype and extents on all ranks. In a
   // mixed group it is false: some ranks hold their part of an allreduce packed

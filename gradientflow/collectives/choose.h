@@ -22,7 +22,7 @@ Result<const CollectiveAlgorithm*> ParseAlgorithm(CollectiveKind kind,
                                                   std::string_view name);
 Result<const CollectiveAlgorithm*> ParseAllreduceAlgorithm(
     std::string_view name);
-// Returns "auto, shared, ... or one_round", in static storage.
+// Returns "auto, shared, ... or one_sync", in static storage.
 std::string_view AllreduceNames();
 
 // Returns `algorithm` if `size` ranks can run it, else the algorithm that
@@ -43,9 +43,9 @@ struct SegmentCut {
 // among up to 8 ranks. With more ranks a segment grows with their number, up to
 // 4 MiB, so that its messages do not become ever smaller. A one-sided segment
 // is larger still: it has no latency to hide. If there is a block per rank, or
-// a rank takes in as many segments at once, a segment takes so much of each
-// block instead, and less of each as the number of blocks grows past the same
-// limit. It always takes an eighth of `segment_bytes`. Segments that pass
+// a rank takes in a segment of every other rank, that size is what a segment
+// takes of each block; it takes less of each if all blocks together would
+// exceed 4 MiB, but at least an eighth of `segment_bytes`. Segments that pass
 // through the ranks one after another are halved, down to 32 KiB, as long as
 // that makes the predicted time shorter.
 SegmentCut CutOf(CollectiveKind kind, const CollectiveAlgorithm& algorithm,

@@ -46,7 +46,7 @@ class Feed {
 // As the peer of a receive: any rank; the first message that arrives matches.
 inline constexpr int kAnyRank = -1;
 
-// What a caller has to do before a call's first work; nothing if empty.
+// What has to run before a call's first work; nothing if empty.
 struct BeforeCall {
   Status (*run)(void* self, std::uint64_t cookie) = nullptr;
   void* self = nullptr;
@@ -113,7 +113,7 @@ struct CollectiveCall {
   // For a kAllreduce of a gradient type whose buffer fills during the call.
   // Null if all elements are there already. Lent like the buffers.
   Feed* feed = nullptr;
-  // For a kAllreduce: `output` once more, gapless and in the wire dtype, in
+  // For a kAllreduce: a copy of `output`, gapless and in the wire dtype, in
   // memory that the network card reaches and the processor need not: that of a
   // device. REQUIRES that OwnParts() accepts the call. Peers are sent what is
   // here, and what they send lands here; only the elements of OwnParts() are
@@ -121,25 +121,25 @@ struct CollectiveCall {
   std::byte* direct = nullptr;
   // For a collective on a device's memory: runs once, on the thread that drives
   // and perhaps within Start(), right before the call's first work is put on
-  // the stream. Makes the stream wait for whoever writes the elements of this
-  // call, and not of later ones. An error is the call's.
+  // the stream. Makes the stream wait for the work that writes the elements of
+  // this call, and not those of later calls. If it fails, so does the call.
   BeforeCall before;
-  // For a collective that TakesAhead(), if set: the caller submits what follows
-  // the call to the wire's stream, after Join() if the call converts, without
-  // waiting for the result. `submitted`
-  // runs once, on the thread that drives and perhaps within Start(), when all
-  // work of the call is on the stream. The call's end is not looked for: `done`
-  // runs after Passed(), or when the call has failed. Its flags say nothing;
-  // instead *nonfinite, in the device's memory, becomes 1 if the result of an
-  // allreduce holds an infinity or NaN. It is null if the caller looks itself.
+  // For a collective that TakesAhead(), if set: the caller submits the work
+  // that follows the call to the wire's stream, after Join() if the call
+  // converts, without waiting for the result. `submitted` runs once, on the
+  // thread that drives and perhaps within Start(), when all work of the call is
+  // on the stream. Nobody asks for the call's end: `done` runs after Passed(),
+  // or when the call has failed, and its flags say nothing. Instead *nonfinite,
+  // in the device's memory, becomes 1 if the result of an allreduce holds an
+  // infinity or NaN; it is null if the caller searches the result itself.
   Done submitted;
   std::uint32_t* nonfinite = nullptr;
   // Threads that share what a rank does without others, if it is alone in its
   // group; null: the driving thread does it. Borrowed like the buffers.
   Workers* workers = nullptr;
   // One of AlgorithmsOf(kind); see table.h. Null selects, for an allreduce, the
-  // session's algorithm. If there is none, it selects the one with the least
-  // predicted time.
+  // algorithm of the options. If they name none, and for other collectives, it
+  // selects the algorithm with the least predicted time.
   const CollectiveAlgorithm* algorithm = nullptr;
   Channel channel = Channel::kPlain;
   GroupId group = 0;  // `root` and the counts refer to its ranks.
@@ -175,15 +175,15 @@ class Collective : public Pollable {
   // Whether calls may have `submitted`: calls of a channel run on a stream of
   // the device, in the order of Start().
   virtual bool TakesAhead() const { return false; }
-  // What the caller submits from here on to the stream of the channel's wire
-  // runs after all that calls have submitted so far: some of it may be on
-  // streams beside the wire.
+  // Makes the stream of the channel's wire wait for all work that calls have
+  // submitted so far, some of which may be on streams beside the wire. Work
+  // that the caller submits to it afterwards runs after that.
   virtual Status Join(Channel channel) {
     static_cast<void>(channel);
     return Status();
   }
-  // Everything that calls of the channel have submitted so far has ended, as
-  // an event that came after it says.
+  // Says that all work that calls of the channel have submitted so far has
+  // ended: the caller has seen a later event.
   virtual void Passed(Channel channel) { static_cast<void>(channel); }
 
   // Number of calls that were started and have not ended.
@@ -204,8 +204,8 @@ class Collective : public Pollable {
   // float32, step 3 bucket 1". Empty if there is none.
   virtual std::string OldestCall() const = 0;
 
-  // The reason why this collective takes no more calls, if it knows of one that
-  // the fabric does not know; otherwise OK.
+  // Returns why this collective takes no more calls, if the fabric does not
+  // know the reason; otherwise OK.
   virtual Status failure() const { return Status(); }
 };
 

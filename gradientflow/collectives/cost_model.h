@@ -5,8 +5,8 @@
 
 #include "gradientflow/collectives/schedule.h"
 
-// What collectives cost, in seconds. The functions are pure, so ranks that put
-// in the same numbers decide alike. The quoted letters are those of
+// What collectives cost, in seconds. The functions are pure, so ranks with the
+// same numbers decide alike. Letters in quotes are the symbols of
 // gradientflow/docs/algorithms.md.
 namespace gradientflow {
 
@@ -37,9 +37,9 @@ struct CostModels {
   CostModel together;  // Every rank sends a message at the same time.
   CostModel alone;     // Only one rank and its peers do.
 };
-// One link, if on average each rank does `share` of what the busiest rank does:
-// what they have in common takes that share of the time `together`, and the
-// busiest rank itself takes at least as long as `alone`.
+// Returns one link's costs if the average rank does `share` of the busiest
+// rank's work: each cost is `share` of its value in `together`, or its value in
+// `alone` if that is larger.
 LinkModel UnderLoad(const LinkModel& alone, const LinkModel& together,
                     double share);
 

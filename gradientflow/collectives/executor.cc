@@ -213,9 +213,10 @@ void Executor::LaunchAlone(Operation* operation) {
   }
 }
 
-// Gives the first idle segment from number *from on the next part of the calls,
-// in order, and returns it; null if there is no such segment or part. A part
-// that its feed has not brought yet holds up the parts behind it.
+// Gives the next part of the calls, in order, to the first idle segment from
+// number *from on, and returns that segment; null if there is no such segment
+// or part. A part whose elements the feed has not brought yet holds up the
+// parts behind it.
 Segment* Executor::StartNext(CallQueue* queue, std::size_t* from) {
   while (Operation* const operation = queue->FirstToLaunch()) {
     if (!operation->NextPartIsThere()) return nullptr;
@@ -409,8 +410,7 @@ void Executor::FailIfDeparted() {
 // memory.
 void Executor::FailAll(const Status& why) {
   for (const auto& segment : segments_.all()) segment->PutsAreOver();
-  // A peer may have failed in a later call, and may have done its share of this
-  // one before.
+  // A peer may have failed in a later call, after it did its share of this one.
   AdvanceLocal();
   Retire();
   for (const auto& segment : segments_.all()) {

@@ -31,8 +31,8 @@ struct ExecutorOptions {
   // The algorithm of allreduces that name none; see CallPlanner.
   const CollectiveAlgorithm* algorithm = nullptr;
   bool trace = false;  // Logs a line for each collective.
-  // How often a segment looks for its peers at a sync before anything else has
-  // its turn, if it is the only one that runs. 1 unless each rank has a core.
+  // How often a segment looks for its peers at a sync before the executor does
+  // anything else, if no other segment runs. 1 unless each rank has a core.
   int sync_looks = 1;
 };
 
@@ -55,9 +55,9 @@ struct ExecutorArgs {
 // Collectives over a fabric. The executor cuts each call into segments and runs
 // the segments' schedules in the order of the calls, a window of them at a
 // time (call_queue.h). The window bounds the memory, and how far a fast rank
-// runs ahead. Groups of some of the ranks have calls and windows of their own,
-// so that no group waits for another.
-// NOT thread-safe, as its base says.
+// runs ahead. Each group of ranks has calls and windows of its own, so that no
+// group waits for another.
+// NOT thread-safe: called by the thread that drives.
 class Executor final : public Collective {
  public:
   // `all` is the group of all ranks.
@@ -72,8 +72,8 @@ class Executor final : public Collective {
                 std::vector<Extent>* parts) override;
   // The owner polls the fabric next, so that what is sent here leaves at once.
   bool Poll() override;
-  // The calls that have ended, each of which runs its Done as it is polled. To
-  // be polled after the fabric, whose messages end calls, too.
+  // The calls that have ended: polling them runs their Dones. To be polled
+  // after the fabric, whose messages end calls, too.
   Pollable& ended() { return ended_; }
   std::size_t in_flight() const override { return operations_ + ended_.size(); }
   bool Busy(GroupId id, Channel channel) const override;
@@ -92,11 +92,11 @@ class Executor final : public Collective {
   // Grows with every message and every segment that is done. While a call hangs
   // and nothing else runs, the number stays the same.
   std::uint64_t advances() const { return advances_; }
-  // The time since when the calls of some group and channel have stood still,
-  // though others may have moved; `now` if there is none. It notices what has
-  // changed since the last time it was asked, so it must be asked regularly.
+  // Returns since when the calls of some group and channel have made no
+  // progress, although others may have; `now` if all make progress. It compares
+  // with what it saw at its last call, so it must be called regularly.
   Clock::Time StandsSince(Clock::Time now);
-  // Gives back scratch memory that has lain unused for some seconds. To be
+  // Gives back scratch memory that has been unused for some seconds. To be
   // called regularly.
   void TrimScratch(Clock::Time now);
   // Scratch memory that no call uses at present. Tests see that it shrinks.

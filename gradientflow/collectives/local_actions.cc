@@ -1,6 +1,7 @@
 #include "gradientflow/collectives/local_actions.h"
 
 #include <array>
+#include <cstddef>
 #include <cstring>
 
 namespace gradientflow {

@@ -14,18 +14,18 @@ using RunCall = std::function<Status(const CollectiveCall&)>;
 
 // Measures the links of a group whose ranks are on several hosts. All ranks of
 // the group make this call, and get the same model: the numbers of the slowest
-// rank. For each class of link, to ranks of the own host and of others, all
-// ranks exchange one small message, then several small ones, several of 128 KiB
-// and several of 32 KiB, with ranks that are one or two hosts or places further
-// on or back; then all of that again. First all do so at the same time, since
-// that is how most collectives use links and cores, then only rank 0 with its
-// peers. A rank sends 1.5 MiB in all over each class of link, and rank 0 twice
-// as much: some 20 ms on a fast network, and at 1 Gb/s as much for each rank of
+// rank. For each class of link (inside a host, between hosts) all ranks
+// exchange one small message, then several small ones, several of 128 KiB and
+// several of 32 KiB, with ranks that are one or two hosts or places away; then
+// all of that again. First all do so at the same time, since that is how most
+// collectives use links and cores, then only rank 0 with its peers. A rank
+// sends 1.5 MiB in all over each class of link, and rank 0 twice as much. That
+// takes some 20 ms on a fast network, and at 1 Gb/s some 20 ms for each rank of
 // a host.
 //
-// Speeds of reducing are not measured, nor anything else if all ranks are on
-// one host: hosts differ less than measurements on busy cores do, and so the
-// same job on one host chooses, and rounds, the same in every run.
+// The speed of reducing is not measured. If all ranks are on one host, nothing
+// is: measurements on busy cores differ more than hosts do, and without them
+// the same job chooses, and rounds, the same in every run.
 Result<CostModels> MeasureLinks(const CallGroup& group, const RunCall& run,
                                 const Clock& clock);
 

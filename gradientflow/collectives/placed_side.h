@@ -12,8 +12,8 @@
 
 namespace gradientflow {
 
-// The messages of a segment whose ranks write them where they belong on each
-// other. NOT thread-safe.
+// The messages of a segment whose ranks write them directly to their
+// destination in each other's memory. NOT thread-safe.
 class PlacedSide {
  public:
   PlacedSide(const SegmentArgs& args, SegmentData& data)

@@ -6,10 +6,10 @@
 #include "gradientflow/collectives/cost_model.h"
 #include "gradientflow/collectives/schedule.h"
 
-// Prices schedules by playing them against the clock. That has in it what the
-// formulas of the algorithms leave out, such as ranks of unequal hosts that
-// wait for each other. Tests check the formulas by it, and plans of few ranks
-// use it.
+// Prices schedules by simulating them. A simulation includes what the formulas
+// of the algorithms leave out, such as ranks of unequal hosts that wait for
+// each other. Tests check the formulas by it, and the planner uses it for few
+// ranks.
 namespace gradientflow {
 
 // Returns the seconds until the last rank is done, by simulating the schedules

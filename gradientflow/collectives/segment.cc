@@ -14,8 +14,8 @@
 //
 // A received message lands in scratch (to be reduced), in the buffer itself,
 // or, if it has to be converted or the buffer has gaps there, in an image of
-// wire bytes. Where elements are is known to data_ (segment_data.h). Actions on
-// shared memory are shared_'s, and messages that are placed are placed_'s.
+// wire bytes. data_ knows where elements are (segment_data.h). shared_ runs the
+// actions on shared memory, and placed_ the messages that are placed.
 namespace gradientflow {
 namespace {
 
@@ -102,8 +102,8 @@ bool Segment::Advance(int looks) {
   return Finish() || moved;
 }
 
-// Returns whether the segment has come to its end. It has not as long as the
-// network still reads from the call's buffer.
+// Returns whether the segment has ended. It has not while the network still
+// reads from the call's buffer.
 bool Segment::Finish() {
   if (placed_.lends()) return false;
   if (placed_.active()) placed_.CheckAllAwaited();
@@ -241,7 +241,7 @@ const std::byte* Segment::WireImage(const Action& action) {
 
 void Segment::OnMessage(std::uint32_t action, std::uint32_t flags) {
   if (placed_.active()) {
-    // That payloads have left may come after the last round; Finish() looks.
+    // Payloads may leave only after the last round; Finish() looks for that.
     if (action == PlacedSlot::kPayloadsLeft) return;
     return placed_.OnMessage(actions(), action, flags);
   }

@@ -66,7 +66,7 @@ class Segment {
   // Appends the ranks that have not come to the current kSync, or have not
   // placed what this round awaits. REQUIRES that it is not idle.
   void AddAwaited(std::vector<int>* ranks) const;
-  // The fabric has failed, so that what was put is not lent any more.
+  // The fabric has failed, so that placed messages are not lent any more.
   void PutsAreOver() { placed_.Abandon(); }
   // See SharedSide. REQUIRES that it is not idle.
   void Retract() { shared_.Retract(); }

@@ -29,8 +29,8 @@ struct StagedOptions {
   // Page-locked host memory that the calls in flight share: three quarters for
   // gradients and one quarter for plain calls, each allocated at its first use.
   // Calls wait for room in their order. A single call needs its wire bytes in
-  // one piece; if that is more, the memory grows to it. As much of the
-  // device's memory is used if the network card reaches that.
+  // one piece; if they are more than that, the memory grows. If the network
+  // card reaches the device's memory, as much of that is used for images.
   std::size_t staging_bytes = std::size_t{64} << 20;
   // How long to wait for the device after a failure.
   double abandon_seconds = 5;
@@ -62,25 +62,25 @@ struct StagedArgs {
 // copied whole and unchanged.
 //
 // If the network card reaches the device's memory, and the inner collective
-// places the messages of an allreduce of gradients, then peers are sent what is
-// in the device's memory, and write their sums to it: to the buffer itself if
-// it is gapless and in the wire dtype, else to a packed image of it beside it.
-// The host gets this rank's own block of each segment, adds those of the peers
-// to it, and gives the sum back.
+// places the messages of an allreduce of gradients, then peers are sent the
+// bytes in the device's memory, and write their sums to it: to the buffer
+// itself if it is gapless and in the wire dtype, else to a packed image of it.
+// Only this rank's own block of each segment is copied to the host, which adds
+// the peers' blocks to it, and the sum is copied back.
 //
 // A failure on the device ends the job on all ranks (Fabric::Fail) with an
 // error that names rank, device, call, step and bucket. `done` runs when
 // neither the device nor peers use the call's buffers any more, also after an
-// error: the collective polls until the work given to the device is done,
-// though after an error for abandon_seconds at most.
-// NOT thread-safe, as its base says.
+// error: the collective polls until the work given to the device is done, but
+// after an error for at most abandon_seconds.
+// NOT thread-safe: called by the thread that drives.
 class StagedCollective final : public Collective {
  public:
   // Returns kResourceExhausted, or the error of the device.
   static Result<std::unique_ptr<StagedCollective>> Create(
       const StagedArgs& args, const StagedOptions& options);
   // Waits for the device, which may take for ever if left_behind(). REQUIRES
-  // in_flight() == 0, or that no one drives the inner collective any more.
+  // in_flight() == 0, or that the inner collective is not driven any more.
   ~StagedCollective() override;
 
   // Calls read their buffers after all work that this stream was given before

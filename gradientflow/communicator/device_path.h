@@ -52,7 +52,7 @@ struct DevicePathArgs {
 // NOT thread-safe: called by the holder of the baton.
 class DevicePath final : public Driver::Client {
  public:
-  // Returns what the other ranks must know about this rank, and in `nccl` the
+  // Returns the facts about this rank that other ranks need, and in `nccl` the
   // NCCL library, or null if there is none; the log says why.
   static RankFacts FactsOf(const Options& options, const Device& device,
                            Logger& logger,
@@ -77,10 +77,10 @@ class DevicePath final : public Driver::Client {
   // Orders plain calls after the caller's stream.
   DeviceSync& sync() { return *sync_; }
 
-  // Starts a plain call on any memory: that of the device here, that of the
-  // host in the executor. All ranks must send a call the same way. Returns why
-  // it did not start the call; `done` then does not run. REQUIRES what
-  // Collective::Start() requires.
+  // Starts a plain call: here if its buffers are in the device's memory, in the
+  // executor if they are in the host's. The choice must be the same on all
+  // ranks. If it returns an error, the call was not started and `done` does not
+  // run. REQUIRES what Collective::Start() requires.
   Status Start(const CollectiveCall& call, Done done);
 
   // Returns zeroed memory of the device for buffers of calls, from NCCL if that
@@ -93,9 +93,9 @@ class DevicePath final : public Driver::Client {
   void Deregister(void* data);
 
   // How long this rank waits for the device once the job has failed: five
-  // seconds, or timeout_seconds if that is less, but at least one second. A
-  // stream that waits for another library, which waits for a dead rank, never
-  // ends its work.
+  // seconds, or timeout_seconds if that is less, but at least one second. (A
+  // stream never ends its work if it waits for another library that waits for a
+  // dead rank.)
   double patience_seconds() const { return patience_seconds_; }
 
   // Ends what is in flight and waits for the streams; if the job has failed,

@@ -22,7 +22,7 @@ struct DriverArgs {
   Fabric* fabric = nullptr;
   Executor* executor = nullptr;
   Messages* messages = nullptr;
-  // What users' calls go to: the executor, or what stands before it.
+  // Where users' calls go: the executor, or the device path before it.
   Collective* outer = nullptr;
   const Clock* clock = nullptr;
   // Runs at every tick; may be empty.
@@ -37,7 +37,7 @@ struct DriverArgs {
 //   executor                         starts segments, and moves those that wait
 //                                    for no message
 //   fabric                           moves messages, which move segments
-//   executor.ended()                 tells who started the calls that ended
+//   executor.ended()                 runs the completions of ended calls
 //   messages                         match receives from any rank
 //
 // At every tick a watchdog finds stalls and silent peers.
@@ -52,15 +52,15 @@ class Driver final : public Progress::Work {
     virtual bool Pending() const = 0;
     // Called every 100 ms or so.
     virtual void Tick() {}
-    // What it is doing, for reports of stalls; empty if nothing, or if the
-    // calls in flight say it.
+    // Returns what it is doing, for reports of stalls; empty if nothing, or if
+    // the calls in flight show that.
     virtual std::string Doing() const { return ""; }
-    // Returns whether it has to be polled to hear that the job has failed.
+    // Returns whether it has to be polled to learn that the job has failed.
     virtual bool HasToHear() const { return false; }
-    // Grows with the progress of what is neither a message nor a segment.
+    // Grows with progress that is neither that of a message nor of a segment.
     virtual std::uint64_t moves() const { return 0; }
-    // What it waits for cannot wake the thread that drives, which therefore
-    // sleeps no longer than this.
+    // Returns the longest time that the thread that drives may sleep, if that
+    // thread is not woken by what this client waits for.
     virtual std::chrono::nanoseconds Nap() const {
       return std::chrono::nanoseconds::max();
     }

@@ -17,9 +17,9 @@
 
 namespace gradientflow {
 
-// Point-to-point messages. Numbers those of one (group, peer, tag), unless the
-// fabric does, so that they match in order. Finds the sender for a receive from
-// any rank.
+// Point-to-point messages. Numbers the messages of one (group, peer, tag),
+// unless the fabric does, so that they match in order. Finds the sender for a
+// receive from any rank.
 // NOT thread-safe: called by the holder of the baton.
 class Messages final : public Pollable {
  public:

@@ -7,8 +7,8 @@
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/communicator/card.h"
 
-// What the cards of all ranks say together. Every rank comes to the same
-// result, so that all go on, or all fail, for the same reason.
+// What follows from the cards of all ranks. Every rank computes the same
+// result, so that all go on, or all fail for the same reason.
 namespace gradientflow {
 
 // Which ranks share a host, and whether hosts share memory. A host with more
@@ -37,9 +37,8 @@ std::vector<int> NeighboursOf(const CallGroup& group, int rank, bool needed);
 Status CheckDescriptors(const CallGroup& group, const std::vector<Card>& cards,
                         int lanes, bool needed);
 
-// How many file descriptors this process may open beyond those that it has
-// open, once the limit is raised for `wanted` more, as far as the hard limit
-// permits.
+// Raises the limit of open files for `wanted` more, as far as the hard limit
+// permits. Returns how many more file descriptors this process may then open.
 std::size_t RoomForDescriptors(std::size_t wanted);
 
 // How many to want before the others are known, for a job of `ranks`: what

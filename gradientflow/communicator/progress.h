@@ -15,11 +15,11 @@
 
 namespace gradientflow {
 
-// Decides who drives the engine. One thread at a time holds the baton. A caller
+// Decides which thread drives. One thread at a time holds the baton. A caller
 // that waits drives by itself, so that a blocking call costs no switch of
 // threads. While work is in flight and no caller waits (during backward), the
 // progress thread drives. With nothing in flight it sleeps, except for a tick
-// now and then.
+// every 100 ms.
 class Progress {
  public:
   // What is driven. All methods but Wake() are called by the holder of the

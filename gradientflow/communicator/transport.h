@@ -58,10 +58,10 @@ struct JoinArgs {
 
 // Meets the other ranks at the rendezvous, compares what must be equal, and
 // connects to each rank by the best transport that the options allow: by
-// default shared memory to the ranks of this host and TCP to the others. Blocks
-// until all ranks are connected. Returns kInvalidArgument, with the rank and
-// the line, if the ranks differ, and kDeadlineExceeded with the ranks that did
-// not come.
+// default shared memory to the ranks of this host, and to the others RDMA where
+// both have it, else TCP. Blocks until all ranks are connected. Returns
+// kInvalidArgument, with the rank and the line, if the ranks differ, and
+// kDeadlineExceeded with the ranks that did not come.
 Result<Transport> Join(const JoinArgs& args);
 
 }  // namespace gradientflow

@@ -59,10 +59,10 @@ struct Options {
   // Where ranks meet: "host:port" (rank 0 listens there) or
   // "file:///shared/directory". Empty: from the launcher's variables.
   std::string rendezvous;
-  // Set by FromEnv() if the environment does not say, or says only in part,
-  // which rank this process is or where ranks meet: the error text for code
-  // that needs to know. It is no error for a program that sets rank and size
-  // itself, or makes the ranks meet itself.
+  // Set by FromEnv() if the environment says nothing, or not all, of which rank
+  // this process is or where ranks meet: the text of the error that Validate()
+  // returns. A program that sets rank, size and rendezvous itself gets no
+  // error.
   std::string rank_problem;
   std::string rendezvous_problem;
   // The secret by which the ranks of a job recognise each other; never sent.
@@ -72,8 +72,8 @@ struct Options {
   // Set by FromEnv(): the launcher's id of the job, if it stands in for a token
   // although other users of the cluster can list or guess it.
   std::string guessable_token;
-  // Set by FromEnv(): what tells this run of the job from others, if the
-  // launcher gave this process its rank. Ranks of another run cannot join.
+  // Set by FromEnv() if the launcher gave this process its rank: the launcher's
+  // id of this run of the job. Ranks of another run cannot join.
   std::string job_run;
   // Ranks with equal host ids share memory. Empty: detected.
   std::string host_id;
@@ -87,8 +87,8 @@ struct Options {
   // Empty: all that are up, and loopback only if there is no other.
   std::string socket_ifname;
   AddressFamily socket_family = AddressFamily::kAny;
-  // The host name or address by which other ranks reach this one, if it is none
-  // of its own. Empty: the addresses of the interfaces.
+  // The host name or address by which other ranks reach this one, if no
+  // interface here has it. Empty: the addresses of the interfaces.
   std::string advertise_address;
   PortRange port_range;  // Where TCP listens.
   // When ranks connect to each other: kAll, at opening; kNeeded, at opening to
@@ -103,8 +103,8 @@ struct Options {
   // drives; 0: it moves them itself; -1: see ChooseIoThreads() in
   // transports/tcp/io_threads.h. Ranks may differ.
   int io_threads = -1;
-  // Settings that one transport alone has, by name, as text: RDMA's are in
-  // transports/rdma/settings.cc. Those that are not here have the default.
+  // Settings of a single transport, by name, as text: RDMA's are in
+  // transports/rdma/settings.cc. Those that are not here have their defaults.
   std::map<std::string, std::string, std::less<>> transport_settings;
   // Unit of pipelining inside a collective, among up to 8 ranks; with more it
   // grows (see CutOf() in collectives/choose.h). Smaller segments overlap
@@ -123,17 +123,17 @@ struct Options {
   // GPUs in turn) or "cuda:N". Ranks may differ.
   std::string device = "cpu";
   // kAuto: NCCL if every rank has the library and a GPU of its own, else
-  // staged: compressed on the GPU, then sent by shared memory and TCP.
+  // staged: compressed on the GPU, then sent by shared memory, RDMA or TCP.
   DeviceCollectives device_collectives = DeviceCollectives::kAuto;
-  // kFloat32: a kernel of ours adds in float32 and rounds once; NCCL carries
-  // the parts. A rank sends the bytes of a ring, but to all ranks alike: of g
-  // GPUs of a host each sends to all other hosts, so that up to g times as much
+  // kFloat32: our own kernel adds in float32 and rounds once; NCCL carries the
+  // parts. A rank sends as many bytes as in a ring, but to all ranks: each of
+  // the g GPUs of a host sends to all other hosts, so up to g times as much
   // leaves the host in the first of two phases. kNccl: NCCL adds, and rounds
   // each partial sum to 16 bits.
   DeviceSums device_sums = DeviceSums::kFloat32;
   // NCCL's kernels read and write the staging memory of other ranks in place,
-  // where NCCL (2.27 on) and the links between the GPUs let them. What that
-  // maps is the same on all ranks.
+  // where NCCL (2.27 or newer) and the links between the GPUs allow it. The
+  // same on all ranks.
   bool nccl_windows = true;
   // Path. Empty: libnccl.so.2, as the loader finds it.
   std::string nccl_library;
@@ -155,9 +155,9 @@ struct Options {
   // included; 0: the host's cores divided by its ranks, at most 8. Any number
   // gives the same bits.
   int compute_threads = 0;
-  // Divides the aggregated gradients, because the framework multiplied the loss
-  // by it. This is done in float32; gradients in a 16-bit pool are divided as
-  // they are used, see StepStats::gradient_scale.
+  // The factor by which the framework multiplied the loss: aggregated gradients
+  // are divided by it, in float32. Gradients in a 16-bit pool are divided when
+  // they are used; see StepStats::gradient_scale.
   float loss_scale = 1.0F;  // REQUIRES: IsLossScale().
   // The algorithm of every allreduce that does not name one: "auto", or a name
   // in gradientflow/collectives/allreduce/table.h.
@@ -195,17 +195,18 @@ struct Options {
   // that ends with null.
   // kInvalidArgument names the variable, its value and what was expected. An
   // unknown GRADIENTFLOW_* variable is an error, too, which names the nearest
-  // known one. What the launcher says only in part is left unset; Validate()
-  // refuses it.
+  // known one. If the launcher's variables are incomplete, the fields stay
+  // unset; Validate() then says what is missing.
   static Result<Options> FromEnv(const char* const* variables);
 
-  // Checks the range of every field, and what a session needs of them together.
+  // Returns kInvalidArgument if a field is out of range, or if fields that a
+  // session uses do not fit together.
   Status ValidateValues() const;
-  // Also checks what a communicator needs: a rank within the size, a
-  // rendezvous.
+  // The same, and also if fields do not fit a communicator, which needs a rank
+  // within the size and a rendezvous.
   Status Validate() const;
-  // Whether processes of other hosts could come to the rendezvous. They can
-  // even if all ranks share memory.
+  // Returns whether processes of other hosts could come to the rendezvous,
+  // which they may even if all ranks share memory.
   bool ReachesOtherHosts() const;
 };
 

@@ -92,8 +92,8 @@ Status Csc::Pack(const CscRegion& region, std::size_t first,
   GF_RETURN_IF_ERROR(ForChunks(region, "chunk_residual",
                                region.memory->kernels().chunk_residual, args));
   if (region.marks == nullptr) return Status();
-  // 0 * norm is 0, or NaN if the norm is not finite. Marks of sent chunks,
-  // whose norms are old, are not looked at.
+  // 0 * norm is 0, or NaN if the norm is not finite. Marks of sent chunks are
+  // ignored, since their norms are old.
   return region.memory->Convert({.src = region.norms + first,
                                  .src_type = DType::kFloat32,
                                  .dst = static_cast<std::byte*>(region.marks) +

@@ -51,18 +51,18 @@ struct CscRegion {
   float* norms = nullptr;
   // In the host's memory, whatever `memory` is: dirty[c] is 0 if nothing is
   // kept back in chunk c. On the host the kernels keep it up to date, elsewhere
-  // NoteKept() does. May be null if the residual is apart.
+  // NoteKept() does. May be null if the residual is not in the gradients.
   std::uint8_t* dirty = nullptr;
   // The chunks to be sent, by slot, in type `wire` and multiplied by
   // `packed_scale`. Null if they are exchanged where they are.
   void* packed = nullptr;
   DType wire = DType::kFloat32;
   float packed_scale = 1;
-  // A mark per chunk, in type `wire`, for exchanges whose ranks hear nothing
-  // else of what the others keep back; null: there are none. Pack() writes 0,
-  // or NaN for a norm that is not finite. The exchange takes a mean, and a mean
-  // with a NaN is NaN. So Unpack() makes a chunk that any rank kept back with
-  // such a norm NaN on all ranks.
+  // A mark per chunk, in type `wire`, for exchanges in which ranks learn of
+  // kept gradients in no other way; null: there are none. Pack() writes 0, or
+  // NaN if the chunk's norm is not finite. The exchange takes a mean, and a
+  // mean with a NaN is NaN. So Unpack() makes a chunk NaN on all ranks if any
+  // rank kept it back with such a norm.
   void* marks = nullptr;
   std::uint32_t first_slot = 0;        // The one at the beginning of `packed`.
   std::uint32_t* nonfinite = nullptr;  // Unpack() sets it to 1; may be null.
@@ -106,8 +106,8 @@ class Csc {
   // The same for any chunks, in host memory.
   Status Pack(const CscRegion& region,
               std::span<const std::size_t> chunks) const;
-  // After the exchange: turns those of the chunks that were sent into gradients
-  // again, and takes their norms.
+  // After the exchange: for those of the chunks [first, first + count) that
+  // were sent, writes the result to the gradients and takes the norms.
   Status Unpack(const CscRegion& region, std::size_t first,
                 std::size_t count) const;
   // The same for any chunks, in host memory.
@@ -116,8 +116,8 @@ class Csc {
   // The step is skipped: what was sent and is finite goes back to the residual,
   // an equal part on each rank, so that it is sent again. Elements of the
   // residual that are not finite become 0; otherwise they would stay for ever.
-  // If `only_if` is not null, in memory of that kind, that happens only if it
-  // is not 0 by then.
+  // `only_if`, unless it is null, points into memory of that kind: the skip
+  // then has an effect only if *only_if is not 0 when it runs.
   Status Skip(const CscRegion& region,
               const std::uint32_t* only_if = nullptr) const;
 

@@ -71,11 +71,11 @@ class CscMemory {
   virtual Result<bool> Reached() const { return true; }
   virtual const Event* mark() const { return nullptr; }
 
-  // The order between streams of a device, for memories that have one each. No
-  // host waits. After Send(), the stream of the collectives (the wire) begins
-  // what it is given only when the work so far is done; after Receive(), work
-  // begins only when what the wire has been given so far is done; after
-  // Follow(), only when the work of `other` so far is done.
+  // The order between streams of a device, for memories that have one each. The
+  // host does not wait. After Send(), new work on the stream of the collectives
+  // (the wire) begins only when this memory's work so far is done; after
+  // Receive(), new work of this memory begins only when the wire's work so far
+  // is done; after Follow(), only when the work of `other` so far is done.
   virtual Status Send() { return {}; }
   virtual Status Receive() { return {}; }
   virtual Status Follow(CscMemory& other) {

@@ -8,10 +8,10 @@
 
 namespace gradientflow {
 
-// Where the buckets of a step lie in the memory that sent chunks are packed in.
-// It is made once and holds what a step sends in the long run. The first steps
-// send more; then a bucket takes the place of an earlier one, once that one has
-// been unpacked. NOT thread-safe.
+// Where the buckets of a step lie in the memory into which sent chunks are
+// packed. The memory is allocated once and holds what a step sends after the
+// warm-up. The first steps send more; then a bucket takes the place of an
+// earlier one, once that one has been unpacked. NOT thread-safe.
 class PackedRing {
  public:
   // Returns how many elements a ring needs for `buckets`, the largest of which

@@ -18,10 +18,10 @@
 //               step, which are copied to the host. If something was not
 //               finite, Csc::Skip()
 //
-// Each phase begins when the one before is done, or, ahead on a device, when it
-// is submitted (sparse_device.cc). Work() does a piece at a time. There are two
-// arrays of slots, because the optimiser reads those of the finished step while
-// the next one is selected.
+// Each phase begins when the one before is done; if a device takes calls ahead,
+// when the one before is submitted (sparse_device.cc). Work() does a piece at a
+// time. There are two arrays of slots, because the optimiser reads those of the
+// finished step while the next one is selected.
 namespace gradientflow {
 namespace {
 

@@ -19,24 +19,26 @@ namespace gradientflow {
 // has the rules and a picture of one step. Here they meet a collective:
 //   Advance()  says how far the pool is written
 //   Work()     packs written chunks. Selected chunks form buckets by the same
-//              theta rule as tensors do, which are exchanged; what has come
-//              back is unpacked. At the end of the step the norms are
-//              exchanged, and select the chunks of the next step
+//              theta rule as tensors do. Buckets are exchanged, and unpacked
+//              when they are back. At the end of the step the ranks exchange
+//              the norms, which select the chunks of the next step
 //
-// On the host a pass works on some chunks, which threads may share, and chunks
-// to be sent go first, so that the wire never waits for what is kept. They are
+// On the host a pass works on some chunks, which threads may share. Chunks to
+// be sent go first, so that the wire never waits for kept chunks. They are
 // exchanged where they are: the collective walks their extents and converts.
-// The norm of a chunk is taken as soon as all of it is back, from the caches.
+// The norm of a chunk is taken as soon as all of it is back, while it is still
+// in the caches.
 // On a device, a bucket is one pass before the wire and one after it, each a
-// single launch. With a collective that takes calls ahead, a step looks at the
+// single launch. With a collective that takes calls ahead, a step asks the
 // device once, after its end: everything from the first pass to the selection
 // of the next step is submitted as soon as the gradients are, and ordered by
 // events. Passes before the wire, the wire, and passes after it have a stream
 // each, so that they overlap.
 //
 // Memory beyond the pool: the residual (float32 per element), unless it is in
-// the gradients, and some bytes per chunk. On a device also what is sent in the
-// long run, in the wire dtype, or two buckets if that is more.
+// the gradients, and some bytes per chunk. On a device also the chunks that a
+// step sends after the warm-up, in the wire dtype, or two buckets if that is
+// more.
 class SparseAggregator final : public Aggregator {
  public:
   // args.pool is memory of the kind `memories`. config.share is ignored; it

@@ -31,7 +31,7 @@ struct NcclArgs {
   // Gives rank 0's `bytes` bytes to all ranks, by other means than NCCL.
   // Create() calls it once on every rank.
   std::function<Status(void* data, std::size_t bytes)> broadcast;
-  // Tells all ranks alike whether every one of them says yes, by other means
+  // Returns, on all ranks alike, whether every rank says yes, by other means
   // than NCCL. Create() calls it at most once on every rank. If null, a rank
   // that cannot make a window does not open.
   std::function<Result<bool>(bool mine)> all_agree;
@@ -42,8 +42,8 @@ struct NcclArgs {
   // heartbeats going, and should block for a moment. An error ends the wait. If
   // null, the thread yields instead.
   std::function<Status()> while_waiting;
-  // Called again and again while no call has ended for standing_seconds
-  // although one is there that needs all ranks. May call Fail(). May be null.
+  // Called again and again while a call that needs all ranks is under way and
+  // none has ended for standing_seconds. May call Fail(). May be null.
   std::function<void()> on_standing;
 
   double init_seconds = 120;     // For all ranks to come to Create().
@@ -56,7 +56,7 @@ struct NcclArgs {
   // Which side adds up 16-bit elements of more than two ranks. The same on all
   // ranks.
   NcclSums sums = NcclSums::kFloat32;
-  // Make the first staging memory a symmetric window where NCCL has such, and
+  // Make the first staging memory a symmetric window, if NCCL supports that and
   // has memory for it on all ranks. The same on all ranks.
   bool windows = true;
   // Staging memory on the device for allreduces that convert or have gaps, and

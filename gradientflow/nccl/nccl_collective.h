@@ -30,7 +30,7 @@ namespace gradientflow {
 // rounded once, unless NcclArgs::sums says otherwise. bytes_sent() is what a
 // ring would send, or what that sum does.
 //
-// NOT thread-safe, as its base says.
+// NOT thread-safe: called by the thread that drives.
 class NcclCollective final : public Collective {
  public:
   // To be called by all ranks together, with the same version of the library
@@ -78,10 +78,10 @@ class NcclCollective final : public Collective {
   Stream& wire(Channel channel) { return channels_.at(channel).wire(); }
   Status Join(Channel channel) override { return channels_.at(channel).Join(); }
 
-  // Returns zeroed memory of the device for buffers of calls, which NCCL
-  // reaches without copies once it is registered; if NCCL has none to give, it
-  // is like any other, and the log says so once. It must not outlive the
-  // device. Any thread, also during calls, which it may delay.
+  // Returns zeroed memory of the device for buffers of calls. NCCL has
+  // allocated it, and reaches it without copies once it is registered. If NCCL
+  // cannot allocate, the memory is ordinary, and the log says so once. It must
+  // not outlive the device. Any thread, also during calls, which it may delay.
   Result<DeviceMemory> Allocate(std::size_t bytes);
 
   // Tells NCCL about memory of the device that calls will use again and again,
@@ -92,11 +92,12 @@ class NcclCollective final : public Collective {
   // That memory is about to be freed. REQUIRES that no call on it is in flight.
   void Deregister(const void* data);
 
-  // Ends the collective. NCCL is aborted; when it has given the buffers back,
-  // or after abort_seconds, every call in flight ends with `why` and its own
-  // name. The first reason stays, unless it named no culprit.
+  // Ends the collective. Aborts NCCL; when it has given the buffers back, or
+  // after abort_seconds, every call in flight ends with `why` and the name of
+  // the call. The first reason stays, unless it names no culprit.
   void Fail(const Status& why);
-  // OK, or why it has ended. Other ranks wait until they are told.
+  // OK, or why it has ended. The other ranks do not learn of it by NCCL: the
+  // owner must tell them.
   const Status& status() const { return status_; }
 
   // The oldest call of each channel.

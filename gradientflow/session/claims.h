@@ -8,10 +8,10 @@
 #include "gradientflow/base/status.h"
 #include "gradientflow/communicator/calls.h"
 
-// How ranks decide together. Each rank brings a claim: what it would go on
-// with, or why it cannot. All ranks see all claims and so come to the same
-// verdict. A rank that has to refuse still brings its claim, so that no other
-// rank waits for it in vain.
+// How ranks decide together. Each rank makes a claim: the values with which it
+// would go on, or the reason why it cannot. All ranks see all claims and so
+// come to the same conclusion. A rank that has to refuse still makes its claim,
+// so that no other rank waits for it in vain.
 namespace gradientflow {
 
 // The part of a claim that says why a rank cannot go on.

@@ -13,18 +13,18 @@
 //
 //   Claim(), Publish()   hooks, on any thread: marks_[i] goes kFree -> kClaimed
 //                        -> kWritten; the last of a section wakes the driver
-//   Poll()               the driver: how far the pool is written from its
-//                        beginning, which the aggregator is told
+//   Poll()               the driver: finds how far the pool is written from its
+//                        beginning, and tells the aggregator
 //   EndBackward()        FinishStep(): every tensor must be marked
 //   StepDone()           everything is aggregated, and all hooks have left
 //   End()                the times of the step
 //
-// On a device a written tensor is one whose work has been submitted, so the
-// driver advances by sections, whose events the device waits for, bucket by
-// bucket (handover.h, DeviceSync::AwaitWritten()), and whose times it tells
-// when the step is over (engine_times.h). There a step can also end with
-// Submitted() and Leave(). Then the hooks are in the next step while the
-// aggregator is in the one before, until TakeResult().
+// On a device a tensor counts as written once its work has been submitted. So
+// the driver advances by sections, each of which has an event. The device waits
+// for these events, bucket by bucket (handover.h, DeviceSync::AwaitWritten()),
+// and their times are read when the step is over (engine_times.h). There a step
+// can also end with Submitted() and Leave(). Then the hooks are in the next
+// step while the aggregator is in the one before, until TakeResult().
 namespace gradientflow {
 namespace {
 
@@ -264,8 +264,8 @@ StepOnDevice Engine::OnDevice() const {
       section_end_};
 }
 
-// Replaces what the host has seen by what the device says. If the device cannot
-// tell, it has failed or done nothing; the step's result says that.
+// Replaces the host's times by the device's. If the device has none, it has
+// failed or done nothing; the step's result says that.
 void Engine::Measure(EngineTimes* times) const {
   if (args_.handover->sync() == nullptr || section_end_.empty()) return;
   const Event* end = args_.aggregator->end();
@@ -280,14 +280,14 @@ void Engine::Measure(EngineTimes* times) const {
     if (!backward.ok()) return;
     times->backward_seconds = backward.value();
   }
-  // The host submits a step ahead of the device, but waits for its end. So that
-  // is where the device's times have their place on the host's clock.
+  // The host submits a step ahead of the device, but waits for its end, which
+  // is therefore the moment that the two clocks have in common.
   times->over = times->end - FromSeconds(times->exposed_seconds);
   times->first = times->over - FromSeconds(times->backward_seconds);
 }
 
-// Backward goes on after FinishStep(), where it was submitted only. The host,
-// which is what moves the bytes, looks for its end.
+// On a device, backward goes on after FinishStep() is called. If the host moves
+// the bytes, it looks for the end of backward here.
 void Engine::LookForBackwardEnd() {
   const DeviceSync* const sync = args_.handover->sync();
   if (sync == nullptr || args_.wire != nullptr || over_seen_) return;
@@ -298,7 +298,7 @@ void Engine::LookForBackwardEnd() {
   over_at_ = over_looked_at_ = now;
 }
 
-// Hidden is what was busy and not exposed.
+// The hidden time is the busy time that is not exposed.
 EngineTimes Engine::TimesOfHost() {
   MeasureBusy();
   const Clock::Time now = args_.clock->Now();
@@ -404,8 +404,9 @@ bool Engine::Advance() {
   return MayLook() && args_.aggregator->Work();
 }
 
-// Whether the aggregator has more to do than to ask a device whether a step has
-// ended, or the answer is wanted. The next step's first bucket depends on it.
+// Returns whether the aggregator may work now. If all that is left is to ask a
+// device whether the step has ended, only when the answer is wanted: the next
+// step's first bucket depends on it.
 bool Engine::MayLook() const {
   const Aggregator& aggregator = *args_.aggregator;
   if (!aggregator.Submitted() || aggregator.Done() || wanted_) return true;

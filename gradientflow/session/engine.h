@@ -41,15 +41,16 @@ struct EngineArgs {
   Recorder* recorder = nullptr;
   // Runs once per step, before its first bucket, on the driving thread.
   std::function<void()> before_buckets;
-  // Takes the result of a step that was left, and begins the next one in the
-  // aggregator. Returns false if that must wait. Runs on the driving thread.
+  // Takes the result of a step that was left (Engine::Leave()), and begins the
+  // next one in the aggregator. Returns false if that must wait. Runs on the
+  // driving thread.
   std::function<bool()> take_result;
-  // Runs every 100 ms or so while a tensor of the step is marked, or the result
-  // of the step that was left is awaited, on the driving thread.
+  // Runs every 100 ms or so on the driving thread, while a tensor of the step
+  // is marked or the result of a step that was left is not known.
   std::function<void()> while_in_step;
 };
 
-// From the hooks to the aggregator, in one step:
+// The way of gradients from the hooks to the aggregator, in one step:
 //
 //   hooks, any thread      mark a tensor: free -> claimed -> written
 //   the driving thread     finds the contiguous prefix of the pool that is
@@ -58,8 +59,8 @@ struct EngineArgs {
 // Tensors become ready in any order. Next in the data path is the aggregator
 // (buckets/dense.h, csc/).
 //
-// Any thread may call Claim(), Publish(), Misused() and Missing(). All
-// other methods are for the holder of the baton.
+// Any thread may call Claim(), Publish(), Misused() and Missing(). Only the
+// holder of the baton may call the other methods.
 class Engine final : public Driver::Client {
  public:
   Engine(const EngineArgs& args, bool overlap);
@@ -75,9 +76,9 @@ class Engine final : public Driver::Client {
   bool Claim(std::size_t i);
   bool Publish(std::size_t i);
 
-  // A hook could not do its part. The job ends, and nothing that is published
-  // later is sent. The caller then calls Progress::Notify(). May be called on
-  // any thread.
+  // Says that a hook could not do its part, for the reason `why`. The job ends,
+  // and tensors that are published later are not sent. The caller then calls
+  // Progress::Notify(). May be called on any thread.
   void Misused(const Status& why) GF_EXCLUDES(misuse_mutex_);
 
   // Where the sections of a pool of this layout end, in elements; see
@@ -88,11 +89,11 @@ class Engine final : public Driver::Client {
   // `*count` is the number of all of them.
   std::vector<std::string> Missing(std::size_t limit, std::size_t* count) const;
 
-  // Opens a step for Ready(). REQUIRES that no step is open.
+  // Opens a step for hooks. REQUIRES that no step is open.
   void Begin(std::uint64_t step, float loss_scale);
-  // Backward is over: from here on the wait for communication is exposed.
-  // Returns kFailedPrecondition, and leaves the step as it was, if a tensor is
-  // missing.
+  // Says that backward is over: from here on the wait for communication is
+  // exposed. Returns kFailedPrecondition, and leaves the step as it was, if a
+  // tensor is missing.
   Status EndBackward();
   // After EndBackward(): returns whether everything is aggregated and all hooks
   // have left, or the job has failed.
@@ -100,36 +101,36 @@ class Engine final : public Driver::Client {
   // Closes the step.
   EngineTimes End();
 
-  // How a step ends ahead of its result, on a device. After EndBackward():
-  // returns whether all work of the step has been submitted and all hooks have
-  // left, or the job has failed.
+  // On a device a step may end before its result is known: it is left. After
+  // EndBackward(): returns whether all work of the step has been submitted and
+  // all hooks have left, or the job has failed.
   bool Submitted() const;
-  // Closes the step, and opens `step` for hooks. Its work begins when the
-  // result of the step that was left is known. That is asked for when the first
-  // gradients of `step` are there, after LookForResult(), or after a second, so
-  // that errors are found. REQUIRES Submitted() and that the job goes on.
+  // Leaves the open step, and opens `step` for hooks. The work of `step` begins
+  // when the result of the step that was left is known. The device is asked for
+  // that result when the first gradients of `step` are there, after
+  // LookForResult(), or after a second, so that errors are found. REQUIRES
+  // Submitted() and that the job goes on.
   void Leave(std::uint64_t step);
-  // The times of the step that was left. REQUIRES that its result is there, and
+  // The times of the step that was left. REQUIRES that its result is known and
   // has not been taken.
   EngineTimes LeftTimes() const;
-  // Whether the result of the step that was left has not been taken.
+  // Returns whether a step was left whose result has not been taken.
   bool result_open() const { return result_open_; }
-  // The result of the step is wanted, so the device is asked for it until it is
-  // there.
+  // From now on asks the device for the result until it is known.
   void LookForResult() { wanted_ = true; }
-  // Returns whether a step is open of which no tensor has been marked.
+  // Returns whether a step is open and none of its tensors has been marked.
   bool untouched() const;
-  // The step is given up by all ranks: sends the rest of it as it is, so that
-  // the calls of all ranks end. Then aggregator->Done() tells the end. REQUIRES
+  // All ranks give the step up: sends the rest of it as it is, so that the
+  // calls of all ranks end. They have ended when aggregator->Done(). REQUIRES
   // that no hook runs, and that all ranks do this in the same step.
   void SendTheRest();
   bool given_up() const { return given_up_; }
   bool open() const { return open_; }
   bool backward_over() const { return backward_over_; }
-  // When each tensor became ready, in seconds after the first one, in pool
-  // order: of the step whose result is next to be taken. On a device that is
-  // when the device had written it and the others of its section, which is what
-  // a bucket waits for. REQUIRES that the step is done.
+  // Returns when each tensor of the step whose result is taken next became
+  // ready, in seconds after the first one, in pool order. On a device that is
+  // when the device had written the whole section of the tensor, for which a
+  // bucket waits. REQUIRES that the step is done.
   std::vector<float> ReadySeconds() const;
   // The same into `seconds`, which has room for each tensor.
   void ReadySeconds(std::span<float> seconds) const;

@@ -22,7 +22,7 @@ struct EngineTimes {
   Clock::Time end{};
 };
 
-// What a device keeps of a step. All are borrowed.
+// The events of a step on a device. All are borrowed.
 struct StepOnDevice {
   const DeviceSync* sync = nullptr;
   DeviceSync::Of step = DeviceSync::Of::kThisStep;

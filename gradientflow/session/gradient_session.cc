@@ -29,12 +29,13 @@
 #include "gradientflow/session/steps.h"
 
 // How a session is put together and taken apart, and its public methods, which
-// refuse calls in a fork. Opening takes three agreements of all ranks:
+// refuse calls in a fork. A session opens like this:
 //
-//   Prepare()  what this rank can check by itself
+//   Prepare()  checks what this rank can check by itself
 //   Agree()    ranks exchange OpeningClaims: settings, tensors, channel, run
-//   Build()    allocates the memory and makes the machinery of steps
-//   AllAgree() ranks exchange BuildingClaims: did every rank come through?
+//   Channel()  ranks measure an allreduce, if bucket sizes are to be chosen
+//   Build()    allocates the memory and makes the objects that run steps
+//   AllAgree() ranks exchange BuildingClaims: has every rank succeeded?
 namespace gradientflow {
 namespace {
 
@@ -99,8 +100,7 @@ Result<PoolLayout> LayoutOf(const std::vector<TensorSpec>& tensors) {
 struct GradientSession::Parts {
   ~Parts();
 
-  // In this order: what this rank can check by itself; what the ranks must
-  // agree on; the memory and the machinery of steps.
+  // See above.
   Status Prepare(const std::vector<TensorSpec>& tensors);
   Status Agree(const Status& prepared);
   Status Build(const std::optional<CallCost>& cost);

@@ -8,9 +8,9 @@
 
 namespace gradientflow {
 
-// How the gradients of a pool get from the hooks that write them to the
-// communication that reads them, section by section: what has to happen in
-// between depends on whose memory it is.
+// How the gradients of a pool are handed over, section by section, from the
+// hooks that write them to the communication that reads them. What has to
+// happen in between depends on the kind of memory.
 class Handover {
  public:
   virtual ~Handover() = default;

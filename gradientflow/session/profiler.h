@@ -23,7 +23,7 @@ struct ProfilerArgs {
   const PoolLayout* layout = nullptr;
   const std::vector<std::string>* names = nullptr;  // By tensor.
   const Clock* clock = nullptr;
-  // For what several ranks tell each other.
+  // For the numbers that several ranks tell each other.
   Collective* collective = nullptr;  // For host memory.
   GroupId group = 0;                 // The group of its calls.
 };
@@ -49,12 +49,12 @@ struct StepMoments {
 // times that a file takes are left out. The first two steps are left out as
 // well. Of long runs the last kKept steps count.
 //
-// With several ranks, each learns of the others how long their own work takes
-// and by how much that varies: two numbers of each, which travel with the first
-// bucket of a step now and then.
+// With several ranks, each tells the others how long its own work takes and by
+// how much that varies: two numbers, which travel with the first bucket of a
+// step now and then.
 //
-// Whoever makes a step calls StepEnded() and so on, one thread at a time; none
-// of this costs GradientReady() anything.
+// Steps calls the methods, one thread at a time; they cost GradientReady()
+// nothing.
 class Profiler {
  public:
   // The steps that are kept: 4 bytes of memory per tensor each.

@@ -337,7 +337,8 @@ void Steps::Profile(const EngineTimes& times) {
   profiler.StepEnded({times.first, times.over, times.end});
 }
 
-// Other sessions go on meanwhile. Who trains does so without a profile, too.
+// Runs without the baton, so that other sessions go on. Training goes on
+// without a profile, so a failure is only a warning.
 void Steps::WriteProfile() {
   if (args_.profiler == nullptr) return;
   const Status written = args_.profiler->WriteIfDue();

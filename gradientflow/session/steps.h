@@ -44,9 +44,8 @@ class Steps {
  public:
   explicit Steps(StepsArgs args);
   // If all ranks close in the middle of the same step, within some seconds,
-  // they end it together, and the job goes on; so it does if a rank closes
-  // before it begins that step, and nothing is in flight. Otherwise the job
-  // ends.
+  // they end it together, and the job goes on. The job also goes on if a rank
+  // closes between two steps and nothing is in flight. Otherwise it ends.
   ~Steps();
   Steps(const Steps&) = delete;
   Steps& operator=(const Steps&) = delete;

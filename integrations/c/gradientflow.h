@@ -6,10 +6,12 @@
  * in steps. Several sessions may share a gf_comm.
  *
  * Every function that can fail returns a gf_status; GF_OK is 0. After a failure
- * gf_last_error() gives the text; the text is kept per thread until the next
+ * gf_last_error() returns the text, which is kept per thread until the next
  * failing call of that thread. Structs start with their size, so that later
- * versions can add fields: gf_*_init() sets it. Pointers that a session hands
- * out are valid as long as the session.
+ * versions can add fields: gf_*_init() sets the size and the defaults. The
+ * caller owns the handles that it gets, and gives them to gf_*_close() or
+ * gf_options_free(), which accept NULL. Texts and settings are copied. Pointers
+ * that a session hands out are valid as long as the session.
  *
  * Threads. Each section says which of its functions are
  *   free:    any thread may call them, any number at a time;
@@ -67,8 +69,8 @@ enum {
   GF_INT64 = 6,
   GF_UINT8 = 7
 };
-/* The name of an element type, as PyTorch has it: "float32" for GF_FLOAT32.
- * NULL for a number that no type has. The text lives for ever. */
+/* Returns the name of a type, as PyTorch spells it: "float32" for GF_FLOAT32.
+ * NULL if no type has that number. Static storage. */
 GF_API const char* gf_dtype_name(int32_t dtype);
 enum {
   GF_SUM = 0,
@@ -96,47 +98,48 @@ GF_API const char* gf_status_name(gf_status status);
 /* A gf_options is used by one thread at a time. gf_options_from_env() reads the
  * environment, which no other thread may change meanwhile. */
 
-/* Reads the defaults, then the GRADIENTFLOW_* and launcher variables of this
+/* Takes the defaults, then the GRADIENTFLOW_* and launcher variables of this
  * process. Later calls of gf_options_set() override them. If the launcher
  * variables are incomplete and gf_options_set() does not supply rank, size and
  * rendezvous (or an exchange), then gf_comm_open() fails. */
 GF_API gf_status gf_options_from_env(gf_options** out);
-/* Takes the defaults and ignores the environment. */
+/* The same without the environment: only the defaults. */
 GF_API gf_status gf_options_default(gf_options** out);
 /* `name` has no prefix and any case: "rank", "WIRE_DTYPE", "bucket_bytes";
- * `value` is written as in the environment. Both are copied. */
+ * `value` is written as in the environment. GF_INVALID_ARGUMENT says what was
+ * expected. */
 GF_API gf_status gf_options_set(gf_options*, const char* name,
                                 const char* value);
-/* Writes the present value as text into buf, which is always terminated. */
+/* Writes the present value as text into `buf`, always with a zero at its end.
+ * Returns GF_INVALID_ARGUMENT if it does not fit. */
 GF_API gf_status gf_options_get(const gf_options*, const char* name, char* buf,
                                 size_t buf_bytes);
-GF_API void gf_options_free(gf_options*); /* Null is fine. */
+GF_API void gf_options_free(gf_options*);
 
 /* How the ranks meet if a framework has a store of its own; it takes the place
- * of the setting "rendezvous". gf_comm_open() calls the function once, on its
- * own thread. The function gives `mine` (mine_bytes bytes, not text) to all
- * ranks, and calls put(sink, r, card, bytes) once for every rank r from 0 to
- * size - 1, including its own. It returns GF_OK; any other status makes
- * gf_comm_open() fail, with the text `*why` (static or thread-local; it may
- * stay null). */
+ * of the setting "rendezvous". gf_comm_open() calls the function once, on the
+ * thread that called gf_comm_open(). It gives `mine` (mine_bytes bytes, not
+ * text) to all ranks, and calls put(sink, r, card, bytes) once for every rank r
+ * from 0 to size - 1, including its own. It returns GF_OK; any other status
+ * makes gf_comm_open() fail, with the text `*why` (static or thread-local; it
+ * may stay null). */
 typedef void (*gf_put)(void* sink, int32_t rank, const char* card,
                        size_t bytes);
 typedef gf_status (*gf_exchange)(void* user, int32_t rank, int32_t size,
                                  const char* mine, size_t mine_bytes,
                                  gf_put put, void* sink, const char** why);
-/* `user` belongs to the caller and must outlive gf_comm_open(). A null
- * `exchange` returns to the setting "rendezvous". */
+/* `user` belongs to the caller and must outlive gf_comm_open(). If `exchange`
+ * is null, ranks meet by the setting "rendezvous" again. */
 GF_API gf_status gf_options_set_exchange(gf_options*, gf_exchange exchange,
                                          void* user);
 
 /* -- Joining ------------------------------------------------------------ */
 
-/* Joins the job, and blocks until all ranks have joined. The settings are
- * copied. On failure *out is NULL. */
+/* Joins the job, and blocks until all ranks have joined. On failure *out is
+ * NULL. */
 GF_API gf_status gf_comm_open(const gf_options*, gf_comm** out);
-/* Gives the handle back. This rank leaves the job, and everything is freed,
- * once the sessions on it are closed too. The handle may be null. Must not be
- * called while another thread uses the handle, nor in a gf_done. */
+/* Once the sessions on it are closed too, this rank leaves the job, which may
+ * take 2 seconds. Must not be called in a gf_done. */
 GF_API void gf_comm_close(gf_comm*);
 
 /* Free. Both return -1 if the handle is null. */
@@ -149,14 +152,16 @@ GF_API int32_t gf_comm_local_size(const gf_comm*);
 GF_API gf_status gf_comm_check(const gf_comm*);
 /* Free. Ends the job on all ranks, with this text as the reason. */
 GF_API gf_status gf_comm_abort(gf_comm*, const char* why);
-/* With a GPU: sets the cudaStream_t that produces the buffers of collectives.
- * It is at first the legacy default stream. A collective starts after the work
- * that the stream has been given so far. No effect with GF_CPU. */
+/* Free. With a GPU: sets the cudaStream_t that produces the buffers of
+ * collectives, at first the legacy default stream. A collective starts after
+ * the work that the stream has been given so far. No effect with GF_CPU. */
 GF_API gf_status gf_comm_set_stream(gf_comm*, void* stream);
 
-/* Free. Allocates zeroed memory that collectives over shared memory use without
- * a copy. */
+/* Free. Allocates `bytes` bytes of zeroed host memory that collectives over
+ * shared memory and RDMA use without a copy. It is valid until
+ * gf_comm_free_shared() or gf_comm_close(). */
 GF_API gf_status gf_comm_alloc_shared(gf_comm*, size_t bytes, void** out);
+/* Free. No call may still use the memory. `data` may be null. */
 GF_API gf_status gf_comm_free_shared(gf_comm*, void* data);
 
 /* Free. Opens a group of some of the job's ranks, with collectives of its own,
@@ -167,7 +172,8 @@ GF_API gf_status gf_comm_free_shared(gf_comm*, void* data);
  * Groups take host memory only. */
 GF_API gf_status gf_comm_open_group(gf_comm*, uint32_t id, const int32_t* ranks,
                                     size_t count);
-/* Free. Calls of the group that are still under way end the job. */
+/* Free. If calls of the group are still under way, the job ends. Returns
+ * GF_FAILED_PRECONDITION if a session has the group. */
 GF_API gf_status gf_comm_close_group(gf_comm*, uint32_t id);
 
 /* -- A model's gradients ------------------------------------------------ */
@@ -186,17 +192,17 @@ GF_API void gf_tensor_init(gf_tensor*);
  * which must stay open as long as the session. This is a collective: all ranks
  * of the group call it with the same arguments, at the same place among their
  * collectives on the group. `tensors` is in forward order, and may be null if
- * the count is 0. Only the settings of the sections "Gradients" and
- * "Coarse-grained sparse communication" count. Settings and tensors must not
- * differ between ranks: if they do, or if a rank refuses, the error on every
- * rank names that rank. Settings and tensors are copied. On failure *out is
- * NULL. For one gf_comm, calls of this function and of gf_session_close() are
- * ordered. */
+ * the count is 0. The settings of the sections "Gradients" (but not
+ * "algorithm") and "Coarse-grained sparse communication" count, "profile" and
+ * "profile_batch". If tensors or settings that must be equal (see settings.md)
+ * differ between ranks, or if a rank refuses, the error on every rank names
+ * that rank. On failure *out is NULL. For one gf_comm, calls of this function
+ * and of gf_session_close() are ordered. */
 GF_API gf_status gf_session_open(gf_comm*, uint32_t group, const gf_options*,
                                  const gf_tensor* tensors, size_t count,
                                  gf_session** out);
-/* Ends the job in the middle of a step, or if collectives are under way, unless
- * all ranks close within 5 seconds. The handle may be null. */
+/* In the middle of a step this blocks for up to 5 seconds: unless all ranks
+ * close within that time, the job ends. */
 GF_API void gf_session_close(gf_session*);
 
 /* Free. The rank and size in the session's group; -1 if the handle is null. */
@@ -212,11 +218,8 @@ GF_API int32_t gf_session_size(const gf_session*);
  *
  * A call at the wrong moment returns GF_FAILED_PRECONDITION and changes
  * nothing. If gf_session_finish_step() fails with any other status, the session
- * takes no more steps: gf_session_finish_step(), gf_session_optimizer_step(),
- * gf_session_zero_gradients(), gf_session_set_loss_scale(),
- * gf_session_set_stream(), gf_session_save_state() and
- * gf_session_restore_state() then fail with the reason of that first failure.
- */
+ * takes no more steps: all ordered functions but gf_session_selection then fail
+ * with the reason of that first failure. */
 
 /* Where the gradient of tensor i lives, in the dtype of the pool. */
 GF_API gf_status gf_session_gradient(const gf_session*, size_t tensor,
@@ -253,31 +256,27 @@ typedef struct {
   size_t struct_bytes;
   uint64_t step;
   uint64_t buckets;
-  uint64_t bytes_sent; /* For the gradients, headers apart; in shared memory,
-                          bytes read from and written to other ranks' buffers,
-                          in the pool's type: nothing has the wire's there.
-                          Other collectives that ran meanwhile do not count,
-                          here and in the seconds. */
-  uint64_t selected_chunks;
+  /* Bytes of gradients that this rank sent, in the wire's type; in shared
+   * memory, bytes read from and written to other ranks' buffers, in the pool's
+   * type. Other collectives count neither here nor in the times below. */
+  uint64_t bytes_sent;
+  uint64_t selected_chunks; /* Of `chunks`; all of them when dense. */
   uint64_t chunks;
-  double backward_seconds;
-  double exposed_seconds;
-  double hidden_seconds;
-  int32_t nonfinite; /* 1 on all ranks alike. */
+  double backward_seconds; /* From the first to the last gradient. */
+  double exposed_seconds;  /* From there to the end of communication. */
+  double hidden_seconds;   /* Communication during backward. */
+  int32_t nonfinite;       /* 1 on all ranks if one has infinities or NaNs. */
   /* The factor by which exchanged gradients are larger than the true ones: the
    * loss scale if the pool has 16 bits, else 1. Divide by it in float32, as
    * gf_session_optimizer_step() does. */
   float gradient_scale;
-  uint64_t bucket_bytes;
+  uint64_t bucket_bytes; /* The bucket size in force. */
   /* What this rank's RDMA links have written since the step before, for all
-   * that uses them: writes with bytes of messages and those bytes, and writes
-   * that only ask or tell something. All 0 without such links. */
-  uint64_t rdma_data_writes;
-  uint64_t rdma_control_writes;
-  uint64_t rdma_bytes;
-  /* How often the card has sent something again, for this program or another;
-   * -1 if it does not count that, or without such links. */
-  int64_t rdma_retries;
+   * sessions and collectives; 0 without such links. */
+  uint64_t rdma_data_writes;    /* Writes with bytes of messages, */
+  uint64_t rdma_control_writes; /* and those without. */
+  uint64_t rdma_bytes;          /* Of messages. */
+  int64_t rdma_retries; /* By the card, for all programs; -1 if not known. */
 } gf_step_stats;
 GF_API void gf_step_stats_init(gf_step_stats*);
 
@@ -285,21 +284,19 @@ GF_API void gf_step_stats_init(gf_step_stats*);
  * Returns GF_FAILED_PRECONDITION if a tensor is neither ready nor absent; the
  * step then goes on. */
 GF_API gf_status gf_session_finish_step(gf_session*, gf_step_stats* stats);
-/* The same without waiting for a GPU: what the caller submits to the stream of
- * gf_session_set_stream() after it finds the step's gradients, and
- * gf_session_optimizer_step() may follow at once. Other streams wait for
- * *event, a cudaEvent_t, valid until the next step ends; null if the gradients
- * are there already, as on the CPU or without NCCL. Sets *known to 1 if it
- * writes `stats`, those of the latest step whose result is known and was not
- * returned before: on a GPU the step before this one; else to 0. A failure of
- * the step comes with the next call that ends a step or needs its result;
- * weights updated since are then unspecified. `stats`, `known` and `event` may
- * be null. */
+/* The same without waiting for a GPU. Work that the caller submits to the
+ * stream of gf_session_set_stream() after this call sees the step's gradients,
+ * and gf_session_optimizer_step() may follow at once. Other streams must wait
+ * for *event, a cudaEvent_t of the session, valid until the next step ends; it
+ * is null if the gradients are there already, as on the CPU or without NCCL.
+ * *known is 1 if `stats` was written: those of the latest step whose result is
+ * known and was not returned before, with NCCL the step before this one. If the
+ * step fails, the next call that ends a step or needs its result returns the
+ * error; weights updated since are unspecified. Pointers may be null. */
 GF_API gf_status gf_session_finish_step_async(gf_session*, gf_step_stats* stats,
                                               int32_t* known, void** event);
-/* Takes effect with the next step; all ranks set the same scale. Returns
- * GF_INVALID_ARGUMENT, and changes nothing, if the scale or its inverse is not
- * a positive finite number. */
+/* Takes effect with the next step that begins; all ranks set the same scale.
+ * GF_INVALID_ARGUMENT: it or its inverse is not a positive finite number. */
 GF_API gf_status gf_session_set_loss_scale(gf_session*, float scale);
 
 enum { GF_SGD = 0, GF_LARS = 1 };
@@ -329,14 +326,15 @@ GF_API gf_status gf_session_optimizer_step_groups(
     gf_session*, const gf_optimizer* const* groups, size_t group_count,
     const int32_t* group_of, float* const* weights, size_t count);
 /* With the option "accumulate", backward ADDS gradients to what the pool holds:
- * zeros at first, and later, in chunks that sparse communication has kept back,
- * what was kept. This is then what zero_grad is to a framework: it is called
- * after gf_session_finish_step(), and after the update, and zeroes what the
- * step sent; nothing else may. A gradient that is marked before it ends the
- * job. No effect without "accumulate", and when there is nothing to zero. */
+ * zeros at first; later, in chunks that CSC has kept back, what was kept. Call
+ * this in place of zero_grad, after gf_session_finish_step() and the update: it
+ * zeroes what the step sent. No other code may zero the pool. If a gradient is
+ * marked before this call, the job ends. No effect without "accumulate", and
+ * when there is nothing to zero. */
 GF_API gf_status gf_session_zero_gradients(gf_session*);
-/* Writes 1 for each chunk that the last finished step sent, else 0; *chunks = 0
- * if the session is dense. `out` may be null to ask for the count. */
+/* Writes one byte for each chunk: 1 if the last finished step sent it, else 0.
+ * Sets *chunks to their number, 0 if the session is dense. `out` may be null to
+ * ask for the number only. */
 GF_API gf_status gf_session_selection(const gf_session*, uint8_t* out,
                                       size_t out_bytes, size_t* chunks);
 
@@ -362,10 +360,10 @@ GF_API gf_status gf_session_restore_state(gf_session*, const void* state,
 /* Free; but all ranks of a group make the same calls in the same order with
  * matching arguments, so the caller has to order the calls of several threads.
  * Messages need an order only per peer and tag. Groups, and the steps of
- * sessions, do not wait for each other. Counts are elements. Buffers are in
- * host memory or in the memory of the gf_comm's GPU, in the same kind on all
+ * sessions, do not wait for each other. Counts are in elements. Buffers are in
+ * host memory or in the memory of the gf_comm's GPU, the same choice on all
  * ranks that have a GPU, and are lent until the call ends. If a rank has no
- * elements in a call on host memory, it must pass a host pointer all the same:
+ * elements in a call on host memory, it must nevertheless pass a host pointer:
  * a null pointer stands for the GPU. */
 
 enum {
@@ -382,7 +380,7 @@ enum {
 typedef struct {
   size_t struct_bytes;
   int32_t kind;      /* GF_ALLREDUCE... */
-  uint32_t group;    /* As opened; 0: all ranks. Ranks below are the group's. */
+  uint32_t group;    /* An open one; 0: all ranks. `root` is a rank in it. */
   const void* input; /* As in the blocking calls; null for allreduce and */
   void* output;      /* broadcast, which are in place in `output`. */
   size_t count;      /* Elements. */
@@ -400,10 +398,8 @@ typedef struct {
 } gf_call;
 GF_API void gf_call_init(gf_call*);
 
-/* Returns 1 if the library accepts such a call on host memory, else 0. `kind`
- * is GF_ALLREDUCE or one of the others, `dtype` the element type, `wire_dtype`
- * the type on the wire (-1: the same), `op` the operation, which is ignored if
- * the kind has none. */
+/* Returns 1 if the library accepts such a call on host memory, else 0. The
+ * arguments are as in gf_call; `op` is ignored if the kind has none. */
 GF_API int32_t gf_supports(int32_t kind, int32_t dtype, int32_t wire_dtype,
                            int32_t op);
 
@@ -413,21 +409,23 @@ GF_API int32_t gf_supports(int32_t kind, int32_t dtype, int32_t wire_dtype,
  * `message` is "" for GF_OK, and is valid until the function returns. */
 typedef void (*gf_done)(void* user, gf_status status, const char* message);
 
-/* Starts a collective and returns. `done` reports how it ended; it may be null.
- * If this function returns an error, the caller made a mistake: nothing was
- * started, and `done` does not run. */
+/* Starts a collective and returns. *ticket is for gf_comm_wait(). `done`, which
+ * may be null, runs when the call has ended, with `user`. A call without one
+ * must be waited for once: its result is kept until then. If this function
+ * returns an error, nothing was started, and `done` does not run. */
 GF_API gf_status gf_comm_start(gf_comm*, const gf_call*, gf_done done,
                                void* user, uint64_t* ticket);
 enum { GF_ANY_RANK = -1 };
 /* Messages match by (group, peer, tag), in order. If the receiver's length
  * differs from the sender's, the receive ends with GF_INVALID_ARGUMENT, and
- * nothing else is affected. */
+ * nothing else is affected. A send may last until the peer receives. `done`,
+ * `user` and `ticket` are as for gf_comm_start(). Host memory only. */
 GF_API gf_status gf_comm_send_start(gf_comm*, uint32_t group, const void* data,
                                     size_t bytes, int32_t peer, uint32_t tag,
                                     gf_done done, void* user, uint64_t* ticket);
 /* `peer` may be GF_ANY_RANK: the first message with this tag from any rank.
  * Receives of one tag are served in the order in which they started. *source,
- * if not null, is set when the receive ends. */
+ * if not null, is set to the sender's rank when the receive ends. */
 GF_API gf_status gf_comm_recv_start(gf_comm*, uint32_t group, void* data,
                                     size_t bytes, int32_t peer, uint32_t tag,
                                     int32_t* source, gf_done done, void* user,
@@ -448,7 +446,7 @@ GF_API gf_status gf_comm_allreduce(gf_comm*, void* data, size_t count,
                                    int32_t dtype, int32_t op);
 GF_API gf_status gf_comm_broadcast(gf_comm*, void* data, size_t count,
                                    int32_t dtype, int32_t root);
-/* `output` is written on the root only, and may equal `input`. */
+/* `output` is written on the root only, where it may equal `input`. */
 GF_API gf_status gf_comm_reduce(gf_comm*, const void* input, void* output,
                                 size_t count, int32_t dtype, int32_t op,
                                 int32_t root);
@@ -474,7 +472,8 @@ GF_API gf_status gf_comm_all_to_all(gf_comm*, const void* input,
 GF_API gf_status gf_comm_all_to_all_equal(gf_comm*, const void* input,
                                           void* output, size_t count,
                                           int32_t dtype);
-/* counts[r] is the number of elements of rank r, the same on every rank. */
+/* counts[r] is the number of elements of rank r, the same on every rank. The
+ * root's `output` (of a scatter: `input`) has the parts in rank order. */
 GF_API gf_status gf_comm_gather(gf_comm*, const void* input, void* output,
                                 const size_t* counts, int32_t dtype,
                                 int32_t root);

@@ -17,7 +17,7 @@
 // work requests of this rank, and one for those of peers.
 namespace gradientflow {
 
-// Zeroed whole pages, huge ones if the kernel keeps any to spare. They are
+// Zeroed whole pages, huge ones if the kernel has reserved enough. They are
 // mapped shared, since a fork makes private pages copy-on-write: this process
 // would write to a copy of its own, and the card would go on reading the old
 // page. A forked child gets its own copy of the memory.
@@ -132,8 +132,9 @@ class CardSlots {
   bool HasFor(const void* who) const;
   // Returns a slot, or lets `who` wait for its turn to try once more.
   std::optional<Slot> Take(const void* who);
-  // `who` does not wait any more. To be called by all who wait and then cannot
-  // take a slot for another reason, or close: others wait behind them.
+  // `who` does not wait any more. Every waiting link must call this when it
+  // closes, or when it cannot take a slot for another reason: others wait
+  // behind it.
   void Leave(const void* who) { std::erase(waiting_, who); }
   void Give(int index) { free_.push_back(index); }
 

@@ -36,8 +36,8 @@ struct InboxArgs {
 // A landing that the card reaches is granted as it is. Other messages come
 // through slots, whose pieces are copied to the landing.
 //
-// What a peer sends is checked before it is used: each function that returns a
-// status fails the link with it, and the text says what the peer does.
+// Everything from the peer is checked before it is used. If a function returns
+// an error, the link fails with it; the text says what the peer did wrong.
 // NOT thread-safe.
 class Inbox {
  public:

@@ -16,7 +16,7 @@
 
 namespace gradientflow {
 
-// What one end of a connection has to know of the other.
+// What one end of a connection has to know about the other.
 struct RdmaAddress {
   std::uint32_t number = 0;  // Of its queue pair.
   std::uint32_t psn = 0;     // Its first packet; random.
@@ -63,7 +63,7 @@ class QueuePair {
     std::uint64_t cookie = 0;  // 0 if its end is not asked for.
   };
 
-  // As many work requests as may be on their way.
+  // The most work requests that may be under way.
   static constexpr int kDepth = 128;
   // The peer may send `receives` immediate numbers before they are taken.
   static Result<std::unique_ptr<QueuePair>> Create(Rail* rail, Owner* owner,

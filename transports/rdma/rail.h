@@ -38,7 +38,7 @@ struct RailArgs {
   int links = 1;          // At most so many queue pairs,
   int receives = 0;       // each with at most so many (QueuePair::Create()).
   int traffic_class = 0;  // Of all packets; networks prefer some of them.
-  // How long the card sends again what nobody acknowledges.
+  // How long the card repeats a packet that is not acknowledged.
   double retry_seconds = 4;
 };
 
@@ -99,7 +99,7 @@ class Rail final : public WriteCounter, private Poller::Target {
   void SetOthers(std::vector<std::weak_ptr<Rail>> others) {
     others_ = std::move(others);
   }
-  // Ends the pairs that the device says something bad about.
+  // Ends the pairs for which the device reports an error.
   bool TakeAsyncEvents();
   // Whether this is the first pair that there is: its owner polls the rail for
   // all.

@@ -19,11 +19,12 @@ namespace gradientflow {
 //   lanes 1 + 8k...    ─> lanes 1 to 8 of rail k
 //   placed messages    ─> any of them (RdmaPlaces)
 //
-// A message of which its sender may choose the lane takes the rail by which it
-// is there first. If one rail fails, the whole link does.
+// If the sender may choose the lane of a message, it takes the rail on which
+// the message is predicted to arrive first. If one rail fails, the whole link
+// does.
 //
-// To be made before its links, since they tell it what comes; Take() gives it
-// those that work.
+// It is made before its links, since they report their events to it; Take()
+// gives it those that work.
 class RailsLink final : public Link {
  public:
   // `control` is the link to `peer` by TCP. `events` outlives this.
@@ -31,7 +32,8 @@ class RailsLink final : public Link {
             LinkEvents* events);
   ~RailsLink() override;
 
-  // What a rail's link needs: what it tells, and its end of the control link.
+  // What a rail's link needs: where to report events, and its end of the
+  // control link.
   LinkEvents* EventsOf(std::size_t rail) { return &tellers_[rail]; }
   std::unique_ptr<Link> ControlOf(std::size_t rail);
   // `links` are those that work, in the order of their rails, the first rail's
@@ -59,7 +61,7 @@ class RailsLink final : public Link {
  private:
   static constexpr int kLanesEach = kRdmaLanes - 1;
 
-  // Tells what one rail's link tells, in lanes of this one.
+  // Passes on the events of one rail's link, with the lanes of this link.
   class Teller final : public LinkEvents {
    public:
     explicit Teller(RailsLink* owner) : owner_(owner) {}

@@ -35,14 +35,14 @@ struct RdmaHandshakeArgs {
 //   probe  ══> <══ probe      a whole slot of the ring, by RDMA
 //   kPassed ─> <── kPassed    mine has arrived and yours has come: it works
 //
-// Either may say kFailed instead, until it has said kPassed. Both have said
-// kPassed, or there is no link, so the two ranks agree in any case. A rank that
-// waits for its peer's next message waits as long as it takes, since the TCP
-// connection would end with the peer. Only what no one tells has a deadline:
-// that a probe does not arrive.
+// Either may say kFailed instead, until it has said kPassed. There is a link
+// only if both have said kPassed, so the two ranks agree in any case. A rank
+// waits without limit for its peer's next message, since the TCP connection
+// would end with the peer. Only the probe has a deadline, since nothing reports
+// that it does not arrive.
 //
-// A method that returns an error has found the reason why there is no link; its
-// caller then calls Fail().
+// If a method returns an error, that is why there is no link; its caller then
+// calls Fail().
 class RdmaHandshake {
  public:
   enum class Outcome : std::uint8_t { kPending, kWorks, kFails };
@@ -65,7 +65,8 @@ class RdmaHandshake {
     PassIfProven();
     return true;
   }
-  // Whether a probe is on its way, so that a broken queue pair is its news.
+  // Returns whether a probe is on its way, so that a broken queue pair means
+  // that the probe failed.
   bool probing() const {
     return probe_until_ != Clock::Time{} && !probe_written_;
   }
@@ -75,7 +76,8 @@ class RdmaHandshake {
   void Fail(const Status& why);
 
   Outcome outcome() const { return outcome_; }
-  // Whether this end has said kPassed: from then on it is for the peer to fail.
+  // Returns whether this end has said kPassed: from then on only the peer may
+  // fail the handshake.
   bool passed() const { return passed_; }
   // Whether the peer has said kFailed.
   bool peer_failed() const { return peer_failed_; }

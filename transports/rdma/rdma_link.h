@@ -29,8 +29,8 @@ struct RdmaLinkArgs {
   std::size_t rail_number = 0;
   // Whether it measures how fast it is, for these.
   bool measures = false;
-  // The link over which control messages go on travelling. What it tells comes
-  // to this link (see LinkEvents below).
+  // The link that keeps carrying the control messages. It reports its events to
+  // this link (see LinkEvents below).
   std::unique_ptr<Link> control;
   LinkEvents* events = nullptr;  // Outlives the link.
   const Clock* clock = nullptr;  // Outlives the link.
@@ -39,16 +39,16 @@ struct RdmaLinkArgs {
   std::shared_ptr<void> keep_alive;  // What the control link needs.
 };
 
-// The connection to one peer by a queue pair, beside the TCP connection by
-// which it was set up. Control messages stay on TCP, since it reports a death
-// within milliseconds, which a queue pair does late or never:
+// The connection to one peer by a queue pair, beside the TCP connection over
+// which it was set up. Control messages stay on TCP, which reports a death
+// within milliseconds; a queue pair reports it late or never:
 //
 //   pings, aborts, good-byes ─> control link
 //   all else                 ─> Outbox ─> queue pair ─> peer's Inbox
 //
-// Life of a link: Begin() starts a handshake (rdma_handshake.h). Once that has
-// the outcome kWorks, the owner Adopt()s the link. Until then nobody else is
-// told anything, and a link that does not work says why and is dropped.
+// Life of a link: Begin() starts a handshake (rdma_handshake.h). Once its
+// outcome is kWorks, the owner Adopt()s the link. Until then the link reports
+// no events; a link that does not work says why and is dropped.
 class RdmaLink final : public Link,
                        public LinkEvents,
                        private QueuePair::Owner {
@@ -66,11 +66,11 @@ class RdmaLink final : public Link,
   // Fails it, unless it is over.
   void Reject(const Status& why);
   Outcome outcome() const { return handshake_.outcome(); }
-  // Whether the outcome is there and the peer has been told, so that the link
-  // can be used or dropped.
+  // Returns whether the outcome is known and the peer has been told, so that
+  // the link can be used or dropped.
   bool settled() const;
   const Status& why() const { return why_; }  // If it fails, or is down.
-  // From now on the events are told.
+  // From now on the link reports its events.
   void Adopt();
   void Put(std::span<const ConstBufferView> pieces, RemotePlace there,
            std::uint32_t notice, const Done& done) {
@@ -85,11 +85,12 @@ class RdmaLink final : public Link,
   double SecondsFor(std::size_t bytes) const {
     return end_.outbox().SecondsFor(bytes);
   }
-  // Whether the peer has all that was sent but control messages.
+  // Returns whether the peer has everything that was sent, except for control
+  // messages.
   bool drained() const {
     return gone() || (end_.outbox().queued() == 0 && end_.pair()->idle());
   }
-  // The control link has gone down: takes what had come by then.
+  // The control link has gone down: delivers what had arrived by then.
   void TakeTheRest();
   // As if the control link had gone down with this reason.
   void End(const Status& why) {

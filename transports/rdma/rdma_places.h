@@ -28,8 +28,8 @@ struct RdmaPlacesArgs {
 };
 
 // Memory that peers write to over their RDMA links. Every rail reaches all of
-// it, so a message may take any of those that link the two ranks: it takes the
-// one by which it will be there first.
+// it, so a message may take any rail that links the two ranks: it takes the one
+// on which it is predicted to arrive first.
 // NOT thread-safe.
 class RdmaPlaces final : public RemotePlaces {
  public:

@@ -6,18 +6,18 @@
 
 namespace gradientflow {
 
-// How fast a way between two ranks is, and so how long it would take for more
-// bytes to be through: behind those that are on it already. A side that has
-// several ways gives each message to the one that is quickest for it, so each
-// gets what it carries. What drivers say of rates is believed until something
-// was measured.
+// The rate of one way (a port) between two ranks, and from it the time until
+// more bytes would have arrived, behind those that are already on that way. A
+// side that has several ways gives each message to the one that is quickest for
+// it, so each way gets as much as it carries. The driver's rate counts until
+// one was measured.
 //
 //   Began() ─ bytes are on the way ─ Ended()
 //      └──── a busy period: its bytes by its time is a sample of the rate
 //
-// Bytes on the way are waited for whether the network or the peer is slow, and
-// so a sample has both. A way that is too slow to get anything gets a message
-// when the others have queues that are long enough, and is measured by it.
+// Bytes take longer if the network is slow and if the peer is slow, so a sample
+// includes both. A way that is too slow to be chosen gets a message once the
+// queues of the others are long enough, and is then measured again.
 class Throughput {
  public:
   // What the driver says; 0: nothing.

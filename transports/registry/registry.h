@@ -15,7 +15,7 @@ std::span<const TransportKind* const> Transports();
 // Returns null if no transport has that name; "auto" is not one.
 const TransportKind* FindTransport(std::string_view name);
 
-// Returns "auto, shm or tcp": the values of the setting `fabric`. Static
+// Returns "auto, shm, rdma or tcp": the values of the setting `fabric`. Static
 // storage.
 std::string_view TransportNames();
 

@@ -15,9 +15,10 @@
 #include "gradientflow/base/status.h"
 #include "transports/poller.h"
 
-// A thread moves some 20 to 30 Gb/s through TCP, most of it copying between
-// buffers and the kernel. On a faster line, io threads copy for the thread that
-// drives, and it keeps everything else: headers, matching, completions, errors.
+// One thread moves some 20 to 30 Gb/s through TCP, and spends most of its time
+// on copies between buffers and the kernel. On a faster line, io threads make
+// these copies for the thread that drives, which keeps everything else:
+// headers, matching, completions, errors.
 //
 //   driver                                  io thread
 //   a lane has many bytes to move
@@ -69,9 +70,9 @@ struct Loan {
   std::size_t borrower_ = 0;  // Index of the io thread.
 };
 
-// Payloads from here on are lent. A loan costs two changes of thread: with
-// payloads of this length a tenth of the processor time of all threads, with
-// half as much four fifths (gradientflow/docs/threads.md).
+// Payloads of this length or more are lent. A loan costs two changes of thread.
+// With payloads of this length they add a tenth to the processor time of all
+// threads, and with half of it four fifths (gradientflow/docs/threads.md).
 inline constexpr std::size_t kLeastLentBytes = std::size_t{256} << 10;
 inline constexpr int kMostIoThreads = 64;
 
@@ -106,7 +107,7 @@ class IoThreads final : private Poller::Target {
   IoThreads(const IoThreads&) = delete;
   IoThreads& operator=(const IoThreads&) = delete;
 
-  // Hands the loan to the io thread that has the fewest. REQUIRES any(), and
+  // Hands the loan to the io thread with the fewest loans. REQUIRES any(), and
   // that it is not lent.
   void Lend(Loan* loan);
   // Does nothing if the loan is not lent. Otherwise it is back on return,

@@ -25,9 +25,9 @@
 
 namespace gradientflow {
 
-// Makes the lanes between this rank and its peers, whichever side connects:
-// when ranks open (SetUpLanes) and while the job runs (TcpLinkSource), which
-// decide whom this rank dials, and when.
+// Makes the lanes between this rank and its peers, whichever side connects.
+// Its users decide whom this rank dials, and when: SetUpLanes when ranks open,
+// TcpLinkSource while the job runs.
 //
 // A rank that has connected all lanes waits for kAccept on the first of them
 // before it uses any. Both ranks of a pair may connect at the same time. Then
@@ -75,7 +75,7 @@ class LaneMaker {
   void DialIfPossible(int peer);
   void StopDialling(int peer);
   bool IsDialling(int peer) const { return FindDialling(peer) != nullptr; }
-  // Returns whether lanes are being made, or somebody knocks.
+  // Returns whether lanes are being made, or a connection waits to be accepted.
   bool busy() const {
     return !dials_.empty() || !incoming_.quiet() || door_shut_;
   }

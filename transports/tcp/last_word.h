@@ -8,10 +8,10 @@
 namespace gradientflow {
 
 // Looks at a lane that is complete, for a rank that still waits for other
-// lanes, and takes nothing from it. Returns OK if the peer has said nothing so
-// far; an error if it has failed, with its own words if it told why; and
-// nothing if it has said something else: then it has all its lanes, and will be
-// heard by the link.
+// lanes, and reads nothing from it. Returns OK if the peer has sent nothing so
+// far; an error if the peer has failed, with its own text if it sent one; and
+// nullopt if it has sent anything else: then it has all its lanes, and the link
+// will read that.
 std::optional<Status> LastWord(const Socket& lane);
 
 }  // namespace gradientflow

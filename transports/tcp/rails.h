@@ -10,8 +10,9 @@
 // division would make all of them as slow as the slowest, and what drivers say
 // of rates may be wrong. So the sender decides for each message:
 //
-//   least waiting  a lane whose connection is full keeps its messages waiting,
-//                  so each rail gets as many as it carries
+//   least waiting  it takes the lane with the fewest waiting messages. A lane
+//                  whose connection is full keeps its messages waiting, so each
+//                  rail gets as many as it carries
 //   far too slow   a rail with less than a quarter of the best one's rate, as
 //                  the kernel has measured it, would hold up the last messages
 //                  of every call for longer than it helps: it gets no more

@@ -13,9 +13,9 @@
 // "10.0.0.2:4321@25000,10.1.0.2:4321@25000". The rank that connects takes, for
 // each address, the lower of that rate and the rate of the interface by which
 // its own kernel would send there. Addresses with more than a quarter of the
-// best rate, or equally unknown ones, are rails: the pair's data lanes go
-// through all of them, and rails.h divides the messages by what each turns out
-// to carry.
+// best rate, or all of them if no rate is known, are rails: the pair's data
+// lanes go through all of them, and rails.h gives each rail as many messages as
+// it turns out to carry.
 namespace gradientflow {
 
 // The inverse of each other, but that an address without a rate has
@@ -25,15 +25,14 @@ Result<std::vector<RatedAddress>> SplitRated(std::string_view text);
 
 // Lowers the rates of a peer's addresses to those of this rank's routes to
 // them, and sorts by rate, best first. An address to which the kernel knows no
-// route comes last. A single address
-// stays as it is. Sends nothing.
+// route comes last. A single address stays as it is. Sends nothing.
 void RateRoutes(const std::vector<InterfaceAddress>& interfaces,
                 std::vector<RatedAddress>* peer);
 
 // How many rails there are. `addresses` is not empty, and best first.
 int RailsIn(const std::vector<RatedAddress>& addresses);
 
-// About how many megabits per second all rails together are good for; 0 if
+// Returns the rate of all rails together in megabits per second, roughly; 0 if
 // their rates are unknown. `addresses` is not empty, and best first.
 int LineRateOf(const std::vector<RatedAddress>& addresses);
 

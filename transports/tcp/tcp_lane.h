@@ -17,15 +17,15 @@
 
 namespace gradientflow {
 
-// One connection of a TcpLink: the bytes that come and go over it, what the
-// poller watches of it, and what io threads have of it. Each direction is moved
-// by the thread that drives or, while it is lent, by an io thread; then this
-// thread neither reads (or writes) nor polls it. Messages are queued behind
-// what is lent.
+// One connection of a TcpLink: the bytes that come and go over it, the events
+// that the poller watches, and the loans to io threads. The thread that drives
+// moves the bytes of each direction. While a direction is lent, an io thread
+// does, and the thread that drives neither uses nor polls it. Messages are
+// queued behind what is lent.
 // NOT thread-safe.
 class TcpLane final : public LaneReader::Source {
  public:
-  // The owner of a lane hears of it by these; all outlive it.
+  // How the owner of a lane learns of its events; all outlive the lane.
   struct Owner {
     LaneReader::Sink* sink = nullptr;
     Poller* poller = nullptr;
@@ -39,7 +39,7 @@ class TcpLane final : public LaneReader::Source {
   std::uint64_t bit() const { return std::uint64_t{1} << index; }
 
   // -- The poller.
-  // Watches for what the lane waits for in its present state.
+  // Makes the poller watch for the events that the lane now waits for.
   Status Register();
   void Deregister();
 
@@ -48,18 +48,19 @@ class TcpLane final : public LaneReader::Source {
   bool writing_lent() const { return out_ != nullptr && out_->lent; }
   // Lends from here on, if there are io threads.
   void MayLend();
-  // Lends what the payload that arrives still lacks. REQUIRES
+  // Lends the missing part of the payload that is arriving. REQUIRES
   // LaneReader::Outcome::kLarge.
   void LendRead();
   // Lends the pieces that the writer has gathered, if they are large. Returns
   // whether it has.
   bool LendWrite(std::span<const iovec> pieces, std::size_t bytes);
-  // What the io thread has read is the reader's.
+  // Gives the bytes that the io thread has read to the reader.
   void TakeRead();
-  // What the io thread has written is the writer's. Returns whether the
+  // Tells the writer what the io thread has written. Returns whether the
   // connection takes more, and if not the reason in `error`, an errno.
   bool TakeWritten(int* error);
-  // No io thread touches the connection or a buffer any more.
+  // Takes back all loans: no io thread touches the connection or a buffer any
+  // more.
   void TakeBack();
 
   // From LaneReader::Source.

@@ -82,8 +82,8 @@ class TcpLink final : public Link,
   void CompleteWritten(TcpLane& lane);
   bool CompleteAll(const Status& why);
 
-  // One connection has ended. `error` is an errno, or 0 if it was closed in
-  // good order.
+  // Handles the end of one connection. `error` is an errno, or 0 if it was
+  // closed in good order.
   void EndLane(TcpLane& lane, int error);
   // One connection takes nothing more.
   void BreakLane(TcpLane& lane, int error);

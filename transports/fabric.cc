@@ -23,8 +23,7 @@
 //   Leave()     the way out in good order: ends what was announced, then kBye
 //               to all, and theirs back
 //
-// A peer whose link was asked for has the heartbeat time-out to answer, like a
-// linked one.
+// A peer whose link was asked for must answer within the heartbeat time-out.
 namespace gradientflow {
 namespace {
 

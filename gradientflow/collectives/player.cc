@@ -1,12 +1,13 @@
 #include "gradientflow/collectives/player.h"
 
 #include <algorithm>
-#include <deque>
+#include <cstddef>
 #include <functional>
 #include <limits>
 #include <map>
 #include <queue>
 #include <utility>
+#include <vector>
 
 namespace gradientflow {
 namespace {
@@ -21,8 +22,14 @@ class Player {
         topology_(topology),
         element_bytes_(static_cast<double>(element_bytes)),
         model_(model),
-        states_(ranks.size()) {
+        states_(ranks.size()),
+        arrivals_(ranks.size() * ranks.size()) {
     if (topology_.host.empty()) SetDefaultHosts();
+    std::map<int, int> sharing;
+    for (const int host : topology_.host) ++sharing[host];
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      states_[r].sharing = sharing[topology_.host[r]];
+    }
   }
 
   double Play() {
@@ -53,13 +60,24 @@ class Player {
     std::size_t round = 0;
     double busy_until = 0;  // The end of the round's own sends.
     bool waiting = false;
-    // The messages of the round, by sender, and how many did not arrive yet.
-    std::map<std::size_t, std::size_t> wanted;
+    int sharing = 1;  // The ranks of its host.
+    // The ranks from which the round wants messages, each once, and how many of
+    // all these messages did not arrive yet.
+    std::vector<std::size_t> senders;
     std::size_t missing = 0;
     double out_free = 0;
     double in_free = 0;
     double core_free = 0;
     std::size_t syncs = 0;
+  };
+  // What one rank has sent to another: when it arrived, in order, and how much
+  // of it rounds have taken. The round that is waiting wants `wanted` more.
+  struct Arrivals {
+    std::vector<double> times;
+    std::size_t taken = 0;
+    std::size_t wanted = 0;
+
+    std::size_t here() const { return times.size() - taken; }
   };
   // The line of a host, which its ranks share.
   struct Line {
@@ -151,28 +169,30 @@ class Player {
     State& to = states_[event.peer];
     double& in_free = inside ? to.in_free : lines_[host].in_free;
     in_free = std::max(event.when, in_free) + event.duration;
-    auto& queue = arrivals_[{event.rank, event.peer}];
-    queue.push_back(in_free);
-    if (!to.waiting) return;
-    const auto wanted = to.wanted.find(event.rank);
-    if (wanted == to.wanted.end() || queue.size() > wanted->second) return;
+    Arrivals& arrivals = From(event.rank, event.peer);
+    arrivals.times.push_back(in_free);
+    if (!to.waiting || arrivals.here() > arrivals.wanted) return;
     --to.missing;
     TryFinish(event.peer);
+  }
+
+  Arrivals& From(std::size_t sender, std::size_t receiver) {
+    return arrivals_[sender * ranks_.size() + receiver];
   }
 
   // Counts the messages that the round of rank r waits for.
   void Expect(std::size_t r) {
     State& state = states_[r];
-    state.wanted.clear();
     for (const Action& action : Round(r)) {
-      if (action.kind == Action::Kind::kRecv && action.dst.count > 0) {
-        ++state.wanted[static_cast<std::size_t>(action.peer)];
-      }
+      if (action.kind != Action::Kind::kRecv || action.dst.count == 0) continue;
+      const auto sender = static_cast<std::size_t>(action.peer);
+      if (From(sender, r).wanted++ == 0) state.senders.push_back(sender);
     }
     state.missing = 0;
-    for (const auto& [peer, messages] : state.wanted) {
-      const std::size_t here = arrivals_[{peer, r}].size();
-      state.missing += messages - std::min(messages, here);
+    for (const std::size_t sender : state.senders) {
+      const Arrivals& arrivals = From(sender, r);
+      state.missing +=
+          arrivals.wanted - std::min(arrivals.wanted, arrivals.here());
     }
   }
 
@@ -181,13 +201,13 @@ class Player {
   void TryFinish(std::size_t r) {
     if (states_[r].missing > 0) return;
     double end = states_[r].busy_until;
-    for (const auto& [peer, messages] : states_[r].wanted) {
-      auto& queue = arrivals_[{peer, r}];
-      for (std::size_t m = 0; m < messages; ++m) {
-        end = std::max(end, queue.front());
-        queue.pop_front();
+    for (const std::size_t sender : states_[r].senders) {
+      Arrivals& arrivals = From(sender, r);
+      for (; arrivals.wanted > 0; --arrivals.wanted) {
+        end = std::max(end, arrivals.times[arrivals.taken++]);
       }
     }
+    states_[r].senders.clear();
     for (const Action& action : Round(r)) end += LocalSeconds(r, action);
     EndRound(end, r);
   }
@@ -196,11 +216,6 @@ class Player {
     states_[r].waiting = false;
     ++states_[r].round;
     BeginAt(end, r);
-  }
-
-  int Sharing(std::size_t r) const {
-    return static_cast<int>(std::count(
-        topology_.host.begin(), topology_.host.end(), topology_.host[r]));
   }
 
   // A pull reads its slice from the buffers of all ranks of the host, and a
@@ -216,9 +231,9 @@ class Player {
       case Action::Kind::kPull:
         return bytes * memory;
       case Action::Kind::kPullReduce:
-        return bytes * memory * Sharing(r) * (action.push ? 2 : 1);
+        return bytes * memory * states_[r].sharing * (action.push ? 2 : 1);
       case Action::Kind::kPush:
-        return bytes * memory * Sharing(r);
+        return bytes * memory * states_[r].sharing;
       default:
         return 0;
     }
@@ -228,8 +243,8 @@ class Player {
   // where a message came from, so a rank that shares its host is charged the
   // rate inside a host.
   double Cost(std::size_t r) const {
-    return Sharing(r) > 1 ? model_.inside.reduce_seconds_per_byte
-                          : model_.across.reduce_seconds_per_byte;
+    return states_[r].sharing > 1 ? model_.inside.reduce_seconds_per_byte
+                                  : model_.across.reduce_seconds_per_byte;
   }
 
   // The last rank of the host to arrive lets all of them go on.
@@ -253,7 +268,7 @@ class Player {
   const CostModel& model_;
   std::vector<State> states_;
   std::map<int, Line> lines_;
-  std::map<std::pair<std::size_t, std::size_t>, std::deque<double>> arrivals_;
+  std::vector<Arrivals> arrivals_;  // By sender, then by receiver.
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::size_t events_made_ = 0;
 };

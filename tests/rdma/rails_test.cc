@@ -6,13 +6,16 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "gradientflow/base/clock.h"
 #include "gradientflow/base/done.h"
 #include "tests/rdma/rdma_ranks.h"
 #include "transports/remote_places.h"
+#include "transports/tcp/create.h"
 
 // Ranks that are linked by several ports each: messages and placed data go by
 // all of them, a port that does not work is left out from the start, and one
@@ -222,7 +225,65 @@ TEST_P(RdmaRails, OneThatFailsEndsTheLinkAndIsNamed) {
   }
 }
 
+// Stands still until something has happened, and then is `by` later.
+class LateClock final : public Clock {
+ public:
+  LateClock(std::function<bool()> happened, Time by)
+      : happened_(std::move(happened)), by_(by) {}
+  Time Now() const override {
+    return happened_() ? std::chrono::seconds(1000) + by_
+                       : std::chrono::seconds(1000);
+  }
+
+ private:
+  const std::function<bool()> happened_;
+  const Time by_;
+};
+
+// Rank 0 has no time left when all its probes are through but the one by a port
+// that reaches nobody, and rank 1 would wait on.
+TEST_P(RdmaRails, ADeadlineOfOneRankCountsForBoth) {
+  const std::string cut = Device(0, rails() - 1);
+  ranks.fake.SetCable(cut, Device(1, rails() - 1), false);
+  const auto through = static_cast<std::uint64_t>(2 * (rails() - 1));
+  const LateClock clock(
+      [&] {
+        return ranks.fake.BytesOf(cut) > 0 &&
+               ranks.fake.stats(0).completions >= through;
+      },
+      std::chrono::milliseconds(1500));
+  ranks[0].clock = &clock;
+  ranks[0].patience = std::chrono::seconds(1);
+  Connect();
+  for (const int r : {0, 1}) {
+    ASSERT_TRUE(ranks[r].connected.ok()) << ranks[r].connected.ToString();
+    EXPECT_EQ(ranks[r].owner.to(1 - r).lanes(), 1 + kLanesEach * (rails() - 1));
+    EXPECT_THAT(ranks[r].endpoint->Choices(),
+                HasSubstr("rank 0 waited for rank 1 to set up RDMA, in vain"));
+  }
+  ranks.ExpectTraffic(30, 1);
+}
+
 INSTANTIATE_TEST_SUITE_P(Of, RdmaRails, ::testing::Values(2, 3, 4));
+
+// Rank 1 is linked by TCP and then says nothing. It may think that the link
+// works, so rank 0 cannot go on without it either.
+TEST(RdmaRailsOfASilentRank, EndTheJob) {
+  RdmaRanks ranks(2);
+  ASSERT_TRUE(ranks.Open());
+  TransportOptions silent = ranks.options;
+  silent.rank = 1;
+  silent.connections = 0;
+  ranks[1].endpoint = kTcpTransport.open(silent).value();
+  const LateClock clock([&] { return ranks.fake.stats(0).receives > 0; },
+                        std::chrono::seconds(60));
+  ranks[0].clock = &clock;
+  ranks.Connect(true);
+  EXPECT_EQ(ranks[0].connected.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(ranks[0].connected.message(),
+              HasSubstr("rank 0 waited for rank 1 to say whether RDMA works"));
+  EXPECT_FALSE(ranks[0].linked[1]);
+}
 
 // Two ranks use as many as both have.
 TEST(RdmaRailsOfUnequalRanks, UseWhatBothHave) {

@@ -35,6 +35,8 @@ class RdmaRanks {
     std::vector<Status> unlinked;  // By rank.
     // Whether there is a link, by rank.
     std::vector<bool> linked;
+    const Clock* clock = nullptr;  // Null: that of this machine.
+    std::chrono::seconds patience{20};
   };
 
   // Each has so many devices: rank r's are fake<r>, fake<r + 10>...
@@ -139,8 +141,9 @@ class RdmaRanks {
  private:
   void ConnectOne(int r, const std::vector<std::string>& addresses,
                   bool or_leave) {
-    static const SteadyClock clock;
+    static const SteadyClock steady;
     Rank& rank = (*this)[r];
+    const Clock& clock = rank.clock != nullptr ? *rank.clock : steady;
     std::vector<std::unique_ptr<Link>> left(all.size());
     ConnectArgs args;
     args.rank = r;
@@ -148,7 +151,7 @@ class RdmaRanks {
     args.addresses = addresses;
     args.secret = HmacSha256("4711", "");
     args.clock = &clock;
-    args.deadline = clock.Now() + std::chrono::seconds(20);
+    args.deadline = clock.Now() + rank.patience;
     args.poller = rank.owner.poller();
     args.events = &rank.owner;
     args.unlinked = or_leave ? &rank.unlinked : nullptr;

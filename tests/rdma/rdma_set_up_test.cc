@@ -119,6 +119,49 @@ TEST_F(RdmaSetUp, ThePeersReasonIsThisRanksReason) {
   EXPECT_TRUE(peer_.link->settled());
 }
 
+// What has not passed when the time is over has failed, at whatever step.
+TEST_F(RdmaSetUp, NoTimeIsLeftBeforeThisRankHasPassed) {
+  for (int steps = 0; steps < 3; ++steps) {
+    SCOPED_TRACE(steps);
+    ScriptedPeer peer;
+    peer.Begin();
+    if (steps > 0) peer.Say(peer.Offer());
+    if (steps > 1) peer.Say(Kind::kReady);
+    peer.Settle([&] { peer.link->PollSetup(); });
+    peer.link->GiveUp(Status(StatusCode::kDeadlineExceeded, "too late"));
+    EXPECT_EQ(peer.link->outcome(), RdmaLink::Outcome::kFails);
+    EXPECT_EQ(peer.link->why().message(), "too late");
+    EXPECT_FALSE(peer.link->settled()) << "the peer has not answered";
+    peer.Say(Kind::kFailed, "as you say");
+    peer.Settle([&] { peer.link->PollSetup(); });
+    EXPECT_TRUE(peer.link->settled());
+  }
+}
+
+// The peer may have said so as well, and use the link.
+TEST_F(RdmaSetUp, ThePeerDecidesWhenThisRankHasPassed) {
+  for (const bool works : {true, false}) {
+    SCOPED_TRACE(works);
+    ScriptedPeer peer;
+    peer.Begin();
+    peer.Say(peer.Offer());
+    peer.Say(Kind::kReady);
+    peer.Probe();
+    peer.Settle([&] { peer.link->PollSetup(); });
+    peer.link->GiveUp(Status(StatusCode::kDeadlineExceeded, "too late"));
+    EXPECT_EQ(peer.link->outcome(), RdmaLink::Outcome::kPending);
+    EXPECT_FALSE(peer.link->settled());
+    peer.Say(works ? Kind::kPassed : Kind::kFailed, works ? "" : "no time");
+    peer.Settle([&] { peer.link->PollSetup(); });
+    EXPECT_TRUE(peer.link->settled());
+    EXPECT_EQ(peer.link->outcome(), works ? RdmaLink::Outcome::kWorks
+                                          : RdmaLink::Outcome::kFails);
+    if (!works) {
+      EXPECT_EQ(peer.link->why().message(), "rank 1 (10.9.0.2:1): no time");
+    }
+  }
+}
+
 TEST_F(RdmaSetUp, AProbeOfOtherBytes) {
   peer_.Begin();
   peer_.Say(peer_.Offer());

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -23,7 +24,10 @@ class GrowingQueue {
     items_[PlaceOf(size_++)] = std::move(item);
   }
   T pop_front() {
-    T item = std::exchange(items_[first_], T());
+    T item = std::move(items_[first_]);
+    // What the item owns is given back now, and not when its place is used
+    // again.
+    if constexpr (!std::is_trivially_destructible_v<T>) items_[first_] = T();
     first_ = PlaceOf(1);
     --size_;
     return item;

@@ -160,7 +160,7 @@ void Inbox::SendGrant(int index, RemotePlace there, std::uint32_t bytes) {
   immediate.grant = true;
   immediate.credits = std::exchange(*args_.owed_credits, 0);
   QueuePair::WriteArgs write;
-  write.pieces[0] = {from, kGrantBytes, args_.grants_key};
+  write.Add(from, kGrantBytes, args_.grants_key);
   write.there = peer_grants_.At(place * kGrantBytes);
   write.immediate = Encode(immediate);
   args_.pair->Write(write);

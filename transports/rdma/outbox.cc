@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "gradientflow/base/ok_status.h"
 #include "gradientflow/base/str_cat.h"
 
 namespace gradientflow {
@@ -43,8 +44,9 @@ void Outbox::Send(int lane, const OutMessage& message) {
   needs_room_ = needs_slot_ = false;
 }
 
-void Outbox::Put(std::span<const ConstBufferView> pieces, RemotePlace there,
-                 std::uint32_t notice, const Done& done) {
+void Outbox::Put(std::span<const ConstBufferView> pieces,
+                 const RemotePlace& there, std::uint32_t notice,
+                 const Done& done) {
   if (puts_.empty() && args_.pair->room() >= kRequestsPerPiece) {
     return WritePut(pieces, there, notice, done);
   }
@@ -93,17 +95,16 @@ bool Outbox::PushPuts() {
 }
 
 void Outbox::WritePut(std::span<const ConstBufferView> pieces,
-                      RemotePlace there, std::uint32_t notice,
+                      const RemotePlace& there, std::uint32_t notice,
                       const Done& done) {
   QueuePair::WriteArgs data;
   std::size_t bytes = 0;
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    const ConstBufferView& from = pieces[i];
+  for (const ConstBufferView& from : pieces) {
     if (from.bytes == 0) continue;
     const Registration* const reached =
         args_.rail->reach().Find(from.data, from.bytes);
     assert(reached != nullptr);
-    data.pieces[i] = {from.data, from.bytes, reached->local_key()};
+    data.Add(from.data, from.bytes, reached->local_key());
     bytes += from.bytes;
   }
   data.there = there;
@@ -174,7 +175,7 @@ void Outbox::WriteFrame(int lane, const OutMessage& message) {
     stats.bytes += message.payload.bytes;
   }
   QueuePair::WriteArgs write;
-  write.pieces[0] = {slot, bytes, args_.ring_key};
+  write.Add(slot, bytes, args_.ring_key);
   write.there = peer_ring_.At(offset);
   Immediate immediate;
   immediate.lane = lane;
@@ -244,7 +245,7 @@ bool Outbox::WritePiece(int index, Granted* to, std::size_t* copied) {
   immediate.lane = index;
   if (fills) immediate.credits = TakeCredits();
   QueuePair::WriteArgs data;
-  data.pieces[0] = {from, bytes, key};
+  data.Add(from, bytes, key);
   data.there = to->grant.there.At(to->written);
   data.cookie = cookie;
   if (fills) {
@@ -296,7 +297,7 @@ void Outbox::OnWritten(std::uint64_t cookie) {
   if (cookie == kPutCookie) {
     const Lent put = lent_puts_.pop_front();
     Ended(put.bytes);
-    return put.done(Status());
+    return put.done(kOkStatus);
   }
   const std::uint64_t index = cookie >> kCookieBits;
   if ((cookie & kCookieMask) == kSlotCookie) {

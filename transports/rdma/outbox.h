@@ -55,7 +55,7 @@ class Outbox {
     done_.Add(message.done, 0, why);
   }
   // A placed message; see RemotePlaces::Put().
-  void Put(std::span<const ConstBufferView> pieces, RemotePlace there,
+  void Put(std::span<const ConstBufferView> pieces, const RemotePlace& there,
            std::uint32_t notice, const Done& done);
   // Writes what can be written. Returns whether anything moved.
   bool Push();
@@ -120,8 +120,9 @@ class Outbox {
   }
   bool PushLane(int index, std::size_t* budget);
   bool PushPuts();
-  void WritePut(std::span<const ConstBufferView> pieces, RemotePlace there,
-                std::uint32_t notice, const Done& done);
+  void WritePut(std::span<const ConstBufferView> pieces,
+                const RemotePlace& there, std::uint32_t notice,
+                const Done& done);
   void WriteFrame(int lane, const OutMessage& message);
   // Returns whether all of the first message has been written.
   bool PushPieces(int index, std::size_t* budget);

@@ -69,7 +69,7 @@ Result<std::unique_ptr<QueuePair>> QueuePair::Create(Rail* rail, Owner* owner,
   init.send_cq = init.recv_cq = rail->cq();
   init.cap.max_send_wr = kDepth;
   init.cap.max_recv_wr = static_cast<std::uint32_t>(made->receives_);
-  init.cap.max_send_sge = 2;
+  init.cap.max_send_sge = kMostPutPieces;
   // Receives have no buffer: what arrives was written where it belongs.
   init.cap.max_recv_sge = 1;
   init.qp_type = IBV_QPT_RC;
@@ -189,17 +189,11 @@ void QueuePair::Write(const WriteArgs& args) {
   if (!dirty()) rail_->SetDirty(this);
   ++written_;
   Request& to = requests_[batched_++];
-  std::size_t count = 0;
-  for (const Piece& piece : args.pieces) {
-    if (piece.bytes == 0) continue;
-    to.pieces[count++] = {reinterpret_cast<std::uintptr_t>(piece.data),
-                          static_cast<std::uint32_t>(piece.bytes),
-                          piece.local_key};
-  }
+  to.pieces = args.pieces;
   ibv_send_wr& request = to.request;
   request.wr_id = std::uint64_t{index_} << kIndexShift |
                   static_cast<std::uint32_t>(written_);
-  request.num_sge = static_cast<int>(count);
+  request.num_sge = args.count;
   request.opcode =
       args.immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
   request.imm_data = htonl(args.immediate.value_or(0));

@@ -50,15 +50,19 @@ class QueuePair {
     virtual void OnBroken(const Status& why) = 0;
   };
 
-  struct Piece {
-    const void* data = nullptr;
-    std::size_t bytes = 0;
-    std::uint32_t local_key = 0;
-  };
   struct WriteArgs {
-    std::array<Piece, 2> pieces;  // One behind the other; empty ones are left
-                                  // out.
-    RemotePlace there;            // Ignored without bytes.
+    // Appends a piece of memory, at most kMostPutPieces.
+    void Add(const void* data, std::size_t bytes, std::uint32_t local_key) {
+      if (bytes == 0) return;
+      pieces[static_cast<std::size_t>(count++)] = {
+          reinterpret_cast<std::uintptr_t>(data),
+          static_cast<std::uint32_t>(bytes), local_key};
+    }
+    // As the card wants them, so that they need only be copied; one behind the
+    // other, of which there are `count`.
+    std::array<ibv_sge, kMostPutPieces> pieces = {};
+    int count = 0;
+    RemotePlace there;  // Ignored without bytes.
     std::optional<std::uint32_t> immediate;
     std::uint64_t cookie = 0;  // 0 if its end is not asked for.
   };
@@ -116,7 +120,7 @@ class QueuePair {
 
   struct Request {
     ibv_send_wr request;
-    std::array<ibv_sge, 2> pieces;
+    std::array<ibv_sge, kMostPutPieces> pieces;
   };
   struct Lent {
     std::uint64_t write = 0;

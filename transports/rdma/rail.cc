@@ -153,26 +153,23 @@ void Rail::Stop() {
 
 std::uint32_t Rail::Add(QueuePair* pair) {
   pairs_.push_back(pair);
-  ++live_;
+  if (live_++ == 0) first_ = pair;
   return static_cast<std::uint32_t>(pairs_.size()) - 1;
 }
 
 void Rail::Remove(std::uint32_t index) {
   std::erase(dirty_, pairs_[index]);
   pairs_[index] = nullptr;
+  const auto first =
+      std::find_if(pairs_.begin(), pairs_.end(),
+                   [](const QueuePair* other) { return other != nullptr; });
+  first_ = first == pairs_.end() ? nullptr : *first;
   if (--live_ == 0) Stop();
 }
 
 RemoteWrites Rail::Count() {
   return {stats_.data_writes, stats_.control_writes, stats_.bytes,
           retries_.Total()};
-}
-
-bool Rail::IsFirst(const QueuePair* pair) const {
-  for (const QueuePair* other : pairs_) {
-    if (other != nullptr) return other == pair;
-  }
-  return false;
 }
 
 bool Rail::Poll() {

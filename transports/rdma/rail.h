@@ -103,7 +103,9 @@ class Rail final : public WriteCounter, private Poller::Target {
   bool TakeAsyncEvents();
   // Whether this is the first pair that there is: its owner polls the rail for
   // all.
-  bool IsFirst(const QueuePair* pair) const;
+  bool IsFirst(const QueuePair* pair) const {
+    return pair != nullptr && pair == first_;
+  }
 
  private:
   explicit Rail(RailArgs args);
@@ -125,10 +127,11 @@ class Rail final : public WriteCounter, private Poller::Target {
   ibv_pd* pd_ = nullptr;
   ibv_comp_channel* channel_ = nullptr;
   ibv_cq* cq_ = nullptr;
-  unsigned unacknowledged_ = 0;    // Events of the channel.
-  Poller* poller_ = nullptr;       // Null until Start().
-  std::vector<QueuePair*> pairs_;  // By index; null if destroyed.
-  std::size_t live_ = 0;           // Those that are not.
+  unsigned unacknowledged_ = 0;       // Events of the channel.
+  Poller* poller_ = nullptr;          // Null until Start().
+  std::vector<QueuePair*> pairs_;     // By index; null if destroyed.
+  const QueuePair* first_ = nullptr;  // Of those that are not,
+  std::size_t live_ = 0;              // and how many these are.
   std::vector<QueuePair*> dirty_;
   std::vector<std::weak_ptr<Rail>> others_;
   bool polling_ = false;

@@ -79,7 +79,7 @@ void RdmaEnd::WriteFirstSlot(std::span<const std::byte> bytes,
   std::byte* const from = memory_.data() + kHalfBytes;
   std::copy(bytes.begin(), bytes.end(), from);
   QueuePair::WriteArgs write;
-  write.pieces[0] = {from, bytes.size(), read_by_card_.local_key()};
+  write.Add(from, bytes.size(), read_by_card_.local_key());
   write.there = there;
   write.immediate = 0;
   write.cookie = 1;

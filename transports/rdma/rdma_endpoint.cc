@@ -33,12 +33,16 @@
 //               the next transport links them.
 //
 // A rail that does not open is left out, and so is one that does not work
-// between two ranks, unless it is their first.
+// between two ranks, unless it is their first. A peer that does not say by the
+// deadline what has become of a rail may use it or not, so that ends the job.
 namespace gradientflow {
 namespace {
 
 // How long the poller may sleep while links are set up.
 constexpr std::chrono::milliseconds kNap(1);
+// How much longer than until the deadline to wait for the peers' last words. A
+// rank that drives its set-up has them ready after the time that a probe gets.
+constexpr std::chrono::seconds kLastWordsPatience(5);
 // Stands in an address before the number of rails, if there are several.
 constexpr char kRailsMark = '#';
 
@@ -108,7 +112,19 @@ class Relay final : public LinkEvents {
 struct Pair {
   std::unique_ptr<RailsLink> all;                // Null if there is one link.
   std::vector<std::unique_ptr<RdmaLink>> links;  // By rail; none: no peer.
+
+  // Whether both ranks know what has become of each rail.
+  bool settled() const {
+    return std::all_of(links.begin(), links.end(),
+                       [](const auto& link) { return link->settled(); });
+  }
 };
+
+Status InVain(const ConnectArgs& args, std::size_t peer, const char* to_what) {
+  return Status(StatusCode::kDeadlineExceeded,
+                StrCat("rank ", args.rank, " waited for rank ", peer, " to ",
+                       to_what, ", in vain"));
+}
 
 class RdmaEndpoint final : public Endpoint, private WriteCounter {
  public:
@@ -243,24 +259,23 @@ Pair RdmaEndpoint::MakePair(const ConnectArgs& args, int peer,
   return pair;
 }
 
+// Returns when all of them are settled, or it is too late for those that are
+// not.
 void RdmaEndpoint::SetUp(const ConnectArgs& args,
                          const std::vector<Pair>& pairs) const {
   for (;;) {
+    const Clock::Time late = args.clock->Now() - args.deadline;
     bool moved = false;
     bool pending = false;
-    const bool late = args.clock->Now() >= args.deadline;
     for (std::size_t r = 0; r < pairs.size(); ++r) {
       for (const auto& link : pairs[r].links) {
         moved |= link->PollSetup();
-        if (late) {
-          link->Reject(Status(StatusCode::kDeadlineExceeded,
-                              StrCat("rank ", args.rank, " waited for rank ", r,
-                                     " to set up RDMA, in vain")));
-        }
-        pending |= !link->settled() && !late;
+        if (late >= Clock::Time(0))
+          link->GiveUp(InVain(args, r, "set up RDMA"));
       }
+      pending |= !pairs[r].settled();
     }
-    if (!pending) return;
+    if (!pending || late >= kLastWordsPatience) return;
     args.poller->Poll(moved ? std::chrono::milliseconds(0) : kNap);
   }
 }
@@ -296,7 +311,9 @@ Result<std::vector<std::unique_ptr<Link>>> RdmaEndpoint::Sort(
   for (std::size_t r = 0; r < pairs.size(); ++r) {
     if (pairs[r].links.empty()) continue;
     const RdmaLink& first = *pairs[r].links.front();
-    if (first.outcome() == RdmaLink::Outcome::kWorks) {
+    if (!pairs[r].settled()) {
+      failed = InVain(args, r, "say whether RDMA works between them");
+    } else if (first.outcome() == RdmaLink::Outcome::kWorks) {
       works[r] = Adopt(static_cast<int>(r), std::move(pairs[r]), relay);
     } else if (args.unlinked != nullptr) {
       (*args.unlinked)[r] = first.why();

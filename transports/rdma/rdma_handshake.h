@@ -39,7 +39,9 @@ struct RdmaHandshakeArgs {
 // only if both have said kPassed, so the two ranks agree in any case. A rank
 // waits without limit for its peer's next message, since the TCP connection
 // would end with the peer. Only the probe has a deadline, since nothing reports
-// that it does not arrive.
+// that it does not arrive. A caller whose own time is over may Fail() what has
+// not passed. It waits for the peer's word in any case: without that, the two
+// ranks would not know that they agree.
 //
 // If a method returns an error, that is why there is no link; its caller then
 // calls Fail().

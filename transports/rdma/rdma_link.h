@@ -65,6 +65,11 @@ class RdmaLink final : public Link,
   bool PollSetup();
   // Fails it, unless it is over.
   void Reject(const Status& why);
+  // There is no time left: the same, unless this rank has said that the link
+  // works. Then only the peer's word decides, since it may have said so, too.
+  void GiveUp(const Status& why) {
+    if (!handshake_.passed()) Reject(why);
+  }
   Outcome outcome() const { return handshake_.outcome(); }
   // Returns whether the outcome is known and the peer has been told, so that
   // the link can be used or dropped.
@@ -72,7 +77,7 @@ class RdmaLink final : public Link,
   const Status& why() const { return why_; }  // If it fails, or is down.
   // From now on the link reports its events.
   void Adopt();
-  void Put(std::span<const ConstBufferView> pieces, RemotePlace there,
+  void Put(std::span<const ConstBufferView> pieces, const RemotePlace& there,
            std::uint32_t notice, const Done& done) {
     if (!gone()) end_.outbox().Put(pieces, there, notice, done);
   }

@@ -239,8 +239,7 @@ Status GradientSession::Parts::JoinChannel(bool free, bool all_lend,
 // Returns the costs that bucket sizes are computed from, if they are to be
 // measured.
 Result<std::optional<CallCost>> GradientSession::Parts::Cost() {
-  const bool tuned = options.bucket_bytes == kAutoBytes;
-  if (!tuned) return std::optional<CallCost>();
+  if (options.bucket_bytes != kAutoBytes) return std::optional<CallCost>();
   if (options.size == 1 || layout->elements() == 0) {
     return std::optional<CallCost>(CallCost());
   }

@@ -188,7 +188,7 @@ TEST_P(Padding, ChangesNoResultOfTensorsOfAnySize) {
               means.begin() + static_cast<std::ptrdiff_t>(layout.offset(t)));
         }
         ASSERT_TRUE(Update(session, lars, weights.pointers()).ok());
-        oracle.Step(lars, means, all);
+        oracle.Update(lars, means, all);
       }
       for (std::size_t t = 0; t < sizes.size(); ++t) {
         for (std::size_t e = 0; e < sizes[t]; ++e) {

@@ -111,6 +111,7 @@ def draw_predictions(rows: list[dict[str, Any]], quantity: str,
         axes.set_ylim(0, 105)
     else:
         axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_formatter("{x:.0f}")
     axes.set_xlabel("ranks")
     axes.set_ylabel(QUANTITIES[quantity][1])
     axes.grid(alpha=0.3)

@@ -31,7 +31,7 @@ struct Cluster {
   // What a pass over memory reads and writes, both together.
   double memory_bytes_per_second = std::numeric_limits<double>::infinity();
 
-  int ranks() const;  // Adds up the hosts.
+  int ranks() const;            // Adds up the hosts.
   int most_host_ranks() const;  // Of the host that has most.
   bool one_rank() const { return hosts() == 1 && host_ranks.front() == 1; }
   int hosts() const { return static_cast<int>(host_ranks.size()); }

@@ -17,6 +17,7 @@
 #include "gradientflow/planner/advise.h"
 #include "gradientflow/planner/check.h"
 #include "gradientflow/planner/csv_table.h"
+#include "gradientflow/planner/hosts.h"
 #include "gradientflow/planner/paper.h"
 #include "gradientflow/planner/predict.h"
 #include "gradientflow/planner/reports.h"
@@ -33,11 +34,13 @@ struct Arguments {
   std::string price;
   std::string csv;
   std::string data = "benchmarks/data";
-  std::vector<int> ranks = {2, 4, 8, 16, 32, 64};
+  std::vector<int> ranks;
   std::vector<double> usl_ranks;
-  int ranks_per_host = 1;
+  std::string hosts;
+  std::vector<int> ranks_per_host;
+  std::vector<double> line_gbps;
   int most_hosts = 64;
-  double line_gbps = 0;
+  double line_of_runs_gbps = 0;
   std::vector<std::string> modes = {"dense"};
   std::vector<std::string> wires = {"float32"};
   std::vector<std::string> bucket_bytes = {"auto"};
@@ -73,6 +76,21 @@ Result<CsvTable> ReadCsv(const std::string& path) {
   const auto text = ReadTextFile(path);
   if (!text.ok()) return text.status();
   return CsvTable::Parse(text.value(), path);
+}
+
+// From the file, or from the lists of which it takes the place.
+Result<HostOptions> HostsOf(const Arguments& of) {
+  if (of.hosts.empty()) return HostsFromLists(of.ranks_per_host, of.line_gbps);
+  const auto table = ReadCsv(of.hosts);
+  if (!table.ok()) return table.status();
+  return ReadHosts(table.value());
+}
+
+// Those that were asked for; of hosts that are listed all, by default.
+std::vector<int> RanksOf(const Arguments& of, const HostOptions& hosts) {
+  if (!of.ranks.empty()) return of.ranks;
+  if (hosts.hosts.empty()) return PredictOptions().ranks;
+  return {hosts.RanksOf(static_cast<int>(hosts.hosts.size()))};
 }
 
 // A whole number of bytes, "inf" or "auto".
@@ -134,10 +152,11 @@ Result<std::string> RunPredict(const Arguments& of) {
   if (!probe.ok()) return probe.status();
   const auto exchanges = Exchanges(of);
   if (!exchanges.ok()) return exchanges.status();
+  const auto hosts = HostsOf(of);
+  if (!hosts.ok()) return hosts.status();
   PredictOptions options;
-  options.ranks = of.ranks;
-  options.ranks_per_host = of.ranks_per_host;
-  options.line_gbps = of.line_gbps;
+  static_cast<HostOptions&>(options) = hosts.value();
+  options.ranks = RanksOf(of, hosts.value());
   options.exchanges = exchanges.value();
   const auto predicted = Predict(profile.value(), probe.value(), options);
   if (!predicted.ok()) return predicted.status();
@@ -153,11 +172,12 @@ Result<std::string> RunAdvise(const Arguments& of) {
   if (!price.ok()) return price.status();
   const auto exchanges = Exchanges(of);
   if (!exchanges.ok()) return exchanges.status();
+  const auto hosts = HostsOf(of);
+  if (!hosts.ok()) return hosts.status();
   AdviseOptions options;
+  static_cast<HostOptions&>(options) = hosts.value();
   options.samples = of.samples;
   options.most_hosts = of.most_hosts;
-  options.ranks_per_host = of.ranks_per_host;
-  options.line_gbps = of.line_gbps;
   options.exchanges = exchanges.value();
   if (!of.deadline.empty()) {
     const auto seconds = Seconds(of.deadline);
@@ -198,8 +218,8 @@ Result<std::string> RunCheck(const Arguments& of) {
   if (!runs.ok()) {
     return Bad(StrCat(of.csv, ": ", runs.status().message()));
   }
-  const auto report =
-      CheckRuns(profile.value(), probe.value(), runs.value(), of.line_gbps);
+  const auto report = CheckRuns(profile.value(), probe.value(), runs.value(),
+                                of.line_of_runs_gbps);
   if (!report.ok()) return report.status();
   return Print(ReportOf(report.value()), of.format());
 }
@@ -226,12 +246,20 @@ void AddFiles(CLI::App* app, Arguments* to) {
 }
 
 void AddCluster(CLI::App* app, Arguments* to) {
-  app->add_option("--ranks-per-host", to->ranks_per_host, "Default: 1")
-      ->check(CLI::Range(1, 1024));
-  app->add_option("--line-gbps", to->line_gbps,
-                  "The hosts' lines; of different ones the slowest. Default: "
-                  "as probed")
-      ->check(CLI::NonNegativeNumber);
+  CLI::Option* per_host =
+      app->add_option("--ranks-per-host", to->ranks_per_host,
+                      "Of all hosts, or of each: 8,8,4. Default: 1");
+  per_host->delimiter(',')->check(CLI::Range(1, 1024));
+  CLI::Option* lines =
+      app->add_option("--line-gbps", to->line_gbps,
+                      "The line of all hosts, or of each; 0: as probed, the "
+                      "default");
+  lines->delimiter(',')->check(CLI::NonNegativeNumber);
+  app->add_option("--hosts", to->hosts,
+                  "Instead of these: a table with the columns ranks, "
+                  "line_gbps, hosts")
+      ->excludes(per_host)
+      ->excludes(lines);
   app->add_option("--mode", to->modes, "dense, csc")
       ->delimiter(',')
       ->check(CLI::IsMember({"dense", "csc"}));
@@ -256,9 +284,12 @@ std::vector<std::pair<CLI::App*, Command>> AddCommands(CLI::App* app,
       "predict", "The time of a step, and where it goes, by ranks");
   AddFiles(predict, to);
   AddCluster(predict, to);
-  predict->add_option("--ranks", to->ranks, "2,4,...; 1 to 65536 each")
+  predict
+      ->add_option("--ranks", to->ranks,
+                   "2,4,...; 1 to 65536 each. Default: 2 to 64, or all of the "
+                   "hosts that are listed")
       ->delimiter(',')
-      ->check(CLI::Range(1, 65536));
+      ->check(CLI::Range(1, kMostRanks));
   CLI::App* advise = app->add_subcommand(
       "advise", "How many hosts to rent, and what the answer hangs on");
   AddFiles(advise, to);
@@ -280,7 +311,9 @@ std::vector<std::pair<CLI::App*, Command>> AddCommands(CLI::App* app,
       app->add_subcommand("check", "What was predicted beside what came");
   AddFiles(check, to);
   check->add_option("--csv", to->csv, "Runs that were made")->required();
-  check->add_option("--line-gbps", to->line_gbps, "As in predict")
+  check
+      ->add_option("--line-gbps", to->line_of_runs_gbps,
+                   "The line of all hosts. Default: as probed")
       ->check(CLI::NonNegativeNumber);
   CLI::App* paper = app->add_subcommand(
       "paper", "How well the model predicts the paper's measurements");

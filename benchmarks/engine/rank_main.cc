@@ -15,12 +15,19 @@
 //             and what a bare loop takes (bare_passes.h) that moves only the
 //             bytes (in MB) that such a step cannot do without.
 //
+//   "profile" a step whose gradients are all ready at once, with nobody to send
+//             them to, in turn without and with a profile: the steps of a round
+//             in a session of each kind. Answer: by kind, the microseconds of a
+//             step in each round, and what closing takes, which writes the
+//             file, in ms.
+//
 // Job: {"what": one of these, "model": a plan, "settings", "steps"}, for
-// "passes" also {"threads": [numbers]}.
+// "passes" also {"threads": [numbers]}, for "profile" {"rounds", "file"}.
 #include <cstdint>
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -175,12 +182,44 @@ Json TimePasses(const Json& job, const Options& options,
   return answer;
 }
 
+Json TimeProfile(const Json& job, const Options& options,
+                 const std::vector<TensorSpec>& specs) {
+  const SteadyClock clock;
+  const int steps = job.at("steps");
+  std::vector<std::unique_ptr<GradientSession>> sessions;
+  std::vector<std::function<double()>> sides;
+  for (const std::string& file :
+       {std::string(), job.at("file").get<std::string>()}) {
+    Json settings = job.at("settings");
+    settings["profile"] = file;
+    sessions.push_back(OpenSession(options, settings, specs));
+    GradientSession& session = *sessions.back();
+    sides.push_back([&session, &clock, steps] {
+      const Clock::Time begin = clock.Now();
+      for (int step = 0; step < steps; ++step) {
+        AllReady(session);
+        Must(session.FinishStep());
+      }
+      return Microseconds(clock.Now() - begin) / steps;
+    });
+  }
+  Json answer;
+  answer["step_us"] = TakeTurns(job.at("rounds"), sides);
+  for (auto& session : sessions) {
+    const Clock::Time begin = clock.Now();
+    session.reset();
+    answer["closing_ms"].push_back(Microseconds(clock.Now() - begin) / 1e3);
+  }
+  return answer;
+}
+
 }  // namespace
 
 Json RankMain(const Json& job, const Options& options) {
   const auto specs = job.at("model").get<Model>().Specs();
   const int steps = job.at("steps");
   if (job.at("what") == "passes") return TimePasses(job, options, specs);
+  if (job.at("what") == "profile") return TimeProfile(job, options, specs);
   const Gradients gradients(DType::kFloat32);
   const double before_mb = StatusMb("VmRSS");
   const auto session = OpenSession(options, job.at("settings"), specs);

@@ -316,8 +316,9 @@ constexpr std::array kRows = {
         "are ready, and how long each part of a step takes. Rank 0 writes the "
         "file, or each rank if %r stands for the rank in its name; a session "
         "that is closed has written it, and one that is open does so now and "
-        "then. Each session of a process needs a name of its own. If empty, "
-        "none is written."),
+        "then. Each session of a process needs a name of its own, and so does "
+        "each DDP with a hook of gradientflow.torch. If empty, none is "
+        "written."),
     Row<c::Integer<&O::profile_batch, 0, kBillion>>(
         kLogging, "profile_batch", "an integer from 0 to 1000000000",
         "How many samples a rank takes in a step, for the profile. 0 says "

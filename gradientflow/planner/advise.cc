@@ -16,7 +16,7 @@ constexpr int kAllHostsUpTo = 32;
 struct Facts {
   Profile profile;
   Probe probe;
-  double line_gbps = 0;  // As in AdviseOptions.
+  HostOptions hosts;
 };
 
 std::vector<int> HostCounts(int most) {
@@ -29,11 +29,23 @@ std::vector<int> HostCounts(int most) {
   return hosts;
 }
 
+// Of the hosts that are listed no more can be rented than there are.
+int MostHosts(const AdviseOptions& options) {
+  if (options.hosts.empty()) return options.most_hosts;
+  return std::min(options.most_hosts, static_cast<int>(options.hosts.size()));
+}
+
+// What is done again is sent again, and no more is while nothing is done, so
+// bytes are at most so many times those of an undisturbed run.
 TrainingPlan PlanOf(const Prediction& prediction, const NodePrice& price,
                     double samples) {
   TrainingPlan plan;
   plan.prediction = prediction;
-  plan.seconds = samples / prediction.samples_per_second;
+  const double undisturbed = samples / prediction.samples_per_second;
+  const double factor =
+      price.spot ? SpotFactor(*price.spot, prediction.hosts) : 1;
+  plan.seconds = factor * undisturbed;
+  plan.lost_seconds = plan.seconds - undisturbed;
   const double steps = plan.seconds / prediction.step.terms.step;
   plan.cost =
       plan.seconds / 3600 * prediction.hosts * price.price_per_node_hour +
@@ -47,9 +59,8 @@ Result<std::vector<TrainingPlan>> PlansFor(const Facts& facts,
                                            const std::vector<int>& hosts) {
   PredictOptions predict;
   predict.ranks.clear();
-  for (const int h : hosts) predict.ranks.push_back(h * options.ranks_per_host);
-  predict.ranks_per_host = options.ranks_per_host;
-  predict.line_gbps = facts.line_gbps;
+  static_cast<HostOptions&>(predict) = facts.hosts;
+  for (const int h : hosts) predict.ranks.push_back(facts.hosts.RanksOf(h));
   predict.exchanges = options.exchanges;
   const auto predictions = Predict(facts.profile, facts.probe, predict);
   if (!predictions.ok()) return predictions.status();
@@ -73,6 +84,7 @@ std::optional<TrainingPlan> Choose(const std::vector<TrainingPlan>& plans,
                                    const AdviseOptions& options) {
   std::optional<TrainingPlan> best;
   for (const TrainingPlan& plan : plans) {
+    if (std::isinf(plan.seconds)) continue;
     if (options.deadline_seconds && plan.seconds > *options.deadline_seconds) {
       continue;
     }
@@ -90,7 +102,7 @@ int LastPaying(const std::vector<TrainingPlan>& plans) {
   std::vector<std::pair<int, double>> rates;
   for (const TrainingPlan& plan : plans) {
     const int hosts = plan.prediction.hosts;
-    const double rate = plan.prediction.samples_per_second;
+    const double rate = 1 / plan.seconds;  // All take as many samples.
     if (rates.empty() || rates.back().first != hosts) {
       rates.emplace_back(hosts, rate);
     }
@@ -134,7 +146,7 @@ void SlowBytes(Facts* facts) {
       Scale(&entry.bytes_per_second, 1 / kWorse);
     }
   });
-  facts->line_gbps /= kWorse;
+  facts->hosts.ScaleLines(1 / kWorse);
 }
 
 void MoreHostWork(Facts* facts) {
@@ -179,7 +191,7 @@ Status AddSensitivities(const Facts& facts, const NodePrice& price,
     Facts changed = facts;
     change(&changed);
     const auto plans =
-        PlansFor(changed, price, options, HostCounts(options.most_hosts));
+        PlansFor(changed, price, options, HostCounts(MostHosts(options)));
     if (!plans.ok()) return plans.status();
     Sensitivity sensitivity{name, 1, 0};
     for (const TrainingPlan& plan : plans.value()) {
@@ -229,7 +241,7 @@ Status AddSavings(const Facts& facts, const NodePrice& price,
         }
       }
     }
-    faster.line_gbps *= factor;
+    faster.hosts.ScaleLines(factor);
     GF_RETURN_IF_ERROR(add(what, faster, same));
   }
   if (!chosen.prediction.exchange.csc) {
@@ -259,19 +271,33 @@ Status Check(const Profile& profile, const AdviseOptions& options) {
 
 }  // namespace
 
+// With interruptions at a rate r, a stretch of L seconds without one comes
+// after (e^(rL) - 1) / r on average, and each restart before it needs such a
+// stretch of its own: in all e^(rR) (e^(rL) - 1) / r, where L is an interval
+// with its checkpoint and R a restart.
+double SpotFactor(const SpotTerms& spot, int nodes) {
+  const double rate = nodes * spot.interruptions_per_node_hour / 3600;
+  const double length =
+      spot.checkpoint_interval_seconds + spot.checkpoint_seconds;
+  const double takes = rate > 0 ? std::exp(rate * spot.restart_seconds) *
+                                      std::expm1(rate * length) / rate
+                                : length;
+  return takes / spot.checkpoint_interval_seconds;
+}
+
 Result<Advice> Advise(const Profile& profile, const Probe& probe,
                       const NodePrice& price, const AdviseOptions& options) {
   GF_RETURN_IF_ERROR(Check(profile, options));
-  const Facts facts{profile, probe, options.line_gbps};
+  const Facts facts{profile, probe, static_cast<const HostOptions&>(options)};
   const auto plans =
-      PlansFor(facts, price, options, HostCounts(options.most_hosts));
+      PlansFor(facts, price, options, HostCounts(MostHosts(options)));
   if (!plans.ok()) return plans.status();
   const auto& all = plans.value();
   Advice advice;
   advice.cheapest = *std::min_element(all.begin(), all.end(), Cheaper);
   advice.fastest = *std::min_element(all.begin(), all.end(), Faster);
   advice.last_paying_hosts = LastPaying(all);
-  advice.most_hosts = options.most_hosts;
+  advice.most_hosts = MostHosts(options);
   advice.chosen = Choose(all, options);
   if (!advice.chosen) return advice;
   GF_RETURN_IF_ERROR(AddSavings(facts, price, options, &advice));

@@ -12,13 +12,12 @@
 // How many hosts to rent, for how long, and what the answer hangs on.
 namespace gradientflow::planner {
 
-struct AdviseOptions {
+// Listed hosts are rented in their order; all cost the same.
+struct AdviseOptions : HostOptions {
   double samples = 0;  // That all ranks train on together, epochs included.
   std::optional<double> deadline_seconds;
   std::optional<double> budget;  // In the price's currency.
   int most_hosts = 64;
-  int ranks_per_host = 1;
-  double line_gbps = 0;
   // What may be chosen. CSC changes the training, so it is chosen only if it is
   // among these; what it would save is said anyway.
   std::vector<Exchange> exchanges = {{}};
@@ -27,9 +26,16 @@ struct AdviseOptions {
 struct TrainingPlan {
   Prediction prediction;
   std::size_t exchange = 0;  // Its place in AdviseOptions::exchanges.
-  double seconds = 0;
+  double seconds = 0;        // Expected, interruptions included.
+  double lost_seconds = 0;   // To them and to checkpoints, of `seconds`.
   double cost = 0;
 };
+
+// By how much longer a run takes on so many nodes that may be taken away, on
+// average: checkpoints, what is done again after an interruption, and restarts,
+// which may be interrupted as well. Interruptions are independent of each other
+// and of the time. Infinite if hardly any interval passes without one.
+double SpotFactor(const SpotTerms& spot, int nodes);
 
 // What another cluster or exchange would change in the chosen plan.
 struct Saving {

@@ -83,12 +83,12 @@ double HostWorkOf(const CollectiveAlgorithm& algorithm, const Cluster& cluster,
 }
 
 // The part of a large cluster that is played for the whole: hosts like its
-// first one.
+// fullest one.
 Cluster PlayedPart(Cluster cluster) {
   if (cluster.ranks() <= kMostPlayedRanks) return cluster;
   const int hosts = cluster.hosts() > 1 ? 2 : 1;
   const int per_host =
-      std::min(cluster.host_ranks.front(), kMostPlayedRanks / hosts);
+      std::min(cluster.most_host_ranks(), kMostPlayedRanks / hosts);
   cluster.host_ranks =
       SpreadRanks(kMostPlayedRanks / per_host * per_host, per_host);
   return cluster;

@@ -111,12 +111,47 @@ int Cluster::ranks() const {
   return std::accumulate(host_ranks.begin(), host_ranks.end(), 0);
 }
 
+int Cluster::most_host_ranks() const {
+  return *std::max_element(host_ranks.begin(), host_ranks.end());
+}
+
 std::vector<int> SpreadRanks(int ranks, int per_host) {
   std::vector<int> hosts;
   for (; ranks > 0; ranks -= per_host) {
     hosts.push_back(std::min(ranks, per_host));
   }
   return hosts;
+}
+
+Result<std::vector<Host>> HostOptions::HostsOf(int ranks) const {
+  std::vector<Host> taken;
+  if (hosts.empty()) {
+    for (const int each : SpreadRanks(ranks, ranks_per_host)) {
+      taken.push_back({each, line_gbps});
+    }
+    return taken;
+  }
+  int left = ranks;
+  for (auto host = hosts.begin(); left > 0 && host != hosts.end(); ++host) {
+    taken.push_back({std::min(left, host->ranks), host->line_gbps});
+    left -= taken.back().ranks;
+  }
+  if (left <= 0) return taken;
+  return Status(StatusCode::kInvalidArgument,
+                StrCat("ranks: expected at most the ", ranks - left,
+                       " that the hosts have, seen ", ranks));
+}
+
+int HostOptions::RanksOf(int count) const {
+  if (hosts.empty()) return count * ranks_per_host;
+  return std::accumulate(
+      hosts.begin(), hosts.begin() + count, 0,
+      [](int sum, const Host& host) { return sum + host.ranks; });
+}
+
+void HostOptions::ScaleLines(double factor) {
+  line_gbps *= factor;
+  for (Host& host : hosts) host.line_gbps *= factor;
 }
 
 namespace {
@@ -132,23 +167,40 @@ void AddInside(const ProbedPair& pair, Cluster* cluster) {
   cluster->inside_backward_seconds_per_message = HostWorkOf(pair);
 }
 
-void AddAcross(const ProbedPair& pair, double line_gbps,
+// What the ranks of a host get of its line, together and one alone.
+struct HostRates {
+  LineRates shared;
+  LineRates one;
+  bool faster = false;  // Than what was probed.
+};
+
+HostRates RatesOn(double line_gbps, HostRates probed) {
+  if (line_gbps <= 0) return probed;
+  const LineChange line = {line_gbps * 1e9 / 8 * kPayloadShare,
+                           probed.shared.idle};
+  probed.faster = line.faster();
+  line.Apply(&probed.shared);
+  line.Apply(&probed.one);
+  return probed;
+}
+
+void AddAcross(const ProbedPair& pair, const std::vector<Host>& hosts,
                PlannedCluster* planned) {
   Cluster& cluster = planned->cluster;
   const std::size_t streams = StreamsOf(pair, cluster.ranks());
-  const auto per_host = static_cast<std::size_t>(cluster.host_ranks.front());
-  LineRates shared = RatesOf(pair, {streams, per_host});
-  LineRates one = RatesOf(pair, {streams, 1});
-  if (line_gbps > 0) {
-    const LineChange line = {line_gbps * 1e9 / 8 * kPayloadShare, shared.idle};
-    planned->extrapolated.line = line.faster();
-    line.Apply(&shared);
-    line.Apply(&one);
+  const auto per_host = static_cast<std::size_t>(cluster.most_host_ranks());
+  const HostRates probed = {RatesOf(pair, {streams, per_host}),
+                            RatesOf(pair, {streams, 1})};
+  HostRates slowest = RatesOn(hosts.front().line_gbps, probed);
+  for (const Host& host : hosts) {
+    const HostRates rates = RatesOn(host.line_gbps, probed);
+    if (rates.shared.loaded < slowest.shared.loaded) slowest = rates;
   }
-  cluster.costs.across = LinkFrom(UnderLoadOf(pair), shared.loaded);
-  if (per_host > 1 && one.loaded < shared.loaded) {
+  planned->extrapolated.line = slowest.faster;
+  cluster.costs.across = LinkFrom(UnderLoadOf(pair), slowest.shared.loaded);
+  if (per_host > 1 && slowest.one.loaded < slowest.shared.loaded) {
     cluster.alone = cluster.costs;
-    cluster.alone->across.seconds_per_byte = 1 / one.loaded;
+    cluster.alone->across.seconds_per_byte = 1 / slowest.one.loaded;
   }
   cluster.across_backward_seconds_per_message = HostWorkOf(pair);
   planned->extrapolated.load = !pair.loaded;
@@ -158,13 +210,18 @@ void AddAcross(const ProbedPair& pair, double line_gbps,
 
 Result<PlannedCluster> ClusterFromProbe(const Probe& probe,
                                         const ClusterOptions& options) {
+  const Result<std::vector<Host>> hosts = options.HostsOf(options.ranks);
+  if (!hosts.ok()) return hosts.status();
   PlannedCluster planned;
   Cluster& cluster = planned.cluster;
-  cluster.host_ranks = SpreadRanks(options.ranks, options.ranks_per_host);
+  cluster.host_ranks.clear();
+  for (const Host& host : hosts.value()) {
+    cluster.host_ranks.push_back(host.ranks);
+  }
   cluster.segment_bytes = options.segment_bytes;
   cluster.segments_in_flight = options.segments_in_flight;
   cluster.memory_bytes_per_second = probe.memory_bytes_per_second.p50;
-  const auto per_host = static_cast<std::size_t>(cluster.host_ranks.front());
+  const auto per_host = static_cast<std::size_t>(cluster.most_host_ranks());
   const ProbedPair* inside = FindPair(probe, PairClass::kSameHost);
   const ProbedPair* across = FindPair(probe, PairClass::kOtherHost);
   if (cluster.hosts() > 1 && across == nullptr) {
@@ -176,7 +233,7 @@ Result<PlannedCluster> ClusterFromProbe(const Probe& probe,
       inside == nullptr ? true : inside->transport == "shm";
   cluster.costs = TypicalCostModel(cluster.hosts_share_memory);
   if (inside != nullptr) AddInside(*inside, &cluster);
-  if (across != nullptr) AddAcross(*across, options.line_gbps, &planned);
+  if (across != nullptr) AddAcross(*across, hosts.value(), &planned);
   planned.extrapolated.inside = inside == nullptr && per_host > 1;
   planned.extrapolated.ranks_per_host = per_host > probe.ranks_per_host;
   planned.extrapolated.ranks = static_cast<std::size_t>(options.ranks) >

@@ -31,7 +31,8 @@ struct Cluster {
   // What a pass over memory reads and writes, both together.
   double memory_bytes_per_second = std::numeric_limits<double>::infinity();
 
-  int ranks() const;  // Adds up the hosts.
+  int ranks() const;            // Adds up the hosts.
+  int most_host_ranks() const;  // Of the host that has most.
   bool one_rank() const { return hosts() == 1 && host_ranks.front() == 1; }
   int hosts() const { return static_cast<int>(host_ranks.size()); }
 };
@@ -39,14 +40,33 @@ struct Cluster {
 // `ranks` ranks, `per_host` on each host; the last one may have fewer.
 std::vector<int> SpreadRanks(int ranks, int per_host);
 
-// What the user asks of the cluster beyond what was probed.
-struct ClusterOptions {
-  int ranks = 2;
+struct Host {
+  int ranks = 1;
+  double line_gbps = 0;  // 0: as probed.
+};
+
+// The hosts that a job may have.
+struct HostOptions {
+  // As many equal ones as it needs. A busy host gets the part of its line that
+  // it got in the probe.
   int ranks_per_host = 1;
-  // The lines of the hosts in Gb/s; 0: as probed. Of lines that differ the
-  // slowest counts, since every rank waits for it. A busy host gets the part of
-  // it that it got in the probe.
   double line_gbps = 0;
+  // Or these, in the order in which a job takes them; then the two above do not
+  // count. Of lines that differ the slowest counts, since every rank waits for
+  // it, and all share it as the ranks of the fullest host do.
+  std::vector<Host> hosts;
+
+  // The hosts of so many ranks, of which the last may have fewer than it could.
+  // kInvalidArgument if they do not have so many.
+  Result<std::vector<Host>> HostsOf(int ranks) const;
+  // The ranks of the first `count` hosts. REQUIRES that there are so many.
+  int RanksOf(int count) const;
+  void ScaleLines(double factor);
+};
+
+// What the user asks of the cluster beyond what was probed.
+struct ClusterOptions : HostOptions {
+  int ranks = 2;
   std::size_t segment_bytes = std::size_t{256} << 10;
   int segments_in_flight = 8;
 };
@@ -75,7 +95,8 @@ inline constexpr double kPayloadShare = 1448.0 / 1538.0;
 // was not reached, and the probe is believed.
 inline constexpr double kFasterLine = 1.1;
 
-// Returns kInvalidArgument if the probe has no pair that this cluster needs.
+// Returns kInvalidArgument if the probe has no pair that this cluster needs, or
+// if there are more ranks than the hosts have.
 Result<PlannedCluster> ClusterFromProbe(const Probe& probe,
                                         const ClusterOptions& options);
 

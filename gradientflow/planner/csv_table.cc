@@ -65,6 +65,17 @@ bool CsvTable::Has(const std::string& column) const {
   return std::find(columns_.begin(), columns_.end(), column) != columns_.end();
 }
 
+Status CsvTable::HasOnly(const std::vector<std::string>& columns) const {
+  for (const std::string& column : columns_) {
+    if (std::find(columns.begin(), columns.end(), column) != columns.end()) {
+      continue;
+    }
+    return {StatusCode::kInvalidArgument,
+            StrCat(name_, ": ", column, ": no such column")};
+  }
+  return {};
+}
+
 Status CsvTable::Problem(std::size_t row, const std::string& column,
                          const std::string& what) const {
   return {StatusCode::kInvalidArgument,

@@ -19,6 +19,8 @@ class CsvTable {
 
   std::size_t rows() const { return rows_.size(); }
   bool Has(const std::string& column) const;
+  // kInvalidArgument if there is a column that is none of these.
+  Status HasOnly(const std::vector<std::string>& columns) const;
   // The field of a row. What is wrong with it goes to `status`, with line and
   // column, unless that has a problem already. REQUIRES row < rows().
   std::string Text(std::size_t row, const std::string& column,
@@ -29,15 +31,16 @@ class CsvTable {
   // A whole number of at least `least`.
   int Count(std::size_t row, const std::string& column, int least,
             Status* status) const;
+  // What a reader finds wrong with a field: kInvalidArgument with line, column
+  // and `what`.
+  Status Problem(std::size_t row, const std::string& column,
+                 const std::string& what) const;
 
  private:
   struct Row {
     std::size_t line = 0;
     std::vector<std::string> fields;
   };
-  Status Problem(std::size_t row, const std::string& column,
-                 const std::string& what) const;
-
   std::string name_;
   std::vector<std::string> columns_;
   std::vector<Row> rows_;

@@ -37,6 +37,16 @@ bool Fields::Has(const char* name) const {
   return object_.is_object() && object_.contains(name);
 }
 
+bool Fields::IsObject(const char* name) const {
+  return Has(name) && object_[name].is_object();
+}
+
+bool Fields::IsFalse(const char* name) {
+  if (!Has(name) || object_[name] != false) return false;
+  read_.insert(name);
+  return true;
+}
+
 const Json* Fields::Find(const char* name) {
   if (!status_->ok()) return nullptr;
   read_.insert(name);
@@ -86,14 +96,6 @@ std::string Fields::Text(const char* name) {
   if (value->is_string()) return value->get<std::string>();
   Expected(name, "a text");
   return {};
-}
-
-bool Fields::Flag(const char* name) {
-  const Json* value = Find(name);
-  if (value == nullptr) return false;
-  if (value->is_boolean()) return value->get<bool>();
-  Expected(name, "true or false");
-  return false;
 }
 
 Quartiles Fields::Times(const char* name) {

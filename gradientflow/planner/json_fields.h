@@ -24,13 +24,15 @@ class Fields {
   Fields(const nlohmann::json& object, std::string path, Status* status);
 
   bool Has(const char* name) const;
+  bool IsObject(const char* name) const;
+  // Whether the field is there and false, and so has been read.
+  bool IsFalse(const char* name);
   // A number of at least 0, or above 0.
   double Number(const char* name);
   double Positive(const char* name);
   // A whole number of at least `least`.
   std::size_t Count(const char* name, std::size_t least = 0);
   std::string Text(const char* name);
-  bool Flag(const char* name);
   Quartiles Times(const char* name);
   Level Times99(const char* name);
   Level Rate(const char* name);

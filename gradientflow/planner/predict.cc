@@ -161,10 +161,8 @@ Result<std::vector<Prediction>> Predict(const Profile& profile,
   }
   std::vector<Prediction> predictions;
   for (const int ranks : options.ranks) {
-    ClusterOptions wanted;
+    ClusterOptions wanted{static_cast<const HostOptions&>(options)};
     wanted.ranks = ranks;
-    wanted.ranks_per_host = options.ranks_per_host;
-    wanted.line_gbps = options.line_gbps;
     const auto planned = ClusterFromProbe(probe, wanted);
     if (!planned.ok()) return planned.status();
     const Cluster& cluster = planned.value().cluster;

@@ -26,10 +26,8 @@ struct NamedExchange {
 // Names "dense" or "csc", the wire's dtype, and what else is not the default.
 std::string NameOf(const Exchange& exchange);
 
-struct PredictOptions {
+struct PredictOptions : HostOptions {
   std::vector<int> ranks = {2, 4, 8, 16, 32, 64};
-  int ranks_per_host = 1;
-  double line_gbps = 0;  // 0: as probed.
   std::vector<Exchange> exchanges = {{}};
 };
 
@@ -49,7 +47,8 @@ struct Prediction {
 };
 
 // A prediction for each number of ranks and each exchange, in this order.
-// kInvalidArgument if the profile has no gradients or the probe lacks a pair.
+// kInvalidArgument if the profile has no gradients, the probe lacks a pair, or
+// the hosts have fewer ranks.
 Result<std::vector<Prediction>> Predict(const Profile& profile,
                                         const Probe& probe,
                                         const PredictOptions& options);

@@ -12,9 +12,11 @@ double Quantile(std::vector<double> values, double share) {
   const auto nth = values.begin() + static_cast<std::ptrdiff_t>(below);
   std::nth_element(values.begin(), nth, values.end());
   const double low = *nth;
-  if (below + 1 == values.size()) return low;
+  const double part = at - static_cast<double>(below);
+  if (part == 0) return low;
   const double high = *std::min_element(nth + 1, values.end());
-  return low + (at - static_cast<double>(below)) * (high - low);
+  if (high == low) return low;  // Infinity, say.
+  return low + part * (high - low);
 }
 
 Quartiles QuartilesOf(const std::vector<double>& values) {

@@ -43,6 +43,7 @@ void AddPlan(const std::string& name, const TrainingPlan& plan, Table* table) {
       .Number(p.ranks)
       .Text(NameOf(p.exchange))
       .Number(plan.seconds / 3600)
+      .Number(plan.lost_seconds / 3600)
       .Number(plan.cost)
       .Number(p.step.terms.step)
       .Number(p.samples_per_second)
@@ -103,7 +104,7 @@ Sections ReportOf(const std::vector<Prediction>& predictions) {
 }
 
 Sections ReportOf(const Advice& advice, const std::string& currency) {
-  Table plans({"plan", "hosts", "ranks", "exchange", "hours",
+  Table plans({"plan", "hosts", "ranks", "exchange", "hours", "lost_hours",
                "cost_" + currency, "step_seconds", "samples_per_second",
                "efficiency_percent", "bucket_bytes", "extrapolated"});
   if (advice.chosen) AddPlan("chosen", *advice.chosen, &plans);

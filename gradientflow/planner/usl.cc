@@ -6,9 +6,9 @@
 #include <limits>
 #include <map>
 #include <random>
-#include <utility>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/planner/quantile.h"
 
 namespace gradientflow::planner {
 namespace {
@@ -162,11 +162,8 @@ UslFit Improve(const std::vector<UslRun>& runs, bool relative, UslFit fit) {
   return fit;
 }
 
-Interval80 MiddleOf(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const auto last = static_cast<double>(values.size() - 1);
-  return {values[static_cast<std::size_t>(std::lround(0.1 * last))],
-          values[static_cast<std::size_t>(std::lround(0.9 * last))]};
+Interval80 MiddleOf(const std::vector<double>& values) {
+  return {Quantile(values, 0.1), Quantile(values, 0.9)};
 }
 
 // Draws new runs as they might have come as well.
@@ -265,8 +262,7 @@ Result<UslReport> ReportUsl(const std::vector<UslRun>& runs, int draws,
   for (const UslRun& run : runs) {
     errors.push_back(std::abs(report.fit.Rate(run.ranks) / run.rate - 1));
   }
-  std::sort(errors.begin(), errors.end());
-  report.median_error = errors[errors.size() / 2];
+  report.median_error = Quantile(errors, 0.5);
   Bootstrap bootstrap(runs, report.fit, seed);
   std::array<std::vector<double>, 5> drawn;
   for (int i = 0; i < draws; ++i) {
@@ -278,11 +274,11 @@ Result<UslReport> ReportUsl(const std::vector<UslRun>& runs, int draws,
     drawn[4].push_back(fit.most_rate());
   }
   if (draws < 1) return report;
-  report.gamma = MiddleOf(std::move(drawn[0]));
-  report.alpha = MiddleOf(std::move(drawn[1]));
-  report.beta = MiddleOf(std::move(drawn[2]));
-  report.peak_ranks = MiddleOf(std::move(drawn[3]));
-  report.most_rate = MiddleOf(std::move(drawn[4]));
+  report.gamma = MiddleOf(drawn[0]);
+  report.alpha = MiddleOf(drawn[1]);
+  report.beta = MiddleOf(drawn[2]);
+  report.peak_ranks = MiddleOf(drawn[3]);
+  report.most_rate = MiddleOf(drawn[4]);
   return report;
 }
 

@@ -1,11 +1,10 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gradientflow/base/clock.h"
@@ -13,7 +12,7 @@
 #include "gradientflow/buckets/pool_layout.h"
 #include "gradientflow/collectives/collective.h"
 #include "gradientflow/config/options.h"
-#include "gradientflow/planner/profile.h"
+#include "gradientflow/session/profiled_steps.h"
 
 namespace gradientflow {
 
@@ -37,41 +36,28 @@ struct StepMoments {
   Clock::Time end{};          // and the call returns.
 };
 
-// Makes a profile of what a model computes (gradientflow/planner/profile.h)
-// from its own training steps, and writes it to a file: after a few steps, then
-// every minute, and when the session closes. So the file of a job that was
-// killed is there, too. It is replaced as a whole, or not at all.
+// Makes the profile of a session's training steps: it turns moments into the
+// times of profiled_steps.h, and takes what ranks tell each other along with
+// the first bucket of a step.
 //
 // A step of a rank consists of forward (everything since the step before, which
 // includes an optimiser that is not the session's, and the part of backward
 // before the first gradient), backward (from the first gradient to the call
 // that ends the step), the wait in that call, and the session's optimiser. The
-// times that a file takes are left out. The first two steps are left out as
-// well. Of long runs the last kKept steps count.
-//
-// With several ranks, each tells the others how long its own work takes and by
-// how much that varies: two numbers, which travel with the first bucket of a
-// step now and then.
+// times that a file takes are left out.
 //
 // Steps calls the methods, one thread at a time; they cost GradientReady()
 // nothing.
 class Profiler {
  public:
-  // The steps that are kept: 4 bytes of memory per tensor each.
-  static constexpr std::size_t kKept = 256;
-
-  // Returns null if the options want no profile, or if there are no gradients;
-  // kInvalidArgument with the path and the system's reason if the file cannot
-  // be written.
+  // As ProfiledSteps::Open().
   static Result<std::unique_ptr<Profiler>> Open(const ProfilerArgs& args);
-  ~Profiler();  // Writes, if there is anything to write.
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
-  // Room for the times of the step that is ending: when each tensor was ready,
-  // in seconds after the first one, in pool order. To be filled before
-  // StepEnded().
-  std::span<float> ready_seconds() { return ending_; }
+  // Room for the times of the step that is ending, as in ProfiledSteps. To be
+  // filled before StepEnded().
+  std::span<float> ready_seconds() { return steps_->ready_seconds(); }
   void StepEnded(const StepMoments& moments);
   // The session's optimiser has run since the step ended.
   void OptimizerRan(Clock::Time begin, Clock::Time end);
@@ -87,46 +73,15 @@ class Profiler {
   Status WriteIfDue();
 
  private:
-  // One step, in seconds.
-  struct Times {
-    float forward = 0;
-    float backward = 0;
-    float wait = 0;
-    float optimizer = 0;
-    float own() const { return forward + backward + optimizer; }
-    float step() const { return own() + wait; }
-  };
-
-  Profiler(const ProfilerArgs& args, std::string path);
+  Profiler(const ProfilerArgs& args, std::unique_ptr<ProfiledSteps> steps)
+      : args_(args), steps_(std::move(steps)) {}
   static void OnDone(void* self, std::uint64_t, std::uint32_t,
                      const Status& status);
-  bool writes() const { return !path_.empty(); }
-  std::size_t kept() const;
-  planner::Quartiles Over(float (*of)(const Times&)) const;
-  planner::Quartiles OwnWork() const;
-  std::optional<double> RankSpread() const;
-  planner::Profile Summary() const;
-  Status Write();
 
   const ProfilerArgs args_;
-  const int rank_;
-  const int size_;
-  const std::size_t tensors_;
-  const std::string path_;   // Empty if another rank writes.
-  std::uint64_t steps_ = 0;  // Number of steps that have ended.
-  // A ring of the last kKept steps: a row of times by tensor, and the step's.
-  std::vector<float> ready_;
-  std::vector<float> ending_;  // Of the step that is ending.
-  std::vector<Times> times_;
-  std::uint64_t recorded_ = 0;
+  const std::unique_ptr<ProfiledSteps> steps_;
   bool follows_ = false;  // The step that comes follows one at `end_`,
   Clock::Time end_{};     // plus what else has been measured since.
-  Clock::Time written_at_{};
-  bool changed_ = false;  // There is more than the file has.
-  // By rank: the median of a step's own work, and its spread, in seconds.
-  std::vector<double> told_;
-  std::vector<double> ranks_;
-  bool to_send_ = false;
   bool in_flight_ = false;
 };
 

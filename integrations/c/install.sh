@@ -54,8 +54,7 @@ mkdir -p "$root/lib/pkgconfig" "$root/lib/cmake/gradientflow" \
 install -m 755 "$library" "$root/lib/libgradientflow.so.$version"
 ln -sf "libgradientflow.so.$version" "$root/lib/$name"
 ln -sf "$name" "$root/lib/libgradientflow.so"
-install -m 644 "$here/gradientflow.h" "$here/gradientflow_csc.h" \
-  "$root/include/gradientflow"
+install -m 644 "$here"/gradientflow*.h "$root/include/gradientflow"
 
 cat >"$root/lib/pkgconfig/gradientflow.pc" <<END
 prefix=$prefix

@@ -2,6 +2,7 @@
 """Every driver does a short run, and its rows match its samples."""
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -21,6 +22,7 @@ import collectives  # noqa: E402
 import engine  # noqa: E402
 import faults  # noqa: E402
 import opening  # noqa: E402
+import plot  # noqa: E402
 import scaling  # noqa: E402
 import training  # noqa: E402
 import zerocopy  # noqa: E402
@@ -81,6 +83,37 @@ class Scaling(unittest.TestCase):
         self.assertEqual(len(rows), len(scaling.sweep_modes()))
 
 
+class Plot(unittest.TestCase):
+    ROWS = [{"exchange": name, "ranks": float(ranks), "samples_per_second": rate,
+             "efficiency_percent": 80, "step_seconds": 0.2, "low_seconds": 0.1,
+             "high_seconds": 0.4, "extrapolated": said}
+            for name, ranks, rate, said in
+            (("csc", 4, 100, "ranks"), ("csc", 2, 60, "-"), ("dense", 2, 50, "-"))]
+
+    def test_curves_have_the_interval_and_what_is_extrapolated(self):
+        found = plot.curves(self.ROWS, "samples")
+        self.assertEqual(list(found), ["csc", "dense"])
+        self.assertEqual(found["csc"].ranks, [2, 4])
+        self.assertEqual(found["csc"].measured, [True, False])
+        for low, value, high in zip(found["csc"].low, found["csc"].value,
+                                    found["csc"].high):
+            self.assertAlmostEqual(low, value / 2)
+            self.assertAlmostEqual(high, value * 2)
+
+    def test_predictions_without_a_batch_have_no_rate(self):
+        rows = [{**row, "samples_per_second": 0} for row in self.ROWS]
+        with self.assertRaisesRegex(ValueError, "GRADIENTFLOW_PROFILE_BATCH"):
+            plot.curves(rows, "samples")
+        self.assertEqual(plot.curves(rows, "efficiency")["dense"].value, [80])
+
+    @unittest.skipUnless(importlib.util.find_spec("matplotlib"), "no matplotlib")
+    def test_pictures_are_drawn(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "picture.svg"
+            plot.draw_predictions(self.ROWS, "samples", file)
+            self.assertIn("80 % of the cases", file.read_text())
+
+
 class Training(unittest.TestCase):
     def test_summary_has_means_and_the_deviation_of_the_seeds(self):
         one = {"train_loss": 0.1, "test_accuracy": 0.98, "bytes_per_step": 100,
@@ -104,11 +137,21 @@ class Training(unittest.TestCase):
 class Engine(unittest.TestCase):
     def test_says_times_and_memory(self):
         rows = run(engine, "--steps", "2", "--model", "resnet50",
-                   "--passes", "1", "--threads", "2")
+                   "--passes", "1", "--threads", "2", "--rounds", "1")
         self.assertEqual(len(rows),
-                         1 + len(engine.MEMORY) + len(engine.PASSES))
+                         2 + len(engine.MEMORY) + len(engine.PASSES))
         self.assertGreater(rows[0]["median_us"], 0)
         self.assertGreater(rows[1]["beyond_mb"], 0)
+        self.assertGreater(rows[-1]["plain_us"], 0)
+
+    def test_cost_of_a_profile_is_a_part_of_a_whole_step(self):
+        row = engine.profile_row(
+            {"step_us": [[10, 30, 20], [14, 32, 23]], "closing_ms": [1, 4]},
+            {"rest_seconds": 0.1, "backward_seconds": 0.2})
+        # Of the rounds' 4, 2 and 3 us.
+        self.assertAlmostEqual(row["added_us"], 3)
+        self.assertAlmostEqual(row["percent"], 0.001)
+        self.assertAlmostEqual(row["file_ms"], 3)
 
 
 class Faults(unittest.TestCase):

@@ -12,6 +12,7 @@ prefix=$scratch/prefix
 cat >"$scratch/program.c" <<'END'
 #include <gradientflow/gradientflow.h>
 #include <gradientflow/gradientflow_csc.h>
+#include <gradientflow/gradientflow_profile.h>
 #include <stdio.h>
 
 int main(void) {

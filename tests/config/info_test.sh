@@ -2,17 +2,7 @@
 # gradientflow_info: its output and its exit status.
 set -u
 info=$1
-failures=0
-
-# check WHAT CONDITION...
-check() {
-  local what=$1
-  shift
-  if ! "$@"; then
-    echo "FAILED: $what"
-    failures=$((failures + 1))
-  fi
-}
+source tests/checks.sh
 
 # has TEXT: whether the last output contains it.
 has() { grep -qF -- "$1" <<< "$output"; }

@@ -55,7 +55,11 @@ Probe SomeProbe() {
 }
 
 NodePrice SomePrice() {
-  return {{"a test", "2026-11-24T00:00:00Z", ""}, "USD", 3.5, 0.01, true};
+  return {{"a test", "2026-11-24T00:00:00Z", ""},
+          "USD",
+          3.5,
+          0.01,
+          SpotTerms{0.02, 900, 20, 180}};
 }
 
 // What the parser says about the file once `change` was made to it.
@@ -91,7 +95,10 @@ TEST(PlannerFiles, WhatIsWrittenIsReadBack) {
   const auto price = ParsePrice(PriceText(SomePrice()));
   ASSERT_TRUE(price.ok()) << price.status().message();
   EXPECT_EQ(PriceText(price.value()), PriceText(SomePrice()));
-  EXPECT_TRUE(price.value().spot);
+  EXPECT_EQ(price.value().spot->checkpoint_interval_seconds, 900);
+  NodePrice stays = SomePrice();
+  stays.spot.reset();
+  EXPECT_FALSE(ParsePrice(PriceText(stays)).value().spot.has_value());
 }
 
 // Every field of the three files is taken away in turn, and every number made
@@ -168,6 +175,13 @@ TEST(PlannerFiles, AnErrorHasThePathOfItsField) {
             "price: kind: expected \"price\", seen \"probe\"");
   EXPECT_EQ(OfPrice([](Json& f) { f["price_per_hour"] = 3; }),
             "price: price_per_hour: no such field in version 1");
+  EXPECT_EQ(OfPrice([](Json& f) { f["spot"] = true; }),
+            "price: spot: expected false, or an object that says what an "
+            "interruption costs, seen true");
+  EXPECT_EQ(
+      OfPrice([](Json& f) { f["spot"]["checkpoint_interval_seconds"] = 0; }),
+      "price: spot.checkpoint_interval_seconds: expected a number above 0, "
+      "seen 0");
   EXPECT_EQ(OfProbe([](Json& f) {
               f["pairs"][0]["idle"]["bandwidth"][1]["direction"] = "up";
             }),

@@ -63,6 +63,40 @@ refuse "--deadline: expected a time" "$plan" advise "${files[@]}" --price price.
   --samples 1 --deadline soon
 refuse "--bucket-bytes: expected bytes" "$plan" predict "${files[@]}" --bucket-bytes big
 
+# Hosts that differ: a file, or lists with a value for each of them.
+printf 'hosts,ranks,line_gbps\n2,4,10\n1,2,1\n' >hosts.csv
+expect "10,3,dense 32-bit," "$plan" predict "${files[@]}" --hosts hosts.csv --csv
+expect "8,2,dense 32-bit," "$plan" predict "${files[@]}" --hosts hosts.csv --ranks 8 --csv
+same=$("$plan" predict "${files[@]}" --hosts hosts.csv)
+expect "$same" "$plan" predict "${files[@]}" --ranks-per-host 4,4,2 --line-gbps 10,10,1
+expect "fastest of all" "$plan" advise "${files[@]}" --hosts hosts.csv --price price.json \
+  --samples 1e6 --deadline 1h
+refuse "ranks: expected at most the 10 that the hosts have, seen 11" \
+  "$plan" predict "${files[@]}" --hosts hosts.csv --ranks 11
+refuse "--line-gbps: expected one value, or one for each of the 3 hosts of --ranks-per-host" \
+  "$plan" predict "${files[@]}" --ranks-per-host 4,4,2 --line-gbps 10,1
+refuse "--ranks-per-host" "$plan" predict "${files[@]}" --ranks-per-host 4,0
+refuse "excludes" "$plan" predict "${files[@]}" --hosts hosts.csv \
+  --line-gbps 1
+refuse "cannot read nothing.csv" "$plan" predict "${files[@]}" --hosts nothing.csv
+printf 'ranks,line_gbps\n4,10\n2,fast\n' >bad.csv
+refuse "bad.csv:3: line_gbps: expected a number of at least 0, seen fast" \
+  "$plan" predict "${files[@]}" --hosts bad.csv
+printf 'ranks,line_gbs\n4,10\n' >bad.csv
+refuse "bad.csv: line_gbs: no such column" "$plan" predict "${files[@]}" --hosts bad.csv
+
+# Nodes that may be taken away.
+spot='{"interruptions_per_node_hour": 0.1, "checkpoint_interval_seconds": 600,
+  "checkpoint_seconds": 10, "restart_seconds": 120}'
+sed "s/\"spot\": false/\"spot\": ${spot//$'\n'/}/" price.json >spot.json
+expect '"lost_hours": 0.0' "$plan" advise "${files[@]}" --price price.json --samples 1e6 \
+  --deadline 1h --json
+[[ $("$plan" advise "${files[@]}" --price spot.json --samples 1e6 --deadline 1h --json) == \
+  *'"lost_hours": 0.0'[0-9]* ]] || fail "interruptions cost nothing"
+sed 's/"spot": false/"spot": true/' price.json >spot.json
+refuse "spot.json: price: spot: expected false, or an object" "$plan" advise "${files[@]}" \
+  --price spot.json --samples 1 --deadline 1h
+
 cat >runs.csv <<END
 ranks,mode,wire,bucket_bytes,step_seconds
 2,dense,float32,inf,0.2

@@ -1,59 +1,17 @@
-// Predictions, advice and checks from files.
+// Predictions and checks from files.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <string>
 #include <vector>
 
-#include "gradientflow/planner/advise.h"
 #include "gradientflow/planner/check.h"
 #include "gradientflow/planner/predict.h"
 #include "gradientflow/planner/reports.h"
+#include "tests/planner/some_facts.h"
 
 namespace gradientflow::planner {
 namespace {
-
-// 153 tensors, ready evenly over a backward of 0.1 s of a step of 0.16 s.
-Profile ManyTensors() {
-  Profile profile;
-  profile.batch_samples = 32;
-  profile.backward_seconds = {0.1, 0.1, 0.1};
-  profile.step_seconds = {0.16, 0.158, 0.163};
-  profile.step_spread_fraction = 0.01;
-  for (int i = 1; i <= 153; ++i) {
-    const double ready = 0.1 * i / 153;
-    profile.tensors.push_back(
-        {"t" + std::to_string(i),
-         static_cast<std::size_t>(i % 7 == 0 ? 1000000 : 2000),
-         {ready, ready, ready}});
-  }
-  return profile;
-}
-
-PairLevels Levels(double latency, double rate) {
-  PairLevels levels;
-  levels.latency_seconds = {latency, 2 * latency};
-  levels.message_seconds = {2e-6, 4e-6};
-  levels.reduce_bytes_per_second = {1e10, 9e9};
-  levels.bandwidth = {
-      {1 << 20, Direction::kBothWays, 1, 1, {rate, 0.9 * rate}}};
-  return levels;
-}
-
-Probe TwoHosts() {
-  Probe probe;
-  probe.hosts = 2;
-  probe.memory_bytes_per_second = {2e10, 1e10};
-  ProbedPair across;
-  across.transport = "tcp";
-  across.idle = Levels(2e-5, 1.2e9);
-  across.loaded = Levels(3e-5, 1e9);
-  across.loaded->backward_seconds_per_message = Level{1e-5, 2e-5};
-  probe.pairs = {across};
-  return probe;
-}
-
-NodePrice Price() { return {{}, "EUR", 2, 0, false}; }
 
 TEST(Predict, SplitsTheStepAndMarksWhatIsExtrapolated) {
   PredictOptions options;
@@ -172,6 +130,45 @@ TEST(Predict, KnowsWhatOneRankAloneGetsOfTheLine) {
   EXPECT_NEAR(AcrossRate(planned), 1.9e9, 1);
 }
 
+// Hosts of which one has fewer ranks, and another a slower line.
+TEST(Predict, TakesTheSlowestLineAndTheFullestHost) {
+  ClusterOptions options;
+  options.hosts = {{2, 0}, {4, 1}, {3, 100}};
+  options.ranks = 8;
+  const auto planned = ClusterFromProbe(TwoHosts(), options);
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  EXPECT_EQ(planned.value().cluster.host_ranks, (std::vector<int>{2, 4, 2}));
+  EXPECT_NEAR(AcrossRate(planned), 125e6 * kPayloadShare / 1.2, 1);
+  EXPECT_FALSE(planned.value().extrapolated.line);
+  EXPECT_TRUE(planned.value().extrapolated.ranks_per_host);
+  // The slow one is not among the first two ranks' hosts.
+  options.ranks = 2;
+  EXPECT_NEAR(AcrossRate(ClusterFromProbe(TwoHosts(), options)), 1e9, 1);
+  options.ranks = 10;
+  EXPECT_EQ(ClusterFromProbe(TwoHosts(), options).status().message(),
+            "ranks: expected at most the 9 that the hosts have, seen 10");
+}
+
+// Equal hosts are the same however they are described; one slow line among them
+// is as slow as all of them.
+TEST(Predict, TakesListedHostsAsEqualOnes) {
+  PredictOptions equal;
+  equal.ranks = {64, 128};
+  equal.ranks_per_host = 4;
+  equal.line_gbps = 2;
+  PredictOptions listed;
+  listed.ranks = {64, 128};
+  listed.hosts.assign(32, {4, 0});
+  listed.hosts.front().line_gbps = 2;
+  const auto one = Predict(ManyTensors(), TwoHosts(), equal);
+  const auto other = Predict(ManyTensors(), TwoHosts(), listed);
+  ASSERT_TRUE(one.ok() && other.ok());
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(one.value()[i].step.terms.step, other.value()[i].step.terms.step);
+    EXPECT_EQ(one.value()[i].hosts, other.value()[i].hosts);
+  }
+}
+
 // Two ranks of one host have the host's work of same_host, one has none.
 TEST(Predict, TakesTheHostsWorkOfThePairThatTheRanksAre) {
   Probe probe = TwoHosts();
@@ -259,153 +256,6 @@ TEST(Predict, GrowsWhereSchedulesAreNoLongerPlayed) {
       }
     }
   }
-}
-
-// So few bytes that the exchange is hidden.
-Profile FewBytes() {
-  Profile profile = ManyTensors();
-  for (ProfiledTensor& tensor : profile.tensors) tensor.elements /= 100;
-  return profile;
-}
-
-AdviseOptions TenHours() {
-  AdviseOptions options;
-  // One host does 200 samples in a second: 7.2 million in ten hours.
-  options.samples = 7.2e6;
-  options.most_hosts = 40;
-  return options;
-}
-
-TEST(Advise, ChoosesTheCheapestPlanThatKeepsTheDeadline) {
-  AdviseOptions options = TenHours();
-  options.deadline_seconds = 3.5 * 3600;
-  const auto advice = Advise(FewBytes(), TwoHosts(), Price(), options);
-  ASSERT_TRUE(advice.ok()) << advice.status().message();
-  ASSERT_TRUE(advice.value().chosen);
-  const TrainingPlan& chosen = *advice.value().chosen;
-  // One host needs ten hours and 20 EUR; three need a third of that and a bit.
-  EXPECT_NEAR(advice.value().cheapest.cost, 20, 1e-9);
-  EXPECT_EQ(advice.value().cheapest.prediction.hosts, 1);
-  EXPECT_EQ(chosen.prediction.hosts, 3);
-  EXPECT_LE(chosen.seconds, 3.5 * 3600);
-  EXPECT_GT(chosen.cost, 20);
-  EXPECT_LT(chosen.cost, 21.5);
-  EXPECT_LE(advice.value().fastest.seconds, chosen.seconds);
-  // All of the 40 hosts pay, or almost.
-  EXPECT_GE(advice.value().last_paying_hosts, 30);
-  EXPECT_EQ(advice.value().savings.size(), 3U);
-  // Compute is nearly all of the step; when it is 20 % slower, three hosts need
-  // four hours.
-  ASSERT_EQ(advice.value().sensitivities.size(), 5U);
-  EXPECT_EQ(advice.value().sensitivities.front().what, "compute");
-  EXPECT_NEAR(advice.value().sensitivities.front().seconds_factor, 1.2, 0.02);
-  EXPECT_EQ(advice.value().sensitivities.front().best_hosts, 4);
-}
-
-TEST(Advise, HangsOnTheBandwidthWhereBytesAreNotHidden) {
-  AdviseOptions options = TenHours();
-  options.deadline_seconds = 5 * 3600;
-  const auto advice = Advise(ManyTensors(), TwoHosts(), Price(), options);
-  ASSERT_TRUE(advice.ok());
-  EXPECT_EQ(advice.value().sensitivities.front().what, "bandwidth");
-  for (const Saving& saving : advice.value().savings) {
-    EXPECT_GT(saving.seconds, 0) << saving.what;
-  }
-}
-
-// The line that the user names is the bandwidth, and is worse by as much.
-TEST(Advise, HangsOnTheLineThatIsGiven) {
-  AdviseOptions options = TenHours();
-  options.deadline_seconds = 5 * 3600;
-  const auto probed = Advise(ManyTensors(), TwoHosts(), Price(), options);
-  // Of this line a busy host gets as much as was probed.
-  options.line_gbps = 1.2e9 * 8 / 1e9 / kPayloadShare;
-  const auto given = Advise(ManyTensors(), TwoHosts(), Price(), options);
-  ASSERT_TRUE(probed.ok() && given.ok());
-  const Sensitivity& first = given.value().sensitivities.front();
-  EXPECT_EQ(first.what, "bandwidth");
-  EXPECT_GT(first.seconds_factor, 1.01);
-  EXPECT_NEAR(first.seconds_factor,
-              probed.value().sensitivities.front().seconds_factor, 1e-6);
-}
-
-// Exchanges that differ by their bucket size only have the same name.
-TEST(Advise, ComparesThePlanThatWasChosen) {
-  AdviseOptions options = TenHours();
-  options.deadline_seconds = 9 * 3600;
-  options.exchanges = {{}, {}};
-  options.exchanges[0].theta_bytes = std::size_t{1} << 20;
-  options.exchanges[1].overlap = true;
-  options.exchanges[1].theta_bytes = std::size_t{1} << 40;
-  const auto both = Advise(ManyTensors(), TwoHosts(), Price(), options);
-  ASSERT_TRUE(both.ok());
-  ASSERT_TRUE(both.value().chosen);
-  EXPECT_EQ(both.value().chosen->exchange, 0U);
-  options.exchanges.pop_back();
-  const auto one = Advise(ManyTensors(), TwoHosts(), Price(), options);
-  for (std::size_t i = 0; i < one.value().sensitivities.size(); ++i) {
-    EXPECT_EQ(both.value().sensitivities[i].seconds_factor,
-              one.value().sensitivities[i].seconds_factor);
-  }
-}
-
-// With a tenth of the bandwidth the exchange takes far longer than the step of
-// one host, so that two hosts do not do half as much again as one.
-TEST(Advise, SaysWhereHostsStopPaying) {
-  AdviseOptions options = TenHours();
-  options.budget = 1e9;
-  options.line_gbps = 1;
-  const auto advice = Advise(ManyTensors(), TwoHosts(), Price(), options);
-  ASSERT_TRUE(advice.ok());
-  EXPECT_EQ(advice.value().last_paying_hosts, 1);
-  EXPECT_EQ(advice.value().most_hosts, 40);
-}
-
-TEST(Advise, CountsNodesAndBytes) {
-  AdviseOptions options = TenHours();
-  options.budget = 1e9;
-  options.most_hosts = 2;
-  NodePrice price = Price();
-  const auto without = Advise(ManyTensors(), TwoHosts(), price, options);
-  price.price_per_gb_out = 0.01;
-  const auto with = Advise(ManyTensors(), TwoHosts(), price, options);
-  const TrainingPlan& plan = with.value().fastest;
-  EXPECT_EQ(plan.prediction.hosts, 2);
-  EXPECT_NEAR(without.value().fastest.cost, plan.seconds / 3600 * 2 * 2, 1e-9);
-  // 7.2 million samples in steps of 64. Twice the pool leaves the two hosts in
-  // each.
-  const double bytes = 2 * 4.0 * (21 * 1000000 + 132 * 2000);
-  EXPECT_NEAR(plan.cost - without.value().fastest.cost,
-              7.2e6 / 64 * bytes / 1e9 * 0.01, 1e-6);
-}
-
-TEST(Advise, ChoosesTheFastestPlanWithinTheBudget) {
-  AdviseOptions options = TenHours();
-  options.budget = 20.01;
-  const auto little = Advise(FewBytes(), TwoHosts(), Price(), options);
-  ASSERT_TRUE(little.ok());
-  EXPECT_EQ(little.value().chosen->prediction.hosts, 1);
-  options.budget = 22;
-  const auto more = Advise(FewBytes(), TwoHosts(), Price(), options);
-  EXPECT_GT(more.value().chosen->prediction.hosts, 1);
-  EXPECT_LE(more.value().chosen->cost, 22);
-  options.budget = 1;
-  EXPECT_FALSE(
-      Advise(ManyTensors(), TwoHosts(), Price(), options).value().chosen);
-}
-
-TEST(Advise, SaysWhatIsMissing) {
-  AdviseOptions options = TenHours();
-  EXPECT_EQ(
-      Advise(ManyTensors(), TwoHosts(), Price(), options).status().message(),
-      "expected a deadline or a budget");
-  options.budget = 5;
-  Profile unknown = ManyTensors();
-  unknown.batch_samples = 0;
-  EXPECT_EQ(Advise(unknown, TwoHosts(), Price(), options).status().message(),
-            "profile: batch_samples: expected at least 1 for an advice; make "
-            "the profile with GRADIENTFLOW_PROFILE_BATCH, the samples that a "
-            "rank takes in a step");
 }
 
 TEST(Check, ComparesRunsAndNamesTheWrongTerm) {

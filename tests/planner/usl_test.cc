@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -64,6 +65,35 @@ TEST(Usl, RefusesFewPointsAndFarPredictions) {
   EXPECT_FALSE(PredictUsl(report.value(), 65).ok());
   runs.push_back({64, 0});
   EXPECT_FALSE(ReportUsl(runs, 10, 1).ok());
+}
+
+// Of an even number the median lies between the two in the middle, as
+// everywhere.
+TEST(Usl, HasTheMedianErrorOfAnEvenNumberOfRuns) {
+  std::vector<UslRun> runs;
+  const double noise[] = {0.01, -0.02, 0.03, -0.01, 0.04, -0.03};
+  int i = 0;
+  for (const double n : {1, 2, 4, 8, 16, 32}) {
+    runs.push_back({n, 10 * n * (1 + noise[i++])});
+  }
+  const auto report = ReportUsl(runs, 0, 1);
+  ASSERT_TRUE(report.ok());
+  std::vector<double> errors;
+  for (const UslRun& run : runs) {
+    errors.push_back(
+        std::abs(report.value().fit.Rate(run.ranks) / run.rate - 1));
+  }
+  std::sort(errors.begin(), errors.end());
+  ASSERT_GT(errors[3] - errors[2], 1e-3);
+  EXPECT_DOUBLE_EQ(report.value().median_error, (errors[2] + errors[3]) / 2);
+}
+
+// Where some draws have no peak, the interval has no end.
+TEST(Usl, IntervalsMayBeInfinite) {
+  const auto report = ReportUsl(kRaytracer, 200, 1);
+  ASSERT_TRUE(report.ok());
+  EXPECT_TRUE(std::isinf(report.value().peak_ranks.high));
+  EXPECT_FALSE(std::isnan(report.value().peak_ranks.low));
 }
 
 // Of 1,000 sets of runs with 3 % noise, the interval of 80 % holds the truth in

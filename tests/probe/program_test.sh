@@ -2,17 +2,7 @@
 # gradientflow_probe: two processes without a launcher, and what it refuses.
 set -u
 probe=$1
-failures=0
-
-# check WHAT CONDITION...
-check() {
-  local what=$1
-  shift
-  if ! "$@"; then
-    echo "FAILED: $what"
-    failures=$((failures + 1))
-  fi
-}
+source tests/checks.sh
 
 has() { grep -qF -- "$2" "$1"; }
 

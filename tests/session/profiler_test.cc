@@ -142,10 +142,10 @@ TEST_F(ProfilerTest, IsThereBeforeTheJobEnds) {
 TEST_F(ProfilerTest, OfALongRunHasTheLastSteps) {
   Open();
   for (int i = 0; i < 300; ++i) Step(2);
-  for (std::size_t i = 0; i < Profiler::kKept; ++i) Step(1);
+  for (std::size_t i = 0; i < ProfiledSteps::kKept; ++i) Step(1);
   profiler_.reset();
   const planner::Profile profile = Read(options_.profile);
-  EXPECT_EQ(profile.steps, Profiler::kKept);
+  EXPECT_EQ(profile.steps, ProfiledSteps::kKept);
   EXPECT_NEAR(profile.backward_seconds.upper_quartile, 0.020, 1e-8);
   EXPECT_NEAR(profile.tensors[2].ready_seconds.upper_quartile, 0.009, 1e-8);
 }

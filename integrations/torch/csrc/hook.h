@@ -10,8 +10,11 @@
 // its Reducer calls Run() from within backward, and at the end of backward
 // Finish(), in the same order. No Python runs on the way.
 //
-// Next: hook_cast.h (16 bits on the wire), hook_csc.h (sparse).
+// Next: hook_cast.h (16 bits on the wire), hook_csc.h (sparse), hook_profile.h
+// (what a step takes).
 namespace gft {
+
+class HookProfile;
 
 // What a hook has done on this rank.
 struct HookStats {
@@ -47,10 +50,12 @@ class Hook {
   virtual HookStats stats() const = 0;
 };
 
-// Makes `hook` the Reducer's hook. A Reducer can have one, and only before its
-// first backward (else c10::Error): after that, its buckets and the optimiser
-// have seen gradients that the hook has not.
-void Register(c10d::Reducer& reducer, std::shared_ptr<Hook> hook);
+// Makes `hook` the Reducer's hook, of whose steps `profile` (may be null) is
+// made. A Reducer can have one, and only before its first backward (else
+// c10::Error): after that, its buckets and the optimiser have seen gradients
+// that the hook has not.
+void Register(c10d::Reducer& reducer, std::shared_ptr<Hook> hook,
+              std::shared_ptr<HookProfile> profile);
 
 // Throws c10::ValueError for a bucket of sparse gradients; `hook` names the
 // hook that cannot take it.

@@ -10,6 +10,7 @@
 #include "bind.h"
 #include "hook_cast.h"
 #include "hook_csc.h"
+#include "hook_profile.h"
 #include "library.h"
 
 namespace gft {
@@ -41,9 +42,10 @@ py::dict StatsOfHook(const Hook& hook) {
 
 std::shared_ptr<Hook> RegisterCast(const Reducer& reducer,
                                    const GroupPtr& group,
-                                   const std::string& wire) {
+                                   const std::string& wire,
+                                   std::shared_ptr<HookProfile> profile) {
   auto hook = std::make_shared<CastHook>(group, WireOf(wire));
-  Register(*reducer, hook);
+  Register(*reducer, hook, std::move(profile));
   return hook;
 }
 
@@ -51,7 +53,8 @@ std::shared_ptr<CscHook> RegisterCsc(
     const Reducer& reducer, const GroupPtr& group,
     std::vector<at::Tensor> parameters, std::vector<bool> always_dense,
     double sparsity, size_t chunk_elements, uint64_t warmup_steps,
-    const std::string& wire, bool staged, float keep_factor) {
+    const std::string& wire, bool staged, float keep_factor,
+    std::shared_ptr<HookProfile> profile) {
   CscModel model = {std::move(parameters), std::move(always_dense), {}, staged};
   gf_csc_config_init(&model.config);
   model.config.sparsity = sparsity;
@@ -60,7 +63,7 @@ std::shared_ptr<CscHook> RegisterCsc(
   model.config.wire_dtype = *DtypeOf(WireOf(wire));
   model.config.keep_factor = keep_factor;
   auto hook = std::make_shared<CscHook>(group, WireOf(wire), std::move(model));
-  Register(*reducer, hook);
+  Register(*reducer, hook, std::move(profile));
   return hook;
 }
 
@@ -146,9 +149,28 @@ void RestoreHook(CscHook& hook, const Reducer& reducer, bool rebuilds,
   hook.Restore(std::move(state));
 }
 
+void BindProfile(py::module& module) {
+  using NoGil = py::call_guard<py::gil_scoped_release>;
+  py::class_<HookProfile, std::shared_ptr<HookProfile>>(module, "HookProfile")
+      .def_static(
+          "open",
+          [](const GroupPtr& group, std::vector<std::string> names,
+             std::vector<at::Tensor> parameters, std::string device) {
+            return HookProfile::Open(
+                group,
+                {std::move(names), std::move(parameters), std::move(device)});
+          },
+          py::arg("group"), py::arg("names"), py::arg("parameters"),
+          py::arg("device"))
+      .def("optimizer_begins", &HookProfile::OptimizerBegins, NoGil())
+      .def("optimizer_ends", &HookProfile::OptimizerEnds, NoGil())
+      .def("close", &HookProfile::Close, NoGil());
+}
+
 }  // namespace
 
 void BindHook(py::module& module) {
+  BindProfile(module);
   py::class_<Hook, std::shared_ptr<Hook>>(module, "Hook")
       .def("stats", &StatsOfHook);
   py::class_<CscHook, Hook, std::shared_ptr<CscHook>>(module, "CscHook")
@@ -160,12 +182,13 @@ void BindHook(py::module& module) {
       .def("finish_shadow", &CscHook::FinishShadow,
            py::call_guard<py::gil_scoped_release>());
   module.def("register_cast_hook", &RegisterCast, py::arg("reducer"),
-             py::arg("group"), py::arg("wire"));
+             py::arg("group"), py::arg("wire"), py::arg("profile") = nullptr);
   module.def("register_csc_hook", &RegisterCsc, py::arg("reducer"),
              py::arg("group"), py::arg("parameters"), py::arg("always_dense"),
              py::arg("sparsity"), py::arg("chunk_elements"),
              py::arg("warmup_steps"), py::arg("wire"),
-             py::arg("staged") = false, py::arg("keep_factor") = 1.0F);
+             py::arg("staged") = false, py::arg("keep_factor") = 1.0F,
+             py::arg("profile") = nullptr);
 }
 
 }  // namespace gft

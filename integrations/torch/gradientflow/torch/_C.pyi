@@ -66,7 +66,24 @@ class CscHook(Hook):
     def set_loss_scale(self, scale: float) -> None: ...
     def finish_shadow(self) -> None: ...
 
-def register_cast_hook(reducer: Any, group: dist.ProcessGroup, wire: str) -> Hook: ...
+class HookProfile:
+    @staticmethod
+    def open(
+        group: dist.ProcessGroup,
+        names: Sequence[str],
+        parameters: Sequence[torch.Tensor],
+        device: str,
+    ) -> HookProfile | None: ...
+    def optimizer_begins(self) -> None: ...
+    def optimizer_ends(self) -> None: ...
+    def close(self) -> None: ...
+
+def register_cast_hook(
+    reducer: Any,
+    group: dist.ProcessGroup,
+    wire: str,
+    profile: HookProfile | None = ...,
+) -> Hook: ...
 def register_csc_hook(
     reducer: Any,
     group: dist.ProcessGroup,
@@ -78,6 +95,7 @@ def register_csc_hook(
     wire: str,
     staged: bool = ...,
     keep_factor: float = ...,
+    profile: HookProfile | None = ...,
 ) -> CscHook: ...
 
 class DataParallel:

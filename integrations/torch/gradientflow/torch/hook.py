@@ -15,6 +15,7 @@ from torch.distributed.algorithms.join import JoinHook
 from torch.nn.parallel import DistributedDataParallel
 
 from gradientflow.torch import _C
+from gradientflow.torch.hook_profile import file_of, open_profile
 from gradientflow.torch.hook_state import (
     VERSION,
     check_csc,
@@ -204,7 +205,10 @@ def register(
         "always_dense": dense,
         "grad_scaler": None if grad_scaler is None else type(grad_scaler).__name__,
     }
-    _agree(ddp, {"compression": compression, **only_csc})
+    _agree(
+        ddp,
+        {"compression": compression, **only_csc, "GRADIENTFLOW_PROFILE": file_of()},
+    )
     names, parameters = _reduced(ddp)
     settings: dict[str, Any] = {
         "compression": compression,
@@ -214,7 +218,10 @@ def register(
         del only_csc["grad_scaler"]  # It does no harm without CSC.
         refuse_csc_settings(compression, only_csc)
         core: _C.Hook = _C.register_cast_hook(
-            ddp.reducer, ddp.process_group, compression
+            ddp.reducer,
+            ddp.process_group,
+            compression,
+            open_profile(ddp, names, parameters),
         )
         return CommHook(ddp, core, names, parameters, settings)
     if compression != "csc":
@@ -238,6 +245,7 @@ def register(
         settings["chunk_elements"],
         settings["warmup_steps"],
         settings["wire_dtype"],
+        profile=open_profile(ddp, names, parameters),
     )
     hook = CommHook(ddp, core, names, parameters, settings)
     _follow_join(ddp, core)

@@ -92,7 +92,7 @@ Status ValidateSize(const CollectiveCall& call, int ranks) {
 
 Status ValidateAlgorithm(CollectiveKind kind,
                          const CollectiveAlgorithm* algorithm,
-                         const CallGroup& group) {
+                         const CallGroup& group, Channel channel) {
   if (algorithm == nullptr) return Status();
   const auto table = AlgorithmsOf(kind);
   if (std::find(table.begin(), table.end(), algorithm) == table.end()) {
@@ -105,7 +105,7 @@ Status ValidateAlgorithm(CollectiveKind kind,
   if (algorithm->memory == Memory::kMustShare && !group.SharesAll()) {
     needs = "needs ranks that all share memory";
   }
-  if (algorithm->memory == Memory::kMustPlace && !group.PlacesAll()) {
+  if (algorithm->memory == Memory::kMustPlace && !group.PlacesAll(channel)) {
     needs = "needs ranks that can all write into each other's memory (RDMA)";
   }
   if (needs == nullptr) return Status();
@@ -161,7 +161,8 @@ Status ValidateCall(const CollectiveCall& call, const CallGroup& group) {
   if (call.kind == CollectiveKind::kAllToAll) {
     GF_RETURN_IF_ERROR(ValidateAllToAll(call, group));
   }
-  GF_RETURN_IF_ERROR(ValidateAlgorithm(call.kind, call.algorithm, group));
+  GF_RETURN_IF_ERROR(
+      ValidateAlgorithm(call.kind, call.algorithm, group, call.channel));
   GF_RETURN_IF_ERROR(ValidateExtents(call));
   if (call.feed != nullptr && (call.kind != CollectiveKind::kAllreduce ||
                                !IsGradientType(call.dtype))) {

@@ -164,7 +164,7 @@ CallQuestion CallPlanner::QuestionOf(const CollectiveCall& call) const {
   question.alone = costs_.alone;
   question.all_share_memory = group_.all_share;
   question.hosts_share_memory = group_.hosts_share;
-  question.all_place = group_.all_place;
+  question.all_place = group_.HasPlaces(call.channel);
   question.placed_bytes = group_.hosts_place ? cutting_.placed_bytes : 0;
   question.narrow_sums = TraitsOf(call.wire).narrow_sums;
   question.few_links = group_.few_links;
@@ -200,9 +200,13 @@ const CollectiveAlgorithm* CallPlanner::WantedFor(
 // Training repeats the same few sizes, so decisions are kept.
 const CallPlanner::Decision& CallPlanner::Decide(const CollectiveCall& call) {
   const CollectiveAlgorithm* wanted = WantedFor(call);
-  const DecisionKey key{call.kind, ElementsOf(call, group_.size),
-                        call.wire, TreeRootOf(call),
-                        wanted,    call.algorithm != nullptr};
+  const DecisionKey key{call.kind,
+                        ElementsOf(call, group_.size),
+                        call.wire,
+                        TreeRootOf(call),
+                        wanted,
+                        call.algorithm != nullptr,
+                        group_.HasPlaces(call.channel)};
   const auto found = decisions_.find(key);
   if (found != decisions_.end()) return found->second;
   if (decisions_.size() >=
@@ -220,7 +224,7 @@ CallPlanner::Decision CallPlanner::NewDecision(
   std::string why;
   if (wanted != nullptr) {
     made.algorithm = RunnableAlgorithm(wanted, group_.size, group_.SharesAll(),
-                                       group_.PlacesAll());
+                                       group_.PlacesAll(call.channel));
     why = call.algorithm != nullptr ? "asked for"
           : wanted == standing_     ? "the session's"
                                     : "the only one";

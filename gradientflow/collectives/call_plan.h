@@ -32,6 +32,9 @@ struct CallGroup {
   // All ranks share memory with those of their host, and have places for those
   // of other hosts.
   bool hosts_place = false;
+  // All ranks have places for each other's gradients, but not for more: this is
+  // a group that has been lent a window of slots (placed_layout.h).
+  bool gradients_place = false;
   // Links are made when they are needed, so algorithms that need few are
   // preferred.
   bool few_links = false;
@@ -44,17 +47,29 @@ struct CallGroup {
 
   // True if a schedule may use shared memory between all ranks.
   bool SharesAll() const { return all_share || size == 1; }
-  // True if messages may be placed on all ranks.
-  bool PlacesAll() const { return all_place || size == 1; }
+  // True if all ranks have places for each other in calls on this channel.
+  bool HasPlaces(Channel channel) const {
+    return all_place || (gradients_place && channel == Channel::kGradients);
+  }
+  // True if messages may be placed on all ranks in such calls.
+  bool PlacesAll(Channel channel) const {
+    return HasPlaces(channel) || size == 1;
+  }
   int FabricRank(int r) const {
     return members.empty() ? r : members[static_cast<std::size_t>(r)];
+  }
+  // That of each rank.
+  std::vector<int> FabricRanks() const {
+    std::vector<int> ranks;
+    for (int r = 0; r < size; ++r) ranks.push_back(FabricRank(r));
+    return ranks;
   }
 };
 
 // Returns the group of the `ranks` of `all`, in that order. The new group
 // shares no memory and has no places, because the slots of both belong to
-// `all`. Errors: kInvalidArgument if a rank is not in `all` or is named twice,
-// or if this rank is not among `ranks`.
+// `all` (but see gradients_place). Errors: kInvalidArgument if a rank is not in
+// `all` or is named twice, or if this rank is not among `ranks`.
 Result<CallGroup> Subgroup(const CallGroup& all, GroupId id,
                            const std::vector<int>& ranks);
 
@@ -127,11 +142,12 @@ constexpr std::uint64_t MixHash(std::uint64_t hash, std::uint64_t value) {
 }
 
 // Returns kInvalidArgument if `algorithm` is for another kind of call, or if
-// `group` lacks the memory or the places that it needs. Null
+// `group` lacks the memory, or on that channel the places, that it needs. Null
 // stands for no wish, and is OK.
 Status ValidateAlgorithm(CollectiveKind kind,
                          const CollectiveAlgorithm* algorithm,
-                         const CallGroup& group);
+                         const CallGroup& group,
+                         Channel channel = Channel::kPlain);
 
 // Returns OK or kInvalidArgument with a description of what is wrong with
 // `call`. Checks the arguments of this rank alone.
@@ -176,6 +192,11 @@ class CallPlanner {
     group_.all_place = group_.hosts_place = false;
     decisions_.clear();
   }
+  // Sets CallGroup::gradients_place.
+  void SetGradientsPlace(bool place) {
+    group_.gradients_place = place;
+    decisions_.clear();
+  }
   void SetCosts(const CostModels& costs) {
     costs_ = costs;
     decisions_.clear();
@@ -185,9 +206,10 @@ class CallPlanner {
  private:
   // What all calls have in common that are alike in these: the kind, the
   // number of elements, their dtype on the wire, the root of a tree, the
-  // algorithm that is wanted or null, and whether the call itself wants it.
+  // algorithm that is wanted or null, whether the call itself wants it, and
+  // whether all ranks have places for the call.
   using DecisionKey = std::tuple<CollectiveKind, std::size_t, DType, int,
-                                 const CollectiveAlgorithm*, bool>;
+                                 const CollectiveAlgorithm*, bool, bool>;
   struct Decision {
     const CollectiveAlgorithm* algorithm = nullptr;
     std::shared_ptr<const std::string> why;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <set>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -120,6 +121,46 @@ Status Executor::CloseGroup(GroupId id) {
   groups_.erase(id);
   args_.fabric->CloseGroup(id);
   return Status();
+}
+
+// Ranks of one host that share memory are not linked by RDMA.
+bool Executor::LendPlaces(const std::vector<int>& ranks) {
+  const CallGroup& all = all_->group;
+  if (placed_ == nullptr || ranks.size() < 2) return false;
+  if (!all.all_place) {
+    std::set<int> hosts;
+    for (const int rank : ranks) {
+      hosts.insert(all.topology.host[static_cast<std::size_t>(rank)]);
+    }
+    if (!all.hosts_place || hosts.size() < ranks.size()) return false;
+  }
+  Group group;
+  group.members = ranks;
+  return placed_->BeginGroup(
+      PlacedLayoutOfGroup(group.size(), all.size, options_.segment_bytes,
+                          options_.segments_in_flight),
+      group);
+}
+
+void Executor::UsePlaces(GroupId id) {
+  GroupCalls* const calls = Find(id);
+  calls->group.gradients_place = true;
+  calls->planner.SetGradientsPlace(true);
+}
+
+void Executor::EndPlaces(GroupId id) {
+  placed_->EndGroup();
+  GroupCalls* const calls = Find(id);
+  if (calls == nullptr) return;
+  calls->group.gradients_place = false;
+  calls->planner.SetGradientsPlace(false);
+}
+
+// Where the operation's segments are placed, if they are.
+int Executor::WindowOf(const Operation& operation) const {
+  return operation.group == &all_->group
+             ? static_cast<int>(operation.call.channel)
+             : kGroupWindow;
 }
 
 void Executor::SetCosts(const CostModels& costs) {
@@ -244,7 +285,7 @@ bool Executor::StartPart(CallQueue* queue, Operation* operation,
   if (syncs > 0 && !queue->HasSlotsFor(*schedule, syncs)) return false;
   Segment::Means means;
   if (schedule->placing > 0) {
-    means.placed = placed_->Take(operation->call.channel);
+    means.placed = placed_->Take(WindowOf(*operation));
     if (means.placed == nullptr) return false;
   }
   const std::uint64_t index = operation->launched++;
@@ -358,8 +399,10 @@ void Executor::Finish(const Operation& operation) {
   args_.fabric->CallDone(operation.group->id,
                          static_cast<int>(operation.call.channel),
                          operation.sequence);
-  if (placed_ != nullptr && operation.group == &all_->group) {
-    placed_->CallDone(operation.call.channel, operation.sequence);
+  if (placed_ != nullptr &&
+      (operation.group == &all_->group ||
+       operation.group->HasPlaces(operation.call.channel))) {
+    placed_->CallDone(WindowOf(operation), operation.sequence);
   }
   ended_.Add(operation.done, operation.flags, Status());
 }

@@ -89,6 +89,26 @@ class Executor final : public Collective {
   // Returns null if the group is not open.
   const CallGroup* FindGroup(GroupId id) const;
 
+  // Groups whose gradients are placed. Slot memory has one window for that
+  // besides those of all ranks, so a rank lends it to one group at a time.
+  //
+  // Lends it to a group of `ranks`: these may place messages there from now on.
+  // Returns false if it is lent or not quiet, or if some of them have no places
+  // for each other.
+  bool LendPlaces(const std::vector<int>& ranks);
+  // Whether all has left that calls of a group before have sent there; it does
+  // so by itself. True if it is lent.
+  bool PlacesAreQuiet() const {
+    return placed_ == nullptr || placed_->GroupIsQuiet();
+  }
+  // All ranks of group `id` have lent it to the group: allreduces on
+  // Channel::kGradients may be placed. REQUIRES that all ranks do so, and that
+  // none is in flight.
+  void UsePlaces(GroupId id);
+  // Takes back what LendPlaces() has lent; calls in flight keep it. No more
+  // calls of group `id` are placed, if it is open.
+  void EndPlaces(GroupId id);
+
   // Grows with every message and every segment that is done. While a call hangs
   // and nothing else runs, the number stays the same.
   std::uint64_t advances() const { return advances_; }
@@ -137,6 +157,7 @@ class Executor final : public Collective {
 
  private:
   GroupCalls* Find(GroupId id) const;
+  int WindowOf(const Operation& operation) const;
   void Prepare(GroupCalls* calls, Operation* operation);
   bool RunsAlone(const Operation& operation) const;
   void LaunchAlone(Operation* operation);

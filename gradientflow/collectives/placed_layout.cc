@@ -34,22 +34,29 @@ PlacedLayout LayOut(int ranks, std::size_t bytes) {
   return layout;
 }
 
-}  // namespace
-
-PlacedLayout PlacedLayoutFor(int ranks, std::size_t segment_bytes,
-                             int segments_in_flight) {
+// The bytes of a whole segment.
+std::size_t SegmentOf(int ranks, std::size_t segment_bytes) {
   CallQuestion question;
   question.hosts = HostMap(ranks);
   question.wire_element_bytes = 1;
   question.segment_bytes = segment_bytes;
-  PlacedLayout layout = LayOut(
-      ranks,
-      CutOf(CollectiveKind::kAllreduce, allreduce::kGdraa, question).elements);
-  const std::size_t room = kMostBytes / (kChannels * layout.slot_bytes);
-  layout.slots = std::min(segments_in_flight, kMostPlacedSlots);
-  if (room < static_cast<std::size_t>(layout.slots)) {
-    layout.slots = std::max(1, static_cast<int>(room));
-  }
+  return CutOf(CollectiveKind::kAllreduce, allreduce::kGdraa, question)
+      .elements;
+}
+
+}  // namespace
+
+PlacedLayout PlacedLayoutFor(int ranks, std::size_t segment_bytes,
+                             int segments_in_flight) {
+  PlacedLayout layout = LayOut(ranks, SegmentOf(ranks, segment_bytes));
+  // For blocks of fewer ranks: each may be rounded up by so much more.
+  layout.slot_bytes += static_cast<std::size_t>(ranks) * 64;
+  const auto room = static_cast<int>(std::min<std::size_t>(
+      kMostBytes / layout.slot_bytes, kPlacedWindows * kMostPlacedSlots));
+  const int wanted = std::min(segments_in_flight, kMostPlacedSlots);
+  layout.slots = std::clamp(room / kChannels, 1, wanted);
+  const int left = std::min(room - kChannels * layout.slots, layout.slots);
+  layout.group_slots = left < std::min(2, layout.slots) ? 0 : left;
   return layout;
 }
 
@@ -65,20 +72,35 @@ PlacedLayout PlacedLayoutBetween(int hosts, int ranks,
     layout = LayOut(hosts, bytes);
   }
   layout.slots = all.slots;
+  layout.group_slots = all.group_slots;
+  layout.slot_bytes = all.slot_bytes;
+  return layout;
+}
+
+PlacedLayout PlacedLayoutOfGroup(int members, int ranks,
+                                 std::size_t segment_bytes,
+                                 int segments_in_flight) {
+  const PlacedLayout all =
+      PlacedLayoutFor(ranks, segment_bytes, segments_in_flight);
+  PlacedLayout layout = LayOut(members, SegmentOf(members, segment_bytes));
+  layout.slots = all.slots;
+  layout.group_slots = all.group_slots;
   layout.slot_bytes = all.slot_bytes;
   return layout;
 }
 
 std::size_t PlacedSlotBytes(int ranks, std::size_t segment_bytes,
                             int segments_in_flight) {
-  return PlacedLayoutFor(ranks, segment_bytes, segments_in_flight)
-      .SlotOf(kChannels, 0);
+  const PlacedLayout layout =
+      PlacedLayoutFor(ranks, segment_bytes, segments_in_flight);
+  return layout.SlotOf(kGroupWindow, layout.group_slots);
 }
 
 int PlacedNotices(int ranks, std::size_t segment_bytes,
                   int segments_in_flight) {
-  return kPlacedPhases * kChannels *
-         PlacedLayoutFor(ranks, segment_bytes, segments_in_flight).slots;
+  const PlacedLayout layout =
+      PlacedLayoutFor(ranks, segment_bytes, segments_in_flight);
+  return kPlacedPhases * (kChannels * layout.slots + layout.group_slots);
 }
 
 }  // namespace gradientflow

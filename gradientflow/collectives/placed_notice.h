@@ -18,32 +18,32 @@ enum class PlacedPhase : std::uint8_t {
 inline constexpr int kPlacedPhases = 2;
 
 // The number that comes with the data. From the lowest bit on:
-//   non-finite (1) | phase (1) | channel (1) | slot (6) | generation (21)
+//   non-finite (1) | phase (1) | window (2) | slot (6) | generation (20)
 struct PlacedNotice {
   bool nonfinite = false;
   PlacedPhase phase = PlacedPhase::kContribution;
-  Channel channel = Channel::kPlain;
+  int window = 0;  // Of the rank that gets the notice.
   int slot = 0;
   // Counts the segments that have used the slot. It starts again at 0.
   std::uint32_t generation = 0;
 };
 inline constexpr int kMostPlacedSlots = 1 << 6;
-inline constexpr std::uint32_t kGenerationMask = (1U << 21) - 1;
-static_assert(kChannels <= 2 && 9 + 21 <= kNoticeBits);
+inline constexpr std::uint32_t kGenerationMask = (1U << 20) - 1;
+static_assert(kPlacedWindows <= 4 && 10 + 20 <= kNoticeBits);
 
 constexpr std::uint32_t EncodeNotice(const PlacedNotice& notice) {
   return (notice.nonfinite ? 1U : 0U) |
          static_cast<std::uint32_t>(notice.phase) << 1 |
-         static_cast<std::uint32_t>(notice.channel) << 2 |
-         static_cast<std::uint32_t>(notice.slot) << 3 |
-         (notice.generation & kGenerationMask) << 9;
+         static_cast<std::uint32_t>(notice.window) << 2 |
+         static_cast<std::uint32_t>(notice.slot) << 4 |
+         (notice.generation & kGenerationMask) << 10;
 }
 constexpr PlacedNotice DecodeNotice(std::uint32_t bits) {
   return {.nonfinite = (bits & 1) != 0,
           .phase = static_cast<PlacedPhase>(bits >> 1 & 1),
-          .channel = static_cast<Channel>(bits >> 2 & 1),
-          .slot = static_cast<int>(bits >> 3 & (kMostPlacedSlots - 1)),
-          .generation = bits >> 9 & kGenerationMask};
+          .window = static_cast<int>(bits >> 2 & 3),
+          .slot = static_cast<int>(bits >> 4 & (kMostPlacedSlots - 1)),
+          .generation = bits >> 10 & kGenerationMask};
 }
 
 // What stands in front of a contribution, in kPlacedHeaderBytes.

@@ -3,7 +3,8 @@
 #include <utility>
 
 // Messages that are written where they belong on the peer. In each segment, on
-// the p ranks that place them on each other (all ranks, or those of a column):
+// the p ranks that place them on each other (all ranks, those of a column, or a
+// group):
 //
 //   1st round  rank r writes its contribution to block q into a landing of rank
 //              q's slot, with a notice. It waits for p - 1 notices.
@@ -11,7 +12,7 @@
 //   2nd round  Rank q copies the sum to its slot, and writes it from there to
 //              where each peer wants it, with a notice. It waits for p - 1.
 //
-// Segment s of a channel, of those that place anything, is in slot s mod W on
+// Segment s of a window, of those that place anything, is in slot s mod W on
 // all these ranks. No rank asks before it writes:
 //   * The landings of rank q in that slot are free once q's sum of segment
 //     s - W has come here, since q had read them all before it could send it.
@@ -108,7 +109,8 @@ void PlacedSide::PutContribution(const Action& action) {
   data_.BytesSent() += bytes;
   // The sum of a block comes back to where the contribution is.
   slot_->PutContribution(
-      action.peer, static_cast<int>(action.there.offset / action.there.count),
+      PeerOf(action),
+      static_cast<int>(action.there.offset / action.there.count),
       {signature_, data_.operation()->sequence, ResultPlace(action.src)},
       {from, bytes, {}});
 }
@@ -118,13 +120,13 @@ void PlacedSide::PutSum(const Action& action) {
   const std::size_t bytes = action.src.count * data_.wire_bytes();
   if (!action.relay) data_.Pack(action, slot_->sum());
   data_.BytesSent() += bytes;
-  slot_->PutSum(action.peer, slot_->HeaderOf(action.peer).sum, bytes,
-                data_.flags() != 0);
+  const int peer = PeerOf(action);
+  slot_->PutSum(peer, slot_->HeaderOf(peer).sum, bytes, data_.flags() != 0);
 }
 
 void PlacedSide::Await(const Action& action, std::uint32_t index) {
   std::uint32_t flags = 0;
-  if (slot_->Await(PhaseOf(action), action.peer, index, &flags)) {
+  if (slot_->Await(PhaseOf(action), PeerOf(action), index, &flags)) {
     Take(action, flags);
   } else {
     ++pending_;
@@ -141,8 +143,9 @@ void PlacedSide::OnMessage(const std::vector<Action>& round,
 void PlacedSide::Take(const Action& action, std::uint32_t flags) {
   data_.AddFlags(flags);
   if (PhaseOf(action) == PlacedPhase::kContribution) {
-    if (slot_->HeaderOf(action.peer).signature == signature_) return;
-    data_.Fail(data_.AnotherCall(action.peer));
+    const int peer = PeerOf(action);
+    if (slot_->HeaderOf(peer).signature == signature_) return;
+    data_.Fail(data_.AnotherCall(peer));
     args_.fabric.Fail(data_.status());
     return;
   }
@@ -154,8 +157,8 @@ void PlacedSide::AddAwaited(const std::vector<Action>& round,
                             std::vector<int>* ranks) const {
   for (const Action& action : round) {
     if (action.kind == Action::Kind::kRecv &&
-        !slot_->HasCome(PhaseOf(action), action.peer)) {
-      ranks->push_back(action.peer);
+        !slot_->HasCome(PhaseOf(action), PeerOf(action))) {
+      ranks->push_back(PeerOf(action));
     }
   }
 }

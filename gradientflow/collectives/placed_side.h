@@ -46,6 +46,10 @@ class PlacedSide {
                   std::vector<int>* ranks) const;
 
  private:
+  // The fabric's number of the peer, which is the job's.
+  int PeerOf(const Action& action) const {
+    return data_.operation()->group->FabricRank(action.peer);
+  }
   void PutContribution(const Action& action);
   void PutSum(const Action& action);
   void Await(const Action& action, std::uint32_t index);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <string>
 
 #include "gradientflow/base/str_cat.h"
 #include "transports/wire.h"
@@ -29,14 +30,21 @@ std::vector<int> PlacesIn(const Group& group, int ranks) {
 
 }  // namespace
 
-PlacedSlot::PlacedSlot(const PlacedContext& context, Channel channel, int index)
+PlacedSlot::PlacedSlot(const PlacedContext& context, int window, int index)
     : context_(context),
-      channel_(channel),
+      window_(window),
       index_(index),
-      offset_(context.layout.SlotOf(static_cast<int>(channel), index)),
+      offset_(context.layout.SlotOf(window, index)),
       memory_(context.places.slots().data + offset_),
       peers_(static_cast<std::size_t>(context.fabric.size())),
       cookies_(peers_.size() * kPlacedPhases) {}
+
+void PlacedSlot::Restart() {
+  assert(free());
+  generation_ = 0;
+  early_ = 0;
+  std::fill(peers_.begin(), peers_.end(), 0);
+}
 
 void PlacedSlot::Begin(Done told) {
   assert(free());
@@ -115,7 +123,8 @@ void PlacedSlot::OnSumPut(void* self, std::uint64_t, std::uint32_t,
 }
 
 // What is not for the segment that runs is for the next one.
-void PlacedSlot::ArriveEarly(int peer, PlacedNotice notice) {
+void PlacedSlot::ArriveEarly(int peer, std::uint32_t number) {
+  const PlacedNotice notice = DecodeNotice(number);
   std::uint8_t& bits = peers_[static_cast<std::size_t>(peer)];
   const std::uint32_t next = (generation_ + 1) & kGenerationMask;
   if (notice.generation != next || (bits & kEarly) != 0 ||
@@ -152,73 +161,101 @@ Status PlacedSlot::CheckEarly(int peer, std::uint64_t last_done) const {
 
 PlacedSlots::PlacedSlots(RemotePlaces& places, Fabric& fabric,
                          const PlacedLayout& layout, const Group& group)
-    : context_{places, fabric, layout, PlacesIn(group, fabric.size())} {
-  assert(places.slots().bytes >= layout.SlotOf(kChannels, 0));
-  for (int c = 0; c < kChannels; ++c) {
-    for (int s = 0; s < layout.slots; ++s) {
-      channels_[static_cast<std::size_t>(c)].slots.push_back(
-          std::make_unique<PlacedSlot>(context_, static_cast<Channel>(c), s));
+    : fabric_(fabric), places_(places) {
+  assert(places.slots().bytes >=
+         layout.SlotOf(kGroupWindow, layout.group_slots));
+  windows_.reserve(kPlacedWindows);
+  for (int w = 0; w < kPlacedWindows; ++w) {
+    const bool lent = w == kGroupWindow;
+    Window& window = windows_.emplace_back(
+        PlacedContext{places, fabric, layout,
+                      PlacesIn(lent ? Group() : group, fabric.size())});
+    for (int s = 0; s < layout.SlotsIn(w); ++s) {
+      window.slots.push_back(
+          std::make_unique<PlacedSlot>(window.context, w, s));
     }
   }
   places.SetSink(this);
 }
 
-PlacedSlots::~PlacedSlots() { context_.places.SetSink(nullptr); }
+PlacedSlots::~PlacedSlots() { places_.SetSink(nullptr); }
 
-PlacedSlot* PlacedSlots::Take(Channel channel) {
-  OfChannel& of = Of(channel);
+bool PlacedSlots::GroupIsQuiet() const {
+  const auto& slots = windows_[kGroupWindow].slots;
+  return group_begun_ ||
+         std::all_of(slots.begin(), slots.end(),
+                     [](const auto& slot) { return slot->free(); });
+}
+
+// Nothing comes from the group before any more: its calls have ended here, so
+// all that its members had to place here has come.
+bool PlacedSlots::BeginGroup(const PlacedLayout& layout, const Group& group) {
+  Window& window = Of(kGroupWindow);
+  if (group_begun_ || window.slots.empty() || !GroupIsQuiet()) return false;
+  group_begun_ = true;
+  window.context.layout = layout;
+  window.context.members = PlacesIn(group, fabric_.size());
+  window.begun = window.done_call = 0;
+  for (const auto& slot : window.slots) slot->Restart();
+  return true;
+}
+
+PlacedSlot* PlacedSlots::Take(int window) {
+  Window& of = Of(window);
   PlacedSlot* const slot = of.slots[of.begun % of.slots.size()].get();
   if (!slot->free()) return nullptr;
   ++of.begun;
   return slot;
 }
 
-void PlacedSlots::CallDone(Channel channel, std::uint64_t call) {
-  OfChannel& of = Of(channel);
+void PlacedSlots::CallDone(int window, std::uint64_t call) {
+  Window& of = Of(window);
   of.done_call = call;
   for (const auto& slot : of.slots) {
-    for (int r = 0; slot->has_early() && r < context_.fabric.size(); ++r) {
-      FailIfTooLate(*slot, r, call);
+    for (int r = 0; slot->has_early() && r < fabric_.size(); ++r) {
+      FailIfTooLate(of, *slot, r);
     }
   }
 }
 
 void PlacedSlots::Abandon() {
-  for (OfChannel& of : channels_) {
-    for (const auto& slot : of.slots) slot->Abandon();
+  for (Window& window : windows_) {
+    for (const auto& slot : window.slots) slot->Abandon();
   }
 }
 
 // A notice of what has no place here.
-void PlacedSlots::Refuse(int peer, PlacedNotice notice) {
-  const std::size_t slots = Of(notice.channel).slots.size();
-  const bool member = context_.MemberOf(peer) >= 0;
-  context_.fabric.Fail(
-      Status(StatusCode::kDataLoss,
-             StrCat("rank ", peer, " (", context_.fabric.AddressOf(peer),
-                    ") has put something into slot ", notice.slot, " of rank ",
-                    context_.fabric.rank(),
-                    member ? StrCat(", which has ", slots)
-                           : ", which exchanges nothing with it in this way")));
+void PlacedSlots::Refuse(int peer, std::uint32_t number) {
+  const PlacedNotice notice = DecodeNotice(number);
+  std::string why = ", which exchanges nothing with it in this way";
+  if (notice.window < kPlacedWindows &&
+      Of(notice.window).context.MemberOf(peer) >= 0) {
+    why = StrCat(", which has ", Of(notice.window).slots.size());
+  }
+  fabric_.Fail(Status(StatusCode::kDataLoss,
+                      StrCat("rank ", peer, " (", fabric_.AddressOf(peer),
+                             ") has put something into slot ", notice.slot,
+                             " of rank ", fabric_.rank(), why)));
 }
 
 void PlacedSlots::OnNotice(int peer, std::uint32_t bits) {
-  if (!context_.fabric.status().ok()) return;
+  if (!fabric_.status().ok()) return;
   const PlacedNotice notice = DecodeNotice(bits);
-  OfChannel& of = Of(notice.channel);
-  if (context_.MemberOf(peer) < 0 ||
+  if (notice.window >= kPlacedWindows) return Refuse(peer, bits);
+  Window& of = Of(notice.window);
+  if (of.context.MemberOf(peer) < 0 ||
       static_cast<std::size_t>(notice.slot) >= of.slots.size()) {
-    return Refuse(peer, notice);
+    return Refuse(peer, bits);
   }
   PlacedSlot& slot = *of.slots[static_cast<std::size_t>(notice.slot)];
   slot.Arrive(peer, notice);
-  if (slot.has_early()) FailIfTooLate(slot, peer, of.done_call);
+  if (slot.has_early()) FailIfTooLate(of, slot, peer);
 }
 
-void PlacedSlots::FailIfTooLate(const PlacedSlot& slot, int peer,
-                                std::uint64_t last_done) {
-  const Status why = slot.CheckEarly(peer, last_done);
-  if (!why.ok()) context_.fabric.Fail(why);
+void PlacedSlots::FailIfTooLate(const Window& window, const PlacedSlot& slot,
+                                int peer) {
+  const Status why = slot.CheckEarly(peer, window.done_call);
+  if (!why.ok()) fabric_.Fail(why);
 }
 
 }  // namespace gradientflow

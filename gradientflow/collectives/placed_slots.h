@@ -1,13 +1,14 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "gradientflow/base/buffer.h"
 #include "gradientflow/base/done.h"
+#include "gradientflow/base/ok_status.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/collectives/collective.h"
 #include "gradientflow/collectives/group.h"
@@ -25,7 +26,7 @@ inline PlacedPhase PhaseOf(const Action& recv) {
                                                   : PlacedPhase::kSum;
 }
 
-// What all slots of a rank use. All of it outlives them.
+// What all slots of a window use. The places and the fabric outlive it.
 struct PlacedContext {
   RemotePlaces& places;
   Fabric& fabric;
@@ -50,7 +51,9 @@ struct PlacedContext {
 // NOT thread-safe.
 class PlacedSlot {
  public:
-  PlacedSlot(const PlacedContext& context, Channel channel, int index);
+  PlacedSlot(const PlacedContext& context, int window, int index);
+  // Others place messages here from now on. REQUIRES free().
+  void Restart();
 
   // Whether the next segment may begin. The sums of the last one may still be
   // leaving when it has ended.
@@ -109,18 +112,18 @@ class PlacedSlot {
 
   // A notice of `peer` has come. Tells the segment that awaits it. Ends the job
   // if the notice makes no sense.
-  void Arrive(int peer, PlacedNotice notice) {
+  void Arrive(int peer, const PlacedNotice& notice) {
     std::uint8_t& bits = peers_[static_cast<std::size_t>(peer)];
     const std::uint8_t came = Bit(notice.phase);
     if (!running_ || notice.generation != generation_ || (bits & came) != 0) {
-      return ArriveEarly(peer, notice);
+      return ArriveEarly(peer, EncodeNotice(notice));
     }
     bits |= came;
     if (notice.nonfinite) bits |= came << kNonfiniteShift;
     if ((bits & came << kAwaitedShift) == 0) return;
     Done done = told_;
     done.cookie += CookieOf(notice.phase, peer);
-    done(Status(), notice.nonfinite ? kFlagNonfinite : 0);
+    done(kOkStatus, notice.nonfinite ? kFlagNonfinite : 0);
   }
   // What peers have written for the next segment, before that has begun here.
   bool has_early() const { return early_ > 0; }
@@ -143,9 +146,9 @@ class PlacedSlot {
                     static_cast<std::size_t>(phase)];
   }
   std::uint32_t NoticeOf(PlacedPhase phase, bool nonfinite) const {
-    return EncodeNotice({nonfinite, phase, channel_, index_, generation_});
+    return EncodeNotice({nonfinite, phase, window_, index_, generation_});
   }
-  void ArriveEarly(int peer, PlacedNotice notice);
+  void ArriveEarly(int peer, std::uint32_t notice);
   static void OnPayloadPut(void* self, std::uint64_t cookie,
                            std::uint32_t flags, const Status& status);
   Status Refuse(int peer, PlacedNotice notice) const;
@@ -153,7 +156,7 @@ class PlacedSlot {
                        const Status& status);
 
   const PlacedContext& context_;
-  const Channel channel_;
+  const int window_;
   const int index_;
   const std::size_t offset_;  // In the slot memory of any rank.
   std::byte* const memory_;
@@ -170,42 +173,55 @@ class PlacedSlot {
 // All slots of a rank. NOT thread-safe.
 class PlacedSlots final : public RemotePlaces::Sink {
  public:
-  // `group` are those that place messages on each other. REQUIRES
-  // places.slots() of PlacedSlotBytes() or more.
+  // `group` are those that place messages on each other in the windows of all
+  // ranks. REQUIRES places.slots() of PlacedSlotBytes() or more.
   PlacedSlots(RemotePlaces& places, Fabric& fabric, const PlacedLayout& layout,
               const Group& group);
   ~PlacedSlots() override;
   PlacedSlots(const PlacedSlots&) = delete;
   PlacedSlots& operator=(const PlacedSlots&) = delete;
 
-  // Takes the slot of the channel's next segment, which begins at once. Null as
-  // long as that slot has not been given back. All ranks of the group begin the
-  // segments of a channel that place anything in the same order, so that each
-  // is in the same slot on all of them.
-  PlacedSlot* Take(Channel channel);
+  // Lends the group's window to the ranks of `group`, until EndGroup(). They
+  // may place messages there as soon as all of them have done so, which this
+  // rank may hear last. Returns false if it is lent or still in use.
+  bool BeginGroup(const PlacedLayout& layout, const Group& group);
+  void EndGroup() { group_begun_ = false; }
+  // Whether BeginGroup() need not wait for something that leaves the window.
+  // Sums may still be on their way when the calls that they end have ended.
+  bool GroupIsQuiet() const;
 
-  // This rank is done with call `call` of the channel and all before it. Ends
-  // the job if a peer has begun one of them that this rank did not.
-  void CallDone(Channel channel, std::uint64_t call);
+  // Takes the slot of the window's next segment, which begins at once. Null as
+  // long as that slot has not been given back. All ranks of the group begin the
+  // segments of a window that place anything in the same order, so that each is
+  // in the same slot on all of them.
+  PlacedSlot* Take(int window);
+
+  // This rank is done with call `call` of those that use the window, and all
+  // before it. Ends the job if a peer has begun one of them that this rank did
+  // not.
+  void CallDone(int window, std::uint64_t call);
   // The fabric has failed: nothing touches lent memory any more.
   void Abandon();
 
   void OnNotice(int peer, std::uint32_t notice) override;
 
  private:
-  void Refuse(int peer, PlacedNotice notice);
-  void FailIfTooLate(const PlacedSlot& slot, int peer, std::uint64_t last_done);
-  struct OfChannel {
+  struct Window {
+    explicit Window(PlacedContext of) : context(std::move(of)) {}
+    PlacedContext context;
     std::vector<std::unique_ptr<PlacedSlot>> slots;
     std::uint64_t begun = 0;
     std::uint64_t done_call = 0;
   };
-  OfChannel& Of(Channel channel) {
-    return channels_[static_cast<std::size_t>(channel)];
-  }
+  void Refuse(int peer, std::uint32_t notice);
+  void FailIfTooLate(const Window& window, const PlacedSlot& slot, int peer);
+  Window& Of(int window) { return windows_[static_cast<std::size_t>(window)]; }
 
-  const PlacedContext context_;
-  std::array<OfChannel, kChannels> channels_;
+  Fabric& fabric_;
+  RemotePlaces& places_;
+  // kPlacedWindows, which stay where they are: their slots refer to them.
+  std::vector<Window> windows_;
+  bool group_begun_ = false;
 };
 
 }  // namespace gradientflow

@@ -26,6 +26,7 @@
 #include "gradientflow/session/checkpoints.h"
 #include "gradientflow/session/claims.h"
 #include "gradientflow/session/gradient_pool.h"
+#include "gradientflow/session/lent_places.h"
 #include "gradientflow/session/steps.h"
 
 // How a session is put together and taken apart, and its public methods, which
@@ -52,7 +53,8 @@ struct OpeningClaim {
   std::uint64_t job = 0;  // Rank 0's value names the run.
   std::uint64_t channel_is_free = 0;
   std::uint64_t own_group = 0;
-  std::uint64_t unused[3] = {};
+  std::uint64_t lends_places = 0;
+  std::uint64_t unused[2] = {};
 };
 struct BuildingClaim {
   Refusal refusal;
@@ -112,7 +114,7 @@ struct GradientSession::Parts {
     return {&core().calls(), of, options.size, place};
   }
   Status NameDifference(const OpeningClaim& mine, const OpeningClaim& first);
-  Status JoinChannel(bool free, GroupId own);
+  Status JoinChannel(bool free, bool all_lend, GroupId own);
   Result<std::optional<CallCost>> Cost();
   Result<std::unique_ptr<Aggregator>> MakeAggregator(std::size_t bucket_bytes);
 
@@ -123,6 +125,7 @@ struct GradientSession::Parts {
   GroupId group = 0;       // The group whose gradient channel the session has.
   GroupId notes_id = 0;    // See ClosingNotes.
   bool has_channel = false;
+  std::optional<LentPlaces> places;  // If the session is on a group.
   std::vector<TensorSpec> specs;
   std::vector<std::string> names;
   std::uint64_t job = 0;
@@ -162,6 +165,8 @@ Status GradientSession::Parts::Agree(const Status& prepared) {
   mine.job = RandomWord();
   mine.channel_is_free = core().GradientsAreFree(base_group) ? 1 : 0;
   mine.own_group = core().NextOwnGroup();
+  const bool has_own_places = base_group == 0 && mine.channel_is_free != 0;
+  if (!has_own_places) mine.lends_places = places.emplace(core()).Lend(ranks);
   const Result<std::vector<OpeningClaim>> all =
       GatherClaims(Claims(base_group, kPlaceOfOpening), mine);
   if (!all.ok()) return prepared.ok() ? all.status() : prepared;
@@ -169,15 +174,17 @@ Status GradientSession::Parts::Agree(const Status& prepared) {
   GF_RETURN_IF_ERROR(FirstRefusal(all.value()));
   bool same = true;
   bool free = true;
+  bool all_lend = true;
   std::uint64_t own = 0;
   for (const OpeningClaim& claim : all.value()) {
     same &= claim.settings == all.value()[0].settings;
     free &= claim.channel_is_free != 0;
+    all_lend &= claim.lends_places != 0;
     own = std::max(own, claim.own_group);
   }
   if (!same) return NameDifference(mine, all.value()[0]);
   job = all.value()[0].job;
-  return JoinChannel(free, static_cast<GroupId>(own));
+  return JoinChannel(free, all_lend, static_cast<GroupId>(own));
 }
 
 // Every rank compares its settings with those of rank 0, and all of them learn
@@ -213,16 +220,16 @@ Status GradientSession::Parts::NameDifference(const OpeningClaim& mine,
 // Takes the gradient channel of the requested group if no other session has it
 // on any rank. Otherwise opens a group of its own with the same ranks and takes
 // the channel of that group.
-Status GradientSession::Parts::JoinChannel(bool free, GroupId own) {
+Status GradientSession::Parts::JoinChannel(bool free, bool all_lend,
+                                           GroupId own) {
   group = base_group;
   notes_id = own;
   core().OwnGroupTaken(own);
   if (!free) {
-    std::vector<int> members;
-    for (int r = 0; r < ranks.size; ++r) members.push_back(ranks.FabricRank(r));
-    GF_RETURN_IF_ERROR(core().calls().OpenGroup(own, members));
+    GF_RETURN_IF_ERROR(core().calls().OpenGroup(own, ranks.FabricRanks()));
     group = own;
   }
+  if (places) places->Settle(group, all_lend);
   core().TakeGradients(group);
   has_channel = true;
   return Status();
@@ -364,6 +371,7 @@ GradientSession::Parts::~Parts() {
     static_cast<void>(aggregator.release());
     static_cast<void>(pool.release());
   }
+  places.reset();
   if (!has_channel) return;
   core().LeaveGradients(group);
   // An error means that the job has ended, or that calls in flight will end it.

@@ -267,6 +267,10 @@ TEST(PlacedNotices, ThatMakeNoSenseEndTheJobAndNameTheirRank) {
                 "has put a sum");
   ExpectRefused({early, {.slot = 3, .generation = 1}}, 1,
                 "slot 3 of rank 1, which has 3");
+  for (const int window : {kGroupWindow, kPlacedWindows}) {
+    ExpectRefused({early, {.window = window, .generation = 1}}, 1,
+                  "slot 0 of rank 1, which exchanges nothing with it");
+  }
   ExpectRefused({early, {.generation = kGenerationMask}}, 1,
                 StrCat("use number ", kGenerationMask));
 }

@@ -85,12 +85,44 @@ TEST(PlacedLayout, HasRoomForTheBlocksOfRails) {
   }
 }
 
+TEST(PlacedLayout, HasRoomForTheBlocksOfGroups) {
+  for (const int ranks : {2, 3, 8, 31, 64, 200}) {
+    for (int members = 2; members <= ranks; ++members) {
+      for (const std::size_t segment_bytes :
+           {std::size_t{64}, std::size_t{4096}, std::size_t{256} << 10,
+            std::size_t{1} << 20}) {
+        const PlacedLayout all = PlacedLayoutFor(ranks, segment_bytes, 8);
+        const PlacedLayout group =
+            PlacedLayoutOfGroup(members, ranks, segment_bytes, 8);
+        const PlacedLayout alone = PlacedLayoutFor(members, segment_bytes, 8);
+        EXPECT_EQ(group.slot_bytes, all.slot_bytes);
+        EXPECT_EQ(group.SlotOf(kGroupWindow, 1), all.SlotOf(kGroupWindow, 1));
+        EXPECT_EQ(group.landing_bytes, alone.landing_bytes);
+        EXPECT_EQ(group.sum, alone.sum);
+        EXPECT_EQ(group.image, alone.image);
+        EXPECT_EQ(group.results, alone.results);
+        const std::size_t part = group.results - group.image;
+        EXPECT_GE(all.slot_bytes, group.results + part)
+            << members << " of " << ranks;
+      }
+    }
+  }
+}
+
+TEST(PlacedLayout, LendsGroupsWhatIsLeft) {
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  EXPECT_EQ(PlacedLayoutFor(8, 256 << 10, 8).group_slots, 8);
+  EXPECT_EQ(PlacedLayoutFor(8, 256 << 10, 1).group_slots, 1);
+  EXPECT_EQ(PlacedLayoutFor(8, kMiB, 8).group_slots, 4);
+  EXPECT_EQ(PlacedLayoutFor(8, kMiB, 64).group_slots, 0);
+}
+
 TEST(PlacedLayout, TakesAsManySlotsAsSegmentsButNotMoreThan64Megabytes) {
   constexpr std::size_t kMiB = std::size_t{1} << 20;
   EXPECT_EQ(PlacedLayoutFor(8, 256 << 10, 8).slots, 8);
-  EXPECT_LE(PlacedSlotBytes(8, 256 << 10, 8), 14 * kMiB);
+  EXPECT_LE(PlacedSlotBytes(8, 256 << 10, 8), 21 * kMiB);
   EXPECT_EQ(PlacedLayoutFor(8, kMiB, 8).slots, 8);
-  EXPECT_LE(PlacedSlotBytes(8, kMiB, 8), 49 * kMiB);
+  EXPECT_LE(PlacedSlotBytes(8, kMiB, 8), 61 * kMiB);
   for (const int ranks : {2, 8, 64, 512}) {
     for (const int window : {1, 8, 64}) {
       const std::size_t bytes = PlacedSlotBytes(ranks, 64 * kMiB, window);

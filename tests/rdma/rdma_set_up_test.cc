@@ -154,8 +154,8 @@ TEST_F(RdmaSetUp, ThePeerDecidesWhenThisRankHasPassed) {
     peer.Say(works ? Kind::kPassed : Kind::kFailed, works ? "" : "no time");
     peer.Settle([&] { peer.link->PollSetup(); });
     EXPECT_TRUE(peer.link->settled());
-    EXPECT_EQ(peer.link->outcome(), works ? RdmaLink::Outcome::kWorks
-                                          : RdmaLink::Outcome::kFails);
+    EXPECT_EQ(peer.link->outcome(),
+              works ? RdmaLink::Outcome::kWorks : RdmaLink::Outcome::kFails);
     if (!works) {
       EXPECT_EQ(peer.link->why().message(), "rank 1 (10.9.0.2:1): no time");
     }

@@ -44,6 +44,33 @@ TEST(RdmaStats, AStepOfPlacedMessagesWritesDataAndNothingElse) {
   });
 }
 
+// The ranks are divided among two groups, which have a session each.
+TEST(RdmaStats, GradientsOfGroupsArePlacedAsWell) {
+  Job job = PlacedJob();
+  job.size = 4;
+  RunRanks(job, [](GradientSession& all) {
+    Communicator& comm = all.communicator();
+    const int half = all.rank() % 2;
+    const auto id = static_cast<GroupId>(1 + half);
+    ASSERT_TRUE(comm.OpenGroup(id, {2 + half, half}).ok());
+    for (int again = 0; again < 3; ++again) {
+      auto session =
+          GradientSession::Open(comm.shared_from_this(), PlacedJob().tensors,
+                                all.options(), id)
+              .value();
+      for (int step = 0; step < 4; ++step) {
+        ProduceAll(*session, step);
+        const StepStats stats = FinishAndCheck(*session, step);
+        if (step == 0) continue;
+        EXPECT_EQ(stats.rdma->data, 2U);
+        EXPECT_EQ(stats.rdma->control, 0U);
+        EXPECT_EQ(stats.rdma->bytes, stats.bytes_sent + kPlacedHeaderBytes);
+      }
+    }
+    EXPECT_TRUE(comm.CloseGroup(id).ok());
+  });
+}
+
 TEST(RdmaStats, AStepOfLongMessagesAsksForPlaces) {
   Job job = PlacedJob();
   job.options.algorithm = "ring";

@@ -135,9 +135,11 @@ class GradientSession {
   std::size_t tensors() const;
 
   // Where the gradient of tensor `i` lives, in pool_dtype; valid as long as the
-  // session, which owns the memory. pool() holds all gradients without gaps.
-  // Both are in the memory of pool().device, which is the communicator's.
-  // REQUIRES i < tensors().
+  // session, which owns the memory. pool() holds all gradients, each at a
+  // multiple of 16 bytes or of 128 (buckets/pool_layout.h). What lies between
+  // two of them is zero, and must stay so: it is sent with its neighbours and
+  // counts in the norms of chunks. Both are in the memory of pool().device,
+  // which is the communicator's. REQUIRES i < tensors().
   BufferView gradient(std::size_t i) const;
   BufferView pool() const;
   std::size_t pool_offset(std::size_t i) const;  // In elements.

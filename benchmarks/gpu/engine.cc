@@ -117,8 +117,8 @@ std::vector<Bucket> BucketsOf(const Model& model, const Options& options) {
   for (const ModelTensor& tensor : model.tensors) {
     sizes.push_back(tensor.elements);
   }
-  return PlanDense(Must(PoolLayout::Create(sizes)), options.bucket_bytes,
-                   SizeOf(options.wire_dtype));
+  return PlanDense(Must(PoolLayout::Aligned(sizes, SizeOf(options.pool_dtype))),
+                   options.bucket_bytes, SizeOf(options.wire_dtype));
 }
 
 void OurStep(GradientSession& session) {

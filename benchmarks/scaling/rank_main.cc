@@ -41,9 +41,11 @@ class ModeRun {
         comm_(session_->communicator()),
         gradients_(in_force_.pool_dtype),
         backward_(Parts()),
-        oracle_(gradients_, {model.elements(), in_force_.pool_dtype,
-                             session_->size(), in_force_.chunk_elements,
-                             in_force_.momentum, in_force_.accumulate}) {
+        oracle_(
+            gradients_,
+            {session_->pool().bytes / SizeOf(in_force_.pool_dtype),
+             in_force_.pool_dtype, session_->size(), in_force_.chunk_elements,
+             in_force_.momentum, in_force_.accumulate}) {
     Must(session_->SetStream(backward_.native_stream()));
   }
 

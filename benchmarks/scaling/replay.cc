@@ -57,10 +57,12 @@ void ReplayBackward::Run(Clock::Time begin,
   for (std::size_t i = tensors.size(); i-- > 0;) {
     parts_.wait_until(begin + FromSeconds(tensors[i].ready_seconds));
     if (stream_ != nullptr) {
+      // With the padding behind it, which the oracle takes for gradients.
       const std::size_t at = parts_.offsets[i];
-      const std::size_t bytes =
-          tensors[i].elements * (parts_.pool.bytes / parts_.model->elements());
-      Must(stream_->Copy(parts_.pool.data + at, prepared_.get() + at, bytes));
+      const std::size_t end =
+          i == 0 ? parts_.pool.bytes : parts_.offsets[i - 1];
+      Must(
+          stream_->Copy(parts_.pool.data + at, prepared_.get() + at, end - at));
     }
     ready(i);
   }

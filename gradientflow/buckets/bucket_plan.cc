@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <optional>
 #include <utility>
 
 namespace gradientflow {
@@ -17,7 +18,8 @@ void Append(std::vector<Extent>* extents, Extent extent) {
   }
 }
 
-// Applies the theta rule to pieces that come in pool order.
+// Applies the theta rule to pieces that come in pool order. It counts gradients
+// only, so that padding changes no bucket.
 class Cutter {
  public:
   Cutter(std::size_t theta_bytes, std::size_t element_bytes)
@@ -25,12 +27,20 @@ class Cutter {
     assert(element_bytes >= 1 && element_bytes <= 8);
   }
 
-  void Add(Extent piece) {
-    if (piece.count == 0) return;
+  // The piece has so many gradients; the rest of it is padding.
+  void Add(Extent piece, std::size_t gradients) {
+    if (gradients == 0) return;
     Append(&open_.extents, piece);
     open_.elements += piece.count;
     open_.pool_end = piece.begin + piece.count;
-    if (open_.elements * element_bytes_ > theta_bytes_) Close();
+    gradients_ += gradients;
+    if (gradients_ * element_bytes_ > theta_bytes_) Close();
+  }
+
+  // Where the pieces of the open bucket end; nothing if there are none.
+  std::optional<std::size_t> open_end() const {
+    if (open_.elements == 0) return std::nullopt;
+    return open_.pool_end;
   }
 
   std::vector<Bucket> Finish() {
@@ -39,11 +49,15 @@ class Cutter {
   }
 
  private:
-  void Close() { buckets_.push_back(std::exchange(open_, Bucket{})); }
+  void Close() {
+    buckets_.push_back(std::exchange(open_, Bucket{}));
+    gradients_ = 0;
+  }
 
   const std::size_t theta_bytes_;
   const std::size_t element_bytes_;
   Bucket open_;
+  std::size_t gradients_ = 0;  // In the open bucket.
   std::vector<Bucket> buckets_;
 };
 
@@ -53,7 +67,10 @@ std::vector<Bucket> PlanDense(const PoolLayout& layout, std::size_t theta_bytes,
                               std::size_t element_bytes) {
   Cutter cutter(theta_bytes, element_bytes);
   for (std::size_t tensor : layout.order()) {
-    cutter.Add({layout.offset(tensor), layout.tensor_elements(tensor)});
+    const std::size_t count = layout.tensor_elements(tensor);
+    const std::size_t end = layout.offset(tensor) + count;
+    const std::size_t begin = cutter.open_end().value_or(layout.offset(tensor));
+    cutter.Add({begin, end - begin}, count);
   }
   return cutter.Finish();
 }
@@ -67,7 +84,7 @@ std::vector<Bucket> PlanSparse(const SparsePlanArgs& args,
     assert(begin < args.pool_elements);
     const std::size_t count =
         std::min(args.chunk_elements, args.pool_elements - begin);
-    if (selected != 0) cutter.Add({begin, count});
+    if (selected != 0) cutter.Add({begin, count}, count);
     begin += count;
   }
   assert(begin == args.pool_elements);

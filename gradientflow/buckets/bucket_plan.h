@@ -23,20 +23,23 @@ namespace gradientflow {
 
 struct Bucket {
   std::vector<Extent> extents;  // In the pool: ascending, never touching.
-  std::size_t elements = 0;     // In all extents; at least 1.
+  std::size_t elements = 0;     // In all extents, with padding; at least 1.
   // All elements of the pool below this must be written before the bucket may
   // be sent. Rises from bucket to bucket.
   std::size_t pool_end = 0;
 };
 
 // The arguments of both plans: a bucket closes once it holds strictly more than
-// `theta_bytes`, at `element_bytes` on the wire per element. With 0 every piece
-// closes its bucket; with kInfiniteBytes no bucket closes before the end. The
-// rest forms the last bucket.
-// REQUIRES: theta_bytes is not kAutoBytes; element_bytes is 1 to 8.
+// `theta_bytes`, at `element_bytes` on the wire per gradient. With 0 every
+// piece closes its bucket; with kInfiniteBytes no bucket closes before the end.
+// The rest forms the last bucket. REQUIRES: theta_bytes is not kAutoBytes;
+// element_bytes is 1 to 8.
 
 // Returns buckets of whole tensors that together are the pool. A tensor without
-// elements belongs to no bucket and makes none.
+// elements belongs to no bucket and makes none. Each bucket is one extent: the
+// padding between two of its tensors is sent, since to leave out a few bytes
+// would take an extent, and thus a further segment and copy, for each tensor.
+// The padding between buckets is left out.
 std::vector<Bucket> PlanDense(const PoolLayout& layout, std::size_t theta_bytes,
                               std::size_t element_bytes);
 

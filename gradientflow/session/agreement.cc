@@ -39,7 +39,10 @@ constexpr struct {
 // hash stands for the tensors that do not fit.
 constexpr std::size_t kMaxListBytes = std::size_t{40} << 10;
 
-std::string TensorLines(const std::vector<TensorSpec>& tensors) {
+// Sizes and alignment say where each tensor lies. Residuals, momentum and
+// chunks are in the order of the pool, so a state has to say it as well.
+std::string TensorLines(const std::vector<TensorSpec>& tensors,
+                        const PoolLayout& layout) {
   std::string text;
   text += StrCat("tensors=", tensors.size(), "\n");
   std::uint64_t hash = 0xCBF29CE484222325;
@@ -55,28 +58,32 @@ std::string TensorLines(const std::vector<TensorSpec>& tensors) {
     if (text.size() + line.size() < kMaxListBytes) text += line;
   }
   text += StrCat("hash of all tensors=", hash, "\n");
+  text += StrCat("tensors begin at multiples of=", layout.align_elements(),
+                 " elements\n");
   return text;
 }
 
 }  // namespace
 
 std::string SessionText(const Options& options,
-                        const std::vector<TensorSpec>& tensors) {
+                        const std::vector<TensorSpec>& tensors,
+                        const PoolLayout& layout) {
   std::string text;
   for (const auto& setting : kShared)
     text += SettingLine(options, setting.name);
-  return text + TensorLines(tensors);
+  return text + TensorLines(tensors, layout);
 }
 
 std::string StateText(const Options& options,
-                      const std::vector<TensorSpec>& tensors) {
+                      const std::vector<TensorSpec>& tensors,
+                      const PoolLayout& layout) {
   std::string text;
   for (const auto& setting : kShared) {
     if (setting.matter == Matter::kRun) continue;
     if (setting.matter == Matter::kSparse && options.sparsity <= 0) continue;
     text += SettingLine(options, setting.name);
   }
-  return text + TensorLines(tensors);
+  return text + TensorLines(tensors, layout);
 }
 
 }  // namespace gradientflow

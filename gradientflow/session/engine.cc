@@ -77,7 +77,7 @@ std::vector<std::size_t> Engine::SectionEndsOf(const PoolLayout& layout) {
   const std::vector<std::uint32_t> section_of = SectionTensors(layout);
   ends.resize(section_of[layout.order().back()] + std::size_t{1});
   for (std::size_t i : layout.order()) {
-    ends[section_of[i]] = layout.offset(i) + layout.tensor_elements(i);
+    ends[section_of[i]] = layout.written_end(i);
   }
   return ends;
 }
@@ -368,8 +368,7 @@ std::size_t Engine::ReadableEnd() {
     ++prefix_;
   }
   if (prefix_ == 0) return 0;
-  const std::size_t last = order[prefix_ - 1];
-  return args_.layout->offset(last) + args_.layout->tensor_elements(last);
+  return args_.layout->written_end(order[prefix_ - 1]);
 }
 
 bool Engine::Poll() {

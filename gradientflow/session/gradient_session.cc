@@ -89,10 +89,11 @@ std::uint64_t RandomWord() {
   return std::uint64_t{random()} << 32 | random();
 }
 
-Result<PoolLayout> LayoutOf(const std::vector<TensorSpec>& tensors) {
+Result<PoolLayout> LayoutOf(const std::vector<TensorSpec>& tensors,
+                            DType type) {
   std::vector<std::size_t> elements;
   for (const TensorSpec& spec : tensors) elements.push_back(spec.elements);
-  return PoolLayout::Create(elements);
+  return PoolLayout::Aligned(elements, SizeOf(type));
 }
 
 }  // namespace
@@ -141,7 +142,7 @@ Status GradientSession::Parts::Prepare(const std::vector<TensorSpec>& tensors) {
     names.push_back(specs[i].name);
   }
   GF_RETURN_IF_ERROR(CheckNames(specs));
-  Result<PoolLayout> made = LayoutOf(specs);
+  Result<PoolLayout> made = LayoutOf(specs, options.pool_dtype);
   if (!made.ok()) return made.status();
   layout.emplace(std::move(made).value());
   return Status();
@@ -153,7 +154,7 @@ Status GradientSession::Parts::Agree(const Status& prepared) {
   OpeningClaim mine;
   std::string text;
   if (prepared.ok()) {
-    text = SessionText(options, specs);
+    text = SessionText(options, specs, *layout);
     mine.settings = std::hash<std::string>()(text);
     mine.text_bytes = text.size();
   } else {
@@ -184,7 +185,7 @@ Status GradientSession::Parts::Agree(const Status& prepared) {
 // of the first difference.
 Status GradientSession::Parts::NameDifference(const OpeningClaim& mine,
                                               const OpeningClaim& first) {
-  std::string text = SessionText(options, specs);
+  std::string text = SessionText(options, specs, *layout);
   std::string theirs(first.text_bytes, '\0');
   if (options.rank == 0) theirs = text;
   CollectiveCall call;
@@ -339,9 +340,9 @@ Status GradientSession::Parts::Build(const std::optional<CallCost>& cost) {
   if (!profiler.ok()) return profiler.status();
   of_steps.profiler = std::move(profiler).value();
   steps.emplace(std::move(of_steps));
-  checkpoints.emplace(CheckpointsArgs{&*steps, pool.get(), &core().progress(),
-                                      &*layout, StateText(options, specs),
-                                      options.rank, job, Claims(group, 0)});
+  checkpoints.emplace(CheckpointsArgs{
+      &*steps, pool.get(), &core().progress(), &*layout,
+      StateText(options, specs, *layout), options.rank, job, Claims(group, 0)});
   return Status();
 }
 

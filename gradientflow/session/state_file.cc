@@ -15,7 +15,7 @@ static_assert(std::endian::native == std::endian::little,
               "states are written and read as the machine stores them");
 
 constexpr std::string_view kMagic{"GFSTATE\0", 8};
-constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kVersion = 3;
 constexpr std::size_t kHeaderBytes = 24;
 constexpr std::size_t kSectionBytes = 16;  // In front of the name.
 constexpr std::size_t kChecksumBytes = 8;

@@ -13,7 +13,7 @@
 //
 //   state    := magic version sections total_bytes section* checksum
 //   magic    := "GFSTATE" 0x00
-//   version  := u32                  2
+//   version  := u32                  3
 //   sections := u32                  how many follow
 //   total_bytes := u64               of the state, including the checksum
 //   section  := name_bytes:u32 reserved:u32(0) payload_bytes:u64 name payload
@@ -37,9 +37,10 @@ struct SavedState {
   float loss_scale = 1.0F;
   // One byte per chunk; empty if dense.
   std::span<const std::byte> selection = {};
-  // float32, pool order; may be empty.
+  // float32, in the order of the pool and with its padding, as the settings
+  // describe it; may be empty.
   std::span<const std::byte> residual = {};
-  // float32, pool order; may be empty.
+  // The same.
   std::span<const std::byte> momentum = {};
 };
 

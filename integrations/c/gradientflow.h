@@ -224,7 +224,9 @@ GF_API int32_t gf_session_size(const gf_session*);
 /* Where the gradient of tensor i lives, in the dtype of the pool. */
 GF_API gf_status gf_session_gradient(const gf_session*, size_t tensor,
                                      void** data, size_t* bytes);
-/* All gradients, contiguous, in generation order (last tensor first). */
+/* All gradients, in generation order (last tensor first). Each begins at a
+ * multiple of 16 bytes or of 128. Bytes between two of them are zero, and must
+ * stay so. */
 GF_API gf_status gf_session_pool(const gf_session*, void** data, size_t* bytes);
 /* Where tensor i begins in the pool, in elements. */
 GF_API gf_status gf_session_pool_offset(const gf_session*, size_t tensor,

@@ -97,6 +97,39 @@ TEST(DensePlan, MatchesThePseudoCodeForHooksInGenerationOrder) {
   }
 }
 
+// Theta counts gradients. What lies between two tensors of a bucket is sent, so
+// that the bucket is one extent; what lies between buckets is not.
+TEST(DensePlan, CutsBetweenTheSameTensorsWhateverThePadding) {
+  std::mt19937 random(4);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<std::size_t> sizes(1 + random() % 20);
+    for (std::size_t& size : sizes) size = random() % 50;
+    const std::size_t theta = random() % 300;
+    const PoolLayout bare = PoolLayout::Create(sizes).value();
+    const PoolLayout padded =
+        PoolLayout::Create(sizes, 1 + random() % 32).value();
+    const auto expected = PlanDense(bare, theta, 2);
+    const auto plan = PlanDense(padded, theta, 2);
+    ASSERT_EQ(plan.size(), expected.size());
+    for (std::size_t k = 0; k < plan.size(); ++k) {
+      ASSERT_EQ(plan[k].extents.size(), 1U);
+      const Extent& extent = plan[k].extents[0];
+      const auto parts = padded.Parts(extent);
+      const auto tensors = bare.Parts(expected[k].extents[0]);
+      ASSERT_EQ(parts.size(), tensors.size());
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        ASSERT_EQ(parts[i].tensor, tensors[i].tensor);
+        ASSERT_EQ(parts[i].count, tensors[i].count);
+      }
+      ASSERT_EQ(extent.begin, parts.front().pool_begin);
+      ASSERT_EQ(extent.begin + extent.count,
+                parts.back().pool_begin + parts.back().count);
+      ASSERT_EQ(plan[k].pool_end, extent.begin + extent.count);
+      ASSERT_EQ(plan[k].elements, extent.count);
+    }
+  }
+}
+
 TEST(SparsePlan, SendsEachSelectedChunkByItselfWithThetaZero) {
   const std::vector<std::uint8_t> selected = {1, 1, 0, 1};
   const auto plan = PlanSparse({14, 4, selected}, 0, 4);

@@ -26,7 +26,7 @@ class Dense : public ::testing::Test {
             DType wire = DType::kFloat16) {
     std::vector<std::size_t> sizes(1 + random_() % 30);
     for (std::size_t& size : sizes) size = random_() % 4 * (random_() % 500);
-    layout_ = PoolLayout::Create(sizes).value();
+    layout_ = PoolLayout::Create(sizes, random_() % 2 == 0 ? 1 : 8).value();
     pool_.resize(layout_.elements() * SizeOf(pool) + 1);
     collective_.calls.clear();
     parts_ = {.collective = &collective_,
@@ -89,9 +89,14 @@ TEST_F(Dense, CallsCoverThePoolInPlace) {
     Make(900, pool);
     dense_->Begin(12, 8.0F);
     dense_->Advance(layout_.elements());
+    const std::vector<Bucket> plan = Plan(900);
+    ASSERT_EQ(collective_.calls.size(), plan.size());
     std::size_t at = 0;
     for (std::size_t i = 0; i < collective_.calls.size(); ++i) {
       const CollectiveCall& call = collective_.calls[i].call;
+      const std::size_t begin = plan[i].extents[0].begin;
+      EXPECT_TRUE(layout_.Parts({at, begin - at}).empty()) << "left out";
+      at = begin;
       EXPECT_EQ(call.kind, CollectiveKind::kAllreduce);
       EXPECT_EQ(call.output, pool_.data() + at * SizeOf(pool)) << i;
       EXPECT_EQ(call.dtype, pool);

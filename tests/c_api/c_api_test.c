@@ -259,12 +259,13 @@ static void test_steps(gf_session* session) {
   CHECK(kind == GF_CPU && device == 0);
   CHECK_OK(gf_session_set_stream(session, NULL));
   CHECK_OK(gf_session_pool(session, &data, &bytes));
-  CHECK(bytes == 72 * sizeof(float));
+  CHECK(bytes == 73 * sizeof(float)); /* One is padding. */
   pool = (float*)data;
   CHECK_OK(gf_session_pool_offset(session, 0, &offset));
-  CHECK(offset == 47);
-  CHECK(pool[0] == 2.0F && pool[71] == 2.0F); /* (1 + 2 + 3) / 3 */
+  CHECK(offset == 48);
+  CHECK(pool[0] == 2.0F && pool[72] == 2.0F); /* (1 + 2 + 3) / 3 */
   CHECK(pool[40] == 0.0F);                    /* Absent everywhere. */
+  CHECK(pool[47] == 0.0F);                    /* Padding. */
   gf_optimizer_init(&optimizer);
   optimizer.lr = 0.5F;
   optimizer.momentum = 0.25F;

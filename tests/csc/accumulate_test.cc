@@ -22,7 +22,7 @@ constexpr std::size_t kElements = 40;  // Four chunks.
 Job AccumulatingJob(int size, ResidualMode residual) {
   Job job;
   job.size = size;
-  job.tensors = {{"a", 10}, {"b", 30}};  // Pool: b, a.
+  job.tensors = {{"a", 8}, {"b", 32}};  // Pool: b, a, without padding.
   job.options.accumulate = true;
   job.options.residual = residual;
   job.options.sparsity = 0.75F;

@@ -50,7 +50,7 @@ class Conservation : public ::testing::TestWithParam<std::tuple<Over, int>> {
   static Job MakeJob(DType type) {
     Job job;
     std::tie(job.over, job.size) = GetParam();
-    job.tensors = {{"a", 93}, {"b", kElements - 93}};
+    job.tensors = {{"a", 94}, {"b", kElements - 94}};  // No padding.
     job.options.pool_dtype = job.options.wire_dtype = type;
     job.options.sparsity = 0.7F;
     job.options.chunk_elements = kChunk;

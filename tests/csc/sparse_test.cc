@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <ostream>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "gradientflow/buckets/pool_layout.h"
 #include "gradientflow/session/state_file.h"
 #include "tests/csc/csc_reference.h"
 #include "tests/session/ranks.h"
@@ -24,18 +26,32 @@ const std::vector<TensorSpec>& Tensors() {
   return tensors;
 }
 
+// Where they lie, as of float32. There is padding behind four of them.
+const PoolLayout& Layout() {
+  static const PoolLayout layout = [] {
+    std::vector<std::size_t> sizes;
+    for (const TensorSpec& spec : Tensors()) sizes.push_back(spec.elements);
+    return PoolLayout::Aligned(sizes, sizeof(float)).value();
+  }();
+  return layout;
+}
+
 constexpr OptimizerOptions kSgd = {.lr = 0.1F, .momentum = 0.9F};
 
 // The gradients of every rank in a step, in pool order, as float32 values. Some
-// parts are larger than others, and that changes.
-Gradients MakeGradients(int ranks, std::size_t elements, int step) {
+// parts are larger than others, and that changes. Padding is zero.
+Gradients MakeGradients(int ranks, int step) {
   std::mt19937 random(static_cast<unsigned>(step) * 7919 + 1);
   std::normal_distribution<float> normal;
   Gradients gradients(static_cast<std::size_t>(ranks));
   for (auto& mine : gradients) {
-    for (std::size_t i = 0; i < elements; ++i) {
-      const float loud = 1.0F + static_cast<float>((i / 50 + step) % 5);
-      mine.push_back(double{normal(random) * loud});
+    mine.resize(Layout().elements());
+    for (const TensorPart& part : Layout().Parts({0, mine.size()})) {
+      for (std::size_t i = part.pool_begin; i < part.pool_begin + part.count;
+           ++i) {
+        const float loud = 1.0F + static_cast<float>((i / 50 + step) % 5);
+        mine[i] = double{normal(random) * loud};
+      }
     }
   }
   return gradients;
@@ -50,11 +66,19 @@ class Weights {
   }
   const std::vector<float*>& pointers() const { return pointers_; }
   const std::vector<std::vector<float>>& values() const { return values_; }
-  // In pool order.
+  // Takes the values of other weights, of as many elements.
+  void Take(const Weights& other) {
+    for (std::size_t t = 0; t < values_.size(); ++t) {
+      std::copy(other.values_[t].begin(), other.values_[t].end(),
+                values_[t].begin());
+    }
+  }
+  // In pool order, of Tensors().
   std::vector<float> Flat() const {
-    std::vector<float> flat;
-    for (std::size_t t = values_.size(); t-- > 0;) {
-      flat.insert(flat.end(), values_[t].begin(), values_[t].end());
+    std::vector<float> flat(Layout().elements());
+    for (std::size_t t = 0; t < values_.size(); ++t) {
+      std::copy(values_[t].begin(), values_[t].end(),
+                flat.begin() + static_cast<std::ptrdiff_t>(Layout().offset(t)));
     }
     return flat;
   }
@@ -140,10 +164,13 @@ class Sparse : public ::testing::TestWithParam<Setting> {
     settings.warmup_steps = s.warmup_steps;
     settings.momentum_residual = s.residual == ResidualMode::kMomentum;
     settings.zero_kept = s.zero_kept;
-    for (std::size_t t = Tensors().size(); t-- > 0;) {
-      settings.elements += Tensors()[t].elements;
-      settings.always_dense.resize(settings.elements,
-                                   Tensors()[t].always_dense ? 1 : 0);
+    settings.elements = Layout().elements();
+    settings.always_dense.resize(settings.elements);
+    for (const TensorPart& part : Layout().Parts({0, settings.elements})) {
+      if (!Tensors()[part.tensor].always_dense) continue;
+      std::fill_n(settings.always_dense.begin() +
+                      static_cast<std::ptrdiff_t>(part.pool_begin),
+                  part.count, 1);
     }
     return settings;
   }
@@ -156,8 +183,7 @@ TEST_P(Sparse, FollowsTheReference) {
     Weights weights(Tensors());
     ASSERT_EQ(Elements(session), settings.elements);
     for (int step = 0; step < 14; ++step) {
-      const Gradients g =
-          MakeGradients(settings.ranks, settings.elements, step);
+      const Gradients g = MakeGradients(settings.ranks, step);
       reference.Step(g);
       const StepStats stats = RunStep(session, g[session.rank()]);
       ASSERT_TRUE(Update(session, kSgd, weights.pointers()).ok());
@@ -192,13 +218,12 @@ TEST_P(Sparse, RestoredRanksGoOnBitForBit) {
   const auto ranks = static_cast<std::size_t>(job.size);
   std::vector<std::vector<std::byte>> states(ranks);
   std::vector<std::vector<std::byte>> ends(ranks);
-  std::vector<std::vector<float>> saved(ranks);
+  std::vector<std::unique_ptr<Weights>> saved(ranks);
   std::vector<std::vector<float>> final_weights(ranks);
   const auto run = [&](GradientSession& session, Weights* w, int begin,
                        int end) {
     for (int step = begin; step < end; ++step) {
-      const Gradients g =
-          MakeGradients(settings.ranks, settings.elements, step);
+      const Gradients g = MakeGradients(settings.ranks, step);
       RunStep(session, g[session.rank()]);
       ASSERT_TRUE(Update(session, kSgd, w->pointers()).ok());
       ASSERT_TRUE(ZeroAndWait(session).ok());
@@ -209,7 +234,8 @@ TEST_P(Sparse, RestoredRanksGoOnBitForBit) {
     Weights w(Tensors());
     run(session, &w, 0, 6);
     states[me] = session.SaveState().value();
-    saved[me] = w.Flat();
+    saved[me] = std::make_unique<Weights>(Tensors());
+    saved[me]->Take(w);
     run(session, &w, 6, 12);
     ends[me] = session.SaveState().value();
     final_weights[me] = w.Flat();
@@ -217,18 +243,10 @@ TEST_P(Sparse, RestoredRanksGoOnBitForBit) {
   RunRanks(job, [&](GradientSession& session) {
     const auto me = static_cast<std::size_t>(session.rank());
     Weights w(Tensors());
-    const float* from = saved[me].data();
-    for (std::size_t t = Tensors().size(); t-- > 0;) {
-      std::copy(from, from + Tensors()[t].elements, w.pointers()[t]);
-      from += Tensors()[t].elements;
-    }
+    w.Take(*saved[me]);
     // Earlier steps must not matter.
     run(session, &w, 3, 5);
-    from = saved[me].data();
-    for (std::size_t t = Tensors().size(); t-- > 0;) {
-      std::copy(from, from + Tensors()[t].elements, w.pointers()[t]);
-      from += Tensors()[t].elements;
-    }
+    w.Take(*saved[me]);
     ASSERT_TRUE(session.RestoreState(states[me]).ok());
     ASSERT_TRUE(ZeroAndWait(session).ok()) << "there is nothing to zero";
     run(session, &w, 6, 12);
@@ -287,8 +305,9 @@ INSTANTIATE_TEST_SUITE_P(Settings, Sparse, ::testing::ValuesIn(kSettings),
 // second decides which of the two is sent.
 TEST(SparseGolden, FollowsThePublishedValues) {
   Job job;
-  job.tensors = {{"other", 1}, {"golden", 1}};  // Pool: golden, other.
-  job.options.chunk_elements = 1;
+  // Pool: golden, three elements of padding, other.
+  job.tensors = {{"other", 1}, {"golden", 1}};
+  job.options.chunk_elements = 4;
   job.options.sparsity = 0.5F;
   RunRanks(job, [](GradientSession& session) {
     Weights weights({{"other", 1}, {"golden", 1}});
@@ -299,7 +318,7 @@ TEST(SparseGolden, FollowsThePublishedValues) {
     const double w[] = {0, 0, 0, -.271, -.271, -.7049};
     for (int step = 0; step < 6; ++step) {
       // The first step sends everything, so it must not count.
-      RunStep(session, {step == 0 ? 0.0 : 1.0, other[step]});
+      RunStep(session, {step == 0 ? 0.0 : 1.0, 0, 0, 0, other[step]});
       ASSERT_TRUE(Update(session, kSgd, weights.pointers()).ok());
       ASSERT_EQ(session.selection()[0], important[step]) << "step " << step;
       EXPECT_NEAR(ResidualOf(session)[0], hg[step], 1e-6);
@@ -326,7 +345,7 @@ TEST(SparseGolden, IsDenseSgdBitForBitWhenEveryChunkIsSent) {
     RunRanks(job, [&](GradientSession& session) {
       Weights weights(Tensors());
       for (int step = 0; step < 10; ++step) {
-        const Gradients g = MakeGradients(3, Elements(session), step);
+        const Gradients g = MakeGradients(3, step);
         const StepStats stats = RunStep(session, g[session.rank()]);
         EXPECT_EQ(stats.selected_chunks, stats.chunks);
         ASSERT_TRUE(Update(session, kSgd, weights.pointers()).ok());

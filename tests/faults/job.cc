@@ -81,13 +81,18 @@ void Backward(const JobConfig& job, std::uint64_t step,
 
 std::uint64_t CountWrong(const JobConfig& job, std::uint64_t step,
                          const GradientSession& session) {
-  const auto* values = reinterpret_cast<const float*>(session.pool().data);
-  const std::size_t elements = session.pool().bytes / sizeof(float);
   std::uint64_t wrong = 0;
-  for (std::size_t i = 0; i < elements; ++i) {
-    float sum = 0;
-    for (int r = 0; r < job.ranks; ++r) sum += GradientOf(r, step, i);
-    wrong += values[i] != sum ? 1 : 0;
+  for (std::size_t t = 0; t < session.tensors(); ++t) {
+    const BufferView view = session.gradient(t);
+    const auto* values = reinterpret_cast<const float*>(view.data);
+    const std::size_t offset = session.pool_offset(t);
+    for (std::size_t i = 0; i < view.bytes / sizeof(float); ++i) {
+      float sum = 0;
+      for (int r = 0; r < job.ranks; ++r) {
+        sum += GradientOf(r, step, offset + i);
+      }
+      wrong += values[i] != sum ? 1 : 0;
+    }
   }
   return wrong;
 }

@@ -60,7 +60,16 @@ Selection RandomSelection(std::size_t elements, std::mt19937& random) {
 PoolLayout RandomLayout(std::mt19937& random) {
   std::vector<std::size_t> sizes(1 + random() % 7);
   for (std::size_t& size : sizes) size = random() % 5 == 0 ? 0 : random() % 99;
-  return PoolLayout::Create(sizes).value();
+  return PoolLayout::Create(sizes, random() % 2 == 0 ? 1 : 8).value();
+}
+
+// The sum of what a buffer in the order of the pool holds in the padding.
+float PaddingOf(const PoolLayout& layout, std::span<const float> values) {
+  float sum = 0;
+  for (std::size_t i = 0; i < layout.elements(); ++i) {
+    if (layout.Parts({i, 1}).empty()) sum += std::fabs(values[i]);
+  }
+  return sum;
 }
 
 void ExpectNear(double seen, double expected) {
@@ -91,6 +100,7 @@ void CompareWithOracle(const CpuKernelTable& table,
                     .ok());
     oracle.Update(config, ToFloats(pool, type), selection.sent);
     ASSERT_EQ(optimizer.momentum().size(), layout.elements());
+    EXPECT_EQ(PaddingOf(layout, optimizer.momentum()), 0.0F);
     for (std::size_t i = 0; i < layout.tensors(); ++i) {
       for (std::size_t e = 0; e < layout.tensor_elements(i); ++e) {
         const std::size_t at = layout.offset(i) + e;

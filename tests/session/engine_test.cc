@@ -88,7 +88,7 @@ class EngineTest : public ::testing::Test {
     return !engine_->Claim(i) || engine_->Publish(i);
   }
   void Make(const std::vector<std::size_t>& sizes, bool overlap = true) {
-    layout_ = PoolLayout::Create(sizes).value();
+    layout_ = PoolLayout::Create(sizes, /*align_elements=*/32).value();
     names_.clear();
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       names_.push_back("weight" + std::to_string(i));
@@ -128,7 +128,7 @@ class EngineTest : public ::testing::Test {
     std::size_t end = 0;
     for (const std::size_t i : layout_.order()) {
       if (!written[i]) break;
-      end = layout_.offset(i) + layout_.tensor_elements(i);
+      end = layout_.written_end(i);
     }
     return end;
   }
@@ -230,7 +230,7 @@ TEST_F(EngineTest, WithoutOverlapSendsOnceBackwardIsOver) {
   EXPECT_EQ(aggregator_.written_end, 0U);
   ASSERT_TRUE(engine_->EndBackward().ok());
   engine_->Poll();
-  EXPECT_EQ(aggregator_.written_end, 15U);
+  EXPECT_EQ(aggregator_.written_end, layout_.elements());
 }
 
 TEST_F(EngineTest, NamesTheTensorsThatAreMissing) {
@@ -315,7 +315,7 @@ TEST_F(EngineTest, StartsEachStepAfresh) {
   for (int round = 0; round < 3; ++round) {
     for (const std::size_t i : AnyOrder()) Ready(i);
     engine_->Poll();
-    EXPECT_EQ(aggregator_.written_end, 12U);
+    EXPECT_EQ(aggregator_.written_end, layout_.elements());
     ASSERT_TRUE(engine_->EndBackward().ok());
     aggregator_.done = true;
     ASSERT_TRUE(engine_->StepDone());

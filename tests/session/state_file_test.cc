@@ -156,18 +156,18 @@ TEST(StateFile, KeepsItsFormat) {
   Bytes bytes = SomeState();
   const Bytes before = bytes;
   Seal(&bytes);
-  EXPECT_EQ(bytes, before);  // The checksum of version 2.
-  EXPECT_EQ(std::memcmp(bytes.data(), "GFSTATE\0\2\0\0\0\10\0\0\0", 16), 0);
+  EXPECT_EQ(bytes, before);  // The checksum of version 3.
+  EXPECT_EQ(std::memcmp(bytes.data(), "GFSTATE\0\3\0\0\0\10\0\0\0", 16), 0);
   EXPECT_EQ(std::memcmp(bytes.data() + 40, "settingsrank=1\n", 15), 0);
 }
 
 TEST(StateFile, NamesAnotherVersion) {
   Bytes bytes = SomeState();
-  bytes[8] = std::byte{1};
+  bytes[8] = std::byte{2};
   Seal(&bytes);
   const auto read = ReadState(bytes);
   EXPECT_EQ(read.status().code(), StatusCode::kInvalidArgument);
-  EXPECT_TRUE(Contains(read.status(), "expected version 2, seen 1"))
+  EXPECT_TRUE(Contains(read.status(), "expected version 3, seen 2"))
       << read.status().message();
 }
 

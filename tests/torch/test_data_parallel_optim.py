@@ -66,28 +66,50 @@ def test_sgd_has_torchs_terms(nesterov: bool) -> None:
     launch(like_torch, 1, nesterov)
 
 
+def pool_places(counts: list[int]) -> tuple[list[slice], int]:
+    """Returns where float32 tensors of these sizes lie in a pool, in its order,
+    and how many elements it has: each tensor begins at a multiple of 128 bytes
+    if that takes less than 1 % more elements, else of 16."""
+    for align in (32, 4):
+        places, end = [], 0
+        for count in counts:
+            begin = -(-end // align) * align if count else end
+            end = begin + count
+            places.append(slice(begin, end))
+        padding = end - sum(counts)
+        if padding == 0 or padding * 100 < sum(counts):
+            break
+    return places, end
+
+
 class MomentumOracle:
     """The paper's Algorithm 1 on all ranks at once, in float64.
 
-    The pool holds the tensors last to first.
+    The pool holds the tensors last to first, and zeros between them.
     """
 
     def __init__(
         self, weights: dict[str, np.ndarray], size: int, sparsity: float, chunk: int
     ) -> None:
         self.names = list(reversed(weights))
-        self.counts = [weights[name].size for name in self.names]
-        self.weights = np.concatenate([weights[name] for name in self.names])
+        self.places, self.elements = pool_places([weights[n].size for n in self.names])
+        self.weights = self.pool_of(weights)
         self.history = np.zeros((size, self.weights.size))
         self.momentum = np.zeros_like(self.weights)
         self.edges = np.arange(0, self.weights.size, chunk)
         self.keep = max(1, int(np.floor((1 - sparsity) * self.edges.size + 0.5)))
         self.sent = np.ones(self.edges.size, bool)
 
+    def pool_of(self, tensors: dict[str, np.ndarray]) -> np.ndarray:
+        pool = np.zeros(self.elements)
+        for name, place in zip(self.names, self.places):
+            pool[place] = tensors[name]
+        return pool
+
     def step(
         self, gradients: list[dict[str, np.ndarray]], lr: float, m: float, decay: float
     ) -> None:
-        pools = [np.concatenate([g[n] for n in self.names]) for g in gradients]
+        pools = [self.pool_of(each) for each in gradients]
         sums = np.stack(pools) + self.history
         width = np.diff(np.append(self.edges, self.weights.size))
         sent = np.repeat(self.sent, width)
@@ -106,8 +128,7 @@ class MomentumOracle:
         self.sent = np.isin(np.arange(self.edges.size), best)
 
     def by_name(self) -> dict[str, np.ndarray]:
-        parts = np.split(self.weights, np.cumsum(self.counts)[:-1])
-        return dict(zip(self.names, parts))
+        return {n: self.weights[place] for n, place in zip(self.names, self.places)}
 
 
 def follow_momentum(ranks: Ranks, sparsity: float) -> None:

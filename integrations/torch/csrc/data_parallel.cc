@@ -9,7 +9,6 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "data_parallel_used.h"
@@ -283,7 +282,7 @@ void DataParallel::ShowSparse() {
   const at::NoGradGuard no_grad;
   if (stats_.nonfinite != 0) {
     // Hide the contents of chunks that were kept back.
-    pool_->all().fill_(std::numeric_limits<float>::quiet_NaN());
+    pool_->Hide();
     return;
   }
   // The scaler expects scaled gradients. A 16-bit pool has kept them scaled.

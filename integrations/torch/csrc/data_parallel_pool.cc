@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "library.h"
@@ -89,6 +90,12 @@ GradientPool::GradientPool(std::shared_ptr<Session> session,
     Check(gf_session_gradient(use, i, &data, &bytes), "a gradient's place");
     views_.push_back(at::from_blob(data, parameters_[i].sizes(),
                                    StridesOf(parameters_[i]), keep, options));
+  }
+}
+
+void GradientPool::Hide() {
+  for (const at::Tensor& view : views_) {
+    view.fill_(std::numeric_limits<float>::quiet_NaN());
   }
 }
 

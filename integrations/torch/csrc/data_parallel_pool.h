@@ -29,8 +29,10 @@ class GradientPool {
   size_t size() const { return parameters_.size(); }
   const std::string& name(size_t i) const { return names_[i]; }
   const at::Tensor& parameter(size_t i) const { return parameters_[i]; }
-  // The whole pool, flat.
+  // The whole pool, flat, with its padding, which has to stay zero.
   const at::Tensor& all() const { return all_; }
+  // Makes every gradient in the pool NaN.
+  void Hide();
 
   bool HasGradient(size_t i) const;
   // Copies `gradient` into the pool and gives parameter i the view, if that has

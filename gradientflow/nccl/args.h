@@ -52,6 +52,9 @@ struct NcclArgs {
   double close_seconds = 5;    // To close in good order; then it is aborted.
   double abort_seconds = 5;    // For NCCL to give the buffers back.
   double culprit_seconds = 2;  // For `culprits` to say who broke NCCL.
+  // How long a call waits until NCCL has accepted what other communicators
+  // began earlier on the device; see LaunchOrder.
+  double turn_seconds = 0.1;
 
   // Which side adds up 16-bit elements of more than two ranks. The same on all
   // ranks.

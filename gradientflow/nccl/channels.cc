@@ -27,9 +27,18 @@ Status NcclChannels::Close() {
 }
 
 Status NcclChannels::OpenQueues() {
-  const NcclQueueArgs parts{args_.device,   &memory_,     args_.clock,
-                            args_.recorder, args_.logger, args_.trace,
-                            args_.sums,     group_};
+  order_ = LaunchOrder::Of(args_.device->unique_id());
+  NcclQueueArgs parts;
+  parts.device = args_.device;
+  parts.memory = &memory_;
+  parts.order = order_.get();
+  parts.turn_seconds = args_.turn_seconds;
+  parts.clock = args_.clock;
+  parts.recorder = args_.recorder;
+  parts.logger = args_.logger;
+  parts.trace = args_.trace;
+  parts.sums = args_.sums;
+  parts.group = group_;
   // Comes before any rank waits for this one.
   for (auto& queue : queues_) {
     Result<std::unique_ptr<NcclQueue>> made =
@@ -200,6 +209,7 @@ bool NcclChannels::LeaveBehind() {
   bool any = false;
   for (auto& queue : queues_) {
     if (queue == nullptr || queue->Drained()) continue;
+    order_->Exit(queue.get());
     static_cast<void>(queue.release());
     any = true;
   }

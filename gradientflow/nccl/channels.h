@@ -12,6 +12,7 @@
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/collectives/collective.h"
 #include "gradientflow/nccl/args.h"
+#include "gradientflow/nccl/launch_order.h"
 #include "gradientflow/nccl/nccl_memory.h"
 #include "gradientflow/nccl/queue.h"
 
@@ -44,6 +45,8 @@ class NcclChannels {
   std::size_t calls() const;
   // Thread-safe.
   NcclMemory& memory() { return memory_; }
+  // REQUIRES that Open() has returned OK.
+  const LaunchOrder& order() const { return *order_; }
 
   // See NcclCollective.
   Status Register(void* data, std::size_t bytes);
@@ -70,6 +73,7 @@ class NcclChannels {
   const NcclArgs& args_;
   const CallGroup group_;
   NcclMemory memory_;
+  std::shared_ptr<LaunchOrder> order_;  // From Open() on. Outlives the queues.
   Queues queues_;
   struct Registered {
     const void* data;

@@ -158,10 +158,32 @@ void NcclCollective::LookIfStanding() {
       args_.on_standing();
     }
     if (args_.timeout_seconds <= 0 || stands <= args_.timeout_seconds) continue;
-    FailHere(Status(StatusCode::kDeadlineExceeded,
-                    StrCat("NCCL: rank ", args_.rank, " saw no call end for ",
-                           stands, " s in ", queue->OldestCall())));
+    FailHere(
+        Status(StatusCode::kDeadlineExceeded,
+               StrCat("NCCL: rank ", args_.rank, " saw no call end for ",
+                      stands, " s in ", queue->OldestCall(), Beside(*queue))));
   }
+}
+
+// What else may stand in the way of a call of `queue`: calls of other
+// communicators.
+std::string NcclCollective::Beside(const NcclQueue& queue) const {
+  std::string text;
+  for (const auto& other : channels_.queues()) {
+    if (other.get() == &queue || other->calls() == 0) continue;
+    text += StrCat("; in flight beside it, by another communicator: ",
+                   other->OldestCall());
+  }
+  const std::size_t users = channels_.order().users();
+  if (users > channels_.queues().size()) {
+    text += StrCat("; ", users - channels_.queues().size(),
+                   " communicators more of this process use ",
+                   args_.device->description());
+  }
+  if (text.empty()) return text;
+  return text +
+         ". Ranks that start calls of several communicators in different "
+         "orders need a device with room for all of them";
 }
 
 std::string NcclCollective::Culprits() const {

@@ -117,6 +117,7 @@ class NcclCollective final : public Collective {
   bool Advance();
   bool AdvanceQueues();
   void LookIfStanding();
+  std::string Beside(const NcclQueue& queue) const;
   void FailHere(const Status& why);
   void BeginAbort(const Status& why);
   bool AdvanceAbort();

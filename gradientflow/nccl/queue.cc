@@ -13,9 +13,10 @@
 // The way of a call through a queue:
 //
 //   Push()       operations_, with the plan of the call (plan.h)
-//   IssueNext()  packs elements that convert into a half of the staging
-//                (passes.h), and gives the call to NCCL (issue.h). A
-//                non-blocking NCCL may take a while to accept it: issuing_,
+//   IssueNext()  when it is the call's turn among all calls of the device
+//                (launch_order.h): packs elements that convert into a half of
+//                the staging (passes.h), and gives the call to NCCL (issue.h).
+//                A non-blocking NCCL may take a while to accept it: issuing_,
 //                until comm_.Ready()
 //   Continue()   after the first phase of an exchange: adds up (exchange.h),
 //                and gives NCCL the last phase
@@ -48,7 +49,13 @@ Result<std::unique_ptr<NcclQueue>> NcclQueue::Create(
   return queue;
 }
 
-NcclQueue::~NcclQueue() = default;
+NcclQueue::NcclQueue(const NcclQueueArgs& args,
+                     std::shared_ptr<const NcclApi> api)
+    : args_(args), comm_(std::move(api), args.group.rank, args.group.size) {
+  args_.order->Enter(this);
+}
+
+NcclQueue::~NcclQueue() { args_.order->Exit(this); }
 
 Status NcclQueue::Allocate() {
   Device& device = *args_.device;
@@ -143,6 +150,7 @@ void NcclQueue::Push(const CollectiveCall& call, Done done) {
   operation->spreading = false;
   operation->settled = false;
   operations_.push_back(std::move(operation));
+  args_.order->Join(this);
 }
 
 Status NcclQueue::IssueNext() {
@@ -152,6 +160,7 @@ Status NcclQueue::IssueNext() {
   if (buffers.input + buffers.output == 0 &&
       operation.call.kind != CollectiveKind::kBarrier) {
     operation.settled = true;
+    args_.order->Leave(this);
     if (operation.ahead()) operation.call.submitted(Status());
     return Status();
   }
@@ -226,6 +235,7 @@ Status NcclQueue::Continue(NcclOperation* operation) {
 Status NcclQueue::Settle(NcclOperation* operation) {
   issuing_ = false;
   operation->settled = true;
+  args_.order->Leave(this);
   Stream& last = operation->plan.staged ? *after_ : *wire_;
   if (operation->plan.staged) GF_RETURN_IF_ERROR(Order(*wire_, *after_));
   GF_RETURN_IF_ERROR(RunAfter(
@@ -261,6 +271,20 @@ Result<bool> NcclQueue::HasRoom() {
   return true;
 }
 
+// Returns whether NCCL may have the next call, for which there is room.
+bool NcclQueue::HasTurn() {
+  if (args_.order->May(this)) {
+    no_turn_since_.reset();
+    return true;
+  }
+  const Clock::Time now = args_.clock->Now();
+  if (!no_turn_since_) no_turn_since_ = now;
+  if (Seconds(now - *no_turn_since_) < args_.turn_seconds) return false;
+  args_.order->Overtake(this);
+  no_turn_since_.reset();
+  return true;
+}
+
 Result<bool> NcclQueue::Issue() {
   bool moved = false;
   while (true) {
@@ -275,7 +299,10 @@ Result<bool> NcclQueue::Issue() {
     }
     const Result<bool> room = HasRoom();
     if (!room.ok()) return room;
-    if (!room.value()) return moved;
+    if (!room.value() && issued_ < operations_.size()) {
+      args_.order->StepAside(this);
+    }
+    if (!room.value() || !HasTurn()) return moved;
     GF_RETURN_IF_ERROR(IssueNext());
     moved = true;
   }
@@ -405,6 +432,7 @@ void NcclQueue::EndAll(const Status& why, DoneQueue* ended) {
                              Describe(operation->call, operation->sequence))));
   }
   operations_.clear();
+  args_.order->Exit(this);
   issued_ = slots_taken_ = 0;
   issuing_ = false;
 }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/device/device.h"
 #include "gradientflow/nccl/issue.h"
+#include "gradientflow/nccl/launch_order.h"
 #include "gradientflow/nccl/nccl_comm.h"
 #include "gradientflow/nccl/nccl_memory.h"
 #include "gradientflow/nccl/operation.h"
@@ -25,6 +27,8 @@ namespace gradientflow {
 struct NcclQueueArgs {
   Device* device = nullptr;
   NcclMemory* memory = nullptr;
+  LaunchOrder* order = nullptr;  // The device's.
+  double turn_seconds = 0;       // See NcclArgs.
   const Clock* clock = nullptr;
   Recorder* recorder = nullptr;  // May be null.
   Logger* logger = nullptr;      // May be null.
@@ -118,8 +122,7 @@ class NcclQueue {
     nccl::Window window = nullptr;
   };
 
-  NcclQueue(const NcclQueueArgs& args, std::shared_ptr<const NcclApi> api)
-      : args_(args), comm_(std::move(api), args.group.rank, args.group.size) {}
+  NcclQueue(const NcclQueueArgs& args, std::shared_ptr<const NcclApi> api);
   Status Allocate();
   Status GrowStaging(std::size_t bytes);
   Status IssueNext();
@@ -131,6 +134,7 @@ class NcclQueue {
   Status Settle(NcclOperation* operation);
   Result<bool> Issue();
   Result<bool> HasRoom();
+  bool HasTurn();
   Status CountAhead(Stream& last);
   Result<bool> Retire(DoneQueue* ended);
   void Finish(const NcclOperation& operation, DoneQueue* ended);
@@ -161,6 +165,8 @@ class NcclQueue {
   std::vector<std::unique_ptr<NcclOperation>> spare_;
   std::size_t issued_ = 0;  // Number of issued calls in the queue.
   bool issuing_ = false;    // NCCL has yet to accept the last one issued.
+  // Since when the next call waits for those of other communicators.
+  std::optional<Clock::Time> no_turn_since_;
   std::size_t next_slot_ = 0;
   std::size_t slots_taken_ = 0;
   std::uint64_t passed_ = 0;          // See Passed(): a sequence number.

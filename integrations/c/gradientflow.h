@@ -224,17 +224,15 @@ GF_API int32_t gf_session_size(const gf_session*);
 /* Where the gradient of tensor i lives, in the dtype of the pool. */
 GF_API gf_status gf_session_gradient(const gf_session*, size_t tensor,
                                      void** data, size_t* bytes);
-/* All gradients, in generation order (last tensor first). Each begins at a
- * multiple of 16 bytes or of 128. Bytes between two of them are zero, and must
- * stay so. */
+/* All gradients, in generation order (last tensor first). Bytes between two of
+ * them, which are there for alignment, are zero and must stay so. */
 GF_API gf_status gf_session_pool(const gf_session*, void** data, size_t* bytes);
 /* Where tensor i begins in the pool, in elements. */
 GF_API gf_status gf_session_pool_offset(const gf_session*, size_t tensor,
                                         size_t* elements);
 
 enum { GF_CPU = 0, GF_CUDA = 1 };
-/* Tells which memory holds the pool: GF_CPU or GF_CUDA, and the number of the
- * device; the option "device" decides it. */
+/* The pool's memory (option "device"): GF_CPU, or GF_CUDA and its number. */
 GF_API gf_status gf_session_pool_device(const gf_session*, int32_t* kind,
                                         int32_t* index);
 /* With GF_CUDA: sets the cudaStream_t that computes the gradients, which is at

@@ -263,9 +263,8 @@ static void test_steps(gf_session* session) {
   pool = (float*)data;
   CHECK_OK(gf_session_pool_offset(session, 0, &offset));
   CHECK(offset == 48);
-  CHECK(pool[0] == 2.0F && pool[72] == 2.0F); /* (1 + 2 + 3) / 3 */
-  CHECK(pool[40] == 0.0F);                    /* Absent everywhere. */
-  CHECK(pool[47] == 0.0F);                    /* Padding. */
+  CHECK(pool[0] == 2.0F && pool[72] == 2.0F);  /* (1 + 2 + 3) / 3 */
+  CHECK(pool[40] == 0.0F && pool[47] == 0.0F); /* Absent; padding. */
   gf_optimizer_init(&optimizer);
   optimizer.lr = 0.5F;
   optimizer.momentum = 0.25F;

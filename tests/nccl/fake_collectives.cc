@@ -38,7 +38,7 @@ Code Submit(Group::Batch batch) {
   if (!HangsNow(batch.comm)) {
     LaunchLater(batch.comm, std::move(batch.part), batch.stream);
   }
-  return Code::kInProgress;
+  return batch.comm->blocking ? Code::kSuccess : Code::kInProgress;
 }
 
 // Returns the group's part for `comm`, or null if it is on another stream.
@@ -106,7 +106,7 @@ Code Queue(const FakeMessage& message, nccl::Comm handle, void* stream) {
   Code code = Code::kSuccess;
   for (Group::Batch& batch : batches) {
     code = Submit(std::move(batch));
-    if (code != Code::kInProgress) return code;
+    if (code != Code::kInProgress && code != Code::kSuccess) return code;
   }
   return code;
 }

@@ -33,11 +33,13 @@ void Flush(FakeComm* comm) {
   state.Count(FakeNcclCount::kCollectives);
   comm->submitted.push_back(std::make_unique<FakeSubmitted>(
       FakeSubmitted{comm, number, std::move(comm->pending)}));
+  if (state.mode(FakeNcclMode::kOneAtATime) != 0) {
+    state.on_device[comm->device].push_back(comm->submitted.back().get());
+  }
   state.enqueue(comm->stream, RunSubmitted, comm->submitted.back().get());
 }
 
-// NCCL does this on a thread per group of calls; one for all of them is as far
-// from the caller.
+// One thread for all calls is as far from the caller as one for each.
 void Launch() {
   FakeNcclState& state = State();
   Lock lock(state.mutex);
@@ -49,6 +51,12 @@ void Launch() {
   }
 }
 
+// As NCCL does; the caller's polls join the thread.
+void LaunchByThread(FakeComm* comm) {
+  const Lock lock(State().mutex);
+  if (comm->pending != nullptr) Flush(comm);
+}
+
 // A window is there once all ranks have begun it.
 void PublishWindow(FakeComm* comm) {
   for (const FakeComm* each : comm->world->comms) {
@@ -56,6 +64,21 @@ void PublishWindow(FakeComm* comm) {
   }
   *std::exchange(comm->window, nullptr) =
       reinterpret_cast<nccl::Window>(comm->windows);
+}
+
+// Whether all ranks have made their first call.
+bool AllHaveCalled(const FakeWorld& world) {
+  for (const FakeComm* each : world.comms) {
+    if (each->pending == nullptr && each->begun == 0) return false;
+  }
+  return true;
+}
+
+// Whether NCCL is not done with a call yet for another reason than time.
+bool Connects(const FakeComm& comm) {
+  return State().mode(FakeNcclMode::kFirstTogether) != 0 &&
+         comm.pending != nullptr && comm.begun == 0 &&
+         !AllHaveCalled(*comm.world);
 }
 
 }  // namespace
@@ -74,6 +97,13 @@ void LaunchLater(FakeComm* comm, std::unique_ptr<FakePart> part, void* stream) {
   comm->pending = std::move(part);
   comm->stream = stream;
   comm->polls_left = 1 + State().mode(FakeNcclMode::kBusyPolls);
+  if (comm->slow) comm->polls_left += State().mode(FakeNcclMode::kSlowOnes);
+  if (comm->blocking) {
+    comm->polls_left = 0;
+    Flush(comm);
+  } else if (State().mode(FakeNcclMode::kThreadPerCall) != 0) {
+    comm->launcher = std::thread(LaunchByThread, comm);
+  }
 }
 
 void Polled(FakeComm* comm) {
@@ -85,8 +115,13 @@ void Polled(FakeComm* comm) {
         reinterpret_cast<nccl::Comm>(std::exchange(comm->child, nullptr));
   }
   if (comm->window != nullptr && comm->polls_left == 0) PublishWindow(comm);
+  if (comm->launcher.joinable() && comm->pending == nullptr) {
+    comm->launcher.join();
+  }
+  if (comm->polls_left == 1 && Connects(*comm)) return;
   if (comm->polls_left == 0 || --comm->polls_left > 0) return;
   if (comm->pending == nullptr || comm->stuck) return;
+  if (comm->launcher.joinable()) return;
   state.to_launch.push_back(comm);
   if (!std::exchange(state.launcher, true)) std::thread(Launch).detach();
   state.changed.notify_all();
@@ -95,6 +130,7 @@ void Polled(FakeComm* comm) {
 void DropLaunches(FakeComm* comm) {
   std::erase(State().to_launch, comm);
   comm->pending.reset();
+  if (comm->launcher.joinable()) comm->launcher.detach();
 }
 
 }  // namespace gradientflow::testing

@@ -30,6 +30,7 @@ FakeComm* NewComm(const std::shared_ptr<FakeWorld>& world, int rank) {
   made->world = world;
   made->rank = rank;
   made->device = state.current();
+  made->slow = (static_cast<std::size_t>(rank) + world->number) % 2 == 0;
   world->comms[static_cast<std::size_t>(rank)] = made.get();
   ++world->joined;
   state.comms.push_back(std::move(made));
@@ -110,11 +111,11 @@ Code ncclGetUniqueId(nccl::UniqueId* id) {
 Code ncclCommInitRankConfig(nccl::Comm* comm, int size, nccl::UniqueId id,
                             int rank, nccl::Config* config) {
   FakeNcclState& state = State();
-  const Lock lock(state.mutex);
+  Lock lock(state.mutex);
   *comm = nullptr;
   if (config->size != sizeof(nccl::Config) || config->magic != 0xCAFEBEEF ||
-      config->version < 21800 || config->blocking != 0 || rank < 0 ||
-      rank >= size) {
+      config->version < 21800 || config->blocking < 0 || config->blocking > 1 ||
+      rank < 0 || rank >= size) {
     return Code::kInvalidArgument;
   }
   BecomeRank(rank);
@@ -122,13 +123,18 @@ Code ncclCommInitRankConfig(nccl::Comm* comm, int size, nccl::UniqueId id,
   auto& world = state.worlds[std::string(id.bytes, sizeof(id.bytes))];
   if (world == nullptr) {
     world = std::make_shared<FakeWorld>();
+    world->number = state.worlds.size();
     world->comms.resize(static_cast<std::size_t>(size));
   }
   if (world->comms[static_cast<std::size_t>(rank)] != nullptr) return Misuse();
   FakeComm* fake = NewComm(world, rank);
+  fake->blocking = config->blocking == 1;
   HangsNow(fake);
   *comm = reinterpret_cast<nccl::Comm>(fake);
-  return Code::kInProgress;
+  if (!fake->blocking) return Code::kInProgress;
+  state.changed.notify_all();
+  state.changed.wait(lock, [&] { return world->joined == size; });
+  return Code::kSuccess;
 }
 
 Code ncclCommGetAsyncError(nccl::Comm comm, Code* error) {

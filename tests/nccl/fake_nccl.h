@@ -5,7 +5,9 @@
 // How tests control libfake_nccl.so, an NCCL whose ranks are threads of one
 // process and whose memory is the host's. Its functions are found by dlsym().
 //
-// It is as inconvenient as NCCL may be. Calls that NCCL may take its time for
+// It is as inconvenient as NCCL may be. Unless a communicator is a blocking one
+// (whose calls are done when they return, and reach their stream before), calls
+// that NCCL may take its time for
 // are never done when they return: ncclCommGetAsyncError says ncclInProgress at
 // least once after each, and work reaches its stream from another thread, as
 // late as possible. Sums are rounded as by NCCL's classic kernels: each rank
@@ -36,8 +38,17 @@ enum class FakeNcclMode : int {
                      // for is never done, and its work reaches no stream.
   kNoWindows,        // 1: no rank reaches the memory of another.
   kFirstRank,        // Added to the rank at which the rings of sums begin; 0.
+  kSlowOnes,         // So many more polls after each call of communicators that
+                     // are slow: half of each rank's, others on every other
+                     // rank; 0.
+  kFirstTogether,    // 1: the first call of a communicator is done when all of
+                     // its ranks have made it, as if they connected then.
+  kOneAtATime,       // 1: a device works on one call at a time, in the order in
+                     // which they reached its streams.
+  kThreadPerCall,    // 1: work reaches its stream from a thread of its own for
+                     // each call, as with NCCL, not from one for all of them.
 };
-inline constexpr int kFakeNcclModes = 15;
+inline constexpr int kFakeNcclModes = 19;
 // What a call that kFailCall chose returns: ncclInternalError.
 inline constexpr int kFakeNcclFailure = 3;
 

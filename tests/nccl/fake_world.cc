@@ -1,6 +1,8 @@
 #include "tests/nccl/fake_world.h"
 
+#include <algorithm>
 #include <cstring>
+
 namespace gradientflow::testing {
 namespace {
 
@@ -151,6 +153,32 @@ void Complete(FakeComm* comm, Exchange* exchange,
   }
 }
 
+// With kOneAtATime: waits until the device has come to this. Returns false if
+// that is over.
+bool AwaitDevice(const FakeSubmitted& submitted,
+                 std::unique_lock<std::mutex>* lock) {
+  auto& line = State().on_device[submitted.comm->device];
+  if (std::ranges::count(line, &submitted) == 0) return true;
+  State().changed.wait(*lock, [&] {
+    return line.front() == &submitted || submitted.comm->aborted;
+  });
+  return !submitted.comm->aborted;
+}
+
+void LeaveDevice(const FakeSubmitted& submitted) {
+  std::erase(State().on_device[submitted.comm->device], &submitted);
+  State().changed.notify_all();
+}
+
+void Work(const FakeSubmitted& submitted, std::unique_lock<std::mutex>* lock) {
+  FakePart& part = *submitted.part;
+  Exchange exchange;
+  Post(submitted.comm, part, &exchange);
+  std::size_t number = submitted.number;
+  for (FakeOp& op : part.ops) Meet(submitted.comm, number++, &op, lock);
+  if (!part.messages.empty()) Complete(submitted.comm, &exchange, lock);
+}
+
 }  // namespace
 
 FakeNcclState& State() {
@@ -161,12 +189,8 @@ FakeNcclState& State() {
 
 void RunPart(const FakeSubmitted& submitted) {
   std::unique_lock<std::mutex> lock(State().mutex);
-  FakePart& part = *submitted.part;
-  Exchange exchange;
-  Post(submitted.comm, part, &exchange);
-  std::size_t number = submitted.number;
-  for (FakeOp& op : part.ops) Meet(submitted.comm, number++, &op, &lock);
-  if (!part.messages.empty()) Complete(submitted.comm, &exchange, &lock);
+  if (AwaitDevice(submitted, &lock)) Work(submitted, &lock);
+  LeaveDevice(submitted);
   State().Count(FakeNcclCount::kEnded);
 }
 

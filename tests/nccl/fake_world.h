@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -74,8 +75,11 @@ struct FakeComm {
     bool alive;
   };
   std::vector<Operator> operators;
+  bool blocking = false;
+  bool slow = false;  // See kSlowOnes.
   int polls_left = 0;
   std::unique_ptr<FakePart> pending;  // Reaches `stream` after polls_left.
+  std::thread launcher;               // See kThreadPerCall.
   void* stream = nullptr;
   bool stuck = false;  // By kHangCall.
   bool revoked = false;
@@ -105,6 +109,7 @@ struct FakeWorld {
     std::size_t bytes;
     bool* taken;
   };
+  std::size_t number = 0;  // How many there were before.
   std::vector<FakeComm*> comms;
   int joined = 0;
   // By the ranks that a shrinking leaves out; and the one that grows.
@@ -134,7 +139,9 @@ struct FakeNcclState {
   std::map<std::uintptr_t, std::size_t> memory;  // Of ncclMemAlloc.
   int next_id = 1;
   std::deque<FakeComm*> to_launch;  // Their pending parts, by the launcher.
-  bool launcher = false;            // The thread that does so runs.
+  // With kOneAtATime: what has reached the streams of a device, in order.
+  std::map<int, std::deque<const FakeSubmitted*>> on_device;
+  bool launcher = false;  // The thread that does so runs.
   std::map<std::string, std::shared_ptr<FakeWorld>> worlds;
   std::vector<std::unique_ptr<FakeComm>> comms;  // All that were ever made.
 

@@ -5,7 +5,10 @@
 // thread for each call. The last is what NCCL does for a non-blocking
 // communicator.
 //
-//   bazel run -c opt //tests/nccl:launch_cost -- [calls]
+//   bazel run -c opt //tests/nccl:launch_cost -- [calls [way]]
+//
+// With a number of a way (0 to 2) it takes that way once: strace -fc of two
+// numbers of calls then tells the system calls of one.
 #include <sys/resource.h>
 
 #include <chrono>
@@ -24,6 +27,7 @@
 namespace gradientflow::testing {
 namespace {
 
+constexpr int kRounds = 5;
 constexpr int kWarmUp = 500;
 // The stream is waited for now and then, untimed, as slots of a queue would.
 constexpr int kBetweenWaits = 50;
@@ -152,15 +156,21 @@ void Print(const Way& way, const Cost& cost, int calls) {
               static_cast<double>(cost.polls) / calls);
 }
 
-int Main(int calls) {
+void Measure(const Way& way, int calls) {
+  Bench bench(way);
+  bench.Run(kWarmUp);
+  Print(way, bench.Run(calls), calls);
+}
+
+int Main(int calls, int way) {
   std::printf("%-33s %8s %8s %8s %8s %8s %8s\n", "us per call", "returned",
               "accepted", "own cpu", "all cpu", "switches", "polls");
-  for (int round = 0; round < 3; ++round) {
-    for (const Way& way : kWays) {
-      Bench bench(way);
-      bench.Run(kWarmUp);
-      Print(way, bench.Run(calls), calls);
-    }
+  if (way >= 0) {
+    Measure(kWays[way], calls);
+    return 0;
+  }
+  for (int round = 0; round < kRounds; ++round) {
+    for (const Way& each : kWays) Measure(each, calls);
   }
   return 0;
 }
@@ -170,7 +180,8 @@ int Main(int calls) {
 
 int main(int argc, char** argv) {
   const int calls = argc > 1 ? std::atoi(argv[1]) : 5000;
-  if (calls > 0) return gradientflow::testing::Main(calls);
-  std::fprintf(stderr, "launch_cost: expected a number of calls\n");
+  const int way = argc > 2 ? std::atoi(argv[2]) : -1;
+  if (calls > 0 && way < 3) return gradientflow::testing::Main(calls, way);
+  std::fprintf(stderr, "launch_cost: expected a number of calls and a way\n");
   return 2;
 }

@@ -2,17 +2,20 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <span>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/buckets/step_end.h"
+#include "gradientflow/csc/sparse_device.h"
+#include "gradientflow/csc/sparse_host.h"
 #include "transports/wire.h"
 
 // One step, in the phases of SparseAggregator::Phase:
 //
-//   kBuckets    Pack() chunks as they are written; Launch() a bucket once all
-//               of its chunks are packed; take the norms of what is back
+//   kBuckets    chunks are packed as they are written, and a bucket is
+//               exchanged once all of its chunks are packed; what is back is
+//               unpacked, and its norms are taken
 //   kNorms      the ranks add up the norms of all chunks
 //   kSelecting  top-k over the sums: the slots and the selection of the next
 //               step, which are copied to the host. If something was not
@@ -32,22 +35,6 @@ CscOptions WithShare(CscOptions config, const AggregatorArgs& args) {
   return config;
 }
 
-// A pass takes this much for each thread. In the meantime the wire is not
-// served.
-constexpr std::size_t kPassElements = std::size_t{128} << 10;
-// While nothing is on the wire it takes so many times as much, because threads
-// lose a few microseconds at either end of a pass.
-constexpr std::size_t kQuietTimes = 4;
-
-// How many chunks a pass may take.
-std::size_t PassChunks(const CscMemory& memory, std::size_t chunk_elements) {
-  if (memory.asynchronous()) return std::numeric_limits<std::size_t>::max();
-  const Workers* workers = memory.workers();
-  const int threads = workers == nullptr ? 1 : workers->threads();
-  return static_cast<std::size_t>(threads) *
-         std::max<std::size_t>(1, kPassElements / chunk_elements);
-}
-
 std::span<const std::uint8_t> SelectionIn(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()};
 }
@@ -59,8 +46,14 @@ Result<std::unique_ptr<SparseAggregator>> SparseAggregator::Create(
     CscMemories memories) {
   Result<ChunkSelector> selector = ChunkSelector::Create(config.selection);
   if (!selector.ok()) return selector.status();
-  std::unique_ptr<SparseAggregator> made(new SparseAggregator(
-      args, config, std::move(selector).value(), std::move(memories)));
+  std::unique_ptr<SparseAggregator> made;
+  if (memories.before->asynchronous()) {
+    made = std::make_unique<DeviceSparse>(
+        args, config, std::move(selector).value(), std::move(memories));
+  } else {
+    made = std::make_unique<HostSparse>(
+        args, config, std::move(selector).value(), std::move(memories));
+  }
   GF_RETURN_IF_ERROR(made->Allocate());
   return made;
 }
@@ -69,21 +62,15 @@ SparseAggregator::SparseAggregator(const AggregatorArgs& args,
                                    const CscOptions& config,
                                    ChunkSelector selector, CscMemories memories)
     : args_(args),
-      memory_(std::move(memories.before)),
-      memory_after_(std::move(memories.after)),
       csc_(WithShare(config, args)),
       selector_(std::move(selector)),
-      pass_chunks_(PassChunks(*memory_, config.selection.chunk_elements)),
-      bucket_bytes_(args.bucket_bytes) {}
-
-SparseAggregator::~SparseAggregator() {
-  (void)memory_->Synchronize();
-  (void)after().Synchronize();
-}
+      bucket_bytes_(args.bucket_bytes),
+      memory_(std::move(memories.before)),
+      memory_after_(std::move(memories.after)) {}
 
 Status SparseAggregator::Allocate() {
   const std::size_t chunks = selector_.chunks();
-  const bool has_dirty = on_host() || in_gradients();
+  const bool has_dirty = !memory_->asynchronous() || in_gradients();
   const auto own = &CscMemory::Allocate;
   const auto wire = &CscMemory::AllocateForWire;
   const auto host = &CscMemory::AllocateOnHost;
@@ -121,7 +108,6 @@ Status SparseAggregator::Allocate() {
   region_.norms = As<float>(norms_);
   region_.dirty = has_dirty ? As<std::uint8_t>(dirty_) : nullptr;
   region_.wire = args_.wire_dtype;
-  if (!on_host()) GF_RETURN_IF_ERROR(MakeRing());
   GF_RETURN_IF_ERROR(
       memory_->Copy(always_.get(), selector_.always_dense().data(), chunks));
   return UploadSelection();
@@ -150,27 +136,18 @@ void SparseAggregator::Begin(std::uint64_t step, float loss_scale) {
   Check(
       csc_.Rescale(region_, csc_.SetScale(loss_scale, result_.gradient_scale)));
   selection_ = selector_.selected();
-  const std::size_t chunk_elements = selector_.chunk(0).count;
-  buckets_ = PlanSparse({args_.layout->elements(), chunk_elements, selection_},
+  buckets_ = PlanSparse({args_.layout->elements(), width(), selection_},
                         bucket_bytes_, SizeOf(args_.wire_dtype));
   exchanged_ = ExtentsOf(buckets_);
   region_.slots = As<std::uint32_t>(slots_[now_]);
   region_.nonfinite = As<std::uint32_t>(nonfinite_[now_]);
   Check(memory_->Copy(region_.nonfinite, host_zero_.get(),
                       sizeof(std::uint32_t)));
-  sent_ = kept_ = Queue();
-  if (on_host()) {
-    for (std::size_t c = 0; c < selection_.size(); ++c) {
-      (selection_[c] == 0 ? kept_ : sent_).chunks.push_back(c);
-    }
-    returning_.Begin(chunk_elements, sent_.chunks, buckets_);
-  } else {
-    Check(PlaceBuckets());
-  }
+  Check(BeginBuckets());
   if (args_.wire_times != nullptr) {
     Check(args_.wire_times->Begin(buckets_.size() + 1));  // And the norms.
   }
-  written_end_ = launched_ = arrived_ = 0;
+  written_end_ = launched_ = 0;
   launched_at_.clear();
   phase_ = Phase::kBuckets;
   result_.buckets = buckets_.size();
@@ -178,30 +155,11 @@ void SparseAggregator::Begin(std::uint64_t step, float loss_scale) {
   result_.selected_chunks = selector_.selected_count();
 }
 
-// Returns whether there is a next chunk and it is written.
-bool SparseAggregator::Written(const Queue& queue) const {
-  if (queue.next == queue.chunks.size()) return false;
-  const Extent chunk = selector_.chunk(queue.chunks[queue.next]);
-  return chunk.begin + chunk.count <= written_end_;
-}
-
-bool SparseAggregator::AllBack() const {
-  return sent_.next == sent_.chunks.size() &&
-         kept_.next == kept_.chunks.size() && arrived_ == buckets_.size();
-}
-
-// Chunks to be sent go first, so that the wire never waits for what is kept.
 SparseAggregator::Piece SparseAggregator::NextPiece() const {
-  using Self = SparseAggregator;
   if (phase_ == Phase::kDone) return nullptr;
-  if (!result_.status.ok()) return &Self::End;
-  if (phase_ == Phase::kSelecting) return &Self::Look;
-  if (!on_host()) return NextSubmission();
-  if (phase_ != Phase::kBuckets) return nullptr;
-  if (Written(sent_)) return &Self::PackSent;
-  if (returning_.any()) return &Self::TakeNorms;
-  if (Written(kept_)) return &Self::PackKept;
-  return AllBack() ? &Self::StartNorms : nullptr;
+  if (!result_.status.ok()) return &SparseAggregator::End;
+  if (phase_ == Phase::kSelecting) return &SparseAggregator::Look;
+  return NextOfBuckets();
 }
 
 bool SparseAggregator::Work() {
@@ -213,7 +171,11 @@ bool SparseAggregator::Work() {
 }
 
 void SparseAggregator::Look() {
-  if (!MayLook()) return;
+  if (memory_->asynchronous()) {
+    const Clock::Time now = args_.clock->Now();
+    if (now - looked_at_ < kLookInterval) return;
+    looked_at_ = now;
+  }
   const Result<bool> reached = after().Reached();
   Check(reached.status());
   if (reached.ok() && !reached.value()) return;
@@ -221,74 +183,36 @@ void SparseAggregator::Look() {
   End();
 }
 
-std::size_t SparseAggregator::PassLimit() const {
-  const bool quiet = launched_ == arrived_;
-  return quiet ? pass_chunks_ * kQuietTimes : pass_chunks_;
-}
-
-// Packs the next written chunks, as many as a pass may take.
-void SparseAggregator::Pack(Queue* queue) {
-  const Clock::Time begin = args_.clock->Now();
-  const std::size_t first = queue->next;
+void SparseAggregator::RecordPass(const char* name,
+                                  std::span<const std::size_t> chunks,
+                                  Clock::Time begin) {
   std::size_t elements = 0;
-  do {
-    elements += selector_.chunk(queue->chunks[queue->next++]).count;
-  } while (queue->next - first < PassLimit() && Written(*queue));
-  const std::span<const std::size_t> chunks =
-      std::span(queue->chunks).subspan(first, queue->next - first);
-  Check(csc_.Pack(region_, chunks));
-  RecordPass("residual", chunks.front(), elements, begin);
-}
-
-// Records the timeline's bar of a pass on the host. Those on a device are left
-// out, because the host does not see when they end.
-void SparseAggregator::RecordPass(const char* name, std::uint64_t id,
-                                  std::size_t elements, Clock::Time begin) {
-  args_.recorder->Record({"kernel", name, step_, id,
+  for (const std::size_t c : chunks) elements += selector_.chunk(c).count;
+  args_.recorder->Record({"kernel", name, step_, chunks.front(),
                           elements * SizeOf(args_.pool_dtype), begin,
                           args_.clock->Now()});
 }
 
-// Starts the buckets whose chunks are all packed, in order.
-void SparseAggregator::Launch() {
-  const std::size_t packed_end =
-      sent_.next == sent_.chunks.size()
-          ? args_.layout->elements()
-          : selector_.chunk(sent_.chunks[sent_.next]).begin;
-  while (result_.status.ok() && launched_ < buckets_.size() &&
-         buckets_[launched_].pool_end <= packed_end) {
-    StartBucket(launched_++);
-  }
+void SparseAggregator::RecordBucket(std::size_t id) {
+  args_.recorder->Record(
+      BucketSpan(args_, buckets_[id], step_, id, launched_at_[id]));
 }
 
-void SparseAggregator::StartBucket(std::size_t id) {
+void SparseAggregator::StartBucket() {
+  const std::size_t id = launched_++;
   launched_at_.push_back(args_.clock->Now());
   CollectiveCall call =
       BucketCall(args_, buckets_[id], csc_.loss_scale(), step_, id);
-  gradientflow::Done done = {&SparseAggregator::OnBucket, this, id};
-  if (on_host()) {
-    call.feed = returning_.feed(id);
-    call.workers = memory_->workers();
-  } else {
-    call.output = Region(id, *memory_).packed;
-    call.dtype = args_.wire_dtype;
-    call.keep_scaled = args_.pool_dtype != DType::kFloat32;
-    call.extents.clear();
-  }
-  if (ahead()) {  // The end then tells nothing new, except a failure.
-    call.submitted = {&SparseAggregator::OnBucketAhead, this, id};
-    done = {&SparseAggregator::OnEnd, this, id};
-  }
-  args_.collective->Start(call, done);
+  Adapt(id, &call);
+  const bool ahead = call.submitted.run != nullptr;
+  args_.collective->Start(call, {ahead ? &OnEnd : &OnBucket, this, id});
 }
 
 void SparseAggregator::OnBucket(void* self, std::uint64_t bucket,
                                 std::uint32_t flags, const Status& status) {
   auto& sparse = *static_cast<SparseAggregator*>(self);
-  ++sparse.arrived_;
   sparse.RecordBucket(bucket);
-  if (!sparse.on_host()) sparse.back_[bucket] = 1;
-  if ((flags & kFlagNonfinite) != 0) sparse.result_.nonfinite = true;
+  sparse.BucketIsBack(bucket, (flags & kFlagNonfinite) != 0);
   OnEnd(self, bucket, flags, status);
 }
 
@@ -296,21 +220,6 @@ void SparseAggregator::OnEnd(void* self, std::uint64_t, std::uint32_t,
                              const Status& status) {
   auto& sparse = *static_cast<SparseAggregator*>(self);
   if (sparse.result_.status.ok()) sparse.result_.status = status;
-}
-
-// Takes the norms of chunks that are back, on the host, where they have been
-// exchanged in place.
-void SparseAggregator::TakeNorms() {
-  const Clock::Time begin = args_.clock->Now();
-  const std::span<const std::size_t> chunks = returning_.Take(pass_chunks_);
-  Check(csc_.Unpack(region_, chunks));
-  RecordPass("norms", chunks.front(),
-             chunks.size() * selector_.chunk(chunks.front()).count, begin);
-}
-
-void SparseAggregator::RecordBucket(std::size_t id) {
-  args_.recorder->Record(
-      BucketSpan(args_, buckets_[id], step_, id, launched_at_[id]));
 }
 
 void SparseAggregator::StartNorms() {
@@ -324,16 +233,9 @@ void SparseAggregator::StartNorms() {
   call.group = args_.group;
   call.step = step_;
   call.bucket = buckets_.size();
-  gradientflow::Done done = {&SparseAggregator::OnNorms, this, 0};
-  if (!on_host()) {
-    Check(memory_->Send());
-    Check(after().Send());
-  }
-  if (ahead()) {
-    call.submitted = {&SparseAggregator::OnNormsAhead, this, 0};
-    done = {&SparseAggregator::OnEnd, this, 0};
-  }
-  args_.collective->Start(call, done);
+  call.submitted = NormsSubmitted();
+  const bool ahead = call.submitted.run != nullptr;
+  args_.collective->Start(call, {ahead ? &OnEnd : &OnNorms, this, 0});
 }
 
 // The sums are the same bits on every rank, so all ranks select alike.
@@ -345,6 +247,8 @@ void SparseAggregator::OnNorms(void* self, std::uint64_t, std::uint32_t,
   if (!sparse.result_.status.ok()) sparse.phase_ = Phase::kDone;
 }
 
+// Kept chunks are in no bucket. Their norms tell, on every rank alike, whether
+// they are finite.
 void SparseAggregator::Select() {
   phase_ = Phase::kSelecting;
   kernels::TopKArgs args = {};
@@ -362,27 +266,26 @@ void SparseAggregator::Select() {
   Check(after().Copy(host_selected_.get(), selected_.get(), args.chunks));
   Check(after().Copy(host_nonfinite_.get(), region_.nonfinite,
                      sizeof(std::uint32_t)));
-  if (!on_host()) Check(csc_.Skip(Region(0, after()), region_.nonfinite));
+  CscRegion pool = region_;
+  pool.memory = &after();
+  Check(csc_.Skip(pool, region_.nonfinite));
   Check(after().Mark());
 }
 
-// Kept chunks are in no bucket. Their norms tell, on every rank alike, whether
-// they are finite.
 void SparseAggregator::TakeSelection() {
-  if (ahead()) NoteBucketsPassed();
+  StepIsOver();
   std::uint32_t nonfinite = 0;
   std::memcpy(&nonfinite, host_nonfinite_.get(), sizeof(nonfinite));
   if (nonfinite != 0) result_.nonfinite = true;
   Check(selector_.Restore(
       step_ + 1, {As<std::uint8_t>(host_selected_), selector_.chunks()}));
   Csc::NoteKept(region_, selection_, result_.nonfinite);
-  if (on_host() && result_.nonfinite) Check(csc_.Skip(region_));
   finished_ = std::exchange(now_, 1 - now_);
 }
 
 Result<std::span<const float>> SparseAggregator::residual() {
   const std::size_t elements = args_.layout->elements();
-  if (on_host() && !in_gradients()) {
+  if (!memory_->asynchronous() && !in_gradients()) {
     return std::span<const float>(region_.residual, elements);
   }
   residual_copy_.resize(elements);
@@ -423,7 +326,7 @@ Status SparseAggregator::Restore(std::uint64_t next_step, float loss_scale,
   }
   (void)csc_.SetScale(loss_scale, loss_scale);
   if (region_.dirty != nullptr) {
-    FindDirty(region_, kept, selector_.chunk(0).count);
+    FindDirty(region_, kept, width());
   }
   return UploadSelection();
 }

@@ -2,7 +2,6 @@
 
 namespace gradientflow {
 
-// Made by the compiler, so it is there before anything runs.
-constinit const Status kOkStatus;
+const Status kOkStatus;
 
 }  // namespace gradientflow

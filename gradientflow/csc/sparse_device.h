@@ -17,8 +17,8 @@ namespace gradientflow {
 // as soon as the gradients are, and ordered by events. Passes before the wire,
 // the wire, and passes after it have a stream each, so that they overlap.
 //
-// Memory beyond that of any SparseAggregator: the chunks that a step sends after
-// the warm-up, in the wire dtype, or two buckets if that is more.
+// Memory beyond that of any SparseAggregator: the chunks that a step sends
+// after the warm-up, in the wire dtype, or two buckets if that is more.
 class DeviceSparse final : public SparseAggregator {
  public:
   DeviceSparse(const AggregatorArgs& args, const CscOptions& config,

@@ -121,6 +121,18 @@ void TakeSelection(Bucket* bucket) {
   }
 }
 
+// Chooses among the chunks of all buckets. The chunk count is as if every
+// bucket were filled up to whole chunks.
+Result<gradientflow::ChunkSelector> SelectorOf(const gf_csc& csc) {
+  gradientflow::ChunkSelectorOptions config = csc.rules.config().selection;
+  for (const auto& bucket : csc.buckets) {
+    config.pool_elements += bucket->chunks * config.chunk_elements;
+    config.always_dense.insert(config.always_dense.end(), bucket->dense.begin(),
+                               bucket->dense.end());
+  }
+  return gradientflow::ChunkSelector::Create(config);
+}
+
 Result<std::unique_ptr<Bucket>> NewBucket(gf_csc* csc,
                                           const gf_csc_bucket_config& config) {
   const auto specs =
@@ -302,14 +314,7 @@ gf_status gf_csc_end_step(gf_csc* csc, void* stream) {
 gf_status gf_csc_select(gf_csc* csc, const float* norm_sums, size_t chunks) {
   return Guard([&]() -> Status {
     GF_RETURN_IF_ERROR(NotNull("gf_csc_select", {csc, norm_sums}));
-    // The chunk count is as if every bucket were filled up to whole chunks.
-    gradientflow::ChunkSelectorOptions config = csc->rules.config().selection;
-    for (const auto& bucket : csc->buckets) {
-      config.pool_elements += bucket->chunks * config.chunk_elements;
-      config.always_dense.insert(config.always_dense.end(),
-                                 bucket->dense.begin(), bucket->dense.end());
-    }
-    auto selector = gradientflow::ChunkSelector::Create(config);
+    auto selector = SelectorOf(*csc);
     if (!selector.ok()) return selector.status();
     GF_RETURN_IF_ERROR(selector.value().Select(csc->step, {norm_sums, chunks}));
     const uint8_t* next = selector.value().selected().data();
@@ -319,6 +324,19 @@ gf_status gf_csc_select(gf_csc* csc, const float* norm_sums, size_t chunks) {
       next += bucket->chunks;
     }
     return Status();
+  });
+}
+
+gf_status gf_csc_check(const gf_csc* csc) {
+  return Guard([&]() -> Status {
+    GF_RETURN_IF_ERROR(NotNull("gf_csc_check", {csc}));
+    const auto selector = SelectorOf(*csc);
+    if (!selector.ok()) return selector.status();
+    std::vector<uint8_t> sent;
+    for (const auto& bucket : csc->buckets) {
+      sent.insert(sent.end(), bucket->sent.begin(), bucket->sent.end());
+    }
+    return selector.value().Check(csc->step, sent);
   });
 }
 

@@ -120,6 +120,10 @@ GF_API gf_status gf_csc_end_step(gf_csc*, void* stream);
  * `chunks` elements: the norms of all chunks of all buckets, in order, summed
  * over the ranks. Every rank must pass the same bits. */
 GF_API gf_status gf_csc_select(gf_csc*, const float* norm_sums, size_t chunks);
+/* For buckets that were added with a selection that was saved: returns
+ * GF_INVALID_ARGUMENT unless their selections together can be that of the next
+ * step. */
+GF_API gf_status gf_csc_check(const gf_csc*);
 /* Returns the number of the current step or, between steps, of the next. */
 GF_API uint64_t gf_csc_step(const gf_csc*);
 /* Between steps: sets the factor of the coming gradients. Rescales the

@@ -359,7 +359,30 @@ TEST_P(CApiCsc, GoesOnFromWhatWasSaved) {
     config.step = gf_csc_step(again[0].csc());
     EXPECT_EQ(config.step, static_cast<std::uint64_t>(step) + 1);
     if (step == 2) again.Reopen(config, dense, GetParam());
+    EXPECT_EQ(gf_csc_check(again[0].csc()), GF_OK) << gf_last_error();
   }
+}
+
+// The number of chunks that a step sends is known beforehand, and ranks with
+// another number would exchange buffers of another size.
+TEST_P(CApiCsc, RefusesASavedSelectionOfAnotherStep) {
+  std::mt19937 random(6);
+  const std::vector<std::uint8_t> dense(14, 0);
+  Ranks ranks(1, Config(), dense, GetParam());
+  for (int step = 0; step < 2; ++step) ranks.Step(Random(1, random));
+  gf_csc_config config = Config();
+  for (const bool right : {true, false}) {
+    config.step = right ? 2 : 4;
+    ranks.Reopen(config, dense, GetParam());
+    EXPECT_EQ(gf_csc_check(ranks[0].csc()),
+              right ? GF_OK : GF_INVALID_ARGUMENT);
+  }
+  EXPECT_NE(
+      std::string(gf_last_error())
+          .find("the selection for step 4 has 10 of 14 chunks, expected 6"),
+      std::string::npos)
+      << gf_last_error();
+  EXPECT_EQ(gf_csc_check(nullptr), GF_INVALID_ARGUMENT);
 }
 
 TEST(CApiCscChecks, RefusesASelectionThatDoesNotFit) {

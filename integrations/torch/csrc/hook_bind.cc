@@ -68,27 +68,15 @@ std::shared_ptr<CscHook> RegisterCsc(
 }
 
 // Returns (step, loss scale, buckets, selected, residuals); the buckets are
-// lists of the parameters' indices.
+// lists of the parameters' indices, and a residual may be None.
 py::tuple SaveHook(CscHook& hook) {
   CscState state;
   {
     const py::gil_scoped_release no_gil;
     state = hook.Save();
   }
-  std::vector<at::Tensor> selected;
-  for (const std::vector<uint8_t>& chunks : state.selected) {
-    selected.push_back(
-        at::empty({static_cast<int64_t>(chunks.size())}, at::kByte));
-    std::copy(chunks.begin(), chunks.end(),
-              selected.back().mutable_data_ptr<uint8_t>());
-  }
-  std::vector<std::optional<at::Tensor>> residuals;
-  for (const at::Tensor& residual : state.residuals) {
-    residuals.push_back(residual.defined() ? std::optional(residual)
-                                           : std::nullopt);
-  }
-  return py::make_tuple(state.step, state.loss_scale, state.buckets, selected,
-                        residuals);
+  return py::make_tuple(state.step, state.loss_scale, state.buckets,
+                        state.selected, state.residuals);
 }
 
 // Whether DDP's buckets hold exactly these parameters.
@@ -106,23 +94,11 @@ bool HasBuckets(const c10d::Reducer& reducer, const CscModel& model,
   return true;
 }
 
-CscState StateOf(uint64_t step, float loss_scale, Buckets buckets,
-                 const std::vector<at::Tensor>& selected) {
-  CscState state;
-  state.step = step;
-  state.loss_scale = loss_scale;
-  state.buckets = std::move(buckets);
-  for (const at::Tensor& chunks : selected) {
-    const auto* begin = chunks.const_data_ptr<uint8_t>();
-    state.selected.emplace_back(begin, begin + chunks.numel());
-  }
-  return state;
-}
-
 void CheckState(const CscHook& hook, uint64_t step, float loss_scale,
-                Buckets buckets, const std::vector<at::Tensor>& selected) {
-  CscLayout::Check(hook.model(),
-                   StateOf(step, loss_scale, std::move(buckets), selected));
+                Buckets buckets, std::vector<at::Tensor> selected) {
+  CscLayout::Check(
+      hook.model(),
+      {step, loss_scale, std::move(buckets), std::move(selected), {}});
 }
 
 // Also gives DDP the buckets of the state: otherwise a new DDP would take one
@@ -132,9 +108,10 @@ void CheckState(const CscHook& hook, uint64_t step, float loss_scale,
 // DDP rebuilds its buckets at all.
 void RestoreHook(CscHook& hook, const Reducer& reducer, bool rebuilds,
                  uint64_t step, float loss_scale, Buckets buckets,
-                 const std::vector<at::Tensor>& selected,
+                 std::vector<at::Tensor> selected,
                  const std::vector<std::optional<at::Tensor>>& residuals) {
-  CscState state = StateOf(step, loss_scale, std::move(buckets), selected);
+  CscState state = {
+      step, loss_scale, std::move(buckets), std::move(selected), {}};
   for (const std::optional<at::Tensor>& residual : residuals) {
     state.residuals.push_back(residual.value_or(at::Tensor()));
   }

@@ -29,11 +29,10 @@ void CopyResiduals(const CscBucket& bucket, CscState* state) {
 }
 
 // Adds the bucket of these parameters, which lie in it one after another.
-// Throws c10::ValueError if `selected` (may be null) does not fit.
+// Throws c10::ValueError if `selected` (may be undefined) does not fit.
 gf_csc_bucket* Add(gf_csc* core, const CscModel& model,
                    const std::vector<size_t>& parameters,
-                   gf_csc_bucket_config config,
-                   const std::vector<uint8_t>* selected) {
+                   gf_csc_bucket_config config, const at::Tensor& selected) {
   std::vector<gf_tensor> tensors;
   for (const size_t i : parameters) {
     gf_tensor_init(&tensors.emplace_back());
@@ -42,9 +41,9 @@ gf_csc_bucket* Add(gf_csc* core, const CscModel& model,
   }
   config.tensors = tensors.data();
   config.tensor_count = tensors.size();
-  if (selected != nullptr) {
-    config.selected = selected->data();
-    config.selected_count = selected->size();
+  if (selected.defined()) {
+    config.selected = selected.const_data_ptr<uint8_t>();
+    config.selected_count = static_cast<size_t>(selected.numel());
   }
   gf_csc_bucket* bucket = nullptr;
   const gf_status added = gf_csc_add(core, &config, &bucket);
@@ -170,7 +169,7 @@ CscBucket CscLayout::Learn(const c10d::GradBucket& from,
   if (cut) config.residual = bucket.residual.mutable_data_ptr<float>();
   bucket.core =
       Add(core_.get(), *model_, cut ? parameters : std::vector<size_t>(),
-          config, saved ? &state_.selected[index] : nullptr);
+          config, saved ? state_.selected[index] : at::Tensor());
   bucket.norms =
       at::zeros({static_cast<int64_t>(bucket.core->chunks)}, options);
   bucket.parameters = std::move(parameters);
@@ -251,11 +250,13 @@ void CscLayout::Check(const std::shared_ptr<const CscModel>& model,
                       const CscState& state) {
   const CscLayout layout(model, {state.step, state.loss_scale, {}, {}, {}});
   for (size_t b = 0; b < state.buckets.size(); ++b) {
-    if (state.selected[b].empty()) continue;  // It was sent whole.
+    if (state.selected[b].numel() == 0) continue;  // It was sent whole.
     gf_csc_bucket_config config = {};
     config.dtype = GF_FLOAT32;
-    Add(layout.core(), *model, state.buckets[b], config, &state.selected[b]);
+    Add(layout.core(), *model, state.buckets[b], config, state.selected[b]);
   }
+  TORCH_CHECK_VALUE(gf_csc_check(layout.core()) == GF_OK,
+                    "the csc hook: ", gf_last_error());
 }
 
 CscState CscLayout::Save() const {
@@ -266,8 +267,10 @@ CscState CscLayout::Save() const {
   state.selected.clear();
   for (const CscBucket& bucket : buckets_) {
     state.buckets.push_back(bucket.parameters);
-    state.selected.emplace_back(bucket.core->selected,
-                                bucket.core->selected + bucket.core->chunks);
+    const auto chunks = static_cast<int64_t>(bucket.core->chunks);
+    state.selected.push_back(at::empty({chunks}, at::kByte));
+    std::copy_n(bucket.core->selected, chunks,
+                state.selected.back().mutable_data_ptr<uint8_t>());
     CopyResiduals(bucket, &state);
   }
   return state;

@@ -43,9 +43,9 @@ struct CscModel {
 struct CscState {
   uint64_t step = 0;  // The next one.
   float loss_scale = 1.0F;
-  std::vector<std::vector<size_t>> buckets;    // Parameters, by bucket.
-  std::vector<std::vector<uint8_t>> selected;  // By bucket and chunk.
-  std::vector<at::Tensor> residuals;           // By parameter; undefined: none.
+  std::vector<std::vector<size_t>> buckets;  // Parameters, by bucket.
+  std::vector<at::Tensor> selected;   // By bucket: a byte for each chunk.
+  std::vector<at::Tensor> residuals;  // By parameter; undefined: none.
 };
 
 // Which parameters lie in which buckets. DDP changes that after its first step,

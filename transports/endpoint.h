@@ -106,9 +106,8 @@ struct ConnectArgs {
   bool more_later = false;
   // This rank's share of the host's cores.
   int cores = 1;
-  // If it is set, Connect() of a transport to other hosts calls it every now
-  // and then while it waits for peers that it has not reached, and returns its
-  // error.
+  // If it is set, Connect() calls it every now and then while it waits for
+  // peers that it has not reached, and returns its error.
   std::function<Status()> look = {};
 };
 

@@ -326,8 +326,9 @@ TEST(ShmProcesses, AnotherSessionIsRefusedOnBothSides) {
     const Status seen = me.Connect(kSession + std::to_string(me.rank), 0, 1000);
     REQUIRE(!seen.ok());
     if (me.rank == 0) {
-      REQUIRE(seen.code() == StatusCode::kDeadlineExceeded);
-      REQUIRE(seen.message().find("rank(s) 1") != std::string::npos);
+      // Rank 1 has ended by then.
+      REQUIRE(seen.code() == StatusCode::kUnavailable);
+      REQUIRE(seen.message().find("rank 0 to rank 1") != std::string::npos);
       REQUIRE(seen.message().find("another session") != std::string::npos);
     } else {
       REQUIRE(seen.code() == StatusCode::kUnavailable);
@@ -391,6 +392,22 @@ TEST(ShmProcesses, MissingRanksAreNamedAtTheDeadline) {
   for (const int rank : {1, 3}) {
     job.Release(rank);
     EXPECT_TRUE(job.Join(rank));
+  }
+}
+
+// A lower rank waits for a higher one to connect.
+TEST(ShmProcesses, ARankThatEndsBeforeItConnectsIsNamedAtOnce) {
+  for (const int victim : {0, 1, 2}) {
+    Job job(3, [victim](Process& me) {
+      if (me.rank == victim) return;
+      const Clock::Time began = me.clock.Now();
+      const Status seen = me.Connect();
+      REQUIRE(seen.code() == StatusCode::kUnavailable);
+      REQUIRE(seen.message().find("to rank " + std::to_string(victim)) !=
+              std::string::npos);
+      REQUIRE(Seconds(me.clock.Now() - began) < 2);
+    });
+    for (const int rank : {0, 1, 2}) EXPECT_TRUE(job.Join(rank));
   }
 }
 

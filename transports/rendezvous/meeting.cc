@@ -249,12 +249,13 @@ Status Meeting::CheckClaim() {
 }
 
 // A file from before this meeting, of a process that was never seen to run, is
-// left over from an earlier run.
+// left over from an earlier run, unless a verdict has it beside this one's.
 Status Meeting::CheckAlive(int rank) {
   const Joined& it = joined(rank);
   const bool of_this_run =
       it.ended &&
-      (it.alive == it.entry->nonce || it.version.changed_ns > mine_.changed_ns);
+      (it.alive == it.entry->nonce || (verdict_ && !HasLeft(rank)) ||
+       it.version.changed_ns > mine_.changed_ns);
   if (!of_this_run) return Status();
   return Status(StatusCode::kUnavailable,
                 StrCat("rank ", rank, " (", it.entry->claimant,

@@ -106,9 +106,8 @@ struct ConnectArgs {
   bool more_later = false;
   // This rank's share of the host's cores.
   int cores = 1;
-  // If it is set, Connect() of a transport to other hosts calls it now and then
-  // while it waits for peers that it has not reached. If it returns an error,
-  // Connect() ends with that error.
+  // If it is set, Connect() calls it now and then while it waits for peers that
+  // it has not reached. If it returns an error, Connect() ends with that error.
   std::function<Status()> look = {};
 };
 

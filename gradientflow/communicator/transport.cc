@@ -85,9 +85,6 @@ std::string HostId() {
   return {};
 }
 
-// The ranks of a job that is watched while it connects.
-constexpr int kMostWatched = 64;
-
 // Connections to a rank of another host.
 int LanesOf(const Options& options) { return 1 + ConnectionsPerPeer(options); }
 
@@ -194,8 +191,7 @@ Result<Introduction> MeetAll(const JoinArgs& args, const Card& mine,
   rendezvous.rank = options.rank;
   rendezvous.size = options.size;
   rendezvous.deadline = deadline;
-  // With more ranks, rank 0 may lack the descriptors.
-  if (options.size <= kMostWatched) rendezvous.watch = watch;
+  rendezvous.watch = watch;
   rendezvous.check_card = [&](int rank, const std::string& card) {
     return CheckBesideFirst(mine, rank, card);
   };
@@ -369,6 +365,41 @@ Status ConnectLinks(const JoinArgs& args, const Introduction& introduction,
   return failed;
 }
 
+// The connections of a watch are open already. If they leave rank 0 too few
+// descriptors for its links, it leaves the watch, which is then over for all.
+bool MayWatch(const Options& options, const CallGroup& group) {
+  const auto linked = NeighboursOf(group, group.rank, group.few_links).size();
+  const std::size_t wanted =
+      MostDescriptors(static_cast<int>(linked), LanesOf(options));
+  return options.rank != 0 || RoomForDescriptors(wanted) >= wanted;
+}
+
+// Rank 0 has its links, and may be the only one that hears of a death among
+// ranks that have not reached each other. So it goes on listening until all of
+// them are linked. Those that are late say so themselves.
+Status AwaitOthers(const JoinArgs& args, Clock::Time deadline, Fabric& fabric,
+                   RendezvousWatch& watch) {
+  constexpr std::chrono::milliseconds kLongestNap(10);
+  constexpr std::chrono::milliseconds kTickEvery(100);
+  const Clock& clock = *args.clock;
+  Clock::Time tick_at = clock.Now() + kTickEvery;
+  std::chrono::milliseconds nap(1);
+  for (;;) {
+    const Status seen = watch.Look();
+    if (!seen.ok()) fabric.Fail(seen);
+    fabric.Poll();
+    GF_RETURN_IF_ERROR(fabric.status());
+    const Clock::Time now = clock.Now();
+    if (watch.Over() || now >= deadline) return Status();
+    if (now >= tick_at) {
+      tick_at = now + kTickEvery;
+      fabric.Tick(false);
+    }
+    fabric.Wait(nap);
+    nap = std::min(nap * 2, kLongestNap);
+  }
+}
+
 }  // namespace
 
 int ConnectionsPerPeer(const Options& options) {
@@ -414,10 +445,19 @@ Result<Transport> Join(const JoinArgs& args) {
                      StrCat("ranks of a host talk by TCP, since rank ", rank,
                             " cannot share memory"));
   }
+  if (watch != nullptr && !MayWatch(options, transport.group)) {
+    watch->Leave(Status());
+    watch = nullptr;
+  }
   const std::function<Status()> look = [&watch] { return watch->Look(); };
-  const Status connected =
+  Status connected =
       ConnectLinks(args, introduction.value(), offers,
                    {deadline, watch != nullptr ? look : nullptr}, &transport);
+  // With links to all, a rank hears of deaths by these.
+  if (connected.ok() && watch != nullptr && options.rank == 0 &&
+      transport.group.few_links) {
+    connected = AwaitOthers(args, deadline, *transport.fabric, *watch);
+  }
   if (watch != nullptr) watch->Leave(connected);
   if (!connected.ok()) return connected;
   return transport;

@@ -17,15 +17,22 @@ std::uint64_t StepsOf(std::uint64_t note) { return note / 2; }
 }  // namespace
 
 ClosingNotes::ClosingNotes(Fabric& fabric, const CallGroup& group, GroupId id)
-    : fabric_(fabric), id_(PointToPointTag(0, 0), id) {
-  for (int r = 0; r < group.size; ++r) {
+    : fabric_(fabric),
+      note_id_(PointToPointTag(0, 0), id),
+      round_id_(PointToPointTag(1, 0), id) {
+  const int size = group.size;
+  for (int r = 0; r < size; ++r) {
     if (r != group.rank) peers_.push_back(group.FabricRank(r));
+  }
+  for (int distance = 1; distance < size; distance *= 2) {
+    rounds_.push_back({group.FabricRank((group.rank + size - distance) % size),
+                       group.FabricRank((group.rank + distance) % size)});
   }
 }
 
 Status ClosingNotes::Check(std::uint64_t steps, bool waits) const {
   for (const int peer : peers_) {
-    const std::optional<std::uint64_t> note = fabric_.Told(peer, id_);
+    const std::optional<std::uint64_t> note = fabric_.Told(peer, note_id_);
     if (!note || StepsOf(*note) > steps) continue;
     if (!waits && *note == NoteOf(steps, true)) continue;
     return Status(
@@ -38,28 +45,58 @@ Status ClosingNotes::Check(std::uint64_t steps, bool waits) const {
 
 void ClosingNotes::Tell(std::uint64_t steps, bool inside) {
   for (const int peer : peers_) {
-    // Only with the notes of all others does this rank know that they are
-    // inside, too.
-    if (inside && fabric_.status().ok()) fabric_.AskForLink(peer);
-    fabric_.Tell(peer, id_, NoteOf(steps, inside));
+    fabric_.Tell(peer, note_id_, NoteOf(steps, inside));
   }
+  if (!inside || !fabric_.status().ok()) return;
+  for (const Round& round : rounds_) {
+    fabric_.AskForLink(round.from);
+    fabric_.AskForLink(round.to);
+  }
+  TellRound(NoteOf(steps, true));
 }
 
-ClosingNotes::Others ClosingNotes::Ask(std::uint64_t steps) const {
+// Each round is with another rank, so that their numbers need no names.
+void ClosingNotes::TellRound(std::uint64_t note) {
+  if (told_ == rounds_.size()) return;
+  fabric_.Tell(rounds_[told_++].to, round_id_, note);
+}
+
+// The note of a rank that closes after a later step, if it has told one.
+std::optional<std::uint64_t> ClosingNotes::Past(int peer,
+                                                std::uint64_t steps) const {
+  const auto note = fabric_.Told(peer, note_id_);
+  return note && StepsOf(*note) > steps ? note : std::nullopt;
+}
+
+// A rank that is past the step speaks for all: it was sent what the step needs
+// of each of them. A rank that finds that one has gone says so in the rounds
+// that it has yet to tell, so all those who wait in vain hear of it, round by
+// round.
+ClosingNotes::Others ClosingNotes::Ask(std::uint64_t steps) {
+  const std::uint64_t inside = NoteOf(steps, true);
+  const auto gone = [&](const std::optional<std::uint64_t>& note) {
+    return note && StepsOf(*note) <= steps && *note != inside;
+  };
   bool all = true;
   for (const int peer : peers_) {
-    const std::optional<std::uint64_t> note = fabric_.Told(peer, id_);
-    if (!note) {
-      all = false;
-    } else if (StepsOf(*note) <= steps && *note != NoteOf(steps, true)) {
-      return Others::kGone;
-    }
+    all = all && !gone(fabric_.Told(peer, note_id_));
   }
-  return all ? Others::kInside : Others::kAwaited;
+  while (all && heard_ < rounds_.size()) {
+    auto note = fabric_.Told(rounds_[heard_].from, round_id_);
+    if (!note) note = Past(rounds_[heard_].from, steps);
+    if (!note) return Others::kAwaited;
+    all = !gone(note);
+    if (!all) break;
+    ++heard_;
+    TellRound(inside);
+  }
+  if (all) return Others::kInside;
+  while (told_ < rounds_.size()) TellRound(NoteOf(steps, false));
+  return Others::kGone;
 }
 
 void ClosingNotes::Close() {
-  fabric_.CloseGroup(id_.group);  // Drops the notes that have arrived.
+  fabric_.CloseGroup(note_id_.group);  // Drops the notes that have arrived.
 }
 
 }  // namespace gradientflow

@@ -8,6 +8,7 @@ addresses that refuse may as well be those of a firewall.
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -23,27 +24,29 @@ _MOST_SECONDS = 2.5
 
 
 class BetweenHosts(unittest.TestCase):
-    def start(self, hosts, rank, program):
+    def start(self, hosts, rank, command, variables):
         return subprocess.Popen(
-            ["nsenter", f"--net={hosts.paths[rank]}", program],
+            ["nsenter", f"--net={hosts.paths[rank]}", *command],
             env={**os.environ, **hosts.environment(rank),
                  "GRADIENTFLOW_RANK": str(rank),
-                 "GRADIENTFLOW_SIZE": str(_RANKS),
+                 "GRADIENTFLOW_SIZE": str(hosts.ranks),
                  "GRADIENTFLOW_RENDEZVOUS": f"{hosts.address}:{hosts.port}",
                  "GRADIENTFLOW_JOB_TOKEN": "between hosts",
                  "GRADIENTFLOW_FABRIC": "tcp",
-                 "GRADIENTFLOW_JOIN_TIMEOUT_SECONDS": "60"},
+                 "GRADIENTFLOW_JOIN_TIMEOUT_SECONDS": "60", **variables},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
-    def check(self, dying):
+    def check(self, dying, ranks=_RANKS, **variables):
         try:
-            hosts = network.Network(_RANKS, 10)
+            hosts = network.Network(ranks, 10)
         except OSError as error:
             self.skipTest(f"SKIPPED, NOT TESTED: {error}")
+        # Its process is not to be seen by the others either.
         with hosts:
             running = [self.start(hosts, rank,
-                                  _DYING if rank == dying else _LIVING)
-                       for rank in range(_RANKS)]
+                                  ["unshare", "--pid", "--fork", _DYING]
+                                  if rank == dying else [_LIVING], variables)
+                       for rank in range(ranks)]
             try:
                 met = running[dying].communicate(timeout=60)[0]
                 died = time.monotonic()
@@ -59,7 +62,7 @@ class BetweenHosts(unittest.TestCase):
             self.assertRegex(text, rf"rank {dying} \(.*ended while ranks "
                              "connected")
         self.assertLess(took, _MOST_SECONDS, said)
-        print(f"rank {dying} of {_RANKS}: named after {took:.2f} s")
+        print(f"rank {dying} of {ranks}: named after {took:.2f} s")
 
     def test_rank_0(self):
         self.check(0)
@@ -69,6 +72,13 @@ class BetweenHosts(unittest.TestCase):
 
     def test_a_rank_that_dials_others(self):
         self.check(2)
+
+    def test_a_rank_that_has_met_the_others_in_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.check(1, GRADIENTFLOW_RENDEZVOUS=f"file://{folder}")
+
+    def test_a_rank_that_rank_0_has_no_link_to(self):
+        self.check(3, 6, GRADIENTFLOW_CONNECT="needed")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 #
 # Runs inside tests/guest/run, on the kernel's RDMA over lines of its own: the rules of
 # verbs, the synchronisations of gdraa by the clock, the promises of links, whole jobs,
-# loss, and ranks that die or lose their card.
+# loss, and ranks that die or lose their card. Then ranks that meet on an NFS server.
 # BIN is where Bazel puts programs. The last line is `N passed, N failed, N skipped`.
 set -u
 bin=$1
@@ -130,6 +130,14 @@ for ((i = 0; i < RANKS; ++i)); do tc qdisc del dev "line$i" root; done
 export BENCHMARK_PROGRAMS=$bin/benchmarks PYTHONPATH=$PWD/benchmarks
 check "ranks and cards that fail" \
   /usr/bin/python3 benchmarks/faults/faults.py --fabric rdma --count 8
+
+if PATH=$PATH:/usr/sbin command -v rpc.nfsd >/dev/null; then
+  check "ranks that meet on an NFS server" bash tests/guest/nfs_rendezvous.sh \
+    "$bin/integrations/c/example" "$bin/tests/faults/dies_after_meeting"
+else
+  echo "SKIPPED: an NFS server: there is no rpc.nfsd (package nfs-kernel-server)"
+  skipped=$((skipped + 1))
+fi
 
 echo "$passed passed, $failed failed, $skipped skipped"
 ((failed == 0))

@@ -65,6 +65,8 @@ class Victim {
     ::waitpid(pid_, nullptr, 0);
     pid_ = -1;
   }
+  // Elsewhere: it neither runs nor ends.
+  void Stop() { EXPECT_EQ(::kill(-pid_, SIGSTOP), 0); }
   pid_t pid() const { return pid_; }
   // Waits for the end of the process.
   int ExitCode() {
@@ -76,6 +78,7 @@ class Victim {
  private:
   // Goes on in a child, which ends with this process.
   static void BecomeInit() {
+    ::setpgid(0, 0);
     if (::unshare(CLONE_NEWPID) != 0) ::_exit(1);
     const pid_t child = ::fork();
     if (child == 0) {
@@ -140,37 +143,53 @@ TEST_P(Deaths, AmongFilesAreSeenAtOnceAndNamed) {
       << results[0].status().ToString();
 }
 
-// As on two hosts, or in two containers: a rank that does not renew its file
-// any more has ended.
-TEST_P(Deaths, OfProcessesThatCannotBeSeenAreNamed) {
-  if (!CanHideProcesses()) {
-    GTEST_SKIP() << "SKIPPED, NOT TESTED: PID namespaces need root";
+// As on two hosts, or in two containers. `happen` befalls the victim when the
+// other has seen it for `seen_for`.
+class HiddenDeaths : public Deaths {
+ protected:
+  void SetUp() override {
+    if (!CanHideProcesses()) {
+      GTEST_SKIP() << "SKIPPED, NOT TESTED: PID namespaces need root";
+    }
   }
-  const auto rank = [&](int r) {
-    return OptionsFor("file://" + directory_.string(), r, 3, seconds(60));
-  };
-  Victim victim([&] { static_cast<void>(Meet({rank(GetParam())})); },
-                Where::kElsewhere);
-  const int other = GetParam() == 0 ? 1 : 0;
-  auto survivor = std::async(std::launch::async,
-                             [&rank, other] { return Meet({rank(other)}); });
-  while (!HasJoined(other)) std::this_thread::yield();
-  victim.Join();
-  while (!HasJoined(GetParam())) std::this_thread::yield();
-  // It is seen to live for longer than its silence may last.
-  EXPECT_EQ(survivor.wait_for(milliseconds(3000)), std::future_status::timeout);
-  victim.Kill();
-  const SteadyClock clock;
-  const Clock::Time died = clock.Now();
-  const std::vector<Cards> results = survivor.get();
-  const double took = Seconds(clock.Now() - died);
-  EXPECT_LT(took, 3.5);
-  RecordProperty("seconds", std::to_string(took));
-  const std::string named =
-      "rank " + std::to_string(GetParam()) + " (process 1 on ";
-  EXPECT_EQ(results[0].status().code(), StatusCode::kUnavailable);
-  EXPECT_TRUE(Says(results[0], named) && Says(results[0], "ended during"))
-      << results[0].status().ToString();
+  void ExpectNamed(milliseconds seen_for, void (Victim::*happen)(),
+                   double within_seconds) {
+    const auto rank = [&](int r) {
+      return OptionsFor("file://" + directory_.string(), r, 3, seconds(60));
+    };
+    Victim victim([&] { static_cast<void>(Meet({rank(GetParam())})); },
+                  Where::kElsewhere);
+    const int other = GetParam() == 0 ? 1 : 0;
+    auto survivor = std::async(std::launch::async,
+                               [&rank, other] { return Meet({rank(other)}); });
+    while (!HasJoined(other)) std::this_thread::yield();
+    victim.Join();
+    while (!HasJoined(GetParam())) std::this_thread::yield();
+    EXPECT_EQ(survivor.wait_for(seen_for), std::future_status::timeout);
+    (victim.*happen)();
+    const SteadyClock clock;
+    const Clock::Time began = clock.Now();
+    const std::vector<Cards> results = survivor.get();
+    const double took = Seconds(clock.Now() - began);
+    EXPECT_LT(took, within_seconds);
+    RecordProperty("seconds", std::to_string(took));
+    const std::string named =
+        "rank " + std::to_string(GetParam()) + " (process 1 on ";
+    EXPECT_EQ(results[0].status().code(), StatusCode::kUnavailable);
+    EXPECT_TRUE(Says(results[0], named) && Says(results[0], "ended during"))
+        << results[0].status().ToString();
+  }
+};
+
+// The kernel lets its lock go.
+TEST_P(HiddenDeaths, AreSeenAtOnceAndNamed) {
+  ExpectNamed(milliseconds(300), &Victim::Kill, 1);
+}
+
+// As if its host had ended, or the file system had no locks: it renews its file
+// no more. Before that it is seen to live for longer than its silence may last.
+TEST_P(HiddenDeaths, ShowInSilence) {
+  ExpectNamed(milliseconds(3000), &Victim::Stop, 3.5);
 }
 
 // While rank 0 is stopped, rank 1 loses its patience, and comes again: rank 0
@@ -207,7 +226,7 @@ TEST(Pause, OfRankZeroIsNoReasonToTakeTheOthersForDead) {
   EXPECT_EQ(zero.ExitCode(), 7);
 }
 
-// Ranks that have met over TCP and now connect, as threads. `watches` get what
+// Ranks that have met and now connect, as threads. `watches` get what
 // is left of the rendezvous.
 using Watches = std::vector<std::unique_ptr<RendezvousWatch>>;
 void MeetAndWatch(std::vector<RendezvousOptions> ranks, Watches* watches) {
@@ -234,50 +253,80 @@ std::vector<Status> LookUntilTold(const Watches& watches) {
   return told;
 }
 
-class DeathsAfterMeeting : public testing::TestWithParam<int> {};
+// Where ranks meet: over TCP, or in files.
+enum class Meets : std::uint8_t { kOverTcp, kInFiles };
+class Watch : public testing::TestWithParam<Meets> {
+ protected:
+  Watch() {
+    if (GetParam() == Meets::kOverTcp) return;
+    directory_ = fs::path(testing::TempDir()) / "watch";
+    fs::remove_all(directory_);
+    address_ = "file://" + directory_.string();
+  }
+  ~Watch() override {
+    if (!directory_.empty()) fs::remove_all(directory_);
+  }
+  RendezvousOptions Rank(int r) const {
+    return OptionsFor(address_, r, 3, seconds(30));
+  }
+  std::vector<RendezvousOptions> AllRanks() const {
+    return {Rank(0), Rank(1), Rank(2)};
+  }
+  void ExpectNothingLeft() const {
+    if (directory_.empty()) return;
+    EXPECT_TRUE(fs::is_empty(directory_))
+        << fs::directory_iterator(directory_)->path();
+  }
+  // No rank has reached the victim, and yet it is named.
+  void ExpectNamed(int rank, Where where) const {
+    Victim victim(
+        [&] {
+          Watches watch;
+          MeetAndWatch({Rank(rank)}, &watch);
+          ::pause();
+        },
+        where);
+    std::vector<RendezvousOptions> others;
+    for (const int r : {0, 1, 2}) {
+      if (r != rank) others.push_back(Rank(r));
+    }
+    victim.Join();
+    Watches watches;
+    MeetAndWatch(others, &watches);
+    for (const auto& watch : watches) EXPECT_TRUE(watch->Look().ok());
+    victim.Kill();
+    const SteadyClock clock;
+    const Clock::Time died = clock.Now();
+    const std::string named = "rank " + std::to_string(rank) + " (";
+    for (const Status& told : LookUntilTold(watches)) {
+      EXPECT_EQ(told.code(), StatusCode::kUnavailable);
+      EXPECT_TRUE(told.message().starts_with(named) &&
+                  told.message().find("ended while ranks connected") !=
+                      std::string::npos)
+          << told.message();
+    }
+    EXPECT_LT(Seconds(clock.Now() - died), 1);
+  }
 
-// No rank has reached the victim, and yet it is named.
-TEST_P(DeathsAfterMeeting, OverTcpAreSeenAtOnceAndNamed) {
-  const std::string address = FreeAddress();
-  const auto rank = [&](int r) {
-    return OptionsFor(address, r, 3, seconds(30));
-  };
-  Victim victim([&] {
-    Watches watch;
-    MeetAndWatch({rank(GetParam())}, &watch);
-    ::pause();
-  });
-  std::vector<RendezvousOptions> others;
-  for (const int r : {0, 1, 2}) {
-    if (r != GetParam()) others.push_back(rank(r));
-  }
-  victim.Join();
-  Watches watches;
-  MeetAndWatch(others, &watches);
-  for (const auto& watch : watches) EXPECT_TRUE(watch->Look().ok());
-  victim.Kill();
-  const SteadyClock clock;
-  const Clock::Time died = clock.Now();
-  const std::string named = "rank " + std::to_string(GetParam()) + " (";
-  for (const Status& told : LookUntilTold(watches)) {
-    EXPECT_EQ(told.code(), StatusCode::kUnavailable);
-    EXPECT_TRUE(told.message().starts_with(named) &&
-                told.message().find("ended while ranks connected") !=
-                    std::string::npos)
-        << told.message();
-  }
-  EXPECT_LT(Seconds(clock.Now() - died), 1);
+  fs::path directory_;
+  std::string address_ = FreeAddress();
+};
+
+TEST_P(Watch, NamesAtOnceWhoEnds) {
+  for (const int rank : {0, 2}) ExpectNamed(rank, Where::kHere);
 }
 
-TEST(Watch, IsOverForWhoHasAllItsLinks) {
-  const std::string address = FreeAddress();
-  std::vector<RendezvousOptions> all;
-  for (int r = 0; r < 3; ++r) {
-    all.push_back(OptionsFor(address, r, 3, seconds(30)));
+TEST_P(Watch, NamesAtOnceWhoEndsElsewhere) {
+  if (!CanHideProcesses()) {
+    GTEST_SKIP() << "SKIPPED, NOT TESTED: PID namespaces need root";
   }
+  for (const int rank : {0, 2}) ExpectNamed(rank, Where::kElsewhere);
+}
+
+TEST_P(Watch, IsOverForWhoHasAllItsLinks) {
   for (const std::size_t first : {0, 1}) {
     Watches watches;
-    MeetAndWatch(all, &watches);
+    MeetAndWatch(AllRanks(), &watches);
     watches[first]->Leave(Status());
     watches[first].reset();
     const std::size_t second = first == 0 ? 2 : 0;
@@ -286,19 +335,22 @@ TEST(Watch, IsOverForWhoHasAllItsLinks) {
     while (clock.Now() < until) {
       EXPECT_TRUE(watches[second]->Look().ok());
     }
+    EXPECT_EQ(watches[second]->Over(), first == 0);
+    const std::size_t third = 3 - first - second;
+    watches[third]->Leave(Status());
+    while (!watches[second]->Over() && clock.Now() < until + seconds(5)) {
+      EXPECT_TRUE(watches[second]->Look().ok());
+    }
+    EXPECT_TRUE(watches[second]->Over());
     watches[second]->Leave(Status());
   }
+  ExpectNothingLeft();
 }
 
-TEST(Watch, BringsTheReasonOfWhoCannotConnect) {
-  const std::string address = FreeAddress();
-  std::vector<RendezvousOptions> all;
-  for (int r = 0; r < 3; ++r) {
-    all.push_back(OptionsFor(address, r, 3, seconds(30)));
-  }
+TEST_P(Watch, BringsTheReasonOfWhoCannotConnect) {
   for (const std::size_t culprit : {0, 2}) {
     Watches watches;
-    MeetAndWatch(all, &watches);
+    MeetAndWatch(AllRanks(), &watches);
     const Status why(StatusCode::kResourceExhausted, "no descriptors");
     watches[culprit]->Leave(why);
     watches.erase(watches.begin() + static_cast<std::ptrdiff_t>(culprit));
@@ -306,11 +358,19 @@ TEST(Watch, BringsTheReasonOfWhoCannotConnect) {
       EXPECT_EQ(told.code(), why.code());
       EXPECT_EQ(told.message(), why.message());
     }
+    for (const auto& watch : watches) watch->Leave(why);
+    ExpectNothingLeft();
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Deaths, testing::Values(0, 2));
-INSTANTIATE_TEST_SUITE_P(Ranks, DeathsAfterMeeting, testing::Values(0, 2));
+INSTANTIATE_TEST_SUITE_P(Ranks, HiddenDeaths, testing::Values(0, 2));
+INSTANTIATE_TEST_SUITE_P(Ranks, Watch,
+                         testing::Values(Meets::kOverTcp, Meets::kInFiles),
+                         [](const auto& one) {
+                           return one.param == Meets::kOverTcp ? "OverTcp"
+                                                               : "InFiles";
+                         });
 
 }  // namespace
 }  // namespace gradientflow

@@ -312,6 +312,45 @@ TEST_F(LateReader, FindsTheErrorAfterRankZeroHasLeft) {
   EXPECT_EQ(verdict.value().type, rendezvous::FrameType::kFailed);
 }
 
+// It was never seen to run, and its file is older than this rank's; but it has
+// written a verdict about this rank.
+TEST_F(LateReader, NamesARankZeroThatEndedBeforeItWasSeen) {
+  std::vector<Cards> one;
+  std::thread rank_one([&] { one = Meet({Rank(1, 2, milliseconds(1000))}); });
+  const std::string stem = StemOnceJoined();
+  const auto join = rendezvous::DecodeFrame(ContentsOf(".join.1"));
+  ASSERT_TRUE(join.ok());
+  rendezvous::BodyReader reader(join.value().body);
+  reader.Number();
+  reader.Number();
+  const std::string nonce = reader.Text();
+  reader.Text();
+  // The same process with another start is one that has ended.
+  std::string process = reader.Text();
+  process.replace(process.rfind(' '), std::string::npos, " 1");
+  std::string body;
+  rendezvous::PutNumber(0, &body);
+  rendezvous::PutNumber(2, &body);
+  for (const std::string& text : {std::string("zero"), std::string("process 9"),
+                                  process, std::string("a card")}) {
+    rendezvous::PutText(text, &body);
+  }
+  const fs::path early = directory_ / "early";
+  std::ofstream(early, std::ios::binary)
+      << rendezvous::EncodeFrame(rendezvous::FrameType::kJoin, body);
+  fs::last_write_time(early, fs::file_time_type::clock::now() - seconds(60));
+  fs::rename(early, directory_ / (stem + ".join.0"));
+  std::string verdict;
+  rendezvous::PutText("an id", &verdict);
+  rendezvous::PutText(rendezvous::EncodeTexts({"zero", nonce}), &verdict);
+  rendezvous::PutText(rendezvous::EncodeTexts({"a card", "another"}), &verdict);
+  Write(stem + ".verdict", rendezvous::FrameType::kIntroduction, verdict);
+  rank_one.join();
+  EXPECT_EQ(one[0].status().code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(Says(one[0], "rank 0 (process 9) ended during"))
+      << one[0].status().ToString();
+}
+
 TEST_F(RendezvousFile, AnotherSizeIsNamed) {
   const auto results =
       Meet({Rank(0, 2, milliseconds(300)), Rank(1, 3, milliseconds(300))});

@@ -47,6 +47,28 @@ bool WriteAll(int fd, std::string_view bytes) {
   return true;
 }
 
+// A lock of the open file, not of the process: the kernel lets it go when the
+// file is closed, at the latest when the process ends.
+struct flock WholeFile() {
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+Fd LockedFile(const std::string& path) {
+  const int raw = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  Fd file(raw);
+  struct flock lock = WholeFile();
+  if (raw >= 0 && ::fcntl(raw, F_OFD_SETLK, &lock) != 0) file.Reset();
+  return file;
+}
+
+bool IsLocked(int fd) {
+  struct flock lock = WholeFile();
+  return ::fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
 // Unfinished files have a nonce at the end of their names.
 bool IsUnfinished(std::string_view file) {
   const std::size_t dot = file.rfind('.');
@@ -79,7 +101,7 @@ Result<Directory> Directory::Open(const std::string& path,
 // Written under an unfinished name and then renamed, so that no reader sees a
 // part of it.
 Status Directory::Write(const std::string& name, FrameType type,
-                        std::string_view body) {
+                        std::string_view body, Fd* lock) {
   const std::string final_path = prefix_ + name;
   const std::string path = final_path + suffix_;
   const int fd =
@@ -97,6 +119,7 @@ Status Directory::Write(const std::string& name, FrameType type,
     return FileError(path, error);
   }
   owner_ = found.st_uid;
+  if (lock != nullptr) *lock = LockedFile(path);
   if (::rename(path.c_str(), final_path.c_str()) != 0) {
     error = errno;
     ::unlink(path.c_str());
@@ -108,7 +131,7 @@ Status Directory::Write(const std::string& name, FrameType type,
 // Opening a file makes a network file system look whether it has changed, which
 // a mere stat() need not.
 Directory::Look Directory::Read(const std::string& name, Version* version,
-                                Frame* frame) const {
+                                Frame* frame, bool* held) const {
   const int raw = ::open((prefix_ + name).c_str(),
                          O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   const Fd fd(raw);
@@ -122,6 +145,7 @@ Directory::Look Directory::Read(const std::string& name, Version* version,
       found.st_ino,
       std::int64_t{found.st_mtim.tv_sec} * 1000000000 + found.st_mtim.tv_nsec,
       found.st_size};
+  if (held != nullptr) *held = IsLocked(raw);
   if (*version == seen) return Look::kSame;
   *version = {};
   std::string bytes;

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "gradientflow/base/fd.h"
 #include "gradientflow/base/secret.h"
 #include "gradientflow/base/status.h"
 #include "transports/rendezvous/frames.h"
@@ -34,11 +35,17 @@ class Directory {
   static Result<Directory> Open(const std::string& path, const Bits256& secret,
                                 const std::string& nonce);
 
-  Status Write(const std::string& name, FrameType type, std::string_view body);
+  // If `lock` is not null it gets what keeps the file locked, from before it
+  // appears and as long as this process lives; nothing if the file system has
+  // no locks.
+  Status Write(const std::string& name, FrameType type, std::string_view body,
+               Fd* lock = nullptr);
   // Reads the file, unless it is the one that had that version; then `frame`
   // stays as it is. kAbsent if there is no such file, or if it is no whole
-  // frame. REQUIRES a Write() before.
-  Look Read(const std::string& name, Version* version, Frame* frame) const;
+  // frame. If `held` is not null, it tells whether somebody has it locked.
+  // REQUIRES a Write() before.
+  Look Read(const std::string& name, Version* version, Frame* frame,
+            bool* held = nullptr) const;
   // Returns nothing if there is no such file, or if it is not a whole frame of
   // this type.
   std::optional<std::string> Read(const std::string& name,

@@ -44,7 +44,12 @@ Result<std::string> Meet(const RendezvousOptions& options,
     const Result<std::vector<std::string>> cards =
         rendezvous::MeetInFiles(call, options.address.substr(kFile.size()));
     if (!cards.ok()) return cards.status();
-    return IntroduceTo(options.rank, cards.value(), introduce);
+    auto text = IntroduceTo(options.rank, cards.value(), introduce);
+    if (!text.ok() && options.watch != nullptr) {
+      (*options.watch)->Leave(text.status());
+      *options.watch = nullptr;
+    }
+    return text;
   }
   return options.rank == 0 ? rendezvous::ServeTcp(call)
                            : rendezvous::JoinTcp(call);

@@ -14,16 +14,19 @@
 // How ranks that know only one common place find each other.
 namespace gradientflow {
 
-// What is left of a rendezvous over TCP while the ranks connect: by it they
-// learn that one of them has ended before any other has reached it. NOT
+// What is left of a rendezvous while the ranks connect: by it they learn that
+// one of them has ended before any other has reached it. Rank 0 watches over
+// all others and tells them what it learns; they watch over rank 0. NOT
 // thread-safe.
 class RendezvousWatch {
  public:
   virtual ~RendezvousWatch() = default;
-  // To be called every now and then. Never blocks. Returns OK, or, from then
-  // on, an error that names a rank that has ended, or what a rank has said as
-  // it left.
+  // To be called every now and then. Never waits for another rank. Returns OK,
+  // or, from then on, an error that names a rank that has ended, or what a rank
+  // has said as it left.
   virtual Status Look() = 0;
+  // Whether all that this rank watches over have left, as the last Look() saw.
+  virtual bool Over() const = 0;
   // Says that this rank is linked to all that it needs, or why it is not, which
   // every rank that still looks then learns. To be called once, as the last.
   virtual void Leave(const Status& how) = 0;
@@ -55,8 +58,10 @@ struct RendezvousOptions {
   // the right one is awaited. If it is null, that is said only if it does not
   // come.
   std::function<void(const Status&)> on_left_out;
-  // Over TCP: gets the watch if Meet() succeeds. All ranks want it, or none
-  // does. It keeps a connection on each rank and size - 1 on rank 0.
+  // Gets the watch if Meet() succeeds and there is more than one rank. All
+  // ranks want it, or none does. Over TCP it keeps a connection on each rank
+  // and size - 1 on rank 0. In files it sees the end of a process on another
+  // host if the file system has locks between hosts, and else not.
   std::unique_ptr<RendezvousWatch>* watch = nullptr;
 };
 

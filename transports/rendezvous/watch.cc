@@ -1,5 +1,6 @@
 #include "transports/rendezvous/watch.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -15,6 +16,10 @@ class TcpWatch final : public RendezvousWatch {
   }
 
   Status Look() override;
+  bool Over() const override {
+    return std::all_of(watched_.begin(), watched_.end(),
+                       [](const Watched& rank) { return rank.linked; });
+  }
   void Leave(const Status& how) override;
 
  private:

@@ -24,6 +24,11 @@ struct Watched {
 std::unique_ptr<RendezvousWatch> MakeWatch(std::vector<Watched> watched,
                                            Status ended);
 
+class Meeting;
+// Returns the watch over the ranks that have met in files, of a rank that has
+// acknowledged the verdict, or written it.
+std::unique_ptr<RendezvousWatch> MakeWatch(std::unique_ptr<Meeting> meeting);
+
 // What is said of a rank that ends while others connect.
 Status EndedWhileConnecting(int rank, const std::string& address,
                             const std::string& trouble);

@@ -1,7 +1,6 @@
 #include "transports/shm/handshake.h"
 
 #include <poll.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -31,6 +30,8 @@ constexpr std::size_t kMaxSilent = 256;
 // A peer that goes may be a victim of another failure. This is how long to wait
 // for a rank that tells why.
 constexpr milliseconds kVerdictPatience(200);
+// How often to look after peers that are awaited.
+constexpr milliseconds kLookEvery(200);
 // How long to wait for peers that have yet to connect, to tell them of a
 // failure.
 constexpr milliseconds kFarewell(2000);
@@ -61,6 +62,7 @@ Result<std::vector<ShmLinkArgs>> ShmHandshake::Run() {
     if (IsPeer(rank)) outgoing_.push_back({rank, Fd()});
   }
   Status why = AllocateFifos();
+  look_at_ = args_.clock->Now() + kLookEvery;
   while (why.ok()) {
     why = Round();
     if (!why.ok()) break;
@@ -114,7 +116,26 @@ Status ShmHandshake::Round() {
   for (int rank = 0; rank < args_.size; ++rank) {
     GF_RETURN_IF_ERROR(ReadPeer(rank));
   }
-  return Status();
+  return args_.clock->Now() < look_at_ ? Status() : LookAfterAwaited();
+}
+
+// A higher rank that has ended does not connect. Its listener has gone with it,
+// while that of one that runs is there before others know its name.
+Status ShmHandshake::LookAfterAwaited() {
+  look_at_ = args_.clock->Now() + kLookEvery;
+  for (int rank = args_.rank + 1; rank < args_.size; ++rank) {
+    if (!Expects(rank)) continue;
+    const Result<Fd> probe = ConnectAbstract(args_.addresses[rank]);
+    if (probe.status().code() != StatusCode::kUnavailable) continue;
+    Suspect(rank, Status(StatusCode::kUnavailable,
+                         StrCat(probe.status().message(), " (it has ended)",
+                                TurnedAway())));
+    told_[rank] = true;
+  }
+  if (!args_.look) return Status();
+  const Status seen = args_.look();
+  told_by_peer_ |= !seen.ok();  // All others learn it in the same way.
+  return seen;
 }
 
 bool ShmHandshake::IsPeer(int rank) const {
@@ -154,16 +175,19 @@ void ShmHandshake::SayReady() {
 
 bool ShmHandshake::Done() const { return said_ready_ && Missing().empty(); }
 
+std::string ShmHandshake::TurnedAway() const {
+  return (last_stranger_.empty() ? "" : "; turned away: ") + last_stranger_;
+}
+
 Status ShmHandshake::Late() const {
   std::string names;
   for (const int rank : Missing()) {
     names += StrCat(names.empty() ? "" : ", ", rank);
   }
-  return Status(
-      StatusCode::kDeadlineExceeded,
-      StrCat("rank ", args_.rank,
-             ": no shared-memory connection in time with rank(s) ", names,
-             last_stranger_.empty() ? "" : "; turned away: ", last_stranger_));
+  return Status(StatusCode::kDeadlineExceeded,
+                StrCat("rank ", args_.rank,
+                       ": no shared-memory connection in time with rank(s) ",
+                       names, TurnedAway()));
 }
 
 void ShmHandshake::Wait() {
@@ -318,7 +342,8 @@ Status ShmHandshake::ReadIncoming(Fd* from, bool* done) {
   *done = true;
   Result<ReceivedHello> received = ReceiveHello(*from);
   if (!received.ok()) {
-    last_stranger_ = received.status().message();
+    // One that only looked whether this rank runs says less than another.
+    if (last_stranger_.empty()) last_stranger_ = received.status().message();
     return Status();
   }
   const Hello& hello = received.value().hello;
@@ -421,42 +446,6 @@ void ShmHandshake::TellAll(const Status& why, Clock::Time patience) {
     if (all || args_.clock->Now() >= give_up) return;
     Wait();
   }
-}
-
-Bits256 ShmHandshake::ProofOf(int from, int to) const {
-  const int lower = std::min(from, to);
-  const std::string& name =
-      lower == args_.rank ? listener_.name : args_.addresses[lower];
-  return HmacSha256(View(args_.secret),
-                    StrCat("shm ", from, " ", to, " ", name));
-}
-
-Status ShmHandshake::CheckHello(const Hello& hello) const {
-  if (!IsPeer(hello.rank) ||
-      !EqualBits(hello.proof, ProofOf(hello.rank, args_.rank))) {
-    return Status(StatusCode::kDataLoss,
-                  StrCat("rank ", hello.rank, " of another session (pid ",
-                         hello.pid, ")"));
-  }
-  if (hello.size != args_.size) {
-    return Status(StatusCode::kDataLoss,
-                  StrCat("rank ", hello.rank, " (pid ", hello.pid,
-                         "): expected a job of size ", args_.size, ", seen ",
-                         hello.size));
-  }
-  return Status();
-}
-
-Hello ShmHandshake::HelloTo(int rank) const {
-  Hello hello;
-  hello.rank = args_.rank;
-  hello.size = args_.size;
-  hello.pid = ::getpid();
-  hello.proof = ProofOf(args_.rank, rank);
-  hello.arena_bytes = arena_->mapping()->bytes();
-  hello.fifo_offset = fifo_offsets_[rank];
-  hello.fifo_bytes = fifo_bytes_;
-  return hello;
 }
 
 Status ShmHandshake::Finish(const ReceivedHello& received, Fd* socket) {

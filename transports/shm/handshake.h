@@ -46,6 +46,8 @@ class ShmHandshake {
   std::vector<int> Missing() const;
   bool Done() const;
   Status Late() const;
+  // For error messages: the last stranger, or "".
+  std::string TurnedAway() const;
 
   // Blocks for a short time, until something may have arrived.
   void Wait();
@@ -59,6 +61,8 @@ class ShmHandshake {
   Status AcceptAll();
   Status ReadIncoming(Fd* from, bool* done);
   Status ReadPeer(int rank);
+  // Finds out whether ranks that have yet to connect have ended.
+  Status LookAfterAwaited();
   void SayReady();
   // A peer has gone without a word. Another rank may tell why.
   void Suspect(int rank, const Status& why);
@@ -102,6 +106,7 @@ class ShmHandshake {
   bool told_by_peer_ = false;  // The error is a peer's, which tells all ranks.
   Status suspect_;
   Clock::Time suspect_since_{};
+  Clock::Time look_at_{};
   // The failure, of this rank or of a peer, while others are told.
   Status failed_;
   std::vector<bool> told_;  // By rank.

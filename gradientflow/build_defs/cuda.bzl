@@ -19,12 +19,15 @@ _OBJECTS = _CODE + [
     "-Xptxas=-warn-spills,-warn-lmem-usage",
 ]
 
-def _architectures(ctx):
-    """nvcc's flags: code for each architecture, and for later ones, PTX."""
-    architectures = sorted([
+def _named_architectures(ctx):
+    return sorted([
         int(name)
         for name in ctx.var.get("cuda_archs", "80,90,100").split(",")
     ])
+
+def _architectures(ctx):
+    """nvcc's flags: code for each architecture, and for later ones, PTX."""
+    architectures = _named_architectures(ctx)
     flags = [
         "-gencode=arch=compute_%d,code=sm_%d" % (a, a)
         for a in architectures
@@ -32,8 +35,15 @@ def _architectures(ctx):
     last = architectures[-1]
     return flags + ["-gencode=arch=compute_%d,code=compute_%d" % (last, last)]
 
-def _run_nvcc(ctx, source, flags, what, context, output):
-    """Makes `output`: "-c", an object, or "-ptx". `context`: of the headers."""
+# The PTX that a cuda_library's code was made of: a dictionary from the architecture to
+# one from the source to the file.
+CudaPtxInfo = provider(fields = ["by_architecture"])
+
+def _run_nvcc(ctx, source, flags, what, context, output, kept = []):
+    """Makes `output`: "-c", an object, or "-ptx"; `context` has the headers.
+
+    `kept`: files of one folder that nvcc makes on the way there, under its names.
+    """
     toolchain = find_cpp_toolchain(ctx)
     arguments = ctx.actions.args()
     arguments.add_all(flags)
@@ -42,6 +52,8 @@ def _run_nvcc(ctx, source, flags, what, context, output):
     arguments.add_all(context.includes, before_each = "-I")
     arguments.add_all(context.system_includes, before_each = "-isystem")
     arguments.add_all([what, source, "-o", output])
+    if kept:
+        arguments.add_all(["--keep", "--keep-dir", kept[0].dirname])
     ctx.actions.run(
         executable = NVCC,
         arguments = [arguments],
@@ -49,7 +61,7 @@ def _run_nvcc(ctx, source, flags, what, context, output):
             [source] + getattr(ctx.files, "hdrs", []),
             transitive = [context.headers],
         ),
-        outputs = [output],
+        outputs = [output] + kept,
         env = {"GRADIENTFLOW_CUDA_VERSION": CUDA_VERSION},
         mnemonic = "Nvcc",
         progress_message = "Compiling %s for CUDA" % source.short_path,
@@ -60,9 +72,20 @@ def _compile(ctx, source, context):
     object_file = ctx.actions.declare_file(
         "_nvcc/%s/%s.o" % (ctx.label.name, source.short_path),
     )
+    named = _named_architectures(ctx)
+    stem = source.basename[:-len(".cu")]
+    ptx = {
+        architecture: ctx.actions.declare_file("_nvcc/%s/%s.kept/%s%s.ptx" % (
+            ctx.label.name,
+            source.short_path,
+            stem,
+            ".compute_%d" % architecture if len(named) > 1 else "",
+        ))
+        for architecture in named
+    }
     flags = _OBJECTS + _architectures(ctx)
-    _run_nvcc(ctx, source, flags, "-c", context, object_file)
-    return object_file
+    _run_nvcc(ctx, source, flags, "-c", context, object_file, ptx.values())
+    return object_file, ptx
 
 def _cuda_library(ctx):
     toolchain = find_cpp_toolchain(ctx)
@@ -74,10 +97,11 @@ def _cuda_library(ctx):
     )
     deps = [dep[CcInfo] for dep in ctx.attr.deps + [ctx.attr._runtime]]
     of_deps = cc_common.merge_cc_infos(cc_infos = deps)
-    objects = depset([
-        _compile(ctx, source, of_deps.compilation_context)
+    compiled = {
+        source: _compile(ctx, source, of_deps.compilation_context)
         for source in ctx.files.srcs
-    ])
+    }
+    objects = depset([object_file for object_file, _ in compiled.values()])
     linking, _ = cc_common.create_linking_context_from_compilation_outputs(
         actions = ctx.actions,
         name = ctx.label.name,
@@ -99,6 +123,13 @@ def _cuda_library(ctx):
     return [
         DefaultInfo(files = objects),
         cc_common.merge_cc_infos(direct_cc_infos = [own], cc_infos = deps),
+        CudaPtxInfo(by_architecture = {
+            architecture: {
+                source: ptx[architecture]
+                for source, (_, ptx) in compiled.items()
+            }
+            for architecture in _named_architectures(ctx)
+        }),
     ]
 
 cuda_library = rule(
@@ -126,17 +157,25 @@ cuda_library = rule(
 def _cuda_ptx(ctx):
     deps = [dep[CcInfo] for dep in ctx.attr.deps + [ctx.attr._runtime]]
     context = cc_common.merge_cc_infos(cc_infos = deps).compilation_context
+    known = sorted(ctx.attr.architectures)
+    made = ctx.attr.library[CudaPtxInfo].by_architecture
     outputs = []
-    for source in ctx.files.srcs:
-        for architecture in ctx.attr.architectures:
+    for architecture in known:
+        if architecture not in made and architecture not in [known[0], known[-1]]:
+            continue
+        for source in ctx.files.srcs:
             output = ctx.actions.declare_file("%s/%d/%s.ptx" % (
                 ctx.label.name,
                 architecture,
                 source.basename[:-len(".cu")],
             ))
+            outputs.append(output)
+            if architecture in made:
+                file = made[architecture][source]
+                ctx.actions.symlink(output = output, target_file = file)
+                continue
             flags = _CODE + _WARNINGS + ["-arch=compute_%d" % architecture]
             _run_nvcc(ctx, source, flags, "-ptx", context, output)
-            outputs.append(output)
     return DefaultInfo(
         files = depset(outputs),
         runfiles = ctx.runfiles(outputs),
@@ -145,14 +184,17 @@ def _cuda_ptx(ctx):
 cuda_ptx = rule(
     doc = """The PTX of .cu files: <name>/<architecture>/<file>.ptx.
 
-    The same compiler makes it by the same flags as cuda_library's code, but for
-    the architectures named here. Only where @local_cuda's HAVE_CUDA is True.
+    It is what the code of `library`, a cuda_library with these sources, was made of,
+    for such of the architectures as --define=cuda_archs names. For the oldest and the
+    newest it is made by the same flags if need be. Only where @local_cuda's HAVE_CUDA
+    is True.
     """,
     implementation = _cuda_ptx,
     attrs = {
         "srcs": attr.label_list(allow_files = [".cu"]),
         "deps": attr.label_list(providers = [CcInfo]),
         "architectures": attr.int_list(mandatory = True),
+        "library": attr.label(mandatory = True, providers = [CudaPtxInfo]),
         "_runtime": attr.label(default = "@local_cuda//:runtime"),
         "_cc_toolchain": attr.label(
             default = "@bazel_tools//tools/cpp:current_cc_toolchain",

@@ -34,7 +34,7 @@ int Run(const FindNonfiniteArgs& args, void* stream) {
                                   args.nonfinite};
   Heads<kPackOf<T>> heads;
   heads.Add(body.src);
-  return LaunchSpan<kPackOf<T>, 4>(body, heads, args.n, stream);
+  return LaunchPacks<kPackOf<T>, 4>(body, heads.head(), args.n, stream);
 }
 
 }  // namespace

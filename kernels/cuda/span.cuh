@@ -110,27 +110,29 @@ __global__ void __launch_bounds__(kThreads, kSpanResidentBlocks)
   body.Finish(state);
 }
 
-// Runs `body`, whose pointers are all in `heads`, over [0, n): in packs if the
-// pointers allow it, else element by element.
+// Runs `body` over [0, n) in packs, of which the first begins at `head`.
+template <int kN, int kUnroll, class Body>
+int LaunchPacks(const Body& body, std::size_t head, std::size_t n,
+                void* stream) {
+  if (n == 0) return 0;
+  Span span{std::min(n, head), 0, n};
+  span.packs = (n - span.head) / kN;
+  Shape shape;
+  shape.threads = kThreads;
+  shape.blocks =
+      BlocksFor(span.packs, std::size_t{kThreads} * kUnroll, kSpanBlocks);
+  return Launch<&RunSpan<Body, kN, kUnroll>>(shape, stream, body, span);
+}
+
+// The same for a body whose pointers are all in `heads`: in packs if they allow
+// it, else element by element.
 template <int kN, int kUnroll, class Body>
 int LaunchSpan(const Body& body, const Heads<kN>& heads, std::size_t n,
                void* stream) {
-  if (n == 0) return 0;
-  Span span{0, n, n};
   if (heads.together()) {
-    span.head = std::min(n, heads.head());
-    span.packs = (n - span.head) / kN;
+    return LaunchPacks<kN, kUnroll>(body, heads.head(), n, stream);
   }
-  const int unroll = heads.together() ? kUnroll : kSingleUnroll;
-  Shape shape;
-  shape.threads = kThreads;
-  shape.blocks = BlocksFor(
-      span.packs, std::size_t{kThreads} * static_cast<std::size_t>(unroll),
-      kSpanBlocks);
-  if (heads.together()) {
-    return Launch<&RunSpan<Body, kN, kUnroll>>(shape, stream, body, span);
-  }
-  return Launch<&RunSpan<Body, 1, kSingleUnroll>>(shape, stream, body, span);
+  return LaunchPacks<1, kSingleUnroll>(body, 0, n, stream);
 }
 
 }  // namespace gradientflow::kernels::cuda

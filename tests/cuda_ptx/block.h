@@ -58,6 +58,8 @@ class Block {
   void OpenBarrier();
 
   void Access(Warp& warp, const Instruction& in, std::uint32_t lanes);
+  bool AllThere(const Instruction& in, std::uint32_t lanes,
+                const std::uint64_t* at) const;
   bool Reach(Warp& warp, const Instruction& in, std::uint32_t lanes,
              std::byte** addresses);
   // Where lane's address leads, or null: then it has failed.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <bit>
 
@@ -22,6 +23,11 @@ bool Inside(std::uint64_t address, std::size_t bytes, const void* memory,
   return at < size && bytes <= size - at;
 }
 
+// The bytes of an access are a power of two.
+bool IsAligned(std::uint64_t address, std::size_t bytes) {
+  return (address & (bytes - 1)) == 0;
+}
+
 }  // namespace
 
 std::byte* Block::Resolve(const Warp& warp, unsigned lane,
@@ -31,7 +37,7 @@ std::byte* Block::Resolve(const Warp& warp, unsigned lane,
     Fail(warp, lane, StrCat(why, ": address 0x", std::hex, address));
     return nullptr;
   };
-  if (address % bytes != 0) return fail("misaligned");
+  if (!IsAligned(address, bytes)) return fail("misaligned");
   const Space space = in.access.space;
   const bool window =
       space == Space::kGeneric && (address >> 56) == (kSharedWindow >> 56);
@@ -55,17 +61,45 @@ std::byte* Block::Resolve(const Warp& warp, unsigned lane,
   return reinterpret_cast<std::byte*>(address);  // NOLINT: an address.
 }
 
+// Whether all addresses are aligned and in one allocation, or all in the
+// parameters. Nearly all are; for the others each lane asks by itself.
+bool Block::AllThere(const Instruction& in, std::uint32_t lanes,
+                     const std::uint64_t* at) const {
+  const Space space = in.access.space;
+  if (space != Space::kGlobal && space != Space::kParam) return false;
+  std::uint64_t first = ~std::uint64_t{0};
+  std::uint64_t last = 0;
+  std::uint64_t bits = 0;
+  ForLanes(lanes, [&](unsigned l) {
+    first = std::min(first, at[l]);
+    last = std::max(last, at[l]);
+    bits |= at[l];
+  });
+  const std::size_t bytes = std::size_t{in.access.bytes} * in.access.count;
+  if (!IsAligned(bits, bytes)) return false;
+  const std::uint64_t all = last - first + bytes;
+  if (space == Space::kGlobal) return DeviceMemory::Get().Has(first, all);
+  return in.kind == Kind::kLoad &&
+         Inside(first, all, parameters_.data(), parameters_.size());
+}
+
 bool Block::Reach(Warp& warp, const Instruction& in, std::uint32_t lanes,
                   std::byte** addresses) {
   const Registers registers = warp.registers();
   const Operand base = in.operands[0];
   const auto* of32 = registers.At<std::uint32_t>(base);
   const auto* of64 = registers.At<std::uint64_t>(base);
+  const auto offset = static_cast<std::uint64_t>(in.access.offset);
+  std::array<std::uint64_t, kLanes> at{};
+  ForLanes(lanes, [&](unsigned l) {
+    at[l] = offset + (base.bytes == 4 ? of32[l] : of64[l]);
+  });
+  const bool there = AllThere(in, lanes, at.data());
   for (std::uint32_t left = lanes; left != 0; left &= left - 1) {
     const auto lane = static_cast<unsigned>(std::countr_zero(left));
-    const std::uint64_t begin = base.bytes == 4 ? of32[lane] : of64[lane];
-    addresses[lane] = Resolve(
-        warp, lane, in, begin + static_cast<std::uint64_t>(in.access.offset));
+    addresses[lane] =
+        there ? reinterpret_cast<std::byte*>(at[lane])  // NOLINT: an address.
+              : Resolve(warp, lane, in, at[lane]);
     if (addresses[lane] == nullptr) return false;
   }
   return true;

@@ -13,7 +13,7 @@
 namespace gradientflow::cuda_ptx {
 namespace {
 
-// By the address that stands for a kernel on the host.
+// Plain ones, by the address that stands for a kernel on the host.
 std::map<const void*, std::string>& KernelNames() {
   static auto* const names = new std::map<const void*, std::string>;
   return *names;
@@ -25,6 +25,7 @@ std::map<const void*, std::string>& KernelNames() {
 using gradientflow::cuda_ptx::DeviceMemory;
 using gradientflow::cuda_ptx::KernelNames;
 using gradientflow::cuda_ptx::Machine;
+using gradientflow::cuda_ptx::PlainName;
 using gradientflow::cuda_ptx::Shape;
 
 // NOLINTBEGIN(bugprone-reserved-identifier): so nvcc calls them.
@@ -41,7 +42,7 @@ void __cudaRegisterVar(void**, char*, char*, const char*, int, std::size_t, int,
                        int) {}
 void __cudaRegisterFunction(void**, const char* host, char*, const char* device,
                             int, uint3*, uint3*, dim3*, dim3*, int*) {
-  KernelNames()[host] = device;
+  KernelNames()[host] = PlainName(device);
 }
 
 // Kernels are launched by cudaLaunchKernelEx() only, not by <<<...>>>.

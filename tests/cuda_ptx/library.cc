@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <regex>
+#include <string_view>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -42,13 +42,32 @@ std::string Contents(const fs::path& path) {
 }  // namespace
 
 std::string PlainName(const std::string& name) {
-  static const std::regex number("_GLOBAL__N__[0-9a-f]{8}_");
-  return std::regex_replace(name, number, "_GLOBAL__N__");
+  constexpr std::string_view kBefore = "_GLOBAL__N__";
+  constexpr std::size_t kDigits = 8;
+  std::string plain;
+  std::size_t from = 0;
+  for (;;) {
+    const std::size_t at = name.find(kBefore, from);
+    if (at == std::string::npos) return plain.append(name, from);
+    const std::size_t number = at + kBefore.size();
+    plain.append(name, from, number - from);
+    const std::size_t end = name.find_first_not_of("0123456789abcdef", number);
+    const bool is_number = end == number + kDigits && name[end] == '_';
+    from = is_number ? end + 1 : number;
+  }
 }
 
 std::vector<std::string> Program::kernels() const {
   std::vector<std::string> names;
   for (const auto& [name, entry] : entries_) names.push_back(name);
+  return names;
+}
+
+std::vector<std::string> Program::KernelsWith(std::string_view part) const {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : entries_) {
+    if (entry.text->text.find(part) != std::string::npos) names.push_back(name);
+  }
   return names;
 }
 

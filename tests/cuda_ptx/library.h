@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gradientflow/base/status.h"
@@ -24,6 +25,8 @@ class Program {
   const std::string& name() const { return name_; }
   // Plain names, in order.
   std::vector<std::string> kernels() const;
+  // Those with this in their text.
+  std::vector<std::string> KernelsWith(std::string_view part) const;
   // Decoded when it is first asked for. It lives as long as the program.
   Result<Kernel*> Find(const std::string& plain_name);
 

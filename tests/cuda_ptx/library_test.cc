@@ -10,9 +10,10 @@
 namespace gradientflow::cuda_ptx {
 namespace {
 
-TEST(Library, HasTheArchitecturesOfUsers) {
-  EXPECT_EQ(Library::Get().architectures(),
-            (std::vector<std::string>{"80", "90", "100"}));
+// --define=cuda_archs may leave out what is between.
+TEST(Library, HasTheOldestAndTheNewestArchitectureOfUsers) {
+  EXPECT_EQ(Library::Get().architectures().front(), "80");
+  EXPECT_EQ(Library::Get().architectures().back(), "100");
 }
 
 TEST(Library, DecodesEveryKernelOfEveryArchitecture) {

@@ -31,12 +31,14 @@ std::vector<unsigned> OrderOfBlocks(unsigned blocks, std::mt19937_64& random) {
 }  // namespace
 
 Machine& Machine::Get() {
-  static auto* const machine = [] {
-    auto* made = new Machine;
-    made->SetProgram(&Library::Get().programs().front());
-    return made;
-  }();
+  static auto* const machine = new Machine;
   return *machine;
+}
+
+Program& Machine::ProgramFor(const std::string& kernel_name) {
+  if (program_ != nullptr) return *program_;
+  std::vector<Program>& all = Library::Get().programs();
+  return all[(seed_ + turns_[kernel_name]++) % all.size()];
 }
 
 Status Machine::Check(const Kernel& kernel, const Shape& shape) const {
@@ -86,15 +88,20 @@ Status Machine::RunBlocks(Kernel& kernel, const Shape& asked,
 Status Machine::Launch(const std::string& name, const Shape& shape,
                        void** arguments) {
   ++launches_;
-  Result<Kernel*> kernel = program_->Find(PlainName(name));
+  Program& program = ProgramFor(name);
+  Result<Kernel*> kernel = program.Find(name);
   Status status = kernel.status();
   if (kernel.ok()) status = Check(*kernel.value(), shape);
-  if (status.ok() && before_launch_) before_launch_(*kernel.value());
-  if (status.ok()) status = RunBlocks(*kernel.value(), shape, arguments);
+  if (status.ok()) {
+    const auto run = [&] {
+      return RunBlocks(*kernel.value(), shape, arguments);
+    };
+    status = around_ ? around_(*kernel.value(), run) : run();
+  }
   if (status.ok()) return status;
   status = {
       status.code(),
-      StrCat(status.message(), "\n  kernel ", name, " of ", program_->name(),
+      StrCat(status.message(), "\n  kernel ", name, " of ", program.name(),
              ", launch ", launches_, " of seed ", seed_, ": ", shape.blocks,
              " blocks of ", shape.threads, " threads, ", shape.shared_bytes,
              " bytes of shared memory")};

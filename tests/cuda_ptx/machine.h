@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <random>
 #include <string>
 #include <utility>
@@ -23,24 +24,28 @@ class Machine {
   void SetSeed(std::uint64_t seed) {
     seed_ = seed;
     launches_ = 0;
+    turns_.clear();
   }
   std::uint64_t seed() const { return seed_; }
-  // Whose kernels are launched from here on.
+  // Whose kernels are launched from here on. Null: those of all programs, each
+  // kernel's in turn; the seed says whose is first.
   void SetProgram(Program* program) { program_ = program; }
-  Program& program() { return *program_; }
-  // Is called before each launch from here on, and may change the kernel.
-  void SetBeforeLaunch(std::function<void(Kernel&)> act) {
-    before_launch_ = std::move(act);
+  // A launch of a kernel. Called again with the same memory, it does the same.
+  using RunKernel = std::function<Status()>;
+  // Is called for each launch from here on, and calls `run`.
+  void SetAround(
+      std::function<Status(Kernel& kernel, const RunKernel& run)> around) {
+    around_ = std::move(around);
   }
   // All launches have one block from here on, which does all the work.
   void UseOneBlock() { one_block_ = true; }
   // A launch that takes more instructions is an error.
   void SetMostSteps(std::uint64_t steps) { most_steps_ = steps; }
 
-  // Runs the kernel of this name; arguments[i] points to its parameter i. About
-  // half of the launches have fewer blocks than was asked for: our kernels loop
-  // over their work with the stride of the grid, and those loops are to be
-  // seen. The error is kept until TakeFault().
+  // Runs the kernel of this plain name; arguments[i] points to its parameter i.
+  // About half of the launches have fewer blocks than was asked for: our
+  // kernels loop over their work with the stride of the grid, and those loops
+  // are to be seen. The error is kept until TakeFault().
   Status Launch(const std::string& name, const Shape& shape, void** arguments);
 
   // The first error since it was last called.
@@ -49,15 +54,17 @@ class Machine {
   std::uint64_t steps() const { return steps_; }
 
  private:
+  Program& ProgramFor(const std::string& kernel_name);
   Status Check(const Kernel& kernel, const Shape& shape) const;
   Status RunBlocks(Kernel& kernel, const Shape& asked, void** arguments);
 
   Program* program_ = nullptr;
   std::uint64_t seed_ = 0;
   std::uint64_t launches_ = 0;
+  std::map<std::string, std::uint64_t> turns_;  // Of kernels.
   std::uint64_t steps_ = 0;
   std::uint64_t most_steps_ = std::uint64_t{1} << 31;
-  std::function<void(Kernel&)> before_launch_;
+  std::function<Status(Kernel&, const RunKernel&)> around_;
   bool one_block_ = false;
   Status fault_;
 };

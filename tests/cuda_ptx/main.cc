@@ -1,17 +1,20 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <random>
 #include <string>
 #include <string_view>
 
+#include "tests/cuda_ptx/library.h"
 #include "tests/cuda_ptx/machine.h"
+#include "tests/cuda_ptx/tables_ptx.h"
 
-// main() of suites that run on the Machine. --seed=N chooses the orders in
-// which blocks, warps and lanes take turns; without it they are new each time.
-// A case that fails says which seed it had.
+// main() of the suites on the Machine. --seed=N chooses the orders in which
+// blocks, warps and lanes take turns, and which architecture's kernel is
+// launched first; without it they are new each time. A case that fails says
+// which seed it had.
 namespace gradientflow::cuda_ptx {
 namespace {
 
@@ -24,25 +27,40 @@ class Seeds : public ::testing::EmptyTestEventListener {
     Machine::Get().SetSeed(seed_);
   }
   void OnTestEnd(const ::testing::TestInfo& test) override {
-    const std::string name = test.name();
-    const bool passed = test.result()->Passed();
-    if (passed) ++passed_[name.substr(name.rfind('/') + 1)];
     if (test.result()->Failed()) {
       std::printf("cuda_ptx: to repeat these orders: --seed=%llu\n",
                   static_cast<unsigned long long>(seed_));
     }
   }
   void OnTestProgramEnd(const ::testing::UnitTest&) override {
-    for (const auto& [program, cases] : passed_) {
-      std::printf("cuda_ptx: %s: %d cases passed\n", program.c_str(), cases);
-    }
     std::printf("cuda_ptx: %llu instructions of warps\n",
                 static_cast<unsigned long long>(Machine::Get().steps()));
   }
 
  private:
   const std::uint64_t seed_;
-  std::map<std::string, int> passed_;
+};
+
+// If no case was left out, all kernels of all architectures have run.
+class EveryKernelRan : public ::testing::Environment {
+ public:
+  void TearDown() override {
+    if (GTEST_FLAG_GET(filter) != "*") return;
+    for (Program& program : Library::Get().programs()) {
+      int ran = 0;
+      for (const std::string& name : program.kernels()) {
+        const Result<Kernel*> kernel = program.Find(name);
+        if (!kernel.ok()) continue;  // A case of library_test.
+        const auto& executed = kernel.value()->executed;
+        const bool any = std::any_of(executed.begin(), executed.end(),
+                                     [](unsigned char e) { return e != 0; });
+        EXPECT_TRUE(any) << program.name() << ": no case ran " << name;
+        ran += any ? 1 : 0;
+      }
+      std::printf("cuda_ptx: %s: %d kernels ran\n", program.name().c_str(),
+                  ran);
+    }
+  }
 };
 
 std::uint64_t SeedOf(int argc, char** argv) {
@@ -57,13 +75,17 @@ std::uint64_t SeedOf(int argc, char** argv) {
 }
 
 }  // namespace
+
+bool ArchitecturesTakeTurns() { return true; }
+
 }  // namespace gradientflow::cuda_ptx
 
 int main(int argc, char** argv) {
+  namespace ptx = gradientflow::cuda_ptx;
   ::testing::InitGoogleTest(&argc, argv);
-  // It belongs to googletest.
+  // They belong to googletest.
   ::testing::UnitTest::GetInstance()->listeners().Append(
-      new gradientflow::cuda_ptx::Seeds(
-          gradientflow::cuda_ptx::SeedOf(argc, argv)));
+      new ptx::Seeds(ptx::SeedOf(argc, argv)));
+  ::testing::AddGlobalTestEnvironment(new ptx::EveryKernelRan);
   return RUN_ALL_TESTS();
 }

@@ -37,6 +37,23 @@ void DeviceMemory::Free(void* memory) {
   ::operator delete(memory, kAlignment);
 }
 
+std::vector<std::byte> DeviceMemory::Save() const {
+  std::vector<std::byte> saved;
+  for (const auto& [begin, size] : allocations_) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(begin);  // NOLINT
+    saved.insert(saved.end(), bytes, bytes + size);
+  }
+  return saved;
+}
+
+void DeviceMemory::Restore(const std::vector<std::byte>& saved) {
+  const std::byte* from = saved.data();
+  for (const auto& [begin, size] : allocations_) {
+    std::memcpy(reinterpret_cast<void*>(begin), from, size);  // NOLINT
+    from += size;
+  }
+}
+
 bool DeviceMemory::Find(std::uint64_t address, std::size_t bytes) {
   const auto after = allocations_.upper_bound(address);
   if (after == allocations_.begin()) return false;

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <vector>
 
 // The memory of the device: what was allocated, and nothing beside it.
 namespace gradientflow::cuda_ptx {
@@ -16,6 +17,10 @@ class DeviceMemory {
   void* Allocate(std::size_t bytes);
   // Aborts if Allocate() did not return `memory`.
   void Free(void* memory);
+  // What all of it holds, and back to that. REQUIRES: between the two nothing
+  // was allocated or freed.
+  std::vector<std::byte> Save() const;
+  void Restore(const std::vector<std::byte>& saved);
   // Whether all bytes belong to one allocation.
   bool Has(std::uint64_t address, std::size_t bytes) {
     return address - begin_ < bytes_ && bytes <= bytes_ - (address - begin_)

@@ -1,8 +1,9 @@
+#include "tests/cuda_ptx/tables_ptx.h"
+
 #include <gtest/gtest.h>
 
 #include <cstddef>
 #include <deque>
-#include <string>
 #include <vector>
 
 #include "kernels/chunk_kernels.h"
@@ -14,22 +15,29 @@
 #include "tests/kernels/backend.h"
 #include "tests/kernels/chunk_oracle.h"
 
-// The backend of the suites: a table for each program of the library, whose
-// calls go to the host code of the CUDA kernels. So each case runs once for
-// every architecture whose code differs, and has its name.
+// The backend of the suites: tables whose calls go to the host code of the CUDA
+// kernels. Either there is one, whose kernels are those of each architecture in
+// turn; or one for each program of the library, so that every case runs once
+// for every architecture whose code differs, and has its name.
 namespace gradientflow::kernels::testing {
 namespace {
 
 using cuda_ptx::DeviceMemory;
 using cuda_ptx::Library;
 using cuda_ptx::Machine;
+using cuda_ptx::Program;
 
-constexpr std::size_t kMostPrograms = 3;
+constexpr int kAllInTurn = -1;
+constexpr int kMostPrograms = 3;
 
-template <std::size_t kProgram>
+template <int kProgram>
 struct Runner {
   static void Choose() {
-    Machine::Get().SetProgram(&Library::Get().programs()[kProgram]);
+    Program* program = nullptr;
+    if constexpr (kProgram != kAllInTurn) {
+      program = &Library::Get().programs()[kProgram];
+    }
+    Machine::Get().SetProgram(program);
   }
   template <auto kMember, class Args>
   static int Run(const Args& args, void* stream) {
@@ -43,23 +51,31 @@ struct Runner {
   }
 };
 
-struct ProgramTables {
+struct BothTables {
   KernelTable kernels;
   ChunkKernelTable chunk_kernels;
 };
 
-template <std::size_t kProgram>
-void AddTables(std::deque<ProgramTables>& tables) {
-  if (kProgram >= Library::Get().programs().size()) return;
-  const char* name = Library::Get().programs()[kProgram].name().c_str();
-  tables.push_back(
-      {gradientflow::testing::KernelsThrough<Runner<kProgram>>(name),
-       gradientflow::testing::ChunkKernelsThrough<Runner<kProgram>>(name)});
+template <int kProgram>
+BothTables TablesOf(const char* name) {
+  return {gradientflow::testing::KernelsThrough<Runner<kProgram>>(name),
+          gradientflow::testing::ChunkKernelsThrough<Runner<kProgram>>(name)};
 }
 
-const std::deque<ProgramTables>& AllTables() {
+template <int kProgram>
+void AddTables(std::deque<BothTables>& tables) {
+  if (kProgram >= static_cast<int>(Library::Get().programs().size())) return;
+  tables.push_back(
+      TablesOf<kProgram>(Library::Get().programs()[kProgram].name().c_str()));
+}
+
+const std::deque<BothTables>& AllTables() {
   static const auto* const all = [] {
-    auto* tables = new std::deque<ProgramTables>;
+    auto* tables = new std::deque<BothTables>;
+    if (cuda_ptx::ArchitecturesTakeTurns()) {
+      tables->push_back(TablesOf<kAllInTurn>("every_architecture_in_turn"));
+      return tables;
+    }
     AddTables<0>(*tables);
     AddTables<1>(*tables);
     AddTables<2>(*tables);
@@ -73,15 +89,13 @@ const std::deque<ProgramTables>& AllTables() {
 
 std::vector<const KernelTable*> Tables() {
   std::vector<const KernelTable*> tables;
-  for (const ProgramTables& both : AllTables()) {
-    tables.push_back(&both.kernels);
-  }
+  for (const BothTables& both : AllTables()) tables.push_back(&both.kernels);
   return tables;
 }
 
 std::vector<const ChunkKernelTable*> ChunkTables() {
   std::vector<const ChunkKernelTable*> tables;
-  for (const ProgramTables& both : AllTables()) {
+  for (const BothTables& both : AllTables()) {
     tables.push_back(&both.chunk_kernels);
   }
   return tables;

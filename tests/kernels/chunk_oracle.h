@@ -111,14 +111,15 @@ std::size_t ChunkBegin(const ChunkRange& range, std::size_t c);
 std::size_t ChunkCount(const ChunkRange& range, std::size_t c);
 bool InRange(const ChunkRange& range, std::size_t c);
 
-// Chunks that a GPU gives to a block each, and whose elements it can move four
-// at a time if their memory is aligned; the last one is shorter.
-inline constexpr ChunkRange kBlocksOfFours = {7100, 1500, 0, 5};
-
-// Whole pools of chunks of 1, 7, 32, 1000 and 32000 elements, with a short last
-// chunk where possible; and for each pool also some middle chunks, the last
-// chunk, and no chunk.
+// Whole pools of chunks of 1, 7, 32, 1000 and 9000 elements, with a short last
+// chunk where possible, and of each pool also some chunks; of the small ones
+// the last chunk, and no chunk, too.
 std::vector<ChunkRange> Ranges();
+// Whole pools whose chunks a GPU gives to a warp, to a block, or to several
+// blocks, and whose elements it can move four at a time, if their memory is
+// aligned, or not. A part of a row of 256 elements is left over, which is
+// nearly whole, so that each instruction for such parts has something to do.
+std::vector<ChunkRange> RangesOfRows();
 // Ranges that reach beyond the pool.
 std::vector<ChunkRange> BadRanges();
 

@@ -83,6 +83,20 @@ class ChunkRestore : public EveryChunkTable {
 
 GRADIENTFLOW_FOR_EVERY_CHUNK_TABLE(ChunkRestore);
 
+// At random alignments, hardly any case has both of its streams aligned.
+TEST_P(ChunkRestore, MovesRowsOfEveryType) {
+  aligned_ = true;
+  for (const DType type : kGradientTypes) {
+    for (const ChunkRange& range : RangesOfRows()) {
+      for (const Sent sent : {Sent::kNone, Sent::kAll}) {
+        ASSERT_NO_FATAL_FAILURE(ExpectOracle(range, type, sent, 0.3F));
+        ASSERT_NO_FATAL_FAILURE(
+            ExpectOracleInGradients(range, type, sent, 0.3F));
+      }
+    }
+  }
+}
+
 TEST_P(ChunkRestore, GivesBackWhatWasSentAndClearsWhatIsNotFinite) {
   for (const DType type : kGradientTypes) {
     for (const ChunkRange& range : Ranges()) {

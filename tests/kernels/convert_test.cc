@@ -171,22 +171,25 @@ TEST_P(Convert, ScalesInPlace) {
   }
 }
 
+// A GPU moves packs of elements if one shift aligns all buffers.
 TEST_P(Convert, CopiesEveryTypeBitForBit) {
   for (int t = 0; t < kDTypes; ++t) {
     const auto type = static_cast<DType>(t);
-    for (const std::size_t n : {0, 1, 100, 9001}) {
-      Elements src(type, n, 1);
-      for (std::size_t i = 0; i < n; ++i) src.SetBits(i, random_());
-      Elements dst(type, n, 2);
-      Elements settled(type, n, 3);
-      Scalar<std::uint32_t> nonfinite(7);
-      ASSERT_EQ(Run(src, dst, 1, &settled, nonfinite.get()), 0);
-      EXPECT_TRUE(dst.SameBits(src));
-      EXPECT_TRUE(settled.SameBits(src));
-      EXPECT_TRUE(dst.CanariesIntact() && settled.CanariesIntact());
-      bool any = false;
-      for (std::size_t i = 0; i < n; ++i) any |= IsNonFinite(src, i);
-      EXPECT_EQ(*nonfinite, any ? 1u : 7u);
+    for (const std::size_t n : {0, 1, 100, 17001}) {
+      for (const std::size_t apart : {0, 1}) {
+        Elements src(type, n, 1);
+        for (std::size_t i = 0; i < n; ++i) src.SetBits(i, random_());
+        Elements dst(type, n, 1 + apart);
+        Elements settled(type, n, 1 + 2 * apart);
+        Scalar<std::uint32_t> nonfinite(7);
+        ASSERT_EQ(Run(src, dst, 1, &settled, nonfinite.get()), 0);
+        EXPECT_TRUE(dst.SameBits(src));
+        EXPECT_TRUE(settled.SameBits(src));
+        EXPECT_TRUE(dst.CanariesIntact() && settled.CanariesIntact());
+        bool any = false;
+        for (std::size_t i = 0; i < n; ++i) any |= IsNonFinite(src, i);
+        EXPECT_EQ(*nonfinite, any ? 1u : 7u);
+      }
     }
   }
 }

@@ -22,6 +22,7 @@ struct Call {
   float scale = 1;
   DType wire_type = DType::kFloat32;
   float last_scale = 1;
+  bool apart = true;  // At different alignments.
   std::vector<Elements> srcs;
   std::vector<Elements> dsts;
 };
@@ -31,12 +32,15 @@ class ReduceMany : public EveryTable {
   void AddBuffers(Call& call, int sources, int dests, std::size_t n) {
     for (int s = 0; s < sources; ++s) {
       const DType type = s == call.own ? call.dst_type : call.src_type;
-      call.srcs.emplace_back(type, n, static_cast<std::size_t>(s) % 5);
+      call.srcs.emplace_back(type, n, ShiftOf(call, s % 5));
       call.srcs.back().Fill(random_);
     }
     for (int d = 0; d < dests; ++d) {
-      call.dsts.emplace_back(call.dst_type, n, static_cast<std::size_t>(d) % 3);
+      call.dsts.emplace_back(call.dst_type, n, ShiftOf(call, d % 3));
     }
+  }
+  static std::size_t ShiftOf(const Call& call, int own) {
+    return call.apart ? static_cast<std::size_t>(own) : 3;
   }
 
   int Run(Call& call, std::uint32_t* nonfinite = nullptr) {
@@ -83,6 +87,24 @@ class ReduceMany : public EveryTable {
       ASSERT_TRUE(dst.CanariesIntact());
     }
     EXPECT_EQ(*nonfinite, any ? 1u : 0u);
+  }
+
+  // Of an integer type, bit for bit.
+  void ExpectBits(Call call, int sources, std::size_t n) {
+    AddBuffers(call, sources, 2, n);
+    Scalar<std::uint32_t> nonfinite;
+    ASSERT_EQ(Run(call, nonfinite.get()), 0);
+    EXPECT_EQ(*nonfinite, 0u);
+    for (std::size_t i = 0; i < n; ++i) {
+      std::uint64_t bits = call.srcs[0].Bits(i);
+      for (std::size_t s = 1; s < call.srcs.size(); ++s) {
+        bits = CombineBits(call.op, call.dst_type, bits, call.srcs[s].Bits(i));
+      }
+      ASSERT_EQ(call.dsts[0].Bits(i), bits);
+      ASSERT_EQ(call.dsts[1].Bits(i), bits);
+    }
+    ASSERT_TRUE(call.dsts[0].CanariesIntact());
+    ASSERT_TRUE(call.dsts[1].CanariesIntact());
   }
 };
 
@@ -166,21 +188,46 @@ TEST_P(ReduceMany, CombinesIntegersBitForBit) {
           Call call;
           call.src_type = call.dst_type = call.round_type = type;
           call.op = op;
-          AddBuffers(call, sources, 2, n);
-          Scalar<std::uint32_t> nonfinite;
-          ASSERT_EQ(Run(call, nonfinite.get()), 0);
-          EXPECT_EQ(*nonfinite, 0u);
-          for (std::size_t i = 0; i < n; ++i) {
-            std::uint64_t bits = call.srcs[0].Bits(i);
-            for (std::size_t s = 1; s < call.srcs.size(); ++s) {
-              bits = CombineBits(op, type, bits, call.srcs[s].Bits(i));
-            }
-            ASSERT_EQ(call.dsts[0].Bits(i), bits);
-            ASSERT_EQ(call.dsts[1].Bits(i), bits);
-          }
-          ASSERT_TRUE(call.dsts[0].CanariesIntact());
-          ASSERT_TRUE(call.dsts[1].CanariesIntact());
+          ASSERT_NO_FATAL_FAILURE(ExpectBits(call, sources, n));
         }
+      }
+    }
+  }
+}
+
+// A GPU moves packs of elements if one shift aligns all buffers.
+TEST_P(ReduceMany, MovesPacksOfEveryPairOfGradientTypes) {
+  for (const DType src : kGradientTypes) {
+    for (const DType dst : kGradientTypes) {
+      for (const ReduceOp op : kOps) {
+        for (const int own : {-1, 1}) {
+          Call call;
+          call.src_type = src;
+          call.dst_type = dst;
+          call.op = op;
+          call.own = own;
+          call.apart = false;
+          ASSERT_NO_FATAL_FAILURE(
+              ExpectOracle(call, 3, 2, op == ReduceOp::kSum ? 4500 : 700));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ReduceMany, MovesPacksOfEveryOtherType) {
+  for (const DType type : kPlainTypes) {
+    for (const std::size_t n : {40, 4500}) {
+      Call call;
+      call.src_type = call.dst_type = call.round_type = type;
+      call.apart = false;
+      if (type == DType::kFloat64) {
+        ASSERT_NO_FATAL_FAILURE(ExpectOracle(call, 3, 2, n));
+        continue;
+      }
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kBitXor}) {
+        call.op = op;
+        ASSERT_NO_FATAL_FAILURE(ExpectBits(call, 3, n));
       }
     }
   }

@@ -115,6 +115,8 @@ __global__ void __launch_bounds__(kBlockThreads)
     const std::size_t slices = SlicesOf(ChunkLength(range, chunk));
     const float* partials = sink.partials + i * sink.slices;
     float sum = 0;
+    // A second round is for chunks of more than 4 million elements.
+#pragma unroll 1
     for (std::size_t s = threadIdx.x; s < slices; s += kBlockThreads) {
       sum += partials[s];
     }

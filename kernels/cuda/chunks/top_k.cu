@@ -150,8 +150,9 @@ struct Taken {
 };
 
 // Moves `taken` from before the tile to before this warp's keys; returns its
-// value after the tile. All threads must call.
-template <int kItems>
+// value after the tile. All threads must call, for one tile or for one after
+// another.
+template <int kItems, bool kOneTile>
 __device__ Taken AdvanceToWarp(const unsigned (&keys)[kItems],
                                unsigned threshold, SelectShared* shared,
                                Taken* taken) {
@@ -166,7 +167,8 @@ __device__ Taken AdvanceToWarp(const unsigned (&keys)[kItems],
     equal += static_cast<unsigned>(
         __popc(__ballot_sync(kAllLanes, keys[i] == threshold)));
   }
-  __syncthreads();  // The previous tile's counts have been read.
+  // The previous tile's counts have been read.
+  if constexpr (!kOneTile) __syncthreads();
   if (lane == 0) {
     shared->above[warp] = above;
     shared->equal[warp] = equal;
@@ -219,6 +221,8 @@ template <int kItems, bool kOneTile>
 __global__ void __launch_bounds__(kMostThreads) Select(TopKArgs args) {
   auto* shared = Shared<SelectShared>();
   unsigned* bins = &shared->bins[0][0];
+  // A large block has one round: nvcc need not unroll it.
+#pragma unroll 1
   for (unsigned i = threadIdx.x; i < kDigits * kBins; i += blockDim.x) {
     bins[i] = 0;
   }
@@ -246,7 +250,7 @@ __global__ void __launch_bounds__(kMostThreads) Select(TopKArgs args) {
   for (std::size_t tile = 0; tile < tiles; ++tile) {
     if (!kOneTile) LoadKeys(args, tile, keys, &nonfinite);
     Taken before = taken;
-    taken = AdvanceToWarp(keys, threshold, shared, &before);
+    taken = AdvanceToWarp<kItems, kOneTile>(keys, threshold, shared, &before);
     HandOut(args, tile, keys, threshold, wanted, before);
   }
   const unsigned any = __ballot_sync(kAllLanes, nonfinite);

@@ -92,10 +92,11 @@ void BareRank::Put(const float* from, std::size_t floats, const End& to,
                    RemotePlace there, std::size_t phase) {
   while (to.pair->room() < 2) Poll();
   QueuePair::WriteArgs data;
-  data.pieces[0] = {from, floats * sizeof(float), registration_.local_key()};
+  const std::size_t bytes = floats * sizeof(float);
+  data.Add(from, bytes, registration_.local_key());
   data.there = there;
   QueuePair::WriteArgs number;
-  const bool together = data.pieces[0].bytes <= kWithImmediate;
+  const bool together = bytes <= kWithImmediate;
   (together ? data : number).immediate = static_cast<std::uint32_t>(phase);
   to.pair->Write(data);
   if (!together) to.pair->Write(number);

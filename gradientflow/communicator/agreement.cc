@@ -35,15 +35,14 @@ std::string AgreementText(const Options& options) {
   return text;
 }
 
-std::string FirstDifference(const std::string& first, int rank,
-                            const std::string& theirs) {
-  const std::vector<std::string> a = Lines(first);
-  const std::vector<std::string> b = Lines(theirs);
+std::string FirstDifference(const RankText& a, const RankText& b) {
+  const std::vector<std::string> as = Lines(a.text);
+  const std::vector<std::string> bs = Lines(b.text);
   std::size_t i = 0;
-  while (i < std::min(a.size(), b.size()) && a[i] == b[i]) ++i;
-  return StrCat("the ranks disagree: rank 0 has ",
-                i < a.size() ? a[i] : "nothing", ", rank ", rank, " has ",
-                i < b.size() ? b[i] : "nothing");
+  while (i < std::min(as.size(), bs.size()) && as[i] == bs[i]) ++i;
+  return StrCat("the ranks disagree: rank ", a.rank, " has ",
+                i < as.size() ? as[i] : "nothing", ", rank ", b.rank, " has ",
+                i < bs.size() ? bs[i] : "nothing");
 }
 
 }  // namespace gradientflow

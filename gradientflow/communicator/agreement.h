@@ -14,10 +14,15 @@ std::string AgreementText(const Options& options);
 // that name.
 std::string SettingLine(const Options& options, const char* name);
 
+// What a rank says of its settings, in lines.
+struct RankText {
+  int rank;  // Of the job, not of a group.
+  const std::string& text;
+};
+
 // Returns "the ranks disagree: rank 0 has algorithm=ring, rank 3 has
-// algorithm=auto": the first line in which `theirs`, the text of `rank`,
-// differs from `first`, that of rank 0. REQUIRES that they differ.
-std::string FirstDifference(const std::string& first, int rank,
-                            const std::string& theirs);
+// algorithm=auto", which names the first line that differs. REQUIRES that the
+// texts differ.
+std::string FirstDifference(const RankText& a, const RankText& b);
 
 }  // namespace gradientflow

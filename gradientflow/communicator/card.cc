@@ -74,7 +74,7 @@ namespace {
 Status CheckPair(const Card& first, int rank, const Card& card) {
   if (card.agreement == first.agreement) return Status();
   return Status(StatusCode::kInvalidArgument,
-                FirstDifference(first.agreement, rank, card.agreement));
+                FirstDifference({0, first.agreement}, {rank, card.agreement}));
 }
 
 }  // namespace

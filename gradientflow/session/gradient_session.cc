@@ -63,11 +63,11 @@ struct BuildingClaim {
 
 // Returns the first refusal of a rank; all ranks get the same.
 template <typename Claim>
-Status FirstRefusal(const std::vector<Claim>& claims) {
-  for (std::size_t r = 0; r < claims.size(); ++r) {
-    GF_RETURN_IF_ERROR(
-        StatusOf(claims[r].refusal,
-                 StrCat("no session was opened, for rank ", r, " refused: ")));
+Status FirstRefusal(const std::vector<Claim>& claims, const CallGroup& group) {
+  for (int r = 0; r < group.size; ++r) {
+    GF_RETURN_IF_ERROR(StatusOf(claims[static_cast<std::size_t>(r)].refusal,
+                                StrCat("no session was opened, for rank ",
+                                       group.FabricRank(r), " refused: ")));
   }
   return Status();
 }
@@ -172,7 +172,7 @@ Status GradientSession::Parts::Agree(const Status& prepared) {
       GatherClaims(Claims(base_group, kPlaceOfOpening), mine);
   if (!all.ok()) return prepared.ok() ? all.status() : prepared;
   if (!prepared.ok()) return prepared;
-  GF_RETURN_IF_ERROR(FirstRefusal(all.value()));
+  GF_RETURN_IF_ERROR(FirstRefusal(all.value(), ranks));
   bool same = true;
   bool free = true;
   bool all_lend = true;
@@ -188,13 +188,12 @@ Status GradientSession::Parts::Agree(const Status& prepared) {
   return JoinChannel(free, all_lend, static_cast<GroupId>(own));
 }
 
-// Every rank compares its settings with those of rank 0, and all of them learn
-// of the first difference.
+// Ranks compare their settings with the first one's; all learn what differs.
 Status GradientSession::Parts::NameDifference(const OpeningClaim& mine,
                                               const OpeningClaim& first) {
-  std::string text = SessionText(options, specs, *layout);
-  std::string theirs(first.text_bytes, '\0');
-  if (options.rank == 0) theirs = text;
+  const std::string text = SessionText(options, specs, *layout);
+  std::string theirs =
+      options.rank == 0 ? text : std::string(first.text_bytes, '\0');
   CollectiveCall call;
   call.kind = CollectiveKind::kBroadcast;
   call.output = theirs.data();
@@ -206,8 +205,9 @@ Status GradientSession::Parts::NameDifference(const OpeningClaim& mine,
   BuildingClaim claim;
   if (mine.settings != first.settings) {
     claim.refusal =
-        RefusalOf(Status(StatusCode::kInvalidArgument,
-                         FirstDifference(theirs, options.rank, text)));
+        RefusalOf({StatusCode::kInvalidArgument,
+                   FirstDifference({ranks.FabricRank(0), theirs},
+                                   {ranks.FabricRank(options.rank), text})});
   }
   const Result<std::vector<BuildingClaim>> all =
       GatherClaims(Claims(base_group, kPlaceOfTexts), claim);
@@ -358,7 +358,7 @@ Status GradientSession::Parts::AllAgree(const Status& mine) {
   const Result<std::vector<BuildingClaim>> all =
       GatherClaims(Claims(base_group, kPlaceOfBuilding), claim);
   if (!mine.ok()) return mine;
-  return all.ok() ? FirstRefusal(all.value()) : all.status();
+  return all.ok() ? FirstRefusal(all.value(), ranks) : all.status();
 }
 
 // If the device may still use the pool, pool and aggregator must not be freed.

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "gradientflow/base/str_cat.h"
 #include "tests/session/steps.h"
 
 // Several sessions on one communicator, and sessions of some of its ranks.
@@ -298,6 +299,28 @@ TEST_P(Shared, AGroupStaysOpenAsLongAsItsSession) {
     ProduceAll(*session, 0);
     FinishAndExpect(*session, 0);
     session.reset();
+    EXPECT_TRUE(comm.CloseGroup(kGroup).ok());
+  });
+}
+
+// Ranks of a group have other numbers in it than in the job.
+TEST_P(Shared, ADifferenceInAGroupNamesTheRankOfTheJob) {
+  RunRanks(MakeJob(), [](GradientSession& first) {
+    constexpr GroupId kGroup = 5;
+    Communicator& comm = first.communicator();
+    std::vector<int> ranks(static_cast<std::size_t>(comm.size()));
+    std::iota(ranks.rbegin(), ranks.rend(), 0);
+    ASSERT_TRUE(comm.OpenGroup(kGroup, ranks).ok());
+    Options options = first.options();
+    if (comm.rank() == 0) options.bucket_bytes = 4096;
+    auto opened = GradientSession::Open(comm.shared_from_this(), SomeTensors(),
+                                        options, kGroup);
+    ASSERT_FALSE(opened.ok());
+    const std::string& text = opened.status().message();
+    const std::string last = StrCat("rank ", comm.size() - 1, " has bucket_");
+    EXPECT_NE(text.find("disagree: " + last), std::string::npos) << text;
+    EXPECT_NE(text.find("rank 0 has bucket_bytes=4"), std::string::npos)
+        << text;
     EXPECT_TRUE(comm.CloseGroup(kGroup).ok());
   });
 }

@@ -197,8 +197,8 @@ def all_or_none(ranks: Ranks) -> None:
     twice = {**late, "loss_scale": 2.0}
     other = copy.deepcopy(late)
     # As many chunks, but others.
-    most = max(range(len(other["selected"])), key=lambda b: other["selected"][b].std())
-    other["selected"][most] = other["selected"][most].roll(1)
+    mixed = max(other["selected"], key=lambda selected: selected.float().std())
+    mixed.copy_(mixed.roll(1))
     odd = ranks.rank == 1
     for bad, match in (
         (early, "the step is 3 on rank 1, but 6 on rank 0"),

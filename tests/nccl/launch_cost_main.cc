@@ -87,7 +87,7 @@ long AwaitReady(const NcclApi& api, nccl::Comm comm) {
 
 class Bench {
  public:
-  explicit Bench(const Way& way) : way_(way) {
+  explicit Bench(const Way& way) {
     nccl_.Set(FakeNcclMode::kThreadPerCall, way.thread_per_call ? 1 : 0);
     stream_ = device_.NewStream(/*urgent=*/false).value();
     nccl::UniqueId id = {};
@@ -140,7 +140,6 @@ class Bench {
     cost->switches += Switches() - switches;
   }
 
-  const Way& way_;
   FakeNccl nccl_;
   FakeDevice device_;
   std::unique_ptr<Stream> stream_;

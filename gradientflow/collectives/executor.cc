@@ -30,8 +30,9 @@ constexpr std::chrono::seconds kScratchKept(5);
 std::uint64_t SyncsIn(const Schedule& schedule) {
   std::uint64_t syncs = 0;
   for (const auto& round : schedule.rounds) {
-    for (const Action& action : round)
+    for (const Action& action : round) {
       syncs += action.kind == Action::Kind::kSync;
+    }
   }
   return syncs;
 }

@@ -34,6 +34,14 @@ PlacedLayout LayOut(int ranks, std::size_t bytes) {
   return layout;
 }
 
+// The layout of what some ranks place in the slots that all have.
+PlacedLayout InSlotsOf(const PlacedLayout& all, PlacedLayout layout) {
+  layout.slots = all.slots;
+  layout.group_slots = all.group_slots;
+  layout.slot_bytes = all.slot_bytes;
+  return layout;
+}
+
 // The bytes of a whole segment.
 std::size_t SegmentOf(int ranks, std::size_t segment_bytes) {
   CallQuestion question;
@@ -71,10 +79,7 @@ PlacedLayout PlacedLayoutBetween(int hosts, int ranks,
     bytes -= kWidestElement;
     layout = LayOut(hosts, bytes);
   }
-  layout.slots = all.slots;
-  layout.group_slots = all.group_slots;
-  layout.slot_bytes = all.slot_bytes;
-  return layout;
+  return InSlotsOf(all, layout);
 }
 
 PlacedLayout PlacedLayoutOfGroup(int members, int ranks,
@@ -82,11 +87,7 @@ PlacedLayout PlacedLayoutOfGroup(int members, int ranks,
                                  int segments_in_flight) {
   const PlacedLayout all =
       PlacedLayoutFor(ranks, segment_bytes, segments_in_flight);
-  PlacedLayout layout = LayOut(members, SegmentOf(members, segment_bytes));
-  layout.slots = all.slots;
-  layout.group_slots = all.group_slots;
-  layout.slot_bytes = all.slot_bytes;
-  return layout;
+  return InSlotsOf(all, LayOut(members, SegmentOf(members, segment_bytes)));
 }
 
 std::size_t PlacedSlotBytes(int ranks, std::size_t segment_bytes,

@@ -22,34 +22,26 @@ constexpr double kRobustError = 0.03;
 // A message of norms has some kilobytes.
 constexpr double kNormBytes = 4096;
 
-// The numbers of GPUs that the paper has measured. What is known of them need
-// not be found again for each of the thousands of steps of a fit.
-template <typename T>
-std::map<int, T> ForPaperRanks(T (*of)(int)) {
-  std::map<int, T> all;
-  for (int n = 1; n <= 512; n *= 2) all.emplace(n, of(n));
-  return all;
+// Returns kOf(ranks). The numbers of GPUs of the paper are asked for in each of
+// the thousands of steps of a fit, so their answers are kept.
+template <auto kOf>
+auto ForRanks(int ranks) {
+  static const auto known = [] {
+    std::map<int, decltype(kOf(1))> all;
+    for (int n = 1; n <= 512; n *= 2) all.emplace(n, kOf(n));
+    return all;
+  }();
+  const auto found = known.find(ranks);
+  return found != known.end() ? found->second : kOf(ranks);
 }
 
-HostMap HostsOf(int ranks) {
-  static const auto known =
-      ForPaperRanks<HostMap>([](int n) { return HostMap(n); });
-  const auto found = known.find(ranks);
-  return found != known.end() ? found->second : HostMap(ranks);
-}
-
-// The expected maxima take an integral each.
-double Maximum(int ranks) {
-  static const auto known = ForPaperRanks<double>(ExpectedMaximum);
-  const auto found = known.find(ranks);
-  return found != known.end() ? found->second : ExpectedMaximum(ranks);
-}
+HostMap OneRankOnEach(int hosts) { return HostMap(hosts); }
 
 // The library's price of a ring among `ranks` ranks, one hop like another. It
 // is affine in the bytes, so two sizes say it.
 CallPrices RingPrices(int ranks, double hop_seconds, double bytes_per_second) {
   CallQuestion question;
-  question.hosts = HostsOf(ranks);
+  question.hosts = ForRanks<OneRankOnEach>(ranks);
   question.wire_element_bytes = 2;
   // A ring moves almost two bytes per rank for each of the tensor.
   question.model.across = {.latency_seconds = hop_seconds,
@@ -150,7 +142,7 @@ double PaperModel::ImagesPerSecond(const PaperCell& cell,
                .terms.step;
   }
   step += constants.spread_fraction * workload.compute_seconds *
-          Maximum(cell.ranks);
+          ForRanks<ExpectedMaximum>(cell.ranks);
   return cell.ranks * workload.batch_samples / step;
 }
 

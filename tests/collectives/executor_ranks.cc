@@ -74,6 +74,15 @@ std::string Describe(const RanksSetup& setup) {
                 setup.places ? StrCat(", places, seed ", setup.seed) : "");
 }
 
+RanksSetup PlacingRanks(int size, std::uint64_t seed) {
+  RanksSetup setup;
+  setup.size = size;
+  setup.memory = false;
+  setup.places = true;
+  setup.seed = seed;
+  return setup;
+}
+
 TestRank::TestRank(const RanksSetup& setup, int rank,
                    std::shared_ptr<InprocGroup> group,
                    std::shared_ptr<PlacesNetwork> network)

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -36,6 +37,8 @@ struct RanksSetup {
   const kernels::CpuKernelTable* kernels = &kernels::CpuKernels();
 };
 std::string Describe(const RanksSetup& setup);
+// Ranks that share no memory, and place messages instead.
+RanksSetup PlacingRanks(int size, std::uint64_t seed = 1);
 
 // One of the ranks; used on its own thread.
 class TestRank {

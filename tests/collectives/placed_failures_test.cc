@@ -20,15 +20,6 @@ namespace {
 
 using Random = std::mt19937_64;
 
-RanksSetup Placed(int size, std::uint64_t seed = 1) {
-  RanksSetup setup;
-  setup.size = size;
-  setup.memory = false;
-  setup.places = true;
-  setup.seed = seed;
-  return setup;
-}
-
 // An allreduce of floats; the network reaches every other buffer.
 class Flight {
  public:
@@ -87,7 +78,7 @@ TEST(PlacedCalls, ThatDifferEndTheJobOnAllRanks) {
   for (const int size : {2, 3, 5}) {
     for (const Difference& difference : differences) {
       for (const int who : {0, size - 1}) {
-        OnRanks(Placed(size), [&](TestRank& rank) {
+        OnRanks(PlacingRanks(size), [&](TestRank& rank) {
           Flight flight(rank, 3000, 1);
           if (rank.rank() == who) difference.make(&flight.call());
           flight.Start();
@@ -107,7 +98,7 @@ TEST(PlacedCalls, ThatDifferEndTheJobOnAllRanks) {
 TEST(PlacedCalls, OfNothingAreNotTakenForThoseOfOtherRanks) {
   for (const int size : {2, 3, 5}) {
     for (const bool late : {false, true}) {
-      OnRanks(Placed(size), [&](TestRank& rank) {
+      OnRanks(PlacingRanks(size), [&](TestRank& rank) {
         const bool differs = rank.rank() == size - 1;
         Flight flight(rank, differs ? 0 : 100, 1);
         if (differs && late) {
@@ -131,7 +122,7 @@ TEST(PlacedCalls, OfNothingAreNotTakenForThoseOfOtherRanks) {
 TEST(PlacedCalls, FailIfARankHasLeftThatTheyNeed) {
   for (const int size : {2, 3, 5, 8}) {
     for (const int who : {0, size - 1}) {
-      OnRanks(Placed(size), [&](TestRank& rank) {
+      OnRanks(PlacingRanks(size), [&](TestRank& rank) {
         if (rank.rank() == who) return rank.Depart();
         Flight flight(rank, 5000, 1);
         flight.Start();
@@ -147,7 +138,7 @@ TEST(PlacedCalls, FailIfARankHasLeftThatTheyNeed) {
 TEST(PlacedCalls, EndWellIfARankLeavesThatHasDoneItsPart) {
   for (const int size : {2, 3, 5}) {
     for (std::uint64_t seed = 0; seed < 10; ++seed) {
-      OnRanks(Placed(size, seed), [&](TestRank& rank) {
+      OnRanks(PlacingRanks(size, seed), [&](TestRank& rank) {
         {
           Flight flight(rank, 5000, seed);
           flight.Start();
@@ -166,7 +157,7 @@ TEST(PlacedCalls, EndWellIfARankLeavesThatHasDoneItsPart) {
 
 TEST(PlacedCalls, NameTheRanksThatTheyWaitFor) {
   std::atomic<int> seen{0};
-  OnRanks(Placed(4), [&](TestRank& rank) {
+  OnRanks(PlacingRanks(4), [&](TestRank& rank) {
     Flight flight(rank, 5000, 1);
     if (rank.rank() == 2) {
       while (seen.load() < 3) rank.Poll();
@@ -188,7 +179,7 @@ TEST(PlacedCalls, NameTheRanksThatTheyWaitFor) {
 TEST(PlacedCalls, GiveBackTheirMemoryWhenTheJobFails) {
   for (const int size : {2, 3, 5}) {
     for (std::uint64_t seed = 0; seed < 40; ++seed) {
-      OnRanks(Placed(size, seed), [&](TestRank& rank) {
+      OnRanks(PlacingRanks(size, seed), [&](TestRank& rank) {
         Random random(seed);
         const auto moment = random() % 200;
         std::vector<std::unique_ptr<Flight>> flights;
@@ -233,7 +224,7 @@ TEST(PlacedCalls, GiveBackTheirMemoryWhenTheJobFails) {
 void ExpectRefused(const std::vector<PlacedNotice>& notices, std::size_t good,
                    const std::string& why) {
   std::atomic<bool> told{false};
-  OnRanks(Placed(2), [&](TestRank& rank) {
+  OnRanks(PlacingRanks(2), [&](TestRank& rank) {
     if (rank.rank() == 0) {
       const std::byte* memory = rank.places()->slots().data;
       const ConstBufferView pieces[] = {{memory, kPlacedHeaderBytes, {}}};

@@ -21,15 +21,6 @@ namespace {
 
 using Members = std::vector<int>;
 
-RanksSetup Apart(int size, std::uint64_t seed = 1) {
-  RanksSetup setup;
-  setup.size = size;
-  setup.memory = false;
-  setup.places = true;
-  setup.seed = seed;
-  return setup;
-}
-
 // What the ranks tell each other beside the network: who has lent, round by
 // round.
 class Board {
@@ -105,7 +96,7 @@ TEST(PlacedGroups, TakeTurnsWithTheWindow) {
   Board board(kRanks);
   Members everyone(kRanks);
   std::iota(everyone.begin(), everyone.end(), 0);
-  OnRanks(Apart(kRanks), [&](TestRank& rank) {
+  OnRanks(PlacingRanks(kRanks), [&](TestRank& rank) {
     std::mt19937_64 random(7);  // The same on all ranks.
     for (int round = 1; round <= kRounds; ++round) {
       const auto id = static_cast<GroupId>(round);
@@ -144,7 +135,7 @@ TEST(PlacedGroups, TakeTurnsWithTheWindow) {
 TEST(PlacedGroups, MayLendTheWindowAgain) {
   constexpr int kRanks = 4;
   Board board(kRanks);
-  OnRanks(Apart(kRanks), [&](TestRank& rank) {
+  OnRanks(PlacingRanks(kRanks), [&](TestRank& rank) {
     const Members members = rank.rank() < 2 ? Members{1, 0} : Members{2, 3};
     ASSERT_TRUE(rank.executor().OpenGroup(5, members).ok());
     for (int round = 1; round < 30; ++round) {
@@ -162,7 +153,7 @@ TEST(PlacedGroups, MayLendTheWindowAgain) {
 TEST(PlacedGroups, PlaceNothingUnlessAllLend) {
   constexpr int kRanks = 3;
   Board board(kRanks);
-  OnRanks(Apart(kRanks), [&](TestRank& rank) {
+  OnRanks(PlacingRanks(kRanks), [&](TestRank& rank) {
     const Members members = {2, 0, 1};
     Executor& executor = rank.executor();
     ASSERT_TRUE(executor.OpenGroup(5, members).ok());
@@ -179,7 +170,7 @@ TEST(PlacedGroups, PlaceNothingUnlessAllLend) {
 TEST(PlacedGroups, PlaceOnlyGradients) {
   constexpr int kRanks = 2;
   Board board(kRanks);
-  OnRanks(Apart(kRanks), [&](TestRank& rank) {
+  OnRanks(PlacingRanks(kRanks), [&](TestRank& rank) {
     const Members members = {0, 1};
     Executor& executor = rank.executor();
     ASSERT_TRUE(executor.OpenGroup(5, members).ok());
@@ -194,7 +185,7 @@ TEST(PlacedGroups, PlaceOnlyGradients) {
 }
 
 TEST(PlacedGroups, LendTheWindowToOneGroupWhoseRanksHavePlaces) {
-  OnRanks(Apart(3), [](TestRank& rank) {
+  OnRanks(PlacingRanks(3), [](TestRank& rank) {
     Executor& executor = rank.executor();
     EXPECT_FALSE(executor.LendPlaces({rank.rank()}));
     EXPECT_TRUE(executor.LendPlaces({0, 1, 2}));
@@ -202,7 +193,7 @@ TEST(PlacedGroups, LendTheWindowToOneGroupWhoseRanksHavePlaces) {
     executor.EndPlaces(9);
     EXPECT_TRUE(executor.LendPlaces({2, 1, 0}));
   });
-  RanksSetup hosts = Apart(4);
+  RanksSetup hosts = PlacingRanks(4);
   hosts.memory = true;
   hosts.ranks_per_host = 2;
   OnRanks(hosts, [](TestRank& rank) {
@@ -221,7 +212,7 @@ TEST(PlacedGroups, LendTheWindowToOneGroupWhoseRanksHavePlaces) {
 TEST(PlacedGroups, OfColumnsBetweenHosts) {
   constexpr int kRanks = 6;
   Board board(kRanks);
-  RanksSetup hosts = Apart(kRanks);
+  RanksSetup hosts = PlacingRanks(kRanks);
   hosts.memory = true;
   hosts.ranks_per_host = 2;
   OnRanks(hosts, [&](TestRank& rank) {

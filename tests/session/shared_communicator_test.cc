@@ -286,42 +286,46 @@ TEST_P(Shared, OthersGoOnIfARankClosesInAStepThatIsOnlyItsOwn) {
   });
 }
 
+constexpr GroupId kBackwards = 5;
+
+// Opens that group: all ranks in the opposite order.
+void OpenBackwards(Communicator& comm) {
+  std::vector<int> ranks(static_cast<std::size_t>(comm.size()));
+  std::iota(ranks.rbegin(), ranks.rend(), 0);
+  ASSERT_TRUE(comm.OpenGroup(kBackwards, ranks).ok());
+}
+
 TEST_P(Shared, AGroupStaysOpenAsLongAsItsSession) {
   RunRanks(MakeJob(), [](GradientSession& first) {
-    constexpr GroupId kGroup = 5;
     Communicator& comm = first.communicator();
-    std::vector<int> ranks(static_cast<std::size_t>(comm.size()));
-    std::iota(ranks.rbegin(), ranks.rend(), 0);
-    ASSERT_TRUE(comm.OpenGroup(kGroup, ranks).ok());
-    Owned session = OpenBeside(first, first.options(), kGroup);
+    ASSERT_NO_FATAL_FAILURE(OpenBackwards(comm));
+    Owned session = OpenBeside(first, first.options(), kBackwards);
     ASSERT_TRUE(session != nullptr);
-    EXPECT_EQ(comm.CloseGroup(kGroup).code(), StatusCode::kFailedPrecondition);
+    EXPECT_EQ(comm.CloseGroup(kBackwards).code(),
+              StatusCode::kFailedPrecondition);
     ProduceAll(*session, 0);
     FinishAndExpect(*session, 0);
     session.reset();
-    EXPECT_TRUE(comm.CloseGroup(kGroup).ok());
+    EXPECT_TRUE(comm.CloseGroup(kBackwards).ok());
   });
 }
 
 // Ranks of a group have other numbers in it than in the job.
 TEST_P(Shared, ADifferenceInAGroupNamesTheRankOfTheJob) {
   RunRanks(MakeJob(), [](GradientSession& first) {
-    constexpr GroupId kGroup = 5;
     Communicator& comm = first.communicator();
-    std::vector<int> ranks(static_cast<std::size_t>(comm.size()));
-    std::iota(ranks.rbegin(), ranks.rend(), 0);
-    ASSERT_TRUE(comm.OpenGroup(kGroup, ranks).ok());
+    ASSERT_NO_FATAL_FAILURE(OpenBackwards(comm));
     Options options = first.options();
     if (comm.rank() == 0) options.bucket_bytes = 4096;
     auto opened = GradientSession::Open(comm.shared_from_this(), SomeTensors(),
-                                        options, kGroup);
+                                        options, kBackwards);
     ASSERT_FALSE(opened.ok());
     const std::string& text = opened.status().message();
     const std::string last = StrCat("rank ", comm.size() - 1, " has bucket_");
     EXPECT_NE(text.find("disagree: " + last), std::string::npos) << text;
     EXPECT_NE(text.find("rank 0 has bucket_bytes=4"), std::string::npos)
         << text;
-    EXPECT_TRUE(comm.CloseGroup(kGroup).ok());
+    EXPECT_TRUE(comm.CloseGroup(kBackwards).ok());
   });
 }
 

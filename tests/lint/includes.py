@@ -62,7 +62,8 @@ NAMES = {
 NAMES = {header: re.compile(rf"\bstd::(?:{names})\b")
          for header, names in NAMES.items()}
 PRODUCT = ("gradientflow/", "transports/", "kernels/", "integrations/c/")
-SOURCE = (".cc", ".c", ".h", ".inc")
+HEADER = (".h", ".inc")
+SOURCE = (".cc", ".c", *HEADER)
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')
 
 
@@ -123,12 +124,15 @@ def violations(target, targets, owners, read):
                    f"but {wanted} is not among its deps")
 
 
-def check(rules, read):
-    targets = {target.name: target for target in map(Target, rules)}
+def targets_of(rules):
+    return {target.name: target for target in map(Target, rules)}
+
+
+def check(targets, read):
     owners = collections.defaultdict(set)
     for target in targets.values():
         for header in target.own:
-            if header.endswith((".h", ".inc")):
+            if header.endswith(HEADER):
                 owners[header].add(target.name)
     return [line for target in targets.values()
             for line in violations(target, targets, owners, read)]
@@ -162,7 +166,7 @@ def self_test():
         <list name="deps"><label value="//b:b"/></list></rule></query>""")
 
     def found(**texts):
-        return len(check(rules, lambda path: texts.get(
+        return len(check(targets_of(rules), lambda path: texts.get(
             path.replace("/", "_").replace(".", "_"), "")))
 
     assert found(b_b_h='#include "a/a.h"', c_c_cc='#include "b/b.h"') == 0
@@ -183,20 +187,20 @@ def main():
     # The parser knows XML 1.0 only, and the text is that, too.
     text = query.stdout.decode().replace('<?xml version="1.1"',
                                          '<?xml version="1.0"', 1)
-    rules = ElementTree.fromstring(text.encode()).findall("rule")
+    targets = targets_of(ElementTree.fromstring(text.encode()).findall("rule"))
 
     def read(path):
         file = pathlib.Path(path)
         return file.read_text() if file.exists() else ""  # It is generated.
 
-    bad = check(rules, read)
-    product = sorted(path for rule in rules for path in Target(rule).own
-                     if path.startswith(PRODUCT) and path.endswith(SOURCE[:3]))
-    for source in dict.fromkeys(product):
+    bad = check(targets, read)
+    product = {path for target in targets.values() for path in target.own
+               if path.startswith(PRODUCT) and path.endswith(SOURCE)}
+    for source in sorted(product):
         bad += missing(source, read)
     for header in sorted(std_includes(PRECOMPILED.read_text()) - set(NAMES)):
         bad.append(f"{PRECOMPILED}: nobody looks for the names of <{header}>")
-    if len(rules) < 2:
+    if len(targets) < 2:
         bad.append("bazel query found no targets")
     print("\n".join(bad), end="\n" if bad else "")
     return 1 if bad else 0

@@ -5,8 +5,8 @@ import ctypes
 
 STEPS = 6
 TENSORS = (200000, 7, 50001, 1, 120000)  # Elements.
-# Of a rank, in order. While opening it meets the others, connects and measures;
-# in backward some buckets are in flight already.
+# What a rank goes through, in order. While opening it meets the others, connects and
+# measures; in backward some buckets are in flight already.
 PHASES = ("starting", "opening", "backward", "finishing", "optimizer",
           "between steps", "closing", "closed")
 OPENING, BACKWARD, FINISHING, OPTIMIZER, BETWEEN, CLOSING, CLOSED = range(1, 8)

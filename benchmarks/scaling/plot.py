@@ -20,7 +20,7 @@ import pathlib
 import sys
 from typing import Any, NamedTuple
 
-# Of predictions: the column, and what it is.
+# The column of a prediction, and what it is.
 QUANTITIES = {"samples": ("samples_per_second", "samples per second"),
               "efficiency": ("efficiency_percent",
                              "own work as a part of the step (%)")}

@@ -151,7 +151,7 @@ void DenseAggregator::OnSubmitted(void* self, std::uint64_t bucket,
   dense.Check(dense.args_.wire_times->Ended(dense.buckets_[bucket].pool_end));
 }
 
-// Of a call that was submitted ahead, only a failure is reported here.
+// Reports only the failure of a call that was submitted ahead.
 void DenseAggregator::OnAheadEnded(void* self, std::uint64_t, std::uint32_t,
                                    const Status& status) {
   static_cast<DenseAggregator*>(self)->Check(status);

@@ -29,7 +29,7 @@ std::vector<int> HostCounts(int most) {
   return hosts;
 }
 
-// Of the hosts that are listed no more can be rented than there are.
+// If hosts are listed, no more than these can be rented.
 int MostHosts(const AdviseOptions& options) {
   if (options.hosts.empty()) return options.most_hosts;
   return std::min(options.most_hosts, static_cast<int>(options.hosts.size()));

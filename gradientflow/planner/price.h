@@ -13,7 +13,8 @@ namespace gradientflow::planner {
 // Nodes that may be taken away. All of this is the user's to say.
 struct SpotTerms {
   double interruptions_per_node_hour = 0;
-  // Of training between two checkpoints; what comes after the last one is lost.
+  // Seconds of training between two checkpoints. An interruption loses what
+  // came after the last one.
   double checkpoint_interval_seconds = 0;
   double checkpoint_seconds = 0;  // While one is written nothing else is done.
   double restart_seconds = 0;     // Until a job trains again, on as many nodes.

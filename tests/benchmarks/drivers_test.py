@@ -148,7 +148,7 @@ class Engine(unittest.TestCase):
         row = engine.profile_row(
             {"step_us": [[10, 30, 20], [14, 32, 23]], "closing_ms": [1, 4]},
             {"rest_seconds": 0.1, "backward_seconds": 0.2})
-        # Of the rounds' 4, 2 and 3 us.
+        # The median of the rounds' 4, 2 and 3 us.
         self.assertAlmostEqual(row["added_us"], 3)
         self.assertAlmostEqual(row["percent"], 0.001)
         self.assertAlmostEqual(row["file_ms"], 3)

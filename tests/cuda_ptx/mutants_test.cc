@@ -27,7 +27,7 @@ namespace gradientflow::cuda_ptx {
 namespace {
 
 constexpr std::uint64_t kSeed = 14;
-// Of a child: a case may look at its results after two.
+// The launches of a child: a case may look at its results after two.
 constexpr int kMostLaunches = 2;
 // No launch of the suites needs as many. A mistake may make a loop endless.
 constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 25;

@@ -217,8 +217,8 @@ TEST_P(ChunkUnpack, FlagsNothingThatItDoesNotWrite) {
   EXPECT_EQ(b.nonfinite[0], kOldFlag);
 }
 
-// Of marks that are finite, in kept chunks, and of any in sent ones, nothing is
-// seen. At chunks of an even length, both streams are aligned.
+// Finite marks of kept chunks have no effect, and no marks of sent chunks have.
+// At chunks of an even length, both streams are aligned.
 TEST_P(ChunkUnpack, SpoilsKeptChunksWithAMarkThatIsNotFinite) {
   for (const std::size_t chunk : {3UL, 300UL, 3000UL, 3001UL, 66001UL}) {
     aligned_ = chunk % 2 == 0;

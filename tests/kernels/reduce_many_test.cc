@@ -89,7 +89,7 @@ class ReduceMany : public EveryTable {
     EXPECT_EQ(*nonfinite, any ? 1u : 0u);
   }
 
-  // Of an integer type, bit for bit.
+  // Compares sums of integers, bit for bit.
   void ExpectBits(Call call, int sources, std::size_t n) {
     AddBuffers(call, sources, 2, n);
     Scalar<std::uint32_t> nonfinite;

@@ -7,7 +7,7 @@ ELEMENT_SUITES = [
     "reduce_many",
 ]
 
-# Of kernels that only the memory of the host has.
+# The kernels that only the memory of the host has.
 CPU_SUITES = [
     "accumulate",
     "l1_norm",

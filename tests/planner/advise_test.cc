@@ -68,7 +68,7 @@ TEST(Advise, HangsOnTheLineThatIsGiven) {
   AdviseOptions options = TenHours();
   options.deadline_seconds = 5 * 3600;
   const auto probed = Advise(ManyTensors(), TwoHosts(), Price(), options);
-  // Of this line a busy host gets as much as was probed.
+  // A busy host gets as much of this line as was probed.
   options.line_gbps = 1.2e9 * 8 / 1e9 / kPayloadShare;
   const auto given = Advise(ManyTensors(), TwoHosts(), Price(), options);
   ASSERT_TRUE(probed.ok() && given.ok());

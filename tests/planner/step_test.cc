@@ -140,7 +140,7 @@ TEST(Step, TheSlowestOfManyIsAwaited) {
   Workload workload = TwoTensors();
   workload.spread_fraction = 0.1;
   const auto step = StepOf(workload, PerTensor(), Ranks(2, {}));
-  // Of two normal numbers the larger is 1 / sqrt(pi) above the mean.
+  // The larger of two normal numbers is 1 / sqrt(pi) above the mean.
   EXPECT_NEAR(step.terms.slowest, 0.3 / std::sqrt(M_PI), 1e-6);
   EXPECT_NEAR(step.terms.step, 3 + step.terms.slowest, 1e-12);
 }

@@ -67,8 +67,7 @@ TEST(Usl, RefusesFewPointsAndFarPredictions) {
   EXPECT_FALSE(ReportUsl(runs, 10, 1).ok());
 }
 
-// Of an even number the median lies between the two in the middle, as
-// everywhere.
+// The median of an even number of errors lies between the two in the middle.
 TEST(Usl, HasTheMedianErrorOfAnEvenNumberOfRuns) {
   std::vector<UslRun> runs;
   const double noise[] = {0.01, -0.02, 0.03, -0.01, 0.04, -0.03};
@@ -96,8 +95,8 @@ TEST(Usl, IntervalsMayBeInfinite) {
   EXPECT_FALSE(std::isnan(report.value().peak_ranks.low));
 }
 
-// Of 1,000 sets of runs with 3 % noise, the interval of 80 % holds the truth in
-// about 800; 75 to 85 % is five standard deviations of that around it.
+// The interval of 80 % holds the truth in about 800 of 1,000 sets of runs with
+// 3 % noise; 75 to 85 % is five standard deviations of that around it.
 TEST(Usl, IntervalsHoldTheTruthAsOftenAsTheySay) {
   const UslFit truth{100, 0.05, 0.001};
   std::mt19937_64 random(1);

@@ -218,7 +218,7 @@ TEST(PairRank, IsZeroForTheFirstThatComesToAnAddressOfThisHost) {
   const auto second = FindPairRank("127.0.0.1:38123");
   ASSERT_TRUE(second.ok());
   EXPECT_EQ(second.value().rank, 1);
-  // Of documentation, and so of no host.
+  // An address for documentation, so no host has it.
   const auto elsewhere = FindPairRank("192.0.2.1:38124");
   ASSERT_TRUE(elsewhere.ok());
   EXPECT_EQ(elsewhere.value().rank, 1);

@@ -118,18 +118,18 @@ void Meeting::RemoveAck(int rank) {
   }
 }
 
-// Returns whether no other process has yet to read the verdict. Removes the
-// joins of those that died before they could.
+// Returns whether no other process has yet to read the verdict. Then removes
+// the joins of those that died before they could. Until then a dead rank's join
+// stays, which tells the others that it has died.
 bool Meeting::IsLast() {
+  std::vector<int> dead;
   for (int r = 0; r < size(); ++r) {
     SeeJoin(r);
-    const std::optional<Entry>& entry = joined(r).entry;
-    const std::string& concerned =
-        verdict_->nonces[static_cast<std::size_t>(r)];
-    if (!entry || entry->nonce != concerned) continue;
+    if (!joined(r).entry || HasLeft(r)) continue;
     if (!joined(r).ended) return false;
-    directory_.Remove(Named("join", r));
+    dead.push_back(r);
   }
+  for (const int r : dead) directory_.Remove(Named("join", r));
   return true;
 }
 

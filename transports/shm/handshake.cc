@@ -119,17 +119,22 @@ Status ShmHandshake::Round() {
   return args_.clock->Now() < look_at_ ? Status() : LookAfterAwaited();
 }
 
-// A higher rank that has ended does not connect. Its listener has gone with it,
-// while that of one that runs is there before others know its name.
+// A rank's listener goes as it ends, and is there before others know its name.
+Status ShmHandshake::Gone(int rank) const {
+  const Result<Fd> probe = ConnectAbstract(args_.addresses[rank]);
+  return probe.status().code() == StatusCode::kUnavailable ? probe.status()
+                                                           : Status();
+}
+
+// A higher rank that has ended does not connect.
 Status ShmHandshake::LookAfterAwaited() {
   look_at_ = args_.clock->Now() + kLookEvery;
   for (int rank = args_.rank + 1; rank < args_.size; ++rank) {
     if (!Expects(rank)) continue;
-    const Result<Fd> probe = ConnectAbstract(args_.addresses[rank]);
-    if (probe.status().code() != StatusCode::kUnavailable) continue;
-    Suspect(rank, Status(StatusCode::kUnavailable,
-                         StrCat(probe.status().message(), " (it has ended)",
-                                TurnedAway())));
+    const Status gone = Gone(rank);
+    if (gone.ok()) continue;
+    Suspect(rank, Status(gone.code(), StrCat(gone.message(), " (it has ended)",
+                                             TurnedAway())));
     told_[rank] = true;
   }
   if (!args_.look) return Status();
@@ -439,9 +444,14 @@ void ShmHandshake::TellAll(const Status& why, Clock::Time patience) {
       told_[peer.rank] = true;
     }
     static_cast<void>(AcceptAll());
+    const bool look = args_.clock->Now() >= look_at_;
+    if (look) look_at_ = args_.clock->Now() + kLookEvery;
     bool all = true;
     for (int rank = args_.rank + 1; rank < args_.size; ++rank) {
-      all = all && (!IsPeer(rank) || told_[rank]);
+      if (!IsPeer(rank) || told_[rank]) continue;
+      // It may have heard of the failure from another rank, and have ended.
+      told_[rank] = look && !Gone(rank).ok();
+      all = all && told_[rank];
     }
     if (all || args_.clock->Now() >= give_up) return;
     Wait();

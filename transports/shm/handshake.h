@@ -61,6 +61,8 @@ class ShmHandshake {
   Status AcceptAll();
   Status ReadIncoming(Fd* from, bool* done);
   Status ReadPeer(int rank);
+  // Returns an error if the rank has ended.
+  Status Gone(int rank) const;
   // Finds out whether ranks that have yet to connect have ended.
   Status LookAfterAwaited();
   void SayReady();

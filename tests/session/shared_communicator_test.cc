@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -197,11 +198,15 @@ TEST_P(Shared, AllHearOfTheRankThatRefuses) {
 
 // The communicator stays open, so only the session can tell the others.
 TEST_P(Shared, WhoStepsOnHearsOfARankThatHasClosed) {
-  RunRanks(MakeJob(), [](GradientSession& first) {
+  // The job ends as soon as one rank steps on, for a rank in its first step
+  // too.
+  std::barrier all_have_stepped(MakeJob().size);
+  RunRanks(MakeJob(), [&](GradientSession& first) {
     Owned second = OpenBeside(first, first.options());
     ASSERT_TRUE(second != nullptr);
     ProduceAll(*second, 0);
     FinishAndExpect(*second, 0);
+    all_have_stepped.arrive_and_wait();
     const auto began = std::chrono::steady_clock::now();
     if (first.rank() == 1) {
       second.reset();

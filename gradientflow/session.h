@@ -44,6 +44,8 @@ struct StepStats {
   double hidden_seconds = 0;    // Communication during backward.
   // True if the gradients of some rank held an infinity or NaN; the same on
   // every rank. The optimiser skips such a step; residuals keep what is finite.
+  // With CSC, if gradients that are kept back read as zero
+  // (Options::zero_kept), all gradients of such a step read as NaN.
   bool nonfinite = false;
   std::uint64_t bucket_bytes = 0;  // The bucket size (theta) in force.
   // The exchanged gradients are the true ones times this factor. It is 1 in a

@@ -111,23 +111,36 @@ struct ChunkUnpackArgs {
   const void* marks = nullptr;
 };
 
+// Where a tensor's gradients lie in a pool: elements [begin, end). What lies
+// between two tensors is padding.
+struct TensorRun {
+  std::uint64_t begin;
+  std::uint64_t end;
+};
+
 // Gives back what a skipped step sent. With finite(v) = v if it is finite, else
 // 0, for every chunk of the range
 //   sent:  residual[i] = finite(finite(residual[i]) + finite(scale * grads[i]))
 //   kept:  residual[i] = finite(residual[i])
 // With a residual in the gradients (null), sent chunks become finite(scale *
-// grads[i]), and kept ones finite(grads[i]). Does nothing if only_if is not
-// null and *only_if == 0, so that a step can be skipped without asking the
-// host.
+// grads[i]), and kept ones finite(grads[i]). With `hidden`, all gradients of
+// the range then become NaN, and padding stays as it is, which is zero. Does
+// nothing if only_if is not null and *only_if == 0, so that a step can be
+// skipped without asking the host. REQUIRES: residual is not null if `hidden`
+// is not.
 struct ChunkRestoreArgs {
   ChunkRange range;
   const std::uint32_t* slots;
-  void* grads;  // Only written if residual is null.
+  void* grads;  // Only written with `hidden`, or if residual is null.
   DType type;
   float* residual;
   float scale;
   std::uint8_t* dirty = nullptr;  // As in ChunkResidualArgs.
   const std::uint32_t* only_if = nullptr;
+  // The pool's tensors, none of them empty, in the order of the pool; may be
+  // null.
+  const TensorRun* hidden = nullptr;
+  std::size_t hidden_count = 0;
 };
 
 // residual[i] *= factor, for all chunks of the range. If `residual` is null,

@@ -168,8 +168,10 @@ struct Options {
   std::size_t chunk_elements = 32000;
   std::uint64_t warmup_steps = 0;  // Sparsity rises linearly over these.
   ResidualMode residual = ResidualMode::kMomentum;
-  float momentum = 0.9F;   // Decay of what is kept back (kMomentum).
-  bool zero_kept = false;  // Kept gradients read as zero (kPlain: always).
+  float momentum = 0.9F;  // Decay of what is kept back (kMomentum).
+  // Kept gradients read as zero, and all of a skipped step as NaN (kPlain:
+  // always).
+  bool zero_kept = false;
 
   // -- Failure ------------------------------------------------------------
   // For a peer that is alive but does not come to a collective.

@@ -278,7 +278,8 @@ constexpr std::array kRows = {
         kSparse, "zero_kept", kOnOff,
         "Set gradients that are kept back to zero after the step also if "
         "residual is momentum, for code that reads them before the optimiser "
-        "does, such as clipping by norm."),
+        "does, such as clipping by norm. Those of a step that is not finite "
+        "become NaN."),
 
     Row<c::Duration<&O::timeout_seconds>>(
         kFailures, "timeout_seconds", kSeconds,

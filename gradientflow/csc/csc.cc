@@ -149,6 +149,8 @@ Status Csc::Skip(const CscRegion& region, const std::uint32_t* only_if) const {
   args.scale = factors_.give_back;
   args.dirty = KernelDirty(region);
   args.only_if = only_if;
+  args.hidden = region.hidden;
+  args.hidden_count = region.hidden_count;
   return ForChunks(region, "chunk_restore",
                    region.memory->kernels().chunk_restore, args);
 }

@@ -66,6 +66,10 @@ struct CscRegion {
   void* marks = nullptr;
   std::uint32_t first_slot = 0;        // The one at the beginning of `packed`.
   std::uint32_t* nonfinite = nullptr;  // Unpack() sets it to 1; may be null.
+  // The tensors of the region, without padding (kernels::ChunkRestoreArgs),
+  // whose gradients Skip() makes NaN. Null: it leaves them.
+  const kernels::TensorRun* hidden = nullptr;
+  std::size_t hidden_count = 0;
 };
 
 // The factors of a step's passes. They change with the loss scale.
@@ -116,6 +120,7 @@ class Csc {
   // The step is skipped: what was sent and is finite goes back to the residual,
   // an equal part on each rank, so that it is sent again. Elements of the
   // residual that are not finite become 0; otherwise they would stay for ever.
+  // Gradients become NaN if the region says so (`hidden`).
   // `only_if`, unless it is null, points into memory of that kind: the skip
   // then has an effect only if *only_if is not 0 when it runs.
   Status Skip(const CscRegion& region,

@@ -110,7 +110,28 @@ Status SparseAggregator::Allocate() {
   region_.wire = args_.wire_dtype;
   GF_RETURN_IF_ERROR(
       memory_->Copy(always_.get(), selector_.always_dense().data(), chunks));
+  GF_RETURN_IF_ERROR(UploadTensors());
   return UploadSelection();
+}
+
+// Where gradients that were kept back read as zero, they are no longer local,
+// and nobody needs a host to say what they are. So those of a skipped step say
+// it themselves: they read as NaN, on every rank.
+Status SparseAggregator::UploadTensors() {
+  if (!csc_.config().zero_kept) return Status();
+  std::vector<kernels::TensorRun> runs;
+  for (const TensorPart& part :
+       args_.layout->Parts({0, args_.layout->elements()})) {
+    runs.push_back({part.pool_begin, part.pool_begin + part.count});
+  }
+  const std::size_t bytes = runs.size() * sizeof(kernels::TensorRun);
+  Result<DeviceMemory> memory = memory_->Allocate(bytes);
+  if (!memory.ok()) return memory.status();
+  tensors_ = std::move(memory).value();
+  region_.hidden = As<kernels::TensorRun>(tensors_);
+  region_.hidden_count = runs.size();
+  GF_RETURN_IF_ERROR(memory_->Copy(tensors_.get(), runs.data(), bytes));
+  return memory_->Synchronize();
 }
 
 Status SparseAggregator::UploadSelection() {

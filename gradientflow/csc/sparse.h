@@ -141,6 +141,7 @@ class SparseAggregator : public Aggregator {
   std::array<DeviceMemory, 2> nonfinite_;
 
  private:
+  Status UploadTensors();
   Status UploadSelection();
   Piece NextPiece() const;
   void End() { phase_ = Phase::kDone; }
@@ -169,6 +170,7 @@ class SparseAggregator : public Aggregator {
   DeviceMemory always_;
   DeviceMemory norms_;
   DeviceMemory workspace_;
+  DeviceMemory tensors_;  // Where they lie in the pool, if a skip hides them.
   DeviceMemory dirty_;
   DeviceMemory host_selected_;
   DeviceMemory host_nonfinite_;

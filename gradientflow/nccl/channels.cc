@@ -183,9 +183,13 @@ void NcclChannels::Deregister(const void* data) {
   }));
 }
 
+// NCCL may never accept what an aborted queue has given it, and gets nothing
+// more from it, so the other communicators of the device must not wait for it.
 void NcclChannels::Abort() {
   for (auto& queue : queues_) {
-    if (queue != nullptr) queue->comm().Abort(args_.device->CurrentSetter());
+    if (queue == nullptr) continue;
+    order_->StepAside(queue.get());
+    queue->comm().Abort(args_.device->CurrentSetter());
   }
 }
 

@@ -45,8 +45,8 @@ class LaunchOrder {
   bool May(User user) GF_EXCLUDES(mutex_);
   // NCCL has accepted the user's first call, or it needs no NCCL.
   void Leave(User user) GF_EXCLUDES(mutex_);
-  // The user's first call cannot be given to NCCL for another reason, so no
-  // other waits for it, until May() asks for it again.
+  // The user's first call cannot be given to NCCL for another reason, or the
+  // user is aborted: no other waits for it, until May() asks for it again.
   void StepAside(User user) GF_EXCLUDES(mutex_);
   // The user's first call has waited for too long: those in front of it step
   // aside. NCCL may accept a first call only when all ranks have made it.

@@ -265,7 +265,8 @@ typedef struct {
   double backward_seconds; /* From the first to the last gradient. */
   double exposed_seconds;  /* From there to the end of communication. */
   double hidden_seconds;   /* Communication during backward. */
-  int32_t nonfinite;       /* 1 on all ranks if one has infinities or NaNs. */
+  int32_t nonfinite;       /* 1 on all ranks if one has infinities or NaNs. With
+                            * zero_kept, all gradients are then NaN. */
   /* The factor by which exchanged gradients are larger than the true ones: the
    * loss scale if the pool has 16 bits, else 1. Divide by it in float32, as
    * gf_session_optimizer_step() does. */

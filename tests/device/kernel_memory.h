@@ -101,6 +101,7 @@ void Visit(const kernels::ChunkRestoreArgs& args, const See& see) {
   range.elements.Tell(see, "grads", args.grads, SizeOf(args.type));
   range.elements.Tell(see, "residual", args.residual, sizeof(float));
   IfGiven(see, "only_if", args.only_if);
+  IfGiven(see, "hidden", args.hidden, args.hidden_count);
 }
 
 template <class See>

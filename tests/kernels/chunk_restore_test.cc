@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <vector>
 
 #include "kernels/chunk_kernels.h"
 #include "tests/kernels/chunk_oracle.h"
@@ -79,6 +81,52 @@ class ChunkRestore : public EveryChunkTable {
     ASSERT_TRUE(Matches(residual, expected));
     ASSERT_TRUE(Matches(grads, old_grads));
   }
+
+  // Tensors of up to `most` elements, with padding between some of them.
+  Records<TensorRun> RandomTensors(std::size_t elements, std::size_t most) {
+    std::vector<TensorRun> runs;
+    for (std::size_t at = random_() % 3; at < elements;) {
+      const std::size_t end = std::min(elements, at + 1 + random_() % most);
+      runs.push_back({at, end});
+      at = end + random_() % 4;
+    }
+    Records<TensorRun> tensors(runs.size());
+    std::copy(runs.begin(), runs.end(), tensors.data());
+    return tensors;
+  }
+
+  // The residual is as without hidden tensors; their gradients are NaN in the
+  // range, and nothing else changes.
+  void ExpectHidden(const ChunkRange& range, DType type, Sent sent) {
+    const Slots slots = MakeSlots(ChunksOf(range), sent, random_);
+    Elements grads = RandomElements(type, range.elements);
+    Elements residual = RandomElements(DType::kFloat32, range.elements);
+    Spoil(grads, random_);
+    Elements expected = residual;
+    ASSERT_EQ(Run(range, slots, grads, expected, 0.5F), 0);
+    const Records<TensorRun> tensors =
+        RandomTensors(range.elements, 2 * range.chunk_elements);
+    Elements hidden = grads;
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      for (std::size_t i = tensors.data()[t].begin; i < tensors.data()[t].end;
+           ++i) {
+        if (!InRange(range, i / range.chunk_elements)) continue;
+        hidden.Set(i, std::nan(""));
+      }
+    }
+    ASSERT_EQ(Launch(&ChunkKernelTable::chunk_restore,
+                     {.range = range,
+                      .slots = slots.data(),
+                      .grads = grads.data(),
+                      .type = type,
+                      .residual = static_cast<float*>(residual.data()),
+                      .scale = 0.5F,
+                      .hidden = tensors.data(),
+                      .hidden_count = tensors.size()}),
+              0);
+    ASSERT_TRUE(Matches(residual, expected));
+    ASSERT_TRUE(Matches(grads, hidden));
+  }
 };
 
 GRADIENTFLOW_FOR_EVERY_CHUNK_TABLE(ChunkRestore);
@@ -150,6 +198,36 @@ TEST_P(ChunkRestore, TouchesNothingUnlessTheFlagIsSet) {
       EXPECT_TRUE(Matches(residual, value == 0 ? before : grads));
     }
   }
+}
+
+TEST_P(ChunkRestore, HidesTheTensorsOfTheRangeAndNoPadding) {
+  for (const DType type : kGradientTypes) {
+    for (const bool aligned : {false, true}) {
+      aligned_ = aligned;
+      for (const ChunkRange& range : aligned ? RangesOfRows() : Ranges()) {
+        for (const Sent sent : {Sent::kNone, Sent::kSome}) {
+          ASSERT_NO_FATAL_FAILURE(ExpectHidden(range, type, sent));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ChunkRestore, CannotHideWhatIsKeptInTheGradients) {
+  Elements grads = RandomElements(DType::kFloat32, 20);
+  const Elements before = grads;
+  const Slots slots = MakeSlots(3, Sent::kAll, random_);
+  const Records<TensorRun> tensors(1, {0, 20});
+  EXPECT_EQ(Launch(&ChunkKernelTable::chunk_restore, {.range = {20, 7, 0, 3},
+                                                      .slots = slots.data(),
+                                                      .grads = grads.data(),
+                                                      .type = grads.type(),
+                                                      .residual = nullptr,
+                                                      .scale = 1,
+                                                      .hidden = tensors.data(),
+                                                      .hidden_count = 1}),
+            EINVAL);
+  EXPECT_TRUE(Matches(grads, before));
 }
 
 TEST_P(ChunkRestore, HandlesChunksOfEveryLength) {

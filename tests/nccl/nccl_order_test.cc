@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <future>
 #include <latch>
@@ -233,6 +234,44 @@ TEST_F(NcclOrder, IsThatOfAllCollectivesOfADevice) {
       ExpectAllOk(flights);
     }
     other.join();
+  });
+}
+
+// NCCL never accepts the call of one, nor does its abort return. The other does
+// not wait for that.
+TEST_F(NcclOrder, GoesOnWithoutACommunicatorThatIsAborted) {
+  NcclJob job = Job(/*timeout_seconds=*/600);
+  job.size = 1;
+  NcclArgs args;
+  job.adjust = [&args, before = job.adjust](int rank, NcclArgs* its) {
+    before(rank, its);
+    its->turn_seconds = 3600;
+    args = *its;
+  };
+  RunNcclRanks(job, [&](NcclRank& self) {
+    args.windows = false;
+    args.broadcast = [](void*, std::size_t) { return Status(); };
+    auto made = NcclCollective::Create(std::move(args));
+    ASSERT_TRUE(made.ok()) << made.status().ToString();
+    Flights flights;
+    for (const std::uint64_t seed : {1, 2}) {
+      flights.push_back(
+          std::make_unique<Flight>(self, Channel::kGradients, seed));
+    }
+    nccl_.Set(FakeNcclMode::kHangCall, 1);
+    nccl_.Set(FakeNcclMode::kHangAbort, 1);
+    flights[0]->Start(self.collective);
+    nccl_.Await(FakeNcclCount::kTroubles, 1);
+    flights[1]->Start(*made.value());
+    self.collective.Fail(Status(StatusCode::kAborted, "enough"));
+    const auto begin = std::chrono::steady_clock::now();
+    while (!flights[1]->outcome.ended &&
+           std::chrono::steady_clock::now() - begin < std::chrono::seconds(9)) {
+      if (!made.value()->Poll()) std::this_thread::yield();
+    }
+    EXPECT_TRUE(flights[1]->outcome.ended);
+    nccl_.Set(FakeNcclMode::kHangAbort, 0);
+    while (!flights[0]->outcome.ended) self.collective.Poll();
   });
 }
 

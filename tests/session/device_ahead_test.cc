@@ -1,8 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +28,7 @@ struct Mode {
   float sparsity;
   DType wire;
   OptimizerOptions::Kind optimizer = OptimizerOptions::Kind::kSgd;
+  bool zero_kept = false;  // As PyTorch's DataParallel has it.
 };
 void PrintTo(const Mode& mode, std::ostream* out) { *out << mode.name; }
 constexpr Mode kModes[] = {
@@ -31,7 +36,8 @@ constexpr Mode kModes[] = {
     {"DenseHalf", 0, DType::kFloat16},
     {"Sparse", 0.7F, DType::kFloat32},
     {"SparseHalf", 0.7F, DType::kFloat16},
-    {"SparseLars", 0.7F, DType::kFloat16, OptimizerOptions::Kind::kLars}};
+    {"SparseLars", 0.7F, DType::kFloat16, OptimizerOptions::Kind::kLars},
+    {"SparseZero", 0.7F, DType::kFloat16, OptimizerOptions::Kind::kSgd, true}};
 
 // What a rank has asked of its device so far.
 struct Costs {
@@ -85,6 +91,7 @@ class Ahead : public ::testing::TestWithParam<Mode> {
     job.tensors = SomeTensors();
     job.options.sparsity = GetParam().sparsity;
     job.options.wire_dtype = GetParam().wire;
+    job.options.zero_kept = GetParam().zero_kept;
     job.options.chunk_elements = kChunk;
     job.options.bucket_bytes = std::size_t{8} << 10;
     job.options.momentum = 0.9F;
@@ -239,6 +246,46 @@ TEST_P(Ahead, GradientsAreThereForTheStreamWhenItReturns) {
       for (std::size_t i = 0; i < session.tensors(); ++i) {
         ExpectMean(
             session, i, step, [](int) { return true; }, 1e-3);
+      }
+    }
+  });
+}
+
+// Frameworks look for infinities in gradients, before any host knows whether
+// the step was finite. They find the infinity of one rank on all, also if that
+// rank kept it back. The padding between tensors stays zero, or the next step
+// would not be finite either.
+TEST_P(Ahead, GradientsTellOfASkippedStepWithoutTheHost) {
+  if (!GetParam().zero_kept) GTEST_SKIP() << "about zero_kept";
+  RunRanks(MakeJob(), [](GradientSession& session) {
+    const auto* pool = reinterpret_cast<const float*>(session.pool().data);
+    const std::size_t n = session.pool().bytes / sizeof(float);
+    std::vector<bool> in_tensor(n);
+    for (std::size_t i = 0; i < session.tensors(); ++i) {
+      for (const float& value : Floats(session, i)) {
+        in_tensor[static_cast<std::size_t>(&value - pool)] = true;
+      }
+    }
+    ASSERT_GT(std::count(in_tensor.begin(), in_tensor.end(), false), 0);
+    for (int step = 0; step < 8; ++step) {
+      for (std::size_t i = session.tensors(); i-- > 0;) Fill(session, i, step);
+      const bool bad = step % 2 == 1;
+      if (bad && session.rank() == 1) {
+        // In another tensor each time, so also in chunks that are kept back.
+        std::span<float> some = Floats(session, static_cast<std::size_t>(step));
+        if (some.empty()) some = Floats(session, 0);
+        some.back() = std::numeric_limits<float>::infinity();
+      }
+      for (std::size_t i = session.tensors(); i-- > 0;) {
+        session.GradientReady(i);
+      }
+      ASSERT_TRUE(session.FinishStepAsync().ok());
+      AwaitStream();
+      for (std::size_t i = 0; i < n; ++i) {
+        ASSERT_EQ(std::isnan(pool[i]), bad && in_tensor[i]) << step;
+        if (!in_tensor[i]) {
+          ASSERT_EQ(pool[i], 0) << step;
+        }
       }
     }
   });

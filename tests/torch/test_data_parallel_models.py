@@ -185,6 +185,8 @@ def refusals(ranks: Ranks) -> None:
         gft.DataParallel(net(), options={"bucket_byte": "1"})
     with pytest.raises(ValueError, match="accumulate=on, but DataParallel"):
         gft.DataParallel(net(), options={"accumulate": "on"})
+    with pytest.raises(ValueError, match="zero_kept=off, but then each rank"):
+        gft.DataParallel(net(), options={"zero_kept": "off"})
     for options, match in (
         ({"pool_dtype": "float16"}, "pool_dtype=float16, but .* are kept in float32"),
         ({"GRADIENTFLOW_POOL_DTYPE": "bfloat16"}, "module.half"),

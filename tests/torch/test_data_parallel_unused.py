@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import numpy as np
 import pytest
 import torch
@@ -132,6 +134,37 @@ def kept_back(ranks: Ranks) -> None:
 @pytest.mark.parametrize("size", [1, 3])
 def test_what_was_kept_back_is_not_lost(size: int) -> None:
     launch(kept_back, size, backend="gloo")
+
+
+def questions(ranks: Ranks) -> None:
+    """On a GPU each question waits until the step has ended there."""
+    shapes = {"a": (31,), "b": (5, 7), "c": (40,), "never": (6,)}
+    model = gft.DataParallel(
+        Given(shapes), compression="csc", sparsity=0.7, chunk_elements=8
+    )
+    asked = []
+    for step, absent in enumerate(((), (), ("b",), ("b", "c"), ())):
+        inputs = random_inputs(shapes, step, ranks.rank)
+        inputs.update(dict.fromkeys((*absent, "never")))
+        model.zero_grad()
+        with torch.autograd.profiler.profile() as seen:
+            model(inputs).backward()
+        names = [event.name for event in seen.function_events]
+        assert "aten::mul" in names
+        assert not {"aten::item", "aten::_local_scalar_dense"} & set(names)
+        asked.append(names.count("aten::stack"))
+    # Not for what has never been used, and once for all others.
+    assert asked == [0, 0, 1, 1, 0]
+
+
+def test_only_parameters_that_were_used_before_are_asked_about() -> None:
+    launch(questions, 2, backend="gloo")
+
+
+def test_the_extension_knows_no_call_that_waits_for_the_end_of_a_step() -> None:
+    code = pathlib.Path(gft._C.__file__).read_bytes()
+    assert b"gf_session_finish_step_async\0" in code
+    assert b"gf_session_finish_step\0" not in code
 
 
 def after_no_sync(ranks: Ranks) -> None:

@@ -86,7 +86,8 @@ DataParallel::DataParallel(std::shared_ptr<Session> session,
       config_(config),
       loss_scale_(config.loss_scale),
       marked_(pool_->size(), 0),
-      taken_(pool_->size(), 0) {
+      taken_(pool_->size(), 0),
+      ever_used_(pool_->size(), 0) {
   gf_step_stats_init(&stats_);
 }
 
@@ -212,6 +213,7 @@ void DataParallel::Begin() {
     restored_scale_ = false;
   }
   std::fill(marked_.begin(), marked_.end(), 0);
+  step_scale_ = loss_scale_;
   SetStream();
   torch::autograd::Engine::get_default_engine().queue_callback(
       [self = shared_from_this()] { self->Finish(); });
@@ -269,35 +271,33 @@ std::vector<uint8_t> DataParallel::HandOverTheRest(gf_session* session) {
 
 void DataParallel::GiveOut(const std::vector<uint8_t>& used) {
   // With CSC, values that were kept back may arrive in a step that does not use
-  // the parameter.
-  const bool late = config_.sparse && stats_.nonfinite == 0;
+  // the parameter. Whether they did, only the device knows.
+  std::vector<size_t> perhaps;
   for (size_t i = 0; i < pool_->size(); ++i) {
+    if (used[i] != 0) ever_used_[i] = 1;
     if (!pool_->parameter(i).requires_grad()) continue;
-    if (used[i] != 0 || (late && pool_->HasValues(i))) pool_->GiveOut(i);
+    if (used[i] != 0) {
+      pool_->GiveOut(i);
+    } else if (config_.sparse && ever_used_[i] != 0) {
+      perhaps.push_back(i);
+    }
   }
+  for (const size_t i : pool_->WithValues(perhaps)) pool_->GiveOut(i);
 }
 
-// Turns the pool into the gradients that users see, alike on all ranks.
-void DataParallel::ShowSparse() {
+// The scaler expects scaled gradients. A 16-bit pool has kept them scaled (see
+// gf_step_stats).
+void DataParallel::ShowScaled() {
   const at::NoGradGuard no_grad;
-  if (stats_.nonfinite != 0) {
-    // Hide the contents of chunks that were kept back.
-    pool_->Hide();
-    return;
-  }
-  // The scaler expects scaled gradients. A 16-bit pool has kept them scaled.
-  const float factor = shown_scale_ / stats_.gradient_scale;
+  const float in_pool = config_.pool_type == at::kFloat ? 1.0F : step_scale_;
+  const float factor = shown_scale_ / in_pool;
   if (factor != 1.0F) pool_->all().mul_(factor);
 }
 
-// What a sparse step leaves in the pool depends on whether it was finite, which
-// the host has to know before it shows the gradients. Those of a dense step
-// speak for themselves, so there a GPU's result comes with the next step.
+// Gradients speak for themselves: those of a skipped step hold a NaN on all
+// ranks; with CSC all of them are NaN (zero_kept). So the host need not know
+// whether the step was finite, and a GPU's result comes with the next step.
 void DataParallel::EndStep(gf_session* session) {
-  if (config_.sparse) {
-    Check(gf_session_finish_step(session, &stats_), "ending a step");
-    return;
-  }
   int32_t known = 0;
   Check(gf_session_finish_step_async(session, &stats_, &known, nullptr),
         "ending a step");
@@ -317,7 +317,7 @@ void DataParallel::Finish() {
     }
     Follow(CurrentStream(), stream_);
     ++steps_;
-    if (config_.sparse) ShowSparse();
+    if (config_.sparse) ShowScaled();
     GiveOut(used);
   } catch (const std::exception& error) {
     broken_ = TextOf(error);
@@ -384,6 +384,8 @@ void DataParallel::RestoreState(const uint8_t* state, size_t bytes) {
   // in force when a step begins, and not earlier: a GradScaler that is restored
   // too has the saved scale, and converting there and back would change bits.
   restored_scale_ = config_.sparse;
+  // The state does not say which parameters its residual is of.
+  std::fill(ever_used_.begin(), ever_used_.end(), 1);
 }
 
 }  // namespace gft

@@ -39,7 +39,7 @@ struct DataParallelConfig {
 //   after it -> OnGradient(i) -> gf_session_ready(i)
 //   end of backward -> Finish(): what got no gradient is absent. Then
 //   gf_session_finish_step_async() makes the stream wait for the exchange, and
-//   the host not (sparse: gf_session_finish_step() waits).
+//   the host not.
 //
 // The hooks are attached to autograd's nodes, in C++: backward runs them
 // without the GIL, on its own threads. All other functions are called between
@@ -75,8 +75,8 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   void OptimizerStep(const std::vector<gf_optimizer>& groups,
                      std::vector<int32_t> group_of);
 
-  // Those of the latest step whose result is known: the last one on the CPU and
-  // with CSC, the one before it for dense steps that NCCL exchanges.
+  // Those of the latest step whose result is known: the last one on the CPU,
+  // the one before it if NCCL exchanges.
   const gf_step_stats& stats() const { return stats_; }
   const DataParallelConfig& config() const { return config_; }
   std::vector<uint8_t> SaveState() const;
@@ -111,7 +111,7 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   std::vector<uint8_t> HandOverTheRest(gf_session* session);
   // Sets gradients to what the pool holds, for parameters that are in use.
   void GiveOut(const std::vector<uint8_t>& used);
-  void ShowSparse();
+  void ShowScaled();
   void CheckNotBroken() const;
   // The current stream of the pool's device on this thread; none on the CPU.
   std::optional<c10::Stream> CurrentStream() const;
@@ -134,14 +134,18 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   bool sync_ = true;
   float loss_scale_;             // The scale in force in the session,
   float shown_scale_ = 1.0F;     // and the scale that gradients come out with.
+  float step_scale_ = 1.0F;      // That of the open or last step.
   bool restored_scale_ = false;  // The session has that of a restored state.
   std::optional<c10::Stream> stream_;  // The session's, with a GPU.
   std::mutex begin_;
   std::atomic<bool> open_{false};  // A backward pass that ends a step runs.
   std::vector<uint8_t> marked_;    // By parameter: handed over in this step.
   std::vector<uint8_t> taken_;     // By parameter: Take() has just taken it.
-  std::string broken_;             // Why no more steps can be taken.
-  uint64_t steps_ = 0;             // Taken by this object.
+  // By parameter: a rank has used it in some step, so that gradients of it may
+  // be kept back.
+  std::vector<uint8_t> ever_used_;
+  std::string broken_;  // Why no more steps can be taken.
+  uint64_t steps_ = 0;  // Taken by this object.
   gf_step_stats stats_{};
 };
 

@@ -105,6 +105,9 @@ void SetAll(const Settings& settings, const at::Tensor& parameter,
   TORCH_CHECK_VALUE(options.Get("accumulate") == "off",
                     "options: accumulate=on, but DataParallel writes each "
                     "step's gradients to the pool anew: expected off");
+  TORCH_CHECK_VALUE(options.Get("zero_kept") == "on",
+                    "options: zero_kept=off, but then each rank would see "
+                    "gradients of its own: expected on");
 }
 
 std::shared_ptr<DataParallel> Open(const std::optional<GroupPtr>& group,

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "library.h"
@@ -93,12 +92,6 @@ GradientPool::GradientPool(std::shared_ptr<Session> session,
   }
 }
 
-void GradientPool::Hide() {
-  for (const at::Tensor& view : views_) {
-    view.fill_(std::numeric_limits<float>::quiet_NaN());
-  }
-}
-
 at::Tensor GradientPool::MakeView(size_t i) const {
   const at::Tensor& view = views_[i];
   return at::from_blob(view.mutable_data_ptr(), view.sizes(), view.strides(),
@@ -182,8 +175,24 @@ void GradientPool::GiveOut(size_t i) {
   gradient.copy_(views_[i]);
 }
 
-bool GradientPool::HasValues(size_t i) const {
-  return views_[i].numel() > 0 && at::any(views_[i]).item<bool>();
+std::vector<size_t> GradientPool::WithValues(
+    const std::vector<size_t>& parameters) const {
+  const at::NoGradGuard no_grad;
+  std::vector<size_t> asked;
+  std::vector<at::Tensor> answers;
+  for (const size_t i : parameters) {
+    const at::Tensor& view = views_[i];
+    if (view.numel() == 0) continue;
+    asked.push_back(i);
+    answers.push_back(at::any(at::isfinite(view).logical_and_(view)));
+  }
+  if (asked.empty()) return {};
+  const at::Tensor here = at::stack(answers).cpu();
+  std::vector<size_t> found;
+  for (size_t k = 0; k < asked.size(); ++k) {
+    if (here.const_data_ptr<bool>()[k]) found.push_back(asked[k]);
+  }
+  return found;
 }
 
 void GradientPool::MoveOut(size_t i) {

@@ -31,8 +31,6 @@ class GradientPool {
   const at::Tensor& parameter(size_t i) const { return parameters_[i]; }
   // The whole pool, flat, with its padding, which has to stay zero.
   const at::Tensor& all() const { return all_; }
-  // Makes every gradient in the pool NaN.
-  void Hide();
 
   bool HasGradient(size_t i) const;
   // Copies `gradient` into the pool and gives parameter i the view, if that has
@@ -46,9 +44,9 @@ class GradientPool {
   void GiveOut(size_t i);
   // Turns parameter i's gradient, if it is a view, into a copy.
   void MoveOut(size_t i);
-  // Whether the pool has a value for parameter i that is not zero. Waits for
-  // the device.
-  bool HasValues(size_t i) const;
+  // Those of the parameters for which the pool has a value that is finite and
+  // not zero. Waits for the device, once; not if there are no parameters.
+  std::vector<size_t> WithValues(const std::vector<size_t>& parameters) const;
   // Makes sure that the pool has the gradient that the optimiser should use for
   // parameter i: copies one that the user has put in its place. Throws
   // c10::ValueError if the parameter's layout in memory has changed since the

@@ -15,8 +15,36 @@ namespace gradientflow::kernels::cuda {
 namespace {
 
 constexpr int kUnroll = 2;
+constexpr unsigned kNan = 0x7FC00000;
 
 __device__ inline float Finite(float v) { return IsFinite(v) ? v : 0.0F; }
+
+// The pool's tensors (ChunkRestoreArgs::hidden), seen from a run: its element
+// `at` is the pool's run_begin + at.
+struct Tensors {
+  const TensorRun* runs;
+  std::size_t count;
+  std::size_t run_begin;
+
+  // Whether the element is of a tensor. Skipped steps are rare, so each element
+  // is looked up.
+  __device__ bool Have(unsigned at) const {
+    const std::size_t i = run_begin + at;
+    // The first tensor that ends after i, or `count`, is one of [first, last].
+    std::size_t first = 0;
+    std::size_t last = count;
+#pragma unroll 1
+    while (first < last) {
+      const std::size_t middle = first + (last - first) / 2;
+      if (runs[middle].end <= i) {
+        first = middle + 1;
+      } else {
+        last = middle;
+      }
+    }
+    return first < count && runs[first].begin <= i;
+  }
+};
 
 // kApart: the residual is in memory of its own, else in the gradients.
 template <typename T, int kWidth, bool kSent, bool kApart>
@@ -24,6 +52,7 @@ struct RestoreBody {
   T* grads;
   float* residual;
   float scale;
+  Tensors hidden;
   RowBits<T, kWidth> grad_rows[kUnroll];
   RowBits<float, kWidth> residual_rows[kApart ? kUnroll : 1];
 
@@ -63,6 +92,18 @@ struct RestoreBody {
     if (write) {
       StoreRow<kWidth, kWhole, Reuse::kNone>(residual + at, left, v);
     }
+    if (hidden.runs != nullptr) Hide(at, left);
+  }
+
+  // Each lane hides what it has loaded itself, so no other still reads it.
+  __device__ void Hide(unsigned at, unsigned left) {
+#pragma unroll 1
+    for (int j = 0; j < kPerLane; ++j) {
+      const unsigned e = IndexInRow<kWidth>(j);
+      if (e < left && hidden.Have(at + e)) {
+        grads[at + e] = FromFloat<T>(__uint_as_float(kNan));
+      }
+    }
   }
 
   template <bool kWhole>
@@ -88,11 +129,13 @@ __device__ void WithBody(const ChunkRestoreArgs& args, const Run& run,
                          Visit visit) {
   T* grads = static_cast<T*>(args.grads) + run.begin;
   float* residual = kApart ? args.residual + run.begin : nullptr;
+  const Tensors hidden = {args.hidden, args.hidden_count, run.begin};
   if (args.slots[run.chunk] != kNotSent) {
     visit(RestoreBody<T, kWidth, true, kApart>{
-        grads, residual, args.scale, {}, {}});
+        grads, residual, args.scale, hidden, {}, {}});
   } else {
-    visit(RestoreBody<T, kWidth, false, kApart>{grads, residual, 1, {}, {}});
+    visit(RestoreBody<T, kWidth, false, kApart>{
+        grads, residual, 1, hidden, {}, {}});
   }
 }
 
@@ -144,6 +187,7 @@ int Start(const ChunkRestoreArgs& args, void* stream) {
 
 int ChunkRestore(const ChunkRestoreArgs& args, void* stream) {
   if (!IsAllowed(args.range) || !IsGradientType(args.type)) return EINVAL;
+  if (args.hidden != nullptr && args.residual == nullptr) return EINVAL;
   if (args.range.count == 0) return 0;
   return WithGradientType(args.type, [&](auto grad) {
     using T = decltype(grad);

@@ -193,9 +193,9 @@ class DataParallel(torch.nn.Module):
     def stats(self) -> dict[str, Any]:
         """What the last step did on this rank: see ``gf_step_stats``.
 
-        On GPUs that NCCL connects, a step without CSC ends on the GPU alone, and
-        the host learns of it with the next one: these are the statistics of the
-        step before, and an error of the last step is raised by the next one.
+        On GPUs that NCCL connects, a step ends on the GPU alone, and the host
+        learns of it with the next one: these are the statistics of the step
+        before, and an error of the last step is raised by the next one.
 
         ``chunk_elements`` is the size that was given or chosen. The entries
         ``rdma_...`` are there if the step has used RDMA links.

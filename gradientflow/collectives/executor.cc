@@ -157,11 +157,11 @@ void Executor::EndPlaces(GroupId id) {
   calls->planner.SetGradientsPlace(false);
 }
 
-// Where the operation's segments are placed, if they are.
-int Executor::WindowOf(const Operation& operation) const {
-  return operation.group == &all_->group
-             ? static_cast<int>(operation.call.channel)
-             : kGroupWindow;
+// Where segments of such calls are placed, if they are.
+int Executor::WindowOf(const CallGroup& group, Channel channel) const {
+  if (placed_ == nullptr) return kNoWindow;
+  if (&group == &all_->group) return static_cast<int>(channel);
+  return group.HasPlaces(channel) ? kGroupWindow : kNoWindow;
 }
 
 void Executor::SetCosts(const CostModels& costs) {
@@ -198,6 +198,8 @@ void Executor::Prepare(GroupCalls* calls, Operation* operation) {
   op.group = &calls->group;
   op.plan = calls->planner.Plan(op.call);
   op.bytes_sent = &calls->bytes_sent(op.call.channel);
+  op.window = WindowOf(calls->group, op.call.channel);
+  if (op.window != kNoWindow) placed_->CallBegins(op.window);
   op.signature = SignatureOf(op.call, op.plan, calls->group);
   op.launched = op.finished = op.messages = 0;
   op.flags = 0;
@@ -286,7 +288,7 @@ bool Executor::StartPart(CallQueue* queue, Operation* operation,
   if (syncs > 0 && !queue->HasSlotsFor(*schedule, syncs)) return false;
   Segment::Means means;
   if (schedule->placing > 0) {
-    means.placed = placed_->Take(WindowOf(*operation));
+    means.placed = placed_->Take(operation->window);
     if (means.placed == nullptr) return false;
   }
   const std::uint64_t index = operation->launched++;
@@ -400,10 +402,8 @@ void Executor::Finish(const Operation& operation) {
   args_.fabric->CallDone(operation.group->id,
                          static_cast<int>(operation.call.channel),
                          operation.sequence);
-  if (placed_ != nullptr &&
-      (operation.group == &all_->group ||
-       operation.group->HasPlaces(operation.call.channel))) {
-    placed_->CallDone(WindowOf(operation), operation.sequence);
+  if (operation.window != kNoWindow) {
+    placed_->CallDone(operation.window, operation.sequence);
   }
   ended_.Add(operation.done, operation.flags, Status());
 }

@@ -97,7 +97,7 @@ class Executor final : public Collective {
   // for each other.
   bool LendPlaces(const std::vector<int>& ranks);
   // Whether all has left that calls of a group before have sent there; it does
-  // so by itself. True if it is lent.
+  // so by itself. True if it is lent or kept, which is not waited for.
   bool PlacesAreQuiet() const {
     return placed_ == nullptr || placed_->GroupIsQuiet();
   }
@@ -105,8 +105,9 @@ class Executor final : public Collective {
   // Channel::kGradients may be placed. REQUIRES that all ranks do so, and that
   // none is in flight.
   void UsePlaces(GroupId id);
-  // Takes back what LendPlaces() has lent; calls in flight keep it. No more
-  // calls of group `id` are placed, if it is open.
+  // Takes back what LendPlaces() has lent; calls in flight keep it, so it is
+  // not lent again before they have ended. No more calls of group `id` are
+  // placed, if it is open.
   void EndPlaces(GroupId id);
 
   // Grows with every message and every segment that is done. While a call hangs
@@ -157,7 +158,7 @@ class Executor final : public Collective {
 
  private:
   GroupCalls* Find(GroupId id) const;
-  int WindowOf(const Operation& operation) const;
+  int WindowOf(const CallGroup& group, Channel channel) const;
   void Prepare(GroupCalls* calls, Operation* operation);
   bool RunsAlone(const Operation& operation) const;
   void LaunchAlone(Operation* operation);

@@ -9,6 +9,7 @@
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/collectives/collective.h"
 #include "gradientflow/collectives/elements.h"
+#include "gradientflow/collectives/placed_layout.h"
 #include "transports/remote_writes.h"
 
 namespace gradientflow {
@@ -38,8 +39,11 @@ struct Operation {
   std::uint64_t finished = 0;
   std::uint64_t messages = 0;
   std::uint64_t* bytes_sent = nullptr;  // The counter of its group and channel.
-  std::uint32_t flags = 0;              // Only kFlagNonfinite.
-  std::byte barrier{};                  // The element that a barrier moves.
+  // The window of slots (placed_layout.h) in which its messages are placed, or
+  // kNoWindow. A call keeps it, whatever becomes of its group's places.
+  int window = kNoWindow;
+  std::uint32_t flags = 0;  // Only kFlagNonfinite.
+  std::byte barrier{};      // The element that a barrier moves.
   Clock::Time begin{};
   RemoteWrites written_before;  // For the trace.
 

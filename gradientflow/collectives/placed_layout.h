@@ -14,6 +14,7 @@ inline constexpr std::size_t kPlacedHeaderBytes = 64;
 // a group for its gradients.
 inline constexpr int kGroupWindow = kChannels;
 inline constexpr int kPlacedWindows = kChannels + 1;
+inline constexpr int kNoWindow = -1;
 
 // What is where in slot memory (RemotePlaces::slots()), in bytes: the slots of
 // each window, one behind another. A slot is what one segment of a placed call

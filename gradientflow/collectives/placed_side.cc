@@ -63,15 +63,6 @@ void PlacedSide::Post(const std::vector<Action>& round) {
   }
 }
 
-// Returns the elements where they are, if the network reaches them there in
-// their wire form; otherwise null.
-std::byte* PlacedSide::Reachable(const Slice& slice) const {
-  if (reached_ != nullptr) return reached_ + slice.offset * data_.wire_bytes();
-  return ReachablePart(slice);
-}
-
-// The same for elements of a segment that is not reached as a whole: it has
-// gaps, or memory of several registrations.
 std::byte* PlacedSide::ReachablePart(const Slice& slice) const {
   const std::size_t position = data_.Position(slice);
   if (data_.call().direct != nullptr) {
@@ -88,11 +79,7 @@ std::size_t PlacedSide::Offset(const Slice& slice) const {
   return (slice.offset - data_.schedule().placed_from) * data_.wire_bytes();
 }
 
-// Where the finished block is to land on this rank.
-RemotePlace PlacedSide::ResultPlace(const Slice& block) const {
-  if (reached_ != nullptr) {
-    return reached_name_.At(block.offset * data_.wire_bytes());
-  }
+RemotePlace PlacedSide::ResultPart(const Slice& block) const {
   const std::byte* const at = ReachablePart(block);
   if (at != nullptr) return slot_->places().NameOf(at);
   return slot_->places().NameOf(slot_->results() + Offset(block));

@@ -55,8 +55,21 @@ class PlacedSide {
   void Await(const Action& action, std::uint32_t index);
   void Take(const Action& action, std::uint32_t flags);
   std::size_t Offset(const Slice& slice) const;
-  RemotePlace ResultPlace(const Slice& block) const;
-  std::byte* Reachable(const Slice& slice) const;
+  // Where the finished block is to land on this rank.
+  RemotePlace ResultPlace(const Slice& block) const {
+    return reached_ == nullptr
+               ? ResultPart(block)
+               : reached_name_.At(block.offset * data_.wire_bytes());
+  }
+  // Returns the elements where they are, if the network reaches them there in
+  // their wire form; otherwise null.
+  std::byte* Reachable(const Slice& slice) const {
+    return reached_ == nullptr ? ReachablePart(slice)
+                               : reached_ + slice.offset * data_.wire_bytes();
+  }
+  // The same for a segment that is not reached as a whole: it has gaps, or
+  // memory of several registrations.
+  RemotePlace ResultPart(const Slice& block) const;
   std::byte* ReachablePart(const Slice& slice) const;
 
   const SegmentArgs& args_;

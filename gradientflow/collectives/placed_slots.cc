@@ -181,9 +181,9 @@ PlacedSlots::PlacedSlots(RemotePlaces& places, Fabric& fabric,
 PlacedSlots::~PlacedSlots() { places_.SetSink(nullptr); }
 
 bool PlacedSlots::GroupIsQuiet() const {
-  const auto& slots = windows_[kGroupWindow].slots;
-  return group_begun_ ||
-         std::all_of(slots.begin(), slots.end(),
+  const Window& window = windows_[kGroupWindow];
+  return group_begun_ || window.calls > 0 ||
+         std::all_of(window.slots.begin(), window.slots.end(),
                      [](const auto& slot) { return slot->free(); });
 }
 
@@ -191,7 +191,10 @@ bool PlacedSlots::GroupIsQuiet() const {
 // all that its members had to place here has come.
 bool PlacedSlots::BeginGroup(const PlacedLayout& layout, const Group& group) {
   Window& window = Of(kGroupWindow);
-  if (group_begun_ || window.slots.empty() || !GroupIsQuiet()) return false;
+  if (group_begun_ || window.calls > 0 || window.slots.empty() ||
+      !GroupIsQuiet()) {
+    return false;
+  }
   group_begun_ = true;
   window.context.layout = layout;
   window.context.members = PlacesIn(group, fabric_.size());
@@ -210,6 +213,7 @@ PlacedSlot* PlacedSlots::Take(int window) {
 
 void PlacedSlots::CallDone(int window, std::uint64_t call) {
   Window& of = Of(window);
+  --of.calls;
   of.done_call = call;
   for (const auto& slot : of.slots) {
     for (int r = 0; slot->has_early() && r < fabric_.size(); ++r) {
@@ -220,6 +224,7 @@ void PlacedSlots::CallDone(int window, std::uint64_t call) {
 
 void PlacedSlots::Abandon() {
   for (Window& window : windows_) {
+    window.calls = 0;
     for (const auto& slot : window.slots) slot->Abandon();
   }
 }

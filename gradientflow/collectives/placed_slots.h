@@ -185,9 +185,11 @@ class PlacedSlots final : public RemotePlaces::Sink {
   // may place messages there as soon as all of them have done so, which this
   // rank may hear last. Returns false if it is lent or still in use.
   bool BeginGroup(const PlacedLayout& layout, const Group& group);
+  // Calls of the group that have begun keep the window until they are done.
   void EndGroup() { group_begun_ = false; }
-  // Whether BeginGroup() need not wait for something that leaves the window.
-  // Sums may still be on their way when the calls that they end have ended.
+  // Whether BeginGroup() need not wait for something that leaves the window by
+  // itself. Sums may still be on their way when the calls that they end have
+  // ended. A call may wait for its caller, so it is not waited for.
   bool GroupIsQuiet() const;
 
   // Takes the slot of the window's next segment, which begins at once. Null as
@@ -196,6 +198,8 @@ class PlacedSlots final : public RemotePlaces::Sink {
   // in the same slot on all of them.
   PlacedSlot* Take(int window);
 
+  // A call begins that uses the window; CallDone() or Abandon() ends it.
+  void CallBegins(int window) { ++Of(window).calls; }
   // This rank is done with call `call` of those that use the window, and all
   // before it. Ends the job if a peer has begun one of them that this rank did
   // not.
@@ -212,6 +216,7 @@ class PlacedSlots final : public RemotePlaces::Sink {
     std::vector<std::unique_ptr<PlacedSlot>> slots;
     std::uint64_t begun = 0;
     std::uint64_t done_call = 0;
+    std::uint64_t calls = 0;  // That have begun and are not done.
   };
   void Refuse(int peer, std::uint32_t notice);
   void FailIfTooLate(const Window& window, const PlacedSlot& slot, int peer);

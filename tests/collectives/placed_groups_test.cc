@@ -7,6 +7,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -56,7 +57,8 @@ void Quiet(TestRank& rank) {
 class Flight {
  public:
   Flight(TestRank& rank, GroupId id, const Members& members, std::size_t count,
-         std::uint64_t seed, Channel channel = Channel::kGradients)
+         std::uint64_t seed, Channel channel = Channel::kGradients,
+         Feed* feed = nullptr)
       : members_(members), count_(count), seed_(seed) {
     const auto me = std::find(members.begin(), members.end(), rank.rank());
     data_ = Encode(
@@ -69,11 +71,15 @@ class Flight {
     call.output = data_.data();
     call.count = count;
     call.step = seed;
+    call.feed = feed;
     rank.executor().Start(call, ending_.done());
   }
-  void Check(TestRank& rank) {
+  const Status& End(TestRank& rank) {
     rank.Drive([&] { return ending_.over(); });
-    ASSERT_TRUE(ending_.status.ok()) << ending_.status.ToString();
+    return ending_.status;
+  }
+  void Check(TestRank& rank) {
+    ASSERT_TRUE(End(rank).ok()) << ending_.status.ToString();
     EXPECT_TRUE(
         Near(Decode(DType::kFloat32, data_.data(), count_),
              ExactSum(static_cast<int>(members_.size()), count_, seed_, 1),
@@ -163,6 +169,79 @@ TEST(PlacedGroups, PlaceNothingUnlessAllLend) {
     Flight(rank, 5, members, 3000, 1).Check(rank);
     EXPECT_EQ(rank.places()->counts().puts, 0U);
     EXPECT_GT(rank.places()->counts().messages, 0U);
+  });
+}
+
+// Has the first elements of a buffer from the start, and the rest when told.
+class FirstPart final : public Feed {
+ public:
+  FirstPart(std::size_t first, std::size_t count)
+      : available_(first), count_(count) {}
+  std::size_t available() const override { return available_; }
+  void Finished(std::size_t, std::size_t) override { finished_ = true; }
+  bool finished() const { return finished_; }
+  void BringTheRest() { available_ = count_; }
+
+ private:
+  std::size_t available_;
+  const std::size_t count_;
+  bool finished_ = false;
+};
+
+// A group's places end while a call waits for its caller. All slots are free
+// then, but the call's other parts will need them.
+TEST(PlacedGroups, CallsInFlightKeepTheWindow) {
+  constexpr int kRanks = 3;
+  constexpr std::size_t kFirst = 1500;  // One segment, and not two.
+  constexpr std::size_t kCount = 20'000;
+  Board board(kRanks);
+  OnRanks(PlacingRanks(kRanks), [&](TestRank& rank) {
+    const Members members = {1, 2, 0};
+    Executor& executor = rank.executor();
+    ASSERT_TRUE(executor.OpenGroup(5, members).ok());
+    ASSERT_TRUE(executor.LendPlaces(members));
+    ASSERT_TRUE(board.AllLend(rank.rank(), members, 1, true));
+    executor.UsePlaces(5);
+    FirstPart feed(kFirst, kCount);
+    Flight flight(rank, 5, members, kCount, 1, Channel::kGradients, &feed);
+    rank.Drive([&] { return feed.finished(); });
+    Quiet(rank);
+    executor.EndPlaces(5);
+    EXPECT_TRUE(executor.PlacesAreQuiet()) << "nobody waits for a caller";
+    EXPECT_FALSE(executor.LendPlaces({0, 1, 2}));
+    feed.BringTheRest();
+    flight.Check(rank);
+    EXPECT_EQ(rank.places()->counts().messages, 0U);
+    Quiet(rank);
+    EXPECT_TRUE(executor.LendPlaces({0, 1, 2}));
+  });
+}
+
+// One rank's call is of nothing, and ends at once, but not before the group's
+// places do. What the others have put for it must still be noticed.
+TEST(PlacedGroups, CallsInFlightAreComparedAfterTheEnd) {
+  constexpr int kRanks = 3;
+  Board board(kRanks);
+  OnRanks(PlacingRanks(kRanks), [&](TestRank& rank) {
+    const Members members = {0, 1, 2};
+    Executor& executor = rank.executor();
+    ASSERT_TRUE(executor.OpenGroup(5, members).ok());
+    ASSERT_TRUE(executor.LendPlaces(members));
+    ASSERT_TRUE(board.AllLend(rank.rank(), members, 1, true));
+    executor.UsePlaces(5);
+    const bool differs = rank.rank() == kRanks - 1;
+    if (differs) {
+      rank.Drive([&] { return rank.places()->counts().notices == kRanks - 1; });
+    }
+    Flight flight(rank, 5, members, differs ? 0 : 100, 1);
+    if (differs) executor.EndPlaces(5);
+    const Status ended = flight.End(rank);
+    EXPECT_EQ(ended.ok(), differs) << ended.ToString();
+    rank.Drive([&] { return !rank.fabric().status().ok(); });
+    const std::string why = rank.fabric().status().ToString();
+    EXPECT_NE(why.find("the ranks call different collectives"),
+              std::string::npos)
+        << why;
   });
 }
 

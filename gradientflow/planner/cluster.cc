@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -15,24 +16,28 @@ namespace {
 struct Flows {
   std::size_t streams = 1;
   std::size_t ranks = 1;
+  std::size_t hosts = 2;
   bool operator==(const Flows&) const = default;
 };
 
 // What comes closest to `wanted` of what was measured: as many ranks, or else
-// the most below; of these as many streams, or else the nearest number.
+// the most below; of these as many hosts, or else the most below; of these as
+// many streams, or else the nearest number.
 Flows Closest(const PairLevels& levels, const Flows& wanted) {
   const auto distance = [&](const Flows& flows) {
     const auto apart = [](std::size_t a, std::size_t b) {
       return a > b ? a - b : b - a;
     };
-    return std::pair(apart(wanted.ranks, flows.ranks),
-                     apart(wanted.streams, flows.streams));
+    return std::tuple(apart(wanted.ranks, flows.ranks),
+                      apart(wanted.hosts, flows.hosts),
+                      apart(wanted.streams, flows.streams));
   };
   std::optional<Flows> closest;
   for (const Bandwidth& entry : levels.bandwidth) {
     if (entry.direction != Direction::kBothWays) continue;
     if (entry.ranks > std::max<std::size_t>(wanted.ranks, 1)) continue;
-    const Flows flows = {entry.streams, entry.ranks};
+    if (entry.hosts > std::max<std::size_t>(wanted.hosts, 2)) continue;
+    const Flows flows = {entry.streams, entry.ranks, entry.hosts};
     if (!closest || distance(flows) < distance(*closest)) closest = flows;
   }
   return closest.value_or(Flows{});
@@ -43,7 +48,7 @@ double RateAt(const PairLevels& levels, const Flows& flows) {
   double best = 0;
   for (const Bandwidth& entry : levels.bandwidth) {
     if (entry.direction != Direction::kBothWays) continue;
-    if (Flows{entry.streams, entry.ranks} == flows) {
+    if (Flows{entry.streams, entry.ranks, entry.hosts} == flows) {
       best = std::max(best, entry.bytes_per_second.p50);
     }
   }
@@ -189,7 +194,7 @@ void AddAcross(const ProbedPair& pair, const std::vector<Host>& hosts,
   Cluster& cluster = planned->cluster;
   const std::size_t streams = StreamsOf(pair, cluster.ranks());
   const auto per_host = static_cast<std::size_t>(cluster.most_host_ranks());
-  const HostRates probed = {RatesOf(pair, {streams, per_host}),
+  const HostRates probed = {RatesOf(pair, {streams, per_host, hosts.size()}),
                             RatesOf(pair, {streams, 1})};
   HostRates slowest = RatesOn(hosts.front().line_gbps, probed);
   for (const Host& host : hosts) {

@@ -24,6 +24,7 @@ Bandwidth ReadBandwidth(Fields& fields) {
       direction == kOneWay ? Direction::kOneWay : Direction::kBothWays;
   bandwidth.streams = fields.Count("streams", 1);
   bandwidth.ranks = fields.Count("ranks", 1);
+  if (fields.Has("hosts")) bandwidth.hosts = fields.Count("hosts", 2);
   bandwidth.bytes_per_second = fields.Rate("bytes_per_second");
   return bandwidth;
 }
@@ -38,10 +39,12 @@ PairLevels ReadLevels(Fields& fields, bool loaded) {
   });
   const bool usable = std::any_of(
       levels.bandwidth.begin(), levels.bandwidth.end(), [](const auto& b) {
-        return b.direction == Direction::kBothWays && b.ranks == 1;
+        return b.direction == Direction::kBothWays && b.ranks == 1 &&
+               b.hosts == 2;
       });
   if (!usable) {
-    fields.Expected("bandwidth", "an entry that is both_ways with ranks 1");
+    fields.Expected("bandwidth",
+                    "an entry that is both_ways with ranks 1 and hosts 2");
   }
   if (loaded && fields.Has("backward_seconds_per_message")) {
     levels.backward_seconds_per_message =
@@ -73,13 +76,15 @@ void ReadPair(Fields& fields, Probe* probe) {
 nlohmann::ordered_json LevelsJson(const PairLevels& levels) {
   auto list = nlohmann::ordered_json::array();
   for (const Bandwidth& entry : levels.bandwidth) {
-    list.push_back(
-        {{"message_bytes", entry.message_bytes},
-         {"direction",
-          entry.direction == Direction::kOneWay ? kOneWay : kBothWays},
-         {"streams", entry.streams},
-         {"ranks", entry.ranks},
-         {"bytes_per_second", ToJson(entry.bytes_per_second)}});
+    nlohmann::ordered_json one = {
+        {"message_bytes", entry.message_bytes},
+        {"direction",
+         entry.direction == Direction::kOneWay ? kOneWay : kBothWays},
+        {"streams", entry.streams},
+        {"ranks", entry.ranks}};
+    if (entry.hosts != Bandwidth{}.hosts) one["hosts"] = entry.hosts;
+    one["bytes_per_second"] = ToJson(entry.bytes_per_second);
+    list.push_back(one);
   }
   nlohmann::ordered_json json = {
       {"latency_seconds", ToJson(levels.latency_seconds)},

@@ -20,7 +20,11 @@ struct Bandwidth {
   Direction direction = Direction::kBothWays;
   std::size_t streams = 1;  // Connections of a pair.
   std::size_t ranks = 1;    // Of one host that send at once.
-  Level bytes_per_second;   // In each direction, of all of them together.
+  // In each direction, of all of these streams and ranks of a host together.
+  Level bytes_per_second;
+  // That exchange at once, in pairs. More than two show what they share: the
+  // lines between switches, or a machine of which each host is a part.
+  std::size_t hosts = 2;
 };
 
 struct PairLevels {

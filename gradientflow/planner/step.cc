@@ -33,6 +33,17 @@ double DelayOf(const Cluster& cluster, double under, double seconds,
   return cluster.backward_seconds_per_call + part * host_seconds;
 }
 
+// When these parts of CSC's pass are made, if those before them were at
+// `passed` and backward is late by `delay`.
+double PassedAt(double passed, const std::vector<Pass>& passes, double delay,
+                double memory_bytes_per_second) {
+  for (const Pass& pass : passes) {
+    passed = std::max(passed, pass.ready_seconds + delay) +
+             pass.bytes / memory_bytes_per_second;
+  }
+  return passed;
+}
+
 Traffic Run(const Workload& workload, bool overlap,
             const std::vector<Message>& messages, const Cluster& cluster,
             double memory_bytes_per_second, const CallPrices& prices) {
@@ -40,10 +51,11 @@ Traffic Run(const Workload& workload, bool overlap,
   double passed = 0;
   for (const Message& message : messages) {
     const double seconds = prices.Seconds(message.bytes);
-    passed = std::max(passed, message.ready_seconds + traffic.delay) +
-             message.pass_bytes / memory_bytes_per_second;
-    const double begins = std::max(
-        {traffic.end, passed, overlap ? 0.0 : workload.backward_seconds});
+    passed = PassedAt(passed, message.passes, traffic.delay,
+                      memory_bytes_per_second);
+    const double begins =
+        std::max({traffic.end, passed, message.ready_seconds + traffic.delay,
+                  overlap ? 0.0 : workload.backward_seconds});
     traffic.end = begins + seconds;
     traffic.busy += seconds;
     if (cluster.one_rank()) continue;
@@ -54,12 +66,20 @@ Traffic Run(const Workload& workload, bool overlap,
   return traffic;
 }
 
+// With CSC's pass. What is sent goes first, so the wire waits for that alone;
+// what is kept is passed over meanwhile, and only the norms wait for it. There
+// is always something to do while gradients are there, so all is done at the
+// same time whatever goes first.
 Traffic RunStep(const Workload& workload, const Exchange& exchange,
                 const Bucketing& bucketing, const Cluster& cluster,
                 const StepPrices& prices) {
-  return Run(workload, exchange.overlap, bucketing.messages, cluster,
-             exchange.csc ? cluster.memory_bytes_per_second : kNoPass,
-             *prices.buckets);
+  const double memory =
+      exchange.csc ? cluster.memory_bytes_per_second : kNoPass;
+  Traffic traffic = Run(workload, exchange.overlap, bucketing.messages, cluster,
+                        memory, *prices.buckets);
+  traffic.end = std::max(traffic.end,
+                         PassedAt(0, bucketing.passes, traffic.delay, memory));
+  return traffic;
 }
 
 void AddSlowest(const Workload& workload, const Cluster& cluster,

@@ -35,8 +35,9 @@ struct StepPrices {
 };
 
 // Plays a step: one bucket travels at a time, as soon as its gradients are
-// there (with CSC: and its pass over memory has been made), or after backward
-// if the exchange does not overlap. REQUIRES messages.
+// there (with CSC: and its own part of the pass over memory has been made), or
+// after backward if the exchange does not overlap. With CSC the norms follow,
+// once the whole pass has been made. REQUIRES messages.
 StepForecast PlayStep(const Workload& workload, const Exchange& exchange,
                       const Bucketing& bucketing, const Cluster& cluster,
                       const StepPrices& prices);

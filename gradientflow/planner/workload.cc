@@ -10,10 +10,14 @@
 namespace gradientflow::planner {
 namespace {
 
-// Bytes of memory traffic of CSC before the wire, by element of a float32 pool:
-// see "Numbers" in docs/design.md.
-constexpr double kKeptPassBytes = 12;
-constexpr double kSentPassBytes = 16;
+// Bytes of memory traffic of CSC before the wire, by element: see "Numbers" in
+// docs/design.md. The residual is float32 whatever the pool is; it is read and
+// written, and so is a gradient that is sent. One that is kept is only read.
+double PassBytes(const Workload& workload, bool sent) {
+  const double residual = 2 * sizeof(float);
+  const auto gradient = static_cast<double>(workload.pool_element_bytes);
+  return residual + (sent ? 2 : 1) * gradient;
+}
 
 // When the pool is written up to the end of each tensor.
 std::vector<double> PrefixReady(const Workload& workload) {
@@ -36,23 +40,23 @@ std::vector<Message> DenseMessages(const Workload& workload,
     const std::size_t elements = bucket.end_element - bucket.begin_element;
     messages.push_back({static_cast<double>(elements) *
                             static_cast<double>(wire_element_bytes),
-                        ready[bucket.end_tensor - 1], 0});
+                        ready[bucket.end_tensor - 1],
+                        {}});
   }
   return messages;
 }
 
-// One chunk that is sent.
-struct SentChunk {
+struct Chunk {
   std::size_t elements = 0;
-  double ready_seconds = 0;
-  double pass_bytes = 0;  // Of all chunks since the one sent before.
+  bool sent = false;
+  Pass pass;
 };
 
 // Which chunks matter is not known beforehand. Here they lie evenly: with a
 // share of 1 to r kept back, every chunk r / (1 - r) is sent, from the first
 // on.
-std::vector<SentChunk> EvenChunks(const Workload& workload,
-                                  const Exchange& exchange) {
+std::vector<Chunk> EvenChunks(const Workload& workload,
+                              const Exchange& exchange) {
   const std::vector<double> ready = PrefixReady(workload);
   const std::size_t chunks = ChunksOf(workload, exchange);
   const auto pool = static_cast<std::size_t>(workload.elements());
@@ -61,44 +65,53 @@ std::vector<SentChunk> EvenChunks(const Workload& workload,
   const auto sent = static_cast<std::size_t>(
       std::clamp(wanted, 1.0, static_cast<double>(chunks)));
   const double step = static_cast<double>(chunks) / static_cast<double>(sent);
-  std::vector<SentChunk> list;
+  std::vector<Chunk> list;
   std::size_t tensor = 0;
   std::size_t tensor_end = 0;
-  std::size_t passed = 0;
-  for (std::size_t i = 0; i < sent; ++i) {
-    const auto chunk = static_cast<std::size_t>(static_cast<double>(i) * step);
-    const std::size_t begin = chunk * exchange.chunk_elements;
+  std::size_t sent_before = 0;
+  for (std::size_t c = 0; c < chunks; ++c) {
+    const std::size_t begin = c * exchange.chunk_elements;
     const std::size_t end = std::min(pool, begin + exchange.chunk_elements);
     while (tensor_end < end) tensor_end += workload.tensor_elements[tensor++];
-    const auto own = static_cast<double>(end - begin);
-    list.push_back({end - begin, ready[tensor - 1],
-                    kSentPassBytes * own +
-                        kKeptPassBytes * static_cast<double>(begin - passed)});
-    passed = end;
-  }
-  if (!list.empty()) {
-    list.back().pass_bytes +=
-        kKeptPassBytes * static_cast<double>(pool - passed);
+    Chunk chunk;
+    chunk.elements = end - begin;
+    const double next = static_cast<double>(sent_before) * step;
+    chunk.sent = sent_before < sent && c == static_cast<std::size_t>(next);
+    if (chunk.sent) ++sent_before;
+    chunk.pass = {ready[tensor - 1], static_cast<double>(chunk.elements) *
+                                         PassBytes(workload, chunk.sent)};
+    list.push_back(chunk);
   }
   return list;
 }
 
-std::vector<Message> CscMessages(const std::vector<SentChunk>& chunks,
-                                 std::size_t theta_bytes,
-                                 std::size_t wire_element_bytes) {
-  std::vector<Message> messages;
+// Parts that become ready together are one.
+void AddPass(const Pass& pass, std::vector<Pass>* passes) {
+  if (!passes->empty() && passes->back().ready_seconds == pass.ready_seconds) {
+    passes->back().bytes += pass.bytes;
+  } else {
+    passes->push_back(pass);
+  }
+}
+
+Bucketing CscBucketing(const std::vector<Chunk>& chunks,
+                       std::size_t theta_bytes,
+                       std::size_t wire_element_bytes) {
+  Bucketing bucketing;
+  bucketing.theta_bytes = theta_bytes;
   Message open;
-  for (const SentChunk& chunk : chunks) {
+  for (const Chunk& chunk : chunks) {
+    AddPass(chunk.pass, &bucketing.passes);
+    if (!chunk.sent) continue;
     open.bytes += static_cast<double>(chunk.elements) *
                   static_cast<double>(wire_element_bytes);
-    open.ready_seconds = chunk.ready_seconds;
-    open.pass_bytes += chunk.pass_bytes;
+    open.ready_seconds = chunk.pass.ready_seconds;
+    AddPass(chunk.pass, &open.passes);
     if (open.bytes <= static_cast<double>(theta_bytes)) continue;
-    messages.push_back(open);
-    open = {};
+    bucketing.messages.push_back(std::exchange(open, {}));
   }
-  if (open.bytes > 0) messages.push_back(open);
-  return messages;
+  if (open.bytes > 0) bucketing.messages.push_back(std::move(open));
+  return bucketing;
 }
 
 }  // namespace
@@ -118,6 +131,7 @@ Workload WorkloadFrom(const Profile& profile) {
   workload.compute_seconds =
       std::max(profile.compute_seconds(), workload.backward_seconds);
   workload.spread_fraction = profile.spread_fraction();
+  workload.pool_element_bytes = profile.dtype == "float32" ? 4 : 2;
   workload.batch_samples = static_cast<double>(profile.batch_samples);
   return workload;
 }
@@ -135,14 +149,15 @@ std::vector<Bucketing> BucketingsOf(const Workload& workload,
       exchange.theta_bytes ? std::vector{*exchange.theta_bytes}
                            : CandidateThetas(pool_bytes);
   const auto chunks =
-      exchange.csc ? EvenChunks(workload, exchange) : std::vector<SentChunk>();
+      exchange.csc ? EvenChunks(workload, exchange) : std::vector<Chunk>();
   std::vector<Bucketing> bucketings;
   for (const std::size_t theta : thetas) {
-    Bucketing next{
-        theta,
-        exchange.csc
-            ? CscMessages(chunks, theta, exchange.wire_element_bytes)
-            : DenseMessages(workload, theta, exchange.wire_element_bytes)};
+    Bucketing next =
+        exchange.csc ? CscBucketing(chunks, theta, exchange.wire_element_bytes)
+                     : Bucketing{theta,
+                                 DenseMessages(workload, theta,
+                                               exchange.wire_element_bytes),
+                                 {}};
     // A larger theta never makes more messages, so equal cuts are neighbours.
     const auto same = [](const Message& a, const Message& b) {
       return a.bytes == b.bytes;

@@ -13,7 +13,8 @@ struct Workload {
   std::vector<std::size_t> tensor_elements;  // In pool order.
   std::vector<double> ready_seconds;         // After backward started.
   double backward_seconds = 0;
-  double compute_seconds = 0;  // The whole step, backward included.
+  double compute_seconds = 0;          // The whole step, backward included.
+  std::size_t pool_element_bytes = 4;  // Of a gradient in the pool.
   // Standard deviation of compute_seconds between ranks, divided by it.
   double spread_fraction = 0;
   double batch_samples = 0;  // Of one rank; 0: not known.
@@ -34,17 +35,26 @@ struct Exchange {
   std::optional<std::size_t> theta_bytes;
 };
 
+// A part of CSC's pass over memory.
+struct Pass {
+  double ready_seconds = 0;  // When its gradients are written.
+  double bytes = 0;          // That it reads and writes.
+};
+
 // One allreduce of a step.
 struct Message {
   double bytes = 0;          // On the wire.
   double ready_seconds = 0;  // When its last gradient is written.
-  double pass_bytes = 0;     // That CSC reads and writes before it can be sent.
+  std::vector<Pass> passes;  // Of CSC, after which it can be sent.
 };
 
 // The messages of a step, in order, for one bucket size.
 struct Bucketing {
   std::size_t theta_bytes = 0;
   std::vector<Message> messages;
+  // CSC's whole pass, in pool order: that of all messages, and that of what is
+  // kept back, which has to be done before the norms are exchanged.
+  std::vector<Pass> passes;
 };
 
 // The messages for each bucket size that is to be compared: Exchange's, or

@@ -16,19 +16,24 @@ namespace {
 constexpr std::size_t kSide = 64;
 constexpr std::size_t kPassElements = std::size_t{64} << 10;
 constexpr std::size_t kMemoryElements = std::size_t{4} << 20;
-constexpr int kLeastPasses = 20;
+constexpr int kWindows = 20;
 
+// A window is many passes where it can be: ranks that share cores wait for
+// each other between passes, and hardly ever within one.
 MemoryRates Measure(double bytes, double seconds, const Clock& clock,
                     const std::function<void()>& pass) {
   pass();  // Pages.
   std::vector<double> rates;
-  const Clock::Time end = clock.Now() + FromSeconds(seconds);
-  for (Clock::Time begin = clock.Now();
-       begin < end || rates.size() < kLeastPasses;) {
-    pass();
-    const Clock::Time now = clock.Now();
-    rates.push_back(bytes / std::max(Seconds(now - begin), 1e-9));
-    begin = now;
+  for (int window = 0; window < kWindows; ++window) {
+    const Clock::Time begin = clock.Now();
+    double passes = 0;
+    double taken = 0;
+    do {
+      pass();
+      ++passes;
+      taken = Seconds(clock.Now() - begin);
+    } while (taken < seconds / kWindows);
+    rates.push_back(passes * bytes / std::max(taken, 1e-9));
   }
   return {ShareBelow(rates, 0.5), ShareBelow(rates, 0.01)};
 }

@@ -44,10 +44,11 @@ struct LoadWindow {
 // REQUIRES that time passed in both, products in `alone`, messages in `beside`.
 double LongerPerMessage(const LoadWindow& alone, const LoadWindow& beside);
 
-// What this rank's core does with memory: bytes per second.
+// What this rank does with memory: bytes per second. Where ranks share cores, a
+// rank gets its part of one.
 struct MemoryRates {
-  double p50 = 0;
-  double p99 = 0;  // At least 99 % of some dozens of passes were as fast.
+  double p50 = 0;  // Of the windows of the measurement.
+  double p99 = 0;  // At least 99 % of them were as fast.
 };
 
 // Adds `bytes` of float32 to another such buffer, for about `seconds`: the work

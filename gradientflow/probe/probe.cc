@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -10,6 +11,7 @@
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/communicator/core.h"
 #include "gradientflow/communicator/transport.h"
+#include "gradientflow/probe/host_pairs.h"
 
 // All ranks go through the same list of measurements. In each, some of them are
 // pairs, and the others wait at the barrier after it.
@@ -51,58 +53,12 @@ Status Allreduce(Communicator& comm, ReduceOp op, std::vector<double>* values) {
   return comm.Run(call);
 }
 
-// Which ranks are on which host.
-class Hosts {
- public:
-  explicit Hosts(const CallGroup& group) {
-    std::vector<int> names;
-    for (int r = 0; r < group.size; ++r) {
-      const int host = group.topology.host.empty()
-                           ? r
-                           : group.topology.host[static_cast<std::size_t>(r)];
-      const auto known = std::find(names.begin(), names.end(), host);
-      const auto number = static_cast<std::size_t>(known - names.begin());
-      if (known == names.end()) {
-        names.push_back(host);
-        ranks_.emplace_back();
-      }
-      ranks_[number].push_back(r);
-    }
-  }
-  const std::vector<std::vector<int>>& ranks() const { return ranks_; }
-  int most() const {
-    std::size_t most = 0;
-    for (const auto& host : ranks_) most = std::max(most, host.size());
-    return static_cast<int>(most);
-  }
-  struct Pair {
-    int leader = 0;
-    int follower = 0;
-  };
-  std::optional<Pair> Inside() const {
-    for (const auto& host : ranks_) {
-      if (host.size() > 1) return Pair{host[0], host[1]};
-    }
-    return std::nullopt;
-  }
-  std::optional<Pair> Across() const {
-    if (ranks_.size() < 2) return std::nullopt;
-    return Pair{ranks_[0][0], ranks_[1][0]};
-  }
-  // One pair for each rank that has a counterpart on the second host.
-  std::vector<Pair> Line() const {
-    std::vector<Pair> pairs;
-    if (ranks_.size() < 2) return pairs;
-    const std::size_t count = std::min(ranks_[0].size(), ranks_[1].size());
-    for (std::size_t i = 0; i < count; ++i) {
-      pairs.push_back({ranks_[0][i], ranks_[1][i]});
-    }
-    return pairs;
-  }
-
- private:
-  std::vector<std::vector<int>> ranks_;
-};
+std::vector<int> HostOfEach(const CallGroup& group) {
+  if (!group.topology.host.empty()) return group.topology.host;
+  std::vector<int> each(static_cast<std::size_t>(group.size));
+  std::iota(each.begin(), each.end(), 0);
+  return each;
+}
 
 class Prober {
  public:
@@ -112,11 +68,11 @@ class Prober {
         options_(options),
         reopen_(reopen),
         clock_(clock),
-        hosts_(comm.core().group()) {}
+        hosts_(HostOfEach(comm.core().group())) {}
 
   Result<ProbeResult> Run() {
     result_.ranks = comm_.size();
-    result_.hosts = static_cast<int>(hosts_.ranks().size());
+    result_.hosts = hosts_.hosts();
     result_.ranks_per_host = hosts_.most();
     result_.cores_per_host =
         static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U));
@@ -124,18 +80,18 @@ class Prober {
     GF_RETURN_IF_ERROR(Memory());
     GF_RETURN_IF_ERROR(OfClass(hosts_.Inside(), &result_.inside));
     GF_RETURN_IF_ERROR(OfClass(hosts_.Across(), &result_.across));
-    GF_RETURN_IF_ERROR(Line(&result_.line));
+    GF_RETURN_IF_ERROR(Lines(/*under_load=*/false));
     if (options_.load_threads >= 0) {
       const ComputeLoad load(LoadThreads());
-      GF_RETURN_IF_ERROR(Line(&result_.line_under_load));
+      GF_RETURN_IF_ERROR(Lines(/*under_load=*/true));
     }
-    if (hosts_.Across() && reopen_) {
+    if (result_.across.measured && reopen_) {
       for (const int connections : kConnections) {
         if (connections == ConnectionsOf(result_.across)) continue;
         GF_RETURN_IF_ERROR(Connections(connections));
       }
       GF_RETURN_IF_ERROR(
-          Broadcast(comm_, hosts_.Across()->leader, &result_.across));
+          Broadcast(comm_, result_.across.leader, &result_.across));
     }
     return result_;
   }
@@ -174,38 +130,58 @@ class Prober {
                                      : comm_.core().cores();
   }
 
-  Status OfClass(const std::optional<Hosts::Pair>& pair, PairResult* result) {
-    if (!pair) return Status();
+  // The first pair measures; in what all of them do at once, the others are
+  // its company.
+  Status OfClass(const HostPairs::Pairs& pairs, PairResult* result) {
+    if (pairs.empty()) return Status();
+    const HostPairs::Pair& first = pairs.front();
     result->measured = true;
-    result->leader = pair->leader;
-    result->follower = pair->follower;
+    result->leader = first.leader;
+    result->follower = first.follower;
     const std::string_view transport = TransportOf(result == &result_.inside);
     std::copy(transport.begin(), transport.end(), result->transport.begin());
-    GF_RETURN_IF_ERROR(AsPair(comm_, *pair, [&](PairLeader& leader) {
+    GF_RETURN_IF_ERROR(AsPairs(comm_, pairs, [&](PairLeader& leader) {
+      return Messages(leader, &result->latency, &result->own_work);
+    }));
+    GF_RETURN_IF_ERROR(AsPairs(comm_, {first}, [&](PairLeader& leader) {
       return AtRest(leader, result);
     }));
     if (options_.load_threads >= 0) {
       // Backward runs on all ranks at the same time.
       ComputeLoad load(LoadThreads());
-      GF_RETURN_IF_ERROR(AsPair(comm_, *pair, [&](PairLeader& leader) {
+      GF_RETURN_IF_ERROR(AsPairs(comm_, pairs, [&](PairLeader& leader) {
+        return Messages(leader, &result->latency_under_load,
+                        &result->own_work_under_load);
+      }));
+      GF_RETURN_IF_ERROR(AsPairs(comm_, {first}, [&](PairLeader& leader) {
         return UnderLoad(leader, load, result);
       }));
     }
-    return Broadcast(comm_, pair->leader, result);
+    return Broadcast(comm_, first.leader, result);
   }
 
-  // Runs `lead` on the leader. Returns when the pair is done.
+  // Runs `lead` on the leaders of all these pairs at once. Returns when all
+  // pairs are done.
   template <typename Lead>
-  Status AsPair(Communicator& comm, const Hosts::Pair& pair, const Lead& lead) {
+  Status AsPairs(Communicator& comm, const HostPairs::Pairs& pairs,
+                 const Lead& lead) {
     GF_RETURN_IF_ERROR(Barrier(comm));
-    if (comm.rank() == pair.leader) {
-      PairLeader leader(comm, pair.follower, clock_);
-      GF_RETURN_IF_ERROR(lead(leader));
-      GF_RETURN_IF_ERROR(leader.End());
-    } else if (comm.rank() == pair.follower) {
-      GF_RETURN_IF_ERROR(FollowPair(comm, pair.leader, clock_));
+    for (const HostPairs::Pair& pair : pairs) {
+      if (comm.rank() == pair.leader) {
+        PairLeader leader(comm, pair.follower, clock_);
+        GF_RETURN_IF_ERROR(lead(leader));
+        GF_RETURN_IF_ERROR(leader.End());
+      } else if (comm.rank() == pair.follower) {
+        GF_RETURN_IF_ERROR(FollowPair(comm, pair.leader, clock_));
+      }
     }
     return Barrier(comm);
+  }
+
+  Status Messages(PairLeader& leader, MessageTimes* latency,
+                  MessageTimes* own_work) const {
+    GF_RETURN_IF_ERROR(Assign(leader.Latency(options_.seconds), latency));
+    return Assign(leader.OwnWork(options_.seconds), own_work);
   }
 
   Status Measure(PairLeader& leader, FlowResult flow,
@@ -220,10 +196,6 @@ class Prober {
   }
 
   Status AtRest(PairLeader& leader, PairResult* result) const {
-    GF_RETURN_IF_ERROR(
-        Assign(leader.Latency(options_.seconds), &result->latency));
-    GF_RETURN_IF_ERROR(
-        Assign(leader.OwnWork(options_.seconds), &result->own_work));
     const int connections = ConnectionsOf(*result);
     for (const std::size_t bytes : kSizes) {
       for (const Direction direction :
@@ -241,10 +213,6 @@ class Prober {
 
   Status UnderLoad(PairLeader& leader, const ComputeLoad& load,
                    PairResult* result) const {
-    GF_RETURN_IF_ERROR(
-        Assign(leader.Latency(options_.seconds), &result->latency_under_load));
-    GF_RETURN_IF_ERROR(
-        Assign(leader.OwnWork(options_.seconds), &result->own_work_under_load));
     GF_RETURN_IF_ERROR(
         Assign(Longer(leader, load), &result->backward_seconds_per_message));
     result->reduce_under_load =
@@ -305,52 +273,54 @@ class Prober {
     return Status();
   }
 
-  Status Line(LineResult* result) {
-    const auto pairs = static_cast<int>(hosts_.Line().size());
-    if (pairs < 2) return Status();
-    result_.line_ranks = pairs;
-    result_.line_message_bytes = kLarge;
-    for (const Direction direction :
-         {Direction::kFromLeader, Direction::kBoth}) {
-      double rate = 0;
-      for (const Hosts::Pair& pair : hosts_.Line()) {
-        if (comm_.rank() != pair.leader && comm_.rank() != pair.follower) {
-          continue;
-        }
-        GF_RETURN_IF_ERROR(Barrier(comm_));
-        if (comm_.rank() == pair.follower) {
-          GF_RETURN_IF_ERROR(FollowPair(comm_, pair.leader, clock_));
-          continue;
-        }
-        PairLeader leader(comm_, pair.follower, clock_);
-        const Result<FlowRate> measured =
-            leader.Rate({.message_bytes = kLarge,
-                         .direction = direction,
-                         .seconds = 2 * options_.seconds});
-        if (!measured.ok()) return measured.status();
-        rate = measured.value().mean;
-        GF_RETURN_IF_ERROR(leader.End());
-      }
-      if (!InLine()) GF_RETURN_IF_ERROR(Barrier(comm_));
-      std::vector<double> sum = {rate};
-      GF_RETURN_IF_ERROR(Allreduce(comm_, ReduceOp::kSum, &sum));
-      (direction == Direction::kBoth ? result->both_ways : result->one_way) =
-          sum[0];
+  // The ranks of two hosts at once, then those of all hosts; one pair alone is
+  // measured already.
+  Status Lines(bool under_load) {
+    const HostPairs::Pairs all = hosts_.Across();
+    HostPairs::Pairs of_two;
+    for (const HostPairs::Pair& pair : all) {
+      if (pair.host == 0) of_two.push_back(pair);
     }
+    if (of_two.size() > 1) GF_RETURN_IF_ERROR(Line(of_two, under_load));
+    if (all.size() > of_two.size()) GF_RETURN_IF_ERROR(Line(all, under_load));
     return Status();
   }
 
-  bool InLine() const {
-    const auto pairs = hosts_.Line();
-    return std::any_of(pairs.begin(), pairs.end(), [&](const auto& pair) {
-      return comm_.rank() == pair.leader || comm_.rank() == pair.follower;
-    });
+  Status Line(const HostPairs::Pairs& pairs, bool under_load) {
+    const int leading = pairs.back().host + 1;
+    LineResult line;
+    line.hosts = 2 * leading;
+    line.ranks = static_cast<int>(std::count_if(
+        pairs.begin(), pairs.end(),
+        [](const HostPairs::Pair& pair) { return pair.host == 0; }));
+    line.under_load = under_load;
+    result_.line_message_bytes = kLarge;
+    for (const Direction direction :
+         {Direction::kFromLeader, Direction::kBoth}) {
+      std::vector<double> hosts(static_cast<std::size_t>(leading));
+      GF_RETURN_IF_ERROR(AsPairs(comm_, pairs, [&](PairLeader& leader) {
+        const Result<FlowRate> rate =
+            leader.Rate({.message_bytes = kLarge,
+                         .direction = direction,
+                         .seconds = 2 * options_.seconds});
+        if (!rate.ok()) return rate.status();
+        const int host = hosts_.HostOf(comm_.rank());
+        hosts[static_cast<std::size_t>(host)] = rate.value().mean;
+        return Status();
+      }));
+      GF_RETURN_IF_ERROR(Allreduce(comm_, ReduceOp::kSum, &hosts));
+      (direction == Direction::kBoth ? line.both_ways : line.one_way) =
+          *std::min_element(hosts.begin(), hosts.end());
+    }
+    result_.lines.push_back(line);
+    return Status();
   }
 
   Status Connections(int connections) {
     const auto comm = reopen_(connections);
     if (!comm.ok()) return comm.status();
-    return AsPair(*comm.value(), *hosts_.Across(), [&](PairLeader& leader) {
+    const HostPairs::Pairs first = {hosts_.Across().front()};
+    return AsPairs(*comm.value(), first, [&](PairLeader& leader) {
       for (const Direction direction :
            {Direction::kFromLeader, Direction::kBoth}) {
         GF_RETURN_IF_ERROR(Measure(leader,
@@ -367,7 +337,7 @@ class Prober {
   const ProbeOptions options_;
   const Reopen& reopen_;
   const Clock& clock_;
-  const Hosts hosts_;
+  const HostPairs hosts_;
   ProbeResult result_;
 };
 

@@ -41,6 +41,7 @@ struct PairResult {
   int leader = 0;
   int follower = 0;
   std::array<char, 16> transport{};  // Its name.
+  // While all pairs of the class do the same, as ranks do in a collective.
   MessageTimes latency;
   MessageTimes own_work;
   MessageTimes latency_under_load;
@@ -53,8 +54,12 @@ struct PairResult {
   std::size_t flow_count = 0;
 };
 
-// Bytes per second that leave a host.
+// Bytes per second that leave a host, while so many ranks of each of so many
+// hosts send at once. Hosts are in pairs; of these, the slowest counts.
 struct LineResult {
+  int hosts = 2;
+  int ranks = 1;
+  bool under_load = false;
   double one_way = 0;
   double both_ways = 0;  // While as many come.
 };
@@ -67,12 +72,9 @@ struct ProbeResult {
   int load_threads = 0;    // Of each rank under load; 0: none was made.
   PairResult inside;
   PairResult across;
-  // So many ranks of one host at once, to those of another. Nothing if it would
-  // be one rank.
-  int line_ranks = 0;
+  // With more than one rank of a host, or more than two hosts.
+  std::vector<LineResult> lines;
   std::size_t line_message_bytes = 0;
-  LineResult line;
-  LineResult line_under_load;
   // What each rank reaches while all ranks of its host do the same; the slowest
   // rank's.
   MemoryRates reduce;

@@ -84,18 +84,22 @@ planner::ProbedPair PairOf(const ProbeResult& result, const PairResult& pair,
 }
 
 // What the ranks of a host get of its line together.
-void AddLine(const ProbeResult& result, const LineResult& line,
-             planner::PairLevels* levels) {
-  for (const auto& [direction, rate] :
-       {std::pair{planner::Direction::kOneWay, line.one_way},
-        {planner::Direction::kBothWays, line.both_ways}}) {
-    levels->bandwidth.push_back(
-        {.message_bytes = result.line_message_bytes,
-         .direction = direction,
-         .streams = static_cast<std::size_t>(
-             std::max(result.across.flows[0].connections, 1)),
-         .ranks = static_cast<std::size_t>(result.line_ranks),
-         .bytes_per_second = {rate, rate}});
+void AddLines(const ProbeResult& result, bool under_load,
+              planner::PairLevels* levels) {
+  for (const LineResult& line : result.lines) {
+    if (line.under_load != under_load) continue;
+    for (const auto& [direction, rate] :
+         {std::pair{planner::Direction::kOneWay, line.one_way},
+          {planner::Direction::kBothWays, line.both_ways}}) {
+      levels->bandwidth.push_back(
+          {.message_bytes = result.line_message_bytes,
+           .direction = direction,
+           .streams = static_cast<std::size_t>(
+               std::max(result.across.flows[0].connections, 1)),
+           .ranks = static_cast<std::size_t>(line.ranks),
+           .bytes_per_second = {rate, rate},
+           .hosts = static_cast<std::size_t>(line.hosts)});
+    }
   }
 }
 
@@ -153,10 +157,8 @@ planner::Probe FileOf(const ProbeResult& result) {
   if (!result.across.measured) return file;
   planner::ProbedPair across =
       PairOf(result, result.across, planner::PairClass::kOtherHost);
-  if (result.line_ranks > 1) {
-    AddLine(result, result.line, &across.idle);
-    if (across.loaded) AddLine(result, result.line_under_load, &*across.loaded);
-  }
+  AddLines(result, /*under_load=*/false, &across.idle);
+  if (across.loaded) AddLines(result, /*under_load=*/true, &*across.loaded);
   file.pairs.push_back(std::move(across));
   return file;
 }
@@ -167,15 +169,12 @@ std::string TextOf(const ProbeResult& result) {
                             " per host, ", result.cores_per_host, " cores\n");
   text += TextOf("same host", result, result.inside);
   text += TextOf("other host", result, result.across);
-  const auto line = [&](const char* when, const LineResult& of) {
+  for (const LineResult& line : result.lines) {
     text += Line(
-        "the host's line, shared by %d ranks%s: %.3f Gb/s one way, %.3f "
-        "Gb/s both ways\n",
-        result.line_ranks, when, 8e-9 * of.one_way, 8e-9 * of.both_ways);
-  };
-  if (result.line_ranks > 1) {
-    line("", result.line);
-    if (result.load_threads > 0) line(", load", result.line_under_load);
+        "a host's line, %d ranks on each of %d hosts%s: %.3f Gb/s one way, "
+        "%.3f Gb/s both ways\n",
+        line.ranks, line.hosts, line.under_load ? ", load" : "",
+        8e-9 * line.one_way, 8e-9 * line.both_ways);
   }
   const auto memory = [&](const char* what, const MemoryRates& rate) {
     text += Line("%-36s p50 %7.2f GB/s   p99 %7.2f GB/s\n", what,

@@ -36,7 +36,7 @@ PairLevels SomeLevels() {
   levels.message_seconds = {1e-6, 1e-6};
   levels.reduce_bytes_per_second = {1e10, 9e9};
   levels.bandwidth = {{1 << 17, Direction::kBothWays, 2, 1, {1e9, 8e8}},
-                      {1 << 17, Direction::kOneWay, 1, 4, {1e9, 8e8}}};
+                      {1 << 17, Direction::kOneWay, 1, 4, {1e9, 8e8}, 6}};
   return levels;
 }
 
@@ -91,6 +91,8 @@ TEST(PlannerFiles, WhatIsWrittenIsReadBack) {
   ASSERT_TRUE(probe.ok()) << probe.status().message();
   EXPECT_EQ(ProbeText(probe.value()), ProbeText(SomeProbe()));
   EXPECT_EQ(probe.value().pairs[0].idle.bandwidth[1].ranks, 4U);
+  EXPECT_EQ(probe.value().pairs[0].idle.bandwidth[0].hosts, 2U);
+  EXPECT_EQ(probe.value().pairs[0].idle.bandwidth[1].hosts, 6U);
 
   const auto price = ParsePrice(PriceText(SomePrice()));
   ASSERT_TRUE(price.ok()) << price.status().message();
@@ -128,7 +130,9 @@ void ExpectEveryFieldIsChecked(const std::string& text, Parse parse) {
         const std::string name = at.back();
         const bool optional = name == "note" || name == "loaded" ||
                               name == "rank_spread_fraction" ||
-                              name == "backward_seconds_per_message";
+                              name == "backward_seconds_per_message" ||
+                              // Of a bandwidth, not of the probe.
+                              (name == "hosts" && at.to_string() != "/hosts");
         Json without = whole;
         without[at.parent_pointer()].erase(name);
         const auto missing = parse(without.dump());
@@ -202,6 +206,15 @@ TEST(PlannerFiles, NumbersFitTogether) {
             "\"int8\"");
   EXPECT_EQ(OfProbe([](Json& f) {
               f["pairs"][0]["idle"]["bandwidth"].erase(0);
+            }).find("probe: pairs[0].idle.bandwidth: expected an entry"),
+            0U);
+  EXPECT_EQ(OfProbe([](Json& f) {
+              f["pairs"][0]["idle"]["bandwidth"][1]["hosts"] = 1;
+            }),
+            "probe: pairs[0].idle.bandwidth[1].hosts: expected a whole number "
+            "of at least 2, seen 1");
+  EXPECT_EQ(OfProbe([](Json& f) {
+              f["pairs"][0]["idle"]["bandwidth"][0]["hosts"] = 4;
             }).find("probe: pairs[0].idle.bandwidth: expected an entry"),
             0U);
   EXPECT_EQ(

@@ -95,6 +95,31 @@ TEST(Predict, TakesTheBandwidthOfAsManyConnections) {
   EXPECT_NEAR(AcrossRate(ClusterFromProbe(probe, options)), 1.2e9 * 0.9, 1);
 }
 
+// Hosts that get less if several of them exchange at once.
+TEST(Predict, TakesTheBandwidthOfAsManyHosts) {
+  Probe probe = TwoHosts();
+  probe.hosts = 8;
+  ProbedPair& pair = probe.pairs[0];
+  pair.loaded.reset();
+  for (const std::size_t hosts : {4, 8}) {
+    const double rate = 4e9 / static_cast<double>(hosts);
+    pair.idle.bandwidth.push_back(
+        {1 << 21, Direction::kBothWays, 1, 1, {rate, rate}, hosts});
+  }
+  ClusterOptions options;
+  const std::pair<int, double> wanted[] = {
+      {2, 1.2e9}, {4, 1e9}, {7, 1e9}, {8, 0.5e9}, {16, 0.5e9}};
+  for (const auto& [ranks, rate] : wanted) {
+    options.ranks = ranks;
+    EXPECT_NEAR(AcrossRate(ClusterFromProbe(probe, options)), rate, 1) << ranks;
+  }
+  // Of two ranks on each host only two hosts were measured.
+  pair.idle.bandwidth.push_back(
+      {1 << 21, Direction::kBothWays, 1, 2, {2e9, 2e9}});
+  options.ranks_per_host = 2;
+  EXPECT_NEAR(AcrossRate(ClusterFromProbe(probe, options)), 2e9, 1);
+}
+
 // One rank does not fill the line, which two did.
 TEST(Predict, KnowsWhatOneRankAloneGetsOfTheLine) {
   Probe probe = TwoHosts();

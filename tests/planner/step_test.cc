@@ -155,29 +155,69 @@ TEST(Step, ExpectedMaximaAreThoseOfTheTables) {
 }
 
 // 4000 elements in chunks of 1000, of which half are sent: chunks 0 and 2.
-TEST(Step, CscByHand) {
-  Cluster cluster = Ranks(2, {0.05, 1e-4, 0, 0});
+Exchange EverySecondChunk() {
   Exchange csc = PerTensor();
   csc.csc = true;
   csc.sparsity = 0.5;
   csc.chunk_elements = 1000;
+  return csc;
+}
+
+TEST(Step, CscByHand) {
+  Cluster cluster = Ranks(2, {0.05, 1e-4, 0, 0});
+  const Exchange csc = EverySecondChunk();
   const auto bucketings = BucketingsOf(TwoTensors(), csc);
   ASSERT_EQ(bucketings.size(), 1U);
   ASSERT_EQ(bucketings[0].messages.size(), 2U);
   EXPECT_EQ(bucketings[0].messages[0].ready_seconds, 1);
   EXPECT_EQ(bucketings[0].messages[1].ready_seconds, 2);
   EXPECT_EQ(bucketings[0].messages[1].bytes, 4000);
-  // 16 bytes for each element that is sent, 12 for each that is kept.
-  EXPECT_EQ(bucketings[0].messages[0].pass_bytes, 16000);
-  EXPECT_EQ(bucketings[0].messages[1].pass_bytes, 16000 + 2 * 12000);
   const auto step = StepOf(TwoTensors(), csc, cluster);
   // 0.1 + 0.4 s for the second, and four norms: 0.1 + 16e-4 s.
   EXPECT_NEAR(step.terms.latency + step.terms.bytes, 0.5, 1e-9);
   EXPECT_NEAR(step.terms.csc, 0.1 + 16e-4, 1e-9);
-  // The second pass of 40000 bytes at 80000 per second is awaited.
+  // The second message waits for its own pass of 16000 bytes, at 80000 per
+  // second. The rest of what is passed is done under it.
   cluster.memory_bytes_per_second = 80000;
-  EXPECT_NEAR(StepOf(TwoTensors(), csc, cluster).terms.csc, 0.5 + 0.1 + 16e-4,
+  EXPECT_NEAR(StepOf(TwoTensors(), csc, cluster).terms.csc, 0.2 + 0.1 + 16e-4,
               1e-9);
+  // At 20000 per second the message is back at 3.3 s, and the norms wait until
+  // all 40000 bytes that are ready at 2 s are passed: until 4 s.
+  cluster.memory_bytes_per_second = 20000;
+  EXPECT_NEAR(StepOf(TwoTensors(), csc, cluster).terms.csc, 1.5 + 0.1 + 16e-4,
+              1e-9);
+}
+
+// The pass follows backward, whatever the buckets are.
+TEST(Step, CscPassesOverAGradientOnceItIsThere) {
+  Cluster cluster = Ranks(2, {0.05, 1e-4, 0, 0});
+  cluster.memory_bytes_per_second = 80000;
+  Exchange one = EverySecondChunk();
+  one.theta_bytes = kInfiniteTheta;
+  const auto bucketings = BucketingsOf(TwoTensors(), one);
+  ASSERT_EQ(bucketings[0].messages.size(), 1U);
+  // The first chunk is passed from 1 to 1.2 s, so 0.2 s are left for the
+  // second.
+  EXPECT_NEAR(StepOf(TwoTensors(), one, cluster).terms.csc, 0.2 + 0.1 + 16e-4,
+              1e-9);
+}
+
+// 16 bytes for each element that is sent, 12 for each that is kept; of a pool
+// of 16 bits 12 and 10.
+TEST(Step, CscPassesOverGradientsAndTheirResiduals) {
+  Workload workload = TwoTensors();
+  for (const bool half : {false, true}) {
+    workload.pool_element_bytes = half ? 2 : 4;
+    const auto bucketings = BucketingsOf(workload, EverySecondChunk());
+    ASSERT_EQ(bucketings[0].passes.size(), 2U);
+    const auto& all = bucketings[0].passes;
+    const auto& own = bucketings[0].messages[1].passes;
+    EXPECT_EQ(all[0].bytes, half ? 12000 : 16000);
+    EXPECT_EQ(all[1].bytes, half ? 32000 : 40000);
+    ASSERT_EQ(own.size(), 1U);
+    EXPECT_EQ(own[0].bytes, half ? 12000 : 16000);
+    EXPECT_EQ(own[0].ready_seconds, 2);
+  }
 }
 
 TEST(Step, BucketsAreThoseOfTheLibrary) {

@@ -4,11 +4,13 @@
 
 #include <cmath>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "gradientflow/base/clock.h"
 #include "gradientflow/planner/probe.h"
+#include "gradientflow/probe/host_pairs.h"
 #include "gradientflow/probe/load.h"
 #include "gradientflow/probe/pair.h"
 #include "gradientflow/probe/pair_rank.h"
@@ -133,6 +135,19 @@ TEST(Memory, HasRatesOfWhichMostAreAsFastAsTheSlowest) {
   }
 }
 
+using Pairs = HostPairs::Pairs;
+
+TEST(HostPairs, AreNeighboursInsideAndHalvesAcross) {
+  // Hosts 7, 3, 9, 4 and 5, which have three, two, one, two and one ranks.
+  const HostPairs hosts({7, 3, 7, 9, 3, 7, 4, 4, 5});
+  EXPECT_EQ(hosts.hosts(), 5);
+  EXPECT_EQ(hosts.most(), 3);
+  EXPECT_EQ(hosts.HostOf(4), 1);
+  EXPECT_EQ(hosts.Inside(), (Pairs{{0, 2, 0}, {1, 4, 1}, {6, 7, 3}}));
+  EXPECT_EQ(hosts.Across(), (Pairs{{0, 3, 0}, {1, 6, 1}, {4, 7, 1}}));
+  EXPECT_EQ(HostPairs({1, 1}).Across(), Pairs());
+}
+
 ProbeResult ResultOf(const CommJob& job, int load_threads) {
   std::mutex mutex;
   ProbeResult of_rank_0;
@@ -209,6 +224,30 @@ TEST(Probe, OfTwoHostsHasBothClassesAndTheSharedLine) {
   // The planner reads what it is given.
   const auto read = planner::ParseProbe(planner::ProbeText(file));
   EXPECT_TRUE(read.ok()) << read.status().message();
+}
+
+// Hosts 0 and 1 exchange with 2 and 3: first two hosts, then all.
+TEST(Probe, OfFourHostsHasWhatAllGetAtOnce) {
+  CommJob job;
+  job.size = 4;
+  job.over = Over::kTcp;
+  job.differ = [](int rank, Options* options) {
+    options->host_id = "host" + std::to_string(rank);
+  };
+  const ProbeResult result = ResultOf(job, -1);
+  EXPECT_EQ(result.across.leader, 0);
+  EXPECT_EQ(result.across.follower, 2);
+  ASSERT_EQ(result.lines.size(), 1U);
+  EXPECT_EQ(result.lines[0].ranks, 1);
+  const planner::Probe file = FileOf(result);
+  EXPECT_EQ(file.hosts, 4U);
+  ASSERT_EQ(file.pairs.size(), 1U);
+  ExpectMeasured(file.pairs[0].idle);
+  int all = 0;
+  for (const planner::Bandwidth& entry : file.pairs[0].idle.bandwidth) {
+    if (entry.hosts == 4) ++all;
+  }
+  EXPECT_EQ(all, 2);
 }
 
 TEST(PairRank, IsZeroForTheFirstThatComesToAnAddressOfThisHost) {

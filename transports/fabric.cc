@@ -92,6 +92,10 @@ std::string Fabric::AddressOf(int peer) const {
   return source_ == nullptr ? "not linked" : source_->AddressOf(peer);
 }
 
+std::string Fabric::NameOf(int peer) const {
+  return StrCat("rank ", peer, " (", AddressOf(peer), ")");
+}
+
 void Fabric::LineMeasured(int mbps) {
   for (Peer* const peer : linked_) peer->way.link()->LineMeasured(mbps);
 }
@@ -243,10 +247,9 @@ void Fabric::OnControl(int peer, const Header& header) {
       OnCredit(peer, header.tag);
       break;
     case MessageKind::kRail:
-      Fail(Status(
-          StatusCode::kDataLoss,
-          StrCat("rank ", peer, " (", AddressOf(peer),
-                 ") sets up RDMA, which rank ", rank_, " has not offered")));
+      Fail(Status(StatusCode::kDataLoss,
+                  StrCat(NameOf(peer), " sets up RDMA, which rank ", rank_,
+                         " has not offered")));
       break;
     case MessageKind::kData:
     case MessageKind::kAnnounce:
@@ -261,9 +264,8 @@ void Fabric::OnAnswer(int peer, const Header& header) {
   if (!sends_.Answered(peer, slot)) {
     return Fail(Status(
         StatusCode::kDataLoss,
-        StrCat("rank ", peer, " (", AddressOf(peer), ") answers to message ",
-               slot, ", expected one that rank ", rank_,
-               " has announced to it")));
+        StrCat(NameOf(peer), " answers to message ", slot,
+               ", expected one that rank ", rank_, " has announced to it")));
   }
   if (header.kind == MessageKind::kDecline) return sends_.End(slot);
   Link& link = *peers_[peer]->way.link();
@@ -275,11 +277,10 @@ void Fabric::OnAnswer(int peer, const Header& header) {
 void Fabric::OnCredit(int peer, std::uint64_t bytes) {
   CreditToSend& credit = peers_[peer]->credit;
   if (credit.Add(bytes, options_.early_bytes)) return;
-  Fail(Status(
-      StatusCode::kDataLoss,
-      StrCat("rank ", peer, " (", AddressOf(peer), ") gives rank ", rank_,
-             " credit for ", bytes, " bytes on top of ", credit.left(),
-             ", expected at most ", options_.early_bytes, " together")));
+  Fail(Status(StatusCode::kDataLoss,
+              StrCat(NameOf(peer), " gives rank ", rank_, " credit for ", bytes,
+                     " bytes on top of ", credit.left(), ", expected at most ",
+                     options_.early_bytes, " together")));
 }
 
 bool Fabric::Poll() {
@@ -351,11 +352,10 @@ Status Fabric::Silent(int peer) const {
     what = StrCat(", and there is no link to it",
                   trouble.empty() ? "" : ": " + trouble);
   }
-  return Status(
-      StatusCode::kDeadlineExceeded,
-      StrCat("rank ", peer, " (", AddressOf(peer), ") has been silent for ",
-             Seconds(liveness_.SilenceOf(peer)), " s", what, "; rank ", rank_,
-             " was at ", progress_));
+  return Status(StatusCode::kDeadlineExceeded,
+                StrCat(NameOf(peer), " has been silent for ",
+                       Seconds(liveness_.SilenceOf(peer)), " s", what,
+                       "; rank ", rank_, " was at ", progress_));
 }
 
 void Fabric::SendBeats() {
@@ -410,10 +410,9 @@ void Fabric::OnGone(int peer, const Status& why) {
 }
 
 Status Fabric::HasLeft(int peer) const {
-  return Status(
-      StatusCode::kUnavailable,
-      StrCat("rank ", peer, " (", AddressOf(peer),
-             ") has left the job, but rank ", rank_, " still needs it"));
+  return Status(StatusCode::kUnavailable,
+                StrCat(NameOf(peer), " has left the job, but rank ", rank_,
+                       " still needs it"));
 }
 
 // A peer that said good-bye and closed is an error only if it is still needed.

@@ -215,6 +215,8 @@ class Fabric final : public Pollable,
   };
 
   void Add(int peer, std::unique_ptr<Link> link);
+  // The peer's rank and address.
+  std::string NameOf(int peer) const;
   void AskForAwaited();
   bool IsNeeded(int peer) const;
   void OnControl(int peer, const Header& header);

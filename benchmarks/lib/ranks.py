@@ -141,6 +141,17 @@ def _wait(processes: list[subprocess.Popen[str]], name: str,
     return [done.result()[0] for done in outputs]
 
 
+def run_commands(network: Network, name: str, commands: Sequence[list[str]],
+                 environment: dict[str, str] | None = None,
+                 timeout_seconds: float = 120) -> list[str]:
+    """Runs one of the `commands` per rank; returns what each printed, by rank.
+    Errors call them `name`."""
+    processes = [start_program(network, rank, command, environment or {},
+                               stdout=subprocess.PIPE)
+                 for rank, command in enumerate(commands)]
+    return _wait(processes, name, timeout_seconds)
+
+
 def run_programs(network: Network, path: str, job: dict[str, Any],
                  environment: dict[str, str] | None = None,
                  timeout_seconds: float = 1800) -> list[Any]:
@@ -148,11 +159,8 @@ def run_programs(network: Network, path: str, job: dict[str, Any],
     returns what each printed in JSON, by rank."""
     told = {**job, "bytes_per_second": network.bytes_per_second}
     command = [program(path), json.dumps(told)]
-    processes = [start_program(network, rank, command, environment or {},
-                               stdout=subprocess.PIPE)
-                 for rank in range(network.ranks)]
-    return [json.loads(text)
-            for text in _wait(processes, path, timeout_seconds)]
+    return [json.loads(text) for text in run_commands(
+        network, path, [command] * network.ranks, environment, timeout_seconds)]
 
 
 def run_functions(function: Callable[..., Any], network: Network, *args: Any,

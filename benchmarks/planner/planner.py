@@ -22,7 +22,7 @@ from typing import Any
 
 from lib import models, report
 from lib.network import Network
-from lib.ranks import RankError, program, run_programs, start_program
+from lib.ranks import RankError, program, run_commands, run_programs
 
 PLAN = "../gradientflow/gradientflow_plan"
 PROBE = "../gradientflow/probe/gradientflow_probe"
@@ -48,19 +48,10 @@ def modes_of(wire: str, sizes: dict[str, str]) -> list[dict[str, Any]]:
 def probe(network: Network, file: pathlib.Path, seconds: float) -> None:
     """Writes what the links give. Replayed backward computes nothing, so neither
     do the hosts meanwhile."""
-    processes = [start_program(
-        network, rank, [program(PROBE), "--no-load", "--seconds", str(seconds),
-                        "--out", str(file)], {"GRADIENTFLOW_FABRIC": "tcp"},
-        stdout=subprocess.DEVNULL) for rank in range(network.ranks)]
-    try:
-        codes = [process.wait(120) for process in processes]
-    except subprocess.TimeoutExpired as error:
-        raise RankError("gradientflow_probe was not done in time") from error
-    finally:
-        for process in processes:
-            process.kill()
-    if any(codes):
-        raise RankError(f"gradientflow_probe ended with {codes}")
+    command = [program(PROBE), "--no-load", "--seconds", str(seconds), "--out",
+               str(file)]
+    run_commands(network, "gradientflow_probe", [command] * network.ranks,
+                 {"GRADIENTFLOW_FABRIC": "tcp"})
 
 
 def predict(model: str, file: pathlib.Path, ranks: int,

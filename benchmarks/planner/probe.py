@@ -17,36 +17,19 @@ import tempfile
 
 from lib import report
 from lib.network import Network
-from lib.ranks import RankError, program, start_program
+from lib.ranks import RankError, program, run_commands, start_program
 
 PAYLOAD_SHARE = 1448 / 1514
 PORT = 29777
 BARE_SECONDS = 0.4
 
 
-def outputs(network: Network, commands: list[list[str]]) -> list[str]:
-    """Runs a command per rank; returns what they print."""
-    processes = [start_program(network, rank, command, {}, stdout=-1)
-                 for rank, command in enumerate(commands)]
-    try:
-        texts = [process.communicate(timeout=120)[0] for process in processes]
-    except subprocess.TimeoutExpired as error:
-        raise RankError(f"{commands[0][0]} was not done in time") from error
-    finally:
-        for process in processes:
-            process.kill()
-    for command, process in zip(commands, processes):
-        if process.returncode != 0:
-            raise RankError(f"{command[0]} ended with {process.returncode}")
-    return texts
-
-
 def probe(network: Network, seconds: float) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "probe.json"
-        outputs(network, [[program("../gradientflow/probe/gradientflow_probe"),
-                           "--seconds", str(seconds), "--no-load", "--out",
-                           str(file)]] * network.ranks)
+        command = [program("../gradientflow/probe/gradientflow_probe"),
+                   "--seconds", str(seconds), "--no-load", "--out", str(file)]
+        run_commands(network, "gradientflow_probe", [command] * network.ranks)
         measured = json.loads(file.read_text())
     try:
         pair, = measured["pairs"]
@@ -64,7 +47,7 @@ def probe(network: Network, seconds: float) -> dict[str, float]:
 
 def bare(network: Network) -> dict[str, float]:
     ping = program("collectives/bare_ping")
-    _, text = outputs(network, [
+    _, text = run_commands(network, "bare_ping", [
         [ping, "listen", str(PORT), str(BARE_SECONDS)],
         [ping, network.address, str(PORT), str(BARE_SECONDS)]])
     return {"bare_us": float(text.split()[0])}

@@ -14,61 +14,166 @@ where the network card cannot gather them.
 """
 
 import contextlib
-import subprocess
+import ctypes
+import errno
+import multiprocessing
+import select
+import socket
+import struct
+import time
 from collections.abc import Iterator
 
 from lib import report
 from lib.network import Network
-from lib.ranks import program
 
-_FIELDS = [f"{way}_{what}" for way in ("plain", "zero")
-           for what in ("seconds", "sender_seconds", "receiver_seconds")]
+# From the kernel's headers, since Python has no names for them.
+SO_ZEROCOPY, MSG_ZEROCOPY = 60, 0x4000000
+CLONE_NEWNET = 0x40000000
+EXTENDED_ERROR = struct.Struct("IBBBBII")  # errno, origin, -, code, -, from, to
+ORIGIN_ZEROCOPY, CODE_COPIED = 5, 1
+LENGTH, SECONDS = struct.Struct("<Q"), struct.Struct("<d")
+RECEIVE_BYTES = 256 << 10
 
 
-def inside(path: str) -> list[str]:
-    return ["nsenter", f"--net={path}"] if path else []
+def socket_in(path: str) -> socket.socket:
+    """Makes a TCP socket in the network namespace `path`, or here if that is
+    empty."""
+    if not path:
+        return socket.socket()
+    enter = ctypes.CDLL(None, use_errno=True).setns
+    with open("/proc/self/ns/net") as here, open(path) as there:
+        if enter(there.fileno(), CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"{path} cannot be entered")
+        try:
+            return socket.socket()
+        finally:
+            enter(here.fileno(), CLONE_NEWNET)
+
+
+def listen(path: str, port: int) -> socket.socket:
+    listener = socket_in(path)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("0.0.0.0", port))
+    listener.listen()
+    return listener
+
+
+def receive(listener: socket.socket) -> None:
+    """Takes the batches of one connection after another. Answers each with the
+    processor time that it took."""
+    memory = memoryview(bytearray(RECEIVE_BYTES))
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            while length := connection.recv(LENGTH.size, socket.MSG_WAITALL):
+                left, = LENGTH.unpack(length)
+                used = time.process_time()
+                while left > 0:
+                    got = connection.recv_into(memory[:left])
+                    if got == 0:
+                        raise ConnectionError("the sender is gone")
+                    left -= got
+                connection.sendall(SECONDS.pack(time.process_time() - used))
 
 
 @contextlib.contextmanager
 def receiver(path: str, port: int) -> Iterator[None]:
-    process = subprocess.Popen([*inside(path), program("zerocopy/line"),
-                                "receive", str(port)],
-                               stdout=subprocess.PIPE, text=True)
+    with listen(path, port) as listener:
+        process = multiprocessing.get_context("fork").Process(
+            target=receive, args=(listener,), daemon=True)
+        process.start()
     try:
-        if process.stdout.readline() != "listening\n":
-            raise OSError(f"nobody can listen at port {port}")
         yield
     finally:
         process.kill()
-        process.communicate()
+        process.join()
 
 
-def send(args: report.Args, line: str, path: str, to: str) -> list[report.Row]:
-    done = subprocess.run(
-        [*inside(path), program("zerocopy/line"), "send", to,
-         str(args.megabytes), str(args.rounds), *map(str, args.sizes)],
-        capture_output=True, text=True)
-    if done.returncode != 0:
-        raise OSError(done.stderr.strip() or "the sender failed")
-    rows = []
-    for text in done.stdout.splitlines():
-        size, *numbers, copied = text.split()
-        row = dict(zip(_FIELDS, map(float, numbers)))
-        gigabits = args.megabytes * 2**20 * 8e-9
-        rows.append({
-            "benchmark": "zerocopy", "line": line, "write_bytes": int(size),
-            "megabytes": args.megabytes, **row, "copied": float(copied),
+class Sender:
+    """One connection, over which a region of memory is sent in batches."""
+
+    def __init__(self, connection: socket.socket, pool_bytes: int) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
+        self._connection = connection
+        self._errors = select.poll()
+        self._errors.register(connection, 0)  # Errors are always looked for.
+        self._pool = memoryview(bytearray(b"\1") * pool_bytes)
+        self.lent = self.returned = self.copied = 0  # Writes.
+
+    def batch(self, write_bytes: int, zero_copy: bool) -> list[float]:
+        """Writes the region once. Returns the seconds until the receiver has it
+        and the kernel has given the memory back, the processor time of this
+        process, and the receiver's."""
+        began, used = time.perf_counter(), time.process_time()
+        self._connection.sendall(LENGTH.pack(len(self._pool)))
+        write = self._lend if zero_copy else self._connection.sendall
+        for at in range(0, len(self._pool), write_bytes):
+            write(self._pool[at:at + write_bytes])
+        while self.returned < self.lent:
+            self._errors.poll()
+            self._take_returned()
+        answer = self._connection.recv(SECONDS.size, socket.MSG_WAITALL)
+        if not answer:
+            raise ConnectionError("the receiver is gone")
+        return [time.perf_counter() - began, time.process_time() - used,
+                *SECONDS.unpack(answer)]
+
+    def _lend(self, data: memoryview) -> None:
+        while data:
+            try:
+                data = data[self._connection.send(data, MSG_ZEROCOPY):]
+                self.lent += 1
+            except OSError as error:
+                if error.errno != errno.ENOBUFS or self.returned == self.lent:
+                    raise
+                self._errors.poll()  # Too many writes are lent.
+                self._take_returned()
+
+    def _take_returned(self) -> None:
+        """Reads from the error queue which writes' memory is free again."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                _, notes, _, _ = self._connection.recvmsg(
+                    0, 128, socket.MSG_ERRQUEUE | socket.MSG_DONTWAIT)
+                for _, _, note in notes:
+                    _, origin, _, code, _, first, last = (
+                        EXTENDED_ERROR.unpack_from(note))
+                    if origin == ORIGIN_ZEROCOPY:
+                        self.returned += last - first + 1
+                        self.copied += (last - first + 1) * (code & CODE_COPIED)
+
+
+def measure(args: report.Args, line: str, path: str, to: str,
+            write_bytes: int) -> report.Row:
+    """Plain and zero-copy batches in turn, after one of each to warm up."""
+    with socket_in(path) as connection:
+        connection.connect((to, args.port))
+        sender = Sender(connection, args.megabytes << 20)
+        rounds = [[*sender.batch(write_bytes, False),
+                   *sender.batch(write_bytes, True)]
+                  for _ in range(1 + args.rounds)][1:]
+    row = dict(zip((f"{way}_{what}" for way in ("plain", "zero") for what in
+                    ("seconds", "sender_seconds", "receiver_seconds")),
+                   map(report.median, zip(*rounds))))
+    gigabits = args.megabytes * 2**20 * 8e-9
+    return {"benchmark": "zerocopy", "line": line, "write_bytes": write_bytes,
+            "megabytes": args.megabytes, **row,
+            "copied": sender.copied / sender.lent,
             "plain_gbps": gigabits / row["plain_seconds"],
             "zero_gbps": gigabits / row["zero_seconds"],
             "ratio": row["plain_seconds"] / row["zero_seconds"],
             "sender_ratio": row["plain_sender_seconds"] /
-                            max(row["zero_sender_seconds"], 1e-9)})
-    return rows
+                            max(row["zero_sender_seconds"], 1e-9)}
+
+
+def send(args: report.Args, line: str, path: str, to: str) -> list[report.Row]:
+    return [measure(args, line, path, to, size) for size in args.sizes]
 
 
 def on_this_host(args: report.Args) -> list[report.Row]:
     with receiver("", args.port):
-        rows = send(args, "loopback", "", f"127.0.0.1:{args.port}")
+        rows = send(args, "loopback", "", "127.0.0.1")
     try:
         # The kernel's shaper does not hold this rate up.
         network = Network(2, args.gbps)
@@ -77,7 +182,7 @@ def on_this_host(args: report.Args) -> list[report.Row]:
         return rows
     with network, receiver(network.paths[0], args.port):
         return rows + send(args, f"veth, {args.gbps:g} Gb/s", network.paths[1],
-                           f"10.77.0.1:{args.port}")
+                           "10.77.0.1")
 
 
 def options(add: report.Add) -> None:
@@ -96,10 +201,9 @@ def options(add: report.Add) -> None:
 def main(args: report.Args) -> None:
     if args.receive:
         with contextlib.suppress(KeyboardInterrupt):
-            subprocess.run([program("zerocopy/line"), "receive",
-                            str(args.port)])
+            receive(listen("", args.port))
         return
-    rows = (send(args, "network", "", f"{args.to}:{args.port}") if args.to
+    rows = (send(args, "network", "", args.to) if args.to
             else on_this_host(args))
     print(report.table(rows, {
         "line": "{line}", "write bytes": "{write_bytes}",

@@ -161,13 +161,13 @@ struct Cutting {
   std::size_t placed_bytes = 0;
 };
 
-// Plans calls and remembers its decisions. NOT thread-safe.
+// Plans the calls of a group and remembers its decisions. NOT thread-safe.
 class CallPlanner {
  public:
-  // `standing` is the algorithm of allreduces that do not name one. Where the
-  // group's ranks cannot run it, its stand-in runs. If `standing` is null, each
-  // allreduce runs the algorithm with the least predicted time, as the other
-  // collectives do.
+  // `group` outlives the planner. `standing` is the algorithm of allreduces
+  // that do not name one. Where the group's ranks cannot run it, its stand-in
+  // runs. If `standing` is null, each allreduce runs the algorithm with the
+  // least predicted time, as the other collectives do.
   CallPlanner(const CallGroup& group, const CostModels& costs,
               const Cutting& cutting,
               const CollectiveAlgorithm* standing = nullptr)
@@ -183,20 +183,8 @@ class CallPlanner {
   // same.
   CallQuestion QuestionOf(const CollectiveCall& call) const;
 
-  void SetMixedDtypes() { group_.same_dtypes = false; }
-  void SetNotSharing() {
-    group_.all_share = group_.hosts_share = false;
-    decisions_.clear();
-  }
-  void SetNoPlaces() {
-    group_.all_place = group_.hosts_place = false;
-    decisions_.clear();
-  }
-  // Sets CallGroup::gradients_place.
-  void SetGradientsPlace(bool place) {
-    group_.gradients_place = place;
-    decisions_.clear();
-  }
+  // To be called when the group's memory or places have changed.
+  void Forget() { decisions_.clear(); }
   void SetCosts(const CostModels& costs) {
     costs_ = costs;
     decisions_.clear();
@@ -222,7 +210,7 @@ class CallPlanner {
   Decision NewDecision(const CollectiveCall& call,
                        const CollectiveAlgorithm* wanted) const;
 
-  CallGroup group_;
+  const CallGroup& group_;
   const HostMap hosts_;
   CostModels costs_;
   const Cutting cutting_;

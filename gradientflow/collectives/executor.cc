@@ -146,7 +146,7 @@ bool Executor::LendPlaces(const std::vector<int>& ranks) {
 void Executor::UsePlaces(GroupId id) {
   GroupCalls* const calls = Find(id);
   calls->group.gradients_place = true;
-  calls->planner.SetGradientsPlace(true);
+  calls->planner.Forget();
 }
 
 void Executor::EndPlaces(GroupId id) {
@@ -154,7 +154,7 @@ void Executor::EndPlaces(GroupId id) {
   GroupCalls* const calls = Find(id);
   if (calls == nullptr) return;
   calls->group.gradients_place = false;
-  calls->planner.SetGradientsPlace(false);
+  calls->planner.Forget();
 }
 
 // Where segments of such calls are placed, if they are.

@@ -129,15 +129,12 @@ class Executor final : public Collective {
   const CostModels& costs() const { return all_->planner.costs(); }
   // Sets CallGroup::same_dtypes to false for the group of all ranks. REQUIRES
   // that all ranks do so, and that nothing is in flight.
-  void SetMixedDtypes() {
-    all_->group.same_dtypes = false;
-    all_->planner.SetMixedDtypes();
-  }
+  void SetMixedDtypes() { all_->group.same_dtypes = false; }
   // Sets CallGroup::hosts_share to false for the group of all ranks, so that
   // no call uses the arena. REQUIRES the same as SetMixedDtypes().
   void SetNotSharing() {
     all_->group.all_share = all_->group.hosts_share = false;
-    all_->planner.SetNotSharing();
+    all_->planner.Forget();
     schedules_.Clear();
   }
   // Sets CallGroup::all_place and hosts_place to false for the group of all
@@ -145,7 +142,7 @@ class Executor final : public Collective {
   // SetMixedDtypes().
   void SetNoPlaces() {
     all_->group.all_place = all_->group.hosts_place = false;
-    all_->planner.SetNoPlaces();
+    all_->planner.Forget();
     schedules_.Clear();
   }
   const CallGroup& group() const { return all_->group; }

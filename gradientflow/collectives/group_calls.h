@@ -16,7 +16,9 @@ namespace gradientflow {
 struct GroupCalls {
   GroupCalls(const CallGroup& of, const CostModels& costs,
              const Cutting& cutting, const CollectiveAlgorithm* algorithm)
-      : group(of), planner(of, costs, cutting, algorithm) {}
+      : group(of), planner(group, costs, cutting, algorithm) {}
+  GroupCalls(const GroupCalls&) = delete;  // The planner borrows the group.
+  GroupCalls& operator=(const GroupCalls&) = delete;
 
   CallQueue& queue(Channel channel) {
     return queues[static_cast<std::size_t>(channel)];

@@ -191,8 +191,9 @@ constexpr std::array kRows = {
     Row<c::Choice<&O::device_collectives, kCollectivesNames>>(
         kDevice, "device_collectives", "auto, nccl or staged",
         "How GPUs exchange gradients. nccl needs one GPU per rank. staged "
-        "compresses on the GPU and sends through shared memory and TCP, for "
-        "plain Ethernet and mixed ranks. auto uses nccl if all ranks can."),
+        "compresses on the GPU and sends from the host, over shared memory, "
+        "RDMA or TCP; it suits plain Ethernet, and jobs that mix GPU and CPU "
+        "ranks. auto uses nccl if all ranks can."),
     Row<c::Choice<&O::device_sums, kSumsNames>>(
         kDevice, "device_sums", "float32 or nccl",
         "How 16-bit gradients of more than two ranks are added up when NCCL "

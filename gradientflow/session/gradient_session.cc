@@ -1,5 +1,3 @@
-#include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -16,7 +14,6 @@
 #include "gradientflow/buckets/bucket_size.h"
 #include "gradientflow/buckets/dense.h"
 #include "gradientflow/buckets/tuner.h"
-#include "gradientflow/communicator/agreement.h"
 #include "gradientflow/communicator/core.h"
 #include "gradientflow/csc/chunk_selector.h"
 #include "gradientflow/csc/sparse.h"
@@ -26,50 +23,20 @@
 #include "gradientflow/session/claims.h"
 #include "gradientflow/session/gradient_pool.h"
 #include "gradientflow/session/lent_places.h"
+#include "gradientflow/session/opening.h"
 #include "gradientflow/session/steps.h"
 
 // How a session is put together and taken apart, and its public methods, which
 // refuse calls in a fork. A session opens like this:
 //
 //   Prepare()  checks what this rank can check by itself
-//   Agree()    ranks exchange OpeningClaims: settings, tensors, channel, run
-//   Channel()  ranks measure an allreduce, if bucket sizes are to be chosen
+//   Agree()    ranks compare settings and tensors, and choose a channel
+//              (opening.h)
+//   Cost()     ranks measure an allreduce, if bucket sizes are to be chosen
 //   Build()    allocates the memory and makes the objects that run steps
-//   AllAgree() ranks exchange BuildingClaims: has every rank succeeded?
+//   AllAgree() has every rank succeeded? (opening.h)
 namespace gradientflow {
 namespace {
-
-// No allgather of a caller has these places.
-constexpr std::uint64_t kPlaceOfOpening = 0x6F70656E696E6701;
-constexpr std::uint64_t kPlaceOfTexts = 0x6F70656E696E6702;
-constexpr std::uint64_t kPlaceOfBuilding = 0x6F70656E696E6703;
-
-// What the ranks of a session tell each other as it opens.
-struct OpeningClaim {
-  Refusal refusal;
-  std::uint64_t settings = 0;  // Hash of SessionText().
-  std::uint64_t text_bytes = 0;
-  std::uint64_t job = 0;  // Rank 0's value names the run.
-  std::uint64_t channel_is_free = 0;
-  std::uint64_t own_group = 0;
-  std::uint64_t lends_places = 0;
-  std::uint64_t unused[2] = {};
-};
-struct BuildingClaim {
-  Refusal refusal;
-  std::uint64_t unused[8] = {};
-};
-
-// Returns the first refusal of a rank; all ranks get the same.
-template <typename Claim>
-Status FirstRefusal(const std::vector<Claim>& claims, const CallGroup& group) {
-  for (int r = 0; r < group.size; ++r) {
-    GF_RETURN_IF_ERROR(StatusOf(claims[static_cast<std::size_t>(r)].refusal,
-                                StrCat("no session was opened, for rank ",
-                                       group.FabricRank(r), " refused: ")));
-  }
-  return Status();
-}
 
 // Reports and states identify tensors by their names.
 Status CheckNames(const std::vector<TensorSpec>& tensors) {
@@ -106,15 +73,9 @@ struct GradientSession::Parts {
   Status Prepare(const std::vector<TensorSpec>& tensors);
   Status Agree(const Status& prepared);
   Status Build(const std::optional<CallCost>& cost);
-  // Tells whether every rank has succeeded. If one has not, none goes on.
-  Status AllAgree(const Status& mine);
 
   CommunicatorCore& core() const { return comm->core(); }
-  ClaimArgs Claims(GroupId of, std::uint64_t place) const {
-    return {&core().calls(), of, options.size, place};
-  }
-  Status NameDifference(const OpeningClaim& mine, const OpeningClaim& first);
-  Status JoinChannel(bool free, bool all_lend, GroupId own);
+  Status JoinChannel(const OpeningTerms& terms);
   Result<std::optional<CallCost>> Cost();
   Result<std::unique_ptr<Aggregator>> MakeAggregator(std::size_t bucket_bytes);
 
@@ -150,86 +111,36 @@ Status GradientSession::Parts::Prepare(const std::vector<TensorSpec>& tensors) {
   return Status();
 }
 
-// A rank that could not prepare takes part nevertheless, because the others
-// wait for its claim.
 Status GradientSession::Parts::Agree(const Status& prepared) {
-  OpeningClaim mine;
-  std::string text;
-  if (prepared.ok()) {
-    text = SessionText(options, specs, *layout);
-    mine.settings = AgreementHash(text);
-    mine.text_bytes = text.size();
-  } else {
-    mine.refusal = RefusalOf(prepared);
-  }
+  OpeningTerms mine;
   mine.job = RandomWord();
-  mine.channel_is_free = core().GradientsAreFree(base_group) ? 1 : 0;
+  mine.channel_is_free = core().GradientsAreFree(base_group);
   mine.own_group = core().NextOwnGroup();
-  const bool has_own_places = base_group == 0 && mine.channel_is_free != 0;
+  const bool has_own_places = base_group == 0 && mine.channel_is_free;
   if (!has_own_places) mine.lends_places = places.emplace(core()).Lend(ranks);
-  const Result<std::vector<OpeningClaim>> all =
-      GatherClaims(Claims(base_group, kPlaceOfOpening), mine);
-  if (!all.ok()) return prepared.ok() ? all.status() : prepared;
-  if (!prepared.ok()) return prepared;
-  GF_RETURN_IF_ERROR(FirstRefusal(all.value(), ranks));
-  bool same = true;
-  bool free = true;
-  bool all_lend = true;
-  std::uint64_t own = 0;
-  for (const OpeningClaim& claim : all.value()) {
-    same &= claim.settings == all.value()[0].settings;
-    free &= claim.channel_is_free != 0;
-    all_lend &= claim.lends_places != 0;
-    own = std::max(own, claim.own_group);
-  }
-  if (!same) return NameDifference(mine, all.value()[0]);
-  job = all.value()[0].job;
-  return JoinChannel(free, all_lend, static_cast<GroupId>(own));
-}
-
-// Ranks compare their settings with the first one's; all learn what differs.
-Status GradientSession::Parts::NameDifference(const OpeningClaim& mine,
-                                              const OpeningClaim& first) {
-  const std::string text = SessionText(options, specs, *layout);
-  std::string theirs =
-      options.rank == 0 ? text : std::string(first.text_bytes, '\0');
-  CollectiveCall call;
-  call.kind = CollectiveKind::kBroadcast;
-  call.output = theirs.data();
-  call.count = theirs.size();
-  call.dtype = call.wire = DType::kInt8;
-  call.group = base_group;
-  call.place = kPlaceOfTexts;
-  GF_RETURN_IF_ERROR(core().calls().Run(call));
-  BuildingClaim claim;
-  if (mine.settings != first.settings) {
-    claim.refusal =
-        RefusalOf({StatusCode::kInvalidArgument,
-                   FirstDifference({ranks.FabricRank(0), theirs},
-                                   {ranks.FabricRank(options.rank), text})});
-  }
-  const Result<std::vector<BuildingClaim>> all =
-      GatherClaims(Claims(base_group, kPlaceOfTexts), claim);
-  if (!all.ok()) return all.status();
-  for (const BuildingClaim& other : all.value()) {
-    GF_RETURN_IF_ERROR(StatusOf(other.refusal, ""));
-  }
-  return Status(StatusCode::kInternal, "the ranks differ in nothing");
+  const auto text =
+      prepared.ok() ? Result<std::string>(SessionText(options, specs, *layout))
+                    : Result<std::string>(prepared);
+  const Result<OpeningTerms> terms =
+      SessionOpening(core(), ranks).Agree(text, mine);
+  if (!terms.ok()) return terms.status();
+  job = terms.value().job;
+  return JoinChannel(terms.value());
 }
 
 // Takes the gradient channel of the requested group if no other session has it
 // on any rank. Otherwise opens a group of its own with the same ranks and takes
 // the channel of that group.
-Status GradientSession::Parts::JoinChannel(bool free, bool all_lend,
-                                           GroupId own) {
+Status GradientSession::Parts::JoinChannel(const OpeningTerms& terms) {
+  const GroupId own = terms.own_group;
   group = base_group;
   notes_id = own;
   core().OwnGroupTaken(own);
-  if (!free) {
+  if (!terms.channel_is_free) {
     GF_RETURN_IF_ERROR(core().calls().OpenGroup(own, ranks.FabricRanks()));
     group = own;
   }
-  if (places) places->Settle(group, all_lend);
+  if (places) places->Settle(group, terms.lends_places);
   core().TakeGradients(group);
   has_channel = true;
   return Status();
@@ -345,19 +256,11 @@ Status GradientSession::Parts::Build(const std::optional<CallCost>& cost) {
   if (!profiler.ok()) return profiler.status();
   of_steps.profiler = std::move(profiler).value();
   steps.emplace(std::move(of_steps));
-  checkpoints.emplace(CheckpointsArgs{
-      &*steps, pool.get(), &core().progress(), &*layout,
-      StateText(options, specs, *layout), options.rank, job, Claims(group, 0)});
+  checkpoints.emplace(
+      CheckpointsArgs{&*steps, pool.get(), &core().progress(), &*layout,
+                      StateText(options, specs, *layout), options.rank, job,
+                      ClaimArgs{&core().calls(), group, options.size}});
   return Status();
-}
-
-Status GradientSession::Parts::AllAgree(const Status& mine) {
-  BuildingClaim claim;
-  if (!mine.ok()) claim.refusal = RefusalOf(mine);
-  const Result<std::vector<BuildingClaim>> all =
-      GatherClaims(Claims(base_group, kPlaceOfBuilding), claim);
-  if (!mine.ok()) return mine;
-  return all.ok() ? FirstRefusal(all.value(), ranks) : all.status();
 }
 
 // If the device may still use the pool, pool and aggregator must not be freed.
@@ -403,7 +306,8 @@ Result<std::unique_ptr<GradientSession>> GradientSession::Open(
   GF_RETURN_IF_ERROR(parts->Agree(parts->Prepare(tensors)));
   const Result<std::optional<CallCost>> cost = parts->Cost();
   if (!cost.ok()) return cost.status();
-  GF_RETURN_IF_ERROR(parts->AllAgree(parts->Build(cost.value())));
+  GF_RETURN_IF_ERROR(SessionOpening(parts->core(), parts->ranks)
+                         .AllAgree(parts->Build(cost.value())));
   return std::unique_ptr<GradientSession>(
       new GradientSession(std::move(parts)));
 }

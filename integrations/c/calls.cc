@@ -106,11 +106,19 @@ Result<CollectiveCall> Translate(const gf_comm& comm, const gf_call& given) {
   return types;
 }
 
+struct Memory {
+  const void* input = nullptr;
+  void* output = nullptr;
+};
+
 // A call of all ranks, with an operation where the kind has one.
-gf_call CallOf(int32_t kind, size_t count, int32_t dtype, int32_t op = GF_SUM) {
+gf_call CallOf(int32_t kind, const Memory& memory, size_t count, int32_t dtype,
+               int32_t op = GF_SUM) {
   gf_call call;
   gf_call_init(&call);
   call.kind = kind;
+  call.input = memory.input;
+  call.output = memory.output;
   call.count = count;
   call.dtype = dtype;
   call.op = op;
@@ -138,7 +146,7 @@ void gf_call_init(gf_call* call) {
 
 int32_t gf_supports(int32_t kind, int32_t dtype, int32_t wire_dtype,
                     int32_t op) {
-  gf_call asked = CallOf(kind, 0, dtype, op);
+  gf_call asked = CallOf(kind, {}, 0, dtype, op);
   asked.wire_dtype = wire_dtype;
   Result<CollectiveCall> call = TypesOf(asked);
   if (!call.ok()) return 0;
@@ -205,15 +213,12 @@ gf_status gf_comm_wait(gf_comm* comm, uint64_t ticket, double seconds) {
 
 gf_status gf_comm_allreduce(gf_comm* comm, void* data, size_t count,
                             int32_t dtype, int32_t op) {
-  gf_call call = CallOf(GF_ALLREDUCE, count, dtype, op);
-  call.output = data;
-  return Run(comm, call);
+  return Run(comm, CallOf(GF_ALLREDUCE, {nullptr, data}, count, dtype, op));
 }
 
 gf_status gf_comm_broadcast(gf_comm* comm, void* data, size_t count,
                             int32_t dtype, int32_t root) {
-  gf_call call = CallOf(GF_BROADCAST, count, dtype);
-  call.output = data;
+  gf_call call = CallOf(GF_BROADCAST, {nullptr, data}, count, dtype);
   call.root = root;
   return Run(comm, call);
 }
@@ -222,37 +227,28 @@ gf_status gf_comm_broadcast(gf_comm* comm, void* data, size_t count,
 gf_status gf_comm_reduce(gf_comm* comm, const void* input, void* output,
                          size_t count, int32_t dtype, int32_t op,
                          int32_t root) {
-  gf_call call = CallOf(GF_REDUCE, count, dtype, op);
-  call.input = input;
-  call.output = output;
+  gf_call call = CallOf(GF_REDUCE, {input, output}, count, dtype, op);
   call.root = root;
   return Run(comm, call);
 }
 
 gf_status gf_comm_allgather(gf_comm* comm, const void* input, void* output,
                             size_t count, int32_t dtype) {
-  gf_call call = CallOf(GF_ALLGATHER, count, dtype);
-  call.input = input;
-  call.output = output;
-  return Run(comm, call);
+  return Run(comm, CallOf(GF_ALLGATHER, {input, output}, count, dtype));
 }
 
 gf_status gf_comm_allgather_v(gf_comm* comm, const void* input, void* output,
                               const size_t* counts, int32_t dtype) {
   if (counts == nullptr) return Invalid("gf_comm_allgather_v: counts are null");
-  gf_call call = CallOf(GF_ALLGATHER, 0, dtype);
-  call.input = input;
-  call.output = output;
+  gf_call call = CallOf(GF_ALLGATHER, {input, output}, 0, dtype);
   call.recv_counts = counts;
   return Run(comm, call);
 }
 
 gf_status gf_comm_reduce_scatter(gf_comm* comm, const void* input, void* output,
                                  size_t count, int32_t dtype, int32_t op) {
-  gf_call call = CallOf(GF_REDUCE_SCATTER, count, dtype, op);
-  call.input = input;
-  call.output = output;
-  return Run(comm, call);
+  return Run(comm,
+             CallOf(GF_REDUCE_SCATTER, {input, output}, count, dtype, op));
 }
 
 gf_status gf_comm_all_to_all(gf_comm* comm, const void* input,
@@ -261,9 +257,7 @@ gf_status gf_comm_all_to_all(gf_comm* comm, const void* input,
   if (send_counts == nullptr || recv_counts == nullptr) {
     return Invalid("gf_comm_all_to_all: counts are null");
   }
-  gf_call call = CallOf(GF_ALL_TO_ALL, 0, dtype);
-  call.input = input;
-  call.output = output;
+  gf_call call = CallOf(GF_ALL_TO_ALL, {input, output}, 0, dtype);
   call.send_counts = send_counts;
   call.recv_counts = recv_counts;
   return Run(comm, call);
@@ -271,17 +265,12 @@ gf_status gf_comm_all_to_all(gf_comm* comm, const void* input,
 
 gf_status gf_comm_all_to_all_equal(gf_comm* comm, const void* input,
                                    void* output, size_t count, int32_t dtype) {
-  gf_call call = CallOf(GF_ALL_TO_ALL, count, dtype);
-  call.input = input;
-  call.output = output;
-  return Run(comm, call);
+  return Run(comm, CallOf(GF_ALL_TO_ALL, {input, output}, count, dtype));
 }
 
 gf_status gf_comm_gather(gf_comm* comm, const void* input, void* output,
                          const size_t* counts, int32_t dtype, int32_t root) {
-  gf_call call = CallOf(GF_GATHER, 0, dtype);
-  call.input = input;
-  call.output = output;
+  gf_call call = CallOf(GF_GATHER, {input, output}, 0, dtype);
   call.root = root;
   call.recv_counts = counts;
   return Run(comm, call);
@@ -289,16 +278,14 @@ gf_status gf_comm_gather(gf_comm* comm, const void* input, void* output,
 
 gf_status gf_comm_scatter(gf_comm* comm, const void* input, void* output,
                           const size_t* counts, int32_t dtype, int32_t root) {
-  gf_call call = CallOf(GF_SCATTER, 0, dtype);
-  call.input = input;
-  call.output = output;
+  gf_call call = CallOf(GF_SCATTER, {input, output}, 0, dtype);
   call.root = root;
   call.send_counts = counts;
   return Run(comm, call);
 }
 
 gf_status gf_comm_barrier(gf_comm* comm) {
-  return Run(comm, CallOf(GF_BARRIER, 0, GF_INT8));
+  return Run(comm, CallOf(GF_BARRIER, {}, 0, GF_INT8));
 }
 
 gf_status gf_comm_send(gf_comm* comm, const void* data, size_t bytes,

@@ -32,24 +32,25 @@ constexpr TransportSetting kDevices = {
     "", &AnyText};
 constexpr TransportSetting kPorts = {
     "rdma_ports", "an integer from 1 to 4",
-    "RDMA ports that this rank may use at the same time, if it finds so many "
-    "that are alike. Messages are divided by what each carries. Each port "
-    "takes 8 MB more memory, and registers the gradients once more. Two ranks "
-    "use as many for each other as both have; the n-th of one, in the order of "
-    "their addresses, talks to the n-th of the other. Ranks may differ.",
+    "How many RDMA ports this rank may use at the same time, if it finds that "
+    "many alike. Messages are divided among them by speed. Each port takes 8 "
+    "MB more memory, and registers the gradients once more. If one of two "
+    "ranks has fewer ports than the other, they use that many; in the order of "
+    "addresses, the first port of one talks to the first of the other, and so "
+    "on. Ranks may differ.",
     "1", &IsPorts};
 static_assert(kMostRails == 4, "as the text says");
 constexpr TransportSetting kTrafficClass = {
     "rdma_traffic_class", "an integer from 0 to 255",
-    "The traffic class of RDMA packets, by which networks tell those that they "
-    "must not drop. Ask who runs the network. Ranks may differ.",
+    "The traffic class of RDMA packets. A network that must not drop them "
+    "recognises them by it; ask whoever runs the network. Ranks may differ.",
     "0", &IsTrafficClass};
 constexpr TransportSetting kRetrySeconds = {
     "rdma_retry_seconds", "seconds, more than 0, at most 1e9",
-    "How long a network card sends again what its peer does not acknowledge, "
-    "before the job ends. Longer survives a cable that is out for a moment; "
-    "shorter finds losses sooner, and repairs them faster where the network "
-    "drops packets. Ranks may differ.",
+    "How long a network card resends what its peer does not acknowledge, "
+    "before the job ends. A longer time survives a cable that is unplugged for "
+    "a moment. A shorter one finds losses sooner, and repairs them faster if "
+    "the network drops packets. Ranks may differ.",
     "4", &IsTime};
 
 constexpr TransportSetting kRows[] = {kDevices, kPorts, kTrafficClass,

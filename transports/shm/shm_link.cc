@@ -194,14 +194,14 @@ bool ShmLink::MoveIn() {
       if (!CanRead()) break;
     }
     const std::size_t before = in_.available();
-    ReadStep();
+    ReadSome();
     spent += before - in_.available() + kMessageCost;
   }
   ReleaseRead();
   return spent > 0;
 }
 
-void ShmLink::ReadStep() {
+void ShmLink::ReadSome() {
   switch (reading_) {
     case Reading::kHeader:
       return ReadHeader();
@@ -274,14 +274,14 @@ bool ShmLink::MoveOut() {
       }
       if (!CanWrite()) break;
     }
-    spent += WriteStep() + kMessageCost;
+    spent += WriteSome() + kMessageCost;
   }
   PublishWritten();
   CompleteWritten();
   return spent > 0;
 }
 
-std::size_t ShmLink::WriteStep() {
+std::size_t ShmLink::WriteSome() {
   const OutMessage& message = queue_[written_];
   std::size_t moved = 0;
   if (front_bytes_ == 0) {

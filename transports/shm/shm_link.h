@@ -69,14 +69,14 @@ class ShmLink final : public Link, private Poller::Target {
   // Each returns whether anything moved, and may end in Fail().
   bool MoveIn();
   bool MoveOut();
-  // Takes the next step of the message that is being read.
+  // Reads the next piece of the message that is being read.
   // REQUIRES CanRead().
-  void ReadStep();
+  void ReadSome();
   void ReadHeader();
   void FindLanding();
   void ReadPayload();
   void ReleaseRead();
-  std::size_t WriteStep();
+  std::size_t WriteSome();
   void PublishWritten();
 
   // Returns true if nothing more will come and what is in the FIFO has been

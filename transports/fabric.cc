@@ -54,8 +54,8 @@ Fabric::Fabric(int rank, int size, const Clock& clock,
       options_(options),
       early_(options.early_bytes, size - 1),
       liveness_(clock, size, options.heartbeat_timeout) {
-  const MatcherArgs args{rank,          &verdict_, &finished_,
-                         &held_memory_, &early_,   &ready_};
+  const MatcherArgs args{rank,    &verdict_, &finished_, &held_memory_,
+                         &early_, &ready_,   &receives_};
   for (int r = 0; r < size; ++r) {
     peers_.push_back(std::make_unique<Peer>(args, r));
   }
@@ -202,9 +202,8 @@ void Fabric::CloseGroup(GroupId group) {
   for (const auto& peer : peers_) peer->matcher.CloseGroup(group);
 }
 
-Result<LinkEvents::Landing> Fabric::OnHeader(int peer, int lane,
+Result<LinkEvents::Landing> Fabric::OnHeader(int peer, int /*lane*/,
                                              const Header& header) {
-  (void)lane;
   Peer& from = *peers_[peer];
   if (!IsControl(header.kind)) return from.matcher.Land(header);
   liveness_.Heard(peer);
@@ -212,8 +211,7 @@ Result<LinkEvents::Landing> Fabric::OnHeader(int peer, int lane,
   return Landing{from.control.data(), false};
 }
 
-void Fabric::OnMessage(int peer, int lane, const Header& header) {
-  (void)lane;
+void Fabric::OnMessage(int peer, int /*lane*/, const Header& header) {
   if (IsControl(header.kind)) return OnControl(peer, header);
   peers_[peer]->matcher.Arrive(header);
 }
@@ -292,7 +290,8 @@ bool Fabric::Poll() {
     if (source_ != nullptr) moved |= source_->Poll();
     // Shared-memory links have been polled above. Their descriptors only tell
     // that a peer is gone, and that can wait for some rounds.
-    if (sockets_carry_data_ || ++polls_ % kPollsPerGlance == 0) {
+    if (!receives_.Look(&moved) &&
+        (sockets_carry_data_ || ++polls_ % kPollsPerGlance == 0)) {
       moved |= poller_->Poll(std::chrono::nanoseconds(0));
     }
     if (liveness_.suspects() && liveness_.IsConvinced()) {
@@ -332,8 +331,9 @@ void Fabric::Wait(std::chrono::nanoseconds timeout) {
 
 void Fabric::Tick(bool waiting) {
   if (!verdict_.ok() || size_ == 1) return;
-  // A rank that seldom polls should learn of a death soon, too.
-  if (!sockets_carry_data_) poller_->Poll(std::chrono::nanoseconds(0));
+  // A rank that seldom polls should learn of a death soon, too, and so should
+  // one that looks for a single message.
+  poller_->Poll(std::chrono::nanoseconds(0));
   if (liveness_.Tick()) SendBeats();
   if (source_ != nullptr) AskForAwaited();
   for (int r = 0; r < size_; ++r) {

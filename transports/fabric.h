@@ -25,6 +25,7 @@
 #include "transports/matcher.h"
 #include "transports/peer_link.h"
 #include "transports/poller.h"
+#include "transports/posted_receives.h"
 #include "transports/tags.h"
 #include "transports/wire.h"
 
@@ -240,6 +241,7 @@ class Fabric final : public Pollable,
   EarlyBudget early_;
   DoneQueue ready_;
   LentSends sends_;
+  PostedReceives receives_;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<Peer*> linked_;           // Those that have a link, up or down.
   std::unique_ptr<LinkSource> source_;  // May be null.

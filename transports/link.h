@@ -10,8 +10,8 @@
 
 namespace gradientflow {
 
-// What a Link tells its owner, the Fabric. Called only from Link::Poll() or
-// Poller::Poll(), on the thread that drives them.
+// What a Link tells its owner, the Fabric. Called only from Link::Poll(),
+// Link::Look() or Poller::Poll(), on the thread that drives them.
 class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
@@ -56,7 +56,9 @@ class Link {
   virtual int lanes() const = 0;
   // The lane for a data message: the same for the same `spread`, unless the
   // link has several networks and chooses by what they carry.
-  virtual int DataLane(std::uint64_t spread) {
+  virtual int DataLane(std::uint64_t spread) { return FixedLane(spread); }
+  // The lane for a data message whatever the networks carry.
+  int FixedLane(std::uint64_t spread) const {
     if (lanes() == 1) return 0;
     return 1 +
            static_cast<int>(spread % static_cast<std::uint64_t>(lanes() - 1));
@@ -71,6 +73,20 @@ class Link {
   virtual bool Poll() = 0;
 
   virtual void Resume(int lane) = 0;
+
+  // The lane on which a data message comes that the peer sends with `spread`,
+  // if Look() can read it; -1 if not.
+  virtual int LaneToLook(std::uint64_t spread) const {
+    static_cast<void>(spread);
+    return -1;
+  }
+  // Reads what has come on the lane, which saves asking the Poller whether
+  // anything has. Returns whether anything moved. REQUIRES a lane that
+  // LaneToLook() has returned.
+  virtual bool Look(int lane) {
+    static_cast<void>(lane);
+    return false;
+  }
 
   // Returns whether data from the peer shows up as an event of the Poller,
   // which then has to be polled often. A link whose data comes through

@@ -44,6 +44,7 @@ bool Matcher::Post(MessageId id, BufferView dst, std::uint64_t signature,
     return true;
   }
   match.posted = true;
+  args_.receives->Post(link_, id.tag);
   match.dst = dst;
   match.signature = signature;
   match.done = done;
@@ -185,6 +186,7 @@ void Matcher::Arrive(const Header& header) {
 void Matcher::Complete(MessageId id) {
   auto node = matches_.extract(id);
   Match& match = node.mapped();
+  args_.receives->End();
   Status status;
   const bool fits = Fits(match, &status);
   if (match.held != nullptr && fits) {
@@ -342,7 +344,9 @@ void Matcher::DeclineAll() {
 
 void Matcher::FailAll(const Status& why) {
   for (auto& [id, match] : matches_) {
-    if (match.posted) args_.due->Add(match.done, 0, why);
+    if (!match.posted) continue;
+    args_.receives->End();
+    args_.due->Add(match.done, 0, why);
   }
   matches_.clear();
 }

@@ -16,6 +16,7 @@
 #include "transports/job_verdict.h"
 #include "transports/link.h"
 #include "transports/peer_link.h"
+#include "transports/posted_receives.h"
 #include "transports/tags.h"
 #include "transports/wire.h"
 
@@ -29,6 +30,7 @@ struct MatcherArgs {
   HeldMemory* memory = nullptr;
   EarlyBudget* budget = nullptr;
   DoneQueue* due = nullptr;  // The Dones that are to run.
+  PostedReceives* receives = nullptr;
 };
 
 // Matches the messages of one peer with their receives, in whatever order the

@@ -12,6 +12,11 @@ constexpr std::size_t kMostUntold = 1024;
 // does not count, since it says nothing about the control lane.
 constexpr std::size_t kMostControlQueued = 1024;
 
+std::uint64_t SpreadOf(Tag tag) {
+  if (IsNumberedByReceiver(tag)) return NamedTag(tag);
+  return IsPointToPoint(tag) ? tag : SegmentOf(tag);
+}
+
 }  // namespace
 
 // With several lanes, lane 0 is left to control messages, which data must not
@@ -19,8 +24,13 @@ constexpr std::size_t kMostControlQueued = 1024;
 // of a name that the receiver numbers share one in any case. Any lane will do
 // for a message that its sender has numbered.
 int PeerLink::LaneOf(Link& link, Tag tag) {
-  if (IsNumberedByReceiver(tag)) return link.Link::DataLane(NamedTag(tag));
-  return link.DataLane(IsPointToPoint(tag) ? tag : SegmentOf(tag));
+  const std::uint64_t spread = SpreadOf(tag);
+  return IsNumberedByReceiver(tag) ? link.FixedLane(spread)
+                                   : link.DataLane(spread);
+}
+
+int PeerLink::LaneToLook(const Link& link, Tag tag) {
+  return link.LaneToLook(SpreadOf(tag));
 }
 
 void PeerLink::Connect(std::unique_ptr<Link> link) {

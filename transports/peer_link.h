@@ -39,6 +39,8 @@ class PeerLink {
 
   // The lane of `link` that a data message takes.
   static int LaneOf(Link& link, Tag tag);
+  // The lane on which Link::Look() finds one from the peer; -1 if on none.
+  static int LaneToLook(const Link& link, Tag tag);
   // Keeps a message until there is a link. REQUIRES that there is none.
   void Keep(const OutMessage& message);
   bool keeps_any() const { return !kept_.empty(); }

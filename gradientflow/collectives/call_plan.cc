@@ -27,6 +27,7 @@ constexpr std::uint64_t kFirstHash = 0xCBF29CE484222325;
 // An order-dependent hash of values of different kinds.
 class Hash {
  public:
+  explicit Hash(std::uint64_t first = kFirstHash) : hash_(first) {}
   void Mix(std::uint64_t value) { hash_ = MixHash(hash_, value); }
   void Mix(const std::vector<std::size_t>& values) {
     Mix(values.size());
@@ -43,7 +44,7 @@ class Hash {
   std::uint64_t value() const { return hash_; }
 
  private:
-  std::uint64_t hash_ = kFirstHash;
+  std::uint64_t hash_;
 };
 
 std::size_t Sum(const std::vector<std::size_t>& counts) {
@@ -235,6 +236,7 @@ CallPlanner::Decision CallPlanner::NewDecision(
   }
   made.why = std::make_shared<const std::string>(std::move(why));
   made.segment_elements = CutOf(call.kind, *made.algorithm, question).elements;
+  made.hash = HashOfDecision(call, *made.algorithm);
   return made;
 }
 
@@ -255,17 +257,34 @@ bool IsOneSided(const CollectiveAlgorithm& algorithm, const CallGroup& group) {
 
 }  // namespace
 
+// The part of a signature that is the same for all calls of a decision, since a
+// small call takes little longer than hashing all of it does.
+std::uint64_t CallPlanner::HashOfDecision(
+    const CollectiveCall& call, const CollectiveAlgorithm& algorithm) const {
+  Hash hash;
+  hash.Mix(static_cast<std::uint64_t>(group_.size));
+  for (const int member : group_.members) {
+    hash.Mix(static_cast<std::uint64_t>(member));
+  }
+  hash.Mix(static_cast<std::uint64_t>(call.kind));
+  hash.Mix(static_cast<std::uint64_t>(call.wire));
+  hash.Mix(std::string_view(Name(&algorithm)));
+  hash.Mix(std::uint64_t{IsOneSided(algorithm, group_)});
+  return hash.value();
+}
+
 CallPlan CallPlanner::Plan(const CollectiveCall& call) {
   CallPlan plan;
   plan.count = call.count;
   plan.same_dtypes = group_.same_dtypes;
-  plan.costs = costs_;
+  plan.costs = &costs_;
   plan.blocked_input = call.kind == CollectiveKind::kReduceScatter;
   plan.blocked_data =
       call.kind == CollectiveKind::kAllgather && !HasUnevenParts(call);
   const Decision& decision = Decide(call);
   plan.algorithm = decision.algorithm;
   plan.why = decision.why;
+  plan.hash = decision.hash;
   plan.one_sided = IsOneSided(*plan.algorithm, group_);
   plan.placed_bytes = group_.hosts_place ? cutting_.placed_bytes : 0;
   if (!UsesCount(call)) {
@@ -292,7 +311,7 @@ Schedule ScheduleFor(const CollectiveCall& call, const CallPlan& plan,
   shape.parts = collects ? call.recv_counts : call.send_counts;
   if (!collects) shape.recv_parts = call.recv_counts;
   shape.wire_element_bytes = SizeOf(call.wire);
-  shape.costs = plan.costs;
+  shape.costs = *plan.costs;
   return MakeSchedule(*plan.algorithm, group.rank, shape, count);
 }
 
@@ -329,19 +348,10 @@ std::uint64_t HashOf(const std::vector<Extent>& extents) {
   return std::max<std::uint64_t>(hash.value(), 1);
 }
 
-std::uint64_t SignatureOf(const CollectiveCall& call, const CallPlan& plan,
-                          const CallGroup& group) {
-  Hash hash;
-  hash.Mix(static_cast<std::uint64_t>(group.size));
-  for (const int member : group.members) {
-    hash.Mix(static_cast<std::uint64_t>(member));
-  }
-  hash.Mix(static_cast<std::uint64_t>(call.kind));
-  hash.Mix(static_cast<std::uint64_t>(call.wire));
+std::uint64_t SignatureOf(const CollectiveCall& call, const CallPlan& plan) {
+  Hash hash(plan.hash);
   hash.Mix(static_cast<std::uint64_t>(call.op));
   hash.Mix(static_cast<std::uint64_t>(call.root));
-  hash.Mix(std::string_view(Name(plan.algorithm)));
-  hash.Mix(std::uint64_t{plan.one_sided});
   hash.Mix(plan.segment_elements);
   hash.Mix(std::bit_cast<std::uint32_t>(call.scale));
   hash.Mix(std::bit_cast<std::uint32_t>(call.unscale));

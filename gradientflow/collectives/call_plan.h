@@ -81,7 +81,10 @@ struct CallPlan {
   // One line for the trace. Shared by all plans of the same choice, because a
   // small call takes less time than a copy of a text does.
   std::shared_ptr<const std::string> why;
-  CostModels costs;  // By which an algorithm chooses among its variants.
+  // By which an algorithm chooses among its variants. The planner's.
+  const CostModels* costs = nullptr;
+  // A hash of what calls of this plan have in common, for SignatureOf().
+  std::uint64_t hash = 0;
   bool one_sided = false;
   std::size_t placed_bytes = 0;  // As in CallQuestion.
   bool same_dtypes = true;       // As in CallGroup.
@@ -177,7 +180,8 @@ class CallPlanner {
         cutting_(cutting),
         standing_(standing) {}
 
-  // REQUIRES a call that ValidateCall() accepts.
+  // REQUIRES a call that ValidateCall() accepts. The plan borrows from the
+  // planner.
   CallPlan Plan(const CollectiveCall& call);
   // What the algorithms are asked for the price of such a call. REQUIRES the
   // same.
@@ -202,6 +206,7 @@ class CallPlanner {
     const CollectiveAlgorithm* algorithm = nullptr;
     std::shared_ptr<const std::string> why;
     std::size_t segment_elements = 1;
+    std::uint64_t hash = 0;  // As in CallPlan.
   };
 
   int TreeRootOf(const CollectiveCall& call) const;
@@ -209,6 +214,8 @@ class CallPlanner {
   const Decision& Decide(const CollectiveCall& call);
   Decision NewDecision(const CollectiveCall& call,
                        const CollectiveAlgorithm* wanted) const;
+  std::uint64_t HashOfDecision(const CollectiveCall& call,
+                               const CollectiveAlgorithm& algorithm) const;
 
   const CallGroup& group_;
   const HostMap hosts_;
@@ -224,8 +231,7 @@ Schedule ScheduleFor(const CollectiveCall& call, const CallPlan& plan,
 
 // Returns a hash of everything that all ranks must agree on. Calls that differ
 // in a single value never have the same signature; calls that differ in more
-// have it with probability 2^-64.
-std::uint64_t SignatureOf(const CollectiveCall& call, const CallPlan& plan,
-                          const CallGroup& group);
+// have it with probability 2^-64. REQUIRES the plan of that call.
+std::uint64_t SignatureOf(const CollectiveCall& call, const CallPlan& plan);
 
 }  // namespace gradientflow

@@ -200,10 +200,10 @@ void Executor::Prepare(GroupCalls* calls, Operation* operation) {
   op.bytes_sent = &calls->bytes_sent(op.call.channel);
   op.window = WindowOf(calls->group, op.call.channel);
   if (op.window != kNoWindow) placed_->CallBegins(op.window);
-  op.signature = SignatureOf(op.call, op.plan, calls->group);
+  op.signature = SignatureOf(op.call, op.plan);
   op.launched = op.finished = op.messages = 0;
   op.flags = 0;
-  op.begin = args_.clock->Now();
+  if (traces() || args_.recorder != nullptr) op.begin = args_.clock->Now();
   if (traces() && args_.writes != nullptr) {
     op.written_before = args_.writes->Count();
   }
@@ -357,7 +357,7 @@ bool Executor::Poll() {
     }
   }
   if (operations_ > 0) {
-    moved |= AdvanceLocal();
+    if (running_ > 0) moved |= AdvanceLocal();
     Retire();
   }
   if (args_.fabric->departed() > 0 && running_ > 0) FailIfDeparted();

@@ -42,7 +42,7 @@ struct ExecutorArgs {
   SharedArena* arena = nullptr;  // Null if no peer shares memory.
   const kernels::CpuKernelTable* kernels = nullptr;
   const Clock* clock = nullptr;
-  Recorder* recorder = nullptr;
+  Recorder* recorder = nullptr;  // Null if nothing is recorded.
   Logger* logger = nullptr;
   // Null unless this rank can write to the memory of all others, or of those on
   // other hosts. REQUIRES slot memory of PlacedSlotBytes() if the group of all

@@ -14,16 +14,20 @@ namespace gradientflow {
 // takes it again at once mostly gets it again, while the others sleep on.
 class GF_CAPABILITY("mutex") Baton {
  public:
-  // Runs `now_wanted` after wanted() counts this thread and before it may
-  // sleep.
+  // If another thread has the baton, runs `now_wanted` after wanted() counts
+  // this thread and before it may sleep.
   template <typename F>
   void Take(F&& now_wanted) GF_ACQUIRE() {
-    wanted_.fetch_add(1);
-    now_wanted();
-    mutex_.lock();
-    wanted_.fetch_sub(1);
+    if (!mutex_.try_lock()) {
+      wanted_.fetch_add(1);
+      now_wanted();
+      mutex_.lock();
+      wanted_.fetch_sub(1);
+    }
+    // Whoever gives way has said so before it released the mutex.
+    if (!giving_way_.load()) return;
     turns_.fetch_add(1);
-    if (giving_way_.load()) FutexWake(&turns_);
+    FutexWake(&turns_);
   }
   bool TryTake() GF_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
   void Release() GF_RELEASE() { mutex_.unlock(); }
@@ -46,7 +50,8 @@ class GF_CAPABILITY("mutex") Baton {
  private:
   std::mutex mutex_;
   std::atomic<int> wanted_{0};
-  std::atomic<std::uint32_t> turns_{0};  // Number of times it was taken.
+  // Number of times it was taken from a thread that gave way.
+  std::atomic<std::uint32_t> turns_{0};
   std::atomic<bool> giving_way_{false};
 };
 

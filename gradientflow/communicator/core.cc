@@ -138,11 +138,11 @@ Status CommunicatorCore::Build() {
                                        algorithm.value(), transport_.group));
   executor.algorithm = algorithm.value();
   executor_ = std::make_unique<Executor>(
-      ExecutorArgs{transport_.fabric.get(), transport_.arena,
-                   &kernels::CpuKernels(), clock_.get(), recorder_.get(),
-                   logger_.get(),
-                   transport_.places_all ? transport_.places : nullptr,
-                   transport_.writes},
+      ExecutorArgs{
+          transport_.fabric.get(), transport_.arena, &kernels::CpuKernels(),
+          clock_.get(), options_.timeline.empty() ? nullptr : recorder_.get(),
+          logger_.get(), transport_.places_all ? transport_.places : nullptr,
+          transport_.writes},
       transport_.group, TypicalCostModels(transport_.group.hosts_share),
       executor);
   GF_RETURN_IF_ERROR(LearnAddresses());

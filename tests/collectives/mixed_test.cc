@@ -296,7 +296,7 @@ TEST(MixedCalls, StillHaveToAgree) {
     call.count = 7;
     call.wire = DType::kFloat16;
     const auto signature = [&](const CollectiveCall& c) {
-      return SignatureOf(c, planner.Plan(c), group);
+      return SignatureOf(c, planner.Plan(c));
     };
     for (const Difference& difference : differences) {
       CollectiveCall other = call;

@@ -58,10 +58,9 @@ const Change kChanges[] = {
 class Signer {
  public:
   explicit Signer(std::size_t segment_bytes = 4096, int size = 4)
-      : group_(GroupOf(size)),
-        planner_(group_, TypicalCostModels(), {segment_bytes}) {}
+      : planner_(GroupOf(size), TypicalCostModels(), {segment_bytes}) {}
   std::uint64_t operator()(const CollectiveCall& call) {
-    return SignatureOf(call, planner_.Plan(call), group_);
+    return SignatureOf(call, planner_.Plan(call));
   }
 
  private:
@@ -71,7 +70,6 @@ class Signer {
     group.topology.host.assign(static_cast<std::size_t>(size), 0);
     return group;
   }
-  const CallGroup group_;
   CallPlanner planner_;
 };
 
@@ -166,8 +164,7 @@ std::pair<std::uint64_t, std::uint64_t> StepsThatLookAlike(
   const CallPlan plan = planner.Plan(call);
   std::unordered_map<std::uint64_t, std::uint64_t> seen;
   for (call.step = 0;; ++call.step) {
-    const std::uint64_t part =
-        SignatureOf(call, plan, group) >> shift & 0xFFFFFFFF;
+    const std::uint64_t part = SignatureOf(call, plan) >> shift & 0xFFFFFFFF;
     const auto [at, fresh] = seen.emplace(part, call.step);
     if (!fresh) return {at->second, call.step};
   }

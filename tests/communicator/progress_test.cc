@@ -240,5 +240,65 @@ TEST(ProgressHandoverTest, WhatIsToldAsADriverLeavesIsSeen) {
   }
 }
 
+// Two pollables: a call ends in the first one, whatever the second one does.
+class Quick final : public Progress::Work {
+ public:
+  std::span<Pollable* const> pollables() const override { return pollables_; }
+  bool Pending() const override { return false; }
+  void Block(nanoseconds) override {}
+  void Wake() override {}
+  void Tick() override {}
+
+  struct First final : public Pollable {
+    bool Poll() override {
+      ended = true;
+      return true;
+    }
+    bool ended = false;
+  } first;
+  struct Second final : public Pollable {
+    bool Poll() override {
+      ++polls;
+      told = false;
+      return false;
+    }
+    std::atomic<int> polls{0};
+    std::atomic<bool> told{false};
+  } second;
+
+ private:
+  const std::vector<Pollable*> pollables_{&first, &second};
+};
+
+class QuickCalls : public ::testing::Test {
+ protected:
+  void Call() {
+    progress_.Drive([this, begun = false]() mutable {
+      if (!std::exchange(begun, true)) work_.first.ended = false;
+      return work_.first.ended;
+    });
+  }
+
+  Quick work_;
+  StoppedClock clock_;
+  Completions completions_;
+  Progress progress_{work_, clock_, nanoseconds(0), completions_};
+};
+
+TEST_F(QuickCalls, PollWhatTheyDoNotNeedNowAndThen) {
+  for (int i = 0; i < 1600; ++i) Call();
+  EXPECT_GE(work_.second.polls, 50);
+  EXPECT_LE(work_.second.polls, 400);
+}
+
+TEST_F(QuickCalls, PollForWhatIsAnnounced) {
+  for (int i = 0; i < 100; ++i) {
+    work_.second.told = true;
+    progress_.Notify();
+    Call();
+    ASSERT_FALSE(work_.second.told) << "after " << i << " calls";
+  }
+}
+
 }  // namespace
 }  // namespace gradientflow

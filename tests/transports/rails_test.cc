@@ -89,6 +89,7 @@ TEST(Rails, LanesOfOneNetworkAreFixed) {
   Pair pair({"127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"});
   EXPECT_EQ(pair.Exchange(9), (std::vector<int>{0, 3, 3, 3}));
   EXPECT_EQ(LanesOfWaiting(pair.a), std::vector<int>(6, 2));
+  EXPECT_EQ(pair.b.to(1).LaneToLook(4), 2);
 }
 
 TEST(Rails, BothEndsChooseAmongLanesOfTwoNetworks) {
@@ -96,6 +97,7 @@ TEST(Rails, BothEndsChooseAmongLanesOfTwoNetworks) {
   const std::vector<int> in_turn = {1, 2, 1, 2, 1, 2};
   EXPECT_EQ(LanesOfWaiting(pair.a), in_turn);
   EXPECT_EQ(LanesOfWaiting(pair.b), in_turn);
+  EXPECT_EQ(pair.b.to(1).LaneToLook(4), -1) << "the peer chooses";
 }
 
 TEST(Rails, EachGetsWhatItCarries) {

@@ -123,6 +123,32 @@ TEST_P(TcpLinkTest, ResumesPartialWritesThroughTinyBuffers) {
   ExpectAllArrived(pair.b, 6);
 }
 
+TEST_P(TcpLinkTest, ALookFindsWhatThePollerWasNotAskedFor) {
+  Pair pair(GetParam(), 3, "127.0.0.1:0");
+  ASSERT_TRUE(pair.valid);
+  Link& to = pair.b.to(1);
+  const int lane = to.LaneToLook(5);
+  EXPECT_EQ(lane, pair.a.to(1).DataLane(5));
+  EXPECT_FALSE(to.Look(lane));
+  for (Tag tag = 0; tag < 3; ++tag) pair.a.Send(1, tag, 3000 * tag, lane);
+  ASSERT_TRUE(Drive({&pair.a}, [&] {
+    to.Look(lane);
+    return pair.b.received.size() == 3;
+  }));
+  ExpectAllArrived(pair.b, 3);
+  EXPECT_FALSE(to.Look(lane));
+}
+
+TEST_P(TcpLinkTest, AFullLaneIsThePollers) {
+  Pair pair(GetParam(), 2, "127.0.0.1:0", 4096);
+  ASSERT_TRUE(pair.valid);
+  pair.a.Send(1, 0, 200003, 1);
+  pair.a.to(1).Poll();
+  EXPECT_EQ(pair.a.to(1).LaneToLook(0), -1) << "it waits for room";
+  ASSERT_TRUE(pair.DriveBoth([&] { return pair.b.received.size() == 1; }));
+  EXPECT_EQ(pair.a.to(1).LaneToLook(0), 1);
+}
+
 TEST_P(TcpLinkTest, AResetLosesNothingThatArrivedBefore) {
   Pair pair(GetParam(), 4, "127.0.0.1:0");
   ASSERT_TRUE(pair.valid);

@@ -65,6 +65,9 @@ class TcpLane final : public LaneReader::Source {
 
   // From LaneReader::Source.
   std::int64_t Read(const iovec* pieces, int count) override;
+  // Writes what it can of the pieces, which have `bytes` together. Returns the
+  // number of bytes, or -errno; -EAGAIN if the connection is full.
+  std::int64_t Write(std::span<const iovec> pieces, std::size_t bytes);
 
   const int index;
   Socket socket;

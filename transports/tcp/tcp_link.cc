@@ -1,12 +1,12 @@
 #include "transports/tcp/tcp_link.h"
 
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include <array>
 #include <bit>
 #include <cassert>
 #include <cerrno>
+#include <span>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -14,10 +14,11 @@
 // How frames get through the connections of a link:
 //
 //   Send()      lane.writer: messages, in order
-//   Write()     lane.writer -> sendmsg(); from Poll(), or from OnEvents() if a
+//   Write()     lane.writer -> send(); from Poll(), or from OnEvents() if a
 //               full connection has room again
-//   Read()      recvmsg() -> lane.reader -> OnHeader(), landing, OnMessage();
-//               from OnEvents(), or from Poll() if a budget was spent
+//   Read()      recv() -> lane.reader -> OnHeader(), landing, OnMessage();
+//               from OnEvents(), from Look(), or from Poll() if a budget was
+//               spent
 //   OnReturned()  an io thread has moved what Read() or Write() had lent, which
 //                 go on from there
 //   EndLane()   a connection ended: stops writing, reads the others to their
@@ -78,7 +79,7 @@ TcpLink::TcpLink(TcpLinkArgs args)
 TcpLink::~TcpLink() { Close(); }
 
 int TcpLink::DataLane(std::uint64_t spread) {
-  if (rails_ == nullptr) return Link::DataLane(spread);
+  if (rails_ == nullptr) return FixedLane(spread);
   return 1 + static_cast<int>(rails_->Pick(spread, [&](std::size_t lane) {
            return lanes_[1 + lane]->writer.waiting();
          }));
@@ -107,6 +108,21 @@ void TcpLink::Resume(int lane) {
   // Does not read here, because the caller may be a callback of this very lane.
   resumed.reader.Resume();
   to_read_ |= resumed.bit();
+}
+
+// Over several networks the peer chooses the lane. Only the poller knows when a
+// full connection has room again, and when an io thread has read a payload.
+int TcpLink::LaneToLook(std::uint64_t spread) const {
+  if (rails_ != nullptr) return -1;
+  const int fixed = FixedLane(spread);
+  const TcpLane& lane = *lanes_[static_cast<std::size_t>(fixed)];
+  return lane.blocked || lane.reading_lent() ? -1 : fixed;
+}
+
+bool TcpLink::Look(int lane) {
+  TcpLane& looked_at = *lanes_[static_cast<std::size_t>(lane)];
+  if (gone() || looked_at.reader.paused()) return false;
+  return Read(looked_at);
 }
 
 bool TcpLink::Poll() {
@@ -222,20 +238,15 @@ bool TcpLink::Write(TcpLane& lane) {
   std::size_t spent = 0;
   int error = 0;
   while (!lane.writer.empty() && spent < kWriteBudgetBytes && !lane.blocked) {
-    std::array<iovec, kMostPieces> pieces;
-    msghdr message = {};
-    message.msg_iov = pieces.data();
-    message.msg_iovlen = lane.writer.Gather(pieces, kMostBytesAtOnce);
+    std::array<iovec, kMostPieces> room;
+    const std::span<const iovec> pieces(
+        room.data(), lane.writer.Gather(room, kMostBytesAtOnce));
     std::size_t bytes = 0;
-    for (std::size_t i = 0; i < message.msg_iovlen; ++i) {
-      bytes += pieces[i].iov_len;
-    }
-    if (lane.LendWrite({pieces.data(), message.msg_iovlen}, bytes)) break;
-    const ssize_t sent =
-        ::sendmsg(lane.socket.fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
-      error = errno;
+    for (const iovec& piece : pieces) bytes += piece.iov_len;
+    if (lane.LendWrite(pieces, bytes)) break;
+    const std::int64_t sent = lane.Write(pieces, bytes);
+    if (sent < 0 && sent != -EAGAIN && sent != -EWOULDBLOCK) {
+      error = static_cast<int>(-sent);
       break;
     }
     const std::size_t taken = sent < 0 ? 0 : static_cast<std::size_t>(sent);

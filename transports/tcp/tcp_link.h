@@ -56,6 +56,8 @@ class TcpLink final : public Link,
   void Send(int lane, const OutMessage& message) override;
   bool Poll() override;
   void Resume(int lane) override;
+  int LaneToLook(std::uint64_t spread) const override;
+  bool Look(int lane) override;
   void LineMeasured(int mbps) override;
   bool sockets_carry_data() const override { return true; }
   bool PrepareToSleep() override;

@@ -277,7 +277,7 @@ CallPlan CallPlanner::Plan(const CollectiveCall& call) {
   CallPlan plan;
   plan.count = call.count;
   plan.same_dtypes = group_.same_dtypes;
-  plan.costs = &costs_;
+  plan.costs = costs_;
   plan.blocked_input = call.kind == CollectiveKind::kReduceScatter;
   plan.blocked_data =
       call.kind == CollectiveKind::kAllgather && !HasUnevenParts(call);
@@ -311,7 +311,7 @@ Schedule ScheduleFor(const CollectiveCall& call, const CallPlan& plan,
   shape.parts = collects ? call.recv_counts : call.send_counts;
   if (!collects) shape.recv_parts = call.recv_counts;
   shape.wire_element_bytes = SizeOf(call.wire);
-  shape.costs = *plan.costs;
+  shape.costs = plan.costs;
   return MakeSchedule(*plan.algorithm, group.rank, shape, count);
 }
 

@@ -81,8 +81,9 @@ struct CallPlan {
   // One line for the trace. Shared by all plans of the same choice, because a
   // small call takes less time than a copy of a text does.
   std::shared_ptr<const std::string> why;
-  // By which an algorithm chooses among its variants. The planner's.
-  const CostModels* costs = nullptr;
+  // By which an algorithm chooses among its variants. A copy: all segments of a
+  // call follow the same.
+  CostModels costs;
   // A hash of what calls of this plan have in common, for SignatureOf().
   std::uint64_t hash = 0;
   bool one_sided = false;
@@ -180,8 +181,7 @@ class CallPlanner {
         cutting_(cutting),
         standing_(standing) {}
 
-  // REQUIRES a call that ValidateCall() accepts. The plan borrows from the
-  // planner.
+  // REQUIRES a call that ValidateCall() accepts.
   CallPlan Plan(const CollectiveCall& call);
   // What the algorithms are asked for the price of such a call. REQUIRES the
   // same.

@@ -11,13 +11,13 @@
 
 namespace gradientflow::tcp_test {
 
-// A port of 127.0.0.1 as behind a firewall that drops what it does not let in:
-// who connects gets no answer. It needs no privilege: the kernel drops requests
-// to a listener whose queue is full.
+// A port of the loopback as behind a firewall that drops what it does not let
+// in: who connects gets no answer. It needs no privilege: the kernel drops
+// requests to a listener whose queue is full.
 class SilentPort {
  public:
-  SilentPort()
-      : listener_(ListenOn(*SocketAddress::Parse("127.0.0.1:0"), 0).value()),
+  explicit SilentPort(const std::string& host = "127.0.0.1")
+      : listener_(ListenOn(*SocketAddress::Parse(host + ":0"), 0).value()),
         guest_(Fill()) {}
 
   std::string address() const { return LocalAddress(listener_).ToString(); }

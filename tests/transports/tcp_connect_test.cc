@@ -13,6 +13,7 @@
 #include "gradientflow/base/status.h"
 #include "gradientflow/base/str_cat.h"
 #include "tests/transports/link_owner.h"
+#include "tests/transports/refusing_firewall.h"
 #include "tests/transports/silent_port.h"
 #include "tests/transports/tcp_job.h"
 #include "tests/transports/tcp_pair.h"
@@ -124,12 +125,16 @@ TEST(TcpSetUp, WithoutAnyDirectionTheErrorSaysWhatWasTried) {
   }
 }
 
+// The address of rank 0 is none of this host's, as rank 1 sees it.
 TEST(TcpSetUp, WhoIsRefusedAndNotReachedSaysBoth) {
   Job job(2);
   ASSERT_TRUE(job.Listen());
   job.addresses[0] = "127.0.0.2:1";
+  const SteadyClock clock;
+  const Clock::Time begin = clock.Now();
   // Rank 0 does not connect.
   job.ConnectAll({1}, seconds(60));
+  EXPECT_LT(Seconds(clock.Now() - begin), 2) << "about 0.8 s";
   const Status status = job.ranks[1]->links->status();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_EQ(status.message(),
@@ -138,6 +143,26 @@ TEST(TcpSetUp, WhoIsRefusedAndNotReachedSaysBoth) {
                    job.addresses[1],
                    "), which it has not reached either: 127.0.0.2:1: connect: "
                    "Connection refused"));
+}
+
+// A firewall that says so, and a peer behind it that is late.
+TEST(TcpSetUp, AMessageOfTheNetworkIsNoSignOfDeath) {
+  const auto firewall = tcp_test::RefusingFirewall::Build();
+  if (firewall == nullptr) {
+    GTEST_SKIP() << "SKIPPED, NOT TESTED: raw sockets need root";
+  }
+  Job job(2);
+  ASSERT_TRUE(job.Listen());
+  job.addresses[0] = firewall->address();
+  std::thread one([&] { job.Connect(1, seconds(60)); });
+  // As a rank that has refused for this long would have been given up.
+  const bool refused = firewall->AwaitRefusals(milliseconds(1000));
+  job.Connect(0, seconds(60));
+  one.join();
+  EXPECT_TRUE(refused);
+  for (const auto& rank : job.ranks) {
+    EXPECT_TRUE(rank->links->ok()) << rank->links->status().ToString();
+  }
 }
 
 // Whoever dials it, or waits for it, learns it long before the deadline.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -97,14 +98,17 @@ std::string LaneMaker::TroubleWith(int peer) const {
   return StrCat(trouble, "; before that ", before);
 }
 
-std::vector<LaneMaker::Refusal> LaneMaker::Refusals() const {
+std::vector<Refusal> LaneMaker::Refusals() const {
   std::vector<Refusal> refusals;
   for (const Dialling& dialling : dials_) {
-    const auto lane =
-        std::find_if(dialling.lanes.begin(), dialling.lanes.end(),
-                     [](const OutgoingLane& l) { return l.ended(); });
-    if (lane == dialling.lanes.end()) continue;
-    refusals.push_back({dialling.peer, lane->certain(), lane->Trouble()});
+    std::optional<Refusal> longest;
+    for (const OutgoingLane& lane : dialling.lanes) {
+      std::optional<Refusal> refusal = lane.refusal();
+      if (refusal && (!longest || refusal->Lasted() > longest->Lasted())) {
+        longest = std::move(refusal);
+      }
+    }
+    if (longest) refusals.push_back(*std::move(longest));
   }
   return refusals;
 }
@@ -145,7 +149,6 @@ OutgoingLane::Args LaneMaker::LaneTo(int peer, int lane) const {
   out.secret = args_.secret;
   out.buffer_bytes = args_.options.socket_buffer_bytes;
   out.reachable = at(peer).on_this_host;
-  out.refused_by_anybody = args_.refused_by_anybody;
   out.hello.from = static_cast<std::uint32_t>(args_.rank);
   out.hello.to = static_cast<std::uint32_t>(peer);
   out.hello.lane = static_cast<std::uint32_t>(lane);

@@ -56,8 +56,6 @@ class LaneMaker {
     const std::vector<Socket>* listeners = nullptr;
     std::vector<InterfaceAddress> interfaces;
     std::size_t most_strangers = 256;  // See IncomingLanes::Args.
-    // See OutgoingLane::Args.
-    Clock::Time refused_by_anybody{};
     Sink* sink = nullptr;
   };
   // The pointers outlive the object.
@@ -93,13 +91,7 @@ class LaneMaker {
   // `latest`.
   Clock::Time DueBy(Clock::Time latest) const;
 
-  // A peer that is dialled and whose process has ended: see
-  // OutgoingLane::ended().
-  struct Refusal {
-    int peer = 0;
-    bool certain = false;  // No other than the peer can have refused.
-    std::string trouble;
-  };
+  // Of the peers that are dialled.
   std::vector<Refusal> Refusals() const;
   // For error messages: what has gone wrong with the lanes that this rank opens
   // to `peer`, or "".

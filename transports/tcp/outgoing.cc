@@ -15,14 +15,10 @@ namespace {
 using std::chrono::milliseconds;
 
 // The next address is tried this much later, because most often the first one
-// is right.
+// is right, or as soon as that one has failed.
 constexpr milliseconds kStagger(200);
 constexpr milliseconds kFirstBackoff(20);
-constexpr milliseconds kLastBackoff(250);
-// A process whose addresses all refuse for so long has ended. It is more than a
-// retransmission, by which the last bytes of a peer that is complete, and
-// listens no more, may be late.
-constexpr milliseconds kRefusedTooLong(500);
+constexpr milliseconds kLastBackoff(125);
 
 }  // namespace
 
@@ -90,6 +86,12 @@ void OutgoingLane::Abandon(Attempt& attempt, const std::string& why,
   attempt.start_at = now + attempt.backoff;
   attempt.backoff =
       std::min<Clock::Time>(attempt.backoff * 2, Clock::Time(kLastBackoff));
+  if (std::exchange(attempt.failed, true)) return;
+  const auto next = std::find_if(attempts_.begin(), attempts_.end(),
+                                 [now](const Attempt& other) {
+                                   return !other.failed && other.start_at > now;
+                                 });
+  if (next != attempts_.end()) next->start_at = now;
 }
 
 void OutgoingLane::NoteRefusal(Attempt& attempt, int error, Clock::Time now) {
@@ -99,18 +101,24 @@ void OutgoingLane::NoteRefusal(Attempt& attempt, int error, Clock::Time now) {
   }
   if (!attempt.refused_since) attempt.refused_since = now;
   attempt.refused_at = now;
+  attempt.on_the_way =
+      attempt.socket.valid() && WasRefusedOnTheWay(attempt.socket);
 }
 
-bool OutgoingLane::ended() const {
-  const Clock::Time patience =
-      certain() ? Clock::Time(kRefusedTooLong) : args_.refused_by_anybody;
-  return !connected() &&
-         std::all_of(attempts_.begin(), attempts_.end(),
-                     [patience](const Attempt& attempt) {
-                       return attempt.refused_since &&
-                              attempt.refused_at - *attempt.refused_since >=
-                                  patience;
-                     });
+std::optional<Refusal> OutgoingLane::refusal() const {
+  if (connected() || attempts_.empty()) return std::nullopt;
+  Refusal refusal;
+  refusal.peer = peer();
+  refusal.until = Clock::Time::max();
+  for (const Attempt& attempt : attempts_) {
+    if (!attempt.refused_since) return std::nullopt;
+    refusal.since = std::max(refusal.since, *attempt.refused_since);
+    refusal.until = std::min(refusal.until, attempt.refused_at);
+    refusal.on_the_way |= attempt.on_the_way;
+  }
+  refusal.certain = args_.reachable || reached_;
+  refusal.trouble = Trouble();
+  return refusal;
 }
 
 // An error says more than the silence of another address.

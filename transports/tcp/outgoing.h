@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +16,26 @@
 #include "transports/tcp/socket.h"
 
 namespace gradientflow {
+
+// All addresses of a peer refuse, as those of a process that has ended do: one
+// that runs listens before others know its address.
+struct Refusal {
+  int peer = 0;
+  Clock::Time since{};      // When the last of them began to,
+  Clock::Time until{};      // and when each of them was last seen to.
+  bool certain = false;     // Nobody but the peer can have refused.
+  bool on_the_way = false;  // WasRefusedOnTheWay(): it may well run.
+  std::string trouble;
+
+  // How long they have refused, of the time after `begin`.
+  Clock::Time Lasted(Clock::Time begin = Clock::Time::min()) const {
+    return until - std::max(since, begin);
+  }
+};
+// A process whose addresses all refuse for so long has ended. It is more than a
+// retransmission, by which the last bytes of a peer that is complete, and
+// listens no more, may be late.
+inline constexpr std::chrono::milliseconds kRefusedTooLong(500);
 
 // One lane towards a peer that listens. It tries the peer's addresses, each a
 // little after the one before, repeats failed attempts, and keeps the first
@@ -34,8 +55,6 @@ class OutgoingLane {
     // Whether a connection that is refused was meant for the peer for certain.
     // If not, a firewall or another host with that address may refuse it.
     bool reachable = true;
-    // How long all addresses may refuse if that is not certain, until ended().
-    Clock::Time refused_by_anybody = std::chrono::seconds(5);
   };
   // `candidates` are the peer's addresses, best first.
   OutgoingLane(const Args& args, const std::vector<SocketAddress>& candidates,
@@ -59,11 +78,8 @@ class OutgoingLane {
   // The descriptor of the attempt is ready. An error ends the set-up.
   Status OnReady(std::size_t attempt, Clock::Time now);
 
-  // Returns whether the peer's process has ended, going by its addresses, which
-  // all refuse. A process that runs listens before others know its address.
-  bool ended() const;
-  // Returns whether nobody but the peer can have refused.
-  bool certain() const { return args_.reachable || reached_; }
+  // Nothing while an address may still be answered.
+  std::optional<Refusal> refusal() const;
 
   // What keeps the lane from being connected: "10.0.0.2:4321: Connection
   // refused", or "10.0.0.2:4321: no answer".
@@ -77,9 +93,11 @@ class OutgoingLane {
     Bits256 nonce = {};  // The challenge to the peer.
     HelloReader reader;
     Clock::Time start_at{};
+    bool failed = false;  // At least once.
     Clock::Time backoff{};
     std::optional<Clock::Time> refused_since;
     Clock::Time refused_at{};  // The last time.
+    bool on_the_way = false;   // See Refusal. Then, too.
   };
 
   void NoteRefusal(Attempt& attempt, int error, Clock::Time now);

@@ -25,7 +25,8 @@ constexpr milliseconds kLongestWait(100);
 constexpr milliseconds kLookEvery(200);
 // Higher ranks that are dialled at the same time.
 constexpr int kMostLate = 16;
-// How long all addresses of a peer on another host may refuse: it may be behind
+// How long all addresses of a peer on another host may refuse while others are
+// late as well, or if a message of the network refuses: the peer may be behind
 // a firewall, and has to connect meanwhile.
 constexpr std::chrono::seconds kRefusedByAnybody(5);
 
@@ -63,6 +64,7 @@ class SetUp final : private LaneMaker::Sink {
   Status Prepare();
   void DialTheLate();
   Status CheckWatched();
+  bool HasEnded(const Refusal& refusal, bool all_others_came) const;
   Status CheckRefusals() const;
   Status Connect();
   Status Round(Clock::Time now);
@@ -75,6 +77,8 @@ class SetUp final : private LaneMaker::Sink {
   LaneMaker maker_;
   std::vector<std::vector<Socket>> kept_;  // By rank, then by lane.
   int awaited_ = 0;                        // Peers without lanes.
+  // Since when all ranks have had their turn to connect, and no more came.
+  Clock::Time settled_at_{};
   Clock::Time look_at_{};
   std::vector<bool> heard_;  // By rank: it has all its lanes.
 };
@@ -90,13 +94,12 @@ LaneMaker::Args SetUp::ForMaker(const SetUpArgs& args,
   maker.rails = args.rails;
   maker.listeners = &args.listeners;
   maker.interfaces = std::move(interfaces);
-  maker.refused_by_anybody = kRefusedByAnybody;
   maker.sink = this;
   return maker;
 }
 
 Status SetUp::Prepare() {
-  look_at_ = job_.clock->Now() + kLookEvery;
+  look_at_ = settled_at_ = job_.clock->Now() + kLookEvery;
   for (int peer = 0; peer < job_.size; ++peer) {
     if (!IsPeer(peer)) continue;
     ++awaited_;
@@ -116,6 +119,7 @@ Status SetUp::Prepare() {
 Status SetUp::OnLanes(int peer, std::vector<Socket> lanes) {
   kept_[static_cast<std::size_t>(peer)] = std::move(lanes);
   --awaited_;
+  settled_at_ = std::max(settled_at_, job_.clock->Now());
   return Status();
 }
 
@@ -146,8 +150,23 @@ Status SetUp::CheckWatched() {
   return Status();
 }
 
+// A peer that lives behind a firewall is not long after the others: all begin
+// to connect when they have met.
+bool SetUp::HasEnded(const Refusal& refusal, bool all_others_came) const {
+  if (refusal.certain) return refusal.Lasted() >= kRefusedTooLong;
+  if (all_others_came && !refusal.on_the_way &&
+      refusal.Lasted(settled_at_) >= kRefusedTooLong) {
+    return true;
+  }
+  return refusal.Lasted() >= kRefusedByAnybody;
+}
+
 Status SetUp::CheckRefusals() const {
-  for (const LaneMaker::Refusal& refusal : maker_.Refusals()) {
+  const std::vector<Refusal> refusals = maker_.Refusals();
+  const bool all_others_came =
+      refusals.size() == static_cast<std::size_t>(awaited_);
+  for (const Refusal& refusal : refusals) {
+    if (!HasEnded(refusal, all_others_came)) continue;
     std::string or_else;
     if (!refusal.certain) {
       or_else = StrCat(", or cannot be reached by rank ", job_.rank, " (",

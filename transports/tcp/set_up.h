@@ -23,9 +23,9 @@ struct SetUpArgs {
 
 // Endpoint::Connect() of TCP. It is enough if connections get through from one
 // rank of a pair to the other. A peer whose process has ended, or that fails,
-// ends it within a second, with an error that names the peer; on another host
-// within some seconds if its addresses refuse, and ConnectArgs::look does not
-// know.
+// ends it within a second, with an error that names the peer. On another host
+// it takes some seconds if others have not connected either, or if the network
+// says that its addresses refuse, and ConnectArgs::look does not know.
 Result<std::vector<std::unique_ptr<Link>>> SetUpLanes(const SetUpArgs& args);
 
 }  // namespace gradientflow

@@ -1,5 +1,6 @@
 #include "transports/tcp/socket.h"
 
+#include <linux/errqueue.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -7,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cstring>
+#include <ctime>
 #include <system_error>
 
 #include "gradientflow/base/str_cat.h"
@@ -32,6 +35,14 @@ void SetBuffers(const Socket& socket, std::size_t bytes) {
   // The kernel clips to its limits: a smaller buffer is slower, but not wrong.
   SetOption(socket, SOL_SOCKET, SO_SNDBUF, size);
   SetOption(socket, SOL_SOCKET, SO_RCVBUF, size);
+}
+
+// Whether the kernel keeps messages of the network about the socket. While it
+// does, such a message ends even an established connection.
+void KeepNetworkErrors(const Socket& socket, bool keep) {
+  const int on = keep ? 1 : 0;
+  SetOption(socket, IPPROTO_IP, IP_RECVERR, on);
+  SetOption(socket, IPPROTO_IPV6, IPV6_RECVERR, on);
 }
 
 Result<Socket> NewSocket(int family) {
@@ -79,6 +90,7 @@ Result<Socket> StartConnect(const SocketAddress& to, std::size_t buffer_bytes,
   if (!made.ok()) return made;
   const Socket& socket = made.value();
   SetBuffers(socket, buffer_bytes);
+  KeepNetworkErrors(socket, true);
   if (::connect(socket.fd(), to.data(), to.bytes()) != 0 &&
       errno != EINPROGRESS && errno != EINTR) {
     const int why = errno;
@@ -94,7 +106,30 @@ int ConnectError(const Socket& socket) {
   if (::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) {
     return errno;
   }
+  if (error == 0) KeepNetworkErrors(socket, false);
   return error;
+}
+
+bool WasRefusedOnTheWay(const Socket& socket) {
+  alignas(cmsghdr) char control[512];
+  msghdr message = {};
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  if (::recvmsg(socket.fd(), &message, MSG_ERRQUEUE) < 0) return false;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
+       part = CMSG_NXTHDR(&message, part)) {
+    const bool is_error =
+        (part->cmsg_level == IPPROTO_IP && part->cmsg_type == IP_RECVERR) ||
+        (part->cmsg_level == IPPROTO_IPV6 && part->cmsg_type == IPV6_RECVERR);
+    if (!is_error) continue;
+    sock_extended_err error = {};
+    std::memcpy(&error, CMSG_DATA(part), sizeof(error));
+    if (error.ee_origin == SO_EE_ORIGIN_ICMP ||
+        error.ee_origin == SO_EE_ORIGIN_ICMP6) {
+      return true;
+    }
+  }
+  return false;
 }
 
 Result<Socket> Accept(const Socket& listener) {

@@ -39,6 +39,10 @@ Result<Socket> ListenOn(const SocketAddress& at, std::size_t buffer_bytes);
 Result<Socket> StartConnect(const SocketAddress& to, std::size_t buffer_bytes,
                             int* error = nullptr);
 int ConnectError(const Socket& socket);  // errno, or 0 if connected.
+// After an error of ConnectError(): whether a message of the network (ICMP), as
+// a firewall sends it, was the reason. A host resets connections to a port at
+// which no process listens.
+bool WasRefusedOnTheWay(const Socket& socket);
 // Returns an invalid Socket if no connection is waiting, or it has gone again.
 Result<Socket> Accept(const Socket& listener);
 

@@ -71,9 +71,6 @@ LaneMaker::Args TcpLinkSource::ForMaker(
   maker.listeners = &listeners_;
   maker.interfaces = std::move(interfaces);
   maker.most_strangers = kMostStrangers;
-  // A firewall may refuse for a peer that computes for minutes before it
-  // connects: the fabric's time-out decides.
-  maker.refused_by_anybody = Clock::Time::max();
   maker.sink = this;
   return maker;
 }
@@ -136,9 +133,12 @@ Status TcpLinkSource::OnLanes(int peer, std::vector<Socket> lanes) {
   return Status();
 }
 
-// Lanes of such a peer are welcome all the same, should it be alive.
+// Lanes of such a peer are welcome all the same, should it be alive. A firewall
+// may refuse for a peer that computes for minutes before it connects: there the
+// fabric's time-out decides.
 void TcpLinkSource::GiveUpOnTheGone() {
-  for (const LaneMaker::Refusal& gone : maker_.Refusals()) {
+  for (const Refusal& gone : maker_.Refusals()) {
+    if (!gone.certain || gone.Lasted() < kRefusedTooLong) continue;
     maker_.StopDialling(gone.peer);
     sink_->OnGone(gone.peer,
                   Status(StatusCode::kUnavailable,

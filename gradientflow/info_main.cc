@@ -22,6 +22,7 @@
 #include "transports/rdma/devices.h"
 #include "transports/rdma/rdma_endpoint.h"
 #include "transports/rdma/verbs_api.h"
+#include "transports/registry/registry.h"
 
 extern char** environ;
 
@@ -125,6 +126,16 @@ std::string Nccl(const Options& options) {
                 ")");
 }
 
+// For people who wonder why ranks of one machine share no memory, or why ranks
+// of two containers do.
+std::string HostIdMeaning(const Options& options) {
+  return StrCat("ranks with the same id share memory; ",
+                options.host_id.empty()
+                    ? "found: this start of the machine, network and user "
+                      "namespace, user"
+                    : "set by host_id");
+}
+
 void PrintText(const LoadedOptions& loaded) {
   const Status memory = ProbeSharedMemory();
   std::cout << "GradientFlow " << Version() << "\n"
@@ -135,6 +146,8 @@ void PrintText(const LoadedOptions& loaded) {
             << RdmaPlan(loaded.options) << "\n"
             << "shared memory:  "
             << (memory.ok() ? "available" : memory.message()) << "\n"
+            << "host id:        " << HostId(loaded.options.host_id) << kNextLine
+            << HostIdMeaning(loaded.options) << "\n"
             << "interfaces:     ";
   const char* separator = "";
   for (const NetworkInterface& interface : ListNetworkInterfaces()) {
@@ -174,6 +187,7 @@ void PrintJson(const LoadedOptions& loaded, const Status& verdict) {
                                    {"rdma", RdmaJson()},
                                    {"rdma_plan", RdmaPlan(loaded.options)},
                                    {"shared_memory", ProbeSharedMemory().ok()},
+                                   {"host_id", HostId(loaded.options.host_id)},
                                    {"interfaces", interfaces},
                                    {"settings", settings},
                                    {"error", verdict.message()}};

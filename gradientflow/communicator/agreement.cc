@@ -5,6 +5,8 @@
 #include <sstream>
 #include <vector>
 
+#include "gradientflow/base/little_endian.h"
+#include "gradientflow/base/secret.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/config/settings_table.h"
 #include "transports/wire.h"
@@ -24,6 +26,11 @@ std::vector<std::string> Lines(const std::string& text) {
 }
 
 }  // namespace
+
+std::uint64_t AgreementHash(std::string_view text) {
+  const Bits256 bits = HmacSha256("gradientflow settings", text);
+  return GetLittleEndian<std::uint64_t>(bits.data());
+}
 
 std::string SettingLine(const Options& options, const char* name) {
   return StrCat(name, "=", GetOption(options, name).value(), "\n");

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "gradientflow/config/options.h"
 
@@ -13,6 +15,10 @@ std::string AgreementText(const Options& options);
 // Returns "name=value\n" for one setting. REQUIRES that there is a setting of
 // that name.
 std::string SettingLine(const Options& options, const char* name);
+
+// Returns what ranks compare first: a hash of such lines, which is the same
+// whatever compiler, standard library and machine computes it.
+std::uint64_t AgreementHash(std::string_view text);
 
 // What a rank says of its settings, in lines.
 struct RankText {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -323,8 +322,8 @@ Status CommunicatorCore::OpenDevicePath() {
   }
   // Ranks that met at a rendezvous have compared these line by line. This check
   // holds for ranks that were joined in any way.
-  facts.settings = static_cast<std::int64_t>(
-      std::hash<std::string>()(AgreementText(options_)));
+  facts.settings =
+      static_cast<std::int64_t>(AgreementHash(AgreementText(options_)));
   facts.shares = transport_.shares ? 1 : 0;
   const CallGroup& group = transport_.group;
   facts.places =

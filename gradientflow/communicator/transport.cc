@@ -78,13 +78,6 @@ const TransportKind* OnlyTransport(const Options& options) {
   return FindTransport(options.fabric);
 }
 
-std::string HostId() {
-  for (const TransportKind* kind : Transports()) {
-    if (kind->host_id != nullptr) return kind->host_id();
-  }
-  return {};
-}
-
 // Connections to a rank of another host.
 int LanesOf(const Options& options) { return 1 + ConnectionsPerPeer(options); }
 
@@ -115,7 +108,7 @@ Offers MakeOffers(const JoinArgs& args) {
                               " links: ", opened.status().message()));
     }
   }
-  card.host_id = options.host_id.empty() ? HostId() : options.host_id;
+  card.host_id = HostId(options.host_id);
   const Result<Bits256> nonce = RandomBits();
   if (nonce.ok()) {
     card.nonce = nonce.value();

@@ -2,7 +2,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
@@ -158,7 +157,7 @@ Status GradientSession::Parts::Agree(const Status& prepared) {
   std::string text;
   if (prepared.ok()) {
     text = SessionText(options, specs, *layout);
-    mine.settings = std::hash<std::string>()(text);
+    mine.settings = AgreementHash(text);
     mine.text_bytes = text.size();
   } else {
     mine.refusal = RefusalOf(prepared);

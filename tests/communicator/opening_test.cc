@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "gradientflow/communicator/agreement.h"
 #include "tests/communicator/fabrics.h"
 
 namespace gradientflow::testing {
@@ -23,6 +24,12 @@ std::string WhyNot(const std::vector<RankFacts>& ranks) {
   const bool can = AllCanNccl(ranks, &why);
   EXPECT_EQ(can, why.empty()) << why;
   return why;
+}
+
+// Ranks may be built with different standard libraries. The value is the start
+// of an HMAC-SHA256 that Python computed.
+TEST(Agreement, HasAHashThatDependsOnNoLibrary) {
+  EXPECT_EQ(AgreementHash("size=2\nalgorithm=auto\n"), 0xc355a3071172ed92);
 }
 
 TEST(RankFacts, CanUseNcclEachWithItsOwnGpu) {

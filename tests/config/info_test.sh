@@ -25,9 +25,16 @@ check "a good environment exits with 0" exits 0
 check "the version is told" has "GradientFlow 2."
 check "CUDA is told" has "CUDA:"
 check "loopback is listed" has "(loopback)"
+check "the host's id is told" \
+  has "host id:        $(cat /proc/sys/kernel/random/boot_id)/net "
+check "and what it means" has "ranks with the same id share memory; found:"
 row=$(grep '^GRADIENTFLOW_SPARSITY ' <<< "$output" | tr -s ' ')
 check "value, default and who set it" \
   test "$row" = "GRADIENTFLOW_SPARSITY 0.5 0 environment"
+
+run GRADIENTFLOW_HOST_ID=pod-7 --
+check "a host's id that is set is told" has "host id:        pod-7"
+check "and that it is set" has "share memory; set by host_id"
 
 run GRADIENTFLOW_SPARSITY=2 GRADIENTFLOW_OVRELAP=on --
 check "a bad environment exits with 1" exits 1
@@ -43,6 +50,7 @@ run RANK=1 WORLD_SIZE=2 MASTER_ADDR=node1 MASTER_PORT=29500 \
   GRADIENTFLOW_JOB_TOKEN=secret -- --json
 check "json exits with 0" exits 0
 check "json names the launcher" has '"set_by": "torchrun: RANK"'
+check "json has the host's id" has '"host_id": "'
 check "json has the address" has '"value": "node1:29500"'
 
 run GRADIENTFLOW_SPARSITY=2 -- --markdown

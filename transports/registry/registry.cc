@@ -38,4 +38,12 @@ std::string_view TransportNames() {
   return names;
 }
 
+std::string HostId(const std::string& setting) {
+  if (!setting.empty()) return setting;
+  for (const TransportKind* kind : kTransports) {
+    if (kind->host_id != nullptr) return kind->host_id();
+  }
+  return {};
+}
+
 }  // namespace gradientflow

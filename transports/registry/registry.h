@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "transports/endpoint.h"
@@ -18,5 +19,11 @@ const TransportKind* FindTransport(std::string_view name);
 // Returns "auto, shm, rdma or tcp": the values of the setting `fabric`. Static
 // storage.
 std::string_view TransportNames();
+
+// Returns the id by which ranks decide who shares memory: those with equal ids
+// do. It is the setting `host_id`, or, if that is empty, what the transport
+// that shares memory finds: equal in processes of one user, in one network and
+// user namespace of a machine since it has started.
+std::string HostId(const std::string& setting);
 
 }  // namespace gradientflow

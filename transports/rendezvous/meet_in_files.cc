@@ -109,7 +109,14 @@ Status Meeting::Fail(const Status& why) {
   for (const Joined& it : joined_) {
     verdict_->nonces.push_back(it.entry ? it.entry->nonce : "");
   }
-  static_cast<void>(WriteVerdict());
+  if (!WriteVerdict().ok()) return why;
+  // Only rank 0 knows who is dead, and now the verdict says what follows.
+  for (int r = 1; r < size(); ++r) {
+    SeeJoin(r);
+    if (joined(r).entry && !HasLeft(r) && IsGone(r)) {
+      directory_.Remove(Named("join", r));
+    }
+  }
   return why;
 }
 

@@ -119,18 +119,23 @@ void Meeting::RemoveAck(int rank) {
 }
 
 // Returns whether no other process has yet to read the verdict. Then removes
-// the joins of those that died before they could. Until then a dead rank's join
-// stays, which tells the others that it has died.
+// the joins of those that died before they could. Until then a dead rank 0's
+// join stays, which tells the others that it has died.
 bool Meeting::IsLast() {
   std::vector<int> dead;
   for (int r = 0; r < size(); ++r) {
     SeeJoin(r);
     if (!joined(r).entry || HasLeft(r)) continue;
-    if (!joined(r).ended) return false;
+    if (!IsGone(r)) return false;
     dead.push_back(r);
   }
   for (const int r : dead) directory_.Remove(Named("join", r));
   return true;
+}
+
+bool Meeting::IsGone(int rank) {
+  const Joined& it = joined(rank);
+  return it.ended || (it.let_go_at && it.holder == it.entry->nonce);
 }
 
 void Meeting::SeeJoin(int rank) {

@@ -130,6 +130,9 @@ class Meeting {
   Status CheckAlive(int rank);
   bool HasJoined(int rank);
   bool IsLast();
+  // Whether the process whose join.r was just seen, and is there, has ended, or
+  // has let its lock go as it left.
+  bool IsGone(int rank);
 
   Answer FollowStep();
   Answer LeadStep();

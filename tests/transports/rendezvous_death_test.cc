@@ -403,6 +403,15 @@ TEST_P(Watch, BringsTheReasonOfWhoCannotConnect) {
   }
 }
 
+// Over its links a rank may hear of a death before it looks here.
+TEST_P(Watch, LeavesNothingBehindOfRanksThatDoNotLook) {
+  const Status why(StatusCode::kUnavailable, "heard of elsewhere");
+  Watches watches;
+  MeetAndWatch(AllRanks(), &watches);
+  for (const auto& watch : watches) watch->Leave(why);
+  ExpectNothingLeft();
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, Deaths, testing::Values(0, 2));
 INSTANTIATE_TEST_SUITE_P(Ranks, HiddenDeaths, testing::Values(0, 2));
 INSTANTIATE_TEST_SUITE_P(Ranks, Watch,

@@ -113,9 +113,7 @@ Status Meeting::Fail(const Status& why) {
   // Only rank 0 knows who is dead, and now the verdict says what follows.
   for (int r = 1; r < size(); ++r) {
     SeeJoin(r);
-    if (joined(r).entry && !HasLeft(r) && IsGone(r)) {
-      directory_.Remove(Named("join", r));
-    }
+    if (joined(r).entry && !HasLeft(r) && IsGone(r)) RemoveFilesOf(r);
   }
   return why;
 }

@@ -98,9 +98,10 @@ Meeting::~Meeting() {
   if (IsOfThisRun(directory_.Read("go", FrameType::kGo))) {
     directory_.Remove("go");
   }
-  const Directory::Version known = verdict_version_;
+  // Rank 0 may have written why the job ends after this rank has last looked,
+  // and a later run its own.
   SeeVerdict();
-  if (known != verdict_version_) return;  // Of another run.
+  if (!verdict_is_ours_) return;
   directory_.SweepUnfinished("verdict");
   directory_.Remove("verdict");
 }
@@ -129,8 +130,14 @@ bool Meeting::IsLast() {
     if (!IsGone(r)) return false;
     dead.push_back(r);
   }
-  for (const int r : dead) directory_.Remove(Named("join", r));
+  for (const int r : dead) RemoveFilesOf(r);
   return true;
+}
+
+// Of a rank that is dead: its ack may be older than the verdict.
+void Meeting::RemoveFilesOf(int rank) {
+  directory_.Remove(Named("ack", rank));
+  directory_.Remove(Named("join", rank));
 }
 
 bool Meeting::IsGone(int rank) {
@@ -212,9 +219,12 @@ void Meeting::Renew(Clock::Time now) {
 void Meeting::SeeVerdict() {
   Frame frame;
   if (directory_.Read("verdict", &verdict_version_, &frame) !=
-          Directory::Look::kRead ||
-      (frame.type != FrameType::kIntroduction &&
-       frame.type != FrameType::kFailed)) {
+      Directory::Look::kRead) {
+    return;
+  }
+  verdict_is_ours_ = false;
+  if (frame.type != FrameType::kIntroduction &&
+      frame.type != FrameType::kFailed) {
     return;
   }
   BodyReader reader(frame.body);
@@ -227,6 +237,7 @@ void Meeting::SeeVerdict() {
   verdict.nonces = *std::move(nonces);
   if (verdict.nonces[static_cast<std::size_t>(rank())] == nonce_) {
     verdict_ = std::move(verdict);
+    verdict_is_ours_ = true;
   }
 }
 
@@ -240,6 +251,7 @@ Status Meeting::WriteVerdict() {
   GF_RETURN_IF_ERROR(directory_.Write("verdict", type, body));
   Frame ignored;  // Only the version is of interest.
   directory_.Read("verdict", &verdict_version_, &ignored);
+  verdict_is_ours_ = true;
   return Status();
 }
 

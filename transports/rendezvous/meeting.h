@@ -130,6 +130,7 @@ class Meeting {
   Status CheckAlive(int rank);
   bool HasJoined(int rank);
   bool IsLast();
+  void RemoveFilesOf(int rank);
   // Whether the process whose join.r was just seen, and is there, has ended, or
   // has let its lock go as it left.
   bool IsGone(int rank);
@@ -162,7 +163,8 @@ class Meeting {
   // The latest: the one that rank 0 has written, or that another rank has read.
   std::optional<Verdict> verdict_;
   Directory::Version verdict_version_;
-  std::string acked_;  // Id of the verdict.
+  bool verdict_is_ours_ = false;  // The one of that version.
+  std::string acked_;             // Id of the verdict.
   std::vector<std::string> cards_;
   Clock::Time renew_at_{};
   Clock::Time longest_silence_{};  // After which a rank was heard again.

@@ -188,6 +188,37 @@ TEST(TcpSetUp, ARankThatHasEndedIsNamedAtOnce) {
   }
 }
 
+// Rank 0 has ended because it has heard who has, a second before a watch tells.
+TEST(TcpSetUp, AWatchKnowsBetterThanRefusals) {
+  Job job(2);
+  ASSERT_TRUE(job.Listen());
+  job.ranks[0]->listener.reset();
+  const Status why(StatusCode::kUnavailable, "rank 7 has ended");
+  const SteadyClock clock;
+  const Clock::Time told = clock.Now() + milliseconds(1000);
+  job.Connect(1, seconds(60),
+              [&] { return clock.Now() < told ? Status() : why; });
+  EXPECT_EQ(job.ranks[1]->links->status().message(), why.message());
+}
+
+// Rank 1, which is connected, closes without a word; rank 2 does not connect.
+TEST(TcpSetUp, AWatchKnowsBetterThanAClosedConnection) {
+  Job job(3);
+  ASSERT_TRUE(job.Listen());
+  const Status why(StatusCode::kUnavailable, "rank 7 has ended");
+  const SteadyClock clock;
+  const Clock::Time told = clock.Now() + milliseconds(1000);
+  std::thread zero([&] {
+    job.Connect(0, seconds(60),
+                [&] { return clock.Now() < told ? Status() : why; });
+  });
+  job.Connect(1, milliseconds(400));
+  EXPECT_NE(job.ranks[1]->links_of_failure[0], nullptr);
+  job.ranks[1]->links_of_failure.clear();
+  zero.join();
+  EXPECT_EQ(job.ranks[0]->links->status().message(), why.message());
+}
+
 TEST(TcpSetUp, ARankThatFailsTellsThoseThatItIsConnectedTo) {
   Job job(3);
   ASSERT_TRUE(job.Listen());  // Rank 2 listens, and does not connect.

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gradientflow/base/clock.h"
@@ -51,7 +53,9 @@ struct Job {
     }
     return true;
   }
-  void Connect(int r, std::chrono::milliseconds patience) {
+  // See ConnectArgs for `look`.
+  void Connect(int r, std::chrono::milliseconds patience,
+               std::function<Status()> look = {}) {
     Rank& rank = *ranks[static_cast<std::size_t>(r)];
     const SteadyClock clock;
     ConnectArgs args;
@@ -64,6 +68,7 @@ struct Job {
     args.poller = rank.events.poller();
     args.events = &rank.events;
     args.links_of_failure = &rank.links_of_failure;
+    args.look = std::move(look);
     rank.links = rank.listener->Connect(args);
   }
   void ConnectAll(const std::vector<int>& who,

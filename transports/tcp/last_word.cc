@@ -13,11 +13,13 @@
 
 namespace gradientflow {
 
-std::optional<Status> LastWord(const Socket& lane) {
+std::optional<Status> LastWord(const Socket& lane, bool* wordless) {
+  *wordless = false;
   std::array<std::byte, kHeaderBytes + kMaxControlBytes> bytes;
   const std::int64_t got = Peek(lane, bytes.data(), bytes.size());
   if (got == -EAGAIN || got == -EWOULDBLOCK) return Status();
   if (got <= 0) {
+    *wordless = true;
     return Status(
         StatusCode::kUnavailable,
         StrCat("it closed the connection before all ranks were connected",

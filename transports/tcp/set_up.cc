@@ -29,6 +29,9 @@ constexpr int kMostLate = 16;
 // late as well, or if a message of the network refuses: the peer may be behind
 // a firewall, and has to connect meanwhile.
 constexpr std::chrono::seconds kRefusedByAnybody(5);
+// By then a watch tells of each death. What else shows it counts only after
+// that: a rank that ends because it has heard of a death is not to blame.
+constexpr std::chrono::seconds kWatchKnows(2);
 
 // The state of one Connect(). In each pair the higher rank dials at once, and
 // the lower one when it has waited for kLookEvery: the higher one may have
@@ -64,6 +67,7 @@ class SetUp final : private LaneMaker::Sink {
   Status Prepare();
   void DialTheLate();
   Status CheckWatched();
+  Status Look(Clock::Time now);
   bool HasEnded(const Refusal& refusal, bool all_others_came) const;
   Status CheckRefusals() const;
   Status Connect();
@@ -81,6 +85,9 @@ class SetUp final : private LaneMaker::Sink {
   Clock::Time settled_at_{};
   Clock::Time look_at_{};
   std::vector<bool> heard_;  // By rank: it has all its lanes.
+  // Of a peer that is gone, unless the watch knows better by then.
+  Status suspicion_;
+  Clock::Time suspect_until_{};
 };
 
 LaneMaker::Args SetUp::ForMaker(const SetUpArgs& args,
@@ -138,24 +145,40 @@ Status SetUp::CheckWatched() {
   for (int peer = 0; peer < job_.size; ++peer) {
     const auto at = static_cast<std::size_t>(peer);
     if (heard_[at] || !IsConnected(peer)) continue;
-    const std::optional<Status> word = LastWord(kept_[at][0]);
+    bool wordless = false;
+    const std::optional<Status> word = LastWord(kept_[at][0], &wordless);
     heard_[at] = !word.has_value();
     if (!word || word->ok()) continue;
     if (word->code() != StatusCode::kUnavailable) return *word;
-    return Status(word->code(), StrCat("rank ", peer, " (", AddressOf(peer),
-                                       ") failed while "
-                                       "ranks connected: ",
-                                       word->message()));
+    const Status failed(
+        word->code(),
+        StrCat("rank ", peer, " (", AddressOf(peer),
+               ") failed while ranks connected: ", word->message()));
+    if (!wordless || !job_.look) return failed;
+    if (suspicion_.ok()) {
+      suspicion_ = failed;
+      suspect_until_ = job_.clock->Now() + kWatchKnows;
+    }
   }
   return Status();
+}
+
+// Looks after those that are connected, and asks the watch. A rank that heard
+// of a death before it had all lanes of a peer leaves that one without a word.
+Status SetUp::Look(Clock::Time now) {
+  GF_RETURN_IF_ERROR(CheckWatched());
+  if (job_.look) GF_RETURN_IF_ERROR(job_.look());
+  return now < suspect_until_ ? Status() : suspicion_;
 }
 
 // A peer that lives behind a firewall is not long after the others: all begin
 // to connect when they have met.
 bool SetUp::HasEnded(const Refusal& refusal, bool all_others_came) const {
-  if (refusal.certain) return refusal.Lasted() >= kRefusedTooLong;
+  const Clock::Time too_long =
+      job_.look ? Clock::Time(kWatchKnows) : Clock::Time(kRefusedTooLong);
+  if (refusal.certain) return refusal.Lasted() >= too_long;
   if (all_others_came && !refusal.on_the_way &&
-      refusal.Lasted(settled_at_) >= kRefusedTooLong) {
+      refusal.Lasted(settled_at_) >= too_long) {
     return true;
   }
   return refusal.Lasted() >= kRefusedByAnybody;
@@ -185,8 +208,7 @@ Status SetUp::Round(Clock::Time now) {
   if (now >= look_at_) {
     look_at_ = now + kLookEvery;
     DialTheLate();
-    GF_RETURN_IF_ERROR(CheckWatched());
-    if (job_.look) GF_RETURN_IF_ERROR(job_.look());
+    GF_RETURN_IF_ERROR(Look(now));
   }
   const Clock::Time until =
       maker_.DueBy(std::min(job_.deadline, now + kLongestWait));

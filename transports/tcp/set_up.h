@@ -25,7 +25,8 @@ struct SetUpArgs {
 // rank of a pair to the other. A peer whose process has ended, or that fails,
 // ends it within a second, with an error that names the peer. On another host
 // it takes some seconds if others have not connected either, or if the network
-// says that its addresses refuse, and ConnectArgs::look does not know.
+// says that its addresses refuse, and ConnectArgs::look does not know. With
+// such a look, refusals count after two seconds.
 Result<std::vector<std::unique_ptr<Link>>> SetUpLanes(const SetUpArgs& args);
 
 }  // namespace gradientflow

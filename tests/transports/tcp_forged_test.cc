@@ -122,7 +122,7 @@ TEST_F(ForgedLanes, AreClosedAndTheRightOnesTaken) {
   forged(
       [](const LaneHello& welcome, LaneHello* confirm) { *confirm = welcome; });
   forged([](const LaneHello&, LaneHello* confirm) { confirm->proof = {}; });
-  for (int i = 0; i < 500; ++i) {
+  for (int i = 0; i < 1000; ++i) {
     forged([&](const LaneHello&, LaneHello* confirm) {
       const std::size_t bit = random() % (8 * sizeof(Bits256));
       Bits256& changed = i % 2 == 0 ? confirm->proof : confirm->nonce;

@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -291,6 +293,24 @@ class Watch : public testing::TestWithParam<Meets> {
     EXPECT_TRUE(fs::is_empty(directory_))
         << fs::directory_iterator(directory_)->path();
   }
+  // As a rank that is killed while it writes.
+  void LeaveUnfinishedAck(int rank) const {
+    const std::string end = ".join." + std::to_string(rank);
+    for (const auto& entry : fs::directory_iterator(directory_)) {
+      const std::string path = entry.path();
+      if (!path.ends_with(end)) continue;
+      std::ifstream file(path, std::ios::binary);
+      const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+      const std::string body = rendezvous::DecodeFrame(bytes).value().body;
+      rendezvous::BodyReader reader(body);
+      reader.Number();
+      reader.Number();
+      const std::string start = path.substr(0, path.size() - end.size());
+      std::ofstream(start + ".ack." + std::to_string(rank) + "." +
+                    reader.Text())
+          << "a part";
+    }
+  }
   // A rank that meets the others, and waits until it is told to end. If it
   // leaves a child behind, it forks again first, since a namespace ends with
   // its first process.
@@ -300,6 +320,7 @@ class Watch : public testing::TestWithParam<Meets> {
     }
     Watches watch;
     MeetAndWatch({Rank(rank)}, &watch);
+    if (!directory_.empty()) LeaveUnfinishedAck(rank);
     if (leaves == Leaves::kChild && ::fork() == 0) {
       for (;;) ::pause();
     }

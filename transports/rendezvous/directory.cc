@@ -181,6 +181,12 @@ void Directory::Remove(const std::string& name) const {
   ::unlink((prefix_ + name).c_str());
 }
 
+void Directory::RemoveUnfinished(const std::string& name,
+                                 const std::string& nonce) const {
+  const std::string file = StrCat(name, ".", nonce);
+  if (IsUnfinished(file)) Remove(file);
+}
+
 void Directory::Renew(const std::string& name) const {
   ::utimensat(AT_FDCWD, (prefix_ + name).c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
 }

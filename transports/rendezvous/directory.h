@@ -59,6 +59,10 @@ class Directory {
   // itself shows it that others have made some. Errors do not matter: another
   // look may succeed.
   void Refresh() const;
+  // Removes what a process with that nonce had begun to write there when it was
+  // killed.
+  void RemoveUnfinished(const std::string& name,
+                        const std::string& nonce) const;
   // Removes the unfinished files of this job that killed processes have left:
   // those that were begun more than a minute before `name` was written.
   void SweepUnfinished(const std::string& name) const;

@@ -136,6 +136,11 @@ bool Meeting::IsLast() {
 
 // Of a rank that is dead: its ack may be older than the verdict.
 void Meeting::RemoveFilesOf(int rank) {
+  const std::string& nonce = joined(rank).entry->nonce;
+  for (const std::string& name : {Named("ack", rank), std::string("look"),
+                                  std::string("verdict"), std::string("go")}) {
+    directory_.RemoveUnfinished(name, nonce);
+  }
   directory_.Remove(Named("ack", rank));
   directory_.Remove(Named("join", rank));
 }

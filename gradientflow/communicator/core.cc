@@ -195,19 +195,18 @@ void CommunicatorCore::TellWhy(const Status& why) {
 // Between hosts, the choice of algorithms depends on measured numbers.
 Status CommunicatorCore::MeasureIfNeeded() {
   if (options_.size == 1 || options_.algorithm != "auto" ||
-      transport_.group.topology.IsOneHost()) {
+      group().topology.IsOneHost()) {
     return Status();
   }
   return MeasureOnce();
 }
 
 Status CommunicatorCore::MeasureOnce() {
-  if (std::exchange(measured_, true) || transport_.group.topology.IsOneHost()) {
+  if (std::exchange(measured_, true) || group().topology.IsOneHost()) {
     return Status();
   }
   const Result<CostModels> costs = MeasureLinks(
-      transport_.group,
-      [this](const CollectiveCall& call) { return calls_->Run(call); },
+      group(), [this](const CollectiveCall& call) { return calls_->Run(call); },
       *clock_);
   if (!costs.ok()) return costs.status();
   progress_->Do([&] {
@@ -280,9 +279,7 @@ Status CommunicatorCore::LearnAddresses() {
 // Links inside a host stay what they are; what is one-sided needs the memory of
 // all ranks of the host.
 void CommunicatorCore::ShareNoMemory(int culprit) {
-  CallGroup& group = transport_.group;
-  if (!group.hosts_share) return;
-  group.all_share = group.hosts_share = false;
+  if (!group().hosts_share) return;
   transport_.arena = nullptr;
   executor_->SetNotSharing();
   executor_->SetCosts(TypicalCostModels(false));
@@ -294,9 +291,7 @@ void CommunicatorCore::ShareNoMemory(int culprit) {
 
 // A single rank that cannot take part rules placed messages out for all.
 void CommunicatorCore::PlaceNothing(int culprit) {
-  CallGroup& group = transport_.group;
-  if (!group.all_place && !group.hosts_place) return;
-  group.all_place = group.hosts_place = false;
+  if (!group().all_place && !group().hosts_place) return;
   executor_->SetNoPlaces();
   logger_->Log(LogLevel::kInfo,
                StrCat("collectives write to no peer's memory, since rank ",
@@ -325,9 +320,8 @@ Status CommunicatorCore::OpenDevicePath() {
   facts.settings =
       static_cast<std::int64_t>(AgreementHash(AgreementText(options_)));
   facts.shares = transport_.shares ? 1 : 0;
-  const CallGroup& group = transport_.group;
-  facts.places =
-      (group.all_place || group.hosts_place) && transport_.places_all ? 1 : 0;
+  const bool places = group().all_place || group().hosts_place;
+  facts.places = places && transport_.places_all ? 1 : 0;
   opening.deadline = clock_->Now() + FromSeconds(options_.join_timeout_seconds);
   const Result<std::vector<RankFacts>> ranks = ExchangeFacts(opening, facts);
   if (!ranks.ok()) return ranks.status();
@@ -344,7 +338,7 @@ Status CommunicatorCore::OpenDevicePath() {
   args.arena = transport_.arena;
   args.places = transport_.places;
   args.opening = opening;
-  args.group = &transport_.group;
+  args.group = &group();
   args.logger = logger_.get();
   args.recorder = recorder_.get();
   Result<std::unique_ptr<DevicePath>> path =

@@ -66,7 +66,7 @@ class CommunicatorCore {
   CommunicatorCore& operator=(const CommunicatorCore&) = delete;
 
   const Options& options() const { return options_; }
-  const CallGroup& group() const { return transport_.group; }
+  const CallGroup& group() const { return executor_->group(); }
   const Clock& clock() const { return *clock_; }
   Logger& logger() const { return *logger_; }
   Recorder& recorder() const { return *recorder_; }

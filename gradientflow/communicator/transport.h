@@ -39,7 +39,7 @@ struct Transport {
   // By which other ranks can link to this one later. To be told to them if the
   // fabric has a LinkSource.
   std::string address;
-  CallGroup group;
+  CallGroup group;  // As the ranks met. The executor has what they agree on.
   // This rank's place on its real host; if it is unset, LocalPlaceIn(group).
   std::optional<LocalPlace> local;
 };

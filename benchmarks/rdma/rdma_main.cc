@@ -164,7 +164,13 @@ void Stream(const std::string& devices) {
                 kWrites;
        }}};
   if (std::system("command -v ib_write_bw >/dev/null") == 0) {
-    sides.push_back({"ib_write_bw", [&] { return TimeIbWriteBw(devices); }});
+    // What comes right after other programs finds caches cold and is some 3 %
+    // slower, so messages that are not timed come between.
+    sides.push_back({"ib_write_bw", [&] {
+                       const double took = TimeIbWriteBw(devices);
+                       OnAll(job, SendMessages);
+                       return took;
+                     }});
   }
   Compare("stream of 1 MiB", sides);
 }

@@ -207,8 +207,8 @@ void Progress::HandOver() {
 // Notify() has announced is not left.
 bool Progress::PollAll(const std::function<bool()>* done, bool* moved) {
   const std::uint32_t signal = signal_.load();
-  const bool whole = done == nullptr || signal != polled_ ||
-                     ++rounds_ % kRoundsPerWhole == 0;
+  const bool whole =
+      done == nullptr || signal != polled_ || ++rounds_ % kRoundsPerWhole == 0;
   polled_ = signal;
   for (Pollable* one : work_.pollables()) {
     if (!one->Poll()) continue;

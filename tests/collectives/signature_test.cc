@@ -58,7 +58,8 @@ const Change kChanges[] = {
 class Signer {
  public:
   explicit Signer(std::size_t segment_bytes = 4096, int size = 4)
-      : planner_(GroupOf(size), TypicalCostModels(), {segment_bytes}) {}
+      : group_(GroupOf(size)),
+        planner_(group_, TypicalCostModels(), {segment_bytes}) {}
   std::uint64_t operator()(const CollectiveCall& call) {
     return SignatureOf(call, planner_.Plan(call));
   }
@@ -70,6 +71,7 @@ class Signer {
     group.topology.host.assign(static_cast<std::size_t>(size), 0);
     return group;
   }
+  const CallGroup group_;  // The planner borrows it.
   CallPlanner planner_;
 };
 
